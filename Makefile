@@ -19,6 +19,7 @@ PROC_SRC  := $(wildcard tests/procs/test_*.c)
 NCCL_SRC  := $(wildcard tests/nccl/test_*.c)
 DTENSOR_SRC := $(wildcard tests/dtensor/test_*.c)
 SIM_SRC   := $(wildcard tests/sim/sim_main.c)
+SCRIPT_SRC := $(wildcard tests/sim/scripts.c)
 ROUND_SRC := $(wildcard tests/sim/rounds.c tests/sim/desync.c tests/sim/ring.c)
 LINEAR_SRC := $(wildcard tests/sim/linear.c)
 FUZZ_SRC  := $(wildcard tests/fuzz/*.c)
@@ -31,15 +32,16 @@ PROCS    := $(PROC_SRC:tests/procs/%.c=%)
 NCCL     := $(NCCL_SRC:tests/nccl/%.c=%)
 DTENSOR  := $(DTENSOR_SRC:tests/dtensor/%.c=%)
 SIM      := $(SIM_SRC:tests/sim/sim_main.c=sim)
+SCRIPTS  := $(SCRIPT_SRC:tests/sim/%.c=%)
 ROUNDS   := $(ROUND_SRC:tests/sim/%.c=%)
 LINEAR   := $(LINEAR_SRC:tests/sim/linear.c=linear)
 FUZZ     := $(FUZZ_SRC:tests/fuzz/%.c=%)
 BENCH    := $(BENCH_SRC:tests/bench/%.c=$(BUILD)/bench/%)
 EXAMPLES := $(EXAMPLE_SRC:examples/%.c=$(BUILD)/%)
 NO_THREADS := $(if $(filter test_group,$(UNIT)),test_group_no_threads)
-PROGRAMS := $(UNIT) $(NO_THREADS) $(PROCS) $(NCCL) $(DTENSOR) $(FUZZ) $(SIM) $(ROUNDS) $(LINEAR)
+PROGRAMS := $(UNIT) $(NO_THREADS) $(PROCS) $(NCCL) $(DTENSOR) $(FUZZ) $(SIM) $(SCRIPTS) $(ROUNDS) $(LINEAR)
 
-.PHONY: help demo examples test sim bench bench-peers bench-store scale sanitize clean
+.PHONY: help demo examples test sim bench bench-peers bench-store scale sanitize format format-check clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -53,6 +55,7 @@ help:
 	@echo 'make bench-store  measure the store server beside PyTorch and Redis'
 	@echo 'make scale      what each algorithm costs with 16 to 4,096 ranks, and what that predicts'
 	@echo 'make sanitize   the tests again under AddressSanitizer, UBSan and ThreadSanitizer'
+	@echo 'make format     lay out all C sources as .clang-format says (clang-format 14)'
 	@echo 'make clean      remove $(BUILD)'
 	@echo
 	@echo 'BUILD=DIR puts everything elsewhere, JOBS=N limits how many processes a suite uses.'
@@ -101,7 +104,7 @@ $(BUILD)/$(1)/%: tests/sim/%.c
 endef
 $(eval $(call PROGRAM_RULES,test,$(CC) $(CFLAGS)))
 # gcc needs longer to optimise a program with AddressSanitizer and UBSan in it than most of them run: only these are worth it.
-ASAN_O = $(if $(filter sim linear test_table test_ddp_model test_ddp_hooks test_train_text test_dtensor_plans,$(notdir $@)),-O1,-O0)
+ASAN_O = $(if $(filter sim scripts linear test_table test_ddp_model test_ddp_hooks test_train_text test_dtensor_plans,$(notdir $@)),-O1,-O0)
 $(eval $(call PROGRAM_RULES,asan,$(CC) $(CFLAGS) $$(ASAN_O) -fno-omit-frame-pointer -fsanitize=address$(comma)undefined -fno-sanitize-recover=all))
 $(eval $(call PROGRAM_RULES,tsan,$(CC) $(CFLAGS) -O1 -fsanitize=thread))
 
@@ -174,6 +177,15 @@ bench-store:
 demo: $(BUILD)/cdprun $(BUILD)/train_text
 	@mkdir -p $(BUILD)/demo
 	$(BUILD)/cdprun -n 4 $(BUILD)/train_text --svg $(BUILD)/demo/loss.svg --save $(BUILD)/demo/model.ckpt
+
+# Other versions of clang-format lay out some lines differently: only the pinned one may rewrite or judge.
+FORMAT := $(firstword $(foreach f,clang-format-14 clang-format,$(if $(shell $(f) --version 2>/dev/null | grep -o 'version 14\.'),$(f))))
+C_SOURCES = $(shell git ls-files '*.h' '*.c')
+format format-check: NEEDS = $(if $(FORMAT),,$(error clang-format 14 is missing; on Debian 12: apt-get install clang-format-14))
+format:
+	$(NEEDS)$(FORMAT) -i $(C_SOURCES)
+format-check:
+	$(NEEDS)$(FORMAT) --dry-run -Werror $(C_SOURCES)
 
 clean:
 	rm -rf $(BUILD)

@@ -1,4 +1,4 @@
-/*  cdp_dtensor.h - distributed tensors for C: meshes, layouts, plans - v0.1.0 - MIT-0 or Unlicense
+/*  cdp_dtensor.h - distributed tensors for C: meshes, layouts, plans - v0.2.0 - MIT-0 or Unlicense
 
     WHAT IT IS
         A tensor that is cut over a mesh of ranks, as PyTorch's DTensor describes it, for programs
@@ -131,18 +131,13 @@
 #ifndef CDP_DTENSOR_INCLUDED
 #define CDP_DTENSOR_INCLUDED
 
-#define CDP_DTENSOR_VERSION 100 /* major * 10000 + minor * 100 + patch */
+#define CDP_DTENSOR_VERSION 200 /* major * 10000 + minor * 100 + patch */
 #if CDP_DTENSOR_VERSION != CDP_VERSION
 #error "cdp_dtensor.h and cdp.h are of different versions: copy both from the same release"
 #endif
 
 #ifdef __cplusplus
 extern "C" {
-#endif
-
-/* The name of the enum of reductions from version 0.2 on. */
-#if CDP_VERSION < 200
-typedef cdp_reduce cdp_reduce_op;
 #endif
 
 #define CDP_MESH_DIMS 6u       /* most dimensions of a mesh */
@@ -652,7 +647,7 @@ CDP__DT void *cdp__dt_alloc(const cdp_os *os, uint64_t bytes) {
 }
 
 CDP__DT void cdp__dt_free(const cdp_os *os, void *p) {
-    if (p) os->free(os->user, p);
+    if (p) os->release(os->user, p);
 }
 
 CDP__DT cdp_status cdp__dt_nomem(const char *what, uint64_t bytes) {
@@ -3859,7 +3854,7 @@ CDP_API cdp_status cdp_plan_run_async(cdp_plan *p, const void *in, void *out, cd
     st = cdp__dt_wide_make(p);
     if (st != CDP_OK) return st;
     st = cdp__dt_chain(p, work);
-    if (st != CDP_OK) {
+    if (st != CDP_OK && cdp_group_status(p->group) == CDP_OK) {
         const cdp_error why = *cdp_last_error();
         cdp_group_abort(p->group, why.text);
         st = cdp_error_set(st, why.peer, why.sys_errno, "%s", why.text);

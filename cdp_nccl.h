@@ -1,4 +1,4 @@
-/*  cdp_nccl.h - process groups on NVIDIA GPUs, through NCCL - v0.1.0 - MIT-0 or Unlicense
+/*  cdp_nccl.h - process groups on NVIDIA GPUs, through NCCL - v0.2.0 - MIT-0 or Unlicense
 
     WHAT IT IS
         Gives a group of cdp.h a NCCL communicator. From then on the ordinary calls (cdp_allreduce and the others, messages,
@@ -122,7 +122,7 @@
 #ifndef CDP_NCCL_INCLUDED
 #define CDP_NCCL_INCLUDED
 
-#define CDP_NCCL_VERSION 100 /* major * 10000 + minor * 100 + patch */
+#define CDP_NCCL_VERSION 200 /* major * 10000 + minor * 100 + patch */
 #if CDP_NCCL_VERSION != CDP_VERSION
 #error "cdp_nccl.h and cdp.h are of different versions: copy all headers from the same release"
 #endif
@@ -131,81 +131,111 @@
 extern "C" {
 #endif
 
-/* ---- >>desc ---------------------------------------------------------------------------------------------------------- */
+/* ---- >>desc ---------------------------------------------------------------------------------- */
 
 /* Those marked * must be equal on all ranks; that is checked. */
 typedef struct cdp_nccl_desc {
-    void *stream;             /* a cudaStream_t: where the caller's own work is (default: NULL, the legacy default stream)    */
-    uint32_t init_timeout_ms; /* for making the communicator (default: the group's timeout_ms)                               */
-    uint32_t watchdog_ms;     /* look so often for operations past their deadline and for NCCL's errors, although nobody waits;
-                                 costs a call of a host function behind each operation (default: 0, nobody looks)            */
-    bool no_check;            /* * ranks do not compare their calls over the links                                           */
-    bool check_first;         /* * compare before anything is given to the GPU, which then cannot run into a mismatch; slow  */
-    bool no_vigil;            /* * do not watch over the links whether a rank has died while GPUs work                       */
-    bool blocking_wait;       /* cdp_work_wait() blocks the host until the operation is done or its deadline has passed      */
-    bool no_register;         /* * memory of cdp_nccl_alloc and of gradients is not registered with the communicator         */
-    bool keep;                /* * when the group fails, revoke the communicator, and keep it for `from`; no ncclCommRevoke:
-                                 UNSUPPORTED                                                                              */
-    bool grow;                /* * `from` is a part of this group, and others are new                                        */
-    cdp_group *from;          /* make the communicator from the one of this group, which may have failed (then: `keep`). Without
-                                 `grow`: its ranks, in their order, without those that are not here. With it: its ranks come first in this group
-                                 in the same order, and new ranks leave this NULL. When NCCL fails on the way, so does that group */
-    const char *cudart;       /* files to load in place of the usual names; what the first attach of the process loaded      */
-    const char *nccl;         /* serves all later ones                                                                       */
+    /* a cudaStream_t: where the caller's own work is (default: NULL, the legacy default stream) */
+    void *stream;
+    /* for making the communicator (default: the group's timeout_ms) */
+    uint32_t init_timeout_ms;
+    uint32_t
+        /* look so often for operations past their deadline and for NCCL's errors, although
+           nobody waits; costs a call of a host function behind each operation (default: 0,
+           nobody looks) */
+        watchdog_ms;
+    /* * ranks do not compare their calls over the links */
+    bool no_check;
+    /* * compare before anything is given to the GPU, which then cannot run into a mismatch; slow */
+    bool check_first;
+    /* * do not watch over the links whether a rank has died while GPUs work */
+    bool no_vigil;
+    /* cdp_work_wait() blocks the host until the operation is done or its deadline has passed */
+    bool blocking_wait;
+    /* * memory of cdp_nccl_alloc and of gradients is not registered with the communicator */
+    bool no_register;
+    bool
+        /* * when the group fails, revoke the communicator, and keep it for `from`; no
+           ncclCommRevoke: UNSUPPORTED */
+        keep;
+    /* * `from` is a part of this group, and others are new */
+    bool grow;
+    cdp_group *
+        /* make the communicator from the one of this group, which may have failed (then:
+           `keep`). Without `grow`: its ranks, in their order, without those that are not here.
+           With it: its ranks come first in this group in the same order, and new ranks leave
+           this NULL. When NCCL fails on the way, so does that group */
+        from;
+    /* files to load in place of the usual names; what the first attach of the process loaded */
+    const char *cudart;
+    /* serves all later ones */
+    const char *nccl;
     const char *nvrtc;
     const char *driver;
 } cdp_nccl_desc;
 
-/* ---- >>create -------------------------------------------------------------------------------------------------------- */
+/* ---- >>create -------------------------------------------------------------------------------- */
 
-/* Give `group` a communicator on the device that is current on this thread. Collective over the group; `desc` NULL: the defaults.
-   Where any rank cannot, all ranks get the same status, the text says which rank and why, and the group stays whole for the
-   processor's memory. Errors: UNSUPPORTED (no library: names what was looked for; too old; no `grow` or `from` in this version),
-   INVALID (no GPU, two ranks on one GPU where NCCL refuses that, desc), MISMATCH (versions of NCCL or descs differ), TIMEOUT, IO
-   (CUDA's or NCCL's words), NOMEM, STATE (the group has a backend), or the group's failure. It goes with the group. */
+/* Give `group` a communicator on the device that is current on this thread. Collective over the
+   group; `desc` NULL: the defaults. Where any rank cannot, all ranks get the same status, the
+   text says which rank and why, and the group stays whole for the processor's memory. Errors:
+   UNSUPPORTED (no library: names what was looked for; too old; no `grow` or `from` in this
+   version), INVALID (no GPU, two ranks on one GPU where NCCL refuses that, desc), MISMATCH
+   (versions of NCCL or descs differ), TIMEOUT, IO (CUDA's or NCCL's words), NOMEM, STATE (the
+   group has a backend), or the group's failure. It goes with the group. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_nccl_attach(cdp_group *group, const cdp_nccl_desc *desc);
 
-/* From now on the caller's stream of this group is `stream`, a cudaStream_t of the group's device: operations start after it, and
-   waits hold it. By whichever thread uses the group. Nothing without a communicator. */
+/* From now on the caller's stream of this group is `stream`, a cudaStream_t of the group's
+   device: operations start after it, and waits hold it. By whichever thread uses the group.
+   Nothing without a communicator. */
 CDP_API void cdp_nccl_set_stream(cdp_group *group, void *stream);
 
-/* The group's own stream (cudaStream_t), its ncclComm_t, and the NCCL that was loaded (22809 is 2.28.9); NULL or 0 when there is
-   none, or not any more. For kernels of hooks, and calls of NCCL in the group's order. They belong to the group. */
+/* The group's own stream (cudaStream_t), its ncclComm_t, and the NCCL that was loaded (22809 is
+   2.28.9); NULL or 0 when there is none, or not any more. For kernels of hooks, and calls of
+   NCCL in the group's order. They belong to the group. */
 CDP_API void *cdp_nccl_stream(const cdp_group *group);
 CDP_API void *cdp_nccl_comm(const cdp_group *group);
 CDP_API uint32_t cdp_nccl_version(const cdp_group *group);
 
-/* Device memory as NCCL likes it: from ncclMemAlloc and registered, where the version can; else cudaMalloc. Not zeroed. Give it back
-   with cdp_nccl_free() before the group is destroyed. NCCL wants the memory of one operation registered on all ranks or on none: so
-   use it, and its parts, alike on all ranks. Freeing waits until the caller's stream, which must still exist, and the group's are
-   empty, and for a communicator that is being aborted; work of further streams: wait for it before. What hangs there for more than
-   twice timeout_ms keeps its memory. Inside a capture there is none (STATE), and what is freed there stays until the group is
+/* Device memory as NCCL likes it: from ncclMemAlloc and registered, where the version can; else
+   cudaMalloc. Not zeroed. Give it back with cdp_nccl_free() before the group is destroyed. NCCL
+   wants the memory of one operation registered on all ranks or on none: so use it, and its
+   parts, alike on all ranks. Freeing waits until the caller's stream, which must still exist,
+   and the group's are empty, and for a communicator that is being aborted; work of further
+   streams: wait for it before. What hangs there for more than twice timeout_ms keeps its memory.
+   Inside a capture there is none (STATE), and what is freed there stays until the group is
    destroyed. Errors: INVALID, NOMEM, IO, STATE. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_nccl_alloc(cdp_group *group, uint64_t bytes, void **out);
 CDP_API void cdp_nccl_free(cdp_group *group, void *data);
 
 #ifndef CDP_NO_HOOKS
-/* A hook for cdp_ddp_set_hook() where parameters are in device memory; the desc, what it does and what it saves are those of
-   cdp_hook_create(), so that what one of them saved the other one loads. Its kernels run on the group's stream, and all buckets use
-   the same memory one after the other: the largest bucket counts, but error feedback has one for each. Everything is compiled and
-   allocated within the first steps: do those before a capture (else STATE). error_norm, save and load block the host.
-   Errors: INVALID, UNSUPPORTED (POWERSGD; a hook within a hook; no NVRTC), NOMEM, IO. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_nccl_hook_create(cdp_group *group, const cdp_hook_desc *desc, cdp_hook *out);
+/* A hook for cdp_ddp_set_hook() where parameters are in device memory; the desc, what it does
+   and what it saves are those of cdp_hook_create(), so that what one of them saved the other one
+   loads. Its kernels run on the group's stream, and all buckets use the same memory one after
+   the other: the largest bucket counts, but error feedback has one for each. Everything is
+   compiled and allocated within the first steps: do those before a capture (else STATE).
+   error_norm, save and load block the host. Errors: INVALID, UNSUPPORTED (POWERSGD; a hook
+   within a hook; no NVRTC), NOMEM, IO. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_nccl_hook_create(
+    cdp_group *group, const cdp_hook_desc *desc, cdp_hook *out);
 #endif
 
-/* ---- >>c++ ----------------------------------------------------------------------------------------------------------- */
+/* ---- >>c++ ----------------------------------------------------------------------------------- */
 
 #ifdef __cplusplus
 } /* extern "C" */
-inline cdp_status cdp_nccl_attach(cdp_group *group, const cdp_nccl_desc &desc) { return cdp_nccl_attach(group, &desc); }
+inline cdp_status cdp_nccl_attach(cdp_group *group, const cdp_nccl_desc &desc) {
+    return cdp_nccl_attach(group, &desc);
+}
 #endif
 
 #endif /* CDP_NCCL_INCLUDED */
 
-#if (defined(CDP_IMPLEMENTATION) || defined(CDP_NCCL_IMPLEMENTATION)) && !defined(CDP_NCCL_IMPL_INCLUDED)
+#if (defined(CDP_IMPLEMENTATION) || defined(CDP_NCCL_IMPLEMENTATION)) \
+    && !defined(CDP_NCCL_IMPL_INCLUDED)
 #define CDP_NCCL_IMPL_INCLUDED
 
-/* ---- >>load: libraries, and what is called in them ---------------------------------------------------------------------- */
+/* ---- >>load: libraries, and what is called in them ------------------------------------------- */
 
 #include <dlfcn.h>
 #include <limits.h>
@@ -218,8 +248,6 @@ inline cdp_status cdp_nccl_attach(cdp_group *group, const cdp_nccl_desc &desc) {
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-CDP__UNHURRIED_BEGIN
 
 /* Their types: opaque here, or theirs, in which case the table below is checked by the compiler. */
 #ifdef CDP_NCCL_LINK
@@ -258,7 +286,7 @@ typedef void (*cdp__cu_host_fn)(void *user);
 typedef int cdp__nc_result;
 typedef struct ncclComm *cdp__nc_comm;
 typedef struct cdp__nc_id {
-    char internal[128];
+    char bytes[128];
 } cdp__nc_id;
 typedef struct cdp__nc_config cdp__nc_config;
 typedef int cdp__nc_type;
@@ -268,7 +296,8 @@ typedef int cdp__rtc_result;
 typedef struct _nvrtcProgram *cdp__rtc_program;
 #endif
 
-/* What version 2.18 knows of a configuration; later versions take a shorter one and fill in the rest. */
+/* What version 2.18 knows of a configuration; later versions take a shorter one and fill in the
+   rest. */
 typedef struct cdp__nc_settings {
     size_t size;
     unsigned magic, version;
@@ -278,52 +307,156 @@ typedef struct cdp__nc_settings {
 } cdp__nc_settings;
 
 enum {
-    CDP__CU_NOT_READY = 600, CDP__CU_NOMEM = 2, CDP__CU_NO_DEVICE = 100, CDP__CU_NO_DRIVER = 35, CDP__CU_NON_BLOCKING = 1, CDP__CU_NO_TIMING = 2,
-    CDP__CU_DEVICE_MEMORY = 2, CDP__CU_MANAGED_MEMORY = 3, CDP__CU_COPY_ANY = 4, CDP__CU_RELAXED = 2, CDP__CU_MAJOR = 75, CDP__CU_MINOR = 76,
-    CDP__NC_CUDA = 1, CDP__NC_INVALID = 4, CDP__NC_USAGE = 5, CDP__NC_REMOTE = 6, CDP__NC_IN_PROGRESS = 7, CDP__NC_TIMEOUT = 8,
-    CDP__NC_SUM = 0, CDP__NC_PRODUCT = 1, CDP__NC_MAX = 2, CDP__NC_MIN = 3, CDP__NC_AVG = 4, CDP__NC_HOST_SCALAR = 1, CDP__NC_SHRINK_ABORT = 1
+    CDP__CU_NOT_READY = 600,
+    CDP__CU_NOMEM = 2,
+    CDP__CU_NO_DEVICE = 100,
+    CDP__CU_NO_DRIVER = 35,
+    CDP__CU_NON_BLOCKING = 1,
+    CDP__CU_NO_TIMING = 2,
+    CDP__CU_DEVICE_MEMORY = 2,
+    CDP__CU_MANAGED_MEMORY = 3,
+    CDP__CU_COPY_ANY = 4,
+    CDP__CU_RELAXED = 2,
+    CDP__CU_MAJOR = 75,
+    CDP__CU_MINOR = 76,
+    CDP__NC_CUDA = 1,
+    CDP__NC_INVALID = 4,
+    CDP__NC_USAGE = 5,
+    CDP__NC_REMOTE = 6,
+    CDP__NC_IN_PROGRESS = 7,
+    CDP__NC_TIMEOUT = 8,
+    CDP__NC_SUM = 0,
+    CDP__NC_PRODUCT = 1,
+    CDP__NC_MAX = 2,
+    CDP__NC_MIN = 3,
+    CDP__NC_AVG = 4,
+    CDP__NC_HOST_SCALAR = 1,
+    CDP__NC_SHRINK_ABORT = 1
 };
 #ifdef CDP_NCCL_LINK
-typedef char cdp__nccl_numbers_agree[(int)cudaErrorNotReady == CDP__CU_NOT_READY && (int)cudaErrorMemoryAllocation == CDP__CU_NOMEM && (int)cudaErrorNoDevice == CDP__CU_NO_DEVICE && (int)cudaErrorInsufficientDriver == CDP__CU_NO_DRIVER &&
-    cudaStreamNonBlocking == CDP__CU_NON_BLOCKING && cudaEventDisableTiming == CDP__CU_NO_TIMING && (int)cudaMemoryTypeDevice == CDP__CU_DEVICE_MEMORY && (int)cudaMemoryTypeManaged == CDP__CU_MANAGED_MEMORY &&
-    (int)cudaMemcpyDefault == CDP__CU_COPY_ANY && (int)cudaStreamCaptureModeRelaxed == CDP__CU_RELAXED && (int)cudaDevAttrComputeCapabilityMajor == CDP__CU_MAJOR && (int)cudaDevAttrComputeCapabilityMinor == CDP__CU_MINOR &&
-    (int)ncclUnhandledCudaError == CDP__NC_CUDA && (int)ncclInvalidArgument == CDP__NC_INVALID && (int)ncclInvalidUsage == CDP__NC_USAGE && (int)ncclRemoteError == CDP__NC_REMOTE && (int)ncclInProgress == CDP__NC_IN_PROGRESS &&
-    (int)ncclSum == CDP__NC_SUM && (int)ncclProd == CDP__NC_PRODUCT && (int)ncclMax == CDP__NC_MAX && (int)ncclMin == CDP__NC_MIN && (int)ncclAvg == CDP__NC_AVG && (int)ncclScalarHostImmediate == CDP__NC_HOST_SCALAR &&
-    sizeof(ncclConfig_t) >= sizeof(cdp__nc_settings) && offsetof(ncclConfig_t, splitShare) == offsetof(cdp__nc_settings, split_share) && offsetof(ncclConfig_t, netName) == offsetof(cdp__nc_settings, net) &&
-    offsetof(ncclConfig_t, blocking) == offsetof(cdp__nc_settings, blocking) ? 1 : -1];
+typedef char cdp__nccl_numbers_agree[(int)cudaErrorNotReady == CDP__CU_NOT_READY
+            && (int)cudaErrorMemoryAllocation == CDP__CU_NOMEM
+            && (int)cudaErrorNoDevice == CDP__CU_NO_DEVICE
+            && (int)cudaErrorInsufficientDriver == CDP__CU_NO_DRIVER
+            && cudaStreamNonBlocking == CDP__CU_NON_BLOCKING
+            && cudaEventDisableTiming == CDP__CU_NO_TIMING
+            && (int)cudaMemoryTypeDevice == CDP__CU_DEVICE_MEMORY
+            && (int)cudaMemoryTypeManaged == CDP__CU_MANAGED_MEMORY
+            && (int)cudaMemcpyDefault == CDP__CU_COPY_ANY
+            && (int)cudaStreamCaptureModeRelaxed == CDP__CU_RELAXED
+            && (int)cudaDevAttrComputeCapabilityMajor == CDP__CU_MAJOR
+            && (int)cudaDevAttrComputeCapabilityMinor == CDP__CU_MINOR
+            && (int)ncclUnhandledCudaError == CDP__NC_CUDA
+            && (int)ncclInvalidArgument == CDP__NC_INVALID && (int)ncclInvalidUsage == CDP__NC_USAGE
+            && (int)ncclRemoteError == CDP__NC_REMOTE && (int)ncclInProgress == CDP__NC_IN_PROGRESS
+            && (int)ncclSum == CDP__NC_SUM && (int)ncclProd == CDP__NC_PRODUCT
+            && (int)ncclMax == CDP__NC_MAX && (int)ncclMin == CDP__NC_MIN
+            && (int)ncclAvg == CDP__NC_AVG && (int)ncclScalarHostImmediate == CDP__NC_HOST_SCALAR
+            && sizeof(ncclConfig_t) >= sizeof(cdp__nc_settings)
+            && offsetof(ncclConfig_t, splitShare) == offsetof(cdp__nc_settings, split_share)
+            && offsetof(ncclConfig_t, netName) == offsetof(cdp__nc_settings, net)
+            && offsetof(ncclConfig_t, blocking) == offsetof(cdp__nc_settings, blocking)
+        ? 1
+        : -1];
 #endif
 
-/* X(name, result, parameters): of the CUDA runtime, of NCCL, of NCCL where the version has it, of NVRTC, of the driver. */
-#define CDP__CUDART(X) \
-    X(cudaRuntimeGetVersion, cdp__cu_error, (int *)) X(cudaGetDeviceCount, cdp__cu_error, (int *)) X(cudaGetDevice, cdp__cu_error, (int *)) X(cudaSetDevice, cdp__cu_error, (int)) \
-    X(cudaDeviceGetAttribute, cdp__cu_error, (int *, cdp__cu_attr, int)) X(cudaGetErrorString, const char *, (cdp__cu_error)) X(cudaGetLastError, cdp__cu_error, (void)) \
-    X(cudaStreamCreateWithPriority, cdp__cu_error, (cdp__cu_stream *, unsigned, int)) X(cudaStreamDestroy, cdp__cu_error, (cdp__cu_stream)) X(cudaStreamWaitEvent, cdp__cu_error, (cdp__cu_stream, cdp__cu_event, unsigned)) \
-    X(cudaStreamIsCapturing, cdp__cu_error, (cdp__cu_stream, cdp__cu_capture *)) X(cudaStreamSynchronize, cdp__cu_error, (cdp__cu_stream)) X(cudaEventCreateWithFlags, cdp__cu_error, (cdp__cu_event *, unsigned)) \
-    X(cudaEventRecord, cdp__cu_error, (cdp__cu_event, cdp__cu_stream)) X(cudaEventQuery, cdp__cu_error, (cdp__cu_event)) X(cudaEventDestroy, cdp__cu_error, (cdp__cu_event)) X(cudaMalloc, cdp__cu_error, (void **, size_t)) \
-    X(cudaFree, cdp__cu_error, (void *)) X(cudaMemcpyAsync, cdp__cu_error, (void *, const void *, size_t, cdp__cu_copy, cdp__cu_stream)) X(cudaMemsetAsync, cdp__cu_error, (void *, int, size_t, cdp__cu_stream)) \
-    X(cudaPointerGetAttributes, cdp__cu_error, (cdp__cu_pointer *, const void *)) X(cudaLaunchHostFunc, cdp__cu_error, (cdp__cu_stream, cdp__cu_host_fn, void *)) \
+/* X(name, result, parameters): of the CUDA runtime, of NCCL, of NCCL where the version has it,
+   of NVRTC, of the driver. */
+/* clang-format off: one row a line */
+#define CDP__CUDART(X)                                                                \
+    X(cudaRuntimeGetVersion, cdp__cu_error, (int *))                                  \
+    X(cudaGetDeviceCount, cdp__cu_error, (int *))                                     \
+    X(cudaGetDevice, cdp__cu_error, (int *))                                          \
+    X(cudaSetDevice, cdp__cu_error, (int))                                            \
+    X(cudaDeviceGetAttribute, cdp__cu_error, (int *, cdp__cu_attr, int))              \
+    X(cudaGetErrorString, const char *, (cdp__cu_error))                              \
+    X(cudaGetLastError, cdp__cu_error, (void))                                        \
+    X(cudaStreamCreateWithPriority, cdp__cu_error, (cdp__cu_stream *, unsigned, int)) \
+    X(cudaStreamDestroy, cdp__cu_error, (cdp__cu_stream))                             \
+    X(cudaStreamWaitEvent, cdp__cu_error, (cdp__cu_stream, cdp__cu_event, unsigned))  \
+    X(cudaStreamIsCapturing, cdp__cu_error, (cdp__cu_stream, cdp__cu_capture *))      \
+    X(cudaStreamSynchronize, cdp__cu_error, (cdp__cu_stream))                         \
+    X(cudaEventCreateWithFlags, cdp__cu_error, (cdp__cu_event *, unsigned))           \
+    X(cudaEventRecord, cdp__cu_error, (cdp__cu_event, cdp__cu_stream))                \
+    X(cudaEventQuery, cdp__cu_error, (cdp__cu_event))                                 \
+    X(cudaEventDestroy, cdp__cu_error, (cdp__cu_event))                               \
+    X(cudaMalloc, cdp__cu_error, (void **, size_t))                                   \
+    X(cudaFree, cdp__cu_error, (void *))                                              \
+    X(cudaMemcpyAsync, cdp__cu_error,                                                 \
+        (void *, const void *, size_t, cdp__cu_copy, cdp__cu_stream))                 \
+    X(cudaMemsetAsync, cdp__cu_error, (void *, int, size_t, cdp__cu_stream))          \
+    X(cudaPointerGetAttributes, cdp__cu_error, (cdp__cu_pointer *, const void *))     \
+    X(cudaLaunchHostFunc, cdp__cu_error, (cdp__cu_stream, cdp__cu_host_fn, void *))   \
     X(cudaThreadExchangeStreamCaptureMode, cdp__cu_error, (cdp__cu_mode *))
-#define CDP__NCCL(X) \
-    X(ncclGetVersion, cdp__nc_result, (int *)) X(ncclGetErrorString, const char *, (cdp__nc_result)) X(ncclGetLastError, const char *, (cdp__nc_comm)) X(ncclGetUniqueId, cdp__nc_result, (cdp__nc_id *)) \
-    X(ncclCommInitRankConfig, cdp__nc_result, (cdp__nc_comm *, int, cdp__nc_id, int, cdp__nc_config *)) X(ncclCommFinalize, cdp__nc_result, (cdp__nc_comm)) X(ncclCommDestroy, cdp__nc_result, (cdp__nc_comm)) \
-    X(ncclCommAbort, cdp__nc_result, (cdp__nc_comm)) X(ncclCommGetAsyncError, cdp__nc_result, (cdp__nc_comm, cdp__nc_result *)) X(ncclGroupStart, cdp__nc_result, (void)) X(ncclGroupEnd, cdp__nc_result, (void)) \
-    X(ncclCommSplit, cdp__nc_result, (cdp__nc_comm, int, int, cdp__nc_comm *, cdp__nc_config *)) X(ncclAllReduce, cdp__nc_result, (const void *, void *, size_t, cdp__nc_type, cdp__nc_op, cdp__nc_comm, cdp__cu_stream)) \
-    X(ncclBroadcast, cdp__nc_result, (const void *, void *, size_t, cdp__nc_type, int, cdp__nc_comm, cdp__cu_stream)) \
-    X(ncclReduce, cdp__nc_result, (const void *, void *, size_t, cdp__nc_type, cdp__nc_op, int, cdp__nc_comm, cdp__cu_stream)) \
-    X(ncclAllGather, cdp__nc_result, (const void *, void *, size_t, cdp__nc_type, cdp__nc_comm, cdp__cu_stream)) X(ncclReduceScatter, cdp__nc_result, (const void *, void *, size_t, cdp__nc_type, cdp__nc_op, cdp__nc_comm, cdp__cu_stream)) \
-    X(ncclSend, cdp__nc_result, (const void *, size_t, cdp__nc_type, int, cdp__nc_comm, cdp__cu_stream)) X(ncclRecv, cdp__nc_result, (void *, size_t, cdp__nc_type, int, cdp__nc_comm, cdp__cu_stream)) \
-    X(ncclRedOpCreatePreMulSum, cdp__nc_result, (cdp__nc_op *, void *, cdp__nc_type, cdp__nc_residence, cdp__nc_comm)) X(ncclRedOpDestroy, cdp__nc_result, (cdp__nc_op, cdp__nc_comm))
-#define CDP__NCCL_NEWER(X) \
-    X(ncclMemAlloc, cdp__nc_result, (void **, size_t)) X(ncclMemFree, cdp__nc_result, (void *)) X(ncclCommRegister, cdp__nc_result, (cdp__nc_comm, void *, size_t, void **)) \
-    X(ncclCommDeregister, cdp__nc_result, (cdp__nc_comm, void *)) X(ncclCommShrink, cdp__nc_result, (cdp__nc_comm, int *, int, cdp__nc_comm *, cdp__nc_config *, int)) X(ncclCommRevoke, cdp__nc_result, (cdp__nc_comm, int)) \
-    X(ncclCommGetUniqueId, cdp__nc_result, (cdp__nc_comm, cdp__nc_id *)) X(ncclCommGrow, cdp__nc_result, (cdp__nc_comm, int, const cdp__nc_id *, int, cdp__nc_comm *, cdp__nc_config *))
-#define CDP__NVRTC(X) \
-    X(nvrtcCreateProgram, cdp__rtc_result, (cdp__rtc_program *, const char *, const char *, int, const char *const *, const char *const *)) X(nvrtcDestroyProgram, cdp__rtc_result, (cdp__rtc_program *)) \
-    X(nvrtcCompileProgram, cdp__rtc_result, (cdp__rtc_program, int, const char *const *)) X(nvrtcGetCUBINSize, cdp__rtc_result, (cdp__rtc_program, size_t *)) X(nvrtcGetCUBIN, cdp__rtc_result, (cdp__rtc_program, char *)) \
-    X(nvrtcGetProgramLogSize, cdp__rtc_result, (cdp__rtc_program, size_t *)) X(nvrtcGetProgramLog, cdp__rtc_result, (cdp__rtc_program, char *)) X(nvrtcGetErrorString, const char *, (cdp__rtc_result))
-#define CDP__CUDA_DRIVER(X) \
-    X(cuModuleLoadData, int, (void **, const void *)) X(cuModuleUnload, int, (void *)) X(cuModuleGetFunction, int, (void **, void *, const char *)) \
-    X(cuLaunchKernel, int, (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, cdp__cu_stream, void **, void **))
+/* clang-format on */
+/* clang-format off: one row a line */
+#define CDP__NCCL(X)                                                                               \
+    X(ncclGetVersion, cdp__nc_result, (int *))                                                     \
+    X(ncclGetErrorString, const char *, (cdp__nc_result))                                          \
+    X(ncclGetLastError, const char *, (cdp__nc_comm))                                              \
+    X(ncclGetUniqueId, cdp__nc_result, (cdp__nc_id *))                                             \
+    X(ncclCommInitRankConfig, cdp__nc_result,                                                      \
+        (cdp__nc_comm *, int, cdp__nc_id, int, cdp__nc_config *))                                  \
+    X(ncclCommFinalize, cdp__nc_result, (cdp__nc_comm))                                            \
+    X(ncclCommDestroy, cdp__nc_result, (cdp__nc_comm))                                             \
+    X(ncclCommAbort, cdp__nc_result, (cdp__nc_comm))                                               \
+    X(ncclCommGetAsyncError, cdp__nc_result, (cdp__nc_comm, cdp__nc_result *))                     \
+    X(ncclGroupStart, cdp__nc_result, (void))                                                      \
+    X(ncclGroupEnd, cdp__nc_result, (void))                                                        \
+    X(ncclCommSplit, cdp__nc_result, (cdp__nc_comm, int, int, cdp__nc_comm *, cdp__nc_config *))   \
+    X(ncclAllReduce, cdp__nc_result,                                                               \
+        (const void *, void *, size_t, cdp__nc_type, cdp__nc_op, cdp__nc_comm, cdp__cu_stream))    \
+    X(ncclBroadcast, cdp__nc_result,                                                               \
+        (const void *, void *, size_t, cdp__nc_type, int, cdp__nc_comm, cdp__cu_stream))           \
+    X(ncclReduce, cdp__nc_result,                                                                  \
+        (const void *, void *, size_t, cdp__nc_type, cdp__nc_op, int, cdp__nc_comm,                \
+            cdp__cu_stream))                                                                       \
+    X(ncclAllGather, cdp__nc_result,                                                               \
+        (const void *, void *, size_t, cdp__nc_type, cdp__nc_comm, cdp__cu_stream))                \
+    X(ncclReduceScatter, cdp__nc_result,                                                           \
+        (const void *, void *, size_t, cdp__nc_type, cdp__nc_op, cdp__nc_comm, cdp__cu_stream))    \
+    X(ncclSend, cdp__nc_result,                                                                    \
+        (const void *, size_t, cdp__nc_type, int, cdp__nc_comm, cdp__cu_stream))                   \
+    X(ncclRecv, cdp__nc_result, (void *, size_t, cdp__nc_type, int, cdp__nc_comm, cdp__cu_stream)) \
+    X(ncclRedOpCreatePreMulSum, cdp__nc_result,                                                    \
+        (cdp__nc_op *, void *, cdp__nc_type, cdp__nc_residence, cdp__nc_comm))                     \
+    X(ncclRedOpDestroy, cdp__nc_result, (cdp__nc_op, cdp__nc_comm))
+/* clang-format on */
+/* clang-format off: one row a line */
+#define CDP__NCCL_NEWER(X)                                                       \
+    X(ncclMemAlloc, cdp__nc_result, (void **, size_t))                           \
+    X(ncclMemFree, cdp__nc_result, (void *))                                     \
+    X(ncclCommRegister, cdp__nc_result, (cdp__nc_comm, void *, size_t, void **)) \
+    X(ncclCommDeregister, cdp__nc_result, (cdp__nc_comm, void *))                \
+    X(ncclCommShrink, cdp__nc_result,                                            \
+        (cdp__nc_comm, int *, int, cdp__nc_comm *, cdp__nc_config *, int))       \
+    X(ncclCommRevoke, cdp__nc_result, (cdp__nc_comm, int))                       \
+    X(ncclCommGetUniqueId, cdp__nc_result, (cdp__nc_comm, cdp__nc_id *))         \
+    X(ncclCommGrow, cdp__nc_result,                                              \
+        (cdp__nc_comm, int, const cdp__nc_id *, int, cdp__nc_comm *, cdp__nc_config *))
+/* clang-format on */
+/* clang-format off: one row a line */
+#define CDP__NVRTC(X)                                                                     \
+    X(nvrtcCreateProgram, cdp__rtc_result,                                                \
+        (cdp__rtc_program *, const char *, const char *, int, const char *const *,        \
+            const char *const *))                                                         \
+    X(nvrtcDestroyProgram, cdp__rtc_result, (cdp__rtc_program *))                         \
+    X(nvrtcCompileProgram, cdp__rtc_result, (cdp__rtc_program, int, const char *const *)) \
+    X(nvrtcGetCUBINSize, cdp__rtc_result, (cdp__rtc_program, size_t *))                   \
+    X(nvrtcGetCUBIN, cdp__rtc_result, (cdp__rtc_program, char *))                         \
+    X(nvrtcGetProgramLogSize, cdp__rtc_result, (cdp__rtc_program, size_t *))              \
+    X(nvrtcGetProgramLog, cdp__rtc_result, (cdp__rtc_program, char *))                    \
+    X(nvrtcGetErrorString, const char *, (cdp__rtc_result))
+/* clang-format on */
+/* clang-format off: one row a line */
+#define CDP__CUDA_DRIVER(X)                                                            \
+    X(cuModuleLoadData, int, (void **, const void *))                                  \
+    X(cuModuleUnload, int, (void *))                                                   \
+    X(cuModuleGetFunction, int, (void **, void *, const char *))                       \
+    X(cuLaunchKernel, int,                                                             \
+        (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, \
+            cdp__cu_stream, void **, void **))
+/* clang-format on */
 
 #define CDP__MEMBER(name, result, parameters) result(*name) parameters;
 #define CDP__NAME(name, result, parameters) #name,
@@ -338,7 +471,14 @@ typedef struct cdp__nccl_calls {
     CDP__CUDA_DRIVER(CDP__MEMBER)
 } cdp__nccl_calls;
 
-typedef enum cdp__nccl_part { CDP__PART_CUDART, CDP__PART_NCCL, CDP__PART_NEWER, CDP__PART_NVRTC, CDP__PART_DRIVER, CDP__PART_COUNT } cdp__nccl_part;
+typedef enum cdp__nccl_part {
+    CDP__PART_CUDART,
+    CDP__PART_NCCL,
+    CDP__PART_NEWER,
+    CDP__PART_NVRTC,
+    CDP__PART_DRIVER,
+    CDP__PART_COUNT
+} cdp__nccl_part;
 
 typedef struct cdp__nccl_library {
     cdp__nccl_calls f;
@@ -347,7 +487,7 @@ typedef struct cdp__nccl_library {
     int cuda, nccl;
 } cdp__nccl_library;
 
-CDP__COLD cdp__nccl_library *cdp__nccl_lib(void) {
+CDP__PRIVATE cdp__nccl_library *cdp__nccl_lib(void) {
     static cdp__nccl_library lib;
     return &lib;
 }
@@ -355,27 +495,35 @@ CDP__COLD cdp__nccl_library *cdp__nccl_lib(void) {
 typedef struct cdp__nccl_part_info {
     const char *what, *files; /* in the order in which they are tried, a blank behind each */
     const char *advice;
-    uint32_t first, count;    /* of the functions */
+    uint32_t first, count; /* of the functions */
 } cdp__nccl_part_info;
 
-CDP__COLD cdp__nccl_part_info cdp__nccl_part_of(cdp__nccl_part part) {
-    static const uint32_t counts[CDP__PART_COUNT] = {0 CDP__CUDART(CDP__ONE), 0 CDP__NCCL(CDP__ONE), 0 CDP__NCCL_NEWER(CDP__ONE), 0 CDP__NVRTC(CDP__ONE), 0 CDP__CUDA_DRIVER(CDP__ONE)};
-    static const char *const what[CDP__PART_COUNT] = {"the CUDA runtime", "NCCL", "NCCL", "NVRTC", "the CUDA driver"};
-    static const char *const files[CDP__PART_COUNT] = {"libcudart.so.13 libcudart.so.12 libcudart.so.11.0 libcudart.so ", "libnccl.so.2 libnccl.so ", "libnccl.so.2 libnccl.so ",
-                                                       "libnvrtc.so.13 libnvrtc.so.12 libnvrtc.so.11.2 libnvrtc.so ", "libcuda.so.1 "};
-    static const char *const advice[CDP__PART_COUNT] = {"cudart", "nccl", "nccl", "nvrtc", "driver"};
+CDP__PRIVATE cdp__nccl_part_info cdp__nccl_part_of(cdp__nccl_part part) {
+    static const uint32_t counts[CDP__PART_COUNT] = {0 CDP__CUDART(CDP__ONE), 0 CDP__NCCL(CDP__ONE),
+        0 CDP__NCCL_NEWER(CDP__ONE), 0 CDP__NVRTC(CDP__ONE), 0 CDP__CUDA_DRIVER(CDP__ONE)};
+    static const char *const what[CDP__PART_COUNT] = {
+        "the CUDA runtime", "NCCL", "NCCL", "NVRTC", "the CUDA driver"};
+    static const char *const files[CDP__PART_COUNT] = {
+        "libcudart.so.13 libcudart.so.12 libcudart.so.11.0 libcudart.so ",
+        "libnccl.so.2 libnccl.so ", "libnccl.so.2 libnccl.so ",
+        "libnvrtc.so.13 libnvrtc.so.12 libnvrtc.so.11.2 libnvrtc.so ", "libcuda.so.1 "};
+    static const char *const advice[CDP__PART_COUNT] = {
+        "cudart", "nccl", "nccl", "nvrtc", "driver"};
     cdp__nccl_part_info info;
     uint32_t i;
     info.what = what[part];
     info.files = files[part];
     info.advice = advice[part];
     info.count = counts[part];
-    for (info.first = 0, i = 0; i < (uint32_t)part; ++i) info.first += counts[i];
+    for (info.first = 0, i = 0; i < (uint32_t)part; ++i)
+        info.first += counts[i];
     return info;
 }
 
-/* The file, or the first of the usual ones; or the program itself, where that brings the library along. */
-CDP__COLD void *cdp__nccl_find_file(const cdp__nccl_part_info *info, const char *file, const char *probe) {
+/* The file, or the first of the usual ones; or the program itself, where that brings the library
+   along. */
+CDP__PRIVATE void *cdp__nccl_find_file(
+    const cdp__nccl_part_info *info, const char *file, const char *probe) {
     char name[64];
     const char *at;
     void *lib = file ? dlopen(file, RTLD_NOW | RTLD_LOCAL) : dlopen(NULL, RTLD_NOW);
@@ -383,7 +531,8 @@ CDP__COLD void *cdp__nccl_find_file(const cdp__nccl_part_info *info, const char 
     if (lib) dlclose(lib);
     for (lib = NULL, at = info->files; *at && !lib; ++at) {
         uint32_t n = 0;
-        for (; *at != ' '; ++at) name[n++] = *at;
+        for (; *at != ' '; ++at)
+            name[n++] = *at;
         name[n] = 0;
         lib = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     }
@@ -391,19 +540,30 @@ CDP__COLD void *cdp__nccl_find_file(const cdp__nccl_part_info *info, const char 
 }
 
 /* Look up the functions of a part. They stay loaded for good. */
-CDP__COLD cdp_status cdp__nccl_load_part(cdp__nccl_library *l, cdp__nccl_part part, const char *file) {
-    static const char *const names[] = {CDP__CUDART(CDP__NAME) CDP__NCCL(CDP__NAME) CDP__NCCL_NEWER(CDP__NAME) CDP__NVRTC(CDP__NAME) CDP__CUDA_DRIVER(CDP__NAME)};
+CDP__PRIVATE cdp_status cdp__nccl_load_part(
+    cdp__nccl_library *l, cdp__nccl_part part, const char *file) {
+    static const char *const names[] = {CDP__CUDART(CDP__NAME) CDP__NCCL(CDP__NAME)
+            CDP__NCCL_NEWER(CDP__NAME) CDP__NVRTC(CDP__NAME) CDP__CUDA_DRIVER(CDP__NAME)};
     const cdp__nccl_part_info info = cdp__nccl_part_of(part);
     void *lib, *function;
     uint32_t i;
     if (l->loaded[part]) return CDP_OK;
-    lib = cdp__nccl_find_file(&info, file, names[part == CDP__PART_NEWER ? info.first - 1 : info.first]);
+    lib = cdp__nccl_find_file(
+        &info, file, names[part == CDP__PART_NEWER ? info.first - 1 : info.first]);
     if (!lib)
-        return cdp__fail(CDP_ERR_UNSUPPORTED, "%s is not here: looked for %s; install it, add its folder to LD_LIBRARY_PATH, or name the file in desc.%s", info.what, file ? file : info.files, info.advice);
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "%s is not here: looked for %s; install it, add its folder to LD_LIBRARY_PATH, or name "
+            "the file in desc.%s",
+            info.what, file ? file : info.files, info.advice);
     for (i = info.first; i < info.first + info.count; ++i) {
         function = dlsym(lib, names[i]);
-        if (!function && part != CDP__PART_NEWER) return cdp__fail(CDP_ERR_UNSUPPORTED, "%s has no function %s: it is too old (NCCL 2.18 and CUDA 11.8 are the least); install a newer one", info.what, names[i]);
-        memcpy((char *)&l->f + i * sizeof function, &function, sizeof function); /* all members are pointers to functions */
+        if (!function && part != CDP__PART_NEWER)
+            return cdp__fail(CDP_ERR_UNSUPPORTED,
+                "%s has no function %s: it is too old (NCCL 2.18 and CUDA 11.8 are the least); "
+                "install a newer one",
+                info.what, names[i]);
+        /* all members are pointers to functions */
+        memcpy((char *)&l->f + i * sizeof function, &function, sizeof function);
     }
     l->loaded[part] = true;
     return CDP_OK;
@@ -411,8 +571,10 @@ CDP__COLD cdp_status cdp__nccl_load_part(cdp__nccl_library *l, cdp__nccl_part pa
 
 #ifdef CDP_NCCL_LINK
 #define CDP__TAKE(name, result, parameters) l->f.name = name;
-CDP__COLD void cdp__nccl_link(cdp__nccl_library *l) {
-    CDP__CUDART(CDP__TAKE) CDP__NCCL(CDP__TAKE) CDP__NVRTC(CDP__TAKE)
+CDP__PRIVATE void cdp__nccl_link(cdp__nccl_library *l) {
+    CDP__CUDART(CDP__TAKE)
+    CDP__NCCL(CDP__TAKE)
+    CDP__NVRTC(CDP__TAKE)
     l->loaded[CDP__PART_CUDART] = l->loaded[CDP__PART_NCCL] = l->loaded[CDP__PART_NVRTC] = true;
 #if NCCL_VERSION_CODE >= 21900
     l->f.ncclMemAlloc = ncclMemAlloc;
@@ -438,7 +600,8 @@ CDP__COLD void cdp__nccl_link(cdp__nccl_library *l) {
 #undef CDP__NAME
 #undef CDP__ONE
 
-CDP__COLD cdp_status cdp__nccl_load_now(cdp__nccl_library *l, const cdp_nccl_desc *d, bool kernels) {
+CDP__PRIVATE cdp_status cdp__nccl_load_now(
+    cdp__nccl_library *l, const cdp_nccl_desc *d, bool kernels) {
     cdp_status st;
 #ifdef CDP_NCCL_LINK
     cdp__nccl_link(l);
@@ -451,16 +614,25 @@ CDP__COLD cdp_status cdp__nccl_load_now(cdp__nccl_library *l, const cdp_nccl_des
     if (st == CDP_OK) st = cdp__nccl_load_part(l, CDP__PART_NCCL, d->nccl);
     if (st == CDP_OK) st = cdp__nccl_load_part(l, CDP__PART_NEWER, d->nccl);
     if (st != CDP_OK) return st;
-    if (!l->nccl && (l->f.cudaRuntimeGetVersion(&l->cuda) != 0 || l->f.ncclGetVersion(&l->nccl) != 0)) return cdp__fail(CDP_ERR_IO, "the CUDA runtime or NCCL cannot say which version it is");
-    if (l->cuda < 11080) return cdp__fail(CDP_ERR_UNSUPPORTED, "the CUDA runtime that was found is %d.%d; 11.8 is the least", l->cuda / 1000, l->cuda / 10 % 100);
-    if (l->nccl < 21800) return cdp__fail(CDP_ERR_UNSUPPORTED, "the NCCL that was found is %d.%d.%d; 2.18 is the least", l->nccl / 10000, l->nccl / 100 % 100, l->nccl % 100);
+    if (!l->nccl
+        && (l->f.cudaRuntimeGetVersion(&l->cuda) != 0 || l->f.ncclGetVersion(&l->nccl) != 0))
+        return cdp__fail(CDP_ERR_IO, "the CUDA runtime or NCCL cannot say which version it is");
+    if (l->cuda < 11080)
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "the CUDA runtime that was found is %d.%d; 11.8 is the least", l->cuda / 1000,
+            l->cuda / 10 % 100);
+    if (l->nccl < 21800)
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "the NCCL that was found is %d.%d.%d; 2.18 is the least", l->nccl / 10000,
+            l->nccl / 100 % 100, l->nccl % 100);
     return CDP_OK;
 }
 
-CDP__COLD cdp_status cdp__nccl_load(const cdp_os *os, const cdp_nccl_desc *d, bool kernels) {
+CDP__PRIVATE cdp_status cdp__nccl_load(const cdp_os *os, const cdp_nccl_desc *d, bool kernels) {
     cdp__nccl_library *l = cdp__nccl_lib();
     cdp_status st;
-    while (__atomic_exchange_n(&l->turn, 1, __ATOMIC_ACQUIRE)) (void)os->poll(os->user, NULL, 0, os->now_ns(os->user) + CDP__MS);
+    while (__atomic_exchange_n(&l->turn, 1, __ATOMIC_ACQUIRE))
+        cdp__sleep_until(os, os->now_ns(os->user) + CDP__MS);
     st = cdp__nccl_load_now(l, d, kernels);
     __atomic_store_n(&l->turn, 0, __ATOMIC_RELEASE);
     return st;
@@ -468,76 +640,107 @@ CDP__COLD cdp_status cdp__nccl_load(const cdp_os *os, const cdp_nccl_desc *d, bo
 
 #define cdp__nc (cdp__nccl_lib()->f)
 
-/* ---- >>map (pure): names of ours in theirs ---------------------------------------------------------------------------------- */
+/* ---- >>map (pure): names of ours in theirs --------------------------------------------------- */
 
 /* NCCL's number of a dtype, or -1. */
-CDP__COLD int cdp__nccl_type(cdp_dtype t, int version) {
+CDP__PRIVATE int cdp__nccl_type(cdp_dtype t, int version) {
     static const int8_t map[CDP_DTYPE_COUNT] = {7, 7, 8, 2, 4, 1, 6, 9, 0, -1, -1, 3, 5, 1, 10, 11};
     return t > CDP_DTYPE_BOOL && version < 22400 ? -1 : map[t];
 }
 
-/* NCCL's number of a reduction, -1 when it has none; PREMUL_SUM is made when it is needed. For BOOL, which travels as bytes of 0 and
-   1, "or" is the maximum and "and" the minimum. */
-CDP__COLD int cdp__nccl_reduction(cdp_dtype t, cdp_reduce op) {
-    if (t == CDP_DTYPE_BOOL) return op == CDP_REDUCE_SUM || op == CDP_REDUCE_MAX ? CDP__NC_MAX : op == CDP_REDUCE_PRODUCT || op == CDP_REDUCE_MIN ? CDP__NC_MIN : -1;
+/* NCCL's number of a reduction, -1 when it has none; PREMUL_SUM is made when it is needed. For
+   BOOL, which travels as bytes of 0 and 1, "or" is the maximum and "and" the minimum. */
+CDP__PRIVATE int cdp__nccl_reduction(cdp_dtype t, cdp_reduce_op op) {
+    if (t == CDP_DTYPE_BOOL)
+        return op == CDP_REDUCE_SUM || op == CDP_REDUCE_MAX    ? CDP__NC_MAX
+            : op == CDP_REDUCE_PRODUCT || op == CDP_REDUCE_MIN ? CDP__NC_MIN
+                                                               : -1;
     switch (op) {
     case CDP_REDUCE_SUM: return CDP__NC_SUM;
     case CDP_REDUCE_AVG: return CDP__NC_AVG;
     case CDP_REDUCE_MIN: return CDP__NC_MIN;
     case CDP_REDUCE_MAX: return CDP__NC_MAX;
     case CDP_REDUCE_PRODUCT: return CDP__NC_PRODUCT;
-    case CDP_REDUCE_PREMUL_SUM: return cdp__dtype_is_float(t) || t > CDP_DTYPE_BOOL ? CDP__NC_SUM : -1;
+    case CDP_REDUCE_PREMUL_SUM:
+        return cdp__dtype_is_float(t) || t > CDP_DTYPE_BOOL ? CDP__NC_SUM : -1;
     default: return -1;
     }
 }
 
-/* The nearest float of 8 bits, the even one of two; what is too large becomes the largest. One at a time: plain, not fast. */
-CDP__COLD uint8_t cdp__nccl_f8(double x, bool e4m3) {
+/* The nearest float of 8 bits, the even one of two; what is too large becomes the largest. One
+   at a time: plain, not fast. */
+CDP__PRIVATE uint8_t cdp__nccl_f8(double x, bool e4m3) {
     const int bits = e4m3 ? 3 : 2, last = e4m3 ? 126 : 123;
     const double size = x < 0 ? -x : x;
     double least = 0;
     int v, k, best = -1;
     for (v = 0; v <= last && x == x; ++v) {
         double g = v >> bits ? (v & ((1 << bits) - 1)) + (1 << bits) : v, off;
-        for (k = (e4m3 ? 7 : 15) + bits - (v >> bits ? v >> bits : 1); k > 0; --k) g /= 2;
-        for (; k < 0; ++k) g *= 2;
+        for (k = (e4m3 ? 7 : 15) + bits - (v >> bits ? v >> bits : 1); k > 0; --k)
+            g /= 2;
+        for (; k < 0; ++k)
+            g *= 2;
         off = g < size ? size - g : g - size;
-        if (best < 0 || off < least || (off == least && !(v & 1))) best = v, least = off;
+        if (best < 0 || off < least || (off == least && !(v & 1))) {
+            best = v;
+            least = off;
+        }
     }
     return (uint8_t)(best < 0 ? 127 : best | (x < 0 ? 128 : 0));
 }
 
 /* The number that a PREMUL_SUM multiplies by, as the dtype has it. */
-CDP__COLD void cdp__nccl_scalar(cdp_dtype t, double factor, uint8_t out[8]) {
+CDP__PRIVATE void cdp__nccl_scalar(cdp_dtype t, double factor, uint8_t out[8]) {
     float f[CDP__BLOCK] = {0};
     uint16_t narrow[CDP__BLOCK];
     f[0] = (float)factor;
-    if (t == CDP_DTYPE_F64) memcpy(out, &factor, 8);
-    else if (t > CDP_DTYPE_BOOL) out[0] = cdp__nccl_f8(factor, t == CDP_DTYPE_F8E4M3);
-    else if (t <= CDP_DTYPE_F32) memcpy(out, f, 4);
+    if (t == CDP_DTYPE_F64)
+        memcpy(out, &factor, 8);
+    else if (t > CDP_DTYPE_BOOL)
+        out[0] = cdp__nccl_f8(factor, t == CDP_DTYPE_F8E4M3);
+    else if (t <= CDP_DTYPE_F32)
+        memcpy(out, f, 4);
     else {
         cdp__narrow_block(t, f, narrow);
         memcpy(out, narrow, 2);
     }
 }
 
-CDP__COLD bool cdp__nccl_kind_reduces(cdp_coll_kind k) { return k == CDP_COLL_ALLREDUCE || k == CDP_COLL_REDUCE || k == CDP_COLL_REDUCE_SCATTER; }
-
-/* What an error of NCCL is called here. */
-CDP__COLD cdp_status cdp__nccl_status(int result) {
-    return result == CDP__NC_REMOTE ? CDP_ERR_PEER_LOST : result == CDP__NC_TIMEOUT ? CDP_ERR_TIMEOUT : CDP_ERR_IO;
+CDP__PRIVATE bool cdp__nccl_kind_reduces(cdp_coll_kind k) {
+    return k == CDP_COLL_ALLREDUCE || k == CDP_COLL_REDUCE || k == CDP_COLL_REDUCE_SCATTER;
 }
 
-/* ---- >>bootstrap: a communicator of all ranks ------------------------------------------------------------------------------- */
+/* What an error of NCCL is called here. */
+CDP__PRIVATE cdp_status cdp__nccl_status(int result) {
+    return result == CDP__NC_REMOTE ? CDP_ERR_PEER_LOST
+        : result == CDP__NC_TIMEOUT ? CDP_ERR_TIMEOUT
+                                    : CDP_ERR_IO;
+}
 
-#define CDP__NCCL_RING 64u         /* operations whose events are kept apart; a later one stands for those before it */
+/* ---- >>bootstrap: a communicator of all ranks ------------------------------------------------ */
+
+/* operations whose events are kept apart; a later one stands for those before it */
+#define CDP__NCCL_RING 64u
 #define CDP__NCCL_LEAVE_MS 5000u /* how long this rank's own work is awaited when it leaves */
 #define CDP__NCCL_FINAL_MS 300u  /* and the other ranks' consent, which some may never give */
 
 /* Kernels that only hooks need. */
 typedef enum cdp__nccl_hook_kernel {
-    CDP__NK_FEED, CDP__NK_BEGIN, CDP__NK_COUNTS, CDP__NK_SUM, CDP__NK_PICK, CDP__NK_PARTS, CDP__NK_GROUPS, CDP__NK_WRITE, CDP__NK_ADD, CDP__NK_DIVIDE,
-    CDP__NK_RANGE_PARTS, CDP__NK_RANGE, CDP__NK_QUANTIZE, CDP__NK_DEQUANTIZE, CDP__NK_COUNT
+    CDP__NK_FEED,
+    CDP__NK_BEGIN,
+    CDP__NK_COUNTS,
+    CDP__NK_SUM,
+    CDP__NK_PICK,
+    CDP__NK_PARTS,
+    CDP__NK_GROUPS,
+    CDP__NK_WRITE,
+    CDP__NK_ADD,
+    CDP__NK_DIVIDE,
+    CDP__NK_RANGE_PARTS,
+    CDP__NK_RANGE,
+    CDP__NK_QUANTIZE,
+    CDP__NK_DEQUANTIZE,
+    CDP__NK_COUNT
 } cdp__nccl_hook_kernel;
 
 /* One operation: what is said of it when it is late, and the event behind it. */
@@ -547,8 +750,8 @@ typedef struct cdp__nccl_op {
     uint64_t deadline_ns, timeout_ms, count;
     cdp_coll_kind kind;
     cdp_dtype dtype;
-    cdp_reduce op;
-    uint32_t many;  /* in one call */
+    cdp_reduce_op op;
+    uint32_t many; /* in one call */
 } cdp__nccl_op;
 
 /* Memory that was given out. */
@@ -558,7 +761,8 @@ typedef struct cdp__nccl_memory {
     bool nccl;           /* from ncclMemAlloc */
 } cdp__nccl_memory;
 
-/* Where NCCL writes a communicator that is made from another one: maybe late, when nobody waits for it any more. */
+/* Where NCCL writes a communicator that is made from another one: maybe late, when nobody waits
+   for it any more. */
 typedef struct cdp__nccl_cell {
     struct cdp__nccl_cell *next;
     cdp__nc_comm comm;
@@ -579,9 +783,11 @@ typedef struct cdp__nccl {
     cdp__cu_event begin, all;
     cdp__nccl_op ring[CDP__NCCL_RING], captured[CDP__NCCL_RING];
     uint64_t issued, captures; /* of each; written by the one that is inside */
-    uint64_t ended;            /* operations that are done, as the stream itself says; only with a watchdog (atomic) */
+    /* operations that are done, as the stream itself says; only with a watchdog (atomic) */
+    uint64_t ended;
     cdp__nccl_memory *memories;
-    cdp__nccl_cell *cells;     /* of calls that did not come to an end: kept until the communicator has */
+    /* of calls that did not come to an end: kept until the communicator has */
+    cdp__nccl_cell *cells;
 
     /* guarded by `lock`, which nobody holds while he calls the group, or what may take long */
     void *lock, *cond, *thread;
@@ -592,55 +798,73 @@ typedef struct cdp__nccl {
     bool aborted; /* the communicator is gone (or kept for another), and streams go on */
     int failed;   /* the group has (atomic) */
 
-    void *module[2], *cast[20], *hooks[CDP__NK_COUNT]; /* kernels, when they are needed; cast: see cdp__nccl_kernels() */
-    double *partial;                      /* device memory, for sums of squares */
+    /* kernels, when they are needed; cast: see cdp__nccl_kernels() */
+    void *module[2], *cast[20], *hooks[CDP__NK_COUNT];
+    double *partial; /* device memory, for sums of squares */
 } cdp__nccl;
 
 CDP__PRIVATE void cdp__nccl_lock(cdp__nccl *b) {
-    if (b->lock) b->os->mutex_lock(b->os->user, b->lock);
+    if (b->lock) b->os->threads.mutex_lock(b->os->user, b->lock);
 }
 CDP__PRIVATE void cdp__nccl_unlock(cdp__nccl *b) {
-    if (b->lock) b->os->mutex_unlock(b->os->user, b->lock);
+    if (b->lock) b->os->threads.mutex_unlock(b->os->user, b->lock);
 }
 CDP__PRIVATE void cdp__nccl_tell(cdp__nccl *b) {
-    if (b->cond) b->os->cond_broadcast(b->os->user, b->cond);
+    if (b->cond) b->os->threads.cond_broadcast(b->os->user, b->cond);
 }
-CDP__PRIVATE bool cdp__nccl_failed(const cdp__nccl *b) { return __atomic_load_n(&b->failed, __ATOMIC_ACQUIRE) != 0; }
-CDP__PRIVATE uint64_t cdp__nccl_now(const cdp__nccl *b) { return b->os->now_ns(b->os->user); }
+CDP__PRIVATE bool cdp__nccl_failed(const cdp__nccl *b) {
+    return __atomic_load_n(&b->failed, __ATOMIC_ACQUIRE) != 0;
+}
+CDP__PRIVATE uint64_t cdp__nccl_now(const cdp__nccl *b) {
+    return b->os->now_ns(b->os->user);
+}
 
 /* Longer each time, so that a long wait costs nothing. */
-CDP__COLD void cdp__nccl_nap(const cdp__nccl *b, uint32_t *naps) {
+CDP__PRIVATE void cdp__nccl_nap(const cdp__nccl *b, uint32_t *naps) {
     const uint64_t us = *naps < 20 ? 20 : *naps < 100 ? 100 : 1000;
     ++*naps;
-    (void)b->os->poll(b->os->user, NULL, 0, cdp__nccl_now(b) + us * 1000);
+    cdp__sleep_until(b->os, cdp__nccl_now(b) + us * 1000);
 }
 
-CDP__COLD cdp_status cdp__nccl_cuda_failed(cdp__cu_error e, const char *what) {
+CDP__PRIVATE cdp_status cdp__nccl_cuda_failed(cdp__cu_error e, const char *what) {
     (void)cdp__nc.cudaGetLastError(); /* it would be reported again by whoever asks next */
-    return cdp__fail((int)e == CDP__CU_NOMEM ? CDP_ERR_NOMEM : CDP_ERR_IO, "%s: CUDA says: %s (%d)", what, cdp__nc.cudaGetErrorString(e), (int)e);
+    return cdp__fail((int)e == CDP__CU_NOMEM ? CDP_ERR_NOMEM : CDP_ERR_IO, "%s: CUDA says: %s (%d)",
+        what, cdp__nc.cudaGetErrorString(e), (int)e);
 }
 
-CDP__COLD cdp_status cdp__nccl_says(cdp_status st, int result, const char *what) {
+CDP__PRIVATE cdp_status cdp__nccl_says(cdp_status st, int result, const char *what) {
     const char *more = cdp__nc.ncclGetLastError(NULL);
-    return cdp__fail(st, "%s: NCCL says: %s (%d)%s%s", what, cdp__nc.ncclGetErrorString((cdp__nc_result)result), result, more && *more ? ": " : "", more ? more : "");
+    return cdp__fail(st, "%s: NCCL says: %s (%d)%s%s", what,
+        cdp__nc.ncclGetErrorString((cdp__nc_result)result), result, more && *more ? ": " : "",
+        more ? more : "");
 }
-CDP__COLD cdp_status cdp__nccl_nccl_failed(int result, const char *what) { return cdp__nccl_says(cdp__nccl_status(result), result, what); }
-
-/* While a communicator is made: what NCCL calls wrong use (two ranks on one GPU) is the caller's, not a broken group. */
-CDP__COLD cdp_status cdp__nccl_refused(int result, const char *what) {
-    return cdp__nccl_says(result == CDP__NC_INVALID || result == CDP__NC_USAGE ? CDP_ERR_INVALID : cdp__nccl_status(result), result, what);
+CDP__PRIVATE cdp_status cdp__nccl_nccl_failed(int result, const char *what) {
+    return cdp__nccl_says(cdp__nccl_status(result), result, what);
 }
 
-/* The group has failed, or the one that its communicator is being made from: no more calls, what they are of may be gone. */
-CDP__COLD cdp_status cdp__nccl_over(const cdp__nccl *b, const char *what) {
+/* While a communicator is made: what NCCL calls wrong use (two ranks on one GPU) is the
+   caller's, not a broken group. */
+CDP__PRIVATE cdp_status cdp__nccl_refused(int result, const char *what) {
+    return cdp__nccl_says(result == CDP__NC_INVALID || result == CDP__NC_USAGE
+            ? CDP_ERR_INVALID
+            : cdp__nccl_status(result),
+        result, what);
+}
+
+/* The group has failed, or the one that its communicator is being made from: no more calls, what
+   they are of may be gone. */
+CDP__PRIVATE cdp_status cdp__nccl_over(const cdp__nccl *b, const char *what) {
     cdp_status st;
     if (!cdp__nccl_failed(b) && !(b->parent && cdp__nccl_failed(b->parent))) return CDP_OK;
     st = cdp_group_status(cdp__nccl_failed(b) ? b->group : b->parent->group);
-    return st != CDP_OK ? st : cdp__fail(CDP_ERR_ABORTED, "%s: the group has failed meanwhile", what);
+    return st != CDP_OK ? st
+                        : cdp__fail(CDP_ERR_ABORTED, "%s: the group has failed meanwhile", what);
 }
 
-/* A communicator that does not block is "in progress" after many calls: until that is over nothing may follow. */
-CDP__COLD cdp_status cdp__nccl_settle(cdp__nccl *b, cdp__nc_comm comm, uint64_t deadline_ns, const char *what) {
+/* A communicator that does not block is "in progress" after many calls: until that is over
+   nothing may follow. */
+CDP__PRIVATE cdp_status cdp__nccl_settle(
+    cdp__nccl *b, cdp__nc_comm comm, uint64_t deadline_ns, const char *what) {
     cdp__nc_result state = (cdp__nc_result)0;
     uint32_t naps = 0;
     for (;;) {
@@ -650,14 +874,21 @@ CDP__COLD cdp_status cdp__nccl_settle(cdp__nccl *b, cdp__nc_comm comm, uint64_t 
         if (st != CDP_OK) return st;
         r = (int)cdp__nc.ncclCommGetAsyncError(comm, &state);
         if (r != 0) return cdp__nccl_nccl_failed(r, what);
-        if ((int)state != CDP__NC_IN_PROGRESS) return (int)state == 0 ? CDP_OK : b->installed ? cdp__nccl_nccl_failed((int)state, what) : cdp__nccl_refused((int)state, what);
-        if (cdp__nccl_now(b) >= deadline_ns) return cdp__fail(CDP_ERR_TIMEOUT, "%s: NCCL did not come to an end within the deadline; a rank does not take part, or cannot be reached (NCCL_DEBUG=INFO says more)", what);
+        if ((int)state != CDP__NC_IN_PROGRESS)
+            return (int)state == 0 ? CDP_OK
+                : b->installed     ? cdp__nccl_nccl_failed((int)state, what)
+                                   : cdp__nccl_refused((int)state, what);
+        if (cdp__nccl_now(b) >= deadline_ns)
+            return cdp__fail(CDP_ERR_TIMEOUT,
+                "%s: NCCL did not come to an end within the deadline; a rank does not take part, "
+                "or cannot be reached (NCCL_DEBUG=INFO says more)",
+                what);
         if (cdp_group_desc_of(b->group)->no_thread) (void)cdp_poll(b->group, 0);
         cdp__nccl_nap(b, &naps);
     }
 }
 
-CDP__COLD cdp__nc_settings cdp__nccl_settings(void) {
+CDP__PRIVATE cdp__nc_settings cdp__nccl_settings(void) {
     cdp__nc_settings c;
     memset(&c, 0, sizeof c);
     c.size = sizeof c;
@@ -678,7 +909,8 @@ typedef struct cdp__nccl_hello {
 } cdp__nccl_hello;
 
 /* All ranks learn how the others fare; all come to the same answer. */
-CDP__COLD cdp_status cdp__nccl_agree(cdp__nccl *b, cdp_status st, cdp__nccl_hello *all, const char *what) {
+CDP__PRIVATE cdp_status cdp__nccl_agree(
+    cdp__nccl *b, cdp_status st, cdp__nccl_hello *all, const char *what) {
     cdp__nccl_hello *mine = &all[b->rank];
     const cdp_error own = *cdp_last_error();
     uint32_t r;
@@ -686,7 +918,9 @@ CDP__COLD cdp_status cdp__nccl_agree(cdp__nccl *b, cdp_status st, cdp__nccl_hell
     memset(mine, 0, sizeof *mine);
     mine->status = (int32_t)st;
     mine->nccl = cdp__nccl_lib()->nccl;
-    mine->settings = (b->desc.no_check ? 1u : 0u) | (b->desc.check_first ? 2u : 0u) | (b->desc.no_vigil ? 4u : 0u) | (b->desc.keep ? 8u : 0u) | (b->desc.grow ? 16u : 0u) | (b->desc.no_register ? 32u : 0u);
+    mine->settings = (b->desc.no_check ? 1u : 0u) | (b->desc.check_first ? 2u : 0u)
+        | (b->desc.no_vigil ? 4u : 0u) | (b->desc.keep ? 8u : 0u) | (b->desc.grow ? 16u : 0u)
+        | (b->desc.no_register ? 32u : 0u);
     mine->capability = (int32_t)b->capability;
     mine->from = b->desc.from ? cdp_size(b->desc.from) : 0;
     if (st != CDP_OK) cdp__format(mine->text, sizeof mine->text, "%s", own.text);
@@ -694,29 +928,42 @@ CDP__COLD cdp_status cdp__nccl_agree(cdp__nccl *b, cdp_status st, cdp__nccl_hell
     if (together != CDP_OK) return together;
     for (r = 0; r < b->size; ++r)
         if (all[r].status != CDP_OK && all[r].status != CDP_ERR_ABORTED) break;
-    if (r == b->size) /* somebody's cause is better than having been stopped, but that has to be told as well */
-        for (r = 0; r < b->size && all[r].status == CDP_OK;) ++r;
+    /* somebody's cause is better than having been stopped, but that has to be told as well */
+    if (r == b->size)
+        for (r = 0; r < b->size && all[r].status == CDP_OK;)
+            ++r;
     if (r < b->size)
-        return cdp__fail_peer((cdp_status)all[r].status, cdp_world_rank_of(b->group, r), 0, r == b->rank ? "%s: rank %u cannot: %s" : "%s: not here either, because rank %u cannot: %s", what, cdp_world_rank_of(b->group, r), all[r].text);
+        return cdp__fail_peer((cdp_status)all[r].status, cdp_world_rank_of(b->group, r), 0,
+            r == b->rank ? "%s: rank %u cannot: %s"
+                         : "%s: not here either, because rank %u cannot: %s",
+            what, cdp_world_rank_of(b->group, r), all[r].text);
     for (r = 0; r < b->size; ++r)
         if (all[r].capability < b->capability) b->capability = (int)all[r].capability;
     for (r = 1; r < b->size; ++r) {
         if (all[r].nccl / 100 != all[0].nccl / 100)
-            return cdp__fail_peer(CDP_ERR_MISMATCH, cdp_world_rank_of(b->group, r), 0, "%s: rank %u has NCCL %d.%d, rank %u has %d.%d; install the same everywhere", what, cdp_world_rank_of(b->group, 0), all[0].nccl / 10000,
-                                  all[0].nccl / 100 % 100, cdp_world_rank_of(b->group, r), all[r].nccl / 10000, all[r].nccl / 100 % 100);
+            return cdp__fail_peer(CDP_ERR_MISMATCH, cdp_world_rank_of(b->group, r), 0,
+                "%s: rank %u has NCCL %d.%d, rank %u has %d.%d; install the same everywhere", what,
+                cdp_world_rank_of(b->group, 0), all[0].nccl / 10000, all[0].nccl / 100 % 100,
+                cdp_world_rank_of(b->group, r), all[r].nccl / 10000, all[r].nccl / 100 % 100);
         if (all[r].settings != all[0].settings || (!b->desc.grow && all[r].from != all[0].from))
-            return cdp__fail_peer(CDP_ERR_MISMATCH, cdp_world_rank_of(b->group, r), 0, "%s: the descs of rank %u and rank %u differ (no_check, check_first, no_vigil, no_register, keep, grow or from); give all ranks the same", what,
-                                  cdp_world_rank_of(b->group, 0), cdp_world_rank_of(b->group, r));
+            return cdp__fail_peer(CDP_ERR_MISMATCH, cdp_world_rank_of(b->group, r), 0,
+                "%s: the descs of rank %u and rank %u differ (no_check, check_first, no_vigil, "
+                "no_register, keep, grow or from); give all ranks the same",
+                what, cdp_world_rank_of(b->group, 0), cdp_world_rank_of(b->group, r));
     }
     for (r = 0; r < b->size && b->desc.grow; ++r)
-        if (all[r].from != (r < all[0].from ? all[0].from : 0) || all[0].from == 0 || all[0].from == b->size)
-            return cdp__fail_peer(CDP_ERR_INVALID, cdp_world_rank_of(b->group, r), 0, "%s: with grow the ranks of `from` are the first of this group, in their order, and new ranks without `from` follow; rank %u does not fit", what,
-                                  cdp_world_rank_of(b->group, r));
+        if (all[r].from != (r < all[0].from ? all[0].from : 0) || all[0].from == 0
+            || all[0].from == b->size)
+            return cdp__fail_peer(CDP_ERR_INVALID, cdp_world_rank_of(b->group, r), 0,
+                "%s: with grow the ranks of `from` are the first of this group, in their order, "
+                "and new ranks without `from` follow; rank %u does not fit",
+                what, cdp_world_rank_of(b->group, r));
     return CDP_OK;
 }
 
-/* A new communicator: rank 0's number goes to all over the links, where a rank of a TCPStore would put it into the store. */
-CDP__COLD cdp_status cdp__nccl_init(cdp__nccl *b, uint64_t deadline_ns) {
+/* A new communicator: rank 0's number goes to all over the links, where a rank of a TCPStore
+   would put it into the store. */
+CDP__PRIVATE cdp_status cdp__nccl_init(cdp__nccl *b, uint64_t deadline_ns) {
     cdp__nc_settings config = cdp__nccl_settings();
     struct {
         cdp__nc_id id;
@@ -733,14 +980,16 @@ CDP__COLD cdp_status cdp__nccl_init(cdp__nccl *b, uint64_t deadline_ns) {
     st = cdp_broadcast(b->group, &word, sizeof word, CDP_DTYPE_U8, 0);
     if (st != CDP_OK) return st;
     if (word.status != 0) return cdp__fail((cdp_status)word.status, "%s", word.text);
-    r = (int)cdp__nc.ncclCommInitRankConfig(&b->comm, (int)b->size, word.id, (int)b->rank, (cdp__nc_config *)(void *)&config);
+    r = (int)cdp__nc.ncclCommInitRankConfig(
+        &b->comm, (int)b->size, word.id, (int)b->rank, (cdp__nc_config *)(void *)&config);
     if (r != 0 && r != CDP__NC_IN_PROGRESS) return cdp__nccl_refused(r, "cdp_nccl_attach");
     return cdp__nccl_settle(b, b->comm, deadline_ns, "cdp_nccl_attach");
 }
 
-/* ncclCommSplit and the others gave `r` on the communicator of `old`. Until that is over; *out is the new one, if there is any. The
-   cell stays with `old` where NCCL may write into it yet. */
-CDP__COLD cdp_status cdp__nccl_made(cdp__nccl *b, cdp__nccl *old, cdp__nccl_cell *cell, int r, cdp__nc_comm *out, uint64_t deadline_ns, const char *what) {
+/* ncclCommSplit and the others gave `r` on the communicator of `old`. Until that is over; *out
+   is the new one, if there is any. The cell stays with `old` where NCCL may write into it yet. */
+CDP__PRIVATE cdp_status cdp__nccl_made(cdp__nccl *b, cdp__nccl *old, cdp__nccl_cell *cell, int r,
+    cdp__nc_comm *out, uint64_t deadline_ns, const char *what) {
     cdp_status st;
     if (r != 0 && r != CDP__NC_IN_PROGRESS) {
         cdp__free(old->os, cell);
@@ -760,11 +1009,11 @@ CDP__COLD cdp_status cdp__nccl_made(cdp__nccl *b, cdp__nccl *old, cdp__nccl_cell
     return st;
 }
 
-CDP__COLD void cdp__nccl_by_hand(cdp__nccl *b);
-CDP__COLD bool cdp__nccl_await(cdp__nccl *b, const bool *flag, uint32_t ms);
+CDP__PRIVATE void cdp__nccl_by_hand(cdp__nccl *b);
+CDP__PRIVATE bool cdp__nccl_await(cdp__nccl *b, const bool *flag, uint32_t ms);
 
 /* From the communicator of another group: a part of it, or it and more. */
-CDP__COLD cdp_status cdp__nccl_shrink(cdp__nccl *b, cdp__nccl *old, uint64_t deadline_ns) {
+CDP__PRIVATE cdp_status cdp__nccl_shrink(cdp__nccl *b, cdp__nccl *old, uint64_t deadline_ns) {
     cdp__nc_settings config = cdp__nccl_settings();
     const bool broken = cdp_group_status(old->group) != CDP_OK;
     int *gone = (int *)cdp__alloc(b->os, old->size * sizeof *gone), n = 0, r;
@@ -777,23 +1026,29 @@ CDP__COLD cdp_status cdp__nccl_shrink(cdp__nccl *b, cdp__nccl *old, uint64_t dea
         return cdp__fail_nomem("a list of ranks", old->size * sizeof *gone);
     }
     for (i = 0; i < old->size; ++i)
-        if (cdp_rank_of_world(b->group, cdp_world_rank_of(old->group, i)) == UINT32_MAX) gone[n++] = (int)i;
+        if (cdp_rank_of_world(b->group, cdp_world_rank_of(old->group, i)) == UINT32_MAX)
+            gone[n++] = (int)i;
     if (!n) { /* nobody has gone: NCCL refuses such a part */
         cdp__free(b->os, gone);
         cdp__free(old->os, cell);
         return cdp__nccl_init(b, deadline_ns);
     }
-    if (broken) { /* first it has to be stopped, which its own thread does; what NCCL says of it then does not matter */
+    /* first it has to be stopped, which its own thread does; what NCCL says of it then does not
+       matter */
+    if (broken) {
         cdp__nccl_by_hand(old);
         (void)cdp__nccl_await(old, &old->aborted, CDP__NCCL_LEAVE_MS);
     }
-    r = (int)cdp__nc.ncclCommShrink(old->comm, gone, n, &cell->comm, (cdp__nc_config *)(void *)&config, broken ? CDP__NC_SHRINK_ABORT : 0);
+    r = (int)cdp__nc.ncclCommShrink(old->comm, gone, n, &cell->comm,
+        (cdp__nc_config *)(void *)&config, broken ? CDP__NC_SHRINK_ABORT : 0);
     cdp__free(b->os, gone);
     st = cdp__nccl_made(b, old, cell, r, &b->comm, deadline_ns, "cdp_nccl_attach: ncclCommShrink");
-    return st == CDP_OK ? cdp__nccl_settle(b, b->comm, deadline_ns, "cdp_nccl_attach: ncclCommShrink") : st;
+    return st == CDP_OK
+        ? cdp__nccl_settle(b, b->comm, deadline_ns, "cdp_nccl_attach: ncclCommShrink")
+        : st;
 }
 
-CDP__COLD cdp_status cdp__nccl_grow(cdp__nccl *b, cdp__nccl *old, uint64_t deadline_ns) {
+CDP__PRIVATE cdp_status cdp__nccl_grow(cdp__nccl *b, cdp__nccl *old, uint64_t deadline_ns) {
     cdp__nc_settings config = cdp__nccl_settings();
     cdp__nccl_cell *cell = NULL;
     cdp__nc_id id;
@@ -808,18 +1063,24 @@ CDP__COLD cdp_status cdp__nccl_grow(cdp__nccl *b, cdp__nccl *old, uint64_t deadl
     }
     st = cdp_broadcast(b->group, &id, sizeof id, CDP_DTYPE_U8, 0);
     if (st != CDP_OK) return st;
-    if (old && !(cell = (cdp__nccl_cell *)cdp__alloc_zero(old->os, sizeof *cell))) return cdp__fail_nomem("a communicator", sizeof *cell);
-    r = (int)cdp__nc.ncclCommGrow(old ? old->comm : NULL, (int)b->size, old && b->rank ? NULL : &id, old ? -1 : (int)b->rank, old ? &cell->comm : &b->comm, (cdp__nc_config *)(void *)&config);
-    if (!old && r != 0 && r != CDP__NC_IN_PROGRESS) return cdp__nccl_refused(r, "cdp_nccl_attach: ncclCommGrow");
-    st = old ? cdp__nccl_made(b, old, cell, r, &b->comm, deadline_ns, "cdp_nccl_attach: ncclCommGrow") : CDP_OK;
-    return st == CDP_OK ? cdp__nccl_settle(b, b->comm, deadline_ns, "cdp_nccl_attach: ncclCommGrow") : st;
+    if (old && !(cell = (cdp__nccl_cell *)cdp__alloc_zero(old->os, sizeof *cell)))
+        return cdp__fail_nomem("a communicator", sizeof *cell);
+    r = (int)cdp__nc.ncclCommGrow(old ? old->comm : NULL, (int)b->size, old && b->rank ? NULL : &id,
+        old ? -1 : (int)b->rank, old ? &cell->comm : &b->comm, (cdp__nc_config *)(void *)&config);
+    if (!old && r != 0 && r != CDP__NC_IN_PROGRESS)
+        return cdp__nccl_refused(r, "cdp_nccl_attach: ncclCommGrow");
+    st = old
+        ? cdp__nccl_made(b, old, cell, r, &b->comm, deadline_ns, "cdp_nccl_attach: ncclCommGrow")
+        : CDP_OK;
+    return st == CDP_OK ? cdp__nccl_settle(b, b->comm, deadline_ns, "cdp_nccl_attach: ncclCommGrow")
+                        : st;
 }
 
-/* ---- >>stream: what runs when ------------------------------------------------------------------------------------------------ */
+/* ---- >>stream: what runs when ---------------------------------------------------------------- */
 
 #define CDP__NCCL_CAPTURED 1ull /* in the number of a work, beside its index */
 
-CDP__COLD cdp_status cdp__nccl_open_streams(cdp__nccl *b) {
+CDP__PRIVATE cdp_status cdp__nccl_open_streams(cdp__nccl *b) {
     cdp__cu_error e = cdp__nc.cudaStreamCreateWithPriority(&b->stream, CDP__CU_NON_BLOCKING, 0);
     uint32_t i;
     if (e == 0) e = cdp__nc.cudaEventCreateWithFlags(&b->begin, CDP__CU_NO_TIMING);
@@ -828,10 +1089,11 @@ CDP__COLD cdp_status cdp__nccl_open_streams(cdp__nccl *b) {
         e = cdp__nc.cudaEventCreateWithFlags(&b->ring[i].event, CDP__CU_NO_TIMING);
         if (e == 0) e = cdp__nc.cudaEventCreateWithFlags(&b->captured[i].event, CDP__CU_NO_TIMING);
     }
-    return e == 0 ? CDP_OK : cdp__nccl_cuda_failed(e, "cdp_nccl_attach: the group's stream and events");
+    return e == 0 ? CDP_OK
+                  : cdp__nccl_cuda_failed(e, "cdp_nccl_attach: the group's stream and events");
 }
 
-CDP__COLD void cdp__nccl_close_streams(cdp__nccl *b) {
+CDP__PRIVATE void cdp__nccl_close_streams(cdp__nccl *b) {
     uint32_t i;
     for (i = 0; i < CDP__NCCL_RING; ++i) {
         if (b->ring[i].event) (void)cdp__nc.cudaEventDestroy(b->ring[i].event);
@@ -842,34 +1104,38 @@ CDP__COLD void cdp__nccl_close_streams(cdp__nccl *b) {
     if (b->stream) (void)cdp__nc.cudaStreamDestroy(b->stream);
 }
 
-CDP__COLD bool cdp__nccl_capturing(cdp__cu_stream stream) {
+CDP__PRIVATE bool cdp__nccl_capturing(cdp__cu_stream stream) {
     cdp__cu_capture state = (cdp__cu_capture)0;
     return cdp__nc.cudaStreamIsCapturing(stream, &state) == 0 && (int)state != 0;
 }
 
-CDP__COLD cdp_status cdp__nccl_right_device(const cdp__nccl *b) {
+CDP__PRIVATE cdp_status cdp__nccl_right_device(const cdp__nccl *b) {
     int device = -1;
     const cdp__cu_error e = cdp__nc.cudaGetDevice(&device);
     if (e != 0) return cdp__nccl_cuda_failed(e, "device memory");
     return device == b->device ? CDP_OK
-                               : cdp__fail(CDP_ERR_INVALID, "device %d is current on this thread, but the group is on device %d; call cudaSetDevice(%d) first", device, b->device, b->device);
+                               : cdp__fail(CDP_ERR_INVALID,
+                                   "device %d is current on this thread, but the group is on "
+                                   "device %d; call cudaSetDevice(%d) first",
+                                   device, b->device, b->device);
 }
 
 /* One thread at a time calls NCCL; the communicator stays while it does. */
-CDP__COLD void cdp__nccl_hold(cdp__nccl *b) {
+CDP__PRIVATE void cdp__nccl_hold(cdp__nccl *b) {
     cdp__nccl_lock(b);
-    while (b->inside && b->cond) b->os->cond_wait(b->os->user, b->cond, b->lock, cdp__nccl_now(b) + 10 * CDP__MS);
+    while (b->inside && b->cond)
+        b->os->threads.cond_wait(b->os->user, b->cond, b->lock, cdp__nccl_now(b) + 10 * CDP__MS);
     b->inside = true;
     cdp__nccl_unlock(b);
 }
 
-CDP__COLD cdp_status cdp__nccl_enter(cdp__nccl *b) {
+CDP__PRIVATE cdp_status cdp__nccl_enter(cdp__nccl *b) {
     const cdp_status st = cdp__nccl_right_device(b);
     if (st == CDP_OK) cdp__nccl_hold(b);
     return st;
 }
 
-CDP__COLD void cdp__nccl_leave(cdp__nccl *b) {
+CDP__PRIVATE void cdp__nccl_leave(cdp__nccl *b) {
     cdp__nccl_lock(b);
     b->inside = false;
     if (b->gone) b->comm = NULL;
@@ -878,46 +1144,60 @@ CDP__COLD void cdp__nccl_leave(cdp__nccl *b) {
 }
 
 /* The group's stream goes on after what the caller's holds by now. */
-CDP__COLD cdp_status cdp__nccl_after_caller(cdp__nccl *b) {
+CDP__PRIVATE cdp_status cdp__nccl_after_caller(cdp__nccl *b) {
     cdp__cu_error e = cdp__nc.cudaEventRecord(b->begin, b->caller);
     if (e == 0) e = cdp__nc.cudaStreamWaitEvent(b->stream, b->begin, 0);
-    return e == 0 ? CDP_OK : cdp__nccl_cuda_failed(e, "ordering the group's stream behind the caller's");
+    return e == 0 ? CDP_OK
+                  : cdp__nccl_cuda_failed(e, "ordering the group's stream behind the caller's");
 }
 
 /* Called by CUDA, on a thread of its own, when the stream has come so far. */
-CDP__COLD void cdp__nccl_ended(void *user) { __atomic_add_fetch(&((cdp__nccl *)user)->ended, 1, __ATOMIC_RELEASE); }
+CDP__PRIVATE void cdp__nccl_ended(void *user) {
+    __atomic_add_fetch(&((cdp__nccl *)user)->ended, 1, __ATOMIC_RELEASE);
+}
 
 /* The operation that was just given to the stream gets its event. */
-CDP__COLD cdp_status cdp__nccl_mark(cdp__nccl *b, cdp__nccl_op *op, bool capture) {
+CDP__PRIVATE cdp_status cdp__nccl_mark(cdp__nccl *b, cdp__nccl_op *op, bool capture) {
     cdp__cu_error e = cdp__nc.cudaEventRecord(op->event, b->stream);
-    if (e == 0 && !capture && b->desc.watchdog_ms) e = cdp__nc.cudaLaunchHostFunc(b->stream, cdp__nccl_ended, b);
+    if (e == 0 && !capture && b->desc.watchdog_ms)
+        e = cdp__nc.cudaLaunchHostFunc(b->stream, cdp__nccl_ended, b);
     return e == 0 ? CDP_OK : cdp__nccl_cuda_failed(e, "the event behind an operation");
 }
 
-CDP__COLD void cdp__nccl_op_text(const cdp__nccl_op *op, char *out, uint64_t size) {
+CDP__PRIVATE void cdp__nccl_op_text(const cdp__nccl_op *op, char *out, uint64_t size) {
     cdp__text t = {out, size, 0};
-    cdp__text_add(&t, "device operation #%llu (%s", (unsigned long long)op->index, cdp_coll_name(op->kind));
-    if (op->kind != CDP_COLL_SEND) cdp__text_add(&t, " of %llu x %s", (unsigned long long)op->count, cdp_dtype_name(op->dtype));
+    cdp__text_add(
+        &t, "device operation #%llu (%s", (unsigned long long)op->index, cdp_coll_name(op->kind));
+    if (op->kind != CDP_COLL_SEND)
+        cdp__text_add(
+            &t, " of %llu x %s", (unsigned long long)op->count, cdp_dtype_name(op->dtype));
     if (cdp__nccl_kind_reduces(op->kind)) cdp__text_add(&t, " %s", cdp_reduce_name(op->op));
     if (op->many > 1) cdp__text_add(&t, ", the first of %u", op->many);
     cdp__text_add(&t, ")");
 }
 
-/* The event of a work; NULL: it is of a capture and `capture` is not meant, or the other way round. */
-CDP__COLD cdp__nccl_op *cdp__nccl_find(cdp__nccl *b, uint64_t number, bool capture) {
+/* The event of a work; NULL: it is of a capture and `capture` is not meant, or the other way
+   round. */
+CDP__PRIVATE cdp__nccl_op *cdp__nccl_find(cdp__nccl *b, uint64_t number, bool capture) {
     const uint64_t index = number >> 1;
     if (((number & CDP__NCCL_CAPTURED) != 0) != capture) {
-        (void)cdp__fail(CDP_ERR_STATE, capture ? "device operation #%llu was started before this capture; wait for it before cudaStreamBeginCapture"
-                                               : "device operation #%llu belongs to a captured graph; wait for it inside the capture, and for the graph by its stream", (unsigned long long)index);
+        (void)cdp__fail(CDP_ERR_STATE,
+            capture ? "device operation #%llu was started before this capture; wait for it before "
+                      "cudaStreamBeginCapture"
+                    : "device operation #%llu belongs to a captured graph; wait for it inside the "
+                      "capture, and for the graph by its stream",
+            (unsigned long long)index);
         return NULL;
     }
-    if (index <= (capture ? b->captures : b->issued)) return (capture ? b->captured : b->ring) + index % CDP__NCCL_RING;
-    (void)cdp__fail(CDP_ERR_INVALID, "there was no device operation #%llu", (unsigned long long)index);
+    if (index <= (capture ? b->captures : b->issued))
+        return (capture ? b->captured : b->ring) + index % CDP__NCCL_RING;
+    (void)cdp__fail(
+        CDP_ERR_INVALID, "there was no device operation #%llu", (unsigned long long)index);
     return NULL;
 }
 
 /* The caller's stream goes on after operation `number`, or after everything. */
-CDP__COLD cdp_status cdp__nccl_order(cdp__nccl *b, uint64_t number) {
+CDP__PRIVATE cdp_status cdp__nccl_order(cdp__nccl *b, uint64_t number) {
     const bool capture = cdp__nccl_capturing(b->caller);
     cdp__cu_event event = b->all;
     cdp__cu_error e = (cdp__cu_error)0;
@@ -929,15 +1209,18 @@ CDP__COLD cdp_status cdp__nccl_order(cdp__nccl *b, uint64_t number) {
         if (!op) return cdp_last_error()->status;
         event = op->event;
     } else {
-        if (capture && !cdp__nccl_capturing(b->stream)) return CDP_OK; /* nothing of it is in this capture */
+        /* nothing of it is in this capture */
+        if (capture && !cdp__nccl_capturing(b->stream)) return CDP_OK;
         e = cdp__nc.cudaEventRecord(event, b->stream);
     }
     if (e == 0) e = cdp__nc.cudaStreamWaitEvent(b->caller, event, 0);
-    return e == 0 ? CDP_OK : cdp__nccl_cuda_failed(e, "ordering the caller's stream behind an operation");
+    return e == 0 ? CDP_OK
+                  : cdp__nccl_cuda_failed(e, "ordering the caller's stream behind an operation");
 }
 
-/* cudaEventQuery, also while somebody else captures: such a look disturbs nothing, but CUDA has to be told. */
-CDP__COLD cdp__cu_error cdp__nccl_query(cdp__cu_event event) {
+/* cudaEventQuery, also while somebody else captures: such a look disturbs nothing, but CUDA has
+   to be told. */
+CDP__PRIVATE cdp__cu_error cdp__nccl_query(cdp__cu_event event) {
     cdp__cu_mode mode = (cdp__cu_mode)CDP__CU_RELAXED;
     cdp__cu_error e;
     (void)cdp__nc.cudaThreadExchangeStreamCaptureMode(&mode);
@@ -946,22 +1229,27 @@ CDP__COLD cdp__cu_error cdp__nccl_query(cdp__cu_event event) {
     return e;
 }
 
-CDP__COLD cdp_status cdp__nccl_late(const cdp__nccl_op *op) {
+CDP__PRIVATE cdp_status cdp__nccl_late(const cdp__nccl_op *op) {
     char text[160];
     cdp__nccl_op_text(op, text, sizeof text);
-    return cdp__fail(CDP_ERR_TIMEOUT, "%s has not ended within %llu ms on the GPU; a rank has died, is late with its own work before it, or calls something else", text, (unsigned long long)op->timeout_ms);
+    return cdp__fail(CDP_ERR_TIMEOUT,
+        "%s has not ended within %llu ms on the GPU; a rank has died, is late with its own work "
+        "before it, or calls something else",
+        text, (unsigned long long)op->timeout_ms);
 }
 
 /* What a library said while `op` was the one to look at. */
-CDP__COLD cdp_status cdp__nccl_op_failed(const cdp__nccl_op *op, cdp__cu_error e, int result) {
+CDP__PRIVATE cdp_status cdp__nccl_op_failed(const cdp__nccl_op *op, cdp__cu_error e, int result) {
     char text[160];
-    if (op->index) cdp__nccl_op_text(op, text, sizeof text);
-    else cdp__format(text, sizeof text, "the communicator, before its first operation");
+    if (op->index)
+        cdp__nccl_op_text(op, text, sizeof text);
+    else
+        cdp__format(text, sizeof text, "the communicator, before its first operation");
     return e != 0 ? cdp__nccl_cuda_failed(e, text) : cdp__nccl_nccl_failed(result, text);
 }
 
 /* Is it done? Never blocks, asks nothing of the group. */
-CDP__COLD cdp_status cdp__nccl_look(cdp__nccl *b, uint64_t number) {
+CDP__PRIVATE cdp_status cdp__nccl_look(cdp__nccl *b, uint64_t number) {
     cdp__nc_result state = (cdp__nc_result)0;
     const cdp__nccl_op *at;
     cdp__nccl_op op;
@@ -979,16 +1267,22 @@ CDP__COLD cdp_status cdp__nccl_look(cdp__nccl *b, uint64_t number) {
     if ((int)e != CDP__CU_NOT_READY) return cdp__nccl_op_failed(&op, e, 0);
     (void)cdp__nc.cudaGetLastError();
     cdp__nccl_lock(b); /* the communicator stays meanwhile; who is inside asks it himself */
-    if (b->comm && !b->inside && cdp__nc.ncclCommGetAsyncError(b->comm, &state) != 0) state = (cdp__nc_result)0;
+    if (b->comm && !b->inside && cdp__nc.ncclCommGetAsyncError(b->comm, &state) != 0)
+        state = (cdp__nc_result)0;
     cdp__nccl_unlock(b);
-    if ((int)state != 0 && (int)state != CDP__NC_IN_PROGRESS) return cdp__nccl_op_failed(&op, (cdp__cu_error)0, (int)state);
+    if ((int)state != 0 && (int)state != CDP__NC_IN_PROGRESS)
+        return cdp__nccl_op_failed(&op, (cdp__cu_error)0, (int)state);
     if (op.index == number >> 1 && cdp__nccl_now(b) >= op.deadline_ns) return cdp__nccl_late(&op);
     return CDP_PENDING;
 }
 
-/* Until the stream has done all that it holds, or the group fails, which ends what hangs there; or something else hangs there. */
-CDP__COLD cdp_status cdp__nccl_sync(cdp__nccl *b, cdp__cu_event event, cdp__cu_stream stream) {
-    const uint64_t until = b->timeout_ms == CDP_NO_TIMEOUT ? CDP__NEVER : cdp__nccl_now(b) + (uint64_t)b->timeout_ms * 2 * CDP__MS; /* operations first */
+/* Until the stream has done all that it holds, or the group fails, which ends what hangs there;
+   or something else hangs there. */
+CDP__PRIVATE cdp_status cdp__nccl_sync(cdp__nccl *b, cdp__cu_event event, cdp__cu_stream stream) {
+    /* operations first */
+    const uint64_t until = b->timeout_ms == CDP_NO_TIMEOUT
+        ? CDP__NEVER
+        : cdp__nccl_now(b) + (uint64_t)b->timeout_ms * 2 * CDP__MS;
     cdp__cu_error e = cdp__nc.cudaEventRecord(event, stream);
     uint32_t naps = 0;
     cdp_status st;
@@ -1002,21 +1296,28 @@ CDP__COLD cdp_status cdp__nccl_sync(cdp__nccl *b, cdp__cu_event event, cdp__cu_s
             return cdp_group_status(b->group) != CDP_OK ? cdp_last_error()->status : st;
         }
         if (cdp__nccl_now(b) >= until)
-            return cdp__fail(CDP_ERR_TIMEOUT, "a stream of device %d has not come to an end within %llu ms, although no operation of this group is late; what hangs there is the caller's, or another group's", b->device,
-                             2ull * b->timeout_ms);
+            return cdp__fail(CDP_ERR_TIMEOUT,
+                "a stream of device %d has not come to an end within %llu ms, although no "
+                "operation of this group is late; what hangs there is the caller's, or another "
+                "group's",
+                b->device, 2ull * b->timeout_ms);
         if (cdp_group_desc_of(b->group)->no_thread) (void)cdp_poll(b->group, 0);
         cdp__nccl_nap(b, &naps);
     }
     return e == 0 ? CDP_OK : cdp__nccl_cuda_failed(e, "waiting for a stream");
 }
-CDP__COLD cdp_status cdp__nccl_sync_caller(cdp__nccl *b) { return cdp__nccl_sync(b, b->begin, b->caller); }
+CDP__PRIVATE cdp_status cdp__nccl_sync_caller(cdp__nccl *b) {
+    return cdp__nccl_sync(b, b->begin, b->caller);
+}
 
 /* Until the stream is empty, whatever becomes of the group, or it has taken too long. */
-CDP__COLD bool cdp__nccl_drain(cdp__nccl *b, cdp__cu_event event, cdp__cu_stream stream, uint64_t ms) {
+CDP__PRIVATE bool cdp__nccl_drain(
+    cdp__nccl *b, cdp__cu_event event, cdp__cu_stream stream, uint64_t ms) {
     const uint64_t until = cdp__nccl_now(b) + ms * CDP__MS;
     cdp__cu_error e = cdp__nc.cudaEventRecord(event, stream);
     uint32_t naps = 0;
-    while (e == 0 && (int)(e = cdp__nccl_query(event)) == CDP__CU_NOT_READY && cdp__nccl_now(b) < until) {
+    while (e == 0 && (int)(e = cdp__nccl_query(event)) == CDP__CU_NOT_READY
+        && cdp__nccl_now(b) < until) {
         e = (cdp__cu_error)0;
         if (cdp_group_desc_of(b->group)->no_thread) (void)cdp_poll(b->group, 0);
         cdp__nccl_nap(b, &naps);
@@ -1025,40 +1326,47 @@ CDP__COLD bool cdp__nccl_drain(cdp__nccl *b, cdp__cu_event event, cdp__cu_stream
     return (int)e != CDP__CU_NOT_READY;
 }
 
-/* ---- >>watchdog: stopping ----------------------------------------------------------------------------------------------------- */
+/* ---- >>watchdog: stopping -------------------------------------------------------------------- */
 
 /* Until a communicator is in progress no more, for better or worse. */
-CDP__COLD void cdp__nccl_rest(const cdp__nccl *b, cdp__nc_comm comm, uint64_t ms) {
+CDP__PRIVATE void cdp__nccl_rest(const cdp__nccl *b, cdp__nc_comm comm, uint64_t ms) {
     const uint64_t until = cdp__nccl_now(b) + ms * CDP__MS;
     cdp__nc_result state = (cdp__nc_result)0;
     uint32_t naps = 0;
-    while (cdp__nc.ncclCommGetAsyncError(comm, &state) == 0 && (int)state == CDP__NC_IN_PROGRESS && cdp__nccl_now(b) < until) cdp__nccl_nap(b, &naps);
+    while (cdp__nc.ncclCommGetAsyncError(comm, &state) == 0 && (int)state == CDP__NC_IN_PROGRESS
+        && cdp__nccl_now(b) < until)
+        cdp__nccl_nap(b, &naps);
 }
 
-/* The group has failed: what runs on the GPU is ended. Waits a second at most for a thread that is inside NCCL, which leaves it as
-   soon as it looks; then it is taken out of there by the abort itself. */
-CDP__COLD void cdp__nccl_stop_gpu(cdp__nccl *b) {
+/* The group has failed: what runs on the GPU is ended. Waits a second at most for a thread that
+   is inside NCCL, which leaves it as soon as it looks; then it is taken out of there by the
+   abort itself. */
+CDP__PRIVATE void cdp__nccl_stop_gpu(cdp__nccl *b) {
     const uint64_t until = cdp__nccl_now(b) + 1000 * CDP__MS;
     cdp__nc_comm comm;
     cdp__nccl_lock(b);
-    while (b->inside && b->cond && cdp__nccl_now(b) < until) b->os->cond_wait(b->os->user, b->cond, b->lock, until);
+    while (b->inside && b->cond && cdp__nccl_now(b) < until)
+        b->os->threads.cond_wait(b->os->user, b->cond, b->lock, until);
     comm = b->gone ? NULL : b->comm;
     if (!b->desc.keep) {
         b->gone = true;
         if (!b->inside) b->comm = NULL; /* else whoever is inside still reads it */
     }
     cdp__nccl_unlock(b);
-    if (comm && !b->desc.keep) (void)cdp__nc.ncclCommAbort(comm);
-    else if (comm && cdp__nc.ncclCommRevoke && (int)cdp__nc.ncclCommRevoke(comm, 0) == CDP__NC_IN_PROGRESS) cdp__nccl_rest(b, comm, CDP__NCCL_LEAVE_MS - 1000);
+    if (comm && !b->desc.keep)
+        (void)cdp__nc.ncclCommAbort(comm);
+    else if (comm && cdp__nc.ncclCommRevoke
+        && (int)cdp__nc.ncclCommRevoke(comm, 0) == CDP__NC_IN_PROGRESS)
+        cdp__nccl_rest(b, comm, CDP__NCCL_LEAVE_MS - 1000);
     cdp__nccl_lock(b);
     b->aborted = true;
     cdp__nccl_unlock(b);
     cdp__nccl_tell(b);
 }
 
-/* With watchdog_ms: is something late, or has NCCL said something? Reads what the stream wrote into the processor's memory, and
-   never asks CUDA, so that it cannot disturb a capture. */
-CDP__COLD void cdp__nccl_watch(cdp__nccl *b) {
+/* With watchdog_ms: is something late, or has NCCL said something? Reads what the stream wrote
+   into the processor's memory, and never asks CUDA, so that it cannot disturb a capture. */
+CDP__PRIVATE void cdp__nccl_watch(cdp__nccl *b) {
     cdp__nc_result state = (cdp__nc_result)0;
     cdp__nccl_op op;
     const uint64_t index = __atomic_load_n(&b->ended, __ATOMIC_ACQUIRE) + 1;
@@ -1067,16 +1375,21 @@ CDP__COLD void cdp__nccl_watch(cdp__nccl *b) {
     op = b->ring[index % CDP__NCCL_RING];
     late = op.index == index && index <= b->issued && cdp__nccl_now(b) >= op.deadline_ns;
     if (op.index != index) op = b->ring[b->issued % CDP__NCCL_RING]; /* nothing is on its way */
-    if (b->comm && !b->inside && cdp__nc.ncclCommGetAsyncError(b->comm, &state) != 0) state = (cdp__nc_result)0;
+    if (b->comm && !b->inside && cdp__nc.ncclCommGetAsyncError(b->comm, &state) != 0)
+        state = (cdp__nc_result)0;
     cdp__nccl_unlock(b);
-    if (late) (void)cdp__nccl_late(&op);
-    else if ((int)state != 0 && (int)state != CDP__NC_IN_PROGRESS) (void)cdp__nccl_op_failed(&op, (cdp__cu_error)0, (int)state);
-    else return;
+    if (late)
+        (void)cdp__nccl_late(&op);
+    else if ((int)state != 0 && (int)state != CDP__NC_IN_PROGRESS)
+        (void)cdp__nccl_op_failed(&op, (cdp__cu_error)0, (int)state);
+    else
+        return;
     cdp_group_fail(b->group);
 }
 
-/* The communicator ends in good order, or not at all: then it is aborted. One that was revoked may be destroyed, but not finalized. */
-CDP__COLD void cdp__nccl_close_comm(cdp__nccl *b) {
+/* The communicator ends in good order, or not at all: then it is aborted. One that was revoked
+   may be destroyed, but not finalized. */
+CDP__PRIVATE void cdp__nccl_close_comm(cdp__nccl *b) {
     const uint64_t until = cdp__nccl_now(b) + CDP__NCCL_FINAL_MS * CDP__MS;
     const bool failed = cdp__nccl_failed(b);
     cdp__nc_result state = (cdp__nc_result)0;
@@ -1085,22 +1398,29 @@ CDP__COLD void cdp__nccl_close_comm(cdp__nccl *b) {
     cdp__nccl_hold(b); /* nobody asks it for errors meanwhile */
     if (b->comm && !b->gone) {
         if (!failed) r = (int)cdp__nc.ncclCommFinalize(b->comm);
-        while ((r == 0 || r == CDP__NC_IN_PROGRESS) && (r = (int)cdp__nc.ncclCommGetAsyncError(b->comm, &state)) == 0 && (int)state == CDP__NC_IN_PROGRESS && cdp__nccl_now(b) < until) cdp__nccl_nap(b, &naps);
-        if (r == 0 && (int)state == 0 && (!failed || b->aborted)) (void)cdp__nc.ncclCommDestroy(b->comm);
-        else (void)cdp__nc.ncclCommAbort(b->comm);
+        while ((r == 0 || r == CDP__NC_IN_PROGRESS)
+            && (r = (int)cdp__nc.ncclCommGetAsyncError(b->comm, &state)) == 0
+            && (int)state == CDP__NC_IN_PROGRESS && cdp__nccl_now(b) < until)
+            cdp__nccl_nap(b, &naps);
+        if (r == 0 && (int)state == 0 && (!failed || b->aborted))
+            (void)cdp__nc.ncclCommDestroy(b->comm);
+        else
+            (void)cdp__nc.ncclCommAbort(b->comm);
     }
     b->gone = true;
     cdp__nccl_leave(b);
 }
 
-/* Sleeps until the group fails; with watchdog_ms it looks around now and then. It also ends the communicator, which may wait for
-   other ranks of this machine: whoever destroys the group waits for that with a deadline. */
-CDP__COLD void cdp__nccl_keeper(void *arg) {
+/* Sleeps until the group fails; with watchdog_ms it looks around now and then. It also ends the
+   communicator, which may wait for other ranks of this machine: whoever destroys the group waits
+   for that with a deadline. */
+CDP__PRIVATE void cdp__nccl_keeper(void *arg) {
     cdp__nccl *b = (cdp__nccl *)arg;
     (void)cdp__nc.cudaSetDevice(b->device);
     cdp__nccl_lock(b);
     while (!b->stop && !cdp__nccl_failed(b)) {
-        b->os->cond_wait(b->os->user, b->cond, b->lock, b->desc.watchdog_ms ? cdp__nccl_now(b) + b->desc.watchdog_ms * CDP__MS : CDP__NEVER);
+        b->os->threads.cond_wait(b->os->user, b->cond, b->lock,
+            b->desc.watchdog_ms ? cdp__nccl_now(b) + b->desc.watchdog_ms * CDP__MS : CDP__NEVER);
         if (b->stop || cdp__nccl_failed(b) || !b->desc.watchdog_ms) continue;
         cdp__nccl_unlock(b);
         cdp__nccl_watch(b);
@@ -1109,7 +1429,8 @@ CDP__COLD void cdp__nccl_keeper(void *arg) {
     cdp__nccl_unlock(b);
     if (cdp__nccl_failed(b)) cdp__nccl_stop_gpu(b);
     cdp__nccl_lock(b);
-    while (!b->stop) b->os->cond_wait(b->os->user, b->cond, b->lock, CDP__NEVER);
+    while (!b->stop)
+        b->os->threads.cond_wait(b->os->user, b->cond, b->lock, CDP__NEVER);
     cdp__nccl_unlock(b);
     if (b->installed) cdp__nccl_close_comm(b);
     cdp__nccl_lock(b);
@@ -1119,160 +1440,191 @@ CDP__COLD void cdp__nccl_keeper(void *arg) {
 }
 
 /* Where there is no such thread, whoever comes by does it. */
-CDP__COLD void cdp__nccl_by_hand(cdp__nccl *b) {
+CDP__PRIVATE void cdp__nccl_by_hand(cdp__nccl *b) {
     if (!b->thread && cdp__nccl_failed(b) && !b->aborted && !b->inside) cdp__nccl_stop_gpu(b);
 }
 
 /* Until `*flag`, or it takes too long. */
-CDP__COLD bool cdp__nccl_await(cdp__nccl *b, const bool *flag, uint32_t ms) {
+CDP__PRIVATE bool cdp__nccl_await(cdp__nccl *b, const bool *flag, uint32_t ms) {
     const uint64_t until = cdp__nccl_now(b) + ms * CDP__MS;
     bool done;
     cdp__nccl_lock(b);
-    while (!*flag && b->cond && cdp__nccl_now(b) < until) b->os->cond_wait(b->os->user, b->cond, b->lock, until);
+    while (!*flag && b->cond && cdp__nccl_now(b) < until)
+        b->os->threads.cond_wait(b->os->user, b->cond, b->lock, until);
     done = *flag;
     cdp__nccl_unlock(b);
     return done;
 }
 
-/* ---- >>kernels: what NVRTC compiles -------------------------------------------------------------------------------------------- */
+/* ---- >>kernels: what NVRTC compiles ---------------------------------------------------------- */
 
-/* cdp_cast_A_B: out[i] = in[i] * factor, also from a dtype to itself. cdp_sumsq_A: a sum of squares for each thread, so that the
-   order of additions, and with it the result, is the same on every rank. 16-bit floats round to nearest even. */
-CDP__COLD const char *cdp__nccl_source(void) {
-    return
-        "typedef unsigned long long u64;\n"
-        "static __device__ float get_f16(unsigned short h) {\n"
-        "    const unsigned m = h & 0x7fffu;\n"
-        "    const float f = m >= 0x7c00u ? __uint_as_float(0x7f800000u | (m & 0x3ffu) << 13) : m >= 0x400u ? __uint_as_float((m << 13) + (112u << 23)) : (float)m * 5.9604644775390625e-8f;\n"
-        "    return h & 0x8000u ? -f : f;\n"
-        "}\n"
-        "static __device__ unsigned short put_f16(float x) {\n"
-        "    const unsigned u = __float_as_uint(x), s = u >> 16 & 0x8000u;\n"
-        "    unsigned m = u & 0x7fffffffu;\n"
-        "    if (m > 0x7f800000u) return (unsigned short)(s | 0x7e00u);\n"
-        "    if (m >= 0x477ff000u) return (unsigned short)(s | 0x7c00u);\n"
-        "    if (m < 0x38800000u) return (unsigned short)(s | (__float_as_uint(__uint_as_float(m) + 0.5f) - 0x3f000000u));\n"
-        "    m += 0xfffu + (m >> 13 & 1u);\n"
-        "    return (unsigned short)(s | (m - (112u << 23)) >> 13);\n"
-        "}\n"
-        "static __device__ float get_bf16(unsigned short h) { return __uint_as_float((unsigned)h << 16); }\n"
-        "static __device__ unsigned short put_bf16(float x) {\n"
-        "    const unsigned u = __float_as_uint(x);\n"
-        "    return (unsigned short)((u & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : (u + 0x7fffu + (u >> 16 & 1u)) >> 16);\n"
-        "}\n"
-        "#define T_f32 float\n#define T_f64 double\n#define T_f16 unsigned short\n#define T_bf16 unsigned short\n"
-        "#define W_f32 float\n#define W_f64 double\n#define W_f16 float\n#define W_bf16 float\n"
-        "#define get_f32(x) (x)\n#define get_f64(x) (x)\n#define put_f32(x) ((float)(x))\n#define put_f64(x) ((double)(x))\n"
-        "#define CAST(a, b) extern \"C\" __global__ void cdp_cast_##a##_##b(const T_##a *in, T_##b *out, u64 n, double factor) {\\\n"
-        "    u64 i;\\\n"
-        "    for (i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (u64)gridDim.x * blockDim.x) out[i] = put_##b(get_##a(in[i]) * (W_##a)factor);\\\n"
-        "}\n"
-        "#define SUMSQ(a) extern \"C\" __global__ void cdp_sumsq_##a(const T_##a *in, double *partial, u64 n) {\\\n"
-        "    double sum = 0;\\\n"
-        "    u64 i;\\\n"
-        "    for (i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (u64)gridDim.x * blockDim.x) { const double x = (double)get_##a(in[i]); sum += x * x; }\\\n"
-        "    partial[blockIdx.x * blockDim.x + threadIdx.x] = sum;\\\n"
-        "}\n"
-        "#define ALL(a) CAST(a, f32) CAST(a, f64) CAST(a, f16) CAST(a, bf16) SUMSQ(a)\n"
-        "ALL(f32)\nALL(f64)\nALL(f16)\nALL(bf16)\n";
+/* cdp_cast_A_B: out[i] = in[i] * factor, also from a dtype to itself. cdp_sumsq_A: a sum of
+   squares for each thread, so that the order of additions, and with it the result, is the same
+   on every rank. 16-bit floats round to nearest even. */
+CDP__PRIVATE const char *cdp__nccl_source(void) {
+    return "typedef unsigned long long u64;\n"
+           "static __device__ float get_f16(unsigned short h) {\n"
+           "    const unsigned m = h & 0x7fffu;\n"
+           "    const float f = m >= 0x7c00u ? __uint_as_float(0x7f800000u | (m & 0x3ffu) << 13) : "
+           "m >= 0x400u ? __uint_as_float((m << 13) + (112u << 23)) : (float)m * "
+           "5.9604644775390625e-8f;\n"
+           "    return h & 0x8000u ? -f : f;\n"
+           "}\n"
+           "static __device__ unsigned short put_f16(float x) {\n"
+           "    const unsigned u = __float_as_uint(x), s = u >> 16 & 0x8000u;\n"
+           "    unsigned m = u & 0x7fffffffu;\n"
+           "    if (m > 0x7f800000u) return (unsigned short)(s | 0x7e00u);\n"
+           "    if (m >= 0x477ff000u) return (unsigned short)(s | 0x7c00u);\n"
+           "    if (m < 0x38800000u) return (unsigned short)(s | "
+           "(__float_as_uint(__uint_as_float(m) + 0.5f) - 0x3f000000u));\n"
+           "    m += 0xfffu + (m >> 13 & 1u);\n"
+           "    return (unsigned short)(s | (m - (112u << 23)) >> 13);\n"
+           "}\n"
+           "static __device__ float get_bf16(unsigned short h) { return "
+           "__uint_as_float((unsigned)h << 16); }\n"
+           "static __device__ unsigned short put_bf16(float x) {\n"
+           "    const unsigned u = __float_as_uint(x);\n"
+           "    return (unsigned short)((u & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : (u + 0x7fffu + "
+           "(u >> 16 & 1u)) >> 16);\n"
+           "}\n"
+           "#define T_f32 float\n#define T_f64 double\n#define T_f16 unsigned short\n#define "
+           "T_bf16 unsigned short\n"
+           "#define W_f32 float\n#define W_f64 double\n#define W_f16 float\n#define W_bf16 float\n"
+           "#define get_f32(x) (x)\n#define get_f64(x) (x)\n#define put_f32(x) "
+           "((float)(x))\n#define put_f64(x) ((double)(x))\n"
+           "#define CAST(a, b) extern \"C\" __global__ void cdp_cast_##a##_##b(const T_##a *in, "
+           "T_##b *out, u64 n, double factor) {\\\n"
+           "    u64 i;\\\n"
+           "    for (i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (u64)gridDim.x * "
+           "blockDim.x) out[i] = put_##b(get_##a(in[i]) * (W_##a)factor);\\\n"
+           "}\n"
+           "#define SUMSQ(a) extern \"C\" __global__ void cdp_sumsq_##a(const T_##a *in, double "
+           "*partial, u64 n) {\\\n"
+           "    double sum = 0;\\\n"
+           "    u64 i;\\\n"
+           "    for (i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (u64)gridDim.x * "
+           "blockDim.x) { const double x = (double)get_##a(in[i]); sum += x * x; }\\\n"
+           "    partial[blockIdx.x * blockDim.x + threadIdx.x] = sum;\\\n"
+           "}\n"
+           "#define ALL(a) CAST(a, f32) CAST(a, f64) CAST(a, f16) CAST(a, bf16) SUMSQ(a)\n"
+           "ALL(f32)\nALL(f64)\nALL(f16)\nALL(bf16)\n";
 }
 
-/* What hooks need, for f32. Each thread writes where no other one does, and integers alone are counted together, so that the
-   result does not depend on which thread comes first. state: the bits found so far of the k-th largest magnitude, and k among
-   those that begin with them. For 16384 chunks of the bucket, and groups of 128 chunks: how many are above it, and equal. */
-CDP__COLD const char *cdp__nccl_hook_source(void) {
-    return
-        "typedef unsigned long long u64;\ntypedef unsigned u32;\ntypedef unsigned char u8;\n"
-        "#define EACH(i, n) for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < (n); i += (u64)gridDim.x * blockDim.x)\n"
-        "#define KERNEL extern \"C\" __global__ void\n"
-        "#define SIZE(x) (__float_as_uint(x) & 0x7fffffffu)\n"
-        "KERNEL cdp_feed(float *x, float *error, u64 n, int add) { EACH(i, n) error[i] = x[i] += add ? error[i] : 0; }\n"
-        "KERNEL cdp_begin(u32 *state, u32 k) { EACH(i, 1) state[0] = 0, state[1] = k; }\n"
-        "KERNEL cdp_counts(const float *x, u64 n, const u32 *state, u32 *counts, int top, int shift) {\n"
-        "    EACH(i, n) if (SIZE(x[i]) >> top == state[0] >> top) atomicAdd(&counts[blockIdx.x * 256 + (SIZE(x[i]) >> shift & 255u)], 1u);\n"
-        "}\n"
-        "KERNEL cdp_sum(u32 *counts, u32 copies) { EACH(d, 256) for (u32 c = 1; c < copies; ++c) counts[d] += counts[c * 256 + d]; }\n"
-        "KERNEL cdp_pick(const u32 *counts, u32 *state, int shift) {\n"
-        "    EACH(i, 1) {\n"
-        "        u32 d = 255, k = state[1];\n"
-        "        while (d && counts[d] <= k) k -= counts[d--];\n"
-        "        state[0] |= d << shift, state[1] = k;\n"
-        "    }\n"
-        "}\n"
-        "KERNEL cdp_parts(const float *x, u64 n, const u32 *state, u32 *parts) {\n"
-        "    const u64 per = (n + 16383) / 16384;\n"
-        "    EACH(t, 16384) {\n"
-        "        u32 above = 0, same = 0;\n"
-        "        for (u64 i = t * per; i < n && i < (t + 1) * per; ++i) above += SIZE(x[i]) > state[0], same += SIZE(x[i]) == state[0];\n"
-        "        parts[2 * t] = above, parts[2 * t + 1] = same;\n"
-        "    }\n"
-        "}\n"
-        "KERNEL cdp_groups(const u32 *parts, u32 *groups) {\n"
-        "    EACH(g, 128) {\n"
-        "        u32 above = 0, same = 0;\n"
-        "        for (u64 t = g * 128; t < (g + 1) * 128; ++t) above += parts[2 * t], same += parts[2 * t + 1];\n"
-        "        groups[2 * g] = above, groups[2 * g + 1] = same;\n"
-        "    }\n"
-        "}\n"
-        "KERNEL cdp_write(const float *x, float *error, u64 n, const u32 *state, const u32 *parts, const u32 *groups, u32 *own) {\n"
-        "    const u64 per = (n + 16383) / 16384;\n"
-        "    const u32 limit = state[0], quota = state[1] + 1;\n"
-        "    EACH(t, 16384) {\n"
-        "        u32 above = 0, same = 0;\n"
-        "        for (u64 g = 0; g < t / 128; ++g) above += groups[2 * g], same += groups[2 * g + 1];\n"
-        "        for (u64 c = t / 128 * 128; c < t; ++c) above += parts[2 * c], same += parts[2 * c + 1];\n"
-        "        for (u64 i = t * per; i < n && i < (t + 1) * per; ++i) {\n"
-        "            const u32 m = SIZE(x[i]), at = above + (same < quota ? same : quota);\n"
-        "            if (m > limit || (m == limit && same < quota)) own[2 * at] = (u32)i, own[2 * at + 1] = __float_as_uint(x[i]), error[i] = 0;\n"
-        "            above += m > limit, same += m == limit;\n"
-        "        }\n"
-        "    }\n"
-        "}\n"
-        "KERNEL cdp_add(float *x, u64 n, const u32 *pairs, u64 k) { EACH(i, k) if (pairs[2 * i] < n) x[pairs[2 * i]] += __uint_as_float(pairs[2 * i + 1]); }\n"
-        "KERNEL cdp_divide(float *x, u64 n, float by) { EACH(i, n) x[i] /= by; }\n";
+/* What hooks need, for f32. Each thread writes where no other one does, and integers alone are
+   counted together, so that the result does not depend on which thread comes first. state: the
+   bits found so far of the k-th largest magnitude, and k among those that begin with them. For
+   16384 chunks of the bucket, and groups of 128 chunks: how many are above it, and equal. */
+CDP__PRIVATE const char *cdp__nccl_hook_source(void) {
+    return "typedef unsigned long long u64;\ntypedef unsigned u32;\ntypedef unsigned char u8;\n"
+           "#define EACH(i, n) for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < (n); i "
+           "+= (u64)gridDim.x * blockDim.x)\n"
+           "#define KERNEL extern \"C\" __global__ void\n"
+           "#define SIZE(x) (__float_as_uint(x) & 0x7fffffffu)\n"
+           "KERNEL cdp_feed(float *x, float *error, u64 n, int add) { EACH(i, n) error[i] = x[i] "
+           "+= add ? error[i] : 0; }\n"
+           "KERNEL cdp_begin(u32 *state, u32 k) { EACH(i, 1) state[0] = 0, state[1] = k; }\n"
+           "KERNEL cdp_counts(const float *x, u64 n, const u32 *state, u32 *counts, int top, int "
+           "shift) {\n"
+           "    EACH(i, n) if (SIZE(x[i]) >> top == state[0] >> top) atomicAdd(&counts[blockIdx.x "
+           "* 256 + (SIZE(x[i]) >> shift & 255u)], 1u);\n"
+           "}\n"
+           "KERNEL cdp_sum(u32 *counts, u32 copies) { EACH(d, 256) for (u32 c = 1; c < copies; "
+           "++c) counts[d] += counts[c * 256 + d]; }\n"
+           "KERNEL cdp_pick(const u32 *counts, u32 *state, int shift) {\n"
+           "    EACH(i, 1) {\n"
+           "        u32 d = 255, k = state[1];\n"
+           "        while (d && counts[d] <= k) k -= counts[d--];\n"
+           "        state[0] |= d << shift, state[1] = k;\n"
+           "    }\n"
+           "}\n"
+           "KERNEL cdp_parts(const float *x, u64 n, const u32 *state, u32 *parts) {\n"
+           "    const u64 per = (n + 16383) / 16384;\n"
+           "    EACH(t, 16384) {\n"
+           "        u32 above = 0, same = 0;\n"
+           "        for (u64 i = t * per; i < n && i < (t + 1) * per; ++i) above += SIZE(x[i]) > "
+           "state[0], same += SIZE(x[i]) == state[0];\n"
+           "        parts[2 * t] = above, parts[2 * t + 1] = same;\n"
+           "    }\n"
+           "}\n"
+           "KERNEL cdp_groups(const u32 *parts, u32 *groups) {\n"
+           "    EACH(g, 128) {\n"
+           "        u32 above = 0, same = 0;\n"
+           "        for (u64 t = g * 128; t < (g + 1) * 128; ++t) above += parts[2 * t], same += "
+           "parts[2 * t + 1];\n"
+           "        groups[2 * g] = above, groups[2 * g + 1] = same;\n"
+           "    }\n"
+           "}\n"
+           "KERNEL cdp_write(const float *x, float *error, u64 n, const u32 *state, const u32 "
+           "*parts, const u32 *groups, u32 *own) {\n"
+           "    const u64 per = (n + 16383) / 16384;\n"
+           "    const u32 limit = state[0], quota = state[1] + 1;\n"
+           "    EACH(t, 16384) {\n"
+           "        u32 above = 0, same = 0;\n"
+           "        for (u64 g = 0; g < t / 128; ++g) above += groups[2 * g], same += groups[2 * g "
+           "+ 1];\n"
+           "        for (u64 c = t / 128 * 128; c < t; ++c) above += parts[2 * c], same += parts[2 "
+           "* c + 1];\n"
+           "        for (u64 i = t * per; i < n && i < (t + 1) * per; ++i) {\n"
+           "            const u32 m = SIZE(x[i]), at = above + (same < quota ? same : quota);\n"
+           "            if (m > limit || (m == limit && same < quota)) own[2 * at] = (u32)i, own[2 "
+           "* at + 1] = __float_as_uint(x[i]), error[i] = 0;\n"
+           "            above += m > limit, same += m == limit;\n"
+           "        }\n"
+           "    }\n"
+           "}\n"
+           "KERNEL cdp_add(float *x, u64 n, const u32 *pairs, u64 k) { EACH(i, k) if (pairs[2 * i] "
+           "< n) x[pairs[2 * i]] += __uint_as_float(pairs[2 * i + 1]); }\n"
+           "KERNEL cdp_divide(float *x, u64 n, float by) { EACH(i, n) x[i] /= by; }\n";
 }
-CDP__COLD const char *cdp__nccl_quantize_source(void) {
-    return
-        "static __device__ float whole(float v) {\n"
-        "    const float x = v > 1024 ? 1024 : v >= -1024 ? v : -1024;\n"
-        "    const int w = (int)x, odd = w & 1;\n"
-        "    const float rest = x - (float)w;\n"
-        "    return (float)(w + ((rest > 0.5f) | ((rest == 0.5f) & odd)) - ((rest < -0.5f) | ((rest == -0.5f) & odd)));\n"
-        "}\n"
-        "KERNEL cdp_range_parts(const float *x, u64 n, u64 row, u64 rows, u64 parts, float *out) {\n"
-        "    EACH(t, rows * parts) {\n"
-        "        const u64 r = t / parts, end = (r + 1) * row < n ? (r + 1) * row : n;\n"
-        "        float low = 0, high = 0;\n"
-        "        for (u64 i = r * row + t % parts; i < end; i += parts) low = x[i] < low ? x[i] : low, high = x[i] > high ? x[i] : high;\n"
-        "        out[2 * t] = low, out[2 * t + 1] = high;\n"
-        "    }\n"
-        "}\n"
-        "KERNEL cdp_range(const float *in, u64 rows, u64 parts, float *ranges) {\n"
-        "    EACH(r, rows) {\n"
-        "        float low = 0, high = 0, scale, zero;\n"
-        "        for (u64 t = r * parts; t < (r + 1) * parts; ++t) low = in[2 * t] < low ? in[2 * t] : low, high = in[2 * t + 1] > high ? in[2 * t + 1] : high;\n"
-        "        scale = (high - low) / 255.0f;\n"
-        "        if (!(scale >= 1.1920929e-07f)) scale = 1.1920929e-07f;\n"
-        "        zero = 0 - whole(low / scale);\n"
-        "        ranges[2 * r] = scale, ranges[2 * r + 1] = zero < 0 ? 0 : zero > 255 ? 255 : zero;\n"
-        "    }\n"
-        "}\n"
-        "KERNEL cdp_quantize(const float *x, u64 n, u64 row, const float *ranges, u8 *q, u64 padded) {\n"
-        "    EACH(i, padded) {\n"
-        "        const float *range = ranges + 2 * (i / row), v = i < n ? whole(x[i] / range[0]) + range[1] : 0;\n"
-        "        q[i] = (u8)(int)(v < 0 ? 0 : v > 255 ? 255 : v);\n"
-        "    }\n"
-        "}\n"
-        "KERNEL cdp_dequantize(float *x, u64 n, u64 row, u64 rows, const float *ranges, const u8 *q, u64 padded, u32 world, float by) {\n"
-        "    EACH(i, n) {\n"
-        "        float sum = 0;\n"
-        "        for (u64 w = 0; w < world; ++w) {\n"
-        "            const float *range = ranges + 2 * (w * rows + i / row);\n"
-        "            sum += range[0] * ((float)q[w * padded + i] - range[1]);\n"
-        "        }\n"
-        "        x[i] = sum / by;\n"
-        "    }\n"
-        "}\n";
+CDP__PRIVATE const char *cdp__nccl_quantize_source(void) {
+    return "static __device__ float whole(float v) {\n"
+           "    const float x = v > 1024 ? 1024 : v >= -1024 ? v : -1024;\n"
+           "    const int w = (int)x, odd = w & 1;\n"
+           "    const float rest = x - (float)w;\n"
+           "    return (float)(w + ((rest > 0.5f) | ((rest == 0.5f) & odd)) - ((rest < -0.5f) | "
+           "((rest == -0.5f) & odd)));\n"
+           "}\n"
+           "KERNEL cdp_range_parts(const float *x, u64 n, u64 row, u64 rows, u64 parts, float "
+           "*out) {\n"
+           "    EACH(t, rows * parts) {\n"
+           "        const u64 r = t / parts, end = (r + 1) * row < n ? (r + 1) * row : n;\n"
+           "        float low = 0, high = 0;\n"
+           "        for (u64 i = r * row + t % parts; i < end; i += parts) low = x[i] < low ? x[i] "
+           ": low, high = x[i] > high ? x[i] : high;\n"
+           "        out[2 * t] = low, out[2 * t + 1] = high;\n"
+           "    }\n"
+           "}\n"
+           "KERNEL cdp_range(const float *in, u64 rows, u64 parts, float *ranges) {\n"
+           "    EACH(r, rows) {\n"
+           "        float low = 0, high = 0, scale, zero;\n"
+           "        for (u64 t = r * parts; t < (r + 1) * parts; ++t) low = in[2 * t] < low ? in[2 "
+           "* t] : low, high = in[2 * t + 1] > high ? in[2 * t + 1] : high;\n"
+           "        scale = (high - low) / 255.0f;\n"
+           "        if (!(scale >= 1.1920929e-07f)) scale = 1.1920929e-07f;\n"
+           "        zero = 0 - whole(low / scale);\n"
+           "        ranges[2 * r] = scale, ranges[2 * r + 1] = zero < 0 ? 0 : zero > 255 ? 255 : "
+           "zero;\n"
+           "    }\n"
+           "}\n"
+           "KERNEL cdp_quantize(const float *x, u64 n, u64 row, const float *ranges, u8 *q, u64 "
+           "padded) {\n"
+           "    EACH(i, padded) {\n"
+           "        const float *range = ranges + 2 * (i / row), v = i < n ? whole(x[i] / "
+           "range[0]) + range[1] : 0;\n"
+           "        q[i] = (u8)(int)(v < 0 ? 0 : v > 255 ? 255 : v);\n"
+           "    }\n"
+           "}\n"
+           "KERNEL cdp_dequantize(float *x, u64 n, u64 row, u64 rows, const float *ranges, const "
+           "u8 *q, u64 padded, u32 world, float by) {\n"
+           "    EACH(i, n) {\n"
+           "        float sum = 0;\n"
+           "        for (u64 w = 0; w < world; ++w) {\n"
+           "            const float *range = ranges + 2 * (w * rows + i / row);\n"
+           "            sum += range[0] * ((float)q[w * padded + i] - range[1]);\n"
+           "        }\n"
+           "        x[i] = sum / by;\n"
+           "    }\n"
+           "}\n";
 }
 
 #define CDP__NCCL_THREADS 256u
@@ -1280,17 +1632,23 @@ CDP__COLD const char *cdp__nccl_quantize_source(void) {
 #define CDP__NCCL_SUM_BLOCKS 16u
 
 /* Where a dtype stands in the tables of kernels, and what it is called there. */
-CDP__COLD uint32_t cdp__nccl_float_index(cdp_dtype t) { return t == CDP_DTYPE_F64 ? 1 : t == CDP_DTYPE_F16 ? 2 : t == CDP_DTYPE_BF16 ? 3 : 0; }
-
-CDP__COLD cdp_status cdp__nccl_rtc_failed(int result, cdp__rtc_program program) {
-    char log[300] = "";
-    size_t bytes = 0;
-    if (program && cdp__nc.nvrtcGetProgramLogSize(program, &bytes) == 0 && bytes && bytes <= sizeof log) (void)cdp__nc.nvrtcGetProgramLog(program, log);
-    return cdp__fail(CDP_ERR_IO, "compiling kernels: NVRTC says: %s (%d) %s", cdp__nc.nvrtcGetErrorString((cdp__rtc_result)result), result, log);
+CDP__PRIVATE uint32_t cdp__nccl_float_index(cdp_dtype t) {
+    return t == CDP_DTYPE_F64 ? 1 : t == CDP_DTYPE_F16 ? 2 : t == CDP_DTYPE_BF16 ? 3 : 0;
 }
 
-/* Machine code for this GPU, to be freed with cdp__free. Products and sums are rounded each for itself, as on the processor. */
-CDP__COLD cdp_status cdp__nccl_compile(cdp__nccl *b, const char *source, char **code) {
+CDP__PRIVATE cdp_status cdp__nccl_rtc_failed(int result, cdp__rtc_program program) {
+    char log[300] = "";
+    size_t bytes = 0;
+    if (program && cdp__nc.nvrtcGetProgramLogSize(program, &bytes) == 0 && bytes
+        && bytes <= sizeof log)
+        (void)cdp__nc.nvrtcGetProgramLog(program, log);
+    return cdp__fail(CDP_ERR_IO, "compiling kernels: NVRTC says: %s (%d) %s",
+        cdp__nc.nvrtcGetErrorString((cdp__rtc_result)result), result, log);
+}
+
+/* Machine code for this GPU, to be freed with cdp__free. Products and sums are rounded each for
+   itself, as on the processor. */
+CDP__PRIVATE cdp_status cdp__nccl_compile(cdp__nccl *b, const char *source, char **code) {
     int major = 0, minor = 0, r;
     char arch[40];
     const char *options[2] = {arch, "--fmad=false"};
@@ -1304,22 +1662,27 @@ CDP__COLD cdp_status cdp__nccl_compile(cdp__nccl *b, const char *source, char **
     r = (int)cdp__nc.nvrtcCreateProgram(&program, source, "cdp_nccl.cu", 0, NULL, NULL);
     if (r == 0) r = (int)cdp__nc.nvrtcCompileProgram(program, 2, options);
     if (r == 0) r = (int)cdp__nc.nvrtcGetCUBINSize(program, &bytes);
-    if (r == 0 && !(*code = (char *)cdp__alloc(b->os, bytes))) st = cdp__fail_nomem("kernels", bytes);
+    if (r == 0 && !(*code = (char *)cdp__alloc(b->os, bytes)))
+        st = cdp__fail_nomem("kernels", bytes);
     if (r == 0 && st == CDP_OK) r = (int)cdp__nc.nvrtcGetCUBIN(program, *code);
     if (r != 0) st = cdp__nccl_rtc_failed(r, program);
     if (program) (void)cdp__nc.nvrtcDestroyProgram(&program);
     return st;
 }
 
-/* Compile and load a module, and look up kernels by their names, each with a blank behind it. Once for each group, when the first
-   one is needed; not inside a capture. */
-CDP__COLD cdp_status cdp__nccl_load_kernels(cdp__nccl *b, void **module, const char *source, const char *names, void **kernels) {
+/* Compile and load a module, and look up kernels by their names, each with a blank behind it.
+   Once for each group, when the first one is needed; not inside a capture. */
+CDP__PRIVATE cdp_status cdp__nccl_load_kernels(
+    cdp__nccl *b, void **module, const char *source, const char *names, void **kernels) {
     char name[40], *code;
     uint32_t n;
     int r;
     cdp_status st;
     if (*module) return CDP_OK;
-    if (cdp__nccl_capturing(b->caller)) return cdp__fail(CDP_ERR_STATE, "kernels are compiled when they are first needed, which is not possible inside a capture; do one step before it");
+    if (cdp__nccl_capturing(b->caller))
+        return cdp__fail(CDP_ERR_STATE,
+            "kernels are compiled when they are first needed, which is not possible inside a "
+            "capture; do one step before it");
     st = cdp__nccl_load(b->os, &b->desc, true);
     if (st != CDP_OK) return st;
     st = cdp__nccl_compile(b, source, &code);
@@ -1330,7 +1693,8 @@ CDP__COLD cdp_status cdp__nccl_load_kernels(cdp__nccl *b, void **module, const c
     r = cdp__nc.cuModuleLoadData(module, code);
     cdp__free(b->os, code);
     for (; *names && r == 0; ++names, ++kernels) {
-        for (n = 0; *names != ' '; ++names) name[n++] = *names;
+        for (n = 0; *names != ' '; ++names)
+            name[n++] = *names;
         name[n] = 0;
         r = cdp__nc.cuModuleGetFunction(kernels, *module, name);
     }
@@ -1341,23 +1705,32 @@ CDP__COLD cdp_status cdp__nccl_load_kernels(cdp__nccl *b, void **module, const c
 }
 
 /* Those of b->cast: from f32, f64, f16, bf16 to the same, then sums of squares of each. */
-CDP__COLD cdp_status cdp__nccl_kernels(cdp__nccl *b) {
+CDP__PRIVATE cdp_status cdp__nccl_kernels(cdp__nccl *b) {
     return cdp__nccl_load_kernels(b, &b->module[0], cdp__nccl_source(),
-                                  "cdp_cast_f32_f32 cdp_cast_f32_f64 cdp_cast_f32_f16 cdp_cast_f32_bf16 cdp_cast_f64_f32 cdp_cast_f64_f64 cdp_cast_f64_f16 cdp_cast_f64_bf16 "
-                                  "cdp_cast_f16_f32 cdp_cast_f16_f64 cdp_cast_f16_f16 cdp_cast_f16_bf16 cdp_cast_bf16_f32 cdp_cast_bf16_f64 cdp_cast_bf16_f16 cdp_cast_bf16_bf16 "
-                                  "cdp_sumsq_f32 cdp_sumsq_f64 cdp_sumsq_f16 cdp_sumsq_bf16 ",
-                                  b->cast);
+        "cdp_cast_f32_f32 cdp_cast_f32_f64 cdp_cast_f32_f16 cdp_cast_f32_bf16 cdp_cast_f64_f32 "
+        "cdp_cast_f64_f64 cdp_cast_f64_f16 cdp_cast_f64_bf16 "
+        "cdp_cast_f16_f32 cdp_cast_f16_f64 cdp_cast_f16_f16 cdp_cast_f16_bf16 cdp_cast_bf16_f32 "
+        "cdp_cast_bf16_f64 cdp_cast_bf16_f16 cdp_cast_bf16_bf16 "
+        "cdp_sumsq_f32 cdp_sumsq_f64 cdp_sumsq_f16 cdp_sumsq_bf16 ",
+        b->cast);
 }
 
-CDP__COLD cdp_status cdp__nccl_run(void *kernel, uint32_t blocks, cdp__cu_stream stream, void **arguments) {
-    const int r = cdp__nc.cuLaunchKernel(kernel, blocks, 1, 1, CDP__NCCL_THREADS, 1, 1, 0, stream, arguments, NULL);
-    return r == 0 ? CDP_OK : cdp__fail(CDP_ERR_IO, "starting a kernel: the CUDA driver says error %d", r);
+CDP__PRIVATE cdp_status cdp__nccl_run(
+    void *kernel, uint32_t blocks, cdp__cu_stream stream, void **arguments) {
+    const int r = cdp__nc.cuLaunchKernel(
+        kernel, blocks, 1, 1, CDP__NCCL_THREADS, 1, 1, 0, stream, arguments, NULL);
+    return r == 0 ? CDP_OK
+                  : cdp__fail(CDP_ERR_IO, "starting a kernel: the CUDA driver says error %d", r);
 }
 
-CDP__COLD uint32_t cdp__nccl_blocks(uint64_t n) { return (uint32_t)cdp__max(cdp__min((n + CDP__NCCL_THREADS - 1) / CDP__NCCL_THREADS, CDP__NCCL_BLOCKS), 1); }
+CDP__PRIVATE uint32_t cdp__nccl_blocks(uint64_t n) {
+    return (uint32_t)cdp__max(
+        cdp__min((n + CDP__NCCL_THREADS - 1) / CDP__NCCL_THREADS, CDP__NCCL_BLOCKS), 1);
+}
 
 /* out = in * factor, as another dtype or the same. */
-CDP__COLD cdp_status cdp__nccl_cast(cdp__nccl *b, cdp_dtype from, const void *in, cdp_dtype to, void *out, uint64_t count, double factor, cdp__cu_stream stream) {
+CDP__PRIVATE cdp_status cdp__nccl_cast(cdp__nccl *b, cdp_dtype from, const void *in, cdp_dtype to,
+    void *out, uint64_t count, double factor, cdp__cu_stream stream) {
     unsigned long long n = count;
     void *arguments[4];
     const cdp_status st = cdp__nccl_kernels(b);
@@ -1366,12 +1739,13 @@ CDP__COLD cdp_status cdp__nccl_cast(cdp__nccl *b, cdp_dtype from, const void *in
     arguments[1] = (void *)&out;
     arguments[2] = (void *)&n;
     arguments[3] = (void *)&factor;
-    return cdp__nccl_run(b->cast[cdp__nccl_float_index(from) * 4 + cdp__nccl_float_index(to)], cdp__nccl_blocks(count), stream, arguments);
+    return cdp__nccl_run(b->cast[cdp__nccl_float_index(from) * 4 + cdp__nccl_float_index(to)],
+        cdp__nccl_blocks(count), stream, arguments);
 }
 
-/* ---- >>backend: requests of cdp.h -------------------------------------------------------------------------------------------------- */
+/* ---- >>backend: requests of cdp.h ------------------------------------------------------------ */
 
-CDP__COLD int cdp__nccl_owns(void *self, const void *data) {
+CDP__PRIVATE int cdp__nccl_owns(void *self, const void *data) {
     const cdp__nccl *b = (const cdp__nccl *)self;
     cdp__cu_pointer where;
     cdp__cu_error e;
@@ -1382,54 +1756,71 @@ CDP__COLD int cdp__nccl_owns(void *self, const void *data) {
     type = (int)where.type;
     device = where.device;
     if (type != CDP__CU_MANAGED_MEMORY && type != CDP__CU_DEVICE_MEMORY) return 0;
-    if (type == CDP__CU_MANAGED_MEMORY || device == b->device) return cdp__nccl_right_device(b) == CDP_OK ? 1 : (int)cdp_last_error()->status;
-    return (int)cdp__fail(CDP_ERR_INVALID, "memory of device %d was given to a group on device %d; allocate it while cudaSetDevice(%d) is in effect", device, b->device, b->device);
+    if (type == CDP__CU_MANAGED_MEMORY || device == b->device)
+        return cdp__nccl_right_device(b) == CDP_OK ? 1 : (int)cdp_last_error()->status;
+    return (int)cdp__fail(CDP_ERR_INVALID,
+        "memory of device %d was given to a group on device %d; allocate it while "
+        "cudaSetDevice(%d) is in effect",
+        device, b->device, b->device);
 }
 
 /* Can NCCL do it? */
-CDP__COLD cdp_status cdp__nccl_check(const cdp__nccl *b, const cdp_request *rq) {
+CDP__PRIVATE cdp_status cdp__nccl_check(const cdp__nccl *b, const cdp_request *rq) {
     const int type = cdp__nccl_type(rq->dtype, b->version);
     if (!cdp__nccl_kind_reduces(rq->kind)) return CDP_OK; /* bytes are copied */
     if (rq->dtype > CDP_DTYPE_BOOL && type >= 0 && b->capability < 90)
-        return cdp__fail(CDP_ERR_UNSUPPORTED, "%s in device memory: NCCL reduces %s on devices of compute capability 9.0 and later only, and a rank of the group has %d.%d; reduce f16 or bf16", cdp_coll_name(rq->kind),
-                         cdp_dtype_name(rq->dtype), b->capability / 10, b->capability % 10);
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "%s in device memory: NCCL reduces %s on devices of compute capability 9.0 and later "
+            "only, and a rank of the group has %d.%d; reduce f16 or bf16",
+            cdp_coll_name(rq->kind), cdp_dtype_name(rq->dtype), b->capability / 10,
+            b->capability % 10);
     if (type >= 0 && cdp__nccl_reduction(rq->dtype, rq->op) >= 0) return CDP_OK;
-    return cdp__fail(CDP_ERR_UNSUPPORTED, "%s in device memory: NCCL %d.%d has no %s of %s", cdp_coll_name(rq->kind), b->version / 10000, b->version / 100 % 100, cdp_reduce_name(rq->op), cdp_dtype_name(rq->dtype));
+    return cdp__fail(CDP_ERR_UNSUPPORTED, "%s in device memory: NCCL %d.%d has no %s of %s",
+        cdp_coll_name(rq->kind), b->version / 10000, b->version / 100 % 100,
+        cdp_reduce_name(rq->op), cdp_dtype_name(rq->dtype));
 }
 
 /* One request on its way into NCCL. */
 typedef struct cdp__nccl_call {
     cdp__nccl *b;
     const cdp_request *rq;
-    uint64_t size;      /* of an element */
-    uint8_t *in, *out;  /* in == out: in place */
-    uint64_t bytes;     /* of `count` elements */
+    uint64_t size;     /* of an element */
+    uint8_t *in, *out; /* in == out: in place */
+    uint64_t bytes;    /* of `count` elements */
     cdp__nc_type type;
     cdp__nc_op op;
-    bool made;          /* `op` is to be destroyed */
+    bool made; /* `op` is to be destroyed */
 } cdp__nccl_call;
 
 /* Where part r begins, and its length, in bytes. */
-CDP__COLD uint64_t cdp__nccl_part_at(const cdp__nccl_call *c, const uint64_t *counts, uint32_t r, uint64_t *bytes) {
+CDP__PRIVATE uint64_t cdp__nccl_part_at(
+    const cdp__nccl_call *c, const uint64_t *counts, uint32_t r, uint64_t *bytes) {
     uint64_t at = 0;
     uint32_t i;
     *bytes = (counts ? counts[r] : c->rq->count) * c->size;
     if (!counts) return r * c->bytes;
-    for (i = 0; i < r; ++i) at += counts[i];
+    for (i = 0; i < r; ++i)
+        at += counts[i];
     return at * c->size;
 }
 
 #define CDP__NC_BYTES ((cdp__nc_type)0) /* ncclInt8 */
 
-CDP__COLD int cdp__nccl_send(const cdp__nccl_call *c, const uint8_t *from, uint64_t bytes, uint32_t to) {
-    return bytes ? (int)cdp__nc.ncclSend(from, (size_t)bytes, CDP__NC_BYTES, (int)to, c->b->comm, c->b->stream) : 0;
+CDP__PRIVATE int cdp__nccl_send(
+    const cdp__nccl_call *c, const uint8_t *from, uint64_t bytes, uint32_t to) {
+    return bytes ? (int)cdp__nc.ncclSend(
+               from, (size_t)bytes, CDP__NC_BYTES, (int)to, c->b->comm, c->b->stream)
+                 : 0;
 }
-CDP__COLD int cdp__nccl_recv(const cdp__nccl_call *c, uint8_t *to, uint64_t bytes, uint32_t from) {
-    return bytes ? (int)cdp__nc.ncclRecv(to, (size_t)bytes, CDP__NC_BYTES, (int)from, c->b->comm, c->b->stream) : 0;
+CDP__PRIVATE int cdp__nccl_recv(
+    const cdp__nccl_call *c, uint8_t *to, uint64_t bytes, uint32_t from) {
+    return bytes ? (int)cdp__nc.ncclRecv(
+               to, (size_t)bytes, CDP__NC_BYTES, (int)from, c->b->comm, c->b->stream)
+                 : 0;
 }
 
 /* Collectives whose parts differ in length, and those that NCCL does not have in all versions. */
-CDP__COLD int cdp__nccl_issue_parts(const cdp__nccl_call *c) {
+CDP__PRIVATE int cdp__nccl_issue_parts(const cdp__nccl_call *c) {
     const cdp_request *rq = c->rq;
     cdp__nccl *b = c->b;
     uint64_t at, bytes, to, to_bytes;
@@ -1441,18 +1832,29 @@ CDP__COLD int cdp__nccl_issue_parts(const cdp__nccl_call *c) {
         to = cdp__nccl_part_at(c, rq->out_counts, r, &to_bytes);
         switch (rq->kind) {
         case CDP_COLL_ALLGATHER:
-            if (to_bytes) e = (int)cdp__nc.ncclBroadcast(me && c->in != c->out ? c->in : c->out + to, c->out + to, (size_t)to_bytes, CDP__NC_BYTES, (int)r, b->comm, b->stream);
+            if (to_bytes)
+                e = (int)cdp__nc.ncclBroadcast(me && c->in != c->out ? c->in : c->out + to,
+                    c->out + to, (size_t)to_bytes, CDP__NC_BYTES, (int)r, b->comm, b->stream);
             break;
         case CDP_COLL_REDUCE_SCATTER:
-            if (bytes) e = (int)cdp__nc.ncclReduce(c->in + at, !me ? NULL : c->in == c->out ? c->out + at : c->out, (size_t)(bytes / c->size), c->type, c->op, (int)r, b->comm, b->stream);
+            if (bytes)
+                e = (int)cdp__nc.ncclReduce(c->in + at,
+                    !me                   ? NULL
+                        : c->in == c->out ? c->out + at
+                                          : c->out,
+                    (size_t)(bytes / c->size), c->type, c->op, (int)r, b->comm, b->stream);
             break;
         case CDP_COLL_GATHER:
-            if (b->rank == rq->root && !me) e = cdp__nccl_recv(c, c->out + to, to_bytes, r);
-            else if (me && b->rank != rq->root) e = cdp__nccl_send(c, c->in, to_bytes, rq->root);
+            if (b->rank == rq->root && !me)
+                e = cdp__nccl_recv(c, c->out + to, to_bytes, r);
+            else if (me && b->rank != rq->root)
+                e = cdp__nccl_send(c, c->in, to_bytes, rq->root);
             break;
         case CDP_COLL_SCATTER:
-            if (b->rank == rq->root && !me) e = cdp__nccl_send(c, c->in + at, bytes, r);
-            else if (me && b->rank != rq->root) e = cdp__nccl_recv(c, c->out, bytes, rq->root);
+            if (b->rank == rq->root && !me)
+                e = cdp__nccl_send(c, c->in + at, bytes, r);
+            else if (me && b->rank != rq->root)
+                e = cdp__nccl_recv(c, c->out, bytes, rq->root);
             break;
         default: /* ALLTOALL */
             if (me) break;
@@ -1465,37 +1867,56 @@ CDP__COLD int cdp__nccl_issue_parts(const cdp__nccl_call *c) {
     return e;
 }
 
-CDP__COLD int cdp__nccl_issue(const cdp__nccl_call *c) {
+CDP__PRIVATE int cdp__nccl_issue(const cdp__nccl_call *c) {
     const cdp_request *rq = c->rq;
     cdp__nccl *b = c->b;
     const size_t n = (size_t)rq->count, bytes = (size_t)c->bytes;
     if (rq->in_counts || rq->out_counts) return cdp__nccl_issue_parts(c);
     switch (rq->kind) {
-    case CDP_COLL_ALLREDUCE: return (int)cdp__nc.ncclAllReduce(c->in, c->out, n, c->type, c->op, b->comm, b->stream);
-    case CDP_COLL_BROADCAST: return (int)cdp__nc.ncclBroadcast(c->out, c->out, bytes, CDP__NC_BYTES, (int)rq->root, b->comm, b->stream);
-    case CDP_COLL_REDUCE: return (int)cdp__nc.ncclReduce(c->in, b->rank == rq->root ? c->out : NULL, n, c->type, c->op, (int)rq->root, b->comm, b->stream);
-    case CDP_COLL_ALLGATHER: return (int)cdp__nc.ncclAllGather(c->in == c->out ? c->out + b->rank * c->bytes : c->in, c->out, bytes, CDP__NC_BYTES, b->comm, b->stream);
-    case CDP_COLL_REDUCE_SCATTER: return (int)cdp__nc.ncclReduceScatter(c->in, c->in == c->out ? c->out + b->rank * c->bytes : c->out, n, c->type, c->op, b->comm, b->stream);
+    case CDP_COLL_ALLREDUCE:
+        return (int)cdp__nc.ncclAllReduce(c->in, c->out, n, c->type, c->op, b->comm, b->stream);
+    case CDP_COLL_BROADCAST:
+        return (int)cdp__nc.ncclBroadcast(
+            c->out, c->out, bytes, CDP__NC_BYTES, (int)rq->root, b->comm, b->stream);
+    case CDP_COLL_REDUCE:
+        return (int)cdp__nc.ncclReduce(c->in, b->rank == rq->root ? c->out : NULL, n, c->type,
+            c->op, (int)rq->root, b->comm, b->stream);
+    case CDP_COLL_ALLGATHER:
+        return (int)cdp__nc.ncclAllGather(c->in == c->out ? c->out + b->rank * c->bytes : c->in,
+            c->out, bytes, CDP__NC_BYTES, b->comm, b->stream);
+    case CDP_COLL_REDUCE_SCATTER:
+        return (int)cdp__nc.ncclReduceScatter(c->in,
+            c->in == c->out ? c->out + b->rank * c->bytes : c->out, n, c->type, c->op, b->comm,
+            b->stream);
     default: return cdp__nccl_issue_parts(c);
     }
 }
 
 /* The own part of what NCCL moves only between ranks. */
-CDP__COLD cdp_status cdp__nccl_own_part(const cdp__nccl_call *c) {
+CDP__PRIVATE cdp_status cdp__nccl_own_part(const cdp__nccl_call *c) {
     const cdp_request *rq = c->rq;
     const cdp__nccl *b = c->b;
     uint64_t at, bytes, to, to_bytes;
     cdp__cu_error e;
-    if (c->in == c->out || (rq->kind != CDP_COLL_ALLTOALL && ((rq->kind != CDP_COLL_GATHER && rq->kind != CDP_COLL_SCATTER) || rq->root != b->rank))) return CDP_OK;
+    if (c->in == c->out
+        || (rq->kind != CDP_COLL_ALLTOALL
+            && ((rq->kind != CDP_COLL_GATHER && rq->kind != CDP_COLL_SCATTER)
+                || rq->root != b->rank)))
+        return CDP_OK;
     at = cdp__nccl_part_at(c, rq->in_counts, b->rank, &bytes);
     to = cdp__nccl_part_at(c, rq->out_counts, b->rank, &to_bytes);
-    if (rq->kind == CDP_COLL_GATHER) at = 0, bytes = to_bytes;
+    if (rq->kind == CDP_COLL_GATHER) {
+        at = 0;
+        bytes = to_bytes;
+    }
     if (rq->kind == CDP_COLL_SCATTER) to = 0;
-    e = bytes ? cdp__nc.cudaMemcpyAsync(c->out + to, c->in + at, (size_t)bytes, (cdp__cu_copy)CDP__CU_COPY_ANY, b->stream) : (cdp__cu_error)0;
+    e = bytes ? cdp__nc.cudaMemcpyAsync(
+            c->out + to, c->in + at, (size_t)bytes, (cdp__cu_copy)CDP__CU_COPY_ANY, b->stream)
+              : (cdp__cu_error)0;
     return e == 0 ? CDP_OK : cdp__nccl_cuda_failed(e, "copying this rank's own part");
 }
 
-CDP__COLD cdp_status cdp__nccl_prepare(cdp__nccl *b, const cdp_request *rq, cdp__nccl_call *c) {
+CDP__PRIVATE cdp_status cdp__nccl_prepare(cdp__nccl *b, const cdp_request *rq, cdp__nccl_call *c) {
     uint8_t scalar[8];
     int r;
     c->b = b;
@@ -1509,13 +1930,14 @@ CDP__COLD cdp_status cdp__nccl_prepare(cdp__nccl *b, const cdp_request *rq, cdp_
     c->made = false;
     if (!cdp__nccl_kind_reduces(rq->kind) || rq->op != CDP_REDUCE_PREMUL_SUM) return CDP_OK;
     cdp__nccl_scalar(rq->dtype, rq->factor, scalar);
-    r = (int)cdp__nc.ncclRedOpCreatePreMulSum(&c->op, scalar, c->type, (cdp__nc_residence)CDP__NC_HOST_SCALAR, b->comm);
+    r = (int)cdp__nc.ncclRedOpCreatePreMulSum(
+        &c->op, scalar, c->type, (cdp__nc_residence)CDP__NC_HOST_SCALAR, b->comm);
     c->made = r == 0;
     return r == 0 ? CDP_OK : cdp__nccl_nccl_failed(r, "ncclRedOpCreatePreMulSum");
 }
 
 /* A place for what is about to be started; from here on others may wait for it. */
-CDP__COLD cdp__nccl_op *cdp__nccl_next(cdp__nccl *b, bool capture, uint64_t *number) {
+CDP__PRIVATE cdp__nccl_op *cdp__nccl_next(cdp__nccl *b, bool capture, uint64_t *number) {
     cdp__nccl_op *op;
     cdp__nccl_lock(b);
     *number = capture ? ++b->captures : ++b->issued;
@@ -1527,7 +1949,8 @@ CDP__COLD cdp__nccl_op *cdp__nccl_next(cdp__nccl *b, bool capture, uint64_t *num
     return op;
 }
 
-CDP__COLD void cdp__nccl_describe_op(cdp__nccl *b, cdp__nccl_op *op, const cdp_request *rq, uint32_t n, uint32_t timeout_ms, bool capture) {
+CDP__PRIVATE void cdp__nccl_describe_op(cdp__nccl *b, cdp__nccl_op *op, const cdp_request *rq,
+    uint32_t n, uint32_t timeout_ms, bool capture) {
     cdp__nccl_lock(b);
     op->kind = rq->kind;
     op->dtype = rq->dtype;
@@ -1536,72 +1959,95 @@ CDP__COLD void cdp__nccl_describe_op(cdp__nccl *b, cdp__nccl_op *op, const cdp_r
     op->many = n;
     op->timeout_ms = timeout_ms;
     /* where calls are compared, the links speak first: they know who is late */
-    op->deadline_ns = capture || timeout_ms == CDP_NO_TIMEOUT ? CDP__NEVER : cdp__nccl_now(b) + (timeout_ms + (b->desc.no_check ? 0 : cdp__max(50, timeout_ms / 16))) * CDP__MS;
+    op->deadline_ns = capture || timeout_ms == CDP_NO_TIMEOUT ? CDP__NEVER
+                                                              : cdp__nccl_now(b)
+            + (timeout_ms + (b->desc.no_check ? 0 : cdp__max(50, timeout_ms / 16))) * CDP__MS;
     cdp__nccl_unlock(b);
 }
 
 /* Between ncclGroupStart and ncclGroupEnd, and until the stream has it. */
-CDP__COLD cdp_status cdp__nccl_together(cdp__nccl *b, cdp__nccl_call *calls, const cdp_transfer *list, uint32_t n, uint64_t deadline_ns) {
+CDP__PRIVATE cdp_status cdp__nccl_together(cdp__nccl *b, cdp__nccl_call *calls,
+    const cdp_transfer *list, uint32_t n, uint64_t deadline_ns) {
     int r = (int)cdp__nc.ncclGroupStart(), last;
     cdp_status st;
     uint32_t i;
     if (r != 0) return cdp__nccl_nccl_failed(r, "ncclGroupStart");
     for (i = 0; i < n && (r == 0 || r == CDP__NC_IN_PROGRESS); ++i) {
-        if (calls) r = cdp__nccl_issue(&calls[i]);
+        if (calls)
+            r = cdp__nccl_issue(&calls[i]);
         else {
-            const uint64_t bytes = list[i].count * cdp_dtype_size(cdp__def(list[i].dtype, CDP_DTYPE_F32));
+            const uint64_t bytes =
+                list[i].count * cdp_dtype_size(cdp__def(list[i].dtype, CDP_DTYPE_F32));
             cdp__nccl_call c;
             memset(&c, 0, sizeof c);
             c.b = b;
-            r = list[i].receive ? cdp__nccl_recv(&c, (uint8_t *)list[i].data, bytes, list[i].peer) : cdp__nccl_send(&c, (const uint8_t *)list[i].data, bytes, list[i].peer);
+            r = list[i].receive
+                ? cdp__nccl_recv(&c, (uint8_t *)list[i].data, bytes, list[i].peer)
+                : cdp__nccl_send(&c, (const uint8_t *)list[i].data, bytes, list[i].peer);
         }
     }
     last = (int)cdp__nc.ncclGroupEnd();
-    if (r != 0 && r != CDP__NC_IN_PROGRESS) return cdp__nccl_nccl_failed(r, "starting an operation");
-    if (last != 0 && last != CDP__NC_IN_PROGRESS) return cdp__nccl_nccl_failed(last, "ncclGroupEnd");
+    if (r != 0 && r != CDP__NC_IN_PROGRESS)
+        return cdp__nccl_nccl_failed(r, "starting an operation");
+    if (last != 0 && last != CDP__NC_IN_PROGRESS)
+        return cdp__nccl_nccl_failed(last, "ncclGroupEnd");
     st = cdp__nccl_settle(b, b->comm, deadline_ns, "starting an operation");
-    for (i = 0; calls && i < n && st == CDP_OK; ++i) st = cdp__nccl_own_part(&calls[i]);
+    for (i = 0; calls && i < n && st == CDP_OK; ++i)
+        st = cdp__nccl_own_part(&calls[i]);
     return st;
 }
 
 /* With the right to call NCCL: everything that makes an operation. */
-CDP__COLD cdp_status cdp__nccl_launch(cdp__nccl *b, const cdp_request *rqs, cdp__nccl_call *calls, const cdp_transfer *list, uint32_t n, uint32_t timeout_ms, uint64_t *number) {
+CDP__PRIVATE cdp_status cdp__nccl_launch(cdp__nccl *b, const cdp_request *rqs,
+    cdp__nccl_call *calls, const cdp_transfer *list, uint32_t n, uint32_t timeout_ms,
+    uint64_t *number) {
     const bool capture = cdp__nccl_capturing(b->caller);
     cdp__nccl_op *op = cdp__nccl_next(b, capture, number);
     cdp_request what;
-    cdp_status st = cdp__nccl_failed(b) ? cdp__fail(CDP_ERR_ABORTED, "the communicator was aborted") : cdp__nccl_after_caller(b);
+    cdp_status st = cdp__nccl_failed(b) ? cdp__fail(CDP_ERR_ABORTED, "the communicator was aborted")
+                                        : cdp__nccl_after_caller(b);
     uint32_t i;
     memset(&what, 0, sizeof what);
     what.kind = CDP_COLL_SEND;
-    for (i = 0; calls && i < n; ++i) calls[i].made = false;
-    for (i = 0; calls && i < n && st == CDP_OK; ++i) st = cdp__nccl_prepare(b, &rqs[i], &calls[i]);
+    for (i = 0; calls && i < n; ++i)
+        calls[i].made = false;
+    for (i = 0; calls && i < n && st == CDP_OK; ++i)
+        st = cdp__nccl_prepare(b, &rqs[i], &calls[i]);
     cdp__nccl_describe_op(b, op, rqs ? rqs : &what, n, timeout_ms, capture);
-    if (st == CDP_OK) st = cdp__nccl_together(b, calls, list, n, cdp__nccl_now(b) + cdp__min(timeout_ms, 1u << 30) * CDP__MS);
-    for (i = 0; calls && i < n && st == CDP_OK; ++i) /* else it is in progress, maybe, and they go with it */
+    if (st == CDP_OK)
+        st = cdp__nccl_together(
+            b, calls, list, n, cdp__nccl_now(b) + cdp__min(timeout_ms, 1u << 30) * CDP__MS);
+    /* else it is in progress, maybe, and they go with it */
+    for (i = 0; calls && i < n && st == CDP_OK; ++i)
         if (calls[i].made) (void)cdp__nc.ncclRedOpDestroy(calls[i].op, b->comm);
     return st == CDP_OK ? cdp__nccl_mark(b, op, capture) : st;
 }
 
-/* The oldest operation that is still to be looked after may be late: nobody may have waited for it. */
-CDP__COLD cdp_status cdp__nccl_overdue(cdp__nccl *b) {
-    const cdp__nccl_op *op = b->issued >= CDP__NCCL_RING ? &b->ring[(b->issued + 1) % CDP__NCCL_RING] : &b->ring[1];
+/* The oldest operation that is still to be looked after may be late: nobody may have waited for
+   it. */
+CDP__PRIVATE cdp_status cdp__nccl_overdue(cdp__nccl *b) {
+    const cdp__nccl_op *op =
+        b->issued >= CDP__NCCL_RING ? &b->ring[(b->issued + 1) % CDP__NCCL_RING] : &b->ring[1];
     const cdp_status st = b->issued ? cdp__nccl_look(b, op->index << 1) : CDP_OK;
     return st == CDP_PENDING ? CDP_OK : st;
 }
 
-/* The end of every start. NCCL may put what failed on its way into the stream yet, by a thread of its own: not after this, because
-   the caller may free the memory. */
-CDP__COLD cdp_status cdp__nccl_begun(cdp__nccl *b, cdp_status st, uint64_t number) {
+/* The end of every start. NCCL may put what failed on its way into the stream yet, by a thread
+   of its own: not after this, because the caller may free the memory. */
+CDP__PRIVATE cdp_status cdp__nccl_begun(cdp__nccl *b, cdp_status st, uint64_t number) {
     cdp__nccl_leave(b);
     if (st == CDP_OK || !number) return st;
     cdp_group_fail(b->group);
     cdp__nccl_by_hand(b);
     (void)cdp__nccl_await(b, &b->aborted, CDP__NCCL_LEAVE_MS);
-    if (!cdp__nccl_capturing(b->stream)) (void)cdp__nccl_drain(b, b->all, b->stream, CDP__NCCL_LEAVE_MS); /* copies of this rank's own part */
+    /* copies of this rank's own part */
+    if (!cdp__nccl_capturing(b->stream))
+        (void)cdp__nccl_drain(b, b->all, b->stream, CDP__NCCL_LEAVE_MS);
     return cdp_group_status(b->group) != CDP_OK ? cdp_last_error()->status : st;
 }
 
-CDP__COLD cdp_status cdp__nccl_start(void *self, const cdp_request *rqs, uint32_t n, uint64_t *number) {
+CDP__PRIVATE cdp_status cdp__nccl_start(
+    void *self, const cdp_request *rqs, uint32_t n, uint64_t *number) {
     cdp__nccl *b = (cdp__nccl *)self;
     cdp__nccl_call one, *calls = &one;
     uint32_t i, timeout_ms = rqs[0].timeout_ms;
@@ -1614,35 +2060,44 @@ CDP__COLD cdp_status cdp__nccl_start(void *self, const cdp_request *rqs, uint32_
     if (st == CDP_OK) st = cdp__nccl_enter(b);
     if (st != CDP_OK) return st;
     if (n > 1) calls = (cdp__nccl_call *)cdp__alloc(b->os, n * sizeof *calls);
-    if (!calls) st = cdp__fail_nomem("a list of requests", n * sizeof *calls);
-    else if ((st = cdp__nccl_overdue(b)) != CDP_OK) *number = 1;
-    if (st == CDP_OK && !b->desc.no_check) st = cdp_group_compare(b->group, rqs, n, b->desc.check_first);
+    if (!calls)
+        st = cdp__fail_nomem("a list of requests", n * sizeof *calls);
+    else if ((st = cdp__nccl_overdue(b)) != CDP_OK)
+        *number = 1;
+    if (st == CDP_OK && !b->desc.no_check)
+        st = cdp_group_compare(b->group, rqs, n, b->desc.check_first);
     if (st == CDP_OK) st = cdp__nccl_launch(b, rqs, calls, NULL, n, timeout_ms, number);
     if (calls != &one) cdp__free(b->os, calls);
     return cdp__nccl_begun(b, st, *number);
 }
 
-CDP__COLD cdp_status cdp__nccl_transfer(void *self, const cdp_transfer *list, uint32_t n, uint64_t *number) {
+CDP__PRIVATE cdp_status cdp__nccl_transfer(
+    void *self, const cdp_transfer *list, uint32_t n, uint64_t *number) {
     cdp__nccl *b = (cdp__nccl *)self;
     uint32_t i, timeout_ms = 0;
     cdp_status st = CDP_OK;
     *number = 0;
     for (i = 0; i < n && st == CDP_OK; ++i)
-        if (list[i].tag) st = cdp__fail(CDP_ERR_UNSUPPORTED, "device memory: messages between two ranks meet in the order in which they are started, so tag %u would not be looked at; give tag 0", list[i].tag);
+        if (list[i].tag)
+            st = cdp__fail(CDP_ERR_UNSUPPORTED,
+                "device memory: messages between two ranks meet in the order in which they are "
+                "started, so tag %u would not be looked at; give tag 0",
+                list[i].tag);
     if (st == CDP_OK) st = cdp__nccl_enter(b);
     if (st != CDP_OK) return st;
-    for (i = 0; i < n; ++i) timeout_ms = (uint32_t)cdp__max(timeout_ms, cdp__def(list[i].timeout_ms, b->timeout_ms));
+    for (i = 0; i < n; ++i)
+        timeout_ms = (uint32_t)cdp__max(timeout_ms, cdp__def(list[i].timeout_ms, b->timeout_ms));
     if ((st = cdp__nccl_overdue(b)) != CDP_OK) *number = 1;
     if (st == CDP_OK) st = cdp__nccl_launch(b, NULL, NULL, list, n, timeout_ms, number);
     return cdp__nccl_begun(b, st, *number);
 }
 
-CDP__COLD cdp_status cdp__nccl_wait(void *self, uint64_t number, uint64_t deadline_ns) {
+CDP__PRIVATE cdp_status cdp__nccl_wait(void *self, uint64_t number, uint64_t deadline_ns) {
     cdp__nccl *b = (cdp__nccl *)self;
-    const bool forever = deadline_ns == CDP__NEVER;
+    const bool no_limit = deadline_ns == CDP__NEVER;
     uint32_t naps = 0;
     cdp_status st;
-    if (forever && !b->desc.blocking_wait) {
+    if (no_limit && !b->desc.blocking_wait) {
         st = cdp__nccl_right_device(b);
         return st == CDP_OK ? cdp__nccl_order(b, number) : st;
     }
@@ -1656,7 +2111,7 @@ CDP__COLD cdp_status cdp__nccl_wait(void *self, uint64_t number, uint64_t deadli
     }
 }
 
-CDP__COLD void cdp__nccl_group_failed(void *self, const cdp_error *error) {
+CDP__PRIVATE void cdp__nccl_group_failed(void *self, const cdp_error *error) {
     cdp__nccl *b = (cdp__nccl *)self;
     (void)error;
     cdp__nccl_lock(b);
@@ -1665,8 +2120,9 @@ CDP__COLD void cdp__nccl_group_failed(void *self, const cdp_error *error) {
     cdp__nccl_tell(b);
 }
 
-/* NCCL wants memory of an operation registered on all ranks or on none, so what fails here is an error, and nothing is done without. */
-CDP__COLD void *cdp__nccl_memory_alloc(void *self, uint64_t bytes) {
+/* NCCL wants memory of an operation registered on all ranks or on none, so what fails here is an
+   error, and nothing is done without. */
+CDP__PRIVATE void *cdp__nccl_memory_alloc(void *self, uint64_t bytes) {
     cdp__nccl *b = (cdp__nccl *)self;
     cdp__nccl_memory *m;
     cdp__cu_error e = (cdp__cu_error)0;
@@ -1674,7 +2130,9 @@ CDP__COLD void *cdp__nccl_memory_alloc(void *self, uint64_t bytes) {
     int r = 0;
     if (cdp__nccl_right_device(b) != CDP_OK) return NULL;
     if (cdp__nccl_capturing(b->caller)) {
-        (void)cdp__fail(CDP_ERR_STATE, "device memory cannot be had inside a capture; allocate it, or do the first steps, before");
+        (void)cdp__fail(CDP_ERR_STATE,
+            "device memory cannot be had inside a capture; allocate it, or do the first steps, "
+            "before");
         return NULL;
     }
     m = (cdp__nccl_memory *)cdp__alloc_zero(b->os, sizeof *m);
@@ -1684,14 +2142,23 @@ CDP__COLD void *cdp__nccl_memory_alloc(void *self, uint64_t bytes) {
     }
     cdp__format(what, sizeof what, "%llu bytes of device memory", (unsigned long long)bytes);
     m->nccl = cdp__nc.ncclMemAlloc && cdp__nc.ncclMemFree;
-    if (m->nccl) r = (int)cdp__nc.ncclMemAlloc(&m->data, (size_t)bytes);
-    else e = cdp__nc.cudaMalloc(&m->data, (size_t)bytes);
+    if (m->nccl)
+        r = (int)cdp__nc.ncclMemAlloc(&m->data, (size_t)bytes);
+    else
+        e = cdp__nc.cudaMalloc(&m->data, (size_t)bytes);
     if (e != 0) (void)cdp__nccl_cuda_failed(e, what);
-    else if (r != 0) (void)cdp__nccl_says(r == CDP__NC_CUDA ? CDP_ERR_NOMEM : cdp__nccl_status(r), r, what); /* of CUDA it needs nothing but memory */
-    if (e == 0 && r == 0 && !b->desc.no_register && m->nccl && cdp__nc.ncclCommRegister && cdp__nccl_enter(b) == CDP_OK) {
-        if (b->comm && !cdp__nccl_failed(b)) r = (int)cdp__nc.ncclCommRegister(b->comm, m->data, (size_t)bytes, &m->handle);
+    /* of CUDA it needs nothing but memory */
+    else if (r != 0)
+        (void)cdp__nccl_says(r == CDP__NC_CUDA ? CDP_ERR_NOMEM : cdp__nccl_status(r), r, what);
+    if (e == 0 && r == 0 && !b->desc.no_register && m->nccl && cdp__nc.ncclCommRegister
+        && cdp__nccl_enter(b) == CDP_OK) {
+        if (b->comm && !cdp__nccl_failed(b))
+            r = (int)cdp__nc.ncclCommRegister(b->comm, m->data, (size_t)bytes, &m->handle);
         cdp__nccl_leave(b);
-        if (r != 0) (void)cdp__nccl_says(cdp__nccl_status(r), r, "ncclCommRegister"), (void)cdp__nc.ncclMemFree(m->data);
+        if (r != 0) {
+            (void)cdp__nccl_says(cdp__nccl_status(r), r, "ncclCommRegister");
+            (void)cdp__nc.ncclMemFree(m->data);
+        }
     }
     if (e != 0 || r != 0) {
         (void)cdp__nc.cudaGetLastError();
@@ -1705,25 +2172,33 @@ CDP__COLD void *cdp__nccl_memory_alloc(void *self, uint64_t bytes) {
     return m->data;
 }
 
-/* What is queued may still use the memory, and not every way of freeing waits for it (ncclMemFree unmaps at once): until both streams
-   are empty. False: they do not come to an end. */
-CDP__COLD bool cdp__nccl_unused(cdp__nccl *b) {
+/* What is queued may still use the memory, and not every way of freeing waits for it
+   (ncclMemFree unmaps at once): until both streams are empty. False: they do not come to an end. */
+CDP__PRIVATE bool cdp__nccl_unused(cdp__nccl *b) {
     cdp_status st = CDP_OK;
     if (!b->installed) return true;
-    if (!cdp__nccl_failed(b) && (st = cdp__nccl_sync_caller(b)) == CDP_OK && (st = cdp__nccl_sync(b, b->all, b->stream)) == CDP_OK) return true;
-    if (!cdp__nccl_failed(b) && cdp_group_status(b->group) == CDP_OK) return st != CDP_ERR_TIMEOUT; /* a stream that cannot be asked has nothing to wait for */
+    if (!cdp__nccl_failed(b) && (st = cdp__nccl_sync_caller(b)) == CDP_OK
+        && (st = cdp__nccl_sync(b, b->all, b->stream)) == CDP_OK)
+        return true;
+    /* a stream that cannot be asked has nothing to wait for */
+    if (!cdp__nccl_failed(b) && cdp_group_status(b->group) == CDP_OK) return st != CDP_ERR_TIMEOUT;
     cdp__nccl_by_hand(b);
-    return cdp__nccl_await(b, &b->aborted, CDP__NCCL_LEAVE_MS) && cdp__nccl_drain(b, b->begin, b->caller, 2000) && cdp__nccl_drain(b, b->all, b->stream, 2000);
+    return cdp__nccl_await(b, &b->aborted, CDP__NCCL_LEAVE_MS)
+        && cdp__nccl_drain(b, b->begin, b->caller, 2000)
+        && cdp__nccl_drain(b, b->all, b->stream, 2000);
 }
 
-CDP__COLD void cdp__nccl_memory_free(void *self, void *data) {
+CDP__PRIVATE void cdp__nccl_memory_free(void *self, void *data) {
     cdp__nccl *b = (cdp__nccl *)self;
-    const cdp_error e = *cdp_last_error(); /* a group that fails meanwhile says so at the next call */
+    /* a group that fails meanwhile says so at the next call */
+    const cdp_error e = *cdp_last_error();
     cdp__nccl_memory **at, *m;
     if (!data) return;
-    if (b->installed && (cdp__nccl_capturing(b->caller) || cdp__nccl_capturing(b->stream))) return; /* it goes with the group */
+    /* it goes with the group */
+    if (b->installed && (cdp__nccl_capturing(b->caller) || cdp__nccl_capturing(b->stream))) return;
     cdp__nccl_lock(b);
-    for (at = &b->memories; *at && (*at)->data != data; at = &(*at)->next) {}
+    for (at = &b->memories; *at && (*at)->data != data; at = &(*at)->next) {
+    }
     m = *at;
     if (m) *at = m->next;
     cdp__nccl_unlock(b);
@@ -1731,42 +2206,55 @@ CDP__COLD void cdp__nccl_memory_free(void *self, void *data) {
     if (cdp__nccl_unused(b)) { /* else the memory is lost rather than this thread */
         if (m->handle) {
             cdp__nccl_hold(b);
-            if (b->comm && cdp__nc.ncclCommDeregister && !cdp__nccl_failed(b)) (void)cdp__nc.ncclCommDeregister(b->comm, m->handle);
+            if (b->comm && cdp__nc.ncclCommDeregister && !cdp__nccl_failed(b))
+                (void)cdp__nc.ncclCommDeregister(b->comm, m->handle);
             cdp__nccl_leave(b);
         }
-        if (m->nccl) (void)cdp__nc.ncclMemFree(m->data);
-        else (void)cdp__nc.cudaFree(m->data);
+        if (m->nccl)
+            (void)cdp__nc.ncclMemFree(m->data);
+        else
+            (void)cdp__nc.cudaFree(m->data);
     }
     cdp__free(b->os, m);
     *cdp__error_slot() = e;
 }
 
-CDP__COLD cdp_status cdp__nccl_copy(void *self, void *dst, const void *src, uint64_t bytes) {
+CDP__PRIVATE cdp_status cdp__nccl_copy(void *self, void *dst, const void *src, uint64_t bytes) {
     cdp__nccl *b = (cdp__nccl *)self;
     const bool host = cdp__nccl_owns(b, dst) == 0, from_host = !host && cdp__nccl_owns(b, src) == 0;
     cdp_status st = CDP_OK;
     cdp__cu_error e;
     if (host && cdp__nccl_capturing(b->caller))
-        return cdp__fail(CDP_ERR_STATE, "the host has to read from the device here (find_unused, static_graph, join, clip, verify), which is not possible inside a capture");
-    if (from_host && cdp__nccl_capturing(b->caller)) return cdp__fail(CDP_ERR_STATE, "the host has to write to the device here (find_unused, static_graph, join), which is not possible inside a capture");
-    if (host || from_host) st = cdp__nccl_sync_caller(b); /* has an end, where a copy to or from pageable memory waits inside CUDA for what hangs before it */
+        return cdp__fail(CDP_ERR_STATE,
+            "the host has to read from the device here (find_unused, static_graph, join, clip, "
+            "verify), which is not possible inside a capture");
+    if (from_host && cdp__nccl_capturing(b->caller))
+        return cdp__fail(CDP_ERR_STATE,
+            "the host has to write to the device here (find_unused, static_graph, join), which is "
+            "not possible inside a capture");
+    /* has an end, where a copy to or from pageable memory waits inside CUDA for what hangs
+       before it */
+    if (host || from_host) st = cdp__nccl_sync_caller(b);
     if (st != CDP_OK) return st;
     e = cdp__nc.cudaMemcpyAsync(dst, src, (size_t)bytes, (cdp__cu_copy)CDP__CU_COPY_ANY, b->caller);
     if (e != 0) return cdp__nccl_cuda_failed(e, "copying device memory");
     return host || from_host ? cdp__nccl_sync_caller(b) : CDP_OK; /* pinned memory is read later */
 }
 
-CDP__COLD cdp_status cdp__nccl_zero(void *self, void *dst, uint64_t bytes) {
-    const cdp__cu_error e = cdp__nc.cudaMemsetAsync(dst, 0, (size_t)bytes, ((cdp__nccl *)self)->caller);
+CDP__PRIVATE cdp_status cdp__nccl_zero(void *self, void *dst, uint64_t bytes) {
+    const cdp__cu_error e =
+        cdp__nc.cudaMemsetAsync(dst, 0, (size_t)bytes, ((cdp__nccl *)self)->caller);
     return e == 0 ? CDP_OK : cdp__nccl_cuda_failed(e, "zeroing device memory");
 }
 
-CDP__COLD cdp_status cdp__nccl_scale(void *self, cdp_dtype dtype, void *data, uint64_t count, double factor) {
+CDP__PRIVATE cdp_status cdp__nccl_scale(
+    void *self, cdp_dtype dtype, void *data, uint64_t count, double factor) {
     cdp__nccl *b = (cdp__nccl *)self;
     return cdp__nccl_cast(b, dtype, data, dtype, data, count, factor, b->caller);
 }
 
-CDP__COLD cdp_status cdp__nccl_sum_squares(void *self, cdp_dtype dtype, const void *data, uint64_t count, double *sum) {
+CDP__PRIVATE cdp_status cdp__nccl_sum_squares(
+    void *self, cdp_dtype dtype, const void *data, uint64_t count, double *sum) {
     static const uint32_t parts = CDP__NCCL_SUM_BLOCKS * CDP__NCCL_THREADS;
     cdp__nccl *b = (cdp__nccl *)self;
     unsigned long long n = count;
@@ -1782,24 +2270,28 @@ CDP__COLD cdp_status cdp__nccl_sum_squares(void *self, cdp_dtype dtype, const vo
     arguments[0] = (void *)&data;
     arguments[1] = (void *)&b->partial;
     arguments[2] = (void *)&n;
-    st = cdp__nccl_run(b->cast[16 + cdp__nccl_float_index(dtype)], CDP__NCCL_SUM_BLOCKS, b->caller, arguments);
+    st = cdp__nccl_run(
+        b->cast[16 + cdp__nccl_float_index(dtype)], CDP__NCCL_SUM_BLOCKS, b->caller, arguments);
     if (st == CDP_OK) st = cdp__nccl_copy(b, host, b->partial, parts * sizeof *host);
-    for (*sum = 0, i = 0; i < parts && st == CDP_OK; ++i) *sum += host[i];
+    for (*sum = 0, i = 0; i < parts && st == CDP_OK; ++i)
+        *sum += host[i];
     cdp__free(b->os, host);
     return st;
 }
 
-/* The group is being destroyed. Local: what is in flight has its deadline, the rest a few seconds. */
-CDP__COLD void cdp__nccl_destroy(void *self);
-CDP__COLD cdp_status cdp__nccl_split(void *self, uint32_t color, uint32_t key, cdp_group *part);
+/* The group is being destroyed. Local: what is in flight has its deadline, the rest a few
+   seconds. */
+CDP__PRIVATE void cdp__nccl_destroy(void *self);
+CDP__PRIVATE cdp_status cdp__nccl_split(void *self, uint32_t color, uint32_t key, cdp_group *part);
 
-/* ---- >>public --------------------------------------------------------------------------------------------------------------------- */
+/* ---- >>public -------------------------------------------------------------------------------- */
 
-CDP__COLD cdp_backend cdp__nccl_backend(cdp__nccl *b) {
+CDP__PRIVATE cdp_backend cdp__nccl_backend(cdp__nccl *b) {
     cdp_backend k;
     memset(&k, 0, sizeof k);
     k.self = b;
-    cdp__format(b->name, sizeof b->name, "NCCL %d.%d.%d on device %d", b->version / 10000, b->version / 100 % 100, b->version % 100, b->device);
+    cdp__format(b->name, sizeof b->name, "NCCL %d.%d.%d on device %d", b->version / 10000,
+        b->version / 100 % 100, b->version % 100, b->device);
     k.name = b->name;
     k.owns = cdp__nccl_owns;
     k.start = cdp__nccl_start;
@@ -1809,7 +2301,7 @@ CDP__COLD cdp_backend cdp__nccl_backend(cdp__nccl *b) {
     k.split = cdp__nccl_split;
     k.destroy = cdp__nccl_destroy;
     k.alloc = cdp__nccl_memory_alloc;
-    k.free = cdp__nccl_memory_free;
+    k.release = cdp__nccl_memory_free;
     k.copy = cdp__nccl_copy;
     k.zero = cdp__nccl_zero;
     k.scale = cdp__nccl_scale;
@@ -1818,16 +2310,18 @@ CDP__COLD cdp_backend cdp__nccl_backend(cdp__nccl *b) {
 }
 
 /* The backend of a group, when it is one of these. */
-CDP__COLD cdp__nccl *cdp__nccl_of(const cdp_group *g) {
+CDP__PRIVATE cdp__nccl *cdp__nccl_of(const cdp_group *g) {
     const cdp_backend *k = cdp_group_backend(g);
     return k && k->start == cdp__nccl_start ? (cdp__nccl *)k->self : NULL;
 }
 
-/* Everything that stands half or whole is taken down; streams must be empty, or left to themselves. */
-CDP__COLD void cdp__nccl_free(cdp__nccl *b) {
+/* Everything that stands half or whole is taken down; streams must be empty, or left to
+   themselves. */
+CDP__PRIVATE void cdp__nccl_free(cdp__nccl *b) {
     const cdp_os *os = b->os;
     b->installed = false; /* the caller's stream may be gone by now */
-    while (b->memories) cdp__nccl_memory_free(b, b->memories->data);
+    while (b->memories)
+        cdp__nccl_memory_free(b, b->memories->data);
     while (b->cells) { /* what was made late, for nobody */
         cdp__nccl_cell *cell = b->cells;
         cdp__nc_comm made = __atomic_load_n(&cell->comm, __ATOMIC_ACQUIRE);
@@ -1838,34 +2332,40 @@ CDP__COLD void cdp__nccl_free(cdp__nccl *b) {
     if (b->module[0]) (void)cdp__nc.cuModuleUnload(b->module[0]);
     if (b->module[1]) (void)cdp__nc.cuModuleUnload(b->module[1]);
     cdp__nccl_close_streams(b);
-    if (b->cond) os->cond_destroy(os->user, b->cond);
-    if (b->lock) os->mutex_destroy(os->user, b->lock);
+    if (b->cond) os->threads.cond_destroy(os, b->cond);
+    if (b->lock) os->threads.mutex_destroy(os, b->lock);
     cdp__free(os, b);
 }
 
-CDP__COLD void cdp__nccl_destroy(void *self) {
+CDP__PRIVATE void cdp__nccl_destroy(void *self) {
     cdp__nccl *b = (cdp__nccl *)self;
     int device = b->device;
     bool empty;
     (void)cdp__nc.cudaGetDevice(&device);
     (void)cdp__nc.cudaSetDevice(b->device);
-    empty = cdp__nccl_failed(b) || cdp__nccl_drain(b, b->all, b->stream, cdp__min(b->timeout_ms, CDP__NCCL_LEAVE_MS));
+    empty = cdp__nccl_failed(b)
+        || cdp__nccl_drain(b, b->all, b->stream, cdp__min(b->timeout_ms, CDP__NCCL_LEAVE_MS));
     cdp__nccl_lock(b);
     b->stop = true;
-    if (!empty) __atomic_store_n(&b->failed, 1, __ATOMIC_RELEASE); /* what hangs is ended by the one that ends such things */
+    /* what hangs is ended by the one that ends such things */
+    if (!empty) __atomic_store_n(&b->failed, 1, __ATOMIC_RELEASE);
     cdp__nccl_unlock(b);
     cdp__nccl_tell(b);
     cdp__nccl_by_hand(b);
     if (b->thread && !cdp__nccl_await(b, &b->resting, 2 * CDP__NCCL_LEAVE_MS)) {
-        cdp__log(&cdp_group_desc_of(b->group)->logger, CDP_LOG_ERROR, (int32_t)b->rank, "NCCL does not come back from ending a communicator; its memory and a thread stay behind");
+        cdp__log(&cdp_group_desc_of(b->group)->logger, CDP_LOG_ERROR, (int32_t)b->rank,
+            "NCCL does not come back from ending a communicator; its memory and a thread stay "
+            "behind");
         return;
     }
-    if (b->thread) b->os->thread_join(b->os->user, b->thread);
+    if (b->thread) b->os->threads.join(b->os, b->thread);
     b->thread = NULL;
     if (!b->lock && cdp__nccl_failed(b) && b->comm && !b->desc.keep) cdp__nccl_stop_gpu(b);
     if (b->comm) cdp__nccl_close_comm(b);
     if (cdp__nccl_failed(b) && !cdp__nccl_drain(b, b->all, b->stream, 2000)) {
-        cdp__log(&cdp_group_desc_of(b->group)->logger, CDP_LOG_ERROR, (int32_t)b->rank, "the GPU does not come to an end with what the group gave it; its stream and memory stay behind");
+        cdp__log(&cdp_group_desc_of(b->group)->logger, CDP_LOG_ERROR, (int32_t)b->rank,
+            "the GPU does not come to an end with what the group gave it; its stream and memory "
+            "stay behind");
         return;
     }
     cdp_group_clear_backend(b->group);
@@ -1874,7 +2374,7 @@ CDP__COLD void cdp__nccl_destroy(void *self) {
 }
 
 /* The communicator, unless it is about to be aborted. */
-CDP__COLD cdp__nc_comm cdp__nccl_comm(cdp__nccl *b) {
+CDP__PRIVATE cdp__nc_comm cdp__nccl_comm(cdp__nccl *b) {
     cdp__nc_comm comm;
     cdp__nccl_lock(b);
     comm = b->desc.keep || !cdp__nccl_failed(b) ? b->comm : NULL;
@@ -1882,33 +2382,58 @@ CDP__COLD cdp__nc_comm cdp__nccl_comm(cdp__nccl *b) {
     return comm;
 }
 
-/* A communicator is made from another one only when nothing is outstanding there: NCCL may wait for ever otherwise. */
-CDP__COLD cdp_status cdp__nccl_quiet(cdp__nccl *old) {
+/* A communicator is made from another one only when nothing is outstanding there: NCCL may wait
+   for ever otherwise. */
+CDP__PRIVATE cdp_status cdp__nccl_quiet(cdp__nccl *old) {
     if (cdp__nccl_failed(old)) return CDP_OK; /* was stopped */
-    if (cdp__nccl_capturing(old->caller)) return cdp__fail(CDP_ERR_STATE, "a communicator cannot be made from another one inside a capture");
+    if (cdp__nccl_capturing(old->caller))
+        return cdp__fail(
+            CDP_ERR_STATE, "a communicator cannot be made from another one inside a capture");
     return cdp__nccl_sync(old, old->all, old->stream);
 }
 
 /* Can a communicator be made from the one of desc.from? */
-CDP__COLD cdp_status cdp__nccl_check_from(const cdp__nccl *b) {
+CDP__PRIVATE cdp_status cdp__nccl_check_from(const cdp__nccl *b) {
     const cdp_group *from = b->desc.from;
     cdp__nccl *old = from ? cdp__nccl_of(from) : NULL;
     uint32_t i, next = 0;
-    if (b->desc.keep && !cdp__nc.ncclCommRevoke) return cdp__fail(CDP_ERR_UNSUPPORTED, "NCCL %d.%d has no ncclCommRevoke, so a communicator whose group failed cannot be kept; leave keep", b->version / 10000, b->version / 100 % 100);
-    if (b->desc.grow && !cdp__nc.ncclCommGrow) return cdp__fail(CDP_ERR_UNSUPPORTED, "NCCL %d.%d has no ncclCommGrow; leave grow and from, and a new communicator is made", b->version / 10000, b->version / 100 % 100);
-    if (from && !b->desc.grow && !cdp__nc.ncclCommShrink) return cdp__fail(CDP_ERR_UNSUPPORTED, "NCCL %d.%d has no ncclCommShrink; leave from, and a new communicator is made", b->version / 10000, b->version / 100 % 100);
+    if (b->desc.keep && !cdp__nc.ncclCommRevoke)
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "NCCL %d.%d has no ncclCommRevoke, so a communicator whose group failed cannot be "
+            "kept; leave keep",
+            b->version / 10000, b->version / 100 % 100);
+    if (b->desc.grow && !cdp__nc.ncclCommGrow)
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "NCCL %d.%d has no ncclCommGrow; leave grow and from, and a new communicator is made",
+            b->version / 10000, b->version / 100 % 100);
+    if (from && !b->desc.grow && !cdp__nc.ncclCommShrink)
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "NCCL %d.%d has no ncclCommShrink; leave from, and a new communicator is made",
+            b->version / 10000, b->version / 100 % 100);
     if (!from) return CDP_OK;
-    if (!old || !cdp__nccl_comm(old)) return cdp__fail(CDP_ERR_INVALID, "cdp_nccl_attach: the group `from` has no communicator any more; set keep when it is attached");
+    if (!old || !cdp__nccl_comm(old))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_nccl_attach: the group `from` has no communicator any more; set keep when it is "
+            "attached");
     if (b->desc.grow)
-        return cdp_rank(from) == b->rank ? cdp__nccl_quiet(old) : cdp__fail(CDP_ERR_INVALID, "cdp_nccl_attach: with grow the ranks of `from` keep their numbers, but this one was %u there and is %u here", cdp_rank(from), b->rank);
+        return cdp_rank(from) == b->rank
+            ? cdp__nccl_quiet(old)
+            : cdp__fail(CDP_ERR_INVALID,
+                "cdp_nccl_attach: with grow the ranks of `from` keep their numbers, but this one "
+                "was %u there and is %u here",
+                cdp_rank(from), b->rank);
     for (i = 0; i < old->size; ++i)
         if (cdp_rank_of_world(b->group, cdp_world_rank_of(from, i)) == next) ++next;
-    return next == b->size ? cdp__nccl_quiet(old) : cdp__fail(CDP_ERR_INVALID, "cdp_nccl_attach: the ranks of this group are not ranks of `from` in the same order, which NCCL keeps; make the group with its ranks in that order");
+    return next == b->size
+        ? cdp__nccl_quiet(old)
+        : cdp__fail(CDP_ERR_INVALID,
+            "cdp_nccl_attach: the ranks of this group are not ranks of `from` in the same order, "
+            "which NCCL keeps; make the group with its ranks in that order");
 }
 
 /* What this rank needs of its own machine. */
-CDP__COLD cdp_status cdp__nccl_open(cdp__nccl *b) {
-    const bool threads = b->os->thread_start && b->os->mutex_create;
+CDP__PRIVATE cdp_status cdp__nccl_open(cdp__nccl *b) {
+    const bool threads = b->os->threads.start && b->os->threads.mutex_create;
     int count = 0;
     int major = 0, minor = 0;
     cdp__cu_error e;
@@ -1918,7 +2443,9 @@ CDP__COLD cdp_status cdp__nccl_open(cdp__nccl *b) {
     e = cdp__nc.cudaGetDeviceCount(&count);
     if ((int)e == CDP__CU_NO_DEVICE || (int)e == CDP__CU_NO_DRIVER || (e == 0 && !count)) {
         (void)cdp__nc.cudaGetLastError();
-        return cdp__fail(CDP_ERR_INVALID, "there is no CUDA device here%s; the processor's memory works without one", (int)e == CDP__CU_NO_DRIVER ? " (no driver, or one older than the CUDA runtime)" : "");
+        return cdp__fail(CDP_ERR_INVALID,
+            "there is no CUDA device here%s; the processor's memory works without one",
+            (int)e == CDP__CU_NO_DRIVER ? " (no driver, or one older than the CUDA runtime)" : "");
     }
     if (e == 0) e = cdp__nc.cudaGetDevice(&b->device);
     if (e == 0) e = cdp__nc.cudaDeviceGetAttribute(&major, (cdp__cu_attr)CDP__CU_MAJOR, b->device);
@@ -1926,13 +2453,13 @@ CDP__COLD cdp_status cdp__nccl_open(cdp__nccl *b) {
     b->capability = major * 10 + minor;
     if (e != 0) return cdp__nccl_cuda_failed(e, "cdp_nccl_attach");
     if ((st = cdp__nccl_check_from(b)) != CDP_OK) return st;
-    b->lock = threads ? b->os->mutex_create(b->os->user) : NULL;
-    b->cond = threads ? b->os->cond_create(b->os->user) : NULL;
+    b->lock = threads ? b->os->threads.mutex_create(b->os) : NULL;
+    b->cond = threads ? b->os->threads.cond_create(b->os) : NULL;
     if (threads && (!b->lock || !b->cond)) return cdp__fail_nomem("a lock", 64);
     return cdp__nccl_open_streams(b);
 }
 
-CDP__COLD cdp__nccl *cdp__nccl_new(cdp_group *group, const cdp_nccl_desc *desc) {
+CDP__PRIVATE cdp__nccl *cdp__nccl_new(cdp_group *group, const cdp_nccl_desc *desc) {
     const cdp_os *os = cdp_group_desc_of(group)->os;
     cdp__nccl *b = (cdp__nccl *)cdp__alloc_zero(os, sizeof *b);
     if (!b) {
@@ -1950,7 +2477,7 @@ CDP__COLD cdp__nccl *cdp__nccl_new(cdp_group *group, const cdp_nccl_desc *desc) 
 }
 
 /* Take down what did not come to stand. */
-CDP__COLD void cdp__nccl_undo(cdp__nccl *b) {
+CDP__PRIVATE void cdp__nccl_undo(cdp__nccl *b) {
     const cdp_error e = *cdp_last_error();
     if (b->comm) (void)cdp__nc.ncclCommAbort(b->comm);
     b->comm = NULL;
@@ -1958,15 +2485,18 @@ CDP__COLD void cdp__nccl_undo(cdp__nccl *b) {
     *cdp__error_slot() = e;
 }
 
-/* The communicator stands on all ranks: the group has it from now on. Where this rank fails yet, the group does: the others have it. */
-CDP__COLD cdp_status cdp__nccl_install(cdp__nccl *b) {
+/* The communicator stands on all ranks: the group has it from now on. Where this rank fails yet,
+   the group does: the others have it. */
+CDP__PRIVATE cdp_status cdp__nccl_install(cdp__nccl *b) {
     const cdp_backend k = cdp__nccl_backend(b);
     cdp_status st = CDP_OK;
     b->resting = true;
     if (b->cond) {
         b->resting = false;
-        b->thread = b->os->thread_start(b->os->user, cdp__nccl_keeper, b);
-        if (!b->thread) st = cdp__fail(CDP_ERR_IO, "cannot start the thread that stops the GPU when the group fails");
+        b->thread = b->os->threads.start(b->os, cdp__nccl_keeper, b);
+        if (!b->thread)
+            st = cdp__fail(
+                CDP_ERR_IO, "cannot start the thread that stops the GPU when the group fails");
     }
     if (st == CDP_OK) st = cdp_group_set_backend(b->group, &k);
     if (st != CDP_OK) {
@@ -1975,18 +2505,20 @@ CDP__COLD cdp_status cdp__nccl_install(cdp__nccl *b) {
         b->stop = true;
         cdp__nccl_unlock(b);
         cdp__nccl_tell(b);
-        if (b->thread) b->os->thread_join(b->os->user, b->thread);
+        if (b->thread) b->os->threads.join(b->os, b->thread);
         cdp__nccl_undo(b);
         return st;
     }
     b->installed = true;
-    if (!b->desc.no_vigil && b->size > 1) st = cdp_group_watch(b->group, (b->rank + b->size - 1) % b->size);
+    if (!b->desc.no_vigil && b->size > 1)
+        st = cdp_group_watch(b->group, (b->rank + b->size - 1) % b->size);
     if (st != CDP_OK) cdp_group_fail(b->group);
     return st;
 }
 
 /* This rank's part is done, well or not: all ranks agree, and the group gets it or nobody does. */
-CDP__COLD cdp_status cdp__nccl_conclude(cdp__nccl *b, cdp_status st, cdp__nccl_hello *all, const char *what) {
+CDP__PRIVATE cdp_status cdp__nccl_conclude(
+    cdp__nccl *b, cdp_status st, cdp__nccl_hello *all, const char *what) {
     st = cdp__nccl_agree(b, st, all, what);
     if (st != CDP_OK) {
         cdp__nccl_undo(b);
@@ -2002,13 +2534,16 @@ CDP_API cdp_status cdp_nccl_attach(cdp_group *group, const cdp_nccl_desc *desc) 
     uint64_t deadline_ns;
     cdp_status st = cdp_group_status(group);
     if (st != CDP_OK) return st;
-    if (cdp_group_backend(group)) return cdp__fail(CDP_ERR_STATE, "cdp_nccl_attach: this group has a backend already");
+    if (cdp_group_backend(group))
+        return cdp__fail(CDP_ERR_STATE, "cdp_nccl_attach: this group has a backend already");
     deadline_ns = cdp__deadline(g->os, cdp__def(desc ? desc->init_timeout_ms : 0, g->timeout_ms));
     b = cdp__nccl_new(group, desc);
     all = (cdp__nccl_hello *)cdp__alloc_zero(g->os, g->world_size * sizeof *all);
     if (!b || !all) {
-        if (!b) st = cdp_last_error()->status;
-        else st = cdp__fail_nomem("a communicator", g->world_size * sizeof *all);
+        if (!b)
+            st = cdp_last_error()->status;
+        else
+            st = cdp__fail_nomem("a communicator", g->world_size * sizeof *all);
         cdp_group_fail(group); /* the others wait for what this rank cannot even say */
         if (b) cdp__free(g->os, b);
         cdp__free(g->os, all);
@@ -2021,11 +2556,14 @@ CDP_API cdp_status cdp_nccl_attach(cdp_group *group, const cdp_nccl_desc *desc) 
         return st;
     }
     from = b->desc.from ? cdp__nccl_of(b->desc.from) : NULL;
-    if (from && !cdp__nccl_failed(from)) { /* nobody else calls NCCL with it, and an abort waits for us */
+    /* nobody else calls NCCL with it, and an abort waits for us */
+    if (from && !cdp__nccl_failed(from)) {
         cdp__nccl_hold(from);
         b->parent = from;
     }
-    st = b->desc.grow ? cdp__nccl_grow(b, from, deadline_ns) : from ? cdp__nccl_shrink(b, from, deadline_ns) : cdp__nccl_init(b, deadline_ns);
+    st = b->desc.grow ? cdp__nccl_grow(b, from, deadline_ns)
+        : from        ? cdp__nccl_shrink(b, from, deadline_ns)
+                      : cdp__nccl_init(b, deadline_ns);
     if (b->parent) cdp__nccl_leave(from);
     b->parent = NULL;
     st = cdp__nccl_conclude(b, st, all, "cdp_nccl_attach");
@@ -2033,18 +2571,28 @@ CDP_API cdp_status cdp_nccl_attach(cdp_group *group, const cdp_nccl_desc *desc) 
     return st;
 }
 
-/* Collective over the old group: the ranks of `part` get a communicator of their own, made from its. */
-CDP__COLD cdp_status cdp__nccl_split(void *self, uint32_t color, uint32_t key, cdp_group *part) {
+/* Collective over the old group: the ranks of `part` get a communicator of their own, made from
+   its. */
+CDP__PRIVATE cdp_status cdp__nccl_split(void *self, uint32_t color, uint32_t key, cdp_group *part) {
     cdp__nccl *old = (cdp__nccl *)self, *b = part ? cdp__nccl_new(part, &old->desc) : NULL;
-    const uint64_t deadline_ns = cdp__deadline(old->os, cdp__def(old->desc.init_timeout_ms, old->timeout_ms));
+    const uint64_t deadline_ns =
+        cdp__deadline(old->os, cdp__def(old->desc.init_timeout_ms, old->timeout_ms));
     cdp__nc_settings config = cdp__nccl_settings();
-    cdp__nccl_hello *all = b ? (cdp__nccl_hello *)cdp__alloc_zero(b->os, b->size * sizeof *all) : NULL;
+    cdp__nccl_hello *all =
+        b ? (cdp__nccl_hello *)cdp__alloc_zero(b->os, b->size * sizeof *all) : NULL;
     cdp__nccl_cell *cell = (cdp__nccl_cell *)cdp__alloc_zero(old->os, sizeof *cell);
     cdp__nc_comm none = NULL;
-    cdp_status st = !cell || (part && !(b && all)) ? cdp__fail_nomem("a communicator", sizeof *b) : CDP_OK;
+    cdp_status st =
+        !cell || (part && !(b && all)) ? cdp__fail_nomem("a communicator", sizeof *b) : CDP_OK;
     int r;
-    (void)color, (void)key; /* the new group says it: its first rank, and the place in it */
-    if (b) b->desc.from = NULL, b->desc.grow = false, b->caller = old->caller, b->parent = old;
+    (void)color;
+    (void)key; /* the new group says it: its first rank, and the place in it */
+    if (b) {
+        b->desc.from = NULL;
+        b->desc.grow = false;
+        b->caller = old->caller;
+        b->parent = old;
+    }
     if (st == CDP_OK) st = cdp__nccl_quiet(old);
     if (b && st == CDP_OK) st = cdp__nccl_open(b);
     if (st == CDP_OK) st = cdp__nccl_enter(old);
@@ -2055,12 +2603,16 @@ CDP__COLD cdp_status cdp__nccl_split(void *self, uint32_t color, uint32_t key, c
         cdp__free(old->os, all);
         return st;
     }
-    r = (int)cdp__nc.ncclCommSplit(old->comm, part ? (int)cdp_world_rank_of(part, 0) : -1, part ? (int)cdp_rank(part) : 0, &cell->comm, (cdp__nc_config *)(void *)&config);
-    st = cdp__nccl_made(old, old, cell, r, b ? &b->comm : &none, deadline_ns, "cdp_group_split: ncclCommSplit");
-    if (st == CDP_OK && b) st = cdp__nccl_settle(b, b->comm, deadline_ns, "cdp_group_split: ncclCommSplit");
+    r = (int)cdp__nc.ncclCommSplit(old->comm, part ? (int)cdp_world_rank_of(part, 0) : -1,
+        part ? (int)cdp_rank(part) : 0, &cell->comm, (cdp__nc_config *)(void *)&config);
+    st = cdp__nccl_made(
+        old, old, cell, r, b ? &b->comm : &none, deadline_ns, "cdp_group_split: ncclCommSplit");
+    if (st == CDP_OK && b)
+        st = cdp__nccl_settle(b, b->comm, deadline_ns, "cdp_group_split: ncclCommSplit");
     if (b) b->parent = NULL;
     cdp__nccl_leave(old);
-    if (st != CDP_OK) cdp_group_fail(old->group); /* it is not known what became of the others' part */
+    /* it is not known what became of the others' part */
+    if (st != CDP_OK) cdp_group_fail(old->group);
     if (b) st = cdp__nccl_conclude(b, st, all, "cdp_group_split");
     cdp__free(old->os, all);
     return st;
@@ -2090,7 +2642,9 @@ CDP_API cdp_status cdp_nccl_alloc(cdp_group *group, uint64_t bytes, void **out) 
     cdp__nccl *b = cdp__nccl_of(group);
     if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_nccl_alloc needs a place for the result");
     *out = NULL;
-    if (!b) return cdp__fail(CDP_ERR_INVALID, "cdp_nccl_alloc: this group has no communicator; call cdp_nccl_attach first");
+    if (!b)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_nccl_alloc: this group has no communicator; call cdp_nccl_attach first");
     *out = cdp__nccl_memory_alloc(b, bytes ? bytes : 1);
     return *out ? CDP_OK : cdp_last_error()->status;
 }
@@ -2118,24 +2672,27 @@ typedef struct cdp__nccl_hook {
     const cdp_os *os;
     cdp_group *group;
     cdp_hook_desc desc;
-    cdp__nccl_room scratch, wide; /* of one bucket; the next one uses them behind it in the stream. wide: an f32 copy */
+    /* of one bucket; the next one uses them behind it in the stream. wide: an f32 copy */
+    cdp__nccl_room scratch, wide;
     cdp__nccl_slot *slots;
     uint32_t slot_count;
     uint64_t step;
 } cdp__nccl_hook;
 
-CDP__COLD cdp_status cdp__nccl_room_for(cdp__nccl_hook *h, cdp__nccl_room *room, uint64_t bytes, bool zero) {
+CDP__PRIVATE cdp_status cdp__nccl_room_for(
+    cdp__nccl_hook *h, cdp__nccl_room *room, uint64_t bytes, bool zero) {
     cdp__cu_error e;
     if (room->data && room->bytes >= bytes) return CDP_OK;
     cdp__nccl_memory_free(h->b, room->data);
     room->bytes = bytes;
     room->data = cdp__nccl_memory_alloc(h->b, bytes + 4);
     if (!room->data) return cdp_last_error()->status;
-    e = zero ? cdp__nc.cudaMemsetAsync(room->data, 0, (size_t)bytes + 4, h->b->stream) : (cdp__cu_error)0;
+    e = zero ? cdp__nc.cudaMemsetAsync(room->data, 0, (size_t)bytes + 4, h->b->stream)
+             : (cdp__cu_error)0;
     return e == 0 ? CDP_OK : cdp__nccl_cuda_failed(e, "zeroing device memory");
 }
 
-CDP__COLD cdp__nccl_slot *cdp__nccl_slot_of(cdp__nccl_hook *h, uint32_t count, uint32_t index) {
+CDP__PRIVATE cdp__nccl_slot *cdp__nccl_slot_of(cdp__nccl_hook *h, uint32_t count, uint32_t index) {
     cdp__nccl_slot *more;
     if (count > h->slot_count) {
         more = (cdp__nccl_slot *)cdp__alloc_zero(h->os, count * sizeof *more);
@@ -2151,7 +2708,7 @@ CDP__COLD cdp__nccl_slot *cdp__nccl_slot_of(cdp__nccl_hook *h, uint32_t count, u
     return &h->slots[index];
 }
 
-CDP__COLD cdp_status cdp__nccl_hook_kernels(cdp__nccl *b) {
+CDP__PRIVATE cdp_status cdp__nccl_hook_kernels(cdp__nccl *b) {
     const char *first = cdp__nccl_hook_source(), *second = cdp__nccl_quantize_source();
     const uint64_t room = strlen(first) + strlen(second) + 1;
     char *source;
@@ -2161,30 +2718,40 @@ CDP__COLD cdp_status cdp__nccl_hook_kernels(cdp__nccl *b) {
     if (!source) return cdp__fail_nomem("kernels", room);
     cdp__format(source, room, "%s%s", first, second);
     st = cdp__nccl_load_kernels(b, &b->module[1], source,
-                                "cdp_feed cdp_begin cdp_counts cdp_sum cdp_pick cdp_parts cdp_groups cdp_write cdp_add cdp_divide cdp_range_parts cdp_range cdp_quantize cdp_dequantize ", b->hooks);
+        "cdp_feed cdp_begin cdp_counts cdp_sum cdp_pick cdp_parts cdp_groups cdp_write cdp_add "
+        "cdp_divide cdp_range_parts cdp_range cdp_quantize cdp_dequantize ",
+        b->hooks);
     cdp__free(b->os, source);
     return st;
 }
 
 /* A kernel of hooks for `threads`, unless one before it did not start. */
-CDP__COLD void cdp__nccl_step(cdp__nccl *b, cdp_status *st, cdp__nccl_hook_kernel kernel, uint64_t threads, void **arguments) {
-    if (*st == CDP_OK) *st = cdp__nccl_run(b->hooks[kernel], cdp__nccl_blocks(threads), b->stream, arguments);
+CDP__PRIVATE void cdp__nccl_step(cdp__nccl *b, cdp_status *st, cdp__nccl_hook_kernel kernel,
+    uint64_t threads, void **arguments) {
+    if (*st == CDP_OK)
+        *st = cdp__nccl_run(b->hooks[kernel], cdp__nccl_blocks(threads), b->stream, arguments);
 }
 
-CDP__COLD void cdp__nccl_step_zero(cdp__nccl *b, cdp_status *st, void *data, uint64_t bytes) {
-    const cdp__cu_error e = *st == CDP_OK ? cdp__nc.cudaMemsetAsync(data, 0, (size_t)bytes, b->stream) : (cdp__cu_error)0;
+CDP__PRIVATE void cdp__nccl_step_zero(cdp__nccl *b, cdp_status *st, void *data, uint64_t bytes) {
+    const cdp__cu_error e = *st == CDP_OK
+        ? cdp__nc.cudaMemsetAsync(data, 0, (size_t)bytes, b->stream)
+        : (cdp__cu_error)0;
     if (e != 0) *st = cdp__nccl_cuda_failed(e, "zeroing device memory");
 }
 
-CDP__COLD void cdp__nccl_step_divide(cdp__nccl *b, cdp_status *st, float *x, uint64_t count, double by) {
+CDP__PRIVATE void cdp__nccl_step_divide(
+    cdp__nccl *b, cdp_status *st, float *x, uint64_t count, double by) {
     unsigned long long n = count;
     float divisor = (float)by;
     void *a[3];
-    a[0] = &x, a[1] = &n, a[2] = &divisor;
+    a[0] = &x;
+    a[1] = &n;
+    a[2] = &divisor;
     cdp__nccl_step(b, st, CDP__NK_DIVIDE, n, a);
 }
 
-CDP__COLD cdp_status cdp__nccl_hook_gather(cdp_request *op, void *data, uint64_t count, cdp_dtype dtype) {
+CDP__PRIVATE cdp_status cdp__nccl_hook_gather(
+    cdp_request *op, void *data, uint64_t count, cdp_dtype dtype) {
     op->kind = CDP_COLL_ALLGATHER;
     op->out = data;
     op->count = count;
@@ -2192,37 +2759,54 @@ CDP__COLD cdp_status cdp__nccl_hook_gather(cdp_request *op, void *data, uint64_t
     return CDP_PENDING;
 }
 
-/* Top-k: the k-th largest magnitude, 8 bits at a time, each block of threads with counts of its own. */
-CDP__COLD void cdp__nccl_hook_limit(cdp__nccl *b, cdp_status *st, float *x, unsigned long long n, uint32_t k, uint32_t *state, uint32_t *counts) {
+/* Top-k: the k-th largest magnitude, 8 bits at a time, each block of threads with counts of its
+   own. */
+CDP__PRIVATE void cdp__nccl_hook_limit(cdp__nccl *b, cdp_status *st, float *x, unsigned long long n,
+    uint32_t k, uint32_t *state, uint32_t *counts) {
     static const int tops[4] = {31, 23, 15, 7}, shifts[4] = {23, 15, 7, 0};
     uint32_t i, copies = (uint32_t)cdp__min(cdp__nccl_blocks(n), 128);
     void *a[6];
-    a[0] = &state, a[1] = &k;
+    a[0] = &state;
+    a[1] = &k;
     cdp__nccl_step(b, st, CDP__NK_BEGIN, 1, a);
     for (i = 0; i < 4; ++i) {
         int top = tops[i], shift = shifts[i];
         cdp__nccl_step_zero(b, st, counts, copies * 1024);
-        a[0] = &x, a[1] = &n, a[2] = &state, a[3] = &counts, a[4] = &top, a[5] = &shift;
+        a[0] = &x;
+        a[1] = &n;
+        a[2] = &state;
+        a[3] = &counts;
+        a[4] = &top;
+        a[5] = &shift;
         cdp__nccl_step(b, st, CDP__NK_COUNTS, (uint64_t)copies * CDP__NCCL_THREADS, a);
-        a[0] = &counts, a[1] = &copies;
+        a[0] = &counts;
+        a[1] = &copies;
         cdp__nccl_step(b, st, CDP__NK_SUM, 256, a);
-        a[0] = &counts, a[1] = &state, a[2] = &shift;
+        a[0] = &counts;
+        a[1] = &state;
+        a[2] = &shift;
         cdp__nccl_step(b, st, CDP__NK_PICK, 1, a);
     }
 }
 
 /* Scratch: (index, value) pairs of all ranks, then what finding them needs. */
-CDP__COLD cdp_status cdp__nccl_hook_topk(cdp__nccl_hook *h, cdp__nccl_slot *s, cdp_bucket *bucket, float *x, uint32_t stage, cdp_request *op) {
+CDP__PRIVATE cdp_status cdp__nccl_hook_topk(cdp__nccl_hook *h, cdp__nccl_slot *s,
+    cdp_bucket *bucket, float *x, uint32_t stage, cdp_request *op) {
     cdp__nccl *b = h->b;
     const uint64_t world = b->size;
-    unsigned long long n = bucket->count, k = cdp__min(n, (uint64_t)((double)n / h->desc.ratio) + 1);
+    unsigned long long n = bucket->count,
+                       k = cdp__min(n, (uint64_t)((double)n / h->desc.ratio) + 1);
     uint32_t *pairs, *own, *state, *counts, *parts, *groups;
     float *error;
     int add = !h->desc.no_error_feedback;
     uint32_t r;
     void *a[7];
-    cdp_status st = n >> 32 ? cdp__fail(CDP_ERR_UNSUPPORTED, "top-k: a bucket has more than 2^32 values; make bucket_bytes smaller") : cdp__nccl_room_for(h, &s->error, n * 4, true);
-    if (st == CDP_OK) st = cdp__nccl_room_for(h, &h->scratch, world * k * 8 + (4 + 128 * 256 + 2 * 16384 + 2 * 128) * 4, false);
+    cdp_status st = n >> 32 ? cdp__fail(CDP_ERR_UNSUPPORTED,
+                        "top-k: a bucket has more than 2^32 values; make bucket_bytes smaller")
+                            : cdp__nccl_room_for(h, &s->error, n * 4, true);
+    if (st == CDP_OK)
+        st = cdp__nccl_room_for(
+            h, &h->scratch, world * k * 8 + (4 + 128 * 256 + 2 * 16384 + 2 * 128) * 4, false);
     if (st != CDP_OK) return st;
     error = (float *)s->error.data;
     pairs = (uint32_t *)h->scratch.data;
@@ -2231,22 +2815,39 @@ CDP__COLD cdp_status cdp__nccl_hook_topk(cdp__nccl_hook *h, cdp__nccl_slot *s, c
     counts = state + 4;
     parts = counts + 128 * 256;
     groups = parts + 2 * 16384;
-    a[0] = &x, a[1] = &error, a[2] = &n, a[3] = &add;
+    a[0] = &x;
+    a[1] = &error;
+    a[2] = &n;
+    a[3] = &add;
     if (!stage) {
         cdp__nccl_step(b, &st, CDP__NK_FEED, n, a);
         cdp__nccl_hook_limit(b, &st, x, n, (uint32_t)(k - 1), state, counts);
-        a[0] = &x, a[1] = &n, a[2] = &state, a[3] = &parts;
+        a[0] = &x;
+        a[1] = &n;
+        a[2] = &state;
+        a[3] = &parts;
         cdp__nccl_step(b, &st, CDP__NK_PARTS, 16384, a);
-        a[0] = &parts, a[1] = &groups;
+        a[0] = &parts;
+        a[1] = &groups;
         cdp__nccl_step(b, &st, CDP__NK_GROUPS, 128, a);
-        a[0] = &x, a[1] = &error, a[2] = &n, a[3] = &state, a[4] = &parts, a[5] = &groups, a[6] = &own;
+        a[0] = &x;
+        a[1] = &error;
+        a[2] = &n;
+        a[3] = &state;
+        a[4] = &parts;
+        a[5] = &groups;
+        a[6] = &own;
         cdp__nccl_step(b, &st, CDP__NK_WRITE, 16384, a);
         return st == CDP_OK ? cdp__nccl_hook_gather(op, pairs, 2 * k, CDP_DTYPE_U32) : st;
     }
     cdp__nccl_step_zero(b, &st, x, n * 4);
-    for (r = 0; r < world; ++r) { /* one rank after the other: then no two threads add to one number */
+    /* one rank after the other: then no two threads add to one number */
+    for (r = 0; r < world; ++r) {
         own = pairs + r * k * 2;
-        a[0] = &x, a[1] = &n, a[2] = &own, a[3] = &k;
+        a[0] = &x;
+        a[1] = &n;
+        a[2] = &own;
+        a[3] = &k;
         cdp__nccl_step(b, &st, CDP__NK_ADD, k, a);
     }
     cdp__nccl_step_divide(b, &st, x, n, bucket->divisor);
@@ -2254,15 +2855,18 @@ CDP__COLD cdp_status cdp__nccl_hook_topk(cdp__nccl_hook *h, cdp__nccl_slot *s, c
 }
 
 /* Scratch: ranges of all ranks, bytes of all ranks, what finding the range needs. */
-CDP__COLD cdp_status cdp__nccl_hook_quantize(cdp__nccl_hook *h, cdp_bucket *bucket, float *x, uint32_t stage, cdp_request *op) {
+CDP__PRIVATE cdp_status cdp__nccl_hook_quantize(
+    cdp__nccl_hook *h, cdp_bucket *bucket, float *x, uint32_t stage, cdp_request *op) {
     const bool channel = h->desc.kind == CDP_HOOK_QUANTIZE_CHANNEL;
     cdp__nccl *b = h->b;
-    unsigned long long n = bucket->count, row = channel ? 512 : n, rows = channel ? n / 512 + 1 : 1, padded = rows * row, parts = channel ? 32 : 4096;
+    unsigned long long n = bucket->count, row = channel ? 512 : n, rows = channel ? n / 512 + 1 : 1,
+                       padded = rows * row, parts = channel ? 32 : 4096;
     uint32_t world = b->size;
     float *found, *ranges, *mine, by = (float)bucket->divisor;
     uint8_t *q, *own;
     void *a[9];
-    cdp_status st = cdp__nccl_room_for(h, &h->scratch, rows * parts * 8 + world * (rows * 8 + padded), false);
+    cdp_status st =
+        cdp__nccl_room_for(h, &h->scratch, rows * parts * 8 + world * (rows * 8 + padded), false);
     if (st != CDP_OK) return st;
     found = (float *)h->scratch.data;
     ranges = found + 2 * rows * parts;
@@ -2270,31 +2874,53 @@ CDP__COLD cdp_status cdp__nccl_hook_quantize(cdp__nccl_hook *h, cdp_bucket *buck
     q = (uint8_t *)(ranges + world * rows * 2);
     own = q + b->rank * padded;
     if (stage == 0) {
-        a[0] = &x, a[1] = &n, a[2] = &row, a[3] = &rows, a[4] = &parts, a[5] = &found;
+        a[0] = &x;
+        a[1] = &n;
+        a[2] = &row;
+        a[3] = &rows;
+        a[4] = &parts;
+        a[5] = &found;
         cdp__nccl_step(b, &st, CDP__NK_RANGE_PARTS, rows * parts, a);
-        a[0] = &found, a[1] = &rows, a[2] = &parts, a[3] = &mine;
+        a[0] = &found;
+        a[1] = &rows;
+        a[2] = &parts;
+        a[3] = &mine;
         cdp__nccl_step(b, &st, CDP__NK_RANGE, rows, a);
         return st == CDP_OK ? cdp__nccl_hook_gather(op, ranges, rows * 2, CDP_DTYPE_F32) : st;
     }
     if (stage == 1) {
-        a[0] = &x, a[1] = &n, a[2] = &row, a[3] = &mine, a[4] = &own, a[5] = &padded;
+        a[0] = &x;
+        a[1] = &n;
+        a[2] = &row;
+        a[3] = &mine;
+        a[4] = &own;
+        a[5] = &padded;
         cdp__nccl_step(b, &st, CDP__NK_QUANTIZE, padded, a);
         return st == CDP_OK ? cdp__nccl_hook_gather(op, q, padded, CDP_DTYPE_U8) : st;
     }
-    a[0] = &x, a[1] = &n, a[2] = &row, a[3] = &rows, a[4] = &ranges, a[5] = &q, a[6] = &padded, a[7] = &world, a[8] = &by;
+    a[0] = &x;
+    a[1] = &n;
+    a[2] = &row;
+    a[3] = &rows;
+    a[4] = &ranges;
+    a[5] = &q;
+    a[6] = &padded;
+    a[7] = &world;
+    a[8] = &by;
     cdp__nccl_step(b, &st, CDP__NK_DEQUANTIZE, n, a);
     return st;
 }
 
 /* What follows in the stream of `b` comes after what `other` has started. */
-CDP__COLD cdp_status cdp__nccl_behind(cdp__nccl *b, cdp__nccl *other) {
+CDP__PRIVATE cdp_status cdp__nccl_behind(cdp__nccl *b, cdp__nccl *other) {
     cdp__cu_error e = other ? cdp__nc.cudaEventRecord(other->all, other->stream) : (cdp__cu_error)0;
     if (other && e == 0) e = cdp__nc.cudaStreamWaitEvent(b->stream, other->all, 0);
     return e == 0 ? CDP_OK : cdp__nccl_cuda_failed(e, "ordering a stream behind a subgroup's");
 }
 
 /* The mean over bucket->group. */
-CDP__COLD cdp_status cdp__nccl_hook_mean(cdp_bucket *bucket, uint32_t stage, cdp_request *op, cdp_group *group) {
+CDP__PRIVATE cdp_status cdp__nccl_hook_mean(
+    cdp_bucket *bucket, uint32_t stage, cdp_request *op, cdp_group *group) {
     if (stage) return CDP_OK;
     op->kind = CDP_COLL_ALLREDUCE;
     op->count = bucket->count;
@@ -2306,13 +2932,18 @@ CDP__COLD cdp_status cdp__nccl_hook_mean(cdp_bucket *bucket, uint32_t stage, cdp
     return CDP_PENDING;
 }
 
-CDP__COLD cdp_status cdp__nccl_hook_half(cdp__nccl_hook *h, cdp_bucket *bucket, uint32_t stage, cdp_request *op) {
+CDP__PRIVATE cdp_status cdp__nccl_hook_half(
+    cdp__nccl_hook *h, cdp_bucket *bucket, uint32_t stage, cdp_request *op) {
     const cdp_dtype to = h->desc.kind == CDP_HOOK_FP16 ? CDP_DTYPE_F16 : CDP_DTYPE_BF16;
     cdp_status st;
     if (bucket->dtype == to) return cdp__nccl_hook_mean(bucket, stage, op, NULL);
-    if (stage) return cdp__nccl_cast(h->b, to, h->scratch.data, bucket->dtype, bucket->data, bucket->count, 1, h->b->stream);
+    if (stage)
+        return cdp__nccl_cast(
+            h->b, to, h->scratch.data, bucket->dtype, bucket->data, bucket->count, 1, h->b->stream);
     st = cdp__nccl_room_for(h, &h->scratch, bucket->count * 2, false);
-    if (st == CDP_OK) st = cdp__nccl_cast(h->b, bucket->dtype, bucket->data, to, h->scratch.data, bucket->count, 1 / bucket->divisor, h->b->stream);
+    if (st == CDP_OK)
+        st = cdp__nccl_cast(h->b, bucket->dtype, bucket->data, to, h->scratch.data, bucket->count,
+            1 / bucket->divisor, h->b->stream);
     op->kind = CDP_COLL_ALLREDUCE;
     op->count = bucket->count;
     op->out = h->scratch.data;
@@ -2322,17 +2953,24 @@ CDP__COLD cdp_status cdp__nccl_hook_half(cdp__nccl_hook *h, cdp_bucket *bucket, 
 }
 
 /* The compressing ones compute in f32: other dtypes through a copy. */
-CDP__COLD cdp_status cdp__nccl_hook_compress(cdp__nccl_hook *h, cdp__nccl_slot *s, cdp_bucket *bucket, uint32_t stage, cdp_request *op) {
+CDP__PRIVATE cdp_status cdp__nccl_hook_compress(
+    cdp__nccl_hook *h, cdp__nccl_slot *s, cdp_bucket *bucket, uint32_t stage, cdp_request *op) {
     const bool copy = bucket->dtype != CDP_DTYPE_F32;
     cdp_status st = copy ? cdp__nccl_room_for(h, &h->wide, bucket->count * 4, false) : CDP_OK;
     float *x = (float *)(copy ? h->wide.data : bucket->data);
-    if (st == CDP_OK && copy && !stage) st = cdp__nccl_cast(h->b, bucket->dtype, bucket->data, CDP_DTYPE_F32, x, bucket->count, 1, h->b->stream);
+    if (st == CDP_OK && copy && !stage)
+        st = cdp__nccl_cast(
+            h->b, bucket->dtype, bucket->data, CDP_DTYPE_F32, x, bucket->count, 1, h->b->stream);
     if (st != CDP_OK || !bucket->count) return st;
-    st = h->desc.kind == CDP_HOOK_TOPK ? cdp__nccl_hook_topk(h, s, bucket, x, stage, op) : cdp__nccl_hook_quantize(h, bucket, x, stage, op);
-    return st == CDP_OK && copy ? cdp__nccl_cast(h->b, CDP_DTYPE_F32, x, bucket->dtype, bucket->data, bucket->count, 1, h->b->stream) : st;
+    st = h->desc.kind == CDP_HOOK_TOPK ? cdp__nccl_hook_topk(h, s, bucket, x, stage, op)
+                                       : cdp__nccl_hook_quantize(h, bucket, x, stage, op);
+    return st == CDP_OK && copy ? cdp__nccl_cast(
+               h->b, CDP_DTYPE_F32, x, bucket->dtype, bucket->data, bucket->count, 1, h->b->stream)
+                                : st;
 }
 
-CDP__COLD cdp_status cdp__nccl_hook_stage(void *self, cdp_bucket *bucket, uint32_t stage, cdp_request *op) {
+CDP__PRIVATE cdp_status cdp__nccl_hook_stage(
+    void *self, cdp_bucket *bucket, uint32_t stage, cdp_request *op) {
     cdp__nccl_hook *h = (cdp__nccl_hook *)self;
     cdp__nccl_slot *s = cdp__nccl_slot_of(h, bucket->bucket_count, bucket->index);
     const cdp_hook_kind kind = h->desc.kind;
@@ -2344,16 +2982,23 @@ CDP__COLD cdp_status cdp__nccl_hook_stage(void *self, cdp_bucket *bucket, uint32
     if (kind == CDP_HOOK_NOOP) return CDP_OK;
     where = cdp__nccl_owns(h->b, bucket->data);
     if (where < 0) return (cdp_status)where;
-    if (where != 1) return cdp__fail(CDP_ERR_INVALID, "a hook of cdp_nccl_hook_create is for parameters in device memory; use cdp_hook_create");
+    if (where != 1)
+        return cdp__fail(CDP_ERR_INVALID,
+            "a hook of cdp_nccl_hook_create is for parameters in device memory; use "
+            "cdp_hook_create");
     if (kind == CDP_HOOK_ALLREDUCE || s->plain) return cdp__nccl_hook_mean(bucket, stage, op, NULL);
-    if (kind == CDP_HOOK_POST_LOCAL_SGD && stage && h->desc.subgroup) return cdp__nccl_behind(h->b, cdp__nccl_of(h->desc.subgroup));
-    if (kind == CDP_HOOK_POST_LOCAL_SGD) return h->desc.subgroup ? cdp__nccl_hook_mean(bucket, stage, op, h->desc.subgroup) : CDP_OK;
+    if (kind == CDP_HOOK_POST_LOCAL_SGD && stage && h->desc.subgroup)
+        return cdp__nccl_behind(h->b, cdp__nccl_of(h->desc.subgroup));
+    if (kind == CDP_HOOK_POST_LOCAL_SGD)
+        return h->desc.subgroup ? cdp__nccl_hook_mean(bucket, stage, op, h->desc.subgroup) : CDP_OK;
     st = stage ? CDP_OK : cdp__nccl_after_caller(h->b);
     if (st != CDP_OK) return st;
-    return kind == CDP_HOOK_FP16 || kind == CDP_HOOK_BF16 ? cdp__nccl_hook_half(h, bucket, stage, op) : cdp__nccl_hook_compress(h, s, bucket, stage, op);
+    return kind == CDP_HOOK_FP16 || kind == CDP_HOOK_BF16
+        ? cdp__nccl_hook_half(h, bucket, stage, op)
+        : cdp__nccl_hook_compress(h, s, bucket, stage, op);
 }
 
-CDP__COLD void cdp__nccl_hook_destroy(void *self) {
+CDP__PRIVATE void cdp__nccl_hook_destroy(void *self) {
     cdp__nccl_hook *h = (cdp__nccl_hook *)self;
     const bool there = cdp__nccl_of(h->group) == h->b;
     uint32_t i;
@@ -2367,17 +3012,22 @@ CDP__COLD void cdp__nccl_hook_destroy(void *self) {
     cdp__free(h->os, h);
 }
 
-CDP__COLD double cdp__nccl_hook_error_norm(void *self) {
+CDP__PRIVATE double cdp__nccl_hook_error_norm(void *self) {
     const cdp__nccl_hook *h = (const cdp__nccl_hook *)self;
     double sum = 0, one = 0;
     uint32_t i;
     for (i = 0; i < h->slot_count; ++i)
-        if (h->slots[i].error.data && cdp__nccl_sum_squares(h->b, CDP_DTYPE_F32, h->slots[i].error.data, h->slots[i].error.bytes / 4, &one) == CDP_OK) sum += one;
+        if (h->slots[i].error.data
+            && cdp__nccl_sum_squares(
+                   h->b, CDP_DTYPE_F32, h->slots[i].error.data, h->slots[i].error.bytes / 4, &one)
+                == CDP_OK)
+            sum += one;
     return cdp__sqrt(sum);
 }
 
-/* The same hook for the processor's memory, to save and to load with: what it remembers is brought here, or from here. */
-CDP__COLD cdp__hook *cdp__nccl_hook_twin(cdp__nccl_hook *h, bool with_slots) {
+/* The same hook for the processor's memory, to save and to load with: what it remembers is
+   brought here, or from here. */
+CDP__PRIVATE cdp__hook *cdp__nccl_hook_twin(cdp__nccl_hook *h, bool with_slots) {
     cdp_hook made;
     cdp__hook *twin;
     cdp__nccl_slot *s;
@@ -2389,8 +3039,16 @@ CDP__COLD cdp__hook *cdp__nccl_hook_twin(cdp__nccl_hook *h, bool with_slots) {
     if (!cdp__hook_slot(twin, h->slot_count, 0)) goto failed;
     for (i = 0; i < h->slot_count; ++i) {
         s = &h->slots[i];
-        if (s->error.data && (!cdp__hook_memory(twin, &twin->slots[i].error, &twin->slots[i].error_bytes, s->error.bytes) || cdp__nccl_copy(h->b, twin->slots[i].error, s->error.data, s->error.bytes) != CDP_OK)) goto failed;
-        if (s->q.data && (!cdp__hook_memory(twin, &twin->slots[i].q, &twin->slots[i].q_bytes, s->q.bytes) || cdp__nccl_copy(h->b, twin->slots[i].q, s->q.data, s->q.bytes) != CDP_OK)) goto failed;
+        if (s->error.data
+            && (!cdp__hook_memory(
+                    twin, &twin->slots[i].error, &twin->slots[i].error_bytes, s->error.bytes)
+                || cdp__nccl_copy(h->b, twin->slots[i].error, s->error.data, s->error.bytes)
+                    != CDP_OK))
+            goto failed;
+        if (s->q.data
+            && (!cdp__hook_memory(twin, &twin->slots[i].q, &twin->slots[i].q_bytes, s->q.bytes)
+                || cdp__nccl_copy(h->b, twin->slots[i].q, s->q.data, s->q.bytes) != CDP_OK))
+            goto failed;
     }
     return twin;
 failed:
@@ -2398,44 +3056,58 @@ failed:
     return NULL;
 }
 
-CDP__COLD uint64_t cdp__nccl_hook_save(void *self, void *bytes, uint64_t room) {
+CDP__PRIVATE uint64_t cdp__nccl_hook_save(void *self, void *bytes, uint64_t room) {
     cdp__hook *twin = cdp__nccl_hook_twin((cdp__nccl_hook *)self, true);
     const uint64_t n = twin ? cdp__hook_save(twin, bytes, room) : 0;
     if (twin) cdp__hook_drop(twin);
     return n;
 }
 
-CDP__COLD cdp_status cdp__nccl_hook_load(void *self, const void *bytes, uint64_t count) {
+CDP__PRIVATE cdp_status cdp__nccl_hook_load(void *self, const void *bytes, uint64_t count) {
     cdp__nccl_hook *h = (cdp__nccl_hook *)self;
     cdp__hook *twin = cdp__nccl_hook_twin(h, false);
     cdp_status st = twin ? cdp__hook_load(twin, bytes, count) : cdp_last_error()->status;
     uint32_t i;
-    if (st == CDP_OK && twin->slot_count && !cdp__nccl_slot_of(h, twin->slot_count, 0)) st = cdp_last_error()->status;
+    if (st == CDP_OK && twin->slot_count && !cdp__nccl_slot_of(h, twin->slot_count, 0))
+        st = cdp_last_error()->status;
     for (i = 0; st == CDP_OK && i < twin->slot_count; ++i) {
         const cdp__slot *from = &twin->slots[i];
         cdp__nccl_slot *s = &h->slots[i];
         if (from->error_bytes) st = cdp__nccl_room_for(h, &s->error, from->error_bytes, false);
-        if (st == CDP_OK && from->error_bytes) st = cdp__nccl_copy(h->b, s->error.data, from->error, from->error_bytes);
+        if (st == CDP_OK && from->error_bytes)
+            st = cdp__nccl_copy(h->b, s->error.data, from->error, from->error_bytes);
         if (st == CDP_OK && from->q_bytes) st = cdp__nccl_room_for(h, &s->q, from->q_bytes, false);
-        if (st == CDP_OK && from->q_bytes) st = cdp__nccl_copy(h->b, s->q.data, from->q, from->q_bytes);
+        if (st == CDP_OK && from->q_bytes)
+            st = cdp__nccl_copy(h->b, s->q.data, from->q, from->q_bytes);
     }
     if (st == CDP_OK) h->step = twin->step;
     if (twin) cdp__hook_drop(twin);
     return st;
 }
 
-CDP_API cdp_status cdp_nccl_hook_create(cdp_group *group, const cdp_hook_desc *desc, cdp_hook *out) {
+CDP_API cdp_status cdp_nccl_hook_create(
+    cdp_group *group, const cdp_hook_desc *desc, cdp_hook *out) {
     cdp__nccl *b = cdp__nccl_of(group);
     cdp__nccl_hook *h;
     cdp_hook like;
     cdp_status st;
-    if (!out || !desc) return cdp__fail(CDP_ERR_INVALID, "cdp_nccl_hook_create needs a desc and a place for the result");
+    if (!out || !desc)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_nccl_hook_create needs a desc and a place for the result");
     memset(out, 0, sizeof *out);
-    if (!b) return cdp__fail(CDP_ERR_INVALID, "cdp_nccl_hook_create: this group has no communicator; call cdp_nccl_attach first");
+    if (!b)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_nccl_hook_create: this group has no communicator; call cdp_nccl_attach first");
     if (desc->kind == CDP_HOOK_POWERSGD || desc->kind == CDP_HOOK_POWERSGD_BATCHED || desc->inner)
-        return cdp__fail(CDP_ERR_UNSUPPORTED, "cdp_nccl_hook_create: on GPUs there are all hooks but POWERSGD and POWERSGD_BATCHED, and FP16 and BF16 run around no other one");
-    if (desc->subgroup && (!cdp__nccl_of(desc->subgroup) || cdp__nccl_of(desc->subgroup)->device != b->device))
-        return cdp__fail(CDP_ERR_INVALID, "cdp_nccl_hook_create: the subgroup has no communicator on device %d; make it with cdp_group_split, or attach it", b->device);
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_nccl_hook_create: on GPUs there are all hooks but POWERSGD and POWERSGD_BATCHED, "
+            "and FP16 and BF16 run around no other one");
+    if (desc->subgroup
+        && (!cdp__nccl_of(desc->subgroup) || cdp__nccl_of(desc->subgroup)->device != b->device))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_nccl_hook_create: the subgroup has no communicator on device %d; make it with "
+            "cdp_group_split, or attach it",
+            b->device);
     st = cdp_hook_create(desc, &like); /* checks the desc, and knows the defaults */
     if (st != CDP_OK) return st;
     h = (cdp__nccl_hook *)cdp__alloc_zero(b->os, sizeof *h);
@@ -2447,7 +3119,8 @@ CDP_API cdp_status cdp_nccl_hook_create(cdp_group *group, const cdp_hook_desc *d
     h->group = group;
     h->desc.os = b->os;
     if (h->desc.kind == CDP_HOOK_FP16 || h->desc.kind == CDP_HOOK_BF16) st = cdp__nccl_kernels(b);
-    if (h->desc.kind >= CDP_HOOK_POWERSGD && h->desc.kind <= CDP_HOOK_TOPK) st = cdp__nccl_hook_kernels(b);
+    if (h->desc.kind >= CDP_HOOK_POWERSGD && h->desc.kind <= CDP_HOOK_TOPK)
+        st = cdp__nccl_hook_kernels(b);
     if (st != CDP_OK) {
         cdp__free(b->os, h);
         return st;
@@ -2464,7 +3137,6 @@ CDP_API cdp_status cdp_nccl_hook_create(cdp_group *group, const cdp_hook_desc *d
 }
 #endif
 
-CDP__UNHURRIED_END
 #ifdef __cplusplus
 } /* extern "C" */
 #endif

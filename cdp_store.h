@@ -1,4 +1,4 @@
-/*  cdp_store.h - key-value stores through which ranks find each other - v0.1.0
+/*  cdp_store.h - key-value stores through which ranks find each other - v0.2.0
 
     WHAT IT IS
     A store is a small shared map of keys to bytes: rank 0 puts its address there, the others wait for it. Here are five:
@@ -62,6 +62,10 @@
         count arrivals, draw unique numbers               cdp_store_add
         let exactly one rank win                          cdp_store_compare_set(key, "" -> mine), compare the answer
         wait for keys / look whether they are there       cdp_store_wait / cdp_store_check
+        hand values from one rank to the next free one    cdp_store_queue_push, cdp_store_queue_pop
+        see which keys there are                          cdp_store_list_keys
+        wait until all have come                          cdp_store_barrier
+        wait on one thread and set on another             cdp_store_clone
         keep two users of one store apart                 cdp_prefix_store_create
         do without a server, on a file system that is shared   cdp_file_store_create
         bring a store of my own                           cdp_custom_store_create
@@ -101,7 +105,7 @@
 #ifndef CDP_STORE_INCLUDED
 #define CDP_STORE_INCLUDED
 
-#define CDP_STORE_VERSION 100 /* major * 10000 + minor * 100 + patch */
+#define CDP_STORE_VERSION 200 /* major * 10000 + minor * 100 + patch */
 #if CDP_STORE_VERSION != CDP_VERSION
 #error "cdp_store.h and cdp.h are of different versions: copy both from the same release"
 #endif
@@ -110,11 +114,12 @@
 extern "C" {
 #endif
 
-/* ---- >>desc ---------------------------------------------------------------------------------------------------- */
+/* ---- >>desc ---------------------------------------------------------------------------------- */
 
 struct cdp__loop; /* a loop shared by several parts of the library; programs leave it NULL */
 
-#define CDP_STORE_MAX_KEY_BYTES 8192u     /* defaults of the server, and what the clients refuse to exceed */
+/* defaults of the server, and what the clients refuse to exceed */
+#define CDP_STORE_MAX_KEY_BYTES 8192u
 #define CDP_STORE_MAX_VALUE_BYTES 8388608u
 #define CDP_STORE_MAX_LIST 131072u
 
@@ -123,13 +128,15 @@ typedef struct cdp_hash_store_desc {
     uint32_t timeout_ms; /* of calls that are given 0 (default: 300000; CDP_NO_TIMEOUT: never) */
 } cdp_hash_store_desc;
 
-/* A map inside this process. Any thread may use it. A wait needs threads: without them in `os`, waiting for a key that is
-   not there times out at once. `desc` may be NULL. Errors: NOMEM. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_hash_store_create(const cdp_hash_store_desc *desc, cdp_store **out);
+/* A map inside this process. Any thread may use it. A wait needs threads: without them in `os`,
+   waiting for a key that is not there times out at once. `desc` may be NULL. Errors: NOMEM. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_hash_store_create(
+    const cdp_hash_store_desc *desc, cdp_store **out);
 
-/* A view of `inner` in which every key k is `prefix`/k. `inner` must outlive it and is not destroyed with it; prefixes
-   nest. Counts of keys are those of `inner`. Errors: INVALID, NOMEM. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_prefix_store_create(cdp_store *inner, const char *prefix, cdp_store **out);
+/* A view of `inner` in which every key k is `prefix`/k. `inner` must outlive it and is not
+   destroyed with it; prefixes nest. Counts of keys are those of `inner`. Errors: INVALID, NOMEM. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_prefix_store_create(
+    cdp_store *inner, const char *prefix, cdp_store **out);
 
 /* A store of your own in two functions; all operations are made of them, atomically. They are called by one thread at a time,
    must not block for long and must not call the store. Errors: return a negative status after cdp_error_set().
@@ -138,188 +145,323 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_prefix_store_create(cdp_store *inner, cons
        swap   if the key holds `expected` (NULL: is absent), let it hold `desired` (NULL: remove it), in one step as all users of
               the store see it, and return CDP_OK. CDP_PENDING: it does not hold that. */
 typedef struct cdp_custom_store_desc {
-    cdp_status (*get)(void *user, cdp_bytes key, cdp_bytes *value);                                          /* required */
-    cdp_status (*swap)(void *user, cdp_bytes key, const cdp_bytes *expected, const cdp_bytes *desired);      /* required */
-    cdp_status (*num_keys)(void *user, int64_t *count); /* (default: cdp_store_num_keys is UNSUPPORTED)           */
-    void (*destroy)(void *user);                        /* by cdp_store_destroy (default: nothing)                */
-    void *user;                                         /* first argument of all of them                          */
-    uint32_t timeout_ms; /* of calls that are given 0 (default: 300000; CDP_NO_TIMEOUT: never)                    */
-    const cdp_os *os;    /* (default: cdp_os_default()); must outlive the store                                   */
+    /* required */
+    cdp_status (*get)(void *user, cdp_bytes key, cdp_bytes *value);
+    /* required */
+    cdp_status (*swap)(
+        void *user, cdp_bytes key, const cdp_bytes *expected, const cdp_bytes *desired);
+    /* (default: cdp_store_num_keys is UNSUPPORTED) */
+    cdp_status (*num_keys)(void *user, int64_t *count);
+    /* by cdp_store_destroy (default: nothing) */
+    void (*destroy)(void *user);
+    /* first argument of all of them */
+    void *user;
+    /* of calls that are given 0 (default: 300000; CDP_NO_TIMEOUT: never) */
+    uint32_t timeout_ms;
+    /* (default: cdp_os_default()); must outlive the store */
+    const cdp_os *os;
 } cdp_custom_store_desc;
 
 /* Whoever waits for a key looks again and again, at most 10 ms apart. Errors: INVALID, NOMEM. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_custom_store_create(const cdp_custom_store_desc *desc, cdp_store **out);
+CDP_MUST_CHECK CDP_API cdp_status cdp_custom_store_create(
+    const cdp_custom_store_desc *desc, cdp_store **out);
 
 #ifndef CDP_NO_FILE_STORE
 typedef struct cdp_file_store_desc {
-    const char *path;    /* required: a file that all users reach, on a file system with flock(); copied; made when absent */
-    uint32_t world_size; /* how many users there are: when so many have left and nobody is left, the file is removed
-                            (default: 0, it stays)                                                                */
-    uint32_t timeout_ms; /* of calls that are given 0 (default: 300000; CDP_NO_TIMEOUT: never)                    */
-    const cdp_os *os;    /* (default: cdp_os_default()); must outlive the store                                   */
+    /* required: a file that all users reach, on a file system with flock(); copied; made when
+       absent */
+    const char *path;
+    /* how many users there are: when so many have left and nobody is left, the file is removed
+       (default: 0, it stays) */
+    uint32_t world_size;
+    /* of calls that are given 0, and of the creation (default: 300000; CDP_NO_TIMEOUT: never) */
+    uint32_t timeout_ms;
+    /* The file is made with mode 0600. One that is a symbolic link, belongs to another user, or may be
+       written by others is refused (INVALID). For folders in which others may put files, as /tmp
+       (default: mode 0644, no check) */
+    bool private_file;
+    /* (default: cdp_os_default()); must outlive the store */
+    const cdp_os *os;
 } cdp_file_store_desc;
 
-/* A store in a file, to which its users append records; torch.distributed.FileStore reads and writes the same file.
-   Users may come and go at any time and be killed at any point: half a record is cut off by whoever comes next. Who was
-   killed has not left, so the file then stays: remove it, or take a new name, before the next run, which would find
-   the old keys in it. The file only grows; append writes the whole value anew. Whoever waits for a key looks again and
+/* A store in a file, to which its users append records; torch.distributed.FileStore reads and
+   writes the same file. Users may come and go at any time and be killed at any point: half a
+   record is cut off by whoever comes next. Who was killed has not left, so the file then stays:
+   remove it, or take a new name, before the next run, which would find the old keys in it. The
+   file only grows; append writes the whole value anew. Whoever waits for a key looks again and
    again, at most 10 ms apart. Keys that count the users are counted by cdp_store_num_keys.
-   Errors: INVALID, NOMEM; IO (the text names file and errno); STORE (the file is no store, or is damaged); TIMEOUT (it
-   is locked all the time: does one of its users stand still?). */
-CDP_MUST_CHECK CDP_API cdp_status cdp_file_store_create(const cdp_file_store_desc *desc, cdp_store **out);
+   Errors: INVALID, NOMEM; IO (the text names file and errno); STORE (the file is no store, or is
+   damaged); TIMEOUT (it is locked all the time: does one of its users stand still?). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_file_store_create(
+    const cdp_file_store_desc *desc, cdp_store **out);
 #endif
 
 typedef struct cdp_tcp_store_desc {
-    const char *host;            /* required: address ("10.0.0.1", "::1", "[fe80::1%2]") or name; copied          */
-    uint16_t port;               /* required                                                                      */
-    const cdp_addr *addrs;       /* or these addresses with their ports, tried in turn; at most 16; copied        */
+    /* required: address ("10.0.0.1", "::1", "[fe80::1%2]") or name; copied */
+    const char *host;
+    /* required */
+    uint16_t port;
+    /* or these addresses with their ports, tried in turn; at most 16; copied */
+    const cdp_addr *addrs;
     uint32_t addr_count;
-    uint32_t timeout_ms;         /* of calls that are given 0 (default: 300000; CDP_NO_TIMEOUT: never)            */
-    uint32_t connect_timeout_ms; /* how long to try to reach the server (default: timeout_ms)                     */
-    const char *will_key;        /* last will: if this client ends without cdp_store_destroy(), the server does   */
-    cdp_bytes will_value;        /*   compare_set(will_key, "" -> will_value). Copied. Only with servers of this
-                                      library; others never hear of it (default: none)                            */
-    uint64_t max_value_bytes;    /* larger answers break the connection (default: CDP_STORE_MAX_VALUE_BYTES)      */
-    const char *job_key;         /* the server's (default: none). Copied as a hash                                */
-    bool count_me;               /* count as one of the workers that a TCPStore of PyTorch, made with a world
-                                    size, waits for                                                               */
-    const cdp_os *os;            /* (default: cdp_os_default()); must outlive the store                           */
-    cdp_logger logger;           /* (default: warnings and errors to stderr)                                      */
-    struct cdp__loop *loop;      /* (default: its own) the loop to run on; must outlive the store                 */
+    /* of calls that are given 0 (default: 300000; CDP_NO_TIMEOUT: never) */
+    uint32_t timeout_ms;
+    /* how long to try to reach the server (default: timeout_ms) */
+    uint32_t connect_timeout_ms;
+    /* last will: if this client ends without cdp_store_destroy(), the server does */
+    const char *will_key;
+    cdp_bytes
+        /* compare_set(will_key, "" -> will_value). Copied. Only with servers of this library;
+           others never hear of it (default: none) */
+        will_value;
+    /* larger values are not sent, and larger answers break the connection; above the default set
+       the server's max_value_bytes, too (default: CDP_STORE_MAX_VALUE_BYTES) */
+    uint64_t max_value_bytes;
+    /* the server's (default: none). Copied as a hash */
+    const char *job_key;
+    /* count as one of the workers that a TCPStore of PyTorch, made with a world size, waits for */
+    bool count_me;
+    /* (default: cdp_os_default()); must outlive the store */
+    const cdp_os *os;
+    /* (default: warnings and errors to stderr) */
+    cdp_logger logger;
+    /* (default: its own) the loop to run on; must outlive the store */
+    struct cdp__loop *loop;
 } cdp_tcp_store_desc;
 
-/* Connect to a store server, waiting for it to appear: a refused connection is tried again, ever more slowly, until the
-   deadline. All addresses of a name are tried in turn. Blocks. Errors: INVALID, NOMEM; TIMEOUT (nobody answers; names
-   the address, the last errno and what to check); STORE (something answers that is no store); MISMATCH (the job keys of both
-   sides do not fit, or this machine is not served without one; the text says what to do). The server may also be PyTorch's, of
-   2.x or 1.13: the dialect is found out. One of 1.13 cannot append (UNSUPPORTED). */
-CDP_MUST_CHECK CDP_API cdp_status cdp_tcp_store_create(const cdp_tcp_store_desc *desc, cdp_store **out);
+/* Connect to a store server, waiting for it to appear: a refused connection is tried again, ever
+   more slowly, until the deadline. All addresses of a name are tried in turn. Blocks. Errors:
+   INVALID, NOMEM; TIMEOUT (nobody answers; names the address, the last errno and what to check);
+   STORE (something answers that is no store); MISMATCH (the job keys of both sides do not fit,
+   or this machine is not served without one; the text says what to do). The server may also be
+   PyTorch's, of 2.x or 1.13: the dialect is found out. One of 1.13 cannot append (UNSUPPORTED). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_tcp_store_create(
+    const cdp_tcp_store_desc *desc, cdp_store **out);
 
 typedef struct cdp_store_server cdp_store_server;
 
 typedef struct cdp_store_server_desc {
-    const char *host;              /* where to listen: address or name; exactly there, "0.0.0.0" for all interfaces,
-                                      "::" for all with IPv6, too, "*" whatever there is (default: 127.0.0.1)     */
-    cdp_addr addr;                 /* or as an address (family 0: use host); its port counts when `port` is 0     */
-    uint16_t port;                 /* (default: 0, any free one; see cdp_store_server_port)                       */
-    bool has_listen_fd;            /* use listen_fd instead: inherited, bound, listening; closed at destroy, and  */
-    int32_t listen_fd;             /*   also when creation fails after its arguments were accepted                */
-    uint64_t max_key_bytes;        /* (default: 8 KiB)                                                            */
-    uint64_t max_value_bytes;      /* (default: 8 MiB)                                                            */
-    uint64_t max_list;             /* keys of one request (default: 131072)                                       */
-    uint64_t max_total_bytes;      /* map and buffers together (default: 1 GiB)                                   */
-    uint64_t max_reply_bytes;      /* answers waiting for one client to read them (default: 64 MiB)               */
-    uint32_t max_clients;          /* (default: 65536)                                                            */
-    uint32_t handshake_timeout_ms; /* a connection that has not said what it wants by then is closed (default: 30000) */
-    const char *job_key;           /* secret that every client must know: text, 16 random characters or more. Clients of
-                                      PyTorch have none and are refused, then (default: none; only processes of this
-                                      machine are served)                                                         */
-    bool trust_network;            /* without a job_key, serve other machines, too: whoever reaches the port can
-                                      read and change everything. For several nodes with PyTorch's clients        */
-    bool no_thread;                /* no thread: it advances in cdp_store_server_poll() only                      */
-    const cdp_os *os;              /* (default: cdp_os_default()); must outlive the server                        */
-    cdp_logger logger;             /* (default: warnings and errors to stderr)                                    */
-    struct cdp__loop *loop;        /* (default: its own, with its own thread when `os` has threads)               */
+    const char
+        /* where to listen: address or name; exactly there, "0.0.0.0" for all interfaces, "::" for
+          all with IPv6, too, "*" whatever there is (default: 127.0.0.1) */
+        *host;
+    /* or as an address (family 0: use host); its port counts when `port` is 0 */
+    cdp_addr addr;
+    /* (default: 0, any free one; see cdp_store_server_port) */
+    uint16_t port;
+    /* use listen_fd instead: inherited, bound, listening; closed at destroy, and */
+    bool has_listen_fd;
+    /* also when creation fails after its arguments were accepted */
+    int32_t listen_fd;
+    /* (default: 8 KiB) */
+    uint64_t max_key_bytes;
+    /* (default: 8 MiB) */
+    uint64_t max_value_bytes;
+    /* keys of one request (default: 131072) */
+    uint64_t max_list;
+    /* map and buffers together (default: 1 GiB) */
+    uint64_t max_total_bytes;
+    /* answers waiting for one client to read them (default: 64 MiB) */
+    uint64_t max_reply_bytes;
+    /* (default: 65536) */
+    uint32_t max_clients;
+    /* a connection that has not said what it wants by then is closed (default: 30000) */
+    uint32_t handshake_timeout_ms;
+    const char *
+        /* secret that every client must know: text, 16 random characters or more. Clients of
+           PyTorch have none and are refused, then (default: none; only processes of this machine
+           are served) */
+        job_key;
+    bool
+        /* without a job_key, serve other machines, too: whoever reaches the port can read and
+           change everything. For several nodes with PyTorch's clients */
+        trust_network;
+    /* no thread: it advances in cdp_store_server_poll() only */
+    bool no_thread;
+    /* (default: cdp_os_default()); must outlive the server */
+    const cdp_os *os;
+    /* (default: warnings and errors to stderr) */
+    cdp_logger logger;
+    /* (default: its own, with its own thread when `os` has threads) */
+    struct cdp__loop *loop;
 } cdp_store_server_desc;
 
-/* Start serving, in both dialects of PyTorch's TCPStore: the current one and that of 1.13. Closed by default: without a
-   job_key only this machine is served, with one only those who prove that they know it, both ways, before a single other byte is
-   looked at (SECURITY in cdp_tcp.h). Who is refused is told why, if it is a client of this library; the log says it, too. Errors: INVALID, NOMEM, IO (the text names address, port and errno; port in use: choose another, or 0). */
-CDP_MUST_CHECK CDP_API cdp_status cdp_store_server_create(const cdp_store_server_desc *desc, cdp_store_server **out);
+/* Start serving, in both dialects of PyTorch's TCPStore: the current one and that of 1.13.
+   Closed by default: without a job_key only this machine is served, with one only those who
+   prove that they know it, both ways, before a single other byte is looked at (SECURITY in
+   cdp_tcp.h). Who is refused is told why, if it is a client of this library; the log says it,
+   too. Errors: INVALID, NOMEM, IO (the text names address, port and errno; port in use: choose
+   another, or 0). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_server_create(
+    const cdp_store_server_desc *desc, cdp_store_server **out);
 
 /* The port it listens on. Any thread. */
 CDP_API uint16_t cdp_store_server_port(const cdp_store_server *server);
 
-/* For a server without a thread: sleep once until somebody wants something or os->now_ns() reaches deadline_ns (0: only
-   look), and serve it. Errors: STATE (it has a thread), NOMEM, IO. */
+/* For a server without a thread: sleep once until somebody wants something or os->now_ns()
+   reaches deadline_ns (0: only look), and serve it. Errors: STATE (it has a thread), NOMEM, IO. */
 CDP_API cdp_status cdp_store_server_poll(cdp_store_server *server, uint64_t deadline_ns);
 
-/* Close. Clients of this library that wait for a key are told that this was on purpose. NULL is allowed. */
+/* Close. Clients of this library that wait for a key are told that this was on purpose. NULL is
+   allowed. */
 CDP_API void cdp_store_server_destroy(cdp_store_server *server);
 
-/* ---- >>store functions ------------------------------------------------------------------------------------------ */
+/* ---- >>store functions ----------------------------------------------------------------------- */
 
-/* For every call: the deadline counts from the call; timeout_ms 0 (and calls without one) means the store's default,
-   CDP_NO_TIMEOUT never. Errors, beside those named: INVALID, NOMEM, TIMEOUT, STORE, STATE; see the top of this file.
+/* For every call: the deadline counts from the call; timeout_ms 0 (and calls without one) means
+   the store's default, CDP_NO_TIMEOUT never. Errors, beside those named: INVALID, NOMEM,
+   TIMEOUT, STORE, STATE; see the top of this file.
 
-   A store is one map, and each call happens in one moment between its begin and its end; a call that failed may happen later,
-   or never. Over TCP a little less is true: set, append and multi_set happen by the end of this client's next call that has
-   an answer (all others), calls with several keys look at one after the other, and a key that is removed while get is on its
+   A store is one map, and each call happens in one moment between its begin and its end; a call
+   that failed may happen later, or never. Over TCP a little less is true: set, append and
+   multi_set happen by the end of this client's next call that has an answer (all others), calls
+   with several keys look at one after the other, and a key that is removed while get is on its
    way may read as empty. */
 
-/* key := value. Over TCP this returns when the bytes are on their way; a later call on the same store sees the value. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_store_set(cdp_store *store, const char *key, const void *value, uint64_t bytes);
+/* key := value. Over TCP this returns when the bytes are on their way; a later call on the same
+   store sees the value. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_set(
+    cdp_store *store, const char *key, const void *value, uint64_t bytes);
 
-/* Wait for the key and read it. *value has one zero byte behind its end; it is the caller's, until cdp_store_free(). */
-CDP_MUST_CHECK CDP_API cdp_status cdp_store_get(cdp_store *store, const char *key, void **value, uint64_t *bytes, uint32_t timeout_ms);
+/* Wait for the key and read it. *value has one zero byte behind its end; it is the caller's,
+   until cdp_store_free(). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_get(
+    cdp_store *store, const char *key, void **value, uint64_t *bytes, uint32_t timeout_ms);
 
-/* The key's value as a decimal number (absent: 0) += delta, wrapping around; *sum (may be NULL) gets the result. A value
-   that is no number: INVALID; but over TCP the server hangs up on this client (STORE). */
-CDP_MUST_CHECK CDP_API cdp_status cdp_store_add(cdp_store *store, const char *key, int64_t delta, int64_t *sum);
+/* The key's value as a decimal number (absent: 0) += delta, wrapping around; *sum (may be NULL)
+   gets the result. A value that is no number: INVALID; but over TCP the server hangs up on this
+   client (STORE). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_add(
+    cdp_store *store, const char *key, int64_t delta, int64_t *sum);
 
-/* If the key holds `expected` (or is absent and `expected` is empty), set it to `desired`. *value gets what it holds
-   afterwards - or `expected`, when the key is absent and something was expected. Free it with cdp_store_free(). */
-CDP_MUST_CHECK CDP_API cdp_status cdp_store_compare_set(cdp_store *store, const char *key, const void *expected, uint64_t expected_bytes,
-                                                        const void *desired, uint64_t desired_bytes, void **value, uint64_t *bytes);
+/* If the key holds `expected` (or is absent and `expected` is empty), set it to `desired`.
+   *value gets what it holds afterwards - or `expected`, when the key is absent and something was
+   expected. Free it with cdp_store_free(). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_compare_set(cdp_store *store, const char *key,
+    const void *expected, uint64_t expected_bytes, const void *desired, uint64_t desired_bytes,
+    void **value, uint64_t *bytes);
 
 /* Until every key has been there. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_store_wait(cdp_store *store, const char *const *keys, uint32_t count, uint32_t timeout_ms);
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_wait(
+    cdp_store *store, const char *const *keys, uint32_t count, uint32_t timeout_ms);
 
 /* Whether every key is there now. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_store_check(cdp_store *store, const char *const *keys, uint32_t count, bool *all_there);
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_check(
+    cdp_store *store, const char *const *keys, uint32_t count, bool *all_there);
 
 /* *was_there may be NULL. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_store_delete(cdp_store *store, const char *key, bool *was_there);
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_delete(
+    cdp_store *store, const char *key, bool *was_there);
 
 /* All keys of the whole store, also those under other prefixes. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_num_keys(cdp_store *store, int64_t *count);
 
 /* key += value; an absent key counts as empty. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_store_append(cdp_store *store, const char *key, const void *value, uint64_t bytes);
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_append(
+    cdp_store *store, const char *key, const void *value, uint64_t bytes);
 
-/* Wait for all keys and read them: values[0 .. count - 1] point into *memory, each with a zero byte behind its end. Free
-   *memory with cdp_store_free(). */
-CDP_MUST_CHECK CDP_API cdp_status cdp_store_multi_get(cdp_store *store, const char *const *keys, uint32_t count, cdp_bytes *values,
-                                                      void **memory, uint32_t timeout_ms);
+/* All keys of the store that begin with its prefix, without it: keys[0 .. *count - 1], in any order,
+   each with a zero byte behind its end. Keys that are set or removed meanwhile may be missing. Free
+   *keys, which is one block, with cdp_store_free(). Errors: UNSUPPORTED (custom stores, and servers
+   of PyTorch 1.13). Servers of PyTorch 2.x that are too old for it close the connection: STORE. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_list_keys(
+    cdp_store *store, cdp_bytes **keys, uint64_t *count);
+
+/* Queues: first in, first out. A queue has a name of its own, which is no key: it is neither
+   counted nor listed nor deleted with keys, but cdp_store_wait and cdp_store_check of that name see
+   whether the queue holds something. Do not set an ordinary value under the same name. Errors:
+   UNSUPPORTED (file and custom stores, servers of PyTorch 1.13). */
+
+/* Put a value behind the others of a queue, which needs no making. Wakes one waiting client. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_queue_push(
+    cdp_store *store, const char *key, const void *value, uint64_t bytes);
+
+/* Wait until the queue holds something, and remove its first value; *value as of cdp_store_get. Over
+   TCP, a value whose answer is lost with the connection, or at the deadline, is lost. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_queue_pop(
+    cdp_store *store, const char *key, void **value, uint64_t *bytes, uint32_t timeout_ms);
+
+/* The same without waiting: *value is NULL when the queue is empty. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_queue_try_pop(
+    cdp_store *store, const char *key, void **value, uint64_t *bytes);
+
+/* How many values the queue holds. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_queue_len(
+    cdp_store *store, const char *key, int64_t *count);
+
+/* Wait until `count` callers, this one included, have come to the barrier `key`. The key counts them
+   and is not reset: take a fresh key each time. A caller that times out stays counted. Errors:
+   UNSUPPORTED (servers of PyTorch 1.13). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_barrier(
+    cdp_store *store, const char *key, uint32_t count, uint32_t timeout_ms);
+
+/* A second connection to the server of a TCP store, or of a prefix store on one: a wait on one does
+   not delay the calls on the other. It has no last will. Blocks
+   until it is connected, at most the store's timeout. Destroy it with cdp_store_destroy(). Errors:
+   as cdp_tcp_store_create(); UNSUPPORTED (hash, file and custom stores serve any number of threads
+   at a time and need no clone). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_clone(cdp_store *store, cdp_store **out);
+
+/* Wait for all keys and read them: values[0 .. count - 1] point into *memory, each with a zero
+   byte behind its end. Free *memory with cdp_store_free(). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_multi_get(cdp_store *store, const char *const *keys,
+    uint32_t count, cdp_bytes *values, void **memory, uint32_t timeout_ms);
 
 /* keys[i] := values[i]; others may see some of them before the rest. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_store_multi_set(cdp_store *store, const char *const *keys, const cdp_bytes *values, uint32_t count);
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_multi_set(
+    cdp_store *store, const char *const *keys, const cdp_bytes *values, uint32_t count);
 
-/* The time that calls have which are given 0, and those that take none (CDP_NO_TIMEOUT: no limit; 0: 300000). It belongs to
-   the store inside of prefix stores, and so to all of its prefixes. Not while another thread uses the store. */
+/* The time that calls have which are given 0, and those that take none (CDP_NO_TIMEOUT: no
+   limit; 0: 300000). It belongs to the store inside of prefix stores, and so to all of its
+   prefixes. Not while another thread uses the store. */
 CDP_API void cdp_store_set_timeout(cdp_store *store, uint32_t timeout_ms);
 CDP_API uint32_t cdp_store_timeout(const cdp_store *store); /* 0 for NULL */
 
 /* Give back what a call returned. NULL is allowed. */
 CDP_API void cdp_store_free(cdp_store *store, void *memory);
 
-/* End a store: local, returns within about 100 ms. Not while another thread uses it. NULL is allowed. */
+/* End a store: local, returns within about 100 ms. Not while another thread uses it. NULL is
+   allowed. */
 CDP_API void cdp_store_destroy(cdp_store *store);
 
-/* The general form: start `request`, wait, and at the deadline cancel it and return TIMEOUT. The functions above are
-   short for this one. Results are freed with cdp_store_request_free(). */
-CDP_MUST_CHECK CDP_API cdp_status cdp_store_run(cdp_store *store, cdp_store_request *request, uint32_t timeout_ms);
+/* The general form: start `request`, wait, and at the deadline cancel it and return TIMEOUT. The
+   functions above are short for this one. Results are freed with cdp_store_request_free(). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_run(
+    cdp_store *store, cdp_store_request *request, uint32_t timeout_ms);
 
-/* Free the results of a request that is done. For those who write stores: `results` is one block from os->alloc, and so
-   is each results[i].data. For those who start requests themselves: where several threads share a client, a request can
-   be done just before it is cancelled; its status then is CDP_OK, and it may have results to free. The status of a
-   prefix store's request changes in start(), wait() and cancel() only. */
+/* Free the results of a request that is done. For those who write stores: `results` is one block
+   from os->alloc, and so is each results[i].data. For those who start requests themselves: where
+   several threads share a client, a request can be done just before it is cancelled; its status
+   then is CDP_OK, and it may have results to free. The status of a prefix store's request
+   changes in start(), wait() and cancel() only. */
 CDP_API void cdp_store_request_free(cdp_store *store, cdp_store_request *request);
 
 #ifdef __cplusplus
 } /* extern "C" */
-inline cdp_status cdp_hash_store_create(const cdp_hash_store_desc &desc, cdp_store **out) { return cdp_hash_store_create(&desc, out); }
-inline cdp_status cdp_custom_store_create(const cdp_custom_store_desc &desc, cdp_store **out) { return cdp_custom_store_create(&desc, out); }
+inline cdp_status cdp_hash_store_create(const cdp_hash_store_desc &desc, cdp_store **out) {
+    return cdp_hash_store_create(&desc, out);
+}
+inline cdp_status cdp_custom_store_create(const cdp_custom_store_desc &desc, cdp_store **out) {
+    return cdp_custom_store_create(&desc, out);
+}
 #ifndef CDP_NO_FILE_STORE
-inline cdp_status cdp_file_store_create(const cdp_file_store_desc &desc, cdp_store **out) { return cdp_file_store_create(&desc, out); }
+inline cdp_status cdp_file_store_create(const cdp_file_store_desc &desc, cdp_store **out) {
+    return cdp_file_store_create(&desc, out);
+}
 #endif
-inline cdp_status cdp_tcp_store_create(const cdp_tcp_store_desc &desc, cdp_store **out) { return cdp_tcp_store_create(&desc, out); }
-inline cdp_status cdp_store_server_create(const cdp_store_server_desc &desc, cdp_store_server **out) { return cdp_store_server_create(&desc, out); }
+inline cdp_status cdp_tcp_store_create(const cdp_tcp_store_desc &desc, cdp_store **out) {
+    return cdp_tcp_store_create(&desc, out);
+}
+inline cdp_status cdp_store_server_create(
+    const cdp_store_server_desc &desc, cdp_store_server **out) {
+    return cdp_store_server_create(&desc, out);
+}
 #endif
 
 #endif /* CDP_STORE_INCLUDED */
 
-#if (defined(CDP_IMPLEMENTATION) || defined(CDP_STORE_IMPLEMENTATION)) && !defined(CDP_STORE_IMPL_INCLUDED)
+#if (defined(CDP_IMPLEMENTATION) || defined(CDP_STORE_IMPLEMENTATION)) \
+    && !defined(CDP_STORE_IMPL_INCLUDED)
 #define CDP_STORE_IMPL_INCLUDED
 
 #ifndef CDP_NO_FILE_STORE
@@ -331,14 +473,12 @@ inline cdp_status cdp_store_server_create(const cdp_store_server_desc &desc, cdp
 extern "C" {
 #endif
 
-CDP__UNHURRIED_BEGIN
-
-/* ---- >>addr (pure): literal addresses ----------------------------------------------------------------------------- */
+/* ---- >>addr (pure): literal addresses -------------------------------------------------------- */
 
 /* The parsers return the first character behind what they took, or NULL. */
 
 /* No leading zeros: "010" is 8 to some programs and 10 to others. */
-CDP__COLD const char *cdp__addr_decimal(const char *p, uint32_t max, uint32_t *out) {
+CDP__PRIVATE const char *cdp__addr_decimal(const char *p, uint32_t max, uint32_t *out) {
     const char *start = p;
     uint64_t v = 0;
     for (; *p >= '0' && *p <= '9'; ++p) {
@@ -350,7 +490,7 @@ CDP__COLD const char *cdp__addr_decimal(const char *p, uint32_t max, uint32_t *o
     return p;
 }
 
-CDP__COLD const char *cdp__addr_ip4(const char *p, uint8_t *ip) {
+CDP__PRIVATE const char *cdp__addr_ip4(const char *p, uint8_t *ip) {
     uint32_t i, v;
     for (i = 0; i < 4; ++i) {
         if (i && *p++ != '.') return NULL;
@@ -361,15 +501,17 @@ CDP__COLD const char *cdp__addr_ip4(const char *p, uint8_t *ip) {
     return p;
 }
 
-CDP__COLD int32_t cdp__addr_hex(char c) {
+CDP__PRIVATE int32_t cdp__addr_hex(char c) {
     if (c >= '0' && c <= '9') return c - '0';
     if (c >= 'a' && c <= 'f') return c - 'a' + 10;
     if (c >= 'A' && c <= 'F') return c - 'A' + 10;
     return -1;
 }
 
-/* One group of an IPv6 address, or the two that a dotted IPv4 tail stands for. Returns how many bytes in *bytes. */
-CDP__COLD const char *cdp__addr_ip6_group(const char *p, uint8_t *ip, uint32_t room, uint32_t *bytes) {
+/* One group of an IPv6 address, or the two that a dotted IPv4 tail stands for. Returns how many
+   bytes in *bytes. */
+CDP__PRIVATE const char *cdp__addr_ip6_group(
+    const char *p, uint8_t *ip, uint32_t room, uint32_t *bytes) {
     uint32_t v = 0, digits = 0;
     if (room >= 4) {
         const char *q = cdp__addr_ip4(p, ip);
@@ -389,7 +531,7 @@ CDP__COLD const char *cdp__addr_ip6_group(const char *p, uint8_t *ip, uint32_t r
     return p;
 }
 
-CDP__COLD const char *cdp__addr_ip6(const char *p, uint8_t *ip) {
+CDP__PRIVATE const char *cdp__addr_ip6(const char *p, uint8_t *ip) {
     uint8_t got[16];
     uint32_t n = 0, gap = 99, bytes; /* gap: where "::" stands, in bytes; 99: nowhere */
     if (p[0] == ':') {
@@ -418,9 +560,9 @@ CDP__COLD const char *cdp__addr_ip6(const char *p, uint8_t *ip) {
     return p;
 }
 
-/* "1.2.3.4", "1.2.3.4:80", "::1", "[::1]", "[::1]:80", "fe80::1%3". False for everything else, host names and interface
-   names behind % included. Without a port in the text, out->port is 0. */
-CDP__COLD bool cdp__addr_parse(const char *text, cdp_addr *out) {
+/* "1.2.3.4", "1.2.3.4:80", "::1", "[::1]", "[::1]:80", "fe80::1%3". False for everything else,
+   host names and interface names behind % included. Without a port in the text, out->port is 0. */
+CDP__PRIVATE bool cdp__addr_parse(const char *text, cdp_addr *out) {
     const bool bracket = *text == '[';
     uint32_t v = 0;
     const char *p;
@@ -444,10 +586,12 @@ CDP__COLD bool cdp__addr_parse(const char *text, cdp_addr *out) {
     return p && !*p;
 }
 
-CDP__COLD uint32_t cdp__addr_word(const cdp_addr *a, uint32_t i) { return (uint32_t)a->ip[2 * i] << 8 | a->ip[2 * i + 1]; }
+CDP__PRIVATE uint32_t cdp__addr_word(const cdp_addr *a, uint32_t i) {
+    return (uint32_t)a->ip[2 * i] << 8 | a->ip[2 * i + 1];
+}
 
 /* The longest run of two or more zero groups, the first of equals (RFC 5952). */
-CDP__COLD uint32_t cdp__addr_zeros(const cdp_addr *a, uint32_t *length) {
+CDP__PRIVATE uint32_t cdp__addr_zeros(const cdp_addr *a, uint32_t *length) {
     uint32_t i, run = 0, best = 8;
     *length = 1;
     for (i = 0; i < 8; ++i) {
@@ -461,7 +605,7 @@ CDP__COLD uint32_t cdp__addr_zeros(const cdp_addr *a, uint32_t *length) {
 }
 
 /* "1.2.3.4:80" or "[fe80::1%3]:80"; 64 bytes are enough for every address. */
-CDP__COLD void cdp__addr_text(const cdp_addr *a, char *dst, uint64_t size) {
+CDP__PRIVATE void cdp__addr_text(const cdp_addr *a, char *dst, uint64_t size) {
     cdp__text t = {dst, size, 0};
     uint32_t i, run, zeros;
     if (a->family == 4) {
@@ -486,26 +630,50 @@ CDP__COLD void cdp__addr_text(const cdp_addr *a, char *dst, uint64_t size) {
     cdp__text_add(&t, "]:%u", a->port);
 }
 
-/* Whether a connection from `from` to this machine's address `here` comes from this machine itself: over loopback, or from
-   the very address that it goes to, which no other machine can have. */
-CDP__COLD bool cdp__addr_is_here(const cdp_addr *from, const cdp_addr *here) {
-    static const uint8_t mapped[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255}, loopback[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1};
+/* Whether a connection from `from` to this machine's address `here` comes from this machine
+   itself: over loopback, or from the very address that it goes to, which no other machine can
+   have. */
+CDP__PRIVATE bool cdp__addr_is_here(const cdp_addr *from, const cdp_addr *here) {
+    static const uint8_t mapped[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255},
+                         loopback[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1};
     const bool v4_in_v6 = from->family == 6 && memcmp(from->ip, mapped, 12) == 0;
     if ((from->family == 4 || v4_in_v6) && from->ip[v4_in_v6 ? 12 : 0] == 127) return true;
     if (from->family == 6 && memcmp(from->ip, loopback, 16) == 0) return true;
-    return from->family == here->family && memcmp(from->ip, here->ip, from->family == 4 ? 4 : 16) == 0;
+    return from->family == here->family
+        && memcmp(from->ip, here->ip, from->family == 4 ? 4 : 16) == 0;
 }
 
-/* ---- >>wire (pure): requests as bytes ----------------------------------------------------------------------------- */
+/* ---- >>wire (pure): requests as bytes -------------------------------------------------------- */
 
-/* PyTorch's TCPStore protocol: opcode, then fields; integers are little-endian; a string or a value is a 64-bit count and
-   that many bytes. Answers carry no opcode: they come in the order of the requests. It has two dialects: that of 2.x, and the
-   older one of 1.13, without a greeting, with other opcodes and fewer of them. */
+/* PyTorch's TCPStore protocol: opcode, then fields; integers are little-endian; a string or a
+   value is a 64-bit count and that many bytes. Answers carry no opcode: they come in the order
+   of the requests. It has two dialects: that of 2.x, and the older one of 1.13, without a
+   greeting, with other opcodes and fewer of them. */
 typedef enum cdp__cmd {
     CDP__CMD_NONE,
-    CDP__CMD_VALIDATE, CDP__CMD_SET, CDP__CMD_COMPARE_SET, CDP__CMD_GET, CDP__CMD_ADD, CDP__CMD_CHECK, CDP__CMD_WAIT,
-    CDP__CMD_NUM_KEYS, CDP__CMD_DELETE, CDP__CMD_APPEND, CDP__CMD_MULTI_GET, CDP__CMD_MULTI_SET, CDP__CMD_CANCEL_WAIT,
-    CDP__CMD_PING, CDP__CMD_LIST_KEYS, CDP__CMD_BARRIER, CDP__CMD_WILL, CDP__CMD_TRY_GET, CDP__CMD_WATCH, CDP__CMD_KEY,
+    CDP__CMD_VALIDATE,
+    CDP__CMD_SET,
+    CDP__CMD_COMPARE_SET,
+    CDP__CMD_GET,
+    CDP__CMD_ADD,
+    CDP__CMD_CHECK,
+    CDP__CMD_WAIT,
+    CDP__CMD_NUM_KEYS,
+    CDP__CMD_DELETE,
+    CDP__CMD_APPEND,
+    CDP__CMD_MULTI_GET,
+    CDP__CMD_MULTI_SET,
+    CDP__CMD_CANCEL_WAIT,
+    CDP__CMD_PING,
+    CDP__CMD_QUEUE_PUSH,
+    CDP__CMD_QUEUE_POP,
+    CDP__CMD_QUEUE_LEN,
+    CDP__CMD_LIST_KEYS,
+    CDP__CMD_BARRIER,
+    CDP__CMD_LAST_WILL,
+    CDP__CMD_TRY_GET,
+    CDP__CMD_WATCH,
+    CDP__CMD_KEY,
     CDP__CMD_COUNT
 } cdp__cmd;
 
@@ -523,11 +691,16 @@ typedef enum cdp__cmd {
 #define CDP__OP_MULTI_SET 11
 #define CDP__OP_CANCEL_WAIT 12
 #define CDP__OP_PING 13
+#define CDP__OP_QUEUE_PUSH 14
+#define CDP__OP_QUEUE_POP 15
+#define CDP__OP_QUEUE_LEN 16
 #define CDP__OP_LIST_KEYS 17
 #define CDP__OP_BARRIER 18
-#define CDP__OP_WILL 0xC0    /* ours */
-#define CDP__OP_TRY_GET 0xC1 /* ours: a CHECK of one key and, when it is there, a GET, so that reading what is there takes one turn */
-#define CDP__OP_OLD_GET 2    /* of 1.13, whose first eight opcodes are one less */
+#define CDP__OP_LAST_WILL 0xC0 /* ours */
+/* ours: a CHECK of one key and, when it is there, a GET, so that reading what is there takes one
+   turn */
+#define CDP__OP_TRY_GET 0xC1
+#define CDP__OP_OLD_GET 2 /* of 1.13, whose first eight opcodes are one less */
 #define CDP__OP_OLD_CHECK 4
 #define CDP__OP_OLD_NUM_KEYS 6
 
@@ -536,17 +709,19 @@ typedef enum cdp__cmd {
 #define CDP__WIRE_NOT_READY 1
 #define CDP__WIRE_STOP_WAITING 0
 #define CDP__WIRE_CANCELED 1
-#define CDP__WIRE_CLOSING 2 /* ours: the answer to a wait of a server that is being closed in an orderly way */
+/* ours: the answer to a wait of a server that is being closed in an orderly way */
+#define CDP__WIRE_CLOSING 2
 #define CDP__WIRE_WATCH_UPDATED 0
 #define CDP__WIRE_WATCH_CREATED 1
 #define CDP__WIRE_WATCH_DELETED 2
 #define CDP__WIRE_WATCH_BEGINS 3
 
-/* The key by whose presence a client knows a server of this library. Keys of programs begin with a slash. */
-#define CDP__WIRE_OURS "cdp/server"
+/* The key by whose presence a client knows a server of this library. Keys of programs begin with
+   a slash. */
+#define CDP__WIRE_CDP_SERVER "cdp/server"
 
-/* A dialect is a table of these. Fields: k key, v value, i 64-bit integer, u 32-bit integer; a leading * means a 64-bit
-   count and that many repetitions of the rest. */
+/* A dialect is a table of these. Fields: k key, v value, i 64-bit integer, u 32-bit integer; a
+   leading * means a 64-bit count and that many repetitions of the rest. */
 typedef struct cdp__wire_row {
     uint8_t op, cmd;
     const char *fields;
@@ -572,10 +747,11 @@ static const cdp__wire_row cdp__wire_old[] = {
     {0, CDP__CMD_NONE, NULL},
 };
 
-/* Does a conversation that starts with these bytes begin without a greeting? It does when they are no VALIDATE: in the old
-   dialect that would be a SET of a key of a gigabyte. */
-CDP__COLD bool cdp__wire_is_old(const uint8_t *p, uint64_t n) {
-    static const uint8_t validate[5] = {CDP__OP_VALIDATE, CDP__WIRE_MAGIC & 255, CDP__WIRE_MAGIC >> 8 & 255, CDP__WIRE_MAGIC >> 16 & 255, CDP__WIRE_MAGIC >> 24};
+/* Does a conversation that starts with these bytes begin without a greeting? It does when they
+   are no VALIDATE: in the old dialect that would be a SET of a key of a gigabyte. */
+CDP__PRIVATE bool cdp__wire_is_old(const uint8_t *p, uint64_t n) {
+    static const uint8_t validate[5] = {CDP__OP_VALIDATE, CDP__WIRE_MAGIC & 255,
+        CDP__WIRE_MAGIC >> 8 & 255, CDP__WIRE_MAGIC >> 16 & 255, CDP__WIRE_MAGIC >> 24};
     return n && p[0] != 'c' && memcmp(p, validate, (size_t)cdp__min(n, sizeof validate)) != 0;
 }
 
@@ -593,9 +769,12 @@ static const cdp__wire_row cdp__wire_v2[] = {
     {CDP__OP_MULTI_SET, CDP__CMD_MULTI_SET, "*kv"},
     {CDP__OP_CANCEL_WAIT, CDP__CMD_CANCEL_WAIT, ""},
     {CDP__OP_PING, CDP__CMD_PING, "u"},
+    {CDP__OP_QUEUE_PUSH, CDP__CMD_QUEUE_PUSH, "kv"},
+    {CDP__OP_QUEUE_POP, CDP__CMD_QUEUE_POP, "k"},
+    {CDP__OP_QUEUE_LEN, CDP__CMD_QUEUE_LEN, "k"},
     {CDP__OP_LIST_KEYS, CDP__CMD_LIST_KEYS, ""},
     {CDP__OP_BARRIER, CDP__CMD_BARRIER, "ki"},
-    {CDP__OP_WILL, CDP__CMD_WILL, "kv"},
+    {CDP__OP_LAST_WILL, CDP__CMD_LAST_WILL, "kv"},
     {CDP__OP_TRY_GET, CDP__CMD_TRY_GET, "k"},
     {0, CDP__CMD_NONE, NULL},
 };
@@ -604,39 +783,46 @@ typedef struct cdp__wire_limits {
     uint64_t key_bytes, value_bytes, list;
 } cdp__wire_limits;
 
-/* What a parser remembers between two looks: only where it is in a list. Half a field stays with the caller. */
+/* What a parser remembers between two looks: only where it is in a list. Half a field stays with
+   the caller. */
 typedef struct cdp__wire {
     const cdp__wire_row *table;
     const cdp__wire_row *row; /* the list command that is under way, or NULL */
     uint64_t left;            /* its items that are still to come */
 } cdp__wire;
 
-/* A command without a list is one item, first and last at once. A list command is a first item without a key, which
-   tells the count, then one item for each entry. So no command needs memory for more than one entry. */
+/* A command without a list is one item, first and last at once. A list command is a first item
+   without a key, which tells the count, then one item for each entry. So no command needs memory
+   for more than one entry. */
 typedef struct cdp__wire_item {
     cdp__cmd cmd;
     bool first, last;
-    uint64_t count;        /* with `first` of a list */
+    uint64_t count;          /* with `first` of a list */
     cdp_bytes key, value[2]; /* point into the bytes that were looked at; key.data NULL: none */
     uint64_t number;
 } cdp__wire_item;
 
-typedef enum cdp__wire_result { CDP__WIRE_ITEM, CDP__WIRE_MORE, CDP__WIRE_BAD } cdp__wire_result;
+typedef enum cdp__wire_result {
+    CDP__WIRE_ITEM,
+    CDP__WIRE_MORE,
+    CDP__WIRE_BAD
+} cdp__wire_result;
 
-/* A place in the input that runs out. `need` is how many bytes the item takes, as far as it is known. */
+/* A place in the input that runs out. `need` is how many bytes the item takes, as far as it is
+   known. */
 typedef struct cdp__wire_in {
     const uint8_t *p;
     uint64_t n, at, need;
 } cdp__wire_in;
 
-CDP__COLD const uint8_t *cdp__wire_take(cdp__wire_in *in, uint64_t bytes) {
+CDP__PRIVATE const uint8_t *cdp__wire_take(cdp__wire_in *in, uint64_t bytes) {
     in->need = in->at + bytes; /* cannot overflow: bytes was checked against a limit */
     if (in->n < in->need) return NULL;
     in->at += bytes;
     return in->p + in->at - bytes;
 }
 
-CDP__COLD cdp__wire_result cdp__wire_string(cdp__wire_in *in, uint64_t max, cdp_bytes *out) {
+CDP__PRIVATE cdp__wire_result cdp__wire_string(cdp__wire_in *in, uint64_t max, cdp_bytes *out) {
     const uint8_t *p = cdp__wire_take(in, 8);
     if (!p) return CDP__WIRE_MORE;
     out->bytes = cdp__get_u64(p);
@@ -645,7 +831,8 @@ CDP__COLD cdp__wire_result cdp__wire_string(cdp__wire_in *in, uint64_t max, cdp_
     return out->data ? CDP__WIRE_ITEM : CDP__WIRE_MORE;
 }
 
-CDP__COLD cdp__wire_result cdp__wire_fields(cdp__wire_in *in, const char *fields, const cdp__wire_limits *max, cdp__wire_item *out) {
+CDP__PRIVATE cdp__wire_result cdp__wire_fields(
+    cdp__wire_in *in, const char *fields, const cdp__wire_limits *max, cdp__wire_item *out) {
     uint32_t values = 0;
     for (; *fields; ++fields) {
         cdp__wire_result r = CDP__WIRE_ITEM;
@@ -663,14 +850,15 @@ CDP__COLD cdp__wire_result cdp__wire_fields(cdp__wire_in *in, const char *fields
     return CDP__WIRE_ITEM;
 }
 
-CDP__COLD const cdp__wire_row *cdp__wire_find(const cdp__wire_row *table, uint8_t op) {
+CDP__PRIVATE const cdp__wire_row *cdp__wire_find(const cdp__wire_row *table, uint8_t op) {
     for (; table->fields; ++table)
         if (table->op == op) return table;
     return NULL;
 }
 
 /* The start of a command: all of it, or of a list the count. */
-CDP__COLD cdp__wire_result cdp__wire_command(cdp__wire *w, cdp__wire_in *in, const cdp__wire_limits *max, cdp__wire_item *out) {
+CDP__PRIVATE cdp__wire_result cdp__wire_command(
+    cdp__wire *w, cdp__wire_in *in, const cdp__wire_limits *max, cdp__wire_item *out) {
     const uint8_t *p = cdp__wire_take(in, 1);
     const cdp__wire_row *row = p ? cdp__wire_find(w->table, *p) : NULL;
     if (!p) return CDP__WIRE_MORE;
@@ -688,9 +876,11 @@ CDP__COLD cdp__wire_result cdp__wire_command(cdp__wire *w, cdp__wire_in *in, con
     return CDP__WIRE_ITEM;
 }
 
-/* Look at the n bytes that have arrived and not been used. ITEM: *out is the next item and *bytes are used up. MORE: it
-   is not complete; *bytes are needed for the next piece of it. BAD: nothing sensible can follow. */
-CDP__COLD cdp__wire_result cdp__wire_next(cdp__wire *w, const cdp__wire_limits *max, const uint8_t *p, uint64_t n, cdp__wire_item *out, uint64_t *bytes) {
+/* Look at the n bytes that have arrived and not been used. ITEM: *out is the next item and
+   *bytes are used up. MORE: it is not complete; *bytes are needed for the next piece of it. BAD:
+   nothing sensible can follow. */
+CDP__PRIVATE cdp__wire_result cdp__wire_next(cdp__wire *w, const cdp__wire_limits *max,
+    const uint8_t *p, uint64_t n, cdp__wire_item *out, uint64_t *bytes) {
     cdp__wire_in in;
     cdp__wire_result r;
     in.p = p;
@@ -710,12 +900,12 @@ CDP__COLD cdp__wire_result cdp__wire_next(cdp__wire *w, const cdp__wire_limits *
 }
 
 /* Writers: to p, where there must be room; they return what follows. */
-CDP__COLD uint8_t *cdp__wire_put_number(uint8_t *p, uint64_t v) {
+CDP__PRIVATE uint8_t *cdp__wire_put_number(uint8_t *p, uint64_t v) {
     cdp__put_u64(p, v);
     return p + 8;
 }
 
-CDP__COLD uint8_t *cdp__wire_put_string(uint8_t *p, const char *prefix, cdp_bytes s) {
+CDP__PRIVATE uint8_t *cdp__wire_put_string(uint8_t *p, const char *prefix, cdp_bytes s) {
     const size_t prefix_bytes = strlen(prefix);
     p = cdp__wire_put_number(p, prefix_bytes + s.bytes);
     memcpy(p, prefix, prefix_bytes);
@@ -723,41 +913,55 @@ CDP__COLD uint8_t *cdp__wire_put_string(uint8_t *p, const char *prefix, cdp_byte
     return p + prefix_bytes + s.bytes;
 }
 
-/* ---- >>record (pure): what a file store's file is made of --------------------------------------------------------- */
+/* ---- >>record (pure): what a file store's file is made of ------------------------------------ */
 
-/* PyTorch's FileStore: records one behind the other, each a 32-bit length and a key, a 32-bit length and a value, integers
-   little-endian. A later record overrides an earlier one. A program's key k is "/k" in the file, a record of "-/k" removes
-   it; lower-case words that end in a slash count the users. */
-#define CDP__RECORD_MAX_KEY 1048576u /* PyTorch has no limit; a text that is taken for a length is far above this one */
+/* PyTorch's FileStore: records one behind the other, each a 32-bit length and a key, a 32-bit
+   length and a value, integers little-endian. A later record overrides an earlier one. A
+   program's key k is "/k" in the file, a record of "-/k" removes it; lower-case words that end
+   in a slash count the users. */
+/* PyTorch has no limit; a text that is taken for a length is far above this one */
+#define CDP__RECORD_MAX_KEY 1048576u
 
-typedef enum cdp__record_result { CDP__RECORD_WHOLE, CDP__RECORD_MORE, CDP__RECORD_TORN, CDP__RECORD_BAD } cdp__record_result;
+typedef enum cdp__record_result {
+    CDP__RECORD_WHOLE,
+    CDP__RECORD_MORE,
+    CDP__RECORD_TORN,
+    CDP__RECORD_BAD
+} cdp__record_result;
 
 typedef struct cdp__record {
-    cdp_bytes key, value; /* point into the bytes that were looked at; the key of a removal is without its minus */
+    /* point into the bytes that were looked at; the key of a removal is without its minus */
+    cdp_bytes key, value;
     bool removal;
-    uint64_t bytes;       /* how long it is, as far as that is known */
+    uint64_t bytes; /* how long it is, as far as that is known */
 } cdp__record;
 
 /* Whether a key in a file can begin with these n bytes, or be them. */
-CDP__COLD bool cdp__record_key_fits(const uint8_t *p, uint64_t n, bool whole) {
+CDP__PRIVATE bool cdp__record_key_fits(const uint8_t *p, uint64_t n, bool whole) {
     uint64_t i;
     if (!n) return !whole;
     if (*p == '/') return true;
     if (*p == '-') return n == 1 ? !whole : p[1] == '/';
     for (i = 0; i < n; ++i)
-        if (!((p[i] >= 'a' && p[i] <= 'z') || p[i] == '_' || (p[i] == '/' && i && (!whole || i == n - 1)))) return false;
+        if (!((p[i] >= 'a' && p[i] <= 'z') || p[i] == '_'
+                || (p[i] == '/' && i && (!whole || i == n - 1))))
+            return false;
     return !whole || p[n - 1] == '/';
 }
 
-/* Look at the n bytes at p; from there the file has `left` bytes to its end. WHOLE: *out is the record. MORE: look again
-   with out->bytes. TORN: the file ends before the record does. BAD: there is no record here. */
-CDP__COLD cdp__record_result cdp__record_next(const uint8_t *p, uint64_t n, uint64_t left, cdp__record *out) {
+/* Look at the n bytes at p; from there the file has `left` bytes to its end. WHOLE: *out is the
+   record. MORE: look again with out->bytes. TORN: the file ends before the record does. BAD:
+   there is no record here. */
+CDP__PRIVATE cdp__record_result cdp__record_next(
+    const uint8_t *p, uint64_t n, uint64_t left, cdp__record *out) {
     uint64_t key_bytes;
     memset(out, 0, sizeof *out);
     out->bytes = 4;
     if (n >= 4) {
         key_bytes = cdp__get_u32(p);
-        if (key_bytes > CDP__RECORD_MAX_KEY || !cdp__record_key_fits(p + 4, cdp__min(n - 4, key_bytes), n - 4 >= key_bytes)) return CDP__RECORD_BAD;
+        if (key_bytes > CDP__RECORD_MAX_KEY
+            || !cdp__record_key_fits(p + 4, cdp__min(n - 4, key_bytes), n - 4 >= key_bytes))
+            return CDP__RECORD_BAD;
         out->bytes = 8 + key_bytes;
         if (n >= out->bytes) {
             out->removal = p[4] == '-';
@@ -771,19 +975,23 @@ CDP__COLD cdp__record_result cdp__record_next(const uint8_t *p, uint64_t n, uint
     if (out->bytes <= n) return CDP__RECORD_WHOLE;
     if (out->bytes <= left) return CDP__RECORD_MORE;
     if (out->key.data || n == left) return CDP__RECORD_TORN;
-    out->bytes = left; /* the file ends too early, but whether this is a record at all, only its key tells */
+    /* the file ends too early, but whether this is a record at all, only its key tells */
+    out->bytes = left;
     return CDP__RECORD_MORE;
 }
 
-CDP__COLD uint64_t cdp__record_bytes(const char *prefix, cdp_bytes key, uint64_t value_bytes) { return 8 + strlen(prefix) + key.bytes + value_bytes; }
+CDP__PRIVATE uint64_t cdp__record_bytes(const char *prefix, cdp_bytes key, uint64_t value_bytes) {
+    return 8 + strlen(prefix) + key.bytes + value_bytes;
+}
 
-CDP__COLD uint8_t *cdp__record_copy(uint8_t *p, cdp_bytes s) {
+CDP__PRIVATE uint8_t *cdp__record_copy(uint8_t *p, cdp_bytes s) {
     if (s.bytes) memcpy(p, s.data, (size_t)s.bytes);
     return p + s.bytes;
 }
 
 /* To p, where there is room; returns what follows. The value may come in two parts. */
-CDP__COLD uint8_t *cdp__record_put(uint8_t *p, const char *prefix, cdp_bytes key, cdp_bytes value, cdp_bytes more) {
+CDP__PRIVATE uint8_t *cdp__record_put(
+    uint8_t *p, const char *prefix, cdp_bytes key, cdp_bytes value, cdp_bytes more) {
     const uint32_t prefix_bytes = (uint32_t)strlen(prefix);
     cdp__put_u32(p, prefix_bytes + (uint32_t)key.bytes);
     memcpy(p + 4, prefix, prefix_bytes);
@@ -792,14 +1000,15 @@ CDP__COLD uint8_t *cdp__record_put(uint8_t *p, const char *prefix, cdp_bytes key
     return cdp__record_copy(cdp__record_copy(p + 4, value), more);
 }
 
-/* ---- >>number (pure): decimal text ------------------------------------------------------------------------------ */
+/* ---- >>number (pure): decimal text ----------------------------------------------------------- */
 
 /* What C++'s stoll takes: leading blanks, a sign, digits; whatever follows is ignored. */
-CDP__COLD bool cdp__number_parse(const uint8_t *p, uint64_t n, int64_t *out) {
+CDP__PRIVATE bool cdp__number_parse(const uint8_t *p, uint64_t n, int64_t *out) {
     const uint64_t limit = (uint64_t)INT64_MAX;
     uint64_t v = 0, i = 0, start;
     bool negative = false;
-    while (i < n && (p[i] == ' ' || (p[i] >= 9 && p[i] <= 13))) ++i;
+    while (i < n && (p[i] == ' ' || (p[i] >= 9 && p[i] <= 13)))
+        ++i;
     if (i < n && (p[i] == '-' || p[i] == '+')) negative = p[i++] == '-';
     for (start = i; i < n && p[i] >= '0' && p[i] <= '9'; ++i) {
         const uint64_t digit = (uint64_t)(p[i] - '0');
@@ -812,7 +1021,7 @@ CDP__COLD bool cdp__number_parse(const uint8_t *p, uint64_t n, int64_t *out) {
 }
 
 /* `dst` has room for 24 bytes; returns the length. */
-CDP__COLD uint64_t cdp__number_text(int64_t v, char *dst) {
+CDP__PRIVATE uint64_t cdp__number_text(int64_t v, char *dst) {
     cdp__text t = {dst, 24, 0};
     cdp__text_add(&t, "%lld", (long long)v);
     return t.used;
@@ -823,18 +1032,21 @@ typedef struct cdp__key_text {
     char at[84];
 } cdp__key_text;
 
-CDP__COLD const char *cdp__key_print(cdp__key_text *t, cdp_bytes key) {
+CDP__PRIVATE const char *cdp__key_print(cdp__key_text *t, cdp_bytes key) {
     const uint8_t *p = (const uint8_t *)key.data;
     uint64_t i, n = cdp__min(key.bytes, 80);
-    for (i = 0; i < n; ++i) t->at[i] = p[i] >= 32 && p[i] < 127 ? (char)p[i] : '?';
+    for (i = 0; i < n; ++i)
+        t->at[i] = p[i] >= 32 && p[i] < 127 ? (char)p[i] : '?';
     memcpy(t->at + n, key.bytes > n ? "..." : "", key.bytes > n ? 4 : 1);
     return t->at;
 }
 
-/* ---- >>auth (pure): who knows the job's key ------------------------------------------------------------------------ */
+/* ---- >>auth (pure): who knows the job's key -------------------------------------------------- */
 
-/* BLAKE2s (RFC 7693) rather than SHA-256 with HMAC around it: it takes a key by itself and is half the code. */
-CDP__COLD void cdp__blake2s_mix(uint32_t *v, uint32_t a, uint32_t b, uint32_t c, uint32_t d, uint32_t x, uint32_t y) {
+/* BLAKE2s (RFC 7693) rather than SHA-256 with HMAC around it: it takes a key by itself and is
+   half the code. */
+CDP__PRIVATE void cdp__blake2s_mix(
+    uint32_t *v, uint32_t a, uint32_t b, uint32_t c, uint32_t d, uint32_t x, uint32_t y) {
     uint32_t i, w;
     for (i = 0; i < 2; ++i) {
         v[a] += v[b] + (i ? y : x);
@@ -846,29 +1058,45 @@ CDP__COLD void cdp__blake2s_mix(uint32_t *v, uint32_t a, uint32_t b, uint32_t c,
     }
 }
 
-static const uint32_t cdp__blake2s_iv[8] = {0x6a09e667u, 0xbb67ae85u, 0x3c6ef372u, 0xa54ff53au, 0x510e527fu, 0x9b05688cu, 0x1f83d9abu, 0x5be0cd19u};
+static const uint32_t cdp__blake2s_iv[8] = {0x6a09e667u, 0xbb67ae85u, 0x3c6ef372u, 0xa54ff53au,
+    0x510e527fu, 0x9b05688cu, 0x1f83d9abu, 0x5be0cd19u};
 
 /* `total`: bytes up to the end of this block of 64. */
-CDP__COLD void cdp__blake2s_block(uint32_t *h, const uint8_t *block, uint64_t total, bool last) {
-    static const uint64_t order[10] = { /* which word of the block comes when, a digit each */
-        0x0123456789abcdefu, 0xea489fd61c02b753u, 0xb8c052fdae367194u, 0x7931dcbe265a40f8u, 0x905724afe1bc683du,
-        0x2c6a0b834d75fe19u, 0xc51fed4a0763928bu, 0xdb7ec13950f4862au, 0x6fe9b308c2d714a5u, 0xa2847615fb9e3cd0u};
+CDP__PRIVATE void cdp__blake2s_block(uint32_t *h, const uint8_t *block, uint64_t total, bool last) {
+    static const uint64_t order[10] = {/* which word of the block comes when, a digit each */
+        0x0123456789abcdefu, 0xea489fd61c02b753u, 0xb8c052fdae367194u, 0x7931dcbe265a40f8u,
+        0x905724afe1bc683du, 0x2c6a0b834d75fe19u, 0xc51fed4a0763928bu, 0xdb7ec13950f4862au,
+        0x6fe9b308c2d714a5u, 0xa2847615fb9e3cd0u};
     uint32_t v[16], m[16], i, r;
-    for (i = 0; i < 16; ++i) m[i] = cdp__get_u32(block + 4 * i);
-    for (i = 0; i < 8; ++i) v[i] = h[i], v[i + 8] = cdp__blake2s_iv[i];
+    for (i = 0; i < 16; ++i)
+        m[i] = cdp__get_u32(block + 4 * i);
+    for (i = 0; i < 8; ++i) {
+        v[i] = h[i];
+        v[i + 8] = cdp__blake2s_iv[i];
+    }
     v[12] ^= (uint32_t)total;
     v[13] ^= (uint32_t)(total >> 32);
     if (last) v[14] = ~v[14];
     for (r = 0; r < 10; ++r)
         for (i = 0; i < 8; ++i) { /* four columns, four diagonals */
             const uint32_t d = i / 4, k = i % 4;
-            cdp__blake2s_mix(v, k, 4 + (k + d) % 4, 8 + (k + 2 * d) % 4, 12 + (k + 3 * d) % 4, m[order[r] >> (60 - 8 * i) & 15], m[order[r] >> (56 - 8 * i) & 15]);
+            cdp__blake2s_mix(v, k, 4 + (k + d) % 4, 8 + (k + 2 * d) % 4, 12 + (k + 3 * d) % 4,
+                m[order[r] >> (60 - 8 * i) & 15], m[order[r] >> (56 - 8 * i) & 15]);
         }
-    for (i = 0; i < 8; ++i) h[i] ^= v[i] ^ v[i + 8];
+    for (i = 0; i < 8; ++i)
+        h[i] ^= v[i] ^ v[i + 8];
+}
+
+/* Overwrites what nobody may find in memory later; never left out as useless. */
+CDP__PRIVATE void cdp__wipe(void *p, uint64_t bytes) {
+    volatile uint8_t *at = (volatile uint8_t *)p;
+    while (bytes--)
+        *at++ = 0;
 }
 
 /* `out_bytes` 1 .. 32 of the hash; with a key of 1 .. 32 bytes, of the keyed one. */
-CDP__COLD void cdp__blake2s(const void *key, uint32_t key_bytes, const void *data, uint64_t bytes, uint8_t *out, uint32_t out_bytes) {
+CDP__PRIVATE void cdp__blake2s(const void *key, uint32_t key_bytes, const void *data,
+    uint64_t bytes, uint8_t *out, uint32_t out_bytes) {
     const uint8_t *p = (const uint8_t *)data;
     uint8_t block[64];
     uint32_t h[8], i;
@@ -891,7 +1119,9 @@ CDP__COLD void cdp__blake2s(const void *key, uint32_t key_bytes, const void *dat
         if (!bytes) break;
         p += n;
     }
-    for (i = 0; i < out_bytes; ++i) out[i] = (uint8_t)(h[i / 4] >> 8 * (i % 4));
+    for (i = 0; i < out_bytes; ++i)
+        out[i] = (uint8_t)(h[i / 4] >> 8 * (i % 4));
+    cdp__wipe(block, sizeof block); /* it may have held a key */
 }
 
 /* With a key, the first that two processes say to each other, on connections to the store and between ranks, is
@@ -907,34 +1137,52 @@ CDP__COLD void cdp__blake2s(const void *key, uint32_t key_bytes, const void *dat
 #define CDP__AUTH_STORE 1u /* purposes */
 #define CDP__AUTH_LINK 2u
 
-typedef enum cdp__auth_refusal { CDP__AUTH_NO_ANSWER, CDP__AUTH_NEEDED, CDP__AUTH_NOT_NEEDED, CDP__AUTH_WRONG, CDP__AUTH_REMOTE, CDP__AUTH_REFUSALS } cdp__auth_refusal;
+typedef enum cdp__auth_refusal {
+    CDP__AUTH_NO_ANSWER,
+    CDP__AUTH_NEEDED,
+    CDP__AUTH_NOT_NEEDED,
+    CDP__AUTH_WRONG,
+    CDP__AUTH_REMOTE,
+    CDP__AUTH_REFUSALS
+} cdp__auth_refusal;
 
 /* One sentence that fits both sides. */
-CDP__COLD const char *cdp__auth_text(uint32_t refusal) {
+CDP__PRIVATE const char *cdp__auth_text(uint32_t refusal) {
     static const char *const texts[CDP__AUTH_REFUSALS] = {
-        "the one that was connected to knows nothing of job keys (PyTorch's stores do not); use no key, or a store of cdp",
-        "a job key is needed (set CDP_JOB_KEY, or job_key, to the same secret on both sides; clients of PyTorch have none and cannot come in)",
-        "the one that connects has a job key, the other has none (set CDP_JOB_KEY, or job_key, to the same secret on both sides)",
+        "the one that was connected to knows nothing of job keys (PyTorch's stores do not); use no "
+        "key, or a store of cdp",
+        "a job key is needed (set CDP_JOB_KEY, or job_key, to the same secret on both sides; "
+        "clients of PyTorch have none and cannot come in)",
+        "the one that connects has a job key, the other has none (set CDP_JOB_KEY, or job_key, to "
+        "the same secret on both sides)",
         "the job keys differ (set CDP_JOB_KEY, or job_key, to the same secret on both sides)",
-        "without a job key only processes of the same machine are let in (set the same CDP_JOB_KEY, or job_key, on both sides; or trust_network, where nobody has to be kept out)",
+        "without a job key only processes of the same machine are let in (set the same "
+        "CDP_JOB_KEY, or job_key, on both sides; or trust_network, where nobody has to be kept "
+        "out)",
     };
     return texts[refusal < (uint32_t)CDP__AUTH_REFUSALS ? refusal : 0];
 }
 
 typedef struct cdp__auth {
-    const uint8_t *key; /* CDP__AUTH_BYTES, elsewhere; NULL: none, and `refusal` says what everybody is told */
+    /* CDP__AUTH_BYTES, elsewhere; NULL: none, and `refusal` says what everybody is told */
+    const uint8_t *key;
     bool listener, done;
     uint8_t step, refusal;
-    uint32_t also;      /* of a listener that serves two purposes: the other one */
+    uint32_t also;               /* of a listener that serves two purposes: the other one */
     uint32_t purpose, got, left; /* left: of `out`, still to be sent */
     uint8_t nonce[2][16];        /* the connector's, the listener's */
     uint8_t in[CDP__AUTH_BYTES], out[CDP__AUTH_BYTES];
 } cdp__auth;
 
-/* What a key's text is kept as. */
-CDP__COLD void cdp__auth_key(const char *text, uint8_t out[CDP__AUTH_BYTES]) { cdp__blake2s(NULL, 0, text, strlen(text), out, CDP__AUTH_BYTES); }
+/* shorter keys are worth a warning */
+#define CDP__AUTH_SHORT_KEY 16u
 
-CDP__COLD void cdp__auth_proof(const cdp__auth *a, bool of_listener, uint8_t out[24]) {
+/* What a key's text is kept as. */
+CDP__PRIVATE void cdp__auth_key(const char *text, uint8_t out[CDP__AUTH_BYTES]) {
+    cdp__blake2s(NULL, 0, text, strlen(text), out, CDP__AUTH_BYTES);
+}
+
+CDP__PRIVATE void cdp__auth_proof(const cdp__auth *a, bool of_listener, uint8_t out[24]) {
     uint8_t data[8 + 32];
     memset(data, 0, 8);
     data[0] = (uint8_t)a->purpose;
@@ -944,14 +1192,15 @@ CDP__COLD void cdp__auth_proof(const cdp__auth *a, bool of_listener, uint8_t out
 }
 
 /* In a time that does not depend on where they differ. */
-CDP__COLD bool cdp__auth_equal(const uint8_t *a, const uint8_t *b, uint32_t n) {
+CDP__PRIVATE bool cdp__auth_equal(const uint8_t *a, const uint8_t *b, uint32_t n) {
     volatile uint8_t differ = 0;
     uint32_t i;
-    for (i = 0; i < n; ++i) differ = (uint8_t)(differ | (a[i] ^ b[i]));
+    for (i = 0; i < n; ++i)
+        differ = (uint8_t)(differ | (a[i] ^ b[i]));
     return !differ;
 }
 
-CDP__COLD void cdp__auth_say(cdp__auth *a, const char *tag) {
+CDP__PRIVATE void cdp__auth_put(cdp__auth *a, const char *tag) {
     memset(a->out, 0, sizeof a->out);
     memcpy(a->out, tag, 8);
     a->left = CDP__AUTH_BYTES;
@@ -959,25 +1208,26 @@ CDP__COLD void cdp__auth_say(cdp__auth *a, const char *tag) {
 }
 
 /* With this end's nonce in place. A connector speaks first. */
-CDP__COLD void cdp__auth_begin(cdp__auth *a) {
+CDP__PRIVATE void cdp__auth_begin(cdp__auth *a) {
     if (a->listener) return;
-    cdp__auth_say(a, "cdp-key1");
+    cdp__auth_put(a, "cdp-key1");
     a->out[8] = (uint8_t)a->purpose;
     memcpy(a->out + 16, a->nonce[0], 16);
 }
 
-/* Only those are answered who may understand it: they begin as this protocol does, or as the store's. */
-CDP__COLD cdp_status cdp__auth_refuse(cdp__auth *a, cdp__auth_refusal refusal) {
+/* Only those are answered who may understand it: they begin as this protocol does, or as the
+   store's. */
+CDP__PRIVATE cdp_status cdp__auth_refuse(cdp__auth *a, cdp__auth_refusal refusal) {
     const bool answer = a->listener && (a->in[0] == 'c' || a->in[0] == CDP__OP_VALIDATE);
-    cdp__auth_say(a, "cdp-no: ");
+    cdp__auth_put(a, "cdp-no: ");
     a->out[8] = a->refusal = (uint8_t)refusal;
     a->left = answer ? CDP__AUTH_BYTES : 0;
     return CDP_ERR_MISMATCH;
 }
 
-/* What lies in `in` so far, a->got bytes. PENDING: go on; OK: when `out` is sent, both sides have proved themselves;
-   MISMATCH: a->refusal says why. */
-CDP__COLD cdp_status cdp__auth_look(cdp__auth *a) {
+/* What lies in `in` so far, a->got bytes. PENDING: go on; OK: when `out` is sent, both sides
+   have proved themselves; MISMATCH: a->refusal says why. */
+CDP__PRIVATE cdp_status cdp__auth_read(cdp__auth *a) {
     static const char *const tags[2][2] = {{"cdp-key2", "cdp-key4"}, {"cdp-key1", "cdp-key3"}};
     const uint64_t n = cdp__min(a->got, 8);
     uint8_t proof[24];
@@ -985,8 +1235,11 @@ CDP__COLD cdp_status cdp__auth_look(cdp__auth *a) {
     if (!a->key) return cdp__auth_refuse(a, (cdp__auth_refusal)a->refusal);
     if (memcmp(a->in, tags[a->listener][a->step], (size_t)n) != 0) {
         const bool no = !a->listener && memcmp(a->in, "cdp-no: ", (size_t)n) == 0;
-        if (no && n == 8 && a->got > 8) return cdp__auth_refuse(a, (cdp__auth_refusal)(a->in[8] < (uint8_t)CDP__AUTH_REFUSALS ? a->in[8] : 0));
-        return no ? CDP_PENDING : cdp__auth_refuse(a, a->listener ? CDP__AUTH_NEEDED : CDP__AUTH_NO_ANSWER);
+        if (no && n == 8 && a->got > 8)
+            return cdp__auth_refuse(
+                a, (cdp__auth_refusal)(a->in[8] < (uint8_t)CDP__AUTH_REFUSALS ? a->in[8] : 0));
+        return no ? CDP_PENDING
+                  : cdp__auth_refuse(a, a->listener ? CDP__AUTH_NEEDED : CDP__AUTH_NO_ANSWER);
     }
     if (a->got < CDP__AUTH_BYTES) return CDP_PENDING;
     if (a->step == 0) {
@@ -994,31 +1247,81 @@ CDP__COLD cdp_status cdp__auth_look(cdp__auth *a) {
         if (a->listener && a->in[8] != a->purpose) return cdp__auth_refuse(a, CDP__AUTH_WRONG);
         memcpy(a->nonce[!a->listener], a->in + 16, 16);
         ++a->step;
-        cdp__auth_say(a, a->listener ? "cdp-key2" : "cdp-key3");
-        if (a->listener) memcpy(a->out + 16, a->nonce[1], 16);
-        else cdp__auth_proof(a, false, a->out + 8);
+        cdp__auth_put(a, a->listener ? "cdp-key2" : "cdp-key3");
+        if (a->listener)
+            memcpy(a->out + 16, a->nonce[1], 16);
+        else
+            cdp__auth_proof(a, false, a->out + 8);
         return CDP_PENDING;
     }
     cdp__auth_proof(a, !a->listener, proof);
-    if (!cdp__auth_equal(proof, a->in + 8, sizeof proof)) return cdp__auth_refuse(a, CDP__AUTH_WRONG);
+    if (!cdp__auth_equal(proof, a->in + 8, sizeof proof))
+        return cdp__auth_refuse(a, CDP__AUTH_WRONG);
     a->done = true;
-    if (a->listener) cdp__auth_say(a, "cdp-key4");
+    if (a->listener) cdp__auth_put(a, "cdp-key4");
     if (a->listener) cdp__auth_proof(a, true, a->out + 8);
     return CDP_OK;
 }
 
-/* ---- >>kv: the map ------------------------------------------------------------------------------------------------ */
+/* ---- >>kv: the map --------------------------------------------------------------------------- */
 
-struct cdp__waiter;
+/* A link of a chain, which is a ring of links whose head is a link, too: so a link leaves its chain
+   without knowing the head, and a whole chain moves in one step. */
+typedef struct cdp__chain {
+    struct cdp__chain *next, *prev;
+} cdp__chain;
 
-/* An entry may exist without a value, because somebody waits for it. The key follows the struct. */
+CDP__PRIVATE void cdp__chain_open(cdp__chain *head) {
+    head->next = head->prev = head;
+}
+
+CDP__PRIVATE bool cdp__chain_empty(const cdp__chain *head) {
+    return head->next == head;
+}
+
+CDP__PRIVATE void cdp__chain_add(cdp__chain *head, cdp__chain *link) {
+    link->next = head;
+    link->prev = head->prev;
+    link->prev->next = link->next->prev = link;
+}
+
+/* Returns the head when the chain is empty now, else NULL. */
+CDP__PRIVATE cdp__chain *cdp__chain_remove(cdp__chain *link) {
+    cdp__chain *next = link->next, *prev = link->prev;
+    next->prev = prev;
+    prev->next = next;
+    link->next = link->prev = NULL;
+    return next == prev && next->next == next ? next : NULL;
+}
+
+/* All links of `from`, in their order, behind those of `to`. */
+CDP__PRIVATE void cdp__chain_move(cdp__chain *from, cdp__chain *to) {
+    if (cdp__chain_empty(from)) return;
+    from->next->prev = to->prev;
+    to->prev->next = from->next;
+    from->prev->next = to;
+    to->prev = from->prev;
+    cdp__chain_open(from);
+}
+
+/* One value of a queue; its bytes follow the struct. */
+typedef struct cdp__kv_item {
+    struct cdp__kv_item *next;
+    uint64_t bytes;
+} cdp__kv_item;
+
+/* A key with a value, with a queue, or with connections that wait for it; at least one of these.
+   The key's bytes follow the struct. */
 typedef struct cdp__kv_entry {
     struct cdp__kv_entry *next;
     uint64_t hash, key_bytes;
     uint8_t *value;
     uint64_t value_bytes, value_room;
-    struct cdp__waiter *waiters; /* the server's */
-    bool present;
+    uint64_t since;                       /* kv->arrivals when the key got its value */
+    cdp__kv_item *first_item, *last_item; /* the queue, which has nothing to do with the value */
+    uint64_t item_count;
+    cdp__chain waits, watches; /* the server's */
+    bool present;              /* has a value */
 } cdp__kv_entry;
 
 typedef struct cdp__kv {
@@ -1026,25 +1329,50 @@ typedef struct cdp__kv {
     cdp__kv_entry **buckets;
     uint64_t bucket_count; /* a power of two, or 0 before the first entry */
     uint64_t entry_count, present_count;
+    uint64_t arrivals; /* how often a key without a value got one */
     uint64_t seed;
-    uint64_t bytes, max_bytes; /* of entries and values */
+    uint64_t bytes, max_bytes; /* as cdp__kv_cost() counts them */
 } cdp__kv;
 
-CDP__COLD void cdp__kv_open(cdp__kv *kv, const cdp_os *os, uint64_t seed, uint64_t max_bytes) {
+/* What `bytes` of memory really take, at most: allocations are aligned to 64 bytes, and the
+   allocator keeps headers and gaps between them. */
+CDP__PRIVATE uint64_t cdp__kv_cost(uint64_t bytes) {
+    return bytes ? (bytes + 63) / 64 * 64 + 48 : 0;
+}
+
+CDP__PRIVATE void cdp__kv_open(cdp__kv *kv, const cdp_os *os, uint64_t seed, uint64_t max_bytes) {
     memset(kv, 0, sizeof *kv);
     kv->os = os;
     kv->seed = cdp__hash(CDP__HASH_START, &seed, sizeof seed);
     kv->max_bytes = max_bytes;
 }
 
-CDP__COLD const uint8_t *cdp__kv_key(const cdp__kv_entry *e) { return (const uint8_t *)(e + 1); }
+CDP__PRIVATE const uint8_t *cdp__kv_key(const cdp__kv_entry *e) {
+    return (const uint8_t *)(e + 1);
+}
 
-CDP__COLD void cdp__kv_close(cdp__kv *kv) {
+CDP__PRIVATE cdp__kv_item *cdp__kv_pop(cdp__kv *kv, cdp__kv_entry *e) {
+    cdp__kv_item *item = e->first_item;
+    CDP_ASSERT(e->item_count && item);
+    e->first_item = item->next;
+    if (!item->next) e->last_item = NULL;
+    --e->item_count;
+    kv->bytes -= cdp__kv_cost(sizeof *item + item->bytes);
+    return item; /* the caller frees it, and then may release the entry */
+}
+
+CDP__PRIVATE void cdp__kv_drop_items(cdp__kv *kv, cdp__kv_entry *e) {
+    while (e->item_count)
+        cdp__free(kv->os, cdp__kv_pop(kv, e));
+}
+
+CDP__PRIVATE void cdp__kv_close(cdp__kv *kv) {
     uint64_t i;
     for (i = 0; i < kv->bucket_count; ++i) {
         cdp__kv_entry *e = kv->buckets[i], *next;
         for (; e; e = next) {
             next = e->next;
+            cdp__kv_drop_items(kv, e);
             cdp__free(kv->os, e->value);
             cdp__free(kv->os, e);
         }
@@ -1054,21 +1382,23 @@ CDP__COLD void cdp__kv_close(cdp__kv *kv) {
     kv->bucket_count = 0;
 }
 
-CDP__COLD cdp__kv_entry *cdp__kv_find(const cdp__kv *kv, cdp_bytes key) {
+CDP__PRIVATE cdp__kv_entry *cdp__kv_find(const cdp__kv *kv, cdp_bytes key) {
     const uint64_t h = cdp__hash(kv->seed, key.data, key.bytes);
     cdp__kv_entry *e = kv->bucket_count ? kv->buckets[h & (kv->bucket_count - 1)] : NULL;
     for (; e; e = e->next)
-        if (e->hash == h && e->key_bytes == key.bytes && (!key.bytes || memcmp(cdp__kv_key(e), key.data, (size_t)key.bytes) == 0)) return e;
+        if (e->hash == h && e->key_bytes == key.bytes
+            && (!key.bytes || memcmp(cdp__kv_key(e), key.data, (size_t)key.bytes) == 0))
+            return e;
     return NULL;
 }
 
 /* The entry when it has a value, else NULL. */
-CDP__COLD cdp__kv_entry *cdp__kv_get(const cdp__kv *kv, cdp_bytes key) {
+CDP__PRIVATE cdp__kv_entry *cdp__kv_get(const cdp__kv *kv, cdp_bytes key) {
     cdp__kv_entry *e = cdp__kv_find(kv, key);
     return e && e->present ? e : NULL;
 }
 
-CDP__COLD bool cdp__kv_grow(cdp__kv *kv) {
+CDP__PRIVATE bool cdp__kv_grow(cdp__kv *kv) {
     const uint64_t n = kv->bucket_count ? 2 * kv->bucket_count : 16;
     cdp__kv_entry **buckets;
     uint64_t i;
@@ -1089,16 +1419,22 @@ CDP__COLD bool cdp__kv_grow(cdp__kv *kv) {
     return true;
 }
 
-CDP__COLD cdp_status cdp__kv_full(const cdp__kv *kv) {
-    return cdp__fail(CDP_ERR_NOMEM, "the store is full: it may hold %llu bytes (max_total_bytes)", (unsigned long long)kv->max_bytes);
+CDP__PRIVATE bool cdp__kv_has_room(const cdp__kv *kv, uint64_t bytes) {
+    return cdp__kv_cost(bytes) <= kv->max_bytes - cdp__min(kv->bytes, kv->max_bytes);
 }
 
-/* The entry of a key, made without a value when there is none. NULL when there is no room, with the last error set. */
-CDP__COLD cdp__kv_entry *cdp__kv_obtain(cdp__kv *kv, cdp_bytes key) {
+CDP__PRIVATE cdp_status cdp__kv_full(const cdp__kv *kv) {
+    return cdp__fail(CDP_ERR_NOMEM, "the store is full: it may hold %llu bytes (max_total_bytes)",
+        (unsigned long long)kv->max_bytes);
+}
+
+/* The entry of a key, made without a value when there is none. NULL when there is no room, with
+   the last error set. */
+CDP__PRIVATE cdp__kv_entry *cdp__kv_obtain(cdp__kv *kv, cdp_bytes key) {
     const uint64_t bytes = sizeof(cdp__kv_entry) + key.bytes;
     cdp__kv_entry *e = cdp__kv_find(kv, key), **bucket;
     if (e) return e;
-    if (bytes > kv->max_bytes - cdp__min(kv->bytes, kv->max_bytes)) {
+    if (!cdp__kv_has_room(kv, bytes)) {
         cdp__kv_full(kv);
         return NULL;
     }
@@ -1108,46 +1444,55 @@ CDP__COLD cdp__kv_entry *cdp__kv_obtain(cdp__kv *kv, cdp_bytes key) {
         return NULL;
     }
     if (key.bytes) memcpy(e + 1, key.data, (size_t)key.bytes);
+    cdp__chain_open(&e->waits);
+    cdp__chain_open(&e->watches);
     e->key_bytes = key.bytes;
     e->hash = cdp__hash(kv->seed, key.data, key.bytes);
     bucket = &kv->buckets[e->hash & (kv->bucket_count - 1)];
     e->next = *bucket;
     *bucket = e;
     ++kv->entry_count;
-    kv->bytes += bytes;
+    kv->bytes += cdp__kv_cost(bytes);
     return e;
 }
 
-/* Drop an entry that has neither a value nor anybody waiting. */
-CDP__COLD void cdp__kv_release(cdp__kv *kv, cdp__kv_entry *e) {
+/* Drop an entry that has neither a value nor a queue, and for which nobody waits. */
+CDP__PRIVATE void cdp__kv_release(cdp__kv *kv, cdp__kv_entry *e) {
     cdp__kv_entry **at;
-    if (!e || e->present || e->waiters) return;
-    for (at = &kv->buckets[e->hash & (kv->bucket_count - 1)]; *at != e;) at = &(*at)->next;
+    if (!e || e->present || e->item_count) return;
+    if (!cdp__chain_empty(&e->waits) || !cdp__chain_empty(&e->watches)) return;
+    for (at = &kv->buckets[e->hash & (kv->bucket_count - 1)]; *at != e;)
+        at = &(*at)->next;
     *at = e->next;
     --kv->entry_count;
-    kv->bytes -= sizeof(cdp__kv_entry) + e->key_bytes;
+    kv->bytes -= cdp__kv_cost(sizeof(cdp__kv_entry) + e->key_bytes);
     CDP_ASSERT(!e->value);
     cdp__free(kv->os, e);
 }
 
-/* Room for a value of `bytes`, keeping the first `keep` bytes of the old one. On failure nothing has changed. */
-CDP__COLD cdp_status cdp__kv_reserve(cdp__kv *kv, cdp__kv_entry *e, uint64_t bytes, uint64_t keep) {
-    const uint64_t room = keep ? cdp__max(bytes, keep + keep / 2) : bytes; /* appending little by little stays linear */
+/* Room for a value of `bytes`, keeping the first `keep` bytes of the old one. On failure nothing
+   has changed. */
+CDP__PRIVATE cdp_status cdp__kv_reserve(
+    cdp__kv *kv, cdp__kv_entry *e, uint64_t bytes, uint64_t keep) {
+    /* appending little by little stays linear */
+    const uint64_t room = keep ? cdp__max(bytes, keep + keep / 2) : bytes;
     uint8_t *value;
     if (e->value && bytes <= e->value_room && e->value_room / 4 <= bytes + 64) return CDP_OK;
-    if (room > kv->max_bytes - cdp__min(kv->bytes - e->value_room, kv->max_bytes)) return cdp__kv_full(kv);
+    if (cdp__kv_cost(room)
+        > kv->max_bytes - cdp__min(kv->bytes - cdp__kv_cost(e->value_room), kv->max_bytes))
+        return cdp__kv_full(kv);
     value = (uint8_t *)cdp__alloc(kv->os, room);
     if (!value) return cdp__fail_nomem("a value of the store", room);
     if (keep) memcpy(value, e->value, (size_t)keep);
     cdp__free(kv->os, e->value);
-    kv->bytes += room - e->value_room;
+    kv->bytes += cdp__kv_cost(room) - cdp__kv_cost(e->value_room);
     e->value = value;
     e->value_room = room;
     return CDP_OK;
 }
 
 /* key[at ..] := value; shorter or longer than before. `value` must not lie in the entry. */
-CDP__COLD cdp_status cdp__kv_write(cdp__kv *kv, cdp__kv_entry *e, uint64_t at, cdp_bytes value) {
+CDP__PRIVATE cdp_status cdp__kv_write(cdp__kv *kv, cdp__kv_entry *e, uint64_t at, cdp_bytes value) {
     const cdp_status status = cdp__kv_reserve(kv, e, at + value.bytes, at);
     if (status != CDP_OK) {
         cdp__kv_release(kv, e); /* it may have been made just for this */
@@ -1155,23 +1500,30 @@ CDP__COLD cdp_status cdp__kv_write(cdp__kv *kv, cdp__kv_entry *e, uint64_t at, c
     }
     if (value.bytes) memcpy(e->value + at, value.data, (size_t)value.bytes);
     e->value_bytes = at + value.bytes;
-    kv->present_count += !e->present;
+    if (!e->present) {
+        ++kv->present_count;
+        e->since = ++kv->arrivals;
+    }
     e->present = true;
     return CDP_OK;
 }
 
-/* The operations. *out is the entry, whose waiters may now be woken, or NULL when nothing was stored. */
-CDP__COLD cdp_status cdp__kv_set(cdp__kv *kv, cdp_bytes key, cdp_bytes value, cdp__kv_entry **out) {
+/* The operations. *out is the entry, whose waiters may now be woken, or NULL when nothing was
+   stored. */
+CDP__PRIVATE cdp_status cdp__kv_set(
+    cdp__kv *kv, cdp_bytes key, cdp_bytes value, cdp__kv_entry **out) {
     *out = cdp__kv_obtain(kv, key);
     return *out ? cdp__kv_write(kv, *out, 0, value) : CDP_ERR_NOMEM;
 }
 
-CDP__COLD cdp_status cdp__kv_append(cdp__kv *kv, cdp_bytes key, cdp_bytes value, cdp__kv_entry **out) {
+CDP__PRIVATE cdp_status cdp__kv_append(
+    cdp__kv *kv, cdp_bytes key, cdp_bytes value, cdp__kv_entry **out) {
     *out = cdp__kv_obtain(kv, key);
     return *out ? cdp__kv_write(kv, *out, (*out)->value_bytes, value) : CDP_ERR_NOMEM;
 }
 
-CDP__COLD cdp_status cdp__kv_add(cdp__kv *kv, cdp_bytes key, int64_t delta, int64_t *sum, cdp__kv_entry **out) {
+CDP__PRIVATE cdp_status cdp__kv_add(
+    cdp__kv *kv, cdp_bytes key, int64_t delta, int64_t *sum, cdp__kv_entry **out) {
     char text[24];
     cdp_bytes value;
     cdp__kv_entry *e = cdp__kv_get(kv, key);
@@ -1179,7 +1531,8 @@ CDP__COLD cdp_status cdp__kv_add(cdp__kv *kv, cdp_bytes key, int64_t delta, int6
     *out = NULL;
     if (e && !cdp__number_parse(e->value, e->value_bytes, sum)) {
         cdp__key_text t;
-        return cdp__fail(CDP_ERR_INVALID, "the key \"%s\" holds no number to add to", cdp__key_print(&t, key));
+        return cdp__fail(
+            CDP_ERR_INVALID, "the key \"%s\" holds no number to add to", cdp__key_print(&t, key));
     }
     *sum = (int64_t)((uint64_t)*sum + (uint64_t)delta);
     value.data = text;
@@ -1188,14 +1541,17 @@ CDP__COLD cdp_status cdp__kv_add(cdp__kv *kv, cdp_bytes key, int64_t delta, int6
 }
 
 /* *answer points into the map, or is `expected`; valid until the next change. */
-CDP__COLD cdp_status cdp__kv_compare_set(cdp__kv *kv, cdp_bytes key, cdp_bytes expected, cdp_bytes desired, cdp_bytes *answer, cdp__kv_entry **out) {
+CDP__PRIVATE cdp_status cdp__kv_compare_set(cdp__kv *kv, cdp_bytes key, cdp_bytes expected,
+    cdp_bytes desired, cdp_bytes *answer, cdp__kv_entry **out) {
     cdp__kv_entry *e = cdp__kv_get(kv, key);
     cdp_status status = CDP_OK;
     bool equal;
     *out = NULL;
     *answer = expected;
     if (!e && expected.bytes) return CDP_OK;
-    equal = !e || (e->value_bytes == expected.bytes && (!expected.bytes || memcmp(e->value, expected.data, (size_t)expected.bytes) == 0));
+    equal = !e
+        || (e->value_bytes == expected.bytes
+            && (!expected.bytes || memcmp(e->value, expected.data, (size_t)expected.bytes) == 0));
     if (equal) status = cdp__kv_set(kv, key, desired, &e);
     if (status != CDP_OK) return status;
     *out = equal ? e : NULL;
@@ -1204,11 +1560,11 @@ CDP__COLD cdp_status cdp__kv_compare_set(cdp__kv *kv, cdp_bytes key, cdp_bytes e
     return CDP_OK;
 }
 
-CDP__COLD bool cdp__kv_delete(cdp__kv *kv, cdp_bytes key) {
+CDP__PRIVATE bool cdp__kv_delete(cdp__kv *kv, cdp_bytes key) {
     cdp__kv_entry *e = cdp__kv_get(kv, key);
     if (!e) return false;
     cdp__free(kv->os, e->value);
-    kv->bytes -= e->value_room;
+    kv->bytes -= cdp__kv_cost(e->value_room);
     e->value = NULL;
     e->value_bytes = e->value_room = 0;
     e->present = false;
@@ -1217,9 +1573,58 @@ CDP__COLD bool cdp__kv_delete(cdp__kv *kv, cdp_bytes key) {
     return true;
 }
 
-/* ---- >>request: what all stores do with one ------------------------------------------------------------------------ */
+/* A value behind the others of a key's queue. */
+CDP__PRIVATE cdp_status cdp__kv_push(
+    cdp__kv *kv, cdp_bytes key, cdp_bytes value, cdp__kv_entry **out) {
+    cdp__kv_entry *e = cdp__kv_obtain(kv, key);
+    cdp__kv_item *item = NULL;
+    *out = NULL;
+    if (!e) return CDP_ERR_NOMEM;
+    if (cdp__kv_has_room(kv, sizeof *item + value.bytes))
+        item = (cdp__kv_item *)cdp__alloc(kv->os, sizeof *item + value.bytes);
+    if (!item) {
+        cdp__kv_release(kv, e);
+        return cdp__kv_full(kv);
+    }
+    item->next = NULL;
+    item->bytes = value.bytes;
+    if (value.bytes) memcpy(item + 1, value.data, (size_t)value.bytes);
+    if (e->last_item)
+        e->last_item->next = item;
+    else
+        e->first_item = item;
+    e->last_item = item;
+    ++e->item_count;
+    kv->bytes += cdp__kv_cost(sizeof *item + value.bytes);
+    *out = e;
+    return CDP_OK;
+}
 
-CDP__COLD void cdp__store_request_drop_results(const cdp_os *os, cdp_store_request *rq, uint64_t count) {
+/* Whether a wait for this key is over: it has a value, or something is in its queue. */
+CDP__PRIVATE bool cdp__kv_available(const cdp__kv *kv, cdp_bytes key) {
+    const cdp__kv_entry *e = cdp__kv_find(kv, key);
+    return e && (e->present || e->item_count);
+}
+
+CDP__PRIVATE uint64_t cdp__kv_reverse(uint64_t v) {
+    uint64_t out = 0, i;
+    for (i = 0; i < 64; ++i)
+        out |= (v >> i & 1) << (63 - i);
+    return out;
+}
+
+/* The bucket to look at after `cursor`; 0 when all were seen, since the first one. Counts from the
+   highest bit of the bucket's number down: when the table doubles between two looks, what was seen
+   of the old one is exactly what need not be seen of the new one. */
+CDP__PRIVATE uint64_t cdp__kv_next_bucket(const cdp__kv *kv, uint64_t cursor) {
+    CDP_ASSERT(kv->bucket_count);
+    return cdp__kv_reverse(cdp__kv_reverse(cursor | ~(kv->bucket_count - 1)) + 1);
+}
+
+/* ---- >>request: what all stores do with one -------------------------------------------------- */
+
+CDP__PRIVATE void cdp__store_request_drop_results(
+    const cdp_os *os, cdp_store_request *rq, uint64_t count) {
     uint64_t i;
     for (i = 0; rq->results && i < count; ++i) {
         void *p;
@@ -1230,12 +1635,19 @@ CDP__COLD void cdp__store_request_drop_results(const cdp_os *os, cdp_store_reque
     rq->results = NULL;
 }
 
-CDP__COLD uint64_t cdp__store_request_result_count(const cdp_store_request *rq) {
-    if (rq->op == CDP_STORE_GET || rq->op == CDP_STORE_COMPARE_SET) return 1;
-    return rq->op == CDP_STORE_MULTI_GET ? rq->key_count : 0;
+/* Of LIST_KEYS: as many as were found so far. */
+CDP__PRIVATE uint64_t cdp__store_request_result_count(const cdp_store_request *rq) {
+    switch (rq->op) {
+    case CDP_STORE_GET:
+    case CDP_STORE_COMPARE_SET:
+    case CDP_STORE_QUEUE_POP: return 1;
+    case CDP_STORE_MULTI_GET: return rq->key_count;
+    case CDP_STORE_LIST_KEYS: return rq->number > 0 ? (uint64_t)rq->number : 0;
+    default: return 0;
+    }
 }
 
-CDP__COLD bool cdp__store_request_make_results(const cdp_os *os, cdp_store_request *rq) {
+CDP__PRIVATE bool cdp__store_request_make_results(const cdp_os *os, cdp_store_request *rq) {
     const uint64_t n = cdp__store_request_result_count(rq);
     rq->results = NULL;
     if (n) rq->results = (cdp_bytes *)cdp__alloc_zero(os, n * sizeof *rq->results);
@@ -1243,7 +1655,8 @@ CDP__COLD bool cdp__store_request_make_results(const cdp_os *os, cdp_store_reque
 }
 
 /* Room for a result of `bytes` and the zero behind it. */
-CDP__COLD uint8_t *cdp__store_request_result(const cdp_os *os, cdp_store_request *rq, uint64_t i, uint64_t bytes) {
+CDP__PRIVATE uint8_t *cdp__store_request_result(
+    const cdp_os *os, cdp_store_request *rq, uint64_t i, uint64_t bytes) {
     uint8_t *p = (uint8_t *)cdp__alloc(os, bytes + 1);
     if (!p) return NULL;
     p[bytes] = 0;
@@ -1252,21 +1665,27 @@ CDP__COLD uint8_t *cdp__store_request_result(const cdp_os *os, cdp_store_request
     return p;
 }
 
-CDP__COLD bool cdp__store_request_put_result(const cdp_os *os, cdp_store_request *rq, uint64_t i, cdp_bytes value) {
+CDP__PRIVATE bool cdp__store_request_put_result(
+    const cdp_os *os, cdp_store_request *rq, uint64_t i, cdp_bytes value) {
     uint8_t *p = cdp__store_request_result(os, rq, i, value.bytes);
     if (p && value.bytes) memcpy(p, value.data, (size_t)value.bytes);
     return p != NULL;
 }
 
-CDP__COLD uint32_t cdp__store_request_keys_needed(cdp_store_op op) {
-    if (op == CDP_STORE_NUM_KEYS) return 0;
-    return op == CDP_STORE_WAIT || op == CDP_STORE_CHECK || op == CDP_STORE_MULTI_GET || op == CDP_STORE_MULTI_SET ? UINT32_MAX : 1;
+CDP__PRIVATE uint32_t cdp__store_request_keys_needed(cdp_store_op op) {
+    if (op == CDP_STORE_NUM_KEYS || op == CDP_STORE_LIST_KEYS) return 0;
+    return op == CDP_STORE_WAIT || op == CDP_STORE_CHECK || op == CDP_STORE_MULTI_GET
+            || op == CDP_STORE_MULTI_SET
+        ? UINT32_MAX
+        : 1;
 }
 
 /* Values that a request brings. */
-CDP__COLD uint32_t cdp__store_request_values(const cdp_store_request *rq) {
+CDP__PRIVATE uint32_t cdp__store_request_values(const cdp_store_request *rq) {
     switch (rq->op) {
-    case CDP_STORE_SET: case CDP_STORE_APPEND: return 1;
+    case CDP_STORE_SET:
+    case CDP_STORE_APPEND:
+    case CDP_STORE_QUEUE_PUSH: return 1;
     case CDP_STORE_COMPARE_SET: return 2;
     case CDP_STORE_MULTI_SET: return rq->key_count;
     default: return 0;
@@ -1274,63 +1693,91 @@ CDP__COLD uint32_t cdp__store_request_values(const cdp_store_request *rq) {
 }
 
 /* The same words from every store. */
-CDP__COLD cdp_status cdp__store_no_number(cdp_bytes key) {
+CDP__PRIVATE cdp_status cdp__store_no_number(cdp_bytes key) {
     cdp__key_text t;
-    return cdp__fail(CDP_ERR_INVALID, "the key \"%s\" holds no number to add to", cdp__key_print(&t, key));
+    return cdp__fail(
+        CDP_ERR_INVALID, "the key \"%s\" holds no number to add to", cdp__key_print(&t, key));
 }
 
-CDP__COLD cdp_status cdp__store_too_long(cdp_bytes key, uint64_t bytes) {
+CDP__PRIVATE cdp_status cdp__store_too_long(cdp_bytes key, uint64_t bytes, uint64_t max) {
     cdp__key_text t;
-    return cdp__fail(CDP_ERR_INVALID, "the value for the store key \"%s\" has %llu bytes; at most %u are allowed", cdp__key_print(&t, key), (unsigned long long)bytes,
-                     CDP_STORE_MAX_VALUE_BYTES);
+    return cdp__fail(CDP_ERR_INVALID,
+        "the value for the store key \"%s\" has %llu bytes; at most %llu are allowed "
+        "(max_value_bytes)",
+        cdp__key_print(&t, key), (unsigned long long)bytes, (unsigned long long)max);
+}
+
+CDP__PRIVATE cdp_status cdp__store_has_no_queues(const cdp_store_request *rq) {
+    (void)rq;
+    return cdp__fail(CDP_ERR_UNSUPPORTED,
+        "file and custom stores have no queues; use a TCP store or a hash store");
 }
 
 /* Whether a compare_set goes through, where the key holds *now (NULL: it is absent). */
-CDP__COLD bool cdp__store_expected(const cdp_store_request *rq, const cdp_bytes *now) {
+CDP__PRIVATE bool cdp__store_expected(const cdp_store_request *rq, const cdp_bytes *now) {
     const cdp_bytes *want = &rq->values[0];
     if (!now || !want->bytes) return !want->bytes && (!now || !now->bytes);
     return now->bytes == want->bytes && memcmp(now->data, want->data, (size_t)want->bytes) == 0;
 }
 
 /* The one result of a compare_set. */
-CDP__COLD bool cdp__store_answer(const cdp_os *os, cdp_store_request *rq, cdp_bytes value) {
-    if (cdp__store_request_make_results(os, rq) && cdp__store_request_put_result(os, rq, 0, value)) return true;
+CDP__PRIVATE bool cdp__store_answer(const cdp_os *os, cdp_store_request *rq, cdp_bytes value) {
+    if (cdp__store_request_make_results(os, rq) && cdp__store_request_put_result(os, rq, 0, value))
+        return true;
     cdp__store_request_drop_results(os, rq, 0);
     return false;
 }
 
 #define CDP__STORE_TIMEOUT_MS 300000u
+/* `number` of a request that timed out. 0: the store has answered, the key is not there. */
+#define CDP__STORE_NO_ANSWER (-1)
+#define CDP__STORE_NOT_SENT (-2)
 
-CDP__COLD cdp_status cdp__store_request_validate_sizes(const cdp_store_request *rq) {
+CDP__PRIVATE cdp_status cdp__store_request_validate_sizes(
+    const cdp_store_request *rq, uint64_t max_value_bytes) {
     const uint32_t values = cdp__store_request_values(rq);
     uint32_t i;
-    if (rq->key_count > CDP_STORE_MAX_LIST) return cdp__fail(CDP_ERR_INVALID, "%u keys in one store request; at most %u fit", rq->key_count, CDP_STORE_MAX_LIST);
+    if (rq->key_count > CDP_STORE_MAX_LIST)
+        return cdp__fail(CDP_ERR_INVALID, "%u keys in one store request; at most %u fit",
+            rq->key_count, CDP_STORE_MAX_LIST);
     for (i = 0; i < rq->key_count; ++i) {
-        if (!rq->keys[i].data && rq->keys[i].bytes) return cdp__fail(CDP_ERR_INVALID, "key %u of a store request is NULL", i);
-        if (rq->keys[i].bytes + 1 > CDP_STORE_MAX_KEY_BYTES) /* over TCP and in files a slash is put in front */
-            return cdp__fail(CDP_ERR_INVALID, "a store key has %llu bytes; at most %u are allowed", (unsigned long long)rq->keys[i].bytes, CDP_STORE_MAX_KEY_BYTES - 1);
+        if (!rq->keys[i].data && rq->keys[i].bytes)
+            return cdp__fail(CDP_ERR_INVALID, "key %u of a store request is NULL", i);
+        /* over TCP and in files a slash is put in front */
+        if (rq->keys[i].bytes + 1 > CDP_STORE_MAX_KEY_BYTES)
+            return cdp__fail(CDP_ERR_INVALID, "a store key has %llu bytes; at most %u are allowed",
+                (unsigned long long)rq->keys[i].bytes, CDP_STORE_MAX_KEY_BYTES - 1);
     }
     for (i = 0; i < values; ++i) {
         const cdp_bytes key = rq->keys[rq->key_count > 1 ? i : 0];
         cdp__key_text t;
-        if (!rq->values[i].data && rq->values[i].bytes) return cdp__fail(CDP_ERR_INVALID, "the value for the store key \"%s\" is NULL", cdp__key_print(&t, key));
-        if (rq->values[i].bytes > CDP_STORE_MAX_VALUE_BYTES) return cdp__store_too_long(key, rq->values[i].bytes);
+        if (!rq->values[i].data && rq->values[i].bytes)
+            return cdp__fail(CDP_ERR_INVALID, "the value for the store key \"%s\" is NULL",
+                cdp__key_print(&t, key));
+        if (rq->values[i].bytes > max_value_bytes)
+            return cdp__store_too_long(key, rq->values[i].bytes, max_value_bytes);
     }
     return CDP_OK;
 }
 
 /* Whether a request makes sense, before anybody works on it. */
-CDP__COLD cdp_status cdp__store_request_validate(const cdp_store_request *rq) {
-    const uint32_t needed = rq->op > CDP_STORE_NONE && rq->op < CDP_STORE_OP_COUNT ? cdp__store_request_keys_needed(rq->op) : 0;
-    if (rq->op <= CDP_STORE_NONE || rq->op >= CDP_STORE_OP_COUNT) return cdp__fail(CDP_ERR_INVALID, "no such store operation: %d", (int)rq->op);
+CDP__PRIVATE cdp_status cdp__store_request_validate(
+    const cdp_store_request *rq, uint64_t max_value_bytes) {
+    const uint32_t needed = rq->op > CDP_STORE_NONE && rq->op < CDP_STORE_OP_COUNT
+        ? cdp__store_request_keys_needed(rq->op)
+        : 0;
+    if (rq->op <= CDP_STORE_NONE || rq->op >= CDP_STORE_OP_COUNT)
+        return cdp__fail(CDP_ERR_INVALID, "no such store operation: %d", (int)rq->op);
     if (needed != UINT32_MAX && rq->key_count != needed)
-        return cdp__fail(CDP_ERR_INVALID, "store operation %d takes %u keys, not %u", (int)rq->op, needed, rq->key_count);
+        return cdp__fail(CDP_ERR_INVALID, "store operation %d takes %u keys, not %u", (int)rq->op,
+            needed, rq->key_count);
     if ((rq->key_count && !rq->keys) || (cdp__store_request_values(rq) && !rq->values))
-        return cdp__fail(CDP_ERR_INVALID, "store operation %d needs keys and values, but a pointer is NULL", (int)rq->op);
-    return cdp__store_request_validate_sizes(rq);
+        return cdp__fail(CDP_ERR_INVALID,
+            "store operation %d needs keys and values, but a pointer is NULL", (int)rq->op);
+    return cdp__store_request_validate_sizes(rq, max_value_bytes);
 }
 
-/* ---- >>store-hash -------------------------------------------------------------------------------------------------- */
+/* ---- >>store-hash ---------------------------------------------------------------------------- */
 
 typedef struct cdp__hash_store {
     cdp_store store;
@@ -1339,12 +1786,14 @@ typedef struct cdp__hash_store {
     void *cond; /* NULL without threads */
 } cdp__hash_store;
 
-CDP__COLD cdp_status cdp__hash_read(cdp__hash_store *h, cdp_store_request *rq) {
+CDP__PRIVATE cdp_status cdp__hash_read(cdp__hash_store *h, cdp_store_request *rq) {
     const uint64_t n = cdp__store_request_result_count(rq);
     uint64_t i;
     for (i = 0; i < rq->key_count; ++i)
-        if (!cdp__kv_get(&h->kv, rq->keys[i])) return CDP_PENDING;
-    if (!cdp__store_request_make_results(h->kv.os, rq)) return cdp__fail_nomem("the results of a request", n * sizeof(cdp_bytes));
+        if (n ? !cdp__kv_get(&h->kv, rq->keys[i]) : !cdp__kv_available(&h->kv, rq->keys[i]))
+            return CDP_PENDING;
+    if (!cdp__store_request_make_results(h->kv.os, rq))
+        return cdp__fail_nomem("the results of a request", n * sizeof(cdp_bytes));
     for (i = 0; i < n; ++i) {
         const cdp__kv_entry *e = cdp__kv_get(&h->kv, rq->keys[i]);
         cdp_bytes value;
@@ -1357,7 +1806,7 @@ CDP__COLD cdp_status cdp__hash_read(cdp__hash_store *h, cdp_store_request *rq) {
     return CDP_OK;
 }
 
-CDP__COLD cdp_status cdp__hash_compare_set(cdp__hash_store *h, cdp_store_request *rq) {
+CDP__PRIVATE cdp_status cdp__hash_compare_set(cdp__hash_store *h, cdp_store_request *rq) {
     cdp__kv_entry *e;
     cdp_bytes answer;
     cdp_status status;
@@ -1365,8 +1814,10 @@ CDP__COLD cdp_status cdp__hash_compare_set(cdp__hash_store *h, cdp_store_request
     const uint64_t room = cdp__max(rq->values[1].bytes, rq->values[0].bytes);
     const cdp__kv_entry *old = cdp__kv_get(&h->kv, rq->keys[0]);
     /* The answer's memory first: a store that changed must not report failure. */
-    if (cdp__store_request_make_results(h->kv.os, rq)) p = cdp__store_request_result(h->kv.os, rq, 0, cdp__max(room, old ? old->value_bytes : 0));
-    status = p ? cdp__kv_compare_set(&h->kv, rq->keys[0], rq->values[0], rq->values[1], &answer, &e) : cdp__fail_nomem("a value", room);
+    if (cdp__store_request_make_results(h->kv.os, rq))
+        p = cdp__store_request_result(h->kv.os, rq, 0, cdp__max(room, old ? old->value_bytes : 0));
+    status = p ? cdp__kv_compare_set(&h->kv, rq->keys[0], rq->values[0], rq->values[1], &answer, &e)
+               : cdp__fail_nomem("a value", room);
     if (status != CDP_OK) {
         cdp__store_request_drop_results(h->kv.os, rq, 1);
         return status;
@@ -1377,42 +1828,129 @@ CDP__COLD cdp_status cdp__hash_compare_set(cdp__hash_store *h, cdp_store_request
     return CDP_OK;
 }
 
-CDP__COLD cdp_status cdp__hash_write(cdp__hash_store *h, cdp_store_request *rq) {
+CDP__PRIVATE cdp_status cdp__hash_write(cdp__hash_store *h, cdp_store_request *rq) {
     cdp__kv_entry *e;
     cdp_status status = CDP_OK;
     uint32_t i;
-    if (rq->op == CDP_STORE_ADD) return cdp__kv_add(&h->kv, rq->keys[0], rq->delta, &rq->number, &e);
+    if (rq->op == CDP_STORE_ADD)
+        return cdp__kv_add(&h->kv, rq->keys[0], rq->delta, &rq->number, &e);
     if (rq->op == CDP_STORE_COMPARE_SET) return cdp__hash_compare_set(h, rq);
     if (rq->op == CDP_STORE_APPEND) {
         const cdp__kv_entry *old = cdp__kv_get(&h->kv, rq->keys[0]);
         const uint64_t bytes = rq->values[0].bytes + (old ? old->value_bytes : 0);
-        return bytes > CDP_STORE_MAX_VALUE_BYTES ? cdp__store_too_long(rq->keys[0], bytes) : cdp__kv_append(&h->kv, rq->keys[0], rq->values[0], &e);
+        return bytes > CDP_STORE_MAX_VALUE_BYTES
+            ? cdp__store_too_long(rq->keys[0], bytes, CDP_STORE_MAX_VALUE_BYTES)
+            : cdp__kv_append(&h->kv, rq->keys[0], rq->values[0], &e);
     }
-    for (i = 0; i < rq->key_count && status == CDP_OK; ++i) status = cdp__kv_set(&h->kv, rq->keys[i], rq->values[i], &e);
+    for (i = 0; i < rq->key_count && status == CDP_OK; ++i)
+        status = cdp__kv_set(&h->kv, rq->keys[i], rq->values[i], &e);
     return status;
 }
 
+CDP__PRIVATE cdp_status cdp__hash_pop(cdp__hash_store *h, cdp_store_request *rq) {
+    cdp__kv_entry *e = cdp__kv_find(&h->kv, rq->keys[0]);
+    cdp__kv_item *item;
+    cdp_bytes value;
+    const int64_t count = e ? (int64_t)e->item_count : 0;
+    if (!count && !rq->delta) return CDP_PENDING;
+    rq->number = count;
+    if (!cdp__store_request_make_results(h->kv.os, rq))
+        return cdp__fail_nomem("the result of a request", sizeof(cdp_bytes));
+    if (!count) return CDP_OK;
+    value.data = e->first_item + 1;
+    value.bytes = e->first_item->bytes;
+    if (!cdp__store_request_put_result(h->kv.os, rq, 0, value)) {
+        cdp__store_request_drop_results(h->kv.os, rq, 1);
+        return cdp__fail_nomem("a value", value.bytes);
+    }
+    item = cdp__kv_pop(&h->kv, e);
+    cdp__free(h->kv.os, item);
+    cdp__kv_release(&h->kv, e);
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__hash_push(cdp__hash_store *h, cdp_store_request *rq) {
+    cdp__kv_entry *e;
+    return cdp__kv_push(&h->kv, rq->keys[0], rq->values[0], &e);
+}
+
+CDP__PRIVATE cdp_status cdp__hash_queue_len(cdp__hash_store *h, cdp_store_request *rq) {
+    const cdp__kv_entry *e = cdp__kv_find(&h->kv, rq->keys[0]);
+    rq->number = e ? (int64_t)e->item_count : 0;
+    return CDP_OK;
+}
+
+/* The first attempt counts, which `priv` remembers. */
+CDP__PRIVATE cdp_status cdp__hash_barrier(cdp__hash_store *h, cdp_store_request *rq) {
+    cdp__kv_entry *e = cdp__kv_get(&h->kv, rq->keys[0]);
+    int64_t sum = 0;
+    if (!rq->priv) {
+        const cdp_status status = cdp__kv_add(&h->kv, rq->keys[0], 1, &sum, &e);
+        if (status != CDP_OK) return status;
+        rq->priv = h;
+    } else if (e && !cdp__number_parse(e->value, e->value_bytes, &sum)) {
+        return cdp__store_no_number(rq->keys[0]);
+    }
+    return sum >= rq->delta ? CDP_OK : CDP_PENDING;
+}
+
+/* All keys that the map holds, those that begin with `prefix` only, without it. */
+CDP__PRIVATE cdp_status cdp__kv_list(const cdp__kv *kv, const char *prefix, cdp_store_request *rq) {
+    const uint64_t skip = strlen(prefix);
+    uint64_t i;
+    rq->number = 0;
+    rq->results = (cdp_bytes *)cdp__alloc_zero(kv->os, (kv->present_count + 1) * sizeof(cdp_bytes));
+    if (!rq->results) return cdp__fail_nomem("a list of keys", kv->present_count);
+    for (i = 0; i < kv->bucket_count; ++i) {
+        const cdp__kv_entry *e;
+        for (e = kv->buckets[i]; e; e = e->next) {
+            cdp_bytes key;
+            if (!e->present || e->key_bytes < skip || memcmp(cdp__kv_key(e), prefix, skip) != 0)
+                continue;
+            key.data = cdp__kv_key(e) + skip;
+            key.bytes = e->key_bytes - skip;
+            if (!cdp__store_request_put_result(kv->os, rq, (uint64_t)rq->number, key)) {
+                cdp__store_request_drop_results(kv->os, rq, (uint64_t)rq->number);
+                return cdp__fail_nomem("a key of a list", key.bytes);
+            }
+            ++rq->number;
+        }
+    }
+    return CDP_OK;
+}
+
 /* With the lock held: do it now, or CDP_PENDING. */
-CDP__COLD cdp_status cdp__hash_try(cdp__hash_store *h, cdp_store_request *rq) {
+CDP__PRIVATE cdp_status cdp__hash_try(cdp__hash_store *h, cdp_store_request *rq) {
     cdp_status status;
     switch (rq->op) {
-    case CDP_STORE_GET: case CDP_STORE_WAIT: case CDP_STORE_MULTI_GET: return cdp__hash_read(h, rq);
+    case CDP_STORE_GET:
+    case CDP_STORE_WAIT:
+    case CDP_STORE_MULTI_GET: return cdp__hash_read(h, rq);
     case CDP_STORE_CHECK:
         status = cdp__hash_read(h, rq);
         rq->number = status == CDP_OK;
         return status == CDP_PENDING ? CDP_OK : status;
     case CDP_STORE_DELETE: rq->number = cdp__kv_delete(&h->kv, rq->keys[0]); return CDP_OK;
     case CDP_STORE_NUM_KEYS: rq->number = (int64_t)h->kv.present_count; return CDP_OK;
+    case CDP_STORE_LIST_KEYS: return cdp__kv_list(&h->kv, "", rq);
+    case CDP_STORE_QUEUE_POP: return cdp__hash_pop(h, rq);
+    case CDP_STORE_QUEUE_LEN: return cdp__hash_queue_len(h, rq);
+    case CDP_STORE_QUEUE_PUSH: status = cdp__hash_push(h, rq); break;
+    case CDP_STORE_BARRIER: status = cdp__hash_barrier(h, rq); break;
     default: status = cdp__hash_write(h, rq); break;
     }
-    if (h->cond) h->kv.os->cond_broadcast(h->kv.os->user, h->cond);
+    if (h->cond && rq->op != CDP_STORE_BARRIER)
+        h->kv.os->threads.cond_broadcast(h->kv.os->user, h->cond);
+    else if (h->cond && status == CDP_OK)
+        h->kv.os->threads.cond_broadcast(h->kv.os->user, h->cond);
     return status;
 }
 
-CDP__COLD cdp_status cdp__hash_start(void *self, cdp_store_request *rq) {
+CDP__PRIVATE cdp_status cdp__hash_start(void *self, cdp_store_request *rq) {
     cdp__hash_store *h = (cdp__hash_store *)self;
     rq->results = NULL;
-    rq->status = cdp__store_request_validate(rq);
+    rq->priv = NULL;
+    rq->status = cdp__store_request_validate(rq, CDP_STORE_MAX_VALUE_BYTES);
     if (rq->status != CDP_OK) return rq->status;
     cdp_lock_acquire(&h->lock);
     rq->status = cdp__hash_try(h, rq);
@@ -1420,29 +1958,29 @@ CDP__COLD cdp_status cdp__hash_start(void *self, cdp_store_request *rq) {
     return rq->status;
 }
 
-CDP__COLD cdp_status cdp__hash_wait(void *self, cdp_store_request *rq, uint64_t deadline_ns) {
+CDP__PRIVATE cdp_status cdp__hash_wait(void *self, cdp_store_request *rq, uint64_t deadline_ns) {
     cdp__hash_store *h = (cdp__hash_store *)self;
     const cdp_os *os = h->kv.os;
     cdp_lock_acquire(&h->lock);
     while (rq->status == CDP_PENDING) {
         rq->status = cdp__hash_try(h, rq);
         if (rq->status != CDP_PENDING || !h->cond || os->now_ns(os->user) >= deadline_ns) break;
-        os->cond_wait(os->user, h->cond, h->lock.mutex, deadline_ns);
+        os->threads.cond_wait(os->user, h->cond, h->lock.mutex, deadline_ns);
     }
     cdp_lock_release(&h->lock);
     return rq->status;
 }
 
-CDP__COLD void cdp__hash_cancel(void *self, cdp_store_request *rq) {
+CDP__PRIVATE void cdp__hash_cancel(void *self, cdp_store_request *rq) {
     (void)self;
     (void)rq; /* a pending request is known to nobody but its caller */
 }
 
-CDP__COLD void cdp__hash_destroy(void *self) {
+CDP__PRIVATE void cdp__hash_destroy(void *self) {
     cdp__hash_store *h = (cdp__hash_store *)self;
     const cdp_os *os = h->kv.os;
     cdp__kv_close(&h->kv);
-    if (h->cond) os->cond_destroy(os->user, h->cond);
+    if (h->cond) os->threads.cond_destroy(os, h->cond);
     cdp__lock_close(&h->lock);
     cdp__free(os, h);
 }
@@ -1467,7 +2005,7 @@ CDP_API cdp_status cdp_hash_store_create(const cdp_hash_store_desc *desc, cdp_st
         return cdp__fail_nomem("a lock", sizeof(cdp_lock));
     }
     if (h->lock.mutex) {
-        h->cond = os->cond_create(os->user);
+        h->cond = os->threads.cond_create(os);
         if (!h->cond) {
             cdp__hash_destroy(h);
             return cdp__fail_nomem("a condition variable", sizeof(cdp_lock));
@@ -1477,99 +2015,152 @@ CDP_API cdp_status cdp_hash_store_create(const cdp_hash_store_desc *desc, cdp_st
     return CDP_OK;
 }
 
-/* ---- >>store-custom: two functions of a program as a store; stores that can only look ------------------------------- */
+/* ---- >>store-custom: two functions of a program as a store; stores that can only look -------- */
 
-/* What is common to stores that nobody wakes: an attempt does a request at once, or says CDP_PENDING and has done nothing
-   that the next attempt would do twice; whoever waits tries again, ever more slowly. */
-typedef struct cdp__tried {
+/* What is common to stores that nobody wakes: an attempt does a request at once, or says
+   CDP_PENDING and has done nothing that the next attempt would do twice; whoever waits tries
+   again, ever more slowly. */
+typedef struct cdp__polling {
     cdp_store store;
     cdp_lock lock;
-    cdp_status (*attempt)(struct cdp__tried *t, cdp_store_request *rq);
-} cdp__tried;
+    cdp_status (*attempt)(struct cdp__polling *t, cdp_store_request *rq);
+} cdp__polling;
 
-#define CDP__TRIED_PAUSE_MAX_NS (10 * CDP__MS)
+#define CDP__POLLING_PAUSE_MAX_NS (10 * CDP__MS)
 
-CDP__COLD cdp_status cdp__tried_start(void *self, cdp_store_request *rq) {
-    cdp__tried *t = (cdp__tried *)self;
+/* A barrier made of other operations: count once, which `priv` remembers, then look. */
+CDP__PRIVATE cdp_status cdp__polling_barrier(cdp__polling *t, cdp_store_request *rq) {
+    cdp_store_request part = *rq;
+    cdp_status status;
+    int64_t sum = 0;
+    part.results = NULL;
+    part.number = 0;
+    part.op = rq->priv ? CDP_STORE_GET : CDP_STORE_ADD;
+    part.delta = 1;
+    status = t->attempt(t, &part);
+    if (status != CDP_OK) return status;
+    if (!rq->priv) {
+        rq->priv = t;
+        sum = part.number;
+    } else {
+        const bool good =
+            cdp__number_parse((const uint8_t *)part.results[0].data, part.results[0].bytes, &sum);
+        cdp__store_request_drop_results(t->store.os, &part, 1);
+        if (!good) return cdp__store_no_number(rq->keys[0]);
+    }
+    return sum >= rq->delta ? CDP_OK : CDP_PENDING;
+}
+
+CDP__PRIVATE cdp_status cdp__polling_attempt(cdp__polling *t, cdp_store_request *rq) {
+    switch (rq->op) {
+    case CDP_STORE_BARRIER: return cdp__polling_barrier(t, rq);
+    case CDP_STORE_QUEUE_PUSH:
+    case CDP_STORE_QUEUE_POP:
+    case CDP_STORE_QUEUE_LEN: return cdp__store_has_no_queues(rq);
+    default: return t->attempt(t, rq);
+    }
+}
+
+CDP__PRIVATE cdp_status cdp__polling_start(void *self, cdp_store_request *rq) {
+    cdp__polling *t = (cdp__polling *)self;
     rq->results = NULL;
+    rq->priv = NULL;
     rq->number = 0;
-    rq->status = cdp__store_request_validate(rq);
+    rq->status = cdp__store_request_validate(rq, CDP_STORE_MAX_VALUE_BYTES);
     if (rq->status != CDP_OK) return rq->status;
     cdp_lock_acquire(&t->lock);
-    rq->status = t->attempt(t, rq);
+    rq->status = cdp__polling_attempt(t, rq);
     cdp_lock_release(&t->lock);
     return rq->status;
 }
 
-/* Sleep until the next look. The first ones are close together: what was in the way may be over in microseconds. */
-CDP__COLD void cdp__tried_pause(const cdp_os *os, uint32_t attempts, uint64_t now, uint64_t deadline_ns) {
-    if (attempts < 4 && os->thread_yield) os->thread_yield(os->user);
-    else os->poll(os->user, NULL, 0, cdp__min(deadline_ns, now + cdp__min(CDP__TRIED_PAUSE_MAX_NS, (CDP__MS / 4) << cdp__min(attempts, 20))));
+/* Sleep until the next look. The first ones are close together: what was in the way may be over
+   in microseconds. */
+CDP__PRIVATE void cdp__polling_pause(
+    const cdp_os *os, uint32_t attempts, uint64_t now, uint64_t deadline_ns) {
+    if (attempts < 4 && os->threads.yield)
+        os->threads.yield(os->user);
+    else
+        cdp__sleep_until(os,
+            cdp__min(deadline_ns,
+                now
+                    + cdp__min(
+                        CDP__POLLING_PAUSE_MAX_NS, (CDP__MS / 4) << cdp__min(attempts, 20))));
 }
 
-CDP__COLD cdp_status cdp__tried_wait(void *self, cdp_store_request *rq, uint64_t deadline_ns) {
-    cdp__tried *t = (cdp__tried *)self;
+CDP__PRIVATE cdp_status cdp__polling_wait(void *self, cdp_store_request *rq, uint64_t deadline_ns) {
+    cdp__polling *t = (cdp__polling *)self;
     uint32_t attempts;
     for (attempts = 0; rq->status == CDP_PENDING; ++attempts) {
-        const uint64_t now = t->store.os->now_ns(t->store.os->user); /* before the attempt: the last one comes after the deadline */
+        /* before the attempt: the last one comes after the deadline */
+        const uint64_t now = t->store.os->now_ns(t->store.os->user);
         cdp_lock_acquire(&t->lock);
-        rq->status = t->attempt(t, rq);
+        rq->status = cdp__polling_attempt(t, rq);
         cdp_lock_release(&t->lock);
         if (rq->status != CDP_PENDING || now >= deadline_ns) break;
-        cdp__tried_pause(t->store.os, attempts, now, deadline_ns);
+        cdp__polling_pause(t->store.os, attempts, now, deadline_ns);
     }
     return rq->status;
 }
 
-CDP__COLD void cdp__tried_cancel(void *self, cdp_store_request *rq) {
+CDP__PRIVATE void cdp__polling_cancel(void *self, cdp_store_request *rq) {
     (void)self;
     (void)rq; /* a pending request is known to nobody but its caller */
 }
 
 /* False without memory. What else is in *t is the caller's; its `destroy` must be set. */
-CDP__COLD bool cdp__tried_open(cdp__tried *t, const cdp_os *os, uint32_t timeout_ms, cdp_status (*attempt)(cdp__tried *t, cdp_store_request *rq)) {
+CDP__PRIVATE bool cdp__polling_open(cdp__polling *t, const cdp_os *os, uint32_t timeout_ms,
+    cdp_status (*attempt)(cdp__polling *t, cdp_store_request *rq)) {
     t->store.self = t;
     t->store.os = os;
     t->store.timeout_ms = cdp__def(timeout_ms, CDP__STORE_TIMEOUT_MS);
-    t->store.start = cdp__tried_start;
-    t->store.wait = cdp__tried_wait;
-    t->store.cancel = cdp__tried_cancel;
+    t->store.start = cdp__polling_start;
+    t->store.wait = cdp__polling_wait;
+    t->store.cancel = cdp__polling_cancel;
     t->attempt = attempt;
     return cdp__lock_open(&t->lock, os, true);
 }
 
 typedef struct cdp__custom_store {
-    cdp__tried tried;
+    cdp__polling tried;
     cdp_custom_store_desc desc;
 } cdp__custom_store;
 
-CDP__COLD cdp_status cdp__custom_read(cdp__custom_store *c, cdp_store_request *rq) {
+CDP__PRIVATE cdp_status cdp__custom_read(cdp__custom_store *c, cdp_store_request *rq) {
     const uint64_t n = cdp__store_request_result_count(rq);
     cdp_status status = CDP_OK;
     uint64_t i;
-    if (!cdp__store_request_make_results(c->desc.os, rq)) return cdp__fail_nomem("the results of a request", n * sizeof(cdp_bytes));
+    if (!cdp__store_request_make_results(c->desc.os, rq))
+        return cdp__fail_nomem("the results of a request", n * sizeof(cdp_bytes));
     for (i = 0; i < rq->key_count && status == CDP_OK; ++i) {
         cdp_bytes value;
         status = c->desc.get(c->desc.user, rq->keys[i], &value);
-        if (status == CDP_OK && i < n && !cdp__store_request_put_result(c->desc.os, rq, i, value)) status = cdp__fail_nomem("a value", value.bytes);
+        if (status == CDP_OK && i < n && !cdp__store_request_put_result(c->desc.os, rq, i, value))
+            status = cdp__fail_nomem("a value", value.bytes);
     }
     if (status != CDP_OK) cdp__store_request_drop_results(c->desc.os, rq, n);
     return status;
 }
 
-/* What the i-th key of a request is to hold, given what it holds (NULL: it is absent). *memory is to be freed afterwards.
-   *out is NULL for nothing at all; PENDING: it is to stay as it is. */
-CDP__COLD cdp_status cdp__custom_wish(cdp__custom_store *c, cdp_store_request *rq, uint64_t i, const cdp_bytes *now, cdp_bytes *out, char *text, uint8_t **memory) {
+/* What the i-th key of a request is to hold, given what it holds (NULL: it is absent). *memory
+   is to be freed afterwards. *out is NULL for nothing at all; PENDING: it is to stay as it is. */
+CDP__PRIVATE cdp_status cdp__custom_new_value(cdp__custom_store *c, cdp_store_request *rq,
+    uint64_t i, const cdp_bytes *now, cdp_bytes *out, char *text, uint8_t **memory) {
     int64_t sum = 0;
-    *out = rq->op == CDP_STORE_COMPARE_SET ? rq->values[1] : rq->op == CDP_STORE_ADD || rq->op == CDP_STORE_DELETE ? *out : rq->values[i];
+    *out = rq->op == CDP_STORE_COMPARE_SET                      ? rq->values[1]
+        : rq->op == CDP_STORE_ADD || rq->op == CDP_STORE_DELETE ? *out
+                                                                : rq->values[i];
     if (rq->op == CDP_STORE_DELETE) return now ? CDP_OK : CDP_PENDING;
     if (rq->op == CDP_STORE_ADD) {
-        if (now && !cdp__number_parse((const uint8_t *)now->data, now->bytes, &sum)) return cdp__store_no_number(rq->keys[0]);
+        if (now && !cdp__number_parse((const uint8_t *)now->data, now->bytes, &sum))
+            return cdp__store_no_number(rq->keys[0]);
         rq->number = (int64_t)((uint64_t)sum + (uint64_t)rq->delta);
         out->data = text;
         out->bytes = cdp__number_text(rq->number, text);
     } else if (rq->op == CDP_STORE_APPEND && now) {
-        if (now->bytes + out->bytes > CDP_STORE_MAX_VALUE_BYTES) return cdp__store_too_long(rq->keys[0], now->bytes + out->bytes);
+        if (now->bytes + out->bytes > CDP_STORE_MAX_VALUE_BYTES)
+            return cdp__store_too_long(
+                rq->keys[0], now->bytes + out->bytes, CDP_STORE_MAX_VALUE_BYTES);
         *memory = (uint8_t *)cdp__alloc(c->desc.os, now->bytes + out->bytes);
         if (!*memory) return cdp__fail_nomem("a value", now->bytes + out->bytes);
         cdp__record_copy(cdp__record_copy(*memory, *now), *out);
@@ -1582,36 +2173,52 @@ CDP__COLD cdp_status cdp__custom_wish(cdp__custom_store *c, cdp_store_request *r
 }
 
 /* One key: get, swap. PENDING: another user was faster. */
-CDP__COLD cdp_status cdp__custom_change(cdp__custom_store *c, cdp_store_request *rq, uint64_t i) {
+CDP__PRIVATE cdp_status cdp__custom_change(
+    cdp__custom_store *c, cdp_store_request *rq, uint64_t i) {
     char text[24];
     uint8_t *memory = NULL;
     cdp_bytes now, wish;
     const cdp_status found = c->desc.get(c->desc.user, rq->keys[i], &now);
     cdp_status status = found < 0 ? found : CDP_OK;
     memset(&wish, 0, sizeof wish);
-    if (status == CDP_OK) status = cdp__custom_wish(c, rq, i, found == CDP_OK ? &now : NULL, &wish, text, &memory);
-    if (rq->op == CDP_STORE_COMPARE_SET && status >= 0 && !cdp__store_answer(c->desc.os, rq, status == CDP_OK ? rq->values[1] : found == CDP_OK ? now : rq->values[0]))
+    if (status == CDP_OK)
+        status =
+            cdp__custom_new_value(c, rq, i, found == CDP_OK ? &now : NULL, &wish, text, &memory);
+    if (rq->op == CDP_STORE_COMPARE_SET && status >= 0
+        && !cdp__store_answer(c->desc.os, rq,
+            status == CDP_OK      ? rq->values[1]
+                : found == CDP_OK ? now
+                                  : rq->values[0]))
         status = cdp__fail_nomem("a value", wish.bytes);
     if (status == CDP_PENDING) return CDP_OK; /* nothing is to be changed */
-    if (status == CDP_OK) status = c->desc.swap(c->desc.user, rq->keys[i], found == CDP_OK ? &now : NULL, rq->op == CDP_STORE_DELETE ? NULL : &wish);
+    if (status == CDP_OK)
+        status = (c->desc.swap)(c->desc.user, rq->keys[i], found == CDP_OK ? &now : NULL,
+            rq->op == CDP_STORE_DELETE ? NULL : &wish);
     if (status == CDP_OK && rq->op == CDP_STORE_DELETE) rq->number = 1;
-    if (status != CDP_OK) cdp__store_request_drop_results(c->desc.os, rq, cdp__store_request_result_count(rq));
+    if (status != CDP_OK)
+        cdp__store_request_drop_results(c->desc.os, rq, cdp__store_request_result_count(rq));
     cdp__free(c->desc.os, memory);
     return status;
 }
 
-CDP__COLD cdp_status cdp__custom_attempt(cdp__tried *t, cdp_store_request *rq) {
+CDP__PRIVATE cdp_status cdp__custom_attempt(cdp__polling *t, cdp_store_request *rq) {
     cdp__custom_store *c = (cdp__custom_store *)t;
     cdp_status status = CDP_OK;
     switch (rq->op) {
-    case CDP_STORE_GET: case CDP_STORE_WAIT: case CDP_STORE_MULTI_GET: return cdp__custom_read(c, rq);
+    case CDP_STORE_GET:
+    case CDP_STORE_WAIT:
+    case CDP_STORE_MULTI_GET: return cdp__custom_read(c, rq);
     case CDP_STORE_CHECK:
         status = cdp__custom_read(c, rq);
         rq->number = status == CDP_OK;
         return status == CDP_PENDING ? CDP_OK : status;
     case CDP_STORE_NUM_KEYS:
-        if (!c->desc.num_keys) return cdp__fail(CDP_ERR_UNSUPPORTED, "this custom store cannot count its keys (cdp_custom_store_desc.num_keys is NULL)");
+        if (!c->desc.num_keys)
+            return cdp__fail(CDP_ERR_UNSUPPORTED,
+                "this custom store cannot count its keys (cdp_custom_store_desc.num_keys is NULL)");
         return c->desc.num_keys(c->desc.user, &rq->number);
+    case CDP_STORE_LIST_KEYS:
+        return cdp__fail(CDP_ERR_UNSUPPORTED, "a custom store cannot list its keys");
     case CDP_STORE_MULTI_SET: /* `number` is how many are done, so that none is set twice */
         while ((uint64_t)rq->number < rq->key_count && status == CDP_OK) {
             status = cdp__custom_change(c, rq, (uint64_t)rq->number);
@@ -1622,7 +2229,7 @@ CDP__COLD cdp_status cdp__custom_attempt(cdp__tried *t, cdp_store_request *rq) {
     }
 }
 
-CDP__COLD void cdp__custom_destroy(void *self) {
+CDP__PRIVATE void cdp__custom_destroy(void *self) {
     cdp__custom_store *c = (cdp__custom_store *)self;
     if (c->desc.destroy) c->desc.destroy(c->desc.user);
     cdp__lock_close(&c->tried.lock);
@@ -1634,13 +2241,15 @@ CDP_API cdp_status cdp_custom_store_create(const cdp_custom_store_desc *desc, cd
     const cdp_os *os = desc && desc->os ? desc->os : cdp_os_default();
     if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_custom_store_create: out is NULL");
     *out = NULL;
-    if (!desc || !desc->get || !desc->swap) return cdp__fail(CDP_ERR_INVALID, "cdp_custom_store_create: the desc, or its get or swap, is NULL");
+    if (!desc || !desc->get || !desc->swap)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_custom_store_create: the desc, or its get or swap, is NULL");
     c = (cdp__custom_store *)cdp__alloc_zero(os, sizeof *c);
     if (!c) return cdp__fail_nomem("a custom store", sizeof *c);
     c->desc = *desc;
     c->desc.os = os;
     c->tried.store.destroy = cdp__custom_destroy;
-    if (!cdp__tried_open(&c->tried, os, desc->timeout_ms, cdp__custom_attempt)) {
+    if (!cdp__polling_open(&c->tried, os, desc->timeout_ms, cdp__custom_attempt)) {
         cdp__free(os, c); /* not destroyed: `user` stays the caller's when there is no store */
         return cdp__fail_nomem("a lock", sizeof(cdp_lock));
     }
@@ -1648,64 +2257,78 @@ CDP_API cdp_status cdp_custom_store_create(const cdp_custom_store_desc *desc, cd
     return CDP_OK;
 }
 
-/* ---- >>store-file: a file of records that its users append to under a lock ------------------------------------------- */
+/* ---- >>store-file: a file of records that its users append to under a lock ------------------- */
 
 #ifndef CDP_NO_FILE_STORE
-/* The file is opened, locked with flock() and closed for every request, as PyTorch does it: so the lock of a user that dies
-   is gone with it, and the children of a fork do not share one. Each user keeps the map as of the last record that it has
-   read, and reads on from there. These are POSIX calls and not functions of cdp_os: a store in a file makes sense only
-   between processes that share a real file system, which no replaced os can give them. Memory, clock, sleep and locks
-   between threads are those of the os. */
+/* The file is opened, locked with flock() and closed for every request, as PyTorch does it: so
+   the lock of a user that dies is gone with it, and the children of a fork do not share one.
+   Each user keeps the map as of the last record that it has read, and reads on from there. These
+   are POSIX calls and not functions of cdp_os: a store in a file makes sense only between
+   processes that share a real file system, which no replaced os can give them. Memory, clock,
+   sleep and locks between threads are those of the os. */
 typedef struct cdp__file_store {
-    cdp__tried tried;
+    cdp__polling tried;
     const cdp_os *os;
-    cdp__kv kv;          /* with keys as in the file */
-    char *path;          /* behind the struct */
+    cdp__kv kv; /* with keys as in the file */
+    char *path; /* behind the struct */
     uint32_t world_size;
-    uint64_t at;         /* how much of the file is in the map */
-    int32_t pin;         /* the file that was read; open, so that its number is not given to another one meanwhile */
+    bool private_file;
+    uint64_t at; /* how much of the file is in the map */
+    /* the file that was read; open, so that its number is not given to another one meanwhile */
+    int32_t pin;
     dev_t device;
     ino_t number;
-    bool torn;           /* half a record behind `at`, seen by a reader */
-    bool busy;           /* somebody else has the lock */
+    bool torn; /* half a record behind `at`, seen by a reader */
+    bool busy; /* somebody else has the lock */
     uint8_t key[1 + CDP_STORE_MAX_KEY_BYTES];
 } cdp__file_store;
 
-typedef enum cdp__file_mode { CDP__FILE_READ, CDP__FILE_WRITE, CDP__FILE_LEAVE } cdp__file_mode;
+typedef enum cdp__file_mode {
+    CDP__FILE_READ,
+    CDP__FILE_WRITE,
+    CDP__FILE_LEAVE
+} cdp__file_mode;
 
 #define CDP__FILE_PIECE 65536u
 #define CDP__FILE_LEAVE_NS (100 * CDP__MS)
 
-CDP__COLD cdp_status cdp__file_fail(const cdp__file_store *f, int err, const char *what) {
+CDP__PRIVATE cdp_status cdp__file_fail(const cdp__file_store *f, int err, const char *what) {
     return cdp__fail_peer(CDP_ERR_IO, -1, err, "the file store %s: %s", f->path, what);
 }
 
 /* Another file, or none: forget what was read. */
-CDP__COLD void cdp__file_reset(cdp__file_store *f, int fd, const struct stat *st) {
+CDP__PRIVATE void cdp__file_reset(cdp__file_store *f, int fd, const struct stat *st) {
     const uint64_t seed = f->kv.seed;
     cdp__kv_close(&f->kv);
     cdp__kv_open(&f->kv, f->os, seed, UINT64_MAX);
     if (f->pin >= 0) close(f->pin);
+    /* without a copy of the descriptor, everything is read again at the next call: slow, not wrong */
     f->pin = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
-    if (st) f->device = st->st_dev, f->number = st->st_ino;
+    if (st) {
+        f->device = st->st_dev;
+        f->number = st->st_ino;
+    }
     f->at = 0;
 }
 
-CDP__COLD void cdp__file_close(int fd) {
+CDP__PRIVATE void cdp__file_close(int fd) {
     if (fd < 0) return;
-    flock(fd, LOCK_UN); /* said, because the pin may be a copy of this descriptor, and a fork may have made others */
+    /* said, because the pin may be a copy of this descriptor, and a fork may have made others */
+    flock(fd, LOCK_UN);
     close(fd);
 }
 
-CDP__COLD cdp_status cdp__file_learn(cdp__file_store *f, const cdp__record *r) {
+CDP__PRIVATE cdp_status cdp__file_apply(cdp__file_store *f, const cdp__record *r) {
     cdp__kv_entry *e;
     if (!r->removal) return cdp__kv_set(&f->kv, r->key, r->value, &e);
     (void)cdp__kv_delete(&f->kv, r->key);
     return CDP_OK;
 }
 
-/* The records in the n bytes at p, which lie at f->at of a file of `size`. *need: how many bytes the next one takes. */
-CDP__COLD cdp_status cdp__file_learn_all(cdp__file_store *f, const uint8_t *p, uint64_t n, uint64_t size, uint64_t *need) {
+/* The records in the n bytes at p, which lie at f->at of a file of `size`. *need: how many bytes
+   the next one takes. */
+CDP__PRIVATE cdp_status cdp__file_apply_all(
+    cdp__file_store *f, const uint8_t *p, uint64_t n, uint64_t size, uint64_t *need) {
     const uint64_t start = f->at;
     while (f->at < size) {
         cdp__record r;
@@ -1713,31 +2336,37 @@ CDP__COLD cdp_status cdp__file_learn_all(cdp__file_store *f, const uint8_t *p, u
         const cdp__record_result result = cdp__record_next(p + used, n - used, size - f->at, &r);
         f->torn = result == CDP__RECORD_TORN;
         *need = r.bytes;
-        if (result == CDP__RECORD_BAD || (f->torn && size < 4)) /* so few bytes tell nothing: rather refuse than cut another program's file */
-            return cdp__fail(CDP_ERR_STORE, "%s is no file of a store, or is damaged: there is no record at byte %llu; take another path, or remove it when nobody uses it",
-                             f->path, (unsigned long long)f->at);
+        /* so few bytes tell nothing: rather refuse than cut another program's file */
+        if (result == CDP__RECORD_BAD || (f->torn && size < 4))
+            return cdp__fail(CDP_ERR_STORE,
+                "%s is no file of a store, or is damaged: there is no record at byte %llu; take "
+                "another path, or remove it when nobody uses it",
+                f->path, (unsigned long long)f->at);
         if (result != CDP__RECORD_WHOLE) return CDP_OK;
-        if (cdp__file_learn(f, &r) != CDP_OK) return CDP_ERR_NOMEM;
+        if (cdp__file_apply(f, &r) != CDP_OK) return CDP_ERR_NOMEM;
         f->at += r.bytes;
     }
     return CDP_OK;
 }
 
 /* With the lock held: read what is new. */
-CDP__COLD cdp_status cdp__file_read(cdp__file_store *f, int fd, uint64_t size) {
+CDP__PRIVATE cdp_status cdp__file_read(cdp__file_store *f, int fd, uint64_t size) {
     uint64_t room = cdp__min(CDP__FILE_PIECE, size - f->at), need = 0;
     uint8_t *p = NULL;
     cdp_status status = CDP_OK;
     f->torn = false;
     while (f->at < size && !f->torn && status == CDP_OK) {
         int64_t n;
-        if (!p && !(p = (uint8_t *)cdp__alloc(f->os, room))) return cdp__fail_nomem("a record of a file store", room);
-        do n = pread(fd, p, (size_t)cdp__min(room, size - f->at), (off_t)f->at); while (n < 0 && errno == EINTR);
+        if (!p && !(p = (uint8_t *)cdp__alloc(f->os, room)))
+            return cdp__fail_nomem("a record of a file store", room);
+        do
+            n = pread(fd, p, (size_t)cdp__min(room, size - f->at), (off_t)f->at);
+        while (n < 0 && errno == EINTR);
         if (n <= 0) {
             status = cdp__file_fail(f, n ? errno : EIO, "cannot read");
             break;
         }
-        status = cdp__file_learn_all(f, p, (uint64_t)n, size, &need);
+        status = cdp__file_apply_all(f, p, (uint64_t)n, size, &need);
         if (need > room) {
             cdp__free(f->os, p);
             p = NULL;
@@ -1748,56 +2377,87 @@ CDP__COLD cdp_status cdp__file_read(cdp__file_store *f, int fd, uint64_t size) {
     return status;
 }
 
-CDP__COLD cdp_status cdp__file_lock(cdp__file_store *f, int fd, cdp__file_mode mode) {
+CDP__PRIVATE cdp_status cdp__file_lock(cdp__file_store *f, int fd, cdp__file_mode mode) {
     int r;
-    do r = flock(fd, (mode == CDP__FILE_READ ? LOCK_SH : LOCK_EX) | LOCK_NB); while (r < 0 && errno == EINTR);
+    do
+        r = flock(fd, (mode == CDP__FILE_READ ? LOCK_SH : LOCK_EX) | LOCK_NB);
+    while (r < 0 && errno == EINTR);
     f->busy = r < 0 && errno == EWOULDBLOCK;
     if (r == 0) return CDP_OK;
-    return f->busy ? CDP_PENDING : cdp__file_fail(f, errno, "cannot lock it; does its file system know flock()?");
+    return f->busy ? CDP_PENDING
+                   : cdp__file_fail(f, errno, "cannot lock it; does its file system know flock()?");
 }
 
-/* The open file `fd`: lock it, see whether it is the one that was read, read on, cut off half a record. *gone: it was
-   removed, and perhaps made anew, just before it was locked. */
-CDP__COLD cdp_status cdp__file_look(cdp__file_store *f, int fd, cdp__file_mode mode, bool *gone) {
+/* The open file `fd`: lock it, see whether it is the one that was read, read on, cut off half a
+   record. *gone: it was removed, and perhaps made anew, just before it was locked. */
+CDP__PRIVATE cdp_status cdp__file_refresh(
+    cdp__file_store *f, int fd, cdp__file_mode mode, bool *gone) {
     struct stat st;
     cdp_status status;
     *gone = false;
     f->busy = false;
     if (fstat(fd, &st) != 0) return cdp__file_fail(f, errno, "cannot look at it");
-    if (!S_ISREG(st.st_mode)) return cdp__fail(CDP_ERR_INVALID, "the file store %s is no regular file", f->path);
-    if (mode == CDP__FILE_READ && f->pin >= 0 && st.st_nlink && st.st_dev == f->device && st.st_ino == f->number && (uint64_t)st.st_size == f->at)
+    if (!S_ISREG(st.st_mode))
+        return cdp__fail(CDP_ERR_INVALID, "the file store %s is no regular file", f->path);
+    if (f->private_file && (st.st_uid != geteuid() || (st.st_mode & 022)))
+        return cdp__fail(CDP_ERR_INVALID,
+            "the file store %s belongs to user %u and has mode %u%u%u: it must belong to this "
+            "user, "
+            "and others must not be allowed to write to it; remove it, or take another path",
+            f->path, (unsigned)st.st_uid, (unsigned)(st.st_mode >> 6 & 7),
+            (unsigned)(st.st_mode >> 3 & 7), (unsigned)(st.st_mode & 7));
+    if (mode == CDP__FILE_READ && f->pin >= 0 && st.st_nlink && st.st_dev == f->device
+        && st.st_ino == f->number && (uint64_t)st.st_size == f->at)
         return CDP_OK; /* nothing is new, so nobody needs to be kept from writing */
     status = cdp__file_lock(f, fd, mode);
     if (status != CDP_OK) return status;
     if (fstat(fd, &st) != 0) return cdp__file_fail(f, errno, "cannot look at it");
     *gone = !st.st_nlink;
     if (*gone) return CDP_OK;
-    if (f->pin < 0 || st.st_dev != f->device || st.st_ino != f->number || (uint64_t)st.st_size < f->at) {
-        if (mode == CDP__FILE_LEAVE) return CDP_ERR_STATE; /* not the file that this user came to: nobody asks for a text */
+    if (f->pin < 0 || st.st_dev != f->device || st.st_ino != f->number
+        || (uint64_t)st.st_size < f->at) {
+        /* not the file that this user came to: nobody asks for a text */
+        if (mode == CDP__FILE_LEAVE) return CDP_ERR_STATE;
         cdp__file_reset(f, fd, &st);
     }
     status = cdp__file_read(f, fd, (uint64_t)st.st_size);
     if (status == CDP_OK && f->torn && mode != CDP__FILE_READ) {
-        if (ftruncate(fd, (off_t)f->at) != 0) return cdp__file_fail(f, errno, "cannot cut off half a record that somebody left");
+        if (ftruncate(fd, (off_t)f->at) != 0)
+            return cdp__file_fail(f, errno, "cannot cut off half a record that somebody left");
         f->torn = false;
     }
     return status;
 }
 
-/* *out: the file, locked and read; -1 when there is none (to READ and to LEAVE only). PENDING: not now. */
-CDP__COLD cdp_status cdp__file_enter(cdp__file_store *f, cdp__file_mode mode, int *out) {
+/* *out: the file, locked and read; -1 when there is none (to READ and to LEAVE only). PENDING:
+   not now. */
+CDP__PRIVATE cdp_status cdp__file_enter(cdp__file_store *f, cdp__file_mode mode, int *out) {
     static const int flags[] = {O_RDONLY, O_RDWR | O_CREAT, O_RDWR};
     cdp_status status;
     bool gone;
     int fd;
     *out = -1;
-    do fd = open(f->path, flags[mode] | O_CLOEXEC | O_NONBLOCK, 0644); while (fd < 0 && errno == EINTR); /* NONBLOCK: it may be a pipe */
+    /* NONBLOCK: it may be a pipe */
+    do
+        fd =
+            open(f->path, flags[mode] | O_CLOEXEC | O_NONBLOCK | (f->private_file ? O_NOFOLLOW : 0),
+                f->private_file ? 0600 : 0644);
+    while (fd < 0 && errno == EINTR);
+    if (fd < 0 && errno == ELOOP && f->private_file)
+        return cdp__fail_peer(CDP_ERR_INVALID, -1, ELOOP,
+            "the file store %s is a symbolic link, which another user may have put there; remove "
+            "it, "
+            "or take another path",
+            f->path);
     if (fd < 0 && errno == ENOENT && mode != CDP__FILE_WRITE) {
         cdp__file_reset(f, -1, NULL);
         return CDP_OK;
     }
-    if (fd < 0) return cdp__file_fail(f, errno, mode == CDP__FILE_READ ? "cannot open it" : "cannot open it for writing; all users must be allowed to");
-    status = cdp__file_look(f, fd, mode, &gone);
+    if (fd < 0)
+        return cdp__file_fail(f, errno,
+            mode == CDP__FILE_READ ? "cannot open it"
+                                   : "cannot open it for writing; all users must be allowed to");
+    status = cdp__file_refresh(f, fd, mode, &gone);
     if (status == CDP_OK && !gone) {
         *out = fd;
         return CDP_OK;
@@ -1807,7 +2467,7 @@ CDP__COLD cdp_status cdp__file_enter(cdp__file_store *f, cdp__file_mode mode, in
 }
 
 /* With the lock held: n bytes behind the last record, or none of them. */
-CDP__COLD cdp_status cdp__file_append(cdp__file_store *f, int fd, const uint8_t *p, uint64_t n) {
+CDP__PRIVATE cdp_status cdp__file_append(cdp__file_store *f, int fd, const uint8_t *p, uint64_t n) {
     uint64_t done = 0;
     int err;
     while (done < n) {
@@ -1818,11 +2478,13 @@ CDP__COLD cdp_status cdp__file_append(cdp__file_store *f, int fd, const uint8_t 
     }
     if (done == n) return CDP_OK;
     err = errno;
-    if (ftruncate(fd, (off_t)f->at) != 0) return cdp__file_fail(f, err, "cannot write; whoever writes next will cut off what was written");
+    if (ftruncate(fd, (off_t)f->at) != 0)
+        return cdp__file_fail(
+            f, err, "cannot write; whoever writes next will cut off what was written");
     return cdp__file_fail(f, err, "cannot write, nothing of it was kept; is the disk full?");
 }
 
-CDP__COLD const cdp__kv_entry *cdp__file_find(cdp__file_store *f, cdp_bytes key) {
+CDP__PRIVATE const cdp__kv_entry *cdp__file_find(cdp__file_store *f, cdp_bytes key) {
     cdp_bytes full;
     f->key[0] = '/';
     cdp__record_copy(f->key + 1, key);
@@ -1831,22 +2493,26 @@ CDP__COLD const cdp__kv_entry *cdp__file_find(cdp__file_store *f, cdp_bytes key)
     return cdp__kv_get(&f->kv, full);
 }
 
-/* One record for each key of a request. A removal has the prefix "-/"; `old` goes in front of the value. */
-CDP__COLD cdp_status cdp__file_write(cdp__file_store *f, int fd, const cdp_store_request *rq, const char *prefix, cdp_bytes old, const cdp_bytes *values) {
+/* One record for each key of a request. A removal has the prefix "-/"; `old` goes in front of
+   the value. */
+CDP__PRIVATE cdp_status cdp__file_write(cdp__file_store *f, int fd, const cdp_store_request *rq,
+    const char *prefix, cdp_bytes old, const cdp_bytes *values) {
     uint64_t bytes = 0, i;
     uint8_t *p, *end;
     cdp_status status;
-    for (i = 0; i < rq->key_count; ++i) bytes += cdp__record_bytes(prefix, rq->keys[i], old.bytes + values[i].bytes);
+    for (i = 0; i < rq->key_count; ++i)
+        bytes += cdp__record_bytes(prefix, rq->keys[i], old.bytes + values[i].bytes);
     end = p = (uint8_t *)cdp__alloc(f->os, bytes);
     if (!p) return cdp__fail_nomem("a record of a file store", bytes);
-    for (i = 0; i < rq->key_count; ++i) end = cdp__record_put(end, prefix, rq->keys[i], old, values[i]);
+    for (i = 0; i < rq->key_count; ++i)
+        end = cdp__record_put(end, prefix, rq->keys[i], old, values[i]);
     CDP_ASSERT((uint64_t)(end - p) == bytes);
     status = cdp__file_append(f, fd, p, bytes);
     cdp__free(f->os, p);
     return status;
 }
 
-CDP__COLD cdp_status cdp__file_change(cdp__file_store *f, int fd, cdp_store_request *rq) {
+CDP__PRIVATE cdp_status cdp__file_change(cdp__file_store *f, int fd, cdp_store_request *rq) {
     const cdp__kv_entry *e = rq->op == CDP_STORE_MULTI_SET ? NULL : cdp__file_find(f, rq->keys[0]);
     const char *prefix = "/";
     const cdp_bytes *values = rq->values;
@@ -1856,36 +2522,45 @@ CDP__COLD cdp_status cdp__file_change(cdp__file_store *f, int fd, cdp_store_requ
     cdp_status status;
     memset(&none, 0, sizeof none);
     old = text = none;
-    if (e) old.data = e->value, old.bytes = e->value_bytes;
+    if (e) {
+        old.data = e->value;
+        old.bytes = e->value_bytes;
+    }
     if (rq->op == CDP_STORE_DELETE) {
         if (!e) return CDP_OK;
         prefix = "-/";
         values = &none;
     } else if (rq->op == CDP_STORE_ADD) {
-        if (e && !cdp__number_parse(e->value, e->value_bytes, &sum)) return cdp__store_no_number(rq->keys[0]);
+        if (e && !cdp__number_parse(e->value, e->value_bytes, &sum))
+            return cdp__store_no_number(rq->keys[0]);
         sum = (int64_t)((uint64_t)sum + (uint64_t)rq->delta);
         text.data = digits;
         text.bytes = cdp__number_text(sum, digits);
         values = &text;
     } else if (rq->op == CDP_STORE_COMPARE_SET) {
         const bool equal = cdp__store_expected(rq, e ? &old : NULL);
-        if (!cdp__store_answer(f->os, rq, equal ? rq->values[1] : e ? old : rq->values[0])) return cdp__fail_nomem("a value", old.bytes);
+        if (!cdp__store_answer(f->os, rq, equal ? rq->values[1] : e ? old : rq->values[0]))
+            return cdp__fail_nomem("a value", old.bytes);
         if (!equal) return CDP_OK;
         values = &rq->values[1];
     }
-    if (rq->op == CDP_STORE_APPEND && old.bytes + values->bytes > CDP_STORE_MAX_VALUE_BYTES) return cdp__store_too_long(rq->keys[0], old.bytes + values->bytes);
+    if (rq->op == CDP_STORE_APPEND && old.bytes + values->bytes > CDP_STORE_MAX_VALUE_BYTES)
+        return cdp__store_too_long(
+            rq->keys[0], old.bytes + values->bytes, CDP_STORE_MAX_VALUE_BYTES);
     status = cdp__file_write(f, fd, rq, prefix, rq->op == CDP_STORE_APPEND ? old : none, values);
     rq->number = status != CDP_OK ? 0 : rq->op == CDP_STORE_ADD ? sum : 1;
-    if (status != CDP_OK) cdp__store_request_drop_results(f->os, rq, cdp__store_request_result_count(rq));
+    if (status != CDP_OK)
+        cdp__store_request_drop_results(f->os, rq, cdp__store_request_result_count(rq));
     return status;
 }
 
-CDP__COLD cdp_status cdp__file_answer(cdp__file_store *f, cdp_store_request *rq) {
+CDP__PRIVATE cdp_status cdp__file_answer(cdp__file_store *f, cdp_store_request *rq) {
     const uint64_t n = cdp__store_request_result_count(rq);
     uint64_t i;
     for (i = 0; i < rq->key_count; ++i)
         if (!cdp__file_find(f, rq->keys[i])) return CDP_PENDING;
-    if (!cdp__store_request_make_results(f->os, rq)) return cdp__fail_nomem("the results of a request", n * sizeof(cdp_bytes));
+    if (!cdp__store_request_make_results(f->os, rq))
+        return cdp__fail_nomem("the results of a request", n * sizeof(cdp_bytes));
     for (i = 0; i < n; ++i) {
         const cdp__kv_entry *e = cdp__file_find(f, rq->keys[i]);
         cdp_bytes value;
@@ -1898,8 +2573,9 @@ CDP__COLD cdp_status cdp__file_answer(cdp__file_store *f, cdp_store_request *rq)
     return CDP_OK;
 }
 
-/* Half a record that a reader met is cut off before a user comes who does not know how; where this one may not, it stays. */
-CDP__COLD void cdp__file_mend(cdp__file_store *f) {
+/* Half a record that a reader met is cut off before a user comes who does not know how; where
+   this one may not, it stays. */
+CDP__PRIVATE void cdp__file_repair(cdp__file_store *f) {
     const cdp_error before = *cdp_last_error();
     int fd;
     if (f->torn && cdp__file_enter(f, CDP__FILE_LEAVE, &fd) == CDP_OK) cdp__file_close(fd);
@@ -1907,22 +2583,28 @@ CDP__COLD void cdp__file_mend(cdp__file_store *f) {
     *cdp__error_slot() = before;
 }
 
-CDP__COLD cdp_status cdp__file_attempt(cdp__tried *t, cdp_store_request *rq) {
+CDP__PRIVATE cdp_status cdp__file_attempt(cdp__polling *t, cdp_store_request *rq) {
     cdp__file_store *f = (cdp__file_store *)t;
-    const bool reads = rq->op == CDP_STORE_GET || rq->op == CDP_STORE_WAIT || rq->op == CDP_STORE_MULTI_GET || rq->op == CDP_STORE_CHECK || rq->op == CDP_STORE_NUM_KEYS;
+    const bool reads = rq->op == CDP_STORE_GET || rq->op == CDP_STORE_WAIT
+        || rq->op == CDP_STORE_MULTI_GET || rq->op == CDP_STORE_CHECK
+        || rq->op == CDP_STORE_NUM_KEYS || rq->op == CDP_STORE_LIST_KEYS;
     int fd;
     cdp_status status = cdp__file_enter(f, reads ? CDP__FILE_READ : CDP__FILE_WRITE, &fd);
     if (status != CDP_OK) return status;
-    if (rq->op == CDP_STORE_NUM_KEYS) rq->number = (int64_t)f->kv.present_count;
-    else status = reads ? cdp__file_answer(f, rq) : cdp__file_change(f, fd, rq);
+    if (rq->op == CDP_STORE_NUM_KEYS)
+        rq->number = (int64_t)f->kv.present_count;
+    else if (rq->op == CDP_STORE_LIST_KEYS)
+        status = cdp__kv_list(&f->kv, "/", rq);
+    else
+        status = reads ? cdp__file_answer(f, rq) : cdp__file_change(f, fd, rq);
     cdp__file_close(fd);
-    cdp__file_mend(f);
+    cdp__file_repair(f);
     if (rq->op != CDP_STORE_CHECK || status < 0) return status;
     rq->number = status == CDP_OK;
     return CDP_OK;
 }
 
-CDP__COLD bool cdp__file_busy(cdp__file_store *f) {
+CDP__PRIVATE bool cdp__file_busy(cdp__file_store *f) {
     bool busy;
     cdp_lock_acquire(&f->tried.lock);
     busy = f->busy;
@@ -1931,7 +2613,7 @@ CDP__COLD bool cdp__file_busy(cdp__file_store *f) {
 }
 
 /* A counter of users in the file. */
-CDP__COLD int64_t cdp__file_number(const cdp__file_store *f, const char *name) {
+CDP__PRIVATE int64_t cdp__file_number(const cdp__file_store *f, const char *name) {
     const cdp__kv_entry *e;
     cdp_bytes key;
     int64_t n = 0;
@@ -1941,7 +2623,7 @@ CDP__COLD int64_t cdp__file_number(const cdp__file_store *f, const char *name) {
     return e && cdp__number_parse(e->value, e->value_bytes, &n) ? n : 0;
 }
 
-CDP__COLD uint8_t *cdp__file_put_number(uint8_t *p, const char *name, int64_t n) {
+CDP__PRIVATE uint8_t *cdp__file_put_number(uint8_t *p, const char *name, int64_t n) {
     cdp_bytes key, text, none;
     char digits[24];
     memset(&none, 0, sizeof none);
@@ -1952,10 +2634,11 @@ CDP__COLD uint8_t *cdp__file_put_number(uint8_t *p, const char *name, int64_t n)
     return cdp__record_put(p, "", key, text, none);
 }
 
-/* Count this user in, or off; then the last one removes the file, under its lock: whoever opened it before that looks
-   again. (Users of older versions of PyTorch are counted off only.) Who comes to a file that all have left, the last of
-   whom was killed just before it was removed, starts it anew. */
-CDP__COLD cdp_status cdp__file_register(cdp__file_store *f, bool leave) {
+/* Count this user in, or off; then the last one removes the file, under its lock: whoever opened
+   it before that looks again. (Users of older versions of PyTorch are counted off only.) Who
+   comes to a file that all have left, the last of whom was killed just before it was removed,
+   starts it anew. */
+CDP__PRIVATE cdp_status cdp__file_register(cdp__file_store *f, bool leave) {
     uint8_t records[128], *p = records;
     int64_t here, left;
     bool over;
@@ -1968,33 +2651,37 @@ CDP__COLD cdp_status cdp__file_register(cdp__file_store *f, bool leave) {
     if (leave) p = cdp__file_put_number(p, "cleanup/", left);
     p = cdp__file_put_number(p, "refcount/", leave ? here : over ? 1 : here + 1);
     if (over && !leave) {
-        if (ftruncate(fd, 0) != 0) status = cdp__file_fail(f, errno, "cannot start it anew");
-        else cdp__file_reset(f, fd, NULL);
+        if (ftruncate(fd, 0) != 0)
+            status = cdp__file_fail(f, errno, "cannot start it anew");
+        else
+            cdp__file_reset(f, fd, NULL);
     }
     if (status == CDP_OK) status = cdp__file_append(f, fd, records, (uint64_t)(p - records));
-    if (over && leave && unlink(f->path) != 0) status = cdp__file_fail(f, errno, "cannot remove it");
+    if (over && leave && unlink(f->path) != 0)
+        status = cdp__file_fail(f, errno, "cannot remove it");
     cdp__file_close(fd);
     return status;
 }
 
-CDP__COLD cdp_status cdp__file_register_until(cdp__file_store *f, bool leave, uint64_t deadline_ns) {
+CDP__PRIVATE cdp_status cdp__file_register_until(
+    cdp__file_store *f, bool leave, uint64_t deadline_ns) {
     uint32_t attempts;
     for (attempts = 0;; ++attempts) {
         const uint64_t now = f->os->now_ns(f->os->user);
         const cdp_status status = cdp__file_register(f, leave);
         if (status != CDP_PENDING || now >= deadline_ns) return status;
-        cdp__tried_pause(f->os, attempts, now, deadline_ns);
+        cdp__polling_pause(f->os, attempts, now, deadline_ns);
     }
 }
 
-CDP__COLD void cdp__file_free(cdp__file_store *f) {
+CDP__PRIVATE void cdp__file_free(cdp__file_store *f) {
     if (f->pin >= 0) close(f->pin);
     cdp__kv_close(&f->kv);
     cdp__lock_close(&f->tried.lock);
     cdp__free(f->os, f);
 }
 
-CDP__COLD void cdp__file_destroy(void *self) {
+CDP__PRIVATE void cdp__file_destroy(void *self) {
     cdp__file_store *f = (cdp__file_store *)self;
     const cdp_error before = *cdp_last_error();
     (void)cdp__file_register_until(f, true, f->os->now_ns(f->os->user) + CDP__FILE_LEAVE_NS);
@@ -2017,44 +2704,51 @@ CDP_API cdp_status cdp_file_store_create(const cdp_file_store_desc *desc, cdp_st
     f->path = (char *)(f + 1);
     memcpy(f->path, desc->path, (size_t)path_bytes);
     f->world_size = desc->world_size;
+    f->private_file = desc->private_file;
     f->pin = -1;
     if (os->random(os->user, &seed, sizeof seed) != CDP_OK) seed = os->now_ns(os->user);
     cdp__kv_open(&f->kv, os, seed, UINT64_MAX);
     f->tried.store.destroy = cdp__file_destroy;
-    if (!cdp__tried_open(&f->tried, os, desc->timeout_ms, cdp__file_attempt)) status = cdp__fail_nomem("a lock", sizeof(cdp_lock));
-    else status = cdp__file_register_until(f, false, cdp__deadline(os, f->tried.store.timeout_ms));
+    if (!cdp__polling_open(&f->tried, os, desc->timeout_ms, cdp__file_attempt))
+        status = cdp__fail_nomem("a lock", sizeof(cdp_lock));
+    else
+        status = cdp__file_register_until(f, false, cdp__deadline(os, f->tried.store.timeout_ms));
     if (status == CDP_OK) {
         *out = &f->tried.store;
         return CDP_OK;
     }
-    if (status == CDP_PENDING) status = cdp__fail(CDP_ERR_TIMEOUT, "the file store %s is locked all the time; does one of its users stand still?", f->path);
+    if (status == CDP_PENDING)
+        status = cdp__fail(CDP_ERR_TIMEOUT,
+            "the file store %s is locked all the time; does one of its users stand still?",
+            f->path);
     cdp__file_free(f);
     return status;
 }
 #endif
 
-CDP__UNHURRIED_END
-
-/* ---- >>buffer: bytes on their way ---------------------------------------------------------------------------------- */
+/* ---- >>buffer: bytes on their way ------------------------------------------------------------ */
 
 typedef struct cdp__fifo {
     uint8_t *data;
     uint64_t at, used, room; /* data[at .. used) is what is left to do */
 } cdp__fifo;
 
-CDP__COLD uint64_t cdp__fifo_left(const cdp__fifo *b) { return b->used - b->at; }
+CDP__PRIVATE uint64_t cdp__fifo_left(const cdp__fifo *b) {
+    return b->used - b->at;
+}
 
-CDP__COLD void cdp__fifo_free(const cdp_os *os, cdp__fifo *b) {
+CDP__PRIVATE void cdp__fifo_free(const cdp_os *os, cdp__fifo *b) {
     cdp__free(os, b->data);
     memset(b, 0, sizeof *b);
 }
 
 /* Make room for `more` bytes behind those that are there. Moves them. */
-CDP__COLD bool cdp__fifo_reserve(const cdp_os *os, cdp__fifo *b, uint64_t more) {
+CDP__PRIVATE bool cdp__fifo_reserve(const cdp_os *os, cdp__fifo *b, uint64_t more) {
     const uint64_t left = cdp__fifo_left(b), room = cdp__max(64, cdp__max(left + more, 2 * left));
     uint8_t *p;
     if (b->room - b->used >= more) return true;
-    if (b->at && b->room - left >= more && b->at >= left) { /* moving costs no more than what was already sent */
+    /* moving costs no more than what was already sent */
+    if (b->at && b->room - left >= more && b->at >= left) {
         memcpy(b->data, b->data + b->at, (size_t)left);
     } else {
         p = (uint8_t *)cdp__alloc(os, room);
@@ -2069,28 +2763,34 @@ CDP__COLD bool cdp__fifo_reserve(const cdp_os *os, cdp__fifo *b, uint64_t more) 
     return true;
 }
 
-CDP__UNHURRIED_BEGIN
+/* ---- >>auth-exchange: proving on a socket ---------------------------------------------------- */
 
-/* ---- >>door: proving on a socket ------------------------------------------------------------------------------------- */
-
-/* `key` NULL: everybody is refused for this reason. The memory that `a` is in stays the caller's. */
-CDP__COLD cdp_status cdp__door_open(cdp__auth *a, const cdp_os *os, const uint8_t *key, bool listener, uint32_t purpose, cdp__auth_refusal refusal) {
-    const cdp_status st = key ? os->random(os->user, a->nonce[listener], sizeof a->nonce[listener]) : CDP_OK;
+/* `key` NULL: everybody is refused for this reason, and no nonce is needed. The memory that `a` is
+   in stays the caller's. */
+CDP__PRIVATE void cdp__auth_open_with(cdp__auth *a, const uint8_t *nonce, const uint8_t *key,
+    bool listener, uint32_t purpose, cdp__auth_refusal refusal) {
+    CDP_ASSERT(nonce || !key);
+    memset(a, 0, sizeof *a);
+    if (nonce) memcpy(a->nonce[listener], nonce, sizeof a->nonce[listener]);
     a->key = key;
     a->listener = listener;
-    a->also = 0;
-    a->done = false;
-    a->step = 0;
     a->refusal = (uint8_t)refusal;
     a->purpose = purpose;
-    a->got = a->left = 0;
-    if (st == CDP_OK && key) cdp__auth_begin(a);
-    return st; /* without chance there are no proofs */
+    if (key) cdp__auth_begin(a);
 }
 
-/* As far as it goes without waiting: PENDING, OK, MISMATCH (refused; a->refusal), or PEER_LOST (*result: as of recv). Not one
-   byte more is read than belongs here. */
-CDP__COLD cdp_status cdp__door_pump(cdp__auth *a, cdp__loop *l, cdp__io *io, int64_t *result) {
+/* Errors: those of os->random; without random bytes there are no proofs. */
+CDP__PRIVATE cdp_status cdp__auth_open(cdp__auth *a, const cdp_os *os, const uint8_t *key,
+    bool listener, uint32_t purpose, cdp__auth_refusal refusal) {
+    uint8_t nonce[16];
+    const cdp_status st = key ? os->random(os->user, nonce, sizeof nonce) : CDP_OK;
+    if (st == CDP_OK) cdp__auth_open_with(a, key ? nonce : NULL, key, listener, purpose, refusal);
+    return st;
+}
+
+/* As far as it goes without waiting: PENDING, OK, MISMATCH (refused; a->refusal), or PEER_LOST
+   (*result: as of recv). Not one byte more is read than belongs here. */
+CDP__PRIVATE cdp_status cdp__auth_pump(cdp__auth *a, cdp__loop *l, cdp__io *io, int64_t *result) {
     cdp_status st = a->done ? CDP_OK : CDP_PENDING;
     *result = 1;
     for (;;) {
@@ -2102,75 +2802,115 @@ CDP__COLD cdp_status cdp__door_pump(cdp__auth *a, cdp__loop *l, cdp__io *io, int
             if (*result <= 0) break;
             a->left -= (uint32_t)*result;
         }
-        if (st == CDP_ERR_MISMATCH) return st; /* a refusal is a courtesy: if it does not fit, it is dropped */
+        /* a refusal is a courtesy: if it does not fit, it is dropped */
+        if (st == CDP_ERR_MISMATCH) return st;
         if (*result <= 0 || st == CDP_OK) break;
         v.data = a->in + a->got;
         v.bytes = CDP__AUTH_BYTES - a->got;
         *result = cdp__io_recv(l, io, &v, 1);
         if (*result <= 0) break;
         a->got += (uint32_t)*result;
-        st = cdp__auth_look(a);
+        st = cdp__auth_read(a);
     }
     if (*result < 0 || (*result == 0 && io->broken)) return CDP_ERR_PEER_LOST;
     return a->left ? CDP_PENDING : st;
 }
 
-/* What was refused may have said more. Unread, it would make the system drop the refusal at closing. */
-CDP__COLD void cdp__door_drain(cdp__loop *l, cdp__io *io) {
+/* What was refused may have said more. Unread, it would make the system drop the refusal at
+   closing. */
+CDP__PRIVATE void cdp__auth_drain(cdp__loop *l, cdp__io *io) {
     uint8_t sink[256];
     cdp_iov v;
     uint32_t i;
     v.data = sink;
     v.bytes = sizeof sink;
-    for (i = 0; i < 16 && io->fd >= 0 && l->os->recv(l->os->user, io->fd, &v, 1) > 0; ++i) {}
+    for (i = 0; i < 16 && io->fd >= 0 && l->os->net.recv_iov(l->os->user, io->fd, &v, 1) > 0; ++i) {
+    }
 }
 
-/* ---- >>store-tcp-server -------------------------------------------------------------------------------------------- */
+/* ---- >>store-server: connections, their memory and their answers ----------------------------- */
 
-struct cdp__guest;
+/* Knows: what a server and its connections are made of. Promises: memory stays within
+   desc.max_total_bytes, and one turn of the loop does a bounded amount of work. The other sections
+   of the server stand on this one. May use: kv, wire, auth, buffer, loop. */
 
-/* One connection waiting for one key: in the list of the key and in that of the connection. */
+struct cdp__conn;
+
+/* One connection waiting for one key. */
 typedef struct cdp__waiter {
-    struct cdp__guest *conn;
-    cdp__kv_entry *entry;
+    /* in the key's waits or watches, or in server->satisfied; must be first */
+    cdp__chain of_key;
+    cdp__chain of_conn;
+    struct cdp__conn *conn;
     bool watch; /* for every change, not for a value alone */
-    struct cdp__waiter *key_next, *key_prev, *conn_next, *conn_prev;
 } cdp__waiter;
 
-typedef struct cdp__will {
+typedef struct cdp__last_will {
     cdp_bytes key, value; /* behind this struct */
-} cdp__will;
+} cdp__last_will;
 
-typedef struct cdp__guest {
+/* A LIST_KEYS that is being answered, a few keys at a time. */
+typedef struct cdp__listing {
+    uint64_t left;   /* keys still to be sent, as promised at the start; 0: no listing */
+    uint64_t cursor; /* of cdp__kv_next_bucket() */
+    uint64_t since;  /* keys that came later are left out */
+    bool seen_all;   /* some were removed meanwhile: empty strings take their places */
+} cdp__listing;
+
+typedef struct cdp__conn {
     cdp__io io;
     cdp_store_server *server;
-    struct cdp__guest *next, *prev; /* in server->fresh until it has greeted, then in server->conns */
-    struct cdp__guest *next_dirty;
-    bool dirty;    /* in server->dirty: to be flushed, or closed, before the current callback ends */
-    bool doomed;   /* to be closed; nothing more is read or answered */
+    /* in server->fresh until it has greeted, then in server->conns */
+    struct cdp__conn *next, *prev;
+    struct cdp__conn *next_dirty;
+    cdp__chain deferred; /* in server->deferred: has work for a later turn; next NULL: has none */
+    /* in server->dirty: to be flushed, or closed, before the current callback ends */
+    bool dirty;
+    bool closing; /* to be closed; nothing more is read or answered */
     bool greeted;
-    bool old;      /* speaks the dialect of PyTorch 1.13 */
-    bool ours;     /* a client of this library: it is told when the server is closed, whatever it does then */
-    bool truth;    /* CHECK: every key so far is there */
-    uint32_t awaited; /* keys that a WAIT still needs, and 1 while the request itself is still arriving */
-    uint64_t born_ns;
+    bool parked; /* not in the loop, but looked at now and then; see cdp__conn_park() */
+    bool old;    /* speaks the dialect of PyTorch 1.13 */
+    /* a client of this library: the server announces to it that it is closed */
+    bool is_cdp;
+    bool all_there; /* CHECK: every key so far is there */
+    /* keys that a WAIT still needs, and 1 while the request itself is still arriving */
+    uint32_t awaited;
+    uint32_t wait_count, watch_count; /* of `waiters` */
+    uint64_t born_ns, active_ns;
     cdp_addr from;
-    uint32_t purpose; /* what it has proved its key for; 0: nothing, it had not to */
-    uint64_t need; /* bytes of `in` without which parsing again is pointless */
+    uint32_t purpose; /* what it has proved its key for; 0: nothing, it did not have to */
+    uint64_t need;    /* bytes of `in` without which parsing again is pointless */
     cdp__wire wire;
     cdp__fifo in, out; /* without memory when empty, so an idle connection costs only this struct */
-    cdp__waiter *waiters;
-    cdp__will *will;
-    cdp__auth *auth; /* until it has proved that it knows the key, or is told why it may not come in */
-} cdp__guest;
+    cdp__chain waiters;
+    cdp__listing listing;
+    cdp__last_will *last_will;
+    /* until the client has proved that it knows the key, or was told why it is refused */
+    cdp__auth *auth;
+} cdp__conn;
 
 #define CDP__SERVER_SCRATCH 65536u
-#define CDP__SERVER_SMALL 4096u           /* half an item up to this size is copied to the scratch and back */
-#define CDP__SERVER_BACKLOG 65536u        /* answers not yet taken: no new command is begun */
-#define CDP__SERVER_READ_BUDGET 1048576u  /* bytes from one connection before the others have their turn */
+/* half an item up to this size is copied to the scratch and back */
+#define CDP__SERVER_SMALL 4096u
+#define CDP__SERVER_BACKLOG 65536u /* answers not yet taken: no new command is begun */
+/* bytes from one connection before the others have their turn */
+#define CDP__SERVER_READ_BUDGET 1048576u
 #define CDP__SERVER_ACCEPT_RETRY_NS (100 * CDP__MS)
+/* Work of one turn of the loop, which may be that of a training rank: a command, a key of a list, a
+   connection that is woken, or 4 KiB of a value is one unit, about a quarter of a microsecond. */
+#define CDP__SERVER_TURN_WORK 4096u
+#define CDP__SERVER_ACCEPT_WORK 64u
+/* a connection may be woken by so many changes of keys at once, each of which sends it both values */
+#define CDP__SERVER_MAX_WATCHES 1024u
+/* Connections that have not greeted, or not proved that they know the key: more are not accepted
+   until the oldest has had CDP__SERVER_GRACE_NS, and then takes its place. */
+#define CDP__SERVER_MAX_FRESH 1024u
+#define CDP__SERVER_GRACE_NS (1000 * CDP__MS)
+/* One that is silent for so long is parked, and looked at as often. */
+#define CDP__SERVER_PARK_NS (20 * CDP__MS)
 
-typedef void (*cdp__server_link_func)(void *user, int32_t fd, const cdp_addr *from, const uint8_t *said, uint64_t bytes);
+typedef void (*cdp__server_link_func)(
+    void *user, int32_t fd, const cdp_addr *from, const uint8_t *received, uint64_t bytes);
 
 struct cdp_store_server {
     cdp_store_server_desc desc; /* resolved */
@@ -2178,418 +2918,662 @@ struct cdp_store_server {
     cdp__loop own_loop, *loop;
     cdp__io listener;
     cdp_addr at;
-    cdp__timer accept_timer, greet_timer;
+    void *parked; /* a watch of silent strangers; NULL until there are some */
+    cdp__timer accept_timer, greet_timer, park_timer, turn_timer;
     cdp__kv kv;
     cdp__wire_limits limits;
-    cdp__guest fresh, conns; /* list heads; fresh is in order of age */
-    cdp__guest *dirty;
+    cdp__conn fresh, conns; /* list heads; fresh is in order of age */
+    cdp__conn *dirty;
+    cdp__chain deferred;  /* connections with work left for a later turn */
+    cdp__chain satisfied; /* waiters whose key has come, still to be told */
+    uint64_t turn;        /* loop->turns that work_left belongs to */
+    uint32_t work_left;
     uint64_t buffer_bytes;
-    uint32_t client_count;
-    bool full_told, crowd_told, refusal_told;
+    uint32_t client_count, fresh_count;
+    uint64_t watch_count; /* of all connections */
+    bool full_logged, accept_logged, refusal_logged;
     bool keyed;
     uint8_t key[CDP__AUTH_BYTES];
-    bool watched; /* somebody has watched a key */
-    bool crowded; /* out of descriptors: even when some are free again, wait for accept_timer */
+    uint8_t nonce_seed[CDP__AUTH_BYTES];
+    uint64_t nonce_count;
+    bool fresh_full; /* not accepting until a fresh connection has left; see accept_timer */
+    bool out_of_fds; /* even when descriptors are free again, wait for accept_timer */
     uint8_t *scratch;
     void *thread;
-    bool stop; /* atomic */
+    bool stop;                       /* atomic */
     cdp__server_link_func link_func; /* see cdp__store_server_share */
     void *link_user;
 };
 
-CDP__COLD void cdp__guest_link(cdp__guest *head, cdp__guest *c) {
+CDP__PRIVATE void cdp__conn_link(cdp__conn *head, cdp__conn *c) {
     c->next = head;
     c->prev = head->prev;
     c->prev->next = c->next->prev = c;
 }
 
-CDP__COLD void cdp__guest_unlink(cdp__guest *c) {
+CDP__PRIVATE void cdp__conn_unlink(cdp__conn *c) {
     c->next->prev = c->prev;
     c->prev->next = c->next;
     c->next = c->prev = NULL;
+    if (!c->greeted) --c->server->fresh_count;
 }
 
-CDP__COLD void cdp__guest_mark(cdp__guest *c) {
+CDP__PRIVATE void cdp__conn_mark(cdp__conn *c) {
     if (c->dirty) return;
     c->dirty = true;
     c->next_dirty = c->server->dirty;
     c->server->dirty = c;
 }
 
-/* No handler frees a connection: this one asks for it, cdp__server_settle() does it when nobody looks at it any more. */
-CDP__COLD void cdp__guest_doom(cdp__guest *c, const char *why) {
-    if (c->doomed) return;
-    c->doomed = true;
-    cdp__guest_mark(c);
-    if (why) cdp__log(&c->server->desc.logger, CDP_LOG_INFO, -1, "store server: closing a connection: %s", why);
+/* No handler frees a connection: this one asks for it, and cdp__server_settle() does it when no
+   caller uses the connection any more. */
+CDP__PRIVATE void cdp__conn_close(cdp__conn *c, const char *why) {
+    if (c->closing) return;
+    c->closing = true;
+    cdp__conn_mark(c);
+    if (why)
+        cdp__log(&c->server->desc.logger, CDP_LOG_INFO, -1,
+            "store server: closing a connection: %s", why);
 }
 
-/* Like cdp__fifo_reserve, within the server's budget. */
-CDP__COLD bool cdp__guest_reserve(cdp__guest *c, cdp__fifo *b, uint64_t more) {
-    cdp_store_server *s = c->server;
-    const uint64_t before = b->room, total = s->kv.bytes + s->buffer_bytes;
-    if (b->room - b->used < more && total + cdp__fifo_left(b) + more > s->desc.max_total_bytes) return false;
-    if (!cdp__fifo_reserve(s->os, b, more)) return false;
-    s->buffer_bytes += b->room - before;
-    s->kv.max_bytes = s->desc.max_total_bytes - cdp__min(s->buffer_bytes, s->desc.max_total_bytes);
+/* Work per turn */
+
+CDP__PRIVATE void cdp__server_turn(cdp__timer *t);
+
+/* In the next turn of the loop, without sleeping before it. (One nanosecond later: a timer that is
+   due is fired in the same turn.) */
+CDP__PRIVATE void cdp__server_want_turn(cdp_store_server *s) {
+    if (!s->turn_timer.next)
+        cdp__loop_timer_set(
+            s->loop, &s->turn_timer, s->os->now_ns(s->os->user) + 1, cdp__server_turn, s);
+}
+
+/* False: this turn of the loop has done its share, go on in the next one. */
+CDP__PRIVATE bool cdp__server_spend(cdp_store_server *s, uint64_t units) {
+    if (s->turn != s->loop->turns) {
+        s->turn = s->loop->turns;
+        s->work_left = CDP__SERVER_TURN_WORK;
+    }
+    if (!s->work_left) {
+        cdp__server_want_turn(s);
+        return false;
+    }
+    s->work_left -= (uint32_t)cdp__min(units, s->work_left);
     return true;
 }
 
-CDP__COLD void cdp__guest_release(cdp__guest *c, cdp__fifo *b) {
-    cdp_store_server *s = c->server;
-    s->buffer_bytes -= b->room;
-    s->kv.max_bytes = s->desc.max_total_bytes - cdp__min(s->buffer_bytes, s->desc.max_total_bytes);
-    cdp__fifo_free(s->os, b);
+CDP__PRIVATE void cdp__conn_defer(cdp__conn *c) {
+    if (!c->deferred.next) cdp__chain_add(&c->server->deferred, &c->deferred);
+    cdp__server_want_turn(c->server);
 }
 
-CDP__COLD void cdp__guest_reply(cdp__guest *c, const void *data, uint64_t bytes) {
-    if (c->doomed) return;
+/* Memory and answers */
+
+CDP__PRIVATE void cdp__server_account(cdp_store_server *s, uint64_t before, uint64_t after) {
+    s->buffer_bytes += cdp__kv_cost(after) - cdp__kv_cost(before);
+    s->kv.max_bytes = s->desc.max_total_bytes - cdp__min(s->buffer_bytes, s->desc.max_total_bytes);
+}
+
+/* Like cdp__fifo_reserve, within the server's memory. */
+CDP__PRIVATE bool cdp__conn_reserve(cdp__conn *c, cdp__fifo *b, uint64_t more) {
+    cdp_store_server *s = c->server;
+    const uint64_t before = b->room, total = s->kv.bytes + s->buffer_bytes;
+    if (b->room - b->used < more && total + cdp__fifo_left(b) + more > s->desc.max_total_bytes)
+        return false;
+    if (!cdp__fifo_reserve(s->os, b, more)) return false;
+    cdp__server_account(s, before, b->room);
+    return true;
+}
+
+CDP__PRIVATE void cdp__conn_release(cdp__conn *c, cdp__fifo *b) {
+    cdp__server_account(c->server, b->room, 0);
+    cdp__fifo_free(c->server->os, b);
+}
+
+CDP__PRIVATE void cdp__conn_reply(cdp__conn *c, const void *data, uint64_t bytes) {
+    if (c->closing) return;
     if (cdp__fifo_left(&c->out) + bytes > c->server->desc.max_reply_bytes) {
-        cdp__guest_doom(c, "it does not read its answers (max_reply_bytes)");
-    } else if (!cdp__guest_reserve(c, &c->out, bytes)) {
-        cdp__guest_doom(c, "no memory for an answer (max_total_bytes)");
+        cdp__conn_close(c, "it does not read its answers (max_reply_bytes)");
+    } else if (!cdp__conn_reserve(c, &c->out, bytes)) {
+        cdp__conn_close(c, "no memory for an answer (max_total_bytes)");
     } else {
         if (bytes) memcpy(c->out.data + c->out.used, data, (size_t)bytes);
         c->out.used += bytes;
-        cdp__guest_mark(c);
+        cdp__conn_mark(c);
     }
 }
 
-CDP__COLD void cdp__guest_reply_byte(cdp__guest *c, uint8_t v) { cdp__guest_reply(c, &v, 1); }
+CDP__PRIVATE void cdp__conn_reply_byte(cdp__conn *c, uint8_t v) {
+    cdp__conn_reply(c, &v, 1);
+}
 
-CDP__COLD void cdp__guest_reply_number(cdp__guest *c, uint64_t v) {
+CDP__PRIVATE void cdp__conn_reply_number(cdp__conn *c, uint64_t v) {
     uint8_t b[8];
     cdp__put_u64(b, v);
-    cdp__guest_reply(c, b, 8);
+    cdp__conn_reply(c, b, 8);
 }
 
-CDP__COLD void cdp__guest_reply_string(cdp__guest *c, const void *data, uint64_t bytes) {
-    cdp__guest_reply_number(c, bytes);
-    cdp__guest_reply(c, data, bytes);
+CDP__PRIVATE void cdp__conn_reply_string(cdp__conn *c, const void *data, uint64_t bytes) {
+    cdp__conn_reply_number(c, bytes);
+    cdp__conn_reply(c, data, bytes);
 }
 
-/* Waiting */
+/* Answers that the client has not read yet: no command is begun before it reads some. */
+CDP__PRIVATE bool cdp__conn_is_behind(const cdp__conn *c) {
+    return cdp__fifo_left(&c->out) > CDP__SERVER_BACKLOG;
+}
 
-CDP__COLD void cdp__waiter_drop(cdp__waiter *w) {
-    cdp__guest *c = w->conn;
+/* ---- >>store-server-waits: who waits for which key ------------------------------------------- */
+
+/* Knows: waiters. Promises: any number of connections may wait for one key: when it comes, they are
+   moved aside in one step, and told a bounded number at a time. May use: store-server, kv. */
+
+CDP__PRIVATE cdp__waiter *cdp__waiter_of_conn(cdp__chain *link) {
+    return (cdp__waiter *)(void *)((uint8_t *)link - offsetof(cdp__waiter, of_conn));
+}
+
+/* The entry whose chain this is the head of. */
+CDP__PRIVATE cdp__kv_entry *cdp__waiter_entry(cdp__chain *head, bool watch) {
+    const uint64_t at = watch ? offsetof(cdp__kv_entry, watches) : offsetof(cdp__kv_entry, waits);
+    return (cdp__kv_entry *)(void *)((uint8_t *)head - at);
+}
+
+CDP__PRIVATE void cdp__waiter_drop(cdp__waiter *w) {
+    cdp__conn *c = w->conn;
     cdp_store_server *s = c->server;
-    if (w->key_next) w->key_next->key_prev = w->key_prev;
-    if (w->key_prev) w->key_prev->key_next = w->key_next;
-    else w->entry->waiters = w->key_next;
-    if (w->conn_next) w->conn_next->conn_prev = w->conn_prev;
-    if (w->conn_prev) w->conn_prev->conn_next = w->conn_next;
-    else c->waiters = w->conn_next;
-    s->kv.bytes -= sizeof *w;
+    cdp__chain *empty = cdp__chain_remove(&w->of_key);
+    (void)cdp__chain_remove(&w->of_conn);
+    if (empty && empty != &s->satisfied)
+        cdp__kv_release(&s->kv, cdp__waiter_entry(empty, w->watch));
+    CDP_ASSERT(w->watch ? c->watch_count : c->wait_count);
+    if (w->watch) {
+        --c->watch_count;
+        --s->watch_count;
+    } else {
+        --c->wait_count;
+    }
+    s->kv.bytes -= cdp__kv_cost(sizeof *w);
     cdp__free(s->os, w);
 }
 
-CDP__COLD void cdp__guest_await(cdp__guest *c, cdp_bytes key, bool watch) {
+/* False, and the connection is closed, when that is not possible. */
+CDP__PRIVATE bool cdp__conn_await(cdp__conn *c, cdp_bytes key, bool watch) {
     cdp_store_server *s = c->server;
-    cdp__kv_entry *e = cdp__kv_obtain(&s->kv, key);
-    cdp__waiter *w = e && s->kv.bytes + sizeof *w <= s->kv.max_bytes ? (cdp__waiter *)cdp__alloc_zero(s->os, sizeof *w) : NULL;
+    const bool many =
+        watch ? c->watch_count >= CDP__SERVER_MAX_WATCHES : c->wait_count >= s->limits.list;
+    cdp__kv_entry *e = many ? NULL : cdp__kv_obtain(&s->kv, key);
+    cdp__waiter *w = NULL;
+    if (e && cdp__kv_has_room(&s->kv, sizeof *w))
+        w = (cdp__waiter *)cdp__alloc_zero(s->os, sizeof *w);
     if (!w) {
         cdp__kv_release(&s->kv, e);
-        cdp__guest_doom(c, "no memory to wait for a key (max_total_bytes)");
-        return;
+        cdp__conn_close(c,
+            many ? "it waits for too many keys (max_list)"
+                 : "no memory to wait for a key (max_total_bytes)");
+        return false;
     }
     w->conn = c;
-    w->entry = e;
     w->watch = watch;
-    w->key_next = e->waiters;
-    w->conn_next = c->waiters;
-    if (w->key_next) w->key_next->key_prev = w;
-    if (w->conn_next) w->conn_next->conn_prev = w;
-    e->waiters = c->waiters = w;
-    s->kv.bytes += sizeof *w;
-    if (!watch) ++c->awaited;
+    cdp__chain_add(watch ? &e->watches : &e->waits, &w->of_key);
+    cdp__chain_add(&c->waiters, &w->of_conn);
+    s->kv.bytes += cdp__kv_cost(sizeof *w);
+    if (watch) {
+        ++c->watch_count;
+        ++s->watch_count;
+    } else {
+        ++c->wait_count;
+        ++c->awaited;
+    }
+    return true;
 }
 
-CDP__COLD void cdp__guest_forget_waits(cdp__guest *c, bool watches) {
-    cdp__waiter *w = c->waiters, *next;
-    for (; w; w = next) {
-        cdp__kv_entry *e = w->entry;
-        next = w->conn_next;
-        if (w->watch && !watches) continue;
-        cdp__waiter_drop(w);
-        cdp__kv_release(&c->server->kv, e);
+CDP__PRIVATE void cdp__conn_forget_waits(cdp__conn *c, bool watches) {
+    cdp__chain *link = c->waiters.next, *next;
+    for (; link != &c->waiters; link = next) {
+        cdp__waiter *w = cdp__waiter_of_conn(link);
+        next = link->next;
+        if (!w->watch || watches) cdp__waiter_drop(w);
     }
     c->awaited = 0;
 }
 
-CDP__COLD void cdp__guest_arrived(cdp__guest *c) {
-    CDP_ASSERT(c->awaited);
-    if (--c->awaited == 0) cdp__guest_reply_byte(c, CDP__WIRE_STOP_WAITING);
+/* False: this turn has done its share, and there are more. */
+CDP__PRIVATE bool cdp__conn_forget_some_waits(cdp__conn *c) {
+    while (!cdp__chain_empty(&c->waiters)) {
+        if (!cdp__server_spend(c->server, 1)) return false;
+        cdp__waiter_drop(cdp__waiter_of_conn(c->waiters.next));
+    }
+    c->awaited = 0;
+    return true;
 }
 
-/* The entry has a value now: count it off for everybody who waits for it. NULL is allowed. */
-CDP__COLD void cdp__server_wake(cdp__kv_entry *e) {
-    cdp__waiter *w = e ? e->waiters : NULL, *next;
-    for (; w; w = next) {
-        cdp__guest *c = w->conn;
-        next = w->key_next;
-        if (w->watch) continue;
-        cdp__waiter_drop(w);
-        cdp__guest_arrived(c);
+CDP__PRIVATE void cdp__conn_key_arrived(cdp__conn *c) {
+    CDP_ASSERT(c->awaited);
+    if (--c->awaited == 0) cdp__conn_reply_byte(c, CDP__WIRE_STOP_WAITING);
+}
+
+CDP__PRIVATE void cdp__waiter_satisfied(cdp__waiter *w) {
+    cdp__conn *c = w->conn;
+    CDP_ASSERT(!w->watch);
+    cdp__waiter_drop(w);
+    cdp__conn_key_arrived(c);
+}
+
+/* Tell waiters whose key has come: as many as this turn allows, which keeps a half for commands. */
+CDP__PRIVATE void cdp__server_wake(cdp_store_server *s) {
+    const uint32_t keep = CDP__SERVER_TURN_WORK / 2;
+    while (!cdp__chain_empty(&s->satisfied)) {
+        if (!cdp__server_spend(s, 1) || s->work_left < keep) {
+            cdp__server_want_turn(s);
+            return;
+        }
+        cdp__waiter_satisfied((cdp__waiter *)s->satisfied.next);
     }
 }
 
-/* Commands: one function each, called with an item of the wire; see cdp__wire_item. */
+/* The entry has a value now: nobody who waits for it has to wait any longer. NULL is allowed. */
+CDP__PRIVATE void cdp__server_key_set(cdp_store_server *s, cdp__kv_entry *e) {
+    if (!e) return;
+    cdp__chain_move(&e->waits, &s->satisfied);
+    cdp__server_wake(s);
+}
 
-CDP__COLD void cdp__guest_stored(cdp__guest *c, cdp_status status, cdp__kv_entry *e) {
+/* The entry's queue has one more value: one of those who wait may take it. */
+CDP__PRIVATE void cdp__server_item_pushed(cdp_store_server *s, cdp__kv_entry *e) {
+    cdp__chain *first = e->waits.next;
+    if (cdp__chain_empty(&e->waits)) return;
+    (void)cdp__chain_remove(first);
+    cdp__chain_add(&s->satisfied, first);
+    cdp__server_wake(s);
+}
+
+/* Everybody who watches this key is told what it was and what it is. */
+CDP__PRIVATE void cdp__server_notify_watchers(
+    cdp_store_server *s, const cdp__kv_entry *e, bool was_there, cdp_bytes old) {
+    const cdp__chain *link;
+    uint8_t what = was_there ? CDP__WIRE_WATCH_UPDATED : CDP__WIRE_WATCH_CREATED;
+    if (!e->present) what = CDP__WIRE_WATCH_DELETED;
+    for (link = e->watches.next; link != &e->watches; link = link->next) {
+        cdp__conn *c = ((const cdp__waiter *)link)->conn;
+        (void)cdp__server_spend(s, 1 + (e->value_bytes + old.bytes) / 4096);
+        cdp__conn_reply_byte(c, what);
+        cdp__conn_reply_string(c, cdp__kv_key(e), e->key_bytes);
+        cdp__conn_reply_string(c, old.data, old.bytes);
+        cdp__conn_reply_string(c, e->value, e->value_bytes);
+    }
+}
+
+/* ---- >>store-server-commands: what each request does ----------------------------------------- */
+
+/* Knows: the commands of the wire. One function each, called with an item of the wire; see
+   cdp__wire_item. May use: store-server, store-server-waits, kv, wire. */
+
+CDP__PRIVATE void cdp__conn_stored(cdp__conn *c, cdp_status status, cdp__kv_entry *e) {
     if (status == CDP_OK) {
-        cdp__server_wake(e);
+        cdp__server_key_set(c->server, e);
         return;
     }
-    if (status == CDP_ERR_NOMEM) cdp__log(&c->server->desc.logger, CDP_LOG_WARN, -1, "store server: %s", cdp_last_error()->text);
-    cdp__guest_doom(c, cdp_last_error()->text);
+    if (status == CDP_ERR_NOMEM)
+        cdp__log(
+            &c->server->desc.logger, CDP_LOG_WARN, -1, "store server: %s", cdp_last_error()->text);
+    cdp__conn_close(c, cdp_last_error()->text);
 }
 
-CDP__COLD void cdp__guest_greeted(cdp__guest *c, const cdp__wire_row *table) {
+CDP__PRIVATE void cdp__conn_greeted(cdp__conn *c, const cdp__wire_row *table) {
+    cdp__conn_unlink(c);
     c->wire.table = table;
     c->greeted = true;
-    cdp__guest_unlink(c);
-    cdp__guest_link(&c->server->conns, c);
+    cdp__conn_link(&c->server->conns, c);
 }
 
-/* The first is a warning; then it is known, and strangers cannot fill the log with more. */
-CDP__COLD void cdp__guest_refused(cdp__guest *c, uint32_t refusal) {
+/* The first refusal is logged as a warning. Later ones are not, so that strangers cannot fill the
+   log. */
+CDP__PRIVATE void cdp__conn_refused(cdp__conn *c, uint32_t refusal) {
     cdp_store_server *s = c->server;
     (void)refusal; /* unused without log texts */
-    cdp__log(&s->desc.logger, s->refusal_told ? CDP_LOG_INFO : CDP_LOG_WARN, -1, "store server at port %u: refused a connection: %s", s->at.port, cdp__auth_text(refusal));
-    s->refusal_told = true;
-    cdp__guest_doom(c, NULL);
+    cdp__log(&s->desc.logger, s->refusal_logged ? CDP_LOG_INFO : CDP_LOG_WARN, -1,
+        "store server at port %u: refused a connection: %s", s->at.port, cdp__auth_text(refusal));
+    s->refusal_logged = true;
+    cdp__conn_close(c, NULL);
 }
 
-CDP__COLD void cdp__server_on_validate(cdp__guest *c, const cdp__wire_item *it) {
+CDP__PRIVATE void cdp__server_on_validate(cdp__conn *c, const cdp__wire_item *it) {
     if (it->number != CDP__WIRE_MAGIC) {
-        cdp__guest_doom(c, "it did not greet like a store client");
+        cdp__conn_close(c, "it did not greet like a store client");
         return;
     }
-    cdp__guest_greeted(c, cdp__wire_v2);
+    cdp__conn_greeted(c, cdp__wire_v2);
 }
 
-CDP__COLD void cdp__server_on_key(cdp__guest *c, const cdp__wire_item *it) {
+CDP__PRIVATE void cdp__server_on_key(cdp__conn *c, const cdp__wire_item *it) {
     cdp__auth a;
     (void)it;
     memset(&a, 0, sizeof a);
     a.listener = true;
     a.in[0] = 'c';
     (void)cdp__auth_refuse(&a, CDP__AUTH_NOT_NEEDED);
-    cdp__guest_reply(c, a.out, a.left);
-    cdp__guest_refused(c, CDP__AUTH_NOT_NEEDED);
+    cdp__conn_reply(c, a.out, a.left);
+    cdp__conn_refused(c, CDP__AUTH_NOT_NEEDED);
 }
 
-CDP__COLD void cdp__server_on_set(cdp__guest *c, const cdp__wire_item *it) {
+CDP__PRIVATE void cdp__server_on_set(cdp__conn *c, const cdp__wire_item *it) {
     cdp__kv_entry *e = NULL;
     if (it->key.data) {
         const cdp_status status = cdp__kv_set(&c->server->kv, it->key, it->value[0], &e);
-        cdp__guest_stored(c, status, e);
+        cdp__conn_stored(c, status, e);
     }
 }
 
-CDP__COLD void cdp__server_on_append(cdp__guest *c, const cdp__wire_item *it) {
+CDP__PRIVATE void cdp__server_on_append(cdp__conn *c, const cdp__wire_item *it) {
     const cdp__kv_entry *old = cdp__kv_get(&c->server->kv, it->key);
     cdp__kv_entry *e = NULL;
     if (old && old->value_bytes + it->value[0].bytes > c->server->limits.value_bytes) {
-        cdp__guest_doom(c, "a value that was appended to became too long (max_value_bytes)");
+        cdp__conn_close(c, "a value that was appended to became too long (max_value_bytes)");
     } else {
         const cdp_status status = cdp__kv_append(&c->server->kv, it->key, it->value[0], &e);
-        cdp__guest_stored(c, status, e);
+        cdp__conn_stored(c, status, e);
     }
 }
 
-CDP__COLD void cdp__server_on_compare_set(cdp__guest *c, const cdp__wire_item *it) {
+CDP__PRIVATE void cdp__server_on_compare_set(cdp__conn *c, const cdp__wire_item *it) {
     cdp__kv_entry *e = NULL;
     cdp_bytes answer;
-    const cdp_status status = cdp__kv_compare_set(&c->server->kv, it->key, it->value[0], it->value[1], &answer, &e);
-    if (status == CDP_OK) cdp__guest_reply_string(c, answer.data, answer.bytes);
-    cdp__guest_stored(c, status, e);
+    const cdp_status status =
+        cdp__kv_compare_set(&c->server->kv, it->key, it->value[0], it->value[1], &answer, &e);
+    if (status == CDP_OK) cdp__conn_reply_string(c, answer.data, answer.bytes);
+    cdp__conn_stored(c, status, e);
 }
 
-/* Also of a list. An absent key reads as empty, as PyTorch's server has it; that of 1.13 hangs up. */
-CDP__COLD void cdp__server_on_get(cdp__guest *c, const cdp__wire_item *it) {
+/* Also of a list. An absent key reads as empty, as in PyTorch's server; that of 1.13 closes the
+   connection. */
+CDP__PRIVATE void cdp__server_on_get(cdp__conn *c, const cdp__wire_item *it) {
     const cdp__kv_entry *e = it->key.data ? cdp__kv_get(&c->server->kv, it->key) : NULL;
-    if (it->cmd == CDP__CMD_TRY_GET) cdp__guest_reply_byte(c, e ? CDP__WIRE_READY : CDP__WIRE_NOT_READY);
+    if (it->cmd == CDP__CMD_TRY_GET)
+        cdp__conn_reply_byte(c, e ? CDP__WIRE_READY : CDP__WIRE_NOT_READY);
     if (it->cmd == CDP__CMD_TRY_GET && !e) return;
-    if (c->old && !e) cdp__guest_doom(c, "it read a key that is not there");
-    else if (it->key.data) cdp__guest_reply_string(c, e ? e->value : NULL, e ? e->value_bytes : 0);
+    if (c->old && !e)
+        cdp__conn_close(c, "it read a key that is not there");
+    else if (it->key.data)
+        cdp__conn_reply_string(c, e ? e->value : NULL, e ? e->value_bytes : 0);
 }
 
-CDP__COLD void cdp__server_on_add(cdp__guest *c, const cdp__wire_item *it) {
+CDP__PRIVATE void cdp__server_on_add(cdp__conn *c, const cdp__wire_item *it) {
     cdp__kv_entry *e = NULL;
     int64_t sum;
     const cdp_status status = cdp__kv_add(&c->server->kv, it->key, (int64_t)it->number, &sum, &e);
-    if (status == CDP_OK) cdp__guest_reply_number(c, (uint64_t)sum);
-    cdp__guest_stored(c, status, e);
+    if (status == CDP_OK) cdp__conn_reply_number(c, (uint64_t)sum);
+    cdp__conn_stored(c, status, e);
 }
 
-CDP__COLD void cdp__server_on_check(cdp__guest *c, const cdp__wire_item *it) {
-    const uint64_t n = sizeof CDP__WIRE_OURS - 1;
-    const bool ours = it->key.data && it->key.bytes == n && memcmp(it->key.data, CDP__WIRE_OURS, (size_t)n) == 0;
-    if (it->first) c->truth = true;
-    c->ours = c->ours || ours;
-    if (it->key.data && !ours) c->truth = c->truth && cdp__kv_get(&c->server->kv, it->key);
-    if (it->last) cdp__guest_reply_byte(c, c->truth ? CDP__WIRE_READY : CDP__WIRE_NOT_READY);
+CDP__PRIVATE void cdp__server_on_check(cdp__conn *c, const cdp__wire_item *it) {
+    const uint64_t n = sizeof CDP__WIRE_CDP_SERVER - 1;
+    const bool asks_for_cdp = it->key.data && it->key.bytes == n
+        && memcmp(it->key.data, CDP__WIRE_CDP_SERVER, (size_t)n) == 0;
+    if (it->first) c->all_there = true;
+    c->is_cdp = c->is_cdp || asks_for_cdp;
+    if (it->key.data && !asks_for_cdp)
+        c->all_there = c->all_there && cdp__kv_available(&c->server->kv, it->key);
+    if (it->last) cdp__conn_reply_byte(c, c->all_there ? CDP__WIRE_READY : CDP__WIRE_NOT_READY);
 }
 
-CDP__COLD void cdp__server_on_wait(cdp__guest *c, const cdp__wire_item *it) {
+CDP__PRIVATE void cdp__server_on_wait(cdp__conn *c, const cdp__wire_item *it) {
     if (it->first) ++c->awaited; /* so that it cannot be over before its last key has arrived */
-    if (it->key.data && !cdp__kv_get(&c->server->kv, it->key)) cdp__guest_await(c, it->key, false);
-    if (it->last && !c->doomed) cdp__guest_arrived(c);
+    if (it->key.data && !cdp__kv_available(&c->server->kv, it->key))
+        (void)cdp__conn_await(c, it->key, false);
+    if (it->last && !c->closing) cdp__conn_key_arrived(c);
 }
 
-CDP__COLD void cdp__server_on_cancel_wait(cdp__guest *c, const cdp__wire_item *it) {
+CDP__PRIVATE void cdp__server_on_cancel_wait(cdp__conn *c, const cdp__wire_item *it) {
     (void)it;
-    cdp__guest_forget_waits(c, true);
-    cdp__guest_reply_byte(c, CDP__WIRE_CANCELED);
+    cdp__conn_forget_waits(c, true);
+    cdp__conn_reply_byte(c, CDP__WIRE_CANCELED);
 }
 
-CDP__COLD void cdp__server_on_num_keys(cdp__guest *c, const cdp__wire_item *it) {
+CDP__PRIVATE void cdp__server_on_num_keys(cdp__conn *c, const cdp__wire_item *it) {
     (void)it;
-    cdp__guest_reply_number(c, c->server->kv.present_count);
+    cdp__conn_reply_number(c, c->server->kv.present_count);
 }
 
-CDP__COLD void cdp__server_on_delete(cdp__guest *c, const cdp__wire_item *it) {
-    cdp__guest_reply_number(c, cdp__kv_delete(&c->server->kv, it->key));
+CDP__PRIVATE void cdp__server_on_delete(cdp__conn *c, const cdp__wire_item *it) {
+    cdp__conn_reply_number(c, cdp__kv_delete(&c->server->kv, it->key));
 }
 
-CDP__COLD void cdp__server_on_ping(cdp__guest *c, const cdp__wire_item *it) {
+CDP__PRIVATE void cdp__server_on_ping(cdp__conn *c, const cdp__wire_item *it) {
     uint8_t b[4];
     cdp__put_u32(b, (uint32_t)it->number);
-    cdp__guest_reply(c, b, 4);
+    cdp__conn_reply(c, b, 4);
 }
 
-CDP__COLD void cdp__server_on_list_keys(cdp__guest *c, const cdp__wire_item *it) {
+/* The keys of one bucket of the map. */
+CDP__PRIVATE void cdp__conn_list_bucket(cdp__conn *c) {
     const cdp__kv *kv = &c->server->kv;
-    uint64_t i;
-    (void)it;
-    cdp__guest_reply_number(c, kv->present_count);
-    for (i = 0; i < kv->bucket_count && !c->doomed; ++i) {
-        const cdp__kv_entry *e;
-        for (e = kv->buckets[i]; e; e = e->next)
-            if (e->present) cdp__guest_reply_string(c, cdp__kv_key(e), e->key_bytes);
+    cdp__listing *l = &c->listing;
+    const cdp__kv_entry *e = kv->buckets[l->cursor & (kv->bucket_count - 1)];
+    for (; e && l->left; e = e->next) {
+        if (!e->present || e->since > l->since) continue;
+        cdp__conn_reply_string(c, cdp__kv_key(e), e->key_bytes);
+        --l->left;
+    }
+    l->cursor = cdp__kv_next_bucket(kv, l->cursor);
+    l->seen_all = l->cursor == 0;
+}
+
+/* Go on with a listing, as far as this turn and the client's reading allow. Clients ignore keys
+   without a slash in front, so empty ones can take the places of keys removed meanwhile. */
+CDP__PRIVATE void cdp__conn_list(cdp__conn *c) {
+    cdp__listing *l = &c->listing;
+    while (l->left && !c->closing && !cdp__conn_is_behind(c)) {
+        if (!cdp__server_spend(c->server, 1)) {
+            cdp__conn_defer(c);
+            return;
+        }
+        if (!l->seen_all) {
+            cdp__conn_list_bucket(c);
+        } else {
+            cdp__conn_reply_string(c, NULL, 0);
+            --l->left;
+        }
     }
 }
 
-/* A counter in the map; who makes it reach the size releases everybody who waits for it. */
-CDP__COLD void cdp__server_on_barrier(cdp__guest *c, const cdp__wire_item *it) {
+CDP__PRIVATE void cdp__server_on_list_keys(cdp__conn *c, const cdp__wire_item *it) {
+    const cdp__kv *kv = &c->server->kv;
+    (void)it;
+    cdp__conn_reply_number(c, kv->present_count);
+    c->listing.left = kv->present_count;
+    c->listing.since = kv->arrivals;
+    c->listing.cursor = 0;
+    c->listing.seen_all = false;
+    cdp__conn_list(c);
+}
+
+/* A counter in the map; the client that makes it reach the size releases everybody who waits. */
+CDP__PRIVATE void cdp__server_on_barrier(cdp__conn *c, const cdp__wire_item *it) {
     cdp__kv_entry *e = NULL;
     int64_t sum;
     const cdp_status status = cdp__kv_add(&c->server->kv, it->key, 1, &sum, &e);
     if (status != CDP_OK || sum >= (int64_t)it->number) {
-        if (status == CDP_OK) cdp__guest_reply_byte(c, CDP__WIRE_STOP_WAITING);
-        cdp__guest_stored(c, status, e);
+        if (status == CDP_OK) cdp__conn_reply_byte(c, CDP__WIRE_STOP_WAITING);
+        cdp__conn_stored(c, status, e);
     } else {
-        cdp__guest_await(c, it->key, false);
+        (void)cdp__conn_await(c, it->key, false);
     }
+}
+
+CDP__PRIVATE void cdp__server_on_queue_push(cdp__conn *c, const cdp__wire_item *it) {
+    cdp__kv_entry *e = NULL;
+    const cdp_status status = cdp__kv_push(&c->server->kv, it->key, it->value[0], &e);
+    if (status == CDP_OK)
+        cdp__server_item_pushed(c->server, e);
+    else
+        cdp__conn_stored(c, status, NULL);
+}
+
+/* Answers how many there were, and if there was one, the first. */
+CDP__PRIVATE void cdp__server_on_queue_pop(cdp__conn *c, const cdp__wire_item *it) {
+    cdp__kv *kv = &c->server->kv;
+    cdp__kv_entry *e = cdp__kv_find(kv, it->key);
+    cdp__kv_item *item;
+    cdp__conn_reply_number(c, e ? e->item_count : 0);
+    if (!e || !e->item_count) return;
+    item = cdp__kv_pop(kv, e);
+    cdp__conn_reply_string(c, item + 1, item->bytes);
+    cdp__free(kv->os, item);
+    cdp__kv_release(kv, e);
+}
+
+CDP__PRIVATE void cdp__server_on_queue_len(cdp__conn *c, const cdp__wire_item *it) {
+    const cdp__kv_entry *e = cdp__kv_find(&c->server->kv, it->key);
+    cdp__conn_reply_number(c, e ? e->item_count : 0);
+}
+
+CDP__PRIVATE uint64_t cdp__last_will_cost(const cdp__last_will *w) {
+    return w ? cdp__kv_cost(sizeof *w + w->key.bytes + w->value.bytes) : 0;
 }
 
 /* An empty key withdraws it. */
-CDP__COLD void cdp__server_on_will(cdp__guest *c, const cdp__wire_item *it) {
+CDP__PRIVATE void cdp__server_on_last_will(cdp__conn *c, const cdp__wire_item *it) {
     cdp_store_server *s = c->server;
-    const uint64_t bytes = it->key.bytes + it->value[0].bytes;
+    const uint64_t bytes = sizeof *c->last_will + it->key.bytes + it->value[0].bytes;
     uint8_t *p;
-    if (c->will) s->kv.bytes -= sizeof *c->will + c->will->key.bytes + c->will->value.bytes;
-    cdp__free(s->os, c->will);
-    c->will = NULL;
+    s->kv.bytes -= cdp__last_will_cost(c->last_will);
+    cdp__free(s->os, c->last_will);
+    c->last_will = NULL;
     if (!it->key.bytes) return;
-    if (s->kv.bytes + sizeof *c->will + bytes <= s->kv.max_bytes) c->will = (cdp__will *)cdp__alloc(s->os, sizeof *c->will + bytes);
-    if (!c->will) {
-        cdp__guest_doom(c, "no memory for a last will (max_total_bytes)");
+    if (cdp__kv_has_room(&s->kv, bytes)) c->last_will = (cdp__last_will *)cdp__alloc(s->os, bytes);
+    if (!c->last_will) {
+        cdp__conn_close(c, "no memory for a last will (max_total_bytes)");
         return;
     }
-    s->kv.bytes += sizeof *c->will + bytes;
-    p = (uint8_t *)(c->will + 1);
+    p = (uint8_t *)(c->last_will + 1);
     memcpy(p, it->key.data, (size_t)it->key.bytes);
-    if (it->value[0].bytes) memcpy(p + it->key.bytes, it->value[0].data, (size_t)it->value[0].bytes);
-    c->will->key.data = p;
-    c->will->key.bytes = it->key.bytes;
-    c->will->value.data = p + it->key.bytes;
-    c->will->value.bytes = it->value[0].bytes;
+    if (it->value[0].bytes)
+        memcpy(p + it->key.bytes, it->value[0].data, (size_t)it->value[0].bytes);
+    c->last_will->key.data = p;
+    c->last_will->key.bytes = it->key.bytes;
+    c->last_will->value.data = p + it->key.bytes;
+    c->last_will->value.bytes = it->value[0].bytes;
+    s->kv.bytes += cdp__last_will_cost(c->last_will);
 }
 
-CDP__COLD void cdp__server_on_watch(cdp__guest *c, const cdp__wire_item *it) {
-    cdp__guest_await(c, it->key, true);
-    c->server->watched = true;
-    cdp__guest_reply_byte(c, CDP__WIRE_WATCH_BEGINS);
+CDP__PRIVATE void cdp__server_on_watch(cdp__conn *c, const cdp__wire_item *it) {
+    if (cdp__conn_await(c, it->key, true)) cdp__conn_reply_byte(c, CDP__WIRE_WATCH_BEGINS);
 }
 
 /* In the order of cdp__cmd. */
-static void (*const cdp__server_commands[])(cdp__guest *c, const cdp__wire_item *it) = {
+static void (*const cdp__server_commands[])(cdp__conn *c, const cdp__wire_item *it) = {
     NULL,
-    cdp__server_on_validate, cdp__server_on_set, cdp__server_on_compare_set, cdp__server_on_get, cdp__server_on_add, cdp__server_on_check, cdp__server_on_wait,
-    cdp__server_on_num_keys, cdp__server_on_delete, cdp__server_on_append, cdp__server_on_get, cdp__server_on_set, cdp__server_on_cancel_wait,
-    cdp__server_on_ping, cdp__server_on_list_keys, cdp__server_on_barrier, cdp__server_on_will, cdp__server_on_get, cdp__server_on_watch, cdp__server_on_key,
+    cdp__server_on_validate,
+    cdp__server_on_set,
+    cdp__server_on_compare_set,
+    cdp__server_on_get,
+    cdp__server_on_add,
+    cdp__server_on_check,
+    cdp__server_on_wait,
+    cdp__server_on_num_keys,
+    cdp__server_on_delete,
+    cdp__server_on_append,
+    cdp__server_on_get,
+    cdp__server_on_set,
+    cdp__server_on_cancel_wait,
+    cdp__server_on_ping,
+    cdp__server_on_queue_push,
+    cdp__server_on_queue_pop,
+    cdp__server_on_queue_len,
+    cdp__server_on_list_keys,
+    cdp__server_on_barrier,
+    cdp__server_on_last_will,
+    cdp__server_on_get,
+    cdp__server_on_watch,
+    cdp__server_on_key,
 };
 
-/* Everybody who watches this key is told what it was and what it is. */
-CDP__COLD void cdp__server_tell_watchers(const cdp__kv_entry *e, bool was_there, cdp_bytes old) {
-    const cdp__waiter *w;
-    for (w = e->waiters; w; w = w->key_next) {
-        if (!w->watch) continue;
-        cdp__guest_reply_byte(w->conn, !e->present ? CDP__WIRE_WATCH_DELETED : was_there ? CDP__WIRE_WATCH_UPDATED : CDP__WIRE_WATCH_CREATED);
-        cdp__guest_reply_string(w->conn, cdp__kv_key(e), e->key_bytes);
-        cdp__guest_reply_string(w->conn, old.data, old.bytes);
-        cdp__guest_reply_string(w->conn, e->value, e->value_bytes);
+/* Whether a command that was carried out has changed the value of its key; `old` is what the key
+   held before. */
+CDP__PRIVATE bool cdp__server_changed(
+    const cdp__wire_item *it, const cdp__kv_entry *e, bool was_there, cdp_bytes old) {
+    switch (it->cmd) {
+    case CDP__CMD_SET:
+    case CDP__CMD_MULTI_SET:
+    case CDP__CMD_ADD:
+    case CDP__CMD_APPEND:
+    case CDP__CMD_BARRIER: return true;
+    case CDP__CMD_DELETE: return was_there;
+    case CDP__CMD_COMPARE_SET:
+        if (!e->present || !was_there) return e->present;
+        return old.bytes == it->value[0].bytes
+            && (!old.bytes || memcmp(old.data, it->value[0].data, (size_t)old.bytes) == 0);
+    default: return false;
     }
 }
 
-/* Do what an item says. Where its key is watched, the old value is kept until the new one is known. */
-CDP__COLD void cdp__server_command(cdp__guest *c, const cdp__wire_item *it) {
+/* Do what an item says. Where its key is watched, the old value is kept until the new one is
+   known. */
+CDP__PRIVATE void cdp__server_command(cdp__conn *c, const cdp__wire_item *it) {
     cdp_store_server *s = c->server;
-    const cdp__kv_entry *e = s->watched && it->key.data ? cdp__kv_find(&s->kv, it->key) : NULL;
+    const cdp__kv_entry *e = it->key.data && s->watch_count ? cdp__kv_find(&s->kv, it->key) : NULL;
     const bool was_there = e && e->present;
-    const cdp__waiter *w = e ? e->waiters : NULL;
-    bool changed = it->cmd == CDP__CMD_SET || it->cmd == CDP__CMD_MULTI_SET || it->cmd == CDP__CMD_ADD || it->cmd == CDP__CMD_APPEND || it->cmd == CDP__CMD_BARRIER;
     cdp_bytes old;
     uint8_t *copy = NULL;
-    while (w && !w->watch) w = w->key_next;
-    old.bytes = was_there ? e->value_bytes : 0;
-    if (w && old.bytes) {
-        copy = (uint8_t *)cdp__alloc(s->os, old.bytes);
-        if (copy) memcpy(copy, e->value, (size_t)old.bytes);
-        else old.bytes = 0;
+    CDP_ASSERT(cdp__server_commands[it->cmd]);
+    if (!e || cdp__chain_empty(&e->watches)) {
+        cdp__server_commands[it->cmd](c, it);
+        return;
     }
+    old.bytes = was_there ? e->value_bytes : 0;
+    if (old.bytes) copy = (uint8_t *)cdp__alloc(s->os, old.bytes);
+    if (copy)
+        memcpy(copy, e->value, (size_t)old.bytes);
+    else
+        old.bytes = 0;
     old.data = copy;
     cdp__server_commands[it->cmd](c, it);
-    if (!w) return;
-    if (it->cmd == CDP__CMD_DELETE) changed = was_there;
-    if (it->cmd == CDP__CMD_COMPARE_SET)
-        changed = e->present && (!was_there || (old.bytes == it->value[0].bytes && (!old.bytes || memcmp(copy, it->value[0].data, (size_t)old.bytes) == 0)));
-    if (changed && !c->doomed) cdp__server_tell_watchers(e, was_there, old);
+    if (!c->closing && cdp__server_changed(it, e, was_there, old))
+        cdp__server_notify_watchers(s, e, was_there, old);
     cdp__free(s->os, copy);
 }
 
-/* Bytes in, bytes out */
+/* ---- >>store-server-bytes: requests in, answers out ------------------------------------------ */
 
-/* Do what the n bytes say; returns how many were used up. */
-CDP__COLD uint64_t cdp__guest_consume(cdp__guest *c, const uint8_t *p, uint64_t n) {
+/* Knows: how bytes of a connection become items, and when to read. Promises: half a request costs
+   what has arrived of it, not what it announced. May use: store-server, store-server-commands,
+   wire, loop. */
+
+/* Carry out what the n bytes say; returns how many were used up. */
+CDP__PRIVATE uint64_t cdp__conn_consume(cdp__conn *c, const uint8_t *p, uint64_t n) {
     uint64_t used = 0, bytes;
     cdp__wire_item item;
     c->need = 1;
     if (!c->greeted && cdp__wire_is_old(p, n)) {
         c->old = true;
-        cdp__guest_greeted(c, cdp__wire_old);
+        cdp__conn_greeted(c, cdp__wire_old);
     }
-    while (!c->doomed && used < n) {
+    while (!c->closing && used < n) {
         cdp__wire_result r;
-        /* Between commands only: who sends a long list may not read before its end. */
-        if (!c->wire.row && cdp__fifo_left(&c->out) > CDP__SERVER_BACKLOG) break;
+        /* Between commands only: a client that sends a long list may not read before its end. */
+        if (c->listing.left || (!c->wire.row && cdp__conn_is_behind(c))) break;
+        if (!cdp__server_spend(c->server, 1)) {
+            cdp__conn_defer(c);
+            break;
+        }
         r = cdp__wire_next(&c->wire, &c->server->limits, p + used, n - used, &item, &bytes);
-        if (r == CDP__WIRE_BAD) cdp__guest_doom(c, "it is no store client, or sent a larger request than allowed");
+        if (r == CDP__WIRE_BAD)
+            cdp__conn_close(c, "it is no store client, or sent a larger request than allowed");
         if (r == CDP__WIRE_MORE) c->need = bytes;
         if (r != CDP__WIRE_ITEM) break;
         used += bytes;
-        if (c->old && item.first && c->awaited) cdp__guest_forget_waits(c, false); /* its wait timed out, which 1.13 tells nobody */
+        (void)cdp__server_spend(c->server, bytes / 4096);
+        /* its wait has timed out, of which 1.13 does not inform the server */
+        if (c->old && item.first && c->awaited) cdp__conn_forget_waits(c, false);
         cdp__server_command(c, &item);
     }
     return used;
 }
 
-CDP__COLD bool cdp__guest_keep(cdp__guest *c, const uint8_t *p, uint64_t n) {
+CDP__PRIVATE bool cdp__conn_keep(cdp__conn *c, const uint8_t *p, uint64_t n) {
     if (!n) return true;
-    if (!cdp__guest_reserve(c, &c->in, n)) {
-        cdp__guest_doom(c, "no memory for a request (max_total_bytes)");
+    if (!cdp__conn_reserve(c, &c->in, n)) {
+        cdp__conn_close(c, "no memory for a request (max_total_bytes)");
         return false;
     }
     memcpy(c->in.data + c->in.used, p, (size_t)n);
@@ -2598,32 +3582,33 @@ CDP__COLD bool cdp__guest_keep(cdp__guest *c, const uint8_t *p, uint64_t n) {
 }
 
 /* Parse what lies in c->in. */
-CDP__COLD void cdp__guest_parse(cdp__guest *c) {
+CDP__PRIVATE void cdp__conn_parse(cdp__conn *c) {
     if (cdp__fifo_left(&c->in) < c->need) return;
-    c->in.at += cdp__guest_consume(c, c->in.data + c->in.at, cdp__fifo_left(&c->in));
-    if (!cdp__fifo_left(&c->in)) cdp__guest_release(c, &c->in);
+    c->in.at += cdp__conn_consume(c, c->in.data + c->in.at, cdp__fifo_left(&c->in));
+    if (!cdp__fifo_left(&c->in)) cdp__conn_release(c, &c->in);
 }
 
-/* Does somebody with these first bytes want to link with this rank rather than with its store? Then the connection, and what
-   was read from it, is given away. */
-CDP__COLD bool cdp__guest_is_link(cdp__guest *c, const uint8_t *p, uint64_t n) {
+/* Does a client with these first bytes want a link with this rank rather than its store? Then the
+   connection, and what was read from it, is handed over. */
+CDP__PRIVATE bool cdp__conn_hand_over(cdp__conn *c, const uint8_t *p, uint64_t n) {
     cdp_store_server *s = c->server;
-    const int32_t fd = c->io.fd;
-    if (c->greeted || !s->link_func || c->purpose == CDP__AUTH_STORE || memcmp(p, "cdp-link", (size_t)cdp__min(n, 8)) != 0) return false;
+    int32_t fd;
+    if (c->greeted || !s->link_func || c->purpose == CDP__AUTH_STORE
+        || memcmp(p, "cdp-link", (size_t)cdp__min(n, 8)) != 0)
+        return false;
     if (n < 8) {
         c->need = 8;
-        return cdp__guest_keep(c, p, n);
+        return cdp__conn_keep(c, p, n);
     }
-    if (s->loop->many >= 0) cdp__os_many_remove(s->loop->many, fd);
-    c->io.fd = -1;
-    cdp__guest_doom(c, NULL);
+    fd = cdp__loop_detach(s->loop, &c->io);
+    cdp__conn_close(c, NULL);
     s->link_func(s->link_user, fd, &c->from, p, n);
     return true;
 }
 
-/* What came before as far as it is small, and as much as there is of what follows, in memory that all connections
-   share. Returns as cdp_os.recv. */
-CDP__COLD int64_t cdp__guest_read_scratch(cdp__guest *c) {
+/* What came before as far as it is small, and as much as there is of what follows, in memory
+   that all connections share. Returns as cdp_os.net.recv_iov. */
+CDP__PRIVATE int64_t cdp__conn_read_scratch(cdp__conn *c) {
     cdp_store_server *s = c->server;
     const uint64_t old = cdp__fifo_left(&c->in);
     uint64_t used, n;
@@ -2634,23 +3619,28 @@ CDP__COLD int64_t cdp__guest_read_scratch(cdp__guest *c) {
     r = cdp__io_drain(c->server->loop, &c->io, &iov);
     if (r <= 0) return r;
     if (old) memcpy(s->scratch, c->in.data + c->in.at, (size_t)old);
-    if (old) cdp__guest_release(c, &c->in);
+    if (old) cdp__conn_release(c, &c->in);
     n = old + (uint64_t)r;
-    if (cdp__guest_is_link(c, s->scratch, n)) return c->doomed ? 0 : r;
-    if (c->purpose == CDP__AUTH_LINK) cdp__guest_doom(c, "it proved its key for a link, and is none");
-    if (c->doomed) return 0;
-    used = n < c->need ? 0 : cdp__guest_consume(c, s->scratch, n);
-    if (!c->doomed) cdp__guest_keep(c, s->scratch + used, n - used);
+    if (cdp__conn_hand_over(c, s->scratch, n)) return c->closing ? 0 : r;
+    if (c->purpose == CDP__AUTH_LINK)
+        cdp__conn_close(c, "it proved its key for a link, but sent a store request");
+    if (c->closing) return 0;
+    used = n < c->need ? 0 : cdp__conn_consume(c, s->scratch, n);
+    if (!c->closing) cdp__conn_keep(c, s->scratch + used, n - used);
     return r;
 }
 
-/* A large item: straight to its place. The place grows with what arrives, not with what was announced. */
-CDP__COLD int64_t cdp__guest_read_large(cdp__guest *c) {
+/* A large item: straight to its place. The place grows with what arrives, not with what was
+   announced. */
+CDP__PRIVATE int64_t cdp__conn_read_large(cdp__conn *c) {
     const uint64_t left = cdp__fifo_left(&c->in);
+    const uint64_t missing = c->need > left ? c->need - left : 0;
     cdp_iov iov;
     int64_t r;
-    if (c->in.used == c->in.room && !cdp__guest_reserve(c, &c->in, cdp__max(1, cdp__min(c->need > left ? c->need - left : 0, cdp__max(left, CDP__SERVER_SCRATCH))))) {
-        cdp__guest_doom(c, "no memory for a request (max_total_bytes)");
+    if (c->in.used == c->in.room
+        && !cdp__conn_reserve(
+            c, &c->in, cdp__max(1, cdp__min(missing, cdp__max(left, CDP__SERVER_SCRATCH))))) {
+        cdp__conn_close(c, "no memory for a request (max_total_bytes)");
         return 0;
     }
     iov.data = c->in.data + c->in.used;
@@ -2658,19 +3648,21 @@ CDP__COLD int64_t cdp__guest_read_large(cdp__guest *c) {
     r = cdp__io_drain(c->server->loop, &c->io, &iov);
     if (r <= 0) return r;
     c->in.used += (uint64_t)r;
-    cdp__guest_parse(c);
+    cdp__conn_parse(c);
     return r;
 }
 
-CDP__COLD void cdp__guest_read(cdp__guest *c) {
+CDP__PRIVATE void cdp__conn_read(cdp__conn *c) {
     uint64_t budget = CDP__SERVER_READ_BUDGET;
-    if (c->in.data) cdp__guest_parse(c); /* left there while answers were waiting */
-    while (!c->doomed && (c->io.ready & CDP_IO_READ)) {
+    if (c->in.data) cdp__conn_parse(c); /* left there while answers, or other turns, were waiting */
+    while (!c->closing && (c->io.ready & CDP_IO_READ)) {
         const uint64_t old = cdp__fifo_left(&c->in);
         int64_t r;
-        if (!c->wire.row && cdp__fifo_left(&c->out) > CDP__SERVER_BACKLOG) break; /* stays ready: nobody polls for it */
-        r = old <= CDP__SERVER_SMALL && c->need <= CDP__SERVER_SCRATCH ? cdp__guest_read_scratch(c) : cdp__guest_read_large(c);
-        if (r < 0 || (r == 0 && c->io.broken)) cdp__guest_doom(c, NULL);
+        /* stays ready, so that it is not polled for */
+        if (c->listing.left || c->deferred.next || (!c->wire.row && cdp__conn_is_behind(c))) break;
+        r = old <= CDP__SERVER_SMALL && c->need <= CDP__SERVER_SCRATCH ? cdp__conn_read_scratch(c)
+                                                                       : cdp__conn_read_large(c);
+        if (r < 0 || (r == 0 && c->io.broken)) cdp__conn_close(c, NULL);
         if (r <= 0) break;
         budget -= cdp__min(budget, (uint64_t)r);
         if (!budget && !c->io.broken) {
@@ -2680,234 +3672,426 @@ CDP__COLD void cdp__guest_read(cdp__guest *c) {
     }
 }
 
-/* What was answered before the reason to hang up goes out, as far as the socket takes it at once. */
-CDP__COLD void cdp__guest_last_words(cdp__guest *c) {
+/* What was answered before the connection is closed is sent, as far as the socket takes it at
+   once. */
+CDP__PRIVATE void cdp__conn_send_rest(cdp__conn *c) {
     cdp_iov iov;
     iov.data = c->out.data + c->out.at;
     iov.bytes = cdp__fifo_left(&c->out);
-    c->server->os->send(c->server->os->user, c->io.fd, &iov, 1);
+    if (iov.bytes && c->io.fd >= 0)
+        c->server->os->net.send_iov(c->server->os->user, c->io.fd, &iov, 1);
 }
 
-CDP__COLD void cdp__guest_flush(cdp__guest *c) {
-    while (cdp__fifo_left(&c->out) && !c->doomed) {
+CDP__PRIVATE void cdp__conn_flush(cdp__conn *c) {
+    while (cdp__fifo_left(&c->out) && !c->closing) {
         cdp_iov iov;
         int64_t r;
         iov.data = c->out.data + c->out.at;
         iov.bytes = cdp__fifo_left(&c->out);
         r = cdp__io_send(c->server->loop, &c->io, &iov, 1);
-        if (r < 0 || (r == 0 && c->io.broken)) cdp__guest_doom(c, NULL);
+        if (r < 0 || (r == 0 && c->io.broken)) cdp__conn_close(c, NULL);
         if (r <= 0) return;
         c->out.at += (uint64_t)r;
     }
-    if (c->out.data && !cdp__fifo_left(&c->out)) cdp__guest_release(c, &c->out);
+    if (c->out.data && !cdp__fifo_left(&c->out)) cdp__conn_release(c, &c->out);
 }
 
-/* Connections come and go */
+/* Whatever this connection was stopped at. */
+CDP__PRIVATE void cdp__conn_resume(cdp__conn *c) {
+    if (c->listing.left) cdp__conn_list(c);
+    if (!c->closing && !c->listing.left && !cdp__conn_is_behind(c)) cdp__conn_read(c);
+}
 
-CDP__COLD void cdp__guest_execute_will(cdp__guest *c) {
+/* ---- >>store-server-connections: accepting, proving, parking, closing ------------------------ */
+
+/* Knows: the life of a connection. Promises: strangers that connect and stay silent, or flood the
+   port, cost a bounded share of memory, descriptors and time. May use: the sections of the server
+   above, auth, loop. */
+
+CDP__PRIVATE void cdp__conn_ready(cdp__io *io);
+
+/* A last will is a compare_set of an absent key. */
+CDP__PRIVATE void cdp__conn_execute_last_will(cdp__conn *c) {
     cdp_store_server *s = c->server;
     cdp__kv_entry *e = NULL;
     cdp_bytes nothing, answer;
-    if (!c->will) return;
+    if (!c->last_will) return;
     nothing.data = NULL;
     nothing.bytes = 0;
-    if (cdp__kv_compare_set(&s->kv, c->will->key, nothing, c->will->value, &answer, &e) == CDP_OK) cdp__server_wake(e);
-    else cdp__log(&s->desc.logger, CDP_LOG_WARN, -1, "store server: a last will was lost: %s", cdp_last_error()->text);
+    if (cdp__kv_compare_set(&s->kv, c->last_will->key, nothing, c->last_will->value, &answer, &e)
+        == CDP_OK)
+        cdp__server_key_set(s, e);
+    else
+        cdp__log(&s->desc.logger, CDP_LOG_WARN, -1, "store server: a last will was lost: %s",
+            cdp_last_error()->text);
+    s->kv.bytes -= cdp__last_will_cost(c->last_will);
+    cdp__free(s->os, c->last_will);
+    c->last_will = NULL;
 }
 
-CDP__COLD void cdp__guest_free(cdp__guest *c) {
+CDP__PRIVATE void cdp__conn_free(cdp__conn *c) {
     cdp_store_server *s = c->server;
-    cdp__guest_forget_waits(c, true);
+    cdp__conn_forget_waits(c, true);
     cdp__free(s->os, c->auth);
-    cdp__guest_release(c, &c->in);
-    cdp__guest_release(c, &c->out);
-    if (c->will) s->kv.bytes -= sizeof *c->will + c->will->key.bytes + c->will->value.bytes;
-    cdp__free(s->os, c->will);
-    cdp__guest_unlink(c);
+    cdp__conn_release(c, &c->in);
+    cdp__conn_release(c, &c->out);
+    s->kv.bytes -= cdp__last_will_cost(c->last_will);
+    cdp__free(s->os, c->last_will);
+    cdp__conn_unlink(c);
+    if (c->deferred.next) (void)cdp__chain_remove(&c->deferred);
+    if (c->parked && c->io.fd >= 0) {
+        s->os->net.watch_remove(s->os->user, s->parked, c->io.fd);
+        s->os->net.close_fd(s->os->user, c->io.fd);
+    }
     cdp__loop_remove(s->loop, &c->io);
     --s->client_count;
     cdp__free(s->os, c);
 }
 
+/* There is room, or there are descriptors, again. */
+CDP__PRIVATE void cdp__server_accept_again(cdp_store_server *s) {
+    cdp__loop_timer_clear(&s->accept_timer);
+    s->fresh_full = s->out_of_fds = false;
+    cdp__loop_again(s->loop, &s->listener);
+}
+
 /* Everything that handlers put off. Every callback of the loop ends with it. */
-CDP__COLD void cdp__server_settle(cdp_store_server *s) {
-    bool closed = false;
+CDP__PRIVATE void cdp__server_settle(cdp_store_server *s) {
     while (s->dirty) {
-        cdp__guest *c = s->dirty;
+        cdp__conn *c = s->dirty;
         s->dirty = c->next_dirty;
         c->dirty = false;
-        if (!c->doomed) {
-            const bool paused = cdp__fifo_left(&c->out) > CDP__SERVER_BACKLOG;
-            cdp__guest_flush(c);
-            if (paused && !c->doomed && cdp__fifo_left(&c->out) <= CDP__SERVER_BACKLOG) cdp__guest_read(c);
+        if (!c->closing) {
+            const bool stopped = cdp__conn_is_behind(c) || c->listing.left;
+            cdp__conn_flush(c);
+            if (stopped && !c->closing && !c->deferred.next) cdp__conn_resume(c);
         }
-        if (!c->doomed || c->dirty) continue; /* doomed just now: it is in the list again */
-        if (cdp__fifo_left(&c->out)) cdp__guest_last_words(c);
-        if (!c->greeted) cdp__door_drain(s->loop, &c->io);
-        cdp__guest_forget_waits(c, true);
-        cdp__guest_execute_will(c);
-        cdp__guest_free(c);
-        closed = true;
+        if (!c->closing || c->dirty) continue; /* just now: it is in the list again */
+        cdp__conn_execute_last_will(c);
+        if (!cdp__conn_forget_some_waits(c)) {
+            cdp__conn_defer(c);
+            continue;
+        }
+        cdp__conn_send_rest(c);
+        if (!c->greeted) cdp__auth_drain(s->loop, &c->io);
+        cdp__conn_free(c);
     }
-    if (closed && s->accept_timer.next && !s->crowded) { /* there are descriptors again */
-        cdp__loop_timer_clear(&s->accept_timer);
-        cdp__loop_again(s->loop, &s->listener);
-    }
+    if (s->fresh_full && s->fresh_count < CDP__SERVER_MAX_FRESH) cdp__server_accept_again(s);
 }
 
 /* Nothing else is read from a connection before this is over. */
-CDP__COLD void cdp__guest_prove(cdp__guest *c) {
+CDP__PRIVATE void cdp__conn_authenticate(cdp__conn *c) {
     cdp_store_server *s = c->server;
     int64_t result;
-    const cdp_status st = cdp__door_pump(c->auth, s->loop, &c->io, &result);
-    if (st == CDP_ERR_MISMATCH) cdp__guest_refused(c, c->auth->refusal);
-    else if (st < 0) cdp__guest_doom(c, NULL);
+    const cdp_status st = cdp__auth_pump(c->auth, s->loop, &c->io, &result);
+    if (st == CDP_ERR_MISMATCH)
+        cdp__conn_refused(c, c->auth->refusal);
+    else if (st < 0)
+        cdp__conn_close(c, NULL);
     if (st != CDP_OK) return;
     c->purpose = c->auth->purpose;
     cdp__free(s->os, c->auth);
     c->auth = NULL;
 }
 
-CDP__COLD void cdp__guest_ready(cdp__io *io) {
-    cdp__guest *c = (cdp__guest *)io->user;
+CDP__PRIVATE void cdp__conn_advance(cdp__conn *c) {
+    if (c->auth && !c->closing) cdp__conn_authenticate(c);
+    if (c->closing || c->auth) return;
+    if (c->io.ready & CDP_IO_WRITE) cdp__conn_flush(c);
+    if (!c->closing) cdp__conn_resume(c);
+}
+
+/* Connections that were deferred come first, so that nobody overtakes them for ever. */
+CDP__PRIVATE void cdp__conn_ready(cdp__io *io) {
+    cdp__conn *c = (cdp__conn *)io->user;
     cdp_store_server *s = c->server;
-    if (c->auth && !c->doomed) cdp__guest_prove(c);
-    if (!c->doomed && !c->auth && (io->ready & CDP_IO_WRITE)) cdp__guest_flush(c);
-    if (!c->doomed && !c->auth) cdp__guest_read(c);
+    if (!c->greeted) c->active_ns = s->os->now_ns(s->os->user);
+    if (cdp__chain_empty(&s->deferred) && cdp__server_spend(s, 2))
+        cdp__conn_advance(c);
+    else
+        cdp__conn_defer(c);
     cdp__server_settle(s);
 }
 
-CDP__COLD void cdp__server_greet_due(cdp__timer *t) {
+/* A turn after one that could not do everything. */
+CDP__PRIVATE void cdp__server_turn(cdp__timer *t) {
+    cdp_store_server *s = (cdp_store_server *)t->user;
+    cdp__chain now;
+    cdp__chain_open(&now);
+    cdp__chain_move(&s->deferred, &now); /* those that defer again come to the next turn */
+    cdp__server_wake(s);
+    while (!cdp__chain_empty(&now)) {
+        cdp__chain *link = now.next;
+        cdp__conn *c = (cdp__conn *)(void *)((uint8_t *)link - offsetof(cdp__conn, deferred));
+        (void)cdp__chain_remove(link);
+        if (c->closing)
+            cdp__conn_mark(c);
+        else if (cdp__server_spend(s, 2))
+            cdp__conn_advance(c);
+        else
+            cdp__conn_defer(c);
+    }
+    cdp__server_settle(s);
+}
+
+CDP__PRIVATE void cdp__server_greet_due(cdp__timer *t) {
     cdp_store_server *s = (cdp_store_server *)t->user;
     const uint64_t limit = s->desc.handshake_timeout_ms * CDP__MS, now = s->os->now_ns(s->os->user);
-    cdp__guest *c;
-    for (c = s->fresh.next; c != &s->fresh && c->born_ns + limit <= now; c = c->next) cdp__guest_doom(c, "it never said what it wants");
+    cdp__conn *c;
+    for (c = s->fresh.next; c != &s->fresh && c->born_ns + limit <= now; c = c->next)
+        cdp__conn_close(c, "it has not greeted in time");
     cdp__server_settle(s);
-    if (s->fresh.next != &s->fresh) cdp__loop_timer_set(s->loop, t, s->fresh.next->born_ns + limit, cdp__server_greet_due, s);
+    if (s->fresh.next != &s->fresh)
+        cdp__loop_timer_set(s->loop, t, s->fresh.next->born_ns + limit, cdp__server_greet_due, s);
 }
 
-/* With a key everybody has to prove that he knows it; without one, only this machine is served unless the desc says otherwise. */
-CDP__COLD bool cdp__guest_guard(cdp__guest *c, int32_t fd, const cdp_addr *from) {
+/* Parking: silent strangers are watched apart from everybody else, and looked at now and then, so
+   that a crowd of them slows down nothing. */
+
+CDP__PRIVATE void cdp__conn_park(cdp__conn *c) {
     cdp_store_server *s = c->server;
+    const cdp_os *os = s->os;
+    int32_t fd;
+    CDP_ASSERT(!c->parked && c->io.fd >= 0);
+    if (!s->parked && os->net.watch_open(os, &s->parked) < 0) return;
+    fd = cdp__loop_detach(s->loop, &c->io);
+    c->io.fd = fd;
+    c->parked = true;
+    if (os->net.watch_add(os, s->parked, fd, CDP_IO_READ, c) < 0)
+        cdp__conn_close(c, "it cannot be watched");
+}
+
+/* The descriptor leaves the watch of the parked ones, and stays open. */
+CDP__PRIVATE void cdp__conn_unwatch(cdp__conn *c) {
+    c->server->os->net.watch_remove(c->server->os->user, c->server->parked, c->io.fd);
+    c->parked = false;
+}
+
+CDP__PRIVATE void cdp__conn_unpark(cdp__conn *c, uint32_t got) {
+    cdp_store_server *s = c->server;
+    CDP_ASSERT(c->parked && c->io.fd >= 0);
+    cdp__conn_unwatch(c);
+    c->active_ns = s->os->now_ns(s->os->user);
+    cdp__loop_add(s->loop, &c->io, c->io.fd, cdp__conn_ready, c);
+    c->io.broken = (got & CDP_IO_ERROR) != 0;
+    c->io.ready = (uint16_t)(c->io.broken ? CDP_IO_READ | CDP_IO_WRITE : got);
+    cdp__conn_defer(c);
+}
+
+/* Which of the parked connections have said something? */
+CDP__PRIVATE void cdp__server_look_at_parked(cdp_store_server *s) {
+    cdp_ready ready[64];
+    int32_t n = 64, i;
+    while (s->parked && n == 64) {
+        n = s->os->net.watch_wait(s->os->user, s->parked, ready, 64, 0);
+        for (i = 0; i < n; ++i)
+            cdp__conn_unpark((cdp__conn *)ready[i].owner, ready[i].got);
+    }
+}
+
+CDP__PRIVATE void cdp__server_park_due(cdp__timer *t) {
+    cdp_store_server *s = (cdp_store_server *)t->user;
+    const uint64_t now = s->os->now_ns(s->os->user);
+    cdp__conn *c;
+    cdp__server_look_at_parked(s);
+    for (c = s->fresh.next; c != &s->fresh; c = c->next) {
+        const bool busy = c->closing || c->deferred.next || c->io.want_write || c->io.ready;
+        if (c->parked || busy || c->io.fd < 0) continue;
+        if (now - c->active_ns >= CDP__SERVER_PARK_NS) cdp__conn_park(c);
+    }
+    if (s->fresh.next != &s->fresh)
+        cdp__loop_timer_set(s->loop, t, now + CDP__SERVER_PARK_NS, cdp__server_park_due, s);
+}
+
+/* Accepting */
+
+/* With a key every client has to prove that it knows it; without one, only this machine is served
+   unless the desc says otherwise. False: no memory. */
+CDP__PRIVATE bool cdp__conn_restrict(cdp__conn *c, int32_t fd, const cdp_addr *from) {
+    cdp_store_server *s = c->server;
+    uint8_t nonce[16], count[8];
     cdp_addr here;
     memset(&here, 0, sizeof here);
-    if (!s->keyed && (s->desc.trust_network || cdp__addr_is_here(from, &here) || (s->os->local_addr(s->os->user, fd, &here), cdp__addr_is_here(from, &here)))) return true;
+    if (!s->keyed && (s->desc.trust_network || cdp__addr_is_here(from, &here))) return true;
+    if (!s->keyed) s->os->net.local_addr(s->os->user, fd, &here);
+    if (!s->keyed && cdp__addr_is_here(from, &here)) return true;
     c->auth = (cdp__auth *)cdp__alloc(s->os, sizeof *c->auth);
-    if (!c->auth || cdp__door_open(c->auth, s->os, s->keyed ? s->key : NULL, true, CDP__AUTH_STORE, CDP__AUTH_REMOTE) != CDP_OK) return false;
+    if (!c->auth) return false;
+    if (s->keyed && s->os->random(s->os->user, nonce, sizeof nonce) != CDP_OK) {
+        /* an os that needs a descriptor for it, and has none left: as good, and never the same */
+        cdp__put_u64(count, ++s->nonce_count);
+        cdp__blake2s(s->nonce_seed, sizeof s->nonce_seed, count, sizeof count, nonce, sizeof nonce);
+    }
+    cdp__auth_open_with(c->auth, s->keyed ? nonce : NULL, s->keyed ? s->key : NULL, true,
+        CDP__AUTH_STORE, CDP__AUTH_REMOTE);
     c->auth->also = s->link_func ? CDP__AUTH_LINK : 0;
     return true;
 }
 
-CDP__COLD void cdp__server_welcome(cdp_store_server *s, int32_t fd, const cdp_addr *from) {
-    bool full = s->client_count >= s->desc.max_clients;
-    cdp__guest *c;
-    for (c = s->fresh.next; full && c != &s->fresh; c = c->next) { /* who says nothing makes room */
-        if (c->doomed) continue;
-        cdp__guest_doom(c, "others want its place");
-        full = false;
+/* The connection that has been silent for longest makes room for another. NULL: there is none. */
+CDP__PRIVATE cdp__conn *cdp__server_oldest_fresh(cdp_store_server *s) {
+    cdp__conn *c = s->fresh.next;
+    while (c != &s->fresh && c->closing)
+        c = c->next;
+    return c == &s->fresh ? NULL : c;
+}
+
+CDP__PRIVATE void cdp__server_add(
+    cdp_store_server *s, cdp__conn *c, int32_t fd, const cdp_addr *from) {
+    c->from = *from;
+    c->need = 1;
+    c->wire.table = cdp__wire_greeting;
+    c->born_ns = c->active_ns = s->os->now_ns(s->os->user);
+    cdp__conn_link(&s->fresh, c);
+    ++s->fresh_count;
+    cdp__loop_add(s->loop, &c->io, fd, cdp__conn_ready, c);
+    ++s->client_count;
+    if (s->desc.handshake_timeout_ms != CDP_NO_TIMEOUT && !s->greet_timer.next)
+        cdp__loop_timer_set(s->loop, &s->greet_timer,
+            c->born_ns + s->desc.handshake_timeout_ms * CDP__MS, cdp__server_greet_due, s);
+    if (!s->park_timer.next)
+        cdp__loop_timer_set(
+            s->loop, &s->park_timer, c->born_ns + CDP__SERVER_PARK_NS, cdp__server_park_due, s);
+}
+
+CDP__PRIVATE void cdp__server_admit(cdp_store_server *s, int32_t fd, const cdp_addr *from) {
+    const bool full = s->client_count >= s->desc.max_clients;
+    cdp__conn *oldest = full ? cdp__server_oldest_fresh(s) : NULL;
+    cdp__conn *c = NULL;
+    if (oldest) cdp__conn_close(oldest, "another client wants its place");
+    if (!full || oldest) c = (cdp__conn *)cdp__alloc_zero(s->os, sizeof *c);
+    if (c) {
+        c->server = s;
+        cdp__chain_open(&c->waiters);
     }
-    c = full ? NULL : (cdp__guest *)cdp__alloc_zero(s->os, sizeof *c);
-    if (c) c->server = s;
-    if (c && !cdp__guest_guard(c, fd, from)) {
+    if (c && !cdp__conn_restrict(c, fd, from)) {
         cdp__free(s->os, c->auth);
         cdp__free(s->os, c);
         c = NULL;
     }
-    if (!c) {
-        s->os->close(s->os->user, fd);
-        if (!s->full_told) cdp__log(&s->desc.logger, CDP_LOG_WARN, -1, "store server: refusing connections: %s", full ? "max_clients are connected" : "out of memory");
-        s->full_told = true;
+    if (c) {
+        cdp__server_add(s, c, fd, from);
         return;
     }
-    c->from = *from;
-    c->need = 1;
-    c->wire.table = cdp__wire_greeting;
-    c->born_ns = s->os->now_ns(s->os->user);
-    cdp__guest_link(&s->fresh, c);
-    cdp__loop_add(s->loop, &c->io, fd, cdp__guest_ready, c);
-    ++s->client_count;
-    if (s->desc.handshake_timeout_ms != CDP_NO_TIMEOUT && !s->greet_timer.next)
-        cdp__loop_timer_set(s->loop, &s->greet_timer, c->born_ns + s->desc.handshake_timeout_ms * CDP__MS, cdp__server_greet_due, s);
+    s->os->net.close_fd(s->os->user, fd);
+    if (!s->full_logged)
+        cdp__log(&s->desc.logger, CDP_LOG_WARN, -1, "store server: refusing connections: %s",
+            full ? "max_clients are connected" : "out of memory");
+    s->full_logged = true;
 }
 
-CDP__COLD void cdp__server_accept_again(cdp__timer *t) {
-    cdp_store_server *s = (cdp_store_server *)t->user;
-    s->crowded = false;
-    cdp__loop_again(s->loop, &s->listener);
+/* Whether one more connection that has not greeted fits. If not, the next one is accepted when one
+   of them is done, or the oldest has had its time. */
+CDP__PRIVATE bool cdp__server_has_place(cdp_store_server *s) {
+    cdp__conn *oldest;
+    if (s->fresh_count < CDP__SERVER_MAX_FRESH) return true;
+    oldest = cdp__server_oldest_fresh(s);
+    if (!oldest || s->os->now_ns(s->os->user) - oldest->born_ns < CDP__SERVER_GRACE_NS)
+        return false;
+    cdp__conn_close(oldest, "too many connections have not greeted");
+    return true;
 }
 
-/* Strangers who connect and say nothing must not keep out those who have business here, nor take the last descriptors of
-   this process: the older half of them goes, and nobody is let in for a moment. */
-CDP__COLD void cdp__server_clear_crowd(cdp_store_server *s) {
-    uint32_t count = 0, i;
-    cdp__guest *c;
-    for (c = s->fresh.next; c != &s->fresh; c = c->next) ++count;
-    for (c = s->fresh.next, i = 0; i < (count + 1) / 2; c = c->next, ++i) cdp__guest_doom(c, "too many say nothing");
-    s->crowded = true;
+CDP__PRIVATE void cdp__server_accept_due(cdp__timer *t) {
+    cdp__server_accept_again((cdp_store_server *)t->user);
 }
 
-CDP__COLD void cdp__server_accept_some(cdp__io *io) {
-    cdp_store_server *s = (cdp_store_server *)io->user;
+/* Not accepting for a while: the listener is left marked as ready, so that polling does not spin. */
+CDP__PRIVATE void cdp__server_pause(cdp_store_server *s, uint64_t until_ns) {
+    cdp__loop_timer_set(s->loop, &s->accept_timer, until_ns, cdp__server_accept_due, s);
+}
+
+/* Connections that stay silent must not keep out those that have business here, nor take the last
+   descriptors of this process: the older half of them is closed, and none is accepted for a
+   moment. */
+CDP__PRIVATE void cdp__server_drop_silent(cdp_store_server *s, int32_t err) {
+    const uint32_t half = (s->fresh_count + 1) / 2;
     uint32_t i;
+    cdp__conn *c;
+    (void)err; /* unused without log texts */
+    if (!s->accept_logged)
+        cdp__log(&s->desc.logger, CDP_LOG_WARN, -1,
+            "store server: cannot accept a connection: %s (errno %d)", strerror(err), err);
+    s->accept_logged = true;
+    for (c = s->fresh.next, i = 0; i < half && c != &s->fresh; c = c->next, ++i)
+        cdp__conn_close(c, "too many connections have not greeted");
+    s->out_of_fds = true;
+    cdp__server_pause(s, s->os->now_ns(s->os->user) + CDP__SERVER_ACCEPT_RETRY_NS);
+}
+
+CDP__PRIVATE void cdp__server_accept_some(cdp__io *io) {
+    cdp_store_server *s = (cdp_store_server *)io->user;
     cdp_addr from;
     int32_t fd = 0;
-    for (i = 0; i < 256 && fd >= 0; ++i) {
-        fd = s->os->accept(s->os->user, io->fd, &from);
-        if (fd >= 0) cdp__server_welcome(s, fd, &from);
+    while (fd >= 0 && cdp__server_spend(s, CDP__SERVER_ACCEPT_WORK)) {
+        s->fresh_full = !cdp__server_has_place(s);
+        if (s->fresh_full) break;
+        fd = s->os->net.accept_next(s->os->user, io->fd, &from);
+        if (fd >= 0) cdp__server_admit(s, fd, &from);
     }
-    if (fd == -EAGAIN) {
-        io->ready &= (uint16_t)~CDP_IO_READ;
-    } else if (fd >= 0) {
-        cdp__loop_again(s->loop, io);
-    } else { /* out of descriptors, most likely: left marked as ready, so that polling it does not spin */
-        if (!s->crowd_told) cdp__log(&s->desc.logger, CDP_LOG_WARN, -1, "store server: cannot accept a connection: %s (errno %d)", strerror(-fd), -fd);
-        s->crowd_told = true;
-        cdp__server_clear_crowd(s);
-        cdp__loop_timer_set(s->loop, &s->accept_timer, s->os->now_ns(s->os->user) + CDP__SERVER_ACCEPT_RETRY_NS, cdp__server_accept_again, s);
-    }
-    io->broken = false; /* a listening socket has no connection that could break */
+    if (s->fresh_full)
+        cdp__server_pause(s, s->fresh.next->born_ns + CDP__SERVER_GRACE_NS);
+    else if (fd == -EAGAIN)
+        cdp__loop_used_up(s->loop, io, CDP_IO_READ);
+    else if (fd >= 0)
+        cdp__loop_again(s->loop, io); /* this turn has done its share */
+    else
+        cdp__server_drop_silent(s, -fd); /* out of descriptors, most likely */
+    io->broken = false;                  /* a listening socket has no connection that could break */
     cdp__server_settle(s);
 }
 
-#define CDP__SERVER_LOOK_NS 30000u
-
-/* After an answer often comes the next request of the same client: the server looks for it before it sleeps, as long as that
-   pays off, since to be woken takes longer than to answer. */
-CDP__COLD void cdp__server_thread(void *arg) {
-    cdp_store_server *s = (cdp_store_server *)arg;
-    uint64_t look_until = 0, again = 0;
-    int luck = 0;
-    while (!__atomic_load_n(&s->stop, __ATOMIC_ACQUIRE)) {
-        const cdp_status st = cdp__loop_run(s->loop, NULL, look_until ? 0 : CDP__NEVER);
-        const uint64_t now = s->os->now_ns(s->os->user);
-        if (s->loop->moved) {
-            if (look_until && luck < 8) luck += 2;
-            look_until = s->loop->moved == 1 && (luck > -8 || now >= again) ? now + CDP__SERVER_LOOK_NS : 0; /* of many, some wait already */
-        } else if (look_until && now >= look_until) {
-            look_until = 0;
-            if (luck > -8) --luck;
-            else again = now + 10 * CDP__MS;
-        } else if (look_until && s->os->thread_yield) {
-            s->os->thread_yield(s->os->user); /* the client may want this very processor */
-        }
-        if (st == CDP_OK) continue;
-        cdp__log(&s->desc.logger, CDP_LOG_WARN, -1, "store server: %s", cdp_last_error()->text);
-        s->os->poll(s->os->user, NULL, 0, s->os->now_ns(s->os->user) + 10 * CDP__MS); /* out of memory: not in a busy loop */
-    }
-}
-
-/* Say goodbye to who waits or will understand it, at most what the socket takes at once, and close. Unread input is read first, since closing
-   a socket that has some makes the system throw away what was sent last. */
-CDP__COLD void cdp__server_dismiss(cdp__guest *c) {
+/* Tell clients of this library, and all that wait, that the server is being closed, as far as the
+   socket takes it at once. Unread input is read first, since closing a socket that has some makes
+   the system drop what was sent last. */
+CDP__PRIVATE void cdp__conn_dismiss(cdp__conn *c) {
     cdp_store_server *s = c->server;
     uint32_t i;
     cdp_iov iov;
-    if (c->awaited || c->ours) cdp__guest_reply_byte(c, CDP__WIRE_CLOSING);
-    cdp__guest_flush(c);
+    if (c->awaited || c->is_cdp) cdp__conn_reply_byte(c, CDP__WIRE_CLOSING);
+    cdp__conn_flush(c);
     iov.data = s->scratch;
     iov.bytes = CDP__SERVER_SCRATCH;
-    for (i = 0; i < 16 && s->os->recv(s->os->user, c->io.fd, &iov, 1) > 0; ++i) {}
-    cdp__guest_free(c);
+    for (i = 0; i < 16 && s->os->net.recv_iov(s->os->user, c->io.fd, &iov, 1) > 0; ++i) {
+    }
+    cdp__conn_free(c);
+}
+
+/* ---- >>store-server-create: making, running and ending a server ------------------------------ */
+
+/* Knows: the desc of a server, its thread, and what cdp_tcp.h asks of it. May use: the sections of
+   the server above, addr, loop. */
+
+#define CDP__SERVER_POLL_NS 30000u
+
+/* After an answer often comes the next request of the same client: the server looks for it
+   before it sleeps, as long as that pays off, since to be woken takes longer than to answer. */
+CDP__PRIVATE void cdp__server_thread(void *arg) {
+    cdp_store_server *s = (cdp_store_server *)arg;
+    uint64_t poll_until = 0, again = 0;
+    int gain = 0;
+    while (!__atomic_load_n(&s->stop, __ATOMIC_ACQUIRE)) {
+        const cdp_status st = cdp__loop_run(s->loop, NULL, poll_until ? 0 : CDP__NEVER);
+        const uint64_t now = s->os->now_ns(s->os->user);
+        if (s->loop->moved) {
+            if (poll_until && gain < 8) gain += 2;
+            /* of many, some wait already */
+            poll_until =
+                s->loop->moved == 1 && (gain > -8 || now >= again) ? now + CDP__SERVER_POLL_NS : 0;
+        } else if (poll_until && now >= poll_until) {
+            poll_until = 0;
+            if (gain > -8)
+                --gain;
+            else
+                again = now + 10 * CDP__MS;
+        } else if (poll_until && s->os->threads.yield) {
+            s->os->threads.yield(s->os->user); /* the client may want this very processor */
+        }
+        if (st == CDP_OK) continue;
+        cdp__log(&s->desc.logger, CDP_LOG_WARN, -1, "store server: %s", cdp_last_error()->text);
+        /* out of memory: not in a busy loop */
+        cdp__sleep_until(s->os, s->os->now_ns(s->os->user) + 10 * CDP__MS);
+    }
 }
 
 CDP_API void cdp_store_server_destroy(cdp_store_server *s) {
@@ -2916,21 +4100,30 @@ CDP_API void cdp_store_server_destroy(cdp_store_server *s) {
     __atomic_store_n(&s->stop, true, __ATOMIC_RELEASE);
     if (s->thread) {
         cdp__loop_wake(s->loop);
-        os->thread_join(os->user, s->thread);
+        os->threads.join(os, s->thread);
     }
-    while (s->fresh.next != &s->fresh) cdp__server_dismiss(s->fresh.next);
-    while (s->conns.next != &s->conns) cdp__server_dismiss(s->conns.next);
+    while (!cdp__chain_empty(&s->satisfied))
+        cdp__waiter_satisfied((cdp__waiter *)s->satisfied.next);
+    while (s->fresh.next != &s->fresh)
+        cdp__conn_dismiss(s->fresh.next);
+    while (s->conns.next != &s->conns)
+        cdp__conn_dismiss(s->conns.next);
     cdp__loop_timer_clear(&s->accept_timer);
     cdp__loop_timer_clear(&s->greet_timer);
+    cdp__loop_timer_clear(&s->park_timer);
+    cdp__loop_timer_clear(&s->turn_timer);
+    if (s->parked) os->net.watch_close(os, s->parked);
     cdp__loop_remove(s->loop, &s->listener);
     cdp__kv_close(&s->kv);
     cdp__loop_close(&s->own_loop);
     cdp__free(os, s->scratch);
+    cdp__wipe(s->key, sizeof s->key);
+    cdp__wipe(s->nonce_seed, sizeof s->nonce_seed);
     cdp__free(os, s);
 }
 
 /* For cdp_tcp.h: is there a value under a client's key? */
-CDP__COLD bool cdp__store_server_has(const cdp_store_server *s, const char *key) {
+CDP__PRIVATE bool cdp__store_server_has(const cdp_store_server *s, const char *key) {
     char text[128];
     cdp_bytes k;
     cdp__format(text, sizeof text, "/%s", key);
@@ -2939,26 +4132,37 @@ CDP__COLD bool cdp__store_server_has(const cdp_store_server *s, const char *key)
     return cdp__kv_get(&s->kv, k) != NULL;
 }
 
-/* For cdp_tcp.h: one port for all. Connections that begin as a link does are given to `func` (NULL: closed, like strangers). */
-CDP__COLD void cdp__store_server_share(cdp_store_server *s, cdp__server_link_func func, void *user) {
+/* For cdp_tcp.h: one port for all. Connections that begin as a link does are given to `func`
+   (NULL: closed, like strangers). */
+CDP__PRIVATE void cdp__store_server_share(
+    cdp_store_server *s, cdp__server_link_func func, void *user) {
     s->link_func = func;
     s->link_user = user;
 }
 
 /* For cdp_tcp.h: where it listens. */
-CDP__COLD cdp_addr cdp__store_server_addr(const cdp_store_server *s) { return s->at; }
+CDP__PRIVATE cdp_addr cdp__store_server_addr(const cdp_store_server *s) {
+    return s->at;
+}
 
 /* For cdp_tcp.h: how many are connected. */
-CDP__COLD uint32_t cdp__store_server_clients(const cdp_store_server *s) { return s->client_count; }
+CDP__PRIVATE uint32_t cdp__store_server_clients(const cdp_store_server *s) {
+    return s->client_count;
+}
 
-CDP_API uint16_t cdp_store_server_port(const cdp_store_server *s) { return s->at.port; }
+CDP_API uint16_t cdp_store_server_port(const cdp_store_server *s) {
+    return s->at.port;
+}
 
 CDP_API cdp_status cdp_store_server_poll(cdp_store_server *s, uint64_t deadline_ns) {
-    if (s->thread) return cdp__fail(CDP_ERR_STATE, "this store server has its own thread; cdp_store_server_poll() is for one made with no_thread");
+    if (s->thread)
+        return cdp__fail(CDP_ERR_STATE,
+            "this store server has its own thread; cdp_store_server_poll() is for one made with "
+            "no_thread");
     return cdp__loop_run(s->loop, NULL, deadline_ns);
 }
 
-CDP__COLD void cdp__server_desc_defaults(cdp_store_server_desc *d) {
+CDP__PRIVATE void cdp__server_desc_defaults(cdp_store_server_desc *d) {
     d->os = d->os ? d->os : cdp_os_default();
     d->host = d->host ? d->host : "127.0.0.1";
     d->max_key_bytes = cdp__def(d->max_key_bytes, CDP_STORE_MAX_KEY_BYTES);
@@ -2971,28 +4175,38 @@ CDP__COLD void cdp__server_desc_defaults(cdp_store_server_desc *d) {
 }
 
 /* Also for cdp_tcp.h. */
-CDP__COLD cdp_status cdp__cannot_listen(const cdp_os *os, const cdp_addr *at, int32_t err) {
+CDP__PRIVATE cdp_status cdp__cannot_listen(const cdp_os *os, const cdp_addr *at, int32_t err) {
     char text[64], owner[128];
     const char *hint = "";
     cdp__addr_text(at, text, sizeof text);
-    if (err == EADDRINUSE && os->port_owner && os->port_owner(os->user, at->port, owner, sizeof owner))
-        return cdp__fail_peer(CDP_ERR_IO, -1, err, "cannot listen on %s; %s has this port: choose another one, or 0 for any free one", text, owner);
-    if (err == EADDRINUSE) hint = "; another program has this port: choose another one, or 0 for any free one";
+    if (err == EADDRINUSE && os->net.port_owner
+        && os->net.port_owner(os->user, at->port, owner, sizeof owner))
+        return cdp__fail_peer(CDP_ERR_IO, -1, err,
+            "cannot listen on %s; %s has this port: choose another one, or 0 for any free one",
+            text, owner);
+    if (err == EADDRINUSE)
+        hint = "; another program has this port: choose another one, or 0 for any free one";
     if (err == EADDRNOTAVAIL) hint = "; that is no address of this machine";
     if (err == EACCES) hint = "; ports below 1024 are reserved";
     return cdp__fail_peer(CDP_ERR_IO, -1, err, "cannot listen on %s%s", text, hint);
 }
 
-/* The addresses that a desc asks for, literal or by name, with the port filled in. Returns how many, 0 with the last
-   error set. Blocks only for names. */
-CDP__COLD uint32_t cdp__server_addresses(const cdp_store_server_desc *d, cdp_addr *out, uint32_t max) {
+/* The addresses that a desc asks for, literal or by name, with the port filled in. Returns how
+   many, 0 with the last error set. Blocks only for names. */
+CDP__PRIVATE uint32_t cdp__server_addresses(
+    const cdp_store_server_desc *d, cdp_addr *out, uint32_t max) {
     int32_t n = 1;
     uint32_t i;
-    if (d->addr.family) out[0] = d->addr;
-    else if (strcmp(d->host, "*") == 0) n = (int32_t)(cdp__addr_parse("::", &out[0]) + cdp__addr_parse("0.0.0.0", &out[1]));
-    else if (!cdp__addr_parse(d->host, &out[0])) n = d->os->resolve(d->os->user, d->host, d->port, out, max, cdp__deadline(d->os, 30000));
+    if (d->addr.family)
+        out[0] = d->addr;
+    else if (strcmp(d->host, "*") == 0)
+        n = (int32_t)(cdp__addr_parse("::", &out[0]) + cdp__addr_parse("0.0.0.0", &out[1]));
+    else if (!cdp__addr_parse(d->host, &out[0]))
+        n = d->os->net.resolve(
+            d->os->user, d->host, d->port, out, max, cdp__deadline(d->os, 30000));
     if (n <= 0) {
-        cdp__fail_peer(CDP_ERR_IO, -1, -n, "cannot listen: no address of the name \"%s\" was found", d->host);
+        cdp__fail_peer(
+            CDP_ERR_IO, -1, -n, "cannot listen: no address of the name \"%s\" was found", d->host);
         return 0;
     }
     for (i = 0; i < (uint32_t)n; ++i)
@@ -3000,46 +4214,53 @@ CDP__COLD uint32_t cdp__server_addresses(const cdp_store_server_desc *d, cdp_add
     return (uint32_t)n;
 }
 
-CDP__COLD cdp_status cdp__server_listen(cdp_store_server *s) {
+CDP__PRIVATE cdp_status cdp__server_listen(cdp_store_server *s) {
     cdp_addr at[8];
     const uint32_t n = s->desc.has_listen_fd ? 0 : cdp__server_addresses(&s->desc, at, 8);
-    int32_t fd = -1;
+    int32_t fd = -1, err = 0;
     uint32_t i;
     if (s->desc.has_listen_fd) {
         fd = s->desc.listen_fd;
-        cdp__loop_add(s->loop, &s->listener, fd, cdp__server_accept_some, s); /* from here on it is ours to close */
-        /* It may come from a program that likes to block; a replaced os has its own ideas of descriptors. */
-        if (s->os->accept == cdp_os_default()->accept) cdp__os_prepare_socket(fd);
-        fd = s->os->local_addr(s->os->user, fd, &s->at);
-        return fd < 0 ? cdp__fail_peer(CDP_ERR_IO, -1, -fd, "listen_fd %d is no listening socket", s->desc.listen_fd) : CDP_OK;
+        /* from here on it is ours to close */
+        cdp__loop_add(s->loop, &s->listener, fd, cdp__server_accept_some, s);
+        if (s->os->net.adopt) err = s->os->net.adopt(s->os->user, fd);
+        if (err >= 0) err = s->os->net.local_addr(s->os->user, fd, &s->at);
+        if (err >= 0) return CDP_OK;
+        return cdp__fail_peer(
+            CDP_ERR_IO, -1, -err, "listen_fd %d is no listening socket", s->desc.listen_fd);
     }
     if (!n) return CDP_ERR_IO;
     for (i = 0; i < n && fd < 0 && fd != -EADDRINUSE; ++i) {
         s->at = at[i];
-        fd = s->os->listen(s->os->user, &at[i], &s->at);
+        fd = s->os->net.listen_at(s->os->user, &at[i], &s->at);
     }
     if (fd < 0) return cdp__cannot_listen(s->os, &at[i - 1], -fd);
     cdp__loop_add(s->loop, &s->listener, fd, cdp__server_accept_some, s);
     return CDP_OK;
 }
 
-CDP__COLD cdp_status cdp__server_open(cdp_store_server *s) {
+CDP__PRIVATE cdp_status cdp__server_open(cdp_store_server *s) {
     const cdp_os *os = s->os;
     uint64_t seed = 0;
     cdp_status status = s->loop == &s->own_loop ? cdp__loop_open(&s->own_loop, os) : CDP_OK;
     if (status != CDP_OK) return status;
-    if (s->loop == &s->own_loop) cdp__loop_expect_many(s->loop);
     s->scratch = (uint8_t *)cdp__alloc(os, CDP__SERVER_SCRATCH);
     if (!s->scratch) return cdp__fail_nomem("a store server", CDP__SERVER_SCRATCH);
     if (os->random(os->user, &seed, sizeof seed) != CDP_OK) seed = os->now_ns(os->user);
     cdp__kv_open(&s->kv, os, seed, s->desc.max_total_bytes);
+    if (s->keyed) status = os->random(os->user, s->nonce_seed, sizeof s->nonce_seed);
+    if (status != CDP_OK) return status;
     status = cdp__server_listen(s);
-    if (status != CDP_OK || s->loop != &s->own_loop || s->desc.no_thread || !os->thread_start || !os->wake_open) return status;
-    s->thread = os->thread_start(os->user, cdp__server_thread, s);
-    return s->thread ? CDP_OK : cdp__fail(CDP_ERR_IO, "cannot start the thread of the store server");
+    if (status != CDP_OK || s->loop != &s->own_loop || s->desc.no_thread || !os->threads.start
+        || !os->net.wake_open)
+        return status;
+    s->thread = os->threads.start(os, cdp__server_thread, s);
+    return s->thread ? CDP_OK
+                     : cdp__fail(CDP_ERR_IO, "cannot start the thread of the store server");
 }
 
-CDP_API cdp_status cdp_store_server_create(const cdp_store_server_desc *desc, cdp_store_server **out) {
+CDP_API cdp_status cdp_store_server_create(
+    const cdp_store_server_desc *desc, cdp_store_server **out) {
     cdp_store_server_desc d;
     cdp_store_server *s;
     cdp_status status;
@@ -3047,7 +4268,8 @@ CDP_API cdp_status cdp_store_server_create(const cdp_store_server_desc *desc, cd
     if (!desc) return cdp__fail(CDP_ERR_INVALID, "cdp_store_server_create: desc is NULL");
     d = *desc;
     cdp__server_desc_defaults(&d);
-    if (d.has_listen_fd && d.listen_fd < 0) return cdp__fail(CDP_ERR_INVALID, "cdp_store_server_desc.listen_fd is %d", d.listen_fd);
+    if (d.has_listen_fd && d.listen_fd < 0)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_store_server_desc.listen_fd is %d", d.listen_fd);
     s = (cdp_store_server *)cdp__alloc_zero(d.os, sizeof *s);
     if (!s) return cdp__fail_nomem("a store server", sizeof *s);
     s->desc = d;
@@ -3058,54 +4280,78 @@ CDP_API cdp_status cdp_store_server_create(const cdp_store_server_desc *desc, cd
     s->limits.list = d.max_list;
     s->keyed = d.job_key && d.job_key[0];
     if (s->keyed) cdp__auth_key(d.job_key, s->key);
+    if (s->keyed && strlen(d.job_key) < CDP__AUTH_SHORT_KEY)
+        cdp__log(&s->desc.logger, CDP_LOG_WARN, -1,
+            "the job key has %u characters; whoever reaches the port can guess a short one: use %u "
+            "random characters or more",
+            (uint32_t)strlen(d.job_key), CDP__AUTH_SHORT_KEY);
+    cdp__chain_open(&s->deferred);
+    cdp__chain_open(&s->satisfied);
     s->fresh.next = s->fresh.prev = &s->fresh;
     s->conns.next = s->conns.prev = &s->conns;
     status = cdp__server_open(s);
     s->desc.host = s->desc.job_key = NULL; /* the caller's memory */
-    if (status != CDP_OK) cdp_store_server_destroy(s);
-    else *out = s;
+    if (status != CDP_OK)
+        cdp_store_server_destroy(s);
+    else
+        *out = s;
     return status;
 }
 
-/* ---- >>store-tcp-client -------------------------------------------------------------------------------------------- */
+/* ---- >>store-tcp-client ---------------------------------------------------------------------- */
 
-/* Who moves it on: PAUSE the timer; CONNECTING, PROVING and GREETING the socket (the timer when that takes too long); READY
-   the pump; BROKEN nobody, for good. */
-typedef enum cdp__client_state { CDP__CLIENT_PAUSE, CDP__CLIENT_CONNECTING, CDP__CLIENT_PROVING, CDP__CLIENT_GREETING, CDP__CLIENT_READY, CDP__CLIENT_BROKEN } cdp__client_state;
+/* Who moves it on: PAUSE the timer; CONNECTING, PROVING and GREETING the socket (the timer when
+   that takes too long); READY the pump; BROKEN nobody, for good. */
+typedef enum cdp__client_state {
+    CDP__CLIENT_PAUSE,
+    CDP__CLIENT_CONNECTING,
+    CDP__CLIENT_AUTHENTICATING,
+    CDP__CLIENT_GREETING,
+    CDP__CLIENT_READY,
+    CDP__CLIENT_BROKEN
+} cdp__client_state;
 
 /* What the next bytes from the server are. */
 typedef enum cdp__expect {
     CDP__EXPECT_NOTHING, /* the request has no answer: it is done when it is sent */
-    CDP__EXPECT_STOP,    /* of a WAIT */
+    CDP__EXPECT_STOP,    /* of a WAIT or BARRIER */
     CDP__EXPECT_CANCEL,  /* of a CANCEL_WAIT: the answer to the WAIT may come first */
     CDP__EXPECT_FLAG,    /* of a CHECK */
-    CDP__EXPECT_TRIAL,   /* of a TRY_GET, or of a CHECK that precedes a WAIT */
+    CDP__EXPECT_CHECK,   /* of a CHECK that precedes a WAIT: it proves that the store answers */
+    CDP__EXPECT_TRY,     /* of a TRY_GET: when it is READY, the value follows */
     CDP__EXPECT_NUMBER,
+    CDP__EXPECT_POP,   /* a number; when it is not 0, a value follows */
+    CDP__EXPECT_COUNT, /* a number, and as many keys */
     CDP__EXPECT_VALUES
 } cdp__expect;
 
 /* Where a client tries to get to; only needed until it is connected, except host and port. */
-typedef struct cdp__client_way {
+typedef struct cdp__client_target {
     cdp_addr at[16];
     uint32_t count, index; /* index: the address being tried */
     bool fixed;            /* these and no others: there is no name to ask for */
     uint32_t attempts;
-    uint64_t started_ns, deadline_ns, backoff_ns, attempt_ns; /* attempt_ns: when the one under way began */
-    uint64_t refused_ns;   /* when something first took the connection and closed it without a word; 0: not yet */
-    int32_t sys_errno;     /* of the last attempt */
-    bool told;             /* a warning that it takes long was logged */
+    /* attempt_ns: when the one under way began */
+    uint64_t started_ns, deadline_ns, backoff_ns, attempt_ns;
+    /* when something first took the connection and closed it without a word; 0: not yet */
+    uint64_t refused_ns;
+    int32_t sys_errno; /* of the last attempt */
+    bool told;         /* a warning that it takes long was logged */
     uint32_t nonce;
-} cdp__client_way;
+} cdp__client_target;
 
-#define CDP__CLIENT_SPARE 64u /* always free in `out` behind a request: to cancel it and withdraw a will without memory */
+/* always free in `out` behind a request: to cancel it and withdraw a will without memory */
+#define CDP__CLIENT_SPARE 64u
 #define CDP__CLIENT_GREETING_BYTES 5u
 #define CDP__CLIENT_OLD_GREETING_BYTES 10u
 #define CDP__CLIENT_BACKOFF_NS (10 * CDP__MS)
 #define CDP__CLIENT_BACKOFF_MAX_NS (2000 * CDP__MS)
-#define CDP__CLIENT_TELL_NS (10000 * CDP__MS)
+#define CDP__CLIENT_WARN_NS (10000 * CDP__MS)
 #define CDP__CLIENT_REFUSED_NS (5000 * CDP__MS)
-#define CDP__CLIENT_ATTEMPT_NS (300 * CDP__MS)  /* for one address, when there are others; later rounds have more patience */
-#define CDP__CLIENT_GREET_NS (15000 * CDP__MS)  /* likewise, for its first answer: a busy server is slow */
+/* for one address, when there are others; later rounds have more patience */
+#define CDP__CLIENT_ATTEMPT_NS (300 * CDP__MS)
+/* likewise, for its first answer: a busy server is slow */
+#define CDP__CLIENT_GREET_NS (15000 * CDP__MS)
 #define CDP__CLIENT_GOODBYE_NS (100 * CDP__MS)
 
 typedef struct cdp__client {
@@ -3113,60 +4359,72 @@ typedef struct cdp__client {
     const cdp_os *os;
     cdp_logger logger;
     cdp__loop own_loop, *loop;
-    cdp_lock lock;    /* no lock on a shared loop: that is the caller's business */
-    void *cond;       /* for those who wait while another thread drives the loop */
+    cdp_lock lock; /* no lock on a shared loop: that is the caller's business */
+    void *cond;    /* for those who wait while another thread drives the loop */
     uint32_t sleepers;
     bool driven;
     cdp__client_state state;
     cdp__io io;
     cdp__timer timer;
-    cdp__client_way way;
+    cdp__client_target way;
     char *host;
-    char name[300];   /* "host:port (address)" for messages */
+    char name[300]; /* "host:port (address)" for messages */
     uint16_t port;
     cdp__fifo out;
-    uint8_t in[256];  /* read ahead */
+    uint8_t in[256]; /* read ahead */
     uint32_t in_at, in_used;
     /* the request on the wire */
     bool busy;
     cdp__expect expect;
-    cdp_store_request *rq;      /* NULL when it was cancelled: its answer is dropped */
-    uint64_t values, value_at;  /* VALUES: how many there are, which one is next */
+    cdp_store_request *rq;     /* NULL when it was cancelled: its answer is dropped */
+    uint64_t values, value_at; /* VALUES: how many there are, which one is next */
+    uint32_t empty_pops;       /* of a QUEUE_POP: how often another client was faster */
     uint8_t head[8];
     uint32_t head_used;
     bool in_value;
-    uint8_t *value;             /* where its rest goes; NULL: nowhere */
+    uint8_t *value; /* where its rest goes; NULL: nowhere */
     uint64_t value_left, max_value_bytes;
     cdp_store_request *first, *last; /* those behind it */
-    bool ours;                  /* the server knows the extensions of this library */
-    bool old;                   /* the server speaks the dialect of PyTorch 1.13, or is tried in it */
-    bool again;                 /* it was connected before */
-    bool bare;                  /* the next key goes without its slash */
+    bool is_cdp;                     /* the server knows the extensions of this library */
+    /* the server speaks the dialect of PyTorch 1.13, or is tried in it */
+    bool old;
+    bool again; /* it was connected before */
+    bool bare;  /* the next key goes without its slash */
     bool keyed;
     uint8_t key[CDP__AUTH_BYTES];
     cdp__auth auth;
     cdp_bytes will_key, will_value; /* copies */
-    bool will_sent;
-    cdp_error error;            /* why it is BROKEN */
+    bool last_will_sent;
+    cdp_error error; /* why it is BROKEN */
 } cdp__client;
 
 /* Completion */
 
-CDP__COLD void cdp__client_done(cdp__client *c, cdp_status status) {
+/* Also of a key of a list that has not arrived as a whole. */
+CDP__PRIVATE void cdp__client_drop_results(cdp__client *c, cdp_store_request *rq) {
+    if (rq->op == CDP_STORE_LIST_KEYS && rq->results && c->in_value) {
+        uint8_t *p;
+        memcpy(&p, &rq->results[rq->number].data, sizeof p);
+        cdp__free(c->os, p);
+    }
+    cdp__store_request_drop_results(c->os, rq, cdp__store_request_result_count(rq));
+}
+
+CDP__PRIVATE void cdp__client_done(cdp__client *c, cdp_status status) {
     cdp_store_request *rq = c->rq;
+    if (rq && status != CDP_OK) cdp__client_drop_results(c, rq);
     c->busy = false;
     c->rq = NULL;
     c->expect = CDP__EXPECT_NOTHING;
     c->in_value = false;
     c->head_used = 0;
-    if (c->out.room > 4096 && !cdp__fifo_left(&c->out)) cdp__fifo_free(c->os, &c->out); /* one large value should not stay for good */
-    if (!rq) return;
-    if (status != CDP_OK) cdp__store_request_drop_results(c->os, rq, cdp__store_request_result_count(rq));
-    rq->status = status;
+    /* one large value should not stay for good */
+    if (c->out.room > 4096 && !cdp__fifo_left(&c->out)) cdp__fifo_free(c->os, &c->out);
+    if (rq) rq->status = status;
 }
 
 /* The last error says why: it is the end of this client, and of every request it has. */
-CDP__COLD void cdp__client_break(cdp__client *c) {
+CDP__PRIVATE void cdp__client_break(cdp__client *c) {
     const cdp_status status = cdp_last_error()->status;
     if (c->state == CDP__CLIENT_BROKEN) return;
     c->error = *cdp_last_error();
@@ -3183,40 +4441,51 @@ CDP__COLD void cdp__client_break(cdp__client *c) {
 }
 
 /* In an orderly way, by whoever made it. */
-CDP__COLD void cdp__client_closed(cdp__client *c) {
+CDP__PRIVATE void cdp__client_closed(cdp__client *c) {
     cdp__fail(CDP_ERR_STATE, "the store at %s was closed by its host, which has left", c->name);
     cdp__client_break(c);
 }
 
-/* The end of the stream without a goodbye, a reset, or silence: they tell what has happened over there. */
-CDP__COLD void cdp__client_gone(cdp__client *c, int64_t result) {
+/* The end of the stream without a goodbye, a reset, or silence: they tell what has happened over
+   there. */
+CDP__PRIVATE void cdp__client_lost(cdp__client *c, int64_t result) {
     const int32_t err = result == CDP_IO_EOF ? 0 : result ? (int32_t)-result : ECONNRESET;
-    if (!err && c->ours && c->head_used == 1 && c->head[0] == CDP__WIRE_CLOSING) { /* it came where the answer should have */
+    /* it came where the answer should have */
+    if (!err && c->is_cdp && c->head_used == 1 && c->head[0] == CDP__WIRE_CLOSING) {
         cdp__client_closed(c);
         return;
     }
     if (!err || err == ECONNRESET || err == EPIPE)
-        cdp__fail_peer(CDP_ERR_STORE, -1, err, "the store at %s is gone: its process crashed, was killed, or ended without closing it (or it refused a request)", c->name);
+        cdp__fail_peer(CDP_ERR_STORE, -1, err,
+            "the store at %s is gone: its process crashed, was killed, or ended without closing it "
+            "(or it refused a request)",
+            c->name);
     else if (err == ETIMEDOUT || err == EHOSTUNREACH || err == ENETUNREACH || err == ENETDOWN)
-        cdp__fail_peer(CDP_ERR_STORE, -1, err, "the store at %s is unreachable: its machine, or the network between, does not answer any more", c->name);
-    else cdp__fail_peer(CDP_ERR_STORE, -1, err, "the store at %s is gone", c->name);
+        cdp__fail_peer(CDP_ERR_STORE, -1, err,
+            "the store at %s is unreachable: its machine, or the network between, does not answer "
+            "any more",
+            c->name);
+    else
+        cdp__fail_peer(CDP_ERR_STORE, -1, err, "the store at %s is gone", c->name);
     cdp__client_break(c);
 }
 
-CDP__COLD void cdp__client_confused(cdp__client *c, const char *what) {
+CDP__PRIVATE void cdp__client_violated(cdp__client *c, const char *what) {
     cdp__fail(CDP_ERR_STORE, "the store at %s does not keep to the protocol: %s", c->name, what);
     cdp__client_break(c);
 }
 
-/* Requests to bytes. Keys get a slash in front, so that a program's keys and the protocol's own never meet. */
+/* Requests to bytes. Keys get a slash in front, so that a program's keys and the protocol's own
+   never meet. */
 
-CDP__COLD uint64_t cdp__client_strings(const cdp_bytes *s, uint64_t n, uint64_t extra) {
+CDP__PRIVATE uint64_t cdp__client_strings(const cdp_bytes *s, uint64_t n, uint64_t extra) {
     uint64_t i, total = 0;
-    for (i = 0; i < n; ++i) total += 8 + extra + s[i].bytes;
+    for (i = 0; i < n; ++i)
+        total += 8 + extra + s[i].bytes;
     return total;
 }
 
-CDP__COLD uint8_t *cdp__client_begin(cdp__client *c, uint64_t bytes) {
+CDP__PRIVATE uint8_t *cdp__client_begin(cdp__client *c, uint64_t bytes) {
     if (!cdp__fifo_reserve(c->os, &c->out, bytes + CDP__CLIENT_SPARE)) {
         cdp__fail_nomem("a request to the store", bytes);
         return NULL;
@@ -3224,18 +4493,22 @@ CDP__COLD uint8_t *cdp__client_begin(cdp__client *c, uint64_t bytes) {
     return c->out.data + c->out.used;
 }
 
-CDP__COLD void cdp__client_end(cdp__client *c, const uint8_t *p) {
+CDP__PRIVATE void cdp__client_end(cdp__client *c, const uint8_t *p) {
     c->out.used = (uint64_t)(p - c->out.data);
     CDP_ASSERT(c->out.used <= c->out.room);
 }
 
-CDP__COLD uint8_t cdp__client_op(const cdp__client *c, uint8_t op) { return (uint8_t)(op - (c->old && op < CDP__OP_DELETE)); }
+CDP__PRIVATE uint8_t cdp__client_op(const cdp__client *c, uint8_t op) {
+    return (uint8_t)(op - (c->old && op < CDP__OP_DELETE));
+}
 
-/* An operation on all keys of a request: WAIT, CHECK, MULTI_GET, and MULTI_SET with its values in between. The old dialect
-   has no MULTI: as many GET or SET say the same. */
-CDP__COLD bool cdp__client_put_list(cdp__client *c, uint8_t op, const cdp_store_request *rq, bool with_values) {
+/* An operation on all keys of a request: WAIT, CHECK, MULTI_GET, and MULTI_SET with its values
+   in between. The old dialect has no MULTI: as many GET or SET say the same. */
+CDP__PRIVATE bool cdp__client_put_list(
+    cdp__client *c, uint8_t op, const cdp_store_request *rq, bool with_values) {
     const bool apart = c->old && op >= CDP__OP_MULTI_GET;
-    const uint64_t bytes = 9 + rq->key_count + cdp__client_strings(rq->keys, rq->key_count, 1) + (with_values ? cdp__client_strings(rq->values, rq->key_count, 0) : 0);
+    const uint64_t bytes = 9 + rq->key_count + cdp__client_strings(rq->keys, rq->key_count, 1)
+        + (with_values ? cdp__client_strings(rq->values, rq->key_count, 0) : 0);
     uint8_t *p = cdp__client_begin(c, bytes);
     uint32_t i;
     if (!p) return false;
@@ -3251,28 +4524,36 @@ CDP__COLD bool cdp__client_put_list(cdp__client *c, uint8_t op, const cdp_store_
 }
 
 /* An operation on one key, with `values` values. */
-CDP__COLD bool cdp__client_put_key(cdp__client *c, uint8_t op, const cdp_store_request *rq, uint32_t values) {
-    uint8_t *p = cdp__client_begin(c, 1 + 8 + cdp__client_strings(rq->keys, rq->key_count, 1) + cdp__client_strings(rq->values, values, 0));
+CDP__PRIVATE bool cdp__client_put_key(
+    cdp__client *c, uint8_t op, const cdp_store_request *rq, uint32_t values) {
+    uint8_t *p = cdp__client_begin(c,
+        1 + 8 + cdp__client_strings(rq->keys, rq->key_count, 1)
+            + cdp__client_strings(rq->values, values, 0));
     uint32_t i;
     if (!p) return false;
     *p++ = cdp__client_op(c, op);
     if (rq->key_count) p = cdp__wire_put_string(p, c->bare ? "" : "/", rq->keys[0]);
-    for (i = 0; i < values; ++i) p = cdp__wire_put_string(p, "", rq->values[i]);
-    if (op == CDP__OP_ADD) p = cdp__wire_put_number(p, (uint64_t)rq->delta);
+    for (i = 0; i < values; ++i)
+        p = cdp__wire_put_string(p, "", rq->values[i]);
+    if (op == CDP__OP_ADD || op == CDP__OP_BARRIER)
+        p = cdp__wire_put_number(p, (uint64_t)rq->delta);
     cdp__client_end(c, p);
     return true;
 }
 
-/* What to send first for a request that waits. Servers of this library answer a GET at once when the key is there. In the old
-   dialect nothing can end a wait but the end of the connection: so first a CHECK, whose answer also says that everything
-   sent before has arrived. */
-CDP__COLD bool cdp__client_put_wait(cdp__client *c, const cdp_store_request *rq) {
-    if (c->expect == CDP__EXPECT_TRIAL && !c->old) return cdp__client_put_key(c, CDP__OP_TRY_GET, rq, 0);
-    return cdp__client_put_list(c, c->expect == CDP__EXPECT_TRIAL ? CDP__OP_CHECK : CDP__OP_WAIT, rq, false);
+/* What to send for a request that waits: first a CHECK, whose answer says that everything sent
+   before has arrived and that the store answers, whatever becomes of the wait. Servers of this
+   library answer a GET at once when the key is there. */
+CDP__PRIVATE bool cdp__client_put_wait(cdp__client *c, const cdp_store_request *rq) {
+    if (c->expect == CDP__EXPECT_TRY) return cdp__client_put_key(c, CDP__OP_TRY_GET, rq, 0);
+    if (c->expect == CDP__EXPECT_STOP && rq->op == CDP_STORE_BARRIER)
+        return cdp__client_put_key(c, CDP__OP_BARRIER, rq, 0);
+    return cdp__client_put_list(
+        c, c->expect == CDP__EXPECT_CHECK ? CDP__OP_CHECK : CDP__OP_WAIT, rq, false);
 }
 
 /* A request, or of one that waits the wait. */
-CDP__COLD bool cdp__client_put(cdp__client *c, const cdp_store_request *rq) {
+CDP__PRIVATE bool cdp__client_put(cdp__client *c, const cdp_store_request *rq) {
     switch (rq->op) {
     case CDP_STORE_SET: return cdp__client_put_key(c, CDP__OP_SET, rq, 1);
     case CDP_STORE_ADD: return cdp__client_put_key(c, CDP__OP_ADD, rq, 0);
@@ -3282,24 +4563,40 @@ CDP__COLD bool cdp__client_put(cdp__client *c, const cdp_store_request *rq) {
     case CDP_STORE_APPEND: return cdp__client_put_key(c, CDP__OP_APPEND, rq, 1);
     case CDP_STORE_MULTI_SET: return cdp__client_put_list(c, CDP__OP_MULTI_SET, rq, true);
     case CDP_STORE_CHECK: return cdp__client_put_list(c, CDP__OP_CHECK, rq, false);
+    case CDP_STORE_QUEUE_PUSH: return cdp__client_put_key(c, CDP__OP_QUEUE_PUSH, rq, 1);
+    case CDP_STORE_QUEUE_LEN: return cdp__client_put_key(c, CDP__OP_QUEUE_LEN, rq, 0);
+    case CDP_STORE_LIST_KEYS: return cdp__client_put_key(c, CDP__OP_LIST_KEYS, rq, 0);
+    case CDP_STORE_QUEUE_POP:
+        return c->expect == CDP__EXPECT_POP ? cdp__client_put_key(c, CDP__OP_QUEUE_POP, rq, 0)
+                                            : cdp__client_put_wait(c, rq);
     default: return cdp__client_put_wait(c, rq);
     }
 }
 
-CDP__COLD cdp__expect cdp__client_expects(const cdp__client *c, cdp_store_op op) {
-    switch (op) {
-    case CDP_STORE_SET: case CDP_STORE_APPEND: case CDP_STORE_MULTI_SET: return CDP__EXPECT_NOTHING;
+/* The answer to the first that is sent for a request. */
+CDP__PRIVATE cdp__expect cdp__client_expects(const cdp__client *c, const cdp_store_request *rq) {
+    switch (rq->op) {
+    case CDP_STORE_SET:
+    case CDP_STORE_APPEND:
+    case CDP_STORE_QUEUE_PUSH:
+    case CDP_STORE_MULTI_SET: return CDP__EXPECT_NOTHING;
     case CDP_STORE_COMPARE_SET: return CDP__EXPECT_VALUES;
     case CDP_STORE_CHECK: return CDP__EXPECT_FLAG;
-    case CDP_STORE_ADD: case CDP_STORE_DELETE: case CDP_STORE_NUM_KEYS: return CDP__EXPECT_NUMBER;
-    default: return c->old || (c->ours && op == CDP_STORE_GET) ? CDP__EXPECT_TRIAL : CDP__EXPECT_STOP;
+    case CDP_STORE_ADD:
+    case CDP_STORE_DELETE:
+    case CDP_STORE_QUEUE_LEN:
+    case CDP_STORE_NUM_KEYS: return CDP__EXPECT_NUMBER;
+    case CDP_STORE_LIST_KEYS: return CDP__EXPECT_COUNT;
+    case CDP_STORE_QUEUE_POP: return rq->delta ? CDP__EXPECT_POP : CDP__EXPECT_CHECK;
+    case CDP_STORE_GET: return c->is_cdp && !c->old ? CDP__EXPECT_TRY : CDP__EXPECT_CHECK;
+    default: return CDP__EXPECT_CHECK;
     }
 }
 
 /* Bytes out */
 
 /* True when everything is sent. */
-CDP__COLD bool cdp__client_flush(cdp__client *c) {
+CDP__PRIVATE bool cdp__client_flush(cdp__client *c) {
     while (cdp__fifo_left(&c->out)) {
         cdp_iov iov;
         int64_t r;
@@ -3308,7 +4605,7 @@ CDP__COLD bool cdp__client_flush(cdp__client *c) {
         r = cdp__io_send(c->loop, &c->io, &iov, 1);
         if (r == 0 && !c->io.broken) return false;
         if (r <= 0) {
-            cdp__client_gone(c, r);
+            cdp__client_lost(c, r);
             return false;
         }
         c->out.at += (uint64_t)r;
@@ -3319,21 +4616,21 @@ CDP__COLD bool cdp__client_flush(cdp__client *c) {
 
 /* Bytes in */
 
-CDP__COLD int64_t cdp__client_recv(cdp__client *c, void *dst, uint64_t bytes) {
+CDP__PRIVATE int64_t cdp__client_recv(cdp__client *c, void *dst, uint64_t bytes) {
     cdp_iov iov;
     int64_t r;
     iov.data = dst;
     iov.bytes = bytes;
     r = cdp__io_drain(c->loop, &c->io, &iov);
     if (r < 0 || (r == 0 && c->io.broken)) {
-        cdp__client_gone(c, r);
+        cdp__client_lost(c, r);
         return -1;
     }
     return r;
 }
 
 /* Up to `bytes` of the answer to dst (NULL: nowhere). 0: later; < 0: the client is broken. */
-CDP__COLD int64_t cdp__client_take(cdp__client *c, uint8_t *dst, uint64_t bytes) {
+CDP__PRIVATE int64_t cdp__client_take(cdp__client *c, uint8_t *dst, uint64_t bytes) {
     uint64_t n;
     if (c->in_at == c->in_used) {
         int64_t r;
@@ -3349,85 +4646,185 @@ CDP__COLD int64_t cdp__client_take(cdp__client *c, uint8_t *dst, uint64_t bytes)
     return (int64_t)n;
 }
 
-/* The key is there: done, or on to reading it; its value may be on its way already. */
-CDP__COLD void cdp__client_stopped(cdp__client *c, bool comes) {
-    cdp_store_request *rq = c->rq;
-    if (!comes && (!rq || rq->op == CDP_STORE_WAIT)) {
-        cdp__client_done(c, CDP_OK);
-        return;
-    }
-    if (!comes && !(rq->op == CDP_STORE_GET ? cdp__client_put_key(c, CDP__OP_GET, rq, 0) : cdp__client_put_list(c, CDP__OP_MULTI_GET, rq, false))) {
-        cdp__client_done(c, CDP_ERR_NOMEM);
-        return;
-    }
-    if (rq) rq->number = 1; /* whatever becomes of the server before it has sent the value */
-    c->expect = CDP__EXPECT_VALUES;
-    c->values = comes ? 1 : rq->key_count;
-    c->value_at = 0;
-    if (!c->values) cdp__client_done(c, CDP_OK); /* a list of none has no answer */
+/* The next part of a request is to be sent, and then this is expected. */
+CDP__PRIVATE void cdp__client_proceed(cdp__client *c, cdp__expect expect) {
+    c->expect = expect;
+    if (!cdp__client_put(c, c->rq)) cdp__client_done(c, CDP_ERR_NOMEM);
 }
 
-/* Whether it was there at once. If not, wait for it, unless nobody wants it any more. */
-CDP__COLD void cdp__client_tried(cdp__client *c, uint8_t v) {
+/* The value or values of the request follow. */
+CDP__PRIVATE void cdp__client_expect_values(cdp__client *c, uint64_t count) {
+    if (c->rq && c->rq->op != CDP_STORE_LIST_KEYS)
+        c->rq->number =
+            cdp__max((uint64_t)c->rq->number, 1); /* the key is there, whatever follows */
+    c->expect = CDP__EXPECT_VALUES;
+    c->values = count;
+    c->value_at = 0;
+    if (!count) cdp__client_done(c, CDP_OK); /* an empty list has no answer */
+}
+
+/* The key is there: done, or on to reading it. */
+CDP__PRIVATE void cdp__client_stopped(cdp__client *c) {
+    cdp_store_request *rq = c->rq;
+    bool sent;
+    if (!rq || rq->op == CDP_STORE_WAIT || rq->op == CDP_STORE_BARRIER) {
+        cdp__client_done(c, CDP_OK);
+        return;
+    }
+    if (rq->op == CDP_STORE_QUEUE_POP) {
+        cdp__client_proceed(c, CDP__EXPECT_POP);
+        return;
+    }
+    sent = rq->op == CDP_STORE_GET ? cdp__client_put_key(c, CDP__OP_GET, rq, 0)
+                                   : cdp__client_put_list(c, CDP__OP_MULTI_GET, rq, false);
+    if (sent)
+        cdp__client_expect_values(c, rq->key_count);
+    else
+        cdp__client_done(c, CDP_ERR_NOMEM);
+}
+
+/* Whether it was there at once. If not, wait for it, unless the request was cancelled. */
+CDP__PRIVATE void cdp__client_checked(cdp__client *c, uint8_t v) {
+    const bool there = v == CDP__WIRE_READY;
     if (v > CDP__WIRE_NOT_READY) {
-        cdp__client_confused(c, "neither yes nor no to a check");
-    } else if (v == CDP__WIRE_READY) {
-        cdp__client_stopped(c, !c->old);
+        cdp__client_violated(c, "neither yes nor no to a check");
+    } else if (there && c->expect == CDP__EXPECT_TRY) {
+        cdp__client_expect_values(c, 1);
     } else if (!c->rq) {
         cdp__client_done(c, CDP_OK);
+    } else if (there && c->rq->op != CDP_STORE_BARRIER) {
+        cdp__client_stopped(c);
     } else {
         c->expect = CDP__EXPECT_STOP;
         if (!cdp__client_put_wait(c, c->rq)) cdp__client_done(c, CDP_ERR_NOMEM);
     }
 }
 
-CDP__COLD void cdp__client_byte(cdp__client *c, uint8_t v) {
-    if (v == CDP__WIRE_CLOSING && (c->ours || c->expect != CDP__EXPECT_FLAG)) {
+#define CDP__CLIENT_MAX_EMPTY_POPS 1000u
+
+/* How many values the queue had. If none, another client was faster, or the wait was for an
+   ordinary key of the same name. */
+CDP__PRIVATE void cdp__client_popped(cdp__client *c, uint64_t count) {
+    if (c->rq) c->rq->number = (int64_t)count;
+    if (count) {
+        cdp__client_expect_values(c, 1);
+    } else if (!c->rq || c->rq->delta) {
+        cdp__client_done(c, CDP_OK);
+    } else if (++c->empty_pops > CDP__CLIENT_MAX_EMPTY_POPS) {
+        cdp__fail(CDP_ERR_STATE,
+            "the queue is empty though its key is there: was an ordinary value set under the same "
+            "key? (the store at %s)",
+            c->name);
+        cdp__client_done(c, CDP_ERR_STATE);
+    } else {
+        cdp__client_proceed(c, CDP__EXPECT_CHECK);
+    }
+}
+
+CDP__PRIVATE void cdp__client_byte(cdp__client *c, uint8_t v) {
+    if (v == CDP__WIRE_CLOSING && (c->is_cdp || c->expect != CDP__EXPECT_FLAG)) {
         cdp__client_closed(c);
     } else if (c->expect == CDP__EXPECT_FLAG) {
         if (v > CDP__WIRE_NOT_READY) {
-            cdp__client_confused(c, "neither yes nor no to a check");
+            cdp__client_violated(c, "neither yes nor no to a check");
             return;
         }
         if (c->rq) c->rq->number = v == CDP__WIRE_READY;
         cdp__client_done(c, CDP_OK);
-    } else if (c->expect == CDP__EXPECT_TRIAL) {
-        cdp__client_tried(c, v);
+    } else if (c->expect == CDP__EXPECT_CHECK || c->expect == CDP__EXPECT_TRY) {
+        cdp__client_checked(c, v);
     } else if (c->expect == CDP__EXPECT_STOP && v == CDP__WIRE_STOP_WAITING) {
-        cdp__client_stopped(c, false);
+        cdp__client_stopped(c);
     } else if (c->expect == CDP__EXPECT_CANCEL && v == CDP__WIRE_CANCELED) {
         cdp__client_done(c, CDP_OK);
-    } else if (c->expect != CDP__EXPECT_CANCEL || v != CDP__WIRE_STOP_WAITING) { /* this one just missed the cancel */
-        cdp__client_confused(c, "an unknown answer to a wait");
+        /* this one just missed the cancel */
+    } else if (c->expect != CDP__EXPECT_CANCEL || v != CDP__WIRE_STOP_WAITING) {
+        cdp__client_violated(c, "an unknown answer to a wait");
     }
 }
 
-CDP__COLD void cdp__client_next_value(cdp__client *c) {
+/* Of a list of keys: one that begins with a slash is a program's and loses it, others are the
+   protocol's own, or fill the place of a removed one. */
+CDP__PRIVATE void cdp__client_key_listed(cdp__client *c) {
+    cdp_bytes *key = &c->rq->results[c->rq->number];
+    uint8_t *p = c->value - key->bytes; /* its end was reached */
+    if (key->bytes && p[0] == '/') {
+        memmove(p, p + 1, (size_t)key->bytes); /* with the zero behind it */
+        --key->bytes;
+        ++c->rq->number;
+        return;
+    }
+    cdp__free(c->os, p);
+    key->data = NULL;
+}
+
+CDP__PRIVATE void cdp__client_next_value(cdp__client *c) {
     c->in_value = false;
+    if (c->rq && c->rq->op == CDP_STORE_LIST_KEYS) cdp__client_key_listed(c);
     if (++c->value_at == c->values) cdp__client_done(c, CDP_OK);
 }
 
+/* Room for one more key in the results of a LIST_KEYS; it grows with what arrives. */
+CDP__PRIVATE bool cdp__client_grow_list(cdp__client *c) {
+    cdp_store_request *rq = c->rq;
+    const uint64_t n = (uint64_t)rq->number;
+    cdp_bytes *results;
+    if (rq->results && (n < 16 || (n & (n - 1)))) return true; /* room doubles at powers of two */
+    results = (cdp_bytes *)cdp__alloc_zero(c->os, cdp__max(16, 2 * n) * sizeof *results);
+    if (!results) return false;
+    if (rq->results) memcpy(results, rq->results, (size_t)n * sizeof *results);
+    cdp__free(c->os, rq->results);
+    rq->results = results;
+    return true;
+}
+
+/* No memory for an answer: tell the caller, and keep up with the stream. */
+CDP__PRIVATE void cdp__client_drop_answer(cdp__client *c) {
+    cdp_store_request *rq = c->rq;
+    c->rq = NULL;
+    cdp__client_drop_results(c, rq);
+    rq->status = CDP_ERR_NOMEM;
+}
+
 /* The length of a value has arrived. */
-CDP__COLD void cdp__client_value(cdp__client *c, uint64_t bytes) {
+CDP__PRIVATE void cdp__client_value(cdp__client *c, uint64_t bytes) {
+    uint64_t at = c->value_at;
     if (bytes > c->max_value_bytes) {
-        cdp__client_confused(c, "a value is larger than max_value_bytes");
+        cdp__client_violated(c, "a value is larger than max_value_bytes");
         return;
     }
-    c->value = c->rq ? cdp__store_request_result(c->os, c->rq, c->value_at, bytes) : NULL;
-    if (c->rq && !c->value) { /* tell the caller, and keep up with the stream */
-        cdp_store_request *rq = c->rq;
-        c->rq = NULL;
-        cdp__store_request_drop_results(c->os, rq, cdp__store_request_result_count(rq));
-        rq->status = CDP_ERR_NOMEM;
+    c->value = NULL;
+    if (c->rq && c->rq->op == CDP_STORE_LIST_KEYS) {
+        at = (uint64_t)c->rq->number;
+        if (!cdp__client_grow_list(c)) cdp__client_drop_answer(c);
     }
+    if (c->rq) c->value = cdp__store_request_result(c->os, c->rq, at, bytes);
+    if (c->rq && !c->value) cdp__client_drop_answer(c);
     c->value_left = bytes;
     c->in_value = true;
     if (!bytes) cdp__client_next_value(c);
 }
 
+CDP__PRIVATE bool cdp__client_expects_number(const cdp__client *c) {
+    return c->expect == CDP__EXPECT_NUMBER || c->expect == CDP__EXPECT_VALUES
+        || c->expect == CDP__EXPECT_POP || c->expect == CDP__EXPECT_COUNT;
+}
+
+CDP__PRIVATE void cdp__client_number(cdp__client *c, uint64_t v) {
+    switch (c->expect) {
+    case CDP__EXPECT_VALUES: cdp__client_value(c, v); break;
+    case CDP__EXPECT_POP: cdp__client_popped(c, v); break;
+    case CDP__EXPECT_COUNT: cdp__client_expect_values(c, v); break;
+    default:
+        if (c->rq) c->rq->number = (int64_t)v;
+        cdp__client_done(c, CDP_OK);
+        break;
+    }
+}
+
 /* A few bytes of the answer. False when there are none now. */
-CDP__COLD bool cdp__client_step(cdp__client *c) {
-    const uint32_t want = c->expect == CDP__EXPECT_NUMBER || c->expect == CDP__EXPECT_VALUES ? 8 : 1;
+CDP__PRIVATE bool cdp__client_step(cdp__client *c) {
+    const uint32_t want = cdp__client_expects_number(c) ? 8 : 1;
     int64_t r;
     if (c->in_value) {
         r = cdp__client_take(c, c->rq ? c->value : NULL, c->value_left);
@@ -3442,40 +4839,49 @@ CDP__COLD bool cdp__client_step(cdp__client *c) {
     c->head_used += (uint32_t)r;
     if (c->head_used < want) return true;
     c->head_used = 0;
-    if (want == 1) {
+    if (want == 1)
         cdp__client_byte(c, c->head[0]);
-    } else if (c->expect == CDP__EXPECT_VALUES) {
-        cdp__client_value(c, cdp__get_u64(c->head));
-    } else {
-        if (c->rq) c->rq->number = (int64_t)cdp__get_u64(c->head);
-        cdp__client_done(c, CDP_OK);
-    }
+    else
+        cdp__client_number(c, cdp__get_u64(c->head));
     return true;
 }
 
 /* Nobody expects an answer: see whether the server is still there. */
-CDP__COLD void cdp__client_look(cdp__client *c) {
-    const int64_t r = c->in_at != c->in_used ? (int64_t)(c->in_used - c->in_at) : cdp__client_recv(c, c->in, sizeof c->in);
+CDP__PRIVATE void cdp__client_check_idle(cdp__client *c) {
+    const int64_t r = c->in_at != c->in_used ? (int64_t)(c->in_used - c->in_at)
+                                             : cdp__client_recv(c, c->in, sizeof c->in);
     if (r <= 0) return;
-    if (r == 1 && c->ours && c->in[c->in_at == c->in_used ? 0 : c->in_at] == CDP__WIRE_CLOSING) cdp__client_closed(c);
-    else cdp__client_confused(c, "bytes that nobody asked for");
+    if (r == 1 && c->is_cdp && c->in[c->in_at == c->in_used ? 0 : c->in_at] == CDP__WIRE_CLOSING)
+        cdp__client_closed(c);
+    else
+        cdp__client_violated(c, "bytes that nobody asked for");
 }
 
-CDP__COLD cdp_status cdp__client_no_memory(const cdp__client *c) {
-    return cdp__fail(CDP_ERR_NOMEM, "out of memory for a request to the store at %s, or for its answer", c->name);
+CDP__PRIVATE cdp_status cdp__client_no_memory(const cdp__client *c) {
+    return cdp__fail(CDP_ERR_NOMEM,
+        "out of memory for a request to the store at %s, or for its answer", c->name);
+}
+
+CDP__PRIVATE bool cdp__client_old_can(cdp_store_op op) {
+    return op < CDP_STORE_QUEUE_PUSH && op != CDP_STORE_APPEND;
 }
 
 /* Put the next request on the wire. */
-CDP__COLD void cdp__client_issue(cdp__client *c) {
+CDP__PRIVATE void cdp__client_issue(cdp__client *c) {
     cdp_store_request *rq = c->first;
     c->first = rq->next;
     if (!c->first) c->last = NULL;
     rq->next = NULL;
-    c->expect = cdp__client_expects(c, rq->op);
-    if (c->old && rq->op == CDP_STORE_APPEND) {
-        rq->status = cdp__fail(CDP_ERR_UNSUPPORTED, "the store at %s is one of PyTorch 1.13, which cannot append to values", c->name);
+    if (c->old && !cdp__client_old_can(rq->op)) {
+        rq->status = cdp__fail(CDP_ERR_UNSUPPORTED,
+            "the store at %s is one of PyTorch 1.13, which cannot append to values, list its keys, "
+            "hold queues or serve barriers",
+            c->name);
         return;
     }
+    rq->number = 0;
+    c->empty_pops = 0;
+    c->expect = cdp__client_expects(c, rq);
     if (!cdp__store_request_make_results(c->os, rq) || !cdp__client_put(c, rq)) {
         cdp__store_request_drop_results(c->os, rq, 0);
         rq->status = cdp__client_no_memory(c);
@@ -3488,7 +4894,7 @@ CDP__COLD void cdp__client_issue(cdp__client *c) {
 }
 
 /* As far as it goes without waiting. */
-CDP__COLD void cdp__client_pump(cdp__client *c) {
+CDP__PRIVATE void cdp__client_pump(cdp__client *c) {
     while (c->state == CDP__CLIENT_READY) {
         const bool sent = cdp__client_flush(c);
         if (c->state != CDP__CLIENT_READY) return;
@@ -3498,7 +4904,7 @@ CDP__COLD void cdp__client_pump(cdp__client *c) {
             if (!sent) return;
             cdp__client_done(c, CDP_OK);
         } else {
-            if (c->io.ready & CDP_IO_READ || c->first) cdp__client_look(c);
+            if (c->io.ready & CDP_IO_READ || c->first) cdp__client_check_idle(c);
             if (c->state != CDP__CLIENT_READY || !c->first) return;
             cdp__client_issue(c);
         }
@@ -3507,23 +4913,25 @@ CDP__COLD void cdp__client_pump(cdp__client *c) {
 
 /* Connecting */
 
-CDP__COLD void cdp__client_attempt(cdp__client *c);
-CDP__COLD void cdp__client_again(cdp__client *c, int32_t sys_errno);
+CDP__PRIVATE void cdp__client_attempt(cdp__client *c);
+CDP__PRIVATE void cdp__client_retry(cdp__client *c, int32_t sys_errno);
 
-CDP__COLD void cdp__client_timer(cdp__timer *t) {
+CDP__PRIVATE void cdp__client_timer(cdp__timer *t) {
     cdp__client *c = (cdp__client *)t->user;
-    if (c->state == CDP__CLIENT_PAUSE) cdp__client_attempt(c);
-    else cdp__client_again(c, ETIMEDOUT);
+    if (c->state == CDP__CLIENT_PAUSE)
+        cdp__client_attempt(c);
+    else
+        cdp__client_retry(c, ETIMEDOUT);
 }
 
-/* The next address, after the last one a pause that grows by half each time and is shaken, so that a thousand clients
-   that started together do not knock together. */
-CDP__COLD void cdp__client_again(cdp__client *c, int32_t sys_errno) {
-    cdp__client_way *w = &c->way;
+/* The next address, after the last one a pause that grows by half each time and is shaken, so
+   that a thousand clients that started together do not knock together. */
+CDP__PRIVATE void cdp__client_retry(cdp__client *c, int32_t sys_errno) {
+    cdp__client_target *w = &c->way;
     const uint64_t now = c->os->now_ns(c->os->user);
     uint64_t pause = 0, noise = now;
     if (c->again && w->index + 1 >= w->count) {
-        cdp__client_gone(c, -sys_errno);
+        cdp__client_lost(c, -sys_errno);
         return;
     }
     cdp__loop_remove(c->loop, &c->io);
@@ -3535,40 +4943,52 @@ CDP__COLD void cdp__client_again(cdp__client *c, int32_t sys_errno) {
         pause = w->backoff_ns / 2 + noise % w->backoff_ns;
         w->backoff_ns = cdp__min(w->backoff_ns + w->backoff_ns / 2, CDP__CLIENT_BACKOFF_MAX_NS);
     }
-    if (!w->told && now - w->started_ns > CDP__CLIENT_TELL_NS) {
+    if (!w->told && now - w->started_ns > CDP__CLIENT_WARN_NS) {
         w->told = true;
-        cdp__log(&c->logger, CDP_LOG_WARN, -1, "still no store at %s after %u s: %s (errno %d); trying on", c->name,
-                 (uint32_t)((now - w->started_ns) / 1000000000u), strerror(sys_errno), sys_errno);
+        cdp__log(&c->logger, CDP_LOG_WARN, -1,
+            "still no store at %s after %u s: %s (errno %d); trying on", c->name,
+            (uint32_t)((now - w->started_ns) / 1000000000u), strerror(sys_errno), sys_errno);
     }
     cdp__loop_timer_set(c->loop, &c->timer, now + pause, cdp__client_timer, c);
 }
 
 /* Whatever answers is no store. Waiting would not change that. */
-CDP__COLD void cdp__client_no_store(cdp__client *c) {
+CDP__PRIVATE void cdp__client_no_store(cdp__client *c) {
     char hex[32];
     cdp__text t = {hex, sizeof hex, 0};
     uint32_t i;
     hex[0] = 0;
-    for (i = 0; i < c->in_used && i < 8; ++i) cdp__text_add(&t, i ? " %x%x" : "%x%x", c->in[i] >> 4, c->in[i] & 15);
-    if (c->in_used) cdp__fail(CDP_ERR_STORE, "what answers at %s is no cdp or PyTorch store: its first bytes are %s (hex); check host and port", c->name, hex);
-    else cdp__fail(CDP_ERR_STORE, "what listens at %s closes every connection without an answer: it is no cdp or PyTorch store, or refuses clients; check host and port%s", c->name,
-                   c->keyed ? ", and whether it is PyTorch's, which knows no job keys" : "");
+    for (i = 0; i < c->in_used && i < 8; ++i)
+        cdp__text_add(&t, i ? " %x%x" : "%x%x", c->in[i] >> 4, c->in[i] & 15);
+    if (c->in_used)
+        cdp__fail(CDP_ERR_STORE,
+            "what answers at %s is no cdp or PyTorch store: its first bytes are %s (hex); check "
+            "host and port",
+            c->name, hex);
+    else
+        cdp__fail(CDP_ERR_STORE,
+            "what listens at %s closes every connection without an answer: it is no cdp or PyTorch "
+            "store, or refuses clients; check host and port%s",
+            c->name, c->keyed ? ", and whether it is PyTorch's, which knows no job keys" : "");
     cdp__client_break(c);
 }
 
-/* The connection ended before it was ready. Once may be a server on its way up or down; for long it is something else. */
-CDP__COLD void cdp__client_refused(cdp__client *c, int64_t result) {
+/* The connection ended before it was ready. Once may be a server on its way up or down; for long
+   it is something else. */
+CDP__PRIVATE void cdp__client_refused(cdp__client *c, int64_t result) {
     const uint64_t now = c->os->now_ns(c->os->user);
     if (!c->way.refused_ns) c->way.refused_ns = now;
     if (!c->keyed && !c->in_used) c->old = !c->old; /* it may have been the wrong dialect */
-    if (c->in_used || now - c->way.refused_ns > CDP__CLIENT_REFUSED_NS) cdp__client_no_store(c);
-    else cdp__client_again(c, result == CDP_IO_EOF || !result ? ECONNRESET : (int32_t)-result);
+    if (c->in_used || now - c->way.refused_ns > CDP__CLIENT_REFUSED_NS)
+        cdp__client_no_store(c);
+    else
+        cdp__client_retry(c, result == CDP_IO_EOF || !result ? ECONNRESET : (int32_t)-result);
 }
 
-/* VALIDATE must arrive in one piece at some servers, hence one write. PING tells whether it is a store at all, CHECK
-   whether it is one of ours. */
-CDP__COLD void cdp__client_greet(cdp__client *c) {
-    static const char ours[] = CDP__WIRE_OURS;
+/* VALIDATE must arrive in one piece at some servers, hence one write. PING tells whether it is a
+   store at all, CHECK whether it is one of ours. */
+CDP__PRIVATE void cdp__client_greet(cdp__client *c) {
+    static const char ours[] = CDP__WIRE_CDP_SERVER;
     cdp_bytes key;
     uint8_t *p;
     c->out.at = c->out.used = 0;
@@ -3577,7 +4997,8 @@ CDP__COLD void cdp__client_greet(cdp__client *c) {
         cdp__client_break(c);
         return;
     }
-    if (c->os->random(c->os->user, &c->way.nonce, sizeof c->way.nonce) != CDP_OK) c->way.nonce = 0x5eed;
+    if (c->os->random(c->os->user, &c->way.nonce, sizeof c->way.nonce) != CDP_OK)
+        c->way.nonce = 0x5eed;
     key.data = ours;
     key.bytes = sizeof ours - 1;
     p[0] = CDP__OP_VALIDATE;
@@ -3585,7 +5006,8 @@ CDP__COLD void cdp__client_greet(cdp__client *c) {
     p[5] = CDP__OP_PING;
     cdp__put_u32(p + 6, c->way.nonce);
     p += 10;
-    if (c->old) { /* nothing to greet with: a CHECK of nothing, this CHECK, and the number of keys */
+    /* nothing to greet with: a CHECK of nothing, this CHECK, and the number of keys */
+    if (c->old) {
         p -= 10;
         *p++ = CDP__OP_OLD_CHECK;
         p = cdp__wire_put_number(p, 0);
@@ -3596,52 +5018,61 @@ CDP__COLD void cdp__client_greet(cdp__client *c) {
     cdp__client_end(c, p);
     c->state = CDP__CLIENT_GREETING;
     c->in_at = c->in_used = 0;
-    if (c->way.count > 1) cdp__loop_timer_set(c->loop, &c->timer, c->os->now_ns(c->os->user) + CDP__CLIENT_GREET_NS, cdp__client_timer, c);
+    if (c->way.count > 1)
+        cdp__loop_timer_set(c->loop, &c->timer, c->os->now_ns(c->os->user) + CDP__CLIENT_GREET_NS,
+            cdp__client_timer, c);
 }
 
-CDP__COLD void cdp__client_put_will(cdp__client *c, bool withdraw) {
+CDP__PRIVATE void cdp__client_put_last_will(cdp__client *c, bool withdraw) {
     cdp_bytes nothing;
-    uint8_t *p = cdp__client_begin(c, withdraw ? 0 : 17 + 1 + c->will_key.bytes + c->will_value.bytes);
+    uint8_t *p =
+        cdp__client_begin(c, withdraw ? 0 : 17 + 1 + c->will_key.bytes + c->will_value.bytes);
     nothing.data = NULL;
     nothing.bytes = 0;
     if (!p) return;
-    *p++ = CDP__OP_WILL;
+    *p++ = CDP__OP_LAST_WILL;
     p = cdp__wire_put_string(p, withdraw ? "" : "/", withdraw ? nothing : c->will_key);
     cdp__client_end(c, cdp__wire_put_string(p, "", withdraw ? nothing : c->will_value));
-    c->will_sent = !withdraw;
+    c->last_will_sent = !withdraw;
 }
 
-CDP__COLD void cdp__client_greeted(cdp__client *c) {
-    c->ours = c->in[c->old ? 1 : 4] == CDP__WIRE_READY;
+CDP__PRIVATE void cdp__client_greeted(cdp__client *c) {
+    c->is_cdp = c->in[c->old ? 1 : 4] == CDP__WIRE_READY;
     c->in_at = c->in_used = 0;
-    if (c->old && c->ours) { /* one of ours that was just being started: it can do better than this */
+    /* one of ours that was just being started: it can do better than this */
+    if (c->old && c->is_cdp) {
         cdp__client_refused(c, 0);
         return;
     }
     c->state = CDP__CLIENT_READY;
     cdp__loop_timer_clear(&c->timer);
-    if (c->will_key.data && c->ours) cdp__client_put_will(c, false);
-    if (c->will_key.data && c->ours && !c->will_sent) cdp__client_break(c);
-    if (c->will_key.data && !c->ours) cdp__log(&c->logger, CDP_LOG_INFO, -1, "the store at %s knows no last wills", c->name);
+    if (c->will_key.data && c->is_cdp) cdp__client_put_last_will(c, false);
+    if (c->will_key.data && c->is_cdp && !c->last_will_sent) cdp__client_break(c);
+    if (c->will_key.data && !c->is_cdp)
+        cdp__log(&c->logger, CDP_LOG_INFO, -1, "the store at %s knows no last wills", c->name);
     cdp__client_pump(c);
 }
 
-CDP__COLD void cdp__client_not_admitted(cdp__client *c, uint8_t refusal) {
-    cdp__fail(CDP_ERR_MISMATCH, "the store at %s and this client do not come together: %s", c->name, cdp__auth_text(refusal));
+CDP__PRIVATE void cdp__client_refused_by_auth(cdp__client *c, uint8_t refusal) {
+    cdp__fail(CDP_ERR_MISMATCH, "the store at %s and this client do not come together: %s", c->name,
+        cdp__auth_text(refusal));
     cdp__client_break(c);
 }
 
 /* Each side proves that it knows the key. */
-CDP__COLD void cdp__client_prove(cdp__client *c) {
+CDP__PRIVATE void cdp__client_authenticate(cdp__client *c) {
     int64_t result;
-    const cdp_status st = cdp__door_pump(&c->auth, c->loop, &c->io, &result);
-    if (st == CDP_ERR_MISMATCH) cdp__client_not_admitted(c, c->auth.refusal);
-    else if (st < 0) cdp__client_refused(c, result);
-    else if (st == CDP_OK) cdp__client_greet(c);
+    const cdp_status st = cdp__auth_pump(&c->auth, c->loop, &c->io, &result);
+    if (st == CDP_ERR_MISMATCH)
+        cdp__client_refused_by_auth(c, c->auth.refusal);
+    else if (st < 0)
+        cdp__client_refused(c, result);
+    else if (st == CDP_OK)
+        cdp__client_greet(c);
 }
 
 /* Send the greeting, collect its answer. */
-CDP__COLD void cdp__client_greeting(cdp__client *c) {
+CDP__PRIVATE void cdp__client_greeting(cdp__client *c) {
     const uint32_t want = c->old ? CDP__CLIENT_OLD_GREETING_BYTES : CDP__CLIENT_GREETING_BYTES;
     uint8_t nonce[4] = {0};
     bool wrong;
@@ -3653,7 +5084,8 @@ CDP__COLD void cdp__client_greeting(cdp__client *c) {
         sent = cdp__io_send(c->loop, &c->io, &iov, 1);
         if (sent > 0) c->out.at += (uint64_t)sent;
     }
-    while (r > 0 && c->in_used < sizeof c->in) { /* also when sending failed: an answer may tell why */
+    /* also when sending failed: an answer may tell why */
+    while (r > 0 && c->in_used < sizeof c->in) {
         cdp_iov iov;
         iov.data = c->in + c->in_used;
         iov.bytes = sizeof c->in - c->in_used;
@@ -3661,97 +5093,134 @@ CDP__COLD void cdp__client_greeting(cdp__client *c) {
         if (r > 0) c->in_used += (uint32_t)r;
     }
     if (!c->old) cdp__put_u32(nonce, c->way.nonce);
-    wrong = memcmp(c->in, nonce, (size_t)cdp__min(c->in_used, c->old ? 1 : 4)) != 0 || c->in_used > want || (c->in_used == want && c->in[c->old ? 1 : 4] > CDP__WIRE_NOT_READY);
-    if (c->in_used > 8 && memcmp(c->in, "cdp-no: ", 8) == 0) cdp__client_not_admitted(c, c->in[8]);
-    else if (wrong && (c->in_used > 8 || memcmp(c->in, "cdp-no: ", c->in_used) != 0 || r < 0 || c->io.broken)) cdp__client_no_store(c);
-    else if (wrong) return; /* the rest of a refusal is still to come */
-    else if (c->in_used == want && !cdp__fifo_left(&c->out)) cdp__client_greeted(c);
-    else if (r < 0 || sent < 0 || c->io.broken) cdp__client_refused(c, r < 0 ? r : sent < 0 ? sent : 0);
+    /* the answer and the announcement that the store is being closed: as one that has not begun */
+    if (!c->old && c->in_used == want + 1 && memcmp(c->in, nonce, 4) == 0
+        && c->in[4] == CDP__WIRE_READY && c->in[5] == CDP__WIRE_CLOSING) {
+        cdp__client_retry(c, ECONNREFUSED);
+        return;
+    }
+    wrong = memcmp(c->in, nonce, (size_t)cdp__min(c->in_used, c->old ? 1 : 4)) != 0
+        || c->in_used > want || (c->in_used == want && c->in[c->old ? 1 : 4] > CDP__WIRE_NOT_READY);
+    if (c->in_used > 8 && memcmp(c->in, "cdp-no: ", 8) == 0)
+        cdp__client_refused_by_auth(c, c->in[8]);
+    else if (wrong
+        && (c->in_used > 8 || memcmp(c->in, "cdp-no: ", c->in_used) != 0 || r < 0 || c->io.broken))
+        cdp__client_no_store(c);
+    else if (wrong)
+        return; /* the rest of a refusal is still to come */
+    else if (c->in_used == want && !cdp__fifo_left(&c->out))
+        cdp__client_greeted(c);
+    else if (r < 0 || sent < 0 || c->io.broken)
+        cdp__client_refused(c, r < 0 ? r : sent < 0 ? sent : 0);
 }
 
-CDP__COLD void cdp__client_ready(cdp__io *io) {
+CDP__PRIVATE void cdp__client_ready(cdp__io *io) {
     cdp__client *c = (cdp__client *)io->user;
     if (c->state == CDP__CLIENT_CONNECTING && (io->ready & CDP_IO_WRITE)) {
-        const int32_t r = c->os->connect_result(c->os->user, io->fd);
+        const int32_t r = c->os->net.connect_result(c->os->user, io->fd);
         if (r < 0) {
-            cdp__client_again(c, -r);
+            cdp__client_retry(c, -r);
         } else if (!c->keyed) {
             cdp__client_greet(c);
-        } else if (cdp__door_open(&c->auth, c->os, c->key, false, CDP__AUTH_STORE, CDP__AUTH_NO_ANSWER) == CDP_OK) {
-            c->state = CDP__CLIENT_PROVING;
+        } else if (cdp__auth_open(
+                       &c->auth, c->os, c->key, false, CDP__AUTH_STORE, CDP__AUTH_NO_ANSWER)
+            == CDP_OK) {
+            c->state = CDP__CLIENT_AUTHENTICATING;
         } else {
             cdp__client_break(c);
         }
     }
-    if (c->state == CDP__CLIENT_PROVING) cdp__client_prove(c);
-    if (c->state == CDP__CLIENT_GREETING) cdp__client_greeting(c);
-    else if (c->state == CDP__CLIENT_READY) cdp__client_pump(c);
+    if (c->state == CDP__CLIENT_AUTHENTICATING) cdp__client_authenticate(c);
+    if (c->state == CDP__CLIENT_GREETING)
+        cdp__client_greeting(c);
+    else if (c->state == CDP__CLIENT_READY)
+        cdp__client_pump(c);
 }
 
-CDP__COLD void cdp__client_set_name(cdp__client *c, const cdp_addr *at) {
+CDP__PRIVATE void cdp__client_set_name(cdp__client *c, const cdp_addr *at) {
     char text[64];
     cdp_addr literal;
     const bool colon = strchr(c->host, ':') && c->host[0] != '[';
     cdp__addr_text(at, text, sizeof text);
-    if (!at->family) cdp__format(c->name, sizeof c->name, colon ? "[%s]:%u" : "%s:%u", c->host, c->port);
-    else if (cdp__addr_parse(c->host, &literal)) cdp__format(c->name, sizeof c->name, "%s", text);
-    else cdp__format(c->name, sizeof c->name, "%s:%u (%s)", c->host, c->port, text);
+    if (!at->family)
+        cdp__format(c->name, sizeof c->name, colon ? "[%s]:%u" : "%s:%u", c->host, c->port);
+    else if (cdp__addr_parse(c->host, &literal))
+        cdp__format(c->name, sizeof c->name, "%s", text);
+    else
+        cdp__format(c->name, sizeof c->name, "%s:%u (%s)", c->host, c->port, text);
 }
 
 /* Names are asked for again at every round: at start-up a name may not be known yet. */
-CDP__COLD bool cdp__client_resolve(cdp__client *c) {
-    cdp__client_way *w = &c->way;
+CDP__PRIVATE bool cdp__client_resolve(cdp__client *c) {
+    cdp__client_target *w = &c->way;
     int32_t n = 1;
-    if (w->fixed || c->again) return true; /* a connection to where it was connected: the time to ask may be over */
-    if (!cdp__addr_parse(c->host, &w->at[0])) n = c->os->resolve(c->os->user, c->host, c->port, w->at, 16, w->deadline_ns);
-    else w->at[0].port = c->port;
-    if (n == -ETIMEDOUT && w->sys_errno) n = -w->sys_errno; /* too late to ask again: what was found before stands */
-    else w->count = n > 0 ? (uint32_t)n : 0;
-    if (n <= 0) cdp__client_again(c, n < 0 ? -n : ENOENT);
+    /* a connection to where it was connected: the time to ask may be over */
+    if (w->fixed || c->again) return true;
+    if (!cdp__addr_parse(c->host, &w->at[0]))
+        n = c->os->net.resolve(c->os->user, c->host, c->port, w->at, 16, w->deadline_ns);
+    else
+        w->at[0].port = c->port;
+    /* too late to ask again: what was found before stands */
+    if (n == -ETIMEDOUT && w->sys_errno)
+        n = -w->sys_errno;
+    else
+        w->count = n > 0 ? (uint32_t)n : 0;
+    if (n <= 0) cdp__client_retry(c, n < 0 ? -n : ENOENT);
     return n > 0;
 }
 
 /* Try the address that is next. */
-CDP__COLD void cdp__client_attempt(cdp__client *c) {
-    cdp__client_way *w = &c->way;
+CDP__PRIVATE void cdp__client_attempt(cdp__client *c) {
+    cdp__client_target *w = &c->way;
     int32_t fd;
     if (w->index == 0 && !cdp__client_resolve(c)) return;
     if (c->state == CDP__CLIENT_BROKEN) return;
     cdp__client_set_name(c, &w->at[w->index]);
     ++w->attempts;
     w->attempt_ns = c->os->now_ns(c->os->user);
-    fd = c->os->connect(c->os->user, &w->at[w->index]);
+    fd = c->os->net.connect_to(c->os->user, &w->at[w->index]);
     if (fd < 0) {
-        cdp__client_again(c, -fd);
+        cdp__client_retry(c, -fd);
         return;
     }
     c->state = CDP__CLIENT_CONNECTING;
     cdp__loop_add(c->loop, &c->io, fd, cdp__client_ready, c);
-    c->io.want_write = true;
-    if (w->count > 1) cdp__loop_timer_set(c->loop, &c->timer, w->attempt_ns + (CDP__CLIENT_ATTEMPT_NS << cdp__min(4, (w->attempts - 1) / w->count)), cdp__client_timer, c);
+    cdp__loop_want_write(c->loop, &c->io);
+    if (w->count > 1)
+        cdp__loop_timer_set(c->loop, &c->timer,
+            w->attempt_ns + (CDP__CLIENT_ATTEMPT_NS << cdp__min(4, (w->attempts - 1) / w->count)),
+            cdp__client_timer, c);
 }
 
-CDP__COLD cdp_status cdp__client_unreachable(cdp__client *c) {
-    const cdp__client_way *w = &c->way;
-    const uint64_t now = c->os->now_ns(c->os->user), tried_ns = now - w->started_ns, tenths = tried_ns / (100 * CDP__MS);
-    const bool hangs = 4 * (now - w->attempt_ns) > tried_ns; /* or it has just begun, and the one before tells more */
+CDP__PRIVATE cdp_status cdp__client_unreachable(cdp__client *c) {
+    const cdp__client_target *w = &c->way;
+    const uint64_t now = c->os->now_ns(c->os->user), tried_ns = now - w->started_ns,
+                   tenths = tried_ns / (100 * CDP__MS);
+    /* or it has just begun, and the one before tells more */
+    const bool hangs = 4 * (now - w->attempt_ns) > tried_ns;
     const char *hint = "does rank 0 run, and is this its address and port?";
     int32_t err = w->sys_errno;
     if (c->state == CDP__CLIENT_CONNECTING && hangs) {
-        hint = "nothing comes back from there: is the address right, and does a firewall let the port through?";
+        hint = "nothing comes back from there: is the address right, and does a firewall let the "
+               "port through?";
         err = ETIMEDOUT;
-    } else if ((c->state == CDP__CLIENT_GREETING || c->state == CDP__CLIENT_PROVING) && hangs) {
-        hint = "the connection stands, but nothing answers: is it a store, and does its process run?";
+    } else if ((c->state == CDP__CLIENT_GREETING || c->state == CDP__CLIENT_AUTHENTICATING)
+        && hangs) {
+        hint =
+            "the connection stands, but nothing answers: is it a store, and does its process run?";
         err = ETIMEDOUT;
     } else if (!w->count) {
-        hint = w->sys_errno == ENOENT ? "the name has no address" : "the name was not resolved in that time: use an address instead";
+        hint = w->sys_errno == ENOENT
+            ? "the name has no address"
+            : "the name was not resolved in that time: use an address instead";
     }
-    return cdp__fail_peer(CDP_ERR_TIMEOUT, -1, err, "no store answered at %s within %llu.%u s and %u attempts (%s)", c->name,
-                          (unsigned long long)(tenths / 10), (uint32_t)(tenths % 10), w->attempts, hint);
+    return cdp__fail_peer(CDP_ERR_TIMEOUT, -1, err,
+        "no store answered at %s within %llu.%u s and %u attempts (%s)", c->name,
+        (unsigned long long)(tenths / 10), (uint32_t)(tenths % 10), w->attempts, hint);
 }
 
-CDP__COLD cdp_status cdp__client_connect(cdp__client *c, uint32_t timeout_ms) {
-    cdp__client_way *w = &c->way;
+CDP__PRIVATE cdp_status cdp__client_connect(cdp__client *c, uint32_t timeout_ms) {
+    cdp__client_target *w = &c->way;
     w->started_ns = c->os->now_ns(c->os->user);
     w->deadline_ns = cdp__deadline(c->os, timeout_ms);
     w->backoff_ns = CDP__CLIENT_BACKOFF_NS;
@@ -3769,14 +5238,15 @@ CDP__COLD cdp_status cdp__client_connect(cdp__client *c, uint32_t timeout_ms) {
 
 /* The store interface */
 
-CDP__COLD void cdp__client_wake_sleepers(cdp__client *c) {
-    if (c->sleepers) c->os->cond_broadcast(c->os->user, c->cond);
+CDP__PRIVATE void cdp__client_wake_sleepers(cdp__client *c) {
+    if (c->sleepers) c->os->threads.cond_broadcast(c->os->user, c->cond);
 }
 
-CDP__COLD cdp_status cdp__client_start(void *self, cdp_store_request *rq) {
+CDP__PRIVATE cdp_status cdp__client_start(void *self, cdp_store_request *rq) {
     cdp__client *c = (cdp__client *)self;
     cdp_status status;
-    rq->status = cdp__store_request_validate(rq); /* what the server would only answer by hanging up is refused here */
+    /* what the server would only answer by hanging up is refused here */
+    rq->status = cdp__store_request_validate(rq, c->max_value_bytes);
     rq->results = NULL;
     rq->next = NULL;
     if (rq->status != CDP_OK) return rq->status;
@@ -3786,11 +5256,14 @@ CDP__COLD cdp_status cdp__client_start(void *self, cdp_store_request *rq) {
         rq->status = c->error.status;
     } else {
         rq->status = CDP_PENDING;
-        if (c->last) c->last->next = rq;
-        else c->first = rq;
+        if (c->last)
+            c->last->next = rq;
+        else
+            c->first = rq;
         c->last = rq;
         cdp__client_pump(c);
-        if (c->driven) cdp__loop_wake(c->loop); /* whoever drives must look for what this request needs now */
+        /* whoever drives must look for what this request needs now */
+        if (c->driven) cdp__loop_wake(c->loop);
     }
     cdp__client_wake_sleepers(c);
     status = rq->status;
@@ -3798,9 +5271,9 @@ CDP__COLD cdp_status cdp__client_start(void *self, cdp_store_request *rq) {
     return status;
 }
 
-/* A fresh connection to where it was connected. Nothing that was sent is lost: a wait in the old dialect begins when everything
-   before it was answered for. */
-CDP__COLD void cdp__client_reconnect(cdp__client *c) {
+/* A fresh connection to where it was connected. Nothing that was sent is lost: a wait in the old
+   dialect begins when everything before it was answered for. */
+CDP__PRIVATE void cdp__client_reconnect(cdp__client *c) {
     cdp__loop_remove(c->loop, &c->io);
     cdp__client_done(c, CDP_OK);
     c->out.at = c->out.used = 0;
@@ -3814,14 +5287,16 @@ CDP__COLD void cdp__client_reconnect(cdp__client *c) {
 }
 
 /* With the lock held. */
-CDP__COLD void cdp__client_forget(cdp__client *c, cdp_store_request *rq) {
+CDP__PRIVATE void cdp__client_forget(cdp__client *c, cdp_store_request *rq) {
     cdp_store_request **at = &c->first, *before = NULL;
     if (rq->status != CDP_PENDING) return;
     rq->status = CDP_ERR_TIMEOUT;
     if (c->rq == rq) { /* it is on the wire: its answer must still be taken from there */
         c->rq = NULL;
         c->value = NULL;
-        cdp__store_request_drop_results(c->os, rq, cdp__store_request_result_count(rq));
+        cdp__client_drop_results(c, rq);
+        /* for cdp__store_timed_out(): a wait that has begun was answered before */
+        rq->number = c->expect == CDP__EXPECT_STOP ? 0 : CDP__STORE_NO_ANSWER;
         if (c->expect != CDP__EXPECT_STOP) return;
         if (c->old) { /* or an answer that nobody expects any more would come some day */
             cdp__client_reconnect(c);
@@ -3832,13 +5307,15 @@ CDP__COLD void cdp__client_forget(cdp__client *c, cdp_store_request *rq) {
         cdp__client_pump(c);
         return;
     }
-    for (; *at && *at != rq; at = &(*at)->next) before = *at;
+    for (; *at && *at != rq; at = &(*at)->next)
+        before = *at;
     if (!*at) return;
+    rq->number = c->state == CDP__CLIENT_READY ? CDP__STORE_NOT_SENT : CDP__STORE_NO_ANSWER;
     *at = rq->next;
     if (c->last == rq) c->last = before;
 }
 
-CDP__COLD void cdp__client_cancel(void *self, cdp_store_request *rq) {
+CDP__PRIVATE void cdp__client_cancel(void *self, cdp_store_request *rq) {
     cdp__client *c = (cdp__client *)self;
     cdp_lock_acquire(&c->lock);
     cdp__client_forget(c, rq);
@@ -3848,12 +5325,12 @@ CDP__COLD void cdp__client_cancel(void *self, cdp_store_request *rq) {
 }
 
 /* With the lock held: let the loop run once, or sleep while another thread does that. */
-CDP__COLD cdp_status cdp__client_turn(cdp__client *c, uint64_t deadline_ns) {
+CDP__PRIVATE cdp_status cdp__client_turn(cdp__client *c, uint64_t deadline_ns) {
     cdp_status status;
     if (c->driven) {
         if (!c->cond) return CDP_OK; /* called from inside the loop: it cannot turn once more */
         ++c->sleepers;
-        c->os->cond_wait(c->os->user, c->cond, c->lock.mutex, deadline_ns);
+        c->os->threads.cond_wait(c->os->user, c->cond, c->lock.mutex, deadline_ns);
         --c->sleepers;
         return CDP_OK;
     }
@@ -3864,80 +5341,94 @@ CDP__COLD cdp_status cdp__client_turn(cdp__client *c, uint64_t deadline_ns) {
     return status;
 }
 
-CDP__COLD cdp_status cdp__client_wait(void *self, cdp_store_request *rq, uint64_t deadline_ns) {
+CDP__PRIVATE cdp_status cdp__client_wait(void *self, cdp_store_request *rq, uint64_t deadline_ns) {
     cdp__client *c = (cdp__client *)self;
     cdp_status status = CDP_OK;
     cdp_lock_acquire(&c->lock);
     while (rq->status == CDP_PENDING) {
         status = cdp__client_turn(c, deadline_ns);
-        if (status != CDP_OK || (rq->status == CDP_PENDING && c->os->now_ns(c->os->user) >= deadline_ns)) break;
+        if (status != CDP_OK
+            || (rq->status == CDP_PENDING && c->os->now_ns(c->os->user) >= deadline_ns))
+            break;
     }
-    if (status != CDP_OK && rq->status == CDP_PENDING) { /* the loop itself failed: no memory for its descriptors */
+    /* the loop itself failed: no memory for its descriptors */
+    if (status != CDP_OK && rq->status == CDP_PENDING) {
         cdp__client_forget(c, rq);
         rq->status = status;
     }
     if (rq->status < 0 && c->state == CDP__CLIENT_BROKEN) *cdp__error_slot() = c->error;
-    else if (rq->status == CDP_ERR_NOMEM && status == CDP_OK) cdp__client_no_memory(c); /* another thread may have seen it */
+    /* another thread may have seen it */
+    else if (rq->status == CDP_ERR_NOMEM && status == CDP_OK)
+        cdp__client_no_memory(c);
     status = rq->status;
     cdp_lock_release(&c->lock);
     return status;
 }
 
-/* For cdp_tcp.h: this end of the connection, an address under which the server's machine can reach this one. */
-CDP__COLD bool cdp__tcp_store_local_addr(cdp_store *s, cdp_addr *out) {
+/* For cdp_tcp.h: this end of the connection, an address under which the server's machine can
+   reach this one. */
+CDP__PRIVATE bool cdp__tcp_store_local_addr(cdp_store *s, cdp_addr *out) {
     cdp__client *c = (cdp__client *)s->self;
-    return c->state == CDP__CLIENT_READY && c->os->local_addr(c->os->user, c->io.fd, out) >= 0;
+    return c->state == CDP__CLIENT_READY && c->os->net.local_addr(c->os->user, c->io.fd, out) >= 0;
 }
 
 /* For cdp_tcp.h: the other end. */
-CDP__COLD cdp_addr cdp__tcp_store_peer_addr(const cdp_store *s) {
+CDP__PRIVATE cdp_addr cdp__tcp_store_peer_addr(const cdp_store *s) {
     const cdp__client *c = (const cdp__client *)s->self;
     return c->way.at[c->way.index];
 }
 
 /* For cdp_tcp.h: the time is over in which the death of this process must be told by the store. */
-CDP__COLD void cdp__tcp_store_withdraw_will(cdp_store *s) {
+CDP__PRIVATE void cdp__tcp_store_withdraw_will(cdp_store *s) {
     cdp__client *c = (cdp__client *)s->self;
-    if (c->state != CDP__CLIENT_READY || !c->will_sent) return;
-    cdp__client_put_will(c, true);
+    if (c->state != CDP__CLIENT_READY || !c->last_will_sent) return;
+    cdp__client_put_last_will(c, true);
     (void)cdp__client_flush(c);
 }
 
-/* For cdp_tcp.h: this client is about to be destroyed, but its last will is to be executed all the same. */
-CDP__COLD void cdp__tcp_store_abandon(cdp_store *s) { ((cdp__client *)s->self)->will_sent = false; }
+/* For cdp_tcp.h: this client is about to be destroyed, but its last will is to be executed all
+   the same. */
+CDP__PRIVATE void cdp__tcp_store_abandon(cdp_store *s) {
+    ((cdp__client *)s->self)->last_will_sent = false;
+}
 
-CDP__COLD void cdp__client_deaf(cdp__io *io) { (void)io; }
+CDP__PRIVATE void cdp__client_ignore(cdp__io *io) {
+    (void)io;
+}
 
 /* Closing with unread input would make the system drop what was sent last. */
-CDP__COLD void cdp__client_empty(cdp__client *c) {
+CDP__PRIVATE void cdp__client_drain(cdp__client *c) {
     uint8_t sink[256];
     cdp_iov iov;
     uint32_t i;
     iov.data = sink;
     iov.bytes = sizeof sink;
-    for (i = 0; i < 16 && c->os->recv(c->os->user, c->io.fd, &iov, 1) > 0; ++i) {}
+    for (i = 0; i < 16 && c->os->net.recv_iov(c->os->user, c->io.fd, &iov, 1) > 0; ++i) {
+    }
 }
 
-/* So would input that is still on its way. A last will that comes back to life is worse than a lost value: its withdrawal
-   is followed by a PING, and everything up to its answer is read. Not for long: the server may have died. The
-   loop goes on meanwhile, since the server may be on it. */
-CDP__COLD void cdp__client_goodbye(cdp__client *c) {
+/* So would input that is still on its way. A last will that comes back to life is worse than a
+   lost value: its withdrawal is followed by a PING, and everything up to its answer is read. Not
+   for long: the server may have died. The loop goes on meanwhile, since the server may be on it. */
+CDP__PRIVATE void cdp__client_goodbye(cdp__client *c) {
     static const uint8_t bye[4] = {'b', 'y', 'e', '!'};
     uint8_t seen[4] = {0}, next = 0, *p;
     uint64_t deadline;
     bool sent;
-    if (!c->will_sent) {
-        cdp__client_empty(c);
+    if (!c->last_will_sent) {
+        cdp__client_drain(c);
         return;
     }
-    c->io.func = cdp__client_deaf;
-    cdp__client_put_will(c, true);
-    p = c->will_sent ? NULL : cdp__client_begin(c, 5);
+    c->io.func = cdp__client_ignore;
+    cdp__client_put_last_will(c, true);
+    p = c->last_will_sent ? NULL : cdp__client_begin(c, 5);
     if (!p) return;
     *p++ = CDP__OP_PING;
     memcpy(p, bye, sizeof bye);
     cdp__client_end(c, p + sizeof bye);
-    sent = cdp__client_flush(c); /* the time counts from here on: a process that was stopped before must not leave without a word */
+    /* the time counts from here on: a process that was stopped before must not leave without a
+       word */
+    sent = cdp__client_flush(c);
     deadline = c->os->now_ns(c->os->user) + CDP__CLIENT_GOODBYE_NS;
     while (c->state == CDP__CLIENT_READY && c->os->now_ns(c->os->user) < deadline) {
         cdp_iov iov;
@@ -3955,7 +5446,7 @@ CDP__COLD void cdp__client_goodbye(cdp__client *c) {
     }
 }
 
-CDP__COLD void cdp__client_destroy(void *self) {
+CDP__PRIVATE void cdp__client_destroy(void *self) {
     cdp__client *c = (cdp__client *)self;
     const cdp_os *os = c->os;
     const cdp_error before = *cdp_last_error();
@@ -3965,19 +5456,21 @@ CDP__COLD void cdp__client_destroy(void *self) {
         cdp__fail(CDP_ERR_STATE, "the store client of %s was destroyed", c->name);
         cdp__client_break(c); /* requests that others hold on to are over */
     }
-    *cdp__error_slot() = before; /* leaving is no failure, and must not hide the one that was its reason */
+    /* leaving is no failure, and must not hide the one that was its reason */
+    *cdp__error_slot() = before;
     cdp__loop_close(&c->own_loop);
     cdp__fifo_free(os, &c->out);
-    if (c->cond) os->cond_destroy(os->user, c->cond);
+    if (c->cond) os->threads.cond_destroy(os, c->cond);
     cdp__lock_close(&c->lock);
     memcpy(&will, &c->will_key.data, sizeof will);
     cdp__free(os, will);
     cdp__free(os, c->host);
+    cdp__wipe(c->key, sizeof c->key);
     cdp__free(os, c);
 }
 
 /* One block for key and value. */
-CDP__COLD bool cdp__client_copy_will(cdp__client *c, const cdp_tcp_store_desc *d) {
+CDP__PRIVATE bool cdp__client_copy_last_will(cdp__client *c, const cdp_tcp_store_desc *d) {
     const uint64_t key_bytes = strlen(d->will_key);
     uint8_t *p = (uint8_t *)cdp__alloc(c->os, key_bytes + d->will_value.bytes);
     if (!p) return false;
@@ -3991,7 +5484,7 @@ CDP__COLD bool cdp__client_copy_will(cdp__client *c, const cdp_tcp_store_desc *d
 }
 
 /* What needs memory or descriptors. */
-CDP__COLD cdp_status cdp__client_open(cdp__client *c, const cdp_tcp_store_desc *d) {
+CDP__PRIVATE cdp_status cdp__client_open(cdp__client *c, const cdp_tcp_store_desc *d) {
     const cdp_os *os = c->os;
     char first[64];
     const char *host = d->addr_count ? first : d->host;
@@ -4000,17 +5493,33 @@ CDP__COLD cdp_status cdp__client_open(cdp__client *c, const cdp_tcp_store_desc *
     if (d->addr_count) cdp__addr_text(&d->addrs[0], first, sizeof first);
     host_bytes = strlen(host) + 1;
     c->host = (char *)cdp__alloc(os, host_bytes);
-    if (!c->host || (d->will_key && !cdp__client_copy_will(c, d))) return cdp__fail_nomem("a store client", host_bytes);
+    if (!c->host || (d->will_key && !cdp__client_copy_last_will(c, d)))
+        return cdp__fail_nomem("a store client", host_bytes);
     memcpy(c->host, host, host_bytes);
     memset(&none, 0, sizeof none);
     cdp__client_set_name(c, d->addr_count ? &d->addrs[0] : &none);
     if (c->loop != &c->own_loop) return CDP_OK;
     if (!cdp__lock_open(&c->lock, os, true)) return cdp__fail_nomem("a lock", sizeof(cdp_lock));
-    if (c->lock.mutex && !(c->cond = os->cond_create(os->user))) return cdp__fail_nomem("a condition variable", sizeof(cdp_lock));
+    if (c->lock.mutex && !(c->cond = os->threads.cond_create(os)))
+        return cdp__fail_nomem("a condition variable", sizeof(cdp_lock));
     return cdp__loop_open(&c->own_loop, os);
 }
 
-CDP__COLD void cdp__client_fill(cdp__client *c, const cdp_tcp_store_desc *d) {
+/* What a second client of the same server is made from; the key travels as its hash. */
+CDP__PRIVATE void cdp__client_describe(const cdp__client *c, cdp_tcp_store_desc *d) {
+    memset(d, 0, sizeof *d);
+    d->host = c->host;
+    d->port = c->port;
+    d->os = c->os;
+    d->logger = c->logger;
+    d->timeout_ms = c->store.timeout_ms;
+    d->max_value_bytes = c->max_value_bytes;
+    if (!c->way.fixed) return;
+    d->addrs = c->way.at;
+    d->addr_count = c->way.count;
+}
+
+CDP__PRIVATE void cdp__client_fill(cdp__client *c, const cdp_tcp_store_desc *d) {
     c->os = d->os ? d->os : cdp_os_default();
     c->logger = d->logger;
     c->loop = d->loop ? d->loop : &c->own_loop;
@@ -4032,35 +5541,62 @@ CDP__COLD void cdp__client_fill(cdp__client *c, const cdp_tcp_store_desc *d) {
     c->store.destroy = cdp__client_destroy;
 }
 
-CDP_API cdp_status cdp_tcp_store_create(const cdp_tcp_store_desc *desc, cdp_store **out) {
-    const cdp_os *os = desc && desc->os ? desc->os : cdp_os_default();
-    cdp__client *c;
+/* `key`: instead of the desc's, as its hash. */
+CDP__PRIVATE cdp_status cdp__client_create(
+    const cdp_tcp_store_desc *desc, const uint8_t *key, cdp_store **out) {
+    const cdp_os *os = desc->os ? desc->os : cdp_os_default();
+    cdp__client *c = (cdp__client *)cdp__alloc_zero(os, sizeof *c);
     cdp_status status;
-    *out = NULL;
-    if (!desc || ((!desc->host || !desc->host[0]) && !desc->addr_count) || desc->addr_count > 16) return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_store_desc.host is missing");
-    if (!desc->port && !desc->addr_count) return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_store_desc.port is missing");
-    if (desc->will_key && (!desc->will_key[0] || strlen(desc->will_key) >= CDP_STORE_MAX_KEY_BYTES || desc->will_value.bytes > CDP_STORE_MAX_VALUE_BYTES))
-        return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_store_desc.will_key is empty, or will_key or will_value is too long");
-    c = (cdp__client *)cdp__alloc_zero(os, sizeof *c);
     if (!c) return cdp__fail_nomem("a store client", sizeof *c);
     cdp__client_fill(c, desc);
+    if (key) {
+        c->keyed = true;
+        memcpy(c->key, key, sizeof c->key);
+    }
     status = cdp__client_open(c, desc);
-    if (status == CDP_OK) status = cdp__client_connect(c, cdp__def(desc->connect_timeout_ms, c->store.timeout_ms));
+    if (status == CDP_OK)
+        status = cdp__client_connect(c, cdp__def(desc->connect_timeout_ms, c->store.timeout_ms));
     if (status == CDP_OK && desc->count_me) {
         c->bare = true;
         status = cdp_store_add(&c->store, "init/", 1, NULL);
         c->bare = false;
     }
-    if (status == CDP_OK) *out = &c->store;
-    else cdp__client_destroy(c);
+    if (status == CDP_OK)
+        *out = &c->store;
+    else
+        cdp__client_destroy(c);
     return status;
 }
 
-/* ---- >>store-prefix ------------------------------------------------------------------------------------------------ */
+CDP__PRIVATE cdp_status cdp__client_clone(const cdp__client *c, cdp_store **out) {
+    cdp_tcp_store_desc d;
+    cdp__client_describe(c, &d);
+    return cdp__client_create(&d, c->keyed ? c->key : NULL, out);
+}
+
+CDP_API cdp_status cdp_tcp_store_create(const cdp_tcp_store_desc *desc, cdp_store **out) {
+    uint64_t max;
+    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_store_create: out is NULL");
+    *out = NULL;
+    if (!desc || ((!desc->host || !desc->host[0]) && !desc->addr_count) || desc->addr_count > 16)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_store_desc.host is missing");
+    if (!desc->port && !desc->addr_count)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_store_desc.port is missing");
+    max = cdp__def(desc->max_value_bytes, CDP_STORE_MAX_VALUE_BYTES);
+    if (desc->will_key
+        && (!desc->will_key[0] || strlen(desc->will_key) >= CDP_STORE_MAX_KEY_BYTES
+            || desc->will_value.bytes > max))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_tcp_store_desc.will_key is empty, or will_key or will_value is too long");
+    return cdp__client_create(desc, NULL, out);
+}
+
+/* ---- >>store-prefix -------------------------------------------------------------------------- */
 
 typedef struct cdp__prefix_store {
     cdp_store store;
     cdp_store *inner;
+    bool owns_inner;       /* a clone */
     uint64_t prefix_bytes; /* with the slash; the text follows the struct */
 } cdp__prefix_store;
 
@@ -4069,13 +5605,15 @@ typedef struct cdp__prefix_request {
     cdp_store_request inner;
 } cdp__prefix_request;
 
-CDP__COLD cdp__prefix_request *cdp__prefix_make(const cdp__prefix_store *s, const cdp_store_request *rq) {
+CDP__PRIVATE cdp__prefix_request *cdp__prefix_make(
+    const cdp__prefix_store *s, const cdp_store_request *rq) {
     uint64_t bytes = sizeof(cdp__prefix_request) + rq->key_count * sizeof(cdp_bytes);
     cdp__prefix_request *p;
     cdp_bytes *keys;
     uint8_t *at;
     uint32_t i;
-    for (i = 0; i < rq->key_count; ++i) bytes += s->prefix_bytes + rq->keys[i].bytes;
+    for (i = 0; i < rq->key_count; ++i)
+        bytes += s->prefix_bytes + rq->keys[i].bytes;
     p = (cdp__prefix_request *)cdp__alloc(s->store.os, bytes);
     if (!p) {
         cdp__fail_nomem("a request of a prefix store", bytes);
@@ -4091,31 +5629,52 @@ CDP__COLD cdp__prefix_request *cdp__prefix_make(const cdp__prefix_store *s, cons
         keys[i].data = at;
         keys[i].bytes = s->prefix_bytes + rq->keys[i].bytes;
         memcpy(at, s + 1, (size_t)s->prefix_bytes);
-        if (rq->keys[i].bytes) memcpy(at + s->prefix_bytes, rq->keys[i].data, (size_t)rq->keys[i].bytes);
+        if (rq->keys[i].bytes)
+            memcpy(at + s->prefix_bytes, rq->keys[i].data, (size_t)rq->keys[i].bytes);
         at += keys[i].bytes;
     }
     return p;
 }
 
-/* Hand on what the inner request has come to. `status` is what the inner store said: while it says PENDING, another
-   thread may be writing to the inner request. */
-CDP__COLD cdp_status cdp__prefix_update(cdp__prefix_store *s, cdp_store_request *rq, cdp_status status) {
+/* Of all keys that the inner store has listed, those under this prefix, without it. */
+CDP__PRIVATE void cdp__prefix_filter(const cdp__prefix_store *s, cdp_store_request *rq) {
+    int64_t i, kept = 0;
+    for (i = 0; i < rq->number; ++i) {
+        cdp_bytes *key = &rq->results[i];
+        uint8_t *p;
+        memcpy(&p, &key->data, sizeof p);
+        if (key->bytes >= s->prefix_bytes && memcmp(p, s + 1, (size_t)s->prefix_bytes) == 0) {
+            key->bytes -= s->prefix_bytes;
+            memmove(p, p + s->prefix_bytes, (size_t)key->bytes + 1);
+            rq->results[kept++] = *key;
+        } else {
+            cdp__free(s->store.os, p);
+        }
+    }
+    rq->number = kept;
+}
+
+/* Hand on what the inner request has come to. `status` is what the inner store said: while it
+   says PENDING, another thread may be writing to the inner request. */
+CDP__PRIVATE cdp_status cdp__prefix_update(
+    cdp__prefix_store *s, cdp_store_request *rq, cdp_status status) {
     cdp__prefix_request *p = (cdp__prefix_request *)rq->priv;
     rq->status = status == CDP_OK ? p->inner.status : status;
     if (rq->status == CDP_PENDING) return rq->status;
     rq->number = p->inner.number;
     rq->results = p->inner.results;
+    if (rq->op == CDP_STORE_LIST_KEYS && rq->status == CDP_OK) cdp__prefix_filter(s, rq);
     cdp__free(s->store.os, p);
     rq->priv = NULL;
     return rq->status;
 }
 
-CDP__COLD cdp_status cdp__prefix_start(void *self, cdp_store_request *rq) {
+CDP__PRIVATE cdp_status cdp__prefix_start(void *self, cdp_store_request *rq) {
     cdp__prefix_store *s = (cdp__prefix_store *)self;
     cdp__prefix_request *p;
     cdp_status status;
     rq->results = NULL;
-    rq->status = cdp__store_request_validate(rq);
+    rq->status = cdp__store_request_validate(rq, UINT64_MAX);
     if (rq->status != CDP_OK) return rq->status;
     p = cdp__prefix_make(s, rq);
     if (!p) return rq->status = CDP_ERR_NOMEM;
@@ -4124,38 +5683,36 @@ CDP__COLD cdp_status cdp__prefix_start(void *self, cdp_store_request *rq) {
     return cdp__prefix_update(s, rq, status);
 }
 
-CDP__COLD cdp_status cdp__prefix_wait(void *self, cdp_store_request *rq, uint64_t deadline_ns) {
+CDP__PRIVATE cdp_status cdp__prefix_wait(void *self, cdp_store_request *rq, uint64_t deadline_ns) {
     cdp__prefix_store *s = (cdp__prefix_store *)self;
     cdp__prefix_request *p = (cdp__prefix_request *)rq->priv;
     if (!p) return rq->status;
     return cdp__prefix_update(s, rq, s->inner->wait(s->inner->self, &p->inner, deadline_ns));
 }
 
-CDP__COLD void cdp__prefix_cancel(void *self, cdp_store_request *rq) {
+CDP__PRIVATE void cdp__prefix_cancel(void *self, cdp_store_request *rq) {
     cdp__prefix_store *s = (cdp__prefix_store *)self;
     cdp__prefix_request *p = (cdp__prefix_request *)rq->priv;
     if (!p) return;
     s->inner->cancel(s->inner->self, &p->inner);
-    cdp__prefix_update(s, rq, p->inner.status == CDP_PENDING ? CDP_ERR_TIMEOUT : p->inner.status); /* perhaps just done */
+    /* perhaps just done */
+    cdp__prefix_update(s, rq, p->inner.status == CDP_PENDING ? CDP_ERR_TIMEOUT : p->inner.status);
 }
 
-CDP__COLD void cdp__prefix_destroy(void *self) {
+CDP__PRIVATE void cdp__prefix_destroy(void *self) {
     cdp__prefix_store *s = (cdp__prefix_store *)self;
+    if (s->owns_inner) cdp_store_destroy(s->inner);
     cdp__free(s->store.os, s);
 }
 
-CDP_API cdp_status cdp_prefix_store_create(cdp_store *inner, const char *prefix, cdp_store **out) {
-    const uint64_t n = prefix ? strlen(prefix) : 0;
-    cdp__prefix_store *s;
-    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_prefix_store_create: out is NULL");
-    *out = NULL;
-    if (!inner || !prefix) return cdp__fail(CDP_ERR_INVALID, "cdp_prefix_store_create: the inner store or the prefix is NULL");
-    s = (cdp__prefix_store *)cdp__alloc_zero(inner->os, sizeof *s + n + 1);
-    if (!s) return cdp__fail_nomem("a prefix store", sizeof *s + n + 1);
+/* `prefix` has n bytes, the last of which is a slash. */
+CDP__PRIVATE cdp_status cdp__prefix_create(
+    cdp_store *inner, const void *prefix, uint64_t n, cdp_store **out) {
+    cdp__prefix_store *s = (cdp__prefix_store *)cdp__alloc_zero(inner->os, sizeof *s + n);
+    if (!s) return cdp__fail_nomem("a prefix store", sizeof *s + n);
     memcpy(s + 1, prefix, (size_t)n);
-    ((uint8_t *)(s + 1))[n] = '/';
     s->inner = inner;
-    s->prefix_bytes = n + 1;
+    s->prefix_bytes = n;
     s->store = *inner; /* os and timeout */
     s->store.self = s;
     s->store.start = cdp__prefix_start;
@@ -4166,11 +5723,29 @@ CDP_API cdp_status cdp_prefix_store_create(cdp_store *inner, const char *prefix,
     return CDP_OK;
 }
 
-/* ---- >>public: the blocking calls ----------------------------------------------------------------------------------- */
+CDP_API cdp_status cdp_prefix_store_create(cdp_store *inner, const char *prefix, cdp_store **out) {
+    const uint64_t n = prefix ? strlen(prefix) : 0;
+    cdp__prefix_store *s;
+    cdp_status status;
+    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_prefix_store_create: out is NULL");
+    *out = NULL;
+    if (!inner || !prefix)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_prefix_store_create: the inner store or the prefix is NULL");
+    /* the zero at its end becomes the slash */
+    status = cdp__prefix_create(inner, prefix, n + 1, out);
+    if (status != CDP_OK) return status;
+    s = (cdp__prefix_store *)(*out)->self;
+    ((uint8_t *)(s + 1))[n] = '/';
+    return CDP_OK;
+}
+
+/* ---- >>public: the blocking calls ------------------------------------------------------------ */
 
 /* What prefix stores stand on. */
-CDP__COLD cdp_store *cdp__store_base(cdp_store *s) {
-    while (s->destroy == cdp__prefix_destroy) s = ((cdp__prefix_store *)s->self)->inner;
+CDP__PRIVATE cdp_store *cdp__store_base(cdp_store *s) {
+    while (s->destroy == cdp__prefix_destroy)
+        s = ((cdp__prefix_store *)s->self)->inner;
     return s;
 }
 
@@ -4179,12 +5754,13 @@ CDP_API void cdp_store_set_timeout(cdp_store *s, uint32_t timeout_ms) {
 }
 
 CDP_API uint32_t cdp_store_timeout(const cdp_store *s) {
-    while (s && s->destroy == cdp__prefix_destroy) s = ((const cdp__prefix_store *)s->self)->inner;
+    while (s && s->destroy == cdp__prefix_destroy)
+        s = ((const cdp__prefix_store *)s->self)->inner;
     return s ? s->timeout_ms : 0;
 }
 
 /* Which store, for messages; `s` is no prefix store. */
-CDP__COLD const char *cdp__store_name(const cdp_store *s) {
+CDP__PRIVATE const char *cdp__store_name(const cdp_store *s) {
 #ifndef CDP_NO_FILE_STORE
     if (s->destroy == cdp__file_destroy) return ((const cdp__file_store *)s->self)->path;
 #endif
@@ -4192,32 +5768,48 @@ CDP__COLD const char *cdp__store_name(const cdp_store *s) {
     return s->destroy == cdp__hash_destroy ? "this process" : "its host";
 }
 
-CDP__COLD const char *cdp__store_excuse(cdp_store *s, bool waits) {
+CDP__PRIVATE const char *cdp__store_timeout_reason(cdp_store *s, const cdp_store_request *rq) {
 #ifndef CDP_NO_FILE_STORE
-    if (s->destroy == cdp__file_destroy && cdp__file_busy((cdp__file_store *)s->self)) return "its file is locked; does one of its users stand still?";
+    if (s->destroy == cdp__file_destroy && cdp__file_busy((cdp__file_store *)s->self))
+        return "its file is locked; is one of its users stopped?";
 #endif
     (void)s;
-    return waits ? "nobody has set it, or the store does not answer" : "the store does not answer";
+    if (rq->number == CDP__STORE_NOT_SENT)
+        return "an earlier call on this client has not ended (cdp_store_clone makes another one)";
+    if (rq->number != 0) return "the store does not answer";
+    switch (rq->op) {
+    case CDP_STORE_GET:
+    case CDP_STORE_WAIT:
+    case CDP_STORE_MULTI_GET: return "nobody has set it";
+    case CDP_STORE_QUEUE_POP: return "the queue is empty";
+    case CDP_STORE_BARRIER: return "not everybody has come";
+    default: return "the store does not answer";
+    }
 }
 
-CDP__COLD cdp_status cdp__store_timed_out(cdp_store *s, const cdp_store_request *rq, uint32_t timeout_ms) {
-    static const char *const names[] = {"nothing", "set", "get", "add", "compare_set", "wait", "check", "delete", "num_keys", "append", "multi_get", "multi_set"};
-    const bool waits = rq->op == CDP_STORE_GET || rq->op == CDP_STORE_WAIT || rq->op == CDP_STORE_MULTI_GET;
+CDP__PRIVATE cdp_status cdp__store_timed_out(
+    cdp_store *s, const cdp_store_request *rq, uint32_t timeout_ms) {
+    static const char *const names[] = {"nothing", "set", "get", "add", "compare_set", "wait",
+        "check", "delete", "num_keys", "append", "multi_get", "multi_set", "queue_push",
+        "queue_pop", "queue_len", "list_keys", "barrier"};
     cdp__key_text t;
     cdp_bytes none;
     none.data = NULL;
     none.bytes = 0;
     cdp__key_print(&t, rq->key_count ? rq->keys[0] : none);
-    return cdp__fail(CDP_ERR_TIMEOUT, "store %s of \"%s\"%s timed out after %u.%u s: %s (the store at %s)", names[rq->op], t.at,
-                     rq->key_count > 1 ? " and others" : "", timeout_ms / 1000, timeout_ms / 100 % 10,
-                     cdp__store_excuse(s, waits), cdp__store_name(s));
+    return cdp__fail(CDP_ERR_TIMEOUT,
+        "store %s of \"%s\"%s timed out after %u.%u s: %s (the store at %s)", names[rq->op], t.at,
+        rq->key_count > 1 ? " and others" : "", timeout_ms / 1000, timeout_ms / 100 % 10,
+        cdp__store_timeout_reason(s, rq), cdp__store_name(s));
 }
 
 CDP_API cdp_status cdp_store_run(cdp_store *s, cdp_store_request *rq, uint32_t timeout_ms) {
     uint64_t deadline;
     cdp_status status;
     if (!s || !rq) return cdp__fail(CDP_ERR_INVALID, "the store%s is NULL", s ? "'s request" : "");
-    if (!s->start || !s->wait || !s->cancel || !s->os) return cdp__fail(CDP_ERR_STATE, "this store was never made, or was destroyed (a function of it is NULL)");
+    if (!s->start || !s->wait || !s->cancel || !s->os)
+        return cdp__fail(CDP_ERR_STATE,
+            "this store was never made, or was destroyed (a function of it is NULL)");
     timeout_ms = cdp__def(timeout_ms, cdp_store_timeout(s));
     deadline = cdp__deadline(s->os, timeout_ms);
     rq->status = CDP_PENDING;
@@ -4228,8 +5820,10 @@ CDP_API cdp_status cdp_store_run(cdp_store *s, cdp_store_request *rq, uint32_t t
     status = s->start(s->self, rq);
     if (status < 0) return status;
     if (status == CDP_PENDING || rq->status == CDP_PENDING) status = s->wait(s->self, rq, deadline);
-    if (status == CDP_PENDING) s->cancel(s->self, rq); /* until here another thread may be writing to it */
-    if (rq->status != CDP_PENDING && rq->status != CDP_ERR_TIMEOUT) return rq->status; /* perhaps just before the cancel */
+    /* until here another thread may be writing to it */
+    if (status == CDP_PENDING) s->cancel(s->self, rq);
+    /* perhaps just before the cancel */
+    if (rq->status != CDP_PENDING && rq->status != CDP_ERR_TIMEOUT) return rq->status;
     rq->status = CDP_ERR_TIMEOUT;
     return cdp__store_timed_out(cdp__store_base(s), rq, timeout_ms);
 }
@@ -4256,10 +5850,12 @@ typedef struct cdp__store_call {
     cdp_bytes key, value[2];
 } cdp__store_call;
 
-CDP__COLD cdp_status cdp__store_call_make(cdp__store_call *c, cdp_store_op op, const char *key, const void *value, uint64_t bytes) {
+CDP__PRIVATE cdp_status cdp__store_call_make(
+    cdp__store_call *c, cdp_store_op op, const char *key, const void *value, uint64_t bytes) {
     memset(c, 0, sizeof *c);
     if (!key) return cdp__fail(CDP_ERR_INVALID, "the key is NULL");
-    if (!value && bytes) return cdp__fail(CDP_ERR_INVALID, "the value for the key \"%s\" is NULL", key);
+    if (!value && bytes)
+        return cdp__fail(CDP_ERR_INVALID, "the value for the key \"%s\" is NULL", key);
     c->key.data = key;
     c->key.bytes = strlen(key);
     c->value[0].data = value;
@@ -4271,10 +5867,13 @@ CDP__COLD cdp_status cdp__store_call_make(cdp__store_call *c, cdp_store_op op, c
     return CDP_OK;
 }
 
-CDP__COLD cdp_status cdp__store_call_run(cdp_store *s, cdp__store_call *c, uint32_t timeout_ms) { return cdp_store_run(s, &c->rq, timeout_ms); }
+CDP__PRIVATE cdp_status cdp__store_call_run(cdp_store *s, cdp__store_call *c, uint32_t timeout_ms) {
+    return cdp_store_run(s, &c->rq, timeout_ms);
+}
 
 /* The first result becomes the caller's. */
-CDP__COLD void cdp__store_call_result(cdp_store *s, cdp__store_call *c, void **value, uint64_t *bytes) {
+CDP__PRIVATE void cdp__store_call_result(
+    cdp_store *s, cdp__store_call *c, void **value, uint64_t *bytes) {
     memcpy(value, &c->rq.results[0].data, sizeof *value);
     if (bytes) *bytes = c->rq.results[0].bytes;
     cdp__free(s->os, c->rq.results);
@@ -4286,13 +5885,15 @@ CDP_API cdp_status cdp_store_set(cdp_store *s, const char *key, const void *valu
     return status == CDP_OK ? cdp__store_call_run(s, &c, 0) : status;
 }
 
-CDP_API cdp_status cdp_store_append(cdp_store *s, const char *key, const void *value, uint64_t bytes) {
+CDP_API cdp_status cdp_store_append(
+    cdp_store *s, const char *key, const void *value, uint64_t bytes) {
     cdp__store_call c;
     const cdp_status status = cdp__store_call_make(&c, CDP_STORE_APPEND, key, value, bytes);
     return status == CDP_OK ? cdp__store_call_run(s, &c, 0) : status;
 }
 
-CDP_API cdp_status cdp_store_get(cdp_store *s, const char *key, void **value, uint64_t *bytes, uint32_t timeout_ms) {
+CDP_API cdp_status cdp_store_get(
+    cdp_store *s, const char *key, void **value, uint64_t *bytes, uint32_t timeout_ms) {
     cdp__store_call c;
     cdp_status status = cdp__store_call_make(&c, CDP_STORE_GET, key, NULL, 0);
     if (!value) return cdp__fail(CDP_ERR_INVALID, "cdp_store_get: value is NULL");
@@ -4312,14 +5913,17 @@ CDP_API cdp_status cdp_store_add(cdp_store *s, const char *key, int64_t delta, i
     return status;
 }
 
-CDP_API cdp_status cdp_store_compare_set(cdp_store *s, const char *key, const void *expected, uint64_t expected_bytes, const void *desired,
-                                         uint64_t desired_bytes, void **value, uint64_t *bytes) {
+CDP_API cdp_status cdp_store_compare_set(cdp_store *s, const char *key, const void *expected,
+    uint64_t expected_bytes, const void *desired, uint64_t desired_bytes, void **value,
+    uint64_t *bytes) {
     cdp__store_call c;
-    cdp_status status = cdp__store_call_make(&c, CDP_STORE_COMPARE_SET, key, expected, expected_bytes);
+    cdp_status status =
+        cdp__store_call_make(&c, CDP_STORE_COMPARE_SET, key, expected, expected_bytes);
     if (!value) return cdp__fail(CDP_ERR_INVALID, "cdp_store_compare_set: value is NULL");
     *value = NULL;
     if (bytes) *bytes = 0;
-    if (status == CDP_OK && !desired && desired_bytes) status = cdp__fail(CDP_ERR_INVALID, "the desired value for the key \"%s\" is NULL", key);
+    if (status == CDP_OK && !desired && desired_bytes)
+        status = cdp__fail(CDP_ERR_INVALID, "the desired value for the key \"%s\" is NULL", key);
     c.value[1].data = desired;
     c.value[1].bytes = desired_bytes;
     if (status == CDP_OK) status = cdp__store_call_run(s, &c, 0);
@@ -4335,6 +5939,117 @@ CDP_API cdp_status cdp_store_delete(cdp_store *s, const char *key, bool *was_the
     return status;
 }
 
+CDP_API cdp_status cdp_store_queue_push(
+    cdp_store *s, const char *key, const void *value, uint64_t bytes) {
+    cdp__store_call c;
+    const cdp_status status = cdp__store_call_make(&c, CDP_STORE_QUEUE_PUSH, key, value, bytes);
+    return status == CDP_OK ? cdp__store_call_run(s, &c, 0) : status;
+}
+
+CDP_API cdp_status cdp_store_queue_pop(
+    cdp_store *s, const char *key, void **value, uint64_t *bytes, uint32_t timeout_ms) {
+    cdp__store_call c;
+    cdp_status status = cdp__store_call_make(&c, CDP_STORE_QUEUE_POP, key, NULL, 0);
+    if (!value) return cdp__fail(CDP_ERR_INVALID, "cdp_store_queue_pop: value is NULL");
+    *value = NULL;
+    if (bytes) *bytes = 0;
+    if (status == CDP_OK) status = cdp__store_call_run(s, &c, timeout_ms);
+    if (status == CDP_OK) cdp__store_call_result(s, &c, value, bytes);
+    return status;
+}
+
+CDP_API cdp_status cdp_store_queue_try_pop(
+    cdp_store *s, const char *key, void **value, uint64_t *bytes) {
+    cdp__store_call c;
+    cdp_status status = cdp__store_call_make(&c, CDP_STORE_QUEUE_POP, key, NULL, 0);
+    if (!value) return cdp__fail(CDP_ERR_INVALID, "cdp_store_queue_try_pop: value is NULL");
+    *value = NULL;
+    if (bytes) *bytes = 0;
+    c.rq.delta = 1;
+    if (status == CDP_OK) status = cdp__store_call_run(s, &c, 0);
+    if (status == CDP_OK) cdp__store_call_result(s, &c, value, bytes);
+    return status;
+}
+
+CDP_API cdp_status cdp_store_queue_len(cdp_store *s, const char *key, int64_t *count) {
+    cdp__store_call c;
+    cdp_status status = cdp__store_call_make(&c, CDP_STORE_QUEUE_LEN, key, NULL, 0);
+    if (!count) return cdp__fail(CDP_ERR_INVALID, "cdp_store_queue_len: count is NULL");
+    if (status == CDP_OK) status = cdp__store_call_run(s, &c, 0);
+    *count = status == CDP_OK ? c.rq.number : 0;
+    return status;
+}
+
+CDP_API cdp_status cdp_store_barrier(
+    cdp_store *s, const char *key, uint32_t count, uint32_t timeout_ms) {
+    cdp__store_call c;
+    const cdp_status status = cdp__store_call_make(&c, CDP_STORE_BARRIER, key, NULL, 0);
+    c.rq.delta = count;
+    return status == CDP_OK ? cdp__store_call_run(s, &c, timeout_ms) : status;
+}
+
+/* The array and the keys behind it, in one block. */
+CDP__PRIVATE cdp_status cdp__store_pack_keys(
+    cdp_store *s, const cdp_store_request *rq, cdp_bytes **keys) {
+    const uint64_t n = (uint64_t)rq->number;
+    uint64_t total = n * sizeof **keys + 1, i;
+    uint8_t *p;
+    for (i = 0; i < n; ++i)
+        total += rq->results[i].bytes + 1;
+    *keys = (cdp_bytes *)cdp__alloc(s->os, total);
+    if (!*keys) return cdp__fail_nomem("a list of keys", total);
+    p = (uint8_t *)(*keys + n);
+    for (i = 0; i < n; ++i) {
+        const uint64_t bytes = rq->results[i].bytes;
+        memcpy(p, rq->results[i].data, (size_t)bytes + 1);
+        (*keys)[i].data = p;
+        (*keys)[i].bytes = bytes;
+        p += bytes + 1;
+    }
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_store_list_keys(cdp_store *s, cdp_bytes **keys, uint64_t *count) {
+    cdp__store_call c;
+    cdp_status status;
+    if (!keys || !count)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_store_list_keys: keys or count is NULL");
+    *keys = NULL;
+    *count = 0;
+    status = cdp__store_call_make(&c, CDP_STORE_LIST_KEYS, "", NULL, 0);
+    c.rq.key_count = 0;
+    if (status == CDP_OK) status = cdp__store_call_run(s, &c, 0);
+    if (status != CDP_OK) return status;
+    status = cdp__store_pack_keys(s, &c.rq, keys);
+    if (status == CDP_OK) *count = (uint64_t)c.rq.number;
+    cdp_store_request_free(s, &c.rq);
+    return status;
+}
+
+CDP_API cdp_status cdp_store_clone(cdp_store *s, cdp_store **out) {
+    cdp_status status;
+    if (!s || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_store_clone: store or out is NULL");
+    *out = NULL;
+    if (s->destroy == cdp__client_destroy)
+        return cdp__client_clone((const cdp__client *)s->self, out);
+    if (s->destroy == cdp__prefix_destroy) {
+        const cdp__prefix_store *p = (const cdp__prefix_store *)s->self;
+        cdp_store *inner;
+        status = cdp_store_clone(p->inner, &inner);
+        if (status != CDP_OK) return status;
+        status = cdp__prefix_create(inner, p + 1, p->prefix_bytes, out);
+        if (status == CDP_OK)
+            ((cdp__prefix_store *)(*out)->self)->owns_inner = true;
+        else
+            cdp_store_destroy(inner);
+        return status;
+    }
+    return cdp__fail(CDP_ERR_UNSUPPORTED,
+        "cdp_store_clone: only TCP stores, and prefixes of them, need clones; any number of "
+        "threads "
+        "may use this one");
+}
+
 CDP_API cdp_status cdp_store_num_keys(cdp_store *s, int64_t *count) {
     cdp__store_call c;
     cdp_status status = cdp__store_call_make(&c, CDP_STORE_NUM_KEYS, "", NULL, 0);
@@ -4345,8 +6060,10 @@ CDP_API cdp_status cdp_store_num_keys(cdp_store *s, int64_t *count) {
     return status;
 }
 
-/* A request with a list of keys; the array is the store's memory, to be freed with cdp_store_free. */
-CDP__COLD cdp_status cdp__store_list(cdp_store *s, cdp_store_op op, const char *const *keys, uint32_t count, cdp_store_request *rq, cdp_bytes **array) {
+/* A request with a list of keys; the array is the store's memory, to be freed with
+   cdp_store_free. */
+CDP__PRIVATE cdp_status cdp__store_list(cdp_store *s, cdp_store_op op, const char *const *keys,
+    uint32_t count, cdp_store_request *rq, cdp_bytes **array) {
     uint32_t i;
     *array = NULL;
     memset(rq, 0, sizeof *rq);
@@ -4364,7 +6081,8 @@ CDP__COLD cdp_status cdp__store_list(cdp_store *s, cdp_store_op op, const char *
     return CDP_OK;
 }
 
-CDP_API cdp_status cdp_store_wait(cdp_store *s, const char *const *keys, uint32_t count, uint32_t timeout_ms) {
+CDP_API cdp_status cdp_store_wait(
+    cdp_store *s, const char *const *keys, uint32_t count, uint32_t timeout_ms) {
     cdp_store_request rq;
     cdp_bytes *array;
     cdp_status status = cdp__store_list(s, CDP_STORE_WAIT, keys, count, &rq, &array);
@@ -4373,10 +6091,13 @@ CDP_API cdp_status cdp_store_wait(cdp_store *s, const char *const *keys, uint32_
     return status;
 }
 
-CDP_API cdp_status cdp_store_check(cdp_store *s, const char *const *keys, uint32_t count, bool *all_there) {
+CDP_API cdp_status cdp_store_check(
+    cdp_store *s, const char *const *keys, uint32_t count, bool *all_there) {
     cdp_store_request rq;
     cdp_bytes *array;
-    cdp_status status = all_there ? cdp__store_list(s, CDP_STORE_CHECK, keys, count, &rq, &array) : cdp__fail(CDP_ERR_INVALID, "cdp_store_check: all_there is NULL");
+    cdp_status status = all_there
+        ? cdp__store_list(s, CDP_STORE_CHECK, keys, count, &rq, &array)
+        : cdp__fail(CDP_ERR_INVALID, "cdp_store_check: all_there is NULL");
     if (!all_there) return status;
     if (status == CDP_OK) status = cdp_store_run(s, &rq, 0);
     *all_there = status == CDP_OK && rq.number == 1;
@@ -4384,7 +6105,8 @@ CDP_API cdp_status cdp_store_check(cdp_store *s, const char *const *keys, uint32
     return status;
 }
 
-CDP_API cdp_status cdp_store_multi_set(cdp_store *s, const char *const *keys, const cdp_bytes *values, uint32_t count) {
+CDP_API cdp_status cdp_store_multi_set(
+    cdp_store *s, const char *const *keys, const cdp_bytes *values, uint32_t count) {
     cdp_store_request rq;
     cdp_bytes *array;
     cdp_status status = cdp__store_list(s, CDP_STORE_MULTI_SET, keys, count, &rq, &array);
@@ -4395,11 +6117,13 @@ CDP_API cdp_status cdp_store_multi_set(cdp_store *s, const char *const *keys, co
 }
 
 /* All results in one block, so that the caller frees one thing. */
-CDP__COLD cdp_status cdp__store_pack(cdp_store *s, const cdp_store_request *rq, cdp_bytes *values, void **memory) {
+CDP__PRIVATE cdp_status cdp__store_pack(
+    cdp_store *s, const cdp_store_request *rq, cdp_bytes *values, void **memory) {
     uint64_t total = 0;
     uint32_t i;
     uint8_t *p;
-    for (i = 0; i < rq->key_count; ++i) total += rq->results[i].bytes + 1;
+    for (i = 0; i < rq->key_count; ++i)
+        total += rq->results[i].bytes + 1;
     p = (uint8_t *)cdp__alloc(s->os, total);
     if (!p) return cdp__fail_nomem("the values of many keys", total);
     *memory = p;
@@ -4412,11 +6136,13 @@ CDP__COLD cdp_status cdp__store_pack(cdp_store *s, const cdp_store_request *rq, 
     return CDP_OK;
 }
 
-CDP_API cdp_status cdp_store_multi_get(cdp_store *s, const char *const *keys, uint32_t count, cdp_bytes *values, void **memory, uint32_t timeout_ms) {
+CDP_API cdp_status cdp_store_multi_get(cdp_store *s, const char *const *keys, uint32_t count,
+    cdp_bytes *values, void **memory, uint32_t timeout_ms) {
     cdp_store_request rq;
     cdp_bytes *array;
     cdp_status status;
-    if (!memory || (!values && count)) return cdp__fail(CDP_ERR_INVALID, "cdp_store_multi_get: values or memory is NULL");
+    if (!memory || (!values && count))
+        return cdp__fail(CDP_ERR_INVALID, "cdp_store_multi_get: values or memory is NULL");
     status = cdp__store_list(s, CDP_STORE_MULTI_GET, keys, count, &rq, &array);
     *memory = NULL;
     if (status == CDP_OK && count) {
@@ -4430,7 +6156,6 @@ CDP_API cdp_status cdp_store_multi_get(cdp_store *s, const char *const *keys, ui
     return status;
 }
 
-CDP__UNHURRIED_END
 #ifdef __cplusplus
 } /* extern "C" */
 #endif

@@ -1,4 +1,4 @@
-/*  cdp_tcp.h - process groups over TCP - v0.1.0 - MIT-0 or Unlicense
+/*  cdp_tcp.h - process groups over TCP - v0.2.0 - MIT-0 or Unlicense
 
     WHAT IT IS
         Brings the ranks of a job together over TCP and gives each a cdp_group: rendezvous through a store on rank 0 (or
@@ -110,7 +110,7 @@
 #ifndef CDP_TCP_INCLUDED
 #define CDP_TCP_INCLUDED
 
-#define CDP_TCP_VERSION 100 /* major * 10000 + minor * 100 + patch */
+#define CDP_TCP_VERSION 200 /* major * 10000 + minor * 100 + patch */
 #if CDP_TCP_VERSION != CDP_VERSION
 #error "cdp_tcp.h and cdp.h are of different versions: copy all headers from the same release"
 #endif
@@ -119,72 +119,101 @@
 extern "C" {
 #endif
 
-/* ---- >>desc ------------------------------------------------------------------------------------------------------ */
+/* ---- >>desc ---------------------------------------------------------------------------------- */
 
 typedef struct cdp_tcp_desc {
-    uint32_t rank;             /* this rank, < world_size                                                             */
-    uint32_t world_size;       /* required, > 0; 1 needs no network at all                                            */
-    const char *master_addr;   /* address or name of rank 0's machine (default: "127.0.0.1")                          */
-    uint16_t master_port;      /* required (unless world_size is 1): where rank 0 serves the store                    */
-    bool external_store;       /* somebody else (torchrun's agent) serves the store there, not rank 0                 */
-    const char *job_key;       /* secret of this job, the same on all ranks (default: none; one machine only)         */
-    bool trust_network;        /* without a job_key, work with other machines, too: whoever reaches them can join in  */
-    /* Other ways for the ranks to find rank 0, which then takes any free port when master_port is 0 and leaves word where it
-       listens. The first of them that is set counts; they are used during cdp_init() only. */
-    const char *file;          /* a file that all ranks reach; removed in the end, see cdp_file_store_create()         */
-    cdp_store *store;          /* any store that all ranks reach; the key "<job>/meet" is used                        */
-    int (*exchange)(void *user, void *bytes, uint64_t count); /* give rank 0's bytes to all, as MPI_Bcast does; 0: done */
+    /* this rank, < world_size */
+    uint32_t rank;
+    /* required, > 0; 1 needs no network at all */
+    uint32_t world_size;
+    /* address or name of rank 0's machine (default: "127.0.0.1") */
+    const char *master_addr;
+    /* required (unless world_size is 1): where rank 0 serves the store */
+    uint16_t master_port;
+    /* somebody else (torchrun's agent) serves the store there, not rank 0 */
+    bool external_store;
+    /* secret of this job, the same on all ranks (default: none; one machine only) */
+    const char *job_key;
+    /* without a job_key, work with other machines, too: whoever reaches them can join in */
+    bool trust_network;
+    /* Other ways for the ranks to find rank 0, which then takes any free port when master_port is
+      0 and leaves word where it listens. The first of them that is set counts; they are used
+      during cdp_init() only. */
+
+    /* a file that all ranks reach; removed in the end, see cdp_file_store_create() */
+    const char *file;
+    /* any store that all ranks reach; the key "<job>/meet" is used */
+    cdp_store *store;
+    /* give rank 0's bytes to all, as MPI_Bcast does; 0: done */
+    int (*exchange)(void *user, void *bytes, uint64_t count);
     void *exchange_user;
-    const char *listen_addr;   /* this rank listens at this literal address only (default: see SECURITY)              */
-    const char *interfaces;    /* in a job over several machines: the others reach this rank over these interfaces,   */
-                               /* names or how they begin: "eth0,ib"; "^docker,veth": all but these (default: all)    */
-    uint32_t connections;      /* between each pair of ranks, 1 to 16, the same on all ranks (default: 1): for links  */
-                               /* that one flow does not fill. With `interfaces`, in turn over these, each of which   */
-                               /* must be in a network of its own                                                     */
-    uint16_t first_port;       /* ranks other than 0 listen at a port from here on (default: any free one)            */
-    uint16_t last_port;        /* up to here (default: first_port)                                                    */
-    bool no_shared_memory;     /* ranks of one machine talk over TCP, too; one that says so counts for its links       */
-    uint64_t ring_bytes;       /* memory through which two ranks of one machine talk, each way, 64 to 2^30
-                                  (default: 256 KiB)                                                                  */
-    bool has_listen_fd;        /* rank 0: listen_fd is a socket that listens at master_port already, inherited from   */
-    int32_t listen_fd;         /*   whoever started it; closed in the end, also when cdp_init() fails                 */
-    const char *job;           /* prefix of this job's keys in the store: one name per start (default: "cdp")         */
-    uint32_t init_timeout_ms;  /* how long to wait for all ranks (default: 300000; CDP_NO_TIMEOUT: for ever)          */
+    /* this rank listens at this literal address only (default: see SECURITY) */
+    const char *listen_addr;
+    /* in a job over several machines: the others reach this rank over these interfaces, */
+    const char *interfaces;
+    /* names or how they begin: "eth0,ib"; "^docker,veth": all but these (default: all)    */
+    /* between each pair of ranks, 1 to 16, the same on all ranks (default: 1): for links */
+    uint32_t connections;
+    /* that one flow does not fill. With `interfaces`, in turn over these, each of which   */
+    /* must be in a network of its own                                                     */
+    /* ranks other than 0 listen at a port from here on (default: any free one) */
+    uint16_t first_port;
+    /* up to here (default: first_port) */
+    uint16_t last_port;
+    /* ranks of one machine talk over TCP, too; one that says so counts for its links */
+    bool no_shared_memory;
+    /* memory through which two ranks of one machine talk, each way, 64 to 2^30 (default: 256
+       KiB) */
+    uint64_t ring_bytes;
+    /* rank 0: listen_fd is a socket that listens at master_port already, inherited from */
+    bool has_listen_fd;
+    /* whoever started it; closed in the end, also when cdp_init() fails */
+    int32_t listen_fd;
+    /* prefix of this job's keys in the store: one name per start (default: "cdp") */
+    const char *job;
+    /* how long to wait for all ranks (default: 300000; CDP_NO_TIMEOUT: for ever) */
+    uint32_t init_timeout_ms;
     /* as in cdp_group_desc */
     uint32_t timeout_ms;
-    uint64_t small_bytes;      /* must be equal on all ranks, and is compared */
-    uint64_t piece_bytes;      /* likewise */
-    uint64_t lend_bytes;       /* between ranks of one machine (default: 64 KiB; 256 KiB of other than group memory that is passed on) */
+    uint64_t small_bytes; /* must be equal on all ranks, and is compared */
+    uint64_t piece_bytes; /* likewise */
+    /* between ranks of one machine (default: 64 KiB; 256 KiB of other than group memory that is
+       passed on) */
+    uint64_t expose_bytes;
     uint32_t spin_us;
     bool no_spin;
     bool no_thread;
     bool reproducible;         /* likewise on all ranks */
     const cdp_choice *choices; /* likewise */
     uint32_t choice_count;
-    uint32_t max_lanes;            /* see cdp_group_desc */
-    uint32_t max_pending;          /* likewise */
+    uint32_t max_pending; /* likewise */
     uint32_t records;
-    const char *dump_path;         /* kept, not copied */
+    const char *dump_path; /* kept, not copied */
     const cdp_os *os;
     cdp_logger logger;
 } cdp_tcp_desc;
 
-/* ---- >>create ---------------------------------------------------------------------------------------------------- */
+/* ---- >>create -------------------------------------------------------------------------------- */
 
-/* Join the job: meet the other ranks through the store, then return this rank's group. Blocks until every rank is there,
-   at most init_timeout_ms. Errors: see the top of this file; nothing is left behind after one. */
+/* Join the job: meet the other ranks through the store, then return this rank's group. Blocks
+   until every rank is there, at most init_timeout_ms. Errors: see the top of this file; nothing
+   is left behind after one. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out);
 
-/* Fill in rank, world_size and how to find rank 0 from the variables that a launcher has set: cdprun, torchrun, mpirun of Open
-   MPI, mpiexec of MPICH (Hydra), srun of Slurm; see cdp_launch_read() for which. MASTER_ADDR and MASTER_PORT count in
-   any case. Without them: under torchrun and cdprun, 127.0.0.1 and an error; under Slurm, the first node of the step and a port
-   made from the numbers of job and step; under MPI with all ranks on one machine, a file named after the job (Open
-   MPI: in its session directory; MPICH: after the parent process, in TMPDIR), so any number of jobs can start at once;
-   under MPI on several machines an error that says what to pass. With TORCHELASTIC_USE_AGENT_STORE=True also external_store,
-   and with TORCHELASTIC_RESTART_COUNT a `job` of its own per restart; CDP_JOB_KEY becomes job_key unless there is one,
-   and CDP_TRUST_NETWORK=1 (`cdprun --open`) sets trust_network; CDP_INTERFACES is `interfaces`, CDP_CONNECTIONS `connections`, and
-   CDP_LOG_LEVEL (error, warn, info, debug, silent) logger.level, unless the desc has them. The texts are valid until the environment changes or this thread
-   calls this again. Errors: INVALID, naming the variable, what it holds and what it should hold. */
+/* Fill in rank, world_size and how to find rank 0 from the variables that a launcher has set:
+   cdprun, torchrun, mpirun of Open MPI, mpiexec of MPICH (Hydra), srun of Slurm; see
+   cdp_launch_read() for which. MASTER_ADDR and MASTER_PORT count in any case. Without them:
+   under torchrun and cdprun, 127.0.0.1 and an error; under Slurm, the first node of the step and
+   a port made from the numbers of job and step; under MPI with all ranks on one machine, a file
+   named after the job (Open MPI: in its session directory; MPICH: after the parent process, in
+   TMPDIR), so any number of jobs can start at once; under MPI on several machines an error that
+   says what to pass. With TORCHELASTIC_USE_AGENT_STORE=True also external_store, and with
+   TORCHELASTIC_RESTART_COUNT a `job` of its own per restart; CDP_JOB_KEY becomes job_key unless
+   there is one, and CDP_TRUST_NETWORK=1 (`cdprun --open`) sets trust_network; CDP_INTERFACES is
+   `interfaces`, CDP_CONNECTIONS `connections`, and CDP_LOG_LEVEL (error, warn, info, debug,
+   silent) logger.level, unless the desc has them. The texts are valid until the environment
+   changes or this thread calls this again. Errors: INVALID, naming the variable, what it holds
+   and what it should hold. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *desc);
 
 /* cdp_tcp_desc_from_env() on a copy of *desc (NULL: all defaults), then cdp_init(). */
@@ -198,22 +227,30 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_init_from_env(const cdp_tcp_desc *desc, cd
 CDP_MUST_CHECK CDP_API cdp_status cdp_tcp_desc_from_url(const char *url, cdp_tcp_desc *desc);
 
 /* cdp_tcp_desc_from_url() on a copy of *desc (NULL: all defaults), then cdp_init(). */
-CDP_MUST_CHECK CDP_API cdp_status cdp_init_url(const char *url, const cdp_tcp_desc *desc, cdp_group **out);
+CDP_MUST_CHECK CDP_API cdp_status cdp_init_url(
+    const char *url, const cdp_tcp_desc *desc, cdp_group **out);
 
-/* ---- >>launch ---------------------------------------------------------------------------------------------------- */
+/* ---- >>launch -------------------------------------------------------------------------------- */
 
-/* The value of a variable, or NULL, as getenv() has it; the text stays as it is until the call that asks for it returns. */
+/* The value of a variable, or NULL, as getenv() has it; the text stays as it is until the call
+   that asks for it returns. */
 typedef const char *(*cdp_getenv_func)(void *user, const char *name);
 
 /* What a launcher says to a process in variables. */
 typedef struct cdp_launch {
-    char launcher[12];     /* "torchrun" (cdprun says the same), "openmpi", "mpich", "slurm"; "" when there is none */
+    /* "torchrun" (cdprun says the same), "openmpi", "mpich", "slurm"; "" when there is none */
+    char launcher[12];
     uint32_t rank, world_size;
-    uint32_t local_rank, local_size; /* among the ranks of this machine; local_size 0: not said                     */
-    char master_addr[256]; /* "": not said and not known                                                            */
-    uint16_t master_port;  /* 0: likewise                                                                           */
-    char job[64];          /* a name that no other job of this launcher has now; "": not known                      */
-    char dir[200];         /* where it keeps files of this job; "": not known                                       */
+    /* among the ranks of this machine; local_size 0: not said */
+    uint32_t local_rank, local_size;
+    /* "": not said and not known */
+    char master_addr[256];
+    /* 0: likewise */
+    uint16_t master_port;
+    /* a name that no other job of this launcher has now; "": not known */
+    char job[64];
+    /* where it keeps files of this job; "": not known */
+    char dir[200];
     bool external_store;
 } cdp_launch;
 
@@ -229,32 +266,51 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_launch_read(cdp_getenv_func get, void *use
 
 #ifdef __cplusplus
 } /* extern "C" */
-inline cdp_status cdp_init(const cdp_tcp_desc &desc, cdp_group **out) { return cdp_init(&desc, out); }
-inline cdp_status cdp_init_url(const char *url, const cdp_tcp_desc &desc, cdp_group **out) { return cdp_init_url(url, &desc, out); }
+inline cdp_status cdp_init(const cdp_tcp_desc &desc, cdp_group **out) {
+    return cdp_init(&desc, out);
+}
+inline cdp_status cdp_init_url(const char *url, const cdp_tcp_desc &desc, cdp_group **out) {
+    return cdp_init_url(url, &desc, out);
+}
 #endif
 #endif /* CDP_TCP_INCLUDED */
 
-#if (defined(CDP_IMPLEMENTATION) || defined(CDP_TCP_IMPLEMENTATION)) && !defined(CDP_TCP_IMPL_INCLUDED)
+#if (defined(CDP_IMPLEMENTATION) || defined(CDP_TCP_IMPLEMENTATION)) \
+    && !defined(CDP_TCP_IMPL_INCLUDED)
 #define CDP_TCP_IMPL_INCLUDED
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-CDP__UNHURRIED_BEGIN
+/* ---- >>handshake (pure): what two processes say before anything else ------------------------- */
 
-/* ---- >>handshake (pure): what two processes say before anything else ------------------------------------------------ */
-
-/* The rank with the higher number connects, over several of the other's addresses at once, and says HELLO on each; the other
-   answers WELCOME, or REFUSED with a reason; on the connection whose WELCOME came first follows CHOSEN, and that one is the
-   link. Each is 64 bytes. Nothing else is read from a connection before its HELLO was found right, so that strangers and
-   ranks of other jobs cost a few hundred bytes and get no further.
-   Ranks of one machine go on in memory that both see. HELLO says whether that is wanted, WELCOME under which name the peer waits for
-   it in the machine; who connects makes the memory, hands it over there, and says with CHOSEN what is written in it. When
-   CHOSEN says nothing of the kind, the link is up. Else it is up with TAKEN, which says whether it went well: bytes go through
-   memory in both directions, or `refusal` is 1 and they go through TCP. */
-typedef enum cdp__hello_type { CDP__HELLO = 1, CDP__WELCOME = 2, CDP__REFUSED = 3, CDP__CHOSEN = 4, CDP__TAKEN = 5 } cdp__hello_type;
-typedef enum cdp__refusal { CDP__REFUSE_NOTHING, CDP__REFUSE_VERSION, CDP__REFUSE_JOB, CDP__REFUSE_RANK, CDP__REFUSE_TWICE, CDP__REFUSE_INDEX, CDP__REFUSE_COUNT } cdp__refusal;
+/* The rank with the higher number connects, over several of the other's addresses at once, and
+   says HELLO on each; the other answers WELCOME, or REFUSED with a reason; on the connection
+   whose WELCOME came first follows CHOSEN, and that one is the link. Each is 64 bytes. Nothing
+   else is read from a connection before its HELLO was found right, so that strangers and ranks
+   of other jobs cost a few hundred bytes and get no further. Ranks of one machine go on in
+   memory that both see. HELLO says whether that is wanted, WELCOME under which name the peer
+   waits for it in the machine; who connects makes the memory, hands it over there, and says with
+   CHOSEN what is written in it. When CHOSEN says nothing of the kind, the link is up. Else it is
+   up with TAKEN, which says whether it went well: bytes go through memory in both directions, or
+   `refusal` is 1 and they go through TCP. */
+typedef enum cdp__hello_type {
+    CDP__HELLO = 1,
+    CDP__WELCOME = 2,
+    CDP__REFUSED = 3,
+    CDP__CHOSEN = 4,
+    CDP__TAKEN = 5
+} cdp__hello_type;
+typedef enum cdp__refusal {
+    CDP__REFUSE_NOTHING,
+    CDP__REFUSE_VERSION,
+    CDP__REFUSE_JOB,
+    CDP__REFUSE_RANK,
+    CDP__REFUSE_TWICE,
+    CDP__REFUSE_INDEX,
+    CDP__REFUSE_COUNT
+} cdp__refusal;
 
 #define CDP__HELLO_BYTES 64u
 #define CDP__REFUSE_KEY 100u /* more than this: a cdp__auth_refusal, heard before any hello */
@@ -264,11 +320,12 @@ typedef enum cdp__refusal { CDP__REFUSE_NOTHING, CDP__REFUSE_VERSION, CDP__REFUS
 typedef struct cdp__hello {
     uint32_t type, version, world_size, from, to, refusal;
     uint8_t job[CDP__JOB_BYTES];
-    uint32_t index; /* of the connections between these two; what a listener is judged by: how many there are */
+    /* of the connections between these two; what a listener is judged by: how many there are */
+    uint32_t index;
     uint8_t memory[CDP__NAME_BYTES]; /* zeros: not wanted, or not possible */
 } cdp__hello;
 
-CDP__COLD void cdp__hello_encode(const cdp__hello *h, uint8_t out[CDP__HELLO_BYTES]) {
+CDP__PRIVATE void cdp__hello_encode(const cdp__hello *h, uint8_t out[CDP__HELLO_BYTES]) {
     memset(out, 0, CDP__HELLO_BYTES);
     memcpy(out, "cdp-link", 8);
     cdp__put_u32(out + 8, h->version);
@@ -283,7 +340,7 @@ CDP__COLD void cdp__hello_encode(const cdp__hello *h, uint8_t out[CDP__HELLO_BYT
 }
 
 /* False for bytes that are no hello of any version. */
-CDP__COLD bool cdp__hello_decode(const uint8_t in[CDP__HELLO_BYTES], cdp__hello *h) {
+CDP__PRIVATE bool cdp__hello_decode(const uint8_t in[CDP__HELLO_BYTES], cdp__hello *h) {
     h->version = cdp__get_u32(in + 8);
     h->type = cdp__get_u32(in + 12);
     h->world_size = cdp__get_u32(in + 16);
@@ -297,55 +354,65 @@ CDP__COLD bool cdp__hello_decode(const uint8_t in[CDP__HELLO_BYTES], cdp__hello 
 }
 
 /* Is `theirs` what rank `mine->from` may be told by a rank that connects to it? */
-CDP__COLD cdp__refusal cdp__hello_judge(const cdp__hello *mine, const cdp__hello *theirs) {
+CDP__PRIVATE cdp__refusal cdp__hello_judge(const cdp__hello *mine, const cdp__hello *theirs) {
     if (theirs->version != mine->version || theirs->type != CDP__HELLO) return CDP__REFUSE_VERSION;
-    if (memcmp(theirs->job, mine->job, CDP__JOB_BYTES) != 0 || theirs->world_size != mine->world_size) return CDP__REFUSE_JOB;
-    if (theirs->to != mine->from || theirs->from <= mine->from || theirs->from >= mine->world_size) return CDP__REFUSE_RANK;
+    if (memcmp(theirs->job, mine->job, CDP__JOB_BYTES) != 0
+        || theirs->world_size != mine->world_size)
+        return CDP__REFUSE_JOB;
+    if (theirs->to != mine->from || theirs->from <= mine->from || theirs->from >= mine->world_size)
+        return CDP__REFUSE_RANK;
     return theirs->index < mine->index ? CDP__REFUSE_NOTHING : CDP__REFUSE_INDEX;
 }
 
-CDP__COLD const char *cdp__refusal_text(uint32_t r) {
-    static const char *const texts[CDP__REFUSE_COUNT] = {"it gave no reason", "it speaks another version", "it belongs to another job", "it has another rank", "it is connected to this rank already",
-                                                        "it has more connections than this rank: set `connections` alike on all ranks"};
+CDP__PRIVATE const char *cdp__refusal_text(uint32_t r) {
+    static const char *const texts[CDP__REFUSE_COUNT] = {"it gave no reason",
+        "it speaks another version", "it belongs to another job", "it has another rank",
+        "it is connected to this rank already",
+        "it has more connections than this rank: set `connections` alike on all ranks"};
     if (r > CDP__REFUSE_KEY) return cdp__auth_text(r - CDP__REFUSE_KEY);
     return texts[r < (uint32_t)CDP__REFUSE_COUNT ? r : 0];
 }
 
-/* ---- >>paths (pure): which addresses of a peer to try, and in what order ------------------------------------------------ */
+/* ---- >>paths (pure): which addresses of a peer to try, and in what order --------------------- */
 
 #define CDP__ADDRS 12u /* that a rank publishes at most */
 #define CDP__PATHS 16u /* that are tried at most        */
 
-CDP__COLD bool cdp__addr_loopback(const cdp_addr *a) {
+CDP__PRIVATE bool cdp__addr_loopback(const cdp_addr *a) {
     static const uint8_t one[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1};
     return a->family == 4 ? a->ip[0] == 127 : memcmp(a->ip, one, 16) == 0;
 }
 
-CDP__COLD bool cdp__addr_link_local(const cdp_addr *a) { return a->family == 6 && a->ip[0] == 0xfe && (a->ip[1] & 0xc0) == 0x80; }
+CDP__PRIVATE bool cdp__addr_link_local(const cdp_addr *a) {
+    return a->family == 6 && a->ip[0] == 0xfe && (a->ip[1] & 0xc0) == 0x80;
+}
 
 /* "All interfaces." */
-CDP__COLD bool cdp__addr_any(const cdp_addr *a) {
+CDP__PRIVATE bool cdp__addr_any(const cdp_addr *a) {
     static const uint8_t none[16] = {0};
     return memcmp(a->ip, none, a->family == 4 ? 4 : 16) == 0;
 }
 
 /* How many bits two addresses begin with in common. */
-CDP__COLD uint32_t cdp__addr_common(const cdp_addr *a, const cdp_addr *b) {
+CDP__PRIVATE uint32_t cdp__addr_common(const cdp_addr *a, const cdp_addr *b) {
     const uint32_t bits = a->family == 4 ? 32 : 128;
     uint32_t i = 0;
     if (a->family != b->family) return 0;
-    while (i < bits && !((a->ip[i / 8] ^ b->ip[i / 8]) >> (7 - i % 8) & 1)) ++i;
+    while (i < bits && !((a->ip[i / 8] ^ b->ip[i / 8]) >> (7 - i % 8) & 1))
+        ++i;
     return i;
 }
 
 /* "10.0.0.1:4711,[fd00::1]:4711" to addresses. Returns how many; 0 for what is no such list. */
-CDP__COLD uint32_t cdp__addrs_parse(const char *text, uint64_t bytes, cdp_addr *out, uint32_t max) {
+CDP__PRIVATE uint32_t cdp__addrs_parse(
+    const char *text, uint64_t bytes, cdp_addr *out, uint32_t max) {
     uint64_t at = 0;
     uint32_t n = 0;
     while (at < bytes && n < max) {
         char one[80];
         uint64_t end = at;
-        while (end < bytes && text[end] != ',') ++end;
+        while (end < bytes && text[end] != ',')
+            ++end;
         if (end - at >= sizeof one) return 0;
         memcpy(one, text + at, (size_t)(end - at));
         one[end - at] = 0;
@@ -355,7 +422,7 @@ CDP__COLD uint32_t cdp__addrs_parse(const char *text, uint64_t bytes, cdp_addr *
     return n;
 }
 
-CDP__COLD void cdp__addrs_text(const cdp_addr *a, uint32_t n, char *dst, uint64_t size) {
+CDP__PRIVATE void cdp__addrs_text(const cdp_addr *a, uint32_t n, char *dst, uint64_t size) {
     cdp__text t = {dst, size, 0};
     char one[80];
     uint32_t i;
@@ -366,11 +433,14 @@ CDP__COLD void cdp__addrs_text(const cdp_addr *a, uint32_t n, char *dst, uint64_
     }
 }
 
-/* The lower, the better: the same network, other networks (the nearer by its number the better), link-local ones; last what
-   another machine can hardly mean: an address that this one has, too (each machine has its own docker0), and loopback. */
-CDP__COLD uint32_t cdp__path_cost(const cdp_addr *mine, uint32_t n, const cdp_addr *a, bool same_machine) {
+/* The lower, the better: the same network, other networks (the nearer by its number the better),
+   link-local ones; last what another machine can hardly mean: an address that this one has, too
+   (each machine has its own docker0), and loopback. */
+CDP__PRIVATE uint32_t cdp__path_cost(
+    const cdp_addr *mine, uint32_t n, const cdp_addr *a, bool same_machine) {
     uint32_t i, common = 0;
-    for (i = 0; i < n; ++i) common = (uint32_t)cdp__max(common, cdp__addr_common(&mine[i], a));
+    for (i = 0; i < n; ++i)
+        common = (uint32_t)cdp__max(common, cdp__addr_common(&mine[i], a));
     if (same_machine) return 0;
     if (cdp__addr_loopback(a)) return 2000;
     if (common == (a->family == 4 ? 32u : 128u)) return 1000;
@@ -378,13 +448,15 @@ CDP__COLD uint32_t cdp__path_cost(const cdp_addr *mine, uint32_t n, const cdp_ad
     return common >= (a->family == 4 ? 24u : 64u) ? 100 : 300 - common;
 }
 
-/* From a peer's addresses those to connect to, the best first. The zone of a link-local address is a matter of each machine:
-   it is tried in every zone that this one has. */
-CDP__COLD uint32_t cdp__paths(const cdp_addr *mine, uint32_t n, const cdp_addr *theirs, uint32_t k, cdp_addr out[CDP__PATHS]) {
+/* From a peer's addresses those to connect to, the best first. The zone of a link-local address
+   is a matter of each machine: it is tried in every zone that this one has. */
+CDP__PRIVATE uint32_t cdp__paths(const cdp_addr *mine, uint32_t n, const cdp_addr *theirs,
+    uint32_t k, cdp_addr out[CDP__PATHS]) {
     uint32_t cost[CDP__PATHS], i, j, count = 0;
     bool same = n > 0;
     for (i = 0; i < k && same; ++i) {
-        for (j = 0; j < n && memcmp(mine[j].ip, theirs[i].ip, 16) != 0; ++j) {}
+        for (j = 0; j < n && memcmp(mine[j].ip, theirs[i].ip, 16) != 0; ++j) {
+        }
         same = j < n;
     }
     for (i = 0; i < k; ++i) {
@@ -407,16 +479,19 @@ CDP__COLD uint32_t cdp__paths(const cdp_addr *mine, uint32_t n, const cdp_addr *
 }
 
 /* How far an address is away, without regard to its number. */
-CDP__COLD uint32_t cdp__path_class(const cdp_addr *mine, uint32_t n, const cdp_addr *a) {
+CDP__PRIVATE uint32_t cdp__path_class(const cdp_addr *mine, uint32_t n, const cdp_addr *a) {
     const uint32_t cost = cdp__path_cost(mine, n, a, false);
     return cost > 100 && cost < 500 ? 300 : cost;
 }
 
-/* Of those to connect to, the ones that are as good as the first take turns at being it. An address of the other kind is often
-   that of an interface that has its turn already. */
-CDP__COLD void cdp__paths_turn(const cdp_addr *mine, uint32_t n, cdp_addr at[CDP__PATHS], uint32_t count, uint32_t times) {
+/* Of those to connect to, the ones that are as good as the first take turns at being it. An
+   address of the other kind is often that of an interface that has its turn already. */
+CDP__PRIVATE void cdp__paths_turn(
+    const cdp_addr *mine, uint32_t n, cdp_addr at[CDP__PATHS], uint32_t count, uint32_t times) {
     uint32_t same = 1;
-    while (same < count && at[same].family == at[0].family && cdp__path_class(mine, n, &at[same]) == cdp__path_class(mine, n, &at[0])) ++same;
+    while (same < count && at[same].family == at[0].family
+        && cdp__path_class(mine, n, &at[same]) == cdp__path_class(mine, n, &at[0]))
+        ++same;
     for (times %= same; times; --times) {
         const cdp_addr first = at[0];
         memmove(at, at + 1, (same - 1) * sizeof *at);
@@ -424,275 +499,247 @@ CDP__COLD void cdp__paths_turn(const cdp_addr *mine, uint32_t n, cdp_addr at[CDP
     }
 }
 
-/* ---- >>memory: what two ranks of one machine share ----------------------------------------------------------------------- */
+/* ---- >>memory: what two processes of one host share ------------------------------------------ */
 
-/* Two rings, and for each side a word in which it says before it sleeps what it is to be woken for. The other looks at that after
-   each change, and whoever sleeps looks once more for changes after it has said so; both in one order for all (SEQ_CST), so one
-   of the two sees what the other did. Nothing that the peer stores is believed: positions of its own each side keeps to itself, and
-   those of the peer are read once and checked. */
-#define CDP__SHARED_PIECE (32u * 1024u)
-#define CDP__WAKE_DATA 1u
-#define CDP__WAKE_ROOM 2u
+/* Knows: memory that the os shares between processes, and how far a process can read another
+   one's. The line between two ranks is that of >>fabric in cdp.h.
+   Promises: values that the peer stores are read once and checked.
+   May use: os, and fabric of cdp.h. */
 
-/* Large messages stay where they are, and the peer reads them there: in a segment (memory of cdp_group_alloc(), whose descriptor
-   it was passed), or in memory of any kind, where the system lets it (that is tried when the link is made).
-   The reader changes `state` before it reads for the first time (then the owner does not retract), and after each slice replaces it
-   by itself; the owner changes it when the loan ends. All these replace a value that they know (compare and exchange), so they are in
-   one order: when the owner's change comes after the reader's, it synchronizes with that one, and what the owner writes there
-   afterwards was not what was read; when it comes before, the reader finds another value, and what it read is void. So nothing
-   else needs an order, on any machine. Of the other fields a reader may see those of a later loan: it keeps to what it has mapped. */
-typedef struct cdp__lent {
-    uint64_t at, bytes, off; /* its address; from where on in its segment */
-    uint32_t state;          /* 2: lent, 4: and read from, and a number that grows */
-    uint32_t segment;        /* its place + 1, or 0 */
-} cdp__lent;
-
-#define CDP__SEGMENTS 128u               /* of a rank, at once */
+#define CDP__SEGMENTS 128u                 /* of a rank, at once */
 #define CDP__SEGMENT_BYTES (1024u * 1024u) /* at least: what is smaller shares one */
-#define CDP__PULLS 1u
-#define CDP__VIEWS 2u
+/* how a rank can read the other's memory: any of it; segments */
+#define CDP__READS_ANY 1u
+#define CDP__READS_SEGMENTS 2u
 
+/* What one rank of a pair stores, but for the counts of the doorbell. */
 typedef struct cdp__side {
-    uint32_t wake;
-    uint8_t pad_[60];
-    uint64_t proof_at;          /* where this side keeps the proof for itself: who reads it there can read everything */
-    uint32_t reads;             /* CDP__PULLS, CDP__VIEWS: how this side can read the other's memory */
-    uint32_t freed;             /* grows when a segment of this side ends */
-    uint8_t pad2_[48];
-    cdp__lent lent[CDP__LOANS]; /* by this side */
-    uint32_t segments[CDP__SEGMENTS]; /* of this side: which of the descriptors that it has passed, from 1 on; 0: none */
+    cdp__doorbell bell;
+    /* where this side keeps the proof for itself: who reads it there can read everything */
+    uint64_t proof_at;
+    uint32_t reads; /* CDP__READS_... */
+    uint32_t freed; /* grows when a segment of this side ends */
+    uint8_t pad_[48];
+    /* of this side: which of the descriptors that it has passed, from 1 on; 0: none */
+    uint32_t segments[CDP__SEGMENTS];
 } cdp__side;
 
 /* Memory of cdp_group_alloc(). */
 typedef struct cdp__segment {
     uint8_t *at;
     uint64_t bytes, used;
-    uint32_t live; /* allocations; with the last one it goes */
+    uint32_t live; /* allocations; with the last one it is closed */
     int32_t fd;
 } cdp__segment;
 
-/* A segment of the peer, seen from here. */
-typedef struct cdp__view {
+/* A segment of the peer, mapped here. */
+typedef struct cdp__mapping {
     const uint8_t *at;
     uint64_t bytes;
     uint32_t number;
-} cdp__view;
+} cdp__mapping;
 
 typedef struct cdp__pair {
-    uint8_t proof[CDP__NAME_BYTES]; /* what CHOSEN says is in it: so both know that they see the same memory */
-    uint32_t taken;                 /* and back */
+    /* equal to what CHOSEN says: so both know that they see the same memory */
+    uint8_t proof[CDP__NAME_BYTES];
+    uint32_t taken; /* the other side has mapped it */
     uint8_t pad_[48];
-    cdp__side side[2];   /* 0: of who has made it */
-    cdp_mailbox mail[2]; /* 0: what that one puts there */
-} cdp__pair; /* the two rings follow: first the one that its maker fills */
+    cdp__side side[2]; /* 0: of the rank that made it */
+} cdp__pair;           /* the two ways follow, each with its ring: first the one out of side 0 */
 
 typedef struct cdp__shared {
     cdp__pair *pair;
-    uint64_t bytes, room;   /* of all of it, of a ring */
-    cdp__ring *in, *out;
+    uint64_t bytes; /* of all of it */
+    cdp__line line;
     cdp__side *mine, *theirs;
-    cdp_mailbox *mail[2];   /* from the peer, to the peer */
+    const cdp_os *os;
+    uint32_t seen[2]; /* of this side's doorbell */
     uint8_t proof[CDP__NAME_BYTES];
-    uint32_t lent[CDP__LOANS]; /* states, as this side knows them */
-    int32_t pid;               /* of the peer, if its memory can be read; else 0 */
-    cdp__view views[CDP__SEGMENTS];
+    int32_t pid; /* of the peer, if its memory can be read; else 0 */
+    cdp__mapping mappings[CDP__SEGMENTS];
     bool told[CDP__SEGMENTS];  /* the peer was passed that segment of ours */
     uint32_t passed, received; /* descriptors */
-    uint32_t freed;            /* of the peer, as far as was looked */
-    uint64_t in_at, out_at;  /* how far this side has read and written */
-    uint64_t out_tail;       /* how far the peer had read when that was looked at last */
-    uint64_t seen_head, seen_tail; /* of the peer: what is otherwise is news */
-    uint32_t seen_mail[CDP_MAIL_PLACES];
-    bool full;               /* what was to be sent did not fit */
-    int32_t bell;            /* wakes the peer */
-    int32_t pass;            /* descriptors of segments */
-    int32_t memory;          /* until it is agreed */
-    bool taken;              /* it is */
+    uint32_t freed;            /* of the peer, when that was last read */
+    int32_t bell;              /* wakes the peer */
+    int32_t pass;              /* descriptors of segments */
+    int32_t memory;            /* until the peer has taken it */
+    bool taken;                /* it has */
     struct cdp__shared *next;
 } cdp__shared;
 
-/* Views of segments that the peer has freed go (all: when it is lost), and those that it has passed come. What it says is its own
-   affair: a view is as long as the memory behind the descriptor, and of memory that cannot become shorter. */
-CDP__COLD void cdp__shared_tidy(const cdp_os *os, cdp__shared *s, bool all) {
+/* One pass over the places of the peer's segments: unmaps those that the peer has freed (`all`:
+   every one), and maps descriptor `fd` (-1: none), the latest that came, at its place. */
+CDP__PRIVATE void cdp__shared_remap(cdp__shared *s, int32_t fd, bool all) {
+    const cdp_os *os = s->os;
+    uint32_t i;
+    for (i = 0; i < CDP__SEGMENTS; ++i) {
+        cdp__mapping *v = &s->mappings[i];
+        const uint32_t number = __atomic_load_n(&s->theirs->segments[i], __ATOMIC_ACQUIRE);
+        if (v->at && (all || number != v->number)) {
+            os->shared.unmap(os->user, (void *)(uintptr_t)v->at, v->bytes);
+            v->at = NULL;
+        }
+        if (fd < 0 || v->at || number != s->received) continue;
+        /* as long as the memory behind the descriptor, whatever the peer says */
+        v->at = (const uint8_t *)os->shared.map(os->user, fd, false, &v->bytes);
+        v->number = number;
+    }
+}
+
+/* Unmaps segments that the peer has freed (`all`: every one), and maps those that it has passed. A
+   place may have a new segment since it was last read: its number is read once for both. */
+CDP__PRIVATE void cdp__shared_tidy(cdp__shared *s, bool all) {
+    const cdp_os *os = s->os;
     int32_t fd = -1;
-    uint32_t i, number, tries = 0;
+    uint32_t tries = 0;
     bool more;
     s->freed = __atomic_load_n(&s->theirs->freed, __ATOMIC_ACQUIRE);
-    do { /* a place may have a new segment since the last look: its number is looked at once, for the old one and for the new one */
-        more = !all && tries++ < CDP__SEGMENTS && os->pass(os->user, s->pass, &fd, 1, false) >= 0;
+    do {
+        more = !all && tries++ < CDP__SEGMENTS
+            && os->shared.pass(os->user, s->pass, &fd, 1, false) >= 0;
         if (more) ++s->received;
-        for (i = 0; i < CDP__SEGMENTS; ++i) {
-            cdp__view *v = &s->views[i];
-            number = __atomic_load_n(&s->theirs->segments[i], __ATOMIC_ACQUIRE);
-            if (v->at && (all || number != v->number)) {
-                os->memory_unmap(os->user, (void *)(uintptr_t)v->at, v->bytes);
-                v->at = NULL;
-            }
-            if (!more || v->at || number != s->received) continue;
-            v->at = (const uint8_t *)os->memory_map(os->user, fd, false, &v->bytes);
-            v->number = number;
-        }
-        if (more) os->close(os->user, fd);
+        cdp__shared_remap(s, more ? fd : -1, all);
+        if (more) os->net.close_fd(os->user, fd);
     } while (more);
 }
 
-/* So many bytes of a segment, or NULL: freed, or not to be had. */
-CDP__CALLED const uint8_t *cdp__shared_view(const cdp_os *os, cdp__shared *s, uint32_t i, uint64_t off, uint64_t bytes) {
-    const cdp__view *v = &s->views[i %= CDP__SEGMENTS]; /* a place that is none is as good as any other of the peer's */
-    if (!v->at || v->number != __atomic_load_n(&s->theirs->segments[i], __ATOMIC_ACQUIRE)) cdp__shared_tidy(os, s, false);
+/* So many bytes of a segment of the peer, or NULL: freed, or not to be had. The index comes from
+   the peer: out of range wraps to another of its segments, which is harmless. */
+CDP__PRIVATE const uint8_t *cdp__shared_map(
+    cdp__shared *s, uint32_t i, uint64_t off, uint64_t bytes) {
+    const cdp__mapping *v = &s->mappings[i %= CDP__SEGMENTS];
+    if (!v->at || v->number != __atomic_load_n(&s->theirs->segments[i], __ATOMIC_ACQUIRE))
+        cdp__shared_tidy(s, false);
     return v->at && off <= v->bytes && bytes <= v->bytes - off ? v->at + off : NULL;
 }
 
-/* Let the peer see segment i of ours. */
-CDP__COLD bool cdp__shared_tell(const cdp_os *os, cdp__shared *s, uint32_t i, int32_t fd) {
+/* Let the peer map segment i of ours. */
+CDP__PRIVATE bool cdp__shared_tell(cdp__shared *s, uint32_t i, int32_t fd) {
     __atomic_store_n(&s->mine->segments[i], s->passed + 1, __ATOMIC_RELEASE);
-    s->told[i] = os->pass(os->user, s->pass, &fd, 1, true) >= 0;
-    if (s->told[i]) ++s->passed;
-    else __atomic_store_n(&s->mine->segments[i], 0, __ATOMIC_RELEASE);
+    s->told[i] = s->os->shared.pass(s->os->user, s->pass, &fd, 1, true) >= 0;
+    if (s->told[i])
+        ++s->passed;
+    else
+        __atomic_store_n(&s->mine->segments[i], 0, __ATOMIC_RELEASE);
     return s->told[i];
 }
 
-CDP__COLD void cdp__shared_close(const cdp_os *os, cdp__shared *s) {
+/* The peer unmaps segment i of ours the next time that it looks; until then it stays there. */
+CDP__PRIVATE void cdp__shared_untell(cdp__shared *s, uint32_t i) {
+    if (!s->told[i]) return;
+    s->told[i] = false;
+    __atomic_store_n(&s->mine->segments[i], 0, __ATOMIC_RELEASE);
+    (void)__atomic_add_fetch(&s->mine->freed, 1, __ATOMIC_RELEASE);
+    cdp__line_ring(&s->line, CDP__BELL_DATA);
+}
+
+CDP__PRIVATE void cdp__shared_close(cdp__shared *s) {
+    const cdp_os *os;
     if (!s) return;
-    if (s->theirs) cdp__shared_tidy(os, s, true);
-    if (s->pair) os->memory_unmap(os->user, s->pair, s->bytes);
-    if (s->bell >= 0) os->close(os->user, s->bell);
-    if (s->pass >= 0) os->close(os->user, s->pass);
-    if (s->memory >= 0) os->close(os->user, s->memory);
+    os = s->os;
+    if (s->theirs) cdp__shared_tidy(s, true);
+    if (s->pair) os->shared.unmap(os->user, s->pair, s->bytes);
+    if (s->bell >= 0) os->net.close_fd(os->user, s->bell);
+    if (s->pass >= 0) os->net.close_fd(os->user, s->pass);
+    if (s->memory >= 0) os->net.close_fd(os->user, s->memory);
     cdp__free(os, s);
 }
 
+CDP__PRIVATE void cdp__shared_wake(cdp__line *l) {
+    const cdp__shared *s = (const cdp__shared *)l->owner;
+    s->os->net.wake_set(s->os->user, s->bell);
+}
+
+/* Bytes of memory for a pair whose rings have `room` bytes each. */
+CDP__PRIVATE uint64_t cdp__shared_size(uint64_t room) {
+    return sizeof(cdp__pair) + 2 * (sizeof(cdp__way) + room);
+}
+
 /* What lies behind descriptor `memory`, which becomes its own. NULL: nothing that could be used. */
-CDP__COLD cdp__shared *cdp__shared_open(const cdp_os *os, int32_t memory, bool maker) {
+CDP__PRIVATE cdp__shared *cdp__shared_open(const cdp_os *os, int32_t memory, bool maker) {
     cdp__shared *s = (cdp__shared *)cdp__alloc_zero(os, sizeof *s);
-    cdp__ring *first;
+    cdp__way *first, *second;
     if (!s) {
-        os->close(os->user, memory);
+        os->net.close_fd(os->user, memory);
         return NULL;
     }
+    s->os = os;
     s->bell = s->pass = -1;
     s->memory = memory;
-    s->pair = (cdp__pair *)os->memory_map(os->user, memory, true, &s->bytes);
-    s->room = s->bytes < sizeof *s->pair + 2 * sizeof *first ? 0 : (s->bytes - sizeof *s->pair) / 2 / 64 * 64 - sizeof *first;
-    if (!s->pair || !s->room) {
-        cdp__shared_close(os, s);
+    s->pair = (cdp__pair *)os->shared.map(os->user, memory, true, &s->bytes);
+    if (s->pair && s->bytes >= cdp__shared_size(0))
+        s->line.size = (s->bytes - sizeof *s->pair) / 2 / 64 * 64 - sizeof *first;
+    if (!s->line.size) {
+        cdp__shared_close(s);
         return NULL;
     }
-    first = (cdp__ring *)(s->pair + 1);
-    s->out = maker ? first : (cdp__ring *)((uint8_t *)(first + 1) + s->room);
-    s->in = maker ? (cdp__ring *)((uint8_t *)(first + 1) + s->room) : first;
+    first = (cdp__way *)(s->pair + 1);
+    second = (cdp__way *)((uint8_t *)(first + 1) + s->line.size);
+    s->line.out = maker ? first : second;
+    s->line.in = maker ? second : first;
     s->mine = &s->pair->side[maker ? 0 : 1];
     s->theirs = &s->pair->side[maker ? 1 : 0];
-    s->mail[maker] = &s->pair->mail[0];
-    s->mail[!maker] = &s->pair->mail[1];
+    s->line.theirs = &s->theirs->bell;
+    s->line.wake = cdp__shared_wake;
+    s->line.owner = s;
     return s;
 }
 
 /* Both know the proof now. Where is ours kept, for the peer to try. */
-CDP__COLD void cdp__shared_prove(cdp__shared *s, const uint8_t proof[CDP__NAME_BYTES]) {
+CDP__PRIVATE void cdp__shared_prove(cdp__shared *s, const uint8_t proof[CDP__NAME_BYTES]) {
     memcpy(s->proof, proof, CDP__NAME_BYTES);
     s->mine->proof_at = (uint64_t)(uintptr_t)s->proof;
 }
 
-/* Bytes of the peer's own memory. With them comes the proof, lest another process has its number now. 0, or -errno. */
-CDP__CALLED int32_t cdp__shared_read(const cdp_os *os, const cdp__shared *s, int32_t pid, uint64_t at, void *dst, uint64_t bytes) {
+/* Bytes of the peer's own memory. The proof is read with them, because another process may have
+   the peer's number by now. 0, or -errno. */
+CDP__PRIVATE int32_t cdp__shared_read(
+    const cdp__shared *s, int32_t pid, uint64_t at, void *dst, uint64_t bytes) {
     uint8_t proof[CDP__NAME_BYTES];
     uint64_t from[2];
     cdp_iov to[2];
     int32_t r;
-    from[0] = s->theirs->proof_at;
+    from[0] = __atomic_load_n(&s->theirs->proof_at, __ATOMIC_RELAXED);
     to[0].data = proof;
     to[0].bytes = sizeof proof;
     from[1] = at;
     to[1].data = dst;
     to[1].bytes = bytes;
-    r = os->memory_read(os->user, pid, from, to, bytes ? 2 : 1);
+    r = s->os->shared.read_process(s->os->user, pid, from, to, bytes ? 2 : 1);
     return r == 0 && memcmp(proof, s->proof, sizeof proof) != 0 ? -ESRCH : r;
 }
 
 /* The peer has said where its proof is: what can be read of it? */
-CDP__COLD void cdp__shared_try(const cdp_os *os, cdp__shared *s, int32_t pid) {
-    if (pid > 0 && os->memory_read && cdp__shared_read(os, s, pid, 0, NULL, 0) == 0) s->pid = pid;
-    __atomic_store_n(&s->mine->reads, s->pid ? CDP__PULLS | CDP__VIEWS : CDP__VIEWS, __ATOMIC_RELEASE);
+CDP__PRIVATE void cdp__shared_try(cdp__shared *s, int32_t pid) {
+    if (pid > 0 && s->os->shared.read_process && cdp__shared_read(s, pid, 0, NULL, 0) == 0)
+        s->pid = pid;
+    __atomic_store_n(&s->mine->reads,
+        s->pid ? CDP__READS_ANY | CDP__READS_SEGMENTS : CDP__READS_SEGMENTS, __ATOMIC_RELEASE);
 }
 
-CDP__PRIVATE void cdp__shared_ring_bell(const cdp_os *os, cdp__shared *s, uint32_t what) {
-    if (!(__atomic_load_n(&s->theirs->wake, __ATOMIC_SEQ_CST) & what)) return;
-    __atomic_store_n(&s->theirs->wake, 0, __ATOMIC_SEQ_CST); /* once is enough: it stays rung until it is heard */
-    os->wake_set(os->user, s->bell);
-}
-
-/* One piece, at once told to the other side. < 0: what that has stored makes no sense. */
-CDP__CALLED int64_t cdp__shared_put(const cdp_os *os, cdp__shared *s, const cdp_iov *v, uint32_t n, uint64_t bytes) {
-    uint64_t moved;
-    if (bytes > s->room - (s->out_at - s->out_tail)) {
-        const uint64_t tail = __atomic_load_n(&s->out->tail, __ATOMIC_ACQUIRE);
-        if (s->out_at - tail > s->room) return -1;
-        s->out_tail = s->seen_tail = tail;
-    }
-    moved = cdp__ring_move(s->out, s->room, s->out_at, s->room - (s->out_at - s->out_tail), v, n, true);
-    s->full = moved < bytes;
-    if (!moved) return 0;
-    s->out_at += moved;
-    __atomic_store_n(&s->out->head, s->out_at, __ATOMIC_SEQ_CST);
-    cdp__shared_ring_bell(os, s, CDP__WAKE_DATA);
-    return (int64_t)moved;
-}
-
-CDP__CALLED int64_t cdp__shared_get(const cdp_os *os, cdp__shared *s, const cdp_iov *v, uint32_t n) {
-    const uint64_t head = __atomic_load_n(&s->in->head, __ATOMIC_ACQUIRE);
-    uint64_t moved;
-    s->seen_head = head;
-    if (head - s->in_at > s->room) return -1;
-    if (head == s->in_at) return 0;
-    moved = cdp__ring_move(s->in, s->room, s->in_at, head - s->in_at, v, n, false);
-    s->in_at += moved;
-    __atomic_store_n(&s->in->tail, s->in_at, __ATOMIC_SEQ_CST);
-    cdp__shared_ring_bell(os, s, CDP__WAKE_ROOM);
-    return (int64_t)moved;
-}
-
-/* As transport.send and .recv, but < 0: nonsense. Much at once goes in pieces, so that the other side copies at the same time. */
-CDP__CALLED int64_t cdp__shared_move(const cdp_os *os, cdp__shared *s, const cdp_iov *v, uint32_t n, bool sending) {
-    uint64_t bytes = 0, off = 0;
-    int64_t moved = 0, r = 0;
-    uint32_t i;
-    for (i = 0; i < n; ++i) bytes += v[i].bytes;
-    if (bytes <= CDP__SHARED_PIECE) return sending ? cdp__shared_put(os, s, v, n, bytes) : cdp__shared_get(os, s, v, n);
-    for (i = 0; i < n; off = 0, ++i)
-        for (; off < v[i].bytes; off += (uint64_t)r, moved += r) {
-            cdp_iov one;
-            one.data = (uint8_t *)v[i].data + off;
-            one.bytes = cdp__min(v[i].bytes - off, CDP__SHARED_PIECE);
-            r = sending ? cdp__shared_put(os, s, &one, 1, one.bytes) : cdp__shared_get(os, s, &one, 1);
-            if (r <= 0) return moved ? moved : r;
-        }
-    return moved;
-}
-
-/* Before sleeping: say it to all. True when there is news, and no time to sleep. */
-CDP__CALLED bool cdp__shared_doze(cdp__shared *list) {
+/* Before sleeping: arm all doorbells, then look. True: there is something to do. */
+CDP__PRIVATE bool cdp__shared_doze(cdp__shared *list) {
     cdp__shared *s;
     bool news = false;
-    for (s = list; s; s = s->next) __atomic_store_n(&s->mine->wake, CDP__WAKE_DATA | (s->full ? CDP__WAKE_ROOM : 0u), __ATOMIC_SEQ_CST);
     for (s = list; s; s = s->next)
-        if (__atomic_load_n(&s->in->head, __ATOMIC_SEQ_CST) != s->seen_head || (s->full && __atomic_load_n(&s->out->tail, __ATOMIC_SEQ_CST) != s->seen_tail) || __atomic_load_n(&s->theirs->freed, __ATOMIC_SEQ_CST) != s->freed ||
-            cdp__mail_news(s->mail[0], s->seen_mail, false))
-            news = true;
+        cdp__doorbell_arm(&s->mine->bell, cdp__line_wants(&s->line));
+    for (s = list; s && !news; s = s->next)
+        news = cdp__doorbell_rung(&s->mine->bell, s->seen, cdp__line_wants(&s->line))
+            && (cdp__line_busy(&s->line)
+                || __atomic_load_n(&s->theirs->freed, __ATOMIC_ACQUIRE) != s->freed);
     return news;
 }
 
-/* Afterwards: what is there now will be looked at next. */
-CDP__CALLED void cdp__shared_rise(cdp__shared *list) {
+/* Afterwards: everything that is there now will be looked at next. */
+CDP__PRIVATE void cdp__shared_rise(cdp__shared *list) {
     for (; list; list = list->next) {
-        __atomic_store_n(&list->mine->wake, 0, __ATOMIC_RELAXED);
-        list->seen_head = __atomic_load_n(&list->in->head, __ATOMIC_ACQUIRE);
-        list->seen_tail = __atomic_load_n(&list->out->tail, __ATOMIC_ACQUIRE);
-        (void)cdp__mail_news(list->mail[0], list->seen_mail, true);
+        cdp__doorbell_seen(&list->mine->bell, list->seen);
+        if (__atomic_load_n(&list->theirs->freed, __ATOMIC_RELAXED) != list->freed)
+            cdp__shared_tidy(list, false);
     }
 }
 
-/* ---- >>link: one connection and its states ---------------------------------------------------------------------------- */
+/* ---- >>link: one connection and its states --------------------------------------------------- */
 
 typedef enum cdp__link_state {
     CDP__LINK_NONE,       /* never needed                                                       */
@@ -700,19 +747,23 @@ typedef enum cdp__link_state {
     CDP__LINK_CONNECTING, /* ours to make: the addresses of the peer are being tried            */
     CDP__LINK_CHOOSING,   /* one of them was right: CHOSEN is being sent, TAKEN awaited; or sent */
     CDP__LINK_UP,
-    CDP__LINK_LOST        /* for good; `status` and `lost_errno` say why                        */
+    CDP__LINK_LOST /* for good; `status` and `lost_errno` say why                        */
 } cdp__link_state;
 
-#define CDP__RX_BYTES 16384u       /* read ahead: small messages come with one system call */
+#define CDP__RX_BYTES 16384u           /* read ahead: small messages come with one system call */
 #define CDP__RING_BYTES (256u * 1024u) /* each way, between two ranks of one machine */
-#define CDP__PULL_BYTES (256u * 1024u) /* less that was just written goes faster through the rings, if it is in no segment */
-#define CDP__LOOK_NS 4000u         /* between two looks at the sockets, of who looks at memory again and again */
-#define CDP__TX_BYTES 512u         /* pieces of a message up to this size are sent as one */
-#define CDP__PROBE_FIRST_MS 50u    /* how long to await a connection before asking whether the peer is still there */
+/* see cdp__mesh_readable */
+#define CDP__FRESH_BYTES (256u * 1024u)
+/* between two looks at the sockets, of who looks at memory again and again */
+#define CDP__LOOK_NS 4000u
+#define CDP__TX_BYTES 512u /* pieces of a message up to this size are sent as one */
+/* how long to await a connection before asking whether the peer is still there */
+#define CDP__PROBE_FIRST_MS 50u
 #define CDP__PROBE_EVERY_MS 250u
-#define CDP__HOST_MS 20u           /* how long the rank that serves the store lets others read a cause before it reports it */
-#define CDP__VISITOR_MS 10000u       /* a connection that has not said HELLO by then is closed */
-#define CDP__STAGGER_MS 50u          /* an address gets this much of a start over the next one */
+/* how long the rank that serves the store lets others read a cause before it reports it */
+#define CDP__HOST_MS 20u
+#define CDP__VISITOR_MS 10000u /* a connection that has not said HELLO by then is closed */
+#define CDP__STAGGER_MS 50u    /* an address gets this much of a start over the next one */
 
 struct cdp__mesh;
 struct cdp__link;
@@ -740,41 +791,42 @@ typedef struct cdp__race {
 typedef struct cdp__link {
     struct cdp__mesh *mesh;
     uint32_t peer;
-    uint32_t index;        /* of the connections to this peer */
-    uint32_t broken;       /* the one that was lost first     */
+    uint32_t index;  /* of the connections to this peer */
+    uint32_t broken; /* the one that was lost first     */
     cdp__link_state state;
-    cdp_addr addr;         /* the peer's end, or where it is sought */
+    cdp_addr addr; /* the peer's end, or where it is sought */
     cdp__io io;
-    cdp__io probe;         /* a connection that is made only to see whether it is refused */
+    cdp__io probe; /* a connection that is made only to see whether it is refused */
     cdp__timer probe_timer;
-    cdp__race *race;       /* while CONNECTING */
+    cdp__race *race; /* while CONNECTING */
     uint8_t hello[CDP__HELLO_BYTES];
     uint8_t answer[CDP__HELLO_BYTES];
     uint32_t hello_sent, hello_got;
-    cdp__shared *shared;   /* bytes go through it; while CHOOSING: it is offered */
-    bool nonsense;         /* what the peer did there makes no sense */
+    cdp__shared *shared; /* bytes go through it; while CHOOSING: it is offered */
+    bool nonsense;       /* what the peer did there makes no sense */
     uint8_t *rx;
     uint32_t rx_at, rx_used;
     bool was_up;
-    bool wanted;           /* the executor asked for bytes and got none: it will read them itself */
+    bool wanted; /* the executor asked for bytes and got none: it will read them itself */
     cdp_status status;
-    int32_t lost_errno;    /* 0: the stream ended */
+    int32_t lost_errno; /* 0: the stream ended */
     uint32_t refusal;
 
     /* only of the first of several connections */
-    bool whole;            /* all have stood */
-    uint64_t moved[2];     /* bytes received and sent over all */
+    bool whole;        /* all have stood */
+    uint64_t moved[2]; /* bytes received and sent over all */
     cdp__timer end_timer;
-    uint64_t seen;         /* received, when it was last looked at whether anything still comes */
+    uint64_t seen; /* received, when it was last looked at whether anything still comes */
 } cdp__link;
 
-/* Somebody connected and has not yet said who it is; or has, and we wait whether it chooses this connection. */
+/* Somebody connected and has not yet said who it is; or has, and we wait whether it chooses this
+   connection. */
 typedef struct cdp__visitor {
     struct cdp__mesh *mesh;
     cdp__io io;
     cdp__timer timer;
     cdp_addr from;
-    bool guarded;          /* still to prove itself, or to be refused */
+    bool guarded; /* still to prove itself, or to be refused */
     cdp__auth auth;
     uint8_t hello[CDP__HELLO_BYTES];
     uint32_t sent, got;
@@ -784,8 +836,9 @@ typedef struct cdp__visitor {
     struct cdp__visitor *next;
 } cdp__visitor;
 
-/* A rank that fails asks the store before it speaks. First, after a timeout, whom the rank that it waits for is waiting
-   for in turn, and so on to the end; then whether another cause was reported before its own. */
+/* A rank that fails asks the store before it speaks. First, after a timeout, whom the rank that
+   it waits for is waiting for in turn, and so on to the end; then whether another cause was
+   reported before its own. */
 typedef enum cdp__asking {
     CDP__ASK_NOTHING,
     CDP__ASK_NOTE_THERE, /* has that rank left a note that it is waiting itself? */
@@ -794,7 +847,7 @@ typedef enum cdp__asking {
     CDP__ASK_DONE        /* asked, and either answered or given up */
 } cdp__asking;
 
-/* ---- >>mesh: listener, visitors, links -------------------------------------------------------------------------------------- */
+/* ---- >>mesh: listener, visitors, links ------------------------------------------------------- */
 
 typedef struct cdp__mesh {
     cdp_tcp_desc desc;
@@ -802,16 +855,16 @@ typedef struct cdp__mesh {
     cdp__loop loop;
     cdp__io listener;
     cdp__timer accept_timer;
-    cdp_addr at; /* where this rank listens */
+    cdp_addr at;               /* where this rank listens */
     cdp_addr mine[CDP__ADDRS]; /* of this machine */
     uint32_t mine_count;
-    bool met;         /* rank 0 was found otherwise than by its address; `job` is known */
+    bool met;                /* rank 0 was found otherwise than by its address; `job` is known */
     cdp_store_request addrs; /* its results: where each rank can be reached */
     uint32_t *hosts;         /* of each rank, numbered as they appear */
     uint8_t job[CDP__JOB_BYTES];
     bool keyed, refusal_told, memory_told;
-    bool spread;      /* the connections of a link, over the interfaces that the desc names */
-    cdp__shared *sharing; /* those of all links; some may be lost */
+    bool spread;            /* the connections of a link, over the interfaces that the desc names */
+    cdp__shared *sharing;   /* those of all links; some may be lost */
     cdp__segment *segments; /* CDP__SEGMENTS, made with the first one */
     uint64_t looked_ns;
     uint8_t key[CDP__AUTH_BYTES];
@@ -829,10 +882,10 @@ typedef struct cdp__mesh {
     char fail_key[96];
     cdp_store_request watch_rq, ask_rq, note_rq;
     cdp_bytes watch_key, ask_key, ask_values[2], note_key, note_value;
-    uint8_t ask_value[CDP__ABORT_MAX];
+    uint8_t ask_value[CDP__FAILURE_MAX];
     char ask_text[96], note_text[96];
-    cdp_error note_error;    /* the note that this rank has left */
-    uint8_t note[CDP__ABORT_MAX];
+    cdp_error note_error; /* the note that this rank has left */
+    uint8_t note[CDP__FAILURE_MAX];
     bool watching;
     bool claimed; /* this rank is known to be ours */
     bool started; /* it has met all others */
@@ -841,24 +894,26 @@ typedef struct cdp__mesh {
     bool failing; /* this rank knows of a failure */
     cdp__asking asking;
     bool noting;
-    uint32_t asked_rank;     /* whose note is being read */
-    uint32_t from;           /* who waits for it, and where */
+    uint32_t asked_rank; /* whose note is being read */
+    uint32_t from;       /* who waits for it, and where */
     uint64_t from_seq;
     uint32_t from_round, hops;
     uint64_t answered_ns;
 } cdp__mesh;
 
-CDP__COLD void cdp__race_end(cdp__link *l) {
+CDP__PRIVATE void cdp__race_end(cdp__link *l) {
     uint32_t i;
     if (!l->race) return;
-    for (i = 0; i < l->race->begun; ++i) cdp__loop_remove(&l->mesh->loop, &l->race->paths[i].io);
+    for (i = 0; i < l->race->begun; ++i)
+        cdp__loop_remove(&l->mesh->loop, &l->race->paths[i].io);
     cdp__loop_timer_clear(&l->race->timer);
     cdp__free(l->mesh->os, l->race);
     l->race = NULL;
 }
 
-CDP__COLD void cdp__link_drop(cdp__link *l, cdp_status status, int32_t err) {
-    l->was_up = l->state == CDP__LINK_UP && (l->mesh->desc.connections == 1 || l->mesh->links[l->peer].whole);
+CDP__PRIVATE void cdp__link_drop(cdp__link *l, cdp_status status, int32_t err) {
+    l->was_up = l->state == CDP__LINK_UP
+        && (l->mesh->desc.connections == 1 || l->mesh->links[l->peer].whole);
     cdp__race_end(l);
     cdp__loop_remove(&l->mesh->loop, &l->io);
     cdp__loop_remove(&l->mesh->loop, &l->probe);
@@ -866,24 +921,29 @@ CDP__COLD void cdp__link_drop(cdp__link *l, cdp_status status, int32_t err) {
     l->state = CDP__LINK_LOST;
     l->status = status;
     l->lost_errno = err;
-    if (l->shared) cdp__shared_tidy(l->mesh->os, l->shared, true);
+    if (l->shared) cdp__shared_tidy(l->shared, true);
 }
 
-/* Several connections as one link: block k of the bytes that go to a peer takes its connection number k % connections, so it is known without a word which one
-   the next byte comes over, and nothing needs to be put in order. All stand and fall together. */
+/* Several connections as one link: block k of the bytes that go to a peer takes its connection
+   number k % connections, so it is known without a word which one the next byte comes over, and
+   nothing needs to be put in order. All stand and fall together. */
 #ifndef CDP__BLOCK_BYTES
 #define CDP__BLOCK_BYTES (128u * 1024u)
 #endif
 #define CDP__ENDED_MS 2000u /* how long to await more over the others when one has ended */
 
-CDP__CALLED void cdp__link_read_ahead(cdp__link *l);
+CDP__PRIVATE void cdp__link_read_ahead(cdp__link *l);
 
-CDP__COLD cdp__link *cdp__bundle_at(cdp__link *l, uint32_t i) { return &l->mesh->links[l->peer + i * l->mesh->desc.world_size]; }
+CDP__PRIVATE cdp__link *cdp__bundle_at(cdp__link *l, uint32_t i) {
+    return &l->mesh->links[l->peer + i * l->mesh->desc.world_size];
+}
 
-CDP__CALLED uint32_t cdp__bundle_turn(const cdp__link *first, uint64_t at) { return (uint32_t)(at / CDP__BLOCK_BYTES % first->mesh->desc.connections); }
+CDP__PRIVATE uint32_t cdp__bundle_turn(const cdp__link *first, uint64_t at) {
+    return (uint32_t)(at / CDP__BLOCK_BYTES % first->mesh->desc.connections);
+}
 
 /* With it go all the others. */
-CDP__COLD void cdp__bundle_drop(cdp__link *l, cdp_status status, int32_t err) {
+CDP__PRIVATE void cdp__bundle_drop(cdp__link *l, cdp_status status, int32_t err) {
     uint32_t i;
     cdp__loop_timer_clear(&cdp__bundle_at(l, 0)->end_timer);
     for (i = 0; i < l->mesh->desc.connections; ++i) {
@@ -896,32 +956,36 @@ CDP__COLD void cdp__bundle_drop(cdp__link *l, cdp_status status, int32_t err) {
     }
 }
 
-CDP__COLD void cdp__bundle_ended(cdp__timer *t);
+CDP__PRIVATE void cdp__bundle_ended(cdp__timer *t);
 
-CDP__COLD void cdp__bundle_await_end(cdp__link *first) {
+CDP__PRIVATE void cdp__bundle_await_end(cdp__link *first) {
     const cdp_os *os = first->mesh->os;
     first->seen = first->moved[0];
-    cdp__loop_timer_set(&first->mesh->loop, &first->end_timer, os->now_ns(os->user) + CDP__ENDED_MS * CDP__MS, cdp__bundle_ended, first);
+    cdp__loop_timer_set(&first->mesh->loop, &first->end_timer,
+        os->now_ns(os->user) + CDP__ENDED_MS * CDP__MS, cdp__bundle_ended, first);
 }
 
-/* One has ended, the others have not. A peer that leaves ends them all, but what it said last may still be under way over the
-   slower ones, or wait here until somebody asks for it. */
-CDP__COLD void cdp__bundle_ended(cdp__timer *t) {
-    cdp__link *first = (cdp__link *)t->user, *turn = cdp__bundle_at(first, cdp__bundle_turn(first, first->moved[0]));
+/* One has ended, the others have not. A peer that leaves ends them all, but what it said last
+   may still be under way over the slower ones, or wait here until somebody asks for it. */
+CDP__PRIVATE void cdp__bundle_ended(cdp__timer *t) {
+    cdp__link *first = (cdp__link *)t->user,
+              *turn = cdp__bundle_at(first, cdp__bundle_turn(first, first->moved[0]));
     uint32_t i = 0;
     cdp__link_read_ahead(turn);
     if (first->seen != first->moved[0] || turn->rx_at < turn->rx_used) {
         cdp__bundle_await_end(first);
         return;
     }
-    while (cdp__bundle_at(first, i)->state != CDP__LINK_LOST) ++i;
+    while (cdp__bundle_at(first, i)->state != CDP__LINK_LOST)
+        ++i;
     cdp__bundle_drop(cdp__bundle_at(first, i), CDP_ERR_PEER_LOST, 0);
 }
 
-CDP__COLD void cdp__link_lose(cdp__link *l, cdp_status status, int32_t err) {
+CDP__PRIVATE void cdp__link_lose(cdp__link *l, cdp_status status, int32_t err) {
     cdp__link *first = cdp__bundle_at(l, 0), *turn;
     if (l->state == CDP__LINK_LOST) return;
-    if (l->mesh->desc.connections > 1 && !first->shared && l->state == CDP__LINK_UP && status == CDP_ERR_PEER_LOST && !err) {
+    if (l->mesh->desc.connections > 1 && !first->shared && l->state == CDP__LINK_UP
+        && status == CDP_ERR_PEER_LOST && !err) {
         l->broken = l->index;
         cdp__link_drop(l, status, err);
         if (!first->end_timer.next) cdp__bundle_await_end(first);
@@ -936,23 +1000,40 @@ CDP__COLD void cdp__link_lose(cdp__link *l, cdp_status status, int32_t err) {
 }
 
 /* Why the link is lost, as this thread's last error. */
-CDP__COLD cdp_status cdp__link_explain(const cdp__link *l) {
+CDP__PRIVATE cdp_status cdp__link_explain(const cdp__link *l) {
     char at[112];
     cdp__addr_text(&l->addr, at, sizeof at);
-    if (l->mesh->desc.connections > 1) cdp__format(at + strlen(at), 32, " (connection %u of %u)", l->broken + 1, l->mesh->desc.connections);
+    if (l->mesh->desc.connections > 1)
+        cdp__format(at + strlen(at), 32, " (connection %u of %u)", l->broken + 1,
+            l->mesh->desc.connections);
     if (l->status == CDP_ERR_NOMEM) return cdp__fail_nomem("a link", CDP__RX_BYTES);
-    if (l->nonsense) return cdp__fail_peer(CDP_ERR_MISMATCH, l->peer, 0, "rank %u wrote nonsense into the memory that it shares with this rank: something in its process overwrites what is not its own", l->peer);
+    if (l->nonsense)
+        return cdp__fail_peer(CDP_ERR_MISMATCH, l->peer, 0,
+            "rank %u wrote nonsense into the memory that it shares with this rank: something in "
+            "its process overwrites what is not its own",
+            l->peer);
     if (l->status == CDP_ERR_MISMATCH && l->refusal)
-        return cdp__fail_peer(CDP_ERR_MISMATCH, l->peer, 0, "rank %u at %s refused the connection: %s", l->peer, at, cdp__refusal_text(l->refusal));
-    if (l->status == CDP_ERR_MISMATCH) return cdp__fail_peer(CDP_ERR_MISMATCH, l->peer, 0, "what listens at %s is not rank %u of this job", at, l->peer);
+        return cdp__fail_peer(CDP_ERR_MISMATCH, l->peer, 0,
+            "rank %u at %s refused the connection: %s", l->peer, at, cdp__refusal_text(l->refusal));
+    if (l->status == CDP_ERR_MISMATCH)
+        return cdp__fail_peer(CDP_ERR_MISMATCH, l->peer, 0,
+            "what listens at %s is not rank %u of this job", at, l->peer);
     if (l->lost_errno == ECONNREFUSED)
-        return cdp__fail_peer(CDP_ERR_PEER_LOST, l->peer, ECONNREFUSED, "rank %u does not listen at %s any more: its process has ended, or has left the group", l->peer, at);
-    if (!l->lost_errno) return cdp__fail_peer(CDP_ERR_PEER_LOST, l->peer, 0, "rank %u at %s closed its connection: its process has ended, or has left the group", l->peer, at);
-    return cdp__fail_peer(CDP_ERR_PEER_LOST, l->peer, l->lost_errno, "lost the connection to rank %u at %s", l->peer, at);
+        return cdp__fail_peer(CDP_ERR_PEER_LOST, l->peer, ECONNREFUSED,
+            "rank %u does not listen at %s any more: its process has ended, or has left the group",
+            l->peer, at);
+    if (!l->lost_errno)
+        return cdp__fail_peer(CDP_ERR_PEER_LOST, l->peer, 0,
+            "rank %u at %s closed its connection: its process has ended, or has left the group",
+            l->peer, at);
+    return cdp__fail_peer(CDP_ERR_PEER_LOST, l->peer, l->lost_errno,
+        "lost the connection to rank %u at %s", l->peer, at);
 }
 
-/* What is left of the 64 bytes of a greeting: 1 when all is sent, 0 when some is left, else a negative errno. */
-CDP__COLD int32_t cdp__hello_send(cdp__mesh *m, cdp__io *io, uint8_t hello[CDP__HELLO_BYTES], uint32_t *sent) {
+/* What is left of the 64 bytes of a greeting: 1 when all is sent, 0 when some is left, else a
+   negative errno. */
+CDP__PRIVATE int32_t cdp__hello_send(
+    cdp__mesh *m, cdp__io *io, uint8_t hello[CDP__HELLO_BYTES], uint32_t *sent) {
     while (*sent < CDP__HELLO_BYTES) {
         cdp_iov v;
         int64_t r;
@@ -965,8 +1046,9 @@ CDP__COLD int32_t cdp__hello_send(cdp__mesh *m, cdp__io *io, uint8_t hello[CDP__
     return 1;
 }
 
-/* 1 when the 64 bytes of a greeting are there, 0 when not yet, else as cdp_os.recv. */
-CDP__COLD int32_t cdp__hello_recv(cdp__mesh *m, cdp__io *io, uint8_t hello[CDP__HELLO_BYTES], uint32_t *got) {
+/* 1 when the 64 bytes of a greeting are there, 0 when not yet, else as cdp_os.net.recv_iov. */
+CDP__PRIVATE int32_t cdp__hello_recv(
+    cdp__mesh *m, cdp__io *io, uint8_t hello[CDP__HELLO_BYTES], uint32_t *got) {
     while (*got < CDP__HELLO_BYTES) {
         cdp_iov v;
         int64_t r;
@@ -980,9 +1062,12 @@ CDP__COLD int32_t cdp__hello_recv(cdp__mesh *m, cdp__io *io, uint8_t hello[CDP__
 }
 
 /* Can this rank share memory with others of this machine? */
-CDP__COLD bool cdp__mesh_shares(const cdp__mesh *m) { return !m->desc.no_shared_memory && m->os->memory_create && m->loop.wake_fd[1] >= 0; }
+CDP__PRIVATE bool cdp__mesh_shares(const cdp__mesh *m) {
+    return !m->desc.no_shared_memory && m->os->shared.create && m->loop.wake_fd[1] >= 0;
+}
 
-CDP__COLD void cdp__hello_fill(const cdp__mesh *m, uint8_t out[CDP__HELLO_BYTES], uint32_t type, const cdp__link *l) {
+CDP__PRIVATE void cdp__hello_fill(
+    const cdp__mesh *m, uint8_t out[CDP__HELLO_BYTES], uint32_t type, const cdp__link *l) {
     cdp__hello h;
     memset(&h, 0, sizeof h);
     h.type = type;
@@ -996,28 +1081,32 @@ CDP__COLD void cdp__hello_fill(const cdp__mesh *m, uint8_t out[CDP__HELLO_BYTES]
     cdp__hello_encode(&h, out);
 }
 
-/* Nothing was said over this link yet, so an ABORT frame of the whole job's group can go out as it is. */
-CDP__COLD void cdp__link_tell(cdp__link *l) {
-    uint8_t bytes[CDP__CHUNK_BYTES + CDP__FRAME_BYTES + CDP__ABORT_MAX], *frame = bytes + CDP__CHUNK_BYTES;
-    cdp__frame f;
+/* Nothing was sent over this link yet, so a FAILURE of the whole job's group can go out as it
+   is. */
+CDP__PRIVATE void cdp__link_tell(cdp__link *l) {
+    uint8_t bytes[CDP__HEAD_BYTES + CDP__FAILURE_MAX];
+    cdp__head h;
     cdp_iov v;
-    memset(&f, 0, sizeof f);
-    f.type = CDP__FRAME_ABORT;
-    f.bytes = cdp__error_encode(&l->mesh->cause, frame + CDP__FRAME_BYTES);
-    cdp__frame_encode(&f, frame);
-    cdp__chunk_encode(bytes, CDP__WORLD_CHANNEL, CDP__FRAME_BYTES + f.bytes, 0);
+    memset(&h, 0, sizeof h);
+    h.type = CDP__MESSAGE_FAILURE;
+    h.channel = CDP__WORLD_CHANNEL;
+    h.bytes = cdp__error_encode(&l->mesh->cause, bytes + CDP__HEAD_BYTES);
+    cdp__head_encode(&h, bytes);
     v.data = bytes;
-    v.bytes = CDP__CHUNK_BYTES + CDP__FRAME_BYTES + f.bytes;
-    (void)(l->shared ? cdp__shared_move(l->mesh->os, l->shared, &v, 1, true) : cdp__io_send(&l->mesh->loop, &l->io, &v, 1)); /* a fresh link takes it whole, or is lost anyway */
+    v.bytes = CDP__HEAD_BYTES + h.bytes;
+    /* a fresh link takes it whole, or is lost anyway */
+    (void)(l->shared ? cdp__line_move(&l->shared->line, &v, 1, true)
+                     : cdp__io_send(&l->mesh->loop, &l->io, &v, 1));
 }
 
-CDP__COLD void cdp__link_nonsense(cdp__link *l) {
+CDP__PRIVATE void cdp__link_nonsense(cdp__link *l) {
     if (l->state != CDP__LINK_LOST) cdp__link_lose(l, CDP_ERR_MISMATCH, 0);
     l->nonsense = true;
 }
 
-/* Read ahead while nobody asks: it keeps the peer's small messages moving and notices that it ended. */
-CDP__CALLED void cdp__link_read_ahead(cdp__link *l) {
+/* Read ahead while nobody asks: it keeps the peer's small messages moving and notices that it
+   ended. */
+CDP__PRIVATE void cdp__link_read_ahead(cdp__link *l) {
     while (l->state == CDP__LINK_UP && (l->io.ready & CDP_IO_READ) && l->rx_used < CDP__RX_BYTES) {
         cdp_iov v;
         int64_t r;
@@ -1031,28 +1120,33 @@ CDP__CALLED void cdp__link_read_ahead(cdp__link *l) {
             cdp__link_nonsense(l);
             return;
         }
-        if (r < 0) cdp__link_lose(l, CDP_ERR_PEER_LOST, r == CDP_IO_EOF ? 0 : (int32_t)-r); /* what was read before stays readable */
+        /* what was read before stays readable */
+        if (r < 0) cdp__link_lose(l, CDP_ERR_PEER_LOST, r == CDP_IO_EOF ? 0 : (int32_t)-r);
         if (r <= 0) return;
         l->rx_used += (uint32_t)r;
     }
 }
 
 /* With this rank of this machine it goes on over TCP; said once. */
-CDP__COLD void cdp__mesh_no_memory(cdp__mesh *m, uint32_t peer, int32_t err) {
-    (void)peer, (void)err; /* unused without log texts */
+CDP__PRIVATE void cdp__mesh_no_memory(cdp__mesh *m, uint32_t peer, int32_t err) {
+    (void)peer;
+    (void)err; /* unused without log texts */
     cdp__log(&m->desc.logger, m->memory_told ? CDP_LOG_DEBUG : CDP_LOG_WARN, m->desc.rank,
-             "no shared memory with rank %u, although it is on this machine (errno %d, %s): their bytes go over TCP, which is slower; no_shared_memory says that this is meant", peer, (int)err,
-             err ? strerror(err) : "the other rank could not");
+        "no shared memory with rank %u, although it is on this machine (errno %d, %s): their bytes "
+        "go over TCP, which is slower; no_shared_memory says that this is meant",
+        peer, (int)err, err ? strerror(err) : "the other rank could not");
     m->memory_told = true;
 }
 
 /* The peer waits for memory under this name. Writes into `proof` what CHOSEN is to say. */
-CDP__COLD void cdp__link_offer(cdp__link *l, const uint8_t name[CDP__NAME_BYTES], uint8_t proof[CDP__NAME_BYTES]) {
+CDP__PRIVATE void cdp__link_offer(
+    cdp__link *l, const uint8_t name[CDP__NAME_BYTES], uint8_t proof[CDP__NAME_BYTES]) {
     cdp__mesh *m = l->mesh;
     const cdp_os *os = m->os;
     const uint64_t room = (cdp__def(m->desc.ring_bytes, CDP__RING_BYTES) + 63) / 64 * 64;
-    const int32_t pass = os->pass_open(os->user, name, false);
-    int32_t fds[2], err = fds[0] = pass < 0 ? pass : os->memory_create(os->user, sizeof(cdp__pair) + 2 * (sizeof(cdp__ring) + room));
+    const int32_t pass = os->shared.pass_open(os->user, name, false);
+    int32_t fds[2],
+        err = fds[0] = pass < 0 ? pass : os->shared.create(os->user, cdp__shared_size(room));
     cdp__shared *s = err < 0 ? NULL : cdp__shared_open(os, fds[0], true);
     if (s) {
         s->pass = pass;
@@ -1061,60 +1155,64 @@ CDP__COLD void cdp__link_offer(cdp__link *l, const uint8_t name[CDP__NAME_BYTES]
         proof[0] |= 1; /* not zeros */
         memcpy(s->pair->proof, proof, CDP__NAME_BYTES);
         cdp__shared_prove(s, proof);
-        if (!err) err = os->pass(os->user, pass, fds, 2, true);
+        if (!err) err = os->shared.pass(os->user, pass, fds, 2, true);
     } else {
-        if (pass >= 0) os->close(os->user, pass);
+        if (pass >= 0) os->net.close_fd(os->user, pass);
         err = err < 0 ? err : -ENOMEM;
     }
     if (err >= 0) {
         l->shared = s;
         return;
     }
-    cdp__shared_close(os, s);
+    cdp__shared_close(s);
     memset(proof, 0, CDP__NAME_BYTES);
     cdp__mesh_no_memory(m, l->peer, -err);
 }
 
-CDP__COLD void cdp__link_choose_again(cdp__timer *t);
+CDP__PRIVATE void cdp__link_choose_again(cdp__timer *t);
 
-/* The answer to CHOSEN is there: memory or not. False: later. The peer has said yes, so a table of descriptors that is full does not
-   change that: it is asked again whether there is room. (What is closed here makes some, but another thread may be faster.) */
-CDP__COLD bool cdp__link_taken(cdp__link *l) {
+/* The answer to CHOSEN is there: memory or not. False: later. The peer has said yes, so a table
+   of descriptors that is full does not change that: it is asked again whether there is room.
+   (What is closed here makes some, but another thread may be faster.) */
+CDP__PRIVATE bool cdp__link_taken(cdp__link *l) {
     const cdp_os *os = l->mesh->os;
     cdp__shared *s = l->shared;
     cdp__hello h;
     const bool ours = cdp__hello_decode(l->answer, &h) && h.type == CDP__TAKEN && h.from == l->peer;
     int32_t pid = 0;
-    if (s->memory >= 0) os->close(os->user, s->memory);
+    if (s->memory >= 0) os->net.close_fd(os->user, s->memory);
     s->memory = -1;
-    if (ours && !h.refusal) pid = os->pass(os->user, s->pass, &s->bell, 1, false);
+    if (ours && !h.refusal) pid = os->shared.pass(os->user, s->pass, &s->bell, 1, false);
     if (pid == -EMFILE) {
-        cdp__loop_timer_set(&l->mesh->loop, &l->probe_timer, os->now_ns(os->user) + CDP__MS, cdp__link_choose_again, l);
+        cdp__loop_timer_set(&l->mesh->loop, &l->probe_timer, os->now_ns(os->user) + CDP__MS,
+            cdp__link_choose_again, l);
         return false;
     }
     s->taken = true;
     if (ours && h.refusal) {
-        cdp__shared_close(os, s);
+        cdp__shared_close(s);
         l->shared = NULL;
         cdp__mesh_no_memory(l->mesh, l->peer, 0);
     } else if (!ours || !s->pair->taken) {
         cdp__link_lose(l, CDP_ERR_MISMATCH, 0);
     } else if (pid < 0) {
         cdp__link_lose(l, CDP_ERR_PEER_LOST, -pid);
-    } else if (l->mesh->desc.lend_bytes != UINT64_MAX) {
-        cdp__shared_try(os, s, pid);
+    } else if (l->mesh->desc.expose_bytes != UINT64_MAX) {
+        cdp__shared_try(s, pid);
     }
     return true;
 }
 
 /* CHOSEN, or TAKEN, is being sent; after a CHOSEN that offers memory TAKEN is awaited. */
-CDP__COLD void cdp__link_choosing(cdp__link *l) {
+CDP__PRIVATE void cdp__link_choosing(cdp__link *l) {
     cdp__mesh *m = l->mesh;
     const bool offers = l->shared && !l->shared->taken;
     int32_t r = cdp__hello_send(m, &l->io, l->hello, &l->hello_sent);
     if (r > 0 && offers) r = cdp__hello_recv(m, &l->io, l->answer, &l->hello_got);
-    if (r < 0) cdp__link_lose(l, CDP_ERR_PEER_LOST, r == CDP_IO_EOF ? 0 : -r);
-    else if (r > 0 && offers) r = cdp__link_taken(l);
+    if (r < 0)
+        cdp__link_lose(l, CDP_ERR_PEER_LOST, r == CDP_IO_EOF ? 0 : -r);
+    else if (r > 0 && offers)
+        r = cdp__link_taken(l);
     if (r <= 0 || l->state == CDP__LINK_LOST) return;
     l->state = CDP__LINK_UP;
     if (!l->shared) return;
@@ -1123,24 +1221,25 @@ CDP__COLD void cdp__link_choosing(cdp__link *l) {
     m->sharing = l->shared;
 }
 
-CDP__COLD void cdp__link_choose_again(cdp__timer *t) { cdp__link_choosing((cdp__link *)t->user); }
+CDP__PRIVATE void cdp__link_choose_again(cdp__timer *t) {
+    cdp__link_choosing((cdp__link *)t->user);
+}
 
-CDP__CALLED void cdp__link_event(cdp__io *io) {
+CDP__PRIVATE void cdp__link_event(cdp__io *io) {
     cdp__link *l = (cdp__link *)io->user;
     if (l->state == CDP__LINK_CHOOSING) cdp__link_choosing(l);
     if (!l->wanted || l->shared) cdp__link_read_ahead(l);
 }
 
-CDP__COLD bool cdp__link_room(cdp__link *l) {
+CDP__PRIVATE bool cdp__link_room(cdp__link *l) {
     if (!l->rx) l->rx = (uint8_t *)cdp__alloc(l->mesh->os, CDP__RX_BYTES);
     if (!l->rx) cdp__link_lose(l, CDP_ERR_NOMEM, 0);
     return l->rx != NULL;
 }
 
 /* The connection is the link now, and nobody else's to close. */
-CDP__COLD void cdp__link_take(cdp__link *l, cdp__io *io, cdp__link_state state) {
-    const int32_t fd = io->fd;
-    io->fd = -1;
+CDP__PRIVATE void cdp__link_take(cdp__link *l, cdp__io *io, cdp__link_state state) {
+    const int32_t fd = cdp__loop_detach(&l->mesh->loop, io);
     cdp__loop_timer_clear(&l->probe_timer);
     cdp__loop_remove(&l->mesh->loop, &l->probe);
     cdp__loop_add(&l->mesh->loop, &l->io, fd, cdp__link_event, l);
@@ -1148,11 +1247,13 @@ CDP__COLD void cdp__link_take(cdp__link *l, cdp__io *io, cdp__link_state state) 
     l->state = state;
 }
 
-CDP__COLD void cdp__race_next(cdp__timer *t);
+CDP__PRIVATE void cdp__race_next(cdp__timer *t);
 
-/* This address leads nowhere: on with the next one, at once. When none is left, the explanation that is worth most is kept:
-   what the peer itself says, or that nobody listens there any more, tells more than an address that was never its. */
-CDP__COLD void cdp__path_over(cdp__path *p, cdp_status status, int32_t err, uint32_t refusal, uint32_t worth) {
+/* This address leads nowhere: on with the next one, at once. When none is left, the explanation
+   that is worth most is kept: what the peer itself says, or that nobody listens there any more,
+   tells more than an address that was never its. */
+CDP__PRIVATE void cdp__path_over(
+    cdp__path *p, cdp_status status, int32_t err, uint32_t refusal, uint32_t worth) {
     cdp__link *l = p->link;
     cdp__race *race = l->race;
     cdp__loop_remove(&l->mesh->loop, &p->io);
@@ -1163,42 +1264,51 @@ CDP__COLD void cdp__path_over(cdp__path *p, cdp_status status, int32_t err, uint
         l->lost_errno = err;
         l->refusal = refusal;
     }
-    if (++race->over == race->count) cdp__link_lose(l, l->status, l->lost_errno);
-    else if (race->begun < race->count) cdp__race_next(&race->timer);
+    if (++race->over == race->count)
+        cdp__link_lose(l, l->status, l->lost_errno);
+    else if (race->begun < race->count)
+        cdp__race_next(&race->timer);
 }
 
-CDP__COLD void cdp__path_failed(cdp__path *p, int32_t err) {
+CDP__PRIVATE void cdp__path_failed(cdp__path *p, int32_t err) {
     cdp__path_over(p, CDP_ERR_PEER_LOST, err, 0, err == ECONNREFUSED ? 4 : err ? 2 : 3);
 }
 
 /* The answer to our HELLO. The buffer that held the HELLO takes it. */
-CDP__COLD void cdp__path_answered(cdp__path *p) {
+CDP__PRIVATE void cdp__path_answered(cdp__path *p) {
     cdp__link *l = p->link;
     cdp__hello h;
     const bool ours = cdp__hello_decode(p->hello, &h);
-    if (ours && h.type == CDP__WELCOME && h.from == l->peer && memcmp(h.job, l->mesh->job, CDP__JOB_BYTES) == 0) {
+    if (ours && h.type == CDP__WELCOME && h.from == l->peer
+        && memcmp(h.job, l->mesh->job, CDP__JOB_BYTES) == 0) {
         l->addr = p->at;
         cdp__link_take(l, &p->io, CDP__LINK_CHOOSING);
         cdp__race_end(l);
         cdp__hello_fill(l->mesh, l->hello, CDP__CHOSEN, l);
-        if (h.memory[0] && !l->index && cdp__mesh_shares(l->mesh)) cdp__link_offer(l, h.memory, l->hello + 52);
+        if (h.memory[0] && !l->index && cdp__mesh_shares(l->mesh))
+            cdp__link_offer(l, h.memory, l->hello + 52);
         l->hello_sent = 0;
         cdp__link_event(&l->io);
     } else if (ours && h.type == CDP__REFUSED) {
-        cdp__path_over(p, CDP_ERR_MISMATCH, 0, h.refusal < (uint32_t)CDP__REFUSE_COUNT ? h.refusal : 0, h.from == l->peer ? 5 : 1);
+        cdp__path_over(p, CDP_ERR_MISMATCH, 0,
+            h.refusal < (uint32_t)CDP__REFUSE_COUNT ? h.refusal : 0, h.from == l->peer ? 5 : 1);
     } else {
         cdp__path_over(p, CDP_ERR_MISMATCH, 0, 0, 1);
     }
 }
 
-CDP__COLD void cdp__path_event(cdp__io *io) {
+CDP__PRIVATE void cdp__path_event(cdp__io *io) {
     cdp__path *p = (cdp__path *)io->user;
     cdp__mesh *m = p->link->mesh;
     int32_t r = 1;
     if (!p->greeting && !p->proving) {
-        r = io->ready & CDP_IO_WRITE ? m->os->connect_result(m->os->user, io->fd) : -EINPROGRESS;
+        r = io->ready & CDP_IO_WRITE ? m->os->net.connect_result(m->os->user, io->fd)
+                                     : -EINPROGRESS;
         if (r == -EINPROGRESS || r == -ENOTCONN) return;
-        if (r >= 0 && m->keyed && cdp__door_open(&p->auth, m->os, m->key, false, CDP__AUTH_LINK, CDP__AUTH_NO_ANSWER) != CDP_OK) r = -EIO;
+        if (r >= 0 && m->keyed
+            && cdp__auth_open(&p->auth, m->os, m->key, false, CDP__AUTH_LINK, CDP__AUTH_NO_ANSWER)
+                != CDP_OK)
+            r = -EIO;
         if (r < 0) {
             cdp__path_failed(p, -r);
             return;
@@ -1207,50 +1317,61 @@ CDP__COLD void cdp__path_event(cdp__io *io) {
     }
     if (!p->greeting) {
         int64_t result = 1;
-        const cdp_status st = m->keyed ? cdp__door_pump(&p->auth, &m->loop, io, &result) : CDP_OK;
-        if (st == CDP_ERR_MISMATCH) cdp__path_over(p, st, 0, CDP__REFUSE_KEY + p->auth.refusal, 3);
-        else if (st < 0) cdp__path_failed(p, result == CDP_IO_EOF ? 0 : (int32_t)-result);
+        const cdp_status st = m->keyed ? cdp__auth_pump(&p->auth, &m->loop, io, &result) : CDP_OK;
+        if (st == CDP_ERR_MISMATCH)
+            cdp__path_over(p, st, 0, CDP__REFUSE_KEY + p->auth.refusal, 3);
+        else if (st < 0)
+            cdp__path_failed(p, result == CDP_IO_EOF ? 0 : (int32_t)-result);
         if (st != CDP_OK) return;
         p->greeting = true;
         cdp__hello_fill(m, p->hello, CDP__HELLO, p->link);
     }
     r = cdp__hello_send(m, io, p->hello, &p->sent);
     if (r > 0) r = cdp__hello_recv(m, io, p->hello, &p->got);
-    if (p->got > 8 && memcmp(p->hello, "cdp-no: ", 8) == 0) cdp__path_over(p, CDP_ERR_MISMATCH, 0, CDP__REFUSE_KEY + p->hello[8], 3);
-    else if (r > 0) cdp__path_answered(p);
-    else if (r < 0) cdp__path_failed(p, r == CDP_IO_EOF ? 0 : -r);
+    if (p->got > 8 && memcmp(p->hello, "cdp-no: ", 8) == 0)
+        cdp__path_over(p, CDP_ERR_MISMATCH, 0, CDP__REFUSE_KEY + p->hello[8], 3);
+    else if (r > 0)
+        cdp__path_answered(p);
+    else if (r < 0)
+        cdp__path_failed(p, r == CDP_IO_EOF ? 0 : -r);
 }
 
 /* Begin with the next address; the one after it follows when this one fails, or in a moment. */
-CDP__COLD void cdp__race_next(cdp__timer *t) {
+CDP__PRIVATE void cdp__race_next(cdp__timer *t) {
     cdp__link *l = (cdp__link *)t->user;
     cdp__mesh *m = l->mesh;
     cdp__path *p = &l->race->paths[l->race->begun++];
-    const int32_t fd = m->os->connect(m->os->user, &p->at);
+    const int32_t fd = m->os->net.connect_to(m->os->user, &p->at);
     cdp__loop_timer_clear(t);
     if (fd < 0) {
         cdp__path_failed(p, -fd);
         return;
     }
     cdp__loop_add(&m->loop, &p->io, fd, cdp__path_event, p);
-    p->io.want_write = true;
-    if (l->race->begun < l->race->count) cdp__loop_timer_set(&m->loop, t, m->os->now_ns(m->os->user) + CDP__STAGGER_MS * CDP__MS, cdp__race_next, l);
+    cdp__loop_want_write(&m->loop, &p->io);
+    if (l->race->begun < l->race->count)
+        cdp__loop_timer_set(
+            &m->loop, t, m->os->now_ns(m->os->user) + CDP__STAGGER_MS * CDP__MS, cdp__race_next, l);
 }
 
 /* Where the peer can be reached, the most promising address first. */
-CDP__COLD uint32_t cdp__link_paths(const cdp__link *l, cdp_addr out[CDP__PATHS]) {
+CDP__PRIVATE uint32_t cdp__link_paths(const cdp__link *l, cdp_addr out[CDP__PATHS]) {
     const cdp__mesh *m = l->mesh;
     const cdp_bytes *text = &m->addrs.results[l->peer];
     cdp_addr theirs[CDP__ADDRS];
     uint32_t n = 0;
-    if (l->peer == 0 && !m->desc.external_store && !m->spread) theirs[n++] = cdp__tcp_store_peer_addr(m->store); /* known to be right */
-    n += cdp__addrs_parse((const char *)text->data + 8, text->bytes - 8, theirs + n, CDP__ADDRS - n); /* read before */
+    /* known to be right */
+    if (l->peer == 0 && !m->desc.external_store && !m->spread)
+        theirs[n++] = cdp__tcp_store_peer_addr(m->store);
+    /* read before */
+    n +=
+        cdp__addrs_parse((const char *)text->data + 8, text->bytes - 8, theirs + n, CDP__ADDRS - n);
     n = cdp__paths(m->mine, m->mine_count, theirs, n, out);
     if (m->spread) cdp__paths_turn(m->mine, m->mine_count, out, n, l->index);
     return n;
 }
 
-CDP__COLD void cdp__link_connect(cdp__link *l) {
+CDP__PRIVATE void cdp__link_connect(cdp__link *l) {
     cdp_addr at[CDP__PATHS];
     uint32_t i, n = cdp__link_paths(l, at);
     if (!cdp__link_room(l)) return;
@@ -1269,41 +1390,48 @@ CDP__COLD void cdp__link_connect(cdp__link *l) {
     cdp__race_next(&l->race->timer);
 }
 
-/* A peer that is to connect and does not may be busy, or dead. Its listening port knows: it refuses when the process is
-   gone. The probe says nothing and is closed as soon as it stands. But a peer may also have connected, sent all that it had to send,
-   and ended, while we were still in its handshake: as long as one of the job is under way a refusal means nothing, and is asked for again. */
-CDP__COLD void cdp__link_probed(cdp__link *l, int32_t err) {
+/* A peer that is to connect and does not may be busy, or dead. Its listening port knows: it
+   refuses when the process is gone. The probe says nothing and is closed as soon as it stands.
+   But a peer may also have connected, sent all that it had to send, and ended, while we were
+   still in its handshake: as long as one of the job is under way a refusal means nothing, and is
+   asked for again. */
+CDP__PRIVATE void cdp__link_probed(cdp__link *l, int32_t err) {
     const cdp__visitor *g = l->mesh->visitors;
-    while (g && !g->welcome) g = g->next;
+    while (g && !g->welcome)
+        g = g->next;
     if (err && !g) cdp__link_lose(l, CDP_ERR_PEER_LOST, err);
 }
 
-CDP__COLD void cdp__link_probe_event(cdp__io *io) {
+CDP__PRIVATE void cdp__link_probe_event(cdp__io *io) {
     cdp__link *l = (cdp__link *)io->user;
-    const int32_t err = io->ready & CDP_IO_WRITE ? l->mesh->os->connect_result(l->mesh->os->user, io->fd) : -EINPROGRESS;
+    const int32_t err = io->ready & CDP_IO_WRITE
+        ? l->mesh->os->net.connect_result(l->mesh->os->user, io->fd)
+        : -EINPROGRESS;
     if (err == -EINPROGRESS || err == -ENOTCONN) return;
     cdp__loop_remove(&l->mesh->loop, io);
     cdp__link_probed(l, -err);
 }
 
-CDP__COLD void cdp__link_probe(cdp__timer *t) {
+CDP__PRIVATE void cdp__link_probe(cdp__timer *t) {
     cdp__link *l = (cdp__link *)t->user;
     cdp__mesh *m = l->mesh;
     if (l->state != CDP__LINK_AWAITED) return;
     if (!l->probe.next) {
-        const int32_t fd = m->os->connect(m->os->user, &l->addr);
+        const int32_t fd = m->os->net.connect_to(m->os->user, &l->addr);
         if (fd == -ECONNREFUSED) cdp__link_probed(l, ECONNREFUSED);
         if (l->state != CDP__LINK_AWAITED) return;
         if (fd >= 0) {
             cdp__loop_add(&m->loop, &l->probe, fd, cdp__link_probe_event, l);
-            l->probe.want_write = true;
+            cdp__loop_want_write(&m->loop, &l->probe);
         }
     }
-    cdp__loop_timer_set(&m->loop, t, m->os->now_ns(m->os->user) + CDP__PROBE_EVERY_MS * CDP__MS, cdp__link_probe, l);
+    cdp__loop_timer_set(&m->loop, t, m->os->now_ns(m->os->user) + CDP__PROBE_EVERY_MS * CDP__MS,
+        cdp__link_probe, l);
 }
 
-/* First use: the higher rank connects, the lower awaits it; so two ranks never make two connections at once. */
-CDP__COLD void cdp__link_need(cdp__link *l) {
+/* First use: the higher rank connects, the lower awaits it; so two ranks never make two
+   connections at once. */
+CDP__PRIVATE void cdp__link_need(cdp__link *l) {
     cdp__mesh *m = l->mesh;
     cdp_addr at[CDP__PATHS];
     if (l->state != CDP__LINK_NONE) return;
@@ -1314,68 +1442,81 @@ CDP__COLD void cdp__link_need(cdp__link *l) {
     (void)cdp__link_paths(l, at);
     l->addr = at[0];
     l->state = CDP__LINK_AWAITED;
-    if (!l->index) cdp__loop_timer_set(&m->loop, &l->probe_timer, m->os->now_ns(m->os->user) + CDP__PROBE_FIRST_MS * CDP__MS, cdp__link_probe, l);
+    if (!l->index)
+        cdp__loop_timer_set(&m->loop, &l->probe_timer,
+            m->os->now_ns(m->os->user) + CDP__PROBE_FIRST_MS * CDP__MS, cdp__link_probe, l);
 }
 
-CDP__COLD void cdp__visitor_close(cdp__visitor *g) {
+CDP__PRIVATE void cdp__visitor_close(cdp__visitor *g) {
     cdp__visitor **at = &g->mesh->visitors;
-    while (*at != g) at = &(*at)->next;
+    while (*at != g)
+        at = &(*at)->next;
     *at = g->next;
     --g->mesh->visitor_count;
     cdp__loop_timer_clear(&g->timer);
     cdp__loop_remove(&g->mesh->loop, &g->io);
-    if (g->offers) g->mesh->os->close(g->mesh->os->user, g->pass);
+    if (g->offers) g->mesh->os->net.close_fd(g->mesh->os->user, g->pass);
     cdp__free(g->mesh->os, g);
 }
 
-CDP__COLD void cdp__visitor_late(cdp__timer *t) { cdp__visitor_close((cdp__visitor *)t->user); }
+CDP__PRIVATE void cdp__visitor_late(cdp__timer *t) {
+    cdp__visitor_close((cdp__visitor *)t->user);
+}
 
 /* Wait for memory from this rank, if it is of this machine. Its name goes out with WELCOME. */
-CDP__COLD void cdp__visitor_offer(cdp__visitor *g, uint32_t peer, uint8_t name[CDP__NAME_BYTES]) {
+CDP__PRIVATE void cdp__visitor_offer(
+    cdp__visitor *g, uint32_t peer, uint8_t name[CDP__NAME_BYTES]) {
     const cdp_os *os = g->mesh->os;
     cdp_addr here;
     uint32_t i;
     memset(&here, 0, sizeof here);
-    if (os->local_addr(os->user, g->io.fd, &here) < 0 || !cdp__addr_is_here(&g->from, &here) || os->random(os->user, name, CDP__NAME_BYTES) != CDP_OK) return;
-    for (i = 0; i < CDP__NAME_BYTES; ++i) name[i] = (uint8_t)('a' + (name[i] & 15));
-    g->pass = os->pass_open(os->user, name, true);
+    if (os->net.local_addr(os->user, g->io.fd, &here) < 0 || !cdp__addr_is_here(&g->from, &here)
+        || os->random(os->user, name, CDP__NAME_BYTES) != CDP_OK)
+        return;
+    for (i = 0; i < CDP__NAME_BYTES; ++i)
+        name[i] = (uint8_t)('a' + (name[i] & 15));
+    g->pass = os->shared.pass_open(os->user, name, true);
     g->offers = g->pass >= 0;
     if (g->offers) return;
     memset(name, 0, CDP__NAME_BYTES);
     cdp__mesh_no_memory(g->mesh, peer, -g->pass);
 }
 
-/* The visitor says with CHOSEN what is in the memory that it has handed over. Others may have come there: they cannot know. */
-CDP__COLD cdp__shared *cdp__visitor_share(cdp__visitor *g, const cdp__hello *chosen) {
+/* The visitor says with CHOSEN what is in the memory that it has handed over. Others may have
+   come there: they cannot know. */
+CDP__PRIVATE cdp__shared *cdp__visitor_share(cdp__visitor *g, const cdp__hello *chosen) {
     cdp__mesh *m = g->mesh;
     const cdp_os *os = m->os;
     int32_t fds[2], at, err = -ENOENT, bell = m->loop.wake_fd[1];
     uint32_t tries;
     cdp_addr from;
-    for (tries = 0; tries < 8 && (at = os->accept(os->user, g->pass, &from)) >= 0; ++tries) {
+    for (tries = 0; tries < 8 && (at = os->net.accept_next(os->user, g->pass, &from)) >= 0;
+         ++tries) {
         cdp__shared *s = NULL;
-        err = os->pass(os->user, at, fds, 2, false);
+        err = os->shared.pass(os->user, at, fds, 2, false);
         if (err >= 0 && !(s = cdp__shared_open(os, fds[0], false))) {
-            os->close(os->user, fds[1]);
+            os->net.close_fd(os->user, fds[1]);
             err = -ENOMEM;
         }
         if (s) {
             s->bell = fds[1];
             s->pass = at;
-            err = memcmp(s->pair->proof, chosen->memory, CDP__NAME_BYTES) != 0 ? -EPROTO : os->pass(os->user, at, &bell, 1, true);
+            err = memcmp(s->pair->proof, chosen->memory, CDP__NAME_BYTES) != 0
+                ? -EPROTO
+                : os->shared.pass(os->user, at, &bell, 1, true);
         } else {
-            os->close(os->user, at);
+            os->net.close_fd(os->user, at);
         }
         if (s && err >= 0) {
             cdp__shared_prove(s, chosen->memory);
-            if (m->desc.lend_bytes != UINT64_MAX) cdp__shared_try(os, s, err);
+            if (m->desc.expose_bytes != UINT64_MAX) cdp__shared_try(s, err);
             s->pair->taken = 1;
             s->taken = true;
-            os->close(os->user, s->memory);
+            os->net.close_fd(os->user, s->memory);
             s->memory = -1;
             return s;
         }
-        cdp__shared_close(os, s);
+        cdp__shared_close(s);
     }
     if (tries == 0 && at != -EAGAIN) err = at;
     cdp__mesh_no_memory(m, chosen->from, -err);
@@ -1383,11 +1524,13 @@ CDP__COLD cdp__shared *cdp__visitor_share(cdp__visitor *g, const cdp__hello *cho
 }
 
 /* The visitor is the rank it says it is, and has chosen this connection: it becomes the link. */
-CDP__COLD void cdp__visitor_adopt(cdp__visitor *g, cdp__link *l, const cdp__hello *chosen) {
+CDP__PRIVATE void cdp__visitor_adopt(cdp__visitor *g, cdp__link *l, const cdp__hello *chosen) {
     const bool asks = g->offers && chosen->memory[0];
     cdp_addr at[CDP__PATHS];
     if (!cdp__link_room(l)) return;
-    if (!l->addr.family && l->mesh->addrs.status == CDP_OK && l->mesh->addrs.results && cdp__link_paths(l, at)) l->addr.port = at[0].port;
+    if (!l->addr.family && l->mesh->addrs.status == CDP_OK && l->mesh->addrs.results
+        && cdp__link_paths(l, at))
+        l->addr.port = at[0].port;
     g->from.port = l->addr.port;
     l->addr = g->from;
     cdp__link_take(l, &g->io, asks ? CDP__LINK_CHOOSING : CDP__LINK_UP);
@@ -1402,7 +1545,7 @@ CDP__COLD void cdp__visitor_adopt(cdp__visitor *g, cdp__link *l, const cdp__hell
 }
 
 /* A HELLO or CHOSEN is complete. False: the connection is to be closed, or is the link now. */
-CDP__COLD bool cdp__visitor_judge(cdp__visitor *g) {
+CDP__PRIVATE bool cdp__visitor_judge(cdp__visitor *g) {
     cdp__mesh *m = g->mesh;
     cdp__hello mine, theirs;
     const bool ours = cdp__hello_decode(g->hello, &theirs);
@@ -1427,50 +1570,62 @@ CDP__COLD bool cdp__visitor_judge(cdp__visitor *g) {
     mine.to = theirs.from;
     mine.refusal = refusal;
     if (refusal) memset(mine.job, 0, CDP__JOB_BYTES); /* a stranger does not learn it here */
-    if (!refusal && theirs.memory[0] && !theirs.index && cdp__mesh_shares(m)) cdp__visitor_offer(g, theirs.from, mine.memory);
-    if (refusal) cdp__log(&m->desc.logger, CDP_LOG_INFO, m->desc.rank, "refused a connection: %s", cdp__refusal_text(refusal));
+    if (!refusal && theirs.memory[0] && !theirs.index && cdp__mesh_shares(m))
+        cdp__visitor_offer(g, theirs.from, mine.memory);
+    if (refusal)
+        cdp__log(&m->desc.logger, CDP_LOG_INFO, m->desc.rank, "refused a connection: %s",
+            cdp__refusal_text(refusal));
     cdp__hello_encode(&mine, g->hello);
     g->welcome = !refusal;
     if (g->welcome) cdp__loop_timer_clear(&g->timer); /* it may take its time to choose */
-    else (void)cdp__hello_send(m, &g->io, g->hello, &g->sent); /* a courtesy: if it does not fit, it is dropped */
+    /* a courtesy: if it does not fit, it is dropped */
+    else
+        (void)cdp__hello_send(m, &g->io, g->hello, &g->sent);
     return g->welcome;
 }
 
 /* The first is a warning: a rank of this job may be the one that was refused. */
-CDP__COLD void cdp__visitor_refused(cdp__visitor *g, uint32_t refusal) {
+CDP__PRIVATE void cdp__visitor_refused(cdp__visitor *g, uint32_t refusal) {
     cdp__mesh *m = g->mesh;
     (void)refusal; /* unused without log texts */
-    cdp__log(&m->desc.logger, m->refusal_told ? CDP_LOG_INFO : CDP_LOG_WARN, m->desc.rank, "refused a connection: %s", cdp__auth_text(refusal));
+    cdp__log(&m->desc.logger, m->refusal_told ? CDP_LOG_INFO : CDP_LOG_WARN, m->desc.rank,
+        "refused a connection: %s", cdp__auth_text(refusal));
     m->refusal_told = true;
-    cdp__door_drain(&m->loop, &g->io);
+    cdp__auth_drain(&m->loop, &g->io);
     cdp__visitor_close(g);
 }
 
 /* True when it may go on to its HELLO; false when that is to come, or it was closed. */
-CDP__COLD bool cdp__visitor_prove(cdp__visitor *g) {
+CDP__PRIVATE bool cdp__visitor_prove(cdp__visitor *g) {
     int64_t result;
-    const cdp_status st = g->guarded ? cdp__door_pump(&g->auth, &g->mesh->loop, &g->io, &result) : CDP_OK;
-    if (st == CDP_ERR_MISMATCH) cdp__visitor_refused(g, g->auth.refusal);
-    else if (st < 0) cdp__visitor_close(g); /* a probe */
-    else if (st == CDP_OK) g->guarded = false;
+    const cdp_status st =
+        g->guarded ? cdp__auth_pump(&g->auth, &g->mesh->loop, &g->io, &result) : CDP_OK;
+    if (st == CDP_ERR_MISMATCH)
+        cdp__visitor_refused(g, g->auth.refusal);
+    else if (st < 0)
+        cdp__visitor_close(g); /* a probe */
+    else if (st == CDP_OK)
+        g->guarded = false;
     return st == CDP_OK;
 }
 
-/* Bytes that are no HELLO: of one with a key, who is told that here is none, or of no cdp at all. */
-CDP__COLD void cdp__visitor_strange(cdp__visitor *g) {
+/* Bytes that are no HELLO: of one with a key, who is told that here is none, or of no cdp at
+   all. */
+CDP__PRIVATE void cdp__visitor_strange(cdp__visitor *g) {
     if (g->got >= 8 && memcmp(g->hello, "cdp-key1", 8) == 0) {
         int64_t result;
-        (void)cdp__door_open(&g->auth, g->mesh->os, NULL, true, CDP__AUTH_LINK, CDP__AUTH_NOT_NEEDED);
+        (void)cdp__auth_open(
+            &g->auth, g->mesh->os, NULL, true, CDP__AUTH_LINK, CDP__AUTH_NOT_NEEDED);
         g->auth.in[0] = 'c';
         (void)cdp__auth_refuse(&g->auth, CDP__AUTH_NOT_NEEDED);
-        (void)cdp__door_pump(&g->auth, &g->mesh->loop, &g->io, &result);
+        (void)cdp__auth_pump(&g->auth, &g->mesh->loop, &g->io, &result);
         cdp__visitor_refused(g, CDP__AUTH_NOT_NEEDED);
     } else {
         cdp__visitor_close(g);
     }
 }
 
-CDP__COLD void cdp__visitor_event(cdp__io *io) {
+CDP__PRIVATE void cdp__visitor_event(cdp__io *io) {
     cdp__visitor *g = (cdp__visitor *)io->user;
     int32_t r = 1;
     if (!cdp__visitor_prove(g)) return;
@@ -1482,18 +1637,20 @@ CDP__COLD void cdp__visitor_event(cdp__io *io) {
     }
     if (!(io->ready & CDP_IO_READ)) return;
     r = cdp__hello_recv(g->mesh, io, g->hello, &g->got);
-    if (memcmp(g->hello, "cdp-link", (size_t)cdp__min(g->got, 8)) != 0 && (g->got >= 8 || memcmp(g->hello, "cdp-key1", (size_t)g->got) != 0)) {
+    if (memcmp(g->hello, "cdp-link", (size_t)cdp__min(g->got, 8)) != 0
+        && (g->got >= 8 || memcmp(g->hello, "cdp-key1", (size_t)g->got) != 0)) {
         cdp__visitor_strange(g);
-    } else if (r < 0 || (r > 0 && !cdp__visitor_judge(g))) { /* r < 0: a probe, or it has chosen another connection */
+        /* r < 0: a probe, or it has chosen another connection */
+    } else if (r < 0 || (r > 0 && !cdp__visitor_judge(g))) {
         cdp__visitor_close(g);
     } else if (r > 0) {
         cdp__visitor_event(io); /* say WELCOME */
     }
 }
 
-/* Strangers may come in any number and stay: whoever has been silent longest makes room for the next, since a rank says
-   its HELLO at once. True when somebody had to go. */
-CDP__COLD bool cdp__mesh_make_room(cdp__mesh *m, uint32_t most) {
+/* Strangers may come in any number and stay: whoever has been silent longest makes room for the
+   next, since a rank says its HELLO at once. True when somebody had to go. */
+CDP__PRIVATE bool cdp__mesh_make_room(cdp__mesh *m, uint32_t most) {
     cdp__visitor *oldest = NULL, *g;
     for (g = m->visitors; g && m->visitor_count >= most; g = g->next)
         if (!g->welcome) oldest = g;
@@ -1501,35 +1658,47 @@ CDP__COLD bool cdp__mesh_make_room(cdp__mesh *m, uint32_t most) {
     return oldest != NULL;
 }
 
-CDP__COLD void cdp__mesh_accept_again(cdp__timer *t) { ((cdp__mesh *)t->user)->listener.ready &= (uint16_t)~CDP_IO_READ; }
+#define CDP__ACCEPTS 16u /* connections that are accepted before the next look at everything else */
 
-/* Out of descriptors: a stranger goes; without one, the listener is left alone for a while (it stays `ready`, so nobody polls
-   for it). True: try again now. */
-CDP__COLD bool cdp__mesh_accept_later(cdp__mesh *m) {
+CDP__PRIVATE void cdp__mesh_accept_again(cdp__timer *t) {
+    cdp__mesh *m = (cdp__mesh *)t->user;
+    cdp__loop_again(&m->loop, &m->listener);
+}
+
+/* Out of descriptors: a stranger goes; without one, the listener is left alone for a while (it
+   stays `ready`, so nobody polls for it). True: try again now. */
+CDP__PRIVATE bool cdp__mesh_accept_later(cdp__mesh *m) {
     if (cdp__mesh_make_room(m, 1)) return true;
-    cdp__loop_timer_set(&m->loop, &m->accept_timer, m->os->now_ns(m->os->user) + CDP__PROBE_FIRST_MS * CDP__MS, cdp__mesh_accept_again, m);
+    cdp__loop_timer_set(&m->loop, &m->accept_timer,
+        m->os->now_ns(m->os->user) + CDP__PROBE_FIRST_MS * CDP__MS, cdp__mesh_accept_again, m);
     return false;
 }
 
-/* Who has to prove itself, and who is not let in: without a key, other machines. False: out of chance. */
-CDP__COLD bool cdp__visitor_guard(cdp__visitor *g, int32_t fd, const cdp_addr *from) {
+/* Who has to prove itself, and who is not let in: without a key, other machines. False: out of
+   chance. */
+CDP__PRIVATE bool cdp__visitor_guard(cdp__visitor *g, int32_t fd, const cdp_addr *from) {
     cdp__mesh *m = g->mesh;
     cdp_addr here;
     memset(&here, 0, sizeof here);
-    if (!m->keyed && !m->desc.trust_network) (void)m->os->local_addr(m->os->user, fd, &here);
+    if (!m->keyed && !m->desc.trust_network) (void)m->os->net.local_addr(m->os->user, fd, &here);
     g->guarded = m->keyed || (!m->desc.trust_network && !cdp__addr_is_here(from, &here));
-    return !g->guarded || cdp__door_open(&g->auth, m->os, m->keyed ? m->key : NULL, true, CDP__AUTH_LINK, CDP__AUTH_REMOTE) == CDP_OK;
+    return !g->guarded
+        || cdp__auth_open(
+               &g->auth, m->os, m->keyed ? m->key : NULL, true, CDP__AUTH_LINK, CDP__AUTH_REMOTE)
+        == CDP_OK;
 }
 
-/* Somebody is at the door. The store server has asked for the key already, and has heard how the HELLO begins. */
-CDP__COLD void cdp__mesh_visit(void *user, int32_t fd, const cdp_addr *from, const uint8_t *said, uint64_t bytes) {
+/* Somebody is at the door. The store server has asked for the key already, and has heard how the
+   HELLO begins. */
+CDP__PRIVATE void cdp__mesh_visit(
+    void *user, int32_t fd, const cdp_addr *from, const uint8_t *said, uint64_t bytes) {
     cdp__mesh *m = (cdp__mesh *)user;
     cdp__visitor *g;
     cdp__mesh_make_room(m, m->desc.world_size * m->desc.connections + 64);
     g = bytes > CDP__HELLO_BYTES ? NULL : (cdp__visitor *)cdp__alloc_zero(m->os, sizeof *g);
     if (g) g->mesh = m;
     if (!g || (!bytes && !cdp__visitor_guard(g, fd, from))) {
-        m->os->close(m->os->user, fd);
+        m->os->net.close_fd(m->os->user, fd);
         cdp__free(m->os, g);
         return;
     }
@@ -1540,33 +1709,43 @@ CDP__COLD void cdp__mesh_visit(void *user, int32_t fd, const cdp_addr *from, con
     m->visitors = g;
     ++m->visitor_count;
     cdp__loop_add(&m->loop, &g->io, fd, cdp__visitor_event, g);
-    cdp__loop_timer_set(&m->loop, &g->timer, m->os->now_ns(m->os->user) + CDP__VISITOR_MS * CDP__MS, cdp__visitor_late, g);
+    cdp__loop_timer_set(&m->loop, &g->timer, m->os->now_ns(m->os->user) + CDP__VISITOR_MS * CDP__MS,
+        cdp__visitor_late, g);
     g->io.ready = CDP_IO_READ; /* its HELLO may be there already */
     cdp__visitor_event(&g->io);
 }
 
-CDP__COLD void cdp__mesh_accept(cdp__io *io) {
+/* Some at a time: connections that come faster than they are served must not keep this thread from
+   its own operations and deadlines. */
+CDP__PRIVATE void cdp__mesh_accept(cdp__io *io) {
     cdp__mesh *m = (cdp__mesh *)io->user;
-    for (;;) {
+    uint32_t i;
+    io->broken = false; /* a listening socket has no connection that could break */
+    for (i = 0; i < CDP__ACCEPTS; ++i) {
         cdp_addr from;
-        const int32_t fd = m->os->accept(m->os->user, io->fd, &from);
+        const int32_t fd = m->os->net.accept_next(m->os->user, io->fd, &from);
         if (fd == -EMFILE || fd == -ENFILE || fd == -ENOBUFS || fd == -ENOMEM) {
             if (cdp__mesh_accept_later(m)) continue;
             return;
         }
-        if (fd < 0) break; /* nobody there */
+        if (fd < 0) {
+            cdp__loop_used_up(&m->loop, io, CDP_IO_READ);
+            return;
+        }
         cdp__mesh_visit(m, fd, &from, NULL, 0);
     }
-    io->ready &= (uint16_t)~CDP_IO_READ;
+    cdp__loop_again(&m->loop, io);
 }
 
-/* ---- >>transport: the mesh as cdp.h wants it ------------------------------------------------------------------------------- */
+/* ---- >>transport: the mesh as cdp.h wants it ------------------------------------------------- */
 
-/* Small pieces are copied into one: that is cheaper than what the kernel does for several. False: they are not small. */
+/* Small pieces are copied into one: that is cheaper than what the kernel does for several.
+   False: they are not joined. */
 CDP__PRIVATE bool cdp__iov_join(const cdp_iov *iov, uint32_t n, uint8_t *to, cdp_iov *one) {
     uint64_t bytes = 0;
     uint32_t i;
-    for (i = 0; i < n; ++i) bytes += iov[i].bytes;
+    for (i = 0; i < n; ++i)
+        bytes += iov[i].bytes;
     if (bytes > CDP__TX_BYTES) return false;
     one->data = to;
     one->bytes = bytes;
@@ -1577,16 +1756,19 @@ CDP__PRIVATE bool cdp__iov_join(const cdp_iov *iov, uint32_t n, uint8_t *to, cdp
 
 CDP__PRIVATE int64_t cdp__mesh_send(void *self, uint32_t peer, const cdp_iov *iov, uint32_t n) {
     cdp__link *l = &((cdp__mesh *)self)->links[peer];
-    uint8_t small[CDP__TX_BYTES];
+    uint8_t joined[CDP__TX_BYTES];
     cdp_iov one;
     int64_t r = 0;
     cdp__link_need(l);
     if (l->shared && l->state == CDP__LINK_UP) {
-        r = cdp__shared_move(l->mesh->os, l->shared, iov, n, true);
+        r = cdp__line_move(&l->shared->line, iov, n, true);
         if (r >= 0) return r;
         cdp__link_nonsense(l);
     }
-    if (n > 1 && cdp__iov_join(iov, n, small, &one)) iov = &one, n = 1;
+    if (n > 1 && cdp__iov_join(iov, n, joined, &one)) {
+        iov = &one;
+        n = 1;
+    }
     if (l->state == CDP__LINK_UP) r = cdp__io_send(&l->mesh->loop, &l->io, iov, n);
     if (r < 0) { /* what the peer said before it went may still be in the socket */
         l->io.ready |= CDP_IO_READ;
@@ -1596,14 +1778,15 @@ CDP__PRIVATE int64_t cdp__mesh_send(void *self, uint32_t peer, const cdp_iov *io
     return l->state == CDP__LINK_LOST ? (int64_t)cdp__link_explain(l) : r;
 }
 
-/* From the buffer first. A large read goes straight to its place; a small one fills the buffer on the way. */
+/* From the buffer first. A large read goes straight to its place; a joined one fills the buffer
+   on the way. */
 CDP__PRIVATE int64_t cdp__mesh_recv(void *self, uint32_t peer, const cdp_iov *iov, uint32_t n) {
     cdp__link *l = &((cdp__mesh *)self)->links[peer];
     int64_t moved = 0;
     uint32_t i;
     cdp__link_need(l);
     if (l->shared && l->state >= CDP__LINK_UP) { /* also what was written before the end */
-        moved = l->nonsense ? 0 : cdp__shared_move(l->mesh->os, l->shared, iov, n, false);
+        moved = l->nonsense ? 0 : cdp__line_move(&l->shared->line, iov, n, false);
         if (moved < 0) cdp__link_nonsense(l);
         return moved <= 0 && l->state == CDP__LINK_LOST ? (int64_t)cdp__link_explain(l) : moved;
     }
@@ -1629,17 +1812,33 @@ CDP__PRIVATE int64_t cdp__mesh_recv(void *self, uint32_t peer, const cdp_iov *io
     return moved == 0 && l->state == CDP__LINK_LOST ? (int64_t)cdp__link_explain(l) : moved;
 }
 
-/* The same over several connections: as much of it as belongs to the one whose turn it is. Nothing is sent before all stand. */
-CDP__CALLED int64_t cdp__bundle_move(cdp__mesh *m, uint32_t peer, const cdp_iov *iov, uint32_t n, bool send) {
-    cdp__link *first = &m->links[peer], *l = cdp__bundle_at(first, cdp__bundle_turn(first, first->moved[send]));
+/* Bytes of `iov` that belong to the first `bytes`. */
+CDP__PRIVATE uint32_t cdp__iov_clip(const cdp_iov *iov, uint32_t n, uint64_t bytes, cdp_iov *out) {
+    uint32_t i;
+    for (i = 0; i < n && bytes; ++i) {
+        out[i].data = iov[i].data;
+        out[i].bytes = cdp__min(iov[i].bytes, bytes);
+        bytes -= out[i].bytes;
+    }
+    return i;
+}
+
+/* The same over several connections: as much of it as belongs to the one whose turn it is.
+   Nothing is sent before all stand. */
+CDP__PRIVATE int64_t cdp__bundle_move(
+    cdp__mesh *m, uint32_t peer, const cdp_iov *iov, uint32_t n, bool send) {
+    cdp__link *first = &m->links[peer],
+              *l = cdp__bundle_at(first, cdp__bundle_turn(first, first->moved[send]));
     const uint64_t left = CDP__BLOCK_BYTES - first->moved[send] % CDP__BLOCK_BYTES;
     cdp_iov v[CDP__IOV_MAX];
     uint32_t i;
     int64_t r;
-    if (first->shared && first->state >= CDP__LINK_UP) return send ? cdp__mesh_send(m, peer, iov, n) : cdp__mesh_recv(m, peer, iov, n);
+    if (first->shared && first->state >= CDP__LINK_UP)
+        return send ? cdp__mesh_send(m, peer, iov, n) : cdp__mesh_recv(m, peer, iov, n);
     if (!first->whole && l->state != CDP__LINK_LOST) {
         bool whole = true;
-        for (i = 0; i < m->desc.connections && (!i || first->state >= CDP__LINK_UP); ++i) { /* the first may do without the others */
+        /* the first may do without the others */
+        for (i = 0; i < m->desc.connections && (!i || first->state >= CDP__LINK_UP); ++i) {
             cdp__link_need(cdp__bundle_at(first, i));
             whole = whole && cdp__bundle_at(first, i)->state == CDP__LINK_UP;
         }
@@ -1650,30 +1849,39 @@ CDP__CALLED int64_t cdp__bundle_move(cdp__mesh *m, uint32_t peer, const cdp_iov 
     i = peer + l->index * m->desc.world_size;
     r = send ? cdp__mesh_send(m, i, v, n) : cdp__mesh_recv(m, i, v, n);
     if (r > 0) first->moved[send] += (uint64_t)r;
-    if (!send && r == (int64_t)left && l->io.next) cdp__loop_again(&m->loop, &l->io); /* until its next turn it is watched for its end */
+    /* until its next turn it is watched for its end */
+    if (!send && r == (int64_t)left && l->io.next) cdp__loop_again(&m->loop, &l->io);
     return r;
 }
 
-CDP__PRIVATE int64_t cdp__bundle_send(void *self, uint32_t peer, const cdp_iov *iov, uint32_t n) { return cdp__bundle_move((cdp__mesh *)self, peer, iov, n, true); }
-CDP__PRIVATE int64_t cdp__bundle_recv(void *self, uint32_t peer, const cdp_iov *iov, uint32_t n) { return cdp__bundle_move((cdp__mesh *)self, peer, iov, n, false); }
+CDP__PRIVATE int64_t cdp__bundle_send(void *self, uint32_t peer, const cdp_iov *iov, uint32_t n) {
+    return cdp__bundle_move((cdp__mesh *)self, peer, iov, n, true);
+}
+CDP__PRIVATE int64_t cdp__bundle_recv(void *self, uint32_t peer, const cdp_iov *iov, uint32_t n) {
+    return cdp__bundle_move((cdp__mesh *)self, peer, iov, n, false);
+}
 
 /* The segment that these bytes lie in; NULL: none. */
-CDP__CALLED cdp__segment *cdp__mesh_segment(const cdp__mesh *m, const void *data, uint64_t bytes) {
+CDP__PRIVATE cdp__segment *cdp__mesh_segment(const cdp__mesh *m, const void *data, uint64_t bytes) {
     uint32_t i;
     for (i = 0; m->segments && i < CDP__SEGMENTS; ++i) {
         const uint64_t off = (uint64_t)((uintptr_t)data - (uintptr_t)m->segments[i].at);
-        if (off < m->segments[i].bytes && bytes <= m->segments[i].bytes - off) return &m->segments[i];
+        if (off < m->segments[i].bytes && bytes <= m->segments[i].bytes - off)
+            return &m->segments[i];
     }
     return NULL;
 }
 
-CDP__COLD void *cdp__mesh_alloc(void *self, uint64_t bytes) {
+CDP__PRIVATE void *cdp__mesh_alloc(void *self, uint64_t bytes) {
     cdp__mesh *m = (cdp__mesh *)self;
     const cdp_os *os = m->os;
     cdp__segment *g = NULL;
     uint32_t i;
-    if (!cdp__mesh_shares(m) || m->desc.lend_bytes == UINT64_MAX || bytes > INT64_MAX) return NULL;
-    if (!m->segments && !(m->segments = (cdp__segment *)cdp__alloc_zero(os, CDP__SEGMENTS * sizeof *g))) return NULL;
+    if (!cdp__mesh_shares(m) || m->desc.expose_bytes == UINT64_MAX || bytes > INT64_MAX)
+        return NULL;
+    if (!m->segments
+        && !(m->segments = (cdp__segment *)cdp__alloc_zero(os, CDP__SEGMENTS * sizeof *g)))
+        return NULL;
     bytes = cdp__max((bytes + 63) / 64 * 64, 64);
     for (i = 0; i < CDP__SEGMENTS; ++i) {
         if (m->segments[i].bytes - m->segments[i].used >= bytes) break;
@@ -1682,9 +1890,10 @@ CDP__COLD void *cdp__mesh_alloc(void *self, uint64_t bytes) {
     if (i < CDP__SEGMENTS) {
         g = &m->segments[i];
     } else {
-        if (!g || (g->fd = os->memory_create(os->user, cdp__max(bytes, CDP__SEGMENT_BYTES))) < 0) return NULL;
-        if (!(g->at = (uint8_t *)os->memory_map(os->user, g->fd, true, &g->bytes))) {
-            os->close(os->user, g->fd);
+        if (!g || (g->fd = os->shared.create(os->user, cdp__max(bytes, CDP__SEGMENT_BYTES))) < 0)
+            return NULL;
+        if (!(g->at = (uint8_t *)os->shared.map(os->user, g->fd, true, &g->bytes))) {
+            os->net.close_fd(os->user, g->fd);
             g->bytes = 0;
             return NULL;
         }
@@ -1694,135 +1903,122 @@ CDP__COLD void *cdp__mesh_alloc(void *self, uint64_t bytes) {
     return g->at + (g->used - bytes);
 }
 
-/* The peers stop to see it the next time that they look; until then it stays there. */
-CDP__COLD void cdp__segment_close(cdp__mesh *m, cdp__segment *g) {
+/* Peers unmap it the next time that they look; until then it stays there. */
+CDP__PRIVATE void cdp__segment_close(cdp__mesh *m, cdp__segment *g) {
     const uint32_t i = (uint32_t)(g - m->segments);
     cdp__shared *s;
-    for (s = m->sharing; s; s = s->next) {
-        if (!s->told[i]) continue;
-        s->told[i] = false;
-        __atomic_store_n(&s->mine->segments[i], 0, __ATOMIC_RELEASE);
-        __atomic_add_fetch(&s->mine->freed, 1, __ATOMIC_SEQ_CST);
-        cdp__shared_ring_bell(m->os, s, CDP__WAKE_DATA);
-    }
-    m->os->memory_unmap(m->os->user, g->at, g->bytes);
-    m->os->close(m->os->user, g->fd);
+    for (s = m->sharing; s; s = s->next)
+        cdp__shared_untell(s, i);
+    m->os->shared.unmap(m->os->user, g->at, g->bytes);
+    m->os->net.close_fd(m->os->user, g->fd);
     memset(g, 0, sizeof *g);
 }
 
-CDP__COLD bool cdp__mesh_free(void *self, void *ptr) {
+CDP__PRIVATE bool cdp__mesh_release(void *self, void *ptr) {
     cdp__segment *g = cdp__mesh_segment((cdp__mesh *)self, ptr, 1);
     if (g && --g->live == 0) cdp__segment_close((cdp__mesh *)self, g);
     return g != NULL;
 }
 
-CDP__COLD bool cdp__mesh_lend(void *self, uint32_t peer, const void *data, uint64_t bytes, bool fresh, uint64_t *token) {
+/* Is it worth it to let the peer read this itself? What was just written is in this processor's
+   cache: less than so much goes faster through the ring, if it is in no segment. */
+CDP__PRIVATE bool cdp__mesh_readable(
+    const cdp__mesh *m, uint32_t reads, uint64_t bytes, bool fresh) {
+    if (!(reads & CDP__READS_ANY)) return false;
+    return !fresh || bytes >= cdp__def(m->desc.expose_bytes, CDP__FRESH_BYTES);
+}
+
+CDP__PRIVATE bool cdp__mesh_expose(
+    void *self, uint32_t peer, const void *data, uint64_t bytes, bool fresh, uint64_t *token) {
     cdp__mesh *m = (cdp__mesh *)self;
-    const cdp__link *l = &m->links[peer];
-    cdp__shared *s = l->shared;
+    cdp__shared *s = m->links[peer].shared;
     const cdp__segment *g;
-    cdp__lent *lent;
-    uint32_t i = 0, reads, place;
-    if (l->state != CDP__LINK_UP || !s) return false;
+    uint32_t reads, place;
+    if (m->links[peer].state != CDP__LINK_UP || !s) return false;
     reads = __atomic_load_n(&s->theirs->reads, __ATOMIC_ACQUIRE);
-    g = reads & CDP__VIEWS ? cdp__mesh_segment(m, data, bytes) : NULL;
+    g = reads & CDP__READS_SEGMENTS ? cdp__mesh_segment(m, data, bytes) : NULL;
     place = g ? (uint32_t)(g - m->segments) : 0;
-    if (g && !s->told[place] && !cdp__shared_tell(m->os, s, place, g->fd)) g = NULL;
-    if (!g && (!(reads & CDP__PULLS) || (fresh && bytes < cdp__def(m->desc.lend_bytes, CDP__PULL_BYTES)))) return false;
-    while (i < CDP__LOANS && (s->lent[i] & 2)) ++i;
-    if (i == CDP__LOANS) return false;
-    lent = &s->mine->lent[i];
-    __atomic_store_n(&lent->at, (uint64_t)(uintptr_t)data, __ATOMIC_RELAXED);
-    __atomic_store_n(&lent->bytes, bytes, __ATOMIC_RELAXED);
-    __atomic_store_n(&lent->off, g ? (uint64_t)((const uint8_t *)data - g->at) : 0, __ATOMIC_RELAXED);
-    __atomic_store_n(&lent->segment, g ? place + 1 : 0, __ATOMIC_RELAXED);
-    s->lent[i] |= 2;
-    __atomic_store_n(&lent->state, s->lent[i], __ATOMIC_RELEASE);
-    *token = (uint64_t)i << 32 | s->lent[i];
-    return true;
+    if (g && !s->told[place] && !cdp__shared_tell(s, place, g->fd)) g = NULL;
+    if (g)
+        return cdp__line_expose(
+            &s->line, data, bytes, place + 1, (uint64_t)((const uint8_t *)data - g->at), token);
+    return cdp__mesh_readable(m, reads, bytes, fresh)
+        && cdp__line_expose(&s->line, data, bytes, 0, 0, token);
 }
 
-CDP__COLD bool cdp__mesh_retract(void *self, uint32_t peer, uint64_t token) {
-    cdp__shared *s = ((cdp__mesh *)self)->links[peer].shared;
-    const uint32_t i = (uint32_t)(token >> 32);
-    uint32_t state = s->lent[i], next = (state & ~7u) + 8;
-    if (!__atomic_compare_exchange_n(&s->mine->lent[i].state, &state, next, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) return false;
-    s->lent[i] = next;
-    return true;
+CDP__PRIVATE bool cdp__mesh_try_revoke(void *self, uint32_t peer, uint64_t token) {
+    return cdp__line_try_revoke(&((cdp__mesh *)self)->links[peer].shared->line, token);
 }
 
-CDP__COLD void cdp__mesh_recall(void *self, uint32_t peer, uint64_t token) {
-    cdp__shared *s = ((cdp__mesh *)self)->links[peer].shared;
-    const uint32_t i = (uint32_t)(token >> 32);
-    s->lent[i] = (s->lent[i] & ~7u) + 8;
-    (void)__atomic_exchange_n(&s->mine->lent[i].state, s->lent[i], __ATOMIC_ACQ_REL); /* before the owner writes there */
+/* Processes do not wait for each other here: the reader finds out afterwards. */
+CDP__PRIVATE void cdp__mesh_revoke(void *self, uint32_t peer, uint64_t token) {
+    const bool ended = cdp__line_revoke(&((cdp__mesh *)self)->links[peer].shared->line, token);
+    CDP_ASSERT(ended);
+    (void)ended;
 }
 
-/* The peer's loan: before it is read (then it is taken hold of, if that is not so yet), and afterwards (was it good until now?). */
-CDP__COLD cdp__lent *cdp__mesh_loan(void *self, uint32_t peer, uint64_t token, bool first) {
-    cdp__shared *s = ((cdp__mesh *)self)->links[peer].shared;
-    uint32_t state = (uint32_t)token, held = state | 4;
-    cdp__lent *lent;
-    if (!s || token >> 32 >= CDP__LOANS || (state & 7) != 2) return NULL;
-    lent = &s->theirs->lent[token >> 32];
-    if (first && __atomic_compare_exchange_n(&lent->state, &state, held, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) return lent;
-    state = held;
-    return __atomic_compare_exchange_n(&lent->state, &state, held, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE) ? lent : NULL;
-}
-
-CDP__COLD const void *cdp__mesh_view(void *self, uint32_t peer, uint64_t token, uint64_t bytes) {
-    cdp__mesh *m = (cdp__mesh *)self;
-    const cdp__lent *lent = cdp__mesh_loan(m, peer, token, true);
-    const uint32_t place = lent ? __atomic_load_n(&lent->segment, __ATOMIC_RELAXED) : 0;
-    const void *at;
-    if (!place || __atomic_load_n(&lent->bytes, __ATOMIC_RELAXED) != bytes) return NULL;
-    at = m->links[peer].state == CDP__LINK_LOST ? NULL : cdp__shared_view(m->os, m->links[peer].shared, place - 1, __atomic_load_n(&lent->off, __ATOMIC_RELAXED), bytes);
-    if (!at) __atomic_and_fetch(&m->links[peer].shared->mine->reads, ~CDP__VIEWS, __ATOMIC_RELAXED); /* rather not again */
+CDP__PRIVATE const void *cdp__mesh_map(void *self, uint32_t peer, uint64_t token, uint64_t bytes) {
+    const cdp__link *l = &((cdp__mesh *)self)->links[peer];
+    cdp__shared *s = l->shared;
+    const void *at = NULL;
+    cdp__exposure e;
+    if (!s || !cdp__line_read_begin(&s->line, token, &e)) return NULL;
+    if (!e.segment || e.bytes != bytes) return NULL;
+    if (l->state != CDP__LINK_LOST) at = cdp__shared_map(s, e.segment - 1, e.off, bytes);
+    /* rather not again */
+    if (!at) (void)__atomic_and_fetch(&s->mine->reads, ~CDP__READS_SEGMENTS, __ATOMIC_RELAXED);
     return at;
 }
 
-CDP__COLD bool cdp__mesh_unview(void *self, uint32_t peer, uint64_t token) { return cdp__mesh_loan(self, peer, token, false) != NULL; }
+CDP__PRIVATE bool cdp__mesh_unmap(void *self, uint32_t peer, uint64_t token) {
+    return cdp__line_read_end(&((cdp__mesh *)self)->links[peer].shared->line, token);
+}
 
-CDP__COLD int64_t cdp__mesh_pull(void *self, uint32_t peer, uint64_t token, uint64_t offset, void *dst, uint64_t bytes) {
+CDP__PRIVATE int64_t cdp__mesh_get(
+    void *self, uint32_t peer, uint64_t token, uint64_t offset, void *dst, uint64_t bytes) {
     const cdp__link *l = &((cdp__mesh *)self)->links[peer];
-    const cdp__shared *s = l->shared;
-    const cdp__lent *lent = cdp__mesh_loan(self, peer, token, true);
-    const uint64_t all = lent ? __atomic_load_n(&lent->bytes, __ATOMIC_RELAXED) : 0;
+    cdp__shared *s = l->shared;
+    cdp__exposure e;
     int32_t r = -EPERM;
-    if (offset > all || bytes > all - offset || !lent) return 0;
-    if (s->pid) r = cdp__shared_read(l->mesh->os, s, s->pid, __atomic_load_n(&lent->at, __ATOMIC_RELAXED) + offset, dst, bytes);
-    if (!cdp__mesh_loan(self, peer, token, false)) return 0;
+    if (!s || !cdp__line_read_begin(&s->line, token, &e)) return 0;
+    if (offset > e.bytes || bytes > e.bytes - offset) return 0;
+    if (s->pid) r = cdp__shared_read(s, s->pid, e.at + offset, dst, bytes);
+    if (!cdp__line_read_end(&s->line, token)) return 0;
     if (r == 0) return (int64_t)bytes;
     if (l->state == CDP__LINK_LOST) return cdp__link_explain(l);
-    if (r == -ESRCH) return cdp__fail_peer(CDP_ERR_PEER_LOST, peer, ESRCH, "cannot read what rank %u has lent to this one: its process has ended", peer);
-    __atomic_and_fetch(&s->mine->reads, ~CDP__PULLS, __ATOMIC_RELAXED); /* it was permitted when the link was made */
+    if (r == -ESRCH)
+        return cdp__fail_peer(CDP_ERR_PEER_LOST, peer, ESRCH,
+            "cannot read what rank %u has exposed to this one: its process has ended", peer);
+    /* it was permitted when the link was made */
+    (void)__atomic_and_fetch(&s->mine->reads, ~CDP__READS_ANY, __ATOMIC_RELAXED);
     return CDP_ERR_IO;
 }
 
 /* As with the ring: what was put there before the link was lost can still be read. */
-CDP__PRIVATE void *cdp__mesh_mail(void *self, uint32_t peer, bool out) {
+CDP__PRIVATE void *cdp__mesh_slots(void *self, uint32_t peer, bool outgoing) {
     const cdp__link *l = &((cdp__mesh *)self)->links[peer];
-    return l->shared && (out ? l->state == CDP__LINK_UP : l->state >= CDP__LINK_UP) ? l->shared->mail[out] : NULL;
+    if (!l->shared || l->state < CDP__LINK_UP) return NULL;
+    if (!outgoing) return &l->shared->line.in->eager.slots;
+    return l->state == CDP__LINK_UP ? &l->shared->line.out->eager.slots : NULL;
 }
 
-CDP__PRIVATE void cdp__mesh_mailed(void *self, uint32_t peer) {
-    const cdp__link *l = &((cdp__mesh *)self)->links[peer];
-    cdp__shared_ring_bell(l->mesh->os, l->shared, CDP__WAKE_DATA);
+CDP__PRIVATE void cdp__mesh_doorbell(void *self, uint32_t peer) {
+    cdp__line_ring(&((cdp__mesh *)self)->links[peer].shared->line, CDP__BELL_DATA);
 }
 
 /* Somebody put a cause under "fail" while this rank was busy with something else. */
-CDP__CALLED cdp_status cdp__mesh_news(cdp__mesh *m) {
+CDP__PRIVATE cdp_status cdp__mesh_news(cdp__mesh *m) {
     if (!m->watching || m->watch_rq.status == CDP_PENDING) return CDP_OK;
     m->watching = false;
-    if (m->watch_rq.status != CDP_OK) return CDP_OK; /* the store is gone: rank 0 may have left, which is no failure */
+    /* the store is gone: rank 0 may have left, which is no failure */
+    if (m->watch_rq.status != CDP_OK) return CDP_OK;
     return cdp__fail(CDP_ERR_ABORTED, "another rank reported a failure");
 }
 
-CDP__CALLED cdp_status cdp__mesh_wait(void *self, cdp_lock *lock, uint64_t deadline_ns) {
+CDP__PRIVATE cdp_status cdp__mesh_wait(void *self, cdp_lock *lock, uint64_t deadline_ns) {
     cdp__mesh *m = (cdp__mesh *)self;
-    cdp__shared *s;
     cdp_status st;
-    if (m->sharing && !deadline_ns) { /* who looks again and again looks at the memory meanwhile */
+    if (m->sharing && !deadline_ns) { /* a spinning caller polls the memory itself meanwhile */
         const uint64_t now = m->os->now_ns(m->os->user);
         if (now < m->looked_ns + CDP__LOOK_NS) return CDP_OK;
         m->looked_ns = now;
@@ -1830,20 +2026,23 @@ CDP__CALLED cdp_status cdp__mesh_wait(void *self, cdp_lock *lock, uint64_t deadl
     if (m->sharing && deadline_ns && cdp__shared_doze(m->sharing)) deadline_ns = 0;
     st = cdp__loop_run(&m->loop, lock, deadline_ns);
     cdp__shared_rise(m->sharing);
-    for (s = m->sharing; s; s = s->next)
-        if (__atomic_load_n(&s->theirs->freed, __ATOMIC_RELAXED) != s->freed) cdp__shared_tidy(m->os, s, false);
     return st == CDP_OK ? cdp__mesh_news(m) : st;
 }
 
-CDP__CALLED void cdp__mesh_wake(void *self) { cdp__loop_wake(&((cdp__mesh *)self)->loop); }
+CDP__PRIVATE void cdp__mesh_wake(void *self) {
+    cdp__loop_wake(&((cdp__mesh *)self)->loop);
+}
 
-CDP__COLD void cdp__mesh_key(const cdp__mesh *m, char out[96], const char *what, uint32_t rank) {
-    if (rank == UINT32_MAX) cdp__format(out, 96, "%s/%s", m->desc.job, what);
-    else cdp__format(out, 96, "%s/%s/%u", m->desc.job, what, rank);
+CDP__PRIVATE void cdp__mesh_key(const cdp__mesh *m, char out[96], const char *what, uint32_t rank) {
+    if (rank == UINT32_MAX)
+        cdp__format(out, 96, "%s/%s", m->desc.job, what);
+    else
+        cdp__format(out, 96, "%s/%s/%u", m->desc.job, what, rank);
 }
 
 /* A request in the background; true when it was taken. */
-CDP__COLD bool cdp__mesh_start(cdp_store *s, cdp_store_request *rq, cdp_store_op op, const cdp_bytes *keys, uint32_t count, const cdp_bytes *values) {
+CDP__PRIVATE bool cdp__mesh_start(cdp_store *s, cdp_store_request *rq, cdp_store_op op,
+    const cdp_bytes *keys, uint32_t count, const cdp_bytes *values) {
     memset(rq, 0, sizeof *rq);
     rq->op = op;
     rq->keys = keys;
@@ -1854,57 +2053,76 @@ CDP__COLD bool cdp__mesh_start(cdp_store *s, cdp_store_request *rq, cdp_store_op
 }
 
 /* The first cause of a job is the first that reaches the key "fail". */
-CDP__COLD void cdp__mesh_ask_cause(cdp__mesh *m, const cdp_error *e) {
+CDP__PRIVATE void cdp__mesh_ask_cause(cdp__mesh *m, const cdp_error *e) {
     m->ask_key.data = m->fail_key;
     m->ask_key.bytes = strlen(m->fail_key);
     m->ask_values[0].data = NULL;
     m->ask_values[0].bytes = 0;
     m->ask_values[1].data = m->ask_value;
     m->ask_values[1].bytes = cdp__error_encode(e, m->ask_value);
-    m->asking = cdp__mesh_start(m->store, &m->ask_rq, CDP_STORE_COMPARE_SET, &m->ask_key, 1, m->ask_values) ? CDP__ASK_CAUSE : CDP__ASK_DONE;
+    m->asking =
+        cdp__mesh_start(m->store, &m->ask_rq, CDP_STORE_COMPARE_SET, &m->ask_key, 1, m->ask_values)
+        ? CDP__ASK_CAUSE
+        : CDP__ASK_DONE;
 }
 
-CDP__COLD void cdp__mesh_ask_note(cdp__mesh *m, uint32_t rank, cdp__asking what) {
+CDP__PRIVATE void cdp__mesh_ask_note(cdp__mesh *m, uint32_t rank, cdp__asking what) {
     m->asked_rank = rank;
     cdp__mesh_key(m, m->ask_text, "wait", rank);
     m->ask_key.data = m->ask_text;
     m->ask_key.bytes = strlen(m->ask_text);
-    m->asking = cdp__mesh_start(m->store, &m->ask_rq, what == CDP__ASK_NOTE ? CDP_STORE_GET : CDP_STORE_CHECK, &m->ask_key, 1, NULL) ? what : CDP__ASK_DONE;
+    m->asking = cdp__mesh_start(m->store, &m->ask_rq,
+                    what == CDP__ASK_NOTE ? CDP_STORE_GET : CDP_STORE_CHECK, &m->ask_key, 1, NULL)
+        ? what
+        : CDP__ASK_DONE;
 }
 
-/* A note is an encoded error without a status of its own: whom its writer waits for (-1: nobody any more), in which
-   operation and round, and that call as text. */
-CDP__COLD bool cdp__mesh_read_note(const cdp__mesh *m, const cdp_bytes *bytes, cdp_error *note) {
-    return cdp__error_decode((const uint8_t *)bytes->data, bytes->bytes, note) && note->peer >= 0 && (uint32_t)note->peer < m->desc.world_size;
+/* A note is an encoded error without a status of its own: whom its writer waits for (-1: nobody
+   any more), in which operation and round, and that call as text. */
+CDP__PRIVATE bool cdp__mesh_read_note(const cdp__mesh *m, const cdp_bytes *bytes, cdp_error *note) {
+    return cdp__error_decode((const uint8_t *)bytes->data, bytes->bytes, note) && note->peer >= 0
+        && (uint32_t)note->peer < m->desc.world_size;
 }
 
-CDP__COLD void cdp__mesh_blame(cdp_error *e, uint32_t rank) {
+CDP__PRIVATE void cdp__mesh_blame(cdp_error *e, uint32_t rank) {
     cdp__text t = {e->text, sizeof e->text, strlen(e->text)};
     if (e->peer == (int32_t)rank) return;
-    if (e->origin == (int32_t)rank) cdp__text_add(&t, "; that rank has ended this operation: rank %u seems to call something else than the others", rank);
-    else cdp__text_add(&t, "; that rank is waiting too, and in the end everybody waits for rank %u", rank);
+    if (e->origin == (int32_t)rank)
+        cdp__text_add(&t,
+            "; that rank has ended this operation: rank %u seems to call something else than the "
+            "others",
+            rank);
+    else
+        cdp__text_add(
+            &t, "; that rank is waiting too, and in the end everybody waits for rank %u", rank);
     e->peer = (int32_t)rank;
 }
 
-/* Rank m->from waits for rank m->asked_rank, whose note this is (NULL: it has none). Who is behind decides. A rank that waits
-   at the same place or further on has sent what the other still waits for: then the one that waits has stopped, or the link
-   between the two is cut; or, when it is this rank that waits and the other has long ended that operation, this rank calls
+/* Rank m->from waits for rank m->asked_rank, whose note this is (NULL: it has none). Who is
+   behind decides. A rank that waits at the same place or further on has sent what the other
+   still waits for: then the one that waits has stopped, or the link between the two is cut; or,
+   when it is this rank that waits and the other has long ended that operation, this rank calls
    something else. Returns the rank to go on to, or -1 when *culprit is known. */
-CDP__COLD int32_t cdp__mesh_judge_note(const cdp__mesh *m, const cdp_error *note, int32_t *culprit) {
+CDP__PRIVATE int32_t cdp__mesh_judge_note(
+    const cdp__mesh *m, const cdp_error *note, int32_t *culprit) {
     char call[128];
     *culprit = (int32_t)m->asked_rank;
-    if (!note || (!note->op_seq && !note->round)) return -1; /* it waited for addresses, which all are there: this rank has started */
-    if (note->op_seq < m->from_seq || (note->op_seq == m->from_seq && note->round < m->from_round)) return note->peer;
+    /* it waited for addresses, which all are there: this rank has started */
+    if (!note || (!note->op_seq && !note->round)) return -1;
+    if (note->op_seq < m->from_seq || (note->op_seq == m->from_seq && note->round < m->from_round))
+        return note->peer;
     cdp__note_call(note, m->from_seq, call, sizeof call);
-    if (m->from != m->desc.rank || !call[0]) *culprit = (int32_t)m->from; /* so far on that its note does not tell what it called then */
+    /* so far on that its note does not tell what it called then */
+    if (m->from != m->desc.rank || !call[0]) *culprit = (int32_t)m->from;
     return -1;
 }
 
 /* An answer has come: the next question. */
-CDP__COLD void cdp__mesh_follow(cdp__mesh *m, cdp_error *e) {
+CDP__PRIVATE void cdp__mesh_follow(cdp__mesh *m, cdp_error *e) {
     const bool there = m->asking == CDP__ASK_NOTE_THERE && m->ask_rq.number == 1;
     cdp_error note;
-    const bool read = m->asking == CDP__ASK_NOTE && cdp__mesh_read_note(m, &m->ask_rq.results[0], &note);
+    const bool read =
+        m->asking == CDP__ASK_NOTE && cdp__mesh_read_note(m, &m->ask_rq.results[0], &note);
     int32_t culprit, next;
     cdp_store_request_free(m->store, &m->ask_rq);
     if (there) {
@@ -1912,7 +2130,9 @@ CDP__COLD void cdp__mesh_follow(cdp__mesh *m, cdp_error *e) {
         return;
     }
     next = cdp__mesh_judge_note(m, read ? &note : NULL, &culprit);
-    if (read && cdp__notes_differ(e, &m->note_error, &note, m->from_seq, m->asked_rank, m->desc.world_size)) {
+    if (read
+        && cdp__notes_differ(
+            e, &m->note_error, &note, m->from_seq, m->asked_rank, m->desc.world_size)) {
         cdp__mesh_ask_cause(m, e);
     } else if (next >= 0 && next != (int32_t)m->desc.rank && ++m->hops < m->desc.world_size) {
         m->from = m->asked_rank;
@@ -1926,24 +2146,31 @@ CDP__COLD void cdp__mesh_follow(cdp__mesh *m, cdp_error *e) {
 }
 
 /* Compare_set has answered: ours, or an earlier one. */
-CDP__COLD int cdp__mesh_take_cause(cdp__mesh *m, cdp_error *e) {
+CDP__PRIVATE int cdp__mesh_take_cause(cdp__mesh *m, cdp_error *e) {
     const cdp_bytes *v = m->ask_rq.results;
     cdp_error cause;
-    if (v->bytes == m->ask_values[1].bytes && memcmp(v->data, m->ask_value, (size_t)v->bytes) == 0) return -1;
+    if (v->bytes == m->ask_values[1].bytes && memcmp(v->data, m->ask_value, (size_t)v->bytes) == 0)
+        return -1;
     if (!cdp__error_decode((const uint8_t *)v->data, v->bytes, &cause)) return -1;
     *e = cause;
     return 1;
 }
 
-/* There is no store to ask any more, or (`silent`) it does not answer. Who has seen rank 0 die, and the store with it, knows
-   enough; others had better wait whether somebody tells them more. If nobody does, a rank 0 that went without a word
-   explains why a third one left, and a silent one why everybody waits. A rank 0 that took its leave explains nothing, and neither
-   does one whose store already held a cause (which there was no time to read). */
-CDP__COLD int cdp__mesh_no_answer(cdp__mesh *m, cdp_error *e, bool last, bool silent) {
-    const bool stranger = e->status == CDP_ERR_PEER_LOST && e->peer > 0 && !m->links[e->peer].was_up; /* it could not have told us */
+/* There is no store to ask any more, or (`silent`) it does not answer. Who has seen rank 0 die,
+   and the store with it, knows enough; others had better wait whether somebody tells them more.
+   If nobody does, a rank 0 that went without a word explains why a third one left, and a silent
+   one why everybody waits. A rank 0 that took its leave explains nothing, and neither does one
+   whose store already held a cause (which there was no time to read). */
+CDP__PRIVATE int cdp__mesh_no_answer(cdp__mesh *m, cdp_error *e, bool last, bool silent) {
+    /* it could not have told us */
+    const bool stranger =
+        e->status == CDP_ERR_PEER_LOST && e->peer > 0 && !m->links[e->peer].was_up;
     cdp__text t = {e->text, sizeof e->text, strlen(e->text)};
     m->asking = CDP__ASK_DONE;
-    if (m->watch_rq.status == CDP_OK && m->watch_rq.results && cdp__error_decode((const uint8_t *)m->watch_rq.results[0].data, m->watch_rq.results[0].bytes, e)) return 1;
+    if (m->watch_rq.status == CDP_OK && m->watch_rq.results
+        && cdp__error_decode(
+            (const uint8_t *)m->watch_rq.results[0].data, m->watch_rq.results[0].bytes, e))
+        return 1;
     if (e->status == CDP_ERR_PEER_LOST && e->peer == 0) return -1;
     if (!last) return 0;
     if (m->desc.external_store || m->desc.rank == 0) return -1;
@@ -1959,30 +2186,35 @@ CDP__COLD int cdp__mesh_no_answer(cdp__mesh *m, cdp_error *e, bool last, bool si
     return -1;
 }
 
-CDP__COLD int cdp__mesh_first_cause(void *self, cdp_error *e, bool last) {
+CDP__PRIVATE int cdp__mesh_first_cause(void *self, cdp_error *e, bool last) {
     cdp__mesh *m = (cdp__mesh *)self;
     if (!m->store || m->asking == CDP__ASK_DONE) return cdp__mesh_no_answer(m, e, last, false);
     if (m->asking == CDP__ASK_NOTHING) {
         m->from = m->desc.rank;
         m->from_seq = e->op_seq;
         m->from_round = e->round;
-        if (e->status == CDP_ERR_TIMEOUT && e->peer >= 0) cdp__mesh_ask_note(m, (uint32_t)e->peer, CDP__ASK_NOTE_THERE);
-        else cdp__mesh_ask_cause(m, e);
+        if (e->status == CDP_ERR_TIMEOUT && e->peer >= 0)
+            cdp__mesh_ask_note(m, (uint32_t)e->peer, CDP__ASK_NOTE_THERE);
+        else
+            cdp__mesh_ask_cause(m, e);
     }
-    while (m->asking != CDP__ASK_DONE && m->asking != CDP__ASK_CAUSE && m->ask_rq.status == CDP_OK) cdp__mesh_follow(m, e);
+    while (m->asking != CDP__ASK_DONE && m->asking != CDP__ASK_CAUSE && m->ask_rq.status == CDP_OK)
+        cdp__mesh_follow(m, e);
     if (m->asking == CDP__ASK_CAUSE && m->ask_rq.status == CDP_OK) {
         const uint64_t now = m->os->now_ns(m->os->user);
         if (!m->answered_ns) m->answered_ns = now;
-        if (m->server && !last && now < m->answered_ns + CDP__HOST_MS * CDP__MS) return 0; /* others read it here: do not leave yet */
+        /* others read it here: do not leave yet */
+        if (m->server && !last && now < m->answered_ns + CDP__HOST_MS * CDP__MS) return 0;
         return cdp__mesh_take_cause(m, e);
     }
-    if (m->asking == CDP__ASK_DONE || m->ask_rq.status != CDP_PENDING) return cdp__mesh_no_answer(m, e, last, false);
+    if (m->asking == CDP__ASK_DONE || m->ask_rq.status != CDP_PENDING)
+        return cdp__mesh_no_answer(m, e, last, false);
     if (!last) return 0;
     m->store->cancel(m->store->self, &m->ask_rq);
     return cdp__mesh_no_answer(m, e, last, true);
 }
 
-CDP__COLD void cdp__mesh_failed(void *self, const cdp_error *e) {
+CDP__PRIVATE void cdp__mesh_failed(void *self, const cdp_error *e) {
     cdp__mesh *m = (cdp__mesh *)self;
     m->failing = true;
     m->cause = *e;
@@ -1990,9 +2222,10 @@ CDP__COLD void cdp__mesh_failed(void *self, const cdp_error *e) {
 }
 
 /* Leave a note in the store for those who wait for this rank. */
-CDP__COLD void cdp__mesh_blocked(void *self, const cdp_error *where) {
+CDP__PRIVATE void cdp__mesh_blocked(void *self, const cdp_error *where) {
     cdp__mesh *m = (cdp__mesh *)self;
-    if (!m->store || (m->noting && m->note_rq.status == CDP_PENDING)) return; /* a store that slow cannot help anyway */
+    /* a store that slow cannot help anyway */
+    if (!m->store || (m->noting && m->note_rq.status == CDP_PENDING)) return;
     m->note_error = *where;
     m->note_error.status = CDP_ERR_TIMEOUT;
     cdp__mesh_key(m, m->note_text, "wait", m->desc.rank);
@@ -2000,21 +2233,26 @@ CDP__COLD void cdp__mesh_blocked(void *self, const cdp_error *where) {
     m->note_key.bytes = strlen(m->note_text);
     m->note_value.data = m->note;
     m->note_value.bytes = cdp__error_encode(&m->note_error, m->note);
-    m->noting = cdp__mesh_start(m->store, &m->note_rq, CDP_STORE_SET, &m->note_key, 1, &m->note_value);
+    m->noting =
+        cdp__mesh_start(m->store, &m->note_rq, CDP_STORE_SET, &m->note_key, 1, &m->note_value);
 }
 
-CDP__COLD bool cdp__mesh_linked(void *self, uint32_t peer) {
+CDP__PRIVATE bool cdp__mesh_linked(void *self, uint32_t peer) {
     cdp__mesh *m = (cdp__mesh *)self;
     uint32_t i = 0;
-    while (i < m->desc.connections && cdp__bundle_at(&m->links[peer], i)->state == CDP__LINK_UP) ++i;
+    while (i < m->desc.connections && cdp__bundle_at(&m->links[peer], i)->state == CDP__LINK_UP)
+        ++i;
     return i == m->desc.connections || (i && m->links[peer].shared);
 }
 
 /* The pair of addresses that a link runs over, or how far it is. */
-CDP__COLD uint32_t cdp__mesh_host(void *self, uint32_t peer) { return ((cdp__mesh *)self)->hosts[peer]; }
+CDP__PRIVATE uint32_t cdp__mesh_host(void *self, uint32_t peer) {
+    return ((cdp__mesh *)self)->hosts[peer];
+}
 
-CDP__COLD void cdp__mesh_describe(void *self, uint32_t peer, char *out, uint64_t size) {
-    static const char *const states[] = {"not used yet", "awaited", "trying its addresses", "being made", "", "lost"};
+CDP__PRIVATE void cdp__mesh_describe(void *self, uint32_t peer, char *out, uint64_t size) {
+    static const char *const states[] = {
+        "not used yet", "awaited", "trying its addresses", "being made", "", "lost"};
     cdp__mesh *m = (cdp__mesh *)self;
     const cdp__shared *s = m->links[peer].state == CDP__LINK_UP ? m->links[peer].shared : NULL;
     cdp__text t = {out, size, 0};
@@ -2022,64 +2260,85 @@ CDP__COLD void cdp__mesh_describe(void *self, uint32_t peer, char *out, uint64_t
     cdp_addr at;
     uint64_t views;
     uint32_t i;
-    if (s) cdp__text_add(&t, "memory, %llu KiB each way, ", (unsigned long long)(s->room / 1024));
-    for (i = 0, views = 0; s && i < CDP__SEGMENTS; ++i) views += s->views[i].at ? s->views[i].bytes : 0;
-    if (views) cdp__text_add(&t, "%llu KiB of its group memory in view, ", (unsigned long long)(views / 1024));
+    if (s)
+        cdp__text_add(&t, "memory, %llu KiB each way, ", (unsigned long long)(s->line.size / 1024));
+    for (i = 0, views = 0; s && i < CDP__SEGMENTS; ++i)
+        views += s->mappings[i].at ? s->mappings[i].bytes : 0;
+    if (views)
+        cdp__text_add(
+            &t, "%llu KiB of its group memory in view, ", (unsigned long long)(views / 1024));
     if (s) cdp__text_add(&t, "beside ");
     cdp__text_add(&t, "TCP");
     for (i = 0; i < (s ? 1 : m->desc.connections); ++i) {
         const cdp__link *l = cdp__bundle_at(&m->links[peer], i);
         memset(&at, 0, sizeof at);
-        if (l->state == CDP__LINK_UP) (void)m->os->local_addr(m->os->user, l->io.fd, &at);
+        if (l->state == CDP__LINK_UP) (void)m->os->net.local_addr(m->os->user, l->io.fd, &at);
         cdp__addr_text(&at, here, sizeof here);
         cdp__addr_text(&l->addr, there, sizeof there);
-        if (l->state == CDP__LINK_UP) cdp__text_add(&t, ", %s to %s", here, there);
-        else cdp__text_add(&t, l->addr.family ? ", %s, at %s" : ", %s", states[l->state], there);
+        if (l->state == CDP__LINK_UP)
+            cdp__text_add(&t, ", %s to %s", here, there);
+        else
+            cdp__text_add(&t, l->addr.family ? ", %s, at %s" : ", %s", states[l->state], there);
     }
     if (m->keyed && cdp__mesh_linked(m, peer)) cdp__text_add(&t, ", key proved");
 }
 
-/* A failed rank does not leave at once, but when the store has its cause. The one that serves the store waits until the
-   others have read it there and gone; while starting twice CDP__SETTLE_MS, since some may not even have come. Without a
-   store, whoever connects late is told. */
-CDP__COLD void cdp__mesh_linger(cdp__mesh *m) {
+/* A failed rank does not leave at once, but when the store has its cause. The one that serves
+   the store waits until the others have read it there and gone; while starting twice
+   CDP__SETTLE_MS, since some may not even have come. Without a store, whoever connects late is
+   told. */
+CDP__PRIVATE void cdp__mesh_linger(cdp__mesh *m) {
     const bool store_gone = !m->server && m->watch_rq.status < CDP_OK;
-    const uint64_t until = m->os->now_ns(m->os->user) + (!m->server ? CDP__TELL_MS : m->started ? CDP__SETTLE_MS : 2 * CDP__SETTLE_MS) * CDP__MS;
+    const uint64_t until = m->os->now_ns(m->os->user)
+        + (!m->server          ? CDP__TELL_MS
+                  : m->started ? CDP__SETTLE_MS
+                               : 2 * CDP__SETTLE_MS)
+            * CDP__MS;
     const uint32_t own = (m->store ? 1u : 0u) + (m->watch ? 1u : 0u);
-    if (!m->server && !store_gone) { /* whoever sees this rank leave asks the store why: the answer must be there before */
-        while (m->asking == CDP__ASK_CAUSE && m->ask_rq.status == CDP_PENDING && m->os->now_ns(m->os->user) < until)
+    /* whoever sees this rank leave asks the store why: the answer must be there before */
+    if (!m->server && !store_gone) {
+        while (m->asking == CDP__ASK_CAUSE && m->ask_rq.status == CDP_PENDING
+            && m->os->now_ns(m->os->user) < until)
             if (cdp__loop_run(&m->loop, NULL, until) != CDP_OK) return;
         return;
     }
     m->leaving = true;
-    while ((!m->server || !m->started || cdp__store_server_clients(m->server) > own) && m->os->now_ns(m->os->user) < until)
+    while ((!m->server || !m->started || cdp__store_server_clients(m->server) > own)
+        && m->os->now_ns(m->os->user) < until)
         if (cdp__loop_run(&m->loop, NULL, until) != CDP_OK) return;
 }
 
 /* Accepts a mesh that was only half made. */
-CDP__COLD void cdp__mesh_close(void *self) {
+CDP__PRIVATE void cdp__mesh_close(void *self) {
     cdp__mesh *m = (cdp__mesh *)self;
     const cdp_os *os = m->os;
     uint32_t i;
-    if (m->failing || (m->server && cdp__store_server_has(m->server, m->fail_key))) cdp__mesh_linger(m);
+    if (m->failing || (m->server && cdp__store_server_has(m->server, m->fail_key)))
+        cdp__mesh_linger(m);
     if (m->server) cdp__store_server_share(m->server, NULL, NULL);
-    while (m->visitors) cdp__visitor_close(m->visitors);
+    while (m->visitors)
+        cdp__visitor_close(m->visitors);
     for (i = 0; m->links && i < m->desc.world_size * m->desc.connections; ++i) {
         cdp__link_lose(&m->links[i], CDP_ERR_STATE, 0);
         cdp__free(os, m->links[i].rx);
-        cdp__shared_close(os, m->links[i].shared);
+        cdp__shared_close(m->links[i].shared);
     }
     for (i = 0; m->segments && i < CDP__SEGMENTS; ++i)
-        if (m->segments[i].at) os->close(os->user, m->segments[i].fd); /* what was not freed may still be in use: it stays where it is */
+        /* what was not freed may still be in use: it stays where it is */
+        if (m->segments[i].at) os->net.close_fd(os->user, m->segments[i].fd);
     cdp__free(os, m->segments);
     cdp__loop_timer_clear(&m->accept_timer);
     cdp__loop_remove(&m->loop, &m->listener);
-    if (m->asking != CDP__ASK_NOTHING && m->asking != CDP__ASK_DONE && m->ask_rq.status == CDP_PENDING) m->store->cancel(m->store->self, &m->ask_rq);
-    if (m->noting && m->note_rq.status == CDP_PENDING) m->store->cancel(m->store->self, &m->note_rq);
+    if (m->asking != CDP__ASK_NOTHING && m->asking != CDP__ASK_DONE
+        && m->ask_rq.status == CDP_PENDING)
+        m->store->cancel(m->store->self, &m->ask_rq);
+    if (m->noting && m->note_rq.status == CDP_PENDING)
+        m->store->cancel(m->store->self, &m->note_rq);
     if (m->store) cdp_store_request_free(m->store, &m->ask_rq);
     if (m->store) cdp_store_request_free(m->store, &m->addrs);
     cdp__free(m->os, m->hosts);
-    if (m->watching && m->watch_rq.status == CDP_PENDING) m->watch->cancel(m->watch->self, &m->watch_rq);
+    if (m->watching && m->watch_rq.status == CDP_PENDING)
+        m->watch->cancel(m->watch->self, &m->watch_rq);
     if (m->watch) {
         cdp_store_request_free(m->watch, &m->watch_rq);
         cdp_store_destroy(m->watch);
@@ -2091,16 +2350,17 @@ CDP__COLD void cdp__mesh_close(void *self) {
     cdp__free(os, m);
 }
 
-/* ---- >>rendezvous ------------------------------------------------------------------------------------------------------------- */
+/* ---- >>rendezvous ---------------------------------------------------------------------------- */
 
-/* Keys under "<job>/": config (rank 0: version, world size, settings, the job's random name), claim/<rank> (who has the
-   rank), addr/<rank> (where it listens), done/<rank> (it has read everything), fail (the first cause of a failure),
-   wait/<rank> (whom it waits for, when that takes long). From its claim on until it has started, a rank's last will is a
-   cause under "fail": so the death of a process that nobody has a connection to yet ends the others' wait. */
+/* Keys under "<job>/": config (rank 0: version, world size, settings, the job's random name),
+   claim/<rank> (who has the rank), addr/<rank> (where it listens), done/<rank> (it has read
+   everything), fail (the first cause of a failure), wait/<rank> (whom it waits for, when that
+   takes long). From its claim on until it has started, a rank's last will is a cause under
+   "fail": so the death of a process that nobody has a connection to yet ends the others' wait. */
 
-/* Ranks that have finished starting may be connected to this one already. What they have said is read, lest a reset
-   overtakes what they are told. */
-CDP__COLD void cdp__mesh_tell_links(cdp__mesh *m, const cdp_error *e) {
+/* Ranks that have finished starting may be connected to this one already. What they have said is
+   read, lest a reset overtakes what they are told. */
+CDP__PRIVATE void cdp__mesh_tell_links(cdp__mesh *m, const cdp_error *e) {
     uint32_t r;
     m->cause = *e;
     for (r = 0; r < m->desc.world_size; ++r) {
@@ -2110,8 +2370,9 @@ CDP__COLD void cdp__mesh_tell_links(cdp__mesh *m, const cdp_error *e) {
     }
 }
 
-/* When rank 0 has met everybody, whoever has no rank by then is a stranger, whose troubles are not the job's. */
-CDP__COLD bool cdp__mesh_belongs(cdp__mesh *m) {
+/* When rank 0 has met everybody, whoever has no rank by then is a stranger, whose troubles are
+   not the job's. */
+CDP__PRIVATE bool cdp__mesh_belongs(cdp__mesh *m) {
     cdp_store_request rq;
     char key[96];
     if (m->claimed) return true;
@@ -2125,10 +2386,12 @@ CDP__COLD bool cdp__mesh_belongs(cdp__mesh *m) {
     return cdp_store_run(m->store, &rq, CDP__SETTLE_MS) == CDP_OK && !rq.number;
 }
 
-/* Turn an error of this rank into the job's: others are told, and this thread's last error gets the rank. */
-CDP__COLD cdp_status cdp__mesh_fail(cdp__mesh *m) {
+/* Turn an error of this rank into the job's: others are told, and this thread's last error gets
+   the rank. */
+CDP__PRIVATE cdp_status cdp__mesh_fail(cdp__mesh *m) {
     cdp_error e = *cdp_last_error();
-    const bool store = e.status == CDP_ERR_STORE || e.status == CDP_ERR_STATE || e.status == CDP_ERR_TIMEOUT;
+    const bool store =
+        e.status == CDP_ERR_STORE || e.status == CDP_ERR_STATE || e.status == CDP_ERR_TIMEOUT;
     bool told = false;
     cdp__text t = {e.text, sizeof e.text, 0};
     cdp_store_request rq;
@@ -2154,46 +2417,56 @@ CDP__COLD cdp_status cdp__mesh_fail(cdp__mesh *m) {
         if (told) cdp_store_request_free(m->store, &rq);
     }
     cdp__mesh_tell_links(m, &e);
-    if (!told && m->watch) cdp__tcp_store_abandon(m->watch); /* then the last will tells the others */
+    /* then the last will tells the others */
+    if (!told && m->watch) cdp__tcp_store_abandon(m->watch);
     *cdp__error_slot() = e;
     return e.status;
 }
 
 /* What lies under "fail" becomes this rank's error. */
-CDP__COLD cdp_status cdp__mesh_adopt(cdp__mesh *m) {
+CDP__PRIVATE cdp_status cdp__mesh_adopt(cdp__mesh *m) {
     cdp_error cause;
     void *value = NULL;
     uint64_t bytes = 0;
     cdp_status st = cdp_store_get(m->store, m->fail_key, &value, &bytes, 1000);
     if (st != CDP_OK) return st;
-    if (!cdp__error_decode((const uint8_t *)value, bytes, &cause)) st = cdp__fail(CDP_ERR_MISMATCH, "the store holds no cause under %s that this version understands", m->fail_key);
+    if (!cdp__error_decode((const uint8_t *)value, bytes, &cause))
+        st = cdp__fail(CDP_ERR_MISMATCH,
+            "the store holds no cause under %s that this version understands", m->fail_key);
     cdp_store_free(m->store, value);
     if (st != CDP_OK) return st;
-    if (cause.origin == (int32_t)m->desc.rank) st = cdp__fail_peer(cause.status, cause.peer, 0, "%s", cause.text); /* of a process that claims the same rank */
-    else st = cdp__fail_peer(cause.status, cause.peer, 0, "rank %u/%u: told while starting: %s", m->desc.rank, m->desc.world_size, cause.text);
+    /* of a process that claims the same rank */
+    if (cause.origin == (int32_t)m->desc.rank)
+        st = cdp__fail_peer(cause.status, cause.peer, 0, "%s", cause.text);
+    else
+        st = cdp__fail_peer(cause.status, cause.peer, 0, "rank %u/%u: told while starting: %s",
+            m->desc.rank, m->desc.world_size, cause.text);
     cdp__error_slot()->rank = (int32_t)m->desc.rank;
     cdp__error_slot()->origin = cause.origin;
     return st;
 }
 
 /* Wait for keys (MULTI_GET also reads them), with an eye on "fail". */
-CDP__COLD cdp_status cdp__mesh_await(cdp__mesh *m, cdp_store_request *rq, cdp_store_op op, const cdp_bytes *keys, uint32_t count, uint64_t deadline_ns) {
+CDP__PRIVATE cdp_status cdp__mesh_await(cdp__mesh *m, cdp_store_request *rq, cdp_store_op op,
+    const cdp_bytes *keys, uint32_t count, uint64_t deadline_ns) {
     if (!cdp__mesh_start(m->store, rq, op, keys, count, NULL)) return cdp_last_error()->status;
     while (rq->status == CDP_PENDING) {
         const uint64_t now = m->os->now_ns(m->os->user);
         const cdp_status news = cdp__mesh_news(m);
         if (news != CDP_OK || now >= deadline_ns) {
             m->store->cancel(m->store->self, rq);
-            return news != CDP_OK ? cdp__mesh_adopt(m) : cdp__fail(CDP_ERR_TIMEOUT, "the store did not answer in time");
+            return news != CDP_OK ? cdp__mesh_adopt(m)
+                                  : cdp__fail(CDP_ERR_TIMEOUT, "the store did not answer in time");
         }
         (void)m->store->wait(m->store->self, rq, cdp__min(deadline_ns, now + 10 * CDP__MS));
     }
     return rq->status;
 }
 
-/* The deadline has passed: which ranks have not set their key? As text, "2, 5 and 7 more". The store gets little time to
-   answer: if it does not, it is rank 0, which serves it, that is missing. */
-CDP__COLD cdp_status cdp__mesh_missing(cdp__mesh *m, const cdp_bytes *keys) {
+/* The deadline has passed: which ranks have not set their key? As text, "2, 5 and 7 more". The
+   store gets little time to answer: if it does not, it is rank 0, which serves it, that is
+   missing. */
+CDP__PRIVATE cdp_status cdp__mesh_missing(cdp__mesh *m, const cdp_bytes *keys) {
     const uint64_t give_up = m->os->now_ns(m->os->user) + CDP__SETTLE_MS * CDP__MS;
     char names[128];
     cdp__text t = {names, sizeof names, 0};
@@ -2207,44 +2480,54 @@ CDP__COLD cdp_status cdp__mesh_missing(cdp__mesh *m, const cdp_bytes *keys) {
         rq.op = CDP_STORE_CHECK;
         rq.key_count = 1;
         rq.keys = &keys[r];
-        if (m->os->now_ns(m->os->user) >= give_up || cdp_store_run(m->store, &rq, CDP__SETTLE_MS / 2) != CDP_OK) break;
+        if (m->os->now_ns(m->os->user) >= give_up
+            || cdp_store_run(m->store, &rq, CDP__SETTLE_MS / 2) != CDP_OK)
+            break;
         if (rq.number) continue;
         if (first < 0) first = (int32_t)r;
         if (found++ < 8) cdp__text_add(&t, "%s%u", found > 1 ? ", " : "", r);
     }
     if (found > 8) cdp__text_add(&t, " and %u more", found - 8);
     if (found)
-        return cdp__fail_peer(CDP_ERR_TIMEOUT, first, 0, "after %llu ms still waiting for rank %s; start it, or look at why it ended",
-                              (unsigned long long)((m->os->now_ns(m->os->user) - m->start_ns) / CDP__MS), names);
+        return cdp__fail_peer(CDP_ERR_TIMEOUT, first, 0,
+            "after %llu ms still waiting for rank %s; start it, or look at why it ended",
+            (unsigned long long)((m->os->now_ns(m->os->user) - m->start_ns) / CDP__MS), names);
     at = cdp__tcp_store_peer_addr(m->store);
     cdp__addr_text(&at, names, sizeof names);
-    return cdp__fail_peer(CDP_ERR_TIMEOUT, m->desc.external_store ? -1 : 0, 0, "the store at %s does not answer any more, but has not closed the connection: %s, has become unreachable, or is stopped", names,
-                          m->desc.external_store ? "who serves it" : "rank 0, which serves it");
+    return cdp__fail_peer(CDP_ERR_TIMEOUT, m->desc.external_store ? -1 : 0, 0,
+        "the store at %s does not answer any more, but has not closed the connection: %s, has "
+        "become unreachable, or is stopped",
+        names, m->desc.external_store ? "who serves it" : "rank 0, which serves it");
 }
 
-/* Wait until every rank has set its key "<what>/<rank>"; `values` (may be NULL) are read, too, and freed by the caller. Now
-   and then the wait is broken off to say who is missing: in the log, and to those who wait for this rank. */
-CDP__COLD cdp_status cdp__mesh_await_keys(cdp__mesh *m, const cdp_bytes *keys, cdp_store_request *values, uint64_t deadline_ns) {
+/* Wait until every rank has set its key "<what>/<rank>"; `values` (may be NULL) are read, too,
+   and freed by the caller. Now and then the wait is broken off to say who is missing: in the
+   log, and to those who wait for this rank. */
+CDP__PRIVATE cdp_status cdp__mesh_await_keys(
+    cdp__mesh *m, const cdp_bytes *keys, cdp_store_request *values, uint64_t deadline_ns) {
     uint64_t pause_ns = cdp__min(CDP__LONG_MS, m->desc.init_timeout_ms / 4) * CDP__MS;
     cdp_store_request waiting;
     for (;; pause_ns = 10000 * CDP__MS) {
         const uint64_t until = cdp__min(deadline_ns, m->os->now_ns(m->os->user) + pause_ns);
-        cdp_status st = cdp__mesh_await(m, values ? values : &waiting, values ? CDP_STORE_MULTI_GET : CDP_STORE_WAIT, keys, m->desc.world_size, until);
+        cdp_status st = cdp__mesh_await(m, values ? values : &waiting,
+            values ? CDP_STORE_MULTI_GET : CDP_STORE_WAIT, keys, m->desc.world_size, until);
         if (st != CDP_ERR_TIMEOUT || cdp_last_error()->origin >= 0) return st;
         st = cdp__mesh_missing(m, keys);
         if (m->os->now_ns(m->os->user) >= deadline_ns) return st;
-        cdp__log(&m->desc.logger, pause_ns == 10000 * CDP__MS ? CDP_LOG_WARN : CDP_LOG_INFO, m->desc.rank, "%s", cdp_last_error()->text);
+        cdp__log(&m->desc.logger, pause_ns == 10000 * CDP__MS ? CDP_LOG_WARN : CDP_LOG_INFO,
+            m->desc.rank, "%s", cdp_last_error()->text);
         if (cdp_last_error()->peer >= 0) {
             cdp_error where = *cdp_last_error(); /* before the first operation */
-            where.round = !values; /* addresses come first */
+            where.round = !values;               /* addresses come first */
             cdp__mesh_blocked(m, &where);
         }
     }
 }
 
-CDP__COLD cdp_status cdp__mesh_await_all(cdp__mesh *m, const char *what, cdp_store_request *values, uint64_t deadline_ns) {
+CDP__PRIVATE cdp_status cdp__mesh_await_all(
+    cdp__mesh *m, const char *what, cdp_store_request *values, uint64_t deadline_ns) {
     const uint32_t n = m->desc.world_size;
-    char (*texts)[96] = (char (*)[96])cdp__alloc(m->os, n * (uint64_t)sizeof *texts);
+    char(*texts)[96] = (char(*)[96])cdp__alloc(m->os, n * (uint64_t)sizeof *texts);
     cdp_bytes *keys = (cdp_bytes *)cdp__alloc(m->os, n * sizeof *keys);
     cdp_status st = texts && keys ? CDP_OK : cdp__fail_nomem("the list of ranks", n * sizeof *keys);
     uint32_t r;
@@ -2259,27 +2542,32 @@ CDP__COLD cdp_status cdp__mesh_await_all(cdp__mesh *m, const char *what, cdp_sto
     return st;
 }
 
-/* A job that says itself that it stays on one machine. (The name of this machine is often 127.0.1.1 to itself, and says nothing.) */
-CDP__COLD bool cdp__mesh_local_only(const cdp__mesh *m) {
+/* A job that says itself that it stays on one machine. (The name of this machine is often
+   127.0.1.1 to itself, and says nothing.) */
+CDP__PRIVATE bool cdp__mesh_local_only(const cdp__mesh *m) {
     cdp_addr a;
-    return cdp__addr_parse(m->desc.master_addr, &a) ? cdp__addr_loopback(&a) : strcmp(m->desc.master_addr, "localhost") == 0;
+    return cdp__addr_parse(m->desc.master_addr, &a) ? cdp__addr_loopback(&a)
+                                                    : strcmp(m->desc.master_addr, "localhost") == 0;
 }
 
-/* At one of the ports that this rank may use. Returns the descriptor, or a negative errno with `at` as it was tried last. */
-CDP__COLD int32_t cdp__mesh_bind(cdp__mesh *m, cdp_addr *at) {
-    const uint32_t first = m->desc.first_port, last = m->desc.last_port > first ? m->desc.last_port : first;
+/* At one of the ports that this rank may use. Returns the descriptor, or a negative errno with
+   `at` as it was tried last. */
+CDP__PRIVATE int32_t cdp__mesh_bind(cdp__mesh *m, cdp_addr *at) {
+    const uint32_t first = m->desc.first_port,
+                   last = m->desc.last_port > first ? m->desc.last_port : first;
     uint32_t port;
     int32_t fd = -EADDRINUSE;
     for (port = first; port <= last && fd == -EADDRINUSE; ++port) {
         at->port = (uint16_t)port;
-        fd = m->os->listen(m->os->user, at, &m->at);
+        fd = m->os->net.listen_at(m->os->user, at, &m->at);
     }
     return fd;
 }
 
-/* Rank 0 has a port already, that of the store. The others listen where rank 0 can be reached from, when the job stays on one
-   machine or nothing else is known; otherwise everywhere, since it is the peers who find out what leads here. */
-CDP__COLD cdp_status cdp__mesh_listen(cdp__mesh *m, uint64_t deadline_ns) {
+/* Rank 0 has a port already, that of the store. The others listen where rank 0 can be reached
+   from, when the job stays on one machine or nothing else is known; otherwise everywhere, since
+   it is the peers who find out what leads here. */
+CDP__PRIVATE cdp_status cdp__mesh_listen(cdp__mesh *m, uint64_t deadline_ns) {
     cdp_addr at;
     int32_t fd;
     (void)deadline_ns;
@@ -2287,11 +2575,15 @@ CDP__COLD cdp_status cdp__mesh_listen(cdp__mesh *m, uint64_t deadline_ns) {
         cdp__store_server_share(m->server, cdp__mesh_visit, m);
         return CDP_OK;
     }
-    if (!cdp__tcp_store_local_addr(m->store, &at)) return cdp__fail(CDP_ERR_STORE, "the connection to the store broke at once");
-    if (m->desc.listen_addr) (void)cdp__addr_parse(m->desc.listen_addr, &at);
-    else if (m->mine_count && (m->keyed || m->desc.trust_network) && !cdp__mesh_local_only(m)) (void)cdp__addr_parse("::", &at);
+    if (!cdp__tcp_store_local_addr(m->store, &at))
+        return cdp__fail(CDP_ERR_STORE, "the connection to the store broke at once");
+    if (m->desc.listen_addr)
+        (void)cdp__addr_parse(m->desc.listen_addr, &at);
+    else if (m->mine_count && (m->keyed || m->desc.trust_network) && !cdp__mesh_local_only(m))
+        (void)cdp__addr_parse("::", &at);
     fd = cdp__mesh_bind(m, &at);
-    if (fd < 0 && fd != -EADDRINUSE && cdp__addr_any(&at) && !m->desc.listen_addr) { /* no IPv6 here */
+    /* no IPv6 here */
+    if (fd < 0 && fd != -EADDRINUSE && cdp__addr_any(&at) && !m->desc.listen_addr) {
         (void)cdp__addr_parse("0.0.0.0", &at);
         fd = cdp__mesh_bind(m, &at);
     }
@@ -2303,7 +2595,7 @@ CDP__COLD cdp_status cdp__mesh_listen(cdp__mesh *m, uint64_t deadline_ns) {
 #define CDP__CONFIG_BYTES (8u + 8u + 8u + CDP__JOB_BYTES + 4u)
 
 /* Rank 0 says what the job is; the others compare. */
-CDP__COLD cdp_status cdp__mesh_config(cdp__mesh *m, uint64_t deadline_ns) {
+CDP__PRIVATE cdp_status cdp__mesh_config(cdp__mesh *m, uint64_t deadline_ns) {
     uint8_t mine[CDP__CONFIG_BYTES];
     char key[96];
     void *value = NULL;
@@ -2321,26 +2613,40 @@ CDP__COLD cdp_status cdp__mesh_config(cdp__mesh *m, uint64_t deadline_ns) {
         return cdp_store_set(m->store, key, mine, sizeof mine);
     }
     st = cdp_store_get(m->store, key, &value, &bytes, 0);
-    if (st == CDP_ERR_TIMEOUT) st = cdp__fail_peer(CDP_ERR_TIMEOUT, 0, 0, "rank 0 did not come within %u ms", m->desc.init_timeout_ms);
+    if (st == CDP_ERR_TIMEOUT)
+        st = cdp__fail_peer(
+            CDP_ERR_TIMEOUT, 0, 0, "rank 0 did not come within %u ms", m->desc.init_timeout_ms);
     if (st != CDP_OK) return st;
     if (bytes != sizeof mine || cdp__get_u32((const uint8_t *)value) != CDP_WIRE_VERSION)
-        st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0, "rank 0 runs another version of cdp: this one speaks version %u; build all ranks from the same headers", (unsigned)CDP_WIRE_VERSION);
+        st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
+            "rank 0 runs another version of cdp: this one speaks version %u; build all ranks from "
+            "the same headers",
+            (unsigned)CDP_WIRE_VERSION);
     else if (cdp__get_u32((const uint8_t *)value + 4) != m->desc.world_size)
-        st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0, "WORLD_SIZE is %u here but %u on rank 0; make them equal", m->desc.world_size, cdp__get_u32((const uint8_t *)value + 4));
+        st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
+            "WORLD_SIZE is %u here but %u on rank 0; make them equal", m->desc.world_size,
+            cdp__get_u32((const uint8_t *)value + 4));
     else if (memcmp((const uint8_t *)value + 8, mine + 8, 16) != 0)
-        st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0, "small_bytes or piece_bytes differ from those of rank 0 (%llu, %llu); make them equal",
-                            (unsigned long long)cdp__get_u64((const uint8_t *)value + 8), (unsigned long long)cdp__get_u64((const uint8_t *)value + 16));
+        st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
+            "small_bytes or piece_bytes differ from those of rank 0 (%llu, %llu); make them equal",
+            (unsigned long long)cdp__get_u64((const uint8_t *)value + 8),
+            (unsigned long long)cdp__get_u64((const uint8_t *)value + 16));
     else if (memcmp((const uint8_t *)value + 40, mine + 40, 4) != 0)
-        st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0, "connections is %u here but %u on rank 0; make them equal", m->desc.connections, cdp__get_u32((const uint8_t *)value + 40));
+        st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
+            "connections is %u here but %u on rank 0; make them equal", m->desc.connections,
+            cdp__get_u32((const uint8_t *)value + 40));
     else if (m->met && memcmp(m->job, (const uint8_t *)value + 24, CDP__JOB_BYTES) != 0)
-        st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0, "where rank 0 was said to be, another job is: the word that it left is old; remove what is left of former runs");
-    else memcpy(m->job, (const uint8_t *)value + 24, CDP__JOB_BYTES);
+        st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
+            "where rank 0 was said to be, another job is: the word that it left is old; remove "
+            "what is left of former runs");
+    else
+        memcpy(m->job, (const uint8_t *)value + 24, CDP__JOB_BYTES);
     cdp_store_free(m->store, value);
     return st;
 }
 
 /* Make sure that nobody else has this rank. */
-CDP__COLD cdp_status cdp__mesh_claim(cdp__mesh *m, uint64_t deadline_ns) {
+CDP__PRIVATE cdp_status cdp__mesh_claim(cdp__mesh *m, uint64_t deadline_ns) {
     char key[96], at[80], mine[112];
     uint64_t random = 0, bytes = 0;
     void *value = NULL;
@@ -2349,57 +2655,75 @@ CDP__COLD cdp_status cdp__mesh_claim(cdp__mesh *m, uint64_t deadline_ns) {
     cdp__mesh_key(m, key, "claim", m->desc.rank);
     cdp__addr_text(&m->at, at, sizeof at);
     cdp__format(mine, sizeof mine, "%llx %s", (unsigned long long)random, at);
-    if (st == CDP_OK) st = cdp_store_compare_set(m->store, key, NULL, 0, mine, strlen(mine), &value, &bytes);
+    if (st == CDP_OK)
+        st = cdp_store_compare_set(m->store, key, NULL, 0, mine, strlen(mine), &value, &bytes);
     if (st != CDP_OK) return st;
     if (bytes != strlen(mine) || memcmp(value, mine, (size_t)bytes) != 0) {
         const char *other = strchr((const char *)value, ' ');
-        st = cdp__fail_peer(CDP_ERR_MISMATCH, m->desc.rank, 0, "two processes claim rank %u: one listens at %s, the other at %s; give every process its own RANK", m->desc.rank,
-                            other ? other + 1 : "?", at);
+        st = cdp__fail_peer(CDP_ERR_MISMATCH, m->desc.rank, 0,
+            "two processes claim rank %u: one listens at %s, the other at %s; give every process "
+            "its own RANK",
+            m->desc.rank, other ? other + 1 : "?", at);
     }
     cdp_store_free(m->store, value);
     m->claimed = st == CDP_OK;
     return st;
 }
 
-/* Under which addresses the others may try this rank: first the one through which it talks to the store. */
-CDP__COLD uint32_t cdp__mesh_own_addrs(cdp__mesh *m, cdp_addr out[CDP__ADDRS]) {
+/* Under which addresses the others may try this rank: first the one through which it talks to
+   the store. */
+CDP__PRIVATE uint32_t cdp__mesh_own_addrs(cdp__mesh *m, cdp_addr out[CDP__ADDRS]) {
     const bool all = cdp__addr_any(&m->at);
     uint32_t i, n = 0;
     out[0] = m->at;
-    if (all && m->desc.interfaces && m->os->addresses) {
-        const uint32_t chosen = m->os->addresses(m->os->user, m->desc.interfaces, out, CDP__ADDRS);
+    if (all && m->desc.interfaces && m->os->net.addresses) {
+        const uint32_t chosen =
+            m->os->net.addresses(m->os->user, m->desc.interfaces, out, CDP__ADDRS);
         for (i = 0; i < chosen; ++i)
-            if (m->at.family == 6 || out[i].family == 4) out[n] = out[i], out[n++].port = m->at.port;
+            if (m->at.family == 6 || out[i].family == 4) {
+                out[n] = out[i];
+                out[n++].port = m->at.port;
+            }
         return n;
     }
-    if (!all || cdp__tcp_store_local_addr(m->store, &out[0])) n = !all || !cdp__addr_loopback(&out[0]);
+    if (!all || cdp__tcp_store_local_addr(m->store, &out[0]))
+        n = !all || !cdp__addr_loopback(&out[0]);
     for (i = 0; all && i < m->mine_count && n < CDP__ADDRS; ++i) {
-        if ((n && memcmp(m->mine[i].ip, out[0].ip, 16) == 0) || cdp__addr_loopback(&m->mine[i])) continue;
+        if ((n && memcmp(m->mine[i].ip, out[0].ip, 16) == 0) || cdp__addr_loopback(&m->mine[i]))
+            continue;
         if (m->at.family == 6 || m->mine[i].family == 4) out[n++] = m->mine[i];
     }
     n = n ? n : 1; /* a machine with nothing but loopback */
-    for (i = 0; i < n; ++i) out[i].port = m->at.port;
+    for (i = 0; i < n; ++i)
+        out[i].port = m->at.port;
     return n;
 }
 
 /* Better here and once than from every link. */
-CDP__COLD cdp_status cdp__mesh_admissible(const cdp__mesh *m, uint32_t r, const cdp_addr *theirs, uint32_t n, const cdp_addr *own, uint32_t count) {
+CDP__PRIVATE cdp_status cdp__mesh_admissible(const cdp__mesh *m, uint32_t r, const cdp_addr *theirs,
+    uint32_t n, const cdp_addr *own, uint32_t count) {
     uint32_t i, k;
     char at[80];
     for (i = 0; i < n && !m->keyed && !m->desc.trust_network; ++i) {
-        for (k = 0; k < count && !cdp__addr_is_here(&theirs[i], &own[k]); ++k) {}
+        for (k = 0; k < count && !cdp__addr_is_here(&theirs[i], &own[k]); ++k) {
+        }
         if (k < count) continue;
-        for (k = 0; k < m->mine_count && !cdp__addr_is_here(&theirs[i], &m->mine[k]); ++k) {}
+        for (k = 0; k < m->mine_count && !cdp__addr_is_here(&theirs[i], &m->mine[k]); ++k) {
+        }
         if (k < m->mine_count) continue;
         cdp__addr_text(&theirs[i], at, sizeof at);
-        return cdp__fail_peer(CDP_ERR_INVALID, r, 0, "rank %u is on another machine (%s) and this job has no key: set CDP_JOB_KEY, or job_key, to the same secret for all ranks (or trust_network, "
-                              "if everybody in that network may read and change everything)", r, at);
+        return cdp__fail_peer(CDP_ERR_INVALID, r, 0,
+            "rank %u is on another machine (%s) and this job has no key: set CDP_JOB_KEY, or "
+            "job_key, to the same secret for all ranks (or trust_network, "
+            "if everybody in that network may read and change everything)",
+            r, at);
     }
     return CDP_OK;
 }
 
-/* The number of rank r's host: that of an earlier rank there, or the next. 0: a host that nobody shares. */
-CDP__COLD uint32_t cdp__mesh_host_before(const cdp__mesh *m, uint32_t r, uint32_t *hosts) {
+/* The number of rank r's host: that of an earlier rank there, or the next. 0: a host that nobody
+   shares. */
+CDP__PRIVATE uint32_t cdp__mesh_host_before(const cdp__mesh *m, uint32_t r, uint32_t *hosts) {
     const uint64_t id = cdp__get_u64((const uint8_t *)m->addrs.results[r].data);
     uint32_t q;
     for (q = 0; id && q < r; ++q)
@@ -2407,33 +2731,46 @@ CDP__COLD uint32_t cdp__mesh_host_before(const cdp__mesh *m, uint32_t r, uint32_
     return (*hosts)++;
 }
 
-/* Everybody's addresses, and behind what number they share memory: publish, wait, read. The answers are kept. */
-CDP__COLD cdp_status cdp__mesh_exchange(cdp__mesh *m, uint64_t deadline_ns) {
+/* Everybody's addresses, and behind what number they share memory: publish, wait, read. The
+   answers are kept. */
+CDP__PRIVATE cdp_status cdp__mesh_exchange(cdp__mesh *m, uint64_t deadline_ns) {
     char key[96], text[8 + CDP__ADDRS * 64];
     cdp_addr at[CDP__ADDRS], own[CDP__ADDRS];
     const uint32_t count = cdp__mesh_own_addrs(m, own);
     cdp_status st;
     uint32_t r, n, hosts = 0;
     m->hosts = (uint32_t *)cdp__alloc_zero(m->os, m->desc.world_size * sizeof *m->hosts);
-    if (!m->hosts) return cdp__fail_nomem("the hosts of all ranks", m->desc.world_size * sizeof *m->hosts);
-    if (!count) return cdp__fail(CDP_ERR_INVALID, "cdp_init: interfaces '%s': this machine has no address on any of these; name others, or none for all", m->desc.interfaces);
+    if (!m->hosts)
+        return cdp__fail_nomem("the hosts of all ranks", m->desc.world_size * sizeof *m->hosts);
+    if (!count)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_init: interfaces '%s': this machine has no address on any of these; name others, "
+            "or none for all",
+            m->desc.interfaces);
     cdp__mesh_key(m, key, "addr", m->desc.rank);
-    cdp__put_u64((uint8_t *)text, cdp__mesh_shares(m) && m->os->memory_host ? m->os->memory_host(m->os->user) : 0);
+    cdp__put_u64((uint8_t *)text,
+        cdp__mesh_shares(m) && m->os->shared.host_id ? m->os->shared.host_id(m->os->user) : 0);
     cdp__addrs_text(own, count, text + 8, sizeof text - 8);
     st = cdp_store_set(m->store, key, text, 8 + strlen(text + 8));
     if (st == CDP_OK) st = cdp__mesh_await_all(m, "addr", &m->addrs, deadline_ns);
     for (r = 0; st == CDP_OK && r < m->desc.world_size; ++r) {
         const cdp_bytes *v = &m->addrs.results[r];
-        n = v->bytes < 8 ? 0 : cdp__addrs_parse((const char *)v->data + 8, v->bytes - 8, at, CDP__ADDRS);
-        if (n) st = cdp__mesh_admissible(m, r, at, n, own, count);
-        else st = cdp__fail_peer(CDP_ERR_MISMATCH, r, 0, "rank %u published addresses that cannot be read: '%s'", r, v->bytes < 8 ? "" : (const char *)v->data + 8);
+        n = v->bytes < 8
+            ? 0
+            : cdp__addrs_parse((const char *)v->data + 8, v->bytes - 8, at, CDP__ADDRS);
+        if (n)
+            st = cdp__mesh_admissible(m, r, at, n, own, count);
+        else
+            st = cdp__fail_peer(CDP_ERR_MISMATCH, r, 0,
+                "rank %u published addresses that cannot be read: '%s'", r,
+                v->bytes < 8 ? "" : (const char *)v->data + 8);
         if (n) m->hosts[r] = cdp__mesh_host_before(m, r, &hosts);
     }
     return st;
 }
 
 /* Rank 0 serves the store: it must not leave before everybody has read it. */
-CDP__COLD cdp_status cdp__mesh_all_done(cdp__mesh *m, uint64_t deadline_ns) {
+CDP__PRIVATE cdp_status cdp__mesh_all_done(cdp__mesh *m, uint64_t deadline_ns) {
     char key[96];
     cdp_status st;
     cdp__mesh_key(m, key, "done", m->desc.rank);
@@ -2441,7 +2778,7 @@ CDP__COLD cdp_status cdp__mesh_all_done(cdp__mesh *m, uint64_t deadline_ns) {
     return st == CDP_OK && m->server ? cdp__mesh_await_all(m, "done", NULL, deadline_ns) : st;
 }
 
-CDP__COLD cdp_tcp_store_desc cdp__mesh_store_desc(cdp__mesh *m) {
+CDP__PRIVATE cdp_tcp_store_desc cdp__mesh_store_desc(cdp__mesh *m) {
     cdp_tcp_store_desc d;
     memset(&d, 0, sizeof d);
     d.host = m->desc.master_addr;
@@ -2455,23 +2792,28 @@ CDP__COLD cdp_tcp_store_desc cdp__mesh_store_desc(cdp__mesh *m) {
 }
 
 /* Do the ranks find rank 0 by other means than its address? */
-CDP__COLD bool cdp__mesh_meets(const cdp__mesh *m) { return m->desc.file || m->desc.store || m->desc.exchange; }
+CDP__PRIVATE bool cdp__mesh_meets(const cdp__mesh *m) {
+    return m->desc.file || m->desc.store || m->desc.exchange;
+}
 
 #define CDP__WORD_BYTES 1024u
 
-/* What rank 0 leaves for the others: "JOB ADDRESSES", the job's random name as 32 hexadecimal digits. */
-CDP__COLD void cdp__mesh_word(cdp__mesh *m, char out[CDP__WORD_BYTES]) {
+/* What rank 0 leaves for the others: "JOB ADDRESSES", the job's random name as 32 hexadecimal
+   digits. */
+CDP__PRIVATE void cdp__mesh_word(cdp__mesh *m, char out[CDP__WORD_BYTES]) {
     cdp__text t = {out, CDP__WORD_BYTES, 0};
     cdp_addr at[CDP__ADDRS];
     uint32_t i;
     memset(out, 0, CDP__WORD_BYTES);
-    for (i = 0; i < CDP__JOB_BYTES; ++i) cdp__text_add(&t, "%x%x", m->job[i] >> 4, m->job[i] & 15);
+    for (i = 0; i < CDP__JOB_BYTES; ++i)
+        cdp__text_add(&t, "%x%x", m->job[i] >> 4, m->job[i] & 15);
     cdp__text_add(&t, " ");
     cdp__addrs_text(at, cdp__mesh_own_addrs(m, at), out + t.used, CDP__WORD_BYTES - t.used);
 }
 
 /* False: nobody has left this. */
-CDP__COLD bool cdp__mesh_read_word(cdp__mesh *m, const char *word, uint64_t bytes, cdp_addr *out, uint32_t *count) {
+CDP__PRIVATE bool cdp__mesh_read_word(
+    cdp__mesh *m, const char *word, uint64_t bytes, cdp_addr *out, uint32_t *count) {
     const uint64_t head = 2 * CDP__JOB_BYTES;
     cdp_addr at[CDP__ADDRS];
     uint32_t i, n;
@@ -2486,11 +2828,21 @@ CDP__COLD bool cdp__mesh_read_word(cdp__mesh *m, const char *word, uint64_t byte
     return n > 0;
 }
 
+CDP__PRIVATE uint32_t cdp__mesh_ms_left(const cdp__mesh *m, uint64_t deadline_ns) {
+    const uint64_t now = m->os->now_ns(m->os->user);
+    if (deadline_ns == CDP__NEVER) return CDP_NO_TIMEOUT;
+    return (uint32_t)cdp__min(1 + (deadline_ns - cdp__min(now, deadline_ns)) / CDP__MS, 1u << 31);
+}
+
 /* The store through which the ranks meet, if it is one. */
-CDP__COLD cdp_status cdp__mesh_meeting_store(cdp__mesh *m) {
+CDP__PRIVATE cdp_status cdp__mesh_meeting_store(cdp__mesh *m, uint64_t deadline_ns) {
 #ifdef CDP_NO_FILE_STORE
+    (void)deadline_ns;
     m->meeting = m->desc.store;
-    return m->desc.file ? cdp__fail(CDP_ERR_UNSUPPORTED, "cdp_init: file %s: CDP_NO_FILE_STORE is defined; meet in another store", m->desc.file) : CDP_OK;
+    return m->desc.file
+        ? cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_init: file %s: CDP_NO_FILE_STORE is defined; meet in another store", m->desc.file)
+        : CDP_OK;
 #else
     cdp_file_store_desc d;
     m->meeting = m->desc.store;
@@ -2499,22 +2851,27 @@ CDP__COLD cdp_status cdp__mesh_meeting_store(cdp__mesh *m) {
     d.path = m->desc.file;
     d.world_size = m->desc.world_size;
     d.os = m->os;
+    d.private_file = true; /* by default it is in a folder in which everybody may put files */
+    d.timeout_ms = cdp__mesh_ms_left(m, deadline_ns);
     return cdp_file_store_create(&d, &m->meeting);
 #endif
 }
 
 /* Rank 0 leaves word. What another run has left there is not seen any more from then on. */
-CDP__COLD cdp_status cdp__mesh_leave_word(cdp__mesh *m) {
+CDP__PRIVATE cdp_status cdp__mesh_leave_word(cdp__mesh *m) {
     char word[CDP__WORD_BYTES], key[96];
     cdp__mesh_key(m, key, "meet", UINT32_MAX);
     cdp__mesh_word(m, word);
     if (m->meeting) return cdp_store_set(m->meeting, key, word, strlen(word));
-    return m->desc.exchange(m->desc.exchange_user, word, sizeof word) == 0 ? CDP_OK : cdp__fail(CDP_ERR_STORE, "the exchange function failed");
+    return m->desc.exchange(m->desc.exchange_user, word, sizeof word) == 0
+        ? CDP_OK
+        : cdp__fail(CDP_ERR_STORE, "the exchange function failed");
 }
 
-/* The others read it and go there. In a store it may be the word of a former run: then nobody listens there any more, or soon
-   will not; so it is read again and again. */
-CDP__COLD cdp_status cdp__mesh_follow_word(cdp__mesh *m, cdp_tcp_store_desc *d, uint64_t deadline_ns) {
+/* The others read it and go there. In a store it may be the word of a former run: then nobody
+   listens there any more, or soon will not; so it is read again and again. */
+CDP__PRIVATE cdp_status cdp__mesh_follow_word(
+    cdp__mesh *m, cdp_tcp_store_desc *d, uint64_t deadline_ns) {
     char key[96], word[CDP__WORD_BYTES];
     cdp_addr at[CDP__PATHS];
     uint64_t patience_ms = 250;
@@ -2522,25 +2879,35 @@ CDP__COLD cdp_status cdp__mesh_follow_word(cdp__mesh *m, cdp_tcp_store_desc *d, 
     cdp__mesh_key(m, key, "meet", UINT32_MAX);
     d->addrs = at;
     for (;; patience_ms = cdp__min(2 * patience_ms, 8000)) {
-        const uint64_t now = m->os->now_ns(m->os->user), left_ms = (deadline_ns - cdp__min(now, deadline_ns)) / CDP__MS;
+        const uint64_t now = m->os->now_ns(m->os->user),
+                       left_ms = (deadline_ns - cdp__min(now, deadline_ns)) / CDP__MS;
         void *value = word;
         uint64_t bytes = sizeof word;
-        if (m->meeting) st = cdp_store_get(m->meeting, key, &value, &bytes, (uint32_t)cdp__max(1, cdp__min(left_ms, CDP_NO_TIMEOUT)));
-        else st = m->desc.exchange(m->desc.exchange_user, word, bytes) == 0 ? CDP_OK : cdp__fail(CDP_ERR_STORE, "the exchange function failed");
-        if (st == CDP_ERR_TIMEOUT) st = cdp__fail_peer(CDP_ERR_TIMEOUT, 0, 0, "rank 0 did not leave word where it is within %u ms", m->desc.init_timeout_ms);
+        if (m->meeting)
+            st = cdp_store_get(m->meeting, key, &value, &bytes,
+                (uint32_t)cdp__max(1, cdp__min(left_ms, CDP_NO_TIMEOUT)));
+        else
+            st = m->desc.exchange(m->desc.exchange_user, word, bytes) == 0
+                ? CDP_OK
+                : cdp__fail(CDP_ERR_STORE, "the exchange function failed");
+        if (st == CDP_ERR_TIMEOUT)
+            st = cdp__fail_peer(CDP_ERR_TIMEOUT, 0, 0,
+                "rank 0 did not leave word where it is within %u ms", m->desc.init_timeout_ms);
         if (st != CDP_OK) return st;
         if (!m->meeting) bytes = strnlen(word, sizeof word);
-        if (!cdp__mesh_read_word(m, (const char *)value, bytes, at, &d->addr_count)) st = cdp__fail(CDP_ERR_MISMATCH, "what is said about where rank 0 is makes no sense");
+        if (!cdp__mesh_read_word(m, (const char *)value, bytes, at, &d->addr_count))
+            st = cdp__fail(CDP_ERR_MISMATCH, "what is said about where rank 0 is makes no sense");
         if (m->meeting) cdp_store_free(m->meeting, value);
         if (st != CDP_OK) return st;
-        d->connect_timeout_ms = (uint32_t)cdp__max(1, cdp__min(left_ms, m->meeting ? patience_ms : CDP_NO_TIMEOUT));
+        d->connect_timeout_ms =
+            (uint32_t)cdp__max(1, cdp__min(left_ms, m->meeting ? patience_ms : CDP_NO_TIMEOUT));
         st = cdp_tcp_store_create(d, &m->store);
         if (st == CDP_OK || !m->meeting || m->os->now_ns(m->os->user) >= deadline_ns) return st;
     }
 }
 
 /* Everybody has come, or never will: nobody needs the word any more. */
-CDP__COLD void cdp__mesh_forget_word(cdp__mesh *m) {
+CDP__PRIVATE void cdp__mesh_forget_word(cdp__mesh *m) {
     const cdp_error before = *cdp_last_error();
     char key[96];
     cdp_bytes k;
@@ -2553,26 +2920,36 @@ CDP__COLD void cdp__mesh_forget_word(cdp__mesh *m) {
     rq.op = CDP_STORE_DELETE;
     rq.key_count = 1;
     rq.keys = &k;
-    if (m->desc.rank == 0 && cdp_store_run(m->meeting, &rq, CDP__SETTLE_MS) == CDP_OK) cdp_store_request_free(m->meeting, &rq);
+    if (m->desc.rank == 0 && cdp_store_run(m->meeting, &rq, CDP__SETTLE_MS) == CDP_OK)
+        cdp_store_request_free(m->meeting, &rq);
     if (m->desc.file) cdp_store_destroy(m->meeting);
     m->meeting = NULL;
     *cdp__error_slot() = before;
 }
 
-/* Rank 0 serves the store unless somebody else does; everybody connects. A name may mean another address on each machine, so
-   there rank 0 listens everywhere; it finds itself without any name. */
-CDP__COLD cdp_status cdp__mesh_open_store(cdp__mesh *m, uint64_t deadline_ns) {
+/* Rank 0 serves the store unless somebody else does; everybody connects. A name may mean another
+   address on each machine, so there rank 0 listens everywhere; it finds itself without any name. */
+CDP__PRIVATE cdp_status cdp__mesh_open_store(cdp__mesh *m, uint64_t deadline_ns) {
     cdp_tcp_store_desc d = cdp__mesh_store_desc(m);
     cdp_addr self;
-    cdp_status st = cdp__mesh_meeting_store(m);
+    cdp_status st = cdp__mesh_meeting_store(m, deadline_ns);
     if (st != CDP_OK) return st;
     if (m->desc.rank == 0 && !m->desc.external_store) {
         cdp_store_server_desc s;
         memset(&s, 0, sizeof s);
-        s.host = m->desc.listen_addr ? m->desc.listen_addr : m->os->addresses && (cdp__mesh_meets(m) || (m->spread && !cdp__mesh_local_only(m))) ? "*" : m->desc.master_addr;
-        if (m->os->addresses && !cdp__addr_parse(s.host, &self) && s.host == m->desc.master_addr && !cdp__mesh_local_only(m)) {
-            const int32_t n = m->os->resolve(m->os->user, s.host, 0, &self, 1, cdp__min(deadline_ns, cdp__deadline(m->os, 2000))); /* a slow resolver is the others' trouble */
-            if (n == -ENOENT) return cdp__fail_peer(CDP_ERR_IO, -1, 0, "master_addr: the name \"%s\" has no address", s.host);
+        s.host = m->desc.listen_addr ? m->desc.listen_addr
+            : m->os->net.addresses
+                && (cdp__mesh_meets(m) || (m->spread && !cdp__mesh_local_only(m)))
+            ? "*"
+            : m->desc.master_addr;
+        if (m->os->net.addresses && !cdp__addr_parse(s.host, &self) && s.host == m->desc.master_addr
+            && !cdp__mesh_local_only(m)) {
+            /* a slow resolver is the others' trouble */
+            const int32_t n = m->os->net.resolve(m->os->user, s.host, 0, &self, 1,
+                cdp__min(deadline_ns, cdp__deadline(m->os, 2000)));
+            if (n == -ENOENT)
+                return cdp__fail_peer(
+                    CDP_ERR_IO, -1, 0, "master_addr: the name \"%s\" has no address", s.host);
             s.host = "*";
         }
         s.port = m->desc.master_port;
@@ -2597,15 +2974,17 @@ CDP__COLD cdp_status cdp__mesh_open_store(cdp__mesh *m, uint64_t deadline_ns) {
         st = cdp_tcp_store_create(&d, &m->store);
         return st == CDP_OK && cdp__mesh_meets(m) ? cdp__mesh_leave_word(m) : st;
     }
-    return cdp__mesh_meets(m) ? cdp__mesh_follow_word(m, &d, deadline_ns) : cdp_tcp_store_create(&d, &m->store);
+    return cdp__mesh_meets(m) ? cdp__mesh_follow_word(m, &d, deadline_ns)
+                              : cdp_tcp_store_create(&d, &m->store);
 }
 
-/* From here on a failure of any rank is noticed while this one waits, and its own death by the others. Not before it has its
-   rank: a stray process that tries to join a running job must not end it. */
-CDP__COLD cdp_status cdp__mesh_start_watch(cdp__mesh *m, uint64_t deadline_ns) {
+/* From here on a failure of any rank is noticed while this one waits, and its own death by the
+   others. Not before it has its rank: a stray process that tries to join a running job must not
+   end it. */
+CDP__PRIVATE cdp_status cdp__mesh_start_watch(cdp__mesh *m, uint64_t deadline_ns) {
     cdp_tcp_store_desc d = cdp__mesh_store_desc(m);
     const cdp_addr at = cdp__tcp_store_peer_addr(m->store);
-    uint8_t will[CDP__ABORT_MAX];
+    uint8_t will[CDP__FAILURE_MAX];
     cdp_error e;
     cdp_status st;
     (void)deadline_ns;
@@ -2613,8 +2992,10 @@ CDP__COLD cdp_status cdp__mesh_start_watch(cdp__mesh *m, uint64_t deadline_ns) {
     e.peer = (int32_t)m->desc.rank;
     e.origin = 0;
     cdp__format(e.text, sizeof e.text, "rank %u ended while the job was starting", m->desc.rank);
-    d.connect_timeout_ms = (uint32_t)cdp__min(m->desc.init_timeout_ms, 2000); /* it has just been reached: no reason to be patient, */
-    d.addrs = &at;                                                            /* and no need to ask for its address again */
+    /* it has just been reached: no reason to be patient, */
+    d.connect_timeout_ms = (uint32_t)cdp__min(m->desc.init_timeout_ms, 2000);
+    /* and no need to ask for its address again */
+    d.addrs = &at;
     d.addr_count = 1;
     d.will_key = m->fail_key;
     d.will_value.data = will;
@@ -2627,15 +3008,20 @@ CDP__COLD cdp_status cdp__mesh_start_watch(cdp__mesh *m, uint64_t deadline_ns) {
     return m->watching ? CDP_OK : cdp_last_error()->status;
 }
 
-/* All the steps of starting share one deadline: what is left of it is what the next call to the store gets. */
-CDP__COLD void cdp__mesh_time_left(cdp__mesh *m, uint64_t deadline_ns) {
+/* All the steps of starting share one deadline: what is left of it is what the next call to the
+   store gets. */
+CDP__PRIVATE void cdp__mesh_time_left(cdp__mesh *m, uint64_t deadline_ns) {
     const uint64_t now = m->os->now_ns(m->os->user);
-    m->store->timeout_ms = deadline_ns == CDP__NEVER ? CDP_NO_TIMEOUT : (uint32_t)cdp__max(1, (deadline_ns - cdp__min(now, deadline_ns)) / CDP__MS);
+    m->store->timeout_ms = deadline_ns == CDP__NEVER
+        ? CDP_NO_TIMEOUT
+        : (uint32_t)cdp__max(1, (deadline_ns - cdp__min(now, deadline_ns)) / CDP__MS);
 }
 
-CDP__COLD cdp_status cdp__mesh_rendezvous(cdp__mesh *m) {
+CDP__PRIVATE cdp_status cdp__mesh_rendezvous(cdp__mesh *m) {
     const uint64_t deadline_ns = cdp__deadline(m->os, m->desc.init_timeout_ms);
-    cdp_status (*const steps[])(cdp__mesh *m, uint64_t deadline_ns) = {cdp__mesh_listen, cdp__mesh_config, cdp__mesh_claim, cdp__mesh_start_watch, cdp__mesh_exchange, cdp__mesh_all_done};
+    cdp_status (*const steps[])(cdp__mesh * m, uint64_t deadline_ns) = {cdp__mesh_listen,
+        cdp__mesh_config, cdp__mesh_claim, cdp__mesh_start_watch, cdp__mesh_exchange,
+        cdp__mesh_all_done};
     cdp_status st;
     uint32_t i;
     m->start_ns = m->os->now_ns(m->os->user);
@@ -2651,7 +3037,7 @@ CDP__COLD cdp_status cdp__mesh_rendezvous(cdp__mesh *m) {
     return st == CDP_OK || cdp_last_error()->origin >= 0 ? st : cdp__mesh_fail(m);
 }
 
-CDP__COLD cdp_status cdp__mesh_open(cdp__mesh *m) {
+CDP__PRIVATE cdp_status cdp__mesh_open(cdp__mesh *m) {
     const uint32_t n = m->desc.world_size * m->desc.connections;
     cdp_status st = cdp__loop_open(&m->loop, m->os);
     uint32_t i;
@@ -2663,12 +3049,13 @@ CDP__COLD cdp_status cdp__mesh_open(cdp__mesh *m) {
         m->links[i].peer = i % m->desc.world_size;
         m->links[i].index = i / m->desc.world_size;
     }
-    if (m->os->addresses) m->mine_count = m->os->addresses(m->os->user, NULL, m->mine, CDP__ADDRS);
+    if (m->os->net.addresses)
+        m->mine_count = m->os->net.addresses(m->os->user, NULL, m->mine, CDP__ADDRS);
     cdp__mesh_key(m, m->fail_key, "fail", UINT32_MAX);
     return cdp__mesh_rendezvous(m);
 }
 
-/* ---- >>launchers (pure): their variables ------------------------------------------------------------------------------------- */
+/* ---- >>launchers (pure): their variables ----------------------------------------------------- */
 
 typedef struct cdp__vars {
     cdp_getenv_func get;
@@ -2676,45 +3063,63 @@ typedef struct cdp__vars {
 } cdp__vars;
 
 /* An empty variable counts as none. */
-CDP__COLD const char *cdp__var(const cdp__vars *v, const char *name) {
+CDP__PRIVATE const char *cdp__var(const cdp__vars *v, const char *name) {
     const char *text = v->get(v->user, name);
     return text && *text ? text : NULL;
 }
 
 /* A whole decimal number in lo .. hi. */
-CDP__COLD cdp_status cdp__var_number(const cdp__vars *v, const char *name, uint32_t lo, uint32_t hi, uint32_t *out) {
+CDP__PRIVATE cdp_status cdp__var_number(
+    const cdp__vars *v, const char *name, uint32_t lo, uint32_t hi, uint32_t *out) {
     const char *text = cdp__var(v, name), *p = text;
     uint64_t n = 0;
-    if (!text) return cdp__fail(CDP_ERR_INVALID, "the environment variable %s is not set, though others of its launcher are; start the program with `cdprun -n 4 PROGRAM`, torchrun, mpirun or srun", name);
-    for (; *p >= '0' && *p <= '9' && n <= hi; ++p) n = n * 10 + (uint64_t)(*p - '0');
-    if (*p || p == text || n < lo || n > hi) return cdp__fail(CDP_ERR_INVALID, "the environment variable %s is '%s'; it must be a whole number from %u to %u", name, text, lo, hi);
+    if (!text)
+        return cdp__fail(CDP_ERR_INVALID,
+            "the environment variable %s is not set, though others of its launcher are; start the "
+            "program with `cdprun -n 4 PROGRAM`, torchrun, mpirun or srun",
+            name);
+    for (; *p >= '0' && *p <= '9' && n <= hi; ++p)
+        n = n * 10 + (uint64_t)(*p - '0');
+    if (*p || p == text || n < lo || n > hi)
+        return cdp__fail(CDP_ERR_INVALID,
+            "the environment variable %s is '%s'; it must be a whole number from %u to %u", name,
+            text, lo, hi);
     *out = (uint32_t)n;
     return CDP_OK;
 }
 
-/* The four that every launcher has under names of its own; the last two (NULL: none) may be missing. */
-CDP__COLD cdp_status cdp__launch_numbers(const cdp__vars *v, cdp_launch *l, const char *rank, const char *size, const char *local_rank, const char *local_size) {
+/* The four that every launcher has under names of its own; the last two (NULL: none) may be
+   missing. */
+CDP__PRIVATE cdp_status cdp__launch_numbers(const cdp__vars *v, cdp_launch *l, const char *rank,
+    const char *size, const char *local_rank, const char *local_size) {
     cdp_status st = cdp__var_number(v, size, 1, 65535, &l->world_size);
     if (st == CDP_OK) st = cdp__var_number(v, rank, 0, 65534, &l->rank);
     if (st == CDP_OK && l->rank >= l->world_size)
-        st = cdp__fail(CDP_ERR_INVALID, "the environment variable %s is %u but %s is %u; ranks are 0 to %u", rank, l->rank, size, l->world_size, l->world_size - 1);
-    if (st == CDP_OK && local_rank && cdp__var(v, local_rank)) st = cdp__var_number(v, local_rank, 0, 65534, &l->local_rank);
-    if (st == CDP_OK && local_size && cdp__var(v, local_size)) st = cdp__var_number(v, local_size, 1, 65535, &l->local_size);
+        st = cdp__fail(CDP_ERR_INVALID,
+            "the environment variable %s is %u but %s is %u; ranks are 0 to %u", rank, l->rank,
+            size, l->world_size, l->world_size - 1);
+    if (st == CDP_OK && local_rank && cdp__var(v, local_rank))
+        st = cdp__var_number(v, local_rank, 0, 65534, &l->local_rank);
+    if (st == CDP_OK && local_size && cdp__var(v, local_size))
+        st = cdp__var_number(v, local_size, 1, 65535, &l->local_size);
     return st;
 }
 
 /* Text as part of a name of a key or file: what has a meaning elsewhere becomes a dash. */
-CDP__COLD void cdp__name_add(cdp__text *t, const char *text) {
+CDP__PRIVATE void cdp__name_add(cdp__text *t, const char *text) {
     char c;
     for (; *text && t->used < 40; ++text) {
         c = *text;
-        if (!((c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '.' || c == '_')) c = '-';
+        if (!((c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '.'
+                || c == '_'))
+            c = '-';
         cdp__text_add(t, "%c", c);
     }
 }
 
-/* The first host of a list as Slurm writes it: "node[003-010,012],login" is node003 and so on. False when it makes no sense. */
-CDP__COLD bool cdp__first_host(const char *list, char *out, uint64_t size) {
+/* The first host of a list as Slurm writes it: "node[003-010,012],login" is node003 and so on.
+   False when it makes no sense. */
+CDP__PRIVATE bool cdp__first_host(const char *list, char *out, uint64_t size) {
     uint64_t n = 0;
     bool inside = false, skipping = false;
     for (; *list && (inside || *list != ','); ++list) {
@@ -2734,15 +3139,18 @@ CDP__COLD bool cdp__first_host(const char *list, char *out, uint64_t size) {
     return n > 0 && !inside;
 }
 
-/* How many tasks node `node` has in a list as "2(x3),1": two on each of the first three, one on the fourth. 0: not said. */
-CDP__COLD uint32_t cdp__tasks_of(const char *list, uint32_t node) {
+/* How many tasks node `node` has in a list as "2(x3),1": two on each of the first three, one on
+   the fourth. 0: not said. */
+CDP__PRIVATE uint32_t cdp__tasks_of(const char *list, uint32_t node) {
     uint64_t tasks = 0, times;
     const char *p = list;
     for (;; ++p) {
-        for (tasks = 0; *p >= '0' && *p <= '9' && tasks < 65536; ++p) tasks = tasks * 10 + (uint64_t)(*p - '0');
+        for (tasks = 0; *p >= '0' && *p <= '9' && tasks < 65536; ++p)
+            tasks = tasks * 10 + (uint64_t)(*p - '0');
         times = 1;
         if (p[0] == '(' && p[1] == 'x') {
-            for (p += 2, times = 0; *p >= '0' && *p <= '9' && times < 1000000; ++p) times = times * 10 + (uint64_t)(*p - '0');
+            for (p += 2, times = 0; *p >= '0' && *p <= '9' && times < 1000000; ++p)
+                times = times * 10 + (uint64_t)(*p - '0');
             if (*p++ != ')') return 0;
         }
         if (node < times) return tasks < 65536 ? (uint32_t)tasks : 0;
@@ -2751,46 +3159,62 @@ CDP__COLD uint32_t cdp__tasks_of(const char *list, uint32_t node) {
     }
 }
 
-/* srun says who we are; where rank 0 is, is for us to find out: on the first node of the step. A script under sbatch sees most of
-   these variables, too, though it is no task: only a step has a number. */
-CDP__COLD cdp_status cdp__launch_slurm(const cdp__vars *v, cdp_launch *l) {
-    const char *list = cdp__var(v, "SLURM_STEP_NODELIST"), *job = cdp__var(v, "SLURM_JOB_ID"), *step = cdp__var(v, "SLURM_STEP_ID");
-    const char *ports = cdp__var(v, "SLURM_STEP_RESV_PORTS"), *tasks = cdp__var(v, "SLURM_STEP_TASKS_PER_NODE"), *again = cdp__var(v, "SLURM_RESTART_COUNT");
+/* srun says who we are; where rank 0 is, is for us to find out: on the first node of the step. A
+   script under sbatch sees most of these variables, too, though it is no task: only a step has a
+   number. */
+CDP__PRIVATE cdp_status cdp__launch_slurm(const cdp__vars *v, cdp_launch *l) {
+    const char *list = cdp__var(v, "SLURM_STEP_NODELIST"), *job = cdp__var(v, "SLURM_JOB_ID"),
+               *step = cdp__var(v, "SLURM_STEP_ID");
+    const char *ports = cdp__var(v, "SLURM_STEP_RESV_PORTS"),
+               *tasks = cdp__var(v, "SLURM_STEP_TASKS_PER_NODE"),
+               *again = cdp__var(v, "SLURM_RESTART_COUNT");
     cdp__text t = {l->job, sizeof l->job, 0};
     uint32_t node = 0, port = 0;
-    cdp_status st = cdp__launch_numbers(v, l, "SLURM_PROCID", cdp__var(v, "SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS", "SLURM_LOCALID", NULL);
+    cdp_status st = cdp__launch_numbers(v, l, "SLURM_PROCID",
+        cdp__var(v, "SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS",
+        "SLURM_LOCALID", NULL);
     if (st != CDP_OK) return st;
-    if (tasks && cdp__var(v, "SLURM_NODEID")) st = cdp__var_number(v, "SLURM_NODEID", 0, 65534, &node);
+    if (tasks && cdp__var(v, "SLURM_NODEID"))
+        st = cdp__var_number(v, "SLURM_NODEID", 0, 65534, &node);
     if (st != CDP_OK) return st;
     if (tasks) l->local_size = cdp__tasks_of(tasks, node);
     if (!list) list = cdp__var(v, "SLURM_JOB_NODELIST");
     if (!list || !cdp__first_host(list, l->master_addr, sizeof l->master_addr))
-        return cdp__fail(CDP_ERR_INVALID, "SLURM_STEP_NODELIST is '%s', which is no list of hosts; set MASTER_ADDR to the machine of rank 0", list ? list : "");
-    if (l->local_size == l->world_size) cdp__format(l->master_addr, sizeof l->master_addr, "127.0.0.1");
+        return cdp__fail(CDP_ERR_INVALID,
+            "SLURM_STEP_NODELIST is '%s', which is no list of hosts; set MASTER_ADDR to the "
+            "machine of rank 0",
+            list ? list : "");
+    if (l->local_size == l->world_size)
+        cdp__format(l->master_addr, sizeof l->master_addr, "127.0.0.1");
     cdp__text_add(&t, "slurm-");
     cdp__name_add(&t, job ? job : "");
     cdp__text_add(&t, ".");
     cdp__name_add(&t, step);
     if (again) cdp__text_add(&t, ".");
     if (again) cdp__name_add(&t, again);
-    for (; ports && *ports >= '0' && *ports <= '9' && port < 65536; ++ports) port = port * 10 + (uint32_t)(*ports - '0');
-    if (!port || port > 65535) port = 10000 + (uint32_t)(cdp__hash(0, l->job, t.used) % 20000); /* below those that systems hand out */
+    for (; ports && *ports >= '0' && *ports <= '9' && port < 65536; ++ports)
+        port = port * 10 + (uint32_t)(*ports - '0');
+    /* below those that systems hand out */
+    if (!port || port > 65535) port = 10000 + (uint32_t)(cdp__hash(0, l->job, t.used) % 20000);
     l->master_port = (uint16_t)port;
     return CDP_OK;
 }
 
-CDP__COLD cdp_status cdp__launch_torchrun(const cdp__vars *v, cdp_launch *l) {
-    const char *agent = cdp__var(v, "TORCHELASTIC_USE_AGENT_STORE"), *restart = cdp__var(v, "TORCHELASTIC_RESTART_COUNT");
+CDP__PRIVATE cdp_status cdp__launch_torchrun(const cdp__vars *v, cdp_launch *l) {
+    const char *agent = cdp__var(v, "TORCHELASTIC_USE_AGENT_STORE"),
+               *restart = cdp__var(v, "TORCHELASTIC_RESTART_COUNT");
     cdp__text t = {l->job, sizeof l->job, 0};
-    cdp_status st = cdp__launch_numbers(v, l, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE");
+    cdp_status st =
+        cdp__launch_numbers(v, l, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE");
     if (agent && strcmp(agent, "True") == 0) l->external_store = true;
     if (restart) cdp__text_add(&t, "cdp");
     if (restart) cdp__name_add(&t, restart);
     return st;
 }
 
-CDP__COLD cdp_status cdp__launch_read(const cdp__vars *v, cdp_launch *l) {
-    const char *name = "", *addr = cdp__var(v, "MASTER_ADDR"), *dir = cdp__var(v, "PMIX_SERVER_TMPDIR"), *job = cdp__var(v, "PMIX_NAMESPACE");
+CDP__PRIVATE cdp_status cdp__launch_read(const cdp__vars *v, cdp_launch *l) {
+    const char *name = "", *addr = cdp__var(v, "MASTER_ADDR"),
+               *dir = cdp__var(v, "PMIX_SERVER_TMPDIR"), *job = cdp__var(v, "PMIX_NAMESPACE");
     const bool step = cdp__var(v, "SLURM_STEP_ID") && cdp__var(v, "SLURM_PROCID");
     cdp__text t = {l->job, sizeof l->job, 0};
     cdp_status st = CDP_OK;
@@ -2801,22 +3225,27 @@ CDP__COLD cdp_status cdp__launch_read(const cdp__vars *v, cdp_launch *l) {
         st = cdp__launch_torchrun(v, l);
     } else if (cdp__var(v, "OMPI_COMM_WORLD_RANK")) {
         name = "openmpi";
-        st = cdp__launch_numbers(v, l, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE");
+        st = cdp__launch_numbers(v, l, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+            "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE");
         if (job || (job = cdp__var(v, "OMPI_MCA_ess_base_jobid")) != NULL) {
             cdp__text_add(&t, "ompi-");
             cdp__name_add(&t, job);
         }
         if (dir && strlen(dir) < sizeof l->dir) cdp__format(l->dir, sizeof l->dir, "%s", dir);
-    } else if (cdp__var(v, "PMI_RANK") && (cdp__var(v, "MPI_LOCALRANKID") || !step)) { /* without it, srun speaks PMI */
+        /* without it, srun speaks PMI */
+    } else if (cdp__var(v, "PMI_RANK") && (cdp__var(v, "MPI_LOCALRANKID") || !step)) {
         name = "mpich";
-        st = cdp__launch_numbers(v, l, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS");
+        st =
+            cdp__launch_numbers(v, l, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS");
     } else if (step) {
         name = "slurm";
         st = cdp__launch_slurm(v, l);
     }
     if (st != CDP_OK) return st;
     cdp__format(l->launcher, sizeof l->launcher, "%s", name);
-    if (addr && strlen(addr) >= sizeof l->master_addr) return cdp__fail(CDP_ERR_INVALID, "MASTER_ADDR has %u characters; no host has such a name", (unsigned)strlen(addr));
+    if (addr && strlen(addr) >= sizeof l->master_addr)
+        return cdp__fail(CDP_ERR_INVALID, "MASTER_ADDR has %u characters; no host has such a name",
+            (unsigned)strlen(addr));
     if (addr) cdp__format(l->master_addr, sizeof l->master_addr, "%s", addr);
     if (l->world_size == 1 || !v->get(v->user, "MASTER_PORT")) return CDP_OK;
     st = cdp__var_number(v, "MASTER_PORT", 1, 65535, &port);
@@ -2824,9 +3253,13 @@ CDP__COLD cdp_status cdp__launch_read(const cdp__vars *v, cdp_launch *l) {
     return st;
 }
 
-/* ---- >>url (pure) ------------------------------------------------------------------------------------------------------------ */
+/* ---- >>url (pure) ---------------------------------------------------------------------------- */
 
-typedef enum cdp__url_kind { CDP__URL_ENV, CDP__URL_TCP, CDP__URL_FILE } cdp__url_kind;
+typedef enum cdp__url_kind {
+    CDP__URL_ENV,
+    CDP__URL_TCP,
+    CDP__URL_FILE
+} cdp__url_kind;
 
 typedef struct cdp__url {
     cdp__url_kind kind;
@@ -2837,54 +3270,69 @@ typedef struct cdp__url {
 } cdp__url;
 
 /* "rank=R&world_size=N", in any order. */
-CDP__COLD bool cdp__url_query(const char *p, cdp__url *u) {
+CDP__PRIVATE bool cdp__url_query(const char *p, cdp__url *u) {
     while (*p) {
         const bool rank = strncmp(p, "rank=", 5) == 0;
         if (!rank && strncmp(p, "world_size=", 11) != 0) return false;
         p = cdp__addr_decimal(p + (rank ? 5 : 11), 65535, rank ? &u->rank : &u->world_size);
         if (!p || (*p && *p != '&') || (rank ? u->has_rank : u->has_size)) return false;
-        if (rank) u->has_rank = true;
-        else u->has_size = true;
+        if (rank)
+            u->has_rank = true;
+        else
+            u->has_size = true;
         if (*p && !*++p) return false;
     }
     return true;
 }
 
-CDP__COLD bool cdp__url_tcp(cdp__url *u) {
+CDP__PRIVATE bool cdp__url_tcp(cdp__url *u) {
     const bool bracket = u->host[0] == '[';
     char *end = bracket ? strchr(u->host, ']') : strrchr(u->host, ':');
     const char *p = !end ? NULL : bracket ? end + 1 : end;
     uint32_t port = 0;
-    if (!p || *p != ':' || !(p = cdp__addr_decimal(p + 1, 65535, &port)) || *p || !port) return false;
+    if (!p || *p != ':' || !(p = cdp__addr_decimal(p + 1, 65535, &port)) || *p || !port)
+        return false;
     *end = 0;
     if (bracket) memmove(u->host, u->host + 1, (size_t)(end - u->host));
     u->port = (uint16_t)port;
-    return u->host[0] && strlen(u->host) < 256 && (bracket || !strchr(u->host, ':')) && !strpbrk(u->host, "/ []");
+    return u->host[0] && strlen(u->host) < 256 && (bracket || !strchr(u->host, ':'))
+        && !strpbrk(u->host, "/ []");
 }
 
-CDP__COLD cdp_status cdp__url_parse(const char *url, cdp__url *u) {
+CDP__PRIVATE cdp_status cdp__url_parse(const char *url, cdp__url *u) {
     static const char *const schemes[] = {"env://", "tcp://", "file://"};
     uint32_t k = 0;
     const char *rest, *query;
     bool good;
     memset(u, 0, sizeof *u);
-    while (k < 3 && strncmp(url, schemes[k], strlen(schemes[k])) != 0) ++k;
-    if (k == 3) return cdp__fail(CDP_ERR_INVALID, "'%s' begins neither with env:// nor with tcp:// nor with file://", url);
+    while (k < 3 && strncmp(url, schemes[k], strlen(schemes[k])) != 0)
+        ++k;
+    if (k == 3)
+        return cdp__fail(CDP_ERR_INVALID,
+            "'%s' begins neither with env:// nor with tcp:// nor with file://", url);
     u->kind = (cdp__url_kind)k;
     rest = url + strlen(schemes[k]);
     query = strchr(rest, '?');
     if (!query) query = rest + strlen(rest);
-    if ((uint64_t)(query - rest) >= sizeof u->host) return cdp__fail(CDP_ERR_INVALID, "a url is longer than %u characters", (unsigned)sizeof u->host);
+    if ((uint64_t)(query - rest) >= sizeof u->host)
+        return cdp__fail(
+            CDP_ERR_INVALID, "a url is longer than %u characters", (unsigned)sizeof u->host);
     memcpy(u->host, rest, (size_t)(query - rest));
-    good = u->kind == CDP__URL_ENV ? !u->host[0] : u->kind == CDP__URL_TCP ? cdp__url_tcp(u) : u->host[0] == '/';
-    if (!good) return cdp__fail(CDP_ERR_INVALID, "'%s' is none of env://, tcp://HOST:PORT, tcp://[IPV6]:PORT, file:///PATH", url);
-    if (*query && !cdp__url_query(query + 1, u)) return cdp__fail(CDP_ERR_INVALID, "'%s': behind the ? only rank=R and world_size=N may stand, joined by &", url);
+    good = u->kind == CDP__URL_ENV ? !u->host[0]
+        : u->kind == CDP__URL_TCP  ? cdp__url_tcp(u)
+                                   : u->host[0] == '/';
+    if (!good)
+        return cdp__fail(CDP_ERR_INVALID,
+            "'%s' is none of env://, tcp://HOST:PORT, tcp://[IPV6]:PORT, file:///PATH", url);
+    if (*query && !cdp__url_query(query + 1, u))
+        return cdp__fail(CDP_ERR_INVALID,
+            "'%s': behind the ? only rank=R and world_size=N may stand, joined by &", url);
     return CDP_OK;
 }
 
-/* ---- >>public ----------------------------------------------------------------------------------------------------------------- */
+/* ---- >>public -------------------------------------------------------------------------------- */
 
-CDP__COLD cdp_tcp_desc cdp__tcp_desc_defaults(const cdp_tcp_desc *desc) {
+CDP__PRIVATE cdp_tcp_desc cdp__tcp_desc_defaults(const cdp_tcp_desc *desc) {
     cdp_tcp_desc d = *desc;
     d.master_addr = cdp__def(d.master_addr, "127.0.0.1");
     d.job = cdp__def(d.job, "cdp");
@@ -2894,7 +3342,7 @@ CDP__COLD cdp_tcp_desc cdp__tcp_desc_defaults(const cdp_tcp_desc *desc) {
     return d;
 }
 
-CDP__COLD cdp_group_desc cdp__tcp_group_desc(const cdp_tcp_desc *d) {
+CDP__PRIVATE cdp_group_desc cdp__tcp_group_desc(const cdp_tcp_desc *d) {
     cdp_group_desc g;
     memset(&g, 0, sizeof g);
     g.rank = d->rank;
@@ -2902,14 +3350,13 @@ CDP__COLD cdp_group_desc cdp__tcp_group_desc(const cdp_tcp_desc *d) {
     g.timeout_ms = d->timeout_ms;
     g.small_bytes = d->small_bytes;
     g.piece_bytes = d->piece_bytes;
-    g.lend_bytes = d->lend_bytes;
+    g.expose_bytes = d->expose_bytes;
     g.spin_us = d->spin_us;
     g.no_spin = d->no_spin;
     g.no_thread = d->no_thread;
     g.reproducible = d->reproducible;
     g.choices = d->choices;
     g.choice_count = d->choice_count;
-    g.max_lanes = d->max_lanes;
     g.max_pending = d->max_pending;
     g.records = d->records;
     g.dump_path = d->dump_path;
@@ -2925,20 +3372,38 @@ CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out) {
     cdp_addr at;
     cdp__mesh *m;
     cdp_status st;
-    if (!desc || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_init needs a desc and a place for the result");
+    if (!desc || !out)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_init needs a desc and a place for the result");
     *out = NULL;
     d = cdp__tcp_desc_defaults(desc);
-    if (!d.world_size || d.world_size > 65535) return cdp__fail(CDP_ERR_INVALID, "cdp_init: world_size %u is not in 1 .. 65535", d.world_size);
-    if (d.rank >= d.world_size) return cdp__fail(CDP_ERR_INVALID, "cdp_init: rank %u is not below world_size %u", d.rank, d.world_size);
-    if (d.listen_addr && !cdp__addr_parse(d.listen_addr, &at)) return cdp__fail(CDP_ERR_INVALID, "cdp_init: listen_addr '%s' is no address; names are not allowed there", d.listen_addr);
-    if (d.ring_bytes && (d.ring_bytes < 64 || d.ring_bytes > 1u << 30)) return cdp__fail(CDP_ERR_INVALID, "cdp_init: ring_bytes %llu is not in 64 .. 1073741824; 0 is the default", (unsigned long long)d.ring_bytes);
-    if (d.connections > 16) return cdp__fail(CDP_ERR_INVALID, "cdp_init: connections %u is not in 1 .. 16", d.connections);
-    if (d.interfaces && !d.os->addresses)
-        return cdp__fail(CDP_ERR_UNSUPPORTED, "cdp_init: interfaces '%s': the os of the desc has no function `addresses` that could find them; give it one, or set listen_addr instead", d.interfaces);
-    if (strlen(d.job) > 48) return cdp__fail(CDP_ERR_INVALID, "cdp_init: the job name is longer than 48 bytes");
+    if (!d.world_size || d.world_size > 65535)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_init: world_size %u is not in 1 .. 65535", d.world_size);
+    if (d.rank >= d.world_size)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_init: rank %u is not below world_size %u", d.rank, d.world_size);
+    if (d.listen_addr && !cdp__addr_parse(d.listen_addr, &at))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_init: listen_addr '%s' is no address; names are not allowed there", d.listen_addr);
+    if (d.ring_bytes && (d.ring_bytes < 64 || d.ring_bytes > 1u << 30))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_init: ring_bytes %llu is not in 64 .. 1073741824; 0 is the default",
+            (unsigned long long)d.ring_bytes);
+    if (d.connections > 16)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_init: connections %u is not in 1 .. 16", d.connections);
+    if (d.interfaces && !d.os->net.addresses)
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_init: interfaces '%s': the os of the desc has no function `addresses` that could "
+            "find them; give it one, or set listen_addr instead",
+            d.interfaces);
+    if (strlen(d.job) > 48)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_init: the job name is longer than 48 bytes");
     gd = cdp__tcp_group_desc(&d);
     if (d.world_size == 1) return cdp_group_create(&gd, out);
-    if (!d.master_port && !d.file && !d.store && !d.exchange) return cdp__fail(CDP_ERR_INVALID, "cdp_init: master_port is 0; set it to a port that is free on rank 0's machine");
+    if (!d.master_port && !d.file && !d.store && !d.exchange)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_init: master_port is 0; set it to a port that is free on rank 0's machine");
     m = (cdp__mesh *)cdp__alloc_zero(d.os, sizeof *m);
     if (!m) return cdp__fail_nomem("a mesh", sizeof *m);
     m->desc = d;
@@ -2961,23 +3426,23 @@ CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out) {
     t.recv = d.connections > 1 ? cdp__bundle_recv : cdp__mesh_recv;
     t.wait = cdp__mesh_wait;
     t.wake = cdp__mesh_wake;
-    t.failed = cdp__mesh_failed;
-    t.first_cause = cdp__mesh_first_cause;
-    t.linked = cdp__mesh_linked;
+    t.failure.failed = cdp__mesh_failed;
+    t.failure.first_cause = cdp__mesh_first_cause;
+    t.failure.linked = cdp__mesh_linked;
     t.describe = cdp__mesh_describe;
-    t.blocked = cdp__mesh_blocked;
+    t.failure.blocked = cdp__mesh_blocked;
     t.destroy = cdp__mesh_close;
-    t.lend = cdp__mesh_lend;
-    t.recall = cdp__mesh_recall;
-    t.retract = cdp__mesh_retract;
-    t.view = cdp__mesh_view;
-    t.unview = cdp__mesh_unview;
-    t.pull = cdp__mesh_pull;
-    t.alloc = cdp__mesh_alloc;
-    t.free = cdp__mesh_free;
-    t.mail = cdp__mesh_mail;
-    t.mailed = cdp__mesh_mailed;
-    t.host = cdp__mesh_host;
+    t.remote.expose = cdp__mesh_expose;
+    t.remote.revoke = cdp__mesh_revoke;
+    t.remote.try_revoke = cdp__mesh_try_revoke;
+    t.remote.map = cdp__mesh_map;
+    t.remote.unmap = cdp__mesh_unmap;
+    t.remote.get = cdp__mesh_get;
+    t.memory.alloc = cdp__mesh_alloc;
+    t.memory.release = cdp__mesh_release;
+    t.slots.memory = cdp__mesh_slots;
+    t.slots.ring = cdp__mesh_doorbell;
+    t.topology.host = cdp__mesh_host;
     gd.transport = &t;
     m->desc.master_addr = ""; /* the caller's texts are not kept */
     m->desc.listen_addr = m->desc.interfaces = m->desc.file = NULL;
@@ -2987,7 +3452,7 @@ CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out) {
     return cdp_group_create(&gd, out);
 }
 
-CDP__COLD const char *cdp__getenv(void *user, const char *name) {
+CDP__PRIVATE const char *cdp__getenv(void *user, const char *name) {
     (void)user;
     return getenv(name);
 }
@@ -3001,13 +3466,16 @@ CDP_API cdp_status cdp_launch_read(cdp_getenv_func get, void *user, cdp_launch *
 }
 
 /* Where the ranks of one machine meet when their launcher says no port. */
-CDP__COLD void cdp__launch_file(const cdp_launch *l, char *file, uint64_t size) {
+CDP__PRIVATE void cdp__launch_file(const cdp_launch *l, char *file, uint64_t size) {
     const char *tmp = getenv("TMPDIR"), *dir = l->dir[0] ? l->dir : tmp && *tmp ? tmp : "/tmp";
     if (l->job[0]) cdp__format(file, size, "%s/cdp-%u-%s", dir, (unsigned)getuid(), l->job);
-    else cdp__format(file, size, "%s/cdp-%u-parent-%u", dir, (unsigned)getuid(), (unsigned)getppid()); /* Hydra: one for all of a machine */
+    /* Hydra: one for all of a machine */
+    else
+        cdp__format(
+            file, size, "%s/cdp-%u-parent-%u", dir, (unsigned)getuid(), (unsigned)getppid());
 }
 
-CDP__COLD cdp_status cdp__log_level_read(const char *text, cdp_log_level *level) {
+CDP__PRIVATE cdp_status cdp__log_level_read(const char *text, cdp_log_level *level) {
     static const char *const names[] = {"", "error", "warn", "info", "debug", "silent"};
     uint32_t i;
     for (i = 0; i < sizeof names / sizeof names[0]; ++i)
@@ -3015,7 +3483,10 @@ CDP__COLD cdp_status cdp__log_level_read(const char *text, cdp_log_level *level)
             *level = text ? (cdp_log_level)i : CDP_LOG_DEFAULT;
             return CDP_OK;
         }
-    return cdp__fail(CDP_ERR_INVALID, "the environment variable CDP_LOG_LEVEL is '%s'; set it to error, warn, info, debug or silent", text);
+    return cdp__fail(CDP_ERR_INVALID,
+        "the environment variable CDP_LOG_LEVEL is '%s'; set it to error, warn, info, debug or "
+        "silent",
+        text);
 }
 
 CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *d) {
@@ -3027,8 +3498,11 @@ CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *d) {
     if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_desc_from_env needs a desc");
     st = cdp_launch_read(NULL, NULL, &l);
     if (st == CDP_OK && !l.launcher[0])
-        st = cdp__fail(CDP_ERR_INVALID, "the environment variable RANK is not set; start the program with `cdprun -n 4 PROGRAM`, torchrun, mpirun or srun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT "
-                       "(RANK=0 WORLD_SIZE=1 to run alone)");
+        st = cdp__fail(CDP_ERR_INVALID,
+            "the environment variable RANK is not set; start the program with `cdprun -n 4 "
+            "PROGRAM`, torchrun, mpirun or srun, or set RANK, WORLD_SIZE, MASTER_ADDR and "
+            "MASTER_PORT "
+            "(RANK=0 WORLD_SIZE=1 to run alone)");
     if (st != CDP_OK) return st;
     d->rank = l.rank;
     d->world_size = l.world_size;
@@ -3037,16 +3511,28 @@ CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *d) {
     if (!d->job_key) d->job_key = getenv("CDP_JOB_KEY");
     if (trust && strcmp(trust, "1") == 0) d->trust_network = true;
     if (!d->interfaces) d->interfaces = getenv("CDP_INTERFACES");
-    if (!d->connections && cdp__var(&own, "CDP_CONNECTIONS")) st = cdp__var_number(&own, "CDP_CONNECTIONS", 1, 16, &d->connections);
-    if (st == CDP_OK && d->logger.level == CDP_LOG_DEFAULT) st = cdp__log_level_read(getenv("CDP_LOG_LEVEL"), &d->logger.level);
+    if (!d->connections && cdp__var(&own, "CDP_CONNECTIONS"))
+        st = cdp__var_number(&own, "CDP_CONNECTIONS", 1, 16, &d->connections);
+    if (st == CDP_OK && d->logger.level == CDP_LOG_DEFAULT)
+        st = cdp__log_level_read(getenv("CDP_LOG_LEVEL"), &d->logger.level);
     if (st != CDP_OK) return st;
     if (l.external_store) d->external_store = true;
     if (l.job[0] && !d->job) d->job = l.job;
-    if (d->world_size == 1 || l.master_port || d->master_port || d->file || d->store || d->exchange) return CDP_OK;
-    if (strcmp(l.launcher, "torchrun") == 0) return cdp__fail(CDP_ERR_INVALID, "the environment variable MASTER_PORT is not set; set it to a port that is free on rank 0's machine, and MASTER_ADDR to that machine");
+    if (d->world_size == 1 || l.master_port || d->master_port || d->file || d->store || d->exchange)
+        return CDP_OK;
+    if (strcmp(l.launcher, "torchrun") == 0)
+        return cdp__fail(CDP_ERR_INVALID,
+            "the environment variable MASTER_PORT is not set; set it to a port that is free on "
+            "rank 0's machine, and MASTER_ADDR to that machine");
     if (l.local_size != l.world_size)
-        return cdp__fail(CDP_ERR_INVALID, "%s has started %u ranks on several machines and does not say where rank 0 is: pass MASTER_ADDR (the machine of rank 0) and MASTER_PORT (a free port there) to all ranks, "
-                         "%s", l.launcher, l.world_size, strcmp(l.launcher, "openmpi") == 0 ? "as in mpirun -x MASTER_ADDR=node-0 -x MASTER_PORT=29500" : "as in mpiexec -genv MASTER_ADDR node-0 -genv MASTER_PORT 29500");
+        return cdp__fail(CDP_ERR_INVALID,
+            "%s has started %u ranks on several machines and does not say where rank 0 is: pass "
+            "MASTER_ADDR (the machine of rank 0) and MASTER_PORT (a free port there) to all ranks, "
+            "%s",
+            l.launcher, l.world_size,
+            strcmp(l.launcher, "openmpi") == 0
+                ? "as in mpirun -x MASTER_ADDR=node-0 -x MASTER_PORT=29500"
+                : "as in mpiexec -genv MASTER_ADDR node-0 -genv MASTER_PORT 29500");
     cdp__launch_file(&l, file, sizeof file);
     d->file = file;
     return CDP_OK;
@@ -3055,7 +3541,8 @@ CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *d) {
 CDP_API cdp_status cdp_tcp_desc_from_url(const char *url, cdp_tcp_desc *d) {
     static CDP__THREAD_LOCAL cdp__url u;
     cdp_status st;
-    if (!url || !d) return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_desc_from_url needs a text and a desc");
+    if (!url || !d)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_desc_from_url needs a text and a desc");
     st = cdp__url_parse(url, &u);
     if (st == CDP_OK && u.kind == CDP__URL_ENV) st = cdp_tcp_desc_from_env(d);
     if (st != CDP_OK) return st;
@@ -3087,7 +3574,6 @@ CDP_API cdp_status cdp_init_from_env(const cdp_tcp_desc *desc, cdp_group **out) 
     return st == CDP_OK ? cdp_init(&d, out) : st;
 }
 
-CDP__UNHURRIED_END
 #ifdef __cplusplus
 } /* extern "C" */
 #endif

@@ -12,7 +12,8 @@ int main(void) {
     if (cdp_init_from_env(NULL, &world) != CDP_OK) return cdp_print_error(stderr);
 
     printf("rank %u of %u is here\n", cdp_rank(world), cdp_size(world));
-    if (cdp_barrier(world) != CDP_OK) return cdp_print_error(stderr); /* nobody passes before all have come */
+    /* nobody passes before all have come */
+    if (cdp_barrier(world) != CDP_OK) return cdp_print_error(stderr);
     if (cdp_rank(world) == 0) printf("all %u ranks have met\n", cdp_size(world));
 
     cdp_group_destroy(world);

@@ -1,11 +1,11 @@
-/*  04_uneven_inputs.c - ranks that have different amounts of data: join.
+/* 04_uneven_inputs.c - ranks that have different amounts of data: join.
 
-    gcc -O2 examples/04_uneven_inputs.c -o uneven -pthread -lm
-    ./cdprun -n 4 ./uneven
+   gcc -O2 examples/04_uneven_inputs.c -o uneven -pthread -lm ./cdprun -n 4 ./uneven
 
-    Rank r has 40 + 30 r samples of y = 1 + 2 x. Without join the rank with the least would leave the others waiting in
-    the middle of a step. With it, a rank that is out of data stands in for itself with gradients of zero until nobody has
-    any, and then gets the model of those that went on. Here the mean is taken over the ranks that still had data. */
+   Rank r has 40 + 30 r samples of y = 1 + 2 x. Without join the rank with the least would leave
+   the others waiting in the middle of a step. With it, a rank that is out of data stands in for
+   itself with gradients of zero until nobody has any, and then gets the model of those that went
+   on. Here the mean is taken over the ranks that still had data. */
 #define CDP_IMPLEMENTATION
 #include "../cdp_tcp.h"
 #include <stdio.h>
@@ -14,7 +14,8 @@ static float w[2]; /* the model: y = w0 + w1 x */
 
 /* One step on sample number `at` of this rank. */
 static cdp_status step(cdp_ddp *ddp, uint32_t rank, int at) {
-    const float x = (float)((at * 7 + (int)rank * 3) % 10) / 10, error = w[0] + w[1] * x - (1 + 2 * x);
+    const float x = (float)((at * 7 + (int)rank * 3) % 10) / 10,
+                error = w[0] + w[1] * x - (1 + 2 * x);
     float *g = (float *)cdp_ddp_grad(ddp, 0);
     cdp_status st = cdp_ddp_backward_begin(ddp);
     g[0] = error;
@@ -33,7 +34,8 @@ int main(void) {
     const uint32_t rank = cdp_rank(world);
     const int samples = 40 + 30 * (int)rank;
     const cdp_param param = {.name = "w", .data = w, .count = 2};
-    const cdp_ddp_desc desc = {.group = world, .params = &param, .param_count = 1, .join = true, .join_effective = true};
+    const cdp_ddp_desc desc = {
+        .group = world, .params = &param, .param_count = 1, .join = true, .join_effective = true};
     if (cdp_ddp_create(&desc, &ddp) != CDP_OK) return cdp_print_error(stderr);
 
     for (int epoch = 0; epoch < 3; ++epoch) {
@@ -43,8 +45,12 @@ int main(void) {
             const uint32_t active = cdp_ddp_stats_of(ddp).active_ranks;
             if (active < fewest) fewest = active;
         }
-        if (cdp_ddp_join(ddp) != CDP_OK) return cdp_print_error(stderr); /* out of data: until everybody is */
-        if (epoch == 2) printf("rank %u used all of its %d samples, the last with %u ranks: y = %.3f + %.3f x\n", rank, samples, fewest, (double)w[0], (double)w[1]);
+        /* out of data: until everybody is */
+        if (cdp_ddp_join(ddp) != CDP_OK) return cdp_print_error(stderr);
+        if (epoch == 2)
+            printf(
+                "rank %u used all of its %d samples, the last with %u ranks: y = %.3f + %.3f x\n",
+                rank, samples, fewest, (double)w[0], (double)w[1]);
     }
     cdp_ddp_destroy(ddp);
     cdp_group_destroy(world);

@@ -1,10 +1,10 @@
-/*  05_accumulate.c - a batch that does not fit into memory at once: gradients of several small passes, sent once.
+/* 05_accumulate.c - a batch that does not fit into memory at once: gradients of several small
+   passes, sent once.
 
-    gcc -O2 examples/05_accumulate.c -o accumulate -pthread -lm
-    ./cdprun -n 4 ./accumulate
+   gcc -O2 examples/05_accumulate.c -o accumulate -pthread -lm ./cdprun -n 4 ./accumulate
 
-    The same batch of 8 parts is run twice: all parts sent, and only the last one sent (no_sync for the others). The
-    gradients are the same numbers, for an eighth of the traffic. */
+   The same batch of 8 parts is run twice: all parts sent, and only the last one sent (no_sync
+   for the others). The gradients are the same numbers, for an eighth of the traffic. */
 #define CDP_IMPLEMENTATION
 #include "../cdp_tcp.h"
 #include <math.h>
@@ -18,7 +18,8 @@ static float w[WIDTH], sum[WIDTH];
 
 /* Adds the gradient of one part of this rank's batch to what is there. */
 static void add_gradient(float *g, uint32_t rank, int part) {
-    for (int i = 0; i < WIDTH; ++i) g[i] += (float)((i + part * 5 + (int)rank * 11) % 17 - 8);
+    for (int i = 0; i < WIDTH; ++i)
+        g[i] += (float)((i + part * 5 + (int)rank * 11) % 17 - 8);
 }
 
 static cdp_status backward(cdp_ddp *ddp, uint32_t rank, int part) {
@@ -39,21 +40,28 @@ int main(void) {
     const cdp_ddp_desc desc = {.group = world, .params = &param, .param_count = 1};
     if (cdp_ddp_create(&desc, &ddp) != CDP_OK) return cdp_print_error(stderr);
 
-    for (int part = 0; part < PARTS; ++part) { /* every part on its way: the mean of each, added up here */
+    /* every part on its way: the mean of each, added up here */
+    for (int part = 0; part < PARTS; ++part) {
         cdp_ddp_zero_grad(ddp);
         if (backward(ddp, rank, part) != CDP_OK) return cdp_print_error(stderr);
-        for (int i = 0; i < WIDTH; ++i) sum[i] += ((const float *)cdp_ddp_grad(ddp, 0))[i];
+        for (int i = 0; i < WIDTH; ++i)
+            sum[i] += ((const float *)cdp_ddp_grad(ddp, 0))[i];
         sent[0] += cdp_ddp_stats_of(ddp).sent_bytes;
     }
 
     cdp_ddp_zero_grad(ddp);
-    for (int part = 0; part < PARTS; ++part) { /* the sum stays here until the last part, which sends it */
-        if (cdp_ddp_no_sync(ddp, part + 1 < PARTS) != CDP_OK || backward(ddp, rank, part) != CDP_OK) return cdp_print_error(stderr);
+    /* the sum stays here until the last part, which sends it */
+    for (int part = 0; part < PARTS; ++part) {
+        if (cdp_ddp_no_sync(ddp, part + 1 < PARTS) != CDP_OK || backward(ddp, rank, part) != CDP_OK)
+            return cdp_print_error(stderr);
     }
     sent[1] = cdp_ddp_stats_of(ddp).sent_bytes;
 
-    for (int i = 0; i < WIDTH; ++i) difference = fmaxf(difference, fabsf(sum[i] - ((const float *)cdp_ddp_grad(ddp, 0))[i]));
-    printf("rank %u: %llu bytes sent one by one, %llu accumulated; gradients differ by %s\n", rank, (unsigned long long)sent[0], (unsigned long long)sent[1], difference < 1e-4f ? "nothing" : "TOO MUCH");
+    for (int i = 0; i < WIDTH; ++i)
+        difference = fmaxf(difference, fabsf(sum[i] - ((const float *)cdp_ddp_grad(ddp, 0))[i]));
+    printf("rank %u: %llu bytes sent one by one, %llu accumulated; gradients differ by %s\n", rank,
+        (unsigned long long)sent[0], (unsigned long long)sent[1],
+        difference < 1e-4f ? "nothing" : "TOO MUCH");
     cdp_ddp_destroy(ddp);
     cdp_group_destroy(world);
     return difference < 1e-4f ? 0 : 1;

@@ -1,10 +1,11 @@
-/*  06_compress.c - gradients that travel as less: what each hook saves, and what it costs in loss.
+/* 06_compress.c - gradients that travel as less: what each hook saves, and what it costs in
+   loss.
 
-    gcc -O2 examples/06_compress.c -o compress -pthread -lm
-    ./cdprun -n 4 ./compress
+   gcc -O2 examples/06_compress.c -o compress -pthread -lm ./cdprun -n 4 ./compress
 
-    A network of one hidden layer learns a function of 32 numbers, once per hook, from the same start and with the same
-    data. Rank 0 prints the bytes that a rank handed to collective operations in a step, and the loss in the end. */
+   A network of one hidden layer learns a function of 32 numbers, once per hook, from the same
+   start and with the same data. Rank 0 prints the bytes that a rank handed to collective
+   operations in a step, and the loss in the end. */
 #define CDP_IMPLEMENTATION
 #include "../cdp_tcp.h"
 #include <math.h>
@@ -26,19 +27,26 @@ static float uniform(void) { /* -1 .. 1 */
 
 static void start(void) {
     state = 1; /* the same on every rank and for every hook */
-    for (int i = 0; i < HIDDEN * INPUTS; ++i) w1[i] = uniform() * 0.3f;
-    for (int i = 0; i < HIDDEN; ++i) w2[i] = uniform() * 0.1f, b1[i] = 0;
+    for (int i = 0; i < HIDDEN * INPUTS; ++i)
+        w1[i] = uniform() * 0.3f;
+    for (int i = 0; i < HIDDEN; ++i) {
+        w2[i] = uniform() * 0.1f;
+        b1[i] = 0;
+    }
 }
 
 /* Adds the gradients of one sample; returns its loss. */
 static float learn(cdp_ddp *ddp) {
     float x[INPUTS], h[HIDDEN], y = 0, target = 0;
-    float *g1 = (float *)cdp_ddp_grad(ddp, 0), *gb = (float *)cdp_ddp_grad(ddp, 1), *g2 = (float *)cdp_ddp_grad(ddp, 2);
-    for (int i = 0; i < INPUTS; ++i) target += (x[i] = uniform()) * (float)(i % 5 - 2) * 0.2f;
+    float *g1 = (float *)cdp_ddp_grad(ddp, 0), *gb = (float *)cdp_ddp_grad(ddp, 1),
+          *g2 = (float *)cdp_ddp_grad(ddp, 2);
+    for (int i = 0; i < INPUTS; ++i)
+        target += (x[i] = uniform()) * (float)(i % 5 - 2) * 0.2f;
     target = sinf(target);
     for (int j = 0; j < HIDDEN; ++j) {
         h[j] = b1[j];
-        for (int i = 0; i < INPUTS; ++i) h[j] += w1[j * INPUTS + i] * x[i];
+        for (int i = 0; i < INPUTS; ++i)
+            h[j] += w1[j * INPUTS + i] * x[i];
         h[j] = tanhf(h[j]);
         y += w2[j] * h[j];
     }
@@ -47,14 +55,17 @@ static float learn(cdp_ddp *ddp) {
         const float back = error * w2[j] * (1 - h[j] * h[j]);
         g2[j] += error * h[j];
         gb[j] += back;
-        for (int i = 0; i < INPUTS; ++i) g1[j * INPUTS + i] += back * x[i];
+        for (int i = 0; i < INPUTS; ++i)
+            g1[j * INPUTS + i] += back * x[i];
     }
     return (y - target) * (y - target);
 }
 
 /* A whole training; the loss over its last quarter. */
 static cdp_status train(cdp_group *world, const cdp_hook *hook, uint64_t *bytes, float *loss) {
-    const cdp_param params[] = {{.name = "w1", .data = w1, .count = HIDDEN * INPUTS, .rows = HIDDEN}, {.name = "b1", .data = b1, .count = HIDDEN}, {.name = "w2", .data = w2, .count = HIDDEN}};
+    const cdp_param params[] = {
+        {.name = "w1", .data = w1, .count = HIDDEN * INPUTS, .rows = HIDDEN},
+        {.name = "b1", .data = b1, .count = HIDDEN}, {.name = "w2", .data = w2, .count = HIDDEN}};
     const cdp_ddp_desc desc = {.group = world, .params = params, .param_count = 3};
     cdp_ddp *ddp;
     cdp_status st;
@@ -71,10 +82,12 @@ static cdp_status train(cdp_group *world, const cdp_hook *hook, uint64_t *bytes,
             const float one = learn(ddp);
             if (step >= STEPS * 3 / 4) *loss += one / (BATCH * STEPS / 4);
         }
-        for (uint32_t i = 3; i-- > 0 && st == CDP_OK;) st = cdp_ddp_ready(ddp, i);
+        for (uint32_t i = 3; i-- > 0 && st == CDP_OK;)
+            st = cdp_ddp_ready(ddp, i);
         if (st == CDP_OK) st = cdp_ddp_backward_end(ddp);
         for (uint32_t i = 0; i < 3; ++i)
-            for (uint64_t k = 0; k < params[i].count; ++k) ((float *)params[i].data)[k] -= 0.5f * ((const float *)cdp_ddp_grad(ddp, i))[k];
+            for (uint64_t k = 0; k < params[i].count; ++k)
+                ((float *)params[i].data)[k] -= 0.5f * ((const float *)cdp_ddp_grad(ddp, i))[k];
     }
     *bytes = cdp_ddp_stats_of(ddp).sent_bytes;
     cdp_ddp_destroy(ddp); /* and with it the hook */
@@ -102,9 +115,14 @@ int main(void) {
     if (cdp_rank(world) == 0) printf("%-14s %12s %10s\n", "hook", "bytes/step", "loss");
     for (unsigned i = 0; i < sizeof hooks / sizeof *hooks; ++i) {
         cdp_hook hook;
-        if (cdp_hook_create(&hooks[i].desc, &hook) != CDP_OK || train(world, &hook, &bytes, &loss) != CDP_OK) return cdp_print_error(stderr);
+        if (cdp_hook_create(&hooks[i].desc, &hook) != CDP_OK
+            || train(world, &hook, &bytes, &loss) != CDP_OK)
+            return cdp_print_error(stderr);
         if (i == 0) plain = loss;
-        if (cdp_rank(world) == 0) printf("%-14s %12llu %10.5f%s\n", hooks[i].name, (unsigned long long)bytes, (double)loss, loss < plain + 0.02f && plain < 0.02f ? "  learned" : "  DID NOT LEARN");
+        if (cdp_rank(world) == 0)
+            printf("%-14s %12llu %10.5f%s\n", hooks[i].name, (unsigned long long)bytes,
+                (double)loss,
+                loss < plain + 0.02f && plain < 0.02f ? "  learned" : "  DID NOT LEARN");
     }
     cdp_group_destroy(world);
     return 0;

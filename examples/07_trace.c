@@ -1,9 +1,10 @@
-/*  07_trace.c - one training step as a picture: when gradients were ready, and when they were on their way.
+/* 07_trace.c - one training step as a picture: when gradients were ready, and when they were on
+   their way.
 
-    gcc -O2 examples/07_trace.c -o trace -pthread -lm
-    ./cdprun -n 2 ./trace [DIRECTORY]
+   gcc -O2 examples/07_trace.c -o trace -pthread -lm ./cdprun -n 2 ./trace [DIRECTORY]
 
-    Every rank writes DIRECTORY/trace<rank>.json, for chrome://tracing or ui.perfetto.dev, and trace<rank>.svg. */
+   Every rank writes DIRECTORY/trace<rank>.json, for chrome://tracing or ui.perfetto.dev, and
+   trace<rank>.svg. */
 #define CDP_IMPLEMENTATION
 #include "../cdp_tcp.h"
 #include <math.h>
@@ -17,13 +18,15 @@ static float *weights[LAYERS];
 
 static void layer(float *g, int rounds) { /* something that takes its time */
     for (int r = 0; r < rounds; ++r)
-        for (int i = 0; i < COUNT; ++i) g[i] = sinf(g[i] + (float)i);
+        for (int i = 0; i < COUNT; ++i)
+            g[i] = sinf(g[i] + (float)i);
 }
 
 static int save(cdp_ddp *ddp, cdp_trace_format format, const char *dir, uint32_t rank) {
     const uint64_t size = cdp_ddp_trace(ddp, format, NULL, 0); /* how much it is */
     char path[1000], *text = (char *)malloc(size);
-    snprintf(path, sizeof path, "%s/trace%u.%s", dir, rank, format == CDP_TRACE_SVG ? "svg" : "json");
+    snprintf(
+        path, sizeof path, "%s/trace%u.%s", dir, rank, format == CDP_TRACE_SVG ? "svg" : "json");
     cdp_ddp_trace(ddp, format, text, size);
     FILE *f = fopen(path, "w");
     const int ok = f && fwrite(text, 1, size - 1, f) == size - 1;
@@ -44,7 +47,11 @@ int main(int argc, char **argv) {
         weights[i] = (float *)calloc(COUNT, sizeof(float));
         params[i] = (cdp_param){.name = names[i], .data = weights[i], .count = COUNT};
     }
-    const cdp_ddp_desc desc = {.group = world, .params = params, .param_count = LAYERS, .bucket_bytes = 2 << 20};
+    const cdp_ddp_desc desc = {.group = world,
+        .params = params,
+        .param_count = LAYERS,
+        .first_bucket_bytes = 1 << 20,
+        .bucket_bytes = 2 << 20};
     if (cdp_ddp_create(&desc, &ddp) != CDP_OK) return cdp_print_error(stderr);
     for (int step = 0; step < 3; ++step) { /* the first steps make connections */
         if (cdp_ddp_backward_begin(ddp) != CDP_OK) return cdp_print_error(stderr);
@@ -55,11 +62,13 @@ int main(int argc, char **argv) {
         if (cdp_ddp_backward_end(ddp) != CDP_OK) return cdp_print_error(stderr);
     }
     const cdp_ddp_stats s = cdp_ddp_stats_of(ddp);
-    printf("rank %u: %.1f ms of backward, %.1f ms of communication, %.0f%% of it hidden\n", rank, (double)s.backward_ns / 1e6, (double)s.comm_ns / 1e6, 100 * s.hidden);
+    printf("rank %u: %.1f ms of backward, %.1f ms of communication, %.0f%% of it hidden\n", rank,
+        (double)s.backward_ns / 1e6, (double)s.comm_ns / 1e6, 100 * s.hidden);
     const char *dir = argc > 1 ? argv[1] : ".";
     const int ok = save(ddp, CDP_TRACE_JSON, dir, rank) && save(ddp, CDP_TRACE_SVG, dir, rank);
     cdp_ddp_destroy(ddp);
     cdp_group_destroy(world);
-    for (int i = 0; i < LAYERS; ++i) free(weights[i]);
+    for (int i = 0; i < LAYERS; ++i)
+        free(weights[i]);
     return ok ? 0 : 1;
 }

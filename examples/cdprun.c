@@ -20,6 +20,7 @@
         "child subreapers", so a process whose parent has died becomes a direct child of the keeper (or of the
         front). Killing direct children until there are none therefore reaches everything, and no process id
         can be mistaken for another one, because only the parent itself frees the id of a dead child.
+        Children that the front's process had before it became cdprun are left alone.
       * both die in the same instant: the parent-death signal still ends the ranks themselves; the children of
         a shell wrapper may survive in this one case. The keeper has its own process group, name and title, so
         that killing "cdprun" by group, name or command line meets the front only.
@@ -59,69 +60,110 @@
 #include <sys/prctl.h>
 #endif
 
-#define VERSION        "0.1.0"
-#define DEFAULT_PORT   29400                   /* of --rdzv-endpoint, as torchrun's                         */
-#define MAX_RANKS      4096                    /* per machine; a typing error should not become a fork bomb */
-#define LINE_BYTES     65536                   /* longest line kept whole                                   */
-#define TAIL_BYTES     4096                    /* last output of a failed rank that the report repeats      */
-#define SINK_BYTES     262144                  /* unwritten output above which the ranks are no longer read */
-#define WRITE_BYTES    4096                    /* a pipe that polls writable takes this much without waiting */
-#define FAILURE_BYTES  1024                    /* one failure in words                                      */
-#define RUN_DIR_BYTES  4096
-#define SECOND         INT64_C(1000000000)
-#define NEVER          INT64_MAX
-#define KILL_TICK      (SECOND / 50)
-#define KILL_LIMIT     (10 * SECOND)           /* a process in uninterruptible sleep must not hold us for ever */
-#define LOOK_TICK      (SECOND / 10)           /* how often the launchers of several machines look at each other */
-#define LOOK_MS        1000                    /* how long one look may take, during which signals wait       */
-#define CLAIM_MS       10000                   /* and one word to the others                                  */
-#define SILENCE_LIMIT  (30 * SECOND)           /* a machine out of reach for so long counts as lost           */
-#define TELL_DELAY     (3 * SECOND / 10)       /* an exit code is told so much later than a crash, which may be its cause */
-#define LEAVE_LIMIT    (3 * SECOND)            /* for the other machines to read why the job has ended       */
-#define LEFTOVER_GRACE SECOND                  /* for processes that outlive all ranks                      */
-#define READER_LIMIT   (10 * SECOND)           /* after a signal or timeout, for a reader that does not read */
-#define REPEAT_NS      (SECOND / 5)            /* two signals closer than this count as one                 */
-#define OVERTAKE_NS    (SECOND / 10)           /* how much later than its victims a killed rank may be seen */
+#define VERSION "0.2.0"
+/* of --rdzv-endpoint, as torchrun's */
+#define DEFAULT_PORT 29400
+/* a job key with fewer characters is worth a warning */
+#define SHORT_KEY 16
+/* per machine; a typing error should not become a fork bomb */
+#define MAX_RANKS 4096
+/* longest line kept whole */
+#define LINE_BYTES 65536
+/* last output of a failed rank that the report repeats */
+#define TAIL_BYTES 4096
+/* unwritten output above which the ranks are no longer read */
+#define SINK_BYTES 262144
+/* a pipe that polls writable takes this much without waiting */
+#define WRITE_BYTES 4096
+/* one failure in words */
+#define FAILURE_BYTES 1024
+#define RUN_DIR_BYTES 4096
+#define SECOND INT64_C(1000000000)
+#define NEVER INT64_MAX
+#define KILL_TICK (SECOND / 50)
+/* a process in uninterruptible sleep must not hold us for ever */
+#define KILL_LIMIT (10 * SECOND)
+/* how often the launchers of several machines look at each other */
+#define LOOK_TICK (SECOND / 10)
+/* how long one look may take, during which signals wait */
+#define LOOK_MS 1000
+/* and one word to the others */
+#define CLAIM_MS 10000
+/* a machine out of reach for so long counts as lost */
+#define SILENCE_LIMIT (30 * SECOND)
+/* an exit code is told so much later than a crash, which may be its cause */
+#define TELL_DELAY (3 * SECOND / 10)
+/* for the other machines to read why the job has ended */
+#define LEAVE_LIMIT (3 * SECOND)
+/* for processes that outlive all ranks */
+#define LEFTOVER_GRACE SECOND
+/* after a signal or timeout, for a reader that does not read */
+#define READER_LIMIT (10 * SECOND)
+/* two signals closer than this count as one */
+#define REPEAT_NS (SECOND / 5)
+/* how much later than its victims a killed rank may be seen */
+#define OVERTAKE_NS (SECOND / 10)
 
-enum { EXIT_INTERNAL = 1, EXIT_USAGE = 2, EXIT_TIMEOUT = 124, EXIT_CANNOT_RUN = 126, EXIT_NOT_FOUND = 127 };
+enum {
+    EXIT_INTERNAL = 1,
+    EXIT_USAGE = 2,
+    EXIT_TIMEOUT = 124,
+    EXIT_CANNOT_RUN = 126,
+    EXIT_NOT_FOUND = 127
+};
 
 /* ---- >>options */
 
-enum { COLOR_AUTO, COLOR_NEVER, COLOR_ALWAYS };
-enum { TO_CONSOLE = 0, STDOUT = 1, STDERR = 2 };   /* bits of --redirects and --tee, as in torchrun */
+enum {
+    COLOR_AUTO,
+    COLOR_NEVER,
+    COLOR_ALWAYS
+};
+/* bits of --redirects and --tee, as in torchrun */
+enum {
+    TO_CONSOLE = 0,
+    STDOUT = 1,
+    STDERR = 2
+};
 
 typedef struct options {
-    int          n, nnodes, node_rank, port;   /* node_rank -1: not given; port 0: choose one */
-    int          max_restarts;
-    const char  *addr;                         /* MASTER_ADDR; NULL: not given                */
-    const char  *endpoint, *run_id, *role;
-    char         host[256];                    /* where the launchers meet, if nnodes > 1     */
-    int          host_port;
-    bool         standalone, open;
-    const char  *key_file;
-    char         key[260];                     /* CDP_JOB_KEY; "": none                       */
-    const char  *log_dir, *redirects, *tee;
-    const char  *outer_error_file;             /* of a launcher around this one; NULL: none   */
-    unsigned char *redirected, *teed;          /* per local rank: STDOUT | STDERR             */
-    char         run_dir[RUN_DIR_BYTES];       /* log and error files; "": there can be none  */
-    int64_t      grace, kill_grace;            /* ns */
-    int64_t      timeout, join_timeout;        /* ns; timeout 0: none                         */
-    bool         prefix, stdin_rank0;
-    int          color;
-    char       **command;                      /* NULL-terminated                             */
-    const char **env;                          /* NAME=VALUE                                  */
-    int          env_count;
+    int n, nnodes, node_rank, port; /* node_rank -1: not given; port 0: choose one */
+    int max_restarts;
+    const char *addr; /* MASTER_ADDR; NULL: not given                */
+    const char *endpoint, *run_id, *role;
+    char host[256]; /* where the launchers meet, if nnodes > 1     */
+    int host_port;
+    bool standalone, open;
+    const char *key_file;
+    char key[260]; /* CDP_JOB_KEY; "": none                       */
+    const char *log_dir, *redirects, *tee;
+    const char *outer_error_file;     /* of a launcher around this one; NULL: none   */
+    unsigned char *redirected, *teed; /* per local rank: STDOUT | STDERR             */
+    char run_dir[RUN_DIR_BYTES];      /* log and error files; "": there can be none  */
+    int64_t grace, kill_grace;        /* ns */
+    int64_t timeout, join_timeout;    /* ns; timeout 0: none                         */
+    bool prefix, stdin_rank0;
+    bool module, no_python;  /* -m; --no-python                             */
+    const char *shown_ranks; /* --local-ranks-filter; NULL: all             */
+    unsigned char *shown;    /* per local rank: its output goes to the console */
+    int color;
+    char **command;   /* NULL-terminated                             */
+    const char **env; /* NAME=VALUE                                  */
+    int env_count;
 } options;
 
 static const char help_text[] =
-    "cdprun - starts N processes of one program as the ranks of a job, on this machine or on several\n"
+    "cdprun - starts N processes of one program as the ranks of a job, on this machine or on "
+    "several\n"
     "\n"
     "usage: cdprun -n N [options] [--] COMMAND [ARGUMENT...]\n"
     "\n"
     "Options are spelled as torchrun's: --opt VALUE or --opt=VALUE, with - or _ between words.\n"
     "\n"
-    "  -n, --nproc-per-node N   processes to start here: 1 to 4096, or 'auto' or 'cpu' for one per processor\n"
-    "  --max-restarts R         start all ranks again, up to R times, when one of them fails (default: 0)\n"
+    "  -n, --nproc-per-node N   processes to start here: 1 to 4096, or 'auto' or 'cpu' for one per "
+    "processor\n"
+    "  --max-restarts R         start all ranks again, up to R times, when one of them fails "
+    "(default: 0)\n"
     "  --env NAME=VALUE         set one more variable for every rank; may be repeated\n"
     "  --role NAME              ROLE_NAME of the ranks (default: default)\n"
     "  --timeout SECONDS        end the job after this time, with exit code 124 (default: never)\n"
@@ -131,8 +173,10 @@ static const char help_text[] =
     "output:\n"
     "  --no-prefix              pass output on as it is, without '[RANK] ' before each line\n"
     "  --color WHEN             colour the prefix by rank: auto, always or never (default: auto)\n"
-    "  --log-dir DIR            keep files: DIR/ID_RANDOM/attempt_A/LOCAL_RANK/stdout.log, stderr.log, error.json\n"
-    "  -r, --redirects WHAT     what goes to these files only: 0 nothing, 1 stdout, 2 stderr, 3 both; or per local\n"
+    "  --log-dir DIR            keep files: DIR/ID_RANDOM/attempt_A/LOCAL_RANK/stdout.log, "
+    "stderr.log, error.json\n"
+    "  -r, --redirects WHAT     what goes to these files only: 0 nothing, 1 stdout, 2 stderr, 3 "
+    "both; or per local\n"
     "                           rank: 0:3,1:1 (the others: nothing)\n"
     "  -t, --tee WHAT           what goes there and to the console\n"
     "  --no-stdin               give /dev/null to rank 0, too\n"
@@ -141,55 +185,98 @@ static const char help_text[] =
     "  --nnodes M               number of machines (default: 1); each runs N ranks\n"
     "  --node-rank K            which of them this is (0 to M-1); RANK becomes K * N + LOCAL_RANK\n"
     "  --rdzv-endpoint HOST[:PORT]\n"
-    "                           where the launchers meet: an address of machine 0, which serves it (default port: 29400;\n"
+    "                           where the launchers meet: an address of machine 0, which serves it "
+    "(default port: 29400;\n"
     "                           default: --master-addr and --master-port)\n"
-    "  --master-addr ADDR       address of machine 0 for the ranks (default: HOST above; one machine: 127.0.0.1)\n"
-    "  --master-port PORT       port there (default: one that is free, another one after each restart)\n"
-    "  --rdzv-id ID             name of the job, which keeps jobs at one endpoint apart (default: none)\n"
+    "  --master-addr ADDR       address of machine 0 for the ranks (default: HOST above; one "
+    "machine: 127.0.0.1)\n"
+    "  --master-port PORT       port there (default: one that is free, another one after each "
+    "restart)\n"
+    "  --rdzv-id ID             name of the job, which keeps jobs at one endpoint apart (default: "
+    "none)\n"
     "  --join-timeout SECONDS   how long to wait for all machines (default: 600)\n"
     "  --job-key-file FILE      file with the secret of the job, for all machines the same:\n"
     "                           head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \\n' > FILE\n"
-    "                           (default: the variable CDP_JOB_KEY; on one machine: 32 random bytes)\n"
-    "  --open                   no secret: whoever reaches the ports may take part, as PyTorch's processes (which know\n"
-    "                           none) must be able to where they use the store of a rank that is written in C\n"
+    "                           (default: the variable CDP_JOB_KEY; on one machine: 32 random "
+    "bytes)\n"
+    "                           A warning tells of a file that others may read, or a short "
+    "secret.\n"
+    "  --open                   no secret: whoever reaches the ports may take part, as PyTorch's "
+    "processes (which know\n"
+    "                           none) must be able to where they use the store of a rank that is "
+    "written in C\n"
     "  --standalone             one machine, whatever --rdzv-endpoint and --rdzv-id say\n"
     "\n"
-    "  --no-python, --monitor-interval, --rdzv-backend static or c10d: accepted, and without effect\n"
+    "as torchrun:\n"
+    "  -m, --module             COMMAND is a Python module; a COMMAND that ends in .py is run by "
+    "Python, too\n"
+    "                           (the variable PYTHON_EXEC, or python3), unless there is "
+    "--no-python\n"
+    "  ${local_rank}            in ARGUMENTs becomes the LOCAL_RANK of each process\n"
+    "  --local-ranks-filter LIST  show the output of these local ranks only: 0,3\n"
+    "  --shutdown-timeout SECONDS  as --kill-grace\n"
+    "  --rdzv-conf KEY=VALUE,...   timeout and join_timeout as --join-timeout, the rest without "
+    "effect\n"
+    "  PET_NPROC_PER_NODE, PET_NNODES, PET_... (variables): defaults of these options\n"
+    "  without effect: --monitor-interval, --rdzv-backend static or c10d, --local-addr, "
+    "--start-method, --use-env,\n"
+    "                  --event-log-handler, --signals-to-handle (some of SIGTERM, SIGINT, SIGHUP, "
+    "SIGQUIT)\n"
+    "  not taken:      --run-path, --logs-specs, --numa-binding, --virtual-local-rank, "
+    "--duplicate-stdout-filters,\n"
+    "                  --duplicate-stderr-filters, --nnodes MIN:MAX, -n gpu, other values of "
+    "--rdzv-backend\n"
     "  -h, --help               print this text\n"
     "  -V, --version            print the version\n";
 
 static const char help_more[] =
     "\n"
-    "Environment of a rank: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE, ROLE_NAME,\n"
-    "         ROLE_RANK, ROLE_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RESTART_COUNT, _MAX_RESTARTS, _RUN_ID,\n"
-    "         _USE_AGENT_STORE (False: rank 0 serves the store), _ERROR_FILE, as torchrun sets them; CDP_JOB_KEY (with\n"
+    "Environment of a rank: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, "
+    "GROUP_WORLD_SIZE, ROLE_NAME,\n"
+    "         ROLE_RANK, ROLE_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RESTART_COUNT, "
+    "_MAX_RESTARTS, _RUN_ID,\n"
+    "         _USE_AGENT_STORE (False: rank 0 serves the store), _ERROR_FILE, as torchrun sets "
+    "them; CDP_JOB_KEY (with\n"
     "         --open CDP_TRUST_NETWORK=1 instead), which cdp_init_from_env() reads; and\n"
     "         OMP_NUM_THREADS=1 if there are several ranks and it is not set.\n"
-    "Input:   rank 0 inherits standard input unless that is a terminal; all others read /dev/null. (On a terminal\n"
-    "         the ranks are background processes, so that ctrl-C reaches each of them exactly once, through cdprun.)\n"
-    "Output:  whole lines; stdout goes to stdout, stderr to stderr. A line over 64 KiB is cut; its further pieces start\n"
-    "         with '[RANK]+'. Progress bars (text ended by a carriage return alone) appear as lines, at most one per\n"
-    "         second and rank. With --no-prefix no byte is added but a line end between the texts of two ranks.\n"
-    "Failure: the first rank that exits with a code other than 0, or dies by a signal, ends the job: the others have\n"
-    "         --grace seconds to finish by themselves, then they get SIGTERM and, --kill-grace later, SIGKILL. Then all\n"
-    "         start again, or a report names the first failure, with what the rank wrote to its TORCHELASTIC_ERROR_FILE\n"
-    "         (cdp_error_record) and its last 4 KiB of stderr (stdout if there is none), and lists how each rank ended.\n"
+    "Input:   rank 0 inherits standard input unless that is a terminal; all others read /dev/null. "
+    "(On a terminal\n"
+    "         the ranks are background processes, so that ctrl-C reaches each of them exactly "
+    "once, through cdprun.)\n"
+    "Output:  whole lines; stdout goes to stdout, stderr to stderr. A line over 64 KiB is cut; its "
+    "further pieces start\n"
+    "         with '[RANK]+'. Progress bars (text ended by a carriage return alone) appear as "
+    "lines, at most one per\n"
+    "         second and rank. With --no-prefix no byte is added but a line end between the texts "
+    "of two ranks.\n"
+    "Failure: the first rank that exits with a code other than 0, or dies by a signal, ends the "
+    "job: the others have\n"
+    "         --grace seconds to finish by themselves, then they get SIGTERM and, --kill-grace "
+    "later, SIGKILL. Then all\n"
+    "         start again, or a report names the first failure, with what the rank wrote to its "
+    "TORCHELASTIC_ERROR_FILE\n"
+    "         (cdp_error_record) and its last 4 KiB of stderr (stdout if there is none), and lists "
+    "how each rank ended.\n"
     "         Several machines do all this together.\n"
-    "Signals: SIGINT, SIGTERM, SIGHUP and SIGQUIT go to all ranks and end the job in the same way; a second one kills\n"
-    "         at once. SIGUSR1 and SIGUSR2 are passed on. Processes that ranks leave behind are ended with the job,\n"
+    "Signals: SIGINT, SIGTERM, SIGHUP and SIGQUIT go to all ranks and end the job in the same way; "
+    "a second one kills\n"
+    "         at once. SIGUSR1 and SIGUSR2 are passed on. Processes that ranks leave behind are "
+    "ended with the job,\n"
     "         also when cdprun itself is killed.\n"
-    "Exit:    0 if every rank exits with 0; otherwise the first failing rank's exit code, 128 + signal number if it\n"
-    "         died by a signal (or cdprun was sent one), 124 timeout, 126 command cannot be run, 127 not found, 141 if\n"
+    "Exit:    0 if every rank exits with 0; otherwise the first failing rank's exit code, 128 + "
+    "signal number if it\n"
+    "         died by a signal (or cdprun was sent one), 124 timeout, 126 command cannot be run, "
+    "127 not found, 141 if\n"
     "         the reader of stdout went away, 2 wrong usage, 1 cdprun itself could not go on.\n"
     "\n"
     "examples:\n"
     "  cdprun -n 4 ./train --epochs 3\n"
     "  cdprun -n 4 --max-restarts 3 --log-dir logs --tee 3 ./train --resume\n"
     "  cdprun -n 2 sh -c 'CUDA_VISIBLE_DEVICES=$LOCAL_RANK exec ./train'\n"
-    "  cdprun -n 8 --nnodes 2 --node-rank 1 --rdzv-endpoint 10.0.0.1:29400 --job-key-file job.key ./train\n";
+    "  cdprun -n 8 --nnodes 2 --node-rank 1 --rdzv-endpoint 10.0.0.1:29400 --job-key-file job.key "
+    "./train\n";
 
-_Noreturn static void usage_error(const char *format, ...)
-{
+_Noreturn static void usage_error(const char *format, ...) {
     va_list args;
     va_start(args, format);
     fputs("cdprun: ", stderr);
@@ -199,35 +286,36 @@ _Noreturn static void usage_error(const char *format, ...)
     exit(EXIT_USAGE);
 }
 
-static int number_option(const char *name, const char *text, int min, int max)
-{
+static int number_option(const char *name, const char *text, int min, int max) {
     char *end;
     errno = 0;
     const long value = strtol(text, &end, 10);
     if (end == text || *end != '\0') usage_error("%s needs a whole number, not '%s'", name, text);
-    if (errno != 0 || value < min || value > max) usage_error("%s must be between %d and %d, not %s", name, min, max, text);
+    if (errno != 0 || value < min || value > max)
+        usage_error("%s must be between %d and %d, not %s", name, min, max, text);
     return (int)value;
 }
 
-static int processes_option(const char *name, const char *text)
-{
-    if (strcmp(text, "gpu") == 0) usage_error("%s gpu: cdprun does not count GPUs; give their number", name);
-    if (strcmp(text, "auto") != 0 && strcmp(text, "cpu") != 0) return number_option(name, text, 1, MAX_RANKS);
+static int processes_option(const char *name, const char *text) {
+    if (strcmp(text, "gpu") == 0)
+        usage_error("%s gpu: cdprun does not count GPUs; give their number", name);
+    if (strcmp(text, "auto") != 0 && strcmp(text, "cpu") != 0)
+        return number_option(name, text, 1, MAX_RANKS);
     const long processors = sysconf(_SC_NPROCESSORS_ONLN);
     return processors < 1 ? 1 : processors > MAX_RANKS ? MAX_RANKS : (int)processors;
 }
 
-static int nodes_option(const char *text)             /* "M", or torchrun's "M:M" */
+static int nodes_option(const char *text) /* "M", or torchrun's "M:M" */
 {
     const char *colon = strchr(text, ':');
     if (colon == NULL) return number_option("--nnodes", text, 1, 1000000);
     if (strtol(text, NULL, 10) != strtol(colon + 1, NULL, 10))
-        usage_error("--nnodes %s: the number of machines cannot change here; give one number", text);
+        usage_error(
+            "--nnodes %s: the number of machines cannot change here; give one number", text);
     return number_option("--nnodes", colon + 1, 1, 1000000);
 }
 
-static int64_t seconds_option(const char *name, const char *text)
-{
+static int64_t seconds_option(const char *name, const char *text) {
     char *end;
     const double value = strtod(text, &end);
     if (end == text || *end != '\0' || !isfinite(value) || value < 0 || value > 1e9)
@@ -235,98 +323,218 @@ static int64_t seconds_option(const char *name, const char *text)
     return (int64_t)(value * 1e9);
 }
 
-static int64_t limit_option(const char *name, const char *text)
-{
+static int64_t limit_option(const char *name, const char *text) {
     const int64_t ns = seconds_option(name, text);
     if (ns == 0) usage_error("%s must be more than 0 seconds", name);
     return ns;
 }
 
-static const char *text_option(const char *name, const char *text)
-{
+static const char *text_option(const char *name, const char *text) {
     if (text[0] == '\0') usage_error("%s must not be empty", name);
     return text;
 }
 
-static int color_option(const char *text)
-{
+static int color_option(const char *text) {
     if (strcmp(text, "auto") == 0) return COLOR_AUTO;
     if (strcmp(text, "never") == 0) return COLOR_NEVER;
     if (strcmp(text, "always") == 0) return COLOR_ALWAYS;
     usage_error("--color must be auto, always or never, not '%s'", text);
 }
 
-static void backend_option(const char *text)
-{
+static void backend_option(const char *text) {
     if (strcmp(text, "static") != 0 && strcmp(text, "c10d") != 0)
         usage_error("--rdzv-backend must be static or c10d, not '%s'", text);
 }
 
-static const char *env_option(const char *text)
-{
-    static const char own[] =
-        " RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE ROLE_NAME MASTER_ADDR"
-        " MASTER_PORT TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS TORCHELASTIC_RUN_ID TORCHELASTIC_USE_AGENT_STORE"
-        " TORCHELASTIC_ERROR_FILE CDP_JOB_KEY CDP_TRUST_NETWORK ";
+/* KEY=VALUE,KEY=VALUE of torchrun's rendezvous. */
+static void rdzv_conf_option(options *o, const char *text) {
+    for (const char *p = text; *p != '\0';) {
+        char value[32];
+        const size_t len = strcspn(p, ","), name = strcspn(p, "=");
+        if (name == 0 || name >= len || len - name > sizeof value)
+            usage_error("--rdzv-conf must be KEY=VALUE,KEY=VALUE, not '%s'", text);
+        snprintf(value, sizeof value, "%.*s", (int)(len - name - 1), p + name + 1);
+        if ((name == 7 && strncmp(p, "timeout", name) == 0)
+            || (name == 12 && strncmp(p, "join_timeout", name) == 0))
+            o->join_timeout = limit_option("--rdzv-conf timeout", value);
+        p += len + (p[len] == ',');
+    }
+}
+
+/* torchrun can be told which signals end the job; here it is always these four. */
+static void signals_option(const char *text) {
+    static const char known[] = ",SIGTERM,SIGINT,SIGHUP,SIGQUIT,";
+    for (const char *p = text; *p != '\0';) {
+        char name[32];
+        const size_t len = strcspn(p, ",");
+        snprintf(name, sizeof name, ",%.*s,", (int)len, p);
+        if (len == 0 || strstr(known, name) == NULL)
+            usage_error("--signals-to-handle: SIGTERM, SIGINT, SIGHUP and SIGQUIT end the job, "
+                        "and no other signal ('%s')",
+                text);
+        p += len + (p[len] == ',');
+    }
+}
+
+static const char *env_option(const char *text) {
+    static const char own[] = " RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK "
+                              "GROUP_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE ROLE_NAME MASTER_ADDR"
+                              " MASTER_PORT TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS "
+                              "TORCHELASTIC_RUN_ID TORCHELASTIC_USE_AGENT_STORE"
+                              " TORCHELASTIC_ERROR_FILE CDP_JOB_KEY CDP_TRUST_NETWORK ";
     const char *eq = strchr(text, '=');
     if (eq == NULL || eq == text) usage_error("--env needs NAME=VALUE, not '%s'", text);
     const int len = (int)(eq - text);
     char name[64];
-    if (snprintf(name, sizeof name, " %.*s ", len, text) < (int)sizeof name && strstr(own, name) != NULL)
+    if (snprintf(name, sizeof name, " %.*s ", len, text) < (int)sizeof name
+        && strstr(own, name) != NULL)
         usage_error("--env cannot set %.*s, because cdprun sets it", len, text);
     return text;
 }
 
 /* "3", or "0:3,1:1" by local rank. NULL: nothing. */
-static unsigned char *streams_option(const char *name, const char *text, int n)
-{
+static unsigned char *streams_option(const char *name, const char *text, int n) {
     unsigned char *which = calloc((size_t)n, 1);
     if (which == NULL) usage_error("out of memory");
     if (text == NULL) return which;
-    if (text[0] >= '0' && text[0] <= '3' && text[1] == '\0') return memset(which, text[0] - '0', (size_t)n);
+    if (text[0] >= '0' && text[0] <= '3' && text[1] == '\0')
+        return memset(which, text[0] - '0', (size_t)n);
     for (const char *p = text;; ++p) {
         char *end;
         const long rank = *p >= '0' && *p <= '9' ? strtol(p, &end, 10) : -1;
-        if (rank < 0 || end[0] != ':' || end[1] < '0' || end[1] > '3' || (end[2] != '\0' && end[2] != ','))
+        if (rank < 0 || end[0] != ':' || end[1] < '0' || end[1] > '3'
+            || (end[2] != '\0' && end[2] != ','))
             usage_error("%s must be 0, 1, 2 or 3, or a list as 0:3,1:1, not '%s'", name, text);
-        if (rank >= n) usage_error("%s names local rank %ld, but there are only %d here", name, rank, n);
+        if (rank >= n)
+            usage_error("%s names local rank %ld, but there are only %d here", name, rank, n);
         which[rank] = (unsigned char)(end[1] - '0');
         p = end + 2;
         if (*p == '\0') return which;
     }
 }
 
+/* "0,3": a flag for each local rank. */
+static unsigned char *filter_option(const char *text, int n) {
+    unsigned char *shown = calloc((size_t)n, 1);
+    if (shown == NULL) usage_error("out of memory");
+    if (text == NULL) return memset(shown, 1, (size_t)n);
+    for (const char *p = text; *p != '\0';) {
+        char *end;
+        const long rank = *p >= '0' && *p <= '9' ? strtol(p, &end, 10) : -1;
+        if (rank < 0 || rank >= n || (*end != '\0' && *end != ','))
+            usage_error(
+                "--local-ranks-filter must list local ranks below %d, as 0,1, not '%s'", n, text);
+        shown[rank] = 1;
+        p = end + (*end == ',');
+    }
+    return shown;
+}
+
 typedef enum option_id {
-    OPT_PROCESSES, OPT_RESTARTS, OPT_ENV, OPT_ROLE, OPT_TIMEOUT, OPT_GRACE, OPT_KILL_GRACE, OPT_NO_PREFIX, OPT_COLOR, OPT_LOG_DIR,
-    OPT_REDIRECTS, OPT_TEE, OPT_NO_STDIN, OPT_NODES, OPT_NODE_RANK, OPT_ENDPOINT, OPT_ADDR, OPT_PORT, OPT_RUN_ID, OPT_JOIN_TIMEOUT,
-    OPT_KEY_FILE, OPT_OPEN, OPT_STANDALONE, OPT_BACKEND, OPT_IGNORED, OPT_HELP, OPT_VERSION
+    OPT_PROCESSES,
+    OPT_RESTARTS,
+    OPT_ENV,
+    OPT_ROLE,
+    OPT_TIMEOUT,
+    OPT_GRACE,
+    OPT_KILL_GRACE,
+    OPT_NO_PREFIX,
+    OPT_COLOR,
+    OPT_LOG_DIR,
+    OPT_REDIRECTS,
+    OPT_TEE,
+    OPT_NO_STDIN,
+    OPT_NODES,
+    OPT_NODE_RANK,
+    OPT_ENDPOINT,
+    OPT_ADDR,
+    OPT_PORT,
+    OPT_RUN_ID,
+    OPT_JOIN_TIMEOUT,
+    OPT_KEY_FILE,
+    OPT_OPEN,
+    OPT_STANDALONE,
+    OPT_BACKEND,
+    OPT_MODULE,
+    OPT_NO_PYTHON,
+    OPT_FILTER,
+    OPT_CONF,
+    OPT_SIGNALS,
+    OPT_IGNORED,
+    OPT_REFUSED,
+    OPT_HELP,
+    OPT_VERSION
 } option_id;
 
-typedef struct option_row { const char *name; option_id id; bool has_value; } option_row;
+typedef struct option_row {
+    const char *name;
+    option_id id;
+    bool has_value;
+} option_row;
 
 static const option_row option_table[] = {
-    { "-n", OPT_PROCESSES, true }, { "-np", OPT_PROCESSES, true }, { "--nproc-per-node", OPT_PROCESSES, true },
-    { "--max-restarts", OPT_RESTARTS, true }, { "--env", OPT_ENV, true }, { "--role", OPT_ROLE, true },
-    { "--timeout", OPT_TIMEOUT, true }, { "--grace", OPT_GRACE, true }, { "--kill-grace", OPT_KILL_GRACE, true },
-    { "--no-prefix", OPT_NO_PREFIX, false }, { "--color", OPT_COLOR, true }, { "--log-dir", OPT_LOG_DIR, true },
-    { "-r", OPT_REDIRECTS, true }, { "--redirects", OPT_REDIRECTS, true }, { "-t", OPT_TEE, true }, { "--tee", OPT_TEE, true },
-    { "--no-stdin", OPT_NO_STDIN, false }, { "--nnodes", OPT_NODES, true }, { "--node-rank", OPT_NODE_RANK, true },
-    { "--rdzv-endpoint", OPT_ENDPOINT, true }, { "--master-addr", OPT_ADDR, true }, { "--master-port", OPT_PORT, true },
-    { "--rdzv-id", OPT_RUN_ID, true }, { "--join-timeout", OPT_JOIN_TIMEOUT, true }, { "--job-key-file", OPT_KEY_FILE, true },
-    { "--open", OPT_OPEN, false }, { "--standalone", OPT_STANDALONE, false }, { "--rdzv-backend", OPT_BACKEND, true },
-    { "--no-python", OPT_IGNORED, false }, { "--monitor-interval", OPT_IGNORED, true },
-    { "-h", OPT_HELP, false }, { "--help", OPT_HELP, false }, { "-V", OPT_VERSION, false }, { "--version", OPT_VERSION, false },
+    {"-n", OPT_PROCESSES, true},
+    {"-np", OPT_PROCESSES, true},
+    {"--nproc-per-node", OPT_PROCESSES, true},
+    {"--max-restarts", OPT_RESTARTS, true},
+    {"--env", OPT_ENV, true},
+    {"--role", OPT_ROLE, true},
+    {"--timeout", OPT_TIMEOUT, true},
+    {"--grace", OPT_GRACE, true},
+    {"--kill-grace", OPT_KILL_GRACE, true},
+    {"--no-prefix", OPT_NO_PREFIX, false},
+    {"--color", OPT_COLOR, true},
+    {"--log-dir", OPT_LOG_DIR, true},
+    {"-r", OPT_REDIRECTS, true},
+    {"--redirects", OPT_REDIRECTS, true},
+    {"-t", OPT_TEE, true},
+    {"--tee", OPT_TEE, true},
+    {"--no-stdin", OPT_NO_STDIN, false},
+    {"--nnodes", OPT_NODES, true},
+    {"--node-rank", OPT_NODE_RANK, true},
+    {"--rdzv-endpoint", OPT_ENDPOINT, true},
+    {"--master-addr", OPT_ADDR, true},
+    {"--master-port", OPT_PORT, true},
+    {"--rdzv-id", OPT_RUN_ID, true},
+    {"--join-timeout", OPT_JOIN_TIMEOUT, true},
+    {"--job-key-file", OPT_KEY_FILE, true},
+    {"--open", OPT_OPEN, false},
+    {"--standalone", OPT_STANDALONE, false},
+    {"--rdzv-backend", OPT_BACKEND, true},
+    {"-m", OPT_MODULE, false},
+    {"--module", OPT_MODULE, false},
+    {"--no-python", OPT_NO_PYTHON, false},
+    {"--local-ranks-filter", OPT_FILTER, true},
+    {"--shutdown-timeout", OPT_KILL_GRACE, true},
+    {"--rdzv-conf", OPT_CONF, true},
+    {"--signals-to-handle", OPT_SIGNALS, true},
+    {"--monitor-interval", OPT_IGNORED, true},
+    {"--local-addr", OPT_IGNORED, true},
+    {"--start-method", OPT_IGNORED, true},
+    {"--event-log-handler", OPT_IGNORED, true},
+    {"--use-env", OPT_IGNORED, false},
+    {"--run-path", OPT_REFUSED, false},
+    {"--logs-specs", OPT_REFUSED, true},
+    {"--numa-binding", OPT_REFUSED, true},
+    {"--virtual-local-rank", OPT_REFUSED, false},
+    {"--duplicate-stdout-filters", OPT_REFUSED, true},
+    {"--duplicate-stderr-filters", OPT_REFUSED, true},
+    {"-h", OPT_HELP, false},
+    {"--help", OPT_HELP, false},
+    {"-V", OPT_VERSION, false},
+    {"--version", OPT_VERSION, false},
 };
 
-/* Finds "--two-words", "--two_words", "--name=value", "-n" and "-n4"; *value is NULL unless it is part of the same word. */
-static const option_row *option_find(const char *word, const char **value)
-{
+/* Finds "--two-words", "--two_words", "--name=value", "-n" and "-n4"; *value is NULL unless it
+   is part of the same word. */
+static const option_row *option_find(const char *word, const char **value) {
     char name[32];
     const bool is_long = word[1] == '-';
     const size_t len = is_long ? strcspn(word, "=") : strlen(word);
     *value = NULL;
     if (len >= sizeof name) usage_error("unknown option '%s'", word);
-    for (size_t i = 0; i <= len; ++i) name[i] = (char)(i == len ? '\0' : is_long && word[i] == '_' ? '-' : word[i]);
+    for (size_t i = 0; i <= len; ++i)
+        name[i] = (char)(i == len ? '\0' : is_long && word[i] == '_' ? '-' : word[i]);
     for (size_t i = 0; i < sizeof option_table / sizeof option_table[0]; ++i) {
         const option_row *row = &option_table[i];
         const size_t part = strlen(row->name);
@@ -335,7 +543,8 @@ static const option_row *option_find(const char *word, const char **value)
             if (*value != NULL && !row->has_value) usage_error("%s takes no value", row->name);
             return row;
         }
-        if (!is_long && row->has_value && strncmp(word, row->name, part) == 0 && word[part] >= '0' && word[part] <= '9') {
+        if (!is_long && row->has_value && strncmp(word, row->name, part) == 0 && word[part] >= '0'
+            && word[part] <= '9') {
             *value = word + part;
             return row;
         }
@@ -343,75 +552,125 @@ static const option_row *option_find(const char *word, const char **value)
     usage_error("unknown option '%s'", word);
 }
 
-static void option_apply(options *o, const option_row *row, const char *value)
-{
+static void option_apply(options *o, const option_row *row, const char *value) {
     const char *name = row->name;
     switch (row->id) {
-    case OPT_PROCESSES:    o->n = processes_option(name, value); break;
-    case OPT_RESTARTS:     o->max_restarts = number_option(name, value, 0, 1000000); break;
-    case OPT_ENV:          o->env[o->env_count++] = env_option(value); break;
-    case OPT_ROLE:         o->role = text_option(name, value); break;
-    case OPT_TIMEOUT:      o->timeout = limit_option(name, value); break;
-    case OPT_GRACE:        o->grace = seconds_option(name, value); break;
-    case OPT_KILL_GRACE:   o->kill_grace = seconds_option(name, value); break;
-    case OPT_NO_PREFIX:    o->prefix = false; break;
-    case OPT_COLOR:        o->color = color_option(value); break;
-    case OPT_LOG_DIR:      o->log_dir = text_option(name, value); break;
-    case OPT_REDIRECTS:    o->redirects = value; break;
-    case OPT_TEE:          o->tee = value; break;
-    case OPT_NO_STDIN:     o->stdin_rank0 = false; break;
-    case OPT_NODES:        o->nnodes = nodes_option(value); break;
-    case OPT_NODE_RANK:    o->node_rank = number_option(name, value, 0, INT_MAX); break;
-    case OPT_ENDPOINT:     o->endpoint = text_option(name, value); break;
-    case OPT_ADDR:         o->addr = text_option(name, value); break;
-    case OPT_PORT:         o->port = number_option(name, value, 1, 65535); break;
-    case OPT_RUN_ID:       o->run_id = text_option(name, value); break;
+    case OPT_PROCESSES: o->n = processes_option(name, value); break;
+    case OPT_RESTARTS: o->max_restarts = number_option(name, value, 0, 1000000); break;
+    case OPT_ENV: o->env[o->env_count++] = env_option(value); break;
+    case OPT_ROLE: o->role = text_option(name, value); break;
+    case OPT_TIMEOUT: o->timeout = limit_option(name, value); break;
+    case OPT_GRACE: o->grace = seconds_option(name, value); break;
+    case OPT_KILL_GRACE: o->kill_grace = seconds_option(name, value); break;
+    case OPT_NO_PREFIX: o->prefix = false; break;
+    case OPT_COLOR: o->color = color_option(value); break;
+    case OPT_LOG_DIR: o->log_dir = text_option(name, value); break;
+    case OPT_REDIRECTS: o->redirects = value; break;
+    case OPT_TEE: o->tee = value; break;
+    case OPT_NO_STDIN: o->stdin_rank0 = false; break;
+    case OPT_NODES: o->nnodes = nodes_option(value); break;
+    case OPT_NODE_RANK: o->node_rank = number_option(name, value, 0, INT_MAX); break;
+    case OPT_ENDPOINT: o->endpoint = text_option(name, value); break;
+    case OPT_ADDR: o->addr = text_option(name, value); break;
+    case OPT_PORT: o->port = number_option(name, value, 1, 65535); break;
+    case OPT_RUN_ID: o->run_id = text_option(name, value); break;
     case OPT_JOIN_TIMEOUT: o->join_timeout = limit_option(name, value); break;
-    case OPT_KEY_FILE:     o->key_file = text_option(name, value); break;
-    case OPT_OPEN:         o->open = true; break;
-    case OPT_STANDALONE:   o->standalone = true; break;
-    case OPT_BACKEND:      backend_option(value); break;
-    case OPT_IGNORED:      break;
-    case OPT_HELP:         fputs(help_text, stdout); fputs(help_more, stdout); exit(0);
-    case OPT_VERSION:      puts("cdprun " VERSION); exit(0);
+    case OPT_KEY_FILE: o->key_file = text_option(name, value); break;
+    case OPT_OPEN: o->open = true; break;
+    case OPT_STANDALONE: o->standalone = true; break;
+    case OPT_BACKEND: backend_option(value); break;
+    case OPT_MODULE: o->module = true; break;
+    case OPT_NO_PYTHON: o->no_python = true; break;
+    case OPT_FILTER: o->shown_ranks = text_option(name, value); break;
+    case OPT_CONF: rdzv_conf_option(o, value); break;
+    case OPT_SIGNALS: signals_option(value); break;
+    case OPT_IGNORED: break;
+    case OPT_REFUSED: usage_error("torchrun's %s is not taken by cdprun", name);
+    case OPT_HELP:
+        fputs(help_text, stdout);
+        fputs(help_more, stdout);
+        exit(0);
+    case OPT_VERSION: puts("cdprun " VERSION); exit(0);
     }
 }
 
-static void options_check(const options *o)
-{
+/* torchrun's options may be given as variables: PET_NNODES for --nnodes. */
+static void options_from_env(options *o) {
+    for (size_t i = 0; i < sizeof option_table / sizeof option_table[0]; ++i) {
+        const option_row *row = &option_table[i];
+        char name[48] = "PET_";
+        size_t len = 4;
+        if (row->name[1] != '-' || row->id == OPT_ENV || row->id == OPT_HELP
+            || row->id == OPT_VERSION)
+            continue;
+        for (const char *p = row->name + 2; *p != '\0' && len + 1 < sizeof name; ++p)
+            name[len++] = (char)(*p == '-' ? '_' : *p >= 'a' && *p <= 'z' ? *p - 32 : *p);
+        name[len] = '\0';
+        const char *value = getenv(name);
+        if (value == NULL || value[0] == '\0') continue;
+        if (row->has_value || strcmp(value, "0") != 0) option_apply(o, row, value);
+    }
+}
+
+/* As torchrun: a module or a script of Python is run by Python. */
+static void options_python(options *o, char **words) {
+    const char *python = getenv("PYTHON_EXEC");
+    const size_t len = strlen(o->command[0]);
+    const bool script = len > 3 && strcmp(o->command[0] + len - 3, ".py") == 0;
+    int n = 0, i = 0;
+    if (o->module && o->no_python) usage_error("--module and --no-python exclude each other");
+    if (!o->module && (!script || o->no_python)) return;
+    words[n++] = strdup(python != NULL && python[0] != '\0' ? python : "python3");
+    words[n++] = strdup("-u");
+    if (o->module) words[n++] = strdup("-m");
+    while (o->command[i] != NULL)
+        words[n++] = o->command[i++];
+    words[n] = NULL;
+    o->command = words;
+}
+
+static void options_check(const options *o) {
     if (o->n == 0) usage_error("-n is missing: how many processes should be started?");
     if (o->command[0] == NULL) usage_error("the command is missing: what should be started?");
     if (o->command[0][0] == '\0') usage_error("the command is empty");
     if (o->log_dir == NULL && (o->redirects != NULL || o->tee != NULL))
-        usage_error("%s needs --log-dir: where should the files be?", o->redirects != NULL ? "--redirects" : "--tee");
+        usage_error("%s needs --log-dir: where should the files be?",
+            o->redirects != NULL ? "--redirects" : "--tee");
     if (o->open && o->key_file != NULL) usage_error("--open and --job-key-file exclude each other");
-    if (o->standalone && o->nnodes > 1) usage_error("--standalone is for one machine, but --nnodes is %d", o->nnodes);
-    if (o->nnodes == 1 && o->node_rank > 0) usage_error("--node-rank %d needs --nnodes", o->node_rank);
+    if (o->standalone && o->nnodes > 1)
+        usage_error("--standalone is for one machine, but --nnodes is %d", o->nnodes);
+    if (o->nnodes == 1 && o->node_rank > 0)
+        usage_error("--node-rank %d needs --nnodes", o->node_rank);
     if (o->nnodes == 1) return;
     if (o->node_rank < 0) usage_error("--nnodes needs --node-rank, the number of this machine");
-    if (o->node_rank >= o->nnodes) usage_error("--node-rank must be below --nnodes (%d), not %d", o->nnodes, o->node_rank);
+    if (o->node_rank >= o->nnodes)
+        usage_error("--node-rank must be below --nnodes (%d), not %d", o->nnodes, o->node_rank);
     if (o->endpoint == NULL && (o->addr == NULL || o->port == 0))
-        usage_error("--nnodes needs --rdzv-endpoint (or --master-addr and --master-port), the same on all machines");
-    if (o->n > INT_MAX / o->nnodes) usage_error("%d ranks on each of %d machines are too many", o->n, o->nnodes);
+        usage_error("--nnodes needs --rdzv-endpoint (or --master-addr and --master-port), the same "
+                    "on all machines");
+    if (o->n > INT_MAX / o->nnodes)
+        usage_error("%d ranks on each of %d machines are too many", o->n, o->nnodes);
 }
 
 /* "host", "host:port", "1.2.3.4:port", "[::1]:port", "::1". */
-static void endpoint_parse(options *o)
-{
+static void endpoint_parse(options *o) {
     const char *text = o->endpoint, *colon = strrchr(text, ':'), *close = strchr(text, ']');
-    const bool bare = text[0] != '[' && colon != NULL && strchr(text, ':') != colon;    /* IPv6 without a port */
+    /* IPv6 without a port */
+    const bool bare = text[0] != '[' && colon != NULL && strchr(text, ':') != colon;
     if (bare || (close != NULL && colon != NULL && colon < close)) colon = NULL;
     size_t len = colon != NULL ? (size_t)(colon - text) : strlen(text);
-    o->host_port = colon != NULL ? number_option("the port of --rdzv-endpoint", colon + 1, 1, 65535) : DEFAULT_PORT;
+    o->host_port = colon != NULL ? number_option("the port of --rdzv-endpoint", colon + 1, 1, 65535)
+                                 : DEFAULT_PORT;
     if (text[0] == '[' && close != NULL) len = (size_t)(close - ++text);
-    if (len == 0 || len >= sizeof o->host) usage_error("--rdzv-endpoint must be HOST or HOST:PORT, not '%s'", o->endpoint);
+    if (len == 0 || len >= sizeof o->host)
+        usage_error("--rdzv-endpoint must be HOST or HOST:PORT, not '%s'", o->endpoint);
     memcpy(o->host, text, len);
     o->host[len] = '\0';
 }
 
-/* Where the launchers meet. As with torchrun, --master-addr and --master-port stand in for a missing --rdzv-endpoint. */
-static void options_place(options *o)
-{
+/* Where the launchers meet. As with torchrun, --master-addr and --master-port stand in for a
+   missing --rdzv-endpoint. */
+static void options_place(options *o) {
     if (o->nnodes > 1 && o->endpoint != NULL) {
         endpoint_parse(o);
     } else if (o->nnodes > 1) {
@@ -425,48 +684,97 @@ static void options_place(options *o)
     if (o->run_id == NULL) o->run_id = "none";
 }
 
-static void key_read(options *o)
-{
-    FILE *f = fopen(o->key_file, "r");
-    if (f == NULL) usage_error("cannot read the file of --job-key-file, %s: %s", o->key_file, strerror(errno));
-    const size_t len = fread(o->key, 1, sizeof o->key - 1, f);
-    fclose(f);
+static void key_warn(const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    fputs("cdprun: warning: ", stderr);
+    vfprintf(stderr, format, args);
+    fputc('\n', stderr);
+    va_end(args);
+}
+
+/* A secret that others may read, or put there, is none. (It may be a pipe, or a symbolic link, as
+   in containers: what counts is the file behind it.) */
+static void key_file_check(const char *path, int fd) {
+    struct stat st;
+    if (fstat(fd, &st) != 0) usage_error("cannot look at %s: %s", path, strerror(errno));
+    if (!S_ISREG(st.st_mode)) return;
+    if ((st.st_mode & 077) != 0)
+        key_warn("other users may read or write the job key in %s (mode %03o); chmod 600 it", path,
+            (unsigned)(st.st_mode & 0777));
+    if (st.st_uid != geteuid() && st.st_uid != 0)
+        key_warn(
+            "the file of the job key, %s, belongs to another user (%u)", path, (unsigned)st.st_uid);
+}
+
+static void key_read(options *o) {
+    const int fd = open(o->key_file, O_RDONLY | O_CLOEXEC);
+    size_t len = 0;
+    ssize_t n = -1;
+    if (fd < 0)
+        usage_error("cannot read the file of --job-key-file, %s: %s", o->key_file, strerror(errno));
+    key_file_check(o->key_file, fd);
+    while (len < sizeof o->key - 1 && (n = read(fd, o->key + len, sizeof o->key - 1 - len)) > 0)
+        len += (size_t)n;
+    if (n < 0)
+        usage_error("cannot read the file of --job-key-file, %s: %s", o->key_file, strerror(errno));
+    close(fd);
     o->key[len] = '\0';
     const size_t word = strcspn(o->key, " \t\r\n");
     if (word == 0 || o->key[word + strspn(o->key + word, " \t\r\n")] != '\0' || word > 256)
-        usage_error("the file of --job-key-file, %s, must hold one word of at most 256 characters", o->key_file);
+        usage_error("the file of --job-key-file, %s, must hold one word of at most 256 characters",
+            o->key_file);
     o->key[word] = '\0';
 }
 
-/* The secret by which the ranks of a job know each other. Never an option, which every user of the machine could read. */
-static void options_key(options *o)
-{
+/* The secret by which the ranks of a job know each other. Never an option, which every user of
+   the machine could read. */
+static void options_key(options *o) {
     const char *given = getenv("CDP_JOB_KEY");
     unsigned char random[32];
     if (o->open) return;
     if (o->key_file != NULL) {
         key_read(o);
     } else if (given != NULL && given[0] != '\0') {
-        if (strlen(given) >= sizeof o->key) usage_error("the variable CDP_JOB_KEY is longer than %zu characters", sizeof o->key - 1);
+        if (strlen(given) >= sizeof o->key)
+            usage_error(
+                "the variable CDP_JOB_KEY is longer than %zu characters", sizeof o->key - 1);
         strcpy(o->key, given);
     } else if (o->nnodes > 1) {
-        usage_error("several machines need one secret: --job-key-file or the variable CDP_JOB_KEY, the same on all (or --open)");
+        usage_error("several machines need one secret: --job-key-file or the variable CDP_JOB_KEY, "
+                    "the same on all (or --open)");
     } else {
-        if (cdp_os_default()->random(NULL, random, sizeof random) != CDP_OK) usage_error("the system has no random bytes");
-        for (size_t i = 0; i < sizeof random; ++i) snprintf(o->key + 2 * i, 3, "%02x", random[i]);
+        if (cdp_os_default()->random(NULL, random, sizeof random) != CDP_OK)
+            usage_error("the system has no random bytes");
+        for (size_t i = 0; i < sizeof random; ++i)
+            snprintf(o->key + 2 * i, 3, "%02x", random[i]);
+        cdp__wipe(random, sizeof random);
     }
+    if (strlen(o->key) < SHORT_KEY)
+        key_warn("the job key has %zu characters and may be guessed; use %d random ones or more",
+            strlen(o->key), SHORT_KEY);
 }
 
-static options options_parse(int argc, char **argv)
-{
-    options o = { .nnodes = 1, .node_rank = -1, .role = "default", .grace = 5 * SECOND, .kill_grace = -1,
-                  .join_timeout = 600 * SECOND, .prefix = true, .stdin_rank0 = true };
+static options options_parse(int argc, char **argv) {
+    options o = {.nnodes = 1,
+        .node_rank = -1,
+        .role = "default",
+        .grace = 5 * SECOND,
+        .kill_grace = -1,
+        .join_timeout = 600 * SECOND,
+        .prefix = true,
+        .stdin_rank0 = true};
     o.env = calloc((size_t)argc + 1, sizeof *o.env);
-    if (o.env == NULL) usage_error("out of memory");
+    char **words = calloc((size_t)argc + 4, sizeof *words);
+    if (o.env == NULL || words == NULL) usage_error("out of memory");
+    options_from_env(&o);
     int i = 1;
     for (; i < argc && argv[i][0] == '-'; ++i) {
         const char *value;
-        if (strcmp(argv[i], "--") == 0) { ++i; break; }
+        if (strcmp(argv[i], "--") == 0) {
+            ++i;
+            break;
+        }
         const option_row *row = option_find(argv[i], &value);
         if (row->has_value && value == NULL) {
             if (++i >= argc) usage_error("%s needs a value", row->name);
@@ -475,48 +783,70 @@ static options options_parse(int argc, char **argv)
         option_apply(&o, row, value);
     }
     o.command = argv + i;
-    if (getenv("TORCHELASTIC_ERROR_FILE") != NULL) o.outer_error_file = strdup(getenv("TORCHELASTIC_ERROR_FILE"));
+    if (getenv("TORCHELASTIC_ERROR_FILE") != NULL)
+        o.outer_error_file = strdup(getenv("TORCHELASTIC_ERROR_FILE"));
     options_check(&o);
+    options_python(&o, words);
     options_place(&o);
     options_key(&o);
     if (o.kill_grace < 0) o.kill_grace = o.grace;
     o.redirected = streams_option("--redirects", o.redirects, o.n);
     o.teed = streams_option("--tee", o.tee, o.n);
+    o.shown = filter_option(o.shown_ranks, o.n);
     return o;
 }
 
 /* Two pipes and two files per rank. The ranks themselves get the old limit back (see rank_exec). */
-static struct rlimit files_raise(int n, bool log_files)
-{
+static struct rlimit files_raise(int n, bool log_files) {
     struct rlimit old, raised;
     const rlim_t need = (rlim_t)n * (log_files ? 4 : 2) + 32;
-    if (getrlimit(RLIMIT_NOFILE, &old) != 0) usage_error("cannot read the limit of open files: %s", strerror(errno));
+    if (getrlimit(RLIMIT_NOFILE, &old) != 0)
+        usage_error("cannot read the limit of open files: %s", strerror(errno));
     if (old.rlim_cur == RLIM_INFINITY || old.rlim_cur >= need) return old;
     raised = old;
     raised.rlim_cur = need;
-    if ((old.rlim_max != RLIM_INFINITY && old.rlim_max < need) || setrlimit(RLIMIT_NOFILE, &raised) != 0)
-        usage_error("-n %d needs %ju open files, but the limit is %ju", n, (uintmax_t)need, (uintmax_t)old.rlim_max);
+    if ((old.rlim_max != RLIM_INFINITY && old.rlim_max < need)
+        || setrlimit(RLIMIT_NOFILE, &raised) != 0)
+        usage_error("-n %d needs %ju open files, but the limit is %ju", n, (uintmax_t)need,
+            (uintmax_t)old.rlim_max);
     return old;
 }
 
 /* ---- >>messages  Names and times. */
 
-static int64_t now_ns(void)
-{
+static int64_t now_ns(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (int64_t)t.tv_sec * SECOND + t.tv_nsec;
 }
 
-static double seconds(int64_t ns) { return (double)ns / 1e9; }
+static double seconds(int64_t ns) {
+    return (double)ns / 1e9;
+}
 
-static const char *signal_name(int sig)
-{
-    static const struct { int sig; const char *name; } table[] = {
-        { SIGHUP, "SIGHUP" },   { SIGINT, "SIGINT" },   { SIGQUIT, "SIGQUIT" }, { SIGILL, "SIGILL" },   { SIGTRAP, "SIGTRAP" },
-        { SIGABRT, "SIGABRT" }, { SIGBUS, "SIGBUS" },   { SIGFPE, "SIGFPE" },   { SIGKILL, "SIGKILL" }, { SIGUSR1, "SIGUSR1" },
-        { SIGSEGV, "SIGSEGV" }, { SIGUSR2, "SIGUSR2" }, { SIGPIPE, "SIGPIPE" }, { SIGALRM, "SIGALRM" }, { SIGTERM, "SIGTERM" },
-        { SIGXCPU, "SIGXCPU" }, { SIGXFSZ, "SIGXFSZ" }, { SIGSYS, "SIGSYS" },
+static const char *signal_name(int sig) {
+    static const struct {
+        int sig;
+        const char *name;
+    } table[] = {
+        {SIGHUP, "SIGHUP"},
+        {SIGINT, "SIGINT"},
+        {SIGQUIT, "SIGQUIT"},
+        {SIGILL, "SIGILL"},
+        {SIGTRAP, "SIGTRAP"},
+        {SIGABRT, "SIGABRT"},
+        {SIGBUS, "SIGBUS"},
+        {SIGFPE, "SIGFPE"},
+        {SIGKILL, "SIGKILL"},
+        {SIGUSR1, "SIGUSR1"},
+        {SIGSEGV, "SIGSEGV"},
+        {SIGUSR2, "SIGUSR2"},
+        {SIGPIPE, "SIGPIPE"},
+        {SIGALRM, "SIGALRM"},
+        {SIGTERM, "SIGTERM"},
+        {SIGXCPU, "SIGXCPU"},
+        {SIGXFSZ, "SIGXFSZ"},
+        {SIGSYS, "SIGSYS"},
     };
     static char other[24];
     for (size_t i = 0; i < sizeof table / sizeof table[0]; ++i)
@@ -525,31 +855,30 @@ static const char *signal_name(int sig)
     return other;
 }
 
-static int exit_code_of(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
+static int exit_code_of(int status) {
+    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
 
 /* In the keeper. Whatever has been started is then ended by the front. */
-_Noreturn static void fatal(const char *what)
-{
+_Noreturn static void fatal(const char *what) {
     fprintf(stderr, "cdprun: %s: %s\n", what, strerror(errno));
     _exit(EXIT_INTERNAL);
 }
 
-static void *zalloc(size_t count, size_t size)
-{
+static void *zalloc(size_t count, size_t size) {
     void *p = calloc(count, size);
     if (p == NULL) fatal("out of memory");
     return p;
 }
 
-static void pipe_make(int fds[2])                /* pipe2() is not everywhere; nothing else forks in between */
-{
+/* pipe2() is not everywhere; nothing else forks in between */
+static void pipe_make(int fds[2]) {
     if (pipe(fds) != 0) fatal("cannot make a pipe");
     for (int i = 0; i < 2; ++i)
         if (fcntl(fds[i], F_SETFD, FD_CLOEXEC) != 0) fatal("cannot set up a pipe");
 }
 
-static void nonblocking(int fd)
-{
+static void nonblocking(int fd) {
     if (fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) != 0) fatal("cannot set up a pipe");
 }
 
@@ -562,10 +891,9 @@ static void nonblocking(int fd)
    * outgoing connections: Linux gives even ports to connect() and odd ones to bind() until one half is used up.
    * other servers that ask for any free port: nothing but luck; the kernel's choice is random in some 14,000 ports. */
 
-static int port_free(void)
-{
+static int port_free(void) {
     struct sockaddr_in6 six;
-    struct sockaddr_in  four;
+    struct sockaddr_in four;
     const int off = 0;
     int port = -1;
     memset(&six, 0, sizeof six);
@@ -573,23 +901,24 @@ static int port_free(void)
     six.sin6_family = AF_INET6;
     four.sin_family = AF_INET;
     socklen_t six_len = sizeof six, four_len = sizeof four;
-    int fd = socket(AF_INET6, SOCK_STREAM, 0);                  /* both families at once */
-    if (fd >= 0 && setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off) == 0 &&
-        bind(fd, (const struct sockaddr *)&six, sizeof six) == 0 && getsockname(fd, (struct sockaddr *)&six, &six_len) == 0)
+    int fd = socket(AF_INET6, SOCK_STREAM, 0); /* both families at once */
+    if (fd >= 0 && setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off) == 0
+        && bind(fd, (const struct sockaddr *)&six, sizeof six) == 0
+        && getsockname(fd, (struct sockaddr *)&six, &six_len) == 0)
         port = ntohs(six.sin6_port);
     if (fd >= 0) close(fd);
     if (port > 0) return port;
-    fd = socket(AF_INET, SOCK_STREAM, 0);                       /* a machine without IPv6 */
-    if (fd >= 0 && bind(fd, (const struct sockaddr *)&four, sizeof four) == 0 &&
-        getsockname(fd, (struct sockaddr *)&four, &four_len) == 0)
+    fd = socket(AF_INET, SOCK_STREAM, 0); /* a machine without IPv6 */
+    if (fd >= 0 && bind(fd, (const struct sockaddr *)&four, sizeof four) == 0
+        && getsockname(fd, (struct sockaddr *)&four, &four_len) == 0)
         port = ntohs(four.sin_port);
     if (fd >= 0) close(fd);
     return port;
 }
 
-/* False only if another launcher has this port. The socket stays open until the next claim, or the keeper's end. */
-static bool port_claim(int port)
-{
+/* False only if another launcher has this port. The socket stays open until the next claim, or
+   the keeper's end. */
+static bool port_claim(int port) {
 #ifdef __linux__
     static int held = -1;
     struct sockaddr_un name;
@@ -599,7 +928,9 @@ static bool port_claim(int port)
     const int fd = socket(AF_UNIX, SOCK_DGRAM, 0);
     if (fd < 0) return true;
     fcntl(fd, F_SETFD, FD_CLOEXEC);
-    if (bind(fd, (const struct sockaddr *)&name, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)len)) == 0) {
+    if (bind(fd, (const struct sockaddr *)&name,
+            (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)len))
+        == 0) {
         if (held >= 0) close(held);
         held = fd;
         return true;
@@ -613,8 +944,7 @@ static bool port_claim(int port)
 #endif
 }
 
-static int port_choose(void)
-{
+static int port_choose(void) {
     for (int tries = 0; tries < 100; ++tries) {
         const int port = port_free();
         if (port < 0) fatal("cannot find a free port");
@@ -628,7 +958,7 @@ static int port_choose(void)
    With --log-dir as torchrun has them: RUN_DIR/attempt_A/LOCAL_RANK/NAME. Without it only error files are needed, which
    lie side by side in a folder of their own that goes with the job. */
 
-static bool absolute(char path[RUN_DIR_BYTES])        /* a rank may change its folder */
+static bool absolute(char path[RUN_DIR_BYTES]) /* a rank may change its folder */
 {
     char *whole = realpath(path, NULL);
     const bool good = whole != NULL && strlen(whole) < RUN_DIR_BYTES;
@@ -637,50 +967,55 @@ static bool absolute(char path[RUN_DIR_BYTES])        /* a rank may change its f
     return good;
 }
 
-static void run_dir_make(options *o)
-{
+static void run_dir_make(options *o) {
     const char *temporary = getenv("TMPDIR");
     char *path = o->run_dir;
     if (o->log_dir == NULL) {
-        snprintf(path, sizeof o->run_dir, "%s/cdprun_XXXXXX", temporary != NULL && temporary[0] != '\0' ? temporary : "/tmp");
-        if (mkdtemp(path) == NULL || !absolute(path)) path[0] = '\0';    /* then there are no error files */
+        snprintf(path, sizeof o->run_dir, "%s/cdprun_XXXXXX",
+            temporary != NULL && temporary[0] != '\0' ? temporary : "/tmp");
+        /* then there are no error files */
+        if (mkdtemp(path) == NULL || !absolute(path)) path[0] = '\0';
         return;
     }
     const int base = snprintf(path, sizeof o->run_dir, "%s/", o->log_dir);
-    if (base < 0 || (size_t)base + strlen(o->run_id) + 32 > sizeof o->run_dir) usage_error("--log-dir is too long");
+    if (base < 0 || (size_t)base + strlen(o->run_id) + 32 > sizeof o->run_dir)
+        usage_error("--log-dir is too long");
     for (char *slash = strchr(path + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
         *slash = '\0';
-        if (mkdir(path, 0777) != 0 && errno != EEXIST) usage_error("cannot make the folder %s of --log-dir: %s", path, strerror(errno));
+        if (mkdir(path, 0777) != 0 && errno != EEXIST)
+            usage_error("cannot make the folder %s of --log-dir: %s", path, strerror(errno));
         *slash = '/';
     }
     strcpy(path + base, o->run_id);
-    for (char *p = path + base; *p != '\0'; ++p) if (*p == '/') *p = '_';
+    for (char *p = path + base; *p != '\0'; ++p)
+        if (*p == '/') *p = '_';
     strcat(path, "_XXXXXX");
-    if (mkdtemp(path) == NULL || !absolute(path)) usage_error("cannot make a folder in %s of --log-dir: %s", o->log_dir, strerror(errno));
+    if (mkdtemp(path) == NULL || !absolute(path))
+        usage_error("cannot make a folder in %s of --log-dir: %s", o->log_dir, strerror(errno));
 }
 
 /* Front and keeper both do this at their end, in case the other one has been killed. */
-static void run_dir_remove(const options *o)
-{
+static void run_dir_remove(const options *o) {
     DIR *dir = o->log_dir == NULL && o->run_dir[0] != '\0' ? opendir(o->run_dir) : NULL;
     if (dir == NULL) return;
-    for (struct dirent *e; (e = readdir(dir)) != NULL;) unlinkat(dirfd(dir), e->d_name, 0);
+    for (struct dirent *e; (e = readdir(dir)) != NULL;)
+        unlinkat(dirfd(dir), e->d_name, 0);
     closedir(dir);
     rmdir(o->run_dir);
 }
 
 /* The file NAME of one rank in one attempt; "": none. */
-static const char *file_path(const options *o, int attempt, int local, const char *name)
-{
+static const char *file_path(const options *o, int attempt, int local, const char *name) {
     static char path[sizeof o->run_dir + 64];
     path[0] = '\0';
-    if (o->log_dir != NULL) snprintf(path, sizeof path, "%s/attempt_%d/%d/%s", o->run_dir, attempt, local, name);
-    else if (o->run_dir[0] != '\0') snprintf(path, sizeof path, "%s/%d.%d.%s", o->run_dir, attempt, local, name);
+    if (o->log_dir != NULL)
+        snprintf(path, sizeof path, "%s/attempt_%d/%d/%s", o->run_dir, attempt, local, name);
+    else if (o->run_dir[0] != '\0')
+        snprintf(path, sizeof path, "%s/%d.%d.%s", o->run_dir, attempt, local, name);
     return path;
 }
 
-static void attempt_dirs_make(const options *o, int attempt)
-{
+static void attempt_dirs_make(const options *o, int attempt) {
     char path[sizeof o->run_dir + 64];
     if (o->log_dir == NULL) return;
     snprintf(path, sizeof path, "%s/attempt_%d", o->run_dir, attempt);
@@ -692,40 +1027,42 @@ static void attempt_dirs_make(const options *o, int attempt)
     if (!good) fatal(path);
 }
 
-static int log_open(const options *o, int attempt, int local, const char *name)
-{
+static int log_open(const options *o, int attempt, int local, const char *name) {
     const char *path = file_path(o, attempt, local, name);
     const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0) fatal(path);
     return fd;
 }
 
-static size_t utf8_put(char *out, unsigned code)
-{
+static size_t utf8_put(char *out, unsigned code) {
     if (code < 0x20 || code == 0x7f) code = ' ';
-    if (code < 0x80) { out[0] = (char)code; return 1; }
+    if (code < 0x80) {
+        out[0] = (char)code;
+        return 1;
+    }
     const size_t more = code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
-    static const unsigned char lead[] = { 0, 0xc0, 0xe0, 0xf0 };
+    static const unsigned char lead[] = {0, 0xc0, 0xe0, 0xf0};
     out[0] = (char)(lead[more] | code >> (6 * more));
-    for (size_t i = 1; i <= more; ++i) out[i] = (char)(0x80 | (code >> (6 * (more - i)) & 63));
+    for (size_t i = 1; i <= more; ++i)
+        out[i] = (char)(0x80 | (code >> (6 * (more - i)) & 63));
     return more + 1;
 }
 
 /* One character of a JSON string: at most 4 bytes of UTF-8. Control characters become blanks. */
-static size_t json_char(const char **at, char *out)
-{
+static size_t json_char(const char **at, char *out) {
     const char *p = *at + 1;
     unsigned code = (unsigned char)p[-1], low = 0;
     if (code == '\\' && *p == 'u' && sscanf(p + 1, "%4x", &code) == 1) {
         p += strnlen(p, 5);
-        if (code >= 0xd800 && code < 0xdc00 && sscanf(p, "\\u%4x", &low) == 1 && low >= 0xdc00 && low < 0xe000) {
+        if (code >= 0xd800 && code < 0xdc00 && sscanf(p, "\\u%4x", &low) == 1 && low >= 0xdc00
+            && low < 0xe000) {
             code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
             p += strnlen(p, 6);
         }
     } else if (code == '\\' && *p != '\0') {
         code = strchr("bfnrt", *p) != NULL ? ' ' : (unsigned char)*p;
         ++p;
-    } else if (code >= 0x80) {                        /* UTF-8 already */
+    } else if (code >= 0x80) { /* UTF-8 already */
         out[0] = (char)code;
         *at = p;
         return 1;
@@ -734,10 +1071,9 @@ static size_t json_char(const char **at, char *out)
     return utf8_put(out, code >= 0xd800 && code < 0xe000 ? '?' : code);
 }
 
-/* What a rank has written to its error file: the first text named "message" in {"message": {"message": "..."}} or
-   {"message": "..."}. Empty if there is none. */
-static void error_read(const char *path, char *out, size_t size)
-{
+/* What a rank has written to its error file: the first text named "message" in {"message":
+   {"message": "..."}} or {"message": "..."}. Empty if there is none. */
+static void error_read(const char *path, char *out, size_t size) {
     char text[16384];
     size_t used = 0, got = 0;
     FILE *f = path[0] != '\0' ? fopen(path, "r") : NULL;
@@ -752,30 +1088,42 @@ static void error_read(const char *path, char *out, size_t size)
         if (*p != ':') continue;
         p += 1 + strspn(p + 1, " \t\r\n");
         if (*p != '"') continue;
-        for (++p; *p != '"' && *p != '\0' && used + 5 < size;) used += json_char(&p, out + used);
+        for (++p; *p != '"' && *p != '\0' && used + 5 < size;)
+            used += json_char(&p, out + used);
     }
     out[used] = '\0';
 }
 
+/* When a rank wrote its error file, in microseconds since 1970, as cdp_error_record() puts it there;
+   0: not known. */
+static int64_t error_time(const char *path) {
+    char text[16384];
+    long long us = 0;
+    FILE *f = path[0] != '\0' ? fopen(path, "r") : NULL;
+    if (f == NULL) return 0;
+    const size_t got = fread(text, 1, sizeof text - 1, f);
+    fclose(f);
+    text[got] = '\0';
+    const char *p = strstr(text, "\"timestamp_us\": \"");
+    return p != NULL && sscanf(p + 17, "%lld", &us) == 1 && us > 0 ? us : 0;
+}
+
 /* ---- >>children  What front and keeper both need in order to leave nobody behind. */
 
-static void adopt_orphans(void)
-{
+static void adopt_orphans(void) {
 #ifdef __linux__
     prctl(PR_SET_CHILD_SUBREAPER, 1L, 0L, 0L, 0L);
 #endif
 }
 
-static void die_with(pid_t parent)
-{
+static void die_with(pid_t parent) {
 #ifdef __linux__
     prctl(PR_SET_PDEATHSIG, (unsigned long)SIGKILL, 0L, 0L, 0L);
 #endif
-    if (getppid() != parent) _exit(EXIT_INTERNAL);   /* it died before the line above */
+    if (getppid() != parent) _exit(EXIT_INTERNAL); /* it died before the line above */
 }
 
-static pid_t parent_of(pid_t pid)
-{
+static pid_t parent_of(pid_t pid) {
     char path[40], text[512];
     long parent = 0;
     snprintf(path, sizeof path, "/proc/%ld/stat", (long)pid);
@@ -784,20 +1132,57 @@ static pid_t parent_of(pid_t pid)
     const ssize_t got = read(fd, text, sizeof text - 1);
     close(fd);
     text[got > 0 ? got : 0] = '\0';
-    const char *end = strrchr(text, ')');            /* the name before it may contain anything */
+    const char *end = strrchr(text, ')'); /* the name before it may contain anything */
     return end != NULL && sscanf(end + 1, " %*c %ld", &parent) == 1 ? (pid_t)parent : 0;
 }
 
-/* Signals every direct child for which skip() is not true. A child keeps its id until we wait for it. */
-static void children_signal(int sig, bool (*skip)(void *user, pid_t pid), void *user)
-{
+/* Signals every direct child for which skip() is not true (signal 0: only counts them), and
+   returns how many there were; -1 where /proc is missing. A child keeps its id until we wait for
+   it. */
+static int children_signal(int sig, bool (*skip)(void *user, pid_t pid), void *user) {
     DIR *proc = opendir("/proc");
-    if (proc == NULL) return;
+    int count = 0;
+    if (proc == NULL) return -1;
     for (struct dirent *e; (e = readdir(proc)) != NULL;) {
         const pid_t pid = (pid_t)strtol(e->d_name, NULL, 10);
-        if (pid > 0 && parent_of(pid) == getpid() && !(skip != NULL && skip(user, pid))) kill(pid, sig);
+        if (pid <= 0 || parent_of(pid) != getpid() || (skip != NULL && skip(user, pid))) continue;
+        ++count;
+        kill(pid, sig);
     }
     closedir(proc);
+    return count;
+}
+
+/* Children that this process had before it became cdprun, as after `sleep 300 & exec cdprun`: they
+   are the caller's, and so is what they leave behind, which has their process group or ours. Ranks
+   and their keeper never have one of these. */
+typedef struct inherited {
+    pid_t pid[64], group[64];
+    int count;
+} inherited;
+
+static bool inherited_add(void *user, pid_t pid) {
+    inherited *in = user;
+    if (in->count < 64) {
+        in->pid[in->count] = pid;
+        in->group[in->count++] = getpgid(pid);
+    }
+    return true;
+}
+
+static bool is_inherited(void *user, pid_t pid) {
+    const inherited *in = user;
+    const pid_t group = getpgid(pid);
+    if (group == getpgrp()) return true;
+    for (int i = 0; i < in->count; ++i)
+        if (in->pid[i] == pid || in->group[i] == group) return true;
+    return false;
+}
+
+/* Its id may be given to another process now; its group lives on if it is not empty. */
+static void inherited_ended(inherited *in, pid_t pid) {
+    for (int i = 0; i < in->count; ++i)
+        if (in->pid[i] == pid) in->pid[i] = 0;
 }
 
 /* ---- >>sink  Where output goes. Written without ever blocking, so that a paused reader stops no timer. */
@@ -805,27 +1190,31 @@ static void children_signal(int sig, bool (*skip)(void *user, pid_t pid), void *
 typedef struct stream stream;
 
 typedef struct sink {
-    int           fd;
-    char         *data;          /* [start, end) is not written yet                       */
-    size_t        start, end, cap;
-    bool          color;
-    bool          closed, told;  /* closed: a write has failed, everything is discarded   */
-    bool          mid_line;      /* the last byte did not end a line ...                  */
-    const stream *last;          /* ... and came from here (NULL: from cdprun itself)     */
-    int           error;         /* why: EPIPE if its reader has gone                     */
+    int fd;
+    char *data; /* [start, end) is not written yet                       */
+    size_t start, end, cap;
+    bool color;
+    bool closed, told;  /* closed: a write has failed, everything is discarded   */
+    bool mid_line;      /* the last byte did not end a line ...                  */
+    const stream *last; /* ... and came from here (NULL: from cdprun itself)     */
+    int error;          /* why: EPIPE if its reader has gone                     */
 } sink;
 
-static size_t sink_pending(const sink *k) { return k->end - k->start; }
-static bool   sink_full(const sink *k)    { return sink_pending(k) > SINK_BYTES; }
+static size_t sink_pending(const sink *k) {
+    return k->end - k->start;
+}
+static bool sink_full(const sink *k) {
+    return sink_pending(k) > SINK_BYTES;
+}
 
-static void sink_put(sink *k, const char *p, size_t n)
-{
+static void sink_put(sink *k, const char *p, size_t n) {
     if (k->closed || n == 0) return;
     if (k->end + n > k->cap) {
         if (k->start > 0) memmove(k->data, k->data + k->start, sink_pending(k));
         k->end -= k->start;
         k->start = 0;
-        while (k->end + n > k->cap) k->cap = k->cap ? k->cap * 2 : WRITE_BYTES;
+        while (k->end + n > k->cap)
+            k->cap = k->cap ? k->cap * 2 : WRITE_BYTES;
         k->data = realloc(k->data, k->cap);
         if (k->data == NULL) fatal("out of memory");
     }
@@ -835,16 +1224,14 @@ static void sink_put(sink *k, const char *p, size_t n)
 }
 
 /* Before text from another source, an open line is ended. */
-static void sink_source(sink *k, const stream *s)
-{
+static void sink_source(sink *k, const stream *s) {
     if (k->mid_line && k->last != s) sink_put(k, "\n", 1);
     k->last = s;
 }
 
-static void sink_flush(sink *k)
-{
+static void sink_flush(sink *k) {
     while (sink_pending(k) > 0) {
-        struct pollfd p = { .fd = k->fd, .events = POLLOUT };
+        struct pollfd p = {.fd = k->fd, .events = POLLOUT};
         if (poll(&p, 1, 0) <= 0) return;
         const size_t n = sink_pending(k) < WRITE_BYTES ? sink_pending(k) : WRITE_BYTES;
         const ssize_t done = write(k->fd, k->data + k->start, n);
@@ -860,15 +1247,14 @@ static void sink_flush(sink *k)
     k->start = k->end = 0;
 }
 
-static bool color_wanted(int option, int fd)
-{
+static bool color_wanted(int option, int fd) {
     const char *no = getenv("NO_COLOR"), *term = getenv("TERM");
     if (option != COLOR_AUTO) return option == COLOR_ALWAYS;
-    return isatty(fd) && !(no != NULL && no[0] != '\0') && term != NULL && strcmp(term, "dumb") != 0;
+    return isatty(fd) && !(no != NULL && no[0] != '\0') && term != NULL
+        && strcmp(term, "dumb") != 0;
 }
 
-static void sink_open(sink *k, int fd, int color)
-{
+static void sink_open(sink *k, int fd, int color) {
     k->fd = fd;
     k->color = color_wanted(color, fd);
 }
@@ -876,29 +1262,39 @@ static void sink_open(sink *k, int fd, int color)
 /* ---- >>stream  One output pipe of one rank: bytes in, lines out. */
 
 struct stream {
-    int      fd;                  /* -1: ended                                                     */
-    sink    *to;
-    int      log;                 /* file that gets every byte; -1: none                           */
-    bool     quiet;               /* nothing goes to the console                                   */
-    bool     prefixed, cut;       /* cut: what comes next continues a line that was too long       */
-    bool     eat_newline;         /* the held text was shown already, only its '\n' may follow     */
-    char     prefix[48];
-    int      prefix_len;
-    int64_t  shown, due;          /* progress text: last shown; when to show the held one (NEVER)  */
-    uint64_t total;               /* bytes put into tail so far                                    */
-    size_t   len;                 /* bytes in line                                                 */
-    char     tail[TAIL_BYTES];    /* ring of the last lines                                        */
-    char    *line;                /* text whose end has not come yet, up to LINE_BYTES             */
+    /* -1: ended */
+    int fd;
+    sink *to;
+    /* file that gets every byte; -1: none */
+    int log;
+    /* nothing goes to the console */
+    bool quiet;
+    /* cut: what comes next continues a line that was too long */
+    bool prefixed, cut;
+    /* the held text was shown already, only its '\n' may follow */
+    bool eat_newline;
+    char prefix[48];
+    int prefix_len;
+    /* progress text: last shown; when to show the held one (NEVER) */
+    int64_t shown, due;
+    /* bytes put into tail so far */
+    uint64_t total;
+    /* bytes in line */
+    size_t len;
+    /* ring of the last lines */
+    char tail[TAIL_BYTES];
+    /* text whose end has not come yet, up to LINE_BYTES */
+    char *line;
 };
 
-static stream *stream_open(int fd, sink *to, const options *o, int rank, int log, bool quiet)
-{
-    static const int colors[] = { 36, 33, 32, 35, 34, 31 };
+static stream *stream_open(int fd, sink *to, const options *o, int rank, int log, bool quiet) {
+    static const int colors[] = {36, 33, 32, 35, 34, 31};
     char largest[16];
     const int width = snprintf(largest, sizeof largest, "%d", o->n * o->nnodes - 1);
     const int color = colors[(size_t)rank % (sizeof colors / sizeof colors[0])];
     stream *s = zalloc(1, sizeof *s);
-    s->line = malloc(LINE_BYTES);                    /* not zeroed: pages that stay unused cost nothing */
+    /* not zeroed: pages that stay unused cost nothing */
+    s->line = malloc(LINE_BYTES);
     if (s->line == NULL) fatal("out of memory");
     s->fd = fd;
     s->to = to;
@@ -907,19 +1303,19 @@ static stream *stream_open(int fd, sink *to, const options *o, int rank, int log
     s->prefixed = o->prefix;
     s->shown = now_ns() - SECOND;
     s->due = NEVER;
-    s->prefix_len = to->color ? snprintf(s->prefix, sizeof s->prefix, "\033[%dm[%*d]\033[0m", color, width, rank)
-                              : snprintf(s->prefix, sizeof s->prefix, "[%*d]", width, rank);
+    s->prefix_len = to->color
+        ? snprintf(s->prefix, sizeof s->prefix, "\033[%dm[%*d]\033[0m", color, width, rank)
+        : snprintf(s->prefix, sizeof s->prefix, "[%*d]", width, rank);
     return s;
 }
 
-static void tail_add(stream *s, const char *p, size_t n)
-{
-    for (size_t i = 0; i < n; ++i) s->tail[s->total++ % TAIL_BYTES] = p[i];
+static void tail_add(stream *s, const char *p, size_t n) {
+    for (size_t i = 0; i < n; ++i)
+        s->tail[s->total++ % TAIL_BYTES] = p[i];
 }
 
 /* One line or a piece of one, without its end. */
-static void stream_emit(stream *s, const char *p, size_t n)
-{
+static void stream_emit(stream *s, const char *p, size_t n) {
     if (n > 0 && p[n - 1] == '\r') --n;
     tail_add(s, p, n);
     tail_add(s, "\n", 1);
@@ -931,21 +1327,20 @@ static void stream_emit(stream *s, const char *p, size_t n)
     sink_put(s->to, "\n", 1);
 }
 
-static void stream_emit_raw(stream *s, const char *p, size_t n)
-{
+static void stream_emit_raw(stream *s, const char *p, size_t n) {
     tail_add(s, p, n);
     if (s->quiet || n == 0) return;
     sink_source(s->to, s);
     sink_put(s->to, p, n);
 }
 
-/* Length of the first complete line, its end included; 0: not complete. A '\r' alone ends progress text; whether
-   one at the very end is alone will only be known with the next byte. */
-static size_t line_length(const char *p, size_t len, bool *progress)
-{
+/* Length of the first complete line, its end included; 0: not complete. A '\r' alone ends
+   progress text; whether one at the very end is alone will only be known with the next byte. */
+static size_t line_length(const char *p, size_t len, bool *progress) {
     size_t i = 0;
     *progress = false;
-    while (i < len && p[i] != '\n' && p[i] != '\r') ++i;
+    while (i < len && p[i] != '\n' && p[i] != '\r')
+        ++i;
     if (i == len) return 0;
     if (p[i] == '\n') return i + 1;
     if (i + 1 == len) return 0;
@@ -954,8 +1349,7 @@ static size_t line_length(const char *p, size_t len, bool *progress)
     return i + 1;
 }
 
-static size_t lines_out(stream *s)
-{
+static size_t lines_out(stream *s) {
     size_t at = 0, used;
     bool progress;
     if (s->eat_newline && s->len > 0) {
@@ -972,34 +1366,36 @@ static size_t lines_out(stream *s)
     return at;
 }
 
-static size_t lines_out_raw(stream *s)
-{
+static size_t lines_out_raw(stream *s) {
     size_t n = s->len;
-    while (n > 0 && s->line[n - 1] != '\n' && s->line[n - 1] != '\r') --n;
+    while (n > 0 && s->line[n - 1] != '\n' && s->line[n - 1] != '\r')
+        --n;
     stream_emit_raw(s, s->line, n);
     return n;
 }
 
-/* Passes on what the buffer holds: whole lines, or everything at the end and when a line is too long. */
-static void stream_split(stream *s, bool all)
-{
+/* Passes on what the buffer holds: whole lines, or everything at the end and when a line is too
+   long. */
+static void stream_split(stream *s, bool all) {
     const size_t done = s->prefixed ? lines_out(s) : lines_out_raw(s);
     const size_t rest = s->len - done;
     memmove(s->line, s->line + done, rest);
     s->len = rest;
     s->due = NEVER;
     if (rest > 0 && (all || rest == LINE_BYTES)) {
-        if (s->prefixed) stream_emit(s, s->line, rest); else stream_emit_raw(s, s->line, rest);
+        if (s->prefixed)
+            stream_emit(s, s->line, rest);
+        else
+            stream_emit_raw(s, s->line, rest);
         s->cut = !all;
         s->len = 0;
     } else if (s->prefixed && rest > 1 && s->line[rest - 1] == '\r') {
-        const int64_t soon = now_ns() + SECOND / 50;             /* time for a '\n' to arrive */
+        const int64_t soon = now_ns() + SECOND / 50; /* time for a '\n' to arrive */
         s->due = s->shown + SECOND > soon ? s->shown + SECOND : soon;
     }
 }
 
-static void stream_show_progress(stream *s, int64_t now)
-{
+static void stream_show_progress(stream *s, int64_t now) {
     if (now < s->due) return;
     stream_emit(s, s->line, s->len);
     s->due = NEVER;
@@ -1008,8 +1404,7 @@ static void stream_show_progress(stream *s, int64_t now)
     s->eat_newline = true;
 }
 
-static void stream_end(stream *s)
-{
+static void stream_end(stream *s) {
     if (s->fd < 0) return;
     stream_split(s, true);
     close(s->fd);
@@ -1017,16 +1412,14 @@ static void stream_end(stream *s)
     s->fd = s->log = -1;
 }
 
-static void stream_free(stream *s)
-{
+static void stream_free(stream *s) {
     stream_end(s);
     free(s->line);
     free(s);
 }
 
 /* A full disk must not end the job: the file is given up. */
-static void stream_log(stream *s, const char *p, size_t n)
-{
+static void stream_log(stream *s, const char *p, size_t n) {
     while (s->log >= 0 && n > 0) {
         const ssize_t done = write(s->log, p, n);
         if (done < 0 && errno == EINTR) continue;
@@ -1042,8 +1435,7 @@ static void stream_log(stream *s, const char *p, size_t n)
 }
 
 /* One read. False: nothing more to be had now. */
-static bool stream_pump(stream *s)
-{
+static bool stream_pump(stream *s) {
     if (s->fd < 0) return false;
     const ssize_t n = read(s->fd, s->line + s->len, LINE_BYTES - s->len);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
@@ -1060,74 +1452,98 @@ static bool stream_pump(stream *s)
 /* ---- >>ranks */
 
 typedef struct rank {
-    pid_t   pid;                  /* 0: not started                                        */
-    bool    ended, by_us;         /* by_us: died by a signal that cdprun had sent          */
-    bool    group_left;           /* its process group outlived it                         */
-    int     status;
+    pid_t pid;         /* 0: not started                                        */
+    bool ended, by_us; /* by_us: died by a signal that cdprun had sent          */
+    bool group_left;   /* its process group outlived it                         */
+    int status;
     int64_t end;
-    stream *out[2];               /* stdout, stderr                                        */
+    stream *out[2]; /* stdout, stderr                                        */
 } rank;
 
 typedef enum phase {
-    JOIN,    /* several machines: waiting for the others, until deadline                   */
-    RUN,     /* all is well                                                                */
-    GRACE,   /* something has ended the job; ranks may end by themselves until deadline    */
-    TERM,    /* they have been sent SIGTERM; until deadline                                */
-    SWEEP,   /* all ranks have ended, processes they left behind have been sent SIGTERM    */
-    KILL,    /* SIGKILL for every child, again and again, until there are none or deadline */
-    DRAIN,   /* nobody is left who could write: read the pipes to their ends               */
-    AGREE,   /* several machines: waiting to learn how the attempt has ended on the others */
-    LEAVE,   /* node 0: the others still have to read that, until deadline                 */
-    FLUSH,   /* report made; write what is buffered                                        */
+    JOIN,  /* several machines: waiting for the others, until deadline                   */
+    RUN,   /* all is well                                                                */
+    GRACE, /* something has ended the job; ranks may end by themselves until deadline    */
+    TERM,  /* they have been sent SIGTERM; until deadline                                */
+    SWEEP, /* all ranks have ended, processes they left behind have been sent SIGTERM    */
+    KILL,  /* SIGKILL for every child, again and again, until there are none or deadline */
+    DRAIN, /* nobody is left who could write: read the pipes to their ends               */
+    AGREE, /* several machines: waiting to learn how the attempt has ended on the others */
+    LEAVE, /* node 0: the others still have to read that, until deadline                 */
+    FLUSH, /* report made; write what is buffered                                        */
     DONE
 } phase;
 
-typedef enum cause { NOTHING, FAILURE, ELSEWHERE, SIGNALLED, TIMED_OUT, NOT_STARTED, READER_GONE } cause;
+typedef enum cause {
+    NOTHING,
+    FAILURE,
+    ELSEWHERE,
+    SIGNALLED,
+    TIMED_OUT,
+    NOT_STARTED,
+    READER_GONE
+} cause;
 
 typedef struct nodes {
-    cdp_store_server *server;     /* node 0's                                                      */
-    cdp_store *store;             /* NULL: not connected                                           */
-    int64_t    look_at;           /* when to look into the store next                              */
-    int64_t    answered;          /* when the store has answered a look last                       */
-    int64_t    tell_at;           /* when to tell of the failure here                              */
-    bool       introduced, told;  /* node.K is set; how this attempt has ended here is told        */
-    int        present;           /* node 0: so many of the first machines have come               */
-    int        expected;          /* node 0: so many machines will say that they leave             */
-    bool       final;             /* the verdict rules out another attempt                         */
-    int        code;              /* the exit code that goes with the verdict                      */
-    char       verdict[FAILURE_BYTES]; /* the first failure of this attempt, wherever it was; "" none */
+    /* node 0's */
+    cdp_store_server *server;
+    /* NULL: not connected */
+    cdp_store *store;
+    /* when to look into the store next */
+    int64_t look_at;
+    /* when the store has answered a look last */
+    int64_t answered;
+    /* when to tell of the failure here */
+    int64_t tell_at;
+    /* node.K is set; how this attempt has ended here is told */
+    bool introduced, told;
+    /* node 0: so many of the first machines have come */
+    int present;
+    /* node 0: so many machines will say that they leave */
+    int expected;
+    /* the verdict rules out another attempt */
+    bool final;
+    /* the exit code that goes with the verdict */
+    int code;
+    /* the first failure of this attempt, wherever it was; "" none */
+    char verdict[FAILURE_BYTES];
 } nodes;
 
 typedef struct job {
     const options *opts;
-    struct rlimit  files;         /* what the ranks get back                               */
-    sigset_t       mask;
-    rank          *ranks;
-    int            running;       /* ranks that have not ended                             */
-    bool           children;      /* something has not been waited for                     */
-    sink           sinks[2], *to[2]; /* to[1] is the same as to[0] if both are one file    */
+    struct rlimit files; /* what the ranks get back                               */
+    sigset_t mask;
+    rank *ranks;
+    int running;           /* ranks that have not ended                             */
+    bool children;         /* something has not been waited for                     */
+    sink sinks[2], *to[2]; /* to[1] is the same as to[0] if both are one file    */
     struct pollfd *polls;
-    int            control;       /* from the front: one byte per signal; its end: front died; -1 closed */
-    int            started;       /* exec errors come here; its end: every rank has started              */
-    phase          phase;
-    cause          cause;
-    int            first;         /* rank of the first failure                             */
-    int            code;
-    int            user_signal;   /* first signal that asked for the end                   */
-    int64_t        user_signal_at, begin, deadline, timeout_at;
-    uint64_t       sent;          /* signals that we have sent, as bits                    */
-    int            attempt;       /* restarts so far                                       */
-    nodes          nodes;
-    bool           no_restart;    /* somebody wants the job to end                         */
-    bool           abandoned;     /* the front is dead: nobody to report to                */
+    /* from the front: one byte per signal; its end: front died; -1 closed */
+    int control;
+    /* exec errors come here; its end: every rank has started */
+    int started;
+    phase phase;
+    cause cause;
+    int first; /* rank of the first failure                             */
+    int code;
+    int user_signal; /* first signal that asked for the end                   */
+    int64_t user_signal_at, begin, deadline, timeout_at;
+    uint64_t sent; /* signals that we have sent, as bits                    */
+    int attempt;   /* restarts so far                                       */
+    nodes nodes;
+    bool no_restart; /* somebody wants the job to end                         */
+    bool abandoned;  /* the front is dead: nobody to report to                */
 } job;
 
-typedef struct start_error { int local, error; } start_error;
+typedef struct start_error {
+    int local, error;
+} start_error;
 
-static int global_rank(const job *j, int local) { return j->opts->node_rank * j->opts->n + local; }
+static int global_rank(const job *j, int local) {
+    return j->opts->node_rank * j->opts->n + local;
+}
 
-static void say(job *j, const char *format, ...)
-{
+static void say(job *j, const char *format, ...) {
     char text[1024] = "cdprun: ";
     va_list args;
     va_start(args, format);
@@ -1138,29 +1554,25 @@ static void say(job *j, const char *format, ...)
     sink_put(j->to[1], "\n", 1);
 }
 
-static int rank_of_pid(const job *j, pid_t pid)
-{
+static int rank_of_pid(const job *j, pid_t pid) {
     for (int i = 0; i < j->opts->n; ++i)
         if (j->ranks[i].pid == pid && !j->ranks[i].ended) return i;
     return -1;
 }
 
-static void env_text(const char *name, const char *value)
-{
+static void env_text(const char *name, const char *value) {
     if (setenv(name, value, 1) != 0) fatal("cannot set the environment");
 }
 
-static void env_number(const char *name, int value)
-{
+static void env_number(const char *name, int value) {
     char text[16];
     snprintf(text, sizeof text, "%d", value);
     env_text(name, text);
 }
 
-/* With env_attempt and env_rank, all that torchrun's workers find: whatever is not set there would reach the ranks from a
-   launcher around this one. */
-static void env_common(const options *o)
-{
+/* With env_attempt and env_rank, all that torchrun's workers find: whatever is not set there
+   would reach the ranks from a launcher around this one. */
+static void env_common(const options *o) {
     for (int i = 0; i < o->env_count; ++i) {
         char *name = strdup(o->env[i]);
         if (name == NULL) fatal("out of memory");
@@ -1178,65 +1590,106 @@ static void env_common(const options *o)
     env_text("MASTER_ADDR", o->addr);
     env_number("TORCHELASTIC_MAX_RESTARTS", o->max_restarts);
     env_text("TORCHELASTIC_RUN_ID", o->run_id);
-    env_text("TORCHELASTIC_USE_AGENT_STORE", "False");   /* rank 0 serves the store */
-    if (o->open) unsetenv("CDP_JOB_KEY");
-    else env_text("CDP_JOB_KEY", o->key);
-    if (o->open) env_text("CDP_TRUST_NETWORK", "1");
-    else unsetenv("CDP_TRUST_NETWORK");
-    if (o->n > 1 && getenv("OMP_NUM_THREADS") == NULL) env_number("OMP_NUM_THREADS", 1);   /* or n ranks use n times the cores */
+    env_text("TORCHELASTIC_USE_AGENT_STORE", "False"); /* rank 0 serves the store */
+    if (o->open)
+        unsetenv("CDP_JOB_KEY");
+    else
+        env_text("CDP_JOB_KEY", o->key);
+    if (o->open)
+        env_text("CDP_TRUST_NETWORK", "1");
+    else
+        unsetenv("CDP_TRUST_NETWORK");
+    /* or n ranks use n times the cores */
+    if (o->n > 1 && getenv("OMP_NUM_THREADS") == NULL) env_number("OMP_NUM_THREADS", 1);
 }
 
-static void env_attempt(const job *j, int port)
-{
+static void env_attempt(const job *j, int port) {
     env_number("MASTER_PORT", port);
     env_number("TORCHELASTIC_RESTART_COUNT", j->attempt);
 }
 
 /* Before the fork: where there is a thread (see nodes), a child must not allocate. */
-static void env_rank(const job *j, int local)
-{
+static void env_rank(const job *j, int local) {
     const char *path = file_path(j->opts, j->attempt, local, "error.json");
     env_number("RANK", global_rank(j, local));
     env_number("ROLE_RANK", global_rank(j, local));
     env_number("LOCAL_RANK", local);
-    if (path[0] != '\0') env_text("TORCHELASTIC_ERROR_FILE", path);
-    else unsetenv("TORCHELASTIC_ERROR_FILE");
+    if (path[0] != '\0')
+        env_text("TORCHELASTIC_ERROR_FILE", path);
+    else
+        unsetenv("TORCHELASTIC_ERROR_FILE");
 }
 
-/* In the child. The keeper blocks all signals but SIGCHLD and changes no other action, so this puts things right. */
-_Noreturn static void rank_exec(const job *j, int local, pid_t keeper, int out, int err, int report)
-{
+/* In the child. The keeper blocks all signals but SIGCHLD and changes no other action, so this
+   puts things right. */
+_Noreturn static void rank_exec(
+    const job *j, int local, char **command, pid_t keeper, int out, int err, int report) {
     setpgid(0, 0);
     die_with(keeper);
     signal(SIGCHLD, SIG_DFL);
     const bool keep_stdin = global_rank(j, local) == 0 && j->opts->stdin_rank0 && !isatty(0);
     const int null = keep_stdin ? 0 : open("/dev/null", O_RDONLY);
-    start_error e = { .local = local };
+    start_error e = {.local = local};
     if (null >= 0 && dup2(null, 0) >= 0 && dup2(out, 1) >= 0 && dup2(err, 2) >= 0) {
         if (null > 2) close(null);
         setrlimit(RLIMIT_NOFILE, &j->files);
         sigprocmask(SIG_SETMASK, &j->mask, NULL);
-        execvp(j->opts->command[0], j->opts->command);
+        execvp(command[0], command);
     }
     e.error = errno;
-    const ssize_t told = write(report, &e, sizeof e);   /* less than PIPE_BUF: never mixed with another's */
+    /* less than PIPE_BUF: never mixed with another's */
+    const ssize_t told = write(report, &e, sizeof e);
     _exit(told < 0 ? EXIT_INTERNAL : EXIT_NOT_FOUND);
 }
 
 /* The stream number `which` (0: stdout, 1: stderr) of one rank, which comes out of `fd`. */
-static stream *rank_stream(job *j, int local, int which, int fd)
-{
+static stream *rank_stream(job *j, int local, int which, int fd) {
     const options *o = j->opts;
     const int bit = which == 0 ? STDOUT : STDERR;
-    const bool quiet = (o->redirected[local] & bit) != 0 && (o->teed[local] & bit) == 0;
-    const int log = quiet || (o->teed[local] & bit) != 0 ? log_open(o, j->attempt, local, which == 0 ? "stdout.log" : "stderr.log") : -1;
+    const bool to_file = (o->redirected[local] & bit) != 0 && (o->teed[local] & bit) == 0;
+    const bool quiet = to_file || !o->shown[local];
+    const int log = to_file || (o->teed[local] & bit) != 0
+        ? log_open(o, j->attempt, local, which == 0 ? "stdout.log" : "stderr.log")
+        : -1;
     nonblocking(fd);
     return stream_open(fd, j->to[which], o, global_rank(j, local), log, quiet);
 }
 
-static void rank_start(job *j, int local, int report)
-{
+/* The command with ${local_rank} filled in; a copy only where there is one. */
+static char **rank_command(const options *o, int local) {
+    static const char macro[] = "${local_rank}";
+    char number[16];
+    int n = 0, found = 0;
+    for (; o->command[n] != NULL; ++n)
+        found += strstr(o->command[n], macro) != NULL;
+    if (found == 0) return o->command;
+    snprintf(number, sizeof number, "%d", local);
+    char **words = zalloc((size_t)n + 1, sizeof *words);
+    for (int i = 0; i < n; ++i) {
+        /* a number has at most 4 digits, the macro more characters */
+        char *to = words[i] = zalloc(strlen(o->command[i]) + 1, 1);
+        for (const char *p = o->command[i]; *p != '\0';) {
+            const bool here = strncmp(p, macro, sizeof macro - 1) == 0;
+            if (here)
+                to = strcpy(to, number) + strlen(number);
+            else
+                *to++ = *p;
+            p += here ? sizeof macro - 1 : 1;
+        }
+    }
+    return words;
+}
+
+static void rank_command_free(const options *o, char **words) {
+    if (words == o->command) return;
+    for (int i = 0; words[i] != NULL; ++i)
+        free(words[i]);
+    free(words);
+}
+
+static void rank_start(job *j, int local, int report) {
     int out[2], err[2];
+    char **command = rank_command(j->opts, local);
     const pid_t keeper = getpid();
     rank *r = &j->ranks[local];
     env_rank(j, local);
@@ -1244,8 +1697,10 @@ static void rank_start(job *j, int local, int report)
     pipe_make(err);
     const pid_t pid = fork();
     if (pid < 0) fatal("cannot start all processes");
-    if (pid == 0) rank_exec(j, local, keeper, out[1], err[1], report);
-    setpgid(pid, pid);                               /* here too, so that the group is there at once */
+    if (pid == 0) rank_exec(j, local, command, keeper, out[1], err[1], report);
+    rank_command_free(j->opts, command);
+    /* here too, so that the group is there at once */
+    setpgid(pid, pid);
     close(out[1]);
     close(err[1]);
     r->pid = pid;
@@ -1254,62 +1709,64 @@ static void rank_start(job *j, int local, int report)
     ++j->running;
 }
 
-static bool is_rank(void *user, pid_t pid) { return rank_of_pid(user, pid) >= 0; }
+static bool is_rank(void *user, pid_t pid) {
+    return rank_of_pid(user, pid) >= 0;
+}
 
 /* To the groups of all ranks, and to what ended ranks have left behind. */
-static void ranks_signal(job *j, int sig)
-{
+static void ranks_signal(job *j, int sig) {
     j->sent |= UINT64_C(1) << (sig & 63);
     for (int i = 0; i < j->opts->n; ++i) {
         const rank *r = &j->ranks[i];
         if (r->pid > 0 && !r->ended && kill(-r->pid, sig) != 0) kill(r->pid, sig);
 #ifndef __linux__
-        if (r->ended && r->group_left) kill(-r->pid, sig);   /* a group that lives keeps its number */
+        /* a group that lives keeps its number */
+        if (r->ended && r->group_left) kill(-r->pid, sig);
 #endif
     }
     children_signal(sig, sig == SIGKILL ? NULL : is_rank, j);
 }
 
-static void end_text(char *text, size_t size, const rank *r)
-{
-    if (!r->ended) snprintf(text, size, "did not end");
-    else if (!WIFSIGNALED(r->status)) snprintf(text, size, "exit code %d", WEXITSTATUS(r->status));
-    else if (r->by_us) snprintf(text, size, "%s from cdprun", signal_name(WTERMSIG(r->status)));
-    else snprintf(text, size, "killed by %s (%s)", signal_name(WTERMSIG(r->status)), strsignal(WTERMSIG(r->status)));
+static void end_text(char *text, size_t size, const rank *r) {
+    if (!r->ended)
+        snprintf(text, size, "did not end");
+    else if (!WIFSIGNALED(r->status))
+        snprintf(text, size, "exit code %d", WEXITSTATUS(r->status));
+    else if (r->by_us)
+        snprintf(text, size, "%s from cdprun", signal_name(WTERMSIG(r->status)));
+    else
+        snprintf(text, size, "killed by %s (%s)", signal_name(WTERMSIG(r->status)),
+            strsignal(WTERMSIG(r->status)));
 }
 
 /* ---- >>stop  What ends a job, and the steps from there to its end. */
 
-static void enter(job *j, phase p, int64_t wait)
-{
+static void enter(job *j, phase p, int64_t wait) {
     j->phase = p;
     j->deadline = wait == NEVER ? NEVER : now_ns() + wait;
 }
 
 /* A stopped process sees no signal but SIGKILL until it continues. */
-static void ranks_ask_to_end(job *j, int sig)
-{
+static void ranks_ask_to_end(job *j, int sig) {
     ranks_signal(j, sig);
     ranks_signal(j, SIGCONT);
 }
 
-static void enter_term(job *j)
-{
+static void enter_term(job *j) {
     ranks_ask_to_end(j, SIGTERM);
     enter(j, TERM, j->opts->kill_grace);
 }
 
-static void enter_kill(job *j)
-{
+static void enter_kill(job *j) {
     ranks_signal(j, SIGKILL);
     enter(j, KILL, KILL_LIMIT);
 }
 
-/* Of several failures seen at one look, a crash is more likely the first cause than an exit code, by which the
-   survivors of a distributed job report that they have lost a peer. */
-static int blame(const rank *r)
-{
-    static const int crashes[] = { SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGKILL, SIGSYS, SIGTRAP };
+/* Of several failures seen at one look, a crash is more likely the first cause than an exit
+   code, by which the survivors of a distributed job report that they have lost a peer. */
+static int blame(const rank *r) {
+    static const int crashes[] = {
+        SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGKILL, SIGSYS, SIGTRAP};
     if (r->status == 0) return 0;
     for (size_t i = 0; i < sizeof crashes / sizeof crashes[0]; ++i)
         if (WIFSIGNALED(r->status) && WTERMSIG(r->status) == crashes[i]) return 2;
@@ -1317,19 +1774,17 @@ static int blame(const rank *r)
 }
 
 /* "rank 3 on node 1, exit code 7 after 0.31 s: what it wrote to its error file" */
-static void failure_text(const job *j, int local, char *text, size_t size)
-{
+static void failure_text(const job *j, int local, char *text, size_t size) {
     char end[96], node[24] = "", message[512];
     const rank *r = &j->ranks[local];
     end_text(end, sizeof end, r);
     if (j->opts->nnodes > 1) snprintf(node, sizeof node, " on node %d", j->opts->node_rank);
     error_read(file_path(j->opts, j->attempt, local, "error.json"), message, sizeof message);
-    snprintf(text, size, "rank %d%s, %s after %.2f s%s%s", global_rank(j, local), node, end, seconds(r->end - j->begin),
-             message[0] != '\0' ? ": " : "", message);
+    snprintf(text, size, "rank %d%s, %s after %.2f s%s%s", global_rank(j, local), node, end,
+        seconds(r->end - j->begin), message[0] != '\0' ? ": " : "", message);
 }
 
-static void on_failure(job *j, int local)
-{
+static void on_failure(job *j, int local) {
     char text[96];
     const rank *r = &j->ranks[local];
     j->cause = FAILURE;
@@ -1339,45 +1794,51 @@ static void on_failure(job *j, int local)
     enter(j, GRACE, j->opts->grace);
     if (j->running == 0) return;
     end_text(text, sizeof text, r);
-    say(j, "rank %d failed: %s after %.2f s; the others have %.10g s to end by themselves", global_rank(j, local), text,
-        seconds(r->end - j->begin), seconds(j->opts->grace));
+    say(j, "rank %d failed: %s after %.2f s; the others have %.10g s to end by themselves",
+        global_rank(j, local), text, seconds(r->end - j->begin), seconds(j->opts->grace));
 }
 
 /* No rank runs here; the other machines are waited for. */
-static bool is_idle(const job *j) { return j->phase == JOIN || j->phase == AGREE; }
+static bool is_idle(const job *j) {
+    return j->phase == JOIN || j->phase == AGREE;
+}
 
 /* An idle reader (a pager) may take its time, unless somebody wanted the job to end. */
-static int64_t reader_limit(const job *j) { return j->user_signal != 0 || j->cause == TIMED_OUT ? READER_LIMIT : NEVER; }
+static int64_t reader_limit(const job *j) {
+    return j->user_signal != 0 || j->cause == TIMED_OUT ? READER_LIMIT : NEVER;
+}
 
-static void enter_drain(job *j) { enter(j, DRAIN, reader_limit(j)); }
+static void enter_drain(job *j) {
+    enter(j, DRAIN, reader_limit(j));
+}
 
-static void on_timeout(job *j)
-{
+static void on_timeout(job *j) {
     j->no_restart = true;
     j->timeout_at = NEVER;
-    if (j->phase == DRAIN || j->phase == FLUSH) {     /* only the reader of our output is late */
+    if (j->phase == DRAIN || j->phase == FLUSH) { /* only the reader of our output is late */
         j->phase = DONE;
     } else if (j->phase == RUN || is_idle(j)) {
         j->cause = TIMED_OUT;
         j->code = EXIT_TIMEOUT;
         say(j, "the job has not ended within %.10g s; ending it", seconds(j->opts->timeout));
-        if (is_idle(j)) enter_drain(j);
-        else enter_term(j);
+        if (is_idle(j))
+            enter_drain(j);
+        else
+            enter_term(j);
     }
 }
 
-static void on_reader_gone(job *j)
-{
+static void on_reader_gone(job *j) {
     j->no_restart = true;
     if (j->phase != RUN) return;
-    j->cause = READER_GONE;                           /* what any program in a pipeline does */
+    j->cause = READER_GONE; /* what any program in a pipeline does */
     j->code = 128 + SIGPIPE;
     enter_term(j);
 }
 
-/* The first signal asks, a second one kills. Some senders signal twice in a row and mean it once. */
-static void on_stop_signal(job *j, int sig)
-{
+/* The first signal asks, a second one kills. Some senders signal twice in a row and mean it
+   once. */
+static void on_stop_signal(job *j, int sig) {
     const int64_t now = now_ns();
     if (j->user_signal != 0 && now - j->user_signal_at < REPEAT_NS) return;
     const bool again = j->user_signal != 0;
@@ -1388,24 +1849,37 @@ static void on_stop_signal(job *j, int sig)
         j->cause = SIGNALLED;
         j->code = 128 + sig;
     }
-    if (is_idle(j)) { enter_drain(j); return; }
-    if (j->phase == DRAIN || j->phase == FLUSH) { j->phase = DONE; return; }   /* only the reader of our output is late */
+    if (is_idle(j)) {
+        enter_drain(j);
+        return;
+    }
+    /* only the reader of our output is late */
+    if (j->phase == DRAIN || j->phase == FLUSH) {
+        j->phase = DONE;
+        return;
+    }
     if (j->phase == KILL || j->phase == LEAVE) return;
-    if (again) { enter_kill(j); return; }
+    if (again) {
+        enter_kill(j);
+        return;
+    }
     ranks_ask_to_end(j, sig);
-    if (j->phase == RUN && sig != SIGTERM) enter(j, GRACE, j->opts->grace);
-    else if (j->phase == RUN || j->phase == GRACE) enter(j, TERM, j->opts->kill_grace);
+    if (j->phase == RUN && sig != SIGTERM)
+        enter(j, GRACE, j->opts->grace);
+    else if (j->phase == RUN || j->phase == GRACE)
+        enter(j, TERM, j->opts->kill_grace);
 }
 
-static void read_control(job *j)
-{
+static void read_control(job *j) {
     unsigned char sig;
     ssize_t n = -1;
     while (j->control >= 0 && (n = read(j->control, &sig, 1)) == 1) {
-        if (sig == SIGINT || sig == SIGTERM || sig == SIGHUP || sig == SIGQUIT) on_stop_signal(j, sig);
-        else ranks_signal(j, sig);
+        if (sig == SIGINT || sig == SIGTERM || sig == SIGHUP || sig == SIGQUIT)
+            on_stop_signal(j, sig);
+        else
+            ranks_signal(j, sig);
     }
-    if (n == 0) {                                     /* the front is dead */
+    if (n == 0) { /* the front is dead */
         close(j->control);
         j->control = -1;
         j->abandoned = true;
@@ -1414,17 +1888,18 @@ static void read_control(job *j)
 }
 
 /* However many ranks meet the same error, it is told once. */
-static void read_started(job *j)
-{
+static void read_started(job *j) {
     start_error e;
     ssize_t n = -1;
     while (j->started >= 0 && (n = read(j->started, &e, sizeof e)) == (ssize_t)sizeof e) {
         const char *command = j->opts->command[0];
         if (j->cause == NOT_STARTED || j->abandoned) continue;
-        const bool there = e.error == ENOENT && strchr(command, '/') != NULL && access(command, F_OK) == 0;
+        const bool there =
+            e.error == ENOENT && strchr(command, '/') != NULL && access(command, F_OK) == 0;
         j->cause = NOT_STARTED;
         j->code = e.error == ENOENT ? EXIT_NOT_FOUND : EXIT_CANNOT_RUN;
-        say(j, "cannot run '%s': %s%s", command, strerror(e.error), there ? " (the interpreter or loader that it names)" : "");
+        say(j, "cannot run '%s': %s%s", command, strerror(e.error),
+            there ? " (the interpreter or loader that it names)" : "");
         enter_kill(j);
     }
     if (n == 0) {
@@ -1433,60 +1908,64 @@ static void read_started(job *j)
     }
 }
 
-static void rank_ended(job *j, rank *r, int status)
-{
+static void rank_ended(job *j, rank *r, int status) {
     r->ended = true;
     r->status = status;
     r->end = now_ns();
     r->by_us = WIFSIGNALED(status) && (j->sent >> (WTERMSIG(status) & 63) & 1) != 0;
     r->group_left = kill(-r->pid, 0) == 0;
     --j->running;
-    for (int k = 0; k < 2; ++k)                       /* its last words before the news of its end; a process that */
-        for (int reads = 0; reads < 16 && stream_pump(r->out[k]); ++reads) {}   /* it left behind may write for ever */
+    /* its last words before the news of its end; a process that */
+    for (int k = 0; k < 2; ++k)
+        /* it left behind may write for ever */
+        for (int reads = 0; reads < 16 && stream_pump(r->out[k]); ++reads) {
+        }
 }
 
-/* The connections of a killed process end a moment before its parent can see that it has ended: survivors that report it
-   and exit may be seen first. (Not SIGABRT, which is how some programs end when they have lost a peer.) */
-static bool was_overtaken(const job *j, int local)
-{
+/* The connections of a killed process end a moment before its parent can see that it has ended:
+   survivors that report it and exit may be seen first. (Not SIGABRT, which is how some programs
+   end when they have lost a peer.) */
+static bool was_overtaken(const job *j, int local) {
     const rank *r = &j->ranks[local], *first = &j->ranks[j->first];
     if (j->phase != GRACE || j->cause != FAILURE || r->by_us) return false;
-    return blame(first) == 1 && blame(r) == 2 && WTERMSIG(r->status) != SIGABRT && r->end - first->end < OVERTAKE_NS;
+    return blame(first) == 1 && blame(r) == 2 && WTERMSIG(r->status) != SIGABRT
+        && r->end - first->end < OVERTAKE_NS;
 }
 
-static void on_overtaken(job *j, int local)
-{
+static void on_overtaken(job *j, int local) {
     char text[96];
     j->first = local;
     j->code = exit_code_of(j->ranks[local].status);
     j->nodes.tell_at = j->nodes.look_at = 0;
     end_text(text, sizeof text, &j->ranks[local]);
-    say(j, "rank %d failed at the same time: %s, which counts as the first failure", global_rank(j, local), text);
+    say(j, "rank %d failed at the same time: %s, which counts as the first failure",
+        global_rank(j, local), text);
 }
 
-static void reap(job *j)
-{
+static void reap(job *j) {
     int status, worst = -1;
     pid_t pid;
     while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
         const int i = rank_of_pid(j, pid);
-        if (i < 0) continue;                          /* adopted */
+        if (i < 0) continue; /* adopted */
         rank_ended(j, &j->ranks[i], status);
         if (worst < 0 || blame(&j->ranks[i]) > blame(&j->ranks[worst])) worst = i;
     }
     j->children = pid == 0;
     if (worst < 0) return;
-    read_started(j);                                  /* an exit by exec failure is not the program's own */
-    if (j->phase == RUN && blame(&j->ranks[worst]) > 0) on_failure(j, worst);
-    else if (was_overtaken(j, worst)) on_overtaken(j, worst);
+    /* an exit by exec failure is not the program's own */
+    read_started(j);
+    if (j->phase == RUN && blame(&j->ranks[worst]) > 0)
+        on_failure(j, worst);
+    else if (was_overtaken(j, worst))
+        on_overtaken(j, worst);
 }
 
 /* ---- >>report */
 
-static void report_tail(job *j, const stream *s)
-{
+static void report_tail(job *j, const stream *s) {
     sink *k = j->to[1];
-    bool start = s->total <= TAIL_BYTES;              /* otherwise the first line is not whole */
+    bool start = s->total <= TAIL_BYTES; /* otherwise the first line is not whole */
     const uint64_t from = start ? 0 : s->total - TAIL_BYTES;
     if (!start && memchr(s->tail, '\n', TAIL_BYTES - 1) == NULL) start = true;
     bool indent = true;
@@ -1501,8 +1980,7 @@ static void report_tail(job *j, const stream *s)
 }
 
 /* One line per run of ranks that ended alike. */
-static void report_ends(job *j)
-{
+static void report_ends(job *j) {
     say(j, "how each rank ended:");
     for (int i = 0, next; i < j->opts->n; i = next) {
         char text[96], other[96], who[48], line[192];
@@ -1513,18 +1991,21 @@ static void report_ends(job *j)
             if (strcmp(text, other) != 0) break;
             if (j->ranks[next].end > last) last = j->ranks[next].end;
         }
-        if (next == i + 1) snprintf(who, sizeof who, "rank %d", global_rank(j, i));
-        else snprintf(who, sizeof who, "ranks %d-%d", global_rank(j, i), global_rank(j, next - 1));
+        if (next == i + 1)
+            snprintf(who, sizeof who, "rank %d", global_rank(j, i));
+        else
+            snprintf(who, sizeof who, "ranks %d-%d", global_rank(j, i), global_rank(j, next - 1));
         int n = snprintf(line, sizeof line, "    %-14s %s", who, text);
-        if (j->ranks[i].ended) n += snprintf(line + n, sizeof line - (size_t)n, " after %.2f s", seconds(last - j->begin));
+        if (j->ranks[i].ended)
+            n += snprintf(
+                line + n, sizeof line - (size_t)n, " after %.2f s", seconds(last - j->begin));
         line[n++] = '\n';
         sink_put(j->to[1], line, (size_t)n);
     }
 }
 
-static void report(job *j)
-{
-    const char *elsewhere = j->nodes.verdict;         /* or here, in the same words */
+static void report(job *j) {
+    const char *elsewhere = j->nodes.verdict; /* or here, in the same words */
     const bool started = j->ranks[0].pid > 0;
     if (j->cause == SIGNALLED) say(j, "ended by %s", signal_name(j->user_signal));
     if (j->code == 0 || j->cause == NOT_STARTED || j->cause == READER_GONE) return;
@@ -1536,8 +2017,11 @@ static void report(job *j)
         failure_text(j, j->first, text, sizeof text);
         const bool not_first = elsewhere[0] != '\0' && strcmp(text, elsewhere) != 0;
         if (not_first) say(j, "first failure: %s", elsewhere);
-        say(j, "first failure%s: %s%s%s", not_first ? " here" : "", text, r->out[which]->total == 0 ? "; it wrote nothing" : "; its last lines on ",
-            r->out[which]->total == 0 ? "" : which ? "stderr:" : "stdout:");
+        say(j, "first failure%s: %s%s%s", not_first ? " here" : "", text,
+            r->out[which]->total == 0 ? "; it wrote nothing" : "; its last lines on ",
+            r->out[which]->total == 0 ? ""
+                : which               ? "stderr:"
+                                      : "stdout:");
         report_tail(j, r->out[which]);
     }
     if (started) report_ends(j);
@@ -1551,17 +2035,17 @@ static void report(job *j)
    the last will of every launcher), left (how many have read the end). The server has a thread; everything else happens
    in the keeper's loop, which looks into the store several times a second, because all these calls are short. */
 
-static const char *node_key(const job *j, const char *name, int attempt)
-{
+static const char *node_key(const job *j, const char *name, int attempt) {
     static char key[600];
-    if (attempt < 0) snprintf(key, sizeof key, "%.500s/%s", j->opts->run_id, name);
-    else snprintf(key, sizeof key, "%.500s/%d/%s", j->opts->run_id, attempt, name);
+    if (attempt < 0)
+        snprintf(key, sizeof key, "%.500s/%s", j->opts->run_id, name);
+    else
+        snprintf(key, sizeof key, "%.500s/%d/%s", j->opts->run_id, attempt, name);
     return key;
 }
 
 /* `text` is an exit code and a sentence. The first verdict stays. */
-static void verdict_set(job *j, const char *text, bool final)
-{
+static void verdict_set(job *j, const char *text, bool final) {
     nodes *s = &j->nodes;
     char *words;
     if (s->verdict[0] != '\0') return;
@@ -1572,26 +2056,27 @@ static void verdict_set(job *j, const char *text, bool final)
 }
 
 /* A call has failed: the store will not come back, or not for us. */
-static void nodes_lost(job *j)
-{
+static void nodes_lost(job *j) {
     char text[FAILURE_BYTES];
-    snprintf(text, sizeof text, "%d the launcher of node 0 is out of reach: %s", EXIT_INTERNAL, cdp_last_error()->text);
+    snprintf(text, sizeof text, "%d the launcher of node 0 is out of reach: %s", EXIT_INTERNAL,
+        cdp_last_error()->text);
     cdp_store_destroy(j->nodes.store);
     j->nodes.store = NULL;
     j->nodes.final = true;
     verdict_set(j, text, true);
 }
 
-static void take_value(job *j, void *value, char *out)
-{
+/* What others have written may go to a terminal: control characters become blanks. */
+static void take_value(job *j, void *value, char *out) {
     snprintf(out, FAILURE_BYTES, "%s", (const char *)value);
+    for (unsigned char *p = (unsigned char *)out; *p != '\0'; ++p)
+        if (*p < 0x20 || *p == 0x7f || (*p == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0)) *p = ' ';
     cdp_store_free(j->nodes.store, value);
 }
 
-/* False if the key is not there (yet). `out` has FAILURE_BYTES. A network may be silent for a while: no answer in a short
-   time counts as an answer, up to a limit. */
-static bool nodes_look(job *j, const char *key, char *out)
-{
+/* False if the key is not there (yet). `out` has FAILURE_BYTES. A network may be silent for a
+   while: no answer in a short time counts as an answer, up to a limit. */
+static bool nodes_look(job *j, const char *key, char *out) {
     nodes *s = &j->nodes;
     bool there = false;
     void *value = NULL;
@@ -1601,107 +2086,135 @@ static bool nodes_look(job *j, const char *key, char *out)
     if (there) status = cdp_store_get(s->store, key, &value, NULL, LOOK_MS);
     s->store->timeout_ms = CLAIM_MS;
     if (status == CDP_OK) s->answered = now_ns();
-    if (status == CDP_OK && there) take_value(j, value, out);
-    else if (status != CDP_OK && (status != CDP_ERR_TIMEOUT || now_ns() - s->answered > SILENCE_LIMIT)) nodes_lost(j);
+    if (status == CDP_OK && there)
+        take_value(j, value, out);
+    else if (status != CDP_OK
+        && (status != CDP_ERR_TIMEOUT || now_ns() - s->answered > SILENCE_LIMIT))
+        nodes_lost(j);
     return status == CDP_OK && there;
 }
 
 /* Whoever is the first to set the key wins; all get what is there then. */
-static bool nodes_claim(job *j, const char *key, const char *text, char *out)
-{
+static bool nodes_claim(job *j, const char *key, const char *text, char *out) {
     void *value = NULL;
     if (j->nodes.store == NULL) return false;
-    if (cdp_store_compare_set(j->nodes.store, key, "", 0, text, strlen(text), &value, NULL) == CDP_OK) take_value(j, value, out);
-    else nodes_lost(j);
+    if (cdp_store_compare_set(j->nodes.store, key, "", 0, text, strlen(text), &value, NULL)
+        == CDP_OK)
+        take_value(j, value, out);
+    else
+        nodes_lost(j);
     return j->nodes.store != NULL;
 }
 
-static int nodes_count(job *j, const char *key, int more)
-{
+static int nodes_count(job *j, const char *key, int more) {
     int64_t sum = 0;
-    if (j->nodes.store != NULL && cdp_store_add(j->nodes.store, key, more, &sum) != CDP_OK) nodes_lost(j);
+    if (j->nodes.store != NULL && cdp_store_add(j->nodes.store, key, more, &sum) != CDP_OK)
+        nodes_lost(j);
     return (int)sum;
 }
 
-static void nodes_look_for_verdict(job *j)
-{
+static void nodes_look_for_verdict(job *j) {
     char text[FAILURE_BYTES];
     if (j->nodes.verdict[0] != '\0') return;
-    if (nodes_look(j, node_key(j, "final", -1), text)) verdict_set(j, text, true);
-    else if (nodes_look(j, node_key(j, "failure", j->attempt), text)) verdict_set(j, text, false);
+    if (nodes_look(j, node_key(j, "final", -1), text))
+        verdict_set(j, text, true);
+    else if (nodes_look(j, node_key(j, "failure", j->attempt), text))
+        verdict_set(j, text, false);
 }
 
-/* Tells the others what has ended the attempt here, and learns whether something else had before. */
-static void nodes_tell(job *j, const char *sentence, int code, bool final)
-{
+/* Tells the others what has ended the attempt here, and learns whether something else had
+   before. */
+static void nodes_tell(job *j, const char *sentence, int code, bool final) {
     char text[FAILURE_BYTES], there[FAILURE_BYTES];
     snprintf(text, sizeof text, "%d %s", code, sentence);
-    if (nodes_claim(j, final ? node_key(j, "final", -1) : node_key(j, "failure", j->attempt), text, there)) verdict_set(j, there, final);
-    else verdict_set(j, text, final);
+    if (nodes_claim(
+            j, final ? node_key(j, "final", -1) : node_key(j, "failure", j->attempt), text, there))
+        verdict_set(j, there, final);
+    else
+        verdict_set(j, text, final);
 }
 
-static void nodes_tell_end(job *j)
-{
+static void nodes_tell_end(job *j) {
     const options *o = j->opts;
     char text[FAILURE_BYTES - 8] = "";
     j->nodes.told = true;
     switch (j->cause) {
-    case FAILURE:     failure_text(j, j->first, text, sizeof text); break;
-    case SIGNALLED:   snprintf(text, sizeof text, "node %d was ended by %s", o->node_rank, signal_name(j->user_signal)); break;
-    case TIMED_OUT:   snprintf(text, sizeof text, "node %d has reached its --timeout", o->node_rank); break;
-    case NOT_STARTED: snprintf(text, sizeof text, "node %d cannot run '%.500s'", o->node_rank, o->command[0]); break;
-    case READER_GONE: snprintf(text, sizeof text, "on node %d the reader of stdout went away", o->node_rank); break;
-    case ELSEWHERE:   return;
-    case NOTHING:     nodes_count(j, node_key(j, "done", j->attempt), 1); return;
+    case FAILURE: failure_text(j, j->first, text, sizeof text); break;
+    case SIGNALLED:
+        snprintf(text, sizeof text, "node %d was ended by %s", o->node_rank,
+            signal_name(j->user_signal));
+        break;
+    case TIMED_OUT:
+        snprintf(text, sizeof text, "node %d has reached its --timeout", o->node_rank);
+        break;
+    case NOT_STARTED:
+        snprintf(text, sizeof text, "node %d cannot run '%.500s'", o->node_rank, o->command[0]);
+        break;
+    case READER_GONE:
+        snprintf(text, sizeof text, "on node %d the reader of stdout went away", o->node_rank);
+        break;
+    case ELSEWHERE: return;
+    case NOTHING: nodes_count(j, node_key(j, "done", j->attempt), 1); return;
     }
     nodes_tell(j, text, j->code, j->cause != FAILURE || j->no_restart);
 }
 
 /* False: not yet. Short tries, so that signals are not kept waiting. */
-static bool nodes_connect(job *j)
-{
+static bool nodes_connect(job *j) {
     const options *o = j->opts;
     nodes *s = &j->nodes;
     char will[120];
     const char *key = o->key[0] != '\0' ? o->key : NULL;
-    const cdp_store_server_desc sd = { .host = o->host, .port = (uint16_t)o->host_port, .job_key = key, .trust_network = o->open };
-    cdp_tcp_store_desc cd = { .host = o->host, .port = (uint16_t)o->host_port, .job_key = key, .timeout_ms = CLAIM_MS, .connect_timeout_ms = LOOK_MS };
-    if (o->node_rank == 0 && s->server == NULL && cdp_store_server_create(&sd, &s->server) != CDP_OK) {
+    const cdp_store_server_desc sd = {
+        .host = o->host, .port = (uint16_t)o->host_port, .job_key = key, .trust_network = o->open};
+    cdp_tcp_store_desc cd = {.host = o->host,
+        .port = (uint16_t)o->host_port,
+        .job_key = key,
+        .timeout_ms = CLAIM_MS,
+        .connect_timeout_ms = LOOK_MS};
+    if (o->node_rank == 0 && s->server == NULL
+        && cdp_store_server_create(&sd, &s->server) != CDP_OK) {
         nodes_lost(j);
-        snprintf(s->verdict, sizeof s->verdict, "node 0 must serve %.255s:%d, but %s", o->host, o->host_port, cdp_last_error()->text);
+        snprintf(s->verdict, sizeof s->verdict, "node 0 must serve %.255s:%d, but %s", o->host,
+            o->host_port, cdp_last_error()->text);
         return false;
     }
     cd.will_key = node_key(j, "final", -1);
-    cd.will_value.bytes = (uint64_t)snprintf(will, sizeof will, "%d the launcher of node %d has died, or its machine is out of reach", EXIT_INTERNAL, o->node_rank);
+    cd.will_value.bytes = (uint64_t)snprintf(will, sizeof will,
+        "%d the launcher of node %d has died, or its machine is out of reach", EXIT_INTERNAL,
+        o->node_rank);
     cd.will_value.data = will;
     const cdp_status status = cdp_tcp_store_create(&cd, &s->store);
-    if (status == CDP_ERR_MISMATCH) nodes_lost(j);    /* another key: more tries would not help */
+    if (status == CDP_ERR_MISMATCH) nodes_lost(j); /* another key: more tries would not help */
     s->answered = now_ns();
     return status == CDP_OK;
 }
 
 /* Everything that must be equal on all machines; what stands before the blank is who we are. */
-static bool nodes_introduce(job *j)
-{
+static bool nodes_introduce(job *j) {
     const options *o = j->opts;
     char mine[FAILURE_BYTES], there[FAILURE_BYTES], name[32], host[128] = "?";
     gethostname(host, sizeof host - 1);
     snprintf(name, sizeof name, "node.%d", o->node_rank);
-    snprintf(mine, sizeof mine, "%s:%ld -n %d --nnodes %d --max-restarts %d --role %.100s", host, (long)getpid(), o->n, o->nnodes, o->max_restarts, o->role);
+    snprintf(mine, sizeof mine, "%s:%ld -n %d --nnodes %d --max-restarts %d --role %.100s", host,
+        (long)getpid(), o->n, o->nnodes, o->max_restarts, o->role);
     if (!nodes_claim(j, node_key(j, name, j->attempt), mine, there)) return false;
     j->nodes.introduced = strcmp(mine, there) == 0;
     if (!j->nodes.introduced) {
-        snprintf(mine, sizeof mine, "%d two launchers have --node-rank %d: process %.*s and this one", EXIT_USAGE, o->node_rank, (int)strcspn(there, " "), there);
+        snprintf(mine, sizeof mine,
+            "%d two launchers have --node-rank %d: process %.*s and this one", EXIT_USAGE,
+            o->node_rank, (int)strcspn(there, " "), there);
         verdict_set(j, mine, true);
     }
     return j->nodes.introduced;
 }
 
-static int attempt_port(const job *j) { return j->opts->port > 0 ? j->opts->port : port_choose(); }
+static int attempt_port(const job *j) {
+    return j->opts->port > 0 ? j->opts->port : port_choose();
+}
 
 /* On node 0: when all are there and agree, the ranks may start. */
-static void nodes_gather(job *j)
-{
+static void nodes_gather(job *j) {
     nodes *s = &j->nodes;
     char mine[FAILURE_BYTES], theirs[FAILURE_BYTES], name[32], port[16];
     if (!nodes_look(j, node_key(j, "node.0", j->attempt), mine)) return;
@@ -1711,7 +2224,9 @@ static void nodes_gather(job *j)
         if (strcmp(theirs + strcspn(theirs, " "), mine + strcspn(mine, " ")) == 0) continue;
         s->expected = s->present + 1;
         char text[FAILURE_BYTES - 8];
-        snprintf(text, sizeof text, "node %d was started with other options than node 0:%.300s, not%.300s", s->present, theirs + strcspn(theirs, " "), mine + strcspn(mine, " "));
+        snprintf(text, sizeof text,
+            "node %d was started with other options than node 0:%.300s, not%.300s", s->present,
+            theirs + strcspn(theirs, " "), mine + strcspn(mine, " "));
         nodes_tell(j, text, EXIT_USAGE, true);
         return;
     }
@@ -1721,8 +2236,7 @@ static void nodes_gather(job *j)
 }
 
 /* Who is missing, after the time in which all should have come. */
-static void nodes_give_up(job *j)
-{
+static void nodes_give_up(job *j) {
     const options *o = j->opts;
     char who[200] = "", text[FAILURE_BYTES - 8], there[FAILURE_BYTES], name[32];
     int missing = 0;
@@ -1731,23 +2245,29 @@ static void nodes_give_up(job *j)
         for (int k = 0; k < o->nnodes && j->nodes.store != NULL; ++k) {
             snprintf(name, sizeof name, "node.%d", k);
             if (nodes_look(j, node_key(j, name, j->attempt), there)) continue;
-            if (++missing <= 16) used += (size_t)snprintf(who + used, sizeof who - used, "%s%d", missing > 1 ? ", " : "", k);
+            if (++missing <= 16)
+                used += (size_t)snprintf(
+                    who + used, sizeof who - used, "%s%d", missing > 1 ? ", " : "", k);
         }
         j->nodes.expected = o->nnodes - missing;
-        snprintf(text, sizeof text, "node rank%s %s%s of %d did not come within %.10g s; each must run cdprun with --rdzv-endpoint %s:%d", missing == 1 ? "" : "s",
-                 who, missing > 16 ? " and others" : "", o->nnodes, seconds(o->join_timeout), o->host, o->host_port);
+        snprintf(text, sizeof text,
+            "node rank%s %s%s of %d did not come within %.10g s; each must run cdprun with "
+            "--rdzv-endpoint %s:%d",
+            missing == 1 ? "" : "s", who, missing > 16 ? " and others" : "", o->nnodes,
+            seconds(o->join_timeout), o->host, o->host_port);
     } else if (j->nodes.store == NULL) {
-        snprintf(text, sizeof text, "node rank 0 did not come within %.10g s: %s", seconds(o->join_timeout), cdp_last_error()->text);
+        snprintf(text, sizeof text, "node rank 0 did not come within %.10g s: %s",
+            seconds(o->join_timeout), cdp_last_error()->text);
     } else {
-        snprintf(text, sizeof text, "node rank 0 has not let the ranks start within %.10g s", seconds(o->join_timeout));
+        snprintf(text, sizeof text, "node rank 0 has not let the ranks start within %.10g s",
+            seconds(o->join_timeout));
     }
     nodes_tell(j, text, EXIT_TIMEOUT, true);
 }
 
 /* ---- >>attempt  All ranks once, from their start to their common end; after a failure perhaps once more. */
 
-static void attempt_start(job *j, int port)
-{
+static void attempt_start(job *j, int port) {
     int report_pipe[2];
     j->phase = RUN;
     j->cause = NOTHING;
@@ -1764,137 +2284,184 @@ static void attempt_start(job *j, int port)
     if (j->started >= 0) close(j->started);
     j->started = report_pipe[0];
     for (int i = 0; i < j->opts->n; ++i) {
-        for (int k = 0; k < 2; ++k) stream_free(j->ranks[i].out[k]);
+        for (int k = 0; k < 2; ++k)
+            stream_free(j->ranks[i].out[k]);
         memset(&j->ranks[i], 0, sizeof j->ranks[i]);
     }
-    for (int i = 0; i < j->opts->n; ++i) rank_start(j, i, report_pipe[1]);
+    for (int i = 0; i < j->opts->n; ++i)
+        rank_start(j, i, report_pipe[1]);
     close(report_pipe[1]);
 }
 
 /* What has ended this attempt would not end another one. */
-static bool may_restart(const job *j)
-{
+static bool may_restart(const job *j) {
     if (j->no_restart || j->abandoned || j->nodes.final) return false;
     return (j->cause == FAILURE || j->cause == ELSEWHERE) && j->attempt < j->opts->max_restarts;
 }
 
-static void attempt_next(job *j)
-{
+static void attempt_next(job *j) {
     char text[FAILURE_BYTES];
     nodes *s = &j->nodes;
-    if (s->verdict[0] != '\0') memcpy(text, s->verdict, sizeof text);
-    else failure_text(j, j->first, text, sizeof text);
+    if (s->verdict[0] != '\0')
+        memcpy(text, s->verdict, sizeof text);
+    else
+        failure_text(j, j->first, text, sizeof text);
     ++j->attempt;
-    say(j, "%s; starting all ranks again (restart %d of %d)", text, j->attempt, j->opts->max_restarts);
+    say(j, "%s; starting all ranks again (restart %d of %d)", text, j->attempt,
+        j->opts->max_restarts);
     j->cause = NOTHING;
     j->code = s->present = 0;
     s->introduced = s->told = false;
     s->verdict[0] = '\0';
-    if (j->opts->nnodes > 1) enter(j, JOIN, j->opts->join_timeout);
-    else attempt_start(j, attempt_port(j));
+    if (j->opts->nnodes > 1)
+        enter(j, JOIN, j->opts->join_timeout);
+    else
+        attempt_start(j, attempt_port(j));
 }
 
 /* All is known about this attempt, also from the other machines. */
-static void attempt_judge(job *j)
-{
+static void attempt_judge(job *j) {
     nodes *s = &j->nodes;
     if (s->verdict[0] != '\0' && (j->cause == FAILURE || j->cause == ELSEWHERE)) j->code = s->code;
     if (may_restart(j)) {
         attempt_next(j);
         return;
     }
-    if (s->verdict[0] != '\0' && !s->final && j->attempt < j->opts->max_restarts) {   /* the others might wait for us */
+    /* the others might wait for us */
+    if (s->verdict[0] != '\0' && !s->final && j->attempt < j->opts->max_restarts) {
         char there[FAILURE_BYTES], text[FAILURE_BYTES];
         snprintf(text, sizeof text, "%d node %d was asked to end", j->code, j->opts->node_rank);
         nodes_claim(j, node_key(j, "final", -1), text, there);
     }
     report(j);
     nodes_count(j, node_key(j, "left", -1), 1);
-    if (s->server != NULL && s->store != NULL) enter(j, LEAVE, LEAVE_LIMIT);
-    else enter(j, FLUSH, reader_limit(j));
+    if (s->server != NULL && s->store != NULL)
+        enter(j, LEAVE, LEAVE_LIMIT);
+    else
+        enter(j, FLUSH, reader_limit(j));
 }
 
-static void attempt_over(job *j)
-{
-    bool fine = !j->nodes.told;                       /* then the program has handled the signal */
-    for (int i = 0; i < j->opts->n; ++i) fine = fine && j->ranks[i].ended && j->ranks[i].status == 0;
+/* Of the ranks that ended by an exit code, the one whose error file has the earliest time failed
+   first, even if another one ended before it. */
+static void attempt_first_by_time(job *j) {
+    int first = -1;
+    int64_t earliest = 0;
+    if (j->cause != FAILURE || j->nodes.told || blame(&j->ranks[j->first]) != 1) return;
+    if (error_time(file_path(j->opts, j->attempt, j->first, "error.json")) == 0) return;
+    for (int i = 0; i < j->opts->n; ++i) {
+        const rank *r = &j->ranks[i];
+        const int64_t at = error_time(file_path(j->opts, j->attempt, i, "error.json"));
+        if (!r->ended || r->by_us || blame(r) == 0 || at == 0) continue;
+        if (first >= 0 && at >= earliest) continue;
+        first = i;
+        earliest = at;
+    }
+    if (first < 0 || first == j->first) return;
+    j->first = first;
+    j->code = exit_code_of(j->ranks[first].status);
+    say(j, "rank %d failed first, by the times in the error files", global_rank(j, first));
+}
+
+static void attempt_over(job *j) {
+    attempt_first_by_time(j);
+    bool fine = !j->nodes.told; /* then the program has handled the signal */
+    for (int i = 0; i < j->opts->n; ++i)
+        fine = fine && j->ranks[i].ended && j->ranks[i].status == 0;
     if (j->cause == SIGNALLED && fine) {
         j->cause = NOTHING;
         j->code = 0;
     }
     j->nodes.told = false;
     j->nodes.look_at = j->cause == FAILURE ? j->nodes.tell_at : 0;
-    if (j->opts->nnodes > 1) enter(j, AGREE, NEVER);
-    else attempt_judge(j);
+    if (j->opts->nnodes > 1)
+        enter(j, AGREE, NEVER);
+    else
+        attempt_judge(j);
 }
 
-static void on_elsewhere(job *j)
-{
+static void on_elsewhere(job *j) {
     j->cause = ELSEWHERE;
     j->code = j->nodes.code;
     if (j->phase != RUN) return;
-    say(j, "%s; the ranks here have %.10g s to end by themselves", j->nodes.verdict, seconds(j->opts->grace));
+    say(j, "%s; the ranks here have %.10g s to end by themselves", j->nodes.verdict,
+        seconds(j->opts->grace));
     enter(j, GRACE, j->opts->grace);
 }
 
-static void join_step(job *j)
-{
+static void join_step(job *j) {
     nodes *s = &j->nodes;
     char port[FAILURE_BYTES];
-    const int64_t late = j->opts->node_rank == 0 ? 0 : 3 * SECOND;   /* node 0 knows best who is missing */
+    /* node 0 knows best who is missing */
+    const int64_t late = j->opts->node_rank == 0 ? 0 : 3 * SECOND;
     bool there = s->store != NULL || nodes_connect(j);
     there = there && (s->introduced || nodes_introduce(j));
     if (there && j->opts->node_rank == 0) nodes_gather(j);
-    if (s->verdict[0] == '\0' && nodes_look(j, node_key(j, "go", j->attempt), port)) attempt_start(j, atoi(port));
-    else if (s->verdict[0] == '\0' && now_ns() >= j->deadline + (s->store != NULL ? late : 0)) nodes_give_up(j);
+    if (s->verdict[0] == '\0' && nodes_look(j, node_key(j, "go", j->attempt), port))
+        attempt_start(j, atoi(port));
+    else if (s->verdict[0] == '\0' && now_ns() >= j->deadline + (s->store != NULL ? late : 0))
+        nodes_give_up(j);
     if (s->verdict[0] == '\0') return;
     on_elsewhere(j);
     attempt_judge(j);
 }
 
-static void agree_step(job *j)
-{
+static void agree_step(job *j) {
     nodes *s = &j->nodes;
     if (!s->told) nodes_tell_end(j);
-    if (s->verdict[0] == '\0' && nodes_count(j, node_key(j, "done", j->attempt), 0) < j->opts->nnodes) return;
+    if (s->verdict[0] == '\0'
+        && nodes_count(j, node_key(j, "done", j->attempt), 0) < j->opts->nnodes)
+        return;
     if (s->verdict[0] != '\0' && j->cause == NOTHING) on_elsewhere(j);
     attempt_judge(j);
 }
 
-static void nodes_step(job *j)
-{
+static void nodes_step(job *j) {
     nodes *s = &j->nodes;
     const int64_t now = now_ns();
     if (j->opts->nnodes == 1 || j->phase >= FLUSH || now < s->look_at) return;
     s->look_at = now + LOOK_TICK;
     nodes_look_for_verdict(j);
-    if (s->verdict[0] != '\0' && j->cause == NOTHING && j->phase < AGREE && j->phase != JOIN) on_elsewhere(j);
+    if (s->verdict[0] != '\0' && j->cause == NOTHING && j->phase < AGREE && j->phase != JOIN)
+        on_elsewhere(j);
     if (j->cause == FAILURE && !s->told && j->phase < AGREE && now >= s->tell_at) nodes_tell_end(j);
-    if (j->phase == JOIN) join_step(j);
-    else if (j->phase == AGREE) agree_step(j);
-    else if (j->phase == LEAVE && (nodes_count(j, node_key(j, "left", -1), 0) >= s->expected || now >= j->deadline)) enter(j, FLUSH, reader_limit(j));
+    if (j->phase == JOIN)
+        join_step(j);
+    else if (j->phase == AGREE)
+        agree_step(j);
+    else if (j->phase == LEAVE
+        && (nodes_count(j, node_key(j, "left", -1), 0) >= s->expected || now >= j->deadline))
+        enter(j, FLUSH, reader_limit(j));
 }
 
 /* ---- >>keeper  The loop: one wait, then every part takes its share. */
 
-enum { POLL_WAKE, POLL_CONTROL, POLL_STARTED, POLL_SINKS, POLL_STREAMS = POLL_SINKS + 2 };
+enum {
+    POLL_WAKE,
+    POLL_CONTROL,
+    POLL_STARTED,
+    POLL_SINKS,
+    POLL_STREAMS = POLL_SINKS + 2
+};
 
-static int wake_pipe[2];                              /* the signal handler's only way to the loop */
+/* the signal handler's only way to the loop */
+static int wake_pipe[2];
 
-static void on_child(int sig)
-{
+static void on_child(int sig) {
     const int saved = errno;
-    const ssize_t n = write(wake_pipe[1], "", 1);     /* full is as good */
+    const ssize_t n = write(wake_pipe[1], "", 1); /* full is as good */
     (void)n;
     (void)sig;
     errno = saved;
 }
 
-static stream *stream_at(const job *j, int i) { return j->ranks[i / 2].out[i % 2]; }
+static stream *stream_at(const job *j, int i) {
+    return j->ranks[i / 2].out[i % 2];
+}
 
-static int poll_timeout(const job *j)
-{
-    int64_t when = j->deadline < j->timeout_at && j->phase != JOIN && j->phase != LEAVE ? j->deadline : j->timeout_at;
+static int poll_timeout(const job *j) {
+    int64_t when = j->deadline < j->timeout_at && j->phase != JOIN && j->phase != LEAVE
+        ? j->deadline
+        : j->timeout_at;
     if (j->opts->nnodes > 1 && j->phase < FLUSH && j->nodes.look_at < when) when = j->nodes.look_at;
     const int64_t now = now_ns();
     if (j->phase == KILL && now + KILL_TICK < when) when = now + KILL_TICK;
@@ -1906,9 +2473,8 @@ static int poll_timeout(const job *j)
     return ms > INT_MAX ? INT_MAX : (int)ms;
 }
 
-static void wait_for_events(job *j)
-{
-    struct pollfd *p = j->polls;                      /* poll() skips negative descriptors */
+static void wait_for_events(job *j) {
+    struct pollfd *p = j->polls; /* poll() skips negative descriptors */
     p[POLL_CONTROL].fd = j->control;
     p[POLL_STARTED].fd = j->started;
     for (int i = 0; i < 2; ++i) {
@@ -1920,13 +2486,14 @@ static void wait_for_events(job *j)
         p[POLL_STREAMS + i].fd = sink_full(s->to) || j->phase >= DRAIN ? -1 : s->fd;
     }
     if (poll(p, (nfds_t)(POLL_STREAMS + 2 * j->opts->n), poll_timeout(j)) < 0)
-        for (int i = 0; i < POLL_STREAMS + 2 * j->opts->n; ++i) p[i].revents = 0;
+        for (int i = 0; i < POLL_STREAMS + 2 * j->opts->n; ++i)
+            p[i].revents = 0;
     char drop[64];
-    while (read(wake_pipe[0], drop, sizeof drop) > 0) {}
+    while (read(wake_pipe[0], drop, sizeof drop) > 0) {
+    }
 }
 
-static void carry_output(job *j)
-{
+static void carry_output(job *j) {
     const int64_t now = now_ns();
     for (int i = 0; i < 2 * j->opts->n; ++i) {
         stream *s = stream_at(j, i);
@@ -1938,75 +2505,84 @@ static void carry_output(job *j)
         sink_flush(k);
         if (!k->closed || k->told) continue;
         k->told = true;
-        if (i == 0 && k->error == EPIPE) on_reader_gone(j);
-        else if (k->error != EPIPE) say(j, "cannot write output, dropping it: %s", strerror(k->error));
+        if (i == 0 && k->error == EPIPE)
+            on_reader_gone(j);
+        else if (k->error != EPIPE)
+            say(j, "cannot write output, dropping it: %s", strerror(k->error));
     }
 }
 
-/* All writers are dead, so an empty pipe is at its end, even if someone outside the job holds it open. */
-static void drain(job *j)
-{
+/* All writers are dead, so an empty pipe is at its end, even if someone outside the job holds it
+   open. */
+static void drain(job *j) {
     for (int i = 0; i < 2 * j->opts->n; ++i) {
         stream *s = stream_at(j, i);
-        while (!sink_full(s->to) && stream_pump(s)) {}
+        while (!sink_full(s->to) && stream_pump(s)) {
+        }
         if (sink_full(s->to)) return;
         stream_end(s);
     }
     attempt_over(j);
 }
 
-static void all_ranks_ended(job *j)
-{
+static void all_ranks_ended(job *j) {
     if (!j->children) {
 #ifndef __linux__
-        ranks_signal(j, SIGKILL);                     /* groups only; nobody there is our child */
+        ranks_signal(j, SIGKILL); /* groups only; nobody there is our child */
 #endif
         enter_drain(j);
     } else if (j->phase < SWEEP) {
         ranks_ask_to_end(j, SIGTERM);
-        enter(j, SWEEP, j->opts->kill_grace < LEFTOVER_GRACE ? j->opts->kill_grace : LEFTOVER_GRACE);
+        enter(
+            j, SWEEP, j->opts->kill_grace < LEFTOVER_GRACE ? j->opts->kill_grace : LEFTOVER_GRACE);
     }
 }
 
-static void advance(job *j)
-{
+static void advance(job *j) {
     if (now_ns() >= j->timeout_at) on_timeout(j);
     nodes_step(j);
     if (j->phase != JOIN && j->phase < DRAIN && j->running == 0) all_ranks_ended(j);
     const int64_t now = now_ns();
     const bool due = now >= j->deadline;
     switch (j->phase) {
-    case GRACE: if (due) enter_term(j); break;
+    case GRACE:
+        if (due) enter_term(j);
+        break;
     case TERM:
-    case SWEEP: if (due) enter_kill(j); break;
+    case SWEEP:
+        if (due) enter_kill(j);
+        break;
     case KILL:
         if (due) {
             say(j, "some processes do not die; leaving them to the system");
             enter_drain(j);
         } else {
-            ranks_signal(j, SIGKILL);                 /* reaches those that have become our children since */
+            /* reaches those that have become our children since */
+            ranks_signal(j, SIGKILL);
         }
         break;
     default: break;
     }
-    if (j->phase == DRAIN) drain(j);                  /* at once: no event will come to wake us for these two */
-    if (j->phase == FLUSH && sink_pending(&j->sinks[0]) + sink_pending(&j->sinks[1]) == 0) j->phase = DONE;
+    /* at once: no event will come to wake us for these two */
+    if (j->phase == DRAIN) drain(j);
+    if (j->phase == FLUSH && sink_pending(&j->sinks[0]) + sink_pending(&j->sinks[1]) == 0)
+        j->phase = DONE;
     if (now >= j->deadline && (j->phase == DRAIN || j->phase == FLUSH)) j->phase = DONE;
     if (j->abandoned && j->phase >= DRAIN) j->phase = DONE;
 }
 
-static void job_open_sinks(job *j)
-{
+static void job_open_sinks(job *j) {
     struct stat out, err;
     sink_open(&j->sinks[0], 1, j->opts->color);
     sink_open(&j->sinks[1], 2, j->opts->color);
-    const bool same = fstat(1, &out) == 0 && fstat(2, &err) == 0 && out.st_dev == err.st_dev && out.st_ino == err.st_ino;
+    const bool same = fstat(1, &out) == 0 && fstat(2, &err) == 0 && out.st_dev == err.st_dev
+        && out.st_ino == err.st_ino;
     j->to[0] = &j->sinks[0];
-    j->to[1] = &j->sinks[same ? 0 : 1];               /* one buffer for one file, or lines could mix */
+    /* one buffer for one file, or lines could mix */
+    j->to[1] = &j->sinks[same ? 0 : 1];
 }
 
-static void job_open(job *j)
-{
+static void job_open(job *j) {
     const options *o = j->opts;
     struct sigaction action;
     sigset_t most;
@@ -2017,27 +2593,37 @@ static void job_open(job *j)
     nonblocking(wake_pipe[0]);
     nonblocking(wake_pipe[1]);
     sigaction(SIGCHLD, &action, NULL);
-    sigfillset(&most);                                /* SIGPIPE and SIGTTOU among them; the front listens for us */
+    /* SIGPIPE and SIGTTOU among them; the front listens for us */
+    sigfillset(&most);
     sigdelset(&most, SIGCHLD);
     sigprocmask(SIG_SETMASK, &most, NULL);
     env_common(o);
     job_open_sinks(j);
     j->ranks = zalloc((size_t)o->n, sizeof *j->ranks);
-    for (int i = 0; i < 2 * o->n; ++i) j->ranks[i / 2].out[i % 2] = stream_open(-1, j->to[i % 2], o, i / 2, -1, true);
+    for (int i = 0; i < 2 * o->n; ++i)
+        j->ranks[i / 2].out[i % 2] = stream_open(-1, j->to[i % 2], o, i / 2, -1, true);
     j->polls = zalloc((size_t)(POLL_STREAMS + 2 * o->n), sizeof *j->polls);
-    for (int i = 0; i < POLL_STREAMS + 2 * o->n; ++i) j->polls[i].events = POLLIN;
+    for (int i = 0; i < POLL_STREAMS + 2 * o->n; ++i)
+        j->polls[i].events = POLLIN;
     j->polls[POLL_WAKE].fd = wake_pipe[0];
     j->timeout_at = o->timeout > 0 ? now_ns() + o->timeout : NEVER;
 }
 
-static int keeper_run(const options *o, const struct rlimit *files, const sigset_t *mask, int control)
-{
-    job j = { .opts = o, .files = *files, .mask = *mask, .control = control, .started = -1, .deadline = NEVER };
+static int keeper_run(
+    const options *o, const struct rlimit *files, const sigset_t *mask, int control) {
+    job j = {.opts = o,
+        .files = *files,
+        .mask = *mask,
+        .control = control,
+        .started = -1,
+        .deadline = NEVER};
     adopt_orphans();
     nonblocking(control);
     job_open(&j);
-    if (o->nnodes > 1) enter(&j, JOIN, o->join_timeout);
-    else attempt_start(&j, attempt_port(&j));
+    if (o->nnodes > 1)
+        enter(&j, JOIN, o->join_timeout);
+    else
+        attempt_start(&j, attempt_port(&j));
     while (j.phase != DONE) {
         wait_for_events(&j);
         read_control(&j);
@@ -2047,7 +2633,7 @@ static int keeper_run(const options *o, const struct rlimit *files, const sigset
         advance(&j);
     }
     run_dir_remove(o);
-    if (!j.abandoned) {                               /* else our last will is to be executed */
+    if (!j.abandoned) { /* else our last will is to be executed */
         cdp_store_destroy(j.nodes.store);
         cdp_store_server_destroy(j.nodes.server);
     }
@@ -2057,15 +2643,16 @@ static int keeper_run(const options *o, const struct rlimit *files, const sigset
 
 /* ---- >>front */
 
-static void keep_standard_files_open(void)            /* or a pipe of ours would take the number of a closed one */
-{
+/* or a pipe of ours would take the number of a closed one */
+static void keep_standard_files_open(void) {
     int fd;
-    do fd = open("/dev/null", O_RDWR); while (fd >= 0 && fd <= 2);
+    do
+        fd = open("/dev/null", O_RDWR);
+    while (fd >= 0 && fd <= 2);
     if (fd > 2) close(fd);
 }
 
-static char **arguments_copy(int argc, char **argv)
-{
+static char **arguments_copy(int argc, char **argv) {
     char **copy = zalloc((size_t)argc + 1, sizeof *copy);
     for (int i = 0; i < argc; ++i)
         if ((copy[i] = strdup(argv[i])) == NULL) fatal("out of memory");
@@ -2073,50 +2660,59 @@ static char **arguments_copy(int argc, char **argv)
 }
 
 /* See "both die" at the top. The title overwrites the argument strings, therefore the copy. */
-static void keeper_title(int argc, char **argv, pid_t front)
-{
+static void keeper_title(int argc, char **argv, pid_t front) {
 #ifdef __linux__
     const size_t size = (size_t)(argv[argc - 1] + strlen(argv[argc - 1]) + 1 - argv[0]);
     memset(argv[0], 0, size);
     snprintf(argv[0], size, "rank keeper of %ld", (long)front);
     prctl(PR_SET_NAME, "rank-keeper", 0L, 0L, 0L);
 #else
-    (void)argc; (void)argv; (void)front;
+    (void)argc;
+    (void)argv;
+    (void)front;
 #endif
 }
 
-static void ignore_event(int sig) { (void)sig; }
+static void ignore_event(int sig) {
+    (void)sig;
+}
 
-/* The signals that the front waits for. One that the caller had ignored (nohup, background jobs) stays ignored. */
-static sigset_t signals_to_pass(void)
-{
-    static const int passed[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP };
+/* The signals that the front waits for. One that the caller had ignored (nohup, background jobs)
+   stays ignored. */
+static sigset_t signals_to_pass(void) {
+    static const int passed[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP};
     sigset_t set;
     struct sigaction action;
     sigemptyset(&set);
     sigaddset(&set, SIGCHLD);
     for (size_t i = 0; i < sizeof passed / sizeof passed[0]; ++i)
-        if (sigaction(passed[i], NULL, &action) == 0 && action.sa_handler != SIG_IGN) sigaddset(&set, passed[i]);
+        if (sigaction(passed[i], NULL, &action) == 0 && action.sa_handler != SIG_IGN)
+            sigaddset(&set, passed[i]);
     memset(&action, 0, sizeof action);
     sigemptyset(&action.sa_mask);
-    action.sa_handler = ignore_event;                 /* an ignored SIGCHLD would lose the exit codes */
+    /* an ignored SIGCHLD would lose the exit codes */
+    action.sa_handler = ignore_event;
     sigaction(SIGCHLD, &action, NULL);
     return set;
 }
 
 /* Returns the keeper's status; *first is the first signal passed on that asks for the end, or 0. */
-static int front_wait(pid_t keeper, int control, const sigset_t *set, int *first)
-{
+static int front_wait(
+    pid_t keeper, int control, const sigset_t *set, inherited *callers, int *first) {
     for (;;) {
         int sig, status;
         pid_t pid;
-        while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
+        while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
             if (pid == keeper) return status;
+            inherited_ended(callers, pid);
+        }
         if (sigwait(set, &sig) != 0 || sig == SIGCHLD) continue;
         const unsigned char tell = (unsigned char)sig, go_on = SIGCONT;
-        if (write(control, &tell, 1) != 1) continue;  /* the keeper is dead: SIGCHLD is on its way */
+        /* the keeper is dead: SIGCHLD is on its way */
+        if (write(control, &tell, 1) != 1) continue;
         if (*first == 0 && (sig == SIGINT || sig == SIGTERM || sig == SIGHUP)) *first = sig;
-        if (sig == SIGTSTP) {                         /* ctrl-Z: first the ranks, then ourselves, then all go on */
+        /* ctrl-Z: first the ranks, then ourselves, then all go on */
+        if (sig == SIGTSTP) {
             raise(SIGSTOP);
             if (write(control, &go_on, 1) != 1) continue;
         }
@@ -2124,20 +2720,18 @@ static int front_wait(pid_t keeper, int control, const sigset_t *set, int *first
 }
 
 /* Nothing to do unless the keeper was killed or gave up. */
-static void front_sweep(void)
-{
-    const struct timespec tick = { .tv_nsec = KILL_TICK / 2 };
+static void front_sweep(inherited *callers) {
+    const struct timespec tick = {.tv_nsec = KILL_TICK / 2};
     for (const int64_t limit = now_ns() + KILL_LIMIT; now_ns() < limit; nanosleep(&tick, NULL)) {
         pid_t pid;
-        while ((pid = waitpid(-1, NULL, WNOHANG)) > 0) {}
-        if (pid < 0) return;
-        children_signal(SIGKILL, NULL, NULL);
+        while ((pid = waitpid(-1, NULL, WNOHANG)) > 0)
+            inherited_ended(callers, pid);
+        if (pid < 0 || children_signal(SIGKILL, is_inherited, callers) == 0) return;
     }
 }
 
 /* A shell that runs a loop stops at ctrl-C only if it sees that its child has died of it. */
-static int front_exit(int code, int first, const sigset_t *mask)
-{
+static int front_exit(int code, int first, const sigset_t *mask) {
     if (first != 0 && code == 128 + first) {
         sigset_t one;
         sigprocmask(SIG_SETMASK, mask, NULL);
@@ -2149,8 +2743,7 @@ static int front_exit(int code, int first, const sigset_t *mask)
     return code;
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     if (argc < 1) return EXIT_USAGE;
     keep_standard_files_open();
     options o = options_parse(argc, arguments_copy(argc, argv));
@@ -2158,25 +2751,31 @@ int main(int argc, char **argv)
     const sigset_t set = signals_to_pass();
     sigset_t blocked = set, mask;
     int control[2], first = 0;
-    sigaddset(&blocked, SIGPIPE);                     /* the keeper may be gone when we write to it */
+    /* the keeper may be gone when we write to it */
+    sigaddset(&blocked, SIGPIPE);
     sigprocmask(SIG_BLOCK, &blocked, &mask);
     pipe_make(control);
     run_dir_make(&o);
+    inherited callers = {.count = 0};
+    children_signal(0, inherited_add, &callers);
     adopt_orphans();
     const pid_t front = getpid(), keeper = fork();
     if (keeper < 0) fatal("cannot start");
     if (keeper == 0) {
-        close(control[1]);                            /* before all else: its end must mean the front's death */
+        /* before all else: its end must mean the front's death */
+        close(control[1]);
         setpgid(0, 0);
         keeper_title(argc, argv, front);
         _exit(keeper_run(&o, &files, &mask, control[0]));
     }
+    cdp__wipe(o.key, sizeof o.key);
     close(control[0]);
     nonblocking(control[1]);
-    const int status = front_wait(keeper, control[1], &set, &first);
-    front_sweep();
+    const int status = front_wait(keeper, control[1], &set, &callers, &first);
+    front_sweep(&callers);
     run_dir_remove(&o);
     if (WIFSIGNALED(status))
-        fprintf(stderr, "cdprun: its keeper process was killed by %s; all ranks are ended\n", signal_name(WTERMSIG(status)));
+        fprintf(stderr, "cdprun: its keeper process was killed by %s; all ranks are ended\n",
+            signal_name(WTERMSIG(status)));
     return front_exit(exit_code_of(status), first, &mask);
 }

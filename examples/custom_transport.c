@@ -1,11 +1,12 @@
-/*  custom_transport.c - a network of your own under cdp: here a bad radio that loses, repeats and reorders packets.
+/* custom_transport.c - a network of your own under cdp: here a bad radio that loses, repeats and
+   reorders packets.
 
-    gcc -O2 examples/custom_transport.c -o custom_transport -pthread -lm
-    ./custom_transport [SEED]
+   gcc -O2 examples/custom_transport.c -o custom_transport -pthread -lm ./custom_transport [SEED]
 
-    Four ranks are threads of this process. cdp wants ordered, reliable bytes from a transport, so the radio keeps what it has
-    sent until the other side confirms it, and sends it again when that takes too long. All collective operations and a
-    step of DDP run over it as they do over TCP; a program sees no difference but the time. */
+   Four ranks are threads of this process. cdp wants ordered, reliable bytes from a transport, so
+   the radio keeps what it has sent until the other side confirms it, and sends it again when
+   that takes too long. All collective operations and a step of DDP run over it as they do over
+   TCP; a program sees no difference but the time. */
 #define CDP_IMPLEMENTATION
 #include "../cdp.h"
 #include <math.h>
@@ -15,15 +16,17 @@
 #include <string.h>
 
 #define RANKS 4
-#define PACKET 1000          /* payload bytes */
+#define PACKET 1000           /* payload bytes */
 #define BUFFER (64u * PACKET) /* sent and not yet confirmed; received and not yet read */
 #define MS 1000000ull
 #define RESEND_NS (2 * MS)
 
-/* ---- the air: packets from everybody to everybody, or not ------------------------------------------------------------- */
+/* ---- the air: packets from everybody to everybody, or not
+   ------------------------------------------------------------- */
 typedef struct packet {
     uint32_t from, bytes;
-    uint64_t at, confirmed; /* position of its first byte in the stream; how far the other direction was received */
+    /* position of its first byte in the stream; how far the other direction was received */
+    uint64_t at, confirmed;
     uint8_t data[PACKET];
     struct packet *next;
 } packet;
@@ -36,8 +39,11 @@ static struct {
     uint64_t dice, sent, lost, repeated, reordered;
 } air;
 
-static uint32_t chance(uint32_t of) { /* xorshift: the air's troubles follow from the seed and the order of packets */
-    air.dice ^= air.dice << 13, air.dice ^= air.dice >> 7, air.dice ^= air.dice << 17;
+/* xorshift: the air's troubles follow from the seed and the order of packets */
+static uint32_t chance(uint32_t of) {
+    air.dice ^= air.dice << 13;
+    air.dice ^= air.dice >> 7;
+    air.dice ^= air.dice << 17;
     return (uint32_t)(air.dice >> 33) % of;
 }
 
@@ -50,7 +56,8 @@ static void deliver(const packet *p, uint32_t to, bool early) {
     packet *copy = air.left[to] ? NULL : (packet *)malloc(sizeof *copy), **at = &air.waiting[to];
     if (!copy) return;
     *copy = *p;
-    while (*at && !early) at = &(*at)->next;
+    while (*at && !early)
+        at = &(*at)->next;
     copy->next = *at;
     *at = copy;
     ring(to);
@@ -58,19 +65,26 @@ static void deliver(const packet *p, uint32_t to, bool early) {
 
 static void transmit(const packet *p, uint32_t to) {
     pthread_mutex_lock(&air.lock);
-    const bool lost = chance(20) == 0, early = chance(10) == 0 && air.waiting[to], twice = chance(20) == 0;
-    ++air.sent, air.lost += lost, air.reordered += early, air.repeated += twice;
+    const bool lost = chance(20) == 0, early = chance(10) == 0 && air.waiting[to],
+               twice = chance(20) == 0;
+    ++air.sent;
+    air.lost += lost;
+    air.reordered += early;
+    air.repeated += twice;
     if (!lost) deliver(p, to, early);
     if (twice) deliver(p, to, false);
     pthread_mutex_unlock(&air.lock);
 }
 
-/* ---- a rank's radio: streams over packets ------------------------------------------------------------------------------- */
-typedef struct stream { /* to and from one peer; positions count bytes since the start, and index the rings modulo BUFFER */
+/* ---- a rank's radio: streams over packets
+   ------------------------------------------------------------------------------- */
+/* to and from one peer; positions count bytes since the start, and index the rings modulo BUFFER */
+typedef struct stream {
     uint8_t out[BUFFER], in[BUFFER];
     uint64_t written, confirmed; /* out: by us, by the peer's receiver */
     uint64_t received, read;     /* in */
-    uint64_t resend_ns;          /* when to send everything after `confirmed` again, 0: nothing is out */
+    /* when to send everything after `confirmed` again, 0: nothing is out */
+    uint64_t resend_ns;
 } stream;
 
 typedef struct radio {
@@ -79,7 +93,9 @@ typedef struct radio {
     stream peers[RANKS];
 } radio;
 
-static uint64_t now_ns(void) { return cdp_os_default()->now_ns(NULL); }
+static uint64_t now_ns(void) {
+    return cdp_os_default()->now_ns(NULL);
+}
 
 /* Send [from, to) of the stream; also without a byte, which then only confirms. */
 static void send_range(radio *r, uint32_t peer, uint64_t from, uint64_t to) {
@@ -90,7 +106,8 @@ static void send_range(radio *r, uint32_t peer, uint64_t from, uint64_t to) {
         p.bytes = (uint32_t)(to - from < PACKET ? to - from : PACKET);
         p.at = from;
         p.confirmed = s->received;
-        for (uint32_t i = 0; i < p.bytes; ++i) p.data[i] = s->out[(from + i) % BUFFER];
+        for (uint32_t i = 0; i < p.bytes; ++i)
+            p.data[i] = s->out[(from + i) % BUFFER];
         transmit(&p, peer);
         from += p.bytes;
     } while (from < to);
@@ -104,11 +121,15 @@ static void take(radio *r, const packet *p) {
         s->resend_ns = s->confirmed < s->written ? now_ns() + RESEND_NS : 0;
     }
     if (!p->bytes) return;
-    if (p->at <= s->received && p->at + p->bytes > s->received && p->at + p->bytes - s->read <= BUFFER) { /* the next one; it may overlap what is here */
-        for (uint64_t i = s->received; i < p->at + p->bytes; ++i) s->in[i % BUFFER] = p->data[i - p->at];
+    /* the next one; it may overlap what is here */
+    if (p->at <= s->received && p->at + p->bytes > s->received
+        && p->at + p->bytes - s->read <= BUFFER) {
+        for (uint64_t i = s->received; i < p->at + p->bytes; ++i)
+            s->in[i % BUFFER] = p->data[i - p->at];
         s->received = p->at + p->bytes;
     }
-    send_range(r, p->from, s->written, s->written); /* confirms; an old packet says that a confirmation was lost */
+    /* confirms; an old packet says that a confirmation was lost */
+    send_range(r, p->from, s->written, s->written);
 }
 
 /* Take in what has come, and send again what nobody confirms. */
@@ -133,17 +154,21 @@ static void pump(radio *r) {
 static uint64_t next_resend(const radio *r) {
     uint64_t at = UINT64_MAX;
     for (uint32_t peer = 0; peer < RANKS; ++peer)
-        if (r->peers[peer].resend_ns && r->peers[peer].resend_ns < at) at = r->peers[peer].resend_ns;
+        if (r->peers[peer].resend_ns && r->peers[peer].resend_ns < at)
+            at = r->peers[peer].resend_ns;
     return at;
 }
 
-static bool has_left(uint32_t peer) { return __atomic_load_n(&air.left[peer], __ATOMIC_ACQUIRE); }
+static bool has_left(uint32_t peer) {
+    return __atomic_load_n(&air.left[peer], __ATOMIC_ACQUIRE);
+}
 
 /* Until a packet comes, somebody rings, or it is time. */
 static void sleep_until(uint32_t rank, uint64_t deadline_ns) {
     pthread_mutex_lock(&air.lock);
     while (!air.rung[rank] && now_ns() < deadline_ns) {
-        const uint64_t left = deadline_ns - now_ns() < 1000 * MS ? deadline_ns - now_ns() : 1000 * MS;
+        const uint64_t left =
+            deadline_ns - now_ns() < 1000 * MS ? deadline_ns - now_ns() : 1000 * MS;
         struct timespec t;
         clock_gettime(CLOCK_REALTIME, &t);
         t.tv_nsec += (long)left;
@@ -155,15 +180,19 @@ static void sleep_until(uint32_t rank, uint64_t deadline_ns) {
     pthread_mutex_unlock(&air.lock);
 }
 
-/* ---- what cdp calls: cdp_transport ---------------------------------------------------------------------------------------- */
+/* ---- what cdp calls: cdp_transport
+   ---------------------------------------------------------------------------------------- */
 static int64_t radio_send(void *self, uint32_t peer, const cdp_iov *iov, uint32_t n) {
     radio *r = (radio *)self;
     stream *s = &r->peers[peer];
     const uint64_t from = s->written;
     pump(r);
-    if (has_left(peer)) return cdp_error_set(CDP_ERR_PEER_LOST, (int32_t)peer, 0, "rank %u has switched off its radio", peer);
+    if (has_left(peer))
+        return cdp_error_set(
+            CDP_ERR_PEER_LOST, (int32_t)peer, 0, "rank %u has switched off its radio", peer);
     for (uint32_t i = 0; i < n; ++i)
-        for (uint64_t k = 0; k < iov[i].bytes && s->written - s->confirmed < BUFFER; ++k) s->out[s->written++ % BUFFER] = ((const uint8_t *)iov[i].data)[k];
+        for (uint64_t k = 0; k < iov[i].bytes && s->written - s->confirmed < BUFFER; ++k)
+            s->out[s->written++ % BUFFER] = ((const uint8_t *)iov[i].data)[k];
     if (s->written > from) send_range(r, peer, from, s->written);
     return (int64_t)(s->written - from);
 }
@@ -171,12 +200,16 @@ static int64_t radio_send(void *self, uint32_t peer, const cdp_iov *iov, uint32_
 static int64_t radio_recv(void *self, uint32_t peer, const cdp_iov *iov, uint32_t n) {
     radio *r = (radio *)self;
     stream *s = &r->peers[peer];
-    const bool left = has_left(peer); /* before the last look: who leaves has been heard to the end */
+    /* before the last look: who leaves has been heard to the end */
+    const bool left = has_left(peer);
     const uint64_t from = s->read;
     pump(r);
     for (uint32_t i = 0; i < n; ++i)
-        for (uint64_t k = 0; k < iov[i].bytes && s->read < s->received; ++k) ((uint8_t *)iov[i].data)[k] = s->in[s->read++ % BUFFER];
-    if (s->read == from && left) return cdp_error_set(CDP_ERR_PEER_LOST, (int32_t)peer, 0, "rank %u has switched off its radio", peer);
+        for (uint64_t k = 0; k < iov[i].bytes && s->read < s->received; ++k)
+            ((uint8_t *)iov[i].data)[k] = s->in[s->read++ % BUFFER];
+    if (s->read == from && left)
+        return cdp_error_set(
+            CDP_ERR_PEER_LOST, (int32_t)peer, 0, "rank %u has switched off its radio", peer);
     return (int64_t)(s->read - from);
 }
 
@@ -203,32 +236,42 @@ static void radio_destroy(void *self) {
     radio *r = (radio *)self;
     const uint64_t until = now_ns() + 5000 * MS;
     for (uint32_t peer = 0; peer < RANKS; ++peer)
-        while (r->peers[peer].confirmed < r->peers[peer].written && !has_left(peer) && now_ns() < until) {
+        while (r->peers[peer].confirmed < r->peers[peer].written && !has_left(peer)
+            && now_ns() < until) {
             sleep_until(r->rank, next_resend(r));
             pump(r);
         }
     pthread_mutex_lock(&air.lock);
     __atomic_store_n(&air.left[r->rank], true, __ATOMIC_RELEASE);
-    for (packet *p = air.waiting[r->rank], *next; p; p = next) next = p->next, free(p);
-    for (uint32_t peer = 0; peer < RANKS; ++peer) ring(peer);
+    for (packet *p = air.waiting[r->rank], *next; p; p = next) {
+        next = p->next;
+        free(p);
+    }
+    for (uint32_t peer = 0; peer < RANKS; ++peer)
+        ring(peer);
     pthread_mutex_unlock(&air.lock);
     free(r);
 }
 
-/* ---- a program that knows nothing of radios ---------------------------------------------------------------------------------- */
+/* ---- a program that knows nothing of radios
+   ---------------------------------------------------------------------------------- */
 #define COUNT 20000
 
 static bool collectives(cdp_group *g, float *a, float *b) {
     const uint32_t me = cdp_rank(g), n = cdp_size(g);
     const float sum = (float)(n * (n + 1) / 2);
     bool right = true;
-#define ALL(buffer, count, what) for (uint32_t i = 0; i < (count); ++i) right = right && (buffer)[i] == (float)(what)
-#define FILL(count, what) for (uint32_t i = 0; i < (count); ++i) a[i] = (float)(what)
+#define ALL(buffer, count, what)           \
+    for (uint32_t i = 0; i < (count); ++i) \
+    right = right && (buffer)[i] == (float)(what)
+#define FILL(count, what)                  \
+    for (uint32_t i = 0; i < (count); ++i) \
+    a[i] = (float)(what)
 #define RUN(call) right = (call) == CDP_OK && right
     FILL(COUNT, me + 1);
     RUN(cdp_allreduce(g, a, b, COUNT, CDP_DTYPE_F32, CDP_REDUCE_SUM));
     ALL(b, COUNT, sum);
-    RUN(cdp_reduce_to(g, a, b, COUNT, CDP_DTYPE_F32, CDP_REDUCE_MAX, 1));
+    RUN(cdp_reduce(g, a, b, COUNT, CDP_DTYPE_F32, CDP_REDUCE_MAX, 1));
     if (me == 1) ALL(b, COUNT, n);
     RUN(cdp_broadcast(g, a, COUNT, CDP_DTYPE_F32, 2));
     ALL(a, COUNT, 3);
@@ -254,9 +297,12 @@ static bool ddp_step(cdp_group *g, float *w) {
     cdp_param param = {.name = "w", .data = w, .count = COUNT};
     cdp_ddp *ddp;
     bool right = true;
-    if (cdp_ddp_create(&(cdp_ddp_desc){.group = g, .params = &param, .param_count = 1}, &ddp) != CDP_OK) return false;
+    if (cdp_ddp_create(&(cdp_ddp_desc){.group = g, .params = &param, .param_count = 1}, &ddp)
+        != CDP_OK)
+        return false;
     RUN(cdp_ddp_backward_begin(ddp));
-    for (uint32_t i = 0; i < COUNT; ++i) ((float *)cdp_ddp_grad(ddp, 0))[i] = (float)(i % 10 + 4 * cdp_rank(g));
+    for (uint32_t i = 0; i < COUNT; ++i)
+        ((float *)cdp_ddp_grad(ddp, 0))[i] = (float)(i % 10 + 4 * cdp_rank(g));
     RUN(cdp_ddp_ready(ddp, 0));
     RUN(cdp_ddp_backward_end(ddp));
     ALL((float *)cdp_ddp_grad(ddp, 0), COUNT, i % 10 + 6);
@@ -267,12 +313,26 @@ static bool ddp_step(cdp_group *g, float *w) {
 static void *rank_main(void *arg) {
     radio *r = (radio *)arg; /* the group's from here on */
     const uint32_t rank = r->rank;
-    cdp_transport transport = {.self = r, .send = radio_send, .recv = radio_recv, .wait = radio_wait, .wake = radio_wake, .destroy = radio_destroy};
+    cdp_transport transport = {.self = r,
+        .send = radio_send,
+        .recv = radio_recv,
+        .wait = radio_wait,
+        .wake = radio_wake,
+        .destroy = radio_destroy};
     static float memory[RANKS][2][COUNT];
     cdp_group *g;
-    if (cdp_group_create(&(cdp_group_desc){.rank = rank, .world_size = RANKS, .transport = &transport, .timeout_ms = 60000}, &g) != CDP_OK) return cdp_print_error(stderr), arg;
-    const bool right = collectives(g, memory[rank][0], memory[rank][1]) && ddp_step(g, memory[rank][0]);
-    printf("rank %u: every operation and a DDP step: %s (%llu times sent again)\n", rank, right ? "right" : "WRONG", (unsigned long long)r->resent);
+    if (cdp_group_create(
+            &(cdp_group_desc){
+                .rank = rank, .world_size = RANKS, .transport = &transport, .timeout_ms = 60000},
+            &g)
+        != CDP_OK) {
+        cdp_print_error(stderr);
+        return arg;
+    }
+    const bool right =
+        collectives(g, memory[rank][0], memory[rank][1]) && ddp_step(g, memory[rank][0]);
+    printf("rank %u: every operation and a DDP step: %s (%llu times sent again)\n", rank,
+        right ? "right" : "WRONG", (unsigned long long)r->resent);
     if (cdp_group_status(g) != CDP_OK) cdp_print_error(stderr);
     cdp_group_destroy(g);
     return right ? NULL : arg;
@@ -290,7 +350,12 @@ int main(int argc, char **argv) {
         pthread_cond_init(&air.bell[i], NULL);
         if (pthread_create(&threads[i], NULL, rank_main, r) != 0) return 1;
     }
-    for (uint32_t i = 0; i < RANKS; ++i) pthread_join(threads[i], &result), wrong = result ? result : wrong;
-    printf("of %llu packets %llu were lost, %llu came twice, %llu too early\n", (unsigned long long)air.sent, (unsigned long long)air.lost, (unsigned long long)air.repeated, (unsigned long long)air.reordered);
+    for (uint32_t i = 0; i < RANKS; ++i) {
+        pthread_join(threads[i], &result);
+        wrong = result ? result : wrong;
+    }
+    printf("of %llu packets %llu were lost, %llu came twice, %llu too early\n",
+        (unsigned long long)air.sent, (unsigned long long)air.lost,
+        (unsigned long long)air.repeated, (unsigned long long)air.reordered);
     return wrong != NULL;
 }

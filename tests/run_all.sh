@@ -4,8 +4,9 @@
 #   [LANES=N] run_all.sh LOGDIR 'NAME|SECONDS|COMMAND' ...          N suites at a time, begun in this order; default 1
 #
 # A suite ends with the line "N passed, N failed" and exit code 0 when nothing failed. Lines of it that begin with SKIP
-# are shown. Its whole output is in LOGDIR/NAME.log, and is shown here only when it failed. A suite that ends without its
-# last line, with a bad exit code, after its time, or with nothing passed and nothing skipped counts as one more failure.
+# or "known:" (a failure that is known and counts neither way) are shown. Its whole output is in LOGDIR/NAME.log, and is
+# shown here only when it failed. A suite that ends without its last line, with a bad exit code, after its time, or with
+# nothing passed and nothing skipped counts as one more failure.
 # The last line here is the sum, alone on its line.
 set -u
 logs=$1
@@ -39,7 +40,7 @@ end() { # waits for one of them
     fi
     [ -n "$note" ] && f=$((f + 1))
     printf '%-28s %5d passed, %d failed %8d.%03d s  %s\n' "$name" "$p" "$f" $((ms / 1000)) $((ms % 1000)) "$note"
-    grep -a '^SKIP' "$log" | sed 's/^/    /'
+    grep -aE '^(SKIP|known:)' "$log" | sed 's/^/    /'
     passed=$((passed + p))
     failed=$((failed + f))
     [ "$f" = 0 ] || broken="$broken $name"

@@ -1,14 +1,14 @@
-/*  test.h - the test harness: cases with a time limit, checks that may fail in any thread, skips with a reason
+/* test.h - the test harness: cases with a time limit, checks that may fail in any thread, skips
+   with a reason
 
-        TEST(adds) { T(1 + 1 == 2); T_EQ(2, 1 + 1); }
-        int main(int argc, char **argv) {
-            static const test_case cases[] = {{"adds", adds, 10}};
-            return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
-        }
+   TEST(adds) { T(1 + 1 == 2); T_EQ(2, 1 + 1); } int main(int argc, char **argv) { static const
+   test_case cases[] = {{"adds", adds, 10}}; return test_main(argc, argv, cases, sizeof cases /
+   sizeof *cases); }
 
-    A program takes words as arguments: only cases whose name contains one of them run. It ends with the line
-    "N passed, N failed" and with exit code 0 when none failed. A case fails when a check failed, when it ran into its
-    time limit (which ends the program), or when it leaves more descriptors or threads open than it found. */
+   A program takes words as arguments: only cases whose name contains one of them run. It ends
+   with the line "N passed, N failed" and with exit code 0 when none failed. A case fails when a
+   check failed, when it ran into its time limit (which ends the program), or when it leaves more
+   descriptors or threads open than it found. */
 #ifndef TEST_INCLUDED
 #define TEST_INCLUDED
 
@@ -35,8 +35,8 @@
 #define TEST_SLOW 1
 #else
 #define TEST_SLOW 0
-/* Limits of time are asserted at this multiple, since a shared machine may stop a process for a while; build the tests with
-   -DTEST_STRICT to hold them to the letter on a quiet one. */
+/* Limits of time are asserted at this multiple, since a shared machine may stop a process for a
+   while; build the tests with -DTEST_STRICT to hold them to the letter on a quiet one. */
 #ifdef TEST_STRICT
 #define TEST_SLACK 1u
 #else
@@ -67,7 +67,8 @@ TEST_API struct {
 } test__now;
 
 /* Any thread. Returns `ok`, so that a test can stop where going on makes no sense. */
-TEST_API bool test_check(bool ok, const char *file, int line, const char *format, ...) __attribute__((format(printf, 4, 5)));
+TEST_API bool test_check(bool ok, const char *file, int line, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
 TEST_API bool test_check(bool ok, const char *file, int line, const char *format, ...) {
     char text[1200];
     va_list ap;
@@ -86,11 +87,13 @@ TEST_API bool test_check(bool ok, const char *file, int line, const char *format
 #define T_TEXT(part, text) test__contains((part), (text), __FILE__, __LINE__)
 
 TEST_API bool test__equal(int64_t want, int64_t got, const char *what, const char *file, int line) {
-    return test_check(want == got, file, line, "%s is %lld, not %lld", what, (long long)got, (long long)want);
+    return test_check(
+        want == got, file, line, "%s is %lld, not %lld", what, (long long)got, (long long)want);
 }
 
 TEST_API bool test__contains(const char *part, const char *text, const char *file, int line) {
-    return test_check(strstr(text, part) != NULL, file, line, "\"%s\" is not in \"%s\"", part, text);
+    return test_check(
+        strstr(text, part) != NULL, file, line, "\"%s\" is not in \"%s\"", part, text);
 }
 
 /* The rest of this case is not run. Return after calling it. */
@@ -107,7 +110,8 @@ TEST_API uint64_t test_now_ns(void) {
 
 TEST_API void test_sleep_ms(uint32_t ms) {
     struct timespec t = {ms / 1000, (long)(ms % 1000) * 1000000};
-    while (nanosleep(&t, &t) != 0) {}
+    while (nanosleep(&t, &t) != 0) {
+    }
 }
 
 /* Processor time of this thread: what others do to the machine does not count. */
@@ -117,13 +121,16 @@ TEST_API uint64_t test_cpu_ns(void) {
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* Something took at most `ms`: held to it strictly on a quiet machine, with some room where others want the processors. */
+/* Something took at most `ms`: held to it strictly on a quiet machine, with some room where
+   others want the processors. */
 #define T_WITHIN(ms, took_ns) test__within((uint64_t)(ms), (took_ns), __FILE__, __LINE__)
 TEST_API bool test__within(uint64_t ms, uint64_t took_ns, const char *file, int line) {
     double load = 0;
     uint64_t limit = ms * TEST_SLACK;
-    if (getloadavg(&load, 1) == 1 && load > (double)sysconf(_SC_NPROCESSORS_ONLN) + 0.5) limit += 400;
-    return test_check(took_ns < limit * 1000000u, file, line, "it took %.1f ms, the limit is %llu", (double)took_ns / 1e6, (unsigned long long)limit);
+    if (getloadavg(&load, 1) == 1 && load > (double)sysconf(_SC_NPROCESSORS_ONLN) + 0.5)
+        limit += 400;
+    return test_check(took_ns < limit * 1000000u, file, line, "it took %.1f ms, the limit is %llu",
+        (double)took_ns / 1e6, (unsigned long long)limit);
 }
 
 /* A repeatable stream of numbers (splitmix64). */
@@ -139,14 +146,17 @@ TEST_API int test__entries(const char *dir) {
     DIR *d = opendir(dir);
     int n = 0;
     if (!d) return -1;
-    while (readdir(d)) ++n;
+    while (readdir(d))
+        ++n;
     closedir(d);
     return n;
 }
 
 TEST_API void test__out_of_time(int signal_number) {
     char text[400];
-    const int n = snprintf(text, sizeof text, "  %s: did not end in time\nnot ok %s\n%u passed, %u failed\n", test__now.name, test__now.name, test__now.passed, test__now.failed + 1);
+    const int n =
+        snprintf(text, sizeof text, "  %s: did not end in time\nnot ok %s\n%u passed, %u failed\n",
+            test__now.name, test__now.name, test__now.passed, test__now.failed + 1);
     (void)signal_number;
     if (n > 0 && write(1, text, (size_t)n) < 0) _exit(3);
     _exit(1);
@@ -154,12 +164,14 @@ TEST_API void test__out_of_time(int signal_number) {
 
 TEST_API bool test__chosen(const char *name, int argc, char **argv) {
     bool any = argc < 2;
-    for (int i = 1; i < argc; ++i) any = any || strstr(name, argv[i]) != NULL;
+    for (int i = 1; i < argc; ++i)
+        any = any || strstr(name, argv[i]) != NULL;
     return any;
 }
 
 TEST_API void test__run(const test_case *c) {
-    const int fds = test__entries("/proc/self/fd"), threads = test__entries("/proc/self/task") + TEST_OWN_THREADS;
+    const int fds = test__entries("/proc/self/fd"),
+              threads = test__entries("/proc/self/task") + TEST_OWN_THREADS;
     const uint64_t start = test_now_ns();
     test__now.name = c->name;
     test__now.failed_checks = 0;
@@ -167,13 +179,24 @@ TEST_API void test__run(const test_case *c) {
     alarm(c->limit_s * TEST_SLACK);
     c->func();
     alarm(0);
-    for (int i = 0; i < 100 && test__entries("/proc/self/task") > threads; ++i) test_sleep_ms(10); /* a joined thread may still be listed */
-    test_check(test__entries("/proc/self/fd") <= fds, c->name, 0, "descriptors are left open: %d before, %d after", fds, test__entries("/proc/self/fd"));
-    test_check(test__entries("/proc/self/task") <= threads, c->name, 0, "threads are left running: %d before, %d after", threads, test__entries("/proc/self/task"));
-    if (test__now.failed_checks) ++test__now.failed;
-    else if (test__now.skip) ++test__now.skipped;
-    else ++test__now.passed;
-    printf("%s %s (%.0f ms)\n", test__now.failed_checks ? "not ok" : test__now.skip ? "skipped" : "ok", c->name, (double)(test_now_ns() - start) / 1e6);
+    /* a joined thread may still be listed */
+    for (int i = 0; i < 100 && test__entries("/proc/self/task") > threads; ++i)
+        test_sleep_ms(10);
+    test_check(test__entries("/proc/self/fd") <= fds, c->name, 0,
+        "descriptors are left open: %d before, %d after", fds, test__entries("/proc/self/fd"));
+    test_check(test__entries("/proc/self/task") <= threads, c->name, 0,
+        "threads are left running: %d before, %d after", threads, test__entries("/proc/self/task"));
+    if (test__now.failed_checks)
+        ++test__now.failed;
+    else if (test__now.skip)
+        ++test__now.skipped;
+    else
+        ++test__now.passed;
+    printf("%s %s (%.0f ms)\n",
+        test__now.failed_checks ? "not ok"
+            : test__now.skip    ? "skipped"
+                                : "ok",
+        c->name, (double)(test_now_ns() - start) / 1e6);
     fflush(stdout);
 }
 

@@ -46,8 +46,22 @@
 #define DDP_BUCKET (5u * 1000 * 1000)
 
 typedef enum op_kind {
-    RAW_PINGPONG_BLOCK, RAW_PINGPONG_SPIN, RAW_EXCHANGE_BLOCK, RAW_EXCHANGE_SPIN, RAW_DUPLEX, RAW_ONEWAY, RAW_MEMCPY, RAW_ADD,
-    CDP_ALLREDUCE, CDP_BROADCAST, CDP_ALLGATHER, CDP_BARRIER, DDP_BACKWARD, DDP_STEP, INIT, INIT_BARRIER
+    RAW_PINGPONG_BLOCK,
+    RAW_PINGPONG_SPIN,
+    RAW_EXCHANGE_BLOCK,
+    RAW_EXCHANGE_SPIN,
+    RAW_DUPLEX,
+    RAW_ONEWAY,
+    RAW_MEMCPY,
+    RAW_ADD,
+    CDP_ALLREDUCE,
+    CDP_BROADCAST,
+    CDP_ALLGATHER,
+    CDP_BARRIER,
+    DDP_BACKWARD,
+    DDP_STEP,
+    INIT,
+    INIT_BARRIER
 } op_kind;
 
 typedef struct op_info {
@@ -55,17 +69,44 @@ typedef struct op_info {
 } op_info;
 
 static const op_info infos[] = {
-    {"raw", "tcp", "pingpong_block"}, {"raw", "tcp", "pingpong_spin"}, {"raw", "tcp", "exchange_block"}, {"raw", "tcp", "exchange_spin"},
-    {"raw", "tcp", "duplex"}, {"raw", "tcp", "oneway"}, {"raw", "mem", "memcpy"}, {"raw", "mem", "add"},
-    {"cdp", "tcp", "allreduce"}, {"cdp", "tcp", "broadcast"}, {"cdp", "tcp", "allgather"}, {"cdp", "tcp", "barrier"},
-    {"cdp", "tcp", "ddp_backward_alone"}, {"cdp", "tcp", "ddp_step"}, {"cdp", "tcp", "init"}, {"cdp", "tcp", "init_barrier"},
+    {"raw", "tcp", "pingpong_block"},
+    {"raw", "tcp", "pingpong_spin"},
+    {"raw", "tcp", "exchange_block"},
+    {"raw", "tcp", "exchange_spin"},
+    {"raw", "tcp", "duplex"},
+    {"raw", "tcp", "oneway"},
+    {"raw", "mem", "memcpy"},
+    {"raw", "mem", "add"},
+    {"cdp", "tcp", "allreduce"},
+    {"cdp", "tcp", "broadcast"},
+    {"cdp", "tcp", "allgather"},
+    {"cdp", "tcp", "barrier"},
+    {"cdp", "tcp", "ddp_backward_alone"},
+    {"cdp", "tcp", "ddp_step"},
+    {"cdp", "tcp", "init"},
+    {"cdp", "tcp", "init_barrier"},
 };
 
 typedef struct calls {
     double n[12];
 } calls;
-enum { CALL_SEND, CALL_RECV, CALL_RECV_NOTHING, CALL_POLL, CALL_CLOCK, CALL_LOCK, CALL_WAKE, CALL_YIELD, CALL_SLEEPS, CALL_PREEMPTED, CALL_USER_US, CALL_SYSTEM_US, CALL_COUNT };
-static const char *const call_names[CALL_COUNT] = {"send", "recv", "in vain", "poll", "clock", "lock", "wake", "yield", "sleeps", "preempt", "user us", "sys us"};
+enum {
+    CALL_SEND,
+    CALL_RECV,
+    CALL_RECV_NOTHING,
+    CALL_POLL,
+    CALL_CLOCK,
+    CALL_LOCK,
+    CALL_WAKE,
+    CALL_YIELD,
+    CALL_SLEEPS,
+    CALL_PREEMPTED,
+    CALL_USER_US,
+    CALL_SYSTEM_US,
+    CALL_COUNT
+};
+static const char *const call_names[CALL_COUNT] = {"send", "recv", "in vain", "poll", "clock",
+    "lock", "wake", "yield", "sleeps", "preempt", "user us", "sys us"};
 
 typedef struct test_case {
     op_kind op;
@@ -73,8 +114,8 @@ typedef struct test_case {
     uint64_t bytes;
     uint64_t samples_used;
     double *samples;
-    calls calls;    /* per operation, mean over the ranks */
-    double hidden;  /* DDP: mean of what the library says */
+    calls calls;   /* per operation, mean over the ranks */
+    double hidden; /* DDP: mean of what the library says */
     uint32_t hidden_n;
 } test_case;
 
@@ -111,7 +152,8 @@ static double now_us(void) {
 }
 
 static void die(const char *what) {
-    fprintf(stderr, "bench: rank %u of %u: %s%s%s\n", me, ranks, what, errno ? ": " : "", errno ? strerror(errno) : "");
+    fprintf(stderr, "bench: rank %u of %u: %s%s%s\n", me, ranks, what, errno ? ": " : "",
+        errno ? strerror(errno) : "");
     sh->failed = 1;
     _exit(1);
 }
@@ -150,11 +192,14 @@ static void make_links(uint32_t n) {
         for (j = i + 1; j < n; ++j) {
             struct sockaddr_in a;
             socklen_t len = sizeof a;
-            const int on = 1, l = socket(AF_INET, SOCK_STREAM, 0), c = socket(AF_INET, SOCK_STREAM, 0);
+            const int on = 1, l = socket(AF_INET, SOCK_STREAM, 0),
+                      c = socket(AF_INET, SOCK_STREAM, 0);
             memset(&a, 0, sizeof a);
             a.sin_family = AF_INET;
             a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-            if (bind(l, (struct sockaddr *)&a, sizeof a) || listen(l, 1) || getsockname(l, (struct sockaddr *)&a, &len)) die("cannot listen");
+            if (bind(l, (struct sockaddr *)&a, sizeof a) || listen(l, 1)
+                || getsockname(l, (struct sockaddr *)&a, &len))
+                die("cannot listen");
             if (connect(c, (struct sockaddr *)&a, sizeof a)) die("cannot connect");
             links[i][j] = accept(l, NULL, NULL);
             links[j][i] = c;
@@ -172,30 +217,46 @@ static void close_links(uint32_t n) {
             if (i != j) close(links[i][j]);
 }
 
-/* Send and receive at once, without blocking; between looks that find nothing: sleep, yield, or look again. */
-typedef enum waiting { SLEEP, YIELD, LOOK } waiting;
+/* Send and receive at once, without blocking; between looks that find nothing: sleep, yield, or
+   look again. */
+typedef enum waiting {
+    SLEEP,
+    YIELD,
+    LOOK
+} waiting;
 
-static void transfer(int out, const uint8_t *src, uint64_t out_bytes, int in, uint8_t *dst, uint64_t in_bytes, uint64_t walk, waiting how) {
+static void transfer(int out, const uint8_t *src, uint64_t out_bytes, int in, uint8_t *dst,
+    uint64_t in_bytes, uint64_t walk, waiting how) {
     uint64_t sent = 0, got = 0;
     while (sent < out_bytes || got < in_bytes) {
         bool any = false;
         if (sent < out_bytes) {
-            const uint64_t off = sent % walk, n = cdp__min(cdp__min(MIB, walk - off), out_bytes - sent);
+            const uint64_t off = sent % walk,
+                           n = cdp__min(cdp__min(MIB, walk - off), out_bytes - sent);
             const ssize_t r = send(out, src + off, n, MSG_NOSIGNAL);
-            if (r > 0) sent += (uint64_t)r, any = true;
-            else if (r < 0 && errno != EAGAIN) die("send");
+            if (r > 0) {
+                sent += (uint64_t)r;
+                any = true;
+            } else if (r < 0 && errno != EAGAIN)
+                die("send");
         }
         if (got < in_bytes) {
-            const uint64_t off = got % walk, n = cdp__min(cdp__min(MIB, walk - off), in_bytes - got);
+            const uint64_t off = got % walk,
+                           n = cdp__min(cdp__min(MIB, walk - off), in_bytes - got);
             const ssize_t r = recv(in, dst + off, n, 0);
-            if (r > 0) got += (uint64_t)r, any = true;
-            else if (r == 0 || errno != EAGAIN) die("recv");
+            if (r > 0) {
+                got += (uint64_t)r;
+                any = true;
+            } else if (r == 0 || errno != EAGAIN)
+                die("recv");
         }
         if (any) continue;
         if (how == SLEEP) {
             struct pollfd p[2];
-            p[0].fd = in, p[0].events = (short)(got < in_bytes ? POLLIN : 0);
-            p[1].fd = out, p[1].events = (short)(sent < out_bytes ? POLLOUT : 0);
+            p[0].fd = in;
+            p[0].events = (short)(got < in_bytes ? POLLIN : 0);
+            p[1].fd = out;
+            p[1].events = (short)(sent < out_bytes ? POLLOUT : 0);
             if (poll(p, 2, 60000) <= 0) die("poll");
         } else if (how == YIELD) {
             sched_yield();
@@ -207,8 +268,10 @@ static void recv_all(int fd, uint8_t *dst, uint64_t bytes) {
     uint64_t got = 0;
     while (got < bytes) {
         const ssize_t r = recv(fd, dst + got, bytes - got, 0);
-        if (r > 0) got += (uint64_t)r;
-        else if (r == 0 || errno != EAGAIN) die("recv");
+        if (r > 0)
+            got += (uint64_t)r;
+        else if (r == 0 || errno != EAGAIN)
+            die("recv");
     }
 }
 
@@ -216,16 +279,20 @@ static void send_all(int fd, const uint8_t *src, uint64_t bytes) {
     uint64_t sent = 0;
     while (sent < bytes) {
         const ssize_t r = send(fd, src + sent, bytes - sent, MSG_NOSIGNAL);
-        if (r > 0) sent += (uint64_t)r;
-        else if (r < 0 && errno != EAGAIN) die("send");
+        if (r > 0)
+            sent += (uint64_t)r;
+        else if (r < 0 && errno != EAGAIN)
+            die("send");
     }
 }
 
 static void add_floats(float *CDP__RESTRICT acc, const float *CDP__RESTRICT x, uint64_t n) {
     uint64_t i, j;
     for (i = 0; i + 64 <= n; i += 64)
-        for (j = 0; j < 64; ++j) acc[i + j] += x[i + j];
-    for (; i < n; ++i) acc[i] += x[i];
+        for (j = 0; j < 64; ++j)
+            acc[i + j] += x[i + j];
+    for (; i < n; ++i)
+        acc[i] += x[i];
 }
 
 /* ---- the synthetic backward ---- */
@@ -235,7 +302,8 @@ static float work_data[16384]; /* 64 KiB of its own */
 static void work(uint32_t units) {
     uint32_t u, i;
     for (u = 0; u < units; ++u)
-        for (i = 0; i < 16384; ++i) work_data[i] = work_data[i] * 0.9999f + 0.5f;
+        for (i = 0; i < 16384; ++i)
+            work_data[i] = work_data[i] * 0.9999f + 0.5f;
     __asm__ volatile("" : : "r"(work_data) : "memory");
 }
 
@@ -275,9 +343,11 @@ static void make_ddp(void) {
     d.group = group;
     d.params = list;
     d.param_count = DDP_PARAMS;
+    d.first_bucket_bytes = 1 << 20;
     d.bucket_bytes = DDP_BUCKET;
     if (cdp_ddp_create(&d, &ddp) != CDP_OK) die_cdp("cdp_ddp_create");
-    ddp_units = (uint32_t)(40000.0 / DDP_PARAMS / sh->per_unit_us) + 1; /* 40 ms where every rank has a core */
+    /* 40 ms where every rank has a core */
+    ddp_units = (uint32_t)(40000.0 / DDP_PARAMS / sh->per_unit_us) + 1;
 }
 
 /* ---- one operation ---- */
@@ -297,19 +367,31 @@ static void run_op(const test_case *c) {
     case RAW_EXCHANGE_SPIN:
         for (k = 1; k < ranks; k *= 2) {
             const int fd = links[me][me ^ k];
-            transfer(fd, buf_a, c->bytes, fd, buf_b, c->bytes, span, c->op == RAW_EXCHANGE_BLOCK ? SLEEP : ranks > 2 ? YIELD : LOOK);
+            transfer(fd, buf_a, c->bytes, fd, buf_b, c->bytes, span,
+                c->op == RAW_EXCHANGE_BLOCK ? SLEEP
+                    : ranks > 2             ? YIELD
+                                            : LOOK);
         }
         break;
-    case RAW_DUPLEX: transfer(links[me][next], buf_a, c->bytes, links[me][prev], buf_b, c->bytes, c->bytes, SLEEP); break;
+    case RAW_DUPLEX:
+        transfer(
+            links[me][next], buf_a, c->bytes, links[me][prev], buf_b, c->bytes, c->bytes, SLEEP);
+        break;
     case RAW_ONEWAY:
-        if (me == 0) transfer(links[0][1], buf_a, c->bytes, 0, NULL, 0, c->bytes, SLEEP);
-        else transfer(0, NULL, 0, links[1][0], buf_b, c->bytes, c->bytes, SLEEP);
+        if (me == 0)
+            transfer(links[0][1], buf_a, c->bytes, 0, NULL, 0, c->bytes, SLEEP);
+        else
+            transfer(0, NULL, 0, links[1][0], buf_b, c->bytes, c->bytes, SLEEP);
         break;
     case RAW_MEMCPY: memcpy(buf_a, buf_b, c->bytes); break;
     case RAW_ADD: add_floats((float *)buf_a, (const float *)buf_b, c->bytes / 4); break;
-    case CDP_ALLREDUCE: st = cdp_allreduce(group, NULL, buf_a, c->bytes / 4, CDP_DTYPE_F32, CDP_REDUCE_SUM); break;
+    case CDP_ALLREDUCE:
+        st = cdp_allreduce(group, NULL, buf_a, c->bytes / 4, CDP_DTYPE_F32, CDP_REDUCE_SUM);
+        break;
     case CDP_BROADCAST: st = cdp_broadcast(group, buf_a, c->bytes, CDP_DTYPE_U8, 0); break;
-    case CDP_ALLGATHER: st = cdp_allgather(group, buf_b, buf_a, c->bytes / ranks, CDP_DTYPE_U8); break;
+    case CDP_ALLGATHER:
+        st = cdp_allgather(group, buf_b, buf_a, c->bytes / ranks, CDP_DTYPE_U8);
+        break;
     case CDP_BARRIER: st = cdp_barrier(group); break;
     case DDP_BACKWARD: backward(false); break;
     case DDP_STEP: backward(true); break;
@@ -320,8 +402,13 @@ static void run_op(const test_case *c) {
 
 /* ---- its check ---- */
 
-static uint8_t byte_at(uint32_t rank, uint64_t i) { return (uint8_t)((i + 131u * rank) * 2654435761u >> 13); }
-static float float_at(uint32_t rank, uint64_t i) { return (float)((i * 7 + rank * 13) % 1000); } /* sums are exact */
+static uint8_t byte_at(uint32_t rank, uint64_t i) {
+    return (uint8_t)((i + 131u * rank) * 2654435761u >> 13);
+}
+/* sums are exact */
+static float float_at(uint32_t rank, uint64_t i) {
+    return (float)((i * 7 + rank * 13) % 1000);
+}
 
 static void check_op(const test_case *c) {
     const uint64_t n = c->bytes;
@@ -330,24 +417,34 @@ static void check_op(const test_case *c) {
     errno = 0;
     if (c->op == CDP_ALLREDUCE || c->op == RAW_ADD) {
         const uint32_t parts = c->op == RAW_ADD ? 2 : ranks;
-        for (i = 0; i < n / 4; ++i) ((float *)buf_a)[i] = float_at(c->op == RAW_ADD ? 0 : me, i), ((float *)buf_b)[i] = float_at(1, i);
+        for (i = 0; i < n / 4; ++i) {
+            ((float *)buf_a)[i] = float_at(c->op == RAW_ADD ? 0 : me, i);
+            ((float *)buf_b)[i] = float_at(1, i);
+        }
         run_op(c);
         for (i = 0; i < n / 4; ++i) {
             float sum = 0;
-            for (r = 0; r < parts; ++r) sum += float_at(r, i);
+            for (r = 0; r < parts; ++r)
+                sum += float_at(r, i);
             if (((const float *)buf_a)[i] != sum) die("a wrong sum");
         }
     } else if (c->op <= RAW_MEMCPY || c->op == CDP_BROADCAST || c->op == CDP_ALLGATHER) {
         const uint64_t part = c->op == CDP_ALLGATHER ? n / ranks : n;
         const bool into_a = c->op == RAW_MEMCPY || c->op == CDP_BROADCAST || c->op == CDP_ALLGATHER;
-        uint32_t from = c->op == RAW_MEMCPY ? me : c->op == CDP_BROADCAST ? 0 : c->op == RAW_DUPLEX ? (me + ranks - 1) % ranks : ranks == 2 ? 1 - me : me ^ 2;
+        uint32_t from = c->op == RAW_MEMCPY ? me
+            : c->op == CDP_BROADCAST        ? 0
+            : c->op == RAW_DUPLEX           ? (me + ranks - 1) % ranks
+            : ranks == 2                    ? 1 - me
+                                            : me ^ 2;
         if (c->op <= RAW_PINGPONG_SPIN) from = 0; /* the one byte string goes there and back */
         memset(buf_a, 0xaa, n);
         memset(buf_b, 0xbb, n);
         for (i = 0; i < part; ++i) {
             const uint8_t v = byte_at(me, i);
-            if (c->op == CDP_ALLGATHER || c->op == RAW_MEMCPY) buf_b[i] = v;
-            else if (c->op != CDP_BROADCAST || me == 0) buf_a[i] = v;
+            if (c->op == CDP_ALLGATHER || c->op == RAW_MEMCPY)
+                buf_b[i] = v;
+            else if (c->op != CDP_BROADCAST || me == 0)
+                buf_a[i] = v;
         }
         if (c->op == RAW_ONEWAY && me == 0) {
             run_op(c);
@@ -355,16 +452,21 @@ static void check_op(const test_case *c) {
         }
         run_op(c);
         for (i = 0; i < n; ++i)
-            if ((into_a ? buf_a : buf_b)[i] != byte_at(c->op == CDP_ALLGATHER ? (uint32_t)(i / part) : from, c->op == CDP_ALLGATHER ? i % part : i)) die("wrong bytes");
+            if ((into_a ? buf_a : buf_b)[i]
+                != byte_at(c->op == CDP_ALLGATHER ? (uint32_t)(i / part) : from,
+                    c->op == CDP_ALLGATHER ? i % part : i))
+                die("wrong bytes");
     } else if (c->op == DDP_STEP) {
         uint32_t p;
         const uint64_t count = DDP_BYTES / 4 / DDP_PARAMS;
         for (p = 0; p < DDP_PARAMS; ++p)
-            for (i = 0; i < count; ++i) ((float *)cdp_ddp_grad(ddp, p))[i] = (float)(me + p);
+            for (i = 0; i < count; ++i)
+                ((float *)cdp_ddp_grad(ddp, p))[i] = (float)(me + p);
         run_op(c);
         for (p = 0; p < DDP_PARAMS; ++p)
             for (i = 0; i < count; ++i)
-                if (((float *)cdp_ddp_grad(ddp, p))[i] != (float)(ranks - 1) / 2 + (float)p) die("a wrong mean");
+                if (((float *)cdp_ddp_grad(ddp, p))[i] != (float)(ranks - 1) / 2 + (float)p)
+                    die("a wrong mean");
     } else {
         run_op(c);
     }
@@ -387,7 +489,8 @@ static void collect(test_case *c, uint32_t n) {
     uint32_t i, r;
     for (i = 0; i < n && c->samples_used < MAX_SAMPLES; ++i) {
         double t = 0;
-        for (r = 0; r < ranks; ++r) t = t > sh->interval[r][i] ? t : sh->interval[r][i];
+        for (r = 0; r < ranks; ++r)
+            t = t > sh->interval[r][i] ? t : sh->interval[r][i];
         c->samples[c->samples_used++] = t;
     }
 }
@@ -395,7 +498,8 @@ static void collect(test_case *c, uint32_t n) {
 static uint32_t iterations_for(uint32_t tried, double budget_us, uint32_t least) {
     double sum = 0;
     uint32_t i, n;
-    for (i = 0; i < tried; ++i) sum += sh->interval[0][i];
+    for (i = 0; i < tried; ++i)
+        sum += sh->interval[0][i];
     n = (uint32_t)(budget_us / (sum / tried + 0.01));
     return n < least ? least : n > MAX_ITERATIONS ? MAX_ITERATIONS : n;
 }
@@ -413,17 +517,18 @@ static calls counted;
 
 static int64_t count_send(void *user, int32_t fd, const cdp_iov *v, uint32_t n) {
     counted.n[CALL_SEND] += 1;
-    return cdp_os_default()->send(user, fd, v, n);
+    return cdp_os_default()->net.send_iov(user, fd, v, n);
 }
 static int64_t count_recv(void *user, int32_t fd, const cdp_iov *v, uint32_t n) {
-    const int64_t r = cdp_os_default()->recv(user, fd, v, n);
+    const int64_t r = cdp_os_default()->net.recv_iov(user, fd, v, n);
     counted.n[CALL_RECV] += 1;
     counted.n[CALL_RECV_NOTHING] += r == 0;
     return r;
 }
-static int32_t count_poll(void *user, cdp_pollfd *fds, uint32_t n, uint64_t deadline_ns) {
+static int32_t count_wait(
+    void *user, void *watch, cdp_ready *out, uint32_t max_count, uint64_t deadline_ns) {
     counted.n[CALL_POLL] += 1;
-    return cdp_os_default()->poll(user, fds, n, deadline_ns);
+    return cdp_os_default()->net.watch_wait(user, watch, out, max_count, deadline_ns);
 }
 static uint64_t count_now(void *user) {
     counted.n[CALL_CLOCK] += 1;
@@ -431,15 +536,15 @@ static uint64_t count_now(void *user) {
 }
 static void count_lock(void *user, void *mutex) {
     counted.n[CALL_LOCK] += 1;
-    cdp_os_default()->mutex_lock(user, mutex);
+    cdp_os_default()->threads.mutex_lock(user, mutex);
 }
 static void count_wake(void *user, int32_t fd) {
     counted.n[CALL_WAKE] += 1;
-    cdp_os_default()->wake_set(user, fd);
+    cdp_os_default()->net.wake_set(user, fd);
 }
 static void count_yield(void *user) {
     counted.n[CALL_YIELD] += 1;
-    cdp_os_default()->thread_yield(user);
+    cdp_os_default()->threads.yield(user);
 }
 
 static calls calls_now(void) {
@@ -459,11 +564,13 @@ static void count_case(test_case *c, uint32_t n) {
     uint32_t k, r;
     run_many(c, n);
     after = calls_now();
-    for (k = 0; k < CALL_COUNT; ++k) sh->calls[me].n[k] = (after.n[k] - before.n[k]) / n;
+    for (k = 0; k < CALL_COUNT; ++k)
+        sh->calls[me].n[k] = (after.n[k] - before.n[k]) / n;
     meet();
     if (me == 0)
         for (k = 0; k < CALL_COUNT; ++k)
-            for (c->calls.n[k] = 0, r = 0; r < ranks; ++r) c->calls.n[k] += sh->calls[r].n[k] / ranks;
+            for (c->calls.n[k] = 0, r = 0; r < ranks; ++r)
+                c->calls.n[k] += sh->calls[r].n[k] / ranks;
     meet();
 }
 
@@ -495,7 +602,9 @@ static void time_case(test_case *c) {
     if (me == 0) collect(c, n);
     if (me == 0 && c->op == DDP_STEP) {
         const cdp_ddp_stats s = cdp_ddp_stats_of(ddp);
-        c->hidden += 1 - (double)(s.total_exposed_ns - ddp_seen_exposed) / (double)(s.total_comm_ns - ddp_seen_comm + 1);
+        c->hidden += 1
+            - (double)(s.total_exposed_ns - ddp_seen_exposed)
+                / (double)(s.total_comm_ns - ddp_seen_comm + 1);
         ++c->hidden_n;
     }
     meet();
@@ -510,7 +619,8 @@ static uint16_t free_port(void) {
     memset(&a, 0, sizeof a);
     a.sin_family = AF_INET;
     a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    if (bind(fd, (struct sockaddr *)&a, sizeof a) || getsockname(fd, (struct sockaddr *)&a, &len)) die("no free port");
+    if (bind(fd, (struct sockaddr *)&a, sizeof a) || getsockname(fd, (struct sockaddr *)&a, &len))
+        die("no free port");
     close(fd);
     return ntohs(a.sin_port);
 }
@@ -527,13 +637,13 @@ static void join_job(uint16_t port) {
     d.no_shared_memory = !over_memory; /* what it is compared with are bare sockets */
     if (counting) {
         os = *cdp_os_default();
-        os.send = count_send;
-        os.recv = count_recv;
-        os.poll = count_poll;
+        os.net.send_iov = count_send;
+        os.net.recv_iov = count_recv;
+        os.net.watch_wait = count_wait;
         os.now_ns = count_now;
-        os.mutex_lock = count_lock;
-        os.wake_set = count_wake;
-        os.thread_yield = count_yield;
+        os.threads.mutex_lock = count_lock;
+        os.net.wake_set = count_wake;
+        os.threads.yield = count_yield;
         d.os = &os;
     }
     if (cdp_init(&d, &group) != CDP_OK) die_cdp("cdp_init");
@@ -541,11 +651,14 @@ static void join_job(uint16_t port) {
 
 static bool selected(const test_case *c) {
     char text[96];
-    snprintf(text, sizeof text, "%s/%s/%u/%llu/", infos[c->op].lib, infos[c->op].name, c->ranks, (unsigned long long)c->bytes);
+    snprintf(text, sizeof text, "%s/%s/%u/%llu/", infos[c->op].lib, infos[c->op].name, c->ranks,
+        (unsigned long long)c->bytes);
     return !only || strstr(text, only);
 }
 
-static bool of_world(const test_case *c, bool raw) { return c->ranks == ranks && c->op < INIT && (c->op <= RAW_ADD) == raw && selected(c); }
+static bool of_world(const test_case *c, bool raw) {
+    return c->ranks == ranks && c->op < INIT && (c->op <= RAW_ADD) == raw && selected(c);
+}
 
 static void rank_main(bool raw, uint16_t port) {
     uint32_t i;
@@ -557,7 +670,9 @@ static void rank_main(bool raw, uint16_t port) {
     memset(buf_b, 1, room);
     if (!raw) join_job(port);
     for (i = 0; i < sh->case_count; ++i)
-        if (of_world(&sh->cases[i], raw) && (!counting || (sh->cases[i].op < DDP_BACKWARD && sh->cases[i].bytes <= 16 * MIB))) time_case(&sh->cases[i]);
+        if (of_world(&sh->cases[i], raw)
+            && (!counting || (sh->cases[i].op < DDP_BACKWARD && sh->cases[i].bytes <= 16 * MIB)))
+            time_case(&sh->cases[i]);
     cdp_ddp_destroy(ddp);
     meet();
     cdp_group_destroy(group);
@@ -642,18 +757,23 @@ static double at_quantile(const test_case *c, double q) {
     return c->samples_used ? c->samples[(uint64_t)(q * (double)(c->samples_used - 1) + 0.5)] : 0;
 }
 
-static double median(const test_case *c) { return c ? at_quantile(c, 0.5) : 0; }
+static double median(const test_case *c) {
+    return c ? at_quantile(c, 0.5) : 0;
+}
 
 static double busbw(const test_case *c, double us) {
     const double p = c->ranks;
-    const double factor = c->op == CDP_ALLREDUCE ? 2 * (p - 1) / p : c->op == CDP_ALLGATHER ? (p - 1) / p : 1;
+    const double factor = c->op == CDP_ALLREDUCE ? 2 * (p - 1) / p
+        : c->op == CDP_ALLGATHER                 ? (p - 1) / p
+                                                 : 1;
     return us > 0 && c->op < DDP_BACKWARD ? factor * (double)c->bytes / us / 1e3 : 0;
 }
 
 static const test_case *find(op_kind op, uint32_t n, uint64_t bytes) {
     uint32_t i;
     for (i = 0; i < sh->case_count; ++i)
-        if (sh->cases[i].op == op && sh->cases[i].ranks == n && sh->cases[i].bytes == bytes) return sh->cases[i].samples_used ? &sh->cases[i] : NULL;
+        if (sh->cases[i].op == op && sh->cases[i].ranks == n && sh->cases[i].bytes == bytes)
+            return sh->cases[i].samples_used ? &sh->cases[i] : NULL;
     return NULL;
 }
 
@@ -662,7 +782,8 @@ static test_case *add_case(op_kind op, uint32_t n, uint64_t bytes) {
     c->op = op;
     c->ranks = n;
     c->bytes = bytes;
-    c->samples = (double *)mmap(NULL, MAX_SAMPLES * sizeof *c->samples, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    c->samples = (double *)mmap(NULL, MAX_SAMPLES * sizeof *c->samples, PROT_READ | PROT_WRITE,
+        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (c->samples == MAP_FAILED) die("no memory");
     return c;
 }
@@ -684,8 +805,10 @@ static double limit_us(const test_case *c) {
     double rate;
     if (c->op == CDP_BARRIER) return exchange_us(c->ranks, 4);
     if (c->op == CDP_ALLREDUCE && c->bytes <= 64 * 1024) return exchange_us(c->ranks, c->bytes);
-    if (c->op == CDP_BROADCAST && c->ranks == 2) rate = raw_rate(RAW_ONEWAY, 2, c->bytes);
-    else rate = raw_rate(RAW_DUPLEX, c->ranks, c->bytes);
+    if (c->op == CDP_BROADCAST && c->ranks == 2)
+        rate = raw_rate(RAW_ONEWAY, 2, c->bytes);
+    else
+        rate = raw_rate(RAW_DUPLEX, c->ranks, c->bytes);
     if (rate <= 0 || c->bytes <= 64 * 1024) return 0;
     if (c->op == CDP_ALLREDUCE) return 2 * n * (p - 1) / p / rate;
     if (c->op == CDP_ALLGATHER) return n * (p - 1) / p / rate;
@@ -694,68 +817,96 @@ static double limit_us(const test_case *c) {
 }
 
 static const char *size_text(uint64_t bytes, char out[24]) {
-    if (bytes >= MIB && bytes % MIB == 0) snprintf(out, 24, "%u MiB", (unsigned)(bytes / MIB));
-    else if (bytes >= 1024 && bytes % 1024 == 0) snprintf(out, 24, "%u KiB", (unsigned)(bytes / 1024));
-    else if (bytes >= 1000000) snprintf(out, 24, "%u MB", (unsigned)(bytes / 1000000));
-    else snprintf(out, 24, "%u B", (unsigned)bytes);
+    if (bytes >= MIB && bytes % MIB == 0)
+        snprintf(out, 24, "%u MiB", (unsigned)(bytes / MIB));
+    else if (bytes >= 1024 && bytes % 1024 == 0)
+        snprintf(out, 24, "%u KiB", (unsigned)(bytes / 1024));
+    else if (bytes >= 1000000)
+        snprintf(out, 24, "%u MB", (unsigned)(bytes / 1000000));
+    else
+        snprintf(out, 24, "%u B", (unsigned)bytes);
     return out;
 }
 
 static void print_lines(void) {
     uint32_t i;
-    printf("# lib\ttransport\top\tranks\tbytes\tmedian_us\tmin_us\tp90_us\tbusbw_GBps\titerations\n");
+    printf(
+        "# lib\ttransport\top\tranks\tbytes\tmedian_us\tmin_us\tp90_us\tbusbw_GBps\titerations\n");
     for (i = 0; i < sh->case_count; ++i) {
         test_case *c = &sh->cases[i];
         qsort(c->samples, c->samples_used, sizeof *c->samples, compare);
         if (!c->samples_used) continue;
-        printf("%s\t%s\t%s\t%u\t%llu\t%.2f\t%.2f\t%.2f\t%.3f\t%llu\n", infos[c->op].lib, over_memory && *infos[c->op].lib == 'c' ? "memory" : infos[c->op].transport, infos[c->op].name, c->ranks, (unsigned long long)c->bytes, median(c),
-               at_quantile(c, 0), at_quantile(c, 0.9), busbw(c, median(c)), (unsigned long long)c->samples_used);
+        printf("%s\t%s\t%s\t%u\t%llu\t%.2f\t%.2f\t%.2f\t%.3f\t%llu\n", infos[c->op].lib,
+            over_memory && *infos[c->op].lib == 'c' ? "memory" : infos[c->op].transport,
+            infos[c->op].name, c->ranks, (unsigned long long)c->bytes, median(c), at_quantile(c, 0),
+            at_quantile(c, 0.9), busbw(c, median(c)), (unsigned long long)c->samples_used);
     }
 }
 
 static void print_tables(void) {
     char size[24];
     uint32_t i, k;
-    printf("\n%-20s %5s %8s %11s %11s %11s %9s   %s\n", "raw", "ranks", "bytes", "median us", "min us", "p90 us", "GB/s", "");
+    printf("\n%-20s %5s %8s %11s %11s %11s %9s   %s\n", "raw", "ranks", "bytes", "median us",
+        "min us", "p90 us", "GB/s", "");
     for (i = 0; i < sh->case_count; ++i) {
         const test_case *c = &sh->cases[i];
         if (c->op <= RAW_ADD && c->samples_used)
-            printf("%-20s %5u %8s %11.2f %11.2f %11.2f %9.2f\n", infos[c->op].name, c->ranks, size_text(c->bytes, size), median(c), at_quantile(c, 0), at_quantile(c, 0.9), busbw(c, median(c)));
+            printf("%-20s %5u %8s %11.2f %11.2f %11.2f %9.2f\n", infos[c->op].name, c->ranks,
+                size_text(c->bytes, size), median(c), at_quantile(c, 0), at_quantile(c, 0.9),
+                busbw(c, median(c)));
     }
-    printf("\n%-20s %5s %8s %11s %11s %11s %9s %11s %7s\n", over_memory ? "cdp over memory" : "cdp over tcp", "ranks", "bytes", "median us", "min us", "p90 us", "busbw", "limit us", "ratio");
+    printf("\n%-20s %5s %8s %11s %11s %11s %9s %11s %7s\n",
+        over_memory ? "cdp over memory" : "cdp over tcp", "ranks", "bytes", "median us", "min us",
+        "p90 us", "busbw", "limit us", "ratio");
     for (i = 0; i < sh->case_count; ++i) {
         const test_case *c = &sh->cases[i];
         const double limit = limit_us(c);
         if (c->op < CDP_ALLREDUCE || c->op > CDP_BARRIER || !c->samples_used) continue;
-        printf("%-20s %5u %8s %11.2f %11.2f %11.2f %9.3f ", infos[c->op].name, c->ranks, size_text(c->bytes, size), median(c), at_quantile(c, 0), at_quantile(c, 0.9), busbw(c, median(c)));
-        if (limit > 0) printf("%11.2f %7.2f\n", limit, limit / median(c));
-        else printf("%11s %7s\n", "-", "-");
+        printf("%-20s %5u %8s %11.2f %11.2f %11.2f %9.3f ", infos[c->op].name, c->ranks,
+            size_text(c->bytes, size), median(c), at_quantile(c, 0), at_quantile(c, 0.9),
+            busbw(c, median(c)));
+        if (limit > 0)
+            printf("%11.2f %7.2f\n", limit, limit / median(c));
+        else
+            printf("%11s %7s\n", "-", "-");
     }
-    printf("ratio: what the raw limit allows over what was measured; 1 is the limit. The model is at the top of bench.c.\n");
+    printf("ratio: what the raw limit allows over what was measured; 1 is the limit. The model is "
+           "at the top of bench.c.\n");
 
-    printf("\ncalls per operation and rank (counted in a pass of its own)\n%-12s %5s %8s", "op", "ranks", "bytes");
-    for (k = 0; k < CALL_COUNT; ++k) printf(" %8s", call_names[k]);
+    printf("\ncalls per operation and rank (counted in a pass of its own)\n%-12s %5s %8s", "op",
+        "ranks", "bytes");
+    for (k = 0; k < CALL_COUNT; ++k)
+        printf(" %8s", call_names[k]);
     printf("\n");
     for (i = 0; i < sh->case_count; ++i) {
         const test_case *c = &sh->cases[i];
         if (c->op < CDP_ALLREDUCE || c->op > CDP_BARRIER || c->calls.n[CALL_SEND] == 0) continue;
         printf("%-12s %5u %8s", infos[c->op].name, c->ranks, size_text(c->bytes, size));
-        for (k = 0; k < CALL_COUNT; ++k) printf(" %8.1f", c->calls.n[k]);
+        for (k = 0; k < CALL_COUNT; ++k)
+            printf(" %8.1f", c->calls.n[k]);
         printf("\n");
     }
 
     for (k = 2; k <= 4; k += 2) {
-        const test_case *alone = find(DDP_BACKWARD, k, DDP_BYTES), *step = find(DDP_STEP, k, DDP_BYTES), *plain = find(CDP_ALLREDUCE, k, DDP_BYTES);
+        const test_case *alone = find(DDP_BACKWARD, k, DDP_BYTES),
+                        *step = find(DDP_STEP, k, DDP_BYTES),
+                        *plain = find(CDP_ALLREDUCE, k, DDP_BYTES);
         if (!alone || !step || !plain) continue;
-        printf("\nDDP of 25 MB in buckets of 5 MB, %u ranks: backward alone %.1f ms, step %.1f ms, so %.1f ms exposed; plain allreduce of the same bytes %.1f ms.\n"
-               "Hidden: %.0f %% of the plain allreduce; by the library's own count %.0f %% of the time that buckets were under way.\n",
-               k, median(alone) / 1e3, median(step) / 1e3, (median(step) - median(alone)) / 1e3, median(plain) / 1e3,
-               100 * (1 - (median(step) - median(alone)) / median(plain)), 100 * step->hidden / (step->hidden_n ? step->hidden_n : 1));
+        printf("\nDDP of 25 MB in buckets of 5 MB, %u ranks: backward alone %.1f ms, step %.1f ms, "
+               "so %.1f ms exposed; plain allreduce of the same bytes %.1f ms.\n"
+               "Hidden: %.0f %% of the plain allreduce; by the library's own count %.0f %% of the "
+               "time that buckets were under way.\n",
+            k, median(alone) / 1e3, median(step) / 1e3, (median(step) - median(alone)) / 1e3,
+            median(plain) / 1e3, 100 * (1 - (median(step) - median(alone)) / median(plain)),
+            100 * step->hidden / (step->hidden_n ? step->hidden_n : 1));
     }
     printf("\n");
     for (k = 2; k <= 8; k *= 2) {
         const test_case *a = find(INIT, k, 0), *b = find(INIT_BARRIER, k, 0);
-        if (a && b) printf("start, %u ranks: from fork to group on the slowest rank %.2f ms (least %.2f), to the end of a first barrier %.2f ms\n", k, median(a) / 1e3, at_quantile(a, 0) / 1e3, median(b) / 1e3);
+        if (a && b)
+            printf("start, %u ranks: from fork to group on the slowest rank %.2f ms (least %.2f), "
+                   "to the end of a first barrier %.2f ms\n",
+                k, median(a) / 1e3, at_quantile(a, 0) / 1e3, median(b) / 1e3);
     }
 }
 
@@ -784,9 +935,12 @@ static void plan(void) {
         add_case(RAW_DUPLEX, p, span);
     }
     for (p = 2; p <= 4; p += 2) {
-        for (i = 0; i < allreduce_count; ++i) add_case(CDP_ALLREDUCE, p, allreduces[i]);
-        for (i = 0; i < 5; ++i) add_case(CDP_BROADCAST, p, others[i]);
-        for (i = 0; i < 5; ++i) add_case(CDP_ALLGATHER, p, others[i]);
+        for (i = 0; i < allreduce_count; ++i)
+            add_case(CDP_ALLREDUCE, p, allreduces[i]);
+        for (i = 0; i < 5; ++i)
+            add_case(CDP_BROADCAST, p, others[i]);
+        for (i = 0; i < 5; ++i)
+            add_case(CDP_ALLGATHER, p, others[i]);
         add_case(CDP_BARRIER, p, 0);
         add_case(CDP_ALLREDUCE, p, DDP_BYTES);
         add_case(DDP_BACKWARD, p, DDP_BYTES);
@@ -807,15 +961,20 @@ static bool any_of(uint32_t n, bool raw) {
 }
 
 static int usage(FILE *f, int code) {
-    fprintf(f, "bench [--quick] [--passes N] [--seconds S] [--only TEXT] [--list] [--transport tcp|memory]\n"
-               "  --quick      one short pass: less than half a minute\n"
-               "  --passes N   how often everything is measured (default 4); samples of all passes count;\n"
-               "               0: only count calls\n"
-               "  --seconds S  how long each measurement runs in a pass (default 0.1)\n"
-               "  --only TEXT  only measurements whose LIB/OP/RANKS/BYTES/ contains TEXT, say cdp/allreduce/2/4/\n"
-               "  --list       the names of all measurements\n"
-               "  --transport  what cdp talks over (default: tcp, as the bare sockets beside it)\n"
-               "Several programs that run at once disturb each other: leave the machine alone meanwhile.\n");
+    fprintf(f,
+        "bench [--quick] [--passes N] [--seconds S] [--only TEXT] [--list] [--transport "
+        "tcp|memory]\n"
+        "  --quick      one short pass: less than half a minute\n"
+        "  --passes N   how often everything is measured (default 4); samples of all passes "
+        "count;\n"
+        "               0: only count calls\n"
+        "  --seconds S  how long each measurement runs in a pass (default 0.1)\n"
+        "  --only TEXT  only measurements whose LIB/OP/RANKS/BYTES/ contains TEXT, say "
+        "cdp/allreduce/2/4/\n"
+        "  --list       the names of all measurements\n"
+        "  --transport  what cdp talks over (default: tcp, as the bare sockets beside it)\n"
+        "Several programs that run at once disturb each other: leave the machine alone "
+        "meanwhile.\n");
     return code;
 }
 
@@ -823,21 +982,36 @@ int main(int argc, char **argv) {
     bool quick = false, list = false;
     uint32_t pass, p, i;
     int a;
-    sh = (shared *)mmap(NULL, sizeof *sh, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    sh =
+        (shared *)mmap(NULL, sizeof *sh, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (sh == MAP_FAILED) return 1;
     for (a = 1; a < argc; ++a) {
-        if (strcmp(argv[a], "--help") == 0) return usage(stdout, 0);
-        else if (strcmp(argv[a], "--quick") == 0) quick = true, pass_count = 1, seconds_each = 0.05, span = 16 * MIB;
-        else if (strcmp(argv[a], "--list") == 0) list = true;
-        else if (a + 1 < argc && strcmp(argv[a], "--passes") == 0) pass_count = (uint32_t)atoi(argv[++a]);
-        else if (a + 1 < argc && strcmp(argv[a], "--seconds") == 0) seconds_each = atof(argv[++a]);
-        else if (a + 1 < argc && strcmp(argv[a], "--only") == 0) only = argv[++a];
-        else if (a + 1 < argc && strcmp(argv[a], "--transport") == 0 && (strcmp(argv[a + 1], "tcp") == 0 || strcmp(argv[a + 1], "memory") == 0)) over_memory = *argv[++a] == 'm';
-        else return usage(stderr, 2);
+        if (strcmp(argv[a], "--help") == 0)
+            return usage(stdout, 0);
+        else if (strcmp(argv[a], "--quick") == 0) {
+            quick = true;
+            pass_count = 1;
+            seconds_each = 0.05;
+            span = 16 * MIB;
+        } else if (strcmp(argv[a], "--list") == 0)
+            list = true;
+        else if (a + 1 < argc && strcmp(argv[a], "--passes") == 0)
+            pass_count = (uint32_t)atoi(argv[++a]);
+        else if (a + 1 < argc && strcmp(argv[a], "--seconds") == 0)
+            seconds_each = atof(argv[++a]);
+        else if (a + 1 < argc && strcmp(argv[a], "--only") == 0)
+            only = argv[++a];
+        else if (a + 1 < argc && strcmp(argv[a], "--transport") == 0
+            && (strcmp(argv[a + 1], "tcp") == 0 || strcmp(argv[a + 1], "memory") == 0))
+            over_memory = *argv[++a] == 'm';
+        else
+            return usage(stderr, 2);
     }
     plan();
     if (list) {
-        for (i = 0; i < sh->case_count; ++i) printf("%s/%s/%u/%llu/\n", infos[sh->cases[i].op].lib, infos[sh->cases[i].op].name, sh->cases[i].ranks, (unsigned long long)sh->cases[i].bytes);
+        for (i = 0; i < sh->case_count; ++i)
+            printf("%s/%s/%u/%llu/\n", infos[sh->cases[i].op].lib, infos[sh->cases[i].op].name,
+                sh->cases[i].ranks, (unsigned long long)sh->cases[i].bytes);
         return 0;
     }
     measure_work();
@@ -847,7 +1021,8 @@ int main(int argc, char **argv) {
             if (any_of(p, false)) run_world(p, rank_main, false);
         }
         for (i = 0; i < sh->case_count; ++i)
-            if (sh->cases[i].op == INIT && selected(&sh->cases[i])) measure_start(&sh->cases[i], &sh->cases[i + 1], quick ? 3 : 8);
+            if (sh->cases[i].op == INIT && selected(&sh->cases[i]))
+                measure_start(&sh->cases[i], &sh->cases[i + 1], quick ? 3 : 8);
     }
     counting = true;
     if (pass_count) seconds_each = 0.02;

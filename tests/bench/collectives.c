@@ -12,13 +12,17 @@
 static cdp_group *group;
 static uint16_t port;
 static const char *transport = "memory";
-static const char *lend = "0"; /* --lend BYTES: as in the desc */
+static const char *expose = "0"; /* --expose BYTES: as in the desc */
 
 static bool call(m_case *c) {
     cdp_status st = CDP_OK;
     switch (c->op) {
-    case M_ALLREDUCE: st = cdp_allreduce(group, c->in, c->out, c->count, CDP_DTYPE_F32, CDP_REDUCE_SUM); break;
-    case M_REDUCE_SCATTER: st = cdp_reduce_scatter(group, c->in, c->out, c->count, CDP_DTYPE_F32, CDP_REDUCE_SUM); break;
+    case M_ALLREDUCE:
+        st = cdp_allreduce(group, c->in, c->out, c->count, CDP_DTYPE_F32, CDP_REDUCE_SUM);
+        break;
+    case M_REDUCE_SCATTER:
+        st = cdp_reduce_scatter(group, c->in, c->out, c->count, CDP_DTYPE_F32, CDP_REDUCE_SUM);
+        break;
     case M_ALLGATHER: st = cdp_allgather(group, c->in, c->out, c->count, CDP_DTYPE_F32); break;
     case M_BROADCAST: st = cdp_broadcast(group, c->out, c->count, CDP_DTYPE_F32, 0); break;
     case M_ALLTOALL: st = cdp_alltoall(group, c->in, c->out, c->count, CDP_DTYPE_F32); break;
@@ -26,7 +30,8 @@ static bool call(m_case *c) {
     default: /* there and back */
         if (c->rank == 0) st = cdp_send(group, c->in, c->count, CDP_DTYPE_F32, 1, 7);
         if (st == CDP_OK) st = cdp_recv(group, c->out, c->count, CDP_DTYPE_F32, 1 - c->rank, 7);
-        if (st == CDP_OK && c->rank == 1) st = cdp_send(group, c->out, c->count, CDP_DTYPE_F32, 0, 7);
+        if (st == CDP_OK && c->rank == 1)
+            st = cdp_send(group, c->out, c->count, CDP_DTYPE_F32, 0, 7);
         break;
     }
     if (st == CDP_OK) return false;
@@ -36,7 +41,9 @@ static bool call(m_case *c) {
     return false;
 }
 
-static void *group_memory(uint64_t bytes) { return cdp_group_alloc(group, bytes); }
+static void *group_memory(uint64_t bytes) {
+    return cdp_group_alloc(group, bytes);
+}
 
 static int rank_main(uint32_t rank) {
     static const bool has[M_OPS] = {true, true, true, true, true, true, true};
@@ -48,7 +55,7 @@ static int rank_main(uint32_t rank) {
     d.master_port = port;
     d.init_timeout_ms = d.timeout_ms = 60000;
     d.no_shared_memory = strcmp(transport, "tcp") == 0;
-    d.lend_bytes = m_size_of(lend);
+    d.expose_bytes = m_size_of(expose);
     if (cdp_init(&d, &group) != CDP_OK) return cdp_print_error(stderr);
     if (strcmp(transport, "segments") == 0) m_alloc = group_memory;
     right = m_run("cdp", transport, has, call);
@@ -63,21 +70,26 @@ static uint16_t free_port(void) {
     memset(&a, 0, sizeof a);
     a.sin_family = AF_INET;
     a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    if (bind(fd, (struct sockaddr *)&a, sizeof a) || getsockname(fd, (struct sockaddr *)&a, &len)) m_die("no free port");
+    if (bind(fd, (struct sockaddr *)&a, sizeof a) || getsockname(fd, (struct sockaddr *)&a, &len))
+        m_die("no free port");
     close(fd);
     return ntohs(a.sin_port);
 }
 
 int main(int argc, char **argv) {
     int status;
-    while (argc > 2 && (strcmp(argv[1], "--transport") == 0 || strcmp(argv[1], "--lend") == 0)) {
-        *(argv[1][2] == 't' ? &transport : &lend) = argv[2];
+    while (argc > 2 && (strcmp(argv[1], "--transport") == 0 || strcmp(argv[1], "--expose") == 0)) {
+        *(argv[1][2] == 't' ? &transport : &expose) = argv[2];
         argv[2] = argv[0];
         argc -= 2;
         argv += 2;
     }
-    if (strcmp(transport, "memory") != 0 && strcmp(transport, "segments") != 0 && strcmp(transport, "tcp") != 0) argc = 0;
-    status = argc ? m_parse(argc, argv) : m_usage("collectives [--transport memory|segments|tcp] [--lend BYTES]", stderr, 2);
+    if (strcmp(transport, "memory") != 0 && strcmp(transport, "segments") != 0
+        && strcmp(transport, "tcp") != 0)
+        argc = 0;
+    status = argc
+        ? m_parse(argc, argv)
+        : m_usage("collectives [--transport memory|segments|tcp] [--expose BYTES]", stderr, 2);
     if (status >= 0) return status;
     m_open();
     port = free_port();

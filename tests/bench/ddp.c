@@ -12,7 +12,9 @@
 #include <stdlib.h>
 #include <time.h>
 
-enum { MOST = 100000 };
+enum {
+    MOST = 100000
+};
 
 static struct {
     double backward_ms;
@@ -26,11 +28,14 @@ static uint64_t waits_since_ns; /* since when a first send is waited for; 0: not
 static uint64_t first_ns[MOST];
 static uint32_t first_count;
 
-static uint64_t now(void) { return cdp_os_default()->now_ns(NULL); }
+static uint64_t now(void) {
+    return cdp_os_default()->now_ns(NULL);
+}
 
 static int64_t counting_send(void *user, int32_t fd, const cdp_iov *iov, uint32_t n) {
-    const uint64_t since = __atomic_exchange_n(&waits_since_ns, 0, __ATOMIC_SEQ_CST), entered = now();
-    const int64_t r = cdp_os_default()->send(user, fd, iov, n);
+    const uint64_t since = __atomic_exchange_n(&waits_since_ns, 0, __ATOMIC_SEQ_CST),
+                   entered = now();
+    const int64_t r = cdp_os_default()->net.send_iov(user, fd, iov, n);
     if (since && r > 0 && first_count < MOST) first_ns[first_count++] = entered - since;
     if (r > 0) __atomic_add_fetch(&sent, (uint64_t)r, __ATOMIC_SEQ_CST);
     return r;
@@ -45,8 +50,10 @@ static void work(uint64_t ns) {
     const uint64_t end = now() + ns;
     struct timespec t = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
     if (options.busy)
-        while (now() < end) {}
-    else nanosleep(&t, NULL);
+        while (now() < end) {
+        }
+    else
+        nanosleep(&t, NULL);
 }
 
 /* The last parameter of each bucket: the lowest index in it. */
@@ -97,11 +104,12 @@ int main(int argc, char **argv) {
     uint64_t took[1000], sent_before, hidden_comm, hidden_exposed;
     read_options(argc, argv);
     if (options.steps > 1000 || !options.params) return 2;
-    os.send = counting_send;
+    os.net.send_iov = counting_send;
     if (cdp_tcp_desc_from_env(&t) != CDP_OK) return cdp_print_error(stderr);
     t.os = &os;
     t.timeout_ms = 60000;
-    t.no_shared_memory = true; /* what goes over sockets is counted, and compared with others that use them */
+    /* what goes over sockets is counted, and compared with others that use them */
+    t.no_shared_memory = true;
     if (cdp_init(&t, &world) != CDP_OK) return cdp_print_error(stderr);
     params = (cdp_param *)calloc(options.params, sizeof *params);
     for (uint32_t i = 0; i < options.params; ++i) {
@@ -112,34 +120,49 @@ int main(int argc, char **argv) {
     d.group = world;
     d.params = params;
     d.param_count = options.params;
-    d.bucket_bytes = options.bucket; /* the first one is small, as there */
+    d.first_bucket_bytes = 1 << 20; /* the first one is small, as in PyTorch 1.13 */
+    d.bucket_bytes = options.bucket;
     if (cdp_ddp_create(&d, &ddp) != CDP_OK) return cdp_print_error(stderr);
     s = cdp_ddp_stats_of(ddp);
     for (uint32_t i = 0; i < 2; ++i)
         if (step(ddp, s.bucket_count) != CDP_OK) return cdp_print_error(stderr);
     first_count = 0;
     s = cdp_ddp_stats_of(ddp);
-    hidden_comm = s.total_comm_ns, hidden_exposed = s.total_exposed_ns;
+    hidden_comm = s.total_comm_ns;
+    hidden_exposed = s.total_exposed_ns;
     sent_before = sent;
     if (cdp_barrier(world) != CDP_OK) return cdp_print_error(stderr);
     for (uint32_t i = 0; i < options.steps; ++i) {
         const uint64_t start = now();
-        if (step(ddp, s.bucket_count) != CDP_OK || cdp_barrier(world) != CDP_OK) return cdp_print_error(stderr);
-        took[i] = now() - start; /* with the barrier: what this rank has sent may still be on its way to the other */
+        if (step(ddp, s.bucket_count) != CDP_OK || cdp_barrier(world) != CDP_OK)
+            return cdp_print_error(stderr);
+        /* with the barrier: what this rank has sent may still be on its way to the other */
+        took[i] = now() - start;
     }
     s = cdp_ddp_stats_of(ddp);
     if (cdp_rank(world) == 0) {
-        const double n = cdp_size(world), formula = 2 * (n - 1) / n * (double)s.bytes_per_step * options.steps;
+        const double n = cdp_size(world),
+                     formula = 2 * (n - 1) / n * (double)s.bytes_per_step * options.steps;
         qsort(took, options.steps, sizeof *took, by_size);
         qsort(first_ns, first_count, sizeof *first_ns, by_size);
-        printf("cdp    step %7.1f ms (least %.1f), beyond backward %6.1f ms, hidden %5.1f %%, sent %.4f of the formula, ready to first byte %.1f us (median; 90 %%: %.1f) of %u buckets\n",
-               (double)took[options.steps / 2] / 1e6, (double)took[0] / 1e6, (double)took[options.steps / 2] / 1e6 - options.backward_ms,
-               100 * (1 - (double)(s.total_exposed_ns - hidden_exposed) / (double)(s.total_comm_ns - hidden_comm)), (double)(sent - sent_before) / formula,
-               first_count ? (double)first_ns[first_count / 2] / 1e3 : 0, first_count ? (double)first_ns[first_count * 9 / 10] / 1e3 : 0, s.bucket_count * options.steps);
+        printf("cdp    step %7.1f ms (least %.1f), beyond backward %6.1f ms, hidden %5.1f %%, sent "
+               "%.4f of the formula, ready to first byte %.1f us (median; 90 %%: %.1f) of %u "
+               "buckets\n",
+            (double)took[options.steps / 2] / 1e6, (double)took[0] / 1e6,
+            (double)took[options.steps / 2] / 1e6 - options.backward_ms,
+            100
+                * (1
+                    - (double)(s.total_exposed_ns - hidden_exposed)
+                        / (double)(s.total_comm_ns - hidden_comm)),
+            (double)(sent - sent_before) / formula,
+            first_count ? (double)first_ns[first_count / 2] / 1e3 : 0,
+            first_count ? (double)first_ns[first_count * 9 / 10] / 1e3 : 0,
+            s.bucket_count * options.steps);
     }
     cdp_ddp_destroy(ddp);
     cdp_group_destroy(world);
-    for (uint32_t i = 0; i < options.params; ++i) free(params[i].data);
+    for (uint32_t i = 0; i < options.params; ++i)
+        free(params[i].data);
     free(params);
     return 0;
 }

@@ -1,10 +1,12 @@
-/* What the programs of this folder that measure collectives have in common, so that every library is measured by the same
-   code: options, contents and their check, timing, and lines of output. C and C++.
+/* What the programs of this folder that measure collectives have in common, so that every
+   library is measured by the same code: options, contents and their check, timing, and lines of
+   output. C and C++.
 
-   A world is a set of ranks of one library on this machine. All ranks share one file (--meet) in which they meet before
-   each call; the last one to arrive takes the time, and the call has ended when the slowest rank has. Several worlds may
-   share a file (--turn I/N): they take turns, measurement by measurement, and sleep while it is not their turn, so that a
-   machine that becomes slower meets all of them. */
+   A world is a set of ranks of one library on this machine. All ranks share one file (--meet) in
+   which they meet before each call; the last one to arrive takes the time, and the call has
+   ended when the slowest rank has. Several worlds may share a file (--turn I/N): they take
+   turns, measurement by measurement, and sleep while it is not their turn, so that a machine
+   that becomes slower meets all of them. */
 #ifndef MEASURE_H
 #define MEASURE_H
 #ifndef _GNU_SOURCE
@@ -33,8 +35,23 @@
 #define M_SIZES 32
 #define M_MIB (1ull << 20)
 
-typedef enum m_op { M_ALLREDUCE, M_REDUCE_SCATTER, M_ALLGATHER, M_BROADCAST, M_ALLTOALL, M_BARRIER, M_PINGPONG, M_DUPLEX, M_ONEWAY, M_EXCHANGE, M_MEMCPY, M_ADD, M_OPS } m_op;
-static const char *const m_names[M_OPS] = {"allreduce", "reduce_scatter", "allgather", "broadcast", "alltoall", "barrier", "pingpong", "duplex", "oneway", "exchange", "memcpy", "add"};
+typedef enum m_op {
+    M_ALLREDUCE,
+    M_REDUCE_SCATTER,
+    M_ALLGATHER,
+    M_BROADCAST,
+    M_ALLTOALL,
+    M_BARRIER,
+    M_PINGPONG,
+    M_DUPLEX,
+    M_ONEWAY,
+    M_EXCHANGE,
+    M_MEMCPY,
+    M_ADD,
+    M_OPS
+} m_op;
+static const char *const m_names[M_OPS] = {"allreduce", "reduce_scatter", "allgather", "broadcast",
+    "alltoall", "barrier", "pingpong", "duplex", "oneway", "exchange", "memcpy", "add"};
 
 typedef struct m_world { /* in the shared file */
     uint32_t arrived, generation, more[2], wrong;
@@ -56,7 +73,8 @@ typedef struct m_options {
     bool header;
 } m_options;
 
-/* What is measured now. `variant` is the library's own: 0, and on as long as the call says that there is one more. */
+/* What is measured now. `variant` is the library's own: 0, and on as long as the call says that
+   there is one more. */
 typedef struct m_case {
     m_op op;
     uint64_t bytes, count; /* count: f32 per rank's part, or of the whole vector */
@@ -69,7 +87,8 @@ static m_options m_opt;
 static m_shared *m_all;
 static m_world *m_here;
 static uint32_t m_rank;
-static void *(*m_alloc)(uint64_t bytes); /* memory that a library is to be measured with (default: any) */
+/* memory that a library is to be measured with (default: any) */
+static void *(*m_alloc)(uint64_t bytes);
 
 static double m_now(void) {
     struct timespec t;
@@ -78,7 +97,8 @@ static double m_now(void) {
 }
 
 static void m_die(const char *what) {
-    fprintf(stderr, "rank %u of %u: %s%s%s\n", m_rank, m_opt.ranks, what, errno ? ": " : "", errno ? strerror(errno) : "");
+    fprintf(stderr, "rank %u of %u: %s%s%s\n", m_rank, m_opt.ranks, what, errno ? ": " : "",
+        errno ? strerror(errno) : "");
     if (m_all) __atomic_store_n(&m_all->failed, 1, __ATOMIC_RELEASE);
     _exit(1);
 }
@@ -88,26 +108,32 @@ static void m_die(const char *what) {
 static uint64_t m_size_of(const char *text) {
     char *end;
     uint64_t n = strtoull(text, &end, 10);
-    if (*end == 'K' || *end == 'k') n *= 1024;
-    else if (*end == 'M' || *end == 'm') n *= M_MIB;
+    if (*end == 'K' || *end == 'k')
+        n *= 1024;
+    else if (*end == 'M' || *end == 'm')
+        n *= M_MIB;
     return n;
 }
 
 static int m_usage(const char *name, FILE *f, int code) {
     fprintf(f,
-            "%s [--op LIST] [--size LIST] [--ranks N] [--seconds S] [--iterations N] [--rounds N] [--meet FILE --turn I/N] [--no-header]\n"
-            "  --op LIST        of allreduce,reduce_scatter,allgather,broadcast,alltoall,barrier,pingpong (default: these), or of\n"
-            "                   duplex,oneway,exchange,memcpy,add where the program has them\n"
-            "  --size LIST      in bytes, or as 64K, 1M (default: 4,256,4K,64K,1M,16M,64M)\n"
-            "  --ranks N        2 to 16 (default: 2)\n"
-            "  --seconds S      end a measurement after S seconds (default: 0.5)\n"
-            "  --iterations N   or after N calls (default: 2000); at least 5 in any case\n"
-            "  --rounds N       the whole list again and again: a line for each (default: 1)\n"
-            "  --meet FILE      where the ranks of several worlds meet; --turn I/N: this is world I of N\n"
-            "One tab-separated line for each measurement:\n"
-            "  lib transport op ranks bytes median_us min_us p90_us busbw_GBps iterations\n"
-            "busbw is that of nccl-tests. Each result is checked in full before and after.\n",
-            name);
+        "%s [--op LIST] [--size LIST] [--ranks N] [--seconds S] [--iterations N] [--rounds N] "
+        "[--meet FILE --turn I/N] [--no-header]\n"
+        "  --op LIST        of "
+        "allreduce,reduce_scatter,allgather,broadcast,alltoall,barrier,pingpong (default: these), "
+        "or of\n"
+        "                   duplex,oneway,exchange,memcpy,add where the program has them\n"
+        "  --size LIST      in bytes, or as 64K, 1M (default: 4,256,4K,64K,1M,16M,64M)\n"
+        "  --ranks N        2 to 16 (default: 2)\n"
+        "  --seconds S      end a measurement after S seconds (default: 0.5)\n"
+        "  --iterations N   or after N calls (default: 2000); at least 5 in any case\n"
+        "  --rounds N       the whole list again and again: a line for each (default: 1)\n"
+        "  --meet FILE      where the ranks of several worlds meet; --turn I/N: this is world I of "
+        "N\n"
+        "One tab-separated line for each measurement:\n"
+        "  lib transport op ranks bytes median_us min_us p90_us busbw_GBps iterations\n"
+        "busbw is that of nccl-tests. Each result is checked in full before and after.\n",
+        name);
     return code;
 }
 
@@ -116,7 +142,8 @@ static bool m_ops_of(char *list) {
     int k;
     memset(m_opt.ops, 0, sizeof m_opt.ops);
     for (at = strtok_r(list, ",", &save); at; at = strtok_r(NULL, ",", &save)) {
-        for (k = 0; k < M_OPS && strcmp(at, m_names[k]) != 0; ++k) {}
+        for (k = 0; k < M_OPS && strcmp(at, m_names[k]) != 0; ++k) {
+        }
         if (k == M_OPS) return false;
         m_opt.ops[k] = true;
     }
@@ -126,14 +153,17 @@ static bool m_ops_of(char *list) {
 static void m_sizes_of(char *list) {
     char *at, *save = NULL;
     m_opt.size_count = 0;
-    for (at = strtok_r(list, ",", &save); at && m_opt.size_count < M_SIZES; at = strtok_r(NULL, ",", &save)) m_opt.sizes[m_opt.size_count++] = m_size_of(at);
+    for (at = strtok_r(list, ",", &save); at && m_opt.size_count < M_SIZES;
+         at = strtok_r(NULL, ",", &save))
+        m_opt.sizes[m_opt.size_count++] = m_size_of(at);
 }
 
 /* -1: go on; else the exit status. */
 static int m_parse(int argc, char **argv) {
     static char sizes[] = "4,256,4K,64K,1M,16M,64M";
     int a;
-    for (a = M_ALLREDUCE; a <= M_PINGPONG; ++a) m_opt.ops[a] = true;
+    for (a = M_ALLREDUCE; a <= M_PINGPONG; ++a)
+        m_opt.ops[a] = true;
     m_sizes_of(sizes);
     m_opt.ranks = 2;
     m_opt.rounds = m_opt.turns = 1;
@@ -148,18 +178,30 @@ static int m_parse(int argc, char **argv) {
             continue;
         }
         if (++a == argc) return m_usage(argv[0], stderr, 2);
-        if (strcmp(o, "--op") == 0 && m_ops_of(argv[a])) continue;
-        else if (strcmp(o, "--size") == 0) m_sizes_of(argv[a]);
-        else if (strcmp(o, "--ranks") == 0) m_opt.ranks = (uint32_t)atoi(argv[a]);
-        else if (strcmp(o, "--seconds") == 0) m_opt.seconds = atof(argv[a]);
-        else if (strcmp(o, "--iterations") == 0) m_opt.iterations = (uint32_t)atoi(argv[a]);
-        else if (strcmp(o, "--rounds") == 0) m_opt.rounds = (uint32_t)atoi(argv[a]);
-        else if (strcmp(o, "--meet") == 0) m_opt.meet = argv[a];
-        else if (strcmp(o, "--turn") == 0 && sscanf(argv[a], "%u/%u", &m_opt.turn, &m_opt.turns) == 2) continue;
-        else return m_usage(argv[0], stderr, 2);
+        if (strcmp(o, "--op") == 0 && m_ops_of(argv[a]))
+            continue;
+        else if (strcmp(o, "--size") == 0)
+            m_sizes_of(argv[a]);
+        else if (strcmp(o, "--ranks") == 0)
+            m_opt.ranks = (uint32_t)atoi(argv[a]);
+        else if (strcmp(o, "--seconds") == 0)
+            m_opt.seconds = atof(argv[a]);
+        else if (strcmp(o, "--iterations") == 0)
+            m_opt.iterations = (uint32_t)atoi(argv[a]);
+        else if (strcmp(o, "--rounds") == 0)
+            m_opt.rounds = (uint32_t)atoi(argv[a]);
+        else if (strcmp(o, "--meet") == 0)
+            m_opt.meet = argv[a];
+        else if (strcmp(o, "--turn") == 0
+            && sscanf(argv[a], "%u/%u", &m_opt.turn, &m_opt.turns) == 2)
+            continue;
+        else
+            return m_usage(argv[0], stderr, 2);
     }
     if (m_opt.iterations > M_SAMPLES) m_opt.iterations = M_SAMPLES;
-    if (m_opt.ranks < 1 || m_opt.ranks > M_RANKS || !m_opt.size_count || m_opt.turn >= m_opt.turns || m_opt.turns > M_WORLDS) return m_usage(argv[0], stderr, 2);
+    if (m_opt.ranks < 1 || m_opt.ranks > M_RANKS || !m_opt.size_count || m_opt.turn >= m_opt.turns
+        || m_opt.turns > M_WORLDS)
+        return m_usage(argv[0], stderr, 2);
     return -1;
 }
 
@@ -167,8 +209,12 @@ static int m_parse(int argc, char **argv) {
 
 static void m_open(void) {
     int fd = -1;
-    if (m_opt.meet && ((fd = open(m_opt.meet, O_RDWR | O_CREAT, 0600)) < 0 || ftruncate(fd, (off_t)sizeof *m_all) != 0)) m_die(m_opt.meet);
-    m_all = (m_shared *)mmap(NULL, sizeof *m_all, PROT_READ | PROT_WRITE, fd < 0 ? MAP_SHARED | MAP_ANONYMOUS : MAP_SHARED, fd, 0);
+    if (m_opt.meet
+        && ((fd = open(m_opt.meet, O_RDWR | O_CREAT, 0600)) < 0
+            || ftruncate(fd, (off_t)sizeof *m_all) != 0))
+        m_die(m_opt.meet);
+    m_all = (m_shared *)mmap(NULL, sizeof *m_all, PROT_READ | PROT_WRITE,
+        fd < 0 ? MAP_SHARED | MAP_ANONYMOUS : MAP_SHARED, fd, 0);
     if (m_all == MAP_FAILED) {
         m_all = NULL;
         m_die("mmap");
@@ -177,7 +223,8 @@ static void m_open(void) {
     m_here = &m_all->worlds[m_opt.turn];
 }
 
-/* All ranks of this world; the last one takes the time. Who has a core of its own looks, others let the next one run. */
+/* All ranks of this world; the last one takes the time. Who has a core of its own looks, others
+   let the next one run. */
 static void m_meet(double *start) {
     static long cores;
     const uint32_t generation = __atomic_load_n(&m_here->generation, __ATOMIC_ACQUIRE);
@@ -209,20 +256,25 @@ static void m_turn_end(uint32_t turn) {
 
 /* ---- contents: small whole numbers, so that every sum is exact ---- */
 
-static float m_value(uint32_t rank, uint64_t i) { return (float)((i * 7 + rank * 13 + 3) % 61); }
+static float m_value(uint32_t rank, uint64_t i) {
+    return (float)((i * 7 + rank * 13 + 3) % 61);
+}
 
 static void m_fill(m_case *c) {
     const uint64_t n = c->bytes / 4, all = c->op == M_ALLGATHER ? c->count : n;
     uint64_t i;
-    for (i = 0; i < all; ++i) c->in[i] = m_value(c->rank, i);
-    for (i = 0; i < n; ++i) c->out[i] = -1;
+    for (i = 0; i < all; ++i)
+        c->in[i] = m_value(c->rank, i);
+    for (i = 0; i < n; ++i)
+        c->out[i] = -1;
     if (c->op == M_BROADCAST && c->rank == 0) memcpy(c->out, c->in, c->bytes);
 }
 
 static float m_sum(uint32_t ranks, uint64_t i) {
     float s = 0;
     uint32_t r;
-    for (r = 0; r < ranks; ++r) s += m_value(r, i);
+    for (r = 0; r < ranks; ++r)
+        s += m_value(r, i);
     return s;
 }
 
@@ -231,22 +283,28 @@ static bool m_right(const m_case *c) {
     uint64_t i;
     switch (c->op) {
     case M_ALLREDUCE:
-        for (i = 0; i < n && c->out[i] == m_sum(c->ranks, i); ++i) {}
+        for (i = 0; i < n && c->out[i] == m_sum(c->ranks, i); ++i) {
+        }
         return i == n;
     case M_REDUCE_SCATTER:
-        for (i = 0; i < p && c->out[i] == m_sum(c->ranks, c->rank * p + i); ++i) {}
+        for (i = 0; i < p && c->out[i] == m_sum(c->ranks, c->rank * p + i); ++i) {
+        }
         return i == p;
     case M_ALLGATHER:
-        for (i = 0; i < n && c->out[i] == m_value((uint32_t)(i / p), i % p); ++i) {}
+        for (i = 0; i < n && c->out[i] == m_value((uint32_t)(i / p), i % p); ++i) {
+        }
         return i == n;
     case M_BROADCAST:
-        for (i = 0; i < n && c->out[i] == m_value(0, i); ++i) {}
+        for (i = 0; i < n && c->out[i] == m_value(0, i); ++i) {
+        }
         return i == n;
     case M_ALLTOALL:
-        for (i = 0; i < n && c->out[i] == m_value((uint32_t)(i / p), c->rank * p + i % p); ++i) {}
+        for (i = 0; i < n && c->out[i] == m_value((uint32_t)(i / p), c->rank * p + i % p); ++i) {
+        }
         return i == n;
     case M_PINGPONG:
-        for (i = 0; c->rank == 0 && i < n && c->out[i] == m_value(0, i); ++i) {}
+        for (i = 0; c->rank == 0 && i < n && c->out[i] == m_value(0, i); ++i) {
+        }
         return c->rank != 0 || i == n;
     default: return true;
     }
@@ -276,10 +334,15 @@ static void m_print(const char *lib, const m_case *c, uint32_t n) {
     uint32_t i, r;
     double mid;
     for (i = 0; i < n; ++i)
-        for (t[i] = 0, r = 0; r < m_opt.ranks; ++r) t[i] = t[i] > m_here->end[r][i] - m_here->start[i] ? t[i] : m_here->end[r][i] - m_here->start[i];
+        for (t[i] = 0, r = 0; r < m_opt.ranks; ++r)
+            t[i] = t[i] > m_here->end[r][i] - m_here->start[i]
+                ? t[i]
+                : m_here->end[r][i] - m_here->start[i];
     qsort(t, n, sizeof *t, m_compare);
     mid = t[n / 2];
-    printf("%s\t%s\t%s\t%u\t%llu\t%.2f\t%.2f\t%.2f\t%.3f\t%u\n", lib, c->transport, m_names[c->op], c->ranks, (unsigned long long)c->bytes, mid, t[0], t[(uint64_t)n * 9 / 10], m_busbw(c, mid), n);
+    printf("%s\t%s\t%s\t%u\t%llu\t%.2f\t%.2f\t%.2f\t%.3f\t%u\n", lib, c->transport, m_names[c->op],
+        c->ranks, (unsigned long long)c->bytes, mid, t[0], t[(uint64_t)n * 9 / 10], m_busbw(c, mid),
+        n);
     fflush(stdout);
 }
 
@@ -291,7 +354,8 @@ static uint32_t m_repeat(m_case *c, m_call call, double seconds, uint32_t least,
     const double until = m_now() + seconds * 1e6;
     uint32_t i;
     for (i = 0; i < M_SAMPLES; ++i) {
-        if (m_rank == 0) m_here->more[i % 2] = i < least || (i < most && m_now() < until); /* who is late still reads the last one */
+        /* who is late still reads the last one */
+        if (m_rank == 0) m_here->more[i % 2] = i < least || (i < most && m_now() < until);
         m_meet(&m_here->start[i]);
         if (!m_here->more[i % 2]) break;
         (void)call(c);
@@ -309,7 +373,9 @@ static bool m_check(const char *lib, m_case *c, const char *when) {
     if (!m_right(c)) __atomic_store_n(&m_here->wrong, 1, __ATOMIC_RELAXED);
     m_meet(NULL);
     ok = !m_here->wrong;
-    if (!ok && m_rank == 0) fprintf(stderr, "# WRONG RESULT: %s %s %s, %u ranks, %llu bytes, %s\n", lib, c->transport, m_names[c->op], c->ranks, (unsigned long long)c->bytes, when);
+    if (!ok && m_rank == 0)
+        fprintf(stderr, "# WRONG RESULT: %s %s %s, %u ranks, %llu bytes, %s\n", lib, c->transport,
+            m_names[c->op], c->ranks, (unsigned long long)c->bytes, when);
     m_meet(NULL);
     return ok;
 }
@@ -324,10 +390,13 @@ static bool m_measure(const char *lib, const char *transport, m_case *c, m_call 
         m_meet(NULL);
         more = call(c);
         if (m_check(lib, c, "first call")) {
-            (void)m_repeat(c, call, m_opt.seconds / 10 < 0.05 ? m_opt.seconds / 10 : 0.05, 2, 200); /* warm-up */
+            /* warm-up */
+            (void)m_repeat(c, call, m_opt.seconds / 10 < 0.05 ? m_opt.seconds / 10 : 0.05, 2, 200);
             n = m_repeat(c, call, m_opt.seconds, 5, m_opt.iterations);
-            if (!m_check(lib, c, "last call")) right = false;
-            else if (m_rank == 0) m_print(lib, c, n);
+            if (!m_check(lib, c, "last call"))
+                right = false;
+            else if (m_rank == 0)
+                m_print(lib, c, n);
         } else {
             right = false;
         }
@@ -336,7 +405,8 @@ static bool m_measure(const char *lib, const char *transport, m_case *c, m_call 
     return right;
 }
 
-/* Everything that was asked for, of what `has` names. Every rank calls it. False: some result was wrong. */
+/* Everything that was asked for, of what `has` names. Every rank calls it. False: some result
+   was wrong. */
 static bool m_run(const char *lib, const char *transport, const bool has[M_OPS], m_call call) {
     uint64_t room = 4096;
     uint32_t k, round, s, turn = 0;
@@ -345,16 +415,23 @@ static bool m_run(const char *lib, const char *transport, const bool has[M_OPS],
     memset(&c, 0, sizeof c);
     c.rank = m_rank;
     c.ranks = m_opt.ranks;
-    for (s = 0; s < m_opt.size_count; ++s) room = room > m_opt.sizes[s] + 4096 ? room : m_opt.sizes[s] + 4096;
-    c.in = (float *)(m_alloc ? m_alloc(room) : aligned_alloc(4096, (size_t)(room + 4095) / 4096 * 4096));
-    c.out = (float *)(m_alloc ? m_alloc(room) : aligned_alloc(4096, (size_t)(room + 4095) / 4096 * 4096));
+    for (s = 0; s < m_opt.size_count; ++s)
+        room = room > m_opt.sizes[s] + 4096 ? room : m_opt.sizes[s] + 4096;
+    c.in = (float *)(m_alloc ? m_alloc(room)
+                             : aligned_alloc(4096, (size_t)(room + 4095) / 4096 * 4096));
+    c.out = (float *)(m_alloc ? m_alloc(room)
+                              : aligned_alloc(4096, (size_t)(room + 4095) / 4096 * 4096));
     if (!c.in || !c.out) m_die("no memory");
     memset(c.in, 0, (size_t)room);
     memset(c.out, 0, (size_t)room);
-    if (m_rank == 0 && m_opt.header && m_opt.turn == 0) printf("# lib\ttransport\top\tranks\tbytes\tmedian_us\tmin_us\tp90_us\tbusbw_GBps\titerations\n");
+    if (m_rank == 0 && m_opt.header && m_opt.turn == 0)
+        printf("# "
+               "lib\ttransport\top\tranks\tbytes\tmedian_us\tmin_us\tp90_us\tbusbw_"
+               "GBps\titerations\n");
     for (round = 0; round < m_opt.rounds; ++round)
         for (k = 0; k < M_OPS; ++k)
-            for (s = 0; m_opt.ops[k] && s < (k == M_BARRIER ? 1 : m_opt.size_count); ++s, turn += m_opt.turns) {
+            for (s = 0; m_opt.ops[k] && s < (k == M_BARRIER ? 1 : m_opt.size_count);
+                 ++s, turn += m_opt.turns) {
                 const bool parts = k == M_REDUCE_SCATTER || k == M_ALLGATHER || k == M_ALLTOALL;
                 const uint64_t unit = parts ? 4ull * m_opt.ranks : 4;
                 m_turn_begin(turn + m_opt.turn);
@@ -362,7 +439,9 @@ static bool m_run(const char *lib, const char *transport, const bool has[M_OPS],
                 c.bytes = k == M_BARRIER ? 0 : (m_opt.sizes[s] + unit - 1) / unit * unit;
                 c.count = parts ? c.bytes / 4 / m_opt.ranks : c.bytes / 4;
                 m_meet(NULL);
-                if (has[k] && !((k == M_PINGPONG || k == M_ONEWAY) && m_opt.ranks != 2) && !m_measure(lib, transport, &c, call)) right = false;
+                if (has[k] && !((k == M_PINGPONG || k == M_ONEWAY) && m_opt.ranks != 2)
+                    && !m_measure(lib, transport, &c, call))
+                    right = false;
                 m_turn_end(turn + m_opt.turn);
             }
     if (m_alloc) return right; /* it goes with the library */

@@ -10,11 +10,15 @@
 extern void Cblacs_get(int context, int what, int *value);
 extern void Cblacs_gridinit(int *context, char *order, int rows, int columns);
 extern void Cblacs_gridinfo(int context, int *rows, int *columns, int *row, int *column);
-extern void Cpdgemr2d(int m, int n, double *a, int ia, int ja, int *da, double *b, int ib, int jb, int *db, int context);
+extern void Cpdgemr2d(int m, int n, double *a, int ia, int ja, int *da, double *b, int ib, int jb,
+    int *db, int context);
 extern int numroc_(int *n, int *nb, int *me, int *source, int *ranks);
-extern void descinit_(int *d, int *m, int *n, int *mb, int *nb, int *rs, int *cs, int *context, int *ld, int *info);
+extern void descinit_(
+    int *d, int *m, int *n, int *mb, int *nb, int *rs, int *cs, int *context, int *ld, int *info);
 
-enum { MOST = 2000 };
+enum {
+    MOST = 2000
+};
 static double seconds = 0.2;
 static int size, rank;
 
@@ -25,7 +29,8 @@ typedef struct matrix {
 
 static matrix make(int n, int grid_rows, int grid_columns) {
     matrix m;
-    int row, column, a, b, zero = 0, info, mb = (n + grid_rows - 1) / grid_rows, nb = (n + grid_columns - 1) / grid_columns;
+    int row, column, a, b, zero = 0, info, mb = (n + grid_rows - 1) / grid_rows,
+                           nb = (n + grid_columns - 1) / grid_columns;
     Cblacs_get(-1, 0, &m.context);
     Cblacs_gridinit(&m.context, "Row", grid_rows, grid_columns);
     Cblacs_gridinfo(m.context, &a, &b, &row, &column);
@@ -34,7 +39,8 @@ static matrix make(int n, int grid_rows, int grid_columns) {
     int ld = m.rows > 0 ? m.rows : 1;
     descinit_(m.desc, &n, &n, &mb, &nb, &zero, &zero, &m.context, &ld, &info);
     m.data = malloc(((size_t)m.rows * (size_t)m.columns + 1) * sizeof(double));
-    for (int i = 0; i < m.rows * m.columns; ++i) m.data[i] = i;
+    for (int i = 0; i < m.rows * m.columns; ++i)
+        m.data[i] = i;
     return m;
 }
 
@@ -47,7 +53,8 @@ static void measure(const char *pair, int n, int ar, int ac, int br, int bc) {
     static double us[MOST];
     matrix a = make(n, ar, ac), b = make(n, br, bc);
     int count = 0, more = 1;
-    for (int i = 0; i < 3; ++i) Cpdgemr2d(n, n, a.data, 1, 1, a.desc, b.data, 1, 1, b.desc, a.context);
+    for (int i = 0; i < 3; ++i)
+        Cpdgemr2d(n, n, a.data, 1, 1, a.desc, b.data, 1, 1, b.desc, a.context);
     const double end = MPI_Wtime() + seconds;
     while (more && count + 10 < MOST) {
         for (int i = 0; i < (n > 700 ? 1 : 10); ++i) {

@@ -25,7 +25,7 @@ static uint16_t list[65536];
 static cdp__hosts hosts;
 
 typedef struct figures {
-    uint32_t rounds;     /* with messages */
+    uint32_t rounds; /* with messages */
     uint64_t messages, bytes;
     double us[LINKS];
 } figures;
@@ -41,7 +41,10 @@ static bool one_round(const cdp__algo *a, cdp__shape *s, uint32_t k, rank_state 
     bool any = false;
     uint32_t r, i, b;
     for (r = 0; r < s->size; ++r)
-        for (b = 0; b < LINKS; ++b) ranks[r].next[b] = ranks[r].at[b], ranks[r].out[b] = ranks[r].in[b] = 0;
+        for (b = 0; b < LINKS; ++b) {
+            ranks[r].next[b] = ranks[r].at[b];
+            ranks[r].out[b] = ranks[r].in[b] = 0;
+        }
     for (r = 0; r < s->size; ++r) {
         uint32_t count;
         s->rank = r;
@@ -59,22 +62,30 @@ static bool one_round(const cdp__algo *a, cdp__shape *s, uint32_t k, rank_state 
                 far->got_bytes += steps[i].len;
             }
             for (b = 0; b < LINKS; ++b) {
-                const double takes = link == far && per_host > 1 ? 0 : (double)steps[i].len * 8 / (gbits[b] * 1e3), from = ranks[r].at[b] > to->at[b] ? ranks[r].at[b] : to->at[b];
+                const double takes = link == far && per_host > 1
+                    ? 0
+                    : (double)steps[i].len * 8 / (gbits[b] * 1e3),
+                             from = ranks[r].at[b] > to->at[b] ? ranks[r].at[b] : to->at[b];
                 double end = from + 1;
                 link->out[b] += takes;
                 far->in[b] += takes;
-                if (link != far || per_host == 1) end = from + latency_us + (link->out[b] > far->in[b] ? link->out[b] : far->in[b]);
+                if (link != far || per_host == 1)
+                    end =
+                        from + latency_us + (link->out[b] > far->in[b] ? link->out[b] : far->in[b]);
                 if (to->next[b] < end) to->next[b] = end;
-                if (ranks[r].next[b] < ranks[r].at[b] + (takes > 0 ? link->out[b] : 0)) ranks[r].next[b] = ranks[r].at[b] + link->out[b];
+                if (ranks[r].next[b] < ranks[r].at[b] + (takes > 0 ? link->out[b] : 0))
+                    ranks[r].next[b] = ranks[r].at[b] + link->out[b];
             }
         }
     }
     for (r = 0; r < s->size && any; ++r)
-        for (b = 0; b < LINKS; ++b) ranks[r].at[b] = ranks[r].next[b];
+        for (b = 0; b < LINKS; ++b)
+            ranks[r].at[b] = ranks[r].next[b];
     return any;
 }
 
-static cdp__shape shape_of(const cdp__algo *a, uint32_t n, uint64_t bytes) { /* elements of one byte */
+/* elements of one byte */
+static cdp__shape shape_of(const cdp__algo *a, uint32_t n, uint64_t bytes) {
     cdp__shape s;
     memset(&s, 0, sizeof s);
     s.kind = a->kind;
@@ -82,7 +93,9 @@ static cdp__shape shape_of(const cdp__algo *a, uint32_t n, uint64_t bytes) { /* 
     s.size = n;
     s.hosts = &hosts;
     s.in_place = a->kind != CDP_COLL_ALLTOALL;
-    s.count = a->kind == CDP_COLL_BARRIER ? 0 : cdp__kind_has_parts(a->kind) ? (bytes + n - 1) / n : bytes;
+    s.count = a->kind == CDP_COLL_BARRIER ? 0
+        : cdp__kind_has_parts(a->kind)    ? (bytes + n - 1) / n
+                                          : bytes;
     return s;
 }
 
@@ -99,11 +112,13 @@ static figures cost_of(const cdp__algo *a, uint32_t n, uint64_t bytes) {
     uint32_t k, r, b;
     memset(&f, 0, sizeof f);
     if (!ranks) abort();
-    for (k = 0; k < rounds; ++k) f.rounds += one_round(a, &s, k, ranks);
+    for (k = 0; k < rounds; ++k)
+        f.rounds += one_round(a, &s, k, ranks);
     for (r = 0; r < n; ++r) {
         f.messages = cdp__max(f.messages, ranks[r].sent);
         f.bytes = cdp__max(f.bytes, cdp__max(ranks[r].sent_bytes, ranks[r].got_bytes));
-        for (b = 0; b < LINKS; ++b) f.us[b] = f.us[b] > ranks[r].at[b] ? f.us[b] : ranks[r].at[b];
+        for (b = 0; b < LINKS; ++b)
+            f.us[b] = f.us[b] > ranks[r].at[b] ? f.us[b] : ranks[r].at[b];
     }
     free(ranks);
     return f;
@@ -124,9 +139,12 @@ static uint64_t bound_bytes(cdp_coll_kind kind, uint32_t n, uint64_t bytes) {
 }
 
 static const char *time_text(double us, char out[16]) {
-    if (us < 1e3) snprintf(out, 16, "%.0f us", us);
-    else if (us < 1e6) snprintf(out, 16, "%.2f ms", us / 1e3);
-    else snprintf(out, 16, "%.2f s", us / 1e6);
+    if (us < 1e3)
+        snprintf(out, 16, "%.0f us", us);
+    else if (us < 1e6)
+        snprintf(out, 16, "%.2f ms", us / 1e3);
+    else
+        snprintf(out, 16, "%.2f s", us / 1e6);
     return out;
 }
 
@@ -134,21 +152,26 @@ static void line(uint32_t algo, uint32_t n, uint64_t bytes) {
     const cdp__algo *a = cdp__algo_at(algo);
     const cdp__choosing usual = {NULL, 0, 64 * 1024, false};
     const uint64_t least = bound_bytes(a->kind, n, bytes);
-    const bool selected = cdp__select(&usual, a->kind, a->kind == CDP_COLL_BARRIER ? 0 : bytes, n, per_host > 1 ? CDP__HOSTS | CDP__EVEN : 0) == algo;
+    const bool selected = cdp__select(&usual, a->kind, a->kind == CDP_COLL_BARRIER ? 0 : bytes, n,
+                              per_host > 1 ? CDP__HOSTS | CDP__EVEN : 0)
+        == algo;
     figures f;
     char t[LINKS][16], low[16];
     uint32_t b;
-    for (b = 0; b < n; ++b) list[b] = (uint16_t)(b | (b % per_host ? 0 : CDP__HOST_BEGINS));
+    for (b = 0; b < n; ++b)
+        list[b] = (uint16_t)(b | (b % per_host ? 0 : CDP__HOST_BEGINS));
     hosts.count = n / per_host;
     hosts.fewest = hosts.most = per_host;
     hosts.ranks = list;
     if (n % per_host || n / per_host < 2 || (algo >= CDP__LANES && per_host == 1)) return;
     if (!selected && round_count(a, n, bytes) > 2000) return;
     f = cost_of(a, n, bytes);
-    for (b = 0; b < LINKS; ++b) time_text(f.us[b], t[b]);
-    printf("%c %-15s %-19s %6u %7u %5u %8llu %10.3f %10.3f %10s %10s %10s %10s %10s\n", selected ? '*' : ' ',
-           cdp_coll_name(a->kind), a->name, n, f.rounds, cdp__log2_up(n), (unsigned long long)f.messages, (double)f.bytes / 1e6, (double)least / 1e6, t[0], t[1], t[2], t[3],
-           time_text(latency_us + (double)least * 8 / (gbits[2] * 1e3), low));
+    for (b = 0; b < LINKS; ++b)
+        time_text(f.us[b], t[b]);
+    printf("%c %-15s %-19s %6u %7u %5u %8llu %10.3f %10.3f %10s %10s %10s %10s %10s\n",
+        selected ? '*' : ' ', cdp_coll_name(a->kind), a->name, n, f.rounds, cdp__log2_up(n),
+        (unsigned long long)f.messages, (double)f.bytes / 1e6, (double)least / 1e6, t[0], t[1],
+        t[2], t[3], time_text(latency_us + (double)least * 8 / (gbits[2] * 1e3), low));
 }
 
 static uint32_t numbers(const char *text, uint64_t *out, uint32_t room) {
@@ -156,8 +179,13 @@ static uint32_t numbers(const char *text, uint64_t *out, uint32_t room) {
     while (*text && n < room) {
         char *end;
         out[n] = strtoull(text, &end, 10);
-        if (*end == 'K') out[n] *= 1024, ++end;
-        else if (*end == 'M') out[n] *= 1 << 20, ++end;
+        if (*end == 'K') {
+            out[n] *= 1024;
+            ++end;
+        } else if (*end == 'M') {
+            out[n] *= 1 << 20;
+            ++end;
+        }
         ++n;
         if (*end != ',') break;
         text = end + 1;
@@ -169,23 +197,33 @@ int main(int argc, char **argv) {
     uint64_t sizes[16] = {1024, 1 << 20, 100 << 20}, ranks[16] = {16, 64, 256, 1024, 4096};
     uint32_t size_count = 3, rank_count = 5, i, k, a, kind;
     for (i = 1; i < (uint32_t)argc; i += 2) {
-        if (i + 1 < (uint32_t)argc && strcmp(argv[i], "--size") == 0) size_count = numbers(argv[i + 1], sizes, 16);
-        else if (i + 1 < (uint32_t)argc && strcmp(argv[i], "--ranks") == 0) rank_count = numbers(argv[i + 1], ranks, 16);
-        else if (i + 1 < (uint32_t)argc && strcmp(argv[i], "--latency") == 0) latency_us = atof(argv[i + 1]);
-        else if (i + 1 < (uint32_t)argc && strcmp(argv[i], "--per-host") == 0 && atoi(argv[i + 1]) > 0) per_host = (uint32_t)atoi(argv[i + 1]);
+        if (i + 1 < (uint32_t)argc && strcmp(argv[i], "--size") == 0)
+            size_count = numbers(argv[i + 1], sizes, 16);
+        else if (i + 1 < (uint32_t)argc && strcmp(argv[i], "--ranks") == 0)
+            rank_count = numbers(argv[i + 1], ranks, 16);
+        else if (i + 1 < (uint32_t)argc && strcmp(argv[i], "--latency") == 0)
+            latency_us = atof(argv[i + 1]);
+        else if (i + 1 < (uint32_t)argc && strcmp(argv[i], "--per-host") == 0
+            && atoi(argv[i + 1]) > 0)
+            per_host = (uint32_t)atoi(argv[i + 1]);
         else {
             printf("scale [--size LIST] [--ranks LIST] [--latency US] [--per-host N]\n");
             return strcmp(argv[i], "--help") != 0;
         }
     }
-    printf("predicted: %.0f us latency, then bytes at 1, 10, 100, 400 Gbit/s each way. '*': what the table selects. least: the bounds at 100 Gbit/s.\n", latency_us);
+    printf("predicted: %.0f us latency, then bytes at 1, 10, 100, 400 Gbit/s each way. '*': what "
+           "the table selects. least: the bounds at 100 Gbit/s.\n",
+        latency_us);
     for (i = 0; i < size_count; ++i) {
-        printf("\n%.3f MB\n  %-15s %-19s %6s %7s %5s %8s %10s %10s %10s %10s %10s %10s %10s\n", (double)sizes[i] / 1e6, "op", "algorithm", "ranks", "rounds", "bound", "messages", "MB", "bound",
-               "1 Gbit/s", "10 Gbit/s", "100 Gbit/s", "400 Gbit/s", "least");
+        printf("\n%.3f MB\n  %-15s %-19s %6s %7s %5s %8s %10s %10s %10s %10s %10s %10s %10s\n",
+            (double)sizes[i] / 1e6, "op", "algorithm", "ranks", "rounds", "bound", "messages", "MB",
+            "bound", "1 Gbit/s", "10 Gbit/s", "100 Gbit/s", "400 Gbit/s", "least");
         for (kind = CDP_COLL_NONE + 1; kind < CDP_COLL_COUNT; ++kind)
             for (k = 0; k < rank_count; ++k)
                 for (a = 0; a < CDP__ALGO_COUNT; ++a)
-                    if (cdp__algo_at(a)->kind == (cdp_coll_kind)kind && kind != CDP_COLL_SEND && ranks[k] > 1) line(a, (uint32_t)ranks[k], sizes[i]);
+                    if (cdp__algo_at(a)->kind == (cdp_coll_kind)kind && kind != CDP_COLL_SEND
+                        && ranks[k] > 1)
+                        line(a, (uint32_t)ranks[k], sizes[i]);
     }
     return 0;
 }

@@ -152,6 +152,39 @@ t_option() { # $5: a CDP_NO_ macro
     # shellcheck disable=SC2086
     $1 option.o -o option $libs -lm && ./option || die "the program returned $?"
 }
+# Parts of training: each define leaves out its functions, declarations and implementation, and no others.
+part_of() { # define: the functions that it leaves out
+    case $1 in
+    CDP_NO_DDP) echo ' cdp_(ddp|hook|averager|zero)_' ;;
+    CDP_NO_HOOKS) echo ' cdp_hook_' ;;
+    CDP_NO_AVERAGER) echo ' cdp_averager_' ;;
+    CDP_NO_ZERO) echo ' cdp_zero_' ;;
+    CDP_NO_TRACE) echo ' cdp_ddp_trace' ;;
+    CDP_NO_SAMPLER) echo ' cdp_sampler_' ;;
+    *) die "no such part: $1" ;;
+    esac
+}
+t_parts() { # $5...: defines, or none
+    set_language "$1" "$2"
+    local compiler=$1 std=$2 optimisation=$3 header=$4 gone='' part
+    shift 4
+    for part in CDP_NO_DDP CDP_NO_HOOKS CDP_NO_AVERAGER CDP_NO_ZERO CDP_NO_TRACE CDP_NO_SAMPLER; do
+        case " $* " in *" $part "*) gone="$gone|$(part_of $part)" ;; esac
+    done
+    { for part; do echo "#define $part"; done; echo '#define CDP_IMPLEMENTATION'; user_of "$header"; proof "$(below "$header")"; } > "parts.$ext"
+    compile "$compiler -std=$std -$optimisation" "parts.$ext" parts.o
+    exports_only_api parts.o
+    for part in CDP_NO_DDP CDP_NO_HOOKS CDP_NO_AVERAGER CDP_NO_ZERO CDP_NO_TRACE CDP_NO_SAMPLER; do
+        if nm parts.o | grep -E ' [TtDdBbRr] ' | grep -vE " none${gone}" | grep -qE "$(part_of $part)"; then continue; fi
+        case " $* " in
+        *" $part "*) ;;
+        *' CDP_NO_DDP '*) [ $part != CDP_NO_SAMPLER ] || die "$part is missing" ;;
+        *) die "what $part leaves out is missing" ;;
+        esac
+    done
+    [ -z "$gone" ] || ! nm parts.o | grep -E ' [TtDdBbRr] ' | grep -E "${gone#|}" || die "this is still there"
+    $compiler parts.o -o parts -pthread -lm && ./parts || die "the program returned $?"
+}
 t_no_asserts() {
     set_language "$1" "$2"
     { printf '#define CDP_IMPLEMENTATION\n'; user_of "$4"; proof "$(below "$4")"; } > "ndebug.$ext"
@@ -170,6 +203,40 @@ t_system_header_first() { # -std=c11 and a system header before ours: the docume
     set_language "$1" c11
     compile "$1 -std=c11 -$3" cured.c cured.o
     exports_only_api cured.o
+}
+t_platform_macros() { # names that platforms define as macros: neither the declarations nor the implementation use one
+    set_language "$1" "$2"
+    printf '#include "tests/compile/platform_macros.h"\n#include "%s"\nint something_to_compile(void);\n' "$4" > "macros.$ext"
+    warnings="$warnings -Wno-unused-macros"
+    # the standard headers first: they may use such names themselves
+    { printf '#define _DEFAULT_SOURCE 1\n'; sed -n 's/^#include <.*/&/p' "$root"/cdp*.h | sort -u | grep -vE 'cuda|nccl|nvrtc|sys.event'; } > system.h
+    sed '1i #include "system.h"' "macros.$ext" > "decl.$ext"
+    compile "$1 -std=$2 -$3 -I." "decl.$ext" decl.o
+    sed '2a #define CDP_IMPLEMENTATION' "decl.$ext" > "impl.$ext"
+    proof "$(below "$4")" >> "impl.$ext"
+    compile "$1 -std=$2 -$3 -I." "impl.$ext" impl.o
+    exports_only_api impl.o
+}
+t_names_0_1() { # the public names of 0.1 for one version more
+    set_language "$1" "$2"
+    cat > old.h <<'EOS'
+static cdp_status old_calls(cdp_group *g, float *x) {
+    const cdp_reduce op = CDP_REDUCE_SUM;
+    return cdp_reduce_to(g, x, x, 1, CDP_DTYPE_F32, op, 0);
+}
+EOS
+    { printf '#define CDP_NAMES_0_1\n#define CDP_IMPLEMENTATION\n'; user_of "$4" | sed 's/^int main/#include "old.h"\n&/; s/    cdp_group_destroy/    if (old_calls(g, \&x) != CDP_OK) return 3;\n&/'; proof "$(below "$4")"; } > "names.$ext"
+    grep -q 'old_calls(g' "names.$ext" || die 'the old calls are not made'
+    compile "$1 -std=$2 -$3 -I." "names.$ext" names.o
+    exports_only_api names.o
+    $1 names.o -o names -pthread -lm && ./names || die "the program returned $?"
+    # declarations first, the implementation later in the same file
+    { printf '#define CDP_NAMES_0_1\n#include "%s"\n#include "old.h"\n#define CDP_IMPLEMENTATION\n#include "%s"\ncdp_status (*used)(cdp_group *, float *) = old_calls;\n' "$4" "$4"; } > "later.$ext"
+    [ "$ext" = cc ] || sed -i '1i #define _DEFAULT_SOURCE 1' "later.$ext"
+    compile "$1 -std=$2 -$3 -I. -Wno-unused-function" "later.$ext" later.o
+    # without the define the old names are unknown
+    sed '/CDP_NAMES_0_1/d' "names.$ext" > "new.$ext"
+    if $1 -std="$2" -I"$root" -I. -c "new.$ext" -o new.o > new.txt 2>&1; then die 'old names compile without CDP_NAMES_0_1'; fi
 }
 t_mixed_versions() { # a header of another version is refused
     mkdir -p mixed && cp "$root"/cdp*.h mixed
@@ -257,8 +324,13 @@ for c in $c_compilers; do
         add t_static $c c11 O0 "$h"
         for option in CDP_NO_STDIO CDP_NO_THREADS CDP_NO_LOG_STRINGS CDP_NO_FILE_STORE; do add t_option $c c11 O0 "$h" $option; done
     done
+    parts='CDP_NO_HOOKS CDP_NO_AVERAGER CDP_NO_ZERO CDP_NO_TRACE CDP_NO_SAMPLER CDP_NO_DDP'
+    for part in '' $parts; do add t_parts $c c11 O0 $TOP $part; done
+    add t_parts $c c11 O0 $TOP $parts
     add t_no_asserts $c gnu11 O0 $TOP
     add t_system_header_first $c c11 O0 $TOP
+    for h in $HEADERS cdp_nccl.h; do add t_platform_macros $c c11 O0 "$h"; done
+    add t_names_0_1 $c c11 O0 $TOP
     [ $TOP = cdp.h ] || add t_mixed_versions $c c11 O0 $TOP
 done
 for c in $cxx_compilers; do
@@ -267,7 +339,10 @@ for c in $cxx_compilers; do
         add t_implementation $c $std O0 $TOP
     done
     add t_implementation $c c++17 O2 $TOP
+    for part in CDP_NO_DDP CDP_NO_HOOKS; do add t_parts $c c++11 O0 $TOP $part; done
     add t_later $c c++17 O0 $TOP
+    for h in $HEADERS cdp_nccl.h; do add t_platform_macros $c c++17 O0 "$h"; done
+    add t_names_0_1 $c c++17 O0 $TOP
     add t_static $c c++17 O0 $TOP
     for option in CDP_NO_STDIO CDP_NO_THREADS CDP_NO_LOG_STRINGS; do add t_option $c c++11 O0 $TOP $option; done
     for partner in $c_compilers; do

@@ -46,7 +46,8 @@ static uint32_t pick(uint32_t n) {
     return (uint32_t)((z ^ z >> 31) % n);
 }
 
-/* The target's own: the input of a seed. `out` has room for FUZZ_INPUT_BYTES; random_state is set. */
+/* The target's own: the input of a seed. `out` has room for FUZZ_INPUT_BYTES; random_state is
+   set. */
 static size_t make_input(uint64_t seed, uint8_t *out);
 
 static size_t input_of(uint64_t seed, uint8_t *out) {
@@ -75,13 +76,19 @@ int main(int argc, char **argv) {
     static uint8_t data[FUZZ_INPUT_BYTES];
     uint64_t first = 1, last = 20000, seed;
     int i;
-    if (argc == 4 && strcmp(argv[1], "--write") == 0) return write_input(strtoull(argv[2], NULL, 10), argv[3]);
-    if (argc == 3 && strcmp(argv[1], "--seed") == 0) first = last = strtoull(argv[2], NULL, 10);
-    else if (argc == 3 && strcmp(argv[1], "--count") == 0) last = strtoull(argv[2], NULL, 10);
+    if (argc == 4 && strcmp(argv[1], "--write") == 0)
+        return write_input(strtoull(argv[2], NULL, 10), argv[3]);
+    if (argc == 3 && strcmp(argv[1], "--seed") == 0)
+        first = last = strtoull(argv[2], NULL, 10);
+    else if (argc == 3 && strcmp(argv[1], "--count") == 0)
+        last = strtoull(argv[2], NULL, 10);
     else
-        for (i = 1; i < argc; ++i) replay(argv[i]);
-    for (seed = first; seed <= last && (argc == 1 || argv[1][0] == '-'); ++seed) LLVMFuzzerTestOneInput(data, input_of(seed, data));
-    printf("%u passed, 0 failed\n", (unsigned)(argc > 1 && argv[1][0] != '-' ? (uint64_t)(argc - 1) : last - first + 1));
+        for (i = 1; i < argc; ++i)
+            replay(argv[i]);
+    for (seed = first; seed <= last && (argc == 1 || argv[1][0] == '-'); ++seed)
+        LLVMFuzzerTestOneInput(data, input_of(seed, data));
+    printf("%u passed, 0 failed\n",
+        (unsigned)(argc > 1 && argv[1][0] != '-' ? (uint64_t)(argc - 1) : last - first + 1));
     return 0;
 }
 #endif

@@ -1,13 +1,15 @@
-/*  The first words between ranks: proofs of a key and hellos, said by whoever connects, and by whatever answers. No sockets.
+/* The first words between ranks: proofs of a key and hellos, said by whoever connects, and by
+   whatever answers. No sockets.
 
-    Inputs made from a seed: mostly right words, cut, repeated and damaged. How to run it: fuzz.h.
+   Inputs made from a seed: mostly right words, cut, repeated and damaged. How to run it: fuzz.h.
 
-    Whatever comes, nothing may crash, leak or stay behind; and where chance is what it should be, nobody becomes a link of a rank
-    that has a key. */
+   Whatever comes, nothing may crash, leak or stay behind; and where chance is what it should be,
+   nobody becomes a link of a rank that has a key. */
 #define CDP__BLOCK_BYTES 100u /* so that both connections of a link get something */
 #include "world.h"
 
-static char where[] = "the host10.0.0.7:4000,10.0.0.8:4000"; /* two addresses for every rank, behind the number of its host: they are raced */
+/* two addresses for every rank, behind the number of its host: they are raced */
+static char where[] = "the host10.0.0.7:4000,10.0.0.8:4000";
 static cdp_bytes everywhere[3];
 
 #define CONNECTIONS 2u
@@ -32,8 +34,13 @@ static cdp__mesh *open_mesh(const cdp_os *os, uint64_t *log, uint32_t rank, uint
     m->desc.logger.level = CDP_LOG_DEBUG;
     m->keyed = (flags & 8) != 0;
     if (m->keyed) cdp__auth_key("k", m->key);
-    if (cdp__loop_open(&m->loop, os) == CDP_OK) m->links = (cdp__link *)cdp__alloc_zero(os, 3 * CONNECTIONS * sizeof *m->links);
-    for (i = 0; m->links && i < 3 * CONNECTIONS; ++i) m->links[i].mesh = m, m->links[i].peer = i % 3, m->links[i].index = i / 3;
+    if (cdp__loop_open(&m->loop, os) == CDP_OK)
+        m->links = (cdp__link *)cdp__alloc_zero(os, 3 * CONNECTIONS * sizeof *m->links);
+    for (i = 0; m->links && i < 3 * CONNECTIONS; ++i) {
+        m->links[i].mesh = m;
+        m->links[i].peer = i % 3;
+        m->links[i].index = i / 3;
+    }
     return m;
 }
 
@@ -60,7 +67,9 @@ static void run_visitors(input in, uint8_t flags) {
     w->memory_fail_at = flags & 32 ? flags & 7 : 0;
     m = open_mesh(&os, &log, 0, flags);
     memset(&at, 0, sizeof at);
-    if (m && m->links) cdp__loop_add(&m->loop, &m->listener, os.listen(os.user, &at, &m->at), cdp__mesh_accept, m);
+    if (m && m->links)
+        cdp__loop_add(
+            &m->loop, &m->listener, os.net.listen_at(os.user, &at, &m->at), cdp__mesh_accept, m);
     while (m && m->links && in.n) {
         const uint8_t b = next_byte(&in), length = next_byte(&in);
         pipe_end *c = &w->conn[b & 3];
@@ -74,9 +83,11 @@ static void run_visitors(input in, uint8_t flags) {
         }
         in.p += n;
         in.n -= n;
-        for (i = 0; i < 3; ++i) (void)cdp__loop_run(&m->loop, NULL, 0);
+        for (i = 0; i < 3; ++i)
+            (void)cdp__loop_run(&m->loop, NULL, 0);
         check_links(m, w);
-        for (i = 1; i < 3; ++i) { /* what is a link by now is used: all its connections are one stream */
+        /* what is a link by now is used: all its connections are one stream */
+        for (i = 1; i < 3; ++i) {
             uint8_t bytes[300];
             cdp_iov v = {bytes, 1 + b};
             if (m->links[i].state == CDP__LINK_UP) (void)cdp__bundle_recv(m, i, &v, 1);
@@ -85,7 +96,8 @@ static void run_visitors(input in, uint8_t flags) {
     }
     if (m) m->addrs.results = NULL;
     if (m) cdp__mesh_close(m);
-    for (i = 0; i < CONNS; ++i) T(!w->conn[i].open);
+    for (i = 0; i < CONNS; ++i)
+        T(!w->conn[i].open);
     T(w->live == 0 && w->memory_fds == 0);
     free(w);
 }
@@ -112,7 +124,8 @@ static void run_connector(input in, uint8_t flags) {
             in.p += n;
             in.n -= n;
             w->conn[0].ended = !in.n && flags & 32;
-            for (i = 0; i < 4; ++i) (void)cdp__loop_run(&m->loop, NULL, 0);
+            for (i = 0; i < 4; ++i)
+                (void)cdp__loop_run(&m->loop, NULL, 0);
             check_links(m, w);
         }
         for (i = 0; i < 3 * CONNECTIONS; ++i)
@@ -130,8 +143,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     in.p = data;
     in.n = size;
     flags = next_byte(&in);
-    if (flags >> 7) run_connector(in, flags);
-    else run_visitors(in, flags);
+    if (flags >> 7)
+        run_connector(in, flags);
+    else
+        run_visitors(in, flags);
     return 0;
 }
 
@@ -141,22 +156,27 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
 static uint8_t *put_words(uint8_t *p, bool connector) {
     const uint32_t kind = pick(8);
     cdp__hello h;
-    if (kind < 3) return p + proof_of(connector, CDP__AUTH_LINK, p) - (pick(4) ? 0 : CDP__AUTH_BYTES);
+    if (kind < 3)
+        return p + proof_of(connector, CDP__AUTH_LINK, p) - (pick(4) ? 0 : CDP__AUTH_BYTES);
     if (kind == 3) {
         memcpy(p, "cdp-no: ", 8);
         p[8] = (uint8_t)pick(6);
         return p + CDP__AUTH_BYTES;
     }
     memset(&h, 0, sizeof h);
-    h.type = pick(3) ? connector ? CDP__WELCOME : CDP__HELLO : pick(3) ? connector ? CDP__TAKEN : CDP__CHOSEN : pick(7);
+    h.type = pick(3) ? connector ? CDP__WELCOME : CDP__HELLO
+        : pick(3)    ? connector ? CDP__TAKEN : CDP__CHOSEN
+                     : pick(7);
     h.version = pick(8) ? CDP_WIRE_VERSION : pick(9);
     h.world_size = pick(8) ? 3 : pick(6);
     h.from = connector ? pick(2) : 1 + pick(3);
     h.to = connector ? 2 : pick(8) == 0;
     h.index = pick(8) ? pick(CONNECTIONS) : pick(9);
     h.refusal = pick(8) ? pick(3) / 2 : pick(8);
-    if (pick(8) && h.type <= CDP__WELCOME) h.memory[0] = 1;
-    else if (pick(4)) memset(h.memory, 1, sizeof h.memory);
+    if (pick(8) && h.type <= CDP__WELCOME)
+        h.memory[0] = 1;
+    else if (pick(4))
+        memset(h.memory, 1, sizeof h.memory);
     cdp__hello_encode(&h, p);
     p += CDP__HELLO_BYTES;
     if (!pick(2)) return p;
@@ -177,10 +197,12 @@ static size_t make_input(uint64_t seed, uint8_t *out) {
     *p++ = (uint8_t)pick(256);
     if (out[0] & 1) *p++ = (uint8_t)pick(64);
     if (out[0] & 2) *p++ = (uint8_t)pick(16);
-    for (i = 0; i < n; ++i) q = put_words(q, out[0] >> 7);
+    for (i = 0; i < n; ++i)
+        q = put_words(q, out[0] >> 7);
     total = (uint64_t)(q - body);
     if (pick(3) == 0)
-        for (i = 0; i < 1 + pick(4); ++i) body[pick((uint32_t)total)] = (uint8_t)pick(256);
+        for (i = 0; i < 1 + pick(4); ++i)
+            body[pick((uint32_t)total)] = (uint8_t)pick(256);
     while (at < total) {
         const uint64_t piece = cdp__min(1 + pick(pick(3) ? 128 : 20), total - at);
         if (!(out[0] >> 7)) *p++ = (uint8_t)(pick(5) ? pick(4) & (pick(3) ? 0 : 3) : pick(256));

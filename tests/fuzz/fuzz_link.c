@@ -1,12 +1,15 @@
-/*  What a peer may send over a link, fed to a rank with groups and messages in flight. No sockets: a transport hands out the
-    bytes of the input.
+/* What a peer may send over a link, fed to a rank with groups and messages in flight. No
+   sockets: a transport hands out the bytes of the input.
 
-    Inputs made from a seed: chunks and frames, mostly well-formed, cut, repeated and damaged. How to run it: fuzz.h.
+   Inputs made from a seed: chunks and frames, mostly well-formed, cut, repeated and damaged. How
+   to run it: fuzz.h.
 
-    Whatever comes, nothing may crash, leak, hang or write beside a buffer; and a rank that is told nonsense says so. */
+   Whatever comes, nothing may crash, leak, hang or write beside a buffer; and a rank that is
+   told nonsense says so. */
 #include "fuzz.h"
 
-/* ---- the false os and transport: this is rank 0 of 3; the input says what comes from ranks 1 and 2 ---- */
+/* ---- the false os and transport: this is rank 0 of 3; the input says what comes from ranks 1
+   and 2 ---- */
 
 typedef struct world {
     const uint8_t *in[3];
@@ -14,7 +17,7 @@ typedef struct world {
     uint64_t now, live;
     uint32_t piece, slow; /* most that one call moves; every slow-th send takes nothing */
     uint32_t calls;
-    bool over;            /* the peers have gone */
+    bool over; /* the peers have gone */
 } world;
 
 /* The stage is the same block in every life: fresh pages for it would take most of the time. */
@@ -36,11 +39,15 @@ static void *world_alloc(void *user, uint64_t bytes) {
 
 static void world_free(void *user, void *p) {
     ((world *)user)->live -= p != NULL;
-    if (p && p == stage) stage_taken = false;
-    else free(p);
+    if (p && p == stage)
+        stage_taken = false;
+    else
+        free(p);
 }
 
-static uint64_t world_now(void *user) { return ((world *)user)->now; }
+static uint64_t world_now(void *user) {
+    return ((world *)user)->now;
+}
 
 static int64_t world_send(void *self, uint32_t peer, const cdp_iov *v, uint32_t n) {
     world *w = (world *)self;
@@ -51,7 +58,9 @@ static int64_t world_send(void *self, uint32_t peer, const cdp_iov *v, uint32_t 
     for (uint32_t i = 0; i < n; ++i) {
         const uint64_t bytes = w->piece ? cdp__min(v[i].bytes, w->piece) : v[i].bytes;
         volatile uint8_t sum = 0;
-        for (uint64_t k = 0; k < bytes; ++k) sum = (uint8_t)(sum + ((const uint8_t *)v[i].data)[k]); /* it must be readable */
+        /* it must be readable */
+        for (uint64_t k = 0; k < bytes; ++k)
+            sum = (uint8_t)(sum + ((const uint8_t *)v[i].data)[k]);
         moved += (int64_t)bytes;
         if (bytes < v[i].bytes) break;
     }
@@ -72,18 +81,24 @@ static int64_t world_recv(void *self, uint32_t peer, const cdp_iov *v, uint32_t 
         moved += (int64_t)bytes;
         if (bytes < v[i].bytes) break;
     }
-    if (!moved && n && v[0].bytes && w->over) return cdp_error_set(CDP_ERR_PEER_LOST, (int32_t)peer, 0, "gone");
+    if (!moved && n && v[0].bytes && w->over)
+        return cdp_error_set(CDP_ERR_PEER_LOST, (int32_t)peer, 0, "gone");
     return moved;
 }
 
 static cdp_status world_wait(void *self, cdp_lock *lock, uint64_t deadline_ns) {
     world *w = (world *)self;
     (void)lock;
-    w->now += 100000 + (deadline_ns && deadline_ns != UINT64_MAX && deadline_ns > w->now ? (deadline_ns - w->now) / 4 : 0);
+    w->now += 100000
+        + (deadline_ns && deadline_ns != UINT64_MAX && deadline_ns > w->now
+                ? (deadline_ns - w->now) / 4
+                : 0);
     return CDP_OK;
 }
 
-static void world_nothing(void *self) { (void)self; }
+static void world_nothing(void *self) {
+    (void)self;
+}
 
 /* ---- one life ---- */
 
@@ -107,33 +122,56 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     w.bytes[2] = size - 5 - w.bytes[1];
     os.user = &w;
     os.alloc = world_alloc;
-    os.free = world_free;
+    os.release = world_free;
     os.now_ns = world_now;
-    os.thread_start = NULL;
-    os.mutex_create = NULL;
+    os.threads.start = NULL;
+    os.threads.mutex_create = NULL;
     memset(&t, 0, sizeof t);
     t.self = &w;
     t.send = world_send;
     t.recv = world_recv;
     t.wait = world_wait;
     t.wake = t.destroy = world_nothing;
-    memcpy(&a[COUNT], &guard, 4), memcpy(&b[3 * COUNT], &guard, 4), memcpy(&m[COUNT], &guard, 4), memcpy(&x[COUNT], &guard, 4);
-    const cdp_group_desc d = {.rank = 0, .world_size = 3, .transport = &t, .timeout_ms = 1000, .small_bytes = 256, .piece_bytes = 1024, .no_thread = true, .os = &os, .logger = {.level = CDP_LOG_SILENT}};
+    memcpy(&a[COUNT], &guard, 4);
+    memcpy(&b[3 * COUNT], &guard, 4);
+    memcpy(&m[COUNT], &guard, 4);
+    memcpy(&x[COUNT], &guard, 4);
+    const cdp_group_desc d = {.rank = 0,
+        .world_size = 3,
+        .transport = &t,
+        .timeout_ms = 1000,
+        .small_bytes = 256,
+        .piece_bytes = 1024,
+        .no_thread = true,
+        .os = &os,
+        .logger = {.level = CDP_LOG_SILENT}};
     T(cdp_group_create(&d, &g) == CDP_OK);
     if (what & 1) T(cdp_group_new(g, pair, 2, &sub) == CDP_OK);
     if (what & 2) T(cdp_group_new(g, all, 3, &other) == CDP_OK);
-    (void)!cdp_allreduce_async(g, NULL, a, what & 4 ? COUNT : 20, CDP_DTYPE_F32, what & 8 ? CDP_REDUCE_AVG : CDP_REDUCE_SUM, &works[0]);
+    (void)!cdp_allreduce_async(g, NULL, a, what & 4 ? COUNT : 20, CDP_DTYPE_F32,
+        what & 8 ? CDP_REDUCE_AVG : CDP_REDUCE_SUM, &works[0]);
     (void)!cdp_allgather_async(g, a, b, what & 16 ? COUNT : 5, CDP_DTYPE_F32, &works[1]);
-    if (what & 32) (void)!cdp_recv_async(g, m, what & 4 ? COUNT : 7, CDP_DTYPE_I32, 1 + (what >> 6 & 1), 5, &works[2]);
+    if (what & 32)
+        (void)!cdp_recv_async(
+            g, m, what & 4 ? COUNT : 7, CDP_DTYPE_I32, 1 + (what >> 6 & 1), 5, &works[2]);
     if (what & 64) (void)!cdp_send_async(g, x, 30, CDP_DTYPE_I32, 2, 5, &works[3]);
     if (sub) (void)!cdp_broadcast_async(sub, x, what & 16 ? COUNT : 9, CDP_DTYPE_I32, 0, &works[4]);
     if (other) (void)!cdp_barrier_async(other, &works[5]);
-    for (uint32_t i = 0; i < 200 && (w.bytes[1] || w.bytes[2]); ++i) (void)cdp_poll(g, 50);
-    if (what & 128) cdp_group_destroy(sub), sub = NULL;
-    for (uint32_t i = 0; i < 20; ++i) (void)cdp_poll(g, 50);
+    for (uint32_t i = 0; i < 200 && (w.bytes[1] || w.bytes[2]); ++i)
+        (void)cdp_poll(g, 50);
+    if (what & 128) {
+        cdp_group_destroy(sub);
+        sub = NULL;
+    }
+    for (uint32_t i = 0; i < 20; ++i)
+        (void)cdp_poll(g, 50);
     w.over = true;
-    for (uint32_t i = 0; i < 6; ++i) (void)!cdp_work_wait(works[i].group == NULL || (what & 128 && i == 4) ? works[0] : works[i]); /* each ends, by its deadline */
-    T(memcmp(&a[COUNT], &guard, 4) == 0 && memcmp(&b[3 * COUNT], &guard, 4) == 0 && memcmp(&m[COUNT], &guard, 4) == 0 && memcmp(&x[COUNT], &guard, 4) == 0);
+    /* each ends, by its deadline */
+    for (uint32_t i = 0; i < 6; ++i)
+        (void)!cdp_work_wait(
+            works[i].group == NULL || (what & 128 && i == 4) ? works[0] : works[i]);
+    T(memcmp(&a[COUNT], &guard, 4) == 0 && memcmp(&b[3 * COUNT], &guard, 4) == 0
+        && memcmp(&m[COUNT], &guard, 4) == 0 && memcmp(&x[COUNT], &guard, 4) == 0);
     cdp_group_destroy(other);
     cdp_group_destroy(sub);
     cdp_group_destroy(g);
@@ -146,57 +184,67 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
 #ifndef FUZZ_LIB
 static uint32_t what; /* the first byte: what this rank does */
 
-static uint64_t lane_channel(uint32_t from) { /* of messages to this rank, as cdp__message_lane() has it */
-    uint8_t id[20];
+/* of messages with tag 5, as cdp__message_channel() has it */
+static uint64_t message_channel(void) {
+    uint8_t id[12];
     cdp__put_u64(id, CDP__WORLD_CHANNEL);
-    cdp__put_u32(id + 8, from);
-    cdp__put_u32(id + 12, 0);
-    cdp__put_u32(id + 16, 5);
+    cdp__put_u32(id + 8, 5);
     return cdp__hash(CDP__HASH_START, id, sizeof id) | 2;
 }
 
-/* The k-th frame that `peer` sends to this rank in the first allreduce, or in the first message. */
-static cdp__frame right_frame(uint32_t peer, bool message, uint32_t k) {
+/* The k-th header that `peer` sends to this rank in the first allreduce, or in the first message. */
+static cdp__head right_head(uint32_t peer, bool message, uint32_t k) {
     const bool large = what & 4;
-    cdp__frame f;
+    cdp__head f;
     memset(&f, 0, sizeof f);
-    f.type = CDP__FRAME_DATA;
+    f.type = CDP__MESSAGE_DATA;
     f.kind = (uint8_t)(message ? CDP_COLL_SEND : CDP_COLL_ALLREDUCE);
     f.dtype = (uint8_t)(message ? CDP_DTYPE_I32 : CDP_DTYPE_F32);
     f.op = (uint8_t)(!message && what & 8 ? CDP_REDUCE_AVG : CDP_REDUCE_SUM);
-    f.algo = (uint8_t)(message ? CDP__DIRECT : large ? CDP__RING : CDP__DOUBLING);
+    f.algo = (uint8_t)(message ? 0 : large ? CDP__RING : CDP__DOUBLING);
     f.seq = 1;
     f.root = message ? 5 : 0;
     f.count = large ? COUNT : message ? 7 : 20;
     f.round = message ? 0 : large ? 1 + k / 4 : 3;
-    f.bytes = !large ? (uint32_t)f.count * 4 : message ? (k < 11 ? 1024 : 4 * COUNT - 11 * 1024) : k % 4 < 3 ? 1024 : 4 * COUNT / 3 - 3 * 1024;
+    f.bytes = !large ? (uint32_t)f.count * 4
+        : message    ? (k < 11 ? 1024 : 4 * COUNT - 11 * 1024)
+        : k % 4 < 3  ? 1024
+                     : 4 * COUNT / 3 - 3 * 1024;
     (void)peer;
     return f;
 }
 
 /* Most of the time the right one; else something in it is not. */
-static uint8_t *put_frame(uint8_t *p, uint32_t peer, bool message, uint32_t k, bool abort_frame) {
-    cdp__frame f = right_frame(peer, message, k);
+static uint8_t *put_message(uint8_t *p, uint32_t peer, bool message, uint32_t k, uint32_t kind) {
+    cdp__head h = right_head(peer, message, k);
     cdp_error e;
+    h.channel = pick(20) == 0 ? random_state : message ? message_channel() : CDP__WORLD_CHANNEL;
+    h.ack = pick(20) ? 0 : pick(3000);
     switch (pick(12)) {
-    case 0: f.kind = (uint8_t)pick(CDP_COLL_COUNT + 1); break;
-    case 1: f.seq = pick(4); break;
-    case 2: f.round = pick(9); break;
-    case 3: f.bytes += pick(1500); break;
-    case 4: f.bytes = pick(2000); break;
-    case 5: f.count = pick(2) ? pick(5000) : random_state; break;
+    case 0: h.kind = (uint8_t)pick(CDP_COLL_COUNT + 1); break;
+    case 1: h.seq = pick(4); break;
+    case 2: h.round = pick(9); break;
+    case 3: h.bytes += pick(1500); break;
+    case 4: h.bytes = pick(2000); break;
+    case 5: h.count = pick(2) ? pick(5000) : random_state; break;
     default: break;
     }
-    if (abort_frame) {
-        f.type = CDP__FRAME_ABORT;
+    if (kind < 4) {
+        h.type = (uint8_t)(CDP__MESSAGE_CREDIT + pick(7));
+        if (pick(10)) h.bytes = 0;
+    } else if (kind == 4) {
+        h.type = CDP__MESSAGE_FAILURE;
         cdp__error_clear(&e, pick(2) ? CDP_ERR_TIMEOUT : (cdp_status)(-(int)pick(14)));
         e.peer = (int32_t)pick(4) - 1;
         e.origin = (int32_t)pick(4) - 1;
         cdp__format(e.text, sizeof e.text, "rank %d/3: it is somebody's fault", (int)e.origin);
-        f.bytes = cdp__error_encode(&e, p + CDP__FRAME_BYTES) + (pick(20) ? 0 : pick(9));
+        h.bytes = cdp__error_encode(&e, p + CDP__HEAD_BYTES) + (pick(20) ? 0 : pick(9));
+    } else if (kind == 5) {
+        h.type = CDP__MESSAGE_REMOTE;
+        h.bytes = CDP__REMOTE_BYTES;
     }
-    cdp__frame_encode(&f, p);
-    return p + CDP__FRAME_BYTES + cdp__min(f.bytes, 3000);
+    cdp__head_encode(&h, p);
+    return p + CDP__HEAD_BYTES + cdp__min(h.bytes, 3000);
 }
 
 static uint64_t put_stream(uint8_t *out, uint64_t room, uint32_t peer) {
@@ -204,14 +252,12 @@ static uint64_t put_stream(uint8_t *out, uint64_t room, uint32_t peer) {
     uint32_t k[2] = {0, 0};
     for (uint32_t n = 1 + pick(30); n && (uint64_t)(p - out) + 4000 < room; --n) {
         const bool message = pick(3) == 0;
-        const uint64_t channel = pick(20) == 0 ? random_state : message ? lane_channel(peer) : CDP__WORLD_CHANNEL;
         const uint32_t kind = pick(40);
-        uint8_t *head = p;
-        p += CDP__CHUNK_BYTES;
-        if (kind > 3) p = put_frame(p, peer, message, k[message]++, kind == 4);
-        cdp__chunk_encode(head, channel, kind > 3 ? (uint32_t)(p - head) - CDP__CHUNK_BYTES + (pick(25) ? 0 : pick(50)) : kind == 0 ? CDP__CHUNK_LEAVE : kind == 1 ? CDP__CHUNK_ASK - pick(3) : kind == 2 ? 0 : pick(5000), pick(20) ? 0 : pick(3000));
+        p = put_message(p, peer, message, k[message], kind);
+        if (kind > 5) ++k[message];
     }
-    for (uint32_t n = pick(4) ? 0 : pick(6); n && p > out; --n) out[pick((uint32_t)(p - out))] = (uint8_t)pick(256);
+    for (uint32_t n = pick(4) ? 0 : pick(6); n && p > out; --n)
+        out[pick((uint32_t)(p - out))] = (uint8_t)pick(256);
     return (uint64_t)(p - out);
 }
 

@@ -1,39 +1,81 @@
-/*  The store's server and client, fed with whatever. No sockets: a false os hands out the bytes of the input.
+/* The store's server and client, fed with whatever. No sockets: a false os hands out the bytes
+   of the input.
 
-    Inputs made from a seed: mostly well-formed conversations, cut, repeated and damaged. How to run it: fuzz.h.
+   Inputs made from a seed: mostly well-formed conversations, cut, repeated and damaged. How to
+   run it: fuzz.h.
 
-    Whatever comes, nothing may crash, leak or be accounted wrongly; and what one connection is answered must not depend on
-    how its bytes were cut into pieces. */
+   Whatever comes, nothing may crash, leak or be accounted wrongly; and what one connection is
+   answered must not depend on how its bytes were cut into pieces. */
 #include "world.h"
 
 /* ---- the server ---- */
 
+/* What the books say of one key. */
+static uint64_t audit_entry(const cdp__kv_entry *e, uint64_t *waiters) {
+    const cdp__chain *heads[2] = {&e->waits, &e->watches}, *link;
+    const cdp__kv_item *item;
+    uint64_t cost = cdp__kv_cost(sizeof *e + e->key_bytes) + cdp__kv_cost(e->value_room);
+    uint64_t items = 0;
+    uint32_t i;
+    T(e->present || e->item_count || heads[0]->next != heads[0] || heads[1]->next != heads[1]);
+    for (i = 0; i < 2; ++i)
+        for (link = heads[i]->next; link != heads[i]; link = link->next) {
+            T(((const cdp__waiter *)link)->watch == (i == 1));
+            ++*waiters;
+            cost += cdp__kv_cost(sizeof(cdp__waiter));
+        }
+    for (item = e->first_item; item; item = item->next) {
+        ++items;
+        cost += cdp__kv_cost(sizeof *item + item->bytes);
+        T(item->next || item == e->last_item);
+    }
+    T(items == e->item_count);
+    return cost;
+}
+
+static void audit_conn(const cdp__conn *c, uint64_t *waiters) {
+    const cdp__chain *link;
+    uint32_t waits = 0, watches = 0;
+    T(!c->closing && !c->dirty && c->io.fd >= 0);
+    for (link = c->waiters.next; link != &c->waiters; link = link->next) {
+        const cdp__waiter *w = (const cdp__waiter *)(const void *)((const uint8_t *)link
+            - offsetof(cdp__waiter, of_conn));
+        T(w->conn == c);
+        waits += !w->watch;
+        watches += w->watch;
+        --*waiters;
+    }
+    T(c->wait_count == waits && c->watch_count == watches);
+    T(c->awaited == waits + (c->wire.row && c->wire.row->cmd == CDP__CMD_WAIT));
+}
+
 /* Its books must agree with what is there. */
 static void audit(const cdp_store_server *s) {
     uint64_t kv = 0, buffers = 0, i, entries = 0, present = 0, clients = 0, waiters = 0;
-    const cdp__guest *heads[2] = {&s->fresh, &s->conns}, *c;
+    const cdp__conn *heads[2] = {&s->fresh, &s->conns}, *c;
     const cdp__kv_entry *e;
-    const cdp__waiter *w;
+    const cdp__chain *link;
     for (i = 0; i < s->kv.bucket_count; ++i)
         for (e = s->kv.buckets[i]; e; e = e->next) {
-            T(e->present || e->waiters);
-            kv += sizeof *e + e->key_bytes + e->value_room;
+            kv += audit_entry(e, &waiters);
             ++entries;
             present += e->present;
-            for (w = e->waiters; w; w = w->key_next) ++waiters, kv += sizeof *w;
         }
+    for (link = s->satisfied.next; link != &s->satisfied; link = link->next) {
+        ++waiters;
+        kv += cdp__kv_cost(sizeof(cdp__waiter));
+    }
     for (i = 0; i < 2; ++i)
         for (c = heads[i]->next; c != heads[i]; c = c->next) {
-            uint32_t mine = 0;
-            T(!c->doomed && !c->dirty && c->io.fd >= 0);
             ++clients;
-            buffers += c->in.room + c->out.room;
-            if (c->will) kv += sizeof *c->will + c->will->key.bytes + c->will->value.bytes;
-            for (w = c->waiters; w; w = w->conn_next) mine += !w->watch, --waiters;
-            T(c->awaited == mine + (c->wire.row && c->wire.row->cmd == CDP__CMD_WAIT));
+            buffers += cdp__kv_cost(c->in.room) + cdp__kv_cost(c->out.room);
+            kv += cdp__last_will_cost(c->last_will);
+            audit_conn(c, &waiters);
         }
-    T(kv == s->kv.bytes && buffers == s->buffer_bytes && clients == s->client_count && waiters == 0 && entries == s->kv.entry_count && present == s->kv.present_count);
-    T(s->kv.bytes + s->buffer_bytes <= s->desc.max_total_bytes + 4096); /* rounding of small buffers */
+    T(kv == s->kv.bytes && buffers == s->buffer_bytes && clients == s->client_count && waiters == 0
+        && entries == s->kv.entry_count && present == s->kv.present_count);
+    /* rounding of small buffers */
+    T(s->kv.bytes + s->buffer_bytes <= s->desc.max_total_bytes + 4096);
 }
 
 static cdp_store_server *open_server(world *w, const cdp_os *os, uint64_t *log, bool keyed) {
@@ -54,7 +96,8 @@ static cdp_store_server *open_server(world *w, const cdp_os *os, uint64_t *log, 
     return cdp_store_server_create(&d, &s) == CDP_OK ? s : NULL;
 }
 
-/* Pieces: one byte whose lowest two bits say which connection, the next two what: bytes, bytes, its end, time. */
+/* Pieces: one byte whose lowest two bits say which connection, the next two what: bytes, bytes,
+   its end, time. */
 static void run_server(input in, uint8_t flags) {
     static const uint8_t greeting[] = {0, 0xce, 0xf7, 0x85, 0x3c};
     uint8_t proved[2 * CDP__AUTH_BYTES + sizeof greeting];
@@ -69,11 +112,13 @@ static void run_server(input in, uint8_t flags) {
     s = open_server(w, &os, &log, (flags & 8) != 0);
     (void)proof_of(false, CDP__AUTH_STORE, proved);
     memcpy(proved + 2 * CDP__AUTH_BYTES, greeting, sizeof greeting);
-    for (i = 0; s && i < CONNS && !(flags & 4); ++i) { /* without a greeting it may be the old dialect */
+    /* without a greeting it may be the old dialect */
+    for (i = 0; s && i < CONNS && !(flags & 4); ++i) {
         w->conn[i].in = flags & 8 ? proved : greeting;
         w->conn[i].in_bytes = flags & 8 ? sizeof proved : sizeof greeting;
     }
-    for (i = 0; s && i < 4; ++i) (void)cdp_store_server_poll(s, 0);
+    for (i = 0; s && i < 4; ++i)
+        (void)cdp_store_server_poll(s, 0);
     while (s && in.n) {
         const uint8_t b = next_byte(&in), length = next_byte(&in);
         pipe_end *c = &w->conn[b & 3];
@@ -87,11 +132,13 @@ static void run_server(input in, uint8_t flags) {
         }
         in.p += n;
         in.n -= n;
-        for (i = 0; i < 3; ++i) (void)cdp_store_server_poll(s, 0);
+        for (i = 0; i < 3; ++i)
+            (void)cdp_store_server_poll(s, 0);
         audit(s);
     }
     cdp_store_server_destroy(s);
-    for (i = 0; i < CONNS; ++i) T(!w->conn[i].open);
+    for (i = 0; i < CONNS; ++i)
+        T(!w->conn[i].open);
     T(w->live == 0);
     free(w);
 }
@@ -114,12 +161,14 @@ static void run_pieces(input in) {
             c->in = in.p + at;
             c->in_bytes = n;
             at += n;
-            for (i = 0; i < 100 && (c->in_bytes || i < 3); ++i) (void)cdp_store_server_poll(s, 0);
+            for (i = 0; i < 100 && (c->in_bytes || i < 3); ++i)
+                (void)cdp_store_server_poll(s, 0);
             if (!in.n || !c->open) break;
         }
         hash[round] = c->answer_hash;
         bytes[round] = c->answer_bytes;
-        /* Answers that pile up inside one piece may break a limit earlier: then the piecewise run has more. */
+        /* Answers that pile up inside one piece may break a limit earlier: then the piecewise
+           run has more. */
         cdp_store_server_destroy(s);
         T(w->live == 0);
         free(w);
@@ -149,7 +198,10 @@ static void run_client(input in, uint8_t flags) {
     d.logger.user = &log;
     d.timeout_ms = 1000;
     d.max_value_bytes = 1000;
-    if (flags & 4) d.will_key = "will", d.will_value = set[2];
+    if (flags & 4) {
+        d.will_key = "will";
+        d.will_value = set[2];
+    }
     w->piece = flags & 1 ? 1 + next_byte(&in) : 0;
     w->fail_at = flags & 2 ? 1 + next_byte(&in) : 0;
     (void)proof_of(true, CDP__AUTH_STORE, proved);
@@ -172,12 +224,20 @@ static void run_client(input in, uint8_t flags) {
             int64_t number;
             bool flag;
             w->deaf = (b & 96) == 96;
-            /* Answers lie ready before the request: a client that looks first finds bytes nobody asked for. */
-            if (!w->conn[0].in_bytes && (b & 16)) w->conn[0].in = in.p, w->conn[0].in_bytes = n;
-            if (!(b & 16)) w->conn[0].in = in.p, w->conn[0].in_bytes = 0;
+            /* Answers lie ready before the request: a client that looks first finds bytes nobody
+               asked for. */
+            if (!w->conn[0].in_bytes && (b & 16)) {
+                w->conn[0].in = in.p;
+                w->conn[0].in_bytes = n;
+            }
+            if (!(b & 16)) {
+                w->conn[0].in = in.p;
+                w->conn[0].in_bytes = 0;
+            }
             switch (b & 15) {
             case 0: (void)!cdp_store_set(t, "k", "v", 1); break;
-            case 1: case 2: (void)!cdp_store_get(t, "k", &value, NULL, 10); break;
+            case 1:
+            case 2: (void)!cdp_store_get(t, "k", &value, NULL, 10); break;
             case 3: (void)!cdp_store_add(t, "k", 1, &number); break;
             case 4: (void)!cdp_store_compare_set(t, "k", "", 0, "v", 1, &value, NULL); break;
             case 5: (void)!cdp_store_wait(t, keys, 3, 10); break;
@@ -185,7 +245,8 @@ static void run_client(input in, uint8_t flags) {
             case 7: (void)!cdp_store_delete(t, "k", &flag); break;
             case 8: (void)!cdp_store_num_keys(t, &number); break;
             case 9: (void)!cdp_store_append(t, "k", "v", 1); break;
-            case 10: case 11: (void)!cdp_store_multi_get(t, keys, 3, values, &value, 10); break;
+            case 10:
+            case 11: (void)!cdp_store_multi_get(t, keys, 3, values, &value, 10); break;
             case 12: (void)!cdp_store_multi_set(t, keys, set, 3); break;
             default: {
                 /* Start, let the answer come, wait a little, cancel. */
@@ -225,7 +286,8 @@ static void run_text(input in) {
     text[n] = 0;
     if (cdp__addr_parse(text, &a)) {
         cdp__addr_text(&a, again, sizeof again);
-        T(cdp__addr_parse(again, &b) && memcmp(a.ip, b.ip, 16) == 0 && a.port == b.port && a.scope == b.scope && a.family == b.family);
+        T(cdp__addr_parse(again, &b) && memcmp(a.ip, b.ip, 16) == 0 && a.port == b.port
+            && a.scope == b.scope && a.family == b.family);
     }
     (void)cdp__number_parse((const uint8_t *)text, n, &v);
 }
@@ -263,7 +325,9 @@ static uint8_t *put_string(uint8_t *p, uint32_t kind) {
 }
 
 static uint8_t *put_command(uint8_t *p, bool old) {
-    const cdp__wire_row *row = old ? &cdp__wire_old[pick(sizeof cdp__wire_old / sizeof *cdp__wire_old - 1)] : &cdp__wire_v2[pick(sizeof cdp__wire_v2 / sizeof *cdp__wire_v2 - 1)];
+    const cdp__wire_row *row = old
+        ? &cdp__wire_old[pick(sizeof cdp__wire_old / sizeof *cdp__wire_old - 1)]
+        : &cdp__wire_v2[pick(sizeof cdp__wire_v2 / sizeof *cdp__wire_v2 - 1)];
     const char *f = row->fields;
     uint64_t times = 1, i;
     *p++ = row->op;
@@ -306,25 +370,39 @@ static size_t make_input(uint64_t seed, uint8_t *out) {
     (void)seed;
     mode = pick(16);
     memset(body, 0, sizeof body);
-    *p++ = (uint8_t)((mode < 7 ? 0 : mode < 11 ? 0x40 : mode < 15 ? 0x80 : 0xc0) | (pick(64) & (pick(3) ? 0x33 : 0x3f)));
-    if (out[0] >> 6 == 1) *p++ = (uint8_t)pick(256);
-    else if (out[0] >> 6 != 3 && out[0] & 1) *p++ = (uint8_t)pick(64);
+    *p++ = (uint8_t)((mode < 7           ? 0
+                             : mode < 11 ? 0x40
+                             : mode < 15 ? 0x80
+                                         : 0xc0)
+        | (pick(64) & (pick(3) ? 0x33 : 0x3f)));
+    if (out[0] >> 6 == 1)
+        *p++ = (uint8_t)pick(256);
+    else if (out[0] >> 6 != 3 && out[0] & 1)
+        *p++ = (uint8_t)pick(64);
     if (out[0] >> 6 != 1 && out[0] >> 6 != 3 && out[0] & 2) *p++ = (uint8_t)pick(128);
     old = out[0] >> 6 == 1 ? pick(2) : out[0] & 4;
-    if (out[0] >> 6 == 1 && !old && pick(20)) memcpy(q, "\0\xce\xf7\x85\x3c", 5), q += 5;
+    if (out[0] >> 6 == 1 && !old && pick(20)) {
+        memcpy(q, "\0\xce\xf7\x85\x3c", 5);
+        q += 5;
+    }
     for (i = 0; i < n; ++i) {
-        if (out[0] >> 6 == 2) q = put_answer(q);
-        else if (out[0] >> 6 == 3) *q++ = (uint8_t)("0123456789abcf.:[]%- "[pick(21)]);
-        else q = put_command(q, old);
+        if (out[0] >> 6 == 2)
+            q = put_answer(q);
+        else if (out[0] >> 6 == 3)
+            *q++ = (uint8_t)("0123456789abcf.:[]%- "[pick(21)]);
+        else
+            q = put_command(q, old);
     }
     total = (uint64_t)(q - body);
     if (pick(3) == 0)
-        for (i = 0; i < 1 + pick(4); ++i) body[pick((uint32_t)total)] = (uint8_t)pick(256);
+        for (i = 0; i < 1 + pick(4); ++i)
+            body[pick((uint32_t)total)] = (uint8_t)pick(256);
     if (out[0] >> 6 == 1 || out[0] >> 6 == 3) {
         memcpy(p, body, (size_t)total);
         return (size_t)(p - out) + (size_t)total;
     }
-    while (at < total) { /* in pieces, to several connections; a command may go on on the same one */
+    /* in pieces, to several connections; a command may go on on the same one */
+    while (at < total) {
         const uint64_t piece = cdp__min(1 + pick(pick(3) ? 60 : 255), total - at);
         *p++ = (uint8_t)(pick(5) ? pick(256) & 0xb7 : pick(256));
         *p++ = (uint8_t)piece;

@@ -1,9 +1,11 @@
-/*  Texts that come from outside: urls, lists of hosts, variables of launchers, lists of addresses, greetings.
+/* Texts that come from outside: urls, lists of hosts, variables of launchers, lists of
+   addresses, greetings.
 
-    Inputs made from a seed: pieces of good texts, joined, cut and damaged. How to run it: fuzz.h.
+   Inputs made from a seed: pieces of good texts, joined, cut and damaged. How to run it: fuzz.h.
 
-    Whatever comes, nothing may be read or written beyond its place, and what is accepted must keep its promises: ranks below the
-    size, texts that end, hosts without what cannot be in one, addresses that survive being written and read again. */
+   Whatever comes, nothing may be read or written beyond its place, and what is accepted must
+   keep its promises: ranks below the size, texts that end, hosts without what cannot be in one,
+   addresses that survive being written and read again. */
 #include "fuzz.h"
 
 /* A copy in a block of its own size, so that reading on is noticed. */
@@ -18,9 +20,12 @@ static char *copy_of(const uint8_t *data, size_t bytes) {
 static void try_url(const char *text) {
     cdp_tcp_desc d;
     memset(&d, 0, sizeof d);
-    if (strncmp(text, "env:", 4) == 0 || cdp_tcp_desc_from_url(text, &d) != CDP_OK) return; /* those read this process's variables */
+    /* those read this process's variables */
+    if (strncmp(text, "env:", 4) == 0 || cdp_tcp_desc_from_url(text, &d) != CDP_OK) return;
     T((d.master_addr != NULL) != (d.file != NULL));
-    if (d.master_addr) T(d.master_port && d.master_addr[0] && strlen(d.master_addr) < 256 && !strpbrk(d.master_addr, "/ []"));
+    if (d.master_addr)
+        T(d.master_port && d.master_addr[0] && strlen(d.master_addr) < 256
+            && !strpbrk(d.master_addr, "/ []"));
     if (d.file) T(d.file[0] == '/' && strlen(d.file) < 1024);
     T(d.rank < 65536 && d.world_size < 65536);
 }
@@ -28,8 +33,10 @@ static void try_url(const char *text) {
 static void try_hosts(const char *text) {
     char small[9], large[256];
     const bool fits = cdp__first_host(text, small, sizeof small);
-    if (cdp__first_host(text, large, sizeof large)) T(large[0] && !strpbrk(large, "[], \t\n") && (!fits || strcmp(small, large) == 0));
-    else T(!fits);
+    if (cdp__first_host(text, large, sizeof large))
+        T(large[0] && !strpbrk(large, "[], \t\n") && (!fits || strcmp(small, large) == 0));
+    else
+        T(!fits);
     T(cdp__tasks_of(text, 0) < 65536 && cdp__tasks_of(text, 7) < 65536);
 }
 
@@ -40,7 +47,9 @@ static void try_addresses(const char *text, size_t bytes) {
     if (!n) return;
     cdp__addrs_text(a, n, again, sizeof again);
     T(cdp__addrs_parse(again, strlen(again), b, CDP__ADDRS) == n);
-    for (i = 0; i < n; ++i) T(memcmp(a[i].ip, b[i].ip, 16) == 0 && a[i].port == b[i].port && a[i].scope == b[i].scope && a[i].family == b[i].family);
+    for (i = 0; i < n; ++i)
+        T(memcmp(a[i].ip, b[i].ip, 16) == 0 && a[i].port == b[i].port && a[i].scope == b[i].scope
+            && a[i].family == b[i].family);
     for (i = 0; i < 3; ++i) { /* this machine has the first half of them, or none, or all */
         const uint32_t mine = i == 0 ? n / 2 : i == 1 ? 0 : n;
         paths = cdp__paths(a, mine, b, n, path);
@@ -71,7 +80,8 @@ static void try_variables(char *text) {
         T(cdp_last_error()->status == CDP_ERR_INVALID);
         return;
     }
-    T(memchr(l.launcher, 0, sizeof l.launcher) && memchr(l.master_addr, 0, sizeof l.master_addr) && memchr(l.job, 0, sizeof l.job) && memchr(l.dir, 0, sizeof l.dir));
+    T(memchr(l.launcher, 0, sizeof l.launcher) && memchr(l.master_addr, 0, sizeof l.master_addr)
+        && memchr(l.job, 0, sizeof l.job) && memchr(l.dir, 0, sizeof l.dir));
     T(l.launcher[0] ? l.rank < l.world_size && l.world_size <= 65535 : l.world_size == 0);
     T(strlen(l.job) <= 48 && !strpbrk(l.job, "/ \t@"));
 }
@@ -105,12 +115,21 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
 
 #ifndef FUZZ_LIB
 static const char *const pieces[5][24] = {
-    {"tcp://", "file://", "env://", "[", "]", "::1", "fe80::1%eth0", "node-0", "10.0.0.1", ":", ":29500", "/tmp/x", "?", "rank=", "world_size=", "&", "1", "65535", "65536", "0", "?rank=1&world_size=2", " ", "%", "//"},
-    {"node", "[", "]", "-", ",", "001", "9", "a", "(x", ")", "2", "1000000", "65536", "[001-004,7]", "2(x3),1", " ", "x", ".", "_", "[1]", "", "0", "-ib", "q"},
-    {"10.0.0.1", ":1", ",", "[fd00::1]", "fe80::2%3", "127.0.0.1:65535", "[::]", "0.0.0.0", ":", "172.17.0.1:5", "[fe80::1%9]:5", "::ffff:1.2.3.4", "256", ".", "[", "]", "%", "1", "0", "10.0.0.2:7,10.0.0.3:8", "f", "::", ":0", ",,"},
-    {"RANK=", "WORLD_SIZE=", "OMPI_COMM_WORLD_RANK=", "OMPI_COMM_WORLD_SIZE=", "PMI_RANK=", "PMI_SIZE=", "SLURM_PROCID=", "SLURM_NTASKS=", "SLURM_STEP_ID=", "SLURM_STEP_NODELIST=", "SLURM_JOB_ID=", "SLURM_STEP_TASKS_PER_NODE=", "MASTER_ADDR=",
-     "MASTER_PORT=", "\n", "1", "2", "0", "n[1-3]", "2(x2)", "PMIX_NAMESPACE=", "SLURM_STEP_RESV_PORTS=6000-6001", "SLURM_NODEID=", "SLURM_RESTART_COUNT="},
-    {"cdp-link", "\1", "\2", "\3", "\4", "aaaa", "bbbbbbbb", "", "\377", "cdp", "-link", "x", "y", "z", "0", "1", "2", "3", "4", "5", "6", "7", "8", "9"},
+    {"tcp://", "file://", "env://", "[", "]", "::1", "fe80::1%eth0", "node-0", "10.0.0.1", ":",
+        ":29500", "/tmp/x", "?", "rank=", "world_size=", "&", "1", "65535", "65536", "0",
+        "?rank=1&world_size=2", " ", "%", "//"},
+    {"node", "[", "]", "-", ",", "001", "9", "a", "(x", ")", "2", "1000000", "65536", "[001-004,7]",
+        "2(x3),1", " ", "x", ".", "_", "[1]", "", "0", "-ib", "q"},
+    {"10.0.0.1", ":1", ",", "[fd00::1]", "fe80::2%3", "127.0.0.1:65535", "[::]", "0.0.0.0", ":",
+        "172.17.0.1:5", "[fe80::1%9]:5", "::ffff:1.2.3.4", "256", ".", "[", "]", "%", "1", "0",
+        "10.0.0.2:7,10.0.0.3:8", "f", "::", ":0", ",,"},
+    {"RANK=", "WORLD_SIZE=", "OMPI_COMM_WORLD_RANK=", "OMPI_COMM_WORLD_SIZE=", "PMI_RANK=",
+        "PMI_SIZE=", "SLURM_PROCID=", "SLURM_NTASKS=", "SLURM_STEP_ID=", "SLURM_STEP_NODELIST=",
+        "SLURM_JOB_ID=", "SLURM_STEP_TASKS_PER_NODE=", "MASTER_ADDR=", "MASTER_PORT=", "\n", "1",
+        "2", "0", "n[1-3]", "2(x2)", "PMIX_NAMESPACE=", "SLURM_STEP_RESV_PORTS=6000-6001",
+        "SLURM_NODEID=", "SLURM_RESTART_COUNT="},
+    {"cdp-link", "\1", "\2", "\3", "\4", "aaaa", "bbbbbbbb", "", "\377", "cdp", "-link", "x", "y",
+        "z", "0", "1", "2", "3", "4", "5", "6", "7", "8", "9"},
 };
 
 static size_t make_input(uint64_t seed, uint8_t *out) {
@@ -126,10 +145,12 @@ static size_t make_input(uint64_t seed, uint8_t *out) {
         if (bytes + k + 4 > room) break;
         memcpy(out + bytes, p, k);
         bytes += k;
-        if (kind == 3 && p[0] && p[k - 1] == '=') bytes += (size_t)snprintf((char *)out + bytes, 12, "%u\n", pick(pick(30) ? 9 : 100000));
+        if (kind == 3 && p[0] && p[k - 1] == '=')
+            bytes += (size_t)snprintf((char *)out + bytes, 12, "%u\n", pick(pick(30) ? 9 : 100000));
         if (kind == 4 && !pick(3)) out[bytes++] = 0;
     }
-    if (!pick(3)) out[1 + pick((uint32_t)bytes)] = (uint8_t)pick(256); /* may lie behind the end: no harm */
+    /* may lie behind the end: no harm */
+    if (!pick(3)) out[1 + pick((uint32_t)bytes)] = (uint8_t)pick(256);
     if (!pick(9)) bytes = 1 + pick((uint32_t)bytes);
     return bytes;
 }

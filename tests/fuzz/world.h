@@ -1,4 +1,6 @@
-/*  world.h - what the fuzz targets of sockets share: a false os that hands out the bytes of an input. No sockets, no clock; memory is counted, and chance is zeros unless the input wants it otherwise. */
+/* world.h - what the fuzz targets of sockets share: a false os that hands out the bytes of an
+   input. No sockets, no clock; memory is counted, and chance is zeros unless the input wants it
+   otherwise. */
 #ifndef FUZZ_WORLD_INCLUDED
 #define FUZZ_WORLD_INCLUDED
 #include "fuzz.h"
@@ -15,23 +17,23 @@ typedef struct pipe_end {
     uint64_t in_bytes;
     bool open, used, ended;
     uint64_t answer_hash, answer_bytes;
-    uint8_t tail[8];   /* the last that was sent */
+    uint8_t tail[8]; /* the last that was sent */
 } pipe_end;
 
 typedef struct world {
     pipe_end conn[CONNS];
     uint32_t accepted;
     uint64_t now, live, calls, fail_at;
-    uint32_t piece;  /* most that one recv or send moves; 0: no limit */
-    bool deaf;       /* send takes nothing */
-    bool far;        /* who connects comes from another machine */
-    bool chance;     /* what random gives cannot be known */
+    uint32_t piece;                     /* most that one recv or send moves; 0: no limit */
+    bool deaf;                          /* send takes nothing */
+    bool far;                           /* who connects comes from another machine */
+    bool chance;                        /* what random gives cannot be known */
     uint32_t connects, silent_connects; /* as many first connections are closed without a word */
     const uint8_t *then;                /* and the next is answered with this */
     uint64_t then_bytes;
     uint64_t memory_calls, memory_fail_at; /* the one that fails */
     int32_t memory_fds;                    /* that are open */
-    _Alignas(8) uint8_t memory[64 * 1024];             /* what is shared, there is one only */
+    _Alignas(8) uint8_t memory[64 * 1024]; /* what is shared, there is one only */
 } world;
 
 static void *world_alloc(void *user, uint64_t bytes) {
@@ -48,17 +50,26 @@ static void world_free(void *user, void *p) {
     free(p);
 }
 
-static uint64_t world_now(void *user) { return ((world *)user)->now; }
+static uint64_t world_now(void *user) {
+    return ((world *)user)->now;
+}
 
 static cdp_status world_random(void *user, void *dst, uint64_t bytes) {
     uint64_t i;
     memset(dst, 0, (size_t)bytes);
-    for (i = 0; i < bytes && ((world *)user)->chance; ++i) ((uint8_t *)dst)[i] = (uint8_t)rand();
+    for (i = 0; i < bytes && ((world *)user)->chance; ++i)
+        ((uint8_t *)dst)[i] = (uint8_t)rand();
     return CDP_OK;
 }
 
-static int32_t world_resolve(void *user, const char *host, uint16_t port, cdp_addr *out, uint32_t max, uint64_t deadline_ns) {
-    (void)user, (void)host, (void)port, (void)out, (void)max, (void)deadline_ns;
+static int32_t world_resolve(void *user, const char *host, uint16_t port, cdp_addr *out,
+    uint32_t max, uint64_t deadline_ns) {
+    (void)user;
+    (void)host;
+    (void)port;
+    (void)out;
+    (void)max;
+    (void)deadline_ns;
     return -ENOENT;
 }
 
@@ -71,7 +82,10 @@ static int32_t world_listen(void *user, const cdp_addr *at, cdp_addr *bound) {
 
 static int32_t world_accept(void *user, int32_t fd, cdp_addr *from) {
     world *w = (world *)user;
-    if (fd >= MEMORY) return w->memory_fail_at && ++w->memory_calls % w->memory_fail_at == 0 ? -EAGAIN : MEMORY + w->memory_fds++;
+    if (fd >= MEMORY)
+        return w->memory_fail_at && ++w->memory_calls % w->memory_fail_at == 0
+            ? -EAGAIN
+            : MEMORY + w->memory_fds++;
     memset(from, 0, sizeof *from);
     from->family = 4;
     from->ip[0] = w->far ? 10 : 127;
@@ -93,7 +107,8 @@ static int32_t world_connect(void *user, const cdp_addr *to) {
 }
 
 static int32_t world_connect_result(void *user, int32_t fd) {
-    (void)user, (void)fd;
+    (void)user;
+    (void)fd;
     return 0;
 }
 
@@ -139,19 +154,23 @@ static void world_close(void *user, int32_t fd) {
 }
 
 static int32_t world_local_addr(void *user, int32_t fd, cdp_addr *out) {
-    (void)user, (void)fd;
+    (void)user;
+    (void)fd;
     memset(out, 0, sizeof *out);
     return 0;
 }
 
-static int32_t world_poll(void *user, cdp_pollfd *fds, uint32_t n, uint64_t deadline) {
+static int32_t world_poll(void *user, cdp__pollfd *fds, uint32_t n, uint64_t deadline, void *room) {
     world *w = (world *)user;
     uint32_t i;
     int32_t got = 0;
+    (void)room;
     for (i = 0; i < n; ++i) {
         const pipe_end *c = fds[i].fd >= LISTENER ? NULL : &w->conn[fds[i].fd];
-        const bool readable = c ? c->in_bytes || c->ended : fds[i].fd == LISTENER && w->accepted < CONNS;
-        fds[i].got = (uint16_t)((readable ? fds[i].want & CDP_IO_READ : 0) | (w->deaf ? 0 : fds[i].want & CDP_IO_WRITE));
+        const bool readable =
+            c ? c->in_bytes || c->ended : fds[i].fd == LISTENER && w->accepted < CONNS;
+        fds[i].got = (readable ? fds[i].want & CDP_IO_READ : 0)
+            | (w->deaf || fds[i].fd >= LISTENER ? 0 : fds[i].want & CDP_IO_WRITE);
         got += fds[i].got != 0;
     }
     if (!got && deadline != CDP__NEVER) w->now = cdp__max(w->now, deadline);
@@ -159,7 +178,17 @@ static int32_t world_poll(void *user, cdp_pollfd *fds, uint32_t n, uint64_t dead
     return got;
 }
 
-static bool world_memory_fails(world *w) { return w->memory_fail_at && ++w->memory_calls == w->memory_fail_at; }
+static int32_t world_watch_open(const cdp_os *os, void **watch) {
+    return cdp__pollwatch_open(os, world_poll, 0, watch);
+}
+
+static void world_sleep_until(void *user, uint64_t deadline) {
+    (void)world_poll(user, NULL, 0, deadline, NULL);
+}
+
+static bool world_memory_fails(world *w) {
+    return w->memory_fail_at && ++w->memory_calls == w->memory_fail_at;
+}
 
 static int32_t world_memory_create(void *user, uint64_t bytes) {
     world *w = (world *)user;
@@ -181,7 +210,8 @@ static void world_memory_unmap(void *user, void *at, uint64_t bytes) {
 
 static int32_t world_pass_open(void *user, const uint8_t name[12], bool waits) {
     world *w = (world *)user;
-    (void)name, (void)waits;
+    (void)name;
+    (void)waits;
     return world_memory_fails(w) ? -ECONNREFUSED : MEMORY + w->memory_fds++;
 }
 
@@ -190,7 +220,8 @@ static int32_t world_pass(void *user, int32_t fd, int32_t *fds, uint32_t n, bool
     uint32_t i;
     T(fd >= MEMORY);
     if (world_memory_fails(w)) return -EMFILE;
-    for (i = 0; i < n && !sending; ++i) fds[i] = MEMORY + w->memory_fds++;
+    for (i = 0; i < n && !sending; ++i)
+        fds[i] = MEMORY + w->memory_fds++;
     return 0;
 }
 
@@ -200,18 +231,21 @@ static int32_t world_wake_open(void *user, int32_t fd[2]) {
     return 0;
 }
 
-static void world_wake(void *user, int32_t fd) { (void)user, T(fd == WAKE || fd >= MEMORY); }
+static void world_wake(void *user, int32_t fd) {
+    (void)user;
+    T(fd == WAKE || fd >= MEMORY);
+}
 
 /* Memory that always looks the same, and descriptors that are counted. */
 static __attribute__((unused)) void world_share(world *w, cdp_os *os) {
     memset(w->memory, 1, 16); /* what a CHOSEN may say, and that it was taken */
-    os->memory_create = world_memory_create;
-    os->memory_map = world_memory_map;
-    os->memory_unmap = world_memory_unmap;
-    os->pass_open = world_pass_open;
-    os->pass = world_pass;
-    os->wake_open = world_wake_open;
-    os->wake_set = os->wake_clear = world_wake;
+    os->shared.create = world_memory_create;
+    os->shared.map = world_memory_map;
+    os->shared.unmap = world_memory_unmap;
+    os->shared.pass_open = world_pass_open;
+    os->shared.pass = world_pass;
+    os->net.wake_open = world_wake_open;
+    os->net.wake_set = os->net.wake_clear = world_wake;
 }
 
 static cdp_os world_os(world *w) {
@@ -219,24 +253,32 @@ static cdp_os world_os(world *w) {
     memset(&os, 0, sizeof os);
     os.user = w;
     os.alloc = world_alloc;
-    os.free = world_free;
+    os.release = world_free;
     os.now_ns = world_now;
     os.random = world_random;
-    os.resolve = world_resolve;
-    os.listen = world_listen;
-    os.accept = world_accept;
-    os.connect = world_connect;
-    os.connect_result = world_connect_result;
-    os.send = world_send;
-    os.recv = world_recv;
-    os.close = world_close;
-    os.local_addr = world_local_addr;
-    os.poll = world_poll;
+    os.net.resolve = world_resolve;
+    os.net.listen_at = world_listen;
+    os.net.accept_next = world_accept;
+    os.net.connect_to = world_connect;
+    os.net.connect_result = world_connect_result;
+    os.net.send_iov = world_send;
+    os.net.recv_iov = world_recv;
+    os.net.close_fd = world_close;
+    os.net.local_addr = world_local_addr;
+    os.sleep_until = world_sleep_until;
+    os.net.watch_open = world_watch_open;
+    os.net.watch_close = cdp__pollwatch_close;
+    os.net.watch_add = cdp__pollwatch_add;
+    os.net.watch_change = cdp__pollwatch_change;
+    os.net.watch_used_up = cdp__pollwatch_used_up;
+    os.net.watch_remove = cdp__pollwatch_remove;
+    os.net.watch_wait = cdp__pollwatch_wait;
     return os;
 }
 
 static void quiet(cdp_log_level level, const char *text, int32_t rank, void *user) {
-    (void)level, (void)rank;
+    (void)level;
+    (void)rank;
     *(uint64_t *)user += strlen(text); /* every message is made, so that its making is tested */
 }
 

@@ -20,30 +20,53 @@
 static card me;
 
 /* Time as rank 0 sees it, with everybody in step. */
-static double seconds(void) { return (double)test_now_ns() / 1e9; }
-
-TEST(table) { table_of_rank(&me); }
-TEST(eight_bits) {
-    if (!has_eight_bits(&me)) test_skip("8-bit floats need NCCL 2.24 and compute capability 9.0");
-    else if (me.n <= 4) eight_bits_of_rank(&me);
+static double seconds(void) {
+    return (double)test_now_ns() / 1e9;
 }
-TEST(uneven) { me.n > 1 ? uneven_of_rank(&me) : test_skip("needs two ranks"); }
-TEST(messages) { me.n > 1 ? messages_of_rank(&me) : test_skip("needs two ranks"); }
-TEST(several_as_one) { me.n > 1 ? several_of_rank(&me) : test_skip("needs two ranks"); }
-TEST(order) { T_EQ(0, chain(&me, 20, true)); }
-TEST(lifetimes) { lifetimes_of_rank(&me); }
-TEST(graphs) { capture_of_rank(&me); }
+
+TEST(table) {
+    table_of_rank(&me);
+}
+TEST(eight_bits) {
+    if (!has_eight_bits(&me))
+        test_skip("8-bit floats need NCCL 2.24 and compute capability 9.0");
+    else if (me.n <= 4)
+        eight_bits_of_rank(&me);
+}
+TEST(uneven) {
+    me.n > 1 ? uneven_of_rank(&me) : test_skip("needs two ranks");
+}
+TEST(messages) {
+    me.n > 1 ? messages_of_rank(&me) : test_skip("needs two ranks");
+}
+TEST(several_as_one) {
+    me.n > 1 ? several_of_rank(&me) : test_skip("needs two ranks");
+}
+TEST(order) {
+    T_EQ(0, chain(&me, 20, true));
+}
+TEST(lifetimes) {
+    lifetimes_of_rank(&me);
+}
+TEST(graphs) {
+    capture_of_rank(&me);
+}
 
 TEST(ddp) {
     for (uint64_t seed = 1; seed <= 12 && !test__now.failed_checks; ++seed) {
         model m = model_of(seed);
-        if (me.n == 3) m.divisor = 2, m.predivide = 0; /* thirds are rounded otherwise than on the host */
+        /* thirds are rounded otherwise than on the host */
+        if (me.n == 3) {
+            m.divisor = 2;
+            m.predivide = 0;
+        }
         me.arg = &m;
         model_of_rank(&me);
     }
 }
 
-/* Those that compress gather and add in the order of ranks: the same bits as on the host for any number of them. */
+/* Those that compress gather and add in the order of ranks: the same bits as on the host for any
+   number of them. */
 TEST(hooks) {
     static const int kinds[] = {CDP_HOOK_QUANTIZE, CDP_HOOK_QUANTIZE_CHANNEL, CDP_HOOK_TOPK};
     for (int k = 0; k < 9 && !test__now.failed_checks; ++k) {
@@ -62,10 +85,14 @@ TEST(refusals) {
     void *more = NULL;
     cdp_hook hook;
     cdp_hook_desc h;
-    FAILS(CDP_ERR_INVALID, "the processor's memory", cdp_allreduce(me.g, host, d, 8, CDP_DTYPE_F32, CDP_REDUCE_SUM));
-    FAILS(CDP_ERR_INVALID, "the processor's memory", cdp_allreduce(me.g, d, host, 8, CDP_DTYPE_F32, CDP_REDUCE_SUM));
-    FAILS(CDP_ERR_INVALID, "overlap", cdp_allreduce(me.g, d, d + 1, 8, CDP_DTYPE_F32, CDP_REDUCE_SUM));
-    FAILS(CDP_ERR_UNSUPPORTED, "i16", cdp_allreduce(me.g, NULL, d, 8, CDP_DTYPE_I16, CDP_REDUCE_SUM));
+    FAILS(CDP_ERR_INVALID, "the processor's memory",
+        cdp_allreduce(me.g, host, d, 8, CDP_DTYPE_F32, CDP_REDUCE_SUM));
+    FAILS(CDP_ERR_INVALID, "the processor's memory",
+        cdp_allreduce(me.g, d, host, 8, CDP_DTYPE_F32, CDP_REDUCE_SUM));
+    FAILS(CDP_ERR_INVALID, "overlap",
+        cdp_allreduce(me.g, d, d + 1, 8, CDP_DTYPE_F32, CDP_REDUCE_SUM));
+    FAILS(
+        CDP_ERR_UNSUPPORTED, "i16", cdp_allreduce(me.g, NULL, d, 8, CDP_DTYPE_I16, CDP_REDUCE_SUM));
     FAILS(CDP_ERR_STATE, "backend", cdp_nccl_attach(me.g, NULL));
     FAILS(CDP_ERR_NOMEM, "device memory", cdp_nccl_alloc(me.g, (uint64_t)1 << 46, &more));
     memset(&h, 0, sizeof h);
@@ -73,7 +100,8 @@ TEST(refusals) {
     FAILS(CDP_ERR_UNSUPPORTED, "POWERSGD", cdp_nccl_hook_create(me.g, &h, &hook));
     OK(cdp_barrier(me.g));
     OK(cdp_allreduce(me.g, NULL, d, 8, CDP_DTYPE_F32, CDP_REDUCE_MAX));
-    GPU(cudaStreamSynchronize(me.stream)), GPU(cudaFree(d));
+    GPU(cudaStreamSynchronize(me.stream));
+    GPU(cudaFree(d));
 }
 
 TEST(split) {
@@ -81,7 +109,8 @@ TEST(split) {
     float host = 1, *d = (float *)gpu_new(&host, 4);
     OK(cdp_group_split(me.g, me.rank % 2, 0, &part));
     OK(cdp_allreduce(part, NULL, d, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM));
-    GPU(cudaMemcpyAsync(&host, d, 4, GPU_TO_HOST, me.stream)), GPU(cudaStreamSynchronize(me.stream));
+    GPU(cudaMemcpyAsync(&host, d, 4, GPU_TO_HOST, me.stream));
+    GPU(cudaStreamSynchronize(me.stream));
     T(host == (float)((me.n + 1 - me.rank % 2) / 2));
     cdp_group_destroy(part);
     GPU(cudaFree(d));
@@ -98,33 +127,46 @@ static int own(void *d, uint64_t count) {
 }
 TEST(bandwidth) {
     void *lib = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
-    if (lib) *(void **)&nccl_allreduce = dlsym(lib, "ncclAllReduce"), *(void **)&nccl_state = dlsym(lib, "ncclCommGetAsyncError");
+    if (lib) {
+        *(void **)&nccl_allreduce = dlsym(lib, "ncclAllReduce");
+        *(void **)&nccl_state = dlsym(lib, "ncclCommGetAsyncError");
+    }
     if (!T(nccl_allreduce && nccl_state)) return;
-    if (me.rank == 0) printf("  allreduce of f32, %u ranks     cdp us    NCCL us   cdp/NCCL   cdp GB/s\n", me.n);
-    for (uint64_t bytes = 1024; bytes <= (me.n > 1 ? (uint64_t)16 << 20 : (uint64_t)256 << 20) && !test__now.failed_checks; bytes *= 16) {
+    if (me.rank == 0)
+        printf("  allreduce of f32, %u ranks     cdp us    NCCL us   cdp/NCCL   cdp GB/s\n", me.n);
+    for (uint64_t bytes = 1024;
+         bytes <= (me.n > 1 ? (uint64_t)16 << 20 : (uint64_t)256 << 20) && !test__now.failed_checks;
+         bytes *= 16) {
         const int rounds = bytes > 1 << 20 ? 5 : 20;
         double least[2] = {1e9, 1e9};
         void *d = NULL;
         if (!OK(cdp_nccl_alloc(me.g, bytes, &d))) return;
-        GPU(cudaMemset(d, 0, bytes)), GPU(cudaDeviceSynchronize());
+        GPU(cudaMemset(d, 0, bytes));
+        GPU(cudaDeviceSynchronize());
         for (int turn = 0; turn < 6; ++turn) {
             OK(cdp_barrier(me.g));
             const double start = seconds();
             for (int i = 0; i < rounds; ++i) {
-                if (turn % 2) T_EQ(0, own(d, bytes / 4));
-                else OK(cdp_allreduce(me.g, NULL, d, bytes / 4, CDP_DTYPE_F32, CDP_REDUCE_SUM));
+                if (turn % 2)
+                    T_EQ(0, own(d, bytes / 4));
+                else
+                    OK(cdp_allreduce(me.g, NULL, d, bytes / 4, CDP_DTYPE_F32, CDP_REDUCE_SUM));
             }
             GPU(cudaStreamSynchronize(turn % 2 ? cdp_nccl_stream(me.g) : me.stream));
             const double took = (seconds() - start) / rounds;
             if (turn > 1 && took < least[turn % 2]) least[turn % 2] = took;
         }
-        if (me.rank == 0) printf("  %12llu bytes       %10.1f %10.1f %10.2f %10.2f\n", (unsigned long long)bytes, least[0] * 1e6, least[1] * 1e6, least[0] / least[1], (double)bytes / least[0] / 1e9);
+        if (me.rank == 0)
+            printf("  %12llu bytes       %10.1f %10.1f %10.2f %10.2f\n", (unsigned long long)bytes,
+                least[0] * 1e6, least[1] * 1e6, least[0] / least[1],
+                (double)bytes / least[0] / 1e9);
         OK(cdp_barrier(me.g));
         cdp_nccl_free(me.g, d);
     }
 }
 
-/* A communicator that is revoked when its group fails, and the survivors' one that is made from it. */
+/* A communicator that is revoked when its group fails, and the survivors' one that is made from
+   it. */
 TEST(yy_shrink) {
     cdp_group *all = NULL, *rest = NULL;
     cdp_nccl_desc desc;
@@ -136,9 +178,11 @@ TEST(yy_shrink) {
         return;
     }
     d = (float *)gpu_new(&host, 4);
-    for (uint32_t r = 0; r < me.n; ++r) ranks[r] = r;
+    for (uint32_t r = 0; r < me.n; ++r)
+        ranks[r] = r;
     memset(&desc, 0, sizeof desc);
-    desc.stream = me.stream, desc.keep = true;
+    desc.stream = me.stream;
+    desc.keep = true;
     OK(cdp_group_new(me.g, ranks, me.n, &all));
     if (!OK(cdp_nccl_attach(all, &desc))) return;
     OK(cdp_allreduce(all, NULL, d, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM));
@@ -154,21 +198,25 @@ TEST(yy_shrink) {
     }
     if (me.rank + 1 < me.n) {
         OK(cdp_group_new(me.g, ranks, me.n - 1, &rest));
-        desc.from = all, desc.keep = false;
+        desc.from = all;
+        desc.keep = false;
         host = 1;
         if (OK(cdp_nccl_attach(rest, &desc))) {
             GPU(cudaMemcpyAsync(d, &host, 4, GPU_TO_DEVICE, me.stream));
             OK(cdp_allreduce(rest, NULL, d, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM));
-            GPU(cudaMemcpyAsync(&host, d, 4, GPU_TO_HOST, me.stream)), GPU(cudaStreamSynchronize(me.stream));
+            GPU(cudaMemcpyAsync(&host, d, 4, GPU_TO_HOST, me.stream));
+            GPU(cudaStreamSynchronize(me.stream));
             T(host == (float)(me.n - 1));
         }
     }
     OK(cdp_barrier(me.g));
-    cdp_group_destroy(rest), cdp_group_destroy(all);
+    cdp_group_destroy(rest);
+    cdp_group_destroy(all);
     GPU(cudaFree(d));
 }
 
-/* The last one: rank 0 waits for an operation that the others never start, and aborts it from another thread. */
+/* The last one: rank 0 waits for an operation that the others never start, and aborts it from
+   another thread. */
 static void *abort_soon(void *unused) {
     (void)unused;
     test_sleep_ms(500);
@@ -193,12 +241,16 @@ TEST(zz_abort) {
         if (st == CDP_OK) st = cdp_work_wait_for(w, 30000);
         pthread_join(t, NULL);
     } else {
-        while ((st = cdp_group_status(me.g)) == CDP_OK && test_now_ns() - start < 30000000000u) test_sleep_ms(1);
+        while ((st = cdp_group_status(me.g)) == CDP_OK && test_now_ns() - start < 30000000000u)
+            test_sleep_ms(1);
     }
-    test_check(st == CDP_ERR_ABORTED, __FILE__, __LINE__, "%s: %s", cdp_status_name(st), cdp_last_error()->text);
+    test_check(st == CDP_ERR_ABORTED, __FILE__, __LINE__, "%s: %s", cdp_status_name(st),
+        cdp_last_error()->text);
     const uint64_t then = test_now_ns();
     GPU(cudaStreamSynchronize(me.stream)); /* what ran was ended */
-    if (me.rank == 0) printf("  the stream went on %.0f ms after the abort was seen\n", (double)(test_now_ns() - then) / 1e6);
+    if (me.rank == 0)
+        printf("  the stream went on %.0f ms after the abort was seen\n",
+            (double)(test_now_ns() - then) / 1e6);
     T(test_now_ns() - then < 10000000000u);
     GPU(cudaFree(d));
 }
@@ -208,32 +260,51 @@ static int probe(void) {
     int devices = 0, r, version = 0;
     int (*nccl_version)(int *) = NULL;
     void *nccl;
-    if (missing) return printf("%s is not installed\n", missing), 77;
+    if (missing) {
+        printf("%s is not installed\n", missing);
+        return 77;
+    }
     r = gpu_cudaGetDeviceCount(&devices);
-    if (r != 0 || devices < 1) return printf("CUDA sees no device (error %d)\n", r), 77;
+    if (r != 0 || devices < 1) {
+        printf("CUDA sees no device (error %d)\n", r);
+        return 77;
+    }
     nccl = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
     if (nccl) *(void **)&nccl_version = dlsym(nccl, "ncclGetVersion");
-    if (!nccl_version || nccl_version(&version) != 0) return printf("libnccl.so.2 is not installed\n"), 77;
+    if (!nccl_version || nccl_version(&version) != 0) {
+        printf("libnccl.so.2 is not installed\n");
+        return 77;
+    }
     printf("%d %d%s\n", devices, version, standin_set ? " stand-in" : "");
     return 0;
 }
 
 int main(int argc, char **argv) {
-    static const test_case cases[] = {{"table", table, 240}, {"eight_bits", eight_bits, 60}, {"uneven", uneven, 60}, {"messages", messages, 60}, {"several_as_one", several_as_one, 60}, {"order", order, 60}, {"lifetimes", lifetimes, 60},
-                                      {"graphs", graphs, 60}, {"refusals", refusals, 60}, {"split", split, 60}, {"ddp", ddp, 200}, {"hooks", hooks, 120}, {"bandwidth", bandwidth, 120}, {"yy_shrink", yy_shrink, 60}, {"zz_abort", zz_abort, 60}};
+    static const test_case cases[] = {{"table", table, 240}, {"eight_bits", eight_bits, 60},
+        {"uneven", uneven, 60}, {"messages", messages, 60}, {"several_as_one", several_as_one, 60},
+        {"order", order, 60}, {"lifetimes", lifetimes, 60}, {"graphs", graphs, 60},
+        {"refusals", refusals, 60}, {"split", split, 60}, {"ddp", ddp, 200}, {"hooks", hooks, 120},
+        {"bandwidth", bandwidth, 120}, {"yy_shrink", yy_shrink, 60}, {"zz_abort", zz_abort, 60}};
     cdp_nccl_desc desc;
     cdp_launch place;
     int devices = 1;
     if (argc == 2 && strcmp(argv[1], "--probe") == 0) return probe();
     memset(&desc, 0, sizeof desc);
     if (gpu_load() || gpu_cudaGetDeviceCount(&devices) != 0) return probe();
-    if (cdp_launch_read(NULL, NULL, &place) != CDP_OK || cdp_init_from_env(NULL, &me.g) != CDP_OK) return cdp_print_error(stderr);
-    me.rank = cdp_rank(me.g), me.n = cdp_size(me.g), me.device = place.local_rank % (uint32_t)devices;
-    if (gpu_cudaSetDevice((int)me.device) != 0 || gpu_cudaStreamCreateWithFlags(&me.stream, GPU_NON_BLOCKING) != 0) return 1;
+    if (cdp_launch_read(NULL, NULL, &place) != CDP_OK || cdp_init_from_env(NULL, &me.g) != CDP_OK)
+        return cdp_print_error(stderr);
+    me.rank = cdp_rank(me.g);
+    me.n = cdp_size(me.g);
+    me.device = place.local_rank % (uint32_t)devices;
+    if (gpu_cudaSetDevice((int)me.device) != 0
+        || gpu_cudaStreamCreateWithFlags(&me.stream, GPU_NON_BLOCKING) != 0)
+        return 1;
     desc.stream = me.stream;
     table_brief = getenv("GPU_SHARED") != NULL;
     if (cdp_nccl_attach(me.g, &desc) != CDP_OK) return cdp_print_error(stderr);
-    if (me.rank == 0) printf("%u ranks, NCCL %u%s\n", me.n, cdp_nccl_version(me.g), standin_set ? " of the STAND-IN: no GPU is involved, figures mean nothing" : "");
+    if (me.rank == 0)
+        printf("%u ranks, NCCL %u%s\n", me.n, cdp_nccl_version(me.g),
+            standin_set ? " of the STAND-IN: no GPU is involved, figures mean nothing" : "");
     const int rc = test_main(argc, argv, cases, sizeof cases / sizeof *cases);
     cdp_group_destroy(me.g);
     gpu_cudaStreamDestroy(me.stream);

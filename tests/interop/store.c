@@ -13,13 +13,15 @@ static cdp_bytes unhex(const char *s, uint8_t **room) {
     cdp_bytes b;
     b.data = *room;
     b.bytes = 0;
-    for (; *s && *s != '-' && *s > ' '; s += 2, ++b.bytes) *(*room)++ = (uint8_t)(cdp__addr_hex(s[0]) << 4 | cdp__addr_hex(s[1]));
+    for (; *s && *s != '-' && *s > ' '; s += 2, ++b.bytes)
+        *(*room)++ = (uint8_t)(cdp__addr_hex(s[0]) << 4 | cdp__addr_hex(s[1]));
     return b;
 }
 
 static void print_value(const void *data, uint64_t bytes) {
     const uint8_t *p = (const uint8_t *)data;
-    for (uint64_t i = 0; i < bytes; ++i) printf("%02x", p[i]);
+    for (uint64_t i = 0; i < bytes; ++i)
+        printf("%02x", p[i]);
     printf(bytes ? " " : "- ");
 }
 
@@ -70,7 +72,8 @@ static cdp_status run(cdp_store *s, char **w, uint32_t n, uint8_t *room) {
         st = cdp_store_multi_set(s, names, values, (n - 1) / 2);
     } else if (!strcmp(w[0], "mget")) {
         st = cdp_store_multi_get(s, keys + 2, n - 2, values, &value, ms);
-        for (uint32_t i = 0; st == CDP_OK && i < n - 2; ++i) print_value(values[i].data, values[i].bytes);
+        for (uint32_t i = 0; st == CDP_OK && i < n - 2; ++i)
+            print_value(values[i].data, values[i].bytes);
     }
     cdp_store_free(s, value);
     return st;
@@ -79,7 +82,8 @@ static cdp_status run(cdp_store *s, char **w, uint32_t n, uint8_t *room) {
 static int client(uint16_t port) {
     static char line[5 << 20];
     static uint8_t room[3 << 20];
-    cdp_tcp_store_desc d = {.host = "127.0.0.1", .port = port, .timeout_ms = 30000, .count_me = true};
+    cdp_tcp_store_desc d = {
+        .host = "127.0.0.1", .port = port, .timeout_ms = 30000, .count_me = true};
     cdp_store *s;
     if (cdp_tcp_store_create(&d, &s) != CDP_OK) {
         printf("cannot connect: %s\n", cdp_last_error()->text);
@@ -90,10 +94,12 @@ static int client(uint16_t port) {
     while (fgets(line, sizeof line, stdin)) {
         char *w[WORDS];
         uint32_t n = 0;
-        for (char *p = strtok(line, " \n"); p && n < WORDS; p = strtok(NULL, " \n")) w[n++] = p;
+        for (char *p = strtok(line, " \n"); p && n < WORDS; p = strtok(NULL, " \n"))
+            w[n++] = p;
         const cdp_status st = run(s, w, n, room);
         printf("%s\n", cdp_status_name(st));
-        if (st != CDP_OK && st != CDP_ERR_TIMEOUT) fprintf(stderr, "%s: %s\n", w[0], cdp_last_error()->text);
+        if (st != CDP_OK && st != CDP_ERR_TIMEOUT)
+            fprintf(stderr, "%s: %s\n", w[0], cdp_last_error()->text);
         fflush(stdout);
     }
     cdp_store_destroy(s);
@@ -107,7 +113,8 @@ int main(int argc, char **argv) {
     if (cdp_store_server_create(&d, &s) != CDP_OK) return cdp_print_error(stderr);
     printf("%u\n", cdp_store_server_port(s));
     fflush(stdout);
-    while (getchar() != EOF) {}
+    while (getchar() != EOF) {
+    }
     cdp_store_server_destroy(s);
     return 0;
 }

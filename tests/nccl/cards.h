@@ -1,5 +1,5 @@
-/*  cards.h - ranks of one process, each a thread with a device and a stream of its own, for tests of cdp_nccl.h.
-    Include after cdp_nccl.h. */
+/* cards.h - ranks of one process, each a thread with a device and a stream of its own, for tests
+   of cdp_nccl.h. Include after cdp_nccl.h. */
 #ifndef CARDS_INCLUDED
 #define CARDS_INCLUDED
 
@@ -13,16 +13,21 @@
 
 #include "libraries.h"
 
-#ifdef __SANITIZE_THREAD__ /* does not see that memory of a thread's variables in loaded libraries serves the next one after a join */
+/* does not see that memory of a thread's variables in loaded libraries serves the next one after
+   a join */
+#ifdef __SANITIZE_THREAD__
 const char *__tsan_default_suppressions(void);
-const char *__tsan_default_suppressions(void) { return "race:_dl_deallocate_tls\n"; }
+const char *__tsan_default_suppressions(void) {
+    return "race:_dl_deallocate_tls\n";
+}
 #endif
 
 #define NOTE(format, ...) test_check(false, __FILE__, __LINE__, format, __VA_ARGS__)
 
 /* Nothing wrong was done, and nothing is left of what the libraries gave. */
 TEST_API void clean(void) {
-    static const char *const kinds[] = {"streams", "events", "bytes", "pinned", "graphs", "comms", "modules"};
+    static const char *const kinds[] = {
+        "streams", "events", "bytes", "pinned", "graphs", "comms", "modules"};
     char text[400];
     const int n = standin_faults(text, sizeof text);
     if (n) NOTE("%d faults: %s", n, text);
@@ -43,12 +48,14 @@ typedef struct card { /* what a rank's thread knows */
     pthread_barrier_t *all;
 } card;
 
-/* All ranks of this process are here. Not by cdp_barrier(): a rank may be in that yet when another one goes on, and breaks the group. */
+/* All ranks of this process are here. Not by cdp_barrier(): a rank may be in that yet when
+   another one goes on, and breaks the group. */
 TEST_API void meet(const card *c) {
     if (c->all) pthread_barrier_wait(c->all);
 }
 
-/* From now on operations have so long: what came before is to succeed on a machine that is busy, too. */
+/* From now on operations have so long: what came before is to succeed on a machine that is busy,
+   too. */
 TEST_API void hurry(const card *c, uint32_t timeout_ms) {
     cdp__nccl *const b = cdp__nccl_of(c->g);
     meet(c);
@@ -59,12 +66,13 @@ TEST_API void hurry(const card *c, uint32_t timeout_ms) {
 
 typedef struct cards {
     uint32_t n;
-    uint32_t hurry_ms;     /* timeout_ms of the group when all have attached (0: as it is) */
-    cdp_nccl_desc desc;    /* stream is filled in */
+    uint32_t hurry_ms;  /* timeout_ms of the group when all have attached (0: as it is) */
+    cdp_nccl_desc desc; /* stream is filled in */
     cdp_group_desc group;
-    bool zero_stream;      /* use stream 0 */
+    bool zero_stream; /* use stream 0 */
     bool no_attach;
-    bool one_by_one;       /* groups are destroyed by one thread, one after the other, in place of side by side */
+    /* groups are destroyed by one thread, one after the other, in place of side by side */
+    bool one_by_one;
     void (*func)(card *c);
     void (*between)(void *arg); /* when all have ended, before groups are destroyed */
     void *arg;
@@ -83,7 +91,9 @@ static void *card_main(void *p) {
     GPU(cudaSetDevice((int)c->device));
     if (!t->all->zero_stream) GPU(cudaStreamCreateWithFlags(&c->stream, GPU_NON_BLOCKING));
     if (!d.stream) d.stream = c->stream;
-    const bool good = t->all->no_attach || test_check(cdp_nccl_attach(c->g, &d) == CDP_OK, __FILE__, __LINE__, "attach: %s", cdp_last_error()->text);
+    const bool good = t->all->no_attach
+        || test_check(cdp_nccl_attach(c->g, &d) == CDP_OK, __FILE__, __LINE__, "attach: %s",
+            cdp_last_error()->text);
     meet(c);
     if (t->all->hurry_ms) hurry(c, t->all->hurry_ms);
     if (good) t->all->func(c);
@@ -98,8 +108,9 @@ static void *card_leave(void *p) {
     return NULL;
 }
 
-/* func in a thread for every rank, on a device of its own where there are enough: a thread that frees memory waits for all
-   of its device, and so for the other ranks on it, which may wait for this one. Groups are destroyed when all have ended. */
+/* func in a thread for every rank, on a device of its own where there are enough: a thread that
+   frees memory waits for all of its device, and so for the other ranks on it, which may wait for
+   this one. Groups are destroyed when all have ended. */
 TEST_API void cards_run(const cards *all) {
     world w;
     card_thread t[RANKS_MAX];
@@ -120,13 +131,15 @@ TEST_API void cards_run(const cards *all) {
             t[r].c.all = &together;
             if (pthread_create(&t[r].id, NULL, card_main, &t[r]) != 0) abort();
         }
-        for (uint32_t r = 0; r < all->n; ++r) pthread_join(t[r].id, NULL);
+        for (uint32_t r = 0; r < all->n; ++r)
+            pthread_join(t[r].id, NULL);
         if (all->between) all->between(all->arg);
         for (uint32_t r = 0; r < all->n && !all->one_by_one; ++r) {
             if (pthread_create(&t[r].id, NULL, card_leave, &t[r]) != 0) abort();
             w.group[r] = NULL;
         }
-        for (uint32_t r = 0; r < all->n && !all->one_by_one; ++r) pthread_join(t[r].id, NULL);
+        for (uint32_t r = 0; r < all->n && !all->one_by_one; ++r)
+            pthread_join(t[r].id, NULL);
     }
     world_close(&w);
     pthread_barrier_destroy(&together);
@@ -141,17 +154,22 @@ TEST_API void on_cards(uint32_t n, void (*func)(card *c), void *arg) {
     cards_run(&all);
 }
 
-#define FAILS(status, part, call)                                                                                                       \
-    do {                                                                                                                                \
-        const cdp_status st_ = (call);                                                                                                  \
-        test_check(st_ == (status), __FILE__, __LINE__, "%s is %s, not %s: %s", #call, cdp_status_name(st_), cdp_status_name(status), cdp_last_error()->text); \
-        if (st_ == (status)) T_TEXT(part, cdp_last_error()->text);                                                                      \
+#define FAILS(status, part, call)                                                      \
+    do {                                                                               \
+        const cdp_status st_ = (call);                                                 \
+        test_check(st_ == (status), __FILE__, __LINE__, "%s is %s, not %s: %s", #call, \
+            cdp_status_name(st_), cdp_status_name(status), cdp_last_error()->text);    \
+        if (st_ == (status)) T_TEXT(part, cdp_last_error()->text);                     \
     } while (0)
 
-static void host_nap(void *ms) { test_sleep_ms((uint32_t)(uintptr_t)ms); }
+static void host_nap(void *ms) {
+    test_sleep_ms((uint32_t)(uintptr_t)ms);
+}
 
-/* Sends `bytes` to the device in the stream, after a while: who does not wait for the stream finds other bytes there. */
-TEST_API void put_late(void *to, const void *pinned_from, uint64_t bytes, void *stream, uint32_t ms) {
+/* Sends `bytes` to the device in the stream, after a while: who does not wait for the stream
+   finds other bytes there. */
+TEST_API void put_late(
+    void *to, const void *pinned_from, uint64_t bytes, void *stream, uint32_t ms) {
     GPU(cudaLaunchHostFunc(stream, host_nap, (void *)(uintptr_t)ms));
     GPU(cudaMemcpyAsync(to, pinned_from, bytes, GPU_TO_DEVICE, stream));
 }

@@ -1,5 +1,5 @@
-/*  libraries.h - starts a test program again with the stand-in's libraries in its library path: the folder `nccl` beside the
-    program, or a folder in that */
+/* libraries.h - starts a test program again with the stand-in's libraries in its library path:
+   the folder `nccl` beside the program, or a folder in that */
 #ifndef LIBRARIES_INCLUDED
 #define LIBRARIES_INCLUDED
 
@@ -13,12 +13,14 @@
 TEST_API const char *libraries_folder(const char *program, const char *which) {
     static __thread char folder[PATH_MAX];
     const char *const slash = strrchr(program, '/');
-    snprintf(folder, sizeof folder, "%.*s/nccl/%s", slash ? (int)(slash - program) : 1, slash ? program : ".", which);
+    snprintf(folder, sizeof folder, "%.*s/nccl/%s", slash ? (int)(slash - program) : 1,
+        slash ? program : ".", which);
     return folder;
 }
 
 TEST_API void libraries_at_hand(char **argv, const char *which) {
-    const char *const folder = libraries_folder(argv[0], which), *const now = getenv("STANDIN_FOLDER");
+    const char *const folder = libraries_folder(argv[0], which),
+                      *const now = getenv("STANDIN_FOLDER");
     if (now) return;
     setenv("STANDIN_FOLDER", folder, 1);
     setenv("LD_LIBRARY_PATH", folder, 1);

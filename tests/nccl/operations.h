@@ -1,5 +1,6 @@
-/*  operations.h - what the ranks of a test do with device memory, compared with the same over the links of the processor: for
-    the stand-in (test_nccl.c) and for real GPUs (tests/gpu). Include after cards.h. */
+/* operations.h - what the ranks of a test do with device memory, compared with the same over the
+   links of the processor: for the stand-in (test_nccl.c) and for real GPUs (tests/gpu). Include
+   after cards.h. */
 #ifndef OPERATIONS_INCLUDED
 #define OPERATIONS_INCLUDED
 
@@ -8,15 +9,21 @@
 typedef struct combination {
     cdp_coll_kind kind;
     cdp_dtype dtype;
-    cdp_reduce op;
+    cdp_reduce_op op;
     bool in_place;
     uint64_t count;
     uint32_t root;
 } combination;
 
-static bool reduces(cdp_coll_kind k) { return k == CDP_COLL_ALLREDUCE || k == CDP_COLL_REDUCE || k == CDP_COLL_REDUCE_SCATTER; }
-static bool is_float(cdp_dtype d) { return d == CDP_DTYPE_F32 || d == CDP_DTYPE_F64 || d == CDP_DTYPE_F16 || d == CDP_DTYPE_BF16; }
-static bool is_f8(cdp_dtype d) { return d == CDP_DTYPE_F8E4M3 || d == CDP_DTYPE_F8E5M2; }
+static bool reduces(cdp_coll_kind k) {
+    return k == CDP_COLL_ALLREDUCE || k == CDP_COLL_REDUCE || k == CDP_COLL_REDUCE_SCATTER;
+}
+static bool is_float(cdp_dtype d) {
+    return d == CDP_DTYPE_F32 || d == CDP_DTYPE_F64 || d == CDP_DTYPE_F16 || d == CDP_DTYPE_BF16;
+}
+static bool is_f8(cdp_dtype d) {
+    return d == CDP_DTYPE_F8E4M3 || d == CDP_DTYPE_F8E5M2;
+}
 
 /* Small whole numbers, whose sums and products are exact in every format. */
 static void fill(void *at, uint64_t count, cdp_dtype dtype, uint64_t seed, bool product) {
@@ -31,18 +38,25 @@ static void fill(void *at, uint64_t count, cdp_dtype dtype, uint64_t seed, bool 
         case CDP_DTYPE_F32: ((float *)at)[i] = f; break;
         case CDP_DTYPE_F64: ((double *)at)[i] = v; break;
         case CDP_DTYPE_BF16: ((uint16_t *)at)[i] = (uint16_t)(u >> 16); break;
-        case CDP_DTYPE_F16: ((uint16_t *)at)[i] = v ? (uint16_t)((u >> 16 & 0x8000) | ((((u >> 23 & 255) - 112) << 10) | (u >> 13 & 0x3ff))) : 0; break;
+        case CDP_DTYPE_F16:
+            ((uint16_t *)at)[i] = v ? (uint16_t)((u >> 16 & 0x8000)
+                                      | ((((u >> 23 & 255) - 112) << 10) | (u >> 13 & 0x3ff)))
+                                    : 0;
+            break;
         case CDP_DTYPE_BOOL: ((uint8_t *)at)[i] = raw & 1; break;
         case CDP_DTYPE_F8E4M3: ((uint8_t *)at)[i] = (uint8_t)(v ? 0x38 : 0); break; /* 1 or 0 */
         case CDP_DTYPE_F8E5M2: ((uint8_t *)at)[i] = (uint8_t)(v ? 0x3c : 0); break;
-        default: memcpy((char *)at + i * cdp_dtype_size(dtype), &raw, (size_t)cdp_dtype_size(dtype)); break;
+        default:
+            memcpy((char *)at + i * cdp_dtype_size(dtype), &raw, (size_t)cdp_dtype_size(dtype));
+            break;
         }
     }
 }
 
 static double f16_value(uint16_t h) {
     const int e = h >> 10 & 31;
-    const double m = e ? 1024 + (h & 1023) : h & 1023, v = m * (e ? (double)(1u << e) : 2) / 33554432.0;
+    const double m = e ? 1024 + (h & 1023) : h & 1023,
+                 v = m * (e ? (double)(1u << e) : 2) / 33554432.0;
     return h & 0x8000 ? -v : v;
 }
 static double value(const void *at, uint64_t i, cdp_dtype d) {
@@ -80,13 +94,24 @@ static cdp_request request_of(const combination *k, void *in, void *out) {
     return rq;
 }
 
-/* The same operation on device memory and, as the reference, on memory of the processor. True: it exists on the device. */
+/* The same operation on device memory and, as the reference, on memory of the processor. True:
+   it exists on the device. */
 static bool compare(card *c, const combination *k) {
-    const uint64_t elem = cdp_dtype_size(k->dtype), parts = k->count * c->n, room = (parts * elem + 63) / 64 * 64 + 64;
-    uint8_t *const in = (uint8_t *)calloc(1, room), *const out = (uint8_t *)malloc(room), *const got = (uint8_t *)malloc(room);
-    const bool root = k->root == c->rank, leaves = k->kind == CDP_COLL_REDUCE || k->kind == CDP_COLL_GATHER; /* others' output: undefined */
-    const uint64_t result = k->kind == CDP_COLL_ALLGATHER || k->kind == CDP_COLL_GATHER || k->kind == CDP_COLL_ALLTOALL ? parts : k->count;
-    const uint64_t from = k->in_place && (k->kind == CDP_COLL_REDUCE_SCATTER || (k->kind == CDP_COLL_SCATTER && root)) ? c->rank * k->count * elem : 0;
+    const uint64_t elem = cdp_dtype_size(k->dtype), parts = k->count * c->n,
+                   room = (parts * elem + 63) / 64 * 64 + 64;
+    uint8_t *const in = (uint8_t *)calloc(1, room), *const out = (uint8_t *)malloc(room),
+                   *const got = (uint8_t *)malloc(room);
+    /* others' output: undefined */
+    const bool root = k->root == c->rank,
+               leaves = k->kind == CDP_COLL_REDUCE || k->kind == CDP_COLL_GATHER;
+    const uint64_t result =
+        k->kind == CDP_COLL_ALLGATHER || k->kind == CDP_COLL_GATHER || k->kind == CDP_COLL_ALLTOALL
+        ? parts
+        : k->count;
+    const uint64_t from =
+        k->in_place && (k->kind == CDP_COLL_REDUCE_SCATTER || (k->kind == CDP_COLL_SCATTER && root))
+        ? c->rank * k->count * elem
+        : 0;
     void *d_in, *d_out;
     cdp_request rq;
     cdp_work w;
@@ -111,44 +136,66 @@ static bool compare(card *c, const combination *k) {
             memcpy(out, got, room);
         }
         const bool inexact = k->op == CDP_REDUCE_AVG && is_float(k->dtype) && (c->n & (c->n - 1));
-        const bool same = (leaves && !root) || (inexact ? nearly(out + from, got + from, result, k->dtype) : memcmp(out + from, got + from, result * elem) == 0);
-        test_check(same, __FILE__, __LINE__, "rank %u of %u: %s of %llu x %s %s root %u%s differs from that over the links", c->rank, c->n, cdp_coll_name(k->kind),
-                   (unsigned long long)k->count, cdp_dtype_name(k->dtype), cdp_reduce_name(k->op), k->root, k->in_place ? " in place" : "");
-        test_check(memcmp(got + parts * elem, out + parts * elem, room - parts * elem) == 0 || k->kind == CDP_COLL_BROADCAST, __FILE__, __LINE__, "%s wrote behind its output", cdp_coll_name(k->kind));
+        const bool same = (leaves && !root)
+            || (inexact ? nearly(out + from, got + from, result, k->dtype)
+                        : memcmp(out + from, got + from, result * elem) == 0);
+        test_check(same, __FILE__, __LINE__,
+            "rank %u of %u: %s of %llu x %s %s root %u%s differs from that over the links", c->rank,
+            c->n, cdp_coll_name(k->kind), (unsigned long long)k->count, cdp_dtype_name(k->dtype),
+            cdp_reduce_name(k->op), k->root, k->in_place ? " in place" : "");
+        test_check(memcmp(got + parts * elem, out + parts * elem, room - parts * elem) == 0
+                || k->kind == CDP_COLL_BROADCAST,
+            __FILE__, __LINE__, "%s wrote behind its output", cdp_coll_name(k->kind));
     } else {
-        test_check(on_device == CDP_ERR_UNSUPPORTED, __FILE__, __LINE__, "%s of %s %s: %s", cdp_coll_name(k->kind), cdp_dtype_name(k->dtype), cdp_reduce_name(k->op), why);
+        test_check(on_device == CDP_ERR_UNSUPPORTED, __FILE__, __LINE__, "%s of %s %s: %s",
+            cdp_coll_name(k->kind), cdp_dtype_name(k->dtype), cdp_reduce_name(k->op), why);
     }
-    GPU(cudaFree(d_in)), GPU(cudaFree(d_out));
-    free(in), free(out), free(got);
+    GPU(cudaFree(d_in));
+    GPU(cudaFree(d_out));
+    free(in);
+    free(out);
+    free(got);
     return on_device == CDP_OK;
 }
 
-static bool has_eight_bits(const card *c) { return cdp_nccl_version(c->g) >= 22400 && cdp__nccl_of(c->g)->capability >= 90; }
+static bool has_eight_bits(const card *c) {
+    return cdp_nccl_version(c->g) >= 22400 && cdp__nccl_of(c->g)->capability >= 90;
+}
 
 static bool exists_on_device(const card *c, const combination *k) {
     if (!reduces(k->kind)) return true;
     if (is_f8(k->dtype) && !has_eight_bits(c)) return false;
     if (k->dtype == CDP_DTYPE_I16 || k->dtype == CDP_DTYPE_U16) return false;
-    if (k->op == CDP_REDUCE_BAND || k->op == CDP_REDUCE_BOR || k->op == CDP_REDUCE_BXOR) return false;
+    if (k->op == CDP_REDUCE_BAND || k->op == CDP_REDUCE_BOR || k->op == CDP_REDUCE_BXOR)
+        return false;
     if (k->op == CDP_REDUCE_PREMUL_SUM) return is_float(k->dtype) || is_f8(k->dtype);
     return !(k->dtype == CDP_DTYPE_BOOL && k->op == CDP_REDUCE_AVG);
 }
 
-/* Ranks that share a GPU take turns on it, which takes milliseconds for each operation: then at one length only. */
+/* Ranks that share a GPU take turns on it, which takes milliseconds for each operation: then at
+   one length only. */
 static bool table_brief;
 static void table_of_rank(card *c) {
-    static const cdp_coll_kind kinds[] = {CDP_COLL_ALLREDUCE, CDP_COLL_REDUCE, CDP_COLL_REDUCE_SCATTER, CDP_COLL_BROADCAST, CDP_COLL_ALLGATHER, CDP_COLL_GATHER, CDP_COLL_SCATTER, CDP_COLL_ALLTOALL};
+    static const cdp_coll_kind kinds[] = {CDP_COLL_ALLREDUCE, CDP_COLL_REDUCE,
+        CDP_COLL_REDUCE_SCATTER, CDP_COLL_BROADCAST, CDP_COLL_ALLGATHER, CDP_COLL_GATHER,
+        CDP_COLL_SCATTER, CDP_COLL_ALLTOALL};
     static const uint64_t counts[] = {1, 37, 0};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; ++i)
         for (int dtype = CDP_DTYPE_F32; dtype < CDP_DTYPE_COUNT; ++dtype)
-            for (int op = CDP_REDUCE_SUM; op < (reduces(kinds[i]) ? CDP_REDUCE_COUNT : CDP_REDUCE_SUM + 1); ++op)
+            for (int op = CDP_REDUCE_SUM;
+                 op < (reduces(kinds[i]) ? CDP_REDUCE_COUNT : CDP_REDUCE_SUM + 1); ++op)
                 for (int k = 0; k < 6; ++k) {
-                    combination m = {kinds[i], (cdp_dtype)dtype, (cdp_reduce)op, k % 2 == 1, counts[k / 2], (uint32_t)(dtype + k) % c->n};
-                    if ((m.in_place && m.kind == CDP_COLL_ALLTOALL) || (table_brief && k / 2 != 1)) continue;
-                    if (k >= 2 && dtype > CDP_DTYPE_BF16 && op > CDP_REDUCE_SUM) continue; /* the others at one length */
+                    combination m = {kinds[i], (cdp_dtype)dtype, (cdp_reduce_op)op, k % 2 == 1,
+                        counts[k / 2], (uint32_t)(dtype + k) % c->n};
+                    if ((m.in_place && m.kind == CDP_COLL_ALLTOALL) || (table_brief && k / 2 != 1))
+                        continue;
+                    /* the others at one length */
+                    if (k >= 2 && dtype > CDP_DTYPE_BF16 && op > CDP_REDUCE_SUM) continue;
                     const bool there = compare(c, &m);
                     if (there != exists_on_device(c, &m))
-                        NOTE("%s of %s %s %s", cdp_coll_name(m.kind), cdp_dtype_name(m.dtype), cdp_reduce_name(m.op), there ? "should not exist" : cdp_last_error()->text);
+                        NOTE("%s of %s %s %s", cdp_coll_name(m.kind), cdp_dtype_name(m.dtype),
+                            cdp_reduce_name(m.op),
+                            there ? "should not exist" : cdp_last_error()->text);
                     if (test__now.failed_checks > 5) return;
                 }
 }
@@ -158,11 +205,14 @@ static void eight_bits_of_rank(card *c) {
     static const struct {
         cdp_dtype dtype;
         uint8_t one, sum[5];
-    } t[] = {{CDP_DTYPE_F8E4M3, 0x38, {0, 0x38, 0x40, 0x44, 0x48}}, {CDP_DTYPE_F8E5M2, 0x3c, {0, 0x3c, 0x40, 0x42, 0x44}}};
+    } t[] = {{CDP_DTYPE_F8E4M3, 0x38, {0, 0x38, 0x40, 0x44, 0x48}},
+        {CDP_DTYPE_F8E5M2, 0x3c, {0, 0x3c, 0x40, 0x42, 0x44}}};
     cdp_request rq;
     cdp_work w;
     memset(&rq, 0, sizeof rq);
-    rq.kind = CDP_COLL_ALLREDUCE, rq.op = CDP_REDUCE_PREMUL_SUM, rq.factor = 0.5;
+    rq.kind = CDP_COLL_ALLREDUCE;
+    rq.op = CDP_REDUCE_PREMUL_SUM;
+    rq.factor = 0.5;
     for (int i = 0; i < 2; ++i) {
         uint8_t bytes[9];
         memset(bytes, t[i].one, 9);
@@ -173,8 +223,11 @@ static void eight_bits_of_rank(card *c) {
         T(bytes[0] == t[i].sum[c->n] && bytes[8] == t[i].sum[c->n]);
         memset(bytes, t[i].sum[2], 9); /* twos, halved before the sum */
         GPU(cudaMemcpyAsync(d, bytes, 9, GPU_TO_DEVICE, c->stream));
-        rq.out = d, rq.count = 9, rq.dtype = t[i].dtype;
-        OK(cdp_start(c->g, &rq, &w)), OK(cdp_work_wait(w));
+        rq.out = d;
+        rq.count = 9;
+        rq.dtype = t[i].dtype;
+        OK(cdp_start(c->g, &rq, &w));
+        OK(cdp_work_wait(w));
         GPU(cudaMemcpyAsync(bytes, d, 9, GPU_TO_HOST, c->stream));
         GPU(cudaStreamSynchronize(c->stream));
         T(bytes[0] == t[i].sum[c->n] && bytes[8] == t[i].sum[c->n]);
@@ -194,7 +247,8 @@ static void uneven_of_rank(card *c) {
         sum += counts[r];
     }
     mine = counts[c->rank];
-    for (uint32_t i = 0; i < 64; ++i) host[i] = (float)(100 * c->rank + i);
+    for (uint32_t i = 0; i < 64; ++i)
+        host[i] = (float)(100 * c->rank + i);
     in = (float *)gpu_new(host, sizeof host);
     out = (float *)gpu_new(NULL, sizeof host);
     memset(&rq, 0, sizeof rq);
@@ -205,48 +259,63 @@ static void uneven_of_rank(card *c) {
     OK(cdp_start(c->g, &rq, &w));
     memset(back, 0xff, sizeof back);
     OK(cdp_work_wait(w));
-    GPU(cudaMemcpyAsync(host, out, sum * 4, GPU_TO_HOST, c->stream)), GPU(cudaStreamSynchronize(c->stream));
+    GPU(cudaMemcpyAsync(host, out, sum * 4, GPU_TO_HOST, c->stream));
+    GPU(cudaStreamSynchronize(c->stream));
     for (uint32_t r = 0, k = 0; r < c->n; ++r)
-        for (uint32_t i = 0; i < counts[r]; ++i) T(host[k++] == (float)(100 * r + i));
+        for (uint32_t i = 0; i < counts[r]; ++i)
+            T(host[k++] == (float)(100 * r + i));
     rq.kind = CDP_COLL_REDUCE_SCATTER; /* the input has `sum` elements on every rank */
     rq.in_counts = counts;
     rq.out_counts = NULL;
     OK(cdp_start(c->g, &rq, &w));
     OK(cdp_work_wait(w));
-    GPU(cudaMemcpyAsync(host, out, 64, GPU_TO_HOST, c->stream)), GPU(cudaStreamSynchronize(c->stream));
-    for (uint32_t i = 0; i < mine; ++i) T(host[i] == (float)(100 * (c->n * (c->n - 1) / 2) + c->n * (at + i)));
+    GPU(cudaMemcpyAsync(host, out, 64, GPU_TO_HOST, c->stream));
+    GPU(cudaStreamSynchronize(c->stream));
+    for (uint32_t i = 0; i < mine; ++i)
+        T(host[i] == (float)(100 * (c->n * (c->n - 1) / 2) + c->n * (at + i)));
     rq.kind = CDP_COLL_ALLTOALL; /* rank i sends 1 + i + j to j */
-    for (uint32_t r = 0; r < c->n; ++r) counts[r] = back[r] = 1 + c->rank + r;
+    for (uint32_t r = 0; r < c->n; ++r)
+        counts[r] = back[r] = 1 + c->rank + r;
     rq.in_counts = counts;
     rq.out_counts = back;
     OK(cdp_start(c->g, &rq, &w));
     OK(cdp_work_wait(w));
-    GPU(cudaMemcpyAsync(host, out, sizeof host, GPU_TO_HOST, c->stream)), GPU(cudaStreamSynchronize(c->stream));
+    GPU(cudaMemcpyAsync(host, out, sizeof host, GPU_TO_HOST, c->stream));
+    GPU(cudaStreamSynchronize(c->stream));
     for (uint32_t r = 0, k = 0; r < c->n; ++r) {
         uint32_t first = 0;
-        for (uint32_t j = 0; j < c->rank; ++j) first += 1 + r + j;
-        for (uint32_t i = 0; i < back[r]; ++i) T(host[k++] == (float)(100 * r + first + i));
+        for (uint32_t j = 0; j < c->rank; ++j)
+            first += 1 + r + j;
+        for (uint32_t i = 0; i < back[r]; ++i)
+            T(host[k++] == (float)(100 * r + first + i));
     }
     for (int gather = 0; gather < 2; ++gather) { /* from and to root 1 */
-        for (uint32_t r = 0; r < c->n; ++r) counts[r] = r + 1;
+        for (uint32_t r = 0; r < c->n; ++r)
+            counts[r] = r + 1;
         memset(&rq, 0, sizeof rq);
         rq.kind = gather ? CDP_COLL_GATHER : CDP_COLL_SCATTER;
         rq.root = 1;
         rq.in = in;
         rq.out = out;
-        if (gather) rq.out_counts = counts;
-        else rq.in_counts = counts;
+        if (gather)
+            rq.out_counts = counts;
+        else
+            rq.in_counts = counts;
         OK(cdp_start(c->g, &rq, &w));
         OK(cdp_work_wait(w));
-        GPU(cudaMemcpyAsync(host, out, sizeof host, GPU_TO_HOST, c->stream)), GPU(cudaStreamSynchronize(c->stream));
+        GPU(cudaMemcpyAsync(host, out, sizeof host, GPU_TO_HOST, c->stream));
+        GPU(cudaStreamSynchronize(c->stream));
         if (!gather) {
-            for (uint32_t i = 0; i <= c->rank; ++i) T(host[i] == (float)(100 + c->rank * (c->rank + 1) / 2 + i));
+            for (uint32_t i = 0; i <= c->rank; ++i)
+                T(host[i] == (float)(100 + c->rank * (c->rank + 1) / 2 + i));
         } else if (c->rank == 1) {
             for (uint32_t r = 0, k = 0; r < c->n; ++r)
-                for (uint32_t i = 0; i <= r; ++i) T(host[k++] == (float)(100 * r + i));
+                for (uint32_t i = 0; i <= r; ++i)
+                    T(host[k++] == (float)(100 * r + i));
         }
     }
-    GPU(cudaFree(in)), GPU(cudaFree(out));
+    GPU(cudaFree(in));
+    GPU(cudaFree(out));
 }
 static void messages_of_rank(card *c) {
     float host[8], *d, *e;
@@ -254,14 +323,17 @@ static void messages_of_rank(card *c) {
     cdp_transfer list[2 * RANKS_MAX];
     cdp_work w;
     cdp_message m;
-    for (int i = 0; i < 8; ++i) host[i] = (float)(10 * c->rank + (uint32_t)i);
+    for (int i = 0; i < 8; ++i)
+        host[i] = (float)(10 * c->rank + (uint32_t)i);
     d = (float *)gpu_new(host, sizeof host);
     e = (float *)gpu_new(NULL, 8 * RANKS_MAX * sizeof(float));
     for (int round = 0; round < 5; ++round) {
         OK(cdp_sendrecv(c->g, d, 8, next, e, 8, before, CDP_DTYPE_F32, 0));
-        GPU(cudaMemcpyAsync(host, e, sizeof host, GPU_TO_HOST, c->stream)), GPU(cudaStreamSynchronize(c->stream));
+        GPU(cudaMemcpyAsync(host, e, sizeof host, GPU_TO_HOST, c->stream));
+        GPU(cudaStreamSynchronize(c->stream));
         T(host[0] == (float)(10 * before) && host[7] == (float)(10 * before + 7));
-        GPU(cudaMemset(e, 0, sizeof host)), GPU(cudaDeviceSynchronize());
+        GPU(cudaMemset(e, 0, sizeof host));
+        GPU(cudaDeviceSynchronize());
     }
     if (c->rank == 0) OK(cdp_send(c->g, d, 3, CDP_DTYPE_F32, 1, 0));
     if (c->rank == 1) {
@@ -284,21 +356,28 @@ static void messages_of_rank(card *c) {
     OK(cdp_work_wait(w));
     for (uint32_t r = 0; r < c->n; ++r) {
         if (r == c->rank) continue;
-        GPU(cudaMemcpyAsync(host, e + 8 * r, sizeof host, GPU_TO_HOST, c->stream)), GPU(cudaStreamSynchronize(c->stream));
+        GPU(cudaMemcpyAsync(host, e + 8 * r, sizeof host, GPU_TO_HOST, c->stream));
+        GPU(cudaStreamSynchronize(c->stream));
         T(host[0] == (float)(10 * r) && host[7] == (float)(10 * r + 7));
     }
-    FAILS(CDP_ERR_UNSUPPORTED, "from which rank", cdp_recv_any(c->g, e, 8, CDP_DTYPE_F32, CDP_ANY_RANK, 1, &m));
+    FAILS(CDP_ERR_UNSUPPORTED, "from which rank",
+        cdp_recv_any(c->g, e, 8, CDP_DTYPE_F32, CDP_ANY_RANK, 1, &m));
     FAILS(CDP_ERR_INVALID, "", cdp_send(c->g, d, 1, CDP_DTYPE_F32, c->rank, 1));
-    FAILS(CDP_ERR_UNSUPPORTED, "tag 7", cdp_send(c->g, d, 1, CDP_DTYPE_F32, next, 7)); /* and nothing was started */
+    /* and nothing was started */
+    FAILS(CDP_ERR_UNSUPPORTED, "tag 7", cdp_send(c->g, d, 1, CDP_DTYPE_F32, next, 7));
     list[1].tag = 1;
     FAILS(CDP_ERR_UNSUPPORTED, "tag 1", cdp_batch(c->g, list, n, &w));
-    FAILS(CDP_ERR_UNSUPPORTED, "tag 2", cdp_sendrecv(c->g, d, 8, next, e, 8, before, CDP_DTYPE_F32, 2));
+    FAILS(CDP_ERR_UNSUPPORTED, "tag 2",
+        cdp_sendrecv(c->g, d, 8, next, e, 8, before, CDP_DTYPE_F32, 2));
     OK(cdp_sendrecv(c->g, d, 8, next, e, 8, before, CDP_DTYPE_F32, 0));
     OK(cdp_barrier(c->g));
-    GPU(cudaFree(d)), GPU(cudaFree(e));
+    GPU(cudaFree(d));
+    GPU(cudaFree(e));
 }
 static void several_of_rank(card *c) {
-    enum { N = 7 };
+    enum {
+        N = 7
+    };
     cdp_request rq[N];
     cdp_work w;
     float host[N], *d[N];
@@ -316,36 +395,49 @@ static void several_of_rank(card *c) {
     OK(cdp_start_all(c->g, rq, N, &w));
     OK(cdp_work_wait(w));
     for (int i = 0; i < N; ++i) {
-        GPU(cudaMemcpyAsync(&host[i], d[i], 4, GPU_TO_HOST, c->stream)), GPU(cudaStreamSynchronize(c->stream));
+        GPU(cudaMemcpyAsync(&host[i], d[i], 4, GPU_TO_HOST, c->stream));
+        GPU(cudaStreamSynchronize(c->stream));
         const float n = (float)c->n;
-        T(host[i] == (i % 3 == 2 ? (float)i + 1 : i % 3 == 1 ? (float)i + n - 1 : n * (float)i + n * (n - 1) / 2));
+        T(host[i]
+            == (i % 3 == 2       ? (float)i + 1
+                    : i % 3 == 1 ? (float)i + n - 1
+                                 : n * (float)i + n * (n - 1) / 2));
     }
     rq[3].out = host; /* memory of the processor among it */
     FAILS(CDP_ERR_INVALID, "", cdp_start_all(c->g, rq, N, &w));
     OK(cdp_barrier(c->g));
     T(cdp_group_status(c->g) == CDP_OK);
-    for (int i = 0; i < N; ++i) GPU(cudaFree(d[i]));
+    for (int i = 0; i < N; ++i)
+        GPU(cudaFree(d[i]));
 }
 /* ---- order ---- */
 
-enum { CHAIN = 64 };
+enum {
+    CHAIN = 64
+};
 
-/* Input that comes late in the caller's stream, and output that is read there: `rounds` times. Returns how often it was wrong. */
+/* Input that comes late in the caller's stream, and output that is read there: `rounds` times.
+   Returns how often it was wrong. */
 static int chain(card *c, int rounds, bool all_waits) {
     float *h, *d, *e, *back;
     int wrong = 0;
-    GPU(cudaMallocHost((void **)&h, CHAIN * 4)), GPU(cudaMallocHost((void **)&back, CHAIN * 4));
+    GPU(cudaMallocHost((void **)&h, CHAIN * 4));
+    GPU(cudaMallocHost((void **)&back, CHAIN * 4));
     d = (float *)gpu_new(NULL, CHAIN * 4);
     e = (float *)gpu_new(NULL, CHAIN * 4);
     for (int i = 0; i < rounds; ++i) {
         cdp_work w;
-        for (int k = 0; k < CHAIN; ++k) h[k] = (float)(i + k) + (float)c->rank;
+        for (int k = 0; k < CHAIN; ++k)
+            h[k] = (float)(i + k) + (float)c->rank;
         put_late(d, h, CHAIN * 4, c->stream, 2);
         OK(cdp_allreduce_async(c->g, d, e, CHAIN, CDP_DTYPE_F32, CDP_REDUCE_SUM, &w));
-        if (all_waits || i % 2) OK(cdp_work_wait(w));
-        else OK(cdp_work_wait_for(w, 60000));
+        if (all_waits || i % 2)
+            OK(cdp_work_wait(w));
+        else
+            OK(cdp_work_wait_for(w, 60000));
         GPU(cudaMemcpyAsync(back, e, CHAIN * 4, GPU_TO_HOST, c->stream));
-        GPU(cudaMemsetAsync(d, 0x77, CHAIN * 4, c->stream)), GPU(cudaMemsetAsync(e, 0x77, CHAIN * 4, c->stream));
+        GPU(cudaMemsetAsync(d, 0x77, CHAIN * 4, c->stream));
+        GPU(cudaMemsetAsync(e, 0x77, CHAIN * 4, c->stream));
         GPU(cudaStreamSynchronize(c->stream));
         for (int k = 0; k < CHAIN; ++k)
             if (back[k] != (float)(c->n * (uint32_t)(i + k) + c->n * (c->n - 1) / 2)) {
@@ -354,13 +446,20 @@ static int chain(card *c, int rounds, bool all_waits) {
             }
     }
     GPU(cudaDeviceSynchronize());
-    GPU(cudaFree(d)), GPU(cudaFree(e)), GPU(cudaFreeHost(h)), GPU(cudaFreeHost(back));
+    GPU(cudaFree(d));
+    GPU(cudaFree(e));
+    GPU(cudaFreeHost(h));
+    GPU(cudaFreeHost(back));
     return wrong;
 }
-TEST_API void chain_of_rank(card *c) { T_EQ(0, chain(c, 20, *(bool *)c->arg)); }
+TEST_API void chain_of_rank(card *c) {
+    T_EQ(0, chain(c, 20, *(bool *)c->arg));
+}
 /* Memory that goes back in stream order right after the wait; many in flight at once. */
 static void lifetimes_of_rank(card *c) {
-    enum { N = 40 };
+    enum {
+        N = 40
+    };
     void *h;
     cdp_work w;
     GPU(cudaMallocHost(&h, 4 * N));
@@ -375,7 +474,8 @@ static void lifetimes_of_rank(card *c) {
         GPU(cudaFreeAsync(d, c->stream));
     }
     GPU(cudaStreamSynchronize(c->stream));
-    for (int i = 0; i < N; ++i) T(((float *)h)[i] == (float)(c->n * (uint32_t)i));
+    for (int i = 0; i < N; ++i)
+        T(((float *)h)[i] == (float)(c->n * (uint32_t)i));
     GPU(cudaFreeHost(h));
 }
 /* ---- graphs ---- */
@@ -388,10 +488,12 @@ static void capture_of_rank(card *c) {
     OK(cdp_barrier(c->g));
     OK(cdp_allreduce(c->g, NULL, e, 4, CDP_DTYPE_F32, CDP_REDUCE_SUM)); /* one outside before */
     if (!OK(cdp_barrier(c->g))) return;
-    GPU(cudaStreamBeginCapture(c->stream, 1)); /* other ranks capture, too, in this process: each thread for itself */
+    /* other ranks capture, too, in this process: each thread for itself */
+    GPU(cudaStreamBeginCapture(c->stream, 1));
     GPU(cudaMemcpyAsync(d, h, 16, GPU_TO_DEVICE, c->stream));
     for (int i = 0; i < 3; ++i) {
-        OK(cdp_allreduce_async(c->g, i % 2 ? e : d, i % 2 ? d : e, 4, CDP_DTYPE_F32, CDP_REDUCE_SUM, &w[i]));
+        OK(cdp_allreduce_async(
+            c->g, i % 2 ? e : d, i % 2 ? d : e, 4, CDP_DTYPE_F32, CDP_REDUCE_SUM, &w[i]));
         OK(cdp_work_wait(w[i]));
     }
     FAILS(CDP_ERR_STATE, "captur", cdp_work_wait_for(w[2], 10));
@@ -405,17 +507,23 @@ static void capture_of_rank(card *c) {
     }
     OK(cdp_barrier(c->g));
     for (int i = 0; i < 10; ++i) {
-        for (int k = 0; k < 4; ++k) h[k] = (float)(i + k);
+        for (int k = 0; k < 4; ++k)
+            h[k] = (float)(i + k);
         GPU(cudaGraphLaunch(exec, c->stream));
-        if (i % 3 == 0) OK(cdp_allreduce(c->g, NULL, d, 4, CDP_DTYPE_F32, CDP_REDUCE_SUM)); /* and others between them */
+        /* and others between them */
+        if (i % 3 == 0) OK(cdp_allreduce(c->g, NULL, d, 4, CDP_DTYPE_F32, CDP_REDUCE_SUM));
         GPU(cudaStreamSynchronize(c->stream));
-        for (int k = 0; k < 4; ++k) T(h[k] == (float)(c->n * c->n * c->n) * (float)(i + k));
+        for (int k = 0; k < 4; ++k)
+            T(h[k] == (float)(c->n * c->n * c->n) * (float)(i + k));
     }
     OK(cdp_barrier(c->g));
     T(cdp_group_status(c->g) == CDP_OK);
     gpu_get(host, d, 16);
-    GPU(cudaGraphExecDestroy(exec)), GPU(cudaGraphDestroy(graph));
-    GPU(cudaFree(d)), GPU(cudaFree(e)), GPU(cudaFreeHost(h));
+    GPU(cudaGraphExecDestroy(exec));
+    GPU(cudaGraphDestroy(graph));
+    GPU(cudaFree(d));
+    GPU(cudaFree(e));
+    GPU(cudaFreeHost(h));
 }
 
 #endif

@@ -42,7 +42,8 @@
 STANDIN_API void standin_set(const char *name, long value);
 STANDIN_API long standin_get(const char *name);
 
-/* The nth call of `function` from now on (1: the next one) does nothing and returns `code`. nth 0: none does any more. */
+/* The nth call of `function` from now on (1: the next one) does nothing and returns `code`. nth
+   0: none does any more. */
 STANDIN_API void standin_fail(const char *function, int nth, int code);
 /* Calls of a function so far. */
 STANDIN_API long standin_calls(const char *function);
@@ -51,16 +52,19 @@ STANDIN_API long standin_calls(const char *function);
 STANDIN_API int standin_faults(char *text, size_t size);
 STANDIN_API void standin_forget_faults(void);
 
-/* What is still there: "streams", "events", "bytes" of devices, "pinned" pieces of host memory, "graphs", "comms", "modules". */
+/* What is still there: "streams", "events", "bytes" of devices, "pinned" pieces of host memory,
+   "graphs", "comms", "modules". */
 STANDIN_API long standin_left(const char *what);
 
-/* (libnccl) Every communicator of rank `rank` in this process has the asynchronous error `code` from now on. */
+/* (libnccl) Every communicator of rank `rank` in this process has the asynchronous error `code`
+   from now on. */
 STANDIN_API void standin_async_error(int rank, int code);
 
 /* ---- between the libraries ---- */
 
 typedef struct standin_stream standin_stream;
-typedef struct standin_point standin_point; /* a place in a stream, or in a graph that is being captured */
+/* a place in a stream, or in a graph that is being captured */
+typedef struct standin_point standin_point;
 typedef struct standin_work {
     void (*run)(void *arg);  /* may block */
     void (*drop)(void *arg); /* afterwards; for a graph, when it is destroyed */
@@ -68,24 +72,29 @@ typedef struct standin_work {
     const char *name;
 } standin_work;
 
-STANDIN_API bool standin_call(const char *function, int *code); /* counts; true: the caller must return *code */
+/* counts; true: the caller must return *code */
+STANDIN_API bool standin_call(const char *function, int *code);
 STANDIN_API void standin_fault(const char *format, ...) __attribute__((format(printf, 1, 2)));
 STANDIN_API void standin_sick(int device, int error); /* a device is broken for good */
-STANDIN_API standin_stream *standin_find(void *stream, int device); /* NULL: there is no such stream */
+/* NULL: there is no such stream */
+STANDIN_API standin_stream *standin_find(void *stream, int device);
 STANDIN_API int standin_device_of(standin_stream *s);
 STANDIN_API bool standin_capturing(standin_stream *s);
 STANDIN_API void standin_submit(standin_stream *s, const standin_work *w);
 STANDIN_API standin_point *standin_here(standin_stream *s);
-STANDIN_API void standin_after(standin_stream *s, const standin_point *p); /* what follows in `s` waits for `p` */
+/* what follows in `s` waits for `p` */
+STANDIN_API void standin_after(standin_stream *s, const standin_point *p);
 STANDIN_API void standin_point_free(standin_point *p);
-/* Where the bytes of device or pinned memory are for the stand-in itself; NULL, a fault and a sick device if there are none. */
+/* Where the bytes of device or pinned memory are for the stand-in itself; NULL, a fault and a
+   sick device if there are none. */
 STANDIN_API void *standin_bytes(const void *p, size_t bytes, int device, const char *why);
 STANDIN_API bool standin_free(void *p); /* device memory, without waiting for what uses it */
 STANDIN_API uint64_t standin_random(void);
 STANDIN_API void standin_pause(void); /* the random delay */
 STANDIN_API void standin_count(const char *what, long by);
 
-/* ---- declarations of the real libraries: their own where STANDIN_REAL_HEADERS, else just what is needed ---- */
+/* ---- declarations of the real libraries: their own where STANDIN_REAL_HEADERS, else just what
+   is needed ---- */
 
 #ifdef STANDIN_REAL_HEADERS
 #include <cuda_runtime_api.h>
@@ -94,14 +103,31 @@ STANDIN_API void standin_count(const char *what, long by);
 #else
 
 typedef enum cudaError {
-    cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorMemoryAllocation = 2, cudaErrorInvalidMemcpyDirection = 21,
-    cudaErrorInsufficientDriver = 35, cudaErrorInvalidDeviceFunction = 98, cudaErrorNoDevice = 100, cudaErrorInvalidDevice = 101,
-    cudaErrorInvalidKernelImage = 200, cudaErrorNoKernelImageForDevice = 209, cudaErrorInvalidPtx = 218,
-    cudaErrorInvalidResourceHandle = 400, cudaErrorSymbolNotFound = 500, cudaErrorNotReady = 600,
-    cudaErrorIllegalAddress = 700, cudaErrorLaunchFailure = 719, cudaErrorNotSupported = 801,
-    cudaErrorStreamCaptureUnsupported = 900, cudaErrorStreamCaptureInvalidated = 901, cudaErrorStreamCaptureUnmatched = 903,
-    cudaErrorStreamCaptureUnjoined = 904, cudaErrorStreamCaptureIsolation = 905, cudaErrorStreamCaptureImplicit = 906,
-    cudaErrorCapturedEvent = 907, cudaErrorStreamCaptureWrongThread = 908
+    cudaSuccess = 0,
+    cudaErrorInvalidValue = 1,
+    cudaErrorMemoryAllocation = 2,
+    cudaErrorInvalidMemcpyDirection = 21,
+    cudaErrorInsufficientDriver = 35,
+    cudaErrorInvalidDeviceFunction = 98,
+    cudaErrorNoDevice = 100,
+    cudaErrorInvalidDevice = 101,
+    cudaErrorInvalidKernelImage = 200,
+    cudaErrorNoKernelImageForDevice = 209,
+    cudaErrorInvalidPtx = 218,
+    cudaErrorInvalidResourceHandle = 400,
+    cudaErrorSymbolNotFound = 500,
+    cudaErrorNotReady = 600,
+    cudaErrorIllegalAddress = 700,
+    cudaErrorLaunchFailure = 719,
+    cudaErrorNotSupported = 801,
+    cudaErrorStreamCaptureUnsupported = 900,
+    cudaErrorStreamCaptureInvalidated = 901,
+    cudaErrorStreamCaptureUnmatched = 903,
+    cudaErrorStreamCaptureUnjoined = 904,
+    cudaErrorStreamCaptureIsolation = 905,
+    cudaErrorStreamCaptureImplicit = 906,
+    cudaErrorCapturedEvent = 907,
+    cudaErrorStreamCaptureWrongThread = 908
 } cudaError_t;
 typedef struct CUstream_st *cudaStream_t;
 typedef struct CUevent_st *cudaEvent_t;
@@ -111,33 +137,90 @@ typedef struct CUgraphNode_st *cudaGraphNode_t;
 typedef struct CUlib_st *cudaLibrary_t;
 typedef struct CUkern_st *cudaKernel_t;
 typedef void (*cudaHostFn_t)(void *);
-enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault };
-enum cudaMemoryType { cudaMemoryTypeUnregistered, cudaMemoryTypeHost, cudaMemoryTypeDevice, cudaMemoryTypeManaged };
-enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed };
-enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone, cudaStreamCaptureStatusActive, cudaStreamCaptureStatusInvalidated };
-enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount = 16, cudaDevAttrComputeCapabilityMajor = 75, cudaDevAttrComputeCapabilityMinor = 76, cudaDevAttrMemoryPoolsSupported = 115 };
+enum cudaMemcpyKind {
+    cudaMemcpyHostToHost,
+    cudaMemcpyHostToDevice,
+    cudaMemcpyDeviceToHost,
+    cudaMemcpyDeviceToDevice,
+    cudaMemcpyDefault
+};
+enum cudaMemoryType {
+    cudaMemoryTypeUnregistered,
+    cudaMemoryTypeHost,
+    cudaMemoryTypeDevice,
+    cudaMemoryTypeManaged
+};
+enum cudaStreamCaptureMode {
+    cudaStreamCaptureModeGlobal,
+    cudaStreamCaptureModeThreadLocal,
+    cudaStreamCaptureModeRelaxed
+};
+enum cudaStreamCaptureStatus {
+    cudaStreamCaptureStatusNone,
+    cudaStreamCaptureStatusActive,
+    cudaStreamCaptureStatusInvalidated
+};
+enum cudaDeviceAttr {
+    cudaDevAttrMultiProcessorCount = 16,
+    cudaDevAttrComputeCapabilityMajor = 75,
+    cudaDevAttrComputeCapabilityMinor = 76,
+    cudaDevAttrMemoryPoolsSupported = 115
+};
 struct cudaPointerAttributes {
     enum cudaMemoryType type;
     int device;
     void *devicePointer, *hostPointer;
     long reserved[8]; /* CUDA 13 */
 };
-typedef struct { unsigned x, y, z; } dim3;
+typedef struct {
+    unsigned x, y, z;
+} dim3;
 #define cudaStreamNonBlocking 1
 #define cudaEventDisableTiming 2
 
 typedef struct ncclComm *ncclComm_t;
-typedef struct { char internal[128]; } ncclUniqueId;
+typedef struct {
+    char internal[128];
+} ncclUniqueId;
 typedef enum {
-    ncclSuccess, ncclUnhandledCudaError, ncclSystemError, ncclInternalError, ncclInvalidArgument, ncclInvalidUsage, ncclRemoteError,
-    ncclInProgress, ncclNumResults
+    ncclSuccess,
+    ncclUnhandledCudaError,
+    ncclSystemError,
+    ncclInternalError,
+    ncclInvalidArgument,
+    ncclInvalidUsage,
+    ncclRemoteError,
+    ncclInProgress,
+    ncclNumResults
 } ncclResult_t;
-typedef enum { ncclSum, ncclProd, ncclMax, ncclMin, ncclAvg, ncclNumOps, ncclMaxRedOp = 0x7fffffff } ncclRedOp_t;
 typedef enum {
-    ncclInt8, ncclUint8, ncclInt32, ncclUint32, ncclInt64, ncclUint64, ncclFloat16, ncclFloat32, ncclFloat64, ncclBfloat16,
-    ncclFloat8e4m3, ncclFloat8e5m2, ncclNumTypes
+    ncclSum,
+    ncclProd,
+    ncclMax,
+    ncclMin,
+    ncclAvg,
+    ncclNumOps,
+    ncclMaxRedOp = 0x7fffffff
+} ncclRedOp_t;
+typedef enum {
+    ncclInt8,
+    ncclUint8,
+    ncclInt32,
+    ncclUint32,
+    ncclInt64,
+    ncclUint64,
+    ncclFloat16,
+    ncclFloat32,
+    ncclFloat64,
+    ncclBfloat16,
+    ncclFloat8e4m3,
+    ncclFloat8e5m2,
+    ncclNumTypes
 } ncclDataType_t;
-typedef enum { ncclScalarDevice, ncclScalarHostImmediate } ncclScalarResidence_t;
+typedef enum {
+    ncclScalarDevice,
+    ncclScalarHostImmediate
+} ncclScalarResidence_t;
 typedef struct ncclConfig_v22800 {
     size_t size;
     unsigned magic, version;
@@ -151,7 +234,13 @@ typedef struct ncclConfig_v22800 {
 #define NCCL_SPLIT_NOCOLOR (-1)
 #define NCCL_SHRINK_ABORT 1
 
-typedef enum { NVRTC_SUCCESS = 0, NVRTC_ERROR_OUT_OF_MEMORY = 1, NVRTC_ERROR_INVALID_INPUT = 3, NVRTC_ERROR_INVALID_PROGRAM = 4, NVRTC_ERROR_COMPILATION = 6 } nvrtcResult;
+typedef enum {
+    NVRTC_SUCCESS = 0,
+    NVRTC_ERROR_OUT_OF_MEMORY = 1,
+    NVRTC_ERROR_INVALID_INPUT = 3,
+    NVRTC_ERROR_INVALID_PROGRAM = 4,
+    NVRTC_ERROR_COMPILATION = 6
+} nvrtcResult;
 typedef struct _nvrtcProgram *nvrtcProgram;
 #endif
 

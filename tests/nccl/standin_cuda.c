@@ -1,4 +1,5 @@
-/*  standin_cuda.c - the CUDA runtime's part of the stand-in (standin.h says what that is): libcudart.so */
+/* standin_cuda.c - the CUDA runtime's part of the stand-in (standin.h says what that is):
+   libcudart.so */
 #define _GNU_SOURCE
 #include "standin.h"
 
@@ -25,8 +26,9 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct {
     const char *name;
     long value;
-} settings[] = {{"delay_us", 200}, {"seed", 1}, {"devices", 4}, {"driver", 13000}, {"memory", (long)ARENA_BYTES}, {"drop_wait", 0}, {"early_free", 0},
-                {"lazy", 4}, {"slow_init", 0}, {"refuse", 0}, {"capability", 90}, {"runtime", 13000}};
+} settings[] = {{"delay_us", 200}, {"seed", 1}, {"devices", 4}, {"driver", 13000},
+    {"memory", (long)ARENA_BYTES}, {"drop_wait", 0}, {"early_free", 0}, {"lazy", 4},
+    {"slow_init", 0}, {"refuse", 0}, {"capability", 90}, {"runtime", 13000}};
 
 static struct {
     char name[48];
@@ -46,7 +48,9 @@ static long *setting(const char *name) {
     abort();
 }
 
-static long setting_of(const char *name) { return __atomic_load_n(setting(name), __ATOMIC_RELAXED); }
+static long setting_of(const char *name) {
+    return __atomic_load_n(setting(name), __ATOMIC_RELAXED);
+}
 static void start(void);
 void standin_set(const char *name, long value) {
     pthread_once(&once, start);
@@ -90,7 +94,9 @@ bool standin_call(const char *function, int *code) {
     return fails;
 }
 
-static void count_locked(const char *what, long by) { kept[find_name(kept, what)].left += by; }
+static void count_locked(const char *what, long by) {
+    kept[find_name(kept, what)].left += by;
+}
 void standin_count(const char *what, long by) {
     pthread_mutex_lock(&lock);
     count_locked(what, by);
@@ -123,14 +129,16 @@ int standin_faults(char *text, size_t size) {
 }
 
 uint64_t standin_random(void) {
-    uint64_t z = __atomic_add_fetch(&random_state, 0x9e3779b97f4a7c15u, __ATOMIC_RELAXED) + (uint64_t)setting_of("seed") * 0x2545f4914f6cdd1du;
+    uint64_t z = __atomic_add_fetch(&random_state, 0x9e3779b97f4a7c15u, __ATOMIC_RELAXED)
+        + (uint64_t)setting_of("seed") * 0x2545f4914f6cdd1du;
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
     z = (z ^ z >> 27) * 0x94d049bb133111ebu;
     return z ^ z >> 31;
 }
 
 void standin_pause(void) {
-    const uint64_t most = (uint64_t)setting_of("delay_us"), us = most ? standin_random() % most * (standin_random() % 16 ? 1 : 10) : 0;
+    const uint64_t most = (uint64_t)setting_of("delay_us"),
+                   us = most ? standin_random() % most * (standin_random() % 16 ? 1 : 10) : 0;
     if (us) usleep((useconds_t)us);
 }
 
@@ -174,14 +182,17 @@ static void start(void) {
     const size_t all = ARENA_BYTES * DEVICES_MAX;
     if (fd < 0 || ftruncate(fd, (off_t)all) != 0) abort();
     alias_base = (char *)mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
-    device_base = (char *)mmap(NULL, all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    device_base =
+        (char *)mmap(NULL, all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     close(fd);
     if (alias_base == MAP_FAILED || device_base == MAP_FAILED) abort();
 }
 
 static int arena_of(const void *p) {
     const size_t at = (size_t)((const char *)p - device_base);
-    return (const char *)p >= device_base && at < ARENA_BYTES * DEVICES_MAX ? (int)(at / ARENA_BYTES) : -1;
+    return (const char *)p >= device_base && at < ARENA_BYTES * DEVICES_MAX
+        ? (int)(at / ARENA_BYTES)
+        : -1;
 }
 
 static block *block_of(const void *p, size_t bytes) {
@@ -199,7 +210,9 @@ static pinned *pinned_of(const void *p, size_t bytes) {
     return NULL;
 }
 
-static void *alias_of(const void *p) { return alias_base + ((const char *)p - device_base); }
+static void *alias_of(const void *p) {
+    return alias_base + ((const char *)p - device_base);
+}
 
 static cudaError_t device_alloc(void **out, size_t bytes, int d) {
     const size_t size = (bytes + 511) / 512 * 512;
@@ -208,10 +221,12 @@ static cudaError_t device_alloc(void **out, size_t bytes, int d) {
     *out = NULL;
     if (bytes > ARENA_BYTES) return cudaErrorMemoryAllocation;
     while (*at && (*at)->at - from < size + 1024) {
-        from = (*at)->at + ((*at)->bytes + 511) / 512 * 512 + 512; /* a gap that belongs to nobody */
+        /* a gap that belongs to nobody */
+        from = (*at)->at + ((*at)->bytes + 511) / 512 * 512 + 512;
         at = &(*at)->next;
     }
-    if (from + size + 512 > ARENA_BYTES || devices[d].used + size > (size_t)setting_of("memory")) return cudaErrorMemoryAllocation;
+    if (from + size + 512 > ARENA_BYTES || devices[d].used + size > (size_t)setting_of("memory"))
+        return cudaErrorMemoryAllocation;
     b = (block *)malloc(sizeof *b);
     b->at = from;
     b->bytes = bytes;
@@ -227,7 +242,8 @@ static bool device_free(void *p) {
     const int d = arena_of(p);
     const size_t offset = d < 0 ? 0 : (size_t)((char *)p - device_base) - (size_t)d * ARENA_BYTES;
     block **at = d < 0 ? NULL : &devices[d].blocks, *b;
-    while (at && *at && (*at)->at != offset) at = &(*at)->next;
+    while (at && *at && (*at)->at != offset)
+        at = &(*at)->next;
     if (!at || !*at) return false;
     b = *at;
     *at = b->next;
@@ -240,26 +256,36 @@ static bool device_free(void *p) {
 
 void standin_sick(int device, int error) {
     int none = 0;
-    if (device >= 0 && device < DEVICES_MAX) __atomic_compare_exchange_n(&devices[device].sick, &none, error, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+    if (device >= 0 && device < DEVICES_MAX)
+        __atomic_compare_exchange_n(
+            &devices[device].sick, &none, error, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 }
 
-static int sick(void) { return __atomic_load_n(&devices[current_device].sick, __ATOMIC_SEQ_CST); }
+static int sick(void) {
+    return __atomic_load_n(&devices[current_device].sick, __ATOMIC_SEQ_CST);
+}
 
 void standin_forget_faults(void) {
     pthread_mutex_lock(&lock);
     faults = 0;
-    for (int d = 0; d < DEVICES_MAX; ++d) devices[d].sick = 0;
+    for (int d = 0; d < DEVICES_MAX; ++d)
+        devices[d].sick = 0;
     pthread_mutex_unlock(&lock);
 }
 
 void *standin_bytes(const void *p, size_t bytes, int device, const char *why) {
     char *at = NULL;
     pthread_mutex_lock(&lock);
-    if (block_of(p, bytes) && (device < 0 || arena_of(p) == device)) at = (char *)alias_of(p);
-    else if (pinned_of(p, bytes)) at = (char *)(uintptr_t)p;
+    if (block_of(p, bytes) && (device < 0 || arena_of(p) == device))
+        at = (char *)alias_of(p);
+    else if (pinned_of(p, bytes))
+        at = (char *)(uintptr_t)p;
     pthread_mutex_unlock(&lock);
     if (!at) {
-        standin_fault("%s: %zu bytes at %p %s", why, bytes, p, arena_of(p) < 0 ? "are no memory of a device" : device >= 0 && arena_of(p) != device ? "are on another device" : "are not allocated (any more)");
+        standin_fault("%s: %zu bytes at %p %s", why, bytes, p,
+            arena_of(p) < 0                            ? "are no memory of a device"
+                : device >= 0 && arena_of(p) != device ? "are on another device"
+                                                       : "are not allocated (any more)");
         standin_sick(device < 0 ? 0 : device, cudaErrorIllegalAddress);
     }
     return at;
@@ -355,7 +381,10 @@ static void wait_a_bit(void) { /* with the lock */
     struct timespec t;
     clock_gettime(CLOCK_REALTIME, &t);
     t.tv_nsec += 20000000;
-    if (t.tv_nsec >= 1000000000) t.tv_nsec -= 1000000000, ++t.tv_sec;
+    if (t.tv_nsec >= 1000000000) {
+        t.tv_nsec -= 1000000000;
+        ++t.tv_sec;
+    }
     pthread_cond_timedwait(&changed, &lock, &t);
 }
 
@@ -395,13 +424,15 @@ static void *stream_main(void *p) {
     for (int idle = 0;;) {
         item *const i = s->head;
         if (!i) {
-            if (s->destroyed || ++idle > 2) break; /* tests count threads: none stays that has nothing to do */
+            /* tests count threads: none stays that has nothing to do */
+            if (s->destroyed || ++idle > 2) break;
             wait_a_bit();
             continue;
         }
         idle = 0;
         if (i->wait) {
-            while (!i->wait->done) wait_a_bit();
+            while (!i->wait->done)
+                wait_a_bit();
         } else {
             pthread_mutex_unlock(&lock);
             standin_pause();
@@ -429,7 +460,10 @@ static void *stream_main(void *p) {
 
 static void enqueue(standin_stream *s, const standin_work *w, ticket *wait, ticket *tick) {
     item *const i = (item *)calloc(1, sizeof *i);
-    if (w) i->work = *w, i->has_work = true;
+    if (w) {
+        i->work = *w;
+        i->has_work = true;
+    }
     i->wait = ticket_keep(wait);
     i->tick = ticket_keep(tick);
     *s->tail = i;
@@ -448,11 +482,15 @@ static void enqueue(standin_stream *s, const standin_work *w, ticket *wait, tick
     pthread_cond_broadcast(&changed);
 }
 
-static void tick_of(standin_stream *s, standin_point *p) { /* the end of what is in the stream by now */
+/* the end of what is in the stream by now */
+static void tick_of(standin_stream *s, standin_point *p) {
     memset(p, 0, sizeof *p);
     p->ticket = ticket_new();
-    if (s->done == s->submitted) p->ticket->done = true, p->ticket->ms = now_ms();
-    else enqueue(s, NULL, NULL, p->ticket);
+    if (s->done == s->submitted) {
+        p->ticket->done = true;
+        p->ticket->ms = now_ms();
+    } else
+        enqueue(s, NULL, NULL, p->ticket);
 }
 
 /* What a stream that was not made non-blocking and stream 0 owe to each other. */
@@ -460,12 +498,14 @@ static void legacy_order(standin_stream *s) {
     standin_point p;
     if (s->legacy) {
         for (standin_stream *o = streams; o; o = o->next)
-            if (o->device == s->device && !(o->flags & cudaStreamNonBlocking) && !o->cap && o->done != o->submitted) {
+            if (o->device == s->device && !(o->flags & cudaStreamNonBlocking) && !o->cap
+                && o->done != o->submitted) {
                 tick_of(o, &p);
                 enqueue(s, NULL, p.ticket, NULL);
                 ticket_drop(p.ticket);
             }
-    } else if (!(s->flags & cudaStreamNonBlocking) && legacy_streams[s->device].done != legacy_streams[s->device].submitted) {
+    } else if (!(s->flags & cudaStreamNonBlocking)
+        && legacy_streams[s->device].done != legacy_streams[s->device].submitted) {
         tick_of(&legacy_streams[s->device], &p);
         enqueue(s, NULL, p.ticket, NULL);
         ticket_drop(p.ticket);
@@ -475,7 +515,12 @@ static void legacy_order(standin_stream *s) {
 static standin_stream *find_locked(void *stream, int device) {
     if (!stream || stream == (void *)1) {
         standin_stream *const s = &legacy_streams[device];
-        if (!s->tail) s->tail = &s->head, s->refs = 1, s->legacy = true, s->device = device;
+        if (!s->tail) {
+            s->tail = &s->head;
+            s->refs = 1;
+            s->legacy = true;
+            s->device = device;
+        }
         return s;
     }
     for (standin_stream *s = streams; s; s = s->next)
@@ -490,7 +535,9 @@ standin_stream *standin_find(void *stream, int device) {
     return s;
 }
 
-int standin_device_of(standin_stream *s) { return s->device; }
+int standin_device_of(standin_stream *s) {
+    return s->device;
+}
 
 /* ---- capture ---- */
 
@@ -523,8 +570,12 @@ bool standin_capturing(standin_stream *s) {
 
 void standin_submit(standin_stream *s, const standin_work *w) {
     pthread_mutex_lock(&lock);
-    if (s->cap) node_add(s, w);
-    else legacy_order(s), enqueue(s, w, NULL, NULL);
+    if (s->cap)
+        node_add(s, w);
+    else {
+        legacy_order(s);
+        enqueue(s, w, NULL, NULL);
+    }
     pthread_mutex_unlock(&lock);
 }
 
@@ -558,7 +609,8 @@ static int after_locked(standin_stream *s, const standin_point *p) {
         if (p->cap->ended) return cudaErrorCapturedEvent;
         if (!s->cap) capture_join(s, p->cap);
         if (s->cap != p->cap) return cudaErrorInvalidValue;
-        for (int i = 0; i < p->n_deps; ++i) dep_add(s->deps, &s->n_deps, p->deps[i]);
+        for (int i = 0; i < p->n_deps; ++i)
+            dep_add(s->deps, &s->n_deps, p->deps[i]);
     } else if (p->ticket) {
         if (s->cap) {
             s->cap->spoiled = true;
@@ -578,7 +630,8 @@ standin_point *standin_here(standin_stream *s) {
 }
 void standin_after(standin_stream *s, const standin_point *p) {
     pthread_mutex_lock(&lock);
-    if (p && (!p->cap || !p->cap->ended) && (p->cap || !s->cap)) (void)after_locked(s, p); /* else: ordered by other means */
+    /* else: ordered by other means */
+    if (p && (!p->cap || !p->cap->ended) && (p->cap || !s->cap)) (void)after_locked(s, p);
     pthread_mutex_unlock(&lock);
 }
 void standin_point_free(standin_point *p) {
@@ -589,14 +642,20 @@ void standin_point_free(standin_point *p) {
     free(p);
 }
 
-/* A call that must not happen while anybody captures in global mode, or this thread in any but the relaxed one. */
+/* A call that must not happen while anybody captures in global mode, or this thread in any but
+   the relaxed one. */
 static int forbidden_locked(void) {
     int e = cudaSuccess;
     if (exchange_mode == cudaStreamCaptureModeRelaxed) return e;
     for (capture *c = captures; c; c = c->next) {
         const bool mine = pthread_equal(c->thread, pthread_self());
         if (c->ended || c->mode == cudaStreamCaptureModeRelaxed) continue;
-        if (mine || (c->mode == cudaStreamCaptureModeGlobal && exchange_mode == cudaStreamCaptureModeGlobal)) c->spoiled = true, e = cudaErrorStreamCaptureUnsupported;
+        if (mine
+            || (c->mode == cudaStreamCaptureModeGlobal
+                && exchange_mode == cudaStreamCaptureModeGlobal)) {
+            c->spoiled = true;
+            e = cudaErrorStreamCaptureUnsupported;
+        }
     }
     return e;
 }
@@ -608,34 +667,36 @@ static cudaError_t give(int e) {
     return (cudaError_t)e;
 }
 
-#define ENTER(name)                                           \
-    int e_ = cudaSuccess;                                     \
-    pthread_once(&once, start);                               \
-    if (standin_call(name, &e_)) return give(e_);             \
-    e_ = present();                                           \
-    if (e_ != cudaSuccess) return give(e_);                   \
+#define ENTER(name)                               \
+    int e_ = cudaSuccess;                         \
+    pthread_once(&once, start);                   \
+    if (standin_call(name, &e_)) return give(e_); \
+    e_ = present();                               \
+    if (e_ != cudaSuccess) return give(e_);       \
     pthread_mutex_lock(&lock)
-#define LEAVE(e)                                              \
-    do {                                                      \
-        const int e2_ = (e);                                  \
-        pthread_mutex_unlock(&lock);                          \
-        return give(e2_);                                     \
+#define LEAVE(e)                     \
+    do {                             \
+        const int e2_ = (e);         \
+        pthread_mutex_unlock(&lock); \
+        return give(e2_);            \
     } while (0)
-#define HEALTHY()                                             \
+#define HEALTHY() \
     if (sick()) LEAVE(sick())
-#define SAFE()                                                \
-    do {                                                      \
-        const int e3_ = forbidden_locked();                   \
-        if (e3_ != cudaSuccess) LEAVE(e3_);                   \
+#define SAFE()                              \
+    do {                                    \
+        const int e3_ = forbidden_locked(); \
+        if (e3_ != cudaSuccess) LEAVE(e3_); \
     } while (0)
-#define STREAM(s, stream)                                     \
-    standin_stream *const s = find_locked(stream, current_device); \
-    if (!s) LEAVE(cudaErrorInvalidResourceHandle);            \
+#define STREAM(s, stream)                                                    \
+    standin_stream *const s = find_locked(stream, current_device);           \
+    if (!s) LEAVE(cudaErrorInvalidResourceHandle);                           \
     if (s->cap && s->cap->spoiled) LEAVE(cudaErrorStreamCaptureInvalidated); \
     if (s->legacy && captures_global(s->device)) LEAVE(cudaErrorStreamCaptureImplicit)
 
 static int present(void) {
-    return setting_of("driver") < setting_of("runtime") / 1000 * 1000 ? cudaErrorInsufficientDriver : setting_of("devices") < 1 ? cudaErrorNoDevice : cudaSuccess;
+    return setting_of("driver") < setting_of("runtime") / 1000 * 1000 ? cudaErrorInsufficientDriver
+        : setting_of("devices") < 1                                   ? cudaErrorNoDevice
+                                                                      : cudaSuccess;
 }
 
 /* Stream 0 cannot be used while a stream that synchronises with it captures. */
@@ -653,19 +714,31 @@ cudaError_t cudaGetLastError(void) {
     last_error = 0;
     return (cudaError_t)e;
 }
-cudaError_t cudaPeekAtLastError(void) { return (cudaError_t)(sick() ? sick() : last_error); }
+cudaError_t cudaPeekAtLastError(void) {
+    return (cudaError_t)(sick() ? sick() : last_error);
+}
 
 static const struct {
     int code;
     const char *name, *text;
-} error_names[] = {{cudaSuccess, "cudaSuccess", "no error"}, {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
-    {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"}, {cudaErrorInsufficientDriver, "cudaErrorInsufficientDriver", "CUDA driver version is insufficient for CUDA runtime version"},
-    {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"}, {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
-    {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"}, {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
-    {cudaErrorIllegalAddress, "cudaErrorIllegalAddress", "an illegal memory access was encountered"}, {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
-    {cudaErrorStreamCaptureUnsupported, "cudaErrorStreamCaptureUnsupported", "operation not permitted when stream is capturing"},
-    {cudaErrorStreamCaptureInvalidated, "cudaErrorStreamCaptureInvalidated", "operation failed due to a previous error during capture"},
-    {cudaErrorStreamCaptureUnjoined, "cudaErrorStreamCaptureUnjoined", "capturing stream has unjoined work"}};
+} error_names[] = {{cudaSuccess, "cudaSuccess", "no error"},
+    {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
+    {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
+    {cudaErrorInsufficientDriver, "cudaErrorInsufficientDriver",
+        "CUDA driver version is insufficient for CUDA runtime version"},
+    {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
+    {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
+    {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
+    {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
+    {cudaErrorIllegalAddress, "cudaErrorIllegalAddress",
+        "an illegal memory access was encountered"},
+    {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
+    {cudaErrorStreamCaptureUnsupported, "cudaErrorStreamCaptureUnsupported",
+        "operation not permitted when stream is capturing"},
+    {cudaErrorStreamCaptureInvalidated, "cudaErrorStreamCaptureInvalidated",
+        "operation failed due to a previous error during capture"},
+    {cudaErrorStreamCaptureUnjoined, "cudaErrorStreamCaptureUnjoined",
+        "capturing stream has unjoined work"}};
 
 const char *cudaGetErrorName(cudaError_t e) {
     for (size_t i = 0; i < sizeof error_names / sizeof *error_names; ++i)
@@ -707,7 +780,10 @@ cudaError_t cudaSetDevice(int d) {
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int device) {
     ENTER("cudaDeviceGetAttribute");
     if (device < 0 || device >= setting_of("devices")) LEAVE(cudaErrorInvalidDevice);
-    *value = attr == cudaDevAttrComputeCapabilityMajor ? (int)setting_of("capability") / 10 : attr == cudaDevAttrComputeCapabilityMinor ? (int)setting_of("capability") % 10 : attr == cudaDevAttrMultiProcessorCount ? 2 : 1;
+    *value = attr == cudaDevAttrComputeCapabilityMajor ? (int)setting_of("capability") / 10
+        : attr == cudaDevAttrComputeCapabilityMinor    ? (int)setting_of("capability") % 10
+        : attr == cudaDevAttrMultiProcessorCount       ? 2
+                                                       : 1;
     LEAVE(cudaSuccess);
 }
 cudaError_t cudaDeviceGetPCIBusId(char *id, int size, int device) {
@@ -720,7 +796,8 @@ cudaError_t cudaDeviceGetPCIBusId(char *id, int size, int device) {
 static void drain(standin_stream *s) {
     const unsigned long until = s->submitted;
     ++s->refs;
-    while (s->done < until) wait_a_bit();
+    while (s->done < until)
+        wait_a_bit();
     stream_drop(s);
 }
 static void drain_device(int d) {
@@ -732,7 +809,10 @@ static void drain_device(int d) {
                 again = true;
                 break;
             }
-        if (legacy_streams[d].done != legacy_streams[d].submitted) drain(&legacy_streams[d]), again = true;
+        if (legacy_streams[d].done != legacy_streams[d].submitted) {
+            drain(&legacy_streams[d]);
+            again = true;
+        }
     }
 }
 
@@ -801,8 +881,12 @@ cudaError_t cudaFreeAsync(void *p, cudaStream_t stream) {
         standin_fault("cudaFreeAsync(%p): it is not allocated", p);
         return give(cudaErrorInvalidValue);
     }
-    if (setting_of("early_free")) device_free(p);
-    else legacy_order(s), enqueue(s, &w, NULL, NULL);
+    if (setting_of("early_free"))
+        device_free(p);
+    else {
+        legacy_order(s);
+        enqueue(s, &w, NULL, NULL);
+    }
     LEAVE(cudaSuccess);
 }
 
@@ -871,7 +955,8 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *a, const void
     ENTER("cudaPointerGetAttributes");
     const bool old = setting_of("runtime") < 13000; /* before that version the struct ended here */
     const pinned *const m = pinned_of(p, 1);
-    memset(a, 0, old ? offsetof(struct cudaPointerAttributes, hostPointer) + sizeof(void *) : sizeof *a);
+    memset(a, 0,
+        old ? offsetof(struct cudaPointerAttributes, hostPointer) + sizeof(void *) : sizeof *a);
     a->device = -2;
     if (block_of(p, 1)) {
         a->type = cudaMemoryTypeDevice;
@@ -900,9 +985,14 @@ static void *where(const void *p, size_t bytes) { /* any memory at all; NULL aft
 }
 static void copy_run(void *arg) {
     const copy *const c = (const copy *)arg;
-    void *const to = where(c->to, c->bytes), *const from = c->staged ? c->staged : c->from ? where(c->from, c->bytes) : NULL;
-    if (to && !c->from && !c->staged) memset(to, c->value, c->bytes);
-    else if (to && from) memmove(to, from, c->bytes);
+    void *const to = where(c->to, c->bytes),
+                *const from = c->staged ? c->staged
+        : c->from                       ? where(c->from, c->bytes)
+                                        : NULL;
+    if (to && !c->from && !c->staged)
+        memset(to, c->value, c->bytes);
+    else if (to && from)
+        memmove(to, from, c->bytes);
 }
 static void copy_drop(void *arg) {
     free(((copy *)arg)->staged);
@@ -912,11 +1002,14 @@ static void copy_drop(void *arg) {
 static bool direction_is_wrong(const void *to, const void *from, int kind) {
     const bool to_dev = arena_of(to) >= 0, from_dev = arena_of(from) >= 0;
     if (kind == cudaMemcpyDefault || pinned_of(to, 1) || pinned_of(from, 1)) return false;
-    return to_dev != (kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice) || from_dev != (kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice);
+    return to_dev != (kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice)
+        || from_dev != (kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice);
 }
 
-/* `now`: wait for it. Host memory that is not pinned is read at once, and written before the call returns. */
-static cudaError_t copy_start(void *to, const void *from, int value, size_t bytes, int kind, cudaStream_t stream, bool now) {
+/* `now`: wait for it. Host memory that is not pinned is read at once, and written before the
+   call returns. */
+static cudaError_t copy_start(
+    void *to, const void *from, int value, size_t bytes, int kind, cudaStream_t stream, bool now) {
     HEALTHY();
     STREAM(s, stream);
     copy *c;
@@ -934,13 +1027,18 @@ static cudaError_t copy_start(void *to, const void *from, int value, size_t byte
     }
     now = now || (!s->cap && arena_of(to) < 0 && !pinned_of(to, bytes));
     const standin_work w = {copy_run, copy_drop, c, from ? "copy" : "set"};
-    if (s->cap) node_add(s, &w);
-    else legacy_order(s), enqueue(s, &w, NULL, NULL);
+    if (s->cap)
+        node_add(s, &w);
+    else {
+        legacy_order(s);
+        enqueue(s, &w, NULL, NULL);
+    }
     if (now && !s->cap) drain(s);
     LEAVE(now ? sick() : cudaSuccess);
 }
 
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream) {
+cudaError_t cudaMemcpyAsync(
+    void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream) {
     ENTER("cudaMemcpyAsync");
     return copy_start(to, from, 0, bytes, (int)kind, stream, false);
 }
@@ -981,7 +1079,9 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags) {
     ENTER("cudaStreamCreateWithFlags");
     return stream_create(out, flags);
 }
-cudaError_t cudaStreamCreate(cudaStream_t *out) { return cudaStreamCreateWithFlags(out, 0); }
+cudaError_t cudaStreamCreate(cudaStream_t *out) {
+    return cudaStreamCreateWithFlags(out, 0);
+}
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
     ENTER("cudaDeviceGetStreamPriorityRange");
     *least = 0;
@@ -991,12 +1091,17 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     ENTER("cudaStreamDestroy");
     standin_stream **at = &streams;
-    while (*at && (void *)*at != (void *)stream) at = &(*at)->next;
+    while (*at && (void *)*at != (void *)stream)
+        at = &(*at)->next;
     standin_stream *const s = *at;
     if (!s) LEAVE(cudaErrorInvalidResourceHandle);
     *at = s->next;
     s->destroyed = true;
-    if (s->cap) s->cap->spoiled = true, capture_drop(s->cap), s->cap = NULL;
+    if (s->cap) {
+        s->cap->spoiled = true;
+        capture_drop(s->cap);
+        s->cap = NULL;
+    }
     count_locked("streams", -1);
     stream_drop(s);
     pthread_cond_broadcast(&changed);
@@ -1042,7 +1147,9 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureSta
     standin_stream *const s = find_locked(stream, current_device);
     if (!s) LEAVE(cudaErrorInvalidResourceHandle);
     if (s->legacy && captures_global(s->device)) LEAVE(cudaErrorStreamCaptureImplicit);
-    *status = !s->cap ? cudaStreamCaptureStatusNone : s->cap->spoiled ? cudaStreamCaptureStatusInvalidated : cudaStreamCaptureStatusActive;
+    *status = !s->cap     ? cudaStreamCaptureStatusNone
+        : s->cap->spoiled ? cudaStreamCaptureStatusInvalidated
+                          : cudaStreamCaptureStatusActive;
     LEAVE(cudaSuccess);
 }
 
@@ -1058,21 +1165,24 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags) {
     *out = e;
     LEAVE(cudaSuccess);
 }
-cudaError_t cudaEventCreate(cudaEvent_t *out) { return cudaEventCreateWithFlags(out, 0); }
+cudaError_t cudaEventCreate(cudaEvent_t *out) {
+    return cudaEventCreateWithFlags(out, 0);
+}
 
 static bool event_exists(cudaEvent_t event) {
     for (cudaEvent_t e = events; e; e = e->next)
         if (e == event) return true;
     return false;
 }
-#define EVENT(event)                                          \
+#define EVENT(event) \
     if (!event_exists(event)) LEAVE(cudaErrorInvalidResourceHandle)
 
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
     ENTER("cudaEventDestroy");
     EVENT(event);
     cudaEvent_t *at = &events;
-    while (*at != event) at = &(*at)->next;
+    while (*at != event)
+        at = &(*at)->next;
     *at = event->next;
     point_clear(&event->at);
     free(event);
@@ -1146,7 +1256,8 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
         LEAVE(cudaErrorCapturedEvent);
     }
     ticket *const t = ticket_keep(event->at.ticket);
-    while (t && !t->done) wait_a_bit();
+    while (t && !t->done)
+        wait_a_bit();
     ticket_drop(t);
     LEAVE(sick());
 }
@@ -1154,7 +1265,8 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to) {
     ENTER("cudaEventElapsedTime");
     EVENT(from);
     EVENT(to);
-    if (!from->timed || !to->timed || !from->at.ticket || !to->at.ticket) LEAVE(cudaErrorInvalidResourceHandle);
+    if (!from->timed || !to->timed || !from->at.ticket || !to->at.ticket)
+        LEAVE(cudaErrorInvalidResourceHandle);
     if (!from->at.ticket->done || !to->at.ticket->done) LEAVE(cudaErrorNotReady);
     *ms = (float)(to->at.ticket->ms - from->at.ticket->ms);
     LEAVE(cudaSuccess);
@@ -1164,7 +1276,9 @@ typedef struct host_call {
     cudaHostFn_t func;
     void *arg;
 } host_call;
-static void host_run(void *arg) { ((host_call *)arg)->func(((host_call *)arg)->arg); }
+static void host_run(void *arg) {
+    ((host_call *)arg)->func(((host_call *)arg)->arg);
+}
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t func, void *arg) {
     ENTER("cudaLaunchHostFunc");
     HEALTHY();
@@ -1173,8 +1287,12 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t func, void *arg
     h->func = func;
     h->arg = arg;
     const standin_work w = {host_run, free, h, "host function"};
-    if (s->cap) node_add(s, &w);
-    else legacy_order(s), enqueue(s, &w, NULL, NULL);
+    if (s->cap)
+        node_add(s, &w);
+    else {
+        legacy_order(s);
+        enqueue(s, &w, NULL, NULL);
+    }
     LEAVE(cudaSuccess);
 }
 
@@ -1208,7 +1326,8 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMo
 
 static bool reaches(const struct CUgraph_st *g, const int *from, int n, int to) {
     for (int i = 0; i < n; ++i)
-        if (from[i] == to || reaches(g, g->nodes[from[i]].deps, g->nodes[from[i]].n_deps, to)) return true;
+        if (from[i] == to || reaches(g, g->nodes[from[i]].deps, g->nodes[from[i]].n_deps, to))
+            return true;
     return false;
 }
 
@@ -1220,11 +1339,13 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out) {
     capture *const c = s->cap;
     if (!c) LEAVE(cudaErrorInvalidValue);
     if (c->origin != s) LEAVE(cudaErrorStreamCaptureUnmatched);
-    if (c->mode != cudaStreamCaptureModeRelaxed && !pthread_equal(c->thread, pthread_self())) LEAVE(cudaErrorStreamCaptureWrongThread);
+    if (c->mode != cudaStreamCaptureModeRelaxed && !pthread_equal(c->thread, pthread_self()))
+        LEAVE(cudaErrorStreamCaptureWrongThread);
     for (standin_stream *o = streams; o; o = o->next) {
         if (o->cap != c || o == s) continue;
         for (int i = 0; i < o->n_deps; ++i)
-            if (!reaches(c->graph, s->deps, s->n_deps, o->deps[i])) e = cudaErrorStreamCaptureUnjoined;
+            if (!reaches(c->graph, s->deps, s->n_deps, o->deps[i]))
+                e = cudaErrorStreamCaptureUnjoined;
         o->cap = NULL;
         capture_drop(c);
     }
@@ -1241,11 +1362,15 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out) {
     LEAVE(e);
 }
 
-static cudaError_t capture_info(cudaStream_t stream, enum cudaStreamCaptureStatus *status, unsigned long long *id, cudaGraph_t *graph, const cudaGraphNode_t **deps, size_t *n) {
+static cudaError_t capture_info(cudaStream_t stream, enum cudaStreamCaptureStatus *status,
+    unsigned long long *id, cudaGraph_t *graph, const cudaGraphNode_t **deps, size_t *n) {
     standin_stream *const s = find_locked(stream, current_device);
     if (!s) LEAVE(cudaErrorInvalidResourceHandle);
     if (s->legacy && captures_global(s->device)) LEAVE(cudaErrorStreamCaptureImplicit);
-    if (status) *status = !s->cap ? cudaStreamCaptureStatusNone : s->cap->spoiled ? cudaStreamCaptureStatusInvalidated : cudaStreamCaptureStatusActive;
+    if (status)
+        *status = !s->cap     ? cudaStreamCaptureStatusNone
+            : s->cap->spoiled ? cudaStreamCaptureStatusInvalidated
+                              : cudaStreamCaptureStatusActive;
     if (id && s->cap) *id = s->cap->id;
     if (graph) *graph = s->cap ? s->cap->graph : NULL;
     if (deps) *deps = NULL;
@@ -1253,7 +1378,8 @@ static cudaError_t capture_info(cudaStream_t stream, enum cudaStreamCaptureStatu
     LEAVE(cudaSuccess);
 }
 /* CUDA 12 knows _v2 (without edgeData); CUDA 13 has this form under the plain name. */
-cudaError_t cudaStreamGetCaptureInfo_v2(cudaStream_t stream, enum cudaStreamCaptureStatus *status, unsigned long long *id, cudaGraph_t *graph, const cudaGraphNode_t **deps, size_t *n) {
+cudaError_t cudaStreamGetCaptureInfo_v2(cudaStream_t stream, enum cudaStreamCaptureStatus *status,
+    unsigned long long *id, cudaGraph_t *graph, const cudaGraphNode_t **deps, size_t *n) {
     ENTER("cudaStreamGetCaptureInfo");
     return capture_info(stream, status, id, graph, deps, n);
 }
@@ -1264,7 +1390,8 @@ struct CUgraphExec_st {
     bool busy;
 };
 
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long flags) {
+cudaError_t cudaGraphInstantiate(
+    cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long flags) {
     ENTER("cudaGraphInstantiate");
     (void)flags;
     SAFE();
@@ -1323,16 +1450,20 @@ static void graph_run(void *arg) {
     int *const state = (int *)calloc((size_t)g->n + 1, sizeof *state), done = 0;
     pthread_t *const threads = (pthread_t *)calloc((size_t)g->n + 1, sizeof *threads);
     pthread_mutex_lock(&lock);
-    while (x->busy) wait_a_bit(); /* one run at a time */
+    while (x->busy)
+        wait_a_bit(); /* one run at a time */
     x->busy = true;
     while (done < g->n) {
         done = 0;
         for (int i = 0; i < g->n; ++i) {
             bool ready = state[i] == 0;
-            for (int k = 0; k < g->nodes[i].n_deps; ++k) ready = ready && state[g->nodes[i].deps[k]] == 2;
+            for (int k = 0; k < g->nodes[i].n_deps; ++k)
+                ready = ready && state[g->nodes[i].deps[k]] == 2;
             if (ready) {
                 node_job *const j = (node_job *)malloc(sizeof *j);
-                j->graph = g, j->state = state, j->node = i;
+                j->graph = g;
+                j->state = state;
+                j->node = i;
                 state[i] = 1;
                 if (pthread_create(&threads[i], NULL, node_main, j) != 0) abort();
             }
@@ -1343,7 +1474,8 @@ static void graph_run(void *arg) {
     x->busy = false;
     pthread_cond_broadcast(&changed);
     pthread_mutex_unlock(&lock);
-    for (int i = 0; i < g->n; ++i) pthread_join(threads[i], NULL);
+    for (int i = 0; i < g->n; ++i)
+        pthread_join(threads[i], NULL);
     free(threads);
     free(state);
 }
@@ -1360,6 +1492,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t x, cudaStream_t stream) {
     const standin_work w = {graph_run, graph_run_drop, x, "graph"};
     if (s->cap) LEAVE(cudaErrorNotSupported);
     ++x->refs;
-    legacy_order(s), enqueue(s, &w, NULL, NULL);
+    legacy_order(s);
+    enqueue(s, &w, NULL, NULL);
     LEAVE(cudaSuccess);
 }

@@ -1,5 +1,5 @@
-/*  standin_driver.c - the CUDA driver's part of the stand-in (standin.h says what that is): libcuda.so.1, only what runs
-    the kernels that the stand-in's NVRTC made */
+/* standin_driver.c - the CUDA driver's part of the stand-in (standin.h says what that is):
+   libcuda.so.1, only what runs the kernels that the stand-in's NVRTC made */
 #define _GNU_SOURCE
 #include "standin.h"
 
@@ -30,16 +30,17 @@ typedef struct launch {
 static function *functions; /* they stay as long as the process, as modules of this stand-in may */
 
 extern cudaError_t cudaGetDevice(int *);
-#define ENTER(name)                           \
-    do {                                      \
-        int e_;                               \
+#define ENTER(name)                             \
+    do {                                        \
+        int e_;                                 \
         if (standin_call(name, &e_)) return e_; \
     } while (0)
 
 STANDIN_API int cuModuleLoadData(module **out, const void *image);
 STANDIN_API int cuModuleGetFunction(function **out, module *m, const char *name);
 STANDIN_API int cuModuleUnload(module *m);
-STANDIN_API int cuLaunchKernel(function *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void *stream, void **params, void **extra);
+STANDIN_API int cuLaunchKernel(function *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+    unsigned by, unsigned bz, unsigned shared, void *stream, void **params, void **extra);
 
 static void release(module *m) {
     if (__atomic_sub_fetch(&m->refs, 1, __ATOMIC_SEQ_CST)) return;
@@ -53,10 +54,16 @@ int cuModuleLoadData(module **out, const void *image) {
     ENTER("cuModuleLoadData");
     if (memcmp(image, "standin", 8) != 0) return 200;
     memcpy(&bytes, (const char *)image + 8, 8);
-    snprintf(name, sizeof name, "/tmp/standin.XXXXXX"); /* a name of its own: dlopen knows libraries by their names */
+    /* a name of its own: dlopen knows libraries by their names */
+    snprintf(name, sizeof name, "/tmp/standin.XXXXXX");
     const int fd = mkstemp(name);
-    void *const library = fd >= 0 && write(fd, (const char *)image + 16, bytes) == (ssize_t)bytes ? dlopen(name, RTLD_NOW | RTLD_LOCAL) : NULL;
-    if (fd >= 0) close(fd), unlink(name);
+    void *const library = fd >= 0 && write(fd, (const char *)image + 16, bytes) == (ssize_t)bytes
+        ? dlopen(name, RTLD_NOW | RTLD_LOCAL)
+        : NULL;
+    if (fd >= 0) {
+        close(fd);
+        unlink(name);
+    }
     if (!library) return 200;
     module *const m = (module *)calloc(1, sizeof *m);
     m->library = library;
@@ -79,8 +86,10 @@ int cuModuleGetFunction(function **out, module *m, const char *name) {
         free(f);
         return 500;
     }
-    do f->next = __atomic_load_n(&functions, __ATOMIC_SEQ_CST);
-    while (!__atomic_compare_exchange_n(&functions, &f->next, f, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+    do
+        f->next = __atomic_load_n(&functions, __ATOMIC_SEQ_CST);
+    while (!__atomic_compare_exchange_n(
+        &functions, &f->next, f, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
     *out = f;
     return 0;
 }
@@ -111,19 +120,22 @@ static void launch_drop(void *arg) {
     free(arg);
 }
 
-int cuLaunchKernel(function *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void *stream, void **params, void **extra) {
+int cuLaunchKernel(function *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+    unsigned bz, unsigned shared, void *stream, void **params, void **extra) {
     int device = 0;
     ENTER("cuLaunchKernel");
     cudaGetDevice(&device);
     standin_stream *const s = standin_find(stream, device);
     if (!s || standin_device_of(s) != device) return 400;
-    if (extra || shared || gy != 1 || gz != 1 || by != 1 || bz != 1 || !gx || !bx || bx > 1024) return 1;
+    if (extra || shared || gy != 1 || gz != 1 || by != 1 || bz != 1 || !gx || !bx || bx > 1024)
+        return 1;
     launch *const l = (launch *)calloc(1, sizeof *l);
     l->f = f;
     l->device = device;
     l->grid = gx;
     l->block = bx;
-    for (int i = 0; i < f->args[0]; ++i) memcpy(&l->values[i], params[i], (size_t)abs(f->args[1 + i]));
+    for (int i = 0; i < f->args[0]; ++i)
+        memcpy(&l->values[i], params[i], (size_t)abs(f->args[1 + i]));
     __atomic_add_fetch(&f->of->refs, 1, __ATOMIC_SEQ_CST);
     const standin_work w = {launch_run, launch_drop, l, f->name};
     standin_submit(s, &w);

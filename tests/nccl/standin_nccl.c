@@ -1,10 +1,11 @@
-/*  standin_nccl.c - NCCL's part of the stand-in (standin.h says what that is): libnccl.so
+/* standin_nccl.c - NCCL's part of the stand-in (standin.h says what that is): libnccl.so
 
-    STANDIN_NCCL is the version that it pretends to be (default: 22907); what that version does not have is left out.
-    Ranks meet in a file below $TMPDIR, whose name is the unique id; it is removed as soon as all have opened it. Between two
-    ranks there is one small mailbox for each direction; every collective is a number of messages and, for reductions,
-    arithmetic of each rank for itself in the order of ranks. Every message carries what was called: whoever gets another one
-    than it expects waits until it is aborted, as with the real library. */
+   STANDIN_NCCL is the version that it pretends to be (default: 22907); what that version does
+   not have is left out. Ranks meet in a file below $TMPDIR, whose name is the unique id; it is
+   removed as soon as all have opened it. Between two ranks there is one small mailbox for each
+   direction; every collective is a number of messages and, for reductions, arithmetic of each
+   rank for itself in the order of ranks. Every message carries what was called: whoever gets
+   another one than it expects waits until it is aborted, as with the real library. */
 #define _GNU_SOURCE
 #include "standin.h"
 
@@ -46,19 +47,31 @@ struct ncclComm {
     bool blocking, premul_used;
     char name[160];
     shared *mem;
-    int abort_flag, state;  /* state: an ncclResult_t */
-    int flying, launching;  /* operations in streams; helpers that will put some there */
+    int abort_flag, state; /* state: an ncclResult_t */
+    int flying, launching; /* operations in streams; helpers that will put some there */
     bool finalizing, revoked, dead, used;
     uint64_t ops;
     uint32_t splits, shrinks, grows;
     struct handle *handles; /* of memory that is registered; they go with the communicator */
-    standin_point *last;    /* operations of one communicator run one after the other, whatever their streams */
-    double factors[64];     /* of operators of its own */
+    /* operations of one communicator run one after the other, whatever their streams */
+    standin_point *last;
+    double factors[64]; /* of operators of its own */
     uint8_t factor_used[64];
     ncclDataType_t factor_type[64];
 };
 
-typedef enum kind { ALLREDUCE = 1, REDUCE, BROADCAST, ALLGATHER, REDUCE_SCATTER, ALLTOALL, GATHER, SCATTER, SEND, RECV } kind;
+typedef enum kind {
+    ALLREDUCE = 1,
+    REDUCE,
+    BROADCAST,
+    ALLGATHER,
+    REDUCE_SCATTER,
+    ALLTOALL,
+    GATHER,
+    SCATTER,
+    SEND,
+    RECV
+} kind;
 
 typedef struct op {
     kind kind;
@@ -80,9 +93,15 @@ static __thread int n_pending;
 static __thread ncclResult_t group_error;
 static __thread char last_error[300];
 
-static int load(const int *p) { return __atomic_load_n(p, __ATOMIC_SEQ_CST); }
-static void store(int *p, int v) { __atomic_store_n(p, v, __ATOMIC_SEQ_CST); }
-static uint32_t load_u(const uint32_t *p) { return __atomic_load_n(p, __ATOMIC_SEQ_CST); }
+static int load(const int *p) {
+    return __atomic_load_n(p, __ATOMIC_SEQ_CST);
+}
+static void store(int *p, int v) {
+    __atomic_store_n(p, v, __ATOMIC_SEQ_CST);
+}
+static uint32_t load_u(const uint32_t *p) {
+    return __atomic_load_n(p, __ATOMIC_SEQ_CST);
+}
 
 static ncclResult_t refuse(ncclResult_t e, const char *format, ...) {
     va_list ap;
@@ -92,10 +111,11 @@ static ncclResult_t refuse(ncclResult_t e, const char *format, ...) {
     return e;
 }
 
-#define ENTER(name)                                            \
-    do {                                                       \
-        int e_;                                                \
-        if (standin_call(name, &e_)) return refuse((ncclResult_t)e_, "%s: as the stand-in was told", name); \
+#define ENTER(name)                                                                \
+    do {                                                                           \
+        int e_;                                                                    \
+        if (standin_call(name, &e_))                                               \
+            return refuse((ncclResult_t)e_, "%s: as the stand-in was told", name); \
     } while (0)
 
 /* ---- arithmetic ---- */
@@ -131,12 +151,16 @@ static uint16_t to_bf16(float f) {
 
 /* 8 bits: 1 sign, `e` exponent bits; e4m3 has no infinity, and is clipped at 448. */
 static float from_f8(uint8_t v, int e) {
-    const int m = 7 - e, bias = (1 << (e - 1)) - 1, ex = v >> m & ((1 << e) - 1), fr = v & ((1 << m) - 1);
+    const int m = 7 - e, bias = (1 << (e - 1)) - 1, ex = v >> m & ((1 << e) - 1),
+              fr = v & ((1 << m) - 1);
     float f = ex ? (float)(fr + (1 << m)) : (float)fr;
     int shift = (ex ? ex : 1) - bias - m;
-    if (e == 4 ? (v & 127) == 127 : ex == 31) f = e == 5 && !fr ? __builtin_inff() : __builtin_nanf("");
-    for (; shift > 0; --shift) f *= 2;
-    for (; shift < 0; ++shift) f /= 2;
+    if (e == 4 ? (v & 127) == 127 : ex == 31)
+        f = e == 5 && !fr ? __builtin_inff() : __builtin_nanf("");
+    for (; shift > 0; --shift)
+        f *= 2;
+    for (; shift < 0; ++shift)
+        f /= 2;
     return v & 128 ? -f : f;
 }
 static uint8_t to_f8(float f, int e) { /* the nearest of 256, the even one of two: slow and plain */
@@ -147,28 +171,45 @@ static uint8_t to_f8(float f, int e) { /* the nearest of 256, the even one of tw
         const float g = from_f8((uint8_t)v, e);
         const double d = __builtin_fabs((double)g - __builtin_fabs((double)f));
         if (g != g || __builtin_isinf(g)) continue;
-        if (best < 0 || d < least || (d == least && !(v & 1))) best = v, least = d;
+        if (best < 0 || d < least || (d == least && !(v & 1))) {
+            best = v;
+            least = d;
+        }
     }
     return (uint8_t)(best | (f < 0 || (f == 0 && __builtin_signbit(f)) ? 128 : 0));
 }
-static float from_e4m3(uint8_t v) { return from_f8(v, 4); }
-static float from_e5m2(uint8_t v) { return from_f8(v, 5); }
-static uint8_t to_e4m3(float f) { return to_f8(f, 4); }
-static uint8_t to_e5m2(float f) { return to_f8(f, 5); }
+static float from_e4m3(uint8_t v) {
+    return from_f8(v, 4);
+}
+static float from_e5m2(uint8_t v) {
+    return from_f8(v, 5);
+}
+static uint8_t to_e4m3(float f) {
+    return to_f8(f, 4);
+}
+static uint8_t to_e5m2(float f) {
+    return to_f8(f, 5);
+}
 
-#define COMBINE(a, b) (op == ncclProd ? a * b : op == ncclMax ? (a > b ? a : b) : op == ncclMin ? (a < b ? a : b) : a + b)
-#define INTS(T_, U_)                                                                              \
-    for (uint64_t i = 0; i < count; ++i) {                                                        \
-        const T_ a = ((T_ *)acc)[i], b = ((const T_ *)in)[i];                                     \
-        const U_ x = (U_)a, y = (U_)b;                                                            \
-        ((T_ *)acc)[i] = op == ncclMax ? (a > b ? a : b) : op == ncclMin ? (a < b ? a : b) : (T_)(U_)(op == ncclProd ? x * y : x + y); \
-    }                                                                                             \
+#define COMBINE(a, b)                         \
+    (op == ncclProd         ? a * b           \
+            : op == ncclMax ? (a > b ? a : b) \
+            : op == ncclMin ? (a < b ? a : b) \
+                            : a + b)
+#define INTS(T_, U_)                                                    \
+    for (uint64_t i = 0; i < count; ++i) {                              \
+        const T_ a = ((T_ *)acc)[i], b = ((const T_ *)in)[i];           \
+        const U_ x = (U_)a, y = (U_)b;                                  \
+        ((T_ *)acc)[i] = op == ncclMax ? (a > b ? a : b)                \
+            : op == ncclMin            ? (a < b ? a : b)                \
+                                       : (T_)(U_)(op == ncclProd ? x * y : x + y); \
+    }                                                                   \
     break
-#define FLOATS(T_, S_, GET, PUT)                                                                  \
-    for (uint64_t i = 0; i < count; ++i) {                                                        \
-        const T_ a = GET(((S_ *)acc)[i]), b = GET(((const S_ *)in)[i]);                           \
-        ((S_ *)acc)[i] = PUT(COMBINE(a, b));                                                      \
-    }                                                                                             \
+#define FLOATS(T_, S_, GET, PUT)                                        \
+    for (uint64_t i = 0; i < count; ++i) {                              \
+        const T_ a = GET(((S_ *)acc)[i]), b = GET(((const S_ *)in)[i]); \
+        ((S_ *)acc)[i] = PUT(COMBINE(a, b));                            \
+    }                                                                   \
     break
 
 /* acc := acc op in. Signed integers wrap, as they do on a GPU. */
@@ -192,18 +233,28 @@ static void combine(void *acc, const void *in, uint64_t count, int type, int op)
 
 /* NCCL's mean: floats are multiplied by 1/n before the sum, integers are divided after it. */
 static void scale(void *v, uint64_t count, int type, double factor) {
-    for (uint64_t i = 0; i < count; ++i) switch (type) {
-        case ncclFloat16: ((uint16_t *)v)[i] = to_f16(from_f16(((uint16_t *)v)[i]) * (float)factor); break;
-        case ncclBfloat16: ((uint16_t *)v)[i] = to_bf16(from_bf16(((uint16_t *)v)[i]) * (float)factor); break;
-        case ncclFloat8e4m3: ((uint8_t *)v)[i] = to_e4m3(from_e4m3(((uint8_t *)v)[i]) * (float)factor); break;
-        case ncclFloat8e5m2: ((uint8_t *)v)[i] = to_e5m2(from_e5m2(((uint8_t *)v)[i]) * (float)factor); break;
+    for (uint64_t i = 0; i < count; ++i)
+        switch (type) {
+        case ncclFloat16:
+            ((uint16_t *)v)[i] = to_f16(from_f16(((uint16_t *)v)[i]) * (float)factor);
+            break;
+        case ncclBfloat16:
+            ((uint16_t *)v)[i] = to_bf16(from_bf16(((uint16_t *)v)[i]) * (float)factor);
+            break;
+        case ncclFloat8e4m3:
+            ((uint8_t *)v)[i] = to_e4m3(from_e4m3(((uint8_t *)v)[i]) * (float)factor);
+            break;
+        case ncclFloat8e5m2:
+            ((uint8_t *)v)[i] = to_e5m2(from_e5m2(((uint8_t *)v)[i]) * (float)factor);
+            break;
         case ncclFloat32: ((float *)v)[i] *= (float)factor; break;
         case ncclFloat64: ((double *)v)[i] *= factor; break;
         default: break;
         }
 }
 static void divide(void *v, uint64_t count, int type, int n) {
-    for (uint64_t i = 0; i < count; ++i) switch (type) {
+    for (uint64_t i = 0; i < count; ++i)
+        switch (type) {
         case ncclInt8: ((int8_t *)v)[i] = (int8_t)(((int8_t *)v)[i] / n); break;
         case ncclUint8: ((uint8_t *)v)[i] = (uint8_t)(((uint8_t *)v)[i] / (unsigned)n); break;
         case ncclInt32: ((int32_t *)v)[i] /= n; break;
@@ -234,7 +285,8 @@ static void nap(void) {
 }
 
 static bool move(ncclComm_t c, message *m) { /* true: something was moved */
-    mail *const box = &c->mem->box[m->send ? c->rank * RANKS_MAX + m->peer : m->peer * RANKS_MAX + c->rank];
+    mail *const box =
+        &c->mem->box[m->send ? c->rank * RANKS_MAX + m->peer : m->peer * RANKS_MAX + c->rank];
     const uint64_t left = m->bytes - m->moved, piece = left < MAIL_BYTES ? left : MAIL_BYTES;
     if (m->lost || (!left && m->begun)) return false;
     if (m->send) {
@@ -245,7 +297,8 @@ static bool move(ncclComm_t c, message *m) { /* true: something was moved */
         __atomic_store_n(&box->full, 1, __ATOMIC_SEQ_CST);
     } else {
         if (!load_u(&box->full)) return false;
-        if (box->what != m->what || box->bytes != piece) { /* not what was expected: hangs, as the real one does */
+        /* not what was expected: hangs, as the real one does */
+        if (box->what != m->what || box->bytes != piece) {
             m->lost = true;
             return false;
         }
@@ -270,7 +323,8 @@ static bool exchange(ncclComm_t c, plan *p) { /* false: aborted */
     }
 }
 
-static void message_add(plan *p, bool send, int peer, const void *at, uint64_t bytes, uint64_t what) {
+static void message_add(
+    plan *p, bool send, int peer, const void *at, uint64_t bytes, uint64_t what) {
     if (p->n == 4 * RANKS_MAX) abort();
     message *const m = &p->m[p->n++];
     memset(m, 0, sizeof *m);
@@ -283,30 +337,43 @@ static void message_add(plan *p, bool send, int peer, const void *at, uint64_t b
 
 static uint64_t what_of(const op *o) {
     const int type = o->kind == SEND ? 0 : (int)o->type, root = o->kind == SEND ? 0 : o->peer;
-    return ((((uint64_t)o->kind * 16 + (uint64_t)type) * 32 + (uint64_t)(o->op > 7 ? 7 : o->op)) * 32 + (uint64_t)root) * 1000003u + o->count * 7919u + (o->kind == SEND ? 0 : o->seq << 48);
+    return ((((uint64_t)o->kind * 16 + (uint64_t)type) * 32 + (uint64_t)(o->op > 7 ? 7 : o->op))
+                   * 32
+               + (uint64_t)root)
+        * 1000003u
+        + o->count * 7919u + (o->kind == SEND ? 0 : o->seq << 48);
 }
 
 /* ---- operations, in the thread of a stream ---- */
 
-/* Every rank sends block `to` of its input to rank `to` (all: the whole of it), and reduces what it gets. */
+/* Every rank sends block `to` of its input to rank `to` (all: the whole of it), and reduces what
+   it gets. */
 static bool run_reduce(ncclComm_t c, const op *o, const uint8_t *in, uint8_t *out) {
     const bool scatter = o->kind == REDUCE_SCATTER, mine = o->kind != REDUCE || o->peer == c->rank;
-    const uint64_t bytes = o->count * size_of(o->type), whole = bytes * (scatter ? (uint64_t)c->n : 1);
-    uint8_t *const copy = (uint8_t *)malloc(whole + 1), *const got = (uint8_t *)malloc(bytes * (uint64_t)c->n + 1);
+    const uint64_t bytes = o->count * size_of(o->type),
+                   whole = bytes * (scatter ? (uint64_t)c->n : 1);
+    uint8_t *const copy = (uint8_t *)malloc(whole + 1),
+                   *const got = (uint8_t *)malloc(bytes * (uint64_t)c->n + 1);
     const double factor = o->op == ncclAvg ? 1.0 / c->n : o->factor;
     plan p = {.n = 0};
     bool ok;
     memcpy(copy, in, whole);
-    if (o->op == ncclAvg || o->op >= ncclNumOps) scale(copy, whole / size_of(o->type), (int)o->type, factor);
+    if (o->op == ncclAvg || o->op >= ncclNumOps)
+        scale(copy, whole / size_of(o->type), (int)o->type, factor);
     for (int r = 0; r < c->n; ++r) {
         const uint8_t *const part = copy + (scatter ? bytes * (uint64_t)r : 0);
-        if (r == c->rank) memcpy(got + bytes * (uint64_t)r, part, bytes);
-        else if (o->kind != REDUCE || r == o->peer) message_add(&p, true, r, part, bytes, what_of(o));
-        if (r != c->rank && mine) message_add(&p, false, r, got + bytes * (uint64_t)r, bytes, what_of(o));
+        if (r == c->rank)
+            memcpy(got + bytes * (uint64_t)r, part, bytes);
+        else if (o->kind != REDUCE || r == o->peer)
+            message_add(&p, true, r, part, bytes, what_of(o));
+        if (r != c->rank && mine)
+            message_add(&p, false, r, got + bytes * (uint64_t)r, bytes, what_of(o));
     }
     ok = exchange(c, &p);
     if (ok && mine) {
-        for (int r = 1; r < c->n; ++r) combine(got, got + bytes * (uint64_t)r, o->count, (int)o->type, o->op > ncclMin ? ncclSum : o->op);
+        for (int r = 1; r < c->n; ++r)
+            combine(got, got + bytes * (uint64_t)r, o->count, (int)o->type,
+                o->op > ncclMin ? ncclSum : o->op);
         if (o->op == ncclAvg) divide(got, o->count, (int)o->type, c->n);
         memcpy(out, got, bytes);
     }
@@ -317,8 +384,10 @@ static bool run_reduce(ncclComm_t c, const op *o, const uint8_t *in, uint8_t *ou
 
 static bool run_move(ncclComm_t c, const op *o, const uint8_t *in, uint8_t *out) {
     const uint64_t bytes = o->count * size_of(o->type);
-    const bool root = o->peer == c->rank, all_send = o->kind == ALLGATHER || o->kind == ALLTOALL || o->kind == GATHER;
-    const bool all_get = o->kind == ALLGATHER || o->kind == ALLTOALL || o->kind == SCATTER || o->kind == BROADCAST;
+    const bool root = o->peer == c->rank,
+               all_send = o->kind == ALLGATHER || o->kind == ALLTOALL || o->kind == GATHER;
+    const bool all_get =
+        o->kind == ALLGATHER || o->kind == ALLTOALL || o->kind == SCATTER || o->kind == BROADCAST;
     uint8_t *const copy = (uint8_t *)malloc(bytes * (uint64_t)c->n + 1);
     const bool parts = o->kind == ALLTOALL || o->kind == SCATTER, sends = all_send || root;
     plan p = {.n = 0};
@@ -326,7 +395,10 @@ static bool run_move(ncclComm_t c, const op *o, const uint8_t *in, uint8_t *out)
     for (int r = 0; r < c->n; ++r) {
         const uint8_t *const from = copy + (parts ? bytes * (uint64_t)r : 0);
         const bool from_r = all_send || o->peer == r, to_r = all_get || o->peer == r;
-        uint8_t *const to = out + (o->kind == ALLGATHER || o->kind == ALLTOALL || o->kind == GATHER ? bytes * (uint64_t)r : 0);
+        uint8_t *const to = out
+            + (o->kind == ALLGATHER || o->kind == ALLTOALL || o->kind == GATHER
+                    ? bytes * (uint64_t)r
+                    : 0);
         if (r == c->rank) {
             if (sends && (all_get || root)) memcpy(to, from, bytes);
             continue;
@@ -347,15 +419,23 @@ typedef struct launch {
 
 static bool run_op(ncclComm_t c, const op *o) {
     const uint64_t bytes = o->count * size_of(o->type), all = bytes * (uint64_t)c->n;
-    const bool root = o->peer == c->rank, wide_in = o->kind == REDUCE_SCATTER || o->kind == ALLTOALL || o->kind == SCATTER;
+    const bool root = o->peer == c->rank,
+               wide_in = o->kind == REDUCE_SCATTER || o->kind == ALLTOALL || o->kind == SCATTER;
     const bool wide_out = o->kind == ALLGATHER || o->kind == ALLTOALL || o->kind == GATHER;
-    const bool reads = root || (o->kind != BROADCAST && o->kind != SCATTER), writes = root || (o->kind != REDUCE && o->kind != GATHER);
+    const bool reads = root || (o->kind != BROADCAST && o->kind != SCATTER),
+               writes = root || (o->kind != REDUCE && o->kind != GATHER);
     const uint8_t *in = NULL;
     uint8_t *out = NULL;
-    if (reads) in = (const uint8_t *)standin_bytes(o->in, wide_in ? all : bytes, c->device, "the input of an NCCL operation");
-    if (writes) out = (uint8_t *)standin_bytes(o->out, wide_out ? all : bytes, c->device, "the output of an NCCL operation");
+    if (reads)
+        in = (const uint8_t *)standin_bytes(
+            o->in, wide_in ? all : bytes, c->device, "the input of an NCCL operation");
+    if (writes)
+        out = (uint8_t *)standin_bytes(
+            o->out, wide_out ? all : bytes, c->device, "the output of an NCCL operation");
     if ((reads && !in) || (writes && !out)) return false;
-    return o->kind == ALLREDUCE || o->kind == REDUCE || o->kind == REDUCE_SCATTER ? run_reduce(c, o, in, out) : run_move(c, o, in, out);
+    return o->kind == ALLREDUCE || o->kind == REDUCE || o->kind == REDUCE_SCATTER
+        ? run_reduce(c, o, in, out)
+        : run_move(c, o, in, out);
 }
 
 static void launch_run(void *arg) {
@@ -364,8 +444,10 @@ static void launch_run(void *arg) {
     plan p = {.n = 0};
     bool ok = true, graph = false;
     pthread_mutex_lock(&lock);
-    if (c->dead) graph = true;
-    else if (l->refs > 1) ++c->flying;
+    if (c->dead)
+        graph = true;
+    else if (l->refs > 1)
+        ++c->flying;
     pthread_mutex_unlock(&lock);
     if (graph) {
         standin_fault("a graph ran an operation of a communicator that was destroyed");
@@ -376,9 +458,12 @@ static void launch_run(void *arg) {
         if (o->kind != SEND && o->kind != RECV) continue;
         op as = *o;
         as.kind = SEND; /* a receive expects what the other side calls a send */
-        void *const at = standin_bytes(o->kind == SEND ? o->in : o->out, o->count * size_of(o->type), c->device, "the memory of an NCCL message");
+        void *const at = standin_bytes(o->kind == SEND ? o->in : o->out,
+            o->count * size_of(o->type), c->device, "the memory of an NCCL message");
         ok = at != NULL;
-        if (ok) message_add(&p, o->kind == SEND, o->peer, at, o->count * size_of(o->type), what_of(&as));
+        if (ok)
+            message_add(
+                &p, o->kind == SEND, o->peer, at, o->count * size_of(o->type), what_of(&as));
     }
     if (ok && p.n) ok = exchange(c, &p);
     for (int i = 0; i < l->n && ok; ++i)
@@ -388,7 +473,9 @@ static void launch_run(void *arg) {
     pthread_mutex_unlock(&lock);
 }
 
-static void launch_drop(void *arg) { free(arg); }
+static void launch_drop(void *arg) {
+    free(arg);
+}
 
 /* Puts operations of one communicator behind what is in all of their streams, as one item. */
 static ncclResult_t launch_ops(ncclComm_t c, const op *ops, int n) {
@@ -444,7 +531,8 @@ typedef struct later {
 static void *later_main(void *p) {
     later *const l = (later *)p;
     standin_pause();
-    const bool stopped = load(&l->comm->abort_flag) != 0; /* what comes after this look comes too late */
+    /* what comes after this look comes too late */
+    const bool stopped = load(&l->comm->abort_flag) != 0;
     standin_pause();
     const ncclResult_t e = stopped ? ncclSuccess : launch_ops(l->comm, l->ops, l->n);
     pthread_mutex_lock(&lock);
@@ -468,7 +556,9 @@ static ncclResult_t launch_for(ncclComm_t c, const op *ops, int n) {
     const bool first = !c->used;
     c->used = true;
     if (!s) return refuse(ncclUnhandledCudaError, "there is no such stream");
-    if (c->blocking || lazy < 1 || standin_capturing(s) || !(first || standin_random() % (uint64_t)lazy == 0)) return launch_ops(c, ops, n);
+    if (c->blocking || lazy < 1 || standin_capturing(s)
+        || !(first || standin_random() % (uint64_t)lazy == 0))
+        return launch_ops(c, ops, n);
     later *const l = (later *)malloc(sizeof *l + (size_t)n * sizeof *ops);
     l->comm = c;
     l->n = n;
@@ -499,7 +589,10 @@ static ncclResult_t flush_group(void) {
                 ops[j].comm = NULL;
             }
         e = launch_for(c, some, k);
-        if (e == ncclInProgress) progress = true, e = ncclSuccess;
+        if (e == ncclInProgress) {
+            progress = true;
+            e = ncclSuccess;
+        }
     }
     free(some);
     free(ops);
@@ -525,16 +618,27 @@ static ncclResult_t usable(ncclComm_t c) {
         standin_fault("an NCCL call on a communicator whose last call is still in progress");
         return refuse(ncclInvalidArgument, "the communicator is not ready yet");
     }
-    if (c->revoked || c->finalizing) return refuse(ncclInvalidUsage, "the communicator was %s", c->revoked ? "revoked" : "finalized");
-    return load(&c->state) == ncclSuccess ? ncclSuccess : refuse((ncclResult_t)load(&c->state), "the communicator has failed");
+    if (c->revoked || c->finalizing)
+        return refuse(
+            ncclInvalidUsage, "the communicator was %s", c->revoked ? "revoked" : "finalized");
+    return load(&c->state) == ncclSuccess
+        ? ncclSuccess
+        : refuse((ncclResult_t)load(&c->state), "the communicator has failed");
 }
 
-static ncclResult_t start(kind kind, const void *in, void *out, uint64_t count, ncclDataType_t type, int red, int peer, ncclComm_t c, cudaStream_t stream) {
+static ncclResult_t start(kind kind, const void *in, void *out, uint64_t count, ncclDataType_t type,
+    int red, int peer, ncclComm_t c, cudaStream_t stream) {
     op o = {kind, in, out, count, 0, type, red, peer, 1, c, stream};
     ncclResult_t e = usable(c);
-    if (e == ncclSuccess && !size_of((int)type)) e = refuse(ncclInvalidArgument, "there is no type %d", (int)type);
-    if (e == ncclSuccess && (peer < 0 || peer >= c->n)) e = refuse(ncclInvalidArgument, "there is no rank %d", peer);
-    if (e == ncclSuccess && (red < 0 || (red >= ncclNumOps && (red - ncclNumOps >= 64 || !c->factor_used[red - ncclNumOps] || c->factor_type[red - ncclNumOps] != type))))
+    if (e == ncclSuccess && !size_of((int)type))
+        e = refuse(ncclInvalidArgument, "there is no type %d", (int)type);
+    if (e == ncclSuccess && (peer < 0 || peer >= c->n))
+        e = refuse(ncclInvalidArgument, "there is no rank %d", peer);
+    if (e == ncclSuccess
+        && (red < 0
+            || (red >= ncclNumOps
+                && (red - ncclNumOps >= 64 || !c->factor_used[red - ncclNumOps]
+                    || c->factor_type[red - ncclNumOps] != type))))
         e = refuse(ncclInvalidArgument, "there is no reduction %d for this type", red);
     if (e != ncclSuccess) {
         if (depth) group_error = e;
@@ -554,7 +658,8 @@ static ncclResult_t start(kind kind, const void *in, void *out, uint64_t count, 
 static shared *map_file(const char *name, bool *last, int n) {
     const int fd = open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (fd < 0 || ftruncate(fd, sizeof(shared)) != 0) return NULL;
-    shared *const m = (shared *)mmap(NULL, sizeof *m, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    shared *const m =
+        (shared *)mmap(NULL, sizeof *m, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
     close(fd);
     if (m == MAP_FAILED) return NULL;
     *last = __atomic_add_fetch(&m->here, 1, __ATOMIC_SEQ_CST) == (uint32_t)n;
@@ -566,12 +671,15 @@ static shared *map_file(const char *name, bool *last, int n) {
 static void meet(ncclComm_t c) {
     bool last = false;
     const long slow = standin_get("slow_init");
-    for (long i = 0; i < slow && !load(&c->abort_flag); ++i) usleep(1000);
+    for (long i = 0; i < slow && !load(&c->abort_flag); ++i)
+        usleep(1000);
     shared *const m = load(&c->abort_flag) ? NULL : map_file(c->name, &last, c->n);
-    while (m && load_u(&m->here) < (uint32_t)c->n && !load(&c->abort_flag)) usleep(200);
+    while (m && load_u(&m->here) < (uint32_t)c->n && !load(&c->abort_flag))
+        usleep(200);
     pthread_mutex_lock(&lock);
     c->mem = m;
-    if (c->state == ncclInProgress) store(&c->state, !m ? ncclSystemError : (ncclResult_t)standin_get("refuse"));
+    if (c->state == ncclInProgress)
+        store(&c->state, !m ? ncclSystemError : (ncclResult_t)standin_get("refuse"));
     --c->launching;
     pthread_mutex_unlock(&lock);
 }
@@ -584,16 +692,23 @@ static ncclResult_t read_config(const ncclConfig_t *config, bool *blocking) {
     int v[4];
     *blocking = true;
     if (!config) return ncclSuccess;
-    if (config->size < 40 || config->magic != 0xcafebeef || config->version < 21400) return refuse(ncclInvalidArgument, "the configuration was not initialized");
+    if (config->size < 40 || config->magic != 0xcafebeef || config->version < 21400)
+        return refuse(ncclInvalidArgument, "the configuration was not initialized");
     memcpy(v, &config->blocking, sizeof v);
-    if (v[0] != NCCL_CONFIG_UNDEF_INT && v[0] != 0 && v[0] != 1) return refuse(ncclInvalidArgument, "blocking is %d", v[0]);
-    if (config->version >= 21700 && ((v[1] != NCCL_CONFIG_UNDEF_INT && v[1] < 0) || (v[2] != NCCL_CONFIG_UNDEF_INT && v[2] <= 0) || (v[3] != NCCL_CONFIG_UNDEF_INT && v[3] <= 0)))
-        return refuse(ncclInvalidArgument, "a field of the configuration is neither set nor undefined");
+    if (v[0] != NCCL_CONFIG_UNDEF_INT && v[0] != 0 && v[0] != 1)
+        return refuse(ncclInvalidArgument, "blocking is %d", v[0]);
+    if (config->version >= 21700
+        && ((v[1] != NCCL_CONFIG_UNDEF_INT && v[1] < 0)
+            || (v[2] != NCCL_CONFIG_UNDEF_INT && v[2] <= 0)
+            || (v[3] != NCCL_CONFIG_UNDEF_INT && v[3] <= 0)))
+        return refuse(
+            ncclInvalidArgument, "a field of the configuration is neither set nor undefined");
     *blocking = v[0] != 0;
     return ncclSuccess;
 }
 
-static ncclResult_t make(ncclComm_t *out, int n, int rank, int device, const char *name, bool blocking) {
+static ncclResult_t make(
+    ncclComm_t *out, int n, int rank, int device, const char *name, bool blocking) {
     ncclComm_t const c = (ncclComm_t)calloc(1, sizeof *c);
     c->n = n;
     c->rank = rank;
@@ -628,22 +743,27 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
     const char *const dir = getenv("TMPDIR");
     static uint32_t made;
     memset(id, 0, sizeof *id);
-    snprintf(id->internal, sizeof id->internal, "%.60s/standin.%d.%u", dir && *dir ? dir : "/tmp", (int)getpid(), __atomic_add_fetch(&made, 1, __ATOMIC_SEQ_CST));
+    snprintf(id->internal, sizeof id->internal, "%.60s/standin.%d.%u", dir && *dir ? dir : "/tmp",
+        (int)getpid(), __atomic_add_fetch(&made, 1, __ATOMIC_SEQ_CST));
     return ncclSuccess;
 }
 #if STANDIN_NCCL < 21400
 typedef ncclConfig_t standin_config;
 static
 #endif
-ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int n, ncclUniqueId id, int rank, ncclConfig_t *config) {
+    ncclResult_t
+    ncclCommInitRankConfig(
+        ncclComm_t *comm, int n, ncclUniqueId id, int rank, ncclConfig_t *config) {
     bool blocking;
     int device = 0;
     ENTER("ncclCommInitRankConfig");
     ncclResult_t e = read_config(config, &blocking);
     *comm = NULL;
     if (e != ncclSuccess) return e;
-    if (cudaGetDevice(&device) != cudaSuccess) return refuse(ncclUnhandledCudaError, "there is no device");
-    if (n < 1 || n > RANKS_MAX || rank < 0 || rank >= n) return refuse(ncclInvalidArgument, "rank %d of %d", rank, n);
+    if (cudaGetDevice(&device) != cudaSuccess)
+        return refuse(ncclUnhandledCudaError, "there is no device");
+    if (n < 1 || n > RANKS_MAX || rank < 0 || rank >= n)
+        return refuse(ncclInvalidArgument, "rank %d of %d", rank, n);
     return make(comm, n, rank, device, id.internal, blocking);
 }
 ncclResult_t ncclCommInitRank(ncclComm_t *comm, int n, ncclUniqueId id, int rank) {
@@ -652,7 +772,9 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int n, ncclUniqueId id, int rank
 }
 
 const char *ncclGetErrorString(ncclResult_t e) {
-    static const char *const texts[] = {"no error", "unhandled cuda error", "unhandled system error", "internal error", "invalid argument", "invalid usage", "remote process exited or there was a network error", "NCCL operation in progress"};
+    static const char *const texts[] = {"no error", "unhandled cuda error",
+        "unhandled system error", "internal error", "invalid argument", "invalid usage",
+        "remote process exited or there was a network error", "NCCL operation in progress"};
     return (unsigned)e < 8 ? texts[e] : "unknown result code";
 }
 const char *ncclGetLastError(ncclComm_t comm) {
@@ -704,7 +826,8 @@ static bool busy(ncclComm_t c) {
 static ncclResult_t take_away(ncclComm_t c, const char *how) {
     pthread_mutex_lock(&lock);
     ncclComm_t *at = &comms;
-    while (*at && *at != c) at = &(*at)->next;
+    while (*at && *at != c)
+        at = &(*at)->next;
     const bool known = *at != NULL;
     if (known) *at = c->next;
     pthread_mutex_unlock(&lock);
@@ -712,7 +835,8 @@ static ncclResult_t take_away(ncclComm_t c, const char *how) {
         standin_fault("%s of a communicator that does not exist", how);
         return refuse(ncclInvalidArgument, "no such communicator");
     }
-    while (busy(c)) nap();
+    while (busy(c))
+        nap();
     pthread_mutex_lock(&lock);
     c->dead = true;
     if (c->mem) munmap(c->mem, sizeof(shared));
@@ -727,7 +851,8 @@ static ncclResult_t take_away(ncclComm_t c, const char *how) {
     pthread_mutex_unlock(&lock);
     standin_point_free(last);
     standin_count("comms", -1);
-    /* The rest stays, since graphs may still name it: the stand-in then says so instead of crashing. */
+    /* The rest stays, since graphs may still name it: the stand-in then says so instead of
+       crashing. */
     static ncclComm_t graveyard;
     pthread_mutex_lock(&lock);
     c->next = graveyard;
@@ -760,7 +885,8 @@ static void *finalize_main(void *p) {
         nap();
     }
     if (c->mem) __atomic_add_fetch(&c->mem->finalized, 1, __ATOMIC_SEQ_CST);
-    while (c->mem && load_u(&c->mem->finalized) < (uint32_t)c->n && !load(&c->abort_flag)) nap();
+    while (c->mem && load_u(&c->mem->finalized) < (uint32_t)c->n && !load(&c->abort_flag))
+        nap();
     pthread_mutex_lock(&lock);
     if (c->state == ncclInProgress) store(&c->state, ncclSuccess);
     --c->launching;
@@ -791,12 +917,14 @@ static bool agree(ncclComm_t c, int color, int key, int *colors, int *keys) {
     const uint32_t round = ++c->splits;
     shared *const m = c->mem;
     for (int r = 0; r < c->n; ++r)
-        while (load_u(&m->split_read[r]) < round - 1 && !load(&c->abort_flag)) nap();
+        while (load_u(&m->split_read[r]) < round - 1 && !load(&c->abort_flag))
+            nap();
     m->color[c->rank] = color;
     m->key[c->rank] = key;
     __atomic_store_n(&m->splits[c->rank], round, __ATOMIC_SEQ_CST);
     for (int r = 0; r < c->n; ++r) {
-        while (load_u(&m->splits[r]) < round && !load(&c->abort_flag)) nap();
+        while (load_u(&m->splits[r]) < round && !load(&c->abort_flag))
+            nap();
         colors[r] = __atomic_load_n(&m->color[r], __ATOMIC_SEQ_CST);
         keys[r] = __atomic_load_n(&m->key[r], __ATOMIC_SEQ_CST);
     }
@@ -811,8 +939,9 @@ static void outstanding(ncclComm_t c, const char *call) {
     if (yes) standin_fault("%s while operations of the communicator are outstanding", call);
 }
 
-/* A communicator that is made from another one. A parent that does not block is in progress meanwhile, and *out is written when
-   that is over: also after an abort that came too late to stop it. */
+/* A communicator that is made from another one. A parent that does not block is in progress
+   meanwhile, and *out is written when that is over: also after an abort that came too late to
+   stop it. */
 typedef struct making {
     ncclComm_t parent, *out;
     bool split, blocking;
@@ -843,7 +972,8 @@ static void *making_main(void *p) {
     const ncclResult_t e = making_child(m, &child);
     if (child) __atomic_store_n(m->out, child, __ATOMIC_SEQ_CST);
     pthread_mutex_lock(&lock);
-    if (m->parent->state == ncclInProgress) store(&m->parent->state, e == ncclInProgress ? ncclSuccess : (int)e);
+    if (m->parent->state == ncclInProgress)
+        store(&m->parent->state, e == ncclInProgress ? ncclSuccess : (int)e);
     --m->parent->launching;
     pthread_mutex_unlock(&lock);
     free(m);
@@ -875,38 +1005,58 @@ static ncclResult_t made_from(const making *how) {
     return e;
 }
 
-ncclResult_t ncclCommSplit(ncclComm_t c, int color, int key, ncclComm_t *out, ncclConfig_t *config) {
-    making m = {.parent = c, .out = out, .split = true, .blocking = c ? c->blocking : true, .color = color, .key = key, .device = c ? c->device : 0};
+ncclResult_t ncclCommSplit(
+    ncclComm_t c, int color, int key, ncclComm_t *out, ncclConfig_t *config) {
+    making m = {.parent = c,
+        .out = out,
+        .split = true,
+        .blocking = c ? c->blocking : true,
+        .color = color,
+        .key = key,
+        .device = c ? c->device : 0};
     ENTER("ncclCommSplit");
     ncclResult_t e = usable(c);
     *out = NULL;
     if (e == ncclSuccess && config) e = read_config(config, &m.blocking);
     if (e != ncclSuccess) return e;
     outstanding(c, "ncclCommSplit");
-    if (color < 0 && color != NCCL_SPLIT_NOCOLOR) return refuse(ncclInvalidArgument, "colour %d", color);
+    if (color < 0 && color != NCCL_SPLIT_NOCOLOR)
+        return refuse(ncclInvalidArgument, "colour %d", color);
     return made_from(&m);
 }
-ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataType_t type, ncclScalarResidence_t where, ncclComm_t c) {
+ncclResult_t ncclRedOpCreatePreMulSum(
+    ncclRedOp_t *op, void *scalar, ncclDataType_t type, ncclScalarResidence_t where, ncclComm_t c) {
     ENTER("ncclRedOpCreatePreMulSum");
     const ncclResult_t e = usable(c);
     int i = 0;
     if (e != ncclSuccess) return e;
-    if (where != ncclScalarHostImmediate) return refuse(ncclInvalidUsage, "the stand-in has no factors in device memory");
-    while (i < 64 && c->factor_used[i]) ++i;
+    if (where != ncclScalarHostImmediate)
+        return refuse(ncclInvalidUsage, "the stand-in has no factors in device memory");
+    while (i < 64 && c->factor_used[i])
+        ++i;
     if (i == 64) return refuse(ncclInternalError, "too many reductions");
     c->factor_type[i] = type;
-    c->factors[i] = type == ncclFloat64 ? *(double *)scalar : type == ncclFloat32 ? *(float *)scalar : type == ncclFloat16 ? from_f16(*(uint16_t *)scalar) : type == ncclBfloat16 ? from_bf16(*(uint16_t *)scalar) :
-                    type == ncclFloat8e4m3 ? from_e4m3(*(uint8_t *)scalar) : type == ncclFloat8e5m2 ? from_e5m2(*(uint8_t *)scalar) : 0;
-    if (type != ncclFloat64 && type != ncclFloat32 && type != ncclFloat16 && type != ncclBfloat16 && type != ncclFloat8e4m3 && type != ncclFloat8e5m2) return refuse(ncclInvalidArgument, "a factor of an integer");
+    c->factors[i] = type == ncclFloat64 ? *(double *)scalar
+        : type == ncclFloat32           ? *(float *)scalar
+        : type == ncclFloat16           ? from_f16(*(uint16_t *)scalar)
+        : type == ncclBfloat16          ? from_bf16(*(uint16_t *)scalar)
+        : type == ncclFloat8e4m3        ? from_e4m3(*(uint8_t *)scalar)
+        : type == ncclFloat8e5m2        ? from_e5m2(*(uint8_t *)scalar)
+                                        : 0;
+    if (type != ncclFloat64 && type != ncclFloat32 && type != ncclFloat16 && type != ncclBfloat16
+        && type != ncclFloat8e4m3 && type != ncclFloat8e5m2)
+        return refuse(ncclInvalidArgument, "a factor of an integer");
     c->factor_used[i] = 1;
     *op = (ncclRedOp_t)(ncclNumOps + i);
     return ncclSuccess;
 }
 ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t c) {
     ENTER("ncclRedOpDestroy");
-    if (load(&c->state) == ncclInProgress) standin_fault("ncclRedOpDestroy on a communicator whose last call is still in progress");
+    if (load(&c->state) == ncclInProgress)
+        standin_fault("ncclRedOpDestroy on a communicator whose last call is still in progress");
     const int i = (int)op - ncclNumOps;
-    if (i < 0 || i >= 64 || !c->factor_used[i]) return refuse(ncclInvalidArgument, "there is no such reduction");
+    if (i < 0 || i >= 64 || !c->factor_used[i])
+        return refuse(ncclInvalidArgument, "there is no such reduction");
     c->factor_used[i] = 0;
     return ncclSuccess;
 }
@@ -920,12 +1070,14 @@ ncclResult_t ncclMemAlloc(void **p, size_t bytes) {
 }
 ncclResult_t ncclMemFree(void *p) {
     ENTER("ncclMemFree");
-    return standin_free(p) ? ncclSuccess : ncclUnhandledCudaError; /* unmaps: waits for nothing, unlike cudaFree */
+    /* unmaps: waits for nothing, unlike cudaFree */
+    return standin_free(p) ? ncclSuccess : ncclUnhandledCudaError;
 }
 ncclResult_t ncclCommRegister(const ncclComm_t c, void *p, size_t bytes, void **out) {
     ENTER("ncclCommRegister");
     *out = NULL;
-    if (usable(c) != ncclSuccess || !standin_bytes(p, bytes, c->device, "ncclCommRegister")) return ncclInvalidArgument;
+    if (usable(c) != ncclSuccess || !standin_bytes(p, bytes, c->device, "ncclCommRegister"))
+        return ncclInvalidArgument;
     handle *const h = (handle *)calloc(1, sizeof *h);
     pthread_mutex_lock(&lock);
     h->next = c->handles;
@@ -939,8 +1091,12 @@ ncclResult_t ncclCommDeregister(const ncclComm_t c, void *p) {
     ENTER("ncclCommDeregister");
     if (usable(c) != ncclSuccess) return ncclInvalidArgument;
     pthread_mutex_lock(&lock);
-    for (at = &c->handles; *at && *at != p; at = &(*at)->next) {}
-    if (*at) h = *at, *at = h->next;
+    for (at = &c->handles; *at && *at != p; at = &(*at)->next) {
+    }
+    if (*at) {
+        h = *at;
+        *at = h->next;
+    }
     pthread_mutex_unlock(&lock);
     if (!h) standin_fault("ncclCommDeregister of a handle that this communicator does not have");
     free(h);
@@ -962,17 +1118,23 @@ static void stop_flying(ncclComm_t c) {
     store(&c->abort_flag, 0);
 }
 
-ncclResult_t ncclCommShrink(ncclComm_t c, int *exclude, int count, ncclComm_t *out, ncclConfig_t *config, int flags) {
-    making m = {.parent = c, .out = out, .blocking = c ? c->blocking : true, .device = c ? c->device : 0};
+ncclResult_t ncclCommShrink(
+    ncclComm_t c, int *exclude, int count, ncclComm_t *out, ncclConfig_t *config, int flags) {
+    making m = {
+        .parent = c, .out = out, .blocking = c ? c->blocking : true, .device = c ? c->device : 0};
     unsigned gone = 0;
     ENTER("ncclCommShrink");
     ncclResult_t e = c ? ncclSuccess : refuse(ncclInvalidArgument, "no communicator");
     *out = NULL;
-    if (c && !(flags & NCCL_SHRINK_ABORT) && !c->revoked) e = usable(c), outstanding(c, "ncclCommShrink");
+    if (c && !(flags & NCCL_SHRINK_ABORT) && !c->revoked) {
+        e = usable(c);
+        outstanding(c, "ncclCommShrink");
+    }
     if (e == ncclSuccess && config) e = read_config(config, &m.blocking);
     if (e != ncclSuccess) return e;
     for (int i = 0; i < count; ++i) {
-        if (exclude[i] < 0 || exclude[i] >= c->n || exclude[i] == c->rank) return refuse(ncclInvalidArgument, "rank %d cannot be excluded", exclude[i]);
+        if (exclude[i] < 0 || exclude[i] >= c->n || exclude[i] == c->rank)
+            return refuse(ncclInvalidArgument, "rank %d cannot be excluded", exclude[i]);
         gone |= 1u << exclude[i];
     }
     if (count < 1) return refuse(ncclInvalidArgument, "nobody is excluded");
@@ -1031,18 +1193,28 @@ ncclResult_t ncclCommGetUniqueId(ncclComm_t c, ncclUniqueId *id) {
     snprintf(id->internal, sizeof id->internal, "%s.g%u", c->name, c->grows + 1);
     return ncclSuccess;
 }
-/* Of those that are there already only one brings the id; they keep their ranks, and new ranks follow. */
-ncclResult_t ncclCommGrow(ncclComm_t c, int n, const ncclUniqueId *id, int rank, ncclComm_t *out, ncclConfig_t *config) {
-    making m = {.parent = c, .out = out, .blocking = c ? c->blocking : true, .n = n, .rank = c ? c->rank : rank};
+/* Of those that are there already only one brings the id; they keep their ranks, and new ranks
+   follow. */
+ncclResult_t ncclCommGrow(
+    ncclComm_t c, int n, const ncclUniqueId *id, int rank, ncclComm_t *out, ncclConfig_t *config) {
+    making m = {.parent = c,
+        .out = out,
+        .blocking = c ? c->blocking : true,
+        .n = n,
+        .rank = c ? c->rank : rank};
     ENTER("ncclCommGrow");
     *out = NULL;
     ncclResult_t e = c ? usable(c) : ncclSuccess;
     if (e == ncclSuccess && config) e = read_config(config, &m.blocking);
     if (e != ncclSuccess) return e;
-    if (c ? rank != -1 || n <= c->n : !id || rank < 0 || rank >= n) return refuse(ncclInvalidArgument, "rank %d of %d does not fit", rank, n);
-    if (cudaGetDevice(&m.device) != cudaSuccess) return refuse(ncclUnhandledCudaError, "there is no device");
-    if (c) snprintf(m.name, sizeof m.name, "%s.g%u", c->name, ++c->grows);
-    else snprintf(m.name, sizeof m.name, "%s", id->internal);
+    if (c ? rank != -1 || n <= c->n : !id || rank < 0 || rank >= n)
+        return refuse(ncclInvalidArgument, "rank %d of %d does not fit", rank, n);
+    if (cudaGetDevice(&m.device) != cudaSuccess)
+        return refuse(ncclUnhandledCudaError, "there is no device");
+    if (c)
+        snprintf(m.name, sizeof m.name, "%s.g%u", c->name, ++c->grows);
+    else
+        snprintf(m.name, sizeof m.name, "%s", id->internal);
     return c ? made_from(&m) : make(out, n, rank, m.device, m.name, m.blocking);
 }
 #endif
@@ -1067,45 +1239,55 @@ ncclResult_t ncclGroupEnd(void) {
     return depth ? ncclSuccess : flush_group();
 }
 
-ncclResult_t ncclAllReduce(const void *in, void *out, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t c, cudaStream_t stream) {
+ncclResult_t ncclAllReduce(const void *in, void *out, size_t count, ncclDataType_t type,
+    ncclRedOp_t op, ncclComm_t c, cudaStream_t stream) {
     ENTER("ncclAllReduce");
     return start(ALLREDUCE, in, out, count, type, (int)op, 0, c, stream);
 }
-ncclResult_t ncclReduce(const void *in, void *out, size_t count, ncclDataType_t type, ncclRedOp_t op, int root, ncclComm_t c, cudaStream_t stream) {
+ncclResult_t ncclReduce(const void *in, void *out, size_t count, ncclDataType_t type,
+    ncclRedOp_t op, int root, ncclComm_t c, cudaStream_t stream) {
     ENTER("ncclReduce");
     return start(REDUCE, in, out, count, type, (int)op, root, c, stream);
 }
-ncclResult_t ncclReduceScatter(const void *in, void *out, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t c, cudaStream_t stream) {
+ncclResult_t ncclReduceScatter(const void *in, void *out, size_t count, ncclDataType_t type,
+    ncclRedOp_t op, ncclComm_t c, cudaStream_t stream) {
     ENTER("ncclReduceScatter");
     return start(REDUCE_SCATTER, in, out, count, type, (int)op, 0, c, stream);
 }
-ncclResult_t ncclBroadcast(const void *in, void *out, size_t count, ncclDataType_t type, int root, ncclComm_t c, cudaStream_t stream) {
+ncclResult_t ncclBroadcast(const void *in, void *out, size_t count, ncclDataType_t type, int root,
+    ncclComm_t c, cudaStream_t stream) {
     ENTER("ncclBroadcast");
     return start(BROADCAST, in, out, count, type, 0, root, c, stream);
 }
-ncclResult_t ncclAllGather(const void *in, void *out, size_t count, ncclDataType_t type, ncclComm_t c, cudaStream_t stream) {
+ncclResult_t ncclAllGather(const void *in, void *out, size_t count, ncclDataType_t type,
+    ncclComm_t c, cudaStream_t stream) {
     ENTER("ncclAllGather");
     return start(ALLGATHER, in, out, count, type, 0, 0, c, stream);
 }
 #if STANDIN_NCCL >= 22800
-ncclResult_t ncclAlltoAll(const void *in, void *out, size_t count, ncclDataType_t type, ncclComm_t c, cudaStream_t stream) {
+ncclResult_t ncclAlltoAll(const void *in, void *out, size_t count, ncclDataType_t type,
+    ncclComm_t c, cudaStream_t stream) {
     ENTER("ncclAlltoAll");
     return start(ALLTOALL, in, out, count, type, 0, 0, c, stream);
 }
-ncclResult_t ncclGather(const void *in, void *out, size_t count, ncclDataType_t type, int root, ncclComm_t c, cudaStream_t stream) {
+ncclResult_t ncclGather(const void *in, void *out, size_t count, ncclDataType_t type, int root,
+    ncclComm_t c, cudaStream_t stream) {
     ENTER("ncclGather");
     return start(GATHER, in, out, count, type, 0, root, c, stream);
 }
-ncclResult_t ncclScatter(const void *in, void *out, size_t count, ncclDataType_t type, int root, ncclComm_t c, cudaStream_t stream) {
+ncclResult_t ncclScatter(const void *in, void *out, size_t count, ncclDataType_t type, int root,
+    ncclComm_t c, cudaStream_t stream) {
     ENTER("ncclScatter");
     return start(SCATTER, in, out, count, type, 0, root, c, stream);
 }
 #endif
-ncclResult_t ncclSend(const void *in, size_t count, ncclDataType_t type, int peer, ncclComm_t c, cudaStream_t stream) {
+ncclResult_t ncclSend(const void *in, size_t count, ncclDataType_t type, int peer, ncclComm_t c,
+    cudaStream_t stream) {
     ENTER("ncclSend");
     return start(SEND, in, NULL, count, type, 0, peer, c, stream);
 }
-ncclResult_t ncclRecv(void *out, size_t count, ncclDataType_t type, int peer, ncclComm_t c, cudaStream_t stream) {
+ncclResult_t ncclRecv(
+    void *out, size_t count, ncclDataType_t type, int peer, ncclComm_t c, cudaStream_t stream) {
     ENTER("ncclRecv");
     return start(RECV, NULL, out, count, type, 0, peer, c, stream);
 }

@@ -1,7 +1,7 @@
-/*  standin_nvrtc.c - NVRTC's part of the stand-in (standin.h says what that is): libnvrtc.so
+/* standin_nvrtc.c - NVRTC's part of the stand-in (standin.h says what that is): libnvrtc.so
 
-    Takes kernels that are C but for `extern "C" __global__`, has gcc compile them into a shared library, and calls that
-    the "cubin". */
+   Takes kernels that are C but for `extern "C" __global__`, has gcc compile them into a shared
+   library, and calls that the "cubin". */
 #define _GNU_SOURCE
 #include "standin.h"
 
@@ -29,8 +29,10 @@ static const char prelude[] =
     "#define __forceinline__\n"
     "#define __restrict__ restrict\n"
     "#define atomicAdd(p, v) (*(p) += (v))\n" /* its threads run one after the other */
-    "static __device__ unsigned __float_as_uint(float f) { unsigned u; __builtin_memcpy(&u, &f, 4); return u; }\n"
-    "static __device__ float __uint_as_float(unsigned u) { float f; __builtin_memcpy(&f, &u, 4); return f; }\n";
+    "static __device__ unsigned __float_as_uint(float f) { unsigned u; __builtin_memcpy(&u, &f, "
+    "4); return u; }\n"
+    "static __device__ float __uint_as_float(unsigned u) { float f; __builtin_memcpy(&f, &u, 4); "
+    "return f; }\n";
 
 static char *read_all(const char *name, size_t *bytes) {
     FILE *const f = fopen(name, "rb");
@@ -54,7 +56,8 @@ static bool shell(const char *format, const char *dir) {
     return system(line) == 0;
 }
 
-/* For every kernel a function that runs it for all threads, and the size of each argument, negative where it is a pointer. */
+/* For every kernel a function that runs it for all threads, and the size of each argument,
+   negative where it is a pointer. */
 static void write_runners(FILE *f, const char *text) {
     static const char mark[] = "__global__ void ";
     for (const char *at = strstr(text, mark); at; at = strstr(at + 1, mark)) {
@@ -65,16 +68,30 @@ static void write_runners(FILE *f, const char *text) {
         for (p = strchr(p, '(') + 1; n < 24; p = end + 1) {
             const char *last;
             end = p + strcspn(p, ",)");
-            for (last = end; last > p && last[-1] == ' '; --last) {}
-            while (last > p && (last[-1] == '_' || (last[-1] >= '0' && last[-1] <= '9') || (last[-1] | 32) >= 'a') && last[-1] != ' ' && last[-1] != '*') --last; /* its name */
+            for (last = end; last > p && last[-1] == ' '; --last) {
+            }
+            /* its name */
+            while (last > p
+                && (last[-1] == '_' || (last[-1] >= '0' && last[-1] <= '9')
+                    || (last[-1] | 32) >= 'a')
+                && last[-1] != ' ' && last[-1] != '*')
+                --last;
             snprintf(types[n++], sizeof types[0], "%.*s", (int)(last - p), p);
             if (*end == ')') break;
         }
         fprintf(f, "const int standin_args_%s[] = {%d", name, n);
-        for (int i = 0; i < n; ++i) fprintf(f, ", %s(int)sizeof(%s)", strchr(types[i], '*') ? "-" : "", types[i]);
-        fprintf(f, "};\nvoid standin_run_%s(void **a, unsigned grid, unsigned block) {\n    gridDim.x = grid, blockDim.x = block;\n", name);
-        fprintf(f, "    for (blockIdx.x = 0; blockIdx.x < grid; ++blockIdx.x)\n        for (threadIdx.x = 0; threadIdx.x < block; ++threadIdx.x) %s(", name);
-        for (int i = 0; i < n; ++i) fprintf(f, "%s*(%s *)a[%d]", i ? ", " : "", types[i], i);
+        for (int i = 0; i < n; ++i)
+            fprintf(f, ", %s(int)sizeof(%s)", strchr(types[i], '*') ? "-" : "", types[i]);
+        fprintf(f,
+            "};\nvoid standin_run_%s(void **a, unsigned grid, unsigned block) {\n    gridDim.x = "
+            "grid, blockDim.x = block;\n",
+            name);
+        fprintf(f,
+            "    for (blockIdx.x = 0; blockIdx.x < grid; ++blockIdx.x)\n        for (threadIdx.x = "
+            "0; threadIdx.x < block; ++threadIdx.x) %s(",
+            name);
+        for (int i = 0; i < n; ++i)
+            fprintf(f, "%s*(%s *)a[%d]", i ? ", " : "", types[i], i);
         fprintf(f, ");\n}\n");
     }
 }
@@ -102,18 +119,28 @@ static bool compile(nvrtcProgram p, const char *dir) {
     write_runners(f, text);
     fclose(f);
     free(text);
-    return shell("gcc -w -O1 -ffp-contract=off -fno-strict-aliasing -fPIC -shared %s/k2.c -o %s/k.so 2> %s/log", dir);
+    return shell("gcc -w -O1 -ffp-contract=off -fno-strict-aliasing -fPIC -shared %s/k2.c -o "
+                 "%s/k.so 2> %s/log",
+        dir);
 }
 
 nvrtcResult nvrtcVersion(int *major, int *minor) {
-    *major = 13, *minor = 0;
+    *major = 13;
+    *minor = 0;
     return NVRTC_SUCCESS;
 }
-const char *nvrtcGetErrorString(nvrtcResult e) { return e == NVRTC_SUCCESS ? "NVRTC_SUCCESS" : e == NVRTC_ERROR_COMPILATION ? "NVRTC_ERROR_COMPILATION" : "an error of the stand-in's NVRTC"; }
+const char *nvrtcGetErrorString(nvrtcResult e) {
+    return e == NVRTC_SUCCESS          ? "NVRTC_SUCCESS"
+        : e == NVRTC_ERROR_COMPILATION ? "NVRTC_ERROR_COMPILATION"
+                                       : "an error of the stand-in's NVRTC";
+}
 
-nvrtcResult nvrtcCreateProgram(nvrtcProgram *out, const char *source, const char *name, int headers, const char *const *texts, const char *const *names) {
+nvrtcResult nvrtcCreateProgram(nvrtcProgram *out, const char *source, const char *name, int headers,
+    const char *const *texts, const char *const *names) {
     ENTER("nvrtcCreateProgram");
-    (void)name, (void)texts, (void)names;
+    (void)name;
+    (void)texts;
+    (void)names;
     if (headers) return NVRTC_ERROR_INVALID_INPUT;
     *out = (nvrtcProgram)calloc(1, sizeof **out);
     (*out)->source = strdup(source);
@@ -147,7 +174,8 @@ static nvrtcResult compile_now(nvrtcProgram p, int n, const char *const *options
     char dir[] = "/tmp/standin.XXXXXX", name[100];
     bool real = false, good;
     size_t bytes;
-    for (int i = 0; i < n; ++i) real = real || strstr(options[i], "sm_");
+    for (int i = 0; i < n; ++i)
+        real = real || strstr(options[i], "sm_");
     if (real && known(p)) return NVRTC_SUCCESS;
     if (!mkdtemp(dir)) return NVRTC_ERROR_OUT_OF_MEMORY;
     good = compile(p, dir);

@@ -1,5 +1,5 @@
-/*  Groups with cdp_nccl.h, on the stand-in of this folder: what is claimed here is claimed of the library's logic, not of a GPU.
-    tests/gpu has the programs for a real one. */
+/* Groups with cdp_nccl.h, on the stand-in of this folder: what is claimed here is claimed of the
+   library's logic, not of a GPU. tests/gpu has the programs for a real one. */
 #define _GNU_SOURCE
 #define CDP_IMPLEMENTATION
 #include "cdp_tcp.h"
@@ -31,23 +31,35 @@ static void table(uint32_t n) {
     standin_set("lazy", 4);
     clean();
 }
-TEST(table_1) { table(1); }
-TEST(table_2) { table(2); }
-TEST(table_3) { table(3); }
-TEST(table_4) { table(4); }
+TEST(table_1) {
+    table(1);
+}
+TEST(table_2) {
+    table(2);
+}
+TEST(table_3) {
+    table(3);
+}
+TEST(table_4) {
+    table(4);
+}
 
 static void old_card_of_rank(card *c) {
     void *const d = gpu_new(NULL, 8);
-    FAILS(CDP_ERR_UNSUPPORTED, "8.9", cdp_allreduce(c->g, NULL, d, 8, CDP_DTYPE_F8E4M3, CDP_REDUCE_SUM));
+    FAILS(CDP_ERR_UNSUPPORTED, "8.9",
+        cdp_allreduce(c->g, NULL, d, 8, CDP_DTYPE_F8E4M3, CDP_REDUCE_SUM));
     OK(cdp_broadcast(c->g, d, 8, CDP_DTYPE_F8E5M2, 0));
     OK(cdp_allreduce(c->g, NULL, d, 4, CDP_DTYPE_BF16, CDP_REDUCE_SUM));
-    GPU(cudaStreamSynchronize(c->stream)), GPU(cudaFree(d));
+    GPU(cudaStreamSynchronize(c->stream));
+    GPU(cudaFree(d));
 }
 TEST(eight_bits) {
     static const struct {
         double x;
         int e4m3, e5m2;
-    } f8[] = {{0, 0, 0}, {1, 0x38, 0x3c}, {-0.5, 0xb0, 0xb8}, {448, 0x7e, 0x5f}, {1e9, 0x7e, 0x7b}, {-1e9, 0xfe, 0xfb}, {1.0625, 0x38, 0x3c}, {1.1875, 0x3a, 0x3d}, {0.001953125, 1, 0x18}, {0.0009, 0, 0x13}, {57344, 0x7e, 0x7b}, {1.52587890625e-05, 0, 1}};
+    } f8[] = {{0, 0, 0}, {1, 0x38, 0x3c}, {-0.5, 0xb0, 0xb8}, {448, 0x7e, 0x5f}, {1e9, 0x7e, 0x7b},
+        {-1e9, 0xfe, 0xfb}, {1.0625, 0x38, 0x3c}, {1.1875, 0x3a, 0x3d}, {0.001953125, 1, 0x18},
+        {0.0009, 0, 0x13}, {57344, 0x7e, 0x7b}, {1.52587890625e-05, 0, 1}};
     for (size_t i = 0; i < sizeof f8 / sizeof *f8; ++i) {
         T_EQ(f8[i].e4m3, cdp__nccl_f8(f8[i].x, true));
         T_EQ(f8[i].e5m2, cdp__nccl_f8(f8[i].x, false));
@@ -56,7 +68,8 @@ TEST(eight_bits) {
     standin_set("capability", 89);
     on_cards(2, old_card_of_rank, NULL);
     standin_set("capability", 90);
-    for (uint32_t n = 1; n < 5; ++n) on_cards(n, eight_bits_of_rank, NULL);
+    for (uint32_t n = 1; n < 5; ++n)
+        on_cards(n, eight_bits_of_rank, NULL);
     clean();
 }
 
@@ -85,12 +98,16 @@ TEST(order) {
     cards zero;
     bool waits = true;
     memset(&zero, 0, sizeof zero);
-    zero.n = 2, zero.zero_stream = true, zero.func = chain_of_rank, zero.arg = &waits;
+    zero.n = 2;
+    zero.zero_stream = true;
+    zero.func = chain_of_rank;
+    zero.arg = &waits;
     cards_run(&zero);
     clean();
 }
 
-/* The proof that `order` can fail: without any one of the waits between streams results are wrong. */
+/* The proof that `order` can fail: without any one of the waits between streams results are
+   wrong. */
 typedef struct planted {
     int wrong;
     long drop;
@@ -113,15 +130,18 @@ TEST(order_can_fail) {
         test_skip("ThreadSanitizer reports the planted races themselves");
         return;
     }
-    for (long drop = -1; drop <= 2; ++drop) { /* one operation of one rank has two waits: on the way in, and on the way out */
+    /* one operation of one rank has two waits: on the way in, and on the way out */
+    for (long drop = -1; drop <= 2; ++drop) {
         planted p;
         memset(&p, 0, sizeof p);
         p.drop = drop;
         pthread_barrier_init(&p.all, NULL, 1);
         on_cards(1, planted_of_rank, &p);
         pthread_barrier_destroy(&p.all);
-        if (drop == 0) T_EQ(0, p.wrong);
-        else test_check(p.wrong > 0, __FILE__, __LINE__, "without wait %ld nothing was wrong", drop);
+        if (drop == 0)
+            T_EQ(0, p.wrong);
+        else
+            test_check(p.wrong > 0, __FILE__, __LINE__, "without wait %ld nothing was wrong", drop);
     }
     clean();
 }
@@ -132,17 +152,22 @@ static void host_is_free_of_rank(card *c) {
     cdp_work w[20];
     const uint64_t start = test_now_ns();
     GPU(cudaLaunchHostFunc(c->stream, host_nap, (void *)400));
-    for (int i = 0; i < 20; ++i) OK(cdp_allreduce_async(c->g, NULL, d, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM, &w[i]));
+    for (int i = 0; i < 20; ++i)
+        OK(cdp_allreduce_async(c->g, NULL, d, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM, &w[i]));
     T_EQ(CDP_PENDING, cdp_work_test(w[0]));
-    for (int i = 0; i < 20; ++i) OK(cdp_work_wait(w[i]));
+    for (int i = 0; i < 20; ++i)
+        OK(cdp_work_wait(w[i]));
     OK(cdp_allreduce(c->g, NULL, d, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM));
     const uint64_t took = test_now_ns() - start;
-    test_check(took < 390000000u || TEST_SLOW, __FILE__, __LINE__, "the host waited for the device: %.0f ms", (double)took / 1e6);
+    test_check(took < 390000000u || TEST_SLOW, __FILE__, __LINE__,
+        "the host waited for the device: %.0f ms", (double)took / 1e6);
     T_EQ(CDP_PENDING, cdp_work_wait_for(w[19], 1));
     OK(cdp_work_wait_for(w[19], 60000));
-    OK(cdp_work_test(w[0])), OK(cdp_work_test(w[19]));
+    OK(cdp_work_test(w[0]));
+    OK(cdp_work_test(w[19]));
     OK(cdp_work_wait_for(w[3], 0));
-    GPU(cudaDeviceSynchronize()), GPU(cudaFree(d));
+    GPU(cudaDeviceSynchronize());
+    GPU(cudaFree(d));
 }
 static void host_waits_of_rank(card *c) {
     float *d = (float *)gpu_new(NULL, 4);
@@ -156,7 +181,9 @@ TEST(waits) {
     cards all;
     on_cards(2, host_is_free_of_rank, NULL);
     memset(&all, 0, sizeof all);
-    all.n = 2, all.func = host_waits_of_rank, all.desc.blocking_wait = true;
+    all.n = 2;
+    all.func = host_waits_of_rank;
+    all.desc.blocking_wait = true;
     cards_run(&all);
     clean();
 }
@@ -200,7 +227,8 @@ static void refusals_of_rank(card *c) {
     cdp_work w, w2;
     cdp_request rq;
     memset(&desc, 0, sizeof desc);
-    T(cdp_nccl_version(c->g) == 22907 && cdp_nccl_comm(c->g) && cdp_nccl_stream(c->g) && cdp_nccl_stream(c->g) != c->stream);
+    T(cdp_nccl_version(c->g) == 22907 && cdp_nccl_comm(c->g) && cdp_nccl_stream(c->g)
+        && cdp_nccl_stream(c->g) != c->stream);
     T(cdp_group_backend(c->g) != NULL);
     cdp_describe(c->g, text, sizeof text);
     T_TEXT("NCCL", text);
@@ -218,22 +246,27 @@ static void refusals_of_rank(card *c) {
     OK(cdp_barrier(c->g)); /* gpu_new waits for that device */
     GPU(cudaSetDevice(1 - (int)c->device));
     far = (float *)gpu_new(NULL, 64);
-    FAILS(CDP_ERR_INVALID, "device", cdp_allreduce(c->g, NULL, d, 8, CDP_DTYPE_F32, CDP_REDUCE_SUM));
+    FAILS(
+        CDP_ERR_INVALID, "device", cdp_allreduce(c->g, NULL, d, 8, CDP_DTYPE_F32, CDP_REDUCE_SUM));
     GPU(cudaSetDevice((int)c->device));
-    FAILS(CDP_ERR_INVALID, "device", cdp_allreduce(c->g, NULL, far, 8, CDP_DTYPE_F32, CDP_REDUCE_SUM));
+    FAILS(CDP_ERR_INVALID, "device",
+        cdp_allreduce(c->g, NULL, far, 8, CDP_DTYPE_F32, CDP_REDUCE_SUM));
     OK(cdp_barrier(c->g));
     /* what works of the device cannot do */
     OK(cdp_allreduce_async(c->g, NULL, d, 8, CDP_DTYPE_F32, CDP_REDUCE_SUM, &w));
     FAILS(CDP_ERR_UNSUPPORTED, "", cdp_work_then(w, never, NULL, &w2));
     FAILS(CDP_ERR_UNSUPPORTED, "", cdp_work_cancel(w));
     memset(&rq, 0, sizeof rq);
-    rq.kind = CDP_COLL_ALLREDUCE, rq.out = d, rq.count = 1;
+    rq.kind = CDP_COLL_ALLREDUCE;
+    rq.out = d;
+    rq.count = 1;
     FAILS(CDP_ERR_UNSUPPORTED, "", cdp_start_after(c->g, &rq, w, &w2));
     OK(cdp_work_wait_for(w, 60000));
     w.seq += 1000;
     FAILS(CDP_ERR_INVALID, "", cdp_work_wait(w));
     /* managed memory is the device's, pinned memory the processor's */
-    GPU(cudaMallocManaged((void **)&managed, 64, 1)), GPU(cudaMallocHost((void **)&pinned, 64));
+    GPU(cudaMallocManaged((void **)&managed, 64, 1));
+    GPU(cudaMallocHost((void **)&pinned, 64));
     managed[0] = pinned[0] = 1;
     const long ops = standin_calls("ncclAllReduce");
     OK(cdp_allreduce(c->g, NULL, pinned, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM));
@@ -248,7 +281,10 @@ static void refusals_of_rank(card *c) {
     T(cdp_group_status(c->g) == CDP_OK);
     GPU(cudaDeviceSynchronize());
     OK(cdp_barrier(c->g));
-    GPU(cudaFree(d)), GPU(cudaFree(far)), GPU(cudaFreeHost(managed)), GPU(cudaFreeHost(pinned));
+    GPU(cudaFree(d));
+    GPU(cudaFree(far));
+    GPU(cudaFreeHost(managed));
+    GPU(cudaFreeHost(pinned));
 }
 TEST(refusals) {
     cdp_group *alone;
@@ -259,7 +295,8 @@ TEST(refusals) {
     memset(&d, 0, sizeof d);
     d.world_size = 1;
     OK(cdp_group_create(&d, &alone)); /* functions of a group without */
-    T(cdp_nccl_version(alone) == 0 && !cdp_nccl_comm(alone) && !cdp_nccl_stream(alone) && !cdp_group_backend(alone));
+    T(cdp_nccl_version(alone) == 0 && !cdp_nccl_comm(alone) && !cdp_nccl_stream(alone)
+        && !cdp_group_backend(alone));
     FAILS(CDP_ERR_INVALID, "cdp_nccl_attach", cdp_nccl_alloc(alone, 64, &p));
     FAILS(CDP_ERR_INVALID, "cdp_nccl_attach", cdp_nccl_hook_create(alone, &fp16, &hook));
     cdp_nccl_free(alone, NULL);
@@ -288,7 +325,9 @@ static void memory_of_rank(card *c) {
     cdp_nccl_free(c->g, far);
     GPU(cudaLaunchHostFunc(c->stream, host_nap, (void *)30));
     GPU(cudaMemsetAsync(a, 0, 1000, c->stream));
-    cdp_nccl_free(c->g, a), cdp_nccl_free(c->g, b), cdp_nccl_free(c->g, NULL);
+    cdp_nccl_free(c->g, a);
+    cdp_nccl_free(c->g, b);
+    cdp_nccl_free(c->g, NULL);
     FAILS(CDP_ERR_NOMEM, "", cdp_nccl_alloc(c->g, (uint64_t)1 << 40, (void **)&a));
     T(cdp_group_status(c->g) == CDP_OK);
 }
@@ -296,7 +335,9 @@ TEST(memory) {
     cards all;
     on_cards(2, memory_of_rank, NULL);
     memset(&all, 0, sizeof all);
-    all.n = 2, all.func = memory_of_rank, all.desc.no_register = true;
+    all.n = 2;
+    all.func = memory_of_rank;
+    all.desc.no_register = true;
     cards_run(&all);
     clean();
 }
@@ -307,13 +348,16 @@ TEST(graphs) {
     cards all;
     for (int watched = 0; watched < 2; ++watched) { /* a watchdog must leave a capture alone */
         memset(&all, 0, sizeof all);
-        all.n = 2, all.func = capture_of_rank, all.desc.watchdog_ms = watched ? 1 : 0;
+        all.n = 2;
+        all.func = capture_of_rank;
+        all.desc.watchdog_ms = watched ? 1 : 0;
         cards_run(&all);
     }
     clean();
 }
 
-/* In global mode no other thread may ask for anything: neither the watchdog, nor the progress thread, nor a caller's test. */
+/* In global mode no other thread may ask for anything: neither the watchdog, nor the progress
+   thread, nor a caller's test. */
 static bool tests_go_on;
 static cdp_work tested;
 static void *tester(void *unused) {
@@ -342,16 +386,20 @@ static void global_capture_of_rank(card *c) {
         if (!graph || gpu_cudaGraphInstantiate(&exec, graph, 0) != 0) break;
         GPU(cudaGraphLaunch(exec, c->stream));
         GPU(cudaStreamSynchronize(c->stream));
-        GPU(cudaGraphExecDestroy(exec)), GPU(cudaGraphDestroy(graph));
+        GPU(cudaGraphExecDestroy(exec));
+        GPU(cudaGraphDestroy(graph));
     }
     __atomic_store_n(&tests_go_on, false, __ATOMIC_SEQ_CST);
     pthread_join(t, NULL);
-    GPU(cudaDeviceSynchronize()), GPU(cudaFree(d));
+    GPU(cudaDeviceSynchronize());
+    GPU(cudaFree(d));
 }
 TEST(graphs_and_other_threads) {
     cards all;
     memset(&all, 0, sizeof all);
-    all.n = 1, all.func = global_capture_of_rank, all.desc.watchdog_ms = 1;
+    all.n = 1;
+    all.func = global_capture_of_rank;
+    all.desc.watchdog_ms = 1;
     cards_run(&all);
     clean();
 }
@@ -359,7 +407,7 @@ TEST(graphs_and_other_threads) {
 /* ---- failures ---- */
 
 typedef struct failing {
-    uint32_t silent;        /* this rank does not call */
+    uint32_t silent; /* this rank does not call */
     cdp_status want;
     const char *part;
     bool abort, test_only;
@@ -391,15 +439,18 @@ static void failing_of_rank(card *c) {
     if (c->rank != f->silent) {
         st = cdp_allreduce_async(c->g, NULL, d, 1000, CDP_DTYPE_F32, CDP_REDUCE_SUM, &w);
         if (st == CDP_OK && !f->test_only) st = cdp_work_wait_for(w, 30000);
-        while (f->test_only && (st == CDP_OK || st == CDP_PENDING) && test_now_ns() - start < 30000000000u) {
+        while (f->test_only && (st == CDP_OK || st == CDP_PENDING)
+            && test_now_ns() - start < 30000000000u) {
             test_sleep_ms(5);
             st = cdp_work_test(w);
         }
     } else {
-        while ((st = cdp_group_status(c->g)) == CDP_OK && test_now_ns() - start < 30000000000u) test_sleep_ms(5);
+        while ((st = cdp_group_status(c->g)) == CDP_OK && test_now_ns() - start < 30000000000u)
+            test_sleep_ms(5);
     }
     const uint64_t took = test_now_ns() - start;
-    test_check(st == f->want, __FILE__, __LINE__, "rank %u got %s: %s", c->rank, cdp_status_name(st), cdp_last_error()->text);
+    test_check(st == f->want, __FILE__, __LINE__, "rank %u got %s: %s", c->rank,
+        cdp_status_name(st), cdp_last_error()->text);
     if (f->part && st < 0) T_TEXT(f->part, cdp_last_error()->text);
     T_WITHIN(f->within_ms, took);
     if (c->rank == 0 && f->abort) pthread_join(t, NULL);
@@ -408,13 +459,16 @@ static void failing_of_rank(card *c) {
     GPU(cudaStreamSynchronize(c->stream));
     T_WITHIN(1000, test_now_ns() - then);
     T(cdp_allreduce(c->g, NULL, d, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM) == f->want);
-    for (int i = 0; i < 100 && cdp_nccl_comm(c->g) && !f->desc.keep; ++i) test_sleep_ms(10);
+    for (int i = 0; i < 100 && cdp_nccl_comm(c->g) && !f->desc.keep; ++i)
+        test_sleep_ms(10);
     T(cdp_nccl_comm(c->g) == NULL || f->desc.keep);
-    for (int i = 0; i < 100 && standin_left("comms") && !f->desc.keep; ++i) test_sleep_ms(10);
+    for (int i = 0; i < 100 && standin_left("comms") && !f->desc.keep; ++i)
+        test_sleep_ms(10);
     GPU(cudaFree(d));
 }
 
-/* The host reads or writes the device behind an operation that hangs: that ends at the operation's deadline. */
+/* The host reads or writes the device behind an operation that hangs: that ends at the
+   operation's deadline. */
 static void copy_behind_of_rank(card *c) {
     float host[2] = {0}, *d = (float *)gpu_new(host, 8);
     const cdp_backend *const k = cdp_group_backend(c->g);
@@ -422,27 +476,36 @@ static void copy_behind_of_rank(card *c) {
     const uint64_t start = test_now_ns();
     meet(c);
     if (c->rank == 0) {
-        OK(cdp_allreduce(c->g, NULL, d, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM)); /* the caller's stream waits for it */
-        FAILS(CDP_ERR_TIMEOUT, "device operation", reads ? k->copy(k->self, host, d, 4) : k->copy(k->self, d, host, 4));
+        /* the caller's stream waits for it */
+        OK(cdp_allreduce(c->g, NULL, d, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM));
+        FAILS(CDP_ERR_TIMEOUT, "device operation",
+            reads ? k->copy(k->self, host, d, 4) : k->copy(k->self, d, host, 4));
         T_WITHIN(5000, test_now_ns() - start);
     } else {
-        while (cdp_group_status(c->g) == CDP_OK && test_now_ns() - start < 30000000000u) test_sleep_ms(5);
+        while (cdp_group_status(c->g) == CDP_OK && test_now_ns() - start < 30000000000u)
+            test_sleep_ms(5);
     }
-    GPU(cudaStreamSynchronize(c->stream)), GPU(cudaFree(d));
+    GPU(cudaStreamSynchronize(c->stream));
+    GPU(cudaFree(d));
 }
 TEST(copy_behind) {
     for (int i = 0; i < 2; ++i) {
         cards all;
         bool reads = i == 0;
         memset(&all, 0, sizeof all);
-        all.n = 2, all.func = copy_behind_of_rank, all.arg = &reads, all.desc.no_check = true;
-        all.hurry_ms = 500, all.group.logger.level = CDP_LOG_SILENT;
+        all.n = 2;
+        all.func = copy_behind_of_rank;
+        all.arg = &reads;
+        all.desc.no_check = true;
+        all.hurry_ms = 500;
+        all.group.logger.level = CDP_LOG_SILENT;
         cards_run(&all);
     }
     clean();
 }
 
-/* Something else hangs in the caller's stream, which is nobody's operation: that has a deadline as well. */
+/* Something else hangs in the caller's stream, which is nobody's operation: that has a deadline
+   as well. */
 static void stuck_stream_of_rank(card *c) {
     float host = 0, *d = (float *)gpu_new(&host, 4);
     const cdp_backend *const k = cdp_group_backend(c->g);
@@ -450,12 +513,16 @@ static void stuck_stream_of_rank(card *c) {
     GPU(cudaLaunchHostFunc(c->stream, host_nap, (void *)1000));
     FAILS(CDP_ERR_TIMEOUT, "stream", k->copy(k->self, &host, d, 4));
     T(test_now_ns() - start < 990000000u || TEST_SLOW);
-    GPU(cudaStreamSynchronize(c->stream)), GPU(cudaFree(d));
+    GPU(cudaStreamSynchronize(c->stream));
+    GPU(cudaFree(d));
 }
 TEST(stuck_stream) {
     cards all;
     memset(&all, 0, sizeof all);
-    all.n = 1, all.func = stuck_stream_of_rank, all.hurry_ms = 300, all.group.logger.level = CDP_LOG_SILENT;
+    all.n = 1;
+    all.func = stuck_stream_of_rank;
+    all.hurry_ms = 300;
+    all.group.logger.level = CDP_LOG_SILENT;
     cards_run(&all);
     clean();
 }
@@ -477,7 +544,11 @@ TEST(aborted) {
     for (uint32_t silent = 0; silent < 3; ++silent) {
         failing f;
         memset(&f, 0, sizeof f);
-        f.silent = silent, f.want = CDP_ERR_ABORTED, f.part = "enough of it", f.abort = true, f.within_ms = 1000;
+        f.silent = silent;
+        f.want = CDP_ERR_ABORTED;
+        f.part = "enough of it";
+        f.abort = true;
+        f.within_ms = 1000;
         fail_as(f, silent ? 3 : 2);
     }
 }
@@ -486,7 +557,10 @@ TEST(deadline) { /* rank 1 does not call */
     for (int k = 0; k < 5; ++k) {
         failing f;
         memset(&f, 0, sizeof f);
-        f.silent = 1, f.want = CDP_ERR_TIMEOUT, f.timeout_ms = 400, f.within_ms = 1500;
+        f.silent = 1;
+        f.want = CDP_ERR_TIMEOUT;
+        f.timeout_ms = 400;
+        f.within_ms = 1500;
         f.part = "rank 1";
         f.test_only = k == 1;
         f.desc.watchdog_ms = k == 2 ? 20 : 0;
@@ -497,18 +571,25 @@ TEST(deadline) { /* rank 1 does not call */
     }
 }
 
-/* Two calls do not match. When the start failed, memory may go back at once; when the wait did, as soon as the group's stream is empty. */
+/* Two calls do not match. When the start failed, memory may go back at once; when the wait did,
+   as soon as the group's stream is empty. */
 static void mismatch_of_rank(card *c) {
     void *d;
     cdp_request rq;
     cdp_work w;
     memset(&rq, 0, sizeof rq);
-    GPU(cudaMallocAsync(&d, 4000, c->stream)), GPU(cudaMemsetAsync(d, 0, 4000, c->stream));
-    rq.kind = CDP_COLL_ALLREDUCE, rq.out = d, rq.count = c->rank == 1 ? 77 : 78, rq.op = *(const bool *)c->arg ? CDP_REDUCE_PREMUL_SUM : CDP_REDUCE_SUM, rq.factor = 0.5;
+    GPU(cudaMallocAsync(&d, 4000, c->stream));
+    GPU(cudaMemsetAsync(d, 0, 4000, c->stream));
+    rq.kind = CDP_COLL_ALLREDUCE;
+    rq.out = d;
+    rq.count = c->rank == 1 ? 77 : 78;
+    rq.op = *(const bool *)c->arg ? CDP_REDUCE_PREMUL_SUM : CDP_REDUCE_SUM;
+    rq.factor = 0.5;
     cdp_status st = cdp_start(c->g, &rq, &w);
     const bool started = st == CDP_OK;
     if (started) st = cdp_work_wait_for(w, 30000);
-    test_check(st == CDP_ERR_MISMATCH, __FILE__, __LINE__, "rank %u: %s %s", c->rank, cdp_status_name(st), cdp_last_error()->text);
+    test_check(st == CDP_ERR_MISMATCH, __FILE__, __LINE__, "rank %u: %s %s", c->rank,
+        cdp_status_name(st), cdp_last_error()->text);
     T_TEXT("77", cdp_last_error()->text);
     T_TEXT("78", cdp_last_error()->text);
     const uint64_t start = test_now_ns();
@@ -523,21 +604,33 @@ TEST(mismatch) {
     for (int k = 0; k < 14; ++k) {
         bool factor = k % 3 == 1;
         memset(&all, 0, sizeof all);
-        all.n = 3, all.func = mismatch_of_rank, all.arg = &factor, all.desc.check_first = k == 1, all.desc.keep = k % 2 == 1, all.group.logger.level = CDP_LOG_SILENT;
+        all.n = 3;
+        all.func = mismatch_of_rank;
+        all.arg = &factor;
+        all.desc.check_first = k == 1;
+        all.desc.keep = k % 2 == 1;
+        all.group.logger.level = CDP_LOG_SILENT;
         all.group.timeout_ms = 10000;
-        if (k >= 2) standin_set("lazy", 1), standin_set("delay_us", 5000); /* NCCL puts all into the stream by a thread of its own, late */
+        /* NCCL puts all into the stream by a thread of its own, late */
+        if (k >= 2) {
+            standin_set("lazy", 1);
+            standin_set("delay_us", 5000);
+        }
         cards_run(&all);
     }
-    standin_set("lazy", lazy), standin_set("delay_us", delay_us);
+    standin_set("lazy", lazy);
+    standin_set("delay_us", delay_us);
     clean();
 }
 
-/* What was given to the stream when a start failed is over when it returns: a copy of the rank's own part, too. */
+/* What was given to the stream when a start failed is over when it returns: a copy of the rank's
+   own part, too. */
 static void own_copy_of_rank(card *c) {
     void *d;
     cdp_work w;
     standin_set("delay_us", 20000);
-    GPU(cudaMallocAsync(&d, 8000, c->stream)), GPU(cudaMemsetAsync(d, 0, 8000, c->stream));
+    GPU(cudaMallocAsync(&d, 8000, c->stream));
+    GPU(cudaMemsetAsync(d, 0, 8000, c->stream));
     GPU(cudaStreamSynchronize(c->stream));
     standin_fail("cudaEventRecord", 2, 400); /* the one behind the operation */
     T(cdp_alltoall_async(c->g, d, (char *)d + 4000, 1000, CDP_DTYPE_F32, &w) < 0);
@@ -550,7 +643,10 @@ TEST(own_copy) {
     for (int k = 0; k < 8; ++k) {
         cards all;
         memset(&all, 0, sizeof all);
-        all.n = 1, all.func = own_copy_of_rank, all.group.logger.level = CDP_LOG_SILENT, all.group.timeout_ms = 10000;
+        all.n = 1;
+        all.func = own_copy_of_rank;
+        all.group.logger.level = CDP_LOG_SILENT;
+        all.group.timeout_ms = 10000;
         cards_run(&all);
     }
     standin_set("delay_us", delay_us);
@@ -572,10 +668,12 @@ static void asked_of_rank(card *c) {
     pthread_t t;
     OK(cdp_allreduce_async(c->g, NULL, d, 1, CDP_DTYPE_F32, CDP_REDUCE_MAX, &first));
     T_EQ(0, pthread_create(&t, NULL, asks, &first));
-    for (int i = 0; i < 200; ++i) OK(cdp_allreduce_async(c->g, NULL, d, 1, CDP_DTYPE_F32, CDP_REDUCE_MAX, &w));
+    for (int i = 0; i < 200; ++i)
+        OK(cdp_allreduce_async(c->g, NULL, d, 1, CDP_DTYPE_F32, CDP_REDUCE_MAX, &w));
     pthread_join(t, NULL);
     OK(cdp_work_wait(w));
-    GPU(cudaStreamSynchronize(c->stream)), GPU(cudaFree(d));
+    GPU(cudaStreamSynchronize(c->stream));
+    GPU(cudaFree(d));
 }
 TEST(asked_by_others) {
     const long delay_us = standin_get("delay_us");
@@ -585,24 +683,33 @@ TEST(asked_by_others) {
     clean();
 }
 
-/* One rank hands in memory of the processor where the others' is a device's: an error everywhere, whoever finds it. */
+/* One rank hands in memory of the processor where the others' is a device's: an error
+   everywhere, whoever finds it. */
 static void odd_pointer_of_rank(card *c) {
     float host[64] = {0}, *d = (float *)gpu_new(NULL, sizeof host);
     const uint64_t start = test_now_ns();
     cdp_work w;
-    cdp_status st = cdp_allreduce_async(c->g, NULL, c->rank == 1 ? host : d, 64, CDP_DTYPE_F32, CDP_REDUCE_SUM, &w);
+    cdp_status st = cdp_allreduce_async(
+        c->g, NULL, c->rank == 1 ? host : d, 64, CDP_DTYPE_F32, CDP_REDUCE_SUM, &w);
     if (st == CDP_OK) st = cdp_work_wait_for(w, 30000);
-    test_check(st == CDP_ERR_MISMATCH || (*(const bool *)c->arg && st == CDP_ERR_TIMEOUT), __FILE__, __LINE__, "rank %u: %s %s", c->rank, cdp_status_name(st), cdp_last_error()->text);
+    test_check(st == CDP_ERR_MISMATCH || (*(const bool *)c->arg && st == CDP_ERR_TIMEOUT), __FILE__,
+        __LINE__, "rank %u: %s %s", c->rank, cdp_status_name(st), cdp_last_error()->text);
     if (st == CDP_ERR_MISMATCH) T_TEXT("device memory", cdp_last_error()->text);
     T_WITHIN(4000, test_now_ns() - start);
-    GPU(cudaStreamSynchronize(cdp_nccl_stream(c->g))), GPU(cudaFree(d));
+    GPU(cudaStreamSynchronize(cdp_nccl_stream(c->g)));
+    GPU(cudaFree(d));
 }
 TEST(odd_pointer) {
     for (int k = 0; k < 2; ++k) {
         cards all;
         bool unchecked = k == 1;
         memset(&all, 0, sizeof all);
-        all.n = 3, all.func = odd_pointer_of_rank, all.arg = &unchecked, all.desc.no_check = unchecked, all.group.logger.level = CDP_LOG_SILENT, all.hurry_ms = 700;
+        all.n = 3;
+        all.func = odd_pointer_of_rank;
+        all.arg = &unchecked;
+        all.desc.no_check = unchecked;
+        all.group.logger.level = CDP_LOG_SILENT;
+        all.hurry_ms = 700;
         cards_run(&all);
     }
     clean();
@@ -616,22 +723,26 @@ static void async_error_of_rank(card *c) {
     OK(cdp_work_wait_for(w, 60000));
     meet(c);
     if (c->rank == 0) {
-        OK(cdp_allreduce_async(c->g, NULL, d, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM, &w)); /* rank 1 never calls this one */
+        /* rank 1 never calls this one */
+        OK(cdp_allreduce_async(c->g, NULL, d, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM, &w));
         standin_async_error(0, 6);
         st = cdp_work_wait_for(w, 30000);
-        test_check(st == CDP_ERR_IO || st == CDP_ERR_PEER_LOST, __FILE__, __LINE__, "%s: %s", cdp_status_name(st), cdp_last_error()->text);
+        test_check(st == CDP_ERR_IO || st == CDP_ERR_PEER_LOST, __FILE__, __LINE__, "%s: %s",
+            cdp_status_name(st), cdp_last_error()->text);
         T_TEXT("NCCL", cdp_last_error()->text); /* rank, operation, sequence */
         T_TEXT("rank 0", cdp_last_error()->text);
         T_TEXT("device operation #2 (allreduce of 1 x f32 sum)", cdp_last_error()->text);
         T_EQ(0, cdp_last_error()->rank);
     } else {
         const uint64_t start = test_now_ns();
-        while ((st = cdp_group_status(c->g)) == CDP_OK && test_now_ns() - start < 30000000000u) test_sleep_ms(5);
+        while ((st = cdp_group_status(c->g)) == CDP_OK && test_now_ns() - start < 30000000000u)
+            test_sleep_ms(5);
         T(st < 0);
         T_TEXT("rank 0", cdp_last_error()->text);
         T_TEXT("device operation #2", cdp_last_error()->text);
     }
-    GPU(cudaStreamSynchronize(c->stream)), GPU(cudaFree(d));
+    GPU(cudaStreamSynchronize(c->stream));
+    GPU(cudaFree(d));
 }
 /* The watchdog hears of it, although there is no operation, or none any more. */
 static void idle_error_of_rank(card *c) {
@@ -639,22 +750,34 @@ static void idle_error_of_rank(card *c) {
     float *d = (float *)gpu_new(NULL, 4);
     const uint64_t start = test_now_ns();
     cdp_work w;
-    if (!before) OK(cdp_allreduce_async(c->g, NULL, d, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM, &w)), OK(cdp_work_wait_for(w, 60000));
+    if (!before) {
+        OK(cdp_allreduce_async(c->g, NULL, d, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM, &w));
+        OK(cdp_work_wait_for(w, 60000));
+    }
     meet(c);
     if (c->rank == 0) standin_async_error(0, 6);
-    while (cdp_group_status(c->g) == CDP_OK && test_now_ns() - start < 30000000000u) test_sleep_ms(5);
+    while (cdp_group_status(c->g) == CDP_OK && test_now_ns() - start < 30000000000u)
+        test_sleep_ms(5);
     T(cdp_group_status(c->g) == CDP_ERR_PEER_LOST);
-    T_TEXT(before ? "before its first operation: NCCL" : "device operation #1 (allreduce of 1 x f32 sum): NCCL", cdp_last_error()->text);
-    GPU(cudaStreamSynchronize(c->stream)), GPU(cudaFree(d));
+    T_TEXT(before ? "before its first operation: NCCL"
+                  : "device operation #1 (allreduce of 1 x f32 sum): NCCL",
+        cdp_last_error()->text);
+    GPU(cudaStreamSynchronize(c->stream));
+    GPU(cudaFree(d));
 }
 TEST(asynchronous_error) {
     cards all;
     bool before = false;
     memset(&all, 0, sizeof all);
-    all.n = 2, all.func = async_error_of_rank, all.group.logger.level = CDP_LOG_SILENT;
+    all.n = 2;
+    all.func = async_error_of_rank;
+    all.group.logger.level = CDP_LOG_SILENT;
     cards_run(&all);
-    all.func = idle_error_of_rank, all.arg = &before, all.desc.watchdog_ms = 10;
-    for (int i = 0; i < 2; ++i, before = true) cards_run(&all);
+    all.func = idle_error_of_rank;
+    all.arg = &before;
+    all.desc.watchdog_ms = 10;
+    for (int i = 0; i < 2; ++i, before = true)
+        cards_run(&all);
     clean();
 }
 
@@ -679,13 +802,17 @@ static void sick_of_rank(card *c) {
 TEST(sick_device) {
     cards all;
     memset(&all, 0, sizeof all);
-    all.n = 2, all.func = sick_of_rank, all.group.logger.level = CDP_LOG_SILENT, all.group.timeout_ms = 3000;
+    all.n = 2;
+    all.func = sick_of_rank;
+    all.group.logger.level = CDP_LOG_SILENT;
+    all.group.timeout_ms = 3000;
     cards_run(&all);
     standin_forget_faults(); /* the planted one */
     clean();
 }
 
-/* Each function of the libraries fails once: no hang, no crash, nothing left, and no rank that believes in success alone. */
+/* Each function of the libraries fails once: no hang, no crash, nothing left, and no rank that
+   believes in success alone. */
 static void any_failure_of_rank(card *c) {
     cdp_group *part = NULL;
     cdp_nccl_desc desc;
@@ -695,21 +822,24 @@ static void any_failure_of_rank(card *c) {
     cdp_work w;
     cdp_status st;
     memset(&desc, 0, sizeof desc);
-    desc.stream = c->stream, desc.watchdog_ms = 20;
+    desc.stream = c->stream;
+    desc.watchdog_ms = 20;
     st = cdp_nccl_attach(c->g, &desc);
     if (st == CDP_OK) st = cdp_nccl_alloc(c->g, 1024, &mem);
-    if (st == CDP_OK) st = cdp_allreduce_async(c->g, NULL, d, 64, CDP_DTYPE_F32, CDP_REDUCE_AVG, &w);
+    if (st == CDP_OK)
+        st = cdp_allreduce_async(c->g, NULL, d, 64, CDP_DTYPE_F32, CDP_REDUCE_AVG, &w);
     if (st == CDP_OK) st = cdp_work_wait(w);
     if (st == CDP_OK) st = cdp_work_wait_for(w, 2000);
     if (st == CDP_OK) st = cdp_broadcast(c->g, d, 64, CDP_DTYPE_F32, 1);
     if (st == CDP_OK) st = cdp_alltoall(c->g, d, (char *)d + 128, 16, CDP_DTYPE_F32);
     if (st == CDP_OK) st = cdp_allgather(c->g, NULL, d, 8, CDP_DTYPE_F32);
     if (st == CDP_OK) st = cdp_reduce_scatter(c->g, NULL, d, 8, CDP_DTYPE_F32, CDP_REDUCE_SUM);
-    if (st == CDP_OK) st = cdp_reduce_to(c->g, NULL, d, 8, CDP_DTYPE_F32, CDP_REDUCE_SUM, 1);
+    if (st == CDP_OK) st = cdp_reduce(c->g, NULL, d, 8, CDP_DTYPE_F32, CDP_REDUCE_SUM, 1);
     if (st == CDP_OK) st = cdp_group_backend(c->g)->zero(cdp_group_backend(c->g)->self, d, 8);
     if (st == CDP_OK) st = cdp_group_backend(c->g)->copy(cdp_group_backend(c->g)->self, d, host, 8);
     if (st == CDP_OK) st = cdp_group_split(c->g, 0, c->rank, &part);
-    if (st == CDP_OK) st = cdp_allreduce_async(part, NULL, d, 64, CDP_DTYPE_F32, CDP_REDUCE_SUM, &w);
+    if (st == CDP_OK)
+        st = cdp_allreduce_async(part, NULL, d, 64, CDP_DTYPE_F32, CDP_REDUCE_SUM, &w);
     if (st == CDP_OK) st = cdp_work_wait_for(w, 4000);
     if (st == CDP_OK && cdp_nccl_hook_create(c->g, &fp16, &hook) == CDP_OK) hook.destroy(hook.self);
     if (st < 0) T(cdp_last_error()->text[0] != 0);
@@ -728,36 +858,48 @@ TEST(any_function_fails) {
     static const struct {
         const char *name;
         int code;
-    } calls[] = {{"cudaGetDeviceCount", 100}, {"cudaGetDevice", 1}, {"cudaDeviceGetAttribute", 1}, {"cudaStreamCreateWithPriority", 2}, {"cudaStreamWaitEvent", 400},
-                 {"cudaStreamIsCapturing", 400}, {"cudaEventCreateWithFlags", 2}, {"cudaEventRecord", 400}, {"cudaEventQuery", 700}, {"cudaPointerGetAttributes", 1},
-                 {"cudaThreadExchangeStreamCaptureMode", 1}, {"ncclGetVersion", 1}, {"ncclGetUniqueId", 2}, {"ncclCommInitRankConfig", 2}, {"ncclCommGetAsyncError", 3},
-                 {"ncclGroupStart", 3}, {"ncclGroupEnd", 1}, {"ncclAllReduce", 1}, {"ncclBroadcast", 1}, {"ncclCommSplit", 2}, {"ncclCommFinalize", 1},
-                 {"ncclMemAlloc", 1}, {"ncclCommRegister", 3}, {"ncclCommDeregister", 3}, {"ncclRedOpCreatePreMulSum", 3},
-                 {"ncclRedOpDestroy", 3}, {"ncclSend", 1}, {"ncclRecv", 3}, {"ncclAllGather", 2}, {"ncclReduceScatter", 3}, {"ncclReduce", 3}, {"cudaMemcpyAsync", 1}, {"cudaMemsetAsync", 1},
-                 {"cudaLaunchHostFunc", 1}};
+    } calls[] = {{"cudaGetDeviceCount", 100}, {"cudaGetDevice", 1}, {"cudaDeviceGetAttribute", 1},
+        {"cudaStreamCreateWithPriority", 2}, {"cudaStreamWaitEvent", 400},
+        {"cudaStreamIsCapturing", 400}, {"cudaEventCreateWithFlags", 2}, {"cudaEventRecord", 400},
+        {"cudaEventQuery", 700}, {"cudaPointerGetAttributes", 1},
+        {"cudaThreadExchangeStreamCaptureMode", 1}, {"ncclGetVersion", 1}, {"ncclGetUniqueId", 2},
+        {"ncclCommInitRankConfig", 2}, {"ncclCommGetAsyncError", 3}, {"ncclGroupStart", 3},
+        {"ncclGroupEnd", 1}, {"ncclAllReduce", 1}, {"ncclBroadcast", 1}, {"ncclCommSplit", 2},
+        {"ncclCommFinalize", 1}, {"ncclMemAlloc", 1}, {"ncclCommRegister", 3},
+        {"ncclCommDeregister", 3}, {"ncclRedOpCreatePreMulSum", 3}, {"ncclRedOpDestroy", 3},
+        {"ncclSend", 1}, {"ncclRecv", 3}, {"ncclAllGather", 2}, {"ncclReduceScatter", 3},
+        {"ncclReduce", 3}, {"cudaMemcpyAsync", 1}, {"cudaMemsetAsync", 1},
+        {"cudaLaunchHostFunc", 1}};
     for (size_t i = 0; i < sizeof calls / sizeof *calls; ++i)
         for (int nth = 1; nth <= (TEST_SLOW || i > 23 ? 1 : 2); ++nth) {
             cards all;
             int failed = 0;
             const uint64_t start = test_now_ns();
             memset(&all, 0, sizeof all);
-            all.n = 2, all.func = any_failure_of_rank, all.no_attach = true, all.arg = &failed;
-            all.group.timeout_ms = 400, all.group.logger.level = CDP_LOG_SILENT;
+            all.n = 2;
+            all.func = any_failure_of_rank;
+            all.no_attach = true;
+            all.arg = &failed;
+            all.group.timeout_ms = 400;
+            all.group.logger.level = CDP_LOG_SILENT;
             standin_fail(calls[i].name, nth, calls[i].code);
             cards_run(&all);
             standin_fail(calls[i].name, 0, 0);
             const uint64_t took = test_now_ns() - start;
-            if (took > 3500000000ull * TEST_SLACK) NOTE("call %d of %s fails: it took %.1f s", nth, calls[i].name, (double)took / 1e9);
+            if (took > 3500000000ull * TEST_SLACK)
+                NOTE("call %d of %s fails: it took %.1f s", nth, calls[i].name, (double)took / 1e9);
             const uint32_t before = test__now.failed_checks;
             clean();
             if (test__now.failed_checks != before) {
-                NOTE("that was when call %d of %s failed (%d ranks failed)", nth, calls[i].name, failed);
+                NOTE("that was when call %d of %s failed (%d ranks failed)", nth, calls[i].name,
+                    failed);
                 if (test__now.failed_checks > 8) return;
             }
         }
 }
 
-/* Each request for memory, a lock or a thread is refused once: an error that says so, no crash, no hang, and nothing is left. */
+/* Each request for memory, a lock or a thread is refused once: an error that says so, no crash,
+   no hang, and nothing is left. */
 static int refused_ranks;
 static void any_allocation_of_rank(card *c) {
     cdp_group *part = NULL;
@@ -768,12 +910,21 @@ static void any_allocation_of_rank(card *c) {
     void *mem = NULL, *d = gpu_new(NULL, 256);
     cdp_work w;
     double sum;
-    memset(&desc, 0, sizeof desc), memset(&h, 0, sizeof h), memset(rq, 0, sizeof rq);
+    memset(&desc, 0, sizeof desc);
+    memset(&h, 0, sizeof h);
+    memset(rq, 0, sizeof rq);
     desc.stream = c->stream;
-    for (int i = 0; i < 3; ++i) rq[i].kind = CDP_COLL_ALLREDUCE, rq[i].out = (float *)d + 4 * i, rq[i].count = 4;
+    for (int i = 0; i < 3; ++i) {
+        rq[i].kind = CDP_COLL_ALLREDUCE;
+        rq[i].out = (float *)d + 4 * i;
+        rq[i].count = 4;
+    }
     h.kind = CDP_HOOK_TOPK;
     h.os = c->g->desc.os;
-    if (c->rank == 0) __atomic_store_n(&counted.fail_at, __atomic_load_n(&counted.calls, __ATOMIC_SEQ_CST) + *(const int *)c->arg, __ATOMIC_SEQ_CST);
+    if (c->rank == 0)
+        __atomic_store_n(&counted.fail_at,
+            __atomic_load_n(&counted.calls, __ATOMIC_SEQ_CST) + *(const int *)c->arg,
+            __ATOMIC_SEQ_CST);
     cdp_status st = cdp_nccl_attach(c->g, &desc);
     if (st == CDP_OK) st = cdp_nccl_alloc(c->g, 1024, &mem);
     if (st == CDP_OK) st = cdp_start_all(c->g, rq, 3, &w);
@@ -781,10 +932,13 @@ static void any_allocation_of_rank(card *c) {
     if (st == CDP_OK && c->n == 1) { /* of one rank alone: the others go on */
         st = cdp_nccl_hook_create(c->g, &h, &hook);
         if (st == CDP_OK) hook.destroy(hook.self);
-        if (st == CDP_OK) st = cdp_group_backend(c->g)->sum_squares(cdp_group_backend(c->g)->self, CDP_DTYPE_F32, d, 16, &sum);
+        if (st == CDP_OK)
+            st = cdp_group_backend(c->g)->sum_squares(
+                cdp_group_backend(c->g)->self, CDP_DTYPE_F32, d, 16, &sum);
     }
     if (st == CDP_OK) st = cdp_group_split(c->g, 0, c->rank, &part);
-    if (st == CDP_OK) st = cdp_allreduce_async(part, NULL, d, 16, CDP_DTYPE_F32, CDP_REDUCE_SUM, &w);
+    if (st == CDP_OK)
+        st = cdp_allreduce_async(part, NULL, d, 16, CDP_DTYPE_F32, CDP_REDUCE_SUM, &w);
     if (st == CDP_OK) st = cdp_work_wait_for(w, 3000);
     if (st < 0) T(cdp_last_error()->text[0] != 0);
     if (st < 0) __atomic_add_fetch(&refused_ranks, 1, __ATOMIC_SEQ_CST);
@@ -800,15 +954,25 @@ TEST(any_allocation_fails) {
     standin_set("delay_us", 20);
     for (uint32_t n = 1; n < 3; ++n) {
         bool more = true, slow = false;
-        for (int k = 1; more && !test__now.failed_checks; k += n > 1 ? 7 : 1) { /* with two ranks the other one has to hear of it */
+        /* with two ranks the other one has to hear of it */
+        for (int k = 1; more && !test__now.failed_checks; k += n > 1 ? 7 : 1) {
             cards all;
             memset(&all, 0, sizeof all);
-            all.n = n, all.func = any_allocation_of_rank, all.no_attach = true, all.arg = &k;
-            all.group.timeout_ms = slow ? 10000 : 400, all.group.logger.level = CDP_LOG_SILENT, all.group.os = counted_os();
+            all.n = n;
+            all.func = any_allocation_of_rank;
+            all.no_attach = true;
+            all.arg = &k;
+            all.group.timeout_ms = slow ? 10000 : 400;
+            all.group.logger.level = CDP_LOG_SILENT;
+            all.group.os = counted_os();
             refused_ranks = 0;
             cards_run(&all);
             more = counted.calls >= counted.fail_at;
-            if (!more && refused_ranks && !slow) k -= n > 1 ? 7 : 1, more = slow = true; /* that was the machine: once more */
+            /* that was the machine: once more */
+            if (!more && refused_ranks && !slow) {
+                k -= n > 1 ? 7 : 1;
+                more = slow = true;
+            }
             T_EQ(0, counted.held);
             clean();
             if (test__now.failed_checks) NOTE("that was request %d, %u ranks", k, n);
@@ -818,7 +982,10 @@ TEST(any_allocation_fails) {
 }
 
 /* The same of a communicator that is made from another one, and of what a hook remembers. */
-static void fail_next(int k) { __atomic_store_n(&counted.fail_at, k ? __atomic_load_n(&counted.calls, __ATOMIC_SEQ_CST) + k : 0, __ATOMIC_SEQ_CST); }
+static void fail_next(int k) {
+    __atomic_store_n(&counted.fail_at,
+        k ? __atomic_load_n(&counted.calls, __ATOMIC_SEQ_CST) + k : 0, __ATOMIC_SEQ_CST);
+}
 static void more_allocations_of_rank(card *c) {
     static uint8_t bytes[65536];
     const uint32_t own[] = {0};
@@ -831,8 +998,12 @@ static void more_allocations_of_rank(card *c) {
     cdp_status st = CDP_ERR_NOMEM;
     uint64_t n = 0;
     int k;
-    memset(&desc, 0, sizeof desc), memset(&h, 0, sizeof h), memset(&bucket, 0, sizeof bucket), memset(&rq, 0, sizeof rq);
-    desc.stream = c->stream, desc.from = c->g;
+    memset(&desc, 0, sizeof desc);
+    memset(&h, 0, sizeof h);
+    memset(&bucket, 0, sizeof bucket);
+    memset(&rq, 0, sizeof rq);
+    desc.stream = c->stream;
+    desc.from = c->g;
     if (c->rank == 0) {
         for (k = 1; k < 300 && st != CDP_OK && cdp_group_status(c->g) == CDP_OK; ++k) {
             cdp_group_destroy(part);
@@ -841,22 +1012,39 @@ static void more_allocations_of_rank(card *c) {
             st = cdp_group_new(c->g, own, 1, &part);
             if (st == CDP_OK) st = cdp_nccl_attach(part, &desc);
             fail_next(0);
-            test_check(st == CDP_OK || st == CDP_ERR_NOMEM || st == CDP_ERR_IO, __FILE__, __LINE__, "request %d: %s %s", k, cdp_status_name(st), cdp_last_error()->text);
+            test_check(st == CDP_OK || st == CDP_ERR_NOMEM || st == CDP_ERR_IO, __FILE__, __LINE__,
+                "request %d: %s %s", k, cdp_status_name(st), cdp_last_error()->text);
         }
         if (T(st == CDP_OK && k > 5)) {
-            h.kind = CDP_HOOK_TOPK, h.os = part->desc.os, h.ratio = 4;
+            h.kind = CDP_HOOK_TOPK;
+            h.os = part->desc.os;
+            h.ratio = 4;
             OK(cdp_nccl_hook_create(part, &h, &hook));
-            bucket.data = gpu_new(NULL, 4000), bucket.count = 1000, bucket.dtype = CDP_DTYPE_F32, bucket.bucket_count = 1, bucket.divisor = 1;
+            bucket.data = gpu_new(NULL, 4000);
+            bucket.count = 1000;
+            bucket.dtype = CDP_DTYPE_F32;
+            bucket.bucket_count = 1;
+            bucket.divisor = 1;
             fail_next(1);
             FAILS(CDP_ERR_NOMEM, "a hook", hook.stage(hook.self, &bucket, 0, &rq));
             fail_next(0);
             T(hook.stage(hook.self, &bucket, 0, &rq) == CDP_PENDING);
-            for (k = 1; k < 50 && !n; ++k) fail_next(k), n = hook.save(hook.self, bytes, sizeof bytes), fail_next(0);
+            for (k = 1; k < 50 && !n; ++k) {
+                fail_next(k);
+                n = hook.save(hook.self, bytes, sizeof bytes);
+                fail_next(0);
+            }
             T(k > 3 && n <= sizeof bytes);
-            for (k = 1, st = CDP_ERR_NOMEM; k < 50 && st == CDP_ERR_NOMEM; ++k) fail_next(k), st = hook.load(hook.self, bytes, n), fail_next(0);
-            test_check(st == CDP_OK && k > 3, __FILE__, __LINE__, "request %d: %s", k, cdp_last_error()->text);
+            for (k = 1, st = CDP_ERR_NOMEM; k < 50 && st == CDP_ERR_NOMEM; ++k) {
+                fail_next(k);
+                st = hook.load(hook.self, bytes, n);
+                fail_next(0);
+            }
+            test_check(st == CDP_OK && k > 3, __FILE__, __LINE__, "request %d: %s", k,
+                cdp_last_error()->text);
             hook.destroy(hook.self);
-            GPU(cudaStreamSynchronize(c->stream)), GPU(cudaFree(bucket.data));
+            GPU(cudaStreamSynchronize(c->stream));
+            GPU(cudaFree(bucket.data));
         }
     }
     meet(c);
@@ -865,7 +1053,10 @@ static void more_allocations_of_rank(card *c) {
 TEST(more_allocations_fail) {
     cards all;
     memset(&all, 0, sizeof all);
-    all.n = 2, all.func = more_allocations_of_rank, all.group.logger.level = CDP_LOG_SILENT, all.group.os = counted_os();
+    all.n = 2;
+    all.func = more_allocations_of_rank;
+    all.group.logger.level = CDP_LOG_SILENT;
+    all.group.os = counted_os();
     cards_run(&all);
     T_EQ(0, counted.held);
     clean();
@@ -884,7 +1075,9 @@ static void descs_differ_of_rank(card *c) {
 TEST(descs_differ) {
     cards all;
     memset(&all, 0, sizeof all);
-    all.n = 2, all.func = descs_differ_of_rank, all.no_attach = true;
+    all.n = 2;
+    all.func = descs_differ_of_rank;
+    all.no_attach = true;
     cards_run(&all);
     clean();
 }
@@ -899,16 +1092,22 @@ static void split_fails_of_rank(card *c) {
     if (c->rank == 0) standin_fail(name, 1, 3);
     const cdp_status st = cdp_group_split(c->g, 0, c->rank, &part);
     T(st < 0 && !part);
-    while (cdp_group_status(c->g) == CDP_OK && test_now_ns() - start < 20000000000u) test_sleep_ms(5);
+    while (cdp_group_status(c->g) == CDP_OK && test_now_ns() - start < 20000000000u)
+        test_sleep_ms(5);
     T(cdp_group_status(c->g) < 0);
     T_WITHIN(4000, test_now_ns() - start);
 }
 TEST(split_fails) {
-    static const char *const names[] = {"ncclCommSplit", "ncclCommGetAsyncError", "cudaStreamCreateWithPriority"};
+    static const char *const names[] = {
+        "ncclCommSplit", "ncclCommGetAsyncError", "cudaStreamCreateWithPriority"};
     for (int i = 0; i < 3; ++i) {
         cards all;
         memset(&all, 0, sizeof all);
-        all.n = 2, all.func = split_fails_of_rank, all.arg = (void *)(uintptr_t)names[i], all.group.logger.level = CDP_LOG_SILENT, all.hurry_ms = 500;
+        all.n = 2;
+        all.func = split_fails_of_rank;
+        all.arg = (void *)(uintptr_t)names[i];
+        all.group.logger.level = CDP_LOG_SILENT;
+        all.hurry_ms = 500;
         cards_run(&all);
         standin_fail(names[i], 0, 0);
         standin_set("lazy", 4);
@@ -941,26 +1140,34 @@ TEST(grow_fails) {
         bool id = i == 0;
         cards all;
         memset(&all, 0, sizeof all);
-        all.n = 2, all.func = grow_fails_of_rank, all.arg = &id, all.no_attach = true, all.group.logger.level = CDP_LOG_SILENT;
+        all.n = 2;
+        all.func = grow_fails_of_rank;
+        all.arg = &id;
+        all.no_attach = true;
+        all.group.logger.level = CDP_LOG_SILENT;
         cards_run(&all);
-        standin_fail("ncclCommGetUniqueId", 0, 0), standin_fail("ncclCommGrow", 0, 0);
+        standin_fail("ncclCommGetUniqueId", 0, 0);
+        standin_fail("ncclCommGrow", 0, 0);
         clean();
     }
 }
 
-/* NCCL refuses to make a smaller one: the old group goes on. It fails on its way: nobody knows the state of the old communicator. */
+/* NCCL refuses to make a smaller one: the old group goes on. It fails on its way: nobody knows
+   the state of the old communicator. */
 static void shrink_fails_of_rank(card *c) {
     const uint32_t own[] = {0};
     cdp_group *part = NULL;
     cdp_nccl_desc desc;
     float *d = (float *)gpu_new(NULL, 4);
     memset(&desc, 0, sizeof desc);
-    desc.stream = c->stream, desc.from = c->g;
+    desc.stream = c->stream;
+    desc.from = c->g;
     if (c->rank == 0) {
         OK(cdp_group_new(c->g, own, 1, &part));
         standin_fail("ncclCommShrink", 1, 3);
         FAILS(CDP_ERR_IO, "ncclCommShrink", cdp_nccl_attach(part, &desc));
-        OK(cdp_group_status(c->g)), OK(cdp_group_status(part));
+        OK(cdp_group_status(c->g));
+        OK(cdp_group_status(part));
     }
     meet(c);
     OK(cdp_allreduce(c->g, NULL, d, 1, CDP_DTYPE_F32, CDP_REDUCE_MAX));
@@ -983,7 +1190,10 @@ static void shrink_fails_of_rank(card *c) {
 TEST(shrink_fails) {
     cards all;
     memset(&all, 0, sizeof all);
-    all.n = 2, all.func = shrink_fails_of_rank, all.group.logger.level = CDP_LOG_SILENT, all.desc.no_vigil = true;
+    all.n = 2;
+    all.func = shrink_fails_of_rank;
+    all.group.logger.level = CDP_LOG_SILENT;
+    all.desc.no_vigil = true;
     cards_run(&all);
     clean();
 }
@@ -994,16 +1204,23 @@ static void unwatched_of_rank(card *c) {
     const uint64_t start = test_now_ns();
     meet(c);
     if (c->rank == 0) OK(cdp_allreduce(c->g, NULL, d, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM));
-    while (cdp_group_status(c->g) == CDP_OK && test_now_ns() - start < 20000000000u) test_sleep_ms(5);
+    while (cdp_group_status(c->g) == CDP_OK && test_now_ns() - start < 20000000000u)
+        test_sleep_ms(5);
     T(cdp_group_status(c->g) == CDP_ERR_TIMEOUT);
     T_TEXT("device operation #1", cdp_last_error()->text);
     T_WITHIN(4000, test_now_ns() - start);
-    GPU(cudaStreamSynchronize(c->stream)), GPU(cudaFree(d));
+    GPU(cudaStreamSynchronize(c->stream));
+    GPU(cudaFree(d));
 }
 TEST(watchdog) {
     cards all;
     memset(&all, 0, sizeof all);
-    all.n = 2, all.func = unwatched_of_rank, all.desc.no_check = true, all.desc.watchdog_ms = 20, all.hurry_ms = 700, all.group.logger.level = CDP_LOG_SILENT;
+    all.n = 2;
+    all.func = unwatched_of_rank;
+    all.desc.no_check = true;
+    all.desc.watchdog_ms = 20;
+    all.hurry_ms = 700;
+    all.group.logger.level = CDP_LOG_SILENT;
     cards_run(&all);
     clean();
 }
@@ -1021,7 +1238,8 @@ static void host_in_capture_of_rank(card *c) {
     FAILS(CDP_ERR_STATE, "capture", cdp_nccl_hook_create(c->g, &fp16, &hook));
     FAILS(CDP_ERR_STATE, "capture", k->sum_squares(k->self, CDP_DTYPE_F32, d, 2, &sum));
     T_EQ(0, gpu_cudaStreamEndCapture(c->stream, &graph));
-    GPU(cudaGraphDestroy(graph)), GPU(cudaFree(d));
+    GPU(cudaGraphDestroy(graph));
+    GPU(cudaFree(d));
 }
 /* Nor can memory be had or given back there: what is given back stays until the group goes. */
 static void memory_in_capture_of_rank(card *c) {
@@ -1029,9 +1247,15 @@ static void memory_in_capture_of_rank(card *c) {
     cdp_hook hook;
     cdp_bucket bucket;
     cdp_request rq;
-    OK(cdp_nccl_alloc(c->g, 4096, &a)), OK(cdp_nccl_hook_create(c->g, &fp16, &hook));
-    memset(&bucket, 0, sizeof bucket), memset(&rq, 0, sizeof rq);
-    bucket.data = a, bucket.count = 1000, bucket.dtype = CDP_DTYPE_F32, bucket.bucket_count = 1, bucket.divisor = 1;
+    OK(cdp_nccl_alloc(c->g, 4096, &a));
+    OK(cdp_nccl_hook_create(c->g, &fp16, &hook));
+    memset(&bucket, 0, sizeof bucket);
+    memset(&rq, 0, sizeof rq);
+    bucket.data = a;
+    bucket.count = 1000;
+    bucket.dtype = CDP_DTYPE_F32;
+    bucket.bucket_count = 1;
+    bucket.divisor = 1;
     GPU(cudaMemsetAsync(a, 0, 4096, c->stream));
     GPU(cudaSetDevice(1));
     FAILS(CDP_ERR_INVALID, "cudaSetDevice", hook.stage(hook.self, &bucket, 0, &rq));
@@ -1042,7 +1266,8 @@ static void memory_in_capture_of_rank(card *c) {
     T(!b);
     FAILS(CDP_ERR_STATE, "capture", hook.stage(hook.self, &bucket, 0, &rq));
     cdp_nccl_free(c->g, a);
-    gpu_cudaStreamEndCapture(c->stream, &graph); /* the hook has joined the group's stream to it: not whole */
+    /* the hook has joined the group's stream to it: not whole */
+    gpu_cudaStreamEndCapture(c->stream, &graph);
     if (graph) GPU(cudaGraphDestroy(graph));
     gpu_cudaGetLastError();
     hook.destroy(hook.self);
@@ -1059,20 +1284,24 @@ static void split_of_rank(card *c) {
     cdp_group *half = NULL, *list = NULL;
     const uint32_t color = c->rank == 3 ? CDP_NO_COLOR : c->rank % 2, all[] = {0, 1, 2, 3};
     float host = (float)(1 << c->rank), *d = (float *)gpu_new(&host, 4);
-    GPU(cudaLaunchHostFunc(c->stream, host_nap, (void *)30)); /* nothing may be outstanding when NCCL splits */
+    /* nothing may be outstanding when NCCL splits */
+    GPU(cudaLaunchHostFunc(c->stream, host_nap, (void *)30));
     OK(cdp_allreduce(c->g, NULL, d, 1, CDP_DTYPE_F32, CDP_REDUCE_MIN));
     GPU(cudaMemcpyAsync(d, &host, 4, GPU_TO_DEVICE, c->stream));
     OK(cdp_group_split(c->g, color, 10 - c->rank, &half));
     T((half == NULL) == (c->rank == 3));
     if (half) {
-        T(cdp_nccl_comm(half) && cdp_nccl_comm(half) != cdp_nccl_comm(c->g) && cdp_nccl_version(half));
+        T(cdp_nccl_comm(half) && cdp_nccl_comm(half) != cdp_nccl_comm(c->g)
+            && cdp_nccl_version(half));
         if (c->rank != 1) T_EQ(c->rank == 2 ? 0 : 1, cdp_rank(half));
         OK(cdp_allreduce(half, NULL, d, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM));
     }
-    GPU(cudaMemcpyAsync(&host, d, 4, GPU_TO_HOST, c->stream)), GPU(cudaStreamSynchronize(c->stream));
+    GPU(cudaMemcpyAsync(&host, d, 4, GPU_TO_HOST, c->stream));
+    GPU(cudaStreamSynchronize(c->stream));
     T(host == (c->rank == 3 ? 8 : c->rank == 1 ? 2 : 5));
     OK(cdp_allreduce(c->g, NULL, d, 1, CDP_DTYPE_F32, CDP_REDUCE_MAX));
-    GPU(cudaMemcpyAsync(&host, d, 4, GPU_TO_HOST, c->stream)), GPU(cudaStreamSynchronize(c->stream));
+    GPU(cudaMemcpyAsync(&host, d, 4, GPU_TO_HOST, c->stream));
+    GPU(cudaStreamSynchronize(c->stream));
     T(host == 8);
     OK(cdp_group_new(c->g, all, 4, &list)); /* made from a list: has none, but may get one */
     T(!cdp_group_backend(list));
@@ -1081,10 +1310,12 @@ static void split_of_rank(card *c) {
     desc.stream = c->stream;
     OK(cdp_nccl_attach(list, &desc));
     OK(cdp_allreduce(list, NULL, d, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM));
-    GPU(cudaMemcpyAsync(&host, d, 4, GPU_TO_HOST, c->stream)), GPU(cudaStreamSynchronize(c->stream));
+    GPU(cudaMemcpyAsync(&host, d, 4, GPU_TO_HOST, c->stream));
+    GPU(cudaStreamSynchronize(c->stream));
     T(host == 32);
     OK(cdp_barrier(c->g));
-    cdp_group_destroy(list), cdp_group_destroy(half);
+    cdp_group_destroy(list);
+    cdp_group_destroy(half);
     GPU(cudaFree(d));
 }
 TEST(split) {
@@ -1120,7 +1351,8 @@ static void shrink_of_rank(card *c) {
             host = (float)c->rank + 1;
             GPU(cudaMemcpyAsync(d, &host, 4, GPU_TO_DEVICE, c->stream));
             OK(cdp_allreduce(rest, NULL, d, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM));
-            GPU(cudaMemcpyAsync(&host, d, 4, GPU_TO_HOST, c->stream)), GPU(cudaStreamSynchronize(c->stream));
+            GPU(cudaMemcpyAsync(&host, d, 4, GPU_TO_HOST, c->stream));
+            GPU(cudaStreamSynchronize(c->stream));
             T(host == 4);
         }
         cdp_group_destroy(rest);
@@ -1134,7 +1366,10 @@ static void shrink_of_rank(card *c) {
 TEST(shrink) {
     cards all;
     memset(&all, 0, sizeof all);
-    all.n = 3, all.func = shrink_of_rank, all.desc.keep = true, all.group.logger.level = CDP_LOG_SILENT;
+    all.n = 3;
+    all.func = shrink_of_rank;
+    all.desc.keep = true;
+    all.group.logger.level = CDP_LOG_SILENT;
     cards_run(&all);
     clean();
 }
@@ -1150,10 +1385,13 @@ static void nobody_gone_of_rank(card *c) {
     desc.from = c->g;
     meet(c);
     if (c->rank == 1) cdp_group_abort(c->g, "once more");
-    for (int i = 0; i < 3000 && cdp_group_status(c->g) == CDP_OK; ++i) test_sleep_ms(10);
+    for (int i = 0; i < 3000 && cdp_group_status(c->g) == CDP_OK; ++i)
+        test_sleep_ms(10);
     OK(cdp_group_new(c->g, all, 2, &again));
-    if (OK(cdp_nccl_attach(again, &desc))) OK(cdp_allreduce(again, NULL, d, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM));
-    GPU(cudaMemcpyAsync(&host, d, 4, GPU_TO_HOST, c->stream)), GPU(cudaStreamSynchronize(c->stream));
+    if (OK(cdp_nccl_attach(again, &desc)))
+        OK(cdp_allreduce(again, NULL, d, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM));
+    GPU(cudaMemcpyAsync(&host, d, 4, GPU_TO_HOST, c->stream));
+    GPU(cudaStreamSynchronize(c->stream));
     T(host == 2);
     cdp_group_destroy(again);
     GPU(cudaFree(d));
@@ -1161,7 +1399,10 @@ static void nobody_gone_of_rank(card *c) {
 TEST(nobody_gone) {
     cards all;
     memset(&all, 0, sizeof all);
-    all.n = 2, all.func = nobody_gone_of_rank, all.desc.keep = true, all.group.logger.level = CDP_LOG_SILENT;
+    all.n = 2;
+    all.func = nobody_gone_of_rank;
+    all.desc.keep = true;
+    all.group.logger.level = CDP_LOG_SILENT;
     cards_run(&all);
     clean();
 }
@@ -1183,7 +1424,8 @@ static void grow_of_rank(card *c) {
     desc.grow = true;
     const uint32_t turned[] = {2, 0, 1};
     cdp_group *other = NULL;
-    OK(cdp_group_new(c->g, turned, 3, &other)); /* the new rank is the first: refused, by all, and the group is as before */
+    /* the new rank is the first: refused, by all, and the group is as before */
+    OK(cdp_group_new(c->g, turned, 3, &other));
     desc.from = two;
     FAILS(CDP_ERR_INVALID, "grow", cdp_nccl_attach(other, &desc));
     desc.from = NULL;
@@ -1195,7 +1437,8 @@ static void grow_of_rank(card *c) {
     if (OK(cdp_nccl_attach(c->g, &desc))) {
         T(standin_calls("ncclCommGrow") > before);
         OK(cdp_allreduce(c->g, NULL, d, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM));
-        GPU(cudaMemcpyAsync(&host, d, 4, GPU_TO_HOST, c->stream)), GPU(cudaStreamSynchronize(c->stream));
+        GPU(cudaMemcpyAsync(&host, d, 4, GPU_TO_HOST, c->stream));
+        GPU(cudaStreamSynchronize(c->stream));
         T(host == 9);
     }
     OK(cdp_barrier(c->g));
@@ -1205,18 +1448,23 @@ static void grow_of_rank(card *c) {
 TEST(grow) {
     cards all;
     memset(&all, 0, sizeof all);
-    all.n = 3, all.func = grow_of_rank, all.no_attach = true;
+    all.n = 3;
+    all.func = grow_of_rank;
+    all.no_attach = true;
     cards_run(&all);
     clean();
 }
 
-/* NCCL refuses two ranks on one GPU, at once or when ranks have met; either way the group stays as it was. */
+/* NCCL refuses two ranks on one GPU, at once or when ranks have met; either way the group stays
+   as it was. */
 static void one_gpu_of_rank(card *c) {
     cdp_nccl_desc desc;
     memset(&desc, 0, sizeof desc);
     desc.stream = c->stream;
-    if (c->n == 1) standin_fail("ncclCommInitRankConfig", 1, 5);
-    else if (c->rank == 0) standin_set("refuse", 5);
+    if (c->n == 1)
+        standin_fail("ncclCommInitRankConfig", 1, 5);
+    else if (c->rank == 0)
+        standin_set("refuse", 5);
     OK(cdp_barrier(c->g));
     FAILS(CDP_ERR_INVALID, "NCCL", cdp_nccl_attach(c->g, &desc));
     OK(cdp_barrier(c->g));
@@ -1227,14 +1475,18 @@ static void one_gpu_of_rank(card *c) {
 TEST(two_on_one_gpu) {
     cards all;
     memset(&all, 0, sizeof all);
-    all.func = one_gpu_of_rank, all.no_attach = true;
-    for (all.n = 1; all.n < 3; ++all.n) cards_run(&all);
+    all.func = one_gpu_of_rank;
+    all.no_attach = true;
+    for (all.n = 1; all.n < 3; ++all.n)
+        cards_run(&all);
     clean();
 }
 
 /* Everything stands, but for the thread that would watch over it: nothing stays behind. */
 static bool no_more_threads;
-static void *maybe_thread_start(void *user, void (*func)(void *arg), void *arg) { return no_more_threads ? NULL : cdp_os_default()->thread_start(user, func, arg); }
+static void *maybe_thread_start(const cdp_os *os, void (*func)(void *arg), void *arg) {
+    return no_more_threads ? NULL : cdp_os_default()->threads.start(os, func, arg);
+}
 static void no_thread_of_rank(card *c) {
     cdp_nccl_desc desc;
     memset(&desc, 0, sizeof desc);
@@ -1247,10 +1499,14 @@ static void no_thread_of_rank(card *c) {
 TEST(no_thread) {
     cards all;
     cdp_os os = *cdp_os_default();
-    if (!os.thread_start) return;
-    os.thread_start = maybe_thread_start;
+    if (!os.threads.start) return;
+    os.threads.start = maybe_thread_start;
     memset(&all, 0, sizeof all);
-    all.n = 1, all.func = no_thread_of_rank, all.no_attach = true, all.group.os = &os, all.group.logger.level = CDP_LOG_SILENT;
+    all.n = 1;
+    all.func = no_thread_of_rank;
+    all.no_attach = true;
+    all.group.os = &os;
+    all.group.logger.level = CDP_LOG_SILENT;
     cards_run(&all);
     clean();
 }
@@ -1272,10 +1528,13 @@ static void polled_of_rank(card *c) {
         cdp_group_abort(c->g, "enough of it");
         T(cdp_allreduce(c->g, NULL, d, 100, CDP_DTYPE_F32, CDP_REDUCE_MAX) == CDP_ERR_ABORTED);
     } else {
-        rq.kind = CDP_COLL_ALLREDUCE, rq.out = d, rq.count = c->rank ? 77 : 78;
+        rq.kind = CDP_COLL_ALLREDUCE;
+        rq.out = d;
+        rq.count = c->rank ? 77 : 78;
         cdp_status st = cdp_start(c->g, &rq, &w);
         if (st == CDP_OK) st = cdp_work_wait_for(w, 30000);
-        test_check(st == CDP_ERR_MISMATCH, __FILE__, __LINE__, "rank %u: %s %s", c->rank, cdp_status_name(st), cdp_last_error()->text);
+        test_check(st == CDP_ERR_MISMATCH, __FILE__, __LINE__, "rank %u: %s %s", c->rank,
+            cdp_status_name(st), cdp_last_error()->text);
     }
     GPU(cudaStreamSynchronize(cdp_nccl_stream(c->g)));
     GPU(cudaFree(d));
@@ -1285,8 +1544,17 @@ TEST(polled) {
     cdp_os os = *cdp_os_default();
     for (int k = 0; k < 6; ++k) {
         memset(&all, 0, sizeof all);
-        all.n = k < 4 ? 2 : 1, all.func = polled_of_rank, all.group.no_thread = true, all.group.logger.level = CDP_LOG_SILENT;
-        if (k >= 4) os.thread_start = NULL, os.mutex_create = NULL, os.cond_create = NULL, all.group.os = &os, all.desc.keep = k == 5;
+        all.n = k < 4 ? 2 : 1;
+        all.func = polled_of_rank;
+        all.group.no_thread = true;
+        all.group.logger.level = CDP_LOG_SILENT;
+        if (k >= 4) {
+            os.threads.start = NULL;
+            os.threads.mutex_create = NULL;
+            os.threads.cond_create = NULL;
+            all.group.os = &os;
+            all.desc.keep = k == 5;
+        }
         cards_run(&all);
     }
     clean();
@@ -1297,12 +1565,15 @@ TEST(polled) {
 static void nothing_of_rank(card *c) {
     float *d = (float *)gpu_new(NULL, 4);
     OK(cdp_allreduce(c->g, NULL, d, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM));
-    GPU(cudaStreamSynchronize(c->stream)), GPU(cudaFree(d));
+    GPU(cudaStreamSynchronize(c->stream));
+    GPU(cudaFree(d));
 }
 TEST(leave_one_by_one) { /* nobody's leaving waits for another's */
     cards all;
     memset(&all, 0, sizeof all);
-    all.n = 3, all.func = nothing_of_rank, all.one_by_one = true;
+    all.n = 3;
+    all.func = nothing_of_rank;
+    all.one_by_one = true;
     const uint64_t start = test_now_ns();
     cards_run(&all);
     T_WITHIN(2000, test_now_ns() - start);
@@ -1322,11 +1593,15 @@ TEST(destroy_in_flight) {
         cards all;
         void *memory[2] = {NULL, NULL};
         memset(&all, 0, sizeof all);
-        all.n = 2, all.func = leave_of_rank, all.arg = memory, all.group.logger.level = CDP_LOG_SILENT;
+        all.n = 2;
+        all.func = leave_of_rank;
+        all.arg = memory;
+        all.group.logger.level = CDP_LOG_SILENT;
         const uint64_t start = test_now_ns();
         cards_run(&all);
         T_WITHIN(2000, test_now_ns() - start);
-        for (int k = 0; k < 2; ++k) gpu_cudaFree(memory[k]);
+        for (int k = 0; k < 2; ++k)
+            gpu_cudaFree(memory[k]);
     }
     clean();
 }
@@ -1338,7 +1613,8 @@ typedef struct storm {
     uint32_t after_us;
     int what; /* 0: operations; 1: splits; 2: growing, 3: shrinking */
 } storm;
-/* Groups made from a group, again and again: nothing of NCCL's stays behind, wherever it is stopped. */
+/* Groups made from a group, again and again: nothing of NCCL's stays behind, wherever it is
+   stopped. */
 static void storm_of_groups(card *c, const storm *s) {
     const uint32_t own[] = {c->rank}, both[] = {0, 1};
     cdp_group *from = NULL, *part = NULL;
@@ -1347,13 +1623,16 @@ static void storm_of_groups(card *c, const storm *s) {
     memset(&desc, 0, sizeof desc);
     desc.stream = c->stream;
     while (st == CDP_OK) {
-        desc.from = NULL, desc.grow = false;
+        desc.from = NULL;
+        desc.grow = false;
         if (s->what == 1) {
             st = cdp_group_split(c->g, c->rank % 2, 0, &part);
         } else if (s->what == 2) { /* rank 0 is old */
-            if (c->rank == 0 && (st = cdp_group_new(c->g, own, 1, &from)) == CDP_OK) st = cdp_nccl_attach(from, &desc);
+            if (c->rank == 0 && (st = cdp_group_new(c->g, own, 1, &from)) == CDP_OK)
+                st = cdp_nccl_attach(from, &desc);
             if (st == CDP_OK) st = cdp_group_new(c->g, both, 2, &part);
-            desc.from = from, desc.grow = true;
+            desc.from = from;
+            desc.grow = true;
             if (st == CDP_OK) st = cdp_nccl_attach(part, &desc);
         } else { /* rank 0 stays */
             st = cdp_group_new(c->g, both, 2, &from);
@@ -1365,7 +1644,8 @@ static void storm_of_groups(card *c, const storm *s) {
         if (st == CDP_OK) st = cdp_barrier(c->g);
         if (st < 0) cdp_group_abort(c->g, "storm");
         if (st < 0 && part) cdp_group_abort(part, "storm");
-        cdp_group_destroy(part), cdp_group_destroy(from);
+        cdp_group_destroy(part);
+        cdp_group_destroy(from);
         part = from = NULL;
     }
 }
@@ -1392,36 +1672,47 @@ static void storm_of_rank(card *c) {
         T(st < 0);
     } else {
         cdp_status st = cdp_nccl_attach(c->g, &desc);
-        while (st == CDP_OK) st = cdp_allreduce(c->g, NULL, d, 16, CDP_DTYPE_F32, CDP_REDUCE_SUM);
+        while (st == CDP_OK)
+            st = cdp_allreduce(c->g, NULL, d, 16, CDP_DTYPE_F32, CDP_REDUCE_SUM);
         T(st < 0);
     }
     T(cdp_last_error()->status == CDP_ERR_ABORTED);
     const uint64_t start = test_now_ns();
     GPU(cudaStreamSynchronize(c->stream));
     T_WITHIN(1000, test_now_ns() - start);
-    for (int i = 0; i < 400 && standin_left("comms"); ++i) test_sleep_ms(5); /* what was still on its way into the stream may touch `d` until then */
+    /* what was still on its way into the stream may touch `d` until then */
+    for (int i = 0; i < 400 && standin_left("comms"); ++i)
+        test_sleep_ms(5);
     GPU(cudaFree(d));
 }
 static void *storm_abort(void *p) {
     storm *const s = (storm *)p;
-    while (!__atomic_load_n(&s->g[0], __ATOMIC_SEQ_CST)) usleep(100);
+    while (!__atomic_load_n(&s->g[0], __ATOMIC_SEQ_CST))
+        usleep(100);
     usleep(s->after_us);
     const uint64_t start = test_now_ns();
     cdp_group_abort(s->g[0], "storm");
     T_WITHIN(100, test_now_ns() - start);
     return NULL;
 }
-static void storm_over(void *p) { pthread_join(((storm *)p)->t, NULL); }
+static void storm_over(void *p) {
+    pthread_join(((storm *)p)->t, NULL);
+}
 static void storms(int what, int count) {
     uint64_t seed = 7;
     for (int i = 0; i < count; ++i) {
         cards all;
         storm s;
-        memset(&all, 0, sizeof all), memset(&s, 0, sizeof s);
+        memset(&all, 0, sizeof all);
+        memset(&s, 0, sizeof s);
         s.what = what;
         s.after_us = (uint32_t)(test_random(&seed) % 12000);
         standin_set("slow_init", (long)(test_random(&seed) % 3));
-        all.n = 2, all.func = storm_of_rank, all.no_attach = true, all.arg = &s, all.group.logger.level = CDP_LOG_SILENT;
+        all.n = 2;
+        all.func = storm_of_rank;
+        all.no_attach = true;
+        all.arg = &s;
+        all.group.logger.level = CDP_LOG_SILENT;
         if (what) all.group.timeout_ms = 2000;
         T_EQ(0, pthread_create(&s.t, NULL, storm_abort, &s));
         all.between = storm_over;
@@ -1434,9 +1725,12 @@ static void storms(int what, int count) {
     }
     standin_set("slow_init", 0);
 }
-TEST(abort_anywhere) { storms(0, TEST_SLOW ? 15 : 60); }
+TEST(abort_anywhere) {
+    storms(0, TEST_SLOW ? 15 : 60);
+}
 TEST(abort_while_made) {
-    for (int what = 1; what < 4; ++what) storms(what, TEST_SLOW ? 10 : 25);
+    for (int what = 1; what < 4; ++what)
+        storms(what, TEST_SLOW ? 10 : 25);
 }
 
 /* ---- DDP ---- */
@@ -1448,8 +1742,11 @@ static void models(uint64_t from, uint64_t count) {
         on_cards(1 + (uint32_t)(seed % 4), model_of_rank, &m);
         clean();
         if (test__now.failed_checks)
-            NOTE("that was seed %llu: %u parameters, buckets of %llu, own_grad %d, buffers %d, rebuild %d, find_unused %d, static_graph %d, hook %d, divisor %g, predivide %g", (unsigned long long)seed, m.params,
-                 (unsigned long long)m.bucket_bytes, m.own_grad, m.buffers, m.rebuild, m.find_unused, m.static_graph, m.hook, m.divisor, m.predivide);
+            NOTE("that was seed %llu: %u parameters, buckets of %llu, own_grad %d, buffers %d, "
+                 "rebuild %d, find_unused %d, static_graph %d, hook %d, divisor %g, predivide %g",
+                (unsigned long long)seed, m.params, (unsigned long long)m.bucket_bytes, m.own_grad,
+                m.buffers, m.rebuild, m.find_unused, m.static_graph, m.hook, m.divisor,
+                m.predivide);
     }
 }
 static uint64_t model_count = TEST_SLOW ? 10 : 50;
@@ -1459,15 +1756,18 @@ TEST(like_the_host) {
     standin_set("delay_us", 200);
 }
 
-/* Bit for bit what the hooks for the processor's memory do, although buckets are ready in another order on each rank. */
+/* Bit for bit what the hooks for the processor's memory do, although buckets are ready in
+   another order on each rank. */
 TEST(every_hook) {
-    static const int kinds[] = {CDP_HOOK_ALLREDUCE, CDP_HOOK_FP16, CDP_HOOK_BF16, CDP_HOOK_NOOP, CDP_HOOK_POST_LOCAL_SGD};
+    static const int kinds[] = {
+        CDP_HOOK_ALLREDUCE, CDP_HOOK_FP16, CDP_HOOK_BF16, CDP_HOOK_NOOP, CDP_HOOK_POST_LOCAL_SGD};
     for (int k = 0; k < 5; ++k) {
         model m = model_of(1000);
         m.hook = kinds[k];
         m.start = k == 4 ? 2 : 0;
         m.find_unused = m.static_graph = false;
-        for (uint32_t i = 0; i < m.params; ++i) m.dtypes[i] = CDP_DTYPE_F32;
+        for (uint32_t i = 0; i < m.params; ++i)
+            m.dtypes[i] = CDP_DTYPE_F32;
         on_cards(2, model_of_rank, &m);
         clean();
     }
@@ -1482,10 +1782,12 @@ TEST(compressing_hooks) {
         m.forget = k % 5 == 4;
         m.find_unused = m.static_graph = m.rebuild = false;
         if (k % 2)
-            for (uint32_t i = 0; i < m.params; ++i) m.dtypes[i] = CDP_DTYPE_F32;
+            for (uint32_t i = 0; i < m.params; ++i)
+                m.dtypes[i] = CDP_DTYPE_F32;
         on_cards(1 + (uint32_t)k / 3 % 4, model_of_rank, &m);
         clean();
-        if (test__now.failed_checks) NOTE("that was hook %d, ratio %g, seed %d", m.hook, m.ratio, 2000 + k);
+        if (test__now.failed_checks)
+            NOTE("that was hook %d, ratio %g, seed %d", m.hook, m.ratio, 2000 + k);
     }
     standin_set("delay_us", 200);
 }
@@ -1497,10 +1799,13 @@ static void saved_hooks_of_rank(card *c) {
     side host, dev;
     if (!side_open(&host, c, m, false) || !side_open(&dev, c, m, true)) return;
     for (int step = 0; step < 6; ++step) {
-        if (!T(pass(&host, step, 0, true)) || !T(pass(&dev, step, 0, true)) || !same(&host, &dev, "step", step)) break;
+        if (!T(pass(&host, step, 0, true)) || !T(pass(&dev, step, 0, true))
+            || !same(&host, &dev, "step", step))
+            break;
         const cdp_hook *const h = cdp_ddp_hook(host.ddp), *const d = cdp_ddp_hook(dev.ddp);
         const double hn = h->error_norm(h->self), dn = d->error_norm(d->self);
-        test_check(hn - dn < 1e-6 * (hn + 1) && dn - hn < 1e-6 * (hn + 1) && (hn > 0 || c->n > 99), __FILE__, __LINE__, "norms of errors %g and %g", hn, dn);
+        test_check(hn - dn < 1e-6 * (hn + 1) && dn - hn < 1e-6 * (hn + 1) && (hn > 0 || c->n > 99),
+            __FILE__, __LINE__, "norms of errors %g and %g", hn, dn);
         const uint64_t n = h->save(h->self, bytes[0], sizeof bytes[0]);
         T_EQ(n, d->save(d->self, NULL, 0));
         T_EQ(n, d->save(d->self, bytes[1], sizeof bytes[1]));
@@ -1511,13 +1816,17 @@ static void saved_hooks_of_rank(card *c) {
             memset(&desc, 0, sizeof desc);
             desc.kind = (cdp_hook_kind)m->hook;
             desc.ratio = m->ratio;
-            OK(cdp_hook_create(&desc, &hook)), OK(hook.load(hook.self, bytes[1], n)), OK(cdp_ddp_set_hook(host.ddp, &hook));
-            OK(cdp_nccl_hook_create(c->g, &desc, &hook)), OK(hook.load(hook.self, bytes[0], n));
+            OK(cdp_hook_create(&desc, &hook));
+            OK(hook.load(hook.self, bytes[1], n));
+            OK(cdp_ddp_set_hook(host.ddp, &hook));
+            OK(cdp_nccl_hook_create(c->g, &desc, &hook));
+            OK(hook.load(hook.self, bytes[0], n));
             FAILS(CDP_ERR_INVALID, "state", hook.load(hook.self, bytes[0], n - 4));
             OK(cdp_ddp_set_hook(dev.ddp, &hook));
         }
     }
-    side_close(&host), side_close(&dev);
+    side_close(&host);
+    side_close(&dev);
 }
 TEST(saved_hooks) {
     model m = model_of(3000);
@@ -1537,23 +1846,35 @@ static void local_sgd_of_rank(card *c) {
     cdp_hook hook;
     cdp_ddp *ddp = NULL;
     float host[4];
-    memset(&p, 0, sizeof p), memset(&d, 0, sizeof d), memset(&h, 0, sizeof h);
+    memset(&p, 0, sizeof p);
+    memset(&d, 0, sizeof d);
+    memset(&h, 0, sizeof h);
     const uint32_t both[] = {c->rank / 2 * 2, c->rank / 2 * 2 + 1};
     OK(cdp_group_new(c->g, both, 2, &pair));
-    h.kind = CDP_HOOK_POST_LOCAL_SGD, h.subgroup = pair; /* has no communicator */
+    h.kind = CDP_HOOK_POST_LOCAL_SGD;
+    h.subgroup = pair; /* has no communicator */
     FAILS(CDP_ERR_INVALID, "subgroup", cdp_nccl_hook_create(c->g, &h, &hook));
     cdp_group_destroy(pair);
     OK(cdp_group_split(c->g, c->rank / 2, c->rank, &pair));
-    p.data = gpu_new(NULL, 16), p.count = 4;
-    d.group = c->g, d.params = &p, d.param_count = 1;
-    h.kind = CDP_HOOK_POST_LOCAL_SGD, h.start = 1, h.subgroup = pair;
-    if (OK(cdp_ddp_create(&d, &ddp)) && OK(cdp_nccl_hook_create(c->g, &h, &hook)) && OK(cdp_ddp_set_hook(ddp, &hook))) {
+    p.data = gpu_new(NULL, 16);
+    p.count = 4;
+    d.group = c->g;
+    d.params = &p;
+    d.param_count = 1;
+    h.kind = CDP_HOOK_POST_LOCAL_SGD;
+    h.start = 1;
+    h.subgroup = pair;
+    if (OK(cdp_ddp_create(&d, &ddp)) && OK(cdp_nccl_hook_create(c->g, &h, &hook))
+        && OK(cdp_ddp_set_hook(ddp, &hook))) {
         for (int step = 0; step < 3; ++step) {
-            for (int i = 0; i < 4; ++i) host[i] = (float)(4 * c->rank + (uint32_t)i);
+            for (int i = 0; i < 4; ++i)
+                host[i] = (float)(4 * c->rank + (uint32_t)i);
             OK(cdp_ddp_backward_begin(ddp));
             GPU(cudaMemcpyAsync(cdp_ddp_grad(ddp, 0), host, 16, GPU_TO_DEVICE, c->stream));
-            OK(cdp_ddp_ready(ddp, 0)), OK(cdp_ddp_backward_end(ddp));
-            GPU(cudaMemcpyAsync(host, cdp_ddp_grad(ddp, 0), 16, GPU_TO_HOST, c->stream)), GPU(cudaStreamSynchronize(c->stream));
+            OK(cdp_ddp_ready(ddp, 0));
+            OK(cdp_ddp_backward_end(ddp));
+            GPU(cudaMemcpyAsync(host, cdp_ddp_grad(ddp, 0), 16, GPU_TO_HOST, c->stream));
+            GPU(cudaStreamSynchronize(c->stream));
             T(host[3] == (step == 0 ? 6.0f : c->rank / 2 ? 10.0f : 2.0f) + 3);
         }
     }
@@ -1573,12 +1894,15 @@ static void join_of_rank(card *c) {
     const int steps = 1 + 2 * (int)c->rank;
     side host, dev;
     if (side_open(&host, c, m, false) && side_open(&dev, c, m, true)) {
-        for (int step = 0; step < steps; ++step) T(pass(&host, step, 0, true));
+        for (int step = 0; step < steps; ++step)
+            T(pass(&host, step, 0, true));
         OK(cdp_ddp_join(host.ddp));
-        for (int step = 0; step < steps; ++step) T(pass(&dev, step, 0, true));
+        for (int step = 0; step < steps; ++step)
+            T(pass(&dev, step, 0, true));
         OK(cdp_ddp_join(dev.ddp));
         if (steps == 5) same(&host, &dev, "join", steps);
-        side_close(&host), side_close(&dev);
+        side_close(&host);
+        side_close(&dev);
     }
 }
 TEST(join) {
@@ -1619,12 +1943,18 @@ static void clip_of_rank(card *c) {
     side dev;
     float g[16], norm_f;
     double norm = 0;
-    m.hook = -1, m.params = 1, m.counts[0] = 16, m.dtypes[0] = CDP_DTYPE_F32, m.own_grad = m.find_unused = m.static_graph = m.buffers = false, m.divisor = m.predivide = 0;
+    m.hook = -1;
+    m.params = 1;
+    m.counts[0] = 16;
+    m.dtypes[0] = CDP_DTYPE_F32;
+    m.own_grad = m.find_unused = m.static_graph = m.buffers = false;
+    m.divisor = m.predivide = 0;
     if (side_open(&dev, c, &m, true)) {
         T(pass(&dev, 0, 0, true));
         mem_get(&dev, g, grad_of(&dev, 0), sizeof g);
         double want = 0;
-        for (int i = 0; i < 16; ++i) want += (double)g[i] * g[i];
+        for (int i = 0; i < 16; ++i)
+            want += (double)g[i] * g[i];
         const double before = (double)g[3];
         OK(cdp_ddp_clip(dev.ddp, 1, &norm));
         T(norm * norm - want < 1e-3 * want && want - norm * norm < 1e-3 * want);
@@ -1647,27 +1977,38 @@ static void ddp_refusals_of_rank(card *c) {
     cdp_hook_desc h;
     float host[8] = {0};
     void *dev = gpu_new(NULL, 64);
-    memset(p, 0, sizeof p), memset(&d, 0, sizeof d), memset(&h, 0, sizeof h);
-    d.group = c->g, d.params = p, d.param_count = 2;
-    p[0].data = dev, p[0].count = 8;
-    p[1].data = host, p[1].count = 8, p[1].name = "the_odd_one";
+    memset(p, 0, sizeof p);
+    memset(&d, 0, sizeof d);
+    memset(&h, 0, sizeof h);
+    d.group = c->g;
+    d.params = p;
+    d.param_count = 2;
+    p[0].data = dev;
+    p[0].count = 8;
+    p[1].data = host;
+    p[1].count = 8;
+    p[1].name = "the_odd_one";
     FAILS(CDP_ERR_INVALID, "the_odd_one", cdp_ddp_create(&d, &ddp));
-    p[1].data = dev, p[1].grad = host;
+    p[1].data = dev;
+    p[1].grad = host;
     FAILS(CDP_ERR_INVALID, "the_odd_one", cdp_ddp_create(&d, &ddp));
     p[1].grad = NULL;
     OK(cdp_barrier(c->g));
-    GPU(cudaSetDevice(1 - (int)c->device)); /* another device is current, then memory of another device */
+    /* another device is current, then memory of another device */
+    GPU(cudaSetDevice(1 - (int)c->device));
     FAILS(CDP_ERR_INVALID, "cudaSetDevice", cdp_ddp_create(&d, &ddp));
     void *const far = gpu_new(NULL, 64);
     GPU(cudaSetDevice((int)c->device));
     p[1].data = far;
     FAILS(CDP_ERR_INVALID, "memory of device", cdp_ddp_create(&d, &ddp));
-    p[1].data = dev, p[1].device = 1;
+    p[1].data = dev;
+    p[1].device = 1;
     FAILS(CDP_ERR_UNSUPPORTED, "the_odd_one", cdp_ddp_create(&d, &ddp));
     p[1].device = 0;
     OK(cdp_barrier(c->g));
     GPU(cudaFree(far));
-    p[1].sparse = true, p[1].rows = 8;
+    p[1].sparse = true;
+    p[1].rows = 8;
     FAILS(CDP_ERR_UNSUPPORTED, "", cdp_ddp_create(&d, &ddp));
     h.kind = CDP_HOOK_POWERSGD;
     FAILS(CDP_ERR_UNSUPPORTED, "POWERSGD", cdp_nccl_hook_create(c->g, &h, &hook));
@@ -1692,58 +2033,79 @@ static void no_memory_of_rank(card *c) {
     cdp_ddp_desc d;
     cdp_ddp *ddp = NULL;
     void *rest = NULL, *dev = gpu_new(NULL, 20 << 20);
-    memset(&p, 0, sizeof p), memset(&d, 0, sizeof d);
-    d.group = c->g, d.params = &p, d.param_count = 1;
-    p.data = dev, p.count = 5 << 20;
+    memset(&p, 0, sizeof p);
+    memset(&d, 0, sizeof d);
+    d.group = c->g;
+    d.params = &p;
+    d.param_count = 1;
+    p.data = dev;
+    p.count = 5 << 20;
     if (c->rank == 1) GPU(cudaMalloc(&rest, 100 << 20)); /* of 128 */
     const cdp_status st = cdp_ddp_create(&d, &ddp);
-    test_check(st == CDP_ERR_NOMEM, __FILE__, __LINE__, "rank %u: %s %s", c->rank, cdp_status_name(st), cdp_last_error()->text);
+    test_check(st == CDP_ERR_NOMEM, __FILE__, __LINE__, "rank %u: %s %s", c->rank,
+        cdp_status_name(st), cdp_last_error()->text);
     cdp_ddp_destroy(ddp);
     OK(cdp_barrier(c->g));
     T(cdp_group_status(c->g) == CDP_OK);
-    GPU(cudaFree(rest)), GPU(cudaFree(dev));
+    GPU(cudaFree(rest));
+    GPU(cudaFree(dev));
 }
 TEST(no_memory) {
     on_cards(2, no_memory_of_rank, NULL);
     clean();
 }
 
-/* A rank stops in the middle of a step: the others get an error at the deadline, and their devices go on. */
+/* A rank stops in the middle of a step: the others get an error at the deadline, and their
+   devices go on. */
 static void stuck_of_rank(card *c) {
     model m = model_of(8);
     side dev;
-    m.hook = -1, m.find_unused = m.static_graph = false;
+    m.hook = -1;
+    m.find_unused = m.static_graph = false;
     if (side_open(&dev, c, &m, true)) {
         hurry(c, 700);
         OK(cdp_ddp_backward_begin(dev.ddp));
         if (c->rank == 0) {
-            for (uint32_t i = 0; i < m.params; ++i) (void)cdp_ddp_ready(dev.ddp, i);
+            for (uint32_t i = 0; i < m.params; ++i)
+                (void)cdp_ddp_ready(dev.ddp, i);
             cdp_status st = cdp_ddp_backward_end(dev.ddp);
             const uint64_t start = test_now_ns();
             while (st == CDP_OK && test_now_ns() - start < 20000000000u) {
                 test_sleep_ms(5);
                 st = cdp_group_status(c->g);
             }
-            test_check(st == CDP_ERR_TIMEOUT, __FILE__, __LINE__, "%s: %s", cdp_status_name(st), cdp_last_error()->text);
+            test_check(st == CDP_ERR_TIMEOUT, __FILE__, __LINE__, "%s: %s", cdp_status_name(st),
+                cdp_last_error()->text);
         } else {
-            while (cdp_group_status(c->g) == CDP_OK) test_sleep_ms(5);
+            while (cdp_group_status(c->g) == CDP_OK)
+                test_sleep_ms(5);
         }
         GPU(cudaStreamSynchronize(c->stream));
         side_close(&dev);
     }
 }
-/* Gradients, and the memory of a hook, are given up while operations on them hang, and NCCL is on its way with others. */
+/* Gradients, and the memory of a hook, are given up while operations on them hang, and NCCL is
+   on its way with others. */
 static void given_up_of_rank(card *c) {
     model m = model_of(9);
     side dev;
-    m.hook = *(const int *)c->arg, m.ratio = 4, m.params = 6, m.bucket_bytes = 64, m.find_unused = m.static_graph = m.own_grad = m.buffers = m.rebuild = false;
-    for (uint32_t i = 0; i < m.params; ++i) m.counts[i] = 100, m.dtypes[i] = CDP_DTYPE_F32;
+    m.hook = *(const int *)c->arg;
+    m.ratio = 4;
+    m.params = 6;
+    m.bucket_bytes = 64;
+    m.find_unused = m.static_graph = m.own_grad = m.buffers = m.rebuild = false;
+    for (uint32_t i = 0; i < m.params; ++i) {
+        m.counts[i] = 100;
+        m.dtypes[i] = CDP_DTYPE_F32;
+    }
     if (!side_open(&dev, c, &m, true)) return;
     T(pass(&dev, 0, 0, true));
     hurry(c, 250);
     const uint64_t start = test_now_ns();
     OK(cdp_ddp_backward_begin(dev.ddp));
-    for (uint32_t i = m.params; i-- > (c->rank ? 3 : 0);) (void)cdp_ddp_ready(dev.ddp, i); /* rank 1 stops half way */
+    /* rank 1 stops half way */
+    for (uint32_t i = m.params; i-- > (c->rank ? 3 : 0);)
+        (void)cdp_ddp_ready(dev.ddp, i);
     side_close(&dev);
     T_WITHIN(4000, test_now_ns() - start);
 }
@@ -1752,7 +2114,11 @@ TEST(given_up) {
     for (int k = 0; k < 5; ++k) {
         cards all;
         memset(&all, 0, sizeof all);
-        all.n = 2, all.func = given_up_of_rank, all.arg = (void *)(uintptr_t)&hooks[k % 4], all.desc.keep = k % 2 == 1, all.group.logger.level = CDP_LOG_SILENT;
+        all.n = 2;
+        all.func = given_up_of_rank;
+        all.arg = (void *)(uintptr_t)&hooks[k % 4];
+        all.desc.keep = k % 2 == 1;
+        all.group.logger.level = CDP_LOG_SILENT;
         cards_run(&all);
     }
     clean();
@@ -1761,41 +2127,57 @@ TEST(given_up) {
 TEST(stuck_rank) {
     cards all;
     memset(&all, 0, sizeof all);
-    all.n = 2, all.func = stuck_of_rank, all.group.logger.level = CDP_LOG_SILENT;
+    all.n = 2;
+    all.func = stuck_of_rank;
+    all.group.logger.level = CDP_LOG_SILENT;
     cards_run(&all);
     clean();
 }
 
 /* ---- kernels ---- */
 
-/* The text of the kernels is compiled as C by the stand-in's NVRTC, and every 16-bit number is compared with the conversions of cdp.h. */
+/* The text of the kernels is compiled as C by the stand-in's NVRTC, and every 16-bit number is
+   compared with the conversions of cdp.h. */
 static void casts_of_rank(card *c) {
-    enum { N = 65536 };
+    enum {
+        N = 65536
+    };
     cdp__nccl *const b = (cdp__nccl *)cdp_group_backend(c->g)->self;
     static const cdp_dtype halves[] = {CDP_DTYPE_F16, CDP_DTYPE_BF16};
     uint16_t *const all = (uint16_t *)malloc(2 * N), *const back = (uint16_t *)malloc(2 * N);
     float *const wide = (float *)malloc(4 * N);
     float want[CDP__BLOCK], in[CDP__BLOCK];
     uint16_t half[CDP__BLOCK];
-    void *d_half = gpu_new(NULL, 2 * N), *d_wide = gpu_new(NULL, 4 * N), *d_back = gpu_new(NULL, 2 * N);
+    void *d_half = gpu_new(NULL, 2 * N), *d_wide = gpu_new(NULL, 4 * N),
+         *d_back = gpu_new(NULL, 2 * N);
     uint64_t state = 9;
-    for (int i = 0; i < N; ++i) all[i] = (uint16_t)i;
+    for (int i = 0; i < N; ++i)
+        all[i] = (uint16_t)i;
     for (int h = 0; h < 2; ++h) {
         int wrong = 0;
         GPU(cudaMemcpyAsync(d_half, all, 2 * N, GPU_TO_DEVICE, c->stream));
-        OK(cdp__nccl_cast(b, halves[h], d_half, CDP_DTYPE_F32, d_wide, N, 1, (cdp__cu_stream)c->stream));
-        OK(cdp__nccl_cast(b, CDP_DTYPE_F32, d_wide, halves[h], d_back, N, 1, (cdp__cu_stream)c->stream));
+        OK(cdp__nccl_cast(
+            b, halves[h], d_half, CDP_DTYPE_F32, d_wide, N, 1, (cdp__cu_stream)c->stream));
+        OK(cdp__nccl_cast(
+            b, CDP_DTYPE_F32, d_wide, halves[h], d_back, N, 1, (cdp__cu_stream)c->stream));
         GPU(cudaMemcpyAsync(wide, d_wide, 4 * N, GPU_TO_HOST, c->stream));
         GPU(cudaMemcpyAsync(back, d_back, 2 * N, GPU_TO_HOST, c->stream));
         GPU(cudaStreamSynchronize(c->stream));
         for (uint32_t i = 0; i < N; i += CDP__BLOCK) { /* there, and back again */
             cdp__widen_block(halves[h], all + i, want);
             for (uint32_t k = 0; k < CDP__BLOCK; ++k) {
-                if (want[k] != want[k]) wrong += wide[i + k] == wide[i + k] || (back[i + k] & 0x7fff) <= (halves[h] == CDP_DTYPE_F16 ? 0x7c00 : 0x7f80);
-                else wrong += memcmp(&want[k], &wide[i + k], 4) != 0 || (back[i + k] != all[i + k] && !(all[i + k] == 0x8000 && back[i + k] == 0)); /* x + 0 may lose the sign of zero */
+                if (want[k] != want[k])
+                    wrong += wide[i + k] == wide[i + k]
+                        || (back[i + k] & 0x7fff) <= (halves[h] == CDP_DTYPE_F16 ? 0x7c00 : 0x7f80);
+                /* x + 0 may lose the sign of zero */
+                else
+                    wrong += memcmp(&want[k], &wide[i + k], 4) != 0
+                        || (back[i + k] != all[i + k]
+                            && !(all[i + k] == 0x8000 && back[i + k] == 0));
             }
         }
-        test_check(wrong == 0, __FILE__, __LINE__, "%s: %d of 65536 values do not come back", cdp_dtype_name(halves[h]), wrong);
+        test_check(wrong == 0, __FILE__, __LINE__, "%s: %d of 65536 values do not come back",
+            cdp_dtype_name(halves[h]), wrong);
         for (int i = 0; i < N; ++i) { /* any f32, and those near the middle of two */
             uint32_t u = (uint32_t)test_random(&state);
             if (i % 3 == 0) u = (u & 0xffff0000u) | 0x7fffu | (u & 1u);
@@ -1803,7 +2185,8 @@ static void casts_of_rank(card *c) {
             memcpy(&wide[i], &u, 4);
         }
         GPU(cudaMemcpyAsync(d_wide, wide, 4 * N, GPU_TO_DEVICE, c->stream));
-        OK(cdp__nccl_cast(b, CDP_DTYPE_F32, d_wide, halves[h], d_back, N, 1, (cdp__cu_stream)c->stream));
+        OK(cdp__nccl_cast(
+            b, CDP_DTYPE_F32, d_wide, halves[h], d_back, N, 1, (cdp__cu_stream)c->stream));
         GPU(cudaMemcpyAsync(back, d_back, 2 * N, GPU_TO_HOST, c->stream));
         GPU(cudaStreamSynchronize(c->stream));
         wrong = 0;
@@ -1811,26 +2194,35 @@ static void casts_of_rank(card *c) {
             memcpy(in, wide + i, sizeof in);
             cdp__narrow_block(halves[h], in, half);
             for (uint32_t k = 0; k < CDP__BLOCK; ++k)
-                if (in[k] == in[k]) wrong += half[k] != back[i + k] && !((half[k] & 0x7fff) == 0 && (back[i + k] & 0x7fff) == 0);
+                if (in[k] == in[k])
+                    wrong += half[k] != back[i + k]
+                        && !((half[k] & 0x7fff) == 0 && (back[i + k] & 0x7fff) == 0);
         }
-        test_check(wrong == 0, __FILE__, __LINE__, "%s: %d of 65536 values are rounded otherwise", cdp_dtype_name(halves[h]), wrong);
+        test_check(wrong == 0, __FILE__, __LINE__, "%s: %d of 65536 values are rounded otherwise",
+            cdp_dtype_name(halves[h]), wrong);
     }
-    GPU(cudaFree(d_half)), GPU(cudaFree(d_wide)), GPU(cudaFree(d_back));
-    free(all), free(back), free(wide);
+    GPU(cudaFree(d_half));
+    GPU(cudaFree(d_wide));
+    GPU(cudaFree(d_back));
+    free(all);
+    free(back);
+    free(wide);
 }
 TEST(casts) {
     on_cards(1, casts_of_rank, NULL);
     clean();
 }
 
-/* No compiler, one that fails, no driver: an error of the call that needed it, and a group that goes on. */
+/* No compiler, one that fails, no driver: an error of the call that needed it, and a group that
+   goes on. */
 static void without_of_rank(card *c) {
     cdp_hook hook;
     float *d = (float *)gpu_new(NULL, 64);
     const struct {
         const char *name;
         int code;
-    } calls[] = {{"nvrtcCreateProgram", 1}, {"nvrtcCompileProgram", 6}, {"nvrtcGetCUBINSize", 4}, {"nvrtcGetCUBIN", 4}, {"cuModuleLoadData", 200}, {"cuModuleGetFunction", 500}};
+    } calls[] = {{"nvrtcCreateProgram", 1}, {"nvrtcCompileProgram", 6}, {"nvrtcGetCUBINSize", 4},
+        {"nvrtcGetCUBIN", 4}, {"cuModuleLoadData", 200}, {"cuModuleGetFunction", 500}};
     for (size_t i = 0; i < sizeof calls / sizeof *calls; ++i) {
         standin_fail(calls[i].name, 1, calls[i].code);
         const cdp_status st = cdp_nccl_hook_create(c->g, &fp16, &hook);
@@ -1841,7 +2233,8 @@ static void without_of_rank(card *c) {
     OK(cdp_allreduce(c->g, NULL, d, 16, CDP_DTYPE_F32, CDP_REDUCE_SUM));
     if (OK(cdp_nccl_hook_create(c->g, &fp16, &hook))) hook.destroy(hook.self);
     T(cdp_group_status(c->g) == CDP_OK);
-    GPU(cudaDeviceSynchronize()), GPU(cudaFree(d));
+    GPU(cudaDeviceSynchronize());
+    GPU(cudaFree(d));
 }
 TEST(without_compiler) {
     on_cards(1, without_of_rank, NULL);
@@ -1850,8 +2243,11 @@ TEST(without_compiler) {
 
 /* Where NVIDIA's NVRTC is installed (it needs no GPU), that compiles every kernel. */
 typedef struct nvrtc {
-    int (*create)(void **, const char *, const char *, int, const char *const *, const char *const *), (*compile)(void *, int, const char *const *), (*size_of_log)(void *, size_t *);
-    int (*get_log)(void *, char *), (*count)(int *), (*list)(int *), (*destroy)(void **), (*size_of_code)(void *, size_t *);
+    int (*create)(
+        void **, const char *, const char *, int, const char *const *, const char *const *),
+        (*compile)(void *, int, const char *const *), (*size_of_log)(void *, size_t *);
+    int (*get_log)(void *, char *), (*count)(int *), (*list)(int *), (*destroy)(void **),
+        (*size_of_code)(void *, size_t *);
 } nvrtc;
 static void nvidia_compiles(const nvrtc *n, const char *source, int arch) {
     char option[40], log[4000] = "";
@@ -1862,7 +2258,8 @@ static void nvidia_compiles(const nvrtc *n, const char *source, int arch) {
     T_EQ(0, n->create(&made, source, "cdp_nccl.cu", 0, NULL, NULL));
     const int r = n->compile(made, 3, options);
     if (n->size_of_log(made, &bytes) == 0 && bytes <= sizeof log) n->get_log(made, log);
-    test_check(r == 0 && strstr(log, "warning") == NULL, __FILE__, __LINE__, "sm_%d: %d %s", arch, r, log);
+    test_check(
+        r == 0 && strstr(log, "warning") == NULL, __FILE__, __LINE__, "sm_%d: %d %s", arch, r, log);
     bytes = 0;
     T(n->size_of_code(made, &bytes) == 0 && bytes > 1000);
     n->destroy(&made);
@@ -1879,18 +2276,25 @@ TEST(nvidia_compiles_them) {
         lib = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     }
     if (!lib || TEST_SLOW) {
-        test_skip(lib ? "NVIDIA's compiler is not for sanitizers" : "/usr/local/cuda/lib64 has no libnvrtc.so");
+        test_skip(lib ? "NVIDIA's compiler is not for sanitizers"
+                      : "/usr/local/cuda/lib64 has no libnvrtc.so");
         return;
     }
-    *(void **)&n.create = dlsym(lib, "nvrtcCreateProgram"), *(void **)&n.compile = dlsym(lib, "nvrtcCompileProgram"), *(void **)&n.size_of_log = dlsym(lib, "nvrtcGetProgramLogSize");
-    *(void **)&n.get_log = dlsym(lib, "nvrtcGetProgramLog"), *(void **)&n.count = dlsym(lib, "nvrtcGetNumSupportedArchs"), *(void **)&n.list = dlsym(lib, "nvrtcGetSupportedArchs");
-    *(void **)&n.destroy = dlsym(lib, "nvrtcDestroyProgram"), *(void **)&n.size_of_code = dlsym(lib, "nvrtcGetCUBINSize");
+    *(void **)&n.create = dlsym(lib, "nvrtcCreateProgram");
+    *(void **)&n.compile = dlsym(lib, "nvrtcCompileProgram");
+    *(void **)&n.size_of_log = dlsym(lib, "nvrtcGetProgramLogSize");
+    *(void **)&n.get_log = dlsym(lib, "nvrtcGetProgramLog");
+    *(void **)&n.count = dlsym(lib, "nvrtcGetNumSupportedArchs");
+    *(void **)&n.list = dlsym(lib, "nvrtcGetSupportedArchs");
+    *(void **)&n.destroy = dlsym(lib, "nvrtcDestroyProgram");
+    *(void **)&n.size_of_code = dlsym(lib, "nvrtcGetCUBINSize");
     T_EQ(0, n.count(&there));
     T_EQ(0, n.list(archs));
     snprintf(hooks, sizeof hooks, "%s%s", cdp__nccl_hook_source(), cdp__nccl_quantize_source());
     for (size_t k = 0; k < sizeof wanted / sizeof *wanted; ++k) {
         bool known = false;
-        for (int i = 0; i < there; ++i) known = known || archs[i] == wanted[k];
+        for (int i = 0; i < there; ++i)
+            known = known || archs[i] == wanted[k];
         if (!known) {
             printf("  SKIP sm_%d: this NVRTC does not know it\n", wanted[k]);
             continue;
@@ -1904,14 +2308,20 @@ TEST(nvidia_compiles_them) {
 /* ---- other libraries, and processes: this program again, with another library path ---- */
 
 /* `which`: the kind of child, and its words */
-static void run_child(const char *which, const char *folder, const char *settings, const char *expect) {
+static void run_child(
+    const char *which, const char *folder, const char *settings, const char *expect) {
     char command[PATH_MAX * 2 + 300], line[600], all[4000] = "";
-    snprintf(command, sizeof command, "STANDIN_FOLDER=x STANDIN='%s' LD_LIBRARY_PATH='%s' '%s' --child %s 2>&1", settings, libraries_folder(program, folder), program, which);
+    snprintf(command, sizeof command,
+        "STANDIN_FOLDER=x STANDIN='%s' LD_LIBRARY_PATH='%s' '%s' --child %s 2>&1", settings,
+        libraries_folder(program, folder), program, which);
     FILE *const f = popen(command, "r");
     if (!T(f != NULL)) return;
-    while (fgets(line, sizeof line, f)) strncat(all, line, sizeof all - strlen(all) - 1);
+    while (fgets(line, sizeof line, f))
+        strncat(all, line, sizeof all - strlen(all) - 1);
     const int rc = pclose(f);
-    test_check(rc == 0 && strstr(all, expect) != NULL, __FILE__, __LINE__, "%s with %s %s: exit code %d, \"%s\" expected in: %s", which, folder, settings, rc, expect, all);
+    test_check(rc == 0 && strstr(all, expect) != NULL, __FILE__, __LINE__,
+        "%s with %s %s: exit code %d, \"%s\" expected in: %s", which, folder, settings, rc, expect,
+        all);
 }
 
 /* Prints what attach said; every rank must say the same, and the group must work without. */
@@ -1921,7 +2331,8 @@ static void child_attach_of_rank(card *c) {
     memset(&desc, 0, sizeof desc);
     desc.stream = c->stream;
     const cdp_status st = cdp_nccl_attach(c->g, &desc);
-    printf("rank %u: %s %s\n", c->rank, cdp_status_name(st), st == CDP_OK ? "" : cdp_last_error()->text);
+    printf("rank %u: %s %s\n", c->rank, cdp_status_name(st),
+        st == CDP_OK ? "" : cdp_last_error()->text);
     OK(cdp_allreduce(c->g, NULL, &host, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM));
     T(host == 2);
     if (st == CDP_OK) {
@@ -1933,13 +2344,17 @@ static void child_attach_of_rank(card *c) {
         OK(cdp_nccl_alloc(c->g, 64, &mem));
         cdp_nccl_free(c->g, mem);
         OK(cdp_group_split(c->g, 0, 0, &part));
-        if (c->rank == 0 && cdp_nccl_version(c->g) < 22400) FAILS(CDP_ERR_UNSUPPORTED, "2.18", cdp_allreduce(c->g, NULL, d, 4, CDP_DTYPE_F8E4M3, CDP_REDUCE_SUM));
+        if (c->rank == 0 && cdp_nccl_version(c->g) < 22400)
+            FAILS(CDP_ERR_UNSUPPORTED, "2.18",
+                cdp_allreduce(c->g, NULL, d, 4, CDP_DTYPE_F8E4M3, CDP_REDUCE_SUM));
         memset(&desc, 0, sizeof desc);
         if (cdp_nccl_version(c->g) < 22700) { /* features of newer versions, refused by name */
             cdp_group *again = NULL;
             const uint32_t both[] = {0, 1};
             OK(cdp_group_new(c->g, both, 2, &again));
-            desc.stream = c->stream, desc.from = c->g, desc.grow = true;
+            desc.stream = c->stream;
+            desc.from = c->g;
+            desc.grow = true;
             FAILS(CDP_ERR_UNSUPPORTED, "ncclCommGrow", cdp_nccl_attach(again, &desc));
             desc.grow = false;
             FAILS(CDP_ERR_UNSUPPORTED, "ncclCommShrink", cdp_nccl_attach(again, &desc));
@@ -1950,7 +2365,8 @@ static void child_attach_of_rank(card *c) {
             cdp_group *kept = NULL;
             const uint32_t both[] = {0, 1};
             memset(&desc, 0, sizeof desc);
-            desc.stream = c->stream, desc.keep = true;
+            desc.stream = c->stream;
+            desc.keep = true;
             OK(cdp_group_new(c->g, both, 2, &kept));
             FAILS(CDP_ERR_UNSUPPORTED, "ncclCommRevoke", cdp_nccl_attach(kept, &desc));
             OK(cdp_barrier(kept));
@@ -1965,7 +2381,10 @@ static void child_attach_of_rank(card *c) {
 static void child_ranks(bool with_gpu) {
     cards all;
     memset(&all, 0, sizeof all);
-    all.n = 2, all.func = child_attach_of_rank, all.no_attach = true, all.zero_stream = !with_gpu;
+    all.n = 2;
+    all.func = child_attach_of_rank;
+    all.no_attach = true;
+    all.zero_stream = !with_gpu;
     cards_run(&all);
 }
 
@@ -1996,7 +2415,8 @@ static void child_bare(const char *cudart, const char *nccl) {
 }
 
 TEST(libraries) {
-    run_child("bare /nowhere/libcudart.so ''", "", "", "UNSUPPORTED"); /* the real ones may be installed: so by name */
+    /* the real ones may be installed: so by name */
+    run_child("bare /nowhere/libcudart.so ''", "", "", "UNSUPPORTED");
     run_child("bare /nowhere/libcudart.so ''", "", "", "/nowhere/libcudart.so");
     run_child("bare '' /nowhere/libnccl.so", "", "", "/nowhere/libnccl.so");
     run_child("bare '' libcuda.so.1", "", "", "ncclGetVersion"); /* some other library */
@@ -2019,21 +2439,27 @@ static int child_rank(const char *port, uint32_t rank, uint32_t n, bool dies) {
     cdp_work w;
     char url[64];
     snprintf(url, sizeof url, "%s", port);
-    setenv("MASTER_ADDR", "127.0.0.1", 1), setenv("MASTER_PORT", url, 1);
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    setenv("MASTER_PORT", url, 1);
     char number[16];
-    snprintf(number, sizeof number, "%u", rank), setenv("RANK", number, 1);
-    snprintf(number, sizeof number, "%u", n), setenv("WORLD_SIZE", number, 1);
+    snprintf(number, sizeof number, "%u", rank);
+    setenv("RANK", number, 1);
+    snprintf(number, sizeof number, "%u", n);
+    setenv("WORLD_SIZE", number, 1);
     if (gpu_load() || cdp_init_from_env(NULL, &g) != CDP_OK) return cdp_print_error(stdout);
     memset(&desc, 0, sizeof desc);
-    if (gpu_cudaSetDevice((int)rank % 2) || cdp_nccl_attach(g, &desc) != CDP_OK) return cdp_print_error(stdout);
+    if (gpu_cudaSetDevice((int)rank % 2) || cdp_nccl_attach(g, &desc) != CDP_OK)
+        return cdp_print_error(stdout);
     d = gpu_new(NULL, 4000);
     cdp_status st = cdp_allreduce(g, NULL, d, 1000, CDP_DTYPE_F32, CDP_REDUCE_SUM);
     if (st == CDP_OK) st = (cdp_status)gpu_cudaDeviceSynchronize();
     if (st != CDP_OK) return cdp_print_error(stdout);
     if (dies) {
-        st = cdp_allreduce_async(g, NULL, d, 10, CDP_DTYPE_F32, CDP_REDUCE_SUM, &w); /* others wait for more */
+        /* others wait for more */
+        st = cdp_allreduce_async(g, NULL, d, 10, CDP_DTYPE_F32, CDP_REDUCE_SUM, &w);
         test_sleep_ms(100);
-        printf("rank %u dies\n", rank), fflush(stdout);
+        printf("rank %u dies\n", rank);
+        fflush(stdout);
         raise(SIGKILL);
     }
     st = cdp_allreduce_async(g, NULL, d, 10, CDP_DTYPE_F32, CDP_REDUCE_SUM, &w);
@@ -2072,14 +2498,17 @@ TEST(killed_process) {
     FILE *f[3];
     const uint64_t start = test_now_ns();
     for (int r = 0; r < 3; ++r) {
-        snprintf(command, sizeof command, "exec timeout -s KILL 100 '%s' --rank %u %d 3 %d 2>&1", program, port, r, r == 1);
+        snprintf(command, sizeof command, "exec timeout -s KILL 100 '%s' --rank %u %d 3 %d 2>&1",
+            program, port, r, r == 1);
         f[r] = popen(command, "r");
         if (!T(f[r] != NULL)) return;
     }
     for (int r = 0; r < 3; ++r) {
-        while (fgets(line, sizeof line, f[r])) strncat(all, line, sizeof all - strlen(all) - 1);
+        while (fgets(line, sizeof line, f[r]))
+            strncat(all, line, sizeof all - strlen(all) - 1);
         const int rc = pclose(f[r]);
-        test_check(r == 1 ? rc != 0 : rc == 0, __FILE__, __LINE__, "rank %d ended with %d: %s", r, rc, all);
+        test_check(r == 1 ? rc != 0 : rc == 0, __FILE__, __LINE__, "rank %d ended with %d: %s", r,
+            rc, all);
     }
     T_TEXT("rank 0: PEER_LOST", all);
     T_TEXT("rank 2: PEER_LOST", all);
@@ -2092,44 +2521,70 @@ TEST(versions_differ) {
     const uint32_t port = free_port();
     FILE *f[2];
     for (int r = 0; r < 2; ++r) {
-        snprintf(command, sizeof command, "STANDIN_FOLDER=x LD_LIBRARY_PATH='%s' exec timeout -s KILL 100 '%s' --rank %u %d 2 0 2>&1", libraries_folder(program, r ? "2.27" : ""), program, port, r);
+        snprintf(command, sizeof command,
+            "STANDIN_FOLDER=x LD_LIBRARY_PATH='%s' exec timeout -s KILL 100 '%s' --rank %u %d 2 0 "
+            "2>&1",
+            libraries_folder(program, r ? "2.27" : ""), program, port, r);
         f[r] = popen(command, "r");
         if (!T(f[r] != NULL)) return;
     }
     for (int r = 0; r < 2; ++r) {
-        while (fgets(line, sizeof line, f[r])) strncat(all, line, sizeof all - strlen(all) - 1);
+        while (fgets(line, sizeof line, f[r]))
+            strncat(all, line, sizeof all - strlen(all) - 1);
         T(pclose(f[r]) != 0);
     }
     T_TEXT("rank 0 has NCCL 2.29, rank 1 has 2.27; install the same everywhere", all);
 }
 
 int main(int argc, char **argv) {
-    static const test_case cases[] = {
-        {"table_1", table_1, 120}, {"table_2", table_2, 120}, {"table_3", table_3, 120}, {"table_4", table_4, 120}, {"eight_bits", eight_bits, 60},
-        {"uneven", uneven, 60}, {"messages", messages, 60}, {"several_as_one", several_as_one, 60}, {"order", order, 60}, {"order_can_fail", order_can_fail, 60},
-        {"waits", waits, 60}, {"other_streams", other_streams, 60}, {"lifetimes", lifetimes, 60}, {"refusals", refusals, 60}, {"memory", memory, 60},
-        {"graphs", graphs, 60}, {"graphs_and_other_threads", graphs_and_other_threads, 60}, {"copy_behind", copy_behind, 60}, {"aborted", aborted, 60}, {"deadline", deadline, 60},
-        {"mismatch", mismatch, 60}, {"own_copy", own_copy, 60}, {"asked_by_others", asked_by_others, 60}, {"odd_pointer", odd_pointer, 60}, {"stuck_stream", stuck_stream, 60}, {"abort_while_made", abort_while_made, 120}, {"asynchronous_error", asynchronous_error, 60}, {"sick_device", sick_device, 60}, {"split", split, 60}, {"shrink", shrink, 60},
-        {"nobody_gone", nobody_gone, 60}, {"grow", grow, 60}, {"two_on_one_gpu", two_on_one_gpu, 60}, {"no_thread", no_thread, 60}, {"polled", polled, 60}, {"leave_one_by_one", leave_one_by_one, 60}, {"destroy_in_flight", destroy_in_flight, 60}, {"abort_anywhere", abort_anywhere, 120}, {"any_function_fails", any_function_fails, 120},
-        {"any_allocation_fails", any_allocation_fails, 120}, {"more_allocations_fail", more_allocations_fail, 60}, {"descs_differ", descs_differ, 60}, {"split_fails", split_fails, 60}, {"grow_fails", grow_fails, 60}, {"shrink_fails", shrink_fails, 60}, {"watchdog", watchdog, 60}, {"host_in_capture", host_in_capture, 60},
-        {"like_the_host", like_the_host, 200}, {"every_hook", every_hook, 60}, {"compressing_hooks", compressing_hooks, 60}, {"saved_hooks", saved_hooks, 60}, {"local_sgd", local_sgd, 60},
-        {"join", join, 60}, {"verify", verify, 60}, {"clip", clip, 60}, {"ddp_refusals", ddp_refusals, 60},
-        {"no_memory", no_memory, 60}, {"stuck_rank", stuck_rank, 60}, {"given_up", given_up, 60}, {"casts", casts, 60}, {"without_compiler", without_compiler, 60}, {"nvidia_compiles_them", nvidia_compiles_them, 120},
-        {"libraries", libraries, 60}, {"killed_process", killed_process, 60}, {"versions_differ", versions_differ, 60}};
+    static const test_case cases[] = {{"table_1", table_1, 120}, {"table_2", table_2, 120},
+        {"table_3", table_3, 120}, {"table_4", table_4, 120}, {"eight_bits", eight_bits, 60},
+        {"uneven", uneven, 60}, {"messages", messages, 60}, {"several_as_one", several_as_one, 60},
+        {"order", order, 60}, {"order_can_fail", order_can_fail, 60}, {"waits", waits, 60},
+        {"other_streams", other_streams, 60}, {"lifetimes", lifetimes, 60},
+        {"refusals", refusals, 60}, {"memory", memory, 60}, {"graphs", graphs, 60},
+        {"graphs_and_other_threads", graphs_and_other_threads, 60},
+        {"copy_behind", copy_behind, 60}, {"aborted", aborted, 60}, {"deadline", deadline, 60},
+        {"mismatch", mismatch, 60}, {"own_copy", own_copy, 60},
+        {"asked_by_others", asked_by_others, 60}, {"odd_pointer", odd_pointer, 60},
+        {"stuck_stream", stuck_stream, 60}, {"abort_while_made", abort_while_made, 120},
+        {"asynchronous_error", asynchronous_error, 60}, {"sick_device", sick_device, 60},
+        {"split", split, 60}, {"shrink", shrink, 60}, {"nobody_gone", nobody_gone, 60},
+        {"grow", grow, 60}, {"two_on_one_gpu", two_on_one_gpu, 60}, {"no_thread", no_thread, 60},
+        {"polled", polled, 60}, {"leave_one_by_one", leave_one_by_one, 60},
+        {"destroy_in_flight", destroy_in_flight, 60}, {"abort_anywhere", abort_anywhere, 120},
+        {"any_function_fails", any_function_fails, 120},
+        {"any_allocation_fails", any_allocation_fails, 120},
+        {"more_allocations_fail", more_allocations_fail, 60}, {"descs_differ", descs_differ, 60},
+        {"split_fails", split_fails, 60}, {"grow_fails", grow_fails, 60},
+        {"shrink_fails", shrink_fails, 60}, {"watchdog", watchdog, 60},
+        {"host_in_capture", host_in_capture, 60}, {"like_the_host", like_the_host, 200},
+        {"every_hook", every_hook, 60}, {"compressing_hooks", compressing_hooks, 60},
+        {"saved_hooks", saved_hooks, 60}, {"local_sgd", local_sgd, 60}, {"join", join, 60},
+        {"verify", verify, 60}, {"clip", clip, 60}, {"ddp_refusals", ddp_refusals, 60},
+        {"no_memory", no_memory, 60}, {"stuck_rank", stuck_rank, 60}, {"given_up", given_up, 60},
+        {"casts", casts, 60}, {"without_compiler", without_compiler, 60},
+        {"nvidia_compiles_them", nvidia_compiles_them, 120}, {"libraries", libraries, 60},
+        {"killed_process", killed_process, 60}, {"versions_differ", versions_differ, 60}};
     program = argv[0];
     if (argc >= 3 && strcmp(argv[1], "--child") == 0) {
         const bool attach = strcmp(argv[2], "attach") == 0;
         if (attach && gpu_load()) return 3;
         test__now.name = argv[2];
-        if (attach) child_ranks(true);
-        else child_bare(argc > 3 ? argv[3] : "", argc > 4 ? argv[4] : "");
+        if (attach)
+            child_ranks(true);
+        else
+            child_bare(argc > 3 ? argv[3] : "", argc > 4 ? argv[4] : "");
         return test__now.failed_checks != 0;
     }
     libraries_at_hand(argv, "");
-    if (argc == 6 && strcmp(argv[1], "--rank") == 0) return child_rank(argv[2], (uint32_t)atoi(argv[3]), (uint32_t)atoi(argv[4]), atoi(argv[5]) != 0);
+    if (argc == 6 && strcmp(argv[1], "--rank") == 0)
+        return child_rank(
+            argv[2], (uint32_t)atoi(argv[3]), (uint32_t)atoi(argv[4]), atoi(argv[5]) != 0);
     const char *const missing = gpu_load();
     if (missing || !standin_set) {
-        printf("  the stand-in does not load: %s\nnot ok load\n0 passed, 1 failed\n", missing ? missing : "this is no stand-in");
+        printf("  the stand-in does not load: %s\nnot ok load\n0 passed, 1 failed\n",
+            missing ? missing : "this is no stand-in");
         return 1;
     }
     printf("on the stand-in for CUDA and NCCL, no GPU is involved\n");

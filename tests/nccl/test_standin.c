@@ -1,4 +1,5 @@
-/*  The stand-in itself: what tests of cdp_nccl.h rely on when they pass. A model that forgives mistakes proves nothing. */
+/* The stand-in itself: what tests of cdp_nccl.h rely on when they pass. A model that forgives
+   mistakes proves nothing. */
 #define _GNU_SOURCE
 #include "../test.h"
 
@@ -13,8 +14,11 @@ static void clean(void) {
     char text[400];
     const int n = standin_faults(text, sizeof text);
     test_check(n == 0, __FILE__, __LINE__, "%d faults: %s", n, text);
-    static const char *const kinds[] = {"streams", "events", "bytes", "pinned", "graphs", "comms", "modules"};
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; ++i) test_check(standin_left(kinds[i]) == 0, __FILE__, __LINE__, "%ld %s are left", standin_left(kinds[i]), kinds[i]);
+    static const char *const kinds[] = {
+        "streams", "events", "bytes", "pinned", "graphs", "comms", "modules"};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; ++i)
+        test_check(standin_left(kinds[i]) == 0, __FILE__, __LINE__, "%ld %s are left",
+            standin_left(kinds[i]), kinds[i]);
 }
 
 /* Writes 1 on one stream and reads it on another: how often the read came too early. */
@@ -35,7 +39,11 @@ static int too_early(bool with_event) {
         wrong += *(uint8_t *)h != 1;
         GPU(cudaStreamSynchronize(a));
     }
-    GPU(cudaStreamDestroy(a)), GPU(cudaStreamDestroy(b)), GPU(cudaEventDestroy(event)), GPU(cudaFree(d)), GPU(cudaFreeHost(h));
+    GPU(cudaStreamDestroy(a));
+    GPU(cudaStreamDestroy(b));
+    GPU(cudaEventDestroy(event));
+    GPU(cudaFree(d));
+    GPU(cudaFreeHost(h));
     return wrong;
 }
 
@@ -70,7 +78,8 @@ TEST(memory) {
     GPU(cudaFree(q));
     GPU(cudaMalloc(&q, 100));
     GPU(cudaFree(q));
-    T(gpu_cudaMemcpy(bytes, q, 64, GPU_TO_HOST) != 0); /* freed: a fault, and the device is broken */
+    /* freed: a fault, and the device is broken */
+    T(gpu_cudaMemcpy(bytes, q, 64, GPU_TO_HOST) != 0);
     T(standin_faults(NULL, 0) > 0);
     T(gpu_cudaMalloc(&q, 64) != 0);
     standin_forget_faults();
@@ -79,31 +88,40 @@ TEST(memory) {
     clean();
 }
 
-static void *query(void *event) { return (void *)(intptr_t)gpu_cudaEventQuery(event); }
+static void *query(void *event) {
+    return (void *)(intptr_t)gpu_cudaEventQuery(event);
+}
 
 TEST(capture) {
     void *s, *other, *event, *outside, *graph = NULL, *exec, *p = gpu_new(NULL, 64), *more = NULL;
     pthread_t t;
     uint8_t bytes[64];
-    GPU(cudaStreamCreateWithFlags(&s, GPU_NON_BLOCKING)), GPU(cudaStreamCreateWithFlags(&other, GPU_NON_BLOCKING));
-    GPU(cudaEventCreateWithFlags(&event, GPU_NO_TIMING)), GPU(cudaEventCreateWithFlags(&outside, GPU_NO_TIMING));
+    GPU(cudaStreamCreateWithFlags(&s, GPU_NON_BLOCKING));
+    GPU(cudaStreamCreateWithFlags(&other, GPU_NON_BLOCKING));
+    GPU(cudaEventCreateWithFlags(&event, GPU_NO_TIMING));
+    GPU(cudaEventCreateWithFlags(&outside, GPU_NO_TIMING));
     GPU(cudaEventRecord(outside, other));
     /* two branches that are joined */
     GPU(cudaStreamBeginCapture(s, 0));
     GPU(cudaMemsetAsync(p, 1, 32, s));
-    GPU(cudaEventRecord(event, s)), GPU(cudaStreamWaitEvent(other, event, 0));
+    GPU(cudaEventRecord(event, s));
+    GPU(cudaStreamWaitEvent(other, event, 0));
     GPU(cudaMemsetAsync((char *)p + 8, 2, 8, other));
-    GPU(cudaEventRecord(event, other)), GPU(cudaStreamWaitEvent(s, event, 0));
+    GPU(cudaEventRecord(event, other));
+    GPU(cudaStreamWaitEvent(s, event, 0));
     GPU(cudaMemsetAsync((char *)p + 12, 3, 8, s));
     GPU(cudaStreamEndCapture(s, &graph));
     GPU(cudaGraphInstantiate(&exec, graph, 0));
     for (int i = 0; i < 30; ++i) {
         GPU(cudaMemset(p, 0, 64));
-        GPU(cudaGraphLaunch(exec, s)), GPU(cudaStreamSynchronize(s));
+        GPU(cudaGraphLaunch(exec, s));
+        GPU(cudaStreamSynchronize(s));
         gpu_get(bytes, p, 64);
-        T(bytes[0] == 1 && bytes[8] == 2 && bytes[12] == 3 && bytes[19] == 3 && bytes[20] == 1 && bytes[32] == 0);
+        T(bytes[0] == 1 && bytes[8] == 2 && bytes[12] == 3 && bytes[19] == 3 && bytes[20] == 1
+            && bytes[32] == 0);
     }
-    GPU(cudaGraphExecDestroy(exec)), GPU(cudaGraphDestroy(graph));
+    GPU(cudaGraphExecDestroy(exec));
+    GPU(cudaGraphDestroy(graph));
     /* another thread asks for an event meanwhile: the capture is spoiled, as with the real one */
     GPU(cudaStreamBeginCapture(s, 0));
     void *said;
@@ -114,7 +132,9 @@ TEST(capture) {
     T_EQ(901, gpu_cudaStreamEndCapture(s, &graph));
     /* a branch that is not joined; an event from outside; memory */
     GPU(cudaStreamBeginCapture(s, 0));
-    GPU(cudaEventRecord(event, s)), GPU(cudaStreamWaitEvent(other, event, 0)), GPU(cudaMemsetAsync(p, 2, 8, other));
+    GPU(cudaEventRecord(event, s));
+    GPU(cudaStreamWaitEvent(other, event, 0));
+    GPU(cudaMemsetAsync(p, 2, 8, other));
     T_EQ(904, gpu_cudaStreamEndCapture(s, &graph));
     GPU(cudaStreamBeginCapture(s, 0));
     T_EQ(905, gpu_cudaStreamWaitEvent(s, outside, 0));
@@ -122,7 +142,11 @@ TEST(capture) {
     GPU(cudaStreamBeginCapture(s, 0));
     T_EQ(900, gpu_cudaMalloc(&more, 8));
     T_EQ(901, gpu_cudaStreamEndCapture(s, &graph));
-    GPU(cudaStreamDestroy(s)), GPU(cudaStreamDestroy(other)), GPU(cudaEventDestroy(event)), GPU(cudaEventDestroy(outside)), GPU(cudaFree(p));
+    GPU(cudaStreamDestroy(s));
+    GPU(cudaStreamDestroy(other));
+    GPU(cudaEventDestroy(event));
+    GPU(cudaEventDestroy(outside));
+    GPU(cudaFree(p));
     clean();
 }
 
@@ -137,16 +161,20 @@ TEST(stream_zero) {
         GPU(cudaStreamSynchronize(NULL));
         T_EQ(i, *(uint8_t *)h);
     }
-    GPU(cudaStreamDestroy(s)), GPU(cudaFree(p)), GPU(cudaFreeHost(h));
+    GPU(cudaStreamDestroy(s));
+    GPU(cudaFree(p));
+    GPU(cudaFreeHost(h));
     clean();
 }
 
 int main(int argc, char **argv) {
-    static const test_case cases[] = {{"order", order, 30}, {"memory", memory, 30}, {"capture", capture, 30}, {"stream_zero", stream_zero, 30}};
+    static const test_case cases[] = {{"order", order, 30}, {"memory", memory, 30},
+        {"capture", capture, 30}, {"stream_zero", stream_zero, 30}};
     libraries_at_hand(argv, "");
     const char *const missing = gpu_load();
     if (missing || !standin_set) {
-        printf("  the stand-in does not load: %s\nnot ok load\n0 passed, 1 failed\n", missing ? missing : "this is no stand-in");
+        printf("  the stand-in does not load: %s\nnot ok load\n0 passed, 1 failed\n",
+            missing ? missing : "this is no stand-in");
         return 1;
     }
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);

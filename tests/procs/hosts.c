@@ -27,7 +27,10 @@ static int check(cdp_group *w) {
         memset(&c, 0, sizeof c);
         c.g = w;
         hosts_choose(w, names[i]);
-        if (!hosts_all(&c, counts, i ? 2 : 3)) return printf("%s: %s\n", names[i] ? names[i] : "the table", c.what), 1;
+        if (!hosts_all(&c, counts, i ? 2 : 3)) {
+            printf("%s: %s\n", names[i] ? names[i] : "the table", c.what);
+            return 1;
+        }
     }
     return 0;
 }
@@ -62,7 +65,9 @@ static int measure(cdp_group *w, cdp_coll_kind kind, uint64_t bytes, uint32_t ca
             hosts_choose(w, how < 2 ? NULL : names[how]);
             if (cdp_barrier(w) != CDP_OK) return 1;
             w->is = how == 1 ? 0 : is;
-            algo[how] = cdp__algo_at(cdp__select(&w->mux->choosing, kind, kind == CDP_COLL_BARRIER ? 0 : bytes, cdp_size(w), w->is))->name;
+            algo[how] = cdp__algo_at(cdp__select(&w->w->choosing, kind,
+                                         kind == CDP_COLL_BARRIER ? 0 : bytes, cdp_size(w), w->is))
+                            ->name;
             for (i = 0; i < 2; ++i) { /* first to warm up */
                 b = left_host();
                 t = w->os->now_ns(NULL);
@@ -71,32 +76,43 @@ static int measure(cdp_group *w, cdp_coll_kind kind, uint64_t bytes, uint32_t ca
                 took[0] = (w->os->now_ns(NULL) - t) / some;
                 took[1] = 0;
                 w->is = is;
-                if (cdp_allreduce(w, took, most, 2, CDP_DTYPE_U64, CDP_REDUCE_MAX) != CDP_OK) return 1;
+                if (cdp_allreduce(w, took, most, 2, CDP_DTYPE_U64, CDP_REDUCE_MAX) != CDP_OK)
+                    return 1;
                 b = left_host() - b;
                 if (cdp_barrier(w) != CDP_OK) return 1;
                 w->is = how == 1 ? 0 : is;
-                if (most[0] < best[how]) best[how] = most[0], sent[how] = b / some;
+                if (most[0] < best[how]) {
+                    best[how] = most[0];
+                    sent[how] = b / some;
+                }
             }
             w->is = is;
         }
     for (how = 0; how < 4 && cdp_rank(w) == 0; ++how)
         if (how < 2 || strcmp(algo[how], names[how]) == 0)
-            printf("%-14s %9llu  %-8s %-22s %9.1f us  %10llu bytes left this host\n", cdp_coll_name(kind), (unsigned long long)bytes, how < 2 ? names[how] : "named", algo[how], (double)best[how] / 1e3, (unsigned long long)sent[how]);
+            printf("%-14s %9llu  %-8s %-22s %9.1f us  %10llu bytes left this host\n",
+                cdp_coll_name(kind), (unsigned long long)bytes, how < 2 ? names[how] : "named",
+                algo[how], (double)best[how] / 1e3, (unsigned long long)sent[how]);
     fflush(stdout);
     return 0;
 }
 
 int main(int argc, char **argv) {
-    static const cdp_coll_kind kinds[] = {CDP_COLL_ALLREDUCE, CDP_COLL_BROADCAST, CDP_COLL_REDUCE, CDP_COLL_ALLGATHER, CDP_COLL_REDUCE_SCATTER};
+    static const cdp_coll_kind kinds[] = {CDP_COLL_ALLREDUCE, CDP_COLL_BROADCAST, CDP_COLL_REDUCE,
+        CDP_COLL_ALLGATHER, CDP_COLL_REDUCE_SCATTER};
     cdp_group *w;
     int i, rc = 0;
     uint32_t k, calls = 5;
     if (cdp_init_from_env(NULL, &w) != CDP_OK) return cdp_print_error(stderr);
     if (argc > 1 && strcmp(argv[1], "check") == 0) rc = check(w);
-    if (argc > 3 && strcmp(argv[argc - 2], "--calls") == 0) calls = (uint32_t)atoi(argv[argc - 1]), argc -= 2;
+    if (argc > 3 && strcmp(argv[argc - 2], "--calls") == 0) {
+        calls = (uint32_t)atoi(argv[argc - 1]);
+        argc -= 2;
+    }
     if (argc > 1 && strcmp(argv[1], "measure") == 0) rc = measure(w, CDP_COLL_BARRIER, 0, calls);
     for (i = 2; i < argc && !rc; ++i)
-        for (k = 0; k < 5 && !rc; ++k) rc = measure(w, kinds[k], strtoull(argv[i], NULL, 10), calls);
+        for (k = 0; k < 5 && !rc; ++k)
+            rc = measure(w, kinds[k], strtoull(argv[i], NULL, 10), calls);
     if (rc) (void)cdp_print_error(stderr);
     cdp_group_destroy(w);
     return rc;

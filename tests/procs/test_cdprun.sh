@@ -440,6 +440,48 @@ check key-file "$(CDP_JOB_KEY=mine "$C" -n 1 --job-key-file key sh -c 'echo $CDP
 check key-open "$(CDP_JOB_KEY=mine "$C" -n 1 --open sh -c 'echo ${CDP_JOB_KEY-unset} $CDP_TRUST_NETWORK')" "[0] unset 1"
 check key-closed "$(CDP_TRUST_NETWORK=1 "$C" -n 1 sh -c 'echo ${CDP_TRUST_NETWORK-unset}')" "[0] unset"
 
+# Warnings about a key that others can read, or guess: never an error.
+warned() { # name, expected part of the warning or "" for none
+    if [ -n "$2" ]; then has "key-warning-$1" err "cdprun: warning: $2"; else check "key-warning-$1" "$(cat err)" ""; fi
+}
+printf '%s\n' 0123456789abcdef0123 > key; chmod 600 key
+"$C" -n 1 --job-key-file key true 2> err; warned none ""
+chmod 640 key; "$C" -n 1 --job-key-file key true 2> err; warned open "other users may read or write the job key in key (mode 640)"
+ln -sf key keylink; chmod 600 key; "$C" -n 1 --job-key-file keylink true 2> err; warned link ""
+echo short > key; "$C" -n 1 --job-key-file key true 2> err; warned short "the job key has 5 characters"
+CDP_JOB_KEY=mine "$C" -n 1 true 2> err; warned short-variable "the job key has 4 characters"
+if [ "$(id -u)" = 0 ]; then
+    printf '%s\n' 0123456789abcdef0123 > key; chown 1 key; "$C" -n 1 --job-key-file key true 2> err; warned owner "the file of the job key, key, belongs to another user (1)"
+    rm -f key
+else echo "SKIP key-warning-owner: not root"; fi
+
+check macro "$("$C" -n 2 echo 'a${local_rank}b${local_rank}' '${local_rank' '$local_rank' | sort)" '[0] a0b0 ${local_rank $local_rank
+[1] a1b1 ${local_rank $local_rank'
+check macro-in-command "$("$C" -n 1 sh -c 'echo x' '${local_rank}')" "[0] x"
+check module "$(PYTHON_EXEC=echo "$C" -n 1 -m pack.mod --x 1)$(PYTHON_EXEC=echo "$C" -n 1 --module pack)" "[0] -u -m pack.mod --x 1[0] -u -m pack"
+check script-python "$(PYTHON_EXEC=echo "$C" -n 1 train.py 7)" "[0] -u train.py 7"
+printf '#!/bin/sh\necho own $1\n' > own.py; chmod +x own.py
+check script-no-python "$(PYTHON_EXEC=echo "$C" -n 1 --no-python ./own.py 7)" "[0] own 7"
+check pet "$(PET_NPROC_PER_NODE=2 PET_MAX_RESTARTS=3 PET_ROLE=r PET_STANDALONE=1 "$C" sh -c 'echo $WORLD_SIZE $ROLE_NAME $TORCHELASTIC_MAX_RESTARTS' | sort -u)$(PET_NPROC_PER_NODE=2 "$C" -n 1 sh -c 'echo $WORLD_SIZE')" "[0] 2 r 3
+[1] 2 r 3[0] 1"
+check filter "$("$C" -n 3 --local-ranks-filter 0,2 sh -c 'echo $RANK' | sort)" "[0] 0
+[2] 2"
+check without-effect "$("$C" -n 1 --rdzv-conf=timeout=900,is_host=1 --local-addr 127.0.0.1 --start-method spawn --use_env --event-log-handler null --signals-to-handle SIGTERM,SIGINT --shutdown-timeout 30 sh -c 'echo good')" "[0] good"
+
+# ---- children that the caller had before it became cdprun are not the job's
+
+CDPTEST=$ID.own sh -c 'sleep 60 & echo $! > own.pid; exec "$0" -n 1 true' "$C"; code=$?
+check own-child-code "$code" 0
+if grep -q "^State:.S" "/proc/$(cat own.pid)/status" 2> /dev/null; then ok own-child-lives; kill "$(cat own.pid)"; else fail own-child-lives "it was killed"; fi
+began=$(ms)
+(sh -c 'sleep 60 & echo $! > own.pid; exec env CDPTEST='"$ID"'.ownk PIDFILE='"$D"'/ok "$0" -n 1 "$1" plain' "$C" "$H" > out 2> err) & pid=$!
+await_file ok.0
+front=$("$H" child-of "$(sed -n 's/^PPid:[[:space:]]*//p' "/proc/$(sed -n 's/^PPid:[[:space:]]*//p' "/proc/$(cat ok.0)/status")/status")" > /dev/null; sed -n 's/^PPid:[[:space:]]*//p' "/proc/$(cat ok.0)/status")
+kill -KILL "$front"; wait $pid 2> /dev/null
+gone own-child-keeper-killed $ID.ownk
+between own-child-keeper-ms $(($(ms) - began)) 0 8000
+if grep -q "^State:.S" "/proc/$(cat own.pid)/status" 2> /dev/null; then ok own-child-lives-on; kill "$(cat own.pid)"; else fail own-child-lives-on "it was killed"; fi
+
 # ---- files
 
 logs() { (cd "$1" && find . -name '*.log' | sort | while read -r f; do echo "${f#./*/}: $(tr '\n' ' ' < "$f")"; done); }
@@ -477,6 +519,11 @@ TMPDIR=$D "$C" -n 1 sh -c "$record" "$json" 2> err
 has error-file err "first failure: rank 0, exit code 5 after 0."
 has error-file-text err 's: RuntimeError: a "b" \ ä😀  c; it wrote nothing'
 check error-file-gone "$(ls -d "$(dirname "$(cat errorfile)")" cdprun_* 2> /dev/null)" ""
+# Rank 1 fails first, and says so with the time in its error file, but rank 0 is the first to end.
+stamp() { printf '{"message": {"message": "%s", "extraInfo": {"timestamp": "1", "timestamp_us": "%s"}}}' "$1" "$2"; }
+"$C" -n 2 --grace 3 sh -c 'if [ $RANK = 1 ]; then printf "%s" "$0" > $TORCHELASTIC_ERROR_FILE; sleep 0.5; exit 7; fi; sleep 0.2; printf "%s" "$1" > $TORCHELASTIC_ERROR_FILE; exit 6' "$(stamp cause 1000001)" "$(stamp victim 1000002)" 2> err
+check error-file-time-code "$?" 7
+has error-file-time err "first failure: rank 1, exit code 7"
 "$C" -n 1 sh -c "$record" '{"message": "short form"}' 2> err; has error-file-short err "s: short form; it wrote"
 "$C" -n 1 "$C" -n 1 sh -c "$record" '{"message": "deep"}' 2> err; has error-file-nested err "
 cdprun: first failure: rank 0, exit code 5 after 0."
@@ -558,12 +605,19 @@ usage lone-node    "needs --nnodes" -n 2 --node-rank 1 true
 usage no-master    "needs --rdzv-endpoint (or --master-addr and --master-port)" -n 2 --nnodes 2 --node-rank 0 true
 usage no-key       "several machines need one secret: --job-key-file or the variable CDP_JOB_KEY, the same on all (or --open)" -n 2 --nnodes 2 --node-rank 0 --rdzv-endpoint h:1 true
 usage key-file     "cannot read the file of --job-key-file, /no/such: No such file" -n 2 --job-key-file /no/such true
-printf 'two words\n' > key.bad
+printf 'two words\n' > key.bad; chmod 600 key.bad
 usage key-words    "must hold one word" -n 2 --job-key-file key.bad true
 usage key-and-open "exclude each other" -n 2 --job-key-file key.bad --open true
 usage endpoint     "--rdzv-endpoint must be HOST or HOST:PORT" -n 2 --nnodes 2 --node-rank 0 --rdzv-endpoint :1 --open true
 usage endpoint-0   "the port of --rdzv-endpoint must be between 1 and 65535" -n 2 --nnodes 2 --node-rank 0 --rdzv-endpoint h:0 --open true
 usage elastic      "the number of machines cannot change" -n 2 --nnodes 1:4 true
+for o in --run-path --virtual-local-rank; do usage "refused$o" "torchrun's $o is not taken by cdprun" -n 1 $o true; done
+for o in --logs-specs --numa-binding --duplicate-stdout-filters --duplicate-stderr-filters; do usage "refused$o" "torchrun's $o is not taken by cdprun" -n 1 $o x true; done
+usage conf         "--rdzv-conf must be KEY=VALUE,KEY=VALUE, not 'timeout'" -n 1 --rdzv-conf timeout true
+usage conf-number  "--rdzv-conf timeout needs a number of seconds, not 'soon'" -n 1 --rdzv-conf join_timeout=soon true
+usage signals      "and no other signal ('SIGTERM,SIGUSR1')" -n 1 --signals-to-handle SIGTERM,SIGUSR1 true
+usage filter       "--local-ranks-filter must list local ranks below 2" -n 2 --local-ranks-filter 2 true
+usage module       "--module and --no-python exclude each other" -n 1 --no-python -m x
 usage backend      "--rdzv-backend must be static or c10d, not 'etcd'" -n 2 --rdzv-backend etcd true
 usage gpus         "does not count GPUs" --nproc-per-node gpu true
 usage processes    "whole number, not 'many'" --nproc_per_node=many true
@@ -582,7 +636,7 @@ usage address      "must not be empty" -n 2 --master-addr "" true
 (ulimit -n 64; "$C" -n 100 true) 2> err; check usage-files "$?" 2; has usage-files-text err "the limit is 64"
 check files-limit-kept "$(ulimit -S -n 40; "$C" -n 30 sh -c 'ulimit -S -n' | sort | tail -n 1)" "[29] 40"
 "$C" --help > out; check help "$?" 0; has help-text out "--grace SECONDS"
-check version "$("$C" --version)" "cdprun 0.1.0"
+check version "$("$C" --version)" "cdprun 0.2.0"
 
 # ---- time and signals
 

@@ -18,6 +18,7 @@ B=$(cd "$B" && pwd)
 cd "$D" || exit 2
 for v in $(compgen -e | grep -E '^(RANK|WORLD_SIZE|LOCAL_|GROUP_|ROLE_|MASTER_|TORCHELASTIC_|CDP)'); do unset "$v"; done
 head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n' > key
+chmod 600 key
 yes 'The quick brown fox jumps over the lazy dog, and every rank has to see the same.' | head -n 1500 > text.txt
 
 passed=0 failed=0 job=0

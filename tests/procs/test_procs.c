@@ -18,19 +18,25 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
-/* ---- >>harness: memory that all processes share --------------------------------------------------------------------- */
+/* ---- >>harness: memory that all processes share ---------------------------------------------- */
 
 #define MAX_PROCS 64u
-#define LONGER (TEST_SLOW ? TEST_SLACK : 1u) /* the deadlines that ranks are given; TEST_SLACK is for what is asserted about them */
+/* the deadlines that ranks are given; TEST_SLACK is for what is asserted about them */
+#define LONGER (TEST_SLOW ? TEST_SLACK : 1u)
 #define DETECT_MS 1000u /* how soon after a death everybody must have reported it */
 
-enum { EXIT_INIT = 10, EXIT_CALL = 11, EXIT_CHECK = 12 }; /* how a process of a job ends when something went wrong */
+/* how a process of a job ends when something went wrong */
+enum {
+    EXIT_INIT = 10,
+    EXIT_CALL = 11,
+    EXIT_CHECK = 12
+};
 
 typedef struct report {
-    uint32_t phase;       /* how far it is; each case says what that means */
-    uint64_t joined_ns;   /* when cdp_init had returned */
-    uint64_t began_ns;    /* when the call began that failed */
-    uint64_t error_ns;    /* when its first failure was reported to it */
+    uint32_t phase;     /* how far it is; each case says what that means */
+    uint64_t joined_ns; /* when cdp_init had returned */
+    uint64_t began_ns;  /* when the call began that failed */
+    uint64_t error_ns;  /* when its first failure was reported to it */
     cdp_error error;
     uint64_t number[8];
 } report;
@@ -39,14 +45,18 @@ static struct shared {
     uint32_t go;
     uint32_t arrived;
     report of[MAX_PROCS];
-} *shared;
+} * shared;
 
 static report *me; /* in a child: its own */
 
-static uint32_t seen(const uint32_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
-static void tell(uint32_t *p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+static uint32_t seen(const uint32_t *p) {
+    return __atomic_load_n(p, __ATOMIC_ACQUIRE);
+}
+static void tell(uint32_t *p, uint32_t v) {
+    __atomic_store_n(p, v, __ATOMIC_RELEASE);
+}
 
-/* ---- >>harness: processes --------------------------------------------------------------------------------------------- */
+/* ---- >>harness: processes -------------------------------------------------------------------- */
 
 typedef struct process {
     pid_t pid;
@@ -69,9 +79,11 @@ static uint64_t dice; /* random numbers of the parent */
 
 typedef int (*rank_main)(uint32_t rank);
 
-/* A port on which nobody listens: found by listening there. Below those that the system gives to outgoing connections. */
+/* A port on which nobody listens: found by listening there. Below those that the system gives to
+   outgoing connections. */
 static int listen_at(uint16_t at) {
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(at), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in a = {
+        .sin_family = AF_INET, .sin_port = htons(at), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     if (bind(fd, (struct sockaddr *)&a, sizeof a) == 0 && listen(fd, 512) == 0) return fd;
@@ -84,16 +96,23 @@ static uint16_t free_port(int *listener) {
         const uint16_t at = (uint16_t)(10000 + test_random(&dice) % 22000);
         const int fd = listen_at(at);
         if (fd < 0) continue;
-        if (listener) *listener = fd;
-        else close(fd);
+        if (listener)
+            *listener = fd;
+        else
+            close(fd);
         return at;
     }
 }
 
-/* How the ranks of a job talk: over TCP, over memory, or some over this and some over that. Jobs take turns, so that what happens
-   to a job happens with all of these; in an order that does not go with the order of cases. */
+/* How the ranks of a job talk: over TCP, over memory, or some over this and some over that. Jobs
+   take turns, so that what happens to a job happens with all of these; in an order that does not
+   go with the order of cases. */
 static uint64_t jobs;
-typedef enum way { OVER_TCP, OVER_MEMORY, OVER_BOTH } way;
+typedef enum way {
+    OVER_TCP,
+    OVER_MEMORY,
+    OVER_BOTH
+} way;
 static way over;
 
 /* A new job of n ranks: forget the last one. */
@@ -114,7 +133,9 @@ static void job(uint32_t n) {
 #if defined(__SANITIZE_ADDRESS__)
 int __lsan_do_recoverable_leak_check(void);
 #else
-static int __lsan_do_recoverable_leak_check(void) { return 0; }
+static int __lsan_do_recoverable_leak_check(void) {
+    return 0;
+}
 #endif
 
 static uint32_t spawn(uint32_t rank, rank_main func) {
@@ -131,7 +152,8 @@ static uint32_t spawn(uint32_t rank, rank_main func) {
         dup2(fd[1], 2);
         close(fd[0]);
         close(fd[1]);
-        for (uint32_t i = 0; i < proc_count; ++i) close(procs[i].pipe);
+        for (uint32_t i = 0; i < proc_count; ++i)
+            close(procs[i].pipe);
         me = &shared->of[proc_count];
         test__now.failed_checks = 0;
         code = func(rank);
@@ -146,7 +168,8 @@ static uint32_t spawn(uint32_t rank, rank_main func) {
 }
 
 static void spawn_all(rank_main func) {
-    for (uint32_t r = 0; r < size; ++r) spawn(r, func);
+    for (uint32_t r = 0; r < size; ++r)
+        spawn(r, func);
 }
 
 static void kill_process(uint32_t i, int signal_number) {
@@ -187,21 +210,28 @@ static bool finish(uint32_t limit_ms) {
         for (uint32_t i = 0; i < proc_count; ++i)
             if (!procs[i].over) {
                 drain(&procs[i]);
-                if (procs[i].over && procs[i].ended != procs[i].expect && deadline > test_now_ns() + soon_ns) deadline = test_now_ns() + soon_ns; /* the others may wait for it */
+                /* the others may wait for it */
+                if (procs[i].over && procs[i].ended != procs[i].expect
+                    && deadline > test_now_ns() + soon_ns)
+                    deadline = test_now_ns() + soon_ns;
             }
         if (late || test_now_ns() < deadline) continue;
         late = true;
         for (uint32_t i = 0; i < proc_count; ++i)
             if (!procs[i].over) {
-                test_check(false, test__now.name, 0, "process %u did not end in time; it was killed in phase %u", i, seen(&shared->of[i].phase));
+                test_check(false, test__now.name, 0,
+                    "process %u did not end in time; it was killed in phase %u", i,
+                    seen(&shared->of[i].phase));
                 kill(procs[i].pid, SIGKILL);
             }
     }
     for (uint32_t i = 0; i < proc_count; ++i) {
         process *p = &procs[i];
-        const bool complaint = p->used && strstr(p->out, "Sanitizer") != NULL; /* a sanitizer may complain and go on */
+        /* a sanitizer may complain and go on */
+        const bool complaint = p->used && strstr(p->out, "Sanitizer") != NULL;
         if (p->ended != p->expect || late || complaint) {
-            ok = test_check(false, test__now.name, 0, "process %u ended with %d, not %d", i, p->ended, p->expect);
+            ok = test_check(false, test__now.name, 0, "process %u ended with %d, not %d", i,
+                p->ended, p->expect);
             if (p->used) printf("  ---- output of process %u ----\n%s", i, p->out);
         }
         free(p->out);
@@ -215,7 +245,10 @@ static bool await_phase(uint32_t phase, uint32_t except, uint32_t limit_ms) {
     const uint64_t deadline = test_now_ns() + (uint64_t)limit_ms * TEST_SLACK * 1000000u;
     for (uint32_t i = 0; i < proc_count; ++i)
         while (i != except && seen(&shared->of[i].phase) < phase) {
-            if (test_now_ns() > deadline) return test_check(false, test__now.name, 0, "process %u is still in phase %u, not %u", i, seen(&shared->of[i].phase), phase);
+            if (test_now_ns() > deadline)
+                return test_check(false, test__now.name, 0,
+                    "process %u is still in phase %u, not %u", i, seen(&shared->of[i].phase),
+                    phase);
             test_sleep_ms(1);
         }
     return true;
@@ -223,7 +256,7 @@ static bool await_phase(uint32_t phase, uint32_t except, uint32_t limit_ms) {
 
 #define NOBODY UINT32_MAX
 
-/* ---- >>harness: in a child --------------------------------------------------------------------------------------------- */
+/* ---- >>harness: in a child ------------------------------------------------------------------- */
 
 static cdp_group *world;
 
@@ -259,7 +292,8 @@ static cdp_status join(uint32_t rank) {
 
 static bool must(cdp_status st, const char *what) {
     note(st);
-    return test_check(st == CDP_OK, test__now.name, 0, "%s: %s: %s", what, cdp_status_name(st), cdp_last_error()->text);
+    return test_check(st == CDP_OK, test__now.name, 0, "%s: %s: %s", what, cdp_status_name(st),
+        cdp_last_error()->text);
 }
 
 static void leave(void) {
@@ -269,8 +303,10 @@ static void leave(void) {
 
 /* Meet in shared memory, without the library. */
 static void meet(uint32_t n) {
-    const uint32_t mine = __atomic_fetch_add(&shared->arrived, 1, __ATOMIC_ACQ_REL), until = (mine / n + 1) * n;
-    while (seen(&shared->arrived) < until) usleep(100);
+    const uint32_t mine = __atomic_fetch_add(&shared->arrived, 1, __ATOMIC_ACQ_REL),
+                   until = (mine / n + 1) * n;
+    while (seen(&shared->arrived) < until)
+        usleep(100);
 }
 
 static uint64_t hash_of(const void *data, size_t bytes) {
@@ -281,11 +317,12 @@ static uint64_t hash_of(const void *data, size_t bytes) {
         memcpy(&w, p + i, 8);
         h = (h ^ w) * 1099511628211u;
     }
-    for (; i < bytes; ++i) h = (h ^ p[i]) * 1099511628211u;
+    for (; i < bytes; ++i)
+        h = (h ^ p[i]) * 1099511628211u;
     return h;
 }
 
-/* ---- >>hello ------------------------------------------------------------------------------------------------------------- */
+/* ---- >>hello --------------------------------------------------------------------------------- */
 
 static int hello_rank(uint32_t rank) {
     uint32_t x = rank + 1;
@@ -352,9 +389,10 @@ TEST(hello_same_port_again) {
     }
 }
 
-/* ---- >>collectives against a serial reference ------------------------------------------------------------------------------ */
+/* ---- >>collectives against a serial reference ------------------------------------------------ */
 
-/* Rank r's element i: small whole numbers, exact in every dtype; none negative in u8, and no sum of 16 ranks wraps. */
+/* Rank r's element i: small whole numbers, exact in every dtype; none negative in u8, and no sum
+   of 16 ranks wraps. */
 static int64_t element(cdp_dtype t, uint32_t rank, uint64_t i, uint32_t salt) {
     const int64_t v = (int64_t)((i * 5 + rank * 11 + salt * 3 + (i >> 5)) & 15);
     return t == CDP_DTYPE_U8 ? v : v - 7;
@@ -377,16 +415,20 @@ static double get(cdp_dtype t, const void *at, uint64_t i) {
 }
 
 static void fill(cdp_dtype t, void *at, uint64_t count, uint32_t rank, uint32_t salt) {
-    for (uint64_t i = 0; i < count; ++i) put(t, at, i, (double)element(t, rank, i, salt));
+    for (uint64_t i = 0; i < count; ++i)
+        put(t, at, i, (double)element(t, rank, i, salt));
 }
 
-static double reduced(cdp_dtype t, cdp_reduce op, uint64_t i, uint32_t salt) {
+static double reduced(cdp_dtype t, cdp_reduce_op op, uint64_t i, uint32_t salt) {
     int64_t v = element(t, 0, i, salt);
     for (uint32_t r = 1; r < size; ++r) {
         const int64_t x = element(t, r, i, salt);
-        if (op == CDP_REDUCE_MIN) v = x < v ? x : v;
-        else if (op == CDP_REDUCE_MAX) v = x > v ? x : v;
-        else v += x;
+        if (op == CDP_REDUCE_MIN)
+            v = x < v ? x : v;
+        else if (op == CDP_REDUCE_MAX)
+            v = x > v ? x : v;
+        else
+            v += x;
     }
     if (op != CDP_REDUCE_AVG) return (double)v;
     if (t == CDP_DTYPE_F32) return (double)((float)v / (float)size);
@@ -402,15 +444,19 @@ static cdp_status run(cdp_request rq) {
     if (st != CDP_OK) return st;
     if (!sweep_async) return cdp_work_wait(w);
     if (settings.no_thread)
-        while (cdp_work_test(w) == CDP_PENDING && cdp_poll(world, 1000) == CDP_OK) {}
+        while (cdp_work_test(w) == CDP_PENDING && cdp_poll(world, 1000) == CDP_OK) {
+        }
     else
-        for (uint32_t i = 0; (st = cdp_work_test(w)) == CDP_PENDING && i < 50; ++i) usleep(i);
+        for (uint32_t i = 0; (st = cdp_work_test(w)) == CDP_PENDING && i < 50; ++i)
+            usleep(i);
     return cdp_work_wait(w); /* says the same, or waits for the rest */
 }
 
 /* Guards behind every buffer: nobody writes past the end. */
 #define GUARD 64u
-static void guard(void *buffer, uint64_t bytes) { memset((char *)buffer + bytes, 0x5c, GUARD); }
+static void guard(void *buffer, uint64_t bytes) {
+    memset((char *)buffer + bytes, 0x5c, GUARD);
+}
 static bool guarded(const void *buffer, uint64_t bytes) {
     for (uint32_t i = 0; i < GUARD; ++i)
         if (((const unsigned char *)buffer)[bytes + i] != 0x5c) return false;
@@ -421,20 +467,30 @@ static bool same_bits_everywhere(const void *data, uint64_t bytes) {
     uint64_t h[16] = {0}, mine = hash_of(data, bytes);
     if (!must(cdp_allgather(world, &mine, h, 1, CDP_DTYPE_I64), "hashes")) return false;
     for (uint32_t r = 0; r < size; ++r)
-        if (!test_check(h[r] == mine, test__now.name, 0, "rank %u has other bits than this one", r)) return false;
+        if (!test_check(h[r] == mine, test__now.name, 0, "rank %u has other bits than this one", r))
+            return false;
     return true;
 }
 
-static void check_allreduce(uint32_t rank, cdp_dtype t, cdp_reduce op, uint64_t count, bool in_place, uint32_t salt) {
+static void check_allreduce(
+    uint32_t rank, cdp_dtype t, cdp_reduce_op op, uint64_t count, bool in_place, uint32_t salt) {
     const uint64_t bytes = count * cdp_dtype_size(t);
     void *in = malloc(bytes + GUARD), *out = malloc(bytes + GUARD);
     guard(out, bytes);
     fill(t, in_place ? out : in, count, rank, salt);
-    if (must(run((cdp_request){.kind = CDP_COLL_ALLREDUCE, .in = in_place ? NULL : in, .out = out, .count = count, .dtype = t, .op = op}), "allreduce")) {
+    if (must(run((cdp_request){.kind = CDP_COLL_ALLREDUCE,
+                 .in = in_place ? NULL : in,
+                 .out = out,
+                 .count = count,
+                 .dtype = t,
+                 .op = op}),
+            "allreduce")) {
         for (uint64_t i = 0; i < count; ++i)
             if (get(t, out, i) != reduced(t, op, i, salt)) {
-                test_check(false, test__now.name, 0, "allreduce of %llu x %s %s over %u ranks: element %llu is %g, not %g", (unsigned long long)count, cdp_dtype_name(t), cdp_reduce_name(op), size,
-                           (unsigned long long)i, get(t, out, i), reduced(t, op, i, salt));
+                test_check(false, test__now.name, 0,
+                    "allreduce of %llu x %s %s over %u ranks: element %llu is %g, not %g",
+                    (unsigned long long)count, cdp_dtype_name(t), cdp_reduce_name(op), size,
+                    (unsigned long long)i, get(t, out, i), reduced(t, op, i, salt));
                 break;
             }
         T(guarded(out, bytes));
@@ -443,34 +499,46 @@ static void check_allreduce(uint32_t rank, cdp_dtype t, cdp_reduce op, uint64_t 
     free(out);
 }
 
-static void check_broadcast(uint32_t rank, cdp_dtype t, uint64_t count, uint32_t root, uint32_t salt) {
+static void check_broadcast(
+    uint32_t rank, cdp_dtype t, uint64_t count, uint32_t root, uint32_t salt) {
     const uint64_t bytes = count * cdp_dtype_size(t);
     void *data = malloc(bytes + GUARD);
     memset(data, 0xee, bytes);
     guard(data, bytes);
     if (rank == root) fill(t, data, count, root, salt);
-    if (must(run((cdp_request){.kind = CDP_COLL_BROADCAST, .out = data, .count = count, .dtype = t, .root = root}), "broadcast")) {
+    if (must(
+            run((cdp_request){
+                .kind = CDP_COLL_BROADCAST, .out = data, .count = count, .dtype = t, .root = root}),
+            "broadcast")) {
         for (uint64_t i = 0; i < count; ++i)
-            if (!test_check(get(t, data, i) == (double)element(t, root, i, salt), test__now.name, 0, "broadcast of %llu x %s from %u: element %llu is wrong", (unsigned long long)count, cdp_dtype_name(t), root,
-                            (unsigned long long)i))
+            if (!test_check(get(t, data, i) == (double)element(t, root, i, salt), test__now.name, 0,
+                    "broadcast of %llu x %s from %u: element %llu is wrong",
+                    (unsigned long long)count, cdp_dtype_name(t), root, (unsigned long long)i))
                 break;
         T(guarded(data, bytes));
     }
     free(data);
 }
 
-static void check_allgather(uint32_t rank, cdp_dtype t, uint64_t count, bool in_place, uint32_t salt) {
+static void check_allgather(
+    uint32_t rank, cdp_dtype t, uint64_t count, bool in_place, uint32_t salt) {
     const uint64_t bytes = count * cdp_dtype_size(t);
     void *in = malloc(bytes + 1), *out = malloc(bytes * size + GUARD);
     memset(out, 0xee, bytes * size);
     guard(out, bytes * size);
     fill(t, in_place ? (char *)out + rank * bytes : in, count, rank, salt);
-    if (must(run((cdp_request){.kind = CDP_COLL_ALLGATHER, .in = in_place ? NULL : in, .out = out, .count = count, .dtype = t}), "allgather")) {
+    if (must(run((cdp_request){.kind = CDP_COLL_ALLGATHER,
+                 .in = in_place ? NULL : in,
+                 .out = out,
+                 .count = count,
+                 .dtype = t}),
+            "allgather")) {
         bool ok = true;
         for (uint32_t r = 0; r < size && ok; ++r)
             for (uint64_t i = 0; i < count && ok; ++i)
-                ok = test_check(get(t, out, r * count + i) == (double)element(t, r, i, salt), test__now.name, 0, "allgather of %llu x %s: element %llu of rank %u is wrong", (unsigned long long)count,
-                                cdp_dtype_name(t), (unsigned long long)i, r);
+                ok = test_check(get(t, out, r * count + i) == (double)element(t, r, i, salt),
+                    test__now.name, 0, "allgather of %llu x %s: element %llu of rank %u is wrong",
+                    (unsigned long long)count, cdp_dtype_name(t), (unsigned long long)i, r);
         T(guarded(out, bytes * size));
     }
     free(in);
@@ -493,7 +561,8 @@ static int sweep_rank(uint32_t rank) {
     check_barrier(10);
     for (cdp_dtype t = CDP_DTYPE_F32; t <= CDP_DTYPE_U8; ++t)
         for (size_t c = 0; c < sizeof counts / sizeof *counts; ++c) {
-            for (cdp_reduce op = CDP_REDUCE_SUM; op <= CDP_REDUCE_MAX; ++op, ++salt) check_allreduce(rank, t, op, counts[c], (salt & 1) != 0, salt);
+            for (cdp_reduce_op op = CDP_REDUCE_SUM; op <= CDP_REDUCE_MAX; ++op, ++salt)
+                check_allreduce(rank, t, op, counts[c], (salt & 1) != 0, salt);
             ++salt;
             check_broadcast(rank, t, counts[c], salt % size, salt);
             check_allgather(rank, t, counts[c], (salt & 1) != 0, salt);
@@ -518,29 +587,48 @@ static void sweep(const uint32_t *sizes, size_t n, bool async, cdp_tcp_desc d) {
         if (!finish(20000)) return;
     }
 }
-#define SWEEP(sizes, async, ...) sweep((sizes), sizeof(sizes) / sizeof *(sizes), (async), (cdp_tcp_desc){__VA_ARGS__})
+#define SWEEP(sizes, async, ...) \
+    sweep((sizes), sizeof(sizes) / sizeof *(sizes), (async), (cdp_tcp_desc){__VA_ARGS__})
 
 static const uint32_t some_sizes[] = {2, 3, 4}, more_sizes[] = {1, 5, 8}, odd_sizes[] = {2, 3, 7};
 
-TEST(collectives) { SWEEP(all_sizes, false, .rank = 0); }
-TEST(collectives_async) { SWEEP(more_sizes, true, .rank = 0); }
-TEST(collectives_no_thread) { SWEEP(some_sizes, false, .no_thread = true); }
-TEST(collectives_no_thread_polled) { SWEEP(more_sizes, true, .no_thread = true); }
-TEST(collectives_no_spin) { SWEEP(some_sizes, true, .no_spin = true); }
-TEST(collectives_all_large) { SWEEP(all_sizes, false, .small_bytes = 1, .piece_bytes = 1000); }
-TEST(collectives_all_small) { SWEEP(odd_sizes, false, .small_bytes = 1u << 30, .piece_bytes = 777); }
+TEST(collectives) {
+    SWEEP(all_sizes, false, .rank = 0);
+}
+TEST(collectives_async) {
+    SWEEP(more_sizes, true, .rank = 0);
+}
+TEST(collectives_no_thread) {
+    SWEEP(some_sizes, false, .no_thread = true);
+}
+TEST(collectives_no_thread_polled) {
+    SWEEP(more_sizes, true, .no_thread = true);
+}
+TEST(collectives_no_spin) {
+    SWEEP(some_sizes, true, .no_spin = true);
+}
+TEST(collectives_all_large) {
+    SWEEP(all_sizes, false, .small_bytes = 1, .piece_bytes = 1000);
+}
+TEST(collectives_all_small) {
+    SWEEP(odd_sizes, false, .small_bytes = 1u << 30, .piece_bytes = 777);
+}
 
-TEST(collectives_several_connections) { SWEEP(odd_sizes, true, .connections = 3); }
+TEST(collectives_several_connections) {
+    SWEEP(odd_sizes, true, .connections = 3);
+}
 
 /* 300000 elements, over the limit where the ring takes over. */
 static int large_rank(uint32_t rank) {
     uint32_t salt = 5;
     if (join(rank) != CDP_OK) return EXIT_INIT;
     for (cdp_dtype t = CDP_DTYPE_F32; t <= CDP_DTYPE_U8; ++t) {
-        check_allreduce(rank, t, (cdp_reduce)(CDP_REDUCE_SUM + salt % 4), 300000, (salt & 1) != 0, salt);
+        check_allreduce(
+            rank, t, (cdp_reduce_op)(CDP_REDUCE_SUM + salt % 4), 300000, (salt & 1) != 0, salt);
         ++salt;
         check_broadcast(rank, t, 300000, salt % size, salt);
-        if (t == CDP_DTYPE_F32 || t == CDP_DTYPE_U8) check_allgather(rank, t, 300000, (salt & 1) != 0, salt);
+        if (t == CDP_DTYPE_F32 || t == CDP_DTYPE_U8)
+            check_allgather(rank, t, 300000, (salt & 1) != 0, salt);
     }
     leave();
     return 0;
@@ -571,15 +659,17 @@ TEST(collectives_of_64_mib) {
     }
 }
 
-/* Floats whose sum depends on the order: every rank must still have the same bits, and the same as in the last run. */
+/* Floats whose sum depends on the order: every rank must still have the same bits, and the same
+   as in the last run. */
 static int bits_rank(uint32_t rank) {
     const uint64_t count = size == 4 ? 300000 : 20011;
     float *x = (float *)malloc(count * sizeof *x);
     uint64_t state = 77 + rank;
     if (join(rank) != CDP_OK) return EXIT_INIT;
     for (uint32_t k = 0; k < 2; ++k) {
-        for (uint64_t i = 0; i < count; ++i) x[i] = (float)((double)(int64_t)test_random(&state) / 3e15) * (i % 7 ? 1.0f : 1e-6f);
-        for (cdp_reduce op = CDP_REDUCE_SUM; op <= CDP_REDUCE_MAX; ++op) {
+        for (uint64_t i = 0; i < count; ++i)
+            x[i] = (float)((double)(int64_t)test_random(&state) / 3e15) * (i % 7 ? 1.0f : 1e-6f);
+        for (cdp_reduce_op op = CDP_REDUCE_SUM; op <= CDP_REDUCE_MAX; ++op) {
             float *y = (float *)malloc(count * sizeof *y);
             must(cdp_allreduce(world, x, y, k ? count : 1000, CDP_DTYPE_F32, op), "allreduce");
             same_bits_everywhere(y, (k ? count : 1000) * sizeof *y);
@@ -615,7 +705,8 @@ typedef struct flight {
 
 static void *flight_waiter(void *arg) {
     flight *f = (flight *)arg;
-    for (uint32_t k = 0; k < FLIGHT; k += 2) f->status[k] = cdp_work_wait(f->work[k]);
+    for (uint32_t k = 0; k < FLIGHT; k += 2)
+        f->status[k] = cdp_work_wait(f->work[k]);
     return NULL;
 }
 
@@ -628,7 +719,9 @@ static int flight_rank(uint32_t rank) {
         for (uint32_t k = 0; k < FLIGHT; ++k) {
             const uint64_t count = 1 + k * 75;
             fill(CDP_DTYPE_I64, data[k], count, rank, k);
-            must(cdp_allreduce_async(world, NULL, data[k], count, CDP_DTYPE_I64, CDP_REDUCE_SUM, &f.work[k]), "start");
+            must(cdp_allreduce_async(
+                     world, NULL, data[k], count, CDP_DTYPE_I64, CDP_REDUCE_SUM, &f.work[k]),
+                "start");
         }
         pthread_create(&waiter, NULL, flight_waiter, &f);
         for (uint32_t k = FLIGHT; k-- > 0;)
@@ -636,7 +729,8 @@ static int flight_rank(uint32_t rank) {
         pthread_join(waiter, NULL);
         for (uint32_t k = 0; k < FLIGHT; ++k) {
             T_EQ(CDP_OK, f.status[k]);
-            for (uint64_t i = 0; i < 1 + k * 75; i += 37) T_EQ(reduced(CDP_DTYPE_I64, CDP_REDUCE_SUM, i, k), data[k][i]);
+            for (uint64_t i = 0; i < 1 + k * 75; i += 37)
+                T_EQ(reduced(CDP_DTYPE_I64, CDP_REDUCE_SUM, i, k), data[k][i]);
         }
     }
     leave();
@@ -651,21 +745,29 @@ TEST(collectives_many_in_flight) {
     }
 }
 
-/* ---- >>ddp ------------------------------------------------------------------------------------------------------------------- */
+/* ---- >>ddp ----------------------------------------------------------------------------------- */
 
 #define PARAMS 9u
 static const uint64_t param_counts[PARAMS] = {7, 1000, 0, 1, 4096, 333, 20000, 5, 2500};
 
-/* Whole numbers, so that the mean over 2, 4 or 8 ranks is exact; over 3 it is the same quotient as in the reference. */
-static double grad_value(uint32_t rank, uint32_t step, uint32_t p, uint64_t i) { return (double)((i * 3 + rank * 7 + step * 5 + p) % 64) - 20; }
+/* Whole numbers, so that the mean over 2, 4 or 8 ranks is exact; over 3 it is the same quotient
+   as in the reference. */
+static double grad_value(uint32_t rank, uint32_t step, uint32_t p, uint64_t i) {
+    return (double)((i * 3 + rank * 7 + step * 5 + p) % 64) - 20;
+}
 
-static void ddp_check(const char *what, cdp_dtype t, const void *grad, uint32_t p, uint32_t first, uint32_t last) {
+static void ddp_check(
+    const char *what, cdp_dtype t, const void *grad, uint32_t p, uint32_t first, uint32_t last) {
     for (uint64_t i = 0; i < param_counts[p]; ++i) {
         double sum = 0, want;
         for (uint32_t r = 0; r < size; ++r)
-            for (uint32_t s = first; s <= last; ++s) sum += grad_value(r, s, p, i);
+            for (uint32_t s = first; s <= last; ++s)
+                sum += grad_value(r, s, p, i);
         want = t == CDP_DTYPE_F32 ? (double)((float)sum / (float)size) : sum / size;
-        if (!test_check(get(t, grad, i) == want, test__now.name, 0, "%s: gradient %u[%llu] is %g, not %g", what, p, (unsigned long long)i, get(t, grad, i), want)) return;
+        if (!test_check(get(t, grad, i) == want, test__now.name, 0,
+                "%s: gradient %u[%llu] is %g, not %g", what, p, (unsigned long long)i,
+                get(t, grad, i), want))
+            return;
     }
 }
 
@@ -682,27 +784,41 @@ static int ddp_rank(uint32_t rank) {
         params[p].grad = own[p];
         params[p].count = param_counts[p];
         params[p].dtype = t;
-        for (uint64_t i = 0; i < param_counts[p]; ++i) put(t, params[p].data, i, (double)(rank * 100 + p + i % 10));
+        for (uint64_t i = 0; i < param_counts[p]; ++i)
+            put(t, params[p].data, i, (double)(rank * 100 + p + i % 10));
     }
-    if (!must(cdp_ddp_create(&(cdp_ddp_desc){.group = world, .params = params, .param_count = PARAMS, .first_bucket_bytes = 1024, .bucket_bytes = 20000}, &ddp), "ddp_create")) return EXIT_CALL;
+    if (!must(cdp_ddp_create(&(cdp_ddp_desc){.group = world,
+                                 .params = params,
+                                 .param_count = PARAMS,
+                                 .first_bucket_bytes = 1024,
+                                 .bucket_bytes = 20000},
+                  &ddp),
+            "ddp_create"))
+        return EXIT_CALL;
     T(cdp_ddp_stats_of(ddp).bucket_count >= 4);
     for (uint32_t p = 0; p < PARAMS; ++p)
         for (uint64_t i = 0; i < param_counts[p]; ++i)
             if (!T_EQ(p + i % 10, get(params[p].dtype, params[p].data, i))) break; /* rank 0's */
     for (uint32_t step = 0; step < 12; ++step) {
-        const bool local = step % 4 == 1 || step % 4 == 2; /* 0: alone; 1, 2 stay local, 3 sends the sum of 1 .. 3 */
+        /* 0: alone; 1, 2 stay local, 3 sends the sum of 1 .. 3 */
+        const bool local = step % 4 == 1 || step % 4 == 2;
         const uint32_t first = step % 4 == 3 ? step - 2 : step;
         must(cdp_ddp_no_sync(ddp, local), "no_sync");
         must(cdp_ddp_backward_begin(ddp), "backward_begin");
         for (uint32_t k = 0; k < PARAMS; ++k) {
-            const uint32_t p = rank % 2 && step % 3 == 0 ? k : PARAMS - 1 - k; /* ranks may be ready in different orders */
+            /* ranks may be ready in different orders */
+            const uint32_t p = rank % 2 && step % 3 == 0 ? k : PARAMS - 1 - k;
             void *grad = own[p] ? own[p] : cdp_ddp_grad(ddp, p);
             for (uint64_t i = 0; i < param_counts[p]; ++i)
-                put(params[p].dtype, grad, i, grad_value(rank, step, p, i) + (step % 4 >= 2 ? get(params[p].dtype, grad, i) : 0));
+                put(params[p].dtype, grad, i,
+                    grad_value(rank, step, p, i)
+                        + (step % 4 >= 2 ? get(params[p].dtype, grad, i) : 0));
             must(cdp_ddp_ready(ddp, p), "ready");
         }
         must(cdp_ddp_backward_end(ddp), "backward_end");
-        for (uint32_t p = 0; p < PARAMS && !local; ++p) ddp_check(own[p] ? "own" : "bucket", params[p].dtype, own[p] ? own[p] : cdp_ddp_grad(ddp, p), p, first, step);
+        for (uint32_t p = 0; p < PARAMS && !local; ++p)
+            ddp_check(own[p] ? "own" : "bucket", params[p].dtype,
+                own[p] ? own[p] : cdp_ddp_grad(ddp, p), p, first, step);
         if (test__now.failed_checks) return EXIT_CHECK;
     }
     cdp_ddp_destroy(ddp);
@@ -724,10 +840,24 @@ TEST(ddp_is_the_serial_mean) {
         }
 }
 
-/* ---- >>kill ---------------------------------------------------------------------------------------------------------------- */
+/* ---- >>kill ---------------------------------------------------------------------------------- */
 
-typedef enum moment { FIRST, FIRST_RACE, LARGE, BETWEEN, AT_REST, BACKWARD, MOMENTS } moment;
-typedef enum farewell { DESTROY, EXIT, LINGER, FAREWELLS } farewell; /* what a survivor does once it knows */
+typedef enum moment {
+    FIRST,
+    FIRST_RACE,
+    LARGE,
+    BETWEEN,
+    AT_REST,
+    BACKWARD,
+    MOMENTS
+} moment;
+/* what a survivor does once it knows */
+typedef enum farewell {
+    DESTROY,
+    EXIT,
+    LINGER,
+    FAREWELLS
+} farewell;
 
 static moment when;
 static farewell how;
@@ -744,14 +874,22 @@ static int survive(void) {
 
 static cdp_status backward_until_broken(void) {
     static float w[4][5000];
-    cdp_param params[4] = {{.name = "a", .data = w[0], .count = 5000}, {.name = "b", .data = w[1], .count = 5000}, {.name = "c", .data = w[2], .count = 5000}, {.name = "d", .data = w[3], .count = 5000}};
+    cdp_param params[4] = {{.name = "a", .data = w[0], .count = 5000},
+        {.name = "b", .data = w[1], .count = 5000}, {.name = "c", .data = w[2], .count = 5000},
+        {.name = "d", .data = w[3], .count = 5000}};
     cdp_ddp *ddp;
-    cdp_status st = CALL(cdp_ddp_create(&(cdp_ddp_desc){.group = world, .params = params, .param_count = 4, .first_bucket_bytes = 1000, .bucket_bytes = 1000}, &ddp));
+    cdp_status st = CALL(cdp_ddp_create(&(cdp_ddp_desc){.group = world,
+                                            .params = params,
+                                            .param_count = 4,
+                                            .first_bucket_bytes = 1000,
+                                            .bucket_bytes = 1000},
+        &ddp));
     if (st != CDP_OK) return st;
     tell(&me->phase, 2);
     while (st == CDP_OK) {
         st = CALL(cdp_ddp_backward_begin(ddp));
-        for (uint32_t p = 4; st == CDP_OK && p-- > 0;) st = CALL(cdp_ddp_ready(ddp, p));
+        for (uint32_t p = 4; st == CDP_OK && p-- > 0;)
+            st = CALL(cdp_ddp_ready(ddp, p));
         if (st == CDP_OK) st = CALL(cdp_ddp_backward_end(ddp));
     }
     cdp_ddp_destroy(ddp);
@@ -766,13 +904,15 @@ static int mortal(uint32_t rank) {
     cdp_status st = join(rank);
     if (st == CDP_OK && when == FIRST && rank == victim) {
         tell(&me->phase, 2);
-        for (;;) pause();
+        for (;;)
+            pause();
     }
     if (st == CDP_OK && when == BACKWARD) st = backward_until_broken();
     if (st == CDP_OK && when == AT_REST) {
         st = CALL(cdp_barrier(world));
         tell(&me->phase, 2);
-        while (seen(&shared->go) != 1) usleep(500);
+        while (seen(&shared->go) != 1)
+            usleep(500);
     }
     while (st == CDP_OK) {
         if (when != LARGE || me->number[0]) tell(&me->phase, 2); /* LARGE: every link is in use */
@@ -792,8 +932,12 @@ static void check_blame(uint32_t dead, uint64_t since_ns, const char *situation)
         const double ms = (double)(r->error_ns - since_ns) / 1e6;
         if (i == dead || procs[i].expect < 0) continue;
         snprintf(name, sizeof name, "rank %u", dead);
-        test_check(r->error_ns && r->error.status == CDP_ERR_PEER_LOST && r->error.peer == (int32_t)dead && strstr(r->error.text, name) && ms < DETECT_MS * TEST_SLACK, test__now.name, 0,
-                   "%s, rank %u died: rank %u reports %s, blames %d, after %.0f ms: %s", situation, dead, i, cdp_status_name(r->error.status), (int)r->error.peer, ms, r->error.text);
+        test_check(r->error_ns && r->error.status == CDP_ERR_PEER_LOST
+                && r->error.peer == (int32_t)dead && strstr(r->error.text, name)
+                && ms < DETECT_MS * TEST_SLACK,
+            test__now.name, 0, "%s, rank %u died: rank %u reports %s, blames %d, after %.0f ms: %s",
+            situation, dead, i, cdp_status_name(r->error.status), (int)r->error.peer, ms,
+            r->error.text);
     }
 }
 
@@ -808,8 +952,10 @@ static void kill_at(moment m, farewell f, uint32_t k, const char *situation) {
         finish(100);
         return;
     }
-    if (m == FIRST) test_sleep_ms(30);
-    else if (m != AT_REST) usleep((useconds_t)(test_random(&dice) % (m == FIRST_RACE ? 2000 : 60000)));
+    if (m == FIRST)
+        test_sleep_ms(30);
+    else if (m != AT_REST)
+        usleep((useconds_t)(test_random(&dice) % (m == FIRST_RACE ? 2000 : 60000)));
     since = test_now_ns();
     kill_process(k, SIGKILL);
     if (m == AT_REST) { /* the others call something only later */
@@ -823,20 +969,34 @@ static void kill_at(moment m, farewell f, uint32_t k, const char *situation) {
 
 static void kill_each(moment m, uint32_t times, const char *situation) {
     for (uint32_t i = 0; i < times && test__now.failed_checks < 8; ++i)
-        for (uint32_t k = 0; k < 4; ++k) kill_at(m, (farewell)((i + k) % FAREWELLS), k, situation);
+        for (uint32_t k = 0; k < 4; ++k)
+            kill_at(m, (farewell)((i + k) % FAREWELLS), k, situation);
 }
 
-TEST(kill_in_first_collective) { kill_each(FIRST, 2, "in the first collective"); }
-TEST(kill_around_first_collective) { kill_each(FIRST_RACE, 3, "around the first collective"); }
-TEST(kill_in_large_allreduce) { kill_each(LARGE, 2, "in a large allreduce"); }
-TEST(kill_between_operations) { kill_each(BETWEEN, 2, "between operations"); }
-TEST(kill_at_rest) { kill_each(AT_REST, 2, "while nobody called anything"); }
-TEST(kill_in_backward) { kill_each(BACKWARD, 2, "in a backward pass"); }
+TEST(kill_in_first_collective) {
+    kill_each(FIRST, 2, "in the first collective");
+}
+TEST(kill_around_first_collective) {
+    kill_each(FIRST_RACE, 3, "around the first collective");
+}
+TEST(kill_in_large_allreduce) {
+    kill_each(LARGE, 2, "in a large allreduce");
+}
+TEST(kill_between_operations) {
+    kill_each(BETWEEN, 2, "between operations");
+}
+TEST(kill_at_rest) {
+    kill_each(AT_REST, 2, "while nobody called anything");
+}
+TEST(kill_in_backward) {
+    kill_each(BACKWARD, 2, "in a backward pass");
+}
 
 /* Two die at once: every survivor blames one of them. */
 TEST(kill_two) {
     for (uint32_t times = 0; times < 6; ++times) {
-        const uint32_t a = (uint32_t)(test_random(&dice) % 5), b = (a + 1 + (uint32_t)(test_random(&dice) % 4)) % 5;
+        const uint32_t a = (uint32_t)(test_random(&dice) % 5),
+                       b = (a + 1 + (uint32_t)(test_random(&dice) % 4)) % 5;
         uint64_t since;
         job(5);
         when = times % 2 ? LARGE : BETWEEN;
@@ -850,17 +1010,24 @@ TEST(kill_two) {
         for (uint32_t i = 0; i < 5; ++i) {
             const report *r = &shared->of[i];
             if (i == a || i == b) continue;
-            test_check(r->error.status == CDP_ERR_PEER_LOST && (r->error.peer == (int32_t)a || r->error.peer == (int32_t)b) && r->error_ns - since < DETECT_MS * TEST_SLACK * 1000000ull, test__now.name, 0,
-                       "ranks %u and %u died: rank %u reports %s, blames %d, after %.0f ms: %s", a, b, i, cdp_status_name(r->error.status), (int)r->error.peer, (double)(r->error_ns - since) / 1e6, r->error.text);
+            test_check(r->error.status == CDP_ERR_PEER_LOST
+                    && (r->error.peer == (int32_t)a || r->error.peer == (int32_t)b)
+                    && r->error_ns - since < DETECT_MS * TEST_SLACK * 1000000ull,
+                test__now.name, 0,
+                "ranks %u and %u died: rank %u reports %s, blames %d, after %.0f ms: %s", a, b, i,
+                cdp_status_name(r->error.status), (int)r->error.peer,
+                (double)(r->error_ns - since) / 1e6, r->error.text);
         }
     }
 }
 
-/* Killed while the job starts. Whoever had met it blames it at once; if it never came, the deadline names it. */
+/* Killed while the job starts. Whoever had met it blames it at once; if it never came, the
+   deadline names it. */
 static int starter(uint32_t rank) {
     float x = 1;
     cdp_status st = join(rank);
-    while (st == CDP_OK) st = CALL(cdp_allreduce(world, NULL, &x, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM));
+    while (st == CDP_OK)
+        st = CALL(cdp_allreduce(world, NULL, &x, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM));
     return survive();
 }
 
@@ -885,27 +1052,36 @@ TEST(kill_while_starting) {
         for (uint32_t r = 0; r < 4; ++r) {
             const report *p = &shared->of[r];
             const double ms = (double)(p->error_ns - since) / 1e6;
-            const bool timed_out = p->error.status == CDP_ERR_TIMEOUT, named = p->error.peer == (int32_t)k && strstr(p->error.text, name);
+            const bool timed_out = p->error.status == CDP_ERR_TIMEOUT,
+                       named = p->error.peer == (int32_t)k && strstr(p->error.text, name);
             if (r == k) continue;
             lost += !timed_out;
             never += timed_out;
-            test_check(p->error_ns && (named || (k == 0 && timed_out && strstr(p->error.text, host))) &&
-                           (timed_out || p->error.status == CDP_ERR_PEER_LOST || (k == 0 && p->error.status == CDP_ERR_STORE)) && /* rank 0 is the store */
-                           ms < (timed_out ? init_ms * 1.1 + 400 : DETECT_MS) * TEST_SLACK,
-                       test__now.name, 0, "rank %u died %llu us after the start (it %s): rank %u reports %s, blames %d, after %.0f ms: %s", k, (unsigned long long)delay_us,
-                       shared->of[k].joined_ns ? "had joined" : "had not joined", r, cdp_status_name(p->error.status), (int)p->error.peer, ms, p->error.text);
+            test_check(p->error_ns
+                    && (named || (k == 0 && timed_out && strstr(p->error.text, host))) &&
+                    /* rank 0 is the store */
+                    (timed_out || p->error.status == CDP_ERR_PEER_LOST
+                        || (k == 0 && p->error.status == CDP_ERR_STORE))
+                    && ms < (timed_out ? init_ms * 1.1 + 400 : DETECT_MS) * TEST_SLACK,
+                test__now.name, 0,
+                "rank %u died %llu us after the start (it %s): rank %u reports %s, blames %d, "
+                "after %.0f ms: %s",
+                k, (unsigned long long)delay_us,
+                shared->of[k].joined_ns ? "had joined" : "had not joined", r,
+                cdp_status_name(p->error.status), (int)p->error.peer, ms, p->error.text);
         }
         if (test__now.failed_checks > 8) return;
     }
     printf("  %u survivors saw it end, %u waited for one that had never come\n", lost, never);
 }
 
-/* ---- >>stop: a process that lives and does not move ------------------------------------------------------------------------- */
+/* ---- >>stop: a process that lives and does not move ------------------------------------------ */
 
 TEST(stopped_rank) {
     const uint32_t limit_ms = 400 * LONGER;
     uint32_t right = 0, reports = 0;
-    large_count = TEST_SLOW ? 1u << 18 : 1u << 20; /* far below the deadline, also beside other programs */
+    /* far below the deadline, also beside other programs */
+    large_count = TEST_SLOW ? 1u << 18 : 1u << 20;
     for (uint32_t i = 0; i < 4 && test__now.failed_checks < 8; ++i) {
         const uint32_t k = i % 4;
         job(4);
@@ -917,7 +1093,10 @@ TEST(stopped_rank) {
         usleep((useconds_t)(test_random(&dice) % 30000));
         kill_process(k, SIGSTOP);
         for (uint32_t r = 0; r < 4; ++r) /* until the others have reported */
-            for (uint32_t t = 0; r != k && t < 200 * TEST_SLACK && !__atomic_load_n(&shared->of[r].error_ns, __ATOMIC_ACQUIRE); ++t) test_sleep_ms(10);
+            for (uint32_t t = 0; r != k && t < 200 * TEST_SLACK
+                 && !__atomic_load_n(&shared->of[r].error_ns, __ATOMIC_ACQUIRE);
+                 ++t)
+                test_sleep_ms(10);
         kill_process(k, SIGKILL);
         finish(5000);
         for (uint32_t r = 0; r < 4; ++r) {
@@ -926,16 +1105,23 @@ TEST(stopped_rank) {
             if (r == k) continue;
             ++reports;
             right += p->error.peer == (int32_t)k;
-            /* whoever is told of the failure may have called later than the rank whose deadline it was */
-            test_check(p->error.status == CDP_ERR_TIMEOUT && p->error.peer >= 0 && (TEST_SLOW || p->error.peer != (int32_t)r) && strstr(p->error.text, "rank ") &&
-                           (ms > limit_ms * 0.8 || strstr(p->error.text, "told by")) && ms < limit_ms * 1.1 + 400 * TEST_SLACK,
-                       test__now.name, 0, "rank %u was stopped: rank %u reports %s, blames %d, after %.0f ms: %s", k, r, cdp_status_name(p->error.status), (int)p->error.peer, ms, p->error.text);
+            /* whoever is told of the failure may have called later than the rank whose deadline
+               it was */
+            test_check(p->error.status == CDP_ERR_TIMEOUT && p->error.peer >= 0
+                    && (TEST_SLOW || p->error.peer != (int32_t)r) && strstr(p->error.text, "rank ")
+                    && (ms > limit_ms * 0.8 || strstr(p->error.text, "told by"))
+                    && ms < limit_ms * 1.1 + 400 * TEST_SLACK,
+                test__now.name, 0,
+                "rank %u was stopped: rank %u reports %s, blames %d, after %.0f ms: %s", k, r,
+                cdp_status_name(p->error.status), (int)p->error.peer, ms, p->error.text);
         }
     }
     large_count = 4u << 20;
     printf("  %u of %u reports name the stopped rank\n", right, reports);
-    /* Under a sanitizer waits are long enough to be noted for others, and the note of a rank that got on and was stopped then misleads. */
-    test_check(TEST_SLOW ? right * 2 >= reports : right == reports, test__now.name, 0, "%u of %u reports name another rank than the stopped one", reports - right, reports);
+    /* Under a sanitizer waits are long enough to be noted for others, and the note of a rank
+       that got on and was stopped then misleads. */
+    test_check(TEST_SLOW ? right * 2 >= reports : right == reports, test__now.name, 0,
+        "%u of %u reports name another rank than the stopped one", reports - right, reports);
 }
 
 /* A rank that is stopped for a while and goes on is no failure. */
@@ -961,24 +1147,30 @@ TEST(stopped_and_continued) {
     finish(5000);
 }
 
-/* ---- >>abort ---------------------------------------------------------------------------------------------------------------- */
+/* ---- >>abort --------------------------------------------------------------------------------- */
 
-static int entries(const char *dir) { return test__entries(dir); }
+static int entries(const char *dir) {
+    return test__entries(dir);
+}
 
-static void *nothing(void *arg) { return arg; }
+static void *nothing(void *arg) {
+    return arg;
+}
 
 /* A sanitizer starts a thread of its own with the first one that a process starts. */
 static int threads_now(void) {
     pthread_t t;
     pthread_create(&t, NULL, nothing, NULL);
     pthread_join(t, NULL);
-    for (int i = 0, n = 0; i < 20 && n != entries("/proc/self/task"); ++i, test_sleep_ms(1)) n = entries("/proc/self/task");
+    for (int i = 0, n = 0; i < 20 && n != entries("/proc/self/task"); ++i, test_sleep_ms(1))
+        n = entries("/proc/self/task");
     return entries("/proc/self/task");
 }
 
 /* A joined thread may be listed for a moment longer. */
 static void nothing_left(int fds, int threads) {
-    for (int i = 0; i < 200 && entries("/proc/self/task") > threads; ++i) test_sleep_ms(5);
+    for (int i = 0; i < 200 && entries("/proc/self/task") > threads; ++i)
+        test_sleep_ms(5);
     T_EQ(fds, entries("/proc/self/fd"));
     T_EQ(threads, entries("/proc/self/task"));
 }
@@ -997,7 +1189,8 @@ static void *aborter(void *arg) {
 
 static char abort_reason[] = "the loss is not a number, step 1234";
 
-/* Rank `victim` aborts from a second thread while its first one and all others wait; the last rank never comes. */
+/* Rank `victim` aborts from a second thread while its first one and all others wait; the last
+   rank never comes. */
 static int abort_rank(uint32_t rank) {
     const int fds = entries("/proc/self/fd"), threads = threads_now();
     pthread_t t;
@@ -1011,9 +1204,11 @@ static int abort_rank(uint32_t rank) {
         pthread_create(&t, NULL, aborter, abort_reason);
     }
     if (rank == size - 1) {
-        while (CALL(cdp_group_status(world)) == CDP_OK) usleep(1000); /* it looks now and then */
+        while (CALL(cdp_group_status(world)) == CDP_OK)
+            usleep(1000); /* it looks now and then */
     } else {
-        while (st == CDP_OK) st = CALL(cdp_allreduce(world, NULL, x, 100000, CDP_DTYPE_F32, CDP_REDUCE_SUM));
+        while (st == CDP_OK)
+            st = CALL(cdp_allreduce(world, NULL, x, 100000, CDP_DTYPE_F32, CDP_REDUCE_SUM));
     }
     if (rank == victim) pthread_join(t, NULL);
     T_EQ(CDP_ERR_ABORTED, cdp_barrier(world)); /* it stays broken, and says so at once */
@@ -1033,15 +1228,19 @@ TEST(abort_while_all_wait) {
         for (uint32_t r = 0; r < 4; ++r) {
             const report *p = &shared->of[r];
             const double ms = (double)(int64_t)(p->error_ns - shared->of[victim].number[1]) / 1e6;
-            test_check(p->error.status == CDP_ERR_ABORTED && strstr(p->error.text, abort_reason) && ms < 1000.0 * TEST_SLACK, test__now.name, 0, "rank %u aborted: rank %u reports %s after %.0f ms: %s", victim, r,
-                       cdp_status_name(p->error.status), ms, p->error.text);
+            test_check(p->error.status == CDP_ERR_ABORTED && strstr(p->error.text, abort_reason)
+                    && ms < 1000.0 * TEST_SLACK,
+                test__now.name, 0, "rank %u aborted: rank %u reports %s after %.0f ms: %s", victim,
+                r, cdp_status_name(p->error.status), ms, p->error.text);
         }
     }
 }
 
-/* Again and again: join, work, break at any moment (also while others are still joining), leave. --long: 10,000 aborts. */
+/* Again and again: join, work, break at any moment (also while others are still joining), leave.
+   --long: 10,000 aborts. */
 static bool long_runs;
-#define CYCLES (long_runs ? 10000u : TEST_SLOW ? 40u : 200u) /* under a sanitizer the starts alone would take the time allowed */
+/* under a sanitizer the starts alone would take the time allowed */
+#define CYCLES (long_runs ? 10000u : TEST_SLOW ? 40u : 200u)
 
 static int64_t in_use; /* allocations of the library */
 
@@ -1052,7 +1251,7 @@ static void *held_alloc(void *user, uint64_t bytes) {
 }
 static void held_free(void *user, void *p) {
     if (p) __atomic_sub_fetch(&in_use, 1, __ATOMIC_RELAXED);
-    cdp_os_default()->free(user, p);
+    cdp_os_default()->release(user, p);
 }
 
 static int cycle_rank(uint32_t rank) {
@@ -1062,7 +1261,7 @@ static int cycle_rank(uint32_t rank) {
     uint64_t slowest = 0;
     cdp_os os = *cdp_os_default();
     os.alloc = held_alloc;
-    os.free = held_free;
+    os.release = held_free;
     settings.os = &os;
     for (uint32_t i = 0; i < CYCLES; ++i) {
         const bool breaks = (i + rank) % 3 == 0;
@@ -1078,8 +1277,11 @@ static int cycle_rank(uint32_t rank) {
         settings.no_thread = i % 5 == 4;
         meet(size);
         if (join(rank) != CDP_OK) { /* another rank was faster, and has already given up */
-            if (cdp_last_error()->status == CDP_ERR_STORE && cdp_last_error()->peer == 0) ++me->number[5]; /* it had no processor for longer than rank 0 waits with its store */
-            else if (!T_EQ(CDP_ERR_ABORTED, cdp_last_error()->status)) _exit(EXIT_CHECK);
+            /* it had no processor for longer than rank 0 waits with its store */
+            if (cdp_last_error()->status == CDP_ERR_STORE && cdp_last_error()->peer == 0)
+                ++me->number[5];
+            else if (!T_EQ(CDP_ERR_ABORTED, cdp_last_error()->status))
+                _exit(EXIT_CHECK);
             if (!T_EQ(0, in_use)) _exit(EXIT_CHECK);
             meet(size);
             continue;
@@ -1088,8 +1290,11 @@ static int cycle_rank(uint32_t rank) {
             abort_delay_us = (uint32_t)(test_random(&state) % 3000);
             pthread_create(&t, NULL, aborter, abort_reason);
         }
-        while (st == CDP_OK) st = cdp_allreduce(world, NULL, x, 20000, CDP_DTYPE_F32, CDP_REDUCE_SUM);
-        if (!test_check(st == CDP_ERR_ABORTED, test__now.name, 0, "cycle %u: %s: %s", i, cdp_status_name(st), cdp_last_error()->text)) _exit(EXIT_CHECK);
+        while (st == CDP_OK)
+            st = cdp_allreduce(world, NULL, x, 20000, CDP_DTYPE_F32, CDP_REDUCE_SUM);
+        if (!test_check(st == CDP_ERR_ABORTED, test__now.name, 0, "cycle %u: %s: %s", i,
+                cdp_status_name(st), cdp_last_error()->text))
+            _exit(EXIT_CHECK);
         if (breaks) {
             pthread_join(t, NULL);
             if (me->number[2] > slowest) slowest = me->number[2];
@@ -1112,10 +1317,12 @@ TEST(abort_cycles) {
     spawn_all(cycle_rank);
     finish(long_runs ? 3000000 : 30000);
     for (uint32_t r = 0; r < 3; ++r)
-        printf("  rank %u: %llu aborts at random points, the slowest returned after %.2f ms; no memory, descriptor or thread left\n", r, (unsigned long long)shared->of[r].number[3], (double)shared->of[r].number[4] / 1e6);
+        printf("  rank %u: %llu aborts at random points, the slowest returned after %.2f ms; no "
+               "memory, descriptor or thread left\n",
+            r, (unsigned long long)shared->of[r].number[3], (double)shared->of[r].number[4] / 1e6);
 }
 
-/* ---- >>mismatch: ranks that call different things -------------------------------------------------------------------------- */
+/* ---- >>mismatch: ranks that call different things -------------------------------------------- */
 
 typedef struct difference {
     const char *what;
@@ -1135,7 +1342,8 @@ static int differing_rank(uint32_t rank) {
     st = CALL(cdp_barrier(world)); /* a faster rank may already have seen the difference */
     rq.in = rq.kind == CDP_COLL_BARRIER ? NULL : rq.kind == CDP_COLL_BROADCAST ? NULL : buffer_a;
     rq.out = rq.kind == CDP_COLL_BARRIER ? NULL : buffer_b;
-    for (uint32_t i = 0; st == CDP_OK && i < 3; ++i) { /* who is done with the first may hear of it in the next */
+    /* who is done with the first may hear of it in the next */
+    for (uint32_t i = 0; st == CDP_OK && i < 3; ++i) {
         me->began_ns = test_now_ns();
         st = note(cdp_start(world, &rq, &w));
         if (st == CDP_OK) st = note(cdp_work_wait(w));
@@ -1158,8 +1366,10 @@ static void mismatch(const difference *d, uint32_t n, uint32_t odd) {
     finish(8000);
     for (uint32_t r = 0; r < size; ++r) {
         const report *p = &shared->of[r];
-        test_check(p->error.status == CDP_ERR_MISMATCH && strstr(p->error.text, differs->text_usual) && strstr(p->error.text, differs->text_other), test__now.name, 0,
-                   "%s, %u ranks, rank %u differs: rank %u reports %s: %s", differs->what, size, odd_one, r, cdp_status_name(p->error.status), p->error.text);
+        test_check(p->error.status == CDP_ERR_MISMATCH && strstr(p->error.text, differs->text_usual)
+                && strstr(p->error.text, differs->text_other),
+            test__now.name, 0, "%s, %u ranks, rank %u differs: rank %u reports %s: %s",
+            differs->what, size, odd_one, r, cdp_status_name(p->error.status), p->error.text);
     }
 }
 
@@ -1167,24 +1377,36 @@ static const uint32_t mismatch_worlds[] = {2, 3, 4, 5};
 
 TEST(mismatched_calls) {
     static const difference differences[] = {
-        {"kind", {.kind = CDP_COLL_ALLREDUCE, .count = 100}, {.kind = CDP_COLL_ALLGATHER, .count = 100}, "allreduce #2 of 100 x f32", "allgather #2 of 100 x f32"},
-        {"barrier", {.kind = CDP_COLL_ALLREDUCE, .count = 100}, {.kind = CDP_COLL_BARRIER}, "allreduce #2", "barrier #2"},
-        {"count", {.kind = CDP_COLL_ALLREDUCE, .count = 100}, {.kind = CDP_COLL_ALLREDUCE, .count = 101}, "of 100 x f32", "of 101 x f32"},
-        {"large count", {.kind = CDP_COLL_ALLREDUCE, .count = 100000}, {.kind = CDP_COLL_ALLREDUCE, .count = 50}, "of 100000 x f32", "of 50 x f32"},
-        {"dtype", {.kind = CDP_COLL_ALLREDUCE, .count = 100}, {.kind = CDP_COLL_ALLREDUCE, .count = 100, .dtype = CDP_DTYPE_I32}, "x f32", "x i32"},
-        {"op", {.kind = CDP_COLL_ALLREDUCE, .count = 100}, {.kind = CDP_COLL_ALLREDUCE, .count = 100, .op = CDP_REDUCE_MAX}, "sum", "max"},
-        {"broadcast count", {.kind = CDP_COLL_BROADCAST, .count = 100}, {.kind = CDP_COLL_BROADCAST, .count = 90}, "of 100 x", "of 90 x"},
+        {"kind", {.kind = CDP_COLL_ALLREDUCE, .count = 100},
+            {.kind = CDP_COLL_ALLGATHER, .count = 100}, "allreduce #2 of 100 x f32",
+            "allgather #2 of 100 x f32"},
+        {"barrier", {.kind = CDP_COLL_ALLREDUCE, .count = 100}, {.kind = CDP_COLL_BARRIER},
+            "allreduce #2", "barrier #2"},
+        {"count", {.kind = CDP_COLL_ALLREDUCE, .count = 100},
+            {.kind = CDP_COLL_ALLREDUCE, .count = 101}, "of 100 x f32", "of 101 x f32"},
+        {"large count", {.kind = CDP_COLL_ALLREDUCE, .count = 100000},
+            {.kind = CDP_COLL_ALLREDUCE, .count = 50}, "of 100000 x f32", "of 50 x f32"},
+        {"dtype", {.kind = CDP_COLL_ALLREDUCE, .count = 100},
+            {.kind = CDP_COLL_ALLREDUCE, .count = 100, .dtype = CDP_DTYPE_I32}, "x f32", "x i32"},
+        {"op", {.kind = CDP_COLL_ALLREDUCE, .count = 100},
+            {.kind = CDP_COLL_ALLREDUCE, .count = 100, .op = CDP_REDUCE_MAX}, "sum", "max"},
+        {"broadcast count", {.kind = CDP_COLL_BROADCAST, .count = 100},
+            {.kind = CDP_COLL_BROADCAST, .count = 90}, "of 100 x", "of 90 x"},
     };
     for (size_t d = 0; d < sizeof differences / sizeof *differences; ++d)
-        for (size_t w = 0; w < 4 && test__now.failed_checks < 8; ++w) mismatch(&differences[d], mismatch_worlds[w], (uint32_t)(test_random(&dice) % mismatch_worlds[w]));
+        for (size_t w = 0; w < 4 && test__now.failed_checks < 8; ++w)
+            mismatch(&differences[d], mismatch_worlds[w],
+                (uint32_t)(test_random(&dice) % mismatch_worlds[w]));
 }
 
-/* Ranks that disagree about who sends: nobody may send, or two may. Then it is noticed when somebody waits long, and the
-   others may be further by then. */
+/* Ranks that disagree about who sends: nobody may send, or two may. Then it is noticed when
+   somebody waits long, and the others may be further by then. */
 TEST(mismatched_roots) {
-    static const difference root = {"root", {.kind = CDP_COLL_BROADCAST, .count = 100}, {.kind = CDP_COLL_BROADCAST, .count = 100, .root = 1}, "broadcast", "from rank "};
+    static const difference root = {"root", {.kind = CDP_COLL_BROADCAST, .count = 100},
+        {.kind = CDP_COLL_BROADCAST, .count = 100, .root = 1}, "broadcast", "from rank "};
     static const uint32_t worlds[] = {2, 2, 3, 4, 5}, odds[] = {0, 1, 2, 3, 0};
-    for (size_t i = 0; i < sizeof odds / sizeof *odds; i += TEST_SLOW ? 2 : 1) mismatch(&root, worlds[i], odds[i]);
+    for (size_t i = 0; i < sizeof odds / sizeof *odds; i += TEST_SLOW ? 2 : 1)
+        mismatch(&root, worlds[i], odds[i]);
 }
 
 static int joiner(uint32_t rank) {
@@ -1208,12 +1430,15 @@ static int joiner_world_4(uint32_t rank) {
 }
 
 /* Everybody has this status, with every one of these words in the text. */
-static void check_all(const char *what, cdp_status status, const char *word, const char *second, double limit_ms) {
+static void check_all(
+    const char *what, cdp_status status, const char *word, const char *second, double limit_ms) {
     for (uint32_t i = 0; i < proc_count; ++i) {
         const report *p = &shared->of[i];
         const double ms = (double)(p->error_ns - p->began_ns) / 1e6;
-        test_check(p->error_ns && p->error.status == status && strstr(p->error.text, word) && strstr(p->error.text, second) && ms < limit_ms * TEST_SLACK, test__now.name, 0,
-                   "%s: process %u reports %s after %.0f ms: %s", what, i, p->error_ns ? cdp_status_name(p->error.status) : "nothing", ms, p->error.text);
+        test_check(p->error_ns && p->error.status == status && strstr(p->error.text, word)
+                && strstr(p->error.text, second) && ms < limit_ms * TEST_SLACK,
+            test__now.name, 0, "%s: process %u reports %s after %.0f ms: %s", what, i,
+            p->error_ns ? cdp_status_name(p->error.status) : "nothing", ms, p->error.text);
     }
 }
 
@@ -1252,9 +1477,13 @@ static int model_rank(uint32_t rank) {
     cdp_param params[3];
     cdp_ddp *ddp = NULL;
     memcpy(params, rank == odd_one ? models->other : models->usual, sizeof params);
-    for (uint32_t i = 0; i < 3; ++i) params[i].data = memory[i];
+    for (uint32_t i = 0; i < 3; ++i)
+        params[i].data = memory[i];
     if (join(rank) != CDP_OK) return EXIT_INIT;
-    CALL(cdp_ddp_create(&(cdp_ddp_desc){.group = world, .params = params, .param_count = rank == odd_one ? models->count_other : 3}, &ddp));
+    CALL(cdp_ddp_create(&(cdp_ddp_desc){.group = world,
+                            .params = params,
+                            .param_count = rank == odd_one ? models->count_other : 3},
+        &ddp));
     printf("%s\n", cdp_last_error()->text);
     cdp_ddp_destroy(ddp);
     leave();
@@ -1263,10 +1492,28 @@ static int model_rank(uint32_t rank) {
 
 TEST(mismatched_models) {
     static const model different[] = {
-        {"count", {{.name = "embed", .count = 8}, {.name = "hidden", .count = 16}, {.name = "out", .count = 8}}, {{.name = "embed", .count = 8}, {.name = "hidden", .count = 17}, {.name = "out", .count = 9}}, 3, {"hidden", "16", "17"}},
-        {"name", {{.name = "embed", .count = 8}, {.name = "hidden", .count = 16}, {.name = "out", .count = 8}}, {{.name = "embed", .count = 8}, {.name = "hiddem", .count = 16}, {.name = "out", .count = 8}}, 3, {"hidden", "hiddem", "1"}},
-        {"dtype", {{.name = "embed", .count = 8}, {.name = "hidden", .count = 16}, {.name = "out", .count = 8}}, {{.name = "embed", .count = 8}, {.name = "hidden", .count = 16}, {.name = "out", .count = 8, .dtype = CDP_DTYPE_F64}}, 3, {"out", "f32", "f64"}},
-        {"number", {{.name = "embed", .count = 8}, {.name = "hidden", .count = 16}, {.name = "out", .count = 8}}, {{.name = "embed", .count = 8}, {.name = "hidden", .count = 16}}, 2, {"out", "3", "2"}},
+        {"count",
+            {{.name = "embed", .count = 8}, {.name = "hidden", .count = 16},
+                {.name = "out", .count = 8}},
+            {{.name = "embed", .count = 8}, {.name = "hidden", .count = 17},
+                {.name = "out", .count = 9}},
+            3, {"hidden", "16", "17"}},
+        {"name",
+            {{.name = "embed", .count = 8}, {.name = "hidden", .count = 16},
+                {.name = "out", .count = 8}},
+            {{.name = "embed", .count = 8}, {.name = "hiddem", .count = 16},
+                {.name = "out", .count = 8}},
+            3, {"hidden", "hiddem", "1"}},
+        {"dtype",
+            {{.name = "embed", .count = 8}, {.name = "hidden", .count = 16},
+                {.name = "out", .count = 8}},
+            {{.name = "embed", .count = 8}, {.name = "hidden", .count = 16},
+                {.name = "out", .count = 8, .dtype = CDP_DTYPE_F64}},
+            3, {"out", "f32", "f64"}},
+        {"number",
+            {{.name = "embed", .count = 8}, {.name = "hidden", .count = 16},
+                {.name = "out", .count = 8}},
+            {{.name = "embed", .count = 8}, {.name = "hidden", .count = 16}}, 2, {"out", "3", "2"}},
     };
     static const uint32_t worlds[] = {2, 4};
     for (size_t d = 0; d < sizeof different / sizeof *different; ++d)
@@ -1278,17 +1525,22 @@ TEST(mismatched_models) {
             finish(5000);
             for (uint32_t r = 0; r < size; ++r) {
                 const report *p = &shared->of[r];
-                test_check(p->error.status == CDP_ERR_MISMATCH && strstr(p->error.text, models->words[0]) && strstr(p->error.text, models->words[1]) && strstr(p->error.text, models->words[2]), test__now.name, 0,
-                           "%s, %u ranks, rank %u differs: rank %u reports %s: %s", models->what, size, odd_one, r, p->error_ns ? cdp_status_name(p->error.status) : "nothing", p->error.text);
+                test_check(p->error.status == CDP_ERR_MISMATCH
+                        && strstr(p->error.text, models->words[0])
+                        && strstr(p->error.text, models->words[1])
+                        && strstr(p->error.text, models->words[2]),
+                    test__now.name, 0, "%s, %u ranks, rank %u differs: rank %u reports %s: %s",
+                    models->what, size, odd_one, r,
+                    p->error_ns ? cdp_status_name(p->error.status) : "nothing", p->error.text);
             }
         }
 }
 
-/* ---- >>leaving is not failing ----------------------------------------------------------------------------------------------- */
+/* ---- >>leaving is not failing ---------------------------------------------------------------- */
 
-static uint32_t last_call;   /* what everybody does last */
+static uint32_t last_call; /* what everybody does last */
 static uint32_t leave_delay_us[8];
-static uint32_t leave_how;   /* bits: by exit(), without destroy, two per rank */
+static uint32_t leave_how; /* bits: by exit(), without destroy, two per rank */
 
 /* In order: work, one last operation, a pause of its own for each rank, gone. */
 static int leaver(uint32_t rank) {
@@ -1297,19 +1549,29 @@ static int leaver(uint32_t rank) {
     cdp_work w[4];
     if (join(rank) != CDP_OK) return EXIT_INIT;
     if (last_call >= 6) must(cdp_barrier(world), "barrier");
-    for (uint64_t i = 0; i < large; ++i) x[i] = rank;
+    for (uint64_t i = 0; i < large; ++i)
+        x[i] = rank;
     switch (last_call % 6) {
     case 0: must(cdp_barrier(world), "barrier"); break;
-    case 1: must(cdp_allreduce(world, NULL, x, 10, CDP_DTYPE_F64, CDP_REDUCE_SUM), "allreduce"); break;
-    case 2: must(cdp_allreduce(world, NULL, x, large, CDP_DTYPE_F64, CDP_REDUCE_SUM), "allreduce"); break;
-    case 3: must(cdp_broadcast(world, x, large, CDP_DTYPE_F64, 0), "broadcast"); break; /* rank 0 is done when its bytes are with the system */
+    case 1:
+        must(cdp_allreduce(world, NULL, x, 10, CDP_DTYPE_F64, CDP_REDUCE_SUM), "allreduce");
+        break;
+    case 2:
+        must(cdp_allreduce(world, NULL, x, large, CDP_DTYPE_F64, CDP_REDUCE_SUM), "allreduce");
+        break;
+    /* rank 0 is done when its bytes are with the system */
+    case 3: must(cdp_broadcast(world, x, large, CDP_DTYPE_F64, 0), "broadcast"); break;
     case 4: must(cdp_allgather(world, x, y, large, CDP_DTYPE_F64), "allgather"); break;
     case 5:
-        for (uint32_t i = 0; i < 4; ++i) must(cdp_broadcast_async(world, x, i % 2 ? large : 3, CDP_DTYPE_F64, i % size, &w[i]), "broadcast");
-        for (uint32_t i = 0; i < 4; ++i) must(cdp_work_wait(w[i]), "broadcast");
+        for (uint32_t i = 0; i < 4; ++i)
+            must(cdp_broadcast_async(world, x, i % 2 ? large : 3, CDP_DTYPE_F64, i % size, &w[i]),
+                "broadcast");
+        for (uint32_t i = 0; i < 4; ++i)
+            must(cdp_work_wait(w[i]), "broadcast");
         break;
     }
-    if (last_call % 6 == 1 || last_call % 6 == 2) T(x[0] == size * (size - 1) / 2.0 && x[9] == x[0]);
+    if (last_call % 6 == 1 || last_call % 6 == 2)
+        T(x[0] == size * (size - 1) / 2.0 && x[9] == x[0]);
     if (last_call % 6 == 3) T(x[0] == 0 && x[large - 1] == 0);
     if (test__now.failed_checks) return EXIT_CHECK;
     usleep(leave_delay_us[rank]);
@@ -1325,17 +1587,23 @@ static void leave_once(uint32_t n, uint32_t i) {
     job(n);
     last_call = i % 12;
     leave_how = (uint32_t)test_random(&dice);
-    for (uint32_t r = 0; r < n; ++r) leave_delay_us[r] = i % 3 ? (uint32_t)(test_random(&dice) % 4000) : 0;
+    for (uint32_t r = 0; r < n; ++r)
+        leave_delay_us[r] = i % 3 ? (uint32_t)(test_random(&dice) % 4000) : 0;
     spawn_all(leaver);
     if (!finish(5000)) printf("  (%u ranks, last call %u, leaving %x)\n", n, last_call, leave_how);
-    for (uint32_t r = 0; r < n; ++r) test_check(!procs[r].used, test__now.name, 0, "rank %u of %u said something while leaving (last call %u, leaving %x)", r, n, last_call, leave_how);
+    for (uint32_t r = 0; r < n; ++r)
+        test_check(!procs[r].used, test__now.name, 0,
+            "rank %u of %u said something while leaving (last call %u, leaving %x)", r, n,
+            last_call, leave_how);
 }
 
 TEST(leaving_is_no_failure) {
-    for (uint32_t i = 0; i < (TEST_SLOW ? 20 : 200) && test__now.failed_checks < 8; ++i) leave_once(2 + i % 3, i);
+    for (uint32_t i = 0; i < (TEST_SLOW ? 20 : 200) && test__now.failed_checks < 8; ++i)
+        leave_once(2 + i % 3, i);
 }
 
-/* Rank 0, which served the store, leaves first; what the others still have to do needs connections that do not exist yet. */
+/* Rank 0, which served the store, leaves first; what the others still have to do needs
+   connections that do not exist yet. */
 TEST(leaving_rank_0_first) {
     for (uint32_t i = 0; i < 10 && test__now.failed_checks < 8; ++i) {
         job(i % 2 ? 8 : 5);
@@ -1343,11 +1611,12 @@ TEST(leaving_rank_0_first) {
         leave_how = (uint32_t)test_random(&dice) & ~3u;
         memset(leave_delay_us, 0, sizeof leave_delay_us);
         spawn_all(leaver);
-        if (!finish(5000)) printf("  (%u ranks, last call %u, leaving %x)\n", size, last_call, leave_how);
+        if (!finish(5000))
+            printf("  (%u ranks, last call %u, leaving %x)\n", size, last_call, leave_how);
     }
 }
 
-/* ---- >>bad starts ----------------------------------------------------------------------------------------------------------- */
+/* ---- >>bad starts ---------------------------------------------------------------------------- */
 
 typedef struct bad_env {
     const char *name, *value; /* one variable that differs from what is right; NULL: not set */
@@ -1356,10 +1625,26 @@ typedef struct bad_env {
 
 static int env_rank(uint32_t rank) {
     static const bad_env bad[] = {
-        {"RANK", NULL, "is not set"}, {"RANK", "", "is not set"}, {"RANK", "two", "'two'"}, {"RANK", "1x", "'1x'"}, {"RANK", "-1", "'-1'"}, {"RANK", " 1", "' 1'"},
-        {"RANK", "2", "WORLD_SIZE is 2"}, {"RANK", "3", "WORLD_SIZE is 2"}, {"RANK", "99999999999999999999", "9999"}, {"RANK", "4294967297", "4294967297"},
-        {"WORLD_SIZE", NULL, "is not set"}, {"WORLD_SIZE", "0", "'0'"}, {"WORLD_SIZE", "-1", "'-1'"}, {"WORLD_SIZE", "abc", "'abc'"}, {"WORLD_SIZE", "2.0", "'2.0'"},
-        {"MASTER_PORT", NULL, "is not set"}, {"MASTER_PORT", "0", "'0'"}, {"MASTER_PORT", "65536", "'65536'"}, {"MASTER_PORT", "http", "'http'"}, {"MASTER_PORT", "-5", "'-5'"},
+        {"RANK", NULL, "is not set"},
+        {"RANK", "", "is not set"},
+        {"RANK", "two", "'two'"},
+        {"RANK", "1x", "'1x'"},
+        {"RANK", "-1", "'-1'"},
+        {"RANK", " 1", "' 1'"},
+        {"RANK", "2", "WORLD_SIZE is 2"},
+        {"RANK", "3", "WORLD_SIZE is 2"},
+        {"RANK", "99999999999999999999", "9999"},
+        {"RANK", "4294967297", "4294967297"},
+        {"WORLD_SIZE", NULL, "is not set"},
+        {"WORLD_SIZE", "0", "'0'"},
+        {"WORLD_SIZE", "-1", "'-1'"},
+        {"WORLD_SIZE", "abc", "'abc'"},
+        {"WORLD_SIZE", "2.0", "'2.0'"},
+        {"MASTER_PORT", NULL, "is not set"},
+        {"MASTER_PORT", "0", "'0'"},
+        {"MASTER_PORT", "65536", "'65536'"},
+        {"MASTER_PORT", "http", "'http'"},
+        {"MASTER_PORT", "-5", "'-5'"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; ++i) {
         cdp_status st;
@@ -1367,11 +1652,15 @@ static int env_rank(uint32_t rank) {
         setenv("WORLD_SIZE", "2", 1);
         setenv("MASTER_ADDR", "127.0.0.1", 1);
         setenv("MASTER_PORT", "29999", 1);
-        if (bad[i].value) setenv(bad[i].name, bad[i].value, 1);
-        else unsetenv(bad[i].name);
+        if (bad[i].value)
+            setenv(bad[i].name, bad[i].value, 1);
+        else
+            unsetenv(bad[i].name);
         st = cdp_init_from_env(NULL, &world);
-        test_check(st == CDP_ERR_INVALID && !world && strstr(cdp_last_error()->text, bad[i].name) && strstr(cdp_last_error()->text, bad[i].word), test__now.name, 0, "%s=%s: %s: %s", bad[i].name,
-                   bad[i].value ? bad[i].value : "(not set)", cdp_status_name(st), cdp_last_error()->text);
+        test_check(st == CDP_ERR_INVALID && !world && strstr(cdp_last_error()->text, bad[i].name)
+                && strstr(cdp_last_error()->text, bad[i].word),
+            test__now.name, 0, "%s=%s: %s: %s", bad[i].name,
+            bad[i].value ? bad[i].value : "(not set)", cdp_status_name(st), cdp_last_error()->text);
     }
     (void)rank;
     return 0;
@@ -1384,7 +1673,8 @@ TEST(start_with_bad_variables) {
 }
 
 static int nowhere_rank(uint32_t rank) {
-    settings.master_addr = "no-such-host..invalid"; /* an empty label: no name server is asked, which may take its time */
+    /* an empty label: no name server is asked, which may take its time */
+    settings.master_addr = "no-such-host..invalid";
     join(rank);
     return 0;
 }
@@ -1395,8 +1685,10 @@ TEST(start_with_unknown_host) {
         settings.init_timeout_ms = 1000;
         spawn(rank, nowhere_rank);
         finish(20000);
-        test_check(shared->of[0].error.status < CDP_OK && strstr(shared->of[0].error.text, "no-such-host..invalid"), test__now.name, 0, "rank %u: %s: %s", rank, cdp_status_name(shared->of[0].error.status),
-                   shared->of[0].error.text);
+        test_check(shared->of[0].error.status < CDP_OK
+                && strstr(shared->of[0].error.text, "no-such-host..invalid"),
+            test__now.name, 0, "rank %u: %s: %s", rank, cdp_status_name(shared->of[0].error.status),
+            shared->of[0].error.text);
     }
 }
 
@@ -1410,7 +1702,8 @@ TEST(start_with_a_rank_twice) {
         if (i & 1) test_sleep_ms(30);
         spawn(1, joiner);
         finish(5000);
-        check_all("two processes with rank 1", CDP_ERR_MISMATCH, "two processes claim rank 1", "127.0.0.1:", 1500);
+        check_all("two processes with rank 1", CDP_ERR_MISMATCH, "two processes claim rank 1",
+            "127.0.0.1:", 1500);
     }
     job(2); /* rank 0 twice: the port is taken */
     settings.init_timeout_ms = 1000 * LONGER;
@@ -1437,23 +1730,33 @@ TEST(start_on_a_taken_port) {
 }
 
 /* Something that is no store listens at the master port. */
-typedef enum foreign { HTTP, SILENT, GARBAGE, CLOSES, ONE_BYTE, FOREIGN_COUNT } foreign;
+typedef enum foreign {
+    HTTP,
+    SILENT,
+    GARBAGE,
+    CLOSES,
+    ONE_BYTE,
+    FOREIGN_COUNT
+} foreign;
 static foreign foreign_kind;
 static int foreign_listener;
 
 static int foreign_server(uint32_t rank) {
     (void)rank;
     for (;;) {
-        static const char http[] = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n400 Bad Request";
+        static const char http[] = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; "
+                                   "charset=utf-8\r\nConnection: close\r\n\r\n400 Bad Request";
         unsigned char junk[4096];
         const int fd = accept(foreign_listener, NULL, NULL);
         uint64_t state = 42;
         if (fd < 0) break;
-        for (size_t i = 0; i < sizeof junk; ++i) junk[i] = (unsigned char)test_random(&state);
+        for (size_t i = 0; i < sizeof junk; ++i)
+            junk[i] = (unsigned char)test_random(&state);
         if (foreign_kind == HTTP && write(fd, http, sizeof http - 1) < 0) close(fd);
         if (foreign_kind == GARBAGE && write(fd, junk, sizeof junk) < 0) close(fd);
         if (foreign_kind == ONE_BYTE && write(fd, junk, 1) < 0) close(fd);
-        if (foreign_kind == HTTP || foreign_kind == CLOSES) close(fd); /* the others stay open and say nothing more */
+        /* the others stay open and say nothing more */
+        if (foreign_kind == HTTP || foreign_kind == CLOSES) close(fd);
     }
     return EXIT_CALL;
 }
@@ -1470,12 +1773,16 @@ TEST(start_with_a_foreign_server) {
         spawn(1, joiner);
         spawn(0, foreign_server);
         close(foreign_listener);
-        for (uint32_t t = 0; t < 300 * TEST_SLACK && !__atomic_load_n(&p->error_ns, __ATOMIC_ACQUIRE); ++t) test_sleep_ms(10);
+        for (uint32_t t = 0;
+             t < 300 * TEST_SLACK && !__atomic_load_n(&p->error_ns, __ATOMIC_ACQUIRE); ++t)
+            test_sleep_ms(10);
         kill_process(1, SIGKILL);
         finish(1000);
         ms = (double)(p->error_ns - p->began_ns) / 1e6;
-        test_check(p->error_ns && p->error.status < CDP_OK && strstr(p->error.text, host) && ms < (600 * 1.1 + 300) * TEST_SLACK, test__now.name, 0, "foreign server %u: %s after %.0f ms: %s", foreign_kind,
-                   p->error_ns ? cdp_status_name(p->error.status) : "nothing", ms, p->error.text);
+        test_check(p->error_ns && p->error.status < CDP_OK && strstr(p->error.text, host)
+                && ms < (600 * 1.1 + 300) * TEST_SLACK,
+            test__now.name, 0, "foreign server %u: %s after %.0f ms: %s", foreign_kind,
+            p->error_ns ? cdp_status_name(p->error.status) : "nothing", ms, p->error.text);
     }
 }
 
@@ -1497,8 +1804,10 @@ TEST(start_without_one_rank) {
         for (uint32_t r = 0; r < 4; ++r)
             if (r != missing) spawn(r, joiner);
         finish(5000);
-        check_all("a rank is missing", CDP_ERR_TIMEOUT, missing == 1 ? "rank 1" : "rank 3", "", 600 * 1.1 + 300);
-        for (uint32_t i = 0; i < 3; ++i) T_EQ(missing, shared->of[i].error.peer);
+        check_all("a rank is missing", CDP_ERR_TIMEOUT, missing == 1 ? "rank 1" : "rank 3", "",
+            600 * 1.1 + 300);
+        for (uint32_t i = 0; i < 3; ++i)
+            T_EQ(missing, shared->of[i].error.peer);
     }
 }
 
@@ -1508,10 +1817,15 @@ static int future_store(uint32_t rank) {
     cdp_store *store;
     uint8_t config[40] = {CDP_WIRE_VERSION + 1, 0, 0, 0, 2};
     (void)rank;
-    if (!must(cdp_store_server_create(&(cdp_store_server_desc){.port = port}, &server), "server")) return EXIT_CALL;
-    if (!must(cdp_tcp_store_create(&(cdp_tcp_store_desc){.host = "127.0.0.1", .port = port}, &store), "client")) return EXIT_CALL;
+    if (!must(cdp_store_server_create(&(cdp_store_server_desc){.port = port}, &server), "server"))
+        return EXIT_CALL;
+    if (!must(
+            cdp_tcp_store_create(&(cdp_tcp_store_desc){.host = "127.0.0.1", .port = port}, &store),
+            "client"))
+        return EXIT_CALL;
     must(cdp_store_set(store, "cdp/config", config, sizeof config), "set");
-    while (seen(&shared->of[1].phase) == 0) test_sleep_ms(1);
+    while (seen(&shared->of[1].phase) == 0)
+        test_sleep_ms(1);
     cdp_store_destroy(store);
     cdp_store_server_destroy(server);
     return 0;
@@ -1530,23 +1844,30 @@ TEST(start_with_another_version) {
     spawn(0, future_store);
     spawn(1, present_rank);
     finish(5000);
-    test_check(p->error.status == CDP_ERR_MISMATCH && p->error.peer == 0 && strstr(p->error.text, "version"), test__now.name, 0, "%s: %s", cdp_status_name(p->error.status), p->error.text);
+    test_check(p->error.status == CDP_ERR_MISMATCH && p->error.peer == 0
+            && strstr(p->error.text, "version"),
+        test__now.name, 0, "%s: %s", cdp_status_name(p->error.status), p->error.text);
 }
 
-/* ---- >>strangers ------------------------------------------------------------------------------------------------------------ */
+/* ---- >>strangers ----------------------------------------------------------------------------- */
 
-/* The job: it begins when the strangers have come, so that its connections are made among theirs. */
+/* The job: it begins when the strangers have come, so that its connections are made among
+   theirs. */
 static int worker(uint32_t rank) {
     uint64_t end;
     if (join(rank) != CDP_OK) return EXIT_INIT;
     tell(&me->phase, 2);
-    while (seen(&shared->go) == 0) usleep(500);
+    while (seen(&shared->go) == 0)
+        usleep(500);
     end = test_now_ns() + 500000000u;
     for (uint32_t more = 1; more;) { /* rank 0 says when it is enough */
         int64_t x[64];
-        for (uint32_t i = 0; i < 64; ++i) x[i] = rank;
-        if (!must(cdp_allreduce(world, NULL, x, 64, CDP_DTYPE_I64, CDP_REDUCE_SUM), "allreduce")) return EXIT_CALL;
-        for (uint32_t i = 0; i < 64; ++i) T_EQ(size * (size - 1) / 2, x[i]);
+        for (uint32_t i = 0; i < 64; ++i)
+            x[i] = rank;
+        if (!must(cdp_allreduce(world, NULL, x, 64, CDP_DTYPE_I64, CDP_REDUCE_SUM), "allreduce"))
+            return EXIT_CALL;
+        for (uint32_t i = 0; i < 64; ++i)
+            T_EQ(size * (size - 1) / 2, x[i]);
         check_allreduce(rank, CDP_DTYPE_F32, CDP_REDUCE_SUM, 30000, true, (uint32_t)me->number[0]);
         if (test__now.failed_checks) return EXIT_CHECK;
         ++me->number[0];
@@ -1567,14 +1888,27 @@ static int call_at(const cdp_addr *a) {
 }
 
 static void say(int fd, const void *data, size_t bytes) {
-    if (fd >= 0 && send(fd, data, bytes, MSG_NOSIGNAL) < 0) return; /* they may have hung up already */
+    /* they may have hung up already */
+    if (fd >= 0 && send(fd, data, bytes, MSG_NOSIGNAL) < 0) return;
 }
 
-typedef enum stranger_kind { SAYS_GARBAGE, HALF_A_HELLO, SAYS_NOTHING, COMES_AND_GOES, WRONG_HELLOS, FLOODS, STRANGERS } stranger_kind;
+typedef enum stranger_kind {
+    SAYS_GARBAGE,
+    HALF_A_HELLO,
+    SAYS_NOTHING,
+    COMES_AND_GOES,
+    WRONG_HELLOS,
+    FLOODS,
+    STRANGERS
+} stranger_kind;
 static stranger_kind stranger_is;
 
 static void wrong_hellos(const cdp_addr *at, uint32_t to) {
-    cdp__hello h = {.type = CDP__HELLO, .version = CDP_WIRE_VERSION + 1, .world_size = size, .from = size - 1, .to = to};
+    cdp__hello h = {.type = CDP__HELLO,
+        .version = CDP_WIRE_VERSION + 1,
+        .world_size = size,
+        .from = size - 1,
+        .to = to};
     uint8_t raw[CDP__HELLO_BYTES], answer[CDP__HELLO_BYTES];
     struct timeval limit = {.tv_sec = 2 * LONGER};
     int fd = call_at(at);
@@ -1582,10 +1916,17 @@ static void wrong_hellos(const cdp_addr *at, uint32_t to) {
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     say(fd, raw, sizeof raw);
     T_EQ(sizeof answer, recv(fd, answer, sizeof answer, MSG_WAITALL));
-    T(cdp__hello_decode(answer, &h) && h.type == CDP__REFUSED && h.refusal == CDP__REFUSE_VERSION && h.version == CDP_WIRE_VERSION);
-    for (uint32_t i = 0; i < CDP__JOB_BYTES; ++i) T_EQ(0, h.job[i]); /* nobody learns the name of the job here */
+    T(cdp__hello_decode(answer, &h) && h.type == CDP__REFUSED && h.refusal == CDP__REFUSE_VERSION
+        && h.version == CDP_WIRE_VERSION);
+    /* nobody learns the name of the job here */
+    for (uint32_t i = 0; i < CDP__JOB_BYTES; ++i)
+        T_EQ(0, h.job[i]);
     close(fd);
-    h = (cdp__hello){.type = CDP__HELLO, .version = CDP_WIRE_VERSION, .world_size = size, .from = size - 1, .to = to};
+    h = (cdp__hello){.type = CDP__HELLO,
+        .version = CDP_WIRE_VERSION,
+        .world_size = size,
+        .from = size - 1,
+        .to = to};
     cdp__hello_encode(&h, raw);
     fd = call_at(at);
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
@@ -1601,23 +1942,30 @@ static int stranger(uint32_t rank) {
     uint64_t state = test_now_ns();
     const uint32_t held = stranger_is == FLOODS ? 0 : stranger_is == SAYS_NOTHING ? 150 : 20;
     (void)rank;
-    if (!must(cdp_tcp_store_create(&(cdp_tcp_store_desc){.host = "127.0.0.1", .port = port}, &store), "store")) return EXIT_CALL;
+    if (!must(
+            cdp_tcp_store_create(&(cdp_tcp_store_desc){.host = "127.0.0.1", .port = port}, &store),
+            "store"))
+        return EXIT_CALL;
     for (uint32_t r = 0; r < size; ++r) {
         char key[32];
         void *value;
         uint64_t bytes;
         snprintf(key, sizeof key, "cdp/addr/%u", r);
-        if (!must(cdp_store_get(store, key, &value, &bytes, 2000), "get") || !T(cdp__addr_parse((const char *)value + 8, &at[r]))) return EXIT_CALL;
+        if (!must(cdp_store_get(store, key, &value, &bytes, 2000), "get")
+            || !T(cdp__addr_parse((const char *)value + 8, &at[r])))
+            return EXIT_CALL;
         cdp_store_free(store, value);
     }
     cdp_store_destroy(store);
     at[size] = at[0];
     at[size].port = port; /* and the store */
-    for (uint32_t r = 0; r < size && stranger_is == WRONG_HELLOS; ++r) wrong_hellos(&at[r], r);
+    for (uint32_t r = 0; r < size && stranger_is == WRONG_HELLOS; ++r)
+        wrong_hellos(&at[r], r);
     for (uint32_t i = 0; i < held * (size + 1); ++i) {
         unsigned char junk[3000];
         const int fd = call_at(&at[i % (size + 1)]);
-        for (size_t k = 0; k < sizeof junk; ++k) junk[k] = (unsigned char)test_random(&state);
+        for (size_t k = 0; k < sizeof junk; ++k)
+            junk[k] = (unsigned char)test_random(&state);
         if (stranger_is == SAYS_GARBAGE) say(fd, junk, sizeof junk);
         if (stranger_is == HALF_A_HELLO) say(fd, "cdp-link\1\0\0\0\1", 11 + i % 3);
         if (stranger_is == COMES_AND_GOES || stranger_is == WRONG_HELLOS) close(fd);
@@ -1628,7 +1976,8 @@ static int stranger(uint32_t rank) {
         if (i % 3 == 0) say(fd, "GET / HTTP/1.1\r\n\r\n", 18);
         if (fd >= 0) close(fd);
     }
-    while (seen(&shared->of[0].phase) < 9) test_sleep_ms(5);
+    while (seen(&shared->of[0].phase) < 9)
+        test_sleep_ms(5);
     return 0;
 }
 
@@ -1644,7 +1993,9 @@ TEST(strangers) {
         spawn_all(worker_then_say);
         if (await_phase(2, NOBODY, 5000)) spawn(0, stranger);
         if (!finish(10000)) printf("  (strangers of kind %u)\n", stranger_is);
-        else T(shared->of[0].number[0] > (TEST_SLOW ? 0 : 20 / TEST_SLACK)); /* the job went on meanwhile; how far, says nothing under a sanitizer */
+        /* the job went on meanwhile; how far, says nothing under a sanitizer */
+        else
+            T(shared->of[0].number[0] > (TEST_SLOW ? 0 : 20 / TEST_SLACK));
     }
 }
 
@@ -1653,7 +2004,9 @@ static int intruder(uint32_t rank) {
     settings.init_timeout_ms = 1000 * LONGER;
     if (join(rank) == CDP_OK) leave();
     tell(&me->phase, 9);
-    if (victim == rank) for (;;) pause(); /* killed, with whatever it has left behind */
+    if (victim == rank)
+        for (;;)
+            pause(); /* killed, with whatever it has left behind */
     return 0;
 }
 
@@ -1677,10 +2030,13 @@ TEST(start_into_a_running_job) {
             usleep((useconds_t)(test_random(&dice) % 3000));
             kill_process(late, SIGKILL);
         }
-        if (!finish(5000)) printf("  (intruder %u: %s)\n", i, shared->of[late].error.text);
+        if (!finish(5000))
+            printf("  (intruder %u: %s)\n", i, shared->of[late].error.text);
         else if (i != 2)
-            test_check(shared->of[late].error.status == (i % 3 ? CDP_ERR_MISMATCH : CDP_ERR_IO) || shared->of[late].error.status == CDP_ERR_MISMATCH, test__now.name, 0, "intruder %u: %s: %s", i,
-                       cdp_status_name(shared->of[late].error.status), shared->of[late].error.text);
+            test_check(shared->of[late].error.status == (i % 3 ? CDP_ERR_MISMATCH : CDP_ERR_IO)
+                    || shared->of[late].error.status == CDP_ERR_MISMATCH,
+                test__now.name, 0, "intruder %u: %s: %s", i,
+                cdp_status_name(shared->of[late].error.status), shared->of[late].error.text);
     }
 }
 
@@ -1694,9 +2050,11 @@ static int poor_worker(uint32_t rank) {
 static int crowd(uint32_t rank) {
     const cdp_addr at = {.family = 4, .ip = {127, 0, 0, 1}, .port = port};
     (void)rank;
-    for (uint32_t i = 0; i < 200; ++i) call_at(&at);
+    for (uint32_t i = 0; i < 200; ++i)
+        call_at(&at);
     tell(&shared->go, 1);
-    while (seen(&shared->of[0].phase) < 9) test_sleep_ms(5);
+    while (seen(&shared->of[0].phase) < 9)
+        test_sleep_ms(5);
     return 0;
 }
 
@@ -1708,18 +2066,38 @@ TEST(strangers_take_all_descriptors) {
     finish(10000);
 }
 
-/* ---- >>desync: one rank falls out of step; tests/sim/desync.c does more of this --------------------------------------------- */
+/* ---- >>desync: one rank falls out of step; tests/sim/desync.c does more of this -------------- */
 
-typedef enum astray { LATE, CRASHED, STOPPED, SKIPPED, EXTRA, REORDERED, TORN_DOWN, WRONG_COUNT, WRONG_DTYPE, WRONG_ROOT, ASTRAY } astray;
-static const char *const astray_names[ASTRAY] = {"late", "crashed", "stopped", "skipped one", "one too many", "wrong order", "torn down", "wrong count", "wrong dtype", "wrong root"};
+typedef enum astray {
+    LATE,
+    CRASHED,
+    STOPPED,
+    SKIPPED,
+    EXTRA,
+    REORDERED,
+    TORN_DOWN,
+    WRONG_COUNT,
+    WRONG_DTYPE,
+    WRONG_ROOT,
+    ASTRAY
+} astray;
+static const char *const astray_names[ASTRAY] = {"late", "crashed", "stopped", "skipped one",
+    "one too many", "wrong order", "torn down", "wrong count", "wrong dtype", "wrong root"};
 static astray astray_how;
 static uint32_t astray_rank, astray_at;
 
 /* Operation i of everybody; no two have the same length. */
 static cdp_status step_of(uint32_t i, uint64_t more, cdp_dtype t, uint32_t other_root) {
-    static const cdp_coll_kind kinds[] = {CDP_COLL_ALLREDUCE, CDP_COLL_BROADCAST, CDP_COLL_REDUCE, CDP_COLL_ALLGATHER, CDP_COLL_SCATTER, CDP_COLL_GATHER, CDP_COLL_ALLTOALL, CDP_COLL_REDUCE_SCATTER};
+    static const cdp_coll_kind kinds[] = {CDP_COLL_ALLREDUCE, CDP_COLL_BROADCAST, CDP_COLL_REDUCE,
+        CDP_COLL_ALLGATHER, CDP_COLL_SCATTER, CDP_COLL_GATHER, CDP_COLL_ALLTOALL,
+        CDP_COLL_REDUCE_SCATTER};
     static float in[8 * 4000], out[8 * 4000];
-    cdp_request rq = {.kind = kinds[i % 8], .in = in, .out = out, .count = 1000 + 7 * i + more, .dtype = t, .root = (i + other_root) % size};
+    cdp_request rq = {.kind = kinds[i % 8],
+        .in = in,
+        .out = out,
+        .count = 1000 + 7 * i + more,
+        .dtype = t,
+        .root = (i + other_root) % size};
     cdp_work w;
     cdp_status st = CALL(cdp_start(world, &rq, &w));
     return st == CDP_OK ? note(cdp_work_wait(w)) : st;
@@ -1734,12 +2112,21 @@ static int astray_main(uint32_t rank) {
             continue;
         }
         switch (astray_how) {
-        case LATE: test_sleep_ms(settings.timeout_ms * 5 / 2); st = step_of(i, 0, CDP_DTYPE_F32, 0); break;
+        case LATE:
+            test_sleep_ms(settings.timeout_ms * 5 / 2);
+            st = step_of(i, 0, CDP_DTYPE_F32, 0);
+            break;
         case CRASHED: raise(SIGKILL); break;
         case STOPPED: raise(SIGSTOP); break;
         case SKIPPED: break;
-        case EXTRA: st = step_of(i + 17, 0, CDP_DTYPE_F32, 0); if (st == CDP_OK) st = step_of(i, 0, CDP_DTYPE_F32, 0); break;
-        case REORDERED: st = step_of(i + 1, 0, CDP_DTYPE_F32, 0); if (st == CDP_OK) st = step_of(i++, 0, CDP_DTYPE_F32, 0); break;
+        case EXTRA:
+            st = step_of(i + 17, 0, CDP_DTYPE_F32, 0);
+            if (st == CDP_OK) st = step_of(i, 0, CDP_DTYPE_F32, 0);
+            break;
+        case REORDERED:
+            st = step_of(i + 1, 0, CDP_DTYPE_F32, 0);
+            if (st == CDP_OK) st = step_of(i++, 0, CDP_DTYPE_F32, 0);
+            break;
         case TORN_DOWN: leave(); return 0;
         case WRONG_COUNT: st = step_of(i, 1, CDP_DTYPE_F32, 0); break;
         case WRONG_DTYPE: st = step_of(i, 0, CDP_DTYPE_I32, 0); break;
@@ -1762,11 +2149,18 @@ TEST(out_of_step) {
         astray_how = (astray)(k % ASTRAY);
         astray_rank = (uint32_t)(test_random(&dice) % n);
         astray_at = 2 + (uint32_t)(test_random(&dice) % 10);
-        if (astray_how == WRONG_ROOT) while (astray_at % 8 != 1 && astray_at % 8 != 2 && astray_at % 8 != 4 && astray_at % 8 != 5) ++astray_at;
+        if (astray_how == WRONG_ROOT)
+            while (astray_at % 8 != 1 && astray_at % 8 != 2 && astray_at % 8 != 4
+                && astray_at % 8 != 5)
+                ++astray_at;
         spawn_all(astray_main);
         if (astray_how == CRASHED || astray_how == STOPPED) procs[astray_rank].expect = -SIGKILL;
-        for (uint32_t r = 0; r < n && astray_how == STOPPED; ++r) /* until the others have reported */
-            for (uint32_t t = 0; r != astray_rank && t < 200 * TEST_SLACK && !__atomic_load_n(&shared->of[r].error_ns, __ATOMIC_ACQUIRE); ++t) test_sleep_ms(10);
+        /* until the others have reported */
+        for (uint32_t r = 0; r < n && astray_how == STOPPED; ++r)
+            for (uint32_t t = 0; r != astray_rank && t < 200 * TEST_SLACK
+                 && !__atomic_load_n(&shared->of[r].error_ns, __ATOMIC_ACQUIRE);
+                 ++t)
+                test_sleep_ms(10);
         if (astray_how == STOPPED) kill_process(astray_rank, SIGKILL);
         finish(8000);
         for (uint32_t r = 0; r < n; ++r) {
@@ -1776,19 +2170,27 @@ TEST(out_of_step) {
             bool ok;
             snprintf(calls, sizeof calls, "rank %u calls ", astray_rank);
             if (r == astray_rank) continue;
-            ok = p->error.peer == (int32_t)astray_rank || (p->error.status == CDP_ERR_MISMATCH && strstr(p->error.text, calls));
-            test_check(p->error_ns && ms < settings.timeout_ms * 1.1 + 400 * TEST_SLACK, test__now.name, 0, "%s: rank %u of %u, operation %u: rank %u reports %s after %.0f ms: %s", astray_names[astray_how], astray_rank, n, astray_at, r,
-                       cdp_status_name(p->error.status), ms, p->error.text);
-            if (!ok) printf("  %s: rank %u of %u, operation %u: rank %u blames %d: %s\n", astray_names[astray_how], astray_rank, n, astray_at, r, (int)p->error.peer, p->error.text);
+            ok = p->error.peer == (int32_t)astray_rank
+                || (p->error.status == CDP_ERR_MISMATCH && strstr(p->error.text, calls));
+            test_check(p->error_ns && ms < settings.timeout_ms * 1.1 + 400 * TEST_SLACK,
+                test__now.name, 0,
+                "%s: rank %u of %u, operation %u: rank %u reports %s after %.0f ms: %s",
+                astray_names[astray_how], astray_rank, n, astray_at, r,
+                cdp_status_name(p->error.status), ms, p->error.text);
+            if (!ok)
+                printf("  %s: rank %u of %u, operation %u: rank %u blames %d: %s\n",
+                    astray_names[astray_how], astray_rank, n, astray_at, r, (int)p->error.peer,
+                    p->error.text);
             named = named && ok;
         }
         right += named;
     }
     printf("  the right rank is named in %u of %u jobs\n", right, tries);
-    test_check(right + 1 >= tries, test__now.name, 0, "the right rank is named in only %u of %u jobs", right, tries);
+    test_check(right + 1 >= tries, test__now.name, 0,
+        "the right rank is named in only %u of %u jobs", right, tries);
 }
 
-/* ---- >>cost: waiting takes no processor time ------------------------------------------------------------------------------- */
+/* ---- >>cost: waiting takes no processor time ------------------------------------------------- */
 
 static int waiter(uint32_t rank) {
     struct timespec a, b;
@@ -1810,12 +2212,14 @@ TEST(waiting_costs_nothing) {
     over = OVER_MEMORY; /* sockets wait in the same poll */
     spawn_all(waiter);
     finish(long_runs ? 40000 : 8000);
-    for (uint32_t r = 0; r + 1 < n; ++r) most = shared->of[r].number[0] > most ? shared->of[r].number[0] : most;
-    printf("  %u ranks: %u seconds of waiting took at most %.1f ms of processor time each\n", n - 1, long_runs ? 10 : 2, (double)most / 1e3);
+    for (uint32_t r = 0; r + 1 < n; ++r)
+        most = shared->of[r].number[0] > most ? shared->of[r].number[0] : most;
+    printf("  %u ranks: %u seconds of waiting took at most %.1f ms of processor time each\n", n - 1,
+        long_runs ? 10 : 2, (double)most / 1e3);
     T(most < 60000u * TEST_SLACK);
 }
 
-/* ---- >>main --------------------------------------------------------------------------------------------------------------- */
+/* ---- >>main ---------------------------------------------------------------------------------- */
 
 static const test_case cases[] = {
     {"hello", hello, 30},
@@ -1875,14 +2279,19 @@ int main(int argc, char **argv) {
     int words = 1;
     for (int i = 1; i < argc; ++i) {
         if (strcmp(argv[i], "--list") == 0) {
-            for (size_t c = 0; c < CASES; ++c) puts(cases[c].name);
+            for (size_t c = 0; c < CASES; ++c)
+                puts(cases[c].name);
             return 0;
         }
-        if (strcmp(argv[i], "--repeat") == 0 && i + 1 < argc) times = strtoul(argv[++i], NULL, 10);
-        else if (strcmp(argv[i], "--long") == 0) long_runs = true;
-        else argv[words++] = argv[i];
+        if (strcmp(argv[i], "--repeat") == 0 && i + 1 < argc)
+            times = strtoul(argv[++i], NULL, 10);
+        else if (strcmp(argv[i], "--long") == 0)
+            long_runs = true;
+        else
+            argv[words++] = argv[i];
     }
-    shared = (struct shared *)mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    shared = (struct shared *)mmap(
+        NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED) return 2;
     dice = test_now_ns() ^ (uint64_t)getpid() << 32;
     setvbuf(stdout, NULL, _IOLBF, 0);

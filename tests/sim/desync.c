@@ -1,20 +1,38 @@
-/*  desync.c - ranks that fall out of step: does everybody else learn of it in time, and whose fault it was?
+/* desync.c - ranks that fall out of step: does everybody else learn of it in time, and whose
+   fault it was?
 
-    desync [FROM..TO] [--verbose]
+   desync [FROM..TO] [--verbose]
 
-    A run is a job of 2 to 8 ranks in the simulator, over TCP and once more over a hub, that go through one list of
-    operations. One rank does something else: it comes late, dies, stops, leaves an operation out, adds one, takes two in the wrong order, gives up and takes itself
-    down, or calls an operation with another count, dtype, reduction or root. Asked is that every other rank gets an error,
-    at most 10% after its deadline, and that the error names the rank that did it: in at least 99 of 100 runs. The others
-    are listed. Where calls differ, a rank that has not come so far itself cannot know which of two ranks is right: then
-    both must be named. */
+   A run is a job of 2 to 8 ranks in the simulator, over TCP and once more over a hub, that go
+   through one list of operations. One rank does something else: it comes late, dies, stops,
+   leaves an operation out, adds one, takes two in the wrong order, gives up and takes itself
+   down, or calls an operation with another count, dtype, reduction or root. Asked is that every
+   other rank gets an error, at most 10% after its deadline, and that the error names the rank
+   that did it: in at least 99 of 100 runs. The others are listed. Where calls differ, a rank
+   that has not come so far itself cannot know which of two ranks is right: then both must be
+   named. */
 #define CDP_IMPLEMENTATION
 #include "cdp_tcp.h"
 
 #include "sim.h"
 
-typedef enum fault_kind { LATE, CRASHED, STOPPED, SKIPPED, EXTRA, REORDERED, TORN_DOWN, WRONG_COUNT, WRONG_DTYPE, WRONG_OP, WRONG_ROOT, KINDS } fault_kind;
-static const char *const kind_names[KINDS] = {"late", "crashed", "stopped", "skipped one", "one too many", "wrong order", "torn down", "wrong count", "wrong dtype", "wrong reduction", "wrong root"};
+typedef enum fault_kind {
+    LATE,
+    CRASHED,
+    STOPPED,
+    SKIPPED,
+    EXTRA,
+    REORDERED,
+    TORN_DOWN,
+    WRONG_COUNT,
+    WRONG_DTYPE,
+    WRONG_OP,
+    WRONG_ROOT,
+    KINDS
+} fault_kind;
+static const char *const kind_names[KINDS] = {"late", "crashed", "stopped", "skipped one",
+    "one too many", "wrong order", "torn down", "wrong count", "wrong dtype", "wrong reduction",
+    "wrong root"};
 
 #define OPS_MAX 24u
 #define RANKS_MAX 8u
@@ -24,7 +42,7 @@ static const char *const kind_names[KINDS] = {"late", "crashed", "stopped", "ski
 typedef struct op {
     cdp_coll_kind kind;
     cdp_dtype dtype;
-    cdp_reduce reduce;
+    cdp_reduce_op reduce;
     uint64_t count;
     uint32_t root;
     bool async; /* together with the next one */
@@ -51,10 +69,15 @@ typedef struct run {
 
 static bool verbose;
 
-/* ---- >>plan ------------------------------------------------------------------------------------------------------- */
+/* ---- >>plan ---------------------------------------------------------------------------------- */
 
-static bool has_root(cdp_coll_kind k) { return k == CDP_COLL_BROADCAST || k == CDP_COLL_REDUCE || k == CDP_COLL_GATHER || k == CDP_COLL_SCATTER; }
-static bool reduces(cdp_coll_kind k) { return k == CDP_COLL_ALLREDUCE || k == CDP_COLL_REDUCE || k == CDP_COLL_REDUCE_SCATTER; }
+static bool has_root(cdp_coll_kind k) {
+    return k == CDP_COLL_BROADCAST || k == CDP_COLL_REDUCE || k == CDP_COLL_GATHER
+        || k == CDP_COLL_SCATTER;
+}
+static bool reduces(cdp_coll_kind k) {
+    return k == CDP_COLL_ALLREDUCE || k == CDP_COLL_REDUCE || k == CDP_COLL_REDUCE_SCATTER;
+}
 
 static op op_make(uint64_t *s, uint32_t n) {
     static const uint64_t counts[] = {1, 2, 10, 100, 1000, 4000};
@@ -79,26 +102,38 @@ static void plan(run *r, uint64_t seed) {
     r->culprit = (uint32_t)(sim_random(&s) % r->n);
     r->timeout_ms = (uint32_t)sim_between(&s, 200, 3000);
     r->op_count = (uint32_t)sim_between(&s, 6, OPS_MAX);
-    r->at = (uint32_t)sim_between(&s, 1, r->op_count - 3); /* at least one operation before and two after it */
+    /* at least one operation before and two after it */
+    r->at = (uint32_t)sim_between(&s, 1, r->op_count - 3);
     r->no_thread = sim_chance(&s, 512);
-    for (i = 0; i < r->op_count; ++i) r->ops[i] = op_make(&s, r->n);
-    if (r->kind == WRONG_DTYPE || r->kind == WRONG_COUNT || r->kind == WRONG_OP || r->kind == WRONG_ROOT)
-        while (r->ops[r->at].kind == CDP_COLL_BARRIER || (r->kind == WRONG_ROOT && !has_root(r->ops[r->at].kind)) || (r->kind == WRONG_OP && !reduces(r->ops[r->at].kind))) r->ops[r->at] = op_make(&s, r->n);
+    for (i = 0; i < r->op_count; ++i)
+        r->ops[i] = op_make(&s, r->n);
+    if (r->kind == WRONG_DTYPE || r->kind == WRONG_COUNT || r->kind == WRONG_OP
+        || r->kind == WRONG_ROOT)
+        while (r->ops[r->at].kind == CDP_COLL_BARRIER
+            || (r->kind == WRONG_ROOT && !has_root(r->ops[r->at].kind))
+            || (r->kind == WRONG_OP && !reduces(r->ops[r->at].kind)))
+            r->ops[r->at] = op_make(&s, r->n);
     r->wrong = r->ops[r->at];
     if (r->kind == EXTRA) r->wrong = op_make(&s, r->n);
     if (r->kind == WRONG_COUNT) r->wrong.count += sim_chance(&s, 512) ? 1 : 1000;
-    if (r->kind == WRONG_DTYPE) r->wrong.dtype = r->wrong.dtype == CDP_DTYPE_F32 ? (sim_chance(&s, 512) ? CDP_DTYPE_I32 : CDP_DTYPE_F64) : CDP_DTYPE_F32;
-    if (r->kind == WRONG_OP) r->wrong.reduce = r->wrong.reduce == CDP_REDUCE_SUM ? CDP_REDUCE_MIN : CDP_REDUCE_SUM;
-    if (r->kind == WRONG_ROOT) r->wrong.root = (r->wrong.root + 1 + (uint32_t)(sim_random(&s) % (r->n - 1))) % r->n;
+    if (r->kind == WRONG_DTYPE)
+        r->wrong.dtype = r->wrong.dtype == CDP_DTYPE_F32
+            ? (sim_chance(&s, 512) ? CDP_DTYPE_I32 : CDP_DTYPE_F64)
+            : CDP_DTYPE_F32;
+    if (r->kind == WRONG_OP)
+        r->wrong.reduce = r->wrong.reduce == CDP_REDUCE_SUM ? CDP_REDUCE_MIN : CDP_REDUCE_SUM;
+    if (r->kind == WRONG_ROOT)
+        r->wrong.root = (r->wrong.root + 1 + (uint32_t)(sim_random(&s) % (r->n - 1))) % r->n;
 }
 
 static const char *op_text(const op *o, char text[96]) {
-    snprintf(text, 96, "%s of %llu x %s%s%s root %u%s", cdp_coll_name(o->kind), (unsigned long long)o->count, cdp_dtype_name(o->dtype), reduces(o->kind) ? " " : "", reduces(o->kind) ? cdp_reduce_name(o->reduce) : "", o->root,
-             o->async ? ", async" : "");
+    snprintf(text, 96, "%s of %llu x %s%s%s root %u%s", cdp_coll_name(o->kind),
+        (unsigned long long)o->count, cdp_dtype_name(o->dtype), reduces(o->kind) ? " " : "",
+        reduces(o->kind) ? cdp_reduce_name(o->reduce) : "", o->root, o->async ? ", async" : "");
     return text;
 }
 
-/* ---- >>a rank ------------------------------------------------------------------------------------------------------- */
+/* ---- >>a rank -------------------------------------------------------------------------------- */
 
 static cdp_status start(run *r, cdp_group *g, const op *o, void *in, void *out, cdp_work *w) {
     cdp_request rq;
@@ -131,11 +166,13 @@ static bool misbehave(run *r, sim_node *node, uint32_t *order, uint32_t *count) 
         sim_add_fault(node->world, &f);
         break;
     case SKIPPED:
-        for (i = r->at; i + 1 < *count; ++i) order[i] = order[i + 1];
+        for (i = r->at; i + 1 < *count; ++i)
+            order[i] = order[i + 1];
         --*count;
         break;
     case EXTRA:
-        for (i = *count; i > r->at; --i) order[i] = order[i - 1];
+        for (i = *count; i > r->at; --i)
+            order[i] = order[i - 1];
         order[r->at] = UINT32_MAX;
         ++*count;
         break;
@@ -159,8 +196,12 @@ static void hub_free(void *user, void *p) {
     (void)user;
     free(p);
 }
-static uint64_t hub_now(void *user) { return sim__os_now(((run *)user)->world->running); }
-static int32_t hub_poll(void *user, cdp_pollfd *fds, uint32_t n, uint64_t deadline_ns) { return sim__os_poll(((run *)user)->world->running, fds, n, deadline_ns); }
+static uint64_t hub_now(void *user) {
+    return sim__os_now(((run *)user)->world->running);
+}
+static void hub_sleep_until(void *user, uint64_t deadline_ns) {
+    sim__os_sleep_until(((run *)user)->world->running, deadline_ns);
+}
 
 static cdp_status join_hub(run *r, sim_node *node, const cdp_tcp_desc *like, cdp_group **out) {
     cdp_group_desc d;
@@ -172,9 +213,9 @@ static cdp_status join_hub(run *r, sim_node *node, const cdp_tcp_desc *like, cdp
         memset(&r->hub_os, 0, sizeof r->hub_os);
         r->hub_os.user = r;
         r->hub_os.alloc = hub_alloc;
-        r->hub_os.free = hub_free;
+        r->hub_os.release = hub_free;
         r->hub_os.now_ns = hub_now;
-        r->hub_os.poll = hub_poll;
+        r->hub_os.sleep_until = hub_sleep_until;
         h.world_size = r->n;
         h.os = &r->hub_os;
         st = cdp_hub_create(&h, &r->hub);
@@ -212,7 +253,8 @@ static void node_main(sim_node *node, void *arg) {
     d.logger.level = CDP_LOG_SILENT;
     st = r->by_hub ? join_hub(r, node, &d, &g) : cdp_init(&d, &g);
     e->call_ns = node->world->now;
-    for (i = 0; i < count; ++i) order[i] = i;
+    for (i = 0; i < count; ++i)
+        order[i] = i;
     for (i = 0; i < count && st == CDP_OK; ++i) {
         cdp_work w[2];
         const op *o;
@@ -223,32 +265,49 @@ static void node_main(sim_node *node, void *arg) {
         st = start(r, g, o, memory, memory + RANKS_MAX * ROOM, &w[0]);
         if (st == CDP_OK && o->async && i + 1 < count && !(culprit && i + 1 == r->at)) {
             ++i;
-            st = start(r, g, order[i] == UINT32_MAX ? &r->wrong : &r->ops[order[i]], memory, memory + RANKS_MAX * ROOM, &w[1]);
+            st = start(r, g, order[i] == UINT32_MAX ? &r->wrong : &r->ops[order[i]], memory,
+                memory + RANKS_MAX * ROOM, &w[1]);
             if (st == CDP_OK) st = cdp_work_wait(w[1]);
         } else if (st == CDP_OK) {
             st = cdp_work_wait(w[0]);
         }
     }
-    while (culprit && st == CDP_OK && (r->kind == CRASHED || r->kind == STOPPED)) sim_sleep(node, SIM_MS); /* it has not happened yet */
-    if (st == CDP_OK && !(culprit && r->kind == TORN_DOWN)) { /* nobody leaves before all have come so far */
+    /* it has not happened yet */
+    while (culprit && st == CDP_OK && (r->kind == CRASHED || r->kind == STOPPED))
+        sim_sleep(node, SIM_MS);
+    /* nobody leaves before all have come so far */
+    if (st == CDP_OK && !(culprit && r->kind == TORN_DOWN)) {
         e->call_ns = node->world->now;
         st = cdp_barrier(g);
     }
-    if (st != CDP_OK) e->failed = true, e->error = *cdp_last_error();
+    if (st != CDP_OK) {
+        e->failed = true;
+        e->error = *cdp_last_error();
+    }
     e->end_ns = node->world->now;
     cdp_group_destroy(g);
     sim_free(node, memory);
     e->over = true;
 }
 
-/* ---- >>judge -------------------------------------------------------------------------------------------------------- */
+/* ---- >>judge --------------------------------------------------------------------------------- */
 
-typedef enum verdict { NAMED, PAIR, WRONG_NAME, NO_ERROR, TOO_LATE, HANGS, VERDICTS } verdict;
-static const char *const verdict_names[VERDICTS] = {"named", "named as one of two that differ", "named wrong", "no error", "too late", "hang"};
+typedef enum verdict {
+    NAMED,
+    PAIR,
+    WRONG_NAME,
+    NO_ERROR,
+    TOO_LATE,
+    HANGS,
+    VERDICTS
+} verdict;
+static const char *const verdict_names[VERDICTS] = {
+    "named", "named as one of two that differ", "named wrong", "no error", "too late", "hang"};
 
 static verdict judge(const run *r, uint32_t rank, uint64_t *late_ns) {
     const end *e = &r->ends[rank];
-    const uint64_t limit = r->timeout_ms * SIM_MS * 11 / 10 + SLACK_NS, took = e->end_ns - e->call_ns;
+    const uint64_t limit = r->timeout_ms * SIM_MS * 11 / 10 + SLACK_NS,
+                   took = e->end_ns - e->call_ns;
     char says[32];
     *late_ns = took;
     if (!e->over) return HANGS;
@@ -285,13 +344,18 @@ static verdict run_one(run *r, uint64_t seed, bool by_hub) {
         if (v > worst) worst = v;
     }
     if (worst > PAIR || verbose) {
-        printf("%s, seed %llu, %s: rank %u of %u at operation %u (%s; it calls %s), deadline %u ms: %s\n", by_hub ? "hub" : "TCP", (unsigned long long)seed, kind_names[r->kind], r->culprit, r->n, r->at, op_text(&r->ops[r->at], a),
-               op_text(r->kind == REORDERED || r->kind == SKIPPED ? &r->ops[r->at + 1] : &r->wrong, b), r->timeout_ms, verdict_names[worst]);
+        printf("%s, seed %llu, %s: rank %u of %u at operation %u (%s; it calls %s), deadline %u "
+               "ms: %s\n",
+            by_hub ? "hub" : "TCP", (unsigned long long)seed, kind_names[r->kind], r->culprit, r->n,
+            r->at, op_text(&r->ops[r->at], a),
+            op_text(r->kind == REORDERED || r->kind == SKIPPED ? &r->ops[r->at + 1] : &r->wrong, b),
+            r->timeout_ms, verdict_names[worst]);
         for (i = 0; i < r->n; ++i) {
             const verdict v = judge(r, i, &took);
             if (!r->ends[i].over && i == r->culprit) continue;
-            printf("    rank %u after %.1f ms%s%s: %s\n", i, (double)took / 1e6, i == r->culprit ? "" : ", ", i == r->culprit ? "" : verdict_names[v],
-                   r->ends[i].failed ? r->ends[i].error.text : "nothing");
+            printf("    rank %u after %.1f ms%s%s: %s\n", i, (double)took / 1e6,
+                i == r->culprit ? "" : ", ", i == r->culprit ? "" : verdict_names[v],
+                r->ends[i].failed ? r->ends[i].error.text : "nothing");
         }
     }
     cdp_hub_destroy(r->hub);
@@ -307,8 +371,12 @@ int main(int argc, char **argv) {
     bool enough = true;
     int i;
     for (i = 1; i < argc; ++i) {
-        if (strcmp(argv[i], "--verbose") == 0) verbose = true;
-        else if (sscanf(argv[i], "%llu..%llu", (unsigned long long *)&from, (unsigned long long *)&to) < 2) to = from;
+        if (strcmp(argv[i], "--verbose") == 0)
+            verbose = true;
+        else if (sscanf(
+                     argv[i], "%llu..%llu", (unsigned long long *)&from, (unsigned long long *)&to)
+            < 2)
+            to = from;
     }
     setvbuf(stdout, NULL, _IOLBF, 0);
     for (by_hub = 0; by_hub < 2; ++by_hub) {
@@ -323,13 +391,18 @@ int main(int argc, char **argv) {
         for (k = 0; k < KINDS; ++k) {
             printf("%s %-16s", by_hub ? "hub" : "TCP", kind_names[k]);
             for (v = 0; v < VERDICTS; ++v)
-                if (tally[k][v]) printf("  %s %llu", verdict_names[v], (unsigned long long)tally[k][v]);
+                if (tally[k][v])
+                    printf("  %s %llu", verdict_names[v], (unsigned long long)tally[k][v]);
             printf("\n");
         }
-        printf("%s: the right rank is named in %llu of %llu runs (in %llu of them as one of two whose calls differ)\n", by_hub ? "hub" : "TCP", (unsigned long long)right, (unsigned long long)(to - from + 1), (unsigned long long)pairs);
+        printf("%s: the right rank is named in %llu of %llu runs (in %llu of them as one of two "
+               "whose calls differ)\n",
+            by_hub ? "hub" : "TCP", (unsigned long long)right, (unsigned long long)(to - from + 1),
+            (unsigned long long)pairs);
         good += right;
         enough = enough && right * 100 >= (to - from + 1) * 99;
     }
-    printf("%llu passed, %llu failed\n", (unsigned long long)good, (unsigned long long)(enough ? 0 : 2 * (to - from + 1) - good));
+    printf("%llu passed, %llu failed\n", (unsigned long long)good,
+        (unsigned long long)(enough ? 0 : 2 * (to - from + 1) - good));
     return enough ? 0 : 1;
 }

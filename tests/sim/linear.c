@@ -21,7 +21,7 @@
 #include "test.h"
 #include <sys/wait.h>
 
-/* ---- >>map: the sequential truth ------------------------------------------------------------------------------------- */
+/* ---- >>map: the sequential truth ------------------------------------------------------------- */
 
 #define KEYS 3 /* the last one holds text, the others numbers */
 #define TEXT 124
@@ -38,23 +38,36 @@ typedef struct map {
 } map;
 
 /* What happens in one moment. */
-typedef enum move_kind { M_SET, M_APPEND, M_ADD, M_CAS, M_DELETE, M_NUM, M_PRESENT, M_SOME_ABSENT, M_READ, M_READ_OR_EMPTY } move_kind;
+typedef enum move_kind {
+    M_SET,
+    M_APPEND,
+    M_ADD,
+    M_CAS,
+    M_DELETE,
+    M_NUM,
+    M_PRESENT,
+    M_SOME_ABSENT,
+    M_READ,
+    M_READ_OR_EMPTY
+} move_kind;
 
 typedef struct move {
     move_kind kind;
     uint32_t session; /* moves of one session happen in their order */
     uint32_t keys;
     uint8_t key[3];
-    text value[3];    /* what is set, appended, expected and desired, or was read */
-    text answer;      /* of CAS */
-    int64_t number;   /* ADD: delta */
-    int64_t result;   /* of ADD, DELETE, NUM */
-    bool blind;       /* the answer is not known */
-    bool maybe;       /* perhaps it never happened */
+    text value[3];  /* what is set, appended, expected and desired, or was read */
+    text answer;    /* of CAS */
+    int64_t number; /* ADD: delta */
+    int64_t result; /* of ADD, DELETE, NUM */
+    bool blind;     /* the answer is not known */
+    bool maybe;     /* perhaps it never happened */
     uint64_t begin, end;
 } move;
 
-static bool text_same(const text *a, const text *b) { return a->bytes == b->bytes && memcmp(a->at, b->at, a->bytes) == 0; }
+static bool text_same(const text *a, const text *b) {
+    return a->bytes == b->bytes && memcmp(a->at, b->at, a->bytes) == 0;
+}
 
 static text text_of(const char *s) {
     text t;
@@ -76,17 +89,23 @@ static int64_t number_of(const text *t) {
     return n;
 }
 
-static bool move_reads_only(const move *m) { return m->kind >= M_NUM; }
+static bool move_reads_only(const move *m) {
+    return m->kind >= M_NUM;
+}
 
 /* Let it happen to the map. False: it could not have said what it said. */
 static bool move_apply(map *a, const move *m) {
     const uint8_t k = m->key[0];
     bool all = true;
     int64_t n = 0;
-    for (uint32_t i = 0; i < m->keys; ++i) all = all && a->there[m->key[i]];
+    for (uint32_t i = 0; i < m->keys; ++i)
+        all = all && a->there[m->key[i]];
     switch (m->kind) {
     case M_SET:
-        for (uint32_t i = 0; i < m->keys; ++i) a->there[m->key[i]] = true, a->value[m->key[i]] = m->value[i];
+        for (uint32_t i = 0; i < m->keys; ++i) {
+            a->there[m->key[i]] = true;
+            a->value[m->key[i]] = m->value[i];
+        }
         return true;
     case M_APPEND:
         if (!a->there[k]) a->value[k].bytes = 0;
@@ -102,12 +121,16 @@ static bool move_apply(map *a, const move *m) {
         return m->blind || n == m->result;
     case M_CAS: {
         const bool equal = a->there[k] ? text_same(&a->value[k], &m->value[0]) : !m->value[0].bytes;
-        if (equal) a->there[k] = true, a->value[k] = m->value[1];
+        if (equal) {
+            a->there[k] = true;
+            a->value[k] = m->value[1];
+        }
         return m->blind || text_same(&m->answer, a->there[k] ? &a->value[k] : &m->value[0]);
     }
     case M_DELETE: a->there[k] = false; return m->blind || m->result == all;
     case M_NUM:
-        for (uint32_t i = 0; i < KEYS; ++i) n += a->there[i];
+        for (uint32_t i = 0; i < KEYS; ++i)
+            n += a->there[i];
         return n == m->result;
     case M_PRESENT: return all;
     case M_SOME_ABSENT: return !all;
@@ -115,12 +138,13 @@ static bool move_apply(map *a, const move *m) {
         if (!all) return !m->value[0].bytes;
         return text_same(&a->value[k], &m->value[0]);
     default:
-        for (uint32_t i = 0; i < m->keys; ++i) all = all && text_same(&a->value[m->key[i]], &m->value[i]);
+        for (uint32_t i = 0; i < m->keys; ++i)
+            all = all && text_same(&a->value[m->key[i]], &m->value[i]);
         return all;
     }
 }
 
-/* ---- >>check: is there an order? ---------------------------------------------------------------------------------------- */
+/* ---- >>check: is there an order? ------------------------------------------------------------- */
 
 #define MAX_MOVES 6000
 #define MAX_SESSIONS 2000
@@ -131,27 +155,34 @@ typedef struct history {
     move moves[MAX_MOVES];
 } history;
 
-typedef enum answer { LINEAR, NOT_LINEAR, TOO_HARD } answer;
+typedef enum answer {
+    LINEAR,
+    NOT_LINEAR,
+    TOO_HARD
+} answer;
 
 typedef struct level {
     map state;
-    uint32_t next;     /* the session to try next */
-    uint32_t undo_to;  /* how long the trail was before */
+    uint32_t next;    /* the session to try next */
+    uint32_t undo_to; /* how long the trail was before */
 } level;
 
 typedef struct search {
     const history *h;
-    uint32_t *list[MAX_SESSIONS];   /* moves of each session, in order */
+    uint32_t *list[MAX_SESSIONS]; /* moves of each session, in order */
     uint32_t length[MAX_SESSIONS], at[MAX_SESSIONS];
-    uint32_t by_begin[MAX_SESSIONS], lowest; /* sessions by the begin of their first move; those below `lowest` are over */
-    uint32_t *trail, trail_n;       /* sessions that went on, so that it can be taken back */
+    /* sessions by the begin of their first move; those below `lowest` are over */
+    uint32_t by_begin[MAX_SESSIONS], lowest;
+    uint32_t *trail, trail_n;             /* sessions that went on, so that it can be taken back */
     uint64_t place[MAX_SESSIONS], places; /* a sum that tells which moves have happened */
     uint64_t *tried;
-    uint32_t *used, tried_n;        /* places in `tried` */
-    uint32_t left;                  /* moves that must still happen */
+    uint32_t *used, tried_n; /* places in `tried` */
+    uint32_t left;           /* moves that must still happen */
 } search;
 
-static uint64_t mix(uint64_t x) { return test_random(&x); }
+static uint64_t mix(uint64_t x) {
+    return test_random(&x);
+}
 
 static void go_on(search *s, uint32_t session) {
     s->left -= !s->h->moves[s->list[session][s->at[session]]].maybe;
@@ -167,7 +198,10 @@ static void go_back(search *s, uint32_t to) {
     }
 }
 
-static const move *next_of(const search *s, uint32_t session) { return s->at[session] < s->length[session] ? &s->h->moves[s->list[session][s->at[session]]] : NULL; }
+static const move *next_of(const search *s, uint32_t session) {
+    return s->at[session] < s->length[session] ? &s->h->moves[s->list[session][s->at[session]]]
+                                               : NULL;
+}
 
 /* No move may happen that began after another one ended that has not happened. */
 static uint64_t first_end(search *s) {
@@ -175,7 +209,8 @@ static uint64_t first_end(search *s) {
     uint32_t i;
     for (i = 0; i < s->h->sessions; ++i) {
         const move *m = next_of(s, s->by_begin[i]);
-        if (s->h->moves[s->list[s->by_begin[i]][0]].begin > end) break; /* the rest began even later */
+        /* the rest began even later */
+        if (s->h->moves[s->list[s->by_begin[i]][0]].begin > end) break;
         if (m && m->end < end) end = m->end;
     }
     return end;
@@ -191,7 +226,10 @@ static void look_around(search *s, map *state) {
             const uint32_t session = s->by_begin[i];
             const move *m = next_of(s, session);
             if (s->h->moves[s->list[session][0]].begin > end) break;
-            if (m && move_reads_only(m) && m->begin <= end && move_apply(state, m)) go_on(s, session), again = true;
+            if (m && move_reads_only(m) && m->begin <= end && move_apply(state, m)) {
+                go_on(s, session);
+                again = true;
+            }
         }
     }
 }
@@ -199,7 +237,9 @@ static void look_around(search *s, map *state) {
 /* False: it was here before. */
 static bool remember(search *s, const map *state) {
     uint64_t h = mix(s->places);
-    for (uint32_t k = 0; k < KEYS; ++k) h = mix(h ^ (state->there[k] ? cdp__hash(k, state->value[k].at, state->value[k].bytes) : k + 1));
+    for (uint32_t k = 0; k < KEYS; ++k)
+        h = mix(h
+            ^ (state->there[k] ? cdp__hash(k, state->value[k].at, state->value[k].bytes) : k + 1));
     h |= !h;
     for (uint64_t i = h;; ++i) {
         uint64_t *slot = &s->tried[i % (2 * MAX_TRIED)];
@@ -221,11 +261,13 @@ static answer search_run(search *s) {
         level *l = &levels[depth];
         const uint64_t end = first_end(s);
         uint32_t i;
-        for (i = l->next; i < 2 * s->h->sessions; ++i) { /* first what must have happened, then what may have: only if nothing else helps */
+        /* first what must have happened, then what may have: only if nothing else helps */
+        for (i = l->next; i < 2 * s->h->sessions; ++i) {
             const uint32_t session = s->by_begin[i % s->h->sessions], before = s->trail_n;
             const move *m = next_of(s, session);
             level *up = &levels[depth + 1];
-            if (!m || m->begin > end || move_reads_only(m) || m->maybe != (i >= s->h->sessions)) continue;
+            if (!m || m->begin > end || move_reads_only(m) || m->maybe != (i >= s->h->sessions))
+                continue;
             up->state = l->state;
             if (!move_apply(&up->state, m)) continue;
             go_on(s, session);
@@ -256,7 +298,8 @@ static answer search_run(search *s) {
 static const history *sort_by;
 static search *sort_in;
 static int by_begin(const void *a, const void *b) {
-    const uint64_t x = sort_by->moves[sort_in->list[*(const uint32_t *)a][0]].begin, y = sort_by->moves[sort_in->list[*(const uint32_t *)b][0]].begin;
+    const uint64_t x = sort_by->moves[sort_in->list[*(const uint32_t *)a][0]].begin,
+                   y = sort_by->moves[sort_in->list[*(const uint32_t *)b][0]].begin;
     return x < y ? -1 : x > y;
 }
 
@@ -267,12 +310,16 @@ static answer linear_check(const history *h) {
     uint64_t *tried = s.tried ? s.tried : (uint64_t *)calloc(2 * MAX_TRIED, sizeof *tried);
     uint32_t *used = s.used ? s.used : (uint32_t *)malloc(MAX_TRIED * sizeof *used);
     answer result;
-    while (s.tried_n) tried[used[--s.tried_n]] = 0;
+    while (s.tried_n)
+        tried[used[--s.tried_n]] = 0;
     memset(&s, 0, sizeof s);
     s.h = h;
     s.tried = tried;
     s.used = used;
-    for (uint32_t i = 0; i < h->n; ++i) s.length[h->moves[i].session]++, s.left += !h->moves[i].maybe;
+    for (uint32_t i = 0; i < h->n; ++i) {
+        s.length[h->moves[i].session]++;
+        s.left += !h->moves[i].maybe;
+    }
     for (uint32_t i = 0; i < h->sessions; ++i) {
         if (!s.length[i]) abort();
         s.list[i] = p;
@@ -282,7 +329,8 @@ static answer linear_check(const history *h) {
         s.place[i] = mix(i + 77);
     }
     s.trail = p;
-    for (uint32_t i = 0; i < h->n; ++i) s.list[h->moves[i].session][s.length[h->moves[i].session]++] = i;
+    for (uint32_t i = 0; i < h->n; ++i)
+        s.list[h->moves[i].session][s.length[h->moves[i].session]++] = i;
     sort_by = h;
     sort_in = &s;
     qsort(s.by_begin, h->sessions, sizeof *s.by_begin, by_begin);
@@ -291,7 +339,8 @@ static answer linear_check(const history *h) {
     return result;
 }
 
-/* What of a history is about one key. Each key by itself must be linearizable where all together are. */
+/* What of a history is about one key. Each key by itself must be linearizable where all together
+   are. */
 static void history_of_key(history *out, const history *h, uint8_t key) {
     uint32_t *names = (uint32_t *)calloc(h->sessions + 1, sizeof *names);
     out->n = out->sessions = 0;
@@ -300,7 +349,9 @@ static void history_of_key(history *out, const history *h, uint8_t key) {
         if (m->kind == M_NUM || (m->kind == M_SOME_ABSENT && m->keys > 1)) continue;
         for (uint32_t k = 0; k < m->keys; ++k) {
             bool again = m->key[k] != key;
-            for (uint32_t l = k + 1; l < m->keys; ++l) again = again || m->key[l] == key; /* of a key set twice in one moment the last counts */
+            /* of a key set twice in one moment the last counts */
+            for (uint32_t l = k + 1; l < m->keys; ++l)
+                again = again || m->key[l] == key;
             if (again) continue;
             move *o = &out->moves[out->n++];
             *o = *m;
@@ -329,29 +380,32 @@ static answer linear_check_hard(const history *h) {
     return a;
 }
 
-/* ---- >>itself: the checker against every order there is ------------------------------------------------------------------ */
+/* ---- >>itself: the checker against every order there is -------------------------------------- */
 
 static bool brute(const history *h, uint32_t done, const map *state) {
     uint32_t left = 0;
-    for (uint32_t i = 0; i < h->n; ++i) left += !(done >> i & 1) && !h->moves[i].maybe;
+    for (uint32_t i = 0; i < h->n; ++i)
+        left += !(done >> i & 1) && !h->moves[i].maybe;
     if (!left) return true;
     for (uint32_t i = 0; i < h->n; ++i) {
         const move *m = &h->moves[i];
         bool may = !(done >> i & 1);
         map next = *state;
         for (uint32_t k = 0; k < h->n && may; ++k)
-            if (k != i && !(done >> k & 1)) may = h->moves[k].end >= m->begin && !(k < i && h->moves[k].session == m->session);
+            if (k != i && !(done >> k & 1))
+                may = h->moves[k].end >= m->begin && !(k < i && h->moves[k].session == m->session);
         if (may && move_apply(&next, m) && brute(h, done | 1u << i, &next)) return true;
     }
     return false;
 }
 
-/* Five to eight moves that really happened one after the other, with begins and ends around those moments; in every other
-   history one answer is wrong, or one move comes at a wrong time. */
+/* Five to eight moves that really happened one after the other, with begins and ends around
+   those moments; in every other history one answer is wrong, or one move comes at a wrong time. */
 static void make_history(history *h, uint64_t seed) {
     uint64_t r = seed;
     map state;
-    const uint32_t n = 5 + (uint32_t)(test_random(&r) % 4), sessions = 1 + (uint32_t)(test_random(&r) % 4);
+    const uint32_t n = 5 + (uint32_t)(test_random(&r) % 4),
+                   sessions = 1 + (uint32_t)(test_random(&r) % 4);
     uint64_t free_at[4] = {0};
     memset(&state, 0, sizeof state);
     memset(h, 0, sizeof *h - sizeof h->moves + n * sizeof *h->moves);
@@ -367,15 +421,21 @@ static void make_history(history *h, uint64_t seed) {
         m->number = (int64_t)(test_random(&r) % 2);
         m->begin = 300 + 100 * i - test_random(&r) % 250;
         m->end = 301 + 100 * i + test_random(&r) % 250;
-        if (m->begin <= free_at[m->session]) m->begin = free_at[m->session] + 1; /* perhaps too late then: a wrong history */
+        /* perhaps too late then: a wrong history */
+        if (m->begin <= free_at[m->session]) m->begin = free_at[m->session] + 1;
         if (m->end <= m->begin) m->end = m->begin + 1;
         free_at[m->session] = m->end;
         if (m->kind == M_PRESENT && !state.there[m->key[0]]) m->kind = M_SOME_ABSENT;
         if (m->kind == M_SOME_ABSENT && state.there[m->key[0]]) m->kind = M_PRESENT;
         if (m->kind == M_READ && !state.there[m->key[0]]) m->kind = M_READ_OR_EMPTY;
-        if (m->kind >= M_READ) m->value[0] = state.there[m->key[0]] ? state.value[m->key[0]] : text_of("");
-        m->result = m->kind == M_DELETE ? state.there[m->key[0]] : m->kind == M_NUM ? state.there[0] + state.there[1] + state.there[2] : 0;
-        if (m->kind == M_ADD) m->result = (state.there[m->key[0]] ? number_of(&state.value[m->key[0]]) : 0) + m->number;
+        if (m->kind >= M_READ)
+            m->value[0] = state.there[m->key[0]] ? state.value[m->key[0]] : text_of("");
+        m->result = m->kind == M_DELETE ? state.there[m->key[0]]
+            : m->kind == M_NUM          ? state.there[0] + state.there[1] + state.there[2]
+                                        : 0;
+        if (m->kind == M_ADD)
+            m->result =
+                (state.there[m->key[0]] ? number_of(&state.value[m->key[0]]) : 0) + m->number;
         m->blind = true;
         if (!move_apply(&state, m)) abort();
         m->answer = state.there[m->key[0]] ? state.value[m->key[0]] : m->value[0];
@@ -387,10 +447,14 @@ static void make_history(history *h, uint64_t seed) {
     h->n = n;
     if (test_random(&r) % 2) {
         move *m = &h->moves[test_random(&r) % n];
-        if (m->kind >= M_READ) m->value[0] = text_of_number((int64_t)(test_random(&r) % 3));
-        else if (m->kind == M_CAS) m->answer = text_of_number((int64_t)(test_random(&r) % 3));
-        else if (m->kind == M_PRESENT) m->kind = M_SOME_ABSENT;
-        else m->result += m->kind == M_DELETE ? 1 - 2 * m->result : 1;
+        if (m->kind >= M_READ)
+            m->value[0] = text_of_number((int64_t)(test_random(&r) % 3));
+        else if (m->kind == M_CAS)
+            m->answer = text_of_number((int64_t)(test_random(&r) % 3));
+        else if (m->kind == M_PRESENT)
+            m->kind = M_SOME_ABSENT;
+        else
+            m->result += m->kind == M_DELETE ? 1 - 2 * m->result : 1;
     }
     uint32_t names[16], used = 0; /* sessions without gaps */
     memset(names, 255, sizeof names);
@@ -419,13 +483,16 @@ TEST(checker_itself) {
                 history_of_key(&one, &h, k);
                 T(linear_check(&one) == LINEAR);
             }
-        if (!test_check(got == (want ? LINEAR : NOT_LINEAR), __FILE__, __LINE__, "history of seed %llu: %d, but brute force says %d", (unsigned long long)seed, (int)got, want)) return;
+        if (!test_check(got == (want ? LINEAR : NOT_LINEAR), __FILE__, __LINE__,
+                "history of seed %llu: %d, but brute force says %d", (unsigned long long)seed,
+                (int)got, want))
+            return;
     }
     printf("  %u histories are linearizable, %u are not\n", yes, no);
     T(yes > 5000 && no > 3000);
 }
 
-/* ---- >>calls: what clients do, and how it is written down ------------------------------------------------------------------ */
+/* ---- >>calls: what clients do, and how it is written down ------------------------------------ */
 
 #define CLIENTS 6
 #define CALLS 60
@@ -442,8 +509,8 @@ typedef struct call {
 } call;
 
 typedef struct record {
-    uint64_t clock;         /* counts begins and ends; atomic */
-    int64_t base_keys;      /* that the store counts for itself */
+    uint64_t clock;    /* counts begins and ends; atomic */
+    int64_t base_keys; /* that the store counts for itself */
     uint32_t clients;
     uint32_t calls[CLIENTS];
     bool finished[CLIENTS]; /* was not killed */
@@ -451,41 +518,69 @@ typedef struct record {
 } record;
 
 /* Lies, to see that they are found. */
-typedef enum lie { NO_LIE, EARLY_ADD, STALE_GET, LOST_APPEND, LOOSE_COMPARE_SET, FALSE_DELETE, BROKEN_SWAP, LIES } lie;
-static const char *const lie_names[LIES] = {"none", "add is answered before it is done", "get answers from a cache", "an append is lost", "compare_set in two steps", "delete says it was there", "swap does not compare"};
+typedef enum lie {
+    NO_LIE,
+    EARLY_ADD,
+    STALE_GET,
+    LOST_APPEND,
+    LOOSE_COMPARE_SET,
+    FALSE_DELETE,
+    BROKEN_SWAP,
+    LIES
+} lie;
+static const char *const lie_names[LIES] = {"none", "add is answered before it is done",
+    "get answers from a cache", "an append is lost", "compare_set in two steps",
+    "delete says it was there", "swap does not compare"};
 
 typedef struct client {
     record *log;
     uint32_t id, session;
-    sim_node *node;         /* NULL: a real thread */
+    sim_node *node; /* NULL: a real thread */
     cdp_store *store;
     uint64_t random;
     lie lies;
     uint32_t wait_ms, write_ms;
-    text cache[KEYS];       /* of STALE_GET */
+    text cache[KEYS]; /* of STALE_GET */
     bool cached[KEYS];
-    int64_t owed;           /* of EARLY_ADD: done at the next call */
-    text last[KEYS];        /* what it has seen, to expect it */
+    int64_t owed;    /* of EARLY_ADD: done at the next call */
+    text last[KEYS]; /* what it has seen, to expect it */
 } client;
 
 static const char *const key_names[KEYS] = {"a", "b", "text"};
 
-static bool waits(cdp_store_op op) { return op == CDP_STORE_GET || op == CDP_STORE_WAIT || op == CDP_STORE_MULTI_GET; }
-static bool writes(cdp_store_op op) { return !waits(op) && op != CDP_STORE_CHECK && op != CDP_STORE_NUM_KEYS; }
-static bool without_answer(cdp_store_op op) { return op == CDP_STORE_SET || op == CDP_STORE_APPEND || op == CDP_STORE_MULTI_SET; }
+static bool waits(cdp_store_op op) {
+    return op == CDP_STORE_GET || op == CDP_STORE_WAIT || op == CDP_STORE_MULTI_GET;
+}
+static bool writes(cdp_store_op op) {
+    return !waits(op) && op != CDP_STORE_CHECK && op != CDP_STORE_NUM_KEYS;
+}
+static bool without_answer(cdp_store_op op) {
+    return op == CDP_STORE_SET || op == CDP_STORE_APPEND || op == CDP_STORE_MULTI_SET;
+}
 
 static void call_choose(client *c, call *k, uint32_t number) {
-    static const cdp_store_op ops[] = {CDP_STORE_SET, CDP_STORE_SET, CDP_STORE_SET, CDP_STORE_GET, CDP_STORE_GET, CDP_STORE_GET, CDP_STORE_ADD, CDP_STORE_ADD, CDP_STORE_ADD, CDP_STORE_COMPARE_SET,
-                                       CDP_STORE_COMPARE_SET, CDP_STORE_WAIT, CDP_STORE_CHECK, CDP_STORE_CHECK, CDP_STORE_DELETE, CDP_STORE_DELETE, CDP_STORE_NUM_KEYS, CDP_STORE_APPEND, CDP_STORE_MULTI_GET, CDP_STORE_MULTI_SET};
+    static const cdp_store_op ops[] = {CDP_STORE_SET, CDP_STORE_SET, CDP_STORE_SET, CDP_STORE_GET,
+        CDP_STORE_GET, CDP_STORE_GET, CDP_STORE_ADD, CDP_STORE_ADD, CDP_STORE_ADD,
+        CDP_STORE_COMPARE_SET, CDP_STORE_COMPARE_SET, CDP_STORE_WAIT, CDP_STORE_CHECK,
+        CDP_STORE_CHECK, CDP_STORE_DELETE, CDP_STORE_DELETE, CDP_STORE_NUM_KEYS, CDP_STORE_APPEND,
+        CDP_STORE_MULTI_GET, CDP_STORE_MULTI_SET};
     char s[32];
     memset(k, 0, sizeof *k);
     k->op = ops[test_random(&c->random) % (sizeof ops / sizeof *ops)];
     k->session = c->session;
-    k->keys = k->op == CDP_STORE_NUM_KEYS ? 0 : k->op == CDP_STORE_MULTI_GET || k->op == CDP_STORE_MULTI_SET || k->op == CDP_STORE_CHECK || k->op == CDP_STORE_WAIT ? 1 + (uint32_t)(test_random(&c->random) % 2) : 1;
+    k->keys = k->op == CDP_STORE_NUM_KEYS ? 0
+        : k->op == CDP_STORE_MULTI_GET || k->op == CDP_STORE_MULTI_SET || k->op == CDP_STORE_CHECK
+            || k->op == CDP_STORE_WAIT
+        ? 1 + (uint32_t)(test_random(&c->random) % 2)
+        : 1;
     for (uint32_t i = 0; i < k->keys; ++i) {
-        k->key[i] = (uint8_t)(k->op == CDP_STORE_APPEND ? KEYS - 1 : test_random(&c->random) % (k->op == CDP_STORE_ADD ? KEYS - 1 : KEYS));
-        if (k->key[i] == KEYS - 1) snprintf(s, sizeof s, "%c%u", (char)('p' + c->id), number % 10);
-        else snprintf(s, sizeof s, "%u", 1000 * (c->id + 1) + number * 10 + i);
+        k->key[i] = (uint8_t)(k->op == CDP_STORE_APPEND
+                ? KEYS - 1
+                : test_random(&c->random) % (k->op == CDP_STORE_ADD ? KEYS - 1 : KEYS));
+        if (k->key[i] == KEYS - 1)
+            snprintf(s, sizeof s, "%c%u", (char)('p' + c->id), number % 10);
+        else
+            snprintf(s, sizeof s, "%u", 1000 * (c->id + 1) + number * 10 + i);
         k->in[i] = text_of(s);
     }
     if (k->op == CDP_STORE_COMPARE_SET) {
@@ -540,13 +635,21 @@ static bool call_lie(client *c, call *k) {
     if (c->lies == EARLY_ADD && k->op == CDP_STORE_ADD && key == 0) {
         const int64_t delta = k->delta;
         k->delta = 0;
-        if (call_run(c, k, CDP_STORE_ADD) == CDP_OK) c->owed = delta, k->number += delta;
+        if (call_run(c, k, CDP_STORE_ADD) == CDP_OK) {
+            c->owed = delta;
+            k->number += delta;
+        }
         k->delta = delta;
         return true;
     }
     if (c->lies == STALE_GET && k->op == CDP_STORE_GET) {
-        if (!c->cached[key] && call_run(c, k, CDP_STORE_GET) == CDP_OK) c->cached[key] = true, c->cache[key] = k->out[0];
-        else if (c->cached[key]) k->out[0] = c->cache[key], k->status = CDP_OK;
+        if (!c->cached[key] && call_run(c, k, CDP_STORE_GET) == CDP_OK) {
+            c->cached[key] = true;
+            c->cache[key] = k->out[0];
+        } else if (c->cached[key]) {
+            k->out[0] = c->cache[key];
+            k->status = CDP_OK;
+        }
         return true;
     }
     if (c->lies == LOST_APPEND && k->op == CDP_STORE_APPEND && test_random(&c->random) % 2) {
@@ -555,7 +658,8 @@ static bool call_lie(client *c, call *k) {
     }
     if (c->lies == LOOSE_COMPARE_SET && k->op == CDP_STORE_COMPARE_SET) {
         other.op = CDP_STORE_GET;
-        if (call_run(c, &other, CDP_STORE_GET) != CDP_OK || !text_same(&other.out[0], &k->in[0])) return false;
+        if (call_run(c, &other, CDP_STORE_GET) != CDP_OK || !text_same(&other.out[0], &k->in[0]))
+            return false;
         k->in[0] = k->in[1];
         if (c->node) sim_sleep(c->node, test_random(&c->random) % SIM_MS);
         (void)call_run(c, k, CDP_STORE_SET);
@@ -583,22 +687,27 @@ static bool client_call(client *c) {
     return k->status == CDP_OK || k->status == CDP_ERR_TIMEOUT;
 }
 
-/* ---- >>moves: what must have happened for a call to end so ------------------------------------------------------------------ */
+/* ---- >>moves: what must have happened for a call to end so ----------------------------------- */
 
-static move *move_add(history *h, const call *k, move_kind kind, uint32_t first_key, uint32_t keys, uint32_t session) {
+static move *move_add(history *h, const call *k, move_kind kind, uint32_t first_key, uint32_t keys,
+    uint32_t session) {
     move *m = &h->moves[h->n++];
     if (h->n >= MAX_MOVES || h->sessions >= MAX_SESSIONS - 4) abort();
     memset(m, 0, sizeof *m);
     m->kind = kind;
     m->session = session == UINT32_MAX ? h->sessions++ : session;
     m->keys = keys;
-    for (uint32_t i = 0; i < keys; ++i) m->key[i] = k->key[first_key + i], m->value[i] = k->in[first_key + i];
+    for (uint32_t i = 0; i < keys; ++i) {
+        m->key[i] = k->key[first_key + i];
+        m->value[i] = k->in[first_key + i];
+    }
     m->begin = k->begin;
     m->end = k->end;
     return m;
 }
 
-static void moves_of_reads(history *h, const call *k, bool tcp, const record *log, uint32_t session) {
+static void moves_of_reads(
+    history *h, const call *k, bool tcp, const record *log, uint32_t session) {
     const bool reads = k->op == CDP_STORE_GET || k->op == CDP_STORE_MULTI_GET;
     if (k->op == CDP_STORE_NUM_KEYS) {
         move_add(h, k, M_NUM, 0, 0, session)->result = k->number - log->base_keys;
@@ -606,19 +715,29 @@ static void moves_of_reads(history *h, const call *k, bool tcp, const record *lo
         move_add(h, k, M_SOME_ABSENT, 0, k->keys, session);
     } else if (!tcp) {
         move *m = move_add(h, k, reads ? M_READ : M_PRESENT, 0, k->keys, session);
-        for (uint32_t i = 0; reads && i < k->keys; ++i) m->value[i] = k->out[i];
+        for (uint32_t i = 0; reads && i < k->keys; ++i)
+            m->value[i] = k->out[i];
     } else {
-        for (uint32_t i = 0; i < k->keys; ++i) move_add(h, k, M_PRESENT, i, 1, k->op == CDP_STORE_CHECK ? session : UINT32_MAX);
-        for (uint32_t i = 0; reads && i < k->keys; ++i) move_add(h, k, M_READ_OR_EMPTY, i, 1, session)->value[0] = k->out[i];
+        for (uint32_t i = 0; i < k->keys; ++i)
+            move_add(h, k, M_PRESENT, i, 1, k->op == CDP_STORE_CHECK ? session : UINT32_MAX);
+        for (uint32_t i = 0; reads && i < k->keys; ++i)
+            move_add(h, k, M_READ_OR_EMPTY, i, 1, session)->value[0] = k->out[i];
     }
 }
 
 static void moves_of_writes(history *h, const call *k, bool tcp, bool known, uint32_t session) {
-    const move_kind kind = k->op == CDP_STORE_APPEND ? M_APPEND : k->op == CDP_STORE_ADD ? M_ADD : k->op == CDP_STORE_COMPARE_SET ? M_CAS : k->op == CDP_STORE_DELETE ? M_DELETE : M_SET;
+    const move_kind kind = k->op == CDP_STORE_APPEND ? M_APPEND
+        : k->op == CDP_STORE_ADD                     ? M_ADD
+        : k->op == CDP_STORE_COMPARE_SET             ? M_CAS
+        : k->op == CDP_STORE_DELETE                  ? M_DELETE
+                                                     : M_SET;
     const uint32_t at_once = tcp ? 1 : k->keys;
     for (uint32_t i = 0; i < k->keys; i += at_once) {
         move *m = move_add(h, k, kind, i, at_once, known ? session : UINT32_MAX);
-        if (kind == M_CAS) m->value[1] = k->in[1], m->answer = k->out[0];
+        if (kind == M_CAS) {
+            m->value[1] = k->in[1];
+            m->answer = k->out[0];
+        }
         m->number = k->delta;
         m->result = k->number;
         m->blind = m->maybe = !known;
@@ -629,61 +748,82 @@ static void moves_of_writes(history *h, const call *k, bool tcp, bool known, uin
 static void history_of(history *h, const record *log, bool tcp) {
     h->n = h->sessions = 0;
     for (uint32_t c = 0; c < log->clients; ++c) {
-        uint32_t session = UINT32_MAX, ours = UINT32_MAX, open = 0; /* open: the first move that no answer has confirmed */
+        /* open: the first move that no answer has confirmed */
+        uint32_t session = UINT32_MAX, ours = UINT32_MAX, open = 0;
         for (uint32_t i = 0; i < log->calls[c]; ++i) {
             const call *k = &log->call[c][i];
             const bool lost = !k->ended || (k->status != CDP_OK && k->status != CDP_ERR_TIMEOUT);
-            if (session != k->session || ours == UINT32_MAX) ours = UINT32_MAX, session = k->session, open = h->n;
+            if (session != k->session || ours == UINT32_MAX) {
+                ours = UINT32_MAX;
+                session = k->session;
+                open = h->n;
+            }
             if (k->ended && k->status == CDP_OK) {
                 const uint32_t from = h->n;
-                if (ours == UINT32_MAX && (!tcp || !waits(k->op) || k->op != CDP_STORE_WAIT)) ours = h->sessions++;
-                if (writes(k->op)) moves_of_writes(h, k, tcp, true, ours);
-                else moves_of_reads(h, k, tcp, log, ours);
+                if (ours == UINT32_MAX && (!tcp || !waits(k->op) || k->op != CDP_STORE_WAIT))
+                    ours = h->sessions++;
+                if (writes(k->op))
+                    moves_of_writes(h, k, tcp, true, ours);
+                else
+                    moves_of_reads(h, k, tcp, log, ours);
                 if (tcp && without_answer(k->op)) {
-                    for (uint32_t m = from; m < h->n; ++m) h->moves[m].end = NEVER;
+                    for (uint32_t m = from; m < h->n; ++m)
+                        h->moves[m].end = NEVER;
                 } else {
                     for (uint32_t m = open; m < from; ++m)
-                        if (h->moves[m].end == NEVER && h->moves[m].session == ours) h->moves[m].end = k->end;
+                        if (h->moves[m].end == NEVER && h->moves[m].session == ours)
+                            h->moves[m].end = k->end;
                     open = h->n;
                 }
             } else if (writes(k->op)) {
                 moves_of_writes(h, k, tcp, false, 0);
             }
-            /* A connection that broke, or a process that was killed: what was not confirmed may be lost. */
-            for (uint32_t m = open; (lost || (i + 1 == log->calls[c] && !log->finished[c])) && tcp && m < h->n; ++m)
-                if (h->moves[m].end == NEVER && h->moves[m].session == ours) h->moves[m].maybe = true;
+            /* A connection that broke, or a process that was killed: what was not confirmed may
+               be lost. */
+            for (uint32_t m = open;
+                 (lost || (i + 1 == log->calls[c] && !log->finished[c])) && tcp && m < h->n; ++m)
+                if (h->moves[m].end == NEVER && h->moves[m].session == ours)
+                    h->moves[m].maybe = true;
         }
     }
 }
 
-/* ---- >>simulated ------------------------------------------------------------------------------------------------------------- */
+/* ---- >>simulated ----------------------------------------------------------------------------- */
 
 static uint64_t first_seed = 1, last_seed = TEST_SLOW ? 60 : 300;
 static history the_history;
 static char path[64];
 
 static const char *file_path(void) {
-    cdp__format(path, sizeof path, "%s/cdp_linear_%d", access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp", (int)getpid());
+    cdp__format(path, sizeof path, "%s/cdp_linear_%d",
+        access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp", (int)getpid());
     return path;
 }
 
 typedef struct run {
     uint64_t seed;
-    char kind;              /* t h f */
+    char kind; /* t h f */
     lie lies;
     uint32_t calls;
     sim_world *world;
     record log;
     cdp_store *hash;
     uint32_t done, clients;
-    bool stopped;           /* a fault did something */
+    bool stopped; /* a fault did something */
 } run;
 
-static void quiet(cdp_log_level urgency, const char *line, int32_t rank, void *user) { (void)urgency, (void)line, (void)rank, (void)user; }
+static void quiet(cdp_log_level urgency, const char *line, int32_t rank, void *user) {
+    (void)urgency;
+    (void)line;
+    (void)rank;
+    (void)user;
+}
 
 /* Clocks and locks of a store that all nodes share are those of the node that runs. */
 static run *now_run;
-static sim_node *runner(void) { return now_run && now_run->world ? now_run->world->running : NULL; }
+static sim_node *runner(void) {
+    return now_run && now_run->world ? now_run->world->running : NULL;
+}
 
 static void *preempting_alloc(void *user, uint64_t bytes) {
     (void)user;
@@ -691,33 +831,61 @@ static void *preempting_alloc(void *user, uint64_t bytes) {
     return malloc((size_t)bytes);
 }
 
-static void plain_free(void *user, void *p) { (void)user, free(p); }
-static uint64_t shared_now(void *user) { return (void)user, runner() ? sim__os_now(runner()) : 1; }
+static void plain_free(void *user, void *p) {
+    (void)user;
+    free(p);
+}
+static uint64_t shared_now(void *user) {
+    (void)user;
+    return runner() ? sim__os_now(runner()) : 1;
+}
 
-static void *sim_mutex_create(void *user) { return (void)user, calloc(1, sizeof(bool)); }
-static void sim_mutex_destroy(void *user, void *m) { (void)user, free(m); }
+static void *sim_mutex_create(const cdp_os *os) {
+    (void)os;
+    return calloc(1, sizeof(bool));
+}
+static void sim_mutex_destroy(const cdp_os *os, void *m) {
+    (void)os;
+    free(m);
+}
 static void sim_mutex_lock(void *user, void *m) {
     (void)user;
-    while (runner() && *(bool *)m) sim_sleep(runner(), SIM_US);
+    while (runner() && *(bool *)m)
+        sim_sleep(runner(), SIM_US);
     *(bool *)m = true;
 }
-static void sim_mutex_unlock(void *user, void *m) { (void)user, *(bool *)m = false; }
-static void *sim_cond_create(void *user) { return (void)user, malloc(1); }
-static void sim_cond_destroy(void *user, void *c) { (void)user, free(c); }
+static void sim_mutex_unlock(void *user, void *m) {
+    (void)user;
+    *(bool *)m = false;
+}
+static void *sim_cond_create(const cdp_os *os) {
+    (void)os;
+    return malloc(1);
+}
+static void sim_cond_destroy(const cdp_os *os, void *c) {
+    (void)os;
+    free(c);
+}
 static void sim_cond_wait(void *user, void *c, void *m, uint64_t deadline_ns) {
-    (void)c, (void)deadline_ns;
+    (void)c;
+    (void)deadline_ns;
     sim_mutex_unlock(user, m);
     sim_sleep(runner(), 20 * SIM_US);
     sim_mutex_lock(user, m);
 }
-static void sim_cond_broadcast(void *user, void *c) { (void)user, (void)c; }
+static void sim_cond_broadcast(void *user, void *c) {
+    (void)user;
+    (void)c;
+}
 
 static void *node_alloc(void *user, uint64_t bytes) {
     (void)sim__os_now(user); /* also with the file locked somebody else may run */
     return sim__os_alloc(user, bytes);
 }
 
-static const char *job_key_of(const run *r) { return r->seed % 2 ? "sixteen characters" : NULL; }
+static const char *job_key_of(const run *r) {
+    return r->seed % 2 ? "sixteen characters" : NULL;
+}
 
 static bool node_connect(run *r, sim_node *node, client *c, cdp_os *os) {
     cdp_status st;
@@ -734,19 +902,31 @@ static bool node_connect(run *r, sim_node *node, client *c, cdp_os *os) {
     } else {
         char host[20];
         snprintf(host, sizeof host, "%s", r->world->desc.one_host ? "127.0.0.1" : "10.0.0.1");
-        const cdp_tcp_store_desc d = {.host = host, .port = 29500, .job_key = job_key_of(r), .os = &node->os, .connect_timeout_ms = 60000, .logger = {.func = quiet}};
+        const cdp_tcp_store_desc d = {.host = host,
+            .port = 29500,
+            .job_key = job_key_of(r),
+            .os = &node->os,
+            .connect_timeout_ms = 60000,
+            .logger = {.func = quiet}};
         st = cdp_tcp_store_create(&d, &c->store);
     }
     return st == CDP_OK;
 }
 
 static void serve(run *r, sim_node *node) {
-    const cdp_store_server_desc d = {.host = "0.0.0.0", .port = 29500, .no_thread = true, .job_key = job_key_of(r), .trust_network = true, .os = &node->os, .logger = {.func = quiet}};
+    const cdp_store_server_desc d = {.host = "0.0.0.0",
+        .port = 29500,
+        .no_thread = true,
+        .job_key = job_key_of(r),
+        .trust_network = true,
+        .os = &node->os,
+        .logger = {.func = quiet}};
     cdp_store_server *server;
     if (!T(cdp_store_server_create(&d, &server) == CDP_OK)) return;
     while (r->done < r->clients) {
         uint32_t dead = 0;
-        for (uint32_t i = 1; i <= r->clients; ++i) dead += r->world->nodes[i].state == SIM_DEAD;
+        for (uint32_t i = 1; i <= r->clients; ++i)
+            dead += r->world->nodes[i].state == SIM_DEAD;
         if (r->done + dead >= r->clients) break;
         if (cdp_store_server_poll(server, r->world->now + 10 * SIM_MS) != CDP_OK) break;
     }
@@ -774,18 +954,22 @@ static void node_main(sim_node *node, void *arg) {
     while (r->log.calls[id] < r->calls && node_connect(r, node, &c, &os)) {
         bool good = true;
         while (good && r->log.calls[id] < r->calls) {
-            if (test_random(&c.random) % 4 == 0) sim_sleep(node, test_random(&c.random) % (3 * SIM_MS));
+            if (test_random(&c.random) % 4 == 0)
+                sim_sleep(node, test_random(&c.random) % (3 * SIM_MS));
             good = client_call(&c);
             const call *k = &r->log.call[id][r->log.calls[id] - 1];
             unknown += writes(k->op) && k->status != CDP_OK;
-            if (unknown > 3) c.write_ms = 60000; /* many of them make a history too hard, and then it tells nothing */
+            /* many of them make a history too hard, and then it tells nothing */
+            if (unknown > 3) c.write_ms = 60000;
         }
         if (r->kind == 't') cdp_store_destroy(c.store);
         ++c.session;
     }
     r->log.finished[id] = true;
     ++r->done;
-    while (r->kind == 'f' && r->done < r->clients) sim_sleep(node, SIM_MS); /* who leaves makes one key more */
+    /* who leaves makes one key more */
+    while (r->kind == 'f' && r->done < r->clients)
+        sim_sleep(node, SIM_MS);
     if (r->kind == 'f') cdp_store_destroy(c.store);
 }
 
@@ -800,8 +984,11 @@ static void add_faults(run *r) {
         f.a = f.b = -1;
         f.at_ns = 1 + sim_random(&s) % span;
         const uint32_t what = (uint32_t)(sim_random(&s) % 8);
-        f.kind = r->kind != 't' || (what >= 6 && stops) ? SIM_FAULT_STOP : what >= 6 && kills++ < r->clients - 1 ? SIM_FAULT_KILL : SIM_FAULT_CUT;
-        if (f.kind != SIM_FAULT_CUT) f.a = (int32_t)(sim_random(&s) % r->clients) + (r->kind == 't');
+        f.kind = r->kind != 't' || (what >= 6 && stops) ? SIM_FAULT_STOP
+            : what >= 6 && kills++ < r->clients - 1     ? SIM_FAULT_KILL
+                                                        : SIM_FAULT_CUT;
+        if (f.kind != SIM_FAULT_CUT)
+            f.a = (int32_t)(sim_random(&s) % r->clients) + (r->kind == 't');
         f.for_ns = sim_random(&s) % (50 * SIM_MS);
         sim_add_fault(r->world, &f);
     }
@@ -825,17 +1012,24 @@ static answer sim_one(char kind, uint64_t seed, lie lies) {
     d.node_count = r.clients + (kind == 't');
     d.main = node_main;
     d.arg = &r;
-    d.noise = sim_random(&s) % 8 ? sim_noise_wild(seed, kind == 't' && sim_random(&s) % 8 == 0) : sim_noise_calm();
+    d.noise = sim_random(&s) % 8 ? sim_noise_wild(seed, kind == 't' && sim_random(&s) % 8 == 0)
+                                 : sim_noise_calm();
     d.one_host = sim_random(&s) % 2;
     d.limit_steps = 20000000;
     file_path();
     if (kind == 'h') {
         cdp_os os = *cdp_os_default();
         os.alloc = preempting_alloc;
-        os.free = plain_free;
+        os.release = plain_free;
         os.now_ns = shared_now;
-        os.mutex_create = sim_mutex_create, os.mutex_destroy = sim_mutex_destroy, os.mutex_lock = sim_mutex_lock, os.mutex_unlock = sim_mutex_unlock;
-        os.cond_create = sim_cond_create, os.cond_destroy = sim_cond_destroy, os.cond_wait = sim_cond_wait, os.cond_broadcast = sim_cond_broadcast;
+        os.threads.mutex_create = sim_mutex_create;
+        os.threads.mutex_destroy = sim_mutex_destroy;
+        os.threads.mutex_lock = sim_mutex_lock;
+        os.threads.mutex_unlock = sim_mutex_unlock;
+        os.threads.cond_create = sim_cond_create;
+        os.threads.cond_destroy = sim_cond_destroy;
+        os.threads.cond_wait = sim_cond_wait;
+        os.threads.cond_broadcast = sim_cond_broadcast;
         static cdp_os kept;
         kept = os;
         const cdp_hash_store_desc hd = {.os = &kept};
@@ -845,26 +1039,35 @@ static answer sim_one(char kind, uint64_t seed, lie lies) {
     r.world = sim_open(&d);
     add_faults(&r);
     const bool ran = sim_run(r.world);
-    test_check(ran, __FILE__, __LINE__, "seed %llu: %s", (unsigned long long)seed, r.world->failure);
-    for (uint32_t i = 0; i < r.world->fault_count; ++i) r.stopped = r.stopped || r.world->faults[i].happened;
+    test_check(
+        ran, __FILE__, __LINE__, "seed %llu: %s", (unsigned long long)seed, r.world->failure);
+    for (uint32_t i = 0; i < r.world->fault_count; ++i)
+        r.stopped = r.stopped || r.world->faults[i].happened;
     sim_close(r.world);
     now_run = NULL;
     cdp_store_destroy(r.hash);
     if (kind == 'f') unlink(path);
     history_of(&the_history, &r.log, kind == 't');
     result = linear_check_hard(&the_history);
-    if (result == TOO_HARD) printf("  seed %llu: too hard to tell (%u moves)\n", (unsigned long long)seed, the_history.n);
+    if (result == TOO_HARD)
+        printf(
+            "  seed %llu: too hard to tell (%u moves)\n", (unsigned long long)seed, the_history.n);
     return result;
 }
 
 static void show(const history *h) {
-    static const char *const names[] = {"set", "append", "add", "compare_set", "delete", "num_keys", "present", "some absent", "read", "read or empty"};
+    static const char *const names[] = {"set", "append", "add", "compare_set", "delete", "num_keys",
+        "present", "some absent", "read", "read or empty"};
     for (uint32_t i = 0; i < h->n; ++i) {
         const move *m = &h->moves[i];
-        printf("    %5llu..%-5lld session %u %s%s", (unsigned long long)m->begin, (long long)m->end, m->session, names[m->kind], m->maybe ? " (perhaps)" : "");
-        for (uint32_t k = 0; k < m->keys; ++k) printf(" %s \"%.*s\"", key_names[m->key[k]], (int)m->value[k].bytes, m->value[k].at);
+        printf("    %5llu..%-5lld session %u %s%s", (unsigned long long)m->begin, (long long)m->end,
+            m->session, names[m->kind], m->maybe ? " (perhaps)" : "");
+        for (uint32_t k = 0; k < m->keys; ++k)
+            printf(" %s \"%.*s\"", key_names[m->key[k]], (int)m->value[k].bytes, m->value[k].at);
         printf(" %lld -> %lld", (long long)m->number, (long long)m->result);
-        if (m->kind == M_CAS) printf(" to \"%.*s\" -> \"%.*s\"", (int)m->value[1].bytes, m->value[1].at, (int)m->answer.bytes, m->answer.at);
+        if (m->kind == M_CAS)
+            printf(" to \"%.*s\" -> \"%.*s\"", (int)m->value[1].bytes, m->value[1].at,
+                (int)m->answer.bytes, m->answer.at);
         putchar('\n');
     }
 }
@@ -875,17 +1078,28 @@ static void sim_many(char kind) {
     for (uint64_t seed = first_seed; seed <= last_seed; ++seed) {
         const answer a = sim_one(kind, seed, NO_LIE);
         moves += the_history.n;
-        for (uint32_t i = 0; i < the_history.n; ++i) perhaps += the_history.moves[i].maybe;
-        if (test_check(a == LINEAR, __FILE__, __LINE__, "%c: the history of seed %llu %s", kind, (unsigned long long)seed, a == NOT_LINEAR ? "is not linearizable" : "is too hard")) continue;
+        for (uint32_t i = 0; i < the_history.n; ++i)
+            perhaps += the_history.moves[i].maybe;
+        if (test_check(a == LINEAR, __FILE__, __LINE__, "%c: the history of seed %llu %s", kind,
+                (unsigned long long)seed, a == NOT_LINEAR ? "is not linearizable" : "is too hard"))
+            continue;
         if (a == NOT_LINEAR) show(&the_history);
         break;
     }
-    printf("  %llu histories of %u moves, %u of them with an unknown end; %u too hard as a whole, judged key by key\n", (unsigned long long)(last_seed - first_seed + 1), moves, perhaps, key_by_key);
+    printf("  %llu histories of %u moves, %u of them with an unknown end; %u too hard as a whole, "
+           "judged key by key\n",
+        (unsigned long long)(last_seed - first_seed + 1), moves, perhaps, key_by_key);
 }
 
-TEST(sim_tcp) { sim_many('t'); }
-TEST(sim_hash) { sim_many('h'); }
-TEST(sim_file) { sim_many('f'); }
+TEST(sim_tcp) {
+    sim_many('t');
+}
+TEST(sim_hash) {
+    sim_many('h');
+}
+TEST(sim_file) {
+    sim_many('f');
+}
 
 /* Each lie must be found, and soon. */
 TEST(lies_are_found) {
@@ -893,15 +1107,18 @@ TEST(lies_are_found) {
     for (uint32_t k = 0; k < 3; ++k)
         for (uint32_t l = NO_LIE + 1; l < BROKEN_SWAP; ++l) {
             uint64_t seed = 1;
-            while (seed <= 400 && sim_one(kinds[k], seed, (lie)l) != NOT_LINEAR) ++seed;
-            printf("  %c: %s: found by seed %llu\n", kinds[k], lie_names[l], (unsigned long long)seed);
+            while (seed <= 400 && sim_one(kinds[k], seed, (lie)l) != NOT_LINEAR)
+                ++seed;
+            printf(
+                "  %c: %s: found by seed %llu\n", kinds[k], lie_names[l], (unsigned long long)seed);
             T(seed <= 400);
         }
 }
 
-/* ---- >>real: threads and processes ----------------------------------------------------------------------------------------------- */
+/* ---- >>real: threads and processes ----------------------------------------------------------- */
 
-/* A map that several custom stores share, with its own lock for each call but none over get and swap. */
+/* A map that several custom stores share, with its own lock for each call but none over get and
+   swap. */
 typedef struct shared_map {
     pthread_mutex_t lock;
     map m;
@@ -910,7 +1127,9 @@ typedef struct shared_map {
 
 static uint32_t key_of(cdp_bytes key) {
     for (uint32_t i = 0; i < KEYS; ++i)
-        if (strlen(key_names[i]) == key.bytes && memcmp(key_names[i], key.data, (size_t)key.bytes) == 0) return i;
+        if (strlen(key_names[i]) == key.bytes
+            && memcmp(key_names[i], key.data, (size_t)key.bytes) == 0)
+            return i;
     abort();
 }
 
@@ -928,15 +1147,22 @@ static cdp_status shared_get(void *user, cdp_bytes key, cdp_bytes *value) {
     return there ? CDP_OK : CDP_PENDING;
 }
 
-static cdp_status shared_swap(void *user, cdp_bytes key, const cdp_bytes *expected, const cdp_bytes *desired) {
+static cdp_status shared_swap(
+    void *user, cdp_bytes key, const cdp_bytes *expected, const cdp_bytes *desired) {
     shared_map *s = (shared_map *)user;
     const uint32_t k = key_of(key);
     bool equal;
     pthread_mutex_lock(&s->lock);
-    equal = s->broken || (s->m.there[k] ? expected && expected->bytes == s->m.value[k].bytes && memcmp(expected->data, s->m.value[k].at, (size_t)expected->bytes) == 0 : !expected);
+    equal = s->broken
+        || (s->m.there[k] ? expected && expected->bytes == s->m.value[k].bytes
+                    && memcmp(expected->data, s->m.value[k].at, (size_t)expected->bytes) == 0
+                          : !expected);
     if (equal) {
         s->m.there[k] = desired != NULL;
-        if (desired) s->m.value[k].bytes = (uint8_t)desired->bytes, memcpy(s->m.value[k].at, desired->data, (size_t)desired->bytes);
+        if (desired) {
+            s->m.value[k].bytes = (uint8_t)desired->bytes;
+            memcpy(s->m.value[k].at, desired->data, (size_t)desired->bytes);
+        }
     }
     pthread_mutex_unlock(&s->lock);
     return equal ? CDP_OK : CDP_PENDING;
@@ -964,7 +1190,8 @@ static void thread_main(void *arg) {
     t->c.log->finished[t->c.id] = true;
 }
 
-/* kind: h one hash store, f one file store, F one for each thread, c one custom store, C one for each thread over one map */
+/* kind: h one hash store, f one file store, F one for each thread, c one custom store, C one for
+   each thread over one map */
 static answer threads_one(char kind, uint64_t seed, lie lies) {
     const cdp_os *os = cdp_os_default();
     static record log;
@@ -979,11 +1206,16 @@ static answer threads_one(char kind, uint64_t seed, lie lies) {
     log.clients = 4;
     file_path();
     for (uint32_t i = 0; i < 4; ++i) {
-        const cdp_custom_store_desc cd = {.get = shared_get, .swap = shared_swap, .num_keys = shared_num_keys, .user = &m};
+        const cdp_custom_store_desc cd = {
+            .get = shared_get, .swap = shared_swap, .num_keys = shared_num_keys, .user = &m};
         const cdp_file_store_desc fd = {.path = path};
         stores[i] = stores[0];
         if (i == 0 || kind == 'F' || kind == 'C')
-            if (!T((kind == 'h' ? cdp_hash_store_create(NULL, &stores[i]) : kind == 'f' || kind == 'F' ? cdp_file_store_create(&fd, &stores[i]) : cdp_custom_store_create(&cd, &stores[i])) == CDP_OK)) return TOO_HARD;
+            if (!T((kind == 'h'                         ? cdp_hash_store_create(NULL, &stores[i])
+                           : kind == 'f' || kind == 'F' ? cdp_file_store_create(&fd, &stores[i])
+                                                        : cdp_custom_store_create(&cd, &stores[i]))
+                    == CDP_OK))
+                return TOO_HARD;
     }
     log.base_keys = kind == 'f' || kind == 'F';
     for (uint32_t i = 0; i < 4; ++i) {
@@ -996,31 +1228,41 @@ static answer threads_one(char kind, uint64_t seed, lie lies) {
         t[i].c.write_ms = 60000;
         t[i].calls = CALLS;
     }
-    for (uint32_t i = 0; i < 4; ++i) threads[i] = os->thread_start(os->user, thread_main, &t[i]);
-    for (uint32_t i = 0; i < 4; ++i) os->thread_join(os->user, threads[i]);
+    for (uint32_t i = 0; i < 4; ++i)
+        threads[i] = os->threads.start(cdp_os_default(), thread_main, &t[i]);
+    for (uint32_t i = 0; i < 4; ++i)
+        os->threads.join(cdp_os_default(), threads[i]);
     for (uint32_t i = 0; i < 4; ++i)
         if (i == 0 || stores[i] != stores[0]) cdp_store_destroy(stores[i]);
     unlink(path);
     pthread_mutex_destroy(&m.lock);
-    history_of(&the_history, &log, kind == 'C'); /* over one map each, calls with several keys are not one moment */
+    /* over one map each, calls with several keys are not one moment */
+    history_of(&the_history, &log, kind == 'C');
     return linear_check_hard(&the_history);
 }
 
 static void threads_many(const char *kinds) {
     for (; *kinds; ++kinds)
-        for (uint64_t seed = first_seed; seed <= first_seed + (last_seed - first_seed) / 20; ++seed) {
+        for (uint64_t seed = first_seed; seed <= first_seed + (last_seed - first_seed) / 20;
+             ++seed) {
             const answer a = threads_one(*kinds, seed, NO_LIE);
-            if (test_check(a == LINEAR, __FILE__, __LINE__, "threads, %c: seed %llu %s", *kinds, (unsigned long long)seed, a == NOT_LINEAR ? "is not linearizable" : "is too hard")) continue;
+            if (test_check(a == LINEAR, __FILE__, __LINE__, "threads, %c: seed %llu %s", *kinds,
+                    (unsigned long long)seed,
+                    a == NOT_LINEAR ? "is not linearizable" : "is too hard"))
+                continue;
             if (a == NOT_LINEAR) show(&the_history);
             return;
         }
 }
 
-TEST(threads) { threads_many("hcCfF"); }
+TEST(threads) {
+    threads_many("hcCfF");
+}
 
 /* Real processes on one file; some are killed, then their last call may have happened or not. */
 TEST(processes) {
-    record *log = (record *)mmap(NULL, sizeof *log, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    record *log = (record *)mmap(
+        NULL, sizeof *log, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     uint32_t killed = 0;
     for (uint64_t seed = first_seed; seed <= first_seed + (last_seed - first_seed) / 20; ++seed) {
         uint64_t random = seed;
@@ -1047,7 +1289,10 @@ TEST(processes) {
         }
         for (uint32_t i = 0; i < 4; ++i) {
             int status = 0;
-            if (i < 2) test_sleep_ms((uint32_t)(test_random(&random) % 8)), kill(pids[i], SIGKILL);
+            if (i < 2) {
+                test_sleep_ms((uint32_t)(test_random(&random) % 8));
+                kill(pids[i], SIGKILL);
+            }
             waitpid(pids[i], &status, 0);
             killed += WIFSIGNALED(status);
             T(i < 2 || (WIFEXITED(status) && WEXITSTATUS(status) == 0));
@@ -1055,7 +1300,9 @@ TEST(processes) {
         unlink(path);
         history_of(&the_history, log, false);
         const answer a = linear_check_hard(&the_history);
-        if (test_check(a == LINEAR, __FILE__, __LINE__, "processes: seed %llu %s", (unsigned long long)seed, a == NOT_LINEAR ? "is not linearizable" : "is too hard")) continue;
+        if (test_check(a == LINEAR, __FILE__, __LINE__, "processes: seed %llu %s",
+                (unsigned long long)seed, a == NOT_LINEAR ? "is not linearizable" : "is too hard"))
+            continue;
         if (a == NOT_LINEAR) show(&the_history);
         break;
     }
@@ -1066,7 +1313,8 @@ TEST(processes) {
 /* A custom store whose swap forgets to compare. */
 TEST(broken_swap_is_found) {
     uint64_t seed = 1;
-    while (seed <= 100 && threads_one('C', seed, BROKEN_SWAP) != NOT_LINEAR) ++seed;
+    while (seed <= 100 && threads_one('C', seed, BROKEN_SWAP) != NOT_LINEAR)
+        ++seed;
     printf("  found by seed %llu\n", (unsigned long long)seed);
     T(seed <= 100);
 }
@@ -1083,8 +1331,14 @@ int main(int argc, char **argv) {
     }
     slow = 60 + (uint32_t)(last_seed - first_seed) / 5;
     const test_case cases[] = {
-        {"checker_itself", checker_itself, 60}, {"sim_tcp", sim_tcp, slow}, {"sim_hash", sim_hash, slow}, {"sim_file", sim_file, slow}, {"lies_are_found", lies_are_found, 60},
-        {"threads", threads, slow}, {"processes", processes, slow}, {"broken_swap_is_found", broken_swap_is_found, 60},
+        {"checker_itself", checker_itself, 60},
+        {"sim_tcp", sim_tcp, slow},
+        {"sim_hash", sim_hash, slow},
+        {"sim_file", sim_file, slow},
+        {"lies_are_found", lies_are_found, 60},
+        {"threads", threads, slow},
+        {"processes", processes, slow},
+        {"broken_swap_is_found", broken_swap_is_found, 60},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }

@@ -1,14 +1,14 @@
-/*  ring.c - the rings and mailboxes that processes share, with the words by which they wake each other, and what they lend to each
-    other: every interleaving of small cases, on memory that is as weak as C11 allows
+/*  ring.c - the local fabric of cdp.h: rings, slots, doorbells and exposures, between threads of one process and between
+    processes: every interleaving of small cases, on memory that is as weak as C11 allows
 
         ring            all cases; then the same with planted mistakes, each of which must be found
         ring --case N   one case, with its counts
 
-    The code under test is that of the headers itself: cdp__shared_move, _doze, _rise, cdp__mail_put, _find, _taken, _news and what
-    they call (of a mailbox, one place is used again and again); and cdp__mesh_lend, _retract, _recall, _view and _unview, where the
-    owner writes into what it has lent as soon as it may. Its atomic
-    accesses and its copies to and from the ring end up here, where two coroutines, a writer and a reader, stop before each of
-    them, and every order in which they can go on is tried.
+    The code under test is that of the headers itself: cdp__line_move, _ring, _wants, _busy, _expose, _try_revoke, _revoke, _read_begin,
+    _read_end, cdp__eager_put, _find, _taken (one slot is used again and again), cdp__doorbell_*, and cdp__shared_doze and _rise of
+    cdp_tcp.h. The owner of an exposure writes into it as soon as it may. The atomic accesses of the headers and their copies to and
+    from the ring end up here, where two coroutines, a writer and a reader, stop before each of them, and every order in which they
+    can go on is tried.
 
     A place in memory is the list of all values that were ever written to it. Each side has a view: for every place, the oldest of
     them that it may still read. A relaxed or plain load may return any that is not older than the view. A release store carries its
@@ -16,8 +16,9 @@
     load sees at least the last such store. This is the usual operational form of C11's release, acquire and seq_cst; it has no loads that see
     values from the future (a store that overtakes a load before it), so it does not judge whether the store of `tail`, or of
     `taken`, may be weaker than it is. System calls (waking, sleeping) are release and acquire.
-    What replaces a value (compare and exchange) sees the newest one. A plain load of a byte of the ring that could return more than one
-    value is a race, and counts as an error like a wrong byte; bytes that are lent may be any, but not be taken for good. */
+    An access that replaces a value (compare and exchange, add, and) sees the newest one. A plain load of a byte of the ring that could
+    return more than one value is a race, and counts as an error like a wrong byte; exposed bytes may have any value, but void ones
+    must not be taken for good. */
 #define _GNU_SOURCE
 #include <stdbool.h>
 #include <stdint.h>
@@ -30,13 +31,22 @@ static uint64_t model_load(const void *p, size_t bytes, int order);
 static void model_store(void *p, uint64_t v, size_t bytes, int order);
 static void model_copy(void *to, const void *from, size_t bytes);
 static bool model_replace(void *p, void *expected, uint64_t v, size_t bytes, int order);
-static uint64_t model_exchange(void *p, uint64_t v, size_t bytes, int order);
+static uint64_t model_exchange(void *p, uint64_t v, int order);
+static uint64_t model_add(void *p, uint64_t v, int order);
+static uint64_t model_and(void *p, uint64_t v, int order);
 
 /* clang and gcc both take these names for macros */
-#define __atomic_load_n(p, order) ((__typeof__(*(p) + 0))model_load((const void *)(p), sizeof *(p), (order)))
+#define __atomic_load_n(p, order) \
+    ((__typeof__(*(p) + 0))model_load((const void *)(p), sizeof *(p), (order)))
 #define __atomic_store_n(p, v, order) model_store((void *)(p), (uint64_t)(v), sizeof *(p), (order))
-#define __atomic_compare_exchange_n(p, e, v, weak, order, otherwise) model_replace((void *)(p), (void *)(e), (uint64_t)(uintptr_t)(v), sizeof *(p), (order))
-#define __atomic_exchange_n(p, v, order) ((__typeof__(*(p) + 0))model_exchange((void *)(p), (uint64_t)(v), sizeof *(p), (order)))
+#define __atomic_compare_exchange_n(p, e, v, weak, order, otherwise) \
+    model_replace((void *)(p), (void *)(e), (uint64_t)(uintptr_t)(v), sizeof *(p), (order))
+#define __atomic_exchange_n(p, v, order) \
+    ((__typeof__(*(p) + 0))model_exchange((void *)(p), (uint64_t)(v), (order)))
+#define __atomic_add_fetch(p, v, order) \
+    ((__typeof__(*(p) + 0))model_add((void *)(p), (uint64_t)(v), (order)))
+#define __atomic_and_fetch(p, v, order) \
+    ((__typeof__(*(p) + 0))model_and((void *)(p), (uint64_t)(v), (order)))
 #define memcpy(to, from, bytes) model_copy((to), (from), (bytes))
 #define CDP_IMPLEMENTATION
 #include "cdp_tcp.h"
@@ -45,11 +55,30 @@ static uint64_t model_exchange(void *p, uint64_t v, size_t bytes, int order);
 #undef __atomic_store_n
 #undef __atomic_compare_exchange_n
 #undef __atomic_exchange_n
+#undef __atomic_add_fetch
+#undef __atomic_and_fetch
 
 #define ROOM_MAX 2
-#define PLACES (7 + ROOM_MAX)
-enum { HEAD, TAIL, WAKE_WRITER, WAKE_READER, SERIAL, TAKEN, MAIL, DATA };
-enum { STATE, TOKEN, READ, LENT }; /* in the case of loans: of the loan, which is sent, when it was read, what is lent */
+#define PLACES (9 + ROOM_MAX)
+enum {
+    HEAD,
+    TAIL,
+    WANTS_WRITER, /* the doorbells */
+    WANTS_READER,
+    RUNG_WRITER, /* for room, by the reader */
+    RUNG_READER, /* for data, by the writer */
+    SERIAL,
+    TAKEN,
+    MAIL,
+    DATA
+};
+/* in the case of exposures: of the exposure, which is sent, when it was read, what is exposed */
+enum {
+    STATE,
+    TOKEN,
+    READ,
+    LENT
+};
 #define WRITES 16
 
 typedef struct written {
@@ -61,7 +90,19 @@ typedef struct place {
     written w[WRITES];
 } place;
 
-typedef enum op { O_NONE, O_LOAD, O_STORE, O_SLEEP, O_WAKE, O_MARK, O_DONE, O_REPLACE, O_CHOICE } op;
+typedef enum op {
+    O_NONE,
+    O_LOAD,
+    O_STORE,
+    O_SLEEP,
+    O_WAKE,
+    O_MARK,
+    O_DONE,
+    O_REPLACE,
+    O_ADD,
+    O_AND,
+    O_CHOICE
+} op;
 
 typedef struct thread {
     ucontext_t context;
@@ -70,54 +111,66 @@ typedef struct thread {
     uint8_t result;
     uint64_t since; /* a hash of what it has read since it was at the top of its loop */
     cdp__shared s;
-    cdp__post post;
-    uint8_t done;   /* bytes */
+    cdp__eager eager;
+    uint8_t done; /* bytes */
     uint8_t view[PLACES];
 } thread;
 
 /* ---- what is tried ---- */
 
-typedef enum means { RING, MAILBOX, LOANS } means;
+typedef enum means {
+    RING,
+    MAILBOX,
+    LOANS, /* between processes */
+    LOANS_INSIDE
+} means;
 
-typedef struct rules { /* a case: so many bytes in pieces through a ring, frames through a mailbox, or loans in slices */
+/* a case: so many bytes in pieces through a ring, messages through a slot, or exposures in slices */
+typedef struct rules {
     means by;
     uint32_t room, bytes, piece;
 } rules;
 
 typedef enum mistake {
     RIGHT,
-    HEAD_RELAXED,       /* the bytes may come after it */
+    HEAD_RELAXED, /* the bytes may come after it */
     HEAD_READ_RELAXED,
-    WORD_RELEASED,      /* said before sleeping, but not in one order with the looks */
-    LOOK_ACQUIRES,      /* the second look may see what was there long ago */
+    WORD_RELEASED, /* said before sleeping, but not in one order with the looks */
+    LOOK_ACQUIRES, /* the second look may see what was there long ago */
     NO_SECOND_LOOK,
     BELL_LOOK_ACQUIRES, /* the look at the word, after a change */
-    HEAD_RELEASED,      /* the change itself is not in that order */
-    WORD_CLEARED_LATE,  /* after waking */
-    RUNG_ONCE,          /* and never again */
-    ROOM_NOT_ASKED,     /* who waits for room does not say so */
+    COUNT_RELEASED,     /* the count of changes is not in that order */
+    COUNTED_EARLY,      /* before the change */
+    NOT_COUNTED,
+    WORD_CLEARED_LATE, /* after waking */
+    RUNG_ONCE,         /* and never again */
+    ROOM_NOT_ASKED,    /* who waits for room does not say so */
     ROOM_NOT_RUNG,
     SERIAL_RELAXED,
     SERIAL_READ_RELAXED,
-    SERIAL_RELEASED,    /* not in one order with the look at the word */
-    TAKEN_NOT_AWAITED,  /* a place is used again before it has been read */
-    MAIL_LOOK_ACQUIRES, /* the second look, for mail */
+    TAKEN_NOT_AWAITED, /* a slot is used again before it has been read */
     MAIL_NOT_RUNG,
     LOAN_ONLY_LOOKED_AT, /* after it was read */
     LOAN_NOT_HELD,       /* before */
+    READER_NOT_AWAITED,  /* inside one process */
+    READING_NOT_SAID,
     MISTAKES
 } mistake;
-static const char *const mistake_names[MISTAKES] = {"none", "head relaxed", "head read relaxed", "word released only", "second look acquires only", "no second look", "look at the word acquires only",
-                                                    "head released only", "word cleared late", "rung once only", "room not asked for", "room not rung for",
-                                                    "serial relaxed", "serial read relaxed", "serial released only", "taken not awaited", "second look for mail acquires only", "mail not rung for",
-                                                    "loan only looked at", "loan not held"};
+static const char *const mistake_names[MISTAKES] = {"none", "head relaxed", "head read relaxed",
+    "word released only", "second look acquires only", "no second look",
+    "look at the word acquires only", "count released only", "counted before the change",
+    "not counted", "word cleared late", "rung once only", "room not asked for", "room not rung for",
+    "serial relaxed", "serial read relaxed", "taken not awaited", "slot not rung for",
+    "exposure only looked at", "exposure not begun", "reader in this process not awaited",
+    "reader in this process does not say so"};
 
 static rules now;
 static mistake planted;
 
 /* ---- the machine ---- */
 
-static uint8_t memory[sizeof(cdp__pair) + 2 * (sizeof(cdp__ring) + 64)] __attribute__((aligned(64)));
+static uint8_t memory[2][sizeof(cdp__way) + 64] __attribute__((aligned(64)));
+static cdp__pair pair;
 static thread threads[2]; /* the writer, the reader */
 static place places[PLACES];
 static uint8_t seq_cst[PLACES];
@@ -127,20 +180,29 @@ static ucontext_t scheduler;
 static const char *wrong;
 static uint64_t rung[2];
 
-static cdp__ring *ring_of(void) { return (cdp__ring *)(memory + sizeof(cdp__pair)); } /* the maker writes it */
-static cdp__pair *pair_of(void) { return (cdp__pair *)memory; }
+/* What thread i writes; the way back stays empty. */
+static cdp__way *way_of(int i) {
+    return (cdp__way *)memory[i];
+}
+
+static bool exposing(void) {
+    return now.by == LOANS || now.by == LOANS_INSIDE;
+}
 
 /* -1: private memory. */
 static int place_of(const void *p) {
-    const uint8_t *b = (const uint8_t *)p, *data = (const uint8_t *)(ring_of() + 1);
-    if (now.by == LOANS) return p == &pair_of()->side[0].lent[0].state ? STATE : -1;
-    if (p == &ring_of()->head) return HEAD;
-    if (p == &ring_of()->tail) return TAIL;
-    if (p == &pair_of()->mail[0].place[0].serial) return SERIAL;
-    if (p == &pair_of()->mail[0].taken[0]) return TAKEN;
-    if (p == &pair_of()->mail[0].place[0].data[0]) return MAIL;
-    if (p == &pair_of()->side[0].wake) return WAKE_WRITER;
-    if (p == &pair_of()->side[1].wake) return WAKE_READER;
+    const cdp__way *w = way_of(0);
+    const uint8_t *b = (const uint8_t *)p, *data = (const uint8_t *)(&w->ring + 1);
+    if (exposing()) return p == &w->exposed[0].state ? STATE : -1;
+    if (p == &w->ring.head) return HEAD;
+    if (p == &w->ring.tail) return TAIL;
+    if (p == &w->eager.slots.place[0].serial) return SERIAL;
+    if (p == &w->eager.slots.taken[0]) return TAKEN;
+    if (p == &w->eager.slots.place[0].data[0]) return MAIL;
+    if (p == &pair.side[0].bell.wants) return WANTS_WRITER;
+    if (p == &pair.side[1].bell.wants) return WANTS_READER;
+    if (p == &pair.side[0].bell.rung[1]) return RUNG_WRITER;
+    if (p == &pair.side[1].bell.rung[0]) return RUNG_READER;
     if (b >= data && b < data + now.room) return DATA + (int)(b - data);
     return -1;
 }
@@ -163,34 +225,44 @@ static uint64_t model_load(const void *p, size_t bytes, int order) {
         memcpy(&v, p, bytes);
         return v;
     }
-    if (planted == HEAD_READ_RELAXED && where == HEAD && order == __ATOMIC_ACQUIRE) order = __ATOMIC_RELAXED;
-    if (planted == LOOK_ACQUIRES && order == __ATOMIC_SEQ_CST && where == (writer ? TAIL : HEAD)) order = __ATOMIC_ACQUIRE;
-    if (planted == NO_SECOND_LOOK && order == __ATOMIC_SEQ_CST && where == (writer ? TAIL : HEAD)) return writer ? running->s.seen_tail : running->s.seen_head;
-    if (planted == BELL_LOOK_ACQUIRES && where == (writer ? WAKE_READER : WAKE_WRITER)) order = __ATOMIC_ACQUIRE;
-    if (planted == SERIAL_READ_RELAXED && where == SERIAL && order == __ATOMIC_ACQUIRE) order = __ATOMIC_RELAXED;
-    if (planted == MAIL_LOOK_ACQUIRES && where == SERIAL) order = __ATOMIC_ACQUIRE;
-    if (planted == TAKEN_NOT_AWAITED && where == TAKEN && writer) return running->post.put[0];
-    if (planted == MAIL_NOT_RUNG && where == WAKE_READER && now.by == MAILBOX) return 0;
-    if (planted == ROOM_NOT_RUNG && where == WAKE_WRITER) return 0;
-    if (planted == RUNG_ONCE && where == (writer ? WAKE_READER : WAKE_WRITER) && rung[writer]) return 0;
+    if (planted == HEAD_READ_RELAXED && where == HEAD && order == __ATOMIC_ACQUIRE)
+        order = __ATOMIC_RELAXED;
+    if (planted == LOOK_ACQUIRES && where == (writer ? RUNG_WRITER : RUNG_READER))
+        order = __ATOMIC_ACQUIRE;
+    if (planted == NO_SECOND_LOOK && order == __ATOMIC_SEQ_CST
+        && where == (writer ? RUNG_WRITER : RUNG_READER))
+        return running->s.seen[writer];
+    if (planted == BELL_LOOK_ACQUIRES && where == (writer ? WANTS_READER : WANTS_WRITER))
+        order = __ATOMIC_ACQUIRE;
+    if (planted == SERIAL_READ_RELAXED && where == SERIAL && order == __ATOMIC_ACQUIRE)
+        order = __ATOMIC_RELAXED;
+    if (planted == TAKEN_NOT_AWAITED && where == TAKEN && writer) return running->eager.put[0];
+    if (planted == MAIL_NOT_RUNG && where == WANTS_READER && now.by == MAILBOX) return 0;
+    if (planted == ROOM_NOT_RUNG && where == WANTS_WRITER && !writer) return 0;
+    if (planted == RUNG_ONCE && where == (writer ? WANTS_READER : WANTS_WRITER) && rung[writer])
+        return 0;
     return ask(O_LOAD, where, 0, order);
 }
 
-static bool late; /* a word is still to be cleared */
+static bool late;          /* a word is still to be cleared */
+static uint64_t held_head; /* is still to be stored; 0: nothing */
 
 static void model_store(void *p, uint64_t v, size_t bytes, int order) {
     const int where = place_of(p);
     const bool writer = running == &threads[0];
     (void)bytes;
-    if (where < 0 && now.by == LOANS) memcpy(p, &v, bytes); /* what only its owner changes */
-    if (where < 0) return; /* the other ring is not used */
+    if (where < 0 && exposing()) memcpy(p, &v, bytes); /* what only its owner changes */
+    if (where < 0) return;                             /* the other ring is not used */
     if (planted == SERIAL_RELAXED && where == SERIAL) order = __ATOMIC_RELAXED;
-    if (planted == SERIAL_RELEASED && where == SERIAL) order = __ATOMIC_RELEASE;
     if (planted == HEAD_RELAXED && where == HEAD) order = __ATOMIC_RELAXED;
-    if (planted == HEAD_RELEASED && where == HEAD) order = __ATOMIC_RELEASE;
-    if (planted == WORD_RELEASED && v && where >= WAKE_WRITER) order = __ATOMIC_RELEASE;
-    if (planted == ROOM_NOT_ASKED && where == WAKE_WRITER) v &= ~(uint64_t)CDP__WAKE_ROOM;
-    if (planted == WORD_CLEARED_LATE && !v && where == (writer ? WAKE_READER : WAKE_WRITER)) {
+    if (planted == WORD_RELEASED && v && (where == WANTS_WRITER || where == WANTS_READER))
+        order = __ATOMIC_RELEASE;
+    if (planted == ROOM_NOT_ASKED && where == WANTS_WRITER) v &= ~(uint64_t)CDP__BELL_ROOM;
+    if (planted == COUNTED_EARLY && where == HEAD) {
+        held_head = v;
+        return;
+    }
+    if (planted == WORD_CLEARED_LATE && !v && where == (writer ? WANTS_READER : WANTS_WRITER)) {
         late = true;
         return;
     }
@@ -201,8 +273,11 @@ static void model_copy(void *to, const void *from, size_t bytes) {
     size_t i;
     for (i = 0; i < bytes; ++i) {
         const int a = place_of((uint8_t *)to + i), b = place_of((const uint8_t *)from + i);
-        if (a >= 0) ask(O_STORE, a, ((const uint8_t *)from)[i], __ATOMIC_RELAXED);
-        else ((uint8_t *)to)[i] = b >= 0 ? ask(O_LOAD, b, 0, __ATOMIC_RELAXED) : ((const uint8_t *)from)[i];
+        if (a >= 0)
+            ask(O_STORE, a, ((const uint8_t *)from)[i], __ATOMIC_RELAXED);
+        else
+            ((uint8_t *)to)[i] =
+                b >= 0 ? ask(O_LOAD, b, 0, __ATOMIC_RELAXED) : ((const uint8_t *)from)[i];
     }
 }
 
@@ -215,17 +290,41 @@ static bool model_replace(void *p, void *expected, uint64_t v, size_t bytes, int
     uint64_t want = 0, got;
     if (place_of(p) < 0) abort();
     memcpy(&want, expected, bytes);
-    if (planted == LOAN_NOT_HELD && v == (want | 4)) v = want &= ~4ull;
-    if (planted == LOAN_ONLY_LOOKED_AT && want == v) got = ask(O_LOAD, place_of(p), 0, __ATOMIC_ACQUIRE);
-    else got = replace(place_of(p), (uint8_t)want, v, order);
+    if (planted == LOAN_NOT_HELD && (v & CDP__BEGUN)) {
+        v &= ~(uint64_t)CDP__BEGUN;
+        want &= ~(uint64_t)CDP__BEGUN;
+    }
+    if (planted == READING_NOT_SAID) v &= ~(uint64_t)CDP__HELD;
+    if (planted == LOAN_ONLY_LOOKED_AT && want == v)
+        got = ask(O_LOAD, place_of(p), 0, __ATOMIC_ACQUIRE);
+    else
+        got = replace(place_of(p), (uint8_t)want, v, order);
     memcpy(expected, &got, bytes);
     return got == want;
 }
 
-static uint64_t model_exchange(void *p, uint64_t v, size_t bytes, int order) {
-    (void)bytes;
+static uint64_t model_exchange(void *p, uint64_t v, int order) {
     if (place_of(p) < 0) abort();
     return replace(place_of(p), 255, v, order);
+}
+
+static uint64_t model_add(void *p, uint64_t v, int order) {
+    uint64_t r;
+    if (place_of(p) < 0) return 1; /* who is rung for what it never waits for */
+    if (planted == NOT_COUNTED) return 1;
+    if (planted == COUNT_RELEASED) order = __ATOMIC_ACQ_REL;
+    r = ask(O_ADD, place_of(p), v, order) + v;
+    if (held_head) ask(O_STORE, HEAD, held_head, __ATOMIC_RELEASE);
+    held_head = 0;
+    return r;
+}
+
+static uint64_t model_and(void *p, uint64_t v, int order) {
+    const bool owner = running == &threads[0];
+    uint64_t r;
+    if (place_of(p) < 0) abort();
+    r = ask(O_AND, place_of(p), v, order) & v;
+    return planted == READER_NOT_AWAITED && owner ? r & ~(uint64_t)CDP__HELD : r;
 }
 
 static void model_wake(void *user, int32_t fd) {
@@ -234,7 +333,8 @@ static void model_wake(void *user, int32_t fd) {
     late = false; /* both belong to one side, which does nothing in between */
     ++rung[running == &threads[0]];
     ask(O_WAKE, fd, 0, 0);
-    if (clear) ask(O_STORE, running == &threads[0] ? WAKE_READER : WAKE_WRITER, 0, __ATOMIC_SEQ_CST);
+    if (clear)
+        ask(O_STORE, running == &threads[0] ? WANTS_READER : WANTS_WRITER, 0, __ATOMIC_SEQ_CST);
 }
 
 static cdp_os model_os;
@@ -246,28 +346,36 @@ static void top(thread *t) {
     ask(O_MARK, 0, 0, 0);
 }
 
-static uint8_t byte_of(uint32_t i) { return (uint8_t)(i + 1); }
+static uint8_t byte_of(uint32_t i) {
+    return (uint8_t)(i + 1);
+}
 
-/* The two ends of a loan. What a side remembers stands in s.in_at and s.out_at, so that it counts as part of the state. */
-static cdp__mesh meshes[2];
-static cdp__link links[2];
-static cdp__segment segments[CDP__SEGMENTS];
-static uint8_t lent_bytes[64];
+/* The two ends of an exposure. What a side remembers stands in in_at and out_at of its line, so that
+   it counts as part of the state. */
+static uint8_t exposed_bytes[64];
+
+static void give_up(thread *t, uint64_t token) {
+    while (!cdp__line_revoke(&t->s.line, token))
+        top(t);
+}
 
 static void owner_main(thread *t) {
+    cdp__line *l = &t->s.line;
     uint64_t token = 0;
-    for (t->s.in_at = 1; t->s.in_at <= now.bytes; ++t->s.in_at) {
-        ask(O_STORE, LENT, t->s.in_at, __ATOMIC_RELAXED);
-        if (!cdp__mesh_lend(&meshes[0], 0, lent_bytes, 64, false, &token)) wrong = "nothing can be lent";
+    for (l->in_at = 1; l->in_at <= now.bytes; ++l->in_at) {
+        ask(O_STORE, LENT, l->in_at, __ATOMIC_RELAXED);
+        if (!cdp__line_expose(l, exposed_bytes, 64, 0, 0, &token)) wrong = "nothing can be exposed";
         ask(O_STORE, TOKEN, token, __ATOMIC_RELEASE);
         for (;;) {
             if (ask(O_LOAD, READ, 0, __ATOMIC_ACQUIRE) == (uint8_t)token) {
-                cdp__mesh_recall(&meshes[0], 0, token);
+                give_up(t, token);
                 break;
             }
             if (ask(O_CHOICE, 0, 0, 0)) { /* no patience; or it fails */
-                if (!cdp__mesh_retract(&meshes[0], 0, token)) cdp__mesh_recall(&meshes[0], 0, token);
-                else if (threads[1].s.out_at == token) wrong = "what was read is retracted";
+                if (!cdp__line_try_revoke(l, token))
+                    give_up(t, token);
+                else if (threads[1].s.line.out_at == token)
+                    wrong = "what was read is revoked as unread";
                 break;
             }
             top(t);
@@ -277,19 +385,21 @@ static void owner_main(thread *t) {
 }
 
 static void reader_main(thread *t) {
+    cdp__line *l = &t->s.line;
     uint64_t last = 0;
-    while (t->s.in_at < now.bytes) {
+    while (l->in_at < now.bytes) {
         const uint64_t token = ask(O_LOAD, TOKEN, 0, __ATOMIC_ACQUIRE);
+        cdp__exposure e;
         uint32_t slice;
         if (token != last) {
             last = token;
-            t->s.in_at = token / 8 + 1; /* which of them it is */
+            l->in_at = token / 8 + 1; /* which of them it is */
             for (slice = 0; slice < now.piece; ++slice) {
-                const bool there = cdp__mesh_view(&meshes[1], 0, token, 64) != NULL;
+                const bool there = cdp__line_read_begin(l, token, &e);
                 const uint8_t byte = there ? ask(O_LOAD, LENT, 0, __ATOMIC_RELAXED) : 0;
-                if (!there || !cdp__mesh_unview(&meshes[1], 0, token)) break;
-                if (byte != t->s.in_at) wrong = "void bytes are taken for good";
-                t->s.out_at = token;
+                if (!there || !cdp__line_read_end(l, token)) break;
+                if (byte != l->in_at) wrong = "void bytes are taken for good";
+                l->out_at = token;
             }
             if (slice == now.piece) ask(O_STORE, READ, token, __ATOMIC_RELEASE);
         }
@@ -297,46 +407,25 @@ static void reader_main(thread *t) {
     }
 }
 
-static void loans_begin(void) {
-    int i;
-    memset(segments, 0, sizeof segments);
-    segments[0].at = lent_bytes;
-    segments[0].bytes = 64;
-    for (i = 0; i < 2; ++i) {
-        memset(&meshes[i], 0, sizeof meshes[i]);
-        memset(&links[i], 0, sizeof links[i]);
-        meshes[i].links = &links[i];
-        meshes[i].segments = segments;
-        links[i].state = CDP__LINK_UP;
-        links[i].shared = &threads[i].s;
-    }
-    threads[0].s.told[0] = true;
-    pair_of()->side[0].segments[0] = threads[1].s.views[0].number = 1;
-    pair_of()->side[1].reads = CDP__VIEWS;
-    threads[1].s.views[0].at = lent_bytes;
-    threads[1].s.views[0].bytes = 64;
-}
-
-/* One byte in each frame. Its place is used again and again: a writer that finds it taken tries again (where it would send the frame
-   through the stream). */
+/* One byte in each message. Its slot is used again and again: a writer that finds it taken tries
+   again (where it would send it through the stream). */
 static void mail_main(int reader) {
     thread *t = &threads[reader];
+    cdp__eager_slots *slots = &way_of(0)->eager.slots;
+    const uint8_t head[CDP__SLOT_HEAD] = {0};
     while (t->done < now.bytes) {
-        const uint32_t number = t->done * CDP_MAIL_PLACES;
-        const cdp_mail *m = reader ? cdp__mail_find(&t->post, t->s.mail[0], 0, number) : NULL;
+        const uint32_t number = t->done * CDP__SLOTS;
+        const cdp__eager_slot *m = reader ? cdp__eager_find(&t->eager, slots, 0, number) : NULL;
         uint8_t byte = byte_of(t->done);
-        cdp__frame f;
-        memset(&f, 0, sizeof f);
-        f.bytes = 1;
         if (!reader) {
-            if (cdp__mail_put(&t->post, t->s.mail[1], 0, number, &f, &byte)) {
+            if (cdp__eager_put(&t->eager, slots, 0, number, head, &byte, 1)) {
                 ++t->done;
-                cdp__shared_ring_bell(&model_os, &t->s, CDP__WAKE_DATA);
+                cdp__line_ring(&t->s.line, CDP__BELL_DATA);
             }
         } else if (m) {
             model_copy(&byte, m->data, 1);
             if (byte != byte_of(t->done)) wrong = "a wrong byte";
-            cdp__mail_taken(&t->post, t->s.mail[0], 0, number);
+            cdp__eager_taken(&t->eager, slots, 0, number);
             ++t->done;
         } else {
             if (!cdp__shared_doze(&t->s)) ask(O_SLEEP, reader, 0, 0);
@@ -350,9 +439,11 @@ static void mail_main(int reader) {
 static void side_main(int reader) {
     thread *t = &threads[reader];
     if (now.by == MAILBOX) mail_main(reader);
-    if (now.by == LOANS) {
-        if (reader) reader_main(t);
-        else owner_main(t);
+    if (exposing()) {
+        if (reader)
+            reader_main(t);
+        else
+            owner_main(t);
         ask(O_DONE, 0, 0, 0);
     }
     while (t->done < now.bytes) {
@@ -362,8 +453,9 @@ static void side_main(int reader) {
         uint32_t i;
         v.data = buffer;
         v.bytes = cdp__min(now.piece, now.bytes - t->done);
-        for (i = 0; i < v.bytes; ++i) buffer[i] = reader ? 0 : byte_of(t->done + i);
-        r = cdp__shared_move(&model_os, &t->s, &v, 1, !reader);
+        for (i = 0; i < v.bytes; ++i)
+            buffer[i] = reader ? 0 : byte_of(t->done + i);
+        r = cdp__line_move(&t->s.line, &v, 1, !reader);
         if (r < 0) wrong = "nonsense is seen where there is none";
         for (i = 0; reader && r > 0 && i < (uint32_t)r; ++i)
             if (buffer[i] != byte_of(t->done + i)) wrong = "a wrong byte";
@@ -383,34 +475,40 @@ static char stacks[2][64 * 1024];
 
 static void begin(void) {
     int i;
-    memset(memory, 0, sizeof memory);
+    memset(&way_of(0)->ring, 0, sizeof(cdp__ring) + ROOM_MAX);
+    memset(&way_of(0)->eager.slots.place[0], 0, 128);
+    memset(&way_of(0)->exposed[0], 0, sizeof way_of(0)->exposed[0]);
+    memset(&pair, 0, sizeof pair);
     memset(places, 0, sizeof places);
     memset(seq_cst, 0, sizeof seq_cst);
     memset(bells, 0, sizeof bells);
     memset(bell_views, 0, sizeof bell_views);
     memset(rung, 0, sizeof rung);
     late = false;
+    held_head = 0;
     wrong = NULL;
-    for (i = 0; i < PLACES; ++i) places[i].count = 1;
+    for (i = 0; i < PLACES; ++i)
+        places[i].count = 1;
     for (i = 0; i < 2; ++i) {
         thread *t = &threads[i];
         memset(t, 0, sizeof *t);
-        t->s.pair = pair_of();
-        t->s.room = now.room;
-        t->s.out = i == 0 ? ring_of() : (cdp__ring *)((uint8_t *)(ring_of() + 1) + 64);
-        t->s.in = i == 1 ? ring_of() : (cdp__ring *)((uint8_t *)(ring_of() + 1) + 64);
-        t->s.mine = &pair_of()->side[i];
-        t->s.theirs = &pair_of()->side[1 - i];
-        t->s.mail[0] = &pair_of()->mail[1 - i];
-        t->s.mail[1] = &pair_of()->mail[i];
+        t->s.os = &model_os;
+        t->s.mine = &pair.side[i];
+        t->s.theirs = &pair.side[1 - i];
         t->s.bell = 1 - i;
+        t->s.line.size = now.room;
+        t->s.line.out = way_of(i);
+        t->s.line.in = way_of(1 - i);
+        t->s.line.same_process = now.by == LOANS_INSIDE;
+        t->s.line.theirs = &pair.side[1 - i].bell;
+        t->s.line.wake = cdp__shared_wake;
+        t->s.line.owner = &t->s;
         getcontext(&t->context);
         t->context.uc_stack.ss_sp = stacks[i];
         t->context.uc_stack.ss_size = sizeof stacks[i];
         t->context.uc_link = &scheduler;
         makecontext(&t->context, (void (*)(void))side_main, 1, i);
     }
-    if (now.by == LOANS) loans_begin();
 }
 
 static void go_on(thread *t) {
@@ -419,7 +517,8 @@ static void go_on(thread *t) {
 }
 
 static void join_view(uint8_t *to, const uint8_t *from) {
-    for (int i = 0; i < PLACES; ++i) to[i] = to[i] > from[i] ? to[i] : from[i];
+    for (int i = 0; i < PLACES; ++i)
+        to[i] = to[i] > from[i] ? to[i] : from[i];
 }
 
 /* How many ways there are to do what this side is about to do; 0: it has to wait. */
@@ -453,21 +552,26 @@ static void perform(thread *t, uint32_t way) {
         if (t->order != __ATOMIC_RELAXED && p->w[k].has_view) join_view(t->view, p->w[k].view);
         break;
     case O_CHOICE: t->result = (uint8_t)way; break;
-    case O_REPLACE: /* acquire and release: of the newest value */
+    case O_REPLACE: /* these three acquire and release: of the newest value */
+    case O_ADD:
+    case O_AND:
         t->view[t->where] = (uint8_t)(p->count - 1u);
         t->result = p->w[p->count - 1].value;
         t->since = t->since * 1099511628211u + t->result + 1;
         if (p->w[p->count - 1].has_view) join_view(t->view, p->w[p->count - 1].view);
-        if (t->expected != 255 && t->result != t->expected) break;
+        if (t->op == O_REPLACE && t->expected != 255 && t->result != t->expected) break;
         if (p->count == WRITES) {
             too_long = true;
             break;
         }
         w = &p->w[p->count];
         w->value = t->value;
+        if (t->op == O_ADD) w->value = (uint8_t)(t->result + t->value);
+        if (t->op == O_AND) w->value = t->result & t->value;
         t->view[t->where] = p->count++;
         w->has_view = 1;
         memcpy(w->view, t->view, PLACES);
+        if (t->order == __ATOMIC_SEQ_CST) seq_cst[t->where] = t->view[t->where];
         break;
     case O_STORE:
         if (p->count == WRITES) {
@@ -499,7 +603,8 @@ static void perform(thread *t, uint32_t way) {
 static void tidy(void) {
     for (int i = 0; i < PLACES; ++i) {
         place *p = &places[i];
-        uint8_t oldest = threads[0].view[i] < threads[1].view[i] ? threads[0].view[i] : threads[1].view[i];
+        uint8_t oldest =
+            threads[0].view[i] < threads[1].view[i] ? threads[0].view[i] : threads[1].view[i];
         if (!oldest) continue;
         p->count = (uint8_t)(p->count - oldest);
         memmove(p->w, p->w + oldest, p->count * sizeof *p->w);
@@ -507,14 +612,19 @@ static void tidy(void) {
         threads[0].view[i] = (uint8_t)(threads[0].view[i] - oldest);
         threads[1].view[i] = (uint8_t)(threads[1].view[i] - oldest);
         seq_cst[i] = (uint8_t)(seq_cst[i] > oldest ? seq_cst[i] - oldest : 0);
-        for (int k = 0; k < 2; ++k) bell_views[k][i] = (uint8_t)(bell_views[k][i] > oldest ? bell_views[k][i] - oldest : 0);
+        for (int k = 0; k < 2; ++k)
+            bell_views[k][i] = (uint8_t)(bell_views[k][i] > oldest ? bell_views[k][i] - oldest : 0);
         for (int q = 0; q < PLACES; ++q)
-            for (int k = 0; k < places[q].count; ++k) places[q].w[k].view[i] = (uint8_t)(places[q].w[k].view[i] > oldest ? places[q].w[k].view[i] - oldest : 0);
+            for (int k = 0; k < places[q].count; ++k)
+                places[q].w[k].view[i] =
+                    (uint8_t)(places[q].w[k].view[i] > oldest ? places[q].w[k].view[i] - oldest
+                                                              : 0);
     }
 }
 
 static uint64_t mixed(uint64_t h, const void *p, size_t n) {
-    for (size_t i = 0; i < n; ++i) h = (h ^ ((const uint8_t *)p)[i]) * 1099511628211u;
+    for (size_t i = 0; i < n; ++i)
+        h = (h ^ ((const uint8_t *)p)[i]) * 1099511628211u;
     return h ^ h >> 31;
 }
 
@@ -522,8 +632,12 @@ static uint64_t state_hash(void) {
     uint64_t h = 14695981039346656037u;
     for (int i = 0; i < 2; ++i) {
         const thread *t = &threads[i];
-        const uint64_t own[8] = {t->since, t->s.in_at, t->s.out_at, t->s.out_tail, t->s.seen_head, t->s.seen_tail, t->s.full + 2u * t->s.lent[0], (uint64_t)t->expected << 32 | (uint64_t)t->op << 24 | (uint64_t)t->where << 16 | t->value};
-        const uint32_t mail[5] = {t->post.put[0], t->post.freed[0], t->post.got[0], t->s.seen_mail[0], t->done};
+        const cdp__line *l = &t->s.line;
+        const uint64_t own[8] = {t->since, l->in_at, l->out_at, l->out_tail, t->s.seen[0],
+            t->s.seen[1], l->full + 2u * l->state[0],
+            (uint64_t)t->expected << 32 | (uint64_t)t->op << 24 | (uint64_t)t->where << 16
+                | t->value};
+        const uint32_t mail[4] = {t->eager.put[0], t->eager.freed[0], t->eager.got[0], t->done};
         h = mixed(h, own, sizeof own);
         h = mixed(h, mail, now.by == MAILBOX ? sizeof mail : 0);
         h = mixed(h, t->view, PLACES);
@@ -531,7 +645,8 @@ static uint64_t state_hash(void) {
     h = mixed(h, places, sizeof places);
     h = mixed(h, seq_cst, sizeof seq_cst);
     h = mixed(h, bells, sizeof bells);
-    return mixed(mixed(h, bell_views, sizeof bell_views), rung, planted == RUNG_ONCE ? sizeof rung : 0);
+    return mixed(
+        mixed(h, bell_views, sizeof bell_views), rung, planted == RUNG_ONCE ? sizeof rung : 0);
 }
 
 /* ---- all ways ---- */
@@ -544,7 +659,8 @@ static uint64_t seen_count, paths, deepest;
 static bool see(uint64_t h) {
     uint64_t at = h >> (64 - SEEN_BITS);
     h |= 1;
-    while (seen[at] && seen[at] != h) at = (at + 1) & ((1u << SEEN_BITS) - 1);
+    while (seen[at] && seen[at] != h)
+        at = (at + 1) & ((1u << SEEN_BITS) - 1);
     if (seen[at]) return false;
     if (seen_count > (1u << SEEN_BITS) / 4 * 3) {
         printf("too many states\n");
@@ -556,12 +672,11 @@ static bool see(uint64_t h) {
 }
 
 #define DEPTH 2000
-static struct {
-    uint8_t thread, way;
-} trail[DEPTH];
+static struct { uint8_t thread, way; } trail[DEPTH];
 
-/* Every side stands before its next access. Repeat the first `fixed` choices of the trail, then always take the first way,
-   until the end or a state that was seen. Returns the number of choices made; *more: where the next alternative lies. */
+/* Every side stands before its next access. Repeat the first `fixed` choices of the trail, then
+   always take the first way, until the end or a state that was seen. Returns the number of
+   choices made; *more: where the next alternative lies. */
 static const char *walk(uint32_t fixed, uint32_t *length) {
     uint32_t n = 0;
     begin();
@@ -580,7 +695,8 @@ static const char *walk(uint32_t fixed, uint32_t *length) {
         if (wrong || too_long) break;
         if (n >= fixed && !see(state_hash())) break;
         if (n >= fixed) {
-            while (who < 2 && !ways(&threads[who])) ++who;
+            while (who < 2 && !ways(&threads[who]))
+                ++who;
             if (who == 2) {
                 if (threads[0].op != O_DONE || threads[1].op != O_DONE) wrong = "both sleep";
                 break;
@@ -600,8 +716,8 @@ static const char *walk(uint32_t fixed, uint32_t *length) {
     return wrong;
 }
 
-/* The next way that was not gone: from the end of the trail backwards, the first choice that has another one. Needs the state at
-   that point, which a walk up to there restores. */
+/* The next way that was not gone: from the end of the trail backwards, the first choice that has
+   another one. Needs the state at that point, which a walk up to there restores. */
 static bool next_way(uint32_t *length) {
     while (*length) {
         const uint32_t n = *length - 1;
@@ -649,30 +765,43 @@ static const char *explore(const rules *r, mistake m) {
     return bad;
 }
 
-static const rules cases[] = {{MAILBOX, 0, 2, 1}, {MAILBOX, 0, 3, 1}, {RING, 1, 2, 1}, {RING, 1, 3, 1}, {RING, 2, 3, 1}, {RING, 2, 4, 2}, {RING, 1, 3, 2}, {RING, 2, 3, 2}, {LOANS, 0, 2, 1}, {LOANS, 0, 2, 2}, {LOANS, 0, 3, 2}};
+static const rules cases[] = {{MAILBOX, 0, 2, 1}, {MAILBOX, 0, 3, 1}, {RING, 1, 2, 1},
+    {RING, 1, 3, 1}, {RING, 2, 3, 1}, {RING, 2, 4, 2}, {RING, 1, 3, 2}, {RING, 2, 3, 2},
+    {LOANS, 0, 2, 1}, {LOANS, 0, 2, 2}, {LOANS, 0, 3, 2}, {LOANS_INSIDE, 0, 2, 1},
+    {LOANS_INSIDE, 0, 2, 2}, {LOANS_INSIDE, 0, 3, 2}};
 #define CASES (sizeof cases / sizeof *cases)
+
+static bool concerns(mistake m, means by) {
+    if (m >= READER_NOT_AWAITED) return by == LOANS_INSIDE;
+    if (m >= LOAN_ONLY_LOOKED_AT) return by == LOANS;
+    return by == RING || by == MAILBOX;
+}
 
 int main(int argc, char **argv) {
     uint32_t passed = 0, failed = 0, c, m;
-    model_os.wake_set = model_wake;
+    model_os.net.wake_set = model_wake;
     seen = (uint64_t *)malloc(sizeof *seen << SEEN_BITS);
     if (!seen) return 2;
     for (c = 0; c < CASES; ++c) {
         if (argc == 3 && (uint32_t)atoi(argv[2]) != c) continue;
         const char *bad = explore(&cases[c], RIGHT);
-        static const char *const what[] = {"ring of %u, %u bytes in pieces of %u: ", "mailbox (%u), %u frames of %u: ", "no ring (%u), %u loans in slices: %u: "};
+        static const char *const what[] = {"ring of %u, %u bytes in pieces of %u: ",
+            "slots (%u), %u messages of %u: ", "no ring (%u), %u exposures in slices: %u: ",
+            "one process (%u), %u exposures in slices: %u: "};
         printf("%s ", bad ? "not ok" : "ok");
         printf(what[cases[c].by], cases[c].room, cases[c].bytes, cases[c].piece);
         printf("%llu states, %llu ways, the longest of %llu accesses%s%s\n",
-               (unsigned long long)seen_count, (unsigned long long)paths, (unsigned long long)deepest, bad ? ": " : "", bad ? bad : "");
+            (unsigned long long)seen_count, (unsigned long long)paths, (unsigned long long)deepest,
+            bad ? ": " : "", bad ? bad : "");
         fflush(stdout);
         ++*(bad ? &failed : &passed);
     }
     for (m = 1; m < MISTAKES && argc < 3; ++m) {
         const char *bad = NULL;
         for (c = 0; c < CASES && !bad; ++c)
-            if ((cases[c].by == LOANS) == (m >= LOAN_ONLY_LOOKED_AT)) bad = explore(&cases[c], (mistake)m);
-        printf("%s planted: %s: %s\n", bad ? "ok" : "not ok", mistake_names[m], bad ? bad : "not found");
+            if (concerns((mistake)m, cases[c].by)) bad = explore(&cases[c], (mistake)m);
+        printf("%s planted: %s: %s\n", bad ? "ok" : "not ok", mistake_names[m],
+            bad ? bad : "not found");
         fflush(stdout);
         ++*(bad ? &passed : &failed);
     }

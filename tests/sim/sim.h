@@ -56,24 +56,28 @@
 #define SIM_MAX_NODES 64
 #define SIM_MAX_FDS 512
 #define SIM_MAX_FAULTS 8
-#define SIM_SILENCE_NS (30 * SIM_S)      /* TCP_USER_TIMEOUT and the keepalive of cdp.h */
-#define SIM_CONNECT_NS (127 * SIM_S)     /* what Linux takes to give up on an unanswered connect */
+#define SIM_MAX_LINK_RULES 1024
+#define SIM_SILENCE_NS (30 * SIM_S)  /* TCP_USER_TIMEOUT and the keepalive of cdp.h */
+#define SIM_CONNECT_NS (127 * SIM_S) /* what Linux takes to give up on an unanswered connect */
 
-/* ---- >>switch ---------------------------------------------------------------------------------------------------- */
+/* ---- >>switch -------------------------------------------------------------------------------- */
 
-/* From one stack to another. swapcontext() does it everywhere, with two system calls to save a signal mask that nobody
-   changes; where we know the registers that a function has to keep, we do it in a few instructions. */
+/* From one stack to another. swapcontext() does it everywhere, with two system calls to save a
+   signal mask that nobody changes; where we know the registers that a function has to keep, we
+   do it in a few instructions. */
 #if defined(__x86_64__) && !SIM__ASAN
 typedef struct sim__context {
     void *sp;
 } sim__context;
 
-void sim__switch(sim__context *from, sim__context *to); /* not static: the assembler does not know C's names */
+/* not static: the assembler does not know C's names */
+void sim__switch(sim__context *from, sim__context *to);
 __asm__(".text\n"
         ".globl sim__switch\n"
         ".type sim__switch, @function\n"
         "sim__switch:\n"
-        "    pushq %rbp\n    pushq %rbx\n    pushq %r12\n    pushq %r13\n    pushq %r14\n    pushq %r15\n"
+        "    pushq %rbp\n    pushq %rbx\n    pushq %r12\n    pushq %r13\n    pushq %r14\n    pushq "
+        "%r15\n"
         "    movq %rsp, (%rdi)\n"
         "    movq (%rsi), %rsp\n"
         "    popq %r15\n    popq %r14\n    popq %r13\n    popq %r12\n    popq %rbx\n    popq %rbp\n"
@@ -83,7 +87,8 @@ __asm__(".text\n"
 SIM_API void sim__context_make(sim__context *c, void *stack, size_t bytes, void (*func)(void)) {
     void **sp = (void **)((char *)stack + bytes);
     memset(sp - 8, 0, 8 * sizeof *sp);
-    memcpy(sp - 2, &func, sizeof func); /* what `ret` pops; above it the return address that func will never use */
+    /* what `ret` pops; above it the return address that func will never use */
+    memcpy(sp - 2, &func, sizeof func);
     c->sp = sp - 8;
 }
 #else
@@ -91,9 +96,12 @@ typedef struct sim__context {
     ucontext_t u;
 } sim__context;
 
-SIM_API void sim__switch(sim__context *from, sim__context *to) { swapcontext(&from->u, &to->u); }
+SIM_API void sim__switch(sim__context *from, sim__context *to) {
+    swapcontext(&from->u, &to->u);
+}
 
-SIM_API __attribute__((noinline)) void sim__context_make(sim__context *c, void *stack, size_t bytes, void (*func)(void)) {
+SIM_API __attribute__((noinline)) void sim__context_make(
+    sim__context *c, void *stack, size_t bytes, void (*func)(void)) {
     if (getcontext(&c->u) != 0) abort();
     c->u.uc_stack.ss_sp = stack;
     c->u.uc_stack.ss_size = bytes;
@@ -102,21 +110,21 @@ SIM_API __attribute__((noinline)) void sim__context_make(sim__context *c, void *
 }
 #endif
 
-/* ---- >>types ------------------------------------------------------------------------------------------------------ */
+/* ---- >>types --------------------------------------------------------------------------------- */
 
 typedef struct sim_world sim_world;
 typedef struct sim_node sim_node;
 
 /* How rough the world is. Filled by sim_noise_calm() or sim_noise_wild(), or by hand. */
 typedef struct sim_noise {
-    uint32_t cost_ns;          /* an os call takes 20 ns .. this                             */
-    uint32_t preempt_1024;     /* chance of losing the processor in an os call, of 1024      */
-    uint32_t late_1024;        /* chance that a node that can run starts late, of 1024       */
-    uint64_t late_ns;          /* ... by up to this                                          */
+    uint32_t cost_ns;      /* an os call takes 20 ns .. this                             */
+    uint32_t preempt_1024; /* chance of losing the processor in an os call, of 1024      */
+    uint32_t late_1024;    /* chance that a node that can run starts late, of 1024       */
+    uint64_t late_ns;      /* ... by up to this                                          */
     uint64_t delay_min_ns, delay_max_ns; /* of a segment, chosen per direction               */
-    uint32_t stall_1024;       /* chance that a segment takes stall_ns more (a lost packet)  */
+    uint32_t stall_1024; /* chance that a segment takes stall_ns more (a lost packet)  */
     uint64_t stall_ns;
-    uint32_t split_1024;       /* chance that a segment, a send or a recv is cut at any byte */
+    uint32_t split_1024; /* chance that a segment, a send or a recv is cut at any byte */
     uint32_t buffer_min, buffer_max; /* bytes of a send or receive buffer                    */
     uint32_t spurious_1024;    /* chance that poll returns 0 early (a signal)                */
     uint32_t drop_unread_1024; /* chance that a reset also loses what had already arrived    */
@@ -129,21 +137,45 @@ typedef enum sim_fault_kind {
     SIM_FAULT_STOP,      /* node a: SIGSTOP, for for_ns                                       */
     SIM_FAULT_VANISH,    /* node a: the machine is gone                                       */
     SIM_FAULT_CUT,       /* some connection between two nodes (filled into a, b) is reset     */
+    SIM_FAULT_CUT_LINK,  /* all connections between nodes a and b are reset                   */
     SIM_FAULT_PARTITION, /* nodes of set_a and nodes of set_b do not reach each other for for_ns */
-    SIM_FAULT_NOMEM      /* node a: allocation number at_count returns NULL                   */
+    SIM_FAULT_NOMEM      /* node a: allocation number at_count returns NULL (by another trigger:
+                            the at_count-th allocation after it)                              */
 } sim_fault_kind;
+
+/* What makes a fault happen. */
+typedef enum sim_trigger {
+    SIM_ON_TIME_OR_COUNT, /* at_count if it is not 0, else at_ns                             */
+    SIM_ON_OPS,           /* node `watch` completes its trigger_count-th sim_op_done()        */
+    SIM_ON_BYTES,         /* trigger_count bytes from node `watch` have reached `watch_to`    */
+    SIM_ON_TIME           /* at_ns, also for kinds that count                                 */
+} sim_trigger;
 
 typedef struct sim_fault {
     sim_fault_kind kind;
     int32_t a, b;
     uint64_t set_a, set_b; /* PARTITION: bit i is node i */
-    uint64_t at_ns;     /* virtual time since the start, or                                  */
-    uint64_t at_count;  /* KILL, STOP: at this os call of node a, from 1; NOMEM: allocation  */
-    uint64_t for_ns;    /* SIM_FOREVER: it stays so                                          */
+    uint64_t at_ns;        /* virtual time since the start, or                                  */
+    uint64_t at_count;     /* KILL, STOP: at this os call of node a, from 1; NOMEM: allocation  */
+    uint64_t for_ns;       /* SIM_FOREVER: it stays so                                          */
+    sim_trigger trigger;
+    uint32_t watch, watch_to;
+    uint64_t trigger_count;
     bool happened;
     uint64_t happened_ns;
     uint32_t tries;
 } sim_fault;
+
+/* A chosen link instead of a seeded one: bytes from node `from` to node `to`. Zero fields keep what
+   the noise says; of several rules for a link the last one that sets a field counts. */
+typedef struct sim_link_rule {
+    uint32_t from, to;
+    uint64_t since_ns, until_ns; /* virtual time since the start (until_ns 0: for ever)       */
+    uint64_t delay_ns;           /* of every segment sent in that time                        */
+    uint64_t resend_ns;          /* so long after a partition what it held back comes         */
+    uint32_t split_bytes;        /* longest segment                                           */
+    uint32_t buffer_bytes;       /* send and receive buffer of connections made in that time  */
+} sim_link_rule;
 
 typedef struct sim_desc {
     uint64_t seed;
@@ -151,80 +183,103 @@ typedef struct sim_desc {
     void (*main)(sim_node *node, void *arg);
     void *arg;
     sim_noise noise;
-    bool one_host;       /* all nodes share 127.0.0.1; else node i is 10.0.0.(i+1) */
-    FILE *trace;         /* NULL: none */
-    uint64_t limit_ns;   /* virtual time after which the run counts as hanging */
+    bool one_host; /* all nodes share 127.0.0.1; else node i is 10.0.0.(i+1) */
+    bool in_order; /* of the nodes that can run the one runs that waited longest: no seed needed */
+    FILE *trace;   /* NULL: none */
+    uint64_t limit_ns; /* virtual time after which the run counts as hanging */
     uint64_t limit_steps;
 } sim_desc;
 
-typedef enum sim_node_state { SIM_READY, SIM_WAITING, SIM_DONE, SIM_DEAD } sim_node_state;
+typedef enum sim_node_state {
+    SIM_READY,
+    SIM_WAITING,
+    SIM_DONE,
+    SIM_DEAD
+} sim_node_state;
 
 typedef struct sim__sock sim__sock;
 typedef struct sim__block sim__block;
 
 struct sim_node {
-    cdp_os os;            /* hand this to the library */
+    cdp_os os; /* hand this to the library */
     sim_world *world;
     uint32_t id, host;
     sim_node_state state;
     bool queued;          /* stands in the world's ready list */
+    uint64_t ready_order; /* since when */
     bool stopped;
-    uint64_t os_random;   /* state of the generator behind os.random */
+    uint64_t os_random; /* state of the generator behind os.random */
     /* coroutine */
     sim__context ctx;
     void *stack;
     void *fake_stack;
-    cdp_error error;      /* what is cdp_last_error() while this node runs */
+    cdp_error error; /* what is cdp_last_error() while this node runs */
     /* poll */
-    uint64_t wake_at;     /* deadline while WAITING */
+    uint64_t wake_at; /* deadline while WAITING */
     bool woken;
     uint32_t wait_gen, wait_n;
     sim__sock *fds[SIM_MAX_FDS];
-    uint32_t fd_count;    /* open ones */
-    uint32_t fd_top;      /* none is open at or above */
+    uint32_t fd_count; /* open ones */
+    uint32_t fd_top;   /* none is open at or above */
     /* memory */
     sim__block *blocks;
     uint64_t block_count, block_bytes, alloc_calls;
     /* counters, and what a report shows */
     uint64_t calls, started_ns, ended_ns;
+    uint64_t ops_done; /* sim_op_done() */
     const char *last_call;
-    char doing[160];      /* sim_doing() */
+    char doing[160]; /* sim_doing() */
 };
 
 typedef struct sim__pipe {
     uint8_t *buf;
-    uint64_t room;        /* ring size = send + receive buffer */
+    uint64_t room; /* ring size = send + receive buffer */
     uint64_t send_room, recv_room;
     uint64_t written, arrived, read; /* stream positions: read <= arrived <= written */
     uint64_t delay_ns, gap_ns, free_at;
-    bool on_the_way;      /* a delivery event is queued */
-    bool fin;             /* the writer closed: an end follows the last byte */
+    uint32_t from, to; /* nodes */
+    bool on_the_way;   /* a delivery event is queued */
+    bool fin;          /* the writer closed: an end follows the last byte */
 } sim__pipe;
 
-typedef enum sim__sock_state { SIM__LISTEN, SIM__CONNECTING, SIM__HANDSHAKE, SIM__OPEN } sim__sock_state;
+typedef enum sim__sock_state {
+    SIM__LISTEN,
+    SIM__CONNECTING,
+    SIM__HANDSHAKE,
+    SIM__OPEN
+} sim__sock_state;
 
 struct sim__sock {
     sim_node *node;
-    int32_t fd;           /* -1: closed by its process, or not yet accepted */
+    int32_t fd; /* -1: closed by its process, or not yet accepted */
     uint32_t id;
     sim__sock_state state;
-    bool gone;            /* the process let go of it */
-    bool reset;           /* dead: nothing comes or goes */
-    bool eof;             /* the end of the stream arrived */
-    int32_t err;          /* to be reported once */
-    uint16_t want;        /* watched by the node's poll */
+    bool gone;     /* the process let go of it */
+    bool reset;    /* dead: nothing comes or goes */
+    bool eof;      /* the end of the stream arrived */
+    int32_t err;   /* to be reported once */
+    uint16_t want; /* watched by the node's poll */
     bool watched;
     cdp_addr local, remote;
-    uint32_t target_host; /* CONNECTING */
-    sim__sock *peer;      /* the other end */
-    sim__sock *listener;  /* HANDSHAKE: where it will be accepted */
+    uint32_t target_host;                     /* CONNECTING */
+    sim__sock *peer;                          /* the other end */
+    sim__sock *listener;                      /* HANDSHAKE: where it will be accepted */
     sim__sock *backlog, *backlog_last, *next; /* LISTEN: accepted next; next in a backlog */
-    sim__pipe out;        /* what this end wrote */
+    sim__pipe out;                            /* what this end wrote */
 };
 
 typedef enum sim__event_kind {
-    SIM__EV_DELIVER, SIM__EV_SYN, SIM__EV_SYNACK, SIM__EV_ACK, SIM__EV_REFUSE, SIM__EV_RESET, SIM__EV_SILENCE,
-    SIM__EV_UNREACH, SIM__EV_WAKE, SIM__EV_FAULT, SIM__EV_CONTINUE
+    SIM__EV_DELIVER,
+    SIM__EV_SYN,
+    SIM__EV_SYNACK,
+    SIM__EV_ACK,
+    SIM__EV_REFUSE,
+    SIM__EV_RESET,
+    SIM__EV_SILENCE,
+    SIM__EV_UNREACH,
+    SIM__EV_WAKE,
+    SIM__EV_FAULT,
+    SIM__EV_CONTINUE
 } sim__event_kind;
 
 typedef struct sim__event {
@@ -241,8 +296,8 @@ struct sim_world {
     uint32_t n;
     sim_node *nodes;
     uint32_t ready[SIM_MAX_NODES], ready_count;
-    uint64_t *blocked_until;    /* [a * n + b] */
-    bool *lost;                 /* machine of node i is gone */
+    uint64_t *blocked_until; /* [a * n + b] */
+    bool *lost;              /* machine of node i is gone */
     sim__event *heap;
     uint64_t heap_n, heap_room, order;
     sim__sock **socks;
@@ -250,22 +305,27 @@ struct sim_world {
     uint16_t next_port;
     sim_fault faults[SIM_MAX_FAULTS];
     uint32_t fault_count;
+    sim_link_rule rules[SIM_MAX_LINK_RULES];
+    uint32_t rule_count;
+    uint64_t *bytes_on; /* [a * n + b]: reached b from a */
     sim_node *running;
     sim__context scheduler;
     void *fake_stack;
     const void *real_stack;
     size_t real_stack_bytes;
-    uint64_t soonest;           /* no sleeping node has an earlier deadline */
-    bool recount, unfinished;   /* `unfinished` is to be worked out again; somebody still has something to do */
+    uint64_t soonest; /* no sleeping node has an earlier deadline */
+    /* `unfinished` is to be worked out again; somebody still has something to do */
+    bool recount, unfinished;
     uint64_t switches, bytes_moved;
-    bool failed;                /* hang, misuse of the os interface, damaged memory */
+    bool failed; /* hang, misuse of the os interface, damaged memory */
     bool hang;
     char failure[4000];
 };
 
-/* ---- >>random --------------------------------------------------------------------------------------------------- */
+/* ---- >>random -------------------------------------------------------------------------------- */
 
-/* splitmix64 (Steele, Lea, Flood): any 64-bit state is fine, neighbouring seeds give unrelated streams. */
+/* splitmix64 (Steele, Lea, Flood): any 64-bit state is fine, neighbouring seeds give unrelated
+   streams. */
 SIM_API uint64_t sim_random(uint64_t *state) {
     uint64_t z = (*state += 0x9e3779b97f4a7c15ull);
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
@@ -278,14 +338,18 @@ SIM_API uint64_t sim_between(uint64_t *state, uint64_t lo, uint64_t hi) {
     return hi <= lo ? lo : lo + sim_random(state) % (hi - lo + 1);
 }
 
-SIM_API bool sim_chance(uint64_t *state, uint32_t of_1024) { return of_1024 && (sim_random(state) & 1023) < of_1024; }
+SIM_API bool sim_chance(uint64_t *state, uint32_t of_1024) {
+    return of_1024 && (sim_random(state) & 1023) < of_1024;
+}
 
 /* lo .. hi with every order of magnitude equally likely */
 SIM_API uint64_t sim_log_between(uint64_t *state, uint64_t lo, uint64_t hi) {
     uint32_t a = 0, b = 0;
     uint64_t v;
-    while (a < 63 && (lo >> (a + 1))) ++a;
-    while (b < 63 && (hi >> (b + 1))) ++b;
+    while (a < 63 && (lo >> (a + 1)))
+        ++a;
+    while (b < 63 && (hi >> (b + 1)))
+        ++b;
     v = 1ull << sim_between(state, a, b);
     v += sim_random(state) % v;
     return v < lo ? lo : v > hi ? hi : v;
@@ -306,7 +370,8 @@ SIM_API sim_noise sim_noise_calm(void) {
     return n;
 }
 
-/* Every kind of trouble that is no fault: everything must still succeed in it. `tiny`: buffers of a few bytes. */
+/* Every kind of trouble that is no fault: everything must still succeed in it. `tiny`: buffers
+   of a few bytes. */
 SIM_API sim_noise sim_noise_wild(uint64_t seed, bool tiny) {
     uint64_t s = sim_stream(seed, 77);
     sim_noise n;
@@ -315,38 +380,45 @@ SIM_API sim_noise sim_noise_wild(uint64_t seed, bool tiny) {
     n.preempt_1024 = (uint32_t)(sim_chance(&s, 512) ? 0 : sim_log_between(&s, 1, 300));
     n.late_1024 = (uint32_t)(sim_chance(&s, 512) ? 0 : sim_log_between(&s, 1, 700));
     n.late_ns = sim_log_between(&s, SIM_US, tiny ? 2 * SIM_US : 3 * SIM_MS);
-    n.delay_min_ns = sim_log_between(&s, SIM_US, tiny ? 3 * SIM_US : 50 * SIM_US); /* tiny: every byte pays it */
+    /* tiny: every byte pays it */
+    n.delay_min_ns = sim_log_between(&s, SIM_US, tiny ? 3 * SIM_US : 50 * SIM_US);
     n.delay_max_ns = tiny ? 2 * n.delay_min_ns : sim_log_between(&s, n.delay_min_ns, 5 * SIM_MS);
     n.stall_1024 = (uint32_t)(sim_chance(&s, 700) || tiny ? 0 : sim_log_between(&s, 1, 12));
     n.stall_ns = sim_log_between(&s, SIM_MS, 60 * SIM_MS);
     n.split_1024 = (uint32_t)(sim_chance(&s, 300) ? 0 : sim_log_between(&s, 4, 900));
     n.buffer_min = (uint32_t)(tiny ? 1 : sim_log_between(&s, 256, 16384));
-    n.buffer_max = (uint32_t)(tiny ? sim_log_between(&s, 1, 64) : sim_log_between(&s, n.buffer_min, 65536));
+    n.buffer_max =
+        (uint32_t)(tiny ? sim_log_between(&s, 1, 64) : sim_log_between(&s, n.buffer_min, 65536));
     n.spurious_1024 = (uint32_t)(sim_chance(&s, 512) ? 0 : sim_log_between(&s, 1, 100));
     n.drop_unread_1024 = (uint32_t)(sim_chance(&s, 512) ? 0 : 300);
     n.start_ns = sim_chance(&s, 512) ? 0 : sim_log_between(&s, SIM_US, 100 * SIM_MS);
     return n;
 }
 
-/* ---- >>trace ---------------------------------------------------------------------------------------------------- */
+/* ---- >>trace --------------------------------------------------------------------------------- */
 
 SIM_API void sim__fold(sim_world *w, uint64_t v) {
     w->hash = (w->hash ^ v) * 0x100000001b3ull;
     w->hash ^= w->hash >> 29;
 }
 
-SIM_API SIM_FORMAT(3, 4) void sim__trace_text(sim_world *w, const sim_node *node, const char *f, ...) {
+SIM_API SIM_FORMAT(3, 4) void sim__trace_text(
+    sim_world *w, const sim_node *node, const char *f, ...) {
     const uint64_t t = w->now - w->start_ns;
     va_list ap;
-    fprintf(w->desc.trace, "[%10llu.%03llu us] ", (unsigned long long)(t / 1000), (unsigned long long)(t % 1000));
-    if (node) fprintf(w->desc.trace, "n%-2u ", node->id);
-    else fprintf(w->desc.trace, "    ");
+    fprintf(w->desc.trace, "[%10llu.%03llu us] ", (unsigned long long)(t / 1000),
+        (unsigned long long)(t % 1000));
+    if (node)
+        fprintf(w->desc.trace, "n%-2u ", node->id);
+    else
+        fprintf(w->desc.trace, "    ");
     va_start(ap, f);
     vfprintf(w->desc.trace, f, ap);
     va_end(ap);
     fputc('\n', w->desc.trace);
 }
-#define sim__trace(w, node, ...) ((w)->desc.trace ? sim__trace_text((w), (node), __VA_ARGS__) : (void)0)
+#define sim__trace(w, node, ...) \
+    ((w)->desc.trace ? sim__trace_text((w), (node), __VA_ARGS__) : (void)0)
 
 /* A line of the scenario's own in the trace. */
 #define sim_say(node, ...) sim__trace((node)->world, (node), __VA_ARGS__)
@@ -370,13 +442,14 @@ SIM_API SIM_FORMAT(2, 3) void sim_doing(sim_node *node, const char *f, ...) {
     sim__trace(node->world, node, "-- %s", node->doing);
 }
 
-/* ---- >>events ---------------------------------------------------------------------------------------------------- */
+/* ---- >>events -------------------------------------------------------------------------------- */
 
 SIM_API bool sim__before(const sim__event *a, const sim__event *b) {
     return a->at != b->at ? a->at < b->at : a->order < b->order;
 }
 
-SIM_API void sim__at(sim_world *w, uint64_t at, sim__event_kind kind, sim__sock *sock, uint32_t index) {
+SIM_API void sim__at(
+    sim_world *w, uint64_t at, sim__event_kind kind, sim__sock *sock, uint32_t index) {
     sim__event e = {at, ++w->order, kind, index, sock};
     uint64_t i;
     if (w->heap_n == w->heap_room) {
@@ -384,7 +457,8 @@ SIM_API void sim__at(sim_world *w, uint64_t at, sim__event_kind kind, sim__sock 
         w->heap = (sim__event *)realloc(w->heap, (size_t)(w->heap_room * sizeof *w->heap));
         if (!w->heap) abort();
     }
-    for (i = w->heap_n++; i && sim__before(&e, &w->heap[(i - 1) / 2]); i = (i - 1) / 2) w->heap[i] = w->heap[(i - 1) / 2];
+    for (i = w->heap_n++; i && sim__before(&e, &w->heap[(i - 1) / 2]); i = (i - 1) / 2)
+        w->heap[i] = w->heap[(i - 1) / 2];
     w->heap[i] = e;
 }
 
@@ -401,9 +475,10 @@ SIM_API sim__event sim__pop(sim_world *w) {
     return top;
 }
 
-/* ---- >>coroutines ------------------------------------------------------------------------------------------------ */
+/* ---- >>coroutines ---------------------------------------------------------------------------- */
 
-/* Stacks are kept from world to world: mapping one costs more than a short run. The page below each faults. */
+/* Stacks are kept from world to world: mapping one costs more than a short run. The page below
+   each faults. */
 SIM_API void *sim__stack_get(bool give_back, void *stack) {
     static void *spare[SIM_MAX_NODES];
     static uint32_t n;
@@ -412,12 +487,15 @@ SIM_API void *sim__stack_get(bool give_back, void *stack) {
 #if SIM__ASAN
         __asan_unpoison_memory_region(stack, SIM_STACK_BYTES);
 #endif
-        if (n < SIM_MAX_NODES) spare[n++] = stack;
-        else munmap((char *)stack - 4096, SIM_STACK_BYTES + 4096);
+        if (n < SIM_MAX_NODES)
+            spare[n++] = stack;
+        else
+            munmap((char *)stack - 4096, SIM_STACK_BYTES + 4096);
         return NULL;
     }
     if (n) return spare[--n];
-    p = (char *)mmap(NULL, SIM_STACK_BYTES + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    p = (char *)mmap(
+        NULL, SIM_STACK_BYTES + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == (char *)MAP_FAILED || mprotect(p, 4096, PROT_NONE) != 0) abort();
     return p + 4096;
 }
@@ -427,24 +505,28 @@ SIM_API sim_world *sim__starting; /* makecontext passes no pointers */
 SIM_API void sim__queue(sim_world *w, sim_node *node) {
     if (node->queued || node->stopped || node->state != SIM_READY) return;
     node->queued = true;
+    node->ready_order = ++w->order;
     w->ready[w->ready_count++] = node->id;
 }
 
 SIM_API void sim__unqueue(sim_world *w, sim_node *node) {
     uint32_t i;
     if (!node->queued) return;
-    for (i = 0; w->ready[i] != node->id; ++i) {}
+    for (i = 0; w->ready[i] != node->id; ++i) {
+    }
     w->ready[i] = w->ready[--w->ready_count];
     node->queued = false;
 }
 
-/* Back to the scheduler; returns when the node is picked again, and never for a node that is finished or dead. */
+/* Back to the scheduler; returns when the node is picked again, and never for a node that is
+   finished or dead. */
 SIM_API void sim__leave(sim_node *node) {
     sim_world *w = node->world;
     node->error = *cdp__error_slot();
 #if SIM__ASAN
-    __sanitizer_start_switch_fiber(node->state == SIM_DONE || node->state == SIM_DEAD ? NULL : &node->fake_stack,
-                                   w->real_stack, w->real_stack_bytes);
+    __sanitizer_start_switch_fiber(
+        node->state == SIM_DONE || node->state == SIM_DEAD ? NULL : &node->fake_stack,
+        w->real_stack, w->real_stack_bytes);
 #endif
     sim__switch(&node->ctx, &w->scheduler);
 #if SIM__ASAN
@@ -485,7 +567,7 @@ SIM_API void sim__resume(sim_world *w, sim_node *node) {
     if (node->state == SIM_READY) sim__queue(w, node);
 }
 
-/* ---- >>memory ---------------------------------------------------------------------------------------------------- */
+/* ---- >>memory -------------------------------------------------------------------------------- */
 
 struct sim__block { /* in front of each allocation; 64 bytes, so that alignment is kept */
     sim__block *next, *prev;
@@ -499,10 +581,14 @@ SIM_API void sim__block_check(sim_world *w, const sim_node *node, const sim__blo
     const uint8_t *tail = (const uint8_t *)(b + 1) + b->bytes;
     const uint32_t tail_bytes = SIM__TAIL;
     uint32_t i;
-    if (b->magic != SIM__MAGIC) sim__fail(w, "node %u: memory in front of an allocation was overwritten, or it was freed twice", node->id);
+    if (b->magic != SIM__MAGIC)
+        sim__fail(w,
+            "node %u: memory in front of an allocation was overwritten, or it was freed twice",
+            node->id);
     for (i = 0; i < tail_bytes; ++i)
-        if (tail[i] != 0xb7) sim__fail(w, "node %u: memory behind allocation %llu (%llu bytes) was overwritten", node->id,
-                                       (unsigned long long)b->number, (unsigned long long)b->bytes);
+        if (tail[i] != 0xb7)
+            sim__fail(w, "node %u: memory behind allocation %llu (%llu bytes) was overwritten",
+                node->id, (unsigned long long)b->number, (unsigned long long)b->bytes);
 }
 
 SIM_API void sim__os_free(void *user, void *p) {
@@ -530,13 +616,19 @@ SIM_API void *sim__os_alloc(void *user, uint64_t bytes) {
     ++node->alloc_calls;
     for (i = 0; i < w->fault_count; ++i) {
         sim_fault *f = &w->faults[i];
-        if (f->kind != SIM_FAULT_NOMEM || f->a != (int32_t)node->id || f->at_count != node->alloc_calls) continue;
+        if (f->kind != SIM_FAULT_NOMEM || f->a != (int32_t)node->id
+            || f->at_count != node->alloc_calls)
+            continue;
+        if (f->trigger != SIM_ON_TIME_OR_COUNT && !f->happened) continue;
         f->happened = true;
         f->happened_ns = w->now;
-        sim__trace(w, node, "FAULT: allocation %llu of %llu bytes fails", (unsigned long long)node->alloc_calls, (unsigned long long)bytes);
+        sim__trace(w, node, "FAULT: allocation %llu of %llu bytes fails",
+            (unsigned long long)node->alloc_calls, (unsigned long long)bytes);
         return NULL;
     }
-    if (bytes > 1ull << 40 || posix_memalign(&raw, 64, (size_t)(sizeof *b + bytes + SIM__TAIL)) != 0) return NULL;
+    if (bytes > 1ull << 40
+        || posix_memalign(&raw, 64, (size_t)(sizeof *b + bytes + SIM__TAIL)) != 0)
+        return NULL;
     b = (sim__block *)raw;
     b->bytes = bytes;
     b->magic = SIM__MAGIC;
@@ -553,7 +645,8 @@ SIM_API void *sim__os_alloc(void *user, uint64_t bytes) {
 }
 
 SIM_API void sim__free_all(sim_node *node) {
-    while (node->blocks) sim__os_free(node, node->blocks + 1);
+    while (node->blocks)
+        sim__os_free(node, node->blocks + 1);
 }
 
 /* Memory of the scenario itself: a kill takes it back too. */
@@ -568,9 +661,11 @@ SIM_API void *sim_alloc(sim_node *node, uint64_t bytes) {
     return p;
 }
 
-SIM_API void sim_free(sim_node *node, void *p) { sim__os_free(node, p); }
+SIM_API void sim_free(sim_node *node, void *p) {
+    sim__os_free(node, p);
+}
 
-/* ---- >>sockets --------------------------------------------------------------------------------------------------- */
+/* ---- >>sockets ------------------------------------------------------------------------------- */
 
 SIM_API cdp_addr sim_host_addr(const sim_world *w, uint32_t host, uint16_t port) {
     cdp_addr a;
@@ -593,7 +688,9 @@ SIM_API int64_t sim__host_of(const sim_world *w, const sim_node *from, const cdp
     if (a->family == 6 && memcmp(a->ip, mapped, 12) != 0) return -1;
     if (ip[0] == 127) return from->host;
     host = (uint32_t)ip[2] * 256 + ip[3];
-    return ip[0] == 10 && ip[1] == 0 && host >= 1 && host <= w->n && !w->desc.one_host ? (int64_t)host - 1 : -1;
+    return ip[0] == 10 && ip[1] == 0 && host >= 1 && host <= w->n && !w->desc.one_host
+        ? (int64_t)host - 1
+        : -1;
 }
 
 /* Until when no byte passes between two nodes: 0 when it does, SIM_FOREVER when it never will. */
@@ -620,12 +717,34 @@ SIM_API sim__sock *sim__sock_new(sim_world *w, sim_node *node, sim__sock_state s
     return s;
 }
 
+/* What the rules say of a link now; zero where they say nothing. */
+SIM_API sim_link_rule sim__rule_of(const sim_world *w, uint32_t from, uint32_t to) {
+    const uint64_t t = w->now - w->start_ns;
+    sim_link_rule all;
+    uint32_t i;
+    memset(&all, 0, sizeof all);
+    for (i = 0; i < w->rule_count; ++i) {
+        const sim_link_rule *r = &w->rules[i];
+        if (r->from != from || r->to != to || t < r->since_ns) continue;
+        if (r->until_ns && t >= r->until_ns) continue;
+        if (r->delay_ns) all.delay_ns = r->delay_ns;
+        if (r->resend_ns) all.resend_ns = r->resend_ns;
+        if (r->split_bytes) all.split_bytes = r->split_bytes;
+        if (r->buffer_bytes) all.buffer_bytes = r->buffer_bytes;
+    }
+    return all;
+}
+
 /* Small buffers come with small delays, or a few kilobytes would outlast every deadline. */
-SIM_API void sim__pipe_open(sim_world *w, sim__pipe *p) {
+SIM_API void sim__pipe_open(sim_world *w, sim__pipe *p, uint32_t from, uint32_t to) {
+    const sim_link_rule rule = sim__rule_of(w, from, to);
     const sim_noise *o = &w->desc.noise;
     uint64_t limit;
     p->send_room = sim_log_between(&w->network, o->buffer_min, o->buffer_max);
     p->recv_room = sim_log_between(&w->network, o->buffer_min, o->buffer_max);
+    p->from = from;
+    p->to = to;
+    if (rule.buffer_bytes) p->send_room = p->recv_room = rule.buffer_bytes;
     p->room = p->send_room + p->recv_room;
     limit = 20 * SIM_US + SIM_US * (p->send_room < p->recv_room ? p->send_room : p->recv_room);
     p->delay_ns = sim_log_between(&w->network, o->delay_min_ns, o->delay_max_ns);
@@ -635,14 +754,19 @@ SIM_API void sim__pipe_open(sim_world *w, sim__pipe *p) {
 
 SIM_API uint64_t sim__delay(sim_world *w, const sim__pipe *p) {
     const sim_noise *o = &w->desc.noise;
-    uint64_t t = p->delay_ns + (o->split_1024 ? sim_random(&w->network) % (p->delay_ns / 4 + 1) : 0);
+    uint64_t t =
+        p->delay_ns + (o->split_1024 ? sim_random(&w->network) % (p->delay_ns / 4 + 1) : 0);
+    const uint64_t chosen = w->rule_count ? sim__rule_of(w, p->from, p->to).delay_ns : 0;
+    if (chosen) return chosen;
     if (sim_chance(&w->network, o->stall_1024)) t += sim_random(&w->network) % (o->stall_ns + 1);
     return t;
 }
 
 SIM_API int32_t sim__fd_open(sim_node *node, sim__sock *s) {
     int32_t fd;
-    for (fd = 3; fd < SIM_MAX_FDS && node->fds[fd]; ++fd) {} /* the lowest free one, as POSIX does: a stale use is seen */
+    /* the lowest free one, as POSIX does: a stale use is seen */
+    for (fd = 3; fd < SIM_MAX_FDS && node->fds[fd]; ++fd) {
+    }
     if (fd == SIM_MAX_FDS) return -EMFILE;
     node->fds[fd] = s;
     node->fd_count++;
@@ -653,14 +777,16 @@ SIM_API int32_t sim__fd_open(sim_node *node, sim__sock *s) {
 
 SIM_API sim__sock *sim__fd(sim_node *node, int32_t fd, const char *call) {
     if (fd >= 0 && fd < SIM_MAX_FDS && node->fds[fd]) return node->fds[fd];
-    sim__fail(node->world, "node %u: %s on descriptor %d, which is not open (doing: %s)", node->id, call, (int)fd, node->doing);
+    sim__fail(node->world, "node %u: %s on descriptor %d, which is not open (doing: %s)", node->id,
+        call, (int)fd, node->doing);
     return NULL;
 }
 
 /* What poll would say. A connection that is still being made says nothing. */
 SIM_API uint16_t sim__got(const sim__sock *s, uint16_t want) {
     uint32_t got = 0;
-    if (s->state == SIM__LISTEN) return (uint16_t)(s->backlog && (want & CDP_IO_READ) ? CDP_IO_READ : 0);
+    if (s->state == SIM__LISTEN)
+        return (uint16_t)(s->backlog && (want & CDP_IO_READ) ? CDP_IO_READ : 0);
     if (s->reset) return (uint16_t)(CDP_IO_ERROR | (want & (CDP_IO_READ | CDP_IO_WRITE)));
     if (s->state != SIM__OPEN) return 0;
     if (s->peer->out.arrived > s->peer->out.read || s->eof) got |= CDP_IO_READ;
@@ -673,7 +799,8 @@ SIM_API void sim__wake(sim_world *w, sim_node *node) {
     if (node->state != SIM_WAITING || node->woken) return;
     node->woken = true;
     if (sim_chance(&w->schedule, w->desc.noise.late_1024)) {
-        sim__at(w, w->now + sim_random(&w->schedule) % (w->desc.noise.late_ns + 1), SIM__EV_WAKE, NULL, node->id);
+        sim__at(w, w->now + sim_random(&w->schedule) % (w->desc.noise.late_ns + 1), SIM__EV_WAKE,
+            NULL, node->id);
     } else {
         node->state = SIM_READY;
         sim__queue(w, node);
@@ -728,11 +855,13 @@ SIM_API void sim__sock_close(sim_world *w, sim__sock *s) {
         s->backlog = s->backlog_last = NULL;
         return;
     }
-    if (s->state != SIM__OPEN || s->reset) { /* a connection in the making is noticed when its next packet comes */
+    /* a connection in the making is noticed when its next packet comes */
+    if (s->state != SIM__OPEN || s->reset) {
         s->reset = true;
         return;
     }
-    if (s->peer->out.arrived > s->peer->out.read) { /* unread data: TCP must not pretend that it was taken */
+    /* unread data: TCP must not pretend that it was taken */
+    if (s->peer->out.arrived > s->peer->out.read) {
         if (sim_chance(&w->network, 512)) s->out.written = s->out.arrived;
         sim__send_reset(w, s, s->peer);
         s->reset = true;
@@ -746,19 +875,66 @@ SIM_API sim__sock *sim__find_listener(const sim_world *w, uint32_t host, uint16_
     uint32_t i;
     for (i = 0; i < w->sock_n; ++i) {
         sim__sock *s = w->socks[i];
-        if (s->state == SIM__LISTEN && !s->gone && s->node->host == host && s->local.port == port) return s;
+        if (s->state == SIM__LISTEN && !s->gone && s->node->host == host && s->local.port == port)
+            return s;
     }
     return NULL;
 }
 
-/* ---- >>packets: what happens when they arrive --------------------------------------------------------------------- */
+/* The node that listens there; on a host without that port its first node. */
+SIM_API uint32_t sim__listener_node(
+    const sim_world *w, uint32_t host, uint16_t port, const sim_node *from) {
+    const sim__sock *l = sim__find_listener(w, host, port);
+    uint32_t i;
+    if (l) return l->node->id;
+    for (i = 0; i < w->n; ++i)
+        if (w->nodes[i].host == host) return i;
+    return from->id;
+}
+
+/* ---- >>packets: what happens when they arrive ------------------------------------------------ */
 
 /* True when the packet cannot pass now: it is sent again when the way is open, if ever. */
-SIM_API bool sim__held(sim_world *w, sim__event_kind kind, sim__sock *s, const sim_node *a, const sim_node *b) {
+SIM_API bool sim__held(
+    sim_world *w, sim__event_kind kind, sim__sock *s, const sim_node *a, const sim_node *b) {
     const uint64_t until = sim__blocked(w, a, b);
     if (!until) return false;
-    if (until != SIM_FOREVER) sim__at(w, until + 1 + sim_random(&w->network) % (200 * SIM_MS), kind, s, 0);
+    if (until != SIM_FOREVER) {
+        const uint64_t random = 1 + sim_random(&w->network) % (200 * SIM_MS);
+        const uint64_t chosen = w->rule_count ? sim__rule_of(w, a->id, b->id).resend_ns : 0;
+        sim__at(w, until + (chosen ? chosen : random), kind, s, 0);
+    }
     return true;
+}
+
+SIM_API void sim__on_fault(sim_world *w, uint32_t index);
+
+/* How many of `n` bytes arrive in one segment: as a rule says, and not beyond the byte that sets
+   off a fault. */
+SIM_API uint64_t sim__chosen_bytes(const sim_world *w, const sim__pipe *p, uint64_t n) {
+    const uint64_t split = w->rule_count ? sim__rule_of(w, p->from, p->to).split_bytes : 0;
+    const uint64_t there = w->bytes_on[p->from * w->n + p->to];
+    uint32_t i;
+    if (split && n > split) n = split;
+    for (i = 0; i < w->fault_count; ++i) {
+        const sim_fault *f = &w->faults[i];
+        if (f->trigger == SIM_ON_BYTES && f->watch == p->from && f->watch_to == p->to
+            && there < f->trigger_count && n > f->trigger_count - there)
+            n = f->trigger_count - there;
+    }
+    return n;
+}
+
+SIM_API void sim__count_bytes(sim_world *w, const sim__pipe *p, uint64_t n) {
+    uint64_t *there = &w->bytes_on[p->from * w->n + p->to];
+    uint32_t i;
+    *there += n;
+    for (i = 0; n && i < w->fault_count; ++i) {
+        const sim_fault *f = &w->faults[i];
+        if (f->trigger == SIM_ON_BYTES && f->watch == p->from && f->watch_to == p->to
+            && *there == f->trigger_count)
+            sim__on_fault(w, i);
+    }
 }
 
 SIM_API void sim__on_deliver(sim_world *w, sim__sock *s) {
@@ -783,11 +959,18 @@ SIM_API void sim__on_deliver(sim_world *w, sim__sock *s) {
     if (to->reset) return;
     room = p->recv_room - (p->arrived - p->read);
     if (n > room) n = room;
-    if (n > 1 && sim_chance(&w->network, w->desc.noise.split_1024)) n = 1 + sim_random(&w->network) % (sim_chance(&w->network, 512) && n > 16 ? 16 : n);
+    if (n > 1 && sim_chance(&w->network, w->desc.noise.split_1024))
+        n = 1 + sim_random(&w->network) % (sim_chance(&w->network, 512) && n > 16 ? 16 : n);
+    n = sim__chosen_bytes(w, p, n);
     p->arrived += n;
-    if (p->arrived == p->written && p->fin) to->eof = true;
-    else sim__kick(w, s, false);
-    sim__trace(w, NULL, "n%u -> n%u: %llu bytes arrive%s", s->node->id, to->node->id, (unsigned long long)n, to->eof ? ", and the end" : "");
+    sim__count_bytes(w, p, n);
+    if (s->reset || to->reset) return; /* the fault that these bytes set off */
+    if (p->arrived == p->written && p->fin)
+        to->eof = true;
+    else
+        sim__kick(w, s, false);
+    sim__trace(w, NULL, "n%u -> n%u: %llu bytes arrive%s", s->node->id, to->node->id,
+        (unsigned long long)n, to->eof ? ", and the end" : "");
     sim__touch(w, to);
     sim__touch(w, s);
 }
@@ -797,7 +980,11 @@ SIM_API void sim__on_syn(sim_world *w, sim__sock *c) {
     sim__sock *l, *s;
     if (c->gone || c->reset) return;
     l = sim__find_listener(w, c->target_host, c->remote.port);
-    if (sim__held(w, SIM__EV_SYN, c, c->node, l ? l->node : w->desc.one_host ? c->node : &w->nodes[c->target_host])) return;
+    if (sim__held(w, SIM__EV_SYN, c, c->node,
+            l                      ? l->node
+                : w->desc.one_host ? c->node
+                                   : &w->nodes[c->target_host]))
+        return;
     if (!l) {
         sim__at(w, w->now + sim__delay(w, &c->out), SIM__EV_REFUSE, c, 0);
         return;
@@ -806,9 +993,10 @@ SIM_API void sim__on_syn(sim_world *w, sim__sock *c) {
     s->listener = l;
     s->peer = c;
     c->peer = s;
+    c->out.to = l->node->id;
     s->local = c->remote;
     s->remote = c->local;
-    sim__pipe_open(w, &s->out);
+    sim__pipe_open(w, &s->out, l->node->id, c->node->id);
     sim__at(w, w->now + sim__delay(w, &s->out), SIM__EV_SYNACK, c, 0);
 }
 
@@ -821,7 +1009,8 @@ SIM_API void sim__on_synack(sim_world *w, sim__sock *c) {
     }
     c->state = SIM__OPEN;
     sim__at(w, w->now + sim__delay(w, &c->out), SIM__EV_ACK, c->peer, 0);
-    sim__trace(w, c->node, "socket %u (fd %d) is connected to n%u", c->id, (int)c->fd, c->peer->node->id);
+    sim__trace(
+        w, c->node, "socket %u (fd %d) is connected to n%u", c->id, (int)c->fd, c->peer->node->id);
     sim__touch(w, c);
 }
 
@@ -851,35 +1040,44 @@ SIM_API void sim__on_reset(sim_world *w, sim__sock *s) {
         in->arrived += sim_random(&w->network) % (n + 1);
         in->written = in->arrived;
     }
-    sim__sock_reset(w, s, s->eof ? EPIPE : ECONNRESET, sim_chance(&w->network, w->desc.noise.drop_unread_1024));
+    sim__sock_reset(
+        w, s, s->eof ? EPIPE : ECONNRESET, sim_chance(&w->network, w->desc.noise.drop_unread_1024));
 }
 
-/* ---- >>os interface ------------------------------------------------------------------------------------------------ */
+/* ---- >>os interface -------------------------------------------------------------------------- */
 
 SIM_API void sim__kill(sim_world *w, sim_node *node);
 SIM_API void sim__stop(sim_world *w, sim_node *node, uint64_t for_ns);
 
-/* The start of every os call: it costs time, and it is where a node may be stopped, killed or preempted. */
+/* The start of every os call: it costs time, and it is where a node may be stopped, killed or
+   preempted. */
 SIM_API void sim__enter(sim_node *node, const char *call) {
     sim_world *w = node->world;
     uint32_t i;
     ++node->calls;
     node->last_call = call;
-    w->now += 20 + (w->desc.noise.cost_ns > 20 ? sim_random(&w->schedule) % (w->desc.noise.cost_ns - 19) : 0);
+    w->now += 20
+        + (w->desc.noise.cost_ns > 20 ? sim_random(&w->schedule) % (w->desc.noise.cost_ns - 19)
+                                      : 0);
     for (i = 0; i < w->fault_count; ++i) {
         sim_fault *f = &w->faults[i];
-        if ((f->kind != SIM_FAULT_KILL && f->kind != SIM_FAULT_STOP) || f->a != (int32_t)node->id || f->at_count != node->calls) continue;
+        if ((f->kind != SIM_FAULT_KILL && f->kind != SIM_FAULT_STOP) || f->a != (int32_t)node->id
+            || f->at_count != node->calls || f->trigger != SIM_ON_TIME_OR_COUNT)
+            continue;
         f->happened = true;
         f->happened_ns = w->now;
-        if (f->kind == SIM_FAULT_KILL) sim__kill(w, node);
-        else sim__stop(w, node, f->for_ns);
+        if (f->kind == SIM_FAULT_KILL)
+            sim__kill(w, node);
+        else
+            sim__stop(w, node, f->for_ns);
         sim__leave(node);
     }
     if (sim_chance(&w->schedule, w->desc.noise.preempt_1024)) sim__leave(node);
 }
 
 SIM_API void sim__exit(sim_node *node, int64_t result) {
-    sim__fold(node->world, (uint64_t)result ^ (uint64_t)(uint8_t)node->last_call[0] << 56 ^ node->world->now);
+    sim__fold(node->world,
+        (uint64_t)result ^ (uint64_t)(uint8_t)node->last_call[0] << 56 ^ node->world->now);
 }
 
 SIM_API uint64_t sim__os_now(void *user) {
@@ -892,13 +1090,15 @@ SIM_API cdp_status sim__os_random(void *user, void *dst, uint64_t bytes) {
     uint8_t *p = (uint8_t *)dst;
     uint64_t i;
     sim__enter(node, "random");
-    for (i = 0; i < bytes; ++i) p[i] = (uint8_t)sim_random(&node->os_random);
+    for (i = 0; i < bytes; ++i)
+        p[i] = (uint8_t)sim_random(&node->os_random);
     sim__exit(node, (int64_t)bytes);
     return CDP_OK;
 }
 
 /* "localhost", and "node<i>" for each node. */
-SIM_API int32_t sim__os_resolve(void *user, const char *host, uint16_t port, cdp_addr *out, uint32_t max, uint64_t deadline_ns) {
+SIM_API int32_t sim__os_resolve(void *user, const char *host, uint16_t port, cdp_addr *out,
+    uint32_t max, uint64_t deadline_ns) {
     sim_node *node = (sim_node *)user;
     sim_world *w = node->world;
     unsigned id = 0;
@@ -926,15 +1126,19 @@ SIM_API int32_t sim__os_listen(void *user, const cdp_addr *at, cdp_addr *bound) 
     int32_t fd;
     sim__enter(node, "listen");
     if (at->family != 4 && at->family != 6) return -EAFNOSUPPORT;
-    if (at->family == 4 && at->ip[0] && sim__host_of(w, node, at) != (int64_t)node->host) return -EADDRNOTAVAIL;
+    if (at->family == 4 && at->ip[0] && sim__host_of(w, node, at) != (int64_t)node->host)
+        return -EADDRNOTAVAIL;
     if (port && sim__find_listener(w, node->host, port)) return -EADDRINUSE;
-    while (!port || (!at->port && sim__find_listener(w, node->host, port))) port = ++w->next_port;
+    while (!port || (!at->port && sim__find_listener(w, node->host, port)))
+        port = ++w->next_port;
     s = sim__sock_new(w, node, SIM__LISTEN);
     s->local = *at;
     s->local.port = port;
     fd = sim__fd_open(node, s);
-    if (fd < 0) s->gone = true;
-    else *bound = s->local;
+    if (fd < 0)
+        s->gone = true;
+    else
+        *bound = s->local;
     sim__trace(w, node, "listen on port %u -> fd %d", port, (int)fd);
     sim__exit(node, fd);
     return fd;
@@ -989,11 +1193,13 @@ SIM_API int32_t sim__os_connect(void *user, const cdp_addr *to) {
         s->remote = sim_host_addr(w, (uint32_t)host, to->port);
     }
     if (s->remote.ip[0] == 127) memcpy(s->local.ip, s->remote.ip, 4);
-    sim__pipe_open(w, &s->out);
+    sim__pipe_open(w, &s->out, node->id, sim__listener_node(w, (uint32_t)host, to->port, node));
     sim__at(w, w->now + sim__delay(w, &s->out), SIM__EV_SYN, s, 0);
     sim__at(w, w->now + SIM_CONNECT_NS, SIM__EV_UNREACH, s, ETIMEDOUT);
-    if (w->lost[host] && sim_chance(&w->network, 512)) sim__at(w, w->now + 3 * SIM_S, SIM__EV_UNREACH, s, EHOSTUNREACH);
-    sim__trace(w, node, "connect to n%d port %u -> fd %d", w->desc.one_host ? -1 : (int)host, to->port, (int)fd);
+    if (w->lost[host] && sim_chance(&w->network, 512))
+        sim__at(w, w->now + 3 * SIM_S, SIM__EV_UNREACH, s, EHOSTUNREACH);
+    sim__trace(w, node, "connect to n%d port %u -> fd %d", w->desc.one_host ? -1 : (int)host,
+        to->port, (int)fd);
     sim__exit(node, fd);
     return fd;
 }
@@ -1022,7 +1228,8 @@ SIM_API int64_t sim__moved(sim_node *node, int32_t fd, const char *what, int64_t
 SIM_API uint64_t sim__iov_bytes(const cdp_iov *iov, uint32_t n) {
     uint64_t sum = 0;
     uint32_t i;
-    for (i = 0; i < n && i < 8; ++i) sum += iov[i].bytes; /* the POSIX side takes eight too */
+    for (i = 0; i < n && i < 8; ++i)
+        sum += iov[i].bytes; /* the POSIX side takes eight too */
     return sum;
 }
 
@@ -1065,7 +1272,8 @@ SIM_API int64_t sim__os_send(void *user, int32_t fd, const cdp_iov *iov, uint32_
     bytes = sim__iov_bytes(iov, n);
     room = s->out.send_room - (s->out.written - s->out.arrived);
     if (bytes > room) bytes = room;
-    if (bytes > 1 && sim_chance(&w->network, w->desc.noise.split_1024 / 4)) bytes = 1 + sim_random(&w->network) % bytes;
+    if (bytes > 1 && sim_chance(&w->network, w->desc.noise.split_1024 / 4))
+        bytes = 1 + sim_random(&w->network) % bytes;
     if (!s->out.buf && !(s->out.buf = (uint8_t *)malloc((size_t)s->out.room))) abort();
     sim__iov_copy(&s->out, s->out.written, iov, bytes, true);
     s->out.written += bytes;
@@ -1087,7 +1295,8 @@ SIM_API int64_t sim__os_recv(void *user, int32_t fd, const cdp_iov *iov, uint32_
     bytes = sim__iov_bytes(iov, n);
     in = s->peer ? &s->peer->out : NULL;
     there = in ? in->arrived - in->read : 0;
-    if (bytes == 0) return sim__moved(node, fd, "recv of nothing", CDP_IO_EOF); /* as recvmsg: 0 bytes look like the end */
+    /* as recvmsg: 0 bytes look like the end */
+    if (bytes == 0) return sim__moved(node, fd, "recv of nothing", CDP_IO_EOF);
     if (there == 0) {
         if (s->eof) return sim__moved(node, fd, "recv", CDP_IO_EOF);
         err = s->err;
@@ -1096,7 +1305,8 @@ SIM_API int64_t sim__os_recv(void *user, int32_t fd, const cdp_iov *iov, uint32_
         return sim__moved(node, fd, "recv", s->reset ? CDP_IO_EOF : 0);
     }
     if (bytes > there) bytes = there;
-    if (bytes > 1 && sim_chance(&w->network, w->desc.noise.split_1024 / 4)) bytes = 1 + sim_random(&w->network) % bytes;
+    if (bytes > 1 && sim_chance(&w->network, w->desc.noise.split_1024 / 4))
+        bytes = 1 + sim_random(&w->network) % bytes;
     sim__iov_copy(in, in->read, iov, bytes, false);
     in->read += bytes;
     if (!s->reset) sim__kick(w, s->peer, true);
@@ -1126,7 +1336,7 @@ SIM_API int32_t sim__os_local_addr(void *user, int32_t fd, cdp_addr *out) {
     return 0;
 }
 
-SIM_API int32_t sim__poll_look(sim_node *node, cdp_pollfd *fds, uint32_t n) {
+SIM_API int32_t sim__poll_look(sim_node *node, cdp__pollfd *fds, uint32_t n) {
     int32_t count = 0;
     uint32_t i;
     for (i = 0; i < n; ++i) {
@@ -1141,7 +1351,9 @@ SIM_API int32_t sim__poll_look(sim_node *node, cdp_pollfd *fds, uint32_t n) {
 }
 
 /* Where nodes sleep, and where all others get their turn. */
-SIM_API int32_t sim__os_poll(void *user, cdp_pollfd *fds, uint32_t n, uint64_t deadline_ns) {
+SIM_API int32_t sim__os_poll(
+    void *user, cdp__pollfd *fds, uint32_t n, uint64_t deadline_ns, void *room) {
+    (void)room;
     sim_node *node = (sim_node *)user;
     sim_world *w = node->world;
     int32_t r;
@@ -1164,7 +1376,8 @@ SIM_API int32_t sim__os_poll(void *user, cdp_pollfd *fds, uint32_t n, uint64_t d
         }
         sim__leave(node);
         for (i = 0; i < n; ++i)
-            if (fds[i].fd >= 0 && fds[i].fd < SIM_MAX_FDS && node->fds[fds[i].fd]) node->fds[fds[i].fd]->watched = false;
+            if (fds[i].fd >= 0 && fds[i].fd < SIM_MAX_FDS && node->fds[fds[i].fd])
+                node->fds[fds[i].fd]->watched = false;
         r = sim__poll_look(node, fds, n);
     } else if (sim_chance(&w->schedule, 128)) {
         sim__leave(node); /* a node that never has to sleep must not keep the others from running */
@@ -1175,13 +1388,22 @@ SIM_API int32_t sim__os_poll(void *user, cdp_pollfd *fds, uint32_t n, uint64_t d
     return r;
 }
 
+SIM_API int32_t sim__os_watch_open(const cdp_os *os, void **watch) {
+    return cdp__pollwatch_open(os, sim__os_poll, 0, watch);
+}
+
+SIM_API void sim__os_sleep_until(void *user, uint64_t deadline_ns) {
+    (void)sim__os_poll(user, NULL, 0, deadline_ns, NULL);
+}
+
 /* Sleep without watching anything. */
 SIM_API void sim_sleep(sim_node *node, uint64_t ns) {
     const uint64_t until = node->world->now + ns;
-    while (node->world->now < until) node->os.poll(node, NULL, 0, until);
+    while (node->world->now < until)
+        node->os.sleep_until(node, until);
 }
 
-/* ---- >>faults ----------------------------------------------------------------------------------------------------- */
+/* ---- >>faults -------------------------------------------------------------------------------- */
 
 SIM_API void sim__kill(sim_world *w, sim_node *node) {
     uint32_t i;
@@ -1209,25 +1431,34 @@ SIM_API void sim__stop(sim_world *w, sim_node *node, uint64_t for_ns) {
     if (for_ns != SIM_FOREVER) sim__at(w, w->now + for_ns, SIM__EV_CONTINUE, NULL, node->id);
 }
 
-SIM_API bool sim__connected(const sim__sock *s) { return s->state == SIM__OPEN && !s->gone && !s->reset; }
+SIM_API bool sim__connected(const sim__sock *s) {
+    return s->state == SIM__OPEN && !s->gone && !s->reset;
+}
 
-/* No packet between these two any more: what stands between them will fail by itself when nobody answers for long. */
+/* No packet between these two any more: what stands between them will fail by itself when nobody
+   answers for long. */
 SIM_API void sim__cut_off(sim_world *w, uint32_t a, uint32_t b, uint64_t until) {
     uint32_t i;
     w->blocked_until[a * w->n + b] = w->blocked_until[b * w->n + a] = until;
     if (until != SIM_FOREVER && until - w->now < SIM_SILENCE_NS) return;
     for (i = 0; i < w->sock_n; ++i) {
         sim__sock *s = w->socks[i];
-        if (sim__connected(s) && ((s->node->id == a && s->peer->node->id == b) || (s->node->id == b && s->peer->node->id == a)))
-            sim__at(w, w->now + SIM_SILENCE_NS + sim_random(&w->network) % SIM_S, SIM__EV_SILENCE, s, 0);
+        if (sim__connected(s)
+            && ((s->node->id == a && s->peer->node->id == b)
+                || (s->node->id == b && s->peer->node->id == a)))
+            sim__at(w, w->now + SIM_SILENCE_NS + sim_random(&w->network) % SIM_S, SIM__EV_SILENCE,
+                s, 0);
     }
 }
 
-SIM_API bool sim__can_cut(const sim__sock *s) { return sim__connected(s) && !s->peer->gone && s->node != s->peer->node; }
+SIM_API bool sim__can_cut(const sim__sock *s) {
+    return sim__connected(s) && !s->peer->gone && s->node != s->peer->node;
+}
 
 SIM_API bool sim__cut(sim_world *w, sim_fault *f) {
     uint32_t i, n = 0, pick;
-    for (i = 0; i < w->sock_n; ++i) n += sim__can_cut(w->socks[i]);
+    for (i = 0; i < w->sock_n; ++i)
+        n += sim__can_cut(w->socks[i]);
     if (!n) return false;
     pick = (uint32_t)(sim_random(&w->network) % n);
     for (i = 0; i < w->sock_n; ++i) {
@@ -1237,21 +1468,40 @@ SIM_API bool sim__cut(sim_world *w, sim_fault *f) {
         f->b = (int32_t)s->peer->node->id;
         sim__trace(w, NULL, "FAULT: connection between n%d and n%d is cut", f->a, f->b);
         sim__sock_reset(w, s, ECONNRESET, sim_chance(&w->network, w->desc.noise.drop_unread_1024));
-        sim__sock_reset(w, s->peer, ECONNRESET, sim_chance(&w->network, w->desc.noise.drop_unread_1024));
+        sim__sock_reset(
+            w, s->peer, ECONNRESET, sim_chance(&w->network, w->desc.noise.drop_unread_1024));
         return true;
     }
     return false;
+}
+
+SIM_API bool sim__cut_link(sim_world *w, uint32_t a, uint32_t b) {
+    bool any = false;
+    uint32_t i;
+    for (i = 0; i < w->sock_n; ++i) {
+        sim__sock *s = w->socks[i];
+        if (!sim__can_cut(s) || s->node->id != a || s->peer->node->id != b) continue;
+        any = true;
+        sim__trace(w, NULL, "FAULT: connection between n%u and n%u is cut", a, b);
+        sim__sock_reset(w, s, ECONNRESET, false);
+        sim__sock_reset(w, s->peer, ECONNRESET, false);
+    }
+    return any;
 }
 
 SIM_API void sim__on_fault(sim_world *w, uint32_t index) {
     sim_fault *f = &w->faults[index];
     sim_node *a = f->a >= 0 ? &w->nodes[f->a] : NULL;
     uint32_t i, k;
-    if (a && (f->kind == SIM_FAULT_KILL || f->kind == SIM_FAULT_STOP || f->kind == SIM_FAULT_VANISH) && a->state == SIM_DONE) return;
+    if (a && (f->kind == SIM_FAULT_KILL || f->kind == SIM_FAULT_STOP || f->kind == SIM_FAULT_VANISH)
+        && a->state == SIM_DONE)
+        return;
     f->happened = true;
     f->happened_ns = w->now;
-    if (f->kind == SIM_FAULT_KILL) sim__kill(w, a);
-    else if (f->kind == SIM_FAULT_STOP) sim__stop(w, a, f->for_ns);
+    if (f->kind == SIM_FAULT_KILL)
+        sim__kill(w, a);
+    else if (f->kind == SIM_FAULT_STOP)
+        sim__stop(w, a, f->for_ns);
     else if (f->kind == SIM_FAULT_VANISH) {
         sim__trace(w, a, "FAULT: the machine is gone (doing: %s)", a->doing);
         for (i = 0; i < w->n; ++i)
@@ -1259,14 +1509,23 @@ SIM_API void sim__on_fault(sim_world *w, uint32_t index) {
         w->lost[a->id] = true;
         sim__stop(w, a, SIM_FOREVER);
     } else if (f->kind == SIM_FAULT_PARTITION) {
-        sim__trace(w, NULL, "FAULT: partition of nodes %llx and %llx (bits), for %lld ms", (unsigned long long)f->set_a, (unsigned long long)f->set_b,
-                   f->for_ns == SIM_FOREVER ? -1ll : (long long)(f->for_ns / SIM_MS));
+        sim__trace(w, NULL, "FAULT: partition of nodes %llx and %llx (bits), for %lld ms",
+            (unsigned long long)f->set_a, (unsigned long long)f->set_b,
+            f->for_ns == SIM_FOREVER ? -1ll : (long long)(f->for_ns / SIM_MS));
         for (i = 0; i < w->n; ++i)
             for (k = 0; k < w->n; ++k)
-                if ((f->set_a >> i & 1) && (f->set_b >> k & 1)) sim__cut_off(w, i, k, f->for_ns == SIM_FOREVER ? SIM_FOREVER : w->now + f->for_ns);
+                if ((f->set_a >> i & 1) && (f->set_b >> k & 1))
+                    sim__cut_off(
+                        w, i, k, f->for_ns == SIM_FOREVER ? SIM_FOREVER : w->now + f->for_ns);
+    } else if (f->kind == SIM_FAULT_NOMEM) {
+        f->at_count += a->alloc_calls;
+    } else if (f->kind == SIM_FAULT_CUT_LINK) {
+        f->happened = sim__cut_link(w, (uint32_t)f->a, (uint32_t)f->b);
+        if (sim__cut_link(w, (uint32_t)f->b, (uint32_t)f->a)) f->happened = true;
     } else if (f->kind == SIM_FAULT_CUT) {
         f->happened = sim__cut(w, f);
-        if (!f->happened && ++f->tries < 200) sim__at(w, w->now + SIM_MS, SIM__EV_FAULT, NULL, index);
+        if (!f->happened && ++f->tries < 200)
+            sim__at(w, w->now + SIM_MS, SIM__EV_FAULT, NULL, index);
     }
 }
 
@@ -1283,10 +1542,12 @@ SIM_API bool sim__event_run(sim_world *w, const sim__event *e) {
         if (!e->sock->gone && !e->sock->reset) sim__sock_reset(w, e->sock, ECONNREFUSED, false);
         break;
     case SIM__EV_UNREACH:
-        if (!e->sock->gone && !e->sock->reset && e->sock->state == SIM__CONNECTING) sim__sock_reset(w, e->sock, (int32_t)e->index, false);
+        if (!e->sock->gone && !e->sock->reset && e->sock->state == SIM__CONNECTING)
+            sim__sock_reset(w, e->sock, (int32_t)e->index, false);
         break;
     case SIM__EV_SILENCE:
-        if (sim__connected(e->sock) && sim__blocked(w, e->sock->node, e->sock->peer->node)) sim__sock_reset(w, e->sock, ETIMEDOUT, false);
+        if (sim__connected(e->sock) && sim__blocked(w, e->sock->node, e->sock->peer->node))
+            sim__sock_reset(w, e->sock, ETIMEDOUT, false);
         break;
     case SIM__EV_WAKE:
         if (!node || node->state != SIM_WAITING) break;
@@ -1306,25 +1567,32 @@ SIM_API bool sim__event_run(sim_world *w, const sim__event *e) {
     return true;
 }
 
-/* ---- >>world ------------------------------------------------------------------------------------------------------ */
+/* ---- >>world --------------------------------------------------------------------------------- */
 
 SIM_API void sim__os_of(cdp_os *os, sim_node *node) {
     memset(os, 0, sizeof *os);
     os->user = node;
     os->alloc = sim__os_alloc;
-    os->free = sim__os_free;
+    os->release = sim__os_free;
     os->now_ns = sim__os_now;
     os->random = sim__os_random;
-    os->resolve = sim__os_resolve;
-    os->listen = sim__os_listen;
-    os->accept = sim__os_accept;
-    os->connect = sim__os_connect;
-    os->connect_result = sim__os_connect_result;
-    os->send = sim__os_send;
-    os->recv = sim__os_recv;
-    os->close = sim__os_close;
-    os->local_addr = sim__os_local_addr;
-    os->poll = sim__os_poll; /* no threads, and nobody to wake */
+    os->net.resolve = sim__os_resolve;
+    os->net.listen_at = sim__os_listen;
+    os->net.accept_next = sim__os_accept;
+    os->net.connect_to = sim__os_connect;
+    os->net.connect_result = sim__os_connect_result;
+    os->net.send_iov = sim__os_send;
+    os->net.recv_iov = sim__os_recv;
+    os->net.close_fd = sim__os_close;
+    os->net.local_addr = sim__os_local_addr;
+    os->sleep_until = sim__os_sleep_until;
+    os->net.watch_open = sim__os_watch_open; /* no threads, and nobody to wake */
+    os->net.watch_close = cdp__pollwatch_close;
+    os->net.watch_add = cdp__pollwatch_add;
+    os->net.watch_change = cdp__pollwatch_change;
+    os->net.watch_used_up = cdp__pollwatch_used_up;
+    os->net.watch_remove = cdp__pollwatch_remove;
+    os->net.watch_wait = cdp__pollwatch_wait;
 }
 
 SIM_API sim_world *sim_open(const sim_desc *desc) {
@@ -1341,7 +1609,8 @@ SIM_API sim_world *sim_open(const sim_desc *desc) {
     w->nodes = (sim_node *)calloc(w->n, sizeof *w->nodes);
     w->blocked_until = (uint64_t *)calloc((size_t)w->n * w->n, sizeof *w->blocked_until);
     w->lost = (bool *)calloc(w->n, sizeof *w->lost);
-    if (!w->nodes || !w->blocked_until || !w->lost) abort();
+    w->bytes_on = (uint64_t *)calloc((size_t)w->n * w->n, sizeof *w->bytes_on);
+    if (!w->nodes || !w->blocked_until || !w->lost || !w->bytes_on) abort();
     if (!w->desc.limit_ns) w->desc.limit_ns = 3600 * SIM_S;
     if (!w->desc.limit_steps) w->desc.limit_steps = 5000000;
     for (i = 0; i < w->n; ++i) {
@@ -1356,7 +1625,8 @@ SIM_API sim_world *sim_open(const sim_desc *desc) {
         node->stack = sim__stack_get(false, NULL);
         sim__context_make(&node->ctx, node->stack, SIM_STACK_BYTES, sim__node_main);
         node->state = SIM_WAITING; /* for its start */
-        node->wake_at = w->now + (desc->noise.start_ns ? sim_random(&w->schedule) % (desc->noise.start_ns + 1) : 0);
+        node->wake_at = w->now
+            + (desc->noise.start_ns ? sim_random(&w->schedule) % (desc->noise.start_ns + 1) : 0);
         node->started_ns = node->wake_at;
     }
     return w;
@@ -1367,9 +1637,29 @@ SIM_API sim_fault *sim_add_fault(sim_world *w, const sim_fault *fault) {
     if (w->fault_count == SIM_MAX_FAULTS) abort();
     f = &w->faults[w->fault_count];
     *f = *fault;
-    if (f->kind != SIM_FAULT_NONE && !f->at_count) sim__at(w, w->start_ns + f->at_ns, SIM__EV_FAULT, NULL, w->fault_count);
+    if (f->trigger == SIM_ON_TIME
+        || (f->kind != SIM_FAULT_NONE && f->trigger == SIM_ON_TIME_OR_COUNT && !f->at_count))
+        sim__at(w, w->start_ns + f->at_ns, SIM__EV_FAULT, NULL, w->fault_count);
     w->fault_count++;
     return f;
+}
+
+SIM_API void sim_add_link_rule(sim_world *w, const sim_link_rule *rule) {
+    if (w->rule_count == SIM_MAX_LINK_RULES) abort();
+    w->rules[w->rule_count++] = *rule;
+}
+
+/* The scenario says that `node` has completed an operation: faults may wait for that. */
+SIM_API void sim_op_done(sim_node *node) {
+    sim_world *w = node->world;
+    uint32_t i;
+    ++node->ops_done;
+    for (i = 0; i < w->fault_count; ++i)
+        if (w->faults[i].trigger == SIM_ON_OPS && w->faults[i].watch == node->id
+            && w->faults[i].trigger_count == node->ops_done)
+            sim__on_fault(w, i);
+    /* it may have been this node itself */
+    if (node->stopped || node->state == SIM_DEAD) sim__leave(node);
 }
 
 /* One line per node: who waits where. */
@@ -1379,16 +1669,22 @@ SIM_API void sim__describe(const sim_world *w, char *out, size_t size) {
     uint32_t i, k;
     for (i = 0; i < w->n && used + 1 < size; ++i) {
         const sim_node *d = &w->nodes[i];
-        used += (size_t)snprintf(out + used, size - used, "\n      node %u %s%s in %s, %u descriptors, %llu os calls; doing: %s", i, names[d->state],
-                                 d->stopped ? " (stopped)" : "", d->last_call, d->fd_count, (unsigned long long)d->calls, d->doing);
+        used += (size_t)snprintf(out + used, size - used,
+            "\n      node %u %s%s in %s, %u descriptors, %llu os calls; doing: %s", i,
+            names[d->state], d->stopped ? " (stopped)" : "", d->last_call, d->fd_count,
+            (unsigned long long)d->calls, d->doing);
         for (k = 0; d->state == SIM_WAITING && k < d->fd_top && used + 1 < size; ++k) {
             const sim__sock *s = d->fds[k];
             if (!s || s->state == SIM__LISTEN || !s->peer) continue;
-            used += (size_t)snprintf(out + used, size - used, "; fd %u to n%u: %llu unread%s", k, s->peer->node->id,
-                                     (unsigned long long)(s->peer->out.arrived - s->peer->out.read), s->eof ? ", ended" : s->reset ? ", reset" : "");
+            used += (size_t)snprintf(out + used, size - used, "; fd %u to n%u: %llu unread%s", k,
+                s->peer->node->id, (unsigned long long)(s->peer->out.arrived - s->peer->out.read),
+                s->eof         ? ", ended"
+                    : s->reset ? ", reset"
+                               : "");
         }
         if (used + 1 < size && d->error.status != CDP_OK)
-            used += (size_t)snprintf(out + used, size - used, "; last error %s: %s", cdp_status_name(d->error.status), d->error.text);
+            used += (size_t)snprintf(out + used, size - used, "; last error %s: %s",
+                cdp_status_name(d->error.status), d->error.text);
     }
 }
 
@@ -1396,14 +1692,17 @@ SIM_API void sim__hang(sim_world *w, const char *why) {
     char text[3600];
     sim__describe(w, text, sizeof text);
     w->hang = true;
-    sim__fail(w, "%s at %llu ms of virtual time%s", why, (unsigned long long)((w->now - w->start_ns) / SIM_MS), text);
+    sim__fail(w, "%s at %llu ms of virtual time%s", why,
+        (unsigned long long)((w->now - w->start_ns) / SIM_MS), text);
 }
 
 /* Nodes that still have something to do and are not stopped for good. */
 SIM_API bool sim__unfinished(const sim_world *w) {
     uint32_t i;
     for (i = 0; i < w->n; ++i)
-        if ((w->nodes[i].state == SIM_READY || w->nodes[i].state == SIM_WAITING) && !w->nodes[i].stopped) return true;
+        if ((w->nodes[i].state == SIM_READY || w->nodes[i].state == SIM_WAITING)
+            && !w->nodes[i].stopped)
+            return true;
     for (i = 0; i < w->heap_n; ++i)
         if (w->heap[i].kind == SIM__EV_CONTINUE) return true;
     return false;
@@ -1424,9 +1723,19 @@ SIM_API void sim__wake_due(sim_world *w) {
     if (w->now < w->soonest) return;
     for (i = 0; i < w->n; ++i) {
         sim_node *d = &w->nodes[i];
-        if (d->state == SIM_WAITING && !d->woken && !d->stopped && d->wake_at <= w->now) sim__wake(w, d);
+        if (d->state == SIM_WAITING && !d->woken && !d->stopped && d->wake_at <= w->now)
+            sim__wake(w, d);
     }
     w->soonest = sim__next_deadline(w);
+}
+
+/* Which of the ready nodes runs now. */
+SIM_API uint32_t sim__pick(sim_world *w) {
+    uint32_t best = 0, i;
+    if (!w->desc.in_order) return (uint32_t)(sim_random(&w->schedule) % w->ready_count);
+    for (i = 1; i < w->ready_count; ++i)
+        if (w->nodes[w->ready[i]].ready_order < w->nodes[w->ready[best]].ready_order) best = i;
+    return best;
 }
 
 /* Run until every node is finished, dead or stopped for good. False: see `failure`. */
@@ -1438,7 +1747,8 @@ SIM_API bool sim_run(sim_world *w) {
         w->recount = false;
         if (w->failed || !w->unfinished) break;
         if (++w->steps > w->desc.limit_steps) sim__hang(w, "no end: too many steps");
-        if (w->now - w->start_ns > w->desc.limit_ns) sim__hang(w, "no end: far beyond every deadline");
+        if (w->now - w->start_ns > w->desc.limit_ns)
+            sim__hang(w, "no end: far beyond every deadline");
         if (w->failed) break;
         if (w->heap_n && w->heap[0].at <= w->now) {
             const sim__event e = sim__pop(w);
@@ -1447,15 +1757,17 @@ SIM_API bool sim_run(sim_world *w) {
         }
         sim__wake_due(w);
         if (w->ready_count) {
-            sim_node *node = &w->nodes[w->ready[sim_random(&w->schedule) % w->ready_count]];
+            sim_node *node = &w->nodes[w->ready[sim__pick(w)]];
             sim__unqueue(w, node);
             sim__resume(w, node);
             continue;
         }
         next = sim__next_deadline(w);
         if (w->heap_n && w->heap[0].at < next) next = w->heap[0].at;
-        if (next == SIM_FOREVER) sim__hang(w, "nobody can run and nothing is on its way");
-        else if (next > w->now) w->now = next;
+        if (next == SIM_FOREVER)
+            sim__hang(w, "nobody can run and nothing is on its way");
+        else if (next > w->now)
+            w->now = next;
     }
     w->running = NULL;
     return !w->failed;
@@ -1474,6 +1786,7 @@ SIM_API void sim_close(sim_world *w) {
     free(w->socks);
     free(w->heap);
     free(w->lost);
+    free(w->bytes_on);
     free(w->blocked_until);
     free(w->nodes);
     free(w);

@@ -1,5 +1,6 @@
-/*  ranks.h - groups for tests: N ranks of one hub, as threads or polled in turn; an os that counts and fails on demand;
-    collective calls as data, with inputs that follow from a seed and a serial reference. Include after cdp.h. */
+/* ranks.h - groups for tests: N ranks of one hub, as threads or polled in turn; an os that
+   counts and fails on demand; collective calls as data, with inputs that follow from a seed and
+   a serial reference. Include after cdp.h. */
 #ifndef RANKS_INCLUDED
 #define RANKS_INCLUDED
 
@@ -9,9 +10,7 @@
 
 /* ---- an os that counts what is held, and refuses request number `fail_at` ---- */
 
-static struct {
-    int64_t calls, held, fail_at; /* fail_at 0: never */
-} counted;
+static struct { int64_t calls, held, fail_at; /* fail_at 0: never */ } counted;
 
 static bool counted_refuses(void) {
     const int64_t call = __atomic_add_fetch(&counted.calls, 1, __ATOMIC_SEQ_CST);
@@ -21,42 +20,23 @@ static void *counted_hold(void *p) {
     if (p) __atomic_add_fetch(&counted.held, 1, __ATOMIC_SEQ_CST);
     return p;
 }
-static void counted_drop(void) { __atomic_sub_fetch(&counted.held, 1, __ATOMIC_SEQ_CST); }
+static void counted_drop(void) {
+    __atomic_sub_fetch(&counted.held, 1, __ATOMIC_SEQ_CST);
+}
 
-static void *counted_alloc(void *user, uint64_t bytes) { return counted_refuses() ? NULL : counted_hold(cdp_os_default()->alloc(user, bytes)); }
+static void *counted_alloc(void *user, uint64_t bytes) {
+    return counted_refuses() ? NULL : counted_hold(cdp_os_default()->alloc(user, bytes));
+}
 static void counted_free(void *user, void *p) {
     if (p) counted_drop();
-    cdp_os_default()->free(user, p);
+    cdp_os_default()->release(user, p);
 }
-static void *counted_mutex_create(void *user) { return counted_refuses() ? NULL : counted_hold(cdp_os_default()->mutex_create(user)); }
-static void counted_mutex_destroy(void *user, void *m) {
-    counted_drop();
-    cdp_os_default()->mutex_destroy(user, m);
-}
-static void *counted_cond_create(void *user) { return counted_refuses() ? NULL : counted_hold(cdp_os_default()->cond_create(user)); }
-static void counted_cond_destroy(void *user, void *c) {
-    counted_drop();
-    cdp_os_default()->cond_destroy(user, c);
-}
-static void *counted_thread_start(void *user, void (*f)(void *), void *arg) { return counted_refuses() ? NULL : counted_hold(cdp_os_default()->thread_start(user, f, arg)); }
-static void counted_thread_join(void *user, void *t) {
-    cdp_os_default()->thread_join(user, t);
-    counted_drop();
-}
-
 TEST_API const cdp_os *counted_os(void) {
     static cdp_os os;
     os = *cdp_os_default();
     os.alloc = counted_alloc;
-    os.free = counted_free;
-    if (os.thread_start) {
-        os.mutex_create = counted_mutex_create;
-        os.mutex_destroy = counted_mutex_destroy;
-        os.cond_create = counted_cond_create;
-        os.cond_destroy = counted_cond_destroy;
-        os.thread_start = counted_thread_start;
-        os.thread_join = counted_thread_join;
-    }
+    os.release = counted_free;
+    /* locks, conditions and threads of the default os take their memory from here, too */
     counted.calls = counted.held = counted.fail_at = 0;
     return &os;
 }
@@ -97,7 +77,8 @@ TEST_API bool world_open(world *w, uint32_t n, const cdp_group_desc *like, uint6
 }
 
 TEST_API void world_close(world *w) {
-    for (uint32_t r = 0; r < w->n; ++r) cdp_group_destroy(w->group[r]);
+    for (uint32_t r = 0; r < w->n; ++r)
+        cdp_group_destroy(w->group[r]);
     cdp_hub_destroy(w->hub);
 }
 
@@ -126,10 +107,12 @@ TEST_API void world_threads(world *w, void (*func)(cdp_group *g, void *arg), voi
         t[r].arg = arg;
         if (pthread_create(&t[r].id, NULL, rank_thread_main, &t[r]) != 0) abort();
     }
-    for (uint32_t r = 0; r < w->n; ++r) pthread_join(t[r].id, NULL);
+    for (uint32_t r = 0; r < w->n; ++r)
+        pthread_join(t[r].id, NULL);
 }
 
-TEST_API void run_ranks(uint32_t n, const cdp_group_desc *like, uint64_t ring_bytes, void (*func)(cdp_group *g, void *arg), void *arg) {
+TEST_API void run_ranks(uint32_t n, const cdp_group_desc *like, uint64_t ring_bytes,
+    void (*func)(cdp_group *g, void *arg), void *arg) {
     world w;
     if (world_open(&w, n, like, ring_bytes)) world_threads(&w, func, arg);
     world_close(&w);
@@ -141,7 +124,7 @@ TEST_API void run_ranks(uint32_t n, const cdp_group_desc *like, uint64_t ring_by
 typedef struct call {
     cdp_coll_kind kind;
     cdp_dtype dtype;
-    cdp_reduce op;
+    cdp_reduce_op op;
     uint32_t root;
     uint64_t count;
     bool in_place;
@@ -156,7 +139,8 @@ typedef struct call_memory {
     uint64_t in_bytes, out_bytes;
 } call_memory;
 
-/* Element i of rank r: any bits for integers, small whole numbers for floats, whose sums are exact in every order. */
+/* Element i of rank r: any bits for integers, small whole numbers for floats, whose sums are
+   exact in every order. */
 TEST_API uint64_t call_raw(const call *c, uint32_t rank, uint64_t i) {
     uint64_t state = c->seed * 1000003u + rank * 7919u + i;
     return test_random(&state);
@@ -172,19 +156,22 @@ TEST_API void call_put(const call *c, void *at, uint64_t i, uint64_t raw) {
     }
 }
 
-#define CALL_REDUCE(T_, U_, SUM_OF)                                             \
-    do {                                                                        \
-        T_ low = 0, high = 0, v, whole;                                         \
-        U_ sum = 0;                                                             \
-        for (uint32_t r = 0; r < n; ++r) {                                      \
-            call_put(c, &v, 0, call_raw(c, r, i));                              \
-            sum = (U_)(sum + (U_)v);                                            \
-            low = r == 0 || v < low ? v : low;                                  \
-            high = r == 0 || v > high ? v : high;                               \
-        }                                                                       \
-        whole = (T_)sum;                                                        \
-        v = c->op == CDP_REDUCE_MIN ? low : c->op == CDP_REDUCE_MAX ? high : c->op == CDP_REDUCE_AVG ? (T_)(SUM_OF) : whole; \
-        memcpy(at, &v, sizeof v);                                               \
+#define CALL_REDUCE(T_, U_, SUM_OF)                  \
+    do {                                             \
+        T_ low = 0, high = 0, v, whole;              \
+        U_ sum = 0;                                  \
+        for (uint32_t r = 0; r < n; ++r) {           \
+            call_put(c, &v, 0, call_raw(c, r, i));   \
+            sum = (U_)(sum + (U_)v);                 \
+            low = r == 0 || v < low ? v : low;       \
+            high = r == 0 || v > high ? v : high;    \
+        }                                            \
+        whole = (T_)sum;                             \
+        v = c->op == CDP_REDUCE_MIN   ? low          \
+            : c->op == CDP_REDUCE_MAX ? high         \
+            : c->op == CDP_REDUCE_AVG ? (T_)(SUM_OF) \
+                                      : whole;       \
+        memcpy(at, &v, sizeof v);                    \
     } while (0)
 
 /* Element i of the reduction over n ranks, to `at`. */
@@ -209,7 +196,8 @@ TEST_API void call_fill(const call *c, uint32_t n, uint32_t rank, call_memory *m
     m->out = m->in + m->in_bytes + CANARY;
     if (c->kind == CDP_COLL_BROADCAST && rank != c->root) return;
     uint8_t *at = in_out ? m->out + (c->kind == CDP_COLL_ALLGATHER ? rank * own : 0) : m->in;
-    for (uint64_t i = 0; i < c->count; ++i) call_put(c, at, i, call_raw(c, rank, i));
+    for (uint64_t i = 0; i < c->count; ++i)
+        call_put(c, at, i, call_raw(c, rank, i));
 }
 
 TEST_API cdp_request call_request(const call *c, const call_memory *m) {
@@ -226,12 +214,16 @@ TEST_API cdp_request call_request(const call *c, const call_memory *m) {
 }
 
 TEST_API bool call_canaries(const call *c, uint32_t n, uint32_t rank, const call_memory *m) {
-    const uint64_t elem = cdp_dtype_size(c->dtype), own = c->count * elem, used = c->kind == CDP_COLL_ALLGATHER ? n * own : own;
+    const uint64_t elem = cdp_dtype_size(c->dtype), own = c->count * elem,
+                   used = c->kind == CDP_COLL_ALLGATHER ? n * own : own;
     bool ok = true;
     uint8_t want[8];
-    for (uint64_t i = 0; i < CANARY; ++i) ok = ok && m->all[i] == 0xa5 && m->in[m->in_bytes + i] == 0xa5;
-    for (uint64_t i = used; i < m->out_bytes + CANARY; ++i) ok = ok && m->out[i] == 0xa5;
-    for (uint64_t i = 0; i < c->count && !c->in_place && c->kind != CDP_COLL_BROADCAST; ++i) { /* the input is as it was */
+    for (uint64_t i = 0; i < CANARY; ++i)
+        ok = ok && m->all[i] == 0xa5 && m->in[m->in_bytes + i] == 0xa5;
+    for (uint64_t i = used; i < m->out_bytes + CANARY; ++i)
+        ok = ok && m->out[i] == 0xa5;
+    /* the input is as it was */
+    for (uint64_t i = 0; i < c->count && !c->in_place && c->kind != CDP_COLL_BROADCAST; ++i) {
         call_put(c, want, 0, call_raw(c, rank, i));
         ok = ok && memcmp(want, m->in + i * elem, elem) == 0;
     }
@@ -245,18 +237,26 @@ TEST_API bool call_check(const call *c, uint32_t n, uint32_t rank, call_memory *
     uint8_t want[8];
     for (uint64_t p = 0; p < parts && c->kind != CDP_COLL_BARRIER; ++p)
         for (uint64_t i = 0; i < c->count; ++i) {
-            if (c->kind == CDP_COLL_ALLREDUCE) call_reduce(c, n, i, want);
-            else call_put(c, want, 0, call_raw(c, c->kind == CDP_COLL_ALLGATHER ? (uint32_t)p : c->root, i));
-            if (memcmp(want, m->out + (p * c->count + i) * elem, elem) != 0 && wrong++ == 0) first = p * c->count + i;
+            if (c->kind == CDP_COLL_ALLREDUCE)
+                call_reduce(c, n, i, want);
+            else
+                call_put(c, want, 0,
+                    call_raw(c, c->kind == CDP_COLL_ALLGATHER ? (uint32_t)p : c->root, i));
+            if (memcmp(want, m->out + (p * c->count + i) * elem, elem) != 0 && wrong++ == 0)
+                first = p * c->count + i;
         }
     const bool canaries = call_canaries(c, n, rank, m);
     free(m->all);
-    return test_check(!wrong && canaries, __FILE__, __LINE__, "rank %u/%u: %s of %llu x %s %s root %u%s: %llu elements wrong, first %llu; %s", rank, n, cdp_coll_name(c->kind),
-                      (unsigned long long)c->count, cdp_dtype_name(c->dtype), cdp_reduce_name(c->op), c->root, c->in_place ? " in place" : "", (unsigned long long)wrong,
-                      (unsigned long long)first, canaries ? "nothing else was touched" : "memory around was touched");
+    return test_check(!wrong && canaries, __FILE__, __LINE__,
+        "rank %u/%u: %s of %llu x %s %s root %u%s: %llu elements wrong, first %llu; %s", rank, n,
+        cdp_coll_name(c->kind), (unsigned long long)c->count, cdp_dtype_name(c->dtype),
+        cdp_reduce_name(c->op), c->root, c->in_place ? " in place" : "", (unsigned long long)wrong,
+        (unsigned long long)first,
+        canaries ? "nothing else was touched" : "memory around was touched");
 }
 
-/* Call number k of all the combinations that are tested for n ranks; false when there are no more. */
+/* Call number k of all the combinations that are tested for n ranks; false when there are no
+   more. */
 TEST_API bool call_number(uint32_t k, uint32_t n, uint64_t largest, call *c) {
     const uint64_t sizes[8] = {0, 1, 2, n - 1, n, n + 1, largest < 1000 ? largest : 1000, largest};
     memset(c, 0, sizeof *c);
@@ -267,7 +267,7 @@ TEST_API bool call_number(uint32_t k, uint32_t n, uint64_t largest, call *c) {
     k /= 80;
     if (k < 4) {
         c->kind = CDP_COLL_ALLREDUCE;
-        c->op = (cdp_reduce)(CDP_REDUCE_SUM + k);
+        c->op = (cdp_reduce_op)(CDP_REDUCE_SUM + k);
     } else if (k == 4) {
         c->kind = CDP_COLL_ALLGATHER;
     } else if (k == 5) {
@@ -285,7 +285,8 @@ TEST_API call call_random(uint64_t *state, uint32_t n, uint64_t largest) {
     call c;
     (void)call_number((uint32_t)(test_random(state) % 481), n, largest, &c);
     c.seed = test_random(state);
-    if (c.kind != CDP_COLL_BARRIER && test_random(state) % 2) c.count = test_random(state) % (largest + 1);
+    if (c.kind != CDP_COLL_BARRIER && test_random(state) % 2)
+        c.count = test_random(state) % (largest + 1);
     return c;
 }
 

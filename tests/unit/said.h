@@ -4,7 +4,10 @@
 
 #include "test.h"
 
-TEST_API bool said_ok(cdp_status st, const char *file, int line) { return test_check(st == CDP_OK, file, line, "%s: %s", cdp_status_name(st), cdp_last_error()->text); }
+TEST_API bool said_ok(cdp_status st, const char *file, int line) {
+    return test_check(
+        st == CDP_OK, file, line, "%s: %s", cdp_status_name(st), cdp_last_error()->text);
+}
 #define OK(call) said_ok((call), __FILE__, __LINE__)
 
 #define REFUSED(want_status, words, expr)            \

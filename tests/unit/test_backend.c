@@ -1,4 +1,5 @@
-/*  What cdp.h does for backends (cdp_nccl.h is one), without any: comparing calls, listening to a neighbour, breaking the group. */
+/* What cdp.h does for backends (cdp_nccl.h is one), without any: comparing calls, listening to a
+   neighbour, breaking the group. */
 #define CDP_IMPLEMENTATION
 #include "cdp.h"
 
@@ -15,7 +16,7 @@ static void compare_rank(cdp_group *g, void *arg) {
     rq[0].kind = rq[1].kind = CDP_COLL_ALLREDUCE;
     rq[0].dtype = rq[1].dtype = CDP_DTYPE_F8E4M3; /* only a device reduces it */
     rq[0].op = rq[1].op = CDP_REDUCE_SUM;
-    rq[0].count = rq[1].count = 1u << 30;         /* nothing of it is sent */
+    rq[0].count = rq[1].count = 1u << 30; /* nothing of it is sent */
     T_EQ(CDP_OK, cdp_group_compare(g, rq, 2, true));
     T_EQ(CDP_OK, cdp_allreduce(g, NULL, &x, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM));
     T(x == (float)cdp_size(g));
@@ -44,7 +45,9 @@ static void missing_rank(cdp_group *g, void *arg) {
     T_EQ(CDP_ERR_TIMEOUT, cdp_group_compare(g, &rq, 1, true));
     T_EQ(1, cdp_last_error()->peer);
 }
-TEST(who_does_not_call_is_named) { run_ranks(2, NULL, 0, missing_rank, NULL); }
+TEST(who_does_not_call_is_named) {
+    run_ranks(2, NULL, 0, missing_rank, NULL);
+}
 
 static void failing_rank(cdp_group *g, void *arg) {
     (void)arg;
@@ -56,7 +59,9 @@ static void failing_rank(cdp_group *g, void *arg) {
         T_EQ(CDP_OK, cdp_send(g, "x", 1, CDP_DTYPE_U8, 2, 0));
     } else {
         char x;
-        for (uint32_t r = 0; r < 2; ++r) T_EQ(CDP_OK, cdp_recv(g, &x, 1, CDP_DTYPE_U8, r, 0)); /* nobody is in the barrier any more */
+        /* nobody is in the barrier any more */
+        for (uint32_t r = 0; r < 2; ++r)
+            T_EQ(CDP_OK, cdp_recv(g, &x, 1, CDP_DTYPE_U8, r, 0));
         cdp_error_set(CDP_ERR_IO, -1, 0, "the machine is on fire");
         cdp_group_fail(g);
         cdp_group_fail(g); /* twice is once */
@@ -64,7 +69,9 @@ static void failing_rank(cdp_group *g, void *arg) {
     T_EQ(CDP_ERR_IO, cdp_barrier(g));
     T_TEXT("on fire", cdp_last_error()->text);
 }
-TEST(a_backend_breaks_the_group) { run_ranks(3, NULL, 0, failing_rank, NULL); }
+TEST(a_backend_breaks_the_group) {
+    run_ranks(3, NULL, 0, failing_rank, NULL);
+}
 #endif
 
 TEST(no_backend) {

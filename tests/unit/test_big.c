@@ -1,5 +1,5 @@
-/*  test_big.c - more than 2^32 bytes and 2^31 elements in one operation. Needs memory and some seconds, so it runs when it is
-    called with --big alone. */
+/* test_big.c - more than 2^32 bytes and 2^31 elements in one operation. Needs memory and some
+   seconds, so it runs when it is called with --big alone. */
 #define CDP_IMPLEMENTATION
 #include "cdp.h"
 
@@ -7,7 +7,8 @@
 
 #include <sys/mman.h>
 
-#define PERIOD (4096ull * 4099) /* a prime number of pages: a part that lies 2^31 or 2^32 bytes off is noticed */
+/* a prime number of pages: a part that lies 2^31 or 2^32 bytes off is noticed */
+#define PERIOD (4096ull * 4099)
 #define MESSAGE ((1ull << 32) + 7)
 #define ELEMENTS ((1ull << 31) + 9)
 
@@ -19,13 +20,15 @@ static uint64_t mem_available(void) {
     char line[200];
     unsigned long long kb = 0;
     FILE *f = fopen("/proc/meminfo", "r");
-    while (f && fgets(line, sizeof line, f) && sscanf(line, "MemAvailable: %llu kB", &kb) != 1) {}
+    while (f && fgets(line, sizeof line, f) && sscanf(line, "MemAvailable: %llu kB", &kb) != 1) {
+    }
     if (f) fclose(f);
     return kb * 1024;
 }
 
 static uint8_t *map(uint64_t bytes) {
-    void *p = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *p = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE,
+        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return p == MAP_FAILED ? NULL : (uint8_t *)p;
 }
 
@@ -34,14 +37,17 @@ static uint8_t *map_pattern(uint64_t bytes) {
     const uint64_t all = (bytes + PERIOD - 1) / PERIOD * PERIOD;
     uint8_t *p = map(all);
     for (uint64_t at = 0; p && at < all; at += PERIOD)
-        if (mmap(p + at, PERIOD, PROT_READ, MAP_SHARED | MAP_FIXED, fileno(file), 0) == MAP_FAILED) return NULL;
+        if (mmap(p + at, PERIOD, PROT_READ, MAP_SHARED | MAP_FIXED, fileno(file), 0) == MAP_FAILED)
+            return NULL;
     return p;
 }
 
 static bool repeats(const uint8_t *p, uint64_t bytes, const uint8_t *what) {
     for (uint64_t at = 0; at < bytes; at += PERIOD) {
         const uint64_t n = bytes - at < PERIOD ? bytes - at : PERIOD;
-        if (memcmp(p + at, what, n) != 0) return test_check(false, __FILE__, __LINE__, "wrong bytes after byte %llu", (unsigned long long)at);
+        if (memcmp(p + at, what, n) != 0)
+            return test_check(
+                false, __FILE__, __LINE__, "wrong bytes after byte %llu", (unsigned long long)at);
     }
     return true;
 }
@@ -54,7 +60,8 @@ static bool ready(void) {
         test_skip("not with 32 bits or a sanitizer");
     } else if (mem_available() < 12ull << 30) {
         char why[100];
-        snprintf(why, sizeof why, "%llu MiB of memory are available, 12288 are needed", (unsigned long long)(mem_available() >> 20));
+        snprintf(why, sizeof why, "%llu MiB of memory are available, 12288 are needed",
+            (unsigned long long)(mem_available() >> 20));
         test_skip(why);
     } else {
         pattern = (uint8_t *)malloc(PERIOD);
@@ -64,7 +71,8 @@ static bool ready(void) {
             twice[i] = (uint8_t)(2 * pattern[i]);
         }
         file = tmpfile();
-        return T(file != NULL) && T(fwrite(pattern, 1, PERIOD, file) == PERIOD) && T(fflush(file) == 0);
+        return T(file != NULL) && T(fwrite(pattern, 1, PERIOD, file) == PERIOD)
+            && T(fflush(file) == 0);
     }
     return false;
 }

@@ -1,4 +1,5 @@
-/* Data parallel training over the hub: what gradients are afterwards, what is refused, what is told, what overlaps. */
+/* Data parallel training over the hub: what gradients are afterwards, what is refused, what is
+   told, what overlaps. */
 #define CDP_IMPLEMENTATION
 #include "cdp.h"
 #include "ranks.h"
@@ -15,9 +16,12 @@ typedef struct model {
     void *expected[PARAMS_MAX]; /* what this rank's gradient should be */
 } model;
 
-static uint64_t model_bytes(const model *m, uint32_t i) { return m->params[i].count * cdp_dtype_size(m->params[i].dtype); }
+static uint64_t model_bytes(const model *m, uint32_t i) {
+    return m->params[i].count * cdp_dtype_size(m->params[i].dtype);
+}
 
-/* The same model on every rank that gives the same seed. `own`: how many of 4 parameters bring their own gradient array. */
+/* The same model on every rank that gives the same seed. `own`: how many of 4 parameters bring
+   their own gradient array. */
 static void model_open(model *m, uint64_t seed, uint32_t count, uint64_t largest, uint32_t own) {
     uint64_t state = seed;
     memset(m, 0, sizeof *m);
@@ -51,17 +55,24 @@ static cdp_ddp *model_ddp(model *m, cdp_group *g, uint64_t first, uint64_t rest)
     d.param_count = m->count;
     d.first_bucket_bytes = first;
     d.bucket_bytes = rest;
-    test_check(cdp_ddp_create(&d, &ddp) == CDP_OK, __FILE__, __LINE__, "rank %u: %s", cdp_rank(g), cdp_last_error()->text);
+    test_check(cdp_ddp_create(&d, &ddp) == CDP_OK, __FILE__, __LINE__, "rank %u: %s", cdp_rank(g),
+        cdp_last_error()->text);
     return ddp;
 }
 
 /* Where the caller adds its gradients. */
-static void *model_grad(const model *m, cdp_ddp *ddp, uint32_t i) { return m->params[i].grad ? m->params[i].grad : cdp_ddp_grad(ddp, i); }
+static void *model_grad(const model *m, cdp_ddp *ddp, uint32_t i) {
+    return m->params[i].grad ? m->params[i].grad : cdp_ddp_grad(ddp, i);
+}
 
-static double number_at(cdp_dtype t, const void *p, uint64_t k) { return t == CDP_DTYPE_F64 ? ((const double *)p)[k] : (double)((const float *)p)[k]; }
+static double number_at(cdp_dtype t, const void *p, uint64_t k) {
+    return t == CDP_DTYPE_F64 ? ((const double *)p)[k] : (double)((const float *)p)[k];
+}
 static void set_number(cdp_dtype t, void *p, uint64_t k, double v) {
-    if (t == CDP_DTYPE_F64) ((double *)p)[k] = v;
-    else ((float *)p)[k] = (float)v;
+    if (t == CDP_DTYPE_F64)
+        ((double *)p)[k] = v;
+    else
+        ((float *)p)[k] = (float)v;
 }
 
 /* What rank r adds to element k of parameter i in a step. */
@@ -72,7 +83,8 @@ static double part_of(uint64_t seed, uint32_t step, uint32_t rank, uint32_t i, u
 
 /* Random orders, different on every rank: the order of ready() must not matter. */
 static void shuffled(uint32_t *order, uint32_t n, uint64_t *state) {
-    for (uint32_t i = 0; i < n; ++i) order[i] = i;
+    for (uint32_t i = 0; i < n; ++i)
+        order[i] = i;
     for (uint32_t i = n; i-- > 1;) {
         const uint32_t k = (uint32_t)(test_random(state) % (i + 1)), t = order[i];
         order[i] = order[k];
@@ -90,7 +102,8 @@ typedef struct program {
 } program;
 
 /* The same arithmetic for all ranks on one of them: acc[r] is rank r's gradient. */
-static void serial_step(const program *p, uint32_t n, uint32_t rank, model *m, double **acc, uint32_t step, bool sync) {
+static void serial_step(
+    const program *p, uint32_t n, uint32_t rank, model *m, double **acc, uint32_t step, bool sync) {
     for (uint32_t i = 0; i < m->count; ++i)
         for (uint64_t k = 0; k < m->params[i].count; ++k) {
             double sum = 0;
@@ -100,15 +113,21 @@ static void serial_step(const program *p, uint32_t n, uint32_t rank, model *m, d
                 sum += *a;
             }
             if (sync) {
-                set_number(m->params[i].dtype, m->expected[i], k, m->params[i].dtype == CDP_DTYPE_F64 ? sum / n : (double)((float)sum / (float)n));
-                for (uint32_t r = 0; r < n; ++r) acc[i][r * m->params[i].count + k] = number_at(m->params[i].dtype, m->expected[i], k);
+                set_number(m->params[i].dtype, m->expected[i], k,
+                    m->params[i].dtype == CDP_DTYPE_F64 ? sum / n
+                                                        : (double)((float)sum / (float)n));
+                for (uint32_t r = 0; r < n; ++r)
+                    acc[i][r * m->params[i].count + k] =
+                        number_at(m->params[i].dtype, m->expected[i], k);
             } else {
-                set_number(m->params[i].dtype, m->expected[i], k, acc[i][rank * m->params[i].count + k]);
+                set_number(
+                    m->params[i].dtype, m->expected[i], k, acc[i][rank * m->params[i].count + k]);
             }
         }
 }
 
-static void program_backward(const program *p, model *m, cdp_ddp *ddp, uint32_t rank, uint32_t step, uint64_t *own_state) {
+static void program_backward(
+    const program *p, model *m, cdp_ddp *ddp, uint32_t rank, uint32_t step, uint64_t *own_state) {
     uint32_t order[PARAMS_MAX];
     T_EQ(CDP_OK, cdp_ddp_backward_begin(ddp));
     shuffled(order, m->count, own_state);
@@ -116,7 +135,8 @@ static void program_backward(const program *p, model *m, cdp_ddp *ddp, uint32_t 
         const uint32_t i = order[o];
         const cdp_dtype t = m->params[i].dtype;
         void *grad = model_grad(m, ddp, i);
-        for (uint64_t k = 0; k < m->params[i].count; ++k) set_number(t, grad, k, number_at(t, grad, k) + part_of(p->seed, step, rank, i, k));
+        for (uint64_t k = 0; k < m->params[i].count; ++k)
+            set_number(t, grad, k, number_at(t, grad, k) + part_of(p->seed, step, rank, i, k));
         T_EQ(CDP_OK, cdp_ddp_ready(ddp, i));
     }
     T_EQ(CDP_OK, cdp_ddp_backward_end(ddp));
@@ -130,7 +150,8 @@ static void rank_program(cdp_group *g, void *arg) {
     model m;
     uint32_t synced = 0;
     model_open(&m, p->seed, p->params, p->largest, p->own);
-    for (uint32_t i = 0; i < m.count; ++i) acc[i] = (double *)calloc(m.params[i].count * n + 1, sizeof *acc[i]);
+    for (uint32_t i = 0; i < m.count; ++i)
+        acc[i] = (double *)calloc(m.params[i].count * n + 1, sizeof *acc[i]);
     cdp_ddp *ddp = model_ddp(&m, g, p->first, p->rest);
     for (uint32_t step = 0; ddp && step < p->steps; ++step) {
         const bool sync = test_random(&same) % 2 || step + 1 == p->steps;
@@ -139,16 +160,19 @@ static void rank_program(cdp_group *g, void *arg) {
         serial_step(p, n, rank, &m, acc, step, sync);
         synced += sync;
         for (uint32_t i = 0; i < m.count; ++i)
-            test_check(memcmp(m.expected[i], model_grad(&m, ddp, i), model_bytes(&m, i)) == 0, __FILE__, __LINE__, "seed %llu, rank %u/%u, step %u%s: gradient of parameter %u",
-                       (unsigned long long)p->seed, rank, n, step, sync ? "" : " (no_sync)", i);
+            test_check(memcmp(m.expected[i], model_grad(&m, ddp, i), model_bytes(&m, i)) == 0,
+                __FILE__, __LINE__, "seed %llu, rank %u/%u, step %u%s: gradient of parameter %u",
+                (unsigned long long)p->seed, rank, n, step, sync ? "" : " (no_sync)", i);
         if ((!p->keep && sync) || test_random(&same) % 6 == 0) {
             cdp_ddp_zero_grad(ddp);
-            for (uint32_t i = 0; i < m.count; ++i) memset(acc[i], 0, m.params[i].count * n * sizeof *acc[i]);
+            for (uint32_t i = 0; i < m.count; ++i)
+                memset(acc[i], 0, m.params[i].count * n * sizeof *acc[i]);
         }
     }
     if (ddp) T_EQ(synced, cdp_ddp_stats_of(ddp).steps);
     cdp_ddp_destroy(ddp);
-    for (uint32_t i = 0; i < m.count; ++i) free(acc[i]);
+    for (uint32_t i = 0; i < m.count; ++i)
+        free(acc[i]);
     model_close(&m);
 }
 
@@ -193,16 +217,21 @@ static void rank_starts_from_rank_0(cdp_group *g, void *arg) {
     d.param_count = m.count;
     d.no_broadcast = no_broadcast;
     for (uint32_t i = 0; i < m.count; ++i)
-        for (uint64_t k = 0; k < m.params[i].count; ++k) set_number(m.params[i].dtype, m.params[i].data, k, 1000.0 * cdp_rank(g) + i + (double)k);
+        for (uint64_t k = 0; k < m.params[i].count; ++k)
+            set_number(
+                m.params[i].dtype, m.params[i].data, k, 1000.0 * cdp_rank(g) + i + (double)k);
     T_EQ(CDP_OK, cdp_ddp_create(&d, &ddp));
     const double rank = no_broadcast ? cdp_rank(g) : 0;
     for (uint32_t i = 0; i < m.count; ++i)
-        for (uint64_t k = 0; k < m.params[i].count; ++k) T(number_at(m.params[i].dtype, m.params[i].data, k) == 1000.0 * rank + i + (double)k);
-    for (uint32_t i = 0; i < m.count; ++i) { /* gradients begin as zero, each in a place of its own */
+        for (uint64_t k = 0; k < m.params[i].count; ++k)
+            T(number_at(m.params[i].dtype, m.params[i].data, k) == 1000.0 * rank + i + (double)k);
+    /* gradients begin as zero, each in a place of its own */
+    for (uint32_t i = 0; i < m.count; ++i) {
         const uint8_t *a = (const uint8_t *)cdp_ddp_grad(ddp, i);
         T(a != NULL);
         T((uintptr_t)a % cdp_dtype_size(m.params[i].dtype) == 0);
-        for (uint64_t k = 0; k < m.params[i].count; ++k) T(number_at(m.params[i].dtype, a, k) == 0);
+        for (uint64_t k = 0; k < m.params[i].count; ++k)
+            T(number_at(m.params[i].dtype, a, k) == 0);
         for (uint32_t j = 0; j < i; ++j) {
             const uint8_t *b = (const uint8_t *)cdp_ddp_grad(ddp, j);
             T(a + model_bytes(&m, i) <= b || b + model_bytes(&m, j) <= a);
@@ -222,7 +251,16 @@ TEST(everybody_starts_from_rank_0) {
 }
 
 /* What one rank may have different; the others have the plain model. */
-typedef enum odd { ODD_NAME, ODD_COUNT, ODD_DTYPE, ODD_MORE, ODD_FEWER, ODD_ORDER, ODD_FIRST, ODD_COUNT_OF } odd;
+typedef enum odd {
+    ODD_NAME,
+    ODD_COUNT,
+    ODD_DTYPE,
+    ODD_MORE,
+    ODD_FEWER,
+    ODD_ORDER,
+    ODD_FIRST,
+    ODD_COUNT_OF
+} odd;
 typedef struct odd_model {
     odd what;
     uint32_t who;
@@ -253,7 +291,10 @@ static void rank_with_odd_model(cdp_group *g, void *arg) {
         if (o->what == ODD_MORE) d.param_count = 5;
         if (o->what == ODD_FEWER) d.param_count = 3;
         if (o->what == ODD_FIRST) p[0].count = 4;
-        if (o->what == ODD_ORDER) p[1].name = "norm", p[2].name = "attention";
+        if (o->what == ODD_ORDER) {
+            p[1].name = "norm";
+            p[2].name = "attention";
+        }
     }
     const uint64_t start = test_now_ns();
     T_EQ(CDP_ERR_MISMATCH, cdp_ddp_create(&d, &ddp));
@@ -269,10 +310,14 @@ static void rank_with_odd_model(cdp_group *g, void *arg) {
 
 TEST(different_models_are_named) {
     static const odd_model odds[] = {
-        {ODD_NAME, 2, "'norm' f32[2]", "'norm2' f32[2]", "parameter 2"},     {ODD_COUNT, 1, "'attention' f32[2]", "'attention' f32[1]", "parameter 1"},
-        {ODD_DTYPE, 2, "'head' f32[2]", "'head' f64[2]", "parameter 3"},     {ODD_MORE, 1, "'extra' f32[2]", "nothing (it has 4 parameters)", "parameter 4"},
-        {ODD_FEWER, 2, "'head' f32[2]", "nothing (it has 3 parameters)", "parameter 3"}, {ODD_ORDER, 1, "'attention' f32[2]", "'norm' f32[2]", "parameter 1"},
-        {ODD_FIRST, 0, "'embed' f32[4]", "'embed' f32[2]", "parameter 0"},   {ODD_MORE, 0, "'extra' f32[2]", "nothing (it has 4 parameters)", "parameter 4"},
+        {ODD_NAME, 2, "'norm' f32[2]", "'norm2' f32[2]", "parameter 2"},
+        {ODD_COUNT, 1, "'attention' f32[2]", "'attention' f32[1]", "parameter 1"},
+        {ODD_DTYPE, 2, "'head' f32[2]", "'head' f64[2]", "parameter 3"},
+        {ODD_MORE, 1, "'extra' f32[2]", "nothing (it has 4 parameters)", "parameter 4"},
+        {ODD_FEWER, 2, "'head' f32[2]", "nothing (it has 3 parameters)", "parameter 3"},
+        {ODD_ORDER, 1, "'attention' f32[2]", "'norm' f32[2]", "parameter 1"},
+        {ODD_FIRST, 0, "'embed' f32[4]", "'embed' f32[2]", "parameter 0"},
+        {ODD_MORE, 0, "'extra' f32[2]", "nothing (it has 4 parameters)", "parameter 4"},
         {ODD_FEWER, 0, "'head' f32[2]", "nothing (it has 3 parameters)", "parameter 3"},
     };
     for (size_t i = 0; i < sizeof odds / sizeof *odds; ++i) {
@@ -290,7 +335,7 @@ static void rank_brings_number_of_ranks(cdp_group *g, void *arg) {
     memset(p, 0, sizeof p);
     memset(&d, 0, sizeof d);
     p[0].data = p[1].data = &x;
-    p[0].count = 1; /* names are left out */
+    p[0].count = 1;           /* names are left out */
     p[1].count = cdp_rank(g); /* every rank a model of its own */
     d.group = g;
     d.params = p;
@@ -301,7 +346,9 @@ static void rank_brings_number_of_ranks(cdp_group *g, void *arg) {
     T_EQ(1, cdp_last_error()->peer);
 }
 
-TEST(all_models_differ) { run_ranks(4, NULL, 0, rank_brings_number_of_ranks, NULL); }
+TEST(all_models_differ) {
+    run_ranks(4, NULL, 0, rank_brings_number_of_ranks, NULL);
+}
 
 static cdp_group *alone(const cdp_os *os) {
     cdp_group_desc d;
@@ -368,14 +415,19 @@ static void rank_misuses(cdp_group *g, void *arg) {
         if (me && u->what == 0 && (i == 5 || i == 2)) continue; /* never ready */
         const cdp_status r = cdp_ddp_ready(ddp, i);
         if (me && st == CDP_OK) T_EQ(CDP_OK, r);
-        if (me && u->what == 1 && i == 6) REFUSED(CDP_ERR_STATE, "'layer6.w' (index 6) was marked ready twice", st = cdp_ddp_ready(ddp, i));
-        if (me && u->what == 2 && i == 6) REFUSED(CDP_ERR_INVALID, "cdp_ddp_ready(8): there are only 8 parameters", st = cdp_ddp_ready(ddp, 8));
+        if (me && u->what == 1 && i == 6)
+            REFUSED(CDP_ERR_STATE, "'layer6.w' (index 6) was marked ready twice",
+                st = cdp_ddp_ready(ddp, i));
+        if (me && u->what == 2 && i == 6)
+            REFUSED(CDP_ERR_INVALID, "cdp_ddp_ready(8): there are only 8 parameters",
+                st = cdp_ddp_ready(ddp, 8));
     }
     const uint64_t start = test_now_ns();
     st = cdp_ddp_backward_end(ddp);
     const char *text = cdp_last_error()->text;
     T_WITHIN(500, test_now_ns() - start);
-    if (u->what == 0 && (me || st != CDP_OK)) { /* a rank that had all it needed may learn of it at the next call */
+    /* a rank that had all it needed may learn of it at the next call */
+    if (u->what == 0 && (me || st != CDP_OK)) {
         T_EQ(CDP_ERR_STATE, st);
         char who[64];
         snprintf(who, sizeof who, "of rank %u ended although 2 of 8 parameters were never", u->who);
@@ -386,14 +438,21 @@ static void rank_misuses(cdp_group *g, void *arg) {
         T_EQ(u->who, cdp_last_error()->origin);
     } else if (me) {
         T(st == CDP_ERR_STATE || st == CDP_ERR_INVALID);
-        T_TEXT(u->what == 1 ? "'layer6.w' (index 6) was marked ready twice in one backward pass of rank" : "cdp_ddp_ready(8)", text);
+        T_TEXT(u->what == 1
+                ? "'layer6.w' (index 6) was marked ready twice in one backward pass of rank"
+                : "cdp_ddp_ready(8)",
+            text);
     }
-    st = cdp_ddp_backward_begin(ddp); /* afterwards the group is broken on all ranks, for the same reason */
+    /* afterwards the group is broken on all ranks, for the same reason */
+    st = cdp_ddp_backward_begin(ddp);
     if (st == CDP_OK) {
-        for (uint32_t i = 0; i < m.count; ++i) (void)cdp_ddp_ready(ddp, i);
+        for (uint32_t i = 0; i < m.count; ++i)
+            (void)cdp_ddp_ready(ddp, i);
         st = cdp_ddp_backward_end(ddp);
     }
-    test_check(st == (u->what == 2 ? CDP_ERR_INVALID : CDP_ERR_STATE), __FILE__, __LINE__, "misuse %d, rank %u: %s: %s", u->what, cdp_rank(g), cdp_status_name(st), cdp_last_error()->text);
+    test_check(st == (u->what == 2 ? CDP_ERR_INVALID : CDP_ERR_STATE), __FILE__, __LINE__,
+        "misuse %d, rank %u: %s: %s", u->what, cdp_rank(g), cdp_status_name(st),
+        cdp_last_error()->text);
     cdp_ddp_destroy(ddp);
     model_close(&m);
 }
@@ -416,7 +475,8 @@ TEST(many_missing_parameters_are_cut) {
     model_open(&m, 5, 20, 3, 0);
     cdp_ddp *ddp = model_ddp(&m, g, 0, 0);
     T_EQ(CDP_OK, cdp_ddp_backward_begin(ddp));
-    REFUSED(CDP_ERR_STATE, "20 of 20 parameters were never marked ready", cdp_ddp_backward_end(ddp));
+    REFUSED(
+        CDP_ERR_STATE, "20 of 20 parameters were never marked ready", cdp_ddp_backward_end(ddp));
     T_TEXT("'layer4.w' (index 4) and 15 more", cdp_last_error()->text);
     cdp_ddp_destroy(ddp);
     cdp_group_destroy(g);
@@ -440,10 +500,12 @@ TEST(calls_at_the_wrong_time) {
     T_EQ(CDP_OK, cdp_ddp_backward_begin(ddp));
     REFUSED(CDP_ERR_STATE, "cdp_ddp_backward_end first", cdp_ddp_backward_begin(ddp));
     REFUSED(CDP_ERR_STATE, "before cdp_ddp_backward_begin or after", cdp_ddp_no_sync(ddp, true));
-    for (uint32_t i = 0; i < m.count; ++i) T_EQ(CDP_OK, cdp_ddp_ready(ddp, i));
+    for (uint32_t i = 0; i < m.count; ++i)
+        T_EQ(CDP_OK, cdp_ddp_ready(ddp, i));
     T_EQ(CDP_OK, cdp_ddp_backward_end(ddp)); /* none of that spoiled it */
     REFUSED(CDP_ERR_STATE, "no backward pass is open", cdp_ddp_backward_end(ddp));
-    T_EQ(CDP_OK, cdp_ddp_no_sync(ddp, true)); /* a local pass may leave parameters out, and still refuses nonsense */
+    /* a local pass may leave parameters out, and still refuses nonsense */
+    T_EQ(CDP_OK, cdp_ddp_no_sync(ddp, true));
     T_EQ(CDP_OK, cdp_ddp_backward_begin(ddp));
     T_EQ(CDP_OK, cdp_ddp_ready(ddp, 2));
     T_EQ(CDP_OK, cdp_ddp_backward_end(ddp));
@@ -453,7 +515,8 @@ TEST(calls_at_the_wrong_time) {
     REFUSED(CDP_ERR_STATE, "twice", cdp_ddp_backward_end(ddp));
     T_EQ(CDP_OK, cdp_ddp_no_sync(ddp, false)); /* which is no failure of the group */
     T_EQ(CDP_OK, cdp_ddp_backward_begin(ddp));
-    for (uint32_t i = 0; i < m.count; ++i) T_EQ(CDP_OK, cdp_ddp_ready(ddp, i));
+    for (uint32_t i = 0; i < m.count; ++i)
+        T_EQ(CDP_OK, cdp_ddp_ready(ddp, i));
     T_EQ(CDP_OK, cdp_ddp_backward_end(ddp));
     T_EQ(2, cdp_ddp_stats_of(ddp).steps);
     cdp_ddp_destroy(ddp);
@@ -472,7 +535,9 @@ static void big_params(cdp_param *p, uint32_t n, uint64_t count) {
 }
 
 static void rank_overlaps(cdp_group *g, void *arg) {
-    enum { N = 6 };
+    enum {
+        N = 6
+    };
     cdp_param p[N];
     cdp_ddp_desc d;
     cdp_ddp *ddp;
@@ -498,26 +563,36 @@ static void rank_overlaps(cdp_group *g, void *arg) {
         T_EQ(CDP_OK, cdp_ddp_backward_end(ddp));
         const cdp_ddp_stats s = cdp_ddp_stats_of(ddp);
         bool all_before = true;
-        for (uint32_t b = 0; b + 2 < N; ++b) all_before = all_before && ddp->buckets[b].end_ns && ddp->buckets[b].end_ns < called; /* done before anybody waited */
-        overlapped = overlapped || all_before; /* in some step: a busy machine may stop a thread for longer than a layer takes */
-        for (uint32_t b = 1; b < N; ++b) T(ddp->buckets[b].start_ns >= ddp->buckets[b - 1].end_ns);
+        /* done before anybody waited */
+        for (uint32_t b = 0; b + 2 < N; ++b)
+            all_before = all_before && ddp->buckets[b].end_ns && ddp->buckets[b].end_ns < called;
+        /* in some step: a busy machine may stop a thread for longer than a layer takes */
+        overlapped = overlapped || all_before;
+        for (uint32_t b = 1; b < N; ++b)
+            T(ddp->buckets[b].start_ns >= ddp->buckets[b - 1].end_ns);
         T_EQ(step + 1, s.steps);
         T_EQ(N, s.bucket_count);
         T_EQ(N * 400000, s.bytes_per_step);
         T(s.backward_ns >= (called - begin) / 2 && s.backward_ns <= (called - begin) * 2);
         T(s.comm_ns > 0 && s.exposed_ns <= s.comm_ns);
         T(s.hidden >= 0 && s.hidden <= 1);
-        T(s.total_comm_ns >= s.comm_ns && s.total_backward_ns >= s.backward_ns && s.total_exposed_ns >= s.exposed_ns);
+        T(s.total_comm_ns >= s.comm_ns && s.total_backward_ns >= s.backward_ns
+            && s.total_exposed_ns >= s.exposed_ns);
     }
     T(overlapped);
     cdp_ddp_destroy(ddp);
-    for (uint32_t i = 0; i < N; ++i) free(p[i].data);
+    for (uint32_t i = 0; i < N; ++i)
+        free(p[i].data);
 }
 
-TEST(buckets_travel_while_backward_runs) { run_ranks(2, NULL, 0, rank_overlaps, NULL); }
+TEST(buckets_travel_while_backward_runs) {
+    run_ranks(2, NULL, 0, rank_overlaps, NULL);
+}
 
 static void rank_launches_in_order(cdp_group *g, void *arg) {
-    enum { N = 5 };
+    enum {
+        N = 5
+    };
     cdp_param p[N];
     cdp_ddp_desc d;
     cdp_ddp *ddp;
@@ -531,7 +606,8 @@ static void rank_launches_in_order(cdp_group *g, void *arg) {
     T_EQ(CDP_OK, cdp_ddp_create(&d, &ddp));
     const uint64_t issued = g->issued;
     T_EQ(CDP_OK, cdp_ddp_backward_begin(ddp));
-    T_EQ(CDP_OK, cdp_ddp_ready(ddp, 0)); /* the last bucket is complete first: it waits for its turn */
+    /* the last bucket is complete first: it waits for its turn */
+    T_EQ(CDP_OK, cdp_ddp_ready(ddp, 0));
     T_EQ(CDP_OK, cdp_ddp_ready(ddp, 2));
     T_EQ(0, g->issued - issued);
     T_EQ(CDP_OK, cdp_ddp_ready(ddp, 4)); /* bucket 0 */
@@ -544,14 +620,18 @@ static void rank_launches_in_order(cdp_group *g, void *arg) {
     T_EQ(5, g->issued - issued); /* and nothing else is sent */
     T_EQ(CDP_OK, cdp_ddp_no_sync(ddp, true));
     T_EQ(CDP_OK, cdp_ddp_backward_begin(ddp));
-    for (uint32_t i = 0; i < N; ++i) T_EQ(CDP_OK, cdp_ddp_ready(ddp, i));
+    for (uint32_t i = 0; i < N; ++i)
+        T_EQ(CDP_OK, cdp_ddp_ready(ddp, i));
     T_EQ(CDP_OK, cdp_ddp_backward_end(ddp));
     T_EQ(5, g->issued - issued); /* nothing at all under no_sync */
     cdp_ddp_destroy(ddp);
-    for (uint32_t i = 0; i < N; ++i) free(p[i].data);
+    for (uint32_t i = 0; i < N; ++i)
+        free(p[i].data);
 }
 
-TEST(buckets_start_in_their_order) { run_ranks(3, NULL, 0, rank_launches_in_order, NULL); }
+TEST(buckets_start_in_their_order) {
+    run_ranks(3, NULL, 0, rank_launches_in_order, NULL);
+}
 
 /* ---- small worlds and empty parameters ---- */
 
@@ -573,7 +653,8 @@ static void rank_with_nothing(cdp_group *g, void *arg) {
     T_EQ(CDP_OK, cdp_ddp_create(&d, &ddp));
     for (int step = 0; step < 2; ++step) {
         T_EQ(CDP_OK, cdp_ddp_backward_begin(ddp));
-        for (uint32_t i = 0; i < 3; ++i) T_EQ(CDP_OK, cdp_ddp_ready(ddp, i));
+        for (uint32_t i = 0; i < 3; ++i)
+            T_EQ(CDP_OK, cdp_ddp_ready(ddp, i));
         T_EQ(CDP_OK, cdp_ddp_backward_end(ddp));
     }
     T_EQ(0, cdp_ddp_stats_of(ddp).bytes_per_step);
@@ -598,19 +679,23 @@ static void rank_loses_another(cdp_group *g, void *arg) {
         if (st != CDP_OK) break;
         for (uint32_t i = m.count; i-- > 0;) {
             if (cdp_rank(g) == 1 && step == 4 && i == 3) {
-                if (how == 0) cdp_group_abort(g, "loss is NaN");
-                else test_sleep_ms(900);
+                if (how == 0)
+                    cdp_group_abort(g, "loss is NaN");
+                else
+                    test_sleep_ms(900);
             }
             (void)cdp_ddp_ready(ddp, i);
         }
         st = cdp_ddp_backward_end(ddp);
     }
-    test_check(st == (how == 0 ? CDP_ERR_ABORTED : CDP_ERR_TIMEOUT), __FILE__, __LINE__, "rank %u: %s: %s", cdp_rank(g), cdp_status_name(st), cdp_last_error()->text);
+    test_check(st == (how == 0 ? CDP_ERR_ABORTED : CDP_ERR_TIMEOUT), __FILE__, __LINE__,
+        "rank %u: %s: %s", cdp_rank(g), cdp_status_name(st), cdp_last_error()->text);
     T_TEXT(how == 0 ? "loss is NaN" : "rank 1", cdp_last_error()->text);
     T_EQ(1, cdp_last_error()->peer);
     for (int i = 0; i < 3; ++i) { /* a pass that is open hides nothing */
         const cdp_status again = cdp_ddp_backward_begin(ddp);
-        test_check(again == st, __FILE__, __LINE__, "rank %u: %s after %s: %s", cdp_rank(g), cdp_status_name(again), cdp_status_name(st), cdp_last_error()->text);
+        test_check(again == st, __FILE__, __LINE__, "rank %u: %s after %s: %s", cdp_rank(g),
+            cdp_status_name(again), cdp_status_name(st), cdp_last_error()->text);
         T_EQ(1, cdp_last_error()->peer);
     }
     cdp_ddp_destroy(ddp); /* in the middle of a pass that was begun */
@@ -636,7 +721,8 @@ static void rank_destroys_in_flight(cdp_group *g, void *arg) {
     model_open(&m, 14, 8, 2000, 0);
     cdp_ddp *ddp = model_ddp(&m, g, 1, 1);
     T_EQ(CDP_OK, cdp_ddp_backward_begin(ddp));
-    for (uint32_t i = m.count; i-- > 2;) T_EQ(CDP_OK, cdp_ddp_ready(ddp, i));
+    for (uint32_t i = m.count; i-- > 2;)
+        T_EQ(CDP_OK, cdp_ddp_ready(ddp, i));
     cdp_ddp_destroy(ddp); /* what is on its way ends first, on all ranks alike */
     T_EQ(CDP_OK, cdp_barrier(g));
     model_close(&m);

@@ -1,10 +1,15 @@
-/* Hooks over all dtypes, wrapped, replaced, failing, and their memory; sparse rows; averages in circles; figures; what passes
-   through a reduction unchanged. */
+/* Hooks over all dtypes, wrapped, replaced, failing, and their memory; sparse rows; averages in
+   circles; figures; what passes through a reduction unchanged. */
 #define CDP_IMPLEMENTATION
 #include "cdp.h"
 #include "ranks.h"
 
-enum { N = 4, ROWS = 6, WIDTH = 20, COUNT = ROWS * WIDTH };
+enum {
+    N = 4,
+    ROWS = 6,
+    WIDTH = 20,
+    COUNT = ROWS * WIDTH
+};
 
 /* N parameters of 6 x 20 values, one bucket each unless told otherwise. */
 typedef struct rig {
@@ -29,38 +34,51 @@ static void rig_desc(rig *r, cdp_group *g, cdp_dtype dtype) {
     r->desc.first_bucket_bytes = r->desc.bucket_bytes = 4;
 }
 
-static bool rig_open(rig *r) { return test_check(cdp_ddp_create(&r->desc, &r->ddp) == CDP_OK, __FILE__, __LINE__, "%s", cdp_last_error()->text); }
+static bool rig_open(rig *r) {
+    return test_check(cdp_ddp_create(&r->desc, &r->ddp) == CDP_OK, __FILE__, __LINE__, "%s",
+        cdp_last_error()->text);
+}
 
 static void put(cdp_dtype t, void *p, uint64_t k, double v) {
     float in[CDP__BLOCK] = {(float)v};
     uint16_t half[CDP__BLOCK];
-    if (t == CDP_DTYPE_F64) ((double *)p)[k] = v;
-    else if (t == CDP_DTYPE_F32) ((float *)p)[k] = (float)v;
+    if (t == CDP_DTYPE_F64)
+        ((double *)p)[k] = v;
+    else if (t == CDP_DTYPE_F32)
+        ((float *)p)[k] = (float)v;
     else {
         cdp__narrow_block(t, in, half);
         ((uint16_t *)p)[k] = half[0];
     }
 }
-static double get(cdp_dtype t, const void *p, uint64_t k) { return cdp__float_get(t, p, k); }
+static double get(cdp_dtype t, const void *p, uint64_t k) {
+    return cdp__float_get(t, p, k);
+}
 
 typedef double (*value)(uint32_t rank, uint32_t i, uint32_t k);
 static double wild(uint32_t rank, uint32_t i, uint32_t k) {
     uint64_t s = rank * 1000u + i * 100000u + k;
     return (double)(test_random(&s) >> 11) / 9007199254740992.0 * 2 - 1;
 }
-static double whole(uint32_t rank, uint32_t i, uint32_t k) { return (double)((rank * 7 + i * 3 + k) % 11) - 5; }
+static double whole(uint32_t rank, uint32_t i, uint32_t k) {
+    return (double)((rank * 7 + i * 3 + k) % 11) - 5;
+}
 /* Of rank 1, the same left factor on all ranks: nothing is lost by compression to rank 1. */
-static double thin(uint32_t rank, uint32_t i, uint32_t k) { return (double)(rank + 1) * (double)(k / WIDTH + 1) * ((double)(k % WIDTH) - 3 + i) / 8; }
+static double thin(uint32_t rank, uint32_t i, uint32_t k) {
+    return (double)(rank + 1) * (double)(k / WIDTH + 1) * ((double)(k % WIDTH) - 3 + i) / 8;
+}
 static double mean_of(value f, uint32_t n, uint32_t i, uint32_t k) {
     double sum = f(0, i, k);
-    for (uint32_t r = 1; r < n; ++r) sum += f(r, i, k);
+    for (uint32_t r = 1; r < n; ++r)
+        sum += f(r, i, k);
     return sum / n;
 }
 
 static cdp_status rig_pass(rig *r, value f) {
     cdp_status st = cdp_ddp_backward_begin(r->ddp);
     for (uint32_t i = N; i-- > 0 && st == CDP_OK;) {
-        for (uint32_t k = 0; k < COUNT; ++k) put(r->params[i].dtype, cdp_ddp_grad(r->ddp, i), k, f(cdp_rank(r->g), i, k));
+        for (uint32_t k = 0; k < COUNT; ++k)
+            put(r->params[i].dtype, cdp_ddp_grad(r->ddp, i), k, f(cdp_rank(r->g), i, k));
         st = cdp_ddp_ready(r->ddp, i);
     }
     return r->ddp->in_backward ? cdp_ddp_backward_end(r->ddp) : st;
@@ -69,8 +87,12 @@ static cdp_status rig_pass(rig *r, value f) {
 static void near_mean(rig *r, value f, double within, int line) {
     for (uint32_t i = 0; i < N; ++i)
         for (uint32_t k = 0; k < COUNT; ++k) {
-            const double got = get(cdp_ddp_param(r->ddp, i)->dtype, cdp_ddp_grad(r->ddp, i), k), want = mean_of(f, cdp_size(r->g), i, k);
-            if (!test_check(fabs(got - want) <= within, __FILE__, line, "rank %u, %s: gradient %u[%u] is %g, not %g", cdp_rank(r->g), cdp_dtype_name(r->params[i].dtype), i, k, got, want)) return;
+            const double got = get(cdp_ddp_param(r->ddp, i)->dtype, cdp_ddp_grad(r->ddp, i), k),
+                         want = mean_of(f, cdp_size(r->g), i, k);
+            if (!test_check(fabs(got - want) <= within, __FILE__, line,
+                    "rank %u, %s: gradient %u[%u] is %g, not %g", cdp_rank(r->g),
+                    cdp_dtype_name(r->params[i].dtype), i, k, got, want))
+                return;
         }
 }
 
@@ -98,7 +120,8 @@ static cdp_hook of_kind(cdp_hook_kind kind, cdp_hook_kind inner, bool wrapped) {
 /* ---- dtypes and wrapping ---- */
 
 static const cdp_dtype floats[4] = {CDP_DTYPE_F32, CDP_DTYPE_F64, CDP_DTYPE_F16, CDP_DTYPE_BF16};
-static const double steps_of[4] = {1e-6, 1e-6, 2e-3, 2e-2}; /* how coarse a dtype is around 1, with what adds up; f64 goes through f32 */
+/* how coarse a dtype is around 1, with what adds up; f64 goes through f32 */
+static const double steps_of[4] = {1e-6, 1e-6, 2e-3, 2e-2};
 
 static void rank_tries_dtypes(cdp_group *g, void *arg) {
     (void)arg;
@@ -106,17 +129,19 @@ static void rank_tries_dtypes(cdp_group *g, void *arg) {
         double step = t < 4 ? steps_of[t] : steps_of[3];
         rig r;
         rig_desc(&r, g, t < 4 ? floats[t] : CDP_DTYPE_F32);
-        for (int i = 0; i < N && t == 4; ++i) r.params[i].dtype = floats[i];
+        for (int i = 0; i < N && t == 4; ++i)
+            r.params[i].dtype = floats[i];
         r.desc.bucket_bytes = t == 4 ? 4 : COUNT * 4;
         if (!rig_open(&r)) return;
         for (int wrap = 0; wrap < 3; ++wrap) { /* replaced between steps all the time */
             const cdp_hook_kind outer = wrap == 1 ? CDP_HOOK_FP16 : CDP_HOOK_BF16;
             cdp_hook h;
             if (wrap) step = step > steps_of[wrap + 1] ? step : steps_of[wrap + 1];
-#define WITH(kind, f, within)                                                                                       \
-    h = of_kind(outer, kind, wrap > 0);                                                                             \
-    T_EQ(CDP_OK, cdp_ddp_set_hook(r.ddp, &h));                                                                      \
-    for (int pass = 0; pass < 2; ++pass) test_check(rig_pass(&r, f) == CDP_OK, __FILE__, __LINE__, "%s", cdp_last_error()->text); \
+#define WITH(kind, f, within)                                                                    \
+    h = of_kind(outer, kind, wrap > 0);                                                          \
+    T_EQ(CDP_OK, cdp_ddp_set_hook(r.ddp, &h));                                                   \
+    for (int pass = 0; pass < 2; ++pass)                                                         \
+        test_check(rig_pass(&r, f) == CDP_OK, __FILE__, __LINE__, "%s", cdp_last_error()->text); \
     near_mean(&r, f, within, __LINE__)
             WITH(CDP_HOOK_ALLREDUCE, wild, step);
             WITH(CDP_HOOK_FP16, wild, step > 2e-3 ? step : 2e-3);
@@ -125,7 +150,8 @@ static void rank_tries_dtypes(cdp_group *g, void *arg) {
             WITH(CDP_HOOK_QUANTIZE_CHANNEL, wild, 1.1 / 255 + step);
             WITH(CDP_HOOK_TOPK, wild, step);
             WITH(CDP_HOOK_POWERSGD, thin, 60 * step); /* numbers up to 20 */
-            WITH(CDP_HOOK_POWERSGD_BATCHED, thin, 100); /* a bucket is no product of two vectors; only that it runs */
+            /* a bucket is no product of two vectors; only that it runs */
+            WITH(CDP_HOOK_POWERSGD_BATCHED, thin, 100);
             WITH(CDP_HOOK_POST_LOCAL_SGD, wild, 2);
         }
         cdp_ddp_destroy(r.ddp);
@@ -153,17 +179,21 @@ static void rank_counts_bytes(cdp_group *g, void *arg) {
     T_EQ(factors * 2, cdp_ddp_stats_of(r.ddp).sent_bytes);
     h = of_kind(CDP_HOOK_FP16, CDP_HOOK_POWERSGD, false);
     T_EQ(CDP_OK, cdp_ddp_set_hook(r.ddp, &h));
-    for (int pass = 0; pass < 2; ++pass) T_EQ(CDP_OK, rig_pass(&r, thin));
+    for (int pass = 0; pass < 2; ++pass)
+        T_EQ(CDP_OK, rig_pass(&r, thin));
     T_EQ(factors * 4, cdp_ddp_stats_of(r.ddp).sent_bytes);
     cdp_ddp_destroy(r.ddp);
 }
 
-TEST(halves_travel_as_halves) { run_ranks(2, NULL, 0, rank_counts_bytes, NULL); }
+TEST(halves_travel_as_halves) {
+    run_ranks(2, NULL, 0, rank_counts_bytes, NULL);
+}
 
 /* ---- numbers that are none ---- */
 
 static double special(uint32_t rank, uint32_t i, uint32_t k) {
-    static const double table[6][2] = {{NAN, 1}, {INFINITY, 1}, {1, -INFINITY}, {INFINITY, -INFINITY}, {INFINITY, INFINITY}, {-0.0, -0.0}};
+    static const double table[6][2] = {{NAN, 1}, {INFINITY, 1}, {1, -INFINITY},
+        {INFINITY, -INFINITY}, {INFINITY, INFINITY}, {-0.0, -0.0}};
     (void)i;
     return table[k % 6][rank];
 }
@@ -183,19 +213,32 @@ static void rank_passes_nan(cdp_group *g, void *arg) {
             T_EQ(CDP_OK, rig_pass(&r, special));
             for (uint32_t i = 0; i < N; ++i)
                 for (uint32_t k = 0; k < COUNT; ++k) {
-                    const double got = get(floats[t], cdp_ddp_grad(r.ddp, i), k), want = mean_of(special, 2, i, k);
-                    test_check(isnan(want) ? isnan(got) : got == want && signbit(got) == signbit(want), __FILE__, __LINE__, "%s, hook %d, [%u]: %g, not %g", cdp_dtype_name(floats[t]), h, k, got, want);
+                    const double got = get(floats[t], cdp_ddp_grad(r.ddp, i), k),
+                                 want = mean_of(special, 2, i, k);
+                    test_check(
+                        isnan(want) ? isnan(got) : got == want && signbit(got) == signbit(want),
+                        __FILE__, __LINE__, "%s, hook %d, [%u]: %g, not %g",
+                        cdp_dtype_name(floats[t]), h, k, got, want);
                 }
         }
         cdp_ddp_destroy(r.ddp);
     }
 }
 
-TEST(nan_and_infinity_pass) { run_ranks(2, NULL, 0, rank_passes_nan, NULL); }
+TEST(nan_and_infinity_pass) {
+    run_ranks(2, NULL, 0, rank_passes_nan, NULL);
+}
 
 /* ---- hooks that misbehave ---- */
 
-typedef enum fault { FAILS, WRONG_SIZE, WRONG_DTYPE, SKIPS, NEVER_ENDS, NO_MEMORY } fault;
+typedef enum fault {
+    FAILS,
+    WRONG_SIZE,
+    WRONG_DTYPE,
+    SKIPS,
+    NEVER_ENDS,
+    NO_MEMORY
+} fault;
 typedef struct bad_hook {
     fault what;
     bool me;
@@ -234,14 +277,17 @@ static void rank_has_a_bad_hook(cdp_group *g, void *arg) {
     T_EQ(CDP_OK, cdp_ddp_set_hook(r.ddp, &h));
     pthread_barrier_wait(f->all);
     const uint64_t start = test_now_ns();
-    for (int pass = 0; pass < 3 && st == CDP_OK; ++pass) st = rig_pass(&r, whole);
+    for (int pass = 0; pass < 3 && st == CDP_OK; ++pass)
+        st = rig_pass(&r, whole);
     T_WITHIN(f->what == SKIPS || f->what == NEVER_ENDS ? 2500 : 1500, test_now_ns() - start);
     T(st != CDP_OK);
     const cdp_error *e = cdp_last_error();
-    test_check(e->rank >= 0 && (st == e->status), __FILE__, __LINE__, "fault %d, rank %u: %s: %s", (int)f->what, cdp_rank(g), cdp_status_name(st), e->text);
+    test_check(e->rank >= 0 && (st == e->status), __FILE__, __LINE__, "fault %d, rank %u: %s: %s",
+        (int)f->what, cdp_rank(g), cdp_status_name(st), e->text);
     if (f->what == FAILS) T_TEXT("a hook returned UNSUPPORTED for bucket 2", e->text);
     if (f->what == WRONG_SIZE || f->what == WRONG_DTYPE) T(st == CDP_ERR_MISMATCH);
-    if (f->what == SKIPS) { /* what the others do there is another call, although of the same size */
+    /* what the others do there is another call, although of the same size */
+    if (f->what == SKIPS) {
         T_EQ(CDP_ERR_MISMATCH, st);
         T_TEXT("for bucket 2 of ddp 0", e->text);
         T_TEXT("for bucket 3 of ddp 0", e->text);
@@ -281,7 +327,8 @@ static void rank_leaves_at_once(cdp_group *g, void *arg) {
     pthread_barrier_wait(f->all);
     const uint64_t start = test_now_ns();
     st = cdp_ddp_backward_begin(r.ddp);
-    for (uint32_t i = N; i-- > 0 && (st == CDP_OK || !bad.me);) st = cdp_ddp_ready(r.ddp, i);
+    for (uint32_t i = N; i-- > 0 && (st == CDP_OK || !bad.me);)
+        st = cdp_ddp_ready(r.ddp, i);
     if (!bad.me) st = cdp_ddp_backward_end(r.ddp);
     T_EQ(CDP_ERR_UNSUPPORTED, st);
     T_TEXT("rank 1/3: a hook returned UNSUPPORTED for bucket 2", cdp_last_error()->text);
@@ -310,17 +357,20 @@ static void *sized_alloc(void *user, uint64_t bytes) {
 static void sized_free(void *user, void *p) {
     if (!p) return;
     __atomic_sub_fetch(&held_bytes, (int64_t)((uint64_t *)p)[-8], __ATOMIC_SEQ_CST);
-    cdp_os_default()->free(user, (uint64_t *)p - 8);
+    cdp_os_default()->release(user, (uint64_t *)p - 8);
 }
 static const cdp_os *sized_os(void) {
     static cdp_os os;
     os = *cdp_os_default();
     os.alloc = sized_alloc;
-    os.free = sized_free;
+    os.release = sized_free;
     return &os;
 }
 
-enum { MANY = 20, LARGE = TEST_SLOW ? 20000 : 50000 };
+enum {
+    MANY = 20,
+    LARGE = TEST_SLOW ? 20000 : 50000
+};
 static int64_t held_now(cdp_group *g) { /* by all ranks, while none of them does anything */
     int64_t held;
     T_EQ(CDP_OK, cdp_barrier(g));
@@ -331,12 +381,16 @@ static int64_t held_now(cdp_group *g) { /* by all ranks, while none of them does
 }
 
 static void rank_measures_hooks(cdp_group *g, void *arg) {
-    /* Beyond the gradients, in hundredths of one bucket for each in flight; and for good in those of all gradients. */
+    /* Beyond the gradients, in hundredths of one bucket for each in flight; and for good in
+       those of all gradients. */
     static const struct {
         cdp_hook_kind kind, inner;
         uint32_t in_flight, always;
-    } table[] = {{CDP_HOOK_ALLREDUCE, CDP_HOOK_ALLREDUCE, 0, 0}, {CDP_HOOK_FP16, CDP_HOOK_FP16, 50, 0}, {CDP_HOOK_QUANTIZE, CDP_HOOK_QUANTIZE, 50, 0}, {CDP_HOOK_QUANTIZE_CHANNEL, CDP_HOOK_QUANTIZE_CHANNEL, 53, 0},
-                 {CDP_HOOK_TOPK, CDP_HOOK_TOPK, 110, 100}, {CDP_HOOK_POWERSGD, CDP_HOOK_POWERSGD, 5, 105}, {CDP_HOOK_FP16, CDP_HOOK_QUANTIZE, 200, 0}};
+    } table[] = {{CDP_HOOK_ALLREDUCE, CDP_HOOK_ALLREDUCE, 0, 0},
+        {CDP_HOOK_FP16, CDP_HOOK_FP16, 50, 0}, {CDP_HOOK_QUANTIZE, CDP_HOOK_QUANTIZE, 50, 0},
+        {CDP_HOOK_QUANTIZE_CHANNEL, CDP_HOOK_QUANTIZE_CHANNEL, 53, 0},
+        {CDP_HOOK_TOPK, CDP_HOOK_TOPK, 110, 100}, {CDP_HOOK_POWERSGD, CDP_HOOK_POWERSGD, 5, 105},
+        {CDP_HOOK_FP16, CDP_HOOK_QUANTIZE, 200, 0}};
     static float data[LARGE];
     const int64_t bucket = LARGE * 4, all = bucket * MANY;
     const int32_t waits = *(const int32_t *)arg;
@@ -349,7 +403,11 @@ static void rank_measures_hooks(cdp_group *g, void *arg) {
         memset(p, 0, sizeof p);
         memset(&d, 0, sizeof d);
         memset(&hd, 0, sizeof hd);
-        for (int i = 0; i < MANY; ++i) p[i].data = data, p[i].count = LARGE, p[i].rows = 200;
+        for (int i = 0; i < MANY; ++i) {
+            p[i].data = data;
+            p[i].count = LARGE;
+            p[i].rows = 200;
+        }
         d.group = g;
         d.params = p;
         d.param_count = MANY;
@@ -371,13 +429,20 @@ static void rank_measures_hooks(cdp_group *g, void *arg) {
             T_EQ(CDP_OK, cdp_ddp_backward_begin(ddp));
             for (uint32_t i = MANY; i-- > 0;) {
                 T_EQ(CDP_OK, cdp_ddp_ready(ddp, i));
-                for (int k = 0; waits && k < 100000 && !ddp->buckets[MANY - 1 - i].done; ++k) T_EQ(CDP_OK, cdp__ddp_advance(ddp)), test_sleep_ms(0);
+                for (int k = 0; waits && k < 100000 && !ddp->buckets[MANY - 1 - i].done; ++k) {
+                    T_EQ(CDP_OK, cdp__ddp_advance(ddp));
+                    test_sleep_ms(0);
+                }
             }
             T_EQ(CDP_OK, cdp_ddp_backward_end(ddp));
         }
         const int64_t own = (held_now(g) - before) / 2 - all, flying = waits ? 1 : MANY;
-        const int64_t limit = bucket * flying * table[t].in_flight / 100 + all * table[t].always / 100 + all / 20;
-        test_check(own >= 0 && own <= limit, __FILE__, __LINE__, "hook %d in %d: %lld bytes beyond the %lld of gradients, the limit is %lld", (int)table[t].inner, (int)table[t].kind, (long long)own, (long long)all, (long long)limit);
+        const int64_t limit =
+            bucket * flying * table[t].in_flight / 100 + all * table[t].always / 100 + all / 20;
+        test_check(own >= 0 && own <= limit, __FILE__, __LINE__,
+            "hook %d in %d: %lld bytes beyond the %lld of gradients, the limit is %lld",
+            (int)table[t].inner, (int)table[t].kind, (long long)own, (long long)all,
+            (long long)limit);
         cdp_ddp_destroy(ddp);
     }
 }
@@ -400,22 +465,41 @@ typedef struct rows_program {
     bool find_unused, join, effective, hook;
 } rows_program;
 
-enum { SPARSE = 2, MATRIX = 30, ACROSS = 3, ROWS_STEPS = 8 };
+enum {
+    SPARSE = 2,
+    MATRIX = 30,
+    ACROSS = 3,
+    ROWS_STEPS = 8
+};
 
 static uint64_t mixed(uint64_t seed, uint64_t a, uint64_t b, uint64_t c) {
     uint64_t s = seed * 31 + a * 1000003u + b * 7919u + c * 104729u;
     return test_random(&s);
 }
-static uint32_t rows_of(const rows_program *p, uint32_t step, uint32_t rank, uint32_t i) { return (uint32_t)(mixed(p->seed, step, rank, i) % 7); }
-static uint32_t row_at(const rows_program *p, uint32_t step, uint32_t rank, uint32_t i, uint32_t k) { return (uint32_t)(mixed(p->seed, step, rank * 10 + i, 100 + k) % MATRIX); }
-static double number_of(const rows_program *p, uint32_t step, uint32_t rank, uint32_t i, uint32_t k) { return (double)(int64_t)(mixed(p->seed, step, rank * 10 + i, 1000 + k) % 17) - 8; }
-static uint32_t data_of(const rows_program *p, uint32_t rank) { return p->join ? (uint32_t)(mixed(p->seed, 1, rank, 77) % (ROWS_STEPS + 1)) : ROWS_STEPS; }
-static bool synced(const rows_program *p, uint32_t step) { return step == ROWS_STEPS - 1 || mixed(p->seed, step, 5, 5) % 3 != 0; }
+static uint32_t rows_of(const rows_program *p, uint32_t step, uint32_t rank, uint32_t i) {
+    return (uint32_t)(mixed(p->seed, step, rank, i) % 7);
+}
+static uint32_t row_at(
+    const rows_program *p, uint32_t step, uint32_t rank, uint32_t i, uint32_t k) {
+    return (uint32_t)(mixed(p->seed, step, rank * 10 + i, 100 + k) % MATRIX);
+}
+static double number_of(
+    const rows_program *p, uint32_t step, uint32_t rank, uint32_t i, uint32_t k) {
+    return (double)(int64_t)(mixed(p->seed, step, rank * 10 + i, 1000 + k) % 17) - 8;
+}
+static uint32_t data_of(const rows_program *p, uint32_t rank) {
+    return p->join ? (uint32_t)(mixed(p->seed, 1, rank, 77) % (ROWS_STEPS + 1)) : ROWS_STEPS;
+}
+static bool synced(const rows_program *p, uint32_t step) {
+    return step == ROWS_STEPS - 1 || mixed(p->seed, step, 5, 5) % 3 != 0;
+}
 
 /* A whole matrix of sums, from plain loops; which rows anybody had. */
-static uint32_t serial_rows(const rows_program *p, uint32_t n, uint32_t step, uint32_t i, double *sum, bool *had) {
+static uint32_t serial_rows(
+    const rows_program *p, uint32_t n, uint32_t step, uint32_t i, double *sum, bool *had) {
     uint32_t active = 0, from = step;
-    while (from > 0 && !synced(p, from - 1)) --from; /* what accumulated before travels, too */
+    while (from > 0 && !synced(p, from - 1))
+        --from; /* what accumulated before travels, too */
     memset(sum, 0, MATRIX * ACROSS * sizeof *sum);
     memset(had, 0, MATRIX * sizeof *had);
     for (uint32_t r = 0; r < n; ++r) {
@@ -425,20 +509,23 @@ static uint32_t serial_rows(const rows_program *p, uint32_t n, uint32_t step, ui
             for (uint32_t k = 0; k < rows_of(p, t, r, i); ++k) {
                 const uint32_t row = row_at(p, t, r, i, k);
                 had[row] = true;
-                for (uint32_t c = 0; c < ACROSS; ++c) sum[row * ACROSS + c] += number_of(p, t, r, i, k * ACROSS + c);
+                for (uint32_t c = 0; c < ACROSS; ++c)
+                    sum[row * ACROSS + c] += number_of(p, t, r, i, k * ACROSS + c);
             }
     }
     return active;
 }
 
-static void check_rows(const rows_program *p, cdp_group *g, cdp_ddp *ddp, uint32_t step, uint32_t i) {
+static void check_rows(
+    const rows_program *p, cdp_group *g, cdp_ddp *ddp, uint32_t step, uint32_t i) {
     double sum[MATRIX * ACROSS];
     bool had[MATRIX];
     const uint32_t active = serial_rows(p, cdp_size(g), step, i, sum, had);
     const cdp_rows got = cdp_ddp_rows(ddp, i);
     const double by = p->effective ? active : cdp_size(g);
     uint32_t want = 0;
-    for (uint32_t r = 0; r < MATRIX; ++r) want += had[r];
+    for (uint32_t r = 0; r < MATRIX; ++r)
+        want += had[r];
     T_EQ(want, got.count);
     T_EQ(ACROSS, got.width);
     for (uint64_t k = 0; k < got.count; ++k) {
@@ -449,8 +536,9 @@ static void check_rows(const rows_program *p, cdp_group *g, cdp_ddp *ddp, uint32
             volatile float f = (float)sum[row * ACROSS + c] / (float)by;
             volatile double d = sum[row * ACROSS + c] / by;
             const double mean = p->dtype == CDP_DTYPE_F64 ? d : (double)f;
-            test_check(get(p->dtype, got.values, k * ACROSS + c) == mean, __FILE__, __LINE__, "seed %llu, rank %u, step %u, row %u: %g, not %g", (unsigned long long)p->seed, cdp_rank(g), step, row,
-                       get(p->dtype, got.values, k * ACROSS + c), mean);
+            test_check(get(p->dtype, got.values, k * ACROSS + c) == mean, __FILE__, __LINE__,
+                "seed %llu, rank %u, step %u, row %u: %g, not %g", (unsigned long long)p->seed,
+                cdp_rank(g), step, row, get(p->dtype, got.values, k * ACROSS + c), mean);
         }
     }
 }
@@ -479,7 +567,9 @@ static void rank_has_rows(cdp_group *g, void *arg) {
     d.find_unused = p->find_unused;
     d.join = p->join;
     d.join_effective = p->effective;
-    if (!test_check(cdp_ddp_create(&d, &ddp) == CDP_OK, __FILE__, __LINE__, "%s", cdp_last_error()->text)) return;
+    if (!test_check(
+            cdp_ddp_create(&d, &ddp) == CDP_OK, __FILE__, __LINE__, "%s", cdp_last_error()->text))
+        return;
     if (p->hook) {
         const cdp_hook h = of_kind(CDP_HOOK_QUANTIZE, CDP_HOOK_QUANTIZE, false);
         T_EQ(CDP_OK, cdp_ddp_set_hook(ddp, &h));
@@ -494,12 +584,16 @@ static void rank_has_rows(cdp_group *g, void *arg) {
             uint32_t rows[8];
             double values[8 * ACROSS];
             if (!n && p->find_unused) continue; /* as good as no rows */
-            for (uint32_t k = 0; k < n; ++k) rows[k] = row_at(p, step, rank, i, k);
-            for (uint32_t k = 0; k < n * ACROSS; ++k) put(p->dtype, values, k, number_of(p, step, rank, i, k));
+            for (uint32_t k = 0; k < n; ++k)
+                rows[k] = row_at(p, step, rank, i, k);
+            for (uint32_t k = 0; k < n * ACROSS; ++k)
+                put(p->dtype, values, k, number_of(p, step, rank, i, k));
             T_EQ(CDP_OK, cdp_ddp_ready_rows(ddp, i, rows, n, values));
         }
-        test_check(cdp_ddp_backward_end(ddp) == CDP_OK, __FILE__, __LINE__, "%s", cdp_last_error()->text);
-        for (uint32_t i = 0; i < SPARSE && synced(p, step); ++i) check_rows(p, g, ddp, step, i);
+        test_check(
+            cdp_ddp_backward_end(ddp) == CDP_OK, __FILE__, __LINE__, "%s", cdp_last_error()->text);
+        for (uint32_t i = 0; i < SPARSE && synced(p, step); ++i)
+            check_rows(p, g, ddp, step, i);
     }
     if (p->join) T_EQ(CDP_OK, cdp_ddp_join(ddp));
     cdp_ddp_destroy(ddp);
@@ -536,21 +630,34 @@ TEST(mistakes_with_rows) {
     rig_desc(&r, g, CDP_DTYPE_F32);
     r.params[1].sparse = true;
     r.params[1].rows = 0;
-    REFUSED(CDP_ERR_INVALID, "'param1' (index 1) is sparse, so it needs rows", cdp_ddp_create(&r.desc, &r.ddp));
+    REFUSED(CDP_ERR_INVALID, "'param1' (index 1) is sparse, so it needs rows",
+        cdp_ddp_create(&r.desc, &r.ddp));
     r.params[1].rows = ROWS;
     r.params[2].device = 1;
-    REFUSED(CDP_ERR_UNSUPPORTED, "'param2' (index 2) is on device 1", cdp_ddp_create(&r.desc, &r.ddp));
+    REFUSED(
+        CDP_ERR_UNSUPPORTED, "'param2' (index 2) is on device 1", cdp_ddp_create(&r.desc, &r.ddp));
     r.params[2].device = 0;
     for (int what = 0; what < 6; ++what) {
         rig_open(&r);
         T_EQ(CDP_OK, cdp_ddp_no_sync(r.ddp, true)); /* so that the group stays whole */
-        REFUSED(CDP_ERR_STATE, "no backward pass is open", cdp_ddp_ready_rows(r.ddp, 1, rows, 1, values));
+        REFUSED(CDP_ERR_STATE, "no backward pass is open",
+            cdp_ddp_ready_rows(r.ddp, 1, rows, 1, values));
         T_EQ(CDP_OK, cdp_ddp_backward_begin(r.ddp));
-        if (what == 0) REFUSED(CDP_ERR_INVALID, "'param1' (index 1) has 6 rows, not row 6", cdp_ddp_ready_rows(r.ddp, 1, rows, 2, values));
-        if (what == 1) REFUSED(CDP_ERR_INVALID, "'param0' (index 0) is not sparse", cdp_ddp_ready_rows(r.ddp, 0, rows, 1, values));
-        if (what == 2) REFUSED(CDP_ERR_INVALID, "'param1' (index 1) is sparse; give its rows", cdp_ddp_ready(r.ddp, 1));
-        if (what == 3) REFUSED(CDP_ERR_INVALID, "no rows or no values", cdp_ddp_ready_rows(r.ddp, 1, NULL, 1, values));
-        if (what == 4) REFUSED(CDP_ERR_INVALID, "only 4 parameters", cdp_ddp_ready_rows(r.ddp, 9, rows, 1, values));
+        if (what == 0)
+            REFUSED(CDP_ERR_INVALID, "'param1' (index 1) has 6 rows, not row 6",
+                cdp_ddp_ready_rows(r.ddp, 1, rows, 2, values));
+        if (what == 1)
+            REFUSED(CDP_ERR_INVALID, "'param0' (index 0) is not sparse",
+                cdp_ddp_ready_rows(r.ddp, 0, rows, 1, values));
+        if (what == 2)
+            REFUSED(CDP_ERR_INVALID, "'param1' (index 1) is sparse; give its rows",
+                cdp_ddp_ready(r.ddp, 1));
+        if (what == 3)
+            REFUSED(CDP_ERR_INVALID, "no rows or no values",
+                cdp_ddp_ready_rows(r.ddp, 1, NULL, 1, values));
+        if (what == 4)
+            REFUSED(CDP_ERR_INVALID, "only 4 parameters",
+                cdp_ddp_ready_rows(r.ddp, 9, rows, 1, values));
         if (what == 5) {
             T_EQ(CDP_OK, cdp_ddp_ready_rows(r.ddp, 1, rows, 1, values));
             REFUSED(CDP_ERR_STATE, "twice", cdp_ddp_ready_rows(r.ddp, 1, rows, 1, values));
@@ -561,9 +668,12 @@ TEST(mistakes_with_rows) {
     T_EQ(0, cdp_ddp_rows(NULL, 0).count);
     rig_open(&r);
     T_EQ(0, cdp_ddp_rows(r.ddp, 0).width); /* not sparse */
-    values[0] = 3, values[1] = 4;
+    values[0] = 3;
+    values[1] = 4;
     T_EQ(CDP_OK, cdp_ddp_backward_begin(r.ddp));
-    for (uint32_t i = 0; i < N; ++i) T_EQ(CDP_OK, i == 1 ? cdp_ddp_ready_rows(r.ddp, i, rows, 1, values) : cdp_ddp_ready(r.ddp, i));
+    for (uint32_t i = 0; i < N; ++i)
+        T_EQ(CDP_OK,
+            i == 1 ? cdp_ddp_ready_rows(r.ddp, i, rows, 1, values) : cdp_ddp_ready(r.ddp, i));
     T_EQ(CDP_OK, cdp_ddp_backward_end(r.ddp));
     T_EQ(CDP_OK, cdp_ddp_clip(r.ddp, 1, &norm)); /* rows belong to the norm */
     T(norm == 5 && fabsf(((float *)cdp_ddp_rows(r.ddp, 1).values)[0] - 0.6f) < 1e-5f);
@@ -580,8 +690,10 @@ typedef struct contradiction {
 
 /* Marks that contradict each other, on rank 1: everybody is told the parameter and the rank. */
 static void rank_contradicts_itself(cdp_group *g, void *arg) {
-    static const char *const words[3] = {"'param2' (index 2) was marked unused and then ready in one backward pass of rank 1", "'param2' (index 2) was marked ready and then unused in one backward pass of rank 1",
-                                         "'param2' (index 2) was marked unused twice in one backward pass of rank 1"};
+    static const char *const words[3] = {
+        "'param2' (index 2) was marked unused and then ready in one backward pass of rank 1",
+        "'param2' (index 2) was marked ready and then unused in one backward pass of rank 1",
+        "'param2' (index 2) was marked unused twice in one backward pass of rank 1"};
     const contradiction *c = (const contradiction *)arg;
     const int what = c->what;
     cdp_status st = CDP_OK;
@@ -633,13 +745,15 @@ static void rank_with_long_names(cdp_group *g, void *arg) {
     d.group = g;
     d.params = &p;
     d.param_count = 1;
-    REFUSED(CDP_ERR_MISMATCH, "xxx.decoder.layers.11.weight' f32[0] on rank 0", cdp_ddp_create(&d, &ddp));
+    REFUSED(CDP_ERR_MISMATCH, "xxx.decoder.layers.11.weight' f32[0] on rank 0",
+        cdp_ddp_create(&d, &ddp));
     T_EQ(1, cdp_last_error()->peer);
     if (what == 1) T_TEXT("layers.12.weight' f32[0] on rank 1", cdp_last_error()->text);
 }
 
 TEST(long_names_differ_at_their_end) {
-    for (int what = 0; what < 2; ++what) run_ranks(3, NULL, 0, rank_with_long_names, &what);
+    for (int what = 0; what < 2; ++what)
+        run_ranks(3, NULL, 0, rank_with_long_names, &what);
 }
 
 static void rank_drifts(cdp_group *g, void *arg) {
@@ -651,26 +765,37 @@ static void rank_drifts(cdp_group *g, void *arg) {
     if (!rig_open(&r)) return;
     T_EQ(CDP_OK, cdp_ddp_verify(r.ddp));
     if (cdp_rank(g) == 2) ((uint16_t *)r.data[3])[4] ^= 1; /* the last bit of the last one */
-    REFUSED(CDP_ERR_MISMATCH, "'param3' (index 3) is no longer the same on all ranks: rank 2 has other bits than rank 0", cdp_ddp_verify(r.ddp));
+    REFUSED(CDP_ERR_MISMATCH,
+        "'param3' (index 3) is no longer the same on all ranks: rank 2 has other bits than rank 0",
+        cdp_ddp_verify(r.ddp));
     if (cdp_rank(g) == 0) put(CDP_DTYPE_BF16, r.data[1], 0, 1);
-    REFUSED(CDP_ERR_MISMATCH, "'param1' (index 1) is no longer the same on all ranks: rank 1 has", cdp_ddp_verify(r.ddp));
+    REFUSED(CDP_ERR_MISMATCH, "'param1' (index 1) is no longer the same on all ranks: rank 1 has",
+        cdp_ddp_verify(r.ddp));
     if (cdp_rank(g) == 0) put(CDP_DTYPE_BF16, r.data[1], 0, 0);
     if (cdp_rank(g) == 2) ((uint16_t *)r.data[3])[4] ^= 1;
     T_EQ(CDP_OK, cdp_ddp_verify(r.ddp));
     REFUSED(CDP_ERR_INVALID, "needs a ddp", cdp_ddp_verify(NULL));
     T_EQ(CDP_OK, cdp_ddp_backward_begin(r.ddp));
     REFUSED(CDP_ERR_STATE, "a backward pass is open", cdp_ddp_verify(r.ddp));
-    for (uint32_t i = 0; i < N; ++i) T_EQ(CDP_OK, cdp_ddp_ready(r.ddp, i));
+    for (uint32_t i = 0; i < N; ++i)
+        T_EQ(CDP_OK, cdp_ddp_ready(r.ddp, i));
     T_EQ(CDP_OK, cdp_ddp_backward_end(r.ddp));
     cdp_ddp_destroy(r.ddp);
 }
 
-TEST(parameters_that_drift_are_named) { run_ranks(3, NULL, 0, rank_drifts, NULL); }
+TEST(parameters_that_drift_are_named) {
+    run_ranks(3, NULL, 0, rank_drifts, NULL);
+}
 
-/* Small parameters and buffers travel together, large ones alone; none is lost between two messages. */
+/* Small parameters and buffers travel together, large ones alone; none is lost between two
+   messages. */
 static void rank_starts_with_many(cdp_group *g, void *arg) {
-    enum { P = 300, B = 200 };
-    static const uint64_t sizes[5] = {3, 0, 4000, 17000, 1}; /* floats: 17000 are more than is packed */
+    enum {
+        P = 300,
+        B = 200
+    };
+    /* floats: 17000 are more than is packed */
+    static const uint64_t sizes[5] = {3, 0, 4000, 17000, 1};
     cdp_param p[P];
     cdp_buffer b[B];
     cdp_ddp_desc d;
@@ -684,9 +809,15 @@ static void rank_starts_with_many(cdp_group *g, void *arg) {
     for (uint32_t i = 0; i < P + B; ++i) {
         const uint64_t n = sizes[i % 5];
         float *x = (float *)malloc(n * 4 + 4);
-        for (uint64_t k = 0; k < n; ++k) x[k] = rank * 1e6f + (float)i + (float)k / 32768;
-        if (i < P) p[i].data = x, p[i].count = n;
-        else b[i - P].data = x, b[i - P].count = n;
+        for (uint64_t k = 0; k < n; ++k)
+            x[k] = rank * 1e6f + (float)i + (float)k / 32768;
+        if (i < P) {
+            p[i].data = x;
+            p[i].count = n;
+        } else {
+            b[i - P].data = x;
+            b[i - P].count = n;
+        }
         large += n * 4 >= 65536;
     }
     d.group = g;
@@ -697,7 +828,8 @@ static void rank_starts_with_many(cdp_group *g, void *arg) {
     issued = g->issued;
     T_EQ(CDP_OK, cdp_ddp_create(&d, &ddp));
     T_EQ(1 + large + 2, g->issued - issued); /* one comparison; small ones of 1.6 MB fit in two */
-    for (int round = 0; round < 2; ++round) { /* everybody has what rank 0 had; then buffers again, and only these */
+    /* everybody has what rank 0 had; then buffers again, and only these */
+    for (int round = 0; round < 2; ++round) {
         for (uint32_t i = round ? P : 0; i < P + B; ++i)
             for (uint64_t k = 0; k < sizes[i % 5]; ++k) {
                 float *x = (float *)(i < P ? p[i].data : b[i - P].data);
@@ -709,10 +841,13 @@ static void rank_starts_with_many(cdp_group *g, void *arg) {
         if (!round) T_EQ(B / 5 + 1, g->issued - issued);
     }
     cdp_ddp_destroy(ddp);
-    for (uint32_t i = 0; i < P + B; ++i) free(i < P ? p[i].data : b[i - P].data);
+    for (uint32_t i = 0; i < P + B; ++i)
+        free(i < P ? p[i].data : b[i - P].data);
 }
 
-TEST(small_ones_travel_together) { run_ranks(3, NULL, 0, rank_starts_with_many, NULL); }
+TEST(small_ones_travel_together) {
+    run_ranks(3, NULL, 0, rank_starts_with_many, NULL);
+}
 
 /* ---- averages in growing circles ---- */
 
@@ -734,8 +869,11 @@ static void rank_averages_in_circles(cdp_group *g, void *arg) {
         x[5] = (float)rank;
         T_EQ(CDP_OK, cdp_averager_step(&a));
         const int since = step - 1;
-        const float want = since >= 0 && since % 4 == 0 ? 1.5f : since >= 0 && since % 2 == 0 ? (float)low + 0.5f : (float)rank;
-        test_check(x[5] == want, __FILE__, __LINE__, "rank %u, step %d: %g, not %g", rank, step, (double)x[5], (double)want);
+        const float want = since >= 0 && since % 4 == 0 ? 1.5f
+            : since >= 0 && since % 2 == 0              ? (float)low + 0.5f
+                                                        : (float)rank;
+        test_check(x[5] == want, __FILE__, __LINE__, "rank %u, step %d: %g, not %g", rank, step,
+            (double)x[5], (double)want);
     }
     a.levels = NULL;
     REFUSED(CDP_ERR_INVALID, "levels where level_count says so", cdp_averager_step(&a));
@@ -744,7 +882,9 @@ static void rank_averages_in_circles(cdp_group *g, void *arg) {
     cdp_ddp_destroy(r.ddp);
 }
 
-TEST(averages_in_growing_circles) { run_ranks(4, NULL, 0, rank_averages_in_circles, NULL); }
+TEST(averages_in_growing_circles) {
+    run_ranks(4, NULL, 0, rank_averages_in_circles, NULL);
+}
 
 /* ---- several at once ---- */
 
@@ -762,7 +902,9 @@ static void rank_trains_two(cdp_group *g, void *arg) {
         for (uint32_t i = N; i-- > 0;)
             for (int w = 0; w < 2; ++w) {
                 rig *r = w ? second : first;
-                for (uint32_t k = 0; k < COUNT; ++k) put(r->params[i].dtype, cdp_ddp_grad(r->ddp, i), k, whole(cdp_rank(g), i + (uint32_t)step, k));
+                for (uint32_t k = 0; k < COUNT; ++k)
+                    put(r->params[i].dtype, cdp_ddp_grad(r->ddp, i), k,
+                        whole(cdp_rank(g), i + (uint32_t)step, k));
                 T_EQ(CDP_OK, cdp_ddp_ready(r->ddp, i));
             }
         T_EQ(CDP_OK, cdp_ddp_backward_end(second->ddp));
@@ -770,14 +912,17 @@ static void rank_trains_two(cdp_group *g, void *arg) {
         for (uint32_t i = 0; i < N; ++i)
             for (uint32_t k = 0; k < COUNT; ++k) {
                 const double want = mean_of(whole, cdp_size(g), i + (uint32_t)step, k);
-                T(get(CDP_DTYPE_F32, cdp_ddp_grad(a.ddp, i), k) == (double)(float)want && get(CDP_DTYPE_F64, cdp_ddp_grad(b.ddp, i), k) == want);
+                T(get(CDP_DTYPE_F32, cdp_ddp_grad(a.ddp, i), k) == (double)(float)want
+                    && get(CDP_DTYPE_F64, cdp_ddp_grad(b.ddp, i), k) == want);
             }
     }
     cdp_ddp_destroy(a.ddp);
     cdp_ddp_destroy(b.ddp);
 }
 
-TEST(two_models_on_one_group) { run_ranks(4, NULL, 0, rank_trains_two, NULL); }
+TEST(two_models_on_one_group) {
+    run_ranks(4, NULL, 0, rank_trains_two, NULL);
+}
 
 /* ---- figures ---- */
 
@@ -800,14 +945,17 @@ static void rank_reads_figures(cdp_group *g, void *arg) {
         for (uint32_t k = 0; k < N; ++k) {
             const uint32_t i = (k + 2) % N;
             test_sleep_ms(2);
-            if (i == 1 && left_out) T_EQ(CDP_OK, cdp_ddp_unused(r.ddp, i));
-            else T_EQ(CDP_OK, cdp_ddp_ready(r.ddp, i));
+            if (i == 1 && left_out)
+                T_EQ(CDP_OK, cdp_ddp_unused(r.ddp, i));
+            else
+                T_EQ(CDP_OK, cdp_ddp_ready(r.ddp, i));
         }
         T_EQ(CDP_OK, cdp_ddp_backward_end(r.ddp));
         s = cdp_ddp_stats_of(r.ddp);
         T_EQ(step < 3, s.can_set_static_graph); /* and never again after a change */
         T_EQ(left_out ? COUNT * 4 : 0, s.unused_bytes);
-        T(s.forward_ns >= 3000000 && s.backward_ns >= 8000000 && s.overlap_ns <= s.backward_ns && s.overlap_ns > 0);
+        T(s.forward_ns >= 3000000 && s.backward_ns >= 8000000 && s.overlap_ns <= s.backward_ns
+            && s.overlap_ns > 0);
         T_EQ(s.total_forward_ns / (uint64_t)(step + 1), s.avg_forward_ns);
         T_EQ(s.total_backward_ns / (uint64_t)(step + 1), s.avg_backward_ns);
         T_EQ(s.total_comm_ns / (uint64_t)(step + 1), s.avg_comm_ns);
@@ -818,7 +966,8 @@ static void rank_reads_figures(cdp_group *g, void *arg) {
             T_EQ(CDP_DTYPE_F32, x.dtype);
             T_EQ(1, x.param_count);
             T_EQ(N - 1 - b, x.params[0]);
-            T(x.ready_ns <= x.start_ns && x.start_ns <= x.end_ns && (x.ready_ns >= 2000000 || (left_out && x.params[0] == 1)));
+            T(x.ready_ns <= x.start_ns && x.start_ns <= x.end_ns
+                && (x.ready_ns >= 2000000 || (left_out && x.params[0] == 1)));
         }
         T_EQ(0, cdp_ddp_bucket(r.ddp, N).bytes);
         T_EQ(0, cdp_ddp_bucket(NULL, 0).bytes);
@@ -827,13 +976,18 @@ static void rank_reads_figures(cdp_group *g, void *arg) {
     T_TEXT("world_size: 2\n", text);
     T_TEXT("num_parameter_tensors: 4\ntotal_parameter_size_bytes: 1920\ndtypes: f32\n", text);
     T_TEXT("find_unused_parameters: 1\ngradient_as_bucket_view: 1\nstatic_graph: 0\n", text);
-    T_TEXT("iteration: 5\nactive_ranks: 2\nunused_parameter_size: 0\ncan_set_static_graph: 0\n", text);
-    T_TEXT("bucket_sizes: 480 480 480 480\nper_bucket_param_indices: 3 2 1 0\nprev_iteration_grad_ready_order_indices: 2 3 0 1\n", text);
+    T_TEXT(
+        "iteration: 5\nactive_ranks: 2\nunused_parameter_size: 0\ncan_set_static_graph: 0\n", text);
+    T_TEXT("bucket_sizes: 480 480 480 480\nper_bucket_param_indices: 3 2 1 "
+           "0\nprev_iteration_grad_ready_order_indices: 2 3 0 1\n",
+        text);
     T_TEXT("error: none\n", text);
     cdp_ddp_destroy(r.ddp);
 }
 
-TEST(figures) { run_ranks(2, NULL, 0, rank_reads_figures, NULL); }
+TEST(figures) {
+    run_ranks(2, NULL, 0, rank_reads_figures, NULL);
+}
 
 int main(int argc, char **argv) {
     static const test_case cases[] = {

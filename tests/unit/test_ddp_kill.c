@@ -1,5 +1,5 @@
-/* A rank of a training job dies between two of its calls, whichever these are: every other rank gets an error that names
-   it, soon. Real processes over TCP; the parent has no threads. */
+/* A rank of a training job dies between two of its calls, whichever these are: every other rank
+   gets an error that names it, soon. Real processes over TCP; the parent has no threads. */
 #define _GNU_SOURCE
 #define CDP_IMPLEMENTATION
 #include "cdp_tcp.h"
@@ -8,11 +8,23 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
-enum { RANKS = 3, N = 4, COUNT = 3000, ROWS = 30, STEPS = 3 };
-typedef enum mode { PLAIN, HOOKED, UNEVEN, MODES } mode;
+enum {
+    RANKS = 3,
+    N = 4,
+    COUNT = 3000,
+    ROWS = 30,
+    STEPS = 3
+};
+typedef enum mode {
+    PLAIN,
+    HOOKED,
+    UNEVEN,
+    MODES
+} mode;
 
 static struct {
-    uint32_t points;      /* how many places there are to die at, as a run without deaths has counted them */
+    /* how many places there are to die at, as a run without deaths has counted them */
+    uint32_t points;
     uint64_t death_ns;
     struct {
         cdp_status status;
@@ -20,7 +32,7 @@ static struct {
         uint64_t error_ns;
         char text[512];
     } of[RANKS];
-} *shared;
+} * shared;
 
 static uint32_t rank, victim, die_at, at; /* die_at 0: nobody dies */
 static float data[N][COUNT];
@@ -37,7 +49,9 @@ static void point(void) {
 #define CALL(expr) (point(), st == CDP_OK ? (void)(st = (expr)) : (void)0)
 
 static void update(void *user, uint32_t i, const cdp_param *p, const void *grad) {
-    (void)user, (void)i, (void)grad;
+    (void)user;
+    (void)i;
+    (void)grad;
     ((float *)p->data)[0] += 1;
 }
 
@@ -49,7 +63,11 @@ static cdp_status create(mode m) {
     memset(params, 0, sizeof params);
     memset(&buffer, 0, sizeof buffer);
     memset(&d, 0, sizeof d);
-    for (int i = 0; i < N; ++i) params[i].data = data[i], params[i].count = COUNT, params[i].rows = ROWS;
+    for (int i = 0; i < N; ++i) {
+        params[i].data = data[i];
+        params[i].count = COUNT;
+        params[i].rows = ROWS;
+    }
     params[0].sparse = m == UNEVEN;
     buffer.data = &running;
     buffer.count = 1;
@@ -91,9 +109,12 @@ static cdp_status train(mode m) {
         CALL(cdp_ddp_forward_begin(ddp));
         CALL(cdp_ddp_backward_begin(ddp));
         for (uint32_t i = N; i-- > 0;) {
-            if (m == PLAIN && i == 2 && rank == 1 && sync) CALL(cdp_ddp_unused(ddp, i));
-            else if (m == UNEVEN && i == 0) CALL(cdp_ddp_ready_rows(ddp, i, rows, 2, values));
-            else CALL(cdp_ddp_ready(ddp, i));
+            if (m == PLAIN && i == 2 && rank == 1 && sync)
+                CALL(cdp_ddp_unused(ddp, i));
+            else if (m == UNEVEN && i == 0)
+                CALL(cdp_ddp_ready_rows(ddp, i, rows, 2, values));
+            else
+                CALL(cdp_ddp_ready(ddp, i));
         }
         CALL(cdp_ddp_backward_end(ddp));
         if (m == HOOKED) CALL(cdp_averager_step(&average));
@@ -122,7 +143,8 @@ static int rank_main(mode m, uint16_t port) {
     if (st != CDP_OK) {
         shared->of[rank].peer = cdp_last_error()->peer;
         shared->of[rank].error_ns = test_now_ns();
-        snprintf(shared->of[rank].text, sizeof shared->of[rank].text, "%s", cdp_last_error()->text);
+        snprintf(
+            shared->of[rank].text, sizeof shared->of[rank].text, "%.500s", cdp_last_error()->text);
     }
     if (rank == 0) shared->points = at;
     point(); /* the last: nobody needs this rank any more */
@@ -165,11 +187,19 @@ static bool job(mode m, uint16_t port) {
     for (uint32_t r = 0; r < RANKS; ++r) {
         int status = 0;
         pid_t got;
-        while ((got = waitpid(pid[r], &status, WNOHANG)) == 0 && test_now_ns() < deadline) usleep(500);
-        if (got == 0) kill(pid[r], SIGKILL), waitpid(pid[r], &status, 0);
+        while ((got = waitpid(pid[r], &status, WNOHANG)) == 0 && test_now_ns() < deadline)
+            usleep(500);
+        if (got == 0) {
+            kill(pid[r], SIGKILL);
+            waitpid(pid[r], &status, 0);
+        }
         const bool died = die_at && r == victim;
-        ok = test_check(got != 0 && (died ? WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL : WIFEXITED(status) && WEXITSTATUS(status) == 0), __FILE__, __LINE__,
-                        "mode %d, rank %u dies at %u: rank %u %s, status %d", (int)m, victim, die_at, r, got ? "ended wrongly" : "did not end", status) && ok;
+        ok = test_check(got != 0
+                     && (died ? WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL
+                              : WIFEXITED(status) && WEXITSTATUS(status) == 0),
+                 __FILE__, __LINE__, "mode %d, rank %u dies at %u: rank %u %s, status %d", (int)m,
+                 victim, die_at, r, got ? "ended wrongly" : "did not end", status)
+            && ok;
     }
     return ok;
 }
@@ -191,19 +221,29 @@ static void deaths(mode m) {
             char name[16];
             if (r == victim) continue;
             snprintf(name, sizeof name, "rank %u", victim);
-            test_check(shared->of[r].status == CDP_ERR_PEER_LOST && shared->of[r].peer == (int32_t)victim && strstr(shared->of[r].text, name), __FILE__, __LINE__,
-                       "mode %d, rank %u died at %u: rank %u says %s, blames %d: %s", (int)m, victim, k, r, cdp_status_name(shared->of[r].status), (int)shared->of[r].peer, shared->of[r].text);
+            test_check(shared->of[r].status == CDP_ERR_PEER_LOST
+                    && shared->of[r].peer == (int32_t)victim && strstr(shared->of[r].text, name),
+                __FILE__, __LINE__, "mode %d, rank %u died at %u: rank %u says %s, blames %d: %s",
+                (int)m, victim, k, r, cdp_status_name(shared->of[r].status),
+                (int)shared->of[r].peer, shared->of[r].text);
             T_WITHIN(1000, shared->of[r].error_ns - shared->death_ns);
-            if (shared->of[r].error_ns > shared->death_ns + slowest) slowest = shared->of[r].error_ns - shared->death_ns;
+            if (shared->of[r].error_ns > shared->death_ns + slowest)
+                slowest = shared->of[r].error_ns - shared->death_ns;
         }
     }
     printf("  %u deaths, the slowest was known after %.1f ms\n", killed, (double)slowest / 1e6);
     munmap(shared, sizeof *shared);
 }
 
-TEST(death_between_plain_calls) { deaths(PLAIN); }
-TEST(death_between_calls_with_a_hook) { deaths(HOOKED); }
-TEST(death_between_calls_with_uneven_inputs) { deaths(UNEVEN); }
+TEST(death_between_plain_calls) {
+    deaths(PLAIN);
+}
+TEST(death_between_calls_with_a_hook) {
+    deaths(HOOKED);
+}
+TEST(death_between_calls_with_uneven_inputs) {
+    deaths(UNEVEN);
+}
 
 int main(int argc, char **argv) {
     static const test_case cases[] = {
@@ -213,7 +253,8 @@ int main(int argc, char **argv) {
     };
 #if TEST_OWN_THREADS
     (void)cases;
-    printf("SKIP test_ddp_kill: ThreadSanitizer does not follow processes that are forked and killed\n0 passed, 0 failed\n");
+    printf("SKIP test_ddp_kill: ThreadSanitizer does not follow processes that are forked and "
+           "killed\n0 passed, 0 failed\n");
     return 0;
 #endif
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);

@@ -1,11 +1,15 @@
-/* What DDP refuses and how it says so, what it costs in memory, uneven inputs that end in an error, hooks and their
-   mathematics, sharded optimizers, samplers, pictures. Gradients over random programs: test_ddp_model.c. */
+/* What DDP refuses and how it says so, what it costs in memory, uneven inputs that end in an
+   error, hooks and their mathematics, sharded optimizers, samplers, pictures. Gradients over
+   random programs: test_ddp_model.c. */
 #define CDP_IMPLEMENTATION
 #include "cdp.h"
 #include "ranks.h"
 #include <float.h>
 
-enum { N = 4, COUNT = 48 };
+enum {
+    N = 4,
+    COUNT = 48
+};
 
 /* N parameters of 6 x 8 values, one bucket each, unless told otherwise. */
 typedef struct rig {
@@ -31,28 +35,39 @@ static void rig_desc(rig *r, cdp_group *g) {
     r->desc.first_bucket_bytes = r->desc.bucket_bytes = 4;
 }
 
-static void rig_open(rig *r) { test_check(cdp_ddp_create(&r->desc, &r->ddp) == CDP_OK, __FILE__, __LINE__, "%s", cdp_last_error()->text); }
+static void rig_open(rig *r) {
+    test_check(cdp_ddp_create(&r->desc, &r->ddp) == CDP_OK, __FILE__, __LINE__, "%s",
+        cdp_last_error()->text);
+}
 
-static float *grad(rig *r, uint32_t i) { return (float *)cdp_ddp_grad(r->ddp, i); }
+static float *grad(rig *r, uint32_t i) {
+    return (float *)cdp_ddp_grad(r->ddp, i);
+}
 
 /* One pass in which parameter i gets gradient value(i, k) on this rank. */
 static cdp_status rig_pass(rig *r, float (*value)(uint32_t rank, uint32_t i, uint32_t k)) {
     cdp_status st = cdp_ddp_backward_begin(r->ddp);
     for (uint32_t i = N; i-- > 0 && st == CDP_OK;) {
-        for (uint32_t k = 0; k < COUNT; ++k) grad(r, i)[k] = value(cdp_rank(r->g), i, k);
+        for (uint32_t k = 0; k < COUNT; ++k)
+            grad(r, i)[k] = value(cdp_rank(r->g), i, k);
         st = cdp_ddp_ready(r->ddp, i);
     }
-    return r->ddp->in_backward ? cdp_ddp_backward_end(r->ddp) : st; /* which reports a failure of ready() again */
+    /* which reports a failure of ready() again */
+    return r->ddp->in_backward ? cdp_ddp_backward_end(r->ddp) : st;
 }
 
-static float whole(uint32_t rank, uint32_t i, uint32_t k) { return (float)((rank * 7 + i * 3 + k) % 11) - 5; }
+static float whole(uint32_t rank, uint32_t i, uint32_t k) {
+    return (float)((rank * 7 + i * 3 + k) % 11) - 5;
+}
 static float wild(uint32_t rank, uint32_t i, uint32_t k) {
     uint64_t s = rank * 1000u + i * 100u + k;
     return (float)((double)(test_random(&s) >> 11) / 9007199254740992.0 * 2 - 1);
 }
-static double mean_of(float (*value)(uint32_t, uint32_t, uint32_t), uint32_t n, uint32_t i, uint32_t k) {
+static double mean_of(
+    float (*value)(uint32_t, uint32_t, uint32_t), uint32_t n, uint32_t i, uint32_t k) {
     double sum = 0;
-    for (uint32_t r = 0; r < n; ++r) sum += (double)value(r, i, k);
+    for (uint32_t r = 0; r < n; ++r)
+        sum += (double)value(r, i, k);
     return sum / n;
 }
 
@@ -90,7 +105,8 @@ TEST(mistakes_are_sentences) {
     REFUSED(CDP_ERR_INVALID, "buffer 'count' (index 0)", cdp_ddp_create(&r.desc, &r.ddp));
     rig_desc(&r, g);
     r.params[2].rows = 7;
-    REFUSED(CDP_ERR_INVALID, "'norm' (index 2) has 48 values, which 7 rows do not divide", cdp_ddp_create(&r.desc, &r.ddp));
+    REFUSED(CDP_ERR_INVALID, "'norm' (index 2) has 48 values, which 7 rows do not divide",
+        cdp_ddp_create(&r.desc, &r.ddp));
     rig_desc(&r, g);
     rig_open(&r);
     REFUSED(CDP_ERR_INVALID, "needs a ddp", cdp_ddp_forward_begin(NULL));
@@ -129,8 +145,10 @@ static void rank_with_odd_settings(cdp_group *g, void *arg) {
     const int what = *(const int *)arg;
     const bool odd = cdp_rank(g) == 2;
     cdp_buffer buffers[2] = {{"mean", NULL, 0, CDP_DTYPE_F32}, {"steps", NULL, 0, CDP_DTYPE_I64}};
-    static const char *const words[5] = {"find_unused of rank 2 is not that of rank 0", "join of rank 2 is not", "bucket sizes, divisor or predivide of rank 2", "is buffer 'steps' i64[0] on rank 0 but buffer 'steps' i32[0] on rank 2",
-                                         "'attention' f32[48] in 6 rows on rank 0 but 'attention' f32[48] in 8 rows on rank 2"};
+    static const char *const words[5] = {"find_unused of rank 2 is not that of rank 0",
+        "join of rank 2 is not", "bucket sizes, divisor or predivide of rank 2",
+        "is buffer 'steps' i64[0] on rank 0 but buffer 'steps' i32[0] on rank 2",
+        "'attention' f32[48] in 6 rows on rank 0 but 'attention' f32[48] in 8 rows on rank 2"};
     rig r;
     rig_desc(&r, g);
     r.desc.buffers = buffers;
@@ -145,7 +163,8 @@ static void rank_with_odd_settings(cdp_group *g, void *arg) {
 }
 
 TEST(different_settings_are_named) {
-    for (int what = 0; what < 5; ++what) run_ranks(3, NULL, 0, rank_with_odd_settings, &what);
+    for (int what = 0; what < 5; ++what)
+        run_ranks(3, NULL, 0, rank_with_odd_settings, &what);
 }
 
 static void rank_breaks_static_graph(cdp_group *g, void *arg) {
@@ -161,7 +180,8 @@ static void rank_breaks_static_graph(cdp_group *g, void *arg) {
         st = cdp_ddp_backward_begin(r.ddp);
         for (uint32_t i = 0; i < N - 1 && st == CDP_OK; ++i) { /* "head" has no gradient */
             const int calls = 2 - (bad && what == 0 && i == 1) + (bad && what == 1 && i == 2);
-            for (int c = 0; c < calls && st == CDP_OK; ++c) st = cdp_ddp_ready(r.ddp, i);
+            for (int c = 0; c < calls && st == CDP_OK; ++c)
+                st = cdp_ddp_ready(r.ddp, i);
         }
         if (bad && what == 2) (void)cdp_ddp_ready(r.ddp, 3);
         if (bad && what == 3) (void)cdp_ddp_unused(r.ddp, 0);
@@ -169,14 +189,18 @@ static void rank_breaks_static_graph(cdp_group *g, void *arg) {
     }
     if (st == CDP_OK) st = cdp_barrier(g); /* a rank that had all it needed learns of it later */
     T_EQ(CDP_ERR_STATE, st);
-    static const char *const words[4] = {"never marked ready as often as in the first synchronized pass (static graph): 'attention' (index 1)", "'norm' (index 2) was marked ready 2 times in the first synchronized pass of rank 1",
-                                         "'head' (index 3) was marked ready 0 times in the first synchronized pass of rank 1", "'embed' (index 0) was marked ready 2 times"};
+    static const char *const words[4] = {"never marked ready as often as in the first synchronized "
+                                         "pass (static graph): 'attention' (index 1)",
+        "'norm' (index 2) was marked ready 2 times in the first synchronized pass of rank 1",
+        "'head' (index 3) was marked ready 0 times in the first synchronized pass of rank 1",
+        "'embed' (index 0) was marked ready 2 times"};
     T_TEXT(words[what], cdp_last_error()->text);
     cdp_ddp_destroy(r.ddp);
 }
 
 TEST(a_graph_that_is_not_static_is_named) {
-    for (int what = 0; what < 4; ++what) run_ranks(3, NULL, 0, rank_breaks_static_graph, &what);
+    for (int what = 0; what < 4; ++what)
+        run_ranks(3, NULL, 0, rank_breaks_static_graph, &what);
 }
 
 static void rank_runs_out(cdp_group *g, void *arg) {
@@ -188,19 +212,24 @@ static void rank_runs_out(cdp_group *g, void *arg) {
     rig_desc(&r, g);
     r.desc.join = r.desc.join_throw = true;
     rig_open(&r);
-    for (; step < mine && st == CDP_OK; ++step) st = rig_pass(&r, whole);
+    for (; step < mine && st == CDP_OK; ++step)
+        st = rig_pass(&r, whole);
     if (mine == 2) T_EQ(CDP_OK, st);
     if (st == CDP_OK) st = cdp_ddp_join(r.ddp);
     T_EQ(mine == 2 ? 2 : 3, step); /* everybody at the same step */
     T_EQ(CDP_ERR_STATE, st);
-    T_TEXT("2 of 4 ranks ran out of data before the others (join_throw): rank 1, 3", cdp_last_error()->text);
+    T_TEXT("2 of 4 ranks ran out of data before the others (join_throw): rank 1, 3",
+        cdp_last_error()->text);
     T_EQ(CDP_OK, cdp_barrier(g)); /* the group is whole */
-    for (step = 0; step < 2; ++step) T_EQ(CDP_OK, rig_pass(&r, whole)); /* and training may go on */
-    T_EQ(CDP_OK, cdp_ddp_join(r.ddp)); /* even inputs are no error */
+    for (step = 0; step < 2; ++step)
+        T_EQ(CDP_OK, rig_pass(&r, whole)); /* and training may go on */
+    T_EQ(CDP_OK, cdp_ddp_join(r.ddp));     /* even inputs are no error */
     cdp_ddp_destroy(r.ddp);
 }
 
-TEST(early_end_is_an_error_everywhere_with_join_throw) { run_ranks(4, NULL, 0, rank_runs_out, NULL); }
+TEST(early_end_is_an_error_everywhere_with_join_throw) {
+    run_ranks(4, NULL, 0, rank_runs_out, NULL);
+}
 
 /* ---- messages and memory ---- */
 
@@ -212,7 +241,8 @@ static void rank_counts_operations(cdp_group *g, void *arg) {
     rig_open(&r);
     const uint64_t before = g->issued;
     T_EQ(CDP_OK, rig_pass(&r, whole));
-    T_EQ(N, g->issued - before); /* the buckets and nothing else, although join and unused parameters are possible */
+    /* the buckets and nothing else, although join and unused parameters are possible */
+    T_EQ(N, g->issued - before);
     T_EQ(COUNT * 4 * N + 4 * (cdp_size(g) + N), cdp_ddp_stats_of(r.ddp).sent_bytes);
     T_EQ(cdp_size(g), cdp_ddp_stats_of(r.ddp).active_ranks);
     const uint64_t then = g->issued;
@@ -221,7 +251,9 @@ static void rank_counts_operations(cdp_group *g, void *arg) {
     cdp_ddp_destroy(r.ddp);
 }
 
-TEST(flags_travel_inside_buckets) { run_ranks(3, NULL, 0, rank_counts_operations, NULL); }
+TEST(flags_travel_inside_buckets) {
+    run_ranks(3, NULL, 0, rank_counts_operations, NULL);
+}
 
 static int64_t held_bytes;
 static void *sized_alloc(void *user, uint64_t bytes) {
@@ -234,22 +266,27 @@ static void *sized_alloc(void *user, uint64_t bytes) {
 static void sized_free(void *user, void *p) {
     if (!p) return;
     held_bytes -= (int64_t)((uint64_t *)p)[-8];
-    cdp_os_default()->free(user, (uint64_t *)p - 8);
+    cdp_os_default()->release(user, (uint64_t *)p - 8);
 }
 
 TEST(buckets_are_the_gradients) {
-    enum { MANY = 40 };
+    enum {
+        MANY = 40
+    };
     static float data[100000];
     cdp_param p[MANY];
     cdp_ddp_desc d;
     cdp_os os = *cdp_os_default();
     os.alloc = sized_alloc;
-    os.free = sized_free;
+    os.release = sized_free;
     cdp_group *g = alone(&os);
     cdp_ddp *ddp[3];
     memset(p, 0, sizeof p);
     memset(&d, 0, sizeof d);
-    for (int i = 0; i < MANY; ++i) p[i].data = data, p[i].count = 100000;
+    for (int i = 0; i < MANY; ++i) {
+        p[i].data = data;
+        p[i].count = 100000;
+    }
     d.group = g;
     d.params = p;
     d.param_count = MANY;
@@ -257,21 +294,28 @@ TEST(buckets_are_the_gradients) {
     for (int k = 0; k < 3; ++k) { /* several on one group */
         const int64_t before = held_bytes, gradients = (int64_t)MANY * 400000;
         T_EQ(CDP_OK, cdp_ddp_create(&d, &ddp[k]));
-        test_check(held_bytes - before >= gradients && held_bytes - before < gradients + gradients / 100, __FILE__, __LINE__, "%lld bytes of gradients take %lld", (long long)gradients, (long long)(held_bytes - before));
+        test_check(
+            held_bytes - before >= gradients && held_bytes - before < gradients + gradients / 100,
+            __FILE__, __LINE__, "%lld bytes of gradients take %lld", (long long)gradients,
+            (long long)(held_bytes - before));
         for (int step = 0; step < 3; ++step) {
             T_EQ(CDP_OK, cdp_ddp_backward_begin(ddp[k]));
-            for (uint32_t i = 0; i < MANY; ++i) T_EQ(CDP_OK, cdp_ddp_ready(ddp[k], i));
+            for (uint32_t i = 0; i < MANY; ++i)
+                T_EQ(CDP_OK, cdp_ddp_ready(ddp[k], i));
             T_EQ(CDP_OK, cdp_ddp_backward_end(ddp[k]));
         }
         T(cdp_ddp_stats_of(ddp[k]).rebuilt);
         T(held_bytes - before < gradients + gradients / 100);
-        T_EQ(CDP_OK, cdp_ddp_backward_begin(ddp[k])); /* what one rank does not use has to be kept */
-        for (uint32_t i = 0; i + 1 < MANY; ++i) T_EQ(CDP_OK, cdp_ddp_ready(ddp[k], i));
+        /* what one rank does not use has to be kept */
+        T_EQ(CDP_OK, cdp_ddp_backward_begin(ddp[k]));
+        for (uint32_t i = 0; i + 1 < MANY; ++i)
+            T_EQ(CDP_OK, cdp_ddp_ready(ddp[k], i));
         T_EQ(CDP_OK, cdp_ddp_backward_end(ddp[k]));
-        T_EQ(1, cdp_ddp_stats_of(ddp[k]).unused);
+        T_EQ(1, cdp_ddp_stats_of(ddp[k]).unused_count);
         T(held_bytes - before < gradients + 400000 + gradients / 100);
     }
-    for (int k = 0; k < 3; ++k) cdp_ddp_destroy(ddp[k]);
+    for (int k = 0; k < 3; ++k)
+        cdp_ddp_destroy(ddp[k]);
     cdp_group_destroy(g);
     T_EQ(0, held_bytes);
 }
@@ -297,18 +341,22 @@ static void rank_rebuilds(cdp_group *g, void *arg) {
         T_EQ(CDP_OK, cdp_ddp_backward_begin(r.ddp));
         for (uint32_t i = 0; i < N; ++i) {
             const uint32_t at = cdp_rank(g) == 0 ? order[i] : i; /* rank 0's order counts */
-            for (uint32_t k = 0; k < COUNT; ++k) grad(&r, at)[k] = whole(cdp_rank(g), at, k);
+            for (uint32_t k = 0; k < COUNT; ++k)
+                grad(&r, at)[k] = whole(cdp_rank(g), at, k);
             T_EQ(CDP_OK, cdp_ddp_ready(r.ddp, at));
         }
         T_EQ(CDP_OK, cdp_ddp_backward_end(r.ddp));
         for (uint32_t i = 0; i < N && pass >= 2; ++i)
-            for (uint32_t k = 0; k < COUNT; ++k) T((double)grad(&r, i)[k] == (double)(float)mean_of(whole, 2, i, k));
+            for (uint32_t k = 0; k < COUNT; ++k)
+                T((double)grad(&r, i)[k] == (double)(float)mean_of(whole, 2, i, k));
     }
     T(grad(&r, 3) == grad(&r, 1) + COUNT && grad(&r, 2) == grad(&r, 0) + COUNT);
     cdp_ddp_destroy(r.ddp);
 }
 
-TEST(buckets_follow_the_order_of_rank_0_when_no_hook_needs_them) { run_ranks(2, NULL, 0, rank_rebuilds, NULL); }
+TEST(buckets_follow_the_order_of_rank_0_when_no_hook_needs_them) {
+    run_ranks(2, NULL, 0, rank_rebuilds, NULL);
+}
 
 /* ---- hooks ---- */
 
@@ -330,7 +378,9 @@ static float wide_of(cdp_dtype t, uint16_t x) {
     cdp__widen_block(t, in, out);
     return out[0];
 }
-static float rounded(cdp_dtype t, float x) { return wide_of(t, half_of(t, x)); }
+static float rounded(cdp_dtype t, float x) {
+    return wide_of(t, half_of(t, x));
+}
 
 /* What a hook of one step without state should leave, from its published formula. */
 static float expected(cdp_hook_kind kind, uint32_t n, uint32_t i, uint32_t k) {
@@ -343,8 +393,12 @@ static float expected(cdp_hook_kind kind, uint32_t n, uint32_t i, uint32_t k) {
             sum = r ? rounded(t, sum + part) : part;
         } else if (kind == CDP_HOOK_QUANTIZE || kind == CDP_HOOK_QUANTIZE_CHANNEL) {
             float low = 0, high = 0;
-            for (uint32_t j = 0; j < COUNT; ++j) low = fminf(low, wild(r, i, j)), high = fmaxf(high, wild(r, i, j));
-            const float s = (high - low) / 255.0f, z = 0 - rintf(low / s), q = fminf(fmaxf(rintf(x / s) + z, 0), 255);
+            for (uint32_t j = 0; j < COUNT; ++j) {
+                low = fminf(low, wild(r, i, j));
+                high = fmaxf(high, wild(r, i, j));
+            }
+            const float s = (high - low) / 255.0f, z = 0 - rintf(low / s),
+                        q = fminf(fmaxf(rintf(x / s) + z, 0), 255);
             sum += s * (q - z);
         } else {
             sum = r ? sum + x / (float)n : x / (float)n;
@@ -354,9 +408,12 @@ static float expected(cdp_hook_kind kind, uint32_t n, uint32_t i, uint32_t k) {
 }
 
 static void rank_uses_formulas(cdp_group *g, void *arg) {
-    static const cdp_hook_kind kinds[] = {CDP_HOOK_ALLREDUCE, CDP_HOOK_FP16, CDP_HOOK_BF16, CDP_HOOK_QUANTIZE, CDP_HOOK_QUANTIZE_CHANNEL};
-    const float slack = FLT_EVAL_METHOD == 0 ? 0 : 0.02f; /* processors that compute with more bits than asked for */
-    static const uint64_t bytes[] = {COUNT * 4 * N, COUNT * 2 * N, COUNT * 2 * N, (COUNT + 8) * N, (512 + 8) * N};
+    static const cdp_hook_kind kinds[] = {CDP_HOOK_ALLREDUCE, CDP_HOOK_FP16, CDP_HOOK_BF16,
+        CDP_HOOK_QUANTIZE, CDP_HOOK_QUANTIZE_CHANNEL};
+    /* processors that compute with more bits than asked for */
+    const float slack = FLT_EVAL_METHOD == 0 ? 0 : 0.02f;
+    static const uint64_t bytes[] = {
+        COUNT * 4 * N, COUNT * 2 * N, COUNT * 2 * N, (COUNT + 8) * N, (512 + 8) * N};
     rig r;
     (void)arg;
     rig_desc(&r, g);
@@ -372,13 +429,17 @@ static void rank_uses_formulas(cdp_group *g, void *arg) {
         for (uint32_t i = 0; i < N; ++i)
             for (uint32_t k = 0; k < COUNT; ++k) {
                 const float want = expected(kinds[h], 2, i, k);
-                test_check(fabsf(grad(&r, i)[k] - want) <= slack, __FILE__, __LINE__, "hook %d, gradient %u[%u]: %.9g, not %.9g", h, i, k, (double)grad(&r, i)[k], (double)want);
+                test_check(fabsf(grad(&r, i)[k] - want) <= slack, __FILE__, __LINE__,
+                    "hook %d, gradient %u[%u]: %.9g, not %.9g", h, i, k, (double)grad(&r, i)[k],
+                    (double)want);
             }
     }
     cdp_ddp_destroy(r.ddp);
 }
 
-TEST(hooks_have_the_published_mathematics) { run_ranks(2, NULL, 0, rank_uses_formulas, NULL); }
+TEST(hooks_have_the_published_mathematics) {
+    run_ranks(2, NULL, 0, rank_uses_formulas, NULL);
+}
 
 TEST(quantization_vectors) {
     static const float a[3] = {-1, 0, 3}, b[2] = {1, 3}, c[4] = {0, 0, 0, 0};
@@ -391,8 +452,11 @@ TEST(quantization_vectors) {
     T(range[0] == 1.1920929e-07f && range[1] == 0);
 }
 
-/* A parameter that is exactly of rank 1 on every rank, with one right factor: rank-1 compression loses nothing. */
-static float thin(uint32_t rank, uint32_t i, uint32_t k) { return (float)(rank + 1) * (float)(k / 8 + 1) * ((float)(k % 8) - 3 + (float)i); }
+/* A parameter that is exactly of rank 1 on every rank, with one right factor: rank-1 compression
+   loses nothing. */
+static float thin(uint32_t rank, uint32_t i, uint32_t k) {
+    return (float)(rank + 1) * (float)(k / 8 + 1) * ((float)(k % 8) - 3 + (float)i);
+}
 
 static void rank_uses_powersgd(cdp_group *g, void *arg) {
     const cdp_hook_kind kind = *(const cdp_hook_kind *)arg;
@@ -413,13 +477,21 @@ static void rank_uses_powersgd(cdp_group *g, void *arg) {
         for (uint32_t i = 0; i < N && kind == CDP_HOOK_POWERSGD; ++i)
             for (uint32_t k = 0; k < COUNT; ++k) {
                 const double want = mean_of(thin, n, i, k);
-                if (step < 2) T(fabs((double)grad(&r, i)[k] - want) < 1e-4); /* not compressed yet */
+                /* not compressed yet */
+                if (step < 2) T(fabs((double)grad(&r, i)[k] - want) < 1e-4);
             }
-        if (kind == CDP_HOOK_POWERSGD && step >= 2) T_EQ((6 + 8) * 4 * N, cdp_ddp_stats_of(r.ddp).sent_bytes);
-        if (kind == CDP_HOOK_POWERSGD_BATCHED && step >= 2) T_EQ((7 + 7) * 4 * N, cdp_ddp_stats_of(r.ddp).sent_bytes);
-        /* What is left out stays with the rank: sent + error = own + error before. Over ranks, the errors sum up to what the mean lacks. */
+        if (kind == CDP_HOOK_POWERSGD && step >= 2)
+            T_EQ((6 + 8) * 4 * N, cdp_ddp_stats_of(r.ddp).sent_bytes);
+        if (kind == CDP_HOOK_POWERSGD_BATCHED && step >= 2)
+            T_EQ((7 + 7) * 4 * N, cdp_ddp_stats_of(r.ddp).sent_bytes);
+        /* What is left out stays with the rank: sent + error = own + error before. Over ranks,
+           the errors sum up to what the mean lacks. */
         for (uint32_t i = 0; i < N && step == 2 && kind == CDP_HOOK_POWERSGD; ++i)
-            for (uint32_t k = 0; k < COUNT; ++k) test_check(fabs((double)grad(&r, i)[k] - mean_of(thin, n, i, k)) < 1e-3 * (1 + fabs(mean_of(thin, n, i, k))), __FILE__, __LINE__, "%u[%u]: %g, not %g", i, k, (double)grad(&r, i)[k], mean_of(thin, n, i, k));
+            for (uint32_t k = 0; k < COUNT; ++k)
+                test_check(fabs((double)grad(&r, i)[k] - mean_of(thin, n, i, k))
+                        < 1e-3 * (1 + fabs(mean_of(thin, n, i, k))),
+                    __FILE__, __LINE__, "%u[%u]: %g, not %g", i, k, (double)grad(&r, i)[k],
+                    mean_of(thin, n, i, k));
         last = cdp_ddp_hook(r.ddp)->error_norm(hook.self);
         if (step == 2) first = last;
         T(last == last && (step < 2 ? last == 0 : true));
@@ -443,7 +515,9 @@ TEST(powersgd) {
 /* With error feedback, what is sent over many steps adds up to what should have been sent. */
 static void rank_feeds_errors_back(cdp_group *g, void *arg) {
     const cdp_hook_kind kind = *(const cdp_hook_kind *)arg;
-    enum { STEPS = 60 };
+    enum {
+        STEPS = 60
+    };
     static const double want_within[2] = {0.35, 0.35};
     double sum[N][COUNT] = {{0}};
     cdp_hook_desc d;
@@ -460,12 +534,15 @@ static void rank_feeds_errors_back(cdp_group *g, void *arg) {
     for (int step = 0; step < STEPS; ++step) {
         T_EQ(CDP_OK, rig_pass(&r, wild));
         for (uint32_t i = 0; i < N; ++i)
-            for (uint32_t k = 0; k < COUNT; ++k) sum[i][k] += (double)grad(&r, i)[k];
+            for (uint32_t k = 0; k < COUNT; ++k)
+                sum[i][k] += (double)grad(&r, i)[k];
     }
     for (uint32_t i = 0; i < N; ++i)
         for (uint32_t k = 0; k < COUNT; ++k)
-            test_check(fabs(sum[i][k] / STEPS - mean_of(wild, cdp_size(g), i, k)) < want_within[kind == CDP_HOOK_TOPK], __FILE__, __LINE__, "kind %d: mean of %d steps of %u[%u] is %g, not %g", (int)kind, STEPS, i, k,
-                       sum[i][k] / STEPS, mean_of(wild, cdp_size(g), i, k));
+            test_check(fabs(sum[i][k] / STEPS - mean_of(wild, cdp_size(g), i, k))
+                    < want_within[kind == CDP_HOOK_TOPK],
+                __FILE__, __LINE__, "kind %d: mean of %d steps of %u[%u] is %g, not %g", (int)kind,
+                STEPS, i, k, sum[i][k] / STEPS, mean_of(wild, cdp_size(g), i, k));
     T(cdp_ddp_hook(r.ddp)->error_norm(hook.self) > 0);
     cdp_ddp_destroy(r.ddp);
 }
@@ -480,8 +557,10 @@ TEST(errors_are_fed_back) {
 TEST(numbers_without_a_library) {
     uint64_t state = 7;
     for (int i = 0; i < 100000; ++i) {
-        const double x = ldexp((double)(test_random(&state) >> 11), (int)(test_random(&state) % 400) - 200);
-        const float v = (float)((double)(int64_t)(test_random(&state) % 8193) / 4 - 1024 + (i % 2 ? (double)(test_random(&state) % 1000) / 1000 : 0));
+        const double x =
+            ldexp((double)(test_random(&state) >> 11), (int)(test_random(&state) % 400) - 200);
+        const float v = (float)((double)(int64_t)(test_random(&state) % 8193) / 4 - 1024
+            + (i % 2 ? (double)(test_random(&state) % 1000) / 1000 : 0));
         if (!T(fabs(cdp__sqrt(x) - sqrt(x)) <= 3e-16 * sqrt(x))) return;
         if (fabsf(v) <= 1024 && !T(cdp__round_even(v) == rintf(v))) return;
     }
@@ -496,7 +575,9 @@ TEST(topk_threshold) { /* few values, many, and all bits that a magnitude may ha
         const uint32_t n = 1 + (uint32_t)(test_random(&state) % 40);
         for (uint32_t i = 0; i < n; ++i) {
             const uint32_t any = (uint32_t)test_random(&state) & 0x7fffffffu;
-            sorted[i] = x[i] = round % 3 == 0 ? any % 9 : round % 3 == 1 ? any : 0x40000000u + (any & 0x3fffu);
+            sorted[i] = x[i] = round % 3 == 0 ? any % 9
+                : round % 3 == 1              ? any
+                                              : 0x40000000u + (any & 0x3fffu);
         }
         for (uint32_t i = 0; i < n; ++i)
             for (uint32_t j = i + 1; j < n; ++j)
@@ -551,20 +632,26 @@ static void rank_saves_state(cdp_group *g, void *arg) {
                 T_EQ(CDP_ERR_INVALID, hook.load(hook.self, bytes, count));
                 free(bytes);
             }
-            if (part == 0 || run == 1) T_EQ(CDP_OK, cdp_ddp_set_hook(r.ddp, &hook));
-            else hook.destroy(hook.self);
-            for (int step = 0; step < 3; ++step) T_EQ(CDP_OK, rig_pass(&r, wild));
+            if (part == 0 || run == 1)
+                T_EQ(CDP_OK, cdp_ddp_set_hook(r.ddp, &hook));
+            else
+                hook.destroy(hook.self);
+            for (int step = 0; step < 3; ++step)
+                T_EQ(CDP_OK, rig_pass(&r, wild));
         }
         for (uint32_t i = 0; i < N; ++i) {
-            if (run == 0) memcpy(straight[i], grad(&r, i), sizeof straight[i]);
-            else T(memcmp(straight[i], grad(&r, i), sizeof straight[i]) == 0);
+            if (run == 0)
+                memcpy(straight[i], grad(&r, i), sizeof straight[i]);
+            else
+                T(memcmp(straight[i], grad(&r, i), sizeof straight[i]) == 0);
         }
         cdp_ddp_destroy(r.ddp);
     }
 }
 
 TEST(hook_state_is_saved_and_loaded) {
-    static const int kinds[] = {CDP_HOOK_TOPK, CDP_HOOK_POWERSGD, CDP_HOOK_POWERSGD_BATCHED, CDP_HOOK_FP16, CDP_HOOK_POST_LOCAL_SGD, CDP_HOOK_POWERSGD + 100, CDP_HOOK_QUANTIZE};
+    static const int kinds[] = {CDP_HOOK_TOPK, CDP_HOOK_POWERSGD, CDP_HOOK_POWERSGD_BATCHED,
+        CDP_HOOK_FP16, CDP_HOOK_POST_LOCAL_SGD, CDP_HOOK_POWERSGD + 100, CDP_HOOK_QUANTIZE};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; ++i) {
         int kind = kinds[i];
         run_ranks(2, NULL, 0, rank_saves_state, &kind);
@@ -590,7 +677,10 @@ static void rank_trains_locally(cdp_group *g, void *arg) {
     REFUSED(CDP_ERR_INVALID, "needs an averager", cdp_averager_step(NULL));
     for (int step = 0; step < 8; ++step) {
         T_EQ(CDP_OK, rig_pass(&r, whole));
-        for (uint32_t k = 0; k < COUNT; ++k) T((double)grad(&r, 1)[k] == (step < 2 ? (double)(float)mean_of(whole, 2, 1, k) : (double)whole(cdp_rank(g), 1, k)));
+        for (uint32_t k = 0; k < COUNT; ++k)
+            T((double)grad(&r, 1)[k]
+                == (step < 2 ? (double)(float)mean_of(whole, 2, 1, k)
+                             : (double)whole(cdp_rank(g), 1, k)));
         r.data[0][0] = (float)cdp_rank(g);
         const uint64_t before = g->issued;
         T_EQ(CDP_OK, cdp_averager_step(&average));
@@ -601,10 +691,13 @@ static void rank_trains_locally(cdp_group *g, void *arg) {
     cdp_ddp_destroy(r.ddp);
 }
 
-TEST(local_training_and_averages) { run_ranks(2, NULL, 0, rank_trains_locally, NULL); }
+TEST(local_training_and_averages) {
+    run_ranks(2, NULL, 0, rank_trains_locally, NULL);
+}
 
 static cdp_status one_too_many(void *self, cdp_bucket *b, uint32_t stage, cdp_request *op) {
-    (void)self, (void)stage;
+    (void)self;
+    (void)stage;
     op->kind = CDP_COLL_ALLREDUCE;
     op->out = b->data;
     op->count = b->count;
@@ -625,7 +718,8 @@ static void rank_has_a_wrong_hook(cdp_group *g, void *arg) {
     cdp_ddp_destroy(r.ddp);
 }
 
-/* The second operation of the first bucket starts while the last buckets are still being computed. */
+/* The second operation of the first bucket starts while the last buckets are still being
+   computed. */
 static void rank_overlaps_stages(cdp_group *g, void *arg) {
     cdp_hook_desc d;
     rig r;
@@ -638,7 +732,8 @@ static void rank_overlaps_stages(cdp_group *g, void *arg) {
     T_EQ(CDP_OK, cdp_ddp_set_hook(r.ddp, &h));
     T_EQ(CDP_OK, cdp_ddp_backward_begin(r.ddp));
     for (uint32_t i = N; i-- > 1;) {
-        for (uint32_t k = 0; k < COUNT; ++k) grad(&r, i)[k] = wild(cdp_rank(g), i, k);
+        for (uint32_t k = 0; k < COUNT; ++k)
+            grad(&r, i)[k] = wild(cdp_rank(g), i, k);
         T_EQ(CDP_OK, cdp_ddp_ready(r.ddp, i));
     }
     for (int tries = 0; tries < 5000 && !r.ddp->buckets[0].done; ++tries) {
@@ -647,15 +742,18 @@ static void rank_overlaps_stages(cdp_group *g, void *arg) {
     }
     T(r.ddp->buckets[0].done); /* although parameter 0 is not ready anywhere yet */
     T_EQ(CDP_OK, cdp_barrier(g));
-    for (uint32_t k = 0; k < COUNT; ++k) grad(&r, 0)[k] = wild(cdp_rank(g), 0, k);
+    for (uint32_t k = 0; k < COUNT; ++k)
+        grad(&r, 0)[k] = wild(cdp_rank(g), 0, k);
     T_EQ(CDP_OK, cdp_ddp_ready(r.ddp, 0));
     T_EQ(CDP_OK, cdp_ddp_backward_end(r.ddp));
     for (uint32_t i = 0; i < N; ++i)
-        for (uint32_t k = 0; k < COUNT; ++k) T(fabs((double)grad(&r, i)[k] - mean_of(wild, cdp_size(g), i, k)) < 0.02);
+        for (uint32_t k = 0; k < COUNT; ++k)
+            T(fabs((double)grad(&r, i)[k] - mean_of(wild, cdp_size(g), i, k)) < 0.02);
     cdp_ddp_destroy(r.ddp);
 }
 
-/* One rank forgets a parameter; the others wait in a later stage of an earlier bucket, and are told all the same. */
+/* One rank forgets a parameter; the others wait in a later stage of an earlier bucket, and are
+   told all the same. */
 static void rank_forgets(cdp_group *g, void *arg) {
     cdp_hook_desc d;
     cdp_status st;
@@ -666,7 +764,8 @@ static void rank_forgets(cdp_group *g, void *arg) {
     rig_desc(&r, g);
     rig_open(&r);
     T_EQ(CDP_OK, cdp_ddp_set_hook(r.ddp, &h));
-    pthread_barrier_wait((pthread_barrier_t *)arg); /* all are made, before one of them breaks the group */
+    /* all are made, before one of them breaks the group */
+    pthread_barrier_wait((pthread_barrier_t *)arg);
     st = cdp_ddp_backward_begin(r.ddp);
     T(st == CDP_OK || cdp_rank(g) != 1);
     const uint64_t start = test_now_ns();
@@ -722,7 +821,8 @@ TEST(mistakes_of_hooks) {
 
 static void add_rank(void *user, uint32_t i, const cdp_param *p, const void *g) {
     (void)g;
-    for (uint64_t k = 0; k < p->count; ++k) ((float *)p->data)[k] = (float)(100 * *(uint32_t *)user + i);
+    for (uint64_t k = 0; k < p->count; ++k)
+        ((float *)p->data)[k] = (float)(100 * *(uint32_t *)user + i);
 }
 
 static void rank_owns_a_shard(cdp_group *g, void *arg) {
@@ -732,9 +832,11 @@ static void rank_owns_a_shard(cdp_group *g, void *arg) {
     rig_desc(&r, g);
     rig_open(&r);
     T_EQ(CDP_OK, cdp_zero_step(r.ddp, owner, add_rank, &rank));
-    for (uint32_t i = 0; i < N; ++i) T(r.data[i][0] == (float)(100 * owner[i] + i) && r.data[i][COUNT - 1] == r.data[i][0]);
+    for (uint32_t i = 0; i < N; ++i)
+        T(r.data[i][0] == (float)(100 * owner[i] + i) && r.data[i][COUNT - 1] == r.data[i][0]);
     owner[2] = 3;
-    REFUSED(CDP_ERR_INVALID, "parameter 2 belongs to rank 3", cdp_zero_step(r.ddp, owner, add_rank, &rank));
+    REFUSED(CDP_ERR_INVALID, "parameter 2 belongs to rank 3",
+        cdp_zero_step(r.ddp, owner, add_rank, &rank));
     cdp_ddp_destroy(r.ddp);
 }
 
@@ -749,19 +851,25 @@ TEST(sharded_optimizer) {
     run_ranks(3, NULL, 0, rank_owns_a_shard, NULL);
 }
 
-static void sampled(uint64_t size, uint32_t n, bool shuffle, bool drop_last, uint64_t seed, uint64_t epoch, const uint64_t *want, uint64_t per_rank, int line) {
+static void sampled(uint64_t size, uint32_t n, bool shuffle, bool drop_last, uint64_t seed,
+    uint64_t epoch, const uint64_t *want, uint64_t per_rank, int line) {
     for (uint32_t rank = 0; rank < n; ++rank) {
         const cdp_sampler s = {size, n, rank, shuffle, drop_last, seed, epoch, NULL};
         uint64_t got[16];
-        test_check(cdp_sampler_count(&s) == per_rank, __FILE__, line, "%llu samples", (unsigned long long)cdp_sampler_count(&s));
-        test_check(cdp_sampler_fill(&s, got) == CDP_OK, __FILE__, line, "%s", cdp_last_error()->text);
-        for (uint64_t i = 0; i < per_rank; ++i) test_check(got[i] == want[rank * per_rank + i], __FILE__, line, "rank %u, sample %llu: %llu", rank, (unsigned long long)i, (unsigned long long)got[i]);
+        test_check(cdp_sampler_count(&s) == per_rank, __FILE__, line, "%llu samples",
+            (unsigned long long)cdp_sampler_count(&s));
+        test_check(
+            cdp_sampler_fill(&s, got) == CDP_OK, __FILE__, line, "%s", cdp_last_error()->text);
+        for (uint64_t i = 0; i < per_rank; ++i)
+            test_check(got[i] == want[rank * per_rank + i], __FILE__, line,
+                "rank %u, sample %llu: %llu", rank, (unsigned long long)i,
+                (unsigned long long)got[i]);
     }
 }
-#define SAMPLED(size, n, shuffle, drop, seed, epoch, per_rank, ...)                          \
-    do {                                                                                     \
-        static const uint64_t want_[] = {__VA_ARGS__};                                       \
-        sampled(size, n, shuffle, drop, seed, epoch, want_, per_rank, __LINE__);             \
+#define SAMPLED(size, n, shuffle, drop, seed, epoch, per_rank, ...)              \
+    do {                                                                         \
+        static const uint64_t want_[] = {__VA_ARGS__};                           \
+        sampled(size, n, shuffle, drop, seed, epoch, want_, per_rank, __LINE__); \
     } while (0)
 
 TEST(samplers) {
@@ -782,7 +890,9 @@ TEST(samplers) {
 }
 
 static float ones(uint32_t rank, uint32_t i, uint32_t k) {
-    (void)rank, (void)i, (void)k;
+    (void)rank;
+    (void)i;
+    (void)k;
     return 2;
 }
 
@@ -809,7 +919,8 @@ TEST(clipping) {
 
 static uint32_t times(const char *text, const char *part) {
     uint32_t n = 0;
-    for (; (text = strstr(text, part)) != NULL; ++text) ++n;
+    for (; (text = strstr(text, part)) != NULL; ++text)
+        ++n;
     return n;
 }
 
@@ -823,7 +934,8 @@ TEST(a_step_as_a_picture) {
     T_EQ(1, cdp_ddp_trace(r.ddp, CDP_TRACE_JSON, small, sizeof small)); /* nothing yet */
     T_EQ(CDP_OK, rig_pass(&r, whole));
     for (int f = 0; f < 2; ++f) {
-        const uint64_t need = cdp_ddp_trace(r.ddp, f ? CDP_TRACE_SVG : CDP_TRACE_JSON, small, sizeof small);
+        const uint64_t need =
+            cdp_ddp_trace(r.ddp, f ? CDP_TRACE_SVG : CDP_TRACE_JSON, small, sizeof small);
         T_EQ(9, strlen(small));
         text = (char *)malloc(need);
         T_EQ(need, cdp_ddp_trace(r.ddp, f ? CDP_TRACE_SVG : CDP_TRACE_JSON, text, need));
@@ -845,10 +957,12 @@ int main(int argc, char **argv) {
         {"mistakes_are_sentences", mistakes_are_sentences, 10},
         {"different_settings_are_named", different_settings_are_named, 20},
         {"a_graph_that_is_not_static_is_named", a_graph_that_is_not_static_is_named, 20},
-        {"early_end_is_an_error_everywhere_with_join_throw", early_end_is_an_error_everywhere_with_join_throw, 20},
+        {"early_end_is_an_error_everywhere_with_join_throw",
+            early_end_is_an_error_everywhere_with_join_throw, 20},
         {"flags_travel_inside_buckets", flags_travel_inside_buckets, 20},
         {"buckets_are_the_gradients", buckets_are_the_gradients, 60},
-        {"buckets_follow_the_order_of_rank_0_when_no_hook_needs_them", buckets_follow_the_order_of_rank_0_when_no_hook_needs_them, 20},
+        {"buckets_follow_the_order_of_rank_0_when_no_hook_needs_them",
+            buckets_follow_the_order_of_rank_0_when_no_hook_needs_them, 20},
         {"hooks_have_the_published_mathematics", hooks_have_the_published_mathematics, 20},
         {"quantization_vectors", quantization_vectors, 10},
         {"powersgd", powersgd, 20},

@@ -1,5 +1,6 @@
-/* Groups of several hosts: who is where, which algorithms that chooses, and that these work on real links. Ranks are threads; one
-   that says that its memory is elsewhere is on another host, and TCP leads there. */
+/* Groups of several hosts: who is where, which algorithms that chooses, and that these work on
+   real links. Ranks are threads; one that says that its memory is elsewhere is on another host,
+   and TCP leads there. */
 #define CDP_IMPLEMENTATION
 #include "cdp_tcp.h"
 #include "test.h"
@@ -17,11 +18,25 @@ static uint32_t choice_count;
 static bool reproducible;
 static void (*body)(uint32_t rank, cdp_group *w);
 
-static uint64_t host_of(uint32_t place) { return cdp_os_default()->memory_host(NULL) ^ (place << 1); }
-static uint64_t host_0(void *user) { return (void)user, host_of(0); }
-static uint64_t host_1(void *user) { return (void)user, host_of(1); }
-static uint64_t host_2(void *user) { return (void)user, host_of(2); }
-static uint64_t host_3(void *user) { return (void)user, host_of(3); }
+static uint64_t host_of(uint32_t place) {
+    return cdp_os_default()->shared.host_id(NULL) ^ (place << 1);
+}
+static uint64_t host_0(void *user) {
+    (void)user;
+    return host_of(0);
+}
+static uint64_t host_1(void *user) {
+    (void)user;
+    return host_of(1);
+}
+static uint64_t host_2(void *user) {
+    (void)user;
+    return host_of(2);
+}
+static uint64_t host_3(void *user) {
+    (void)user;
+    return host_of(3);
+}
 
 static void *rank_main(void *arg) {
     static uint64_t (*const hosts[])(void *) = {host_0, host_1, host_2, host_3};
@@ -29,7 +44,7 @@ static void *rank_main(void *arg) {
     cdp_os os = *cdp_os_default();
     cdp_tcp_desc d;
     cdp_group *g = NULL;
-    os.memory_host = hosts[places[rank]];
+    os.shared.host_id = hosts[places[rank]];
     memset(&d, 0, sizeof d);
     d.rank = rank;
     d.world_size = world_size;
@@ -39,7 +54,8 @@ static void *rank_main(void *arg) {
     d.choice_count = choice_count;
     d.reproducible = reproducible;
     d.os = &os;
-    if (test_check(cdp_init(&d, &g) == CDP_OK, __FILE__, __LINE__, "%s", cdp_last_error()->text)) body(rank, g);
+    if (test_check(cdp_init(&d, &g) == CDP_OK, __FILE__, __LINE__, "%s", cdp_last_error()->text))
+        body(rank, g);
     cdp_group_destroy(g);
     return NULL;
 }
@@ -52,9 +68,12 @@ static void run(const char *where, void (*func)(uint32_t rank, cdp_group *w)) {
     close(cdp__os_listen(NULL, &any, &bound));
     port = bound.port;
     body = func;
-    for (world_size = 0; where[world_size]; ++world_size) places[world_size] = (uint32_t)(where[world_size] - '0');
-    for (uint32_t r = 0; r < world_size; ++r) pthread_create(&t[r], NULL, rank_main, (void *)(uintptr_t)r);
-    for (uint32_t r = 0; r < world_size; ++r) pthread_join(t[r], NULL);
+    for (world_size = 0; where[world_size]; ++world_size)
+        places[world_size] = (uint32_t)(where[world_size] - '0');
+    for (uint32_t r = 0; r < world_size; ++r)
+        pthread_create(&t[r], NULL, rank_main, (void *)(uintptr_t)r);
+    for (uint32_t r = 0; r < world_size; ++r)
+        pthread_join(t[r], NULL);
 }
 
 static void everything(uint32_t rank, cdp_group *w) {
@@ -66,13 +85,21 @@ static void everything(uint32_t rank, cdp_group *w) {
         memset(&c, 0, sizeof c);
         c.g = w;
         hosts_choose(w, names[i]);
-        if (!test_check(hosts_all(&c, counts + (i ? 1 : 0), i ? 1 : 3), __FILE__, __LINE__, "%s: %s", names[i] ? names[i] : "the table", c.what)) return;
+        if (!test_check(hosts_all(&c, counts + (i ? 1 : 0), i ? 1 : 3), __FILE__, __LINE__,
+                "%s: %s", names[i] ? names[i] : "the table", c.what))
+            return;
     }
 }
 
-TEST(two_hosts_one_after_the_other) { run("0011", everything); }
-TEST(two_hosts_in_turn) { run("0101", everything); }
-TEST(three_hosts) { run("001122", everything); }
+TEST(two_hosts_one_after_the_other) {
+    run("0011", everything);
+}
+TEST(two_hosts_in_turn) {
+    run("0101", everything);
+}
+TEST(three_hosts) {
+    run("001122", everything);
+}
 TEST(hosts_of_different_ranks) {
     run("00011", everything);
     run("0120", everything);
@@ -80,18 +107,23 @@ TEST(hosts_of_different_ranks) {
 
 /* ---- layouts ---- */
 
-static const char *algorithm_of(cdp_group *g, cdp_coll_kind kind, uint64_t bytes) { return cdp__algo_at(cdp__select(&g->mux->choosing, kind, bytes, cdp_size(g), g->is))->name; }
+static const char *algorithm_of(cdp_group *g, cdp_coll_kind kind, uint64_t bytes) {
+    return cdp__algo_at(cdp__select(&g->w->choosing, kind, bytes, cdp_size(g), g->is))->name;
+}
 
 static void sub_groups(uint32_t rank, cdp_group *w) { /* 0 1 0 1 2 0 */
-    const uint32_t backwards[] = {5, 4, 3, 2, 1, 0}, alone[] = {0, 1, 4}, together[] = {5, 0, 2}, two[] = {1, 2, 3, 0};
-    const uint16_t order[] = {0 | CDP__HOST_BEGINS, 3, 5, 1 | CDP__HOST_BEGINS, 2 | CDP__HOST_BEGINS, 4};
+    const uint32_t backwards[] = {5, 4, 3, 2, 1, 0}, alone[] = {0, 1, 4}, together[] = {5, 0, 2},
+                   two[] = {1, 2, 3, 0};
+    const uint16_t order[] = {
+        0 | CDP__HOST_BEGINS, 3, 5, 1 | CDP__HOST_BEGINS, 2 | CDP__HOST_BEGINS, 4};
     cdp_group *g = NULL;
     hosts_case c;
     T_EQ(CDP__HOSTS, w->is);
     T_EQ(3, w->hosts.count);
     T_EQ(1, w->hosts.fewest);
     T_EQ(3, w->hosts.most);
-    T(cdp_group_new(w, backwards, 6, &g) == CDP_OK && memcmp(g->hosts.ranks, order, sizeof order) == 0);
+    T(cdp_group_new(w, backwards, 6, &g) == CDP_OK
+        && memcmp(g->hosts.ranks, order, sizeof order) == 0);
     memset(&c, 0, sizeof c);
     c.g = g;
     if (g) test_check(hosts_all(&c, (const uint64_t[]){1500}, 1), __FILE__, __LINE__, "%s", c.what);
@@ -104,7 +136,8 @@ static void sub_groups(uint32_t rank, cdp_group *w) { /* 0 1 0 1 2 0 */
     }
     if (rank == 0 || rank == 5 || rank == 2) {
         T(cdp_group_new(w, together, 3, &g) == CDP_OK);
-        T(g && g->is == (w->mux->transport.view ? CDP__NEAR | CDP__SHARED : CDP__NEAR) && !g->hosts.ranks);
+        T(g && g->is == (w->w->transport.remote.map ? CDP__NEAR | CDP__SHARED : CDP__NEAR)
+            && !g->hosts.ranks);
         cdp_group_destroy(g);
     }
     if (rank < 4) {
@@ -112,13 +145,17 @@ static void sub_groups(uint32_t rank, cdp_group *w) { /* 0 1 0 1 2 0 */
         T(g && g->is == (CDP__HOSTS | CDP__EVEN) && g->hosts.count == 2);
         memset(&c, 0, sizeof c);
         c.g = g;
-        if (g) test_check(hosts_all(&c, (const uint64_t[]){1500}, 1), __FILE__, __LINE__, "%s", c.what);
+        if (g)
+            test_check(
+                hosts_all(&c, (const uint64_t[]){1500}, 1), __FILE__, __LINE__, "%s", c.what);
         cdp_group_destroy(g);
     }
     T(cdp_barrier(w) == CDP_OK);
 }
 
-TEST(a_group_knows_the_hosts_of_its_ranks) { run("010120", sub_groups); }
+TEST(a_group_knows_the_hosts_of_its_ranks) {
+    run("010120", sub_groups);
+}
 
 /* ---- choice ---- */
 
@@ -127,18 +164,23 @@ static void by_name(uint32_t rank, cdp_group *w) {
     float x[100] = {0};
     cdp_record last;
     (void)rank;
-    T(cdp_allreduce(w, NULL, x, 100, CDP_DTYPE_F32, CDP_REDUCE_SUM) == CDP_OK && cdp_group_records(w, &last, 1) == 1);
+    T(cdp_allreduce(w, NULL, x, 100, CDP_DTYPE_F32, CDP_REDUCE_SUM) == CDP_OK
+        && cdp_group_records(w, &last, 1) == 1);
     T_TEXT("leaders", last.algorithm);
     T(cdp_describe(w, text, sizeof text) < sizeof text - 1);
     T_TEXT("allreduce: leaders, for hosts of several ranks (choices)\n", text);
-    T_TEXT("allgather: hierarchical, for hosts of as many ranks each, which this is not (choices)\n", text);
+    T_TEXT(
+        "allgather: hierarchical, for hosts of as many ranks each, which this is not (choices)\n",
+        text);
     T_TEXT("3 hosts, of 1 to 2 ranks", text);
-    T_TEXT("Bruck", algorithm_of(w, CDP_COLL_ALLGATHER, 400)); /* hosts have different numbers of ranks */
+    /* hosts have different numbers of ranks */
+    T_TEXT("Bruck", algorithm_of(w, CDP_COLL_ALLGATHER, 400));
     T(cdp_barrier(w) == CDP_OK);
 }
 
 TEST(algorithms_are_chosen_by_name) {
-    static const cdp_choice by[] = {{CDP_COLL_ALLREDUCE, "leaders", 0, 0}, {CDP_COLL_ALLGATHER, "hierarchical", 0, 0}};
+    static const cdp_choice by[] = {
+        {CDP_COLL_ALLREDUCE, "leaders", 0, 0}, {CDP_COLL_ALLGATHER, "hierarchical", 0, 0}};
     choices = by;
     choice_count = 2;
     run("0102", by_name);
@@ -152,7 +194,10 @@ static void fixed_only(uint32_t rank, cdp_group *w) {
     uint64_t bytes;
     (void)rank;
     for (kind = CDP_COLL_ALLREDUCE; kind < CDP_COLL_COUNT; ++kind)
-        for (bytes = 1; bytes < 1ull << 40; bytes *= 8) T(cdp__algo_at(cdp__select(&w->mux->choosing, (cdp_coll_kind)kind, bytes, cdp_size(w), w->is))->fixed);
+        for (bytes = 1; bytes < 1ull << 40; bytes *= 8)
+            T(cdp__algo_at(
+                cdp__select(&w->w->choosing, (cdp_coll_kind)kind, bytes, cdp_size(w), w->is))
+                    ->fixed);
     memset(&c, 0, sizeof c);
     c.g = w;
     test_check(hosts_all(&c, (const uint64_t[]){1, 20011}, 2), __FILE__, __LINE__, "%s", c.what);

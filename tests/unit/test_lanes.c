@@ -1,16 +1,20 @@
-/*  test_lanes.c - several groups and messages over the same links: whatever the order, nobody waits for another */
+/* test_lanes.c - several groups and messages over the same links: whatever the order, nobody
+   waits for another */
 #define CDP_IMPLEMENTATION
 #include "cdp_tcp.h"
 
 #include "worlds.h"
 
-/* ---- groups ------------------------------------------------------------------------------------------------------------ */
+/* ---- groups
+   ------------------------------------------------------------------------------------------------------------ */
 
 static void some_groups(uint32_t rank, cdp_group *w) {
     static const uint32_t backwards[4] = {3, 2, 1, 0}, odd[2] = {1, 3}, even[2] = {0, 2};
     cdp_group *all, *half;
     int32_t x = (int32_t)rank, got[4];
-    if (!OK(cdp_group_new(w, backwards, 4, &all)) || !OK(cdp_group_new(w, rank % 2 ? odd : even, 2, &half))) return;
+    if (!OK(cdp_group_new(w, backwards, 4, &all))
+        || !OK(cdp_group_new(w, rank % 2 ? odd : even, 2, &half)))
+        return;
     T_EQ(3 - rank, cdp_rank(all));
     T_EQ(4, cdp_size(all));
     T_EQ(rank / 2, cdp_rank(half));
@@ -20,7 +24,8 @@ static void some_groups(uint32_t rank, cdp_group *w) {
     T_EQ(UINT32_MAX, cdp_rank_of_world(half, rank ^ 1u));
     T_EQ(UINT32_MAX, cdp_world_rank_of(half, 2));
     OK(cdp_allgather(all, &x, got, 1, CDP_DTYPE_I32));
-    for (int32_t i = 0; i < 4; ++i) T_EQ(3 - i, got[i]);
+    for (int32_t i = 0; i < 4; ++i)
+        T_EQ(3 - i, got[i]);
     OK(cdp_allreduce(half, &x, got, 1, CDP_DTYPE_I32, CDP_REDUCE_SUM));
     T_EQ(rank % 2 ? 4 : 2, got[0]);
     cdp_group_destroy(half);
@@ -30,7 +35,9 @@ static void some_groups(uint32_t rank, cdp_group *w) {
     OK(cdp_barrier(w));
 }
 
-TEST(groups_of_any_ranks_in_any_order) { run(4, 20000, some_groups); }
+TEST(groups_of_any_ranks_in_any_order) {
+    run(4, 20000, some_groups);
+}
 
 static void split(uint32_t rank, cdp_group *w) {
     cdp_group *g;
@@ -45,11 +52,16 @@ static void split(uint32_t rank, cdp_group *w) {
     cdp_group_destroy(g);
 }
 
-TEST(split_by_colour_and_key) { run(5, 20000, split); }
+TEST(split_by_colour_and_key) {
+    run(5, 20000, split);
+}
 
-/* Each rank starts the operations of ten groups in an order of its own, large ones among them, and only then waits. */
+/* Each rank starts the operations of ten groups in an order of its own, large ones among them,
+   and only then waits. */
 static void any_order(uint32_t rank, cdp_group *w) {
-    enum { GROUPS = 10 };
+    enum {
+        GROUPS = 10
+    };
     const uint32_t all[3] = {0, 1, 2};
     cdp_group *g[GROUPS];
     cdp_work work[GROUPS];
@@ -61,7 +73,8 @@ static void any_order(uint32_t rank, cdp_group *w) {
         order[i] = i;
         if (!OK(cdp_group_new(w, all, 3, &g[i]))) return;
         x[i] = (float *)malloc(n * sizeof(float));
-        for (uint64_t k = 0; k < n; ++k) x[i][k] = (float)(rank + i);
+        for (uint64_t k = 0; k < n; ++k)
+            x[i][k] = (float)(rank + i);
     }
     for (uint32_t i = GROUPS - 1; i; --i) {
         const uint32_t j = (uint32_t)(test_random(&state) % (i + 1)), t = order[i];
@@ -70,7 +83,8 @@ static void any_order(uint32_t rank, cdp_group *w) {
     }
     for (uint32_t i = 0; i < GROUPS; ++i) {
         const uint32_t k = order[i];
-        OK(cdp_allreduce_async(g[k], NULL, x[k], k % 3 ? 1000 : 2000000, CDP_DTYPE_F32, CDP_REDUCE_SUM, &work[k]));
+        OK(cdp_allreduce_async(
+            g[k], NULL, x[k], k % 3 ? 1000 : 2000000, CDP_DTYPE_F32, CDP_REDUCE_SUM, &work[k]));
     }
     for (uint32_t i = 0; i < GROUPS; ++i) {
         OK(cdp_work_wait(work[i]));
@@ -78,15 +92,17 @@ static void any_order(uint32_t rank, cdp_group *w) {
         free(x[i]);
     }
     OK(cdp_barrier(w)); /* nobody leaves a group that others still use */
-    for (uint32_t i = 0; i < GROUPS; ++i) cdp_group_destroy(g[i]);
+    for (uint32_t i = 0; i < GROUPS; ++i)
+        cdp_group_destroy(g[i]);
 }
 
-
-
-/* One rank waits for the last group first while the others fill the links with what it does not read yet. */
+/* One rank waits for the last group first while the others fill the links with what it does not
+   read yet. */
 static void unread(uint32_t rank, cdp_group *w) {
     const uint32_t both[2] = {0, 1};
-    enum { BYTES = 40000000 };
+    enum {
+        BYTES = 40000000
+    };
     cdp_group *a, *b;
     cdp_work big, small;
     uint8_t *x = (uint8_t *)calloc(BYTES, 1);
@@ -94,14 +110,18 @@ static void unread(uint32_t rank, cdp_group *w) {
     if (!OK(cdp_group_new(w, both, 2, &a)) || !OK(cdp_group_new(w, both, 2, &b))) return;
     if (rank == 0) {
         memset(x, 5, BYTES);
-        OK(cdp_broadcast_async(a, x, BYTES, CDP_DTYPE_U8, 0, &big)); /* far more than sockets and window hold */
+        /* far more than sockets and window hold */
+        OK(cdp_broadcast_async(a, x, BYTES, CDP_DTYPE_U8, 0, &big));
         OK(cdp_broadcast_async(b, &y, 1, CDP_DTYPE_I32, 0, &small));
-        if (no_thread) while (cdp_work_test(small) == CDP_PENDING) {}
+        if (no_thread)
+            while (cdp_work_test(small) == CDP_PENDING) {
+            }
         OK(cdp_work_wait(small));
         OK(cdp_work_wait(big));
     } else {
         y = 0;
-        OK(cdp_broadcast(b, &y, 1, CDP_DTYPE_I32, 0)); /* comes although the other group's data stands before it */
+        /* comes although the other group's data stands before it */
+        OK(cdp_broadcast(b, &y, 1, CDP_DTYPE_I32, 0));
         T_EQ(7, y);
         OK(cdp_broadcast(a, x, BYTES, CDP_DTYPE_U8, 0));
         T(x[0] == 5 && x[BYTES - 1] == 5 && x[BYTES / 2] == 5);
@@ -112,15 +132,20 @@ static void unread(uint32_t rank, cdp_group *w) {
     free(x);
 }
 
-TEST(groups_in_different_orders) { run(3, 30000, any_order); }
-TEST(unread_data_stops_nobody) { run(2, 30000, unread); }
+TEST(groups_in_different_orders) {
+    run(3, 30000, any_order);
+}
+TEST(unread_data_stops_nobody) {
+    run(2, 30000, unread);
+}
 
 /* A group breaks; the world and its other groups do not. */
 static void breaks(uint32_t rank, cdp_group *w) {
     const uint32_t pair[2] = {0, 1}, three[3] = {0, 1, 2};
     cdp_group *g = NULL, *all;
     int32_t x = 1;
-    if (!OK(cdp_group_new(w, three, 3, &all)) || (rank < 2 && !OK(cdp_group_new(w, pair, 2, &g)))) return;
+    if (!OK(cdp_group_new(w, three, 3, &all)) || (rank < 2 && !OK(cdp_group_new(w, pair, 2, &g))))
+        return;
     if (rank == 0) cdp_group_abort(g, "the pair is not needed");
     if (rank == 1) {
         T_EQ(CDP_ERR_ABORTED, cdp_allreduce(g, NULL, &x, 1, CDP_DTYPE_I32, CDP_REDUCE_SUM));
@@ -134,7 +159,9 @@ static void breaks(uint32_t rank, cdp_group *w) {
     cdp_group_destroy(all);
 }
 
-TEST(a_group_breaks_alone) { run(3, 20000, breaks); }
+TEST(a_group_breaks_alone) {
+    run(3, 20000, breaks);
+}
 
 /* Who waits for one rank hears of the failure of another, though it reads nothing from that one. */
 static void far_away(uint32_t rank, cdp_group *w) {
@@ -142,12 +169,15 @@ static void far_away(uint32_t rank, cdp_group *w) {
     static float x[4][100000];
     cdp_group *g;
     if (!OK(cdp_group_new(w, all, 4, &g))) return;
-    OK(cdp_allreduce(g, NULL, x[rank], 100000, CDP_DTYPE_F32, CDP_REDUCE_SUM)); /* a ring: 0 reads from 3 */
+    /* a ring: 0 reads from 3 */
+    OK(cdp_allreduce(g, NULL, x[rank], 100000, CDP_DTYPE_F32, CDP_REDUCE_SUM));
     OK(cdp_barrier(w)); /* or it breaks while others are still in it */
     if (rank == 1) cdp_group_abort(g, "rank 1 has had enough");
     if (rank == 0) {
         const uint64_t from = test_now_ns();
-        T_EQ(CDP_ERR_ABORTED, cdp_allreduce(g, NULL, x[rank], 100000, CDP_DTYPE_F32, CDP_REDUCE_SUM)); /* 2 and 3 do not come */
+        /* 2 and 3 do not come */
+        T_EQ(CDP_ERR_ABORTED,
+            cdp_allreduce(g, NULL, x[rank], 100000, CDP_DTYPE_F32, CDP_REDUCE_SUM));
         T_TEXT("rank 1 has had enough", cdp_last_error()->text);
         T_WITHIN(200, test_now_ns() - from);
     }
@@ -155,7 +185,9 @@ static void far_away(uint32_t rank, cdp_group *w) {
     cdp_group_destroy(g);
 }
 
-TEST(a_failure_far_away_is_heard) { run(4, 20000, far_away); }
+TEST(a_failure_far_away_is_heard) {
+    run(4, 20000, far_away);
+}
 
 /* After a failure a new group is made of the ranks that are left, over the same links. */
 static void survivors(uint32_t rank, cdp_group *w) {
@@ -175,7 +207,9 @@ static void survivors(uint32_t rank, cdp_group *w) {
     cdp_group_destroy(g);
 }
 
-TEST(survivors_go_on) { run(3, 20000, survivors); }
+TEST(survivors_go_on) {
+    run(3, 20000, survivors);
+}
 
 /* A rank that leaves a group is noticed by whoever waits for it there, and by nobody else. */
 static void leaves(uint32_t rank, cdp_group *w) {
@@ -192,7 +226,9 @@ static void leaves(uint32_t rank, cdp_group *w) {
     OK(cdp_barrier(w));
 }
 
-TEST(leaving_a_group) { run(2, 20000, leaves); }
+TEST(leaving_a_group) {
+    run(2, 20000, leaves);
+}
 
 static uint64_t bytes_now, allocations;
 static pthread_mutex_t counting = PTHREAD_MUTEX_INITIALIZER;
@@ -212,18 +248,20 @@ static void counted_free(void *user, void *p) {
     pthread_mutex_lock(&counting);
     bytes_now -= ((uint64_t *)p)[-8];
     pthread_mutex_unlock(&counting);
-    cdp__os_free(user, (uint64_t *)p - 8);
+    cdp__os_release(user, (uint64_t *)p - 8);
 }
 
 /* 1,000 groups of 8 ranks: at most 1 ms and 16 KiB each. */
 TEST(many_groups_are_cheap) {
-    enum { GROUPS = 1000 };
+    enum {
+        GROUPS = 1000
+    };
     cdp_os os = *cdp_os_default();
     static cdp_group *g[GROUPS];
     const uint32_t ranks[8] = {0, 1, 2, 3, 4, 5, 6, 7};
     cdp_group *w;
     os.alloc = counted_alloc;
-    os.free = counted_free;
+    os.release = counted_free;
     bytes_now = 0;
     const cdp_hub_desc h = {.world_size = 8, .os = &os};
     if (!OK(cdp_hub_create(&h, &hub))) return;
@@ -234,9 +272,12 @@ TEST(many_groups_are_cheap) {
         if (!OK(cdp_group_new(w, ranks, 8, &g[i]))) return;
     const uint64_t each = (bytes_now - before) / GROUPS;
     T_WITHIN(1 * GROUPS, test_now_ns() - from);
-    test_check(each <= 16384, __FILE__, __LINE__, "a group takes %llu bytes", (unsigned long long)each);
-    printf("  %llu bytes and %.1f us for each of %u groups\n", (unsigned long long)each, (double)(test_now_ns() - from) / 1e3 / GROUPS, (unsigned)GROUPS);
-    for (uint32_t i = 0; i < GROUPS; ++i) cdp_group_destroy(g[i]);
+    test_check(
+        each <= 16384, __FILE__, __LINE__, "a group takes %llu bytes", (unsigned long long)each);
+    printf("  %llu bytes and %.1f us for each of %u groups\n", (unsigned long long)each,
+        (double)(test_now_ns() - from) / 1e3 / GROUPS, (unsigned)GROUPS);
+    for (uint32_t i = 0; i < GROUPS; ++i)
+        cdp_group_destroy(g[i]);
     cdp_group_destroy(w);
     cdp_hub_destroy(hub);
     T_EQ(0, bytes_now);
@@ -245,7 +286,8 @@ TEST(many_groups_are_cheap) {
 static uint32_t open_descriptors(void) {
     DIR *d = opendir("/proc/self/fd");
     uint32_t n = 0;
-    while (d && readdir(d)) ++n;
+    while (d && readdir(d))
+        ++n;
     if (d) closedir(d);
     return n;
 }
@@ -256,7 +298,8 @@ static void shares_links(uint32_t rank, cdp_group *w) {
     cdp_group *g[40];
     float x = 1;
     OK(cdp_allreduce(w, NULL, &x, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM));
-    OK(cdp_alltoall(w, (float[3]){1, 2, 3}, (float[3]){0}, 1, CDP_DTYPE_F32)); /* all pairs are connected now */
+    /* all pairs are connected now */
+    OK(cdp_alltoall(w, (float[3]){1, 2, 3}, (float[3]){0}, 1, CDP_DTYPE_F32));
     OK(cdp_barrier(w));
     if (rank == 0) before = open_descriptors();
     OK(cdp_barrier(w));
@@ -264,18 +307,23 @@ static void shares_links(uint32_t rank, cdp_group *w) {
         const uint32_t ranks[3] = {i % 3, (i + 1) % 3, (i + 2) % 3};
         if (!OK(cdp_group_new(w, ranks, 3, &g[i]))) return;
         OK(cdp_allreduce(g[i], NULL, &x, 1, CDP_DTYPE_F32, CDP_REDUCE_MAX));
-        OK(cdp_sendrecv(g[i], &x, 1, (cdp_rank(g[i]) + 1) % 3, &(float){0}, 1, (cdp_rank(g[i]) + 2) % 3, CDP_DTYPE_F32, i));
+        OK(cdp_sendrecv(g[i], &x, 1, (cdp_rank(g[i]) + 1) % 3, &(float){0}, 1,
+            (cdp_rank(g[i]) + 2) % 3, CDP_DTYPE_F32, i));
     }
     OK(cdp_barrier(w));
     if (rank == 0) {
         after = open_descriptors();
-        test_check(after == before, __FILE__, __LINE__, "%u descriptors, %u before 40 groups were made", after, before);
+        test_check(after == before, __FILE__, __LINE__,
+            "%u descriptors, %u before 40 groups were made", after, before);
     }
     OK(cdp_barrier(w));
-    for (uint32_t i = 0; i < 40; ++i) cdp_group_destroy(g[i]);
+    for (uint32_t i = 0; i < 40; ++i)
+        cdp_group_destroy(g[i]);
 }
 
-TEST(groups_make_no_connections) { run(3, 20000, shares_links); }
+TEST(groups_make_no_connections) {
+    run(3, 20000, shares_links);
+}
 
 TEST(mistakes) {
     const cdp_group_desc d = {.world_size = 1};
@@ -303,29 +351,37 @@ TEST(mistakes) {
     cdp_group_destroy(w);
 }
 
-/* ---- messages ---------------------------------------------------------------------------------------------------------- */
+/* ---- messages
+   ---------------------------------------------------------------------------------------------------------- */
 
-/* Everybody sends to everybody, both ways at once, and asks for the tags in another order than they were sent in. */
+/* Everybody sends to everybody, both ways at once, and asks for the tags in another order than
+   they were sent in. */
 static void crossing(uint32_t rank, cdp_group *w) {
-    enum { TAGS = 5, COUNT = 300000 };
+    enum {
+        TAGS = 5,
+        COUNT = 300000
+    };
     cdp_work out[RANKS_MAX][TAGS], in[RANKS_MAX][TAGS];
     int32_t *to[RANKS_MAX][TAGS], *from[RANKS_MAX][TAGS];
     for (uint32_t p = 0; p < world_size; ++p)
         for (uint32_t t = 0; t < TAGS && p != rank; ++t) {
             to[p][t] = (int32_t *)malloc(COUNT * sizeof(int32_t));
             from[p][t] = (int32_t *)malloc(COUNT * sizeof(int32_t));
-            for (int32_t i = 0; i < COUNT; ++i) to[p][t][i] = (int32_t)(rank * 100 + p * 10 + t) + i;
+            for (int32_t i = 0; i < COUNT; ++i)
+                to[p][t][i] = (int32_t)(rank * 100 + p * 10 + t) + i;
             OK(cdp_send_async(w, to[p][t], t == 3 ? 1 : COUNT, CDP_DTYPE_I32, p, t, &out[p][t]));
         }
     for (uint32_t p = 0; p < world_size; ++p)
-        for (uint32_t t = TAGS; t-- > 0 && p != rank;) OK(cdp_recv_async(w, from[p][t], t == 3 ? 1 : COUNT, CDP_DTYPE_I32, p, t, &in[p][t]));
+        for (uint32_t t = TAGS; t-- > 0 && p != rank;)
+            OK(cdp_recv_async(w, from[p][t], t == 3 ? 1 : COUNT, CDP_DTYPE_I32, p, t, &in[p][t]));
     for (uint32_t p = 0; p < world_size; ++p)
         for (uint32_t t = 0; t < TAGS && p != rank; ++t) {
             OK(cdp_work_wait(in[p][t]));
             OK(cdp_work_wait(out[p][t]));
             for (int32_t i = 0; i < (t == 3 ? 1 : COUNT); ++i)
                 if (from[p][t][i] != (int32_t)(p * 100 + rank * 10 + t) + i) {
-                    test_check(false, __FILE__, __LINE__, "rank %u: element %d from rank %u with tag %u is wrong", rank, i, p, t);
+                    test_check(false, __FILE__, __LINE__,
+                        "rank %u: element %d from rank %u with tag %u is wrong", rank, i, p, t);
                     break;
                 }
             free(to[p][t]);
@@ -334,15 +390,19 @@ static void crossing(uint32_t rank, cdp_group *w) {
     OK(cdp_barrier(w));
 }
 
-TEST(messages_cross) { run(3, 30000, crossing); }
+TEST(messages_cross) {
+    run(3, 30000, crossing);
+}
 
 /* Many in a row, in order, and blocking calls that wait for each other the other way round. */
 static void in_order(uint32_t rank, cdp_group *w) {
     int32_t x;
     for (int32_t i = 0; i < 500; ++i) {
         x = i;
-        if (rank == 0) OK(cdp_send(w, &x, 1, CDP_DTYPE_I32, 1, 7));
-        else if (OK(cdp_recv(w, &x, 1, CDP_DTYPE_I32, 0, 7))) T_EQ(i, x);
+        if (rank == 0)
+            OK(cdp_send(w, &x, 1, CDP_DTYPE_I32, 1, 7));
+        else if (OK(cdp_recv(w, &x, 1, CDP_DTYPE_I32, 0, 7)))
+            T_EQ(i, x);
     }
     x = 42;
     if (rank == 0) {
@@ -355,12 +415,16 @@ static void in_order(uint32_t rank, cdp_group *w) {
     OK(cdp_barrier(w));
 }
 
-TEST(messages_keep_their_order) { run(2, 20000, in_order); }
+TEST(messages_keep_their_order) {
+    run(2, 20000, in_order);
+}
 
 static void mismatch(uint32_t rank, cdp_group *w) {
     int32_t x[4] = {0};
     T_EQ(CDP_OK, cdp_barrier(w));
-    if (rank == 0) T_EQ(CDP_OK, cdp_send(w, x, 3, CDP_DTYPE_I32, 1, 9)); /* it is on its way before the receiver looks */
+    /* it is on its way before the receiver looks */
+    if (rank == 0)
+        T_EQ(CDP_OK, cdp_send(w, x, 3, CDP_DTYPE_I32, 1, 9));
     else {
         T_EQ(CDP_ERR_MISMATCH, cdp_recv(w, x, 4, CDP_DTYPE_I32, 0, 9));
         T_TEXT("message #1 of 4 x i32 with tag 9", cdp_last_error()->text);
@@ -369,7 +433,9 @@ static void mismatch(uint32_t rank, cdp_group *w) {
     T_EQ(CDP_ERR_MISMATCH, cdp_barrier(w)); /* a failure of a message breaks the group */
 }
 
-TEST(messages_that_differ) { run(2, 20000, mismatch); }
+TEST(messages_that_differ) {
+    run(2, 20000, mismatch);
+}
 
 static void never_sent(uint32_t rank, cdp_group *w) {
     int32_t x;
@@ -386,7 +452,9 @@ static void never_sent(uint32_t rank, cdp_group *w) {
     }
 }
 
-TEST(messages_that_never_come) { run(2, 400, never_sent); }
+TEST(messages_that_never_come) {
+    run(2, 400, never_sent);
+}
 
 static void all_come(uint32_t rank, cdp_group *w) {
     for (uint32_t i = 0; i < 20; ++i) {
@@ -395,11 +463,15 @@ static void all_come(uint32_t rank, cdp_group *w) {
     }
 }
 
-TEST(monitored_barrier) { run(4, 20000, all_come); }
+TEST(monitored_barrier) {
+    run(4, 20000, all_come);
+}
 
 static void two_missing(uint32_t rank, cdp_group *w) {
     if (rank == 1 || rank == 3) { /* they come much too late, and hear of it */
-        for (uint32_t i = 0; i < 300 && cdp_poll(w, 1000) == CDP_OK && cdp_group_status(w) == CDP_OK; ++i) test_sleep_ms(10);
+        for (uint32_t i = 0;
+             i < 300 && cdp_poll(w, 1000) == CDP_OK && cdp_group_status(w) == CDP_OK; ++i)
+            test_sleep_ms(10);
         T(cdp_monitored_barrier(w, 0) == CDP_ERR_TIMEOUT);
     } else {
         T_EQ(CDP_ERR_TIMEOUT, cdp_monitored_barrier(w, 300));
@@ -407,7 +479,9 @@ static void two_missing(uint32_t rank, cdp_group *w) {
     T_TEXT("2 of 5 ranks have not come within 300 ms: 1, 3", cdp_last_error()->text);
 }
 
-TEST(monitored_barrier_names_all) { run(5, 20000, two_missing); }
+TEST(monitored_barrier_names_all) {
+    run(5, 20000, two_missing);
+}
 
 static void patience(uint32_t rank, cdp_group *w) {
     cdp_work work;
@@ -422,9 +496,12 @@ static void patience(uint32_t rank, cdp_group *w) {
     OK(cdp_work_wait(work));
 }
 
-TEST(a_wait_ends_and_the_operation_goes_on) { run(2, 20000, patience); }
+TEST(a_wait_ends_and_the_operation_goes_on) {
+    run(2, 20000, patience);
+}
 
-/* More tags than a rank keeps streams for that it has not asked for: both sides hear what happened, and what to do. */
+/* More tags than a rank keeps streams for that it has not asked for: both sides hear what
+   happened, and what to do. */
 static void crowd(uint32_t rank, cdp_group *w) {
     int32_t x = 5;
     cdp_work work;
@@ -440,13 +517,15 @@ static void crowd(uint32_t rank, cdp_group *w) {
     }
     T_EQ(CDP_ERR_MISMATCH, st);
     T_TEXT("more than 256 groups and tags", cdp_last_error()->text);
-    T_TEXT("that rank 1 has not asked for yet; let it make these groups and ask for these messages earlier", cdp_last_error()->text);
+    T_TEXT("that rank 1 has not asked for yet; let it make these groups and ask for these messages "
+           "earlier",
+        cdp_last_error()->text);
     come();
     await(2);
 }
 
 /* The same with groups, some of whose frames wait beside the streams. */
-#define GROUPS_AHEAD (CDP__ORPHANS + CDP_MAIL_PLACES + 4)
+#define GROUPS_AHEAD (CDP__UNEXPECTED + CDP__SLOTS + 4)
 
 static void crowd_of_groups(uint32_t rank, cdp_group *w) {
     static cdp_group *groups[2][GROUPS_AHEAD];
@@ -460,19 +539,27 @@ static void crowd_of_groups(uint32_t rank, cdp_group *w) {
             st = cdp_broadcast(groups[0][made], &x, 1, CDP_DTYPE_I32, 0);
             if (st != CDP_OK) break;
         }
-        if (st == CDP_OK) st = cdp_allreduce(groups[0][GROUPS_AHEAD - 1], NULL, &x, 1, CDP_DTYPE_I32, CDP_REDUCE_SUM);
+        if (st == CDP_OK)
+            st = cdp_allreduce(
+                groups[0][GROUPS_AHEAD - 1], NULL, &x, 1, CDP_DTYPE_I32, CDP_REDUCE_SUM);
     } else {
         st = cdp_barrier(w);
     }
     T_EQ(CDP_ERR_MISMATCH, st);
-    T_TEXT("more than 256 groups and tags at once that rank 1 has not asked for yet", cdp_last_error()->text);
+    T_TEXT("more than 256 groups and tags at once that rank 1 has not asked for yet",
+        cdp_last_error()->text);
     come();
     await(2);
-    while (rank == 0 && made) cdp_group_destroy(groups[0][--made]);
+    while (rank == 0 && made)
+        cdp_group_destroy(groups[0][--made]);
 }
 
-TEST(too_many_tags_ahead) { run(2, 20000, crowd); }
-TEST(too_many_groups_ahead) { run(2, 20000, crowd_of_groups); }
+TEST(too_many_tags_ahead) {
+    run(2, 20000, crowd);
+}
+TEST(too_many_groups_ahead) {
+    run(2, 20000, crowd_of_groups);
+}
 
 int main(int argc, char **argv) {
     static const test_case cases[] = {

@@ -1,7 +1,8 @@
-/*  test_lend.c - what ranks read from each other's memory: that they do, and that nothing is read once it may be gone
+/* test_lend.c - what ranks read from each other's memory: that they do, and that nothing is read
+   once it may be gone
 
-    Buffers are mapped and unmapped for each operation, the moment that it is reported to have ended: a rank that still reads
-    them then does not survive. */
+   Buffers are mapped and unmapped for each operation, the moment that it is reported to have
+   ended: a rank that still reads them then does not survive. */
 #define CDP_IMPLEMENTATION
 #include "cdp.h"
 
@@ -11,7 +12,8 @@
 #include <sys/mman.h>
 
 #define RANKS_MAX 5u
-#define LONG (5u << 20) /* bytes of a message that is lent; up to 4 MiB they are sent ahead of the receiver */
+/* bytes of a message that is lent; up to 4 MiB they are sent ahead of the receiver */
+#define LONG (5u << 20)
 
 static cdp_hub *hub;
 static uint32_t ranks;
@@ -22,62 +24,72 @@ static void open_hub(uint32_t n, uint64_t ring_bytes) {
     if (!T_EQ(CDP_OK, cdp_hub_create(&d, &hub))) abort();
 }
 
-/* How often something was lent; at the end nothing is. */
-static uint64_t loans(void) {
+/* How often something was exposed; at the end nothing is. */
+static uint64_t exposures(void) {
     uint64_t made = 0;
-    for (uint32_t i = 0; i < ranks * CDP__LOANS; ++i) made += (__atomic_load_n(&hub->loans[i].state, __ATOMIC_ACQUIRE) + 6) >> 3;
+    for (uint32_t w = 0; w < ranks * ranks; ++w)
+        for (uint32_t i = 0; i < CDP__EXPOSURES && hub->ways[w]; ++i)
+            made += (__atomic_load_n(&hub->ways[w]->exposed[i].state, __ATOMIC_ACQUIRE) + 6) >> 3;
     return made;
 }
 
 static uint64_t close_hub(void) {
-    const uint64_t made = loans();
-    for (uint32_t i = 0; i < ranks * CDP__LOANS; ++i) T_EQ(0, hub->loans[i].state & 3);
+    const uint64_t made = exposures();
+    for (uint32_t w = 0; w < ranks * ranks; ++w)
+        for (uint32_t i = 0; i < CDP__EXPOSURES && hub->ways[w]; ++i)
+            T_EQ(0, hub->ways[w]->exposed[i].state & CDP__STATE_BITS);
     cdp_hub_destroy(hub);
     return made;
 }
 
 /* The hub as a transport that can copy what is lent, but not show it. */
-static uint32_t pulls, refuse_at;
-static uint64_t wholes[8 * CDP__LOANS]; /* how long each loan is (atomic: who has been lent nothing any more may still look) */
+static uint32_t gets, refuse_at;
+/* how long each exposure is: by owner, reader and index (atomic: a reader to whom nothing is exposed
+   any more may still look) */
+static uint64_t wholes[8][8][CDP__EXPOSURES];
 
-static bool lend_noted(void *self, uint32_t peer, const void *data, uint64_t bytes, bool fresh, uint64_t *token) {
-    const uint64_t first = (uint64_t)((cdp__hub_end *)self)->rank * CDP__LOANS;
-    const bool lent = cdp__hub_lend(self, peer, data, bytes, fresh, token);
-    if (lent) __atomic_store_n(&wholes[first + (*token >> 32)], bytes, __ATOMIC_RELAXED);
-    return lent;
+static bool expose_noted(
+    void *self, uint32_t peer, const void *data, uint64_t bytes, bool fresh, uint64_t *token) {
+    const uint32_t me = ((cdp__hub_end *)self)->rank;
+    const bool exposed = cdp__hub_expose(self, peer, data, bytes, fresh, token);
+    if (exposed) __atomic_store_n(&wholes[me][peer][*token >> 32], bytes, __ATOMIC_RELAXED);
+    return exposed;
 }
 
-static int64_t pull(void *self, uint32_t peer, uint64_t token, uint64_t offset, void *dst, uint64_t bytes) {
-    const uint64_t whole = __atomic_load_n(&wholes[(uint64_t)peer * CDP__LOANS + (token >> 32)], __ATOMIC_RELAXED);
-    const uint8_t *at = (const uint8_t *)cdp__hub_view(self, peer, token, whole);
+static int64_t get(
+    void *self, uint32_t peer, uint64_t token, uint64_t offset, void *dst, uint64_t bytes) {
+    const uint32_t me = ((cdp__hub_end *)self)->rank;
+    const uint64_t whole = __atomic_load_n(&wholes[peer][me][token >> 32], __ATOMIC_RELAXED);
+    const uint8_t *at = (const uint8_t *)cdp__hub_map(self, peer, token, whole);
     if (!at) return 0;
     T(offset + bytes <= whole);
     memcpy(dst, at + offset, bytes);
-    if (!cdp__hub_unview(self, peer, token)) return 0;
-    if (__atomic_add_fetch(&pulls, 1, __ATOMIC_RELAXED) == refuse_at) return CDP_ERR_IO;
+    if (!cdp__hub_unmap(self, peer, token)) return 0;
+    if (__atomic_add_fetch(&gets, 1, __ATOMIC_RELAXED) == refuse_at) return CDP_ERR_IO;
     return (int64_t)bytes;
 }
 
-static bool pulling, lying, slow;
+static bool getting, lying, slow;
 
 static uint32_t looking; /* ranks that are about to read */
 static const void *look_long(void *self, uint32_t peer, uint64_t token, uint64_t bytes) {
-    const void *p = cdp__hub_view(self, peer, token, bytes);
+    const void *p = cdp__hub_map(self, peer, token, bytes);
     __atomic_store_n(&looking, 1, __ATOMIC_RELEASE);
     test_sleep_ms(300);
     return p;
 }
 
 static int64_t lie(void *self, uint32_t peer, const cdp_iov *v, uint32_t n) {
-    cdp_iov w[5];
-    uint8_t loan[CDP__LOAN_BYTES];
-    memcpy(w, v, n * sizeof *v);
-    if (n == 3 && v[1].bytes == CDP__FRAME_BYTES && v[2].bytes == CDP__LOAN_BYTES) { /* a chunk of one frame, of what is lent */
-        memcpy(loan, v[2].data, sizeof loan);
-        loan[8] = (uint8_t)(loan[8] + 1);
-        w[2].data = loan;
-    }
-    return cdp__hub_send(self, peer, w, n);
+    uint8_t bytes[CDP__HEAD_BYTES + CDP__REMOTE_BYTES];
+    cdp_iov w;
+    /* the message that says where the payload is */
+    if (v[0].bytes < sizeof bytes || ((const uint8_t *)v[0].data)[5] != CDP__MESSAGE_REMOTE)
+        return cdp__hub_send(self, peer, v, n);
+    memcpy(bytes, v[0].data, sizeof bytes);
+    ++bytes[CDP__HEAD_BYTES + 8];
+    w.data = bytes;
+    w.bytes = sizeof bytes;
+    return cdp__hub_send(self, peer, &w, 1);
 }
 
 static cdp_group *open_rank(uint32_t r, const cdp_group_desc *like) {
@@ -88,13 +100,18 @@ static cdp_group *open_rank(uint32_t r, const cdp_group_desc *like) {
     d.rank = r;
     d.world_size = ranks;
     d.hub = hub;
-    d.lend_bytes = cdp__def(d.lend_bytes, 64 * 1024);
-    if (pulling || lying || slow) {
+    d.expose_bytes = cdp__def(d.expose_bytes, 64 * 1024);
+    if (getting || lying || slow) {
         memset(&t, 0, sizeof t);
         T_EQ(CDP_OK, cdp__hub_attach(hub, r, ranks, &t));
-        if (pulling) t.view = NULL, t.unview = NULL, t.pull = pull, t.lend = lend_noted;
+        if (getting) {
+            t.remote.map = NULL;
+            t.remote.unmap = NULL;
+            t.remote.get = get;
+            t.remote.expose = expose_noted;
+        }
         if (lying) t.send = lie;
-        if (slow) t.view = look_long;
+        if (slow) t.remote.map = look_long;
         d.transport = &t;
     }
     d.logger.level = CDP_LOG_SILENT;
@@ -103,9 +120,11 @@ static cdp_group *open_rank(uint32_t r, const cdp_group_desc *like) {
 }
 
 static void *map(uint64_t bytes, uint32_t fill) {
-    float *p = (float *)mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    float *p =
+        (float *)mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) abort();
-    for (uint64_t i = 0; i < bytes / 4; ++i) p[i] = (float)(i % 1000 + fill);
+    for (uint64_t i = 0; i < bytes / 4; ++i)
+        p[i] = (float)(i % 1000 + fill);
     return p;
 }
 
@@ -132,7 +151,8 @@ static void run(uint32_t n, const cdp_group_desc *like, rank_body *b) {
     likeness = like;
     for (uint32_t r = 0; r < n; ++r)
         if (pthread_create(&t[r], NULL, rank_main, (void *)(uintptr_t)r)) abort();
-    for (uint32_t r = 0; r < n; ++r) pthread_join(t[r], NULL);
+    for (uint32_t r = 0; r < n; ++r)
+        pthread_join(t[r], NULL);
 }
 
 /* ---- messages ---- */
@@ -142,8 +162,9 @@ static void long_messages(uint32_t r, cdp_group *g) {
     cdp_message got;
     cdp_work w;
     if (r == 0) {
-        T_EQ(CDP_OK, cdp_send(g, x, 1000000, CDP_DTYPE_F32, 1, 1)); /* without anybody who receives */
-        T_EQ(0, loans());
+        /* without anybody who receives */
+        T_EQ(CDP_OK, cdp_send(g, x, 1000000, CDP_DTYPE_F32, 1, 1));
+        T_EQ(0, exposures());
         T_EQ(CDP_OK, cdp_send_async(g, x, LONG / 4, CDP_DTYPE_F32, 1, 2, &w));
         test_sleep_ms(20);
         T_EQ(CDP_PENDING, cdp_work_test(w));
@@ -162,7 +183,9 @@ static void long_messages(uint32_t r, cdp_group *g) {
         T(got.source == 0 && got.count == LONG / 4 && holds(x, LONG, 1, 0));
         munmap(x, LONG);
     }
-    T_EQ(CDP_OK, r ? cdp_send(g, y, LONG / 4, CDP_DTYPE_F32, 0, 3) : cdp_recv(g, y, LONG / 4, CDP_DTYPE_F32, 1, 3));
+    T_EQ(CDP_OK,
+        r ? cdp_send(g, y, LONG / 4, CDP_DTYPE_F32, 0, 3)
+          : cdp_recv(g, y, LONG / 4, CDP_DTYPE_F32, 1, 3));
     T(holds(y, LONG, 1, 0));
     cdp_group_destroy(g);
     munmap(y, LONG);
@@ -183,11 +206,11 @@ static void sums(uint32_t r, cdp_group *g) {
 }
 
 TEST(lending_can_be_turned_off) {
-    cdp_group_desc like = {.timeout_ms = 20000 * TEST_SLACK, .lend_bytes = UINT64_MAX};
+    cdp_group_desc like = {.timeout_ms = 20000 * TEST_SLACK, .expose_bytes = UINT64_MAX};
     open_hub(4, 0);
     run(4, &like, sums);
     T_EQ(0, close_hub());
-    like.lend_bytes = 0;
+    like.expose_bytes = 0;
     open_hub(4, 0);
     run(4, &like, sums);
     T_EQ(2 * 3 * 4, close_hub()); /* a part of everybody's to everybody, and back */
@@ -204,23 +227,27 @@ static void long_sums(uint32_t r, cdp_group *g) {
 }
 
 TEST(copies_longer_than_the_window) {
-    const cdp_group_desc like = {.timeout_ms = 20000 * TEST_SLACK, .lend_bytes = UINT64_MAX};
+    const cdp_group_desc like = {.timeout_ms = 20000 * TEST_SLACK, .expose_bytes = UINT64_MAX};
     open_hub(4, 0);
     run(4, &like, long_sums);
     T_EQ(0, close_hub());
 }
 
 static void many_messages(uint32_t r, cdp_group *g) {
-    enum { N = CDP__LOANS + 8 };
+    enum {
+        N = CDP__EXPOSURES + 8
+    };
     float *x = (float *)map(LONG, 3 * !r);
     cdp_work w[N];
-    for (uint32_t i = 0; i < N && r == 0; ++i) T_EQ(CDP_OK, cdp_send_async(g, x, LONG / 4, CDP_DTYPE_F32, 1, i, &w[i]));
+    for (uint32_t i = 0; i < N && r == 0; ++i)
+        T_EQ(CDP_OK, cdp_send_async(g, x, LONG / 4, CDP_DTYPE_F32, 1, i, &w[i]));
     for (uint32_t i = 0; i < N && r == 1; ++i) {
         memset(x, 0, LONG);
         T_EQ(CDP_OK, cdp_recv(g, x, LONG / 4, CDP_DTYPE_F32, 0, i));
         T(holds(x, LONG, 1, 3));
     }
-    for (uint32_t i = 0; i < N && r == 0; ++i) T_EQ(CDP_OK, cdp_work_wait(w[i]));
+    for (uint32_t i = 0; i < N && r == 0; ++i)
+        T_EQ(CDP_OK, cdp_work_wait(w[i]));
     munmap(x, LONG);
     cdp_group_destroy(g);
 }
@@ -230,7 +257,7 @@ TEST(what_cannot_be_lent_is_copied) {
     open_hub(2, 0);
     run(2, NULL, many_messages);
     made = close_hub();
-    T(made >= CDP__LOANS && made < CDP__LOANS + 8);
+    T(made >= CDP__EXPOSURES && made < CDP__EXPOSURES + 8);
 }
 
 TEST(cancelled_before_anything_moved) {
@@ -239,25 +266,32 @@ TEST(cancelled_before_anything_moved) {
     cdp_group *g[2];
     cdp_work first, second, in;
     open_hub(2, 4096);
-    for (uint32_t r = 0; r < 2; ++r) g[r] = open_rank(r, &like);
+    for (uint32_t r = 0; r < 2; ++r)
+        g[r] = open_rank(r, &like);
     T_EQ(CDP_OK, cdp_send_async(g[0], y, 1 << 20, CDP_DTYPE_U8, 1, 1, &first)); /* fills the ring */
     T_EQ(CDP_OK, cdp_send_async(g[0], x, LONG, CDP_DTYPE_U8, 1, 2, &second));
-    T_EQ(1, loans());
+    T_EQ(1, exposures());
     T_EQ(CDP_OK, cdp_work_cancel(second));
     munmap(x, LONG);
     x = (uint8_t *)map(LONG, 5);
     T_EQ(CDP_OK, cdp_send_async(g[0], x, LONG, CDP_DTYPE_U8, 1, 2, &second));
     T_EQ(CDP_OK, cdp_recv_async(g[1], y, 1 << 20, CDP_DTYPE_U8, 0, 1, &in));
-    while ((int)(cdp_work_test(in) == CDP_PENDING) | (int)(cdp_work_test(first) == CDP_PENDING)) {} /* both are looked at */
+    /* both are looked at */
+    while ((int)(cdp_work_test(in) == CDP_PENDING) | (int)(cdp_work_test(first) == CDP_PENDING)) {
+    }
     uint8_t *z = (uint8_t *)map(LONG, 9);
     T_EQ(CDP_OK, cdp_recv_async(g[1], z, LONG, CDP_DTYPE_U8, 0, 2, &in));
-    while ((int)(cdp_work_test(in) == CDP_PENDING) | (int)(cdp_work_test(second) == CDP_PENDING)) {}
+    while ((int)(cdp_work_test(in) == CDP_PENDING) | (int)(cdp_work_test(second) == CDP_PENDING)) {
+    }
     T_EQ(CDP_OK, cdp_work_test(in));
     T_EQ(CDP_OK, cdp_work_test(second));
     T(memcmp(x, z, LONG) == 0);
-    for (uint32_t r = 0; r < 2; ++r) cdp_group_destroy(g[r]);
+    for (uint32_t r = 0; r < 2; ++r)
+        cdp_group_destroy(g[r]);
     T_EQ(2, close_hub());
-    munmap(x, LONG), munmap(y, 1 << 20), munmap(z, LONG);
+    munmap(x, LONG);
+    munmap(y, 1 << 20);
+    munmap(z, LONG);
 }
 
 /* ---- failures: memory goes away as soon as the operation has ended ---- */
@@ -270,7 +304,8 @@ static uint64_t abort_ns; /* when */
 static void *abort_main(void *arg) {
     const uint64_t until = test_now_ns() + moment_us * 1000ull;
     (void)arg;
-    while (test_now_ns() < until) {}
+    while (test_now_ns() < until) {
+    }
     __atomic_store_n(&abort_ns, test_now_ns(), __ATOMIC_RELEASE);
     cdp_group_abort(aborted, "enough");
     return NULL;
@@ -295,7 +330,8 @@ static void until_aborted(uint32_t r, cdp_group *g) {
         munmap(y, BIG);
     }
     T_EQ(CDP_ERR_ABORTED, st);
-    T_WITHIN(100 + 400, test_now_ns() - __atomic_load_n(&abort_ns, __ATOMIC_ACQUIRE)); /* and the machine may be busy */
+    /* and the machine may be busy */
+    T_WITHIN(100 + 400, test_now_ns() - __atomic_load_n(&abort_ns, __ATOMIC_ACQUIRE));
     if (r == victim) pthread_join(t, NULL);
     cdp_group_destroy(g);
 }
@@ -311,13 +347,15 @@ TEST(abort_at_random_moments) {
     }
 }
 
-/* Rank 1 has taken hold of what rank 0 lends, and is not given the processor for longer than a failure is passed on. */
+/* Rank 1 has taken hold of what rank 0 lends, and is not given the processor for longer than a
+   failure is passed on. */
 static void stalled(uint32_t r, cdp_group *g) {
     float *x = (float *)map(LONG, r);
     cdp_work w;
     if (r == 0) {
         T_EQ(CDP_OK, cdp_send_async(g, x, LONG / 4, CDP_DTYPE_F32, 1, 1, &w));
-        for (uint32_t i = 0; i < 10000 && !__atomic_load_n(&looking, __ATOMIC_ACQUIRE); ++i) test_sleep_ms(1);
+        for (uint32_t i = 0; i < 10000 && !__atomic_load_n(&looking, __ATOMIC_ACQUIRE); ++i)
+            test_sleep_ms(1);
         cdp_group_abort(g, "enough");
         T_EQ(CDP_ERR_ABORTED, cdp_work_wait(w));
     } else {
@@ -340,16 +378,22 @@ static void leave_while_lent(uint32_t r, cdp_group *g) {
     cdp_work w = {NULL, 0};
     cdp_status st = CDP_OK;
     T_EQ(CDP_OK, cdp_barrier(g));
-    if (r == 0) st = cdp_send_async(g, x, (8u << 20) / 4, CDP_DTYPE_F32, 1, 1, &w);
-    else if (r == 1) st = cdp_recv_async(g, x, (8u << 20) / 4, CDP_DTYPE_F32, 0, 1, &w);
+    if (r == 0)
+        st = cdp_send_async(g, x, (8u << 20) / 4, CDP_DTYPE_F32, 1, 1, &w);
+    else if (r == 1)
+        st = cdp_recv_async(g, x, (8u << 20) / 4, CDP_DTYPE_F32, 0, 1, &w);
     if (r == victim) {
         const uint64_t until = test_now_ns() + moment_us * 1000ull;
-        while (test_now_ns() < until) {}
+        while (test_now_ns() < until) {
+        }
     } else {
         st = cdp_work_wait(w);
-        test_check(st == CDP_OK || st == CDP_ERR_PEER_LOST, __FILE__, __LINE__, "%s", cdp_last_error()->text);
-        if (st == CDP_OK) T(holds(x, 8u << 20, 1, 0));
-        else T_EQ((int)victim, cdp_last_error()->peer);
+        test_check(st == CDP_OK || st == CDP_ERR_PEER_LOST, __FILE__, __LINE__, "%s",
+            cdp_last_error()->text);
+        if (st == CDP_OK)
+            T(holds(x, 8u << 20, 1, 0));
+        else
+            T_EQ((int)victim, cdp_last_error()->peer);
     }
     cdp_group_destroy(g);
     munmap(x, 8u << 20);
@@ -367,8 +411,10 @@ TEST(a_rank_leaves_while_it_lends_or_reads) {
 
 static void different(uint32_t r, cdp_group *g) {
     float *x = (float *)map(BIG, r), *y = (float *)map(BIG, 0);
-    const cdp_status st = cdp_allreduce(g, x, y, BIG / 4, CDP_DTYPE_F32, r ? CDP_REDUCE_SUM : CDP_REDUCE_MAX);
-    munmap(x, BIG), munmap(y, BIG);
+    const cdp_status st =
+        cdp_allreduce(g, x, y, BIG / 4, CDP_DTYPE_F32, r ? CDP_REDUCE_SUM : CDP_REDUCE_MAX);
+    munmap(x, BIG);
+    munmap(y, BIG);
     T_EQ(CDP_ERR_MISMATCH, st);
     T_TEXT("f32 sum", cdp_last_error()->text);
     T_TEXT("f32 max", cdp_last_error()->text);
@@ -377,7 +423,8 @@ static void different(uint32_t r, cdp_group *g) {
 
 static void different_message(uint32_t r, cdp_group *g) {
     float *x = (float *)map(LONG, r);
-    cdp_status st = r ? cdp_recv(g, x, LONG / 4 - 1, CDP_DTYPE_F32, 0, 1) : cdp_send(g, x, LONG / 4, CDP_DTYPE_F32, 1, 1);
+    cdp_status st = r ? cdp_recv(g, x, LONG / 4 - 1, CDP_DTYPE_F32, 0, 1)
+                      : cdp_send(g, x, LONG / 4, CDP_DTYPE_F32, 1, 1);
     munmap(x, LONG);
     T_EQ(CDP_ERR_MISMATCH, st);
     T_TEXT("of 1310719 x f32", cdp_last_error()->text);
@@ -423,9 +470,10 @@ TEST(nobody_reads_it_in_time) {
 
 /* ---- other transports ---- */
 
-static void pulled(uint32_t r, cdp_group *g) {
+static void got_by_copy(uint32_t r, cdp_group *g) {
     float *x = (float *)cdp_group_alloc(g, BIG), *y = (float *)map(BIG, 0);
-    for (uint32_t i = 0; i < BIG / 4; ++i) x[i] = (float)(i % 1000 + r);
+    for (uint32_t i = 0; i < BIG / 4; ++i)
+        x[i] = (float)(i % 1000 + r);
     cdp_status st = cdp_allreduce(g, x, y, BIG / 4, CDP_DTYPE_F32, CDP_REDUCE_SUM);
     if (st == CDP_OK) T(holds(y, BIG, (float)ranks, (float)(ranks * (ranks - 1) / 2)));
     if (st == CDP_OK) st = cdp_allreduce(g, NULL, x, BIG / 4, CDP_DTYPE_F32, CDP_REDUCE_SUM);
@@ -437,28 +485,31 @@ static void pulled(uint32_t r, cdp_group *g) {
     cdp_group_destroy(g);
 }
 
-static void with_pull(uint32_t n, uint32_t refuse) {
-    pulls = 0;
+static void with_get(uint32_t n, uint32_t refuse) {
+    gets = 0;
     refuse_at = refuse;
     open_hub(n, 0);
-    pulling = true;
-    run(n, NULL, pulled);
-    pulling = false;
-    T(pulls > 0);
+    getting = true;
+    run(n, NULL, got_by_copy);
+    getting = false;
+    T(gets > 0);
     close_hub();
 }
 
 TEST(a_transport_that_copies) {
-    with_pull(2, 0);
-    with_pull(3, 0);
-    with_pull(5, 0);
-    for (uint32_t i = 1; i < 40; ++i) with_pull(2 + i % 4, i); /* what cannot be read, from some slice on, is sent after all */
+    with_get(2, 0);
+    with_get(3, 0);
+    with_get(5, 0);
+    /* what cannot be read, from some slice on, is sent after all */
+    for (uint32_t i = 1; i < 40; ++i)
+        with_get(2 + i % 4, i);
 }
 
 static void lied_to(uint32_t r, cdp_group *g) {
     float *x = (float *)map(BIG, r);
     T_EQ(CDP_ERR_MISMATCH, cdp_allreduce(g, NULL, x, BIG / 4, CDP_DTYPE_F32, CDP_REDUCE_SUM));
-    T_TEXT("sent 524289 bytes for round 2, which is not what this rank expects", cdp_last_error()->text);
+    T_TEXT("sent 524289 bytes for round 2, which is not what this rank expects",
+        cdp_last_error()->text);
     munmap(x, BIG);
     cdp_group_destroy(g);
 }
@@ -473,25 +524,35 @@ TEST(another_length_than_expected) {
 
 TEST(what_was_never_lent) {
     cdp_transport a, b;
-    uint64_t token, other = 0;
+    uint64_t token, same = 0, other = 0; /* tokens are counted for each peer */
     uint8_t x[100];
-    memset(&a, 0, sizeof a), memset(&b, 0, sizeof b);
+    memset(&a, 0, sizeof a);
+    memset(&b, 0, sizeof b);
     open_hub(3, 0);
     T_EQ(CDP_OK, cdp__hub_attach(hub, 0, 3, &a));
     T_EQ(CDP_OK, cdp__hub_attach(hub, 1, 3, &b));
-    T(a.lend(a.self, 1, x, 100, false, &token) && a.lend(a.self, 2, x, 100, true, &other) && token != other);
-    T(b.view(b.self, 0, token, 100) == x);
-    T(!b.view(b.self, 0, token, 100)); /* once at a time */
-    T(b.unview(b.self, 0, token));
-    T(!b.view(b.self, 0, token, 99) && !b.view(b.self, 0, token, 101) && !b.view(b.self, 0, other, 100) && !b.view(b.self, 2, token, 100));
-    T(!b.view(b.self, 0, token + 1, 100) && !b.view(b.self, 0, token + 4, 100) && !b.view(b.self, 0, token + 8, 100) && !b.view(b.self, 0, token & 0xffffffffu, 100) == ((token >> 32) != 0));
-    T(!b.view(b.self, 0, UINT64_MAX, 100) && !b.view(b.self, 0, (uint64_t)CDP__LOANS << 32 | (uint32_t)token, 100) && !b.view(b.self, 0, 0, 100));
-    if (!(token >> 32)) b.unview(b.self, 0, token);
-    a.recall(a.self, 1, token);
-    T(!b.view(b.self, 0, token, 100));
-    a.recall(a.self, 2, other);
-    a.destroy(a.self), b.destroy(b.self);
-    T_EQ(2, close_hub());
+    T(a.remote.expose(a.self, 1, x, 100, false, &token)
+        && a.remote.expose(a.self, 2, x, 100, true, &same)
+        && a.remote.expose(a.self, 2, x, 100, true, &other) && token == same && token != other);
+    T(b.remote.map(b.self, 0, token, 100) == x);
+    T(!b.remote.map(b.self, 0, token, 100)); /* once at a time */
+    T(b.remote.unmap(b.self, 0, token));
+    T(!b.remote.map(b.self, 0, token, 99) && !b.remote.map(b.self, 0, token, 101)
+        && !b.remote.map(b.self, 0, other, 100) && !b.remote.map(b.self, 2, token, 100));
+    T(!b.remote.map(b.self, 0, token + 1, 100) && !b.remote.map(b.self, 0, token + 4, 100)
+        && !b.remote.map(b.self, 0, token + 8, 100)
+        && !b.remote.map(b.self, 0, token & 0xffffffffu, 100) == ((token >> 32) != 0));
+    T(!b.remote.map(b.self, 0, UINT64_MAX, 100)
+        && !b.remote.map(b.self, 0, (uint64_t)CDP__EXPOSURES << 32 | (uint32_t)token, 100)
+        && !b.remote.map(b.self, 0, 0, 100));
+    if (!(token >> 32)) b.remote.unmap(b.self, 0, token);
+    a.remote.revoke(a.self, 1, token);
+    T(!b.remote.map(b.self, 0, token, 100));
+    a.remote.revoke(a.self, 2, other);
+    a.remote.revoke(a.self, 2, same);
+    a.destroy(a.self);
+    b.destroy(b.self);
+    T_EQ(3, close_hub());
 }
 
 int main(int argc, char **argv) {

@@ -1,5 +1,5 @@
-/* Memory that ranks of one machine share: rings between two processes, how links come to use them, and what happens when that is
-   not possible or a peer writes nonsense. */
+/* Memory that ranks of one machine share: rings between two processes, how links come to use
+   them, and what happens when that is not possible or a peer writes nonsense. */
 #define _FILE_OFFSET_BITS 64 /* on 32-bit machines: files longer than memory */
 #define CDP_IMPLEMENTATION
 #include "cdp_tcp.h"
@@ -19,28 +19,37 @@ typedef struct side {
     uint64_t slept;
 } side;
 
-static uint8_t byte_at(uint64_t i, bool maker) { return (uint8_t)((i * 2654435761u >> 13) + (maker ? 1 : 7)); }
+static uint8_t byte_at(uint64_t i, bool maker) {
+    return (uint8_t)((i * 2654435761u >> 13) + (maker ? 1 : 7));
+}
 
 static void side_step(side *d, bool maker, bool *moved) {
     static uint8_t out[100000], in[100000];
     cdp_iov v[3];
     int64_t r;
-    uint64_t n = cdp__min(1 + test_random(&d->state) % d->most, d->total - d->sent), first = n ? test_random(&d->state) % (n + 1) : 0;
-    for (uint64_t i = 0; i < n; ++i) out[i] = byte_at(d->sent + i, maker);
-    v[0].data = out, v[0].bytes = first;
-    v[1].data = NULL, v[1].bytes = 0;
-    v[2].data = out + first, v[2].bytes = n - first;
-    r = n ? cdp__shared_move(cdp_os_default(), d->s, v, 3, true) : 0;
+    uint64_t n = cdp__min(1 + test_random(&d->state) % d->most, d->total - d->sent),
+             first = n ? test_random(&d->state) % (n + 1) : 0;
+    for (uint64_t i = 0; i < n; ++i)
+        out[i] = byte_at(d->sent + i, maker);
+    v[0].data = out;
+    v[0].bytes = first;
+    v[1].data = NULL;
+    v[1].bytes = 0;
+    v[2].data = out + first;
+    v[2].bytes = n - first;
+    r = n ? cdp__line_move(&d->s->line, v, 3, true) : 0;
     T(r >= 0 && (uint64_t)r <= n);
     d->sent += (uint64_t)r;
     *moved = r > 0;
     n = 1 + test_random(&d->state) % d->most;
-    v[0].data = in, v[0].bytes = n;
-    r = cdp__shared_move(cdp_os_default(), d->s, v, 1, false);
+    v[0].data = in;
+    v[0].bytes = n;
+    r = cdp__line_move(&d->s->line, v, 1, false);
     T(r >= 0 && (uint64_t)r <= n);
     for (int64_t i = 0; i < r; ++i)
         if (in[i] != byte_at(d->got + (uint64_t)i, !maker)) {
-            test_check(false, __FILE__, __LINE__, "byte %llu is wrong", (unsigned long long)(d->got + (uint64_t)i));
+            test_check(false, __FILE__, __LINE__, "byte %llu is wrong",
+                (unsigned long long)(d->got + (uint64_t)i));
             exit(9);
         }
     d->got += (uint64_t)r;
@@ -53,12 +62,15 @@ static void side_run(side *d, bool maker) {
         side_step(d, maker, &moved);
         if (moved) continue;
         if (!cdp__shared_doze(d->s)) {
-            cdp_pollfd p = {d->bell, CDP_IO_READ, 0};
-            if (cdp_os_default()->poll(NULL, &p, 1, test_now_ns() + 30000000000u) != 1) {
-                test_check(false, __FILE__, __LINE__, "nobody woke this side: sent %llu, got %llu of %llu", (unsigned long long)d->sent, (unsigned long long)d->got, (unsigned long long)d->total);
+            struct pollfd p = {d->bell, POLLIN, 0};
+            if (poll(&p, 1, 30000) != 1) {
+                test_check(false, __FILE__, __LINE__,
+                    "nobody woke this side: sent %llu, got %llu of %llu",
+                    (unsigned long long)d->sent, (unsigned long long)d->got,
+                    (unsigned long long)d->total);
                 exit(9);
             }
-            cdp_os_default()->wake_clear(NULL, d->bell);
+            cdp_os_default()->net.wake_clear(NULL, d->bell);
             ++d->slept;
         }
         cdp__shared_rise(d->s);
@@ -67,11 +79,13 @@ static void side_run(side *d, bool maker) {
 
 static void hammer(uint64_t room, uint32_t most, uint64_t total) {
     const cdp_os *os = cdp_os_default();
-    const int32_t memory = os->memory_create(NULL, sizeof(cdp__pair) + 2 * (sizeof(cdp__ring) + room));
+    const int32_t memory = os->shared.create(NULL, cdp__shared_size(room));
     int32_t bells[2][2];
     pid_t child;
     int status = 0;
-    if (!T(memory >= 0) || !T(os->wake_open(NULL, bells[0]) == 0) || !T(os->wake_open(NULL, bells[1]) == 0)) return;
+    if (!T(memory >= 0) || !T(os->net.wake_open(NULL, bells[0]) == 0)
+        || !T(os->net.wake_open(NULL, bells[1]) == 0))
+        return;
     fflush(stdout);
     child = fork();
     for (int me = 0; me < 2; ++me) {
@@ -79,11 +93,13 @@ static void hammer(uint64_t room, uint32_t most, uint64_t total) {
         if (me == (child == 0)) continue; /* the child is 0 */
         d.s = cdp__shared_open(os, dup(memory), me == 0);
         if (!T(d.s != NULL)) break;
-        T_EQ(room, d.s->room);
+        T_EQ(room, d.s->line.size);
         d.s->bell = dup(bells[1 - me][1]);
         side_run(&d, me == 0);
-        cdp__shared_close(os, d.s);
-        if (child) printf("  ring of %llu bytes: %llu bytes each way, slept %llu times\n", (unsigned long long)room, (unsigned long long)total, (unsigned long long)d.slept);
+        cdp__shared_close(d.s);
+        if (child)
+            printf("  ring of %llu bytes: %llu bytes each way, slept %llu times\n",
+                (unsigned long long)room, (unsigned long long)total, (unsigned long long)d.slept);
     }
     if (!child) _exit(test__now.failed_checks ? 9 : 0);
     waitpid(child, &status, 0);
@@ -126,7 +142,8 @@ static uint32_t met;
 
 static void meet(uint32_t n) {
     const uint32_t until = (__atomic_fetch_add(&met, 1, __ATOMIC_SEQ_CST) / n + 1) * n;
-    while (__atomic_load_n(&met, __ATOMIC_SEQ_CST) < until) test_sleep_ms(1);
+    while (__atomic_load_n(&met, __ATOMIC_SEQ_CST) < until)
+        test_sleep_ms(1);
 }
 
 static void *member_main(void *p) {
@@ -139,7 +156,8 @@ static void *member_main(void *p) {
 }
 
 /* `like` has what all have in common; per_rank (may be NULL) changes it for one. */
-static void job(uint32_t n, const cdp_tcp_desc *like, void (*per_rank)(cdp_tcp_desc *d), void (*body)(member *m)) {
+static void job(uint32_t n, const cdp_tcp_desc *like, void (*per_rank)(cdp_tcp_desc *d),
+    void (*body)(member *m)) {
     const uint16_t port = free_port();
     met = 0;
     memset(members, 0, sizeof members);
@@ -154,11 +172,16 @@ static void job(uint32_t n, const cdp_tcp_desc *like, void (*per_rank)(cdp_tcp_d
         if (per_rank) per_rank(&members[r].desc);
         pthread_create(&members[r].id, NULL, member_main, &members[r]);
     }
-    for (uint32_t r = 0; r < n; ++r) pthread_join(members[r].id, NULL);
-    for (uint32_t r = 0; r < n; ++r) test_check(members[r].status == CDP_OK, __FILE__, __LINE__, "rank %u: %s", r, members[r].error.text);
+    for (uint32_t r = 0; r < n; ++r)
+        pthread_join(members[r].id, NULL);
+    for (uint32_t r = 0; r < n; ++r)
+        test_check(members[r].status == CDP_OK, __FILE__, __LINE__, "rank %u: %s", r,
+            members[r].error.text);
 }
 
-static cdp__link *link_of(member *m, uint32_t peer) { return &((cdp__mesh *)m->g->mux->transport.self)->links[peer]; }
+static cdp__link *link_of(member *m, uint32_t peer) {
+    return &((cdp__mesh *)m->g->w->transport.self)->links[peer];
+}
 
 static void describe_all(member *m) {
     const uint32_t n = m->desc.world_size;
@@ -166,7 +189,8 @@ static void describe_all(member *m) {
     for (uint32_t i = 0; i < 20; ++i) {
         m->status = cdp_alltoall(m->g, all, all + n, 1, CDP_DTYPE_U32);
         if (m->status == CDP_OK) m->status = cdp_allgather(m->g, &me, all, 1, CDP_DTYPE_U32);
-        for (uint32_t r = 0; r < n && m->status == CDP_OK; ++r) T_EQ(r, all[r]);
+        for (uint32_t r = 0; r < n && m->status == CDP_OK; ++r)
+            T_EQ(r, all[r]);
     }
     free(all);
     cdp_describe(m->g, m->described, sizeof m->described);
@@ -175,77 +199,108 @@ static void describe_all(member *m) {
 
 static uint32_t count_of(const char *part, const char *text) {
     uint32_t n = 0;
-    while ((text = strstr(text, part)) != NULL) ++n, ++text;
+    while ((text = strstr(text, part)) != NULL) {
+        ++n;
+        ++text;
+    }
     return n;
 }
 
-static void odd_ones_refuse(cdp_tcp_desc *d) { d->no_shared_memory = d->rank % 2; }
+static void odd_ones_refuse(cdp_tcp_desc *d) {
+    d->no_shared_memory = d->rank % 2;
+}
 
 TEST(links_say_what_they_are) {
     cdp_tcp_desc like = {0};
     job(4, &like, NULL, describe_all);
-    for (uint32_t r = 0; r < 4; ++r) T_EQ(3, count_of("memory, 256 KiB each way, beside TCP, 127.0.0.1:", members[r].described));
+    for (uint32_t r = 0; r < 4; ++r)
+        T_EQ(3, count_of("memory, 256 KiB each way, beside TCP, 127.0.0.1:", members[r].described));
     like.job_key = "0123456789abcdef";
     like.ring_bytes = 64 * 1024;
     like.no_thread = true;
     job(3, &like, NULL, describe_all);
-    for (uint32_t r = 0; r < 3; ++r) T_EQ(2, count_of("memory, 64 KiB each way, beside TCP, 127.0.0.1:", members[r].described));
-    for (uint32_t r = 0; r < 3; ++r) T_EQ(2, count_of(", key proved", members[r].described));
+    for (uint32_t r = 0; r < 3; ++r)
+        T_EQ(2, count_of("memory, 64 KiB each way, beside TCP, 127.0.0.1:", members[r].described));
+    for (uint32_t r = 0; r < 3; ++r)
+        T_EQ(2, count_of(", key proved", members[r].described));
     job(4, &like, odd_ones_refuse, describe_all);
-    for (uint32_t r = 0; r < 4; ++r) T_EQ(r % 2 ? 0 : 1, count_of("KiB each way, beside TCP", members[r].described));
+    for (uint32_t r = 0; r < 4; ++r)
+        T_EQ(r % 2 ? 0 : 1, count_of("KiB each way, beside TCP", members[r].described));
 }
 
 /* ---- it cannot be set up ---- */
 
-typedef enum trouble { T_CREATE, T_MAP_MAKER, T_MAP_OTHER, T_WAIT, T_CONNECT, T_SEND_MAKER, T_RECV_OTHER, T_SEND_OTHER, TROUBLES } trouble;
+typedef enum trouble {
+    T_CREATE,
+    T_MAP_MAKER,
+    T_MAP_OTHER,
+    T_WAIT,
+    T_CONNECT,
+    T_SEND_MAKER,
+    T_RECV_OTHER,
+    T_SEND_OTHER,
+    TROUBLES
+} trouble;
 static trouble now;
 static uint32_t warned;
 
-static int32_t no_create(void *user, uint64_t bytes) { return now == T_CREATE ? -ENOMEM : cdp_os_default()->memory_create(user, bytes); }
+static int32_t no_create(void *user, uint64_t bytes) {
+    return now == T_CREATE ? -ENOMEM : cdp_os_default()->shared.create(user, bytes);
+}
 static void *no_map(void *user, int32_t fd, bool writable, uint64_t *bytes) {
-    cdp__pair *at = now == T_MAP_MAKER ? NULL : (cdp__pair *)cdp_os_default()->memory_map(user, fd, writable, bytes);
+    cdp__pair *at = now == T_MAP_MAKER
+        ? NULL
+        : (cdp__pair *)cdp_os_default()->shared.map(user, fd, writable, bytes);
     if (!at || now != T_MAP_OTHER || !at->proof[0]) return at;
-    cdp_os_default()->memory_unmap(user, at, *bytes);
+    cdp_os_default()->shared.unmap(user, at, *bytes);
     return NULL;
 }
 static int32_t no_pass_open(void *user, const uint8_t name[12], bool waits) {
     if (now == T_WAIT && waits) return -EMFILE;
     if (now == T_CONNECT && !waits) return -ECONNREFUSED; /* as from another network namespace */
-    return cdp_os_default()->pass_open(user, name, waits);
+    return cdp_os_default()->shared.pass_open(user, name, waits);
 }
 static int32_t no_pass(void *user, int32_t fd, int32_t *fds, uint32_t n, bool sending) {
     if (now == T_SEND_MAKER && sending && n == 2) return -ETOOMANYREFS;
     if (now == T_SEND_OTHER && sending && n == 1) return -ETOOMANYREFS;
     if (now == T_RECV_OTHER && !sending && n == 2) {
-        if (cdp_os_default()->pass(user, fd, fds, n, sending) >= 0) close(fds[0]), close(fds[1]);
+        if (cdp_os_default()->shared.pass(user, fd, fds, n, sending) >= 0) {
+            close(fds[0]);
+            close(fds[1]);
+        }
         return -EMFILE;
     }
-    return cdp_os_default()->pass(user, fd, fds, n, sending);
+    return cdp_os_default()->shared.pass(user, fd, fds, n, sending);
 }
 static void count_warnings(cdp_log_level level, const char *text, int32_t rank, void *user) {
-    (void)rank, (void)user;
-    if (level == CDP_LOG_WARN && strstr(text, "no shared memory with rank")) __atomic_add_fetch(&warned, 1, __ATOMIC_SEQ_CST);
-    else if (level <= CDP_LOG_WARN) printf("  %s\n", text);
+    (void)rank;
+    (void)user;
+    if (level == CDP_LOG_WARN && strstr(text, "no shared memory with rank"))
+        __atomic_add_fetch(&warned, 1, __ATOMIC_SEQ_CST);
+    else if (level <= CDP_LOG_WARN)
+        printf("  %s\n", text);
 }
 
 TEST(without_memory_it_goes_over_tcp) {
     cdp_os os = *cdp_os_default();
     cdp_tcp_desc like = {.os = &os, .logger = {.func = count_warnings}};
-    os.memory_create = no_create;
-    os.memory_map = no_map;
-    os.pass_open = no_pass_open;
-    os.pass = no_pass;
+    os.shared.create = no_create;
+    os.shared.map = no_map;
+    os.shared.pass_open = no_pass_open;
+    os.shared.pass = no_pass;
     for (now = T_CREATE; now < TROUBLES; now = (trouble)(now + 1)) {
         warned = 0;
         like.no_thread = now % 2;
         job(3, &like, NULL, describe_all);
-        for (uint32_t r = 0; r < 3; ++r) T_EQ(0, count_of("KiB each way, beside TCP", members[r].described));
-        test_check(warned >= 1 && warned <= 3, __FILE__, __LINE__, "trouble %d: %u warnings of 3 ranks", (int)now, warned);
+        for (uint32_t r = 0; r < 3; ++r)
+            T_EQ(0, count_of("KiB each way, beside TCP", members[r].described));
+        test_check(warned >= 1 && warned <= 3, __FILE__, __LINE__,
+            "trouble %d: %u warnings of 3 ranks", (int)now, warned);
     }
     os = *cdp_os_default(); /* an os that knows no such memory: nothing to say */
-    os.memory_create = NULL;
-    os.memory_map = NULL;
-    os.pass_open = NULL;
+    os.shared.create = NULL;
+    os.shared.map = NULL;
+    os.shared.pass_open = NULL;
     warned = 0;
     job(3, &like, NULL, describe_all);
     T_EQ(0, warned);
@@ -262,7 +317,9 @@ static void limited(int what, rlim_t limit) {
         alarm(60 * TEST_SLACK);
         if (setrlimit(what, &l) != 0) _exit(8);
         job(2, &like, NULL, describe_all);
-        T_EQ(0, count_of("KiB each way, beside TCP", members[0].described) + count_of("KiB each way, beside TCP", members[1].described));
+        T_EQ(0,
+            count_of("KiB each way, beside TCP", members[0].described)
+                + count_of("KiB each way, beside TCP", members[1].described));
         T(warned >= 1);
         _exit(test__now.failed_checks ? 9 : 0);
     }
@@ -273,18 +330,20 @@ static void limited(int what, rlim_t limit) {
 /* The last descriptor does not find room at once. */
 static uint32_t full_tables;
 static int32_t full_pass(void *user, int32_t fd, int32_t *fds, uint32_t n, bool sending) {
-    if (n == 1 && !sending && __atomic_fetch_sub(&full_tables, 1, __ATOMIC_SEQ_CST) - 1 < 20) return -EMFILE;
-    return cdp_os_default()->pass(user, fd, fds, n, sending);
+    if (n == 1 && !sending && __atomic_fetch_sub(&full_tables, 1, __ATOMIC_SEQ_CST) - 1 < 20)
+        return -EMFILE;
+    return cdp_os_default()->shared.pass(user, fd, fds, n, sending);
 }
 
 TEST(a_full_table_of_descriptors_is_waited_for) {
     cdp_os os = *cdp_os_default();
     cdp_tcp_desc like = {.os = &os};
-    os.pass = full_pass;
+    os.shared.pass = full_pass;
     full_tables = 20;
     job(3, &like, NULL, describe_all);
     T(full_tables >= 20);
-    for (uint32_t r = 0; r < 3; ++r) T_EQ(2, count_of("KiB each way, beside TCP", members[r].described));
+    for (uint32_t r = 0; r < 3; ++r)
+        T_EQ(2, count_of("KiB each way, beside TCP", members[r].described));
 }
 
 TEST(sizes_of_rings_are_checked) {
@@ -306,40 +365,42 @@ TEST(only_sealed_memory_is_mapped) {
     const cdp_os *os = cdp_os_default();
     uint64_t bytes = 0;
     FILE *f = tmpfile();
-    const int fd = f ? fileno(f) : -1, sealed = os->memory_create(NULL, 10000);
-    void *at = os->memory_map(NULL, sealed, true, &bytes);
-    T(fd >= 0 && ftruncate(fd, 100000) == 0 && !os->memory_map(NULL, fd, true, &bytes));
+    const int fd = f ? fileno(f) : -1, sealed = os->shared.create(NULL, 10000);
+    void *at = os->shared.map(NULL, sealed, true, &bytes);
+    T(fd >= 0 && ftruncate(fd, 100000) == 0 && !os->shared.map(NULL, fd, true, &bytes));
     T(sealed >= 0 && at && bytes == 10000);
     T(ftruncate(sealed, 100) != 0 && ftruncate(sealed, 20000) != 0);
-    T(os->memory_create(NULL, UINT64_MAX) < 0);
+    T(os->shared.create(NULL, UINT64_MAX) < 0);
     memset(at, 1, 10000);
-    os->memory_unmap(NULL, at, bytes);
+    os->shared.unmap(NULL, at, bytes);
     close(sealed);
     if (f) fclose(f);
 }
 
-/* A process with longer addresses may pass more than can be seen from here; what is seen of it would be less than its size. */
+/* A process with longer addresses may pass more than can be seen from here; what is seen of it
+   would be less than its size. */
 TEST(memory_beyond_the_address_space_is_not_mapped) {
     const int fd = (int)syscall(SYS_memfd_create, "cdp", 3u);
     uint64_t bytes = 0;
     void *at;
-    if (sizeof(void *) > 4 || fd < 0 || ftruncate(fd, (off_t)((1ull << 32) + 8192)) != 0 || fcntl(fd, 1033, 7) != 0) {
+    if (sizeof(void *) > 4 || fd < 0 || ftruncate(fd, (off_t)((1ull << 32) + 8192)) != 0
+        || fcntl(fd, 1033, 7) != 0) {
         test_skip("only where addresses are shorter than lengths of files");
     } else {
-        at = cdp_os_default()->memory_map(NULL, fd, false, &bytes);
+        at = cdp_os_default()->shared.map(NULL, fd, false, &bytes);
         T(!at || bytes <= SIZE_MAX);
-        if (at) cdp_os_default()->memory_unmap(NULL, at, bytes);
+        if (at) cdp_os_default()->shared.unmap(NULL, at, bytes);
     }
     if (fd >= 0) close(fd);
 }
 
 /* Somebody else knocks where memory is awaited: descriptors of all kinds, or none. */
 static int32_t stranger_pass_open(void *user, const uint8_t name[12], bool waits) {
-    const int32_t fd = cdp_os_default()->pass_open(user, name, waits);
+    const int32_t fd = cdp_os_default()->shared.pass_open(user, name, waits);
     for (int k = 0; waits && k < 3; ++k) {
-        const int32_t at = cdp_os_default()->pass_open(user, name, false);
-        int32_t fds[2] = {cdp_os_default()->memory_create(NULL, k == 0 ? 100 : 600000), 2};
-        if (k < 2) T(cdp_os_default()->pass(user, at, fds, 2, true) > 0);
+        const int32_t at = cdp_os_default()->shared.pass_open(user, name, false);
+        int32_t fds[2] = {cdp_os_default()->shared.create(NULL, k == 0 ? 100 : 600000), 2};
+        if (k < 2) T(cdp_os_default()->shared.pass(user, at, fds, 2, true) > 0);
         close(fds[0]);
         close(at);
     }
@@ -349,18 +410,20 @@ static int32_t stranger_pass_open(void *user, const uint8_t name[12], bool waits
 TEST(strangers_are_not_taken) {
     cdp_os os = *cdp_os_default();
     cdp_tcp_desc like = {.os = &os};
-    os.pass_open = stranger_pass_open;
+    os.shared.pass_open = stranger_pass_open;
     job(3, &like, NULL, describe_all);
-    for (uint32_t r = 0; r < 3; ++r) T_EQ(2, count_of("KiB each way, beside TCP", members[r].described));
+    for (uint32_t r = 0; r < 3; ++r)
+        T_EQ(2, count_of("KiB each way, beside TCP", members[r].described));
 }
 
 /* ---- large messages are read where they lie ---- */
 
 static uint32_t reads, read_fails;
 
-static int32_t counting_read(void *user, int32_t pid, const uint64_t *from, const cdp_iov *to, uint32_t n) {
+static int32_t counting_read(
+    void *user, int32_t pid, const uint64_t *from, const cdp_iov *to, uint32_t n) {
     if (n > 1) __atomic_add_fetch(&reads, 1, __ATOMIC_SEQ_CST);
-    return read_fails ? -EPERM : cdp_os_default()->memory_read(user, pid, from, to, n);
+    return read_fails ? -EPERM : cdp_os_default()->shared.read_process(user, pid, from, to, n);
 }
 
 static void large_ones(member *m) {
@@ -368,15 +431,26 @@ static void large_ones(member *m) {
     const uint64_t count = 300001;
     uint32_t *x = (uint32_t *)calloc(count, 4), *y = (uint32_t *)calloc(count * n, 4);
     for (uint32_t k = 0; k < 5 && m->status == CDP_OK; ++k) {
-        for (uint64_t i = 0; i < count; ++i) x[i] = (uint32_t)(i * 2654435761u) + m->desc.rank + k;
+        for (uint64_t i = 0; i < count; ++i)
+            x[i] = (uint32_t)(i * 2654435761u) + m->desc.rank + k;
         m->status = cdp_allgather(m->g, x, y, count, CDP_DTYPE_U32);
         for (uint32_t r = 0; r < n; ++r)
-            for (uint64_t i = 0; i < count && T(m->status != CDP_OK || y[r * count + i] == (uint32_t)(i * 2654435761u) + r + k); ++i) {}
-        if (m->status == CDP_OK) m->status = cdp_allreduce(m->g, NULL, x, count, CDP_DTYPE_U32, CDP_REDUCE_SUM);
-        for (uint64_t i = 0; i < count && T(m->status != CDP_OK || x[i] == n * ((uint32_t)(i * 2654435761u) + k) + n * (n - 1) / 2); ++i) {}
+            for (uint64_t i = 0; i < count
+                 && T(m->status != CDP_OK
+                     || y[r * count + i] == (uint32_t)(i * 2654435761u) + r + k);
+                 ++i) {
+            }
+        if (m->status == CDP_OK)
+            m->status = cdp_allreduce(m->g, NULL, x, count, CDP_DTYPE_U32, CDP_REDUCE_SUM);
+        for (uint64_t i = 0; i < count
+             && T(m->status != CDP_OK
+                 || x[i] == n * ((uint32_t)(i * 2654435761u) + k) + n * (n - 1) / 2);
+             ++i) {
+        }
     }
     for (uint32_t r = 0; r < n; ++r) /* no loan outlives its message */
-        for (uint32_t i = 0; r != m->desc.rank && i < CDP__LOANS && link_of(m, r)->shared; ++i) T(!(link_of(m, r)->shared->lent[i] & 2));
+        for (uint32_t i = 0; r != m->desc.rank && i < CDP__EXPOSURES && link_of(m, r)->shared; ++i)
+            T(!(link_of(m, r)->shared->line.state[i] & CDP__EXPOSED));
     free(x);
     free(y);
 }
@@ -386,7 +460,8 @@ static bool reading_works(void) { /* not under every emulator */
     const uint64_t from = (uint64_t)(uintptr_t)&there;
     const cdp_iov to = {&here, 1};
     const cdp_os *os = cdp_os_default();
-    return os->memory_read && os->memory_read(NULL, (int32_t)getpid(), &from, &to, 1) == 0;
+    return os->shared.read_process
+        && os->shared.read_process(NULL, (int32_t)getpid(), &from, &to, 1) == 0;
 }
 
 static bool can_read(void) {
@@ -397,22 +472,22 @@ static bool can_read(void) {
 
 TEST(large_messages_are_read_where_they_lie) {
     cdp_os os = *cdp_os_default();
-    cdp_tcp_desc like = {.os = &os, .lend_bytes = 128 * 1024};
-    os.memory_read = counting_read;
+    cdp_tcp_desc like = {.os = &os, .expose_bytes = 128 * 1024};
+    os.shared.read_process = counting_read;
     if (!can_read()) return;
     job(3, &like, NULL, large_ones);
     T(reads > 20);
-    like.lend_bytes = UINT64_MAX;
+    like.expose_bytes = UINT64_MAX;
     reads = 0;
     job(3, &like, NULL, large_ones);
     T_EQ(0, reads);
-    like.lend_bytes = 1;
+    like.expose_bytes = 1;
     read_fails = 1; /* not permitted: found out when links are made */
     job(3, &like, odd_ones_refuse, large_ones);
     job(3, &like, NULL, large_ones);
     T_EQ(0, reads);
     read_fails = 0;
-    os.memory_read = NULL;
+    os.shared.read_process = NULL;
     job(3, &like, NULL, large_ones);
 }
 
@@ -421,12 +496,15 @@ TEST(large_messages_are_read_where_they_lie) {
 static uint32_t hosts_seen[6];
 
 static void compare_hosts(member *m) {
-    cdp_transport *t = &m->g->mux->transport;
+    cdp_transport *t = &m->g->w->transport;
     m->status = cdp_barrier(m->g);
-    for (uint32_t r = 0; r < m->desc.world_size; ++r) T_EQ(hosts_seen[r], t->host(t->self, r));
+    for (uint32_t r = 0; r < m->desc.world_size; ++r)
+        T_EQ(hosts_seen[r], t->topology.host(t->self, r));
 }
 
-static uint64_t other_host(void *user) { return cdp_os_default()->memory_host(user) ^ 2; }
+static uint64_t other_host(void *user) {
+    return cdp_os_default()->shared.host_id(user) ^ 2;
+}
 static uint64_t no_host(void *user) {
     (void)user;
     return 0;
@@ -437,8 +515,8 @@ static void three_places(cdp_tcp_desc *d) {
     const uint32_t r = d->rank;
     if (r == 0) { /* before any thread looks at them */
         other = none = *cdp_os_default();
-        other.memory_host = other_host;
-        none.memory_host = no_host;
+        other.shared.host_id = other_host;
+        none.shared.host_id = no_host;
     }
     if (r % 3 == 1) d->os = &other;
     if (r == 3) d->no_shared_memory = true;
@@ -454,50 +532,55 @@ TEST(ranks_know_who_is_on_one_host) {
     job(6, &like, three_places, compare_hosts);
 }
 
-/* What is lent is given to this peer and in this length alone, and void when it has been recalled. */
+/* What is lent is given to this peer and in this length alone, and void when it has been
+   recalled. */
 static void lend_and_recall(member *m) {
-    static uint8_t lent[CDP__PULL_BYTES], got[100000];
+    static uint8_t lent[CDP__FRESH_BYTES], got[100000];
     static uint64_t token;
-    cdp_transport *t = &m->g->mux->transport;
+    cdp_transport *t = &m->g->w->transport;
     const uint32_t peer = 1 - m->desc.rank;
     m->status = cdp_barrier(m->g);
     if (!T(link_of(m, peer)->shared != NULL)) return;
     if (m->desc.rank == 0) {
-        uint64_t all[CDP__LOANS + 1];
+        uint64_t all[CDP__EXPOSURES + 1];
         uint32_t k = 0;
         memset(lent, 7, sizeof lent);
-        while (k <= CDP__LOANS && t->lend(t->self, peer, lent, sizeof lent, true, &all[k])) ++k;
-        T_EQ(CDP__LOANS, k);
-        T(t->retract(t->self, peer, all[--k])); /* nobody has read it */
-        while (k > 1) t->recall(t->self, peer, all[--k]);
+        while (k <= CDP__EXPOSURES
+            && t->remote.expose(t->self, peer, lent, sizeof lent, true, &all[k]))
+            ++k;
+        T_EQ(CDP__EXPOSURES, k);
+        T(t->remote.try_revoke(t->self, peer, all[--k])); /* nobody has read it */
+        while (k > 1)
+            t->remote.revoke(t->self, peer, all[--k]);
         token = all[0];
     }
     meet(2);
     if (m->desc.rank == 1) {
-        T_EQ(60000, t->pull(t->self, 0, token, sizeof lent - 60000, got, 60000));
+        T_EQ(60000, t->remote.get(t->self, 0, token, sizeof lent - 60000, got, 60000));
         T(got[0] == 7 && got[59999] == 7 && got[60000] == 0);
-        T_EQ(0, t->pull(t->self, 0, token, sizeof lent - 59999, got, 60000));
-        T_EQ(0, t->pull(t->self, 0, token, UINT64_MAX, got, 60000));
-        T_EQ(0, t->pull(t->self, 0, token + (1ull << 32), 0, got, 1));
-        T_EQ(0, t->pull(t->self, 0, token + 4, 0, got, 1));
-        T_EQ(0, t->pull(t->self, 0, token + 8, 0, got, 1));
-        T_EQ(0, t->pull(t->self, 0, UINT64_MAX, 0, got, 1));
+        T_EQ(0, t->remote.get(t->self, 0, token, sizeof lent - 59999, got, 60000));
+        T_EQ(0, t->remote.get(t->self, 0, token, UINT64_MAX, got, 60000));
+        T_EQ(0, t->remote.get(t->self, 0, token + (1ull << 32), 0, got, 1));
+        T_EQ(0, t->remote.get(t->self, 0, token + 4, 0, got, 1));
+        T_EQ(0, t->remote.get(t->self, 0, token + 8, 0, got, 1));
+        T_EQ(0, t->remote.get(t->self, 0, UINT64_MAX, 0, got, 1));
     }
     meet(2);
     if (m->desc.rank == 0) {
-        T(!t->retract(t->self, peer, token)); /* it has been read from */
-        t->recall(t->self, peer, token);
+        T(!t->remote.try_revoke(t->self, peer, token)); /* it has been read from */
+        t->remote.revoke(t->self, peer, token);
     }
     meet(2);
     if (m->desc.rank == 1) {
-        T_EQ(0, t->pull(t->self, 0, token, 0, got, 1));
-        link_of(m, 0)->shared->theirs->lent[0].state = (uint32_t)token; /* as if it were lent, from nowhere */
-        link_of(m, 0)->shared->theirs->lent[0].at = 4096;
-        T_EQ(CDP_ERR_IO, t->pull(t->self, 0, token, 0, got, 1));
-        link_of(m, 0)->shared->theirs->lent[0].at = (uint64_t)(uintptr_t)lent;
-        T_EQ(1, t->pull(t->self, 0, token, 0, got, 1));
+        T_EQ(0, t->remote.get(t->self, 0, token, 0, got, 1));
+        /* as if it were lent, from nowhere */
+        link_of(m, 0)->shared->line.in->exposed[0].state = (uint32_t)token;
+        link_of(m, 0)->shared->line.in->exposed[0].at = 4096;
+        T_EQ(CDP_ERR_IO, t->remote.get(t->self, 0, token, 0, got, 1));
+        link_of(m, 0)->shared->line.in->exposed[0].at = (uint64_t)(uintptr_t)lent;
+        T_EQ(1, t->remote.get(t->self, 0, token, 0, got, 1));
         link_of(m, 0)->shared->proof[0] ^= 1; /* another process has its number */
-        T_EQ(CDP_ERR_PEER_LOST, t->pull(t->self, 0, token, 0, got, 1));
+        T_EQ(CDP_ERR_PEER_LOST, t->remote.get(t->self, 0, token, 0, got, 1));
         T_EQ(0, cdp_last_error()->peer);
     }
     meet(2);
@@ -515,13 +598,15 @@ static void large_ones_in_vain(member *m) {
     if (m->desc.rank == 0) __atomic_store_n(&read_fails, 1, __ATOMIC_SEQ_CST);
     meet(m->desc.world_size);
     if (m->status == CDP_OK) large_ones(m);
-    for (uint32_t r = 0; r < m->desc.world_size; ++r) T(r == m->desc.rank || !(link_of(m, r)->shared->mine->reads & CDP__PULLS)); /* nor will it be tried again */
+    /* nor will it be tried again */
+    for (uint32_t r = 0; r < m->desc.world_size; ++r)
+        T(r == m->desc.rank || !(link_of(m, r)->shared->mine->reads & CDP__READS_ANY));
 }
 
 TEST(what_cannot_be_read_is_sent) {
     cdp_os os = *cdp_os_default();
-    cdp_tcp_desc like = {.os = &os, .lend_bytes = 128 * 1024};
-    os.memory_read = counting_read;
+    cdp_tcp_desc like = {.os = &os, .expose_bytes = 128 * 1024};
+    os.shared.read_process = counting_read;
     for (uint32_t n = 2; n <= 4 && can_read(); ++n) {
         read_fails = reads = 0;
         job(n, &like, NULL, large_ones_in_vain);
@@ -535,17 +620,24 @@ static void not_so_large_ones(member *m) {
     const uint32_t n = m->desc.world_size, count = 16384;
     uint32_t *x = (uint32_t *)calloc(2 * count, 4), *y = (uint32_t *)calloc(2 * count, 4);
     for (uint32_t k = 0; k < 40 && m->status == CDP_OK; ++k) { /* who is late is sent it */
-        for (uint32_t i = 0; i < 2 * count; ++i) x[i] = i + k + (n == 2 || m->desc.rank == 0 ? 0 : 7);
-        m->status = n == 2 ? cdp_alltoall(m->g, x, y, count, CDP_DTYPE_U32) : cdp_broadcast(m->g, x, 2 * count, CDP_DTYPE_U32, 0);
-        for (uint32_t i = 0; i < 2 * count && T(m->status != CDP_OK || (n == 2 ? y[i] == i % count + m->desc.rank * count + k : x[i] == i + k)); ++i) {}
+        for (uint32_t i = 0; i < 2 * count; ++i)
+            x[i] = i + k + (n == 2 || m->desc.rank == 0 ? 0 : 7);
+        m->status = n == 2 ? cdp_alltoall(m->g, x, y, count, CDP_DTYPE_U32)
+                           : cdp_broadcast(m->g, x, 2 * count, CDP_DTYPE_U32, 0);
+        for (uint32_t i = 0; i < 2 * count
+             && T(m->status != CDP_OK
+                 || (n == 2 ? y[i] == i % count + m->desc.rank * count + k : x[i] == i + k));
+             ++i) {
+        }
     }
-    free(x), free(y);
+    free(x);
+    free(y);
 }
 
 TEST(what_is_brought_is_read_earlier) {
     cdp_os os = *cdp_os_default();
     cdp_tcp_desc like = {.os = &os};
-    os.memory_read = counting_read;
+    os.shared.read_process = counting_read;
     if (!can_read()) return;
     reads = 0;
     job(2, &like, NULL, not_so_large_ones);
@@ -560,45 +652,67 @@ TEST(what_is_brought_is_read_earlier) {
 static uint32_t mappings(void);
 static bool blind; /* nothing of a peer's group can be mapped */
 
-static void *map_or_not(void *user, int32_t fd, bool writable, uint64_t *bytes) { return !writable && blind ? NULL : cdp_os_default()->memory_map(user, fd, writable, bytes); }
+static void *map_or_not(void *user, int32_t fd, bool writable, uint64_t *bytes) {
+    return !writable && blind ? NULL : cdp_os_default()->shared.map(user, fd, writable, bytes);
+}
 
 static uint32_t views_of(member *m) {
     uint32_t n = 0;
     cdp__enter(m->g); /* its thread may be letting some go */
     for (uint32_t r = 0; r < m->desc.world_size; ++r)
-        for (uint32_t i = 0; r != m->desc.rank && i < CDP__SEGMENTS; ++i) n += link_of(m, r)->shared && link_of(m, r)->shared->views[i].at;
+        for (uint32_t i = 0; r != m->desc.rank && i < CDP__SEGMENTS; ++i)
+            n += link_of(m, r)->shared && link_of(m, r)->shared->mappings[i].at;
     cdp__leave(m->g);
     return n;
 }
 
-static bool in_segment(member *m, const void *p) { return cdp__mesh_segment((const cdp__mesh *)m->g->mux->transport.self, p, 1) != NULL; }
+static bool in_segment(member *m, const void *p) {
+    return cdp__mesh_segment((const cdp__mesh *)m->g->w->transport.self, p, 1) != NULL;
+}
 
 static void group_memory(member *m) {
     const uint32_t n = m->desc.world_size;
     const uint64_t count = 300001;
-    const uint32_t seen = !blind && m->desc.lend_bytes != UINT64_MAX && m->desc.os->memory_create;
-    uint32_t *x = (uint32_t *)cdp_group_alloc(m->g, count * 4), *y = (uint32_t *)cdp_group_alloc(m->g, count * 4 * n);
+    const uint32_t seen = !blind && m->desc.expose_bytes != UINT64_MAX && m->desc.os->shared.create;
+    uint32_t *x = (uint32_t *)cdp_group_alloc(m->g, count * 4),
+             *y = (uint32_t *)cdp_group_alloc(m->g, count * 4 * n);
     T(x && y && (uintptr_t)x % 64 == 0 && (uintptr_t)y % 64 == 0);
     for (uint32_t k = 0; k < 5 && m->status == CDP_OK; ++k) {
-        const uint64_t at = k % 3; /* also what does not begin where it was allocated, and uneven parts */
-        for (uint64_t i = 0; i < count; ++i) x[i] = (uint32_t)(i * 2654435761u) + m->desc.rank + k;
+        /* also what does not begin where it was allocated, and uneven parts */
+        const uint64_t at = k % 3;
+        for (uint64_t i = 0; i < count; ++i)
+            x[i] = (uint32_t)(i * 2654435761u) + m->desc.rank + k;
         m->status = cdp_allgather(m->g, x + at, y, count - at, CDP_DTYPE_U32);
-        if (m->status == CDP_OK) m->status = cdp_allgather(m->g, NULL, y, count - at, CDP_DTYPE_U32); /* from there, too */
+        /* from there, too */
+        if (m->status == CDP_OK)
+            m->status = cdp_allgather(m->g, NULL, y, count - at, CDP_DTYPE_U32);
         for (uint32_t r = 0; r < n; ++r)
-            for (uint64_t i = at; i < count && T(m->status != CDP_OK || y[r * (count - at) + i - at] == (uint32_t)(i * 2654435761u) + r + k); ++i) {}
-        if (m->status == CDP_OK) m->status = k % 2 ? cdp_allreduce(m->g, x + at, y + at, count - at, CDP_DTYPE_U32, CDP_REDUCE_SUM) : cdp_allreduce(m->g, NULL, x + at, count - at, CDP_DTYPE_U32, CDP_REDUCE_SUM);
-        for (uint64_t i = at; i < count && T(m->status != CDP_OK || (k % 2 ? y : x)[i] == n * ((uint32_t)(i * 2654435761u) + k) + n * (n - 1) / 2); ++i) {}
+            for (uint64_t i = at; i < count
+                 && T(m->status != CDP_OK
+                     || y[r * (count - at) + i - at] == (uint32_t)(i * 2654435761u) + r + k);
+                 ++i) {
+            }
+        if (m->status == CDP_OK)
+            m->status = k % 2
+                ? cdp_allreduce(m->g, x + at, y + at, count - at, CDP_DTYPE_U32, CDP_REDUCE_SUM)
+                : cdp_allreduce(m->g, NULL, x + at, count - at, CDP_DTYPE_U32, CDP_REDUCE_SUM);
+        for (uint64_t i = at; i < count
+             && T(m->status != CDP_OK
+                 || (k % 2 ? y : x)[i] == n * ((uint32_t)(i * 2654435761u) + k) + n * (n - 1) / 2);
+             ++i) {
+        }
     }
     cdp_describe(m->g, m->described, sizeof m->described);
     T_EQ(seen ? (n - 1) : 0, count_of(" KiB of its group memory in view", m->described));
     T_EQ(seen ? 2 * (n - 1) : 0, views_of(m));
-    T_EQ(m->desc.lend_bytes != UINT64_MAX && m->desc.os->memory_create, in_segment(m, x));
+    T_EQ(m->desc.expose_bytes != UINT64_MAX && m->desc.os->shared.create, in_segment(m, x));
     meet(n); /* what is freed is let go by the peers, which do nothing but wait */
     cdp_group_free(m->g, y);
     cdp_group_free(m->g, x);
     T(!in_segment(m, x));
     meet(n);
-    for (uint32_t i = 0; i < 5000 && __atomic_load_n(&m->status, __ATOMIC_RELAXED) == CDP_OK && views_of(m); ++i) {
+    for (uint32_t i = 0;
+         i < 5000 && __atomic_load_n(&m->status, __ATOMIC_RELAXED) == CDP_OK && views_of(m); ++i) {
         if (m->desc.no_thread) cdp_poll(m->g, 0);
         test_sleep_ms(1);
     }
@@ -609,8 +723,8 @@ static void group_memory(member *m) {
 TEST(group_memory_is_in_view) {
     cdp_os os = *cdp_os_default();
     cdp_tcp_desc like = {.os = &os};
-    os.memory_map = map_or_not;
-    os.memory_read = counting_read;
+    os.shared.map = map_or_not;
+    os.shared.read_process = counting_read;
     reads = 0;
     job(2, &like, NULL, group_memory);
     like.no_thread = true;
@@ -619,37 +733,47 @@ TEST(group_memory_is_in_view) {
     blind = true; /* it goes on by other ways */
     job(3, &like, NULL, group_memory);
     T(reads > 0 || !reading_works());
-    os.memory_read = NULL;
+    os.shared.read_process = NULL;
     job(3, &like, NULL, group_memory);
     blind = false;
-    like.lend_bytes = UINT64_MAX;
+    like.expose_bytes = UINT64_MAX;
     job(2, &like, NULL, group_memory);
-    like.lend_bytes = 0;
+    like.expose_bytes = 0;
     os = *cdp_os_default();
-    os.memory_create = NULL;
+    os.shared.create = NULL;
     job(2, &like, NULL, group_memory);
     T_EQ(0, mappings());
 }
 
 static bool no_more;
-static int32_t create_no_more(void *user, uint64_t bytes) { return no_more ? -ENOMEM : cdp_os_default()->memory_create(user, bytes); }
+static int32_t create_no_more(void *user, uint64_t bytes) {
+    return no_more ? -ENOMEM : cdp_os_default()->shared.create(user, bytes);
+}
 
 static void small_and_many(member *m) {
-    enum { N = 3000 };
+    enum {
+        N = 3000
+    };
     static void *all[2][N];
     void **p = all[m->desc.rank];
     const uint32_t before = mappings();
     meet(2);
-    for (uint32_t i = 0; i < N; ++i) memset(p[i] = cdp_group_alloc(m->g, i % 1000), 1, i % 1000);
+    for (uint32_t i = 0; i < N; ++i)
+        memset(p[i] = cdp_group_alloc(m->g, i % 1000), 1, i % 1000);
     meet(2);
     T(mappings() - before <= 2 * 2); /* 1.5 MB each */
     meet(2);
-    for (uint32_t i = 0; i < N; ++i) cdp_group_free(m->g, p[(i * 7) % N]);
+    for (uint32_t i = 0; i < N; ++i)
+        cdp_group_free(m->g, p[(i * 7) % N]);
     meet(2);
     T_EQ(before, mappings());
     meet(2);
-    for (uint32_t i = 0; i < CDP__SEGMENTS + 3; ++i) T((p[i] = cdp_group_alloc(m->g, CDP__SEGMENT_BYTES)) && in_segment(m, p[i]) == (i < CDP__SEGMENTS)); /* what is beyond is other memory */
-    for (uint32_t i = 0; i < CDP__SEGMENTS + 3; ++i) cdp_group_free(m->g, p[i]);
+    /* what is beyond is other memory */
+    for (uint32_t i = 0; i < CDP__SEGMENTS + 3; ++i)
+        T((p[i] = cdp_group_alloc(m->g, CDP__SEGMENT_BYTES))
+            && in_segment(m, p[i]) == (i < CDP__SEGMENTS));
+    for (uint32_t i = 0; i < CDP__SEGMENTS + 3; ++i)
+        cdp_group_free(m->g, p[i]);
     meet(2);
     no_more = true;
     meet(2);
@@ -661,7 +785,7 @@ static void small_and_many(member *m) {
 TEST(small_group_memory_shares_segments) {
     cdp_os os = *cdp_os_default();
     cdp_tcp_desc like = {.os = &os};
-    os.memory_create = create_no_more;
+    os.shared.create = create_no_more;
     job(2, &like, NULL, small_and_many);
     no_more = false;
 }
@@ -670,18 +794,23 @@ TEST(small_group_memory_shares_segments) {
 static void crosswise(member *m) {
     const uint32_t all[2] = {0, 1}, me = m->desc.rank;
     cdp_group *g[2];
-    for (uint32_t i = 0; i < 2; ++i) T_EQ(CDP_OK, cdp_group_new(m->g, all, 2, &g[i]));
+    for (uint32_t i = 0; i < 2; ++i)
+        T_EQ(CDP_OK, cdp_group_new(m->g, all, 2, &g[i]));
     for (uint32_t bytes = 64 << 10; bytes <= 1 << 20; bytes *= 4) {
-        uint8_t *x = (uint8_t *)cdp_group_alloc(m->g, bytes), *y = (uint8_t *)cdp_group_alloc(m->g, bytes);
+        uint8_t *x = (uint8_t *)cdp_group_alloc(m->g, bytes),
+                *y = (uint8_t *)cdp_group_alloc(m->g, bytes);
         memset(x, (int)me + 1, bytes);
         if (m->status == CDP_OK) m->status = cdp_broadcast(g[me], x, bytes, CDP_DTYPE_U8, me);
-        if (m->status == CDP_OK) m->status = cdp_broadcast(g[1 - me], y, bytes, CDP_DTYPE_U8, 1 - me);
-        for (uint32_t i = 0; i < bytes && T(y[i] == 2 - me); ++i) {}
+        if (m->status == CDP_OK)
+            m->status = cdp_broadcast(g[1 - me], y, bytes, CDP_DTYPE_U8, 1 - me);
+        for (uint32_t i = 0; i < bytes && T(y[i] == 2 - me); ++i) {
+        }
         if (m->status == CDP_OK) m->status = cdp_barrier(m->g);
         cdp_group_free(m->g, x);
         cdp_group_free(m->g, y);
     }
-    for (uint32_t i = 0; i < 2; ++i) cdp_group_destroy(g[i]);
+    for (uint32_t i = 0; i < 2; ++i)
+        cdp_group_destroy(g[i]);
 }
 
 TEST(loans_that_nobody_reads_are_sent) {
@@ -697,19 +826,28 @@ TEST(loans_that_nobody_reads_are_sent) {
 static int victim_signal;
 
 static int process_main(uint32_t rank, uint32_t n, uint16_t at) {
-    cdp_tcp_desc d = {.rank = rank, .world_size = n, .master_port = at, .timeout_ms = 1000 * TEST_SLACK, .init_timeout_ms = 20000 * TEST_SLACK, .logger = {.level = CDP_LOG_SILENT}};
+    cdp_tcp_desc d = {.rank = rank,
+        .world_size = n,
+        .master_port = at,
+        .timeout_ms = 1000 * TEST_SLACK,
+        .init_timeout_ms = 20000 * TEST_SLACK,
+        .logger = {.level = CDP_LOG_SILENT}};
     cdp_group *g;
     cdp_status st = cdp_init(&d, &g);
-    float *x = st == CDP_OK ? (float *)cdp_group_alloc(g, VIEWED * 4) : NULL, *y = st == CDP_OK ? (float *)cdp_group_alloc(g, VIEWED * 4) : NULL;
+    float *x = st == CDP_OK ? (float *)cdp_group_alloc(g, VIEWED * 4) : NULL,
+          *y = st == CDP_OK ? (float *)cdp_group_alloc(g, VIEWED * 4) : NULL;
     if (!x || !y) return 3;
     for (uint32_t k = 0; st == CDP_OK; ++k) {
-        for (uint32_t i = 0; i < VIEWED; ++i) x[i] = (float)(rank + k % 100);
+        for (uint32_t i = 0; i < VIEWED; ++i)
+            x[i] = (float)(rank + k % 100);
         st = cdp_allreduce(g, x, y, VIEWED, CDP_DTYPE_F32, CDP_REDUCE_SUM);
         for (uint32_t i = 0; i < VIEWED && st == CDP_OK; ++i)
             if (y[i] != (float)(n * (k % 100) + n * (n - 1) / 2)) return 4;
         if (k == 3) (void)!write(9, "", 1);
     }
-    if (cdp_last_error()->peer != 1 || st != (victim_signal == SIGKILL ? CDP_ERR_PEER_LOST : CDP_ERR_TIMEOUT)) return fprintf(stderr, "  rank %u: %s\n", rank, cdp_last_error()->text) ? 5 : 0;
+    if (cdp_last_error()->peer != 1
+        || st != (victim_signal == SIGKILL ? CDP_ERR_PEER_LOST : CDP_ERR_TIMEOUT))
+        return fprintf(stderr, "  rank %u: %s\n", rank, cdp_last_error()->text) ? 5 : 0;
     cdp_group_destroy(g);
     return 0;
 }
@@ -729,13 +867,17 @@ static void fault(uint32_t n, int sig, uint32_t after_us) {
             _exit(process_main(r, n, at));
         }
     close(ready[1]);
-    for (uint32_t r = 0; r < n; ++r) T(read(ready[0], &byte, 1) == 1); /* everybody sees everybody's */
+    /* everybody sees everybody's */
+    for (uint32_t r = 0; r < n; ++r)
+        T(read(ready[0], &byte, 1) == 1);
     usleep(after_us);
     kill(pids[1], sig);
     for (uint32_t r = 0; r < n; ++r) {
         if (r == 1) continue;
         waitpid(pids[r], &status, 0);
-        test_check(status == 0, __FILE__, __LINE__, "rank %u of %u, signal %d after %u us: status %x", r, n, sig, after_us, (unsigned)status);
+        test_check(status == 0, __FILE__, __LINE__,
+            "rank %u of %u, signal %d after %u us: status %x", r, n, sig, after_us,
+            (unsigned)status);
     }
     kill(pids[1], SIGKILL);
     waitpid(pids[1], &status, 0);
@@ -744,44 +886,48 @@ static void fault(uint32_t n, int sig, uint32_t after_us) {
 
 TEST(a_rank_whose_memory_is_in_view_dies_or_stops) {
     uint64_t state = 5;
-    for (uint32_t i = 0; i < (TEST_SLOW ? 4 : 20) && !test__now.failed_checks; ++i) fault(2 + i % 3, SIGKILL, (uint32_t)(test_random(&state) % 20000));
+    for (uint32_t i = 0; i < (TEST_SLOW ? 4 : 20) && !test__now.failed_checks; ++i)
+        fault(2 + i % 3, SIGKILL, (uint32_t)(test_random(&state) % 20000));
     fault(3, SIGSTOP, 1000);
 }
 
-/* A place whose segment is replaced while the peer looks through all of them; and a place that is none. */
+/* A place whose segment is replaced while the peer looks through all of them; and a place that
+   is none. */
 static cdp__side *replaces;
 
 static int32_t pass_and_replace(void *user, int32_t fd, int32_t *fds, uint32_t n, bool sending) {
     if (!sending && replaces) replaces->segments[5] = 2;
-    return cdp_os_default()->pass(user, fd, fds, n, sending);
+    return cdp_os_default()->shared.pass(user, fd, fds, n, sending);
 }
 
 TEST(a_segment_takes_the_place_of_another) {
     cdp_os os = *cdp_os_default();
     int pair[2], memory[2];
     uint64_t bytes;
-    cdp__shared *s = cdp__shared_open(&os, os.memory_create(NULL, sizeof(cdp__pair) + 1024), true);
+    cdp__shared *s = cdp__shared_open(&os, os.shared.create(NULL, cdp__shared_size(1024)), true);
     if (!T(s != NULL) || !T(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair) == 0)) return;
     s->pass = pair[0];
     for (uint32_t i = 0; i < 2; ++i) {
-        memory[i] = os.memory_create(NULL, 4096);
-        uint8_t *at = (uint8_t *)os.memory_map(NULL, memory[i], true, &bytes);
+        memory[i] = os.shared.create(NULL, 4096);
+        uint8_t *at = (uint8_t *)os.shared.map(NULL, memory[i], true, &bytes);
         memset(at, (int)i + 1, 4096);
-        os.memory_unmap(NULL, at, bytes);
-        T(os.pass(NULL, pair[1], &memory[i], 1, true) >= 0);
+        os.shared.unmap(NULL, at, bytes);
+        T(os.shared.pass(NULL, pair[1], &memory[i], 1, true) >= 0);
         close(memory[i]);
-        os.pass = pass_and_replace;
+        os.shared.pass = pass_and_replace;
         s->theirs->segments[5] = 1; /* as the peer does; the second time it is about to change it */
         replaces = i ? s->theirs : NULL;
-        const uint8_t *v = cdp__shared_view(&os, s, i ? 6 : 5, 0, i ? 1 : 4096); /* 6: there is none, so it looks for news */
+        /* 6: there is none, so it looks for news */
+        const uint8_t *v = cdp__shared_map(s, i ? 6 : 5, 0, i ? 1 : 4096);
         T(i ? !v : v && v[4095] == 1);
     }
     replaces = NULL;
-    const uint8_t *v = cdp__shared_view(&os, s, 5, 0, 4096);
+    const uint8_t *v = cdp__shared_map(s, 5, 0, 4096);
     T(v && v[0] == 2);
-    T(!cdp__shared_view(&os, s, 5, 1, 4096) && !cdp__shared_view(&os, s, 5, UINT64_MAX, 4096) && !cdp__shared_view(&os, s, 5, 0, UINT64_MAX));
-    T(!cdp__shared_view(&os, s, UINT32_MAX, 0, 1) && !cdp__shared_view(&os, s, CDP__SEGMENTS, 0, 1));
-    cdp__shared_close(&os, s);
+    T(!cdp__shared_map(s, 5, 1, 4096) && !cdp__shared_map(s, 5, UINT64_MAX, 4096)
+        && !cdp__shared_map(s, 5, 0, UINT64_MAX));
+    T(!cdp__shared_map(s, UINT32_MAX, 0, 1) && !cdp__shared_map(s, CDP__SEGMENTS, 0, 1));
+    cdp__shared_close(s);
     close(pair[1]);
 }
 
@@ -789,17 +935,20 @@ TEST(a_segment_takes_the_place_of_another) {
 
 static uint32_t nonsense;
 
-/* Without regard for whoever reads it at the same time, as whoever overwrites what is not its own. */
-__attribute__((no_sanitize_thread)) static void nonsense_into(const cdp__link *l, cdp__shared *s, uint32_t number) {
+/* Without regard for whoever reads it at the same time, as whoever overwrites what is not its
+   own. */
+__attribute__((no_sanitize_thread)) static void nonsense_into(
+    const cdp__link *l, cdp__shared *s, uint32_t number) {
     uint64_t state = nonsense;
-    cdp_mail *next = &s->mail[1]->place[cdp__mail_place(CDP__WORLD_CHANNEL, number)];
+    cdp__eager_slot *next =
+        &s->line.out->eager.slots.place[cdp__eager_place(CDP__WORLD_CHANNEL, number)];
     switch (nonsense % 9) {
-    case 0: s->out->head += s->room + 1; break;
-    case 1: s->out->head -= 1; break;
-    case 2: s->in->tail += 1; break;
-    case 3: s->in->tail -= s->room + 1; break;
-    case 4: s->out->head = test_random(&state); break;
-    case 5: s->in->tail = test_random(&state); break;
+    case 0: s->line.out->ring.head += s->line.size + 1; break;
+    case 1: s->line.out->ring.head -= 1; break;
+    case 2: s->line.in->ring.tail += 1; break;
+    case 3: s->line.in->ring.tail -= s->line.size + 1; break;
+    case 4: s->line.out->ring.head = test_random(&state); break;
+    case 5: s->line.in->ring.tail = test_random(&state); break;
     case 6: T(send(l->io.fd, "x", 1, MSG_NOSIGNAL) == 1); break;
     case 7: /* the next frame, longer than its place */
         next->number = number;
@@ -808,7 +957,8 @@ __attribute__((no_sanitize_thread)) static void nonsense_into(const cdp__link *l
         __atomic_add_fetch(&next->serial, 1, __ATOMIC_RELEASE);
         break;
     default: /* everything that is shared, and what a process writes afterwards */
-        for (uint64_t i = 0; i < s->bytes; ++i) ((uint8_t *)s->pair)[i] = (uint8_t)test_random(&state);
+        for (uint64_t i = 0; i < s->bytes; ++i)
+            ((uint8_t *)s->pair)[i] = (uint8_t)test_random(&state);
         break;
     }
 }
@@ -820,17 +970,22 @@ static void write_nonsense(member *m) {
     if (m->desc.rank == 2) { /* to rank 0 */
         cdp__link *l = link_of(m, 0);
         cdp__shared *s = l->shared;
-        if (T(s != NULL)) nonsense_into(l, s, m->g->peers[0].put);
+        if (T(s != NULL)) nonsense_into(l, s, m->g->streams[0].put);
     }
     meet(3);
     if (m->desc.rank == 2) {
         test_sleep_ms(100);
         return; /* what it says itself does not count */
     }
-    for (uint32_t i = 0; i < 50 && m->status == CDP_OK; ++i) m->status = cdp_allreduce(m->g, NULL, x[m->desc.rank], 300000, CDP_DTYPE_F32, CDP_REDUCE_SUM);
+    for (uint32_t i = 0; i < 50 && m->status == CDP_OK; ++i)
+        m->status =
+            cdp_allreduce(m->g, NULL, x[m->desc.rank], 300000, CDP_DTYPE_F32, CDP_REDUCE_SUM);
     if (m->status == CDP_OK) return;
     m->error = *cdp_last_error();
-    test_check(m->error.peer == 2 && (m->error.status == CDP_ERR_MISMATCH || m->error.status == CDP_ERR_PEER_LOST), __FILE__, __LINE__, "nonsense %u: rank %u: %s: %s", nonsense, m->desc.rank, cdp_status_name(m->error.status), m->error.text);
+    test_check(m->error.peer == 2
+            && (m->error.status == CDP_ERR_MISMATCH || m->error.status == CDP_ERR_PEER_LOST),
+        __FILE__, __LINE__, "nonsense %u: rank %u: %s: %s", nonsense, m->desc.rank,
+        cdp_status_name(m->error.status), m->error.text);
     m->status = CDP_OK;
     ++m->desc.records;
 }
@@ -839,7 +994,8 @@ TEST(nonsense_of_a_peer_is_named) {
     cdp_tcp_desc like = {.timeout_ms = 3000, .logger = {.level = CDP_LOG_SILENT}};
     for (nonsense = 0; nonsense < 27 && !test__now.failed_checks; ++nonsense) {
         job(3, &like, NULL, write_nonsense);
-        test_check(members[0].desc.records && members[1].desc.records, __FILE__, __LINE__, "nonsense %u was not noticed", nonsense);
+        test_check(members[0].desc.records && members[1].desc.records, __FILE__, __LINE__,
+            "nonsense %u was not noticed", nonsense);
     }
 }
 
@@ -848,7 +1004,8 @@ TEST(nonsense_of_a_peer_is_named) {
 static void tiny_steps(member *m) {
     static uint8_t bytes[RANKS_MAX][5000];
     for (uint32_t i = 0; i < (TEST_SLOW ? 50 : 400) && m->status == CDP_OK; ++i) {
-        m->status = cdp_allreduce(m->g, NULL, bytes[m->desc.rank], i % 7 ? 3 : 5000, CDP_DTYPE_U8, CDP_REDUCE_MAX);
+        m->status = cdp_allreduce(
+            m->g, NULL, bytes[m->desc.rank], i % 7 ? 3 : 5000, CDP_DTYPE_U8, CDP_REDUCE_MAX);
         if (i % 50 == m->desc.rank) test_sleep_ms(1); /* now and then all others sleep */
     }
 }
@@ -860,7 +1017,8 @@ TEST(who_sleeps_is_woken) {
     }
 }
 
-/* Nobody has a progress thread. One thread sleeps in a wait of its own when another one starts what does not fit into the ring. */
+/* Nobody has a progress thread. One thread sleeps in a wait of its own when another one starts
+   what does not fit into the ring. */
 static uint64_t start_took_ns;
 
 static void *waits_for_a_word(void *arg) {
@@ -894,7 +1052,8 @@ static void start_beside(member *m) {
 
 TEST(who_sleeps_hears_of_a_start) {
     start_took_ns = UINT64_MAX;
-    for (uint32_t i = 0; i < 5 && start_took_ns > 500000000u; ++i) { /* a machine that stands still for a while looks like it */
+    /* a machine that stands still for a while looks like it */
+    for (uint32_t i = 0; i < 5 && start_took_ns > 500000000u; ++i) {
         cdp_tcp_desc like = {.no_thread = true};
         job(2, &like, NULL, start_beside);
     }
@@ -907,7 +1066,8 @@ static uint32_t mappings(void) {
     char line[400];
     uint32_t n = 0;
     FILE *f = fopen("/proc/self/maps", "r");
-    while (f && fgets(line, sizeof line, f)) n += strstr(line, "memfd:cdp") != NULL;
+    while (f && fgets(line, sizeof line, f))
+        n += strstr(line, "memfd:cdp") != NULL;
     if (f) fclose(f);
     return n;
 }
@@ -923,8 +1083,10 @@ static void leave_at_once(member *m) { /* while links are being made */
 
 TEST(no_mapping_or_descriptor_is_left) {
     for (uint32_t i = 0; i < 30; ++i) {
-        cdp_tcp_desc like = {.no_thread = i % 2, .timeout_ms = 2000, .logger = {.level = CDP_LOG_SILENT}};
-        job(1 + i % 4, &like, NULL, i % 3 ? leave_at_once : describe_all); /* descriptors are counted by the harness */
+        cdp_tcp_desc like = {
+            .no_thread = i % 2, .timeout_ms = 2000, .logger = {.level = CDP_LOG_SILENT}};
+        /* descriptors are counted by the harness */
+        job(1 + i % 4, &like, NULL, i % 3 ? leave_at_once : describe_all);
         T_EQ(0, mappings());
     }
 }
@@ -936,7 +1098,8 @@ int main(int argc, char **argv) {
         {"without_memory_it_goes_over_tcp", without_memory_it_goes_over_tcp, 30},
         {"limits_of_the_system_are_no_crash", limits_of_the_system_are_no_crash, 60},
         {"only_sealed_memory_is_mapped", only_sealed_memory_is_mapped, 10},
-        {"memory_beyond_the_address_space_is_not_mapped", memory_beyond_the_address_space_is_not_mapped, 20},
+        {"memory_beyond_the_address_space_is_not_mapped",
+            memory_beyond_the_address_space_is_not_mapped, 20},
         {"strangers_are_not_taken", strangers_are_not_taken, 20},
         {"large_messages_are_read_where_they_lie", large_messages_are_read_where_they_lie, 60},
         {"ranks_know_who_is_on_one_host", ranks_know_who_is_on_one_host, 20},
@@ -946,8 +1109,10 @@ int main(int argc, char **argv) {
         {"small_group_memory_shares_segments", small_group_memory_shares_segments, 20},
         {"a_segment_takes_the_place_of_another", a_segment_takes_the_place_of_another, 20},
         {"loans_that_nobody_reads_are_sent", loans_that_nobody_reads_are_sent, 30},
-        {"a_rank_whose_memory_is_in_view_dies_or_stops", a_rank_whose_memory_is_in_view_dies_or_stops, 120},
-        {"a_full_table_of_descriptors_is_waited_for", a_full_table_of_descriptors_is_waited_for, 20},
+        {"a_rank_whose_memory_is_in_view_dies_or_stops",
+            a_rank_whose_memory_is_in_view_dies_or_stops, 120},
+        {"a_full_table_of_descriptors_is_waited_for", a_full_table_of_descriptors_is_waited_for,
+            20},
         {"sizes_of_rings_are_checked", sizes_of_rings_are_checked, 10},
         {"loans_are_for_one_and_end", loans_are_for_one_and_end, 10},
         {"nonsense_of_a_peer_is_named", nonsense_of_a_peer_is_named, 60},
@@ -955,7 +1120,7 @@ int main(int argc, char **argv) {
         {"who_sleeps_hears_of_a_start", who_sleeps_hears_of_a_start, 20},
         {"no_mapping_or_descriptor_is_left", no_mapping_or_descriptor_is_left, 60},
     };
-    if (!cdp_os_default()->memory_create) {
+    if (!cdp_os_default()->shared.create) {
         puts("SKIP: no shared memory on this system\n0 passed, 0 failed");
         return 0;
     }

@@ -1,4 +1,5 @@
-/* What a group remembers and says of itself: records, dumps, descriptions; which algorithm runs; reproducible reductions. */
+/* What a group remembers and says of itself: records, dumps, descriptions; which algorithm runs;
+   reproducible reductions. */
 #define CDP_IMPLEMENTATION
 #include "cdp.h"
 
@@ -8,7 +9,8 @@ static void allreduce_some(cdp_group *g, void *arg) {
     float x[100];
     uint32_t i, k;
     for (k = 0; k < *(const uint32_t *)arg; ++k) {
-        for (i = 0; i < 100; ++i) x[i] = (float)i;
+        for (i = 0; i < 100; ++i)
+            x[i] = (float)i;
         T_EQ(CDP_OK, cdp_allreduce(g, NULL, x, 100, CDP_DTYPE_F32, CDP_REDUCE_MAX));
     }
 }
@@ -29,9 +31,12 @@ TEST(records_are_the_last_operations) {
     T_EQ(5, n); /* of six */
     for (i = 0; i < n; ++i) {
         T_EQ(2 + i, r[i].seq);
-        T(r[i].state == CDP_RECORD_DONE && r[i].kind == CDP_COLL_ALLREDUCE && r[i].dtype == CDP_DTYPE_F32 && r[i].op == CDP_REDUCE_MAX && r[i].count == 100);
-        T(strcmp(r[i].algorithm, "at once") == 0 && r[i].round == r[i].rounds && r[i].rounds > 0 && r[i].waits_for == -1);
-        T(r[i].start_ns && r[i].end_ns >= r[i].start_ns && (!i || r[i].start_ns >= r[i - 1].end_ns));
+        T(r[i].state == CDP_RECORD_DONE && r[i].kind == CDP_COLL_ALLREDUCE
+            && r[i].dtype == CDP_DTYPE_F32 && r[i].op == CDP_REDUCE_MAX && r[i].count == 100);
+        T(strcmp(r[i].algorithm, "at once") == 0 && r[i].round == r[i].rounds && r[i].rounds > 0
+            && r[i].waits_for == -1);
+        T(r[i].start_ns && r[i].end_ns >= r[i].start_ns
+            && (!i || r[i].start_ns >= r[i - 1].end_ns));
     }
     T_EQ(2, cdp_group_records(w.group[1], r, 2));
     T(r[0].seq == 5 && r[1].seq == 6); /* the newest */
@@ -47,9 +52,11 @@ TEST(records_of_what_is_still_going_on) {
     world w;
     if (!world_open(&w, 2, &like, 0)) return;
     memset(x, 0, sizeof x);
-    for (i = 0; i < 3; ++i) T_EQ(CDP_OK, cdp_broadcast_async(w.group[1], x[i], 64, CDP_DTYPE_F32, 0, &work[i]));
+    for (i = 0; i < 3; ++i)
+        T_EQ(CDP_OK, cdp_broadcast_async(w.group[1], x[i], 64, CDP_DTYPE_F32, 0, &work[i]));
     T_EQ(3, cdp_group_records(w.group[1], r, 16));
-    T(r[0].state == CDP_RECORD_RUNNING && r[0].waits_for == 0 && r[0].round == 0 && r[0].rounds == 1 && !r[0].end_ns);
+    T(r[0].state == CDP_RECORD_RUNNING && r[0].waits_for == 0 && r[0].round == 0 && r[0].rounds == 1
+        && !r[0].end_ns);
     T(r[1].state == CDP_RECORD_QUEUED && !r[1].algorithm && r[1].seq == 2 && r[1].count == 64);
     T(r[2].state == CDP_RECORD_QUEUED && r[2].seq == 3);
     cdp_group_abort(w.group[1], "enough");
@@ -83,8 +90,10 @@ static bool looks_like_json(const char *s) {
     for (; *s; ++s) {
         if (quoted) {
             if ((unsigned char)*s < ' ') return false;
-            if (*s == '\\' && !*++s) return false;
-            else if (*s == '"') quoted = false;
+            if (*s == '\\' && !*++s)
+                return false;
+            else if (*s == '"')
+                quoted = false;
         } else if (*s == '"') {
             quoted = true;
         } else if (*s == '{' || *s == '[') {
@@ -111,8 +120,11 @@ TEST(a_dump_tells_all) {
     T_EQ(CDP_OK, cdp_group_dump(w.group[0], path));
     text = read_all(path);
     T(looks_like_json(text));
-    T(strstr(text, "\"is\": \"world\"") && strstr(text, "\"is\": \"group\"") && strstr(text, "\"ranks\": [1, 0]"));
-    T(strstr(text, "\"seq\": 2, \"state\": \"done\", \"kind\": \"allreduce\", \"dtype\": \"f32\", \"count\": 100, \"op\": \"max\""));
+    T(strstr(text, "\"is\": \"world\"") && strstr(text, "\"is\": \"group\"")
+        && strstr(text, "\"ranks\": [1, 0]"));
+    T(strstr(text,
+        "\"seq\": 2, \"state\": \"done\", \"kind\": \"allreduce\", \"dtype\": \"f32\", \"count\": "
+        "100, \"op\": \"max\""));
     unlink(path);
     T_EQ(CDP_ERR_IO, cdp_group_dump(w.group[0], "/nowhere/at/all"));
     T(strstr(cdp_last_error()->text, "/nowhere/at/all"));
@@ -124,18 +136,21 @@ TEST(a_dump_tells_all) {
 
 TEST(a_failure_leaves_a_dump) {
     char prefix[64], path[80];
-    cdp_group_desc like = {.dump_path = prefix, .timeout_ms = 200, .logger = {.level = CDP_LOG_SILENT}};
+    cdp_group_desc like = {
+        .dump_path = prefix, .timeout_ms = 200, .logger = {.level = CDP_LOG_SILENT}};
     float x[4] = {0};
     const char *text;
     world w;
     snprintf(prefix, sizeof prefix, "/tmp/cdp_fail_%d \"quoted\"", (int)getpid());
     snprintf(path, sizeof path, "%s.1.json", prefix);
     if (!world_open(&w, 2, &like, 0)) return;
-    T_EQ(CDP_ERR_TIMEOUT, cdp_allreduce(w.group[1], NULL, x, 4, CDP_DTYPE_F32, CDP_REDUCE_SUM)); /* rank 0 never comes */
+    /* rank 0 never comes */
+    T_EQ(CDP_ERR_TIMEOUT, cdp_allreduce(w.group[1], NULL, x, 4, CDP_DTYPE_F32, CDP_REDUCE_SUM));
     T(strstr(cdp_last_error()->text, "rank 0"));
     text = read_all(path);
     T(looks_like_json(text));
-    T(strstr(text, "\"health\": \"failed\"") && strstr(text, "\"state\": \"failed\"") && strstr(text, "\"waits_for\": 0") && strstr(text, "\"peer\": 0"));
+    T(strstr(text, "\"health\": \"failed\"") && strstr(text, "\"state\": \"failed\"")
+        && strstr(text, "\"waits_for\": 0") && strstr(text, "\"peer\": 0"));
     unlink(path);
     world_close(&w);
     snprintf(path, sizeof path, "%s.0.json", prefix);
@@ -145,14 +160,20 @@ TEST(a_failure_leaves_a_dump) {
 /* ---- descriptions, choices ---- */
 
 TEST(a_description_says_what_is_set) {
-    const cdp_choice rows[] = {{CDP_COLL_ALLREDUCE, "ring", 100, 7}, {CDP_COLL_ALLREDUCE, "recursive doubling", 0, 0}};
+    const cdp_choice rows[] = {
+        {CDP_COLL_ALLREDUCE, "ring", 100, 7}, {CDP_COLL_ALLREDUCE, "recursive doubling", 0, 0}};
     cdp_group_desc like = {.timeout_ms = 1234, .choices = rows, .choice_count = 2};
     char text[4096];
     world w;
     if (!world_open(&w, 3, &like, 0)) return;
     T(cdp_describe(w.group[2], text, sizeof text) == strlen(text));
-    T(strstr(text, "rank 2 of 3") && strstr(text, "timeout_ms = 1234 ms (set)") && strstr(text, "piece_bytes = 1048576 (default)") && strstr(text, "links:\n  rank 0: "));
-    T(strstr(text, "allreduce: ring, up to 100 bytes, up to 7 ranks (choices)\n  allreduce: recursive doubling (choices)\n  allreduce: at once, up to 4096 bytes, up to 4 ranks, in shared memory\n  allreduce: recursive doubling, up to 16384 bytes\n  allreduce: direct, in shared memory\n"));
+    T(strstr(text, "rank 2 of 3") && strstr(text, "timeout_ms = 1234 ms (set)")
+        && strstr(text, "piece_bytes = 1048576 (default)") && strstr(text, "links:\n  rank 0: "));
+    T(strstr(text,
+        "allreduce: ring, up to 100 bytes, up to 7 ranks (choices)\n  allreduce: recursive "
+        "doubling (choices)\n  allreduce: at once, up to 4096 bytes, up to 4 ranks, in shared "
+        "memory\n  allreduce: recursive doubling, up to 16384 bytes\n  allreduce: direct, in "
+        "shared memory\n"));
     T_EQ(9, cdp_describe(w.group[2], text, 10));
     T_EQ(9, strlen(text));
     T_EQ(0, cdp_describe(NULL, text, 10));
@@ -174,18 +195,26 @@ static void allreduce_sized(cdp_group *g, void *arg) {
     const sized *s = (const sized *)arg;
     float *x = (float *)calloc((size_t)s->count, sizeof *x);
     T_EQ(CDP_OK, cdp_allreduce(g, NULL, x, s->count, CDP_DTYPE_F32, CDP_REDUCE_SUM));
-    if (strcmp(s->algorithm, algorithm_of_last(g)) != 0) T_EQ(0, 1), printf("  %llu: %s\n", (unsigned long long)s->count, algorithm_of_last(g));
+    if (strcmp(s->algorithm, algorithm_of_last(g)) != 0) {
+        T_EQ(0, 1);
+        printf("  %llu: %s\n", (unsigned long long)s->count, algorithm_of_last(g));
+    }
     free(x);
 }
 
 TEST(choices_choose) {
-    const cdp_choice rows[] = {{CDP_COLL_ALLREDUCE, "ring", 40, 0}, {CDP_COLL_BROADCAST, "binomial tree", 0, 0}, {CDP_COLL_ALLREDUCE, "fixed order", 400, 4}, {CDP_COLL_ALLREDUCE, "ring", 4000, 2}};
+    const cdp_choice rows[] = {{CDP_COLL_ALLREDUCE, "ring", 40, 0},
+        {CDP_COLL_BROADCAST, "binomial tree", 0, 0}, {CDP_COLL_ALLREDUCE, "fixed order", 400, 4},
+        {CDP_COLL_ALLREDUCE, "ring", 4000, 2}};
     cdp_group_desc like = {.choices = rows, .choice_count = 4, .small_bytes = 8000};
-    sized sizes[] = {{10, "ring"}, {11, "fixed order"}, {100, "fixed order"}, {101, "at once"}, {125, "at once"}, {126, "recursive doubling"}, {500, "recursive doubling"}, {501, "direct"}};
+    sized sizes[] = {{10, "ring"}, {11, "fixed order"}, {100, "fixed order"}, {101, "at once"},
+        {125, "at once"}, {126, "recursive doubling"}, {500, "recursive doubling"},
+        {501, "direct"}};
     uint32_t i;
     world w;
     if (!world_open(&w, 3, &like, 0)) return;
-    for (i = 0; i < sizeof sizes / sizeof *sizes; ++i) world_threads(&w, allreduce_sized, &sizes[i]);
+    for (i = 0; i < sizeof sizes / sizeof *sizes; ++i)
+        world_threads(&w, allreduce_sized, &sizes[i]);
     world_close(&w);
 }
 
@@ -198,7 +227,9 @@ static void refused(cdp_group_desc *d, const char *word) {
 TEST(wrong_choices_are_refused) {
     cdp_choice row = {CDP_COLL_ALLREDUCE, "rings", 0, 0};
     cdp_group_desc d = {.world_size = 1, .choices = &row, .choice_count = 1};
-    refused(&d, "there is no algorithm \"rings\" for allreduce; there is: ring, recursive doubling, fixed order");
+    refused(&d,
+        "there is no algorithm \"rings\" for allreduce; there is: ring, recursive doubling, fixed "
+        "order");
     row.algorithm = NULL;
     refused(&d, "there is no algorithm");
     row.algorithm = "ring";
@@ -221,14 +252,25 @@ TEST(different_choices_are_named) {
     uint32_t r;
     T_EQ(CDP_OK, cdp_hub_create(&h, &hub));
     for (r = 0; r < 2; ++r) {
-        const cdp_group_desc d = {.rank = r, .world_size = 2, .hub = hub, .no_thread = true, .choices = &row, .choice_count = r, .logger = {.level = CDP_LOG_SILENT}};
+        const cdp_group_desc d = {.rank = r,
+            .world_size = 2,
+            .hub = hub,
+            .no_thread = true,
+            .choices = &row,
+            .choice_count = r,
+            .logger = {.level = CDP_LOG_SILENT}};
         T_EQ(CDP_OK, cdp_group_create(&d, &g[r]));
-        T_EQ(CDP_OK, cdp_allreduce_async(g[r], NULL, x[r], 4, CDP_DTYPE_F32, CDP_REDUCE_SUM, &work[r]));
+        T_EQ(CDP_OK,
+            cdp_allreduce_async(g[r], NULL, x[r], 4, CDP_DTYPE_F32, CDP_REDUCE_SUM, &work[r]));
     }
-    for (r = 0; r < 1000 && cdp_group_status(g[0]) == CDP_OK; ++r) (void)cdp_poll(g[0], 0), (void)cdp_poll(g[1], 0);
+    for (r = 0; r < 1000 && cdp_group_status(g[0]) == CDP_OK; ++r) {
+        (void)cdp_poll(g[0], 0);
+        (void)cdp_poll(g[1], 0);
+    }
     T_EQ(CDP_ERR_MISMATCH, cdp_group_status(g[0]));
     T(strstr(cdp_last_error()->text, "ring") && strstr(cdp_last_error()->text, "at once"));
-    for (r = 0; r < 2; ++r) cdp_group_destroy(g[r]);
+    for (r = 0; r < 2; ++r)
+        cdp_group_destroy(g[r]);
     cdp_hub_destroy(hub);
 }
 
@@ -238,58 +280,79 @@ TEST(different_choices_are_named) {
 
 typedef struct repro {
     cdp_dtype dtype;
-    cdp_reduce op;
+    cdp_reduce_op op;
     uint64_t piece; /* elements per call */
     uint64_t hash[RANKS_MAX];
 } repro;
 
-/* The same numbers by rank, reduced in calls of `piece` elements by all three kinds of operation; the hash of what comes out. */
+/* The same numbers by rank, reduced in calls of `piece` elements by all three kinds of
+   operation; the hash of what comes out. */
 static void reduce_in_pieces(cdp_group *g, void *arg) {
     repro *t = (repro *)arg;
     const uint32_t n = cdp_size(g), rank = cdp_rank(g);
     const uint64_t elem = cdp_dtype_size(t->dtype), bytes = REPRO_COUNT * elem;
-    uint8_t *in = (uint8_t *)malloc((size_t)bytes), *all = (uint8_t *)malloc((size_t)bytes), *one = (uint8_t *)malloc((size_t)bytes);
+    uint8_t *in = (uint8_t *)malloc((size_t)bytes), *all = (uint8_t *)malloc((size_t)bytes),
+            *one = (uint8_t *)malloc((size_t)bytes);
     uint64_t state = 99 + rank, i, at, counts[RANKS_MAX];
     for (i = 0; i < REPRO_COUNT; ++i) {
         const double x = ((double)(test_random(&state) % 2000001) - 1e6) * (i % 3 ? 1e-3 : 1e3);
-        if (t->dtype == CDP_DTYPE_F64) ((double *)(void *)in)[i] = x;
-        else if (t->dtype == CDP_DTYPE_F32) ((float *)(void *)in)[i] = (float)x;
-        else ((uint16_t *)(void *)in)[i] = (uint16_t)(0x3c00 + test_random(&state) % 0x400 + (test_random(&state) % 2 << 15)); /* f16 or bf16 near one */
+        if (t->dtype == CDP_DTYPE_F64)
+            ((double *)(void *)in)[i] = x;
+        else if (t->dtype == CDP_DTYPE_F32)
+            ((float *)(void *)in)[i] = (float)x;
+        /* f16 or bf16 near one */
+        else
+            ((uint16_t *)(void *)in)[i] =
+                (uint16_t)(0x3c00 + test_random(&state) % 0x400 + (test_random(&state) % 2 << 15));
     }
     memset(all, 0, (size_t)bytes);
     memset(one, 0, (size_t)bytes);
     for (at = 0; at < REPRO_COUNT; at += t->piece) {
         const uint64_t count = REPRO_COUNT - at < t->piece ? REPRO_COUNT - at : t->piece;
-        const cdp_request rs = {.kind = CDP_COLL_REDUCE_SCATTER, .in = in + at * elem, .out = one + at * elem, .dtype = t->dtype, .op = t->op, .in_counts = counts};
+        const cdp_request rs = {.kind = CDP_COLL_REDUCE_SCATTER,
+            .in = in + at * elem,
+            .out = one + at * elem,
+            .dtype = t->dtype,
+            .op = t->op,
+            .in_counts = counts};
         uint64_t left = count, k;
         cdp_work work;
         T_EQ(CDP_OK, cdp_allreduce(g, in + at * elem, all + at * elem, count, t->dtype, t->op));
-        T_EQ(CDP_OK, cdp_reduce_to(g, in + at * elem, one + at * elem, count, t->dtype, t->op, (uint32_t)(at % n)));
-        if (at % n == rank) T(memcmp(one + at * elem, all + at * elem, (size_t)(count * elem)) == 0);
-        for (i = 0, k = 0; i < n; ++i, left -= k) counts[i] = k = i + 1 == n ? left : left / 2;
+        T_EQ(CDP_OK,
+            cdp_reduce(
+                g, in + at * elem, one + at * elem, count, t->dtype, t->op, (uint32_t)(at % n)));
+        if (at % n == rank)
+            T(memcmp(one + at * elem, all + at * elem, (size_t)(count * elem)) == 0);
+        for (i = 0, k = 0; i < n; ++i, left -= k)
+            counts[i] = k = i + 1 == n ? left : left / 2;
         T_EQ(CDP_OK, cdp_start(g, &rs, &work));
         T_EQ(CDP_OK, cdp_work_wait(work));
-        for (i = 0, k = 0; i < rank; ++i) k += counts[i];
+        for (i = 0, k = 0; i < rank; ++i)
+            k += counts[i];
         T(memcmp(one + at * elem, all + (at + k) * elem, (size_t)(counts[rank] * elem)) == 0);
     }
     t->hash[rank] = cdp__hash(CDP__HASH_START, all, bytes);
-    free(in), free(all), free(one);
+    free(in);
+    free(all);
+    free(one);
 }
 
-static uint64_t repro_hash(uint32_t n, const cdp_group_desc *like, cdp_dtype dtype, cdp_reduce op, uint64_t piece) {
+static uint64_t repro_hash(
+    uint32_t n, const cdp_group_desc *like, cdp_dtype dtype, cdp_reduce_op op, uint64_t piece) {
     repro t = {dtype, op, piece, {0}};
     uint32_t r;
     world w;
     if (!world_open(&w, n, like, 0)) return 0;
     world_threads(&w, reduce_in_pieces, &t);
-    for (r = 1; r < n; ++r) T(t.hash[r] == t.hash[0]);
+    for (r = 1; r < n; ++r)
+        T(t.hash[r] == t.hash[0]);
     world_close(&w);
     return t.hash[0];
 }
 
 TEST(reproducible_bits_depend_on_the_numbers_alone) {
     static const cdp_dtype dtypes[] = {CDP_DTYPE_F32, CDP_DTYPE_F64, CDP_DTYPE_F16, CDP_DTYPE_BF16};
-    static const cdp_reduce ops[] = {CDP_REDUCE_SUM, CDP_REDUCE_AVG, CDP_REDUCE_PRODUCT};
+    static const cdp_reduce_op ops[] = {CDP_REDUCE_SUM, CDP_REDUCE_AVG, CDP_REDUCE_PRODUCT};
     static const uint32_t sizes[] = {2, 3, 5, 8};
     static const uint64_t pieces[] = {REPRO_COUNT, 33333, 10007};
     uint32_t z, d, k, variants = 0;
@@ -298,7 +361,11 @@ TEST(reproducible_bits_depend_on_the_numbers_alone) {
             uint64_t first = 0;
             for (k = 0; k < 3; ++k, ++variants) {
                 const cdp_choice fixed = {CDP_COLL_ALLREDUCE, "fixed order", 0, 0};
-                const cdp_group_desc like = {.reproducible = true, .small_bytes = k == 1 ? 1u << 30 : 1, .piece_bytes = k == 2 ? 1000 : 0, .choices = &fixed, .choice_count = k == 2};
+                const cdp_group_desc like = {.reproducible = true,
+                    .small_bytes = k == 1 ? 1u << 30 : 1,
+                    .piece_bytes = k == 2 ? 1000 : 0,
+                    .choices = &fixed,
+                    .choice_count = k == 2};
                 const uint64_t hash = repro_hash(sizes[z], &like, dtypes[d], ops[d % 3], pieces[k]);
                 if (k == 0) first = hash;
                 T_EQ(first, hash);
@@ -311,16 +378,23 @@ static void ring_in_pieces(cdp_group *g, void *arg) {
     repro *t = (repro *)arg;
     float *x = (float *)malloc(REPRO_COUNT * sizeof *x);
     uint64_t state = 7 + cdp_rank(g), i, at;
-    for (i = 0; i < REPRO_COUNT; ++i) x[i] = (float)(test_random(&state) % 2000001) * 1e-3f;
-    for (at = 0; at < REPRO_COUNT; at += t->piece) T_EQ(CDP_OK, cdp_allreduce(g, NULL, x + at, REPRO_COUNT - at < t->piece ? REPRO_COUNT - at : t->piece, CDP_DTYPE_F32, CDP_REDUCE_SUM));
+    for (i = 0; i < REPRO_COUNT; ++i)
+        x[i] = (float)(test_random(&state) % 2000001) * 1e-3f;
+    for (at = 0; at < REPRO_COUNT; at += t->piece)
+        T_EQ(CDP_OK,
+            cdp_allreduce(g, NULL, x + at,
+                REPRO_COUNT - at < t->piece ? REPRO_COUNT - at : t->piece, CDP_DTYPE_F32,
+                CDP_REDUCE_SUM));
     t->hash[cdp_rank(g)] = cdp__hash(CDP__HASH_START, x, REPRO_COUNT * sizeof *x);
     free(x);
 }
 
-/* The test above means something: without the option the bits do depend on how the numbers were cut. */
+/* The test above means something: without the option the bits do depend on how the numbers were
+   cut. */
 TEST(without_it_they_depend_on_the_sizes) {
     const cdp_group_desc like = {.small_bytes = 1};
-    repro a = {CDP_DTYPE_F32, CDP_REDUCE_SUM, REPRO_COUNT, {0}}, b = {CDP_DTYPE_F32, CDP_REDUCE_SUM, 10007, {0}};
+    repro a = {CDP_DTYPE_F32, CDP_REDUCE_SUM, REPRO_COUNT, {0}},
+          b = {CDP_DTYPE_F32, CDP_REDUCE_SUM, 10007, {0}};
     world w;
     if (!world_open(&w, 5, &like, 0)) return;
     world_threads(&w, ring_in_pieces, &a);
@@ -341,7 +415,8 @@ static const char *verdict(char paths[][64], uint32_t n) {
     char *argv[RANKS_MAX + 1] = {"who_is_stuck"}, out[64];
     const int saved = dup(1);
     uint32_t i;
-    for (i = 0; i < n; ++i) argv[i + 1] = paths[i];
+    for (i = 0; i < n; ++i)
+        argv[i + 1] = paths[i];
     snprintf(out, sizeof out, "/tmp/cdp_verdict_%d", (int)getpid());
     fflush(stdout);
     if (!freopen(out, "w", stdout)) abort();
@@ -360,7 +435,8 @@ typedef struct scene {
     float x[4][4][8];
 } scene;
 
-/* A scene on four polled ranks: what has been called is moved as far as it goes; then everybody dumps but those in `silent`. */
+/* A scene on four polled ranks: what has been called is moved as far as it goes; then everybody
+   dumps but those in `silent`. */
 static const char *played(void (*play)(scene *), uint32_t silent) {
     static scene s;
     const cdp_group_desc like = {.no_thread = true, .logger = {.level = CDP_LOG_SILENT}};
@@ -372,13 +448,15 @@ static const char *played(void (*play)(scene *), uint32_t silent) {
     if (!world_open(&w, 4, &like, 0)) return "";
     memcpy(s.g, w.group, sizeof s.g);
     play(&s);
-    for (i = 0; i < 400; ++i) (void)cdp_poll(s.g[i % 4], 0);
+    for (i = 0; i < 400; ++i)
+        (void)cdp_poll(s.g[i % 4], 0);
     for (r = 0; r < 4; ++r) {
         snprintf(paths[n], sizeof paths[n], "/tmp/cdp_scene_%d.%u.json", (int)getpid(), r);
         if (!(silent >> r & 1)) T_EQ(CDP_OK, cdp_group_dump(s.g[r], paths[n++]));
     }
     snprintf(text, sizeof text, "%s", verdict(paths, n));
-    for (r = 0; r < n; ++r) unlink(paths[r]);
+    for (r = 0; r < n; ++r)
+        unlink(paths[r]);
     world_close(&w);
     return text;
 }
@@ -386,7 +464,10 @@ static const char *played(void (*play)(scene *), uint32_t silent) {
 static void play_all(scene *s, uint32_t but, uint32_t k, uint64_t count) {
     uint32_t r;
     for (r = 0; r < 4; ++r)
-        if (r != but) T_EQ(CDP_OK, cdp_allreduce_async(s->g[r], NULL, s->x[r][k], count, CDP_DTYPE_F32, CDP_REDUCE_SUM, &s->work[r][k]));
+        if (r != but)
+            T_EQ(CDP_OK,
+                cdp_allreduce_async(s->g[r], NULL, s->x[r][k], count, CDP_DTYPE_F32, CDP_REDUCE_SUM,
+                    &s->work[r][k]));
 }
 
 static void play_one_is_missing(scene *s) {
@@ -411,7 +492,9 @@ static void play_circle(scene *s) {
     T_EQ(CDP_OK, cdp_recv_async(s->g[2], s->x[2][0], 8, CDP_DTYPE_F32, 0, 8, &s->work[2][0]));
 }
 
-static void play_well(scene *s) { play_all(s, 9, 0, 8); }
+static void play_well(scene *s) {
+    play_all(s, 9, 0, 8);
+}
 
 static bool says(const char *text, const char *words) {
     if (strstr(text, words)) return true;
@@ -420,23 +503,35 @@ static bool says(const char *text, const char *words) {
 }
 
 TEST(who_is_stuck_finds_the_cause) {
-    T(says(played(play_one_is_missing, 0), "waits for nobody: it does something else than communicate, or has ended\n  cause: rank 2\n"));
-    T(says(played(play_one_is_missing, 1u << 2), "left no dump: it has crashed, is stopped, or was not asked\n  cause: rank 2\n"));
-    T(says(played(play_mismatch, 0), "cause: ranks call different things: rank 0 calls allreduce #2 (8 x f32 sum, root 0), rank 3 calls broadcast #2"));
-    T(says(played(play_chain, 0), "rank 0 waits for rank 1, which waits for rank 3, which waits for rank 2, which waits for nobody"));
+    T(says(played(play_one_is_missing, 0),
+        "waits for nobody: it does something else than communicate, or has ended\n  cause: rank "
+        "2\n"));
+    T(says(played(play_one_is_missing, 1u << 2),
+        "left no dump: it has crashed, is stopped, or was not asked\n  cause: rank 2\n"));
+    T(says(played(play_mismatch, 0),
+        "cause: ranks call different things: rank 0 calls allreduce #2 (8 x f32 sum, root 0), rank "
+        "3 calls broadcast #2"));
+    T(says(played(play_chain, 0),
+        "rank 0 waits for rank 1, which waits for rank 3, which waits for rank 2, which waits for "
+        "nobody"));
     T(says(played(play_circle, 0), "a circle"));
     T(says(played(play_well, 0), "nobody waits for anybody\n"));
 }
 
 TEST(who_is_stuck_refuses_what_is_no_dump) {
-    static const char *const bad[] = {"", "{", "[]", "{\"cdp_dump\": 1, \"rank\": 0}", "{\"cdp_dump\": 1, \"rank\": 70000, \"groups\": []}", "{\"cdp_dump\": 1, \"rank\": 0, \"groups\": [{}]}", "{\"a\": \"",
-                                      "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[["};
+    static const char *const bad[] = {"", "{", "[]", "{\"cdp_dump\": 1, \"rank\": 0}",
+        "{\"cdp_dump\": 1, \"rank\": 70000, \"groups\": []}",
+        "{\"cdp_dump\": 1, \"rank\": 0, \"groups\": [{}]}", "{\"a\": \"",
+        "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[["};
     char path[64], name[] = "who_is_stuck", *argv[] = {name, path};
     uint32_t i;
     snprintf(path, sizeof path, "/tmp/cdp_bad_%d", (int)getpid());
     for (i = 0; i < sizeof bad / sizeof bad[0]; ++i) {
         FILE *f = fopen(path, "w");
-        if (f) fputs(bad[i], f), fclose(f);
+        if (f) {
+            fputs(bad[i], f);
+            fclose(f);
+        }
         T_EQ(2, who_is_stuck_main(2, argv));
     }
     unlink(path);
@@ -455,7 +550,8 @@ int main(int argc, char **argv) {
         {"different_choices_are_named", different_choices_are_named, 20},
         {"who_is_stuck_finds_the_cause", who_is_stuck_finds_the_cause, 20},
         {"who_is_stuck_refuses_what_is_no_dump", who_is_stuck_refuses_what_is_no_dump, 20},
-        {"reproducible_bits_depend_on_the_numbers_alone", reproducible_bits_depend_on_the_numbers_alone, 120},
+        {"reproducible_bits_depend_on_the_numbers_alone",
+            reproducible_bits_depend_on_the_numbers_alone, 120},
         {"without_it_they_depend_on_the_sizes", without_it_they_depend_on_the_sizes, 20},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);

@@ -1,174 +1,29 @@
-/* cdp_store.h: its pure parts, the server byte by byte, the client against real and false servers, over loopback sockets. */
+/* cdp_store.h: its pure parts, the server byte by byte, the client against real and false
+   servers, over loopback sockets. */
 #define CDP_IMPLEMENTATION
 #include "cdp_store.h"
 #include "test.h"
 
+#include "store_raw.h"
 #include <sys/wait.h>
 
-/* A call that must succeed, or must end with one status. */
-#define OK(call) ended((call), CDP_OK, #call, __LINE__)
-#define ST(call, status) ended((call), (status), #call, __LINE__)
-#define TEXT(part) T_TEXT(part, cdp_last_error()->text)
-
-static bool ended(cdp_status got, cdp_status want, const char *what, int line) {
-    return test_check(got == want, __FILE__, line, "%s: %s: %s", what, cdp_status_name(got), got < 0 ? cdp_last_error()->text : "");
-}
-
-static uint64_t now_ms(void) { return test_now_ns() / 1000000u; }
-
-/* "01 02 ff" to bytes; 'text' in single quotes stands for its characters. */
-static uint32_t hex(const char *s, uint8_t *out) {
-    uint32_t n = 0;
-    while (*s) {
-        if (*s == '\'') {
-            for (++s; *s && *s != '\''; ++s) out[n++] = (uint8_t)*s;
-            if (*s) ++s;
-        } else if (*s == ' ') {
-            ++s;
-        } else {
-            out[n++] = (uint8_t)(cdp__addr_hex(s[0]) << 4 | cdp__addr_hex(s[1]));
-            s += 2;
-        }
-    }
-    return n;
-}
-
-static cdp_bytes bytes_of(const char *s) {
-    cdp_bytes b;
-    b.data = s;
-    b.bytes = strlen(s);
-    return b;
-}
-
-/* A plain blocking socket, to say what no client would. */
-static int raw_open(uint16_t port) {
-    struct sockaddr_in a;
-    const int fd = socket(AF_INET, SOCK_STREAM, 0), on = 1;
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on); /* each write is a segment */
-    memset(&a, 0, sizeof a);
-    a.sin_family = AF_INET;
-    a.sin_port = htons(port);
-    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    if (connect(fd, (struct sockaddr *)&a, sizeof a) != 0) {
-        close(fd);
-        return -1;
-    }
-    return fd;
-}
-
-static bool raw_write(int fd, const void *data, size_t n) {
-    const char *p = (const char *)data;
-    while (n) {
-        const ssize_t r = send(fd, p, n, MSG_NOSIGNAL);
-        if (r <= 0) return false;
-        p += r;
-        n -= (size_t)r;
-    }
-    return true;
-}
-
-static bool raw_send(int fd, const char *s) {
-    uint8_t b[4096];
-    return raw_write(fd, b, hex(s, b));
-}
-
-static bool raw_readable(int fd, int ms) {
-    struct pollfd p;
-    p.fd = fd;
-    p.events = POLLIN;
-    p.revents = 0;
-    return poll(&p, 1, ms) == 1;
-}
-
-static bool raw_read(int fd, void *dst, size_t n) {
-    char *p = (char *)dst;
-    while (n) {
-        const ssize_t r = raw_readable(fd, 5000) ? recv(fd, p, n, 0) : -1;
-        if (r <= 0) return false;
-        p += r;
-        n -= (size_t)r;
-    }
-    return true;
-}
-
-static bool raw_expect(int fd, const char *s) {
-    uint8_t want[4096], got[4096];
-    const uint32_t n = hex(s, want);
-    uint32_t i;
-    if (raw_read(fd, got, n) && memcmp(got, want, n) == 0) return true;
-    printf("     wanted %s, got", s);
-    for (i = 0; i < n && i < 32; ++i) printf(" %02x", got[i]);
-    printf("\n");
-    return false;
-}
-
-/* The other side ends the connection, without another byte. */
-static bool raw_ends(int fd) {
-    char c;
-    return raw_readable(fd, 5000) && recv(fd, &c, 1, 0) <= 0;
-}
-
-static int raw_greeted(uint16_t port) {
-    const int fd = raw_open(port);
-    raw_send(fd, "00 ce f7 85 3c");
-    return fd;
-}
-
-static cdp_store_server_desc server_desc(void) {
-    cdp_store_server_desc d;
-    memset(&d, 0, sizeof d);
-    d.logger.level = CDP_LOG_SILENT;
-    return d;
-}
-
-static cdp_store_server *server_open(void) {
-    const cdp_store_server_desc d = server_desc();
-    cdp_store_server *s = NULL;
-    OK(cdp_store_server_create(&d, &s));
-    return s;
-}
-
-static cdp_tcp_store_desc client_desc(uint16_t port) {
-    cdp_tcp_store_desc d;
-    memset(&d, 0, sizeof d);
-    d.host = "127.0.0.1";
-    d.port = port;
-    d.timeout_ms = 10000;
-    d.logger.level = CDP_LOG_SILENT;
-    return d;
-}
-
-static cdp_store *client_open(uint16_t port) {
-    const cdp_tcp_store_desc d = client_desc(port);
-    cdp_store *s = NULL;
-    OK(cdp_tcp_store_create(&d, &s));
-    return s;
-}
-
-static bool value_is(cdp_store *s, const char *key, const char *want) {
-    void *value;
-    uint64_t bytes;
-    bool ok;
-    if (cdp_store_get(s, key, &value, &bytes, 2000) != CDP_OK) {
-        printf("     %s\n", cdp_last_error()->text);
-        return false;
-    }
-    ok = bytes == strlen(want) && memcmp(value, want, (size_t)bytes) == 0 && ((char *)value)[bytes] == 0;
-    if (!ok) printf("     %s is \"%s\", not \"%s\"\n", key, (char *)value, want);
-    cdp_store_free(s, value);
-    return ok;
-}
-
-/* ---- pure ------------------------------------------------------------------------------------------------------- */
+/* ---- pure
+   ------------------------------------------------------------------------------------------------------- */
 
 TEST(addr) {
-    static const char *const same[] = {"1.2.3.4:80", "0.0.0.0:0", "255.255.255.255:65535", "[::]:0", "[::1]:80", "[fe80::1%3]:7", "[1:2:3:4:5:6:7:8]:9",
-                                       "[1::8]:1", "[2001:db8::1:0:0:1]:1", "[1:0:2:3:4:5:6:7]:1", "[0:2:3:4:5:6:7:8]:1", "[1:2:3:4:5:6::]:1"};
-    static const char *const pairs[][2] = {{"1.2.3.4", "1.2.3.4:0"}, {"::1", "[::1]:0"}, {"[::1]", "[::1]:0"}, {"::", "[::]:0"}, {"::ffff:1.2.3.4", "[::ffff:102:304]:0"},
-                                           {"1:2:3:4:5:6:1.2.3.4", "[1:2:3:4:5:6:102:304]:0"}, {"fe80::1%12", "[fe80::1%12]:0"}, {"2001:DB8:0:0:1:0:0:1", "[2001:db8::1:0:0:1]:0"},
-                                           {"::1.2.3.4", "[::102:304]:0"}, {"1:0:0:0:0:0:0:0", "[1::]:0"}, {"::2:3:4:5:6:7:8", "[0:2:3:4:5:6:7:8]:0"}};
-    static const char *const bad[] = {"", "localhost", "1.2.3", "1.2.3.4.5", "256.1.1.1", "01.2.3.4", "1.2.3.4:", "1.2.3.4:65536", "1.2.3.4:+1", "1.2.3.4 ", ":", ":::", "1::2::3", "1:2:3:4:5:6:7",
-                                      "1:2:3:4:5:6:7:8:9", "12345::", "[::1", "::1]", "[::1]:", "[::1]x", "fe80::1%", "fe80::1%eth0", "1:2:3:4:5:6:7::8:9", "g::1", "[1.2.3.4]", "1:2:3:4:5:6:7:1.2.3.4", "::1:", "1:", "-1.2.3.4"};
+    static const char *const same[] = {"1.2.3.4:80", "0.0.0.0:0", "255.255.255.255:65535", "[::]:0",
+        "[::1]:80", "[fe80::1%3]:7", "[1:2:3:4:5:6:7:8]:9", "[1::8]:1", "[2001:db8::1:0:0:1]:1",
+        "[1:0:2:3:4:5:6:7]:1", "[0:2:3:4:5:6:7:8]:1", "[1:2:3:4:5:6::]:1"};
+    static const char *const pairs[][2] = {{"1.2.3.4", "1.2.3.4:0"}, {"::1", "[::1]:0"},
+        {"[::1]", "[::1]:0"}, {"::", "[::]:0"}, {"::ffff:1.2.3.4", "[::ffff:102:304]:0"},
+        {"1:2:3:4:5:6:1.2.3.4", "[1:2:3:4:5:6:102:304]:0"}, {"fe80::1%12", "[fe80::1%12]:0"},
+        {"2001:DB8:0:0:1:0:0:1", "[2001:db8::1:0:0:1]:0"}, {"::1.2.3.4", "[::102:304]:0"},
+        {"1:0:0:0:0:0:0:0", "[1::]:0"}, {"::2:3:4:5:6:7:8", "[0:2:3:4:5:6:7:8]:0"}};
+    static const char *const bad[] = {"", "localhost", "1.2.3", "1.2.3.4.5", "256.1.1.1",
+        "01.2.3.4", "1.2.3.4:", "1.2.3.4:65536", "1.2.3.4:+1", "1.2.3.4 ", ":", ":::", "1::2::3",
+        "1:2:3:4:5:6:7", "1:2:3:4:5:6:7:8:9", "12345::", "[::1", "::1]", "[::1]:", "[::1]x",
+        "fe80::1%", "fe80::1%eth0", "1:2:3:4:5:6:7::8:9", "g::1", "[1.2.3.4]",
+        "1:2:3:4:5:6:7:1.2.3.4", "::1:", "1:", "-1.2.3.4"};
     char text[64];
     cdp_addr a;
     uint32_t i;
@@ -180,7 +35,8 @@ TEST(addr) {
     for (i = 0; i < sizeof pairs / sizeof *pairs; ++i) {
         const bool ok = cdp__addr_parse(pairs[i][0], &a);
         cdp__addr_text(&a, text, sizeof text);
-        if (!T(ok && strcmp(text, pairs[i][1]) == 0)) printf("     %s became %s\n", pairs[i][0], text);
+        if (!T(ok && strcmp(text, pairs[i][1]) == 0))
+            printf("     %s became %s\n", pairs[i][0], text);
     }
     for (i = 0; i < sizeof bad / sizeof *bad; ++i)
         if (!T(!cdp__addr_parse(bad[i], &a))) printf("     %s was taken\n", bad[i]);
@@ -190,10 +46,29 @@ TEST(addr) {
 }
 
 TEST(number) {
-    static const struct { const char *text; bool ok; int64_t v; } t[] = {
-        {"0", true, 0}, {"5", true, 5}, {"-2", true, -2}, {"+7", true, 7}, {" 7", true, 7}, {"\t\n\v\f\r 7x", true, 7}, {"12abc", true, 12}, {"9223372036854775807", true, INT64_MAX},
-        {"-9223372036854775808", true, INT64_MIN}, {"9223372036854775808", false, 0}, {"-9223372036854775809", false, 0}, {"99999999999999999999", false, 0}, {"", false, 0}, {" ", false, 0},
-        {"-", false, 0}, {"hello", false, 0}, {"- 1", false, 0}, {"007", true, 7},
+    static const struct {
+        const char *text;
+        bool ok;
+        int64_t v;
+    } t[] = {
+        {"0", true, 0},
+        {"5", true, 5},
+        {"-2", true, -2},
+        {"+7", true, 7},
+        {" 7", true, 7},
+        {"\t\n\v\f\r 7x", true, 7},
+        {"12abc", true, 12},
+        {"9223372036854775807", true, INT64_MAX},
+        {"-9223372036854775808", true, INT64_MIN},
+        {"9223372036854775808", false, 0},
+        {"-9223372036854775809", false, 0},
+        {"99999999999999999999", false, 0},
+        {"", false, 0},
+        {" ", false, 0},
+        {"-", false, 0},
+        {"hello", false, 0},
+        {"- 1", false, 0},
+        {"007", true, 7},
     };
     uint32_t i;
     char text[24];
@@ -205,11 +80,14 @@ TEST(number) {
     T(cdp__number_text(INT64_MIN, text) == 20 && strcmp(text, "-9223372036854775808") == 0);
 }
 
-/* The parser gives the same items for every way to cut the input, and asks for no more than an item needs. */
+/* The parser gives the same items for every way to cut the input, and asks for no more than an
+   item needs. */
 TEST(wire_splits) {
     static const char *const input =
-        "01 02 00 00 00 00 00 00 00 2f 6b 01 00 00 00 00 00 00 00 76 02 02 00 00 00 00 00 00 00 2f 78 00 00 00 00 00 00 00 00 05 00 00 00 00 00 00 00 66 69 72 73 74"
-        "06 02 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 6b 00 00 00 00 00 00 00 00 05 00 00 00 00 00 00 00 00 07 0d 34 12 00 00 04 01 00 00 00 00 00 00 00 6e f9 ff ff ff ff ff ff ff"
+        "01 02 00 00 00 00 00 00 00 2f 6b 01 00 00 00 00 00 00 00 76 02 02 00 00 00 00 00 00 00 2f "
+        "78 00 00 00 00 00 00 00 00 05 00 00 00 00 00 00 00 66 69 72 73 74"
+        "06 02 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 6b 00 00 00 00 00 00 00 00 05 00 00 "
+        "00 00 00 00 00 00 07 0d 34 12 00 00 04 01 00 00 00 00 00 00 00 6e f9 ff ff ff ff ff ff ff"
         "0b 01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 61 01 00 00 00 00 00 00 00 31";
     static const cdp__wire_limits max = {8192, 8388608, 131072};
     uint8_t all[512];
@@ -227,7 +105,8 @@ TEST(wire_splits) {
             if (r == CDP__WIRE_BAD) break;
             if (r == CDP__WIRE_MORE) {
                 if (!T(used > have - at && at + used <= n)) break;
-                have = cdp__min(n, cdp__max(have + step, have)); /* not what it asks for: what the network gives */
+                /* not what it asks for: what the network gives */
+                have = cdp__min(n, cdp__max(have + step, have));
                 continue;
             }
             at += used;
@@ -245,11 +124,24 @@ TEST(wire_splits) {
 
 TEST(wire_limits) {
     static const cdp__wire_limits max = {4, 6, 3};
-    static const struct { const char *in; cdp__wire_result r; } t[] = {
-        {"01 04 00 00 00 00 00 00 00", CDP__WIRE_MORE}, {"01 05 00 00 00 00 00 00 00", CDP__WIRE_BAD}, {"01 ff ff ff ff ff ff ff ff", CDP__WIRE_BAD},
-        {"01 01 00 00 00 00 00 00 00 61 06 00 00 00 00 00 00 00", CDP__WIRE_MORE}, {"01 01 00 00 00 00 00 00 00 61 07 00 00 00 00 00 00 00", CDP__WIRE_BAD},
-        {"01 01 00 00 00 00 00 00 00 61 00 00 00 00 00 00 00 80", CDP__WIRE_BAD}, {"06 03 00 00 00 00 00 00 00", CDP__WIRE_ITEM}, {"06 04 00 00 00 00 00 00 00", CDP__WIRE_BAD},
-        {"00", CDP__WIRE_BAD}, {"0e", CDP__WIRE_BAD}, {"13", CDP__WIRE_BAD}, {"47", CDP__WIRE_BAD}, {"ff", CDP__WIRE_BAD}, {"06", CDP__WIRE_MORE},
+    static const struct {
+        const char *in;
+        cdp__wire_result r;
+    } t[] = {
+        {"01 04 00 00 00 00 00 00 00", CDP__WIRE_MORE},
+        {"01 05 00 00 00 00 00 00 00", CDP__WIRE_BAD},
+        {"01 ff ff ff ff ff ff ff ff", CDP__WIRE_BAD},
+        {"01 01 00 00 00 00 00 00 00 61 06 00 00 00 00 00 00 00", CDP__WIRE_MORE},
+        {"01 01 00 00 00 00 00 00 00 61 07 00 00 00 00 00 00 00", CDP__WIRE_BAD},
+        {"01 01 00 00 00 00 00 00 00 61 00 00 00 00 00 00 00 80", CDP__WIRE_BAD},
+        {"06 03 00 00 00 00 00 00 00", CDP__WIRE_ITEM},
+        {"06 04 00 00 00 00 00 00 00", CDP__WIRE_BAD},
+        {"00", CDP__WIRE_BAD},
+        {"13", CDP__WIRE_BAD},
+        {"13", CDP__WIRE_BAD},
+        {"47", CDP__WIRE_BAD},
+        {"ff", CDP__WIRE_BAD},
+        {"06", CDP__WIRE_MORE},
     };
     uint32_t i;
     for (i = 0; i < sizeof t / sizeof *t; ++i) {
@@ -264,7 +156,8 @@ TEST(wire_limits) {
     }
 }
 
-/* ---- server, byte by byte --------------------------------------------------------------------------------------- */
+/* ---- server, byte by byte
+   --------------------------------------------------------------------------------------- */
 
 typedef struct step {
     const char *send, *answer;
@@ -273,18 +166,28 @@ typedef struct step {
 static const step script[] = {
     {"00 ce f7 85 3c", ""},
     {"0d 34 12 00 00", "34 12 00 00"},
-    {"04 05 00 00 00 00 00 00 00 69 6e 69 74 2f 01 00 00 00 00 00 00 00", "01 00 00 00 00 00 00 00"},
+    {"04 05 00 00 00 00 00 00 00 69 6e 69 74 2f 01 00 00 00 00 00 00 00",
+        "01 00 00 00 00 00 00 00"},
     {"01 02 00 00 00 00 00 00 00 2f 6b 01 00 00 00 00 00 00 00 76", ""},
     {"06 01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 6b", "00"},
     {"03 02 00 00 00 00 00 00 00 2f 6b", "01 00 00 00 00 00 00 00 76"},
-    {"02 02 00 00 00 00 00 00 00 2f 78 00 00 00 00 00 00 00 00 05 00 00 00 00 00 00 00 66 69 72 73 74", "05 00 00 00 00 00 00 00 66 69 72 73 74"},
-    {"02 02 00 00 00 00 00 00 00 2f 78 05 00 00 00 00 00 00 00 66 69 72 73 74 06 00 00 00 00 00 00 00 73 65 63 6f 6e 64", "06 00 00 00 00 00 00 00 73 65 63 6f 6e 64"},
-    {"02 02 00 00 00 00 00 00 00 2f 78 05 00 00 00 00 00 00 00 66 69 72 73 74 05 00 00 00 00 00 00 00 74 68 69 72 64", "06 00 00 00 00 00 00 00 73 65 63 6f 6e 64"},
-    {"02 02 00 00 00 00 00 00 00 2f 79 03 00 00 00 00 00 00 00 65 78 70 03 00 00 00 00 00 00 00 64 65 73", "03 00 00 00 00 00 00 00 65 78 70"},
+    {"02 02 00 00 00 00 00 00 00 2f 78 00 00 00 00 00 00 00 00 05 00 00 00 00 00 00 00 66 69 72 73 "
+     "74",
+        "05 00 00 00 00 00 00 00 66 69 72 73 74"},
+    {"02 02 00 00 00 00 00 00 00 2f 78 05 00 00 00 00 00 00 00 66 69 72 73 74 06 00 00 00 00 00 00 "
+     "00 73 65 63 6f 6e 64",
+        "06 00 00 00 00 00 00 00 73 65 63 6f 6e 64"},
+    {"02 02 00 00 00 00 00 00 00 2f 78 05 00 00 00 00 00 00 00 66 69 72 73 74 05 00 00 00 00 00 00 "
+     "00 74 68 69 72 64",
+        "06 00 00 00 00 00 00 00 73 65 63 6f 6e 64"},
+    {"02 02 00 00 00 00 00 00 00 2f 79 03 00 00 00 00 00 00 00 65 78 70 03 00 00 00 00 00 00 00 64 "
+     "65 73",
+        "03 00 00 00 00 00 00 00 65 78 70"},
     {"04 02 00 00 00 00 00 00 00 2f 6e 05 00 00 00 00 00 00 00", "05 00 00 00 00 00 00 00"},
     {"04 02 00 00 00 00 00 00 00 2f 6e f9 ff ff ff ff ff ff ff", "fe ff ff ff ff ff ff ff"},
     {"03 02 00 00 00 00 00 00 00 2f 6e", "02 00 00 00 00 00 00 00 2d 32"},
-    {"05 02 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 6b 03 00 00 00 00 00 00 00 2f 7a 7a", "01"},
+    {"05 02 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 6b 03 00 00 00 00 00 00 00 2f 7a 7a",
+        "01"},
     {"05 01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 6b", "00"},
     {"05 00 00 00 00 00 00 00 00", "00"},
     {"05 01 00 00 00 00 00 00 00 0a 00 00 00 00 00 00 00 'cdp/server'", "00"},
@@ -292,9 +195,13 @@ static const step script[] = {
     {"07", "04 00 00 00 00 00 00 00"},
     {"09 02 00 00 00 00 00 00 00 2f 6b 02 00 00 00 00 00 00 00 61 62", ""},
     {"03 02 00 00 00 00 00 00 00 2f 6b", "03 00 00 00 00 00 00 00 'vab'"},
-    {"0b 02 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 61 01 00 00 00 00 00 00 00 31 02 00 00 00 00 00 00 00 2f 62 02 00 00 00 00 00 00 00 32 32", ""},
-    {"0a 02 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 61 02 00 00 00 00 00 00 00 2f 62", "01 00 00 00 00 00 00 00 31 02 00 00 00 00 00 00 00 32 32"},
-    {"0a 02 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 61 02 00 00 00 00 00 00 00 2f 7a", "01 00 00 00 00 00 00 00 31 00 00 00 00 00 00 00 00"},
+    {"0b 02 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 61 01 00 00 00 00 00 00 00 31 02 00 00 "
+     "00 00 00 00 00 2f 62 02 00 00 00 00 00 00 00 32 32",
+        ""},
+    {"0a 02 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 61 02 00 00 00 00 00 00 00 2f 62",
+        "01 00 00 00 00 00 00 00 31 02 00 00 00 00 00 00 00 32 32"},
+    {"0a 02 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 61 02 00 00 00 00 00 00 00 2f 7a",
+        "01 00 00 00 00 00 00 00 31 00 00 00 00 00 00 00 00"},
     {"03 02 00 00 00 00 00 00 00 2f 7a", "00 00 00 00 00 00 00 00"},
     {"08 02 00 00 00 00 00 00 00 2f 6b", "01 00 00 00 00 00 00 00"},
     {"08 02 00 00 00 00 00 00 00 2f 6b", "00 00 00 00 00 00 00 00"},
@@ -302,14 +209,29 @@ static const step script[] = {
     {"06 02 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 61 02 00 00 00 00 00 00 00 2f 6d", ""},
     {"0c", "01"},
     {"01 02 00 00 00 00 00 00 00 2f 6d 00 00 00 00 00 00 00 00", ""},
-    {"02 02 00 00 00 00 00 00 00 2f 6d 00 00 00 00 00 00 00 00 01 00 00 00 00 00 00 00 31", "01 00 00 00 00 00 00 00 31"},
+    {"02 02 00 00 00 00 00 00 00 2f 6d 00 00 00 00 00 00 00 00 01 00 00 00 00 00 00 00 31",
+        "01 00 00 00 00 00 00 00 31"},
     {"06 02 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 77 02 00 00 00 00 00 00 00 2f 77", ""},
     {"01 02 00 00 00 00 00 00 00 2f 77 01 00 00 00 00 00 00 00 31", "00"},
     {"08 02 00 00 00 00 00 00 00 2f 77", "01 00 00 00 00 00 00 00"},
     {"0b 00 00 00 00 00 00 00 00 0a 00 00 00 00 00 00 00 00 0d ff ff ff ff", "ff ff ff ff"},
     {"12 02 00 00 00 00 00 00 00 2f 42 02 00 00 00 00 00 00 00", ""},
     {"12 02 00 00 00 00 00 00 00 2f 42 02 00 00 00 00 00 00 00", "00 00"},
-    {"c0 02 00 00 00 00 00 00 00 2f 57 01 00 00 00 00 00 00 00 77 c0 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00", ""},
+    {"c0 02 00 00 00 00 00 00 00 2f 57 01 00 00 00 00 00 00 00 77 c0 00 00 00 00 00 00 00 00 00 00 "
+     "00 00 00 00 00 00",
+        ""},
+    {"10 02 00 00 00 00 00 00 00 2f 71", "00 00 00 00 00 00 00 00"},
+    {"0f 02 00 00 00 00 00 00 00 2f 71", "00 00 00 00 00 00 00 00"},
+    {"05 01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 71", "01"},
+    {"0e 02 00 00 00 00 00 00 00 2f 71 01 00 00 00 00 00 00 00 78", ""},
+    {"0e 02 00 00 00 00 00 00 00 2f 71 00 00 00 00 00 00 00 00", ""},
+    {"10 02 00 00 00 00 00 00 00 2f 71", "02 00 00 00 00 00 00 00"},
+    {"05 01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 71", "00"},
+    {"06 01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 71", "00"},
+    {"08 02 00 00 00 00 00 00 00 2f 71", "00 00 00 00 00 00 00 00"},
+    {"0f 02 00 00 00 00 00 00 00 2f 71", "02 00 00 00 00 00 00 00 01 00 00 00 00 00 00 00 78"},
+    {"0f 02 00 00 00 00 00 00 00 2f 71", "01 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00"},
+    {"0f 02 00 00 00 00 00 00 00 2f 71", "00 00 00 00 00 00 00 00"},
     {"07", "07 00 00 00 00 00 00 00"},
 };
 #define SCRIPT_STEPS (sizeof script / sizeof *script)
@@ -325,7 +247,8 @@ static uint32_t script_bytes(uint8_t *in, uint8_t *out, uint32_t *out_bytes) {
 }
 
 static void poll_server(cdp_store_server *s, int times) {
-    while (times-- > 0) (void)cdp_store_server_poll(s, cdp_os_default()->now_ns(NULL) + CDP__MS);
+    while (times-- > 0)
+        (void)cdp_store_server_poll(s, cdp_os_default()->now_ns(NULL) + CDP__MS);
 }
 
 /* Each step alone: the answer belongs to the request. */
@@ -342,7 +265,8 @@ TEST(script_steps) {
     cdp_store_server_destroy(s);
 }
 
-/* All steps in one stream, cut into two pieces at every byte, the pieces served one after the other. */
+/* All steps in one stream, cut into two pieces at every byte, the pieces served one after the
+   other. */
 TEST(script_splits) {
     static uint8_t in[8192], want[8192], got[8192];
     uint32_t want_bytes, cut;
@@ -359,7 +283,8 @@ TEST(script_splits) {
         raw_write(fd, in + cut, n - cut);
         poll_server(s, 2);
         memset(got, 0, sizeof got);
-        if (!T(raw_read(fd, got, want_bytes) && memcmp(got, want, want_bytes) == 0)) printf("     cut after byte %u of %u\n", cut, n);
+        if (!T(raw_read(fd, got, want_bytes) && memcmp(got, want, want_bytes) == 0))
+            printf("     cut after byte %u of %u\n", cut, n);
         close(fd);
         cdp_store_server_destroy(s);
     }
@@ -389,18 +314,30 @@ TEST(script_dribble) {
 /* What must end that connection, and no other. */
 TEST(bad_requests) {
     static const char *const bad[] = {
-        "00 ce f7 85 3c",                                                         /* greeting twice */
-        "0e 02 00 00 00 00 00 00 00 2f 71 01 00 00 00 00 00 00 00 78",            /* queues are not served */
-        "ff", "13", "47",
-        "01 01 20 00 00 00 00 00 00",                                             /* key of 8193 bytes */
-        "01 00 00 00 00 00 00 00 80", "01 ff ff ff ff ff ff ff ff",
-        "01 02 00 00 00 00 00 00 00 2f 6b 01 00 80 00 00 00 00 00",               /* value of 8 MiB + 1 */
-        "06 01 00 02 00 00 00 00 00", "05 ff ff ff ff ff ff ff ff", "0a 00 00 00 00 00 00 00 80", "0b 01 00 02 00 00 00 00 00",
+        /* greeting twice */
+        "00 ce f7 85 3c",
+        /* queues are not served */
+        "13 02 00 00 00 00 00 00 00 2f 71 01 00 00 00 00 00 00 00 78",
+        "ff",
+        "13",
+        "47",
+        /* key of 8193 bytes */
+        "01 01 20 00 00 00 00 00 00",
+        "01 00 00 00 00 00 00 00 80",
+        "01 ff ff ff ff ff ff ff ff",
+        /* value of 8 MiB + 1 */
+        "01 02 00 00 00 00 00 00 00 2f 6b 01 00 80 00 00 00 00 00",
+        "06 01 00 02 00 00 00 00 00",
+        "05 ff ff ff ff ff ff ff ff",
+        "0a 00 00 00 00 00 00 00 80",
+        "0b 01 00 02 00 00 00 00 00",
         "06 01 00 00 00 00 00 00 00 01 20 00 00 00 00 00 00",
-        "04 05 00 00 00 00 00 00 00 '/text' 01 00 00 00 00 00 00 00",             /* add to what is no number */
+        /* add to what is no number */
+        "04 05 00 00 00 00 00 00 00 '/text' 01 00 00 00 00 00 00 00",
         "12 05 00 00 00 00 00 00 00 '/text' 01 00 00 00 00 00 00 00",
     };
-    static const char *const bad_greeting[] = {"00 ce f7 85 3d 00 00 00 00", "09", "'GET / HTTP/1.0'", "03 05 00 00 00 01 00 00 00", "ff"};
+    static const char *const bad_greeting[] = {
+        "00 ce f7 85 3d 00 00 00 00", "09", "'GET / HTTP/1.0'", "03 05 00 00 00 01 00 00 00", "ff"};
     cdp_store_server *s = server_open();
     const uint16_t port = cdp_store_server_port(s);
     const int good = raw_greeted(port);
@@ -429,11 +366,21 @@ TEST(bad_requests) {
 }
 
 TEST(add_text_rules) {
-    static const struct { const char *stored; int64_t delta; const char *then; } t[] = {
-        {" 7", 1, "8"}, {"12abc", 1, "13"}, {"9223372036854775807", 1, "-9223372036854775808"}, {"-5", 5, "0"}, {"+1", 1, "2"}, {"\n3", 0, "3"},
+    static const struct {
+        const char *stored;
+        int64_t delta;
+        const char *then;
+    } t[] = {
+        {" 7", 1, "8"},
+        {"12abc", 1, "13"},
+        {"9223372036854775807", 1, "-9223372036854775808"},
+        {"-5", 5, "0"},
+        {"+1", 1, "2"},
+        {"\n3", 0, "3"},
     };
     cdp_store_server *s = server_open();
-    cdp_store *c = client_open(cdp_store_server_port(s)), *bystander = client_open(cdp_store_server_port(s));
+    cdp_store *c = client_open(cdp_store_server_port(s)),
+              *bystander = client_open(cdp_store_server_port(s));
     uint32_t i;
     int64_t sum;
     for (i = 0; i < sizeof t / sizeof *t; ++i) {
@@ -452,7 +399,8 @@ TEST(add_text_rules) {
     cdp_store_server_destroy(s);
 }
 
-/* ---- the job's key ------------------------------------------------------------------------------------------------ */
+/* ---- the job's key
+   ------------------------------------------------------------------------------------------------ */
 
 /* The numbers of RFC 7693, appendix E. */
 static void sequence(uint8_t *out, uint32_t n, uint32_t seed) {
@@ -471,14 +419,16 @@ static bool hash_is(const uint8_t *got, const char *want) {
     return memcmp(got, b, n) == 0;
 }
 
-/* RFC 7693: appendix B, and the self-test of appendix E, which covers many lengths with and without a key. */
+/* RFC 7693: appendix B, and the self-test of appendix E, which covers many lengths with and
+   without a key. */
 TEST(blake2s_vectors) {
     static const uint32_t md[4] = {16, 20, 28, 32}, len[6] = {0, 3, 64, 65, 255, 1024};
     uint8_t in[1024], h[32], key[32], all[4 * 6 * 2 * 32];
     uint32_t i, j, n = 0;
     cdp__blake2s(NULL, 0, "abc", 3, h, 32);
     T(hash_is(h, "508c5e8c327c14e2e1a72ba34eeb452f37458b209ed63a294d999b4c86675982"));
-    for (i = 0; i < 32; ++i) key[i] = (uint8_t)i;
+    for (i = 0; i < 32; ++i)
+        key[i] = (uint8_t)i;
     cdp__blake2s(key, 32, NULL, 0, h, 32); /* blake2-kat.h */
     T(hash_is(h, "48a8997da407876b3d79c0d92325ad3b89cbb754d86ab71aee047ad345fd2c49"));
     cdp__blake2s(key, 32, key, 1, h, 32);
@@ -499,11 +449,13 @@ TEST(blake2s_vectors) {
 static void auth_hear(cdp__auth *a, const uint8_t *message, cdp_status *status) {
     memcpy(a->in, message, CDP__AUTH_BYTES);
     a->got = CDP__AUTH_BYTES;
-    *status = cdp__auth_look(a);
+    *status = cdp__auth_read(a);
 }
 
-/* Let two ends talk until one has enough; all messages are noted. `flip`: a bit of the conversation to change, or -1. */
-static void auth_talk(cdp__auth *c, cdp__auth *s, cdp_status *of_c, cdp_status *of_s, uint8_t said[4][CDP__AUTH_BYTES], int flip) {
+/* Let two ends talk until one has enough; all messages are noted. `flip`: a bit of the
+   conversation to change, or -1. */
+static void auth_talk(cdp__auth *c, cdp__auth *s, cdp_status *of_c, cdp_status *of_s,
+    uint8_t said[4][CDP__AUTH_BYTES], int flip) {
     int turn;
     *of_c = *of_s = CDP_PENDING;
     for (turn = 0; turn < 4; ++turn) {
@@ -511,16 +463,18 @@ static void auth_talk(cdp__auth *c, cdp__auth *s, cdp_status *of_c, cdp_status *
         if (!from->left) break;
         memcpy(said[turn], from->out, CDP__AUTH_BYTES);
         from->left = 0;
-        if (flip / 256 == turn && flip >= 0) said[turn][flip % 256 / 8] = (uint8_t)(said[turn][flip % 256 / 8] ^ 1 << flip % 8);
+        if (flip / 256 == turn && flip >= 0)
+            said[turn][flip % 256 / 8] = (uint8_t)(said[turn][flip % 256 / 8] ^ 1 << flip % 8);
         auth_hear(turn % 2 ? c : s, said[turn], turn % 2 ? of_c : of_s);
     }
 }
 
-static void auth_pair(cdp__auth *c, cdp__auth *s, const uint8_t *key_c, const uint8_t *key_s, uint32_t purpose_s) {
+static void auth_pair(
+    cdp__auth *c, cdp__auth *s, const uint8_t *key_c, const uint8_t *key_s, uint32_t purpose_s) {
     memset(c, 0, sizeof *c);
     memset(s, 0, sizeof *s);
-    OK(cdp__door_open(c, cdp_os_default(), key_c, false, CDP__AUTH_STORE, CDP__AUTH_NO_ANSWER));
-    OK(cdp__door_open(s, cdp_os_default(), key_s, true, purpose_s, CDP__AUTH_REMOTE));
+    OK(cdp__auth_open(c, cdp_os_default(), key_c, false, CDP__AUTH_STORE, CDP__AUTH_NO_ANSWER));
+    OK(cdp__auth_open(s, cdp_os_default(), key_s, true, purpose_s, CDP__AUTH_REMOTE));
 }
 
 TEST(auth_talks) {
@@ -536,7 +490,8 @@ TEST(auth_talks) {
     T(memcmp(said[2] + 8, said[3] + 8, 24) != 0); /* the roles differ */
     auth_pair(&c, &s, k1, k2, CDP__AUTH_STORE);
     auth_talk(&c, &s, &a, &b, other, -1);
-    T(a == CDP_ERR_MISMATCH && b == CDP_ERR_MISMATCH && c.refusal == CDP__AUTH_WRONG && s.refusal == CDP__AUTH_WRONG);
+    T(a == CDP_ERR_MISMATCH && b == CDP_ERR_MISMATCH && c.refusal == CDP__AUTH_WRONG
+        && s.refusal == CDP__AUTH_WRONG);
     auth_pair(&c, &s, k1, k1, CDP__AUTH_LINK); /* a store is no rank */
     auth_talk(&c, &s, &a, &b, other, -1);
     T(a == CDP_ERR_MISMATCH && b == CDP_ERR_MISMATCH);
@@ -555,24 +510,29 @@ TEST(auth_talks) {
     T_EQ(CDP_ERR_MISMATCH, a);
     /* Nor is what a false listener hears from the one that it answers. */
     auth_pair(&c, &s, k1, k1, CDP__AUTH_STORE);
-    memcpy(said[1], c.out, 32), memcpy(said[1], "cdp-key2", 8);
+    memcpy(said[1], c.out, 32);
+    memcpy(said[1], "cdp-key2", 8);
     auth_hear(&c, said[1], &a);
     T_EQ(CDP_PENDING, a);
-    memcpy(said[3], c.out, 32), memcpy(said[3], "cdp-key4", 8);
+    memcpy(said[3], c.out, 32);
+    memcpy(said[3], "cdp-key4", 8);
     auth_hear(&c, said[3], &a);
     T_EQ(CDP_ERR_MISMATCH, a);
     for (flip = 0; flip < 4 * 256; ++flip) { /* no bit may be changed, but of what means nothing */
         const int at = flip % 256 / 8;
-        const bool idle = (flip / 256 == 0 && at > 8 && at < 16) || (flip / 256 == 1 && at >= 8 && at < 16);
+        const bool idle =
+            (flip / 256 == 0 && at > 8 && at < 16) || (flip / 256 == 1 && at >= 8 && at < 16);
         auth_pair(&c, &s, k1, k1, CDP__AUTH_STORE);
         auth_talk(&c, &s, &a, &b, other, flip);
-        if (!T(idle ? a == CDP_OK && b == CDP_OK : a == CDP_ERR_MISMATCH || b == CDP_ERR_MISMATCH)) printf("     bit %d\n", flip);
+        if (!T(idle ? a == CDP_OK && b == CDP_OK : a == CDP_ERR_MISMATCH || b == CDP_ERR_MISMATCH))
+            printf("     bit %d\n", flip);
     }
 }
 
 static void note_refusal(cdp_log_level level, const char *text, int32_t rank, void *user) {
     (void)rank;
-    if (level <= CDP_LOG_WARN && strstr(text, "refused a connection")) snprintf((char *)user, 600, "%s", text);
+    if (level <= CDP_LOG_WARN && strstr(text, "refused a connection"))
+        snprintf((char *)user, 600, "%s", text);
 }
 
 static cdp_store_server *keyed_server(const char *key, char *log) {
@@ -591,8 +551,15 @@ static cdp_store_server *keyed_server(const char *key, char *log) {
 
 /* Keys that fit, and all that do not: one sentence on both sides that says what to do. */
 TEST(keys_that_fit_and_others) {
-    static const struct { const char *server, *client, *text; } t[] = {
-        {"secret", "secret", NULL}, {"secret", "Secret", "the job keys differ"}, {"secret", NULL, "a job key is needed"}, {NULL, "secret", "the other has none"}, {"", NULL, NULL}, {NULL, "", NULL},
+    static const struct {
+        const char *server, *client, *text;
+    } t[] = {
+        {"secret", "secret", NULL},
+        {"secret", "Secret", "the job keys differ"},
+        {"secret", NULL, "a job key is needed"},
+        {NULL, "secret", "the other has none"},
+        {"", NULL, NULL},
+        {NULL, "", NULL},
     };
     char log[600];
     uint32_t i;
@@ -619,7 +586,9 @@ TEST(keys_that_fit_and_others) {
 
 /* Before the proof nothing else is looked at, and a stranger learns nothing. */
 TEST(strangers_and_a_key) {
-    static const char *const said[] = {"03 05 00 00 00 00 00 00 00 'init/' 01 00 00 00 00 00 00 00", "'GET / HTTP/1.0'", "ff", "'cdp-key3' 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00"};
+    static const char *const said[] = {"03 05 00 00 00 00 00 00 00 'init/' 01 00 00 00 00 00 00 00",
+        "'GET / HTTP/1.0'", "ff",
+        "'cdp-key3' 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00"};
     cdp_store_server *s = keyed_server("secret", NULL);
     const uint16_t port = cdp_store_server_port(s);
     cdp_tcp_store_desc d = client_desc(port);
@@ -638,10 +607,14 @@ TEST(strangers_and_a_key) {
     fd = raw_greeted(port); /* PyTorch 2.x: nothing comes back that it could take for its number */
     T(raw_read(fd, got, 32) && memcmp(got, "cdp-no: \1", 9) == 0 && raw_ends(fd));
     close(fd);
-    fd = raw_open(port); /* the right words without a proof: the request behind them is not served */
-    raw_send(fd, "'cdp-key1' 01 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00");
+    /* the right words without a proof: the request behind them is not served */
+    fd = raw_open(port);
+    raw_send(
+        fd, "'cdp-key1' 01 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00");
     T(raw_read(fd, got, 32) && memcmp(got, "cdp-key2", 8) == 0);
-    raw_send(fd, "'cdp-key3' 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 '/k' 01 00 00 00 00 00 00 00 'v'");
+    raw_send(fd,
+        "'cdp-key3' 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 02 "
+        "00 00 00 00 00 00 00 '/k' 01 00 00 00 00 00 00 00 'v'");
     T(raw_read(fd, got, 32) && memcmp(got, "cdp-no: \3", 9) == 0 && raw_ends(fd));
     close(fd);
     d.job_key = "secret";
@@ -654,7 +627,7 @@ TEST(strangers_and_a_key) {
 }
 
 static int32_t accept_stranger(void *user, int32_t fd, cdp_addr *from) {
-    const int32_t r = cdp_os_default()->accept(user, fd, from);
+    const int32_t r = cdp_os_default()->net.accept_next(user, fd, from);
     if (r >= 0) from->ip[0] = 10;
     return r;
 }
@@ -669,15 +642,17 @@ TEST(other_machines_without_a_key) {
         cdp_tcp_store_desc cd;
         cdp_store *c;
         cdp_status st;
-        os.accept = accept_stranger;
+        os.net.accept_next = accept_stranger;
         d.os = &os;
         d.trust_network = open == 1;
         if (!OK(cdp_store_server_create(&d, &s))) return;
         cd = client_desc(cdp_store_server_port(s));
         st = cdp_tcp_store_create(&cd, &c);
         T_EQ(open ? CDP_OK : CDP_ERR_MISMATCH, st);
-        if (st == CDP_OK) cdp_store_destroy(c);
-        else TEXT("without a job key only processes of the same machine");
+        if (st == CDP_OK)
+            cdp_store_destroy(c);
+        else
+            TEXT("without a job key only processes of the same machine");
         if (!open) {
             const int fd = raw_open(cdp_store_server_port(s));
             raw_send(fd, "03 05 00 00 00 00 00 00 00 'init/' 01 00 00 00 00 00 00 00");
@@ -689,9 +664,20 @@ TEST(other_machines_without_a_key) {
 }
 
 TEST(what_is_this_machine) {
-    static const struct { const char *from, *here; bool same; } t[] = {
-        {"127.0.0.1:1", "127.0.0.1:2", true}, {"127.9.9.9:1", "10.0.0.1:2", true}, {"[::1]:1", "[::1]:2", true}, {"[::ffff:7f00:1]:1", "[::ffff:7f00:1]:2", true}, {"10.0.0.1:1", "10.0.0.1:2", true},
-        {"[::ffff:a00:1]:1", "[::ffff:a00:1]:2", true}, {"10.0.0.1:1", "10.0.0.2:2", false}, {"[fe80::1]:1", "[fe80::2]:2", false}, {"[::ffff:a00:1]:1", "[::ffff:a00:2]:2", false}, {"128.0.0.1:1", "127.0.0.1:2", false},
+    static const struct {
+        const char *from, *here;
+        bool same;
+    } t[] = {
+        {"127.0.0.1:1", "127.0.0.1:2", true},
+        {"127.9.9.9:1", "10.0.0.1:2", true},
+        {"[::1]:1", "[::1]:2", true},
+        {"[::ffff:7f00:1]:1", "[::ffff:7f00:1]:2", true},
+        {"10.0.0.1:1", "10.0.0.1:2", true},
+        {"[::ffff:a00:1]:1", "[::ffff:a00:1]:2", true},
+        {"10.0.0.1:1", "10.0.0.2:2", false},
+        {"[fe80::1]:1", "[fe80::2]:2", false},
+        {"[::ffff:a00:1]:1", "[::ffff:a00:2]:2", false},
+        {"128.0.0.1:1", "127.0.0.1:2", false},
         {"[7f00::1]:1", "[::1]:1", false},
     };
     uint32_t i;
@@ -721,13 +707,16 @@ static uint64_t fastest_join(const char *key) {
 
 TEST(proving_takes_less_than_a_millisecond) {
     const uint64_t with = fastest_join("secret"), without = fastest_join(NULL);
-    printf("     a join with a key takes %.0f us, without %.0f us\n", (double)with / 1e3, (double)without / 1e3);
+    printf("     a join with a key takes %.0f us, without %.0f us\n", (double)with / 1e3,
+        (double)without / 1e3);
     T_WITHIN(1, with > without ? with - without : 0);
 }
 
 /* One byte at a time, or none: they have their time, and nobody else notices. */
 TEST(slow_and_silent_strangers) {
-    enum { N = 40 };
+    enum {
+        N = 40
+    };
     static const char text[] = "cdp-key1........................";
     cdp_store_server_desc d = server_desc();
     cdp_store_server *s;
@@ -740,12 +729,14 @@ TEST(slow_and_silent_strangers) {
     if (!OK(cdp_store_server_create(&d, &s))) return;
     cd = client_desc(cdp_store_server_port(s));
     cd.job_key = "secret";
-    for (i = 0; i < N; ++i) fds[i] = raw_open(cdp_store_server_port(s));
+    for (i = 0; i < N; ++i)
+        fds[i] = raw_open(cdp_store_server_port(s));
     if (!OK(cdp_tcp_store_create(&cd, &c))) return;
     for (from = now_ms(); now_ms() - from < 700;) {
         const uint64_t start = test_now_ns();
         const uint64_t at = (now_ms() - from) / 25;
-        for (i = 0; i < N / 2; ++i) (void)raw_write(fds[i], text + cdp__min(at, 31), 1);
+        for (i = 0; i < N / 2; ++i)
+            (void)raw_write(fds[i], text + cdp__min(at, 31), 1);
         OK(cdp_store_add(c, "n", 1, NULL));
         worst = cdp__max(worst, test_now_ns() - start);
         test_sleep_ms(25);
@@ -760,53 +751,81 @@ TEST(slow_and_silent_strangers) {
     cdp_store_server_destroy(s);
 }
 
-/* ---- the dialect of PyTorch 1.13 ---------------------------------------------------------------------------------- */
+/* ---- the dialect of PyTorch 1.13
+   ---------------------------------------------------------------------------------- */
 
 /* As captured from its client and server. */
 static const step old_script[] = {
-    {"03 05 00 00 00 00 00 00 00 69 6e 69 74 2f 01 00 00 00 00 00 00 00", "01 00 00 00 00 00 00 00"},
+    {"03 05 00 00 00 00 00 00 00 69 6e 69 74 2f 01 00 00 00 00 00 00 00",
+        "01 00 00 00 00 00 00 00"},
     {"00 02 00 00 00 00 00 00 00 2f 6b 01 00 00 00 00 00 00 00 76", ""},
     {"05 01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 6b", "00"},
     {"02 02 00 00 00 00 00 00 00 2f 6b", "01 00 00 00 00 00 00 00 76"},
     {"03 02 00 00 00 00 00 00 00 2f 6e 05 00 00 00 00 00 00 00", "05 00 00 00 00 00 00 00"},
     {"03 02 00 00 00 00 00 00 00 2f 6e f9 ff ff ff ff ff ff ff", "fe ff ff ff ff ff ff ff"},
     {"02 02 00 00 00 00 00 00 00 2f 6e", "02 00 00 00 00 00 00 00 2d 32"},
-    {"05 02 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 6b 02 00 00 00 00 00 00 00 2f 6e", "00"},
+    {"05 02 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 6b 02 00 00 00 00 00 00 00 2f 6e",
+        "00"},
     {"06", "03 00 00 00 00 00 00 00"},
     {"08 02 00 00 00 00 00 00 00 2f 6b", "01 00 00 00 00 00 00 00"},
     {"08 02 00 00 00 00 00 00 00 2f 6b", "00 00 00 00 00 00 00 00"},
-    {"01 02 00 00 00 00 00 00 00 2f 78 00 00 00 00 00 00 00 00 05 00 00 00 00 00 00 00 66 69 72 73 74", "05 00 00 00 00 00 00 00 66 69 72 73 74"},
-    {"01 02 00 00 00 00 00 00 00 2f 78 05 00 00 00 00 00 00 00 66 69 72 73 74 06 00 00 00 00 00 00 00 73 65 63 6f 6e 64", "06 00 00 00 00 00 00 00 73 65 63 6f 6e 64"},
-    {"01 02 00 00 00 00 00 00 00 2f 78 05 00 00 00 00 00 00 00 66 69 72 73 74 05 00 00 00 00 00 00 00 74 68 69 72 64", "06 00 00 00 00 00 00 00 73 65 63 6f 6e 64"},
-    {"01 02 00 00 00 00 00 00 00 2f 79 03 00 00 00 00 00 00 00 65 78 70 03 00 00 00 00 00 00 00 64 65 73", "03 00 00 00 00 00 00 00 65 78 70"},
+    {"01 02 00 00 00 00 00 00 00 2f 78 00 00 00 00 00 00 00 00 05 00 00 00 00 00 00 00 66 69 72 73 "
+     "74",
+        "05 00 00 00 00 00 00 00 66 69 72 73 74"},
+    {"01 02 00 00 00 00 00 00 00 2f 78 05 00 00 00 00 00 00 00 66 69 72 73 74 06 00 00 00 00 00 00 "
+     "00 73 65 63 6f 6e 64",
+        "06 00 00 00 00 00 00 00 73 65 63 6f 6e 64"},
+    {"01 02 00 00 00 00 00 00 00 2f 78 05 00 00 00 00 00 00 00 66 69 72 73 74 05 00 00 00 00 00 00 "
+     "00 74 68 69 72 64",
+        "06 00 00 00 00 00 00 00 73 65 63 6f 6e 64"},
+    {"01 02 00 00 00 00 00 00 00 2f 79 03 00 00 00 00 00 00 00 65 78 70 03 00 00 00 00 00 00 00 64 "
+     "65 73",
+        "03 00 00 00 00 00 00 00 65 78 70"},
     {"00 02 00 00 00 00 00 00 00 2f 65 00 00 00 00 00 00 00 00", ""},
     {"04 01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 65", "00"},
-    {"04 02 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 65 05 00 00 00 00 00 00 00 '/nope'", "01"},
+    {"04 02 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 65 05 00 00 00 00 00 00 00 '/nope'",
+        "01"},
     {"04 00 00 00 00 00 00 00 00", "00"},
     {"05 00 00 00 00 00 00 00 00", "00"},
-    {"03 02 00 00 00 00 00 00 00 2f 70 03 00 00 00 00 00 00 00 02 02 00 00 00 00 00 00 00 2f 70 06", "03 00 00 00 00 00 00 00 01 00 00 00 00 00 00 00 33 05 00 00 00 00 00 00 00"},
-    {"05 01 00 00 00 00 00 00 00 08 00 00 00 00 00 00 00 '/missing'", ""}, /* times out over there: nothing is said */
-    {"00 08 00 00 00 00 00 00 00 '/missing' 01 00 00 00 00 00 00 00 76", ""}, /* and what would come too late is not sent */
+    {"03 02 00 00 00 00 00 00 00 2f 70 03 00 00 00 00 00 00 00 02 02 00 00 00 00 00 00 00 2f 70 06",
+        "03 00 00 00 00 00 00 00 01 00 00 00 00 00 00 00 33 05 00 00 00 00 00 00 00"},
+    /* times out over there: nothing is said */
+    {"05 01 00 00 00 00 00 00 00 08 00 00 00 00 00 00 00 '/missing'", ""},
+    /* and what would come too late is not sent */
+    {"00 08 00 00 00 00 00 00 00 '/missing' 01 00 00 00 00 00 00 00 76", ""},
     {"06", "06 00 00 00 00 00 00 00"},
     {"07 03 00 00 00 00 00 00 00 2f 77 32", "03"},
-    {"00 03 00 00 00 00 00 00 00 2f 77 32 03 00 00 00 00 00 00 00 'one'", "01 03 00 00 00 00 00 00 00 2f 77 32 00 00 00 00 00 00 00 00 03 00 00 00 00 00 00 00 6f 6e 65"},
-    {"00 03 00 00 00 00 00 00 00 2f 77 32 03 00 00 00 00 00 00 00 'two'", "00 03 00 00 00 00 00 00 00 2f 77 32 03 00 00 00 00 00 00 00 6f 6e 65 03 00 00 00 00 00 00 00 74 77 6f"},
-    {"01 03 00 00 00 00 00 00 00 2f 77 32 03 00 00 00 00 00 00 00 'two' 03 00 00 00 00 00 00 00 'thr'",
-     "03 00 00 00 00 00 00 00 'thr' 00 03 00 00 00 00 00 00 00 2f 77 32 03 00 00 00 00 00 00 00 74 77 6f 03 00 00 00 00 00 00 00 74 68 72"},
-    {"01 03 00 00 00 00 00 00 00 2f 77 32 03 00 00 00 00 00 00 00 'two' 03 00 00 00 00 00 00 00 'xyz'", "03 00 00 00 00 00 00 00 'thr'"},
-    {"08 03 00 00 00 00 00 00 00 2f 77 32", "01 00 00 00 00 00 00 00 02 03 00 00 00 00 00 00 00 2f 77 32 03 00 00 00 00 00 00 00 74 68 72 00 00 00 00 00 00 00 00"},
+    {"00 03 00 00 00 00 00 00 00 2f 77 32 03 00 00 00 00 00 00 00 'one'",
+        "01 03 00 00 00 00 00 00 00 2f 77 32 00 00 00 00 00 00 00 00 03 00 00 00 00 00 00 00 6f 6e "
+        "65"},
+    {"00 03 00 00 00 00 00 00 00 2f 77 32 03 00 00 00 00 00 00 00 'two'",
+        "00 03 00 00 00 00 00 00 00 2f 77 32 03 00 00 00 00 00 00 00 6f 6e 65 03 00 00 00 00 00 00 "
+        "00 74 77 6f"},
+    {"01 03 00 00 00 00 00 00 00 2f 77 32 03 00 00 00 00 00 00 00 'two' 03 00 00 00 00 00 00 00 "
+     "'thr'",
+        "03 00 00 00 00 00 00 00 'thr' 00 03 00 00 00 00 00 00 00 2f 77 32 03 00 00 00 00 00 00 00 "
+        "74 77 6f 03 00 00 00 00 00 00 00 74 68 72"},
+    {"01 03 00 00 00 00 00 00 00 2f 77 32 03 00 00 00 00 00 00 00 'two' 03 00 00 00 00 00 00 00 "
+     "'xyz'",
+        "03 00 00 00 00 00 00 00 'thr'"},
+    {"08 03 00 00 00 00 00 00 00 2f 77 32",
+        "01 00 00 00 00 00 00 00 02 03 00 00 00 00 00 00 00 2f 77 32 03 00 00 00 00 00 00 00 74 68 "
+        "72 00 00 00 00 00 00 00 00"},
     {"06", "06 00 00 00 00 00 00 00"},
 };
 
 TEST(old_dialect_byte_by_byte) {
-    static const char *const bad[] = {"02 05 00 00 00 00 00 00 00 '/nope'", "09", "ff", "0c", "c0 00", "00 01 20 00 00 00 00 00 00", "03 02 00 00 00 00 00 00 00 2f 74 01 00 00 00 00 00 00 00"};
+    static const char *const bad[] = {"02 05 00 00 00 00 00 00 00 '/nope'", "09", "ff", "0c",
+        "c0 00", "00 01 20 00 00 00 00 00 00",
+        "03 02 00 00 00 00 00 00 00 2f 74 01 00 00 00 00 00 00 00"};
     cdp_store_server *s = server_open();
     int fd = raw_open(cdp_store_server_port(s));
     uint32_t i, n, at;
     uint8_t b[400];
     for (i = 0; i < sizeof old_script / sizeof *old_script; ++i) {
         n = hex(old_script[i].send, b); /* in as many pieces as can be */
-        for (at = 0; at < n; ++at) raw_write(fd, b + at, 1);
+        for (at = 0; at < n; ++at)
+            raw_write(fd, b + at, 1);
         if (!T(raw_expect(fd, old_script[i].answer))) printf("     step %u\n", i);
     }
     T(!raw_readable(fd, 20));
@@ -823,7 +842,8 @@ TEST(old_dialect_byte_by_byte) {
     cdp_store_server_destroy(s);
 }
 
-/* Two dialects, one store: a waiter of the old one is woken by the new one, and the other way round. */
+/* Two dialects, one store: a waiter of the old one is woken by the new one, and the other way
+   round. */
 TEST(dialects_share_a_store) {
     cdp_store_server *s = server_open();
     cdp_store *c = client_open(cdp_store_server_port(s));
@@ -837,8 +857,10 @@ TEST(dialects_share_a_store) {
     raw_send(old, "07 02 00 00 00 00 00 00 00 2f 6f");
     T(raw_expect(old, "03"));
     OK(cdp_store_append(c, "o", "a", 1));
-    T(raw_expect(old, "01 02 00 00 00 00 00 00 00 2f 6f 00 00 00 00 00 00 00 00 01 00 00 00 00 00 00 00 61"));
-    T(!raw_readable(silent, 0)); /* the second connection that every client of 1.13 makes and leaves alone */
+    T(raw_expect(old,
+        "01 02 00 00 00 00 00 00 00 2f 6f 00 00 00 00 00 00 00 00 01 00 00 00 00 00 00 00 61"));
+    /* the second connection that every client of 1.13 makes and leaves alone */
+    T(!raw_readable(silent, 0));
     close(old);
     close(silent);
     OK(cdp_store_append(c, "o", "b", 1));
@@ -847,7 +869,8 @@ TEST(dialects_share_a_store) {
     cdp_store_server_destroy(s);
 }
 
-/* ---- waiting ---------------------------------------------------------------------------------------------------- */
+/* ---- waiting
+   ---------------------------------------------------------------------------------------------------- */
 
 TEST(wait_raw) {
     cdp_store_server *s = server_open();
@@ -857,29 +880,38 @@ TEST(wait_raw) {
     raw_send(b, "0d 01 00 00 00");
     T(raw_expect(b, "01 00 00 00"));
     raw_send(dead, "06 01 00 00 00 00 00 00 00 03 00 00 00 00 00 00 00 '/m1'");
-    raw_send(a, "06 03 00 00 00 00 00 00 00 03 00 00 00 00 00 00 00 '/m1' 02 00 00 00 00 00 00 00 '/a' 03 00 00 00 00 00 00 00 '/m2'");
+    raw_send(a,
+        "06 03 00 00 00 00 00 00 00 03 00 00 00 00 00 00 00 '/m1' 02 00 00 00 00 00 00 00 '/a' 03 "
+        "00 00 00 00 00 00 00 '/m2'");
     T(!raw_readable(a, 30));
     close(dead);
     raw_send(b, "01 03 00 00 00 00 00 00 00 '/m1' 00 00 00 00 00 00 00 00");
-    raw_send(b, "08 03 00 00 00 00 00 00 00 '/m1'"); /* a key that was there counts, also when it is gone again */
+    /* a key that was there counts, also when it is gone again */
+    raw_send(b, "08 03 00 00 00 00 00 00 00 '/m1'");
     T(raw_expect(b, "01 00 00 00 00 00 00 00"));
     T(!raw_readable(a, 30));
     raw_send(b, "04 03 00 00 00 00 00 00 00 '/m2' 01 00 00 00 00 00 00 00"); /* add wakes */
     T(raw_expect(b, "01 00 00 00 00 00 00 00"));
     T(raw_expect(a, "00"));
     raw_send(a, "06 01 00 00 00 00 00 00 00 03 00 00 00 00 00 00 00 '/m3'");
-    raw_send(b, "02 03 00 00 00 00 00 00 00 '/m3' 01 00 00 00 00 00 00 00 'x' 01 00 00 00 00 00 00 00 'y'"); /* stores nothing, wakes nobody */
+    /* stores nothing, wakes nobody */
+    raw_send(b,
+        "02 03 00 00 00 00 00 00 00 '/m3' 01 00 00 00 00 00 00 00 'x' 01 00 00 00 00 00 00 00 'y'");
     T(raw_expect(b, "01 00 00 00 00 00 00 00 'x'"));
     T(!raw_readable(a, 30));
-    raw_send(b, "02 03 00 00 00 00 00 00 00 '/m3' 00 00 00 00 00 00 00 00 01 00 00 00 00 00 00 00 'y'"); /* this does */
+    /* this does */
+    raw_send(
+        b, "02 03 00 00 00 00 00 00 00 '/m3' 00 00 00 00 00 00 00 00 01 00 00 00 00 00 00 00 'y'");
     T(raw_expect(b, "01 00 00 00 00 00 00 00 'y'"));
     T(raw_expect(a, "00"));
     raw_send(a, "06 01 00 00 00 00 00 00 00 03 00 00 00 00 00 00 00 '/m4'");
     raw_send(b, "09 03 00 00 00 00 00 00 00 '/m4' 00 00 00 00 00 00 00 00"); /* append */
     T(raw_expect(a, "00"));
-    raw_send(a, "06 02 00 00 00 00 00 00 00 03 00 00 00 00 00 00 00 '/m5'"); /* half a request: no answer before its end */
+    /* half a request: no answer before its end */
+    raw_send(a, "06 02 00 00 00 00 00 00 00 03 00 00 00 00 00 00 00 '/m5'");
     T(!raw_readable(a, 30));
-    raw_send(b, "0b 01 00 00 00 00 00 00 00 03 00 00 00 00 00 00 00 '/m5' 00 00 00 00 00 00 00 00"); /* multi_set */
+    /* multi_set */
+    raw_send(b, "0b 01 00 00 00 00 00 00 00 03 00 00 00 00 00 00 00 '/m5' 00 00 00 00 00 00 00 00");
     T(!raw_readable(a, 30));
     raw_send(a, "02 00 00 00 00 00 00 00 '/a'");
     T(raw_expect(a, "00"));
@@ -920,7 +952,8 @@ TEST(timeout_and_resync) {
 /* The key arrives just when the wait is given up. */
 TEST(cancel_race) {
     cdp_store_server *s = server_open();
-    cdp_store *c = client_open(cdp_store_server_port(s)), *d = client_open(cdp_store_server_port(s));
+    cdp_store *c = client_open(cdp_store_server_port(s)),
+              *d = client_open(cdp_store_server_port(s));
     uint32_t i, got = 0;
     for (i = 0; i < 300; ++i) {
         cdp_store_request rq;
@@ -941,7 +974,8 @@ TEST(cancel_race) {
         if (status == CDP_PENDING) c->cancel(c->self, &rq);
         got += rq.status == CDP_OK;
         if (rq.status == CDP_OK) {
-            T(rq.results[0].bytes == strlen(name) && memcmp(rq.results[0].data, name, strlen(name)) == 0);
+            T(rq.results[0].bytes == strlen(name)
+                && memcmp(rq.results[0].data, name, strlen(name)) == 0);
             cdp_store_request_free(c, &rq);
         }
         T(value_is(c, name, name));
@@ -970,7 +1004,8 @@ TEST(queue) {
     rq[0].keys = &missing;
     rq[1].op = CDP_STORE_SET;
     rq[3].op = CDP_STORE_DELETE;
-    for (i = 0; i < 5; ++i) T(c->start(c->self, &rq[i]) == CDP_PENDING);
+    for (i = 0; i < 5; ++i)
+        T(c->start(c->self, &rq[i]) == CDP_PENDING);
     T(c->wait(c->self, &rq[2], cdp_os_default()->now_ns(NULL) + 20 * CDP__MS) == CDP_PENDING);
     c->cancel(c->self, &rq[4]); /* the last, from the end of the queue */
     T(rq[4].status == CDP_ERR_TIMEOUT);
@@ -988,12 +1023,21 @@ TEST(queue) {
     cdp_store_server_destroy(s);
 }
 
-/* ---- every store ------------------------------------------------------------------------------------------------ */
+/* ---- every store
+   ------------------------------------------------------------------------------------------------ */
 
 static void compare_set_table(cdp_store *s) {
-    static const struct { const char *stored, *expected, *desired, *answer, *then; } t[] = {
-        {NULL, "", "d", "d", "d"}, {NULL, "e", "d", "e", NULL}, {"v", "v", "d", "d", "d"}, {"v", "e", "d", "v", "v"},
-        {"v", "", "d", "v", "v"},  {"", "", "d", "d", "d"},     {"", "e", "d", "", ""},    {"v", "v", "", "", ""},
+    static const struct {
+        const char *stored, *expected, *desired, *answer, *then;
+    } t[] = {
+        {NULL, "", "d", "d", "d"},
+        {NULL, "e", "d", "e", NULL},
+        {"v", "v", "d", "d", "d"},
+        {"v", "e", "d", "v", "v"},
+        {"v", "", "d", "v", "v"},
+        {"", "", "d", "d", "d"},
+        {"", "e", "d", "", ""},
+        {"v", "v", "", "", ""},
     };
     uint32_t i;
     for (i = 0; i < sizeof t / sizeof *t; ++i) {
@@ -1003,8 +1047,11 @@ static void compare_set_table(cdp_store *s) {
         bool there;
         OK(cdp_store_delete(s, "cas", NULL));
         if (t[i].stored) OK(cdp_store_set(s, "cas", t[i].stored, strlen(t[i].stored)));
-        OK(cdp_store_compare_set(s, "cas", t[i].expected, strlen(t[i].expected), t[i].desired, strlen(t[i].desired), &value, &bytes));
-        if (!T(value && bytes == strlen(t[i].answer) && strcmp((const char *)value, t[i].answer) == 0)) printf("     row %u: %s\n", i, (const char *)value);
+        OK(cdp_store_compare_set(s, "cas", t[i].expected, strlen(t[i].expected), t[i].desired,
+            strlen(t[i].desired), &value, &bytes));
+        if (!T(value && bytes == strlen(t[i].answer)
+                && strcmp((const char *)value, t[i].answer) == 0))
+            printf("     row %u: %s\n", i, (const char *)value);
         cdp_store_free(s, value);
         OK(cdp_store_check(s, key, 1, &there));
         T(there == (t[i].then != NULL));
@@ -1014,10 +1061,12 @@ static void compare_set_table(cdp_store *s) {
 }
 
 static void large_values(cdp_store *s) {
-    static const uint64_t sizes[] = {0, 1, 255, 256, 257, 4095, 4096, 4097, 65535, 65536, 65537, 1000000, 8388608};
+    static const uint64_t sizes[] = {
+        0, 1, 255, 256, 257, 4095, 4096, 4097, 65535, 65536, 65537, 1000000, 8388608};
     uint8_t *big = (uint8_t *)malloc(8388608);
     uint32_t i, k;
-    for (i = 0; i < 8388608; ++i) big[i] = (uint8_t)(i * 2654435761u >> 13);
+    for (i = 0; i < 8388608; ++i)
+        big[i] = (uint8_t)(i * 2654435761u >> 13);
     for (i = 0; i < sizeof sizes / sizeof *sizes; ++i) {
         void *value;
         uint64_t bytes;
@@ -1027,7 +1076,8 @@ static void large_values(cdp_store *s) {
         cdp_store_free(s, value);
     }
     OK(cdp_store_delete(s, "log", NULL));
-    for (k = 0; k < 1000; ++k) OK(cdp_store_append(s, "log", big + k * 100, 100));
+    for (k = 0; k < 1000; ++k)
+        OK(cdp_store_append(s, "log", big + k * 100, 100));
     {
         void *value;
         uint64_t bytes;
@@ -1041,7 +1091,9 @@ static void large_values(cdp_store *s) {
 }
 
 static void many_keys(cdp_store *s) {
-    enum { N = 1000 };
+    enum {
+        N = 1000
+    };
     static char names[N][16];
     const char *keys[N];
     cdp_bytes values[N];
@@ -1063,11 +1115,13 @@ static void many_keys(cdp_store *s) {
     memset(values, 0, sizeof values);
     OK(cdp_store_multi_get(s, keys, N, values, &memory, 0));
     for (i = 0; i < N; ++i)
-        T(values[i].bytes == (i % 10 ? strlen(names[i]) : 0) && strcmp((const char *)values[i].data, i % 10 ? names[i] : "") == 0);
+        T(values[i].bytes == (i % 10 ? strlen(names[i]) : 0)
+            && strcmp((const char *)values[i].data, i % 10 ? names[i] : "") == 0);
     cdp_store_free(s, memory);
     OK(cdp_store_num_keys(s, &after));
     T(after == before + N);
-    for (i = 0; i < N; ++i) OK(cdp_store_delete(s, keys[i], &there));
+    for (i = 0; i < N; ++i)
+        OK(cdp_store_delete(s, keys[i], &there));
     OK(cdp_store_check(s, keys, N, &there));
     T(!there);
     OK(cdp_store_num_keys(s, &after));
@@ -1101,7 +1155,8 @@ static void all_calls(cdp_store *s) {
     OK(cdp_store_delete(s, "count", &there));
     T(!there);
     compare_set_table(s);
-    for (tries = 0; tries < 5 && late > 110; ++tries) { /* the machine may be busy with something else */
+    /* the machine may be busy with something else */
+    for (tries = 0; tries < 5 && late > 110; ++tries) {
         start = now_ms();
         ST(cdp_store_get(s, "never", &value, &bytes, 100), CDP_ERR_TIMEOUT);
         late = now_ms() - start;
@@ -1142,7 +1197,7 @@ TEST(tcp) {
     cdp_store *c = client_open(cdp_store_server_port(s));
     static char long_key[8300];
     all_calls(c);
-    T(((cdp__client *)c->self)->ours);
+    T(((cdp__client *)c->self)->is_cdp);
     memset(long_key, 'k', sizeof long_key - 1);
     ST(cdp_store_set(c, long_key, "x", 1), CDP_ERR_INVALID);
     long_key[8191] = 0; /* with the slash: 8192 */
@@ -1174,7 +1229,8 @@ TEST(prefix) {
     cdp_store_server_destroy(s);
 }
 
-/* One thread, one loop, server and client on it; then also an os without threads and wake-up descriptors. */
+/* One thread, one loop, server and client on it; then also an os without threads and wake-up
+   descriptors. */
 static void on_one_loop(const cdp_os *os) {
     cdp__loop loop;
     cdp_store_server_desc sd = server_desc();
@@ -1204,17 +1260,17 @@ static void on_one_loop(const cdp_os *os) {
 
 static cdp_os os_without_threads(void) {
     cdp_os os = *cdp_os_default();
-    os.wake_open = NULL;
-    os.thread_start = NULL;
-    os.thread_join = NULL;
-    os.mutex_create = NULL;
-    os.mutex_destroy = NULL;
-    os.mutex_lock = NULL;
-    os.mutex_unlock = NULL;
-    os.cond_create = NULL;
-    os.cond_destroy = NULL;
-    os.cond_wait = NULL;
-    os.cond_broadcast = NULL;
+    os.net.wake_open = NULL;
+    os.threads.start = NULL;
+    os.threads.join = NULL;
+    os.threads.mutex_create = NULL;
+    os.threads.mutex_destroy = NULL;
+    os.threads.mutex_lock = NULL;
+    os.threads.mutex_unlock = NULL;
+    os.threads.cond_create = NULL;
+    os.threads.cond_destroy = NULL;
+    os.threads.cond_wait = NULL;
+    os.threads.cond_broadcast = NULL;
     return os;
 }
 
@@ -1228,17 +1284,21 @@ TEST(shared_loop) {
     memset(&hd, 0, sizeof hd);
     hd.os = &bare;
     OK(cdp_hash_store_create(&hd, &h));
-    ST(cdp_store_get(h, "k", &value, NULL, 5000), CDP_ERR_TIMEOUT); /* at once: nobody else could set it */
+    /* at once: nobody else could set it */
+    ST(cdp_store_get(h, "k", &value, NULL, 5000), CDP_ERR_TIMEOUT);
     cdp_store_destroy(h);
 }
 
-/* ---- limits ------------------------------------------------------------------------------------------------------- */
+/* ---- limits
+   ------------------------------------------------------------------------------------------------------- */
 
 static void *counted_alloc(void *user, uint64_t bytes);
 static void counted_free(void *user, void *p);
 
 /* Counts what is alive, and fails where a test wants it: at one allocation, or from one on. */
-static uint64_t live_bytes(const uint64_t *bytes) { return __atomic_load_n(bytes, __ATOMIC_SEQ_CST); }
+static uint64_t live_bytes(const uint64_t *bytes) {
+    return __atomic_load_n(bytes, __ATOMIC_SEQ_CST);
+}
 
 typedef struct counter {
     uint64_t live, live_bytes, calls, fail_at;
@@ -1249,7 +1309,7 @@ static cdp_os counted_os(const cdp_os *base, counter *c) {
     cdp_os os = *base;
     os.user = c;
     os.alloc = counted_alloc;
-    os.free = counted_free;
+    os.release = counted_free;
     return os;
 }
 
@@ -1273,7 +1333,7 @@ static void counted_free(void *user, void *p) {
     memcpy(&bytes, (uint8_t *)p - 64, sizeof bytes);
     __atomic_sub_fetch(&c->live, 1, __ATOMIC_SEQ_CST);
     __atomic_sub_fetch(&c->live_bytes, bytes, __ATOMIC_SEQ_CST);
-    cdp_os_default()->free(NULL, (uint8_t *)p - 64);
+    cdp_os_default()->release(NULL, (uint8_t *)p - 64);
 }
 
 /* Announcing much costs the server nothing before it arrives. */
@@ -1293,10 +1353,12 @@ TEST(announced_lengths_cost_nothing) {
     }
     poll_server(s, 2);
     before = live_bytes(&count.live_bytes);
-    for (i = 0; i < 50; ++i) raw_send(fds[i], "01 02 00 00 00 00 00 00 00 2f 6b 00 00 80 00 00 00 00 00 01 02 03");
+    for (i = 0; i < 50; ++i)
+        raw_send(fds[i], "01 02 00 00 00 00 00 00 00 2f 6b 00 00 80 00 00 00 00 00 01 02 03");
     poll_server(s, 5);
     T(live_bytes(&count.live_bytes) - before <= 50 * 256);
-    for (i = 0; i < 50; ++i) close(fds[i]);
+    for (i = 0; i < 50; ++i)
+        close(fds[i]);
     poll_server(s, 5);
     cdp_store_server_destroy(s);
     T_EQ(0, count.live);
@@ -1304,7 +1366,9 @@ TEST(announced_lengths_cost_nothing) {
 
 /* Idle connections, most of which wait for a key. */
 TEST(many_clients) {
-    enum { N = 400 };
+    enum {
+        N = 400
+    };
     counter count = {0, 0, 0, 0, false};
     const cdp_os os = counted_os(cdp_os_default(), &count);
     cdp_store_server_desc d = server_desc();
@@ -1321,14 +1385,18 @@ TEST(many_clients) {
         raw_send(fds[i], "0d 01 00 00 00");
         if (i % 4) raw_send(fds[i], "06 01 00 00 00 00 00 00 00 03 00 00 00 00 00 00 00 '/go'");
     }
-    for (i = 0; i < N; ++i) T(raw_expect(fds[i], "01 00 00 00"));
-    for (i = 0; i < 200 && live_bytes(&count.live_bytes) == before; ++i) test_sleep_ms(1);
-    T((live_bytes(&count.live_bytes) - before) / N <= 1024); /* of 2048 allowed; the poll set has its share */
+    for (i = 0; i < N; ++i)
+        T(raw_expect(fds[i], "01 00 00 00"));
+    for (i = 0; i < 200 && live_bytes(&count.live_bytes) == before; ++i)
+        test_sleep_ms(1);
+    /* of 2048 allowed; the poll set has its share */
+    T((live_bytes(&count.live_bytes) - before) / N <= 1024);
     T(!raw_readable(fds[1], 30));
     OK(cdp_store_set(c, "go", "", 0));
     for (i = 0; i < N; ++i)
         if (i % 4) T(raw_expect(fds[i], "00"));
-    for (i = 0; i < N; ++i) close(fds[i]);
+    for (i = 0; i < N; ++i)
+        close(fds[i]);
     cdp_store_destroy(c);
     cdp_store_server_destroy(s);
     T_EQ(0, count.live);
@@ -1350,7 +1418,8 @@ TEST(limits_of_the_server) {
     a = raw_greeted(cdp_store_server_port(s));
     b = raw_open(cdp_store_server_port(s)); /* says nothing */
     test_sleep_ms(30);
-    e = raw_open(cdp_store_server_port(s)); /* one too many: who has been silent for longest makes room */
+    /* one too many: who has been silent for longest makes room */
+    e = raw_open(cdp_store_server_port(s));
     T(raw_ends(b));
     T(!raw_readable(e, 50));
     T(raw_ends(e)); /* after the handshake's time */
@@ -1366,7 +1435,8 @@ TEST(limits_of_the_server) {
     test_sleep_ms(50);
     T(!raw_readable(a, 0)); /* who has greeted may stay silent */
     other = client_open(cdp_store_server_port(s));
-    for (i = 0; i < 1000 && cdp_store_append(other, "log", big, 300) == CDP_OK; ++i) OK(cdp_store_add(c, "n", 1, NULL));
+    for (i = 0; i < 1000 && cdp_store_append(other, "log", big, 300) == CDP_OK; ++i)
+        OK(cdp_store_add(c, "n", 1, NULL));
     T(i >= 3 && i < 50); /* the bytes are gone at once, the bad news comes a little later */
     cdp_store_destroy(other);
     other = client_open(cdp_store_server_port(s));
@@ -1385,10 +1455,13 @@ TEST(limits_of_the_server) {
     cdp_store_server_destroy(s);
 }
 
-/* A reader that does not read: what it asked for piles up to a limit, the others do not notice; then it gets everything,
-   or its connection ends. */
+/* A reader that does not read: what it asked for piles up to a limit, the others do not notice;
+   then it gets everything, or its connection ends. */
 static void slow_reader(uint64_t max_reply) {
-    enum { SIZE = 100000, TIMES = 300 };
+    enum {
+        SIZE = 100000,
+        TIMES = 300
+    };
     static const char get[] = "03 02 00 00 00 00 00 00 00 '/v'";
     cdp_store_server_desc d = server_desc();
     cdp_store_server *s;
@@ -1403,7 +1476,8 @@ static void slow_reader(uint64_t max_reply) {
     value[SIZE - 1] = 7;
     OK(cdp_store_set(c, "v", value, SIZE));
     fd = raw_greeted(cdp_store_server_port(s));
-    for (i = 0; i < TIMES; ++i) raw_write(fd, req, n);
+    for (i = 0; i < TIMES; ++i)
+        raw_write(fd, req, n);
     test_sleep_ms(50);
     OK(cdp_store_add(c, "n", 1, NULL));
     for (i = 0; i < TIMES; ++i) {
@@ -1414,9 +1488,11 @@ static void slow_reader(uint64_t max_reply) {
     /* One request, an answer of 30 MB: now the limit counts. */
     fd = raw_greeted(cdp_store_server_port(s));
     raw_send(fd, "0a 2c 01 00 00 00 00 00 00");
-    for (i = 0; i < TIMES; ++i) raw_write(fd, req + 1, n - 1);
+    for (i = 0; i < TIMES; ++i)
+        raw_write(fd, req + 1, n - 1);
     test_sleep_ms(50);
-    for (i = 0; i < TIMES && raw_read(fd, got, SIZE + 8); ++i) {}
+    for (i = 0; i < TIMES && raw_read(fd, got, SIZE + 8); ++i) {
+    }
     T(max_reply ? i < TIMES : i == TIMES);
     OK(cdp_store_add(c, "n", 1, NULL));
     close(fd);
@@ -1431,7 +1507,8 @@ TEST(slow_readers) {
     slow_reader(1000000);
 }
 
-/* Random bytes, well-formed beginnings with random ends, connections that come and go: the others are served. */
+/* Random bytes, well-formed beginnings with random ends, connections that come and go: the
+   others are served. */
 TEST(garbage) {
     cdp_store_server *s = server_open();
     cdp_store *c = client_open(cdp_store_server_port(s));
@@ -1439,9 +1516,11 @@ TEST(garbage) {
     uint32_t i, k;
     for (i = 0; i < 400; ++i) {
         uint8_t b[300];
-        const int fd = i % 4 ? raw_greeted(cdp_store_server_port(s)) : raw_open(cdp_store_server_port(s));
+        const int fd =
+            i % 4 ? raw_greeted(cdp_store_server_port(s)) : raw_open(cdp_store_server_port(s));
         const uint32_t n = (uint32_t)(test_random(&seed) % sizeof b);
-        for (k = 0; k < n; ++k) b[k] = (uint8_t)(test_random(&seed) % (i % 3 ? 20 : 256) % (k % 9 ? 3 + i % 250 : 256));
+        for (k = 0; k < n; ++k)
+            b[k] = (uint8_t)(test_random(&seed) % (i % 3 ? 20 : 256) % (k % 9 ? 3 + i % 250 : 256));
         raw_write(fd, b, n);
         if (i % 2) {
             struct linger now;
@@ -1456,7 +1535,8 @@ TEST(garbage) {
     cdp_store_server_destroy(s);
 }
 
-/* ---- wills and goodbyes ------------------------------------------------------------------------------------------- */
+/* ---- wills and goodbyes
+   ------------------------------------------------------------------------------------------- */
 
 static cdp_store *client_with_will(uint16_t port, const char *key, const char *value) {
     cdp_tcp_store_desc d = client_desc(port);
@@ -1468,7 +1548,9 @@ static cdp_store *client_with_will(uint16_t port, const char *key, const char *v
 }
 
 /* As if its process had been killed. */
-static void client_die(cdp_store *s) { shutdown(((cdp__client *)s->self)->io.fd, SHUT_RDWR); }
+static void client_die(cdp_store *s) {
+    shutdown(((cdp__client *)s->self)->io.fd, SHUT_RDWR);
+}
 
 TEST(will) {
     static const char *const died[] = {"died"};
@@ -1497,12 +1579,16 @@ TEST(will) {
     T(value_is(c, "died", "rank 2"));
     OK(cdp_store_delete(c, "died", NULL));
     fd = raw_greeted(port); /* said twice: the later one; half a request after it changes nothing */
-    raw_send(fd, "c0 01 00 00 00 00 00 00 00 'a' 01 00 00 00 00 00 00 00 'b' c0 05 00 00 00 00 00 00 00 '/died' 01 00 00 00 00 00 00 00 'z' 01 02 00");
+    raw_send(fd,
+        "c0 01 00 00 00 00 00 00 00 'a' 01 00 00 00 00 00 00 00 'b' c0 05 00 00 00 00 00 00 00 "
+        "'/died' 01 00 00 00 00 00 00 00 'z' 01 02 00");
     close(fd);
     T(value_is(c, "died", "z"));
     OK(cdp_store_delete(c, "died", NULL));
     fd = raw_greeted(port); /* withdrawn and closed in one go */
-    raw_send(fd, "c0 05 00 00 00 00 00 00 00 '/died' 01 00 00 00 00 00 00 00 'q' c0 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00");
+    raw_send(fd,
+        "c0 05 00 00 00 00 00 00 00 '/died' 01 00 00 00 00 00 00 00 'q' c0 00 00 00 00 00 00 00 00 "
+        "00 00 00 00 00 00 00 00");
     close(fd);
     fd = raw_greeted(port); /* killed by its own bad request */
     raw_send(fd, "c0 05 00 00 00 00 00 00 00 '/dead' 00 00 00 00 00 00 00 00 ff");
@@ -1524,7 +1610,9 @@ TEST(will_of_a_killed_process) {
     if (pid == 0) {
         cdp_store *w = client_with_will(cdp_store_server_port(s), "died", "killed");
         void *value;
-        if (cdp_store_set(w, "ready", "", 0) == CDP_OK && cdp_store_get(w, "never", &value, NULL, 0) == CDP_OK) _exit(1);
+        if (cdp_store_set(w, "ready", "", 0) == CDP_OK
+            && cdp_store_get(w, "never", &value, NULL, 0) == CDP_OK)
+            _exit(1);
         _exit(0);
     }
     T(value_is(c, "ready", ""));
@@ -1538,7 +1626,8 @@ TEST(will_of_a_killed_process) {
     cdp_store_server_destroy(s);
 }
 
-/* destroy() on a shared loop lets the server go on: what was half sent arrives, and the withdrawal of the will behind it. */
+/* destroy() on a shared loop lets the server go on: what was half sent arrives, and the
+   withdrawal of the will behind it. */
 TEST(destroy_sees_off_what_was_sent) {
     cdp_store_server_desc d = server_desc();
     cdp_store_server *s;
@@ -1588,16 +1677,16 @@ TEST(destroy_sees_off_what_was_sent) {
 
 /* A server that stops as if its process had been stopped. */
 static bool stopped;
-static int32_t stopping_poll(void *user, cdp_pollfd *fds, uint32_t n, uint64_t deadline_ns) {
-    int32_t r = cdp_os_default()->poll(user, fds, n, deadline_ns);
-    while (__atomic_load_n(&stopped, __ATOMIC_ACQUIRE)) {
+static int32_t stopping_wait(
+    void *user, void *watch, cdp_ready *out, uint32_t max_count, uint64_t deadline_ns) {
+    const int32_t r = cdp_os_default()->net.watch_wait(user, watch, out, max_count, deadline_ns);
+    while (__atomic_load_n(&stopped, __ATOMIC_ACQUIRE))
         test_sleep_ms(1);
-        r = 0;
-    }
     return r;
 }
 
-/* destroy() ends in time also when the server is deaf and a large value is half sent; the will then stands. */
+/* destroy() ends in time also when the server is deaf and a large value is half sent; the will
+   then stands. */
 TEST(destroy_is_bounded) {
     cdp_os os = *cdp_os_default();
     cdp_store_server_desc d = server_desc();
@@ -1608,7 +1697,7 @@ TEST(destroy_is_bounded) {
     const cdp_bytes key = bytes_of("big");
     cdp_bytes value;
     uint64_t start;
-    os.poll = stopping_poll;
+    os.net.watch_wait = stopping_wait;
     d.os = &os;
     OK(cdp_store_server_create(&d, &s));
     w = client_with_will(cdp_store_server_port(s), "died", "early");
@@ -1650,11 +1739,14 @@ static void getter_main(void *arg) {
     void *value = NULL;
     g->status = cdp_store_get(g->store, g->key, &value, NULL, g->timeout_ms);
     g->ms = now_ms() - start;
-    cdp__format(g->text, sizeof g->text, "%s", g->status == CDP_OK ? (const char *)value : cdp_last_error()->text);
+    cdp__format(g->text, sizeof g->text, "%s",
+        g->status == CDP_OK ? (const char *)value : cdp_last_error()->text);
     cdp_store_free(g->store, value);
 }
 
-static void *run_getter(getter *g) { return cdp_os_default()->thread_start(NULL, getter_main, g); }
+static void *run_getter(getter *g) {
+    return cdp_os_default()->threads.start(cdp_os_default(), getter_main, g);
+}
 
 TEST(orderly_shutdown) {
     cdp_store_server *s = server_open();
@@ -1672,14 +1764,14 @@ TEST(orderly_shutdown) {
     T(raw_expect(silent, "01 00 00 00"));
     test_sleep_ms(300);
     cdp_store_server_destroy(s);
-    cdp_os_default()->thread_join(NULL, thread);
+    cdp_os_default()->threads.join(cdp_os_default(), thread);
     T_EQ(CDP_ERR_STATE, g.status);
     T_TEXT("was closed by its host", g.text);
     T_TEXT("127.0.0.1:", g.text);
     T(raw_expect(waiting, "02"));
     T(raw_ends(waiting));
     T(raw_ends(silent));
-    ST(cdp_store_set(c, "k", "v", 1), CDP_ERR_STATE); /* the reason stays */
+    ST(cdp_store_set(c, "k", "v", 1), CDP_ERR_STATE);    /* the reason stays */
     ST(cdp_store_set(idle, "k", "v", 1), CDP_ERR_STATE); /* who did not wait has been told, too */
     TEXT("was closed by its host");
     cdp_store_destroy(c);
@@ -1702,7 +1794,8 @@ TEST(server_killed) {
         cdp_store_server *s = server_open();
         port = cdp_store_server_port(s);
         if (write(port_pipe[1], &port, sizeof port) != sizeof port) _exit(1);
-        for (;;) pause();
+        for (;;)
+            pause();
     }
     T(read(port_pipe[0], &port, sizeof port) == sizeof port);
     c = client_open(port);
@@ -1714,7 +1807,7 @@ TEST(server_killed) {
     test_sleep_ms(50);
     kill(pid, SIGKILL);
     waitpid(pid, NULL, 0);
-    cdp_os_default()->thread_join(NULL, thread);
+    cdp_os_default()->threads.join(cdp_os_default(), thread);
     T_EQ(CDP_ERR_STORE, g.status);
     T(g.ms <= 100 * TEST_SLACK);
     T_TEXT("is gone: its process crashed, was killed", g.text);
@@ -1726,7 +1819,8 @@ TEST(server_killed) {
     close(port_pipe[1]);
 }
 
-/* ---- threads ------------------------------------------------------------------------------------------------------ */
+/* ---- threads
+   ------------------------------------------------------------------------------------------------------ */
 
 typedef struct adder {
     cdp_store *store;
@@ -1746,7 +1840,8 @@ static void adder_main(void *arg) {
         cdp__format(key, sizeof key, "t%u/%u", a->index ^ 1, i); /* the neighbour's */
         if (a->store->start == cdp__hash_start || !(i % 4)) {
             const cdp_status status = cdp_store_get(a->store, key, &value, NULL, 20);
-            T(status == CDP_OK || status == CDP_ERR_TIMEOUT); /* a get may hold up the neighbour's set on the same client */
+            /* a get may hold up the neighbour's set on the same client */
+            T(status == CDP_OK || status == CDP_ERR_TIMEOUT);
             if (status == CDP_OK) T(strcmp((const char *)value, done) == 0);
             cdp_store_free(a->store, status == CDP_OK ? value : NULL);
         }
@@ -1762,9 +1857,10 @@ static void many_threads(cdp_store *const *stores, uint32_t count, uint32_t roun
         a[i].store = stores[i];
         a[i].index = i;
         a[i].rounds = rounds;
-        threads[i] = cdp_os_default()->thread_start(NULL, adder_main, &a[i]);
+        threads[i] = cdp_os_default()->threads.start(cdp_os_default(), adder_main, &a[i]);
     }
-    for (i = 0; i < count; ++i) cdp_os_default()->thread_join(NULL, threads[i]);
+    for (i = 0; i < count; ++i)
+        cdp_os_default()->threads.join(cdp_os_default(), threads[i]);
     OK(cdp_store_add(stores[0], "total", 0, &total));
     T_EQ(count * rounds, total);
 }
@@ -1775,7 +1871,8 @@ TEST(threads_on_a_hash_store) {
     void *thread;
     uint32_t i;
     OK(cdp_hash_store_create(NULL, &s));
-    for (i = 0; i < 8; ++i) all[i] = s;
+    for (i = 0; i < 8; ++i)
+        all[i] = s;
     many_threads(all, 8, 100);
     memset(&g, 0, sizeof g);
     g.store = s;
@@ -1783,7 +1880,7 @@ TEST(threads_on_a_hash_store) {
     thread = run_getter(&g);
     test_sleep_ms(30);
     OK(cdp_store_set(s, "late", "now", 3));
-    cdp_os_default()->thread_join(NULL, thread);
+    cdp_os_default()->threads.join(cdp_os_default(), thread);
     T_EQ(CDP_OK, g.status);
     T(strcmp(g.text, "now") == 0);
     cdp_store_destroy(s);
@@ -1794,20 +1891,25 @@ TEST(threads_on_tcp_clients) {
     cdp_store *one = client_open(cdp_store_server_port(s)), *prefix, *all[8];
     uint32_t i;
     OK(cdp_prefix_store_create(one, "p", &prefix));
-    for (i = 0; i < 8; ++i) all[i] = one;
+    for (i = 0; i < 8; ++i)
+        all[i] = one;
     many_threads(all, 8, 40);
-    for (i = 0; i < 8; ++i) all[i] = prefix;
+    for (i = 0; i < 8; ++i)
+        all[i] = prefix;
     many_threads(all, 8, 40);
     OK(cdp_store_delete(one, "total", NULL));
-    for (i = 0; i < 8; ++i) all[i] = client_open(cdp_store_server_port(s));
+    for (i = 0; i < 8; ++i)
+        all[i] = client_open(cdp_store_server_port(s));
     many_threads(all, 8, 100);
-    for (i = 0; i < 8; ++i) cdp_store_destroy(all[i]);
+    for (i = 0; i < 8; ++i)
+        cdp_store_destroy(all[i]);
     cdp_store_destroy(prefix);
     cdp_store_destroy(one);
     cdp_store_server_destroy(s);
 }
 
-/* A get that waits holds up the others on the same client until its deadline, and no longer than theirs. */
+/* A get that waits holds up the others on the same client until its deadline, and no longer than
+   theirs. */
 TEST(threads_keep_their_deadlines) {
     cdp_store_server *s = server_open();
     cdp_store *c = client_open(cdp_store_server_port(s));
@@ -1822,17 +1924,19 @@ TEST(threads_keep_their_deadlines) {
     threads[0] = run_getter(&long_one);
     test_sleep_ms(50);
     threads[1] = run_getter(&short_one);
-    cdp_os_default()->thread_join(NULL, threads[1]);
-    T(short_one.status == CDP_ERR_TIMEOUT && short_one.ms >= 99 && short_one.ms <= 110 + 10 * TEST_SLACK);
+    cdp_os_default()->threads.join(cdp_os_default(), threads[1]);
+    T(short_one.status == CDP_ERR_TIMEOUT && short_one.ms >= 99
+        && short_one.ms <= 110 + 10 * TEST_SLACK);
     OK(cdp_store_set(c, "k", "v", 1));
-    cdp_os_default()->thread_join(NULL, threads[0]);
+    cdp_os_default()->threads.join(cdp_os_default(), threads[0]);
     T(long_one.status == CDP_ERR_TIMEOUT && long_one.ms >= 299 && long_one.ms <= 330 * TEST_SLACK);
     T(value_is(c, "k", "v"));
     cdp_store_destroy(c);
     cdp_store_server_destroy(s);
 }
 
-/* ---- connecting --------------------------------------------------------------------------------------------------- */
+/* ---- connecting
+   --------------------------------------------------------------------------------------------------- */
 
 static uint16_t free_port(void) {
     cdp_store_server *s = server_open();
@@ -1863,24 +1967,26 @@ TEST(connects_to_a_late_server) {
     l.port = free_port();
     l.after_ms = 300;
     l.server = NULL;
-    thread = cdp_os_default()->thread_start(NULL, late_server_main, &l);
+    thread = cdp_os_default()->threads.start(cdp_os_default(), late_server_main, &l);
     start = now_ms();
     c = client_open(l.port);
     T(now_ms() - start >= 290 && now_ms() - start <= 700 * TEST_SLACK);
     OK(cdp_store_set(c, "k", "v", 1));
-    cdp_os_default()->thread_join(NULL, thread);
+    cdp_os_default()->threads.join(cdp_os_default(), thread);
     cdp_store_destroy(c);
     cdp_store_server_destroy(l.server);
 }
 
-static void cannot_connect(const char *host, uint16_t port, uint32_t ms, cdp_status status, const char *text) {
+static void cannot_connect(
+    const char *host, uint16_t port, uint32_t ms, cdp_status status, const char *text) {
     cdp_tcp_store_desc d = client_desc(port);
     cdp_store *c;
     uint64_t start, tries, late = UINT64_MAX;
     char want[64];
     d.host = host;
     d.connect_timeout_ms = ms;
-    for (tries = 0; tries < 3 && late > ms + ms / 10 + 10; ++tries) { /* the machine may be busy with something else */
+    /* the machine may be busy with something else */
+    for (tries = 0; tries < 3 && late > ms + ms / 10 + 10; ++tries) {
         start = now_ms();
         ST(cdp_tcp_store_create(&d, &c), status);
         late = now_ms() - start;
@@ -1892,7 +1998,8 @@ static void cannot_connect(const char *host, uint16_t port, uint32_t ms, cdp_sta
     T(late <= ms + ms / 10 + 10 * TEST_SLACK);
 }
 
-/* Accepts connections and answers each with the same bytes, or none; then ends them, or keeps them. */
+/* Accepts connections and answers each with the same bytes, or none; then ends them, or keeps
+   them. */
 typedef struct false_server {
     int fd;
     const char *answer;
@@ -1910,27 +2017,31 @@ static void false_server_main(void *arg) {
         int fd;
         if (!raw_readable(f->fd, 5)) continue;
         fd = accept(f->fd, NULL, NULL);
-        if (raw_readable(fd, 1000) && recv(fd, sink, sizeof sink, 0) > 0 && f->answer) raw_write(fd, b, hex(f->answer, b));
-        if (f->keep && n < 100) kept[n++] = fd;
-        else close(fd);
+        if (raw_readable(fd, 1000) && recv(fd, sink, sizeof sink, 0) > 0 && f->answer)
+            raw_write(fd, b, hex(f->answer, b));
+        if (f->keep && n < 100)
+            kept[n++] = fd;
+        else
+            close(fd);
     }
-    while (n) close(kept[--n]);
+    while (n)
+        close(kept[--n]);
 }
 
 static void false_server_open(false_server *f, const char *answer, bool keep) {
     cdp_addr at, bound;
     memset(f, 0, sizeof *f);
     cdp__addr_parse("127.0.0.1", &at);
-    f->fd = cdp_os_default()->listen(NULL, &at, &bound);
+    f->fd = cdp_os_default()->net.listen_at(NULL, &at, &bound);
     f->port = bound.port;
     f->answer = answer;
     f->keep = keep;
-    f->thread = cdp_os_default()->thread_start(NULL, false_server_main, f);
+    f->thread = cdp_os_default()->threads.start(cdp_os_default(), false_server_main, f);
 }
 
 static void false_server_close(false_server *f) {
     __atomic_store_n(&f->stop, true, __ATOMIC_RELEASE);
-    cdp_os_default()->thread_join(NULL, f->thread);
+    cdp_os_default()->threads.join(cdp_os_default(), f->thread);
     close(f->fd);
 }
 
@@ -1941,13 +2052,15 @@ TEST(cannot_connect_says_why) {
     cannot_connect("127.0.0.1", free_port(), 300, CDP_ERR_TIMEOUT, "Connection refused");
     TEXT("(errno 111)");
     TEXT("attempts");
-    cannot_connect("no-such-host..invalid", 1234, 300, CDP_ERR_TIMEOUT, "the name has no address"); /* an empty label: no name server is asked, which may take its time */
+    /* an empty label: no name server is asked, which may take its time */
+    cannot_connect("no-such-host..invalid", 1234, 300, CDP_ERR_TIMEOUT, "the name has no address");
     ST(cdp_tcp_store_create(&d, &c), CDP_ERR_INVALID);
     d = client_desc(1);
     d.host = NULL;
     ST(cdp_tcp_store_create(&d, &c), CDP_ERR_INVALID);
     false_server_open(&f, "'HTTP/1.1 400 Bad Request'", false);
-    cannot_connect("127.0.0.1", f.port, 2000, CDP_ERR_STORE, "first bytes are 48 54 54 50 2f 31 2e 31");
+    cannot_connect(
+        "127.0.0.1", f.port, 2000, CDP_ERR_STORE, "first bytes are 48 54 54 50 2f 31 2e 31");
     false_server_close(&f);
     false_server_open(&f, "'SSH'", true);
     cannot_connect("127.0.0.1", f.port, 2000, CDP_ERR_STORE, "first bytes are 53 53 48 (hex)");
@@ -1961,6 +2074,47 @@ TEST(cannot_connect_says_why) {
     false_server_close(&f);
 }
 
+/* Answers as a store of this library does that is closed at that very moment, then as one that is
+   there. */
+typedef struct closing_server {
+    int fd;
+    uint32_t closed, times;
+} closing_server;
+
+static void closing_server_main(void *arg) {
+    closing_server *f = (closing_server *)arg;
+    for (uint32_t i = 0; i <= f->times; ++i) {
+        uint8_t got[64];
+        const int fd = raw_readable(f->fd, 5000) ? accept(f->fd, NULL, NULL) : -1;
+        if (fd < 0 || !raw_read(fd, got, 37)) return;
+        raw_write(fd, got + 6, 4);
+        raw_write(fd, i < f->times ? "\0\2" : "\0", i < f->times ? 2 : 1);
+        f->closed += i < f->times;
+        if (i == f->times) (void)raw_ends(fd);
+        close(fd);
+    }
+}
+
+/* The answer to the greeting and the announcement of the end come in one piece: the client tries
+   again, as it does when nobody listens. */
+TEST(connects_while_a_store_is_closed) {
+    closing_server f = {-1, 0, 3};
+    cdp_addr at, bound;
+    void *thread;
+    cdp_tcp_store_desc d;
+    cdp_store *c = NULL;
+    cdp__addr_parse("127.0.0.1", &at);
+    f.fd = cdp_os_default()->net.listen_at(NULL, &at, &bound);
+    thread = cdp_os_default()->threads.start(NULL, closing_server_main, &f);
+    d = client_desc(bound.port);
+    OK(cdp_tcp_store_create(&d, &c));
+    T(c && ((cdp__client *)c->self)->is_cdp);
+    cdp_store_destroy(c);
+    cdp_os_default()->threads.join(NULL, thread);
+    T_EQ(3, f.closed);
+    close(f.fd);
+}
+
 /* A server that is polled by a thread until it is to stand still. */
 typedef struct still_server {
     cdp_store_server *s;
@@ -1969,7 +2123,8 @@ typedef struct still_server {
 
 static void still_server_main(void *arg) {
     still_server *t = (still_server *)arg;
-    while (!__atomic_load_n(&t->still, __ATOMIC_ACQUIRE)) poll_server(t->s, 1);
+    while (!__atomic_load_n(&t->still, __ATOMIC_ACQUIRE))
+        poll_server(t->s, 1);
 }
 
 /* A key that somebody has set is known to be there, even if its value never comes. */
@@ -1979,11 +2134,11 @@ TEST(a_leaving_server_hides_no_key) {
         still_server t = {NULL, false};
         cdp_store *reader, *writer;
         cdp_store_request rq;
-        const cdp_bytes key = {(void *)(uintptr_t)"cause", 5};
+        const cdp_bytes key = {(void *)(uintptr_t) "cause", 5};
         void *thread;
         d.no_thread = true;
         if (!OK(cdp_store_server_create(&d, &t.s))) return;
-        thread = cdp_os_default()->thread_start(NULL, still_server_main, &t);
+        thread = cdp_os_default()->threads.start(cdp_os_default(), still_server_main, &t);
         reader = client_open(cdp_store_server_port(t.s));
         writer = client_open(cdp_store_server_port(t.s));
         memset(&rq, 0, sizeof rq);
@@ -1992,9 +2147,10 @@ TEST(a_leaving_server_hides_no_key) {
         rq.keys = &key;
         rq.status = CDP_PENDING;
         ST(reader->start(reader->self, &rq), CDP_PENDING);
-        ST(reader->wait(reader->self, &rq, test_now_ns() + 200000000u), CDP_PENDING); /* it is told to wait */
+        /* it is told to wait */
+        ST(reader->wait(reader->self, &rq, test_now_ns() + 200000000u), CDP_PENDING);
         __atomic_store_n(&t.still, true, __ATOMIC_RELEASE);
-        cdp_os_default()->thread_join(NULL, thread);
+        cdp_os_default()->threads.join(cdp_os_default(), thread);
         if (set) OK(cdp_store_set(writer, "cause", "x", 1));
         poll_server(t.s, 3);
         ST(reader->wait(reader->self, &rq, test_now_ns() + 50000000u), CDP_PENDING);
@@ -2035,7 +2191,8 @@ TEST(cannot_listen_says_why) {
     cdp_store_server_destroy(NULL);
 }
 
-/* Names, IPv6, addresses as structs, a listening socket that somebody else made and left blocking. */
+/* Names, IPv6, addresses as structs, a listening socket that somebody else made and left
+   blocking. */
 TEST(addresses) {
     static const char *const hosts[] = {"127.0.0.1", "localhost", "::1", "[::1]", "127.0.0.2"};
     uint32_t i;
@@ -2045,13 +2202,15 @@ TEST(addresses) {
         cdp_store_server *s;
         cdp_store *c;
         d.host = hosts[i];
-        if (cdp_store_server_create(&d, &s) != CDP_OK && strchr(hosts[i], ':')) continue; /* no IPv6 here */
+        /* no IPv6 here */
+        if (cdp_store_server_create(&d, &s) != CDP_OK && strchr(hosts[i], ':')) continue;
         cd = client_desc(cdp_store_server_port(s));
         cd.host = hosts[i];
         OK(cdp_tcp_store_create(&cd, &c));
         OK(cdp_store_set(c, "k", "v", 1));
         cdp_store_destroy(c);
-        if (i == 4) cannot_connect("127.0.0.1", cd.port, 100, CDP_ERR_TIMEOUT, "refused"); /* exactly there and nowhere else */
+        /* exactly there and nowhere else */
+        if (i == 4) cannot_connect("127.0.0.1", cd.port, 100, CDP_ERR_TIMEOUT, "refused");
         cdp_store_server_destroy(s);
     }
 }
@@ -2081,14 +2240,17 @@ static int deaf_pipe[2];
 
 static int32_t failing_accept(void *user, int32_t fd, cdp_addr *from) {
     if (accepts_to_fail && accepts_to_fail--) return -EMFILE;
-    return cdp_os_default()->accept(user, fd, from);
+    return cdp_os_default()->net.accept_next(user, fd, from);
 }
 
-/* Somebody who refuses, somebody who never answers, an address that cannot be reached at all, and at last the server. */
-static int32_t four_addresses(void *user, const char *host, uint16_t port, cdp_addr *out, uint32_t max, uint64_t deadline_ns) {
+/* Somebody who refuses, somebody who never answers, an address that cannot be reached at all,
+   and at last the server. */
+static int32_t four_addresses(void *user, const char *host, uint16_t port, cdp_addr *out,
+    uint32_t max, uint64_t deadline_ns) {
     static const char *const at[] = {"127.0.0.3", "127.0.0.4", "127.0.0.5", "127.0.0.1"};
     uint32_t i;
-    (void)user, (void)deadline_ns;
+    (void)user;
+    (void)deadline_ns;
     T(max >= 4 && strcmp(host, "store.example") == 0);
     for (i = 0; i < 4; ++i) {
         T(cdp__addr_parse(at[i], &out[i]));
@@ -2100,7 +2262,7 @@ static int32_t four_addresses(void *user, const char *host, uint16_t port, cdp_a
 static int32_t connect_to_one_of_four(void *user, const cdp_addr *to) {
     if (to->ip[3] == 4) return dup(deaf_pipe[0]); /* the reading end never becomes writable */
     if (to->ip[3] == 5) return -ENETUNREACH;
-    return cdp_os_default()->connect(user, to);
+    return cdp_os_default()->net.connect_to(user, to);
 }
 
 TEST(accept_runs_out_of_descriptors) {
@@ -2109,7 +2271,7 @@ TEST(accept_runs_out_of_descriptors) {
     cdp_store_server *s;
     cdp_store *c;
     const uint64_t start = now_ms();
-    os.accept = failing_accept;
+    os.net.accept_next = failing_accept;
     d.os = &os;
     accepts_to_fail = 2;
     OK(cdp_store_server_create(&d, &s));
@@ -2120,16 +2282,28 @@ TEST(accept_runs_out_of_descriptors) {
     cdp_store_server_destroy(s);
 }
 
-static int32_t nobody_answers(void *user, const char *host, uint16_t port, cdp_addr *out, uint32_t max, uint64_t deadline_ns) {
-    (void)user, (void)host, (void)port, (void)out, (void)max, (void)deadline_ns;
+static int32_t nobody_answers(void *user, const char *host, uint16_t port, cdp_addr *out,
+    uint32_t max, uint64_t deadline_ns) {
+    (void)user;
+    (void)host;
+    (void)port;
+    (void)out;
+    (void)max;
+    (void)deadline_ns;
     return -EAGAIN;
 }
 
-static int32_t no_such_name_then_nothing(void *user, const char *host, uint16_t port, cdp_addr *out, uint32_t max, uint64_t deadline_ns) {
+static int32_t no_such_name_then_nothing(void *user, const char *host, uint16_t port, cdp_addr *out,
+    uint32_t max, uint64_t deadline_ns) {
     static uint32_t calls;
-    (void)user, (void)host, (void)port, (void)out, (void)max;
+    (void)user;
+    (void)host;
+    (void)port;
+    (void)out;
+    (void)max;
     if (calls++ == 0) return -ENOENT;
-    while (cdp_os_default()->now_ns(NULL) < deadline_ns) test_sleep_ms(1);
+    while (cdp_os_default()->now_ns(NULL) < deadline_ns)
+        test_sleep_ms(1);
     return -ETIMEDOUT;
 }
 
@@ -2138,7 +2312,7 @@ TEST(the_last_question_for_a_name_hides_no_answer) {
     cdp_os os = *cdp_os_default();
     cdp_tcp_store_desc d = client_desc(1234);
     cdp_store *c;
-    os.resolve = no_such_name_then_nothing;
+    os.net.resolve = no_such_name_then_nothing;
     d.host = "store.example";
     d.os = &os;
     d.connect_timeout_ms = 300;
@@ -2147,21 +2321,25 @@ TEST(the_last_question_for_a_name_hides_no_answer) {
     TEXT("(errno 2)");
 }
 
-static int32_t one_address_in_time(void *user, const char *host, uint16_t port, cdp_addr *out, uint32_t max, uint64_t deadline_ns) {
-    (void)user, (void)host, (void)max;
+static int32_t one_address_in_time(void *user, const char *host, uint16_t port, cdp_addr *out,
+    uint32_t max, uint64_t deadline_ns) {
+    (void)user;
+    (void)host;
+    (void)max;
     if (cdp_os_default()->now_ns(NULL) >= deadline_ns) return -ETIMEDOUT;
     cdp__addr_parse("127.0.0.1", out);
     out->port = port;
     return 1;
 }
 
-/* What a wait does that timed out at a server of the old dialect, long after the time to connect was over. */
+/* What a wait does that timed out at a server of the old dialect, long after the time to connect
+   was over. */
 TEST(a_new_connection_asks_for_no_name) {
     cdp_os os = *cdp_os_default();
     cdp_store_server *s = server_open();
     cdp_tcp_store_desc d = client_desc(cdp_store_server_port(s));
     cdp_store *c;
-    os.resolve = one_address_in_time;
+    os.net.resolve = one_address_in_time;
     d.host = "store.example";
     d.os = &os;
     d.connect_timeout_ms = 1000;
@@ -2182,7 +2360,7 @@ TEST(a_resolver_without_an_answer) {
     cdp_store_server_desc s = server_desc();
     cdp_store_server *server;
     cdp_store *c;
-    os.resolve = nobody_answers;
+    os.net.resolve = nobody_answers;
     d.host = s.host = "store.example";
     d.os = s.os = &os;
     d.connect_timeout_ms = 100;
@@ -2200,12 +2378,13 @@ TEST(all_addresses_of_a_name) {
     cdp_tcp_store_desc d = client_desc(cdp_store_server_port(s));
     cdp_store *c;
     T(pipe(deaf_pipe) == 0);
-    os.resolve = four_addresses;
-    os.connect = connect_to_one_of_four;
+    os.net.resolve = four_addresses;
+    os.net.connect_to = connect_to_one_of_four;
     d.host = "store.example";
     d.os = &os;
     OK(cdp_tcp_store_create(&d, &c));
-    T(strstr(((cdp__client *)c->self)->name, "store.example") && strstr(((cdp__client *)c->self)->name, "(127.0.0.1:"));
+    T(strstr(((cdp__client *)c->self)->name, "store.example")
+        && strstr(((cdp__client *)c->self)->name, "(127.0.0.1:"));
     OK(cdp_store_set(c, "k", "v", 1));
     cdp_store_destroy(c);
     d.connect_timeout_ms = 100;
@@ -2217,7 +2396,8 @@ TEST(all_addresses_of_a_name) {
     close(deaf_pipe[1]);
 }
 
-/* ---- a server of another make --------------------------------------------------------------------------------------- */
+/* ---- a server of another make
+   --------------------------------------------------------------------------------------- */
 
 /* Plays the server's part of a conversation, and checks the client's byte by byte. */
 typedef struct actor {
@@ -2252,49 +2432,80 @@ static cdp_store *actor_open(actor *a, const step *steps, uint32_t count) {
     cdp_addr at, bound;
     cdp_store *c = NULL;
     cdp__addr_parse("127.0.0.1", &at);
-    a->listener = cdp_os_default()->listen(NULL, &at, &bound);
+    a->listener = cdp_os_default()->net.listen_at(NULL, &at, &bound);
     a->steps = steps;
     a->count = count;
-    a->thread = cdp_os_default()->thread_start(NULL, actor_main, a);
+    a->thread = cdp_os_default()->threads.start(cdp_os_default(), actor_main, a);
     d = client_desc(bound.port);
     d.will_key = "will";
     d.will_value = bytes_of("never to be sent");
     OK(cdp_tcp_store_create(&d, &c));
-    T(c && !((cdp__client *)c->self)->ours);
+    T(c && !((cdp__client *)c->self)->is_cdp);
     return c;
 }
 
 static void actor_close(actor *a, cdp_store *c) {
     cdp_store_destroy(c);
-    cdp_os_default()->thread_join(NULL, a->thread);
+    cdp_os_default()->threads.join(cdp_os_default(), a->thread);
     close(a->listener);
 }
 
 #define WAIT_K "06 01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 '/k'"
+#define CHECK_K "05 01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 '/k'"
 #define GET_K "03 02 00 00 00 00 00 00 00 '/k'"
 
 TEST(client_bytes) {
     static const step steps[] = {
         {"01 02 00 00 00 00 00 00 00 '/k' 01 00 00 00 00 00 00 00 'v'", ""},
-        {WAIT_K, "00"}, {GET_K, "01 00 00 00 00 00 00 00 'v'"},
+        {CHECK_K, "00"}, /* it is there, and the store answers: no WAIT is needed */
+        {GET_K, "01 00 00 00 00 00 00 00 'v'"},
         {"04 02 00 00 00 00 00 00 00 '/n' f9 ff ff ff ff ff ff ff", "fe ff ff ff ff ff ff ff"},
-        {"02 02 00 00 00 00 00 00 00 '/x' 00 00 00 00 00 00 00 00 05 00 00 00 00 00 00 00 'first'", "05 00 00 00 00 00 00 00 'first'"},
-        {"05 02 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 '/k' 03 00 00 00 00 00 00 00 '/zz'", "01"},
+        {"02 02 00 00 00 00 00 00 00 '/x' 00 00 00 00 00 00 00 00 05 00 00 00 00 00 00 00 'first'",
+            "05 00 00 00 00 00 00 00 'first'"},
+        {"05 02 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 '/k' 03 00 00 00 00 00 00 00 '/zz'",
+            "01"},
         {"07", "03 00 00 00 00 00 00 00"},
-        {"08 02 00 00 00 00 00 00 00 '/k'", "02 00 00 00 00 00 00 00"}, /* only 1 means that it was there */
+        /* only 1 means that it was there */
+        {"08 02 00 00 00 00 00 00 00 '/k'", "02 00 00 00 00 00 00 00"},
         {"09 02 00 00 00 00 00 00 00 '/k' 02 00 00 00 00 00 00 00 'ab'", ""},
-        {"0b 02 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 '/k' 01 00 00 00 00 00 00 00 '1' 03 00 00 00 00 00 00 00 '/zz' 02 00 00 00 00 00 00 00 '22'", ""},
-        {"06 02 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 '/k' 03 00 00 00 00 00 00 00 '/zz'", "00"},
-        {"0a 02 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 '/k' 03 00 00 00 00 00 00 00 '/zz'", "01 00 00 00 00 00 00 00 31 02 00 00 00 00 00 00 00 32 32"},
-        {WAIT_K, ""}, {"0c", "01"},    /* a wait that times out */
-        {WAIT_K, ""}, {"0c", "00 01"}, /* and one whose key came at the last moment */
-        {WAIT_K, "00"}, {GET_K, "00 00 00 00 00 00 00 00"},
+        {"0b 02 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 '/k' 01 00 00 00 00 00 00 00 '1' 03 "
+         "00 00 00 00 00 00 00 '/zz' 02 00 00 00 00 00 00 00 '22'",
+            ""},
+        {"05 02 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 '/k' 03 00 00 00 00 00 00 00 '/zz'",
+            "01"},
+        {"06 02 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 '/k' 03 00 00 00 00 00 00 00 '/zz'",
+            "00"},
+        {"0a 02 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 '/k' 03 00 00 00 00 00 00 00 '/zz'",
+            "01 00 00 00 00 00 00 00 31 02 00 00 00 00 00 00 00 32 32"},
+        {CHECK_K, "01"},
+        {WAIT_K, ""},
+        {"0c", "01"}, /* a wait that times out */
+        {CHECK_K, "01"},
+        {WAIT_K, ""},
+        {"0c", "00 01"}, /* and one whose key came at the last moment */
+        {CHECK_K, "01"},
+        {WAIT_K, "00"},
+        {GET_K, "00 00 00 00 00 00 00 00"},
+        {"0e 02 00 00 00 00 00 00 00 '/k' 01 00 00 00 00 00 00 00 'q'", ""},
+        {"10 02 00 00 00 00 00 00 00 '/k'", "05 00 00 00 00 00 00 00"},
+        {"0f 02 00 00 00 00 00 00 00 '/k'", "00 00 00 00 00 00 00 00"},
+        {CHECK_K, "00"},
+        {"0f 02 00 00 00 00 00 00 00 '/k'", "00 00 00 00 00 00 00 00"}, /* another was faster */
+        {CHECK_K, "01"},
+        {WAIT_K, "00"},
+        {"0f 02 00 00 00 00 00 00 00 '/k'", "02 00 00 00 00 00 00 00 01 00 00 00 00 00 00 00 'q'"},
+        {"11",
+            "03 00 00 00 00 00 00 00 05 00 00 00 00 00 00 00 'init/' 02 00 00 00 00 00 00 00 '/k' "
+            "00 00 00 00 00 00 00 00"},
+        {CHECK_K, "01"},
+        {"12 02 00 00 00 00 00 00 00 '/k' 02 00 00 00 00 00 00 00", "00"},
     };
     static const char *const keys[] = {"k", "zz"};
     const cdp_bytes set[] = {{"1", 1}, {"22", 2}};
-    cdp_bytes values[2];
+    cdp_bytes values[2], *list;
     actor a;
     cdp_store *c = actor_open(&a, steps, sizeof steps / sizeof *steps);
+    uint64_t count;
     int64_t n;
     bool flag;
     void *memory;
@@ -2317,25 +2528,42 @@ TEST(client_bytes) {
     T(values[0].bytes == 1 && strcmp((const char *)values[1].data, "22") == 0);
     cdp_store_free(c, memory);
     ST(cdp_store_get(c, "k", &memory, NULL, 30), CDP_ERR_TIMEOUT);
+    TEXT(": nobody has set it (the store at 127.0.0.1:");
     ST(cdp_store_wait(c, keys, 1, 30), CDP_ERR_TIMEOUT);
     T(value_is(c, "k", ""));
+    OK(cdp_store_queue_push(c, "k", "q", 1));
+    OK(cdp_store_queue_len(c, "k", &n));
+    T_EQ(5, n);
+    OK(cdp_store_queue_try_pop(c, "k", &memory, NULL));
+    T(memory == NULL);
+    OK(cdp_store_queue_pop(c, "k", &memory, &count, 1000));
+    T(count == 1 && memory && strcmp((const char *)memory, "q") == 0);
+    cdp_store_free(c, memory);
+    OK(cdp_store_list_keys(c, &list, &count));
+    T(count == 1 && list[0].bytes == 1 && strcmp((const char *)list[0].data, "k") == 0);
+    cdp_store_free(c, list);
+    OK(cdp_store_barrier(c, "k", 2, 1000));
     actor_close(&a, c);
 }
 
 /* Answers that no server gives: one clear error, and the client is of no more use. */
 TEST(client_bad_answers) {
-    static const step bad_check[] = {{"05 01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 '/k'", "02"}};
-    static const step bad[][1] = {{{WAIT_K, "03"}}, {{WAIT_K, "01"}}, {{WAIT_K, "00 00"}}, {{WAIT_K, "02"}}};
+    static const step bad_check[] = {
+        {"05 01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 '/k'", "02"}};
+    static const step bad[][2] = {{{CHECK_K, "01"}, {WAIT_K, "03"}},
+        {{CHECK_K, "01"}, {WAIT_K, "01"}}, {{CHECK_K, "01"}, {WAIT_K, "00 00"}},
+        {{CHECK_K, "01"}, {WAIT_K, "02"}}};
     static const cdp_status want[] = {CDP_ERR_STORE, CDP_ERR_STORE, CDP_ERR_STORE, CDP_ERR_STATE};
-    static const step long_value[] = {{WAIT_K, "00"}, {GET_K, "01 00 80 00 00 00 00 00"}}, huge[] = {{WAIT_K, "00"}, {GET_K, "ff ff ff ff ff ff ff ff"}};
-    static const step cut[] = {{WAIT_K, "00"}, {GET_K, "05 00 00 00 00 00 00 00 'ab'"}};
+    static const step long_value[] = {{CHECK_K, "00"}, {GET_K, "01 00 80 00 00 00 00 00"}},
+                      huge[] = {{CHECK_K, "00"}, {GET_K, "ff ff ff ff ff ff ff ff"}};
+    static const step cut[] = {{CHECK_K, "00"}, {GET_K, "05 00 00 00 00 00 00 00 'ab'"}};
     static const char *const keys[] = {"k"};
     void *value;
     actor a;
     cdp_store *c;
     uint32_t i;
     for (i = 0; i < 4; ++i) {
-        c = actor_open(&a, bad[i], 1);
+        c = actor_open(&a, bad[i], 2);
         if (i != 2) {
             ST(cdp_store_wait(c, keys, 1, 1000), want[i]);
         } else { /* the second byte is noticed with the next request */
@@ -2363,9 +2591,11 @@ TEST(client_bad_answers) {
     actor_close(&a, c);
 }
 
-/* ---- out of memory -------------------------------------------------------------------------------------------------- */
+/* ---- out of memory
+   -------------------------------------------------------------------------------------------------- */
 
-/* Server, client, prefix and hash store in one thread on one os. Any allocation may fail; every call ends in time. */
+/* Server, client, prefix and hash store in one thread on one os. Any allocation may fail; every
+   call ends in time. */
 static void everything(const cdp_os *os) {
     static const char *const keys[] = {"a", "b", "c"};
     static uint8_t big[70000];
@@ -2390,8 +2620,10 @@ static void everything(const cdp_os *os) {
         cd.timeout_ms = 50;
         cd.will_key = "will";
         cd.will_value = bytes_of("v");
-        if (cdp_tcp_store_create(&cd, &stores[0]) != CDP_OK) T(cdp_last_error()->status < 0 && !stores[0]);
-        if (stores[0] && cdp_prefix_store_create(stores[0], "p", &stores[1]) != CDP_OK) T(!stores[1]);
+        if (cdp_tcp_store_create(&cd, &stores[0]) != CDP_OK)
+            T(cdp_last_error()->status < 0 && !stores[0]);
+        if (stores[0] && cdp_prefix_store_create(stores[0], "p", &stores[1]) != CDP_OK)
+            T(!stores[1]);
         if (stores[1] && cdp_tcp_store_create(&cd, &stores[2]) != CDP_OK) T(!stores[2]);
     }
     if (cdp_hash_store_create(&hd, &stores[3]) != CDP_OK) T(!stores[3]);
@@ -2403,14 +2635,17 @@ static void everything(const cdp_os *os) {
         bool flag;
         if (!s) continue;
         (void)!cdp_store_set(s, "k", "v", 1);
-        if (cdp_store_get(s, "k", &value, NULL, 0) == CDP_OK) T(strcmp((const char *)value, "v") == 0);
+        if (cdp_store_get(s, "k", &value, NULL, 0) == CDP_OK)
+            T(strcmp((const char *)value, "v") == 0);
         cdp_store_free(s, value);
         (void)!cdp_store_add(s, "n", 1, &n);
         (void)!cdp_store_append(s, "k", "w", 1);
-        if (cdp_store_compare_set(s, "cas", "", 0, "x", 1, &value, NULL) == CDP_OK) T(strcmp((const char *)value, "x") == 0);
+        if (cdp_store_compare_set(s, "cas", "", 0, "x", 1, &value, NULL) == CDP_OK)
+            T(strcmp((const char *)value, "x") == 0);
         cdp_store_free(s, value);
         (void)!cdp_store_multi_set(s, keys, set, 3);
-        if (cdp_store_multi_get(s, keys, 3, values, &value, 0) == CDP_OK) T(values[2].bytes == sizeof big);
+        if (cdp_store_multi_get(s, keys, 3, values, &value, 0) == CDP_OK)
+            T(values[2].bytes == sizeof big);
         cdp_store_free(s, value);
         (void)!cdp_store_wait(s, keys, 3, 5);
         (void)!cdp_store_get(s, "missing", &value, NULL, 5);
@@ -2442,15 +2677,24 @@ static void fail_everywhere(bool on, uint64_t step_size) {
         c.fail_at = i;
         c.fail_on = on;
         everything(&os);
-        if (!T(c.live == 0)) printf("     allocation %llu: %llu are left\n", (unsigned long long)i, (unsigned long long)c.live);
-        if (!T(now_ms() - start <= 1500 * TEST_SLACK)) printf("     allocation %llu: %llu ms\n", (unsigned long long)i, (unsigned long long)(now_ms() - start));
+        if (!T(c.live == 0))
+            printf("     allocation %llu: %llu are left\n", (unsigned long long)i,
+                (unsigned long long)c.live);
+        if (!T(now_ms() - start <= 1500 * TEST_SLACK))
+            printf("     allocation %llu: %llu ms\n", (unsigned long long)i,
+                (unsigned long long)(now_ms() - start));
     }
 }
 
-TEST(one_allocation_fails) { fail_everywhere(false, 1); }
-TEST(all_allocations_fail) { fail_everywhere(true, 3); }
+TEST(one_allocation_fails) {
+    fail_everywhere(false, 1);
+}
+TEST(all_allocations_fail) {
+    fail_everywhere(true, 3);
+}
 
-/* With threads the order of allocations is not the same each time, so this only shows that nothing crashes or leaks. */
+/* With threads the order of allocations is not the same each time, so this only shows that
+   nothing crashes or leaks. */
 TEST(allocations_fail_with_threads) {
     counter c = {0, 0, 0, 0, false};
     const cdp_os os = counted_os(cdp_os_default(), &c);
@@ -2481,26 +2725,73 @@ TEST(allocations_fail_with_threads) {
 }
 
 int main(int argc, char **argv) {
-#define CASE(name, seconds) {#name, name, seconds}
+#define CASE(name, seconds) \
+    { #name, name, seconds }
     static const test_case cases[] = {
-        CASE(addr, 10), CASE(number, 10), CASE(wire_splits, 10), CASE(wire_limits, 10),
-        CASE(script_steps, 10), CASE(script_splits, 60), CASE(script_dribble, 30), CASE(bad_requests, 20), CASE(add_text_rules, 10),
-        CASE(blake2s_vectors, 10), CASE(auth_talks, 10), CASE(keys_that_fit_and_others, 20), CASE(strangers_and_a_key, 20), CASE(other_machines_without_a_key, 20),
-        CASE(what_is_this_machine, 10), CASE(proving_takes_less_than_a_millisecond, 20), CASE(slow_and_silent_strangers, 20), CASE(old_dialect_byte_by_byte, 20), CASE(dialects_share_a_store, 20),
-        CASE(wait_raw, 20), CASE(timeout_and_resync, 20), CASE(cancel_race, 30), CASE(queue, 10),
-        CASE(hash, 30), CASE(tcp, 30), CASE(prefix, 30), CASE(shared_loop, 60),
-        CASE(announced_lengths_cost_nothing, 10), CASE(many_clients, 30), CASE(limits_of_the_server, 20), CASE(slow_readers, 60), CASE(garbage, 30),
-        CASE(will, 20), CASE(will_of_a_killed_process, 10), CASE(destroy_sees_off_what_was_sent, 20), CASE(destroy_is_bounded, 20), CASE(orderly_shutdown, 10), CASE(server_killed, 10),
-        CASE(threads_on_a_hash_store, 30), CASE(threads_on_tcp_clients, 60), CASE(threads_keep_their_deadlines, 10),
-        CASE(connects_to_a_late_server, 10), CASE(cannot_connect_says_why, 30), CASE(cannot_listen_says_why, 10), CASE(a_leaving_server_hides_no_key, 20), CASE(addresses, 20), CASE(inherited_listener, 20),
-        CASE(accept_runs_out_of_descriptors, 10), CASE(a_resolver_without_an_answer, 20), CASE(the_last_question_for_a_name_hides_no_answer, 20), CASE(a_new_connection_asks_for_no_name, 20),
+        CASE(addr, 10),
+        CASE(number, 10),
+        CASE(wire_splits, 10),
+        CASE(wire_limits, 10),
+        CASE(script_steps, 10),
+        CASE(script_splits, 60),
+        CASE(script_dribble, 30),
+        CASE(bad_requests, 20),
+        CASE(add_text_rules, 10),
+        CASE(blake2s_vectors, 10),
+        CASE(auth_talks, 10),
+        CASE(keys_that_fit_and_others, 20),
+        CASE(strangers_and_a_key, 20),
+        CASE(other_machines_without_a_key, 20),
+        CASE(what_is_this_machine, 10),
+        CASE(proving_takes_less_than_a_millisecond, 20),
+        CASE(slow_and_silent_strangers, 20),
+        CASE(old_dialect_byte_by_byte, 20),
+        CASE(dialects_share_a_store, 20),
+        CASE(wait_raw, 20),
+        CASE(timeout_and_resync, 20),
+        CASE(cancel_race, 30),
+        CASE(queue, 10),
+        CASE(hash, 30),
+        CASE(tcp, 30),
+        CASE(prefix, 30),
+        CASE(shared_loop, 60),
+        CASE(announced_lengths_cost_nothing, 10),
+        CASE(many_clients, 30),
+        CASE(limits_of_the_server, 20),
+        CASE(slow_readers, 60),
+        CASE(garbage, 30),
+        CASE(will, 20),
+        CASE(will_of_a_killed_process, 10),
+        CASE(destroy_sees_off_what_was_sent, 20),
+        CASE(destroy_is_bounded, 20),
+        CASE(orderly_shutdown, 10),
+        CASE(server_killed, 10),
+        CASE(threads_on_a_hash_store, 30),
+        CASE(threads_on_tcp_clients, 60),
+        CASE(threads_keep_their_deadlines, 10),
+        CASE(connects_to_a_late_server, 10),
+        CASE(cannot_connect_says_why, 30),
+        CASE(connects_while_a_store_is_closed, 20),
+        CASE(cannot_listen_says_why, 10),
+        CASE(a_leaving_server_hides_no_key, 20),
+        CASE(addresses, 20),
+        CASE(inherited_listener, 20),
+        CASE(accept_runs_out_of_descriptors, 10),
+        CASE(a_resolver_without_an_answer, 20),
+        CASE(the_last_question_for_a_name_hides_no_answer, 20),
+        CASE(a_new_connection_asks_for_no_name, 20),
         CASE(all_addresses_of_a_name, 20),
-        CASE(client_bytes, 10), CASE(client_bad_answers, 20),
-        CASE(one_allocation_fails, 120), CASE(all_allocations_fail, 120), CASE(allocations_fail_with_threads, 60),
+        CASE(client_bytes, 10),
+        CASE(client_bad_answers, 20),
+        CASE(one_allocation_fails, 120),
+        CASE(all_allocations_fail, 120),
+        CASE(allocations_fail_with_threads, 60),
     };
     adder none = {NULL, 0, 0};
     signal(SIGPIPE, SIG_IGN);
-    /* ThreadSanitizer's own thread begins with the first thread, and would be counted against the first test. */
-    cdp_os_default()->thread_join(NULL, cdp_os_default()->thread_start(NULL, adder_main, &none));
+    /* ThreadSanitizer's own thread begins with the first thread, and would be counted against
+       the first test. */
+    cdp_os_default()->threads.join(
+        cdp_os_default(), cdp_os_default()->threads.start(cdp_os_default(), adder_main, &none));
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }

@@ -1,5 +1,5 @@
-/* cdp_store.h: the store in a file. Its bytes, users that are killed at any byte, full disks, files that are no store,
-   locks that nobody gives back, and many processes at once. */
+/* cdp_store.h: the store in a file. Its bytes, users that are killed at any byte, full disks,
+   files that are no store, locks that nobody gives back, and many processes at once. */
 #define CDP_IMPLEMENTATION
 #include "cdp_store.h"
 #include "test.h"
@@ -14,7 +14,8 @@
 #define TEXT(part) T_TEXT(part, cdp_last_error()->text)
 
 static bool ended(cdp_status got, cdp_status want, const char *what, int line) {
-    return test_check(got == want, __FILE__, line, "%s: %s: %s", what, cdp_status_name(got), got < 0 ? cdp_last_error()->text : "");
+    return test_check(got == want, __FILE__, line, "%s: %s: %s", what, cdp_status_name(got),
+        got < 0 ? cdp_last_error()->text : "");
 }
 
 static char folder[64], path[80];
@@ -40,8 +41,11 @@ static bool value_is(cdp_store *s, const char *key, const char *want) {
     void *value = NULL;
     uint64_t bytes = 0;
     const cdp_status st = cdp_store_get(s, key, &value, &bytes, 1000);
-    const bool ok = st == CDP_OK && bytes == strlen(want) && memcmp(value, want, (size_t)bytes) == 0;
-    if (!ok) printf("  \"%s\" is %s, not \"%s\"\n", key, st == CDP_OK ? (const char *)value : cdp_status_name(st), want);
+    const bool ok =
+        st == CDP_OK && bytes == strlen(want) && memcmp(value, want, (size_t)bytes) == 0;
+    if (!ok)
+        printf("  \"%s\" is %s, not \"%s\"\n", key,
+            st == CDP_OK ? (const char *)value : cdp_status_name(st), want);
     cdp_store_free(s, value);
     return ok;
 }
@@ -59,10 +63,17 @@ static void file_write(const void *data, uint64_t n) {
     fclose(f);
 }
 
-static bool there(void) { return access(path, F_OK) == 0; }
+static bool there(void) {
+    return access(path, F_OK) == 0;
+}
 
-/* What PyTorch 1.13 writes for set k=v, add n 5, add n -7, delete k, compare_set x "" -> f; recorded. */
-static const char recorded[] = "\2\0\0\0/k\1\0\0\0v" "\2\0\0\0/n\1\0\0\0005" "\2\0\0\0/n\2\0\0\0-2" "\3\0\0\0-/k\0\0\0\0" "\2\0\0\0/x\1\0\0\0f";
+/* What PyTorch 1.13 writes for set k=v, add n 5, add n -7, delete k, compare_set x "" -> f;
+   recorded. */
+static const char recorded[] = "\2\0\0\0/k\1\0\0\0v"
+                               "\2\0\0\0/n\1\0\0\0005"
+                               "\2\0\0\0/n\2\0\0\0-2"
+                               "\3\0\0\0-/k\0\0\0\0"
+                               "\2\0\0\0/x\1\0\0\0f";
 #define RECORDED (sizeof recorded - 1)
 static const char joined[] = "\11\0\0\0refcount/\1\0\0\0001";
 #define JOINED (sizeof joined - 1)
@@ -85,7 +96,8 @@ TEST(bytes) {
     OK(cdp_store_compare_set(s, "x", "", 0, "f", 1, &value, &n));
     cdp_store_free(s, value);
     n = file_read(got, sizeof got);
-    if (T(n == JOINED + RECORDED)) T(memcmp(got, joined, JOINED) == 0 && memcmp(got + JOINED, recorded, RECORDED) == 0);
+    if (T(n == JOINED + RECORDED))
+        T(memcmp(got, joined, JOINED) == 0 && memcmp(got + JOINED, recorded, RECORDED) == 0);
     cdp_store_destroy(s);
     T(!there());
 }
@@ -115,9 +127,13 @@ TEST(leaving) {
     unlink(path);
 }
 
-/* All have left, but the last one was killed before it removed the file: the next run finds nothing of this one. */
+/* All have left, but the last one was killed before it removed the file: the next run finds
+   nothing of this one. */
 TEST(left_behind) {
-    static const char all[] = "\2\0\0\0/k\1\0\0\0v" "\11\0\0\0refcount/\1\0\0\0001" "\10\0\0\0cleanup/\1\0\0\0002" "\11\0\0\0refcount/\1\0\0\0000";
+    static const char all[] = "\2\0\0\0/k\1\0\0\0v"
+                              "\11\0\0\0refcount/\1\0\0\0001"
+                              "\10\0\0\0cleanup/\1\0\0\0002"
+                              "\11\0\0\0refcount/\1\0\0\0000";
     void *value;
     int64_t n;
     fresh();
@@ -140,7 +156,8 @@ TEST(left_behind) {
     T(!there());
 }
 
-/* The file is removed under a user's feet, by hand or by the last user of another run, and made anew. */
+/* The file is removed under a user's feet, by hand or by the last user of another run, and made
+   anew. */
 TEST(replaced_file) {
     fresh();
     cdp_store *a = user_open(5), *b, *c;
@@ -154,7 +171,8 @@ TEST(replaced_file) {
     T(!there()); /* who reads makes no file */
     b = user_open(1);
     OK(cdp_store_set(b, "new", "2", 1));
-    OK(cdp_store_set(b, "longer", "than the old file was, so that the old place lies in the middle", 64));
+    OK(cdp_store_set(
+        b, "longer", "than the old file was, so that the old place lies in the middle", 64));
     T(value_is(a, "new", "2"));
     ST(cdp_store_get(a, "old", &value, NULL, 20), CDP_ERR_TIMEOUT);
     OK(cdp_store_set(a, "both", "3", 1));
@@ -172,7 +190,8 @@ TEST(replaced_file) {
 
 /* ---- half records ---- */
 
-/* A user was killed at any byte of a record, or of several: what is whole counts, what is not is cut off by the next one. */
+/* A user was killed at any byte of a record, or of several: what is whole counts, what is not is
+   cut off by the next one. */
 TEST(torn_at_every_byte) {
     uint8_t all[300], got[400];
     memcpy(all, joined, JOINED);
@@ -186,7 +205,9 @@ TEST(torn_at_every_byte) {
             cdp__record r;
             bool is = false;
             static const char *const x[1] = {"x"};
-            while (cdp__record_next(all + whole, n - whole, n - whole, &r) == CDP__RECORD_WHOLE && whole < n) whole += r.bytes;
+            while (cdp__record_next(all + whole, n - whole, n - whole, &r) == CDP__RECORD_WHOLE
+                && whole < n)
+                whole += r.bytes;
             if (reader) { /* torn while it watches */
                 file_write(all, whole);
                 s = user_open(7);
@@ -200,7 +221,10 @@ TEST(torn_at_every_byte) {
                 s = user_open(7);
                 OK(cdp_store_check(s, x, 1, &is));
                 bytes = file_read(got, sizeof got);
-                T(bytes > whole && memcmp(got, all, whole) == 0 && cdp__record_next(got + whole, bytes - whole, bytes - whole, &r) == CDP__RECORD_WHOLE && whole + r.bytes == bytes);
+                T(bytes > whole && memcmp(got, all, whole) == 0
+                    && cdp__record_next(got + whole, bytes - whole, bytes - whole, &r)
+                        == CDP__RECORD_WHOLE
+                    && whole + r.bytes == bytes);
             }
             T(is == (whole == total));
             OK(cdp_store_set(s, "after", "it", 2));
@@ -213,8 +237,8 @@ TEST(torn_at_every_byte) {
         }
 }
 
-/* Real processes that write all the time, killed at random moments; the others must go on, and lose nothing that was said
-   to be done. */
+/* Real processes that write all the time, killed at random moments; the others must go on, and
+   lose nothing that was said to be done. */
 typedef struct shared {
     uint64_t done[8];
 } shared;
@@ -230,7 +254,8 @@ static void writer_process(uint32_t id, shared *sh) {
         if (cdp_store_add(s, key, 1, &n) != CDP_OK) _exit(3);
         __atomic_store_n(&sh->done[id], (uint64_t)n, __ATOMIC_SEQ_CST);
         if (cdp_store_set(s, "big", value, sizeof value - (uint64_t)n % 1000) != CDP_OK) _exit(4);
-        if (n % 16 == 0) test_sleep_ms(1); /* or the file becomes huge where the killer comes late */
+        /* or the file becomes huge where the killer comes late */
+        if (n % 16 == 0) test_sleep_ms(1);
     }
 }
 
@@ -242,13 +267,15 @@ static bool ends_torn(void) {
     if (!T(stat(path, &st) == 0)) return false;
     all = (uint8_t *)malloc((size_t)st.st_size + 1);
     n = file_read(all, (uint64_t)st.st_size);
-    while (at < n && cdp__record_next(all + at, n - at, n - at, &r) == CDP__RECORD_WHOLE) at += r.bytes;
+    while (at < n && cdp__record_next(all + at, n - at, n - at, &r) == CDP__RECORD_WHOLE)
+        at += r.bytes;
     free(all);
     return at != n;
 }
 
 TEST(killed_writers) {
-    shared *sh = (shared *)mmap(NULL, sizeof *sh, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    shared *sh =
+        (shared *)mmap(NULL, sizeof *sh, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     uint64_t random = 5;
     uint32_t torn = 0;
     for (uint32_t round = 0; round < 30; ++round) {
@@ -272,7 +299,8 @@ TEST(killed_writers) {
         }
         T(!ends_torn());
         if (cdp_store_get(s, "big", &value, &bytes, 1) == CDP_OK)
-            for (uint64_t i = 0; i < bytes; ++i) wrong += ((const char *)value)[i] != *(const char *)value;
+            for (uint64_t i = 0; i < bytes; ++i)
+                wrong += ((const char *)value)[i] != *(const char *)value;
         T_EQ(0, wrong);
         cdp_store_free(s, value);
         cdp_store_destroy(s);
@@ -293,11 +321,13 @@ static void refused(const void *data, uint64_t n, cdp_status status, const char 
     T(!s);
     TEXT(text);
     TEXT(folder);
-    if (data) T(file_read(got, sizeof got) == n && memcmp(got, data, (size_t)n) == 0); /* and not touched */
+    /* and not touched */
+    if (data) T(file_read(got, sizeof got) == n && memcmp(got, data, (size_t)n) == 0);
 }
 
 TEST(no_store) {
-    static const char script[] = "#!/bin/sh\necho hello\n", zeros[100] = "", wrong_key[] = "\2\0\0\0kk\1\0\0\0v";
+    static const char script[] = "#!/bin/sh\necho hello\n", zeros[100] = "",
+                      wrong_key[] = "\2\0\0\0kk\1\0\0\0v";
     const cdp_file_store_desc none = {.path = NULL}, empty = {.path = ""};
     cdp_store *s;
     cdp_file_store_desc d = {.path = path};
@@ -306,7 +336,8 @@ TEST(no_store) {
     refused(zeros, sizeof zeros, CDP_ERR_STORE, "no record at byte 0");
     refused(wrong_key, sizeof wrong_key - 1, CDP_ERR_STORE, "no record at byte 0");
     refused("hi\n", 3, CDP_ERR_STORE, "no record at byte 0");
-    refused("1", 1, CDP_ERR_STORE, "no record at byte 0"); /* so short that it might be the start of one */
+    /* so short that it might be the start of one */
+    refused("1", 1, CDP_ERR_STORE, "no record at byte 0");
     unlink(path);
     T(mkdir(path, 0700) == 0);
     refused(NULL, 0, CDP_ERR_IO, "errno");
@@ -324,7 +355,8 @@ TEST(no_store) {
     ST(cdp_file_store_create(&d, NULL), CDP_ERR_INVALID);
 }
 
-/* Somebody else's bytes in the middle: every call says so, none crashes, none hangs, and what was there stays there. */
+/* Somebody else's bytes in the middle: every call says so, none crashes, none hangs, and what
+   was there stays there. */
 TEST(damage) {
     uint8_t all[400];
     uint64_t n;
@@ -356,7 +388,13 @@ TEST(folder_without_rights) {
     if (getuid() == 0) {
         T(chmod(folder, 0555) == 0);
         pid = fork(); /* root may do everything; nobody may not */
-        if (!pid) _exit(setgid(65534) != 0 || setuid(65534) != 0 ? 9 : cdp_file_store_create(&d, &s) == CDP_ERR_IO && cdp_last_error()->sys_errno == EACCES && strstr(cdp_last_error()->text, path) ? 0 : 1);
+        if (!pid)
+            _exit(setgid(65534) != 0 || setuid(65534) != 0 ? 9
+                    : cdp_file_store_create(&d, &s) == CDP_ERR_IO
+                        && cdp_last_error()->sys_errno == EACCES
+                        && strstr(cdp_last_error()->text, path)
+                    ? 0
+                    : 1);
         waitpid(pid, &status, 0);
         T(WIFEXITED(status) && WEXITSTATUS(status) == 0);
         T(chmod(folder, 0700) == 0);
@@ -391,16 +429,18 @@ static void fill_up(int err) {
     T_EQ(err, cdp_last_error()->sys_errno);
     TEXT(path);
     TEXT("nothing of it was kept");
-    T(file_read(after, 4000000) == n && memcmp(before, after, (size_t)n) == 0); /* nothing half written */
+    /* nothing half written */
+    T(file_read(after, 4000000) == n && memcmp(before, after, (size_t)n) == 0);
     ST(cdp_store_multi_set(s, keys, values, 2), CDP_ERR_IO);
     OK(cdp_store_check(s, keys, 1, &is));
-    T(!is); /* all or nothing */
+    T(!is);                      /* all or nothing */
     T(value_is(s, "k", "kept")); /* still readable, by this one and a new one */
     {
         void *v = NULL;
         uint64_t bytes = 0;
         OK(cdp_store_get(s, "fill", &v, &bytes, 0));
-        T(bytes == sizeof value && *(const char *)v == (char)('a' + (i - 2) % 26)); /* the last one that succeeded */
+        /* the last one that succeeded */
+        T(bytes == sizeof value && *(const char *)v == (char)('a' + (i - 2) % 26));
         cdp_store_free(s, v);
     }
     unlink(path);
@@ -431,7 +471,8 @@ TEST(full_disk) {
     cdp__format(mounted, sizeof mounted, "%s/disk", folder);
     T(mkdir(mounted, 0700) == 0);
     if (mount("tmpfs", mounted, "tmpfs", 0, "size=512k") != 0) {
-        test_skip("this user may not mount a small tmpfs (file_size_limit tries the same with another limit)");
+        test_skip("this user may not mount a small tmpfs (file_size_limit tries the same with "
+                  "another limit)");
     } else {
         cdp__format(path, sizeof path, "%s/disk/store", folder);
         fill_up(ENOSPC);
@@ -457,7 +498,8 @@ TEST(locked_by_a_process_that_stands_still) {
     if (!pid) {
         const int fd = open(path, O_RDWR);
         if (flock(fd, LOCK_EX) != 0 || write(to[1], "x", 1) != 1) _exit(1);
-        for (;;) pause();
+        for (;;)
+            pause();
     }
     T(read(to[0], &c, 1) == 1);
     cdp_store_set_timeout(s, 100);
@@ -475,7 +517,7 @@ TEST(locked_by_a_process_that_stands_still) {
     start = test_now_ns();
     cdp_store_destroy(leaver); /* bounded; and it is not counted off */
     T_WITHIN(130, test_now_ns() - start);
-    TEXT("locked"); /* leaving hides no error */
+    TEXT("locked");     /* leaving hides no error */
     kill(pid, SIGKILL); /* its lock dies with it */
     waitpid(pid, NULL, 0);
     OK(cdp_store_set(s, "k", "v", 1));
@@ -484,6 +526,41 @@ TEST(locked_by_a_process_that_stands_still) {
     T(there());
     close(to[0]);
     close(to[1]);
+    unlink(path);
+}
+
+static void private_refused(const char *text) {
+    const cdp_file_store_desc d = {.path = path, .private_file = true, .timeout_ms = 1000};
+    cdp_store *s;
+    ST(cdp_file_store_create(&d, &s), CDP_ERR_INVALID);
+    TEXT(path);
+    TEXT(text);
+}
+
+/* In a folder where everybody may put files: neither what a link leads to nor what others can
+   write is taken for the store. */
+TEST(private_files) {
+    const cdp_file_store_desc d = {.path = path, .private_file = true, .timeout_ms = 1000};
+    char target[300];
+    struct stat st;
+    cdp_store *s;
+    fresh();
+    OK(cdp_file_store_create(&d, &s));
+    OK(cdp_store_set(s, "k", "v", 1));
+    T(stat(path, &st) == 0 && (st.st_mode & 0777) == 0600);
+    cdp_store_destroy(s);
+    if (chmod(path, 0620) != 0) abort();
+    private_refused("mode 620");
+    unlink(path);
+    snprintf(target, sizeof target, "%s.target", path);
+    if (symlink(target, path) != 0) abort();
+    private_refused("is a symbolic link");
+    T(stat(target, &st) != 0); /* and nothing was made */
+    unlink(path);
+    if (geteuid() != 0) return;
+    close(open(path, O_CREAT | O_WRONLY, 0600));
+    if (chown(path, 1, 1) != 0) abort();
+    private_refused("belongs to user 1");
     unlink(path);
 }
 
@@ -496,10 +573,12 @@ static uint64_t jumping_now(void *user) {
     return (uint64_t)((int64_t)cdp_os_default()->now_ns(NULL) + clock_jump);
 }
 
-/* The wall clock and the times of files play no part. Where the clock of the os jumps, a wait ends, late keys or not. */
+/* The wall clock and the times of files play no part. Where the clock of the os jumps, a wait
+   ends, late keys or not. */
 TEST(clock_jumps) {
     static const char *const keys[1] = {"never"};
-    const struct timespec times[2] = {{4000000000, 0}, {1, 0}}; /* of access in the year 2096, of change in 1970 */
+    /* of access in the year 2096, of change in 1970 */
+    const struct timespec times[2] = {{4000000000, 0}, {1, 0}};
     cdp_os os = *cdp_os_default();
     os.now_ns = jumping_now;
     const cdp_file_store_desc d = {.path = fresh(), .world_size = 1, .os = &os};
@@ -526,15 +605,23 @@ TEST(waiting_costs_little) {
     getrusage(RUSAGE_SELF, &before);
     ST(cdp_store_wait(s, keys, 1, 500), CDP_ERR_TIMEOUT);
     getrusage(RUSAGE_SELF, &after);
-    ms = (double)(after.ru_utime.tv_sec - before.ru_utime.tv_sec + after.ru_stime.tv_sec - before.ru_stime.tv_sec) * 1e3 +
-         (double)(after.ru_utime.tv_usec - before.ru_utime.tv_usec + after.ru_stime.tv_usec - before.ru_stime.tv_usec) / 1e3;
-    test_check(ms < 25 * TEST_SLACK, __FILE__, __LINE__, "half a second of waiting took %.1f ms of a processor", ms);
+    ms = (double)(after.ru_utime.tv_sec - before.ru_utime.tv_sec + after.ru_stime.tv_sec
+             - before.ru_stime.tv_sec)
+            * 1e3
+        + (double)(after.ru_utime.tv_usec - before.ru_utime.tv_usec + after.ru_stime.tv_usec
+              - before.ru_stime.tv_usec)
+            / 1e3;
+    test_check(ms < 25 * TEST_SLACK, __FILE__, __LINE__,
+        "half a second of waiting took %.1f ms of a processor", ms);
     cdp_store_destroy(s);
 }
 
 /* ---- many processes ---- */
 
-enum { PROCESSES = 6, ADDS = 60 };
+enum {
+    PROCESSES = 6,
+    ADDS = 60
+};
 
 static int worker_process(uint32_t id) {
     cdp_store *s = user_open(PROCESSES);
@@ -555,10 +642,12 @@ static int worker_process(uint32_t id) {
         cdp__format(key, sizeof key, "end%u", i);
         if (cdp_store_wait(s, end, 1, 60000) != CDP_OK) return 7;
     }
-    if (cdp_store_add(s, "sum", 0, &n) != CDP_OK || n != ADDS * PROCESSES * (PROCESSES + 1) / 2) return 8;
+    if (cdp_store_add(s, "sum", 0, &n) != CDP_OK || n != ADDS * PROCESSES * (PROCESSES + 1) / 2)
+        return 8;
     void *value;
     uint64_t bytes;
-    if (cdp_store_get(s, "log", &value, &bytes, 1000) != CDP_OK || bytes != ADDS * PROCESSES) return 9;
+    if (cdp_store_get(s, "log", &value, &bytes, 1000) != CDP_OK || bytes != ADDS * PROCESSES)
+        return 9;
     cdp_store_free(s, value);
     cdp_store_destroy(s);
     return 0;
@@ -572,7 +661,8 @@ TEST(many_processes) {
     for (uint32_t i = 0; i < PROCESSES; ++i) {
         int status = 0;
         waitpid(pids[i], &status, 0);
-        test_check(WIFEXITED(status) && WEXITSTATUS(status) == 0, __FILE__, __LINE__, "process %u ended with %x", i, (unsigned)status);
+        test_check(WIFEXITED(status) && WEXITSTATUS(status) == 0, __FILE__, __LINE__,
+            "process %u ended with %x", i, (unsigned)status);
     }
     T(!there()); /* the last one removed it */
 }
@@ -584,7 +674,8 @@ TEST(fork_in_between) {
     fresh();
     cdp_store *s = user_open(0);
     pid = fork();
-    for (uint32_t i = 0; i < 300; ++i) OK(cdp_store_add(s, "n", 1, &n));
+    for (uint32_t i = 0; i < 300; ++i)
+        OK(cdp_store_add(s, "n", 1, &n));
     if (!pid) _exit(test__now.failed_checks ? 1 : 0);
     int status = 0;
     waitpid(pid, &status, 0);
@@ -601,7 +692,8 @@ TEST(large_records) {
     uint64_t random = 9;
     fresh();
     cdp_store *s = user_open(1), *late;
-    for (uint32_t i = 0; i < 3000000; ++i) big[i] = (char)test_random(&random);
+    for (uint32_t i = 0; i < 3000000; ++i)
+        big[i] = (char)test_random(&random);
     for (uint32_t i = 0; i < 40; ++i) {
         char key[16];
         cdp__format(key, sizeof key, "%u", i);
@@ -614,7 +706,8 @@ TEST(large_records) {
         uint64_t bytes = 0;
         cdp__format(key, sizeof key, "%u", i);
         OK(cdp_store_get(late, key, &value, &bytes, 100));
-        T(bytes == (i == 17 ? 2900000 : i * 1777 % 70000) && (!bytes || memcmp(value, big + i, (size_t)bytes) == 0));
+        T(bytes == (i == 17 ? 2900000 : i * 1777 % 70000)
+            && (!bytes || memcmp(value, big + i, (size_t)bytes) == 0));
         cdp_store_free(late, value);
     }
     cdp_store_destroy(late);
@@ -624,10 +717,24 @@ TEST(large_records) {
 
 int main(int argc, char **argv) {
     static const test_case cases[] = {
-        {"bytes", bytes, 10}, {"leaving", leaving, 10}, {"left_behind", left_behind, 10}, {"replaced_file", replaced_file, 10}, {"torn_at_every_byte", torn_at_every_byte, 20}, {"killed_writers", killed_writers, 60},
-        {"no_store", no_store, 10}, {"damage", damage, 10}, {"folder_without_rights", folder_without_rights, 10}, {"file_size_limit", file_size_limit, 20}, {"full_disk", full_disk, 20},
-        {"locked_by_a_process_that_stands_still", locked_by_a_process_that_stands_still, 20}, {"clock_jumps", clock_jumps, 20}, {"waiting_costs_little", waiting_costs_little, 20},
-        {"many_processes", many_processes, 60}, {"fork_in_between", fork_in_between, 20}, {"large_records", large_records, 20},
+        {"bytes", bytes, 10},
+        {"leaving", leaving, 10},
+        {"left_behind", left_behind, 10},
+        {"replaced_file", replaced_file, 10},
+        {"torn_at_every_byte", torn_at_every_byte, 20},
+        {"killed_writers", killed_writers, 60},
+        {"no_store", no_store, 10},
+        {"damage", damage, 10},
+        {"folder_without_rights", folder_without_rights, 10},
+        {"file_size_limit", file_size_limit, 20},
+        {"full_disk", full_disk, 20},
+        {"locked_by_a_process_that_stands_still", locked_by_a_process_that_stands_still, 20},
+        {"private_files", private_files, 20},
+        {"clock_jumps", clock_jumps, 20},
+        {"waiting_costs_little", waiting_costs_little, 20},
+        {"many_processes", many_processes, 60},
+        {"fork_in_between", fork_in_between, 20},
+        {"large_records", large_records, 20},
     };
     const int failed = test_main(argc, argv, cases, sizeof cases / sizeof *cases);
     if (*folder) rmdir(folder);

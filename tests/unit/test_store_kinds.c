@@ -1,5 +1,6 @@
-/* cdp_store.h: every operation on every kind of store. One table of requests and one random program with a model beside it
-   run over hash, custom, file and TCP stores, over prefixes of each and over prefixes in prefixes. */
+/* cdp_store.h: every operation on every kind of store. One table of requests and one random
+   program with a model beside it run over hash, custom, file and TCP stores, over prefixes of
+   each and over prefixes in prefixes. */
 #define CDP_IMPLEMENTATION
 #include "cdp_store.h"
 #include "test.h"
@@ -11,7 +12,8 @@
 static const char *now_kind = "";
 
 static bool ended(cdp_status got, cdp_status want, const char *what, int line) {
-    return test_check(got == want, __FILE__, line, "%s: %s: %s: %s", now_kind, what, cdp_status_name(got), got < 0 ? cdp_last_error()->text : "");
+    return test_check(got == want, __FILE__, line, "%s: %s: %s: %s", now_kind, what,
+        cdp_status_name(got), got < 0 ? cdp_last_error()->text : "");
 }
 
 /* ---- a store as a user would write it: an array, two functions, and the optional ones ---- */
@@ -31,7 +33,9 @@ typedef struct my_store {
 
 static my_entry *my_find(my_store *s, cdp_bytes key) {
     for (uint32_t i = 0; i < 64; ++i)
-        if (s->entries[i].there && s->entries[i].key_bytes == key.bytes && memcmp(s->entries[i].key, key.data ? key.data : "", (size_t)key.bytes) == 0) return &s->entries[i];
+        if (s->entries[i].there && s->entries[i].key_bytes == key.bytes
+            && memcmp(s->entries[i].key, key.data ? key.data : "", (size_t)key.bytes) == 0)
+            return &s->entries[i];
     return NULL;
 }
 
@@ -43,13 +47,17 @@ static cdp_status my_get(void *user, cdp_bytes key, cdp_bytes *value) {
     return CDP_OK;
 }
 
-static cdp_status my_swap(void *user, cdp_bytes key, const cdp_bytes *expected, const cdp_bytes *desired) {
+static cdp_status my_swap(
+    void *user, cdp_bytes key, const cdp_bytes *expected, const cdp_bytes *desired) {
     my_store *s = (my_store *)user;
     my_entry *e = my_find(s, key);
     char *value = NULL;
     if (s->refuse && s->refuse--) return CDP_PENDING;
     if (!e != !expected) return CDP_PENDING;
-    if (e && (e->value_bytes != expected->bytes || memcmp(e->value, expected->data, (size_t)e->value_bytes) != 0)) return CDP_PENDING;
+    if (e
+        && (e->value_bytes != expected->bytes
+            || memcmp(e->value, expected->data, (size_t)e->value_bytes) != 0))
+        return CDP_PENDING;
     if (desired) {
         value = (char *)malloc((size_t)desired->bytes + 1);
         if (desired->bytes) memcpy(value, desired->data, (size_t)desired->bytes);
@@ -68,7 +76,8 @@ static cdp_status my_swap(void *user, cdp_bytes key, const cdp_bytes *expected, 
 
 static cdp_status my_num_keys(void *user, int64_t *count) {
     *count = 0;
-    for (uint32_t i = 0; i < 64; ++i) *count += ((my_store *)user)->entries[i].there;
+    for (uint32_t i = 0; i < 64; ++i)
+        *count += ((my_store *)user)->entries[i].there;
     return CDP_OK;
 }
 
@@ -83,22 +92,30 @@ static void my_destroy(void *user) {
 
 typedef struct kind {
     const char *name;
-    char base;           /* h c f t */
+    char base; /* h c f t */
     uint32_t prefixes;
 } kind;
 
 static const kind kinds[] = {
-    {"hash", 'h', 0}, {"prefix/hash", 'h', 1}, {"prefix/prefix/hash", 'h', 2},
-    {"custom", 'c', 0}, {"prefix/custom", 'c', 1}, {"prefix/prefix/custom", 'c', 2},
-    {"tcp", 't', 0}, {"prefix/tcp", 't', 1}, {"prefix/prefix/tcp", 't', 2},
+    {"hash", 'h', 0},
+    {"prefix/hash", 'h', 1},
+    {"prefix/prefix/hash", 'h', 2},
+    {"custom", 'c', 0},
+    {"prefix/custom", 'c', 1},
+    {"prefix/prefix/custom", 'c', 2},
+    {"tcp", 't', 0},
+    {"prefix/tcp", 't', 1},
+    {"prefix/prefix/tcp", 't', 2},
 #ifndef CDP_NO_FILE_STORE
-    {"file", 'f', 0}, {"prefix/file", 'f', 1}, {"prefix/prefix/file", 'f', 2},
+    {"file", 'f', 0},
+    {"prefix/file", 'f', 1},
+    {"prefix/prefix/file", 'f', 2},
 #endif
 };
 #define KINDS (sizeof kinds / sizeof *kinds)
 
 typedef struct world {
-    cdp_store *s;        /* what is tested */
+    cdp_store *s; /* what is tested */
     cdp_store *stack[3];
     uint32_t depth;
     my_store *mine;
@@ -115,12 +132,19 @@ static bool world_open(world *w, const kind *k, const cdp_os *os) {
         ok = OK(cdp_hash_store_create(&d, &w->s));
     } else if (k->base == 'c') {
         w->mine = (my_store *)calloc(1, sizeof *w->mine);
-        const cdp_custom_store_desc d = {.get = my_get, .swap = my_swap, .num_keys = my_num_keys, .destroy = my_destroy, .user = w->mine, .os = os};
+        const cdp_custom_store_desc d = {.get = my_get,
+            .swap = my_swap,
+            .num_keys = my_num_keys,
+            .destroy = my_destroy,
+            .user = w->mine,
+            .os = os};
         ok = OK(cdp_custom_store_create(&d, &w->s));
     } else if (k->base == 't') {
         const cdp_store_server_desc sd = {.os = os};
         ok = OK(cdp_store_server_create(&sd, &w->server));
-        const cdp_tcp_store_desc d = {.host = "127.0.0.1", .port = ok ? cdp_store_server_port(w->server) : (uint16_t)0, .os = os};
+        const cdp_tcp_store_desc d = {.host = "127.0.0.1",
+            .port = ok ? cdp_store_server_port(w->server) : (uint16_t)0,
+            .os = os};
         ok = ok && OK(cdp_tcp_store_create(&d, &w->s));
 #ifndef CDP_NO_FILE_STORE
     } else {
@@ -139,7 +163,8 @@ static bool world_open(world *w, const kind *k, const cdp_os *os) {
 }
 
 static void world_close(world *w) {
-    for (uint32_t i = w->depth; i > 0; --i) cdp_store_destroy(w->stack[i - 1]);
+    for (uint32_t i = w->depth; i > 0; --i)
+        cdp_store_destroy(w->stack[i - 1]);
     cdp_store_server_destroy(w->server);
     if (w->mine) T(w->mine->destroyed == 1);
     free(w->mine);
@@ -175,78 +200,49 @@ typedef struct row {
 #define WRONG CDP_ERR_INVALID
 
 static const row rows[] = {
-    {NUM, NULL, NULL, 0, GOOD, 0, NULL},
-    {CHECK, "k", NULL, 0, GOOD, 0, NULL},
-    {GET, "k", NULL, 0, LATE, 0, NULL},
-    {SET, "k", "one", 0, GOOD, 0, NULL},
-    {GET, "k", NULL, 0, GOOD, 0, "one"},
-    {CHECK, "k", NULL, 0, GOOD, 1, NULL},
+    {NUM, NULL, NULL, 0, GOOD, 0, NULL}, {CHECK, "k", NULL, 0, GOOD, 0, NULL},
+    {GET, "k", NULL, 0, LATE, 0, NULL}, {SET, "k", "one", 0, GOOD, 0, NULL},
+    {GET, "k", NULL, 0, GOOD, 0, "one"}, {CHECK, "k", NULL, 0, GOOD, 1, NULL},
     {NUM, NULL, NULL, 0, GOOD, 1, NULL},
     {SET, "k", "", 0, GOOD, 0, NULL}, /* an empty value is a value */
-    {GET, "k", NULL, 0, GOOD, 0, ""},
-    {CHECK, "k", NULL, 0, GOOD, 1, NULL},
-    {SET, "k", "a~b~~", 0, GOOD, 0, NULL},
-    {GET, "k", NULL, 0, GOOD, 0, "a~b~~"},
-    {SET, "", "empty key", 0, GOOD, 0, NULL},
-    {GET, "", NULL, 0, GOOD, 0, "empty key"},
-    {SET, "~", "zero key", 0, GOOD, 0, NULL},
-    {SET, "~~", "two", 0, GOOD, 0, NULL},
+    {GET, "k", NULL, 0, GOOD, 0, ""}, {CHECK, "k", NULL, 0, GOOD, 1, NULL},
+    {SET, "k", "a~b~~", 0, GOOD, 0, NULL}, {GET, "k", NULL, 0, GOOD, 0, "a~b~~"},
+    {SET, "", "empty key", 0, GOOD, 0, NULL}, {GET, "", NULL, 0, GOOD, 0, "empty key"},
+    {SET, "~", "zero key", 0, GOOD, 0, NULL}, {SET, "~~", "two", 0, GOOD, 0, NULL},
     {MGET, "~|~~|", NULL, 0, GOOD, 0, "zero key|two|empty key"},
-    {NUM, NULL, NULL, 0, GOOD, 4, NULL},
-    {DEL, "~~", NULL, 0, GOOD, 1, NULL},
+    {NUM, NULL, NULL, 0, GOOD, 4, NULL}, {DEL, "~~", NULL, 0, GOOD, 1, NULL},
     {DEL, "~~", NULL, 0, GOOD, 0, NULL}, /* gone already */
-    {CHECK, "~|~~", NULL, 0, GOOD, 0, NULL},
-    {CHECK, "~|", NULL, 0, GOOD, 1, NULL},
-    {WAIT, "~||k", NULL, 0, GOOD, 0, NULL},
-    {WAIT, "~|never", NULL, 0, LATE, 0, NULL},
-    {WAIT, "k|k", NULL, 0, GOOD, 0, NULL},
-    {WAIT, "never|never", NULL, 0, LATE, 0, NULL},
-    {MGET, "k|never", NULL, 0, LATE, 0, NULL},
-    {DEL, "", NULL, 0, GOOD, 1, NULL},
-    {DEL, "~", NULL, 0, GOOD, 1, NULL},
-    {NUM, NULL, NULL, 0, GOOD, 1, NULL},
+    {CHECK, "~|~~", NULL, 0, GOOD, 0, NULL}, {CHECK, "~|", NULL, 0, GOOD, 1, NULL},
+    {WAIT, "~||k", NULL, 0, GOOD, 0, NULL}, {WAIT, "~|never", NULL, 0, LATE, 0, NULL},
+    {WAIT, "k|k", NULL, 0, GOOD, 0, NULL}, {WAIT, "never|never", NULL, 0, LATE, 0, NULL},
+    {MGET, "k|never", NULL, 0, LATE, 0, NULL}, {DEL, "", NULL, 0, GOOD, 1, NULL},
+    {DEL, "~", NULL, 0, GOOD, 1, NULL}, {NUM, NULL, NULL, 0, GOOD, 1, NULL},
     {ADD, "n", NULL, 5, GOOD, 5, NULL}, /* absent counts as 0 */
-    {ADD, "n", NULL, -7, GOOD, -2, NULL},
-    {GET, "n", NULL, 0, GOOD, 0, "-2"},
-    {ADD, "n", NULL, 0, GOOD, -2, NULL},
-    {SET, "n", " 7", 0, GOOD, 0, NULL},
+    {ADD, "n", NULL, -7, GOOD, -2, NULL}, {GET, "n", NULL, 0, GOOD, 0, "-2"},
+    {ADD, "n", NULL, 0, GOOD, -2, NULL}, {SET, "n", " 7", 0, GOOD, 0, NULL},
     {ADD, "n", NULL, 1, GOOD, 8, NULL}, /* as C++'s stoll reads numbers */
-    {SET, "n", "12abc", 0, GOOD, 0, NULL},
-    {ADD, "n", NULL, 1, GOOD, 13, NULL},
-    {GET, "n", NULL, 0, GOOD, 0, "13"},
-    {SET, "n", "9223372036854775807", 0, GOOD, 0, NULL},
-    {ADD, "n", NULL, 1, GOOD, INT64_MIN, NULL},
-    {DEL, "n", NULL, 0, GOOD, 1, NULL},
-    {CAS, "c", "x|first", 0, GOOD, 0, "x"}, /* absent, something expected: what was expected, and nothing stored */
-    {CHECK, "c", NULL, 0, GOOD, 0, NULL},
-    {CAS, "c", "|first", 0, GOOD, 0, "first"},
-    {CAS, "c", "first|second", 0, GOOD, 0, "second"},
-    {CAS, "c", "first|third", 0, GOOD, 0, "second"},
-    {CAS, "c", "|fourth", 0, GOOD, 0, "second"},
-    {CAS, "c", "second|", 0, GOOD, 0, ""},
-    {CAS, "c", "x|y", 0, GOOD, 0, ""},
+    {SET, "n", "12abc", 0, GOOD, 0, NULL}, {ADD, "n", NULL, 1, GOOD, 13, NULL},
+    {GET, "n", NULL, 0, GOOD, 0, "13"}, {SET, "n", "9223372036854775807", 0, GOOD, 0, NULL},
+    {ADD, "n", NULL, 1, GOOD, INT64_MIN, NULL}, {DEL, "n", NULL, 0, GOOD, 1, NULL},
+    /* absent, something expected: what was expected, and nothing stored */
+    {CAS, "c", "x|first", 0, GOOD, 0, "x"}, {CHECK, "c", NULL, 0, GOOD, 0, NULL},
+    {CAS, "c", "|first", 0, GOOD, 0, "first"}, {CAS, "c", "first|second", 0, GOOD, 0, "second"},
+    {CAS, "c", "first|third", 0, GOOD, 0, "second"}, {CAS, "c", "|fourth", 0, GOOD, 0, "second"},
+    {CAS, "c", "second|", 0, GOOD, 0, ""}, {CAS, "c", "x|y", 0, GOOD, 0, ""},
     {CAS, "c", "|z~z", 0, GOOD, 0, "z~z"}, /* an empty value matches an empty expectation */
-    {CAS, "c", "z|no", 0, GOOD, 0, "z~z"},
-    {CAS, "c", "z~z|yes", 0, GOOD, 0, "yes"},
+    {CAS, "c", "z|no", 0, GOOD, 0, "z~z"}, {CAS, "c", "z~z|yes", 0, GOOD, 0, "yes"},
     {GET, "c", NULL, 0, GOOD, 0, "yes"},
     {APPEND, "l", "ab", 0, GOOD, 0, NULL}, /* absent counts as empty */
-    {APPEND, "l", "", 0, GOOD, 0, NULL},
-    {APPEND, "l", "c~", 0, GOOD, 0, NULL},
-    {GET, "l", NULL, 0, GOOD, 0, "abc~"},
-    {APPEND, "m", "", 0, GOOD, 0, NULL},
-    {CHECK, "m", NULL, 0, GOOD, 1, NULL},
-    {MSET, "p|q|r", "1||3", 0, GOOD, 0, NULL},
+    {APPEND, "l", "", 0, GOOD, 0, NULL}, {APPEND, "l", "c~", 0, GOOD, 0, NULL},
+    {GET, "l", NULL, 0, GOOD, 0, "abc~"}, {APPEND, "m", "", 0, GOOD, 0, NULL},
+    {CHECK, "m", NULL, 0, GOOD, 1, NULL}, {MSET, "p|q|r", "1||3", 0, GOOD, 0, NULL},
     {MGET, "r|p|q|p", NULL, 0, GOOD, 0, "3|1||1"},
     {MSET, "p|p", "x|y", 0, GOOD, 0, NULL}, /* the later one wins */
-    {GET, "p", NULL, 0, GOOD, 0, "y"},
-    {NUM, NULL, NULL, 0, GOOD, 7, NULL},
+    {GET, "p", NULL, 0, GOOD, 0, "y"}, {NUM, NULL, NULL, 0, GOOD, 7, NULL},
     {CDP_STORE_NONE, NULL, NULL, 0, WRONG, 0, NULL},
-    {CDP_STORE_OP_COUNT, NULL, NULL, 0, WRONG, 0, NULL},
-    {GET, "k|k", NULL, 0, WRONG, 0, NULL},
-    {GET, NULL, NULL, 0, WRONG, 0, NULL},
-    {NUM, "k", NULL, 0, WRONG, 0, NULL},
-    {SET, "k", NULL, 0, WRONG, 0, NULL},
-    {NUM, NULL, NULL, 0, GOOD, 7, NULL},
+    {CDP_STORE_OP_COUNT, NULL, NULL, 0, WRONG, 0, NULL}, {GET, "k|k", NULL, 0, WRONG, 0, NULL},
+    {GET, NULL, NULL, 0, WRONG, 0, NULL}, {NUM, "k", NULL, 0, WRONG, 0, NULL},
+    {SET, "k", NULL, 0, WRONG, 0, NULL}, {NUM, NULL, NULL, 0, GOOD, 7, NULL},
     {SET, "n", "text", 0, GOOD, 0, NULL},
     {ADD, "n", NULL, 1, WRONG, 0, NULL}, /* the last one: a TCP server hangs up */
 };
@@ -269,14 +265,17 @@ static uint32_t cut(const char *text, char *room, cdp_bytes *out) {
     }
 }
 
-static bool same(cdp_bytes a, cdp_bytes b) { return a.bytes == b.bytes && (!a.bytes || memcmp(a.data, b.data, (size_t)a.bytes) == 0); }
+static bool same(cdp_bytes a, cdp_bytes b) {
+    return a.bytes == b.bytes && (!a.bytes || memcmp(a.data, b.data, (size_t)a.bytes) == 0);
+}
 
 static void run_row(world *w, char base, uint32_t i, int64_t first) {
     const row *r = &rows[i];
     char k[100], v[100], x[100];
     cdp_bytes keys[8], values[8], results[8];
     cdp_store_request rq;
-    cdp_status want = r->op == ADD && r->status == WRONG && base == 't' ? CDP_ERR_STORE : r->status, got;
+    cdp_status want = r->op == ADD && r->status == WRONG && base == 't' ? CDP_ERR_STORE : r->status,
+               got;
     memset(&rq, 0, sizeof rq);
     rq.op = r->op;
     rq.key_count = cut(r->keys, k, keys);
@@ -284,15 +283,21 @@ static void run_row(world *w, char base, uint32_t i, int64_t first) {
     rq.values = cut(r->values, v, values) ? values : NULL;
     rq.delta = r->delta;
     got = cdp_store_run(w->s, &rq, want == LATE ? 20 : 20000);
-    test_check(got == want, __FILE__, __LINE__, "%s row %u: %s: %s", now_kind, i, cdp_status_name(got), got < 0 ? cdp_last_error()->text : "");
+    test_check(got == want, __FILE__, __LINE__, "%s row %u: %s: %s", now_kind, i,
+        cdp_status_name(got), got < 0 ? cdp_last_error()->text : "");
     if (got < 0) T(strlen(cdp_last_error()->text) > 15 && !rq.results);
     if (got != CDP_OK) return;
-    if (r->op == ADD || r->op == CHECK || r->op == DEL) test_check(rq.number == r->number, __FILE__, __LINE__, "%s row %u: %lld", now_kind, i, (long long)rq.number);
-    if (r->op == NUM) test_check(rq.number - first == r->number, __FILE__, __LINE__, "%s row %u: %lld keys", now_kind, i, (long long)(rq.number - first));
+    if (r->op == ADD || r->op == CHECK || r->op == DEL)
+        test_check(rq.number == r->number, __FILE__, __LINE__, "%s row %u: %lld", now_kind, i,
+            (long long)rq.number);
+    if (r->op == NUM)
+        test_check(rq.number - first == r->number, __FILE__, __LINE__, "%s row %u: %lld keys",
+            now_kind, i, (long long)(rq.number - first));
     const uint32_t n = cut(r->results, x, results);
     T((n != 0) == (rq.results != NULL));
     for (uint32_t j = 0; j < n && rq.results; ++j) {
-        test_check(same(rq.results[j], results[j]), __FILE__, __LINE__, "%s row %u: result %u differs", now_kind, i, j);
+        test_check(same(rq.results[j], results[j]), __FILE__, __LINE__,
+            "%s row %u: result %u differs", now_kind, i, j);
         T(((const char *)rq.results[j].data)[rq.results[j].bytes] == 0);
     }
     cdp_store_request_free(w->s, &rq);
@@ -303,7 +308,8 @@ TEST(table) {
         world w;
         int64_t first = 0;
         if (world_open(&w, &kinds[k], NULL) && OK(cdp_store_num_keys(w.s, &first)))
-            for (uint32_t i = 0; i < sizeof rows / sizeof *rows; ++i) run_row(&w, kinds[k].base, i, first);
+            for (uint32_t i = 0; i < sizeof rows / sizeof *rows; ++i)
+                run_row(&w, kinds[k].base, i, first);
         world_close(&w);
     }
 }
@@ -324,8 +330,14 @@ static cdp_bytes model_key(uint32_t i) {
     static char longest[8192];
     cdp_bytes b = {.data = texts + (i < 4 ? 2 * i : 0), .bytes = 1};
     if (i == 3) b.bytes = 0;
-    if (i == 4) b.data = texts, b.bytes = 2;  /* "a" and a zero */
-    if (i == 5) b.data = "outer/in/a", b.bytes = 10;
+    if (i == 4) {
+        b.data = texts;
+        b.bytes = 2;
+    } /* "a" and a zero */
+    if (i == 5) {
+        b.data = "outer/in/a";
+        b.bytes = 10;
+    }
     if (i == 6) {
         memset(longest, 'k', sizeof longest);
         b.data = longest;
@@ -349,38 +361,50 @@ static cdp_bytes random_value(uint64_t *random, char *room) {
     cdp_bytes v = {.data = room, .bytes = test_random(random) % 12};
     const uint64_t kind_of = test_random(random) % 400;
     if (kind_of == 0) v.bytes = 1u << 20;
-    if (kind_of > 200) v.bytes = (uint64_t)sprintf(room, "%lld", (long long)(test_random(random) % 1000) - 500);
-    else for (uint64_t i = 0; i < v.bytes; ++i) room[i] = (char)(test_random(random) >> 60 ? test_random(random) : 0);
+    if (kind_of > 200)
+        v.bytes = (uint64_t)sprintf(room, "%lld", (long long)(test_random(random) % 1000) - 500);
+    else
+        for (uint64_t i = 0; i < v.bytes; ++i)
+            room[i] = (char)(test_random(random) >> 60 ? test_random(random) : 0);
     return v;
 }
 
 /* Whether the request, just ended, did to the store what it does to the model. */
-static bool model_step(model *m, const cdp_store_request *rq, const uint32_t *which, int64_t first) {
+static bool model_step(
+    model *m, const cdp_store_request *rq, const uint32_t *which, int64_t first) {
     int64_t n = 0;
     bool all = true;
     const uint32_t i = which[0];
-    for (uint32_t j = 0; j < rq->key_count; ++j) all = all && m->there[which[j]];
+    for (uint32_t j = 0; j < rq->key_count; ++j)
+        all = all && m->there[which[j]];
     switch (rq->op) {
     case SET: model_set(m, i, 0, rq->values[0]); return rq->status == CDP_OK;
-    case APPEND: model_set(m, i, m->there[i] ? m->bytes[i] : 0, rq->values[0]); return rq->status == CDP_OK;
-    case MSET:
-        for (uint32_t j = 0; j < rq->key_count; ++j) model_set(m, which[j], 0, rq->values[j]);
+    case APPEND:
+        model_set(m, i, m->there[i] ? m->bytes[i] : 0, rq->values[0]);
         return rq->status == CDP_OK;
-    case GET: case MGET:
+    case MSET:
+        for (uint32_t j = 0; j < rq->key_count; ++j)
+            model_set(m, which[j], 0, rq->values[j]);
+        return rq->status == CDP_OK;
+    case GET:
+    case MGET:
         if (!all) return rq->status == LATE;
-        for (uint32_t j = 0; j < rq->key_count && rq->status == CDP_OK; ++j) all = all && model_is(m, which[j], rq->results[j]);
+        for (uint32_t j = 0; j < rq->key_count && rq->status == CDP_OK; ++j)
+            all = all && model_is(m, which[j], rq->results[j]);
         return all && rq->status == CDP_OK;
     case WAIT: return rq->status == (all ? CDP_OK : LATE);
     case CHECK: return rq->status == CDP_OK && rq->number == all;
-    case DEL:
-        m->there[i] = false;
-        return rq->status == CDP_OK && rq->number == all;
+    case DEL: m->there[i] = false; return rq->status == CDP_OK && rq->number == all;
     case NUM:
-        for (uint32_t j = 0; j < MODEL_KEYS; ++j) n += m->there[j];
+        for (uint32_t j = 0; j < MODEL_KEYS; ++j)
+            n += m->there[j];
         return rq->status == CDP_OK && rq->number - first == n;
     case ADD: {
         char text[24];
-        if (m->there[i]) m->value[i][m->bytes[i]] = 0, n = strtoll(m->value[i], NULL, 10);
+        if (m->there[i]) {
+            m->value[i][m->bytes[i]] = 0;
+            n = strtoll(m->value[i], NULL, 10);
+        }
         n += rq->delta;
         const cdp_bytes v = {.data = text, .bytes = (uint64_t)sprintf(text, "%lld", (long long)n)};
         model_set(m, i, 0, v);
@@ -410,27 +434,37 @@ static void random_program(world *w, uint64_t seed, uint32_t steps, model *m, ch
         cdp_bytes keys[3], values[3];
         uint32_t which[3];
         memset(&rq, 0, sizeof rq);
-        rq.op = (cdp_store_op)(1 + test_random(&random) % (CDP_STORE_OP_COUNT - 1));
+        rq.op = (cdp_store_op)(1 + test_random(&random) % CDP_STORE_MULTI_SET);
         rq.keys = keys;
         rq.values = values;
-        rq.key_count = rq.op == NUM ? 0 : rq.op == MSET || rq.op == MGET || rq.op == WAIT || rq.op == CHECK ? (uint32_t)(test_random(&random) % 4) : 1;
+        rq.key_count = rq.op == NUM ? 0
+            : rq.op == MSET || rq.op == MGET || rq.op == WAIT || rq.op == CHECK
+            ? (uint32_t)(test_random(&random) % 4)
+            : 1;
         rq.delta = (int64_t)(test_random(&random) % 100) - 50;
         for (uint32_t j = 0; j < 3; ++j) {
             which[j] = (uint32_t)(test_random(&random) % MODEL_KEYS);
             keys[j] = model_key(which[j]);
             values[j] = random_value(&random, room[j]);
         }
-        if (rq.op == CAS && test_random(&random) % 2 && m->there[which[0]]) values[0].data = m->value[which[0]], values[0].bytes = m->bytes[which[0]];
+        if (rq.op == CAS && test_random(&random) % 2 && m->there[which[0]]) {
+            values[0].data = m->value[which[0]];
+            values[0].bytes = m->bytes[which[0]];
+        }
         if (rq.op == ADD && !model_number(m, which[0])) continue;
         if (rq.op == APPEND && m->there[which[0]] && m->bytes[which[0]] > (1u << 20)) continue;
-        (void)!cdp_store_run(w->s, &rq, 1 + (rq.op == GET || rq.op == WAIT || rq.op == MGET ? 0 : 20000));
-        if (rq.op == GET || rq.op == WAIT || rq.op == MGET) { /* a short wait may be too short on a busy machine: only a second look counts */
+        (void)!cdp_store_run(
+            w->s, &rq, 1 + (rq.op == GET || rq.op == WAIT || rq.op == MGET ? 0 : 20000));
+        /* a short wait may be too short on a busy machine: only a second look counts */
+        if (rq.op == GET || rq.op == WAIT || rq.op == MGET) {
             bool all = true;
-            for (uint32_t j = 0; j < rq.key_count; ++j) all = all && m->there[which[j]];
+            for (uint32_t j = 0; j < rq.key_count; ++j)
+                all = all && m->there[which[j]];
             if (all && rq.status == LATE) (void)!cdp_store_run(w->s, &rq, 20000);
         }
-        if (!test_check(model_step(m, &rq, which, first), __FILE__, __LINE__, "%s: seed %llu, step %u: op %d on key %u: %s", now_kind, (unsigned long long)seed, step, (int)rq.op, which[0],
-                        cdp_status_name(rq.status)))
+        if (!test_check(model_step(m, &rq, which, first), __FILE__, __LINE__,
+                "%s: seed %llu, step %u: op %d on key %u: %s", now_kind, (unsigned long long)seed,
+                step, (int)rq.op, which[0], cdp_status_name(rq.status)))
             return;
         if (rq.status == CDP_OK) cdp_store_request_free(w->s, &rq);
     }
@@ -439,16 +473,21 @@ static void random_program(world *w, uint64_t seed, uint32_t steps, model *m, ch
 TEST(random_programs) {
     model m;
     char *room[3];
-    for (uint32_t i = 0; i < MODEL_KEYS; ++i) m.value[i] = (char *)malloc(MODEL_ROOM);
-    for (uint32_t i = 0; i < 3; ++i) room[i] = (char *)malloc(1u << 20);
+    for (uint32_t i = 0; i < MODEL_KEYS; ++i)
+        m.value[i] = (char *)malloc(MODEL_ROOM);
+    for (uint32_t i = 0; i < 3; ++i)
+        room[i] = (char *)malloc(1u << 20);
     for (uint32_t k = 0; k < KINDS; ++k)
         for (uint64_t seed = 1; seed <= 3; ++seed) {
             world w;
-            if (world_open(&w, &kinds[k], NULL)) random_program(&w, seed * 1000 + k, TEST_SLOW ? 150 : 600, &m, room);
+            if (world_open(&w, &kinds[k], NULL))
+                random_program(&w, seed * 1000 + k, TEST_SLOW ? 150 : 600, &m, room);
             world_close(&w);
         }
-    for (uint32_t i = 0; i < MODEL_KEYS; ++i) free(m.value[i]);
-    for (uint32_t i = 0; i < 3; ++i) free(room[i]);
+    for (uint32_t i = 0; i < MODEL_KEYS; ++i)
+        free(m.value[i]);
+    for (uint32_t i = 0; i < 3; ++i)
+        free(room[i]);
 }
 
 /* ---- bad input ---- */
@@ -458,7 +497,8 @@ TEST(bad_input) {
     static const char *const keys[2] = {"k", NULL};
     memset(long_key, 'k', sizeof long_key - 1);
     for (uint32_t k = 0; k < KINDS; ++k) {
-        const uint32_t most = 8191 - (kinds[k].prefixes > 0 ? 6 : 0) - (kinds[k].prefixes > 1 ? 3 : 0);
+        const uint32_t most =
+            8191 - (kinds[k].prefixes > 0 ? 6 : 0) - (kinds[k].prefixes > 1 ? 3 : 0);
         world w;
         cdp_store *none;
         void *value = NULL;
@@ -521,10 +561,22 @@ TEST(bad_input) {
     }
 }
 
-static cdp_status plain_start(void *self, cdp_store_request *rq) { return (void)self, rq->status = CDP_OK; }
-static cdp_status plain_wait(void *self, cdp_store_request *rq, uint64_t deadline_ns) { return (void)self, (void)deadline_ns, rq->status; }
-static void plain_cancel(void *self, cdp_store_request *rq) { (void)self, (void)rq; }
-static void plain_destroy(void *self) { ++*(int64_t *)self; }
+static cdp_status plain_start(void *self, cdp_store_request *rq) {
+    (void)self;
+    return rq->status = CDP_OK;
+}
+static cdp_status plain_wait(void *self, cdp_store_request *rq, uint64_t deadline_ns) {
+    (void)self;
+    (void)deadline_ns;
+    return rq->status;
+}
+static void plain_cancel(void *self, cdp_store_request *rq) {
+    (void)self;
+    (void)rq;
+}
+static void plain_destroy(void *self) {
+    ++*(int64_t *)self;
+}
 
 TEST(stores_that_are_none) {
     cdp_store dead, *s;
@@ -579,7 +631,8 @@ TEST(timeouts) {
         T(test_now_ns() - start >= 59 * CDP__MS);
         T_WITHIN(120, test_now_ns() - start);
         TEXT("never\" timed out after 0.0 s");
-        cdp_store_set_timeout(w.s, 30); /* of calls without one; also when it is the prefix that is asked */
+        /* of calls without one; also when it is the prefix that is asked */
+        cdp_store_set_timeout(w.s, 30);
         T_EQ(30, cdp_store_timeout(w.stack[0]));
         T_EQ(30, cdp_store_timeout(w.s));
         start = test_now_ns();
@@ -620,28 +673,32 @@ TEST(several_threads) {
         uint64_t bytes;
         int64_t sum;
         setter a;
-        cdp_store *second = NULL; /* a waiting client holds up the others, so the setter has its own */
+        /* a waiting client holds up the others, so the setter has its own */
+        cdp_store *second = NULL;
         if (!world_open(&w, &kinds[k], NULL)) continue;
         a.s = w.s;
         a.rounds = 50;
-        for (uint32_t i = 0; i < 4; ++i) threads[i] = os->thread_start(os->user, adder, &a);
-        for (uint32_t i = 0; i < 4; ++i) os->thread_join(os->user, threads[i]);
+        for (uint32_t i = 0; i < 4; ++i)
+            threads[i] = os->threads.start(cdp_os_default(), adder, &a);
+        for (uint32_t i = 0; i < 4; ++i)
+            os->threads.join(cdp_os_default(), threads[i]);
         OK(cdp_store_add(w.s, "sum", 0, &sum));
         T_EQ(200, sum);
         OK(cdp_store_get(w.s, "log", &value, &bytes, 0));
         T_EQ(200, bytes);
         cdp_store_free(w.s, value);
         if (kinds[k].base == 't' && kinds[k].prefixes == 0) {
-            const cdp_tcp_store_desc d = {.host = "127.0.0.1", .port = cdp_store_server_port(w.server)};
+            const cdp_tcp_store_desc d = {
+                .host = "127.0.0.1", .port = cdp_store_server_port(w.server)};
             OK(cdp_tcp_store_create(&d, &second));
             a.s = second;
         }
         if (kinds[k].base != 't' || second) {
-            threads[0] = os->thread_start(os->user, late_setter, &a);
+            threads[0] = os->threads.start(cdp_os_default(), late_setter, &a);
             OK(cdp_store_get(w.s, "late", &value, &bytes, 20000));
             T(bytes == 3 && value && memcmp(value, "now", 3) == 0);
             cdp_store_free(w.s, value);
-            os->thread_join(os->user, threads[0]);
+            os->threads.join(cdp_os_default(), threads[0]);
         }
         cdp_store_destroy(second);
         world_close(&w);
@@ -652,7 +709,9 @@ TEST(several_threads) {
 /* ---- what is special about a custom store ---- */
 
 static cdp_status broken_get(void *user, cdp_bytes key, cdp_bytes *value) {
-    (void)user, (void)key, (void)value;
+    (void)user;
+    (void)key;
+    (void)value;
     return cdp_error_set(CDP_ERR_IO, -1, EIO, "my disk");
 }
 
@@ -712,14 +771,14 @@ static void *failing_alloc(void *user, uint64_t bytes) {
 static void counting_free(void *user, void *p) {
     (void)user;
     if (p) --alloc_live;
-    cdp_os_default()->free(NULL, p);
+    cdp_os_default()->release(NULL, p);
 }
 
 /* Each allocation fails in turn: every call says NOMEM or succeeds, and nothing leaks. */
 TEST(no_memory) {
     cdp_os os = *cdp_os_default();
     os.alloc = failing_alloc;
-    os.free = counting_free;
+    os.release = counting_free;
     for (uint32_t k = 0; k < KINDS; ++k) {
         if (kinds[k].base == 't') continue; /* test_store has that */
         bool more = true;
@@ -739,7 +798,11 @@ TEST(no_memory) {
                 const cdp_hash_store_desc d = {.os = &os};
                 st = cdp_hash_store_create(&d, &inner);
             } else if (kinds[k].base == 'c') {
-                const cdp_custom_store_desc d = {.get = my_get, .swap = my_swap, .num_keys = my_num_keys, .user = mine, .os = &os};
+                const cdp_custom_store_desc d = {.get = my_get,
+                    .swap = my_swap,
+                    .num_keys = my_num_keys,
+                    .user = mine,
+                    .os = &os};
                 st = cdp_custom_store_create(&d, &inner);
             } else {
                 st = CDP_ERR_NOMEM;
@@ -769,7 +832,9 @@ TEST(no_memory) {
             more = alloc_calls >= alloc_fail_at;
             if (s != inner) cdp_store_destroy(s);
             cdp_store_destroy(inner);
-            test_check(alloc_live == 0, __FILE__, __LINE__, "%s: %llu blocks leaked, failing at %llu", kinds[k].name, (unsigned long long)alloc_live, (unsigned long long)alloc_fail_at);
+            test_check(alloc_live == 0, __FILE__, __LINE__,
+                "%s: %llu blocks leaked, failing at %llu", kinds[k].name,
+                (unsigned long long)alloc_live, (unsigned long long)alloc_fail_at);
             my_destroy(mine);
             free(mine);
             unlink(path);
@@ -780,12 +845,16 @@ TEST(no_memory) {
 
 int main(int argc, char **argv) {
     static const test_case cases[] = {
-        {"table", table, 60}, {"random_programs", random_programs, 120}, {"bad_input", bad_input, 60}, {"stores_that_are_none", stores_that_are_none, 10},
+        {"table", table, 60},
+        {"random_programs", random_programs, 120},
+        {"bad_input", bad_input, 60},
+        {"stores_that_are_none", stores_that_are_none, 10},
         {"timeouts", timeouts, 60},
 #ifndef CDP_NO_THREADS
         {"several_threads", several_threads, 60},
 #endif
-        {"custom_store", custom_store, 20}, {"no_memory", no_memory, 60},
+        {"custom_store", custom_store, 20},
+        {"no_memory", no_memory, 60},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }

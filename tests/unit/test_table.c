@@ -36,10 +36,18 @@
 #define HAS_SIM 1
 #endif
 
-typedef enum transport { HUB, POLLED, TCP, MEMORY, SIMULATED, TRANSPORTS } transport;
-static const char *const transport_names[TRANSPORTS] = {"hub", "polled hub", "TCP", "shared memory", "simulated TCP"};
+typedef enum transport {
+    HUB,
+    POLLED,
+    TCP,
+    MEMORY,
+    SIMULATED,
+    TRANSPORTS
+} transport;
+static const char *const transport_names[TRANSPORTS] = {
+    "hub", "polled hub", "TCP", "shared memory", "simulated TCP"};
 
-static uint64_t seed = 1, cells_run[TRANSPORTS], loans_seen;
+static uint64_t seed = 1, cells_run[TRANSPORTS], exposures_seen;
 static bool everything;
 
 static uint64_t mix(uint64_t a, uint64_t b) {
@@ -47,13 +55,18 @@ static uint64_t mix(uint64_t a, uint64_t b) {
     return test_random(&s);
 }
 
-/* ---- dtypes, by definition ---------------------------------------------------------------------------------------------- */
+/* ---- dtypes, by definition
+   ---------------------------------------------------------------------------------------------- */
 
-static bool is_half(cdp_dtype t) { return t == CDP_DTYPE_F16 || t == CDP_DTYPE_BF16; }
-static bool is_float(cdp_dtype t) { return t == CDP_DTYPE_F32 || t == CDP_DTYPE_F64 || is_half(t); }
+static bool is_half(cdp_dtype t) {
+    return t == CDP_DTYPE_F16 || t == CDP_DTYPE_BF16;
+}
+static bool is_float(cdp_dtype t) {
+    return t == CDP_DTYPE_F32 || t == CDP_DTYPE_F64 || is_half(t);
+}
 
 /* What exists, in the words of the documentation. */
-static bool exists(cdp_dtype t, cdp_reduce op) {
+static bool exists(cdp_dtype t, cdp_reduce_op op) {
     if (t > CDP_DTYPE_BOOL) return false;
     if (op == CDP_REDUCE_BAND || op == CDP_REDUCE_BOR || op == CDP_REDUCE_BXOR) return !is_float(t);
     if (op == CDP_REDUCE_PREMUL_SUM) return is_float(t);
@@ -64,8 +77,10 @@ static double exact_half(uint16_t h, bool bf) { /* of all but NaN and infinity *
     const int bits = bf ? 7 : 10, bias = bf ? 127 : 15, exponent = h >> bits & (bf ? 255 : 31);
     const double fraction = (double)(h & ((1 << bits) - 1)) / (1 << bits);
     double v = exponent ? 1 + fraction : fraction;
-    for (int i = exponent ? exponent : 1; i < bias; ++i) v /= 2;
-    for (int i = bias; i < exponent; ++i) v *= 2;
+    for (int i = exponent ? exponent : 1; i < bias; ++i)
+        v /= 2;
+    for (int i = bias; i < exponent; ++i)
+        v *= 2;
     return h & 0x8000 ? -v : v;
 }
 
@@ -75,7 +90,9 @@ static void half_tables(void) {
     for (uint32_t bf = 0; bf < 2; ++bf)
         for (uint32_t h = 0; h < 65536; ++h) {
             const uint32_t mag = h & 0x7fff, inf = bf ? 0x7f80 : 0x7c00;
-            half_values[bf][h] = mag > inf ? NAN : mag == inf ? (h & 0x8000 ? -INFINITY : INFINITY) : (float)exact_half((uint16_t)h, bf);
+            half_values[bf][h] = mag > inf ? NAN
+                : mag == inf               ? (h & 0x8000 ? -INFINITY : INFINITY)
+                                           : (float)exact_half((uint16_t)h, bf);
         }
 }
 
@@ -96,38 +113,51 @@ static uint16_t to_half(double v, bool bf) {
     memcpy(&step, &raw, 8);
     n = v / step + 4503599627370496.0; /* 2^52: only whole numbers from here on */
     n -= 4503599627370496.0;
-    return (uint16_t)(sign | (uint16_t)(((uint64_t)(e - low) << bits) + (uint64_t)n)); /* a carry into the exponent is as it should be */
+    /* a carry into the exponent is as it should be */
+    return (uint16_t)(sign | (uint16_t)(((uint64_t)(e - low) << bits) + (uint64_t)n));
 }
 
 /* l[i] = l[i] OP r[i] */
-#define EACH(EXPR) \
-    for (uint64_t i = 0; i < n; ++i) l[i] = (EXPR)
-#define INT_COMBINE(T)                                                            \
-    {                                                                             \
-        T *l = (T *)l_;                                                           \
-        const T *r = (const T *)r_;                                               \
-        if (op == CDP_REDUCE_MIN) EACH(l[i] < r[i] ? l[i] : r[i]);                \
-        else if (op == CDP_REDUCE_MAX) EACH(l[i] > r[i] ? l[i] : r[i]);           \
-        else if (op == CDP_REDUCE_PRODUCT) EACH((T)((uint64_t)l[i] * (uint64_t)r[i])); \
-        else if (op == CDP_REDUCE_BAND) EACH((T)(l[i] & r[i]));                   \
-        else if (op == CDP_REDUCE_BOR) EACH((T)(l[i] | r[i]));                    \
-        else if (op == CDP_REDUCE_BXOR) EACH((T)(l[i] ^ r[i]));                   \
-        else EACH((T)((uint64_t)l[i] + (uint64_t)r[i]));                          \
-        return;                                                                   \
+#define EACH(EXPR)                   \
+    for (uint64_t i = 0; i < n; ++i) \
+    l[i] = (EXPR)
+#define INT_COMBINE(T)                                  \
+    {                                                   \
+        T *l = (T *)l_;                                 \
+        const T *r = (const T *)r_;                     \
+        if (op == CDP_REDUCE_MIN)                       \
+            EACH(l[i] < r[i] ? l[i] : r[i]);            \
+        else if (op == CDP_REDUCE_MAX)                  \
+            EACH(l[i] > r[i] ? l[i] : r[i]);            \
+        else if (op == CDP_REDUCE_PRODUCT)              \
+            EACH((T)((uint64_t)l[i] * (uint64_t)r[i])); \
+        else if (op == CDP_REDUCE_BAND)                 \
+            EACH((T)(l[i] & r[i]));                     \
+        else if (op == CDP_REDUCE_BOR)                  \
+            EACH((T)(l[i] | r[i]));                     \
+        else if (op == CDP_REDUCE_BXOR)                 \
+            EACH((T)(l[i] ^ r[i]));                     \
+        else                                            \
+            EACH((T)((uint64_t)l[i] + (uint64_t)r[i])); \
+        return;                                         \
     }
 #define ONE_NAN(T, v) (isnan(v) ? (T)NAN : (v))
-#define FLOAT_COMBINE(T)                                                                                         \
-    {                                                                                                            \
-        T *l = (T *)l_;                                                                                          \
-        const T *r = (const T *)r_;                                                                              \
-        if (op == CDP_REDUCE_MIN) EACH(isnan(l[i]) || isnan(r[i]) ? (T)NAN : r[i] < l[i] ? r[i] : l[i]);         \
-        else if (op == CDP_REDUCE_MAX) EACH(isnan(l[i]) || isnan(r[i]) ? (T)NAN : r[i] > l[i] ? r[i] : l[i]);    \
-        else if (op == CDP_REDUCE_PRODUCT) EACH(ONE_NAN(T, l[i] * r[i]));                                        \
-        else EACH(ONE_NAN(T, l[i] + r[i]));                                                                      \
-        return;                                                                                                  \
+#define FLOAT_COMBINE(T)                                                           \
+    {                                                                              \
+        T *l = (T *)l_;                                                            \
+        const T *r = (const T *)r_;                                                \
+        if (op == CDP_REDUCE_MIN)                                                  \
+            EACH(isnan(l[i]) || isnan(r[i]) ? (T)NAN : r[i] < l[i] ? r[i] : l[i]); \
+        else if (op == CDP_REDUCE_MAX)                                             \
+            EACH(isnan(l[i]) || isnan(r[i]) ? (T)NAN : r[i] > l[i] ? r[i] : l[i]); \
+        else if (op == CDP_REDUCE_PRODUCT)                                         \
+            EACH(ONE_NAN(T, l[i] * r[i]));                                         \
+        else                                                                       \
+            EACH(ONE_NAN(T, l[i] + r[i]));                                         \
+        return;                                                                    \
     }
 
-static void combine(cdp_dtype t, cdp_reduce op, void *l_, const void *r_, uint64_t n) {
+static void combine(cdp_dtype t, cdp_reduce_op op, void *l_, const void *r_, uint64_t n) {
     switch (t) {
     case CDP_DTYPE_F32: FLOAT_COMBINE(float)
     case CDP_DTYPE_F64: FLOAT_COMBINE(double)
@@ -142,9 +172,12 @@ static void combine(cdp_dtype t, cdp_reduce op, void *l_, const void *r_, uint64
     case CDP_DTYPE_BOOL: {
         uint8_t *l = (uint8_t *)l_;
         const uint8_t *r = (const uint8_t *)r_;
-        if (op == CDP_REDUCE_BXOR) EACH(l[i] != r[i]);
-        else if (op == CDP_REDUCE_PRODUCT || op == CDP_REDUCE_MIN || op == CDP_REDUCE_BAND) EACH(l[i] && r[i]);
-        else EACH(l[i] || r[i]);
+        if (op == CDP_REDUCE_BXOR)
+            EACH(l[i] != r[i]);
+        else if (op == CDP_REDUCE_PRODUCT || op == CDP_REDUCE_MIN || op == CDP_REDUCE_BAND)
+            EACH(l[i] && r[i]);
+        else
+            EACH(l[i] || r[i]);
         return;
     }
     default: {
@@ -154,9 +187,12 @@ static void combine(cdp_dtype t, cdp_reduce op, void *l_, const void *r_, uint64
         for (uint64_t i = 0; i < n; ++i) {
             const float a = half_values[bf][l[i]], b = half_values[bf][r[i]];
             float v = a + b;
-            if (op == CDP_REDUCE_MIN) v = isnan(a) || isnan(b) ? NAN : b < a ? b : a;
-            else if (op == CDP_REDUCE_MAX) v = isnan(a) || isnan(b) ? NAN : b > a ? b : a;
-            else if (op == CDP_REDUCE_PRODUCT) v = a * b;
+            if (op == CDP_REDUCE_MIN)
+                v = isnan(a) || isnan(b) ? NAN : b < a ? b : a;
+            else if (op == CDP_REDUCE_MAX)
+                v = isnan(a) || isnan(b) ? NAN : b > a ? b : a;
+            else if (op == CDP_REDUCE_PRODUCT)
+                v = a * b;
             l[i] = to_half((double)v, bf);
         }
     }
@@ -165,54 +201,95 @@ static void combine(cdp_dtype t, cdp_reduce op, void *l_, const void *r_, uint64
 
 /* Divided by the number of ranks, or multiplied by a factor (of floats). */
 static void finish(cdp_dtype t, void *data, uint64_t n, uint32_t ranks, double factor) {
-    for (uint64_t i = 0; i < n; ++i) switch (t) {
-        case CDP_DTYPE_F32: ((float *)data)[i] = ranks ? ((float *)data)[i] / (float)ranks : ((float *)data)[i] * (float)factor; break;
-        case CDP_DTYPE_F64: ((double *)data)[i] = ranks ? ((double *)data)[i] / ranks : ((double *)data)[i] * factor; break;
+    for (uint64_t i = 0; i < n; ++i)
+        switch (t) {
+        case CDP_DTYPE_F32:
+            ((float *)data)[i] =
+                ranks ? ((float *)data)[i] / (float)ranks : ((float *)data)[i] * (float)factor;
+            break;
+        case CDP_DTYPE_F64:
+            ((double *)data)[i] =
+                ranks ? ((double *)data)[i] / ranks : ((double *)data)[i] * factor;
+            break;
         case CDP_DTYPE_I8: ((int8_t *)data)[i] = (int8_t)(((int8_t *)data)[i] / (int)ranks); break;
-        case CDP_DTYPE_I16: ((int16_t *)data)[i] = (int16_t)(((int16_t *)data)[i] / (int)ranks); break;
+        case CDP_DTYPE_I16:
+            ((int16_t *)data)[i] = (int16_t)(((int16_t *)data)[i] / (int)ranks);
+            break;
         case CDP_DTYPE_I32: ((int32_t *)data)[i] /= (int32_t)ranks; break;
         case CDP_DTYPE_I64: ((int64_t *)data)[i] /= (int64_t)ranks; break;
         case CDP_DTYPE_U8: ((uint8_t *)data)[i] = (uint8_t)(((uint8_t *)data)[i] / ranks); break;
-        case CDP_DTYPE_U16: ((uint16_t *)data)[i] = (uint16_t)(((uint16_t *)data)[i] / ranks); break;
+        case CDP_DTYPE_U16:
+            ((uint16_t *)data)[i] = (uint16_t)(((uint16_t *)data)[i] / ranks);
+            break;
         case CDP_DTYPE_U32: ((uint32_t *)data)[i] /= ranks; break;
         case CDP_DTYPE_U64: ((uint64_t *)data)[i] /= ranks; break;
         case CDP_DTYPE_BOOL: break;
         default: {
             const bool bf = t == CDP_DTYPE_BF16;
             uint16_t *h = (uint16_t *)data + i;
-            *h = to_half(ranks ? (double)(half_values[bf][*h] / (float)ranks) : (double)(half_values[bf][*h] * (float)factor), bf);
+            *h = to_half(ranks ? (double)(half_values[bf][*h] / (float)ranks)
+                               : (double)(half_values[bf][*h] * (float)factor),
+                bf);
         }
         }
 }
 
-/* ---- cells -------------------------------------------------------------------------------------------------------------- */
+/* ---- cells
+   -------------------------------------------------------------------------------------------------------------- */
 
-typedef enum size_class { S_0, S_1, S_FEW, S_MORE, S_PRIME, S_THOUSANDS, S_LARGE, SIZES } size_class;
-typedef enum way { W_CALL, W_ASYNC, W_TOGETHER, WAYS } way;
+typedef enum size_class {
+    S_0,
+    S_1,
+    S_FEW,
+    S_MORE,
+    S_PRIME,
+    S_THOUSANDS,
+    S_LARGE,
+    SIZES
+} size_class;
+typedef enum way {
+    W_CALL,
+    W_ASYNC,
+    W_TOGETHER,
+    WAYS
+} way;
 
 typedef struct cell {
     cdp_coll_kind kind;
     cdp_dtype dtype;
-    cdp_reduce op;
+    cdp_reduce_op op;
     size_class size;
-    uint64_t count, counts[RANKS_MAX], table[RANKS_MAX][RANKS_MAX]; /* uneven: part of each rank; alltoall: from, to */
+    /* uneven: part of each rank; alltoall: from, to */
+    uint64_t count, counts[RANKS_MAX], table[RANKS_MAX][RANKS_MAX];
     uint32_t root, n;
     way how;
     bool in_place, uneven, special;
     uint64_t salt;
 } cell;
 
-static bool kind_reduces(cdp_coll_kind k) { return k == CDP_COLL_ALLREDUCE || k == CDP_COLL_REDUCE || k == CDP_COLL_REDUCE_SCATTER; }
-static bool has_parts(cdp_coll_kind k) { return k == CDP_COLL_ALLGATHER || k == CDP_COLL_GATHER || k == CDP_COLL_SCATTER || k == CDP_COLL_REDUCE_SCATTER || k == CDP_COLL_ALLTOALL; }
-static bool has_place(cdp_coll_kind k) { return k != CDP_COLL_ALLTOALL && k != CDP_COLL_BROADCAST && k != CDP_COLL_BARRIER; } /* can be in place or not */
+static bool kind_reduces(cdp_coll_kind k) {
+    return k == CDP_COLL_ALLREDUCE || k == CDP_COLL_REDUCE || k == CDP_COLL_REDUCE_SCATTER;
+}
+static bool has_parts(cdp_coll_kind k) {
+    return k == CDP_COLL_ALLGATHER || k == CDP_COLL_GATHER || k == CDP_COLL_SCATTER
+        || k == CDP_COLL_REDUCE_SCATTER || k == CDP_COLL_ALLTOALL;
+}
+/* can be in place or not */
+static bool has_place(cdp_coll_kind k) {
+    return k != CDP_COLL_ALLTOALL && k != CDP_COLL_BROADCAST && k != CDP_COLL_BARRIER;
+}
 
 static void cell_counts(cell *c) {
     const uint32_t n = c->n;
-    const uint64_t counts[SIZES] = {0, 1, n > 2 ? n - 1 : 2, n + 1, 257, 4999, has_parts(c->kind) ? (70000 + n) / n : 70001};
+    const uint64_t counts[SIZES] = {
+        0, 1, n > 2 ? n - 1 : 2, n + 1, 257, 4999, has_parts(c->kind) ? (70000 + n) / n : 70001};
     c->count = counts[c->size];
     for (uint32_t i = 0; i < n; ++i) {
         c->counts[i] = mix(c->salt, 100 + i) % 4 ? mix(c->salt, 200 + i) % (c->count + 3) : 0;
-        for (uint32_t k = 0; k < n; ++k) c->table[i][k] = mix(c->salt, 1000 + i * n + k) % 3 ? mix(c->salt, 2000 + i * n + k) % (c->count / n + 2) : 0;
+        for (uint32_t k = 0; k < n; ++k)
+            c->table[i][k] = mix(c->salt, 1000 + i * n + k) % 3
+                ? mix(c->salt, 2000 + i * n + k) % (c->count / n + 2)
+                : 0;
     }
     if (c->size == S_LARGE) { /* one of the parts is very large */
         c->counts[mix(c->salt, 5) % n] = 70001;
@@ -220,60 +297,88 @@ static void cell_counts(cell *c) {
     }
 }
 
-/* Combination i of operation, reduction and dtype. False: there are no more, or this one does not exist. */
-#define COMBINATIONS (9u * (CDP_REDUCE_COUNT - 1) * CDP_DTYPE_BOOL) /* the last one that is reduced here */
+/* Combination i of operation, reduction and dtype. False: there are no more, or this one does
+   not exist. */
+/* the last one that is reduced here */
+#define COMBINATIONS (9u * (CDP_REDUCE_COUNT - 1) * CDP_DTYPE_BOOL)
 static bool cell_combination(uint32_t i, cell *c) {
     c->kind = (cdp_coll_kind)(1 + i % 9);
-    c->op = (cdp_reduce)(1 + i / 9 % (CDP_REDUCE_COUNT - 1));
+    c->op = (cdp_reduce_op)(1 + i / 9 % (CDP_REDUCE_COUNT - 1));
     c->dtype = (cdp_dtype)(1 + i / 9 / (CDP_REDUCE_COUNT - 1));
     if (!kind_reduces(c->kind) && c->op != CDP_REDUCE_SUM) return false;
     if (c->kind == CDP_COLL_BARRIER && c->dtype != CDP_DTYPE_F32) return false;
     return !kind_reduces(c->kind) || exists(c->dtype, c->op);
 }
 
-static uint64_t part(const cell *c, uint32_t r) { return c->uneven ? c->counts[r] : c->count; }
+static uint64_t part(const cell *c, uint32_t r) {
+    return c->uneven ? c->counts[r] : c->count;
+}
 static uint64_t offset(const cell *c, uint32_t r) {
     uint64_t at = 0;
-    for (uint32_t i = 0; i < r; ++i) at += part(c, i);
+    for (uint32_t i = 0; i < r; ++i)
+        at += part(c, i);
     return at;
 }
-static uint64_t pair(const cell *c, uint32_t from, uint32_t to) { return c->uneven ? c->table[from][to] : c->count; }
+static uint64_t pair(const cell *c, uint32_t from, uint32_t to) {
+    return c->uneven ? c->table[from][to] : c->count;
+}
 
 static void lengths(const cell *c, uint32_t r, uint64_t *in, uint64_t *out) {
     const uint64_t all = offset(c, c->n), own = part(c, r);
     const bool root = r == c->root;
     *in = *out = c->kind == CDP_COLL_BARRIER ? 0 : c->count;
-    if (c->kind == CDP_COLL_ALLGATHER || c->kind == CDP_COLL_GATHER) *in = own, *out = c->kind == CDP_COLL_ALLGATHER || root ? all : own;
-    if (c->kind == CDP_COLL_SCATTER) *in = root ? all : 0, *out = root && c->in_place ? all : own;
-    if (c->kind == CDP_COLL_REDUCE_SCATTER) *in = all, *out = c->in_place ? all : own;
+    if (c->kind == CDP_COLL_ALLGATHER || c->kind == CDP_COLL_GATHER) {
+        *in = own;
+        *out = c->kind == CDP_COLL_ALLGATHER || root ? all : own;
+    }
+    if (c->kind == CDP_COLL_SCATTER) {
+        *in = root ? all : 0;
+        *out = root && c->in_place ? all : own;
+    }
+    if (c->kind == CDP_COLL_REDUCE_SCATTER) {
+        *in = all;
+        *out = c->in_place ? all : own;
+    }
     if (c->kind == CDP_COLL_BROADCAST && !root) *in = 0;
     if (c->kind == CDP_COLL_ALLTOALL) {
         *in = *out = 0;
-        for (uint32_t i = 0; i < c->n; ++i) *in += pair(c, r, i), *out += pair(c, i, r);
+        for (uint32_t i = 0; i < c->n; ++i) {
+            *in += pair(c, r, i);
+            *out += pair(c, i, r);
+        }
     }
 }
 
-static double factor_of(uint32_t r) { return r % 4 == 1 ? 1 : 0.3 * (r + 1) - (double)(r % 3); }
+static double factor_of(uint32_t r) {
+    return r % 4 == 1 ? 1 : 0.3 * (r + 1) - (double)(r % 3);
+}
 
-/* ---- values ------------------------------------------------------------------------------------------------------------- */
+/* ---- values
+   ------------------------------------------------------------------------------------------------------------- */
 
 /* Bits of a float with `exponents` exponent bits and `bits` fraction bits. */
 static uint64_t float_bits(uint64_t raw, uint32_t bits, uint32_t exponents, bool special) {
-    const uint64_t fraction = raw & ((1ull << bits) - 1), sign = (raw >> 63) << (bits + exponents), ones = ((1ull << exponents) - 1) << bits;
+    const uint64_t fraction = raw & ((1ull << bits) - 1), sign = (raw >> 63) << (bits + exponents),
+                   ones = ((1ull << exponents) - 1) << bits;
     const uint32_t range = exponents > 6 ? 13 : 7;
     if (special) switch (raw >> 53 & 31) {
-        case 0: return sign | ones | (fraction ? fraction : 1);                  /* NaN of any kind */
+        /* NaN of any kind */
+        case 0: return sign | ones | (fraction ? fraction : 1);
         case 1: return sign | ones;
         case 2: return sign;
         case 3: return 1;
-        case 4: return sign | fraction;                                          /* denormal */
-        case 5: return sign | ((1ull << bits) - 1);                              /* the largest of them */
-        case 6: return sign | (ones - 1);                                        /* largest of all */
+        case 4:
+            return sign | fraction; /* denormal */
+        /* the largest of them */
+        case 5: return sign | ((1ull << bits) - 1);
+        /* largest of all */
+        case 6: return sign | (ones - 1);
         case 7: return sign | 1ull << bits;
         case 8: return sign | 3ull << (bits + exponents - 3) | fraction;
         default: break;
         }
-    return sign | ((1ull << (exponents - 1)) - 1 - range / 2 + (raw >> 58 & 31) % range) << bits | fraction;
+    return sign | ((1ull << (exponents - 1)) - 1 - range / 2 + (raw >> 58 & 31) % range) << bits
+        | fraction;
 }
 
 static void fill(const cell *c, uint32_t r, void *at, uint64_t n) {
@@ -289,38 +394,50 @@ static void fill(const cell *c, uint32_t r, void *at, uint64_t n) {
         case CDP_DTYPE_BOOL: raw = raw >> 7 & 1; break;
         default:
             if (raw >> 60 == 0) raw = raw >> 59 & 1 ? 0 : ~0ull;
-            else if (raw >> 60 == 1) raw = (1ull << (8 * bytes - 1)) - (raw >> 59 & 1); /* the smallest or largest signed one */
-            else if (raw >> 60 == 2) raw &= 1;
+            /* the smallest or largest signed one */
+            else if (raw >> 60 == 1)
+                raw = (1ull << (8 * bytes - 1)) - (raw >> 59 & 1);
+            else if (raw >> 60 == 2)
+                raw &= 1;
             break;
         }
         memcpy((char *)at + i * bytes, &raw, bytes); /* little-endian machines */
     }
 }
 
-/* ---- the reference -------------------------------------------------------------------------------------------------------- */
+/* ---- the reference
+   -------------------------------------------------------------------------------------------------------- */
 
 typedef struct answer { /* of a cell; what is not used is NULL */
     uint8_t *in[RANKS_MAX];
     uint8_t *reduced, *joined; /* the reduction of all; all parts one after the other */
 } answer;
 
-typedef struct sum { /* a reduction in progress: elements [off, off + len) of every rank's (scaled) input */
+/* a reduction in progress: elements [off, off + len) of every rank's (scaled) input */
+typedef struct sum {
     const cell *c;
     uint8_t *const *in;
     uint64_t off, len;
 } sum;
 
-static const uint8_t *operand(const sum *s, uint32_t r) { return s->in[r] + s->off * cdp_dtype_size(s->c->dtype); }
-static uint64_t sum_bytes(const sum *s) { return s->len * cdp_dtype_size(s->c->dtype); }
+static const uint8_t *operand(const sum *s, uint32_t r) {
+    return s->in[r] + s->off * cdp_dtype_size(s->c->dtype);
+}
+static uint64_t sum_bytes(const sum *s) {
+    return s->len * cdp_dtype_size(s->c->dtype);
+}
 
 /* The ranks from `first` on, upwards or downwards, one after the other from the left. */
 static void sum_chain(const sum *s, uint32_t first, bool up, uint8_t *out) {
     const uint32_t n = s->c->n;
     memcpy(out, operand(s, first), sum_bytes(s));
-    for (uint32_t k = 1; k < n; ++k) combine(s->c->dtype, s->c->op, out, operand(s, (up ? first + k : first + n - k) % n), s->len);
+    for (uint32_t k = 1; k < n; ++k)
+        combine(
+            s->c->dtype, s->c->op, out, operand(s, (up ? first + k : first + n - k) % n), s->len);
 }
 
-/* Neighbours (0,1), (2,3), ... first while there are more ranks than a power of two; then halves of what is left. */
+/* Neighbours (0,1), (2,3), ... first while there are more ranks than a power of two; then halves
+   of what is left. */
 static void sum_halves(const sum *s, uint32_t lo, uint32_t hi, uint32_t extra, uint8_t *out) {
     if (hi - lo > 1) {
         uint8_t *right = (uint8_t *)malloc(sum_bytes(s) + 1);
@@ -334,7 +451,8 @@ static void sum_halves(const sum *s, uint32_t lo, uint32_t hi, uint32_t extra, u
     }
 }
 
-/* The same folding; then those whose numbers differ in the highest bit first, neighbours at last. */
+/* The same folding; then those whose numbers differ in the highest bit first, neighbours at
+   last. */
 static void sum_strides(const sum *s, uint32_t first, uint32_t step, uint32_t two, uint8_t *out) {
     if (step < two) {
         uint8_t *right = (uint8_t *)malloc(sum_bytes(s) + 1);
@@ -365,28 +483,42 @@ static void sum_binomial(const sum *s, uint32_t v, uint32_t span, uint8_t *out) 
 
 /* small_bytes IN_ORDER: every kind in the order of small allreduces. */
 #define IN_ORDER UINT64_MAX
-typedef enum direct { NOT_DIRECT, DIRECT_IF_LARGE, DIRECT } direct; /* does every rank combine its part of all vectors? */
-static void reduce_all(const cell *c, uint8_t *const *in, uint64_t small_bytes, direct d, uint8_t *out) {
+/* does every rank combine its part of all vectors? */
+typedef enum direct {
+    NOT_DIRECT,
+    DIRECT_IF_LARGE,
+    DIRECT
+} direct;
+static void reduce_all(
+    const cell *c, uint8_t *const *in, uint64_t small_bytes, direct d, uint8_t *out) {
     const uint64_t bytes = cdp_dtype_size(c->dtype);
     const uint32_t n = c->n;
     uint32_t two = 1, span = 1;
     sum s = {c, in, 0, c->count};
-    while (2 * two <= n) two *= 2;
-    while (span < n) span *= 2;
-    if (d == DIRECT_IF_LARGE && c->kind == CDP_COLL_ALLREDUCE && small_bytes != IN_ORDER) small_bytes /= 4;
+    while (2 * two <= n)
+        two *= 2;
+    while (span < n)
+        span *= 2;
+    if (d == DIRECT_IF_LARGE && c->kind == CDP_COLL_ALLREDUCE && small_bytes != IN_ORDER)
+        small_bytes /= 4;
     if (small_bytes == IN_ORDER) {
         if (c->kind == CDP_COLL_REDUCE_SCATTER) s.len = offset(c, n);
         sum_halves(&s, 0, two, n - two, out);
     } else if (c->kind == CDP_COLL_REDUCE_SCATTER) {
         const uint64_t all = offset(c, n) * bytes;
-        const bool small = all <= small_bytes && d != DIRECT && (d == NOT_DIRECT || n > 4 || all > small_bytes / 16), paired = n == two && d == NOT_DIRECT && all <= 1 << 20;
+        const bool small = all <= small_bytes && d != DIRECT
+            && (d == NOT_DIRECT || n > 4 || all > small_bytes / 16),
+                   paired = n == two && d == NOT_DIRECT && all <= 1 << 20;
         for (uint32_t p = 0; p < n; ++p) {
             s.off = offset(c, p);
             s.len = part(c, p);
-            if (n > 2 && (small || paired)) sum_strides(&s, 0, 1, two, out + s.off * bytes);
-            else sum_chain(&s, p, false, out + s.off * bytes);
+            if (n > 2 && (small || paired))
+                sum_strides(&s, 0, 1, two, out + s.off * bytes);
+            else
+                sum_chain(&s, p, false, out + s.off * bytes);
         }
-    } else if (c->kind == CDP_COLL_ALLREDUCE && n > 2 && n == two && d == NOT_DIRECT && c->count * bytes > small_bytes && c->count * bytes <= 1 << 20) {
+    } else if (c->kind == CDP_COLL_ALLREDUCE && n > 2 && n == two && d == NOT_DIRECT
+        && c->count * bytes > small_bytes && c->count * bytes <= 1 << 20) {
         sum_strides(&s, 0, 1, two, out);
     } else if (c->count * bytes > small_bytes || (d == DIRECT && c->kind == CDP_COLL_ALLREDUCE)) {
         for (uint32_t p = 0; p < n; ++p) { /* cut in n parts, the longer ones first */
@@ -428,17 +560,20 @@ static void answer_make(const cell *c, uint64_t small_bytes, direct d, answer *a
     }
     if (c->kind == CDP_COLL_ALLGATHER || c->kind == CDP_COLL_GATHER) {
         a->joined = (uint8_t *)malloc(offset(c, c->n) * bytes + 1);
-        for (uint32_t r = 0; r < c->n; ++r) memcpy(a->joined + offset(c, r) * bytes, a->in[r], part(c, r) * bytes);
+        for (uint32_t r = 0; r < c->n; ++r)
+            memcpy(a->joined + offset(c, r) * bytes, a->in[r], part(c, r) * bytes);
     }
 }
 
 static void answer_free(const cell *c, answer *a) {
-    for (uint32_t r = 0; r < c->n; ++r) free(a->in[r]);
+    for (uint32_t r = 0; r < c->n; ++r)
+        free(a->in[r]);
     free(a->reduced);
     free(a->joined);
 }
 
-/* ---- one rank's memory for a cell ------------------------------------------------------------------------------------------ */
+/* ---- one rank's memory for a cell
+   ------------------------------------------------------------------------------------------ */
 
 /* Memory that other ranks view; every other cell lies there, as far as there is room. */
 typedef struct arena {
@@ -453,12 +588,17 @@ typedef struct buffers {
 } buffers;
 
 /* In place: where in `out` the input lies. */
-static uint64_t input_at(const cell *c, uint32_t r) { return c->kind == CDP_COLL_ALLGATHER || (c->kind == CDP_COLL_GATHER && r == c->root) ? offset(c, r) : 0; }
+static uint64_t input_at(const cell *c, uint32_t r) {
+    return c->kind == CDP_COLL_ALLGATHER || (c->kind == CDP_COLL_GATHER && r == c->root)
+        ? offset(c, r)
+        : 0;
+}
 
 static uint8_t *take(const cell *c, arena *from, uint64_t bytes, uint8_t **own) {
     const uint64_t at = from ? from->used : 0;
     *own = NULL;
-    if (!from || !from->at || c->salt % 2 || at + bytes > ARENA_BYTES) return *own = (uint8_t *)malloc(bytes);
+    if (!from || !from->at || c->salt % 2 || at + bytes > ARENA_BYTES)
+        return *own = (uint8_t *)malloc(bytes);
     from->used += (bytes + 63) / 64 * 64;
     return from->at + at;
 }
@@ -472,10 +612,13 @@ static cdp_request prepare(const cell *c, const answer *a, uint32_t r, buffers *
     memset(b->in + b->in_count * e, 0x11, GUARD);
     memset(b->out, 0x11, b->out_count * e + GUARD);
     memcpy(b->in, a->in[r], b->in_count * e);
-    if (c->in_place || c->kind == CDP_COLL_BROADCAST) memcpy(b->out + input_at(c, r) * e, b->in, b->in_count * e);
+    if (c->in_place || c->kind == CDP_COLL_BROADCAST)
+        memcpy(b->out + input_at(c, r) * e, b->in, b->in_count * e);
     memset(&rq, 0, sizeof rq);
     rq.kind = c->kind;
-    rq.in = c->in_place || c->kind == CDP_COLL_BROADCAST || c->kind == CDP_COLL_BARRIER ? (mix(c->salt, 3) % 2 && has_place(c->kind) ? b->out : NULL) : b->in;
+    rq.in = c->in_place || c->kind == CDP_COLL_BROADCAST || c->kind == CDP_COLL_BARRIER
+        ? (mix(c->salt, 3) % 2 && has_place(c->kind) ? b->out : NULL)
+        : b->in;
     rq.out = b->out;
     rq.count = c->count;
     rq.dtype = c->dtype;
@@ -486,21 +629,29 @@ static cdp_request prepare(const cell *c, const answer *a, uint32_t r, buffers *
         b->counts[0][i] = c->kind == CDP_COLL_ALLTOALL ? c->table[r][i] : c->counts[i];
         b->counts[1][i] = c->kind == CDP_COLL_ALLTOALL ? c->table[i][r] : c->counts[i];
     }
-    if (c->uneven) rq.in_counts = b->counts[0], rq.out_counts = b->counts[1];
+    if (c->uneven) {
+        rq.in_counts = b->counts[0];
+        rq.out_counts = b->counts[1];
+    }
     return rq;
 }
 
 /* Elements [at, at + n) of the result; returns how many are wrong. */
-static uint64_t compare(const cell *c, const buffers *b, uint64_t at, uint64_t n, const uint8_t *want, uint64_t *first) {
+static uint64_t compare(const cell *c, const buffers *b, uint64_t at, uint64_t n,
+    const uint8_t *want, uint64_t *first) {
     const uint64_t e = cdp_dtype_size(c->dtype);
     uint64_t wrong = 0;
     if (n == 0 || memcmp(b->out + at * e, want, n * e) == 0) return 0;
     for (uint64_t i = 0; i < n; ++i) {
         if (memcmp(b->out + (at + i) * e, want + i * e, e) == 0) continue;
-        if (c->n == 1 && c->op == CDP_REDUCE_PREMUL_SUM && is_float(c->dtype)) { /* of one rank's NaN the bits are not stated */
+        /* of one rank's NaN the bits are not stated */
+        if (c->n == 1 && c->op == CDP_REDUCE_PREMUL_SUM && is_float(c->dtype)) {
             if (c->dtype == CDP_DTYPE_F32 && isnan(((float *)(void *)b->out)[at + i])) continue;
             if (c->dtype == CDP_DTYPE_F64 && isnan(((double *)(void *)b->out)[at + i])) continue;
-            if (is_half(c->dtype) && isnan(half_values[c->dtype == CDP_DTYPE_BF16][((uint16_t *)(void *)b->out)[at + i]])) continue;
+            if (is_half(c->dtype)
+                && isnan(
+                    half_values[c->dtype == CDP_DTYPE_BF16][((uint16_t *)(void *)b->out)[at + i]]))
+                continue;
         }
         if (!wrong++) *first = at + i;
     }
@@ -511,25 +662,35 @@ static uint64_t untouched(const cell *c, const buffers *b, const answer *a, uint
     const uint64_t e = cdp_dtype_size(c->dtype);
     uint64_t wrong = 0;
     if (c->in_place) return memcmp(b->out, a->in[r], b->out_count * e) != 0;
-    for (uint64_t i = 0; i < b->out_count * e; ++i) wrong += b->out[i] != 0x11;
+    for (uint64_t i = 0; i < b->out_count * e; ++i)
+        wrong += b->out[i] != 0x11;
     return wrong;
 }
 
-static uint64_t result_wrong(const cell *c, const answer *a, uint32_t r, const buffers *b, uint64_t *first) {
+static uint64_t result_wrong(
+    const cell *c, const answer *a, uint32_t r, const buffers *b, uint64_t *first) {
     const uint64_t e = cdp_dtype_size(c->dtype), own = offset(c, r);
     uint64_t wrong = 0, at = 0;
     switch (c->kind) {
     case CDP_COLL_ALLREDUCE: return compare(c, b, 0, c->count, a->reduced, first);
-    case CDP_COLL_REDUCE: return r == c->root ? compare(c, b, 0, c->count, a->reduced, first) : untouched(c, b, a, r);
-    case CDP_COLL_REDUCE_SCATTER: return compare(c, b, c->in_place ? own : 0, part(c, r), a->reduced + own * e, first);
+    case CDP_COLL_REDUCE:
+        return r == c->root ? compare(c, b, 0, c->count, a->reduced, first) : untouched(c, b, a, r);
+    case CDP_COLL_REDUCE_SCATTER:
+        return compare(c, b, c->in_place ? own : 0, part(c, r), a->reduced + own * e, first);
     case CDP_COLL_BROADCAST: return compare(c, b, 0, c->count, a->in[c->root], first);
     case CDP_COLL_ALLGATHER: return compare(c, b, 0, b->out_count, a->joined, first);
-    case CDP_COLL_GATHER: return r == c->root ? compare(c, b, 0, b->out_count, a->joined, first) : untouched(c, b, a, r);
-    case CDP_COLL_SCATTER: return r == c->root && c->in_place ? compare(c, b, 0, b->out_count, a->in[r], first) : compare(c, b, 0, part(c, r), a->in[c->root] + own * e, first);
+    case CDP_COLL_GATHER:
+        return r == c->root ? compare(c, b, 0, b->out_count, a->joined, first)
+                            : untouched(c, b, a, r);
+    case CDP_COLL_SCATTER:
+        return r == c->root && c->in_place
+            ? compare(c, b, 0, b->out_count, a->in[r], first)
+            : compare(c, b, 0, part(c, r), a->in[c->root] + own * e, first);
     case CDP_COLL_ALLTOALL:
         for (uint32_t p = 0; p < c->n; ++p) {
             uint64_t there = 0;
-            for (uint32_t k = 0; k < r; ++k) there += pair(c, p, k);
+            for (uint32_t k = 0; k < r; ++k)
+                there += pair(c, p, k);
             wrong += compare(c, b, at, pair(c, p, r), a->in[p] + there * e, first);
             at += pair(c, p, r);
         }
@@ -542,15 +703,26 @@ static void verify(const cell *c, const answer *a, uint32_t r, const buffers *b)
     const uint64_t e = cdp_dtype_size(c->dtype);
     uint64_t first = 0, wrong = result_wrong(c, a, r, b, &first);
     char got[17] = "", want[17] = "";
-    for (uint32_t i = 0; i < GUARD; ++i) wrong += b->out[b->out_count * e + i] != 0x11 || b->in[b->in_count * e + i] != 0x11;
+    for (uint32_t i = 0; i < GUARD; ++i)
+        wrong += b->out[b->out_count * e + i] != 0x11 || b->in[b->in_count * e + i] != 0x11;
     if (memcmp(b->in, a->in[r], b->in_count * e) != 0) ++wrong; /* inputs are only read */
     for (uint32_t i = 0; i < e && wrong && first < b->out_count; ++i) {
         snprintf(got + 2 * i, 3, "%02x", b->out[(first + 1) * e - 1 - i]);
-        if (a->reduced) snprintf(want + 2 * i, 3, "%02x", a->reduced[(first + 1 + (c->kind == CDP_COLL_REDUCE_SCATTER && !c->in_place ? offset(c, r) : 0)) * e - 1 - i]);
+        if (a->reduced)
+            snprintf(want + 2 * i, 3, "%02x",
+                a->reduced[(first + 1
+                               + (c->kind == CDP_COLL_REDUCE_SCATTER && !c->in_place ? offset(c, r)
+                                                                                     : 0))
+                        * e
+                    - 1 - i]);
     }
-    test_check(!wrong, __FILE__, __LINE__, "rank %u/%u: %s of %llu x %s %s, root %u%s%s%s, way %d: %llu wrong, first element %llu is %s not %s", r, c->n, cdp_coll_name(c->kind),
-               (unsigned long long)c->count, cdp_dtype_name(c->dtype), cdp_reduce_name(c->op), c->root, c->in_place ? ", in place" : "", c->uneven ? ", uneven" : "", c->special ? ", special values" : "",
-               (int)c->how, (unsigned long long)wrong, (unsigned long long)first, got, want);
+    test_check(!wrong, __FILE__, __LINE__,
+        "rank %u/%u: %s of %llu x %s %s, root %u%s%s%s, way %d: %llu wrong, first element %llu is "
+        "%s not %s",
+        r, c->n, cdp_coll_name(c->kind), (unsigned long long)c->count, cdp_dtype_name(c->dtype),
+        cdp_reduce_name(c->op), c->root, c->in_place ? ", in place" : "",
+        c->uneven ? ", uneven" : "", c->special ? ", special values" : "", (int)c->how,
+        (unsigned long long)wrong, (unsigned long long)first, got, want);
 }
 
 /* The function that a call has, where one has room for all of its arguments. */
@@ -558,22 +730,48 @@ static cdp_status call(cdp_group *g, const cdp_request *q, bool async) {
     cdp_work w = {NULL, 0};
     cdp_status st;
     switch (q->kind) {
-    case CDP_COLL_ALLREDUCE: st = async ? cdp_allreduce_async(g, q->in, q->out, q->count, q->dtype, q->op, &w) : cdp_allreduce(g, q->in, q->out, q->count, q->dtype, q->op); break;
-    case CDP_COLL_BROADCAST: st = async ? cdp_broadcast_async(g, q->out, q->count, q->dtype, q->root, &w) : cdp_broadcast(g, q->out, q->count, q->dtype, q->root); break;
-    case CDP_COLL_ALLGATHER: st = async ? cdp_allgather_async(g, q->in, q->out, q->count, q->dtype, &w) : cdp_allgather(g, q->in, q->out, q->count, q->dtype); break;
-    case CDP_COLL_REDUCE: st = async ? cdp_reduce_to_async(g, q->in, q->out, q->count, q->dtype, q->op, q->root, &w) : cdp_reduce_to(g, q->in, q->out, q->count, q->dtype, q->op, q->root); break;
-    case CDP_COLL_GATHER: st = async ? cdp_gather_async(g, q->in, q->out, q->count, q->dtype, q->root, &w) : cdp_gather(g, q->in, q->out, q->count, q->dtype, q->root); break;
-    case CDP_COLL_SCATTER: st = async ? cdp_scatter_async(g, q->in, q->out, q->count, q->dtype, q->root, &w) : cdp_scatter(g, q->in, q->out, q->count, q->dtype, q->root); break;
-    case CDP_COLL_REDUCE_SCATTER: st = async ? cdp_reduce_scatter_async(g, q->in, q->out, q->count, q->dtype, q->op, &w) : cdp_reduce_scatter(g, q->in, q->out, q->count, q->dtype, q->op); break;
-    case CDP_COLL_ALLTOALL: st = async ? cdp_alltoall_async(g, q->in, q->out, q->count, q->dtype, &w) : cdp_alltoall(g, q->in, q->out, q->count, q->dtype); break;
+    case CDP_COLL_ALLREDUCE:
+        st = async ? cdp_allreduce_async(g, q->in, q->out, q->count, q->dtype, q->op, &w)
+                   : cdp_allreduce(g, q->in, q->out, q->count, q->dtype, q->op);
+        break;
+    case CDP_COLL_BROADCAST:
+        st = async ? cdp_broadcast_async(g, q->out, q->count, q->dtype, q->root, &w)
+                   : cdp_broadcast(g, q->out, q->count, q->dtype, q->root);
+        break;
+    case CDP_COLL_ALLGATHER:
+        st = async ? cdp_allgather_async(g, q->in, q->out, q->count, q->dtype, &w)
+                   : cdp_allgather(g, q->in, q->out, q->count, q->dtype);
+        break;
+    case CDP_COLL_REDUCE:
+        st = async ? cdp_reduce_async(g, q->in, q->out, q->count, q->dtype, q->op, q->root, &w)
+                   : cdp_reduce(g, q->in, q->out, q->count, q->dtype, q->op, q->root);
+        break;
+    case CDP_COLL_GATHER:
+        st = async ? cdp_gather_async(g, q->in, q->out, q->count, q->dtype, q->root, &w)
+                   : cdp_gather(g, q->in, q->out, q->count, q->dtype, q->root);
+        break;
+    case CDP_COLL_SCATTER:
+        st = async ? cdp_scatter_async(g, q->in, q->out, q->count, q->dtype, q->root, &w)
+                   : cdp_scatter(g, q->in, q->out, q->count, q->dtype, q->root);
+        break;
+    case CDP_COLL_REDUCE_SCATTER:
+        st = async ? cdp_reduce_scatter_async(g, q->in, q->out, q->count, q->dtype, q->op, &w)
+                   : cdp_reduce_scatter(g, q->in, q->out, q->count, q->dtype, q->op);
+        break;
+    case CDP_COLL_ALLTOALL:
+        st = async ? cdp_alltoall_async(g, q->in, q->out, q->count, q->dtype, &w)
+                   : cdp_alltoall(g, q->in, q->out, q->count, q->dtype);
+        break;
     default: st = async ? cdp_barrier_async(g, &w) : cdp_barrier(g); break;
     }
     return st == CDP_OK && async ? cdp_work_wait(w) : st;
 }
 
-/* What does not exist, and other mistakes, are refused at the call on every rank, and the group is as good as before. */
+/* What does not exist, and other mistakes, are refused at the call on every rank, and the group
+   is as good as before. */
 static void be_refused(cdp_group *g, uint64_t salt) {
-    static const cdp_coll_kind kinds[3] = {CDP_COLL_ALLREDUCE, CDP_COLL_REDUCE, CDP_COLL_REDUCE_SCATTER};
+    static const cdp_coll_kind kinds[3] = {
+        CDP_COLL_ALLREDUCE, CDP_COLL_REDUCE, CDP_COLL_REDUCE_SCATTER};
     uint64_t x[RANKS_MAX] = {0};
     cdp_request rq;
     cdp_work w;
@@ -583,7 +781,7 @@ static void be_refused(cdp_group *g, uint64_t salt) {
     rq.count = 1;
     do {
         rq.dtype = (cdp_dtype)(1 + test_random(&salt) % (CDP_DTYPE_COUNT - 1));
-        rq.op = (cdp_reduce)(1 + test_random(&salt) % (CDP_REDUCE_COUNT - 1));
+        rq.op = (cdp_reduce_op)(1 + test_random(&salt) % (CDP_REDUCE_COUNT - 1));
     } while (exists(rq.dtype, rq.op));
     T_EQ(CDP_ERR_UNSUPPORTED, cdp_start(g, &rq, &w));
     rq.dtype = (cdp_dtype)(CDP_DTYPE_COUNT + salt % 3);
@@ -599,7 +797,8 @@ static void be_refused(cdp_group *g, uint64_t salt) {
     T_EQ(CDP_OK, cdp_group_status(g));
 }
 
-/* ---- a table: the cells that a world of ranks goes through ------------------------------------------------------------------ */
+/* ---- a table: the cells that a world of ranks goes through
+   ------------------------------------------------------------------ */
 
 typedef struct batch {
     answer answers[BATCH];
@@ -614,7 +813,7 @@ typedef struct table {
     uint32_t count, room;
     batch *batches;
     pthread_mutex_t lock;
-    uint64_t small_bytes, piece_bytes, lend_bytes;
+    uint64_t small_bytes, piece_bytes, expose_bytes;
     bool reproducible;
     direct direct;
     uint16_t port;
@@ -622,7 +821,8 @@ typedef struct table {
     uint64_t hash[RANKS_MAX]; /* of each rank's results */
 } table;
 
-static void table_add(table *t, const cell *like, size_class size, bool in_place, bool uneven, uint64_t salt) {
+static void table_add(
+    table *t, const cell *like, size_class size, bool in_place, bool uneven, uint64_t salt) {
     cell *c;
     if (t->count == t->room) {
         t->room = t->room ? 2 * t->room : 256;
@@ -644,7 +844,9 @@ static void table_add(table *t, const cell *like, size_class size, bool in_place
 static batch *batch_get(table *t, uint32_t k) {
     batch *b = &t->batches[k];
     pthread_mutex_lock(&t->lock);
-    for (uint32_t i = 0; !b->made && i < BATCH && k * BATCH + i < t->count; ++i) answer_make(&t->cells[k * BATCH + i], t->reproducible ? IN_ORDER : t->small_bytes, t->direct, &b->answers[i]);
+    for (uint32_t i = 0; !b->made && i < BATCH && k * BATCH + i < t->count; ++i)
+        answer_make(&t->cells[k * BATCH + i], t->reproducible ? IN_ORDER : t->small_bytes,
+            t->direct, &b->answers[i]);
     b->made = true;
     pthread_mutex_unlock(&t->lock);
     return b;
@@ -654,15 +856,19 @@ static void batch_put(table *t, uint32_t k) {
     batch *b = &t->batches[k];
     pthread_mutex_lock(&t->lock);
     if (++b->taken == t->n)
-        for (uint32_t i = 0; i < BATCH && k * BATCH + i < t->count; ++i) answer_free(&t->cells[k * BATCH + i], &b->answers[i]);
+        for (uint32_t i = 0; i < BATCH && k * BATCH + i < t->count; ++i)
+            answer_free(&t->cells[k * BATCH + i], &b->answers[i]);
     pthread_mutex_unlock(&t->lock);
 }
 
-static void take_results(table *t, uint32_t r, const cell *c, const answer *a, buffers *b, bool ok) {
+static void take_results(
+    table *t, uint32_t r, const cell *c, const answer *a, buffers *b, bool ok) {
     if (ok) {
-        const uint64_t e = cdp_dtype_size(c->dtype), own = c->kind == CDP_COLL_REDUCE_SCATTER && c->in_place ? offset(c, r) : 0;
+        const uint64_t e = cdp_dtype_size(c->dtype),
+                       own = c->kind == CDP_COLL_REDUCE_SCATTER && c->in_place ? offset(c, r) : 0;
         verify(c, a, r, b);
-        t->hash[r] = cdp__hash(t->hash[r], b->out + own * e, (c->kind == CDP_COLL_REDUCE_SCATTER ? part(c, r) : b->out_count) * e);
+        t->hash[r] = cdp__hash(t->hash[r], b->out + own * e,
+            (c->kind == CDP_COLL_REDUCE_SCATTER ? part(c, r) : b->out_count) * e);
     }
     free(b->own[0]);
     free(b->own[1]);
@@ -681,16 +887,23 @@ static void run_rank(table *t, uint32_t r, cdp_group *g) {
             buffers b[BATCH];
             cdp_request rq[BATCH];
             group.used = 0;
-            for (n = 0; i + n < end && (n == 0 || (cells[i].how == W_TOGETHER && cells[i + n].how == W_TOGETHER)); ++n) rq[n] = prepare(&cells[i + n], &answers->answers[i + n], r, &b[n], &group);
-            if (cells[i].how == W_TOGETHER || cells[i].uneven || cells[i].op == CDP_REDUCE_PREMUL_SUM) { /* a function has no place for counts and the factor */
+            for (n = 0; i + n < end
+                 && (n == 0 || (cells[i].how == W_TOGETHER && cells[i + n].how == W_TOGETHER));
+                 ++n)
+                rq[n] = prepare(&cells[i + n], &answers->answers[i + n], r, &b[n], &group);
+            /* a function has no place for counts and the factor */
+            if (cells[i].how == W_TOGETHER || cells[i].uneven
+                || cells[i].op == CDP_REDUCE_PREMUL_SUM) {
                 cdp_work w;
                 st = n > 1 ? cdp_start_all(g, rq, n, &w) : cdp_start(g, rq, &w);
                 if (st == CDP_OK) st = cdp_work_wait(w);
             } else {
                 st = call(g, rq, cells[i].how == W_ASYNC);
             }
-            test_check(st == CDP_OK, __FILE__, __LINE__, "rank %u/%u: %s: %s", r, t->n, cdp_status_name(st), cdp_last_error()->text);
-            for (uint32_t m = 0; m < n; ++m) take_results(t, r, &cells[i + m], &answers->answers[i + m], &b[m], st == CDP_OK);
+            test_check(st == CDP_OK, __FILE__, __LINE__, "rank %u/%u: %s: %s", r, t->n,
+                cdp_status_name(st), cdp_last_error()->text);
+            for (uint32_t m = 0; m < n; ++m)
+                take_results(t, r, &cells[i + m], &answers->answers[i + m], &b[m], st == CDP_OK);
         }
         batch_put(t, k);
         if (st != CDP_OK) break;
@@ -698,7 +911,8 @@ static void run_rank(table *t, uint32_t r, cdp_group *g) {
     cdp_group_free(g, group.at);
 }
 
-static const cdp_choice direct_rows[] = {{CDP_COLL_ALLREDUCE, "direct", 0, 0}, {CDP_COLL_REDUCE_SCATTER, "direct", 0, 0}, {CDP_COLL_ALLGATHER, "direct", 0, 0}};
+static const cdp_choice direct_rows[] = {{CDP_COLL_ALLREDUCE, "direct", 0, 0},
+    {CDP_COLL_REDUCE_SCATTER, "direct", 0, 0}, {CDP_COLL_ALLGATHER, "direct", 0, 0}};
 
 static cdp_group_desc hub_desc(const table *t, uint32_t r) {
     cdp_group_desc d;
@@ -709,7 +923,7 @@ static cdp_group_desc hub_desc(const table *t, uint32_t r) {
     d.timeout_ms = 120000 * TEST_SLACK;
     d.small_bytes = t->small_bytes;
     d.piece_bytes = t->piece_bytes;
-    d.lend_bytes = t->lend_bytes;
+    d.expose_bytes = t->expose_bytes;
     d.choices = direct_rows;
     d.choice_count = t->direct == DIRECT && !t->reproducible ? 3 : 0;
     d.reproducible = t->reproducible;
@@ -734,7 +948,7 @@ static cdp_tcp_desc tcp_desc(const table *t, uint32_t r) {
     d.connections = t->n % 2 ? 1 : 3;
     d.no_shared_memory = t->by == TCP;
     if (t->n % 4 == 0) d.ring_bytes = 1000; /* everything wraps, and waits for room */
-    if (t->n % 3) d.lend_bytes = 1 + t->n % 2 * 999;
+    if (t->n % 3) d.expose_bytes = 1 + t->n % 2 * 999;
     d.logger.level = CDP_LOG_SILENT;
     return d;
 }
@@ -764,7 +978,8 @@ static void run_threads(table *t) {
         ranks[r].rank = r;
         if (pthread_create(&ranks[r].id, NULL, thread_main, &ranks[r]) != 0) abort();
     }
-    for (uint32_t r = 0; r < t->n; ++r) pthread_join(ranks[r].id, NULL);
+    for (uint32_t r = 0; r < t->n; ++r)
+        pthread_join(ranks[r].id, NULL);
 }
 
 /* One thread: start on all ranks, then look at one after the other until all are done. */
@@ -784,9 +999,13 @@ static void run_polled(table *t) {
             cdp_work w[RANKS_MAX];
             cdp_status st = CDP_OK, all = CDP_PENDING;
             be_refused(g[i % t->n], cells[i].salt);
-            for (n = 0; i + n < end && (n == 0 || (cells[i].how == W_TOGETHER && cells[i + n].how == W_TOGETHER)); ++n) {}
+            for (n = 0; i + n < end
+                 && (n == 0 || (cells[i].how == W_TOGETHER && cells[i + n].how == W_TOGETHER));
+                 ++n) {
+            }
             for (uint32_t r = 0; r < t->n; ++r) {
-                for (uint32_t m = 0; m < n; ++m) rq[m] = prepare(&cells[i + m], &answers->answers[i + m], r, &b[r][m], NULL);
+                for (uint32_t m = 0; m < n; ++m)
+                    rq[m] = prepare(&cells[i + m], &answers->answers[i + m], r, &b[r][m], NULL);
                 T_EQ(CDP_OK, st = cdp_start_all(g[r], rq, n, &w[r]));
             }
             while (all == CDP_PENDING) {
@@ -798,11 +1017,15 @@ static void run_polled(table *t) {
             }
             test_check(all == CDP_OK, __FILE__, __LINE__, "%s", cdp_last_error()->text);
             for (uint32_t r = 0; r < t->n; ++r)
-                for (uint32_t m = 0; m < n; ++m) take_results(t, r, &cells[i + m], &answers->answers[i + m], &b[r][m], all == CDP_OK);
+                for (uint32_t m = 0; m < n; ++m)
+                    take_results(
+                        t, r, &cells[i + m], &answers->answers[i + m], &b[r][m], all == CDP_OK);
         }
-        for (uint32_t r = 0; r < t->n; ++r) batch_put(t, k);
+        for (uint32_t r = 0; r < t->n; ++r)
+            batch_put(t, k);
     }
-    for (uint32_t r = 0; r < t->n; ++r) cdp_group_destroy(g[r]);
+    for (uint32_t r = 0; r < t->n; ++r)
+        cdp_group_destroy(g[r]);
 }
 
 #if HAS_SIM
@@ -813,7 +1036,8 @@ static void node_main(sim_node *node, void *arg) {
     d.master_addr = "10.0.0.1";
     d.trust_network = true; /* nobody else is in this one */
     d.os = &node->os;
-    if (!test_check(cdp_init(&d, &g) == CDP_OK, __FILE__, __LINE__, "%s", cdp_last_error()->text)) return;
+    if (!test_check(cdp_init(&d, &g) == CDP_OK, __FILE__, __LINE__, "%s", cdp_last_error()->text))
+        return;
     run_rank(t, node->id, g);
     cdp_group_destroy(g);
 }
@@ -829,11 +1053,16 @@ static void run_simulated(table *t, uint64_t sim_seed, bool wild) {
     d.noise = wild ? sim_noise_wild(sim_seed, false) : sim_noise_calm();
     d.limit_steps = UINT64_MAX;
     w = sim_open(&d);
-    test_check(sim_run(w), __FILE__, __LINE__, "seed %llu of the simulator: %s", (unsigned long long)sim_seed, w->failure);
+    test_check(sim_run(w), __FILE__, __LINE__, "seed %llu of the simulator: %s",
+        (unsigned long long)sim_seed, w->failure);
     sim_close(w);
 }
 #else
-static void run_simulated(table *t, uint64_t sim_seed, bool wild) { (void)t, (void)sim_seed, (void)wild; }
+static void run_simulated(table *t, uint64_t sim_seed, bool wild) {
+    (void)t;
+    (void)sim_seed;
+    (void)wild;
+}
 #endif
 
 /* A port on which nobody listens, below those that the system gives to outgoing connections. */
@@ -856,15 +1085,18 @@ static uint16_t free_port(void) {
 }
 
 static void table_open(table *t, uint32_t n, transport by) {
-    static const uint64_t small[] = {0, 4096, 1}, pieces[] = {4096, 1003, 2048}, lends[] = {1000, 1, 0, 5000};
+    static const uint64_t small[] = {0, 4096, 1}, pieces[] = {4096, 1003, 2048},
+                          lends[] = {1000, 1, 0, 5000};
     memset(t, 0, sizeof *t);
     t->n = n;
     t->by = by;
     t->small_bytes = small[(n + by + seed) % 3];
     t->piece_bytes = pieces[(n + 2 * by + seed / 3) % 3];
-    t->lend_bytes = lends[(n + by + seed) % 4];
+    t->expose_bytes = lends[(n + by + seed) % 4];
     t->reproducible = (n + by + seed) % 4 == 0;
-    t->direct = (n + by + seed) % 4 == 1 ? DIRECT : by == HUB || by == POLLED || by == MEMORY ? DIRECT_IF_LARGE : NOT_DIRECT;
+    t->direct = (n + by + seed) % 4 == 1            ? DIRECT
+        : by == HUB || by == POLLED || by == MEMORY ? DIRECT_IF_LARGE
+                                                    : NOT_DIRECT;
     if (n == 2 && by == TCP) t->piece_bytes = 256 * 1024; /* parts of 280,000 bytes exceed them */
     t->port = 29500;
     pthread_mutex_init(&t->lock, NULL);
@@ -874,7 +1106,8 @@ static void table_run(table *t, uint64_t sim_seed, bool wild) {
     const uint64_t small = t->small_bytes;
     if (!small) t->small_bytes = 64 * 1024; /* the default */
     t->batches = (batch *)calloc(t->count / BATCH + 1, sizeof *t->batches);
-    for (uint32_t r = 0; r < t->n; ++r) t->hash[r] = CDP__HASH_START;
+    for (uint32_t r = 0; r < t->n; ++r)
+        t->hash[r] = CDP__HASH_START;
     if (t->by == HUB || t->by == POLLED) {
         cdp_hub_desc h;
         memset(&h, 0, sizeof h);
@@ -882,14 +1115,24 @@ static void table_run(table *t, uint64_t sim_seed, bool wild) {
         if (!T_EQ(CDP_OK, cdp_hub_create(&h, &t->hub))) abort();
     }
     if (t->by == TCP || t->by == MEMORY) t->port = free_port();
-    if (t->by == SIMULATED) run_simulated(t, sim_seed, wild);
-    else if (t->by == POLLED) run_polled(t);
-    else run_threads(t);
+    if (t->by == SIMULATED)
+        run_simulated(t, sim_seed, wild);
+    else if (t->by == POLLED)
+        run_polled(t);
+    else
+        run_threads(t);
     if (t->hub) {
-        uint64_t loans = 0;
-        for (uint32_t i = 0; i < t->n * CDP__LOANS; ++i) loans += t->hub->loans[i].state >> 2, T(!(t->hub->loans[i].state & 3));
-        test_check(t->n == 1 || !t->lend_bytes || test__now.failed_checks || loans > t->count / 4, __FILE__, __LINE__, "%llu loans for %u cells", (unsigned long long)loans, t->count);
-        loans_seen += loans;
+        uint64_t exposures = 0;
+        for (uint32_t w = 0; w < t->n * t->n; ++w)
+            for (uint32_t i = 0; i < CDP__EXPOSURES && t->hub->ways[w]; ++i) {
+                exposures += t->hub->ways[w]->exposed[i].state >> 3;
+                T(!(t->hub->ways[w]->exposed[i].state & CDP__STATE_BITS));
+            }
+        test_check(
+            t->n == 1 || !t->expose_bytes || test__now.failed_checks || exposures > t->count / 4,
+            __FILE__, __LINE__, "%llu exposures for %u cells", (unsigned long long)exposures,
+            t->count);
+        exposures_seen += exposures;
     }
     cdp_hub_destroy(t->hub);
     t->hub = NULL;
@@ -902,7 +1145,8 @@ static void table_close(table *t) {
     free(t->cells);
 }
 
-/* ---- the tests ---------------------------------------------------------------------------------------------------------------- */
+/* ---- the tests
+   ---------------------------------------------------------------------------------------------------------------- */
 
 /* Large ones are rarer where there are many ranks; a sanitizer sees a third. */
 static size_class some_size(uint64_t salt, uint32_t n) {
@@ -928,30 +1172,56 @@ static void table_of(uint32_t n) {
             }
             const uint32_t forms = (has_place(c.kind) ? 2u : 1u) * (has_parts(c.kind) ? 2u : 1u);
             for (uint32_t k = 0; k < (c.kind == CDP_COLL_BARRIER ? 1 : forms * SIZES); ++k) {
-                const uint32_t form = k / SIZES, in_place = has_place(c.kind) ? form % 2 : 0, uneven = has_place(c.kind) ? form / 2 : form;
-                if (n > 5 && k % SIZES == S_LARGE && form != by % forms) continue; /* the other forms by other transports */
+                const uint32_t form = k / SIZES, in_place = has_place(c.kind) ? form % 2 : 0,
+                               uneven = has_place(c.kind) ? form / 2 : form;
+                /* the other forms by other transports */
+                if (n > 5 && k % SIZES == S_LARGE && form != by % forms) continue;
                 table_add(&t, &c, (size_class)(k % SIZES), in_place, uneven, mix(salt, k));
             }
         }
         table_run(&t, mix(seed, n), false);
-        if (test__now.failed_checks) printf("  (seed %llu, %u ranks, %s, small_bytes %llu, piece_bytes %llu%s)\n", (unsigned long long)seed, n, transport_names[by], (unsigned long long)t.small_bytes, (unsigned long long)t.piece_bytes, t.reproducible ? ", reproducible" : "");
-        else if (everything) printf("  %u ranks, %s: %u cells in %.1f s\n", n, transport_names[by], t.count, (double)(test_now_ns() - start) / 1e9);
+        if (test__now.failed_checks)
+            printf("  (seed %llu, %u ranks, %s, small_bytes %llu, piece_bytes %llu%s)\n",
+                (unsigned long long)seed, n, transport_names[by], (unsigned long long)t.small_bytes,
+                (unsigned long long)t.piece_bytes, t.reproducible ? ", reproducible" : "");
+        else if (everything)
+            printf("  %u ranks, %s: %u cells in %.1f s\n", n, transport_names[by], t.count,
+                (double)(test_now_ns() - start) / 1e9);
         table_close(&t);
     }
 }
 
-TEST(table_on_1_rank) { table_of(1); }
-TEST(table_on_2_ranks) { table_of(2); }
-TEST(table_on_3_ranks) { table_of(3); }
-TEST(table_on_4_ranks) { table_of(4); }
-TEST(table_on_5_ranks) { table_of(5); }
-TEST(table_on_7_ranks) { table_of(7); }
-TEST(table_on_8_ranks) { table_of(8); }
-TEST(table_on_11_ranks) { table_of(11); }
-TEST(table_on_16_ranks) { table_of(16); }
+TEST(table_on_1_rank) {
+    table_of(1);
+}
+TEST(table_on_2_ranks) {
+    table_of(2);
+}
+TEST(table_on_3_ranks) {
+    table_of(3);
+}
+TEST(table_on_4_ranks) {
+    table_of(4);
+}
+TEST(table_on_5_ranks) {
+    table_of(5);
+}
+TEST(table_on_7_ranks) {
+    table_of(7);
+}
+TEST(table_on_8_ranks) {
+    table_of(8);
+}
+TEST(table_on_11_ranks) {
+    table_of(11);
+}
+TEST(table_on_16_ranks) {
+    table_of(16);
+}
 
-/* The same bits on every rank, and in every run however the network behaves: the results of random floats, among them NaN
-   and infinities, are hashed; only the simulator's seed differs between runs. */
+/* The same bits on every rank, and in every run however the network behaves: the results of
+   random floats, among them NaN and infinities, are hashed; only the simulator's seed differs
+   between runs. */
 TEST(same_bits_everywhere_and_always) {
     static const uint32_t sizes[] = {2, 3, 5, 8, 11};
     const uint32_t runs = TEST_SLOW ? 2 : everything ? 8 : 3;
@@ -960,7 +1230,8 @@ TEST(same_bits_everywhere_and_always) {
         return;
     }
     for (uint32_t z = 0; z < (everything ? 5u : TEST_SLOW ? 2u : 4u); ++z)
-        for (uint32_t algo = 0; algo < 3; ++algo) { /* small_bytes: the one, or the other for all that have two; or those of `reproducible` */
+        /* small_bytes: the one, or the other for all that have two; or those of `reproducible` */
+        for (uint32_t algo = 0; algo < 3; ++algo) {
             uint64_t hash[RANKS_MAX];
             for (uint32_t k = 0; k < runs && !test__now.failed_checks; ++k) {
                 table t;
@@ -970,13 +1241,18 @@ TEST(same_bits_everywhere_and_always) {
                 for (uint32_t i = 0; i < COMBINATIONS; ++i) {
                     cell c;
                     memset(&c, 0, sizeof c);
-                    if (!cell_combination(i, &c) || !kind_reduces(c.kind) || !is_float(c.dtype)) continue;
-                    for (uint32_t size = S_1; size < S_LARGE; ++size) table_add(&t, &c, (size_class)size, size % 2, false, mix(seed, 1000 * i + size) | 1);
+                    if (!cell_combination(i, &c) || !kind_reduces(c.kind) || !is_float(c.dtype))
+                        continue;
+                    for (uint32_t size = S_1; size < S_LARGE; ++size)
+                        table_add(&t, &c, (size_class)size, size % 2, false,
+                            mix(seed, 1000 * i + size) | 1);
                 }
-                for (uint32_t i = 0; i < t.count; ++i) t.cells[i].special = i % 2;
+                for (uint32_t i = 0; i < t.count; ++i)
+                    t.cells[i].special = i % 2;
                 table_run(&t, mix(seed, 77 + k), k > 0);
                 if (k == 0) memcpy(hash, t.hash, sizeof hash);
-                test_check(memcmp(hash, t.hash, t.n * sizeof *hash) == 0, __FILE__, __LINE__, "%u ranks, run %u: results have other bits than in the first run", t.n, k);
+                test_check(memcmp(hash, t.hash, t.n * sizeof *hash) == 0, __FILE__, __LINE__,
+                    "%u ranks, run %u: results have other bits than in the first run", t.n, k);
                 table_close(&t);
             }
         }
@@ -990,13 +1266,15 @@ TEST(table_of_refusals) {
     if (!T(cdp_group_create(&d, &g) == CDP_OK)) return;
     for (int t = 1; t < CDP_DTYPE_COUNT; ++t)
         for (int op = 1; op < CDP_REDUCE_COUNT; ++op) {
-            const cdp_status want = exists((cdp_dtype)t, (cdp_reduce)op) ? CDP_OK : CDP_ERR_UNSUPPORTED;
+            const cdp_status want =
+                exists((cdp_dtype)t, (cdp_reduce_op)op) ? CDP_OK : CDP_ERR_UNSUPPORTED;
             refused += want != CDP_OK;
-            T_EQ(want, cdp_allreduce(g, NULL, &x, 1, (cdp_dtype)t, (cdp_reduce)op));
-            T_EQ(want, cdp_reduce_to(g, NULL, &x, 1, (cdp_dtype)t, (cdp_reduce)op, 0));
-            T_EQ(want, cdp_reduce_scatter(g, NULL, &x, 1, (cdp_dtype)t, (cdp_reduce)op));
+            T_EQ(want, cdp_allreduce(g, NULL, &x, 1, (cdp_dtype)t, (cdp_reduce_op)op));
+            T_EQ(want, cdp_reduce(g, NULL, &x, 1, (cdp_dtype)t, (cdp_reduce_op)op, 0));
+            T_EQ(want, cdp_reduce_scatter(g, NULL, &x, 1, (cdp_dtype)t, (cdp_reduce_op)op));
         }
-    T_EQ(4 * 3 + 8 * 1 + 1 * 2 + 2 * 9, refused); /* floats: bits; integers: premul sum; bool: premul sum, avg; floats of 8 bits: all */
+    /* floats: bits; integers: premul sum; bool: premul sum, avg; floats of 8 bits: all */
+    T_EQ(4 * 3 + 8 * 1 + 1 * 2 + 2 * 9, refused);
     T_EQ(CDP_ERR_INVALID, cdp_alltoall(g, NULL, &x, 1, CDP_DTYPE_U64));
     T_TEXT("in place", cdp_last_error()->text);
     T_EQ(CDP_ERR_INVALID, cdp_gather(g, NULL, &x, 1, CDP_DTYPE_U64, 1));
@@ -1004,7 +1282,8 @@ TEST(table_of_refusals) {
     cdp_group_destroy(g);
 }
 
-/* ---- halves ------------------------------------------------------------------------------------------------------------- */
+/* ---- halves
+   ------------------------------------------------------------------------------------------------------------- */
 
 TEST(every_half_there_and_back) {
     for (int bf = 0; bf < 2; ++bf) {
@@ -1013,14 +1292,19 @@ TEST(every_half_there_and_back) {
         for (uint32_t base = 0; base < 65536 && !test__now.failed_checks; base += CDP__BLOCK) {
             uint16_t in[CDP__BLOCK], back[CDP__BLOCK];
             float wide[CDP__BLOCK];
-            for (uint32_t i = 0; i < CDP__BLOCK; ++i) in[i] = (uint16_t)(base + i);
+            for (uint32_t i = 0; i < CDP__BLOCK; ++i)
+                in[i] = (uint16_t)(base + i);
             cdp__widen_block(t, in, wide);
             cdp__narrow_block(t, wide, back);
             for (uint32_t i = 0; i < CDP__BLOCK; ++i) {
                 const uint16_t mag = in[i] & 0x7fff;
                 const double w = (double)wide[i];
-                const bool ok = mag > inf ? w != w && (back[i] & 0x7fff) > inf : (mag == inf ? w * 0 != 0 && (w > 0) == (in[i] < 0x8000) : w == exact_half(in[i], bf)) && back[i] == in[i];
-                test_check(ok, __FILE__, __LINE__, "%s %04x is %g, and %04x again", cdp_dtype_name(t), in[i], w, back[i]);
+                const bool ok = mag > inf ? w != w && (back[i] & 0x7fff) > inf
+                                          : (mag == inf ? w * 0 != 0 && (w > 0) == (in[i] < 0x8000)
+                                                        : w == exact_half(in[i], bf))
+                        && back[i] == in[i];
+                test_check(ok, __FILE__, __LINE__, "%s %04x is %g, and %04x again",
+                    cdp_dtype_name(t), in[i], w, back[i]);
             }
         }
     }
@@ -1032,7 +1316,8 @@ TEST(halves_round_to_nearest_even) {
         const cdp_dtype t = bf ? CDP_DTYPE_BF16 : CDP_DTYPE_F16;
         const uint16_t inf = bf ? 0x7f80 : 0x7c00;
         for (uint32_t h = 0; h + 1 < inf && !test__now.failed_checks; ++h) {
-            const double low = exact_half((uint16_t)h, bf), high = exact_half((uint16_t)(h + 1), bf), step = high - low;
+            const double low = exact_half((uint16_t)h, bf),
+                         high = exact_half((uint16_t)(h + 1), bf), step = high - low;
             float wide[CDP__BLOCK] = {0};
             uint16_t out[CDP__BLOCK];
             wide[0] = (float)(low + step / 4);
@@ -1040,7 +1325,10 @@ TEST(halves_round_to_nearest_even) {
             wide[2] = (float)(low + step * 3 / 4);
             wide[3] = -wide[1];
             cdp__narrow_block(t, wide, out);
-            test_check(out[0] == h && out[1] == h + (h & 1) && out[2] == h + 1 && out[3] == (out[1] | 0x8000u), __FILE__, __LINE__, "%s between %04x and the next: %04x %04x %04x", cdp_dtype_name(t), h, out[0], out[1], out[2]);
+            test_check(out[0] == h && out[1] == h + (h & 1) && out[2] == h + 1
+                    && out[3] == (out[1] | 0x8000u),
+                __FILE__, __LINE__, "%s between %04x and the next: %04x %04x %04x",
+                cdp_dtype_name(t), h, out[0], out[1], out[2]);
             if (bf && h < 0x100) h += 3; /* f32 has no finer steps among the smallest of them */
         }
     }
@@ -1054,24 +1342,40 @@ TEST(halves_round_to_nearest_even) {
 
 int main(int argc, char **argv) {
     static const test_case cases[] = {
-        {"table_on_1_rank", table_on_1_rank, 600},       {"table_on_2_ranks", table_on_2_ranks, 600},   {"table_on_3_ranks", table_on_3_ranks, 600}, {"table_on_4_ranks", table_on_4_ranks, 600},
-        {"table_on_5_ranks", table_on_5_ranks, 600},    {"table_on_7_ranks", table_on_7_ranks, 600},   {"table_on_8_ranks", table_on_8_ranks, 600}, {"table_on_11_ranks", table_on_11_ranks, 600},
-        {"table_on_16_ranks", table_on_16_ranks, 600},  {"same_bits_everywhere_and_always", same_bits_everywhere_and_always, 300}, {"table_of_refusals", table_of_refusals, 20},
-        {"every_half_there_and_back", every_half_there_and_back, 20}, {"halves_round_to_nearest_even", halves_round_to_nearest_even, 20},
+        {"table_on_1_rank", table_on_1_rank, 600},
+        {"table_on_2_ranks", table_on_2_ranks, 600},
+        {"table_on_3_ranks", table_on_3_ranks, 600},
+        {"table_on_4_ranks", table_on_4_ranks, 600},
+        {"table_on_5_ranks", table_on_5_ranks, 600},
+        {"table_on_7_ranks", table_on_7_ranks, 600},
+        {"table_on_8_ranks", table_on_8_ranks, 600},
+        {"table_on_11_ranks", table_on_11_ranks, 600},
+        {"table_on_16_ranks", table_on_16_ranks, 600},
+        {"same_bits_everywhere_and_always", same_bits_everywhere_and_always, 300},
+        {"table_of_refusals", table_of_refusals, 20},
+        {"every_half_there_and_back", every_half_there_and_back, 20},
+        {"halves_round_to_nearest_even", halves_round_to_nearest_even, 20},
     };
     uint64_t cells = 0;
     int rest = 1, code;
     for (int i = 1; i < argc; ++i) {
-        if (strcmp(argv[i], "seed") == 0 && i + 1 < argc) seed = strtoull(argv[++i], NULL, 10);
-        else if (strcmp(argv[i], "all") == 0) everything = true;
-        else argv[rest++] = argv[i];
+        if (strcmp(argv[i], "seed") == 0 && i + 1 < argc)
+            seed = strtoull(argv[++i], NULL, 10);
+        else if (strcmp(argv[i], "all") == 0)
+            everything = true;
+        else
+            argv[rest++] = argv[i];
     }
     if (!seed) seed = test_now_ns() % 1000000 + 1;
     half_tables();
     printf("seed %llu\n", (unsigned long long)seed);
     code = test_main(rest, argv, cases, sizeof cases / sizeof *cases);
-    for (uint32_t i = 0; i < TRANSPORTS; ++i) cells += cells_run[i];
-    fprintf(stderr, "%llu cells (%s %llu, %s %llu, %s %llu, %s %llu), seed %llu\n", (unsigned long long)cells, transport_names[0], (unsigned long long)cells_run[0], transport_names[1],
-            (unsigned long long)cells_run[1], transport_names[2], (unsigned long long)cells_run[2], transport_names[3], (unsigned long long)cells_run[3], (unsigned long long)seed);
+    for (uint32_t i = 0; i < TRANSPORTS; ++i)
+        cells += cells_run[i];
+    fprintf(stderr, "%llu cells (%s %llu, %s %llu, %s %llu, %s %llu), seed %llu\n",
+        (unsigned long long)cells, transport_names[0], (unsigned long long)cells_run[0],
+        transport_names[1], (unsigned long long)cells_run[1], transport_names[2],
+        (unsigned long long)cells_run[2], transport_names[3], (unsigned long long)cells_run[3],
+        (unsigned long long)seed);
     return code;
 }

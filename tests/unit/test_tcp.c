@@ -1,5 +1,5 @@
-/* The parts of cdp_tcp.h that need no second process: the handshake, the environment, arguments; and whole groups whose
-   ranks are threads of this program, connected by real sockets. */
+/* The parts of cdp_tcp.h that need no second process: the handshake, the environment, arguments;
+   and whole groups whose ranks are threads of this program, connected by real sockets. */
 #define CDP_IMPLEMENTATION
 #define CDP__BLOCK_BYTES 1000u /* so that short streams take all of several connections */
 #include "cdp_tcp.h"
@@ -64,7 +64,8 @@ TEST(hello_is_judged) {
     T_EQ(CDP__REFUSE_RANK, cdp__hello_judge(&mine, &h));
     h = hello_of(8, 3); /* beyond the world */
     T_EQ(CDP__REFUSE_RANK, cdp__hello_judge(&mine, &h));
-    for (uint32_t r = 0; r < CDP__REFUSE_COUNT + 3u; ++r) T(strlen(cdp__refusal_text(r)) > 5);
+    for (uint32_t r = 0; r < CDP__REFUSE_COUNT + 3u; ++r)
+        T(strlen(cdp__refusal_text(r)) > 5);
     T(strlen(cdp__refusal_text(UINT32_MAX)) > 5);
 }
 
@@ -80,29 +81,35 @@ static uint32_t addrs_of(const char *text, cdp_addr *out) {
 static const char *paths_text(const char *mine, const char *theirs) {
     static char text[1200];
     cdp_addr a[CDP__ADDRS], b[CDP__ADDRS], out[CDP__PATHS];
-    const uint32_t n = addrs_of(mine, a), k = addrs_of(theirs, b), count = cdp__paths(a, n, b, k, out);
+    const uint32_t n = addrs_of(mine, a), k = addrs_of(theirs, b),
+                   count = cdp__paths(a, n, b, k, out);
     T(count > 0 && count <= CDP__PATHS);
     cdp__addrs_text(out, count, text, sizeof text);
     return text;
 }
 
-#define PATHS(expected, mine, theirs)                                                                  \
-    do {                                                                                               \
-        const char *got = paths_text(mine, theirs);                                                    \
-        test_check(strcmp(expected, got) == 0, __FILE__, __LINE__, "%s, not %s", got, expected);       \
+#define PATHS(expected, mine, theirs)                                                            \
+    do {                                                                                         \
+        const char *got = paths_text(mine, theirs);                                              \
+        test_check(strcmp(expected, got) == 0, __FILE__, __LINE__, "%s, not %s", got, expected); \
     } while (0)
 
 TEST(addresses_are_tried_in_a_good_order) {
     cdp_addr a[CDP__ADDRS];
     PATHS("10.0.0.1:5", "", "10.0.0.1:5"); /* nothing is known of this machine */
-    PATHS("10.0.0.1:5,172.17.0.1:5", "127.0.0.1,10.0.0.2,172.17.0.1", "172.17.0.1:5,10.0.0.1:5"); /* the docker0 of both */
-    PATHS("172.17.0.1:5,10.0.0.1:5", "10.0.0.1,172.17.0.1", "172.17.0.1:5,10.0.0.1:5"); /* the same machine: as they come */
-    PATHS("192.168.7.9:5,10.1.0.1:5", "192.168.7.1,10.0.0.2", "10.1.0.1:5,192.168.7.9:5"); /* the same network first */
-    PATHS("10.1.0.1:5,11.0.0.1:5", "10.0.0.2", "11.0.0.1:5,10.1.0.1:5"); /* then the nearer number */
+    /* the docker0 of both */
+    PATHS("10.0.0.1:5,172.17.0.1:5", "127.0.0.1,10.0.0.2,172.17.0.1", "172.17.0.1:5,10.0.0.1:5");
+    /* the same machine: as they come */
+    PATHS("172.17.0.1:5,10.0.0.1:5", "10.0.0.1,172.17.0.1", "172.17.0.1:5,10.0.0.1:5");
+    /* the same network first */
+    PATHS("192.168.7.9:5,10.1.0.1:5", "192.168.7.1,10.0.0.2", "10.1.0.1:5,192.168.7.9:5");
+    /* then the nearer number */
+    PATHS("10.1.0.1:5,11.0.0.1:5", "10.0.0.2", "11.0.0.1:5,10.1.0.1:5");
     PATHS("[fd00::1]:5,10.7.0.1:5", "10.0.0.2,fd00::2", "10.7.0.1:5,[fd00::1]:5");
     PATHS("10.7.0.1:5,127.0.0.1:5", "10.0.0.2,127.0.0.1", "127.0.0.1:5,10.7.0.1:5");
     /* link-local: in every zone of this machine, and after the others */
-    PATHS("10.7.0.1:5,[fe80::1%3]:5,[fe80::1%4]:5", "fe80::2%3,10.0.0.2,fe80::3%4", "[fe80::1%9]:5,10.7.0.1:5");
+    PATHS("10.7.0.1:5,[fe80::1%3]:5,[fe80::1%4]:5", "fe80::2%3,10.0.0.2,fe80::3%4",
+        "[fe80::1%9]:5,10.7.0.1:5");
     PATHS("[fe80::1%9]:5", "10.0.0.2", "[fe80::1%9]:5");
     T_EQ(0, cdp__addrs_parse("10.0.0.1:1,x", 12, a, CDP__ADDRS));
     T_EQ(0, cdp__addrs_parse(",", 1, a, CDP__ADDRS));
@@ -120,17 +127,27 @@ static const char *turn_text(const char *mine, const char *theirs, uint32_t time
 }
 
 TEST(connections_take_interfaces_in_turn) {
-    static const struct { uint32_t times; const char *expected, *mine, *theirs; } t[] = {
-        {0, "10.1.0.1:5,10.2.0.1:5", "10.1.0.2,10.2.0.2", "10.1.0.1:5,10.2.0.1:5"}, {1, "10.2.0.1:5,10.1.0.1:5", "10.1.0.2,10.2.0.2", "10.1.0.1:5,10.2.0.1:5"},
-        {2, "10.1.0.1:5,10.2.0.1:5", "10.1.0.2,10.2.0.2", "10.1.0.1:5,10.2.0.1:5"}, {7, "10.1.0.1:5", "10.1.0.2", "10.1.0.1:5"},
-        {1, "10.2.0.1:5,10.3.0.1:5,10.1.0.1:5", "10.1.0.2,10.2.0.2,10.3.0.2", "10.1.0.1:5,10.2.0.1:5,10.3.0.1:5"},
-        {1, "10.1.0.1:5,192.168.0.1:5", "10.1.0.2,10.9.0.2", "10.1.0.1:5,192.168.0.1:5"}, /* the second is farther away: it does not take turns */
-        {1, "192.168.0.1:5,172.16.0.1:5", "10.1.0.2", "172.16.0.1:5,192.168.0.1:5"},       /* both behind a router: they do */
-        {1, "10.2.0.1:5,10.1.0.1:5,[fd00::1]:5", "10.1.0.2,10.2.0.2,fd00::2", "10.1.0.1:5,10.2.0.1:5,[fd00::1]:5"},
-        {1, "10.2.0.1:5,10.1.0.1:5", "10.1.0.1,10.2.0.1", "10.1.0.1:5,10.2.0.1:5"}}; /* the same machine */
+    static const struct {
+        uint32_t times;
+        const char *expected, *mine, *theirs;
+    } t[] = {{0, "10.1.0.1:5,10.2.0.1:5", "10.1.0.2,10.2.0.2", "10.1.0.1:5,10.2.0.1:5"},
+        {1, "10.2.0.1:5,10.1.0.1:5", "10.1.0.2,10.2.0.2", "10.1.0.1:5,10.2.0.1:5"},
+        {2, "10.1.0.1:5,10.2.0.1:5", "10.1.0.2,10.2.0.2", "10.1.0.1:5,10.2.0.1:5"},
+        {7, "10.1.0.1:5", "10.1.0.2", "10.1.0.1:5"},
+        {1, "10.2.0.1:5,10.3.0.1:5,10.1.0.1:5", "10.1.0.2,10.2.0.2,10.3.0.2",
+            "10.1.0.1:5,10.2.0.1:5,10.3.0.1:5"},
+        /* the second is farther away: it does not take turns */
+        {1, "10.1.0.1:5,192.168.0.1:5", "10.1.0.2,10.9.0.2", "10.1.0.1:5,192.168.0.1:5"},
+        /* both behind a router: they do */
+        {1, "192.168.0.1:5,172.16.0.1:5", "10.1.0.2", "172.16.0.1:5,192.168.0.1:5"},
+        {1, "10.2.0.1:5,10.1.0.1:5,[fd00::1]:5", "10.1.0.2,10.2.0.2,fd00::2",
+            "10.1.0.1:5,10.2.0.1:5,[fd00::1]:5"},
+        /* the same machine */
+        {1, "10.2.0.1:5,10.1.0.1:5", "10.1.0.1,10.2.0.1", "10.1.0.1:5,10.2.0.1:5"}};
     for (size_t i = 0; i < sizeof t / sizeof *t; ++i) {
         const char *got = turn_text(t[i].mine, t[i].theirs, t[i].times);
-        test_check(strcmp(t[i].expected, got) == 0, __FILE__, __LINE__, "%s, not %s", got, t[i].expected);
+        test_check(
+            strcmp(t[i].expected, got) == 0, __FILE__, __LINE__, "%s, not %s", got, t[i].expected);
     }
 }
 
@@ -140,8 +157,10 @@ static void environment(const char *rank, const char *size, const char *addr, co
     static const char *const names[] = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"};
     const char *const values[] = {rank, size, addr, port};
     for (int i = 0; i < 4; ++i) {
-        if (values[i]) setenv(names[i], values[i], 1);
-        else unsetenv(names[i]);
+        if (values[i])
+            setenv(names[i], values[i], 1);
+        else
+            unsetenv(names[i]);
     }
     unsetenv("TORCHELASTIC_USE_AGENT_STORE");
     unsetenv("TORCHELASTIC_RESTART_COUNT");
@@ -150,17 +169,25 @@ static void environment(const char *rank, const char *size, const char *addr, co
 }
 
 TEST(interfaces_are_chosen_by_name) {
-    static const struct { const char *list, *name; bool chosen; } t[] = {
-        {NULL, "eth0", true}, {"eth0", "eth0", true}, {"eth0", "eth1", false}, {"eth", "eth1", true}, {"ib,eth", "eth1", true}, {"ib,eth", "ib0", true}, {"ib,eth", "lo", false}, {"", "eth0", false},
-        {"^docker,veth", "docker0", false}, {"^docker,veth", "veth12", false}, {"^docker,veth", "eth0", true}, {"^", "eth0", true}, {",eth0,", "eth0", true}, {",", "eth0", false}, {"eth0", "eth", false}};
+    static const struct {
+        const char *list, *name;
+        bool chosen;
+    } t[] = {{NULL, "eth0", true}, {"eth0", "eth0", true}, {"eth0", "eth1", false},
+        {"eth", "eth1", true}, {"ib,eth", "eth1", true}, {"ib,eth", "ib0", true},
+        {"ib,eth", "lo", false}, {"", "eth0", false}, {"^docker,veth", "docker0", false},
+        {"^docker,veth", "veth12", false}, {"^docker,veth", "eth0", true}, {"^", "eth0", true},
+        {",eth0,", "eth0", true}, {",", "eth0", false}, {"eth0", "eth", false}};
     for (uint32_t i = 0; i < sizeof t / sizeof t[0]; ++i)
-        if (!T(cdp__interface_chosen(t[i].list, t[i].name) == t[i].chosen)) printf("  '%s' and %s\n", t[i].list ? t[i].list : "(none)", t[i].name);
+        if (!T(cdp__interface_chosen(t[i].list, t[i].name) == t[i].chosen))
+            printf("  '%s' and %s\n", t[i].list ? t[i].list : "(none)", t[i].name);
 }
 
 static uint32_t two_addresses(void *user, const char *interfaces, cdp_addr *out, uint32_t max) {
-    (void)user, (void)max;
+    (void)user;
+    (void)max;
     if (!interfaces || strcmp(interfaces, "none") == 0) return 0;
-    return cdp__addr_parse("10.1.2.3:0", &out[0]) && cdp__addr_parse("[fd00::1]:0", &out[1]) ? 2 : 0;
+    return cdp__addr_parse("10.1.2.3:0", &out[0]) && cdp__addr_parse("[fd00::1]:0", &out[1]) ? 2
+                                                                                             : 0;
 }
 
 TEST(others_hear_of_chosen_interfaces_alone) {
@@ -168,7 +195,7 @@ TEST(others_hear_of_chosen_interfaces_alone) {
     cdp_addr own[CDP__ADDRS];
     cdp__mesh m;
     memset(&m, 0, sizeof m);
-    os.addresses = two_addresses;
+    os.net.addresses = two_addresses;
     m.os = &os;
     m.desc.interfaces = "eth0";
     T(cdp__addr_parse("[::]:4711", &m.at));
@@ -186,7 +213,8 @@ TEST(environment_is_read) {
     memset(&d, 0, sizeof d);
     environment("3", "8", "node-0.example", "29500");
     T_EQ(CDP_OK, cdp_tcp_desc_from_env(&d));
-    T(d.rank == 3 && d.world_size == 8 && d.master_port == 29500 && strcmp(d.master_addr, "node-0.example") == 0);
+    T(d.rank == 3 && d.world_size == 8 && d.master_port == 29500
+        && strcmp(d.master_addr, "node-0.example") == 0);
     T(!d.external_store && !d.job);
     setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
     setenv("TORCHELASTIC_RESTART_COUNT", "2", 1);
@@ -213,13 +241,16 @@ TEST(environment_is_read) {
     T(d.logger.level == CDP_LOG_DEBUG); /* what the program says wins */
     d.logger.level = CDP_LOG_DEFAULT;
     setenv("CDP_LOG_LEVEL", "loud", 1);
-    REFUSED(CDP_ERR_INVALID, "CDP_LOG_LEVEL is 'loud'; set it to error, warn, info, debug or silent", cdp_tcp_desc_from_env(&d));
+    REFUSED(CDP_ERR_INVALID,
+        "CDP_LOG_LEVEL is 'loud'; set it to error, warn, info, debug or silent",
+        cdp_tcp_desc_from_env(&d));
     d.logger.level = CDP_LOG_SILENT;
     setenv("CDP_CONNECTIONS", "17", 1);
     d.connections = 2;
     T_EQ(CDP_OK, cdp_tcp_desc_from_env(&d));
     d.connections = 0;
-    REFUSED(CDP_ERR_INVALID, "CDP_CONNECTIONS is '17'; it must be a whole number from 1 to 16", cdp_tcp_desc_from_env(&d));
+    REFUSED(CDP_ERR_INVALID, "CDP_CONNECTIONS is '17'; it must be a whole number from 1 to 16",
+        cdp_tcp_desc_from_env(&d));
     setenv("CDP_CONNECTIONS", "3", 1);
     T_EQ(CDP_OK, cdp_tcp_desc_from_env(&d));
     T_EQ(3, d.connections);
@@ -246,10 +277,12 @@ TEST(environment_mistakes_name_the_variable) {
     environment(NULL, "2", "127.0.0.1", "29500");
     REFUSED(CDP_ERR_INVALID, "RANK is not set", cdp_tcp_desc_from_env(&d));
     environment("2", "2", "127.0.0.1", "29500");
-    REFUSED(CDP_ERR_INVALID, "RANK is 2 but WORLD_SIZE is 2; ranks are 0 to 1", cdp_tcp_desc_from_env(&d));
+    REFUSED(CDP_ERR_INVALID, "RANK is 2 but WORLD_SIZE is 2; ranks are 0 to 1",
+        cdp_tcp_desc_from_env(&d));
     environment("0", "2", "127.0.0.1", NULL);
     REFUSED(CDP_ERR_INVALID, "MASTER_PORT is not set", cdp_tcp_desc_from_env(&d));
-    static const char *const bad[] = {"", " 1", "1 ", "-1", "+1", "1x", "0x10", "1.5", "99999999999999999999", "18446744073709551617"};
+    static const char *const bad[] = {"", " 1", "1 ", "-1", "+1", "1x", "0x10", "1.5",
+        "99999999999999999999", "18446744073709551617"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; ++i) {
         environment("0", bad[i], NULL, "29500");
         REFUSED(CDP_ERR_INVALID, "WORLD_SIZE", cdp_tcp_desc_from_env(&d));
@@ -287,8 +320,12 @@ static cdp_status launch_of(const char *vars, cdp_launch *l) {
 static const char *launch_text(const char *vars) {
     static char text[700];
     cdp_launch l;
-    if (launch_of(vars, &l) != CDP_OK) snprintf(text, sizeof text, "error: %s", cdp_last_error()->text);
-    else snprintf(text, sizeof text, "%s %u/%u local %u/%u at %s:%u job %s dir %s%s", l.launcher, l.rank, l.world_size, l.local_rank, l.local_size, l.master_addr, l.master_port, l.job, l.dir, l.external_store ? " external" : "");
+    if (launch_of(vars, &l) != CDP_OK)
+        snprintf(text, sizeof text, "error: %s", cdp_last_error()->text);
+    else
+        snprintf(text, sizeof text, "%s %u/%u local %u/%u at %s:%u job %s dir %s%s", l.launcher,
+            l.rank, l.world_size, l.local_rank, l.local_size, l.master_addr, l.master_port, l.job,
+            l.dir, l.external_store ? " external" : "");
     return text;
 }
 
@@ -297,36 +334,65 @@ TEST(launchers_are_understood) {
         const char *vars, *expected;
     } cases[] = {
         {"", " 0/0 local 0/0 at :0 job  dir "},
-        {"RANK=3 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 MASTER_ADDR=n0 MASTER_PORT=29500", "torchrun 3/8 local 1/2 at n0:29500 job  dir "},
-        {"RANK=3 WORLD_SIZE=8 TORCHELASTIC_USE_AGENT_STORE=True TORCHELASTIC_RESTART_COUNT=2 MASTER_PORT=1", "torchrun 3/8 local 0/0 at :1 job cdp2 dir  external"},
+        {"RANK=3 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 MASTER_ADDR=n0 MASTER_PORT=29500",
+            "torchrun 3/8 local 1/2 at n0:29500 job  dir "},
+        {"RANK=3 WORLD_SIZE=8 TORCHELASTIC_USE_AGENT_STORE=True TORCHELASTIC_RESTART_COUNT=2 "
+         "MASTER_PORT=1",
+            "torchrun 3/8 local 0/0 at :1 job cdp2 dir  external"},
         {"RANK=0 WORLD_SIZE=1 MASTER_PORT=nonsense", "torchrun 0/1 local 0/0 at :0 job  dir "},
         /* torchrun below mpirun or srun: the innermost counts */
-        {"RANK=1 WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=4 SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_STEP_ID=0", "torchrun 1/2 local 0/0 at :0 job  dir "},
-        {"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=4 PMIX_NAMESPACE=prterun-host/12@1 PMIX_SERVER_TMPDIR=/tmp/s",
-         "openmpi 1/4 local 1/4 at :0 job ompi-prterun-host-12-1 dir /tmp/s"},
-        {"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 OMPI_MCA_ess_base_jobid=77 MASTER_ADDR=a MASTER_PORT=5", "openmpi 1/4 local 0/0 at a:5 job ompi-77 dir "},
-        {"PMI_RANK=2 PMI_SIZE=3 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1 SLURM_PROCID=0 SLURM_NTASKS=3 SLURM_STEP_ID=0", "mpich 2/3 local 0/1 at :0 job  dir "},
-        {"SLURM_PROCID=5 SLURM_NTASKS=8 SLURM_LOCALID=1 SLURM_STEP_ID=0 SLURM_JOB_ID=4711 SLURM_NODEID=1 SLURM_STEP_TASKS_PER_NODE=4(x2) SLURM_STEP_NODELIST=gpu[007-008,12] "
+        {"RANK=1 WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=4 SLURM_PROCID=0 "
+         "SLURM_NTASKS=1 SLURM_STEP_ID=0",
+            "torchrun 1/2 local 0/0 at :0 job  dir "},
+        {"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 "
+         "OMPI_COMM_WORLD_LOCAL_SIZE=4 PMIX_NAMESPACE=prterun-host/12@1 PMIX_SERVER_TMPDIR=/tmp/s",
+            "openmpi 1/4 local 1/4 at :0 job ompi-prterun-host-12-1 dir /tmp/s"},
+        {"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 OMPI_MCA_ess_base_jobid=77 MASTER_ADDR=a "
+         "MASTER_PORT=5",
+            "openmpi 1/4 local 0/0 at a:5 job ompi-77 dir "},
+        {"PMI_RANK=2 PMI_SIZE=3 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1 SLURM_PROCID=0 SLURM_NTASKS=3 "
+         "SLURM_STEP_ID=0",
+            "mpich 2/3 local 0/1 at :0 job  dir "},
+        {"SLURM_PROCID=5 SLURM_NTASKS=8 SLURM_LOCALID=1 SLURM_STEP_ID=0 SLURM_JOB_ID=4711 "
+         "SLURM_NODEID=1 SLURM_STEP_TASKS_PER_NODE=4(x2) SLURM_STEP_NODELIST=gpu[007-008,12] "
          "SLURM_STEP_RESV_PORTS=60001-60008 PMI_RANK=5 PMI_SIZE=8",
-         "slurm 5/8 local 1/4 at gpu007:60001 job slurm-4711.0 dir "},
-        {"SLURM_PROCID=0 SLURM_NTASKS=9 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_ID=3 SLURM_JOB_ID=1 SLURM_STEP_TASKS_PER_NODE=2 SLURM_NODEID=0 SLURM_JOB_NODELIST=a,b SLURM_RESTART_COUNT=1 MASTER_PORT=7",
-         "slurm 0/2 local 0/2 at 127.0.0.1:7 job slurm-1.3.1 dir "},
-        {"SLURM_PROCID=0 SLURM_NTASKS=8 SLURM_JOB_ID=1 SLURM_JOB_NODELIST=a,b", " 0/0 local 0/0 at :0 job  dir "}, /* a script under sbatch: no task of a step */
+            "slurm 5/8 local 1/4 at gpu007:60001 job slurm-4711.0 dir "},
+        {"SLURM_PROCID=0 SLURM_NTASKS=9 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_ID=3 SLURM_JOB_ID=1 "
+         "SLURM_STEP_TASKS_PER_NODE=2 SLURM_NODEID=0 SLURM_JOB_NODELIST=a,b SLURM_RESTART_COUNT=1 "
+         "MASTER_PORT=7",
+            "slurm 0/2 local 0/2 at 127.0.0.1:7 job slurm-1.3.1 dir "},
+        /* a script under sbatch: no task of a step */
+        {"SLURM_PROCID=0 SLURM_NTASKS=8 SLURM_JOB_ID=1 SLURM_JOB_NODELIST=a,b",
+            " 0/0 local 0/0 at :0 job  dir "},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) T_TEXT(cases[i].expected, launch_text(cases[i].vars));
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) T_EQ(strlen(cases[i].expected), strlen(launch_text(cases[i].vars)));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i)
+        T_TEXT(cases[i].expected, launch_text(cases[i].vars));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i)
+        T_EQ(strlen(cases[i].expected), strlen(launch_text(cases[i].vars)));
     /* the port of a step is that of all its tasks, and not the same for all jobs */
     cdp_launch a, b;
-    T_EQ(CDP_OK, launch_of("SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=4711 SLURM_STEP_NODELIST=n[1-2]", &a));
-    T_EQ(CDP_OK, launch_of("SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=4711 SLURM_STEP_NODELIST=n[1-2]", &b));
+    T_EQ(CDP_OK,
+        launch_of("SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=4711 "
+                  "SLURM_STEP_NODELIST=n[1-2]",
+            &a));
+    T_EQ(CDP_OK,
+        launch_of("SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=4711 "
+                  "SLURM_STEP_NODELIST=n[1-2]",
+            &b));
     T(a.master_port == b.master_port && a.master_port >= 10000 && a.master_port < 30000);
-    T_EQ(CDP_OK, launch_of("SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=4712 SLURM_STEP_NODELIST=n[1-2]", &b));
+    T_EQ(CDP_OK,
+        launch_of("SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=4712 "
+                  "SLURM_STEP_NODELIST=n[1-2]",
+            &b));
     T(a.master_port != b.master_port);
     REFUSED(CDP_ERR_INVALID, "place for the result", cdp_launch_read(NULL, NULL, NULL));
     T_TEXT("OMPI_COMM_WORLD_SIZE is not set", launch_text("OMPI_COMM_WORLD_RANK=0"));
     T_TEXT("PMI_RANK is 2 but PMI_SIZE is 2", launch_text("PMI_RANK=2 PMI_SIZE=2"));
-    T_TEXT("SLURM_STEP_NODELIST is 'n[1-2'", launch_text("SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_STEP_NODELIST=n[1-2"));
-    T_TEXT("SLURM_LOCALID is 'x'", launch_text("SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_STEP_NODELIST=n SLURM_LOCALID=x"));
+    T_TEXT("SLURM_STEP_NODELIST is 'n[1-2'",
+        launch_text("SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_STEP_NODELIST=n[1-2"));
+    T_TEXT("SLURM_LOCALID is 'x'",
+        launch_text(
+            "SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_STEP_NODELIST=n SLURM_LOCALID=x"));
     T_TEXT("MASTER_PORT is '0'", launch_text("RANK=0 WORLD_SIZE=2 MASTER_PORT=0"));
 }
 
@@ -334,8 +400,20 @@ TEST(host_lists_are_expanded) {
     static const struct {
         const char *list, *first;
     } cases[] = {
-        {"node1", "node1"}, {"node1,node2", "node1"}, {"node[003-010,012],login", "node003"}, {"node[7]", "node7"}, {"a[1,3-4]-ib[0-1]", "a1-ib0"}, {"n[09,1]x,y", "n09x"},
-        {"", NULL}, {",a", NULL}, {"n[1", NULL}, {"n]1", NULL}, {"n[[1]]", NULL}, {"n 1", NULL}, {"[]", NULL}, {"n[1-2]]", NULL},
+        {"node1", "node1"},
+        {"node1,node2", "node1"},
+        {"node[003-010,012],login", "node003"},
+        {"node[7]", "node7"},
+        {"a[1,3-4]-ib[0-1]", "a1-ib0"},
+        {"n[09,1]x,y", "n09x"},
+        {"", NULL},
+        {",a", NULL},
+        {"n[1", NULL},
+        {"n]1", NULL},
+        {"n[[1]]", NULL},
+        {"n 1", NULL},
+        {"[]", NULL},
+        {"n[1-2]]", NULL},
     };
     char out[16];
     for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
@@ -354,9 +432,11 @@ TEST(urls_are_read) {
     cdp_tcp_desc d;
     memset(&d, 0, sizeof d);
     T_EQ(CDP_OK, cdp_tcp_desc_from_url("tcp://node-0:29500?rank=2&world_size=4", &d));
-    T(d.rank == 2 && d.world_size == 4 && d.master_port == 29500 && strcmp(d.master_addr, "node-0") == 0);
+    T(d.rank == 2 && d.world_size == 4 && d.master_port == 29500
+        && strcmp(d.master_addr, "node-0") == 0);
     T_EQ(CDP_OK, cdp_tcp_desc_from_url("tcp://[fe80::1%eth0]:1", &d));
-    T(d.rank == 2 && d.world_size == 4 && d.master_port == 1 && strcmp(d.master_addr, "fe80::1%eth0") == 0);
+    T(d.rank == 2 && d.world_size == 4 && d.master_port == 1
+        && strcmp(d.master_addr, "fe80::1%eth0") == 0);
     T_EQ(CDP_OK, cdp_tcp_desc_from_url("file:///tmp/a:b?world_size=9", &d));
     T(d.world_size == 9 && strcmp(d.file, "/tmp/a:b") == 0);
     memset(&d, 0, sizeof d);
@@ -365,12 +445,16 @@ TEST(urls_are_read) {
     T(d.rank == 1 && d.world_size == 3 && d.master_port == 4 && strcmp(d.master_addr, "here") == 0);
     T_EQ(CDP_OK, cdp_tcp_desc_from_url("env://?rank=2", &d));
     T(d.rank == 2);
-    static const char *const bad[] = {"", "tcp:/a:1", "http://a:1", "tcp://", "tcp://a", "tcp://a:", "tcp://a:0", "tcp://a:65536", "tcp://a:1x", "tcp://:1", "tcp://[::1:1", "tcp://[::1]1", "tcp://[]:1",
-                                      "tcp://::1:1", "tcp://a b:1", "tcp://a/b:1", "env://x", "file://", "file://relative", "tcp://a:1?", "tcp://a:1?rank", "tcp://a:1?rank=", "tcp://a:1?rank=1&", "tcp://a:1?rank=1&rank=1",
-                                      "tcp://a:1?rank=-1", "tcp://a:1?size=1", "tcp://a:1?rank=65536"};
+    static const char *const bad[] = {"", "tcp:/a:1", "http://a:1", "tcp://", "tcp://a",
+        "tcp://a:", "tcp://a:0", "tcp://a:65536", "tcp://a:1x", "tcp://:1", "tcp://[::1:1",
+        "tcp://[::1]1", "tcp://[]:1", "tcp://::1:1", "tcp://a b:1", "tcp://a/b:1", "env://x",
+        "file://", "file://relative", "tcp://a:1?", "tcp://a:1?rank",
+        "tcp://a:1?rank=", "tcp://a:1?rank=1&", "tcp://a:1?rank=1&rank=1", "tcp://a:1?rank=-1",
+        "tcp://a:1?size=1", "tcp://a:1?rank=65536"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; ++i) {
         const bool empty_query = strcmp(bad[i], "tcp://a:1?") == 0; /* as browsers have it */
-        test_check((cdp_tcp_desc_from_url(bad[i], &d) == CDP_OK) == empty_query, __FILE__, __LINE__, "%s", bad[i]);
+        test_check((cdp_tcp_desc_from_url(bad[i], &d) == CDP_OK) == empty_query, __FILE__, __LINE__,
+            "%s", bad[i]);
     }
     cdp_group *g;
     T_EQ(CDP_OK, cdp_init_url("tcp://127.0.0.1:1?rank=0&world_size=1", NULL, &g));
@@ -398,11 +482,12 @@ TEST(init_mistakes) {
     d.connections = 17;
     REFUSED(CDP_ERR_INVALID, "connections 17 is not in 1 .. 16", cdp_init(&d, &g));
     d.connections = 0;
-    os.addresses = NULL;
+    os.net.addresses = NULL;
     d.os = &os;
     d.interfaces = "eth0"; /* no interfaces are known to this os: that must not pass in silence */
     T_EQ(CDP_ERR_UNSUPPORTED, cdp_init(&d, &g));
-    T_TEXT("interfaces 'eth0': the os of the desc has no function `addresses`", cdp_last_error()->text);
+    T_TEXT("interfaces 'eth0': the os of the desc has no function `addresses`",
+        cdp_last_error()->text);
     d.interfaces = NULL;
     d.os = NULL;
     d.job = "a name of a job that is longer than anybody would give to one";
@@ -415,10 +500,11 @@ static uint16_t free_port(void) {
     cdp_addr at, bound;
     memset(&at, 0, sizeof at);
     at.family = 4;
-    at.ip[0] = 127, at.ip[3] = 1;
-    const int32_t fd = cdp_os_default()->listen(NULL, &at, &bound);
+    at.ip[0] = 127;
+    at.ip[3] = 1;
+    const int32_t fd = cdp_os_default()->net.listen_at(NULL, &at, &bound);
     T(fd >= 0);
-    cdp_os_default()->close(NULL, fd);
+    cdp_os_default()->net.close_fd(NULL, fd);
     return bound.port;
 }
 
@@ -434,7 +520,9 @@ static void *member_main(void *p) {
     uint64_t same = m->seed;
     cdp_group *g;
     const cdp_status st = cdp_init(&m->desc, &g);
-    if (!test_check(st == CDP_OK, __FILE__, __LINE__, "rank %u: %s", m->desc.rank, cdp_last_error()->text)) return NULL;
+    if (!test_check(
+            st == CDP_OK, __FILE__, __LINE__, "rank %u: %s", m->desc.rank, cdp_last_error()->text))
+        return NULL;
     T_EQ(m->desc.rank, cdp_rank(g));
     T_EQ(m->desc.world_size, cdp_size(g));
     for (uint32_t k = 0; k < m->calls; ++k) {
@@ -463,7 +551,8 @@ static void socket_world(uint32_t n, const cdp_tcp_desc *like, uint64_t seed, ui
         m[r].calls = calls;
         if (pthread_create(&m[r].id, NULL, member_main, &m[r]) != 0) abort();
     }
-    for (uint32_t r = 0; r < n; ++r) pthread_join(m[r].id, NULL);
+    for (uint32_t r = 0; r < n; ++r)
+        pthread_join(m[r].id, NULL);
 }
 
 TEST(ranks_over_sockets) {
@@ -498,7 +587,8 @@ TEST(ranks_over_several_connections) {
         }
 }
 
-/* Links ask for the key, whatever the store does: here it is one that knows no keys, as torchrun's. */
+/* Links ask for the key, whatever the store does: here it is one that knows no keys, as
+   torchrun's. */
 typedef struct keyed {
     pthread_t id;
     cdp_tcp_desc desc;
@@ -518,11 +608,15 @@ static void *keyed_main(void *p) {
 
 static void quiet_log(cdp_log_level level, const char *text, int32_t rank, void *user) {
     (void)rank;
-    if (level <= CDP_LOG_WARN && strstr(text, "refused a connection")) __atomic_add_fetch((int *)user, 1, __ATOMIC_SEQ_CST);
+    if (level <= CDP_LOG_WARN && strstr(text, "refused a connection"))
+        __atomic_add_fetch((int *)user, 1, __ATOMIC_SEQ_CST);
 }
 
 TEST(links_ask_for_the_key) {
-    static const struct { const char *key[2], *text; } t[] = {{{"a", "a"}, NULL}, {{"a", "b"}, "the job keys differ"}, {{"a", NULL}, "a job key is needed"}, {{NULL, "a"}, "the other has none"}};
+    static const struct {
+        const char *key[2], *text;
+    } t[] = {{{"a", "a"}, NULL}, {{"a", "b"}, "the job keys differ"},
+        {{"a", NULL}, "a job key is needed"}, {{NULL, "a"}, "the other has none"}};
     for (size_t i = 0; i < sizeof t / sizeof *t; ++i) {
         cdp_store_server_desc sd;
         const cdp_os *os = counted_os();
@@ -544,12 +638,15 @@ TEST(links_ask_for_the_key) {
             k[r].desc.logger.user = &told;
             if (pthread_create(&k[r].id, NULL, keyed_main, &k[r]) != 0) abort();
         }
-        for (uint32_t r = 0; r < 2; ++r) pthread_join(k[r].id, NULL);
+        for (uint32_t r = 0; r < 2; ++r)
+            pthread_join(k[r].id, NULL);
         cdp_store_server_destroy(server);
         T_EQ(0, counted.held);
         for (uint32_t r = 0; r < 2; ++r) { /* one sentence, on both sides */
-            if (t[i].text) T(k[r].status < 0);
-            else T_EQ(CDP_OK, k[r].status);
+            if (t[i].text)
+                T(k[r].status < 0);
+            else
+                T_EQ(CDP_OK, k[r].status);
             if (t[i].text) T_TEXT(t[i].text, k[r].error.text);
         }
         T(t[i].text ? told == 1 : told == 0);
@@ -569,14 +666,16 @@ TEST(connections_must_be_as_many_everywhere) {
         k[r].desc.logger.level = CDP_LOG_SILENT;
         if (pthread_create(&k[r].id, NULL, keyed_main, &k[r]) != 0) abort();
     }
-    for (uint32_t r = 0; r < 2; ++r) pthread_join(k[r].id, NULL);
+    for (uint32_t r = 0; r < 2; ++r)
+        pthread_join(k[r].id, NULL);
     for (uint32_t r = 0; r < 2; ++r) {
         T_EQ(CDP_ERR_MISMATCH, k[r].status);
         T_TEXT("connections is 3 here but 2 on rank 0; make them equal", k[r].error.text);
     }
 }
 
-/* One of three connections goes: how, and over which, is `kind` and `which`. Both ends say so, soon, with its number. */
+/* One of three connections goes: how, and over which, is `kind` and `which`. Both ends say so,
+   soon, with its number. */
 static struct {
     pthread_barrier_t all;
     uint32_t which;
@@ -593,24 +692,31 @@ static void *cut_main(void *p) {
     cdp_group *g = NULL;
     k->status = cdp_init(&k->desc, &g);
     T_EQ(CDP_OK, k->status);
-    for (int i = 0; i < 3 && k->status == CDP_OK; ++i) k->status = cdp_allreduce(g, NULL, mine, 50000, CDP_DTYPE_F32, CDP_REDUCE_SUM);
+    for (int i = 0; i < 3 && k->status == CDP_OK; ++i)
+        k->status = cdp_allreduce(g, NULL, mine, 50000, CDP_DTYPE_F32, CDP_REDUCE_SUM);
     T_EQ(CDP_OK, k->status);
     pthread_barrier_wait(&cut.all);
     if (k->desc.rank == 1) {
-        cdp__link *l = cdp__bundle_at(&((cdp__mesh *)g->mux->transport.self)->links[0], cut.which);
+        cdp__link *l = cdp__bundle_at(&((cdp__mesh *)g->w->transport.self)->links[0], cut.which);
         cdp__enter(g);
         T(l->state == CDP__LINK_UP);
         __atomic_store_n(&cut.cut_ns, test_now_ns(), __ATOMIC_SEQ_CST);
         if (cut.kind == 0) setsockopt(l->io.fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
-        if (cut.kind < 2) cdp__loop_remove(&l->mesh->loop, &l->io); /* and this side does not even know */
-        else shutdown(l->io.fd, SHUT_WR);
+        /* and this side does not even know */
+        if (cut.kind < 2)
+            cdp__loop_remove(&l->mesh->loop, &l->io);
+        else
+            shutdown(l->io.fd, SHUT_WR);
         cdp__leave(g);
     }
     if (cut.idle && k->desc.rank == 1) { /* only the other one looks */
         pthread_barrier_wait(&cut.all);
     } else {
         if (cut.idle) test_sleep_ms(2); /* until it has come here */
-        for (int i = 0; i < 100000 && k->status == CDP_OK; ++i) k->status = cut.idle ? cdp_barrier(g) : cdp_allreduce(g, NULL, mine, 50000, CDP_DTYPE_F32, CDP_REDUCE_SUM);
+        for (int i = 0; i < 100000 && k->status == CDP_OK; ++i)
+            k->status = cut.idle
+                ? cdp_barrier(g)
+                : cdp_allreduce(g, NULL, mine, 50000, CDP_DTYPE_F32, CDP_REDUCE_SUM);
         cut.took_ns[k->desc.rank] = test_now_ns() - __atomic_load_n(&cut.cut_ns, __ATOMIC_SEQ_CST);
         k->error = *cdp_last_error();
         if (cut.idle) pthread_barrier_wait(&cut.all);
@@ -628,7 +734,8 @@ TEST(a_lost_connection_is_named) {
                 const uint16_t port = free_port();
                 char words[40];
                 keyed k[2];
-                if (cut.idle && cut.kind && (cut.which != 2 || cut.kind == 2)) continue; /* an end alone is awaited for CDP__ENDED_MS: once is enough */
+                /* an end alone is awaited for CDP__ENDED_MS: once is enough */
+                if (cut.idle && cut.kind && (cut.which != 2 || cut.kind == 2)) continue;
                 memset(k, 0, sizeof k);
                 for (uint32_t r = 0; r < 2; ++r) {
                     k[r].desc.rank = r;
@@ -641,12 +748,14 @@ TEST(a_lost_connection_is_named) {
                     k[r].desc.logger.level = CDP_LOG_SILENT;
                     if (pthread_create(&k[r].id, NULL, cut_main, &k[r]) != 0) abort();
                 }
-                for (uint32_t r = 0; r < 2; ++r) pthread_join(k[r].id, NULL);
+                for (uint32_t r = 0; r < 2; ++r)
+                    pthread_join(k[r].id, NULL);
                 snprintf(words, sizeof words, "(connection %u of 3)", cut.which + 1);
                 if (!cut.idle) words[12] = 0; /* the others follow at once, and may be seen first */
                 for (uint32_t r = 0; r < 2u - cut.idle; ++r) {
                     T_EQ(CDP_ERR_PEER_LOST, k[r].status);
-                    if (!T(strstr(k[r].error.text, words) != NULL)) printf("  %s: %s\n", words, k[r].error.text);
+                    if (!T(strstr(k[r].error.text, words) != NULL))
+                        printf("  %s: %s\n", words, k[r].error.text);
                     T(k[r].error.peer == 0 || k[r].error.peer == 1);
                     T_WITHIN(cut.idle && cut.kind ? CDP__ENDED_MS + 500 : 500, cut.took_ns[r]);
                 }
@@ -660,9 +769,10 @@ TEST(a_lost_connection_is_named) {
 static uint64_t watches;
 static _Thread_local bool is_caller;
 
-static int32_t counting_poll(void *user, cdp_pollfd *fds, uint32_t n, uint64_t deadline_ns) {
+static int32_t counting_wait(
+    void *user, void *watch, cdp_ready *out, uint32_t max_count, uint64_t deadline_ns) {
     if (!is_caller) __atomic_add_fetch(&watches, 1, __ATOMIC_RELAXED);
-    return cdp_os_default()->poll(user, fds, n, deadline_ns);
+    return cdp_os_default()->net.watch_wait(user, watch, out, max_count, deadline_ns);
 }
 
 static void *busy_main(void *p) {
@@ -677,25 +787,30 @@ static void *busy_main(void *p) {
     while (count++ < 20000) {
         const bool good = OK(cdp_allreduce(g, NULL, &x, 1, CDP_DTYPE_F32, CDP_REDUCE_MAX));
         cdp__enter(g);
-        const bool busy = cdp__mux_busy(g->mux), counted_here = g->mux->drives + g->mux->ended != seen;
-        seen = g->mux->drives + g->mux->ended;
+        const bool busy = cdp__world_busy(g->w), counted_here = g->w->waits + g->w->ended != seen;
+        seen = g->w->waits + g->w->ended;
         cdp__leave(g);
-        if (!good || !T(!busy) || !T(counted_here)) break; /* what has ended is nothing to watch, but somebody was here */
+        /* what has ended is nothing to watch, but somebody was here */
+        if (!good || !T(!busy) || !T(counted_here)) break;
     }
-    const uint64_t ms = (test_now_ns() - since) / CDP__MS, polls = __atomic_load_n(&watches, __ATOMIC_RELAXED) - before;
-    test_check(polls <= 2 * ms / CDP__STAND_BY_MS + 20, __FILE__, __LINE__, "threads that had nothing to do looked %llu times in %llu ms", (unsigned long long)polls, (unsigned long long)ms);
+    const uint64_t ms = (test_now_ns() - since) / CDP__MS,
+                   polls = __atomic_load_n(&watches, __ATOMIC_RELAXED) - before;
+    test_check(polls <= 2 * ms / CDP__STAND_BY_MS + 20, __FILE__, __LINE__,
+        "threads that had nothing to do looked %llu times in %llu ms", (unsigned long long)polls,
+        (unsigned long long)ms);
     cdp_group_destroy(g);
     return NULL;
 }
 
-/* Operations that end before anybody has to wait keep the progress thread standing by, too: woken by what arrives, it would want the
-   lock and the core just then. It looks every CDP__STAND_BY_MS whether callers still come. */
+/* Operations that end before anybody has to wait keep the progress thread standing by, too:
+   woken by what arrives, it would want the lock and the core just then. It looks every
+   CDP__STAND_BY_MS whether callers still come. */
 TEST(callers_are_left_alone) {
     const uint16_t port = free_port();
     cdp_os os = *cdp_os_default();
     keyed k[2];
     memset(k, 0, sizeof k);
-    os.poll = counting_poll;
+    os.net.watch_wait = counting_wait;
     for (uint32_t r = 0; r < 2; ++r) {
         k[r].desc.rank = r;
         k[r].desc.world_size = 2;
@@ -706,7 +821,8 @@ TEST(callers_are_left_alone) {
         k[r].desc.logger.level = CDP_LOG_SILENT;
         if (pthread_create(&k[r].id, NULL, busy_main, &k[r]) != 0) abort();
     }
-    for (uint32_t r = 0; r < 2; ++r) pthread_join(k[r].id, NULL);
+    for (uint32_t r = 0; r < 2; ++r)
+        pthread_join(k[r].id, NULL);
 }
 
 TEST(other_machines_need_a_key) {
@@ -718,13 +834,16 @@ TEST(other_machines_need_a_key) {
         m.keyed = i == 2;
         m.desc.trust_network = i == 1;
         T_EQ(CDP_OK, cdp__mesh_admissible(&m, 0, &own, 1, &own, 1));
-        if (i) T_EQ(CDP_OK, cdp__mesh_admissible(&m, 1, &far, 1, &own, 1));
-        else REFUSED(CDP_ERR_INVALID, "CDP_JOB_KEY", cdp__mesh_admissible(&m, 1, &far, 1, &own, 1));
+        if (i)
+            T_EQ(CDP_OK, cdp__mesh_admissible(&m, 1, &far, 1, &own, 1));
+        else
+            REFUSED(CDP_ERR_INVALID, "CDP_JOB_KEY", cdp__mesh_admissible(&m, 1, &far, 1, &own, 1));
     }
 }
 
 TEST(several_jobs_in_one_program) {
-    for (int run = 0; run < 10; ++run) { /* one after the other: nothing stays behind, ports least of all */
+    /* one after the other: nothing stays behind, ports least of all */
+    for (int run = 0; run < 10; ++run) {
         cdp_tcp_desc like;
         memset(&like, 0, sizeof like);
         like.os = counted_os();
@@ -763,7 +882,8 @@ static void meet(uint32_t n, void (*fill)(cdp_tcp_desc *d)) {
         fill(&m[r].desc);
         if (pthread_create(&m[r].id, NULL, member_main, &m[r]) != 0) abort();
     }
-    for (uint32_t r = 0; r < n; ++r) pthread_join(m[r].id, NULL);
+    for (uint32_t r = 0; r < n; ++r)
+        pthread_join(m[r].id, NULL);
 }
 
 static uint32_t numbers[RANKS_MAX];
@@ -774,10 +894,14 @@ static void by_exchange(cdp_tcp_desc *d) {
 }
 
 static cdp_store *shared_store;
-static void by_store(cdp_tcp_desc *d) { d->store = shared_store; }
+static void by_store(cdp_tcp_desc *d) {
+    d->store = shared_store;
+}
 
 static char meeting_file[64];
-static void by_file(cdp_tcp_desc *d) { d->file = meeting_file; }
+static void by_file(cdp_tcp_desc *d) {
+    d->file = meeting_file;
+}
 
 TEST(ranks_meet_over_a_function) {
     pthread_barrier_init(&meeting.all, NULL, 3);
@@ -785,7 +909,8 @@ TEST(ranks_meet_over_a_function) {
     pthread_barrier_destroy(&meeting.all);
 }
 
-/* Also when a former run has left word of a port that nobody listens at any more: rank 1 is there long before rank 0. */
+/* Also when a former run has left word of a port that nobody listens at any more: rank 1 is
+   there long before rank 0. */
 TEST(ranks_meet_in_a_store) {
     char old[80];
     int64_t left = 0;
@@ -811,7 +936,7 @@ TEST(ranks_meet_in_a_file) {
 static int32_t listening; /* sockets that were made to listen */
 static uint16_t range_from;
 static int32_t counting_listen(void *user, const cdp_addr *at, cdp_addr *bound) {
-    const int32_t fd = cdp_os_default()->listen(user, at, bound);
+    const int32_t fd = cdp_os_default()->net.listen_at(user, at, bound);
     if (fd >= 0) __atomic_add_fetch(&listening, 1, __ATOMIC_RELAXED);
     if (fd >= 0 && at->port) T(bound->port >= range_from && bound->port <= range_from + 20);
     return fd;
@@ -829,7 +954,7 @@ static void in_a_range(cdp_tcp_desc *d) {
 
 TEST(one_port_each_out_of_a_range) {
     counting_os = *cdp_os_default();
-    counting_os.listen = counting_listen;
+    counting_os.net.listen_at = counting_listen;
     range_from = 21000;
     T_EQ(CDP_OK, cdp_hash_store_create(NULL, &shared_store));
     listening = 0;
@@ -842,7 +967,7 @@ TEST(an_inherited_listener) {
     cdp_addr at, bound;
     member m[2];
     T(cdp__addr_parse("127.0.0.1:0", &at));
-    const int32_t fd = cdp_os_default()->listen(NULL, &at, &bound);
+    const int32_t fd = cdp_os_default()->net.listen_at(NULL, &at, &bound);
     T(fd >= 0);
     memset(m, 0, sizeof m);
     for (uint32_t r = 0; r < 2; ++r) {
@@ -855,7 +980,8 @@ TEST(an_inherited_listener) {
         m[r].calls = 3;
         if (pthread_create(&m[r].id, NULL, member_main, &m[r]) != 0) abort();
     }
-    for (uint32_t r = 0; r < 2; ++r) pthread_join(m[r].id, NULL);
+    for (uint32_t r = 0; r < 2; ++r)
+        pthread_join(m[r].id, NULL);
 }
 
 int main(int argc, char **argv) {

@@ -1,5 +1,5 @@
-/*  worlds.h - one test body for all ranks, as threads: over a hub, TCP and shared memory, with a progress thread and without.
-    Include after cdp_tcp.h. */
+/* worlds.h - one test body for all ranks, as threads: over a hub, TCP and shared memory, with a
+   progress thread and without. Include after cdp_tcp.h. */
 #ifndef WORLDS_INCLUDED
 #define WORLDS_INCLUDED
 
@@ -13,25 +13,40 @@ static uint32_t world_size;
 static bool over_tcp, shared_memory, no_thread;
 static cdp_hub *hub;
 static uint16_t port;
-static uint32_t timeout_ms, max_lanes;
+static uint32_t timeout_ms;
 static cdp_group *world[RANKS_MAX];
 static void (*body)(uint32_t rank, cdp_group *w);
 
 static uint32_t met; /* ranks that have come to some point of this run */
 
-TEST_API void come(void) { __atomic_add_fetch(&met, 1, __ATOMIC_SEQ_CST); }
+TEST_API void come(void) {
+    __atomic_add_fetch(&met, 1, __ATOMIC_SEQ_CST);
+}
 TEST_API void await(uint32_t ranks) {
-    for (uint32_t i = 0; i < 10000 && __atomic_load_n(&met, __ATOMIC_SEQ_CST) < ranks; ++i) test_sleep_ms(1);
+    for (uint32_t i = 0; i < 10000 && __atomic_load_n(&met, __ATOMIC_SEQ_CST) < ranks; ++i)
+        test_sleep_ms(1);
 }
 
 static void *rank_main(void *arg) {
     const uint32_t rank = (uint32_t)(uintptr_t)arg;
     cdp_group *g = NULL;
     if (over_tcp) {
-        const cdp_tcp_desc d = {.rank = rank, .world_size = world_size, .master_port = port, .timeout_ms = timeout_ms, .init_timeout_ms = 20000, .max_lanes = max_lanes, .no_thread = no_thread, .no_shared_memory = !shared_memory, .logger = {.level = CDP_LOG_SILENT}};
+        const cdp_tcp_desc d = {.rank = rank,
+            .world_size = world_size,
+            .master_port = port,
+            .timeout_ms = timeout_ms,
+            .init_timeout_ms = 20000,
+            .no_thread = no_thread,
+            .no_shared_memory = !shared_memory,
+            .logger = {.level = CDP_LOG_SILENT}};
         if (!OK(cdp_init(&d, &g))) return NULL;
     } else {
-        const cdp_group_desc d = {.rank = rank, .world_size = world_size, .hub = hub, .timeout_ms = timeout_ms, .max_lanes = max_lanes, .no_thread = no_thread, .logger = {.level = CDP_LOG_SILENT}};
+        const cdp_group_desc d = {.rank = rank,
+            .world_size = world_size,
+            .hub = hub,
+            .timeout_ms = timeout_ms,
+            .no_thread = no_thread,
+            .logger = {.level = CDP_LOG_SILENT}};
         if (!OK(cdp_group_create(&d, &g))) return NULL;
     }
     world[rank] = g;
@@ -40,10 +55,12 @@ static void *rank_main(void *arg) {
     return NULL;
 }
 
-/* All ranks as threads of this program; over a hub, then over TCP, each with a progress thread and without, and over memory.
-   Not that under ThreadSanitizer: it does not know that what two ranks see at two addresses is the same memory. */
+/* All ranks as threads of this program; over a hub, then over TCP, each with a progress thread
+   and without, and over memory. Not that under ThreadSanitizer: it does not know that what two
+   ranks see at two addresses is the same memory. */
 static void run(uint32_t n, uint32_t timeout, void (*func)(uint32_t rank, cdp_group *w)) {
-    for (uint32_t how = 0; how < (TEST_THREADS_WATCHED ? 4 : 5) && !test__now.failed_checks; ++how) {
+    for (uint32_t how = 0; how < (TEST_THREADS_WATCHED ? 4 : 5) && !test__now.failed_checks;
+         ++how) {
         pthread_t t[RANKS_MAX];
         const cdp_hub_desc h = {.world_size = n};
         const cdp_addr any = {.family = 4, .ip = {127, 0, 0, 1}};
@@ -59,8 +76,10 @@ static void run(uint32_t n, uint32_t timeout, void (*func)(uint32_t rank, cdp_gr
         const int32_t fd = cdp__os_listen(NULL, &any, &bound);
         close(fd);
         port = bound.port;
-        for (uint32_t r = 0; r < n; ++r) pthread_create(&t[r], NULL, rank_main, (void *)(uintptr_t)r);
-        for (uint32_t r = 0; r < n; ++r) pthread_join(t[r], NULL);
+        for (uint32_t r = 0; r < n; ++r)
+            pthread_create(&t[r], NULL, rank_main, (void *)(uintptr_t)r);
+        for (uint32_t r = 0; r < n; ++r)
+            pthread_join(t[r], NULL);
         if (!over_tcp) cdp_hub_destroy(hub);
     }
 }

@@ -1,6 +1,7 @@
-/* The measurements of collectives.c for MPI: one source, compiled with mpicc.openmpi and with mpicc.mpich. Started by
-   mpirun with the options of collectives.c; --meet is required, since the ranks are not children of one program.
-   MEASURE_LIB and MEASURE_TRANSPORT in the environment are the first two columns. */
+/* The measurements of collectives.c for MPI: one source, compiled with mpicc.openmpi and with
+   mpicc.mpich. Started by mpirun with the options of collectives.c; --meet is required, since
+   the ranks are not children of one program. MEASURE_LIB and MEASURE_TRANSPORT in the
+   environment are the first two columns. */
 #include <mpi.h>
 
 #include "../measure.h"
@@ -9,8 +10,12 @@ static bool call(m_case *c) {
     const int n = (int)c->count;
     switch (c->op) {
     case M_ALLREDUCE: MPI_Allreduce(c->in, c->out, n, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD); break;
-    case M_REDUCE_SCATTER: MPI_Reduce_scatter_block(c->in, c->out, n, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD); break;
-    case M_ALLGATHER: MPI_Allgather(c->in, n, MPI_FLOAT, c->out, n, MPI_FLOAT, MPI_COMM_WORLD); break;
+    case M_REDUCE_SCATTER:
+        MPI_Reduce_scatter_block(c->in, c->out, n, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+        break;
+    case M_ALLGATHER:
+        MPI_Allgather(c->in, n, MPI_FLOAT, c->out, n, MPI_FLOAT, MPI_COMM_WORLD);
+        break;
     case M_BROADCAST: MPI_Bcast(c->out, n, MPI_FLOAT, 0, MPI_COMM_WORLD); break;
     case M_ALLTOALL: MPI_Alltoall(c->in, n, MPI_FLOAT, c->out, n, MPI_FLOAT, MPI_COMM_WORLD); break;
     case M_BARRIER: MPI_Barrier(MPI_COMM_WORLD); break;
@@ -32,7 +37,8 @@ int main(int argc, char **argv) {
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     status = m_parse(argc, argv);
-    if (status < 0 && (!m_opt.meet || (uint32_t)size != m_opt.ranks)) status = m_usage(argv[0], stderr, 2);
+    if (status < 0 && (!m_opt.meet || (uint32_t)size != m_opt.ranks))
+        status = m_usage(argv[0], stderr, 2);
     if (status >= 0) {
         MPI_Finalize();
         return status;

@@ -14,7 +14,8 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 
-static int both[2][M_RANKS][M_RANKS], (*links)[M_RANKS]; /* with the congestion control of this machine, and with reno */
+/* with the congestion control of this machine, and with reno */
+static int both[2][M_RANKS][M_RANKS], (*links)[M_RANKS];
 
 static void make_links(bool reno) {
     uint32_t i, j;
@@ -28,11 +29,17 @@ static void make_links(bool reno) {
             memset(&a, 0, sizeof a);
             a.sin_family = AF_INET;
             a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-            if (bind(l, (struct sockaddr *)&a, sizeof a) || listen(l, 1) || getsockname(l, (struct sockaddr *)&a, &len) || connect(c, (struct sockaddr *)&a, sizeof a)) m_die("sockets");
+            if (bind(l, (struct sockaddr *)&a, sizeof a) || listen(l, 1)
+                || getsockname(l, (struct sockaddr *)&a, &len)
+                || connect(c, (struct sockaddr *)&a, sizeof a))
+                m_die("sockets");
             links[i][j] = accept(l, NULL, NULL);
             links[j][i] = c;
             close(l);
-            if (reno) setsockopt(c, IPPROTO_TCP, TCP_CONGESTION, "reno", 4), setsockopt(links[i][j], IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
+            if (reno) {
+                setsockopt(c, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
+                setsockopt(links[i][j], IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
+            }
             setsockopt(links[i][j], IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
             setsockopt(c, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
             fcntl(links[i][j], F_SETFL, fcntl(links[i][j], F_GETFL) | O_NONBLOCK);
@@ -40,28 +47,40 @@ static void make_links(bool reno) {
         }
 }
 
-static uint64_t piece(uint64_t left) { return left < M_MIB ? left : M_MIB; }
+static uint64_t piece(uint64_t left) {
+    return left < M_MIB ? left : M_MIB;
+}
 
 /* Both at once; what does not move at the moment is looked at again, or slept on. */
-static void transfer(int out, const void *src, uint64_t out_bytes, int in, void *dst, uint64_t in_bytes, bool spin) {
+static void transfer(
+    int out, const void *src, uint64_t out_bytes, int in, void *dst, uint64_t in_bytes, bool spin) {
     uint64_t sent = 0, got = 0;
     while (sent < out_bytes || got < in_bytes) {
         bool any = false;
         if (sent < out_bytes) {
-            const ssize_t r = send(out, (const char *)src + sent, piece(out_bytes - sent), MSG_NOSIGNAL);
-            if (r > 0) sent += (uint64_t)r, any = true;
-            else if (r < 0 && errno != EAGAIN) m_die("send");
+            const ssize_t r =
+                send(out, (const char *)src + sent, piece(out_bytes - sent), MSG_NOSIGNAL);
+            if (r > 0) {
+                sent += (uint64_t)r;
+                any = true;
+            } else if (r < 0 && errno != EAGAIN)
+                m_die("send");
         }
         if (got < in_bytes) {
             const ssize_t r = recv(in, (char *)dst + got, piece(in_bytes - got), 0);
-            if (r > 0) got += (uint64_t)r, any = true;
-            else if (r == 0 || errno != EAGAIN) m_die("recv");
+            if (r > 0) {
+                got += (uint64_t)r;
+                any = true;
+            } else if (r == 0 || errno != EAGAIN)
+                m_die("recv");
         }
         if (any) continue;
         if (!spin) {
             struct pollfd p[2];
-            p[0].fd = got < in_bytes ? in : -1, p[0].events = POLLIN;
-            p[1].fd = sent < out_bytes ? out : -1, p[1].events = POLLOUT;
+            p[0].fd = got < in_bytes ? in : -1;
+            p[0].events = POLLIN;
+            p[1].fd = sent < out_bytes ? out : -1;
+            p[1].events = POLLOUT;
             if (poll(p, 2, 60000) <= 0) m_die("poll");
         } else if (m_opt.ranks > 2) {
             sched_yield();
@@ -72,15 +91,20 @@ static void transfer(int out, const void *src, uint64_t out_bytes, int in, void 
 static void add(float *__restrict acc, const float *__restrict x, uint64_t n) {
     uint64_t i, j;
     for (i = 0; i + 64 <= n; i += 64)
-        for (j = 0; j < 64; ++j) acc[i + j] += x[i + j];
-    for (; i < n; ++i) acc[i] += x[i];
+        for (j = 0; j < 64; ++j)
+            acc[i + j] += x[i + j];
+    for (; i < n; ++i)
+        acc[i] += x[i];
 }
 
-static void sum(float *__restrict to, const float *__restrict x, const float *__restrict y, uint64_t n) {
+static void sum(
+    float *__restrict to, const float *__restrict x, const float *__restrict y, uint64_t n) {
     uint64_t i, j;
     for (i = 0; i + 64 <= n; i += 64)
-        for (j = 0; j < 64; ++j) to[i + j] = x[i + j] + y[i + j];
-    for (; i < n; ++i) to[i] = x[i] + y[i];
+        for (j = 0; j < 64; ++j)
+            to[i + j] = x[i + j] + y[i + j];
+    for (; i < n; ++i)
+        to[i] = x[i] + y[i];
 }
 
 /* ---- collectives in memory that all ranks see ---- */
@@ -93,29 +117,40 @@ static void *from_arena(uint64_t bytes) {
     (void)bytes;
     return arena + (2 * m_rank + count++) * room;
 }
-static float *in_of(uint32_t rank) { return (float *)(void *)(arena + 2 * rank * room); }
-static float *out_of(uint32_t rank) { return (float *)(void *)(arena + (2 * rank + 1) * room); }
+static float *in_of(uint32_t rank) {
+    return (float *)(void *)(arena + 2 * rank * room);
+}
+static float *out_of(uint32_t rank) {
+    return (float *)(void *)(arena + (2 * rank + 1) * room);
+}
 
-/* Elements first .. first + n of the sum of all inputs; a strip at a time, which stays in the cache. */
+/* Elements first .. first + n of the sum of all inputs; a strip at a time, which stays in the
+   cache. */
 static void sum_of_all(float *to, uint64_t first, uint64_t n) {
     uint64_t i, r;
     for (i = 0; i < n; i += 4096) {
         const uint64_t k = n - i < 4096 ? n - i : 4096;
         sum(to + i, in_of(0) + first + i, in_of(1) + first + i, k);
-        for (r = 2; r < m_opt.ranks; ++r) add(to + i, in_of((uint32_t)r) + first + i, k);
+        for (r = 2; r < m_opt.ranks; ++r)
+            add(to + i, in_of((uint32_t)r) + first + i, k);
     }
 }
 
 static void in_memory(const m_case *c) {
-    const uint64_t n = c->op == M_ALLREDUCE ? c->count / c->ranks : c->count, left = c->op == M_ALLREDUCE ? c->count % c->ranks : 0;
+    const uint64_t n = c->op == M_ALLREDUCE ? c->count / c->ranks : c->count,
+                   left = c->op == M_ALLREDUCE ? c->count % c->ranks : 0;
     const uint32_t me = c->rank;
     uint32_t k;
-    if (c->op == M_ALLREDUCE) sum_of_all(c->out + me * n, me * n, n + (me + 1 == c->ranks ? left : 0)), m_meet(NULL);
+    if (c->op == M_ALLREDUCE) {
+        sum_of_all(c->out + me * n, me * n, n + (me + 1 == c->ranks ? left : 0));
+        m_meet(NULL);
+    }
     if (c->op == M_REDUCE_SCATTER) sum_of_all(c->out, me * n, n);
     if (c->op == M_BROADCAST && me) memcpy(c->out, out_of(0), c->bytes);
     for (k = 0; k < c->ranks; ++k) {
         const uint32_t r = (me + k) % c->ranks;
-        if (c->op == M_ALLREDUCE && r != me) memcpy(c->out + r * n, out_of(r) + r * n, (n + (r + 1 == c->ranks ? left : 0)) * 4);
+        if (c->op == M_ALLREDUCE && r != me)
+            memcpy(c->out + r * n, out_of(r) + r * n, (n + (r + 1 == c->ranks ? left : 0)) * 4);
         if (c->op == M_ALLGATHER) memcpy(c->out + r * n, in_of(r), n * 4);
         if (c->op == M_ALLTOALL) memcpy(c->out + r * n, in_of(r) + me * n, n * 4);
     }
@@ -136,12 +171,18 @@ static bool call(m_case *c) {
         if (me == 1) transfer(links[1][0], c->out, c->bytes, -1, NULL, 0, spin);
         return more;
     case M_EXCHANGE:
-        for (k = 1; k < n; k *= 2) transfer(links[me][me ^ k], c->in, c->bytes, links[me][me ^ k], c->out, c->bytes, spin);
+        for (k = 1; k < n; k *= 2)
+            transfer(links[me][me ^ k], c->in, c->bytes, links[me][me ^ k], c->out, c->bytes, spin);
         return more;
-    case M_DUPLEX: transfer(links[me][(me + 1) % n], c->in, c->bytes, links[me][(me + n - 1) % n], c->out, c->bytes, spin); return more;
+    case M_DUPLEX:
+        transfer(links[me][(me + 1) % n], c->in, c->bytes, links[me][(me + n - 1) % n], c->out,
+            c->bytes, spin);
+        return more;
     case M_ONEWAY:
-        if (me == 0) transfer(links[0][1], c->in, c->bytes, -1, NULL, 0, spin);
-        else transfer(-1, NULL, 0, links[1][0], c->out, c->bytes, spin);
+        if (me == 0)
+            transfer(links[0][1], c->in, c->bytes, -1, NULL, 0, spin);
+        else
+            transfer(-1, NULL, 0, links[1][0], c->out, c->bytes, spin);
         return more;
     case M_MEMCPY:
         c->transport = "memory";
@@ -160,7 +201,8 @@ static bool call(m_case *c) {
 }
 
 static int rank_main(uint32_t rank) {
-    static const bool has[M_OPS] = {true, true, true, true, true, false, true, true, true, true, true, true};
+    static const bool has[M_OPS] = {
+        true, true, true, true, true, false, true, true, true, true, true, true};
     (void)rank;
     return m_run("raw", "-", has, call) ? 0 : 1;
 }
@@ -169,9 +211,11 @@ int main(int argc, char **argv) {
     const int status = m_parse(argc, argv);
     if (status >= 0) return status;
     if (m_opt.ranks & (m_opt.ranks - 1)) return m_usage(argv[0], stderr, 2);
-    for (uint32_t i = 0; i < m_opt.size_count; ++i) room = room > m_opt.sizes[i] ? room : m_opt.sizes[i];
+    for (uint32_t i = 0; i < m_opt.size_count; ++i)
+        room = room > m_opt.sizes[i] ? room : m_opt.sizes[i];
     room = (room + 2 * 4096) / 4096 * 4096;
-    arena = (char *)mmap(NULL, 2 * m_opt.ranks * room, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    arena = (char *)mmap(
+        NULL, 2 * m_opt.ranks * room, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (arena == MAP_FAILED) m_die("no memory");
     m_alloc = from_arena;
     m_open();

@@ -12,7 +12,11 @@
 #include <sys/epoll.h>
 #include <sys/resource.h>
 
-typedef enum protocol { CDP, OLD, RESP } protocol;
+typedef enum protocol {
+    CDP,
+    OLD,
+    RESP
+} protocol;
 
 static protocol speaks;
 static uint16_t port;
@@ -24,7 +28,9 @@ static void die(const char *what) {
     exit(1);
 }
 
-static double now_s(void) { return (double)cdp_os_default()->now_ns(NULL) / 1e9; }
+static double now_s(void) {
+    return (double)cdp_os_default()->now_ns(NULL) / 1e9;
+}
 
 static int dial(void) {
     struct sockaddr_in a;
@@ -60,31 +66,39 @@ static size_t put_str(uint8_t *p, const char *s) {
 }
 
 static size_t put_add(uint8_t *p) {
-    if (speaks == RESP) return (size_t)sprintf((char *)p, "*3\r\n$6\r\nINCRBY\r\n$2\r\n/n\r\n$1\r\n1\r\n");
+    if (speaks == RESP)
+        return (size_t)sprintf((char *)p, "*3\r\n$6\r\nINCRBY\r\n$2\r\n/n\r\n$1\r\n1\r\n");
     p[0] = speaks == OLD ? 3 : CDP__OP_ADD;
     cdp__put_u64(p + 1 + put_str(p + 1, "/n"), 1);
     return 1 + 10 + 8;
 }
 
 /* Whether the answer to an addition is complete. */
-static bool added(const uint8_t *p, size_t n) { return speaks == RESP ? n > 1 && p[n - 1] == '\n' : n == 8; }
+static bool added(const uint8_t *p, size_t n) {
+    return speaks == RESP ? n > 1 && p[n - 1] == '\n' : n == 8;
+}
 
 static void greet(int fd) {
     uint8_t b[64] = {CDP__OP_VALIDATE, 0xce, 0xf7, 0x85, 0x3c, CDP__OP_PING, 1, 2, 3, 4};
     if (keyed) { /* blocking, so the pump of the library is not of use here */
         cdp__auth a;
         memset(&a, 0, sizeof a);
-        if (cdp__door_open(&a, cdp_os_default(), key, false, CDP__AUTH_STORE, CDP__AUTH_NO_ANSWER) != CDP_OK) die("random");
+        if (cdp__auth_open(&a, cdp_os_default(), key, false, CDP__AUTH_STORE, CDP__AUTH_NO_ANSWER)
+            != CDP_OK)
+            die("random");
         for (int i = 0; i < 2; ++i) {
             say(fd, a.out, sizeof a.out);
             hear(fd, a.in, sizeof a.in);
             a.got = sizeof a.in;
-            if (cdp__auth_look(&a) < 0) die("key");
+            if (cdp__auth_read(&a) < 0) die("key");
         }
     }
-    if (speaks == OLD) return; /* which has no handshake; that of the new protocol is a ping, so Redis is asked for one, too */
-    if (speaks == RESP) say(fd, "PING\r\n", 6);
-    else say(fd, b, 10);
+    /* which has no handshake; that of the new protocol is a ping, so Redis is asked for one, too */
+    if (speaks == OLD) return;
+    if (speaks == RESP)
+        say(fd, "PING\r\n", 6);
+    else
+        say(fd, b, 10);
     hear(fd, b, speaks == RESP ? 7 : 4);
 }
 
@@ -92,7 +106,8 @@ static void set_and_get(int fd) {
     uint8_t b[200];
     size_t n = 0;
     if (speaks == RESP) {
-        n = (size_t)sprintf((char *)b, "*3\r\n$3\r\nSET\r\n$2\r\n/k\r\n$5\r\nvalue\r\n*2\r\n$3\r\nGET\r\n$2\r\n/k\r\n");
+        n = (size_t)sprintf((char *)b,
+            "*3\r\n$3\r\nSET\r\n$2\r\n/k\r\n$5\r\nvalue\r\n*2\r\n$3\r\nGET\r\n$2\r\n/k\r\n");
         say(fd, b, n);
         hear(fd, b, 5 + 11);
         return;
@@ -134,13 +149,17 @@ static void joins(const char *name, uint32_t n, int pid) {
         set_and_get(idle[idle_count]);
     }
     took = now_s() - start;
-    printf("%-12s %6u joins: %7.0f per second; server memory for each that then is idle: %5.0f bytes\n", name, n, n / took, (double)(server_kib(pid) - before) * 1024 / n);
+    printf("%-12s %6u joins: %7.0f per second; server memory for each that then is idle: %5.0f "
+           "bytes\n",
+        name, n, n / took, (double)(server_kib(pid) - before) * 1024 / n);
     fflush(stdout);
 }
 
 /* Requests: `n` clients, each with one request on its way. */
 
-static int compare(const void *a, const void *b) { return *(const float *)a < *(const float *)b ? -1 : *(const float *)a > *(const float *)b; }
+static int compare(const void *a, const void *b) {
+    return *(const float *)a < *(const float *)b ? -1 : *(const float *)a > *(const float *)b;
+}
 
 typedef struct asker {
     int fd;
@@ -189,9 +208,11 @@ static void requests(const char *name, const char *what, uint32_t n, double seco
         }
     }
     qsort(us, done, sizeof *us, compare);
-    printf("%-12s %-28s %8.0f requests per second, p50 %6.1f us, p99 %7.1f us\n", name, what, done / (now_s() - start), (double)us[done / 2], (double)us[(uint64_t)done * 99 / 100]);
+    printf("%-12s %-28s %8.0f requests per second, p50 %6.1f us, p99 %7.1f us\n", name, what,
+        done / (now_s() - start), (double)us[done / 2], (double)us[(uint64_t)done * 99 / 100]);
     fflush(stdout);
-    for (i = 0; i < n; ++i) close(a[i].fd);
+    for (i = 0; i < n; ++i)
+        close(a[i].fd);
     close(e);
     free(a);
     free(us);
@@ -203,7 +224,8 @@ static int serve(const char *secret) {
     if (cdp_store_server_create(&d, &s) != CDP_OK) return cdp_print_error(stderr);
     printf("%u\n", cdp_store_server_port(s));
     fflush(stdout);
-    while (getchar() != EOF) {}
+    while (getchar() != EOF) {
+    }
     cdp_store_server_destroy(s);
     return 0;
 }
