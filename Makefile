@@ -41,7 +41,7 @@ EXAMPLES := $(EXAMPLE_SRC:examples/%.c=$(BUILD)/%)
 NO_THREADS := $(if $(filter test_group,$(UNIT)),test_group_no_threads)
 PROGRAMS := $(UNIT) $(NO_THREADS) $(PROCS) $(NCCL) $(DTENSOR) $(FUZZ) $(SIM) $(SCRIPTS) $(ROUNDS) $(LINEAR)
 
-.PHONY: help demo examples test sim bench bench-peers bench-store scale sanitize format format-check clean
+.PHONY: help demo examples test sim bench bench-peers bench-store bench-dtensor scale sanitize format format-check clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -52,6 +52,7 @@ help:
 	@echo 'make sim        more simulated worlds: make sim SEEDS=1..100000'
 	@echo 'make bench      measure'
 	@echo 'make bench-peers  measure side by side with Open MPI, MPICH, Gloo and raw sockets; PEERS="--full" for longer'
+	@echo 'make bench-dtensor  measure redistributions beside PyTorch and ScaLAPACK; PYTHON=python3 says which Python has torch'
 	@echo 'make bench-store  measure the store server beside PyTorch and Redis'
 	@echo 'make scale      what each algorithm costs with 16 to 4,096 ranks, and what that predicts'
 	@echo 'make sanitize   the tests again under AddressSanitizer, UBSan and ThreadSanitizer'
@@ -170,6 +171,9 @@ bench-peers:
 
 scale: $(BUILD)/bench/scale
 	@$(BUILD)/bench/scale $(SCALE)
+
+bench-dtensor:
+	@BUILD='$(BUILD)' PYTHON='$(PYTHON)' bash tests/bench/dtensor.sh
 
 bench-store:
 	@bash tests/bench/store/run.sh

@@ -20,9 +20,9 @@ mkdir -p "$build/bench" || exit 1
 gcc -O2 -g -std=gnu11 -I. tests/bench/dtensor.c -o "$build/bench/dtensor" -pthread -lm || exit 1
 python=
 for p in ${PYTHON:-} python3 /usr/bin/python3; do
-    "$p" -c 'import sys, torch.distributed as d; sys.exit(not d.is_gloo_available())' > /dev/null 2>&1 && python=$p && break
+    "$p" -c 'import sys, torch.distributed as d, torch.distributed.tensor as t; sys.exit(not (d.is_gloo_available() and t.DTensor))' > /dev/null 2>&1 && python=$p && break
 done
-[ -n "$python" ] || echo 'SKIP torch: no Python here has torch with Gloo'
+[ -n "$python" ] || echo 'SKIP torch: no Python here has torch with Gloo and DTensor'
 out=$(mktemp -d) || exit 1
 trap 'rm -rf "$out"' EXIT
 port=$((20000 + $$ % 10000))

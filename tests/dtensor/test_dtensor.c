@@ -650,6 +650,49 @@ TEST(redistribute_every_pair) {
     run_ranks(3, NULL, 0, every_pair, &p);
 }
 
+/* The sizes that once went wrong elsewhere: one more or two more rows or columns than fit, fewer rows
+   than ranks, dimensions counted from the end. */
+static void named_sizes(cdp_group *g, void *arg) {
+    static const struct {
+        uint32_t dims;
+        const char *from, *to;
+        uint64_t shape[3];
+    } rows[] = {{1, "S0", "R", {12, 3, 1}}, {1, "S0", "R", {13, 3, 1}}, {1, "S0", "R", {14, 3, 1}},
+        {1, "S1", "R", {3, 13, 1}}, {1, "S-1", "R", {3, 4, 13}}, {1, "S0", "S1", {8, 8, 1}},
+        {1, "S0", "S1", {8, 8, 8}}, {1, "S0", "S1", {8, 5, 1}}, {1, "S1", "S0", {5, 8, 1}},
+        {1, "S1", "S0", {5, 5, 1}}, {1, "S-1", "S-3", {5, 5, 5}}, {1, "S0", "R", {2, 3, 1}},
+        {1, "S0", "S1", {2, 3, 1}}, {1, "P", "S0", {6, 3, 1}}, {1, "P", "R", {1, 1, 1}},
+        {2, "S0,S0", "R,R", {10, 5, 1}}, {2, "S0,S0", "R,R", {9, 5, 1}},
+        {2, "S0,S0", "R,R", {3, 5, 1}}, {2, "S0,S0", "R,R", {1, 3, 1}},
+        {2, "S0,S1", "R,R", {10, 5, 1}}, {2, "S0,S1", "R,R", {9, 5, 1}},
+        {2, "S0,S1", "R,R", {3, 5, 1}}, {2, "S0,S1", "R,R", {1, 3, 1}},
+        {2, "P,P", "S0,S0", {7, 3, 1}}, {2, "S0!1,S0", "S0,S0", {7, 3, 1}}};
+    (void)arg;
+    const cdp_fill ramp = {.kind = CDP_FILL_RAMP, .b = 1};
+    cdp_mesh *m[2] = {mesh_of(g, 1, 4, 0), mesh_of(g, 2, 2, 2)};
+    for (uint32_t k = 0; k < sizeof rows / sizeof *rows; ++k) {
+        cdp_layout l = {.mesh = m[rows[k].dims - 1], .dtype = CDP_DTYPE_I64, .ndim = 3};
+        cdp_dtensor x, y;
+        memcpy(l.shape, rows[k].shape, sizeof rows[k].shape);
+        OK(cdp_layout_parse(&l, rows[k].from));
+        OK(cdp_dtensor_create(&l, NULL, &x));
+        OK(cdp_layout_parse(&l, rows[k].to));
+        OK(cdp_dtensor_create(&l, NULL, &y));
+        OK(cdp_dtensor_fill(&x, &ramp));
+        OK(cdp_redistribute(&x, &y));
+        test_check(ramp_is_right(&y, 0), __FILE__, __LINE__, "%s -> %s, case %u, rank %u",
+            rows[k].from, rows[k].to, k, cdp_rank(g));
+        cdp_dtensor_free(&x);
+        cdp_dtensor_free(&y);
+    }
+    cdp_mesh_destroy(m[0]);
+    cdp_mesh_destroy(m[1]);
+}
+
+TEST(redistribute_named_sizes) {
+    RUN(4, named_sizes);
+}
+
 /* Every order of every tensor dimension to every other. */
 static void every_order(cdp_group *g, void *arg) {
     (void)arg;
@@ -1282,6 +1325,7 @@ int main(int argc, char **argv) {
         {"inconsistent_meshes", inconsistent_meshes, 20},
         {"bad_meshes_are_refused", bad_meshes_are_refused, 10},
         {"redistribute_every_pair", redistribute_every_pair, 60},
+        {"redistribute_named_sizes", redistribute_named_sizes, 30},
         {"redistribute_every_order", redistribute_every_order, 60},
         {"redistribute_every_reduction", redistribute_every_reduction, 30},
         {"a_kept_plan_allocates_nothing", a_kept_plan_allocates_nothing, 30},
