@@ -18,6 +18,7 @@ UNIT_SRC  := $(wildcard tests/unit/test_*.c)
 PROC_SRC  := $(wildcard tests/procs/test_*.c)
 NCCL_SRC  := $(wildcard tests/nccl/test_*.c)
 MEM_SRC   := $(wildcard tests/mem/test_*.c)
+DTENSOR_SRC := $(wildcard tests/dtensor/test_*.c)
 SIM_SRC   := $(wildcard tests/sim/sim_main.c)
 SCRIPT_SRC := $(wildcard tests/sim/scripts.c)
 ROUND_SRC := $(wildcard tests/sim/rounds.c tests/sim/desync.c tests/sim/ring.c)
@@ -31,6 +32,7 @@ UNIT     := $(UNIT_SRC:tests/unit/%.c=%)
 PROCS    := $(PROC_SRC:tests/procs/%.c=%)
 NCCL     := $(NCCL_SRC:tests/nccl/%.c=%)
 MEM      := $(MEM_SRC:tests/mem/%.c=%)
+DTENSOR  := $(DTENSOR_SRC:tests/dtensor/%.c=%)
 SIM      := $(SIM_SRC:tests/sim/sim_main.c=sim)
 SCRIPTS  := $(SCRIPT_SRC:tests/sim/%.c=%)
 ROUNDS   := $(ROUND_SRC:tests/sim/%.c=%)
@@ -39,9 +41,9 @@ FUZZ     := $(FUZZ_SRC:tests/fuzz/%.c=%)
 BENCH    := $(BENCH_SRC:tests/bench/%.c=$(BUILD)/bench/%)
 EXAMPLES := $(EXAMPLE_SRC:examples/%.c=$(BUILD)/%)
 NO_THREADS := $(if $(filter test_group,$(UNIT)),test_group_no_threads)
-PROGRAMS := $(UNIT) $(NO_THREADS) $(PROCS) $(NCCL) $(MEM) $(FUZZ) $(SIM) $(SCRIPTS) $(ROUNDS) $(LINEAR)
+PROGRAMS := $(UNIT) $(NO_THREADS) $(PROCS) $(NCCL) $(MEM) $(DTENSOR) $(FUZZ) $(SIM) $(SCRIPTS) $(ROUNDS) $(LINEAR)
 
-.PHONY: help demo examples test sim bench bench-peers bench-store scale sanitize format format-check clean
+.PHONY: help demo examples test sim bench bench-peers bench-store bench-dtensor scale sanitize format format-check clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -52,6 +54,7 @@ help:
 	@echo 'make sim        more simulated worlds: make sim SEEDS=1..100000'
 	@echo 'make bench      measure'
 	@echo 'make bench-peers  measure side by side with Open MPI, MPICH, Gloo and raw sockets; PEERS="--full" for longer'
+	@echo 'make bench-dtensor  measure redistributions beside PyTorch and ScaLAPACK; PYTHON=python3 says which Python has torch'
 	@echo 'make bench-store  measure the store server beside PyTorch and Redis'
 	@echo 'make scale      what each algorithm costs with 16 to 4,096 ranks, and what that predicts'
 	@echo 'make sanitize   the tests again under AddressSanitizer, UBSan and ThreadSanitizer'
@@ -84,6 +87,9 @@ $(BUILD)/$(1)/%_no_threads: tests/unit/%.c
 $(BUILD)/$(1)/%: tests/procs/%.c
 	@mkdir -p $$(@D)
 	$(2) $(INCLUDE) -MMD -MP -MF $$@.d $$< -o $$@ $(LIBS)
+$(BUILD)/$(1)/%: tests/dtensor/%.c
+	@mkdir -p $$(@D)
+	$(2) $(INCLUDE) -MMD -MP -MF $$@.d $$< -o $$@ $(LIBS)
 $(BUILD)/$(1)/%: tests/nccl/%.c $(BUILD)/$(1)/nccl/libnccl.so
 	@mkdir -p $$(@D)
 	$(2) $(INCLUDE) -MMD -MP -MF $$@.d $$< -o $$@ $(LIBS) -ldl
@@ -104,7 +110,7 @@ $(BUILD)/$(1)/%: tests/sim/%.c
 endef
 $(eval $(call PROGRAM_RULES,test,$(CC) $(CFLAGS)))
 # gcc needs longer to optimise a program with AddressSanitizer and UBSan in it than most of them run: only these are worth it.
-ASAN_O = $(if $(filter sim scripts linear test_table test_ddp_model test_ddp_hooks test_train_text,$(notdir $@)),-O1,-O0)
+ASAN_O = $(if $(filter sim scripts linear test_table test_ddp_model test_ddp_hooks test_train_text test_dtensor_plans,$(notdir $@)),-O1,-O0)
 $(eval $(call PROGRAM_RULES,asan,$(CC) $(CFLAGS) $$(ASAN_O) -fno-omit-frame-pointer -fsanitize=address$(comma)undefined -fno-sanitize-recover=all))
 $(eval $(call PROGRAM_RULES,tsan,$(CC) $(CFLAGS) -O1 -fsanitize=thread))
 
@@ -150,7 +156,7 @@ sim: $(SIM:%=$(BUILD)/test/%)
 # simulation and the round functions have one thread, so they are left out there; round functions touch no memory to speak
 # of, and their proof takes long: left out of both.
 STILL = $(shell setarch -R true 2>/dev/null && echo setarch -R)
-THREADED := $(UNIT) $(PROCS) $(NCCL) $(MEM)
+THREADED := $(UNIT) $(PROCS) $(NCCL) $(MEM) $(filter-out %_plans,$(DTENSOR))
 sanitize: export ASAN_OPTIONS := allocator_may_return_null=1
 sanitize: export TSAN_OPTIONS := allocator_may_return_null=1
 sanitize: $(patsubst %,$(BUILD)/asan/%,$(filter-out $(ROUNDS),$(PROGRAMS))) $(THREADED:%=$(BUILD)/tsan/%)
@@ -170,6 +176,9 @@ bench-peers:
 
 scale: $(BUILD)/bench/scale
 	@$(BUILD)/bench/scale $(SCALE)
+
+bench-dtensor:
+	@BUILD='$(BUILD)' PYTHON='$(PYTHON)' bash tests/bench/dtensor.sh
 
 bench-store:
 	@bash tests/bench/store/run.sh

@@ -55,7 +55,8 @@ grep -E 'os->|cdp__os_|now_ns|clock|mutex|cdp_lock|cdp__lock|pthread|socket|sock
     rule 'pure sections know no clock, lock, socket, allocator or operating system'
 grep -E ': *(static|CDP__[A-Z]+) ' <<< "$PURE" | grep -vE 'static const|\(' | rule 'pure sections have no variables of their own'
 
-for pair in 'cdp_tcp.h cdp_nccl.h' 'cdp_nccl.h cdp_tcp.h' 'cdp_nccl.h cdp_store.h' 'cdp_store.h cdp_tcp.h' 'cdp_store.h cdp_nccl.h' 'cdp.h cdp_store.h' 'cdp.h cdp_tcp.h' 'cdp.h cdp_nccl.h'; do
+for pair in 'cdp_tcp.h cdp_nccl.h' 'cdp_nccl.h cdp_tcp.h' 'cdp_nccl.h cdp_store.h' 'cdp_store.h cdp_tcp.h' 'cdp_store.h cdp_nccl.h' 'cdp.h cdp_store.h' 'cdp.h cdp_tcp.h' 'cdp.h cdp_nccl.h' \
+    'cdp.h cdp_dtensor.h' 'cdp_store.h cdp_dtensor.h' 'cdp_tcp.h cdp_dtensor.h' 'cdp_nccl.h cdp_dtensor.h' 'cdp_dtensor.h cdp_store.h' 'cdp_dtensor.h cdp_tcp.h' 'cdp_dtensor.h cdp_nccl.h'; do
     read -r from to <<< "$pair"
     [ -f "$from" ] && code_of "$from" | grep -nE '#[[:space:]]*include' | paste - <(grep -nE '^#[[:space:]]*include' "$from") | grep "\"$to\"" | sed "s/^/$from: /"
 done | rule 'headers include downwards only'

@@ -33,6 +33,7 @@ example 04_uneven_inputs 'rank ([0-3]) used all of its (40|70|100|130) samples.*
 example 05_accumulate '640000 bytes sent one by one, 80000 accumulated; gradients differ by nothing' 4 "$build/05_accumulate"
 example 06_compress '  learned' 8 "$build/06_compress"
 example 07_trace 'rank [0-3] wrote .*(json|svg)' 8 "$build/07_trace" "$tmp"
+example 14_redistribute 'direct: phases: 1; bytes: 80, the least possible 80, PyTorch.s steps 352' 4 "$build/14_redistribute"
 example doctor '^.*3 +[0-9]+ +[0-9]+ +[0-9]+ +-$' 1 "$build/doctor"
 # Ranks of one process over a radio of the example's own; each of cdprun's four processes is a world by itself.
 example custom_transport 'rank [0-3]: every operation and a DDP step: right' 16 "$build/custom_transport" 5

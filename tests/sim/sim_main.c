@@ -31,6 +31,16 @@
 #define WITH_TCP 0
 #endif
 
+#ifdef __has_include
+#if __has_include("cdp_dtensor.h")
+#include "cdp_dtensor.h"
+#define WITH_DTENSOR 1
+#endif
+#endif
+#ifndef WITH_DTENSOR
+#define WITH_DTENSOR 0
+#endif
+
 #include "sim.h"
 #include <signal.h>
 #include <sys/wait.h>
@@ -87,6 +97,9 @@ typedef struct scenario {
     uint32_t nodes_min, nodes_max;
     uint32_t faults; /* bit set of fault_class */
     bool blame;      /* errors must name the right rank */
+    /* What the ranks of a group do (NULL: job_program). */
+    cdp_status (*program)(run *r, sim_node *node, cdp_group *g);
+    uint32_t share; /* only every so many-th seed, unless asked for by name (0: every seed) */
 } scenario;
 
 struct run {
@@ -831,6 +844,10 @@ static void group_desc_of(run *r, sim_node *node, cdp_group_desc *d) {
     d->logger.level = CDP_LOG_DEBUG;
 }
 
+#if WITH_DTENSOR
+#include "tensors.h"
+#endif
+
 /* ---- >>hub: ranks of one process, polled in turn --------------------------------------------- */
 
 /* The hub belongs to all nodes together, so its os is whoever runs. */
@@ -874,7 +891,7 @@ static cdp_status hub_main(run *r, sim_node *node) {
     d.hub = r->hub;
     sim_doing(node, "cdp_group_create");
     if (st == CDP_OK) st = failed(r, node, cdp_group_create(&d, &g));
-    if (st == CDP_OK) st = job_program(r, node, g);
+    if (st == CDP_OK) st = (r->sc->program ? r->sc->program : job_program)(r, node, g);
     if (++r->hub_left == r->nodes) {
         cdp_hub_destroy(r->hub);
         r->hub = NULL;
@@ -1284,7 +1301,7 @@ static cdp_status tcp_main(run *r, sim_node *node) {
     st = failed(r, node, cdp_init(&t, &g));
     call_end(r, node, "cdp_init");
     r->joined[node->id] = st == CDP_OK;
-    return st == CDP_OK ? job_program(r, node, g) : st;
+    return st == CDP_OK ? (r->sc->program ? r->sc->program : job_program)(r, node, g) : st;
 }
 #endif
 
@@ -1295,16 +1312,26 @@ static cdp_status tcp_main(run *r, sim_node *node) {
 #define NETWORK_FAULTS (ALL_FAULTS & ~(OWN_FAULTS | (1u << F_NOMEM) | (1u << F_CONFIG)))
 
 static const scenario scenarios[] = {
-    {"raw", raw_main, 1, 6, NETWORK_FAULTS, false},
+    {"raw", raw_main, 1, 6, NETWORK_FAULTS, false, NULL, 0},
     {"hub", hub_main, 1, 9,
-        (1u << F_NONE) | (1u << F_DELAY) | (1u << F_PAUSE) | (1u << F_NOMEM) | OWN_FAULTS, true},
+        (1u << F_NONE) | (1u << F_DELAY) | (1u << F_PAUSE) | (1u << F_NOMEM) | OWN_FAULTS, true,
+        NULL, 0},
+#if WITH_DTENSOR
+    {"tensors", hub_main, 1, 8,
+        (1u << F_NONE) | (1u << F_DELAY) | (1u << F_PAUSE) | (1u << F_NOMEM), true, tensors_program,
+        20},
+#endif
 #if WITH_STORE
-    {"wake", wake_main, 6, 6, (1u << F_NONE) | (1u << F_DELAY), false},
-    {"goodbye", goodbye_main, 3, 3, (1u << F_NONE) | (1u << F_DELAY), false},
-    {"store", store_main, 1, 9, NETWORK_FAULTS | (1u << F_NOMEM), false},
+    {"wake", wake_main, 6, 6, (1u << F_NONE) | (1u << F_DELAY), false, NULL, 0},
+    {"goodbye", goodbye_main, 3, 3, (1u << F_NONE) | (1u << F_DELAY), false, NULL, 0},
+    {"store", store_main, 1, 9, NETWORK_FAULTS | (1u << F_NOMEM), false, NULL, 0},
 #endif
 #if WITH_TCP
-    {"job", tcp_main, 1, 9, ALL_FAULTS, true},
+    {"job", tcp_main, 1, 9, ALL_FAULTS, true, NULL, 0},
+#if WITH_DTENSOR
+    /* Several groups, each of which fails alone: the first rank to leave one may be blamed. */
+    {"tensors_tcp", tcp_main, 1, 8, NETWORK_FAULTS | (1u << F_NOMEM), false, tensors_program, 20},
+#endif
 #endif
 };
 #define SCENARIO_COUNT ((uint32_t)(sizeof scenarios / sizeof scenarios[0]))
@@ -1708,6 +1735,11 @@ static void task_next(worker *w, const options *opt, uint64_t kinds) {
     if (w->at % kinds == 0) w->at += (opt->jobs - 1) * kinds;
 }
 
+/* Some scenarios are slow: they run for part of the seeds. */
+static bool task_due(const options *opt, const scenario *sc, uint64_t seed) {
+    return opt->only == sc || !sc->share || seed % sc->share == 0;
+}
+
 static void worker_start(worker *w, const options *opt, const uint32_t *scs, const uint32_t *faults,
     uint64_t kinds, uint64_t total) {
     pid_t pid;
@@ -1719,7 +1751,9 @@ static void worker_start(worker *w, const options *opt, const uint32_t *scs, con
         return;
     }
     while (w->at < total) { /* all kinds of one seed, then the next seed of this worker */
-        task_run(w, opt, scs[w->at % kinds], faults[w->at % kinds], opt->from + w->at / kinds);
+        const uint32_t sc = scs[w->at % kinds];
+        const uint64_t seed = opt->from + w->at / kinds;
+        if (task_due(opt, &scenarios[sc], seed)) task_run(w, opt, sc, faults[w->at % kinds], seed);
         task_next(w, opt, kinds);
     }
     _exit(0);

@@ -14,11 +14,11 @@ static cdp_status meet(uint32_t ms, uint64_t *took_ms) {
     const uint64_t start = test_now_ns();
     cdp_status status;
     memset(&d, 0, sizeof d);
-    d.rank = 1;
-    d.world_size = 2;
+    d.group.rank = 1;
+    d.group.world_size = 2;
     d.file = path;
     d.init_timeout_ms = ms;
-    d.logger.level = CDP_LOG_SILENT;
+    d.group.logger.level = CDP_LOG_SILENT;
     status = cdp_init(&d, &g);
     *took_ms = (test_now_ns() - start) / CDP__MS;
     if (g) cdp_group_destroy(g);
@@ -44,8 +44,8 @@ TEST(a_stopped_process_has_the_lock) {
     T_EQ(CDP_ERR_TIMEOUT, meet(500, &took));
     T_TEXT(path, cdp_last_error()->text);
     T_TEXT("locked", cdp_last_error()->text);
-    test_check(took >= 450 && took <= 550 + 100 * TEST_SLACK, __FILE__, __LINE__,
-        "it took %llu ms", (unsigned long long)took);
+    test_check(took >= 450 && took <= 550 + 100 * TEST_SLACK, __FILE__, __LINE__, "it took %llu ms",
+        (unsigned long long)took);
     kill(pid, SIGKILL);
     waitpid(pid, NULL, 0);
     close(to[0]);

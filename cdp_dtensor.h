@@ -1,0 +1,5273 @@
+/*  cdp_dtensor.h - distributed tensors for C: meshes, layouts, plans - v0.2.0 - MIT-0 or Unlicense
+
+    WHAT IT IS
+        A tensor that is cut over a mesh of ranks, as PyTorch's DTensor describes it, for programs
+        that bring their own kernels. A mesh is an n-dimensional array of ranks. A layout says
+        which part of a tensor each rank of a mesh holds. A plan moves a tensor from one layout to
+        another with the least number of bytes, and can be printed before any rank exists. An edge
+        is a plan together with the plan of its gradient. Nothing is communicated implicitly.
+
+    DO THIS
+        #define CDP_IMPLEMENTATION      in exactly one C or C++ file, before
+        #include "cdp_tcp.h"            or another way to connect ranks, and
+        #include "cdp_dtensor.h"        which needs cdp.h alone
+
+    QUICK START
+        #define CDP_IMPLEMENTATION
+        #include "cdp_tcp.h"
+        #include "cdp_dtensor.h"
+        #include <stdio.h>
+        int main(void) {
+            cdp_group *world;
+            cdp_mesh *mesh;
+            cdp_dtensor rows, columns;
+            if (cdp_init_from_env(NULL, &world) != CDP_OK) return cdp_print_error(stderr);
+            cdp_mesh_desc desc = { .group = world };          // one dimension of all ranks
+            if (cdp_mesh_create(&desc, &mesh) != CDP_OK) return cdp_print_error(stderr);
+            cdp_layout layout = { .mesh = mesh, .ndim = 2, .shape = { 6, 8 } };
+            cdp_fill ramp = { .kind = CDP_FILL_RAMP, .b = 1 };   // element i of the tensor is i
+            if (cdp_layout_parse(&layout, "S0") != CDP_OK) return cdp_print_error(stderr);
+            if (cdp_dtensor_create(&layout, NULL, &rows) != CDP_OK) return cdp_print_error(stderr);
+            if (cdp_layout_parse(&layout, "S1") != CDP_OK) return cdp_print_error(stderr);
+            if (cdp_dtensor_create(&layout, NULL, &columns) != CDP_OK)
+                return cdp_print_error(stderr);
+            if (cdp_dtensor_fill(&rows, &ramp) != CDP_OK) return cdp_print_error(stderr);
+            if (cdp_redistribute(&rows, &columns) != CDP_OK) return cdp_print_error(stderr);
+            printf("rank %u: first element %g\n", cdp_rank(world), ((float *)columns.data)[0]);
+            cdp_dtensor_free(&rows);
+            cdp_dtensor_free(&columns);
+            cdp_mesh_destroy(mesh);
+            cdp_group_destroy(world);
+            return 0;
+        }
+        gcc -O2 rows.c -o rows -pthread -lm        cdprun -n 4 ./rows
+
+    CONTENTS (search for the name with >> before it)
+        mesh          ranks as an n-dimensional array, with a group for each dimension
+        layout        which part of a tensor each rank holds
+        plan          moves a tensor from one layout to another
+        dtensor       a layout and a pointer: fill, distribute, collect, redistribute
+        edge          a plan and the plan of its gradient
+        rules         which placements an operator accepts
+        (implementation) kit: small helpers; kernels: reductions, conversions, strided copies;
+        philox: random numbers; chunks: the arithmetic of cuts; grid: layouts as numbers; moves:
+        who sends whom what; torch: PyTorch's steps; meshes, mesh-parts; spelling: layouts as
+        text; stages; planner; runner, runner-async; pictures, plan-pictures; tensors; fill;
+        agreement: replicas that are equal; edges; operators
+
+    API BY TASK
+        I want to...                                       call
+        arrange ranks as an n-dimensional array            cdp_mesh_create
+        plan without ranks                                 cdp_mesh_desc.paper_ranks
+        communicate along one dimension                    cdp_mesh_group
+        use some dimensions of a mesh, or merge, cut them  cdp_mesh_sub, _flatten, _unflatten, _join
+        say how a tensor is cut                            cdp_layout, cdp_layout_parse
+        know which elements a rank holds                   cdp_layout_box
+        see how a tensor lies on a mesh                    cdp_layout_draw
+        describe pieces of any size                        cdp_layout_from_local, cdp_mesh_cut
+        allocate a piece, fill it with random numbers      cdp_dtensor_create, cdp_dtensor_fill
+        cut up a tensor that one rank has                  cdp_distribute
+        collect the whole tensor                           cdp_dtensor_full
+        change the layout                                  cdp_redistribute, or a plan of your own
+        know what that will cost                           cdp_plan_create, cdp_plan_info_of
+        see who sends whom                                 cdp_plan_draw
+        find out whether replicas are equal, repair them   cdp_dtensor_check
+        communicate with a gradient                        cdp_edge_create, _forward, _backward
+        compute with pieces while others still travel      cdp_edge_forward_pieces
+
+    COMING FROM PyTorch's DTensor
+        init_device_mesh("cpu", (2, 4),               cdp_mesh_create, .ndim = 2,
+            mesh_dim_names=("dp", "tp"))                  .shape = {2, 4}, .names = {"dp", "tp"}
+        mesh["tp"], mesh["dp", "cp"]                  cdp_mesh_sub(mesh, "tp"), (mesh, "dp,cp")
+        mesh["dp", "cp"]._flatten("dp_cp")            cdp_mesh_flatten(mesh, "dp,cp", "dp_cp")
+        mesh.get_group("tp")                          cdp_mesh_group(mesh, the index of "tp")
+        mesh.get_local_rank("tp"), get_coordinate()   cdp_mesh_coord
+        DeviceMesh.from_group                         cdp_mesh_from_groups
+        [Shard(0), Replicate(), Partial("max")]       cdp_layout_parse(&layout, "S0,R,P(max)")
+        _StridedShard(0, split_factor=2), Shard(0)    "S0!1,S0": the second dimension cuts first
+        DTensor.from_local(x, mesh, placements)       cdp_dtensor_create(&layout, x, &t); pieces
+                                                          of other sizes: cdp_layout_from_local
+        from_local(..., run_check=True)               cdp_dtensor_check
+        t.to_local()                                  t.data
+        t.full_tensor()                               cdp_dtensor_full(&t, memory, CDP_EACH)
+        t.redistribute(placements=...)                cdp_redistribute, _async
+        redistribute(forward_dtype, backward_dtype)   cdp_edge_desc.wire, .grad_wire
+        grad_placements                               cdp_edge_desc.grad_in, .grad_out
+        distribute_tensor(x, mesh, p,                 cdp_distribute(&t, x, 0);
+            src_data_rank=0)                              None: CDP_EACH
+        zeros, ones, full, rand, randn, linspace      cdp_dtensor_fill: random numbers depend on
+                                                          neither the mesh nor the layout
+        visualize_sharding                            cdp_layout_draw
+        compute_local_shape_and_global_offset         cdp_layout_box
+        Differences: nothing is redistributed implicitly; uneven sizes and orders of cuts are
+        exact; S(i) to S(j) is one exchange, not a gather; a plan states its bytes.
+
+    CONFIGURATION
+        CDP_DTENSOR_IMPLEMENTATION   this header alone; cdp.h is implemented elsewhere
+        The macros of cdp.h hold here, too: CDP_API, CDP_STATIC, CDP_ASSERT, CDP_NO_STDIO.
+
+    THREADS
+        A mesh and everything made from it belong to one thread at a time. All ranks of a mesh
+        make the same calls on it in the same order.
+
+    MEMORY
+        From the os of the group. A mesh: one group per dimension and two of all ranks. A plan:
+        about 600 bytes per message, and scratch memory that cdp_plan_info.scratch_bytes states.
+        A run allocates nothing, except the first asynchronous one of a plan of several phases.
+
+    ERRORS
+        INVALID and UNSUPPORTED: nothing was started; correct the call. MISMATCH of a mesh, layout
+        or plan: ranks described different things; the group stays usable. A failure of
+        communication breaks the group of the mesh: free its tensors and plans, destroy the mesh,
+        and only then free memory of your own that the failed call used.
+
+    LIMITS
+        mesh: 6 dimensions, 65535 ranks | tensor: 8 dimensions, 63 bits of elements and bytes
+        names of mesh dimensions: 31 bytes | host memory only: device memory is UNSUPPORTED
+
+    License: MIT-0 or Unlicense, as you like; see the end of cdp.h.                            */
+#include "cdp.h"
+
+#ifndef CDP_DTENSOR_INCLUDED
+#define CDP_DTENSOR_INCLUDED
+
+#define CDP_DTENSOR_VERSION 200 /* major * 10000 + minor * 100 + patch */
+#if CDP_DTENSOR_VERSION != CDP_VERSION
+#error "cdp_dtensor.h and cdp.h are of different versions: copy both from the same release"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define CDP_MESH_DIMS 6u       /* most dimensions of a mesh */
+#define CDP_TENSOR_DIMS 8u     /* most dimensions of a tensor */
+#define CDP_NO_DIM 0xffffffffu /* no such dimension; or, where a function says so, all of them */
+#define CDP_EACH 0xffffffffu   /* in place of a rank: every rank */
+
+/* ---- >>mesh: ranks as an n-dimensional array ----------------------------------------------- */
+
+/* An n-dimensional array of ranks. Each position along a dimension has a group of its own. */
+typedef struct cdp_mesh cdp_mesh;
+
+typedef struct cdp_mesh_desc {
+    cdp_group *group;     /* the ranks' group; it must outlive the mesh (NULL: a mesh on paper) */
+    uint32_t paper_ranks; /* on paper: how many ranks there are */
+    uint32_t paper_rank;  /* on paper: which of them this one is */
+    uint32_t ndim;        /* (default: 1 dimension of all ranks) */
+    uint32_t shape[CDP_MESH_DIMS]; /* one size may be 0: as many as fit into the number of ranks */
+    /* Copied: letters, digits, '_' and '-' (default: "0", "1", ...). */
+    const char *names[CDP_MESH_DIMS];
+    /* Copied: ranks of the group, row-major, each at most once (default: 0, 1, ...). */
+    const uint32_t *ranks;
+    uint32_t host_ranks; /* so many consecutive ranks share a host; a hint (default: all) */
+    bool no_check;       /* do not compare the meshes of the ranks */
+} cdp_mesh_desc;
+
+/* Make a mesh and the groups of all its dimensions. Collective over desc->group, also for ranks
+   that are left out: they get a mesh in which they have no coordinate, and every collective call
+   on it returns at once. Errors: INVALID (the text names the member to change), NOMEM, MISMATCH
+   (ranks gave different meshes; the text names the first difference and both ranks; the group
+   stays usable), or the group's failure. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_mesh_create(const cdp_mesh_desc *desc, cdp_mesh **out);
+
+/* The same with one existing group per dimension in groups[0..ndim-1]. They must hold this rank's
+   row of the mesh along that dimension, in its order, and outlive the mesh. Additional error:
+   INVALID (a group has other ranks than the mesh says). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_mesh_from_groups(
+    const cdp_mesh_desc *desc, cdp_group *const *groups, cdp_mesh **out);
+
+/* Destroy a mesh, its plans, and groups that no other mesh uses. Meshes made from it stay valid.
+   Tensors and plans of the mesh must be gone. Local. NULL is allowed. */
+CDP_API void cdp_mesh_destroy(cdp_mesh *mesh);
+
+/* Make meshes from a mesh, without a message; all its ranks must make the same calls. Each result
+   has to be destroyed. `names` lists dimensions, such as "dp,tp", in any order.
+   sub: the part with these dimensions, in this order, that holds this rank.
+   flatten: one dimension `name` over all of `names`, the last one varying fastest.
+   unflatten: dimension `name` becomes `ndim` dimensions with these shape and names.
+   join: a mesh with the dimensions of `outer`, then those of `inner`; both are parts of one mesh.
+   Errors: INVALID (an unknown or repeated name, sizes that do not fit), NOMEM. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_mesh_sub(cdp_mesh *mesh, const char *names, cdp_mesh **out);
+CDP_MUST_CHECK CDP_API cdp_status cdp_mesh_flatten(
+    cdp_mesh *mesh, const char *names, const char *name, cdp_mesh **out);
+CDP_MUST_CHECK CDP_API cdp_status cdp_mesh_unflatten(cdp_mesh *mesh, const char *name,
+    uint32_t ndim, const uint32_t *shape, const char *const *names, cdp_mesh **out);
+CDP_MUST_CHECK CDP_API cdp_status cdp_mesh_join(cdp_mesh *outer, cdp_mesh *inner, cdp_mesh **out);
+
+/* The index of the dimension called `name`, or CDP_NO_DIM. */
+CDP_API uint32_t cdp_mesh_dim(const cdp_mesh *mesh, const char *name);
+
+/* Ranks along dimension `dim`; CDP_NO_DIM: all ranks of the mesh. 0 if there is no such
+   dimension. */
+CDP_API uint32_t cdp_mesh_size(const cdp_mesh *mesh, uint32_t dim);
+
+/* This rank's coordinate along `dim`; CDP_NO_DIM: its row-major position in the whole mesh.
+   Returns CDP_NO_DIM if this rank is not in the mesh. */
+CDP_API uint32_t cdp_mesh_coord(const cdp_mesh *mesh, uint32_t dim);
+
+/* The rank, in desc.group, at coord[0..ndim-1]; CDP_NO_DIM if a coordinate is out of range. */
+CDP_API uint32_t cdp_mesh_rank_at(const cdp_mesh *mesh, const uint32_t *coord);
+
+/* The group of this rank's row along `dim`, in the order of coordinates; CDP_NO_DIM: of all ranks
+   of the mesh, row-major. The mesh owns it; plans use the group of all ranks. NULL on paper,
+   outside the mesh, and for no such dimension. */
+CDP_API cdp_group *cdp_mesh_group(const cdp_mesh *mesh, uint32_t dim);
+
+/* The desc with its defaults filled in; names and ranks point into the mesh. */
+CDP_API const cdp_mesh_desc *cdp_mesh_desc_of(const cdp_mesh *mesh);
+
+/* Register a cut of one's own along mesh dimension `dim`: sizes[i] elements for coordinate i.
+   *cut is a number for cdp_place.cut, valid on this mesh alone. Local; all ranks must make the
+   same calls. Errors: INVALID (no such dimension, sizes of more than 63 bits), NOMEM. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_mesh_cut(
+    cdp_mesh *mesh, uint32_t dim, const uint64_t *sizes, uint32_t *cut);
+
+/* What messages cost. A member that is 0 gets a default: 3 and 30 us, 4000 and 1000 bytes/us,
+   8000 and 4000 bytes/us. "far": between ranks of different hosts, see cdp_mesh_desc.host_ranks.
+   */
+typedef struct cdp_net {
+    double latency_us, far_latency_us;
+    double bytes_per_us, far_bytes_per_us;
+    double copy_bytes_per_us, reduce_bytes_per_us;
+} cdp_net;
+
+/* Measure it on this mesh: collective, about 50 ms, the same numbers on all ranks. Near values
+   are those of neighbours, far ones those of ranks host_ranks apart (not set: of neighbours).
+   Errors: STATE (on paper), NOMEM, the group's failure. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_mesh_measure(cdp_mesh *mesh, cdp_net *out);
+
+/* ---- >>layout: which part of a tensor each rank holds -------------------------------------- */
+
+typedef enum cdp_place_kind {
+    CDP_PLACE_REPLICATE = 0, /* the same on all ranks of the mesh dimension */
+    CDP_PLACE_SHARD,         /* each rank holds a piece of tensor dimension `dim` */
+    CDP_PLACE_PARTIAL        /* the tensor is the reduction, by `op`, of what the ranks hold */
+} cdp_place_kind;
+
+/* How one dimension of a mesh divides a tensor. */
+typedef struct cdp_place {
+    cdp_place_kind kind;
+    int32_t dim;      /* SHARD: of the tensor; negative: counted from the end */
+    cdp_reduce_op op; /* PARTIAL: SUM (default), AVG, MIN, MAX or PRODUCT */
+    uint32_t order;   /* SHARD: lower ones cut first; equal ones: left to right (default) */
+    uint32_t cut;     /* SHARD: of cdp_mesh_cut(); no other SHARD of that dim (default: none) */
+    uint64_t block;   /* SHARD: cut only at multiples of so many elements (default: 1) */
+} cdp_place;
+
+/* A tensor's element type and shape, and how it lies on a mesh. A plain value; zero-initialise
+   it. Chunk rule: `size` elements over n ranks give pieces of c = ceil(size / n): rank i holds
+   elements [c*i, c*(i+1)) as far as they exist, so the last pieces may be short or empty. With
+   `block` b the rule divides ceil(size / b) blocks. If several mesh dimensions shard one tensor
+   dimension, each cuts what the one before it left. Every rank holds one box of the tensor,
+   contiguous and row-major. */
+typedef struct cdp_layout {
+    const cdp_mesh *mesh;
+    cdp_dtype dtype;                 /* (default: f32) */
+    uint32_t ndim;                   /* 0: a single element */
+    uint64_t shape[CDP_TENSOR_DIMS]; /* of the whole tensor */
+    cdp_place place[CDP_MESH_DIMS];  /* per dimension of the mesh (default: replicated) */
+} cdp_layout;
+
+/* Elements [start, start + size) of each dimension of a tensor. */
+typedef struct cdp_box {
+    uint64_t start[CDP_TENSOR_DIMS], size[CDP_TENSOR_DIMS];
+} cdp_box;
+
+typedef enum cdp_draw_format {
+    CDP_DRAW_TEXT = 0, /* ASCII, at most 100 columns where the mesh is small */
+    CDP_DRAW_COLOR,    /* the same with colours for a terminal */
+    CDP_DRAW_SVG,      /* readable on dark and on light backgrounds */
+    CDP_DRAW_JSON
+} cdp_draw_format;
+
+/* Set layout->place from text, one placement per mesh dimension, separated by commas:
+   R, S<dim>, P, P(sum), P(avg), P(min), P(max), P(product). After S<dim>, in any order: /<block>,
+   !<order>, #<cut>. Examples: "S0,R", "S-1/64,P(max)", "S0!1,S0". mesh and ndim must be set.
+   Errors: INVALID (the text says at which character), and those of cdp_layout_check(). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_layout_parse(cdp_layout *layout, const char *places);
+
+/* The placements as text that cdp_layout_parse() reads back; dims are written as counted from the
+   start. Returns the length without the zero; writes at most `room` bytes, always a zero. */
+CDP_API uint64_t cdp_layout_text(const cdp_layout *layout, char *text, uint64_t room);
+
+/* OK if every member is valid. Errors: INVALID (no mesh, a dim out of range, too large a shape, a
+   block that is no multiple of the block of a later cut, a cut beside another shard of its
+   dimension or with another total); UNSUPPORTED (PARTIAL placements of different ops, except sum
+   with avg; an op that the dtype does not have). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_layout_check(const cdp_layout *layout);
+
+/* Set *out (NULL: not wanted) to what the rank at coord[0..] of the mesh holds (NULL: this rank).
+   In a dimension where it holds nothing, size is 0 and start is the size of the whole tensor.
+   Returns the number of its elements, 0 for ranks outside the mesh. `layout` must be valid. */
+CDP_API uint64_t cdp_layout_box(const cdp_layout *layout, const uint32_t *coord, cdp_box *out);
+
+/* True if every rank holds the same data under both: no byte need be moved. */
+CDP_API bool cdp_layout_same(const cdp_layout *a, const cdp_layout *b);
+
+/* Draw which rank holds what, for every rank of the mesh; tensors of more than two dimensions as
+   planes. Local, also on paper. Returns the length without the zero, 0 if `layout` is not valid;
+   writes at most `room` bytes. */
+CDP_API uint64_t cdp_layout_draw(
+    const cdp_layout *layout, cdp_draw_format format, char *text, uint64_t room);
+
+/* ---- >>plan: moves a tensor from one layout to another ------------------------------------- */
+
+typedef enum cdp_plan_kind {
+    CDP_PLAN_BEST = 0, /* the lowest predicted time of DIRECT and BY_DIM; equal: DIRECT */
+    CDP_PLAN_DIRECT,   /* the fewest bytes: reduce at owners, then one exchange */
+    CDP_PLAN_BY_DIM,   /* a step per mesh dimension; equal neighbouring steps are merged */
+    CDP_PLAN_TORCH     /* the steps that PyTorch's greedy planner makes, for comparison */
+} cdp_plan_kind;
+
+typedef struct cdp_plan cdp_plan;
+
+typedef struct cdp_plan_desc {
+    /* The same shape and dtype; meshes of one group, which may differ. `to` may have PARTIAL only
+       where `from` has it, or SUM where `from` has SHARD. */
+    cdp_layout from, to;
+    cdp_plan_kind kind;
+    cdp_net net;   /* for the prediction (default: see cdp_net); the same on all ranks */
+    bool to_one;   /* only rank `root` of the mesh's group receives; `to` must be replicated */
+    bool from_one; /* only rank `root` has the tensor; `from` must be replicated */
+    uint32_t root; /* a rank of cdp_mesh_desc.group */
+} cdp_plan_desc;
+
+/* Bytes are those that ranks receive from other ranks. */
+typedef struct cdp_plan_info {
+    uint32_t steps;                  /* phases with communication, on any rank */
+    uint32_t messages;               /* that this rank sends */
+    uint64_t recv_bytes, send_bytes; /* of this rank */
+    uint64_t most_recv_bytes; /* of the busiest rank; with PARTIAL and over 256 ranks: an average */
+    uint64_t total_bytes;     /* of all ranks */
+    uint64_t bound_bytes;     /* the least possible for this pair of layouts */
+    uint64_t torch_bytes;     /* of PyTorch's steps, with their padding, for all ranks */
+    uint64_t copied_bytes;    /* that this rank packs, unpacks or copies */
+    uint64_t scratch_bytes;   /* memory of this rank beside the tensors */
+    double predicted_us;
+} cdp_plan_info;
+
+/* Make a plan. Local, without a message; it works on paper, too. Both layouts are copied.
+   Every element is reduced once, at one rank, in the order of coordinates, and then copied:
+   replicas get equal bits, and so does every run. AVG divides once, after summing.
+   Errors: INVALID (layouts, shapes, dtypes or ranks that do not fit), UNSUPPORTED (a target
+   PARTIAL that the source does not have), NOMEM. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_plan_create(const cdp_plan_desc *desc, cdp_plan **out);
+CDP_API void cdp_plan_destroy(cdp_plan *plan); /* local; NULL is allowed */
+
+/* Run it: collective over the mesh; if the meshes of `from` and `to` have different ranks, over
+   all ranks of their group. `in` and `out` are this rank's local arrays (NULL where it holds
+   nothing) and do not overlap. One run of a plan at a time. The first run compares the plans of
+   the ranks. Errors: INVALID (overlapping or missing memory), UNSUPPORTED (device memory), STATE
+   (on paper; still running), MISMATCH (ranks run different plans; the text names both; the group
+   stays usable), or the group's failure. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_plan_run(cdp_plan *plan, const void *in, void *out);
+
+/* The same; *work is done when `out` is complete and `in` may change. The first run waits for the
+   other ranks at the call, to compare plans. Additional error: NOMEM. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_plan_run_async(
+    cdp_plan *plan, const void *in, void *out, cdp_work *work);
+
+/* What the plan costs; zeros for NULL. */
+CDP_API cdp_plan_info cdp_plan_info_of(const cdp_plan *plan);
+
+/* Draw the steps of all ranks: who sends whom how many bytes of which box, beside the bound and
+   PyTorch's bytes. Returns the length without the zero; writes at most `room` bytes. */
+CDP_API uint64_t cdp_plan_draw(
+    const cdp_plan *plan, cdp_draw_format format, char *text, uint64_t room);
+
+/* ---- >>dtensor: a layout and a pointer ----------------------------------------------------- */
+
+typedef struct cdp_dtensor {
+    cdp_layout layout;
+    void *data; /* this rank's box, contiguous and row-major; may be NULL if that is empty */
+    bool owned; /* cdp_dtensor_free() frees `data` */
+} cdp_dtensor;
+
+/* Make a tensor. Local. data NULL: memory of cdp_group_alloc(), not cleared; else it stays the
+   caller's and must outlive the tensor. Errors: those of cdp_layout_check(), NOMEM. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_dtensor_create(
+    const cdp_layout *layout, void *data, cdp_dtensor *out);
+CDP_API void cdp_dtensor_free(cdp_dtensor *tensor); /* NULL is allowed */
+
+/* Complete a layout whose pieces have any size: layout->place, dtype and ndim are set,
+   local_shape is the shape of this rank's piece. Gathers the shapes; sets layout->shape, and cuts
+   where pieces do not follow the chunk rule. Collective. Errors: INVALID, UNSUPPORTED (pieces
+   that do not follow the chunk rule where several mesh dimensions shard one tensor dimension),
+   MISMATCH (pieces that do not fit together; names the dimension and two ranks; the group stays
+   usable), NOMEM, or the group's failure. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_layout_from_local(
+    cdp_mesh *mesh, cdp_layout *layout, const uint64_t *local_shape);
+
+/* Compare layouts over all ranks of the mesh, and replicas bit by bit. repair: copy the replica
+   at coordinate 0 over the others instead of failing. Collective. Errors: MISMATCH (names the
+   first element and two ranks; the group stays usable), NOMEM, STATE (on paper), or the group's
+   failure. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_dtensor_check(cdp_dtensor *tensor, bool repair);
+
+typedef enum cdp_fill_kind {
+    CDP_FILL_ZERO = 0,
+    CDP_FILL_VALUE,   /* a */
+    CDP_FILL_UNIFORM, /* random in [a, b) (default b: 1 where both are 0) */
+    CDP_FILL_NORMAL,  /* random with mean a and deviation b (default b: 1) */
+    CDP_FILL_RAMP,    /* a + b * index in the whole tensor, row-major */
+    CDP_FILL_MASK     /* 1 with probability a, else 0 */
+} cdp_fill_kind;
+
+typedef struct cdp_fill {
+    cdp_fill_kind kind;
+    double a, b;
+    uint64_t seed, stream; /* use another stream for each tensor and each step */
+} cdp_fill;
+
+/* Fill a tensor with values that depend on seed, stream and the index in the whole tensor alone:
+   the same bits for every mesh and layout, and on one rank. Local. PARTIAL: coordinate 0 gets the
+   values, others the operation's identity (AVG: all get the values). Random numbers:
+   Philox4x32-10. Errors: UNSUPPORTED (a dtype that cannot hold it: random kinds need floats, f8
+   takes only zeros). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_dtensor_fill(cdp_dtensor *tensor, const cdp_fill *fill);
+
+/* Cut up a whole tensor. `full` counts on rank `source` of the mesh's group alone; with CDP_EACH
+   every rank has it and nothing is sent. Collective unless CDP_EACH. Errors: UNSUPPORTED
+   (PARTIAL), INVALID, and those of cdp_plan_run(). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_distribute(
+    cdp_dtensor *tensor, const void *full, uint32_t source);
+
+/* Collect the whole tensor, row-major, at rank `root` of the mesh's group, or everywhere with
+   CDP_EACH; reduces PARTIAL. `full` may be NULL elsewhere. Collective. Errors: those of
+   cdp_plan_run(). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_dtensor_full(
+    const cdp_dtensor *tensor, void *full, uint32_t root);
+
+/* Copy a tensor into one with another layout. The mesh of `from` keeps the last 64 plans.
+   Collective. Errors: those of cdp_plan_create() and cdp_plan_run(). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_redistribute(const cdp_dtensor *from, cdp_dtensor *to);
+CDP_MUST_CHECK CDP_API cdp_status cdp_redistribute_async(
+    const cdp_dtensor *from, cdp_dtensor *to, cdp_work *work);
+
+/* ---- >>edge: a plan and the plan of its gradient ------------------------------------------- */
+
+typedef struct cdp_edge cdp_edge;
+
+typedef struct cdp_edge_desc {
+    cdp_layout from, to;
+    /* How the gradient of `to` arrives, and how that of `from` is wanted (default, with mesh
+       NULL: as `to` and as `from`, PARTIAL made replicated). */
+    cdp_layout grad_in, grad_out;
+    cdp_dtype wire, grad_wire; /* floats travel as this dtype (default: as they are) */
+    cdp_net net;
+} cdp_edge_desc;
+
+/* Make an edge: `from` to `to` forward, `grad_in` to `grad_out` backward. Both directions are the
+   identity on the whole tensor. The gradient of each contribution to a sum is the gradient of the
+   sum; to a mean (AVG) it is that divided by the number of contributions. Local. Errors: those of
+   cdp_plan_create(); UNSUPPORTED (PARTIAL of min, max or product, which have no linear gradient;
+   a wire dtype for tensors that are no floats). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_edge_create(const cdp_edge_desc *desc, cdp_edge **out);
+CDP_API void cdp_edge_destroy(cdp_edge *edge); /* local; NULL is allowed */
+
+/* Run one direction: as cdp_plan_run(), with the same errors. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_edge_forward(cdp_edge *edge, const void *x, void *y);
+CDP_MUST_CHECK CDP_API cdp_status cdp_edge_backward(
+    cdp_edge *edge, const void *grad_y, void *grad_x);
+CDP_MUST_CHECK CDP_API cdp_status cdp_edge_forward_async(
+    cdp_edge *edge, const void *x, void *y, cdp_work *work);
+CDP_MUST_CHECK CDP_API cdp_status cdp_edge_backward_async(
+    cdp_edge *edge, const void *grad_y, void *grad_x, cdp_work *work);
+
+/* Forward, calling piece(user, box) in this thread for each box of the whole tensor as soon as it
+   is complete in y, this rank's own one first. The boxes are disjoint and together are all of y.
+   Where the source is PARTIAL, or with a wire dtype, there is one box. An error of piece() ends
+   the calls and is returned after the transfer. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_edge_forward_pieces(cdp_edge *edge, const void *x, void *y,
+    cdp_status (*piece)(void *user, const cdp_box *box), void *user);
+
+/* What a direction costs. */
+CDP_API cdp_plan_info cdp_edge_info(const cdp_edge *edge, bool backward);
+/* The desc with its defaults filled in. */
+CDP_API const cdp_edge_desc *cdp_edge_desc_of(const cdp_edge *edge);
+
+/* ---- >>rules: which placements an operator accepts ----------------------------------------- */
+
+#ifdef __cplusplus
+} /* extern "C" */
+inline cdp_status cdp_mesh_create(const cdp_mesh_desc &desc, cdp_mesh **out) {
+    return cdp_mesh_create(&desc, out);
+}
+inline cdp_status cdp_plan_create(const cdp_plan_desc &desc, cdp_plan **out) {
+    return cdp_plan_create(&desc, out);
+}
+inline cdp_status cdp_edge_create(const cdp_edge_desc &desc, cdp_edge **out) {
+    return cdp_edge_create(&desc, out);
+}
+inline cdp_status cdp_dtensor_fill(cdp_dtensor *tensor, const cdp_fill &fill) {
+    return cdp_dtensor_fill(tensor, &fill);
+}
+#endif
+
+#endif /* CDP_DTENSOR_INCLUDED */
+
+#if (defined(CDP_IMPLEMENTATION) || defined(CDP_DTENSOR_IMPLEMENTATION)) \
+    && !defined(CDP_DTENSOR_IMPL_INCLUDED)
+#define CDP_DTENSOR_IMPL_INCLUDED
+
+/* ---- >>kit: small helpers ------------------------------------------------------------------ */
+
+/* Knows nothing of tensors. Uses the public part of cdp.h alone, like all sections below, so that
+   this file can be implemented apart from cdp.h. */
+
+#include <stdarg.h>
+#include <string.h>
+
+#if defined(__GNUC__) || defined(__clang__)
+#define CDP__DT __attribute__((unused)) static
+#else
+#define CDP__DT static
+#endif
+
+#ifndef CDP_ASSERT
+#include <assert.h>
+#define CDP_ASSERT(x) assert(x)
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define CDP__DT_NONE 0xffffffffu
+#define CDP__DT_DIMS (CDP_TENSOR_DIMS + 1u) /* of a region: one more for kept PARTIAL */
+
+CDP__DT uint64_t cdp__dt_min(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+
+CDP__DT uint64_t cdp__dt_max(uint64_t a, uint64_t b) {
+    return a > b ? a : b;
+}
+
+CDP__DT double cdp__dt_or(double value, double fallback) {
+    return value > 0 ? value : fallback;
+}
+
+/* a * b, or 0 with *ok = false if that has more than 63 bits. */
+CDP__DT uint64_t cdp__dt_times(uint64_t a, uint64_t b, bool *ok) {
+    if (a && b > (UINT64_MAX >> 1) / a) {
+        *ok = false;
+        return 0;
+    }
+    return a * b;
+}
+
+/* FNV-1a over the bytes of 64-bit numbers, the same on machines of either byte order. */
+CDP__DT uint64_t cdp__dt_hash(const uint64_t *words, uint64_t n) {
+    uint64_t h = 0xcbf29ce484222325u;
+    for (uint64_t i = 0; i < n; ++i)
+        for (uint32_t byte = 0; byte < 8; ++byte)
+            h = (h ^ (words[i] >> 8 * byte & 0xff)) * 0x100000001b3u;
+    return h;
+}
+
+/* Text of any length: `used` counts what would be written if `room` were large enough. */
+typedef struct cdp__dt_text {
+    char *at;
+    uint64_t room, used;
+} cdp__dt_text;
+
+CDP__DT void cdp__dt_char(cdp__dt_text *t, char c) {
+    if (t->used + 1 < t->room) t->at[t->used] = c;
+    ++t->used;
+}
+
+CDP__DT void cdp__dt_number(cdp__dt_text *t, uint64_t v) {
+    char digits[24];
+    uint32_t n = 0;
+    do {
+        digits[n++] = (char)('0' + v % 10);
+        v /= 10;
+    } while (v);
+    while (n)
+        cdp__dt_char(t, digits[--n]);
+}
+
+/* Knows %s, %c, %u and %llu. */
+CDP__DT void cdp__dt_add(cdp__dt_text *t, const char *f, ...) {
+    va_list ap;
+    va_start(ap, f);
+    for (; *f; ++f) {
+        if (*f != '%') {
+            cdp__dt_char(t, *f);
+        } else if (*++f == 's') {
+            for (const char *s = va_arg(ap, const char *); *s; ++s)
+                cdp__dt_char(t, *s);
+        } else if (*f == 'c') {
+            cdp__dt_char(t, (char)va_arg(ap, int));
+        } else if (*f == 'u') {
+            cdp__dt_number(t, va_arg(ap, unsigned));
+        } else if (*f == 'l') {
+            f += 2;
+            cdp__dt_number(t, va_arg(ap, unsigned long long));
+        } else {
+            cdp__dt_char(t, *f);
+        }
+    }
+    va_end(ap);
+}
+
+/* `v` >= 0 with one digit after the point. */
+CDP__DT void cdp__dt_tenths(cdp__dt_text *t, double v) {
+    const uint64_t tenths = (uint64_t)(v * 10 + 0.5);
+    cdp__dt_add(
+        t, "%llu.%llu", (unsigned long long)(tenths / 10), (unsigned long long)(tenths % 10));
+}
+
+/* Blanks up to column `column` of a line that began at `line`. */
+CDP__DT void cdp__dt_pad(cdp__dt_text *t, uint64_t line, uint64_t column) {
+    while (t->used - line < column)
+        cdp__dt_char(t, ' ');
+}
+
+/* Ends the text; returns its whole length. */
+CDP__DT uint64_t cdp__dt_end(cdp__dt_text *t) {
+    if (t->room) t->at[cdp__dt_min(t->used, t->room - 1)] = 0;
+    return t->used;
+}
+
+CDP__DT cdp__dt_text cdp__dt_text_of(char *text, uint64_t room) {
+    cdp__dt_text t;
+    t.at = text;
+    t.room = text ? room : 0;
+    t.used = 0;
+    return t;
+}
+
+CDP__DT void *cdp__dt_alloc(const cdp_os *os, uint64_t bytes) {
+    void *p = os->alloc(os->user, bytes ? bytes : 1);
+    if (p) memset(p, 0, (size_t)bytes);
+    return p;
+}
+
+CDP__DT void cdp__dt_free(const cdp_os *os, void *p) {
+    if (p) os->release(os->user, p);
+}
+
+CDP__DT cdp_status cdp__dt_nomem(const char *what, uint64_t bytes) {
+    return cdp_error_set(CDP_ERR_NOMEM, -1, 0, "out of memory: %s needs %llu bytes", what,
+        (unsigned long long)bytes);
+}
+
+/* ---- >>kernels (pure): reductions, conversions, strided copies ----------------------------- */
+
+/* What happens to elements in memory. Promises the arithmetic that cdp_reduce_op documents. */
+
+CDP__DT bool cdp__dt_is_float(cdp_dtype t) {
+    return t <= CDP_DTYPE_F64 || t == CDP_DTYPE_F16 || t == CDP_DTYPE_BF16;
+}
+
+CDP__DT bool cdp__dt_reduces(cdp_dtype t, cdp_reduce_op op) {
+    if (t > CDP_DTYPE_BOOL) return false;
+    if (op == CDP_REDUCE_AVG) return t != CDP_DTYPE_BOOL;
+    return op <= CDP_REDUCE_PRODUCT;
+}
+
+CDP__DT float cdp__dt_float_of_bits(uint32_t bits) {
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+CDP__DT uint32_t cdp__dt_bits_of_float(float f) {
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    return bits;
+}
+
+CDP__DT float cdp__dt_from_f16(uint16_t h) {
+    const uint32_t sign = (uint32_t)(h & 0x8000u) << 16, exponent = h >> 10 & 31u;
+    const uint32_t fraction = h & 0x3ffu;
+    if (exponent == 31) return cdp__dt_float_of_bits(sign | 0x7f800000u | fraction << 13);
+    if (exponent) return cdp__dt_float_of_bits(sign | (exponent + 112) << 23 | fraction << 13);
+    const float small = (float)fraction * (1.0f / 16777216.0f);
+    return sign ? -small : small;
+}
+
+CDP__DT uint16_t cdp__dt_to_f16(float f) {
+    const uint32_t bits = cdp__dt_bits_of_float(f), mag = bits & 0x7fffffffu;
+    const uint32_t sign = bits >> 16 & 0x8000u;
+    uint32_t half;
+    if (mag > 0x7f800000u) return (uint16_t)(sign | 0x7e00u);
+    if (mag >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u);
+    if (mag < 0x38800000u) { /* below the normal numbers: count steps of 2^-24 */
+        const float steps = cdp__dt_float_of_bits(mag) * 16777216.0f;
+        const uint32_t down = (uint32_t)steps;
+        const float rest = steps - (float)down;
+        half = down + (rest > 0.5f || (rest == 0.5f && (down & 1)));
+    } else {
+        half = (mag + 0xfffu + (mag >> 13 & 1u) - (112u << 23)) >> 13;
+    }
+    return (uint16_t)(sign | half);
+}
+
+CDP__DT float cdp__dt_from_bf16(uint16_t h) {
+    return cdp__dt_float_of_bits((uint32_t)h << 16);
+}
+
+CDP__DT uint16_t cdp__dt_to_bf16(float f) {
+    const uint32_t bits = cdp__dt_bits_of_float(f);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fc0u;
+    return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+
+/* T: element, W: in which it is computed so that integers wrap around. */
+#define CDP__DT_COMBINE(NAME, T, W)                                                       \
+    CDP__DT void cdp__dt_combine_##NAME(cdp_reduce_op op, T *a, const T *b, uint64_t n) { \
+        uint64_t i;                                                                       \
+        if (op == CDP_REDUCE_MIN) {                                                       \
+            for (i = 0; i < n; ++i)                                                       \
+                a[i] = b[i] < a[i] || b[i] != b[i] ? b[i] : a[i];                         \
+        } else if (op == CDP_REDUCE_MAX) {                                                \
+            for (i = 0; i < n; ++i)                                                       \
+                a[i] = b[i] > a[i] || b[i] != b[i] ? b[i] : a[i];                         \
+        } else if (op == CDP_REDUCE_PRODUCT) {                                            \
+            for (i = 0; i < n; ++i)                                                       \
+                a[i] = (T)((W)a[i] * (W)b[i]);                                            \
+        } else {                                                                          \
+            for (i = 0; i < n; ++i)                                                       \
+                a[i] = (T)((W)a[i] + (W)b[i]);                                            \
+        }                                                                                 \
+    }
+CDP__DT_COMBINE(f32, float, float)
+CDP__DT_COMBINE(f64, double, double)
+CDP__DT_COMBINE(i8, int8_t, uint32_t)
+CDP__DT_COMBINE(u8, uint8_t, uint32_t)
+CDP__DT_COMBINE(i16, int16_t, uint32_t)
+CDP__DT_COMBINE(u16, uint16_t, uint32_t)
+CDP__DT_COMBINE(i32, int32_t, uint32_t)
+CDP__DT_COMBINE(u32, uint32_t, uint32_t)
+CDP__DT_COMBINE(i64, int64_t, uint64_t)
+CDP__DT_COMBINE(u64, uint64_t, uint64_t)
+#undef CDP__DT_COMBINE
+
+CDP__DT void cdp__dt_combine_half(
+    cdp_dtype t, cdp_reduce_op op, uint16_t *a, const uint16_t *b, uint64_t n) {
+    for (uint64_t i = 0; i < n; ++i) {
+        const bool f16 = t == CDP_DTYPE_F16;
+        float x = f16 ? cdp__dt_from_f16(a[i]) : cdp__dt_from_bf16(a[i]);
+        const float y = f16 ? cdp__dt_from_f16(b[i]) : cdp__dt_from_bf16(b[i]);
+        cdp__dt_combine_f32(op, &x, &y, 1);
+        a[i] = f16 ? cdp__dt_to_f16(x) : cdp__dt_to_bf16(x);
+    }
+}
+
+CDP__DT void cdp__dt_combine_bool(cdp_reduce_op op, uint8_t *a, const uint8_t *b, uint64_t n) {
+    const bool both = op == CDP_REDUCE_MIN || op == CDP_REDUCE_PRODUCT;
+    for (uint64_t i = 0; i < n; ++i)
+        a[i] = both ? (uint8_t)(a[i] && b[i]) : (uint8_t)(a[i] || b[i]);
+}
+
+/* a[i] = a[i] op b[i] for n elements; AVG adds. */
+CDP__DT void cdp__dt_combine(cdp_dtype t, cdp_reduce_op op, void *a, const void *b, uint64_t n) {
+    switch (t) {
+    case CDP_DTYPE_F64: cdp__dt_combine_f64(op, (double *)a, (const double *)b, n); break;
+    case CDP_DTYPE_I8: cdp__dt_combine_i8(op, (int8_t *)a, (const int8_t *)b, n); break;
+    case CDP_DTYPE_U8: cdp__dt_combine_u8(op, (uint8_t *)a, (const uint8_t *)b, n); break;
+    case CDP_DTYPE_I16: cdp__dt_combine_i16(op, (int16_t *)a, (const int16_t *)b, n); break;
+    case CDP_DTYPE_U16: cdp__dt_combine_u16(op, (uint16_t *)a, (const uint16_t *)b, n); break;
+    case CDP_DTYPE_I32: cdp__dt_combine_i32(op, (int32_t *)a, (const int32_t *)b, n); break;
+    case CDP_DTYPE_U32: cdp__dt_combine_u32(op, (uint32_t *)a, (const uint32_t *)b, n); break;
+    case CDP_DTYPE_I64: cdp__dt_combine_i64(op, (int64_t *)a, (const int64_t *)b, n); break;
+    case CDP_DTYPE_U64: cdp__dt_combine_u64(op, (uint64_t *)a, (const uint64_t *)b, n); break;
+    case CDP_DTYPE_BOOL: cdp__dt_combine_bool(op, (uint8_t *)a, (const uint8_t *)b, n); break;
+    case CDP_DTYPE_F16:
+    case CDP_DTYPE_BF16: cdp__dt_combine_half(t, op, (uint16_t *)a, (const uint16_t *)b, n); break;
+    default: cdp__dt_combine_f32(op, (float *)a, (const float *)b, n); break;
+    }
+}
+
+/* Element i of an array of numbers, as a double and back (rounded to nearest even; integers:
+   towards zero, within their range). For fills, casts and divisions, not for speed. */
+CDP__DT double cdp__dt_get(cdp_dtype t, const void *at, uint64_t i) {
+    switch (t) {
+    case CDP_DTYPE_F64: return ((const double *)at)[i];
+    case CDP_DTYPE_I8: return (double)((const int8_t *)at)[i];
+    case CDP_DTYPE_BOOL:
+    case CDP_DTYPE_U8: return (double)((const uint8_t *)at)[i];
+    case CDP_DTYPE_I16: return (double)((const int16_t *)at)[i];
+    case CDP_DTYPE_U16: return (double)((const uint16_t *)at)[i];
+    case CDP_DTYPE_I32: return (double)((const int32_t *)at)[i];
+    case CDP_DTYPE_U32: return (double)((const uint32_t *)at)[i];
+    case CDP_DTYPE_I64: return (double)((const int64_t *)at)[i];
+    case CDP_DTYPE_U64: return (double)((const uint64_t *)at)[i];
+    case CDP_DTYPE_F16: return (double)cdp__dt_from_f16(((const uint16_t *)at)[i]);
+    case CDP_DTYPE_BF16: return (double)cdp__dt_from_bf16(((const uint16_t *)at)[i]);
+    default: return (double)((const float *)at)[i];
+    }
+}
+
+CDP__DT double cdp__dt_within(double v, double low, double high) {
+    if (!(v > low)) return low;
+    return v < high ? v : high;
+}
+
+CDP__DT void cdp__dt_put(cdp_dtype t, void *at, uint64_t i, double v) {
+    switch (t) {
+    case CDP_DTYPE_F64: ((double *)at)[i] = v; break;
+    case CDP_DTYPE_I8: ((int8_t *)at)[i] = (int8_t)cdp__dt_within(v, -128, 127); break;
+    case CDP_DTYPE_BOOL: ((uint8_t *)at)[i] = v != 0; break;
+    case CDP_DTYPE_U8: ((uint8_t *)at)[i] = (uint8_t)cdp__dt_within(v, 0, 255); break;
+    case CDP_DTYPE_I16: ((int16_t *)at)[i] = (int16_t)cdp__dt_within(v, -32768, 32767); break;
+    case CDP_DTYPE_U16: ((uint16_t *)at)[i] = (uint16_t)cdp__dt_within(v, 0, 65535); break;
+    case CDP_DTYPE_I32:
+        ((int32_t *)at)[i] = (int32_t)cdp__dt_within(v, -2147483648.0, 2147483647.0);
+        break;
+    case CDP_DTYPE_U32: ((uint32_t *)at)[i] = (uint32_t)cdp__dt_within(v, 0, 4294967295.0); break;
+    case CDP_DTYPE_I64:
+        ((int64_t *)at)[i] =
+            (int64_t)cdp__dt_within(v, -9223372036854774784.0, 9223372036854774784.0);
+        break;
+    case CDP_DTYPE_U64:
+        ((uint64_t *)at)[i] = (uint64_t)cdp__dt_within(v, 0, 18446744073709549568.0);
+        break;
+    case CDP_DTYPE_F16: ((uint16_t *)at)[i] = cdp__dt_to_f16((float)v); break;
+    case CDP_DTYPE_BF16: ((uint16_t *)at)[i] = cdp__dt_to_bf16((float)v); break;
+    default: ((float *)at)[i] = (float)v; break;
+    }
+}
+
+/* Divide n elements by `by`: integers towards zero, halves as f32. */
+CDP__DT void cdp__dt_divide(cdp_dtype t, void *at, uint64_t n, uint64_t by) {
+    uint64_t i;
+    if (t == CDP_DTYPE_I64) {
+        for (i = 0; i < n; ++i)
+            ((int64_t *)at)[i] /= (int64_t)by;
+    } else if (t == CDP_DTYPE_U64) {
+        for (i = 0; i < n; ++i)
+            ((uint64_t *)at)[i] /= by;
+    } else if (t <= CDP_DTYPE_F32) {
+        for (i = 0; i < n; ++i)
+            ((float *)at)[i] /= (float)by;
+    } else if (t == CDP_DTYPE_F16 || t == CDP_DTYPE_BF16) {
+        for (i = 0; i < n; ++i)
+            cdp__dt_put(t, at, i, (double)((float)cdp__dt_get(t, at, i) / (float)by));
+    } else {
+        for (i = 0; i < n; ++i)
+            cdp__dt_put(t, at, i, cdp__dt_get(t, at, i) / (double)by);
+    }
+}
+
+/* n elements of one dtype to another; between f32 and bf16 without a detour. */
+CDP__DT void cdp__dt_cast(cdp_dtype from, const void *in, cdp_dtype to, void *out, uint64_t n) {
+    uint64_t i;
+    if (from <= CDP_DTYPE_F32 && to == CDP_DTYPE_BF16) {
+        for (i = 0; i < n; ++i)
+            ((uint16_t *)out)[i] = cdp__dt_to_bf16(((const float *)in)[i]);
+    } else if (from == CDP_DTYPE_BF16 && to <= CDP_DTYPE_F32) {
+        for (i = 0; i < n; ++i)
+            ((float *)out)[i] = cdp__dt_from_bf16(((const uint16_t *)in)[i]);
+    } else {
+        for (i = 0; i < n; ++i)
+            cdp__dt_put(to, out, i, cdp__dt_get(from, in, i));
+    }
+}
+
+/* Elements [start, start + size) of each dimension; a box with room for one more dimension. */
+typedef struct cdp__dt_region {
+    uint64_t start[CDP__DT_DIMS], size[CDP__DT_DIMS];
+} cdp__dt_region;
+
+CDP__DT uint64_t cdp__dt_volume(const cdp__dt_region *r, uint32_t ndim) {
+    uint64_t v = 1;
+    for (uint32_t d = 0; d < ndim; ++d)
+        v *= r->size[d];
+    return v;
+}
+
+/* False if nothing is common. */
+CDP__DT bool cdp__dt_meet(
+    const cdp__dt_region *a, const cdp__dt_region *b, uint32_t ndim, cdp__dt_region *out) {
+    for (uint32_t d = 0; d < ndim; ++d) {
+        const uint64_t low = cdp__dt_max(a->start[d], b->start[d]);
+        const uint64_t high = cdp__dt_min(a->start[d] + a->size[d], b->start[d] + b->size[d]);
+        if (low >= high) return false;
+        out->start[d] = low;
+        out->size[d] = high - low;
+    }
+    return true;
+}
+
+/* How a region lies in two arrays: runs of contiguous bytes, `dims` loops around them. */
+typedef struct cdp__dt_copy {
+    uint64_t from_at, to_at, run; /* bytes */
+    uint32_t dims;
+    uint64_t count[CDP__DT_DIMS], from_step[CDP__DT_DIMS], to_step[CDP__DT_DIMS];
+} cdp__dt_copy;
+
+/* `part` lies within both hosts, which are arrays of elements of `elem` bytes, row-major. */
+CDP__DT cdp__dt_copy cdp__dt_copy_of(const cdp__dt_region *part, const cdp__dt_region *from,
+    const cdp__dt_region *to, uint32_t ndim, uint64_t elem) {
+    cdp__dt_copy c;
+    uint64_t from_step = elem, to_step = elem;
+    memset(&c, 0, sizeof c);
+    c.run = elem;
+    for (uint32_t d = ndim; d-- > 0;) {
+        const uint64_t n = part->size[d];
+        c.from_at += (part->start[d] - from->start[d]) * from_step;
+        c.to_at += (part->start[d] - to->start[d]) * to_step;
+        if (n != 1 && c.dims == 0 && from_step == c.run && to_step == c.run) {
+            c.run *= n;
+        } else if (n != 1) {
+            const uint32_t k = c.dims ? c.dims - 1 : 0;
+            const bool joins = c.dims && from_step == c.from_step[k] * c.count[k]
+                && to_step == c.to_step[k] * c.count[k];
+            if (joins) {
+                c.count[k] *= n;
+            } else {
+                c.count[c.dims] = n;
+                c.from_step[c.dims] = from_step;
+                c.to_step[c.dims++] = to_step;
+            }
+        }
+        from_step *= from->size[d];
+        to_step *= to->size[d];
+    }
+    return c;
+}
+
+/* One row: `n` runs of `run` bytes. Runs of one element are copied without a call. */
+CDP__DT void cdp__dt_copy_row(uint8_t *to, uint64_t to_step, const uint8_t *from,
+    uint64_t from_step, uint64_t n, uint64_t run) {
+    uint64_t i;
+    if (run == 4) {
+        for (i = 0; i < n; ++i)
+            memcpy(to + i * to_step, from + i * from_step, 4);
+    } else if (run == 8) {
+        for (i = 0; i < n; ++i)
+            memcpy(to + i * to_step, from + i * from_step, 8);
+    } else if (run == 2) {
+        for (i = 0; i < n; ++i)
+            memcpy(to + i * to_step, from + i * from_step, 2);
+    } else {
+        for (i = 0; i < n; ++i)
+            memcpy(to + i * to_step, from + i * from_step, (size_t)run);
+    }
+}
+
+/* Advance the loops around a row; false when all are done. */
+CDP__DT bool cdp__dt_copy_next(const cdp__dt_copy *c, uint64_t *at, uint64_t *from, uint64_t *to) {
+    for (uint32_t d = 1; d < c->dims; ++d) {
+        *from += c->from_step[d];
+        *to += c->to_step[d];
+        if (++at[d] < c->count[d]) return true;
+        *from -= at[d] * c->from_step[d];
+        *to -= at[d] * c->to_step[d];
+        at[d] = 0;
+    }
+    return false;
+}
+
+CDP__DT void cdp__dt_copy_run(const cdp__dt_copy *c, void *to, const void *from) {
+    uint8_t *out = (uint8_t *)to + c->to_at;
+    const uint8_t *in = (const uint8_t *)from + c->from_at;
+    uint64_t at[CDP__DT_DIMS] = {0}, f = 0, t = 0;
+    if (!c->dims) {
+        if (out != in) memcpy(out, in, (size_t)c->run);
+        return;
+    }
+    do
+        cdp__dt_copy_row(out + t, c->to_step[0], in + f, c->from_step[0], c->count[0], c->run);
+    while (cdp__dt_copy_next(c, at, &f, &t));
+}
+
+/* The same, but combines with what is at `to`. */
+CDP__DT void cdp__dt_copy_combine(
+    const cdp__dt_copy *c, cdp_dtype t, cdp_reduce_op op, void *to, const void *from) {
+    const uint64_t rows = c->dims ? c->count[0] : 1, elem = cdp_dtype_size(t);
+    uint8_t *out = (uint8_t *)to + c->to_at;
+    const uint8_t *in = (const uint8_t *)from + c->from_at;
+    uint64_t at[CDP__DT_DIMS] = {0}, f = 0, w = 0;
+    do
+        for (uint64_t i = 0; i < rows; ++i)
+            cdp__dt_combine(
+                t, op, out + w + i * c->to_step[0], in + f + i * c->from_step[0], c->run / elem);
+    while (cdp__dt_copy_next(c, at, &f, &w));
+}
+
+CDP__DT uint64_t cdp__dt_copy_bytes(const cdp__dt_copy *c) {
+    uint64_t n = c->run;
+    for (uint32_t d = 0; d < c->dims; ++d)
+        n *= c->count[d];
+    return n;
+}
+
+/* ---- >>philox (pure): random numbers that depend on seed, stream and index alone ----------- */
+
+/* Philox4x32-10: key = seed, counter = (index / 4, stream), word = index % 4. No function of the
+   C library takes part, so that bits are the same on every machine. */
+
+CDP__DT void cdp__dt_philox(uint64_t seed, uint64_t stream, uint64_t block, uint32_t out[4]) {
+    uint32_t c0 = (uint32_t)block, c1 = (uint32_t)(block >> 32);
+    uint32_t c2 = (uint32_t)stream, c3 = (uint32_t)(stream >> 32);
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    for (uint32_t round = 0; round < 10; ++round) {
+        const uint64_t a = (uint64_t)0xD2511F53u * c0, b = (uint64_t)0xCD9E8D57u * c2;
+        c0 = (uint32_t)(b >> 32) ^ c1 ^ k0;
+        c1 = (uint32_t)b;
+        c2 = (uint32_t)(a >> 32) ^ c3 ^ k1;
+        c3 = (uint32_t)a;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    out[0] = c0;
+    out[1] = c1;
+    out[2] = c2;
+    out[3] = c3;
+}
+
+/* log(x) for 0 < x <= 1: x = m 2^e with m in [0.7, 1.42), log m by a series in (m-1)/(m+1). */
+CDP__DT double cdp__dt_log(double x) {
+    int32_t e = 0;
+    while (x < 0.70710678118654752) {
+        x *= 2;
+        --e;
+    }
+    const double z = (x - 1) / (x + 1), zz = z * z;
+    double sum = 0;
+    for (int32_t k = 21; k >= 1; k -= 2)
+        sum = sum * zz + 1.0 / k;
+    return 2 * z * sum + (double)e * 0.69314718055994530942;
+}
+
+/* Square root by Newton's iteration, for 0 <= x < 2^10. */
+CDP__DT double cdp__dt_sqrt(double x) {
+    double r = x > 1 ? x : 1;
+    if (x <= 0) return 0;
+    for (uint32_t i = 0; i < 40; ++i) {
+        const double next = 0.5 * (r + x / r);
+        if (next == r) break;
+        r = next;
+    }
+    return r;
+}
+
+/* Cosine or sine of 2 pi u for 0 <= u < 1, by Taylor series within an eighth of a turn. */
+CDP__DT double cdp__dt_wave(double u, bool sine) {
+    const uint32_t eighth = (uint32_t)(u * 8);
+    const uint32_t quarter = (eighth + 1) / 2;
+    const double y = (u - (double)quarter / 4) * 6.28318530717958647692, yy = y * y;
+    double c = 0, s = 0;
+    for (int32_t k = 18; k >= 2; k -= 2) {
+        c = (c + 1) * -yy / (k * (k - 1));
+        s = (s + 1) * -yy / (k * (k + 1));
+    }
+    c += 1;
+    s = (s + 1) * y;
+    const uint32_t turn = (quarter + (sine ? 3u : 0u)) % 4;
+    if (turn == 0) return c;
+    if (turn == 1) return -s;
+    return turn == 2 ? -c : s;
+}
+
+/* Uniform in [0, 1) at `index`: 24 bits of one word, or 53 bits of two for f64. */
+CDP__DT double cdp__dt_uniform(uint64_t seed, uint64_t stream, uint64_t index, bool wide) {
+    uint32_t w[4];
+    if (!wide) {
+        cdp__dt_philox(seed, stream, index / 4, w);
+        return (double)(w[index % 4] >> 8) / 16777216.0;
+    }
+    cdp__dt_philox(seed, stream, index / 2, w);
+    const uint64_t high = w[index % 2 * 2], low = w[index % 2 * 2 + 1];
+    return (double)((high << 32 | low) >> 11) / 9007199254740992.0;
+}
+
+/* Standard normal at `index`, by Box and Muller: even indices take the cosine, odd ones the sine.
+   */
+CDP__DT double cdp__dt_normal(uint64_t seed, uint64_t stream, uint64_t index, bool wide) {
+    const uint64_t pair = index & ~(uint64_t)1;
+    const double radius = 1 - cdp__dt_uniform(seed, stream, pair, wide);
+    const double angle = cdp__dt_uniform(seed, stream, pair + 1, wide);
+    return cdp__dt_sqrt(-2 * cdp__dt_log(radius)) * cdp__dt_wave(angle, index & 1);
+}
+
+/* ---- >>chunks (pure): the arithmetic of cuts ----------------------------------------------- */
+
+/* Piece `index` of `parts` of `size` elements, cut at multiples of `block`; returns its size. */
+CDP__DT uint64_t cdp__dt_chunk(
+    uint64_t size, uint64_t block, uint32_t parts, uint32_t index, uint64_t *start) {
+    const uint64_t blocks = size / block + (size % block != 0);
+    const uint64_t each = blocks / parts + (blocks % parts != 0);
+    const uint64_t low = cdp__dt_min(blocks, each * index);
+    const uint64_t high = cdp__dt_min(blocks, each * (index + 1ull));
+    *start = low < blocks ? low * block : size;
+    return (high < blocks ? high * block : size) - *start;
+}
+
+/* The part of `box` that piece `index` of `parts` is, with balanced sizes: cut along the first
+   dimension that is long enough, else along the longest. */
+CDP__DT cdp__dt_region cdp__dt_slab(
+    const cdp__dt_region *box, uint32_t ndim, uint64_t parts, uint64_t index) {
+    cdp__dt_region r = *box;
+    uint32_t best = 0;
+    if (!ndim || parts <= 1) return r;
+    for (uint32_t d = 1; d < ndim && box->size[best] < parts; ++d)
+        if (box->size[d] > box->size[best]) best = d;
+    const uint64_t each = box->size[best] / parts, more = box->size[best] % parts;
+    r.start[best] += each * index + cdp__dt_min(index, more);
+    r.size[best] = each + (index < more);
+    return r;
+}
+
+/* ---- >>grid (pure): layouts as numbers ----------------------------------------------------- */
+
+/* A side is one layout as the planner sees it: which dimensions of the mesh cut what, in which
+   order. Ranks have positions, row-major in the mesh. Positions with equal coordinates in all
+   cutting dimensions hold the same box: they are the members of one cell. */
+
+/* A cut of the program's own: starts[i] of piece i, and the total at the end. */
+typedef struct cdp__dt_cut {
+    struct cdp__dt_cut *next;
+    uint32_t dim, number;
+    uint64_t *starts;
+} cdp__dt_cut;
+
+typedef struct cdp__dt_link cdp__dt_link;
+typedef struct cdp__dt_root cdp__dt_root;
+typedef struct cdp__dt_kept cdp__dt_kept;
+typedef struct cdp__dt_counter cdp__dt_counter;
+
+struct cdp_mesh {
+    cdp_mesh_desc desc; /* resolved; names and ranks point into this struct */
+    char names[CDP_MESH_DIMS][32];
+    uint32_t count, me;             /* ranks; this one's position, or CDP__DT_NONE */
+    uint32_t stride[CDP_MESH_DIMS]; /* of positions */
+    uint32_t *ranks;
+    cdp__dt_root *root;
+    cdp__dt_link *link[CDP_MESH_DIMS], *all; /* groups; NULL on paper and outside */
+    cdp__dt_cut *cuts;
+    uint32_t cut_count;
+    cdp__dt_kept *kept; /* plans of cdp_redistribute() */
+};
+
+typedef enum cdp__dt_role {
+    CDP__DT_SAME,
+    CDP__DT_CUTS,
+    CDP__DT_TERM
+} cdp__dt_role;
+
+typedef struct cdp__dt_side {
+    uint32_t ndim; /* of regions */
+    uint64_t shape[CDP__DT_DIMS];
+    uint32_t dims; /* of the mesh */
+    uint32_t size[CDP_MESH_DIMS], stride[CDP_MESH_DIMS];
+    cdp__dt_role role[CDP_MESH_DIMS];
+    uint32_t
+        cuts; /* in the order of cutting: dimension of the mesh, of the region, block, starts */
+    uint32_t cut_by[CDP_MESH_DIMS], cut_dim[CDP_MESH_DIMS];
+    uint64_t block[CDP_MESH_DIMS];
+    const uint64_t *own[CDP_MESH_DIMS];
+    uint32_t count;                 /* positions */
+    uint32_t cells, members, terms; /* members of a cell: copies x terms */
+    uint32_t only;        /* the one node that holds everything; CDP__DT_NONE: the mesh does */
+    const uint32_t *node; /* node of each position; NULL: the position itself */
+    const uint32_t *at;   /* position of each node, CDP__DT_NONE: outside; NULL: the same */
+} cdp__dt_side;
+
+CDP__DT uint32_t cdp__dt_digit(const cdp__dt_side *s, uint32_t position, uint32_t dim) {
+    return position / s->stride[dim] % s->size[dim];
+}
+
+CDP__DT cdp__dt_region cdp__dt_whole(const cdp__dt_side *s) {
+    cdp__dt_region r;
+    memset(&r, 0, sizeof r);
+    for (uint32_t d = 0; d < s->ndim; ++d)
+        r.size[d] = s->shape[d];
+    return r;
+}
+
+/* What the rank at a position holds. Pieces without elements start at the end of the tensor. */
+CDP__DT cdp__dt_region cdp__dt_region_of(const cdp__dt_side *s, uint32_t position) {
+    cdp__dt_region r = cdp__dt_whole(s);
+    uint64_t start;
+    if (s->only != CDP__DT_NONE) return r;
+    for (uint32_t k = 0; k < s->cuts; ++k) {
+        const uint32_t d = s->cut_dim[k], by = s->cut_by[k];
+        const uint32_t index = cdp__dt_digit(s, position, by);
+        if (s->own[k]) {
+            r.start[d] = s->own[k][index];
+            r.size[d] = s->own[k][index + 1] - r.start[d];
+        } else {
+            r.size[d] = cdp__dt_chunk(r.size[d], s->block[k], s->size[by], index, &start);
+            r.start[d] += start;
+        }
+        if (!r.size[d]) r.start[d] = s->shape[d];
+    }
+    return r;
+}
+
+CDP__DT uint32_t cdp__dt_position(const cdp__dt_side *s, uint32_t node) {
+    if (s->only != CDP__DT_NONE) return node == s->only ? 0 : CDP__DT_NONE;
+    return s->at ? s->at[node] : node;
+}
+
+CDP__DT uint32_t cdp__dt_node(const cdp__dt_side *s, uint32_t position) {
+    if (s->only != CDP__DT_NONE) return s->only;
+    return s->node ? s->node[position] : position;
+}
+
+/* The number that the coordinates in the dimensions with (or without) role `role` make. */
+CDP__DT uint32_t cdp__dt_squeeze(
+    const cdp__dt_side *s, uint32_t position, cdp__dt_role role, bool with) {
+    uint32_t n = 0;
+    for (uint32_t d = 0; d < s->dims; ++d)
+        if ((s->role[d] == role) == with) n = n * s->size[d] + cdp__dt_digit(s, position, d);
+    return n;
+}
+
+/* The other way: a position whose coordinates in those dimensions make `n`, the others 0. */
+CDP__DT uint32_t cdp__dt_spread(const cdp__dt_side *s, uint32_t n, cdp__dt_role role, bool with) {
+    uint32_t position = 0;
+    for (uint32_t d = s->dims; d-- > 0;)
+        if ((s->role[d] == role) == with) {
+            position += n % s->size[d] * s->stride[d];
+            n /= s->size[d];
+        }
+    return position;
+}
+
+CDP__DT uint32_t cdp__dt_cell(const cdp__dt_side *s, uint32_t node) {
+    const uint32_t position = cdp__dt_position(s, node);
+    if (position == CDP__DT_NONE) return CDP__DT_NONE;
+    return s->only != CDP__DT_NONE ? 0 : cdp__dt_squeeze(s, position, CDP__DT_CUTS, true);
+}
+
+CDP__DT cdp__dt_region cdp__dt_cell_region(const cdp__dt_side *s, uint32_t cell) {
+    if (s->only != CDP__DT_NONE) return cdp__dt_whole(s);
+    return cdp__dt_region_of(s, cdp__dt_spread(s, cell, CDP__DT_CUTS, true));
+}
+
+/* Which member of its cell a node is, and the node of a member. */
+CDP__DT uint32_t cdp__dt_member(const cdp__dt_side *s, uint32_t node) {
+    if (s->only != CDP__DT_NONE) return 0;
+    return cdp__dt_squeeze(s, cdp__dt_position(s, node), CDP__DT_CUTS, false);
+}
+
+CDP__DT uint32_t cdp__dt_member_node(const cdp__dt_side *s, uint32_t cell, uint32_t member) {
+    if (s->only != CDP__DT_NONE) return s->only;
+    return cdp__dt_node(s,
+        cdp__dt_spread(s, cell, CDP__DT_CUTS, true)
+            + cdp__dt_spread(s, member, CDP__DT_CUTS, false));
+}
+
+/* Which contribution a node holds, and the node with another contribution to the same replica. */
+CDP__DT uint32_t cdp__dt_term(const cdp__dt_side *s, uint32_t node) {
+    return cdp__dt_squeeze(s, cdp__dt_position(s, node), CDP__DT_TERM, true);
+}
+
+CDP__DT uint32_t cdp__dt_with_term(const cdp__dt_side *s, uint32_t node, uint32_t term) {
+    uint32_t position = cdp__dt_position(s, node);
+    position -= cdp__dt_spread(s, cdp__dt_term(s, node), CDP__DT_TERM, true);
+    return cdp__dt_node(s, position + cdp__dt_spread(s, term, CDP__DT_TERM, true));
+}
+
+/* `order` of the dimensions that shard: those that cut first come first. */
+CDP__DT uint32_t cdp__dt_sequence(
+    const cdp_layout *l, uint32_t dims, uint32_t sequence[CDP_MESH_DIMS]) {
+    uint32_t n = 0;
+    for (uint32_t d = 0; d < dims; ++d) {
+        uint32_t k = n;
+        if (l->place[d].kind != CDP_PLACE_SHARD) continue;
+        for (; k > 0 && l->place[sequence[k - 1]].order > l->place[d].order; --k)
+            sequence[k] = sequence[k - 1];
+        sequence[k] = d;
+        ++n;
+    }
+    return n;
+}
+
+CDP__DT const uint64_t *cdp__dt_cut_starts(const cdp_mesh *m, uint32_t number) {
+    for (const cdp__dt_cut *c = m->cuts; c; c = c->next)
+        if (c->number == number) return c->starts;
+    return NULL;
+}
+
+CDP__DT cdp_dtype cdp__dt_dtype(const cdp_layout *l) {
+    return l->dtype == CDP_DTYPE_DEFAULT ? CDP_DTYPE_F32 : l->dtype;
+}
+
+CDP__DT cdp_reduce_op cdp__dt_op(const cdp_place *p) {
+    return p->op == CDP_REDUCE_DEFAULT ? CDP_REDUCE_SUM : p->op;
+}
+
+CDP__DT uint32_t cdp__dt_dim(const cdp_layout *l, uint32_t by) {
+    const int32_t d = l->place[by].dim;
+    return d < 0 ? (uint32_t)(d + (int32_t)l->ndim) : (uint32_t)d;
+}
+
+CDP__DT void cdp__dt_side_cut(
+    cdp__dt_side *s, uint32_t by, uint32_t dim, uint64_t block, const uint64_t *own) {
+    s->role[by] = CDP__DT_CUTS;
+    s->cut_by[s->cuts] = by;
+    s->cut_dim[s->cuts] = dim;
+    s->block[s->cuts] = block ? block : 1;
+    s->own[s->cuts++] = own;
+}
+
+/* A valid layout as a side. `kept`: bits of mesh dimensions whose contributions stay apart,
+   because the other layout has them, too: they cut a dimension behind those of the tensor, which
+   has one element for each contribution. */
+CDP__DT cdp__dt_side cdp__dt_side_of(const cdp_layout *l, uint32_t kept) {
+    const cdp_mesh *m = l->mesh;
+    cdp__dt_side s;
+    uint32_t sequence[CDP_MESH_DIMS], n, d;
+    memset(&s, 0, sizeof s);
+    s.ndim = l->ndim + (kept != 0);
+    for (d = 0; d < l->ndim; ++d)
+        s.shape[d] = l->shape[d];
+    if (kept) s.shape[l->ndim] = 1;
+    s.dims = m->desc.ndim;
+    for (d = 0; d < s.dims; ++d) {
+        s.size[d] = m->desc.shape[d];
+        s.stride[d] = m->stride[d];
+        if (l->place[d].kind == CDP_PLACE_PARTIAL) s.role[d] = CDP__DT_TERM;
+    }
+    n = cdp__dt_sequence(l, s.dims, sequence);
+    for (uint32_t k = 0; k < n; ++k) {
+        const cdp_place *p = &l->place[sequence[k]];
+        cdp__dt_side_cut(&s, sequence[k], cdp__dt_dim(l, sequence[k]), p->block,
+            p->cut ? cdp__dt_cut_starts(m, p->cut) : NULL);
+    }
+    for (d = 0; d < s.dims; ++d)
+        if (kept >> d & 1) {
+            s.shape[l->ndim] *= s.size[d];
+            cdp__dt_side_cut(&s, d, l->ndim, 1, NULL);
+        }
+    s.count = m->count;
+    s.only = CDP__DT_NONE;
+    s.cells = s.terms = 1;
+    for (d = 0; d < s.dims; ++d) {
+        if (s.role[d] == CDP__DT_CUTS) s.cells *= s.size[d];
+        if (s.role[d] == CDP__DT_TERM) s.terms *= s.size[d];
+    }
+    s.members = s.count / s.cells;
+    return s;
+}
+
+/* The same for a tensor that one node holds whole. */
+CDP__DT cdp__dt_side cdp__dt_side_only(const cdp_layout *l, uint32_t node) {
+    cdp__dt_side s;
+    memset(&s, 0, sizeof s);
+    s.ndim = l->ndim;
+    for (uint32_t d = 0; d < l->ndim; ++d)
+        s.shape[d] = l->shape[d];
+    s.only = node;
+    s.count = s.cells = s.members = s.terms = 1;
+    return s;
+}
+
+/* ---- >>moves (pure): who sends whom what --------------------------------------------------- */
+
+/* From one side to the other with the fewest bytes. Phase A, only where the source has
+   contributions: every element gets one owner, among the ranks that need it if one of them holds
+   a contribution; the others send theirs there. Phase B: every rank receives what it lacks.
+
+       source cells                target cells           An element lies in one source cell c and
+       +-------+-------+           +---------------+      one target cell t. Members of c hold it,
+       | c = 0 | c = 1 |           |     t = 0     |      members of t need it. Those who hold it
+       |       |       |           +---------------+      already receive nothing; the i-th of the
+       |       |       |           |     t = 1     |      others is served by holder (i + t) mod
+       +-------+-------+           +---------------+      (number of holders).
+
+   Every rank finds its own sends and receives from the two sides alone. Messages between two
+   ranks are found in the same order on both. */
+
+typedef struct cdp__dt_pair {
+    cdp__dt_side from, to;
+    uint32_t nodes;
+    bool product;        /* both sides number their positions alike: counts have closed forms */
+    uint32_t host_nodes; /* so many consecutive nodes share a host; 0: all do */
+} cdp__dt_pair;
+
+typedef enum cdp__dt_move_kind {
+    CDP__DT_LOCAL,     /* phase B: from the source array to the target array */
+    CDP__DT_SEND,      /* phase B: from the source array to a peer */
+    CDP__DT_RECV,      /* phase B: from a peer to the target array */
+    CDP__DT_OWN,       /* phase A: this rank is to reduce the region; opens a slab */
+    CDP__DT_TERM_SEND, /* phase A: this rank's contribution to a peer */
+    CDP__DT_TERM_RECV, /* phase A: a contribution to the last slab */
+    CDP__DT_OWN_LOCAL, /* phase B: from the last slab to the target array */
+    CDP__DT_OWN_SEND   /* phase B: from the last slab to a peer */
+} cdp__dt_move_kind;
+
+typedef struct cdp__dt_move {
+    cdp__dt_move_kind kind;
+    uint32_t peer; /* OWN: this rank's own term */
+    cdp__dt_region region;
+} cdp__dt_move;
+
+typedef void cdp__dt_emit(void *user, const cdp__dt_move *move);
+
+CDP__DT void cdp__dt_say(cdp__dt_emit *emit, void *user, cdp__dt_move_kind kind, uint32_t peer,
+    const cdp__dt_region *region) {
+    cdp__dt_move m;
+    m.kind = kind;
+    m.peer = peer;
+    m.region = *region;
+    emit(user, &m);
+}
+
+/* How many of the members of target cell `t` below number `before` are members of source cell
+   `c`. */
+CDP__DT uint32_t cdp__dt_common_product(
+    const cdp__dt_pair *p, uint32_t t, uint32_t c, uint32_t before) {
+    const uint32_t tp = cdp__dt_spread(&p->to, t, CDP__DT_CUTS, true);
+    const uint32_t cp = cdp__dt_spread(&p->from, c, CDP__DT_CUTS, true);
+    uint32_t inner[CDP_MESH_DIMS + 1], n = 0, d, free_size = 1;
+    inner[p->to.dims] = 1;
+    for (d = p->to.dims; d-- > 0;) {
+        const bool by_to = p->to.role[d] == CDP__DT_CUTS, by_from = p->from.role[d] == CDP__DT_CUTS;
+        if (by_to && by_from && cdp__dt_digit(&p->to, tp, d) != cdp__dt_digit(&p->from, cp, d))
+            return 0;
+        inner[d] = inner[d + 1] * (by_to || by_from ? 1 : p->to.size[d]);
+        if (!by_to) free_size *= p->to.size[d];
+    }
+    if (before >= free_size) return inner[0];
+    const uint32_t at = cdp__dt_spread(&p->to, before, CDP__DT_CUTS, false);
+    for (d = 0; d < p->to.dims; ++d) {
+        const uint32_t digit = cdp__dt_digit(&p->to, at, d);
+        if (p->to.role[d] == CDP__DT_CUTS) continue;
+        if (p->from.role[d] != CDP__DT_CUTS) {
+            n += digit * inner[d + 1];
+            continue;
+        }
+        const uint32_t fixed = cdp__dt_digit(&p->from, cp, d);
+        if (fixed < digit) return n + inner[d + 1];
+        if (fixed > digit) return n;
+    }
+    return n;
+}
+
+CDP__DT uint32_t cdp__dt_common(const cdp__dt_pair *p, uint32_t t, uint32_t c, uint32_t before) {
+    uint32_t n = 0;
+    if (p->product) return cdp__dt_common_product(p, t, c, before);
+    for (uint32_t k = 0; k < before && k < p->to.members; ++k)
+        n += cdp__dt_cell(&p->from, cdp__dt_member_node(&p->to, t, k)) == c;
+    return n;
+}
+
+/* Who sends to the `i`-th rank in need: on hosts of several ranks, a holder of the same host. */
+CDP__DT uint32_t cdp__dt_holder(
+    const cdp__dt_pair *p, uint32_t c, uint32_t t, uint32_t i, uint32_t node) {
+    const uint32_t members = p->from.members, h = p->host_nodes;
+    uint32_t near = 0, k;
+    for (k = 0; h && k < members; ++k)
+        near += cdp__dt_member_node(&p->from, c, k) / h == node / h;
+    if (!near) return cdp__dt_member_node(&p->from, c, (i + t) % members);
+    uint32_t skip = (i + t) % near;
+    for (k = 0; k < members; ++k) {
+        const uint32_t holder = cdp__dt_member_node(&p->from, c, k);
+        if (holder / h == node / h && skip-- == 0) return holder;
+    }
+    return CDP__DT_NONE;
+}
+
+CDP__DT void cdp__dt_plain_receives(
+    const cdp__dt_pair *p, uint32_t node, cdp__dt_emit *emit, void *user) {
+    const uint32_t t = cdp__dt_cell(&p->to, node), own = cdp__dt_cell(&p->from, node);
+    cdp__dt_region part, target;
+    if (t == CDP__DT_NONE) return;
+    const uint32_t k = cdp__dt_member(&p->to, node);
+    target = cdp__dt_cell_region(&p->to, t);
+    for (uint32_t c = 0; c < p->from.cells; ++c) {
+        const cdp__dt_region source = cdp__dt_cell_region(&p->from, c);
+        if (!cdp__dt_meet(&source, &target, p->to.ndim, &part)) continue;
+        if (c == own) {
+            cdp__dt_say(emit, user, CDP__DT_LOCAL, node, &part);
+            continue;
+        }
+        const uint32_t i = k - cdp__dt_common(p, t, c, k);
+        cdp__dt_say(emit, user, CDP__DT_RECV, cdp__dt_holder(p, c, t, i, node), &part);
+    }
+}
+
+CDP__DT void cdp__dt_plain_sends(
+    const cdp__dt_pair *p, uint32_t node, cdp__dt_emit *emit, void *user) {
+    const uint32_t c = cdp__dt_cell(&p->from, node), holders = p->from.members;
+    cdp__dt_region part;
+    if (c == CDP__DT_NONE) return;
+    const cdp__dt_region source = cdp__dt_cell_region(&p->from, c);
+    const uint32_t mine = cdp__dt_member(&p->from, node);
+    for (uint32_t t = 0; t < p->to.cells; ++t) {
+        const cdp__dt_region target = cdp__dt_cell_region(&p->to, t);
+        if (!cdp__dt_meet(&source, &target, p->to.ndim, &part)) continue;
+        for (uint32_t k = 0, i = 0; k < p->to.members; ++k) {
+            const uint32_t peer = cdp__dt_member_node(&p->to, t, k);
+            if (cdp__dt_cell(&p->from, peer) == c) continue;
+            const bool serves = p->host_nodes ? cdp__dt_holder(p, c, t, i, peer) == node
+                                              : (i + t) % holders == mine;
+            if (serves) cdp__dt_say(emit, user, CDP__DT_SEND, peer, &part);
+            ++i;
+        }
+    }
+}
+
+/* The owners of what source cell c and target cell t have in common: `count` nodes, of which the
+   first `parts`, turned by `turn`, get a slab each. */
+typedef struct cdp__dt_owners {
+    uint32_t c, t, count, parts;
+    bool needed; /* they are members of t; else of c alone */
+} cdp__dt_owners;
+
+CDP__DT cdp__dt_owners cdp__dt_owners_of(const cdp__dt_pair *p, uint32_t c, uint32_t t) {
+    cdp__dt_owners o;
+    o.c = c;
+    o.t = t;
+    o.count = cdp__dt_common(p, t, c, p->to.members);
+    o.needed = o.count > 0;
+    if (!o.needed) o.count = p->from.members;
+    const bool whole = !p->to.ndim || (!o.needed && p->to.cells >= o.count);
+    o.parts = whole ? 1 : o.count;
+    return o;
+}
+
+/* The slab of owner number `a`; false if that is nothing. */
+CDP__DT bool cdp__dt_owner_slab(const cdp__dt_pair *p, const cdp__dt_owners *o, uint32_t a,
+    const cdp__dt_region *part, cdp__dt_region *slab) {
+    const uint32_t index = (a + o->t + o->c) % o->count;
+    if (index >= o->parts) return false;
+    *slab = cdp__dt_slab(part, p->to.ndim, o->parts, index);
+    return cdp__dt_volume(slab, p->to.ndim) != 0;
+}
+
+/* The next owner after member number *k, whose own number is *a; false if there is none. Begin
+   with *k = 0 and *a = 0. */
+CDP__DT bool cdp__dt_owner_next(
+    const cdp__dt_pair *p, const cdp__dt_owners *o, uint32_t *k, uint32_t *node) {
+    const cdp__dt_side *s = o->needed ? &p->to : &p->from;
+    while (*k < s->members) {
+        *node = cdp__dt_member_node(s, o->needed ? o->t : o->c, (*k)++);
+        if (!o->needed || cdp__dt_cell(&p->from, *node) == o->c) return true;
+    }
+    return false;
+}
+
+/* What the owner of a slab does. */
+CDP__DT void cdp__dt_own(const cdp__dt_pair *p, uint32_t t, uint32_t node,
+    const cdp__dt_region *slab, cdp__dt_emit *emit, void *user) {
+    const uint32_t own = cdp__dt_term(&p->from, node);
+    cdp__dt_say(emit, user, CDP__DT_OWN, own, slab);
+    for (uint32_t term = 0; term < p->from.terms; ++term)
+        if (term != own)
+            cdp__dt_say(
+                emit, user, CDP__DT_TERM_RECV, cdp__dt_with_term(&p->from, node, term), slab);
+    for (uint32_t k = 0; k < p->to.members; ++k) {
+        const uint32_t peer = cdp__dt_member_node(&p->to, t, k);
+        cdp__dt_say(emit, user, peer == node ? CDP__DT_OWN_LOCAL : CDP__DT_OWN_SEND, peer, slab);
+    }
+}
+
+CDP__DT void cdp__dt_term_sends(
+    const cdp__dt_pair *p, uint32_t node, cdp__dt_emit *emit, void *user) {
+    const uint32_t c = cdp__dt_cell(&p->from, node);
+    cdp__dt_region part, slab;
+    if (c == CDP__DT_NONE) return;
+    const cdp__dt_region source = cdp__dt_cell_region(&p->from, c);
+    const uint32_t term = cdp__dt_term(&p->from, node);
+    for (uint32_t t = 0; t < p->to.cells; ++t) {
+        const cdp__dt_region target = cdp__dt_cell_region(&p->to, t);
+        if (!cdp__dt_meet(&source, &target, p->to.ndim, &part)) continue;
+        const cdp__dt_owners o = cdp__dt_owners_of(p, c, t);
+        uint32_t owner = 0;
+        for (uint32_t k = 0, a = 0; cdp__dt_owner_next(p, &o, &k, &owner); ++a) {
+            if (!cdp__dt_owner_slab(p, &o, a, &part, &slab)) continue;
+            if (owner == node)
+                cdp__dt_own(p, t, node, &slab, emit, user);
+            else if (cdp__dt_with_term(&p->from, owner, term) == node)
+                cdp__dt_say(emit, user, CDP__DT_TERM_SEND, owner, &slab);
+        }
+    }
+}
+
+CDP__DT void cdp__dt_term_receives(
+    const cdp__dt_pair *p, uint32_t node, cdp__dt_emit *emit, void *user) {
+    const uint32_t t = cdp__dt_cell(&p->to, node);
+    cdp__dt_region part, slab;
+    if (t == CDP__DT_NONE) return;
+    const cdp__dt_region target = cdp__dt_cell_region(&p->to, t);
+    for (uint32_t c = 0; c < p->from.cells; ++c) {
+        const cdp__dt_region source = cdp__dt_cell_region(&p->from, c);
+        if (!cdp__dt_meet(&source, &target, p->to.ndim, &part)) continue;
+        const cdp__dt_owners o = cdp__dt_owners_of(p, c, t);
+        uint32_t owner = 0;
+        for (uint32_t k = 0, a = 0; cdp__dt_owner_next(p, &o, &k, &owner); ++a)
+            if (owner != node && cdp__dt_owner_slab(p, &o, a, &part, &slab))
+                cdp__dt_say(emit, user, CDP__DT_RECV, owner, &slab);
+    }
+}
+
+/* Everything that `node` does. */
+CDP__DT void cdp__dt_moves(const cdp__dt_pair *p, uint32_t node, cdp__dt_emit *emit, void *user) {
+    if (p->from.terms > 1) {
+        cdp__dt_term_sends(p, node, emit, user);
+        cdp__dt_term_receives(p, node, emit, user);
+    } else {
+        cdp__dt_plain_sends(p, node, emit, user);
+        cdp__dt_plain_receives(p, node, emit, user);
+    }
+}
+
+/* Elements that all ranks together receive, and the busiest one. `busiest` with contributions is
+   the mean, rounded up: the true one needs every rank's plan. */
+typedef struct cdp__dt_cost {
+    uint64_t total, busiest;
+} cdp__dt_cost;
+
+CDP__DT cdp__dt_cost cdp__dt_cost_of(const cdp__dt_pair *p) {
+    const uint64_t terms = p->from.terms;
+    cdp__dt_cost cost = {0, 0};
+    uint64_t shared = 0;
+    cdp__dt_region part;
+    for (uint32_t k = 0; k < p->to.count; ++k) {
+        const uint32_t node = cdp__dt_node(&p->to, k), c = cdp__dt_cell(&p->from, node);
+        const cdp__dt_region target = cdp__dt_region_of(&p->to, k);
+        const uint64_t need = cdp__dt_volume(&target, p->to.ndim);
+        uint64_t have = 0;
+        if (c != CDP__DT_NONE) {
+            const cdp__dt_region source = cdp__dt_cell_region(&p->from, c);
+            if (cdp__dt_meet(&source, &target, p->to.ndim, &part))
+                have = cdp__dt_volume(&part, p->to.ndim);
+        }
+        if (terms > 1 && have) { /* counted once for each common member of both cells */
+            const uint32_t t = cdp__dt_cell(&p->to, node), m = cdp__dt_member(&p->to, node);
+            if (cdp__dt_common(p, t, c, m) == 0) shared += have;
+        }
+        cost.total += terms > 1 ? need : need - have;
+        cost.busiest = cdp__dt_max(cost.busiest, need - have);
+    }
+    if (terms
+        > 1) { /* need counts m copies of each element: the bound is (terms - 1) + m - shared */
+        const cdp__dt_region all = cdp__dt_whole(&p->from);
+        cost.total += (terms - 1) * cdp__dt_volume(&all, p->from.ndim) - shared;
+        cost.busiest = (cost.total + p->nodes - 1) / p->nodes;
+    }
+    return cost;
+}
+
+/* ---- >>torch (pure): PyTorch's steps ------------------------------------------------------- */
+
+/* The sequence of layouts through which PyTorch's greedy planner goes, one mesh dimension at a
+   time, and the bytes that its padded collectives receive. */
+
+#define CDP__DT_STEPS (2u * CDP_MESH_DIMS + 1u)
+
+CDP__DT bool cdp__dt_place_same(const cdp_layout *a, const cdp_layout *b, uint32_t by) {
+    const cdp_place *p = &a->place[by], *q = &b->place[by];
+    if (p->kind != q->kind) return false;
+    if (p->kind == CDP_PLACE_PARTIAL) return cdp__dt_op(p) == cdp__dt_op(q);
+    if (p->kind == CDP_PLACE_REPLICATE) return true;
+    return cdp__dt_dim(a, by) == cdp__dt_dim(b, by) && p->cut == q->cut
+        && (p->block ? p->block : 1) == (q->block ? q->block : 1);
+}
+
+/* The mesh dimensions that cut tensor dimension `dim` before mesh dimension `by`, as bits. */
+CDP__DT uint32_t cdp__dt_cut_before(const cdp_layout *l, uint32_t by, uint32_t dim) {
+    uint32_t sequence[CDP_MESH_DIMS], bits = 0;
+    const uint32_t n = cdp__dt_sequence(l, l->mesh->desc.ndim, sequence);
+    for (uint32_t k = 0; k < n && sequence[k] != by; ++k)
+        if (cdp__dt_dim(l, sequence[k]) == dim) bits |= 1u << sequence[k];
+    return bits;
+}
+
+CDP__DT bool cdp__dt_has_order(const cdp_layout *l) {
+    for (uint32_t d = 0; d < l->mesh->desc.ndim; ++d)
+        if (l->place[d].kind == CDP_PLACE_SHARD && l->place[d].order) return true;
+    return false;
+}
+
+/* Both layouts cut tensor dimension `dim` by the same mesh dimensions in the same order. */
+CDP__DT bool cdp__dt_cuts_same(const cdp_layout *a, const cdp_layout *b, uint32_t dim) {
+    uint32_t x[CDP_MESH_DIMS], y[CDP_MESH_DIMS];
+    const uint32_t nx = cdp__dt_sequence(a, a->mesh->desc.ndim, x);
+    const uint32_t ny = cdp__dt_sequence(b, b->mesh->desc.ndim, y);
+    uint32_t i = 0, j = 0;
+    for (;;) {
+        while (i < nx && cdp__dt_dim(a, x[i]) != dim)
+            ++i;
+        while (j < ny && cdp__dt_dim(b, y[j]) != dim)
+            ++j;
+        if (i == nx || j == ny) return i == nx && j == ny;
+        if (x[i] != y[j] || !cdp__dt_place_same(a, b, x[i])) return false;
+        ++i;
+        ++j;
+    }
+}
+
+CDP__DT void cdp__dt_replicate(cdp_layout *l, uint32_t by) {
+    memset(&l->place[by], 0, sizeof l->place[by]);
+}
+
+/* What PyTorch's first pass makes of mesh dimension `by`: true if it is to be replicated. */
+CDP__DT bool cdp__dt_undone_first(
+    const cdp_layout *now, const cdp_layout *to, uint32_t by, bool ordered) {
+    if (now->place[by].kind == CDP_PLACE_SHARD && ordered)
+        return !cdp__dt_cuts_same(now, to, cdp__dt_dim(now, by));
+    if (ordered || to->place[by].kind != CDP_PLACE_SHARD) return false;
+    const uint32_t dim = cdp__dt_dim(to, by), below = (1u << by) - 1;
+    uint32_t a = 0, b = 0;
+    for (uint32_t d = 0; d < to->mesh->desc.ndim; ++d) {
+        const bool x = now->place[d].kind == CDP_PLACE_SHARD && cdp__dt_dim(now, d) == dim;
+        const bool y = to->place[d].kind == CDP_PLACE_SHARD && cdp__dt_dim(to, d) == dim;
+        a |= (uint32_t)x << d;
+        b |= (uint32_t)y << d;
+    }
+    return (a & below) != (b & below);
+}
+
+/* steps[0] = from, ..., the last one = to; returns how many layouts there are. Both are on one
+   mesh. */
+CDP__DT uint32_t cdp__dt_torch_steps(
+    const cdp_layout *from, const cdp_layout *to, cdp_layout steps[CDP__DT_STEPS]) {
+    const uint32_t dims = from->mesh->desc.ndim;
+    const bool ordered = cdp__dt_has_order(from) || cdp__dt_has_order(to);
+    uint32_t sequence[CDP_MESH_DIMS], n = 1, k, shards;
+    cdp_layout now = *from;
+    steps[0] = *from;
+    shards = cdp__dt_sequence(from, dims, sequence);
+    for (k = ordered ? shards : shards ? dims : 0; k-- > 0;) {
+        const uint32_t by = ordered ? sequence[k] : k;
+        const bool undo = cdp__dt_undone_first(&now, to, by, ordered);
+        if (!undo && (ordered || cdp__dt_place_same(&now, to, by))) continue;
+        if (undo && now.place[by].kind == CDP_PLACE_REPLICATE) continue;
+        if (undo)
+            cdp__dt_replicate(&now, by);
+        else
+            now.place[by] = to->place[by];
+        steps[n++] = now;
+    }
+    if (ordered)
+        for (k = 0; k < dims; ++k)
+            if (cdp__dt_place_same(&now, to, k)) now.place[k] = to->place[k];
+    shards = cdp__dt_sequence(to, dims, sequence);
+    for (k = 0; k < dims; ++k) { /* what does not shard in the target first, then cuts in order */
+        const uint32_t by = k;
+        if (ordered && to->place[by].kind == CDP_PLACE_SHARD) continue;
+        if (cdp__dt_place_same(&now, to, by)) continue;
+        now.place[by] = to->place[by];
+        steps[n++] = now;
+    }
+    for (k = 0; k < shards; ++k) {
+        if (cdp__dt_place_same(&now, to, sequence[k])) continue;
+        now.place[sequence[k]] = to->place[sequence[k]];
+        steps[n++] = now;
+    }
+    steps[n - 1] = n == 1 ? *from : *to;
+    return n;
+}
+
+/* The mesh dimension in which two neighbouring steps differ. */
+CDP__DT uint32_t cdp__dt_step_dim(const cdp_layout *a, const cdp_layout *b) {
+    for (uint32_t d = 0; d < a->mesh->desc.ndim; ++d)
+        if (!cdp__dt_place_same(a, b, d)) return d;
+    return CDP__DT_NONE;
+}
+
+/* PyTorch communicates in this step: neither a local cut nor a dimension of one rank. */
+CDP__DT bool cdp__dt_torch_talks(const cdp_layout *a, const cdp_layout *b) {
+    const uint32_t by = cdp__dt_step_dim(a, b);
+    if (by == CDP__DT_NONE || a->mesh->desc.shape[by] == 1) return false;
+    if (b->place[by].kind == CDP_PLACE_PARTIAL) return false;
+    return a->place[by].kind != CDP_PLACE_REPLICATE;
+}
+
+CDP__DT uint64_t cdp__dt_up(uint64_t size, uint64_t parts) {
+    return size / parts + (size % parts != 0);
+}
+
+/* Bytes that PyTorch's collective for one step makes all ranks receive, padding included. */
+CDP__DT uint64_t cdp__dt_torch_bytes(const cdp_layout *a, const cdp_layout *b) {
+    const uint32_t by = cdp__dt_step_dim(a, b);
+    const uint64_t n = by == CDP__DT_NONE ? 1 : a->mesh->desc.shape[by];
+    const uint64_t elem = cdp_dtype_size(a->dtype);
+    uint64_t total = 0;
+    if (!cdp__dt_torch_talks(a, b)) return 0;
+    const cdp__dt_side before = cdp__dt_side_of(a, 0), after = cdp__dt_side_of(b, 0);
+    const bool reduces = a->place[by].kind == CDP_PLACE_PARTIAL;
+    const bool cuts = b->place[by].kind == CDP_PLACE_SHARD;
+    const uint32_t i = cdp__dt_dim(a, by), j = cdp__dt_dim(b, by);
+    for (uint32_t k = 0; k < before.count; ++k) {
+        const cdp__dt_region old = cdp__dt_region_of(&before, k);
+        cdp__dt_region r = reduces ? old : cdp__dt_region_of(&after, k);
+        if (!reduces) {
+            if (cuts) r.size[j] = old.size[j];
+            r.size[i] = cdp__dt_up(r.size[i], n);
+        }
+        if (cuts) r.size[j] = cdp__dt_up(r.size[j], n);
+        if (reduces && !cuts)
+            total += 2 * (n - 1) * cdp__dt_volume(&r, before.ndim) * elem;
+        else
+            total += (n - 1) * n * cdp__dt_volume(&r, before.ndim) * elem;
+    }
+    return total / n;
+}
+
+/* ---- >>meshes: ranks as an n-dimensional array, with groups -------------------------------- */
+
+/* Meshes made from one another share a root, and a group for each list of ranks, counted by
+   reference. All ranks make the same calls, so they make groups of one list in one order. */
+
+/* Memory that messages or functions of a failed group may still concern: it is freed after the
+   group, `memory` (may be NULL) and the note itself. */
+typedef struct cdp__dt_grave {
+    struct cdp__dt_grave *next;
+    void *memory;
+} cdp__dt_grave;
+
+struct cdp__dt_link {
+    cdp__dt_link *next;
+    cdp_group *group;
+    cdp__dt_grave *graves;
+    bool borrowed;
+    uint32_t refs, count;
+    uint32_t *ranks;
+};
+
+struct cdp__dt_root {
+    uint32_t refs;
+    const cdp_os *os;
+    cdp_group *group; /* the caller's; NULL on paper */
+    uint32_t size, rank;
+    cdp__dt_link *links, *base; /* base: all ranks of the group, for plans between meshes */
+    uint32_t ndim, shape[CDP_MESH_DIMS], *ranks; /* of the first mesh */
+};
+
+/* Compare n words over a group. *rank: the first one that differs from rank 0, CDP__DT_NONE if
+   none does; *word: the first word in which it differs, values[] that word of rank 0 and of
+   *rank. */
+CDP__DT cdp_status cdp__dt_agree(cdp_group *g, const cdp_os *os, const uint64_t *words, uint32_t n,
+    uint32_t *rank, uint32_t *word, uint64_t values[2]) {
+    const uint32_t size = cdp_size(g);
+    uint64_t *all, hash = cdp__dt_hash(words, n);
+    uint32_t i;
+    cdp_status st;
+    *rank = CDP__DT_NONE;
+    *word = 0;
+    if (size == 1) return CDP_OK;
+    all = (uint64_t *)cdp__dt_alloc(os, (uint64_t)size * n * 8);
+    if (!all) return cdp__dt_nomem("comparing ranks", (uint64_t)size * n * 8);
+    st = cdp_allgather(g, &hash, all, 1, CDP_DTYPE_U64);
+    for (i = 1; st == CDP_OK && i < size && all[i] == all[0]; ++i) {
+    }
+    if (st == CDP_OK && i < size) {
+        *rank = i;
+        st = cdp_allgather(g, words, all, n, CDP_DTYPE_U64);
+        while (st == CDP_OK && *word + 1 < n && all[(uint64_t)i * n + *word] == all[*word])
+            ++*word;
+        values[0] = all[*word];
+        values[1] = all[(uint64_t)i * n + *word];
+    }
+    cdp__dt_free(os, all);
+    return st;
+}
+
+CDP__DT void cdp__dt_link_drop(cdp__dt_root *root, cdp__dt_link *link) {
+    cdp__dt_link **at = &root->links;
+    if (!link || --link->refs) return;
+    while (*at != link)
+        at = &(*at)->next;
+    *at = link->next;
+    if (!link->borrowed) cdp_group_destroy(link->group);
+    while (link->graves) {
+        cdp__dt_grave *g = link->graves;
+        link->graves = g->next;
+        if (g->memory) cdp_group_free(root->group, g->memory);
+        cdp__dt_free(root->os, g);
+    }
+    cdp__dt_free(root->os, link->ranks);
+    cdp__dt_free(root->os, link);
+}
+
+/* Free memory of cdp_group_alloc() that messages of this group used. Without memory for a note of
+   it, what a failed group may still read is lost. */
+CDP__DT void cdp__dt_bury(cdp__dt_root *root, cdp__dt_link *link, void *memory) {
+    cdp__dt_grave *g;
+    if (!memory) return;
+    if (!link || cdp_group_status(link->group) == CDP_OK) {
+        cdp_group_free(root->group, memory);
+        return;
+    }
+    g = (cdp__dt_grave *)cdp__dt_alloc(root->os, sizeof *g);
+    if (!g) return;
+    g->memory = memory;
+    g->next = link->graves;
+    link->graves = g;
+}
+
+/* A link for a list of ranks; `borrowed`: the caller's group, else NULL. */
+CDP__DT cdp_status cdp__dt_link_make(cdp__dt_root *root, const uint32_t *ranks, uint32_t count,
+    cdp_group *borrowed, cdp__dt_link **out) {
+    cdp__dt_link *l = (cdp__dt_link *)cdp__dt_alloc(root->os, sizeof *l);
+    uint32_t *list = (uint32_t *)cdp__dt_alloc(root->os, count * sizeof *list);
+    cdp_status st = CDP_OK;
+    if (!l || !list)
+        st = cdp__dt_nomem("a group of a mesh", count * sizeof *list);
+    else if (!borrowed)
+        st = cdp_group_new(root->group, ranks, count, &l->group);
+    if (st != CDP_OK) {
+        cdp__dt_free(root->os, l);
+        cdp__dt_free(root->os, list);
+        return st;
+    }
+    memcpy(list, ranks, count * sizeof *list);
+    if (borrowed) l->group = borrowed;
+    l->borrowed = borrowed != NULL;
+    l->refs = 1;
+    l->count = count;
+    l->ranks = list;
+    l->next = root->links;
+    root->links = l;
+    *out = l;
+    return CDP_OK;
+}
+
+CDP__DT cdp_status cdp__dt_link_get(
+    cdp__dt_root *root, const uint32_t *ranks, uint32_t count, cdp__dt_link **out) {
+    for (cdp__dt_link *l = root->links; l; l = l->next)
+        if (l->count == count && memcmp(l->ranks, ranks, count * sizeof *ranks) == 0) {
+            ++l->refs;
+            *out = l;
+            return CDP_OK;
+        }
+    return cdp__dt_link_make(root, ranks, count, NULL, out);
+}
+
+CDP__DT void cdp__dt_root_drop(cdp__dt_root *root) {
+    const cdp_os *os;
+    if (!root || --root->refs) return;
+    os = root->os;
+    cdp__dt_link_drop(root, root->base);
+    cdp__dt_free(os, root->ranks);
+    cdp__dt_free(os, root);
+}
+
+CDP__DT bool cdp__dt_name_good(const char *s) {
+    uint32_t n = 0;
+    for (; s[n]; ++n) {
+        const char c = s[n];
+        const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+        if (n == 31 || !(letter || (c >= '0' && c <= '9') || c == '_' || c == '-')) return false;
+    }
+    return n > 0;
+}
+
+CDP__DT cdp_status cdp__dt_mesh_names(cdp_mesh *m, const char *const *names) {
+    for (uint32_t d = 0; d < m->desc.ndim; ++d) {
+        if (names && names[d]) {
+            if (!cdp__dt_name_good(names[d]))
+                return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+                    "mesh: names[%u] \"%s\" must be 1 to 31 letters, digits, '_' or '-'", d,
+                    names[d]);
+            memcpy(m->names[d], names[d], strlen(names[d]) + 1);
+        } else {
+            m->names[d][0] = (char)('0' + d);
+        }
+        m->desc.names[d] = m->names[d];
+        for (uint32_t e = 0; e < d; ++e)
+            if (strcmp(m->names[e], m->names[d]) == 0)
+                return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+                    "mesh: dimensions %u and %u are both called \"%s\"; give each its own name", e,
+                    d, m->names[d]);
+    }
+    return CDP_OK;
+}
+
+/* Sizes with the one that is 0 filled in. */
+CDP__DT cdp_status cdp__dt_mesh_shape(cdp_mesh *m, uint32_t ndim, const uint32_t *shape) {
+    const uint32_t size = m->root->size;
+    uint64_t known = 1;
+    uint32_t open = CDP__DT_NONE, d;
+    if (ndim > CDP_MESH_DIMS)
+        return cdp_error_set(
+            CDP_ERR_INVALID, -1, 0, "mesh: ndim %u is above the limit of %u", ndim, CDP_MESH_DIMS);
+    m->desc.ndim = ndim ? ndim : 1;
+    for (d = 0; d < m->desc.ndim; ++d) {
+        m->desc.shape[d] = shape ? shape[d] : 0;
+        if (!m->desc.shape[d] && open != CDP__DT_NONE)
+            return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+                "mesh: shape[%u] and shape[%u] are both 0; one size at most may be left open", open,
+                d);
+        if (!m->desc.shape[d]) open = d;
+        known = known * cdp__dt_max(m->desc.shape[d], 1);
+        if (known > size)
+            return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+                "mesh: its shape needs at least %llu ranks, there are %u",
+                (unsigned long long)known, size);
+    }
+    if (open != CDP__DT_NONE) {
+        m->desc.shape[open] = (uint32_t)(size / known);
+        known *= m->desc.shape[open];
+    }
+    m->count = (uint32_t)known;
+    for (d = m->desc.ndim, known = 1; d-- > 0; known *= m->desc.shape[d])
+        m->stride[d] = (uint32_t)known;
+    return CDP_OK;
+}
+
+/* `ranks` NULL: 0, 1, ... */
+CDP__DT cdp_status cdp__dt_mesh_ranks(cdp_mesh *m, const uint32_t *ranks) {
+    cdp__dt_root *root = m->root;
+    uint8_t *seen = (uint8_t *)cdp__dt_alloc(root->os, root->size);
+    cdp_status st = CDP_OK;
+    m->me = CDP__DT_NONE;
+    m->ranks = (uint32_t *)cdp__dt_alloc(root->os, m->count * sizeof *m->ranks);
+    if (!m->ranks || !seen) st = cdp__dt_nomem("a mesh", m->count * sizeof *m->ranks);
+    for (uint32_t i = 0; st == CDP_OK && i < m->count; ++i) {
+        const uint32_t r = m->ranks[i] = ranks ? ranks[i] : i;
+        if (r >= root->size || seen[r])
+            st = cdp_error_set(CDP_ERR_INVALID, -1, 0, "mesh: ranks[%u] is %u; %s", i, r,
+                r >= root->size ? "the group has fewer ranks" : "each rank may occur only once");
+        else
+            seen[r] = 1;
+        if (r == root->rank) m->me = i;
+    }
+    cdp__dt_free(root->os, seen);
+    m->desc.ranks = m->ranks;
+    return st;
+}
+
+/* The ranks of this rank's row along `dim`, into `row`. */
+CDP__DT void cdp__dt_mesh_row(const cdp_mesh *m, uint32_t dim, uint32_t *row) {
+    const uint32_t step = m->stride[dim], own = m->me / step % m->desc.shape[dim];
+    for (uint32_t i = 0; i < m->desc.shape[dim]; ++i)
+        row[i] = m->ranks[m->me - own * step + i * step];
+}
+
+CDP__DT cdp_status cdp__dt_mesh_groups(cdp_mesh *m) {
+    cdp__dt_root *root = m->root;
+    uint32_t *row;
+    cdp_status st = CDP_OK;
+    if (!root->group || m->me == CDP__DT_NONE) return CDP_OK;
+    row = (uint32_t *)cdp__dt_alloc(root->os, m->count * sizeof *row);
+    if (!row) return cdp__dt_nomem("a mesh", m->count * sizeof *row);
+    st = cdp__dt_link_get(root, m->ranks, m->count, &m->all);
+    for (uint32_t d = 0; st == CDP_OK && d < m->desc.ndim; ++d) {
+        if (m->link[d]) continue;
+        cdp__dt_mesh_row(m, d, row);
+        st = cdp__dt_link_get(root, row, m->desc.shape[d], &m->link[d]);
+    }
+    cdp__dt_free(root->os, row);
+    return st;
+}
+
+/* Everything but groups. The mesh takes part in the root also when this fails. */
+CDP__DT cdp_status cdp__dt_mesh_fill(cdp_mesh *m, uint32_t ndim, const uint32_t *shape,
+    const char *const *names, const uint32_t *ranks) {
+    cdp_status st = cdp__dt_mesh_shape(m, ndim, shape);
+    if (st == CDP_OK) st = cdp__dt_mesh_names(m, names);
+    if (st == CDP_OK) st = cdp__dt_mesh_ranks(m, ranks);
+    return st;
+}
+
+CDP__DT cdp_mesh *cdp__dt_mesh_of_root(cdp__dt_root *root) {
+    cdp_mesh *m = (cdp_mesh *)cdp__dt_alloc(root->os, sizeof *m);
+    if (!m) return NULL;
+    m->root = root;
+    ++root->refs;
+    m->desc.group = root->group;
+    m->desc.paper_ranks = root->group ? 0 : root->size;
+    m->desc.paper_rank = root->group ? 0 : root->rank;
+    m->me = CDP__DT_NONE;
+    return m;
+}
+
+/* A mesh that keeps no plans. */
+CDP__DT void cdp__dt_mesh_free(cdp_mesh *m) {
+    const cdp_os *os = m->root->os;
+    CDP_ASSERT(!m->kept);
+    while (m->cuts) {
+        cdp__dt_cut *next = m->cuts->next;
+        cdp__dt_free(os, m->cuts->starts);
+        cdp__dt_free(os, m->cuts);
+        m->cuts = next;
+    }
+    cdp__dt_link_drop(m->root, m->all);
+    for (uint32_t d = 0; d < CDP_MESH_DIMS; ++d)
+        cdp__dt_link_drop(m->root, m->link[d]);
+    cdp__dt_free(os, m->ranks);
+    cdp__dt_root_drop(m->root);
+    cdp__dt_free(os, m);
+}
+
+CDP__DT cdp_status cdp__dt_root_make(const cdp_mesh_desc *d, cdp__dt_root **out) {
+    const cdp_os *os = d->group ? cdp_group_desc_of(d->group)->os : NULL;
+    if (!os) os = cdp_os_default();
+    if (!d->group && (!d->paper_ranks || d->paper_rank >= d->paper_ranks))
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_mesh_create: no group, and paper_rank %u of paper_ranks %u; set .group, or both",
+            d->paper_rank, d->paper_ranks);
+    cdp__dt_root *root = (cdp__dt_root *)cdp__dt_alloc(os, sizeof *root);
+    if (!root) return cdp__dt_nomem("a mesh", sizeof *root);
+    root->refs = 1;
+    root->os = os;
+    root->group = d->group;
+    root->size = d->group ? cdp_size(d->group) : d->paper_ranks;
+    root->rank = d->group ? cdp_rank(d->group) : d->paper_rank;
+    *out = root;
+    return CDP_OK;
+}
+
+#define CDP__DT_MESH_WORDS (3u + CDP_MESH_DIMS + 4u * CDP_MESH_DIMS)
+
+CDP__DT void cdp__dt_mesh_words(const cdp_mesh *m, bool good, uint64_t *words) {
+    memset(words, 0, CDP__DT_MESH_WORDS * sizeof *words);
+    if (!good) return;
+    words[0] = 1;
+    words[1] = m->desc.ndim;
+    words[2] = m->desc.host_ranks;
+    for (uint32_t d = 0; d < m->desc.ndim; ++d) {
+        words[3 + d] = m->desc.shape[d];
+        memcpy(words + 3 + CDP_MESH_DIMS + 4 * d, m->names[d], 32);
+    }
+}
+
+/* Which member of the desc a word stands for. */
+CDP__DT void cdp__dt_mesh_word_name(uint32_t word, char *text, uint64_t room) {
+    cdp__dt_text t = cdp__dt_text_of(text, room);
+    const uint32_t d = word < 3 ? 0 : word - 3;
+    if (word < 3)
+        cdp__dt_add(&t, "%s", word == 1 ? "ndim" : "host_ranks");
+    else if (d < CDP_MESH_DIMS)
+        cdp__dt_add(&t, "shape[%u]", d);
+    else
+        cdp__dt_add(&t, "names[%u]", (d - CDP_MESH_DIMS) / 4);
+    (void)cdp__dt_end(&t);
+}
+
+CDP__DT cdp_status cdp__dt_mesh_differs(uint32_t word, uint32_t rank, const uint64_t values[2]) {
+    char name[32];
+    if (word == 0)
+        return cdp_error_set(CDP_ERR_MISMATCH, (int32_t)(values[0] ? rank : 0), 0,
+            "cdp_mesh_create: the desc of rank %u is not valid; its error says why",
+            values[0] ? rank : 0u);
+    cdp__dt_mesh_word_name(word, name, sizeof name);
+    if (word >= 3 + CDP_MESH_DIMS)
+        return cdp_error_set(CDP_ERR_MISMATCH, (int32_t)rank, 0,
+            "cdp_mesh_create: ranks 0 and %u gave different %s", rank, name);
+    return cdp_error_set(CDP_ERR_MISMATCH, (int32_t)rank, 0,
+        "cdp_mesh_create: %s is %llu on rank 0 and %llu on rank %u", name,
+        (unsigned long long)values[0], (unsigned long long)values[1], rank);
+}
+
+CDP__DT cdp_status cdp__dt_mesh_compare(const cdp_mesh *m, bool good) {
+    uint64_t words[CDP__DT_MESH_WORDS], values[2] = {0, 0}, *list;
+    uint32_t rank, word;
+    cdp__dt_mesh_words(m, good, words);
+    cdp_status st =
+        cdp__dt_agree(m->root->group, m->root->os, words, CDP__DT_MESH_WORDS, &rank, &word, values);
+    if (st != CDP_OK) return st;
+    if (rank != CDP__DT_NONE) return cdp__dt_mesh_differs(word, rank, values);
+    if (!good) return CDP_OK;
+    list = (uint64_t *)cdp__dt_alloc(m->root->os, m->count * sizeof *list);
+    if (!list) return cdp__dt_nomem("a mesh", m->count * sizeof *list);
+    for (uint32_t i = 0; i < m->count; ++i)
+        list[i] = m->ranks[i];
+    st = cdp__dt_agree(m->root->group, m->root->os, list, m->count, &rank, &word, values);
+    cdp__dt_free(m->root->os, list);
+    if (st != CDP_OK || rank == CDP__DT_NONE) return st;
+    return cdp_error_set(CDP_ERR_MISMATCH, (int32_t)rank, 0,
+        "cdp_mesh_create: ranks[%u] is %llu on rank 0 and %llu on rank %u", word,
+        (unsigned long long)values[0], (unsigned long long)values[1], rank);
+}
+
+/* The group that the caller gives for one dimension has the ranks that the mesh has there. */
+CDP__DT cdp_status cdp__dt_mesh_borrow(cdp_mesh *m, uint32_t dim, cdp_group *g) {
+    const uint32_t n = m->desc.shape[dim];
+    uint32_t *row = (uint32_t *)cdp__dt_alloc(m->root->os, n * sizeof *row);
+    cdp_status st = CDP_OK;
+    if (!row) return cdp__dt_nomem("a mesh", n * sizeof *row);
+    cdp__dt_mesh_row(m, dim, row);
+    for (uint32_t i = 0; st == CDP_OK && i < n; ++i) {
+        const uint32_t want = cdp_world_rank_of(m->root->group, row[i]);
+        if (!g || cdp_size(g) != n || cdp_world_rank_of(g, i) != want)
+            st = cdp_error_set(CDP_ERR_INVALID, -1, 0,
+                "cdp_mesh_from_groups: groups[%u] must have %u ranks, and at %u rank %u of the "
+                "world",
+                dim, n, i, want);
+    }
+    if (st == CDP_OK) st = cdp__dt_link_make(m->root, row, n, g, &m->link[dim]);
+    cdp__dt_free(m->root->os, row);
+    return st;
+}
+
+/* The groups of a first mesh, and the root's memory of it. */
+CDP__DT cdp_status cdp__dt_mesh_first(cdp_mesh *m, cdp_group *const *groups) {
+    cdp__dt_root *root = m->root;
+    cdp_status st = CDP_OK;
+    uint32_t *every = (uint32_t *)cdp__dt_alloc(root->os, root->size * sizeof *every);
+    root->ranks = (uint32_t *)cdp__dt_alloc(root->os, m->count * sizeof *every);
+    if (!every || !root->ranks) st = cdp__dt_nomem("a mesh", root->size * sizeof *every);
+    for (uint32_t i = 0; st == CDP_OK && i < root->size; ++i)
+        every[i] = i;
+    if (st == CDP_OK && root->group) st = cdp__dt_link_get(root, every, root->size, &root->base);
+    cdp__dt_free(root->os, every);
+    if (st != CDP_OK) return st;
+    memcpy(root->ranks, m->ranks, m->count * sizeof *root->ranks);
+    memcpy(root->shape, m->desc.shape, sizeof root->shape);
+    root->ndim = m->desc.ndim;
+    for (uint32_t d = 0; st == CDP_OK && groups && m->me != CDP__DT_NONE && d < m->desc.ndim; ++d)
+        st = cdp__dt_mesh_borrow(m, d, groups[d]);
+    return st == CDP_OK ? cdp__dt_mesh_groups(m) : st;
+}
+
+CDP__DT cdp_status cdp__dt_mesh_create(
+    const cdp_mesh_desc *desc, cdp_group *const *groups, cdp_mesh **out) {
+    cdp__dt_root *root = NULL;
+    if (!desc || !out)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_mesh_create: desc or out is NULL");
+    *out = NULL;
+    cdp_status st = cdp__dt_root_make(desc, &root), own;
+    if (st != CDP_OK) return st;
+    cdp_mesh *m = cdp__dt_mesh_of_root(root);
+    cdp__dt_root_drop(root); /* the mesh holds it now */
+    if (!m) return cdp__dt_nomem("a mesh", sizeof *m);
+    m->desc.host_ranks = desc->host_ranks;
+    m->desc.no_check = desc->no_check;
+    own = cdp__dt_mesh_fill(m, desc->ndim, desc->shape, desc->names, desc->ranks);
+    const cdp_error why = *cdp_last_error();
+    if (root->group && !desc->no_check) st = cdp__dt_mesh_compare(m, own == CDP_OK);
+    if (own != CDP_OK) st = cdp_error_set(own, -1, 0, "%s", why.text); /* not what the others say */
+    if (st == CDP_OK) st = cdp__dt_mesh_first(m, groups);
+    if (st != CDP_OK) {
+        cdp__dt_mesh_free(m);
+        return st;
+    }
+    *out = m;
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_mesh_create(const cdp_mesh_desc *desc, cdp_mesh **out) {
+    return cdp__dt_mesh_create(desc, NULL, out);
+}
+
+CDP_API cdp_status cdp_mesh_from_groups(
+    const cdp_mesh_desc *desc, cdp_group *const *groups, cdp_mesh **out) {
+    if (!groups || !desc || !desc->group)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_mesh_from_groups: groups or desc->group is NULL; set both");
+    return cdp__dt_mesh_create(desc, groups, out);
+}
+
+CDP_API uint32_t cdp_mesh_dim(const cdp_mesh *m, const char *name) {
+    for (uint32_t d = 0; m && name && d < m->desc.ndim; ++d)
+        if (strcmp(m->names[d], name) == 0) return d;
+    return CDP_NO_DIM;
+}
+
+CDP_API uint32_t cdp_mesh_size(const cdp_mesh *m, uint32_t dim) {
+    if (m && dim == CDP_NO_DIM) return m->count;
+    return m && dim < m->desc.ndim ? m->desc.shape[dim] : 0;
+}
+
+CDP_API uint32_t cdp_mesh_coord(const cdp_mesh *m, uint32_t dim) {
+    if (!m || m->me == CDP__DT_NONE) return CDP_NO_DIM;
+    if (dim == CDP_NO_DIM) return m->me;
+    return dim < m->desc.ndim ? m->me / m->stride[dim] % m->desc.shape[dim] : CDP_NO_DIM;
+}
+
+CDP_API uint32_t cdp_mesh_rank_at(const cdp_mesh *m, const uint32_t *coord) {
+    uint32_t position = 0;
+    for (uint32_t d = 0; m && d < m->desc.ndim; ++d) {
+        if (!coord || coord[d] >= m->desc.shape[d]) return CDP_NO_DIM;
+        position += coord[d] * m->stride[d];
+    }
+    return m ? m->ranks[position] : CDP_NO_DIM;
+}
+
+CDP_API cdp_group *cdp_mesh_group(const cdp_mesh *m, uint32_t dim) {
+    const cdp__dt_link *l = NULL;
+    if (m && dim == CDP_NO_DIM) l = m->all;
+    if (m && dim < m->desc.ndim) l = m->link[dim];
+    return l ? l->group : NULL;
+}
+
+CDP_API const cdp_mesh_desc *cdp_mesh_desc_of(const cdp_mesh *m) {
+    return m ? &m->desc : NULL;
+}
+
+CDP_API cdp_status cdp_mesh_cut(cdp_mesh *m, uint32_t dim, const uint64_t *sizes, uint32_t *cut) {
+    if (!m || !sizes || !cut || dim >= m->desc.ndim)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_mesh_cut: an argument is NULL, or the mesh has no dimension %u", dim);
+    const uint32_t n = m->desc.shape[dim];
+    cdp__dt_cut *c = (cdp__dt_cut *)cdp__dt_alloc(m->root->os, sizeof *c);
+    uint64_t *starts = (uint64_t *)cdp__dt_alloc(m->root->os, (n + 1ull) * sizeof *starts);
+    cdp_status st = CDP_OK;
+    if (!c || !starts) st = cdp__dt_nomem("a cut", (n + 1ull) * sizeof *starts);
+    for (uint32_t i = 0; st == CDP_OK && i < n; ++i) {
+        starts[i + 1] = starts[i] + sizes[i];
+        if (sizes[i] >> 62 || starts[i + 1] >> 62)
+            st = cdp_error_set(CDP_ERR_INVALID, -1, 0,
+                "cdp_mesh_cut: sizes[%u] is %llu; the sum must stay below 2^62", i,
+                (unsigned long long)sizes[i]);
+    }
+    if (st != CDP_OK) {
+        cdp__dt_free(m->root->os, c);
+        cdp__dt_free(m->root->os, starts);
+        return st;
+    }
+    c->dim = dim;
+    c->number = *cut = ++m->cut_count;
+    c->starts = starts;
+    c->next = m->cuts;
+    m->cuts = c;
+    return CDP_OK;
+}
+
+/* ---- >>mesh-parts: meshes made from meshes ------------------------------------------------- */
+
+/* Local: only the groups of new lists of ranks are made, without a message. */
+
+/* "dp,tp" as indices of dimensions. */
+CDP__DT cdp_status cdp__dt_mesh_list(
+    const cdp_mesh *m, const char *names, uint32_t dims[CDP_MESH_DIMS], uint32_t *n) {
+    char word[32];
+    uint32_t used = 0, seen = 0;
+    *n = 0;
+    for (const char *s = names ? names : "";; ++s) {
+        if (*s && *s != ',') {
+            if (used < 31) word[used++] = *s;
+            continue;
+        }
+        word[used] = 0;
+        used = 0;
+        const uint32_t d = cdp_mesh_dim(m, word);
+        if (d == CDP_NO_DIM || seen >> d & 1)
+            return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+                d == CDP_NO_DIM ? "mesh: there is no dimension \"%s\""
+                                : "mesh: dimension \"%s\" is named twice",
+                word);
+        seen |= 1u << d;
+        dims[(*n)++] = d;
+        if (!*s) return CDP_OK;
+    }
+}
+
+/* A mesh of the root of `like`, with these ranks. */
+CDP__DT cdp_status cdp__dt_mesh_from(cdp_mesh *like, uint32_t ndim, const uint32_t *shape,
+    const char *const *names, const uint32_t *ranks, cdp_mesh **out) {
+    cdp_mesh *m = cdp__dt_mesh_of_root(like->root);
+    if (!m) return cdp__dt_nomem("a mesh", sizeof *m);
+    m->desc.host_ranks = like->desc.host_ranks;
+    cdp_status st = cdp__dt_mesh_fill(m, ndim, shape, names, ranks);
+    if (st == CDP_OK) st = cdp__dt_mesh_groups(m);
+    if (st != CDP_OK) {
+        cdp__dt_mesh_free(m);
+        return st;
+    }
+    *out = m;
+    return CDP_OK;
+}
+
+/* The part with these dimensions that holds this rank; `one`: its only dimension then. */
+CDP__DT cdp_status cdp__dt_mesh_part(
+    cdp_mesh *m, const char *names, const char *one, cdp_mesh **out) {
+    uint32_t dims[CDP_MESH_DIMS], n, shape[CDP_MESH_DIMS], count = 1;
+    const char *list[CDP_MESH_DIMS];
+    if (!m || !out) return cdp_error_set(CDP_ERR_INVALID, -1, 0, "mesh: the mesh or `out` is NULL");
+    *out = NULL;
+    cdp_status st = cdp__dt_mesh_list(m, names, dims, &n);
+    if (st != CDP_OK) return st;
+    uint32_t at = m->me == CDP__DT_NONE ? 0 : m->me;
+    for (uint32_t k = 0; k < n; ++k) {
+        shape[k] = m->desc.shape[dims[k]];
+        list[k] = m->names[dims[k]];
+        count *= shape[k];
+        at -= at / m->stride[dims[k]] % shape[k] * m->stride[dims[k]];
+    }
+    uint32_t *ranks = (uint32_t *)cdp__dt_alloc(m->root->os, count * sizeof *ranks);
+    if (!ranks) return cdp__dt_nomem("a mesh", count * sizeof *ranks);
+    for (uint32_t i = 0; i < count; ++i) {
+        uint32_t position = at, rest = i;
+        for (uint32_t k = n; k-- > 0; rest /= shape[k])
+            position += rest % shape[k] * m->stride[dims[k]];
+        ranks[i] = m->ranks[position];
+    }
+    st = one ? cdp__dt_mesh_from(m, 1, &count, &one, ranks, out)
+             : cdp__dt_mesh_from(m, n, shape, list, ranks, out);
+    cdp__dt_free(m->root->os, ranks);
+    return st;
+}
+
+CDP_API cdp_status cdp_mesh_sub(cdp_mesh *m, const char *names, cdp_mesh **out) {
+    return cdp__dt_mesh_part(m, names, NULL, out);
+}
+
+CDP_API cdp_status cdp_mesh_flatten(
+    cdp_mesh *m, const char *names, const char *name, cdp_mesh **out) {
+    if (!name)
+        return cdp_error_set(
+            CDP_ERR_INVALID, -1, 0, "cdp_mesh_flatten: name is NULL; the new dimension needs one");
+    return cdp__dt_mesh_part(m, names, name, out);
+}
+
+CDP_API cdp_status cdp_mesh_unflatten(cdp_mesh *m, const char *name, uint32_t ndim,
+    const uint32_t *shape, const char *const *names, cdp_mesh **out) {
+    const uint32_t dim = cdp_mesh_dim(m, name);
+    uint32_t sizes[CDP_MESH_DIMS], n = 0;
+    uint64_t product = 1;
+    const char *list[CDP_MESH_DIMS];
+    if (dim == CDP_NO_DIM || !shape || !names || !out || !ndim)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_mesh_unflatten: an argument is NULL, ndim is 0, or there is no dimension \"%s\"",
+            name ? name : "");
+    if (m->desc.ndim + ndim - 1 > CDP_MESH_DIMS || ndim > CDP_MESH_DIMS)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_mesh_unflatten: that makes more than %u dimensions", CDP_MESH_DIMS);
+    for (uint32_t d = 0; d < m->desc.ndim; ++d) {
+        for (uint32_t k = 0; d == dim && k < ndim; ++k) {
+            product *= shape[k];
+            list[n] = names[k];
+            sizes[n++] = shape[k];
+        }
+        if (d == dim) continue;
+        list[n] = m->names[d];
+        sizes[n++] = m->desc.shape[d];
+    }
+    if (product != m->desc.shape[dim])
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_mesh_unflatten: the sizes make %llu, but \"%s\" has %u ranks",
+            (unsigned long long)product, name, m->desc.shape[dim]);
+    return cdp__dt_mesh_from(m, n, sizes, list, m->ranks, out);
+}
+
+/* Where a rank is in the first mesh; CDP__DT_NONE: nowhere. */
+CDP__DT uint32_t cdp__dt_root_position(const cdp__dt_root *root, uint32_t rank) {
+    uint32_t count = 1, i = 0;
+    for (uint32_t d = 0; d < root->ndim; ++d)
+        count *= root->shape[d];
+    while (i < count && root->ranks[i] != rank)
+        ++i;
+    return i < count ? i : CDP__DT_NONE;
+}
+
+/* The rank with the coordinates of `a` where they differ from `base`, else those of `b`. */
+CDP__DT uint32_t cdp__dt_root_cross(
+    const cdp__dt_root *root, uint32_t a, uint32_t b, uint32_t base) {
+    uint32_t stride = 1, position = 0;
+    for (uint32_t d = root->ndim; d-- > 0;) {
+        const uint32_t n = root->shape[d], x = a / stride % n, y = b / stride % n;
+        position += (x != base / stride % n ? x : y) * stride;
+        stride *= n;
+    }
+    return root->ranks[position];
+}
+
+CDP_API cdp_status cdp_mesh_join(cdp_mesh *outer, cdp_mesh *inner, cdp_mesh **out) {
+    uint32_t shape[CDP_MESH_DIMS], n = 0, d;
+    const char *names[CDP_MESH_DIMS];
+    if (!outer || !inner || !out || outer->root != inner->root)
+        return cdp_error_set(
+            CDP_ERR_INVALID, -1, 0, "cdp_mesh_join: both meshes must have been made from one mesh");
+    if (outer->desc.ndim + inner->desc.ndim > CDP_MESH_DIMS)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_mesh_join: that makes more than %u dimensions", CDP_MESH_DIMS);
+    for (d = 0; d < outer->desc.ndim; ++d, ++n) {
+        shape[n] = outer->desc.shape[d];
+        names[n] = outer->names[d];
+    }
+    for (d = 0; d < inner->desc.ndim; ++d, ++n) {
+        shape[n] = inner->desc.shape[d];
+        names[n] = inner->names[d];
+    }
+    const cdp__dt_root *root = outer->root;
+    const uint64_t count = (uint64_t)outer->count * inner->count;
+    if (count > root->size)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_mesh_join: the meshes share a dimension, or have more than all ranks together");
+    uint32_t *ranks = (uint32_t *)cdp__dt_alloc(root->os, count * sizeof *ranks);
+    if (!ranks) return cdp__dt_nomem("a mesh", count * sizeof *ranks);
+    const uint32_t me = outer->me == CDP__DT_NONE ? outer->ranks[0] : outer->ranks[outer->me];
+    const uint32_t base = cdp__dt_root_position(root, me);
+    for (uint64_t i = 0; i < count; ++i)
+        ranks[i] =
+            cdp__dt_root_cross(root, cdp__dt_root_position(root, outer->ranks[i / inner->count]),
+                cdp__dt_root_position(root, inner->ranks[i % inner->count]), base);
+    const cdp_status st = cdp__dt_mesh_from(outer, n, shape, names, ranks, out);
+    cdp__dt_free(root->os, ranks);
+    return st;
+}
+
+/* Time for `rounds` exchanges of `bytes` with the ranks `step` positions away, in us. */
+CDP__DT cdp_status cdp__dt_measure(
+    cdp_mesh *m, uint32_t step, uint32_t rounds, uint64_t bytes, uint8_t *memory, double *us) {
+    const cdp_os *os = m->root->os;
+    const uint32_t to = (m->me + step) % m->count, from = (m->me + m->count - step) % m->count;
+    cdp_status st = cdp_barrier(m->all->group);
+    const uint64_t start = os->now_ns(os->user);
+    for (uint32_t i = 0; st == CDP_OK && i < rounds; ++i)
+        st = cdp_sendrecv(m->all->group, memory, bytes, to, memory + bytes, bytes, from,
+            CDP_DTYPE_U8, 0xcd700001u);
+    *us = (double)(os->now_ns(os->user) - start) / 1000.0 / rounds;
+    return st;
+}
+
+/* Copying and adding n bytes, in bytes per us. */
+CDP__DT void cdp__dt_measure_memory(const cdp_os *os, uint8_t *memory, uint64_t n, cdp_net *net) {
+    uint64_t start = os->now_ns(os->user);
+    for (uint32_t i = 0; i < 4; ++i)
+        memcpy(memory + n, memory, (size_t)n);
+    net->copy_bytes_per_us = (double)(4 * n) * 1000 / (double)(os->now_ns(os->user) - start + 1);
+    start = os->now_ns(os->user);
+    for (uint32_t i = 0; i < 4; ++i)
+        cdp__dt_combine(CDP_DTYPE_F32, CDP_REDUCE_SUM, memory + n, memory, n / 4);
+    net->reduce_bytes_per_us = (double)(4 * n) * 1000 / (double)(os->now_ns(os->user) - start + 1);
+}
+
+CDP__DT cdp_status cdp__dt_measure_links(cdp_mesh *m, uint8_t *memory, uint64_t n, cdp_net *net) {
+    const uint32_t far =
+        m->desc.host_ranks && m->desc.host_ranks < m->count ? m->desc.host_ranks : 1;
+    double small, large;
+    cdp_status st = cdp__dt_measure(m, 1, 20, 8, memory, &small);
+    if (st == CDP_OK) st = cdp__dt_measure(m, 1, 200, 8, memory, &small);
+    if (st == CDP_OK) st = cdp__dt_measure(m, 1, 8, n, memory, &large);
+    if (st != CDP_OK) return st;
+    net->latency_us = small;
+    net->bytes_per_us = (double)n / cdp__dt_or(large - small, 1);
+    st = cdp__dt_measure(m, far, 100, 8, memory, &small);
+    if (st == CDP_OK) st = cdp__dt_measure(m, far, 8, n, memory, &large);
+    net->far_latency_us = small;
+    net->far_bytes_per_us = (double)n / cdp__dt_or(large - small, 1);
+    return st;
+}
+
+CDP_API cdp_status cdp_mesh_measure(cdp_mesh *m, cdp_net *out) {
+    const uint64_t n = 1u << 20;
+    if (!m || !out)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_mesh_measure: mesh or out is NULL");
+    if (!m->root->group)
+        return cdp_error_set(CDP_ERR_STATE, -1, 0, "cdp_mesh_measure: the mesh is on paper");
+    memset(out, 0, sizeof *out);
+    if (!m->all) return CDP_OK;
+    uint8_t *memory = (uint8_t *)cdp_group_alloc(m->all->group, 2 * n);
+    if (!memory) return cdp__dt_nomem("cdp_mesh_measure", 2 * n);
+    memset(memory, 0, (size_t)(2 * n));
+    cdp__dt_measure_memory(m->root->os, memory, n, out);
+    cdp_status st = m->count > 1 ? cdp__dt_measure_links(m, memory, n, out) : CDP_OK;
+    if (st == CDP_OK)
+        st = cdp_allreduce(m->all->group, NULL, out, 6, CDP_DTYPE_F64, CDP_REDUCE_AVG);
+    cdp_group_free(m->all->group, memory);
+    return st;
+}
+
+/* ---- >>spelling: layouts as text, and whether they are valid ------------------------------- */
+
+/* Pure but for the text of errors. */
+
+CDP__DT cdp_status cdp__dt_wrong(const char *what, uint32_t by, const char *why) {
+    return cdp_error_set(
+        CDP_ERR_INVALID, -1, 0, "layout: %s of mesh dimension %u: %s", what, by, why);
+}
+
+CDP__DT cdp_status cdp__dt_check_shard(const cdp_layout *l, uint32_t by) {
+    const cdp_place *p = &l->place[by];
+    const int64_t d = p->dim < 0 ? (int64_t)p->dim + l->ndim : p->dim;
+    if (d < 0 || d >= (int64_t)l->ndim)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "layout: mesh dimension %u shards dimension %d of a tensor of %u dimensions", by,
+            p->dim, l->ndim);
+    if (p->block >> 62) return cdp__dt_wrong("block", by, "it must be below 2^62");
+    if (!p->cut) return CDP_OK;
+    const uint64_t *starts = NULL;
+    for (const cdp__dt_cut *c = l->mesh->cuts; c; c = c->next)
+        if (c->number == p->cut && c->dim == by) starts = c->starts;
+    if (!starts) return cdp__dt_wrong("cut", by, "cdp_mesh_cut() gave no such number there");
+    if (starts[l->mesh->desc.shape[by]] != l->shape[d])
+        return cdp__dt_wrong("cut", by, "its sizes do not add up to the size of the tensor");
+    for (uint32_t e = 0; e < l->mesh->desc.ndim; ++e)
+        if (e != by && l->place[e].kind == CDP_PLACE_SHARD && cdp__dt_dim(l, e) == (uint32_t)d)
+            return cdp__dt_wrong("cut", by, "another mesh dimension shards the same dimension");
+    return CDP_OK;
+}
+
+CDP__DT cdp_status cdp__dt_check_partial(const cdp_layout *l, uint32_t by, cdp_reduce_op *kind) {
+    const cdp_reduce_op op = cdp__dt_op(&l->place[by]);
+    if (op > CDP_REDUCE_PRODUCT) return cdp__dt_wrong("op", by, "use sum, avg, min, max, product");
+    if (!cdp__dt_reduces(l->dtype, op))
+        return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0, "layout: there is no %s of %s",
+            cdp_reduce_name(op), cdp_dtype_name(l->dtype));
+    const cdp_reduce_op base = op == CDP_REDUCE_AVG ? CDP_REDUCE_SUM : op;
+    if (*kind != CDP_REDUCE_DEFAULT && *kind != base)
+        return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
+            "layout: PARTIAL of %s and of %s in one layout; only sum and avg can be mixed",
+            cdp_reduce_name(*kind), cdp_reduce_name(op));
+    *kind = base;
+    return CDP_OK;
+}
+
+/* Cuts of one dimension of the tensor: each block a multiple of the next one. */
+CDP__DT cdp_status cdp__dt_check_blocks(const cdp_layout *l) {
+    uint32_t sequence[CDP_MESH_DIMS];
+    const uint32_t n = cdp__dt_sequence(l, l->mesh->desc.ndim, sequence);
+    for (uint32_t a = 0; a < n; ++a)
+        for (uint32_t b = a + 1; b < n; ++b) {
+            const uint64_t outer = l->place[sequence[a]].block, inner = l->place[sequence[b]].block;
+            if (cdp__dt_dim(l, sequence[a]) != cdp__dt_dim(l, sequence[b])) continue;
+            if (cdp__dt_max(outer, 1) % cdp__dt_max(inner, 1))
+                return cdp__dt_wrong(
+                    "block", sequence[b], "it must divide the block of the cut before it");
+        }
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_layout_check(const cdp_layout *l) {
+    cdp_reduce_op kind = CDP_REDUCE_DEFAULT;
+    cdp_status st = CDP_OK;
+    bool fits = true;
+    if (!l || !l->mesh)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0, "layout: it has no mesh; set .mesh");
+    if (l->ndim > CDP_TENSOR_DIMS || !cdp_dtype_size(l->dtype))
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "layout: ndim %u (at most %u) or dtype %u is out of range", l->ndim, CDP_TENSOR_DIMS,
+            (unsigned)l->dtype);
+    uint64_t bytes = cdp_dtype_size(l->dtype);
+    for (uint32_t d = 0; d < l->ndim; ++d)
+        bytes = cdp__dt_times(bytes, cdp__dt_max(l->shape[d], 1), &fits);
+    if (!fits)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0, "layout: the shape has more than 2^63 bytes");
+    for (uint32_t by = 0; st == CDP_OK && by < l->mesh->desc.ndim; ++by) {
+        if (l->place[by].kind == CDP_PLACE_SHARD)
+            st = cdp__dt_check_shard(l, by);
+        else if (l->place[by].kind == CDP_PLACE_PARTIAL)
+            st = cdp__dt_check_partial(l, by, &kind);
+        else if (l->place[by].kind != CDP_PLACE_REPLICATE)
+            st = cdp__dt_wrong("kind", by, "it is none of cdp_place_kind");
+    }
+    return st == CDP_OK ? cdp__dt_check_blocks(l) : st;
+}
+
+CDP__DT const char *cdp__dt_digits(const char *s, uint64_t *v) {
+    uint64_t n = 0;
+    const char *first = s;
+    for (; *s >= '0' && *s <= '9'; ++s) {
+        if (n >> 58) return first;
+        n = n * 10 + (uint64_t)(*s - '0');
+    }
+    *v = n;
+    return s;
+}
+
+/* One placement; returns the character after it, or NULL with *at at the character that is wrong.
+   */
+CDP__DT const char *cdp__dt_parse_shard(const char *s, cdp_place *p, const char **at) {
+    const bool minus = *s == '-';
+    uint64_t v = 0;
+    const char *end;
+    *at = s += minus;
+    end = cdp__dt_digits(s, &v);
+    if (end == s || v > CDP_TENSOR_DIMS) return NULL;
+    p->kind = CDP_PLACE_SHARD;
+    p->dim = minus ? -(int32_t)v : (int32_t)v;
+    while (*end == '/' || *end == '!' || *end == '#') {
+        const char what = *end;
+        *at = s = end + 1;
+        end = cdp__dt_digits(s, &v);
+        if (end == s || (what != '/' && v >> 32) || (what == '/' && !v)) return NULL;
+        if (what == '/') p->block = v;
+        if (what == '!') p->order = (uint32_t)v;
+        if (what == '#') p->cut = (uint32_t)v;
+    }
+    return end;
+}
+
+CDP__DT const char *cdp__dt_parse_partial(const char *s, cdp_place *p, const char **at) {
+    p->kind = CDP_PLACE_PARTIAL;
+    p->op = CDP_REDUCE_SUM;
+    if (*s != '(') return s;
+    *at = ++s;
+    for (uint32_t op = CDP_REDUCE_SUM; op <= CDP_REDUCE_PRODUCT; ++op) {
+        const char *name = cdp_reduce_name((cdp_reduce_op)op);
+        const size_t n = strlen(name);
+        if (strncmp(s, name, n) != 0 || s[n] != ')') continue;
+        p->op = (cdp_reduce_op)op;
+        return s + n + 1;
+    }
+    return NULL;
+}
+
+CDP_API cdp_status cdp_layout_parse(cdp_layout *l, const char *places) {
+    cdp_place place[CDP_MESH_DIMS];
+    const char *s = places, *at = places;
+    if (!l || !l->mesh || !places)
+        return cdp_error_set(
+            CDP_ERR_INVALID, -1, 0, "cdp_layout_parse: layout, its mesh or the text is NULL");
+    memset(place, 0, sizeof place);
+    for (uint32_t by = 0; s && by < l->mesh->desc.ndim; ++by) {
+        at = s;
+        if (by > 0 && *s++ != ',') s = NULL;
+        if (s) at = s;
+        if (s && *s == 'R')
+            ++s;
+        else if (s && *s == 'S')
+            s = cdp__dt_parse_shard(s + 1, &place[by], &at);
+        else if (s && *s == 'P')
+            s = cdp__dt_parse_partial(s + 1, &place[by], &at);
+        else
+            s = NULL;
+    }
+    if (s && *s) at = s;
+    if (!s || *s)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_layout_parse: \"%s\" at character %u: expected %u placements such as R, S0, "
+            "P(max)",
+            places, (unsigned)(at - places), l->mesh->desc.ndim);
+    memcpy(l->place, place, sizeof place);
+    return cdp_layout_check(l);
+}
+
+CDP__DT void cdp__dt_add_place(cdp__dt_text *t, const cdp_layout *l, uint32_t by) {
+    const cdp_place *p = &l->place[by];
+    if (p->kind == CDP_PLACE_REPLICATE) cdp__dt_add(t, "R");
+    if (p->kind == CDP_PLACE_PARTIAL) cdp__dt_add(t, "P");
+    if (p->kind == CDP_PLACE_PARTIAL && cdp__dt_op(p) != CDP_REDUCE_SUM)
+        cdp__dt_add(t, "(%s)", cdp_reduce_name(p->op));
+    if (p->kind != CDP_PLACE_SHARD) return;
+    cdp__dt_add(t, "S%u", cdp__dt_dim(l, by));
+    if (p->block > 1) cdp__dt_add(t, "/%llu", (unsigned long long)p->block);
+    if (p->order) cdp__dt_add(t, "!%u", p->order);
+    if (p->cut) cdp__dt_add(t, "#%u", p->cut);
+}
+
+CDP__DT void cdp__dt_add_places(cdp__dt_text *t, const cdp_layout *l) {
+    for (uint32_t by = 0; by < l->mesh->desc.ndim; ++by) {
+        if (by) cdp__dt_char(t, ',');
+        cdp__dt_add_place(t, l, by);
+    }
+}
+
+CDP_API uint64_t cdp_layout_text(const cdp_layout *l, char *text, uint64_t room) {
+    cdp__dt_text t = cdp__dt_text_of(text, room);
+    if (l && l->mesh) cdp__dt_add_places(&t, l);
+    return cdp__dt_end(&t);
+}
+
+CDP__DT uint64_t cdp__dt_box_out(const cdp__dt_region *r, uint32_t ndim, cdp_box *out) {
+    for (uint32_t d = 0; out && d < CDP_TENSOR_DIMS; ++d) {
+        out->start[d] = d < ndim ? r->start[d] : 0;
+        out->size[d] = d < ndim ? r->size[d] : 0;
+    }
+    return cdp__dt_volume(r, ndim);
+}
+
+CDP_API uint64_t cdp_layout_box(const cdp_layout *l, const uint32_t *coord, cdp_box *out) {
+    cdp__dt_region r;
+    memset(&r, 0, sizeof r);
+    if (out) memset(out, 0, sizeof *out);
+    if (!l || !l->mesh) return 0;
+    uint32_t position = l->mesh->me;
+    if (coord) {
+        position = 0;
+        for (uint32_t d = 0; d < l->mesh->desc.ndim; ++d)
+            position += coord[d] * l->mesh->stride[d];
+    }
+    if (position == CDP__DT_NONE) {
+        for (uint32_t d = 0; out && d < l->ndim; ++d)
+            out->start[d] = l->shape[d];
+        return 0;
+    }
+    const cdp__dt_side s = cdp__dt_side_of(l, 0);
+    r = cdp__dt_region_of(&s, position);
+    return cdp__dt_box_out(&r, l->ndim, out);
+}
+
+CDP__DT bool cdp__dt_mesh_same(const cdp_mesh *a, const cdp_mesh *b) {
+    return a == b
+        || (a->root->group == b->root->group && a->count == b->count && a->desc.ndim == b->desc.ndim
+            && memcmp(a->desc.shape, b->desc.shape, a->desc.ndim * sizeof a->desc.shape[0]) == 0
+            && memcmp(a->ranks, b->ranks, a->count * sizeof *a->ranks) == 0);
+}
+
+CDP__DT bool cdp__dt_shape_same(const cdp_layout *a, const cdp_layout *b) {
+    return a->ndim == b->ndim && cdp__dt_dtype(a) == cdp__dt_dtype(b)
+        && memcmp(a->shape, b->shape, a->ndim * sizeof a->shape[0]) == 0;
+}
+
+CDP_API bool cdp_layout_same(const cdp_layout *a, const cdp_layout *b) {
+    if (!a || !b || !a->mesh || !b->mesh || !cdp__dt_shape_same(a, b)) return false;
+    if (!cdp__dt_mesh_same(a->mesh, b->mesh)) return false;
+    for (uint32_t by = 0; by < a->mesh->desc.ndim; ++by) {
+        const cdp_place *p = &a->place[by], *q = &b->place[by];
+        const bool x = p->kind == CDP_PLACE_PARTIAL, y = q->kind == CDP_PLACE_PARTIAL;
+        if (a->mesh->desc.shape[by] == 1) continue;
+        if (x != y || (x && cdp__dt_op(p) != cdp__dt_op(q))) return false;
+    }
+    const cdp__dt_side s = cdp__dt_side_of(a, 0), t = cdp__dt_side_of(b, 0);
+    for (uint32_t k = 0; k < s.count; ++k) {
+        const cdp__dt_region x = cdp__dt_region_of(&s, k), y = cdp__dt_region_of(&t, k);
+        const uint64_t n = cdp__dt_volume(&x, s.ndim);
+        if (n != cdp__dt_volume(&y, t.ndim)) return false;
+        if (n && memcmp(x.start, y.start, a->ndim * sizeof x.start[0]) != 0) return false;
+        if (n && memcmp(x.size, y.size, a->ndim * sizeof x.size[0]) != 0) return false;
+    }
+    return true;
+}
+
+/* ---- >>stages: plans as data --------------------------------------------------------------- */
+
+/* A plan is a list of stages, each from one layout to the next by the moves of section moves. A
+   stage has one phase, or two if it reduces. A phase is what this rank packs, sends, receives,
+   unpacks, copies and adds; all its messages are posted together, so phases cannot deadlock. */
+
+typedef enum cdp__dt_memory {
+    CDP__DT_IN,
+    CDP__DT_OUT,
+    CDP__DT_SCRATCH
+} cdp__dt_memory;
+
+/* One message, or one local copy. */
+typedef struct cdp__dt_piece {
+    uint32_t peer;           /* node */
+    cdp__dt_memory from, to; /* what copy's offsets count from */
+    bool direct;             /* the message lies in the tensor: nothing is packed or unpacked */
+    bool again;              /* it was packed for the piece before */
+    uint64_t elements, at;   /* at: of the message, in its memory */
+    cdp__dt_copy copy;
+    cdp__dt_region region;
+} cdp__dt_piece;
+
+/* A slab that this rank reduces: its own contribution, and those received from piece `first` on.
+   */
+typedef struct cdp__dt_fold {
+    uint64_t at, elements; /* in scratch memory */
+    uint32_t own, first;
+    cdp__dt_memory from;
+    cdp__dt_copy copy; /* of the own contribution */
+} cdp__dt_fold;
+
+typedef struct cdp__dt_phase {
+    cdp__dt_piece *send, *recv, *local;
+    cdp__dt_fold *fold;
+    uint32_t sends, recvs, locals, folds;
+    bool zero; /* clear the target first */
+    uint64_t zero_at, zero_bytes;
+    cdp__dt_memory zero_in;
+    uint32_t stage;
+} cdp__dt_phase;
+
+typedef struct cdp__dt_stage {
+    cdp_layout from, to;
+    cdp__dt_pair pair;
+    cdp__dt_side host_to; /* the target's arrays: larger than pair.to's where PARTIAL is filled */
+    bool zero;
+    cdp_reduce_op op;
+    uint64_t divisor;
+    uint32_t *maps; /* position of each node in either mesh, where these differ */
+    cdp__dt_cost cost;
+} cdp__dt_stage;
+
+typedef struct cdp__dt_turn {
+    struct cdp__dt_turns *all;
+    uint32_t phase;
+} cdp__dt_turn;
+
+/* What functions behind works look at. It outlives its plan if such a function is still to be
+   called, with a failure, when the group is destroyed; `plan` is used only after a success. */
+typedef struct cdp__dt_turns {
+    cdp__dt_grave grave; /* first: how it is freed then */
+    cdp_plan *plan;
+    uint32_t pending; /* functions that will be called; the plan is running if there are any */
+    cdp__dt_turn turn[2 * CDP__DT_STEPS];
+} cdp__dt_turns;
+
+struct cdp_plan {
+    cdp_plan_desc desc;
+    const cdp_os *os;
+    cdp_mesh *mesh;
+    cdp__dt_link *link; /* NULL: on paper, or this rank takes no part */
+    cdp_group *group;   /* of link */
+    uint32_t node, nodes;
+    cdp_dtype dtype;
+    uint64_t elem, in_bytes, out_bytes;
+    cdp__dt_stage *stages;
+    cdp__dt_phase *phases;
+    uint32_t stage_count, phase_count;
+    cdp_transfer *list;
+    uint8_t *scratch;
+    uint64_t scratch_used;
+    cdp_plan_info info;
+    bool compared, identity;
+    struct cdp__dt_wide *wide; /* of asynchronous runs */
+    cdp__dt_turns *turns;      /* likewise; NULL before the first one */
+    const void *in;
+    void *out;
+};
+
+CDP__DT bool cdp__dt_partial(const cdp_layout *l, uint32_t by) {
+    return l->place[by].kind == CDP_PLACE_PARTIAL;
+}
+
+/* Dimensions of one rank neither shard nor reduce. */
+CDP__DT cdp_layout cdp__dt_plain(const cdp_layout *l) {
+    cdp_layout out = *l;
+    out.dtype = cdp__dt_dtype(l);
+    for (uint32_t by = 0; by < l->mesh->desc.ndim; ++by)
+        if (l->mesh->desc.shape[by] == 1 && !out.place[by].cut) cdp__dt_replicate(&out, by);
+    return out;
+}
+
+/* Which PARTIAL dimensions of the target stay as they are; in *expand, which SHARD becomes
+   PARTIAL. */
+CDP__DT cdp_status cdp__dt_target_partial(
+    const cdp_layout *from, const cdp_layout *to, bool product, uint32_t *kept, uint32_t *expand) {
+    *kept = *expand = 0;
+    for (uint32_t by = 0; by < to->mesh->desc.ndim; ++by) {
+        if (!cdp__dt_partial(to, by)) continue;
+        const cdp_reduce_op op = cdp__dt_op(&to->place[by]);
+        if (product && cdp__dt_partial(from, by) && cdp__dt_op(&from->place[by]) == op)
+            *kept |= 1u << by;
+        else if (product && from->place[by].kind == CDP_PLACE_SHARD && op == CDP_REDUCE_SUM)
+            *expand |= 1u << by;
+        else
+            return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
+                "plan: the target is PARTIAL (%s) in mesh dimension %u, where the source is "
+                "neither "
+                "that nor, for a sum, SHARD",
+                cdp_reduce_name(op), by);
+    }
+    return CDP_OK;
+}
+
+/* The target of the moves: the contribution of each rank to a sum is the piece that it would hold
+   if the dimension sharded after all others, inside zeros. */
+CDP__DT cdp_layout cdp__dt_expanded(const cdp_layout *from, const cdp_layout *to, uint32_t expand) {
+    cdp_layout l = *to;
+    for (uint32_t by = 0; by < to->mesh->desc.ndim; ++by) {
+        if (!(expand >> by & 1)) continue;
+        l.place[by] = from->place[by];
+        l.place[by].order = UINT32_MAX;
+        for (uint32_t d = 0; d < to->mesh->desc.ndim; ++d)
+            if (d != by && l.place[d].kind == CDP_PLACE_SHARD
+                && cdp__dt_dim(&l, d) == cdp__dt_dim(&l, by))
+                l.place[by].cut = 0;
+    }
+    return l;
+}
+
+/* Nodes are ranks of the meshes' group where the meshes differ: look up positions. */
+CDP__DT cdp_status cdp__dt_stage_maps(cdp__dt_stage *s, const cdp_os *os) {
+    const cdp_mesh *a = s->from.mesh, *b = s->to.mesh;
+    const uint32_t n = a->root->size;
+    s->maps = (uint32_t *)cdp__dt_alloc(os, 2ull * n * sizeof *s->maps);
+    if (!s->maps) return cdp__dt_nomem("a plan between meshes", 2ull * n * sizeof *s->maps);
+    for (uint32_t i = 0; i < 2 * n; ++i)
+        s->maps[i] = CDP__DT_NONE;
+    for (uint32_t i = 0; i < a->count; ++i)
+        s->maps[a->ranks[i]] = i;
+    for (uint32_t i = 0; i < b->count; ++i)
+        s->maps[n + b->ranks[i]] = i;
+    s->pair.from.at = s->maps;
+    s->pair.from.node = a->ranks;
+    s->pair.to.at = s->host_to.at = s->maps + n;
+    s->pair.to.node = s->host_to.node = b->ranks;
+    s->pair.nodes = n;
+    return CDP_OK;
+}
+
+/* `from_only`, `to_only`: the one node that holds the tensor, or CDP__DT_NONE. */
+CDP__DT cdp_status cdp__dt_stage_make(cdp__dt_stage *s, const cdp_os *os, const cdp_layout *from,
+    const cdp_layout *to, uint32_t from_only, uint32_t to_only) {
+    const bool one_mesh = cdp__dt_mesh_same(from->mesh, to->mesh);
+    uint32_t kept, expand;
+    memset(s, 0, sizeof *s);
+    s->from = *from;
+    s->to = *to;
+    s->pair.product = one_mesh && from_only == CDP__DT_NONE && to_only == CDP__DT_NONE;
+    cdp_status st = cdp__dt_target_partial(from, to, s->pair.product, &kept, &expand);
+    if (st != CDP_OK) return st;
+    const cdp_layout target = cdp__dt_expanded(from, to, expand);
+    s->pair.from = from_only == CDP__DT_NONE ? cdp__dt_side_of(from, kept)
+                                             : cdp__dt_side_only(from, from_only);
+    s->pair.to =
+        to_only == CDP__DT_NONE ? cdp__dt_side_of(&target, kept) : cdp__dt_side_only(to, to_only);
+    s->host_to = to_only == CDP__DT_NONE ? cdp__dt_side_of(to, kept) : s->pair.to;
+    s->zero = expand != 0;
+    s->pair.nodes = from->mesh->count;
+    s->pair.host_nodes = from->mesh->desc.host_ranks;
+    if (s->pair.host_nodes >= s->pair.nodes) s->pair.host_nodes = 0;
+    s->op = CDP_REDUCE_SUM;
+    s->divisor = 1;
+    for (uint32_t by = 0; by < from->mesh->desc.ndim; ++by) {
+        if (!cdp__dt_partial(from, by) || kept >> by & 1) continue;
+        s->op = cdp__dt_op(&from->place[by]);
+        if (s->op == CDP_REDUCE_AVG) s->divisor *= from->mesh->desc.shape[by];
+        if (s->op == CDP_REDUCE_AVG) s->op = CDP_REDUCE_SUM;
+    }
+    if (!one_mesh) st = cdp__dt_stage_maps(s, os);
+    if (st == CDP_OK) s->cost = cdp__dt_cost_of(&s->pair);
+    return st;
+}
+
+/* ---- >>planner: which stages, and what one rank does in them ------------------------------- */
+
+/* Counts the moves of a stage, reserves memory for them, and then writes each into its phase.
+   Knows the moves by their kinds alone. */
+
+typedef struct cdp__dt_tally {
+    uint32_t count[8];
+    uint64_t elements[8];
+    uint32_t ndim;
+} cdp__dt_tally;
+
+CDP__DT void cdp__dt_tally_move(void *user, const cdp__dt_move *m) {
+    cdp__dt_tally *t = (cdp__dt_tally *)user;
+    ++t->count[m->kind];
+    t->elements[m->kind] += cdp__dt_volume(&m->region, t->ndim);
+}
+
+CDP__DT cdp__dt_tally cdp__dt_tally_of(const cdp__dt_pair *p, uint32_t node) {
+    cdp__dt_tally t;
+    memset(&t, 0, sizeof t);
+    t.ndim = p->to.ndim;
+    cdp__dt_moves(p, node, cdp__dt_tally_move, &t);
+    return t;
+}
+
+/* Filling in the phases of one stage. */
+typedef struct cdp__dt_build {
+    cdp_plan *plan;
+    const cdp__dt_stage *stage;
+    cdp__dt_phase *terms, *copies; /* terms NULL: the stage does not reduce */
+    cdp__dt_memory from, to;       /* where the tensors of the stage are, and at which offset */
+    uint64_t from_at, to_at;
+    cdp__dt_region from_box, to_box; /* what this rank holds of them */
+} cdp__dt_build;
+
+CDP__DT uint64_t cdp__dt_reserve(cdp_plan *p, uint64_t bytes) {
+    const uint64_t at = p->scratch_used;
+    p->scratch_used += (bytes + 63) & ~(uint64_t)63;
+    return at;
+}
+
+/* A message from the tensor: packed unless it is contiguous there. */
+CDP__DT void cdp__dt_build_send(cdp__dt_build *b, cdp__dt_phase *ph, const cdp__dt_move *m) {
+    const uint32_t ndim = b->stage->pair.to.ndim;
+    cdp__dt_piece *s = &ph->send[ph->sends], *last = ph->sends ? s - 1 : NULL;
+    ++ph->sends;
+    s->peer = m->peer;
+    s->region = m->region;
+    s->elements = cdp__dt_volume(&m->region, ndim);
+    s->from = b->from;
+    s->copy = cdp__dt_copy_of(&m->region, &b->from_box, &m->region, ndim, b->plan->elem);
+    s->copy.from_at += b->from_at;
+    s->direct = s->copy.dims == 0;
+    s->at = s->copy.from_at;
+    if (s->direct) return;
+    s->to = CDP__DT_SCRATCH;
+    s->again = last && !last->direct && last->from == s->from
+        && memcmp(&last->region, &s->region, sizeof s->region) == 0;
+    s->at = s->again ? last->at : cdp__dt_reserve(b->plan, s->elements * b->plan->elem);
+    s->copy.to_at = s->at;
+    if (!s->again) b->plan->info.copied_bytes += s->elements * b->plan->elem;
+}
+
+CDP__DT void cdp__dt_build_recv(cdp__dt_build *b, const cdp__dt_move *m) {
+    const uint32_t ndim = b->stage->pair.to.ndim;
+    cdp__dt_piece *r = &b->copies->recv[b->copies->recvs++];
+    r->peer = m->peer;
+    r->region = m->region;
+    r->elements = cdp__dt_volume(&m->region, ndim);
+    r->to = b->to;
+    r->copy = cdp__dt_copy_of(&m->region, &m->region, &b->to_box, ndim, b->plan->elem);
+    r->copy.to_at += b->to_at;
+    r->direct = r->copy.dims == 0;
+    r->at = r->copy.to_at;
+    if (r->direct) return;
+    r->from = CDP__DT_SCRATCH;
+    r->at = r->copy.from_at = cdp__dt_reserve(b->plan, r->elements * b->plan->elem);
+    b->plan->info.copied_bytes += r->elements * b->plan->elem;
+}
+
+CDP__DT void cdp__dt_build_local(cdp__dt_build *b, const cdp__dt_move *m, bool from_slab) {
+    const cdp__dt_fold *f =
+        b->terms && b->terms->folds ? &b->terms->fold[b->terms->folds - 1] : NULL;
+    cdp__dt_piece *l = &b->copies->local[b->copies->locals++];
+    l->peer = m->peer;
+    l->region = m->region;
+    l->elements = cdp__dt_volume(&m->region, b->stage->pair.to.ndim);
+    l->from = from_slab ? CDP__DT_SCRATCH : b->from;
+    l->to = b->to;
+    l->copy = cdp__dt_copy_of(&m->region, from_slab ? &m->region : &b->from_box, &b->to_box,
+        b->stage->pair.to.ndim, b->plan->elem);
+    l->copy.from_at += from_slab ? f->at : b->from_at;
+    l->copy.to_at += b->to_at;
+    b->plan->info.copied_bytes += l->elements * b->plan->elem;
+}
+
+/* A slab that is to be reduced here. */
+CDP__DT void cdp__dt_build_own(cdp__dt_build *b, const cdp__dt_move *m) {
+    const uint32_t ndim = b->stage->pair.to.ndim;
+    cdp__dt_fold *f = &b->terms->fold[b->terms->folds++];
+    f->elements = cdp__dt_volume(&m->region, ndim);
+    f->at = cdp__dt_reserve(b->plan, f->elements * b->plan->elem);
+    f->own = m->peer;
+    f->first = b->terms->recvs;
+    f->from = b->from;
+    f->copy = cdp__dt_copy_of(&m->region, &b->from_box, &m->region, ndim, b->plan->elem);
+    f->copy.from_at += b->from_at;
+    f->copy.to_at = f->at;
+}
+
+CDP__DT void cdp__dt_build_move(void *user, const cdp__dt_move *m) {
+    cdp__dt_build *b = (cdp__dt_build *)user;
+    cdp__dt_piece *p;
+    switch (m->kind) {
+    case CDP__DT_LOCAL: cdp__dt_build_local(b, m, false); break;
+    case CDP__DT_OWN_LOCAL: cdp__dt_build_local(b, m, true); break;
+    case CDP__DT_SEND: cdp__dt_build_send(b, b->copies, m); break;
+    case CDP__DT_TERM_SEND: cdp__dt_build_send(b, b->terms, m); break;
+    case CDP__DT_RECV: cdp__dt_build_recv(b, m); break;
+    case CDP__DT_OWN: cdp__dt_build_own(b, m); break;
+    case CDP__DT_TERM_RECV:
+    case CDP__DT_OWN_SEND:
+        if (m->kind == CDP__DT_OWN_SEND)
+            p = &b->copies->send[b->copies->sends++];
+        else
+            p = &b->terms->recv[b->terms->recvs++];
+        p->peer = m->peer;
+        p->region = m->region;
+        p->elements = cdp__dt_volume(&m->region, b->stage->pair.to.ndim);
+        p->from = p->to = CDP__DT_SCRATCH;
+        p->direct = true;
+        p->at = m->kind == CDP__DT_OWN_SEND ? b->terms->fold[b->terms->folds - 1].at
+                                            : cdp__dt_reserve(b->plan, p->elements * b->plan->elem);
+        break;
+    default: break;
+    }
+}
+
+CDP__DT cdp_status cdp__dt_phase_alloc(cdp_plan *p, cdp__dt_phase *ph, uint32_t sends,
+    uint32_t recvs, uint32_t locals, uint32_t folds) {
+    const uint64_t pieces = (uint64_t)sends + recvs + locals;
+    ph->send = (cdp__dt_piece *)cdp__dt_alloc(p->os, pieces * sizeof *ph->send);
+    ph->fold = (cdp__dt_fold *)cdp__dt_alloc(p->os, folds * sizeof *ph->fold);
+    if (!ph->send || !ph->fold) return cdp__dt_nomem("a plan", pieces * sizeof *ph->send);
+    ph->recv = ph->send + sends;
+    ph->local = ph->recv + recvs;
+    return CDP_OK;
+}
+
+CDP__DT uint64_t cdp__dt_held(const cdp__dt_side *s, uint32_t node, cdp__dt_region *box) {
+    const uint32_t at = cdp__dt_position(s, node);
+    memset(box, 0, sizeof *box);
+    if (at == CDP__DT_NONE) return 0;
+    *box = cdp__dt_region_of(s, at);
+    return cdp__dt_volume(box, s->ndim);
+}
+
+/* The phases of stage number `k`. Tensors between stages lie in scratch memory. */
+CDP__DT cdp_status cdp__dt_stage_build(cdp_plan *p, uint32_t k, uint64_t *between) {
+    const cdp__dt_stage *s = &p->stages[k];
+    const cdp__dt_tally t = cdp__dt_tally_of(&s->pair, p->node);
+    const bool reduces = s->pair.from.terms > 1;
+    cdp__dt_build b;
+    cdp_status st = CDP_OK;
+    memset(&b, 0, sizeof b);
+    b.plan = p;
+    b.stage = s;
+    b.from = k ? CDP__DT_SCRATCH : CDP__DT_IN;
+    b.from_at = k ? *between : 0;
+    const uint64_t held = cdp__dt_held(&s->host_to, p->node, &b.to_box) * p->elem;
+    (void)cdp__dt_held(&s->pair.from, p->node, &b.from_box);
+    b.to = k + 1 < p->stage_count ? CDP__DT_SCRATCH : CDP__DT_OUT;
+    if (b.to == CDP__DT_SCRATCH) b.to_at = *between = cdp__dt_reserve(p, held);
+    if (reduces) {
+        b.terms = &p->phases[p->phase_count++];
+        b.terms->stage = k;
+        st = cdp__dt_phase_alloc(p, b.terms, t.count[CDP__DT_TERM_SEND], t.count[CDP__DT_TERM_RECV],
+            0, t.count[CDP__DT_OWN]);
+    }
+    b.copies = &p->phases[p->phase_count++];
+    b.copies->stage = k;
+    b.copies->zero = s->zero;
+    b.copies->zero_in = b.to;
+    b.copies->zero_at = b.to_at;
+    b.copies->zero_bytes = held;
+    if (st == CDP_OK)
+        st = cdp__dt_phase_alloc(p, b.copies, t.count[CDP__DT_SEND] + t.count[CDP__DT_OWN_SEND],
+            t.count[CDP__DT_RECV], t.count[CDP__DT_LOCAL] + t.count[CDP__DT_OWN_LOCAL], 0);
+    if (st == CDP_OK) cdp__dt_moves(&s->pair, p->node, cdp__dt_build_move, &b);
+    return st;
+}
+
+CDP__DT cdp_net cdp__dt_net_of(const cdp_net *net) {
+    cdp_net n;
+    n.latency_us = cdp__dt_or(net->latency_us, 3);
+    n.far_latency_us = cdp__dt_or(net->far_latency_us, 30);
+    n.bytes_per_us = cdp__dt_or(net->bytes_per_us, 4000);
+    n.far_bytes_per_us = cdp__dt_or(net->far_bytes_per_us, 1000);
+    n.copy_bytes_per_us = cdp__dt_or(net->copy_bytes_per_us, 8000);
+    n.reduce_bytes_per_us = cdp__dt_or(net->reduce_bytes_per_us, 4000);
+    return n;
+}
+
+/* The most that one of up to eight nodes does; the same on all ranks. */
+CDP__DT cdp__dt_tally cdp__dt_tally_most(const cdp__dt_pair *p) {
+    const uint32_t samples = p->nodes > 256 ? 2 : (uint32_t)cdp__dt_min(p->nodes, 8);
+    cdp__dt_tally most = cdp__dt_tally_of(p, 0);
+    for (uint32_t k = 1; k < samples; ++k) {
+        const uint32_t node = (uint32_t)((uint64_t)k * (p->nodes - 1) / (samples - 1));
+        const cdp__dt_tally t = cdp__dt_tally_of(p, node);
+        for (uint32_t i = 0; i < 8; ++i) {
+            most.count[i] = (uint32_t)cdp__dt_max(most.count[i], t.count[i]);
+            most.elements[i] = cdp__dt_max(most.elements[i], t.elements[i]);
+        }
+    }
+    return most;
+}
+
+/* Time of one stage. A further message in a phase costs a quarter of the first. */
+CDP__DT double cdp__dt_stage_us(const cdp__dt_stage *s, const cdp_net *net, uint64_t elem) {
+    const cdp__dt_tally t = cdp__dt_tally_most(&s->pair);
+    const bool far = s->pair.host_nodes != 0;
+    const double latency = far ? net->far_latency_us : net->latency_us;
+    const double rate = far ? net->far_bytes_per_us : net->bytes_per_us;
+    const uint64_t adds = t.elements[CDP__DT_TERM_RECV] * elem;
+    const uint64_t moved = (s->cost.busiest + t.elements[CDP__DT_LOCAL]) * elem;
+    const uint32_t a = t.count[CDP__DT_TERM_SEND] + t.count[CDP__DT_TERM_RECV];
+    const uint32_t b = t.count[CDP__DT_SEND] + t.count[CDP__DT_RECV] + t.count[CDP__DT_OWN_SEND];
+    double us = (double)s->cost.busiest * (double)elem / rate;
+    if (a) us += latency * (1 + 0.25 * (a - 1));
+    if (b) us += latency * (1 + 0.25 * (b - 1));
+    us += (double)adds / net->reduce_bytes_per_us;
+    return us + (double)moved / net->copy_bytes_per_us;
+}
+
+/* The layouts of a plan by dimensions: PyTorch's steps, equal neighbours merged. */
+CDP__DT uint32_t cdp__dt_merged(cdp_layout steps[CDP__DT_STEPS], uint32_t n) {
+    uint32_t kept = n > 1 ? 2 : n;
+    for (uint32_t k = 2; k < n; ++k) {
+        const cdp_layout *a = &steps[kept - 2], *b = &steps[kept - 1], *c = &steps[k];
+        const uint32_t x = cdp__dt_step_dim(a, b), y = cdp__dt_step_dim(b, c);
+        bool same = x != CDP__DT_NONE && y != CDP__DT_NONE && x != y;
+        if (same) {
+            const cdp_place *p = &a->place[x], *q = &b->place[x];
+            const cdp_place *r = &b->place[y], *s = &c->place[y];
+            const bool exchange = p->kind == CDP_PLACE_SHARD && q->kind == CDP_PLACE_SHARD;
+            same = p->kind == r->kind && q->kind == s->kind && !exchange;
+        }
+        if (same)
+            steps[kept - 1] = *c;
+        else
+            steps[kept++] = *c;
+    }
+    return kept;
+}
+
+CDP__DT void cdp__dt_stages_free(cdp_plan *p) {
+    for (uint32_t k = 0; k < p->stage_count; ++k)
+        cdp__dt_free(p->os, p->stages[k].maps);
+    cdp__dt_free(p->os, p->stages);
+    p->stages = NULL;
+    p->stage_count = 0;
+}
+
+/* Stages through layouts steps[0..n-1]; predicts their time. */
+CDP__DT cdp_status cdp__dt_stages(cdp_plan *p, const cdp_layout *steps, uint32_t n,
+    uint32_t from_only, uint32_t to_only, double *us) {
+    const cdp_net net = cdp__dt_net_of(&p->desc.net);
+    cdp_status st = CDP_OK;
+    cdp__dt_stages_free(p);
+    *us = 0;
+    p->stages = (cdp__dt_stage *)cdp__dt_alloc(p->os, n * sizeof *p->stages);
+    if (!p->stages) return cdp__dt_nomem("a plan", n * sizeof *p->stages);
+    for (uint32_t k = 0; st == CDP_OK && k + 1 < n; ++k) {
+        st = cdp__dt_stage_make(&p->stages[k], p->os, &steps[k], &steps[k + 1], from_only, to_only);
+        ++p->stage_count;
+        if (st == CDP_OK) *us += cdp__dt_stage_us(&p->stages[k], &net, p->elem);
+    }
+    return st;
+}
+
+/* Decide on the stages, and fill in what they cost all ranks. */
+CDP__DT cdp_status cdp__dt_plan_choose(cdp_plan *p, uint32_t from_only, uint32_t to_only) {
+    const cdp_layout from = cdp__dt_plain(&p->desc.from), to = cdp__dt_plain(&p->desc.to);
+    const bool steps_exist = cdp__dt_mesh_same(from.mesh, to.mesh) && from_only == CDP__DT_NONE
+        && to_only == CDP__DT_NONE;
+    const bool by_dim = p->desc.kind == CDP_PLAN_BY_DIM || p->desc.kind == CDP_PLAN_TORCH;
+    cdp_layout steps[CDP__DT_STEPS], pair[2];
+    uint32_t n = 0;
+    double us, other;
+    pair[0] = from;
+    pair[1] = to;
+    if (by_dim && !steps_exist)
+        return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
+            "plan: steps by dimension exist on one mesh only; use CDP_PLAN_DIRECT");
+    cdp_status st = cdp__dt_stages(p, pair, 2, from_only, to_only, &us);
+    if (st != CDP_OK) return st;
+    p->info.bound_bytes = p->stages[0].cost.total * p->elem;
+    p->info.torch_bytes = p->info.bound_bytes;
+    if (steps_exist) {
+        n = cdp__dt_torch_steps(&from, &to, steps);
+        p->info.torch_bytes = 0;
+        for (uint32_t k = 0; k + 1 < n; ++k)
+            p->info.torch_bytes += cdp__dt_torch_bytes(&steps[k], &steps[k + 1]);
+        if (n > 1 && p->desc.kind != CDP_PLAN_TORCH) n = cdp__dt_merged(steps, n);
+    }
+    const bool tries = n > 2 && p->desc.kind != CDP_PLAN_DIRECT;
+    if (tries) {
+        st = cdp__dt_stages(p, steps, n, from_only, to_only, &other);
+        if (st != CDP_OK) return st;
+        if (by_dim || other < us)
+            us = other;
+        else
+            st = cdp__dt_stages(p, pair, 2, from_only, to_only, &us);
+    }
+    p->info.predicted_us = us;
+    for (uint32_t k = 0; k < p->stage_count; ++k) {
+        p->info.total_bytes += p->stages[k].cost.total * p->elem;
+        p->info.most_recv_bytes += p->stages[k].cost.busiest * p->elem;
+    }
+    return st;
+}
+
+/* Phases of all ranks that communicate: a stage without bytes has none. */
+CDP__DT void cdp__dt_plan_steps(cdp_plan *p) {
+    for (uint32_t k = 0; k < p->stage_count; ++k) {
+        const cdp__dt_stage *s = &p->stages[k];
+        const cdp__dt_region all = cdp__dt_whole(&s->pair.from);
+        const uint64_t terms = (s->pair.from.terms - 1) * cdp__dt_volume(&all, s->pair.from.ndim);
+        if (terms) ++p->info.steps;
+        if (s->cost.total > terms) ++p->info.steps;
+    }
+}
+
+CDP__DT void cdp__dt_plan_tally(cdp_plan *p) {
+    for (uint32_t k = 0; k < p->phase_count; ++k) {
+        const cdp__dt_phase *ph = &p->phases[k];
+        p->info.messages += ph->sends;
+        for (uint32_t i = 0; i < ph->sends; ++i)
+            p->info.send_bytes += ph->send[i].elements * p->elem;
+        for (uint32_t i = 0; i < ph->recvs; ++i)
+            p->info.recv_bytes += ph->recv[i].elements * p->elem;
+    }
+    p->info.scratch_bytes = p->scratch_used;
+    if (p->phase_count == 1 && p->phases[0].sends + p->phases[0].recvs == 0) {
+        const cdp__dt_phase *ph = &p->phases[0];
+        const bool one = ph->locals == 1 && !ph->zero && p->in_bytes == p->out_bytes;
+        p->identity = p->in_bytes == 0
+            || (one && ph->local[0].copy.dims == 0 && ph->local[0].copy.run == p->in_bytes);
+    }
+}
+
+/* Everything of this rank: phases, the list of messages, scratch memory. */
+CDP__DT cdp_status cdp__dt_plan_build(cdp_plan *p) {
+    uint64_t between = 0;
+    uint32_t most = 0;
+    cdp_status st = CDP_OK;
+    cdp__dt_region box;
+    p->phases = (cdp__dt_phase *)cdp__dt_alloc(p->os, 2ull * p->stage_count * sizeof *p->phases);
+    if (!p->phases) return cdp__dt_nomem("a plan", 2ull * p->stage_count * sizeof *p->phases);
+    for (uint32_t k = 0; st == CDP_OK && k < p->stage_count; ++k)
+        st = cdp__dt_stage_build(p, k, &between);
+    for (uint32_t k = 0; k < p->phase_count; ++k)
+        most = (uint32_t)cdp__dt_max(most, p->phases[k].sends + p->phases[k].recvs);
+    if (st != CDP_OK) return st;
+    const cdp__dt_stage *last = &p->stages[p->stage_count - 1];
+    p->in_bytes = cdp__dt_held(&p->stages[0].pair.from, p->node, &box) * p->elem;
+    p->out_bytes = cdp__dt_held(&last->host_to, p->node, &box) * p->elem;
+    cdp__dt_plan_tally(p);
+    if (!p->group) return CDP_OK;
+    p->list = (cdp_transfer *)cdp__dt_alloc(p->os, most * sizeof *p->list);
+    p->scratch = (uint8_t *)(p->scratch_used ? cdp_group_alloc(p->group, p->scratch_used) : NULL);
+    if (!p->list || (p->scratch_used && !p->scratch))
+        return cdp__dt_nomem("the scratch memory of a plan", p->scratch_used);
+    return CDP_OK;
+}
+
+/* Node numbers: positions in the mesh, or ranks of the group where the meshes differ. */
+CDP__DT cdp_status cdp__dt_plan_nodes(cdp_plan *p, uint32_t *only) {
+    cdp_mesh *m = (cdp_mesh *)(uintptr_t)p->desc.from.mesh;
+    const bool same = cdp__dt_mesh_same(m, p->desc.to.mesh);
+    p->mesh = m;
+    p->os = m->root->os;
+    *only = CDP__DT_NONE;
+    if (same) {
+        p->nodes = m->count;
+        p->node = m->me;
+        p->link = m->all;
+        for (uint32_t i = 0; i < m->count; ++i)
+            if (m->ranks[i] == p->desc.root) *only = i;
+    } else {
+        p->nodes = m->root->size;
+        p->node = m->root->rank;
+        p->link = m->root->base;
+    }
+    p->group = p->link ? p->link->group : NULL;
+    const bool one = p->desc.to_one || p->desc.from_one;
+    if (!same && (one || m->root->group != p->desc.to.mesh->root->group))
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "plan: the two meshes differ; they must be of one group, and to_one or from_one unset");
+    if (one && *only == CDP__DT_NONE)
+        return cdp_error_set(
+            CDP_ERR_INVALID, -1, 0, "plan: root %u is not a rank of the mesh", p->desc.root);
+    return CDP_OK;
+}
+
+CDP__DT cdp_status cdp__dt_plan_check(const cdp_plan_desc *d) {
+    cdp_status st = cdp_layout_check(&d->from);
+    if (st == CDP_OK) st = cdp_layout_check(&d->to);
+    if (st != CDP_OK) return st;
+    if (!cdp__dt_shape_same(&d->from, &d->to))
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "plan: from and to must have the same shape and dtype; the program casts and reshapes");
+    for (uint32_t by = 0; by < CDP_MESH_DIMS; ++by) {
+        const bool from = by < d->from.mesh->desc.ndim && d->from.place[by].kind != 0;
+        const bool to = by < d->to.mesh->desc.ndim && d->to.place[by].kind != 0;
+        if ((d->from_one && from) || (d->to_one && to))
+            return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+                "plan: a tensor that one rank holds must be replicated in every mesh dimension");
+    }
+    if ((uint32_t)d->kind > CDP_PLAN_TORCH || (d->from_one && d->to_one))
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "plan: kind %u is none of cdp_plan_kind, or both from_one and to_one are set",
+            (unsigned)d->kind);
+    return CDP_OK;
+}
+
+CDP__DT cdp_status cdp__dt_plan_fill(cdp_plan *p) {
+    uint32_t only;
+    cdp_status st = cdp__dt_plan_nodes(p, &only);
+    p->dtype = cdp__dt_dtype(&p->desc.from);
+    p->elem = cdp_dtype_size(p->dtype);
+    if (st == CDP_OK)
+        st = cdp__dt_plan_choose(
+            p, p->desc.from_one ? only : CDP__DT_NONE, p->desc.to_one ? only : CDP__DT_NONE);
+    if (st != CDP_OK) return st;
+    cdp__dt_plan_steps(p);
+    return p->node == CDP__DT_NONE ? CDP_OK : cdp__dt_plan_build(p);
+}
+
+CDP_API cdp_status cdp_plan_create(const cdp_plan_desc *desc, cdp_plan **out) {
+    if (!desc || !out)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_plan_create: desc or out is NULL");
+    *out = NULL;
+    cdp_status st = cdp__dt_plan_check(desc);
+    if (st != CDP_OK) return st;
+    const cdp_os *os = desc->from.mesh->root->os;
+    cdp_plan *p = (cdp_plan *)cdp__dt_alloc(os, sizeof *p);
+    if (!p) return cdp__dt_nomem("a plan", sizeof *p);
+    p->desc = *desc;
+    p->os = os;
+    st = cdp__dt_plan_fill(p);
+    if (st != CDP_OK) {
+        cdp_plan_destroy(p);
+        return st;
+    }
+    *out = p;
+    return CDP_OK;
+}
+
+CDP_API cdp_plan_info cdp_plan_info_of(const cdp_plan *p) {
+    cdp_plan_info none;
+    memset(&none, 0, sizeof none);
+    return p ? p->info : none;
+}
+
+/* ---- >>runner: what a plan does when it runs ----------------------------------------------- */
+
+/* Sends and receives of a phase are one batch: nobody waits for another because of their order.
+   */
+
+#define CDP__DT_TAG 0xcd700000u
+
+CDP__DT uint8_t *cdp__dt_at(const cdp_plan *p, cdp__dt_memory memory) {
+    if (memory == CDP__DT_IN) return (uint8_t *)(uintptr_t)p->in;
+    return memory == CDP__DT_OUT ? (uint8_t *)p->out : p->scratch;
+}
+
+CDP__DT void cdp__dt_copy_piece(const cdp_plan *p, const cdp__dt_piece *x) {
+    cdp__dt_copy_run(&x->copy, cdp__dt_at(p, x->to), cdp__dt_at(p, x->from));
+}
+
+CDP__DT void cdp__dt_pack(const cdp_plan *p, const cdp__dt_phase *ph) {
+    if (ph->zero && ph->zero_bytes)
+        memset(cdp__dt_at(p, ph->zero_in) + ph->zero_at, 0, (size_t)ph->zero_bytes);
+    for (uint32_t i = 0; i < ph->sends; ++i)
+        if (!ph->send[i].direct && !ph->send[i].again) cdp__dt_copy_piece(p, &ph->send[i]);
+}
+
+/* One contribution after the other, in the order of coordinates. */
+CDP__DT void cdp__dt_fold_run(const cdp_plan *p, const cdp__dt_phase *ph, const cdp__dt_fold *f) {
+    const cdp__dt_stage *s = &p->stages[ph->stage];
+    const uint32_t terms = s->pair.from.terms;
+    uint8_t *slab = p->scratch + f->at;
+    for (uint32_t term = 0, got = f->first; term < terms; ++term) {
+        if (term == f->own && term == 0) {
+            cdp__dt_copy_run(&f->copy, p->scratch, cdp__dt_at(p, f->from));
+        } else if (term == f->own) {
+            cdp__dt_copy_combine(&f->copy, p->dtype, s->op, p->scratch, cdp__dt_at(p, f->from));
+        } else {
+            const uint8_t *in = p->scratch + ph->recv[got++].at;
+            if (term == 0)
+                memcpy(slab, in, (size_t)(f->elements * p->elem));
+            else
+                cdp__dt_combine(p->dtype, s->op, slab, in, f->elements);
+        }
+    }
+    if (s->divisor > 1) cdp__dt_divide(p->dtype, slab, f->elements, s->divisor);
+}
+
+CDP__DT void cdp__dt_finish(const cdp_plan *p, const cdp__dt_phase *ph) {
+    for (uint32_t i = 0; i < ph->folds; ++i)
+        cdp__dt_fold_run(p, ph, &ph->fold[i]);
+    for (uint32_t i = 0; i < ph->recvs; ++i)
+        if (!ph->recv[i].direct) cdp__dt_copy_piece(p, &ph->recv[i]);
+}
+
+CDP__DT void cdp__dt_locals(const cdp_plan *p, const cdp__dt_phase *ph) {
+    for (uint32_t i = 0; i < ph->locals; ++i)
+        cdp__dt_copy_piece(p, &ph->local[i]);
+}
+
+CDP__DT void cdp__dt_transfer(
+    const cdp_plan *p, cdp_transfer *t, const cdp__dt_piece *x, bool receive) {
+    const cdp__dt_memory memory = x->direct ? (receive ? x->to : x->from) : CDP__DT_SCRATCH;
+    memset(t, 0, sizeof *t);
+    t->receive = receive;
+    t->data = cdp__dt_at(p, memory) + x->at;
+    t->count = x->elements;
+    t->dtype = p->dtype;
+    t->peer = x->peer;
+    t->tag = CDP__DT_TAG;
+}
+
+/* Start the messages of a phase; *work stays empty if there are none. */
+CDP__DT cdp_status cdp__dt_post(cdp_plan *p, const cdp__dt_phase *ph, cdp_work *work) {
+    uint32_t n = 0, i;
+    work->group = p->group;
+    work->seq = 0;
+    for (i = 0; i < ph->recvs; ++i)
+        cdp__dt_transfer(p, &p->list[n++], &ph->recv[i], true);
+    for (i = 0; i < ph->sends; ++i)
+        cdp__dt_transfer(p, &p->list[n++], &ph->send[i], false);
+    return n ? cdp_batch(p->group, p->list, n, work) : CDP_OK;
+}
+
+CDP__DT cdp_status cdp__dt_phase_run(cdp_plan *p, const cdp__dt_phase *ph) {
+    cdp_work work;
+    cdp__dt_pack(p, ph);
+    cdp_status st = cdp__dt_post(p, ph, &work);
+    if (st != CDP_OK) return st;
+    cdp__dt_locals(p, ph);
+    if (work.seq) st = cdp_work_wait(work);
+    if (st == CDP_OK) cdp__dt_finish(p, ph);
+    return st;
+}
+
+#define CDP__DT_LAYOUT_WORDS (3u + CDP_TENSOR_DIMS + 6u * CDP_MESH_DIMS)
+
+CDP__DT void cdp__dt_layout_words(const cdp_layout *l, uint64_t *w) {
+    memset(w, 0, CDP__DT_LAYOUT_WORDS * sizeof *w);
+    *w++ = cdp__dt_dtype(l);
+    *w++ = l->ndim;
+    for (uint32_t d = 0; d < CDP_TENSOR_DIMS; ++d)
+        *w++ = d < l->ndim ? l->shape[d] : 0;
+    *w++ = l->mesh->count;
+    for (uint32_t by = 0; by < l->mesh->desc.ndim; ++by, w += 6) {
+        const cdp_place *p = &l->place[by];
+        const uint64_t *starts = p->cut ? cdp__dt_cut_starts(l->mesh, p->cut) : NULL;
+        w[0] = p->kind;
+        if (p->kind == CDP_PLACE_PARTIAL) w[2] = cdp__dt_op(p);
+        if (p->kind != CDP_PLACE_SHARD) continue;
+        w[1] = cdp__dt_dim(l, by);
+        w[3] = p->order;
+        w[4] = p->block;
+        if (starts) w[5] = cdp__dt_hash(starts, l->mesh->desc.shape[by] + 1ull);
+    }
+}
+
+/* "shape[1]" or "place[0].dim". */
+CDP__DT void cdp__dt_layout_word_name(uint32_t word, cdp__dt_text *t) {
+    static const char *const members[6] = {"kind", "dim", "op", "order", "block", "cut"};
+    if (word < 2)
+        cdp__dt_add(t, "%s", word ? "ndim" : "dtype");
+    else if (word < 2 + CDP_TENSOR_DIMS)
+        cdp__dt_add(t, "shape[%u]", word - 2);
+    else if (word == 2 + CDP_TENSOR_DIMS)
+        cdp__dt_add(t, "the size of the mesh");
+    else
+        cdp__dt_add(t, "place[%u].%s", (word - 3 - CDP_TENSOR_DIMS) / 6,
+            members[(word - 3 - CDP_TENSOR_DIMS) % 6]);
+}
+
+/* All ranks run the same plan; *words: the kind of the run, and both layouts. */
+CDP__DT cdp_status cdp__dt_plan_compare(cdp_plan *p) {
+    uint64_t words[1 + 2 * CDP__DT_LAYOUT_WORDS], values[2];
+    char name[48];
+    uint32_t rank, word;
+    const uint32_t n = 1 + 2 * CDP__DT_LAYOUT_WORDS;
+    words[0] = (uint64_t)p->desc.kind << 34 | (uint64_t)p->desc.from_one << 33
+        | (uint64_t)p->desc.to_one << 32 | (p->desc.from_one || p->desc.to_one ? p->desc.root : 0);
+    cdp__dt_layout_words(&p->desc.from, words + 1);
+    cdp__dt_layout_words(&p->desc.to, words + 1 + CDP__DT_LAYOUT_WORDS);
+    cdp_status st = cdp__dt_agree(p->group, p->os, words, n, &rank, &word, values);
+    if (st != CDP_OK || rank == CDP__DT_NONE) {
+        p->compared = st == CDP_OK;
+        return st;
+    }
+    cdp__dt_text t = cdp__dt_text_of(name, sizeof name);
+    if (word == 0)
+        cdp__dt_add(&t, "kind, from_one, to_one or root");
+    else if (word <= CDP__DT_LAYOUT_WORDS)
+        cdp__dt_add(&t, "from.");
+    else
+        cdp__dt_add(&t, "to.");
+    if (word) cdp__dt_layout_word_name((word - 1) % CDP__DT_LAYOUT_WORDS, &t);
+    (void)cdp__dt_end(&t);
+    return cdp_error_set(CDP_ERR_MISMATCH, (int32_t)rank, 0,
+        "plan: ranks run different plans: %s is %llu on rank 0 and %llu on rank %u of the mesh",
+        name, (unsigned long long)values[0], (unsigned long long)values[1], rank);
+}
+
+CDP__DT bool cdp__dt_overlap(const void *a, uint64_t a_bytes, const void *b, uint64_t b_bytes) {
+    const uintptr_t x = (uintptr_t)a, y = (uintptr_t)b;
+    return a_bytes && b_bytes && x < y + b_bytes && y < x + a_bytes;
+}
+
+CDP__DT bool cdp__dt_running(const cdp_plan *p) {
+    return p->turns && __atomic_load_n(&p->turns->pending, __ATOMIC_ACQUIRE) != 0;
+}
+
+CDP__DT cdp_status cdp__dt_run_check(cdp_plan *p, const void *in, void *out) {
+    const cdp_backend *backend = cdp_group_backend(p->mesh->root->group);
+    if ((p->in_bytes && !in) || (p->out_bytes && !out))
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "plan: in or out is NULL, but this rank holds %llu and %llu bytes",
+            (unsigned long long)p->in_bytes, (unsigned long long)p->out_bytes);
+    if (!(p->identity && in == out) && cdp__dt_overlap(in, p->in_bytes, out, p->out_bytes))
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "plan: in and out overlap; use separate memory (in place works only if nothing moves)");
+    if (backend
+        && ((in && backend->owns(backend->self, in)) || (out && backend->owns(backend->self, out))))
+        return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
+            "plan: device memory cannot be packed yet; copy it to host memory first");
+    return CDP_OK;
+}
+
+/* Checks at the call; sets *ready if there is something to run. */
+CDP__DT cdp_status cdp__dt_run_begin(cdp_plan *p, const void *in, void *out, bool *ready) {
+    *ready = false;
+    if (!p) return cdp_error_set(CDP_ERR_INVALID, -1, 0, "plan: it is NULL");
+    if (!p->mesh->root->group)
+        return cdp_error_set(CDP_ERR_STATE, -1, 0, "plan: its mesh is on paper; it cannot run");
+    if (!p->group || p->node == CDP__DT_NONE) return CDP_OK;
+    if (cdp__dt_running(p) && cdp_group_status(p->group) != CDP_OK)
+        return cdp_group_status(p->group);
+    if (cdp__dt_running(p))
+        return cdp_error_set(CDP_ERR_STATE, -1, 0,
+            "plan: its last asynchronous run is not done; wait for that work first");
+    cdp_status st = cdp__dt_run_check(p, in, out);
+    if (st == CDP_OK && !p->compared) st = cdp__dt_plan_compare(p);
+    if (st != CDP_OK) return st;
+    p->in = in;
+    p->out = out;
+    *ready = true;
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_plan_run(cdp_plan *p, const void *in, void *out) {
+    bool ready;
+    cdp_status st = cdp__dt_run_begin(p, in, out, &ready);
+    for (uint32_t k = 0; st == CDP_OK && ready && k < p->phase_count; ++k)
+        st = cdp__dt_phase_run(p, &p->phases[k]);
+    return st;
+}
+
+/* ---- >>runner-async: phases that chain themselves ------------------------------------------ */
+
+/* The first phase is a batch. Every later one is an alltoall, because that takes its place in the
+   group's order at the call; its messages are packed one after the other, by peer. */
+
+typedef struct cdp__dt_wide {
+    uint64_t *send_count, *recv_count; /* bytes, per node */
+    uint64_t *send_at, *recv_at;       /* of each piece */
+    uint8_t *out, *in;
+    uint64_t out_bytes, in_bytes;
+} cdp__dt_wide;
+
+CDP__DT void cdp__dt_wide_free(cdp_plan *p) {
+    for (uint32_t k = 0; p->wide && k < p->phase_count; ++k) {
+        cdp__dt_free(p->os, p->wide[k].send_count);
+        cdp__dt_bury(p->mesh->root, p->link, p->wide[k].out);
+    }
+    cdp__dt_free(p->os, p->wide);
+    p->wide = NULL;
+    if (p->turns && __atomic_load_n(&p->turns->pending, __ATOMIC_ACQUIRE)) {
+        p->turns->grave.next = p->link->graves;
+        p->link->graves = &p->turns->grave;
+    } else {
+        cdp__dt_free(p->os, p->turns);
+    }
+    p->turns = NULL;
+}
+
+CDP_API void cdp_plan_destroy(cdp_plan *p) {
+    if (!p) return;
+    for (uint32_t k = 0; k < p->phase_count; ++k) {
+        cdp__dt_free(p->os, p->phases[k].send);
+        cdp__dt_free(p->os, p->phases[k].fold);
+    }
+    cdp__dt_free(p->os, p->phases);
+    cdp__dt_stages_free(p);
+    cdp__dt_wide_free(p);
+    cdp__dt_free(p->os, p->list);
+    if (p->mesh) cdp__dt_bury(p->mesh->root, p->link, p->scratch);
+    cdp__dt_free(p->os, p);
+}
+
+/* Places of pieces in a row that is sorted by peer; returns its length. */
+CDP__DT uint64_t cdp__dt_wide_row(const cdp__dt_piece *x, uint32_t n, uint32_t nodes, uint64_t elem,
+    uint64_t *count, uint64_t *at) {
+    uint64_t total = 0;
+    for (uint32_t i = 0; i < n; ++i)
+        count[x[i].peer] += x[i].elements * elem;
+    for (uint32_t peer = 0; peer < nodes; ++peer) {
+        uint64_t next = total;
+        for (uint32_t i = 0; count[peer] && i < n; ++i)
+            if (x[i].peer == peer) {
+                at[i] = next;
+                next += x[i].elements * elem;
+            }
+        total = next;
+    }
+    return total;
+}
+
+CDP__DT cdp_status cdp__dt_wide_phase(cdp_plan *p, const cdp__dt_phase *ph, cdp__dt_wide *w) {
+    const uint64_t words = 2ull * p->nodes + ph->sends + ph->recvs;
+    w->send_count = (uint64_t *)cdp__dt_alloc(p->os, words * 8);
+    if (!w->send_count) return cdp__dt_nomem("an asynchronous plan", words * 8);
+    w->recv_count = w->send_count + p->nodes;
+    w->send_at = w->recv_count + p->nodes;
+    w->recv_at = w->send_at + ph->sends;
+    w->out_bytes =
+        cdp__dt_wide_row(ph->send, ph->sends, p->nodes, p->elem, w->send_count, w->send_at);
+    w->in_bytes =
+        cdp__dt_wide_row(ph->recv, ph->recvs, p->nodes, p->elem, w->recv_count, w->recv_at);
+    w->out = (uint8_t *)cdp_group_alloc(p->group, w->out_bytes + w->in_bytes + 128);
+    if (!w->out) return cdp__dt_nomem("an asynchronous plan", w->out_bytes + w->in_bytes);
+    w->in = w->out + ((w->out_bytes + 64) & ~(uint64_t)63); /* apart also if nothing is sent */
+    return CDP_OK;
+}
+
+CDP__DT cdp_status cdp__dt_wide_make(cdp_plan *p) {
+    cdp_status st = CDP_OK;
+    if (p->turns) return CDP_OK;
+    p->wide = (cdp__dt_wide *)cdp__dt_alloc(p->os, p->phase_count * sizeof *p->wide);
+    if (!p->wide) return cdp__dt_nomem("an asynchronous plan", p->phase_count * sizeof *p->wide);
+    for (uint32_t k = 1; st == CDP_OK && k < p->phase_count; ++k)
+        st = cdp__dt_wide_phase(p, &p->phases[k], &p->wide[k]);
+    cdp__dt_turns *turns = (cdp__dt_turns *)cdp__dt_alloc(p->os, sizeof *turns);
+    if (st == CDP_OK && !turns) st = cdp__dt_nomem("an asynchronous plan", sizeof *turns);
+    for (uint32_t k = 0; turns && k < p->phase_count; ++k) {
+        turns->turn[k].all = turns;
+        turns->turn[k].phase = k;
+    }
+    if (turns) turns->plan = p;
+    p->turns = turns;
+    if (st != CDP_OK) cdp__dt_wide_free(p);
+    return st;
+}
+
+CDP__DT void cdp__dt_wide_pack(cdp_plan *p, uint32_t k) {
+    const cdp__dt_phase *ph = &p->phases[k];
+    cdp__dt_pack(p, ph);
+    cdp__dt_locals(p, ph);
+    for (uint32_t i = 0; i < ph->sends; ++i) {
+        const cdp__dt_piece *x = &ph->send[i];
+        const uint8_t *from = cdp__dt_at(p, x->direct ? x->from : CDP__DT_SCRATCH) + x->at;
+        memcpy(p->wide[k].out + p->wide[k].send_at[i], from, (size_t)(x->elements * p->elem));
+    }
+}
+
+CDP__DT void cdp__dt_wide_unpack(cdp_plan *p, uint32_t k) {
+    const cdp__dt_phase *ph = &p->phases[k];
+    for (uint32_t i = 0; i < ph->recvs; ++i) {
+        const cdp__dt_piece *x = &ph->recv[i];
+        uint8_t *to = cdp__dt_at(p, x->direct ? x->to : CDP__DT_SCRATCH) + x->at;
+        memcpy(to, p->wide[k].in + p->wide[k].recv_at[i], (size_t)(x->elements * p->elem));
+    }
+}
+
+/* Called when the messages of a phase are done, on whichever thread lets communication advance.
+   */
+CDP__DT cdp_status cdp__dt_turn_done(void *user, cdp_status status) {
+    const cdp__dt_turn *turn = (const cdp__dt_turn *)user;
+    const uint32_t k = turn->phase;
+    if (status == CDP_OK) {
+        cdp_plan *p = turn->all->plan;
+        if (k) cdp__dt_wide_unpack(p, k);
+        cdp__dt_finish(p, &p->phases[k]);
+        if (k + 1 < p->phase_count) cdp__dt_wide_pack(p, k + 1);
+    }
+    __atomic_sub_fetch(&turn->all->pending, 1, __ATOMIC_ACQ_REL);
+    return CDP_OK;
+}
+
+/* Phase k > 0, after `before` (empty: at once). */
+CDP__DT cdp_status cdp__dt_wide_start(cdp_plan *p, uint32_t k, cdp_work before, cdp_work *work) {
+    const cdp__dt_wide *w = &p->wide[k];
+    cdp_request rq;
+    memset(&rq, 0, sizeof rq);
+    rq.kind = CDP_COLL_ALLTOALL;
+    rq.in = w->out;
+    rq.out = w->in;
+    rq.dtype = CDP_DTYPE_U8;
+    rq.in_counts = w->send_count;
+    rq.out_counts = w->recv_count;
+    if (before.seq) return cdp_start_after(p->group, &rq, before, work);
+    return cdp_start(p->group, &rq, work);
+}
+
+CDP__DT cdp_status cdp__dt_chain(cdp_plan *p, cdp_work *work) {
+    cdp_work step;
+    cdp__dt_pack(p, &p->phases[0]);
+    cdp_status st = cdp__dt_post(p, &p->phases[0], &step);
+    if (st != CDP_OK) return st;
+    cdp__dt_locals(p, &p->phases[0]);
+    for (uint32_t k = 0; st == CDP_OK; ++k) {
+        *work = step;
+        __atomic_add_fetch(&p->turns->pending, 1, __ATOMIC_ACQ_REL);
+        if (step.seq)
+            st = cdp_work_then(step, cdp__dt_turn_done, &p->turns->turn[k], work);
+        else
+            st = cdp__dt_turn_done(&p->turns->turn[k], CDP_OK);
+        if (st != CDP_OK) __atomic_sub_fetch(&p->turns->pending, 1, __ATOMIC_ACQ_REL);
+        if (st != CDP_OK || k + 1 == p->phase_count) return st;
+        st = cdp__dt_wide_start(p, k + 1, *work, &step);
+    }
+    return st;
+}
+
+CDP_API cdp_status cdp_plan_run_async(cdp_plan *p, const void *in, void *out, cdp_work *work) {
+    bool ready;
+    if (!work) return cdp_error_set(CDP_ERR_INVALID, -1, 0, "plan: work is NULL");
+    cdp_status st = cdp__dt_run_begin(p, in, out, &ready);
+    work->group = p ? p->group : NULL;
+    work->seq = 0;
+    if (st != CDP_OK || !ready) return st;
+    st = cdp__dt_wide_make(p);
+    if (st != CDP_OK) return st;
+    st = cdp__dt_chain(p, work);
+    if (st != CDP_OK && cdp_group_status(p->group) == CDP_OK) {
+        const cdp_error why = *cdp_last_error();
+        cdp_group_abort(p->group, why.text);
+        st = cdp_error_set(st, why.peer, why.sys_errno, "%s", why.text);
+    }
+    return st;
+}
+
+/* ---- >>pictures: how a tensor lies on a mesh ----------------------------------------------- */
+
+/* Every mesh dimension cuts a tensor dimension independently of the others, so the boxes of all
+   ranks are a grid: per dimension a list of intervals. */
+
+typedef struct cdp__dt_grid {
+    const cdp_layout *layout;
+    cdp__dt_side side;
+    uint32_t dims, rows, columns; /* which dimensions of the tensor; CDP__DT_NONE: none */
+    uint32_t count[CDP_TENSOR_DIMS];
+    uint64_t *start[CDP_TENSOR_DIMS], *size[CDP_TENSOR_DIMS];
+} cdp__dt_grid;
+
+/* Put an interval into its place in the sorted list, once. */
+CDP__DT void cdp__dt_grid_add(cdp__dt_grid *g, uint32_t d, uint64_t start, uint64_t size) {
+    uint32_t k = g->count[d];
+    for (uint32_t i = 0; i < k; ++i)
+        if (g->start[d][i] == start) return;
+    for (; k > 0 && g->start[d][k - 1] > start; --k) {
+        g->start[d][k] = g->start[d][k - 1];
+        g->size[d][k] = g->size[d][k - 1];
+    }
+    g->start[d][k] = start;
+    g->size[d][k] = size;
+    ++g->count[d];
+}
+
+/* `memory`: 2 * CDP_TENSOR_DIMS numbers for each cell. */
+CDP__DT void cdp__dt_grid_make(cdp__dt_grid *g, const cdp_layout *l, uint64_t *memory) {
+    const cdp__dt_side s = cdp__dt_side_of(l, 0);
+    memset(g, 0, sizeof *g);
+    g->layout = l;
+    g->side = s;
+    g->dims = l->ndim;
+    g->columns = l->ndim ? l->ndim - 1 : CDP__DT_NONE;
+    g->rows = l->ndim > 1 ? l->ndim - 2 : CDP__DT_NONE;
+    for (uint32_t d = 0; d < l->ndim; ++d) {
+        g->start[d] = memory + 2ull * d * s.cells;
+        g->size[d] = g->start[d] + s.cells;
+    }
+    for (uint32_t c = 0; c < s.cells; ++c) {
+        const cdp__dt_region r = cdp__dt_cell_region(&s, c);
+        for (uint32_t d = 0; d < l->ndim; ++d)
+            if (r.size[d]) cdp__dt_grid_add(g, d, r.start[d], r.size[d]);
+    }
+}
+
+CDP__DT uint32_t cdp__dt_grid_count(const cdp__dt_grid *g, uint32_t d) {
+    return d == CDP__DT_NONE ? 1 : g->count[d];
+}
+
+/* The box at interval index[d] of each dimension. */
+CDP__DT cdp__dt_region cdp__dt_grid_box(const cdp__dt_grid *g, const uint32_t *index) {
+    cdp__dt_region r;
+    memset(&r, 0, sizeof r);
+    for (uint32_t d = 0; d < g->dims; ++d) {
+        r.start[d] = g->start[d][index[d]];
+        r.size[d] = g->size[d][index[d]];
+    }
+    return r;
+}
+
+CDP__DT bool cdp__dt_region_same(const cdp__dt_region *a, const cdp__dt_region *b, uint32_t ndim) {
+    for (uint32_t d = 0; d < ndim; ++d)
+        if (a->start[d] != b->start[d] || a->size[d] != b->size[d]) return false;
+    return true;
+}
+
+/* The positions that hold a box, as ranks: "0 4"; at most `most` of them. Returns the first
+   position. */
+CDP__DT uint32_t cdp__dt_add_holders(
+    cdp__dt_text *t, const cdp__dt_grid *g, const cdp__dt_region *box, uint32_t most) {
+    uint32_t first = CDP__DT_NONE, n = 0;
+    for (uint32_t k = 0; k < g->side.count; ++k) {
+        const cdp__dt_region r = cdp__dt_region_of(&g->side, k);
+        if (!cdp__dt_region_same(&r, box, g->dims)) continue;
+        if (first == CDP__DT_NONE) first = k;
+        if (n++ < most) cdp__dt_add(t, n > 1 ? " %u" : "%u", g->layout->mesh->ranks[k]);
+    }
+    if (n > most) cdp__dt_add(t, " +%u", n - most);
+    return first;
+}
+
+/* "0-3", or "5" for one element. */
+CDP__DT void cdp__dt_add_interval(cdp__dt_text *t, uint64_t start, uint64_t size) {
+    cdp__dt_add(t, "%llu", (unsigned long long)start);
+    if (size > 1) cdp__dt_add(t, "-%llu", (unsigned long long)(start + size - 1));
+}
+
+CDP__DT void cdp__dt_add_shape(cdp__dt_text *t, const cdp_layout *l) {
+    cdp__dt_add(t, "%s[", cdp_dtype_name(l->dtype));
+    for (uint32_t d = 0; d < l->ndim; ++d)
+        cdp__dt_add(t, d ? ",%llu" : "%llu", (unsigned long long)l->shape[d]);
+    cdp__dt_add(t, "]");
+}
+
+/* "2x4 (dp,tp)" */
+CDP__DT void cdp__dt_add_mesh(cdp__dt_text *t, const cdp_mesh *m) {
+    for (uint32_t d = 0; d < m->desc.ndim; ++d)
+        cdp__dt_add(t, d ? "x%u" : "%u", m->desc.shape[d]);
+    for (uint32_t d = 0; d < m->desc.ndim; ++d)
+        cdp__dt_add(t, d ? ",%s" : " (%s", m->names[d]);
+    cdp__dt_add(t, ")");
+}
+
+CDP__DT void cdp__dt_add_layout(cdp__dt_text *t, const cdp_layout *l) {
+    cdp__dt_add_shape(t, l);
+    cdp__dt_add(t, " as ");
+    cdp__dt_add_places(t, l);
+    cdp__dt_add(t, " on mesh ");
+    cdp__dt_add_mesh(t, l->mesh);
+}
+
+/* Ranks without elements, if there are any. */
+CDP__DT void cdp__dt_add_empty(cdp__dt_text *t, const cdp__dt_grid *g) {
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < g->side.count; ++k) {
+        const cdp__dt_region r = cdp__dt_region_of(&g->side, k);
+        if (cdp__dt_volume(&r, g->dims)) continue;
+        cdp__dt_add(t, n++ ? " %u" : "empty on ranks %u", g->layout->mesh->ranks[k]);
+    }
+    if (n) cdp__dt_add(t, "\n");
+}
+
+/* The next combination of intervals of the leading dimensions; false when all were seen. */
+CDP__DT bool cdp__dt_grid_next(const cdp__dt_grid *g, uint32_t *index) {
+    for (uint32_t d = g->dims > 2 ? g->dims - 2 : 0; d-- > 0; index[d] = 0)
+        if (++index[d] < g->count[d]) return true;
+    return false;
+}
+
+CDP__DT bool cdp__dt_grid_empty(const cdp__dt_grid *g) {
+    for (uint32_t d = 0; d < g->dims; ++d)
+        if (!g->count[d]) return true;
+    return false;
+}
+
+CDP__DT void cdp__dt_plane_name(cdp__dt_text *t, const cdp__dt_grid *g, const uint32_t *index) {
+    cdp__dt_add(t, "plane [");
+    for (uint32_t d = 0; d + 2 < g->dims; ++d) {
+        if (d) cdp__dt_add(t, ", ");
+        cdp__dt_add_interval(t, g->start[d][index[d]], g->size[d][index[d]]);
+    }
+    cdp__dt_add(t, "]");
+}
+
+/* A table: columns of elements across, rows down, in each place the ranks that hold it. */
+CDP__DT void cdp__dt_plane_text(
+    cdp__dt_text *t, const cdp__dt_grid *g, uint32_t *index, uint32_t width, bool color) {
+    const uint32_t columns = cdp__dt_grid_count(g, g->columns),
+                   rows = cdp__dt_grid_count(g, g->rows);
+    uint64_t line = t->used;
+    for (uint32_t c = 0; c < columns && g->columns != CDP__DT_NONE; ++c) {
+        cdp__dt_pad(t, line, 10 + c * width);
+        cdp__dt_add_interval(t, g->start[g->columns][c], g->size[g->columns][c]);
+    }
+    if (g->columns != CDP__DT_NONE) cdp__dt_add(t, "\n");
+    for (uint32_t r = 0; r < rows; ++r) {
+        line = t->used;
+        if (g->rows != CDP__DT_NONE) {
+            cdp__dt_add(t, "  ");
+            cdp__dt_add_interval(t, g->start[g->rows][r], g->size[g->rows][r]);
+            index[g->rows] = r;
+        }
+        for (uint32_t c = 0; c < columns; ++c) {
+            if (g->columns != CDP__DT_NONE) index[g->columns] = c;
+            const cdp__dt_region box = cdp__dt_grid_box(g, index);
+            cdp__dt_pad(t, line, 10 + c * width);
+            if (color) {
+                const uint64_t before = t->used;
+                cdp__dt_add(t, "\033[3%um", 1 + (r * columns + c) % 6);
+                line += t->used - before + 5;
+            }
+            (void)cdp__dt_add_holders(t, g, &box, 8);
+            if (color) cdp__dt_add(t, "\033[39m");
+        }
+        cdp__dt_add(t, "\n");
+    }
+}
+
+CDP__DT void cdp__dt_layout_as_text(cdp__dt_text *t, const cdp__dt_grid *g, bool color) {
+    uint32_t index[CDP_TENSOR_DIMS] = {0};
+    const uint32_t copies = g->side.members;
+    const uint32_t width = 4 + 4 * (uint32_t)cdp__dt_min(copies, 8) + (copies > 8 ? 6 : 0);
+    cdp__dt_add_layout(t, g->layout);
+    cdp__dt_add(t, g->dims > 1 ? "; rows down, columns across, ranks inside\n" : "\n");
+    if (!cdp__dt_grid_empty(g)) {
+        do {
+            if (g->dims > 2) {
+                cdp__dt_plane_name(t, g, index);
+                cdp__dt_add(t, "\n");
+            }
+            cdp__dt_plane_text(t, g, index, width < 12 ? 12 : width, color);
+        } while (cdp__dt_grid_next(g, index));
+    }
+    cdp__dt_add_empty(t, g);
+}
+
+CDP__DT void cdp__dt_add_box(cdp__dt_text *t, const cdp__dt_region *r, uint32_t ndim) {
+    cdp__dt_add(t, "[");
+    for (uint32_t d = 0; d < ndim; ++d) {
+        if (d) cdp__dt_add(t, ", ");
+        cdp__dt_add(t, "%llu:%llu", (unsigned long long)r->start[d],
+            (unsigned long long)(r->start[d] + r->size[d]));
+    }
+    cdp__dt_add(t, "]");
+}
+
+CDP__DT void cdp__dt_json_list(cdp__dt_text *t, const uint64_t *v, uint32_t n) {
+    cdp__dt_add(t, "[");
+    for (uint32_t i = 0; i < n; ++i)
+        cdp__dt_add(t, i ? ",%llu" : "%llu", (unsigned long long)v[i]);
+    cdp__dt_add(t, "]");
+}
+
+CDP__DT void cdp__dt_layout_as_json(cdp__dt_text *t, const cdp__dt_grid *g) {
+    cdp__dt_add(t, "{\"layout\": \"");
+    cdp__dt_add_places(t, g->layout);
+    cdp__dt_add(t, "\", \"dtype\": \"%s\", \"shape\": ", cdp_dtype_name(g->layout->dtype));
+    cdp__dt_json_list(t, g->layout->shape, g->dims);
+    cdp__dt_add(t, ", \"ranks\": [");
+    for (uint32_t k = 0; k < g->side.count; ++k) {
+        const cdp__dt_region r = cdp__dt_region_of(&g->side, k);
+        cdp__dt_add(t, k ? ",\n  {\"rank\": %u, \"start\": " : "\n  {\"rank\": %u, \"start\": ",
+            g->layout->mesh->ranks[k]);
+        cdp__dt_json_list(t, r.start, g->dims);
+        cdp__dt_add(t, ", \"size\": ");
+        cdp__dt_json_list(t, r.size, g->dims);
+        cdp__dt_add(t, "}");
+    }
+    cdp__dt_add(t, "]}\n");
+}
+
+/* The frame of a picture. Colours of text and lines follow the reader's light or dark scheme. */
+CDP__DT void cdp__dt_svg_begin(cdp__dt_text *t, uint32_t width, uint32_t height) {
+    cdp__dt_add(t,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%u\" height=\"%u\" viewBox=\"0 0 %u "
+        "%u\" "
+        "font-family=\"sans-serif\" font-size=\"12\">\n",
+        width, height, width, height);
+    cdp__dt_add(t,
+        "<style>text{fill:#24292f}.in{fill:#111}.thin{fill:#57606a}"
+        ".box{stroke:#57606a}.line{stroke:#0969da;fill:none}"
+        "@media (prefers-color-scheme:dark){text{fill:#e6edf3}.in{fill:#111}"
+        ".thin{fill:#9da7b3}.box{stroke:#9da7b3}.line{stroke:#58a6ff}}</style>\n");
+}
+
+CDP__DT const char *cdp__dt_tint(uint32_t k) {
+    static const char *const tints[8] = {
+        "#8ec5ff", "#ffc680", "#9be29b", "#f5a3b7", "#c9b3f5", "#f0e07a", "#86dcd6", "#d9bfa0"};
+    return tints[k % 8];
+}
+
+/* One plane as rectangles in proportion; returns its height. */
+CDP__DT uint32_t cdp__dt_plane_svg(
+    cdp__dt_text *t, const cdp__dt_grid *g, uint32_t *index, uint32_t left, uint32_t top) {
+    const uint32_t columns = cdp__dt_grid_count(g, g->columns),
+                   rows = cdp__dt_grid_count(g, g->rows);
+    const uint64_t across = g->columns == CDP__DT_NONE ? 1 : g->layout->shape[g->columns];
+    const uint64_t down = g->rows == CDP__DT_NONE ? 1 : g->layout->shape[g->rows];
+    const uint32_t width = 400, height = g->rows == CDP__DT_NONE ? 40 : 60 + 40 * rows;
+    if (g->dims > 2) {
+        cdp__dt_add(t, "<text x=\"%u\" y=\"%u\">", left, top - 20);
+        cdp__dt_plane_name(t, g, index);
+        cdp__dt_add(t, "</text>\n");
+    }
+    for (uint32_t k = 0; k < rows * columns; ++k) {
+        const uint32_t r = k / columns, c = k % columns;
+        if (g->rows != CDP__DT_NONE) index[g->rows] = r;
+        if (g->columns != CDP__DT_NONE) index[g->columns] = c;
+        const cdp__dt_region box = cdp__dt_grid_box(g, index);
+        const uint64_t x0 = g->columns == CDP__DT_NONE ? 0 : box.start[g->columns];
+        const uint64_t w = g->columns == CDP__DT_NONE ? 1 : box.size[g->columns];
+        const uint64_t y0 = g->rows == CDP__DT_NONE ? 0 : box.start[g->rows];
+        const uint64_t h = g->rows == CDP__DT_NONE ? 1 : box.size[g->rows];
+        const uint32_t x = left + (uint32_t)(width * x0 / across),
+                       y = top + (uint32_t)(height * y0 / down);
+        const uint32_t wide = (uint32_t)(width * w / across), high = (uint32_t)(height * h / down);
+        cdp__dt_add(t,
+            "<rect class=\"box\" x=\"%u\" y=\"%u\" width=\"%u\" height=\"%u\" fill=\"%s\"/>", x, y,
+            wide, high, cdp__dt_tint(k));
+        cdp__dt_add(t, "<text class=\"in\" text-anchor=\"middle\" x=\"%u\" y=\"%u\">", x + wide / 2,
+            y + high / 2 + 4);
+        (void)cdp__dt_add_holders(t, g, &box, 8);
+        cdp__dt_add(t, "</text>\n");
+        if (r == 0 && g->columns != CDP__DT_NONE) {
+            cdp__dt_add(t, "<text class=\"thin\" text-anchor=\"middle\" x=\"%u\" y=\"%u\">",
+                x + wide / 2, top - 5);
+            cdp__dt_add_interval(t, x0, w);
+            cdp__dt_add(t, "</text>\n");
+        }
+        if (c == 0 && g->rows != CDP__DT_NONE) {
+            cdp__dt_add(t, "<text class=\"thin\" text-anchor=\"end\" x=\"%u\" y=\"%u\">", left - 6,
+                y + high / 2 + 4);
+            cdp__dt_add_interval(t, y0, h);
+            cdp__dt_add(t, "</text>\n");
+        }
+    }
+    return height;
+}
+
+CDP__DT void cdp__dt_layout_as_svg(cdp__dt_text *t, const cdp__dt_grid *g) {
+    uint32_t index[CDP_TENSOR_DIMS] = {0}, planes = 0, top = 56;
+    const uint32_t rows = cdp__dt_grid_count(g, g->rows);
+    const uint32_t high = (g->rows == CDP__DT_NONE ? 40 : 60 + 40 * rows) + 50;
+    const bool empty = cdp__dt_grid_empty(g);
+    do
+        ++planes;
+    while (!empty && cdp__dt_grid_next(g, index));
+    cdp__dt_svg_begin(t, 520, 60 + planes * high);
+    cdp__dt_add(t, "<text x=\"10\" y=\"20\">");
+    cdp__dt_add_layout(t, g->layout);
+    cdp__dt_add(t, "</text>\n");
+    memset(index, 0, sizeof index);
+    while (!empty) {
+        (void)cdp__dt_plane_svg(t, g, index, 90, top);
+        top += high;
+        if (!cdp__dt_grid_next(g, index)) break;
+    }
+    cdp__dt_add(t, "<text class=\"thin\" x=\"10\" y=\"%u\">", 50 + planes * high);
+    cdp__dt_add_empty(t, g);
+    cdp__dt_add(t, "</text>\n</svg>\n");
+}
+
+CDP_API uint64_t cdp_layout_draw(
+    const cdp_layout *l, cdp_draw_format format, char *text, uint64_t room) {
+    cdp__dt_text t = cdp__dt_text_of(text, room);
+    cdp__dt_grid g;
+    (void)cdp__dt_end(&t);
+    if (cdp_layout_check(l) != CDP_OK) return 0;
+    const cdp__dt_side s = cdp__dt_side_of(l, 0);
+    const uint64_t bytes = 2ull * CDP_TENSOR_DIMS * s.cells * sizeof(uint64_t);
+    uint64_t *memory = (uint64_t *)cdp__dt_alloc(l->mesh->root->os, bytes);
+    if (!memory) return 0;
+    cdp__dt_grid_make(&g, l, memory);
+    if (format == CDP_DRAW_SVG)
+        cdp__dt_layout_as_svg(&t, &g);
+    else if (format == CDP_DRAW_JSON)
+        cdp__dt_layout_as_json(&t, &g);
+    else
+        cdp__dt_layout_as_text(&t, &g, format == CDP_DRAW_COLOR);
+    cdp__dt_free(l->mesh->root->os, memory);
+    return cdp__dt_end(&t);
+}
+
+/* ---- >>plan-pictures: who sends whom what -------------------------------------------------- */
+
+/* Made from the moves of every rank, so that it works on paper, on any rank. */
+
+typedef struct cdp__dt_flow {
+    cdp__dt_text *text;
+    const cdp_plan *plan;
+    const cdp__dt_stage *stage;
+    uint32_t node, shown, most; /* the sender; lines so far, and at most */
+    bool terms;                 /* phase A, else B */
+    uint64_t *bytes;            /* nodes x nodes: from, to */
+} cdp__dt_flow;
+
+CDP__DT uint32_t cdp__dt_rank_of_node(const cdp__dt_stage *s, uint32_t node) {
+    return s->maps ? node : s->from.mesh->ranks[node];
+}
+
+CDP__DT bool cdp__dt_flow_sends(const cdp__dt_flow *f, const cdp__dt_move *m) {
+    if (f->terms) return m->kind == CDP__DT_TERM_SEND;
+    return m->kind == CDP__DT_SEND || m->kind == CDP__DT_OWN_SEND;
+}
+
+CDP__DT void cdp__dt_flow_sum(void *user, const cdp__dt_move *m) {
+    cdp__dt_flow *f = (cdp__dt_flow *)user;
+    if (cdp__dt_flow_sends(f, m))
+        f->bytes[(uint64_t)f->node * f->stage->pair.nodes + m->peer] +=
+            cdp__dt_volume(&m->region, f->stage->pair.to.ndim) * f->plan->elem;
+}
+
+CDP__DT void cdp__dt_flow_line(void *user, const cdp__dt_move *m) {
+    cdp__dt_flow *f = (cdp__dt_flow *)user;
+    if (!cdp__dt_flow_sends(f, m) || f->shown++ >= f->most) return;
+    cdp__dt_add(f->text, "    %u -> %u  ", cdp__dt_rank_of_node(f->stage, f->node),
+        cdp__dt_rank_of_node(f->stage, m->peer));
+    cdp__dt_add_box(f->text, &m->region, f->stage->from.ndim);
+    cdp__dt_add(f->text, "  %llu bytes\n",
+        (unsigned long long)(cdp__dt_volume(&m->region, f->stage->pair.to.ndim) * f->plan->elem));
+}
+
+CDP__DT void cdp__dt_flow_json(void *user, const cdp__dt_move *m) {
+    cdp__dt_flow *f = (cdp__dt_flow *)user;
+    if (!cdp__dt_flow_sends(f, m)) return;
+    cdp__dt_add(f->text,
+        f->shown++ ? ",\n    {\"from\": %u, \"to\": %u, \"start\": "
+                   : "\n    {\"from\": %u, \"to\": %u, \"start\": ",
+        cdp__dt_rank_of_node(f->stage, f->node), cdp__dt_rank_of_node(f->stage, m->peer));
+    cdp__dt_json_list(f->text, m->region.start, f->stage->from.ndim);
+    cdp__dt_add(f->text, ", \"size\": ");
+    cdp__dt_json_list(f->text, m->region.size, f->stage->from.ndim);
+    cdp__dt_add(f->text, "}");
+}
+
+CDP__DT void cdp__dt_flow_all(cdp__dt_flow *f, cdp__dt_emit *emit) {
+    for (f->node = 0; f->node < f->stage->pair.nodes; ++f->node)
+        cdp__dt_moves(&f->stage->pair, f->node, emit, f);
+}
+
+CDP__DT const char *cdp__dt_plan_name(const cdp_plan *p) {
+    if (p->desc.kind == CDP_PLAN_TORCH) return "PyTorch's steps";
+    return p->stage_count > 1 || p->desc.kind == CDP_PLAN_BY_DIM ? "by dimension" : "direct";
+}
+
+CDP__DT void cdp__dt_plan_head(cdp__dt_text *t, const cdp_plan *p) {
+    cdp__dt_add_shape(t, &p->desc.from);
+    cdp__dt_add(t, " from ");
+    cdp__dt_add_places(t, &p->desc.from);
+    cdp__dt_add(t, " to ");
+    cdp__dt_add_places(t, &p->desc.to);
+    cdp__dt_add(t, " on mesh ");
+    cdp__dt_add_mesh(t, p->desc.from.mesh);
+}
+
+CDP__DT void cdp__dt_plan_numbers(cdp__dt_text *t, const cdp_plan *p) {
+    cdp__dt_add(t, "%s: phases: %u; bytes: %llu, the least possible %llu, PyTorch's steps %llu; ",
+        cdp__dt_plan_name(p), p->info.steps, (unsigned long long)p->info.total_bytes,
+        (unsigned long long)p->info.bound_bytes, (unsigned long long)p->info.torch_bytes);
+    cdp__dt_add(t, "about ");
+    cdp__dt_tenths(t, p->info.predicted_us);
+    cdp__dt_add(t, " us");
+}
+
+/* Rows send, columns receive. */
+CDP__DT void cdp__dt_flow_matrix(cdp__dt_text *t, const cdp__dt_flow *f) {
+    const uint32_t n = f->stage->pair.nodes;
+    uint64_t line = t->used;
+    cdp__dt_add(t, "  from\\to");
+    for (uint32_t to = 0; to < n; ++to) {
+        cdp__dt_pad(t, line, 12 + 8 * to);
+        cdp__dt_add(t, "%u", cdp__dt_rank_of_node(f->stage, to));
+    }
+    cdp__dt_add(t, "\n");
+    for (uint32_t from = 0; from < n; ++from) {
+        line = t->used;
+        cdp__dt_add(t, "  %u", cdp__dt_rank_of_node(f->stage, from));
+        for (uint32_t to = 0; to < n; ++to) {
+            cdp__dt_pad(t, line, 12 + 8 * to);
+            const uint64_t bytes = f->bytes[(uint64_t)from * n + to];
+            if (bytes)
+                cdp__dt_add(t, "%llu", (unsigned long long)bytes);
+            else
+                cdp__dt_add(t, ".");
+        }
+        cdp__dt_add(t, "\n");
+    }
+}
+
+/* Two columns of ranks, and a line for each pair that talks, as thick as its bytes. */
+CDP__DT void cdp__dt_flow_svg(cdp__dt_text *t, const cdp__dt_flow *f, uint32_t top) {
+    const uint32_t n = f->stage->pair.nodes;
+    uint64_t most = 1;
+    for (uint64_t i = 0; i < (uint64_t)n * n; ++i)
+        most = cdp__dt_max(most, f->bytes[i]);
+    for (uint64_t i = 0; i < (uint64_t)n * n; ++i) {
+        const uint32_t y = top + 24 * (uint32_t)(i / n), z = top + 24 * (uint32_t)(i % n);
+        if (!f->bytes[i]) continue;
+        cdp__dt_add(t, "<path class=\"line\" stroke-width=\"%u\" stroke-opacity=\"0.6\" ",
+            1 + (uint32_t)(5 * f->bytes[i] / most));
+        cdp__dt_add(t, "d=\"M110 %u C230 %u 290 %u 410 %u\"><title>", y, y, z, z);
+        cdp__dt_add(t, "%u to %u: %llu bytes</title></path>\n",
+            cdp__dt_rank_of_node(f->stage, (uint32_t)(i / n)),
+            cdp__dt_rank_of_node(f->stage, (uint32_t)(i % n)), (unsigned long long)f->bytes[i]);
+    }
+    for (uint32_t k = 0; k < n; ++k) {
+        const uint32_t rank = cdp__dt_rank_of_node(f->stage, k), y = top + 24 * k + 4;
+        cdp__dt_add(t, "<text text-anchor=\"end\" x=\"104\" y=\"%u\">rank %u</text>", y, rank);
+        cdp__dt_add(t, "<text x=\"416\" y=\"%u\">rank %u</text>\n", y, rank);
+    }
+}
+
+CDP__DT void cdp__dt_flow_title(cdp__dt_text *t, const cdp__dt_flow *f) {
+    cdp__dt_add_places(t, &f->stage->from);
+    cdp__dt_add(t, " to ");
+    cdp__dt_add_places(t, &f->stage->to);
+    if (f->stage->pair.from.terms > 1)
+        cdp__dt_add(t, f->terms ? ", contributions to owners" : ", results from owners");
+}
+
+/* One phase of all ranks; `top`: where its picture begins. Returns whether it has messages. */
+CDP__DT bool cdp__dt_flow_draw(
+    cdp__dt_flow *f, cdp_draw_format format, uint32_t phase, uint32_t top) {
+    const uint32_t n = f->stage->pair.nodes;
+    uint64_t total = 0;
+    memset(f->bytes, 0, (size_t)n * n * sizeof *f->bytes);
+    cdp__dt_flow_all(f, cdp__dt_flow_sum);
+    for (uint64_t i = 0; i < (uint64_t)n * n; ++i)
+        total += f->bytes[i];
+    if (!total) return false;
+    if (format == CDP_DRAW_SVG) {
+        cdp__dt_add(f->text, "<text x=\"10\" y=\"%u\">%u. ", top, phase);
+        cdp__dt_flow_title(f->text, f);
+        cdp__dt_add(f->text, ": %llu bytes</text>\n", (unsigned long long)total);
+        cdp__dt_flow_svg(f->text, f, top + 22);
+        return true;
+    }
+    cdp__dt_add(f->text, "  %u. ", phase);
+    cdp__dt_flow_title(f->text, f);
+    cdp__dt_add(f->text, ": %llu bytes\n", (unsigned long long)total);
+    if (n <= 16) cdp__dt_flow_matrix(f->text, f);
+    f->shown = 0;
+    f->most = 64;
+    cdp__dt_flow_all(f, cdp__dt_flow_line);
+    if (f->shown > f->most) cdp__dt_add(f->text, "    and %u more\n", f->shown - f->most);
+    return true;
+}
+
+CDP__DT void cdp__dt_plan_phases(cdp__dt_flow *f, cdp_draw_format format) {
+    uint32_t phase = 1;
+    const uint32_t high = 24 * f->plan->nodes + 40;
+    for (uint32_t k = 0; k < f->plan->stage_count; ++k)
+        for (uint32_t b = 0; b < 2; ++b) {
+            f->stage = &f->plan->stages[k];
+            f->terms = b == 0;
+            if (cdp__dt_flow_draw(f, format, phase, 60 + (phase - 1) * high)) ++phase;
+        }
+}
+
+CDP__DT void cdp__dt_plan_json(cdp__dt_flow *f) {
+    const cdp_plan_info *i = &f->plan->info;
+    cdp__dt_add(f->text, "{\"plan\": \"");
+    cdp__dt_plan_head(f->text, f->plan);
+    cdp__dt_add(f->text,
+        "\", \"total_bytes\": %llu, \"bound_bytes\": %llu, \"torch_bytes\": %llu, ",
+        (unsigned long long)i->total_bytes, (unsigned long long)i->bound_bytes,
+        (unsigned long long)i->torch_bytes);
+    cdp__dt_add(f->text, "\"phases\": [");
+    for (uint32_t k = 0; k < f->plan->stage_count; ++k)
+        for (uint32_t b = 0; b < 2; ++b) {
+            f->stage = &f->plan->stages[k];
+            f->terms = b == 0;
+            f->shown = 0;
+            if (f->terms && f->stage->pair.from.terms == 1) continue;
+            cdp__dt_add(f->text,
+                k + b && (k || f->stage->pair.from.terms > 1)
+                    ? ",\n  {\"reduces\": %s, \"messages\": ["
+                    : "\n  {\"reduces\": %s, \"messages\": [",
+                f->terms ? "true" : "false");
+            cdp__dt_flow_all(f, cdp__dt_flow_json);
+            cdp__dt_add(f->text, "]}");
+        }
+    cdp__dt_add(f->text, "]}\n");
+}
+
+CDP_API uint64_t cdp_plan_draw(
+    const cdp_plan *p, cdp_draw_format format, char *text, uint64_t room) {
+    cdp__dt_text t = cdp__dt_text_of(text, room);
+    cdp__dt_flow f;
+    (void)cdp__dt_end(&t);
+    if (!p) return 0;
+    memset(&f, 0, sizeof f);
+    f.text = &t;
+    f.plan = p;
+    f.bytes = (uint64_t *)cdp__dt_alloc(p->os, (uint64_t)p->nodes * p->nodes * sizeof *f.bytes);
+    if (!f.bytes) return 0;
+    if (format == CDP_DRAW_JSON) {
+        cdp__dt_plan_json(&f);
+    } else if (format == CDP_DRAW_SVG) {
+        cdp__dt_svg_begin(&t, 640, 70 + p->info.steps * (24 * p->nodes + 40));
+        cdp__dt_add(&t, "<text x=\"10\" y=\"18\">");
+        cdp__dt_plan_head(&t, p);
+        cdp__dt_add(&t, "</text>\n<text class=\"thin\" x=\"10\" y=\"36\">");
+        cdp__dt_plan_numbers(&t, p);
+        cdp__dt_add(&t, "</text>\n");
+        cdp__dt_plan_phases(&f, format);
+        cdp__dt_add(&t, "</svg>\n");
+    } else {
+        cdp__dt_plan_head(&t, p);
+        cdp__dt_add(&t, "\n  ");
+        cdp__dt_plan_numbers(&t, p);
+        cdp__dt_add(&t, "\n");
+        cdp__dt_plan_phases(&f, format);
+    }
+    cdp__dt_free(p->os, f.bytes);
+    return cdp__dt_end(&t);
+}
+
+/* ---- >>tensors: a layout and a pointer ----------------------------------------------------- */
+
+/* Plans that cdp_redistribute(), cdp_distribute() and cdp_dtensor_full() made, kept by the mesh.
+   */
+
+#define CDP__DT_KEPT 64u
+#define CDP__DT_KEY_WORDS (1u + 2u * CDP__DT_LAYOUT_WORDS)
+
+struct cdp__dt_kept {
+    cdp__dt_kept *next; /* the last one used comes first */
+    cdp_plan *plan;
+    const cdp_mesh *to;
+    uint64_t key[CDP__DT_KEY_WORDS];
+};
+
+CDP_API void cdp_mesh_destroy(cdp_mesh *m) {
+    while (m && m->kept) {
+        cdp__dt_kept *next = m->kept->next;
+        cdp_plan_destroy(m->kept->plan);
+        cdp__dt_free(m->root->os, m->kept);
+        m->kept = next;
+    }
+    if (m) cdp__dt_mesh_free(m);
+}
+
+/* Forget the plan that was used longest ago, unless it is running. */
+CDP__DT void cdp__dt_kept_trim(cdp_mesh *m) {
+    uint32_t n = 0;
+    for (cdp__dt_kept **at = &m->kept; *at; at = &(*at)->next) {
+        cdp__dt_kept *k = *at;
+        if (++n <= CDP__DT_KEPT || k->next || cdp__dt_running(k->plan)) continue;
+        *at = NULL;
+        cdp_plan_destroy(k->plan);
+        cdp__dt_free(m->root->os, k);
+        return;
+    }
+}
+
+CDP__DT cdp_status cdp__dt_kept_make(
+    cdp_mesh *m, const cdp_plan_desc *desc, const uint64_t *key, cdp_plan **out) {
+    cdp__dt_kept *k = (cdp__dt_kept *)cdp__dt_alloc(m->root->os, sizeof *k);
+    if (!k) return cdp__dt_nomem("a plan", sizeof *k);
+    const cdp_status st = cdp_plan_create(desc, &k->plan);
+    if (st != CDP_OK) {
+        cdp__dt_free(m->root->os, k);
+        return st;
+    }
+    memcpy(k->key, key, sizeof k->key);
+    k->to = desc->to.mesh;
+    k->next = m->kept;
+    m->kept = k;
+    *out = k->plan;
+    cdp__dt_kept_trim(m);
+    return CDP_OK;
+}
+
+/* The plan for `desc`, kept or new. */
+CDP__DT cdp_status cdp__dt_kept_plan(const cdp_plan_desc *desc, cdp_plan **out) {
+    uint64_t key[CDP__DT_KEY_WORDS];
+    cdp_status st = cdp__dt_plan_check(desc);
+    if (st != CDP_OK) return st;
+    cdp_mesh *m = (cdp_mesh *)(uintptr_t)desc->from.mesh;
+    key[0] = (uint64_t)desc->from_one << 34 | (uint64_t)desc->to_one << 33 | desc->root;
+    cdp__dt_layout_words(&desc->from, key + 1);
+    cdp__dt_layout_words(&desc->to, key + 1 + CDP__DT_LAYOUT_WORDS);
+    for (cdp__dt_kept **at = &m->kept; *at; at = &(*at)->next) {
+        cdp__dt_kept *k = *at;
+        if (k->to != desc->to.mesh || memcmp(k->key, key, sizeof key) != 0) continue;
+        *at = k->next;
+        k->next = m->kept;
+        m->kept = k;
+        *out = k->plan;
+        return CDP_OK;
+    }
+    return cdp__dt_kept_make(m, desc, key, out);
+}
+
+CDP__DT cdp_status cdp__dt_tensor_check(const cdp_dtensor *t, const char *call) {
+    if (!t) return cdp_error_set(CDP_ERR_INVALID, -1, 0, "%s: the tensor is NULL", call);
+    cdp_status st = cdp_layout_check(&t->layout);
+    if (st == CDP_OK && !t->data && cdp_layout_box(&t->layout, NULL, NULL))
+        st = cdp_error_set(CDP_ERR_INVALID, -1, 0, "%s: the tensor's data is NULL", call);
+    return st;
+}
+
+CDP__DT uint64_t cdp__dt_local_bytes(const cdp_layout *l) {
+    return cdp_layout_box(l, NULL, NULL) * cdp_dtype_size(l->dtype);
+}
+
+CDP_API cdp_status cdp_dtensor_create(const cdp_layout *layout, void *data, cdp_dtensor *out) {
+    if (!out) return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_dtensor_create: out is NULL");
+    memset(out, 0, sizeof *out);
+    const cdp_status st = cdp_layout_check(layout);
+    if (st != CDP_OK) return st;
+    const cdp__dt_root *root = layout->mesh->root;
+    const uint64_t bytes = cdp__dt_local_bytes(layout);
+    out->layout = *layout;
+    out->layout.dtype = cdp__dt_dtype(layout);
+    out->data = data;
+    if (data || !bytes) return CDP_OK;
+    out->data =
+        root->group ? cdp_group_alloc(root->group, bytes) : root->os->alloc(root->os->user, bytes);
+    if (!out->data) return cdp__dt_nomem("a tensor", bytes);
+    out->owned = true;
+    return CDP_OK;
+}
+
+CDP_API void cdp_dtensor_free(cdp_dtensor *t) {
+    if (!t) return;
+    cdp__dt_root *root = t->layout.mesh ? t->layout.mesh->root : NULL;
+    if (t->owned && root->group)
+        cdp__dt_bury(root, t->layout.mesh->all, t->data);
+    else if (t->owned)
+        cdp__dt_free(root->os, t->data);
+    t->data = NULL;
+    t->owned = false;
+}
+
+CDP_API cdp_status cdp_redistribute(const cdp_dtensor *from, cdp_dtensor *to) {
+    cdp_plan_desc d;
+    cdp_plan *plan;
+    memset(&d, 0, sizeof d);
+    cdp_status st = cdp__dt_tensor_check(from, "cdp_redistribute");
+    if (st == CDP_OK) st = cdp__dt_tensor_check(to, "cdp_redistribute");
+    if (st != CDP_OK) return st;
+    d.from = from->layout;
+    d.to = to->layout;
+    st = cdp__dt_kept_plan(&d, &plan);
+    return st == CDP_OK ? cdp_plan_run(plan, from->data, to->data) : st;
+}
+
+CDP_API cdp_status cdp_redistribute_async(
+    const cdp_dtensor *from, cdp_dtensor *to, cdp_work *work) {
+    cdp_plan_desc d;
+    cdp_plan *plan;
+    memset(&d, 0, sizeof d);
+    cdp_status st = cdp__dt_tensor_check(from, "cdp_redistribute_async");
+    if (st == CDP_OK) st = cdp__dt_tensor_check(to, "cdp_redistribute_async");
+    if (st != CDP_OK) return st;
+    d.from = from->layout;
+    d.to = to->layout;
+    st = cdp__dt_kept_plan(&d, &plan);
+    return st == CDP_OK ? cdp_plan_run_async(plan, from->data, to->data, work) : st;
+}
+
+/* The same tensor, replicated everywhere. */
+CDP__DT cdp_layout cdp__dt_replicated(const cdp_layout *l) {
+    cdp_layout out = *l;
+    memset(out.place, 0, sizeof out.place);
+    return out;
+}
+
+CDP__DT bool cdp__dt_any_partial(const cdp_layout *l) {
+    for (uint32_t by = 0; by < l->mesh->desc.ndim; ++by)
+        if (cdp__dt_partial(l, by)) return true;
+    return false;
+}
+
+CDP_API cdp_status cdp_distribute(cdp_dtensor *t, const void *full, uint32_t source) {
+    cdp_plan_desc d;
+    cdp_plan *plan;
+    cdp_status st = cdp__dt_tensor_check(t, "cdp_distribute");
+    if (st != CDP_OK) return st;
+    if (cdp__dt_any_partial(&t->layout))
+        return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
+            "cdp_distribute: a PARTIAL tensor cannot be cut from a whole one; use "
+            "cdp_dtensor_fill");
+    if (source == CDP_EACH) {
+        const cdp__dt_side s = cdp__dt_side_of(&t->layout, 0);
+        const cdp__dt_region all = cdp__dt_whole(&s);
+        if (t->layout.mesh->me == CDP__DT_NONE || !cdp__dt_local_bytes(&t->layout)) return CDP_OK;
+        if (!full) return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_distribute: full is NULL");
+        const cdp__dt_region own = cdp__dt_region_of(&s, t->layout.mesh->me);
+        const cdp__dt_copy c =
+            cdp__dt_copy_of(&own, &all, &own, s.ndim, cdp_dtype_size(t->layout.dtype));
+        cdp__dt_copy_run(&c, t->data, full);
+        return CDP_OK;
+    }
+    memset(&d, 0, sizeof d);
+    d.from = cdp__dt_replicated(&t->layout);
+    d.to = t->layout;
+    d.from_one = true;
+    d.root = source;
+    st = cdp__dt_kept_plan(&d, &plan);
+    return st == CDP_OK ? cdp_plan_run(plan, full, t->data) : st;
+}
+
+CDP_API cdp_status cdp_dtensor_full(const cdp_dtensor *t, void *full, uint32_t root) {
+    cdp_plan_desc d;
+    cdp_plan *plan;
+    cdp_status st = cdp__dt_tensor_check(t, "cdp_dtensor_full");
+    if (st != CDP_OK) return st;
+    memset(&d, 0, sizeof d);
+    d.from = t->layout;
+    d.to = cdp__dt_replicated(&t->layout);
+    d.to_one = root != CDP_EACH;
+    d.root = root != CDP_EACH ? root : 0;
+    st = cdp__dt_kept_plan(&d, &plan);
+    return st == CDP_OK ? cdp_plan_run(plan, t->data, full) : st;
+}
+
+/* ---- >>fill: values that depend on the index in the whole tensor alone --------------------- */
+
+CDP__DT double cdp__dt_fill_value(const cdp_fill *f, uint64_t index, bool wide) {
+    const double b = f->b;
+    switch (f->kind) {
+    case CDP_FILL_VALUE: return f->a;
+    case CDP_FILL_UNIFORM: {
+        const double high = f->a == 0 && b == 0 ? 1 : b;
+        return f->a + (high - f->a) * cdp__dt_uniform(f->seed, f->stream, index, wide);
+    }
+    case CDP_FILL_NORMAL:
+        return f->a + (b == 0 ? 1 : b) * cdp__dt_normal(f->seed, f->stream, index, wide);
+    case CDP_FILL_RAMP: return f->a + b * (double)index;
+    case CDP_FILL_MASK: return cdp__dt_uniform(f->seed, f->stream, index, false) < f->a ? 1 : 0;
+    default: return 0;
+    }
+}
+
+/* Elements `first`, first + 1, ... of the whole tensor, at data[at]. Ramps of 64-bit integers are
+   exact. */
+CDP__DT void cdp__dt_fill_run(
+    cdp_dtype t, void *data, uint64_t at, uint64_t n, uint64_t first, const cdp_fill *f) {
+    const bool whole = t == CDP_DTYPE_I64 || t == CDP_DTYPE_U64;
+    for (uint64_t i = 0; i < n; ++i) {
+        if (whole && f->kind == CDP_FILL_RAMP)
+            ((uint64_t *)data)[at + i] =
+                (uint64_t)(int64_t)f->a + (uint64_t)(int64_t)f->b * (first + i);
+        else
+            cdp__dt_put(t, data, at + i, cdp__dt_fill_value(f, first + i, t == CDP_DTYPE_F64));
+    }
+}
+
+/* The identity of a reduction, in every element. */
+CDP__DT void cdp__dt_fill_identity(cdp_dtype t, void *data, uint64_t n, cdp_reduce_op op) {
+    const float inf = cdp__dt_float_of_bits(0x7f800000u);
+    const bool high = op == CDP_REDUCE_MIN, low = op == CDP_REDUCE_MAX;
+    double v = high ? (double)inf : low ? -(double)inf : 0;
+    if (op == CDP_REDUCE_PRODUCT) v = 1;
+    for (uint64_t i = 0; i < n; ++i) {
+        if (t == CDP_DTYPE_I64 && (high || low))
+            ((int64_t *)data)[i] = high ? INT64_MAX : INT64_MIN;
+        else if (t == CDP_DTYPE_U64 && high)
+            ((uint64_t *)data)[i] = UINT64_MAX;
+        else
+            cdp__dt_put(t, data, i, v);
+    }
+}
+
+/* This rank holds no contribution to a filled tensor, only the identity of *op. */
+CDP__DT bool cdp__dt_fill_idle(const cdp_layout *l, cdp_reduce_op *op) {
+    for (uint32_t by = 0; by < l->mesh->desc.ndim; ++by) {
+        *op = cdp__dt_op(&l->place[by]);
+        if (cdp__dt_partial(l, by) && *op != CDP_REDUCE_AVG && cdp_mesh_coord(l->mesh, by) != 0)
+            return true;
+    }
+    return false;
+}
+
+CDP_API cdp_status cdp_dtensor_fill(cdp_dtensor *t, const cdp_fill *f) {
+    cdp_reduce_op op;
+    cdp_status st = cdp__dt_tensor_check(t, "cdp_dtensor_fill");
+    if (st != CDP_OK) return st;
+    if (!f || (uint32_t)f->kind > CDP_FILL_MASK)
+        return cdp_error_set(
+            CDP_ERR_INVALID, -1, 0, "cdp_dtensor_fill: fill is NULL or its kind is none");
+    const cdp_dtype d = cdp__dt_dtype(&t->layout);
+    const bool random = f->kind == CDP_FILL_UNIFORM || f->kind == CDP_FILL_NORMAL;
+    if ((random && !cdp__dt_is_float(d)) || (d > CDP_DTYPE_BOOL && f->kind != CDP_FILL_ZERO))
+        return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
+            "cdp_dtensor_fill: %s cannot hold these values; use a float dtype", cdp_dtype_name(d));
+    const cdp_mesh *m = t->layout.mesh;
+    const uint64_t bytes = cdp__dt_local_bytes(&t->layout);
+    if (!bytes) return CDP_OK;
+    if (f->kind == CDP_FILL_ZERO) memset(t->data, 0, (size_t)bytes);
+    if (cdp__dt_fill_idle(&t->layout, &op)) {
+        cdp__dt_fill_identity(d, t->data, bytes / cdp_dtype_size(d), op);
+        return CDP_OK;
+    }
+    if (f->kind == CDP_FILL_ZERO) return CDP_OK;
+    const cdp__dt_side s = cdp__dt_side_of(&t->layout, 0);
+    const cdp__dt_region own = cdp__dt_region_of(&s, m->me), all = cdp__dt_whole(&s);
+    const cdp__dt_copy c = cdp__dt_copy_of(&own, &all, &own, s.ndim, 1); /* in elements */
+    const uint64_t rows = c.dims ? c.count[0] : 1;
+    uint64_t at[CDP__DT_DIMS] = {0}, whole = c.from_at, local = 0;
+    do
+        for (uint64_t i = 0; i < rows; ++i)
+            cdp__dt_fill_run(
+                d, t->data, local + i * c.to_step[0], c.run, whole + i * c.from_step[0], f);
+    while (cdp__dt_copy_next(&c, at, &whole, &local));
+    return CDP_OK;
+}
+
+/* ---- >>agreement: layouts from pieces, and replicas that are equal ------------------------- */
+
+/* Shapes of all ranks of a mesh, by position. */
+typedef struct cdp__dt_shapes {
+    const cdp_mesh *mesh;
+    uint32_t ndim;
+    const uint64_t *of; /* CDP_TENSOR_DIMS numbers for each */
+} cdp__dt_shapes;
+
+CDP__DT cdp_status cdp__dt_shapes_differ(
+    const cdp__dt_shapes *s, uint32_t dim, uint32_t a, uint32_t b) {
+    return cdp_error_set(CDP_ERR_MISMATCH, (int32_t)s->mesh->ranks[b], 0,
+        "cdp_layout_from_local: dimension %u has %llu elements on rank %u and %llu on rank %u; "
+        "their layout says that these are equal",
+        dim, (unsigned long long)s->of[(uint64_t)a * CDP_TENSOR_DIMS + dim], s->mesh->ranks[a],
+        (unsigned long long)s->of[(uint64_t)b * CDP_TENSOR_DIMS + dim], s->mesh->ranks[b]);
+}
+
+/* Ranks with equal coordinates in the dimensions `by` (bits) have equal sizes. */
+CDP__DT cdp_status cdp__dt_shapes_equal(const cdp__dt_shapes *s, uint32_t dim, uint32_t by) {
+    const cdp_mesh *m = s->mesh;
+    for (uint32_t k = 0; k < m->count; ++k) {
+        uint32_t first = 0;
+        for (uint32_t d = 0; d < m->desc.ndim; ++d)
+            if (by >> d & 1) first += k / m->stride[d] % m->desc.shape[d] * m->stride[d];
+        const uint64_t a = s->of[(uint64_t)first * CDP_TENSOR_DIMS + dim];
+        if (s->of[(uint64_t)k * CDP_TENSOR_DIMS + dim] != a)
+            return cdp__dt_shapes_differ(s, dim, first, k);
+    }
+    return CDP_OK;
+}
+
+/* One tensor dimension: its whole size, and a cut if one mesh dimension cuts it unevenly. */
+CDP__DT cdp_status cdp__dt_shapes_join(
+    const cdp__dt_shapes *s, cdp_layout *l, uint32_t dim, uint64_t *sizes) {
+    cdp_mesh *m = (cdp_mesh *)(uintptr_t)s->mesh;
+    uint32_t by = 0, count = 0, only = 0;
+    uint64_t total = 0, start;
+    for (uint32_t d = 0; d < m->desc.ndim; ++d)
+        if (l->place[d].kind == CDP_PLACE_SHARD && cdp__dt_dim(l, d) == dim) {
+            by |= 1u << d;
+            only = d;
+            ++count;
+        }
+    cdp_status st = cdp__dt_shapes_equal(s, dim, by);
+    if (st != CDP_OK) return st;
+    for (uint32_t k = 0; k < m->count; ++k) {
+        bool first = true;
+        for (uint32_t d = 0; d < m->desc.ndim; ++d)
+            if (!(by >> d & 1) && k / m->stride[d] % m->desc.shape[d]) first = false;
+        if (first) total += s->of[(uint64_t)k * CDP_TENSOR_DIMS + dim];
+    }
+    l->shape[dim] = total;
+    if (count != 1) return CDP_OK;
+    const uint32_t n = m->desc.shape[only];
+    const uint64_t block = cdp__dt_max(l->place[only].block, 1);
+    bool even = true;
+    for (uint32_t i = 0; i < n; ++i) {
+        sizes[i] = s->of[(uint64_t)i * m->stride[only] * CDP_TENSOR_DIMS + dim];
+        even = even && sizes[i] == cdp__dt_chunk(total, block, n, i, &start);
+    }
+    l->place[only].cut = 0;
+    return even ? CDP_OK : cdp_mesh_cut(m, only, sizes, &l->place[only].cut);
+}
+
+/* The layout that was found gives every rank the shape that it has. */
+CDP__DT cdp_status cdp__dt_shapes_fit(const cdp__dt_shapes *s, const cdp_layout *l) {
+    const cdp__dt_side side = cdp__dt_side_of(l, 0);
+    for (uint32_t k = 0; k < s->mesh->count; ++k) {
+        const cdp__dt_region r = cdp__dt_region_of(&side, k);
+        for (uint32_t d = 0; d < l->ndim; ++d) {
+            const uint64_t has = s->of[(uint64_t)k * CDP_TENSOR_DIMS + d];
+            if (has == r.size[d]) continue;
+            return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
+                "cdp_layout_from_local: dimension %u, sharded by several mesh dimensions, has %llu "
+                "elements on rank %u; the chunk rule gives %llu",
+                d, (unsigned long long)has, s->mesh->ranks[k], (unsigned long long)r.size[d]);
+        }
+    }
+    return CDP_OK;
+}
+
+CDP__DT cdp_status cdp__dt_from_local(
+    cdp_mesh *m, cdp_layout *l, const uint64_t *local_shape, uint64_t *memory) {
+    uint64_t own[CDP_TENSOR_DIMS] = {0};
+    cdp__dt_shapes s;
+    s.mesh = m;
+    s.ndim = l->ndim;
+    s.of = memory;
+    for (uint32_t d = 0; d < l->ndim; ++d)
+        own[d] = local_shape[d];
+    cdp_status st = cdp_allgather(m->all->group, own, memory, CDP_TENSOR_DIMS, CDP_DTYPE_U64);
+    for (uint32_t d = 0; st == CDP_OK && d < l->ndim; ++d)
+        st = cdp__dt_shapes_join(&s, l, d, memory + (uint64_t)m->count * CDP_TENSOR_DIMS);
+    if (st == CDP_OK) st = cdp_layout_check(l);
+    return st == CDP_OK ? cdp__dt_shapes_fit(&s, l) : st;
+}
+
+CDP_API cdp_status cdp_layout_from_local(cdp_mesh *m, cdp_layout *l, const uint64_t *local_shape) {
+    if (!m || !l || (l->ndim && !local_shape))
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_layout_from_local: an argument is NULL");
+    l->mesh = m;
+    for (uint32_t d = 0; d < CDP_TENSOR_DIMS; ++d)
+        l->shape[d] = 0;
+    for (uint32_t by = 0; by < m->desc.ndim; ++by)
+        l->place[by].cut = 0;
+    cdp_status st = cdp_layout_check(l);
+    if (st != CDP_OK) return st;
+    if (!m->root->group)
+        return cdp_error_set(CDP_ERR_STATE, -1, 0, "cdp_layout_from_local: the mesh is on paper");
+    if (!m->all) return CDP_OK;
+    const uint64_t bytes = (uint64_t)m->count * (CDP_TENSOR_DIMS + 1) * 8;
+    uint64_t *memory = (uint64_t *)cdp__dt_alloc(m->root->os, bytes);
+    if (!memory) return cdp__dt_nomem("cdp_layout_from_local", bytes);
+    st = cdp__dt_from_local(m, l, local_shape, memory);
+    cdp__dt_free(m->root->os, memory);
+    return st;
+}
+
+CDP__DT uint64_t cdp__dt_hash_bytes(const void *data, uint64_t bytes) {
+    const uint8_t *at = (const uint8_t *)data;
+    uint64_t h = bytes, word;
+    for (; bytes >= 8; bytes -= 8, at += 8) {
+        memcpy(&word, at, 8);
+        h = (h ^ word) * 0x9e3779b97f4a7c15u;
+        h ^= h >> 29;
+    }
+    for (; bytes; --bytes, ++at)
+        h = (h ^ *at) * 0x9e3779b97f4a7c15u;
+    return h ^ h >> 32;
+}
+
+/* The position whose replica a position should equal: coordinate 0 wherever the tensor is
+   replicated. */
+CDP__DT uint32_t cdp__dt_original(const cdp__dt_side *s, uint32_t position) {
+    uint32_t at = 0;
+    for (uint32_t d = 0; d < s->dims; ++d)
+        if (s->role[d] != CDP__DT_SAME) at += cdp__dt_digit(s, position, d) * s->stride[d];
+    return at;
+}
+
+/* Send the original to the replicas that differ from it; a replica gets it in `other`. */
+CDP__DT cdp_status cdp__dt_check_exchange(
+    cdp_dtensor *t, const cdp__dt_side *s, const uint64_t *hash, void *other) {
+    const cdp_mesh *m = t->layout.mesh;
+    const cdp_os *os = m->root->os;
+    const uint64_t bytes = cdp__dt_local_bytes(&t->layout);
+    cdp_transfer *list = (cdp_transfer *)cdp__dt_alloc(os, m->count * sizeof *list);
+    cdp_work work;
+    cdp_status st = CDP_OK;
+    uint32_t n = 0;
+    if (!list) return cdp__dt_nomem("cdp_dtensor_check", m->count * sizeof *list);
+    for (uint32_t k = 0; k < m->count; ++k) {
+        const uint32_t first = cdp__dt_original(s, k);
+        if (hash[k] == hash[first] || (k != m->me && first != m->me)) continue;
+        list[n].receive = k == m->me;
+        list[n].data = k == m->me ? other : t->data;
+        list[n].count = bytes;
+        list[n].dtype = CDP_DTYPE_U8;
+        list[n].peer = k == m->me ? first : k;
+        list[n++].tag = CDP__DT_TAG + 2;
+    }
+    if (n) st = cdp_batch(m->all->group, list, n, &work);
+    if (n && st == CDP_OK) st = cdp_work_wait(work);
+    cdp__dt_free(os, list);
+    return st;
+}
+
+/* The index in the whole tensor of the first element that differs; UINT64_MAX: none. */
+CDP__DT uint64_t cdp__dt_first_difference(const cdp_dtensor *t, const void *other) {
+    const uint64_t elem = cdp_dtype_size(t->layout.dtype);
+    const uint64_t n = cdp_layout_box(&t->layout, NULL, NULL);
+    const uint8_t *a = (const uint8_t *)t->data, *b = (const uint8_t *)other;
+    cdp_box box;
+    uint64_t i = 0, index = 0, step = 1;
+    while (i < n && memcmp(a + i * elem, b + i * elem, (size_t)elem) == 0)
+        ++i;
+    if (i == n) return UINT64_MAX;
+    (void)cdp_layout_box(&t->layout, NULL, &box);
+    for (uint32_t d = t->layout.ndim; d-- > 0; step *= t->layout.shape[d]) {
+        index += (box.start[d] + i % box.size[d]) * step;
+        i /= box.size[d];
+    }
+    return index;
+}
+
+CDP__DT cdp_status cdp__dt_element_differs(
+    const cdp_layout *l, uint64_t index, uint32_t original, uint32_t rank) {
+    char text[160];
+    cdp__dt_text t = cdp__dt_text_of(text, sizeof text);
+    uint64_t step = 1, rest = index;
+    for (uint32_t d = 0; d < l->ndim; ++d)
+        step *= l->shape[d];
+    for (uint32_t d = 0; d < l->ndim; ++d) {
+        step /= l->shape[d];
+        cdp__dt_add(&t, d ? ",%llu" : "%llu", (unsigned long long)(rest / step));
+        rest %= step;
+    }
+    (void)cdp__dt_end(&t);
+    return cdp_error_set(CDP_ERR_MISMATCH, (int32_t)rank, 0,
+        "cdp_dtensor_check: replicas differ: element [%s] is not the same on ranks %u and %u", text,
+        original, rank);
+}
+
+/* Compare with the original, byte by byte, where hashes differ; all ranks learn the first
+   difference. */
+CDP__DT cdp_status cdp__dt_check_replicas(
+    cdp_dtensor *t, const cdp__dt_side *s, uint64_t *all, bool repair) {
+    const cdp_mesh *m = t->layout.mesh;
+    const uint64_t bytes = cdp__dt_local_bytes(&t->layout);
+    const bool differs = all[m->me] != all[cdp__dt_original(s, m->me)];
+    uint64_t first = UINT64_MAX;
+    void *other = differs ? m->root->os->alloc(m->root->os->user, bytes) : NULL;
+    if (differs && !other) return cdp__dt_nomem("cdp_dtensor_check", bytes);
+    cdp_status st = cdp__dt_check_exchange(t, s, all, other);
+    if (st == CDP_OK && differs) first = cdp__dt_first_difference(t, other);
+    if (st == CDP_OK && differs && repair) memcpy(t->data, other, (size_t)bytes);
+    cdp__dt_free(m->root->os, other);
+    if (st != CDP_OK || repair) return st;
+    st = cdp_allgather(m->all->group, &first, all, 1, CDP_DTYPE_U64);
+    for (uint32_t k = 0; st == CDP_OK && k < m->count; ++k)
+        if (all[k] != UINT64_MAX)
+            return cdp__dt_element_differs(
+                &t->layout, all[k], m->ranks[cdp__dt_original(s, k)], m->ranks[k]);
+    return st;
+}
+
+CDP__DT cdp_status cdp__dt_check_layouts(const cdp_dtensor *t) {
+    const cdp_mesh *m = t->layout.mesh;
+    uint64_t words[CDP__DT_LAYOUT_WORDS], values[2];
+    uint32_t rank, word;
+    char name[48];
+    cdp__dt_layout_words(&t->layout, words);
+    const cdp_status st = cdp__dt_agree(
+        m->all->group, m->root->os, words, CDP__DT_LAYOUT_WORDS, &rank, &word, values);
+    if (st != CDP_OK || rank == CDP__DT_NONE) return st;
+    cdp__dt_text text = cdp__dt_text_of(name, sizeof name);
+    cdp__dt_layout_word_name(word, &text);
+    (void)cdp__dt_end(&text);
+    return cdp_error_set(CDP_ERR_MISMATCH, (int32_t)m->ranks[rank], 0,
+        "cdp_dtensor_check: layouts differ: %s is %llu on rank %u and %llu on rank %u", name,
+        (unsigned long long)values[0], m->ranks[0], (unsigned long long)values[1], m->ranks[rank]);
+}
+
+CDP_API cdp_status cdp_dtensor_check(cdp_dtensor *t, bool repair) {
+    cdp_status st = cdp__dt_tensor_check(t, "cdp_dtensor_check");
+    if (st != CDP_OK) return st;
+    const cdp_mesh *m = t->layout.mesh;
+    if (!m->root->group)
+        return cdp_error_set(CDP_ERR_STATE, -1, 0, "cdp_dtensor_check: the mesh is on paper");
+    if (!m->all) return CDP_OK;
+    st = cdp__dt_check_layouts(t);
+    if (st != CDP_OK) return st;
+    const cdp__dt_side s = cdp__dt_side_of(&t->layout, 0);
+    const uint64_t hash = cdp__dt_hash_bytes(t->data, cdp__dt_local_bytes(&t->layout));
+    uint64_t *all = (uint64_t *)cdp__dt_alloc(m->root->os, m->count * sizeof *all);
+    bool equal = true;
+    if (!all) return cdp__dt_nomem("cdp_dtensor_check", m->count * sizeof *all);
+    st = cdp_allgather(m->all->group, &hash, all, 1, CDP_DTYPE_U64);
+    for (uint32_t k = 0; st == CDP_OK && k < m->count; ++k)
+        equal = equal && all[k] == all[cdp__dt_original(&s, k)];
+    if (st == CDP_OK && !equal) st = cdp__dt_check_replicas(t, &s, all, repair);
+    cdp__dt_free(m->root->os, all);
+    return st;
+}
+
+/* ---- >>edges: plans with the plans of their gradients -------------------------------------- */
+
+/* One direction: a plan, casts to and from the dtype on the wire, and a division of the result.
+   */
+typedef struct cdp__dt_way {
+    cdp_plan *plan;
+    cdp_dtype dtype, wire;
+    uint64_t in_elements, out_elements, divisor;
+    void *in_wire, *out_wire; /* NULL: it travels as it is */
+    void *out;                /* of the asynchronous run */
+} cdp__dt_way;
+
+struct cdp_edge {
+    cdp_edge_desc desc;
+    const cdp_os *os;
+    cdp__dt_way forward, backward;
+};
+
+CDP__DT cdp_layout cdp__dt_gradient_of(const cdp_layout *l) {
+    cdp_layout out = *l;
+    for (uint32_t by = 0; by < l->mesh->desc.ndim; ++by)
+        if (cdp__dt_partial(l, by)) cdp__dt_replicate(&out, by);
+    return out;
+}
+
+CDP__DT cdp_status cdp__dt_edge_partial(const cdp_layout *l, bool gradient) {
+    for (uint32_t by = 0; by < l->mesh->desc.ndim; ++by) {
+        const cdp_reduce_op op = cdp__dt_op(&l->place[by]);
+        if (!cdp__dt_partial(l, by) || op == CDP_REDUCE_SUM) continue;
+        if (op == CDP_REDUCE_AVG && !gradient) continue;
+        return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
+            "cdp_edge_create: PARTIAL (%s) has no linear gradient; reduce it with a plan first",
+            cdp_reduce_name(op));
+    }
+    return CDP_OK;
+}
+
+CDP__DT cdp_status cdp__dt_way_make(cdp__dt_way *w, const cdp_layout *from, const cdp_layout *to,
+    cdp_dtype wire, const cdp_net *net) {
+    cdp_plan_desc d;
+    memset(&d, 0, sizeof d);
+    d.from = *from;
+    d.to = *to;
+    d.kind = CDP_PLAN_DIRECT;
+    d.net = *net;
+    w->dtype = cdp__dt_dtype(from);
+    w->wire = wire == CDP_DTYPE_DEFAULT ? w->dtype : wire;
+    if (w->wire != w->dtype && (!cdp__dt_is_float(w->wire) || !cdp__dt_is_float(w->dtype)))
+        return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
+            "cdp_edge_create: %s cannot travel as %s; a wire dtype is for floats",
+            cdp_dtype_name(w->dtype), cdp_dtype_name(wire));
+    d.from.dtype = d.to.dtype = w->wire;
+    cdp_status st = cdp_plan_create(&d, &w->plan);
+    if (st != CDP_OK) return st;
+    const uint64_t size = cdp_dtype_size(w->wire);
+    w->in_elements = w->plan->in_bytes / size;
+    w->out_elements = w->plan->out_bytes / size;
+    w->divisor = 1;
+    if (w->wire == w->dtype || !w->plan->group) return CDP_OK;
+    w->in_wire = cdp_group_alloc(w->plan->group, w->plan->in_bytes + 1);
+    w->out_wire = cdp_group_alloc(w->plan->group, w->plan->out_bytes + 1);
+    if (!w->in_wire || !w->out_wire)
+        return cdp__dt_nomem("an edge", w->plan->in_bytes + w->plan->out_bytes);
+    return CDP_OK;
+}
+
+CDP__DT void cdp__dt_way_free(cdp__dt_way *w) {
+    if (!w->plan) return;
+    cdp__dt_bury(w->plan->mesh->root, w->plan->link, w->in_wire);
+    cdp__dt_bury(w->plan->mesh->root, w->plan->link, w->out_wire);
+    cdp_plan_destroy(w->plan);
+}
+
+CDP_API void cdp_edge_destroy(cdp_edge *e) {
+    if (!e) return;
+    cdp__dt_way_free(&e->forward);
+    cdp__dt_way_free(&e->backward);
+    cdp__dt_free(e->os, e);
+}
+
+CDP__DT cdp_status cdp__dt_edge_fill(cdp_edge *e) {
+    cdp_edge_desc *d = &e->desc;
+    if (!d->grad_in.mesh) d->grad_in = cdp__dt_gradient_of(&d->to);
+    if (!d->grad_out.mesh) d->grad_out = cdp__dt_gradient_of(&d->from);
+    cdp_status st = cdp_layout_check(&d->grad_in);
+    if (st == CDP_OK) st = cdp_layout_check(&d->grad_out);
+    if (st == CDP_OK) st = cdp__dt_edge_partial(&d->from, false);
+    if (st == CDP_OK) st = cdp__dt_edge_partial(&d->to, false);
+    if (st == CDP_OK) st = cdp__dt_edge_partial(&d->grad_in, true);
+    if (st == CDP_OK) st = cdp__dt_edge_partial(&d->grad_out, true);
+    if (st == CDP_OK && !cdp__dt_shape_same(&d->from, &d->grad_in))
+        st = cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_edge_create: grad_in must have the shape and dtype of `to`");
+    if (st == CDP_OK) st = cdp__dt_way_make(&e->forward, &d->from, &d->to, d->wire, &d->net);
+    if (st == CDP_OK)
+        st = cdp__dt_way_make(&e->backward, &d->grad_in, &d->grad_out, d->grad_wire, &d->net);
+    if (st == CDP_OK) e->backward.divisor = e->forward.plan->stages[0].divisor;
+    return st;
+}
+
+CDP_API cdp_status cdp_edge_create(const cdp_edge_desc *desc, cdp_edge **out) {
+    if (!desc || !out)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_edge_create: desc or out is NULL");
+    *out = NULL;
+    cdp_status st = cdp_layout_check(&desc->from);
+    if (st == CDP_OK) st = cdp_layout_check(&desc->to);
+    if (st != CDP_OK) return st;
+    const cdp_os *os = desc->from.mesh->root->os;
+    cdp_edge *e = (cdp_edge *)cdp__dt_alloc(os, sizeof *e);
+    if (!e) return cdp__dt_nomem("an edge", sizeof *e);
+    e->os = os;
+    e->desc = *desc;
+    st = cdp__dt_edge_fill(e);
+    if (st != CDP_OK) {
+        cdp_edge_destroy(e);
+        return st;
+    }
+    *out = e;
+    return CDP_OK;
+}
+
+/* The input as it travels, and where its result arrives. */
+CDP__DT const void *cdp__dt_way_in(cdp__dt_way *w, const void *in) {
+    if (!w->in_wire || !in) return in;
+    cdp__dt_cast(w->dtype, in, w->wire, w->in_wire, w->in_elements);
+    return w->in_wire;
+}
+
+CDP__DT void cdp__dt_way_out(const cdp__dt_way *w, void *out) {
+    if (w->out_wire && out) cdp__dt_cast(w->wire, w->out_wire, w->dtype, out, w->out_elements);
+    if (w->divisor > 1 && out) cdp__dt_divide(w->dtype, out, w->out_elements, w->divisor);
+}
+
+CDP__DT cdp_status cdp__dt_way_run(cdp__dt_way *w, const void *in, void *out) {
+    const void *from = cdp__dt_way_in(w, in);
+    const cdp_status st = cdp_plan_run(w->plan, from, w->out_wire ? w->out_wire : out);
+    if (st == CDP_OK) cdp__dt_way_out(w, out);
+    return st;
+}
+
+CDP__DT cdp_status cdp__dt_way_done(void *user, cdp_status status) {
+    const cdp__dt_way *w = (const cdp__dt_way *)user;
+    if (status == CDP_OK) cdp__dt_way_out(w, w->out);
+    return CDP_OK;
+}
+
+CDP__DT cdp_status cdp__dt_way_start(cdp__dt_way *w, const void *in, void *out, cdp_work *work) {
+    cdp_work moved;
+    if (!work) return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_edge: work is NULL");
+    const void *from = cdp__dt_way_in(w, in);
+    cdp_status st = cdp_plan_run_async(w->plan, from, w->out_wire ? w->out_wire : out, &moved);
+    *work = moved;
+    if (st != CDP_OK || (!w->out_wire && w->divisor == 1)) return st;
+    w->out = out;
+    if (moved.seq) return cdp_work_then(moved, cdp__dt_way_done, w, work);
+    return cdp__dt_way_done(w, CDP_OK);
+}
+
+CDP__DT cdp_status cdp__dt_no_edge(void) {
+    return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_edge: the edge is NULL");
+}
+
+CDP_API cdp_status cdp_edge_forward(cdp_edge *e, const void *x, void *y) {
+    return e ? cdp__dt_way_run(&e->forward, x, y) : cdp__dt_no_edge();
+}
+
+CDP_API cdp_status cdp_edge_backward(cdp_edge *e, const void *grad_y, void *grad_x) {
+    return e ? cdp__dt_way_run(&e->backward, grad_y, grad_x) : cdp__dt_no_edge();
+}
+
+CDP_API cdp_status cdp_edge_forward_async(cdp_edge *e, const void *x, void *y, cdp_work *work) {
+    return e ? cdp__dt_way_start(&e->forward, x, y, work) : cdp__dt_no_edge();
+}
+
+CDP_API cdp_status cdp_edge_backward_async(
+    cdp_edge *e, const void *grad_y, void *grad_x, cdp_work *work) {
+    return e ? cdp__dt_way_start(&e->backward, grad_y, grad_x, work) : cdp__dt_no_edge();
+}
+
+CDP_API cdp_plan_info cdp_edge_info(const cdp_edge *e, bool backward) {
+    return cdp_plan_info_of(e ? (backward ? e->backward.plan : e->forward.plan) : NULL);
+}
+
+CDP_API const cdp_edge_desc *cdp_edge_desc_of(const cdp_edge *e) {
+    return e ? &e->desc : NULL;
+}
+
+typedef struct cdp__dt_feed {
+    cdp_status (*piece)(void *user, const cdp_box *box);
+    void *user;
+    uint32_t ndim;
+    cdp_status status; /* of the first piece that failed */
+} cdp__dt_feed;
+
+CDP__DT void cdp__dt_feed_piece(cdp__dt_feed *f, const cdp__dt_region *region) {
+    cdp_box box;
+    if (f->status != CDP_OK) return;
+    (void)cdp__dt_box_out(region, f->ndim, &box);
+    f->status = f->piece(f->user, &box);
+}
+
+/* Receives one by one, so that each can be used while others travel. */
+CDP__DT cdp_status cdp__dt_feed_run(cdp_plan *p, cdp__dt_feed *f, cdp_work *works) {
+    const cdp__dt_phase *ph = &p->phases[0];
+    cdp_work sent = {NULL, 0};
+    cdp_status st = CDP_OK;
+    uint32_t i;
+    cdp__dt_pack(p, ph);
+    for (i = 0; st == CDP_OK && i < ph->recvs; ++i) {
+        cdp__dt_transfer(p, &p->list[0], &ph->recv[i], true);
+        st = cdp_recv_async(p->group, p->list[0].data, p->list[0].count, p->dtype, p->list[0].peer,
+            CDP__DT_TAG, &works[i]);
+    }
+    for (i = 0; i < ph->sends; ++i)
+        cdp__dt_transfer(p, &p->list[i], &ph->send[i], false);
+    if (st == CDP_OK && ph->sends) st = cdp_batch(p->group, p->list, ph->sends, &sent);
+    for (i = 0; st == CDP_OK && i < ph->locals; ++i) {
+        cdp__dt_copy_piece(p, &ph->local[i]);
+        cdp__dt_feed_piece(f, &ph->local[i].region);
+    }
+    for (i = 0; st == CDP_OK && i < ph->recvs; ++i) {
+        st = cdp_work_wait(works[i]);
+        if (st != CDP_OK) break;
+        if (!ph->recv[i].direct) cdp__dt_copy_piece(p, &ph->recv[i]);
+        cdp__dt_feed_piece(f, &ph->recv[i].region);
+    }
+    if (st == CDP_OK && sent.seq) st = cdp_work_wait(sent);
+    return st;
+}
+
+CDP__DT cdp_status cdp__dt_feed_whole(cdp_edge *e, const void *x, void *y, cdp__dt_feed *f) {
+    cdp__dt_region own;
+    const cdp_status st = cdp__dt_way_run(&e->forward, x, y);
+    const cdp__dt_stage *s = &e->forward.plan->stages[0];
+    if (st != CDP_OK || e->forward.plan->node == CDP__DT_NONE) return st;
+    if (cdp__dt_held(&s->host_to, e->forward.plan->node, &own)) cdp__dt_feed_piece(f, &own);
+    return f->status;
+}
+
+CDP_API cdp_status cdp_edge_forward_pieces(cdp_edge *e, const void *x, void *y,
+    cdp_status (*piece)(void *user, const cdp_box *box), void *user) {
+    cdp__dt_feed f;
+    bool ready;
+    if (!e || !piece)
+        return cdp_error_set(
+            CDP_ERR_INVALID, -1, 0, "cdp_edge_forward_pieces: edge or piece is NULL");
+    cdp_plan *p = e->forward.plan;
+    f.piece = piece;
+    f.user = user;
+    f.ndim = e->desc.to.ndim;
+    f.status = CDP_OK;
+    if (p->phase_count != 1 || p->phases[0].zero || e->forward.out_wire)
+        return cdp__dt_feed_whole(e, x, y, &f);
+    cdp_status st = cdp__dt_run_begin(p, x, y, &ready);
+    if (st != CDP_OK || !ready) return st;
+    const uint64_t bytes = (p->phases[0].recvs + 1ull) * sizeof(cdp_work);
+    cdp_work *works = (cdp_work *)cdp__dt_alloc(p->os, bytes);
+    if (!works) return cdp__dt_nomem("cdp_edge_forward_pieces", bytes);
+    st = cdp__dt_feed_run(p, &f, works);
+    cdp__dt_free(p->os, works);
+    return st == CDP_OK ? f.status : st;
+}
+
+/* ---- >>operators: rules and the choice of the cheapest ------------------------------------- */
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#endif /* CDP_DTENSOR_IMPL_INCLUDED */

@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# Redistributions beside PyTorch's DTensor over Gloo (where a Python has torch), and beside ScaLAPACK's pdgemr2d (where
+# mpicc links with scalapack-openmpi), 2 and 4 ranks of this machine. Both sides take turns, --rounds times; of each side the
+# least median over the rounds counts. The last column is theirs / ours.
+#
+#   dtensor.sh [--rounds N] [--seconds S] [BUILD_DIR]       PYTHON: which Python to ask
+set -u -o pipefail
+cd "$(dirname "$0")/../.." || exit 1
+rounds=2 seconds=0.2
+while [[ ${1:-} == --* ]]; do
+    case $1 in
+    --rounds) rounds=$2 ;;
+    --seconds) seconds=$2 ;;
+    *) echo "$0: unknown option $1"; exit 2 ;;
+    esac
+    shift 2
+done
+build=${1:-${BUILD:-build}}
+mkdir -p "$build/bench" || exit 1
+gcc -O2 -g -std=gnu11 -I. tests/bench/dtensor.c -o "$build/bench/dtensor" -pthread -lm || exit 1
+python=
+for p in ${PYTHON:-} python3 /usr/bin/python3; do
+    "$p" -c 'import sys, torch.distributed as d, torch.distributed.tensor as t; sys.exit(not (d.is_gloo_available() and t.DTensor))' > /dev/null 2>&1 && python=$p && break
+done
+[ -n "$python" ] || echo 'SKIP torch: no Python here has torch with Gloo and DTensor'
+out=$(mktemp -d) || exit 1
+trap 'rm -rf "$out"' EXIT
+port=$((20000 + $$ % 10000))
+
+ranks() { # N COMMAND...: rank 0's output
+    local n=$1 r
+    shift
+    port=$((port + 1))
+    export WORLD_SIZE=$n MASTER_ADDR=127.0.0.1 MASTER_PORT=$port GLOO_SOCKET_IFNAME=lo OMP_NUM_THREADS=1 GLOG_minloglevel=2
+    for ((r = 1; r < n; ++r)); do RANK=$r timeout 300 "$@" > /dev/null 2>&1 & done
+    RANK=0 timeout 300 "$@" 2> /dev/null || echo 'failed'
+    wait
+}
+
+report() { # files of ours and theirs
+    awk 'NF != 4 { print FILENAME ": " $0; next }
+        { k = $1 " " $2; f = FILENAME ~ /ours$/ ? "a" : "b" }
+        f == "a" && !(k in seen) { order[++n] = k; seen[k] = 1 }
+        !((f, k) in low) || $3 < low[f, k] { low[f, k] = $3 }
+        !((f, k) in mid) || $4 < mid[f, k] { mid[f, k] = $4 }
+        END { for (i = 1; i <= n; ++i) { k = order[i]; split(k, p, " ")
+            printf "%-14s %9d B %9.1f %9.1f", p[1], p[2], low["a", k], mid["a", k]
+            if (("b", k) in low) printf " %9.1f %9.1f  %6.1f", low["b", k], mid["b", k], mid["b", k] / (mid["a", k] ? mid["a", k] : 0.1)
+            print "" } }' "$out/ours" "$out/theirs"
+}
+
+echo "# $(uname -srm), $(nproc) cores, load $(cut -d' ' -f1-3 /proc/loadavg), ${python:+torch $("$python" -c 'import torch; print(torch.__version__)')}"
+for n in 2 4; do
+    : > "$out/ours" > "$out/theirs"
+    for ((i = 0; i < rounds; ++i)); do
+        ranks "$n" "$build/bench/dtensor" --seconds "$seconds" >> "$out/ours"
+        [ -z "$python" ] || ranks "$n" "$python" tests/bench/dtensor.py --seconds "$seconds" >> "$out/theirs"
+    done
+    echo "# $n ranks: least and median in us, ours and theirs"
+    report
+done
+
+if ! mpicc -O2 tests/bench/scalapack.c -o "$build/bench/scalapack" -lscalapack-openmpi > /dev/null 2>&1; then
+    echo 'SKIP pdgemr2d: mpicc does not link with scalapack-openmpi'
+    exit 0
+fi
+for n in 2 4; do
+    : > "$out/ours" > "$out/theirs"
+    for ((i = 0; i < rounds; ++i)); do
+        ranks "$n" "$build/bench/dtensor" --seconds "$seconds" --f64 >> "$out/ours"
+        timeout 300 mpirun --allow-run-as-root --oversubscribe -n "$n" "$build/bench/scalapack" --seconds "$seconds" >> "$out/theirs" 2> /dev/null || echo failed >> "$out/theirs"
+    done
+    echo "# $n ranks, doubles, beside pdgemr2d"
+    report
+done

@@ -1,0 +1,259 @@
+/*  paper.h - plans of all ranks, executed in the memory of one process. Include after
+   cdp_dtensor.h.
+
+    A case is a mesh, a shape and two layouts. Every rank's plan is made on a mesh on paper;
+   messages are then delivered phase by phase, in the order of both lists. A message that has no
+   counterpart in its phase would be a deadlock. */
+#ifndef PAPER_INCLUDED
+#define PAPER_INCLUDED
+
+#include "../unit/said.h"
+
+#define PAPER_RANKS 16u
+
+typedef struct paper {
+    uint32_t n;
+    cdp_mesh *mesh[PAPER_RANKS];
+} paper;
+
+/* Meshes of all ranks: of `ndim` dimensions `shape`, whose product is the number of ranks. */
+TEST_API bool paper_open(paper *p, uint32_t ndim, const uint32_t *shape) {
+    memset(p, 0, sizeof *p);
+    p->n = 1;
+    for (uint32_t d = 0; d < ndim; ++d)
+        p->n *= shape[d];
+    for (uint32_t r = 0; r < p->n; ++r) {
+        cdp_mesh_desc d = {.paper_ranks = p->n, .paper_rank = r, .ndim = ndim};
+        memcpy(d.shape, shape, ndim * sizeof *shape);
+        if (!OK(cdp_mesh_create(&d, &p->mesh[r]))) return false;
+    }
+    return true;
+}
+
+TEST_API void paper_close(paper *p) {
+    for (uint32_t r = 0; r < p->n; ++r)
+        cdp_mesh_destroy(p->mesh[r]);
+}
+
+/* A layout as text, for messages. */
+TEST_API const char *paper_text(const cdp_layout *l) {
+    static char text[4][200];
+    static uint32_t turn;
+    char *out = text[turn++ % 4];
+    uint64_t used = cdp_layout_text(l, out, 200);
+    for (uint32_t d = 0; d < l->ndim && used < 180; ++d)
+        used += (uint64_t)snprintf(
+            out + used, 200 - used, "%s%llu", d ? "x" : " of ", (unsigned long long)l->shape[d]);
+    used += (uint64_t)snprintf(out + used, 200 - used, " on ");
+    for (uint32_t d = 0; d < l->mesh->desc.ndim; ++d)
+        used += (uint64_t)snprintf(
+            out + used, 200 - used, "%s%u", d ? "x" : "", l->mesh->desc.shape[d]);
+    return out;
+}
+
+/* The value of an element of the whole tensor. */
+TEST_API uint64_t paper_value(uint64_t index) {
+    uint64_t state = index * 77 + 5;
+    return test_random(&state);
+}
+
+/* The index in the whole tensor of element i of a box. */
+TEST_API uint64_t paper_index(const cdp_layout *l, const cdp_box *box, uint64_t i) {
+    uint64_t index = 0, step = 1;
+    for (uint32_t d = l->ndim; d-- > 0;) {
+        index += (box->start[d] + i % box->size[d]) * step;
+        i /= box->size[d];
+        step *= l->shape[d];
+    }
+    return index;
+}
+
+/* What a rank must hold, or holds at first: u64, PARTIAL sums modulo 2^64. Contribution 0 is what
+   is missing from the sum of the others, which are random. `seed` 0: the whole value at once. */
+TEST_API uint64_t paper_element(const cdp_layout *l, uint32_t position, uint64_t index) {
+    uint64_t value = paper_value(index), terms = 1, own = 0, scale = 1;
+    for (uint32_t by = 0; by < l->mesh->desc.ndim; ++by) {
+        const uint32_t n = l->mesh->desc.shape[by];
+        if (l->place[by].kind != CDP_PLACE_PARTIAL) continue;
+        own += position / l->mesh->stride[by] % n * scale;
+        scale *= n;
+        terms *= n;
+    }
+    if (own) {
+        uint64_t state = index * 1000 + own;
+        return test_random(&state);
+    }
+    for (uint64_t t = 1; t < terms; ++t) {
+        uint64_t state = index * 1000 + t;
+        value -= test_random(&state);
+    }
+    return value;
+}
+
+/* The memory of one case: local arrays and plans of all ranks. */
+typedef struct paper_case {
+    cdp_plan *plan[PAPER_RANKS];
+    uint64_t *in[PAPER_RANKS], *out[PAPER_RANKS];
+    uint8_t scratch[PAPER_RANKS][1 << 17];
+} paper_case;
+
+static uint64_t paper_memory[2][PAPER_RANKS][2048];
+static paper_case paper_now;
+
+TEST_API bool paper_plans(const paper *p, const cdp_plan_desc *like) {
+    for (uint32_t r = 0; r < p->n; ++r) {
+        cdp_plan_desc d = *like;
+        d.from.mesh = d.to.mesh = p->mesh[r];
+        if (!OK(cdp_plan_create(&d, &paper_now.plan[r]))) return false;
+        cdp_plan *plan = paper_now.plan[r];
+        if (plan->scratch_used > sizeof paper_now.scratch[r]) return T(!"scratch memory is enough");
+        plan->scratch = paper_now.scratch[r];
+        plan->in = paper_now.in[r] = paper_memory[0][r];
+        plan->out = paper_now.out[r] = paper_memory[1][r];
+    }
+    return true;
+}
+
+TEST_API void paper_drop(const paper *p) {
+    for (uint32_t r = 0; r < p->n; ++r) {
+        if (paper_now.plan[r]) paper_now.plan[r]->scratch = NULL;
+        cdp_plan_destroy(paper_now.plan[r]);
+        paper_now.plan[r] = NULL;
+    }
+}
+
+/* The k-th message from `from` in `ph`, counted over pieces whose peer is `to`; NULL: there is
+   none. */
+TEST_API const cdp__dt_piece *paper_send(const cdp__dt_phase *ph, uint32_t to, uint32_t k) {
+    for (uint32_t i = 0; i < ph->sends; ++i)
+        if (ph->send[i].peer == to && k-- == 0) return &ph->send[i];
+    return NULL;
+}
+
+/* Deliver all messages of phase number `phase`; false if one has no counterpart. */
+TEST_API bool paper_deliver(const paper *p, uint32_t phase) {
+    uint64_t sent = 0, received = 0;
+    for (uint32_t r = 0; r < p->n; ++r) {
+        cdp_plan *plan = paper_now.plan[r];
+        const cdp__dt_phase *ph = &plan->phases[phase];
+        uint32_t seen[PAPER_RANKS] = {0};
+        sent += ph->sends;
+        received += ph->recvs;
+        for (uint32_t i = 0; i < ph->recvs; ++i) {
+            const cdp__dt_piece *x = &ph->recv[i];
+            if (x->peer >= p->n || x->peer == r) return false;
+            cdp_plan *other = paper_now.plan[x->peer];
+            const cdp__dt_piece *y = paper_send(&other->phases[phase], r, seen[x->peer]++);
+            if (!y || y->elements != x->elements) return false;
+            memcpy(cdp__dt_at(plan, x->direct ? x->to : CDP__DT_SCRATCH) + x->at,
+                cdp__dt_at(other, y->direct ? y->from : CDP__DT_SCRATCH) + y->at, x->elements * 8);
+        }
+    }
+    return sent == received;
+}
+
+TEST_API void paper_fill(const paper *p, const cdp_layout *from) {
+    for (uint32_t r = 0; r < p->n; ++r) {
+        cdp_layout l = *from;
+        cdp_box box;
+        l.mesh = p->mesh[r];
+        const uint64_t n = cdp_layout_box(&l, NULL, &box);
+        for (uint64_t i = 0; i < n; ++i)
+            paper_now.in[r][i] = paper_element(&l, r, paper_index(&l, &box, i));
+        memset(paper_now.out[r], 0xa5, sizeof paper_memory[1][r]);
+    }
+}
+
+/* What every rank holds afterwards, and that nothing beyond it was written. With PARTIAL targets
+   the sums over them are compared. */
+TEST_API bool paper_right(const paper *p, const cdp_layout *to) {
+    static uint64_t sum[2048];
+    const uint64_t all = 2048, guard = 0xa5a5a5a5a5a5a5a5u;
+    for (uint32_t r = 0; r < p->n; ++r) {
+        cdp_layout l = *to;
+        cdp_box box;
+        l.mesh = p->mesh[r];
+        const uint64_t n = cdp_layout_box(&l, NULL, &box);
+        if (n < all && paper_now.out[r][n] != guard) return false;
+        memset(sum, 0, n * sizeof *sum);
+        for (uint32_t q = 0; q < p->n; ++q) { /* all contributions to what r holds */
+            bool same = true;
+            for (uint32_t by = 0; by < l.mesh->desc.ndim; ++by)
+                if (l.place[by].kind != CDP_PLACE_PARTIAL)
+                    same = same
+                        && r / l.mesh->stride[by] % l.mesh->desc.shape[by]
+                            == q / l.mesh->stride[by] % l.mesh->desc.shape[by];
+            for (uint64_t i = 0; same && i < n; ++i)
+                sum[i] += paper_now.out[q][i];
+        }
+        for (uint64_t i = 0; i < n; ++i)
+            if (sum[i] != paper_value(paper_index(&l, &box, i))) return false;
+    }
+    return true;
+}
+
+/* Run all phases of all plans. */
+TEST_API bool paper_run(const paper *p, const cdp_plan_desc *d) {
+    bool ok = true;
+    paper_fill(p, &d->from);
+    for (uint32_t k = 0; ok && k < paper_now.plan[0]->phase_count; ++k) {
+        for (uint32_t r = 0; r < p->n; ++r)
+            cdp__dt_pack(paper_now.plan[r], &paper_now.plan[r]->phases[k]);
+        ok = paper_deliver(p, k);
+        for (uint32_t r = 0; r < p->n; ++r) {
+            cdp__dt_locals(paper_now.plan[r], &paper_now.plan[r]->phases[k]);
+            cdp__dt_finish(paper_now.plan[r], &paper_now.plan[r]->phases[k]);
+        }
+    }
+    return ok;
+}
+
+/* The least number of elements that all ranks must receive, from the definition, element by
+   element. */
+TEST_API uint64_t paper_bound(const paper *p, const cdp_layout *from, const cdp_layout *to) {
+    const cdp_mesh *m = p->mesh[0];
+    uint64_t total = 0, elements = 1, groups = 1;
+    cdp_box has[PAPER_RANKS], needs[PAPER_RANKS];
+    uint32_t kept = 0, terms = 1;
+    for (uint32_t by = 0; by < m->desc.ndim; ++by) {
+        const bool stays = to->place[by].kind == CDP_PLACE_PARTIAL;
+        if (from->place[by].kind == CDP_PLACE_PARTIAL && !stays) terms *= m->desc.shape[by];
+        if (from->place[by].kind == CDP_PLACE_PARTIAL && stays) kept |= 1u << by;
+        if (from->place[by].kind == CDP_PLACE_PARTIAL && stays) groups *= m->desc.shape[by];
+    }
+    for (uint32_t d = 0; d < from->ndim; ++d)
+        elements *= from->shape[d];
+    for (uint32_t r = 0; r < p->n; ++r) {
+        cdp_layout a = *from, b = *to;
+        a.mesh = b.mesh = p->mesh[r];
+        (void)cdp_layout_box(&a, NULL, &has[r]);
+        (void)cdp_layout_box(&b, NULL, &needs[r]);
+    }
+    for (uint64_t e = 0; e < elements; ++e)
+        for (uint64_t g = 0; g < groups; ++g) {
+            uint32_t wanted = 0, both = 0;
+            for (uint32_t r = 0; r < p->n; ++r) {
+                uint64_t own = 0, rest = e;
+                bool in_a = true, in_b = true;
+                for (uint32_t by = 0; by < m->desc.ndim; ++by)
+                    if (kept >> by & 1)
+                        own = own * m->desc.shape[by] + r / m->stride[by] % m->desc.shape[by];
+                if (own != g) continue;
+                for (uint32_t d = from->ndim; d-- > 0; rest /= from->shape[d]) {
+                    const uint64_t x = rest % from->shape[d];
+                    in_a = in_a && x >= has[r].start[d] && x - has[r].start[d] < has[r].size[d];
+                    in_b =
+                        in_b && x >= needs[r].start[d] && x - needs[r].start[d] < needs[r].size[d];
+                }
+                wanted += in_b;
+                both += in_a && in_b;
+            }
+            if (terms > 1)
+                total += terms - 1 + wanted - (both > 0);
+            else
+                total += wanted - both;
+        }
+    return total;
+}
+
+#endif
