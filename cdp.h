@@ -6612,7 +6612,10 @@ CDP__PRIVATE cdp__stream *cdp__stream_unexpected(cdp__world *w, uint64_t channel
     return s;
 }
 
-/* ---- control messages */
+/* ---- >>port: control messages, and what a port sends for nobody ------------------------------ */
+
+/* Knows: ports and their streams. Promises: control messages are whole, and leave before the next
+   DATA. May use: stream, message. */
 
 /* Append one whole message; it leaves as soon as no body is half sent. False: out of memory. */
 CDP__PRIVATE bool cdp__control_add(
@@ -6710,7 +6713,10 @@ CDP__PRIVATE void cdp__stream_answer(cdp__world *w, cdp__stream *s) {
     (void)cdp__port_flush(w, s->peer);
 }
 
-/* ---- receiving */
+/* ---- >>receive: what arrives at a port ------------------------------------------------------- */
+
+/* Knows: ports, streams, slots. Promises: bytes of a stream that nobody reads now are stored, within
+   the window; whoever reads a stream gets its bytes in order. May use: port, stream, fabric. */
 
 /* Make room in `early` for `more` bytes behind those that wait already. */
 CDP__PRIVATE bool cdp__stream_room(const cdp_os *os, cdp__stream *s, uint64_t more) {
@@ -7048,7 +7054,10 @@ CDP__PRIVATE int64_t cdp__stream_read(cdp__world *w, cdp__stream *s, void *to, u
     return r;
 }
 
-/* ---- sending */
+/* ---- >>send: messages on their way out ------------------------------------------------------- */
+
+/* Knows: ports, streams, slots. Promises: a message leaves whole, header and body together. May use:
+   receive, port, stream, fabric. */
 
 /* A small message into a slot. False: it takes the link. */
 CDP__PRIVATE bool cdp__stream_put(
@@ -10047,7 +10056,10 @@ CDP__PRIVATE void cdp__progress_thread(void *arg) {
     cdp_lock_release(&m->lock);
 }
 
-/* ---- >>group --------------------------------------------------------------------------------- */
+/* ---- >>world: what the groups of one transport share ----------------------------------------- */
+
+/* Knows: ports, the lock, threads. Promises: a world that was half made is released whole. May use:
+   stream, drive, os. */
 
 CDP__PRIVATE int64_t cdp__alone_move(void *self, uint32_t peer, const cdp_iov *v, uint32_t n) {
     (void)self;
@@ -10145,6 +10157,11 @@ CDP__PRIVATE cdp__world *cdp__world_create(
     m->transport = *t; /* only now: until here it is the caller's */
     return m;
 }
+
+/* ---- >>group: its life ----------------------------------------------------------------------- */
+
+/* Knows: worlds, streams, the queue. Promises: destroying is local and bounded; others are told.
+   May use: world, failing, running, flows, pending. */
 
 /* The group's streams enter the table, and continue those that came before the group was made.
    False: out of memory. */
@@ -10472,6 +10489,10 @@ CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out)
     return CDP_OK;
 }
 
+/* ---- >>groups: groups of some ranks, and what is asked of a group ---------------------------- */
+
+/* Knows: groups. May use: group, world, failing, drive. */
+
 /* Groups of the same ranks get different numbers, the same ones on every rank: a hash of the
    ranks, and how many there were. */
 CDP__PRIVATE uint64_t cdp__world_channel(cdp__world *m, uint64_t ranks) {
@@ -10790,7 +10811,10 @@ CDP__PRIVATE cdp_status cdp__device_cannot(const char *call) {
         call);
 }
 
-/* ---- >>work, collectives --------------------------------------------------------------------- */
+/* ---- >>requests: what was called, checked ---------------------------------------------------- */
+
+/* Knows: requests, groups' sizes. Promises: a mistake gets one sentence, and nothing was started.
+   May use: device, dtype, error. */
 
 CDP__PRIVATE bool cdp__overlap(const void *a, const void *b, uint64_t a_bytes, uint64_t b_bytes) {
     const uintptr_t x = (uintptr_t)a, y = (uintptr_t)b;
@@ -10932,6 +10956,11 @@ CDP__PRIVATE cdp_status cdp__request_check(const cdp_group *g, cdp_request *rq, 
             name);
     return CDP_OK;
 }
+
+/* ---- >>queue: operations that wait for their turn -------------------------------------------- */
+
+/* Knows: the queue of a group. Promises: an operation is in the queue whole, or not at all. May use:
+   requests, running, drive, device. */
 
 CDP__PRIVATE bool cdp__queue_grow(cdp_group *g) {
     const uint32_t room = g->queue_room * 2;
@@ -11141,6 +11170,11 @@ CDP_API cdp_status cdp_start_all(
     return st;
 }
 
+/* ---- >>work calls: waiting, testing, chaining, cancelling ------------------------------------ */
+
+/* Knows: works of all kinds. Promises: a wait ends by the deadline of its work. May use: queue,
+   flows, pending, drive, device. */
+
 /* Lock held. */
 CDP__PRIVATE cdp_status cdp__work_state(cdp_work w) {
     const cdp_status st = cdp__work_look(w.group, w.seq);
@@ -11330,6 +11364,10 @@ CDP_API cdp_status cdp_work_cancel(cdp_work w) {
     return st;
 }
 
+/* ---- >>collective calls: the named operations ------------------------------------------------ */
+
+/* Knows: requests. May use: queue, work calls. */
+
 CDP__PRIVATE cdp_request cdp__request_of(cdp_coll_kind kind, const void *in, void *out,
     uint64_t count, cdp_dtype dtype, cdp_reduce_op op, uint32_t root) {
     cdp_request rq;
@@ -11439,6 +11477,10 @@ CDP__COLLECTIVE(cdp_alltoall, CDP_COLL_ALLTOALL,
     (cdp_group * g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_work *work),
     CDP_REDUCE_DEFAULT, 0)
 #undef CDP__COLLECTIVE
+
+/* ---- >>message calls: sends and receives ----------------------------------------------------- */
+
+/* Knows: flows, receives from any rank. May use: flows, queue, pending, work calls. */
 
 CDP__PRIVATE cdp_transfer cdp__transfer_of(
     bool receive, const void *data, uint64_t count, cdp_dtype dtype, uint32_t peer, uint32_t tag) {
@@ -12355,7 +12397,10 @@ CDP_API cdp_status cdp_channel_offer(
     return cdp__channel_leave(c, st);
 }
 
-/* ---- offered bodies */
+/* ---- >>channel bodies: bodies that stay with the sender -------------------------------------- */
+
+/* Knows: offers, flows. Promises: an offered body is the caller's again exactly once. May use:
+   channel, flows. */
 
 CDP__PRIVATE void cdp__offer_moved(void *user, uint64_t start_ns, uint64_t end_ns) {
     cdp__offer *o = (cdp__offer *)user;
@@ -12461,7 +12506,10 @@ CDP_API cdp_status cdp_channel_refuse(cdp_channel *c, uint32_t peer, uint64_t ha
     return cdp__channel_leave(c, st);
 }
 
-/* ---- opening and closing */
+/* ---- >>channel life: opening, waiting, closing ----------------------------------------------- */
+
+/* Knows: channels, streams. Promises: no callback runs after a channel was closed. May use: channel,
+   drive, stream. */
 
 CDP__PRIVATE void cdp__channel_free(cdp_channel *c) {
     cdp__world *w = c->g->w;
