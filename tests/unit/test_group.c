@@ -613,6 +613,7 @@ TEST(creation_survives_every_refusal) {
 }
 
 TEST(running_out_of_memory_in_an_operation) {
+    uint32_t failed = 0;
     for (int64_t fail = 1; fail < 12; ++fail) {
         cdp_group_desc like = no_thread_desc();
         float x[2][1000] = {{0}};
@@ -629,15 +630,17 @@ TEST(running_out_of_memory_in_an_operation) {
         }
         for (uint32_t r = 0; r < 2; ++r) {
             const cdp_status st = poll_to_end(&w, r, work[r]);
-            /* rank 0 had sent all that it needs before it failed */
-            if (fail == 4 && r == 1 && st == CDP_OK) continue;
-            /* the sixth is a line that is made to look for small messages: tried again later */
-            T(fail <= 5 ? st == CDP_ERR_NOMEM : st == CDP_OK);
-            if (fail <= 5) T_TEXT("out of memory", cdp_last_error()->text);
+            /* A rank that has all that it needs ends well, whatever becomes of the other. Some
+               memory (a line to look for small messages) is asked for again later. */
+            T(st == CDP_ERR_NOMEM || st == CDP_OK);
+            if (st == CDP_ERR_NOMEM) T_TEXT("out of memory", cdp_last_error()->text);
+            failed += st == CDP_ERR_NOMEM;
+            if (fail > counted.calls) T_EQ(CDP_OK, st);
         }
         world_close(&w);
         T_EQ(0, counted.held);
     }
+    T(failed >= 6); /* of both ranks, at several places */
 }
 
 TEST(no_allocation_after_warm_up) {
