@@ -107,8 +107,9 @@
     ERRORS
         INVALID (argument), NOMEM, TIMEOUT (the text says whether nobody has set the key or the
         store does not answer), STORE (the server is gone: this client is of no more use; the text
-        says whether its process crashed or its machine does not answer), STATE (the server was closed in
-        an orderly way: likewise), IO (no socket). After a TIMEOUT the client is as good as before.
+        says whether its process crashed or its machine does not answer), STATE (the server was
+        closed in an orderly way: likewise), IO (no socket). After a TIMEOUT the client is as good
+        as before.
 
     LIMITS
         key 8191 bytes, value 8 MiB (max_value_bytes of server and client), keys in one call 131072,
@@ -184,7 +185,7 @@ typedef struct cdp_custom_store_desc {
     const cdp_os *os;
 } cdp_custom_store_desc;
 
-/* Whoever waits for a key looks again and again, at most 10 ms apart. Errors: INVALID, NOMEM. */
+/* A wait for a key polls `get`, at most 10 ms apart. Errors: INVALID, NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_custom_store_create(
     const cdp_custom_store_desc *desc, cdp_store **out);
 
@@ -207,13 +208,13 @@ typedef struct cdp_file_store_desc {
 } cdp_file_store_desc;
 
 /* A store in a file, to which its users append records; torch.distributed.FileStore reads and
-   writes the same file. Users may come and go at any time and be killed at any point: half a
-   record is cut off by whoever comes next. Who was killed has not left, so the file then stays:
-   remove it, or take a new name, before the next run, which would find the old keys in it. The
-   file only grows; append writes the whole value anew. Whoever waits for a key looks again and
-   again, at most 10 ms apart. Keys that count the users are counted by cdp_store_num_keys.
-   Errors: INVALID, NOMEM; IO (the text names file and errno); STORE (the file is no store, or is
-   damaged); TIMEOUT (it is locked all the time: does one of its users stand still?). */
+   writes the same file. Users may join and leave at any time and be killed at any point: the next
+   user cuts off half a record. A user that was killed has not left, so the file then stays: remove
+   it, or take a new name, before the next run, which would find the old keys in it. The file only
+   grows; append writes the whole value anew. A wait for a key polls the file, at most 10 ms apart.
+   cdp_store_num_keys also counts the keys that count the users. Errors: INVALID, NOMEM; IO (the
+   text names file and errno); STORE (the file is no store, or is damaged); TIMEOUT (the file is
+   locked all the time: is one of its users stopped?). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_file_store_create(
     const cdp_file_store_desc *desc, cdp_store **out);
 #endif
@@ -287,7 +288,7 @@ typedef struct cdp_store_server_desc {
     uint64_t max_reply_bytes;
     /* (default: 65536) */
     uint32_t max_clients;
-    /* a connection that has not said what it wants by then is closed (default: 30000) */
+    /* a connection that has sent no complete greeting by then is closed (default: 30000) */
     uint32_t handshake_timeout_ms;
     const char *
         /* secret that every client must know: text, 16 random characters or more. Clients of
@@ -309,23 +310,24 @@ typedef struct cdp_store_server_desc {
 } cdp_store_server_desc;
 
 /* Start serving, in both dialects of PyTorch's TCPStore: the current one and that of 1.13.
-   Closed by default: without a job_key only this machine is served, with one only those who
-   prove that they know it, both ways, before a single other byte is looked at (SECURITY in
-   cdp_tcp.h). Who is refused is told why, if it is a client of this library; the log says it,
-   too. Errors: INVALID, NOMEM, IO (the text names address, port and errno; port in use: choose
-   another, or 0). */
+   Closed by default: without a job_key only processes of this machine are served. With one,
+   client and server prove to each other that they know it before the server parses any other
+   byte (SECURITY in cdp_tcp.h). A refused client of this library learns the reason; the log has
+   it, too. A job_key below 16 characters is logged as a warning. Errors: INVALID, NOMEM, IO (the
+   text names address, port and errno; port in use: choose another, or 0). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_server_create(
     const cdp_store_server_desc *desc, cdp_store_server **out);
 
 /* The port it listens on. Any thread. */
 CDP_API uint16_t cdp_store_server_port(const cdp_store_server *server);
 
-/* For a server without a thread: sleep once until somebody wants something or os->now_ns()
-   reaches deadline_ns (0: only look), and serve it. Errors: STATE (it has a thread), NOMEM, IO. */
+/* For a server without a thread: sleep once until a client sends something or os->now_ns()
+   reaches deadline_ns (0: do not sleep), and serve what there is. Errors: STATE (it has a
+   thread), NOMEM, IO. */
 CDP_API cdp_status cdp_store_server_poll(cdp_store_server *server, uint64_t deadline_ns);
 
-/* Close. Clients of this library that wait for a key are told that this was on purpose. NULL is
-   allowed. */
+/* Close. Clients of this library report to their callers that the server was closed on purpose
+   (STATE). NULL is allowed. */
 CDP_API void cdp_store_server_destroy(cdp_store_server *server);
 
 /* ---- >>store functions ----------------------------------------------------------------------- */
@@ -335,9 +337,9 @@ CDP_API void cdp_store_server_destroy(cdp_store_server *server);
    TIMEOUT, STORE, STATE; see the top of this file.
 
    A store is one map, and each call happens in one moment between its begin and its end; a call
-   that failed may happen later, or never. Over TCP a little less is true: set, append and
-   multi_set happen by the end of this client's next call that has an answer (all others), calls
-   with several keys look at one after the other, and a key that is removed while get is on its
+   that failed may happen later, or never. Over TCP a little less is true: set, append, multi_set
+   and queue_push happen by the end of this client's next call that has an answer (all others do),
+   calls with several keys check one after the other, and a key that is removed while get is on its
    way may read as empty. */
 
 /* key := value. Over TCP this returns when the bytes are on their way; a later call on the same
@@ -351,8 +353,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_store_get(
     cdp_store *store, const char *key, void **value, uint64_t *bytes, uint32_t timeout_ms);
 
 /* The key's value as a decimal number (absent: 0) += delta, wrapping around; *sum (may be NULL)
-   gets the result. A value that is no number: INVALID; but over TCP the server hangs up on this
-   client (STORE). */
+   gets the result. A value that is no number: INVALID; but over TCP the server closes the
+   connection of this client (STORE). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_add(
     cdp_store *store, const char *key, int64_t delta, int64_t *sum);
 
@@ -452,10 +454,10 @@ CDP_API void cdp_store_destroy(cdp_store *store);
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_run(
     cdp_store *store, cdp_store_request *request, uint32_t timeout_ms);
 
-/* Free the results of a request that is done. For those who write stores: `results` is one block
-   from os->alloc, and so is each results[i].data. For those who start requests themselves: where
-   several threads share a client, a request can be done just before it is cancelled; its status
-   then is CDP_OK, and it may have results to free. The status of a prefix store's request
+/* Free the results of a request that is done. In a store of your own: `results` is one block from
+   os->alloc, and so is each results[i].data. If you start requests yourself: where several threads
+   share a client, a request can be done just before it is cancelled; its status then is CDP_OK, and
+   it may have results to free. The status of a prefix store's request
    changes in start(), wait() and cancel() only. */
 CDP_API void cdp_store_request_free(cdp_store *store, cdp_store_request *request);
 
@@ -1175,16 +1177,16 @@ typedef enum cdp__auth_refusal {
 /* One sentence that fits both sides. */
 CDP__PRIVATE const char *cdp__auth_text(uint32_t refusal) {
     static const char *const texts[CDP__AUTH_REFUSALS] = {
-        "the one that was connected to knows nothing of job keys (PyTorch's stores do not); use no "
-        "key, or a store of cdp",
+        "the other side does not support job keys (PyTorch's stores do not); use no key, or a "
+        "store of "
+        "cdp",
         "a job key is needed (set CDP_JOB_KEY, or job_key, to the same secret on both sides; "
-        "clients of PyTorch have none and cannot come in)",
-        "the one that connects has a job key, the other has none (set CDP_JOB_KEY, or job_key, to "
+        "clients of PyTorch have none and are refused)",
+        "the connecting side has a job key, the other has none (set CDP_JOB_KEY, or job_key, to "
         "the same secret on both sides)",
         "the job keys differ (set CDP_JOB_KEY, or job_key, to the same secret on both sides)",
         "without a job key only processes of the same machine are let in (set the same "
-        "CDP_JOB_KEY, or job_key, on both sides; or trust_network, where nobody has to be kept "
-        "out)",
+        "CDP_JOB_KEY, or job_key, on both sides; or trust_network, on a network that you trust)",
     };
     return texts[refusal < (uint32_t)CDP__AUTH_REFUSALS ? refusal : 0];
 }
@@ -1241,7 +1243,7 @@ CDP__PRIVATE void cdp__auth_begin(cdp__auth *a) {
     memcpy(a->out + 16, a->nonce[0], 16);
 }
 
-/* Only those are answered who may understand it: they begin as this protocol does, or as the
+/* Only peers that may understand an answer get one: they begin as this protocol does, or as the
    store's. */
 CDP__PRIVATE cdp_status cdp__auth_refuse(cdp__auth *a, cdp__auth_refusal refusal) {
     const bool answer = a->listener && (a->in[0] == 'c' || a->in[0] == CDP__OP_VALIDATE);
@@ -2041,11 +2043,11 @@ CDP_API cdp_status cdp_hash_store_create(const cdp_hash_store_desc *desc, cdp_st
     return CDP_OK;
 }
 
-/* ---- >>store-custom: two functions of a program as a store; stores that can only look -------- */
+/* ---- >>store-custom: two functions of a program as a store; polling stores ------------------- */
 
-/* What is common to stores that nobody wakes: an attempt does a request at once, or says
-   CDP_PENDING and has done nothing that the next attempt would do twice; whoever waits tries
-   again, ever more slowly. */
+/* What is common to stores that cannot wake their users: an attempt does a request at once, or
+   returns CDP_PENDING and has done nothing that the next attempt would do twice; a wait attempts
+   again, at growing intervals. */
 typedef struct cdp__polling {
     cdp_store store;
     cdp_lock lock;
@@ -2204,18 +2206,19 @@ CDP__PRIVATE cdp_status cdp__custom_change(
     cdp__custom_store *c, cdp_store_request *rq, uint64_t i) {
     char text[24];
     uint8_t *memory = NULL;
-    cdp_bytes now, wish, answer;
+    cdp_bytes now, wish;
     const cdp_status found = c->desc.get(c->desc.user, rq->keys[i], &now);
     cdp_status status = found < 0 ? found : CDP_OK;
     memset(&wish, 0, sizeof wish);
     if (status == CDP_OK)
         status =
             cdp__custom_new_value(c, rq, i, found == CDP_OK ? &now : NULL, &wish, text, &memory);
-    answer = found == CDP_OK ? now : rq->values[0];
-    if (rq->op == CDP_STORE_COMPARE_SET && status == CDP_OK) answer = rq->values[1];
-    if (rq->op == CDP_STORE_COMPARE_SET && status >= 0
-        && !cdp__store_answer(c->desc.os, rq, answer))
-        status = cdp__fail_nomem("a value", wish.bytes);
+    if (rq->op == CDP_STORE_COMPARE_SET && status >= 0) {
+        cdp_bytes answer = rq->values[status == CDP_OK];
+        if (status != CDP_OK && found == CDP_OK) answer = now;
+        if (!cdp__store_answer(c->desc.os, rq, answer))
+            status = cdp__fail_nomem("a value", answer.bytes);
+    }
     if (status == CDP_PENDING) return CDP_OK; /* nothing is to be changed */
     if (status == CDP_OK)
         status = (c->desc.swap)(c->desc.user, rq->keys[i], found == CDP_OK ? &now : NULL,
@@ -2601,8 +2604,8 @@ CDP__PRIVATE cdp_status cdp__file_answer(cdp__file_store *f, cdp_store_request *
     return CDP_OK;
 }
 
-/* Half a record that a reader met is cut off before a user comes who does not know how; where
-   this one may not, it stays. */
+/* A reader that met half a record cuts it off, because other programs may not; without the right to
+   write it leaves the record. */
 CDP__PRIVATE void cdp__file_repair(cdp__file_store *f) {
     const cdp_error before = *cdp_last_error();
     int fd;
@@ -2662,10 +2665,10 @@ CDP__PRIVATE uint8_t *cdp__file_put_number(uint8_t *p, const char *name, int64_t
     return cdp__record_put(p, "", key, text, none);
 }
 
-/* Count this user in, or off; then the last one removes the file, under its lock: whoever opened
-   it before that looks again. (Users of older versions of PyTorch are counted off only.) Who
-   comes to a file that all have left, the last of whom was killed just before it was removed,
-   starts it anew. */
+/* Count this user in, or off; the last one removes the file, under its lock: users that opened
+   it before notice that and open it again. (Users of older versions of PyTorch are counted off
+   only.) A user that finds a file that all have left, because the last was killed just before it
+   removed the file, starts it anew. */
 CDP__PRIVATE cdp_status cdp__file_register(cdp__file_store *f, bool leave) {
     uint8_t records[128], *p = records;
     int64_t here, left;
@@ -3215,7 +3218,7 @@ CDP__PRIVATE void cdp__server_item_pushed(cdp_store_server *s, cdp__kv_entry *e)
     cdp__server_wake(s);
 }
 
-/* Everybody who watches this key is told what it was and what it is. */
+/* Send the old and the new value to all connections that watch this key. */
 CDP__PRIVATE void cdp__server_notify_watchers(
     cdp_store_server *s, const cdp__kv_entry *e, bool was_there, cdp_bytes old) {
     const cdp__chain *link;
@@ -3871,7 +3874,7 @@ CDP__PRIVATE void cdp__server_greet_due(cdp__timer *t) {
         cdp__loop_timer_set(s->loop, t, s->fresh.next->born_ns + limit, cdp__server_greet_due, s);
 }
 
-/* Parking: silent strangers are watched apart from everybody else, and looked at now and then, so
+/* Parking: silent connections are in a watch of their own, which is polled now and then, so
    that a crowd of them slows down nothing. */
 
 CDP__PRIVATE void cdp__conn_park(cdp__conn *c) {
@@ -3904,7 +3907,7 @@ CDP__PRIVATE void cdp__conn_unpark(cdp__conn *c, uint32_t got) {
     cdp__conn_defer(c);
 }
 
-/* Which of the parked connections have said something? */
+/* Take back the parked connections that have sent something. */
 CDP__PRIVATE void cdp__server_look_at_parked(cdp_store_server *s) {
     cdp_ready ready[64];
     int32_t n = 64, i;
@@ -4333,8 +4336,8 @@ CDP_API cdp_status cdp_store_server_create(
    ends exactly once, and a broken client ends all of them with one error. May use: buffer, auth,
    wire, request, loop. */
 
-/* Who moves it on: PAUSE the timer; CONNECTING, PROVING and GREETING the socket (the timer when
-   that takes too long); READY the pump; BROKEN nobody, for good. */
+/* What ends each state. PAUSE: the timer. CONNECTING, AUTHENTICATING and GREETING: the socket, or
+   the timer when that takes too long. READY: the end of the connection. BROKEN: nothing. */
 typedef enum cdp__client_state {
     CDP__CLIENT_PAUSE,
     CDP__CLIENT_CONNECTING,
@@ -4369,7 +4372,7 @@ typedef struct cdp__client_target {
     /* when something first took the connection and closed it without a word; 0: not yet */
     uint64_t refused_ns;
     int32_t sys_errno; /* of the last attempt */
-    bool told;         /* a warning that it takes long was logged */
+    bool warned;       /* a warning that it takes long was logged */
     uint32_t nonce;
 } cdp__client_target;
 
@@ -4399,7 +4402,7 @@ typedef struct cdp__client {
     cdp__client_state state;
     cdp__io io;
     cdp__timer timer;
-    cdp__client_target way;
+    cdp__client_target target;
     char *host;
     char name[300]; /* "host:port (address)" for messages */
     uint16_t port;
@@ -4421,8 +4424,8 @@ typedef struct cdp__client {
     bool is_cdp;                     /* the server knows the extensions of this library */
     /* the server speaks the dialect of PyTorch 1.13, or is tried in it */
     bool old;
-    bool again; /* it was connected before */
-    bool bare;  /* the next key goes without its slash */
+    bool reconnecting; /* it was connected before */
+    bool bare;         /* the next key goes without its slash */
     bool keyed;
     uint8_t key[CDP__AUTH_BYTES];
     cdp__auth auth;
@@ -4473,7 +4476,7 @@ CDP__PRIVATE void cdp__client_break(cdp__client *c) {
     c->last = NULL;
 }
 
-/* In an orderly way, by whoever made it. */
+/* The server was closed by cdp_store_server_destroy(). */
 CDP__PRIVATE void cdp__client_closed(cdp__client *c) {
     cdp__fail(CDP_ERR_STATE, "the store at %s was closed by its host, which has left", c->name);
     cdp__client_break(c);
@@ -4889,7 +4892,7 @@ CDP__PRIVATE bool cdp__client_step(cdp__client *c) {
     return true;
 }
 
-/* Nobody expects an answer: see whether the server is still there. */
+/* No request is on the wire: see whether the server is still there. */
 CDP__PRIVATE void cdp__client_check_idle(cdp__client *c) {
     const int64_t r = c->in_at != c->in_used ? (int64_t)(c->in_used - c->in_at)
                                              : cdp__client_recv(c, c->in, sizeof c->in);
@@ -4960,12 +4963,12 @@ CDP__PRIVATE void cdp__client_pump(cdp__client *c) {
    what was in the way. May use: the sections of the client above, addr, auth-exchange, loop. */
 
 /* The next address, after the last one a pause that grows by half each time and is shaken, so
-   that a thousand clients that started together do not knock together. */
+   that a thousand clients that started together do not connect in step. */
 CDP__PRIVATE void cdp__client_retry(cdp__client *c, int32_t sys_errno) {
-    cdp__client_target *w = &c->way;
+    cdp__client_target *w = &c->target;
     const uint64_t now = c->os->now_ns(c->os->user);
     uint64_t pause = 0, noise = now;
-    if (c->again && w->index + 1 >= w->count) {
+    if (c->reconnecting && w->index + 1 >= w->count) {
         cdp__client_lost(c, -sys_errno);
         return;
     }
@@ -4978,8 +4981,8 @@ CDP__PRIVATE void cdp__client_retry(cdp__client *c, int32_t sys_errno) {
         pause = w->backoff_ns / 2 + noise % w->backoff_ns;
         w->backoff_ns = cdp__min(w->backoff_ns + w->backoff_ns / 2, CDP__CLIENT_BACKOFF_MAX_NS);
     }
-    if (!w->told && now - w->started_ns > CDP__CLIENT_WARN_NS) {
-        w->told = true;
+    if (!w->warned && now - w->started_ns > CDP__CLIENT_WARN_NS) {
+        w->warned = true;
         cdp__log(&c->logger, CDP_LOG_WARN, -1,
             "still no store at %s after %u s: %s (errno %d); trying on", c->name,
             (uint32_t)((now - w->started_ns) / 1000000000u), strerror(sys_errno), sys_errno);
@@ -5012,9 +5015,9 @@ CDP__PRIVATE void cdp__client_no_store(cdp__client *c) {
    it is something else. */
 CDP__PRIVATE void cdp__client_refused(cdp__client *c, int64_t result) {
     const uint64_t now = c->os->now_ns(c->os->user);
-    if (!c->way.refused_ns) c->way.refused_ns = now;
+    if (!c->target.refused_ns) c->target.refused_ns = now;
     if (!c->keyed && !c->in_used) c->old = !c->old; /* it may have been the wrong dialect */
-    if (c->in_used || now - c->way.refused_ns > CDP__CLIENT_REFUSED_NS)
+    if (c->in_used || now - c->target.refused_ns > CDP__CLIENT_REFUSED_NS)
         cdp__client_no_store(c);
     else
         cdp__client_retry(c, result == CDP_IO_EOF || !result ? ECONNRESET : (int32_t)-result);
@@ -5032,14 +5035,14 @@ CDP__PRIVATE void cdp__client_greet(cdp__client *c) {
         cdp__client_break(c);
         return;
     }
-    if (c->os->random(c->os->user, &c->way.nonce, sizeof c->way.nonce) != CDP_OK)
-        c->way.nonce = 0x5eed;
+    if (c->os->random(c->os->user, &c->target.nonce, sizeof c->target.nonce) != CDP_OK)
+        c->target.nonce = 0x5eed;
     key.data = ours;
     key.bytes = sizeof ours - 1;
     p[0] = CDP__OP_VALIDATE;
     cdp__put_u32(p + 1, CDP__WIRE_MAGIC);
     p[5] = CDP__OP_PING;
-    cdp__put_u32(p + 6, c->way.nonce);
+    cdp__put_u32(p + 6, c->target.nonce);
     p += 10;
     /* nothing to greet with: a CHECK of nothing, this CHECK, and the number of keys */
     if (c->old) {
@@ -5053,7 +5056,7 @@ CDP__PRIVATE void cdp__client_greet(cdp__client *c) {
     cdp__client_end(c, p);
     c->state = CDP__CLIENT_GREETING;
     c->in_at = c->in_used = 0;
-    if (c->way.count > 1)
+    if (c->target.count > 1)
         cdp__loop_timer_set(c->loop, &c->timer, c->os->now_ns(c->os->user) + CDP__CLIENT_GREET_NS,
             c->timer.func, c);
 }
@@ -5127,7 +5130,7 @@ CDP__PRIVATE void cdp__client_greeting(cdp__client *c) {
         r = cdp__io_drain(c->loop, &c->io, &iov);
         if (r > 0) c->in_used += (uint32_t)r;
     }
-    if (!c->old) cdp__put_u32(nonce, c->way.nonce);
+    if (!c->old) cdp__put_u32(nonce, c->target.nonce);
     /* the answer and the announcement that the store is being closed: as one that has not begun */
     if (!c->old && c->in_used == want + 1 && memcmp(c->in, nonce, 4) == 0
         && c->in[4] == CDP__WIRE_READY && c->in[5] == CDP__WIRE_CLOSING) {
@@ -5189,10 +5192,10 @@ CDP__PRIVATE void cdp__client_set_name(cdp__client *c, const cdp_addr *at) {
 
 /* Names are asked for again at every round: at start-up a name may not be known yet. */
 CDP__PRIVATE bool cdp__client_resolve(cdp__client *c) {
-    cdp__client_target *w = &c->way;
+    cdp__client_target *w = &c->target;
     int32_t n = 1;
     /* a connection to where it was connected: the time to ask may be over */
-    if (w->fixed || c->again) return true;
+    if (w->fixed || c->reconnecting) return true;
     if (!cdp__addr_parse(c->host, &w->at[0]))
         n = c->os->net.resolve(c->os->user, c->host, c->port, w->at, 16, w->deadline_ns);
     else
@@ -5208,7 +5211,7 @@ CDP__PRIVATE bool cdp__client_resolve(cdp__client *c) {
 
 /* Try the address that is next. */
 CDP__PRIVATE void cdp__client_attempt(cdp__client *c) {
-    cdp__client_target *w = &c->way;
+    cdp__client_target *w = &c->target;
     int32_t fd;
     if (w->index == 0 && !cdp__client_resolve(c)) return;
     if (c->state == CDP__CLIENT_BROKEN) return;
@@ -5238,7 +5241,7 @@ CDP__PRIVATE void cdp__client_timer(cdp__timer *t) {
 }
 
 CDP__PRIVATE cdp_status cdp__client_unreachable(cdp__client *c) {
-    const cdp__client_target *w = &c->way;
+    const cdp__client_target *w = &c->target;
     const uint64_t now = c->os->now_ns(c->os->user), tried_ns = now - w->started_ns,
                    tenths = tried_ns / (100 * CDP__MS);
     /* or it has just begun, and the one before tells more */
@@ -5265,7 +5268,7 @@ CDP__PRIVATE cdp_status cdp__client_unreachable(cdp__client *c) {
 }
 
 CDP__PRIVATE cdp_status cdp__client_connect(cdp__client *c, uint32_t timeout_ms) {
-    cdp__client_target *w = &c->way;
+    cdp__client_target *w = &c->target;
     w->started_ns = c->os->now_ns(c->os->user);
     w->deadline_ns = cdp__deadline(c->os, timeout_ms);
     w->backoff_ns = CDP__CLIENT_BACKOFF_NS;
@@ -5310,7 +5313,7 @@ CDP__PRIVATE cdp_status cdp__client_start(void *self, cdp_store_request *rq) {
             c->first = rq;
         c->last = rq;
         cdp__client_pump(c);
-        /* whoever drives must look for what this request needs now */
+        /* the thread that runs the loop must poll for what this request needs */
         if (c->driven) cdp__loop_wake(c->loop);
     }
     cdp__client_wake_sleepers(c);
@@ -5326,10 +5329,10 @@ CDP__PRIVATE void cdp__client_reconnect(cdp__client *c) {
     cdp__client_done(c, CDP_OK);
     c->out.at = c->out.used = 0;
     c->in_at = c->in_used = 0;
-    c->again = true;
-    c->way.index = 0;
-    c->way.refused_ns = 0;
-    c->way.started_ns = c->os->now_ns(c->os->user);
+    c->reconnecting = true;
+    c->target.index = 0;
+    c->target.refused_ns = 0;
+    c->target.started_ns = c->os->now_ns(c->os->user);
     c->state = CDP__CLIENT_PAUSE;
     cdp__client_attempt(c);
 }
@@ -5423,7 +5426,7 @@ CDP__PRIVATE bool cdp__tcp_store_local_addr(cdp_store *s, cdp_addr *out) {
 /* For cdp_tcp.h: the other end. */
 CDP__PRIVATE cdp_addr cdp__tcp_store_peer_addr(const cdp_store *s) {
     const cdp__client *c = (const cdp__client *)s->self;
-    return c->way.at[c->way.index];
+    return c->target.at[c->target.index];
 }
 
 /* For cdp_tcp.h: the time is over in which the death of this process must be told by the store. */
@@ -5562,9 +5565,9 @@ CDP__PRIVATE void cdp__client_describe(const cdp__client *c, cdp_tcp_store_desc 
     d->logger = c->logger;
     d->timeout_ms = c->store.timeout_ms;
     d->max_value_bytes = c->max_value_bytes;
-    if (!c->way.fixed) return;
-    d->addrs = c->way.at;
-    d->addr_count = c->way.count;
+    if (!c->target.fixed) return;
+    d->addrs = c->target.at;
+    d->addr_count = c->target.count;
 }
 
 CDP__PRIVATE void cdp__client_fill(cdp__client *c, const cdp_tcp_store_desc *d) {
@@ -5572,9 +5575,9 @@ CDP__PRIVATE void cdp__client_fill(cdp__client *c, const cdp_tcp_store_desc *d) 
     c->logger = d->logger;
     c->loop = d->loop ? d->loop : &c->own_loop;
     c->port = d->port;
-    c->way.fixed = d->addr_count > 0;
-    c->way.count = d->addr_count;
-    if (d->addr_count) memcpy(c->way.at, d->addrs, d->addr_count * sizeof *d->addrs);
+    c->target.fixed = d->addr_count > 0;
+    c->target.count = d->addr_count;
+    if (d->addr_count) memcpy(c->target.at, d->addrs, d->addr_count * sizeof *d->addrs);
     c->max_value_bytes = cdp__def(d->max_value_bytes, CDP_STORE_MAX_VALUE_BYTES);
     c->keyed = d->job_key && d->job_key[0];
     if (c->keyed) cdp__auth_key(d->job_key, c->key);

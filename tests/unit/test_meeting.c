@@ -44,7 +44,8 @@ TEST(a_stopped_process_has_the_lock) {
     T_EQ(CDP_ERR_TIMEOUT, meet(500, &took));
     T_TEXT(path, cdp_last_error()->text);
     T_TEXT("locked", cdp_last_error()->text);
-    test_check(took >= 450 && took <= 550 + 100 * TEST_SLACK, __FILE__, __LINE__, "it took %llu ms",
+    /* an eighth of the time is kept for what follows the meeting */
+    test_check(took >= 430 && took <= 550 + 100 * TEST_SLACK, __FILE__, __LINE__, "it took %llu ms",
         (unsigned long long)took);
     kill(pid, SIGKILL);
     waitpid(pid, NULL, 0);
