@@ -12,7 +12,8 @@
     X(cudaSetDevice, int, (int))                                                                \
     X(cudaGetDevice, int, (int *))                                                              \
     X(cudaStreamCreateWithFlags, int, (void **, unsigned))                                      \
-    X(cudaStreamDestroy, int, (void *)) X(cudaStreamSynchronize, int, (void *))                 \
+    X(cudaStreamDestroy, int, (void *))                                                         \
+    X(cudaStreamSynchronize, int, (void *))                                                     \
         X(cudaMemcpyAsync, int, (void *, const void *, size_t, int, void *)) X(cudaMemsetAsync, \
             int, (void *, int, size_t, void *)) X(cudaStreamBeginCapture, int, (void *, int))   \
             X(cudaStreamEndCapture, int, (void *, void **)) X(cudaGraphDestroy, int, (void *))  \
