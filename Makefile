@@ -43,7 +43,7 @@ EXAMPLES := $(EXAMPLE_SRC:examples/%.c=$(BUILD)/%)
 NO_THREADS := $(if $(filter test_group,$(UNIT)),test_group_no_threads)
 PROGRAMS := $(UNIT) $(NO_THREADS) $(PROCS) $(NCCL) $(MEM) $(DTENSOR) $(FUZZ) $(SIM) $(SCRIPTS) $(ROUNDS) $(LINEAR)
 
-.PHONY: help demo examples test sim bench bench-peers bench-store bench-dtensor scale sanitize format format-check clean
+.PHONY: help demo examples test sim bench bench-peers bench-memory bench-store bench-dtensor scale sanitize format format-check clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -55,6 +55,7 @@ help:
 	@echo 'make bench      measure'
 	@echo 'make bench-peers  measure side by side with Open MPI, MPICH, Gloo and raw sockets; PEERS="--full" for longer'
 	@echo 'make bench-dtensor  measure redistributions beside PyTorch and ScaLAPACK; PYTHON=python3 says which Python has torch'
+	@echo 'make bench-memory  measure the memory allocator beside others and a model of PyTorch'\''s'
 	@echo 'make bench-store  measure the store server beside PyTorch and Redis'
 	@echo 'make scale      what each algorithm costs with 16 to 4,096 ranks, and what that predicts'
 	@echo 'make sanitize   the tests again under AddressSanitizer, UBSan and ThreadSanitizer'
@@ -95,7 +96,7 @@ $(BUILD)/$(1)/%: tests/nccl/%.c $(BUILD)/$(1)/nccl/libnccl.so
 	$(2) $(INCLUDE) -MMD -MP -MF $$@.d $$< -o $$@ $(LIBS) -ldl
 $(BUILD)/$(1)/%: tests/mem/%.c $(BUILD)/$(1)/nccl/libnccl.so
 	@mkdir -p $$(@D)
-	$(2) $(INCLUDE) -MMD -MP -MF $$@.d $$< -o $$@ $(LIBS) -ldl
+	$(2) -fno-omit-frame-pointer $(INCLUDE) -MMD -MP -MF $$@.d $$< -o $$@ $(LIBS) -ldl
 $(BUILD)/$(1)/nccl/libnccl.so: $(wildcard tests/nccl/standin* tests/nccl/build.sh)
 	CC='$(CC)' bash tests/nccl/build.sh $(BUILD)/$(1)/nccl $(filter -fsanitize%,$(2))
 $(BUILD)/$(1)/%: tests/fuzz/%.c
@@ -146,6 +147,7 @@ test: $(PROGRAMS:%=$(BUILD)/test/%) $(EXAMPLES) $(BUILD)/bench/scale
 	    $(if $(wildcard tests/procs/test_nodes.sh),'nodes|600|bash tests/procs/test_nodes.sh') \
 	    $(if $(wildcard tests/procs/test_netns.sh),'netns|120|bash tests/procs/test_netns.sh') \
 	    $(if $(wildcard tests/procs/test_mpi.sh),'mpi|300|bash tests/procs/test_mpi.sh') \
+	    'mem_interop|120|bash tests/mem/interop.sh' \
 	    'scale|120|bash tests/bench/test_scale.sh $(BUILD)/bench/scale' \
 	    'examples|600|bash tests/run_examples.sh'
 
@@ -179,6 +181,9 @@ scale: $(BUILD)/bench/scale
 
 bench-dtensor:
 	@BUILD='$(BUILD)' PYTHON='$(PYTHON)' bash tests/bench/dtensor.sh
+
+bench-memory:
+	@BUILD='$(BUILD)' bash tests/bench/memory.sh
 
 bench-store:
 	@bash tests/bench/store/run.sh

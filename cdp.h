@@ -2014,6 +2014,12 @@ CDP__PRIVATE void cdp__free(const cdp_os *os, void *p) {
     if (p) os->release(os->user, p);
 }
 
+/* What the memory is for that this thread asks a backend for next: the label of cdp_allocator. */
+CDP__PRIVATE const char **cdp__purpose(void) {
+    static CDP__THREAD_LOCAL const char *text;
+    return &text;
+}
+
 /* ---- >>core: text, errors, log --------------------------------------------------------------- */
 
 /* Our own small formatter, so that a build without stdio still has every message. Always ends
@@ -13522,10 +13528,12 @@ CDP__PRIVATE cdp_status cdp__ddp_failed(cdp_ddp *d) {
 }
 
 /* Memory for gradients, cleared. A failure of a device is reported at the end of the pass. */
-CDP__PRIVATE void *cdp__ddp_alloc(cdp_ddp *d, uint64_t bytes) {
+CDP__PRIVATE void *cdp__ddp_alloc(cdp_ddp *d, uint64_t bytes, const char *purpose) {
     void *p;
     if (!d->device) return cdp__alloc_zero(d->os, bytes);
+    *cdp__purpose() = purpose;
     p = d->device->alloc(d->device->self, bytes ? bytes : 1);
+    *cdp__purpose() = NULL;
     if (p && bytes) (void)cdp__ddp_fail(d, d->device->zero(d->device->self, p, bytes));
     return p;
 }
@@ -13683,7 +13691,9 @@ CDP__PRIVATE cdp_status cdp__ddp_alloc_bucket(cdp_ddp *d, cdp__bucket *b) {
                    bytes = cdp__bucket_bytes(b) + flags;
     bool ok = true;
     if (d->device) {
-        b->memory = (uint8_t *)cdp__ddp_alloc(d, bytes);
+        char purpose[32];
+        cdp__format(purpose, sizeof purpose, "ddp bucket %u", (unsigned)(b - d->buckets));
+        b->memory = (uint8_t *)cdp__ddp_alloc(d, bytes, purpose);
         if (flags) b->flags = (uint8_t *)cdp__alloc_zero(d->os, flags);
         ok = b->flags || !flags;
     } else {
@@ -14051,7 +14061,7 @@ CDP__PRIVATE cdp_status cdp__ddp_open_pack(cdp_ddp *d, uint32_t first) {
     small_bytes = cdp__min(small_bytes, CDP__PACK_BYTES);
     if (small_bytes <= d->pack_bytes) return CDP_OK;
     cdp__ddp_free(d, d->pack);
-    d->pack = (uint8_t *)cdp__ddp_alloc(d, small_bytes);
+    d->pack = (uint8_t *)cdp__ddp_alloc(d, small_bytes, "ddp pack");
     d->pack_bytes = d->pack ? small_bytes : 0;
     return d->pack ? CDP_OK : cdp__fail_nomem("a copy of small parameters", small_bytes);
 }
@@ -14550,7 +14560,7 @@ CDP__PRIVATE cdp_status cdp__ddp_keep(cdp_ddp *d, cdp__bucket *b) {
             continue;
         }
         if (p->touched) continue;
-        if (!p->kept) p->kept = (uint8_t *)cdp__ddp_alloc(d, bytes);
+        if (!p->kept) p->kept = (uint8_t *)cdp__ddp_alloc(d, bytes, "ddp kept gradient");
         if (!p->kept) return cdp__fail_nomem("the gradient of an unused parameter", bytes);
         cdp__ddp_copy(d, p->kept, p->grad, bytes);
     }

@@ -8,6 +8,7 @@
         functions of the caller. The recorder also works for an allocator that is not this one.
 
     DO THIS
+        Install: copy cdp.h and cdp_mem.h into your program. Then
         #define CDP_IMPLEMENTATION      in exactly one C or C++ file, before
         #include "cdp_mem.h"            which brings cdp.h along
 
@@ -553,6 +554,8 @@ inline cdp_status cdp_mem_record(cdp_mem *mem, const cdp_mem_record_desc &desc) 
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_MEM_IMPLEMENTATION)) \
     && !defined(CDP_MEM_IMPL_INCLUDED)
 #define CDP_MEM_IMPL_INCLUDED
+
+#include <stdio.h> /* rename() */
 
 #ifdef __cplusplus
 extern "C" {

@@ -208,6 +208,20 @@ CDP_API uint32_t cdp_nccl_version(const cdp_group *group);
 CDP_MUST_CHECK CDP_API cdp_status cdp_nccl_alloc(cdp_group *group, uint64_t bytes, void **out);
 CDP_API void cdp_nccl_free(cdp_group *group, void *data);
 
+/* From now on cdp_nccl_alloc, buckets of DDP and scratch of hooks take memory from `memory` (copied;
+   of cdp_mem_allocator or cdp_mem_pool_allocator of cdp_mem.h, say), with a label that says what for
+   ("ddp bucket 3", "hook scratch", "nccl"); NULL: from NCCL and CUDA again. Such memory is not
+   registered piece by piece. For registered memory make a fixed pool over cdp_nccl_allocator(), on
+   all ranks alike. What was taken goes back to where it is from: free it before `memory` ends.
+   Errors: INVALID. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_nccl_set_memory(
+    cdp_group *group, const cdp_allocator *memory);
+
+/* The group's own memory, as cdp_nccl_alloc returns it without cdp_nccl_set_memory: registered, and
+   to be asked for alike on all ranks. For cdp_mem_source_of(). All of it must be freed before the
+   group is destroyed. */
+CDP_API cdp_allocator cdp_nccl_allocator(cdp_group *group);
+
 #ifndef CDP_NO_HOOKS
 /* A hook for cdp_ddp_set_hook() where parameters are in device memory; the desc, what it does
    and what it saves are those of cdp_hook_create(), so that what one of them saved the other one
@@ -759,6 +773,7 @@ typedef struct cdp__nccl_memory {
     struct cdp__nccl_memory *next;
     void *data, *handle; /* handle: registered */
     bool nccl;           /* from ncclMemAlloc */
+    cdp_allocator from;  /* of cdp_nccl_set_memory; alloc NULL: of CUDA or NCCL */
 } cdp__nccl_memory;
 
 /* Where NCCL writes a communicator that is made from another one: maybe late, when nobody waits
@@ -786,6 +801,7 @@ typedef struct cdp__nccl {
     /* operations that are done, as the stream itself says; only with a watchdog (atomic) */
     uint64_t ended;
     cdp__nccl_memory *memories;
+    cdp_allocator from; /* where memory is taken from; alloc NULL: CUDA or NCCL */
     /* of calls that did not come to an end: kept until the communicator has */
     cdp__nccl_cell *cells;
 
@@ -2122,8 +2138,15 @@ CDP__PRIVATE void cdp__nccl_group_failed(void *self, const cdp_error *error) {
 
 /* NCCL wants memory of an operation registered on all ranks or on none, so what fails here is an
    error, and nothing is done without. */
-CDP__PRIVATE void *cdp__nccl_memory_alloc(void *self, uint64_t bytes) {
-    cdp__nccl *b = (cdp__nccl *)self;
+CDP__PRIVATE void cdp__nccl_memory_keep(cdp__nccl *b, cdp__nccl_memory *m) {
+    cdp__nccl_lock(b);
+    m->next = b->memories;
+    b->memories = m;
+    cdp__nccl_unlock(b);
+}
+
+/* Of CUDA or NCCL, registered. */
+CDP__PRIVATE void *cdp__nccl_memory_own(cdp__nccl *b, uint64_t bytes) {
     cdp__nccl_memory *m;
     cdp__cu_error e = (cdp__cu_error)0;
     char what[64];
@@ -2165,11 +2188,31 @@ CDP__PRIVATE void *cdp__nccl_memory_alloc(void *self, uint64_t bytes) {
         cdp__free(b->os, m);
         return NULL;
     }
-    cdp__nccl_lock(b);
-    m->next = b->memories;
-    b->memories = m;
-    cdp__nccl_unlock(b);
+    cdp__nccl_memory_keep(b, m);
     return m->data;
+}
+
+/* Of the allocator that the caller gave. It is not registered: a pool registers its segment. */
+CDP__PRIVATE void *cdp__nccl_memory_given(cdp__nccl *b, uint64_t bytes, const char *purpose) {
+    cdp__nccl_memory *const m = (cdp__nccl_memory *)cdp__alloc_zero(b->os, sizeof *m);
+    if (!m) {
+        (void)cdp__fail_nomem("device memory", bytes);
+        return NULL;
+    }
+    m->from = b->from;
+    m->data = m->from.alloc(m->from.user, bytes, (void *)b->caller, purpose ? purpose : "nccl");
+    if (!m->data) {
+        cdp__free(b->os, m);
+        return NULL;
+    }
+    cdp__nccl_memory_keep(b, m);
+    return m->data;
+}
+
+CDP__PRIVATE void *cdp__nccl_memory_alloc(void *self, uint64_t bytes) {
+    cdp__nccl *const b = (cdp__nccl *)self;
+    if (!b->from.alloc) return cdp__nccl_memory_own(b, bytes);
+    return cdp__nccl_memory_given(b, bytes, *cdp__purpose());
 }
 
 /* What is queued may still use the memory, and not every way of freeing waits for it
@@ -2210,7 +2253,9 @@ CDP__PRIVATE void cdp__nccl_memory_free(void *self, void *data) {
                 (void)cdp__nc.ncclCommDeregister(b->comm, m->handle);
             cdp__nccl_leave(b);
         }
-        if (m->nccl)
+        if (m->from.alloc)
+            m->from.free(m->from.user, m->data);
+        else if (m->nccl)
             (void)cdp__nc.ncclMemFree(m->data);
         else
             (void)cdp__nc.cudaFree(m->data);
@@ -2263,7 +2308,7 @@ CDP__PRIVATE cdp_status cdp__nccl_sum_squares(
     uint32_t i;
     cdp_status st = cdp__nccl_kernels(b);
     if (st != CDP_OK) return st;
-    if (!b->partial) b->partial = (double *)cdp__nccl_memory_alloc(b, parts * sizeof *host);
+    if (!b->partial) b->partial = (double *)cdp__nccl_memory_own(b, parts * sizeof *host);
     if (!b->partial) return cdp_last_error()->status;
     host = (double *)cdp__alloc(b->os, parts * sizeof *host);
     if (!host) return cdp__fail_nomem("a norm", parts * sizeof *host);
@@ -2654,6 +2699,42 @@ CDP_API void cdp_nccl_free(cdp_group *group, void *data) {
     if (b) cdp__nccl_memory_free(b, data);
 }
 
+CDP_API cdp_status cdp_nccl_set_memory(cdp_group *group, const cdp_allocator *memory) {
+    cdp__nccl *b = cdp__nccl_of(group);
+    if (!b)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_nccl_set_memory: this group has no communicator; call cdp_nccl_attach first");
+    if (memory && (!memory->alloc || !memory->free))
+        return cdp__fail(CDP_ERR_INVALID, "cdp_nccl_set_memory: an allocator has both functions");
+    if (memory)
+        b->from = *memory;
+    else
+        memset(&b->from, 0, sizeof b->from);
+    return CDP_OK;
+}
+
+CDP__PRIVATE void *cdp__nccl_callback_alloc(
+    void *user, uint64_t bytes, void *stream, const char *label) {
+    cdp__nccl *const b = cdp__nccl_of((cdp_group *)user);
+    (void)stream;
+    (void)label;
+    if (b) return cdp__nccl_memory_own(b, bytes);
+    (void)cdp__fail(CDP_ERR_INVALID, "cdp_nccl_allocator: this group has no communicator");
+    return NULL;
+}
+
+CDP__PRIVATE void cdp__nccl_callback_free(void *user, void *data) {
+    cdp_nccl_free((cdp_group *)user, data);
+}
+
+CDP_API cdp_allocator cdp_nccl_allocator(cdp_group *group) {
+    cdp_allocator a;
+    a.user = group;
+    a.alloc = cdp__nccl_callback_alloc;
+    a.free = cdp__nccl_callback_free;
+    return a;
+}
+
 #ifndef CDP_NO_HOOKS
 /* Device memory that grows. */
 typedef struct cdp__nccl_room {
@@ -2685,7 +2766,9 @@ CDP__PRIVATE cdp_status cdp__nccl_room_for(
     if (room->data && room->bytes >= bytes) return CDP_OK;
     cdp__nccl_memory_free(h->b, room->data);
     room->bytes = bytes;
+    *cdp__purpose() = "hook scratch";
     room->data = cdp__nccl_memory_alloc(h->b, bytes + 4);
+    *cdp__purpose() = NULL;
     if (!room->data) return cdp_last_error()->status;
     e = zero ? cdp__nc.cudaMemsetAsync(room->data, 0, (size_t)bytes + 4, h->b->stream)
              : (cdp__cu_error)0;

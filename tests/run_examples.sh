@@ -35,6 +35,16 @@ example 06_compress '  learned' 8 "$build/06_compress"
 example 07_trace 'rank [0-3] wrote .*(json|svg)' 8 "$build/07_trace" "$tmp"
 example 14_redistribute 'direct: phases: 1; bytes: 80, the least possible 80, PyTorch.s steps 352' 4 "$build/14_redistribute"
 example doctor '^.*3 +[0-9]+ +[0-9]+ +[0-9]+ +-$' 1 "$build/doctor"
+# One process, not four: a leak and fragmentation are found, and memory_viz draws what 16_memory drew.
+if [ -x "$build/16_memory" ] && [ -x "$build/memory_viz" ]; then
+    if timeout 60 "$build/16_memory" "$tmp" > "$tmp/out" 2>&1 < /dev/null && grep -q '^the leak is found' "$tmp/out" &&
+        grep -q '^and the fragmentation: .*fragmented between blocks in use' "$tmp/out" && "$build/memory_viz" svg "$tmp/memory.pickle" | cmp - "$tmp/memory.svg" > /dev/null &&
+        "$build/memory_viz" symbols "$tmp/memory.pickle" "$tmp/named.pickle" && "$build/memory_viz" stats "$tmp/named.pickle" | grep -q 'in 1 blocks: weights'; then
+        good '16_memory and memory_viz'
+    else bad '16_memory and memory_viz' 'see its output'; fi
+else
+    echo "SKIP 16_memory: it or memory_viz does not exist"
+fi
 # Ranks of one process over a radio of the example's own; each of cdprun's four processes is a world by itself.
 example custom_transport 'rank [0-3]: every operation and a DDP step: right' 16 "$build/custom_transport" 5
 

@@ -14,6 +14,7 @@ export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}/usr/local/cuda/lib6
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
 
 gcc -O2 -g -Wall -Wextra -I. -Itests tests/gpu/gpu_check.c -o "$build/gpu_check" -pthread -lm -ldl || exit 1
+gcc -O2 -g -Wall -Wextra -I. -Itests tests/gpu/mem_check.c -o "$build/mem_check" -pthread -lm -ldl || exit 1
 gcc -O2 examples/cdprun.c -o "$build/cdprun" -pthread -lm || exit 1
 for e in 08_nccl_allreduce 09_nccl_ddp; do gcc -O2 examples/$e.c -o "$build/$e" -pthread -lm -ldl || exit 1; done
 
@@ -91,6 +92,12 @@ for e in 08_nccl_allreduce 09_nccl_ddp; do
     if ranks $n "$build/$e" && [ "$(cat "$build"/rank[0-9].log | grep -cE 'right$|learned$')" -ge $n ]; then passed=$((passed + 1)); echo "ok $e, $n ranks"
     else failed=$((failed + 1)); echo "not ok $e"; cat "$build"/rank0.log | head -n 20; fi
 done
+timeout 100 "$build/mem_check" > "$build/mem.log" 2>&1 # cdp_mem.h: one process, one GPU
+rc=$?
+cat "$build/mem.log"
+read -r p _ f _ <<< "$(grep -E '^[0-9]+ passed, [0-9]+ failed$' "$build/mem.log")"
+passed=$((passed + ${p:-0}))
+[ $rc = 0 ] || failed=$((failed + (${f:-0} > 0 ? ${f:-0} : 1)))
 echo "$((SECONDS - started)) s"
 echo "$passed passed, $failed failed"
 [ $failed = 0 ] && [ $passed -gt 0 ]

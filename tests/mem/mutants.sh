@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Plants one defect at a time in a copy of cdp_mem.h and looks whether the tests find it. A defect that changes nothing, does
+# not compile, or is not found fails. Ends with "N passed, N failed".
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+tmp=$(mktemp -d) || exit 1
+trap 'rm -rf "$tmp"' EXIT
+passed=0 failed=0
+cp -r cdp.h tests "$tmp/"
+flags='-O1 -std=gnu11 -fno-omit-frame-pointer -I. -Itests'
+
+defect() { # NAME TEST PERL-EXPRESSION, which sees the whole file
+    local name=$1 test=$2
+    perl -0pe "$3" cdp_mem.h > "$tmp/cdp_mem.h"
+    if cmp -s cdp_mem.h "$tmp/cdp_mem.h"; then echo "not ok $name: nothing was planted"; failed=$((failed + 1)); return; fi
+    # shellcheck disable=SC2086
+    if ! (cd "$tmp" && ${CC:-gcc} $flags -w "tests/mem/$test.c" -o "$test" -pthread -lm -ldl) > "$tmp/out" 2>&1; then
+        echo "not ok $name: does not compile"
+        head -n 5 "$tmp/out"
+        failed=$((failed + 1))
+    elif timeout 120 "$tmp/$test" > "$tmp/out" 2>&1; then
+        echo "not ok $name: no test found it"
+        failed=$((failed + 1))
+    else
+        echo "ok $name: $(grep -m 1 -E '^  ' "$tmp/out" | cut -c 1-110)"
+        passed=$((passed + 1))
+    fi
+}
+
+defect 'an event is not recorded' test_mem_random 's/return s->event_record\(s->user, u->event, u->lane->stream\);/return CDP_OK;/'
+defect 'reuse before the second stream' test_mem 's/if \(!--p->waits\) cdp__mem_complete/p->waits = 0;\n    if (!p->uses || 1) cdp__mem_complete/'
+defect 'a merge is lost' test_mem_random 's/if \(next && next->state == CDP_MEM_INACTIVE\)/if (next && next->state == CDP_MEM_INACTIVE && next->size > 4096)/'
+defect 'rounding at 1 MiB' test_mem 's/return size > CDP__MEM_SMALL;/return size >= CDP__MEM_SMALL;/'
+defect 'rounding at 10 MiB' test_mem 's/size < CDP__MEM_OWN_SEGMENT/size <= CDP__MEM_OWN_SEGMENT/'
+defect 'segment_free before free_completed' test_mem 's/(cdp__mem_event_part\(m, c, CDP_MEM_FREE_COMPLETED, p\);)(.*?)(\(void\)cdp__mem_release\(m, c, s\);\n)/$2$3/s'
+defect 'a stack of its own for a free at ALLOC' test_mem_files 's/d->context == CDP_MEM_CONTEXT_ALL\)/d->context <= CDP_MEM_CONTEXT_ALLOC)/'
+defect 'a statistic is forgotten' test_mem_random 's/cdp__mem_down\(&m->tally.requested_bytes[^;]*;//'
+defect 'a bit of the map stays' test_mem_random 's/b->map\[i \/ 64\] &= ~\(1ull << i % 64\);//'
+defect 'a hole in the table' test_mem 's/if \(!cdp__mem_table_moves\(t, i, hole\)\) continue;/break;/'
+defect 'the limit is forgotten' test_mem 's/if \(m->limit && \(bytes > m->limit[^)]*\)\) \{/if (0) {/'
+defect "more than 1,000 items at once" test_mem_random 's/if \(w->json \|\| i % 1000\) return;/if (w->json || i) return;/'
+defect 'stack numbers are not remembered' test_mem_files 's/(cdp__mem_pickle_again\(w, w->stack_memo\[stack\])\)/$1 + 1)/'
+echo "$passed passed, $failed failed"
+[ $failed = 0 ] && [ $passed -gt 0 ]
