@@ -16,6 +16,8 @@ typedef struct paper {
     cdp_mesh *mesh[PAPER_RANKS];
 } paper;
 
+static uint32_t paper_host_ranks; /* of the meshes that are opened next */
+
 /* Meshes of all ranks: of `ndim` dimensions `shape`, whose product is the number of ranks. */
 TEST_API bool paper_open(paper *p, uint32_t ndim, const uint32_t *shape) {
     memset(p, 0, sizeof *p);
@@ -23,7 +25,8 @@ TEST_API bool paper_open(paper *p, uint32_t ndim, const uint32_t *shape) {
     for (uint32_t d = 0; d < ndim; ++d)
         p->n *= shape[d];
     for (uint32_t r = 0; r < p->n; ++r) {
-        cdp_mesh_desc d = {.paper_ranks = p->n, .paper_rank = r, .ndim = ndim};
+        cdp_mesh_desc d = {
+            .paper_ranks = p->n, .paper_rank = r, .ndim = ndim, .host_ranks = paper_host_ranks};
         memcpy(d.shape, shape, ndim * sizeof *shape);
         if (!OK(cdp_mesh_create(&d, &p->mesh[r]))) return false;
     }

@@ -197,11 +197,59 @@ TEST(pairs_with_partial_targets) {
     }
 }
 
+/* Bytes that cross from one host to another, of the plans that exist now. */
+static uint64_t bytes_between_hosts(const paper *p) {
+    uint64_t bytes = 0;
+    for (uint32_t r = 0; r < p->n; ++r)
+        for (uint32_t k = 0; k < paper_now.plan[r]->phase_count; ++k) {
+            const cdp__dt_phase *ph = &paper_now.plan[r]->phases[k];
+            for (uint32_t i = 0; i < ph->sends; ++i)
+                if (ph->send[i].peer / paper_host_ranks != r / paper_host_ranks)
+                    bytes += ph->send[i].elements * 8;
+        }
+    return bytes;
+}
+
+/* Hosts of several ranks: the same values and bytes, and what a host has does not come from another. */
+TEST(holders_on_the_same_host_send) {
+    static const struct {
+        const char *from, *to;
+        uint64_t between; /* bytes, with a tensor of 8 x 8 */
+    } rows[] = {{"R,S0", "R,R", 0}, {"S0,R", "R,S0", 512}, {"R,S0", "R,S1", 0},
+        {"S0,S1", "R,R", 2048}, {"R,S1", "S0,R", 0}, {"S0,S0", "R,S0", 512}};
+    const uint32_t shape[2] = {2, 4};
+    paper p;
+    paper_host_ranks = 4;
+    if (!paper_open(&p, 2, shape)) return;
+    for (uint32_t k = 0; k < sizeof rows / sizeof *rows; ++k) {
+        cdp_plan_desc d = {.kind = CDP_PLAN_DIRECT};
+        d.from =
+            (cdp_layout){.mesh = p.mesh[0], .dtype = CDP_DTYPE_U64, .ndim = 2, .shape = {8, 8}};
+        d.to = d.from;
+        OK(cdp_layout_parse(&d.from, rows[k].from));
+        OK(cdp_layout_parse(&d.to, rows[k].to));
+        if (paper_plans(&p, &d))
+            test_check(bytes_between_hosts(&p) == rows[k].between, __FILE__, __LINE__,
+                "%s -> %s: %llu bytes between hosts", rows[k].from, rows[k].to,
+                (unsigned long long)bytes_between_hosts(&p));
+        paper_drop(&p);
+    }
+    const uint64_t sizes[2] = {5, 6};
+    uint64_t state = first_seed() + 2;
+    pairs_of(&p, 2, sizes, 1, &state);
+    paper_close(&p);
+    paper_host_ranks = 3; /* the last host has two */
+    if (paper_open(&p, 2, shape)) pairs_of(&p, 2, sizes, 1, &state);
+    paper_close(&p);
+    paper_host_ranks = 0;
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"all_pairs_to_8_ranks", all_pairs_to_8_ranks, 3600},
         {"all_pairs_to_16_ranks", all_pairs_to_16_ranks, 3600},
         {"pairs_with_partial_targets", pairs_with_partial_targets, 20},
+        {"holders_on_the_same_host_send", holders_on_the_same_host_send, 20},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }
