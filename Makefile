@@ -43,7 +43,7 @@ EXAMPLES := $(EXAMPLE_SRC:examples/%.c=$(BUILD)/%)
 NO_THREADS := $(if $(filter test_group,$(UNIT)),test_group_no_threads)
 PROGRAMS := $(UNIT) $(NO_THREADS) $(PROCS) $(NCCL) $(MEM) $(DTENSOR) $(FUZZ) $(SIM) $(SCRIPTS) $(ROUNDS) $(LINEAR)
 
-.PHONY: help demo examples test sim bench bench-peers bench-store bench-dtensor scale sanitize format format-check clean
+.PHONY: help demo examples test sim bench bench-peers bench-store bench-dtensor scale sanitize format format-check sections clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -59,6 +59,7 @@ help:
 	@echo 'make scale      what each algorithm costs with 16 to 4,096 ranks, and what that predicts'
 	@echo 'make sanitize   the tests again under AddressSanitizer, UBSan and ThreadSanitizer'
 	@echo 'make format     lay out all C sources as .clang-format says (clang-format 14)'
+	@echo 'make sections   write tests/sections.txt anew: which section of the headers uses which'
 	@echo 'make clean      remove $(BUILD)'
 	@echo
 	@echo 'BUILD=DIR puts everything elsewhere, JOBS=N limits how many processes a suite uses.'
@@ -195,6 +196,14 @@ format:
 	$(NEEDS)$(FORMAT) -i $(C_SOURCES)
 format-check:
 	$(NEEDS)$(FORMAT) --dry-run -Werror $(C_SOURCES)
+
+# Which section of the headers uses which; `make test` compares this file with the code.
+$(BUILD)/sources: tests/tools/sources.c
+	@mkdir -p $(@D)
+	$(CC) -O1 -g -D_GNU_SOURCE -Wall -Wextra -Wshadow $< -o $@
+sections: $(BUILD)/sources
+	@$(BUILD)/sources table $(HEADERS) > tests/sections.txt
+	@cat tests/sections.txt
 
 clean:
 	rm -rf $(BUILD)
