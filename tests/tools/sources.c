@@ -12,6 +12,10 @@
    sources contents HEADER...  "HEADER NAME" of every section, in order
    sources sizes HEADER...     "LINES HEADER NAME" of every section
 
+   For tests, which link one object with the library in it and yet call its private functions:
+   sources whole HEADER        the header with private functions that are not static
+   sources declared HEADER     the same without the bodies of functions
+
    It is no parser: it knows brackets, statements and the layout that clang-format makes. Exit
    code 0, or 2 when a file cannot be read. */
 #include <ctype.h>
@@ -562,6 +566,89 @@ static void impure(const source *s) {
     }
 }
 
+/* ---- headers for tests ---- */
+
+typedef struct copying {
+    const char *from; /* what of the text is still to be copied */
+    bool bodies;
+} copying;
+
+static const char *text_at(const source *s, const char *in_code) {
+    return s->text + (in_code - s->code);
+}
+
+static void copy_to(copying *c, const char *to) {
+    fwrite(c->from, 1, (size_t)(to - c->from), stdout);
+    c->from = to;
+}
+
+/* Private functions are found by the linker; of a body that is left out only its lines stay. */
+static void copy_function(
+    const source *s, const word *name, int strength, int from, int to, bool function, void *user) {
+    copying *c = user;
+    const word *w = name, *end = s->words + s->count;
+    (void)strength;
+    (void)from;
+    if (!function && strength != 1) return;
+    while (w > s->words && !is(w, ";") && !is(w, "}"))
+        --w;
+    for (; w < name; ++w) {
+        if (!is(w, "CDP__PRIVATE") && !is(w, "static") && !is(w, "inline")) continue;
+        copy_to(c, text_at(s, w->text));
+        if (!is(w, "inline")) fputs("extern", stdout);
+        c->from += w->length;
+    }
+    if (!function || c->bodies) return;
+    for (w = name; w < end && !is(w, "{"); ++w) {
+    }
+    copy_to(c, text_at(s, w->text));
+    putchar(';');
+    for (w += 1; w < end && (w->line < to || !is(w, "}")); ++w) {
+    }
+    for (; c->from <= text_at(s, w->text); ++c->from) {
+        if (*c->from == '\n') putchar('\n');
+    }
+}
+
+/* Does word `at` use a macro that makes public functions? */
+static bool makes_public(const source *s, int at) {
+    const word *w = &s->words[at], *all = s->words;
+    if (w->macro || !ours(w) || !is(w + 1, "(")) return false;
+    for (int i = 0; i + 1 < at; ++i) {
+        if (!all[i].macro || !is(&all[i], "define") || all[i + 1].length != w->length
+            || memcmp(all[i + 1].text, w->text, (size_t)w->length) != 0)
+            continue;
+        for (; all[i].macro && !is(&all[i], ";") && !is(&all[i], "CDP_API"); ++i) {
+        }
+        return is(&all[i], "CDP_API");
+    }
+    return false;
+}
+
+/* The header with private functions that other files may call; their bodies too, or not. */
+static void copy_header(source *s, bool bodies) {
+    copying c = {s->text, bodies};
+    int from = 0, line = 0;
+    for (int i = s->first_section; i < section_count && !line; ++i) {
+        if (!sections[i].declares) line = sections[i].line;
+    }
+    while (from < s->count && (!line || s->words[from].line < line))
+        ++from;
+    printf("#line 1 \"%s\"\n", s->path);
+    s->words += from;
+    s->count -= from;
+    for (int i = 0; !bodies && i < s->count; ++i) { /* the other file has them: blank here */
+        char *p = s->text + (s->words[i].text - s->code), *end;
+        if (!makes_public(s, i)) continue;
+        end = s->text + (s->words[after_bracket(s, i) - 1].text - s->code);
+        for (; p <= end; ++p) {
+            if (*p != '\n') *p = ' ';
+        }
+    }
+    definitions(s, copy_function, &c);
+    copy_to(&c, s->text + strlen(s->text));
+}
+
 /* ---- rules ---- */
 
 static void long_function(
@@ -668,6 +755,8 @@ int main(int argc, char **argv) {
     if (!strcmp(what, "names")) edges(stdout, true);
     for (int i = 0; i < source_count; ++i) {
         if (!strcmp(what, "pure")) impure(&sources[i]);
+        if (!strcmp(what, "declared")) copy_header(&sources[i], false);
+        if (!strcmp(what, "whole")) copy_header(&sources[i], true);
         if (!strcmp(what, "layout")) layout(&sources[i]);
         if (!strcmp(what, "functions")) definitions(&sources[i], long_function, &yes);
     }
