@@ -44,7 +44,8 @@
         store interface, transport interface   what to implement for another store or network
         hub interface, group interface         ranks in one process; groups
         collectives, works                     allreduce and the others; chaining, cancelling
-        messages, backend interface            rank to rank; memory of devices (cdp_nccl.h)
+        messages, channel interface            rank to rank: with tags; as channels of messages
+        backend interface                      memory of devices (cdp_nccl.h)
         objects interface                      bytes of any length
         ddp, hooks interface                   data parallel training; what happens to gradients
         Implementation: compiler, core;
@@ -52,7 +53,7 @@
         pure: bytes, hash, dtype, reduce-kernels, algo, hosts, select, message, failure text,
         fabric;
         messages and groups: stream, transfer, exec, state, failing, running, flows, hub, pending,
-        drive, group, device; work, collectives; objects, recorder;
+        drive, group, device; work, collectives; channel, objects, recorder;
         training: group-access, numbers, bucket, ddp-state, ddp-buckets, ddp-compare,
         ddp-broadcast, ddp-create, ddp-stats, ddp-launch, ddp-rows, ddp-backward, join, clip,
         ddp-hook, trace, hooks, hooks-quantize, hooks-topk, hooks-powersgd, hooks-state,
@@ -1256,7 +1257,7 @@ typedef struct cdp_transfer {
 CDP_MUST_CHECK CDP_API cdp_status cdp_batch(
     cdp_group *group, const cdp_transfer *list, uint32_t n, cdp_work *out);
 
-/* ---- >>channel: ordered messages to each rank ------------------------------------------------ */
+/* ---- >>channel interface: ordered messages to each rank ------------------------------------- */
 
 /* What remote calls, and protocols of your own, stand on: messages to every rank of a group, in
    order for each of them, with bounded memory on both sides. A channel that loses one rank goes on
