@@ -43,7 +43,7 @@ EXAMPLES := $(EXAMPLE_SRC:examples/%.c=$(BUILD)/%)
 NO_THREADS := $(if $(filter test_group,$(UNIT)),test_group_no_threads)
 PROGRAMS := $(UNIT) $(NO_THREADS) $(PROCS) $(NCCL) $(MEM) $(DTENSOR) $(FUZZ) $(SIM) $(SCRIPTS) $(ROUNDS) $(LINEAR)
 
-.PHONY: help demo examples programs test sim bench bench-peers bench-store bench-dtensor scale sanitize format format-check sections clean
+.PHONY: help demo examples programs test test-strict sim bench bench-peers bench-store bench-dtensor scale sanitize format format-check sections clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -51,6 +51,7 @@ help:
 	@echo 'make demo       start four ranks on this machine that train a small text model together'
 	@echo 'make examples   compile the examples, each with the one gcc line of its first comment'
 	@echo 'make test       all tests; about ten minutes on two cores'
+	@echo 'make test-strict  tests with limits of time, to the letter: on a quiet machine'
 	@echo 'make sim        more simulated worlds: make sim SEEDS=1..100000'
 	@echo 'make bench      measure'
 	@echo 'make bench-peers  measure side by side with Open MPI, MPICH, Gloo and raw sockets; PEERS="--full" for longer'
@@ -130,13 +131,14 @@ $(eval $(call PROGRAM_RULES,test,$(CC) $(CFLAGS)))
 # gcc needs longer to optimise a program with AddressSanitizer and UBSan in it than most of them run: only these are worth it.
 ASAN_O = $(if $(filter sim scripts linear test_table test_ddp_model test_ddp_hooks test_train_text test_dtensor_plans libcdp.a,$(notdir $@)),-O1,-O0)
 $(eval $(call PROGRAM_RULES,asan,$(CC) $(CFLAGS) $$(ASAN_O) -fno-omit-frame-pointer -fsanitize=address$(comma)undefined -fno-sanitize-recover=all))
+$(eval $(call PROGRAM_RULES,strict,$(CC) $(CFLAGS) -DTEST_STRICT))
 $(eval $(call PROGRAM_RULES,tsan,$(CC) $(CFLAGS) -O1 -fsanitize=thread))
 
 $(BUILD)/bench/%: tests/bench/%.c $(HEADERS)
 	@mkdir -p $(@D)
 	$(CC) -O2 -g $(INCLUDE) $< -o $@ $(LIBS)
 
--include $(wildcard $(BUILD)/test/*.d $(BUILD)/asan/*.d $(BUILD)/tsan/*.d)
+-include $(wildcard $(BUILD)/test/*.d $(BUILD)/asan/*.d $(BUILD)/tsan/*.d $(BUILD)/strict/*.d)
 
 # ---- what is run ----
 
@@ -166,6 +168,11 @@ test: programs
 	    $(if $(wildcard tests/procs/test_mpi.sh),'mpi|300|bash tests/procs/test_mpi.sh') \
 	    'scale|120|bash tests/bench/test_scale.sh $(BUILD)/bench/scale' \
 	    'examples|600|bash tests/run_examples.sh'
+
+# Tests that hold something to a limit of time, to the letter, one after the other: for a quiet machine.
+STRICT := $(basename $(notdir $(shell grep -lE 'T_WITHIN|TEST_SLACK' tests/unit/test_*.c)))
+test-strict: $(STRICT:%=$(BUILD)/strict/%)
+	@TEST_STRICT=1 LANES=1 $(RUN) $(BUILD)/logs/strict $(patsubst '%,'strict_%,$(call suites,strict,600,,$(STRICT)))
 
 sim: $(SIM:%=$(BUILD)/test/%)
 	@$(RUN) $(BUILD)/logs $(call suites,test,86400,$(SEEDS),$(SIM))
