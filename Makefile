@@ -43,7 +43,7 @@ EXAMPLES := $(EXAMPLE_SRC:examples/%.c=$(BUILD)/%)
 NO_THREADS := $(if $(filter test_group,$(UNIT)),test_group_no_threads)
 PROGRAMS := $(UNIT) $(NO_THREADS) $(PROCS) $(NCCL) $(MEM) $(DTENSOR) $(FUZZ) $(SIM) $(SCRIPTS) $(ROUNDS) $(LINEAR)
 
-.PHONY: help demo examples test sim bench bench-peers bench-memory bench-store bench-dtensor scale sanitize format format-check clean
+.PHONY: help demo examples programs test test-strict sim bench bench-peers bench-memory bench-store bench-dtensor scale sanitize format format-check sections clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -51,6 +51,7 @@ help:
 	@echo 'make demo       start four ranks on this machine that train a small text model together'
 	@echo 'make examples   compile the examples, each with the one gcc line of its first comment'
 	@echo 'make test       all tests; about ten minutes on two cores'
+	@echo 'make test-strict  tests with limits of time, to the letter: on a quiet machine'
 	@echo 'make sim        more simulated worlds: make sim SEEDS=1..100000'
 	@echo 'make bench      measure'
 	@echo 'make bench-peers  measure side by side with Open MPI, MPICH, Gloo and raw sockets; PEERS="--full" for longer'
@@ -60,6 +61,7 @@ help:
 	@echo 'make scale      what each algorithm costs with 16 to 4,096 ranks, and what that predicts'
 	@echo 'make sanitize   the tests again under AddressSanitizer, UBSan and ThreadSanitizer'
 	@echo 'make format     lay out all C sources as .clang-format says (clang-format 14)'
+	@echo 'make sections   write tests/sections.txt anew: which section of the headers uses which'
 	@echo 'make clean      remove $(BUILD)'
 	@echo
 	@echo 'BUILD=DIR puts everything elsewhere, JOBS=N limits how many processes a suite uses.'
@@ -77,49 +79,67 @@ $(BUILD)/train_text: $(DEMO_SRC) $(HEADERS)
 
 examples: $(EXAMPLES)
 
+$(BUILD)/sources: tests/tools/sources.c
+	@mkdir -p $(@D)
+	$(CC) -O1 -g -D_GNU_SOURCE -Wall -Wextra -Wshadow $< -o $@
+
+# The library is compiled once for each folder below, from copies of the headers in which private functions can be called
+# from other files; tests compile copies of which the bodies of functions are missing, and link that object. Tests that
+# set private macros of the headers, or include a program, compile everything themselves (the linker takes what it misses
+# from an archive and nothing else).
+LINKED   := cdp.h cdp_store.h cdp_tcp.h
+WHOLE    := $(LINKED:%=$(BUILD)/include/whole/%)
+DECLARED := $(HEADERS:%=$(BUILD)/include/declared/%)
+OWN      := test_train_text $(basename $(notdir $(shell grep -lE '^\#define (CDP__|__atomic)' tests/*/*.c)))
+SHORT     = $(if $(filter $(OWN),$(notdir $(1))),,-I$(BUILD)/include/declared)
+$(WHOLE): $(BUILD)/include/whole/%: % $(BUILD)/sources
+	@mkdir -p $(@D)
+	@$(BUILD)/sources whole $< > $@
+$(LINKED:%=$(BUILD)/include/declared/%): $(BUILD)/include/declared/%: % $(BUILD)/sources
+	@mkdir -p $(@D)
+	@$(BUILD)/sources declared $< > $@
+$(filter-out $(LINKED:%=$(BUILD)/include/declared/%),$(DECLARED)): $(BUILD)/include/declared/%: %
+	@mkdir -p $(@D)
+	@cp $< $@
+
 # $(1): folder below BUILD, $(2): compiler and flags. Dependencies on headers are tracked by the compiler.
 define PROGRAM_RULES
-$(BUILD)/$(1)/%: tests/unit/%.c
+$(BUILD)/$(1)/libcdp.a: tests/cdp.c $(WHOLE)
 	@mkdir -p $$(@D)
-	$(2) $(INCLUDE) -MMD -MP -MF $$@.d $$< -o $$@ $(LIBS)
+	$(2) -I$(BUILD)/include/whole -c $$< -o $$(@:.a=.o)
+	@ar rcs $$@ $$(@:.a=.o)
 $(BUILD)/$(1)/%_no_threads: tests/unit/%.c
 	@mkdir -p $$(@D)
 	$(2) -DCDP_NO_THREADS $(INCLUDE) -MMD -MP -MF $$@.d $$< -o $$@ $(LIBS)
-$(BUILD)/$(1)/%: tests/procs/%.c
+$(BUILD)/$(1)/%: tests/nccl/%.c $(BUILD)/$(1)/libcdp.a $(DECLARED) $(BUILD)/$(1)/nccl/libnccl.so
 	@mkdir -p $$(@D)
-	$(2) $(INCLUDE) -MMD -MP -MF $$@.d $$< -o $$@ $(LIBS)
-$(BUILD)/$(1)/%: tests/dtensor/%.c
+	$(2) $$(call SHORT,$$*) $(INCLUDE) -MMD -MP -MF $$@.d $$< -o $$@ $(BUILD)/$(1)/libcdp.a $(LIBS) -ldl
+$(BUILD)/$(1)/%: tests/mem/%.c $(BUILD)/$(1)/libcdp.a $(DECLARED) $(BUILD)/$(1)/nccl/libnccl.so
 	@mkdir -p $$(@D)
-	$(2) $(INCLUDE) -MMD -MP -MF $$@.d $$< -o $$@ $(LIBS)
-$(BUILD)/$(1)/%: tests/nccl/%.c $(BUILD)/$(1)/nccl/libnccl.so
-	@mkdir -p $$(@D)
-	$(2) $(INCLUDE) -MMD -MP -MF $$@.d $$< -o $$@ $(LIBS) -ldl
-$(BUILD)/$(1)/%: tests/mem/%.c $(BUILD)/$(1)/nccl/libnccl.so
-	@mkdir -p $$(@D)
-	$(2) -fno-omit-frame-pointer $(INCLUDE) -MMD -MP -MF $$@.d $$< -o $$@ $(LIBS) -ldl
+	$(2) -fno-omit-frame-pointer $$(call SHORT,$$*) $(INCLUDE) -MMD -MP -MF $$@.d $$< -o $$@ $(BUILD)/$(1)/libcdp.a $(LIBS) -ldl
 $(BUILD)/$(1)/nccl/libnccl.so: $(wildcard tests/nccl/standin* tests/nccl/build.sh)
 	CC='$(CC)' bash tests/nccl/build.sh $(BUILD)/$(1)/nccl $(filter -fsanitize%,$(2))
-$(BUILD)/$(1)/%: tests/fuzz/%.c
-	@mkdir -p $$(@D)
-	$(2) $(INCLUDE) -MMD -MP -MF $$@.d $$< -o $$@ $(LIBS)
 $(BUILD)/$(1)/sim: tests/sim/sim_main.c
 	@mkdir -p $$(@D)
 	$(2) $(INCLUDE) -MMD -MP -MF $$@.d $$< -o $$@ $(LIBS)
-$(BUILD)/$(1)/%: tests/sim/%.c
+$(foreach folder,unit procs dtensor fuzz sim,
+$(BUILD)/$(1)/%: tests/$(folder)/%.c $(BUILD)/$(1)/libcdp.a $(DECLARED)
 	@mkdir -p $$(@D)
-	$(2) $(INCLUDE) -MMD -MP -MF $$@.d $$< -o $$@ $(LIBS)
+	$(2) $$(call SHORT,$$*) $(INCLUDE) -MMD -MP -MF $$@.d $$< -o $$@ $(BUILD)/$(1)/libcdp.a $(LIBS)
+)
 endef
 $(eval $(call PROGRAM_RULES,test,$(CC) $(CFLAGS)))
 # gcc needs longer to optimise a program with AddressSanitizer and UBSan in it than most of them run: only these are worth it.
-ASAN_O = $(if $(filter sim scripts linear test_table test_ddp_model test_ddp_hooks test_train_text test_dtensor_plans,$(notdir $@)),-O1,-O0)
+ASAN_O = $(if $(filter sim scripts linear test_table test_ddp_model test_ddp_hooks test_train_text test_dtensor_plans libcdp.a,$(notdir $@)),-O1,-O0)
 $(eval $(call PROGRAM_RULES,asan,$(CC) $(CFLAGS) $$(ASAN_O) -fno-omit-frame-pointer -fsanitize=address$(comma)undefined -fno-sanitize-recover=all))
+$(eval $(call PROGRAM_RULES,strict,$(CC) $(CFLAGS) -DTEST_STRICT))
 $(eval $(call PROGRAM_RULES,tsan,$(CC) $(CFLAGS) -O1 -fsanitize=thread))
 
 $(BUILD)/bench/%: tests/bench/%.c $(HEADERS)
 	@mkdir -p $(@D)
 	$(CC) -O2 -g $(INCLUDE) $< -o $@ $(LIBS)
 
--include $(wildcard $(BUILD)/test/*.d $(BUILD)/asan/*.d $(BUILD)/tsan/*.d)
+-include $(wildcard $(BUILD)/test/*.d $(BUILD)/asan/*.d $(BUILD)/tsan/*.d $(BUILD)/strict/*.d)
 
 # ---- what is run ----
 
@@ -136,7 +156,7 @@ RUN := BUILD='$(BUILD)' JOBS='$(JOBS)' CC='$(CC)' bash tests/run_all.sh
 LANES := $(if $(filter 1,$(JOBS)),1,2)
 LONG := rounds test_procs sim
 longest_first = $(filter $(LONG),$(1)) $(filter-out $(LONG),$(1))
-test: $(PROGRAMS:%=$(BUILD)/test/%) $(EXAMPLES) $(BUILD)/bench/scale
+test: programs
 	@LANES='$(LANES)' $(RUN) $(BUILD)/logs \
 	    'compile|600|bash tests/compile/run.sh' \
 	    $(call suites,test,600,$(SEEDS),$(call longest_first,$(PROGRAMS))) \
@@ -150,6 +170,11 @@ test: $(PROGRAMS:%=$(BUILD)/test/%) $(EXAMPLES) $(BUILD)/bench/scale
 	    'mem_interop|120|bash tests/mem/interop.sh' \
 	    'scale|120|bash tests/bench/test_scale.sh $(BUILD)/bench/scale' \
 	    'examples|600|bash tests/run_examples.sh'
+
+# Tests that hold something to a limit of time, to the letter, one after the other: for a quiet machine.
+STRICT := $(basename $(notdir $(shell grep -lE 'T_WITHIN|TEST_SLACK' tests/unit/test_*.c)))
+test-strict: $(STRICT:%=$(BUILD)/strict/%)
+	@TEST_STRICT=1 LANES=1 $(RUN) $(BUILD)/logs/strict $(patsubst '%,'strict_%,$(call suites,strict,600,,$(STRICT)))
 
 sim: $(SIM:%=$(BUILD)/test/%)
 	@$(RUN) $(BUILD)/logs $(call suites,test,86400,$(SEEDS),$(SIM))
@@ -172,6 +197,8 @@ sanitize: $(patsubst %,$(BUILD)/asan/%,$(filter-out $(ROUNDS),$(PROGRAMS))) $(TH
 bench: $(BENCH) $(EXAMPLES)
 	@if test -f tests/bench/run.sh; then BUILD='$(BUILD)' bash tests/bench/run.sh; \
 	else for b in $(BENCH); do $$b || exit 1; done; fi
+
+programs: $(PROGRAMS:%=$(BUILD)/test/%) $(EXAMPLES) $(BUILD)/bench/scale
 
 bench-peers:
 	@BUILD='$(BUILD)' bash tests/bench/peers/run.sh $(PEERS)
@@ -200,6 +227,11 @@ format:
 	$(NEEDS)$(FORMAT) -i $(C_SOURCES)
 format-check:
 	$(NEEDS)$(FORMAT) --dry-run -Werror $(C_SOURCES)
+
+# Which section of the headers uses which; `make test` compares this file with the code.
+sections: $(BUILD)/sources
+	@$(BUILD)/sources table $(HEADERS) > tests/sections.txt
+	@cat tests/sections.txt
 
 clean:
 	rm -rf $(BUILD)

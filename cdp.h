@@ -39,16 +39,25 @@
         gcc -O2 fit.c -o fit -pthread        cdprun -n 4 ./fit
 
     CONTENTS (search for the name with >> before it)
-        config, status, types, error, log          macros, what calls return, dtypes and reductions, failures in words
-        os                                         everything that is asked of the machine, replaceable as a whole
-        store, transport interface                 what to implement to bring another store or network
-        hub, group, collectives                    ranks in one process; groups; allreduce and the others
-        works, messages, backend, objects          chaining, cancelling; rank to rank; other memory (cdp_nccl.h); bytes of any length
-        ddp, hooks                                 data parallel training; what else may happen to gradients on the way
-        (implementation) compiler, core, os, loop; pure: bytes, hash, dtype, reduce-kernels, algo, hosts, select, frame,
-        fabric, mail; mux, exec, hub, pending, drive, group, device, work, objects, recorder;
-        training: group-access, numbers, bucket, ddp-state, -buckets, -compare, -broadcast, -create, -stats, -launch, -rows,
-        -backward, join, clip, ddp-hook, trace, hooks, hooks-quantize, -topk, -powersgd, -state, averager, zero, sampler
+        config, status, types, error, log      macros, what calls return, dtypes, failures in words
+        os                                     what is asked of the machine, replaceable as a whole
+        store interface, transport interface   what to implement for another store or network
+        hub interface, group interface         ranks in one process; groups
+        collectives, works                     allreduce and the others; chaining, cancelling
+        messages, channel interface            rank to rank: with tags; as channels of messages
+        backend interface                      memory of devices (cdp_nccl.h)
+        objects interface                      bytes of any length
+        ddp, hooks interface                   data parallel training; what happens to gradients
+        Implementation: compiler, core;
+        the machine: os, POSIX; os, readiness; os, threads and names; os, Linux; loop;
+        pure: bytes, hash, dtype, reduce-kernels, algo, hosts, select, message, failure text,
+        fabric;
+        messages and groups: stream, transfer, exec, state, failing, running, flows, hub, pending,
+        drive, group, device; work, collectives; channel, objects, recorder;
+        training: group-access, numbers, bucket, ddp-state, ddp-buckets, ddp-compare,
+        ddp-broadcast, ddp-create, ddp-stats, ddp-launch, ddp-rows, ddp-backward, join, clip,
+        ddp-hook, trace, hooks, hooks-quantize, hooks-topk, hooks-powersgd, hooks-state,
+        averager, zero, sampler
 
     API BY TASK
         I want to...                                       call
@@ -835,7 +844,7 @@ CDP_API void cdp_lock_acquire(cdp_lock *lock);
 CDP_API CDP_FORMAT_CHECK cdp_status cdp_error_set(
     cdp_status status, int32_t peer, int32_t sys_errno, const char *format, ...);
 
-/* ---- >>hub: ranks in one process ------------------------------------------------------------- */
+/* ---- >>hub interface: ranks in one process -------------------------------------------------- */
 
 /* Connects ranks that are threads of one program, or that one thread polls in turn. From
    expose_bytes of the group on, a rank reads what it is sent where the sender has it: nothing is
@@ -855,7 +864,7 @@ typedef struct cdp_hub_desc {
 CDP_MUST_CHECK CDP_API cdp_status cdp_hub_create(const cdp_hub_desc *desc, cdp_hub **out);
 CDP_API void cdp_hub_destroy(cdp_hub *hub); /* NULL is allowed */
 
-/* ---- >>group --------------------------------------------------------------------------------- */
+/* ---- >>group interface ---------------------------------------------------------------------- */
 
 /* Which algorithm runs: the first row that fits an operation, the caller's rows before the
    built-in ones, which cdp_describe() lists. Rows must be the same on all ranks; where they are
@@ -959,9 +968,10 @@ CDP_API uint32_t cdp_rank_of_world(const cdp_group *group, uint32_t world_rank);
    Not while another thread uses the group. */
 CDP_API void cdp_group_destroy(cdp_group *group);
 
+/* This rank, from 0, and how many ranks the group has; 0 for NULL. Any thread. */
 CDP_API uint32_t cdp_rank(const cdp_group *group);
 CDP_API uint32_t cdp_size(const cdp_group *group);
-/* with the defaults filled in */
+/* The desc of the group with the defaults filled in, the group's own. Any thread. */
 CDP_API const cdp_group_desc *cdp_group_desc_of(const cdp_group *group);
 
 /* CDP_OK, or the status of the first failure, which then is this thread's cdp_last_error(). Any
@@ -1247,7 +1257,7 @@ typedef struct cdp_transfer {
 CDP_MUST_CHECK CDP_API cdp_status cdp_batch(
     cdp_group *group, const cdp_transfer *list, uint32_t n, cdp_work *out);
 
-/* ---- >>channel: ordered messages to each rank ------------------------------------------------ */
+/* ---- >>channel interface: ordered messages to each rank ------------------------------------- */
 
 /* What remote calls, and protocols of your own, stand on: messages to every rank of a group, in
    order for each of them, with bounded memory on both sides. A channel that loses one rank goes on
@@ -1391,7 +1401,7 @@ CDP_API void cdp_group_fail(cdp_group *group);
    allowed. */
 CDP_API void cdp_group_clear_backend(cdp_group *group);
 
-/* ---- >>objects: bytes of any length from every rank ------------------------------------------ */
+/* ---- >>objects interface: bytes of any length from every rank ------------------------------- */
 
 /* Where bytes are to go, and what came. Lengths are agreed upon first, before anybody allocates:
    when something does not fit anywhere, all ranks get the same error, and the group goes on. All
@@ -1720,7 +1730,7 @@ CDP_API uint64_t cdp_ddp_trace(
    STATE (a backward pass is open), or what a device returns. */
 CDP_API cdp_status cdp_ddp_clip(cdp_ddp *ddp, double max_norm, double *norm);
 
-/* ---- >>hooks --------------------------------------------------------------------------------- */
+/* ---- >>hooks interface ---------------------------------------------------------------------- */
 
 /* A communication hook replaces the allreduce of each bucket: it gets the gradients of this rank,
    not divided, and leaves the result in their place. A hook works in stages. Each stage may ask for
@@ -2308,7 +2318,7 @@ CDP__PRIVATE CDP__PRINTF(4, 5) void cdp__log_at(
     cdp__log_at((logger), (level), (int32_t)(rank), __VA_ARGS__)
 #endif
 
-/* ---- >>os: POSIX ----------------------------------------------------------------------------- */
+/* ---- >>os, POSIX ---------------------------------------------------------------------------- */
 
 #ifndef MSG_NOSIGNAL
 #define MSG_NOSIGNAL 0 /* macOS: SO_NOSIGPIPE is set on the socket instead */

@@ -29,9 +29,16 @@
         desc        cdp_tcp_desc
         create      cdp_init, cdp_init_url, cdp_init_from_env, and what fills in a desc
         launch      cdp_launch_read: what a launcher says in variables
-        (implementation) handshake: what two processes say before anything else; paths: which addresses are tried; memory: what
-        two ranks of one machine share; link: one connection and its states; mesh: listener, visitors, links; transport: the mesh as cdp.h wants it; rendezvous;
-        launchers: their variables; url; public
+        Implementation:
+        handshake                                what two processes say before anything else
+        paths                                    which addresses are tried
+        memory                                   what two ranks of one machine share
+        link                                     one connection and its states
+        mesh; mesh, choosing; mesh, connecting; mesh, incoming
+                                                 listener, incoming connections, links
+        transport; mesh, first causes            the mesh as cdp.h wants it
+        rendezvous; rendezvous, steps; rendezvous, meeting
+        launchers, url, public                   variables of launchers; addresses; the calls
 
     API BY TASK
         I want to...                                       call

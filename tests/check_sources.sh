@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Rules about the sources that no compiler checks. Each rule prints what breaks it. Ends with "N passed, N failed".
-# The folder to look at can be given, so that the rules themselves can be tried: check_sources.sh [DIR]
+# Where a rule is not obeyed yet, tests/known_breaks.txt says how often ("RULE FILE COUNT", the first word of what is
+# printed, and the file): one more is a failure, and fewer may be written there. The folder to look at can be given, so that the rules themselves can be tried: check_sources.sh [DIR [known]], where "known" writes
+# tests/known_breaks.txt anew.
 set -u
 cd "${1:-$(dirname "$0")/..}" || exit 1
 export LC_ALL=C
@@ -21,6 +23,19 @@ rule() { # NAME: reads what breaks it; nothing is good
         echo "ok $1"
         echo >> "$tally/passed"
     fi
+}
+
+known_rule() { # WORD NAME: reads lines "WORD FILE:LINE: what"; compared, file by file, with tests/known_breaks.txt
+    local file count allowed
+    cat > "$tally/breaks"
+    cut -d ' ' -f 2 "$tally/breaks" | cut -d : -f 1 | sort | uniq -c > "$tally/counts"
+    awk -v rule="$1" '{ print rule, $2, $1 }' "$tally/counts" >> "$tally/all_known"
+    while read -r count file; do
+        allowed=$(awk -v rule="$1" -v file="$file" '$1 == rule && $2 == file { print $3 }' tests/known_breaks.txt 2> /dev/null)
+        [ "$count" -le "${allowed:-0}" ] || { echo "$count in $file, ${allowed:-0} are known:"; grep -F "$1 $file:" "$tally/breaks"; }
+    done < "$tally/counts" > "$tally/new"
+    awk -v name="$2" '{ n += $1; ++files } END { if (n) print "known: not obeyed " n " times in " files " files: " name }' "$tally/counts" >> "$tally/known"
+    rule "$2$([ ! -s "$tally/counts" ] || echo ' (but where it is known)')" < "$tally/new"
 }
 
 # Comments and the insides of strings become blanks; line numbers stay.
@@ -49,11 +64,58 @@ pure_code() {
     done
 }
 PURE=$(pure_code)
+gcc -O1 -D_GNU_SOURCE tests/tools/sources.c -o "$tally/sources" || exit 1
+sources() { "$tally/sources" "$@"; }
+
+# The rules themselves: each of these lines but the last ones breaks one of them.
+mkdir -p "$tally/planted"
+{
+    echo '/* ---- >>lower (pure) ---- */'
+    echo '#define CDP_X_IMPL_INCLUDED'
+    echo "int wide; /*$(printf '%080d' 0 | tr 0 x)xxxxxxxxx */"
+    echo 'int cdp__nest(int a) { return a ? 1 : a > 2 ? 3 : (a ? 4 : 5); }'
+    echo 'void cdp__join(int a) { if (a) a = 1, a = 2; }'
+    echo 'int cdp__pair(int a) { return (a = 1, a); }'
+    echo '#pragma GCC optimize("O1")'
+    echo 'int cdp__cold(void) __attribute__((cold));'
+    echo 'int cdp__long(void) {'
+    for i in {1..59}; do echo '    ;'; done
+    echo '}'
+    echo '/* ---- >>upper: ---- */'
+    echo 'int cdp__impure(void) { return cdp__long(); }'
+    echo '/* ---- >>lower ---- */'
+    echo '/* Knows: a. Promises: b. May use: c. */'
+    echo 'static int cdp__fine(int a, int b) { int c[] = {a, b}, d = a ? b : c[0]; for (c[0] = 1, d = 2; d; --d) ; return cdp__max(a ? 1 : 2, b ? 3 : 4) + d; }'
+} > "$tally/planted/x.h"
+(cd "$tally/planted" && sources layout x.h && sources table x.h) > "$tally/found"
+cat > "$tally/expected" <<'EOS'
+wide x.h:3: 104 columns
+wide x.h:74: 149 columns
+pragma x.h:7: how much to optimise is the user's choice
+attribute x.h:8: cold or noinline
+ternary x.h:4: a ternary inside another
+ternary x.h:4: a ternary inside another
+comma x.h:5: two statements joined by a comma
+comma x.h:6: two expressions joined by a comma
+function x.h:9: cdp__long has 61 lines
+head x.h:70: upper: no head comment with Knows, Promises and May use
+anchor x.h:72: lower is there twice
+x.h/lower (pure)
+x.h/upper
+    lower
+x.h/lower
+EOS
+diff "$tally/expected" "$tally/found" | rule 'the rules find what was planted'
+(cd "$tally/planted" && sed 's/^    lower/    lowest/' "$tally/expected" | tail -n 4 > table && sources compare table x.h) > "$tally/found"
+printf 'x.h/upper uses %s, not in the code\nx.h/upper uses lower: not in the table\n' 'lowest: in the table' | diff - "$tally/found" | rule 'differences from the table are found in both directions'
+
 { [ "$(wc -l <<< "$PURE")" -gt 300 ] || echo "only $(wc -l <<< "$PURE") lines in pure sections: are they still marked?"; } | rule 'pure sections are found'
 
 grep -E 'os->|cdp__os_|now_ns|clock|mutex|cdp_lock|cdp__lock|pthread|socket|sockaddr|alloc\(|\bfree\(|cdp__free|cdp__io|cdp__loop|(^|[^_])errno\b' <<< "$PURE" |
     rule 'pure sections know no clock, lock, socket, allocator or operating system'
-grep -E ': *(static|CDP__[A-Z]+) ' <<< "$PURE" | grep -vE 'static const|\(' | rule 'pure sections have no variables of their own'
+grep -E ': *(static|CDP__[A-Z]+) ' <<< "$PURE" | grep -vE 'static const|\(|CDP__[A-Z_]+ = ' | rule 'pure sections have no variables of their own'
+
+sources pure $HEADERS | rule 'pure sections call nothing impure'
 
 for pair in 'cdp_tcp.h cdp_nccl.h' 'cdp_nccl.h cdp_tcp.h' 'cdp_nccl.h cdp_store.h' 'cdp_store.h cdp_tcp.h' 'cdp_store.h cdp_nccl.h' 'cdp.h cdp_store.h' 'cdp.h cdp_tcp.h' 'cdp.h cdp_nccl.h' \
     'cdp.h cdp_dtensor.h' 'cdp_store.h cdp_dtensor.h' 'cdp_tcp.h cdp_dtensor.h' 'cdp_nccl.h cdp_dtensor.h' 'cdp_dtensor.h cdp_store.h' 'cdp_dtensor.h cdp_tcp.h' 'cdp_dtensor.h cdp_nccl.h'; do
@@ -67,19 +129,22 @@ done | rule 'only the os section asks which system this is'
 
 # The names of sections stand in the CONTENTS of the first comment, in the order of the file.
 for h in $HEADERS; do
-    awk -v file="$h" '
-        /CONTENTS/ && !seen { on = 1; seen = 1; next }
-        on && /^[ ]*$/ { on = 0 }
-        on { contents = contents " " $0 }
-        /^\/\* ---- >>/ {
-            name = $0; sub(/^.*>>/, "", name); sub(/[ :,(].*/, "", name)
-            if (name == "c++") next
-            at = index(substr(contents, from + 1), name)
-            if (!at) print file ":" FNR ": section " name " is not in CONTENTS, or not in this order"
-            else from += at + length(name) - 1
-            ++sections
-        }
-        END { if (!seen) print file ": no CONTENTS"; else if (sections < 3) print file ": no sections" }' "$h"
+    # the first name of a line may be a word of its own; names that hold a comma are written with one
+    contents=$(awk '/CONTENTS/ && !seen { on = seen = 1; next } on && /^[ ]*$/ { exit } on { $1 = $1; printf "%s, ", $0 }' "$h" | tr -s ';:()' ',,,,')
+    [ -n "$contents" ] || echo "$h: no CONTENTS"
+    contents=" $contents"
+    while read -r file name; do
+        [ "$name" != c++ ] || continue
+        rest=$(awk -v all="$contents" -v name="$name" 'BEGIN {
+            at = 1
+            while ((n = index(substr(all, at), name)) > 0) {
+                at += n - 1
+                if (substr(all, at - 1, 1) ~ /[ ,]/ && substr(all, at + length(name), 1) ~ /[ ,]/) { print substr(all, at + length(name)); exit }
+                at += length(name)
+            }
+        }')
+        if [ -n "$rest" ]; then contents=$rest; else echo "$file: section $name is not in CONTENTS, or not in this order"; fi
+    done < <(sources contents "$h")
 done | rule 'sections stand in the order of CONTENTS'
 
 version=$(awk '/^#define CDP_VERSION_(MAJOR|MINOR|PATCH) / { v = v (v == "" ? "" : ".") $3 } END { print v }' cdp.h)
@@ -98,19 +163,20 @@ grep -nE 'TODO|FIXME|XXX' $SOURCES README.md CHANGELOG.md 2> /dev/null | grep -v
 grep -nE '[[:space:]]+$' $HEADERS $C_FILES Makefile | rule 'no blanks at ends of lines'
 grep -nP '\t' $HEADERS $C_FILES 2> /dev/null | cut -c 1-100 | rule 'no tabs'
 grep -nP '[^\x00-\x7f]' $HEADERS 2> /dev/null | cut -c 1-100 | rule 'headers are plain ASCII'
-awk 'length > 240 { print FILENAME ":" FNR ": " length " columns" }' $HEADERS | rule 'no line is longer than 240 columns'
-
-# FILE NAME: functions that may be longer than 70 lines, each with a reason.
-ALLOWED='
-'
-for f in $HEADERS $(ls examples/*.c 2> /dev/null); do
-    awk -v file="$f" '
-        /^[A-Za-z_].*\) *\{$/ && !/^(struct|union|enum|typedef|extern)/ { start = FNR; name = $0; sub(/\(.*/, "", name); sub(/.*[ *]/, "", name) }
-        /^\}/ && start { if (FNR - start + 1 > 70) print file, name, FNR - start + 1; start = 0 }' "$f"
-done > "$tally/long"
-while read -r file name lines; do
-    grep -qE "^$file $name( |$)" <<< "$ALLOWED" || echo "$file: $name has $lines lines"
-done < "$tally/long" | rule 'functions have at most 70 lines'
+sources layout $HEADERS $C_FILES > "$tally/layout"
+{ [ "$(sources functions $HEADERS | wc -l)" -gt 1000 ] || echo 'too few functions are found'; } | rule 'functions are found'
+of_headers() { grep -E "^$1 cdp[a-z0-9_]*[.]h:" "$tally/layout"; }
+grep '^wide ' "$tally/layout" | known_rule wide 'lines have at most 100 columns'
+grep '^ternary ' "$tally/layout" | known_rule ternary 'no ternary inside another'
+grep '^comma ' "$tally/layout" | known_rule comma 'no statements joined by commas'
+{ of_headers pragma; of_headers attribute; } | rule 'nothing tells the compiler how much to optimise'
+of_headers function | known_rule function 'functions of headers have at most 60 lines'
+grep -E '^function examples/' "$tally/layout" | known_rule function 'functions of examples have at most 60 lines'
+sources functions $HEADERS | sort -n | awk '{ lines[NR] = $1 } END { print "INFO " NR " functions in headers, lines: median " lines[int((NR + 1) / 2)] ", 90 in 100 at most " lines[int(NR * 0.9)] ", longest " lines[NR] }'
+of_headers anchor | rule 'names of sections are unique in their header'
+of_headers head | known_rule head 'sections have a head comment: Knows, Promises, May use'
+of_headers section | known_rule section 'sections have at most 550 lines'
+sources compare tests/sections.txt $HEADERS | rule 'sections use what tests/sections.txt says (make sections writes it anew)'
 
 # "file:line name" of every public function, from the declarations
 public_functions() {
@@ -144,11 +210,12 @@ done | rule 'every public function, or its group, has a comment'
     comm -12 "$tally/macros" "$tally/constants"
 } | rule 'no macro has the name of a constant'
 
-for h in $HEADERS; do # a definition above its uses keeps the sections in layers
-    code_of "$h" | awk -v file="$h" '/^CDP__[A-Z]+ .*\);$/ { print file ":" FNR ": " $0 }'
-done > "$tally/forward"
-awk 'END { if (NR > 12) print NR " forward declarations of private functions, at most 12 are allowed:" } { line[NR] = $0 } END { if (NR > 12) for (i = 1; i <= NR; ++i) print line[i] }' "$tally/forward" | rule 'sections call upwards'
+# A definition above its uses keeps the sections in layers; tests/sections.txt says which do otherwise.
+awk '/^[^ #]/ { section = $0; file = $0; sub(/\/.*/, "", file) } /\(below\)$/ { $1 = $1; print "below " file ": " section " uses " $0 }' tests/sections.txt |
+    known_rule below 'sections call upwards'
 
-touch "$tally/passed" "$tally/failed"
+touch "$tally/passed" "$tally/failed" "$tally/known"
+cat "$tally/known"
+[ "${2-}" != known ] || cp "$tally/all_known" tests/known_breaks.txt
 echo "$(wc -l < "$tally/passed") passed, $(wc -l < "$tally/failed") failed"
 [ ! -s "$tally/failed" ]

@@ -5,7 +5,12 @@
 #
 # A suite ends with the line "N passed, N failed" and exit code 0 when nothing failed. Lines of it that begin with SKIP
 # or "known:" (a failure that is known and counts neither way) are shown. Its whole output is in LOGDIR/NAME.log, and is
-# shown here only when it failed. A suite that ends without its last line, with a bad exit code, after its time, or with
+# shown here only when it failed.
+#
+# SECONDS are those of an idle machine of today. A loop of known length says how much slower this one is, and the load how
+# many share it: the limits are multiplied by it (TEST_SCALE, at most 20), also those of single test cases. With
+# TEST_STRICT=1 there is no such factor, and on a busy machine nothing is run: that is said as SKIP.
+# A suite that ends without its last line, with a bad exit code, after its time, or with
 # nothing passed and nothing skipped counts as one more failure.
 # The last line here is the sum, alone on its line.
 set -u
@@ -17,9 +22,37 @@ declare -A name_of since limit # by process
 # timeout makes each suite a process group of its own, which an interrupt of this script does not reach by itself
 trap '[ $running = 0 ] || kill -TERM "${!name_of[@]}" 2> /dev/null; exit 130' INT TERM HUP
 
+# In percent, of the loop: processor time and time, of 0.24 s each
+yardstick() {
+    local times TIMEFORMAT='%U %R'
+    times=$( { time for ((i = 0; i < 200000; ++i)); do :; done; } 2>&1 )
+    awk '{ printf "%d %d", $1 / 0.0024, $2 / 0.0024 }' <<< "$times"
+}
+scale() { # in percent: what the loop took, or what the load says now
+    local load
+    read -r load _ < /proc/loadavg 2> /dev/null || load=0
+    awk -v speed="$speed" -v crowd="$crowd" -v load="$load" -v cores="$(nproc)" 'BEGIN {
+        s = speed * load / cores
+        if (s < crowd) s = crowd
+        if (s < 100) s = 100
+        if (s > 2000) s = 2000
+        printf "%d", s }'
+}
+read -r speed crowd <<< "$(yardstick)"
+if [ -z "${TEST_STRICT-}" ]; then
+    echo "limits of time: x $(scale | sed 's/..$/.&/') (a loop of 0.24 s took $speed % of that in processor time, $crowd % in all)"
+elif [ "$crowd" -gt $((speed * 5 / 4)) ]; then
+    echo "SKIP strict limits of time: this machine is busy (a loop took $crowd % instead of $speed %)"
+    echo '0 passed, 0 failed'
+    exit 0
+fi
+
 begin() { # SUITE
-    local name seconds command
+    local name seconds command percent=100
     IFS='|' read -r name seconds command <<< "$1"
+    [ -n "${TEST_STRICT-}" ] || percent=$(scale)
+    export TEST_SCALE=$(((percent + 99) / 100))
+    seconds=$((seconds * percent / 100))
     timeout -k 10 "$seconds" bash -c "$command" > "$logs/$name.log" 2>&1 < /dev/null &
     name_of[$!]=$name since[$!]=${EPOCHREALTIME/./} limit[$!]=$seconds
     running=$((running + 1))

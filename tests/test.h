@@ -169,14 +169,22 @@ TEST_API bool test__chosen(const char *name, int argc, char **argv) {
     return any;
 }
 
+/* How many times longer than on an idle machine a case may take: tests/run_all.sh measures it. */
+TEST_API uint32_t test__scale(void) {
+    const char *text = getenv("TEST_SCALE");
+    const int scale = text ? atoi(text) : 1;
+    return scale >= 1 && scale <= 20 ? (uint32_t)scale : 1;
+}
+
 TEST_API void test__run(const test_case *c) {
     const int fds = test__entries("/proc/self/fd"),
               threads = test__entries("/proc/self/task") + TEST_OWN_THREADS;
     const uint64_t start = test_now_ns();
+    const char *result = "ok";
     test__now.name = c->name;
     test__now.failed_checks = 0;
     test__now.skip = false;
-    alarm(c->limit_s * TEST_SLACK);
+    alarm(c->limit_s * TEST_SLACK * test__scale());
     c->func();
     alarm(0);
     /* a joined thread may still be listed */
@@ -186,17 +194,16 @@ TEST_API void test__run(const test_case *c) {
         "descriptors are left open: %d before, %d after", fds, test__entries("/proc/self/fd"));
     test_check(test__entries("/proc/self/task") <= threads, c->name, 0,
         "threads are left running: %d before, %d after", threads, test__entries("/proc/self/task"));
-    if (test__now.failed_checks)
+    if (test__now.failed_checks) {
+        result = "not ok";
         ++test__now.failed;
-    else if (test__now.skip)
+    } else if (test__now.skip) {
+        result = "skipped";
         ++test__now.skipped;
-    else
+    } else {
         ++test__now.passed;
-    printf("%s %s (%.0f ms)\n",
-        test__now.failed_checks ? "not ok"
-            : test__now.skip    ? "skipped"
-                                : "ok",
-        c->name, (double)(test_now_ns() - start) / 1e6);
+    }
+    printf("%s %s (%.0f ms)\n", result, c->name, (double)(test_now_ns() - start) / 1e6);
     fflush(stdout);
 }
 

@@ -57,6 +57,7 @@ static cdp_ddp *model_ddp(model *m, cdp_group *g, uint64_t first, uint64_t rest)
     d.bucket_bytes = rest;
     test_check(cdp_ddp_create(&d, &ddp) == CDP_OK, __FILE__, __LINE__, "rank %u: %s", cdp_rank(g),
         cdp_last_error()->text);
+    T(!ddp || (cdp_ddp_param_count(ddp) == m->count && cdp_ddp_group(ddp) == g));
     return ddp;
 }
 
