@@ -168,6 +168,7 @@ static uint8_t *put_words(uint8_t *p, bool connector) {
         : pick(3)    ? connector ? CDP__TAKEN : CDP__CHOSEN
                      : pick(7);
     h.version = pick(8) ? CDP_WIRE_VERSION : pick(9);
+    h.order = (uint8_t)(pick(8) ? cdp__byte_order() : pick(4));
     h.world_size = pick(8) ? 3 : pick(6);
     h.from = connector ? pick(2) : 1 + pick(3);
     h.to = connector ? 2 : pick(8) == 0;
