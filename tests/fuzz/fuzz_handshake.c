@@ -8,8 +8,11 @@
 #define CDP__BLOCK_BYTES 100u /* so that both connections of a link get something */
 #include "world.h"
 
-/* two addresses for every rank, behind the number of its host: they are raced */
-static char where[] = "the host10.0.0.7:4000,10.0.0.8:4000";
+/* two addresses for every rank, behind the numbers of its host, place and process: they are raced */
+static char where[] = "the host"
+                      "in place"
+                      "1234"
+                      "10.0.0.7:4000,10.0.0.8:4000";
 static cdp_bytes everywhere[3];
 
 #define CONNECTIONS 2u
