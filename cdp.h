@@ -40,12 +40,12 @@
 
     CONTENTS (search for the name with >> before it)
         config, status, types, error, log          macros, what calls return, dtypes and reductions, failures in words
-        os                                         everything that is asked of the machine, replaceable as a whole
+        os                                         what is asked of the machine: required members; net, threads, shared
         store, transport interface                 what to implement to bring another store or network
         hub, group, collectives                    ranks in one process; groups; allreduce and the others
         works, messages, backend, objects          chaining, cancelling; rank to rank; other memory (cdp_nccl.h); bytes of any length
         ddp, hooks                                 data parallel training; what else may happen to gradients on the way
-        (implementation) compiler, core, os, loop; pure: bytes, hash, dtype, reduce-kernels, algo, hosts, select, frame,
+        (implementation) compiler, core, os-posix, os-watch, os-threads, os-linux, loop; pure: bytes, hash, dtype, reduce-kernels, algo, hosts, select, frame,
         fabric, mail; mux, exec, hub, pending, drive, group, device, work, objects, recorder;
         training: group-access, numbers, bucket, ddp-state, -buckets, -compare, -broadcast, -create, -stats, -launch, -rows,
         -backward, join, clip, ddp-hook, trace, hooks, hooks-quantize, -topk, -powersgd, -state, averager, zero, sampler
@@ -2302,7 +2302,7 @@ CDP__PRIVATE CDP__PRINTF(4, 5) void cdp__log_at(
     cdp__log_at((logger), (level), (int32_t)(rank), __VA_ARGS__)
 #endif
 
-/* ---- >>os: POSIX ----------------------------------------------------------------------------- */
+/* ---- >>os-posix: memory, clock, chance, sockets ---------------------------------------------- */
 
 #ifndef MSG_NOSIGNAL
 #define MSG_NOSIGNAL 0 /* macOS: SO_NOSIGPIPE is set on the socket instead */
@@ -2749,7 +2749,7 @@ CDP__PRIVATE void cdp__os_wake_clear(void *user, int32_t fd) {
     }
 }
 
-/* ---- >>os, readiness: a watch over epoll, or over any poll function --------------------------- */
+/* ---- >>os-watch: over epoll, or over any poll function --------------------------------------- */
 
 /* Knows nothing but cdp_os and the two system calls. Promises what cdp_os_net says of watches. */
 
@@ -3058,7 +3058,7 @@ CDP__PRIVATE int32_t cdp__os_watch_wait(
 }
 #endif
 
-/* ---- >>os, threads and names: POSIX ----------------------------------------------------------- */
+/* ---- >>os-threads: POSIX threads, and names looked up in one --------------------------------- */
 
 #ifndef CDP_NO_THREADS
 typedef struct cdp__os_thread {
@@ -3241,7 +3241,7 @@ CDP__PRIVATE int32_t cdp__os_resolve(void *user, const char *host, uint16_t port
     return n;
 }
 
-/* ---- >>os, Linux: who has a port, shared memory ----------------------------------------------- */
+/* ---- >>os-linux: who has a port, shared memory, processes ------------------------------------ */
 
 #ifdef __linux__
 /* Up to size - 1 bytes of a file, as text. */

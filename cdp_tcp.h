@@ -35,9 +35,12 @@
         paths       which addresses of a peer are tried, and in what order
         memory      shared memory of two ranks of one machine
         link        one connection and its states
-        mesh        listener, links, their making (choosing, connecting), incoming connections
-        transport   the mesh as the transport of a group; first causes of failures
-        rendezvous  how ranks find rank 0, compare settings and exchange addresses
+        mesh        all links of a rank, and what it listens at
+        link-choosing, link-connecting, incoming: how a connection becomes a link
+        transport   the mesh as the transport of a group
+        first-cause what the store knows of a failure
+        rendezvous, rendezvous-steps, rendezvous-meeting: how ranks find rank 0, compare settings
+                    and exchange addresses
         launchers, url, public
 
     API BY TASK
@@ -881,7 +884,7 @@ typedef enum cdp__asking {
     CDP__ASK_DONE        /* asked, and either answered or given up */
 } cdp__asking;
 
-/* ---- >>mesh: listener, connections, links ------------------------------------------------------- */
+/* ---- >>mesh: all links of a rank, and what it listens at ------------------------------------- */
 
 typedef struct cdp__mesh {
     cdp_tcp_desc desc;
@@ -1214,7 +1217,7 @@ CDP__PRIVATE void cdp__link_offer(
 
 CDP__PRIVATE void cdp__link_choose_again(cdp__timer *t);
 
-/* ---- >>mesh, choosing: a connection becomes a link ------------------------------------------ */
+/* ---- >>link-choosing: a connection becomes a link, and its end is noticed -------------------- */
 
 /* Knows links and the handshake. Promises: a link is UP only when both sides have chosen the same
    connection, and from then on its end is noticed: by the end of the stream, by the silence of the
@@ -1375,7 +1378,7 @@ CDP__PRIVATE void cdp__link_take(cdp__link *l, cdp__io *io, cdp__link_state stat
     l->state = state;
 }
 
-/* ---- >>mesh, connecting: the addresses of a peer, several at once --------------------------- */
+/* ---- >>link-connecting: the addresses of a peer, several at once ----------------------------- */
 
 /* Promises: the first address whose handshake is right becomes the link, and of several failures
    the one that explains most is kept. */
@@ -1582,7 +1585,7 @@ CDP__PRIVATE void cdp__link_need(cdp__link *l) {
             m->os->now_ns(m->os->user) + CDP__PROBE_FIRST_MS * CDP__MS, cdp__link_probe, l);
 }
 
-/* ---- >>mesh, incoming: connections that have not proved themselves -------------------------- */
+/* ---- >>incoming: connections that have not proved themselves --------------------------------- */
 
 /* Promises: bounded in number, in time and in work per turn; nothing but the handshake is read from
    them. */
@@ -2163,7 +2166,7 @@ CDP__PRIVATE void cdp__mesh_doorbell(void *self, uint32_t peer) {
     cdp__line_ring(&((cdp__mesh *)self)->links[peer].shared->line, CDP__BELL_DATA);
 }
 
-/* ---- >>mesh, first causes: what the store knows of a failure -------------------------------- */
+/* ---- >>first-cause: what the store knows of a failure ---------------------------------------- */
 
 /* Knows the store's keys "fail" and "wait". Promises: an earlier or deeper cause that another rank
    has recorded replaces this rank's own. */
@@ -2708,7 +2711,7 @@ CDP__PRIVATE cdp_status cdp__mesh_await_all(
     return st;
 }
 
-/* ---- >>rendezvous, steps: listen, compare, claim, exchange ---------------------------------- */
+/* ---- >>rendezvous-steps: listen, compare, claim, exchange ------------------------------------ */
 
 /* Each step takes the deadline of cdp_init(), and uses the store and the one before. */
 
@@ -2977,7 +2980,7 @@ CDP__PRIVATE bool cdp__mesh_meets(const cdp__mesh *m) {
 
 #define CDP__ENDPOINT_BYTES 1024u
 
-/* ---- >>rendezvous, meeting: how the others find rank 0 -------------------------------------- */
+/* ---- >>rendezvous-meeting: how the others find rank 0 ---------------------------------------- */
 
 /* By its address, or by a file, a store or an exchange function in which it is published. */
 
