@@ -7579,7 +7579,7 @@ CDP__PRIVATE void cdp__exec_transfer(cdp__exec *x, const cdp__step *step, cdp__t
    then what to wait for. */
 CDP__PRIVATE void cdp__exec_post(cdp__exec *x) {
     uint32_t i;
-    x->step_count = x->algo->round(&x->task.shape, x->round, x->steps);
+    x->step_count = (x->algo->round)(&x->task.shape, x->round, x->steps);
     CDP_ASSERT(x->step_count <= CDP__ROUND_MAX);
     x->transfer_count = 0;
     x->exposing = false;
