@@ -49,11 +49,12 @@
         objects interface                      bytes of any length
         ddp, hooks interface                   data parallel training; what happens to gradients
         Implementation: compiler, core;
-        the machine: os, POSIX; os, readiness; os, threads and names; os, Linux; loop;
+        the machine: os-posix, os-watch, os-threads, os-linux, loop;
         pure: bytes, hash, dtype, reduce-kernels, algo, hosts, select, message, failure text,
         fabric;
-        messages and groups: stream, transfer, exec, state, failing, running, flows, hub, pending,
-        drive, group, device; work, collectives; channel, objects, recorder;
+        messages and groups: stream, port, receive, send, transfer, exec, state, failing, running,
+        flows, hub, pending, drive, world, group, groups, device, requests, queue, work calls,
+        collective calls, message calls, channel, channel bodies, channel life, objects, recorder;
         training: group-access, numbers, bucket, ddp-state, ddp-buckets, ddp-compare,
         ddp-broadcast, ddp-create, ddp-stats, ddp-launch, ddp-rows, ddp-backward, join, clip,
         ddp-hook, trace, hooks, hooks-quantize, hooks-topk, hooks-powersgd, hooks-state,
@@ -2318,7 +2319,7 @@ CDP__PRIVATE CDP__PRINTF(4, 5) void cdp__log_at(
     cdp__log_at((logger), (level), (int32_t)(rank), __VA_ARGS__)
 #endif
 
-/* ---- >>os, POSIX ---------------------------------------------------------------------------- */
+/* ---- >>os-posix: memory, clock, chance, sockets ---------------------------------------------- */
 
 #ifndef MSG_NOSIGNAL
 #define MSG_NOSIGNAL 0 /* macOS: SO_NOSIGPIPE is set on the socket instead */
@@ -2765,7 +2766,7 @@ CDP__PRIVATE void cdp__os_wake_clear(void *user, int32_t fd) {
     }
 }
 
-/* ---- >>os, readiness: a watch over epoll, or over any poll function --------------------------- */
+/* ---- >>os-watch: over epoll, or over any poll function --------------------------------------- */
 
 /* Knows nothing but cdp_os and the two system calls. Promises what cdp_os_net says of watches. */
 
@@ -3074,7 +3075,7 @@ CDP__PRIVATE int32_t cdp__os_watch_wait(
 }
 #endif
 
-/* ---- >>os, threads and names: POSIX ----------------------------------------------------------- */
+/* ---- >>os-threads: POSIX threads, and names looked up in one --------------------------------- */
 
 #ifndef CDP_NO_THREADS
 typedef struct cdp__os_thread {
@@ -3257,7 +3258,7 @@ CDP__PRIVATE int32_t cdp__os_resolve(void *user, const char *host, uint16_t port
     return n;
 }
 
-/* ---- >>os, Linux: who has a port, shared memory ----------------------------------------------- */
+/* ---- >>os-linux: who has a port, shared memory, processes ------------------------------------ */
 
 #ifdef __linux__
 /* Up to size - 1 bytes of a file, as text. */
@@ -7595,7 +7596,7 @@ CDP__PRIVATE void cdp__exec_transfer(cdp__exec *x, const cdp__step *step, cdp__t
    then what to wait for. */
 CDP__PRIVATE void cdp__exec_post(cdp__exec *x) {
     uint32_t i;
-    x->step_count = x->algo->round(&x->task.shape, x->round, x->steps);
+    x->step_count = (x->algo->round)(&x->task.shape, x->round, x->steps);
     CDP_ASSERT(x->step_count <= CDP__ROUND_MAX);
     x->transfer_count = 0;
     x->exposing = false;

@@ -4702,7 +4702,7 @@ CDP__PRIVATE void cdp__client_proceed(cdp__client *c, cdp__expect expect) {
 CDP__PRIVATE void cdp__client_expect_values(cdp__client *c, uint64_t count) {
     if (c->rq && c->rq->op != CDP_STORE_LIST_KEYS)
         c->rq->number =
-            cdp__max((uint64_t)c->rq->number, 1); /* the key is there, whatever follows */
+            (int64_t)cdp__max((uint64_t)c->rq->number, 1); /* the key is there, whatever follows */
     c->expect = CDP__EXPECT_VALUES;
     c->values = count;
     c->value_at = 0;

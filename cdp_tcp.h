@@ -1,13 +1,13 @@
 /*  cdp_tcp.h - process groups over TCP - v0.2.0 - MIT-0 or Unlicense
 
     WHAT IT IS
-        Brings the ranks of a job together over TCP and gives each a cdp_group: rendezvous through a store on rank 0 (or
-        one that a launcher serves), then direct connections between those ranks that talk to each other, made when
-        they first do.
+        Brings the ranks of a job together over TCP and gives each of them a cdp_group. They meet
+        through a key-value store on rank 0 (or one that a launcher serves). Two ranks connect
+        directly to each other when they first communicate.
 
     DO THIS
         #define CDP_IMPLEMENTATION      in exactly one C or C++ file, before
-        #include "cdp_tcp.h"            which brings cdp_store.h and cdp.h along
+        #include "cdp_tcp.h"            which includes cdp_store.h and cdp.h
 
     QUICK START
         #define CDP_IMPLEMENTATION
@@ -18,7 +18,8 @@
             float x;
             if (cdp_init_from_env(NULL, &world) != CDP_OK) return cdp_print_error(stderr);
             x = (float)cdp_rank(world);
-            if (cdp_allreduce(world, NULL, &x, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM) != CDP_OK) return cdp_print_error(stderr);
+            if (cdp_allreduce(world, NULL, &x, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM) != CDP_OK)
+                return cdp_print_error(stderr);
             printf("rank %u of %u: the ranks add up to %g\n", cdp_rank(world), cdp_size(world), x);
             cdp_group_destroy(world);
             return 0;
@@ -28,87 +29,121 @@
     CONTENTS
         desc        cdp_tcp_desc
         create      cdp_init, cdp_init_url, cdp_init_from_env, and what fills in a desc
-        launch      cdp_launch_read: what a launcher says in variables
-        Implementation:
-        handshake                                what two processes say before anything else
-        paths                                    which addresses are tried
-        memory                                   what two ranks of one machine share
-        link                                     one connection and its states
-        mesh; mesh, choosing; mesh, connecting; mesh, incoming
-                                                 listener, incoming connections, links
-        transport; mesh, first causes            the mesh as cdp.h wants it
-        rendezvous; rendezvous, steps; rendezvous, meeting
-        launchers, url, public                   variables of launchers; addresses; the calls
+        launch      cdp_launch_read: rank, size and local rank from a launcher's variables
+        (implementation)
+        handshake   the first messages of two processes
+        paths       which addresses of a peer are tried, and in what order
+        memory      shared memory of two ranks of one machine
+        link        one connection and its states
+        mesh        all links of a rank, and what it listens at
+        link-choosing, link-connecting, incoming: how a connection becomes a link
+        transport   the mesh as the transport of a group
+        first-cause what the store knows of a failure
+        rendezvous, rendezvous-steps, rendezvous-meeting: how ranks find rank 0, compare settings
+                    and exchange addresses
+        launchers, url, public
 
     API BY TASK
         I want to...                                       call
         join the job that cdprun or torchrun started       cdp_init_from_env(NULL, &group)
         the same, under srun, mpirun or mpiexec            cdp_init_from_env(NULL, &group)
-        say myself who I am and where rank 0 is            cdp_init(&desc, &group)
-        say it in one text                                 cdp_init_url("tcp://node-0:29500", &desc, &group)
+        set rank, size and rank 0's address myself         cdp_init(&desc, &group)
+        give them as one text                              cdp_init_url("tcp://node-0:29500", ...)
         meet in a file, a store, or over MPI               desc.file, desc.store, desc.exchange
-        know my place among the ranks of this machine      cdp_launch_read
-        read the variables, then change something          cdp_tcp_desc_from_env(&desc), then cdp_init
+        know my number among the ranks of this machine     cdp_launch_read
+        read the variables, then change something          cdp_tcp_desc_from_env, then cdp_init
         leave                                              cdp_group_destroy(group), see cdp.h
 
     CONFIGURATION
-        Macros: those of cdp.h and cdp_store.h. Everything else is in the desc. Environment variables are read by the two
-        functions with `env` in their name and by nothing else.
+        Macros: those of cdp.h and cdp_store.h. All other settings are in the desc; those that
+        every group has are in its member `group`. Only the functions with `env` in their name,
+        and cdp_launch_read, read environment variables.
 
     THREADS
-        cdp_init blocks its caller and may run in several threads at once (several groups). A group has one progress
-        thread unless no_thread is set or the os has none; all groups' functions: see cdp.h.
+        cdp_init blocks its caller and may run in several threads at once (several groups). A group
+        has one progress thread unless group.no_thread is set or the os has no threads. For the
+        functions of groups see cdp.h.
 
     SHARED MEMORY
-        Two ranks of one machine and user talk through memory that both see (on Linux). Their connection stays: it tells when one
-        ends. Who connects makes the memory, of fixed size and reserved before it is used, and hands its descriptor to the other
-        over a Unix socket without a file name; it has no name itself, and ends with the last of the two, however they end.
-        What is read from it is checked: a peer that writes nonsense is named, and harms nobody but what it sends. If it cannot
-        be had (limits, another user or network namespace, a replaced os without it), the rank says so once as a warning, and
-        bytes go over TCP as between machines. Other users of the machine are refused, and who connects proves with random bytes
-        that the memory is what the connection, where the job's key was proved, was about. Each such link takes three descriptors.
-        What is sent from memory of cdp_group_alloc() (as the buckets of a ddp are) is read where it lies, from 64 KiB on: that memory
-        consists of segments (up to 128 of a rank, each a descriptor; at least 1 MiB, reserved when it is allocated), which a peer maps
-        read-only the first time that it is sent something from there, and lets go when it is freed. Other memory is read by the
-        receiver (process_vm_readv) from 64 KiB on, what is only passed on from 256 KiB on, if the system permits that when the link
-        is made: containers and Yama often do not. All else goes through the rings, and so does what cannot be read when it comes to that.
+        On Linux two ranks of one machine and user exchange bytes through shared memory. Their TCP
+        connection stays open and reports when one of them ends. The rank that connects makes the
+        memory, of fixed size and reserved before use, and passes its descriptor over a Unix socket
+        in the abstract namespace. The memory has no name and ends with the last of the two ranks.
+        Everything read from it is checked: a peer that writes invalid data is named, and can only
+        corrupt what it sends itself. If shared memory is not available (limits, another user or
+        network namespace, an os without it), the rank logs one warning and uses TCP. Other users of
+        the machine are refused, and the connecting rank proves with random bytes that the memory
+        belongs to the TCP connection that was authenticated. Each such link takes three
+        descriptors.
+        Peers read memory from cdp_group_alloc() (and so the buckets of a DDP) in place, from 64 KiB
+        on. That memory consists of segments: up to 128 for each rank, each a descriptor and at
+        least 1 MiB, reserved when allocated. A peer maps a segment read-only when it first receives
+        something from it, and unmaps it when it is freed. Other memory is read by the receiver
+        (process_vm_readv) from 64 KiB on, and from 256 KiB on for data that is only forwarded, if
+        the system permits that when the link is made; containers and Yama often do not. Everything
+        else, and whatever cannot be read when the time comes, goes through the ring buffers.
 
     MEMORY
-        Per connection 16 KiB of receive buffer, made when it is made, and 7 KiB and twice ring_bytes (256 KiB) between ranks of one machine,
-        together. Rank 0 also holds the store: about 1 KiB for each rank.
+        16 KiB of receive buffer for each connection, made with it. 7 KiB and twice ring_bytes
+        (256 KiB) for each pair of ranks of one machine, together. Rank 0 also holds the store:
+        about 1 KiB for each rank.
+        Descriptors: 16, one for each link and one more for each rank of the same machine, and on
+        rank 0 two for each rank. cdp_init compares that with the limit of the process.
 
     ERRORS
-        cdp_init: INVALID (desc or variables), UNSUPPORTED (interfaces, but the os cannot list addresses), IO (cannot listen:
-        address, port and errno), TIMEOUT (names the ranks that did not come), MISMATCH (two processes with one rank; ranks that disagree about world size, connections or version),
-        PEER_LOST (a process ended while the job was starting; the text names its rank), STORE (what listens at the
-        master address is no store, or went away).
+        cdp_init: INVALID (desc or variables), UNSUPPORTED (interfaces, but the os cannot list
+        addresses), IO (cannot listen: address, port and errno; too few descriptors), TIMEOUT (names
+        the ranks that are missing), MISMATCH (two processes with one rank; ranks that differ in
+        world size, connections, version or byte order), PEER_LOST (a process ended while the job
+        was starting; the text names its rank), STORE (no store listens at the master address, or
+        it ended). Of init_timeout_ms the last eighth, at most 1.2 s, is for finding out who is
+        missing and for telling the others.
         Afterwards, in operations: see cdp_work_wait in cdp.h.
 
+    LOST RANKS
+        A process that ends closes its connections, and its peers see that at once. If a child that
+        it forked keeps them open, ranks of the same machine and process namespace still see the
+        end of the process within about a second; ranks of other machines wait for their deadline, so
+        close the descriptors in such a child, or call exec: all of them are closed by exec.
+        A machine that is gone without a word is PEER_LOST 30 to 40 s after its last
+        acknowledgement, for an idle connection after 30 s. A rank that computes, sleeps or is
+        stopped is not lost: its machine acknowledges. (Before Linux 6.15 a machine that disappears
+        while its rank does not read may take some minutes to be found.)
+
     SECURITY
-        Closed by default. Without a job key, store and ranks serve only processes of their own machine; a job over several
-        needs one, the same for all: CDP_JOB_KEY, or `job_key`, 16 random characters or more (openssl rand -hex 16). With a key,
-        both ends of every connection prove to each other that they know it before another byte is looked at: challenge and
-        response with keyed BLAKE2s, which nobody can replay. Nothing is encrypted: who can read or change packets on their way
-        can read or change what is sent. `trust_network` opens a job without a key to everybody who can reach its ports.
-        A store that somebody else serves (`external_store`, torchrun's agent) knows no keys: there, links between
-        ranks are proved, what is in that store is not. Rank 0 listens at master_addr when that is an address, on all
-        interfaces when it is a name or is not given. The others listen at the address through which they reached rank 0; in
-        a job with a key or a trusted network that is not on 127.0.0.1, ::1 or localhost on all interfaces, since only the peers
-        can find out which of a machine's addresses leads to it. listen_addr narrows that down. A link counts only after both
-        ends have named the job (16 random bytes) and their ranks.
+        Closed by default. Without a job key, the store and the ranks serve only processes of their
+        own machine. A job over several machines needs a key, the same for all: CDP_JOB_KEY or
+        `job_key`, 16 random characters or more (openssl rand -hex 16). With a key, both ends of
+        every connection prove to each other that they know it before another byte is parsed:
+        challenge and response with keyed BLAKE2s, which cannot be replayed. Nothing is encrypted:
+        anyone who can read or change packets can read or change the data. `trust_network` opens a
+        job without a key to everybody who can reach its ports.
+        A store that somebody else serves (`external_store`, torchrun's agent) has no keys: links
+        between ranks are authenticated there, the contents of that store are not.
+        Rank 0 listens at master_addr if that is an address, and on all interfaces if it is a name
+        or not set. The other ranks listen at the address through which they reached rank 0. In a
+        job with a key or a trusted network that does not stay on 127.0.0.1, ::1 or localhost, they
+        listen on all interfaces, because only the peers can find out which of a machine's addresses
+        leads to it. listen_addr narrows that down. A link counts only after both ends have named
+        the job (16 random bytes) and their ranks.
 
     LIMITS
-        ranks 65535; 1 to 16 connections per pair of ranks; IPv4 and IPv6.
+        ranks 65535; 1 to 16 connections for each pair of ranks; IPv4 and IPv6; all ranks of one
+        byte order. 1024 connections that have not proved to be of the job, beyond those of its
+        ranks; one more closes the oldest of them.
 
     SEVERAL CONNECTIONS
-        One TCP flow may be slower than the link: by its window where the way is long, by a limit per flow, or because all its
-        packets take one of several paths. With `connections` (CDP_CONNECTIONS) the bytes between two ranks go over several, 128
-        KiB at a time, in turn; so none should be slower than the others. With `interfaces` (CDP_INTERFACES), too, they take
-        turns over the addresses of the peer that are equally near: two connections, two interfaces in two networks, and both
-        cables carry half. Then rank 0 listens on all interfaces even where master_addr is an address. A link is up when all its
-        connections stand; when one breaks, it is lost, and the error says which. cdp_describe() shows the addresses of each.
+        One TCP flow may be slower than the network: because of its window on long distances,
+        because of a limit for each flow, or because all its packets take one of several paths. With
+        `connections` (CDP_CONNECTIONS) the bytes between two ranks go over several in turn, 128 KiB
+        at a time, so none should be slower than the others. With `interfaces` (CDP_INTERFACES) the
+        connections also take turns over the addresses of the peer that are equally near: with two
+        connections and two interfaces in two networks, each cable carries half. Then rank 0 listens
+        on all interfaces even if master_addr is an address. A link is up when all its connections
+        are up; when one breaks, the link is lost, and the error says which. cdp_describe() shows
+        the addresses of each.
 
-    License: that of cdp.h.                                                                                             */
+    License: that of cdp.h. */
 #if defined(CDP_TCP_IMPLEMENTATION) && !defined(CDP_STORE_IMPLEMENTATION)
 #define CDP_STORE_IMPLEMENTATION
 #endif
@@ -807,7 +842,7 @@ typedef struct cdp__link {
        connection open */
     cdp__io process;
     cdp__timer process_timer;
-    uint32_t silent; /* looks in a row at which its machine had not answered for too long */
+    uint32_t silent; /* looks in a row at which its machine, or its process, said nothing */
     bool was_up;
     bool wanted; /* the executor asked for bytes and got none: it will read them itself */
     cdp_status status;
@@ -849,7 +884,7 @@ typedef enum cdp__asking {
     CDP__ASK_DONE        /* asked, and either answered or given up */
 } cdp__asking;
 
-/* ---- >>mesh: listener, connections, links ------------------------------------------------------- */
+/* ---- >>mesh: all links of a rank, and what it listens at ------------------------------------- */
 
 typedef struct cdp__mesh {
     cdp_tcp_desc desc;
@@ -1132,6 +1167,7 @@ CDP__PRIVATE void cdp__link_read_ahead(cdp__link *l) {
         /* what was read before stays readable */
         if (r < 0) cdp__link_lose(l, CDP_ERR_PEER_LOST, r == CDP_IO_EOF ? 0 : (int32_t)-r);
         if (r <= 0) return;
+        l->silent = 0;
         l->rx_used += (uint32_t)r;
     }
 }
@@ -1181,7 +1217,7 @@ CDP__PRIVATE void cdp__link_offer(
 
 CDP__PRIVATE void cdp__link_choose_again(cdp__timer *t);
 
-/* ---- >>mesh, choosing: a connection becomes a link ------------------------------------------ */
+/* ---- >>link-choosing: a connection becomes a link, and its end is noticed -------------------- */
 
 /* Knows links and the handshake. Promises: a link is UP only when both sides have chosen the same
    connection, and from then on its end is noticed: by the end of the stream, by the silence of the
@@ -1242,7 +1278,8 @@ CDP__PRIVATE void cdp__mesh_vigil(cdp__timer *t) {
     }
 }
 
-#define CDP__PROCESS_LOOK_MS 20u
+#define CDP__PROCESS_LOOK_MS 50u
+#define CDP__PROCESS_LOOKS 12u /* without a byte: what was sent before arrives with shorter gaps */
 
 /* The peer's process has ended. What it sent is read to its end first; when nothing more comes
    although the connection stays open, a child of the process keeps it open. */
@@ -1252,7 +1289,7 @@ CDP__PRIVATE void cdp__link_process_ended(cdp__timer *t) {
     cdp__link_read_ahead(l);
     if (l->state != CDP__LINK_UP) return;
     if (l->shared || (!(l->io.ready & CDP_IO_READ) && l->rx_at == l->rx_used)) {
-        if (l->shared || l->silent++ > 1) {
+        if (l->shared || ++l->silent > CDP__PROCESS_LOOKS) {
             cdp__link_lose(l, CDP_ERR_PEER_LOST, 0);
             return;
         }
@@ -1341,7 +1378,7 @@ CDP__PRIVATE void cdp__link_take(cdp__link *l, cdp__io *io, cdp__link_state stat
     l->state = state;
 }
 
-/* ---- >>mesh, connecting: the addresses of a peer, several at once --------------------------- */
+/* ---- >>link-connecting: the addresses of a peer, several at once ----------------------------- */
 
 /* Promises: the first address whose handshake is right becomes the link, and of several failures
    the one that explains most is kept. */
@@ -1548,7 +1585,7 @@ CDP__PRIVATE void cdp__link_need(cdp__link *l) {
             m->os->now_ns(m->os->user) + CDP__PROBE_FIRST_MS * CDP__MS, cdp__link_probe, l);
 }
 
-/* ---- >>mesh, incoming: connections that have not proved themselves -------------------------- */
+/* ---- >>incoming: connections that have not proved themselves --------------------------------- */
 
 /* Promises: bounded in number, in time and in work per turn; nothing but the handshake is read from
    them. */
@@ -1917,6 +1954,7 @@ CDP__PRIVATE int64_t cdp__mesh_recv(void *self, uint32_t peer, const cdp_iov *io
         if (n == 1 && iov[0].bytes >= CDP__RX_BYTES / 2) {
             moved = cdp__io_recv(&l->mesh->loop, &l->io, iov, n);
             l->wanted = moved == 0;
+            if (moved > 0) l->silent = 0;
             if (moved >= 0) return moved;
             cdp__link_lose(l, CDP_ERR_PEER_LOST, moved == CDP_IO_EOF ? 0 : (int32_t)-moved);
             return cdp__link_explain(l);
@@ -2128,7 +2166,7 @@ CDP__PRIVATE void cdp__mesh_doorbell(void *self, uint32_t peer) {
     cdp__line_ring(&((cdp__mesh *)self)->links[peer].shared->line, CDP__BELL_DATA);
 }
 
-/* ---- >>mesh, first causes: what the store knows of a failure -------------------------------- */
+/* ---- >>first-cause: what the store knows of a failure ---------------------------------------- */
 
 /* Knows the store's keys "fail" and "wait". Promises: an earlier or deeper cause that another rank
    has recorded replaces this rank's own. */
@@ -2673,7 +2711,7 @@ CDP__PRIVATE cdp_status cdp__mesh_await_all(
     return st;
 }
 
-/* ---- >>rendezvous, steps: listen, compare, claim, exchange ---------------------------------- */
+/* ---- >>rendezvous-steps: listen, compare, claim, exchange ------------------------------------ */
 
 /* Each step takes the deadline of cdp_init(), and uses the store and the one before. */
 
@@ -2942,7 +2980,7 @@ CDP__PRIVATE bool cdp__mesh_meets(const cdp__mesh *m) {
 
 #define CDP__ENDPOINT_BYTES 1024u
 
-/* ---- >>rendezvous, meeting: how the others find rank 0 -------------------------------------- */
+/* ---- >>rendezvous-meeting: how the others find rank 0 ---------------------------------------- */
 
 /* By its address, or by a file, a store or an exchange function in which it is published. */
 

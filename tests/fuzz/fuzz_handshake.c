@@ -8,8 +8,11 @@
 #define CDP__BLOCK_BYTES 100u /* so that both connections of a link get something */
 #include "world.h"
 
-/* two addresses for every rank, behind the number of its host: they are raced */
-static char where[] = "the host10.0.0.7:4000,10.0.0.8:4000";
+/* two addresses for every rank, behind the numbers of its host, place and process: they are raced */
+static char where[] = "the host"
+                      "in place"
+                      "1234"
+                      "10.0.0.7:4000,10.0.0.8:4000";
 static cdp_bytes everywhere[3];
 
 #define CONNECTIONS 2u
@@ -168,6 +171,7 @@ static uint8_t *put_words(uint8_t *p, bool connector) {
         : pick(3)    ? connector ? CDP__TAKEN : CDP__CHOSEN
                      : pick(7);
     h.version = pick(8) ? CDP_WIRE_VERSION : pick(9);
+    h.order = (uint8_t)(pick(8) ? cdp__byte_order() : pick(4));
     h.world_size = pick(8) ? 3 : pick(6);
     h.from = connector ? pick(2) : 1 + pick(3);
     h.to = connector ? 2 : pick(8) == 0;

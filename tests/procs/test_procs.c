@@ -1947,6 +1947,7 @@ static void wrong_hellos(const cdp_addr *at, uint32_t to) {
     close(fd);
     h = (cdp__hello){.type = CDP__HELLO,
         .version = CDP_WIRE_VERSION,
+        .order = (uint8_t)cdp__byte_order(),
         .world_size = size,
         .from = size - 1,
         .to = to};
@@ -1975,7 +1976,7 @@ static int stranger(uint32_t rank) {
         uint64_t bytes;
         snprintf(key, sizeof key, "cdp/addr/%u", r);
         if (!must(cdp_store_get(store, key, &value, &bytes, 2000), "get")
-            || !T(cdp__addr_parse((const char *)value + 8, &at[r])))
+            || !T(cdp__addr_parse((const char *)value + CDP__PLACE_BYTES, &at[r])))
             return EXIT_CALL;
         cdp_store_free(store, value);
     }
@@ -2273,6 +2274,7 @@ static int computing_rank(uint32_t rank) {
     over = OVER_TCP;
     settings.group.no_thread = rank == 1; /* nobody reads there meanwhile */
     if (!x || join(rank) != CDP_OK) return EXIT_INIT;
+    must(cdp_barrier(world), "barrier"); /* they are connected */
     if (rank == 1) test_sleep_ms(COMPUTES_MS);
     if (rank == 0)
         must(cdp_send(world, x, count, CDP_DTYPE_F32, 1, 7), "send");
