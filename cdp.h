@@ -1,21 +1,22 @@
 /*  cdp.h - data-parallel training for C: groups, collectives, DDP - v0.2.0 - MIT-0 or Unlicense
 
     WHAT IT IS
-        What PyTorch's torch.distributed and DistributedDataParallel do, for programs written in C. Several processes
-        hold the same model, each computes gradients on its own part of the batch, and the mean of the gradients reaches
-        all of them while the backward pass is still running. This file is the ground floor: the operating system behind
-        one struct, collective operations, and DDP. cdp_store.h (key-value stores) and cdp_tcp.h (TCP) stand on it.
+        torch.distributed and DistributedDataParallel for programs written in C. Several processes
+        hold the same model. Each computes gradients on its own part of the batch, and all get the
+        mean of the gradients while the backward pass still runs. This file is the ground floor:
+        groups, collective operations, messages, DDP, and the interfaces to system, store and
+        network. cdp_store.h (key-value stores) and cdp_tcp.h (processes and machines) stand on it.
 
     DO THIS
-        #define CDP_IMPLEMENTATION      in exactly one C or C++ file, before
-        #include "cdp_tcp.h"            which brings cdp_store.h and this file along; or "cdp.h" alone, for ranks that
-                                        are threads of one program, or over a transport of your own
+        #define CDP_IMPLEMENTATION    in exactly one C or C++ file, before
+        #include "cdp_tcp.h"          which includes cdp_store.h and this file; or "cdp.h" alone,
+                                      for threads of one program or a transport of your own
 
     QUICK START
         #define CDP_IMPLEMENTATION
         #include "cdp_tcp.h"
         #include <stdio.h>
-        static float w[2] = {0, 0};                                   // the model: y = w0 + w1 x, to learn y = 1 + 2 x
+        static float w[2] = {0, 0};                       // y = w0 + w1 x, to learn y = 1 + 2 x
         int main(void) {
             cdp_group *world;
             cdp_ddp *ddp;
@@ -24,16 +25,20 @@
             cdp_ddp_desc desc = { .group = world, .params = params, .param_count = 1 };
             if (cdp_ddp_create(&desc, &ddp) != CDP_OK) return cdp_print_error(stderr);
             for (int step = 0; step < 200; ++step) {
-                float *g = (float *)cdp_ddp_grad(ddp, 0);             // lives in the bucket: nothing is copied
-                const float x = (float)((step * 7 + (int)cdp_rank(world) * 3) % 10) / 10, err = w[0] + w[1] * x - (1 + 2 * x);
+                float *g = (float *)cdp_ddp_grad(ddp, 0); // lives in the bucket: nothing is copied
+                const float x = (float)((step * 7 + (int)cdp_rank(world) * 3) % 10) / 10;
+                const float err = w[0] + w[1] * x - (1 + 2 * x);
                 if (cdp_ddp_backward_begin(ddp) != CDP_OK) return cdp_print_error(stderr);
-                g[0] = err, g[1] = err * x;
-                cdp_ddp_ready(ddp, 0);                                // a full bucket leaves at once
+                g[0] = err;
+                g[1] = err * x;
+                cdp_ddp_ready(ddp, 0);                    // a full bucket leaves at once
                 if (cdp_ddp_backward_end(ddp) != CDP_OK) return cdp_print_error(stderr);
-                w[0] -= 0.5f * g[0], w[1] -= 0.5f * g[1];             // g is the mean over all ranks now
+                w[0] -= 0.5f * g[0];                      // g is the mean over all ranks now
+                w[1] -= 0.5f * g[1];
             }
             printf("rank %u: y = %.3f + %.3f x\n", cdp_rank(world), w[0], w[1]);
-            cdp_ddp_destroy(ddp), cdp_group_destroy(world);
+            cdp_ddp_destroy(ddp);
+            cdp_group_destroy(world);
             return 0;
         }
         gcc -O2 fit.c -o fit -pthread        cdprun -n 4 ./fit
@@ -61,122 +66,166 @@
         averager, zero, sampler
 
     API BY TASK
-        I want to...                                       call
-        connect processes                                  cdp_init_from_env of cdp_tcp.h
-        connect threads of one program                     cdp_hub_create, then cdp_group_create with .hub on each thread
-        combine arrays of all ranks                        cdp_allreduce, cdp_reduce, cdp_reduce_scatter
-        copy from one rank to all, collect from all        cdp_broadcast, cdp_scatter, cdp_gather, cdp_allgather
-        send every rank something else                     cdp_alltoall
-        send something to one rank                         cdp_send, cdp_recv, cdp_sendrecv, cdp_batch
-        take messages from whoever sends                   cdp_recv_any, cdp_probe
-        exchange bytes of any length                       cdp_allgather_bytes, cdp_gather_bytes, cdp_broadcast_bytes, cdp_scatter_bytes
-        chain, cancel                                      cdp_work_then, cdp_start_after, cdp_work_cancel
-        work with some of the ranks                        cdp_group_new, cdp_group_split
-        have memory that ranks of one host read directly   cdp_group_alloc
-        go on computing meanwhile                          the same with _async, then cdp_work_wait
-        send parts of different lengths                    cdp_start with in_counts, out_counts
-        wait for everybody, or learn who is missing        cdp_barrier, cdp_monitored_barrier
-        train                                              cdp_ddp_create; per step cdp_ddp_backward_begin, cdp_ddp_ready
-                                                           for each parameter, cdp_ddp_backward_end
-        accumulate gradients over several passes           cdp_ddp_no_sync
-        leave parameters out of a pass                     .find_unused (and cdp_ddp_unused), or .static_graph
-        keep running means equal                           .buffers and cdp_ddp_forward_begin
-        train although ranks have different amounts        .join and cdp_ddp_join
-        send fewer bytes                                   cdp_hook_create and cdp_ddp_set_hook; your own: cdp_hook
-        average parameters instead, now and then           cdp_averager_step
-        keep optimizer state on one rank each              cdp_zero_partition, cdp_zero_step
-        limit the norm of gradients                        cdp_ddp_clip
-        give every rank its part of the data               cdp_sampler_fill
-        train embeddings of which few rows are used        cdp_param.sparse, cdp_ddp_ready_rows, cdp_ddp_rows
-        find out whether parameters are still equal        cdp_ddp_verify
-        see one step as a picture, or all settings         cdp_ddp_trace
-        see how much communication was hidden              cdp_ddp_stats_of, cdp_ddp_bucket
-        run without any thread of the library              .no_thread = true and cdp_poll, or CDP_NO_THREADS
-        stop everybody                                     cdp_group_abort
-        know what went wrong                               cdp_last_error, cdp_print_error
-        see what a group did lately, or is stuck in        cdp_group_records, cdp_group_dump, .dump_path
-        see every setting and link                         cdp_describe
-        get the same bits whatever the sizes               .reproducible
-        choose algorithms                                  .choices
-        tell the launcher why this rank failed             cdp_error_record_from_env
+        I want to...                           call
+        connect processes                      cdp_init_from_env of cdp_tcp.h
+        connect threads of one program         cdp_hub_create; cdp_group_create with .hub on each
+        combine arrays of all ranks            cdp_allreduce, cdp_reduce, cdp_reduce_scatter
+        copy from one rank to all              cdp_broadcast, cdp_scatter
+        collect from all ranks                 cdp_gather, cdp_allgather
+        send every rank something else         cdp_alltoall
+        send something to one rank             cdp_send, cdp_recv, cdp_sendrecv, cdp_batch
+        take messages from any sender          cdp_recv_any, cdp_probe
+        build a protocol of my own             cdp_channel_open, cdp_channel_send
+        exchange bytes of any length           cdp_allgather_bytes, cdp_gather_bytes,
+                                               cdp_broadcast_bytes, cdp_scatter_bytes
+        chain, cancel                          cdp_work_then, cdp_start_after, cdp_work_cancel
+        work with some of the ranks            cdp_group_new, cdp_group_split
+        have memory that peers read in place   cdp_group_alloc
+        go on computing meanwhile              the same with _async, then cdp_work_wait
+        send parts of different lengths        cdp_start with in_counts, out_counts
+        wait for everybody                     cdp_barrier, cdp_monitored_barrier
+        train                                  cdp_ddp_create; in each step
+                                               cdp_ddp_backward_begin, cdp_ddp_ready for each
+                                               parameter, cdp_ddp_backward_end
+        accumulate over several passes         cdp_ddp_no_sync
+        leave parameters out of a pass         .find_unused (and cdp_ddp_unused), .static_graph
+        keep running means equal               .buffers and cdp_ddp_forward_begin
+        train with unequal amounts of data     .join and cdp_ddp_join
+        send fewer bytes                       cdp_hook_create, cdp_ddp_set_hook; own: cdp_hook
+        average parameters now and then        cdp_averager_step
+        shard optimizer state                  cdp_zero_partition, cdp_zero_step
+        limit the norm of gradients            cdp_ddp_clip
+        divide the data among ranks            cdp_sampler_fill
+        train embeddings sparsely              cdp_param.sparse, cdp_ddp_ready_rows, cdp_ddp_rows
+        check that parameters are equal        cdp_ddp_verify
+        draw one step                          cdp_ddp_trace
+        see how much was hidden                cdp_ddp_stats_of, cdp_ddp_bucket
+        run without threads                    .no_thread = true and cdp_poll, or CDP_NO_THREADS
+        stop everybody                         cdp_group_abort
+        know what went wrong                   cdp_last_error, cdp_print_error
+        see what a group did or waits for      cdp_group_records, cdp_group_dump, .dump_path
+        see every setting and link             cdp_describe
+        get the same bits for every size       .reproducible
+        choose algorithms                      .choices
+        tell the launcher why a rank failed    cdp_error_record_from_env
 
     COMING FROM PyTorch's DistributedDataParallel
-        init_process_group("gloo")                         cdp_init_from_env(NULL, &world)
-        DDP(model, process_group=g)                        cdp_ddp_create; one cdp_param each, in the order of model.parameters()
-        bucket_cap_mb=N                                    .bucket_bytes = N << 20: the first bucket follows, as there
-        gradient_as_bucket_view=True                       the default: cdp_ddp_grad; False: bring cdp_param.grad
-        broadcast_buffers=False, init_sync=False           .no_buffer_broadcast, .no_broadcast
-        find_unused_parameters=True                        .find_unused; then cdp_ddp_unused(i), or leave i unmarked
-        static_graph=True                                  .static_graph
-        (buckets rebuilt after the first step)             .rebuild = true; cdp_ddp_grad() moves then, once
-        y = ddp(x)                                         cdp_ddp_forward_begin (where there are buffers), your forward
-        loss.backward()                                    cdp_ddp_backward_begin; your backward, with cdp_ddp_ready(i)
-                                                           where autograd's hook would fire; cdp_ddp_backward_end
-        optimizer.zero_grad()                              cdp_ddp_zero_grad, or overwrite: gradients are never NULL
-        with ddp.no_sync(): ...                            cdp_ddp_no_sync(ddp, true) ... (ddp, false); it is backward_begin
-                                                           that looks at it, there it is forward
-        with ddp.join(): ...                               .join = true, and cdp_ddp_join when the data are at an end
-        divide_by_initial_world_size=False                 .join_effective
-        throw_on_early_termination=True                    .join_throw
-        Join([ddp, other])                                 .join_hook
-        register_comm_hook(state, hook)                    cdp_hook_create or a cdp_hook of your own, cdp_ddp_set_hook
-        future.then(f)                                     the next stage of the hook
-        torch.save(state)                                  cdp_ddp_hook(ddp)->save and load; each rank its own
-        Embedding(sparse=True)                             cdp_param.sparse, cdp_ddp_ready_rows, cdp_ddp_rows
-        clip_grad_norm_(p, m)                              cdp_ddp_clip(ddp, m, &norm)
-        ZeroRedundancyOptimizer                            cdp_zero_partition, then cdp_zero_step in place of optimizer.step
-        PeriodicModelAverager, hierarchical                cdp_averager, its .levels
-        DistributedSampler, set_epoch                      cdp_sampler_fill, .epoch
-        ddp._get_ddp_logging_data()                        cdp_ddp_trace(ddp, CDP_TRACE_TEXT, ...), cdp_ddp_stats_of
-        The mean is the sum divided by the number of ranks; PyTorch divides first: .predivide = that number gives its bits.
-        f16 is divided first by default, because sums of f16 soon exceed its range.
-        param.grad is None                                 !cdp_ddp_used(ddp, i)
+        init_process_group("gloo")             cdp_init_from_env(NULL, &world)
+        DDP(model, process_group=g)            cdp_ddp_create; one cdp_param each, in the order of
+                                               model.parameters()
+        bucket_cap_mb=N                        .bucket_bytes = N << 20; the first bucket, too
+        gradient_as_bucket_view=True           the default: cdp_ddp_grad; False: cdp_param.grad
+        broadcast_buffers=False                .no_buffer_broadcast
+        init_sync=False                        .no_broadcast
+        find_unused_parameters=True            .find_unused; cdp_ddp_unused(i), or leave i unmarked
+        static_graph=True                      .static_graph
+        (buckets rebuilt after one step)       .rebuild = true; cdp_ddp_grad() moves then, once
+        y = ddp(x)                             cdp_ddp_forward_begin (if there are buffers)
+        loss.backward()                        cdp_ddp_backward_begin; your backward, with
+                                               cdp_ddp_ready(i) where autograd's hook would fire;
+                                               cdp_ddp_backward_end
+        optimizer.zero_grad()                  cdp_ddp_zero_grad, or overwrite
+        param.grad is None                     !cdp_ddp_used(ddp, i)
+        with ddp.no_sync(): ...                cdp_ddp_no_sync(ddp, true) ... (ddp, false); read by
+                                               backward_begin here, by forward there
+        with ddp.join(): ...                   .join = true; cdp_ddp_join when the data end
+        divide_by_initial_world_size=False     .join_effective
+        throw_on_early_termination=True        .join_throw
+        Join([ddp, other])                     .join_hook
+        register_comm_hook(state, hook)        cdp_hook_create or your cdp_hook; cdp_ddp_set_hook
+        future.then(f)                         the next stage of the hook
+        torch.save(state)                      save and load of cdp_ddp_hook(ddp); each rank its own
+        Embedding(sparse=True)                 cdp_param.sparse, cdp_ddp_ready_rows, cdp_ddp_rows
+        clip_grad_norm_(p, m)                  cdp_ddp_clip(ddp, m, &norm)
+        ZeroRedundancyOptimizer                cdp_zero_partition; cdp_zero_step for optimizer.step
+        PeriodicModelAverager                  cdp_averager; hierarchical: its .levels
+        DistributedSampler, set_epoch          cdp_sampler_fill, .epoch
+        ddp._get_ddp_logging_data()            cdp_ddp_trace(ddp, CDP_TRACE_TEXT, ...)
+        The mean is the sum divided by the number of ranks. PyTorch divides first; .predivide set
+        to that number gives its bits. f16 is divided first by default, because sums of f16 soon
+        exceed its range.
 
     CONFIGURATION (macros; those marked * must be equal in all files that include this one)
-        CDP_IMPLEMENTATION     off       this file holds the implementation; CDP_CORE_IMPLEMENTATION: of cdp.h alone
-        CDP_API *              extern    prefix of all functions
-        CDP_STATIC *           off       all functions static: private to the file that implements them
-        CDP_ASSERT(x)          assert    checks of the library's own logic
-        CDP_NO_STDIO           off       no stdio: cdp_print_error and the default logger do nothing
-        CDP_NO_THREADS         off       no pthreads: nothing advances but in calls; the last error is one per program
-        CDP_NO_DDP *           off       no data parallel training, and none of the next four
-        CDP_NO_HOOKS *         off       no built-in hooks (hooks of your own work)
-        CDP_NO_AVERAGER *      off       no cdp_averager_step
-        CDP_NO_ZERO *          off       no cdp_zero_partition, cdp_zero_step
-        CDP_NO_TRACE *         off       no cdp_ddp_trace
-        CDP_NO_SAMPLER *       off       no cdp_sampler_fill
-        CDP_NO_LOG_STRINGS     off       log messages are not compiled in (errors keep their texts)
-        CDP_NAMES_0_1 *        off       public names of 0.1 compile, too: the type cdp_reduce, the call cdp_reduce_to
+        CDP_IMPLEMENTATION     off      this file holds the implementation; of cdp.h alone:
+                                        CDP_CORE_IMPLEMENTATION
+        CDP_API *              extern   prefix of all functions
+        CDP_STATIC *           off      all functions are private to the file that implements them
+        CDP_ASSERT(x)          assert   checks of the library's own logic
+        CDP_NO_STDIO           off      no stdio: cdp_print_error and the logger write nothing
+        CDP_NO_THREADS         off      no pthreads: communication advances in calls only; the last
+                                        error is one per program
+        CDP_NO_DDP *           off      no data parallel training, and none of the next four
+        CDP_NO_HOOKS *         off      no built-in hooks (hooks of your own work)
+        CDP_NO_AVERAGER *      off      no cdp_averager_step
+        CDP_NO_ZERO *          off      no cdp_zero_partition, cdp_zero_step
+        CDP_NO_TRACE *         off      no cdp_ddp_trace
+        CDP_NO_SAMPLER *       off      no cdp_sampler_fill
+        CDP_NO_LOG_STRINGS     off      log messages are left out (errors keep their texts)
+        CDP_NAMES_0_1 *        off      public names of 0.1 compile, too: the type cdp_reduce, the
+                                        call cdp_reduce_to
 
     THREADS
-        Functions given to cdp_work_then() run on whichever thread drives, one at a time; see there what they may call.
-        A group may be used from any thread; all ranks must start the group's operations in one order, so it is best to
-        start them from one thread. By default a group from cdp_group_create or cdp_init has one progress thread, which
-        serves the groups made from it, too, and sleeps unless work is in flight that nobody waits for; who waits drives
-        communication itself. A cdp_ddp belongs to one thread at a time.
-        cdp_group_abort: any thread, any time. cdp_group_destroy: when no other thread uses the group any more.
+        Any thread may use a group. All ranks must start the operations of a group in one order, so
+        it is best to start them from one thread. A group from cdp_group_create or cdp_init has one
+        progress thread, which serves the groups made from it, too; it sleeps unless work is in
+        flight that no caller waits for. A waiting caller advances communication itself. A cdp_ddp
+        belongs to one thread at a time. Functions of cdp_work_then() and callbacks of channels run
+        on the thread that advances communication, one at a time.
+        cdp_group_abort: any thread, any time. cdp_group_destroy: when no other thread uses the
+        group any more.
 
     MEMORY
-        All of it comes from os->alloc: the first group about 0.15 MB and 0.4 KB per rank; each one made from it 7 KB and
-        0.2 KB per rank; what a rank sends before a group here asks for it, at most 4 MiB per group and rank; a pair of
-        ranks in a hub two rings of 256 KiB when they first talk, and 1 KB per rank; a DDP the size of its gradients once (the buckets are
-        the gradients) and 0.25 KB per parameter, the gradients twice for a moment when they are rebuilt, up to 1 MiB for small
-        parameters that are broadcast together, and a copy of gradients that this rank did not use while others may have.
-        Messages: 0.3 KB for each pair of rank and tag that was used, 0.6 KB for each message in flight; 10 KB with the first
-        cdp_work_then(), receive from any rank or batch of a group; functions on bytes of any length what they say.
-        Operations allocate nothing once the largest small message and the longest queue have been seen.
+        All memory comes from os->alloc. The first group: about 0.15 MB and 0.5 KB per rank. Each
+        group made from it: 10 KB and 0.2 KB per rank. Unexpected data: at most 4 MiB per channel
+        and rank. A pair of ranks in a hub: two rings of 256 KiB when they first talk. A DDP: its
+        gradients once (the buckets are the gradients) and 0.25 KB per parameter; twice for a
+        moment when buckets are rebuilt; up to 1 MiB for small parameters that are broadcast
+        together; a copy of gradients that this rank did not use while others may have. Messages:
+        0.3 KB for each pair of rank and tag that was used, 0.6 KB for each message in flight;
+        10 KB with the first cdp_work_then(), receive from any rank or batch of a group.
+        Operations allocate nothing once the largest small message and the longest queue have been
+        seen.
 
     ERRORS
-        INVALID, UNSUPPORTED and NOMEM at a call: nothing was started, correct it and go on. TIMEOUT, PEER_LOST, ABORTED,
-        MISMATCH, IO and STATE of an operation: the group is broken on every rank, for the same first cause, which every
-        rank reports; destroy it. Every wait ends by its deadline. No signal handler, fork, atexit or environment
-        variable is involved, and SIGPIPE is never raised.
+        INVALID, UNSUPPORTED and NOMEM at a call: nothing was started; correct it and go on.
+        TIMEOUT, PEER_LOST, ABORTED, MISMATCH, IO and STATE of an operation: the group is broken on
+        every rank, for the same first cause, which every rank reports; destroy it. Every wait ends
+        by its deadline. The library installs no signal handler and no atexit function, never
+        forks, reads no environment variable, and never raises SIGPIPE.
 
     LIMITS
-        ranks 65535 | elements and bytes 63 bits | operations in flight: memory | error text 511 bytes
-        groups and tags that others use before this rank asks for them: 256 at once; one more is an error on both sides
+        ranks 65535 | elements and bytes 63 bits | operations in flight: memory
+        messages in flight per group 1,048,576 | error text 511 bytes
+        groups and tags that other ranks use before this rank asks for them: 256 at once; one more
+        is an error on both sides
 
-    License: MIT-0 or Unlicense, as you like; see the end of this file.                                                  */
+    HOW AN ALLREDUCE BECOMES BYTES (seven calls)
+        cdp_allreduce            checks the arguments (>>requests, >>collective calls)
+          cdp__start_locked      puts the operation into the group's queue (>>queue)
+            cdp__group_poll      lets the first operation of the queue advance (>>running)
+              cdp__exec_poll     a round of the algorithm: its transfers, then its local steps
+                                 (>>exec; the rounds are pure functions, >>algo)
+                cdp__transfer_send   a payload in pieces: into a slot, exposed to be read in place,
+                                     or over the link (>>transfer)
+                  cdp__stream_write  one 64-byte header and a body (>>send, >>message)
+                    transport.send   bytes for one peer: a socket, a ring, or your own network
+        On the other side transport.recv, cdp__port_pump and cdp__stream_read (>>receive) lead to
+        cdp__transfer_receive, which stores the bytes in their place or combines them.
+
+    HOW A FAILURE REACHES ALL RANKS (>>failing)
+        A transfer that fails, a deadline that passes or a call that differs ends in
+        cdp__group_fail_in: the group settles, which means that it asks for an earlier cause.
+        cdp__group_publish makes the cause final and queues a FAILURE message for every peer.
+        cdp__port_failure receives it there, at once, whatever the rank reads just now, and
+        cdp__group_take_failure decides between this cause and the rank's own.
+
+    HOW TWO RANKS SHARE MEMORY (>>fabric)
+        One direction between two ranks is a `way` in memory that both see: a ring of bytes, eight
+        slots for small messages, and a table of exposures (payloads that the peer reads in place).
+        Threads of one process allocate it (>>hub); two processes of one host pass its descriptor
+        (>>memory in cdp_tcp.h). A doorbell wakes the side that sleeps.
+
+    License: MIT-0 or Unlicense, as you like; see the end of this file. */
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION)) && defined(__STRICT_ANSI__) \
     && !defined(_DEFAULT_SOURCE)
 /* with -std=c11 the C library hides sockets and clocks unless it is told before its first header */
@@ -601,10 +650,10 @@ struct cdp_os {
    until the answer comes. All descriptors are closed by exec. Static memory. Any thread. */
 CDP_API const cdp_os *cdp_os_default(void);
 
-/* Where a part of the library takes memory of a certain kind (device memory, say), in place of its own
-   way; cdp_mem.h makes one. `stream` is where the memory is used first, NULL for the default one;
-   `label` says what it is for. alloc returns NULL when there is none, and sets the last error. Both may
-   be called by any thread that uses the part. */
+/* Where a part of the library takes memory of a certain kind (device memory, say), in place of
+   its own way; cdp_mem.h makes one. `stream` is where the memory is used first, NULL for the
+   default one; `label` says what it is for. alloc returns NULL when there is none, and sets the
+   last error. Both may be called by any thread that uses the part. */
 typedef struct cdp_allocator {
     void *user;
     void *(*alloc)(void *user, uint64_t bytes, void *stream, const char *label);
@@ -1015,9 +1064,9 @@ typedef struct cdp_record {
     uint64_t start_ns, end_ns; /* 0: not yet */
 } cdp_record;
 
-/* The group's last operations, oldest first, those that are still queued included: at most `max_count`
-   of the newest. Returns how many; 0 for no group or one that is gone, see cdp_last_error(). Any
-   thread, any time, also after a failure. */
+/* The group's last operations, oldest first, those that are still queued included: at most
+   `max_count` of the newest. Returns how many; 0 for no group or one that is gone, see
+   cdp_last_error(). Any thread, any time, also after a failure. */
 CDP_API uint32_t cdp_group_records(cdp_group *group, cdp_record *out, uint32_t max_count);
 
 /* Write all that this rank knows as JSON: its groups, their failures, the last operations of
@@ -1961,7 +2010,7 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 
 #ifndef CLOCK_MONOTONIC
 #error \
-    "cdp.h: a system header was included before cdp.h under -std=c11; put `#define _DEFAULT_SOURCE 1` first in this file, or compile with -std=gnu11"
+    "cdp.h: a system header came first under -std=c11: put `#define _DEFAULT_SOURCE 1` above it, or use -std=gnu11"
 #endif
 
 #ifndef CDP_ASSERT
@@ -4447,12 +4496,13 @@ CDP__PRIVATE uint64_t cdp__no_tmp(const cdp__shape *s) {
     return 0;
 }
 
-/* Ring allreduce (Patarasuk, Yuan 2009): optimal in bytes. n parts travel round the ring; in n-1 rounds each part
-   collects one rank's contribution after the other, in n-1 more the finished parts go round. With 3 ranks, part -> what
-   the rank holds ("b" = contributions of ranks b..):
-       start        round 1          round 2            rounds 3, 4
-       r0: a0       r0: part 2 = r2+r0   part 1 complete    the finished parts pass on
-   Sender and receiver of a round agree because rank r receives in round k the part that rank r-1 sends in it. */
+/* Ring allreduce (Patarasuk, Yuan 2009): optimal in bytes. n parts travel round the ring. In n-1
+   rounds each part collects the contribution of one rank after the other; in n-1 more rounds the
+   finished parts pass on. With 3 ranks, part -> what the rank holds:
+       start        round 1             round 2             rounds 3, 4
+       r0: a0       r0: part 2 = r2+r0  part 1 complete     the finished parts pass on
+   Sender and receiver of a round agree, because rank r receives in round k the part that rank
+   r-1 sends in it. */
 CDP__PRIVATE uint32_t cdp__ring_rounds(const cdp__shape *s) {
     return 1 + 2 * (s->size - 1);
 }
@@ -5279,10 +5329,11 @@ CDP__PRIVATE uint32_t cdp__once_round(const cdp__shape *s, uint32_t k, cdp__step
 
 /* ---- >>hosts (pure): collectives of several hosts, where ranks of one host share memory ------ */
 
-/* First what the ranks of a host do among themselves, in memory; then what goes between hosts, each byte once; then in memory
-   again. Each of the three is an algorithm from above among fewer ranks. In a large allreduce rank i of each host has part i of the
-   vector and talks to rank i of the others, so that all ranks share the work of the network; otherwise the first rank of a
-   host, or the root, speaks for it:
+/* First the ranks of each host combine in memory; then hosts exchange each byte once; then the
+   result spreads in memory. Each of the three is an algorithm from above among fewer ranks. In a
+   large allreduce rank i of each host has part i of the vector and talks to rank i of the other
+   hosts, so that all ranks share the work of the network. Otherwise the first rank of a host, or
+   the root, acts for its host:
        2 hosts, ranks 0 1 | 2 3      inside               between              inside
        part 0 of rank 0, 2           0 = 0+1, 2 = 2+3     0 = 2 = 0+1+2+3      to 1, 3
        part 1 of rank 1, 3           1 = 1+0, 3 = 3+2     1 = 3 = 1+0+3+2      to 0, 2 */
@@ -5922,7 +5973,7 @@ CDP__PRIVATE void cdp__call_text(const cdp__head *h, char *out, uint64_t size) {
         cdp__text_add(&t, ", %s", cdp__algo_at(h->algo)->name);
 }
 
-/* ---- >>failure text (pure): an error as bytes ------------------------------------------------- */
+/* ---- >>failure text (pure): an error as bytes ------------------------------------------------ */
 
 /* An error as bytes: the body of a FAILURE message, and the value under which a store keeps the
    first cause. */
@@ -6732,8 +6783,9 @@ CDP__PRIVATE void cdp__stream_answer(cdp__world *w, cdp__stream *s) {
 
 /* ---- >>receive: what arrives at a port ------------------------------------------------------- */
 
-/* Knows: ports, streams, slots. Promises: bytes of a stream that nobody reads now are stored, within
-   the window; whoever reads a stream gets its bytes in order. May use: port, stream, fabric. */
+/* Knows: ports, streams, slots. Promises: bytes of a stream that nobody reads now are stored,
+   within the window; whoever reads a stream gets its bytes in order. May use: port, stream,
+   fabric. */
 
 /* Make room in `early` for `more` bytes behind those that wait already. */
 CDP__PRIVATE bool cdp__stream_room(const cdp_os *os, cdp__stream *s, uint64_t more) {
@@ -7073,8 +7125,8 @@ CDP__PRIVATE int64_t cdp__stream_read(cdp__world *w, cdp__stream *s, void *to, u
 
 /* ---- >>send: messages on their way out ------------------------------------------------------- */
 
-/* Knows: ports, streams, slots. Promises: a message leaves whole, header and body together. May use:
-   receive, port, stream, fabric. */
+/* Knows: ports, streams, slots. Promises: a message leaves whole, header and body together. May
+   use: receive, port, stream, fabric. */
 
 /* A small message into a slot. False: it takes the link. */
 CDP__PRIVATE bool cdp__stream_put(
@@ -7839,7 +7891,7 @@ CDP__PRIVATE cdp__advance cdp__exec_poll(cdp__exec *x) {
     return x->running ? CDP__MOVED : CDP__IDLE;
 }
 
-/* ---- >>state: what a group is ----------------------------------------------------------------- */
+/* ---- >>state: what a group is ---------------------------------------------------------------- */
 
 /* Knows: executor, streams, works. Only types and what every section above asks of a group. */
 
@@ -10976,8 +11028,8 @@ CDP__PRIVATE cdp_status cdp__request_check(const cdp_group *g, cdp_request *rq, 
 
 /* ---- >>queue: operations that wait for their turn -------------------------------------------- */
 
-/* Knows: the queue of a group. Promises: an operation is in the queue whole, or not at all. May use:
-   requests, running, drive, device. */
+/* Knows: the queue of a group. Promises: an operation is in the queue whole, or not at all. May
+   use: requests, running, drive, device. */
 
 CDP__PRIVATE bool cdp__queue_grow(cdp_group *g) {
     const uint32_t room = g->queue_room * 2;
@@ -12525,8 +12577,8 @@ CDP_API cdp_status cdp_channel_refuse(cdp_channel *c, uint32_t peer, uint64_t ha
 
 /* ---- >>channel life: opening, waiting, closing ----------------------------------------------- */
 
-/* Knows: channels, streams. Promises: no callback runs after a channel was closed. May use: channel,
-   drive, stream. */
+/* Knows: channels, streams. Promises: no callback runs after a channel was closed. May use:
+   channel, drive, stream. */
 
 CDP__PRIVATE void cdp__channel_free(cdp_channel *c) {
     cdp__world *w = c->g->w;
@@ -13229,7 +13281,8 @@ CDP__PRIVATE const cdp_os *cdp__group_os(const cdp_group *g) {
     return g->os;
 }
 
-/* Break the group on every rank for `e`, unless it is failing already: then its own cause stands. */
+/* Break the group on every rank for `e`, unless it is failing already: then its own cause
+   stands. */
 CDP__PRIVATE void cdp__group_break_unless_failing(cdp_group *g, const cdp_error *e) {
     cdp__enter(g);
     if (g->health == CDP__HEALTHY) cdp__group_break(g, e);
@@ -13419,7 +13472,8 @@ CDP__PRIVATE uint32_t cdp__bucket_plan_make(const cdp_param *params, uint32_t n,
 /* ---- >>ddp-state: what a ddp holds ----------------------------------------------------------- */
 
 /* Knows: all members of a ddp, and whether gradients are in host or device memory. Promises: the
-   first failure of a pass is kept. May use: >>group-access, public functions of groups, >>bucket. */
+   first failure of a pass is kept. May use: >>group-access, public functions of groups,
+   >>bucket. */
 
 typedef enum cdp__mark {
     CDP__MARK_NONE,
@@ -14996,7 +15050,8 @@ CDP__PRIVATE cdp_status cdp__ddp_begin(cdp_ddp *d, bool sync) {
     return st;
 }
 
-/* Report a mistake in a call of ready() or unused() that is seen before parameter i is looked at. */
+/* Report a mistake in a call of ready() or unused() that is seen before parameter i is looked
+   at. */
 CDP__PRIVATE cdp_status cdp__ddp_call_check(cdp_ddp *d, uint32_t i, const char *call) {
     if (!d) return cdp__fail(CDP_ERR_INVALID, "%s needs a ddp", call);
     if (!d->in_backward)
@@ -16919,22 +16974,27 @@ CDP_API cdp_status cdp_sampler_fill(const cdp_sampler *s, uint64_t *indices) {
 
     ALTERNATIVE A - MIT No Attribution (MIT-0)
 
-    Permission is hereby granted, free of charge, to any person obtaining a copy of this software and associated
-    documentation files (the "Software"), to deal in the Software without restriction, including without limitation the
-    rights to use, copy, modify, merge, publish, distribute, sublicense, and/or sell copies of the Software, and to permit
-    persons to whom the Software is furnished to do so.
+    Permission is hereby granted, free of charge, to any person obtaining a copy of this
+    software and associated documentation files (the "Software"), to deal in the Software
+    without restriction, including without limitation the rights to use, copy, modify, merge,
+    publish, distribute, sublicense, and/or sell copies of the Software, and to permit persons
+    to whom the Software is furnished to do so.
 
-    THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT NOT LIMITED TO THE
-    WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR
-    COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR
-    OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
+    THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED,
+    INCLUDING BUT NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR
+    PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR COPYRIGHT HOLDERS BE LIABLE
+    FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR
+    OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER
+    DEALINGS IN THE SOFTWARE.
 
     ALTERNATIVE B - Public domain (Unlicense, www.unlicense.org)
 
-    This is free and unencumbered software released into the public domain. Anyone is free to copy, modify, publish, use,
-    compile, sell, or distribute this software, either in source code form or as a compiled binary, for any purpose,
-    commercial or non-commercial, and by any means. In jurisdictions that recognize copyright laws, the author or authors
-    of this software dedicate any and all copyright interest in the software to the public domain. We make this dedication
-    for the benefit of the public at large and to the detriment of our heirs and successors. We intend this dedication to
-    be an overt act of relinquishment in perpetuity of all present and future rights to this software under copyright law.
-    The software is provided "as is", without warranty of any kind.                                                        */
+    This is free and unencumbered software released into the public domain. Anyone is free to
+    copy, modify, publish, use, compile, sell, or distribute this software, either in source
+    code form or as a compiled binary, for any purpose, commercial or non-commercial, and by any
+    means. In jurisdictions that recognize copyright laws, the author or authors of this
+    software dedicate any and all copyright interest in the software to the public domain. We
+    make this dedication for the benefit of the public at large and to the detriment of our
+    heirs and successors. We intend this dedication to be an overt act of relinquishment in
+    perpetuity of all present and future rights to this software under copyright law. The
+    software is provided "as is", without warranty of any kind. */
