@@ -5694,6 +5694,8 @@ CDP__PRIVATE const cdp__algo *cdp__algo_at(uint32_t i) {
 #define CDP__SMALL UINT64_MAX        /* in a row: the group's small_bytes */
 #define CDP__TINY (UINT64_MAX - 1)   /* a quarter of that */
 #define CDP__LITTLE (UINT64_MAX - 2) /* a sixteenth */
+/* the parts of 64 ranks are shorter than the default of expose_bytes */
+#define CDP__PARTS_COPIED (4u << 20)
 
 /* the first row that fits an operation chooses its algorithm; 0: any number of bytes or ranks */
 typedef struct cdp__row {
@@ -5720,6 +5722,9 @@ CDP__PRIVATE const cdp__row *cdp__row_at(uint32_t i) {
         {CDP__TINY, 0, CDP__LEADERS, CDP__HOSTS},
         {0, 0, CDP__LANES, CDP__HOSTS},
         {CDP__TINY, 0, CDP__DOUBLING, 0},
+        /* its rounds grow with the ranks, and pay where the parts are long enough to be exposed */
+        {0, 8, CDP__DIRECT_ALL, CDP__SHARED},
+        {CDP__PARTS_COPIED, 0, CDP__BOTH, CDP__SHARED},
         {0, 0, CDP__DIRECT_ALL, CDP__SHARED},
         {CDP__SMALL, 0, CDP__DOUBLING, 0},
         {0, 2, CDP__RING, 0},
@@ -5740,6 +5745,8 @@ CDP__PRIVATE const cdp__row *cdp__row_at(uint32_t i) {
         {0, 0, CDP__HOSTS_GATHER, CDP__EVEN},
         {0, 2, CDP__GATHER, 0},
         {CDP__SMALL, 16, CDP__BRUCK, 0},
+        {0, 8, CDP__DIRECT_GATHER, CDP__SHARED},
+        {CDP__PARTS_COPIED, 0, CDP__BRUCK, CDP__SHARED},
         {0, 0, CDP__DIRECT_GATHER, CDP__SHARED},
         {8u << 20, 16, CDP__BRUCK, CDP__POWERS},
         {0, 16, CDP__GATHER, 0},
@@ -5763,6 +5770,8 @@ CDP__PRIVATE const cdp__row *cdp__row_at(uint32_t i) {
         {0, 0, CDP__HOSTS_SCATTER, CDP__EVEN},
         {0, 2, CDP__PAIRWISE_REDUCE, 0},
         {CDP__SMALL, 16, CDP__HALVING, 0},
+        {0, 8, CDP__DIRECT_SCATTER, CDP__SHARED},
+        {CDP__PARTS_COPIED, 0, CDP__HALVING, CDP__SHARED},
         {0, 0, CDP__DIRECT_SCATTER, CDP__SHARED},
         {1u << 20, 16, CDP__HALVING, CDP__POWERS},
         {0, 16, CDP__PAIRWISE_REDUCE, 0},

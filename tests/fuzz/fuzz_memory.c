@@ -304,7 +304,8 @@ static void write_anything(input *in) {
     case 4:
     case 5: write_slot(in, &out->eager.slots); break;
     case 6: write_exposure(in, out->exposed); break;
-    case 7: write_exposure(in, back->exposed); break; /* of these it may change the state */
+    /* of what rank 0 exposes: the rest of it only rank 1 reads */
+    case 7: WRITE(back->exposed[next_byte(in) % 4].state); break;
     case 8: WRITE(links[0][1].shared->mine->bell.rung[what / 10 % 2]); break;
     default: write_side(in, s->mine); break;
     }

@@ -43,10 +43,16 @@ static uint64_t model_and(void *p, uint64_t v, int order);
     model_replace((void *)(p), (void *)(e), (uint64_t)(uintptr_t)(v), sizeof *(p), (order))
 #define __atomic_exchange_n(p, v, order) \
     ((__typeof__(*(p) + 0))model_exchange((void *)(p), (uint64_t)(v), (order)))
-#define __atomic_add_fetch(p, v, order) \
-    ((__typeof__(*(p) + 0))model_add((void *)(p), (uint64_t)(v), (order)))
-#define __atomic_and_fetch(p, v, order) \
-    ((__typeof__(*(p) + 0))model_and((void *)(p), (uint64_t)(v), (order)))
+#define __atomic_add_fetch(p, v, order)                                                           \
+    __extension__({                                                                               \
+        __typeof__(*(p) + 0) r_ = (__typeof__(r_))model_add((void *)(p), (uint64_t)(v), (order)); \
+        r_;                                                                                       \
+    })
+#define __atomic_and_fetch(p, v, order)                                                           \
+    __extension__({                                                                               \
+        __typeof__(*(p) + 0) r_ = (__typeof__(r_))model_and((void *)(p), (uint64_t)(v), (order)); \
+        r_;                                                                                       \
+    })
 #define memcpy(to, from, bytes) model_copy((to), (from), (bytes))
 #define CDP_IMPLEMENTATION
 #include "cdp_tcp.h"

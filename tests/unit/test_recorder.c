@@ -172,8 +172,8 @@ TEST(a_description_says_what_is_set) {
     T(strstr(text,
         "allreduce: ring, up to 100 bytes, up to 7 ranks (choices)\n  allreduce: recursive "
         "doubling (choices)\n  allreduce: at once, up to 4096 bytes, up to 4 ranks, in shared "
-        "memory\n  allreduce: recursive doubling, up to 16384 bytes\n  allreduce: direct, in "
-        "shared memory\n"));
+        "memory\n  allreduce: recursive doubling, up to 16384 bytes\n  allreduce: direct, up to 8 "
+        "ranks, in shared memory\n"));
     T_EQ(9, cdp_describe(w.group[2], text, 10));
     T_EQ(9, strlen(text));
     T_EQ(0, cdp_describe(NULL, text, 10));

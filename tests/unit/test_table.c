@@ -508,7 +508,8 @@ static void reduce_all(
         const uint64_t all = offset(c, n) * bytes;
         const bool small = all <= small_bytes && d != DIRECT
             && (d == NOT_DIRECT || n > 4 || all > small_bytes / 16),
-                   paired = n == two && d == NOT_DIRECT && all <= 1 << 20;
+                   paired = (n == two && d == NOT_DIRECT && all <= 1 << 20)
+            || (n > 8 && d == DIRECT_IF_LARGE && all <= 4 << 20);
         for (uint32_t p = 0; p < n; ++p) {
             s.off = offset(c, p);
             s.len = part(c, p);
@@ -517,8 +518,9 @@ static void reduce_all(
             else
                 sum_chain(&s, p, false, out + s.off * bytes);
         }
-    } else if (c->kind == CDP_COLL_ALLREDUCE && n > 2 && n == two && d == NOT_DIRECT
-        && c->count * bytes > small_bytes && c->count * bytes <= 1 << 20) {
+    } else if (c->kind == CDP_COLL_ALLREDUCE && c->count * bytes > small_bytes
+        && ((n > 2 && n == two && d == NOT_DIRECT && c->count * bytes <= 1 << 20)
+            || (n > 8 && d == DIRECT_IF_LARGE && c->count * bytes <= 4 << 20))) {
         sum_strides(&s, 0, 1, two, out);
     } else if (c->count * bytes > small_bytes || (d == DIRECT && c->kind == CDP_COLL_ALLREDUCE)) {
         for (uint32_t p = 0; p < n; ++p) { /* cut in n parts, the longer ones first */
