@@ -57,7 +57,7 @@
 #define SIM_MAX_FDS 512
 #define SIM_MAX_FAULTS 8
 #define SIM_MAX_LINK_RULES 1024
-#define SIM_SILENCE_NS (30 * SIM_S)  /* TCP_USER_TIMEOUT and the keepalive of cdp.h */
+#define SIM_SILENCE_NS (30 * SIM_S)  /* the keepalive of cdp.h, and its watch for silent machines */
 #define SIM_CONNECT_NS (127 * SIM_S) /* what Linux takes to give up on an unanswered connect */
 
 /* ---- >>switch -------------------------------------------------------------------------------- */
