@@ -43,7 +43,7 @@ EXAMPLES := $(EXAMPLE_SRC:examples/%.c=$(BUILD)/%)
 NO_THREADS := $(if $(filter test_group,$(UNIT)),test_group_no_threads)
 PROGRAMS := $(UNIT) $(NO_THREADS) $(PROCS) $(NCCL) $(MEM) $(DTENSOR) $(FUZZ) $(SIM) $(SCRIPTS) $(ROUNDS) $(LINEAR)
 
-.PHONY: help demo examples programs test test-strict sim bench bench-peers bench-memory bench-store bench-dtensor scale sanitize format format-check sections clean
+.PHONY: help demo examples programs test test-strict sim bench bench-peers bench-memory bench-store bench-dtensor scale sanitize format format-check sections sizes platforms clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -62,6 +62,8 @@ help:
 	@echo 'make sanitize   the tests again under AddressSanitizer, UBSan and ThreadSanitizer'
 	@echo 'make format     lay out all C sources as .clang-format says (clang-format 14)'
 	@echo 'make sections   write tests/sections.txt anew: which section of the headers uses which'
+	@echo 'make sizes      text and data of the headers, with their limits; compile time for each line'
+	@echo 'make platforms  compile for other systems (needs zig, from pip: ziglang)'
 	@echo 'make clean      remove $(BUILD)'
 	@echo
 	@echo 'BUILD=DIR puts everything elsewhere, JOBS=N limits how many processes a suite uses.'
@@ -232,6 +234,12 @@ format-check:
 sections: $(BUILD)/sources
 	@$(BUILD)/sources table $(HEADERS) > tests/sections.txt
 	@cat tests/sections.txt
+
+platforms:
+	@bash tests/platforms.sh
+
+sizes:
+	@bash tests/sizes.sh $(BUILD)
 
 clean:
 	rm -rf $(BUILD)

@@ -2605,18 +2605,26 @@ CDP__PRIVATE int cdp__os_socket(int family) {
     return fd < 0 ? fd : cdp__os_prepare_socket(fd);
 }
 
+/* The beginning of the kernel's struct tcp_info, which some C libraries show only to programs that
+   ask for GNU extensions. */
+typedef struct cdp__tcp_info {
+    uint8_t state, congestion, retransmits, probes, more[4];
+    uint32_t rto, ato, mss[2], unacked, queues[4], last_data_sent, last_ack_sent, last_data_recv,
+        last_ack_recv; /* ms */
+} cdp__tcp_info;
+
 /* While data is outstanding its machine acknowledges every retransmission, and while the window is
    closed every probe; so only with several probes lost the age of the last acknowledgement means
    that nobody is there. */
 CDP__PRIVATE uint64_t cdp__os_unanswered(void *user, int32_t fd) {
 #if defined(__linux__) && defined(TCP_INFO)
-    struct tcp_info i;
+    cdp__tcp_info i;
     socklen_t len = sizeof i;
     (void)user;
     memset(&i, 0, sizeof i);
     if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &i, &len) != 0) return 0;
-    if (!i.tcpi_unacked && i.tcpi_probes < 2) return 0;
-    return i.tcpi_last_ack_recv * CDP__MS;
+    if (!i.unacked && i.probes < 2) return 0;
+    return i.last_ack_recv * CDP__MS;
 #else
     (void)user;
     (void)fd;

@@ -11,6 +11,7 @@
    sources pure HEADER...      what pure sections use of others
    sources contents HEADER...  "HEADER NAME" of every section, in order
    sources sizes HEADER...     "LINES HEADER NAME" of every section
+   sources owners HEADER...    "NAME HEADER/SECTION" of everything that a section defines
 
    For tests, which link one object with the library in it and yet call its private functions:
    sources whole HEADER        the header with private functions that are not static
@@ -766,6 +767,10 @@ int main(int argc, char **argv) {
         if (!strcmp(what, "contents")) printf("%s %s\n", sections[i].file, sections[i].name);
         if (!strcmp(what, "sizes"))
             printf("%d %s %s\n", sections[i].lines, sections[i].file, sections[i].name);
+    }
+    for (int i = 0; i < 4096 && !strcmp(what, "owners"); ++i) {
+        for (const symbol *n = symbols[i]; n; n = n->next)
+            printf("%s %s/%s\n", n->name, sections[n->section].file, sections[n->section].name);
     }
     return source_count ? 0 : 2;
 }

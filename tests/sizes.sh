@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# Text and data of the headers, against their limits, and how long they take to compile for each line, beside other large
+# single files where there are any (SQLITE_C, MINIAUDIO_H: their paths). sizes.sh BUILD; ends with "N passed, N failed".
+set -u
+cd "$(dirname "$0")/.." || exit 1
+export LC_ALL=C
+mkdir -p "$1" && work=$(mktemp -d "$1/sizes.XXXXXX") || exit 1
+trap 'rm -rf "$work"' EXIT
+passed=0 failed=0
+gcc -O1 -D_GNU_SOURCE tests/tools/sources.c -o "$work/sources" || exit 1
+
+bytes_of() { # OBJECT: text and data
+    size "$1" | awk 'NR == 2 { print $1 + $2 }'
+}
+sections_of() { # OBJECT: which sections have most of it
+    "$work/sources" owners cdp*.h | sort > "$work/owners"
+    nm -S "$1" | awk 'NF == 4 && $3 ~ /[tTdDrR]/ { name = $4; sub(/[.].*/, "", name); print name, $2 }' | sort |
+        join -a 1 - "$work/owners" | while read -r _ hex section; do echo "$((16#$hex)) ${section:-(no section)}"; done |
+        awk '{ n = $1; $1 = ""; sum[$0] += n } END { for (s in sum) printf "%8d %s\n", sum[s], s }' | sort -rn | head -n "$2"
+}
+limit() { # NAME LIMIT FLAGS...: the source is in $work/x.c
+    local name=$1 most=$2 bytes
+    shift 2
+    gcc -std=gnu11 "$@" -I. -c "$work/x.c" -o "$work/x.o" || { echo "not ok $name: does not compile"; failed=$((failed + 1)); return; }
+    bytes=$(bytes_of "$work/x.o")
+    if [ "$bytes" -gt 10000 ] && [ "$bytes" -le "$most" ]; then
+        echo "ok $name: $bytes bytes of text and data (limit $most)"
+        passed=$((passed + 1))
+    else
+        echo "not ok $name: $bytes bytes of text and data (limit $most); the largest sections:"
+        failed=$((failed + 1))
+        sections_of "$work/x.o" 12
+    fi
+}
+LESS='-DCDP_NO_HOOKS -DCDP_NO_AVERAGER -DCDP_NO_ZERO -DCDP_NO_TRACE -DCDP_NO_SAMPLER -DCDP_NO_FILE_STORE'
+printf '#define CDP_IMPLEMENTATION\n#include "cdp_tcp.h"\n#include "cdp_nccl.h"\n' > "$work/x.c"
+limit 'cdp.h, cdp_store.h, cdp_tcp.h and cdp_nccl.h at -O2' 400000 -O2
+printf '#define CDP_IMPLEMENTATION\n#include "cdp_tcp.h"\n' > "$work/x.c"
+# shellcheck disable=SC2086
+limit 'TCP, collectives and DDP at -O2' 250000 -O2 $LESS
+# shellcheck disable=SC2086
+limit 'the same at -Os without stdio and log strings' 120000 -Os $LESS -DCDP_NO_STDIO -DCDP_NO_LOG_STRINGS
+for h in cdp_mem.h cdp_dtensor.h; do
+    [ -f $h ] || continue
+    printf '#include "%s"\n' $h > "$work/x.c"
+    macro=$(basename $h .h | tr '[:lower:]' '[:upper:]')_IMPLEMENTATION
+    gcc -std=gnu11 -O2 -D"$macro" -I. -c "$work/x.c" -o "$work/x.o" && echo "INFO $h alone at -O2: $(bytes_of "$work/x.o") bytes of text and data"
+done
+
+compile_time() { # NAME FILE FLAGS...
+    local name=$1 file=$2 TIMEFORMAT='%U %S' cpu lines
+    shift 2
+    cpu=$( { time gcc -O2 "$@" -c "$file" -o "$work/y.o" 2> /dev/null; } 2>&1 )
+    lines=$(gcc "$@" -E -fpreprocessed "$file" 2> /dev/null | wc -l)
+    [ -z "${3-}" ] || lines=$LINES_OF
+    awk -v name="$name" -v lines="$lines" '{ s = $1 + $2; printf "INFO compile time at -O2: %s, %d lines, %.1f s of processor time, %.2f ms for each 10 lines\n", name, lines, s, s * 10000 / lines }' <<< "$cpu"
+}
+printf '#define CDP_IMPLEMENTATION\n#include "cdp_tcp.h"\n' > "$work/cdp.c"
+LINES_OF=$(cat cdp.h cdp_store.h cdp_tcp.h | wc -l)
+compile_time 'cdp.h, cdp_store.h and cdp_tcp.h' "$work/cdp.c" -I.
+if [ -f "${SQLITE_C-}" ]; then
+    LINES_OF=$(wc -l < "$SQLITE_C")
+    compile_time 'sqlite3.c' "$SQLITE_C" -w
+else
+    echo 'SKIP compile time of sqlite3.c: SQLITE_C does not name it'
+fi
+if [ -f "${MINIAUDIO_H-}" ]; then
+    printf '#define MINIAUDIO_IMPLEMENTATION\n#include "%s"\n' "$(basename "$MINIAUDIO_H")" > "$work/ma.c"
+    LINES_OF=$(wc -l < "$MINIAUDIO_H")
+    compile_time 'miniaudio.h' "$work/ma.c" -I"$(dirname "$MINIAUDIO_H")"
+else
+    echo 'SKIP compile time of miniaudio.h: MINIAUDIO_H does not name it'
+fi
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]
