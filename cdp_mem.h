@@ -2592,20 +2592,20 @@ CDP__PRIVATE void cdp__mem_texts_close(cdp__mem_texts *t) {
 /* Knows the parts of a shot, and how they are added one by one. May use: texts. */
 
 /* The words of a file, as texts of the shot. */
-#define CDP__MEM_WORDS_OF_FILE(X)                                                                 \
-    X(segments)                                                                                   \
-    X(device_traces)                                                                              \
-    X(allocator_settings)                                                                         \
-    X(external_annotations)                                                                       \
-    X(modules)                                                                                    \
-    X(events_lost)                                                                                \
-    X(device)                                                                                     \
-    X(address)                                                                                    \
-    X(total_size) X(stream) X(segment_type) X(large) X(small) X(segment_pool_id) X(is_expandable) \
-        X(is_external) X(allocated_size) X(active_size) X(requested_size) X(frames) X(blocks)     \
-            X(size) X(state) X(active_allocated) X(active_pending_free) X(inactive) X(filename)   \
-                X(line) X(name) X(action) X(addr) X(time_us) X(device_free) X(user_metadata)      \
-                    X(path) X(base)
+#define CDP__MEM_WORDS_OF_FILE(X)                                                                  \
+    X(segments)                                                                                    \
+    X(device_traces)                                                                               \
+    X(allocator_settings)                                                                          \
+    X(external_annotations)                                                                        \
+    X(modules)                                                                                     \
+    X(events_lost)                                                                                 \
+    X(device)                                                                                      \
+    X(address)                                                                                     \
+    X(total_size)                                                                                  \
+    X(stream) X(segment_type) X(large) X(small) X(segment_pool_id) X(is_expandable) X(is_external) \
+        X(allocated_size) X(active_size) X(requested_size) X(frames) X(blocks) X(size) X(state)    \
+            X(active_allocated) X(active_pending_free) X(inactive) X(filename) X(line) X(name)     \
+                X(action) X(addr) X(time_us) X(device_free) X(user_metadata) X(path) X(base)
 #define CDP__MEM_MEMBER(name) const char *w_##name;
 typedef struct cdp__mem_keys {
     CDP__MEM_WORDS_OF_FILE(CDP__MEM_MEMBER)
@@ -5282,19 +5282,18 @@ CDP_API cdp_status cdp_mem_source_of(
 
 #include <dlfcn.h>
 
-#define CDP__MEM_CUDA(X)                                                           \
-    X(cudaRuntimeGetVersion, (int *))                                              \
-    X(cudaGetDeviceCount, (int *))                                                 \
-    X(cudaGetDevice, (int *))                                                      \
-    X(cudaSetDevice, (int))                                                        \
-    X(cudaGetLastError, (void))                                                    \
-    X(cudaMalloc, (void **, size_t))                                               \
-    X(cudaFree, (void *))                                                          \
-    X(cudaMemGetInfo, (size_t *, size_t *))                                        \
-    X(cudaEventCreateWithFlags, (void **, unsigned)) X(cudaEventDestroy, (void *)) \
-        X(cudaEventRecord, (void *, void *)) X(cudaEventQuery, (void *))           \
-            X(cudaStreamIsCapturing, (void *, int *))                              \
-                X(cudaThreadExchangeStreamCaptureMode, (int *))
+#define CDP__MEM_CUDA(X)                                                                           \
+    X(cudaRuntimeGetVersion, (int *))                                                              \
+    X(cudaGetDeviceCount, (int *))                                                                 \
+    X(cudaGetDevice, (int *))                                                                      \
+    X(cudaSetDevice, (int))                                                                        \
+    X(cudaGetLastError, (void))                                                                    \
+    X(cudaMalloc, (void **, size_t))                                                               \
+    X(cudaFree, (void *))                                                                          \
+    X(cudaMemGetInfo, (size_t *, size_t *))                                                        \
+    X(cudaEventCreateWithFlags, (void **, unsigned))                                               \
+    X(cudaEventDestroy, (void *)) X(cudaEventRecord, (void *, void *)) X(cudaEventQuery, (void *)) \
+        X(cudaStreamIsCapturing, (void *, int *)) X(cudaThreadExchangeStreamCaptureMode, (int *))
 #define CDP__MEM_CUDA_MEMBER(name, parameters) int(*name) parameters;
 #define CDP__MEM_CUDA_NAME(name, parameters) #name,
 
