@@ -2592,17 +2592,19 @@ CDP__PRIVATE void cdp__mem_texts_close(cdp__mem_texts *t) {
 /* Knows the parts of a shot, and how they are added one by one. May use: texts. */
 
 /* The words of a file, as texts of the shot. */
-#define CDP__MEM_WORDS_OF_FILE(X)                                                                 \
-    X(segments)                                                                                   \
-    X(device_traces)                                                                              \
-    X(allocator_settings)                                                                         \
-    X(external_annotations)                                                                       \
-    X(modules)                                                                                    \
-    X(events_lost) X(device) X(address) X(total_size) X(stream) X(segment_type) X(large) X(small) \
-        X(segment_pool_id) X(is_expandable) X(is_external) X(allocated_size) X(active_size)       \
-            X(requested_size) X(frames) X(blocks) X(size) X(state) X(active_allocated)            \
-                X(active_pending_free) X(inactive) X(filename) X(line) X(name) X(action) X(addr)  \
-                    X(time_us) X(device_free) X(user_metadata) X(path) X(base)
+#define CDP__MEM_WORDS_OF_FILE(X)                                                           \
+    X(segments)                                                                             \
+    X(device_traces)                                                                        \
+    X(allocator_settings)                                                                   \
+    X(external_annotations)                                                                 \
+    X(modules)                                                                              \
+    X(events_lost)                                                                          \
+    X(device)                                                                               \
+    X(address) X(total_size) X(stream) X(segment_type) X(large) X(small) X(segment_pool_id) \
+        X(is_expandable) X(is_external) X(allocated_size) X(active_size) X(requested_size)  \
+            X(frames) X(blocks) X(size) X(state) X(active_allocated) X(active_pending_free) \
+                X(inactive) X(filename) X(line) X(name) X(action) X(addr) X(time_us)        \
+                    X(device_free) X(user_metadata) X(path) X(base)
 #define CDP__MEM_MEMBER(name) const char *w_##name;
 typedef struct cdp__mem_keys {
     CDP__MEM_WORDS_OF_FILE(CDP__MEM_MEMBER)
@@ -5225,7 +5227,7 @@ CDP__PRIVATE cdp_status cdp__mem_of_reserve(void *user, uint64_t bytes, void **o
 CDP__PRIVATE cdp_status cdp__mem_of_release(void *user, void *at, uint64_t bytes) {
     const cdp__mem_host *const h = (const cdp__mem_host *)user;
     (void)bytes;
-    h->from.free(h->from.user, at);
+    h->from.release(h->from.user, at);
     return CDP_OK;
 }
 
@@ -5261,7 +5263,7 @@ CDP_API cdp_status cdp_mem_source_host(
 CDP_API cdp_status cdp_mem_source_of(
     const cdp_allocator *from, const cdp_os *os, cdp_mem_source *out) {
     cdp__mem_host *h;
-    if (!out || !from || !from->alloc || !from->free)
+    if (!out || !from || !from->alloc || !from->release)
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_mem_source_of needs an allocator with both functions");
     h = cdp__mem_host_new(os, out);
@@ -5279,17 +5281,20 @@ CDP_API cdp_status cdp_mem_source_of(
 
 #include <dlfcn.h>
 
-#define CDP__MEM_CUDA(X)                                                                           \
-    X(cudaRuntimeGetVersion, (int *))                                                              \
-    X(cudaGetDeviceCount, (int *))                                                                 \
-    X(cudaGetDevice, (int *))                                                                      \
-    X(cudaSetDevice, (int))                                                                        \
-    X(cudaGetLastError, (void))                                                                    \
-    X(cudaMalloc, (void **, size_t)) X(cudaFree, (void *)) X(cudaMemGetInfo, (size_t *, size_t *)) \
-        X(cudaEventCreateWithFlags, (void **, unsigned)) X(cudaEventDestroy, (void *))             \
-            X(cudaEventRecord, (void *, void *)) X(cudaEventQuery, (void *))                       \
-                X(cudaStreamIsCapturing, (void *, int *))                                          \
+/* clang-format off */
+#define CDP__MEM_CUDA(X)                                                               \
+    X(cudaRuntimeGetVersion, (int *))                                                  \
+    X(cudaGetDeviceCount, (int *))                                                     \
+    X(cudaGetDevice, (int *))                                                          \
+    X(cudaSetDevice, (int))                                                            \
+    X(cudaGetLastError, (void))                                                        \
+    X(cudaMalloc, (void **, size_t))                                                   \
+    X(cudaFree, (void *)) X(cudaMemGetInfo, (size_t *, size_t *))                      \
+        X(cudaEventCreateWithFlags, (void **, unsigned)) X(cudaEventDestroy, (void *)) \
+            X(cudaEventRecord, (void *, void *)) X(cudaEventQuery, (void *))           \
+                X(cudaStreamIsCapturing, (void *, int *))                              \
                     X(cudaThreadExchangeStreamCaptureMode, (int *))
+/* clang-format on */
 #define CDP__MEM_CUDA_MEMBER(name, parameters) int(*name) parameters;
 #define CDP__MEM_CUDA_NAME(name, parameters) #name,
 
@@ -6349,7 +6354,7 @@ CDP_API cdp_allocator cdp_mem_allocator(cdp_mem *mem) {
     cdp_allocator a;
     a.user = mem;
     a.alloc = cdp__mem_alloc_of_mem;
-    a.free = cdp__mem_free_of_mem;
+    a.release = cdp__mem_free_of_mem;
     return a;
 }
 
@@ -6357,7 +6362,7 @@ CDP_API cdp_allocator cdp_mem_pool_allocator(cdp_mem_pool *pool) {
     cdp_allocator a;
     a.user = pool;
     a.alloc = cdp__mem_alloc_of_pool;
-    a.free = cdp__mem_free_of_pool;
+    a.release = cdp__mem_free_of_pool;
     return a;
 }
 

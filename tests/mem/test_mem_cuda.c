@@ -8,6 +8,7 @@
 #define MIB (1ull << 20)
 
 /* The libraries are loaded when the program runs; these are looked up in them. */
+/* clang-format off */
 #define CALLS(X)                                                                                \
     X(cudaSetDevice, int, (int))                                                                \
     X(cudaGetDevice, int, (int *))                                                              \
@@ -23,6 +24,7 @@
                             X(standin_faults, int, (char *, size_t))                            \
                                 X(standin_left, long, (const char *))                           \
                                     X(standin_forget_faults, void, (void))
+/* clang-format on */
 #define DECLARE(name, result, parameters) static result(*p_##name) parameters;
 CALLS(DECLARE)
 
