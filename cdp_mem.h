@@ -695,6 +695,7 @@ CDP__PRIVATE uint64_t cdp__mem_bins_bytes(bool coarse) {
 /* 32 lists for each power of two from 2^first on. */
 CDP__MEM_HOT uint32_t cdp__mem_bin_coarse(uint64_t size, uint32_t first, uint32_t powers) {
     const uint32_t log = cdp__mem_log2(size);
+    if (log < first) return 0; /* of another allocator */
     if (log >= first + powers) return powers * 32 - 1;
     return (log - first) * 32 + (uint32_t)(size >> (log - 5) & 31);
 }
@@ -702,7 +703,7 @@ CDP__MEM_HOT uint32_t cdp__mem_bin_coarse(uint64_t size, uint32_t first, uint32_
 /* The list for blocks of `size`, a multiple of 512. */
 CDP__MEM_HOT uint32_t cdp__mem_bin_of(bool coarse, uint64_t size) {
     if (coarse) return cdp__mem_bin_coarse(size, 9, 39);
-    if (size <= CDP__MEM_EXACT * CDP__MEM_UNIT) return (uint32_t)(size / CDP__MEM_UNIT) - 1;
+    if (size <= CDP__MEM_EXACT * CDP__MEM_UNIT) return (uint32_t)((size - 1) / CDP__MEM_UNIT);
     return CDP__MEM_EXACT + cdp__mem_bin_coarse(size, 21, 27);
 }
 
@@ -2592,6 +2593,7 @@ CDP__PRIVATE void cdp__mem_texts_close(cdp__mem_texts *t) {
 /* Knows the parts of a shot, and how they are added one by one. May use: texts. */
 
 /* The words of a file, as texts of the shot. */
+/* clang-format off */
 #define CDP__MEM_WORDS_OF_FILE(X)                                                           \
     X(segments)                                                                             \
     X(device_traces)                                                                        \
@@ -2605,6 +2607,7 @@ CDP__PRIVATE void cdp__mem_texts_close(cdp__mem_texts *t) {
             X(frames) X(blocks) X(size) X(state) X(active_allocated) X(active_pending_free) \
                 X(inactive) X(filename) X(line) X(name) X(action) X(addr) X(time_us)        \
                     X(device_free) X(user_metadata) X(path) X(base)
+/* clang-format on */
 #define CDP__MEM_MEMBER(name) const char *w_##name;
 typedef struct cdp__mem_keys {
     CDP__MEM_WORDS_OF_FILE(CDP__MEM_MEMBER)
@@ -6510,7 +6513,7 @@ CDP__PRIVATE cdp_status cdp__mem_note_block(
             (unsigned long long)at);
     if (!a || !cdp__mem_arena_ready(m, a, large) || !cdp__mem_prepare(m))
         return cdp__fail_nomem("cdp_mem_note_alloc", cdp__mem_bins_bytes(false));
-    p = cdp__mem_span_add(m, a, at, cdp__mem_up_to(bytes, CDP__MEM_UNIT), large);
+    p = cdp__mem_span_add(m, a, at, bytes, large);
     p->span->stack = p->stack = c->stack;
     p->span->label = p->label = c->label;
     if (bytes >= m->log.desc.min_bytes) cdp__mem_event_span(m, c, CDP_MEM_SEGMENT_ALLOC, p->span);
