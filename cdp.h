@@ -657,7 +657,7 @@ CDP_API const cdp_os *cdp_os_default(void);
 typedef struct cdp_allocator {
     void *user;
     void *(*alloc)(void *user, uint64_t bytes, void *stream, const char *label);
-    void (*free)(void *user, void *data);
+    void (*release)(void *user, void *data);
 } cdp_allocator;
 
 /* ---- >>store interface ----------------------------------------------------------------------- */

@@ -695,6 +695,7 @@ CDP__PRIVATE uint64_t cdp__mem_bins_bytes(bool coarse) {
 /* 32 lists for each power of two from 2^first on. */
 CDP__MEM_HOT uint32_t cdp__mem_bin_coarse(uint64_t size, uint32_t first, uint32_t powers) {
     const uint32_t log = cdp__mem_log2(size);
+    if (log < first) return 0; /* of another allocator */
     if (log >= first + powers) return powers * 32 - 1;
     return (log - first) * 32 + (uint32_t)(size >> (log - 5) & 31);
 }
@@ -702,7 +703,7 @@ CDP__MEM_HOT uint32_t cdp__mem_bin_coarse(uint64_t size, uint32_t first, uint32_
 /* The list for blocks of `size`, a multiple of 512. */
 CDP__MEM_HOT uint32_t cdp__mem_bin_of(bool coarse, uint64_t size) {
     if (coarse) return cdp__mem_bin_coarse(size, 9, 39);
-    if (size <= CDP__MEM_EXACT * CDP__MEM_UNIT) return (uint32_t)(size / CDP__MEM_UNIT) - 1;
+    if (size <= CDP__MEM_EXACT * CDP__MEM_UNIT) return (uint32_t)((size - 1) / CDP__MEM_UNIT);
     return CDP__MEM_EXACT + cdp__mem_bin_coarse(size, 21, 27);
 }
 
@@ -2592,20 +2593,45 @@ CDP__PRIVATE void cdp__mem_texts_close(cdp__mem_texts *t) {
 /* Knows the parts of a shot, and how they are added one by one. May use: texts. */
 
 /* The words of a file, as texts of the shot. */
-#define CDP__MEM_WORDS_OF_FILE(X)                                                                  \
-    X(segments)                                                                                    \
-    X(device_traces)                                                                               \
-    X(allocator_settings)                                                                          \
-    X(external_annotations)                                                                        \
-    X(modules)                                                                                     \
-    X(events_lost)                                                                                 \
-    X(device)                                                                                      \
-    X(address)                                                                                     \
-    X(total_size)                                                                                  \
-    X(stream) X(segment_type) X(large) X(small) X(segment_pool_id) X(is_expandable) X(is_external) \
-        X(allocated_size) X(active_size) X(requested_size) X(frames) X(blocks) X(size) X(state)    \
-            X(active_allocated) X(active_pending_free) X(inactive) X(filename) X(line) X(name)     \
-                X(action) X(addr) X(time_us) X(device_free) X(user_metadata) X(path) X(base)
+/* clang-format off */
+#define CDP__MEM_WORDS_OF_FILE(X) \
+    X(segments) \
+    X(device_traces) \
+    X(allocator_settings) \
+    X(external_annotations) \
+    X(modules) \
+    X(events_lost) \
+    X(device) \
+    X(address) \
+    X(total_size) \
+    X(stream) \
+    X(segment_type) \
+    X(large) \
+    X(small) \
+    X(segment_pool_id) \
+    X(is_expandable) \
+    X(is_external) \
+    X(allocated_size) \
+    X(active_size) \
+    X(requested_size) \
+    X(frames) \
+    X(blocks) \
+    X(size) \
+    X(state) \
+    X(active_allocated) \
+    X(active_pending_free) \
+    X(inactive) \
+    X(filename) \
+    X(line) \
+    X(name) \
+    X(action) \
+    X(addr) \
+    X(time_us) \
+    X(device_free) \
+    X(user_metadata) \
+    X(path) \
+    X(base)
+/* clang-format on */
 #define CDP__MEM_MEMBER(name) const char *w_##name;
 typedef struct cdp__mem_keys {
     CDP__MEM_WORDS_OF_FILE(CDP__MEM_MEMBER)
@@ -5228,7 +5254,7 @@ CDP__PRIVATE cdp_status cdp__mem_of_reserve(void *user, uint64_t bytes, void **o
 CDP__PRIVATE cdp_status cdp__mem_of_release(void *user, void *at, uint64_t bytes) {
     const cdp__mem_host *const h = (const cdp__mem_host *)user;
     (void)bytes;
-    h->from.free(h->from.user, at);
+    h->from.release(h->from.user, at);
     return CDP_OK;
 }
 
@@ -5264,7 +5290,7 @@ CDP_API cdp_status cdp_mem_source_host(
 CDP_API cdp_status cdp_mem_source_of(
     const cdp_allocator *from, const cdp_os *os, cdp_mem_source *out) {
     cdp__mem_host *h;
-    if (!out || !from || !from->alloc || !from->free)
+    if (!out || !from || !from->alloc || !from->release)
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_mem_source_of needs an allocator with both functions");
     h = cdp__mem_host_new(os, out);
@@ -5282,18 +5308,23 @@ CDP_API cdp_status cdp_mem_source_of(
 
 #include <dlfcn.h>
 
-#define CDP__MEM_CUDA(X)                                                                           \
-    X(cudaRuntimeGetVersion, (int *))                                                              \
-    X(cudaGetDeviceCount, (int *))                                                                 \
-    X(cudaGetDevice, (int *))                                                                      \
-    X(cudaSetDevice, (int))                                                                        \
-    X(cudaGetLastError, (void))                                                                    \
-    X(cudaMalloc, (void **, size_t))                                                               \
-    X(cudaFree, (void *))                                                                          \
-    X(cudaMemGetInfo, (size_t *, size_t *))                                                        \
-    X(cudaEventCreateWithFlags, (void **, unsigned))                                               \
-    X(cudaEventDestroy, (void *)) X(cudaEventRecord, (void *, void *)) X(cudaEventQuery, (void *)) \
-        X(cudaStreamIsCapturing, (void *, int *)) X(cudaThreadExchangeStreamCaptureMode, (int *))
+/* clang-format off */
+#define CDP__MEM_CUDA(X) \
+    X(cudaRuntimeGetVersion, (int *)) \
+    X(cudaGetDeviceCount, (int *)) \
+    X(cudaGetDevice, (int *)) \
+    X(cudaSetDevice, (int)) \
+    X(cudaGetLastError, (void)) \
+    X(cudaMalloc, (void **, size_t)) \
+    X(cudaFree, (void *)) \
+    X(cudaMemGetInfo, (size_t *, size_t *)) \
+    X(cudaEventCreateWithFlags, (void **, unsigned)) \
+    X(cudaEventDestroy, (void *)) \
+    X(cudaEventRecord, (void *, void *)) \
+    X(cudaEventQuery, (void *)) \
+    X(cudaStreamIsCapturing, (void *, int *)) \
+    X(cudaThreadExchangeStreamCaptureMode, (int *))
+/* clang-format on */
 #define CDP__MEM_CUDA_MEMBER(name, parameters) int(*name) parameters;
 #define CDP__MEM_CUDA_NAME(name, parameters) #name,
 
@@ -6353,7 +6384,7 @@ CDP_API cdp_allocator cdp_mem_allocator(cdp_mem *mem) {
     cdp_allocator a;
     a.user = mem;
     a.alloc = cdp__mem_alloc_of_mem;
-    a.free = cdp__mem_free_of_mem;
+    a.release = cdp__mem_free_of_mem;
     return a;
 }
 
@@ -6361,7 +6392,7 @@ CDP_API cdp_allocator cdp_mem_pool_allocator(cdp_mem_pool *pool) {
     cdp_allocator a;
     a.user = pool;
     a.alloc = cdp__mem_alloc_of_pool;
-    a.free = cdp__mem_free_of_pool;
+    a.release = cdp__mem_free_of_pool;
     return a;
 }
 
@@ -6509,7 +6540,7 @@ CDP__PRIVATE cdp_status cdp__mem_note_block(
             (unsigned long long)at);
     if (!a || !cdp__mem_arena_ready(m, a, large) || !cdp__mem_prepare(m))
         return cdp__fail_nomem("cdp_mem_note_alloc", cdp__mem_bins_bytes(false));
-    p = cdp__mem_span_add(m, a, at, cdp__mem_up_to(bytes, CDP__MEM_UNIT), large);
+    p = cdp__mem_span_add(m, a, at, bytes, large);
     p->span->stack = p->stack = c->stack;
     p->span->label = p->label = c->label;
     if (bytes >= m->log.desc.min_bytes) cdp__mem_event_span(m, c, CDP_MEM_SEGMENT_ALLOC, p->span);

@@ -2254,7 +2254,7 @@ CDP__PRIVATE void cdp__nccl_memory_free(void *self, void *data) {
             cdp__nccl_leave(b);
         }
         if (m->from.alloc)
-            m->from.free(m->from.user, m->data);
+            m->from.release(m->from.user, m->data);
         else if (m->nccl)
             (void)cdp__nc.ncclMemFree(m->data);
         else
@@ -2704,7 +2704,7 @@ CDP_API cdp_status cdp_nccl_set_memory(cdp_group *group, const cdp_allocator *me
     if (!b)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_nccl_set_memory: this group has no communicator; call cdp_nccl_attach first");
-    if (memory && (!memory->alloc || !memory->free))
+    if (memory && (!memory->alloc || !memory->release))
         return cdp__fail(CDP_ERR_INVALID, "cdp_nccl_set_memory: an allocator has both functions");
     if (memory)
         b->from = *memory;
@@ -2731,7 +2731,7 @@ CDP_API cdp_allocator cdp_nccl_allocator(cdp_group *group) {
     cdp_allocator a;
     a.user = group;
     a.alloc = cdp__nccl_callback_alloc;
-    a.free = cdp__nccl_callback_free;
+    a.release = cdp__nccl_callback_free;
     return a;
 }
 

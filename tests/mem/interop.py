@@ -74,8 +74,9 @@ def structure(path):
 def torch_functions(viz, path, before):
     data = load(path)
     raw = lambda lines, flamegraph_script=None: lines  # the script comes from the network
-    assert "seg_" in viz.segments(data, format_flamegraph=raw)
-    assert "active_allocated" in viz.memory(data, format_flamegraph=raw)
+    whole = data if hasattr(viz, "trace") else data["segments"]  # PyTorch 1.13 had segments alone
+    assert "seg_" in viz.segments(whole, format_flamegraph=raw)
+    assert "active_allocated" in viz.memory(whole, format_flamegraph=raw)
     with contextlib.redirect_stdout(io.StringIO()):  # it prints addresses
         viz.compare(before["segments"], data["segments"], format_flamegraph=raw)
     if hasattr(viz, "segsum"):

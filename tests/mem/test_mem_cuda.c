@@ -8,20 +8,26 @@
 #define MIB (1ull << 20)
 
 /* The libraries are loaded when the program runs; these are looked up in them. */
-#define CALLS(X)                                                                                   \
-    X(cudaSetDevice, int, (int))                                                                   \
-    X(cudaGetDevice, int, (int *))                                                                 \
-    X(cudaStreamCreateWithFlags, int, (void **, unsigned))                                         \
-    X(cudaStreamDestroy, int, (void *))                                                            \
-    X(cudaStreamSynchronize, int, (void *))                                                        \
-    X(cudaMemcpyAsync, int, (void *, const void *, size_t, int, void *))                           \
-    X(cudaMemsetAsync, int, (void *, int, size_t, void *))                                         \
-    X(cudaStreamBeginCapture, int, (void *, int))                                                  \
-    X(cudaStreamEndCapture, int, (void *, void **)) X(cudaGraphDestroy, int, (void *))             \
-        X(cudaGetLastError, int, (void)) X(standin_set, void, (const char *, long))                \
-            X(standin_fail, void, (const char *, int, int)) X(standin_calls, long, (const char *)) \
-                X(standin_faults, int, (char *, size_t)) X(standin_left, long, (const char *))     \
-                    X(standin_forget_faults, void, (void))
+/* clang-format off */
+#define CALLS(X) \
+    X(cudaSetDevice, int, (int)) \
+    X(cudaGetDevice, int, (int *)) \
+    X(cudaStreamCreateWithFlags, int, (void **, unsigned)) \
+    X(cudaStreamDestroy, int, (void *)) \
+    X(cudaStreamSynchronize, int, (void *)) \
+    X(cudaMemcpyAsync, int, (void *, const void *, size_t, int, void *)) \
+    X(cudaMemsetAsync, int, (void *, int, size_t, void *)) \
+    X(cudaStreamBeginCapture, int, (void *, int)) \
+    X(cudaStreamEndCapture, int, (void *, void **)) \
+    X(cudaGraphDestroy, int, (void *)) \
+    X(cudaGetLastError, int, (void)) \
+    X(standin_set, void, (const char *, long)) \
+    X(standin_fail, void, (const char *, int, int)) \
+    X(standin_calls, long, (const char *)) \
+    X(standin_faults, int, (char *, size_t)) \
+    X(standin_left, long, (const char *)) \
+    X(standin_forget_faults, void, (void))
+/* clang-format on */
 #define DECLARE(name, result, parameters) static result(*p_##name) parameters;
 CALLS(DECLARE)
 

@@ -752,8 +752,8 @@ TEST(callbacks) {
     T_TEXT("group scratch", g[0].blocks[0].label);
     T_TEXT("ddp bucket 3", g[1].blocks[0].label);
     cdp_mem_shot_free(s);
-    a.free(a.user, p);
-    b.free(b.user, q);
+    a.release(a.user, p);
+    b.release(b.user, q);
     OK(cdp_mem_source_of(&a, NULL, &of)); /* an allocator on top of another one */
     FAILS(CDP_ERR_INVALID, "both functions", cdp_mem_source_of(NULL, NULL, &of));
     memset(&md, 0, sizeof md);
