@@ -1,4 +1,5 @@
-/*  02_allreduce.c - the operation that training is made of: every rank brings an array, every rank gets the mean.
+/*  02_allreduce.c - the operation that training is made of: every rank brings an array, every rank
+    gets the mean.
 
     gcc -O2 examples/02_allreduce.c -o allreduce -pthread -lm
     ./cdprun -n 4 ./allreduce                                                                    */

@@ -2,28 +2,44 @@
 
         gcc -O2 examples/03_train_text.c -o train_text -pthread -lm
         ./train_text                              one process, on the text of this repository
-        cdprun -n 4 ./train_text                  four processes, the same global batches, the same model
+        cdprun -n 4 ./train_text                  four processes, the same global batches, the same
+        model
         cdprun -n 4 ./train_text ~/my/notes       your own text: files or folders
 
-    The model predicts the next byte: token and position embeddings, a few transformer blocks (layer norm, causal
-    attention, layer norm, a two-layer perceptron with GELU), a last layer norm and one output per possible byte.
-    Forward, backward and the Adam optimizer are written out by hand; nothing but cdp and the C library is needed.
+    The model predicts the next byte: token and position embeddings, a few transformer blocks (layer
+    norm, causal
+    attention, layer norm, a two-layer perceptron with GELU), a last layer norm and one output per
+    possible byte.
+    Forward, backward and the Adam optimizer are written out by hand; nothing but cdp and the C
+    library is needed.
 
     How data parallel training looks in this program; search for "DDP" to find each place:
 
-      1. Every process builds the whole model. cdp_ddp_create() compares the models and copies rank 0's parameters to
-         all others, so it does not matter what the others start with.                             trainer_open()
-      2. Which sequences make up the global batch of a step is a function of the seed and the step number alone. Each
-         rank takes its own part of them, so one process and eight see the same batches.           draw_sequences()
-      3. Gradients live in the library's buckets: the backward pass adds to what cdp_ddp_grad() returned, and says
-         cdp_ddp_ready() the moment the gradient of a parameter is complete, last layer first. While the layers
-         below are still being computed, full buckets already travel.                              gradient_done()
-      4. After cdp_ddp_backward_end() every rank holds the same mean gradient, bit for bit. Every rank then does the
-         same arithmetic in Adam, so the models stay equal without ever being sent again.          trainer_step()
-      5. At the end the ranks compare a hash of everything they hold: a claim like "equal, bit for bit" is cheap to
-         check, so it is checked in every run.                                                     compare_replicas()
+      1. Every process builds the whole model. cdp_ddp_create() compares the models and copies rank
+      0's parameters to
+         all others, so it does not matter what the others start with.
+         trainer_open()
+      2. Which sequences make up the global batch of a step is a function of the seed and the step
+      number alone. Each
+         rank takes its own part of them, so one process and eight see the same batches.
+         draw_sequences()
+      3. Gradients live in the library's buckets: the backward pass adds to what cdp_ddp_grad()
+      returned, and says
+         cdp_ddp_ready() the moment the gradient of a parameter is complete, last layer first. While
+         the layers
+         below are still being computed, full buckets already travel.
+         gradient_done()
+      4. After cdp_ddp_backward_end() every rank holds the same mean gradient, bit for bit. Every
+      rank then does the
+         same arithmetic in Adam, so the models stay equal without ever being sent again.
+         trainer_step()
+      5. At the end the ranks compare a hash of everything they hold: a claim like "equal, bit for
+      bit" is cheap to
+         check, so it is checked in every run.
+         compare_replicas()
 
-    Contents (search for ">>"): tools, files, text, matmul, model, adam, checkpoint, options, picture, trainer,
+    Contents (search for ">>"): tools, files, text, matmul, model, adam, checkpoint, options,
+    picture, trainer,
     verdicts, main. */
 #define CDP_IMPLEMENTATION
 #include "../cdp_tcp.h"

@@ -1,11 +1,14 @@
-/* 04_uneven_inputs.c - ranks that have different amounts of data: join.
+/*  04_uneven_inputs.c - ranks that have different amounts of data: join.
 
-   gcc -O2 examples/04_uneven_inputs.c -o uneven -pthread -lm ./cdprun -n 4 ./uneven
+    gcc -O2 examples/04_uneven_inputs.c -o uneven -pthread -lm
+    ./cdprun -n 4 ./uneven
 
-   Rank r has 40 + 30 r samples of y = 1 + 2 x. Without join the rank with the least would leave
-   the others waiting in the middle of a step. With it, a rank that is out of data stands in for
-   itself with gradients of zero until nobody has any, and then gets the model of those that went
-   on. Here the mean is taken over the ranks that still had data. */
+    Rank r has 40 + 30 r samples of y = 1 + 2 x. Without join the rank with the least would leave
+    the others waiting in
+    the middle of a step. With it, a rank that is out of data stands in for itself with gradients of
+    zero until nobody has
+    any, and then gets the model of those that went on. Here the mean is taken over the ranks that
+    still had data. */
 #define CDP_IMPLEMENTATION
 #include "../cdp_tcp.h"
 #include <stdio.h>

@@ -1,10 +1,11 @@
-/* 07_trace.c - one training step as a picture: when gradients were ready, and when they were on
-   their way.
+/*  07_trace.c - one training step as a picture: when gradients were ready, and when they were on
+    their way.
 
-   gcc -O2 examples/07_trace.c -o trace -pthread -lm ./cdprun -n 2 ./trace [DIRECTORY]
+    gcc -O2 examples/07_trace.c -o trace -pthread -lm
+    ./cdprun -n 2 ./trace [DIRECTORY]
 
-   Every rank writes DIRECTORY/trace<rank>.json, for chrome://tracing or ui.perfetto.dev, and
-   trace<rank>.svg. */
+    Every rank writes DIRECTORY/trace<rank>.json, for chrome://tracing or ui.perfetto.dev, and
+    trace<rank>.svg. */
 #define CDP_IMPLEMENTATION
 #include "../cdp_tcp.h"
 #include <math.h>

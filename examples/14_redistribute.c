@@ -1,4 +1,5 @@
-/*  14_redistribute.c - how a tensor lies on a mesh of ranks, and how it is redistributed: layouts and plans as
+/*  14_redistribute.c - how a tensor lies on a mesh of ranks, and how it is redistributed: layouts
+    and plans as
     pictures, without a single rank running.
 
         gcc -O2 examples/14_redistribute.c -o redistribute -pthread -lm

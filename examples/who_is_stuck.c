@@ -1,8 +1,10 @@
-/* Reads what the ranks of a job have written about themselves (cdp_group_dump, or dump_path in the desc) and says who is
+/* Reads what the ranks of a job have written about themselves (cdp_group_dump, or dump_path in the
+   desc) and says who is
    stuck where, and who keeps whom waiting.
 
    gcc -O2 examples/who_is_stuck.c -o who_is_stuck -pthread -lm
-   ./who_is_stuck /tmp/run.*.json                       a rank without a file has crashed, was stopped, or never wrote one */
+   ./who_is_stuck /tmp/run.*.json                       a rank without a file has crashed, was
+   stopped, or never wrote one */
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>

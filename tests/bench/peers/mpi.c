@@ -1,7 +1,8 @@
 /* The measurements of collectives.c for MPI: one source, compiled with mpicc.openmpi and with
-   mpicc.mpich. Started by mpirun with the options of collectives.c; --meet is required, since
-   the ranks are not children of one program. MEASURE_LIB and MEASURE_TRANSPORT in the
-   environment are the first two columns. */
+   mpicc.mpich. Started by
+   mpirun with the options of collectives.c; --meet is required, since the ranks are not children of
+   one program.
+   MEASURE_LIB and MEASURE_TRANSPORT in the environment are the first two columns. */
 #include <mpi.h>
 
 #include "../measure.h"
