@@ -4319,10 +4319,8 @@ CDP__PRIVATE void cdp__divide(cdp_dtype t, void *data, uint64_t n, uint32_t by) 
     const float f = (float)by;
     const double d = (double)by;
     const uint64_t u = by;
-    const void *x = t == CDP_DTYPE_F64 ? (const void *)&d
-        : cdp__dtype_is_float(t)       ? (const void *)&f
-        : cdp_dtype_size(t) == 8       ? (const void *)&u
-                                       : (const void *)&by;
+    const void *x = cdp_dtype_size(t) == 8 ? (const void *)&u : (const void *)&by;
+    if (cdp__dtype_is_float(t)) x = t == CDP_DTYPE_F64 ? (const void *)&d : (const void *)&f;
     cdp__kernel_run(t, cdp__kernel_of(t, CDP_REDUCE_AVG, false), data, x, n, true);
 }
 
@@ -4810,9 +4808,8 @@ CDP__PRIVATE cdp__span cdp__fixed_slice(
 
 /* TMP: what is worked on where that may not be OUT, then the slots. */
 CDP__PRIVATE uint64_t cdp__fixed_work_len(const cdp__shape *s) {
-    return s->kind == CDP_COLL_REDUCE        ? cdp__reduce_tmp(s)
-        : s->kind == CDP_COLL_REDUCE_SCATTER ? cdp__pairwise_tmp(s)
-                                             : 0;
+    if (s->kind == CDP_COLL_REDUCE) return cdp__reduce_tmp(s);
+    return s->kind == CDP_COLL_REDUCE_SCATTER ? cdp__pairwise_tmp(s) : 0;
 }
 
 CDP__PRIVATE uint64_t cdp__fixed_tmp(const cdp__shape *s) {
@@ -4936,8 +4933,8 @@ CDP__PRIVATE uint32_t cdp__fixed_round(const cdp__shape *s, uint32_t k, cdp__ste
    so that two ranks wait for each other alone: where they share a core, a barrier mostly takes a
    fifth less time than in a ring. */
 CDP__PRIVATE uint32_t cdp__partner(const cdp__shape *s, uint32_t stride, bool back) {
-    const uint32_t n = s->size;
-    return n & (n - 1) ? (s->rank + (back ? n - stride : stride)) % n : s->rank ^ stride;
+    const uint32_t n = s->size, onward = back ? n - stride : stride;
+    return n & (n - 1) ? (s->rank + onward) % n : s->rank ^ stride;
 }
 
 CDP__PRIVATE uint32_t cdp__alltoall_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
@@ -5050,7 +5047,7 @@ CDP__PRIVATE uint32_t cdp__subtree_round(const cdp__shape *s, uint32_t k, cdp__s
     const bool root = v == 0, gather = s->kind == CDP_COLL_GATHER;
     const uint64_t *offs = gather ? s->out_offs : s->in_offs;
     const cdp__span own = cdp__block_of(s, offs, r);
-    const uint32_t stride = k ? 1u << (gather ? k - 1 : last - k) : 0;
+    const uint32_t doublings = gather ? k - 1 : last - k, stride = k ? 1u << doublings : 0;
     uint32_t m = 0;
     if (n == 1) return cdp__linear_round(s, 0, out);
     if (k == 0 && gather)
@@ -5309,7 +5306,8 @@ CDP__PRIVATE uint32_t cdp__once_round(const cdp__shape *s, uint32_t k, cdp__step
         gather ? cdp__block_of(s, s->out_offs, r) : cdp__first(reduce || cast ? s->count : 0);
     const uint64_t mine_at = before ? r * s->count : gather && s->in_place ? own.off : 0;
     uint32_t m = 0, u = (k - before) * CDP__ROUND_MAX;
-    if (n == 1) return gather ? cdp__gather_round(s, 0, out) : reduce ? cdp__copy_in(s, 0, out) : 0;
+    if (n == 1 && gather) return cdp__gather_round(s, 0, out);
+    if (n == 1) return reduce ? cdp__copy_in(s, 0, out) : 0;
     if (k < before)
         return cdp__bring(s, s->in_place ? CDP__OUT : CDP__IN, own, CDP__TMP, r * s->count, out);
     for (; u < units && u < (k - before + 1) * CDP__ROUND_MAX; ++u) {
@@ -10507,7 +10505,8 @@ CDP__PRIVATE cdp_status cdp__choices_read(cdp__world *m, const cdp_group_desc *d
         rows[i].algo = (uint8_t)a;
         rows[i].max_bytes = cdp__min(c->max_bytes, CDP__TINY - 1);
         rows[i].max_ranks = c->max_ranks;
-        rows[i].only = a < CDP__LANES ? 0 : a < CDP__HOSTS_GATHER ? CDP__HOSTS : CDP__EVEN;
+        rows[i].only = a < CDP__HOSTS_GATHER ? CDP__HOSTS : CDP__EVEN;
+        if (a < CDP__LANES) rows[i].only = 0;
     }
     m->choosing.row_count = desc->choice_count;
     return CDP_OK;

@@ -665,10 +665,10 @@ CDP__PRIVATE int cdp__nccl_type(cdp_dtype t, int version) {
 /* NCCL's number of a reduction, -1 when it has none; PREMUL_SUM is made when it is needed. For
    BOOL, which travels as bytes of 0 and 1, "or" is the maximum and "and" the minimum. */
 CDP__PRIVATE int cdp__nccl_reduction(cdp_dtype t, cdp_reduce_op op) {
-    if (t == CDP_DTYPE_BOOL)
-        return op == CDP_REDUCE_SUM || op == CDP_REDUCE_MAX    ? CDP__NC_MAX
-            : op == CDP_REDUCE_PRODUCT || op == CDP_REDUCE_MIN ? CDP__NC_MIN
-                                                               : -1;
+    if (t == CDP_DTYPE_BOOL) {
+        if (op == CDP_REDUCE_SUM || op == CDP_REDUCE_MAX) return CDP__NC_MAX;
+        return op == CDP_REDUCE_PRODUCT || op == CDP_REDUCE_MIN ? CDP__NC_MIN : -1;
+    }
     switch (op) {
     case CDP_REDUCE_SUM: return CDP__NC_SUM;
     case CDP_REDUCE_AVG: return CDP__NC_AVG;
@@ -700,7 +700,8 @@ CDP__PRIVATE uint8_t cdp__nccl_f8(double x, bool e4m3) {
             least = off;
         }
     }
-    return (uint8_t)(best < 0 ? 127 : best | (x < 0 ? 128 : 0));
+    if (best < 0) return 127;
+    return (uint8_t)(x < 0 ? best | 128 : best);
 }
 
 /* The number that a PREMUL_SUM multiplies by, as the dtype has it. */
@@ -726,9 +727,8 @@ CDP__PRIVATE bool cdp__nccl_kind_reduces(cdp_coll_kind k) {
 
 /* What an error of NCCL is called here. */
 CDP__PRIVATE cdp_status cdp__nccl_status(int result) {
-    return result == CDP__NC_REMOTE ? CDP_ERR_PEER_LOST
-        : result == CDP__NC_TIMEOUT ? CDP_ERR_TIMEOUT
-                                    : CDP_ERR_IO;
+    if (result == CDP__NC_REMOTE) return CDP_ERR_PEER_LOST;
+    return result == CDP__NC_TIMEOUT ? CDP_ERR_TIMEOUT : CDP_ERR_IO;
 }
 
 /* ---- >>bootstrap: a communicator of all ranks ------------------------------------------------ */
@@ -837,7 +837,7 @@ CDP__PRIVATE uint64_t cdp__nccl_now(const cdp__nccl *b) {
 
 /* Longer each time, so that a long wait costs nothing. */
 CDP__PRIVATE void cdp__nccl_nap(const cdp__nccl *b, uint32_t *naps) {
-    const uint64_t us = *naps < 20 ? 20 : *naps < 100 ? 100 : 1000;
+    const uint64_t longer = *naps < 100 ? 100 : 1000, us = *naps < 20 ? 20 : longer;
     ++*naps;
     cdp__sleep_until(b->os, cdp__nccl_now(b) + us * 1000);
 }
@@ -890,10 +890,10 @@ CDP__PRIVATE cdp_status cdp__nccl_settle(
         if (st != CDP_OK) return st;
         r = (int)cdp__nc.ncclCommGetAsyncError(comm, &state);
         if (r != 0) return cdp__nccl_nccl_failed(r, what);
+        if ((int)state == 0) return CDP_OK;
         if ((int)state != CDP__NC_IN_PROGRESS)
-            return (int)state == 0 ? CDP_OK
-                : b->installed     ? cdp__nccl_nccl_failed((int)state, what)
-                                   : cdp__nccl_refused((int)state, what);
+            return b->installed ? cdp__nccl_nccl_failed((int)state, what)
+                                : cdp__nccl_refused((int)state, what);
         if (cdp__nccl_now(b) >= deadline_ns)
             return cdp__fail(CDP_ERR_TIMEOUT,
                 "%s: NCCL did not come to an end within the deadline; a rank does not take part, "
@@ -1649,7 +1649,9 @@ CDP__PRIVATE const char *cdp__nccl_quantize_source(void) {
 
 /* Where a dtype stands in the tables of kernels, and what it is called there. */
 CDP__PRIVATE uint32_t cdp__nccl_float_index(cdp_dtype t) {
-    return t == CDP_DTYPE_F64 ? 1 : t == CDP_DTYPE_F16 ? 2 : t == CDP_DTYPE_BF16 ? 3 : 0;
+    if (t == CDP_DTYPE_F64) return 1;
+    if (t == CDP_DTYPE_F16) return 2;
+    return t == CDP_DTYPE_BF16 ? 3 : 0;
 }
 
 CDP__PRIVATE cdp_status cdp__nccl_rtc_failed(int result, cdp__rtc_program program) {
@@ -2606,9 +2608,12 @@ CDP_API cdp_status cdp_nccl_attach(cdp_group *group, const cdp_nccl_desc *desc) 
         cdp__nccl_hold(from);
         b->parent = from;
     }
-    st = b->desc.grow ? cdp__nccl_grow(b, from, deadline_ns)
-        : from        ? cdp__nccl_shrink(b, from, deadline_ns)
-                      : cdp__nccl_init(b, deadline_ns);
+    if (b->desc.grow)
+        st = cdp__nccl_grow(b, from, deadline_ns);
+    else if (from)
+        st = cdp__nccl_shrink(b, from, deadline_ns);
+    else
+        st = cdp__nccl_init(b, deadline_ns);
     if (b->parent) cdp__nccl_leave(from);
     b->parent = NULL;
     st = cdp__nccl_conclude(b, st, all, "cdp_nccl_attach");

@@ -46,7 +46,7 @@ typedef struct section {
 
 typedef struct symbol {
     char name[96];
-    int section, strength;
+    int section, strength, body; /* body: 1 + the section that has it, or 0 */
     bool function;
     struct symbol *next;
 } symbol;
@@ -456,6 +456,7 @@ static void define(
         *slot = need(calloc(1, sizeof **slot));
         snprintf((*slot)->name, sizeof(*slot)->name, "%.*s", name->length, name->text);
     }
+    if (function) (*slot)->body = at + 1;
     if (function || strength == 1 || strength == 5) (*slot)->function = true;
     if (name->macro && name->text[name->length] == '(') (*slot)->function = true;
     if (strength == 2 && !strstr((*slot)->name, "__")) strength = 4; /* a type that stays closed */
@@ -769,8 +770,10 @@ int main(int argc, char **argv) {
             printf("%d %s %s\n", sections[i].lines, sections[i].file, sections[i].name);
     }
     for (int i = 0; i < 4096 && !strcmp(what, "owners"); ++i) {
-        for (const symbol *n = symbols[i]; n; n = n->next)
-            printf("%s %s/%s\n", n->name, sections[n->section].file, sections[n->section].name);
+        for (const symbol *n = symbols[i]; n; n = n->next) {
+            const section *in = &sections[n->body ? n->body - 1 : n->section];
+            printf("%s %s/%s\n", n->name, in->file, in->name);
+        }
     }
     return source_count ? 0 : 2;
 }
