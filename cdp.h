@@ -2370,6 +2370,9 @@ CDP__PRIVATE CDP__PRINTF(4, 5) void cdp__log_at(
 
 /* ---- >>os-posix: memory, clock, chance, sockets ---------------------------------------------- */
 
+/* Knows: system calls that POSIX has. Promises: what cdp_os says of memory, time, sockets and
+   addresses; errors are negative errno values. May use: core. */
+
 #ifndef MSG_NOSIGNAL
 #define MSG_NOSIGNAL 0 /* macOS: SO_NOSIGPIPE is set on the socket instead */
 #endif
@@ -3134,6 +3137,9 @@ CDP__PRIVATE int32_t cdp__os_watch_wait(
 
 /* ---- >>os-threads: POSIX threads, and names looked up in one --------------------------------- */
 
+/* Knows: pthreads, the resolver. Promises: what cdp_os says of threads and of names; looking up
+   a name ends by its deadline, although the resolver may not. May use: os-posix. */
+
 #ifndef CDP_NO_THREADS
 typedef struct cdp__os_thread {
     pthread_t id;
@@ -3316,6 +3322,9 @@ CDP__PRIVATE int32_t cdp__os_resolve(void *user, const char *host, uint16_t port
 }
 
 /* ---- >>os-linux: who has a port, shared memory, processes ------------------------------------ */
+
+/* Knows: /proc, shared memory and descriptors sent to another process. Promises: what cdp_os
+   says of them; elsewhere they are absent or refuse. May use: core and the os sections above. */
 
 #ifdef __linux__
 /* Up to size - 1 bytes of a file, as text. */
@@ -3991,6 +4000,9 @@ CDP__PRIVATE int64_t cdp__io_send(cdp__loop *l, cdp__io *io, const cdp_iov *iov,
 
 /* ---- >>bytes (pure): fixed layouts, little-endian on every machine --------------------------- */
 
+/* Knows: the width of a number. Promises: the same bytes on every machine, at any alignment. May
+   use: nothing. */
+
 /* without a loop: compilers make one store of it */
 CDP__PRIVATE void cdp__put_u32(uint8_t *p, uint32_t v) {
     p[0] = (uint8_t)v;
@@ -4037,6 +4049,9 @@ CDP__PRIVATE uint32_t cdp__byte_order(void) {
 
 /* ---- >>hash (pure) --------------------------------------------------------------------------- */
 
+/* Knows: bytes. Promises: the same number from the same bytes on every machine. May use:
+   nothing. */
+
 /* FNV-1a, 64 bits (Fowler, Noll, Vo): to tell equal from different, not against an adversary. */
 #define CDP__HASH_START 0xcbf29ce484222325ull
 CDP__PRIVATE uint64_t cdp__hash(uint64_t h, const void *data, uint64_t bytes) {
@@ -4048,6 +4063,8 @@ CDP__PRIVATE uint64_t cdp__hash(uint64_t h, const void *data, uint64_t bytes) {
 }
 
 /* ---- >>dtype (pure) -------------------------------------------------------------------------- */
+
+/* Knows: sizes and names of dtypes. Promises: one table for all who ask. May use: nothing. */
 
 CDP_API uint64_t cdp_dtype_size(cdp_dtype dtype) {
     static const uint8_t sizes[CDP_DTYPE_COUNT] = {4, 4, 8, 4, 8, 1, 2, 2, 1, 2, 2, 4, 8, 1, 1, 1};
@@ -4100,6 +4117,9 @@ CDP__PRIVATE bool cdp__reduce_exists(cdp_dtype t, cdp_reduce_op op) {
 }
 
 /* ---- >>reduce-kernels (pure) ----------------------------------------------------------------- */
+
+/* Knows: the arithmetic of each dtype. Promises: the same bits for the same operands in the same
+   order. May use: dtype. */
 
 /* acc[i] = acc[i] OP x[i], or x[i] OP acc[i] when x comes from the lower rank: the order of
    operands is part of the result (NaN, signed zero) and must be the same everywhere. Kernels
@@ -5335,6 +5355,9 @@ CDP__PRIVATE uint32_t cdp__once_round(const cdp__shape *s, uint32_t k, cdp__step
 
 /* ---- >>hosts (pure): collectives of several hosts, where ranks of one host share memory ------ */
 
+/* Knows: which ranks share a host. Promises: rounds that obey the contract of algo, in which
+   hosts exchange each byte once. May use: algo. */
+
 /* First the ranks of each host combine in memory; then hosts exchange each byte once; then the
    result spreads in memory. Each of the three is an algorithm from above among fewer ranks. In a
    large allreduce rank i of each host has part i of the vector and talks to rank i of the other
@@ -5597,6 +5620,9 @@ CDP__PRIVATE uint32_t cdp__hosts_scatter_round(const cdp__shape *s, uint32_t k, 
 }
 
 /* ---- >>select (pure): which algorithm; equal on all ranks because its inputs are ------------- */
+
+/* Knows: what each algorithm is good at, as a table. Promises: the same choice on all ranks,
+   from inputs that are equal on all. May use: algo, hosts. */
 
 enum {
     CDP__RING,
@@ -5989,6 +6015,9 @@ CDP__PRIVATE void cdp__call_text(const cdp__head *h, char *out, uint64_t size) {
 }
 
 /* ---- >>failure text (pure): an error as bytes ------------------------------------------------ */
+
+/* Knows: the members of cdp_error. Promises: what was encoded is decoded equal; what did not
+   come whole, or is not text, is refused or cleaned. May use: core, bytes, message. */
 
 /* An error as bytes: the body of a FAILURE message, and the value under which a store keeps the
    first cause. */
@@ -10788,6 +10817,9 @@ CDP_API cdp_status cdp_poll(cdp_group *g, uint32_t budget_us) {
 
 /* ---- >>device: what a backend runs ----------------------------------------------------------- */
 
+/* Knows: the functions of a cdp_backend. Promises: an operation on memory that the backend owns
+   goes to the backend, and its end is that of a work. May use: state, drive, groups, core. */
+
 CDP_API cdp_status cdp_group_set_backend(cdp_group *g, const cdp_backend *backend) {
     cdp_backend *own;
     if (cdp__alive(g, "cdp_group_set_backend") != CDP_OK) return cdp_last_error()->status;
@@ -12731,6 +12763,10 @@ CDP_API void cdp_channel_close(cdp_channel *c) {
 
 /* ---- >>objects: bytes of any length from every rank ------------------------------------------ */
 
+/* Knows: lengths that only their owner knows before. Promises: lengths travel first, memory for
+   the result is allocated once, and nothing is leaked by a failure. May use: collective calls,
+   requests, pending, state. */
+
 typedef enum cdp__object_kind {
     CDP__OBJECT_ALLGATHER = 1,
     CDP__OBJECT_GATHER,
@@ -12971,6 +13007,9 @@ CDP_API void cdp_blob_free(cdp_group *g, cdp_blob *b) {
 }
 
 /* ---- >>recorder: what a group remembers, and what it is set to, in words --------------------- */
+
+/* Knows: all members of a group. Promises: what it writes was true at one moment, in bounded
+   memory, also while the group fails. May use: everything above. */
 
 /* A remembered call as a record. */
 CDP__PRIVATE void cdp__record_fill(const cdp__past *past, cdp_record *r) {

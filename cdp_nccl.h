@@ -37,8 +37,9 @@
     CONTENTS
         desc        cdp_nccl_desc
         create      cdp_nccl_attach; streams, memory, hooks
-        (implementation) load: libraries and their functions; map: names of ours in theirs; bootstrap: a communicator of all ranks;
-        stream: what runs when; watchdog: stopping; kernels: what NVRTC compiles; backend: requests of cdp.h; public
+        Implementation: load (libraries and their functions), map (names of ours in theirs),
+        bootstrap (a communicator of all ranks), stream (what runs when), watchdog (stopping),
+        kernels (what NVRTC compiles), backend (requests of cdp.h), memory, public, device-hooks
 
     API BY TASK
         I want to...                                       call
@@ -250,6 +251,9 @@ inline cdp_status cdp_nccl_attach(cdp_group *group, const cdp_nccl_desc &desc) {
 #define CDP_NCCL_IMPL_INCLUDED
 
 /* ---- >>load: libraries, and what is called in them ------------------------------------------- */
+
+/* Knows: names and types of functions of CUDA, NCCL and NVRTC. Promises: a missing library or
+   function is an error that names it. May use: core and os of cdp.h. */
 
 #include <dlfcn.h>
 #include <limits.h>
@@ -656,6 +660,9 @@ CDP__PRIVATE cdp_status cdp__nccl_load(const cdp_os *os, const cdp_nccl_desc *d,
 
 /* ---- >>map (pure): names of ours in theirs --------------------------------------------------- */
 
+/* Knows: the numbers that NCCL gives to dtypes, reductions and results. Promises: what NCCL does
+   not have is said so. May use: load, dtype. */
+
 /* NCCL's number of a dtype, or -1. */
 CDP__PRIVATE int cdp__nccl_type(cdp_dtype t, int version) {
     static const int8_t map[CDP_DTYPE_COUNT] = {7, 7, 8, 2, 4, 1, 6, 9, 0, -1, -1, 3, 5, 1, 10, 11};
@@ -732,6 +739,9 @@ CDP__PRIVATE cdp_status cdp__nccl_status(int result) {
 }
 
 /* ---- >>bootstrap: a communicator of all ranks ------------------------------------------------ */
+
+/* Knows: how a communicator is made. Promises: it stands on all ranks or on none, by a deadline.
+   May use: load, map, and the interfaces of groups. */
 
 /* operations whose events are kept apart; a later one stands for those before it */
 #define CDP__NCCL_RING 64u
@@ -1094,6 +1104,9 @@ CDP__PRIVATE cdp_status cdp__nccl_grow(cdp__nccl *b, cdp__nccl *old, uint64_t de
 
 /* ---- >>stream: what runs when ---------------------------------------------------------------- */
 
+/* Knows: events and streams. Promises: what starts later in a stream comes after what it needs,
+   and nothing blocks the host. May use: load, map, bootstrap. */
+
 #define CDP__NCCL_CAPTURED 1ull /* in the number of a work, beside its index */
 
 CDP__PRIVATE cdp_status cdp__nccl_open_streams(cdp__nccl *b) {
@@ -1344,6 +1357,9 @@ CDP__PRIVATE bool cdp__nccl_drain(
 
 /* ---- >>watchdog: stopping -------------------------------------------------------------------- */
 
+/* Knows: operations that are late. Promises: a communicator whose peer is gone is aborted by the
+   deadline of its operation. May use: load, bootstrap, stream. */
+
 /* Until a communicator is in progress no more, for better or worse. */
 CDP__PRIVATE void cdp__nccl_rest(const cdp__nccl *b, cdp__nc_comm comm, uint64_t ms) {
     const uint64_t until = cdp__nccl_now(b) + ms * CDP__MS;
@@ -1473,6 +1489,9 @@ CDP__PRIVATE bool cdp__nccl_await(cdp__nccl *b, const bool *flag, uint32_t ms) {
 }
 
 /* ---- >>kernels: what NVRTC compiles ---------------------------------------------------------- */
+
+/* Knows: sources for NVRTC. Promises: each is compiled once for a device, and a failure says
+   why. May use: load, bootstrap, stream. */
 
 /* cdp_cast_A_B: out[i] = in[i] * factor, also from a dtype to itself. cdp_sumsq_A: a sum of
    squares for each thread, so that the order of additions, and with it the result, is the same
@@ -1762,6 +1781,9 @@ CDP__PRIVATE cdp_status cdp__nccl_cast(cdp__nccl *b, cdp_dtype from, const void 
 }
 
 /* ---- >>backend: requests of cdp.h ------------------------------------------------------------ */
+
+/* Knows: requests of cdp.h. Promises: what cdp_backend says; what NCCL cannot do is refused
+   before anything starts. May use: load, map, bootstrap, stream, watchdog, kernels. */
 
 CDP__PRIVATE int cdp__nccl_owns(void *self, const void *data) {
     const cdp__nccl *b = (const cdp__nccl *)self;
@@ -2138,6 +2160,11 @@ CDP__PRIVATE void cdp__nccl_group_failed(void *self, const cdp_error *error) {
     cdp__nccl_tell(b);
 }
 
+/* ---- >>memory: of the device, for operations ------------------------------------------------- */
+
+/* Knows: allocators of CUDA, of NCCL and of the caller. Promises: memory goes back to where it
+   came from, when nothing that is queued uses it. May use: load, bootstrap, stream, backend. */
+
 /* NCCL wants memory of an operation registered on all ranks or on none, so what fails here is an
    error, and nothing is done without. */
 CDP__PRIVATE void cdp__nccl_memory_keep(cdp__nccl *b, cdp__nccl_memory *m) {
@@ -2332,6 +2359,9 @@ CDP__PRIVATE void cdp__nccl_destroy(void *self);
 CDP__PRIVATE cdp_status cdp__nccl_split(void *self, uint32_t color, uint32_t key, cdp_group *part);
 
 /* ---- >>public -------------------------------------------------------------------------------- */
+
+/* Knows: all of a backend. Promises: attach and split succeed on all ranks or leave nothing on
+   any. May use: everything above. */
 
 CDP__PRIVATE cdp_backend cdp__nccl_backend(cdp__nccl *b) {
     cdp_backend k;
@@ -2739,6 +2769,11 @@ CDP_API cdp_allocator cdp_nccl_allocator(cdp_group *group) {
     a.release = cdp__nccl_callback_free;
     return a;
 }
+
+/* ---- >>device-hooks: compression on the device ----------------------------------------------- */
+
+/* Knows: layouts of compressed gradients, as in the hooks of cdp.h. Promises: the same values as
+   those, without a copy to the host. May use: everything above, hooks of cdp.h. */
 
 #ifndef CDP_NO_HOOKS
 /* Device memory that grows. */

@@ -16,7 +16,8 @@ sections_of() { # OBJECT: which sections have most of it
     "$work/sources" owners cdp*.h | sort > "$work/owners"
     nm -S "$1" | awk 'NF == 4 && $3 ~ /[tTdDrR]/ { name = $4; sub(/[.].*/, "", name); print name, $2 }' | sort |
         join -a 1 - "$work/owners" | while read -r _ hex section; do echo "$((16#$hex)) ${section:-(no section)}"; done |
-        awk '{ n = $1; $1 = ""; sum[$0] += n } END { for (s in sum) printf "%8d %s\n", sum[s], s }' | sort -rn | head -n "$2"
+        awk '{ n = $1; $1 = ""; sum[$0] += n; sub(/\/.*/, ""); sum[$0 ", all"] += n } END { for (s in sum) printf "%8d %s\n", sum[s], s }' | sort -rn | head -n "$2"
+    size -A "$1" | awk '$1 ~ /^[.](eh_frame|rodata[.]str)/ { sum[$1 ~ /eh/ ? "tables for unwinding" : "texts"] += $2 } END { for (s in sum) printf "%8d %s\n", sum[s], s }'
 }
 limit() { # NAME LIMIT FLAGS...: the source is in $work/x.c
     local name=$1 most=$2 bytes
@@ -29,7 +30,7 @@ limit() { # NAME LIMIT FLAGS...: the source is in $work/x.c
     else
         echo "not ok $name: $bytes bytes of text and data (limit $most); the largest sections:"
         failed=$((failed + 1))
-        sections_of "$work/x.o" 12
+        sections_of "$work/x.o" 24
     fi
 }
 LESS='-DCDP_NO_HOOKS -DCDP_NO_AVERAGER -DCDP_NO_ZERO -DCDP_NO_TRACE -DCDP_NO_SAMPLER -DCDP_NO_FILE_STORE'
@@ -47,27 +48,22 @@ for h in cdp_mem.h cdp_dtensor.h; do
     gcc -std=gnu11 -O2 -D"$macro" -I. -c "$work/x.c" -o "$work/x.o" && echo "INFO $h alone at -O2: $(bytes_of "$work/x.o") bytes of text and data"
 done
 
-compile_time() { # NAME FILE FLAGS...
-    local name=$1 file=$2 TIMEFORMAT='%U %S' cpu lines
-    shift 2
+compile_time() { # NAME LINES FILE FLAGS...
+    local name=$1 lines=$2 file=$3 TIMEFORMAT='%U %S' cpu
+    shift 3
     cpu=$( { time gcc -O2 "$@" -c "$file" -o "$work/y.o" 2> /dev/null; } 2>&1 )
-    lines=$(gcc "$@" -E -fpreprocessed "$file" 2> /dev/null | wc -l)
-    [ -z "${3-}" ] || lines=$LINES_OF
     awk -v name="$name" -v lines="$lines" '{ s = $1 + $2; printf "INFO compile time at -O2: %s, %d lines, %.1f s of processor time, %.2f ms for each 10 lines\n", name, lines, s, s * 10000 / lines }' <<< "$cpu"
 }
 printf '#define CDP_IMPLEMENTATION\n#include "cdp_tcp.h"\n' > "$work/cdp.c"
-LINES_OF=$(cat cdp.h cdp_store.h cdp_tcp.h | wc -l)
-compile_time 'cdp.h, cdp_store.h and cdp_tcp.h' "$work/cdp.c" -I.
+compile_time 'cdp.h, cdp_store.h and cdp_tcp.h' "$(cat cdp.h cdp_store.h cdp_tcp.h | wc -l)" "$work/cdp.c" -I.
 if [ -f "${SQLITE_C-}" ]; then
-    LINES_OF=$(wc -l < "$SQLITE_C")
-    compile_time 'sqlite3.c' "$SQLITE_C" -w
+    compile_time sqlite3.c "$(wc -l < "$SQLITE_C")" "$SQLITE_C" -w
 else
     echo 'SKIP compile time of sqlite3.c: SQLITE_C does not name it'
 fi
 if [ -f "${MINIAUDIO_H-}" ]; then
     printf '#define MINIAUDIO_IMPLEMENTATION\n#include "%s"\n' "$(basename "$MINIAUDIO_H")" > "$work/ma.c"
-    LINES_OF=$(wc -l < "$MINIAUDIO_H")
-    compile_time 'miniaudio.h' "$work/ma.c" -I"$(dirname "$MINIAUDIO_H")"
+    compile_time miniaudio.h "$(wc -l < "$MINIAUDIO_H")" "$work/ma.c" -I"$(dirname "$MINIAUDIO_H")"
 else
     echo 'SKIP compile time of miniaudio.h: MINIAUDIO_H does not name it'
 fi

@@ -210,7 +210,8 @@ static uint64_t bytes_between_hosts(const paper *p) {
     return bytes;
 }
 
-/* Hosts of several ranks: the same values and bytes, and what a host has does not come from another. */
+/* Hosts of several ranks: the same values and bytes, and what a host has does not come from
+   another one. */
 TEST(holders_on_the_same_host_send) {
     static const struct {
         const char *from, *to;

@@ -8,7 +8,7 @@
 #define CDP__BLOCK_BYTES 100u /* so that both connections of a link get something */
 #include "world.h"
 
-/* two addresses for every rank, behind the numbers of its host, place and process: they are raced */
+/* two addresses for every rank, behind the numbers of its host, place and process: they race */
 static char where[] = "the host"
                       "in place"
                       "1234"
