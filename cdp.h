@@ -6491,6 +6491,7 @@ CDP__PRIVATE bool cdp__line_read_end(cdp__line *l, uint64_t token) {
 #define CDP__PIECE_MIN (64u * 1024u)
 #define CDP__UNEXPECTED 256u  /* streams that nobody here asked for yet, at most */
 #define CDP__GONE 64u         /* channels closed lately: what still arrives for them is dropped */
+#define CDP__CONTROL_MAX (1u << 30) /* bytes of messages that wait for one link, at most */
 #define CDP__WORLD_CHANNEL 1u /* of the group that was created with the transport */
 
 typedef struct cdp__stream {
@@ -6702,25 +6703,34 @@ CDP__PRIVATE cdp__stream *cdp__stream_unexpected(cdp__world *w, uint64_t channel
 /* Knows: ports and their streams. Promises: control messages are whole, and leave before the next
    DATA. May use: stream, message. */
 
+/* Room for `bytes` behind what waits to be sent. False: out of memory, or of CDP__CONTROL_MAX. */
+CDP__PRIVATE bool cdp__control_reserve(cdp__world *w, cdp__port *port, uint32_t bytes) {
+    const uint32_t left = port->control_used - port->control_at;
+    const uint64_t need = (uint64_t)left + bytes, room = cdp__max(2 * need, 4 * (uint64_t)bytes);
+    uint8_t *p = port->control;
+    if ((uint64_t)port->control_used + bytes <= port->control_room && left) return true;
+    if (need > CDP__CONTROL_MAX) return false;
+    if (2 * need <= port->control_room || (!left && need <= port->control_room)) {
+        if (left) memmove(p, p + port->control_at, left);
+    } else {
+        p = (uint8_t *)cdp__alloc(w->os, room);
+        if (!p) return false;
+        if (left) memcpy(p, port->control + port->control_at, left);
+        cdp__free(w->os, port->control);
+        port->control = p;
+        port->control_room = (uint32_t)room;
+    }
+    port->control_at = 0;
+    port->control_used = left;
+    return true;
+}
+
 /* Append one whole message; it leaves as soon as no body is half sent. False: out of memory. */
 CDP__PRIVATE bool cdp__control_add(
     cdp__world *w, uint32_t peer, const cdp__head *h, const uint8_t *body) {
     cdp__port *port = &w->ports[peer];
     const uint32_t bytes = CDP__HEAD_BYTES + h->bytes;
-    if (port->control_at && port->control_at == port->control_used)
-        port->control_at = port->control_used = 0;
-    if (port->control_used + bytes > port->control_room) {
-        const uint32_t left = port->control_used - port->control_at;
-        const uint32_t room = (uint32_t)cdp__max(2 * port->control_room, 4 * bytes);
-        uint8_t *p = (uint8_t *)cdp__alloc(w->os, room);
-        if (!p) return false;
-        if (left) memcpy(p, port->control + port->control_at, left);
-        cdp__free(w->os, port->control);
-        port->control = p;
-        port->control_room = room;
-        port->control_at = 0;
-        port->control_used = left;
-    }
+    if (!cdp__control_reserve(w, port, bytes)) return false;
     cdp__head_encode(h, port->control + port->control_used);
     if (h->bytes) memcpy(port->control + port->control_used + CDP__HEAD_BYTES, body, h->bytes);
     port->control_used += bytes;
@@ -6758,8 +6768,9 @@ CDP__PRIVATE bool cdp__port_flush(cdp__world *w, uint32_t peer) {
         int64_t r;
         const bool rest = port->tx_head_left || port->tx_left;
         if (!rest && port->control_at == port->control_used) return true;
-        v.data = port->control + port->control_at;
+        v.data = NULL;
         v.bytes = port->control_used - port->control_at;
+        if (v.bytes) v.data = port->control + port->control_at;
         if (rest) {
             v.data = port->tx_head_left ? port->tx_head + (CDP__HEAD_BYTES - port->tx_head_left)
                                         : (uint8_t *)(uintptr_t)zeros;
@@ -6875,6 +6886,7 @@ CDP__PRIVATE bool cdp__port_head(cdp__world *w, uint32_t peer) {
     cdp__head h;
     port->rx_head_got = 0;
     port->rx_left = 0;
+    port->failure_got = 0; /* of one whose stream has gone */
     if (!cdp__head_decode(port->rx_head, &h)) return false;
     s = port->rx_stream && port->rx_stream->channel == h.channel
         ? port->rx_stream
