@@ -1379,7 +1379,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_channel_refuse(
 CDP_API void cdp_channel_timer(cdp_channel *channel, uint64_t at_ns);
 
 /* Lets communication advance until some callback of this channel has run: CDP_OK, or until
-   timeout_ms have passed: CDP_PENDING. Not inside a callback (STATE). */
+   timeout_ms have passed: CDP_PENDING. Errors: STATE (inside a callback; or another thread, or
+   such a callback, has closed the channel). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_channel_wait(cdp_channel *channel, uint32_t timeout_ms);
 
 /* Closes the channel: no callback runs after this returned (or, inside a callback, after that one
@@ -6518,6 +6519,7 @@ CDP__PRIVATE bool cdp__line_read_end(cdp__line *l, uint64_t token) {
 #define CDP__PIECE_MIN (64u * 1024u)
 #define CDP__UNEXPECTED 256u  /* streams that nobody here asked for yet, at most */
 #define CDP__GONE 64u         /* channels closed lately: what still arrives for them is dropped */
+#define CDP__CONTROL_MAX (1u << 30) /* bytes of messages that wait for one link, at most */
 #define CDP__WORLD_CHANNEL 1u /* of the group that was created with the transport */
 
 typedef struct cdp__stream {
@@ -6533,6 +6535,7 @@ typedef struct cdp__stream {
     bool refused;             /* it has said that it cannot */
     uint64_t sent, acked;     /* bytes, with headers; of these, read by the peer */
     uint64_t taken;           /* bytes read here */
+    uint64_t slack;           /* more than the window that may come: answers to what was offered */
     uint8_t *early;           /* a ring of bytes that arrived before they were asked for */
     uint64_t early_at, early_used, early_room;
     /* of a channel that is not open here yet: the body of its FAILURE */
@@ -6707,6 +6710,14 @@ CDP__PRIVATE cdp__stream *cdp__stream_make(cdp__world *w, uint64_t channel, uint
     return s;
 }
 
+/* A channel has been closed here; its streams to many ranks are one entry. */
+CDP__PRIVATE void cdp__world_gone(cdp__world *w, uint64_t channel) {
+    uint32_t i;
+    for (i = 0; i < CDP__GONE; ++i)
+        if (w->gone[i] == channel) return;
+    w->gone[w->gone_at++ % CDP__GONE] = channel;
+}
+
 /* For a message that nobody asked for yet. NULL: the channel is gone, or there are too many. */
 CDP__PRIVATE cdp__stream *cdp__stream_unexpected(cdp__world *w, uint64_t channel, uint32_t peer) {
     cdp__stream *s;
@@ -6729,25 +6740,34 @@ CDP__PRIVATE cdp__stream *cdp__stream_unexpected(cdp__world *w, uint64_t channel
 /* Knows: ports and their streams. Promises: control messages are whole, and leave before the next
    DATA. May use: stream, message. */
 
+/* Room for `bytes` behind what waits to be sent. False: out of memory, or of CDP__CONTROL_MAX. */
+CDP__PRIVATE bool cdp__control_reserve(cdp__world *w, cdp__port *port, uint32_t bytes) {
+    const uint32_t left = port->control_used - port->control_at;
+    const uint64_t need = (uint64_t)left + bytes, room = cdp__max(2 * need, 4 * (uint64_t)bytes);
+    uint8_t *p = port->control;
+    if ((uint64_t)port->control_used + bytes <= port->control_room && left) return true;
+    if (need > CDP__CONTROL_MAX) return false;
+    if (2 * need <= port->control_room || (!left && need <= port->control_room)) {
+        if (left) memmove(p, p + port->control_at, left);
+    } else {
+        p = (uint8_t *)cdp__alloc(w->os, room);
+        if (!p) return false;
+        if (left) memcpy(p, port->control + port->control_at, left);
+        cdp__free(w->os, port->control);
+        port->control = p;
+        port->control_room = (uint32_t)room;
+    }
+    port->control_at = 0;
+    port->control_used = left;
+    return true;
+}
+
 /* Append one whole message; it leaves as soon as no body is half sent. False: out of memory. */
 CDP__PRIVATE bool cdp__control_add(
     cdp__world *w, uint32_t peer, const cdp__head *h, const uint8_t *body) {
     cdp__port *port = &w->ports[peer];
     const uint32_t bytes = CDP__HEAD_BYTES + h->bytes;
-    if (port->control_at && port->control_at == port->control_used)
-        port->control_at = port->control_used = 0;
-    if (port->control_used + bytes > port->control_room) {
-        const uint32_t left = port->control_used - port->control_at;
-        const uint32_t room = (uint32_t)cdp__max(2 * port->control_room, 4 * bytes);
-        uint8_t *p = (uint8_t *)cdp__alloc(w->os, room);
-        if (!p) return false;
-        if (left) memcpy(p, port->control + port->control_at, left);
-        cdp__free(w->os, port->control);
-        port->control = p;
-        port->control_room = room;
-        port->control_at = 0;
-        port->control_used = left;
-    }
+    if (!cdp__control_reserve(w, port, bytes)) return false;
     cdp__head_encode(h, port->control + port->control_used);
     if (h->bytes) memcpy(port->control + port->control_used + CDP__HEAD_BYTES, body, h->bytes);
     port->control_used += bytes;
@@ -6785,8 +6805,9 @@ CDP__PRIVATE bool cdp__port_flush(cdp__world *w, uint32_t peer) {
         int64_t r;
         const bool rest = port->tx_head_left || port->tx_left;
         if (!rest && port->control_at == port->control_used) return true;
-        v.data = port->control + port->control_at;
+        v.data = NULL;
         v.bytes = port->control_used - port->control_at;
+        if (v.bytes) v.data = port->control + port->control_at;
         if (rest) {
             v.data = port->tx_head_left ? port->tx_head + (CDP__HEAD_BYTES - port->tx_head_left)
                                         : (uint8_t *)(uintptr_t)zeros;
@@ -6815,6 +6836,27 @@ CDP__PRIVATE void cdp__world_deferred(cdp__world *w) {
         if ((rest || port->control_at != port->control_used) && !cdp__port_flush(w, i))
             w->deferred = true;
     }
+}
+
+/* The memory of the message that is half sent is about to go: what is left of it, the header's
+   rest and `body`, is copied, and leaves first. Out of memory: zeros take its place. */
+CDP__PRIVATE void cdp__port_keep(cdp__world *w, uint32_t peer, const uint8_t *body) {
+    cdp__port *port = &w->ports[peer];
+    const uint64_t head = port->tx_head_left, rest = head + port->tx_left;
+    const uint64_t left = port->control_used - port->control_at;
+    uint8_t *p = NULL;
+    if (rest + left <= CDP__CONTROL_MAX) p = (uint8_t *)cdp__alloc(w->os, rest + left);
+    if (!p) return;
+    if (head) memcpy(p, port->tx_head + (CDP__HEAD_BYTES - head), (size_t)head);
+    if (port->tx_left) memcpy(p + head, body, (size_t)port->tx_left);
+    if (left) memcpy(p + rest, port->control + port->control_at, (size_t)left);
+    cdp__free(w->os, port->control);
+    port->control = p;
+    port->control_at = 0;
+    port->control_used = port->control_room = (uint32_t)(rest + left);
+    port->tx_head_left = 0;
+    port->tx_left = 0;
+    w->deferred = true;
 }
 
 /* A sender that has asked hears how far this rank has read as soon as half the window is free. */
@@ -6902,6 +6944,7 @@ CDP__PRIVATE bool cdp__port_head(cdp__world *w, uint32_t peer) {
     cdp__head h;
     port->rx_head_got = 0;
     port->rx_left = 0;
+    port->failure_got = 0; /* of one whose stream has gone */
     if (!cdp__head_decode(port->rx_head, &h)) return false;
     s = port->rx_stream && port->rx_stream->channel == h.channel
         ? port->rx_stream
@@ -6917,7 +6960,9 @@ CDP__PRIVATE bool cdp__port_head(cdp__world *w, uint32_t peer) {
     if (cdp__type_is_control(h.type)) return true;
     port->rx_left = h.bytes;
     port->rx_fresh = s != NULL;
-    return !s || s->early_used + CDP__HEAD_BYTES + h.bytes <= CDP__WINDOW + CDP__WINDOW_SLACK;
+    return !s
+        || s->early_used + CDP__HEAD_BYTES + h.bytes
+            <= CDP__WINDOW + CDP__WINDOW_SLACK + s->slack;
 }
 
 /* The owner of this channel is told of its failure at once, whatever it reads now. */
@@ -9340,18 +9385,33 @@ CDP__PRIVATE bool cdp__flow_peek(const cdp_group *g, uint32_t p, uint32_t tag, c
     return cdp__stream_peek(g->w, &none, h);
 }
 
-/* A flow ends before its group does. Lock held. */
-CDP__PRIVATE void cdp__flow_drop(cdp__flow *flow) {
+/* Its sends and receives end, and nobody is told; their memory is the caller's again. Lock held. */
+CDP__PRIVATE void cdp__flow_stop(cdp__flow *flow) {
     cdp_group *g = flow->g;
-    cdp__flow **at;
+    cdp__port *port = &g->w->ports[flow->s.peer];
     uint32_t way;
-    for (way = 0; way < 2; ++way)
+    if (port->tx_stream == &flow->s) {
+        /* the receiver may need nothing more than these bytes */
+        const cdp__transfer *x = flow->first[0] ? &flow->first[0]->x : NULL;
+        if (x) cdp__port_keep(g->w, flow->s.peer, x->data ? x->data + x->moved : NULL);
+        port->tx_stream = NULL;
+    }
+    for (way = 0; way < 2; ++way) {
         while (flow->first[way]) {
             cdp__post *post = flow->first[way];
             cdp__transfer_revoke(g->w, &post->x);
             flow->first[way] = post->next;
             cdp__post_give(g, post, true);
         }
+        flow->last[way] = NULL;
+    }
+}
+
+/* A flow ends before its group does. Lock held. */
+CDP__PRIVATE void cdp__flow_drop(cdp__flow *flow) {
+    cdp_group *g = flow->g;
+    cdp__flow **at;
+    cdp__flow_stop(flow);
     for (at = &g->active_flows; *at && *at != flow; at = &(*at)->next_active) {
     }
     if (*at) *at = flow->next_active;
@@ -9359,7 +9419,7 @@ CDP__PRIVATE void cdp__flow_drop(cdp__flow *flow) {
     }
     if (*at) *at = flow->next;
     cdp__stream_close(g->w, &flow->s, true);
-    g->w->gone[g->w->gone_at++ % CDP__GONE] = flow->s.channel;
+    cdp__world_gone(g->w, flow->s.channel);
     cdp__free(g->os, flow);
 }
 
@@ -9370,8 +9430,9 @@ CDP__PRIVATE void cdp__flows_close(cdp_group *g, bool tell) {
     while (g->flows) {
         cdp__flow *flow = g->flows;
         g->flows = flow->next;
+        cdp__flow_stop(flow);
         cdp__stream_close(w, &flow->s, tell);
-        w->gone[w->gone_at++ % CDP__GONE] = flow->s.channel;
+        cdp__world_gone(w, flow->s.channel);
         cdp__free(w->os, flow);
     }
     for (i = 0; i < g->post_count; ++i)
@@ -10324,7 +10385,7 @@ CDP__PRIVATE void cdp__group_unlink(cdp_group *g) {
     if (*at) *at = g->next;
     cdp__group_revoke(g);
     cdp__flows_close(g, m->groups || g->backed);
-    m->gone[m->gone_at++ % CDP__GONE] = g->channel;
+    cdp__world_gone(m, g->channel);
     for (p = 0; p < g->desc.world_size; ++p)
         cdp__stream_close(m, &g->streams[p], (m->groups || g->backed) && cdp__peer_used(g, p));
     if (m->deferred) cdp__world_deferred(m);
@@ -12168,8 +12229,11 @@ struct cdp_channel {
     cdp__offer *offers;
     uint64_t handles; /* how many were given */
     uint64_t timer_ns;
-    uint64_t called; /* counts callbacks */
-    bool calling, closing;
+    uint64_t called;  /* counts callbacks */
+    uint32_t waiting; /* threads in cdp_channel_wait() */
+    bool calling;     /* a callback runs */
+    bool closing;     /* no callback begins any more */
+    bool left_over;   /* closed by a caller that cannot wait: whoever is the last here frees it */
 };
 
 CDP__PRIVATE uint64_t cdp__channel_id(const cdp_group *g, uint32_t number, uint32_t what) {
@@ -12180,13 +12244,20 @@ CDP__PRIVATE uint64_t cdp__channel_id(const cdp_group *g, uint32_t number, uint3
     return cdp__hash(CDP__HASH_START, id, sizeof id) | 2;
 }
 
-/* The rank is lost for this channel; why is this thread's last error. */
+/* The rank is lost for this channel; why is this thread's last error. It is told, lest it wait:
+   what it sends is not read any more. */
 CDP__PRIVATE void cdp__channel_lose(cdp_channel *c, uint32_t p) {
+    cdp__channel_peer *peer = &c->peers[p];
     cdp__offer *o;
-    if (c->peers[p].lost) return;
-    c->peers[p].lost = true;
-    c->peers[p].why = *cdp_last_error();
+    if (peer->lost) return;
+    peer->lost = true;
+    peer->why = *cdp_last_error();
     c->streams[p].dropping = true;
+    if (!c->streams[p].left) (void)cdp__stream_note(c->g->w, &c->streams[p], CDP__MESSAGE_LEAVE);
+    if (peer->bulk) {
+        cdp__flow_stop(peer->bulk); /* bodies that are under way are the caller's again */
+        peer->bulk->s.dropping = true;
+    }
     for (o = c->offers; o; o = o->next) {
         if (o->peer != p || o->over) continue;
         o->over = true;
@@ -12194,19 +12265,9 @@ CDP__PRIVATE void cdp__channel_lose(cdp_channel *c, uint32_t p) {
     }
 }
 
-/* A transfer of a channel has failed: its posts end, and no group with them. */
+/* A transfer of a channel has failed, and no group with it. */
 CDP__PRIVATE void cdp__channel_flow_failed(cdp__flow *flow) {
-    cdp_channel *c = flow->owner;
-    uint32_t way;
-    for (way = 0; way < 2; ++way)
-        while (flow->first[way]) {
-            cdp__post *post = flow->first[way];
-            cdp__transfer_revoke(c->g->w, &post->x);
-            flow->first[way] = post->next;
-            cdp__post_give(c->g, post, true);
-        }
-    flow->last[0] = flow->last[1] = NULL;
-    cdp__channel_lose(c, flow->rank);
+    cdp__channel_lose(flow->owner, flow->rank);
 }
 
 /* ---- callbacks */
@@ -12257,6 +12318,11 @@ CDP__PRIVATE void cdp__channel_deliver(cdp_channel *c, uint32_t p) {
         m.handle = cdp__get_u64(peer->body);
         m.bytes = cdp__get_u64(peer->body + 8);
         m.body = NULL;
+        if (!m.handle || !m.bytes) {
+            (void)cdp__stream_nonsense(&c->streams[p]);
+            cdp__channel_lose(c, p);
+            return;
+        }
     }
     cdp__channel_call(c);
     c->desc.deliver(c->desc.user, &m);
@@ -12300,6 +12366,10 @@ CDP__PRIVATE bool cdp__channel_read(cdp_channel *c, uint32_t p) {
         if (r > 0) peer->got += (uint64_t)r;
     }
     if (r < 0) {
+        const cdp_error why = *cdp_last_error();
+        /* a body that came before its sender left is still taken */
+        if (peer->bulk) (void)cdp__flow_move(peer->bulk, 1);
+        *cdp__error_slot() = why;
         cdp__channel_lose(c, p);
         return true;
     }
@@ -12328,7 +12398,7 @@ CDP__PRIVATE bool cdp__channel_tell_offer(cdp_channel *c) {
 
 CDP__PRIVATE bool cdp__channel_tell_peer(cdp_channel *c, uint32_t p) {
     cdp__channel_peer *peer = &c->peers[p];
-    const cdp__stream *s = &c->streams[p];
+    cdp__stream *s = &c->streams[p];
     if (peer->lost && !peer->lost_told) {
         peer->lost_told = true;
         cdp__channel_call(c);
@@ -12336,7 +12406,13 @@ CDP__PRIVATE bool cdp__channel_tell_peer(cdp_channel *c, uint32_t p) {
         cdp__channel_called(c);
         return true;
     }
-    if (!peer->starved || peer->lost || s->sent - s->acked > CDP__WINDOW / 2) return false;
+    if (!peer->starved || peer->lost) return false;
+    if (s->sent - s->acked > CDP__WINDOW / 2) {
+        /* what was sent after the last question may have used up what the answer gave */
+        if (!s->asking && (s->asking = cdp__stream_note(c->g->w, s, CDP__MESSAGE_ASK)))
+            (void)cdp__port_flush(c->g->w, s->peer);
+        return false;
+    }
     peer->starved = false;
     cdp__channel_call(c);
     if (c->desc.credit) c->desc.credit(c->desc.user, p);
@@ -12378,12 +12454,17 @@ CDP__PRIVATE bool cdp__channel_step(cdp_channel *c) {
 
 CDP__PRIVATE void cdp__channel_free(cdp_channel *c);
 
+/* Free it if it was closed inside a callback and nobody uses it any more. */
+CDP__PRIVATE void cdp__channel_over(cdp_channel *c) {
+    if (c->left_over && !c->calling && !c->waiting) cdp__channel_free(c);
+}
+
 /* Every channel of the world, one callback at a time. */
 CDP__PRIVATE cdp__advance cdp__channels_poll(cdp__world *w) {
     cdp_channel *c;
     for (c = w->channels; c && !w->calling; c = c->next) {
-        if (!cdp__channel_step(c)) continue;
-        if (c->closing && !c->calling) cdp__channel_free(c);
+        if (c->closing || !cdp__channel_step(c)) continue;
+        cdp__channel_over(c);
         return CDP__MOVED;
     }
     return CDP__BLOCKED;
@@ -12505,6 +12586,7 @@ CDP_API cdp_status cdp_channel_offer(
         st = cdp__channel_put(c, m->peer, &h, body);
     }
     if (st == CDP_OK) {
+        c->streams[m->peer].slack += CDP__HEAD_BYTES;
         o->handle = *handle = ++c->handles;
         o->next = c->offers;
         c->offers = o;
@@ -12559,6 +12641,7 @@ CDP__PRIVATE bool cdp__channel_answer(cdp_channel *c, uint32_t p, const cdp__hea
     while (o && (o->receive || o->peer != p || o->handle != h->seq || o->moving || o->over))
         o = o->next;
     if (!o) return false;
+    c->streams[p].slack -= CDP__HEAD_BYTES;
     if (h->dtype == CDP__CHANNEL_FETCH) {
         if (h->count != o->bytes) return false;
         o->status = cdp__offer_move(o);
@@ -12635,7 +12718,7 @@ CDP__PRIVATE void cdp__channel_free(cdp_channel *c) {
     while (*at && *at != c)
         at = &(*at)->next;
     if (*at) *at = c->next;
-    w->gone[w->gone_at++ % CDP__GONE] = c->id;
+    cdp__world_gone(w, c->id);
     for (p = 0; c->streams && c->peers && p < c->g->desc.world_size; ++p) {
         if (c->peers[p].bulk) cdp__flow_drop(c->peers[p].bulk);
         if (c->streams[p].channel) cdp__stream_close(w, &c->streams[p], p != c->g->desc.rank);
@@ -12722,25 +12805,32 @@ CDP_API void cdp_channel_timer(cdp_channel *c, uint64_t at_ns) {
 
 CDP_API cdp_status cdp_channel_wait(cdp_channel *c, uint32_t timeout_ms) {
     cdp__world *w;
+    cdp_group *g;
     uint64_t until, before;
     cdp_status st = cdp__must_not_wait();
     if (st != CDP_OK) return st;
     if (!c) return cdp__fail(CDP_ERR_INVALID, "cdp_channel_wait needs a channel");
-    w = c->g->w;
+    g = c->g;
+    w = g->w;
     until = cdp__deadline(w->os, timeout_ms);
-    cdp__enter(c->g);
+    cdp__enter(g);
     before = c->called;
+    ++c->waiting;
     ++w->callers;
     if (w->sleeping) w->transport.wake(w->transport.self); /* the progress thread stands by */
     for (;;) {
         cdp__progress_poll(w);
-        if (c->called != before || cdp__now(w->os) >= until) break;
+        if (c->called != before || c->closing || cdp__now(w->os) >= until) break;
         cdp__progress_sleep(w, until);
     }
     st = c->called != before ? CDP_OK : CDP_PENDING;
+    if (st == CDP_PENDING && c->closing)
+        st = cdp__fail(CDP_ERR_STATE, "cdp_channel_wait: the channel was closed meanwhile");
     --w->callers;
-    if (w->callers) w->os->threads.cond_broadcast(w->os->user, w->cond);
-    cdp__leave(c->g);
+    --c->waiting;
+    cdp__channel_over(c);
+    if (w->cond) w->os->threads.cond_broadcast(w->os->user, w->cond);
+    cdp__leave(g);
     return st;
 }
 
@@ -12752,12 +12842,17 @@ CDP_API void cdp_channel_close(cdp_channel *c) {
     w = g->w;
     cdp__enter(g);
     c->closing = true;
-    if (!(c->calling && *cdp__inside())) {
-        while (c->calling)
+    c->timer_ns = CDP__NEVER;
+    if (!*cdp__inside()) {
+        while (c->calling || c->waiting) {
+            cdp__world_tell(w);
             w->os->threads.cond_wait(
                 w->os->user, w->cond, w->lock.mutex, cdp__now(w->os) + 10 * CDP__MS);
-        cdp__channel_free(c);
+        }
     }
+    c->left_over = true;
+    if (c->waiting) cdp__world_tell(w);
+    cdp__channel_over(c);
     cdp__leave(g);
 }
 
