@@ -6517,10 +6517,10 @@ CDP__PRIVATE bool cdp__line_read_end(cdp__line *l, uint64_t token) {
 #define CDP__STAGE_BYTES (128u * 1024u)
 /* A longer message begins only when the window has room for this much of it. */
 #define CDP__PIECE_MIN (64u * 1024u)
-#define CDP__UNEXPECTED 256u  /* streams that nobody here asked for yet, at most */
-#define CDP__GONE 64u         /* channels closed lately: what still arrives for them is dropped */
+#define CDP__UNEXPECTED 256u /* streams that nobody here asked for yet, at most */
+#define CDP__GONE 64u        /* channels closed lately: what still arrives for them is dropped */
 #define CDP__CONTROL_MAX (1u << 30) /* bytes of messages that wait for one link, at most */
-#define CDP__WORLD_CHANNEL 1u /* of the group that was created with the transport */
+#define CDP__WORLD_CHANNEL 1u       /* of the group that was created with the transport */
 
 typedef struct cdp__stream {
     uint64_t channel;
@@ -6961,8 +6961,7 @@ CDP__PRIVATE bool cdp__port_head(cdp__world *w, uint32_t peer) {
     port->rx_left = h.bytes;
     port->rx_fresh = s != NULL;
     return !s
-        || s->early_used + CDP__HEAD_BYTES + h.bytes
-            <= CDP__WINDOW + CDP__WINDOW_SLACK + s->slack;
+        || s->early_used + CDP__HEAD_BYTES + h.bytes <= CDP__WINDOW + CDP__WINDOW_SLACK + s->slack;
 }
 
 /* The owner of this channel is told of its failure at once, whatever it reads now. */

@@ -520,7 +520,7 @@ inline cdp_status cdp_dtensor_fill(cdp_dtensor *tensor, const cdp_fill &fill) {
 #include <string.h>
 
 #if defined(__GNUC__) || defined(__clang__)
-#define CDP__DT __attribute__((unused)) static
+#define CDP__DT __attribute__((__unused__)) static
 #else
 #define CDP__DT static
 #endif

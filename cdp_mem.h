@@ -568,7 +568,7 @@ extern "C" {
 
 /* On the way of every request: worth inlining. */
 #if defined(__GNUC__) || defined(__clang__)
-#define CDP__MEM_HOT __attribute__((unused)) static inline
+#define CDP__MEM_HOT __attribute__((__unused__)) static inline
 #else
 #define CDP__MEM_HOT static inline
 #endif

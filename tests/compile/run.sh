@@ -334,7 +334,9 @@ for c in $c_compilers; do
         add t_later $c gnu11 O0 "$h" # with -std=c11 that is the documented #error, below
         add t_two_files $c c11 O0 "$h" $c c11
         add t_static $c c11 O0 "$h"
-        for option in CDP_NO_STDIO CDP_NO_THREADS CDP_NO_LOG_STRINGS CDP_NO_FILE_STORE; do add t_option $c c11 O0 "$h" $option; done
+        for option in CDP_NO_STDIO CDP_NO_THREADS CDP_NO_LOG_STRINGS CDP_NO_FILE_STORE; do
+            [ "$h $option" = 'cdp_mem.h CDP_NO_FILE_STORE' ] || add t_option $c c11 O0 "$h" $option # it has files of its own
+        done
     done
     parts='CDP_NO_HOOKS CDP_NO_AVERAGER CDP_NO_ZERO CDP_NO_TRACE CDP_NO_SAMPLER CDP_NO_DDP'
     for part in '' $parts; do add t_parts $c c11 O0 $TOP $part; done

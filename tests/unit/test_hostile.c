@@ -199,7 +199,8 @@ static cdp_channel *channel(cdp_group *g, seen *s) {
     return c;
 }
 
-static cdp__head message(const cdp_channel *c, uint8_t what, uint64_t a, uint64_t b, uint32_t bytes) {
+static cdp__head message(
+    const cdp_channel *c, uint8_t what, uint64_t a, uint64_t b, uint32_t bytes) {
     cdp__head h;
     memset(&h, 0, sizeof h);
     h.type = CDP__MESSAGE_DATA;
