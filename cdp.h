@@ -58,7 +58,7 @@
         pure: bytes, hash, dtype, reduce-kernels, algo, hosts, select, message, failure-records, failure,
         fabric;
         messages and groups: stream, port, receive, send, transfer, exec, state, failing, running,
-        flows, hub, pending, drive, world, group, groups, device, requests, queue, work calls,
+        flows, waits, hub, pending, drive, world, group, groups, device, requests, queue, work calls,
         collective calls, message calls, channel, channel bodies, channel life, objects, recorder;
         training: group-access, numbers, bucket, ddp-state, ddp-buckets, ddp-compare,
         ddp-broadcast, ddp-create, ddp-stats, ddp-launch, ddp-rows, ddp-backward, join, clip,

@@ -1181,6 +1181,7 @@ int main(int argc, char **argv) {
         {"headers_of_random_bytes", headers_of_random_bytes, 10},
         {"header_texts", header_texts, 10},
         {"failure_records", failure_records, 10},
+        {"wait_messages", wait_messages, 10},
         {"kernels_against_a_plain_loop", kernels_against_a_plain_loop, 10},
         {"kernels_with_nan", kernels_with_nan, 10},
         {"kernels_exist", kernels_exist, 10},
