@@ -12367,7 +12367,8 @@ CDP__PRIVATE bool cdp__channel_read(cdp_channel *c, uint32_t p) {
     if (r < 0) {
         const cdp_error why = *cdp_last_error();
         /* a body that came before its sender left is still taken */
-        if (peer->bulk) (void)cdp__flow_move(peer->bulk, 1);
+        while (peer->bulk && cdp__flow_move(peer->bulk, 1)) {
+        }
         *cdp__error_slot() = why;
         cdp__channel_lose(c, p);
         return true;
