@@ -9012,7 +9012,7 @@ CDP__PRIVATE uint64_t cdp__group_deadline(const cdp_group *g) {
 /* ---- >>flows: messages from one rank to another ---------------------------------------------- */
 
 /* Knows: groups, transfers. Promises: the k-th send with a tag meets the k-th receive; tags are
-   independent of each other and of collectives. May use: transfer, stream, failing, state. */
+   independent of each other and of collectives. May use: transfer, stream, port, failing, state. */
 
 /* All messages of a group with one tag are one channel. */
 CDP__PRIVATE uint64_t cdp__message_channel(const cdp_group *g, uint32_t tag) {
@@ -10371,6 +10371,20 @@ CDP__PRIVATE void cdp__group_hear_early(cdp_group *g) {
     }
 }
 
+/* What is half sent of an operation that never ends here leaves with its true bytes: a receiver may
+   need no more than those. */
+CDP__PRIVATE void cdp__group_keep(cdp_group *g) {
+    cdp__exec *x = &g->exec;
+    uint32_t i;
+    for (i = 0; i < x->transfer_count; ++i) {
+        const cdp__transfer *t = &x->transfers[i];
+        cdp__port *port = t->s ? &g->w->ports[t->s->peer] : NULL;
+        if (t->receive || !t->data || !port || port->tx_stream != t->s) continue;
+        cdp__port_keep(g->w, t->s->peer, t->data + t->moved);
+        port->tx_stream = NULL;
+    }
+}
+
 /* Tell the others that this rank has left, and let go of the ports. Lock held. */
 CDP__PRIVATE void cdp__group_unlink(cdp_group *g) {
     cdp__world *m = g->w;
@@ -10383,6 +10397,7 @@ CDP__PRIVATE void cdp__group_unlink(cdp_group *g) {
     }
     if (*at) *at = g->next;
     cdp__group_revoke(g);
+    cdp__group_keep(g);
     cdp__flows_close(g, m->groups || g->backed);
     cdp__world_gone(m, g->channel);
     for (p = 0; p < g->desc.world_size; ++p)
@@ -12187,7 +12202,7 @@ CDP_API cdp_status cdp_barrier_async(cdp_group *g, cdp_work *work) {
 
 /* Knows: streams, flows (for offered bodies), the world's lock. Promises: messages of a rank are
    delivered in order, one at a time, without the lock; losing one rank fails no group and no other
-   rank. May use: stream, pairs, group, progress, pending. */
+   rank. May use: stream, flows, group, progress, pending. */
 #define CDP__CHANNEL_INLINE 0u /* `dtype` of a message's header: the body follows */
 #define CDP__CHANNEL_OFFER 1u  /* handle and length follow */
 #define CDP__CHANNEL_FETCH 2u  /* a: handle */
@@ -12367,7 +12382,8 @@ CDP__PRIVATE bool cdp__channel_read(cdp_channel *c, uint32_t p) {
     if (r < 0) {
         const cdp_error why = *cdp_last_error();
         /* a body that came before its sender left is still taken */
-        if (peer->bulk) (void)cdp__flow_move(peer->bulk, 1);
+        while (peer->bulk && cdp__flow_move(peer->bulk, 1)) {
+        }
         *cdp__error_slot() = why;
         cdp__channel_lose(c, p);
         return true;

@@ -285,6 +285,200 @@ TEST(a_timer_is_called_once) {
     run(2, 20000, timers);
 }
 
+/* ---- closing ---- */
+
+typedef struct closing {
+    cdp_channel *c;
+    cdp_group *g;
+    uint64_t got, stop;
+    uint32_t sleep_ms;
+    bool close_inside;
+    cdp_status waited;
+} closing;
+
+static void closing_deliver(void *user, const cdp_channel_message *m) {
+    closing *s = (closing *)user;
+    (void)m;
+    if (s->sleep_ms) test_sleep_ms(s->sleep_ms);
+    if (s->close_inside) cdp_channel_close(s->c);
+    count_one(&s->got);
+}
+
+static bool closing_open(closing *s, cdp_group *g, uint32_t number) {
+    const cdp_channel_desc d = {
+        .group = g, .number = number, .user = s, .deliver = closing_deliver};
+    s->g = g;
+    return OK(cdp_channel_open(&d, &s->c));
+}
+
+static void send_empty(side *s, uint32_t n) {
+    const cdp_channel_message m = {1, 7, 0, 0, 0, NULL, 0, 0};
+    for (uint32_t i = 0; i < n; ++i)
+        if (cdp_channel_send(s->c, &m) < 0) return;
+}
+
+/* In a callback, while nobody is in cdp_channel_wait(). */
+static void closes_inside(uint32_t rank, cdp_group *g) {
+    closing s = {.close_inside = true};
+    side sender;
+    if (rank == 0) {
+        if (!side_open(&sender, g, 8)) return;
+        OK(cdp_barrier(g));
+        send_empty(&sender, 50);
+        OK(cdp_barrier(g));
+        cdp_channel_close(sender.c);
+        return;
+    }
+    if (!closing_open(&s, g, 8)) return;
+    OK(cdp_barrier(g));
+    for (uint32_t i = 0; i < 2000 && !counted(&s.got); ++i) {
+        (void)!cdp_poll(g, 0);
+        test_sleep_ms(1);
+    }
+    OK(cdp_barrier(g));
+    T_EQ(1, counted(&s.got));
+}
+
+TEST(closed_inside_a_callback) {
+    run(2, 20000, closes_inside);
+}
+
+/* The first message comes while a thread is in cdp_channel_wait(), and closes the channel. */
+static void closes_below_wait(uint32_t rank, cdp_group *g) {
+    closing s = {.close_inside = true};
+    side sender;
+    if (rank == 0) {
+        if (!side_open(&sender, g, 9)) return;
+        await(1);
+        test_sleep_ms(20); /* it waits by now: if not, this test sees less and still passes */
+        send_empty(&sender, 50);
+        OK(cdp_barrier(g));
+        cdp_channel_close(sender.c);
+        return;
+    }
+    if (!closing_open(&s, g, 9)) return;
+    come();
+    OK(cdp_channel_wait(s.c, 10000));
+    OK(cdp_barrier(g));
+    T_EQ(1, counted(&s.got));
+}
+
+TEST(closed_below_a_wait) {
+    run(2, 20000, closes_below_wait);
+}
+
+static void *poll_on(void *arg) {
+    closing *s = (closing *)arg;
+    while (!counted(&s->stop)) {
+        (void)!cdp_poll(s->g, 0);
+        test_sleep_ms(1);
+    }
+    return NULL;
+}
+
+/* By one thread while another runs its callbacks, with more messages to come. */
+static void closes_beside(uint32_t rank, cdp_group *g) {
+    closing s = {.sleep_ms = 5};
+    pthread_t other;
+    uint64_t got;
+    side sender;
+    if (rank == 0) {
+        if (!side_open(&sender, g, 10)) return;
+        send_empty(&sender, 1000);
+        OK(cdp_barrier(g));
+        cdp_channel_close(sender.c);
+        return;
+    }
+    if (!closing_open(&s, g, 10)) return;
+    pthread_create(&other, NULL, poll_on, &s);
+    while (counted(&s.got) < 3)
+        test_sleep_ms(1);
+    cdp_channel_close(s.c);
+    got = counted(&s.got);
+    T(got < 500); /* it did not wait until there was nothing left to deliver */
+    test_sleep_ms(20);
+    T_EQ(got, counted(&s.got));
+    count_one(&s.stop);
+    pthread_join(other, NULL);
+    OK(cdp_barrier(g));
+}
+
+TEST(closed_beside_a_callback) {
+    run(2, 20000, closes_beside);
+}
+
+static void *wait_once(void *arg) {
+    closing *s = (closing *)arg;
+    s->waited = cdp_channel_wait(s->c, 20000);
+    return NULL;
+}
+
+static void closes_a_wait(uint32_t rank, cdp_group *g) {
+    closing s = {.sleep_ms = 0};
+    pthread_t other;
+    uint32_t waiting = 0;
+    uint64_t at;
+    if (!closing_open(&s, g, 11)) return;
+    OK(cdp_barrier(g));
+    if (rank == 0) { /* its loss would be a callback */
+        OK(cdp_barrier(g));
+        cdp_channel_close(s.c);
+        return;
+    }
+    pthread_create(&other, NULL, wait_once, &s);
+    for (uint32_t i = 0; i < 10000 && !waiting; ++i) {
+        test_sleep_ms(1);
+        cdp_lock_acquire(&g->w->lock);
+        waiting = s.c->waiting;
+        cdp_lock_release(&g->w->lock);
+    }
+    at = test_now_ns();
+    cdp_channel_close(s.c);
+    pthread_join(other, NULL);
+    T(test_now_ns() - at < 10000000000ull);
+    T_EQ(CDP_ERR_STATE, s.waited);
+    OK(cdp_barrier(g));
+}
+
+TEST(closed_beside_a_wait) {
+    run(2, 20000, closes_a_wait);
+}
+
+/* A body that was released as fetched arrives, also if its sender closes at once. */
+static void closes_after_a_body(uint32_t rank, cdp_group *g) {
+    enum {
+        BYTES = 3000000
+    };
+    static uint8_t from[BYTES], to[BYTES];
+    side s;
+    for (uint32_t n = 0; n < 10; ++n) {
+        if (!side_open(&s, g, 100 + n)) return;
+        if (rank == 0) {
+            const cdp_channel_message m = {1, 1, 2, 3, 4, from, BYTES, 0};
+            uint64_t handle;
+            memset(from, (int)n + 1, BYTES);
+            OK(cdp_channel_offer(s.c, &m, &handle));
+            T(side_wait(&s, &s.released, 1));
+            T_EQ(CDP_OK, s.last_released);
+        } else {
+            uint64_t right = 0;
+            T(side_wait(&s, &s.offered, 1));
+            if (counted(&s.offered)) OK(cdp_channel_fetch(s.c, 0, s.handle, to, BYTES));
+            T(side_wait(&s, &s.fetched, 1));
+            T_EQ(CDP_OK, s.last_fetched);
+            while (right < BYTES && to[right] == n + 1)
+                ++right;
+            T_EQ(BYTES, right);
+        }
+        cdp_channel_close(s.c);
+    }
+    OK(cdp_barrier(g));
+}
+
+TEST(a_body_comes_before_its_sender_leaves) {
+    run(2, 20000, closes_after_a_body);
+}
+
 static void mistakes(uint32_t rank, cdp_group *g) {
     cdp_channel_message m = {rank, 0, 0, 0, 0, NULL, 0, 0};
     cdp_channel *other;
@@ -319,6 +513,11 @@ int main(int argc, char **argv) {
         {"a_channel_loses_a_rank_and_goes_on", a_channel_loses_a_rank_and_goes_on, 60},
         {"an_open_offer_ends_with_its_rank", an_open_offer_ends_with_its_rank, 60},
         {"a_timer_is_called_once", a_timer_is_called_once, 60},
+        {"closed_inside_a_callback", closed_inside_a_callback, 60},
+        {"closed_below_a_wait", closed_below_a_wait, 60},
+        {"closed_beside_a_callback", closed_beside_a_callback, 60},
+        {"closed_beside_a_wait", closed_beside_a_wait, 60},
+        {"a_body_comes_before_its_sender_leaves", a_body_comes_before_its_sender_leaves, 120},
         {"mistakes_get_a_sentence", mistakes_get_a_sentence, 60},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);

@@ -339,6 +339,40 @@ TEST(a_body_under_way_ends_with_its_rank) {
     world_end(&w, g);
 }
 
+/* A group ends while something of it is half sent: what was begun has its true bytes. */
+static void half_sent(bool collective) {
+    static const uint32_t pair[2] = {0, 1};
+    static uint8_t data[CDP_CHANNEL_BODY_MAX];
+    wire w;
+    cdp_work work;
+    cdp_group *g = world(&w), *sub = NULL;
+    memset(data, 7, sizeof data);
+    OK(cdp_group_new(g, pair, 2, &sub));
+    w.room = 5000;
+    if (collective)
+        OK(cdp_broadcast_async(sub, data, sizeof data, CDP_DTYPE_U8, 0, &work));
+    else
+        OK(cdp_send_async(sub, data, sizeof data, CDP_DTYPE_U8, 1, 3, &work));
+    (void)!cdp_poll(g, 0);
+    T_EQ(0, w.room);
+    cdp_group_destroy(sub);
+    memset(data, 9, sizeof data); /* the caller's again */
+    w.room = UINT64_MAX;
+    OK(cdp_poll(g, 0));
+    OK(cdp_poll(g, 0));
+    T(sent_bytes(&w, 1, 7) > 5000);
+    T_EQ(0, sent_bytes(&w, 1, 9));
+    T_EQ(0, sent_bytes(&w, 1, 0));
+    world_end(&w, g);
+}
+
+TEST(a_group_ends_in_the_middle_of_a_message) {
+    half_sent(false);
+}
+TEST(a_group_ends_in_the_middle_of_a_broadcast) {
+    half_sent(true);
+}
+
 /* Whoever was told to wait is told when there is room, also if it has sent smaller messages since
    it asked. */
 TEST(credit_is_asked_for_again) {
@@ -504,6 +538,9 @@ int main(int argc, char **argv) {
         {"an_offer_without_a_handle", an_offer_without_a_handle, 60},
         {"a_peer_that_is_given_up_is_told", a_peer_that_is_given_up_is_told, 60},
         {"a_body_under_way_ends_with_its_rank", a_body_under_way_ends_with_its_rank, 60},
+        {"a_group_ends_in_the_middle_of_a_message", a_group_ends_in_the_middle_of_a_message, 60},
+        {"a_group_ends_in_the_middle_of_a_broadcast", a_group_ends_in_the_middle_of_a_broadcast,
+            60},
         {"credit_is_asked_for_again", credit_is_asked_for_again, 60},
         {"answers_beyond_the_window", answers_beyond_the_window, 60},
         {"many_closed_streams_are_one_channel", many_closed_streams_are_one_channel, 60},
