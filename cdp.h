@@ -6767,9 +6767,10 @@ CDP__PRIVATE bool cdp__control_add(
     cdp__world *w, uint32_t peer, const cdp__head *h, const uint8_t *body) {
     cdp__port *port = &w->ports[peer];
     const uint32_t bytes = CDP__HEAD_BYTES + h->bytes;
+    CDP_ASSERT(body || !h->bytes);
     if (!cdp__control_reserve(w, port, bytes)) return false;
     cdp__head_encode(h, port->control + port->control_used);
-    if (h->bytes) memcpy(port->control + port->control_used + CDP__HEAD_BYTES, body, h->bytes);
+    if (body) memcpy(port->control + port->control_used + CDP__HEAD_BYTES, body, h->bytes);
     port->control_used += bytes;
     w->deferred = true;
     return true;

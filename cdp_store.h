@@ -1841,6 +1841,7 @@ CDP__PRIVATE cdp_status cdp__hash_compare_set(cdp__hash_store *h, cdp_store_requ
     uint8_t *p = NULL;
     const uint64_t room = cdp__max(rq->values[1].bytes, rq->values[0].bytes);
     const cdp__kv_entry *old = cdp__kv_get(&h->kv, rq->keys[0]);
+    memset(&answer, 0, sizeof answer);
     /* The answer's memory first: a store that changed must not report failure. */
     if (cdp__store_request_make_results(h->kv.os, rq))
         p = cdp__store_request_result(h->kv.os, rq, 0, cdp__max(room, old ? old->value_bytes : 0));
