@@ -9391,9 +9391,10 @@ CDP__PRIVATE void cdp__flow_stop(cdp__flow *flow) {
     cdp__port *port = &g->w->ports[flow->s.peer];
     uint32_t way;
     if (port->tx_stream == &flow->s) {
-        /* the receiver may need nothing more than these bytes */
+        /* the receiver may need nothing more than these bytes; after a failure they are not ours */
         const cdp__transfer *x = flow->first[0] ? &flow->first[0]->x : NULL;
-        if (x) cdp__port_keep(g->w, flow->s.peer, x->data ? x->data + x->moved : NULL);
+        if (x && g->health == CDP__HEALTHY)
+            cdp__port_keep(g->w, flow->s.peer, x->data ? x->data + x->moved : NULL);
         port->tx_stream = NULL;
     }
     for (way = 0; way < 2; ++way) {
@@ -10373,10 +10374,12 @@ CDP__PRIVATE void cdp__group_hear_early(cdp_group *g) {
 }
 
 /* What is half sent of an operation that never ends here leaves with its true bytes: a receiver may
-   need no more than those. */
+   need no more than those. Not after a failure: that was reported, and the memory is the caller's
+   again. */
 CDP__PRIVATE void cdp__group_keep(cdp_group *g) {
     cdp__exec *x = &g->exec;
     uint32_t i;
+    if (g->health != CDP__HEALTHY) return;
     for (i = 0; i < x->transfer_count; ++i) {
         const cdp__transfer *t = &x->transfers[i];
         cdp__port *port = t->s ? &g->w->ports[t->s->peer] : NULL;
