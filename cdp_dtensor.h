@@ -686,8 +686,8 @@ CDP__DT float cdp__dt_from_f16(uint16_t h) {
     const uint32_t fraction = h & 0x3ffu;
     if (exponent == 31) return cdp__dt_float_of_bits(sign | 0x7f800000u | fraction << 13);
     if (exponent) return cdp__dt_float_of_bits(sign | (exponent + 112) << 23 | fraction << 13);
-    const float small = (float)fraction * (1.0f / 16777216.0f);
-    return sign ? -small : small;
+    const float tiny = (float)fraction * (1.0f / 16777216.0f);
+    return sign ? -tiny : tiny;
 }
 
 CDP__DT uint16_t cdp__dt_to_f16(float f) {
@@ -2522,17 +2522,17 @@ CDP__DT void cdp__dt_measure_memory(const cdp_os *os, uint8_t *memory, uint64_t 
 CDP__DT cdp_status cdp__dt_measure_links(cdp_mesh *m, uint8_t *memory, uint64_t n, cdp_net *net) {
     const uint32_t far =
         m->desc.host_ranks && m->desc.host_ranks < m->count ? m->desc.host_ranks : 1;
-    double small, large;
-    cdp_status st = cdp__dt_measure(m, 1, 20, 8, memory, &small);
-    if (st == CDP_OK) st = cdp__dt_measure(m, 1, 200, 8, memory, &small);
-    if (st == CDP_OK) st = cdp__dt_measure(m, 1, 8, n, memory, &large);
+    double short_us, long_us;
+    cdp_status st = cdp__dt_measure(m, 1, 20, 8, memory, &short_us);
+    if (st == CDP_OK) st = cdp__dt_measure(m, 1, 200, 8, memory, &short_us);
+    if (st == CDP_OK) st = cdp__dt_measure(m, 1, 8, n, memory, &long_us);
     if (st != CDP_OK) return st;
-    net->latency_us = small;
-    net->bytes_per_us = (double)n / cdp__dt_or(large - small, 1);
-    st = cdp__dt_measure(m, far, 100, 8, memory, &small);
-    if (st == CDP_OK) st = cdp__dt_measure(m, far, 8, n, memory, &large);
-    net->far_latency_us = small;
-    net->far_bytes_per_us = (double)n / cdp__dt_or(large - small, 1);
+    net->latency_us = short_us;
+    net->bytes_per_us = (double)n / cdp__dt_or(long_us - short_us, 1);
+    st = cdp__dt_measure(m, far, 100, 8, memory, &short_us);
+    if (st == CDP_OK) st = cdp__dt_measure(m, far, 8, n, memory, &long_us);
+    net->far_latency_us = short_us;
+    net->far_bytes_per_us = (double)n / cdp__dt_or(long_us - short_us, 1);
     return st;
 }
 

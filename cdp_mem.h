@@ -829,7 +829,7 @@ typedef struct cdp__mem_record { /* 64 bytes */
     uint64_t extra; /* OOM: what the device has free */
     uint32_t stack, label;
     uint32_t pool[2];
-    uint8_t action, unused[7];
+    uint8_t action, spare[7];
 } cdp__mem_record;
 
 typedef struct cdp__mem_ring {
