@@ -1699,7 +1699,7 @@ static void print_failure(const char *sc, uint32_t fault, uint64_t seed, const c
     if (n > 0 && write(1, line, (size_t)n) < 0) return;
 }
 
-/* Worlds that are known to end with the wrong rank blamed. They count neither way; a hang, a leak or
+/* Worlds that end with the wrong rank blamed. They count neither way; a hang, a leak or
    a wrong number is never excused, and one that passes must be taken off the list. */
 static const struct {
     const char *scenario;
