@@ -828,7 +828,7 @@ typedef struct cdp_transport {
        exposures may exist at once. Tokens and lengths come from a peer: map and get must refuse
        what was not exposed to this rank in exactly that length. */
     struct {
-        /* Let `peer` read data[0..bytes). Returns true and a token that was never used before.
+        /* Let `peer` read data[0..bytes). Returns true and a token never used before for it.
            False: not to this peer, too many exposures, or not worth it; the bytes are then sent
            instead. `fresh`: the operation has just written these bytes, so they are in this
            processor's cache, from where another processor reads them at about half the speed. */
@@ -1311,7 +1311,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_batch(
 
 /* What remote calls, and protocols of your own, stand on: messages to every rank of a group, in
    order for each of them, with bounded memory on both sides. A channel that loses one rank goes on
-   with the others. Groups and their messages use the same links, and never wait for a channel.
+   with the others. Groups and channels share the links: a channel that is always full can delay
+   the messages of a group.
 
    All functions: any thread, also inside the callbacks of the channel, and never blocking but
    cdp_channel_wait(). Callbacks run one at a time, on whichever thread lets communication advance
@@ -9854,7 +9855,8 @@ CDP_API cdp_status cdp_hub_create(const cdp_hub_desc *desc, cdp_hub **out) {
 
 /* Such a work is a place in a pool of its group, and the number of times that this place had
    been used before; so it stays a plain value, and nothing is allocated after the pool. Those
-   that wait for something stand in one list per mux, which is looked through by whoever drives. */
+   that wait for something stand in one list per world; whichever thread advances communication
+   looks through it. */
 
 /* Is this thread inside a function given to cdp_work_then()? Then it must not wait: what it
    waits for may need it. */
