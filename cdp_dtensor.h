@@ -1456,11 +1456,11 @@ CDP__DT uint32_t cdp__dt_common(const cdp__dt_pair *p, uint32_t t, uint32_t c, u
 CDP__DT uint32_t cdp__dt_holder(
     const cdp__dt_pair *p, uint32_t c, uint32_t t, uint32_t i, uint32_t node) {
     const uint32_t members = p->from.members, h = p->host_nodes;
-    uint32_t near = 0, k;
+    uint32_t nearby = 0, k;
     for (k = 0; h && k < members; ++k)
-        near += cdp__dt_member_node(&p->from, c, k) / h == node / h;
-    if (!near) return cdp__dt_member_node(&p->from, c, (i + t) % members);
-    uint32_t skip = (i + t) % near;
+        nearby += cdp__dt_member_node(&p->from, c, k) / h == node / h;
+    if (!nearby) return cdp__dt_member_node(&p->from, c, (i + t) % members);
+    uint32_t skip = (i + t) % nearby;
     for (k = 0; k < members; ++k) {
         const uint32_t holder = cdp__dt_member_node(&p->from, c, k);
         if (holder / h == node / h && skip-- == 0) return holder;
