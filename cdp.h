@@ -55,10 +55,10 @@
         ddp, hooks interface                   data parallel training; what happens to gradients
         Implementation: compiler, core;
         the machine: os-posix, os-watch, os-threads, os-linux, loop;
-        pure: bytes, hash, dtype, reduce-kernels, algo, hosts, select, message, failure text,
+        pure: bytes, hash, dtype, reduce-kernels, algo, hosts, select, message, failure-records, failure,
         fabric;
         messages and groups: stream, port, receive, send, transfer, exec, state, failing, running,
-        flows, hub, pending, drive, world, group, groups, device, requests, queue, work calls,
+        flows, waits, hub, pending, drive, world, group, groups, device, requests, queue, work calls,
         collective calls, message calls, channel, channel bodies, channel life, objects, recorder;
         training: group-access, numbers, bucket, ddp-state, ddp-buckets, ddp-compare,
         ddp-broadcast, ddp-create, ddp-stats, ddp-launch, ddp-rows, ddp-backward, join, clip,
@@ -213,11 +213,13 @@
         cdp__transfer_receive, which stores the bytes in their place or combines them.
 
     HOW A FAILURE REACHES ALL RANKS (>>failing)
-        A transfer that fails, a deadline that passes or a call that differs ends in
-        cdp__group_fail_in: the group settles, which means that it asks for an earlier cause.
-        cdp__group_publish makes the cause final and queues a FAILURE message for every peer.
-        cdp__port_failure receives it there, at once, whatever the rank reads just now, and
-        cdp__group_take_failure decides between this cause and the rank's own.
+        A transfer that fails, a deadline that passes or a call that differs becomes a record and
+        an event in cdp__group_see. cdp__failure_step (>>failure, pure) alone decides who is to
+        blame: at once, or after it has settled, which means that ranks that wait are asked for
+        the end of their chain (>>waits) and an earlier cause may come. cdp__domain_act makes the
+        record every group's error, and cdp__group_publish queues a FAILURE for every peer.
+        cdp__port_failure receives it there, at once, whatever the rank reads just now;
+        cdp__world_told makes it an event.
 
     HOW TWO RANKS SHARE MEMORY (>>fabric)
         One direction between two ranks is a `way` in memory that both see: a ring of bytes, eight
@@ -860,19 +862,20 @@ typedef struct cdp_transport {
     /* ---- optional: news of failures; each on its own ---- */
 
     struct {
-        /* The world has failed with `error`. Tell ranks that have no connection to this one. */
-        void (*failed)(void *self, const cdp_error *error);
-        /* Called repeatedly before this rank reports `error`. 1: an earlier or deeper cause is
-           known, *error was replaced by it. 0: not known yet; called again unless `last`. -1: no
-           other cause is known; *error may have got more detail. */
-        int (*first_cause)(void *self, cdp_error *error, bool last);
+        /* The world has failed, and `record` says why, in the library's own form. Keep a copy,
+           unless there is one already, for ranks that are not connected to this one, and let their
+           wait() return an error of status CDP_ERR_ABORTED. Both or neither of these two. */
+        void (*publish)(void *self, const void *record, uint32_t bytes);
+        /* The record that is kept, if it is known here: copy it and return its length, at most
+           `room`; 0: none. */
+        uint32_t (*first)(void *self, void *record, uint32_t room);
+        /* Called repeatedly when `peer` has kept this rank waiting and does not answer. Is it
+           still starting, and which rank does it wait for? -1: no, or not known yet; called again
+           unless `last`. */
+        int32_t (*starting)(void *self, uint32_t peer, bool last);
         /* Is `peer` connected? Connected peers are told of a failure even if nothing was
            exchanged with them yet. */
         bool (*linked)(void *self, uint32_t peer);
-        /* This rank has waited long for where->peer in operation where->op_seq, round
-           where->round; where->text describes the call and, after "; ", those before it. peer
-           -1: it waits no more. Others follow such records to find who delays whom. */
-        void (*blocked)(void *self, const cdp_error *where);
     } failure;
 
     /* ---- optional: text for people ---- */
@@ -5869,7 +5872,10 @@ typedef enum cdp__message_type {
     CDP__MESSAGE_READ = 6,    /* the payload of the last REMOTE has been read */
     CDP__MESSAGE_REFUSED = 7, /* that payload cannot be read: send it as DATA */
     CDP__MESSAGE_LEAVE = 8,   /* the sender has left the channel */
-    CDP__MESSAGE_CROWDED = 9  /* the sender has no room for one more unexpected stream */
+    CDP__MESSAGE_CROWDED = 9, /* the sender has no room for one more unexpected stream */
+    /* With a body, and neither counted nor limited by the window; the channel is the world's. */
+    CDP__MESSAGE_WAIT = 10,    /* the sender waits for the receiver, see >>failure-records */
+    CDP__MESSAGE_ENDPOINT = 11 /* the answer */
 } cdp__message_type;
 
 /* What was called: equal in all messages of one operation, on all ranks. */
@@ -5952,7 +5958,9 @@ CDP__PRIVATE uint32_t cdp__body_max(uint8_t type) {
     switch (type) {
     case CDP__MESSAGE_DATA: return 1u << 30;
     case CDP__MESSAGE_REMOTE: return CDP__REMOTE_BYTES;
-    case CDP__MESSAGE_FAILURE: return CDP__FAILURE_MAX;
+    case CDP__MESSAGE_FAILURE:
+    case CDP__MESSAGE_WAIT:
+    case CDP__MESSAGE_ENDPOINT: return CDP__FAILURE_MAX;
     default: return 0;
     }
 }
@@ -5974,7 +5982,7 @@ CDP__PRIVATE bool cdp__head_decode(const uint8_t in[CDP__HEAD_BYTES], cdp__head 
     h->algo = in[59];
     return cdp__get_u32(in) == CDP__HEAD_MAGIC && in[4] == CDP_WIRE_VERSION
         && in[6] == CDP__HEAD_LITTLE_ENDIAN && in[7] == 0 && h->type >= CDP__MESSAGE_DATA
-        && h->type <= CDP__MESSAGE_CROWDED && h->bytes <= cdp__body_max(h->type)
+        && h->type <= CDP__MESSAGE_ENDPOINT && h->bytes <= cdp__body_max(h->type)
         && (h->type != CDP__MESSAGE_REMOTE || h->bytes == CDP__REMOTE_BYTES);
 }
 
@@ -6016,82 +6024,952 @@ CDP__PRIVATE void cdp__call_text(const cdp__head *h, char *out, uint64_t size) {
         cdp__text_add(&t, ", %s", cdp__algo_at(h->algo)->name);
 }
 
-/* ---- >>failure text (pure): an error as bytes ------------------------------------------------ */
+/* ---- >>failure-records (pure): what ranks tell each other about failures and waits ----------- */
 
-/* Knows: the members of cdp_error. Promises: what was encoded is decoded equal; what did not
-   come whole, or is not text, is refused or cleaned. May use: core, bytes, message. */
+/* Knows: the layout of three messages: FAILURE (a group is broken, and why), WAIT (the sender
+   waits for the receiver) and ENDPOINT (the answer: who keeps the receiver waiting, in the end).
+   Promises: decoders accept any bytes of any length and check every field; what they accept can
+   be stored and printed. Text is made from records here, and nothing ever reads text back.
+   May use: text, bytes, dtype, algo, select (names only). */
 
-/* An error as bytes: the body of a FAILURE message, and the value under which a store keeps the
-   first cause. */
-CDP__PRIVATE uint32_t cdp__error_encode(const cdp_error *e, uint8_t out[CDP__FAILURE_MAX]) {
-    const uint32_t n = (uint32_t)cdp__min(strlen(e->text), sizeof e->text - 1);
-    cdp__put_u32(out, (uint32_t)e->status);
-    cdp__put_u32(out + 4, (uint32_t)e->peer);
-    cdp__put_u32(out + 8, (uint32_t)e->origin);
-    cdp__put_u32(out + 12, (uint32_t)e->kind);
-    cdp__put_u32(out + 16, e->round);
-    cdp__put_u64(out + 20, e->op_seq);
-    cdp__put_u32(out + 28, (uint32_t)e->sys_errno);
-    memcpy(out + 32, e->text, n);
-    return 32 + n;
+/* Which call an operation is. Two ranks that take part in one operation have equal ones. */
+typedef struct cdp__fingerprint {
+    uint8_t kind, dtype, op, algo; /* kind CDP_COLL_NONE: not known */
+    uint32_t root;                 /* or tag, or bucket */
+    uint64_t seq, count;
+    uint64_t parts; /* uneven parts: a hash of their lengths, or 1 where those differ by rank */
+} cdp__fingerprint;
+
+/* How far a channel has come. */
+typedef struct cdp__place {
+    uint64_t channel, seq;
+    uint32_t round;
+} cdp__place;
+
+/* Rank `waiter` needs something of rank `target`: what that one does at this place. */
+typedef struct cdp__wait {
+    int32_t waiter, target;
+    cdp__place at;
+} cdp__wait;
+
+/* What is known of the rank at the end of a chain of waits. */
+typedef enum cdp__why {
+    CDP__WHY_TEXT,    /* no chain: the record's text says what happened */
+    CDP__WHY_SILENT,  /* it has not answered: stopped, dead or not reachable */
+    CDP__WHY_BUSY,    /* it answers, and waits for nobody: it computes, or calls something else */
+    CDP__WHY_SENT,    /* it has done what is waited for: the link to the waiter is cut */
+    CDP__WHY_CIRCLE,  /* it waits for a rank that waits for it */
+    CDP__WHY_EARLIER, /* an earlier failure made it leave its group; that one's culprit is named */
+    CDP__WHY_TURN,    /* nobody: the operation waited for its turn on this rank */
+    CDP__WHY_CALLS,   /* it calls something else */
+    CDP__WHY_COUNT
+} cdp__why;
+
+typedef struct cdp__endpoint {
+    int32_t named;  /* the rank at the end, -1: nobody */
+    uint8_t why;    /* cdp__why */
+    uint8_t hops;   /* ranks that passed this on */
+    cdp__wait last; /* the last wait of the chain */
+} cdp__endpoint;
+
+#define CDP__FAILURE_TEXT 400u /* bytes of a text, with its final zero */
+
+typedef struct cdp__failure_record {
+    cdp_status status;
+    int32_t observer; /* the rank that saw it */
+    int32_t peer;     /* the neighbour at which it saw it, -1: none */
+    cdp__endpoint end;
+    uint64_t domain; /* the group that is broken, by its channel */
+    cdp__place at;   /* where the observer was */
+    cdp__fingerprint call;
+    cdp__fingerprint other; /* CDP__WHY_CALLS: what the named rank calls */
+    uint32_t rounds, group_size, timeout_ms;
+    int32_t sys_errno;
+    uint64_t moved, expected; /* bytes of the message that was waited for */
+    uint8_t hops;             /* ranks that passed the record on */
+    uint8_t corrections;      /* how often its blame was corrected */
+    bool sending;             /* the observer waited for `peer` to take bytes, not to send them */
+    char text[CDP__FAILURE_TEXT];
+} cdp__failure_record;
+
+#define CDP__FINGERPRINT_BYTES 32u
+#define CDP__WAIT_AT_BYTES 24u
+#define CDP__WAIT_END_BYTES 40u
+#define CDP__FAILURE_HEAD 192u /* bytes of an encoded record without its text */
+#define CDP__FAILURE_BYTES (CDP__FAILURE_HEAD + CDP__FAILURE_TEXT)
+#define CDP__WAIT_CALLS 8u
+#define CDP__WAIT_BYTES (CDP__WAIT_AT_BYTES + 8u + CDP__WAIT_CALLS * CDP__FINGERPRINT_BYTES)
+#define CDP__ANSWER_BYTES (CDP__WAIT_AT_BYTES + CDP__WAIT_END_BYTES + 8u)
+
+CDP__PRIVATE void cdp__fingerprint_encode(const cdp__fingerprint *f, uint8_t *out) {
+    out[0] = f->kind;
+    out[1] = f->dtype;
+    out[2] = f->op;
+    out[3] = f->algo;
+    cdp__put_u32(out + 4, f->root);
+    cdp__put_u64(out + 8, f->seq);
+    cdp__put_u64(out + 16, f->count);
+    cdp__put_u64(out + 24, f->parts);
 }
 
-/* Bytes of a stranger: every field is checked, and the text loses what could upset a terminal. */
-CDP__PRIVATE bool cdp__error_decode(const uint8_t *in, uint64_t bytes, cdp_error *e) {
-    uint64_t i;
-    if (bytes < 32 || bytes >= 32 + sizeof e->text) return false;
-    cdp__error_clear(e, (cdp_status)(int32_t)cdp__get_u32(in));
-    e->peer = (int32_t)cdp__get_u32(in + 4);
-    e->origin = (int32_t)cdp__get_u32(in + 8);
-    e->kind = (cdp_coll_kind)cdp__get_u32(in + 12);
-    e->round = cdp__get_u32(in + 16);
-    e->op_seq = cdp__get_u64(in + 20);
-    e->sys_errno = (int32_t)cdp__get_u32(in + 28);
-    if (e->status >= CDP_OK || e->status < CDP_ERR_INTERNAL || (uint32_t)e->kind >= CDP_COLL_COUNT)
+CDP__PRIVATE bool cdp__fingerprint_decode(const uint8_t *in, cdp__fingerprint *f) {
+    f->kind = in[0];
+    f->dtype = in[1];
+    f->op = in[2];
+    f->algo = in[3];
+    f->root = cdp__get_u32(in + 4);
+    f->seq = cdp__get_u64(in + 8);
+    f->count = cdp__get_u64(in + 16);
+    f->parts = cdp__get_u64(in + 24);
+    return f->kind < CDP_COLL_COUNT && f->dtype < CDP_DTYPE_COUNT && f->op < CDP_REDUCE_COUNT
+        && f->algo <= CDP__ALGO_COUNT;
+}
+
+/* One call? A receive names the room it has, not what comes: lengths of messages may differ. */
+CDP__PRIVATE bool cdp__fingerprint_same(const cdp__fingerprint *a, const cdp__fingerprint *b) {
+    return a->kind == b->kind && a->dtype == b->dtype && a->op == b->op && a->algo == b->algo
+        && a->root == b->root && a->seq == b->seq && a->parts == b->parts
+        && (a->count == b->count || a->kind == CDP_COLL_SEND);
+}
+
+/* Both ranks know call number `seq` and it is not the same one: false where one does not. */
+CDP__PRIVATE bool cdp__fingerprint_differs(const cdp__fingerprint *a, const cdp__fingerprint *b) {
+    return a->kind != CDP_COLL_NONE && b->kind != CDP_COLL_NONE && a->seq == b->seq
+        && !cdp__fingerprint_same(a, b);
+}
+
+CDP__PRIVATE void cdp__place_encode(const cdp__place *at, uint8_t *out) {
+    cdp__put_u64(out, at->channel);
+    cdp__put_u64(out + 8, at->seq);
+    cdp__put_u32(out + 16, at->round);
+    cdp__put_u32(out + 20, 0);
+}
+
+CDP__PRIVATE bool cdp__place_decode(const uint8_t *in, cdp__place *at) {
+    at->channel = cdp__get_u64(in);
+    at->seq = cdp__get_u64(in + 8);
+    at->round = cdp__get_u32(in + 16);
+    return cdp__get_u32(in + 20) == 0;
+}
+
+/* Of one channel: is a as far as b, or further? */
+CDP__PRIVATE bool cdp__place_reached(const cdp__place *a, const cdp__place *b) {
+    return a->seq > b->seq || (a->seq == b->seq && a->round >= b->round);
+}
+
+CDP__PRIVATE bool cdp__place_same(const cdp__place *a, const cdp__place *b) {
+    return a->channel == b->channel && a->seq == b->seq && a->round == b->round;
+}
+
+CDP__PRIVATE bool cdp__rank_valid(int32_t rank, uint32_t world_size) {
+    return rank >= -1 && (rank < 0 || (uint32_t)rank < world_size);
+}
+
+CDP__PRIVATE void cdp__endpoint_encode(const cdp__endpoint *e, uint8_t *out) {
+    cdp__put_u32(out, (uint32_t)e->named);
+    out[4] = e->why;
+    out[5] = e->hops;
+    out[6] = out[7] = 0;
+    cdp__put_u32(out + 8, (uint32_t)e->last.waiter);
+    cdp__put_u32(out + 12, (uint32_t)e->last.target);
+    cdp__place_encode(&e->last.at, out + 16);
+}
+
+CDP__PRIVATE bool cdp__endpoint_decode(const uint8_t *in, uint32_t world_size, cdp__endpoint *e) {
+    memset(e, 0, sizeof *e);
+    e->named = (int32_t)cdp__get_u32(in);
+    e->why = in[4];
+    e->hops = in[5];
+    e->last.waiter = (int32_t)cdp__get_u32(in + 8);
+    e->last.target = (int32_t)cdp__get_u32(in + 12);
+    return cdp__place_decode(in + 16, &e->last.at) && e->why < CDP__WHY_COUNT && !in[6] && !in[7]
+        && cdp__rank_valid(e->named, world_size) && cdp__rank_valid(e->last.waiter, world_size)
+        && cdp__rank_valid(e->last.target, world_size);
+}
+
+CDP__PRIVATE bool cdp__endpoint_same(const cdp__endpoint *a, const cdp__endpoint *b) {
+    return a->named == b->named && a->why == b->why && a->last.waiter == b->last.waiter
+        && a->last.target == b->last.target && cdp__place_same(&a->last.at, &b->last.at);
+}
+
+/* Returns the bytes written, at most CDP__FAILURE_BYTES. */
+CDP__PRIVATE uint32_t cdp__failure_encode(
+    const cdp__failure_record *r, uint8_t out[CDP__FAILURE_BYTES]) {
+    const uint32_t n = (uint32_t)cdp__min(strlen(r->text), CDP__FAILURE_TEXT - 1);
+    cdp__put_u32(out, (uint32_t)r->status);
+    cdp__put_u32(out + 4, (uint32_t)r->observer);
+    cdp__put_u32(out + 8, (uint32_t)r->peer);
+    cdp__put_u32(out + 12, (uint32_t)r->sys_errno);
+    cdp__put_u32(out + 16, r->rounds);
+    cdp__put_u32(out + 20, r->group_size);
+    cdp__put_u32(out + 24, r->timeout_ms);
+    out[28] = r->hops;
+    out[29] = r->corrections;
+    out[30] = r->sending ? 1 : 0;
+    out[31] = 0;
+    cdp__put_u64(out + 32, r->domain);
+    cdp__put_u64(out + 40, r->moved);
+    cdp__put_u64(out + 48, r->expected);
+    cdp__endpoint_encode(&r->end, out + 56);
+    cdp__place_encode(&r->at, out + 96);
+    cdp__fingerprint_encode(&r->call, out + 120);
+    cdp__fingerprint_encode(&r->other, out + 152);
+    cdp__put_u32(out + 184, n);
+    cdp__put_u32(out + 188, 0);
+    memcpy(out + CDP__FAILURE_HEAD, r->text, n);
+    return CDP__FAILURE_HEAD + n;
+}
+
+/* A record outside any operation. */
+CDP__PRIVATE void cdp__failure_plain(
+    cdp__failure_record *r, cdp_status status, int32_t observer, int32_t named, const char *text) {
+    memset(r, 0, sizeof *r);
+    r->status = status;
+    r->observer = observer;
+    r->peer = r->end.named = named;
+    r->end.last.waiter = r->end.last.target = -1;
+    r->domain = 1; /* the world */
+    cdp__format(r->text, sizeof r->text, "%s", text);
+}
+
+/* The text loses what could upset a terminal. */
+CDP__PRIVATE bool cdp__failure_decode(
+    const uint8_t *in, uint64_t bytes, uint32_t world_size, cdp__failure_record *r) {
+    uint32_t i, n;
+    memset(r, 0, sizeof *r);
+    if (bytes < CDP__FAILURE_HEAD) return false;
+    n = cdp__get_u32(in + 184);
+    if (bytes != CDP__FAILURE_HEAD + (uint64_t)n || n >= CDP__FAILURE_TEXT || in[30] > 1 || in[31]
+        || cdp__get_u32(in + 188) != 0)
         return false;
-    for (i = 0; i + 32 < bytes; ++i)
-        e->text[i] = in[32 + i] < 32 || in[32 + i] == 127 ? '?' : (char)in[32 + i];
-    e->text[i] = 0;
+    r->status = (cdp_status)(int32_t)cdp__get_u32(in);
+    r->observer = (int32_t)cdp__get_u32(in + 4);
+    r->peer = (int32_t)cdp__get_u32(in + 8);
+    r->sys_errno = (int32_t)cdp__get_u32(in + 12);
+    r->rounds = cdp__get_u32(in + 16);
+    r->group_size = cdp__get_u32(in + 20);
+    r->timeout_ms = cdp__get_u32(in + 24);
+    r->hops = in[28];
+    r->corrections = in[29];
+    r->sending = in[30] == 1;
+    r->domain = cdp__get_u64(in + 32);
+    r->moved = cdp__get_u64(in + 40);
+    r->expected = cdp__get_u64(in + 48);
+    for (i = 0; i < n; ++i) {
+        const uint8_t c = in[CDP__FAILURE_HEAD + i];
+        r->text[i] = c < 32 || c == 127 ? '?' : (char)c;
+    }
+    return r->status < CDP_OK && r->status >= CDP_ERR_INTERNAL && r->observer >= 0
+        && cdp__rank_valid(r->observer, world_size) && cdp__rank_valid(r->peer, world_size)
+        && cdp__endpoint_decode(in + 56, world_size, &r->end) && cdp__place_decode(in + 96, &r->at)
+        && cdp__fingerprint_decode(in + 120, &r->call)
+        && cdp__fingerprint_decode(in + 152, &r->other);
+}
+
+/* WAIT: where the sender waits for the receiver, and what it called there lately. */
+typedef struct cdp__wait_message {
+    cdp__place at;
+    uint32_t serial; /* counts what is asked about this wait */
+    uint8_t call_count;
+    uint16_t probe; /* how many ranks on, those waited for are to be asked, too; 0: none */
+    cdp__fingerprint calls[CDP__WAIT_CALLS];
+} cdp__wait_message;
+
+CDP__PRIVATE uint32_t cdp__wait_encode(const cdp__wait_message *m, uint8_t out[CDP__WAIT_BYTES]) {
+    uint32_t i;
+    CDP_ASSERT(m->call_count <= CDP__WAIT_CALLS);
+    cdp__place_encode(&m->at, out);
+    out[24] = m->call_count;
+    out[25] = 0;
+    out[26] = (uint8_t)m->probe;
+    out[27] = (uint8_t)(m->probe >> 8);
+    cdp__put_u32(out + 28, m->serial);
+    for (i = 0; i < m->call_count; ++i)
+        cdp__fingerprint_encode(&m->calls[i], out + 32 + (uint64_t)i * CDP__FINGERPRINT_BYTES);
+    return 32u + m->call_count * CDP__FINGERPRINT_BYTES;
+}
+
+CDP__PRIVATE bool cdp__wait_decode(const uint8_t *in, uint64_t bytes, cdp__wait_message *m) {
+    uint32_t i;
+    memset(m, 0, sizeof *m);
+    if (bytes < 32 || !cdp__place_decode(in, &m->at) || in[25]) return false;
+    m->call_count = in[24];
+    m->probe = (uint16_t)(in[26] | in[27] << 8);
+    m->serial = cdp__get_u32(in + 28);
+    if (m->call_count > CDP__WAIT_CALLS
+        || bytes != 32 + (uint64_t)m->call_count * CDP__FINGERPRINT_BYTES)
+        return false;
+    for (i = 0; i < m->call_count; ++i)
+        if (!cdp__fingerprint_decode(in + 32 + (uint64_t)i * CDP__FINGERPRINT_BYTES, &m->calls[i]))
+            return false;
     return true;
 }
 
-/* Which call is number `seq` among those that a note of a waiting rank lists? Empty: it does not
-   say. */
-CDP__PRIVATE void cdp__note_call(const cdp_error *note, uint64_t seq, char *out, uint64_t size) {
-    cdp__text t = {out, size, 0};
-    const char *at, *end;
-    char number[32];
-    uint64_t n;
-    cdp__format(number, sizeof number, " #%llu", (unsigned long long)seq);
-    n = strlen(number);
-    out[0] = 0;
-    for (at = note->text; *at; at = *end ? end + 2 : end) {
-        const char *found = strstr(at, number);
-        end = strstr(at, "; ");
-        if (!end) end = at + strlen(at);
-        if (!found || found > end || (found[n] != ' ' && found[n] != ';' && found[n])) continue;
-        while (at < end)
-            cdp__text_char(&t, *at++);
-        out[t.used] = 0;
+/* ENDPOINT: which WAIT it answers, and the answer. */
+typedef struct cdp__answer_message {
+    cdp__place at;
+    uint32_t serial;
+    cdp__endpoint end;
+} cdp__answer_message;
+
+CDP__PRIVATE uint32_t cdp__answer_encode(
+    const cdp__answer_message *m, uint8_t out[CDP__ANSWER_BYTES]) {
+    cdp__place_encode(&m->at, out);
+    cdp__endpoint_encode(&m->end, out + CDP__WAIT_AT_BYTES);
+    cdp__put_u32(out + 64, m->serial);
+    cdp__put_u32(out + 68, 0);
+    return CDP__ANSWER_BYTES;
+}
+
+CDP__PRIVATE bool cdp__answer_decode(
+    const uint8_t *in, uint64_t bytes, uint32_t world_size, cdp__answer_message *m) {
+    memset(m, 0, sizeof *m);
+    if (bytes != CDP__ANSWER_BYTES) return false;
+    m->serial = cdp__get_u32(in + 64);
+    return cdp__get_u32(in + 68) == 0 && cdp__place_decode(in, &m->at)
+        && cdp__endpoint_decode(in + CDP__WAIT_AT_BYTES, world_size, &m->end);
+}
+
+CDP__PRIVATE cdp__fingerprint cdp__fingerprint_of(const cdp__head *h) {
+    cdp__fingerprint f;
+    memset(&f, 0, sizeof f);
+    f.kind = h->kind;
+    f.dtype = h->dtype;
+    f.op = h->op;
+    f.algo = h->algo;
+    f.root = h->root;
+    f.seq = h->seq;
+    f.count = h->count;
+    f.parts = h->parts;
+    return f;
+}
+
+CDP__PRIVATE cdp__head cdp__fingerprint_head(const cdp__fingerprint *f) {
+    cdp__head h;
+    memset(&h, 0, sizeof h);
+    h.kind = f->kind;
+    h.dtype = f->dtype;
+    h.op = f->op;
+    h.algo = f->algo;
+    h.root = f->root;
+    h.seq = f->seq;
+    h.count = f->count;
+    h.parts = f->parts;
+    return h;
+}
+
+CDP__PRIVATE void cdp__fingerprint_text(cdp__text *t, const cdp__fingerprint *f) {
+    const cdp__head h = cdp__fingerprint_head(f);
+    char call[128];
+    cdp__call_text(&h, call, sizeof call);
+    cdp__text_add(t, "%s", call);
+}
+
+/* "; in the end everybody waits for rank 2, which does not answer" */
+CDP__PRIVATE void cdp__endpoint_text(cdp__text *t, const cdp__failure_record *r) {
+    static const char *const why[CDP__WHY_COUNT] = {"", ", which does not answer",
+        ", which waits for nobody: it computes, or calls something else",
+        ", which has done its part: the link to it is cut", ": these ranks wait for each other",
+        ", because of whose failure others have left", "", ""};
+    if (r->end.named < 0) return;
+    if (r->end.named != r->peer)
+        cdp__text_add(t, "; that rank is waiting too, and in the end everybody waits for rank %d",
+            (int)r->end.named);
+    cdp__text_add(t, "%s", why[r->end.why]);
+}
+
+CDP__PRIVATE void cdp__failure_cause_text(cdp__text *t, const cdp__failure_record *r) {
+    if (r->text[0] || r->end.why == CDP__WHY_CALLS || r->peer < 0) {
+        cdp__text_add(t, "%s", r->text);
+    } else if (r->status == CDP_ERR_TIMEOUT) {
+        cdp__text_add(t,
+            "the deadline of %u ms passed while waiting for rank %d (it %s %llu of %llu bytes)",
+            r->timeout_ms, (int)r->peer, r->sending ? "took" : "sent", (unsigned long long)r->moved,
+            (unsigned long long)r->expected);
+    }
+    if (r->status == CDP_ERR_TIMEOUT) cdp__endpoint_text(t, r);
+    if (r->end.why != CDP__WHY_CALLS) return;
+    cdp__text_add(t, "ranks call different things: rank %d calls ", (int)r->observer);
+    cdp__fingerprint_text(t, &r->call);
+    cdp__text_add(t, ", rank %d calls ", (int)r->peer);
+    cdp__fingerprint_text(t, &r->other);
+}
+
+/* "rank 0/8: told by rank 3/8: group of 4: allreduce #17 of 4 x f32 sum (round 5/14): ..." */
+CDP__PRIVATE void cdp__failure_text(
+    const cdp__failure_record *r, uint32_t rank, uint32_t world_size, cdp_error *e) {
+    cdp__text t = {e->text, sizeof e->text, 0};
+    cdp__error_clear(e, r->status);
+    e->rank = (int32_t)rank;
+    e->peer = r->end.named;
+    e->origin = r->observer;
+    e->kind = (cdp_coll_kind)r->call.kind;
+    e->round = r->at.round;
+    e->op_seq = r->call.seq;
+    e->sys_errno = r->sys_errno;
+    if (r->observer != (int32_t)rank) cdp__text_add(&t, "rank %u/%u: told by ", rank, world_size);
+    cdp__text_add(&t, "rank %d/%u: ", (int)r->observer, world_size);
+    if (r->group_size) cdp__text_add(&t, "group of %u: ", r->group_size);
+    if (r->call.kind != CDP_COLL_NONE) {
+        cdp__fingerprint_text(&t, &r->call);
+        cdp__text_add(&t, " (round %u/%u): ", r->at.round + 1, r->rounds);
+    }
+    cdp__failure_cause_text(&t, r);
+}
+
+/* ---- >>failure (pure): who is to blame -------------------------------------------------------- */
+
+/* Knows: the waits of this rank, the ranks that wait for it, and the failures it was told of.
+   Promises: this is the only place that decides blame. One function takes every event and returns
+   what to do; it has no clock (events carry the time), no input or output, no memory of its own.
+   A blame is right if it names any end of a cut link, or any of several simultaneous victims, and
+   nobody else. tests/sim/failure.c explores it exhaustively for small worlds.
+   May use: failure-records.
+
+   How the end of a chain of waits is found. A rank that is blocked for long sends WAIT to the rank
+   it needs. That rank answers with the endpoint of its own chain as far as it
+   knows it, and once more whenever that changes. So at its deadline every rank already knows who
+   keeps it waiting in the end: a rank that does not answer, that waits for nobody, whose link is
+   cut, or a circle. But what it knows may be old: a rank may have stopped since it answered. So at
+   the deadline the chain is asked once more, link by link (a probe), while the failure settles, and
+   only answers to that count. Serial numbers tell answers to a probe from those before it.
+
+   How one cause reaches all. A rank that fails sends its record over every link that it has used.
+   Receivers in the same group adopt it. Others keep it as the sender's last will: if the sender
+   leaves later, the will says why.
+
+     state      SEEN              TOLD        TIMER          DELIVERED
+     healthy    settle, publish   adopt       -              -
+     settling   sure causes:      adopt       conclude       -
+                publish
+     telling    -                 correct     done           done
+     done       -                 -           -              -                                   */
+
+typedef enum cdp__failure_state {
+    CDP__FAILURE_HEALTHY,
+    CDP__FAILURE_SETTLING, /* this rank saw a failure, and waits a little for a deeper cause */
+    CDP__FAILURE_TELLING,  /* the record is what this rank reports; peers are being told */
+    CDP__FAILURE_DONE,
+    CDP__FAILURE_STATES
+} cdp__failure_state;
+
+/* All times of this section. A group has failed on every rank at most SETTLE + TELL after the
+   first rank saw the cause; after a timeout each is at most 5% of that timeout. */
+#define CDP__FAILURE_WAIT_MS 1000u  /* a wait of that length, or of a quarter of the timeout */
+#define CDP__FAILURE_SETTLE_MS 300u /* how long a lost peer's own words are awaited */
+#define CDP__FAILURE_TELL_MS 50u    /* how long peers are told */
+#define CDP__FAILURE_SHARE 20u      /* of a timeout, for each of the two */
+
+typedef struct cdp__failure_edge { /* this rank waits for `peer` */
+    bool used;
+    bool caller;     /* a thread of the program is inside a call that waits for this */
+    bool ask;        /* a WAIT is to be sent */
+    uint16_t probe;  /* how much further it is to be passed on */
+    uint32_t serial; /* of the last WAIT */
+    uint32_t needed; /* answers to earlier ones do not count */
+    uint32_t answer; /* `end` answers this one; 0: none has come */
+    uint32_t peer;   /* rank in the world */
+    cdp__place at;
+    uint64_t since_ns;
+    cdp__endpoint end;
+} cdp__failure_edge;
+
+typedef struct cdp__failure_waiter { /* `rank` waits for this rank */
+    bool used;
+    bool passed; /* and this rank has done its part */
+    bool tell;   /* `end` is to be sent to it */
+    uint32_t rank;
+    uint32_t serial; /* of the WAIT that is answered */
+    cdp__place at;
+    cdp__endpoint end;
+} cdp__failure_waiter;
+
+typedef struct cdp__failure_will { /* what `rank` said when it failed */
+    bool used;
+    uint32_t rank;
+    uint64_t since_ns;
+    cdp__failure_record record;
+} cdp__failure_will;
+
+typedef struct cdp__failure_domain { /* a group and its messages fail together */
+    cdp__failure_state state;
+    uint64_t channel; /* equal on all its ranks */
+    uint64_t due_ns;  /* when settling or telling ends */
+    cdp__failure_record record;
+} cdp__failure_domain;
+
+/* One process. The caller provides the arrays, zeroed: one waiter per rank and some more, a few
+   edges, at least two wills. When one is full, the blame is less deep, never later. */
+typedef struct cdp__failure {
+    uint32_t rank, world_size;
+    uint32_t edge_room, waiter_room, will_room, will_at, waiter_at;
+    uint32_t waiting; /* ranks that wait for this one: then report blocked operations at once */
+    uint32_t waited;  /* edges: waits of this rank that have lasted long */
+    uint32_t willed;  /* wills */
+    bool outbox;      /* cdp__failure_take() may have something */
+    cdp__failure_edge *edges;
+    cdp__failure_waiter *waiters;
+    cdp__failure_will *wills;
+} cdp__failure;
+
+typedef enum cdp__failure_event_type {
+    /* of a group; `domain` is set */
+    CDP__FAILURE_SEEN, /* `record`: status, peer, call, at, ...: what this rank saw */
+    CDP__FAILURE_TOLD, /* `record` came from rank `from`; no domain: of a group not ours */
+    CDP__FAILURE_TIMER,
+    CDP__FAILURE_DELIVERED, /* every peer has the record */
+    CDP__FAILURE_GROUP_EVENTS,
+    /* of waits */
+    CDP__FAILURE_BLOCKED = CDP__FAILURE_GROUP_EVENTS, /* at `at` this rank needs rank `from` */
+    CDP__FAILURE_MOVING, /* the channel has come to `at` and is not blocked */
+    CDP__FAILURE_WAITS,  /* WAIT came from rank `from`, which is at `at` */
+    CDP__FAILURE_ANSWER, /* ENDPOINT came from rank `from`: `end` for our wait at `at` */
+    CDP__FAILURE_GOES_ON /* rank `from` did its part in an operation begun at `begun_ns` */
+} cdp__failure_event_type;
+
+typedef struct cdp__failure_event {
+    cdp__failure_event_type type;
+    uint64_t time_ns;
+    cdp__failure_domain *domain;
+    const cdp__failure_record *record;
+    cdp__fingerprint own; /* TOLD: what this rank calls at the number of record->call */
+    uint32_t from;
+    cdp__place at;
+    cdp__endpoint end;
+    uint64_t since_ns, begun_ns; /* BLOCKED, GOES_ON */
+    bool caller;                 /* BLOCKED */
+    uint16_t probe;              /* WAITS */
+    uint32_t serial;             /* WAITS, ANSWER */
+    /* WAITS, ANSWER, TOLD: this rank has done what is waited for at `at`, `end.last.at` or
+       `record->end.last.at` */
+    bool passed;
+} cdp__failure_event;
+
+#define CDP__FAILURE_REPORT 1u   /* domain->record is new: it is the group's error; tell peers */
+#define CDP__FAILURE_FINISHED 2u /* the group is DONE */
+
+CDP__PRIVATE uint64_t cdp__failure_share_ns(const cdp__failure_record *r, uint32_t most_ms) {
+    if (r->status != CDP_ERR_TIMEOUT || !r->timeout_ms) return most_ms * CDP__MS;
+    return cdp__min(most_ms * CDP__MS, r->timeout_ms * CDP__MS / CDP__FAILURE_SHARE);
+}
+
+/* How long a wait lasts before others are asked about it. */
+CDP__PRIVATE uint64_t cdp__failure_period_ns(uint32_t timeout_ms) {
+    return cdp__min(CDP__FAILURE_WAIT_MS * CDP__MS, timeout_ms * CDP__MS / 4);
+}
+
+CDP__PRIVATE bool cdp__failure_answered(const cdp__failure_edge *e) {
+    return e->answer >= e->needed;
+}
+
+/* A deadline has passed: ask once more, along the chain of waits for as many ranks. What they said
+   before does not count. A probe that is under way is not repeated. */
+CDP__PRIVATE void cdp__failure_probe(cdp__failure *f, cdp__failure_edge *e, uint32_t ranks) {
+    if (e->probe >= ranks && !cdp__failure_answered(e)) return;
+    e->probe = (uint16_t)cdp__min(ranks, UINT16_MAX);
+    e->needed = ++e->serial;
+    e->ask = f->outbox = true;
+}
+
+/* What this rank waits for before it does what is waited for in `channel`: the operation that is
+   blocked there; or, when it has not come so far, what its threads wait for. NULL: nobody. */
+CDP__PRIVATE cdp__failure_edge *cdp__failure_blocker(const cdp__failure *f, uint64_t channel) {
+    cdp__failure_edge *best = NULL;
+    uint32_t i;
+    for (i = 0; i < f->edge_room && f->waited; ++i) {
+        cdp__failure_edge *e = &f->edges[i];
+        if (!e->used) continue;
+        if (e->at.channel == channel) return e;
+        if (e->caller && (!best || e->since_ns < best->since_ns)) best = e;
+    }
+    return best;
+}
+
+CDP__PRIVATE cdp__failure_will *cdp__failure_find_will(const cdp__failure *f, uint32_t rank) {
+    uint32_t i;
+    for (i = 0; i < f->will_room; ++i)
+        if (f->wills[i].used && f->wills[i].rank == rank) return &f->wills[i];
+    return NULL;
+}
+
+/* The first place is for this rank's own; of the others, the oldest goes. */
+CDP__PRIVATE void cdp__failure_keep_will(
+    cdp__failure *f, uint32_t rank, const cdp__failure_record *r, uint64_t time_ns) {
+    cdp__failure_will *w = cdp__failure_find_will(f, rank);
+    CDP_ASSERT(f->will_room > 1);
+    if (!w && rank != f->rank) f->will_at = f->will_at % (f->will_room - 1) + 1;
+    if (!w) w = &f->wills[rank == f->rank ? 0 : f->will_at];
+    if (!w->used) ++f->willed;
+    w->used = true;
+    w->rank = rank;
+    w->since_ns = time_ns;
+    w->record = *r;
+}
+
+/* The end of the chain that begins with edge e of this rank. A peer that has failed answers no
+   more, but has said why. */
+CDP__PRIVATE cdp__endpoint cdp__failure_follow(const cdp__failure *f, const cdp__failure_edge *e) {
+    const cdp__failure_will *will = cdp__failure_find_will(f, e->peer);
+    cdp__endpoint end = e->end;
+    if (cdp__failure_answered(e)) return end;
+    memset(&end, 0, sizeof end);
+    end.named = end.last.target = (int32_t)e->peer;
+    end.why = CDP__WHY_SILENT;
+    end.last.waiter = (int32_t)f->rank;
+    end.last.at = e->at;
+    if (!will || will->record.end.named < 0) return end;
+    end.named = will->record.end.named;
+    end.why = CDP__WHY_EARLIER;
+    return end;
+}
+
+/* What rank w->rank is to be answered. */
+CDP__PRIVATE cdp__endpoint cdp__failure_answer(
+    const cdp__failure *f, const cdp__failure_waiter *w) {
+    const cdp__failure_edge *e = cdp__failure_blocker(f, w->at.channel);
+    const cdp__failure_will *own = cdp__failure_find_will(f, f->rank);
+    const bool here = e && e->at.channel == w->at.channel;
+    cdp__endpoint end;
+    memset(&end, 0, sizeof end);
+    end.named = end.last.target = (int32_t)f->rank;
+    end.last.waiter = (int32_t)w->rank;
+    end.last.at = w->at;
+    end.why = CDP__WHY_BUSY;
+    if (w->passed || (here && cdp__place_reached(&e->at, &w->at))) {
+        end.why = CDP__WHY_SENT;
+    } else if (e) {
+        end = cdp__failure_follow(f, e);
+        if (end.hops < UINT8_MAX) ++end.hops;
+    } else if (own && own->record.end.named >= 0) {
+        end.named = own->record.end.named;
+        end.why = CDP__WHY_EARLIER;
+    }
+    return end;
+}
+
+/* Something has changed here: whoever waits for this rank learns it. */
+CDP__PRIVATE void cdp__failure_update(cdp__failure *f) {
+    uint32_t i;
+    for (i = 0; i < f->waiter_room && f->waiting; ++i) {
+        cdp__failure_waiter *w = &f->waiters[i];
+        const cdp__endpoint end = cdp__failure_answer(f, w);
+        if (!w->used || cdp__endpoint_same(&end, &w->end)) continue;
+        w->end = end;
+        w->tell = f->outbox = true;
     }
 }
 
-/* Somebody waits in operation `seq`, which by their notes is one call for this rank and another
-   one for rank `other`: what is waited for will never be sent. Then e says so. */
-CDP__PRIVATE bool cdp__notes_differ(cdp_error *e, const cdp_error *mine, const cdp_error *theirs,
-    uint64_t seq, uint32_t other, uint32_t world_size) {
-    cdp__text t = {e->text, sizeof e->text, 0};
-    char here[128], there[128];
-    cdp__note_call(mine, seq, here, sizeof here);
-    cdp__note_call(theirs, seq, there, sizeof there);
-    if (!here[0] || !there[0] || strcmp(here, there) == 0) return false;
-    e->status = CDP_ERR_MISMATCH;
-    e->peer = (int32_t)other;
-    cdp__text_add(&t,
-        "rank %d/%u: ranks call different things and wait for each other: rank %d calls %s, rank "
-        "%u calls %s",
-        (int)e->rank, world_size, (int)e->rank, here, other, there);
+/* The channel has come to `at`: ranks that waited for something before that have it. */
+CDP__PRIVATE void cdp__failure_drop_waiters(cdp__failure *f, const cdp__place *at) {
+    uint32_t i;
+    for (i = 0; i < f->waiter_room && f->waiting; ++i) {
+        cdp__failure_waiter *w = &f->waiters[i];
+        if (!w->used || w->at.channel != at->channel || cdp__place_reached(&w->at, at)) continue;
+        w->used = w->tell = false;
+        --f->waiting;
+    }
+}
+
+CDP__PRIVATE void cdp__failure_on_blocked(cdp__failure *f, const cdp__failure_event *v) {
+    cdp__failure_edge *e = NULL;
+    uint32_t i;
+    for (i = 0; i < f->edge_room; ++i) {
+        cdp__failure_edge *x = &f->edges[i];
+        const bool same = x->used && x->at.channel == v->at.channel;
+        if (same || (!x->used && !e)) e = x;
+        if (same) break;
+    }
+    if (!e) return;
+    if (e->used && e->peer == v->from && cdp__place_same(&e->at, &v->at)) {
+        e->caller = v->caller;
+    } else {
+        if (!e->used) ++f->waited;
+        memset(e, 0, sizeof *e);
+        e->used = e->ask = f->outbox = true;
+        e->serial = e->needed = 1;
+        e->caller = v->caller;
+        e->peer = v->from;
+        e->at = v->at;
+        e->since_ns = v->since_ns;
+        cdp__failure_drop_waiters(f, &v->at);
+    }
+    cdp__failure_update(f);
+}
+
+CDP__PRIVATE void cdp__failure_on_moving(cdp__failure *f, const cdp__failure_event *v) {
+    uint32_t i;
+    for (i = 0; i < f->edge_room && f->waited; ++i) {
+        if (!f->edges[i].used || f->edges[i].at.channel != v->at.channel) continue;
+        memset(&f->edges[i], 0, sizeof f->edges[i]);
+        --f->waited;
+    }
+    cdp__failure_drop_waiters(f, &v->at);
+    cdp__failure_update(f);
+}
+
+/* One entry per rank and channel; in a full table the oldest goes. */
+CDP__PRIVATE void cdp__failure_on_waits(cdp__failure *f, const cdp__failure_event *v) {
+    cdp__failure_waiter *w = NULL;
+    cdp__failure_edge *e = v->probe > 1 ? cdp__failure_blocker(f, v->at.channel) : NULL;
+    uint32_t i;
+    for (i = 0; i < f->waiter_room; ++i) {
+        cdp__failure_waiter *x = &f->waiters[i];
+        const bool same = x->used && x->rank == v->from && x->at.channel == v->at.channel;
+        if (same || (!x->used && !w)) w = x;
+        if (same) break;
+    }
+    if (!w && f->waiter_room) {
+        w = &f->waiters[f->waiter_at];
+        f->waiter_at = (f->waiter_at + 1) % f->waiter_room;
+    }
+    if (!w) return;
+    if (!w->used) ++f->waiting;
+    w->used = w->tell = f->outbox = true;
+    w->rank = v->from;
+    w->at = v->at;
+    w->serial = v->serial;
+    w->passed = v->passed;
+    if (e && !w->passed) cdp__failure_probe(f, e, v->probe - 1u);
+    w->end = cdp__failure_answer(f, w);
+    cdp__failure_update(f);
+}
+
+/* An answer that ends at this rank closes a circle: each waits for the next. Where this rank has
+   done its part for the last waiter, the link between the two is cut, and either is to blame. */
+CDP__PRIVATE void cdp__failure_on_answer(cdp__failure *f, const cdp__failure_event *v) {
+    uint32_t i;
+    for (i = 0; i < f->edge_room; ++i) {
+        cdp__failure_edge *e = &f->edges[i];
+        if (!e->used || e->peer != v->from || !cdp__place_same(&e->at, &v->at)
+            || v->serial > e->serial)
+            continue;
+        e->answer = v->serial;
+        if (v->end.why == CDP__WHY_CIRCLE && e->end.why == CDP__WHY_CIRCLE) continue;
+        e->end = v->end;
+        if (v->end.why == CDP__WHY_CIRCLE) continue;
+        if (v->end.named == (int32_t)f->rank && v->passed && v->end.last.waiter >= 0
+            && v->end.last.waiter != (int32_t)f->rank) {
+            e->end.named = v->end.last.waiter;
+            e->end.why = CDP__WHY_SENT;
+        } else if (v->end.named == (int32_t)f->rank || v->end.hops > f->world_size) {
+            e->end.named = (int32_t)e->peer;
+            e->end.why = CDP__WHY_CIRCLE;
+        }
+    }
+    cdp__failure_update(f);
+}
+
+/* A rank that goes on after a failure has not left because of it. */
+CDP__PRIVATE void cdp__failure_on_goes_on(cdp__failure *f, const cdp__failure_event *v) {
+    cdp__failure_will *w = cdp__failure_find_will(f, v->from);
+    if (!w || w->since_ns >= v->begun_ns) return;
+    w->used = false;
+    --f->willed;
+}
+
+CDP__PRIVATE uint32_t cdp__failure_publish(cdp__failure *f, const cdp__failure_event *v) {
+    cdp__failure_domain *d = v->domain;
+    d->state = CDP__FAILURE_TELLING;
+    d->due_ns = v->time_ns + cdp__failure_share_ns(&d->record, CDP__FAILURE_TELL_MS);
+    cdp__failure_keep_will(f, f->rank, &d->record, v->time_ns);
+    cdp__failure_update(f);
+    return CDP__FAILURE_REPORT;
+}
+
+/* The record of another rank, or of another group of this one, explains what happened here. */
+CDP__PRIVATE void cdp__failure_quote(cdp__failure_domain *d, const cdp__failure_record *r) {
+    d->record = *r;
+    d->record.domain = d->channel;
+    if (d->record.hops < UINT8_MAX) ++d->record.hops;
+}
+
+/* Why did `peer` go? It said so; or this rank itself has failed lately in another group, and the
+   peer with it. */
+CDP__PRIVATE bool cdp__failure_inherit(
+    const cdp__failure *f, cdp__failure_domain *d, int32_t peer) {
+    const cdp__failure_will *w = peer < 0 ? NULL : cdp__failure_find_will(f, (uint32_t)peer);
+    if (!w) w = cdp__failure_find_will(f, f->rank);
+    if (w) cdp__failure_quote(d, &w->record);
+    return w != NULL;
+}
+
+/* Until it is settled, whoever waits for this rank is to know what keeps it. */
+CDP__PRIVATE void cdp__failure_add_edge(
+    cdp__failure *f, const cdp__failure_event *v, const cdp__failure_record *r) {
+    cdp__failure_event blocked;
+    memset(&blocked, 0, sizeof blocked);
+    blocked.time_ns = blocked.since_ns = v->time_ns;
+    blocked.at = r->at;
+    blocked.from = (uint32_t)r->peer;
+    blocked.caller = true;
+    cdp__failure_on_blocked(f, &blocked);
+}
+
+CDP__PRIVATE uint32_t cdp__failure_begin(cdp__failure *f, const cdp__failure_event *v) {
+    cdp__failure_domain *d = v->domain;
+    cdp__failure_record *r = &d->record;
+    cdp__failure_edge *e = NULL;
+    *r = *v->record;
+    r->observer = (int32_t)f->rank;
+    r->domain = d->channel;
+    r->hops = r->corrections = 0;
+    r->end.named = r->peer;
+    r->end.hops = 0;
+    if (r->status == CDP_ERR_PEER_LOST && cdp__failure_inherit(f, d, r->peer))
+        return cdp__failure_publish(f, v);
+    if (r->status != CDP_ERR_PEER_LOST && r->status != CDP_ERR_TIMEOUT)
+        return cdp__failure_publish(f, v);
+    if (r->peer >= 0) cdp__failure_add_edge(f, v, r);
+    d->state = CDP__FAILURE_SETTLING;
+    d->due_ns = v->time_ns + cdp__failure_share_ns(r, CDP__FAILURE_SETTLE_MS);
+    if (r->status == CDP_ERR_TIMEOUT) e = cdp__failure_blocker(f, r->at.channel);
+    if (e) cdp__failure_probe(f, e, f->world_size);
+    cdp__failure_update(f);
+    return 0;
+}
+
+/* What needs no settling overrides a cause that is not settled yet. */
+CDP__PRIVATE uint32_t cdp__failure_interrupt(cdp__failure *f, const cdp__failure_event *v) {
+    const cdp_status st = v->record->status;
+    return st != CDP_ERR_PEER_LOST && st != CDP_ERR_TIMEOUT ? cdp__failure_begin(f, v) : 0;
+}
+
+/* Settling is over: nobody knows an earlier cause. */
+CDP__PRIVATE uint32_t cdp__failure_conclude(cdp__failure *f, const cdp__failure_event *v) {
+    cdp__failure_domain *d = v->domain;
+    cdp__failure_record *r = &d->record;
+    const cdp__failure_edge *e;
+    if (v->time_ns < d->due_ns) return 0;
+    e = r->status == CDP_ERR_TIMEOUT ? cdp__failure_blocker(f, r->at.channel) : NULL;
+    if (e && r->peer >= 0 && r->peer != (int32_t)e->peer) e = NULL; /* of another wait */
+    if (e) r->end = cdp__failure_follow(f, e);
+    if (e && r->peer < 0) r->peer = (int32_t)e->peer;
+    if (r->end.named == (int32_t)f->rank) r->end.named = r->peer;
+    if (r->status == CDP_ERR_TIMEOUT && r->end.named < 0) r->end.why = CDP__WHY_TURN;
+    if (r->end.named >= 0 && cdp__failure_find_will(f, (uint32_t)r->end.named))
+        (void)cdp__failure_inherit(f, d, r->end.named);
+    return cdp__failure_publish(f, v);
+}
+
+/* Two ranks that differ blame each other. A third one compares with what it calls itself: if it
+   sides with the one that is blamed, the observer differs. */
+CDP__PRIVATE void cdp__failure_take_sides(cdp__failure_record *r, const cdp__fingerprint *own) {
+    if (r->end.why == CDP__WHY_CALLS && cdp__fingerprint_differs(own, &r->call)
+        && cdp__fingerprint_same(own, &r->other))
+        r->end.named = r->observer;
+}
+
+/* The record says that in the end all wait for this rank, which waits for another one: then the
+   chain goes on. Each correction is counted, so records cannot correct each other forever. */
+CDP__PRIVATE bool cdp__failure_correct(
+    const cdp__failure *f, cdp__failure_record *r, const cdp__failure_event *v) {
+    const cdp__failure_edge *e = cdp__failure_blocker(f, r->end.last.at.channel);
+    cdp__endpoint end;
+    if (r->status != CDP_ERR_TIMEOUT || r->end.named != (int32_t)f->rank || v->passed || !e
+        || r->corrections >= f->world_size || r->corrections == UINT8_MAX)
+        return false;
+    end = cdp__failure_follow(f, e);
+    if (end.named == (int32_t)f->rank || end.why == CDP__WHY_CIRCLE) return false;
+    r->end = end;
+    ++r->corrections;
     return true;
+}
+
+CDP__PRIVATE uint32_t cdp__failure_adopt(cdp__failure *f, const cdp__failure_event *v) {
+    cdp__failure_record *r = &v->domain->record;
+    cdp__failure_quote(v->domain, v->record);
+    if (r->observer != (int32_t)f->rank) cdp__failure_take_sides(r, &v->own);
+    (void)cdp__failure_correct(f, r, v);
+    return cdp__failure_publish(f, v);
+}
+
+/* Of two records of one timeout, the one that was corrected more often is right. One that blames
+   this rank for what another one keeps waiting is answered with a further correction. */
+CDP__PRIVATE uint32_t cdp__failure_revise(cdp__failure *f, const cdp__failure_event *v) {
+    cdp__failure_domain *d = v->domain;
+    cdp__failure_record r = *v->record;
+    const bool newer = r.corrections > d->record.corrections;
+    if (d->record.status != CDP_ERR_TIMEOUT || r.status != CDP_ERR_TIMEOUT) return 0;
+    if (!newer && (r.end.named != (int32_t)f->rank || d->record.end.named == (int32_t)f->rank))
+        return 0;
+    if (!newer) {
+        if (d->record.corrections >= f->world_size || d->record.corrections == UINT8_MAX) return 0;
+        d->record.corrections = (uint8_t)(cdp__max(d->record.corrections, r.corrections) + 1);
+    } else {
+        (void)cdp__failure_correct(f, &r, v);
+        cdp__failure_quote(d, &r);
+    }
+    return cdp__failure_publish(f, v);
+}
+
+CDP__PRIVATE uint32_t cdp__failure_finish(cdp__failure *f, const cdp__failure_event *v) {
+    (void)f;
+    if (v->type == CDP__FAILURE_TIMER && v->time_ns < v->domain->due_ns) return 0;
+    v->domain->state = CDP__FAILURE_DONE;
+    v->domain->due_ns = CDP__NEVER;
+    return CDP__FAILURE_FINISHED;
+}
+
+CDP__PRIVATE uint32_t cdp__failure_ignore(cdp__failure *f, const cdp__failure_event *v) {
+    (void)f;
+    (void)v;
+    return 0;
+}
+
+typedef uint32_t (*cdp__failure_rule)(cdp__failure *f, const cdp__failure_event *v);
+
+CDP__PRIVATE uint32_t cdp__failure_step_domain(cdp__failure *f, const cdp__failure_event *v) {
+    static const cdp__failure_rule rules[CDP__FAILURE_STATES][CDP__FAILURE_GROUP_EVENTS] = {
+        {cdp__failure_begin, cdp__failure_adopt, cdp__failure_ignore, cdp__failure_ignore},
+        {cdp__failure_interrupt, cdp__failure_adopt, cdp__failure_conclude, cdp__failure_ignore},
+        {cdp__failure_ignore, cdp__failure_revise, cdp__failure_finish, cdp__failure_finish},
+        {cdp__failure_ignore, cdp__failure_ignore, cdp__failure_ignore, cdp__failure_ignore},
+    };
+    return rules[v->domain->state][v->type](f, v);
+}
+
+/* The transition function: returns what to do, see CDP__FAILURE_REPORT. WAIT and ENDPOINT
+   messages to send come from cdp__failure_take(). */
+CDP__PRIVATE uint32_t cdp__failure_step(cdp__failure *f, const cdp__failure_event *v) {
+    CDP_ASSERT(f->rank < f->world_size && (!v->domain || v->type < CDP__FAILURE_GROUP_EVENTS));
+    if (v->type == CDP__FAILURE_TOLD) {
+        cdp__failure_keep_will(f, v->from, v->record, v->time_ns);
+        cdp__failure_update(f);
+    }
+    if (v->domain) return cdp__failure_step_domain(f, v);
+    if (v->type == CDP__FAILURE_BLOCKED) cdp__failure_on_blocked(f, v);
+    if (v->type == CDP__FAILURE_MOVING) cdp__failure_on_moving(f, v);
+    if (v->type == CDP__FAILURE_WAITS) cdp__failure_on_waits(f, v);
+    if (v->type == CDP__FAILURE_ANSWER) cdp__failure_on_answer(f, v);
+    if (v->type == CDP__FAILURE_GOES_ON) cdp__failure_on_goes_on(f, v);
+    return 0;
+}
+
+/* The next message for rank `peer`: 1: *wait (the caller adds the calls), 2: *answer, 0: none. */
+CDP__PRIVATE uint32_t cdp__failure_take(
+    cdp__failure *f, uint32_t peer, cdp__wait_message *wait, cdp__answer_message *answer) {
+    uint32_t i;
+    for (i = 0; i < f->edge_room; ++i) {
+        cdp__failure_edge *e = &f->edges[i];
+        if (!e->used || !e->ask || e->peer != peer) continue;
+        e->ask = false;
+        memset(wait, 0, sizeof *wait);
+        wait->at = e->at;
+        wait->serial = e->serial;
+        wait->probe = e->probe;
+        return 1;
+    }
+    for (i = 0; i < f->waiter_room; ++i) {
+        cdp__failure_waiter *w = &f->waiters[i];
+        if (!w->used || !w->tell || w->rank != peer) continue;
+        w->tell = false;
+        memset(answer, 0, sizeof *answer);
+        answer->at = w->at;
+        answer->serial = w->serial;
+        answer->end = w->end;
+        return 2;
+    }
+    return 0;
 }
 
 /* ---- >>fabric (pure): memory that two ranks both see ----------------------------------------- */
@@ -6554,14 +7432,15 @@ typedef struct cdp__port { /* this rank's end of one link */
     uint64_t tx_left, rx_left; /* body bytes of the message half sent, half received */
     /* whose it is. NULL: zeros fill up a body whose stream is gone; dropped */
     cdp__stream *tx_stream, *rx_stream;
-    bool rx_fresh; /* rx_head is complete, and rx_stream's reader has not seen it */
-    bool broken;   /* what arrived was no message */
+    bool rx_fresh;   /* rx_head is complete, and rx_stream's reader has not seen it */
+    uint8_t rx_note; /* WAIT or ENDPOINT: its body is being received; else 0 */
+    bool broken;     /* what arrived was no message */
     /* 1: one stream too many arrived here, 2: one of ours was too many there */
     uint32_t crowded;
     cdp__eager slots;
     uint8_t *control; /* whole messages that leave before the next DATA */
     uint32_t control_at, control_used, control_room;
-    uint8_t *failure; /* body of the FAILURE that is being received */
+    uint8_t *failure; /* body of the FAILURE, WAIT or ENDPOINT that is being received */
     uint32_t failure_got;
 } cdp__port;
 
@@ -6612,6 +7491,8 @@ typedef struct cdp__world {
     /* this poll of the groups is one of several: only the last one looks at deadlines */
     bool fast_poll;
     int32_t spin_luck; /* whether polling before sleeping has paid off lately */
+    cdp__failure failure;
+    uint64_t answer_ns; /* ranks that ask about their wait are not answered before that */
     cdp__choosing choosing;
     cdp_group_desc given; /* as the caller wrote it: what is 0 there took its default */
 } cdp__world;
@@ -6948,6 +7829,12 @@ CDP__PRIVATE bool cdp__port_head(cdp__world *w, uint32_t peer) {
     port->rx_left = 0;
     port->failure_got = 0; /* of one whose stream has gone */
     if (!cdp__head_decode(port->rx_head, &h)) return false;
+    if (h.type >= CDP__MESSAGE_WAIT) {
+        port->rx_stream = NULL;
+        port->rx_note = h.type;
+        port->rx_left = h.bytes;
+        return h.bytes > 0;
+    }
     s = port->rx_stream && port->rx_stream->channel == h.channel
         ? port->rx_stream
         : cdp__stream_find(w, h.channel, peer);
@@ -6970,22 +7857,47 @@ CDP__PRIVATE bool cdp__port_head(cdp__world *w, uint32_t peer) {
 CDP__PRIVATE void cdp__channel_failed(
     cdp__world *w, uint64_t channel, uint32_t peer, const uint8_t *body, uint32_t bytes);
 
+/* What a rank says of waits. False: it is nonsense. */
+CDP__PRIVATE bool cdp__world_note(
+    cdp__world *w, uint32_t peer, uint8_t type, const uint8_t *body, uint32_t bytes);
+
+/* Receive into port->failure. 1: moved, 0: later, < 0: failed. */
+CDP__PRIVATE int64_t cdp__port_body(cdp__world *w, uint32_t peer) {
+    cdp__port *port = &w->ports[peer];
+    cdp_iov v;
+    int64_t r;
+    if (!port->failure && !(port->failure = (uint8_t *)cdp__alloc(w->os, CDP__FAILURE_MAX)))
+        return cdp__fail_nomem("the body of a failure", CDP__FAILURE_MAX);
+    CDP_ASSERT(port->failure_got + port->rx_left <= CDP__FAILURE_MAX);
+    v.data = port->failure + port->failure_got;
+    v.bytes = port->rx_left;
+    r = v.bytes ? w->transport.recv(w->transport.self, peer, &v, 1) : 1;
+    if (r <= 0 || !v.bytes) return r;
+    port->failure_got += (uint32_t)r;
+    port->rx_left -= (uint64_t)r;
+    return 1;
+}
+
+/* The body of a WAIT or an ENDPOINT. As cdp__port_failure(). */
+CDP__PRIVATE int64_t cdp__port_note(cdp__world *w, uint32_t peer) {
+    cdp__port *port = &w->ports[peer];
+    const int64_t r = cdp__port_body(w, peer);
+    const uint8_t type = port->rx_note;
+    const uint32_t bytes = port->failure_got;
+    if (r <= 0 || port->rx_left) return r;
+    port->rx_note = 0;
+    port->failure_got = 0;
+    if (!cdp__world_note(w, peer, type, port->failure, bytes)) port->broken = true;
+    return 1;
+}
+
 /* The body of a FAILURE. Of a channel that is not open yet it is kept until it is. 1: moved, 0:
    later, < 0: failed. */
 CDP__PRIVATE int64_t cdp__port_failure(cdp__world *w, uint32_t peer) {
     cdp__port *port = &w->ports[peer];
     cdp__stream *s = port->rx_stream;
-    cdp_iov v;
-    int64_t r;
-    if (!port->failure && !(port->failure = (uint8_t *)cdp__alloc(w->os, CDP__FAILURE_MAX)))
-        return cdp__fail_nomem("the body of a failure", CDP__FAILURE_MAX);
-    v.data = port->failure + port->failure_got;
-    v.bytes = port->rx_left;
-    r = v.bytes ? w->transport.recv(w->transport.self, peer, &v, 1) : 0;
-    if (r < 0 || (r == 0 && v.bytes)) return r;
-    port->failure_got += (uint32_t)r;
-    port->rx_left -= (uint64_t)r;
-    if (port->rx_left) return 1;
+    const int64_t r = cdp__port_body(w, peer);
+    if (r <= 0 || port->rx_left) return r;
     port->rx_fresh = false;
     s->taken += CDP__HEAD_BYTES + port->failure_got;
     ++w->arrivals;
@@ -7009,6 +7921,7 @@ CDP__PRIVATE int64_t cdp__port_store(cdp__world *w, uint32_t peer) {
     cdp_iov v;
     int64_t r;
     uint64_t at;
+    if (port->rx_note) return cdp__port_note(w, peer);
     if (port->rx_fresh && port->rx_head[5] == CDP__MESSAGE_FAILURE)
         return cdp__port_failure(w, peer);
     if (port->rx_fresh && !drop) {
@@ -7993,13 +8906,11 @@ typedef struct cdp__past {
     uint32_t round, rounds;
     int32_t from, to; /* of a message: ranks of the world; else -1 */
 } cdp__past;
-#define CDP__NOTE_CALLS 8u /* calls that a wait record lists */
 
 /* What a group knows of one of its ranks. */
 typedef struct cdp__peer {
-    bool used;         /* it may be told of a failure */
-    bool tell;         /* FAILURE is still to be sent */
-    bool waits_for_us; /* it has said so when its deadline passed */
+    bool used; /* it may be told of a failure */
+    bool tell; /* FAILURE is still to be sent */
     /* nothing more comes over this link: receives from any rank do not count on it */
     bool lost;
     /* it has sent FAILURE itself, or is gone: there is no need to wait for it */
@@ -8036,6 +8947,7 @@ typedef struct cdp__post {
     cdp_message *got;   /* a receive of up to call.count elements: where to say how many came */
     void (*done)(void *user, uint64_t start_ns, uint64_t end_ns);
     void *user;
+    uint64_t seen; /* bytes that had moved when its wait was looked at, and 1 */
     bool begun, taken;
 } cdp__post;
 
@@ -8145,29 +9057,29 @@ struct cdp_group {
 
     /* timers; CDP__NEVER: not set */
     uint64_t soonest_ns;   /* no deadline of an operation or message is earlier */
-    uint64_t long_ns;      /* when to tell the transport that it takes long, and again */
+    uint64_t wait_ns;      /* when to look whether a wait lasts long */
     uint64_t listen_ns;    /* when to read from ranks that nothing is wanted from */
     uint64_t take_back_ns; /* when what is exposed and not read is sent instead */
-    int32_t blocked_peer;  /* whom the transport believes this rank to wait for, -1: nobody */
-    uint32_t blocked_round;
+    uint64_t seen_moved;   /* bytes of the awaited transfer when that was looked at last, */
+    uint32_t seen_round;   /* and the round */
+    bool look_again;       /* that look was a moment ago */
 
     /* failure */
     cdp__health health;
     cdp_error error;
-    uint32_t late_ms;   /* the timeout that has passed */
-    uint64_t answer_ns; /* how long peers' own FAILUREs are awaited */
-    uint64_t settle_ns; /* deadline of SETTLING, then of passing the failure on */
-    int32_t told_by;    /* rank in the world that `error` came from, -1: seen here */
+    cdp__failure_domain domain; /* of a group without a parent */
+    uint32_t late_ms;           /* the timeout that has passed */
+    uint64_t answer_ns;         /* how long peers' own FAILUREs are awaited */
+    uint64_t settle_ns;         /* deadline of SETTLING, then of passing the failure on */
     uint8_t cause[CDP__FAILURE_MAX];
     uint32_t cause_bytes;
 };
 
-#define CDP__SETTLE_MS 300u /* how long to ask for an earlier cause */
-#define CDP__TELL_MS 50u    /* how long a failed group tries to pass its cause on */
-#define CDP__ANSWER_MS 8u   /* how much of that is spent on waiting for answers only */
+#define CDP__SETTLE_MS CDP__FAILURE_SETTLE_MS
+#define CDP__TELL_MS CDP__FAILURE_TELL_MS
+#define CDP__ANSWER_MS 8u /* how much of that is spent on waiting for answers only */
 #define CDP__LISTEN_MS 20u
 #define CDP__TAKE_BACK_MS 5u /* copying 4 MiB is cheaper than waiting longer for the reader */
-#define CDP__LONG_MS 1000u   /* a wait of that length is told to the transport */
 
 /* What every public function asks first. */
 CDP__PRIVATE cdp_status cdp__alive(const cdp_group *g, const char *call) {
@@ -8222,35 +9134,48 @@ CDP__PRIVATE void cdp__group_revoke(cdp_group *g) {
 
 /* ---- >>failing: how a failure becomes an error on all ranks ---------------------------------- */
 
-/* Knows: groups, streams. Promises: the first cause wins everywhere; every group that failed says
-   why within a bounded time. May use: state, exec, stream, message. */
+/* Knows: groups, streams. Promises: what happens here becomes events of >>failure, and what that
+   decides becomes errors and messages; every group that failed says why within a bounded time. It
+   decides nothing itself. May use: failure, state, exec, stream, message. */
 
-/* "rank 3/8: allreduce #17 of 4194304 x f32 sum, ring (round 5/14): " */
-CDP__PRIVATE void cdp__context_text(
-    const cdp_group *g, const cdp__head *call, uint32_t round, uint32_t rounds, cdp__text *t) {
-    char text[128];
-    cdp__text_add(t, "rank %u/%u: ", g->w->rank, g->w->size);
-    if (g->members) cdp__text_add(t, "group of %u: ", g->desc.world_size);
-    if (!call) return;
-    cdp__call_text(call, text, sizeof text);
-    cdp__text_add(t, "%s (round %u/%u): ", text, round + 1, rounds);
+#define CDP__EDGES 32u
+#define CDP__WILLS 8u
+
+/* Send what >>failure has to say of waits. */
+CDP__PRIVATE void cdp__world_answer(cdp__world *w);
+
+/* A record of what this rank saw: `e` has status, peer, errno and the bare text. */
+CDP__PRIVATE void cdp__record_make(const cdp_group *g, cdp__failure_record *r, const cdp_error *e) {
+    memset(r, 0, sizeof *r);
+    r->status = e->status;
+    r->peer = r->end.named = e->peer;
+    r->end.last.waiter = r->end.last.target = -1;
+    r->sys_errno = e->sys_errno;
+    r->observer = (int32_t)g->w->rank;
+    r->group_size = g->members ? g->desc.world_size : 0;
+    r->at.channel = g->channel;
+    r->timeout_ms = g->late_ms;
+    cdp__format(r->text, sizeof r->text, "%s", e->text);
 }
 
-/* A rank that has reached its deadline looks for the cause no longer than 5% of it, and awaits
-   answers for another 5%. */
-CDP__PRIVATE uint64_t cdp__group_grace_ms(const cdp_group *g) {
-    return g->error.status == CDP_ERR_TIMEOUT ? g->late_ms / 20 : 0;
+/* What this rank was doing. */
+CDP__PRIVATE void cdp__record_call(
+    cdp__failure_record *r, const cdp__head *call, uint32_t round, uint32_t rounds) {
+    r->call = cdp__fingerprint_of(call);
+    r->at.seq = call->seq;
+    r->at.round = round;
+    r->rounds = rounds;
 }
 
-/* The group is broken: g->error is what this rank reports, `cause` what it passes on to every
-   peer that it has exchanged something with. */
-CDP__PRIVATE void cdp__group_publish(cdp_group *g, const cdp_error *cause) {
+/* The group is broken: every peer that it has exchanged something with is told. */
+CDP__PRIVATE void cdp__group_publish(cdp_group *g, const cdp__failure_record *r) {
     const uint64_t now = cdp__now(g->os);
-    const uint64_t answer_ms =
-        cdp__min(cdp__max(CDP__ANSWER_MS, cdp__group_grace_ms(g)), CDP__TELL_MS);
+    const uint64_t share_ms = cdp__failure_share_ns(r, CDP__TELL_MS) / CDP__MS;
+    uint64_t answer_ms = CDP__ANSWER_MS;
     uint32_t p;
+    if (r->status == CDP_ERR_TIMEOUT) answer_ms = cdp__max(answer_ms, share_ms);
     cdp__group_revoke(g);
-    g->cause_bytes = cdp__error_encode(cause, g->cause);
+    g->cause_bytes = cdp__failure_encode(r, g->cause);
     for (p = 0; p < g->desc.world_size; ++p) {
         cdp__peer *peer = &g->peers[p];
         if (p == g->desc.rank) continue;
@@ -8263,217 +9188,253 @@ CDP__PRIVATE void cdp__group_publish(cdp_group *g, const cdp_error *cause) {
     g->health = CDP__FAILED;
     g->settle_ns = now + CDP__TELL_MS * CDP__MS;
     g->answer_ns = now + answer_ms * CDP__MS;
-    if (g->channel == CDP__WORLD_CHANNEL && g->w->transport.failure.failed)
-        g->w->transport.failure.failed(g->w->transport.self, cause);
+    if (g->channel == CDP__WORLD_CHANNEL && g->w->transport.failure.publish)
+        g->w->transport.failure.publish(g->w->transport.self, g->cause, g->cause_bytes);
     if (g->backend) g->backend->failed(g->backend->self, &g->error);
     cdp__group_activate(g);
     cdp__log(&g->desc.logger, CDP_LOG_DEBUG, g->desc.rank, "%s", g->error.text);
 }
 
-/* Two ranks that differ blame each other. A third one decides from its own record of the call:
-   when that is something else than what the rank that blames calls, it is the latter that
-   differs. */
-CDP__PRIVATE void cdp__group_take_sides(cdp_group *g, const cdp_error *cause) {
-    char call[128], says[160];
-    const char *at, *end, *found;
-    size_t n;
-    uint32_t i;
-    cdp__format(says, sizeof says, "rank %d calls ", (int)cause->origin);
-    if (cause->status != CDP_ERR_MISMATCH || cause->peer < 0 || !(at = strstr(cause->text, says))
-        || !(end = strstr(at, ", rank ")))
-        return;
-    at += strlen(says);
-    for (i = 0; i < g->desc.records; ++i) {
-        cdp__format(says, sizeof says, " #%llu", (unsigned long long)g->past[i].call.seq);
-        n = strlen(says);
-        found = strstr(at, says);
-        /* #1 begins #18, too */
-        if (!found || found >= end || (found[n] != ' ' && found[n] != ',')) continue;
-        cdp__call_text(&g->past[i].call, call, sizeof call);
-        if (strlen(call) != (size_t)(end - at) || memcmp(at, call, (size_t)(end - at)) != 0)
-            g->error.peer = cause->origin;
+/* Ranks that are not in the group learn why this one may leave soon: its last will. */
+CDP__PRIVATE void cdp__group_send_will(cdp_group *g) {
+    const cdp_transport *t = &g->w->transport;
+    cdp__head h;
+    uint32_t p;
+    memset(&h, 0, sizeof h);
+    h.type = CDP__MESSAGE_FAILURE;
+    h.channel = CDP__WORLD_CHANNEL;
+    h.bytes = g->cause_bytes;
+    for (p = 0; p < g->w->size && t->failure.linked; ++p) {
+        cdp__stream *s = cdp__stream_find(g->w, CDP__WORLD_CHANNEL, p);
+        if (!s || cdp_rank_of_world(g, p) < g->desc.world_size || !t->failure.linked(t->self, p))
+            continue;
+        h.ack = (uint32_t)s->taken;
+        if (!cdp__control_add(g->w, p, &h, g->cause)) continue;
+        s->sent += CDP__HEAD_BYTES + h.bytes;
+        (void)cdp__port_flush(g->w, p);
     }
 }
 
-/* Somebody else's cause, learned in time, replaces what was seen here; who reports it stays this
-   rank. */
-CDP__PRIVATE void cdp__group_quote(cdp_group *g, const cdp_error *cause) {
-    cdp__text t = {g->error.text, sizeof g->error.text, 0};
-    char origin[24];
-    cdp__format(origin, sizeof origin, "rank %d/", (int)cause->origin);
-    g->error = *cause;
-    g->error.rank = (int32_t)g->w->rank;
-    /* a rank's own report may come back to it before it has sent it */
-    if (cause->origin == g->error.rank) return;
-    cdp__group_take_sides(g, cause);
-    cdp__text_add(&t, "rank %u/%u: told by ", g->w->rank, g->w->size);
-    if (strncmp(cause->text, origin, strlen(origin)) != 0)
-        cdp__text_add(&t, "rank %d: ", (int)cause->origin);
-    cdp__text_add(&t, "%s", cause->text);
-}
-
-/* Fails every group in the fault domain of g. */
-CDP__PRIVATE void cdp__group_spread(cdp_group *g, const cdp_error *cause) {
-    const cdp_group *top = cdp__group_top(g);
+/* Do what the transition function has decided for the group `top` and all that fail with it. */
+CDP__PRIVATE void cdp__domain_act(cdp_group *top, uint32_t what) {
+    const cdp__failure_record *r = &top->domain.record;
+    const bool here = r->observer == (int32_t)top->w->rank, again = top->health == CDP__FAILED;
+    const char *file = top->error.file;
+    const uint32_t line = top->error.line;
     cdp_group *x;
-    cdp__group_publish(g, cause);
-    for (x = g->w->groups; x; x = x->next) {
-        if (cdp__group_top(x) != top || x->health == CDP__FAILED) continue;
-        x->error = g->error;
-        cdp__group_publish(x, cause);
+    if (what & CDP__FAILURE_REPORT) {
+        for (x = top->w->groups; x; x = x->next) {
+            if (cdp__group_top(x) != top) continue;
+            cdp__failure_text(r, top->w->rank, top->w->size, &x->error);
+            if (here && file) x->error.file = file;
+            x->error.line = here ? line : 0;
+            cdp__group_publish(x, r);
+        }
+        if (!again && top->channel != CDP__WORLD_CHANNEL) cdp__group_send_will(top);
     }
+    cdp__world_answer(top->w);
 }
 
-CDP__PRIVATE void cdp__group_adopt(cdp_group *g, const cdp_error *cause) {
-    cdp__group_quote(g, cause);
-    cdp__group_spread(g, cause);
+CDP__PRIVATE uint32_t cdp__domain_step(
+    cdp_group *top, cdp__failure_event_type type, const cdp__failure_record *r) {
+    cdp__failure_event v;
+    uint32_t what;
+    CDP_ASSERT(!top->parent);
+    memset(&v, 0, sizeof v);
+    v.type = type;
+    v.time_ns = cdp__now(top->os);
+    v.domain = &top->domain;
+    v.record = r;
+    what = cdp__failure_step(&top->w->failure, &v);
+    cdp__domain_act(top, what);
+    return what;
 }
 
-/* The first failure wins. `e` has status, peer, errno and the bare text of what happened; `call`
-   (NULL: none) is what this rank was doing. What happens to a group with a parent is settled by
-   the parent. */
-CDP__PRIVATE void cdp__group_fail_in(
-    cdp_group *g, const cdp_error *e, const cdp__head *call, uint32_t round, uint32_t rounds) {
+CDP__PRIVATE bool cdp__world_read_first(cdp__world *w, bool guess);
+
+/* This rank saw a failure of g. What happens to a group with a parent is settled by the parent. */
+CDP__PRIVATE void cdp__group_see(cdp_group *g, const cdp__failure_record *r, const cdp_error *e) {
     cdp_group *top = cdp__group_top(g);
-    cdp_error *mine = &top->error;
-    uint64_t settle_ms = CDP__SETTLE_MS;
-    cdp__text t = {mine->text, sizeof mine->text, 0};
     if (g->health != CDP__HEALTHY) return;
     g->health = CDP__SETTLING;
-    if (top != g && top->health != CDP__HEALTHY) return;
-    *mine = *e;
-    mine->rank = mine->origin = (int32_t)g->w->rank;
-    mine->kind = call ? (cdp_coll_kind)call->kind : CDP_COLL_NONE;
-    mine->round = call ? round : 0;
-    mine->op_seq = call ? call->seq : 0;
-    cdp__context_text(g, call, round, rounds, &t);
-    cdp__text_add(&t, "%s", e->text);
-    top->late_ms = g->late_ms;
+    if (top->domain.state != CDP__FAILURE_HEALTHY) return;
+    if (top->channel == CDP__WORLD_CHANNEL && cdp__world_read_first(g->w, false)) return;
     top->health = CDP__SETTLING;
-    if (e->status == CDP_ERR_TIMEOUT)
-        settle_ms = cdp__min(cdp__max(CDP__ANSWER_MS, cdp__group_grace_ms(top)), CDP__SETTLE_MS);
-    top->settle_ns = cdp__now(g->os) + settle_ms * CDP__MS;
+    top->error.file = e->file;
+    top->error.line = e->line;
     cdp__group_activate(top);
+    (void)cdp__domain_step(top, CDP__FAILURE_SEEN, r);
 }
 
 CDP__PRIVATE void cdp__group_fail(cdp_group *g, const cdp_error *e) {
     const cdp__exec *x = &g->exec;
-    cdp__group_fail_in(g, e, x->running ? &x->task.call : NULL, x->round, x->rounds);
+    cdp__failure_record r;
+    cdp__record_make(g, &r, e);
+    if (x->running) cdp__record_call(&r, &x->task.call, x->round, x->rounds);
+    cdp__group_see(g, &r, e);
 }
 
 CDP__PRIVATE void cdp__group_fail_last(cdp_group *g) {
     cdp__group_fail(g, cdp_last_error());
 }
 
+/* The caller breaks the group: that overrides a cause that is not settled yet. */
+CDP__PRIVATE void cdp__group_break_for(cdp_group *g, const cdp_error *e) {
+    cdp_group *top = cdp__group_top(g);
+    cdp__failure_record r;
+    if (top->domain.state != CDP__FAILURE_SETTLING) {
+        cdp__group_fail(g, e);
+        return;
+    }
+    cdp__record_make(g, &r, e);
+    top->error.file = e->file;
+    top->error.line = e->line;
+    (void)cdp__domain_step(top, CDP__FAILURE_SEEN, &r);
+}
+
+/* The deadline of a call passed while transfer `t` was awaited. */
+CDP__PRIVATE void cdp__group_late(
+    cdp_group *g, const cdp__transfer *t, const cdp__head *call, uint64_t channel) {
+    cdp__failure_record r;
+    cdp_error e;
+    cdp__fail_peer(CDP_ERR_TIMEOUT, t->s->peer, 0, "the deadline of %u ms passed", g->late_ms);
+    e = *cdp_last_error();
+    cdp__record_make(g, &r, &e);
+    if (call == &g->exec.task.call)
+        cdp__record_call(&r, call, g->exec.round, g->exec.rounds);
+    else
+        cdp__record_call(&r, call, 0, 1);
+    r.at.channel = channel;
+    r.moved = t->moved;
+    r.expected = t->bytes;
+    r.sending = !t->receive;
+    r.text[0] = 0; /* it is made of these */
+    cdp__group_see(g, &r, &e);
+}
+
 CDP__PRIVATE void cdp__group_dump_failed(cdp_group *g);
 
-/* SETTLING: a rank that only sees a neighbour leave asks whether that neighbour left because of
-   somebody else. */
-CDP__PRIVATE void cdp__group_settle(cdp_group *g, uint64_t now) {
-    const cdp_transport *t = &g->w->transport;
-    int answer = -1;
-    cdp_error cause;
-    if (g->channel == CDP__WORLD_CHANNEL && t->failure.first_cause)
-        answer = t->failure.first_cause(t->self, &g->error, now >= g->settle_ns);
-    cause = g->error;
-    if (answer == 0 && now < g->settle_ns) return;
-    if (answer > 0)
-        cdp__group_adopt(g, &cause);
-    else
-        cdp__group_spread(g, &cause);
-}
-
-/* A failed group has learned a deeper cause: peers that were told the old one, and still listen,
-   are told the new one. */
-CDP__PRIVATE void cdp__group_correct(cdp_group *g, const cdp_error *cause) {
-    uint32_t p;
-    g->cause_bytes = cdp__error_encode(cause, g->cause);
-    for (p = 0; p < g->desc.world_size; ++p)
-        g->peers[p].tell = g->peers[p].used;
-}
-
-/* Has this rank of the world said that it waits for us, or for somebody who does? */
-CDP__PRIVATE bool cdp__group_waits_for_us(const cdp_group *g, int32_t rank) {
-    uint32_t p;
-    for (p = 0; p < g->desc.world_size; ++p)
-        if ((int32_t)cdp__world_rank(g, p) == rank) return g->peers[p].waits_for_us;
-    return false;
-}
-
-/* The rank that this rank was told to blame says that it waits for this rank, which is behind it:
-   then it is whom this rank waits for itself. The others hear it, since that one may have been
-   told what this one was. Who waits is always ahead of whom it waits for, unless the link between
-   them is cut: there the blame stays, and does not go round in a circle. */
-CDP__PRIVATE void cdp__group_pass_on(cdp_group *g, const cdp_error *cause) {
-    const cdp__exec *x = &g->exec;
-    const cdp__transfer *late = cdp__exec_late(x);
-    cdp__text t = {g->error.text, sizeof g->error.text, strlen(g->error.text)};
-    if (!late || cause->op_seq < x->task.call.seq
-        || (cause->op_seq == x->task.call.seq && cause->round <= x->round))
-        return;
-    g->error.peer = (int32_t)late->s->peer;
-    g->error.origin = (int32_t)g->w->rank;
-    g->error.round = x->round;
-    g->error.op_seq = x->task.call.seq;
-    g->told_by = -1;
-    cdp__text_add(&t, "; that rank is waiting too, and in the end everybody waits for rank %u",
-        (unsigned)g->error.peer);
-    cdp__group_correct(g, &g->error);
-}
-
-/* What to make of p's FAILURE. It is the cause, with one exception: ranks that wait for each
-   other in a chain reach their deadlines together. Then each knows only its neighbour, and the
-   one nearer to the end of the chain knows better: what a rank says of its own deadline may be
-   followed by what it has heard from there. */
-CDP__PRIVATE void cdp__group_take_failure(cdp_group *g, uint32_t p, const cdp_error *cause) {
-    const int32_t me = (int32_t)g->w->rank, from = (int32_t)cdp__world_rank(g, p);
-    const bool late = g->health != CDP__HEALTHY && g->error.status == CDP_ERR_TIMEOUT;
-    const bool ours = late && g->error.origin == me;
-    /* of what this rank believes */
-    const bool source = g->told_by == from || g->error.origin == from;
-    g->peers[p].heard = cause->status != CDP_ERR_TIMEOUT; /* else it may learn more */
-    if (ours && cause->status == CDP_ERR_TIMEOUT && cause->origin != me
-        && (cause->peer == me || cdp__group_waits_for_us(g, cause->peer))) {
-        if (cause->origin == from) g->peers[p].waits_for_us = true;
-        return;
-    }
-    if (g->health != CDP__FAILED) {
-        cdp__group_adopt(g, cause);
-        g->told_by = from;
-    } else if (cause->peer != me
-        && ((ours && g->error.peer == from)
-            || (late && source && cause->origin != g->error.origin))) {
-        cdp__group_quote(g, cause);
-        cdp__group_correct(g, cause);
-        g->told_by = from;
-    }
-    if (late && g->told_by >= 0 && g->error.peer == from && cause->origin == from
-        && cause->peer == me)
-        cdp__group_pass_on(g, cause);
-}
-
-/* A FAILURE of this channel has come from a rank of the world. */
-CDP__PRIVATE void cdp__channel_failed(
-    cdp__world *w, uint64_t channel, uint32_t peer, const uint8_t *body, uint32_t bytes) {
+CDP__PRIVATE cdp_group *cdp__group_of_channel(const cdp__world *w, uint64_t channel) {
     cdp_group *g = w->groups;
-    cdp_error cause;
-    uint32_t p;
     while (g && g->channel != channel)
         g = g->next;
-    if (!g) return;
-    p = cdp_rank_of_world(g, peer);
-    CDP_ASSERT(p < g->desc.world_size);
-    g->peers[p].used = true;
-    if (cdp__error_decode(body, bytes, &cause)) {
-        cdp__group_take_failure(g, p, &cause);
-        cdp__group_activate(g);
-        return;
-    }
-    cdp__fail_peer(CDP_ERR_PEER_LOST, peer, 0, "rank %u failed and left without saying why", peer);
-    cdp__group_fail_last(g);
+    return g;
 }
 
-/* `theirs` came from p where this rank expected something of `call`. */
+/* Has this rank done what rank `peer` of the world waits for at this place? */
+CDP__PRIVATE bool cdp__world_passed(const cdp__world *w, int32_t peer, const cdp__place *at);
+
+/* Rank `from` of the world says that a group has failed, here or elsewhere. */
+CDP__PRIVATE void cdp__world_told(cdp__world *w, uint32_t from, const cdp__failure_record *r) {
+    cdp_group *g = cdp__group_of_channel(w, r->domain);
+    cdp__failure_event v;
+    memset(&v, 0, sizeof v);
+    v.type = CDP__FAILURE_TOLD;
+    v.time_ns = cdp__now(w->os);
+    v.from = from;
+    v.record = r;
+    v.passed = cdp__world_passed(w, r->end.last.waiter, &r->end.last.at);
+    if (!g || g->parent) {
+        (void)cdp__failure_step(&w->failure, &v);
+        cdp__world_answer(w);
+        return;
+    }
+    if (cdp__past_at(g, r->call.seq)->call.seq == r->call.seq)
+        v.own = cdp__fingerprint_of(&cdp__past_at(g, r->call.seq)->call);
+    v.domain = &g->domain;
+    cdp__group_activate(g);
+    cdp__domain_act(g, cdp__failure_step(&w->failure, &v));
+}
+
+/* The record that the transport keeps of the first failure; `guess`: also one of no group, which
+   is a guess. True: it was news. */
+CDP__PRIVATE bool cdp__world_read_first(cdp__world *w, bool guess) {
+    const cdp_transport *t = &w->transport;
+    uint8_t body[CDP__FAILURE_MAX];
+    cdp__failure_record r;
+    const uint32_t bytes = t->failure.first ? t->failure.first(t->self, body, sizeof body) : 0;
+    if (!bytes || !cdp__failure_decode(body, bytes, w->size, &r)) return false;
+    if (!guess && !r.domain) return false;
+    r.domain = CDP__WORLD_CHANNEL;
+    cdp__world_told(w, (uint32_t)r.observer, &r);
+    return true;
+}
+
+/* Read from all ranks: they may ask. */
+CDP__PRIVATE void cdp__world_listen(cdp__world *w) {
+    const cdp_transport *t = &w->transport;
+    uint32_t p;
+    for (p = 0; p < w->size; ++p) {
+        const cdp__port *port = &w->ports[p];
+        const cdp__stream *s = port->rx_stream;
+        if (p == w->rank || (s && s->body_left && port->rx_left)) continue;
+        if (!s) s = cdp__stream_find(w, CDP__WORLD_CHANNEL, p);
+        if (t->failure.linked ? !t->failure.linked(t->self, p) : !s || (!s->put && !s->got))
+            continue;
+        (void)cdp__port_pump(w, p, NULL);
+    }
+}
+
+/* The chain of waits ends at a rank that does not answer. If that one is still starting, it cannot:
+   the transport may know what it waits for. */
+CDP__PRIVATE void cdp__group_ask_starting(cdp_group *g) {
+    const cdp_transport *t = &g->w->transport;
+    cdp__failure *f = &g->w->failure;
+    const cdp__failure_edge *e = cdp__failure_blocker(f, g->domain.record.at.channel);
+    cdp__failure_event v;
+    int32_t named;
+    if (!t->failure.starting || !e) return;
+    memset(&v, 0, sizeof v);
+    v.type = CDP__FAILURE_ANSWER;
+    v.time_ns = cdp__now(g->os);
+    v.from = e->peer;
+    v.at = e->at;
+    v.serial = e->serial;
+    v.end = cdp__failure_follow(f, e);
+    if (v.end.why != CDP__WHY_SILENT || v.end.named < 0 || v.end.named == (int32_t)g->w->rank)
+        return;
+    named = t->failure.starting(
+        t->self, (uint32_t)v.end.named, v.time_ns + 2 * CDP__MS >= g->domain.due_ns);
+    if (named < 0 || (uint32_t)named >= g->w->size || named == v.end.named) return;
+    v.end.last.waiter = v.end.named;
+    v.end.last.target = v.end.named = named;
+    (void)cdp__failure_step(f, &v);
+}
+
+/* SETTLING: has somebody left word of an earlier cause? */
+CDP__PRIVATE void cdp__group_settle(cdp_group *g) {
+    if (g->channel == CDP__WORLD_CHANNEL && g->domain.record.status == CDP_ERR_PEER_LOST)
+        (void)cdp__world_read_first(g->w, true);
+    cdp__world_listen(g->w);
+    cdp__world_answer(g->w);
+    if (g->health != CDP__SETTLING) return;
+    if (g->domain.record.status == CDP_ERR_TIMEOUT) cdp__group_ask_starting(g);
+    (void)cdp__domain_step(g, CDP__FAILURE_TIMER, NULL);
+}
+
+/* A FAILURE has come on this channel from a rank of the world. */
+CDP__PRIVATE void cdp__channel_failed(
+    cdp__world *w, uint64_t channel, uint32_t peer, const uint8_t *body, uint32_t bytes) {
+    cdp_group *g = cdp__group_of_channel(w, channel);
+    cdp__failure_record r;
+    const bool good = cdp__failure_decode(body, bytes, w->size, &r);
+    uint32_t p;
+    if (g && (!good || r.domain == cdp__group_top(g)->channel)) {
+        p = cdp_rank_of_world(g, peer);
+        CDP_ASSERT(p < g->desc.world_size);
+        g->peers[p].used = true;
+        g->peers[p].heard = good && r.status != CDP_ERR_TIMEOUT; /* else it may learn more */
+    }
+    if (good) {
+        cdp__world_told(w, peer, &r);
+    } else if (g) {
+        cdp__fail_peer(
+            CDP_ERR_PEER_LOST, peer, 0, "rank %u failed and left without saying why", peer);
+        cdp__group_fail_last(g);
+    }
+}
+
+/* `theirs` came from p where this rank expected something of `call`: this thread's last error. */
 CDP__PRIVATE void cdp__group_mismatch(
     const cdp_group *g, uint32_t p, const cdp__head *call, const cdp__head *theirs) {
     const uint32_t other = cdp__world_rank(g, p);
@@ -8498,8 +9459,19 @@ CDP__PRIVATE const cdp__head *cdp__group_call_like(const cdp_group *g, const cdp
 }
 
 CDP__PRIVATE void cdp__group_odd(cdp_group *g, uint32_t p, const cdp__head *theirs) {
-    cdp__group_mismatch(g, p, cdp__group_call_like(g, theirs), theirs);
-    cdp__group_fail_last(g);
+    const cdp__head *call = cdp__group_call_like(g, theirs);
+    cdp__failure_record r;
+    cdp_error e;
+    cdp__group_mismatch(g, p, call, theirs);
+    e = *cdp_last_error();
+    cdp__record_make(g, &r, &e);
+    cdp__record_call(&r, call, g->exec.round, g->exec.rounds);
+    if (!cdp__same_call(call, theirs)) {
+        r.end.why = CDP__WHY_CALLS;
+        r.other = cdp__fingerprint_of(theirs);
+        r.text[0] = 0;
+    }
+    cdp__group_see(g, &r, &e);
 }
 
 /* Does this header belong to a call that this rank has come to, and calls otherwise? */
@@ -8517,6 +9489,44 @@ CDP__PRIVATE void cdp__group_lost(cdp_group *g, uint32_t p) {
         && cdp__stream_peek(g->w, &g->streams[p], &h) && cdp__group_differs(g, &h))
         cdp__group_odd(g, p, &h);
     cdp__group_fail(g, &e);
+}
+
+/* A rank that takes part again has not left because of a failure. */
+CDP__PRIVATE void cdp__rank_goes_on(cdp__world *w, uint32_t rank, uint64_t begun_ns) {
+    cdp__failure_event v;
+    memset(&v, 0, sizeof v);
+    v.type = CDP__FAILURE_GOES_ON;
+    v.from = rank;
+    v.begun_ns = begun_ns;
+    (void)cdp__failure_step(&w->failure, &v);
+}
+
+CDP__PRIVATE void cdp__group_goes_on(cdp_group *g, uint64_t begun_ns) {
+    uint32_t i;
+    for (i = 0; i < CDP__WILLS; ++i) {
+        const cdp__failure_will *will = &g->w->failure.wills[i];
+        if (will->used && cdp_rank_of_world(g, will->rank) < g->desc.world_size)
+            cdp__rank_goes_on(g->w, will->rank, begun_ns);
+    }
+}
+
+/* A channel has come to this place. */
+CDP__PRIVATE void cdp__wait_over(cdp_group *g, uint64_t channel, uint64_t seq, uint32_t round) {
+    cdp__failure_event v;
+    memset(&v, 0, sizeof v);
+    v.type = CDP__FAILURE_MOVING;
+    v.time_ns = cdp__now(g->os);
+    v.at.channel = channel;
+    v.at.seq = seq;
+    v.at.round = round;
+    (void)cdp__failure_step(&g->w->failure, &v);
+}
+
+/* An operation or a message is done: ranks that wait for something else learn that this one does
+   not wait any more. */
+CDP__PRIVATE void cdp__wait_done(cdp_group *g, uint64_t channel, uint64_t next_seq) {
+    cdp__wait_over(g, channel, next_seq, 0);
+    cdp__world_answer(g->w);
 }
 
 /* A rank reads from those that it needs something of now. Others may have failed and said so, or
@@ -8643,6 +9653,7 @@ CDP__PRIVATE bool cdp__group_telling(cdp_group *g, uint64_t now) {
     if (more) return true;
     g->settle_ns = CDP__NEVER; /* whoever cannot be told by now will not be */
     cdp__group_dump_failed(g);
+    if (!g->parent) (void)cdp__domain_step(g, CDP__FAILURE_DELIVERED, NULL);
     return false;
 }
 
@@ -8714,10 +9725,6 @@ CDP__PRIVATE cdp_status cdp__work_look(const cdp_group *g, uint64_t seq) {
     if (seq & CDP__DEVICE_BIT) return cdp__device_look(g, seq);
     if (seq & CDP__POST_BIT) return cdp__post_look(g, seq);
     return g->completed >= seq ? CDP_OK : cdp__failed_status(g);
-}
-
-CDP__PRIVATE uint64_t cdp__long_ns(uint32_t timeout_ms) {
-    return cdp__min(CDP__LONG_MS, timeout_ms / 4) * CDP__MS;
 }
 
 /* Bytes that the choice of an algorithm goes by: uneven parts of an alltoall, which differ by
@@ -8792,38 +9799,15 @@ CDP__PRIVATE void cdp__group_begin(cdp_group *g) {
     /* it had to wait for those before */
     if (!op->start_ns) op->start_ns = cdp__now(g->os);
     past->start_ns = op->start_ns;
-    g->long_ns = op->start_ns + cdp__long_ns(op->rq.timeout_ms);
+    g->wait_ns = cdp__min(g->wait_ns, op->start_ns + cdp__failure_period_ns(op->rq.timeout_ms));
+    g->seen_moved = 0;
+    g->seen_round = 0;
     g->listen_ns = g->channel == CDP__WORLD_CHANNEL || g->desc.world_size < 3
         ? CDP__NEVER
         : op->start_ns + CDP__LISTEN_MS * CDP__MS;
     g->take_back_ns = CDP__NEVER;
     cdp__exec_begin(&g->exec, &task, again);
     past->rounds = g->exec.rounds;
-}
-
-/* Leave word for whom this rank waits, when that is news. */
-CDP__PRIVATE void cdp__group_say_blocked(cdp_group *g, int32_t peer) {
-    const cdp_transport *t = &g->w->transport;
-    const uint64_t last = g->exec.task.call.seq;
-    cdp_error where;
-    uint64_t seq;
-    cdp__text text = {where.text, sizeof where.text, 0};
-    if (g->channel != CDP__WORLD_CHANNEL || !t->failure.blocked
-        || (g->blocked_peer == peer && (peer < 0 || g->blocked_round == g->exec.round)))
-        return;
-    cdp__error_clear(&where, CDP_PENDING);
-    where.rank = (int32_t)g->desc.rank;
-    where.peer = g->blocked_peer = peer;
-    where.round = g->blocked_round = g->exec.round;
-    where.op_seq = last;
-    /* this call and those before it */
-    for (seq = last; seq && seq + CDP__NOTE_CALLS > last && cdp__past_at(g, seq)->call.seq == seq;
-         --seq) {
-        char call[128];
-        cdp__call_text(&cdp__past_at(g, seq)->call, call, sizeof call);
-        cdp__text_add(&text, "%s%s", text.used ? "; " : "", call);
-    }
-    t->failure.blocked(t->self, &where);
 }
 
 /* Has a deadline passed? The earliest known may be that of an operation which is done. */
@@ -8853,7 +9837,8 @@ CDP__PRIVATE void cdp__group_complete(cdp_group *g) {
     const cdp__op op = *cdp__group_head(g);
     const uint64_t now = cdp__now(g->os);
     cdp__past *past = cdp__past_at(g, op.seq);
-    cdp__group_say_blocked(g, -1);
+    if (g->w->failure.waited || g->w->failure.waiting) cdp__wait_done(g, g->channel, op.seq + 1);
+    if (g->w->failure.willed) cdp__group_goes_on(g, op.start_ns);
     past->end_ns = now;
     past->round = g->exec.round;
     g->queue_at = (g->queue_at + 1) % g->queue_room;
@@ -8873,14 +9858,12 @@ CDP__PRIVATE void cdp__group_fail_timeout(cdp_group *g, uint64_t now) {
     for (i = 0; i < g->queue_used && op->deadline_ns > now; ++i)
         op = &g->queue[(g->queue_at + i) % g->queue_room];
     g->late_ms = op->rq.timeout_ms;
-    if (late)
-        cdp__fail_peer(CDP_ERR_TIMEOUT, late->s->peer, 0,
-            "the deadline of %u ms passed while waiting for rank %u (it %s %llu of %llu bytes)",
-            g->late_ms, late->s->peer, late->receive ? "sent" : "took",
-            (unsigned long long)late->moved, (unsigned long long)late->bytes);
-    else
-        cdp__fail(CDP_ERR_TIMEOUT, "the deadline of %u ms passed before the operation could start",
-            g->late_ms);
+    if (late) {
+        cdp__group_late(g, late, &g->exec.task.call, g->channel);
+        return;
+    }
+    cdp__fail(CDP_ERR_TIMEOUT, "the deadline of %u ms passed before the operation could start",
+        g->late_ms);
     cdp__group_fail_last(g);
 }
 
@@ -8890,22 +9873,6 @@ CDP__PRIVATE void cdp__group_fault(cdp_group *g) {
     if (x->fault == CDP__FAULT_LOST) cdp__group_lost(g, x->fault_rank);
     if (x->fault == CDP__FAULT_ODD) cdp__group_odd(g, x->fault_rank, &x->theirs);
     if (x->fault == CDP__FAULT_NOMEM) cdp__group_fail_last(g);
-}
-
-/* It takes long: look whether those that this rank only sends to have said something, and leave
-   word for whom it waits. True: it has failed. */
-CDP__PRIVATE bool cdp__group_long(cdp_group *g, uint64_t now) {
-    const cdp__transfer *late = cdp__exec_late(&g->exec);
-    uint32_t i;
-    g->long_ns = now + cdp__long_ns(cdp__group_head(g)->rq.timeout_ms);
-    for (i = 0; i < g->exec.transfer_count; ++i)
-        if (cdp__exec_overhear(&g->exec, i)) {
-            cdp__group_fault(g);
-            return true;
-        }
-    if (g->health != CDP__HEALTHY || cdp__group_listen(g)) return true;
-    if (late) cdp__group_say_blocked(g, (int32_t)cdp__exec_rank_of(&g->exec, late));
-    return false;
 }
 
 /* Nothing moves: a deadline has passed, or it takes long, or there is nothing to do but sleep. */
@@ -8921,7 +9888,7 @@ CDP__PRIVATE cdp__advance cdp__group_stuck(cdp_group *g, uint64_t now) {
         g->listen_ns = now + CDP__LISTEN_MS * CDP__MS;
         if (cdp__group_listen(g)) return CDP__MOVED;
     }
-    return now >= g->long_ns && cdp__group_long(g, now) ? CDP__MOVED : CDP__BLOCKED;
+    return CDP__BLOCKED;
 }
 
 /* The first operation waits for a work of this or another group. True when it may begin. */
@@ -8970,6 +9937,7 @@ CDP__PRIVATE cdp__advance cdp__queue_poll(cdp_group *g) {
 CDP__PRIVATE cdp__advance cdp__flows_poll(cdp_group *g);
 CDP__PRIVATE bool cdp__flows_due(cdp_group *g, uint64_t now);
 CDP__PRIVATE cdp__advance cdp__flows_stuck(cdp_group *g, uint64_t now);
+CDP__PRIVATE bool cdp__group_waits(cdp_group *g, uint64_t now);
 
 /* Nothing moved in the queue nor in messages. */
 CDP__PRIVATE cdp__advance cdp__group_blocked(cdp_group *g) {
@@ -8980,6 +9948,9 @@ CDP__PRIVATE cdp__advance cdp__group_blocked(cdp_group *g) {
     }
     if (g->queue_used && g->exec.running && cdp__group_stuck(g, now) == CDP__MOVED)
         return CDP__MOVED;
+    if ((now >= g->wait_ns || g->w->failure.waited || g->w->failure.outbox)
+        && cdp__group_waits(g, now))
+        return CDP__MOVED;
     return g->active_flows ? cdp__flows_stuck(g, now) : CDP__BLOCKED;
 }
 
@@ -8987,7 +9958,7 @@ CDP__PRIVATE cdp__advance cdp__group_blocked(cdp_group *g) {
 CDP__PRIVATE cdp__advance cdp__group_poll(cdp_group *g) {
     cdp__advance polled, flows = CDP__IDLE;
     if (g->health == CDP__SETTLING) cdp__group_hear(g);
-    if (g->health == CDP__SETTLING && !g->parent) cdp__group_settle(g, cdp__now(g->os));
+    if (g->health == CDP__SETTLING && !g->parent) cdp__group_settle(g);
     if (g->health == CDP__SETTLING) return CDP__BLOCKED;
     if (g->health == CDP__FAILED)
         return cdp__group_telling(g, cdp__now(g->os)) ? CDP__BLOCKED : CDP__IDLE;
@@ -9001,13 +9972,17 @@ CDP__PRIVATE cdp__advance cdp__group_poll(cdp_group *g) {
 /* When the group wants to be looked at again even if nothing arrives. */
 CDP__PRIVATE uint64_t cdp__group_deadline(const cdp_group *g) {
     uint64_t at = g->soonest_ns;
+    if (g->w->failure.outbox) at = cdp__min(at, g->w->answer_ns);
     if (g->health == CDP__SETTLING && g->parent) return CDP__NEVER; /* the other group's */
     if (g->health == CDP__FAILED && g->settle_ns != CDP__NEVER && cdp__now(g->os) < g->answer_ns)
         return g->answer_ns;
+    if (g->health == CDP__SETTLING && cdp__now(g->os) + 2 * CDP__MS < g->domain.due_ns)
+        return g->domain.due_ns - 2 * CDP__MS;
+    if (g->health == CDP__SETTLING) return g->domain.due_ns;
     if (g->health != CDP__HEALTHY) return g->settle_ns;
-    if (g->active_flows) at = cdp__min(at, g->listen_ns);
+    if (g->active_flows) at = cdp__min(at, cdp__min(g->wait_ns, g->listen_ns));
     if (g->exec.running)
-        return cdp__min(cdp__min(at, g->take_back_ns), cdp__min(g->long_ns, g->listen_ns));
+        return cdp__min(cdp__min(at, g->take_back_ns), cdp__min(g->wait_ns, g->listen_ns));
     return g->channel != CDP__WORLD_CHANNEL ? cdp__min(at, g->listen_ns) : at;
 }
 
@@ -9122,6 +10097,16 @@ CDP__PRIVATE void cdp__post_give(cdp_group *g, cdp__post *post, bool cancelled) 
 
 /* ---- sends and receives */
 
+/* Messages from one rank to another are numbered by tag: the channel of their places. */
+CDP__PRIVATE uint64_t cdp__flow_channel(const cdp__flow *flow, bool receive) {
+    const uint32_t me = flow->g->w->rank, peer = flow->s.peer;
+    uint8_t id[16];
+    cdp__put_u64(id, flow->s.channel);
+    cdp__put_u32(id + 8, receive ? peer : me);
+    cdp__put_u32(id + 12, receive ? me : peer);
+    return cdp__hash(CDP__HASH_START, id, sizeof id) | 2;
+}
+
 CDP__PRIVATE void cdp__post_begin(cdp__flow *flow, cdp__post *post, bool receive) {
     cdp__transfer *x = &post->x;
     const uint64_t elem = cdp_dtype_size((cdp_dtype)post->call.dtype);
@@ -9135,6 +10120,10 @@ CDP__PRIVATE void cdp__post_begin(cdp__flow *flow, cdp__post *post, bool receive
     /* Up to the window, a message leaves before the receiver asks for it. */
     x->expose_bytes = cdp__max(flow->g->desc.expose_bytes, CDP__WINDOW + 1);
     post->begun = true;
+}
+
+CDP__PRIVATE void cdp__post_begin_if(cdp__flow *flow, cdp__post *post, bool receive) {
+    if (!post->begun) cdp__post_begin(flow, post, receive);
 }
 
 /* What is remembered of a message, beside what is remembered of operations. */
@@ -9160,6 +10149,9 @@ CDP__PRIVATE void cdp__post_complete(cdp__flow *flow, uint32_t way) {
     flow->first[way] = post->next;
     if (!post->next) flow->last[way] = NULL;
     if (post->got) post->got->count = post->call.count;
+    if (g->w->failure.waited || g->w->failure.waiting)
+        cdp__wait_done(g, cdp__flow_channel(flow, way == 1), post->call.seq + 1);
+    if (g->w->failure.willed) cdp__rank_goes_on(g->w, flow->s.peer, post->start_ns);
     cdp__post_remember(g, post, now);
     cdp__post_give(g, post, false);
     ++g->w->arrivals;
@@ -9169,13 +10161,22 @@ CDP__PRIVATE void cdp__post_complete(cdp__flow *flow, uint32_t way) {
 
 CDP__PRIVATE void cdp__channel_flow_failed(cdp__flow *flow);
 
+CDP__PRIVATE void cdp__post_see(cdp__flow *flow, const cdp__post *post) {
+    const cdp_error e = *cdp_last_error();
+    cdp__failure_record r;
+    cdp__record_make(flow->g, &r, &e);
+    cdp__record_call(&r, &post->call, 0, 1);
+    r.at.channel = cdp__flow_channel(flow, post->x.receive);
+    cdp__group_see(flow->g, &r, &e);
+}
+
 /* The reason is this thread's last error. */
 CDP__PRIVATE void cdp__post_fail(cdp__flow *flow, const cdp__post *post) {
     if (flow->owner) {
         cdp__channel_flow_failed(flow); /* no group fails */
         return;
     }
-    cdp__group_fail_in(flow->g, cdp_last_error(), &post->call, 0, 1);
+    cdp__post_see(flow, post);
 }
 
 /* A receive of up to so many elements learns how many there are. */
@@ -9259,22 +10260,17 @@ CDP__PRIVATE cdp__advance cdp__flows_poll(cdp_group *g) {
 
 /* The deadline of a message has passed: the group fails, and this says true. */
 CDP__PRIVATE bool cdp__flows_due(cdp_group *g, uint64_t now) {
-    const cdp__flow *flow;
+    cdp__flow *flow;
     uint32_t way;
     for (flow = g->active_flows; flow; flow = flow->next_active)
         for (way = 0; way < 2; ++way) {
-            const cdp__post *post = flow->first[way], *late = post;
+            cdp__post *post = flow->first[way], *late = post;
             while (post && post->deadline_ns > now)
                 post = post->next;
             if (!post) continue;
             g->late_ms = post->timeout_ms;
-            cdp__fail_peer(CDP_ERR_TIMEOUT, flow->s.peer, 0,
-                "the deadline of %u ms passed while waiting for rank %u (it %s %llu of %llu bytes)",
-                g->late_ms, flow->s.peer, way ? "sent" : "took",
-                (unsigned long long)(late->begun ? late->x.moved : 0),
-                (unsigned long long)(late->call.count
-                    * cdp_dtype_size((cdp_dtype)late->call.dtype)));
-            cdp__group_fail_in(g, cdp_last_error(), &late->call, 0, 1);
+            cdp__post_begin_if(flow, late, way == 1);
+            cdp__group_late(g, &late->x, &late->call, cdp__flow_channel(flow, way == 1));
             return true;
         }
     return false;
@@ -9330,6 +10326,8 @@ CDP__PRIVATE cdp_status cdp__flow_post(cdp__flow *flow, const cdp_transfer *t,
     flow->last[way] = post;
     out->group = g;
     out->seq = CDP__POST_BIT | post->use << CDP__POST_INDEX | post->index;
+    post->seen = 1;
+    g->wait_ns = cdp__min(g->wait_ns, now + cdp__failure_period_ns(post->timeout_ms));
     g->soonest_ns = cdp__min(g->soonest_ns, post->deadline_ns);
     if (!flow->active && !g->exec.running) g->listen_ns = now + CDP__LISTEN_MS * CDP__MS;
     cdp__flow_activate(flow);
@@ -9447,6 +10445,240 @@ CDP__PRIVATE void cdp__flows_close(cdp_group *g, bool tell) {
     g->post_count = 0;
 }
 
+/* ---- >>waits: who keeps whom waiting --------------------------------------------------------- */
+
+/* Knows: operations and messages of all groups, and their places. Promises: waits that last long,
+   and answers about them, reach >>failure as events and other ranks as messages. May use: failure,
+   failing, flows, state, exec, stream. */
+
+/* Is a thread inside a call that waits for something of g, or for what is to start after it? */
+CDP__PRIVATE bool cdp__group_awaited(const cdp_group *g) {
+    const cdp_group *x;
+    if (g->waiters) return true;
+    for (x = g->w->groups; x; x = x->next)
+        if (x->waiters && x->queue_used && cdp__group_head(x)->after.group == g) return true;
+    return false;
+}
+
+CDP__PRIVATE void cdp__wait_lasts(
+    cdp_group *g, const cdp__place *at, uint32_t peer, uint64_t since_ns) {
+    cdp__failure_event v;
+    memset(&v, 0, sizeof v);
+    v.type = CDP__FAILURE_BLOCKED;
+    v.time_ns = cdp__now(g->os);
+    v.at = *at;
+    v.from = peer;
+    v.since_ns = since_ns;
+    v.caller = cdp__group_awaited(g);
+    (void)cdp__failure_step(&g->w->failure, &v);
+}
+
+/* The running operation: has it moved since the last look? */
+CDP__PRIVATE void cdp__queue_waits(cdp_group *g, uint64_t now, bool tick) {
+    const cdp__transfer *late = cdp__exec_late(&g->exec);
+    const bool same = late && g->seen_round == g->exec.round && g->seen_moved == late->moved;
+    const cdp__op *op = cdp__group_head(g);
+    const uint64_t period = cdp__failure_period_ns(op->rq.timeout_ms);
+    cdp__place at;
+    memset(&at, 0, sizeof at);
+    at.channel = g->channel;
+    at.seq = op->seq;
+    at.round = g->exec.round;
+    if (!same && g->w->failure.waited) cdp__wait_over(g, at.channel, at.seq, at.round);
+    if (same && tick && now >= op->start_ns + period)
+        cdp__wait_lasts(g, &at, late->s->peer, op->start_ns);
+    if (!late) return;
+    g->seen_round = g->exec.round;
+    g->seen_moved = late->moved;
+}
+
+/* The same for messages. */
+CDP__PRIVATE void cdp__flow_waits(cdp__flow *flow, uint64_t now, bool tick) {
+    uint32_t way;
+    for (way = 0; way < 2; ++way) {
+        cdp__post *post = flow->first[way];
+        cdp__place at;
+        bool same;
+        if (!post) continue;
+        memset(&at, 0, sizeof at);
+        at.channel = cdp__flow_channel(flow, way == 1);
+        at.seq = post->call.seq;
+        same = post->seen == post->x.moved + 1;
+        post->seen = post->x.moved + 1;
+        if (!same && flow->g->w->failure.waited) cdp__wait_over(flow->g, at.channel, at.seq, 0);
+        if (same && tick && now >= post->start_ns + cdp__failure_period_ns(post->timeout_ms))
+            cdp__wait_lasts(flow->g, &at, flow->s.peer, post->start_ns);
+    }
+}
+
+/* When the next look is due: a period after the youngest wait began, or after the last look. */
+CDP__PRIVATE uint64_t cdp__group_next_look(const cdp_group *g, uint64_t now) {
+    uint64_t period = CDP__FAILURE_WAIT_MS * CDP__MS;
+    const cdp__flow *flow;
+    uint32_t way;
+    if (g->exec.running)
+        period = cdp__min(period, cdp__failure_period_ns(cdp__group_head(g)->rq.timeout_ms));
+    for (flow = g->active_flows; flow; flow = flow->next_active)
+        for (way = 0; way < 2; ++way)
+            if (flow->first[way])
+                period = cdp__min(period, cdp__failure_period_ns(flow->first[way]->timeout_ms));
+    return now + period;
+}
+
+/* Is it time to report what waits for long? It is looked at twice, a moment apart: a process that
+   was stopped for a while finds its deadlines passed before it has read what came meanwhile, and
+   a question to a rank that has done its part and left would destroy what that rank sent last. */
+CDP__PRIVATE bool cdp__group_tick(cdp_group *g, uint64_t now) {
+    const uint64_t moment = CDP__LISTEN_MS / 2 * CDP__MS;
+    if (now < g->wait_ns) return false;
+    if (g->look_again && now < g->wait_ns + moment) {
+        g->look_again = false;
+        return true;
+    }
+    g->look_again = true;
+    g->wait_ns = now + moment;
+    return false;
+}
+
+/* Nothing moves: report what waits for long, ask and answer. True: look again. */
+CDP__PRIVATE bool cdp__group_waits(cdp_group *g, uint64_t now) {
+    const bool tick = cdp__group_tick(g, now), look = tick || g->look_again;
+    cdp__world *w = g->w;
+    cdp__flow *flow;
+    uint32_t i;
+    if (g->exec.running && g->queue_used) cdp__queue_waits(g, now, tick);
+    for (flow = g->active_flows; flow && look; flow = flow->next_active)
+        cdp__flow_waits(flow, now, tick);
+    if (tick) {
+        g->wait_ns = cdp__group_next_look(g, now);
+        for (i = 0; i < g->exec.transfer_count && g->exec.running; ++i)
+            if (cdp__exec_overhear(&g->exec, i)) {
+                cdp__group_fault(g);
+                return true;
+            }
+        if (g->health != CDP__HEALTHY || cdp__group_listen(g)) return true;
+    }
+    if (now >= w->answer_ns) cdp__world_answer(w);
+    if (w->failure.waited) cdp__world_listen(w);
+    /* What was read may let this rank go on: then there is nothing to answer. */
+    return (w->failure.outbox && now >= w->answer_ns) || g->health != CDP__HEALTHY;
+}
+
+/* ---- messages */
+
+/* The calls of a group up to number `seq`, for others to compare. */
+CDP__PRIVATE void cdp__wait_calls(const cdp__world *w, cdp__wait_message *m) {
+    const cdp_group *g = cdp__group_of_channel(w, m->at.channel);
+    uint64_t seq = m->at.seq;
+    for (; g && seq && m->call_count < CDP__WAIT_CALLS; --seq) {
+        if (cdp__past_at(g, seq)->call.seq != seq) return;
+        m->calls[m->call_count++] = cdp__fingerprint_of(&cdp__past_at(g, seq)->call);
+    }
+}
+
+CDP__PRIVATE void cdp__world_send_note(
+    cdp__world *w, uint32_t peer, cdp__message_type type, const uint8_t *body, uint32_t bytes) {
+    cdp__head h;
+    memset(&h, 0, sizeof h);
+    h.type = (uint8_t)type;
+    h.channel = CDP__WORLD_CHANNEL;
+    h.bytes = bytes;
+    if (cdp__control_add(w, peer, &h, body)) (void)cdp__port_flush(w, peer);
+}
+
+CDP__PRIVATE void cdp__world_answer(cdp__world *w) {
+    uint8_t body[CDP__WAIT_BYTES];
+    uint32_t p, what;
+    for (p = 0; p < w->size && w->failure.outbox; ++p) {
+        cdp__wait_message wait;
+        cdp__answer_message answer;
+        while ((what = cdp__failure_take(&w->failure, p, &wait, &answer)) != 0) {
+            if (p == w->rank) continue;
+            if (what == 1) cdp__wait_calls(w, &wait);
+            if (what == 1)
+                cdp__world_send_note(w, p, CDP__MESSAGE_WAIT, body, cdp__wait_encode(&wait, body));
+            else
+                cdp__world_send_note(
+                    w, p, CDP__MESSAGE_ENDPOINT, body, cdp__answer_encode(&answer, body));
+        }
+    }
+    w->failure.outbox = false;
+}
+
+/* Rank `peer` of the world waits for something of this group at `at`: has this rank done it? */
+CDP__PRIVATE bool cdp__group_passed(const cdp_group *g, uint32_t peer, const cdp__place *at) {
+    const cdp__exec *x = &g->exec;
+    uint32_t i;
+    if (g->completed >= at->seq) return true;
+    if (!x->running || x->task.call.seq != at->seq || x->round != at->round)
+        return x->running && x->task.call.seq == at->seq && x->round > at->round;
+    for (i = 0; i < x->transfer_count; ++i)
+        if (x->transfers[i].s->peer == peer && !x->transfers[i].done) return false;
+    return true;
+}
+
+CDP__PRIVATE bool cdp__world_passed(const cdp__world *w, int32_t peer, const cdp__place *at) {
+    const cdp_group *g = cdp__group_of_channel(w, at->channel);
+    uint32_t way;
+    if (peer < 0) return false;
+    if (g) return cdp__group_passed(g, (uint32_t)peer, at);
+    for (g = w->groups; g; g = g->next) {
+        const cdp__flow *flow;
+        for (flow = g->flows; flow; flow = flow->next)
+            for (way = 0; way < 2 && flow->s.peer == (uint32_t)peer; ++way)
+                if (cdp__flow_channel(flow, way == 1) == at->channel)
+                    return flow->first[way] ? flow->first[way]->call.seq > at->seq
+                                            : flow->count[way] >= at->seq;
+    }
+    return false;
+}
+
+/* A rank that waits has called something else than this one: it waits in vain. */
+CDP__PRIVATE bool cdp__world_differs(cdp__world *w, uint32_t peer, const cdp__wait_message *m) {
+    cdp_group *g = cdp__group_of_channel(w, m->at.channel);
+    uint32_t i, p;
+    if (!g || g->health != CDP__HEALTHY) return false;
+    p = cdp_rank_of_world(g, peer);
+    for (i = 0; i < m->call_count && p < g->desc.world_size; ++i) {
+        const cdp__head *own = &cdp__past_at(g, m->calls[i].seq)->call;
+        const cdp__head theirs = cdp__fingerprint_head(&m->calls[i]);
+        if (own->seq != theirs.seq || cdp__same_call(own, &theirs)) continue;
+        cdp__group_odd(g, p, &theirs);
+        return true;
+    }
+    return false;
+}
+
+CDP__PRIVATE bool cdp__world_note(
+    cdp__world *w, uint32_t peer, uint8_t type, const uint8_t *body, uint32_t bytes) {
+    cdp__wait_message wait;
+    cdp__answer_message answer;
+    cdp__failure_event v;
+    memset(&v, 0, sizeof v);
+    v.time_ns = cdp__now(w->os);
+    v.from = peer;
+    if (type == CDP__MESSAGE_WAIT) {
+        if (!cdp__wait_decode(body, bytes, &wait)) return false;
+        if (cdp__world_differs(w, peer, &wait)) return true;
+        v.type = CDP__FAILURE_WAITS;
+        v.at = wait.at;
+        v.serial = wait.serial;
+        v.probe = wait.probe;
+        v.passed = cdp__world_passed(w, (int32_t)peer, &wait.at);
+        /* Without a deadline there is time; the asking rank may go on meanwhile, and leave. */
+        w->answer_ns = wait.probe ? 0 : v.time_ns + 5 * CDP__LISTEN_MS * CDP__MS;
+    } else {
+        if (!cdp__answer_decode(body, bytes, w->size, &answer)) return false;
+        v.type = CDP__FAILURE_ANSWER;
+        v.at = answer.at;
+        v.serial = answer.serial;
+        v.end = answer.end;
+        v.passed = cdp__world_passed(w, answer.end.last.waiter, &answer.end.last.at);
+    }
+    (void)cdp__failure_step(&w->failure, &v);
+    return true; /* it is answered when nothing moves any more: see cdp__group_waits() */
+}
+
 /* ---- >>hub: the in-process transport --------------------------------------------------------- */
 
 /* Knows: the lines of >>fabric between threads of one process, in memory of the os's allocator.
@@ -9460,8 +10692,6 @@ typedef struct cdp__hub_rank {
     cdp_lock lock;      /* guards the sleep of its owner */
     void *cond;
     bool left, taken; /* (atomic) */
-    /* for whom the owner has waited long, and where; guarded by the hub's cause_lock */
-    cdp_error note;
 } cdp__hub_rank;
 
 struct cdp_hub {
@@ -9470,8 +10700,9 @@ struct cdp_hub {
     cdp__way **ways; /* [from * world_size + to], made on first use (atomic) */
     cdp__hub_rank *ranks;
     cdp_lock cause_lock;
-    cdp_error cause; /* the first failure of any rank; status OK: none yet */
-    bool broken;     /* there is one, and every rank is to be told (atomic) */
+    uint8_t cause[CDP__FAILURE_MAX]; /* the first record of any rank */
+    uint32_t cause_bytes;            /* 0: none yet */
+    bool broken;                     /* there is one, and every rank is to be told (atomic) */
 };
 
 typedef struct cdp__hub_end {
@@ -9624,7 +10855,7 @@ CDP__PRIVATE cdp_status cdp__hub_wait(void *self, cdp_lock *lock, uint64_t deadl
     cdp__doorbell_seen(bell, e->seen);
     if (e->told || !__atomic_load_n(&e->hub->broken, __ATOMIC_ACQUIRE)) return CDP_OK;
     e->told = true;
-    /* who and why: cdp__hub_first_cause */
+    /* who and why: cdp__hub_first */
     return cdp__fail(CDP_ERR_PEER_LOST, "another rank has failed");
 }
 
@@ -9670,73 +10901,29 @@ CDP__PRIVATE bool cdp__hub_unmap(void *self, uint32_t peer, uint64_t token) {
     return cdp__line_read_end(((cdp__hub_end *)self)->lines[peer], token);
 }
 
-CDP__PRIVATE void cdp__hub_blocked(void *self, const cdp_error *where) {
-    cdp__hub_end *e = (cdp__hub_end *)self;
-    cdp_lock_acquire(&e->hub->cause_lock);
-    e->hub->ranks[e->rank].note = *where;
-    cdp_lock_release(&e->hub->cause_lock);
-}
-
-/* The end of the chain of who waits for whom is whom nobody hears from: a rank that does not
-   wait, or one that waits for what the next has sent long ago. Unless, on the way, somebody
-   calls something else than this rank. Cause_lock held. */
-CDP__PRIVATE void cdp__hub_blame(const cdp_hub *h, cdp_error *e) {
-    cdp__text t = {e->text, sizeof e->text, strlen(e->text)};
-    const int32_t me = e->rank;
-    int32_t from = me, rank = e->peer;
-    uint64_t seq = e->op_seq;
-    uint32_t round = e->round, hops;
-    for (hops = 0; hops < h->desc.world_size; ++hops) {
-        const cdp_error *note = &h->ranks[rank].note;
-        char call[128];
-        if (note->status != CDP_PENDING || note->peer < 0) break;
-        if (cdp__notes_differ(e, &h->ranks[me].note, note, seq, (uint32_t)rank, h->desc.world_size))
-            return;
-        if (note->op_seq > seq || (note->op_seq == seq && note->round >= round)) {
-            cdp__note_call(note, seq, call, sizeof call);
-            if (from != me || !call[0]) rank = from;
-            break;
-        }
-        from = rank;
-        rank = note->peer;
-        seq = note->op_seq;
-        round = note->round;
-    }
-    if (rank == e->peer || hops == h->desc.world_size) return; /* in a circle there is no end */
-    if (rank == me)
-        cdp__text_add(&t,
-            "; that rank has ended this operation: rank %d seems to call something else than the "
-            "others",
-            (int)rank);
-    else
-        cdp__text_add(&t, "; that rank is waiting too, and in the end everybody waits for rank %d",
-            (int)rank);
-    e->peer = rank;
-}
-
-/* The first rank that fails says here why; whoever later only sees others leave finds it. */
-CDP__PRIVATE int cdp__hub_first_cause(void *self, cdp_error *e, bool last) {
+/* The first rank that fails says here why; every rank that only sees others leave finds it. */
+CDP__PRIVATE uint32_t cdp__hub_first(void *self, void *record, uint32_t room) {
     cdp_hub *h = ((cdp__hub_end *)self)->hub;
-    const int32_t rank = (int32_t)((cdp__hub_end *)self)->rank;
-    int answer;
-    (void)last;
+    uint32_t n;
     cdp_lock_acquire(&h->cause_lock);
-    if (e->status == CDP_ERR_TIMEOUT && e->peer >= 0 && e->origin == rank) cdp__hub_blame(h, e);
-    if (h->cause.status == CDP_OK) h->cause = *e;
-    answer = h->cause.origin == rank ? -1 : 1;
-    if (answer > 0) *e = h->cause;
+    n = h->cause_bytes <= room ? h->cause_bytes : 0;
+    if (n) memcpy(record, h->cause, n);
     cdp_lock_release(&h->cause_lock);
-    return answer;
+    return n;
 }
 
-CDP__PRIVATE void cdp__hub_failed(void *self, const cdp_error *cause) {
+CDP__PRIVATE void cdp__hub_publish(void *self, const void *record, uint32_t bytes) {
     cdp__hub_end *end = (cdp__hub_end *)self;
-    cdp_error e = *cause;
-    (void)cdp__hub_first_cause(self, &e, true);
+    cdp_hub *h = end->hub;
+    cdp_lock_acquire(&h->cause_lock);
+    if (!h->cause_bytes && bytes <= sizeof h->cause) {
+        memcpy(h->cause, record, bytes);
+        h->cause_bytes = bytes;
+    }
+    cdp_lock_release(&h->cause_lock);
     end->told = true;
     /* also those that have no traffic with us */
-    if (!__atomic_exchange_n(&end->hub->broken, true, __ATOMIC_ACQ_REL))
-        cdp__hub_ring_all(end->hub);
+    if (!__atomic_exchange_n(&h->broken, true, __ATOMIC_ACQ_REL)) cdp__hub_ring_all(h);
 }
 
 CDP__PRIVATE void cdp__hub_end_free(cdp__hub_end *e) {
@@ -9784,10 +10971,9 @@ CDP__PRIVATE cdp_status cdp__hub_attach(
     out->recv = cdp__hub_recv;
     out->wait = cdp__hub_wait;
     out->wake = cdp__hub_wake;
-    out->failure.failed = cdp__hub_failed;
-    out->failure.first_cause = cdp__hub_first_cause;
+    out->failure.publish = cdp__hub_publish;
+    out->failure.first = cdp__hub_first;
     out->failure.linked = cdp__hub_linked;
-    out->failure.blocked = cdp__hub_blocked;
     out->destroy = cdp__hub_leave;
     out->remote.expose = cdp__hub_expose;
     out->remote.revoke = cdp__hub_revoke;
@@ -9955,8 +11141,7 @@ CDP__PRIVATE void cdp__pend_call(cdp__pend *s, cdp_status st) {
         if (cdp_last_error()->status != answer)
             cdp__fail(
                 answer, "a function given to cdp_work_then() returned %s", cdp_status_name(answer));
-        cdp__group_fail_last(g);
-        if (first) cdp__group_spread(g, &g->error);
+        if (first) cdp__group_fail_last(g);
     } else if (g->health != CDP__FAILED || st == CDP_OK) {
         cdp__pend_close(s, st != CDP_OK);
     }
@@ -10121,9 +11306,11 @@ CDP__PRIVATE uint64_t cdp__world_deadline(const cdp__world *m) {
 /* The transport has news of the whole job, or does not work any more: the reason is this
    thread's last error. */
 CDP__PRIVATE void cdp__world_wait_failed(cdp__world *m) {
-    const cdp_error e = *cdp_last_error();
+    cdp_error e = *cdp_last_error();
     const bool news = e.status == CDP_ERR_ABORTED || e.status == CDP_ERR_PEER_LOST;
     cdp_group *g;
+    if (news) e.status = CDP_ERR_PEER_LOST; /* why is to be found out */
+    if (news && cdp__world_read_first(m, false)) return;
     for (g = m->groups; g; g = g->next)
         if (!news || g->channel == CDP__WORLD_CHANNEL) cdp__group_fail(g, &e);
 }
@@ -10309,6 +11496,9 @@ CDP__PRIVATE void cdp__world_destroy(cdp__world *m) {
     cdp__free(os, (void *)(uintptr_t)m->choosing.rows);
     cdp__free(os, m->streams);
     cdp__free(os, m->ports);
+    cdp__free(os, m->failure.edges);
+    cdp__free(os, m->failure.waiters);
+    cdp__free(os, m->failure.wills);
     cdp__free(os, m->stage);
     cdp__free(os, m);
 }
@@ -10323,11 +11513,23 @@ CDP__PRIVATE cdp__world *cdp__world_create(
     m->rank = rank;
     m->size = size;
     m->ports = (cdp__port *)cdp__alloc_zero(os, size * sizeof *m->ports);
+    m->failure.rank = rank;
+    m->failure.world_size = size;
+    m->failure.edge_room = CDP__EDGES;
+    m->failure.waiter_room = size + CDP__EDGES;
+    m->failure.will_room = CDP__WILLS;
+    m->failure.edges =
+        (cdp__failure_edge *)cdp__alloc_zero(os, CDP__EDGES * sizeof *m->failure.edges);
+    m->failure.waiters = (cdp__failure_waiter *)cdp__alloc_zero(
+        os, m->failure.waiter_room * sizeof *m->failure.waiters);
+    m->failure.wills =
+        (cdp__failure_will *)cdp__alloc_zero(os, CDP__WILLS * sizeof *m->failure.wills);
     m->stage = (uint8_t *)cdp__alloc(os, CDP__STAGE_BYTES);
     m->cond = threads ? os->threads.cond_create(os) : NULL;
     m->park = threads ? os->threads.cond_create(os) : NULL;
-    if (!m->ports || !m->stage || (threads && (!m->cond || !m->park))
-        || !cdp__streams_reserve(m, size) || !cdp__lock_open(&m->lock, os, threads)) {
+    if (!m->ports || !m->stage || !m->failure.edges || !m->failure.waiters || !m->failure.wills
+        || (threads && (!m->cond || !m->park)) || !cdp__streams_reserve(m, size)
+        || !cdp__lock_open(&m->lock, os, threads)) {
         cdp__world_destroy(m);
         return NULL;
     }
@@ -10451,6 +11653,7 @@ CDP__PRIVATE void cdp__group_dismiss(cdp_group *g) {
             x->error = *cdp_last_error();
             cdp__group_revoke(x);
             x->health = CDP__FAILED;
+            x->domain.state = CDP__FAILURE_DONE;
             x->settle_ns = CDP__NEVER;
         }
         if (!waiting) return;
@@ -10487,6 +11690,8 @@ CDP_API void cdp_group_destroy(cdp_group *g) {
     }
     cdp__enter(g);
     cdp__group_dismiss(g);
+    /* what others asked is read, since unread data would reset the connection */
+    if (!g->parent && g->channel == CDP__WORLD_CHANNEL) cdp__world_listen(m);
     /* a failure is passed on before leaving */
     if (g->health != CDP__HEALTHY && g->settle_ns != CDP__NEVER)
         cdp__progress_until(g, CDP__ALL_WORK,
@@ -10559,7 +11764,8 @@ CDP__PRIVATE cdp_group *cdp__group_make(
     g->desc.transport = &m->transport;
     g->channel = channel;
     g->members = members;
-    g->blocked_peer = g->told_by = -1;
+    g->domain.channel = channel;
+    g->domain.due_ns = g->wait_ns = CDP__NEVER;
     g->soonest_ns = g->take_back_ns = CDP__NEVER;
     g->queue_room = channel == CDP__WORLD_CHANNEL ? 64 : 8;
     good = cdp__group_memory(g) && cdp__streams_reserve(m, desc->world_size)
@@ -10862,10 +12068,8 @@ CDP_API cdp_status cdp_group_status(cdp_group *g) {
 /* Fail with an error that needs no second opinion, and start telling the others. Lock held. */
 CDP__PRIVATE void cdp__group_break(cdp_group *g, const cdp_error *e) {
     if (g->health == CDP__FAILED) return;
-    /* somebody's word is better than a cause that is still being settled */
-    g->health = cdp__group_top(g)->health = CDP__HEALTHY;
-    cdp__group_fail(g, e);
-    cdp__group_spread(cdp__group_top(g), &cdp__group_top(g)->error);
+    /* it overrides a cause that is still being settled */
+    cdp__group_break_for(g, e);
     cdp__progress_poll(g->w);
     if (g->w->cond) g->os->threads.cond_broadcast(g->os->user, g->w->cond);
     if (g->w->sleeping) g->w->transport.wake(g->w->transport.self);

@@ -324,7 +324,8 @@ typedef enum cdp__hello_type {
     CDP__WELCOME = 2,
     CDP__REFUSED = 3,
     CDP__CHOSEN = 4,
-    CDP__TAKEN = 5
+    CDP__TAKEN = 5,
+    CDP__INVITE = 6 /* from the lower rank, which awaits the connection: make it now */
 } cdp__hello_type;
 typedef enum cdp__refusal {
     CDP__REFUSE_NOTHING,
@@ -830,7 +831,9 @@ typedef struct cdp__link {
     cdp__io io;
     cdp__io probe; /* a connection that is made only to see whether it is refused */
     cdp__timer probe_timer;
-    cdp__race *race; /* while CONNECTING */
+    cdp__race *race; /* while CONNECTING, or inviting */
+    bool inviting;
+    uint32_t probes;
     uint8_t hello[CDP__HELLO_BYTES];
     uint8_t answer[CDP__HELLO_BYTES];
     uint32_t hello_sent, hello_got;
@@ -873,17 +876,6 @@ typedef struct cdp__incoming {
     struct cdp__incoming *next;
 } cdp__incoming;
 
-/* A rank that fails asks the store before it speaks. First, after a timeout, whom the rank that
-   it waits for is waiting for in turn, and so on to the end; then whether another cause was
-   reported before its own. */
-typedef enum cdp__asking {
-    CDP__ASK_NOTHING,
-    CDP__ASK_NOTE_THERE, /* has that rank left a note that it is waiting itself? */
-    CDP__ASK_NOTE,       /* it has: for whom? */
-    CDP__ASK_CAUSE,      /* put our cause under "fail", unless there is one */
-    CDP__ASK_DONE        /* asked, and either answered or given up */
-} cdp__asking;
-
 /* ---- >>mesh: all links of a rank, and what it listens at ------------------------------------- */
 
 typedef struct cdp__mesh {
@@ -921,25 +913,31 @@ typedef struct cdp__mesh {
     cdp_store *store;         /* for questions */
     cdp_store *watch;         /* its one request waits for the key "fail" */
     char fail_key[96];
-    cdp_store_request watch_rq, ask_rq, note_rq;
-    cdp_bytes watch_key, ask_key, ask_values[2], note_key, note_value;
+    cdp_store_request watch_rq, ask_rq;
+    cdp_bytes watch_key, ask_key, ask_values[2];
     uint8_t ask_value[CDP__FAILURE_MAX];
-    char ask_text[96], note_text[96];
-    cdp_error note_error; /* the note that this rank has left */
-    uint8_t note[CDP__FAILURE_MAX];
     bool watching;
-    bool claimed; /* this rank is known to be ours */
-    bool started; /* it has met all others */
-    bool leaving; /* only the cause is still to be told, to those who come now */
-    cdp_error cause;
-    bool failing; /* this rank knows of a failure */
-    cdp__asking asking;
-    bool noting;
-    uint32_t asked_rank; /* whose note is being read */
-    uint32_t from;       /* who waits for it, and where */
-    uint64_t from_seq;
-    uint32_t from_round, hops;
-    uint64_t answered_ns;
+    bool claimed;                    /* this rank is known to be ours */
+    bool started;                    /* it has met all others */
+    bool leaving;                    /* only the cause is still to be told, to those who come now */
+    uint8_t cause[CDP__FAILURE_MAX]; /* this rank's record of the job's failure, */
+    uint32_t cause_bytes;
+    bool failing; /* once it knows of one */
+    bool asking;  /* the cause is on its way to the store, or there */
+
+    /* whom a rank waits for while it starts, under wait/<rank> */
+    bool noted; /* this rank has left one */
+    enum {
+        CDP__NOTE_NONE,
+        CDP__NOTE_THERE, /* is there one? */
+        CDP__NOTE_READ,
+        CDP__NOTE_DONE
+    } note_state;
+    uint32_t note_rank; /* whose is read */
+    int32_t note_named;
+    cdp_store_request note_rq;
+    cdp_bytes note_key;
+    char note_text[96];
 } cdp__mesh;
 
 CDP__PRIVATE void cdp__race_end(cdp__link *l) {
@@ -950,6 +948,7 @@ CDP__PRIVATE void cdp__race_end(cdp__link *l) {
     cdp__loop_timer_clear(&l->race->timer);
     cdp__free(l->mesh->os, l->race);
     l->race = NULL;
+    l->inviting = false;
 }
 
 CDP__PRIVATE void cdp__link_drop(cdp__link *l, cdp_status status, int32_t err) {
@@ -1134,7 +1133,9 @@ CDP__PRIVATE void cdp__link_tell(cdp__link *l) {
     memset(&h, 0, sizeof h);
     h.type = CDP__MESSAGE_FAILURE;
     h.channel = CDP__WORLD_CHANNEL;
-    h.bytes = cdp__error_encode(&l->mesh->cause, bytes + CDP__HEAD_BYTES);
+    h.bytes = l->mesh->cause_bytes;
+    if (!h.bytes) return;
+    memcpy(bytes + CDP__HEAD_BYTES, l->mesh->cause, h.bytes);
     cdp__head_encode(&h, bytes);
     v.data = bytes;
     v.bytes = CDP__HEAD_BYTES + h.bytes;
@@ -1373,6 +1374,7 @@ CDP__PRIVATE void cdp__link_take(cdp__link *l, cdp__io *io, cdp__link_state stat
     const int32_t fd = cdp__loop_detach(&l->mesh->loop, io);
     cdp__loop_timer_clear(&l->probe_timer);
     cdp__loop_remove(&l->mesh->loop, &l->probe);
+    if (l->inviting) cdp__race_end(l);
     cdp__loop_add(&l->mesh->loop, &l->io, fd, cdp__link_event, l);
     l->io.ready = CDP_IO_READ | CDP_IO_WRITE;
     l->state = state;
@@ -1400,7 +1402,9 @@ CDP__PRIVATE void cdp__path_over(
         l->lost_errno = err;
         l->refusal = refusal;
     }
-    if (++race->over == race->count)
+    if (++race->over == race->count && l->inviting)
+        cdp__race_end(l);
+    else if (race->over == race->count)
         cdp__link_lose(l, l->status, l->lost_errno);
     else if (race->begun < race->count)
         cdp__race_next(&race->timer);
@@ -1462,7 +1466,7 @@ CDP__PRIVATE void cdp__path_event(cdp__io *io) {
             cdp__path_failed(p, result == CDP_IO_EOF ? 0 : (int32_t)-result);
         if (st != CDP_OK) return;
         p->greeting = true;
-        cdp__hello_fill(m, p->hello, CDP__HELLO, p->link);
+        cdp__hello_fill(m, p->hello, p->link->inviting ? CDP__INVITE : CDP__HELLO, p->link);
     }
     r = cdp__hello_send(m, io, p->hello, &p->sent);
     if (r > 0) r = cdp__hello_recv(m, io, p->hello, &p->got);
@@ -1518,7 +1522,7 @@ CDP__PRIVATE void cdp__link_connect(cdp__link *l) {
         cdp__link_lose(l, CDP_ERR_NOMEM, 0);
         return;
     }
-    l->state = CDP__LINK_CONNECTING;
+    if (!l->inviting) l->state = CDP__LINK_CONNECTING;
     l->race->count = n;
     l->race->timer.user = l;
     for (i = 0; i < n; ++i) {
@@ -1550,9 +1554,18 @@ CDP__PRIVATE void cdp__link_probe_event(cdp__io *io) {
     cdp__link_probed(l, -err);
 }
 
+/* The peer may not need this link yet, and so not make it. But what this rank has to ask about its
+   wait goes over it. */
+CDP__PRIVATE void cdp__link_invite(cdp__link *l) {
+    l->inviting = true;
+    cdp__link_connect(l);
+}
+
 CDP__PRIVATE void cdp__link_probe(cdp__timer *t) {
     cdp__link *l = (cdp__link *)t->user;
     cdp__mesh *m = l->mesh;
+    if (l->state != CDP__LINK_AWAITED) return;
+    if (++l->probes == 2 && !l->race) cdp__link_invite(l);
     if (l->state != CDP__LINK_AWAITED) return;
     if (!l->probe.next) {
         const int32_t fd = m->os->net.connect_to(m->os->user, &l->addr);
@@ -1688,6 +1701,17 @@ CDP__PRIVATE void cdp__incoming_adopt(cdp__incoming *g, cdp__link *l, const cdp_
     cdp__link_event(&l->io);
 }
 
+/* A lower rank that waits for this one wants the connection between them. */
+CDP__PRIVATE void cdp__mesh_invited(cdp__mesh *m, const cdp__hello *theirs) {
+    uint32_t i;
+    if (theirs->version != CDP_WIRE_VERSION || theirs->world_size != m->desc.group.world_size
+        || theirs->to != m->desc.group.rank || theirs->from >= m->desc.group.rank
+        || memcmp(theirs->job, m->job, CDP__JOB_BYTES) != 0)
+        return;
+    for (i = 0; i < m->desc.connections && m->started; ++i)
+        cdp__link_need(cdp__bundle_at(&m->links[theirs->from], i));
+}
+
 /* A HELLO or CHOSEN is complete. False: the connection is to be closed, or is the link now. */
 CDP__PRIVATE bool cdp__incoming_judge(cdp__incoming *g) {
     cdp__mesh *m = g->mesh;
@@ -1697,6 +1721,10 @@ CDP__PRIVATE bool cdp__incoming_judge(cdp__incoming *g) {
     bool chosen;
     uint32_t refusal;
     if (!ours) return false;
+    if (theirs.type == CDP__INVITE) {
+        cdp__mesh_invited(m, &theirs);
+        return false;
+    }
     memset(&mine, 0, sizeof mine);
     mine.version = CDP_WIRE_VERSION;
     mine.order = (uint8_t)cdp__byte_order();
@@ -2218,189 +2246,87 @@ CDP__PRIVATE bool cdp__mesh_start(cdp_store *s, cdp_store_request *rq, cdp_store
 }
 
 /* The first cause of a job is the first that reaches the key "fail". */
-CDP__PRIVATE void cdp__mesh_ask_cause(cdp__mesh *m, const cdp_error *e) {
+CDP__PRIVATE void cdp__mesh_cause_values(cdp__mesh *m) {
     m->ask_key.data = m->fail_key;
     m->ask_key.bytes = strlen(m->fail_key);
     m->ask_values[0].data = NULL;
     m->ask_values[0].bytes = 0;
+    memcpy(m->ask_value, m->cause, m->cause_bytes);
     m->ask_values[1].data = m->ask_value;
-    m->ask_values[1].bytes = cdp__error_encode(e, m->ask_value);
-    m->asking =
-        cdp__mesh_start(m->store, &m->ask_rq, CDP_STORE_COMPARE_SET, &m->ask_key, 1, m->ask_values)
-        ? CDP__ASK_CAUSE
-        : CDP__ASK_DONE;
+    m->ask_values[1].bytes = m->cause_bytes;
 }
 
-CDP__PRIVATE void cdp__mesh_ask_note(cdp__mesh *m, uint32_t rank, cdp__asking what) {
-    m->asked_rank = rank;
-    cdp__mesh_key(m, m->ask_text, "wait", rank);
-    m->ask_key.data = m->ask_text;
-    m->ask_key.bytes = strlen(m->ask_text);
-    m->asking = cdp__mesh_start(m->store, &m->ask_rq,
-                    what == CDP__ASK_NOTE ? CDP_STORE_GET : CDP_STORE_CHECK, &m->ask_key, 1, NULL)
-        ? what
-        : CDP__ASK_DONE;
-}
-
-/* A note is an encoded error without a status of its own: whom its writer waits for (-1: nobody
-   any more), in which operation and round, and that call as text. */
-CDP__PRIVATE bool cdp__mesh_read_note(const cdp__mesh *m, const cdp_bytes *bytes, cdp_error *note) {
-    return cdp__error_decode((const uint8_t *)bytes->data, bytes->bytes, note) && note->peer >= 0
-        && (uint32_t)note->peer < m->desc.group.world_size;
-}
-
-CDP__PRIVATE void cdp__mesh_blame(cdp_error *e, uint32_t rank) {
-    cdp__text t = {e->text, sizeof e->text, strlen(e->text)};
-    if (e->peer == (int32_t)rank) return;
-    if (e->origin == (int32_t)rank)
-        cdp__text_add(&t,
-            "; that rank has ended this operation: rank %u seems to call something else than the "
-            "others",
-            rank);
-    else
-        cdp__text_add(
-            &t, "; that rank is waiting too, and in the end everybody waits for rank %u", rank);
-    e->peer = (int32_t)rank;
-}
-
-/* Rank m->from waits for rank m->asked_rank, whose note this is (NULL: it has none). Who is
-   behind decides. A rank that waits at the same place or further on has sent what the other
-   still waits for: then the one that waits has stopped, or the link between the two is cut; or,
-   when it is this rank that waits and the other has long ended that operation, this rank calls
-   something else. Returns the rank to go on to, or -1 when *culprit is known. */
-CDP__PRIVATE int32_t cdp__mesh_judge_note(
-    const cdp__mesh *m, const cdp_error *note, int32_t *culprit) {
-    char call[128];
-    *culprit = (int32_t)m->asked_rank;
-    /* it waited for addresses, which all are there: this rank has started */
-    if (!note || (!note->op_seq && !note->round)) return -1;
-    if (note->op_seq < m->from_seq || (note->op_seq == m->from_seq && note->round < m->from_round))
-        return note->peer;
-    cdp__note_call(note, m->from_seq, call, sizeof call);
-    /* so far on that its note does not tell what it called then */
-    if (m->from != m->desc.group.rank || !call[0]) *culprit = (int32_t)m->from;
-    return -1;
-}
-
-/* An answer has come: the next question. */
-CDP__PRIVATE void cdp__mesh_follow(cdp__mesh *m, cdp_error *e) {
-    const bool there = m->asking == CDP__ASK_NOTE_THERE && m->ask_rq.number == 1;
-    cdp_error note;
-    const bool read =
-        m->asking == CDP__ASK_NOTE && cdp__mesh_read_note(m, &m->ask_rq.results[0], &note);
-    int32_t culprit, next;
-    cdp_store_request_free(m->store, &m->ask_rq);
-    if (there) {
-        cdp__mesh_ask_note(m, m->asked_rank, CDP__ASK_NOTE);
-        return;
-    }
-    next = cdp__mesh_judge_note(m, read ? &note : NULL, &culprit);
-    if (read
-        && cdp__notes_differ(
-            e, &m->note_error, &note, m->from_seq, m->asked_rank, m->desc.group.world_size)) {
-        cdp__mesh_ask_cause(m, e);
-    } else if (next >= 0 && next != (int32_t)m->desc.group.rank
-        && ++m->hops < m->desc.group.world_size) {
-        m->from = m->asked_rank;
-        m->from_seq = note.op_seq;
-        m->from_round = note.round;
-        cdp__mesh_ask_note(m, (uint32_t)next, CDP__ASK_NOTE_THERE);
-    } else {
-        cdp__mesh_blame(e, (uint32_t)culprit);
-        cdp__mesh_ask_cause(m, e);
-    }
-}
-
-/* Compare_set has answered: ours, or an earlier one. */
-CDP__PRIVATE int cdp__mesh_take_cause(cdp__mesh *m, cdp_error *e) {
-    const cdp_bytes *v = m->ask_rq.results;
-    cdp_error cause;
-    if (v->bytes == m->ask_values[1].bytes && memcmp(v->data, m->ask_value, (size_t)v->bytes) == 0)
-        return -1;
-    if (!cdp__error_decode((const uint8_t *)v->data, v->bytes, &cause)) return -1;
-    *e = cause;
-    return 1;
-}
-
-/* There is no store to ask any more, or (`silent`) it does not answer. Who has seen rank 0 die,
-   and the store with it, knows enough; others had better wait whether somebody tells them more.
-   If nobody does, a rank 0 that went without a word explains why a third one left, and a silent
-   one why everybody waits. A rank 0 that took its leave explains nothing, and neither does one
-   whose store already held a cause (which there was no time to read). */
-CDP__PRIVATE int cdp__mesh_no_answer(cdp__mesh *m, cdp_error *e, bool last, bool silent) {
-    /* it could not have told us */
-    const bool stranger =
-        e->status == CDP_ERR_PEER_LOST && e->peer > 0 && !m->links[e->peer].was_up;
-    cdp__text t = {e->text, sizeof e->text, strlen(e->text)};
-    m->asking = CDP__ASK_DONE;
-    if (m->watch_rq.status == CDP_OK && m->watch_rq.results
-        && cdp__error_decode(
-            (const uint8_t *)m->watch_rq.results[0].data, m->watch_rq.results[0].bytes, e))
-        return 1;
-    if (e->status == CDP_ERR_PEER_LOST && e->peer == 0) return -1;
-    if (!last) return 0;
-    if (m->desc.external_store || m->desc.group.rank == 0) return -1;
-    if (silent && e->status == CDP_ERR_TIMEOUT) {
-        cdp__mesh_blame(e, 0);
-    } else if (silent && stranger) {
-        cdp__text_add(&t, "; and rank 0 does not answer");
-        e->peer = 0;
-    } else if (!silent && e->status == CDP_ERR_PEER_LOST) {
-        cdp__text_add(&t, "; rank 0 is gone, too, and its store with it");
-        if (m->watch_rq.status == CDP_ERR_STORE && !m->watch_rq.number) e->peer = 0;
-    }
-    return -1;
-}
-
-CDP__PRIVATE int cdp__mesh_first_cause(void *self, cdp_error *e, bool last) {
+CDP__PRIVATE void cdp__mesh_publish(void *self, const void *record, uint32_t bytes) {
     cdp__mesh *m = (cdp__mesh *)self;
-    if (!m->store || m->asking == CDP__ASK_DONE) return cdp__mesh_no_answer(m, e, last, false);
-    if (m->asking == CDP__ASK_NOTHING) {
-        m->from = m->desc.group.rank;
-        m->from_seq = e->op_seq;
-        m->from_round = e->round;
-        if (e->status == CDP_ERR_TIMEOUT && e->peer >= 0)
-            cdp__mesh_ask_note(m, (uint32_t)e->peer, CDP__ASK_NOTE_THERE);
-        else
-            cdp__mesh_ask_cause(m, e);
-    }
-    while (m->asking != CDP__ASK_DONE && m->asking != CDP__ASK_CAUSE && m->ask_rq.status == CDP_OK)
-        cdp__mesh_follow(m, e);
-    if (m->asking == CDP__ASK_CAUSE && m->ask_rq.status == CDP_OK) {
-        const uint64_t now = m->os->now_ns(m->os->user);
-        if (!m->answered_ns) m->answered_ns = now;
-        /* others read it here: do not leave yet */
-        if (m->server && !last && now < m->answered_ns + CDP__HOST_MS * CDP__MS) return 0;
-        return cdp__mesh_take_cause(m, e);
-    }
-    if (m->asking == CDP__ASK_DONE || m->ask_rq.status != CDP_PENDING)
-        return cdp__mesh_no_answer(m, e, last, false);
-    if (!last) return 0;
-    m->store->cancel(m->store->self, &m->ask_rq);
-    return cdp__mesh_no_answer(m, e, last, true);
-}
-
-CDP__PRIVATE void cdp__mesh_failed(void *self, const cdp_error *e) {
-    cdp__mesh *m = (cdp__mesh *)self;
+    CDP_ASSERT(bytes <= sizeof m->cause);
     m->failing = true;
-    m->cause = *e;
-    if (m->store && m->asking == CDP__ASK_NOTHING) cdp__mesh_ask_cause(m, e);
+    memcpy(m->cause, record, bytes);
+    m->cause_bytes = bytes;
+    if (!m->store || m->asking) return;
+    cdp__mesh_cause_values(m);
+    m->asking =
+        cdp__mesh_start(m->store, &m->ask_rq, CDP_STORE_COMPARE_SET, &m->ask_key, 1, m->ask_values);
 }
 
-/* Leave a note in the store for those who wait for this rank. */
-CDP__PRIVATE void cdp__mesh_blocked(void *self, const cdp_error *where) {
+/* A record that names rank 0, which went without taking its leave, and the store with it. */
+CDP__PRIVATE uint32_t cdp__mesh_store_gone(const cdp__mesh *m, void *record, uint32_t room) {
+    uint8_t body[CDP__FAILURE_BYTES];
+    cdp__failure_record r;
+    uint32_t n;
+    if (m->desc.external_store || !m->desc.group.rank || !m->watch || m->watch_rq.number
+        || m->watch_rq.status != CDP_ERR_STORE)
+        return 0;
+    cdp__failure_plain(&r, CDP_ERR_PEER_LOST, (int32_t)m->desc.group.rank, 0,
+        "rank 0 is gone, and its store with it");
+    r.domain = 0; /* a guess */
+    n = cdp__failure_encode(&r, body);
+    if (n > room) return 0;
+    memcpy(record, body, n);
+    return n;
+}
+
+CDP__PRIVATE uint32_t cdp__mesh_first(void *self, void *record, uint32_t room) {
+    const cdp__mesh *m = (const cdp__mesh *)self;
+    const cdp_bytes *v = m->watch_rq.results;
+    if (!m->watch || m->watch_rq.status != CDP_OK || !v || v->bytes > room)
+        return cdp__mesh_store_gone(m, record, room);
+    memcpy(record, v->data, (size_t)v->bytes);
+    return (uint32_t)v->bytes;
+}
+
+CDP__PRIVATE void cdp__mesh_note_start(cdp__mesh *m, cdp_store_op op) {
+    const bool begun = cdp__mesh_start(m->store, &m->note_rq, op, &m->note_key, 1, NULL);
+    m->note_state = CDP__NOTE_DONE;
+    if (begun) m->note_state = op == CDP_STORE_GET ? CDP__NOTE_READ : CDP__NOTE_THERE;
+}
+
+/* Read the note of a rank that does not answer. A store that does not answer either, at the last
+   call, is rank 0's fault. */
+CDP__PRIVATE int32_t cdp__mesh_starting(void *self, uint32_t peer, bool last) {
     cdp__mesh *m = (cdp__mesh *)self;
-    /* a store that slow cannot help anyway */
-    if (!m->store || (m->noting && m->note_rq.status == CDP_PENDING)) return;
-    m->note_error = *where;
-    m->note_error.status = CDP_ERR_TIMEOUT;
-    cdp__mesh_key(m, m->note_text, "wait", m->desc.group.rank);
-    m->note_key.data = m->note_text;
-    m->note_key.bytes = strlen(m->note_text);
-    m->note_value.data = m->note;
-    m->note_value.bytes = cdp__error_encode(&m->note_error, m->note);
-    m->noting =
-        cdp__mesh_start(m->store, &m->note_rq, CDP_STORE_SET, &m->note_key, 1, &m->note_value);
+    if (!m->store || (m->note_state != CDP__NOTE_NONE && m->note_rank != peer)) return -1;
+    if (m->note_state == CDP__NOTE_NONE) {
+        m->note_rank = peer;
+        m->note_named = -1;
+        cdp__mesh_key(m, m->note_text, "wait", peer);
+        m->note_key.data = m->note_text;
+        m->note_key.bytes = strlen(m->note_text);
+        cdp__mesh_note_start(m, CDP_STORE_CHECK);
+    }
+    if (m->note_state == CDP__NOTE_DONE) return m->note_named;
+    if (m->note_rq.status == CDP_PENDING)
+        return last && m->desc.group.rank && !m->desc.external_store ? 0 : -1;
+    if (m->note_state == CDP__NOTE_THERE && m->note_rq.status == CDP_OK && m->note_rq.number) {
+        cdp_store_request_free(m->store, &m->note_rq);
+        cdp__mesh_note_start(m, CDP_STORE_GET);
+        return -1;
+    }
+    if (m->note_state == CDP__NOTE_READ && m->note_rq.status == CDP_OK
+        && m->note_rq.results[0].bytes == 4)
+        m->note_named = (int32_t)cdp__get_u32((const uint8_t *)m->note_rq.results[0].data);
+    cdp_store_request_free(m->store, &m->note_rq);
+    m->note_state = CDP__NOTE_DONE;
+    return m->note_named;
 }
 
 CDP__PRIVATE bool cdp__mesh_linked(void *self, uint32_t peer) {
@@ -2462,8 +2388,7 @@ CDP__PRIVATE void cdp__mesh_linger(cdp__mesh *m) {
     const uint32_t own = (m->store ? 1u : 0u) + (m->watch ? 1u : 0u);
     /* whoever sees this rank leave asks the store why: the answer must be there before */
     if (!m->server && !store_gone) {
-        while (m->asking == CDP__ASK_CAUSE && m->ask_rq.status == CDP_PENDING
-            && m->os->now_ns(m->os->user) < until)
+        while (m->asking && m->ask_rq.status == CDP_PENDING && m->os->now_ns(m->os->user) < until)
             if (cdp__loop_run(&m->loop, NULL, until) != CDP_OK) return;
         return;
     }
@@ -2495,11 +2420,11 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
     cdp__loop_timer_clear(&m->accept_timer);
     cdp__loop_timer_clear(&m->vigil_timer);
     cdp__loop_remove(&m->loop, &m->listener);
-    if (m->asking != CDP__ASK_NOTHING && m->asking != CDP__ASK_DONE
-        && m->ask_rq.status == CDP_PENDING)
-        m->store->cancel(m->store->self, &m->ask_rq);
-    if (m->noting && m->note_rq.status == CDP_PENDING)
+    if (m->asking && m->ask_rq.status == CDP_PENDING) m->store->cancel(m->store->self, &m->ask_rq);
+    if ((m->note_state == CDP__NOTE_THERE || m->note_state == CDP__NOTE_READ)
+        && m->note_rq.status == CDP_PENDING)
         m->store->cancel(m->store->self, &m->note_rq);
+    if (m->store) cdp_store_request_free(m->store, &m->note_rq);
     if (m->store) cdp_store_request_free(m->store, &m->ask_rq);
     if (m->store) cdp_store_request_free(m->store, &m->addrs);
     cdp__free(m->os, m->hosts);
@@ -2520,15 +2445,14 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
 
 /* Keys under "<job>/": config (rank 0: version, world size, settings, the job's random name),
    claim/<rank> (who has the rank), addr/<rank> (where it listens), done/<rank> (it has read
-   everything), fail (the first cause of a failure), wait/<rank> (whom it waits for, when that
+   everything), fail (the record of the first failure), wait/<rank> (whom it waits for while it starts, when that
    takes long). From its claim on until it has started, a rank's last will is a cause under
    "fail": so the death of a process that nobody has a connection to yet ends the others' wait. */
 
 /* Ranks that have finished starting may be connected to this one already. What they have said is
    read, lest a reset overtakes what they are told. */
-CDP__PRIVATE void cdp__mesh_tell_links(cdp__mesh *m, const cdp_error *e) {
+CDP__PRIVATE void cdp__mesh_tell_links(cdp__mesh *m) {
     uint32_t r;
-    m->cause = *e;
     for (r = 0; r < m->desc.group.world_size; ++r) {
         if (m->links[r].state != CDP__LINK_UP) continue;
         cdp__link_tell(&m->links[r]);
@@ -2560,6 +2484,7 @@ CDP__PRIVATE cdp_status cdp__mesh_fail(cdp__mesh *m) {
         e.status == CDP_ERR_STORE || e.status == CDP_ERR_STATE || e.status == CDP_ERR_TIMEOUT;
     bool told = false;
     cdp__text t = {e.text, sizeof e.text, 0};
+    cdp__failure_record r;
     cdp_store_request rq;
     e.rank = e.origin = (int32_t)m->desc.group.rank;
     cdp__text_add(
@@ -2568,13 +2493,11 @@ CDP__PRIVATE cdp_status cdp__mesh_fail(cdp__mesh *m) {
         e.peer = 0;
         cdp__text_add(&t, " (rank 0 serves it)");
     }
+    cdp__failure_plain(&r, e.status, e.origin, e.peer, cdp_last_error()->text);
+    r.sys_errno = e.sys_errno;
+    m->cause_bytes = cdp__failure_encode(&r, m->cause);
     if (m->store && cdp__mesh_belongs(m)) {
-        m->ask_key.data = m->fail_key;
-        m->ask_key.bytes = strlen(m->fail_key);
-        m->ask_values[0].data = NULL;
-        m->ask_values[0].bytes = 0;
-        m->ask_values[1].data = m->ask_value;
-        m->ask_values[1].bytes = cdp__error_encode(&e, m->ask_value);
+        cdp__mesh_cause_values(m);
         memset(&rq, 0, sizeof rq);
         rq.op = CDP_STORE_COMPARE_SET;
         rq.key_count = 1;
@@ -2583,7 +2506,7 @@ CDP__PRIVATE cdp_status cdp__mesh_fail(cdp__mesh *m) {
         told = cdp_store_run(m->store, &rq, CDP__SETTLE_MS) == CDP_OK;
         if (told) cdp_store_request_free(m->store, &rq);
     }
-    cdp__mesh_tell_links(m, &e);
+    cdp__mesh_tell_links(m);
     /* then the last will tells the others */
     if (!told && m->watch) cdp__tcp_store_abandon(m->watch);
     *cdp__error_slot() = e;
@@ -2592,12 +2515,15 @@ CDP__PRIVATE cdp_status cdp__mesh_fail(cdp__mesh *m) {
 
 /* What lies under "fail" becomes this rank's error. */
 CDP__PRIVATE cdp_status cdp__mesh_adopt(cdp__mesh *m) {
+    cdp__failure_record r;
     cdp_error cause;
     void *value = NULL;
     uint64_t bytes = 0;
     cdp_status st = cdp_store_get(m->store, m->fail_key, &value, &bytes, 1000);
     if (st != CDP_OK) return st;
-    if (!cdp__error_decode((const uint8_t *)value, bytes, &cause))
+    if (cdp__failure_decode((const uint8_t *)value, bytes, m->desc.group.world_size, &r))
+        cdp__failure_text(&r, (uint32_t)r.observer, m->desc.group.world_size, &cause);
+    else
         st = cdp__fail(CDP_ERR_MISMATCH,
             "the store holds no cause under %s that this version understands", m->fail_key);
     cdp_store_free(m->store, value);
@@ -2669,12 +2595,35 @@ CDP__PRIVATE cdp_status cdp__mesh_missing(cdp__mesh *m, const cdp_bytes *keys) {
         names, m->desc.external_store ? "who serves it" : "rank 0, which serves it");
 }
 
+/* Leave word for whom this rank waits while it starts (-1: not any more), for those that have
+   started and wait for it. */
+CDP__PRIVATE void cdp__mesh_note(cdp__mesh *m, int32_t named) {
+    cdp_store_request rq;
+    cdp_bytes key, value;
+    uint8_t bytes[4];
+    char text[96];
+    if (named < 0 && !m->noted) return;
+    cdp__put_u32(bytes, (uint32_t)named);
+    cdp__mesh_key(m, text, "wait", m->desc.group.rank);
+    key.data = text;
+    key.bytes = strlen(text);
+    value.data = bytes;
+    value.bytes = sizeof bytes;
+    memset(&rq, 0, sizeof rq);
+    rq.op = CDP_STORE_SET;
+    rq.keys = &key;
+    rq.key_count = 1;
+    rq.values = &value;
+    m->noted = cdp_store_run(m->store, &rq, CDP__SETTLE_MS) == CDP_OK || m->noted;
+    cdp_store_request_free(m->store, &rq);
+}
+
 /* Wait until every rank has set its key "<what>/<rank>"; `values` (may be NULL) are read, too,
    and freed by the caller. Now and then the wait is broken off to say who is missing: in the
    log, and to those who wait for this rank. */
 CDP__PRIVATE cdp_status cdp__mesh_await_keys(
     cdp__mesh *m, const cdp_bytes *keys, cdp_store_request *values, uint64_t deadline_ns) {
-    uint64_t pause_ns = cdp__min(CDP__LONG_MS, m->desc.init_timeout_ms / 4) * CDP__MS;
+    uint64_t pause_ns = cdp__min(CDP__FAILURE_WAIT_MS, m->desc.init_timeout_ms / 4) * CDP__MS;
     cdp_store_request waiting;
     for (;; pause_ns = 10000 * CDP__MS) {
         const uint64_t until = cdp__min(deadline_ns, m->os->now_ns(m->os->user) + pause_ns);
@@ -2685,11 +2634,8 @@ CDP__PRIVATE cdp_status cdp__mesh_await_keys(
         if (m->os->now_ns(m->os->user) >= deadline_ns) return st;
         cdp__log(&m->desc.group.logger, pause_ns == 10000 * CDP__MS ? CDP_LOG_WARN : CDP_LOG_INFO,
             m->desc.group.rank, "%s", cdp_last_error()->text);
-        if (cdp_last_error()->peer >= 0) {
-            cdp_error where = *cdp_last_error(); /* before the first operation */
-            where.round = !values;               /* addresses come first */
-            cdp__mesh_blocked(m, &where);
-        }
+        /* while addresses are missing nobody has started yet */
+        if (cdp_last_error()->peer >= 0 && !values) cdp__mesh_note(m, cdp_last_error()->peer);
     }
 }
 
@@ -3169,14 +3115,12 @@ CDP__PRIVATE cdp_status cdp__mesh_start_watch(cdp__mesh *m, uint64_t deadline_ns
     cdp_tcp_store_desc d = cdp__mesh_store_desc(m);
     const cdp_addr at = cdp__tcp_store_peer_addr(m->store);
     uint8_t will[CDP__FAILURE_MAX];
-    cdp_error e;
+    cdp__failure_record r;
+    char text[64];
     cdp_status st;
     (void)deadline_ns;
-    cdp__error_clear(&e, CDP_ERR_PEER_LOST);
-    e.peer = (int32_t)m->desc.group.rank;
-    e.origin = 0;
-    cdp__format(
-        e.text, sizeof e.text, "rank %u ended while the job was starting", m->desc.group.rank);
+    cdp__format(text, sizeof text, "rank %u ended while the job was starting", m->desc.group.rank);
+    cdp__failure_plain(&r, CDP_ERR_PEER_LOST, 0, (int32_t)m->desc.group.rank, text);
     /* it has just been reached: no reason to be patient, */
     d.connect_timeout_ms = (uint32_t)cdp__min(m->desc.init_timeout_ms, 2000);
     /* and no need to ask for its address again */
@@ -3184,7 +3128,7 @@ CDP__PRIVATE cdp_status cdp__mesh_start_watch(cdp__mesh *m, uint64_t deadline_ns
     d.addr_count = 1;
     d.will_key = m->fail_key;
     d.will_value.data = will;
-    d.will_value.bytes = cdp__error_encode(&e, will);
+    d.will_value.bytes = cdp__failure_encode(&r, will);
     st = cdp_tcp_store_create(&d, &m->watch);
     if (st != CDP_OK) return st;
     m->watch_key.data = m->fail_key;
@@ -3254,6 +3198,7 @@ CDP__PRIVATE cdp_status cdp__mesh_rendezvous(cdp__mesh *m) {
     }
     cdp__mesh_withdraw_endpoint(m);
     m->started = st == CDP_OK;
+    if (m->started) cdp__mesh_note(m, -1);
     if (m->started) cdp__tcp_store_withdraw_will(m->watch);
     return st == CDP_OK || cdp_last_error()->origin >= 0 ? st : cdp__mesh_fail(m);
 }
@@ -3611,11 +3556,11 @@ CDP__PRIVATE void cdp__mesh_transport(cdp__mesh *m, cdp_transport *t) {
     t->recv = m->desc.connections > 1 ? cdp__bundle_recv : cdp__mesh_recv;
     t->wait = cdp__mesh_wait;
     t->wake = cdp__mesh_wake;
-    t->failure.failed = cdp__mesh_failed;
-    t->failure.first_cause = cdp__mesh_first_cause;
+    t->failure.publish = cdp__mesh_publish;
+    t->failure.first = cdp__mesh_first;
     t->failure.linked = cdp__mesh_linked;
     t->describe = cdp__mesh_describe;
-    t->failure.blocked = cdp__mesh_blocked;
+    t->failure.starting = cdp__mesh_starting;
     t->destroy = cdp__mesh_close;
     t->remote.expose = cdp__mesh_expose;
     t->remote.revoke = cdp__mesh_revoke;

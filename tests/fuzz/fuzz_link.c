@@ -217,7 +217,7 @@ static cdp__head right_head(uint32_t peer, bool message, uint32_t k) {
 /* Most of the time the right one; else something in it is not. */
 static uint8_t *put_message(uint8_t *p, uint32_t peer, bool message, uint32_t k, uint32_t kind) {
     cdp__head h = right_head(peer, message, k);
-    cdp_error e;
+    cdp__failure_record r;
     h.channel = pick(20) == 0 ? random_state : message ? message_channel() : CDP__WORLD_CHANNEL;
     h.ack = pick(20) ? 0 : pick(3000);
     switch (pick(12)) {
@@ -230,15 +230,15 @@ static uint8_t *put_message(uint8_t *p, uint32_t peer, bool message, uint32_t k,
     default: break;
     }
     if (kind < 4) {
-        h.type = (uint8_t)(CDP__MESSAGE_CREDIT + pick(7));
+        h.type = (uint8_t)(CDP__MESSAGE_CREDIT + pick(9));
         if (pick(10)) h.bytes = 0;
     } else if (kind == 4) {
         h.type = CDP__MESSAGE_FAILURE;
-        cdp__error_clear(&e, pick(2) ? CDP_ERR_TIMEOUT : (cdp_status)(-(int)pick(14)));
-        e.peer = (int32_t)pick(4) - 1;
-        e.origin = (int32_t)pick(4) - 1;
-        cdp__format(e.text, sizeof e.text, "rank %d/3: it is somebody's fault", (int)e.origin);
-        h.bytes = cdp__error_encode(&e, p + CDP__HEAD_BYTES) + (pick(20) ? 0 : pick(9));
+        cdp__failure_plain(&r, pick(2) ? CDP_ERR_TIMEOUT : (cdp_status)(-(int)pick(14)),
+            (int32_t)pick(4) - 1, (int32_t)pick(4) - 1, "it is somebody's fault");
+        r.end.why = (uint8_t)pick(CDP__WHY_COUNT + 1);
+        r.corrections = (uint8_t)pick(4);
+        h.bytes = cdp__failure_encode(&r, p + CDP__HEAD_BYTES) + (pick(20) ? 0 : pick(9));
     } else if (kind == 5) {
         h.type = CDP__MESSAGE_REMOTE;
         h.bytes = CDP__REMOTE_BYTES;

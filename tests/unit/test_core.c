@@ -327,7 +327,7 @@ TEST(headers_of_random_bytes) {
         if (i % 8 == 5) cdp__put_u32(wire + 40, (uint32_t)test_random(&state) % 1000);
         if (!cdp__head_decode(wire, &f)) continue;
         ++accepted;
-        T(f.type >= CDP__MESSAGE_DATA && f.type <= CDP__MESSAGE_CROWDED);
+        T(f.type >= CDP__MESSAGE_DATA && f.type <= CDP__MESSAGE_ENDPOINT);
         T(f.bytes <= cdp__body_max(f.type));
         cdp__call_text(&f, text, sizeof text); /* whatever it says, it can be printed */
         T(strlen(text) < sizeof text);
@@ -356,48 +356,116 @@ TEST(header_texts) {
     T(strcmp(text, "barrier #17") == 0);
 }
 
-TEST(error_payload) {
-    cdp_error a, b;
+static void record_fill(cdp__failure_record *r) {
+    memset(r, 0, sizeof *r);
+    r->status = CDP_ERR_TIMEOUT;
+    r->observer = 5;
+    r->peer = 2;
+    r->end.named = 7;
+    r->end.why = CDP__WHY_SILENT;
+    r->end.hops = 3;
+    r->end.last.waiter = 2;
+    r->end.last.target = 7;
+    r->end.last.at.channel = 77;
+    r->end.last.at.seq = 1ull << 41;
+    r->end.last.at.round = 6;
+    r->domain = 1ull << 50;
+    r->at.channel = 1ull << 50;
+    r->at.seq = 1ull << 40;
+    r->at.round = 9;
+    r->call.kind = CDP_COLL_BROADCAST;
+    r->call.dtype = CDP_DTYPE_I64;
+    r->call.seq = 1ull << 40;
+    r->call.root = 3;
+    r->other.kind = CDP_COLL_REDUCE;
+    r->rounds = 12;
+    r->group_size = 4;
+    r->timeout_ms = 2000;
+    r->sys_errno = 104;
+    r->moved = 8;
+    r->expected = 1ull << 33;
+    r->hops = 1;
+    r->corrections = 2;
+    r->sending = true;
+}
+
+TEST(failure_records) {
+    cdp__failure_record a, b;
+    cdp_error e;
     uint8_t wire[CDP__FAILURE_MAX];
     uint64_t state = 5;
     uint32_t n;
-    cdp__error_clear(&a, CDP_ERR_PEER_LOST);
-    a.peer = 2;
-    a.origin = 5;
-    a.kind = CDP_COLL_BROADCAST;
-    a.round = 9;
-    a.op_seq = 1ull << 40;
-    a.sys_errno = 104;
-    snprintf(a.text, sizeof a.text, "rank 2 is gone");
-    n = cdp__error_encode(&a, wire);
-    T(cdp__error_decode(wire, n, &b));
-    T(b.status == a.status && b.peer == 2 && b.origin == 5 && b.kind == a.kind && b.round == 9
-        && b.op_seq == a.op_seq && b.sys_errno == 104);
-    T(strcmp(a.text, b.text) == 0);
+    record_fill(&a);
+    n = cdp__failure_encode(&a, wire);
+    T_EQ(CDP__FAILURE_HEAD, n);
+    T(cdp__failure_decode(wire, n, 8, &b));
+    T(memcmp(&a, &b, sizeof a) == 0);
+    T(!cdp__failure_decode(wire, n, 7, &b)); /* a rank that is not of this world */
+    cdp__failure_text(&a, 0, 8, &e);
+    T(e.status == CDP_ERR_TIMEOUT && e.peer == 7 && e.origin == 5 && e.rank == 0 && e.round == 9
+        && e.kind == CDP_COLL_BROADCAST && e.op_seq == 1ull << 40 && e.sys_errno == 104);
+    T(strstr(e.text, "told by rank 5/8") && strstr(e.text, "deadline of 2000 ms")
+        && strstr(e.text, "everybody waits for rank 7, which does not answer"));
     memset(a.text, 'y', sizeof a.text - 1); /* the longest text */
-    n = cdp__error_encode(&a, wire);
+    n = cdp__failure_encode(&a, wire);
     T(n <= CDP__FAILURE_MAX);
-    T(cdp__error_decode(wire, n, &b));
+    T(cdp__failure_decode(wire, n, 8, &b));
     T_EQ(sizeof a.text - 1, strlen(b.text));
-    for (uint32_t k = 0; k < 32; ++k)
-        T(!cdp__error_decode(wire, k, &b));
-    T(!cdp__error_decode(wire, 32 + sizeof b.text, &b));
-    T(cdp__error_decode(wire, 32, &b) && b.text[0] == 0);
-    memcpy(wire + 32, "a\x1b[2J\n\0\x7f\tz", 9);
-    T(cdp__error_decode(wire, 41, &b));
-    T(strcmp(b.text, "a?[2J????") == 0); /* nothing that moves a terminal's cursor */
+    for (uint32_t k = 0; k < n; ++k)
+        T(!cdp__failure_decode(wire, k, 8, &b));
+    T(!cdp__failure_decode(wire, n + 1, 8, &b));
+    memset(a.text, 0, sizeof a.text);
+    memcpy(a.text, "a\x1b[2J\n\x7f\tz", 9);
+    n = cdp__failure_encode(&a, wire);
+    T(cdp__failure_decode(wire, n, 8, &b));
+    T(strcmp(b.text, "a?[2J???z") == 0); /* nothing that moves a terminal's cursor */
     for (int i = 0; i < 200000; ++i) {
-        const uint64_t bytes = test_random(&state) % (CDP__FAILURE_MAX + 1);
-        for (uint64_t k = 0; k < bytes && k < 64; ++k)
-            wire[k] = (uint8_t)test_random(&state);
-        if (i % 2) {
-            cdp__put_u32(wire, 0u - (uint32_t)(1 + i % 13));
-            cdp__put_u32(wire + 12, (uint32_t)i % 8);
-        }
-        if (!cdp__error_decode(wire, bytes, &b)) continue;
-        T(b.status < CDP_OK && b.status >= CDP_ERR_INTERNAL && (uint32_t)b.kind < CDP_COLL_COUNT
-            && strlen(b.text) < sizeof b.text);
+        const uint64_t bytes = n - test_random(&state) % 3;
+        record_fill(&a);
+        cdp__failure_encode(&a, wire);
+        for (uint32_t k = 0; k < 1 + (uint32_t)i % 4; ++k)
+            wire[test_random(&state) % n] = (uint8_t)test_random(&state);
+        if (!cdp__failure_decode(wire, bytes, 8, &b)) continue;
+        T(b.status < CDP_OK && b.status >= CDP_ERR_INTERNAL && b.call.kind < CDP_COLL_COUNT
+            && b.end.why < CDP__WHY_COUNT && b.observer >= 0 && b.observer < 8 && b.peer < 8
+            && b.end.named >= -1 && b.end.named < 8 && strlen(b.text) < sizeof b.text);
+        cdp__failure_text(&b, 0, 8, &e);
     }
+}
+
+TEST(wait_messages) {
+    cdp__wait_message a, b;
+    cdp__answer_message c, d;
+    uint8_t wire[CDP__WAIT_BYTES];
+    uint32_t n;
+    memset(&a, 0, sizeof a);
+    a.at.channel = 1ull << 60;
+    a.at.seq = 9;
+    a.serial = 12;
+    a.probe = 300;
+    a.call_count = CDP__WAIT_CALLS;
+    for (uint32_t i = 0; i < CDP__WAIT_CALLS; ++i) {
+        a.calls[i].kind = CDP_COLL_ALLREDUCE;
+        a.calls[i].seq = 9 - i;
+    }
+    n = cdp__wait_encode(&a, wire);
+    T(n == sizeof wire && n <= CDP__FAILURE_MAX && cdp__wait_decode(wire, n, &b));
+    T(memcmp(&a, &b, sizeof a) == 0);
+    for (uint32_t k = 0; k < n; ++k)
+        T(!cdp__wait_decode(wire, k, &b));
+    wire[24] = CDP__WAIT_CALLS + 1;
+    T(!cdp__wait_decode(wire, n, &b));
+    memset(&c, 0, sizeof c);
+    c.at = a.at;
+    c.serial = 12;
+    c.end.named = 3;
+    c.end.why = CDP__WHY_SENT;
+    c.end.last.target = 3;
+    n = cdp__answer_encode(&c, wire);
+    T(cdp__answer_decode(wire, n, 4, &d) && memcmp(&c, &d, sizeof c) == 0);
+    T(!cdp__answer_decode(wire, n - 1, 4, &d) && !cdp__answer_decode(wire, n, 3, &d));
+    wire[CDP__WAIT_AT_BYTES + 4] = CDP__WHY_COUNT;
+    T(!cdp__answer_decode(wire, n, 4, &d));
 }
 
 /* ---- reductions ---- */
@@ -1112,7 +1180,8 @@ int main(int argc, char **argv) {
         {"headers_notice_every_difference", headers_notice_every_difference, 10},
         {"headers_of_random_bytes", headers_of_random_bytes, 10},
         {"header_texts", header_texts, 10},
-        {"error_payload", error_payload, 10},
+        {"failure_records", failure_records, 10},
+        {"wait_messages", wait_messages, 10},
         {"kernels_against_a_plain_loop", kernels_against_a_plain_loop, 10},
         {"kernels_with_nan", kernels_with_nan, 10},
         {"kernels_exist", kernels_exist, 10},

@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# Would the exploration notice? Each defect is one changed line in the section >>failure; the explorer, built with it,
+# must find a scenario that goes wrong. A defect whose line is not there any more fails, too.
+# test_failure_defects.sh [CC]. Ends with "N passed, N failed".
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+cc=${1:-gcc}
+dir=$(mktemp -d) || exit 1
+trap 'rm -rf "$dir"' EXIT
+passed=0
+failed=0
+
+# NAME SCENARIOS FROM TO: FROM and TO are fixed strings; FROM occurs once
+defect() {
+    DEFECT_FROM=$3 DEFECT_TO=$4 awk '
+        BEGIN { from = ENVIRON["DEFECT_FROM"]; to = ENVIRON["DEFECT_TO"] }
+        at = index($0, from) { ++n; $0 = substr($0, 1, at - 1) to substr($0, at + length(from)) }
+        { print }
+        END { exit n != 1 }' cdp.h > "$dir/cdp.h"
+    if [ $? -ne 0 ]; then
+        echo "not ok $1: its line does not occur exactly once"
+        failed=$((failed + 1))
+        return
+    fi
+    if ! $cc -std=gnu11 -O1 -w -I"$dir" tests/sim/failure.c -o "$dir/failure" -pthread -lm; then
+        echo "not ok $1: does not compile"
+        failed=$((failed + 1))
+        return
+    fi
+    # shellcheck disable=SC2086
+    if timeout 120 "$dir/failure" $2 > "$dir/out"; then
+        echo "not ok $1: not noticed"
+        failed=$((failed + 1))
+    elif grep -q '^not ok' "$dir/out"; then
+        echo "ok $1: noticed in$(grep -m 1 '^not ok' "$dir/out" | cut -c 7-50 | sed 's/ *$//')"
+        passed=$((passed + 1))
+    else
+        echo "not ok $1: the explorer did not end in time"
+        failed=$((failed + 1))
+    fi
+}
+
+cp cdp.h "$dir/cdp.h"
+defect 'old answers count at a deadline' 'chain_of_3:_stop' \
+    'e->needed = ++e->serial;' '++e->serial;'
+defect 'a probe stops at the first rank' 'chain_of_4:_stop' \
+    'if (e && !w->passed) cdp__failure_probe(f, e, v->probe - 1u);' ''
+defect 'wills are not kept' 'groups,_chain_of_3:_kill' \
+    'cdp__failure_keep_will(f, v->from, v->record, v->time_ns);' ''
+defect 'nobody reads wills' 'groups,_chain_of_3:_kill' \
+    'if (w) cdp__failure_quote(d, &w->record);' ''
+defect 'a cut link is taken for a circle' '--all long_ring' \
+    'if (v->end.named == (int32_t)f->rank && v->passed && v->end.last.waiter >= 0' 'if (0 && v->end.last.waiter >= 0'
+defect 'circles go round' 'circle_of_2' \
+    'if (v->end.why == CDP__WHY_CIRCLE && e->end.why == CDP__WHY_CIRCLE) continue;' ''
+defect 'corrections are not counted' 'chain_of_3:_kill,_unfair' \
+    'const bool newer = r.corrections > d->record.corrections;' 'const bool newer = true;'
+defect 'nobody sides with the majority' 'different_calls' \
+    'r->end.named = r->observer;' '(void)own;'
+defect 'settling never ends' 'pair:_stop' \
+    'if (v->time_ns < d->due_ns) return 0;' 'return 0;'
+defect 'others are not told' 'chain_of_3:_stop' \
+    'return CDP__FAILURE_REPORT;' 'return 0;'
+defect 'what has been settled starts again' 'pair:_cut' \
+    'v->domain->state = CDP__FAILURE_DONE;' 'v->domain->state = CDP__FAILURE_HEALTHY;'
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
