@@ -6852,10 +6852,12 @@ CDP__PRIVATE uint32_t cdp__failure_conclude(cdp__failure *f, const cdp__failure_
 }
 
 /* Two ranks that differ blame each other. A third one compares with what it calls itself: if it
-   sides with the one that is blamed, the observer differs. */
-CDP__PRIVATE void cdp__failure_take_sides(cdp__failure_record *r, const cdp__fingerprint *own) {
-    if (r->end.why == CDP__WHY_CALLS && cdp__fingerprint_differs(own, &r->call)
-        && cdp__fingerprint_same(own, &r->other))
+   sides with the one that is blamed, the observer differs. The one that is blamed passes on what
+   it was told, since it is no witness. */
+CDP__PRIVATE void cdp__failure_take_sides(
+    const cdp__failure *f, cdp__failure_record *r, const cdp__fingerprint *own) {
+    if (r->end.named != (int32_t)f->rank && r->end.why == CDP__WHY_CALLS
+        && cdp__fingerprint_differs(own, &r->call) && cdp__fingerprint_same(own, &r->other))
         r->end.named = r->observer;
 }
 
@@ -6878,7 +6880,7 @@ CDP__PRIVATE bool cdp__failure_correct(
 CDP__PRIVATE uint32_t cdp__failure_adopt(cdp__failure *f, const cdp__failure_event *v) {
     cdp__failure_record *r = &v->domain->record;
     cdp__failure_quote(v->domain, v->record);
-    if (r->observer != (int32_t)f->rank) cdp__failure_take_sides(r, &v->own);
+    if (r->observer != (int32_t)f->rank) cdp__failure_take_sides(f, r, &v->own);
     (void)cdp__failure_correct(f, r, v);
     return cdp__failure_publish(f, v);
 }
@@ -9401,10 +9403,24 @@ CDP__PRIVATE void cdp__group_ask_starting(cdp_group *g) {
     (void)cdp__failure_step(f, &v);
 }
 
+/* A rank with which nothing was exchanged refuses to be connected. It may have failed for somebody
+   else, and could not tell this rank: where rank 0 does not answer either, rank 0 is the cause. */
+CDP__PRIVATE void cdp__group_ask_stranger(cdp_group *g) {
+    const cdp_transport *t = &g->w->transport;
+    cdp__failure_record *r = &g->domain.record;
+    const int32_t p = r->end.named;
+    const bool last = cdp__now(g->os) + 2 * CDP__MS >= g->domain.due_ns;
+    if (!t->failure.starting || p <= 0 || r->observer != (int32_t)g->w->rank) return;
+    if (cdp__peer_used(g, (uint32_t)p)) return;
+    if (t->failure.starting(t->self, (uint32_t)p, last) == 0 && last) r->end.named = 0;
+}
+
 /* SETTLING: has somebody left word of an earlier cause? */
 CDP__PRIVATE void cdp__group_settle(cdp_group *g) {
-    if (g->channel == CDP__WORLD_CHANNEL && g->domain.record.status == CDP_ERR_PEER_LOST)
+    if (g->channel == CDP__WORLD_CHANNEL && g->domain.record.status == CDP_ERR_PEER_LOST) {
         (void)cdp__world_read_first(g->w, true);
+        if (g->health == CDP__SETTLING) cdp__group_ask_stranger(g);
+    }
     cdp__world_listen(g->w);
     cdp__world_answer(g->w);
     if (g->health != CDP__SETTLING) return;
