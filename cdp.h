@@ -9580,6 +9580,18 @@ CDP__PRIVATE void cdp__group_hear(cdp_group *g) {
         if (cdp__peer_used(g, p)) cdp__group_drain(g, p);
 }
 
+/* Until it is sent, or the transport takes no more: only then does the transport say when there is
+   room again. */
+CDP__PRIVATE int64_t cdp__group_finish_one(cdp__world *w, cdp__stream *s, cdp__transfer *t) {
+    uint64_t moved;
+    int64_t r;
+    do {
+        r = cdp__stream_write(w, s, t->data ? t->data + t->moved : NULL, &moved);
+        t->moved += moved;
+    } while (r > 0 && w->ports[s->peer].tx_stream == s);
+    return r;
+}
+
 /* A message of this group to p is half sent: it is finished with its true bytes, since the
    receiver may need nothing more than those to complete its operation. The bytes are there: a
    work that failed is reported as PENDING until telling has ended, so their memory still belongs
@@ -9587,14 +9599,12 @@ CDP__PRIVATE void cdp__group_hear(cdp_group *g) {
 CDP__PRIVATE int64_t cdp__group_finish(cdp_group *g, uint32_t p) {
     cdp__stream *s = &g->streams[p];
     cdp__exec *x = &g->exec;
-    uint64_t moved;
     uint32_t i;
     int64_t r = 1;
     for (i = 0; i < x->transfer_count && g->w->ports[s->peer].tx_stream == s && r > 0; ++i) {
         cdp__transfer *t = &x->transfers[i];
         if (t->receive || t->s != s) continue;
-        r = cdp__stream_write(g->w, s, t->data ? t->data + t->moved : NULL, &moved);
-        t->moved += moved;
+        r = cdp__group_finish_one(g->w, s, t);
     }
     return g->w->ports[s->peer].tx_stream == s && r > 0 ? 0 : r;
 }
@@ -9603,13 +9613,11 @@ CDP__PRIVATE int64_t cdp__group_finish(cdp_group *g, uint32_t p) {
 CDP__PRIVATE int64_t cdp__flows_finish(cdp_group *g, uint32_t p) {
     const uint32_t peer = g->streams[p].peer;
     cdp__flow *flow;
-    uint64_t moved;
     int64_t r = 1;
     for (flow = g->active_flows; flow && r > 0; flow = flow->next_active) {
         cdp__transfer *t = flow->first[0] ? &flow->first[0]->x : NULL;
         if (!t || g->w->ports[peer].tx_stream != &flow->s) continue;
-        r = cdp__stream_write(g->w, &flow->s, t->data ? t->data + t->moved : NULL, &moved);
-        t->moved += moved;
+        r = cdp__group_finish_one(g->w, &flow->s, t);
         if (g->w->ports[peer].tx_stream == &flow->s && r > 0) r = 0;
     }
     return r;
