@@ -525,6 +525,10 @@ typedef struct cdp_os_net {
     int64_t (*send_iov)(void *user, int32_t fd, const cdp_iov *iov, uint32_t n);
     int64_t (*recv_iov)(void *user, int32_t fd, const cdp_iov *iov, uint32_t n);
     void (*close_fd)(void *user, int32_t fd);
+    /* May be NULL. This end of a connection sends no more: after what was sent before, the other
+       end reads CDP_IO_EOF. Receiving goes on. Without it what a rank sends last may be lost where
+       a message to it arrives just after it has left. */
+    void (*end_sending)(void *user, int32_t fd);
     /* The address of this end of a connection. */
     int32_t (*local_addr)(void *user, int32_t fd, cdp_addr *out);
 
@@ -1016,7 +1020,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_group_split(
 CDP_API uint32_t cdp_world_rank_of(const cdp_group *group, uint32_t rank);
 CDP_API uint32_t cdp_rank_of_world(const cdp_group *group, uint32_t world_rank);
 
-/* Leave: local, at once, never an error for the others unless they still wait for this rank.
+/* Leave: local, and never an error for the others unless they still wait for this rank. Takes up to
+   0.1 s where a rank has not yet read what this one sent last (0.4 s after a failure).
    Operations in flight end with CDP_ERR_STATE for threads that wait for them. NULL is allowed.
    Not while another thread uses the group. */
 CDP_API void cdp_group_destroy(cdp_group *group);
@@ -2793,6 +2798,11 @@ CDP__PRIVATE void cdp__os_close(void *user, int32_t fd) {
     close(fd);
 }
 
+CDP__PRIVATE void cdp__os_end_sending(void *user, int32_t fd) {
+    (void)user;
+    (void)shutdown(fd, SHUT_WR); /* a broken connection needs none */
+}
+
 #ifdef __linux__
 #include <sys/eventfd.h>
 CDP__PRIVATE int32_t cdp__os_wake_open(void *user, int32_t fd[2]) {
@@ -3633,12 +3643,13 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
             cdp__os_cond_destroy, cdp__os_cond_wait, cdp__os_cond_broadcast                       \
     }
 #endif
-#define CDP__OS_NET                                                                                \
-    {                                                                                              \
-        cdp__os_resolve, cdp__os_listen, cdp__os_adopt, cdp__os_accept, cdp__os_connect,           \
-            cdp__os_connect_result, cdp__os_send, cdp__os_recv, cdp__os_close, cdp__os_local_addr, \
-            CDP__OS_WATCH, cdp__os_wake_open, cdp__os_wake_set, cdp__os_wake_clear,                \
-            cdp__os_unanswered, cdp__os_addresses, CDP__OS_PORT_OWNER, cdp__os_descriptor_limit    \
+#define CDP__OS_NET                                                                      \
+    {                                                                                    \
+        cdp__os_resolve, cdp__os_listen, cdp__os_adopt, cdp__os_accept, cdp__os_connect, \
+            cdp__os_connect_result, cdp__os_send, cdp__os_recv, cdp__os_close,           \
+            cdp__os_end_sending, cdp__os_local_addr, CDP__OS_WATCH, cdp__os_wake_open,   \
+            cdp__os_wake_set, cdp__os_wake_clear, cdp__os_unanswered, cdp__os_addresses, \
+            CDP__OS_PORT_OWNER, cdp__os_descriptor_limit                                 \
     }
 
 CDP_API const cdp_os *cdp_os_default(void) {

@@ -2398,6 +2398,52 @@ CDP__PRIVATE void cdp__mesh_linger(cdp__mesh *m) {
         if (cdp__loop_run(&m->loop, NULL, until) != CDP_OK) return;
 }
 
+#define CDP__PART_MS 100u
+
+/* Nobody wants what still comes. */
+CDP__PRIVATE void cdp__link_discard(cdp__link *l) {
+    uint8_t dropped[512];
+    cdp_iov v;
+    v.data = dropped;
+    v.bytes = sizeof dropped;
+    while (l->state == CDP__LINK_UP && (l->io.ready & CDP_IO_READ)) {
+        const int64_t r = cdp__io_recv(&l->mesh->loop, &l->io, &v, 1);
+        if (r < 0) cdp__link_drop(l, CDP_ERR_STATE, 0);
+        if (r == 0) return;
+    }
+}
+
+CDP__PRIVATE void cdp__link_parting(cdp__io *io) {
+    cdp__link_discard((cdp__link *)io->user);
+}
+
+CDP__PRIVATE bool cdp__mesh_parting(const cdp__mesh *m) {
+    uint32_t i;
+    for (i = 0; i < m->desc.group.world_size * m->desc.connections; ++i)
+        if (m->links[i].state == CDP__LINK_UP && !m->links[i].shared) return true;
+    return false;
+}
+
+/* Leave the other ranks. What one of them sends to a connection that is closed resets it, and with
+   the reset goes what this rank sent last and the other one has not read yet. So sending ends
+   first, and the connection is closed when the other end has read that; or after a while, where it
+   computes. */
+CDP__PRIVATE void cdp__mesh_part(cdp__mesh *m) {
+    const uint64_t until = m->os->now_ns(m->os->user) + CDP__PART_MS * CDP__MS;
+    uint32_t i;
+    if (!m->links || !m->os->net.end_sending) return;
+    for (i = 0; i < m->desc.group.world_size * m->desc.connections; ++i) {
+        cdp__link *l = &m->links[i];
+        if (l->state != CDP__LINK_UP || l->shared) continue;
+        m->os->net.end_sending(m->os->user, l->io.fd);
+        l->io.func = cdp__link_parting;
+        l->io.ready |= CDP_IO_READ;
+        cdp__link_discard(l);
+    }
+    while (cdp__mesh_parting(m) && m->os->now_ns(m->os->user) < until)
+        if (cdp__loop_run(&m->loop, NULL, until) != CDP_OK) return;
+}
+
 /* Accepts a mesh that was only half made. */
 CDP__PRIVATE void cdp__mesh_close(void *self) {
     cdp__mesh *m = (cdp__mesh *)self;
@@ -2405,9 +2451,13 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
     uint32_t i;
     if (m->failing || (m->server && cdp__store_server_has(m->server, m->fail_key)))
         cdp__mesh_linger(m);
-    if (m->server) cdp__store_server_share(m->server, NULL, NULL);
+    cdp__loop_timer_clear(&m->accept_timer);
+    cdp__loop_timer_clear(&m->vigil_timer);
+    cdp__loop_remove(&m->loop, &m->listener);
     while (m->incoming)
         cdp__incoming_close(m->incoming);
+    cdp__mesh_part(m);
+    if (m->server) cdp__store_server_share(m->server, NULL, NULL);
     for (i = 0; m->links && i < m->desc.group.world_size * m->desc.connections; ++i) {
         cdp__link_lose(&m->links[i], CDP_ERR_STATE, 0);
         cdp__free(os, m->links[i].rx);
@@ -2417,9 +2467,6 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
         /* what was not freed may still be in use: it stays where it is */
         if (m->segments[i].at) os->net.close_fd(os->user, m->segments[i].fd);
     cdp__free(os, m->segments);
-    cdp__loop_timer_clear(&m->accept_timer);
-    cdp__loop_timer_clear(&m->vigil_timer);
-    cdp__loop_remove(&m->loop, &m->listener);
     if (m->asking && m->ask_rq.status == CDP_PENDING) m->store->cancel(m->store->self, &m->ask_rq);
     if ((m->note_state == CDP__NOTE_THERE || m->note_state == CDP__NOTE_READ)
         && m->note_rq.status == CDP_PENDING)

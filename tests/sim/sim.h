@@ -866,6 +866,7 @@ SIM_API void sim__sock_close(sim_world *w, sim__sock *s) {
         sim__send_reset(w, s, s->peer);
         s->reset = true;
     } else {
+        if (s->out.fin) return; /* it has ended sending before */
         s->out.fin = true;
         sim__kick(w, s, true);
     }
@@ -1326,6 +1327,19 @@ SIM_API void sim__os_close(void *user, int32_t fd) {
     sim__exit(node, fd);
 }
 
+SIM_API void sim__os_end_sending(void *user, int32_t fd) {
+    sim_node *node = (sim_node *)user;
+    sim__sock *s;
+    sim__enter(node, "end_sending");
+    s = sim__fd(node, fd, "end_sending");
+    if (s && s->state == SIM__OPEN && !s->reset && !s->out.fin) {
+        sim__trace(node->world, node, "end_sending fd %d", (int)fd);
+        s->out.fin = true;
+        sim__kick(node->world, s, true);
+    }
+    sim__exit(node, fd);
+}
+
 SIM_API int32_t sim__os_local_addr(void *user, int32_t fd, cdp_addr *out) {
     sim_node *node = (sim_node *)user;
     const sim__sock *s;
@@ -1584,6 +1598,7 @@ SIM_API void sim__os_of(cdp_os *os, sim_node *node) {
     os->net.send_iov = sim__os_send;
     os->net.recv_iov = sim__os_recv;
     os->net.close_fd = sim__os_close;
+    os->net.end_sending = sim__os_end_sending;
     os->net.local_addr = sim__os_local_addr;
     os->sleep_until = sim__os_sleep_until;
     os->net.watch_open = sim__os_watch_open; /* no threads, and nobody to wake */
