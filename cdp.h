@@ -866,17 +866,19 @@ typedef struct cdp_transport {
     /* ---- optional: news of failures; each on its own ---- */
 
     struct {
-        /* The world has failed, and `record` says why, in the library's own form. Keep a copy,
-           unless there is one already, for ranks that are not connected to this one, and let their
-           wait() return an error of status CDP_ERR_ABORTED. Both or neither of these two. */
+        /* The world has failed, and `record` says why, in the library's own form. The first record
+           of all ranks is kept: keep a copy, unless there is one already, for ranks that are not
+           connected to this one, and let their wait() return an error of status CDP_ERR_ABORTED.
+           Called again when this rank knows better: that is for ranks that connect later. Both or
+           neither of these two. */
         void (*publish)(void *self, const void *record, uint32_t bytes);
         /* The record that is kept, if it is known here: copy it and return its length, at most
-           `room`; 0: none. */
+           `room`; 0: not known. It may be the one that this rank has published. */
         uint32_t (*first)(void *self, void *record, uint32_t room);
-        /* Called repeatedly when `peer` has kept this rank waiting and does not answer. Is it
-           still starting, and which rank does it wait for? -1: no, or not known yet; called again
-           unless `last`. */
-        int32_t (*starting)(void *self, uint32_t peer, bool last);
+        /* Called repeatedly when `peer` does not answer, or (`lost`) is gone. If it had not
+           finished starting: for which rank did it wait? -1: it had, or that is not known yet;
+           called again unless `last`. */
+        int32_t (*starting)(void *self, uint32_t peer, bool lost, bool last);
         /* Is `peer` connected? Connected peers are told of a failure even if nothing was
            exchanged with them yet. */
         bool (*linked)(void *self, uint32_t peer);
@@ -6073,6 +6075,7 @@ typedef enum cdp__why {
     CDP__WHY_EARLIER, /* an earlier failure made it leave its group; that one's culprit is named */
     CDP__WHY_TURN,    /* nobody: the operation waited for its turn on this rank */
     CDP__WHY_CALLS,   /* it calls something else */
+    CDP__WHY_AWAITED, /* the lost rank had not finished starting, and waited for it */
     CDP__WHY_COUNT
 } cdp__why;
 
@@ -6381,7 +6384,7 @@ CDP__PRIVATE void cdp__endpoint_text(cdp__text *t, const cdp__failure_record *r)
     static const char *const why[CDP__WHY_COUNT] = {"", ", which does not answer",
         ", which waits for nobody: it computes, or calls something else",
         ", which has done its part: the link to it is cut", ": these ranks wait for each other",
-        ", because of whose failure others have left", "", ""};
+        ", because of whose failure others have left", "", "", ""};
     if (r->end.named < 0) return;
     if (r->end.named != r->peer)
         cdp__text_add(t, "; that rank is waiting too, and in the end everybody waits for rank %d",
@@ -6399,6 +6402,10 @@ CDP__PRIVATE void cdp__failure_cause_text(cdp__text *t, const cdp__failure_recor
             (unsigned long long)r->expected);
     }
     if (r->status == CDP_ERR_TIMEOUT) cdp__endpoint_text(t, r);
+    if (r->end.why == CDP__WHY_AWAITED)
+        cdp__text_add(t,
+            "; it had not finished starting, and waited for rank %d, which does not answer",
+            (int)r->end.named);
     if (r->end.why != CDP__WHY_CALLS) return;
     cdp__text_add(t, "ranks call different things: rank %d calls ", (int)r->observer);
     cdp__fingerprint_text(t, &r->call);
@@ -6529,6 +6536,7 @@ typedef enum cdp__failure_event_type {
     CDP__FAILURE_TOLD, /* `record` came from rank `from`; no domain: of a group not ours */
     CDP__FAILURE_TIMER,
     CDP__FAILURE_DELIVERED, /* every peer has the record */
+    CDP__FAILURE_STARTING,  /* rank `from` has not finished starting, and waits for `end.named` */
     CDP__FAILURE_GROUP_EVENTS,
     /* of waits */
     CDP__FAILURE_BLOCKED = CDP__FAILURE_GROUP_EVENTS, /* at `at` this rank needs rank `from` */
@@ -6554,6 +6562,7 @@ typedef struct cdp__failure_event {
     /* WAITS, ANSWER, TOLD: this rank has done what is waited for at `at`, `end.last.at` or
        `record->end.last.at` */
     bool passed;
+    bool sure; /* TIMER: no rank knows an earlier cause */
 } cdp__failure_event;
 
 #define CDP__FAILURE_REPORT 1u   /* domain->record is new: it is the group's error; tell peers */
@@ -6850,7 +6859,7 @@ CDP__PRIVATE uint32_t cdp__failure_conclude(cdp__failure *f, const cdp__failure_
     cdp__failure_domain *d = v->domain;
     cdp__failure_record *r = &d->record;
     const cdp__failure_edge *e;
-    if (v->time_ns < d->due_ns) return 0;
+    if (v->time_ns < d->due_ns && !v->sure) return 0;
     e = r->status == CDP_ERR_TIMEOUT ? cdp__failure_blocker(f, r->at.channel) : NULL;
     if (e && r->peer >= 0 && r->peer != (int32_t)e->peer) e = NULL; /* of another wait */
     if (e) r->end = cdp__failure_follow(f, e);
@@ -6860,6 +6869,30 @@ CDP__PRIVATE uint32_t cdp__failure_conclude(cdp__failure *f, const cdp__failure_
     if (r->end.named >= 0 && cdp__failure_find_will(f, (uint32_t)r->end.named))
         (void)cdp__failure_inherit(f, d, r->end.named);
     return cdp__failure_publish(f, v);
+}
+
+/* The rank that is named, and does not answer or is gone, had not finished starting: so it was
+   waiting for another one. */
+CDP__PRIVATE uint32_t cdp__failure_starting(cdp__failure *f, const cdp__failure_event *v) {
+    cdp__failure_record *r = &v->domain->record;
+    cdp__failure_edge *e = NULL;
+    cdp__endpoint end = r->end;
+    if (r->status == CDP_ERR_TIMEOUT) e = cdp__failure_blocker(f, r->at.channel);
+    if (e) end = cdp__failure_follow(f, e);
+    if (end.named != (int32_t)v->from || end.named == v->end.named
+        || (e ? end.why != CDP__WHY_SILENT : r->status != CDP_ERR_PEER_LOST))
+        return 0;
+    end.last.waiter = end.named;
+    end.last.target = end.named = v->end.named;
+    if (e) {
+        e->answer = e->serial;
+        e->end = end;
+        cdp__failure_update(f);
+    } else {
+        end.why = CDP__WHY_AWAITED;
+        r->end = end;
+    }
+    return 0;
 }
 
 /* Two ranks that differ blame each other. A third one compares with what it calls itself: if it
@@ -6933,10 +6966,14 @@ typedef uint32_t (*cdp__failure_rule)(cdp__failure *f, const cdp__failure_event 
 
 CDP__PRIVATE uint32_t cdp__failure_step_domain(cdp__failure *f, const cdp__failure_event *v) {
     static const cdp__failure_rule rules[CDP__FAILURE_STATES][CDP__FAILURE_GROUP_EVENTS] = {
-        {cdp__failure_begin, cdp__failure_adopt, cdp__failure_ignore, cdp__failure_ignore},
-        {cdp__failure_interrupt, cdp__failure_adopt, cdp__failure_conclude, cdp__failure_ignore},
-        {cdp__failure_ignore, cdp__failure_revise, cdp__failure_finish, cdp__failure_finish},
-        {cdp__failure_ignore, cdp__failure_ignore, cdp__failure_ignore, cdp__failure_ignore},
+        {cdp__failure_begin, cdp__failure_adopt, cdp__failure_ignore, cdp__failure_ignore,
+            cdp__failure_ignore},
+        {cdp__failure_interrupt, cdp__failure_adopt, cdp__failure_conclude, cdp__failure_ignore,
+            cdp__failure_starting},
+        {cdp__failure_ignore, cdp__failure_revise, cdp__failure_finish, cdp__failure_finish,
+            cdp__failure_ignore},
+        {cdp__failure_ignore, cdp__failure_ignore, cdp__failure_ignore, cdp__failure_ignore,
+            cdp__failure_ignore},
     };
     return rules[v->domain->state][v->type](f, v);
 }
@@ -9248,22 +9285,32 @@ CDP__PRIVATE void cdp__domain_act(cdp_group *top, uint32_t what) {
     cdp__world_answer(top->w);
 }
 
-CDP__PRIVATE uint32_t cdp__domain_step(
-    cdp_group *top, cdp__failure_event_type type, const cdp__failure_record *r) {
+CDP__PRIVATE void cdp__domain_step(
+    cdp_group *top, cdp__failure_event_type type, const cdp__failure_record *r, bool sure) {
     cdp__failure_event v;
-    uint32_t what;
     CDP_ASSERT(!top->parent);
     memset(&v, 0, sizeof v);
     v.type = type;
     v.time_ns = cdp__now(top->os);
     v.domain = &top->domain;
     v.record = r;
-    what = cdp__failure_step(&top->w->failure, &v);
-    cdp__domain_act(top, what);
-    return what;
+    v.sure = sure;
+    cdp__domain_act(top, cdp__failure_step(&top->w->failure, &v));
 }
 
-CDP__PRIVATE bool cdp__world_read_first(cdp__world *w, bool guess);
+CDP__PRIVATE bool cdp__world_told_first(cdp__world *w);
+
+/* A lost rank may have left because of an earlier failure. The first rank that publishes what it saw
+   knows that there is none. */
+CDP__PRIVATE void cdp__group_offer(cdp_group *g) {
+    const cdp_transport *t = &g->w->transport;
+    const cdp__failure_record *r = &g->domain.record;
+    if (g->health != CDP__SETTLING || g->channel != CDP__WORLD_CHANNEL || !t->failure.publish
+        || r->status != CDP_ERR_PEER_LOST)
+        return;
+    g->cause_bytes = cdp__failure_encode(r, g->cause);
+    t->failure.publish(t->self, g->cause, g->cause_bytes);
+}
 
 /* This rank saw a failure of g. What happens to a group with a parent is settled by the parent. */
 CDP__PRIVATE void cdp__group_see(cdp_group *g, const cdp__failure_record *r, const cdp_error *e) {
@@ -9271,12 +9318,13 @@ CDP__PRIVATE void cdp__group_see(cdp_group *g, const cdp__failure_record *r, con
     if (g->health != CDP__HEALTHY) return;
     g->health = CDP__SETTLING;
     if (top->domain.state != CDP__FAILURE_HEALTHY) return;
-    if (top->channel == CDP__WORLD_CHANNEL && cdp__world_read_first(g->w, false)) return;
+    if (top->channel == CDP__WORLD_CHANNEL && cdp__world_told_first(g->w)) return;
     top->health = CDP__SETTLING;
     top->error.file = e->file;
     top->error.line = e->line;
     cdp__group_activate(top);
-    (void)cdp__domain_step(top, CDP__FAILURE_SEEN, r);
+    cdp__domain_step(top, CDP__FAILURE_SEEN, r, false);
+    cdp__group_offer(top);
 }
 
 CDP__PRIVATE void cdp__group_fail(cdp_group *g, const cdp_error *e) {
@@ -9302,7 +9350,7 @@ CDP__PRIVATE void cdp__group_break_for(cdp_group *g, const cdp_error *e) {
     cdp__record_make(g, &r, e);
     top->error.file = e->file;
     top->error.line = e->line;
-    (void)cdp__domain_step(top, CDP__FAILURE_SEEN, &r);
+    cdp__domain_step(top, CDP__FAILURE_SEEN, &r, false);
 }
 
 /* The deadline of a call passed while transfer `t` was awaited. */
@@ -9360,17 +9408,25 @@ CDP__PRIVATE void cdp__world_told(cdp__world *w, uint32_t from, const cdp__failu
 }
 
 /* The record that the transport keeps of the first failure; `guess`: also one of no group, which
-   is a guess. True: it was news. */
-CDP__PRIVATE bool cdp__world_read_first(cdp__world *w, bool guess) {
+   is a guess. What is known now: */
+typedef enum cdp__known_first {
+    CDP__FIRST_NONE,
+    CDP__FIRST_NEWS, /* it came from another rank, and has been taken */
+    CDP__FIRST_OWN   /* this rank's own is the first */
+} cdp__known_first;
+
+CDP__PRIVATE cdp__known_first cdp__world_read_first(cdp__world *w, bool guess) {
     const cdp_transport *t = &w->transport;
+    const cdp_group *g = cdp__group_of_channel(w, CDP__WORLD_CHANNEL);
     uint8_t body[CDP__FAILURE_MAX];
     cdp__failure_record r;
     const uint32_t bytes = t->failure.first ? t->failure.first(t->self, body, sizeof body) : 0;
-    if (!bytes || !cdp__failure_decode(body, bytes, w->size, &r)) return false;
-    if (!guess && !r.domain) return false;
+    if (!bytes || !cdp__failure_decode(body, bytes, w->size, &r)) return CDP__FIRST_NONE;
+    if (g && g->cause_bytes == bytes && memcmp(g->cause, body, bytes) == 0) return CDP__FIRST_OWN;
+    if (!guess && !r.domain) return CDP__FIRST_NONE;
     r.domain = CDP__WORLD_CHANNEL;
     cdp__world_told(w, (uint32_t)r.observer, &r);
-    return true;
+    return CDP__FIRST_NEWS;
 }
 
 /* Read from all ranks: they may ask. */
@@ -9388,55 +9444,46 @@ CDP__PRIVATE void cdp__world_listen(cdp__world *w) {
     }
 }
 
-/* The chain of waits ends at a rank that does not answer. If that one is still starting, it cannot:
-   the transport may know what it waits for. */
-CDP__PRIVATE void cdp__group_ask_starting(cdp_group *g) {
-    const cdp_transport *t = &g->w->transport;
-    cdp__failure *f = &g->w->failure;
-    const cdp__failure_edge *e = cdp__failure_blocker(f, g->domain.record.at.channel);
-    cdp__failure_event v;
-    int32_t named;
-    if (!t->failure.starting || !e) return;
-    memset(&v, 0, sizeof v);
-    v.type = CDP__FAILURE_ANSWER;
-    v.time_ns = cdp__now(g->os);
-    v.from = e->peer;
-    v.at = e->at;
-    v.serial = e->serial;
-    v.end = cdp__failure_follow(f, e);
-    if (v.end.why != CDP__WHY_SILENT || v.end.named < 0 || v.end.named == (int32_t)g->w->rank)
-        return;
-    named = t->failure.starting(
-        t->self, (uint32_t)v.end.named, v.time_ns + 2 * CDP__MS >= g->domain.due_ns);
-    if (named < 0 || (uint32_t)named >= g->w->size || named == v.end.named) return;
-    v.end.last.waiter = v.end.named;
-    v.end.last.target = v.end.named = named;
-    (void)cdp__failure_step(f, &v);
+CDP__PRIVATE bool cdp__world_told_first(cdp__world *w) {
+    return cdp__world_read_first(w, false) == CDP__FIRST_NEWS;
 }
 
-/* A rank with which nothing was exchanged refuses to be connected. It may have failed for somebody
-   else, and could not tell this rank: where rank 0 does not answer either, rank 0 is the cause. */
-CDP__PRIVATE void cdp__group_ask_stranger(cdp_group *g) {
+/* A rank that does not answer, or refuses to be connected, may not have finished starting: then the
+   transport may know what it waits for. */
+CDP__PRIVATE void cdp__group_ask_starting(cdp_group *g) {
     const cdp_transport *t = &g->w->transport;
-    cdp__failure_record *r = &g->domain.record;
-    const int32_t p = r->end.named;
-    const bool last = cdp__now(g->os) + 2 * CDP__MS >= g->domain.due_ns;
-    if (!t->failure.starting || p <= 0 || r->observer != (int32_t)g->w->rank) return;
-    if (cdp__peer_used(g, (uint32_t)p)) return;
-    if (t->failure.starting(t->self, (uint32_t)p, last) == 0 && last) r->end.named = 0;
+    const cdp__failure_record *r = &g->domain.record;
+    const bool lost = r->status == CDP_ERR_PEER_LOST;
+    const cdp__failure_edge *e = cdp__failure_blocker(&g->w->failure, r->at.channel);
+    cdp__failure_event v;
+    int32_t peer = r->end.named, named;
+    if (!t->failure.starting || (!lost && (r->status != CDP_ERR_TIMEOUT || !e))) return;
+    memset(&v, 0, sizeof v);
+    v.type = CDP__FAILURE_STARTING;
+    v.time_ns = cdp__now(g->os);
+    v.domain = &g->domain;
+    if (!lost) peer = cdp__failure_follow(&g->w->failure, e).named;
+    if (peer < 0 || peer == (int32_t)g->w->rank) return;
+    v.from = (uint32_t)peer;
+    named = t->failure.starting(
+        t->self, (uint32_t)peer, lost, v.time_ns + 2 * CDP__MS >= g->domain.due_ns);
+    if (named < 0 || (uint32_t)named >= g->w->size) return;
+    v.end.named = named;
+    (void)cdp__failure_step(&g->w->failure, &v);
 }
 
 /* SETTLING: has somebody left word of an earlier cause? */
 CDP__PRIVATE void cdp__group_settle(cdp_group *g) {
-    if (g->channel == CDP__WORLD_CHANNEL && g->domain.record.status == CDP_ERR_PEER_LOST) {
-        (void)cdp__world_read_first(g->w, true);
-        if (g->health == CDP__SETTLING) cdp__group_ask_stranger(g);
-    }
+    const bool lost = g->domain.record.status == CDP_ERR_PEER_LOST;
+    bool sure = false;
+    if (g->channel == CDP__WORLD_CHANNEL && lost)
+        sure = cdp__world_read_first(g->w, true) == CDP__FIRST_OWN;
+    if (g->health != CDP__SETTLING) return;
     cdp__world_listen(g->w);
     cdp__world_answer(g->w);
     if (g->health != CDP__SETTLING) return;
-    if (g->domain.record.status == CDP_ERR_TIMEOUT) cdp__group_ask_starting(g);
-    (void)cdp__domain_step(g, CDP__FAILURE_TIMER, NULL);
+    if (g->channel == CDP__WORLD_CHANNEL || !lost) cdp__group_ask_starting(g);
+    cdp__domain_step(g, CDP__FAILURE_TIMER, NULL, sure);
 }
 
 /* A FAILURE has come on this channel from a rank of the world. */
@@ -9688,7 +9735,7 @@ CDP__PRIVATE bool cdp__group_telling(cdp_group *g, uint64_t now) {
     if (more) return true;
     g->settle_ns = CDP__NEVER; /* whoever cannot be told by now will not be */
     cdp__group_dump_failed(g);
-    if (!g->parent) (void)cdp__domain_step(g, CDP__FAILURE_DELIVERED, NULL);
+    if (!g->parent) cdp__domain_step(g, CDP__FAILURE_DELIVERED, NULL, false);
     return false;
 }
 
@@ -11345,7 +11392,7 @@ CDP__PRIVATE void cdp__world_wait_failed(cdp__world *m) {
     const bool news = e.status == CDP_ERR_ABORTED || e.status == CDP_ERR_PEER_LOST;
     cdp_group *g;
     if (news) e.status = CDP_ERR_PEER_LOST; /* why is to be found out */
-    if (news && cdp__world_read_first(m, false)) return;
+    if (news && cdp__world_told_first(m)) return;
     for (g = m->groups; g; g = g->next)
         if (!news || g->channel == CDP__WORLD_CHANNEL) cdp__group_fail(g, &e);
 }

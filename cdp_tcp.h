@@ -2285,11 +2285,24 @@ CDP__PRIVATE uint32_t cdp__mesh_store_gone(const cdp__mesh *m, void *record, uin
     return n;
 }
 
+/* Does this rank's own record name rank 0? Who has seen it go, and the store with it, need not ask. */
+CDP__PRIVATE bool cdp__mesh_saw_store_go(const cdp__mesh *m) {
+    cdp__failure_record r;
+    return !m->desc.external_store && m->watch && m->watch_rq.status == CDP_ERR_STORE
+        && cdp__failure_decode(m->cause, m->cause_bytes, m->desc.group.world_size, &r)
+        && r.end.named == 0;
+}
+
 CDP__PRIVATE uint32_t cdp__mesh_first(void *self, void *record, uint32_t room) {
     const cdp__mesh *m = (const cdp__mesh *)self;
-    const cdp_bytes *v = m->watch_rq.results;
-    if (!m->watch || m->watch_rq.status != CDP_OK || !v || v->bytes > room)
-        return cdp__mesh_store_gone(m, record, room);
+    const cdp_bytes *v = NULL;
+    if (m->watch && m->watch_rq.status == CDP_OK) v = m->watch_rq.results;
+    if (m->asking && m->ask_rq.status == CDP_OK) v = m->ask_rq.results;
+    if (!v && cdp__mesh_saw_store_go(m) && m->cause_bytes <= room) {
+        memcpy(record, m->cause, m->cause_bytes);
+        return m->cause_bytes;
+    }
+    if (!v || v->bytes > room) return cdp__mesh_store_gone(m, record, room);
     memcpy(record, v->data, (size_t)v->bytes);
     return (uint32_t)v->bytes;
 }
@@ -2301,9 +2314,10 @@ CDP__PRIVATE void cdp__mesh_note_start(cdp__mesh *m, cdp_store_op op) {
 }
 
 /* Read the note of a rank that does not answer. A store that does not answer either, at the last
-   call, is rank 0's fault. */
-CDP__PRIVATE int32_t cdp__mesh_starting(void *self, uint32_t peer, bool last) {
+   call, is rank 0's fault. A rank that was connected speaks for itself when it goes. */
+CDP__PRIVATE int32_t cdp__mesh_starting(void *self, uint32_t peer, bool lost, bool last) {
     cdp__mesh *m = (cdp__mesh *)self;
+    if (lost && m->links[peer].was_up) return -1;
     if (!m->store || (m->note_state != CDP__NOTE_NONE && m->note_rank != peer)) return -1;
     if (m->note_state == CDP__NOTE_NONE) {
         m->note_rank = peer;
