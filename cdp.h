@@ -877,7 +877,8 @@ typedef struct cdp_transport {
         uint32_t (*first)(void *self, void *record, uint32_t room);
         /* Called repeatedly when `peer` does not answer, or (`lost`) is gone. If it had not
            finished starting: for which rank did it wait? -1: it had, or that is not known yet;
-           called again unless `last`. */
+           called again unless `last`. -2: rank 0 is gone, too; which of them went first is not
+           known. */
         int32_t (*starting)(void *self, uint32_t peer, bool lost, bool last);
         /* Is `peer` connected? Connected peers are told of a failure even if nothing was
            exchanged with them yet. */
@@ -6076,6 +6077,7 @@ typedef enum cdp__why {
     CDP__WHY_TURN,    /* nobody: the operation waited for its turn on this rank */
     CDP__WHY_CALLS,   /* it calls something else */
     CDP__WHY_AWAITED, /* the lost rank had not finished starting, and waited for it */
+    CDP__WHY_FIRST, /* it was lost before it was met, and so was rank 0: either may be the cause */
     CDP__WHY_COUNT
 } cdp__why;
 
@@ -6384,9 +6386,13 @@ CDP__PRIVATE void cdp__endpoint_text(cdp__text *t, const cdp__failure_record *r)
     static const char *const why[CDP__WHY_COUNT] = {"", ", which does not answer",
         ", which waits for nobody: it computes, or calls something else",
         ", which has done its part: the link to it is cut", ": these ranks wait for each other",
-        ", because of whose failure others have left", "", "", ""};
+        ", because of whose failure others have left", "", "", ", which does not answer",
+        "; rank 0 is gone, too, and its store with it"};
     if (r->end.named < 0) return;
-    if (r->end.named != r->peer)
+    if (r->end.why == CDP__WHY_AWAITED)
+        cdp__text_add(
+            t, "; it had not finished starting, and waited for rank %d", (int)r->end.named);
+    else if (r->end.named != r->peer && r->status == CDP_ERR_TIMEOUT)
         cdp__text_add(t, "; that rank is waiting too, and in the end everybody waits for rank %d",
             (int)r->end.named);
     cdp__text_add(t, "%s", why[r->end.why]);
@@ -6401,11 +6407,7 @@ CDP__PRIVATE void cdp__failure_cause_text(cdp__text *t, const cdp__failure_recor
             r->timeout_ms, (int)r->peer, r->sending ? "took" : "sent", (unsigned long long)r->moved,
             (unsigned long long)r->expected);
     }
-    if (r->status == CDP_ERR_TIMEOUT) cdp__endpoint_text(t, r);
-    if (r->end.why == CDP__WHY_AWAITED)
-        cdp__text_add(t,
-            "; it had not finished starting, and waited for rank %d, which does not answer",
-            (int)r->end.named);
+    if (r->status == CDP_ERR_TIMEOUT || r->end.why >= CDP__WHY_AWAITED) cdp__endpoint_text(t, r);
     if (r->end.why != CDP__WHY_CALLS) return;
     cdp__text_add(t, "ranks call different things: rank %d calls ", (int)r->observer);
     cdp__fingerprint_text(t, &r->call);
@@ -6872,14 +6874,16 @@ CDP__PRIVATE uint32_t cdp__failure_conclude(cdp__failure *f, const cdp__failure_
 }
 
 /* The rank that is named, and does not answer or is gone, had not finished starting: so it was
-   waiting for another one. */
+   waiting for another one; `end.why` says more, where which one that is is not known. */
 CDP__PRIVATE uint32_t cdp__failure_starting(cdp__failure *f, const cdp__failure_event *v) {
     cdp__failure_record *r = &v->domain->record;
     cdp__failure_edge *e = NULL;
     cdp__endpoint end = r->end;
     if (r->status == CDP_ERR_TIMEOUT) e = cdp__failure_blocker(f, r->at.channel);
     if (e) end = cdp__failure_follow(f, e);
-    if (end.named != (int32_t)v->from || end.named == v->end.named
+    if (!e && end.named == (int32_t)v->from && v->end.why == CDP__WHY_FIRST)
+        r->end.why = CDP__WHY_FIRST;
+    if (end.named != (int32_t)v->from || v->end.named < 0 || end.named == v->end.named
         || (e ? end.why != CDP__WHY_SILENT : r->status != CDP_ERR_PEER_LOST))
         return 0;
     end.last.waiter = end.named;
@@ -9467,8 +9471,9 @@ CDP__PRIVATE void cdp__group_ask_starting(cdp_group *g) {
     v.from = (uint32_t)peer;
     named = t->failure.starting(
         t->self, (uint32_t)peer, lost, v.time_ns + 2 * CDP__MS >= g->domain.due_ns);
-    if (named < 0 || (uint32_t)named >= g->w->size) return;
-    v.end.named = named;
+    if (named == -1 || named >= (int32_t)g->w->size) return;
+    v.end.named = named < 0 ? -1 : named;
+    if (named < 0) v.end.why = CDP__WHY_FIRST;
     (void)cdp__failure_step(&g->w->failure, &v);
 }
 

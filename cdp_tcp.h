@@ -2314,10 +2314,13 @@ CDP__PRIVATE void cdp__mesh_note_start(cdp__mesh *m, cdp_store_op op) {
 }
 
 /* Read the note of a rank that does not answer. A store that does not answer either, at the last
-   call, is rank 0's fault. A rank that was connected speaks for itself when it goes. */
+   call, is rank 0's fault; one that is gone tells nothing. A rank that was connected speaks for
+   itself when it goes. */
 CDP__PRIVATE int32_t cdp__mesh_starting(void *self, uint32_t peer, bool lost, bool last) {
     cdp__mesh *m = (cdp__mesh *)self;
     if (lost && m->links[peer].was_up) return -1;
+    if (lost && peer && !m->desc.external_store && m->watch && m->watch_rq.status == CDP_ERR_STORE)
+        return -2;
     if (!m->store || (m->note_state != CDP__NOTE_NONE && m->note_rank != peer)) return -1;
     if (m->note_state == CDP__NOTE_NONE) {
         m->note_rank = peer;
@@ -2414,7 +2417,7 @@ CDP__PRIVATE void cdp__mesh_linger(cdp__mesh *m) {
 
 #define CDP__PART_MS 100u
 
-/* Nobody wants what still comes. */
+/* This rank leaves: nobody wants what still comes, but the end is to be noticed. */
 CDP__PRIVATE void cdp__link_discard(cdp__link *l) {
     uint8_t dropped[512];
     cdp_iov v;
@@ -2438,22 +2441,26 @@ CDP__PRIVATE bool cdp__mesh_parting(const cdp__mesh *m) {
     return false;
 }
 
+CDP__PRIVATE void cdp__mesh_discard(cdp__mesh *m, bool end_sending) {
+    uint32_t i;
+    for (i = 0; m->links && i < m->desc.group.world_size * m->desc.connections; ++i) {
+        cdp__link *l = &m->links[i];
+        if (l->state != CDP__LINK_UP || l->shared) continue;
+        if (end_sending) m->os->net.end_sending(m->os->user, l->io.fd);
+        l->io.func = cdp__link_parting;
+        l->io.ready |= CDP_IO_READ;
+        cdp__link_discard(l);
+    }
+}
+
 /* Leave the other ranks. What one of them sends to a connection that is closed resets it, and with
    the reset goes what this rank sent last and the other one has not read yet. So sending ends
    first, and the connection is closed when the other end has read that; or after a while, where it
    computes. */
 CDP__PRIVATE void cdp__mesh_part(cdp__mesh *m) {
     const uint64_t until = m->os->now_ns(m->os->user) + CDP__PART_MS * CDP__MS;
-    uint32_t i;
     if (!m->links || !m->os->net.end_sending) return;
-    for (i = 0; i < m->desc.group.world_size * m->desc.connections; ++i) {
-        cdp__link *l = &m->links[i];
-        if (l->state != CDP__LINK_UP || l->shared) continue;
-        m->os->net.end_sending(m->os->user, l->io.fd);
-        l->io.func = cdp__link_parting;
-        l->io.ready |= CDP_IO_READ;
-        cdp__link_discard(l);
-    }
+    cdp__mesh_discard(m, true);
     while (cdp__mesh_parting(m) && m->os->now_ns(m->os->user) < until)
         if (cdp__loop_run(&m->loop, NULL, until) != CDP_OK) return;
 }
@@ -2463,15 +2470,16 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
     cdp__mesh *m = (cdp__mesh *)self;
     const cdp_os *os = m->os;
     uint32_t i;
+    cdp__mesh_discard(m, false);
     if (m->failing || (m->server && cdp__store_server_has(m->server, m->fail_key)))
         cdp__mesh_linger(m);
+    if (m->server) cdp__store_server_share(m->server, NULL, NULL);
     cdp__loop_timer_clear(&m->accept_timer);
     cdp__loop_timer_clear(&m->vigil_timer);
     cdp__loop_remove(&m->loop, &m->listener);
     while (m->incoming)
         cdp__incoming_close(m->incoming);
     cdp__mesh_part(m);
-    if (m->server) cdp__store_server_share(m->server, NULL, NULL);
     for (i = 0; m->links && i < m->desc.group.world_size * m->desc.connections; ++i) {
         cdp__link_lose(&m->links[i], CDP_ERR_STATE, 0);
         cdp__free(os, m->links[i].rx);
