@@ -2318,9 +2318,9 @@ CDP__PRIVATE void cdp__mesh_note_start(cdp__mesh *m, cdp_store_op op) {
    itself when it goes. */
 CDP__PRIVATE int32_t cdp__mesh_starting(void *self, uint32_t peer, bool lost, bool last) {
     cdp__mesh *m = (cdp__mesh *)self;
-    if (lost && m->links[peer].was_up) return -1;
-    if (lost && peer && !m->desc.external_store && m->watch && m->watch_rq.status == CDP_ERR_STORE)
+    if (lost && peer && !m->desc.external_store && m->watch && m->watch_rq.status < CDP_OK)
         return -2;
+    if (lost && m->links[peer].was_up) return -1;
     if (!m->store || (m->note_state != CDP__NOTE_NONE && m->note_rank != peer)) return -1;
     if (m->note_state == CDP__NOTE_NONE) {
         m->note_rank = peer;

@@ -1699,30 +1699,9 @@ static void print_failure(const char *sc, uint32_t fault, uint64_t seed, const c
     if (n > 0 && write(1, line, (size_t)n) < 0) return;
 }
 
-/* Worlds that end with the wrong rank blamed. They count neither way; a hang, a leak or
-   a wrong number is never excused, and one that passes must be taken off the list. */
-static const struct {
-    const char *scenario;
-    fault_class fault;
-    uint64_t seed;
-    const char *why;
-} known_blames[] = {
-    {"job", F_VANISH, 917,
-        "ranks along a chain reach their deadlines together, and a correction comes too late"},
-};
-
-static const char *known_blame(const char *sc, uint32_t fault, uint64_t seed) {
-    for (uint32_t i = 0; i < sizeof known_blames / sizeof *known_blames; ++i)
-        if (strcmp(known_blames[i].scenario, sc) == 0 && (uint32_t)known_blames[i].fault == fault
-            && known_blames[i].seed == seed)
-            return known_blames[i].why;
-    return NULL;
-}
-
 static void task_run(worker *w, const options *opt, uint32_t sc, uint32_t fault, uint64_t seed) {
     static run r, again;
     char text[5000], text2[5000];
-    const char *why;
     verdict v;
     cell *c = &w->cells[sc][fault];
     alarm(60);
@@ -1743,17 +1722,6 @@ static void task_run(worker *w, const options *opt, uint32_t sc, uint32_t fault,
     c->happened += r.fault.happened;
     c->virtual_ns += r.virtual_ns;
     if (r.notice_ns > c->worst_notice_ns) c->worst_notice_ns = r.notice_ns;
-    why = known_blame(scenarios[sc].name, fault, seed);
-    if (why && v == V_BLAME) {
-        snprintf(text2, sizeof text2, "known: %s/%s seed %llu: %s\n", scenarios[sc].name,
-            fault_names[fault], (unsigned long long)seed, why);
-        if (write(1, text2, strlen(text2)) < 0) return;
-        return;
-    }
-    if (v <= V_ERROR && why) {
-        snprintf(text, sizeof text, "it passes now: take it off the list of known blames");
-        v = V_OTHER;
-    }
     if (v <= V_ERROR) {
         w->passed++;
         return;
