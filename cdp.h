@@ -6415,13 +6415,20 @@ CDP__PRIVATE void cdp__failure_cause_text(cdp__text *t, const cdp__failure_recor
     cdp__fingerprint_text(t, &r->other);
 }
 
+/* Two ranks that differ blame each other. The one that is blamed passes that on, since others know
+   better which of the two is right; but what it reports itself is that the other one differs. */
+CDP__PRIVATE int32_t cdp__failure_reported(const cdp__failure_record *r, uint32_t rank) {
+    return r->end.why == CDP__WHY_CALLS && r->end.named == (int32_t)rank ? r->observer
+                                                                         : r->end.named;
+}
+
 /* "rank 0/8: told by rank 3/8: group of 4: allreduce #17 of 4 x f32 sum (round 5/14): ..." */
 CDP__PRIVATE void cdp__failure_text(
     const cdp__failure_record *r, uint32_t rank, uint32_t world_size, cdp_error *e) {
     cdp__text t = {e->text, sizeof e->text, 0};
     cdp__error_clear(e, r->status);
     e->rank = (int32_t)rank;
-    e->peer = r->end.named;
+    e->peer = cdp__failure_reported(r, rank);
     e->origin = r->observer;
     e->kind = (cdp_coll_kind)r->call.kind;
     e->round = r->at.round;

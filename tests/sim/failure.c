@@ -58,6 +58,8 @@ typedef struct scenario {
     bool stays; /* a rank that has failed computes instead of leaving */
     bool fair;
     bool calm; /* no fault begins while a rank settles what it saw */
+    /* the transport keeps the first record of all ranks, and shows it to them; one group */
+    bool keeps;
 } scenario;
 
 typedef enum life {
@@ -84,6 +86,7 @@ typedef struct world {
     uint8_t queued[RANKS][RANKS];
     uint8_t cut[RANKS]; /* bit p: what this rank sends to p is lost */
     uint8_t culprits, kills, stops, cuts, half_cuts;
+    uint16_t kept; /* number of the FAILURE whose record the transport keeps, 0: none */
 } world;
 
 /* ---- messages: equal ones have one number ---- */
@@ -265,6 +268,7 @@ static void report(world *w, uint32_t a, const cdp__failure_domain *d) {
     const uint32_t bytes = cdp__failure_encode(&d->record, out + 1);
     uint32_t p, c;
     out[0] = FAILURE;
+    if (now->keeps && !w->kept) w->kept = message_number(out, 1 + bytes);
     if (d->record.corrections > now->ranks)
         found("bounded: rank %u corrects for the %uth time", a, d->record.corrections);
     if (!cdp__failure_decode(out + 1, bytes, now->ranks, &back)
@@ -283,7 +287,7 @@ static void report(world *w, uint32_t a, const cdp__failure_domain *d) {
 }
 
 static void finished(world *w, uint32_t a, const cdp__failure_domain *d) {
-    const int32_t named = d->record.end.named;
+    int32_t named;
     cdp_error e;
     uint32_t p, i;
     for (p = 0; p < now->ranks && now->fair; ++p)
@@ -293,6 +297,7 @@ static void finished(world *w, uint32_t a, const cdp__failure_domain *d) {
                 && w->r[p].domains[i].state == CDP__FAILURE_HEALTHY)
                 found("ends: rank %u has failed, and rank %u does not know", a, p);
     cdp__failure_text(&d->record, a, now->ranks, &e);
+    named = e.peer;
     if (now->differs >= 0 && named != now->differs && a != (uint32_t)now->differs)
         found("right: rank %u does not blame rank %d: %s", a, (int)now->differs, e.text);
     if (now->fair && (named < 0 || !(w->culprits >> named & 1)))
@@ -420,6 +425,38 @@ static void receive_failure(world *w, uint32_t a, uint32_t from, const message *
     step(w, a, &v);
 }
 
+/* Rank a lost a peer, and does not know yet whether the record that it offered is the first. */
+static bool asks(const world *w, uint32_t a) {
+    const cdp__failure_domain *d = &w->r[a].domains[0];
+    return now->keeps && w->r[a].life == ALIVE && d->state == CDP__FAILURE_SETTLING
+        && d->record.status == CDP_ERR_PEER_LOST;
+}
+
+/* The transport has something to show to rank a. */
+static bool news(const world *w, uint32_t a) {
+    return w->kept && w->r[a].life == ALIVE && !deaf(w, a) && item_of(w, a)
+        && w->r[a].domains[0].state == CDP__FAILURE_HEALTHY;
+}
+
+/* The transport answers rank a, or shows it what it keeps. */
+static void shown(world *w, uint32_t a) {
+    cdp__failure_domain *d = &w->r[a].domains[0];
+    uint8_t out[1 + CDP__FAILURE_BYTES];
+    cdp__failure_event v;
+    if (w->kept) {
+        const message *m = &messages[w->kept - 1];
+        receive_failure(w, a, cdp__get_u32(m->data + 5), m);
+        return;
+    }
+    out[0] = FAILURE;
+    w->kept = message_number(out, 1 + cdp__failure_encode(&d->record, out + 1));
+    memset(&v, 0, sizeof v);
+    v.type = CDP__FAILURE_TIMER;
+    v.domain = d;
+    v.sure = true;
+    step(w, a, &v);
+}
+
 /* A rank that waits calls something else than this one: it will wait in vain. */
 static bool differs(world *w, uint32_t a, uint32_t from, const cdp__wait_message *m) {
     uint32_t i, k;
@@ -528,6 +565,7 @@ typedef enum choice_kind {
     NOTICE,   /* a wait has lasted long */
     DEADLINE, /* of what rank a waits for */
     TIMER,    /* of a domain */
+    SHOW,     /* the record that the transport keeps */
     KILL,     /* what it sent arrives */
     KILL_NOW, /* and is lost */
     STOP,
@@ -535,8 +573,8 @@ typedef enum choice_kind {
     HALF_CUT,
     CHOICES
 } choice_kind;
-static const char *const choice_names[CHOICES] = {
-    "deliver", "notice", "deadline", "timer", "kill", "kill now", "stop", "cut", "half cut"};
+static const char *const choice_names[CHOICES] = {"deliver", "notice", "deadline", "timer", "show",
+    "kill", "kill now", "stop", "cut", "half cut"};
 
 typedef struct choice {
     uint8_t kind, a, b;
@@ -547,6 +585,8 @@ static bool quiet(const world *w) {
     for (a = 0; a < now->ranks; ++a)
         for (b = 0; b < now->ranks; ++b)
             if (w->queued[a][b] && w->r[b].life == ALIVE && !deaf(w, b)) return false;
+    for (a = 0; a < now->ranks; ++a)
+        if (asks(w, a)) return false;
     for (a = 0; a < now->ranks; ++a)
         if (w->r[a].f.waiting && blocked(w, a) && !registered(w, a)
             && domain_of((world *)(uintptr_t)w, a, item_of(w, a)->channel)->state
@@ -591,6 +631,7 @@ static uint32_t choices(const world *w, choice *out) {
     for (a = 0; a < now->ranks; ++a) {
         const rank *r = &w->r[a];
         if (r->life != ALIVE) continue;
+        if (asks(w, a) || news(w, a)) n = add(out, n, SHOW, a, 0);
         if (blocked(w, a)) {
             const uint32_t d = now->domain_of[item_of(w, a)->channel];
             const bool healthy = r->domains[d].state == CDP__FAILURE_HEALTHY;
@@ -642,6 +683,10 @@ static void choose(world *w, const choice *c) {
     case TIMER:
         v.domain = &w->r[c->a].domains[c->b];
         step(w, c->a, &v);
+        run(w, c->a);
+        break;
+    case SHOW:
+        shown(w, c->a);
         run(w, c->a);
         break;
     case STOP:
@@ -712,7 +757,7 @@ static uint64_t hash_world(const world *w) {
     uint64_t h = mix(1, w->cut, sizeof w->cut);
     const uint8_t budget[8] = {w->culprits, w->kills, w->stops, w->cuts, w->half_cuts};
     uint32_t a, b;
-    h = mix(h, budget, sizeof budget);
+    h = mix(h ^ w->kept, budget, sizeof budget);
     for (a = 0; a < now->ranks; ++a) {
         h = hash_rank(h, &w->r[a]);
         for (b = 0; b < now->ranks; ++b)
@@ -1008,14 +1053,29 @@ static void twofold(void) {
     faulty(": kill and cut", 1, 0, 1, 0);
 }
 
+/* With a transport that keeps the first record. */
+static void kept(void) {
+    made.keeps = true;
+    faulty(", kept: kill", 1, 0, 0, 0);
+    faulty(", kept: two kills", 2, 0, 0, 0);
+    faulty(", kept: cut", 0, 0, 1, 0);
+    faulty(", kept: kill and stop", 1, 1, 0, 0);
+    if (made.ranks < 4 || all) faulty(", kept: kill and cut", 1, 0, 1, 0);
+    made.stays = true;
+    faulty(", kept: kill, stays", 1, 0, 0, 0);
+    made.stays = made.keeps = false;
+}
+
 static void pairs_and_rings(void) {
     begin("pair", 2);
     ring(2, 2, 1);
     single();
     twofold();
+    kept();
     begin("ring of 3", 3);
     ring(3, 2, 1);
     single();
+    kept();
     begin("long ring of 3", 3);
     ring(3, 3, 1);
     if (all) faulty(": half cut", 0, 0, 0, 1);
@@ -1023,6 +1083,7 @@ static void pairs_and_rings(void) {
     star(3);
     single();
     twofold();
+    kept();
 }
 
 static void chains(void) {
@@ -1033,6 +1094,7 @@ static void chains(void) {
         chain(3, g, ITEM_MESSAGES);
         single();
         twofold();
+        if (!g) kept();
         begin(g ? "groups, chain of 4" : "chain of 4", 4);
         chain(4, g, ITEM_MESSAGES);
         single();
