@@ -6453,13 +6453,14 @@ CDP__PRIVATE void cdp__failure_text(
    nobody else. tests/sim/failure.c explores it exhaustively for small worlds.
    May use: failure-records.
 
-   How the end of a chain of waits is found. A rank that is blocked for long sends WAIT to the rank
-   it needs. That rank answers with the endpoint of its own chain as far as it
-   knows it, and once more whenever that changes. So at its deadline every rank already knows who
-   keeps it waiting in the end: a rank that does not answer, that waits for nobody, whose link is
-   cut, or a circle. But what it knows may be old: a rank may have stopped since it answered. So at
-   the deadline the chain is asked once more, link by link (a probe), while the failure settles, and
-   only answers to that count. Serial numbers tell answers to a probe from those before it.
+   How the end of a chain of waits is found. A rank whose deadline has passed asks the rank that it
+   needs (WAIT), which asks the rank that it needs in turn, link by link. Each answers with the end
+   of its own chain as far as it knows it (ENDPOINT), and once more whenever that changes. So while
+   its failure settles, every rank learns who keeps it waiting in the end: a rank that does not
+   answer, that waits for nobody, whose link is cut, or a circle. What was said before a deadline
+   does not count, since a rank may have stopped since: serial numbers tell. Nobody asks before a
+   deadline: a question that reaches a rank which has done its part, and has left, would destroy
+   what that rank sent last.
 
    How one cause reaches all. A rank that fails sends its record over every link that it has used.
    Receivers in the same group adopt it. Others keep it as the sender's last will: if the sender
@@ -6506,6 +6507,7 @@ typedef struct cdp__failure_waiter { /* `rank` waits for this rank */
     bool passed; /* and this rank has done its part */
     bool tell;   /* `end` is to be sent to it */
     uint32_t rank;
+    uint16_t probe;  /* how much further its question is to be passed on */
     uint32_t serial; /* of the WAIT that is answered */
     cdp__place at;
     cdp__endpoint end;
@@ -6699,6 +6701,17 @@ CDP__PRIVATE void cdp__failure_drop_waiters(cdp__failure *f, const cdp__place *a
     }
 }
 
+/* Edge e is new. Ranks that wait for what it keeps back have asked already. */
+CDP__PRIVATE void cdp__failure_pass_probe(cdp__failure *f, cdp__failure_edge *e) {
+    uint32_t i, probe = 0;
+    for (i = 0; i < f->waiter_room && f->waiting; ++i) {
+        const cdp__failure_waiter *w = &f->waiters[i];
+        if (w->used && !w->passed && cdp__failure_blocker(f, w->at.channel) == e)
+            probe = cdp__max(probe, w->probe);
+    }
+    if (probe > 1) cdp__failure_probe(f, e, probe - 1);
+}
+
 CDP__PRIVATE void cdp__failure_on_blocked(cdp__failure *f, const cdp__failure_event *v) {
     cdp__failure_edge *e = NULL;
     uint32_t i;
@@ -6714,13 +6727,14 @@ CDP__PRIVATE void cdp__failure_on_blocked(cdp__failure *f, const cdp__failure_ev
     } else {
         if (!e->used) ++f->waited;
         memset(e, 0, sizeof *e);
-        e->used = e->ask = f->outbox = true;
+        e->used = true;
         e->serial = e->needed = 1;
         e->caller = v->caller;
         e->peer = v->from;
         e->at = v->at;
         e->since_ns = v->since_ns;
         cdp__failure_drop_waiters(f, &v->at);
+        cdp__failure_pass_probe(f, e);
     }
     cdp__failure_update(f);
 }
@@ -6758,6 +6772,7 @@ CDP__PRIVATE void cdp__failure_on_waits(cdp__failure *f, const cdp__failure_even
     w->at = v->at;
     w->serial = v->serial;
     w->passed = v->passed;
+    w->probe = v->probe;
     if (e && !w->passed) cdp__failure_probe(f, e, v->probe - 1u);
     w->end = cdp__failure_answer(f, w);
     cdp__failure_update(f);
@@ -7553,7 +7568,6 @@ typedef struct cdp__world {
     bool fast_poll;
     int32_t spin_luck; /* whether polling before sleeping has paid off lately */
     cdp__failure failure;
-    uint64_t answer_ns; /* ranks that ask about their wait are not answered before that */
     cdp__choosing choosing;
     cdp_group_desc given; /* as the caller wrote it: what is 0 there took its default */
 } cdp__world;
@@ -9123,7 +9137,6 @@ struct cdp_group {
     uint64_t take_back_ns; /* when what is exposed and not read is sent instead */
     uint64_t seen_moved;   /* bytes of the awaited transfer when that was looked at last, */
     uint32_t seen_round;   /* and the round */
-    bool look_again;       /* that look was a moment ago */
 
     /* failure */
     cdp__health health;
@@ -10066,7 +10079,7 @@ CDP__PRIVATE cdp__advance cdp__group_poll(cdp_group *g) {
 /* When the group wants to be looked at again even if nothing arrives. */
 CDP__PRIVATE uint64_t cdp__group_deadline(const cdp_group *g) {
     uint64_t at = g->soonest_ns;
-    if (g->w->failure.outbox) at = cdp__min(at, g->w->answer_ns);
+    if (g->w->failure.outbox) at = 0;
     if (g->health == CDP__SETTLING && g->parent) return CDP__NEVER; /* the other group's */
     if (g->health == CDP__FAILED && g->settle_ns != CDP__NEVER && cdp__now(g->os) < g->answer_ns)
         return g->answer_ns;
@@ -10567,41 +10580,37 @@ CDP__PRIVATE void cdp__wait_lasts(
     (void)cdp__failure_step(&g->w->failure, &v);
 }
 
-/* The running operation: has it moved since the last look? */
-CDP__PRIVATE void cdp__queue_waits(cdp_group *g, uint64_t now, bool tick) {
+/* The running operation: what it waits for is over, or (`look`) lasts. */
+CDP__PRIVATE void cdp__queue_waits(cdp_group *g, bool look) {
     const cdp__transfer *late = cdp__exec_late(&g->exec);
     const bool same = late && g->seen_round == g->exec.round && g->seen_moved == late->moved;
     const cdp__op *op = cdp__group_head(g);
-    const uint64_t period = cdp__failure_period_ns(op->rq.timeout_ms);
     cdp__place at;
     memset(&at, 0, sizeof at);
     at.channel = g->channel;
     at.seq = op->seq;
     at.round = g->exec.round;
     if (!same && g->w->failure.waited) cdp__wait_over(g, at.channel, at.seq, at.round);
-    if (same && tick && now >= op->start_ns + period)
-        cdp__wait_lasts(g, &at, late->s->peer, op->start_ns);
     if (!late) return;
+    if (look) cdp__wait_lasts(g, &at, late->s->peer, op->start_ns);
     g->seen_round = g->exec.round;
     g->seen_moved = late->moved;
 }
 
 /* The same for messages. */
-CDP__PRIVATE void cdp__flow_waits(cdp__flow *flow, uint64_t now, bool tick) {
+CDP__PRIVATE void cdp__flow_waits(cdp__flow *flow, bool look) {
     uint32_t way;
     for (way = 0; way < 2; ++way) {
         cdp__post *post = flow->first[way];
         cdp__place at;
-        bool same;
         if (!post) continue;
         memset(&at, 0, sizeof at);
         at.channel = cdp__flow_channel(flow, way == 1);
         at.seq = post->call.seq;
-        same = post->seen == post->x.moved + 1;
+        if (post->seen != post->x.moved + 1 && flow->g->w->failure.waited)
+            cdp__wait_over(flow->g, at.channel, at.seq, 0);
+        if (look) cdp__wait_lasts(flow->g, &at, flow->s.peer, post->start_ns);
         post->seen = post->x.moved + 1;
-        if (!same && flow->g->w->failure.waited) cdp__wait_over(flow->g, at.channel, at.seq, 0);
-        if (same && tick && now >= post->start_ns + cdp__failure_period_ns(post->timeout_ms))
-            cdp__wait_lasts(flow->g, &at, flow->s.peer, post->start_ns);
     }
 }
 
@@ -10619,30 +10628,16 @@ CDP__PRIVATE uint64_t cdp__group_next_look(const cdp_group *g, uint64_t now) {
     return now + period;
 }
 
-/* Is it time to report what waits for long? It is looked at twice, a moment apart: a process that
-   was stopped for a while finds its deadlines passed before it has read what came meanwhile, and
-   a question to a rank that has done its part and left would destroy what that rank sent last. */
-CDP__PRIVATE bool cdp__group_tick(cdp_group *g, uint64_t now) {
-    const uint64_t moment = CDP__LISTEN_MS / 2 * CDP__MS;
-    if (now < g->wait_ns) return false;
-    if (g->look_again && now < g->wait_ns + moment) {
-        g->look_again = false;
-        return true;
-    }
-    g->look_again = true;
-    g->wait_ns = now + moment;
-    return false;
-}
-
-/* Nothing moves: report what waits for long, ask and answer. True: look again. */
+/* Nothing moves: report what waits for long; all of it when somebody asks. True: look again. */
 CDP__PRIVATE bool cdp__group_waits(cdp_group *g, uint64_t now) {
-    const bool tick = cdp__group_tick(g, now), look = tick || g->look_again;
+    const bool tick = now >= g->wait_ns;
     cdp__world *w = g->w;
+    const bool look = tick || w->failure.waiting;
     cdp__flow *flow;
     uint32_t i;
-    if (g->exec.running && g->queue_used) cdp__queue_waits(g, now, tick);
+    if (g->exec.running && g->queue_used) cdp__queue_waits(g, look);
     for (flow = g->active_flows; flow && look; flow = flow->next_active)
-        cdp__flow_waits(flow, now, tick);
+        cdp__flow_waits(flow, look);
     if (tick) {
         g->wait_ns = cdp__group_next_look(g, now);
         for (i = 0; i < g->exec.transfer_count && g->exec.running; ++i)
@@ -10652,10 +10647,10 @@ CDP__PRIVATE bool cdp__group_waits(cdp_group *g, uint64_t now) {
             }
         if (g->health != CDP__HEALTHY || cdp__group_listen(g)) return true;
     }
-    if (now >= w->answer_ns) cdp__world_answer(w);
+    cdp__world_answer(w);
     if (w->failure.waited) cdp__world_listen(w);
     /* What was read may let this rank go on: then there is nothing to answer. */
-    return (w->failure.outbox && now >= w->answer_ns) || g->health != CDP__HEALTHY;
+    return w->failure.outbox || g->health != CDP__HEALTHY;
 }
 
 /* ---- messages */
@@ -10759,8 +10754,6 @@ CDP__PRIVATE bool cdp__world_note(
         v.serial = wait.serial;
         v.probe = wait.probe;
         v.passed = cdp__world_passed(w, (int32_t)peer, &wait.at);
-        /* Without a deadline there is time; the asking rank may go on meanwhile, and leave. */
-        w->answer_ns = wait.probe ? 0 : v.time_ns + 5 * CDP__LISTEN_MS * CDP__MS;
     } else {
         if (!cdp__answer_decode(body, bytes, w->size, &answer)) return false;
         v.type = CDP__FAILURE_ANSWER;

@@ -739,7 +739,8 @@ static uint64_t hash_rank(uint64_t h, const rank *r) {
     }
     for (i = 0; i < WAITERS; ++i) {
         const cdp__failure_waiter *e = &r->waiters[i];
-        const uint8_t bits[8] = {e->used, e->passed, e->tell, (uint8_t)e->rank, (uint8_t)e->serial};
+        const uint8_t bits[8] = {
+            e->used, e->passed, e->tell, (uint8_t)e->rank, (uint8_t)e->serial, (uint8_t)e->probe};
         cdp__place_encode(&e->at, out);
         cdp__endpoint_encode(&e->end, out + CDP__WAIT_AT_BYTES);
         if (e->used) h = mix(mix(h ^ i, bits, 8), out, sizeof out);
@@ -1147,8 +1148,9 @@ static void calls(void) {
     faulty(": no fault", 0, 0, 0, 0);
     begin("different calls of 3", 3);
     does(0, 1, 1, 0, -1, 1);
+    does(0, 1, 1, 1, 2, -1);
     does(1, 1, 1, 0, -1, 0);
-    does(2, 1, 1, 0, -1, 0);
+    does(2, 1, 1, 1, -1, 0);
     made.program[1][0].call = CDP_COLL_BROADCAST;
     made.culprits = 3;
     made.differs = 1;
