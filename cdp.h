@@ -55,11 +55,12 @@
         ddp, hooks interface                   data parallel training; what happens to gradients
         Implementation: compiler, core;
         the machine: os-posix, os-watch, os-threads, os-linux, loop;
-        pure: bytes, hash, dtype, reduce-kernels, algo, hosts, select, message, failure-records, failure,
-        fabric;
-        messages and groups: stream, port, receive, send, transfer, exec, state, failing, running,
-        flows, waits, hub, pending, drive, world, group, groups, device, requests, queue, work calls,
-        collective calls, message calls, channel, channel bodies, channel life, objects, recorder;
+        pure: bytes, hash, dtype, reduce-kernels, algo, hosts, select, message, failure-records,
+        failure-waits, failure, fabric;
+        messages and groups: stream, port, receive, send, transfer, exec, state, waits,
+        telling, failing, running, flows, hub, pending, drive, world, group, groups, device,
+        requests, queue, work calls, collective calls, message calls, channel, channel bodies,
+        channel life, objects, recorder;
         training: group-access, numbers, bucket, ddp-state, ddp-buckets, ddp-compare,
         ddp-broadcast, ddp-create, ddp-stats, ddp-launch, ddp-rows, ddp-backward, join, clip,
         ddp-hook, trace, hooks, hooks-quantize, hooks-topk, hooks-powersgd, hooks-state,
@@ -6444,34 +6445,19 @@ CDP__PRIVATE void cdp__failure_text(
     cdp__failure_cause_text(&t, r);
 }
 
-/* ---- >>failure (pure): who is to blame -------------------------------------------------------- */
+/* ---- >>failure-waits (pure): where a chain of waits ends ------------------------------------- */
 
 /* Knows: the waits of this rank, the ranks that wait for it, and the failures it was told of.
-   Promises: this is the only place that decides blame. One function takes every event and returns
-   what to do; it has no clock (events carry the time), no input or output, no memory of its own.
-   A blame is right if it names any end of a cut link, or any of several simultaneous victims, and
-   nobody else. tests/sim/failure.c explores it exhaustively for small worlds.
-   May use: failure-records.
+   Promises: as far as ranks answer, the end of every chain of waits is found. No clock (events
+   carry the time), no input or output, no memory of its own. May use: failure-records.
 
-   How the end of a chain of waits is found. A rank whose deadline has passed asks the rank that it
-   needs (WAIT), which asks the rank that it needs in turn, link by link. Each answers with the end
-   of its own chain as far as it knows it (ENDPOINT), and once more whenever that changes. So while
-   its failure settles, every rank learns who keeps it waiting in the end: a rank that does not
-   answer, that waits for nobody, whose link is cut, or a circle. What was said before a deadline
-   does not count, since a rank may have stopped since: serial numbers tell. Nobody asks before a
-   deadline: a question that reaches a rank which has done its part, and has left, would destroy
-   what that rank sent last.
-
-   How one cause reaches all. A rank that fails sends its record over every link that it has used.
-   Receivers in the same group adopt it. Others keep it as the sender's last will: if the sender
-   leaves later, the will says why.
-
-     state      SEEN              TOLD        TIMER          DELIVERED
-     healthy    settle, publish   adopt       -              -
-     settling   sure causes:      adopt       conclude       -
-                publish
-     telling    -                 correct     done           done
-     done       -                 -           -              -                                   */
+   A rank whose deadline has passed asks the rank that it needs (WAIT), which asks the rank that it
+   needs in turn, link by link. Each answers with the end of its own chain as far as it knows it
+   (ENDPOINT), and once more whenever that changes. So while its failure settles, every rank learns
+   who keeps it waiting in the end: a rank that does not answer, that waits for nobody, whose link
+   is cut, or a circle. What was said before a deadline does not count, since a rank may have
+   stopped since: serial numbers tell. Nobody asks before a deadline: a question that reaches a rank
+   which has done its part, and has left, would destroy what that rank sent last. */
 
 typedef enum cdp__failure_state {
     CDP__FAILURE_HEALTHY,
@@ -6811,6 +6797,53 @@ CDP__PRIVATE void cdp__failure_on_goes_on(cdp__failure *f, const cdp__failure_ev
     --f->willed;
 }
 
+/* The next message for rank `peer`: 1: *wait (the caller adds the calls), 2: *answer, 0: none. */
+CDP__PRIVATE uint32_t cdp__failure_take(
+    cdp__failure *f, uint32_t peer, cdp__wait_message *wait, cdp__answer_message *answer) {
+    uint32_t i;
+    for (i = 0; i < f->edge_room; ++i) {
+        cdp__failure_edge *e = &f->edges[i];
+        if (!e->used || !e->ask || e->peer != peer) continue;
+        e->ask = false;
+        memset(wait, 0, sizeof *wait);
+        wait->at = e->at;
+        wait->serial = e->serial;
+        wait->probe = e->probe;
+        return 1;
+    }
+    for (i = 0; i < f->waiter_room; ++i) {
+        cdp__failure_waiter *w = &f->waiters[i];
+        if (!w->used || !w->tell || w->rank != peer) continue;
+        w->tell = false;
+        memset(answer, 0, sizeof *answer);
+        answer->at = w->at;
+        answer->serial = w->serial;
+        answer->end = w->end;
+        return 2;
+    }
+    return 0;
+}
+
+/* ---- >>failure (pure): who is to blame ------------------------------------------------------- */
+
+/* Knows: what failure-waits knows, and the groups that fail. Promises: this is the only place that
+   decides blame. One function takes every event and returns what to do; like failure-waits it has
+   no clock, no input or output, no memory of its own. A blame is right if it names any end of a cut
+   link, or any of several simultaneous victims, and nobody else. tests/sim/failure.c explores it
+   exhaustively for small worlds. May use: failure-records, failure-waits.
+
+   How one cause reaches all. A rank that fails sends its record over every link that it has used.
+   Receivers in the same group adopt it. Others keep it as the sender's last will: if the sender
+   leaves later, the will says why. Where the transport keeps the first record of all ranks, a rank
+   that lost a peer offers its own, and is `sure` when that one is the first.
+
+     state      SEEN              TOLD        TIMER          DELIVERED   STARTING
+     healthy    settle, publish   adopt       -              -           -
+     settling   sure causes:      adopt       conclude       -           another one
+                publish                                                  is named
+     telling    -                 correct     done           done        -
+     done       -                 -           -              -           -                       */
+
 CDP__PRIVATE uint32_t cdp__failure_publish(cdp__failure *f, const cdp__failure_event *v) {
     cdp__failure_domain *d = v->domain;
     d->state = CDP__FAILURE_TELLING;
@@ -7018,33 +7051,6 @@ CDP__PRIVATE uint32_t cdp__failure_step(cdp__failure *f, const cdp__failure_even
     if (v->type == CDP__FAILURE_WAITS) cdp__failure_on_waits(f, v);
     if (v->type == CDP__FAILURE_ANSWER) cdp__failure_on_answer(f, v);
     if (v->type == CDP__FAILURE_GOES_ON) cdp__failure_on_goes_on(f, v);
-    return 0;
-}
-
-/* The next message for rank `peer`: 1: *wait (the caller adds the calls), 2: *answer, 0: none. */
-CDP__PRIVATE uint32_t cdp__failure_take(
-    cdp__failure *f, uint32_t peer, cdp__wait_message *wait, cdp__answer_message *answer) {
-    uint32_t i;
-    for (i = 0; i < f->edge_room; ++i) {
-        cdp__failure_edge *e = &f->edges[i];
-        if (!e->used || !e->ask || e->peer != peer) continue;
-        e->ask = false;
-        memset(wait, 0, sizeof *wait);
-        wait->at = e->at;
-        wait->serial = e->serial;
-        wait->probe = e->probe;
-        return 1;
-    }
-    for (i = 0; i < f->waiter_room; ++i) {
-        cdp__failure_waiter *w = &f->waiters[i];
-        if (!w->used || !w->tell || w->rank != peer) continue;
-        w->tell = false;
-        memset(answer, 0, sizeof *answer);
-        answer->at = w->at;
-        answer->serial = w->serial;
-        answer->end = w->end;
-        return 2;
-    }
     return 0;
 }
 
@@ -9206,40 +9212,179 @@ CDP__PRIVATE void cdp__group_revoke(cdp_group *g) {
         if (flow->first[0]) cdp__transfer_revoke(g->w, &flow->first[0]->x);
 }
 
-/* ---- >>failing: how a failure becomes an error on all ranks ---------------------------------- */
+/* Messages from one rank to another are numbered by tag: the channel of their places. */
+CDP__PRIVATE uint64_t cdp__flow_channel(const cdp__flow *flow, bool receive) {
+    const uint32_t me = flow->g->w->rank, peer = flow->s.peer;
+    uint8_t id[16];
+    cdp__put_u64(id, flow->s.channel);
+    cdp__put_u32(id + 8, receive ? peer : me);
+    cdp__put_u32(id + 12, receive ? me : peer);
+    return cdp__hash(CDP__HASH_START, id, sizeof id) | 2;
+}
 
-/* Knows: groups, streams. Promises: what happens here becomes events of >>failure, and what that
-   decides becomes errors and messages; every group that failed says why within a bounded time. It
-   decides nothing itself. May use: failure, state, exec, stream, message. */
+CDP__PRIVATE cdp_group *cdp__group_of_channel(const cdp__world *w, uint64_t channel) {
+    cdp_group *g = w->groups;
+    while (g && g->channel != channel)
+        g = g->next;
+    return g;
+}
+
+/* ---- >>waits: who keeps whom waiting --------------------------------------------------------- */
+
+/* Knows: operations and messages of all groups, and their places. Promises: waits that last long
+   become events of >>failure, and what that has to ask or to answer becomes messages. May use:
+   failure, state, port, receive. */
 
 #define CDP__EDGES 32u
 #define CDP__WILLS 8u
 
-/* Send what >>failure has to say of waits. */
-CDP__PRIVATE void cdp__world_answer(cdp__world *w);
-
-/* A record of what this rank saw: `e` has status, peer, errno and the bare text. */
-CDP__PRIVATE void cdp__record_make(const cdp_group *g, cdp__failure_record *r, const cdp_error *e) {
-    memset(r, 0, sizeof *r);
-    r->status = e->status;
-    r->peer = r->end.named = e->peer;
-    r->end.last.waiter = r->end.last.target = -1;
-    r->sys_errno = e->sys_errno;
-    r->observer = (int32_t)g->w->rank;
-    r->group_size = g->members ? g->desc.world_size : 0;
-    r->at.channel = g->channel;
-    r->timeout_ms = g->late_ms;
-    cdp__format(r->text, sizeof r->text, "%s", e->text);
+/* Is a thread inside a call that waits for something of g, or for what is to start after it? */
+CDP__PRIVATE bool cdp__group_awaited(const cdp_group *g) {
+    const cdp_group *x;
+    if (g->waiters) return true;
+    for (x = g->w->groups; x; x = x->next)
+        if (x->waiters && x->queue_used && cdp__group_head(x)->after.group == g) return true;
+    return false;
 }
 
-/* What this rank was doing. */
-CDP__PRIVATE void cdp__record_call(
-    cdp__failure_record *r, const cdp__head *call, uint32_t round, uint32_t rounds) {
-    r->call = cdp__fingerprint_of(call);
-    r->at.seq = call->seq;
-    r->at.round = round;
-    r->rounds = rounds;
+CDP__PRIVATE void cdp__wait_lasts(
+    cdp_group *g, const cdp__place *at, uint32_t peer, uint64_t since_ns) {
+    cdp__failure_event v;
+    memset(&v, 0, sizeof v);
+    v.type = CDP__FAILURE_BLOCKED;
+    v.time_ns = cdp__now(g->os);
+    v.at = *at;
+    v.from = peer;
+    v.since_ns = since_ns;
+    v.caller = cdp__group_awaited(g);
+    (void)cdp__failure_step(&g->w->failure, &v);
 }
+
+/* A channel has come to this place. */
+CDP__PRIVATE void cdp__wait_over(cdp_group *g, uint64_t channel, uint64_t seq, uint32_t round) {
+    cdp__failure_event v;
+    memset(&v, 0, sizeof v);
+    v.type = CDP__FAILURE_MOVING;
+    v.time_ns = cdp__now(g->os);
+    v.at.channel = channel;
+    v.at.seq = seq;
+    v.at.round = round;
+    (void)cdp__failure_step(&g->w->failure, &v);
+}
+
+/* A rank that takes part again has not left because of a failure. */
+CDP__PRIVATE void cdp__rank_goes_on(cdp__world *w, uint32_t rank, uint64_t begun_ns) {
+    cdp__failure_event v;
+    memset(&v, 0, sizeof v);
+    v.type = CDP__FAILURE_GOES_ON;
+    v.from = rank;
+    v.begun_ns = begun_ns;
+    (void)cdp__failure_step(&w->failure, &v);
+}
+
+CDP__PRIVATE void cdp__group_goes_on(cdp_group *g, uint64_t begun_ns) {
+    uint32_t i;
+    for (i = 0; i < CDP__WILLS; ++i) {
+        const cdp__failure_will *will = &g->w->failure.wills[i];
+        if (will->used && cdp_rank_of_world(g, will->rank) < g->desc.world_size)
+            cdp__rank_goes_on(g->w, will->rank, begun_ns);
+    }
+}
+
+/* The calls of a group up to number `seq`, for others to compare. */
+CDP__PRIVATE void cdp__wait_calls(const cdp__world *w, cdp__wait_message *m) {
+    const cdp_group *g = cdp__group_of_channel(w, m->at.channel);
+    uint64_t seq = m->at.seq;
+    for (; g && seq && m->call_count < CDP__WAIT_CALLS; --seq) {
+        if (cdp__past_at(g, seq)->call.seq != seq) return;
+        m->calls[m->call_count++] = cdp__fingerprint_of(&cdp__past_at(g, seq)->call);
+    }
+}
+
+CDP__PRIVATE void cdp__world_send_note(
+    cdp__world *w, uint32_t peer, cdp__message_type type, const uint8_t *body, uint32_t bytes) {
+    cdp__head h;
+    memset(&h, 0, sizeof h);
+    h.type = (uint8_t)type;
+    h.channel = CDP__WORLD_CHANNEL;
+    h.bytes = bytes;
+    if (cdp__control_add(w, peer, &h, body)) (void)cdp__port_flush(w, peer);
+}
+
+CDP__PRIVATE void cdp__world_answer(cdp__world *w) {
+    uint8_t body[CDP__WAIT_BYTES];
+    uint32_t p, what;
+    for (p = 0; p < w->size && w->failure.outbox; ++p) {
+        cdp__wait_message wait;
+        cdp__answer_message answer;
+        while ((what = cdp__failure_take(&w->failure, p, &wait, &answer)) != 0) {
+            if (p == w->rank) continue;
+            if (what == 1) cdp__wait_calls(w, &wait);
+            if (what == 1)
+                cdp__world_send_note(w, p, CDP__MESSAGE_WAIT, body, cdp__wait_encode(&wait, body));
+            else
+                cdp__world_send_note(
+                    w, p, CDP__MESSAGE_ENDPOINT, body, cdp__answer_encode(&answer, body));
+        }
+    }
+    w->failure.outbox = false;
+}
+
+/* An operation or a message is done: ranks that wait for something else learn that this one does
+   not wait any more. */
+CDP__PRIVATE void cdp__wait_done(cdp_group *g, uint64_t channel, uint64_t next_seq) {
+    cdp__wait_over(g, channel, next_seq, 0);
+    cdp__world_answer(g->w);
+}
+
+/* Read from all ranks: they may ask. */
+CDP__PRIVATE void cdp__world_listen(cdp__world *w) {
+    const cdp_transport *t = &w->transport;
+    uint32_t p;
+    for (p = 0; p < w->size; ++p) {
+        const cdp__port *port = &w->ports[p];
+        const cdp__stream *s = port->rx_stream;
+        if (p == w->rank || (s && s->body_left && port->rx_left)) continue;
+        if (!s) s = cdp__stream_find(w, CDP__WORLD_CHANNEL, p);
+        if (t->failure.linked ? !t->failure.linked(t->self, p) : !s || (!s->put && !s->got))
+            continue;
+        (void)cdp__port_pump(w, p, NULL);
+    }
+}
+
+/* Rank `peer` of the world waits for something of this group at `at`: has this rank done it? */
+CDP__PRIVATE bool cdp__group_passed(const cdp_group *g, uint32_t peer, const cdp__place *at) {
+    const cdp__exec *x = &g->exec;
+    uint32_t i;
+    if (g->completed >= at->seq) return true;
+    if (!x->running || x->task.call.seq != at->seq || x->round != at->round)
+        return x->running && x->task.call.seq == at->seq && x->round > at->round;
+    for (i = 0; i < x->transfer_count; ++i)
+        if (x->transfers[i].s->peer == peer && !x->transfers[i].done) return false;
+    return true;
+}
+
+CDP__PRIVATE bool cdp__world_passed(const cdp__world *w, int32_t peer, const cdp__place *at) {
+    const cdp_group *g = cdp__group_of_channel(w, at->channel);
+    uint32_t way;
+    if (peer < 0) return false;
+    if (g) return cdp__group_passed(g, (uint32_t)peer, at);
+    for (g = w->groups; g; g = g->next) {
+        const cdp__flow *flow;
+        for (flow = g->flows; flow; flow = flow->next)
+            for (way = 0; way < 2 && flow->s.peer == (uint32_t)peer; ++way)
+                if (cdp__flow_channel(flow, way == 1) == at->channel)
+                    return flow->first[way] ? flow->first[way]->call.seq > at->seq
+                                            : flow->count[way] >= at->seq;
+    }
+    return false;
+}
+
+/* ---- >>telling: a failure is passed on to the peers ------------------------------------------ */
+
+/* Knows: groups that have failed, and their streams. Promises: every peer that can be told in time
+   has the record, behind whatever was half sent; what peers still send is read, so that no reset
+   overtakes it. May use: failure-records, state, send, receive. */
 
 /* The group is broken: every peer that it has exchanged something with is told. */
 CDP__PRIVATE void cdp__group_publish(cdp_group *g, const cdp__failure_record *r) {
@@ -9289,6 +9434,146 @@ CDP__PRIVATE void cdp__group_send_will(cdp_group *g) {
     }
 }
 
+/* Once something has failed, payload does not matter any more: what still arrives is dropped, up
+   to the FAILURE that may follow. Reading it has a second use: a process that ends with unread
+   data resets its connections, and the reset would overtake what it has told the others. */
+CDP__PRIVATE void cdp__group_drain(cdp_group *g, uint32_t p) {
+    if (!g->peers[p].heard && cdp__port_pump(g->w, g->streams[p].peer, NULL) < 0)
+        g->peers[p].heard = true;
+}
+
+/* While a failure here is being settled: has a peer sent the reason why it left? */
+CDP__PRIVATE void cdp__group_hear(cdp_group *g) {
+    uint32_t p;
+    for (p = 0; p < g->desc.world_size && g->health == CDP__SETTLING; ++p)
+        if (cdp__peer_used(g, p)) cdp__group_drain(g, p);
+}
+
+/* Until it is sent, or the transport takes no more: only then does the transport say when there is
+   room again. */
+CDP__PRIVATE int64_t cdp__group_finish_one(cdp__world *w, cdp__stream *s, cdp__transfer *t) {
+    uint64_t moved;
+    int64_t r;
+    do {
+        r = cdp__stream_write(w, s, t->data ? t->data + t->moved : NULL, &moved);
+        t->moved += moved;
+    } while (r > 0 && w->ports[s->peer].tx_stream == s);
+    return r;
+}
+
+/* A message of this group to p is half sent: it is finished with its true bytes, since the
+   receiver may need nothing more than those to complete its operation. The bytes are there: a
+   work that failed is reported as PENDING until telling has ended, so their memory still belongs
+   to the library. > 0: finished, or there is none. */
+CDP__PRIVATE int64_t cdp__group_finish(cdp_group *g, uint32_t p) {
+    cdp__stream *s = &g->streams[p];
+    cdp__exec *x = &g->exec;
+    uint32_t i;
+    int64_t r = 1;
+    for (i = 0; i < x->transfer_count && g->w->ports[s->peer].tx_stream == s && r > 0; ++i) {
+        cdp__transfer *t = &x->transfers[i];
+        if (t->receive || t->s != s) continue;
+        r = cdp__group_finish_one(g->w, s, t);
+    }
+    return g->w->ports[s->peer].tx_stream == s && r > 0 ? 0 : r;
+}
+
+/* The same for messages between two ranks. */
+CDP__PRIVATE int64_t cdp__flows_finish(cdp_group *g, uint32_t p) {
+    const uint32_t peer = g->streams[p].peer;
+    cdp__flow *flow;
+    int64_t r = 1;
+    for (flow = g->active_flows; flow && r > 0; flow = flow->next_active) {
+        cdp__transfer *t = flow->first[0] ? &flow->first[0]->x : NULL;
+        if (!t || g->w->ports[peer].tx_stream != &flow->s) continue;
+        r = cdp__group_finish_one(g->w, &flow->s, t);
+        if (g->w->ports[peer].tx_stream == &flow->s && r > 0) r = 0;
+    }
+    return r;
+}
+
+/* Pass the failure on to p. */
+CDP__PRIVATE void cdp__group_tell(cdp_group *g, uint32_t p) {
+    cdp__stream *s = &g->streams[p];
+    cdp__head h;
+    int64_t r = cdp__group_finish(g, p);
+    if (r > 0) r = cdp__flows_finish(g, p);
+    if (r < 0) {
+        g->peers[p].heard = true; /* it cannot be told any more */
+        g->peers[p].tell = false;
+    }
+    if (r <= 0) return;
+    memset(&h, 0, sizeof h);
+    h.type = CDP__MESSAGE_FAILURE;
+    h.channel = g->channel;
+    h.ack = (uint32_t)s->taken;
+    h.bytes = g->cause_bytes;
+    if (!cdp__control_add(g->w, s->peer, &h, g->cause)) return;
+    s->sent += CDP__HEAD_BYTES + h.bytes;
+    g->peers[p].tell = false;
+    (void)cdp__port_flush(g->w, s->peer);
+}
+
+/* Is what p is to be told still on its way? */
+CDP__PRIVATE bool cdp__group_telling_peer(cdp_group *g, uint32_t p) {
+    const uint32_t peer = g->streams[p].peer;
+    if (g->peers[p].tell) cdp__group_tell(g, p);
+    if (g->peers[p].tell) return true;
+    return !g->peers[p].heard && !cdp__port_flush(g->w, peer)
+        && g->w->ports[peer].control_at != g->w->ports[peer].control_used;
+}
+
+/* True while there is time, and some peer has not been told, or might still answer with its own
+   FAILURE (which empties the connection, see cdp__group_drain). An answer comes at once or not at
+   all: it is awaited for CDP__ANSWER_MS only. */
+CDP__PRIVATE bool cdp__group_tell_all(cdp_group *g, uint64_t now) {
+    bool more = false;
+    uint32_t p;
+    for (p = 0; p < g->desc.world_size && now < g->settle_ns; ++p) {
+        cdp__peer *peer = &g->peers[p];
+        /* it has just come */
+        if (p != g->desc.rank && !peer->used && cdp__group_linked(g, p))
+            peer->used = peer->tell = true;
+        if (peer->used) cdp__group_drain(g, p);
+    }
+    /* after all of them, since what one says may correct what the others are told */
+    for (p = 0; p < g->desc.world_size && now < g->settle_ns; ++p) {
+        const cdp__peer *peer = &g->peers[p];
+        if (!peer->used) continue;
+        if (cdp__group_telling_peer(g, p) || (!peer->heard && now < g->answer_ns)) more = true;
+    }
+    return more;
+}
+
+/* ---- >>failing: how a failure becomes an error on all ranks ---------------------------------- */
+
+/* Knows: groups, streams. Promises: what happens here becomes events of >>failure, and what that
+   decides becomes errors and messages; every group that failed says why within a bounded time. It
+   decides nothing itself. May use: failure, state, exec, stream, message. */
+
+/* A record of what this rank saw: `e` has status, peer, errno and the bare text. */
+CDP__PRIVATE void cdp__record_make(const cdp_group *g, cdp__failure_record *r, const cdp_error *e) {
+    memset(r, 0, sizeof *r);
+    r->status = e->status;
+    r->peer = r->end.named = e->peer;
+    r->end.last.waiter = r->end.last.target = -1;
+    r->sys_errno = e->sys_errno;
+    r->observer = (int32_t)g->w->rank;
+    r->group_size = g->members ? g->desc.world_size : 0;
+    r->at.channel = g->channel;
+    r->timeout_ms = g->late_ms;
+    cdp__format(r->text, sizeof r->text, "%s", e->text);
+}
+
+/* What this rank was doing. */
+CDP__PRIVATE void cdp__record_call(
+    cdp__failure_record *r, const cdp__head *call, uint32_t round, uint32_t rounds) {
+    r->call = cdp__fingerprint_of(call);
+    r->at.seq = call->seq;
+    r->at.round = round;
+    r->rounds = rounds;
+}
+
 /* Do what the transition function has decided for the group `top` and all that fail with it. */
 CDP__PRIVATE void cdp__domain_act(cdp_group *top, uint32_t what) {
     const cdp__failure_record *r = &top->domain.record;
@@ -9324,8 +9609,8 @@ CDP__PRIVATE void cdp__domain_step(
 
 CDP__PRIVATE bool cdp__world_told_first(cdp__world *w);
 
-/* A lost rank may have left because of an earlier failure. The first rank that publishes what it saw
-   knows that there is none. */
+/* A lost rank may have left because of an earlier failure. The first rank that publishes what it
+   saw knows that there is none. */
 CDP__PRIVATE void cdp__group_offer(cdp_group *g) {
     const cdp_transport *t = &g->w->transport;
     const cdp__failure_record *r = &g->domain.record;
@@ -9399,16 +9684,6 @@ CDP__PRIVATE void cdp__group_late(
 
 CDP__PRIVATE void cdp__group_dump_failed(cdp_group *g);
 
-CDP__PRIVATE cdp_group *cdp__group_of_channel(const cdp__world *w, uint64_t channel) {
-    cdp_group *g = w->groups;
-    while (g && g->channel != channel)
-        g = g->next;
-    return g;
-}
-
-/* Has this rank done what rank `peer` of the world waits for at this place? */
-CDP__PRIVATE bool cdp__world_passed(const cdp__world *w, int32_t peer, const cdp__place *at);
-
 /* Rank `from` of the world says that a group has failed, here or elsewhere. */
 CDP__PRIVATE void cdp__world_told(cdp__world *w, uint32_t from, const cdp__failure_record *r) {
     cdp_group *g = cdp__group_of_channel(w, r->domain);
@@ -9451,21 +9726,6 @@ CDP__PRIVATE cdp__known_first cdp__world_read_first(cdp__world *w, bool guess) {
     r.domain = CDP__WORLD_CHANNEL;
     cdp__world_told(w, (uint32_t)r.observer, &r);
     return CDP__FIRST_NEWS;
-}
-
-/* Read from all ranks: they may ask. */
-CDP__PRIVATE void cdp__world_listen(cdp__world *w) {
-    const cdp_transport *t = &w->transport;
-    uint32_t p;
-    for (p = 0; p < w->size; ++p) {
-        const cdp__port *port = &w->ports[p];
-        const cdp__stream *s = port->rx_stream;
-        if (p == w->rank || (s && s->body_left && port->rx_left)) continue;
-        if (!s) s = cdp__stream_find(w, CDP__WORLD_CHANNEL, p);
-        if (t->failure.linked ? !t->failure.linked(t->self, p) : !s || (!s->put && !s->got))
-            continue;
-        (void)cdp__port_pump(w, p, NULL);
-    }
 }
 
 CDP__PRIVATE bool cdp__world_told_first(cdp__world *w) {
@@ -9590,44 +9850,6 @@ CDP__PRIVATE void cdp__group_lost(cdp_group *g, uint32_t p) {
     cdp__group_fail(g, &e);
 }
 
-/* A rank that takes part again has not left because of a failure. */
-CDP__PRIVATE void cdp__rank_goes_on(cdp__world *w, uint32_t rank, uint64_t begun_ns) {
-    cdp__failure_event v;
-    memset(&v, 0, sizeof v);
-    v.type = CDP__FAILURE_GOES_ON;
-    v.from = rank;
-    v.begun_ns = begun_ns;
-    (void)cdp__failure_step(&w->failure, &v);
-}
-
-CDP__PRIVATE void cdp__group_goes_on(cdp_group *g, uint64_t begun_ns) {
-    uint32_t i;
-    for (i = 0; i < CDP__WILLS; ++i) {
-        const cdp__failure_will *will = &g->w->failure.wills[i];
-        if (will->used && cdp_rank_of_world(g, will->rank) < g->desc.world_size)
-            cdp__rank_goes_on(g->w, will->rank, begun_ns);
-    }
-}
-
-/* A channel has come to this place. */
-CDP__PRIVATE void cdp__wait_over(cdp_group *g, uint64_t channel, uint64_t seq, uint32_t round) {
-    cdp__failure_event v;
-    memset(&v, 0, sizeof v);
-    v.type = CDP__FAILURE_MOVING;
-    v.time_ns = cdp__now(g->os);
-    v.at.channel = channel;
-    v.at.seq = seq;
-    v.at.round = round;
-    (void)cdp__failure_step(&g->w->failure, &v);
-}
-
-/* An operation or a message is done: ranks that wait for something else learn that this one does
-   not wait any more. */
-CDP__PRIVATE void cdp__wait_done(cdp_group *g, uint64_t channel, uint64_t next_seq) {
-    cdp__wait_over(g, channel, next_seq, 0);
-    cdp__world_answer(g->w);
-}
-
 /* A rank reads from those that it needs something of now. Others may have failed and said so, or
    called something else: look at what they sent. The world does so only when it waits for long:
    it hears of failures from the store, or from the hub. */
@@ -9648,116 +9870,54 @@ CDP__PRIVATE bool cdp__group_listen(cdp_group *g) {
     return g->health != CDP__HEALTHY;
 }
 
-/* Once something has failed, payload does not matter any more: what still arrives is dropped, up
-   to the FAILURE that may follow. Reading it has a second use: a process that ends with unread
-   data resets its connections, and the reset would overtake what it has told the others. */
-CDP__PRIVATE void cdp__group_drain(cdp_group *g, uint32_t p) {
-    if (!g->peers[p].heard && cdp__port_pump(g->w, g->streams[p].peer, NULL) < 0)
-        g->peers[p].heard = true;
-}
-
-/* While a failure here is being settled: has a peer sent the reason why it left? */
-CDP__PRIVATE void cdp__group_hear(cdp_group *g) {
-    uint32_t p;
-    for (p = 0; p < g->desc.world_size && g->health == CDP__SETTLING; ++p)
-        if (cdp__peer_used(g, p)) cdp__group_drain(g, p);
-}
-
-/* Until it is sent, or the transport takes no more: only then does the transport say when there is
-   room again. */
-CDP__PRIVATE int64_t cdp__group_finish_one(cdp__world *w, cdp__stream *s, cdp__transfer *t) {
-    uint64_t moved;
-    int64_t r;
-    do {
-        r = cdp__stream_write(w, s, t->data ? t->data + t->moved : NULL, &moved);
-        t->moved += moved;
-    } while (r > 0 && w->ports[s->peer].tx_stream == s);
-    return r;
-}
-
-/* A message of this group to p is half sent: it is finished with its true bytes, since the
-   receiver may need nothing more than those to complete its operation. The bytes are there: a
-   work that failed is reported as PENDING until telling has ended, so their memory still belongs
-   to the library. > 0: finished, or there is none. */
-CDP__PRIVATE int64_t cdp__group_finish(cdp_group *g, uint32_t p) {
-    cdp__stream *s = &g->streams[p];
-    cdp__exec *x = &g->exec;
-    uint32_t i;
-    int64_t r = 1;
-    for (i = 0; i < x->transfer_count && g->w->ports[s->peer].tx_stream == s && r > 0; ++i) {
-        cdp__transfer *t = &x->transfers[i];
-        if (t->receive || t->s != s) continue;
-        r = cdp__group_finish_one(g->w, s, t);
+/* A rank that waits has called something else than this one: it waits in vain. */
+CDP__PRIVATE bool cdp__world_differs(cdp__world *w, uint32_t peer, const cdp__wait_message *m) {
+    cdp_group *g = cdp__group_of_channel(w, m->at.channel);
+    uint32_t i, p;
+    if (!g || g->health != CDP__HEALTHY) return false;
+    p = cdp_rank_of_world(g, peer);
+    for (i = 0; i < m->call_count && p < g->desc.world_size; ++i) {
+        const cdp__head *own = &cdp__past_at(g, m->calls[i].seq)->call;
+        const cdp__head theirs = cdp__fingerprint_head(&m->calls[i]);
+        if (own->seq != theirs.seq || cdp__same_call(own, &theirs)) continue;
+        cdp__group_odd(g, p, &theirs);
+        return true;
     }
-    return g->w->ports[s->peer].tx_stream == s && r > 0 ? 0 : r;
+    return false;
 }
 
-/* The same for messages between two ranks. */
-CDP__PRIVATE int64_t cdp__flows_finish(cdp_group *g, uint32_t p) {
-    const uint32_t peer = g->streams[p].peer;
-    cdp__flow *flow;
-    int64_t r = 1;
-    for (flow = g->active_flows; flow && r > 0; flow = flow->next_active) {
-        cdp__transfer *t = flow->first[0] ? &flow->first[0]->x : NULL;
-        if (!t || g->w->ports[peer].tx_stream != &flow->s) continue;
-        r = cdp__group_finish_one(g->w, &flow->s, t);
-        if (g->w->ports[peer].tx_stream == &flow->s && r > 0) r = 0;
+CDP__PRIVATE bool cdp__world_note(
+    cdp__world *w, uint32_t peer, uint8_t type, const uint8_t *body, uint32_t bytes) {
+    cdp__wait_message wait;
+    cdp__answer_message answer;
+    cdp__failure_event v;
+    memset(&v, 0, sizeof v);
+    v.time_ns = cdp__now(w->os);
+    v.from = peer;
+    if (type == CDP__MESSAGE_WAIT) {
+        if (!cdp__wait_decode(body, bytes, &wait)) return false;
+        if (cdp__world_differs(w, peer, &wait)) return true;
+        v.type = CDP__FAILURE_WAITS;
+        v.at = wait.at;
+        v.serial = wait.serial;
+        v.probe = wait.probe;
+        v.passed = cdp__world_passed(w, (int32_t)peer, &wait.at);
+    } else {
+        if (!cdp__answer_decode(body, bytes, w->size, &answer)) return false;
+        v.type = CDP__FAILURE_ANSWER;
+        v.at = answer.at;
+        v.serial = answer.serial;
+        v.end = answer.end;
+        v.passed = cdp__world_passed(w, answer.end.last.waiter, &answer.end.last.at);
     }
-    return r;
+    (void)cdp__failure_step(&w->failure, &v);
+    return true; /* it is answered when nothing moves any more: see cdp__group_waits() */
 }
 
-/* Pass the failure on to p. */
-CDP__PRIVATE void cdp__group_tell(cdp_group *g, uint32_t p) {
-    cdp__stream *s = &g->streams[p];
-    cdp__head h;
-    int64_t r = cdp__group_finish(g, p);
-    if (r > 0) r = cdp__flows_finish(g, p);
-    if (r < 0) {
-        g->peers[p].heard = true; /* it cannot be told any more */
-        g->peers[p].tell = false;
-    }
-    if (r <= 0) return;
-    memset(&h, 0, sizeof h);
-    h.type = CDP__MESSAGE_FAILURE;
-    h.channel = g->channel;
-    h.ack = (uint32_t)s->taken;
-    h.bytes = g->cause_bytes;
-    if (!cdp__control_add(g->w, s->peer, &h, g->cause)) return;
-    s->sent += CDP__HEAD_BYTES + h.bytes;
-    g->peers[p].tell = false;
-    (void)cdp__port_flush(g->w, s->peer);
-}
-
-/* Is what p is to be told still on its way? */
-CDP__PRIVATE bool cdp__group_telling_peer(cdp_group *g, uint32_t p) {
-    const uint32_t peer = g->streams[p].peer;
-    if (g->peers[p].tell) cdp__group_tell(g, p);
-    if (g->peers[p].tell) return true;
-    return !g->peers[p].heard && !cdp__port_flush(g->w, peer)
-        && g->w->ports[peer].control_at != g->w->ports[peer].control_used;
-}
-
-/* True while there is time, and some peer has not been told, or might still answer with its own
-   FAILURE (which empties the connection, see cdp__group_drain). An answer comes at once or not at
-   all: it is awaited for CDP__ANSWER_MS only. */
+/* The group has failed: are peers still being told? */
 CDP__PRIVATE bool cdp__group_telling(cdp_group *g, uint64_t now) {
-    bool more = false;
-    uint32_t p;
     if (g->settle_ns == CDP__NEVER) return false;
-    for (p = 0; p < g->desc.world_size && now < g->settle_ns; ++p) {
-        cdp__peer *peer = &g->peers[p];
-        /* it has just come */
-        if (p != g->desc.rank && !peer->used && cdp__group_linked(g, p))
-            peer->used = peer->tell = true;
-        if (peer->used) cdp__group_drain(g, p);
-    }
-    /* after all of them, since what one says may correct what the others are told */
-    for (p = 0; p < g->desc.world_size && now < g->settle_ns; ++p) {
-        const cdp__peer *peer = &g->peers[p];
-        if (!peer->used) continue;
-        if (cdp__group_telling_peer(g, p) || (!peer->heard && now < g->answer_ns)) more = true;
-    }
-    if (more) return true;
+    if (cdp__group_tell_all(g, now)) return true;
     g->settle_ns = CDP__NEVER; /* whoever cannot be told by now will not be */
     cdp__group_dump_failed(g);
     if (!g->parent) cdp__domain_step(g, CDP__FAILURE_DELIVERED, NULL, false);
@@ -10044,7 +10204,52 @@ CDP__PRIVATE cdp__advance cdp__queue_poll(cdp_group *g) {
 CDP__PRIVATE cdp__advance cdp__flows_poll(cdp_group *g);
 CDP__PRIVATE bool cdp__flows_due(cdp_group *g, uint64_t now);
 CDP__PRIVATE cdp__advance cdp__flows_stuck(cdp_group *g, uint64_t now);
-CDP__PRIVATE bool cdp__group_waits(cdp_group *g, uint64_t now);
+
+CDP__PRIVATE uint64_t cdp__flows_waits(cdp_group *g);
+
+/* The running operation: what it waits for is over, or (`look`) lasts. */
+CDP__PRIVATE void cdp__queue_waits(cdp_group *g, bool look) {
+    const cdp__transfer *late = cdp__exec_late(&g->exec);
+    const bool same = late && g->seen_round == g->exec.round && g->seen_moved == late->moved;
+    const cdp__op *op = cdp__group_head(g);
+    cdp__place at;
+    memset(&at, 0, sizeof at);
+    at.channel = g->channel;
+    at.seq = op->seq;
+    at.round = g->exec.round;
+    if (!same && g->w->failure.waited) cdp__wait_over(g, at.channel, at.seq, at.round);
+    if (!late) return;
+    if (look) cdp__wait_lasts(g, &at, late->s->peer, op->start_ns);
+    g->seen_round = g->exec.round;
+    g->seen_moved = late->moved;
+}
+
+/* Nothing moves: report what waits for long; all of it when somebody asks. True: look again. */
+CDP__PRIVATE bool cdp__group_waits(cdp_group *g, uint64_t now) {
+    const bool tick = now >= g->wait_ns;
+    cdp__world *w = g->w;
+    const bool look = tick || w->failure.waiting;
+    uint64_t period = CDP__FAILURE_WAIT_MS * CDP__MS;
+    uint32_t i;
+    if (look) period = cdp__min(period, cdp__flows_waits(g));
+    if (g->exec.running && g->queue_used) {
+        cdp__queue_waits(g, look);
+        period = cdp__min(period, cdp__failure_period_ns(cdp__group_head(g)->rq.timeout_ms));
+    }
+    if (tick) {
+        g->wait_ns = now + period; /* after the last look, or after the youngest wait began */
+        for (i = 0; i < g->exec.transfer_count && g->exec.running; ++i)
+            if (cdp__exec_overhear(&g->exec, i)) {
+                cdp__group_fault(g);
+                return true;
+            }
+        if (g->health != CDP__HEALTHY || cdp__group_listen(g)) return true;
+    }
+    cdp__world_answer(w);
+    if (w->failure.waited) cdp__world_listen(w);
+    /* What was read may let this rank go on: then there is nothing to answer. */
+    return w->failure.outbox || g->health != CDP__HEALTHY;
+}
 
 /* Nothing moved in the queue nor in messages. */
 CDP__PRIVATE cdp__advance cdp__group_blocked(cdp_group *g) {
@@ -10203,16 +10408,6 @@ CDP__PRIVATE void cdp__post_give(cdp_group *g, cdp__post *post, bool cancelled) 
 }
 
 /* ---- sends and receives */
-
-/* Messages from one rank to another are numbered by tag: the channel of their places. */
-CDP__PRIVATE uint64_t cdp__flow_channel(const cdp__flow *flow, bool receive) {
-    const uint32_t me = flow->g->w->rank, peer = flow->s.peer;
-    uint8_t id[16];
-    cdp__put_u64(id, flow->s.channel);
-    cdp__put_u32(id + 8, receive ? peer : me);
-    cdp__put_u32(id + 12, receive ? me : peer);
-    return cdp__hash(CDP__HASH_START, id, sizeof id) | 2;
-}
 
 CDP__PRIVATE void cdp__post_begin(cdp__flow *flow, cdp__post *post, bool receive) {
     cdp__transfer *x = &post->x;
@@ -10396,6 +10591,37 @@ CDP__PRIVATE cdp__advance cdp__flows_stuck(cdp_group *g, uint64_t now) {
     return g->health == CDP__HEALTHY ? CDP__BLOCKED : CDP__MOVED;
 }
 
+/* The first messages of a flow: what they wait for is over, or lasts. */
+CDP__PRIVATE void cdp__flow_waits(cdp__flow *flow) {
+    uint32_t way;
+    for (way = 0; way < 2; ++way) {
+        cdp__post *post = flow->first[way];
+        cdp__place at;
+        if (!post) continue;
+        memset(&at, 0, sizeof at);
+        at.channel = cdp__flow_channel(flow, way == 1);
+        at.seq = post->call.seq;
+        if (post->seen != post->x.moved + 1 && flow->g->w->failure.waited)
+            cdp__wait_over(flow->g, at.channel, at.seq, 0);
+        cdp__wait_lasts(flow->g, &at, flow->s.peer, post->start_ns);
+        post->seen = post->x.moved + 1;
+    }
+}
+
+/* All of them. Returns after how long to look again. */
+CDP__PRIVATE uint64_t cdp__flows_waits(cdp_group *g) {
+    uint64_t period = CDP__NEVER;
+    cdp__flow *flow;
+    uint32_t way;
+    for (flow = g->active_flows; flow; flow = flow->next_active) {
+        cdp__flow_waits(flow);
+        for (way = 0; way < 2; ++way)
+            if (flow->first[way])
+                period = cdp__min(period, cdp__failure_period_ns(flow->first[way]->timeout_ms));
+    }
+    return period;
+}
+
 /* A send or a receive joins the queue of its flow. Lock held. */
 CDP__PRIVATE cdp_status cdp__flow_post(cdp__flow *flow, const cdp_transfer *t,
     void (*done)(void *, uint64_t, uint64_t), void *user, cdp_work *out) {
@@ -10550,220 +10776,6 @@ CDP__PRIVATE void cdp__flows_close(cdp_group *g, bool tell) {
     g->posts = NULL;
     g->past_messages = NULL;
     g->post_count = 0;
-}
-
-/* ---- >>waits: who keeps whom waiting --------------------------------------------------------- */
-
-/* Knows: operations and messages of all groups, and their places. Promises: waits that last long,
-   and answers about them, reach >>failure as events and other ranks as messages. May use: failure,
-   failing, flows, state, exec, stream. */
-
-/* Is a thread inside a call that waits for something of g, or for what is to start after it? */
-CDP__PRIVATE bool cdp__group_awaited(const cdp_group *g) {
-    const cdp_group *x;
-    if (g->waiters) return true;
-    for (x = g->w->groups; x; x = x->next)
-        if (x->waiters && x->queue_used && cdp__group_head(x)->after.group == g) return true;
-    return false;
-}
-
-CDP__PRIVATE void cdp__wait_lasts(
-    cdp_group *g, const cdp__place *at, uint32_t peer, uint64_t since_ns) {
-    cdp__failure_event v;
-    memset(&v, 0, sizeof v);
-    v.type = CDP__FAILURE_BLOCKED;
-    v.time_ns = cdp__now(g->os);
-    v.at = *at;
-    v.from = peer;
-    v.since_ns = since_ns;
-    v.caller = cdp__group_awaited(g);
-    (void)cdp__failure_step(&g->w->failure, &v);
-}
-
-/* The running operation: what it waits for is over, or (`look`) lasts. */
-CDP__PRIVATE void cdp__queue_waits(cdp_group *g, bool look) {
-    const cdp__transfer *late = cdp__exec_late(&g->exec);
-    const bool same = late && g->seen_round == g->exec.round && g->seen_moved == late->moved;
-    const cdp__op *op = cdp__group_head(g);
-    cdp__place at;
-    memset(&at, 0, sizeof at);
-    at.channel = g->channel;
-    at.seq = op->seq;
-    at.round = g->exec.round;
-    if (!same && g->w->failure.waited) cdp__wait_over(g, at.channel, at.seq, at.round);
-    if (!late) return;
-    if (look) cdp__wait_lasts(g, &at, late->s->peer, op->start_ns);
-    g->seen_round = g->exec.round;
-    g->seen_moved = late->moved;
-}
-
-/* The same for messages. */
-CDP__PRIVATE void cdp__flow_waits(cdp__flow *flow, bool look) {
-    uint32_t way;
-    for (way = 0; way < 2; ++way) {
-        cdp__post *post = flow->first[way];
-        cdp__place at;
-        if (!post) continue;
-        memset(&at, 0, sizeof at);
-        at.channel = cdp__flow_channel(flow, way == 1);
-        at.seq = post->call.seq;
-        if (post->seen != post->x.moved + 1 && flow->g->w->failure.waited)
-            cdp__wait_over(flow->g, at.channel, at.seq, 0);
-        if (look) cdp__wait_lasts(flow->g, &at, flow->s.peer, post->start_ns);
-        post->seen = post->x.moved + 1;
-    }
-}
-
-/* When the next look is due: a period after the youngest wait began, or after the last look. */
-CDP__PRIVATE uint64_t cdp__group_next_look(const cdp_group *g, uint64_t now) {
-    uint64_t period = CDP__FAILURE_WAIT_MS * CDP__MS;
-    const cdp__flow *flow;
-    uint32_t way;
-    if (g->exec.running)
-        period = cdp__min(period, cdp__failure_period_ns(cdp__group_head(g)->rq.timeout_ms));
-    for (flow = g->active_flows; flow; flow = flow->next_active)
-        for (way = 0; way < 2; ++way)
-            if (flow->first[way])
-                period = cdp__min(period, cdp__failure_period_ns(flow->first[way]->timeout_ms));
-    return now + period;
-}
-
-/* Nothing moves: report what waits for long; all of it when somebody asks. True: look again. */
-CDP__PRIVATE bool cdp__group_waits(cdp_group *g, uint64_t now) {
-    const bool tick = now >= g->wait_ns;
-    cdp__world *w = g->w;
-    const bool look = tick || w->failure.waiting;
-    cdp__flow *flow;
-    uint32_t i;
-    if (g->exec.running && g->queue_used) cdp__queue_waits(g, look);
-    for (flow = g->active_flows; flow && look; flow = flow->next_active)
-        cdp__flow_waits(flow, look);
-    if (tick) {
-        g->wait_ns = cdp__group_next_look(g, now);
-        for (i = 0; i < g->exec.transfer_count && g->exec.running; ++i)
-            if (cdp__exec_overhear(&g->exec, i)) {
-                cdp__group_fault(g);
-                return true;
-            }
-        if (g->health != CDP__HEALTHY || cdp__group_listen(g)) return true;
-    }
-    cdp__world_answer(w);
-    if (w->failure.waited) cdp__world_listen(w);
-    /* What was read may let this rank go on: then there is nothing to answer. */
-    return w->failure.outbox || g->health != CDP__HEALTHY;
-}
-
-/* ---- messages */
-
-/* The calls of a group up to number `seq`, for others to compare. */
-CDP__PRIVATE void cdp__wait_calls(const cdp__world *w, cdp__wait_message *m) {
-    const cdp_group *g = cdp__group_of_channel(w, m->at.channel);
-    uint64_t seq = m->at.seq;
-    for (; g && seq && m->call_count < CDP__WAIT_CALLS; --seq) {
-        if (cdp__past_at(g, seq)->call.seq != seq) return;
-        m->calls[m->call_count++] = cdp__fingerprint_of(&cdp__past_at(g, seq)->call);
-    }
-}
-
-CDP__PRIVATE void cdp__world_send_note(
-    cdp__world *w, uint32_t peer, cdp__message_type type, const uint8_t *body, uint32_t bytes) {
-    cdp__head h;
-    memset(&h, 0, sizeof h);
-    h.type = (uint8_t)type;
-    h.channel = CDP__WORLD_CHANNEL;
-    h.bytes = bytes;
-    if (cdp__control_add(w, peer, &h, body)) (void)cdp__port_flush(w, peer);
-}
-
-CDP__PRIVATE void cdp__world_answer(cdp__world *w) {
-    uint8_t body[CDP__WAIT_BYTES];
-    uint32_t p, what;
-    for (p = 0; p < w->size && w->failure.outbox; ++p) {
-        cdp__wait_message wait;
-        cdp__answer_message answer;
-        while ((what = cdp__failure_take(&w->failure, p, &wait, &answer)) != 0) {
-            if (p == w->rank) continue;
-            if (what == 1) cdp__wait_calls(w, &wait);
-            if (what == 1)
-                cdp__world_send_note(w, p, CDP__MESSAGE_WAIT, body, cdp__wait_encode(&wait, body));
-            else
-                cdp__world_send_note(
-                    w, p, CDP__MESSAGE_ENDPOINT, body, cdp__answer_encode(&answer, body));
-        }
-    }
-    w->failure.outbox = false;
-}
-
-/* Rank `peer` of the world waits for something of this group at `at`: has this rank done it? */
-CDP__PRIVATE bool cdp__group_passed(const cdp_group *g, uint32_t peer, const cdp__place *at) {
-    const cdp__exec *x = &g->exec;
-    uint32_t i;
-    if (g->completed >= at->seq) return true;
-    if (!x->running || x->task.call.seq != at->seq || x->round != at->round)
-        return x->running && x->task.call.seq == at->seq && x->round > at->round;
-    for (i = 0; i < x->transfer_count; ++i)
-        if (x->transfers[i].s->peer == peer && !x->transfers[i].done) return false;
-    return true;
-}
-
-CDP__PRIVATE bool cdp__world_passed(const cdp__world *w, int32_t peer, const cdp__place *at) {
-    const cdp_group *g = cdp__group_of_channel(w, at->channel);
-    uint32_t way;
-    if (peer < 0) return false;
-    if (g) return cdp__group_passed(g, (uint32_t)peer, at);
-    for (g = w->groups; g; g = g->next) {
-        const cdp__flow *flow;
-        for (flow = g->flows; flow; flow = flow->next)
-            for (way = 0; way < 2 && flow->s.peer == (uint32_t)peer; ++way)
-                if (cdp__flow_channel(flow, way == 1) == at->channel)
-                    return flow->first[way] ? flow->first[way]->call.seq > at->seq
-                                            : flow->count[way] >= at->seq;
-    }
-    return false;
-}
-
-/* A rank that waits has called something else than this one: it waits in vain. */
-CDP__PRIVATE bool cdp__world_differs(cdp__world *w, uint32_t peer, const cdp__wait_message *m) {
-    cdp_group *g = cdp__group_of_channel(w, m->at.channel);
-    uint32_t i, p;
-    if (!g || g->health != CDP__HEALTHY) return false;
-    p = cdp_rank_of_world(g, peer);
-    for (i = 0; i < m->call_count && p < g->desc.world_size; ++i) {
-        const cdp__head *own = &cdp__past_at(g, m->calls[i].seq)->call;
-        const cdp__head theirs = cdp__fingerprint_head(&m->calls[i]);
-        if (own->seq != theirs.seq || cdp__same_call(own, &theirs)) continue;
-        cdp__group_odd(g, p, &theirs);
-        return true;
-    }
-    return false;
-}
-
-CDP__PRIVATE bool cdp__world_note(
-    cdp__world *w, uint32_t peer, uint8_t type, const uint8_t *body, uint32_t bytes) {
-    cdp__wait_message wait;
-    cdp__answer_message answer;
-    cdp__failure_event v;
-    memset(&v, 0, sizeof v);
-    v.time_ns = cdp__now(w->os);
-    v.from = peer;
-    if (type == CDP__MESSAGE_WAIT) {
-        if (!cdp__wait_decode(body, bytes, &wait)) return false;
-        if (cdp__world_differs(w, peer, &wait)) return true;
-        v.type = CDP__FAILURE_WAITS;
-        v.at = wait.at;
-        v.serial = wait.serial;
-        v.probe = wait.probe;
-        v.passed = cdp__world_passed(w, (int32_t)peer, &wait.at);
-    } else {
-        if (!cdp__answer_decode(body, bytes, w->size, &answer)) return false;
-        v.type = CDP__FAILURE_ANSWER;
-        v.at = answer.at;
-        v.serial = answer.serial;
-        v.end = answer.end;
-        v.passed = cdp__world_passed(w, answer.end.last.waiter, &answer.end.last.at);
-    }
-    (void)cdp__failure_step(&w->failure, &v);
-    return true; /* it is answered when nothing moves any more: see cdp__group_waits() */
 }
 
 /* ---- >>hub: the in-process transport --------------------------------------------------------- */

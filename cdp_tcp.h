@@ -2285,7 +2285,8 @@ CDP__PRIVATE uint32_t cdp__mesh_store_gone(const cdp__mesh *m, void *record, uin
     return n;
 }
 
-/* Does this rank's own record name rank 0? Who has seen it go, and the store with it, need not ask. */
+/* Does this rank's own record name rank 0? Who has seen it go, and the store with it, need not
+   ask. */
 CDP__PRIVATE bool cdp__mesh_saw_store_go(const cdp__mesh *m) {
     cdp__failure_record r;
     return !m->desc.external_store && m->watch && m->watch_rq.status == CDP_ERR_STORE
@@ -2514,9 +2515,10 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
 
 /* Keys under "<job>/": config (rank 0: version, world size, settings, the job's random name),
    claim/<rank> (who has the rank), addr/<rank> (where it listens), done/<rank> (it has read
-   everything), fail (the record of the first failure), wait/<rank> (whom it waits for while it starts, when that
-   takes long). From its claim on until it has started, a rank's last will is a cause under
-   "fail": so the death of a process that nobody has a connection to yet ends the others' wait. */
+   everything), fail (the record of the first failure), wait/<rank> (whom it waits for while it
+   starts, when that takes long). From its claim on until it has started, a rank's last will is a
+   cause under "fail": so the death of a process that nobody has a connection to yet ends the
+   others' wait. */
 
 /* Ranks that have finished starting may be connected to this one already. What they have said is
    read, lest a reset overtakes what they are told. */

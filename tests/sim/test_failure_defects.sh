@@ -41,10 +41,10 @@ defect() {
 }
 
 cp cdp.h "$dir/cdp.h"
-defect 'old answers count at a deadline' 'chain_of_3:_stop' \
-    'e->needed = ++e->serial;' '++e->serial;'
-defect 'a probe stops at the first rank' 'chain_of_4:_stop' \
+defect 'a probe stops at the first rank' 'late_rank' \
     'if (e && !w->passed) cdp__failure_probe(f, e, v->probe - 1u);' ''
+defect 'a wait that begins later passes no probe on' 'late_rank' \
+    'if (probe > 1) cdp__failure_probe(f, e, probe - 1);' ''
 defect 'wills are not kept' 'groups,_chain_of_3:_kill' \
     'cdp__failure_keep_will(f, v->from, v->record, v->time_ns);' ''
 defect 'nobody reads wills' 'groups,_chain_of_3:_kill' \
@@ -58,7 +58,7 @@ defect 'corrections are not counted' 'chain_of_3:_kill,_unfair' \
 defect 'nobody sides with the majority' 'different_calls' \
     'r->end.named = r->observer;' '(void)own;'
 defect 'settling never ends' 'pair:_stop' \
-    'if (v->time_ns < d->due_ns) return 0;' 'return 0;'
+    'if (v->time_ns < d->due_ns && !v->sure) return 0;' 'return 0;'
 defect 'others are not told' 'chain_of_3:_stop' \
     'return CDP__FAILURE_REPORT;' 'return 0;'
 defect 'what has been settled starts again' 'pair:_cut' \
