@@ -6693,7 +6693,7 @@ CDP__PRIVATE void cdp__failure_pass_probe(cdp__failure *f, cdp__failure_edge *e)
     for (i = 0; i < f->waiter_room && f->waiting; ++i) {
         const cdp__failure_waiter *w = &f->waiters[i];
         if (w->used && !w->passed && cdp__failure_blocker(f, w->at.channel) == e)
-            probe = cdp__max(probe, w->probe);
+            probe = w->probe > probe ? w->probe : probe;
     }
     if (probe > 1) cdp__failure_probe(f, e, probe - 1);
 }
@@ -6975,6 +6975,9 @@ CDP__PRIVATE bool cdp__failure_correct(
         return false;
     end = cdp__failure_follow(f, e);
     if (end.named == (int32_t)f->rank || end.why == CDP__WHY_CIRCLE) return false;
+    /* the same cut link, seen from its other end */
+    if (end.why == CDP__WHY_SENT && r->end.why == end.why && end.named == r->end.last.waiter)
+        return false;
     r->end = end;
     ++r->corrections;
     return true;

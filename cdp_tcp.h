@@ -878,6 +878,14 @@ typedef struct cdp__incoming {
 
 /* ---- >>mesh: all links of a rank, and what it listens at ------------------------------------- */
 
+/* A note in the store is being read. */
+typedef enum cdp__note_state {
+    CDP__NOTE_NONE,
+    CDP__NOTE_THERE, /* is there one? */
+    CDP__NOTE_READ,
+    CDP__NOTE_DONE
+} cdp__note_state;
+
 typedef struct cdp__mesh {
     cdp_tcp_desc desc;
     const cdp_os *os;
@@ -927,12 +935,7 @@ typedef struct cdp__mesh {
 
     /* whom a rank waits for while it starts, under wait/<rank> */
     bool noted; /* this rank has left one */
-    enum {
-        CDP__NOTE_NONE,
-        CDP__NOTE_THERE, /* is there one? */
-        CDP__NOTE_READ,
-        CDP__NOTE_DONE
-    } note_state;
+    cdp__note_state note_state;
     uint32_t note_rank; /* whose is read */
     int32_t note_named;
     cdp_store_request note_rq;
