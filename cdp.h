@@ -164,6 +164,8 @@
         CDP_NO_MESSAGES *      off      no cdp_send and the other calls of >>messages, no
                                         cdp_monitored_barrier, no channels
         CDP_NO_CHANNELS *      off      no cdp_channel_open and the other calls of channels
+        CDP_NO_CHAINS *        off      no cdp_work_then, cdp_start_after, cdp_work_cancel
+        CDP_NO_GROUPS *        off      no cdp_group_new, cdp_group_split
         CDP_NO_OBJECTS *       off      no cdp_allgather_bytes and the others of >>objects
         CDP_NO_HUB *           off      no cdp_hub_create: no ranks in one process
         CDP_FEW_ALGORITHMS     off      one or two algorithms for each collective, none for several
@@ -1007,6 +1009,7 @@ typedef struct cdp_group_desc {
    taken, a row of `choices`), NOMEM, IO (no thread). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out);
 
+#ifndef CDP_NO_GROUPS
 /* A group of some of the ranks of another one, over the same links. Only those ranks call it,
    all with the same list: ranks[i] of `parent` becomes rank i. Local, like creation: nobody is
    talked to. It inherits the settings of its parent and outlives it if need be. Groups, also of
@@ -1025,6 +1028,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_group_new(
    those of an allgather and of cdp_group_new(). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_group_split(
     cdp_group *parent, uint32_t color, uint32_t key, cdp_group **out);
+#endif /* CDP_NO_GROUPS */
 
 /* Ranks of a group and of the world it was made from. UINT32_MAX: there is no such rank. Any
    thread. */
@@ -1223,6 +1227,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_barrier_async(cdp_group *group, cdp_work *
    `out` is NULL. Any thread. */
 CDP_API cdp_status cdp_work_error(cdp_work work, cdp_error *out);
 
+#ifndef CDP_NO_CHAINS
 /* Call func(user, status) once when `work` is done (status CDP_OK), has failed (the failure,
    which is also the thread's last error) or was cancelled (ABORTED); CDP_ERR_STATE: the group is
    being destroyed. *next (NULL is allowed) is a work that is done when `func` has returned; it
@@ -1252,6 +1257,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_start_after(
    all ranks, as cdp_group_abort() does, and names this rank. STATE: too late, it is done,
    failing, or a message on its way; or it is a batch. */
 CDP_API cdp_status cdp_work_cancel(cdp_work work);
+#endif /* CDP_NO_CHAINS */
 
 /* ---- >>messages ------------------------------------------------------------------------------ */
 
@@ -11048,6 +11054,8 @@ CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out)
 
 /* Knows: groups. May use: group, world, failing, drive. */
 
+#ifndef CDP_NO_GROUPS
+
 /* Groups of the same ranks get different numbers, the same ones on every rank: a hash of the
    ranks, and how many there were. */
 CDP__PRIVATE uint64_t cdp__world_channel(cdp__world *m, uint64_t ranks) {
@@ -11159,6 +11167,8 @@ CDP_API cdp_status cdp_group_split(
     }
     return st;
 }
+
+#endif /* CDP_NO_GROUPS */
 
 CDP_API uint32_t cdp_world_rank_of(const cdp_group *g, uint32_t rank) {
     return g && rank < g->desc.world_size ? cdp__world_rank(g, rank) : UINT32_MAX;
@@ -11811,6 +11821,8 @@ CDP_API cdp_status cdp_work_error(cdp_work w, cdp_error *out) {
     return st;
 }
 
+#ifndef CDP_NO_CHAINS
+
 CDP_API cdp_status cdp_work_then(
     cdp_work w, cdp_status (*func)(void *user, cdp_status status), void *user, cdp_work *next) {
     cdp_work none;
@@ -11921,6 +11933,8 @@ CDP_API cdp_status cdp_work_cancel(cdp_work w) {
     cdp__leave(g);
     return st;
 }
+
+#endif /* CDP_NO_CHAINS */
 
 #define CDP__WATCH_MS 500u
 
@@ -15898,7 +15912,16 @@ CDP__PRIVATE cdp_status cdp__ddp_open_lanes(cdp_ddp *d, uint32_t operations) {
     d->lanes[0] = d->group;
     for (i = 1; i < operations && d->device; ++i)
         d->lanes[i] = d->group;
-    if (operations < 2) return CDP_OK;
+    if (operations < 2 || d->device) return CDP_OK;
+#ifdef CDP_NO_GROUPS
+    (void)all;
+    (void)n;
+    (void)st;
+    return cdp__fail(CDP_ERR_UNSUPPORTED,
+        "cdp_ddp_set_hook: a hook of %u operations needs groups of its own, and CDP_NO_GROUPS was "
+        "defined when cdp.h was compiled",
+        operations);
+#else
     all = (uint32_t *)cdp__alloc(d->os, n * sizeof *all);
     if (!all) return cdp__fail_nomem("a hook", n * sizeof *all);
     for (i = 0; i < n; ++i)
@@ -15910,6 +15933,7 @@ CDP__PRIVATE cdp_status cdp__ddp_open_lanes(cdp_ddp *d, uint32_t operations) {
     }
     cdp__free(d->os, all);
     return st;
+#endif
 }
 
 CDP__PRIVATE cdp_status cdp__ddp_check_hook(cdp_ddp *d, const cdp_hook *hook) {
