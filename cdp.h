@@ -8259,10 +8259,13 @@ struct cdp_group {
 #define CDP__LONG_MS 1000u   /* a wait of that length is told to the transport */
 
 /* What every public function asks first. */
-CDP__PRIVATE cdp_status cdp__alive(const cdp_group *g, const char *call) {
+CDP__PRIVATE cdp_status cdp__not_alive(const cdp_group *g, const char *call) {
     if (!g) return cdp__fail(CDP_ERR_INVALID, "%s needs a group; this one is NULL", call);
-    if (g->magic == CDP__GROUP_MAGIC) return CDP_OK;
     return cdp__fail(CDP_ERR_STATE, "%s: this group was destroyed", call);
+}
+
+CDP__PRIVATE cdp_status cdp__alive(const cdp_group *g, const char *call) {
+    return g && g->magic == CDP__GROUP_MAGIC ? CDP_OK : cdp__not_alive(g, call);
 }
 
 /* Groups number their own ranks; errors and links name ranks of the world. */
