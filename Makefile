@@ -154,9 +154,9 @@ world_again = 'sim_$(1)|60|$(BUILD)/test/sim --scenario $(2) --faults $(3) --see
 
 RUN := BUILD='$(BUILD)' JOBS='$(JOBS)' CC='$(CC)' bash tests/run_all.sh
 
-# Two suites at a time where there are two cores: many of them mostly wait. The longest begin first.
-LANES := $(if $(filter 1,$(JOBS)),1,2)
-LONG := rounds test_procs sim
+# One suite more at a time than there are cores: many of them mostly wait. The longest begin first.
+LANES := $(if $(filter 1,$(JOBS)),1,3)
+LONG := test_procs rounds sim test_nccl
 longest_first = $(filter $(LONG),$(1)) $(filter-out $(LONG),$(1))
 test: programs
 	@LANES='$(LANES)' $(RUN) $(BUILD)/logs \
