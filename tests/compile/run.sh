@@ -154,7 +154,9 @@ t_option() { # $5: a CDP_NO_ macro
     # shellcheck disable=SC2086
     $1 option.o -o option $libs -lm && ./option || die "the program returned $?"
 }
-# Parts of training: each define leaves out its functions, declarations and implementation, and no others.
+# Parts: each define leaves out its functions, declarations and implementation, and no others.
+PARTS='CDP_NO_HOOKS CDP_NO_AVERAGER CDP_NO_ZERO CDP_NO_TRACE CDP_NO_SAMPLER CDP_NO_DDP
+    CDP_NO_CHANNELS CDP_NO_MESSAGES CDP_NO_OBJECTS CDP_NO_HUB CDP_NO_RECORDER'
 part_of() { # define: the functions that it leaves out
     case $1 in
     CDP_NO_DDP) echo ' cdp_(ddp|hook|averager|zero)_' ;;
@@ -163,6 +165,11 @@ part_of() { # define: the functions that it leaves out
     CDP_NO_ZERO) echo ' cdp_zero_' ;;
     CDP_NO_TRACE) echo ' cdp_ddp_trace' ;;
     CDP_NO_SAMPLER) echo ' cdp_sampler_' ;;
+    CDP_NO_CHANNELS) echo ' cdp_channel_' ;;
+    CDP_NO_MESSAGES) echo ' cdp_(send|recv|sendrecv|recv_any|probe|batch|monitored_barrier|channel)(_|$)' ;;
+    CDP_NO_OBJECTS) echo ' cdp_([a-z]+_bytes|blob_free)$' ;;
+    CDP_NO_HUB) echo ' cdp_hub_' ;;
+    CDP_NO_RECORDER) echo ' cdp_(group_records|group_dump|describe)$' ;;
     *) die "no such part: $1" ;;
     esac
 }
@@ -170,17 +177,17 @@ t_parts() { # $5...: defines, or none
     set_language "$1" "$2"
     local compiler=$1 std=$2 optimisation=$3 header=$4 gone='' part
     shift 4
-    for part in CDP_NO_DDP CDP_NO_HOOKS CDP_NO_AVERAGER CDP_NO_ZERO CDP_NO_TRACE CDP_NO_SAMPLER; do
+    for part in $PARTS; do
         case " $* " in *" $part "*) gone="$gone|$(part_of $part)" ;; esac
     done
     { for part; do echo "#define $part"; done; echo '#define CDP_IMPLEMENTATION'; user_of "$header"; proof "$(below "$header")"; } > "parts.$ext"
     compile "$compiler -std=$std -$optimisation" "parts.$ext" parts.o
     exports_only_api parts.o
-    for part in CDP_NO_DDP CDP_NO_HOOKS CDP_NO_AVERAGER CDP_NO_ZERO CDP_NO_TRACE CDP_NO_SAMPLER; do
+    for part in $PARTS; do
         if nm parts.o | grep -E ' [TtDdBbRr] ' | grep -vE " none${gone}" | grep -qE "$(part_of $part)"; then continue; fi
-        case " $* " in
-        *" $part "*) ;;
-        *' CDP_NO_DDP '*) [ $part != CDP_NO_SAMPLER ] || die "$part is missing" ;;
+        case " $* $part" in
+        *" $part "* | *' CDP_NO_MESSAGES '*CDP_NO_CHANNELS) ;;
+        *' CDP_NO_DDP '*CDP_NO_HOOKS | *' CDP_NO_DDP '*CDP_NO_AVERAGER | *' CDP_NO_DDP '*CDP_NO_ZERO | *' CDP_NO_DDP '*CDP_NO_TRACE) ;;
         *) die "what $part leaves out is missing" ;;
         esac
     done
@@ -333,9 +340,8 @@ for c in $c_compilers; do
         for option in CDP_NO_STDIO CDP_NO_THREADS; do add t_option $c c11 O0 "$h" $option; done
     done
     for option in CDP_NO_LOG_STRINGS CDP_NO_FILE_STORE; do add t_option $c c11 O0 $TOP $option; done
-    parts='CDP_NO_HOOKS CDP_NO_AVERAGER CDP_NO_ZERO CDP_NO_TRACE CDP_NO_SAMPLER CDP_NO_DDP'
-    for part in '' $parts; do add t_parts $c c11 O0 $TOP $part; done
-    add t_parts $c c11 O0 $TOP $parts
+    for part in '' $PARTS; do add t_parts $c c11 O0 $TOP $part; done
+    add t_parts $c c11 O0 $TOP $PARTS
     add t_no_asserts $c gnu11 O0 $TOP
     add t_system_header_first $c c11 O0 $TOP
     for h in $HEADERS cdp_nccl.h; do add t_platform_macros $c c11 O0 "$h"; done
@@ -348,7 +354,7 @@ for c in $cxx_compilers; do
         add t_implementation $c $std O0 $TOP
     done
     add t_implementation $c c++17 O2 $TOP
-    for part in CDP_NO_DDP CDP_NO_HOOKS; do add t_parts $c c++11 O0 $TOP $part; done
+    for part in CDP_NO_DDP CDP_NO_HOOKS CDP_NO_MESSAGES CDP_NO_RECORDER; do add t_parts $c c++11 O0 $TOP $part; done
     add t_later $c c++17 O0 $TOP
     for h in $HEADERS cdp_nccl.h; do add t_platform_macros $c c++17 O0 "$h"; done
     add t_names_0_1 $c c++17 O0 $TOP
