@@ -211,7 +211,7 @@ typedef struct cdp_tcp_desc {
     bool has_listen_fd;
     /* whoever started it; closed in the end, also when cdp_init() fails */
     int32_t listen_fd;
-    /* prefix of this job's keys in the store: one name per start (default: "cdp") */
+    /* prefix of this job's keys in the store: one name per job (default: "cdp") */
     const char *job;
     /* how long to wait for all ranks (default: 300000; CDP_NO_TIMEOUT: for ever) */
     uint32_t init_timeout_ms;
@@ -231,8 +231,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group *
    a port made from the numbers of job and step; under MPI with all ranks on one machine, a file
    named after the job (Open MPI: in its session directory; MPICH: after the parent process, in
    TMPDIR), so any number of jobs can start at once; under MPI on several machines an error that
-   says what to pass. With TORCHELASTIC_USE_AGENT_STORE=True also external_store, and with
-   TORCHELASTIC_RESTART_COUNT a `job` of its own per restart; CDP_JOB_KEY becomes job_key unless
+   says what to pass. With TORCHELASTIC_USE_AGENT_STORE=True also external_store
+   (TORCHELASTIC_RESTART_COUNT is not read: it differs between the agents of one start); CDP_JOB_KEY becomes job_key unless
    there is one, and CDP_TRUST_NETWORK=1 (`cdprun --open`) sets trust_network; CDP_INTERFACES is
    `interfaces`, CDP_CONNECTIONS `connections`, and CDP_LOG_LEVEL (error, warn, info, debug,
    silent) logger.level, unless the desc has them. The texts are valid until the environment
@@ -279,7 +279,7 @@ typedef struct cdp_launch {
 } cdp_launch;
 
 /* Which variables are looked at, in this order:
-       torchrun, cdprun   RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, TORCHELASTIC_USE_AGENT_STORE, TORCHELASTIC_RESTART_COUNT
+       torchrun, cdprun   RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, TORCHELASTIC_USE_AGENT_STORE
        Open MPI           OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE; PMIX_NAMESPACE, PMIX_SERVER_TMPDIR
        MPICH (Hydra)      PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS
        Slurm              SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS, SLURM_LOCALID, SLURM_STEP_TASKS_PER_NODE, SLURM_NODEID,
@@ -903,6 +903,8 @@ typedef struct cdp__mesh {
     cdp_store_request addrs; /* its results: where each rank can be reached */
     uint32_t *hosts;         /* of each rank, numbered as they appear */
     uint8_t job[CDP__JOB_BYTES];
+    /* in a store that others serve, and so may outlive this start: part of the names of its keys */
+    char round[20];
     bool keyed, refusal_told, memory_told;
     bool spread;            /* the connections of a link, over the interfaces that the desc names */
     cdp__shared *sharing;   /* those of all links; some may be lost */
@@ -2200,9 +2202,9 @@ CDP__PRIVATE void cdp__mesh_wake(void *self) {
 
 CDP__PRIVATE void cdp__mesh_key(const cdp__mesh *m, char out[96], const char *what, uint32_t rank) {
     if (rank == UINT32_MAX)
-        cdp__format(out, 96, "%s/%s", m->desc.job, what);
+        cdp__format(out, 96, "%s%s/%s", m->desc.job, m->round, what);
     else
-        cdp__format(out, 96, "%s/%s/%u", m->desc.job, what, rank);
+        cdp__format(out, 96, "%s%s/%s/%u", m->desc.job, m->round, what, rank);
 }
 
 /* A request in the background; true when it was taken. */
@@ -2522,7 +2524,14 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
    claim/<rank> (who has the rank), addr/<rank> (where it listens), done/<rank> (it has read
    everything), fail (the first cause of a failure), wait/<rank> (whom it waits for, when that
    takes long). From its claim on until it has started, a rank's last will is a cause under
-   "fail": so the death of a process that nobody has a connection to yet ends the others' wait. */
+   "fail": so the death of a process that nobody has a connection to yet ends the others' wait.
+
+   A store that others serve may hold what an earlier start of the job left there, and it knows no
+   last wills. There config also says where rank 0 listens, and all other keys are under
+   "<job>/<part of the job's random name>/". A rank 0 replaces the config of an earlier rank 0 at
+   whose address nobody listens any more; the other ranks wait for that. In the same way a rank
+   takes over the claim of a process that has ended. So nobody has to be told how often the job was
+   started: torchrun's TORCHELASTIC_RESTART_COUNT differs between the machines of one start. */
 
 /* Ranks that have finished starting may be connected to this one already. What they have said is
    read, lest a reset overtakes what they are told. */
@@ -2765,7 +2774,151 @@ CDP__PRIVATE cdp_status cdp__mesh_listen(cdp__mesh *m, uint64_t deadline_ns) {
     return CDP_OK;
 }
 
+/* All the steps of starting share one deadline: what is left of it is what the next call to the
+   store gets. */
+CDP__PRIVATE void cdp__mesh_time_left(cdp__mesh *m, uint64_t deadline_ns) {
+    const uint64_t now = m->os->now_ns(m->os->user);
+    m->store->timeout_ms = deadline_ns == CDP__NEVER
+        ? CDP_NO_TIMEOUT
+        : (uint32_t)cdp__max(1, (deadline_ns - cdp__min(now, deadline_ns)) / CDP__MS);
+}
+
+/* What rank 0 says of the job; where it listens follows as text, if the store is external. */
 #define CDP__CONFIG_BYTES (8u + 8u + 8u + CDP__JOB_BYTES + 4u)
+#define CDP__REACH_MS 2000u /* an address that has not answered by then leads nowhere */
+
+CDP__PRIVATE uint32_t cdp__mesh_own_addrs(cdp__mesh *m, cdp_addr out[CDP__ADDRS]);
+
+/* A connection that is made to see whether anybody listens. */
+typedef struct cdp__reach {
+    cdp__mesh *mesh;
+    cdp__io io;
+    uint32_t *reached, *open; /* how many stand; how many are still being made */
+} cdp__reach;
+
+CDP__PRIVATE void cdp__reach_event(cdp__io *io) {
+    cdp__reach *r = (cdp__reach *)io->user;
+    const cdp_os *os = r->mesh->os;
+    const int32_t err =
+        io->ready & CDP_IO_WRITE ? os->net.connect_result(os->user, io->fd) : -EINPROGRESS;
+    if (err == -EINPROGRESS || err == -ENOTCONN) return;
+    cdp__loop_remove(&r->mesh->loop, io);
+    --*r->open;
+    if (err >= 0) ++*r->reached;
+}
+
+/* Does a process listen at one of these addresses (text as in cdp__addrs_text)? */
+CDP__PRIVATE bool cdp__mesh_listens(cdp__mesh *m, const void *text, uint64_t bytes) {
+    cdp__reach each[CDP__PATHS];
+    cdp_addr theirs[CDP__ADDRS], at[CDP__PATHS];
+    const uint64_t until = cdp__deadline(m->os, CDP__REACH_MS);
+    uint32_t i, reached = 0, open = 0, n;
+    n = cdp__addrs_parse((const char *)text, bytes, theirs, CDP__ADDRS);
+    n = cdp__paths(m->mine, m->mine_count, theirs, n, at);
+    memset(each, 0, sizeof each);
+    for (i = 0; i < n; ++i) {
+        const int32_t fd = m->os->net.connect_to(m->os->user, &at[i]);
+        if (fd < 0) continue;
+        each[i].mesh = m;
+        each[i].reached = &reached;
+        each[i].open = &open;
+        ++open;
+        cdp__loop_add(&m->loop, &each[i].io, fd, cdp__reach_event, &each[i]);
+        cdp__loop_want_write(&m->loop, &each[i].io);
+    }
+    while (open && !reached && m->os->now_ns(m->os->user) < until)
+        if (cdp__loop_run(&m->loop, NULL, until) != CDP_OK) break;
+    for (i = 0; i < n; ++i)
+        if (each[i].mesh) cdp__loop_remove(&m->loop, &each[i].io);
+    return reached > 0;
+}
+
+/* From here on the keys of this start are known, if the store is external. */
+CDP__PRIVATE void cdp__mesh_name_round(cdp__mesh *m) {
+    if (m->desc.external_store)
+        cdp__format(m->round, sizeof m->round, "/%llx", (unsigned long long)cdp__get_u64(m->job));
+    cdp__mesh_key(m, m->fail_key, "fail", UINT32_MAX);
+}
+
+/* Where another rank may still listen at `at`, which is no text with an end. */
+CDP__PRIVATE cdp_status cdp__mesh_claimed_twice(
+    cdp__mesh *m, const void *at, uint64_t bytes, const char *own) {
+    char text[512];
+    const uint64_t n = cdp__min(bytes, sizeof text - 1);
+    memcpy(text, at, (size_t)n);
+    text[n] = 0;
+    return cdp__fail_peer(CDP_ERR_MISMATCH, m->desc.group.rank, 0,
+        "two processes claim rank %u: one listens at %s, the other at %s; give every process its "
+        "own RANK",
+        m->desc.group.rank, text, own);
+}
+
+/* Put `mine` under a key that only one process of this rank may have. The value ends with the
+   addresses of that process, `head` bytes from its beginning. What a process that has ended left
+   there is replaced. */
+CDP__PRIVATE cdp_status cdp__mesh_take_key(
+    cdp__mesh *m, const char *key, const uint8_t *mine, uint64_t bytes, uint64_t head) {
+    void *value = NULL;
+    uint64_t had = 0;
+    cdp_status st = cdp_store_compare_set(m->store, key, NULL, 0, mine, bytes, &value, &had);
+    while (st == CDP_OK && (had != bytes || memcmp(value, mine, (size_t)bytes) != 0)) {
+        void *now = NULL;
+        uint64_t now_bytes = 0;
+        const uint8_t *at = (const uint8_t *)value + cdp__min(head, had);
+        const uint64_t rest = had - cdp__min(head, had);
+        if (!m->desc.external_store || cdp__mesh_listens(m, at, rest))
+            st = cdp__mesh_claimed_twice(m, at, rest, (const char *)mine + head);
+        else
+            st = cdp_store_compare_set(m->store, key, value, had, mine, bytes, &now, &now_bytes);
+        cdp_store_free(m->store, value);
+        value = now;
+        had = now_bytes;
+    }
+    cdp_store_free(m->store, value);
+    return st;
+}
+
+/* Rank 0 publishes what the job is. */
+CDP__PRIVATE cdp_status cdp__mesh_publish_config(
+    cdp__mesh *m, const char *key, const uint8_t mine[CDP__CONFIG_BYTES]) {
+    uint8_t word[CDP__CONFIG_BYTES + CDP__ADDRS * 64];
+    char *at = (char *)word + CDP__CONFIG_BYTES;
+    cdp_addr own[CDP__ADDRS];
+    memcpy(word, mine, CDP__CONFIG_BYTES);
+    memcpy(word + 24, m->job, CDP__JOB_BYTES);
+    if (!m->desc.external_store) return cdp_store_set(m->store, key, word, CDP__CONFIG_BYTES);
+    cdp__addrs_text(own, cdp__mesh_own_addrs(m, own), at, sizeof word - CDP__CONFIG_BYTES);
+    return cdp__mesh_take_key(m, key, word, CDP__CONFIG_BYTES + strlen(at), CDP__CONFIG_BYTES);
+}
+
+/* The others read that. In an external store it may be that of an earlier start, whose rank 0 has
+   ended; then it is read again until the next rank 0 has replaced it. */
+CDP__PRIVATE cdp_status cdp__mesh_read_config(
+    cdp__mesh *m, const char *key, void **value, uint64_t *bytes, uint64_t deadline_ns) {
+    uint64_t pause_ns = 20 * CDP__MS;
+    char old[128];
+    for (;; pause_ns = cdp__min(2 * pause_ns, 500 * CDP__MS)) {
+        const uint64_t now = m->os->now_ns(m->os->user);
+        cdp_status st = cdp_store_get(m->store, key, value, bytes, 0);
+        if (st == CDP_ERR_TIMEOUT)
+            return cdp__fail_peer(
+                CDP_ERR_TIMEOUT, 0, 0, "rank 0 did not come within %u ms", m->desc.init_timeout_ms);
+        if (st != CDP_OK || !m->desc.external_store || *bytes <= CDP__CONFIG_BYTES
+            || cdp__mesh_listens(
+                m, (const uint8_t *)*value + CDP__CONFIG_BYTES, *bytes - CDP__CONFIG_BYTES))
+            return st;
+        cdp__format(old, sizeof old, "%s", (const char *)*value + CDP__CONFIG_BYTES);
+        cdp_store_free(m->store, *value);
+        *value = NULL;
+        if (now >= deadline_ns)
+            return cdp__fail_peer(CDP_ERR_TIMEOUT, 0, 0,
+                "rank 0 did not come within %u ms: the store still names that of an earlier start, "
+                "and nobody listens at its address %s any more",
+                m->desc.init_timeout_ms, old);
+        cdp__sleep_until(m->os, cdp__min(now + pause_ns, deadline_ns));
+        cdp__mesh_time_left(m, deadline_ns);
+    }
+}
 
 /* Rank 0 says what the job is; the others compare. */
 CDP__PRIVATE cdp_status cdp__mesh_config(cdp__mesh *m, uint64_t deadline_ns) {
@@ -2774,23 +2927,21 @@ CDP__PRIVATE cdp_status cdp__mesh_config(cdp__mesh *m, uint64_t deadline_ns) {
     void *value = NULL;
     uint64_t bytes = 0;
     cdp_status st;
-    (void)deadline_ns;
     cdp__mesh_key(m, key, "config", UINT32_MAX);
+    memset(mine, 0, sizeof mine);
     cdp__put_u32(mine, CDP_WIRE_VERSION | cdp__byte_order() << 24);
     cdp__put_u32(mine + 4, m->desc.group.world_size);
     cdp__put_u64(mine + 8, m->desc.group.small_bytes);
     cdp__put_u64(mine + 16, m->desc.group.piece_bytes);
     cdp__put_u32(mine + 40, m->desc.connections);
     if (m->desc.group.rank == 0) {
-        memcpy(mine + 24, m->job, CDP__JOB_BYTES);
-        return cdp_store_set(m->store, key, mine, sizeof mine);
+        st = cdp__mesh_publish_config(m, key, mine);
+        cdp__mesh_name_round(m);
+        return st;
     }
-    st = cdp_store_get(m->store, key, &value, &bytes, 0);
-    if (st == CDP_ERR_TIMEOUT)
-        st = cdp__fail_peer(
-            CDP_ERR_TIMEOUT, 0, 0, "rank 0 did not come within %u ms", m->desc.init_timeout_ms);
+    st = cdp__mesh_read_config(m, key, &value, &bytes, deadline_ns);
     if (st != CDP_OK) return st;
-    if (bytes != sizeof mine
+    if (bytes < sizeof mine
         || (cdp__get_u32((const uint8_t *)value) & 0xffffff) != CDP_WIRE_VERSION)
         st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
             "rank 0 runs another version of cdp: this one speaks version %u; build all ranks from "
@@ -2817,33 +2968,30 @@ CDP__PRIVATE cdp_status cdp__mesh_config(cdp__mesh *m, uint64_t deadline_ns) {
         st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
             "the published address of rank 0 leads to another job: it is that of an earlier run; "
             "remove the meeting file or key");
-    else
+    if (bytes >= sizeof mine && (!m->met || st == CDP_OK)) {
         memcpy(m->job, (const uint8_t *)value + 24, CDP__JOB_BYTES);
+        cdp__mesh_name_round(m);
+    }
     cdp_store_free(m->store, value);
     return st;
 }
 
 /* Make sure that nobody else has this rank. */
 CDP__PRIVATE cdp_status cdp__mesh_claim(cdp__mesh *m, uint64_t deadline_ns) {
-    char key[96], at[80], mine[112];
-    uint64_t random = 0, bytes = 0;
-    void *value = NULL;
+    char key[96], mine[24 + CDP__ADDRS * 64];
+    uint64_t random = 0, head;
+    cdp_addr own[CDP__ADDRS];
+    cdp__text t = {mine, sizeof mine, 0};
     cdp_status st = m->os->random(m->os->user, &random, sizeof random);
     (void)deadline_ns;
-    cdp__mesh_key(m, key, "claim", m->desc.group.rank);
-    cdp__addr_text(&m->at, at, sizeof at);
-    cdp__format(mine, sizeof mine, "%llx %s", (unsigned long long)random, at);
-    if (st == CDP_OK)
-        st = cdp_store_compare_set(m->store, key, NULL, 0, mine, strlen(mine), &value, &bytes);
     if (st != CDP_OK) return st;
-    if (bytes != strlen(mine) || memcmp(value, mine, (size_t)bytes) != 0) {
-        const char *other = strchr((const char *)value, ' ');
-        st = cdp__fail_peer(CDP_ERR_MISMATCH, m->desc.group.rank, 0,
-            "two processes claim rank %u: one listens at %s, the other at %s; give every process "
-            "its own RANK",
-            m->desc.group.rank, other ? other + 1 : "?", at);
-    }
-    cdp_store_free(m->store, value);
+    cdp__mesh_key(m, key, "claim", m->desc.group.rank);
+    for (head = 0; head < 16; ++head)
+        cdp__text_add(&t, "%x", (unsigned)(random >> 4 * head & 15));
+    cdp__text_add(&t, " ");
+    head = t.used;
+    cdp__addrs_text(own, cdp__mesh_own_addrs(m, own), mine + head, sizeof mine - head);
+    st = cdp__mesh_take_key(m, key, (const uint8_t *)mine, strlen(mine), head);
     m->claimed = st == CDP_OK;
     return st;
 }
@@ -2909,14 +3057,35 @@ CDP__PRIVATE uint32_t cdp__mesh_host_before(const cdp__mesh *m, uint32_t r, uint
     return (*hosts)++;
 }
 
-/* Everybody's addresses, and behind what number they share memory: publish, wait, read. The
-   answers are kept. */
-CDP__PRIVATE cdp_status cdp__mesh_exchange(cdp__mesh *m, uint64_t deadline_ns) {
-    char key[96], text[CDP__PLACE_BYTES + CDP__ADDRS * 64];
+/* Wait for everybody's addresses, and read them. The answers are kept. */
+CDP__PRIVATE cdp_status cdp__mesh_read_addrs(cdp__mesh *m, uint64_t deadline_ns) {
     cdp_addr at[CDP__ADDRS], own[CDP__ADDRS];
     const uint32_t count = cdp__mesh_own_addrs(m, own);
+    cdp_status st = cdp__mesh_await_all(m, "addr", &m->addrs, deadline_ns);
+    uint32_t r, n, hosts = 0;
+    for (r = 0; st == CDP_OK && r < m->desc.group.world_size; ++r) {
+        const cdp_bytes *v = &m->addrs.results[r];
+        n = v->bytes < CDP__PLACE_BYTES ? 0
+                                        : cdp__addrs_parse((const char *)v->data + CDP__PLACE_BYTES,
+                                            v->bytes - CDP__PLACE_BYTES, at, CDP__ADDRS);
+        if (n)
+            st = cdp__mesh_admissible(m, r, at, n, own, count);
+        else
+            st = cdp__fail_peer(CDP_ERR_MISMATCH, r, 0,
+                "rank %u published addresses that cannot be read: '%s'", r,
+                v->bytes < CDP__PLACE_BYTES ? "" : (const char *)v->data + CDP__PLACE_BYTES);
+        if (n) m->hosts[r] = cdp__mesh_host_before(m, r, &hosts);
+    }
+    return st;
+}
+
+/* Publish this rank's addresses, and behind what number it shares memory; read those of all. */
+CDP__PRIVATE cdp_status cdp__mesh_exchange(cdp__mesh *m, uint64_t deadline_ns) {
+    char key[96], text[CDP__PLACE_BYTES + CDP__ADDRS * 64];
+    cdp_addr own[CDP__ADDRS];
+    const uint32_t count = cdp__mesh_own_addrs(m, own);
     cdp_status st;
-    uint32_t r, n, hosts = 0, number = 0;
+    uint32_t number = 0;
     m->hosts = (uint32_t *)cdp__alloc_zero(m->os, m->desc.group.world_size * sizeof *m->hosts);
     if (!m->hosts)
         return cdp__fail_nomem(
@@ -2934,30 +3103,22 @@ CDP__PRIVATE cdp_status cdp__mesh_exchange(cdp__mesh *m, uint64_t deadline_ns) {
     cdp__put_u32((uint8_t *)text + 16, number);
     cdp__addrs_text(own, count, text + CDP__PLACE_BYTES, sizeof text - CDP__PLACE_BYTES);
     st = cdp_store_set(m->store, key, text, CDP__PLACE_BYTES + strlen(text + CDP__PLACE_BYTES));
-    if (st == CDP_OK) st = cdp__mesh_await_all(m, "addr", &m->addrs, deadline_ns);
-    for (r = 0; st == CDP_OK && r < m->desc.group.world_size; ++r) {
-        const cdp_bytes *v = &m->addrs.results[r];
-        n = v->bytes < CDP__PLACE_BYTES ? 0
-                                        : cdp__addrs_parse((const char *)v->data + CDP__PLACE_BYTES,
-                                            v->bytes - CDP__PLACE_BYTES, at, CDP__ADDRS);
-        if (n)
-            st = cdp__mesh_admissible(m, r, at, n, own, count);
-        else
-            st = cdp__fail_peer(CDP_ERR_MISMATCH, r, 0,
-                "rank %u published addresses that cannot be read: '%s'", r,
-                v->bytes < CDP__PLACE_BYTES ? "" : (const char *)v->data + CDP__PLACE_BYTES);
-        if (n) m->hosts[r] = cdp__mesh_host_before(m, r, &hosts);
-    }
-    return st;
+    return st == CDP_OK ? cdp__mesh_read_addrs(m, deadline_ns) : st;
 }
 
-/* Rank 0 serves the store: it must not leave before everybody has read it. */
+/* Rank 0 serves the store: it must not leave before everybody has read it. An external store does
+   not tell that a rank has ended, so there everybody waits for everybody, and reads the addresses
+   again: another process may have taken over a rank meanwhile. */
 CDP__PRIVATE cdp_status cdp__mesh_all_done(cdp__mesh *m, uint64_t deadline_ns) {
     char key[96];
     cdp_status st;
     cdp__mesh_key(m, key, "done", m->desc.group.rank);
     st = cdp_store_add(m->store, key, 1, NULL); /* not a set: this one is acknowledged */
-    return st == CDP_OK && m->server ? cdp__mesh_await_all(m, "done", NULL, deadline_ns) : st;
+    if (st != CDP_OK || (!m->server && !m->desc.external_store)) return st;
+    st = cdp__mesh_await_all(m, "done", NULL, deadline_ns);
+    if (st != CDP_OK || m->server) return st;
+    cdp_store_request_free(m->store, &m->addrs);
+    return cdp__mesh_read_addrs(m, deadline_ns);
 }
 
 CDP__PRIVATE cdp_tcp_store_desc cdp__mesh_store_desc(cdp__mesh *m) {
@@ -3193,15 +3354,6 @@ CDP__PRIVATE cdp_status cdp__mesh_start_watch(cdp__mesh *m, uint64_t deadline_ns
     return m->watching ? CDP_OK : cdp_last_error()->status;
 }
 
-/* All the steps of starting share one deadline: what is left of it is what the next call to the
-   store gets. */
-CDP__PRIVATE void cdp__mesh_time_left(cdp__mesh *m, uint64_t deadline_ns) {
-    const uint64_t now = m->os->now_ns(m->os->user);
-    m->store->timeout_ms = deadline_ns == CDP__NEVER
-        ? CDP_NO_TIMEOUT
-        : (uint32_t)cdp__max(1, (deadline_ns - cdp__min(now, deadline_ns)) / CDP__MS);
-}
-
 #define CDP__OWN_DESCRIPTORS 16u /* standard streams, listener, watch, wake-up, store, ... */
 
 /* By when the ranks must have met. What then is left of init_timeout_ms, at most an eighth of it, is
@@ -3422,14 +3574,10 @@ CDP__PRIVATE cdp_status cdp__launch_slurm(const cdp__vars *v, cdp_launch *l) {
 }
 
 CDP__PRIVATE cdp_status cdp__launch_torchrun(const cdp__vars *v, cdp_launch *l) {
-    const char *agent = cdp__var(v, "TORCHELASTIC_USE_AGENT_STORE"),
-               *restart = cdp__var(v, "TORCHELASTIC_RESTART_COUNT");
-    cdp__text t = {l->job, sizeof l->job, 0};
+    const char *agent = cdp__var(v, "TORCHELASTIC_USE_AGENT_STORE");
     cdp_status st =
         cdp__launch_numbers(v, l, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE");
     if (agent && strcmp(agent, "True") == 0) l->external_store = true;
-    if (restart) cdp__text_add(&t, "cdp");
-    if (restart) cdp__name_add(&t, restart);
     return st;
 }
 

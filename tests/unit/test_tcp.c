@@ -226,7 +226,7 @@ TEST(environment_is_read) {
     setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
     setenv("TORCHELASTIC_RESTART_COUNT", "2", 1);
     T_EQ(CDP_OK, cdp_tcp_desc_from_env(&d));
-    T(d.external_store && strcmp(d.job, "cdp2") == 0);
+    T(d.external_store && !d.job); /* the count differs between the agents of one start */
     d.job = "mine";
     T_EQ(CDP_OK, cdp_tcp_desc_from_env(&d));
     T(strcmp(d.job, "mine") == 0);
@@ -345,7 +345,7 @@ TEST(launchers_are_understood) {
             "torchrun 3/8 local 1/2 at n0:29500 job  dir "},
         {"RANK=3 WORLD_SIZE=8 TORCHELASTIC_USE_AGENT_STORE=True TORCHELASTIC_RESTART_COUNT=2 "
          "MASTER_PORT=1",
-            "torchrun 3/8 local 0/0 at :1 job cdp2 dir  external"},
+            "torchrun 3/8 local 0/0 at :1 job  dir  external"},
         {"RANK=0 WORLD_SIZE=1 MASTER_PORT=nonsense", "torchrun 0/1 local 0/0 at :0 job  dir "},
         /* torchrun below mpirun or srun: the innermost counts */
         {"RANK=1 WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=4 SLURM_PROCID=0 "
