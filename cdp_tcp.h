@@ -232,8 +232,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group *
    named after the job (Open MPI: in its session directory; MPICH: after the parent process, in
    TMPDIR), so any number of jobs can start at once; under MPI on several machines an error that
    says what to pass. With TORCHELASTIC_USE_AGENT_STORE=True also external_store
-   (TORCHELASTIC_RESTART_COUNT is not read: it differs between the agents of one start); CDP_JOB_KEY becomes job_key unless
-   there is one, and CDP_TRUST_NETWORK=1 (`cdprun --open`) sets trust_network; CDP_INTERFACES is
+   (TORCHELASTIC_RESTART_COUNT is not read: it differs between the agents of one start);
+   CDP_JOB_KEY becomes job_key unless there is one, and CDP_TRUST_NETWORK=1 (`cdprun --open`) sets trust_network; CDP_INTERFACES is
    `interfaces`, CDP_CONNECTIONS `connections`, and CDP_LOG_LEVEL (error, warn, info, debug,
    silent) logger.level, unless the desc has them. The texts are valid until the environment
    changes or this thread calls this again. Errors: INVALID, naming the variable, what it holds
@@ -932,6 +932,7 @@ typedef struct cdp__mesh {
     bool watching;
     bool claimed; /* this rank is known to be ours */
     bool started; /* it has met all others */
+    bool foreign; /* the rank that is missing is a process of PyTorch */
     bool leaving; /* only the cause is still to be told, to those who come now */
     cdp_error cause;
     bool failing; /* this rank knows of a failure */
@@ -2639,6 +2640,42 @@ CDP__PRIVATE cdp_status cdp__mesh_await(cdp__mesh *m, cdp_store_request *rq, cdp
     return rq->status;
 }
 
+/* Has process `r` of this job set up a Gloo group of PyTorch in this store? Then it will wait for
+   the others there. Both names that PyTorch has had for that key are known. */
+CDP__PRIVATE bool cdp__mesh_is_gloo(cdp__mesh *m, uint32_t r) {
+    static const char *const names[] = {"default_pg/0//cpu//0/rank_%u", "default_pg/0/0/rank_%u"};
+    uint32_t i;
+    for (i = 0; i < 2; ++i) {
+        char text[64];
+        cdp_bytes key;
+        cdp_store_request rq;
+        cdp__format(text, sizeof text, names[i], r);
+        key.data = text;
+        key.bytes = strlen(text);
+        memset(&rq, 0, sizeof rq);
+        rq.op = CDP_STORE_CHECK;
+        rq.key_count = 1;
+        rq.keys = &key;
+        if (cdp_store_run(m->store, &rq, CDP__SETTLE_MS / 2) != CDP_OK) return false;
+        if (rq.number) return true;
+    }
+    return false;
+}
+
+/* This rank waits for rank r: say so, and what is known of it. */
+CDP__PRIVATE cdp_status cdp__mesh_waits_for(cdp__mesh *m, uint32_t r, const char *names) {
+    const unsigned long long ms =
+        (unsigned long long)((m->os->now_ns(m->os->user) - m->start_ns) / CDP__MS);
+    m->foreign = cdp__mesh_is_gloo(m, r);
+    if (m->foreign)
+        return cdp__fail_peer(CDP_ERR_TIMEOUT, r, 0,
+            "after %llu ms still waiting for rank %s; rank %u is a process of PyTorch, which "
+            "waits for the others with Gloo: ranks of cdp and of Gloo cannot be in one job",
+            ms, names, r);
+    return cdp__fail_peer(CDP_ERR_TIMEOUT, r, 0,
+        "after %llu ms still waiting for rank %s; start it, or look at why it ended", ms, names);
+}
+
 /* The deadline has passed: which ranks have not set their key? As text, "2, 5 and 7 more". The
    store gets little time to answer: if it does not, it is rank 0, which serves it, that is
    missing. */
@@ -2666,10 +2703,7 @@ CDP__PRIVATE cdp_status cdp__mesh_missing(cdp__mesh *m, const cdp_bytes *keys) {
         if (found++ < 8) cdp__text_add(&t, "%s%u", found > 1 ? ", " : "", r);
     }
     if (found > 8) cdp__text_add(&t, " and %u more", found - 8);
-    if (found)
-        return cdp__fail_peer(CDP_ERR_TIMEOUT, first, 0,
-            "after %llu ms still waiting for rank %s; start it, or look at why it ended",
-            (unsigned long long)((m->os->now_ns(m->os->user) - m->start_ns) / CDP__MS), names);
+    if (found) return cdp__mesh_waits_for(m, (uint32_t)first, names);
     at = cdp__tcp_store_peer_addr(m->store);
     cdp__addr_text(&at, names, sizeof names);
     return cdp__fail_peer(CDP_ERR_TIMEOUT, m->desc.external_store ? -1 : 0, 0,
@@ -2685,15 +2719,17 @@ CDP__PRIVATE cdp_status cdp__mesh_await_keys(
     cdp__mesh *m, const cdp_bytes *keys, cdp_store_request *values, uint64_t deadline_ns) {
     uint64_t pause_ns = cdp__min(CDP__LONG_MS, m->desc.init_timeout_ms / 4) * CDP__MS;
     cdp_store_request waiting;
-    for (;; pause_ns = 10000 * CDP__MS) {
+    uint32_t looks;
+    for (looks = 0;; ++looks) {
         const uint64_t until = cdp__min(deadline_ns, m->os->now_ns(m->os->user) + pause_ns);
         cdp_status st = cdp__mesh_await(m, values ? values : &waiting,
             values ? CDP_STORE_MULTI_GET : CDP_STORE_WAIT, keys, m->desc.group.world_size, until);
         if (st != CDP_ERR_TIMEOUT || cdp_last_error()->origin >= 0) return st;
         st = cdp__mesh_missing(m, keys);
         if (m->os->now_ns(m->os->user) >= deadline_ns) return st;
-        cdp__log(&m->desc.group.logger, pause_ns == 10000 * CDP__MS ? CDP_LOG_WARN : CDP_LOG_INFO,
+        cdp__log(&m->desc.group.logger, looks || m->foreign ? CDP_LOG_WARN : CDP_LOG_INFO,
             m->desc.group.rank, "%s", cdp_last_error()->text);
+        if (looks) pause_ns = 10000 * CDP__MS;
         if (cdp_last_error()->peer >= 0) {
             cdp_error where = *cdp_last_error(); /* before the first operation */
             where.round = !values;               /* addresses come first */
@@ -2774,17 +2810,8 @@ CDP__PRIVATE cdp_status cdp__mesh_listen(cdp__mesh *m, uint64_t deadline_ns) {
     return CDP_OK;
 }
 
-/* All the steps of starting share one deadline: what is left of it is what the next call to the
-   store gets. */
-CDP__PRIVATE void cdp__mesh_time_left(cdp__mesh *m, uint64_t deadline_ns) {
-    const uint64_t now = m->os->now_ns(m->os->user);
-    m->store->timeout_ms = deadline_ns == CDP__NEVER
-        ? CDP_NO_TIMEOUT
-        : (uint32_t)cdp__max(1, (deadline_ns - cdp__min(now, deadline_ns)) / CDP__MS);
-}
-
 /* What rank 0 says of the job; where it listens follows as text, if the store is external. */
-#define CDP__CONFIG_BYTES (8u + 8u + 8u + CDP__JOB_BYTES + 4u)
+#define CDP__CONFIG_BYTES (8u + 8u + 8u + CDP__JOB_BYTES + 4u + 4u)
 #define CDP__REACH_MS 2000u /* an address that has not answered by then leads nowhere */
 
 CDP__PRIVATE uint32_t cdp__mesh_own_addrs(cdp__mesh *m, cdp_addr out[CDP__ADDRS]);
@@ -2891,6 +2918,28 @@ CDP__PRIVATE cdp_status cdp__mesh_publish_config(
     return cdp__mesh_take_key(m, key, word, CDP__CONFIG_BYTES + strlen(at), CDP__CONFIG_BYTES);
 }
 
+/* The key may not be there yet. Now and then the wait is broken off to say that rank 0 is missing. */
+CDP__PRIVATE cdp_status cdp__mesh_get_config(
+    cdp__mesh *m, const char *key, void **value, uint64_t *bytes, uint64_t deadline_ns) {
+    uint64_t pause_ms = cdp__max(1, cdp__min(CDP__LONG_MS, m->desc.init_timeout_ms / 4));
+    uint32_t looks;
+    for (looks = 0;; ++looks) {
+        const uint64_t now = m->os->now_ns(m->os->user);
+        const uint64_t left_ms = 1 + (deadline_ns - cdp__min(now, deadline_ns)) / CDP__MS;
+        const cdp_status st =
+            cdp_store_get(m->store, key, value, bytes, (uint32_t)cdp__min(left_ms, pause_ms));
+        if (st != CDP_ERR_TIMEOUT) return st;
+        if (m->os->now_ns(m->os->user) >= deadline_ns && !cdp__mesh_is_gloo(m, 0))
+            return cdp__fail_peer(
+                CDP_ERR_TIMEOUT, 0, 0, "rank 0 did not come within %u ms", m->desc.init_timeout_ms);
+        (void)cdp__mesh_waits_for(m, 0, "0");
+        if (m->os->now_ns(m->os->user) >= deadline_ns) return CDP_ERR_TIMEOUT;
+        cdp__log(&m->desc.group.logger, looks || m->foreign ? CDP_LOG_WARN : CDP_LOG_INFO,
+            m->desc.group.rank, "%s", cdp_last_error()->text);
+        if (looks) pause_ms = 10000;
+    }
+}
+
 /* The others read that. In an external store it may be that of an earlier start, whose rank 0 has
    ended; then it is read again until the next rank 0 has replaced it. */
 CDP__PRIVATE cdp_status cdp__mesh_read_config(
@@ -2899,10 +2948,7 @@ CDP__PRIVATE cdp_status cdp__mesh_read_config(
     char old[128];
     for (;; pause_ns = cdp__min(2 * pause_ns, 500 * CDP__MS)) {
         const uint64_t now = m->os->now_ns(m->os->user);
-        cdp_status st = cdp_store_get(m->store, key, value, bytes, 0);
-        if (st == CDP_ERR_TIMEOUT)
-            return cdp__fail_peer(
-                CDP_ERR_TIMEOUT, 0, 0, "rank 0 did not come within %u ms", m->desc.init_timeout_ms);
+        const cdp_status st = cdp__mesh_get_config(m, key, value, bytes, deadline_ns);
         if (st != CDP_OK || !m->desc.external_store || *bytes <= CDP__CONFIG_BYTES
             || cdp__mesh_listens(
                 m, (const uint8_t *)*value + CDP__CONFIG_BYTES, *bytes - CDP__CONFIG_BYTES))
@@ -2916,7 +2962,6 @@ CDP__PRIVATE cdp_status cdp__mesh_read_config(
                 "and nobody listens at its address %s any more",
                 m->desc.init_timeout_ms, old);
         cdp__sleep_until(m->os, cdp__min(now + pause_ns, deadline_ns));
-        cdp__mesh_time_left(m, deadline_ns);
     }
 }
 
@@ -2934,6 +2979,7 @@ CDP__PRIVATE cdp_status cdp__mesh_config(cdp__mesh *m, uint64_t deadline_ns) {
     cdp__put_u64(mine + 8, m->desc.group.small_bytes);
     cdp__put_u64(mine + 16, m->desc.group.piece_bytes);
     cdp__put_u32(mine + 40, m->desc.connections);
+    cdp__put_u32(mine + 44, m->keyed);
     if (m->desc.group.rank == 0) {
         st = cdp__mesh_publish_config(m, key, mine);
         cdp__mesh_name_round(m);
@@ -2964,6 +3010,11 @@ CDP__PRIVATE cdp_status cdp__mesh_config(cdp__mesh *m, uint64_t deadline_ns) {
         st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
             "connections is %u here but %u on rank 0; make them equal", m->desc.connections,
             cdp__get_u32((const uint8_t *)value + 40));
+    else if (((const uint8_t *)value)[44] != m->keyed)
+        st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
+            "rank 0 has %s job key, but this rank has %s: set CDP_JOB_KEY, or job_key, to the same "
+            "secret for all ranks, or for none",
+            m->keyed ? "no" : "a", m->keyed ? "one" : "none");
     else if (m->met && memcmp(m->job, (const uint8_t *)value + 24, CDP__JOB_BYTES) != 0)
         st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
             "the published address of rank 0 leads to another job: it is that of an earlier run; "
@@ -3352,6 +3403,15 @@ CDP__PRIVATE cdp_status cdp__mesh_start_watch(cdp__mesh *m, uint64_t deadline_ns
     m->watch_key.bytes = strlen(m->fail_key);
     m->watching = cdp__mesh_start(m->watch, &m->watch_rq, CDP_STORE_GET, &m->watch_key, 1, NULL);
     return m->watching ? CDP_OK : cdp_last_error()->status;
+}
+
+/* All the steps of starting share one deadline: what is left of it is what the next call to the
+   store gets. */
+CDP__PRIVATE void cdp__mesh_time_left(cdp__mesh *m, uint64_t deadline_ns) {
+    const uint64_t now = m->os->now_ns(m->os->user);
+    m->store->timeout_ms = deadline_ns == CDP__NEVER
+        ? CDP_NO_TIMEOUT
+        : (uint32_t)cdp__max(1, (deadline_ns - cdp__min(now, deadline_ns)) / CDP__MS);
 }
 
 #define CDP__OWN_DESCRIPTORS 16u /* standard streams, listener, watch, wake-up, store, ... */

@@ -2023,6 +2023,92 @@ TEST(restart_of_one_rank_while_others_wait) {
     finish(8000);
 }
 
+/* A job key that one side alone has: cdp_init says so, on both sides of it. */
+static bool has_key;
+
+static int keyed_rank(uint32_t rank) {
+    settings.external_store = true;
+    settings.job_key = has_key ? "0123456789abcdef" : NULL;
+    if (join(rank) == CDP_OK) leave();
+    __atomic_fetch_add(&shared->arrived, 1, __ATOMIC_ACQ_REL);
+    return 0;
+}
+
+TEST(start_with_a_key_on_one_side) {
+    for (uint32_t i = 0; i < 2; ++i) {
+        start_agent_store(2, 2);
+        has_key = i == 0;
+        spawn(0, keyed_rank);
+        has_key = i == 1;
+        spawn(1, keyed_rank);
+        finish(8000);
+        for (uint32_t r = 0; r < 2; ++r) {
+            const report *p = &shared->of[1 + r];
+            test_check(p->error.status == CDP_ERR_MISMATCH
+                    && strstr(p->error.text,
+                        i ? "rank 0 has no job key, but this rank has one"
+                          : "rank 0 has a job key, but this rank has none")
+                    && p->error_ns - p->began_ns < 1000000000u * (uint64_t)TEST_SLACK,
+                test__now.name, 0, "rank %u: %s: %s", r, cdp_status_name(p->error.status),
+                p->error.text);
+        }
+    }
+}
+
+/* What a process of PyTorch leaves in the store when it sets up a Gloo group: the names are those
+   that were recorded from it, of both generations. */
+static const char *gloo_key;
+
+static int gloo_rank(uint32_t rank) {
+    cdp_store *store;
+    char key[64];
+    if (!must(
+            cdp_tcp_store_create(&(cdp_tcp_store_desc){.host = "127.0.0.1", .port = port}, &store),
+            "client"))
+        return EXIT_CALL;
+    snprintf(key, sizeof key, gloo_key, rank);
+    must(cdp_store_set(store, key, "host", 4), "set");
+    cdp_store_destroy(store);
+    return 0;
+}
+
+static void hear_of_gloo(cdp_log_level level, const char *text, int32_t rank, void *user) {
+    (void)rank;
+    (void)user;
+    if (level == CDP_LOG_WARN && strstr(text, "is a process of PyTorch") && !me->number[0])
+        me->number[0] = test_now_ns();
+}
+
+static int rank_beside_gloo(uint32_t rank) {
+    settings.external_store = true;
+    settings.group.logger.func = hear_of_gloo;
+    if (join(rank) == CDP_OK) leave();
+    __atomic_fetch_add(&shared->arrived, 1, __ATOMIC_ACQ_REL);
+    return 0;
+}
+
+/* A rank of cdp and one of Gloo would wait for each other without a word. */
+TEST(start_beside_a_rank_of_gloo) {
+    static const char *const keys[] = {"default_pg/0//cpu//0/rank_%u", "default_pg/0/0/rank_%u"};
+    for (uint32_t rank = 0; rank < 2; ++rank) {
+        const report *p = &shared->of[1];
+        char text[64];
+        start_agent_store(2, 1);
+        settings.init_timeout_ms = 4000 * LONGER;
+        spawn(rank, rank_beside_gloo);
+        gloo_key = keys[rank];
+        spawn(1 - rank, gloo_rank);
+        finish(8000);
+        snprintf(text, sizeof text, "rank %u is a process of PyTorch", 1 - rank);
+        test_check(p->error.status == CDP_ERR_TIMEOUT && strstr(p->error.text, text)
+                && p->error.peer == (int32_t)(1 - rank) && p->number[0]
+                && p->number[0] - p->began_ns < 2000000000u * (uint64_t)TEST_SLACK,
+            test__now.name, 0, "rank %u, said after %lld ms: %s: %s", rank,
+            (long long)(p->number[0] - p->began_ns) / 1000000, cdp_status_name(p->error.status),
+            p->error.text);
+    }
+}
+
 /* Both live: the second is refused, and the first goes on. */
 TEST(start_with_rank_0_twice_in_a_foreign_store) {
     const report *p = &shared->of[2];
@@ -2620,6 +2706,8 @@ static const test_case cases[] = {
     {"start_against_a_rank_0_that_has_ended", start_against_a_rank_0_that_has_ended, 30},
     {"restart_of_one_rank_while_others_wait", restart_of_one_rank_while_others_wait, 30},
     {"start_with_rank_0_twice_in_a_foreign_store", start_with_rank_0_twice_in_a_foreign_store, 30},
+    {"start_with_a_key_on_one_side", start_with_a_key_on_one_side, 30},
+    {"start_beside_a_rank_of_gloo", start_beside_a_rank_of_gloo, 30},
     {"start_with_another_version", start_with_another_version, 20},
     {"start_with_another_byte_order", start_with_another_byte_order, 20},
     {"a_rank_that_computes_is_not_lost", a_rank_that_computes_is_not_lost, 80},
