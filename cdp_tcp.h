@@ -233,11 +233,11 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group *
    TMPDIR), so any number of jobs can start at once; under MPI on several machines an error that
    says what to pass. With TORCHELASTIC_USE_AGENT_STORE=True also external_store
    (TORCHELASTIC_RESTART_COUNT is not read: it differs between the agents of one start);
-   CDP_JOB_KEY becomes job_key unless there is one, and CDP_TRUST_NETWORK=1 (`cdprun --open`) sets trust_network; CDP_INTERFACES is
-   `interfaces`, CDP_CONNECTIONS `connections`, and CDP_LOG_LEVEL (error, warn, info, debug,
-   silent) logger.level, unless the desc has them. The texts are valid until the environment
-   changes or this thread calls this again. Errors: INVALID, naming the variable, what it holds
-   and what it should hold. */
+   CDP_JOB_KEY becomes job_key unless there is one, and CDP_TRUST_NETWORK=1 (`cdprun --open`)
+   sets trust_network; CDP_INTERFACES is `interfaces`, CDP_CONNECTIONS `connections`, and
+   CDP_LOG_LEVEL (error, warn, info, debug, silent) logger.level, unless the desc has them. The
+   texts are valid until the environment changes or this thread calls this again. Errors:
+   INVALID, naming the variable, what it holds and what it should hold. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *desc);
 
 /* cdp_tcp_desc_from_env() on a copy of *desc (NULL: all defaults), then cdp_init(). */
@@ -2811,7 +2811,7 @@ CDP__PRIVATE cdp_status cdp__mesh_listen(cdp__mesh *m, uint64_t deadline_ns) {
 }
 
 /* What rank 0 says of the job; where it listens follows as text, if the store is external. */
-#define CDP__CONFIG_BYTES (8u + 8u + 8u + CDP__JOB_BYTES + 4u + 4u)
+#define CDP__CONFIG_BYTES (8u + 8u + 8u + CDP__JOB_BYTES + 4u)
 #define CDP__REACH_MS 2000u /* an address that has not answered by then leads nowhere */
 
 CDP__PRIVATE uint32_t cdp__mesh_own_addrs(cdp__mesh *m, cdp_addr out[CDP__ADDRS]);
@@ -2978,8 +2978,7 @@ CDP__PRIVATE cdp_status cdp__mesh_config(cdp__mesh *m, uint64_t deadline_ns) {
     cdp__put_u32(mine + 4, m->desc.group.world_size);
     cdp__put_u64(mine + 8, m->desc.group.small_bytes);
     cdp__put_u64(mine + 16, m->desc.group.piece_bytes);
-    cdp__put_u32(mine + 40, m->desc.connections);
-    cdp__put_u32(mine + 44, m->keyed);
+    cdp__put_u32(mine + 40, m->desc.connections | (uint32_t)m->keyed << 16);
     if (m->desc.group.rank == 0) {
         st = cdp__mesh_publish_config(m, key, mine);
         cdp__mesh_name_round(m);
@@ -3006,15 +3005,15 @@ CDP__PRIVATE cdp_status cdp__mesh_config(cdp__mesh *m, uint64_t deadline_ns) {
             "small_bytes or piece_bytes differ from those of rank 0 (%llu, %llu); make them equal",
             (unsigned long long)cdp__get_u64((const uint8_t *)value + 8),
             (unsigned long long)cdp__get_u64((const uint8_t *)value + 16));
-    else if (memcmp((const uint8_t *)value + 40, mine + 40, 4) != 0)
-        st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
-            "connections is %u here but %u on rank 0; make them equal", m->desc.connections,
-            cdp__get_u32((const uint8_t *)value + 40));
-    else if (((const uint8_t *)value)[44] != m->keyed)
+    else if (((const uint8_t *)value)[42] != mine[42])
         st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
             "rank 0 has %s job key, but this rank has %s: set CDP_JOB_KEY, or job_key, to the same "
             "secret for all ranks, or for none",
             m->keyed ? "no" : "a", m->keyed ? "one" : "none");
+    else if (memcmp((const uint8_t *)value + 40, mine + 40, 4) != 0)
+        st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
+            "connections is %u here but %u on rank 0; make them equal", m->desc.connections,
+            cdp__get_u32((const uint8_t *)value + 40) & 0xffff);
     else if (m->met && memcmp(m->job, (const uint8_t *)value + 24, CDP__JOB_BYTES) != 0)
         st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
             "the published address of rank 0 leads to another job: it is that of an earlier run; "
@@ -3037,11 +3036,12 @@ CDP__PRIVATE cdp_status cdp__mesh_claim(cdp__mesh *m, uint64_t deadline_ns) {
     (void)deadline_ns;
     if (st != CDP_OK) return st;
     cdp__mesh_key(m, key, "claim", m->desc.group.rank);
-    for (head = 0; head < 16; ++head)
-        cdp__text_add(&t, "%x", (unsigned)(random >> 4 * head & 15));
-    cdp__text_add(&t, " ");
+    cdp__text_add(&t, "%llx ", (unsigned long long)random);
     head = t.used;
-    cdp__addrs_text(own, cdp__mesh_own_addrs(m, own), mine + head, sizeof mine - head);
+    if (m->desc.external_store)
+        cdp__addrs_text(own, cdp__mesh_own_addrs(m, own), mine + head, sizeof mine - head);
+    else
+        cdp__addr_text(&m->at, mine + head, sizeof mine - head);
     st = cdp__mesh_take_key(m, key, (const uint8_t *)mine, strlen(mine), head);
     m->claimed = st == CDP_OK;
     return st;
