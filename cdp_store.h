@@ -3708,10 +3708,10 @@ CDP__PRIVATE void cdp__conn_read(cdp__conn *c) {
    once. */
 CDP__PRIVATE void cdp__conn_send_rest(cdp__conn *c) {
     cdp_iov iov;
-    iov.data = c->out.data + c->out.at;
     iov.bytes = cdp__fifo_left(&c->out);
-    if (iov.bytes && c->io.fd >= 0)
-        c->server->os->net.send_iov(c->server->os->user, c->io.fd, &iov, 1);
+    if (!iov.bytes || c->io.fd < 0) return;
+    iov.data = c->out.data + c->out.at;
+    c->server->os->net.send_iov(c->server->os->user, c->io.fd, &iov, 1);
 }
 
 CDP__PRIVATE void cdp__conn_flush(cdp__conn *c) {

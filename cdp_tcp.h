@@ -2867,17 +2867,26 @@ CDP__PRIVATE void cdp__mesh_name_round(cdp__mesh *m) {
     cdp__mesh_key(m, m->fail_key, "fail", UINT32_MAX);
 }
 
-/* Where another rank may still listen at `at`, which is no text with an end. */
+/* The text in a value of the store, from `head` on: cut where it does not fit, and without what
+   could upset a terminal. */
+CDP__PRIVATE void cdp__mesh_text(
+    const void *value, uint64_t bytes, uint64_t head, char *out, uint64_t size) {
+    const uint8_t *in = (const uint8_t *)value;
+    cdp__text t = {out, size, 0};
+    out[0] = 0;
+    for (; head < bytes; ++head)
+        cdp__text_add(&t, "%c", in[head] < 32 || in[head] > 126 ? '?' : in[head]);
+}
+
+/* A process that lives has put `value` where this one wanted to put `mine`. */
 CDP__PRIVATE cdp_status cdp__mesh_claimed_twice(
-    cdp__mesh *m, const void *at, uint64_t bytes, const char *own) {
-    char text[512];
-    const uint64_t n = cdp__min(bytes, sizeof text - 1);
-    memcpy(text, at, (size_t)n);
-    text[n] = 0;
+    cdp__mesh *m, const void *value, uint64_t bytes, uint64_t head, const uint8_t *mine) {
+    char text[160];
+    cdp__mesh_text(value, bytes, head, text, sizeof text);
     return cdp__fail_peer(CDP_ERR_MISMATCH, m->desc.group.rank, 0,
         "two processes claim rank %u: one listens at %s, the other at %s; give every process its "
         "own RANK",
-        m->desc.group.rank, text, own);
+        m->desc.group.rank, text, (const char *)mine + head);
 }
 
 /* Put `mine` under a key that only one process of this rank may have. The value ends with the
@@ -2894,7 +2903,7 @@ CDP__PRIVATE cdp_status cdp__mesh_take_key(
         const uint8_t *at = (const uint8_t *)value + cdp__min(head, had);
         const uint64_t rest = had - cdp__min(head, had);
         if (!m->desc.external_store || cdp__mesh_listens(m, at, rest))
-            st = cdp__mesh_claimed_twice(m, at, rest, (const char *)mine + head);
+            st = cdp__mesh_claimed_twice(m, value, had, head, mine);
         else
             st = cdp_store_compare_set(m->store, key, value, had, mine, bytes, &now, &now_bytes);
         cdp_store_free(m->store, value);
@@ -2924,19 +2933,18 @@ CDP__PRIVATE cdp_status cdp__mesh_get_config(
     uint64_t pause_ms = cdp__max(1, cdp__min(CDP__LONG_MS, m->desc.init_timeout_ms / 4));
     uint32_t looks;
     for (looks = 0;; ++looks) {
-        const uint64_t now = m->os->now_ns(m->os->user);
-        const uint64_t left_ms = 1 + (deadline_ns - cdp__min(now, deadline_ns)) / CDP__MS;
-        const cdp_status st =
-            cdp_store_get(m->store, key, value, bytes, (uint32_t)cdp__min(left_ms, pause_ms));
+        const cdp_status st = cdp_store_get(m->store, key, value, bytes, (uint32_t)pause_ms);
+        const uint64_t now = st == CDP_ERR_TIMEOUT ? m->os->now_ns(m->os->user) : 0;
         if (st != CDP_ERR_TIMEOUT) return st;
-        if (m->os->now_ns(m->os->user) >= deadline_ns && !cdp__mesh_is_gloo(m, 0))
+        (void)cdp__mesh_waits_for(m, 0, "0");
+        if (now >= deadline_ns && m->foreign) return CDP_ERR_TIMEOUT;
+        if (now >= deadline_ns)
             return cdp__fail_peer(
                 CDP_ERR_TIMEOUT, 0, 0, "rank 0 did not come within %u ms", m->desc.init_timeout_ms);
-        (void)cdp__mesh_waits_for(m, 0, "0");
-        if (m->os->now_ns(m->os->user) >= deadline_ns) return CDP_ERR_TIMEOUT;
         cdp__log(&m->desc.group.logger, looks || m->foreign ? CDP_LOG_WARN : CDP_LOG_INFO,
             m->desc.group.rank, "%s", cdp_last_error()->text);
         if (looks) pause_ms = 10000;
+        pause_ms = cdp__min(pause_ms, 1 + (deadline_ns - now) / CDP__MS);
     }
 }
 
@@ -2947,15 +2955,16 @@ CDP__PRIVATE cdp_status cdp__mesh_read_config(
     uint64_t pause_ns = 20 * CDP__MS;
     char old[128];
     for (;; pause_ns = cdp__min(2 * pause_ns, 500 * CDP__MS)) {
-        const uint64_t now = m->os->now_ns(m->os->user);
         const cdp_status st = cdp__mesh_get_config(m, key, value, bytes, deadline_ns);
+        uint64_t now;
         if (st != CDP_OK || !m->desc.external_store || *bytes <= CDP__CONFIG_BYTES
             || cdp__mesh_listens(
                 m, (const uint8_t *)*value + CDP__CONFIG_BYTES, *bytes - CDP__CONFIG_BYTES))
             return st;
-        cdp__format(old, sizeof old, "%s", (const char *)*value + CDP__CONFIG_BYTES);
+        cdp__mesh_text(*value, *bytes, CDP__CONFIG_BYTES, old, sizeof old);
         cdp_store_free(m->store, *value);
         *value = NULL;
+        now = m->os->now_ns(m->os->user);
         if (now >= deadline_ns)
             return cdp__fail_peer(CDP_ERR_TIMEOUT, 0, 0,
                 "rank 0 did not come within %u ms: the store still names that of an earlier start, "
@@ -3114,6 +3123,7 @@ CDP__PRIVATE cdp_status cdp__mesh_read_addrs(cdp__mesh *m, uint64_t deadline_ns)
     const uint32_t count = cdp__mesh_own_addrs(m, own);
     cdp_status st = cdp__mesh_await_all(m, "addr", &m->addrs, deadline_ns);
     uint32_t r, n, hosts = 0;
+    char text[160];
     for (r = 0; st == CDP_OK && r < m->desc.group.world_size; ++r) {
         const cdp_bytes *v = &m->addrs.results[r];
         n = v->bytes < CDP__PLACE_BYTES ? 0
@@ -3122,9 +3132,10 @@ CDP__PRIVATE cdp_status cdp__mesh_read_addrs(cdp__mesh *m, uint64_t deadline_ns)
         if (n)
             st = cdp__mesh_admissible(m, r, at, n, own, count);
         else
+            cdp__mesh_text(v->data, v->bytes, CDP__PLACE_BYTES, text, sizeof text);
+        if (!n)
             st = cdp__fail_peer(CDP_ERR_MISMATCH, r, 0,
-                "rank %u published addresses that cannot be read: '%s'", r,
-                v->bytes < CDP__PLACE_BYTES ? "" : (const char *)v->data + CDP__PLACE_BYTES);
+                "rank %u published addresses that cannot be read: '%s'", r, text);
         if (n) m->hosts[r] = cdp__mesh_host_before(m, r, &hosts);
     }
     return st;
