@@ -1013,9 +1013,10 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_group_split(
 CDP_API uint32_t cdp_world_rank_of(const cdp_group *group, uint32_t rank);
 CDP_API uint32_t cdp_rank_of_world(const cdp_group *group, uint32_t world_rank);
 
-/* Leave: local, at once, never an error for the others unless they still wait for this rank.
-   Operations in flight end with CDP_ERR_STATE for threads that wait for them. NULL is allowed.
-   Not while another thread uses the group. */
+/* Leave: local, at once, never an error for the others unless they still wait for this rank. After
+   a failure the rank first tells its cause to the others: that takes 50 ms, or up to 0.7 s where
+   they do not take it. Operations in flight end with CDP_ERR_STATE for threads that wait for them.
+   NULL is allowed. Not while another thread uses the group. */
 CDP_API void cdp_group_destroy(cdp_group *group);
 
 /* This rank, from 0, and how many ranks the group has; 0 for NULL. Any thread. */

@@ -4182,6 +4182,14 @@ CDP__PRIVATE uint32_t cdp__store_server_clients(const cdp_store_server *s) {
     return s->client_count;
 }
 
+/* For cdp_tcp.h: has everything been sent that clients are to be told, and does none wait? */
+CDP__PRIVATE bool cdp__store_server_quiet(const cdp_store_server *s) {
+    const cdp__conn *c;
+    for (c = s->conns.next; c != &s->conns; c = c->next)
+        if (cdp__fifo_left(&c->out) || c->wait_count) return false;
+    return true;
+}
+
 CDP_API uint16_t cdp_store_server_port(const cdp_store_server *s) {
     return s->at.port;
 }

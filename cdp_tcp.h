@@ -2453,15 +2453,17 @@ CDP__PRIVATE void cdp__mesh_describe(void *self, uint32_t peer, char *out, uint6
 }
 
 /* A failed rank does not leave at once, but when the store has its cause. The one that serves
-   the store waits until the others have read it there and gone; while starting twice
+   the store waits until the others have gone, or for CDP__TELL_MS when all that they wait for has
+   been sent to them: they read it even if they are late. While starting it waits for twice
    CDP__SETTLE_MS, since some may not even have come. Without a store, whoever connects late is
    told. */
 CDP__PRIVATE void cdp__mesh_linger(cdp__mesh *m) {
     const bool store_gone = !m->server && m->watch_rq.status < CDP_OK;
     const uint32_t while_starting = m->started ? 1 : 2;
     const uint64_t ms = m->server ? while_starting * CDP__SETTLE_MS : CDP__TELL_MS;
-    const uint64_t until = cdp__min(
-        m->os->now_ns(m->os->user) + ms * CDP__MS, m->started ? CDP__NEVER : m->init_deadline_ns);
+    const uint64_t began = m->os->now_ns(m->os->user), told = began + CDP__TELL_MS * CDP__MS;
+    const uint64_t until =
+        cdp__min(began + ms * CDP__MS, m->started ? CDP__NEVER : m->init_deadline_ns);
     const uint32_t own = (m->store ? 1u : 0u) + (m->watch ? 1u : 0u);
     /* whoever sees this rank leave asks the store why: the answer must be there before */
     if (!m->server && !store_gone) {
@@ -2472,8 +2474,11 @@ CDP__PRIVATE void cdp__mesh_linger(cdp__mesh *m) {
     }
     m->leaving = true;
     while ((!m->server || !m->started || cdp__store_server_clients(m->server) > own)
-        && m->os->now_ns(m->os->user) < until)
-        if (cdp__loop_run(&m->loop, NULL, until) != CDP_OK) return;
+        && m->os->now_ns(m->os->user) < until) {
+        const bool late = m->os->now_ns(m->os->user) >= told;
+        if (late && m->server && m->started && cdp__store_server_quiet(m->server)) return;
+        if (cdp__loop_run(&m->loop, NULL, late ? until : cdp__min(told, until)) != CDP_OK) return;
+    }
 }
 
 /* Accepts a mesh that was only half made. */
@@ -2927,7 +2932,7 @@ CDP__PRIVATE cdp_status cdp__mesh_publish_config(
     return cdp__mesh_take_key(m, key, word, CDP__CONFIG_BYTES + strlen(at), CDP__CONFIG_BYTES);
 }
 
-/* The key may not be there yet. Now and then the wait is broken off to say that rank 0 is missing. */
+/* The key may not be there yet. Now and then this says that rank 0 is missing. */
 CDP__PRIVATE cdp_status cdp__mesh_get_config(
     cdp__mesh *m, const char *key, void **value, uint64_t *bytes, uint64_t deadline_ns) {
     uint64_t pause_ms = cdp__max(1, cdp__min(CDP__LONG_MS, m->desc.init_timeout_ms / 4));

@@ -1872,7 +1872,40 @@ TEST(start_with_another_version) {
         test__now.name, 0, "%s: %s", cdp_status_name(p->error.status), p->error.text);
 }
 
-/* ---- >>restart: ranks that meet their predecessors in a store ---------------------------------- */
+/* Rank 0 leaves at once after a failure; the others stay, and ask later what happened. */
+static int leaver_after_failure(uint32_t rank) {
+    uint64_t began;
+    if (join(rank) != CDP_OK) return EXIT_INIT;
+    must(cdp_barrier(world), "barrier");
+    if (rank == 1) cdp_group_abort(world, "enough");
+    if (rank != 2) me->number[1] = note(cdp_barrier(world)) == CDP_ERR_ABORTED;
+    if (rank != 0) test_sleep_ms(500);
+    /* rank 2 calls when rank 0 has left */
+    if (rank == 2) me->number[1] = note(cdp_barrier(world)) == CDP_ERR_ABORTED;
+    began = test_now_ns();
+    leave();
+    me->number[0] = (test_now_ns() - began) / 1000000;
+    return 0;
+}
+
+/* The shortest of several, since a busy machine makes any of them longer. */
+TEST(leaving_after_a_failure_takes_no_time) {
+    uint64_t least = UINT64_MAX;
+    for (uint32_t i = 0; i < 6; ++i) {
+        job(3);
+        spawn_all(leaver_after_failure);
+        if (!finish(5000)) return;
+        least = shared->of[0].number[0] < least ? shared->of[0].number[0] : least;
+        for (uint32_t r = 0; r < 3; ++r)
+            test_check(shared->of[r].number[1] && strstr(shared->of[r].error.text, "enough"),
+                test__now.name, 0, "rank %u: %s: %s", r,
+                cdp_status_name(shared->of[r].error.status), shared->of[r].error.text);
+    }
+    test_check(
+        least < 150, test__now.name, 0, "rank 0 needs %llu ms to leave", (unsigned long long)least);
+}
+
+/* ---- >>restart: ranks that meet their predecessors in a store ----------------------------- */
 
 /* A store that outlives the ranks, as that of torchrun's agent does: until so many ranks have done
    what they came for. */
@@ -2694,6 +2727,7 @@ static const test_case cases[] = {
     {"mismatched_models", mismatched_models, 30},
     {"leaving_is_no_failure", leaving_is_no_failure, 90},
     {"leaving_rank_0_first", leaving_rank_0_first, 30},
+    {"leaving_after_a_failure_takes_no_time", leaving_after_a_failure_takes_no_time, 60},
     {"start_with_bad_variables", start_with_bad_variables, 20},
     {"start_with_unknown_host", start_with_unknown_host, 60},
     {"start_with_a_rank_twice", start_with_a_rank_twice, 30},
