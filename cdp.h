@@ -187,16 +187,18 @@
         group any more.
 
     MEMORY
-        All memory comes from os->alloc. The first group: about 0.15 MB and 0.5 KB per rank. Each
-        group made from it: 10 KB and 0.2 KB per rank. Unexpected data: at most 4 MiB per channel
-        and rank. A pair of ranks in a hub: two rings of 256 KiB when they first talk. A DDP: its
-        gradients once (the buckets are the gradients) and 0.25 KB per parameter; twice for a
-        moment when buckets are rebuilt; up to 1 MiB for small parameters that are broadcast
-        together; a copy of gradients that this rank did not use while others may have. Messages:
-        0.3 KB for each pair of rank and tag that was used, 0.6 KB for each message in flight;
-        10 KB with the first cdp_work_then(), receive from any rank or batch of a group.
-        Operations allocate nothing once the largest small message and the longest queue have been
-        seen.
+        All memory comes from os->alloc, except 0.8 KB while the default os looks up a name,
+        and what the C library takes for itself (threads, names, lists of interfaces). The
+        first group: about 0.15 MB and 0.5 KB per rank. Each group made from it: 10 KB and
+        0.2 KB per rank. Unexpected data: at most 4 MiB per channel and rank. A pair of
+        ranks in a hub: two rings of 256 KiB when they first talk. A DDP: its gradients once
+        (the buckets are the gradients) and 0.25 KB per parameter; twice for a moment when
+        buckets are rebuilt; up to 1 MiB for small parameters that are broadcast together; a
+        copy of gradients that this rank did not use while others may have. Messages: 0.3 KB
+        for each pair of rank and tag that was used, 0.6 KB for each message in flight; 10
+        KB with the first cdp_work_then(), receive from any rank or batch of a group.
+        Operations allocate nothing once the largest small message and the longest queue
+        have been seen.
 
     ERRORS
         INVALID, UNSUPPORTED and NOMEM at a call: nothing was started; correct it and go on.
@@ -1035,9 +1037,10 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_group_split(
 CDP_API uint32_t cdp_world_rank_of(const cdp_group *group, uint32_t rank);
 CDP_API uint32_t cdp_rank_of_world(const cdp_group *group, uint32_t world_rank);
 
-/* Leave: local, at once, never an error for the others unless they still wait for this rank.
-   Operations in flight end with CDP_ERR_STATE for threads that wait for them. NULL is allowed.
-   Not while another thread uses the group. */
+/* Leave: local, at once, never an error for the others unless they still wait for this rank. After
+   a failure the rank first tells its cause to the others: that takes 50 ms, or up to 0.7 s where
+   they do not take it. Operations in flight end with CDP_ERR_STATE for threads that wait for them.
+   NULL is allowed. Not while another thread uses the group. */
 CDP_API void cdp_group_destroy(cdp_group *group);
 
 /* This rank, from 0, and how many ranks the group has; 0 for NULL. Any thread. */
