@@ -232,7 +232,8 @@ typedef struct cdp_mem_record_desc {
                                 USER_DEFINED, ANNOTATE and OOM, else the file could not be
                                 replayed                                                  */
     uint64_t min_bytes;      /* events of smaller requests are not recorded (default: 0)  */
-    bool keep;               /* what is recorded already stays (default: starts empty)    */
+    bool keep;               /* what is recorded already stays, if history, min_bytes and
+                                the three max_ are as before (default: starts empty)      */
 } cdp_mem_record_desc;
 
 typedef struct cdp_mem_desc {
@@ -896,8 +897,8 @@ typedef struct cdp__mem_depot {
 } cdp__mem_depot;
 
 typedef struct cdp__mem_trace { /* a stack that was just collected */
-    uint64_t words[CDP__MEM_WORDS];
-    uint32_t count;
+    uint64_t words[CDP__MEM_WORDS]; /* a word for the site, the frames, a word for the label */
+    uint32_t count;                 /* frames */
 } cdp__mem_trace;
 
 CDP__PRIVATE uint64_t cdp__mem_words_hash(const uint64_t *words, uint32_t count) {
@@ -908,10 +909,10 @@ CDP__PRIVATE uint64_t cdp__mem_words_hash(const uint64_t *words, uint32_t count)
     return h;
 }
 
-CDP__PRIVATE bool cdp__mem_row_is(
-    const cdp__mem_depot *d, const cdp__mem_row *r, uint64_t hash, const cdp__mem_trace *t) {
-    if (r->hash != hash || r->count != t->count) return false;
-    return memcmp(d->words + r->first, t->words, t->count * sizeof *t->words) == 0;
+CDP__PRIVATE bool cdp__mem_row_is(const cdp__mem_depot *d, const cdp__mem_row *r, uint64_t hash,
+    const uint64_t *words, uint32_t count) {
+    if (r->hash != hash || r->count != count) return false;
+    return memcmp(d->words + r->first, words, count * sizeof *words) == 0;
 }
 
 /* Number 1 is the stack that stands for all that found no room. */
@@ -926,31 +927,32 @@ CDP__PRIVATE void cdp__mem_depot_clear(cdp__mem_depot *d) {
 }
 
 CDP__PRIVATE uint32_t cdp__mem_depot_add(
-    cdp__mem_depot *d, uint64_t hash, const cdp__mem_trace *t, uint32_t slot) {
+    cdp__mem_depot *d, uint64_t hash, const uint64_t *words, uint32_t count, uint32_t slot) {
     cdp__mem_row *r;
-    if (d->rows_used == d->rows_room || d->words_room - d->words_used < t->count) {
+    if (d->rows_used == d->rows_room || d->words_room - d->words_used < count) {
         ++d->lost;
         return 1;
     }
     r = &d->rows[d->rows_used++];
     r->hash = hash;
     r->first = d->words_used;
-    r->count = t->count;
-    memcpy(d->words + r->first, t->words, t->count * sizeof *t->words);
-    d->words_used += t->count;
+    r->count = count;
+    memcpy(d->words + r->first, words, count * sizeof *words);
+    d->words_used += count;
     d->slots[slot] = d->rows_used;
     return d->rows_used;
 }
 
 /* The number of this stack, which is stored when it is new; 0 for an empty one. */
-CDP__PRIVATE uint32_t cdp__mem_depot_number(cdp__mem_depot *d, const cdp__mem_trace *t) {
+CDP__PRIVATE uint32_t cdp__mem_depot_number(
+    cdp__mem_depot *d, const uint64_t *words, uint32_t count) {
     uint64_t hash;
     uint32_t i;
-    if (!t->count) return 0;
-    hash = cdp__mem_words_hash(t->words, t->count);
+    if (!count) return 0;
+    hash = cdp__mem_words_hash(words, count);
     for (i = (uint32_t)hash & d->slot_mask; d->slots[i]; i = (i + 1) & d->slot_mask)
-        if (cdp__mem_row_is(d, &d->rows[d->slots[i] - 1], hash, t)) return d->slots[i];
-    return cdp__mem_depot_add(d, hash, t, i);
+        if (cdp__mem_row_is(d, &d->rows[d->slots[i] - 1], hash, words, count)) return d->slots[i];
+    return cdp__mem_depot_add(d, hash, words, count, i);
 }
 
 typedef struct cdp__mem_labels {
@@ -1151,7 +1153,7 @@ CDP__MEM_RAW CDP__PRIVATE void cdp__mem_walk(const void *frame, uint32_t most, c
     while (t->count < most) {
         const uintptr_t *const f = (const uintptr_t *)(uintptr_t)at;
         if (at % sizeof *f || at + 2 * sizeof *f > end || f[1] < 4096) return;
-        t->words[t->count++] = (uint64_t)f[1] - 1;
+        t->words[++t->count] = (uint64_t)f[1] - 1;
         if (f[0] <= at) return;
         at = (uint64_t)f[0];
     }
@@ -1167,7 +1169,7 @@ CDP__PRIVATE void cdp__mem_unwind(const void *caller, uint32_t most, cdp__mem_tr
     for (i = 0; i < got && i < 8; ++i)
         if (at[i] == caller) own = i;
     for (i = own; i < got && t->count < most; ++i)
-        t->words[t->count++] = (uint64_t)(uintptr_t)at[i] - 1;
+        t->words[++t->count] = (uint64_t)(uintptr_t)at[i] - 1;
 #else
     (void)caller;
     (void)most;
@@ -1294,6 +1296,7 @@ struct cdp_mem {
     cdp__mem_tallies tally;
     cdp_mem_stats stats; /* only the single figures */
     cdp__mem_log log;
+    uint64_t histories; /* how many recordings there were */
     cdp__mem_watcher watchers[CDP__MEM_WATCHERS];
     cdp_mem_oom_func on_oom;
     void *on_oom_user;
@@ -1652,18 +1655,22 @@ CDP__PRIVATE void cdp__mem_label_pop(cdp__mem_thread *t) {
 typedef struct cdp__mem_call {
     const void *caller, *frame; /* where it returns to; the frame pointer of the public function */
     const cdp_mem_site *site;
-    uint32_t wants;
+    uint32_t wants, stack_if;
     uint32_t stack, label; /* numbers, known under the lock */
+    uint64_t history;      /* which history they belong to  */
     uint64_t now_ns;
     cdp__mem_trace trace;
 } cdp__mem_call;
 
-/* Before the lock: what is to be recorded, when, and the stack. */
+/* Before the lock: what is probably recorded, when, and the stack, because these take long.
+   `stack_if`: CDP__MEM_WANTS_STACK, _FREE, or 0 for a call without a stack. */
 CDP__MEM_HOT void cdp__mem_call_begin(
     const cdp_mem *m, cdp__mem_call *c, uint32_t stack_if, const cdp_mem_site *site) {
     uint32_t most;
     c->wants = __atomic_load_n(&m->log.what, __ATOMIC_ACQUIRE);
+    c->stack_if = stack_if;
     c->stack = c->label = 0;
+    c->history = 0;
     c->trace.count = 0;
     c->site = site;
     if (!c->wants) return;
@@ -1693,22 +1700,41 @@ CDP__PRIVATE uint32_t cdp__mem_site_number(cdp__mem_log *l, const cdp_mem_site *
     return cdp__mem_labels_number(&l->labels, hash, text);
 }
 
-/* Under the lock: the numbers of stack and label. */
-CDP__MEM_HOT void cdp__mem_call_enter(cdp_mem *m, cdp__mem_call *c) {
-    const cdp__mem_thread *const t = cdp__mem_thread_own();
-    cdp__mem_trace *const trace = &c->trace;
-    if (!c->wants) return;
-    c->wants &= m->log.what | 0xffff0000u; /* recording may have ended meanwhile */
-    if (!(c->wants & CDP__MEM_WANTS_STATE)) return;
-    if (t->depth) c->label = cdp__mem_labels_number(&m->log.labels, t->hash, t->text);
-    if (!(c->wants & (CDP__MEM_WANTS_STACK | CDP__MEM_WANTS_FREE))) return;
+/* The number of the stack of this call: the site, the frames, the label. */
+CDP__PRIVATE uint32_t cdp__mem_call_stack(cdp_mem *m, cdp__mem_call *c) {
+    uint64_t *words = c->trace.words + 1;
+    uint32_t count = c->trace.count;
+    if (c->label) words[count++] = CDP__MEM_TAG_LABEL | c->label;
     if (c->site) {
-        memmove(trace->words + 1, trace->words, trace->count * sizeof *trace->words);
-        trace->words[0] = CDP__MEM_TAG_SITE | cdp__mem_site_number(&m->log, c->site);
-        ++trace->count;
+        *--words = CDP__MEM_TAG_SITE | cdp__mem_site_number(&m->log, c->site);
+        ++count;
     }
-    if (c->label) trace->words[trace->count++] = CDP__MEM_TAG_LABEL | c->label;
-    c->stack = cdp__mem_depot_number(&m->log.depot, trace);
+    return cdp__mem_depot_number(&m->log.depot, words, count);
+}
+
+/* Under the lock: what is recorded is decided here, so that a history misses no event since it
+   began. Recording may have begun, ended or been replaced since cdp__mem_call_begin; a stack that
+   was not collected then is left out. */
+CDP__PRIVATE void cdp__mem_call_recorded(cdp_mem *m, cdp__mem_call *c) {
+    const cdp__mem_thread *const t = cdp__mem_thread_own();
+    const uint32_t before = c->wants;
+    c->wants = m->log.what;
+    c->history = m->histories;
+    c->stack = c->label = 0;
+    if (!c->wants) return;
+    if (!(before & CDP__MEM_WANTS_EVENTS)) c->now_ns = m->os->now_ns(m->os->user);
+    c->now_ns = cdp__max(c->now_ns, m->log.start_ns);
+    if (t->depth) c->label = cdp__mem_labels_number(&m->log.labels, t->hash, t->text);
+    if (c->wants & c->stack_if) c->stack = cdp__mem_call_stack(m, c);
+}
+
+CDP__MEM_HOT void cdp__mem_call_enter(cdp_mem *m, cdp__mem_call *c) {
+    if (c->wants | m->log.what) cdp__mem_call_recorded(m, c);
+}
+
+/* The lock was given away meanwhile: numbers of another history mean nothing in this one. */
+CDP__PRIVATE void cdp__mem_call_again(cdp_mem *m, cdp__mem_call *c) {
+    if (c->history != m->histories) cdp__mem_call_recorded(m, c);
 }
 
 /* Record an event of this call. */
@@ -2062,7 +2088,7 @@ CDP__PRIVATE void cdp__mem_pause(const cdp_os *os, uint32_t turn) {
 
 /* Wait until no free waits for an event any more; other threads may use the allocator meanwhile.
    Frees put off by a capture stay. */
-CDP__PRIVATE cdp_status cdp__mem_drain(cdp_mem *m, const cdp__mem_call *c) {
+CDP__PRIVATE cdp_status cdp__mem_drain(cdp_mem *m, cdp__mem_call *c) {
     const uint64_t deadline = cdp__deadline(m->os, m->desc.timeout_ms);
     uint32_t turn = 0;
     cdp_status st = cdp__mem_poll(m, c);
@@ -2075,6 +2101,7 @@ CDP__PRIVATE cdp_status cdp__mem_drain(cdp_mem *m, const cdp__mem_call *c) {
         cdp__mem_unlock(m);
         cdp__mem_pause(m->os, turn);
         cdp__mem_lock(m);
+        cdp__mem_call_again(m, c);
     }
     return st;
 }
@@ -2220,7 +2247,7 @@ CDP__PRIVATE bool cdp__mem_release_oversize(
 
 /* Wait for all events, give everything back that is free, and ask the source again. */
 CDP__PRIVATE cdp_status cdp__mem_retry(
-    cdp_mem *m, const cdp__mem_call *c, cdp__mem_ask *a, cdp__mem_part **out) {
+    cdp_mem *m, cdp__mem_call *c, cdp__mem_ask *a, cdp__mem_part **out) {
     cdp_status st = cdp__mem_drain(m, c);
     ++m->stats.sync_all_streams;
     if (st != CDP_OK) return st;
@@ -2248,7 +2275,7 @@ CDP__PRIVATE cdp__mem_part *cdp__mem_from_pools(cdp_mem *m, const cdp__mem_ask *
 
 /* Find a block that is in no list; see the steps in order. */
 CDP__MEM_HOT cdp_status cdp__mem_find(
-    cdp_mem *m, const cdp__mem_call *c, cdp__mem_ask *a, cdp__mem_part **out) {
+    cdp_mem *m, cdp__mem_call *c, cdp__mem_ask *a, cdp__mem_part **out) {
     cdp_status st;
     if ((m->waiting || m->delayed) && !a->capturing) {
         st = cdp__mem_poll(m, c);
@@ -5929,6 +5956,7 @@ CDP_API uint64_t cdp_mem_destroy(cdp_mem *mem) {
     if (!mem) return 0;
     cdp__mem_call_plain(mem, &c);
     cdp__mem_lock(mem);
+    cdp__mem_call_enter(mem, &c);
     if (cdp__mem_drain(mem, &c) != CDP_OK) cdp__mem_warn(mem, cdp_last_error()->text);
     bytes = cdp__mem_leaks(mem);
     for (s = mem->spans; s; s = next) {
@@ -6125,6 +6153,7 @@ CDP_API cdp_status cdp_mem_forget_stream(cdp_mem *mem, void *stream) {
     if (!mem) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_forget_stream: mem is NULL");
     cdp__mem_call_plain(mem, &c);
     cdp__mem_lock(mem);
+    cdp__mem_call_enter(mem, &c);
     for (s = mem->spans; s && st == CDP_OK; s = s->next) {
         const cdp__mem_part *p = s->first;
         if (s->arena->stream != stream || s->arena->pool != &mem->base) continue;
@@ -6421,7 +6450,7 @@ CDP__PRIVATE void cdp__mem_forget_numbers(cdp_mem *m) {
 CDP__PRIVATE bool cdp__mem_log_fits(const cdp__mem_log *l, const cdp_mem_record_desc *d) {
     return l->memory && d->keep && l->desc.max_frames == d->max_frames
         && l->desc.max_stacks == d->max_stacks && l->desc.max_entries == d->max_entries
-        && l->desc.history == d->history;
+        && l->desc.min_bytes == d->min_bytes && l->desc.history == d->history;
 }
 
 /* `what` is read without the lock, so it is stored by itself. */
@@ -6431,6 +6460,7 @@ CDP__PRIVATE void cdp__mem_log_replace(cdp_mem *m, cdp__mem_log *fresh) {
     memcpy(&m->log, fresh, before);
     memcpy((char *)&m->log + after, (const char *)fresh + after, sizeof *fresh - after);
     __atomic_store_n(&m->log.what, what, __ATOMIC_RELEASE);
+    ++m->histories;
     cdp__mem_forget_numbers(m);
 }
 

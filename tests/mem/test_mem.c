@@ -152,19 +152,19 @@ TEST(depot_shares_and_fills) {
     cdp__mem_trace t;
     cdp__mem_depot_clear(&d);
     t.count = 0;
-    T_EQ(0, cdp__mem_depot_number(&d, &t));
+    T_EQ(0, cdp__mem_depot_number(&d, t.words, t.count));
     for (uint64_t i = 0; i < 3; ++i) {
         t.count = 2;
         t.words[0] = 7;
         t.words[1] = i;
-        T_EQ(2 + i, cdp__mem_depot_number(&d, &t));
-        T_EQ(2 + i, cdp__mem_depot_number(&d, &t));
+        T_EQ(2 + i, cdp__mem_depot_number(&d, t.words, t.count));
+        T_EQ(2 + i, cdp__mem_depot_number(&d, t.words, t.count));
     }
     t.words[1] = 99;
-    T_EQ(1, cdp__mem_depot_number(&d, &t));
+    T_EQ(1, cdp__mem_depot_number(&d, t.words, t.count));
     T_EQ(1, d.lost);
     t.words[1] = 1;
-    T_EQ(3, cdp__mem_depot_number(&d, &t));
+    T_EQ(3, cdp__mem_depot_number(&d, t.words, t.count));
 }
 
 TEST(labels_share_and_fill) {
