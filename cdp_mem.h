@@ -583,6 +583,7 @@ extern "C" {
 
 typedef struct cdp__mem_sizes {
     uint64_t max_split, max_non_split_rounding, large_segment;
+    bool divided; /* some number of divisions is not 0 */
     uint32_t divisions[16];
 } cdp__mem_sizes;
 
@@ -610,10 +611,10 @@ CDP__PRIVATE uint64_t cdp__mem_next_part(uint64_t bytes, uint32_t parts) {
     return cdp__mem_up_to(bytes, part);
 }
 
-/* The size of the block for a request. */
+/* The size of the block for a request of at least one byte. */
 CDP__MEM_HOT uint64_t cdp__mem_round(const cdp__mem_sizes *s, uint64_t bytes) {
     uint32_t parts;
-    if (bytes < CDP__MEM_UNIT) return CDP__MEM_UNIT;
+    if (!s->divided || bytes < CDP__MEM_UNIT) return cdp__mem_up_to(bytes, CDP__MEM_UNIT);
     parts = s->divisions[cdp__mem_interval(bytes)];
     if (parts > 1 && bytes > CDP__MEM_UNIT * parts) return cdp__mem_next_part(bytes, parts);
     return cdp__mem_up_to(bytes, CDP__MEM_UNIT);
@@ -714,8 +715,8 @@ CDP__MEM_HOT void cdp__mem_bins_put(cdp__mem_bins *b, cdp__mem_part *p) {
     p->bin_next = b->head[i];
     if (p->bin_next) p->bin_next->bin_prev = p;
     b->head[i] = p;
+    if (!b->map[i / 64]) b->top[i / 4096] |= 1ull << i / 64 % 64;
     b->map[i / 64] |= 1ull << i % 64;
-    b->top[i / 4096] |= 1ull << i / 64 % 64;
 }
 
 CDP__MEM_HOT void cdp__mem_bins_take(cdp__mem_bins *b, cdp__mem_part *p) {
@@ -896,7 +897,7 @@ typedef struct cdp__mem_depot {
     uint64_t lost;
 } cdp__mem_depot;
 
-typedef struct cdp__mem_trace { /* a stack that was just collected */
+typedef struct cdp__mem_trace {     /* a stack that was just collected */
     uint64_t words[CDP__MEM_WORDS]; /* a word for the site, the frames, a word for the label */
     uint32_t count;                 /* frames */
 } cdp__mem_trace;
@@ -1231,7 +1232,7 @@ struct cdp_mem_pool {
     cdp_mem_pool *next;
     uint64_t fixed_bytes, hash;
     uint32_t number; /* 0: the ordinary one */
-    uint32_t label, busy;
+    uint32_t label;
     char text[CDP__MEM_LABEL_BYTES]; /* its label */
     bool own_source, no_split, use_on_oom;
 };
@@ -1325,8 +1326,9 @@ CDP__MEM_HOT void cdp__mem_down(cdp__mem_tally *t, bool large, uint64_t n) {
     t->current[large] -= n;
 }
 
-/* Active blocks are those in callers' hands and those that wait: the tally `active` only has the
-   latter, and peaks of the sum. */
+/* Active blocks are those in callers' hands and those that wait. The tally `active` counts only
+   those that wait; its peaks are of the sum, at moments when some wait. When none wait, the peaks
+   of those in callers' hands are the same, so nothing is to be done: see cdp__mem_tally_active. */
 CDP__MEM_HOT void cdp__mem_top(cdp__mem_tally *active, const cdp__mem_tally *held, bool large) {
     const uint64_t one = active->current[large] + held->current[large];
     const uint64_t all = one + active->current[!large] + held->current[!large];
@@ -1434,25 +1436,13 @@ CDP__PRIVATE cdp__mem_bins *cdp__mem_bins_of(const cdp__mem_part *p) {
     return p->span->arena->bins[p->span->large];
 }
 
-/* A free block goes into its list, or leaves it. */
-CDP__MEM_HOT void cdp__mem_free_put(cdp_mem *m, cdp__mem_part *p) {
-    const bool large = p->span->large;
+/* A free block goes into its list of `b`. Statistics are the caller's. */
+CDP__MEM_HOT void cdp__mem_free_put(cdp_mem *m, cdp__mem_bins *b, cdp__mem_part *p) {
     p->state = CDP_MEM_INACTIVE;
     p->requested = 0;
     p->stack = p->label = 0;
     p->freed_at = m->requests;
-    cdp__mem_bins_put(cdp__mem_bins_of(p), p);
-    if (!cdp__mem_is_split(p)) return;
-    cdp__mem_up(&m->tally.inactive_split, large, 1);
-    cdp__mem_up(&m->tally.inactive_split_bytes, large, p->size);
-}
-
-CDP__MEM_HOT void cdp__mem_free_take(cdp_mem *m, cdp__mem_part *p) {
-    const bool large = p->span->large;
-    cdp__mem_bins_take(cdp__mem_bins_of(p), p);
-    if (!cdp__mem_is_split(p)) return;
-    cdp__mem_down(&m->tally.inactive_split, large, 1);
-    cdp__mem_down(&m->tally.inactive_split_bytes, large, p->size);
+    cdp__mem_bins_put(b, p);
 }
 
 /* `p`, which is in no list, keeps its first `size` bytes; the rest becomes a free block. */
@@ -1464,26 +1454,57 @@ CDP__MEM_HOT void cdp__mem_split(cdp_mem *m, cdp__mem_part *p, uint64_t size) {
     if (rest->next) rest->next->prev = rest;
     p->next = rest;
     p->size = size;
-    cdp__mem_free_put(m, rest);
+    cdp__mem_free_put(m, cdp__mem_bins_of(p), rest);
 }
 
-/* `p`, in no list, takes its neighbour in, when that is free. Returns what is left of both. */
-CDP__MEM_HOT cdp__mem_part *cdp__mem_merge(cdp_mem *m, cdp__mem_part *p) {
+/* A block that was in a list is given out; with `splits`, only its first `size` bytes. Free pieces of
+   segments partly in use are counted by what one call changes in all, as PyTorch does. */
+CDP__MEM_HOT void cdp__mem_part_cut(cdp_mem *m, cdp__mem_part *p, bool splits, uint64_t size) {
+    const bool large = p->span->large, piece = cdp__mem_is_split(p);
+    if (piece) cdp__mem_down(&m->tally.inactive_split_bytes, large, splits ? size : p->size);
+    if (piece && !splits) cdp__mem_down(&m->tally.inactive_split, large, 1);
+    if (!splits) return;
+    if (!piece) {
+        cdp__mem_up(&m->tally.inactive_split_bytes, large, p->size - size);
+        cdp__mem_up(&m->tally.inactive_split, large, 1);
+    }
+    cdp__mem_split(m, p, size);
+}
+
+/* `p`, in no list, becomes free: one block with its free neighbours, in a list. */
+CDP__MEM_HOT void cdp__mem_part_free(cdp_mem *m, cdp__mem_part *p) {
+    const bool large = p->span->large;
+    const uint64_t own = p->size;
+    cdp__mem_bins *const b = cdp__mem_bins_of(p);
     cdp__mem_part *const next = p->next, *const prev = p->prev;
+    uint32_t merged = 0;
     if (next && next->state == CDP_MEM_INACTIVE) {
-        cdp__mem_free_take(m, next);
+        cdp__mem_bins_take(b, next);
         p->size += next->size;
         p->next = next->next;
         if (p->next) p->next->prev = p;
         cdp__mem_part_drop(m, next);
+        ++merged;
     }
-    if (!prev || prev->state != CDP_MEM_INACTIVE) return p;
-    cdp__mem_free_take(m, prev);
-    prev->size += p->size;
-    prev->next = p->next;
-    if (prev->next) prev->next->prev = prev;
-    cdp__mem_part_drop(m, p);
-    return prev;
+    if (prev && prev->state == CDP_MEM_INACTIVE) {
+        cdp__mem_bins_take(b, prev);
+        prev->size += p->size;
+        prev->next = p->next;
+        if (prev->next) prev->next->prev = prev;
+        cdp__mem_part_drop(m, p);
+        p = prev;
+        ++merged;
+    }
+    cdp__mem_free_put(m, b, p);
+    if (!cdp__mem_is_split(p)) {
+        if (!merged) return;
+        cdp__mem_down(&m->tally.inactive_split, large, merged);
+        cdp__mem_down(&m->tally.inactive_split_bytes, large, p->size - own);
+        return;
+    }
+    cdp__mem_up(&m->tally.inactive_split_bytes, large, own);
+    if (!merged) cdp__mem_up(&m->tally.inactive_split, large, 1);
+    if (merged == 2) cdp__mem_down(&m->tally.inactive_split, large, 1);
 }
 
 CDP__PRIVATE void cdp__mem_hear(
@@ -1548,36 +1569,44 @@ CDP__MEM_HOT void cdp__mem_part_begin(cdp_mem *m, cdp__mem_part *p, uint64_t req
     p->requested = requested;
     p->state = CDP_MEM_ACTIVE;
     ++p->span->busy;
-    ++p->span->arena->pool->busy;
     cdp__mem_table_put(&m->table, p);
     cdp__mem_up(&m->tally.allocation, large, 1);
     cdp__mem_up(&m->tally.allocated_bytes, large, p->size);
-    cdp__mem_top(&m->tally.active, &m->tally.allocation, large);
-    cdp__mem_top(&m->tally.active_bytes, &m->tally.allocated_bytes, large);
+    if (cdp__mem_now(&m->tally.active)) {
+        cdp__mem_top(&m->tally.active, &m->tally.allocation, large);
+        cdp__mem_top(&m->tally.active_bytes, &m->tally.allocated_bytes, large);
+    }
     cdp__mem_up(&m->tally.requested_bytes, large, requested);
     if (p->size >= m->sizes.max_split) cdp__mem_up(&m->tally.oversize_allocations, false, 1);
 }
 
 /* The caller gave it back; it may have to wait. */
-CDP__MEM_HOT void cdp__mem_part_leave(cdp_mem *m, cdp__mem_part *p) {
+CDP__MEM_HOT void cdp__mem_part_leave(cdp_mem *m, const cdp__mem_part *p) {
     const bool large = p->span->large;
-    p->state = CDP_MEM_PENDING;
-    m->tally.active.current[large] += 1;
-    m->tally.active_bytes.current[large] += p->size;
     cdp__mem_down(&m->tally.allocation, large, 1);
     cdp__mem_down(&m->tally.allocated_bytes, large, p->size);
     if (p->size >= m->sizes.max_split) cdp__mem_down(&m->tally.oversize_allocations, false, 1);
 }
 
-/* Nothing uses it any more. It is in no list yet. */
-CDP__MEM_HOT void cdp__mem_part_end(cdp_mem *m, cdp__mem_part *p) {
+/* It waits for other streams; or does so no more. */
+CDP__PRIVATE void cdp__mem_part_wait(cdp_mem *m, cdp__mem_part *p) {
     const bool large = p->span->large;
-    --p->span->busy;
-    --p->span->arena->pool->busy;
-    cdp__mem_table_take(&m->table, p);
+    p->state = CDP_MEM_PENDING;
+    m->tally.active.current[large] += 1;
+    m->tally.active_bytes.current[large] += p->size;
+}
+
+CDP__PRIVATE void cdp__mem_part_waited(cdp_mem *m, const cdp__mem_part *p) {
+    const bool large = p->span->large;
     cdp__mem_down(&m->tally.active, large, 1);
     cdp__mem_down(&m->tally.active_bytes, large, p->size);
-    cdp__mem_down(&m->tally.requested_bytes, large, p->requested);
+}
+
+/* Nothing uses it any more. It is in no list yet. */
+CDP__MEM_HOT void cdp__mem_part_end(cdp_mem *m, cdp__mem_part *p) {
+    --p->span->busy;
+    cdp__mem_table_take(&m->table, p);
+    cdp__mem_down(&m->tally.requested_bytes, p->span->large, p->requested);
 }
 
 /* What this pool has for this stream; NULL without memory. The one used last is first. */
@@ -1939,7 +1968,7 @@ CDP__PRIVATE cdp_status cdp__mem_release(cdp_mem *m, const cdp__mem_call *c, cdp
     }
     ++m->stats.device_frees;
     cdp__mem_event_span(m, c, CDP_MEM_SEGMENT_FREE, s);
-    cdp__mem_free_take(m, s->first);
+    cdp__mem_bins_take(cdp__mem_bins_of(s->first), s->first);
     cdp__mem_span_remove(m, s);
     return CDP_OK;
 }
@@ -1950,9 +1979,14 @@ CDP__MEM_HOT void cdp__mem_complete(cdp_mem *m, const cdp__mem_call *c, cdp__mem
     cdp__mem_span *const s = p->span;
     cdp__mem_event_part(m, c, CDP_MEM_FREE_COMPLETED, p);
     cdp__mem_part_end(m, p);
-    cdp__mem_free_put(m, cdp__mem_merge(m, p));
+    cdp__mem_part_free(m, p);
     if (m->desc.no_cache && !s->busy && !s->arena->pool->fixed_bytes)
         (void)cdp__mem_release(m, c, s);
+}
+
+CDP__PRIVATE void cdp__mem_complete_waited(cdp_mem *m, const cdp__mem_call *c, cdp__mem_part *p) {
+    cdp__mem_part_waited(m, p);
+    cdp__mem_complete(m, c, p);
 }
 
 CDP__PRIVATE void cdp__mem_lane_push(cdp_mem *m, cdp__mem_use *u) {
@@ -1988,7 +2022,7 @@ CDP__PRIVATE void cdp__mem_use_over(cdp_mem *m, const cdp__mem_call *c, cdp__mem
         at = &(*at)->next;
     *at = u->next;
     cdp__mem_use_drop(m, u);
-    if (!--p->waits) cdp__mem_complete(m, c, p);
+    if (!--p->waits) cdp__mem_complete_waited(m, c, p);
 }
 
 /* Some stream of the block is being captured: events would become part of the graph. */
@@ -2012,6 +2046,7 @@ CDP__PRIVATE cdp_status cdp__mem_free_later(cdp_mem *m, const cdp__mem_call *c, 
     }
     cdp__mem_event_part(m, c, CDP_MEM_FREE_REQUESTED, p);
     cdp__mem_part_leave(m, p);
+    cdp__mem_part_wait(m, p);
     for (u = p->uses; u; u = u->next)
         ++p->waits;
     for (u = p->uses; u; u = next) {
@@ -2126,7 +2161,7 @@ CDP__MEM_HOT cdp__mem_part *cdp__mem_fit(
     cdp__mem_part *const p = b ? cdp__mem_bins_best(b, a->size) : NULL;
     if (!p) return NULL;
     if (!arena->pool->fixed_bytes && !cdp__mem_suits(&m->sizes, a->size, p->size)) return NULL;
-    cdp__mem_free_take(m, p);
+    cdp__mem_bins_take(arena->bins[a->large], p);
     return p;
 }
 
@@ -2327,9 +2362,9 @@ CDP__MEM_HOT cdp_status cdp__mem_serve(cdp_mem *m, cdp__mem_call *c, cdp__mem_as
     const cdp_status st = cdp__mem_find(m, c, a, &p);
     bool splits;
     if (st != CDP_OK) return st;
-    splits = cdp__mem_splits(&m->sizes, a->large && !a->pool->fixed_bytes, a->size, p->size);
-    if (splits && !p->span->arena->pool->no_split && !m->desc.no_cache)
-        cdp__mem_split(m, p, a->size);
+    splits = cdp__mem_splits(&m->sizes, a->large && !a->pool->fixed_bytes, a->size, p->size)
+        && !p->span->arena->pool->no_split && !m->desc.no_cache;
+    cdp__mem_part_cut(m, p, splits, a->size);
     ++m->requests;
     p->stack = c->stack;
     p->label = c->label;
@@ -5806,7 +5841,10 @@ CDP__PRIVATE void cdp__mem_desc_defaults(cdp_mem *m, const cdp_mem_desc *desc) {
     z->max_non_split_rounding = cdp__def(desc->max_non_split_rounding_bytes, 20 * CDP__MEM_MIB);
     if (!desc->max_split_bytes) z->max_non_split_rounding = CDP__MEM_REQUEST_MAX;
     z->large_segment = cdp__def(desc->large_segment_bytes, 20 * CDP__MEM_MIB);
-    if (desc->roundup_divisions) memcpy(z->divisions, desc->roundup_divisions, sizeof z->divisions);
+    if (desc->roundup_divisions) {
+        memcpy(z->divisions, desc->roundup_divisions, sizeof z->divisions);
+        z->divided = true;
+    }
     if (desc->dump_path) cdp__mem_text_copy(m->dump_path, desc->dump_path, sizeof m->dump_path);
 }
 
@@ -6019,6 +6057,7 @@ CDP__PRIVATE cdp_status cdp__mem_alloc_any(
     cdp_mem *m, cdp__mem_call *c, cdp_mem_pool *pool, uint64_t bytes, void *stream, void **out) {
     cdp_mem_oom oom;
     cdp_status st;
+    bool again = false;
     if (m->desc.recorder_only)
         return cdp__fail(CDP_ERR_STATE, "cdp_mem_alloc: a recorder_only has no memory");
     if (bytes >= CDP__MEM_REQUEST_MAX)
@@ -6026,10 +6065,12 @@ CDP__PRIVATE cdp_status cdp__mem_alloc_any(
             "cdp_mem_alloc: %llu bytes are 2^60 or more; was a negative "
             "number converted?",
             (unsigned long long)bytes);
-    st = cdp__mem_alloc_once(m, c, pool, bytes, stream, out, &oom);
-    if (st != CDP_ERR_NOMEM || !oom.bytes) return st;
-    if (!cdp__mem_oom_hooks(m, &oom)) return st;
-    return cdp__mem_alloc_once(m, c, pool, bytes, stream, out, &oom);
+    for (;;) {
+        st = cdp__mem_alloc_once(m, c, pool, bytes, stream, out, &oom);
+        if (st != CDP_ERR_NOMEM || !oom.bytes || again) return st;
+        again = cdp__mem_oom_hooks(m, &oom);
+        if (!again) return st;
+    }
 }
 
 CDP_API cdp_status cdp_mem_alloc(cdp_mem *mem, uint64_t bytes, void *stream, void **out) {
@@ -6273,7 +6314,7 @@ CDP__PRIVATE cdp_status cdp__mem_pool_fill(cdp_mem *m, cdp__mem_call *c, cdp_mem
     p = cdp__mem_span_add(m, a, (uint64_t)(uintptr_t)at, bytes, true);
     p->span->label = pool->label;
     cdp__mem_event_span(m, c, CDP_MEM_SEGMENT_ALLOC, p->span);
-    cdp__mem_free_put(m, p);
+    cdp__mem_free_put(m, cdp__mem_bins_of(p), p);
     return CDP_OK;
 }
 
@@ -6329,6 +6370,15 @@ CDP_API cdp_status cdp_mem_pool_create(
     return st;
 }
 
+/* Blocks of a pool that are in use, or wait for streams. */
+CDP__PRIVATE uint32_t cdp__mem_pool_busy(const cdp_mem *m, const cdp_mem_pool *pool) {
+    const cdp__mem_span *s;
+    uint32_t n = 0;
+    for (s = m->spans; s; s = s->next)
+        if (s->arena->pool == pool) n += s->busy;
+    return n;
+}
+
 /* Give the segments of an unused pool back. */
 CDP__PRIVATE cdp_status cdp__mem_pool_empty(
     cdp_mem *m, const cdp__mem_call *c, cdp_mem_pool *pool) {
@@ -6353,10 +6403,10 @@ CDP_API cdp_status cdp_mem_pool_destroy(cdp_mem_pool *pool) {
     cdp__mem_lock(m);
     cdp__mem_call_enter(m, &c);
     st = cdp__mem_poll(m, &c);
-    if (st == CDP_OK && pool->busy)
+    if (st == CDP_OK && cdp__mem_pool_busy(m, pool))
         st = cdp__fail(CDP_ERR_STATE,
             "cdp_mem_pool_destroy: %u blocks of pool %u are in use, or wait for streams",
-            pool->busy, pool->number);
+            cdp__mem_pool_busy(m, pool), pool->number);
     if (st == CDP_OK) st = cdp__mem_pool_empty(m, &c, pool);
     if (st == CDP_OK) {
         for (at = &m->base.next; *at != pool;)
@@ -6618,7 +6668,9 @@ CDP__PRIVATE void cdp__mem_tally_active(cdp__mem_tally *active, const cdp__mem_t
     for (i = 0; i < 2; ++i) {
         active->current[i] += held->current[i];
         active->allocated[i] = held->allocated[i];
+        active->peak[i] = cdp__max(active->peak[i], held->peak[i]);
     }
+    active->peak_all = cdp__max(active->peak_all, held->peak_all);
 }
 
 CDP__PRIVATE void cdp__mem_stat_class(const cdp__mem_tally *t, uint32_t large, cdp_mem_stat *out) {
