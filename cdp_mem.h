@@ -232,7 +232,8 @@ typedef struct cdp_mem_record_desc {
                                 USER_DEFINED, ANNOTATE and OOM, else the file could not be
                                 replayed                                                  */
     uint64_t min_bytes;      /* events of smaller requests are not recorded (default: 0)  */
-    bool keep;               /* what is recorded already stays (default: starts empty)    */
+    bool keep;               /* what is recorded already stays, if history, min_bytes and
+                                the three max_ are as before (default: starts empty)      */
 } cdp_mem_record_desc;
 
 typedef struct cdp_mem_desc {
@@ -582,6 +583,7 @@ extern "C" {
 
 typedef struct cdp__mem_sizes {
     uint64_t max_split, max_non_split_rounding, large_segment;
+    bool divided; /* some number of divisions is not 0 */
     uint32_t divisions[16];
 } cdp__mem_sizes;
 
@@ -609,10 +611,10 @@ CDP__PRIVATE uint64_t cdp__mem_next_part(uint64_t bytes, uint32_t parts) {
     return cdp__mem_up_to(bytes, part);
 }
 
-/* The size of the block for a request. */
+/* The size of the block for a request of at least one byte. */
 CDP__MEM_HOT uint64_t cdp__mem_round(const cdp__mem_sizes *s, uint64_t bytes) {
     uint32_t parts;
-    if (bytes < CDP__MEM_UNIT) return CDP__MEM_UNIT;
+    if (!s->divided || bytes < CDP__MEM_UNIT) return cdp__mem_up_to(bytes, CDP__MEM_UNIT);
     parts = s->divisions[cdp__mem_interval(bytes)];
     if (parts > 1 && bytes > CDP__MEM_UNIT * parts) return cdp__mem_next_part(bytes, parts);
     return cdp__mem_up_to(bytes, CDP__MEM_UNIT);
@@ -713,8 +715,8 @@ CDP__MEM_HOT void cdp__mem_bins_put(cdp__mem_bins *b, cdp__mem_part *p) {
     p->bin_next = b->head[i];
     if (p->bin_next) p->bin_next->bin_prev = p;
     b->head[i] = p;
+    if (!b->map[i / 64]) b->top[i / 4096] |= 1ull << i / 64 % 64;
     b->map[i / 64] |= 1ull << i % 64;
-    b->top[i / 4096] |= 1ull << i / 64 % 64;
 }
 
 CDP__MEM_HOT void cdp__mem_bins_take(cdp__mem_bins *b, cdp__mem_part *p) {
@@ -895,9 +897,9 @@ typedef struct cdp__mem_depot {
     uint64_t lost;
 } cdp__mem_depot;
 
-typedef struct cdp__mem_trace { /* a stack that was just collected */
-    uint64_t words[CDP__MEM_WORDS];
-    uint32_t count;
+typedef struct cdp__mem_trace {     /* a stack that was just collected */
+    uint64_t words[CDP__MEM_WORDS]; /* a word for the site, the frames, a word for the label */
+    uint32_t count;                 /* frames */
 } cdp__mem_trace;
 
 CDP__PRIVATE uint64_t cdp__mem_words_hash(const uint64_t *words, uint32_t count) {
@@ -908,10 +910,10 @@ CDP__PRIVATE uint64_t cdp__mem_words_hash(const uint64_t *words, uint32_t count)
     return h;
 }
 
-CDP__PRIVATE bool cdp__mem_row_is(
-    const cdp__mem_depot *d, const cdp__mem_row *r, uint64_t hash, const cdp__mem_trace *t) {
-    if (r->hash != hash || r->count != t->count) return false;
-    return memcmp(d->words + r->first, t->words, t->count * sizeof *t->words) == 0;
+CDP__PRIVATE bool cdp__mem_row_is(const cdp__mem_depot *d, const cdp__mem_row *r, uint64_t hash,
+    const uint64_t *words, uint32_t count) {
+    if (r->hash != hash || r->count != count) return false;
+    return memcmp(d->words + r->first, words, count * sizeof *words) == 0;
 }
 
 /* Number 1 is the stack that stands for all that found no room. */
@@ -926,31 +928,32 @@ CDP__PRIVATE void cdp__mem_depot_clear(cdp__mem_depot *d) {
 }
 
 CDP__PRIVATE uint32_t cdp__mem_depot_add(
-    cdp__mem_depot *d, uint64_t hash, const cdp__mem_trace *t, uint32_t slot) {
+    cdp__mem_depot *d, uint64_t hash, const uint64_t *words, uint32_t count, uint32_t slot) {
     cdp__mem_row *r;
-    if (d->rows_used == d->rows_room || d->words_room - d->words_used < t->count) {
+    if (d->rows_used == d->rows_room || d->words_room - d->words_used < count) {
         ++d->lost;
         return 1;
     }
     r = &d->rows[d->rows_used++];
     r->hash = hash;
     r->first = d->words_used;
-    r->count = t->count;
-    memcpy(d->words + r->first, t->words, t->count * sizeof *t->words);
-    d->words_used += t->count;
+    r->count = count;
+    memcpy(d->words + r->first, words, count * sizeof *words);
+    d->words_used += count;
     d->slots[slot] = d->rows_used;
     return d->rows_used;
 }
 
 /* The number of this stack, which is stored when it is new; 0 for an empty one. */
-CDP__PRIVATE uint32_t cdp__mem_depot_number(cdp__mem_depot *d, const cdp__mem_trace *t) {
+CDP__PRIVATE uint32_t cdp__mem_depot_number(
+    cdp__mem_depot *d, const uint64_t *words, uint32_t count) {
     uint64_t hash;
     uint32_t i;
-    if (!t->count) return 0;
-    hash = cdp__mem_words_hash(t->words, t->count);
+    if (!count) return 0;
+    hash = cdp__mem_words_hash(words, count);
     for (i = (uint32_t)hash & d->slot_mask; d->slots[i]; i = (i + 1) & d->slot_mask)
-        if (cdp__mem_row_is(d, &d->rows[d->slots[i] - 1], hash, t)) return d->slots[i];
-    return cdp__mem_depot_add(d, hash, t, i);
+        if (cdp__mem_row_is(d, &d->rows[d->slots[i] - 1], hash, words, count)) return d->slots[i];
+    return cdp__mem_depot_add(d, hash, words, count, i);
 }
 
 typedef struct cdp__mem_labels {
@@ -1151,7 +1154,7 @@ CDP__MEM_RAW CDP__PRIVATE void cdp__mem_walk(const void *frame, uint32_t most, c
     while (t->count < most) {
         const uintptr_t *const f = (const uintptr_t *)(uintptr_t)at;
         if (at % sizeof *f || at + 2 * sizeof *f > end || f[1] < 4096) return;
-        t->words[t->count++] = (uint64_t)f[1] - 1;
+        t->words[++t->count] = (uint64_t)f[1] - 1;
         if (f[0] <= at) return;
         at = (uint64_t)f[0];
     }
@@ -1167,7 +1170,7 @@ CDP__PRIVATE void cdp__mem_unwind(const void *caller, uint32_t most, cdp__mem_tr
     for (i = 0; i < got && i < 8; ++i)
         if (at[i] == caller) own = i;
     for (i = own; i < got && t->count < most; ++i)
-        t->words[t->count++] = (uint64_t)(uintptr_t)at[i] - 1;
+        t->words[++t->count] = (uint64_t)(uintptr_t)at[i] - 1;
 #else
     (void)caller;
     (void)most;
@@ -1229,7 +1232,7 @@ struct cdp_mem_pool {
     cdp_mem_pool *next;
     uint64_t fixed_bytes, hash;
     uint32_t number; /* 0: the ordinary one */
-    uint32_t label, busy;
+    uint32_t label;
     char text[CDP__MEM_LABEL_BYTES]; /* its label */
     bool own_source, no_split, use_on_oom;
 };
@@ -1294,6 +1297,7 @@ struct cdp_mem {
     cdp__mem_tallies tally;
     cdp_mem_stats stats; /* only the single figures */
     cdp__mem_log log;
+    uint64_t histories; /* how many recordings there were */
     cdp__mem_watcher watchers[CDP__MEM_WATCHERS];
     cdp_mem_oom_func on_oom;
     void *on_oom_user;
@@ -1322,8 +1326,9 @@ CDP__MEM_HOT void cdp__mem_down(cdp__mem_tally *t, bool large, uint64_t n) {
     t->current[large] -= n;
 }
 
-/* Active blocks are those in callers' hands and those that wait: the tally `active` only has the
-   latter, and peaks of the sum. */
+/* Active blocks are those in callers' hands and those that wait. The tally `active` counts only
+   those that wait; its peaks are of the sum, at moments when some wait. When none wait, the peaks
+   of those in callers' hands are the same, so nothing is to be done: see cdp__mem_tally_active. */
 CDP__MEM_HOT void cdp__mem_top(cdp__mem_tally *active, const cdp__mem_tally *held, bool large) {
     const uint64_t one = active->current[large] + held->current[large];
     const uint64_t all = one + active->current[!large] + held->current[!large];
@@ -1431,25 +1436,13 @@ CDP__PRIVATE cdp__mem_bins *cdp__mem_bins_of(const cdp__mem_part *p) {
     return p->span->arena->bins[p->span->large];
 }
 
-/* A free block goes into its list, or leaves it. */
-CDP__MEM_HOT void cdp__mem_free_put(cdp_mem *m, cdp__mem_part *p) {
-    const bool large = p->span->large;
+/* A free block goes into its list of `b`. Statistics are the caller's. */
+CDP__MEM_HOT void cdp__mem_free_put(cdp_mem *m, cdp__mem_bins *b, cdp__mem_part *p) {
     p->state = CDP_MEM_INACTIVE;
     p->requested = 0;
     p->stack = p->label = 0;
     p->freed_at = m->requests;
-    cdp__mem_bins_put(cdp__mem_bins_of(p), p);
-    if (!cdp__mem_is_split(p)) return;
-    cdp__mem_up(&m->tally.inactive_split, large, 1);
-    cdp__mem_up(&m->tally.inactive_split_bytes, large, p->size);
-}
-
-CDP__MEM_HOT void cdp__mem_free_take(cdp_mem *m, cdp__mem_part *p) {
-    const bool large = p->span->large;
-    cdp__mem_bins_take(cdp__mem_bins_of(p), p);
-    if (!cdp__mem_is_split(p)) return;
-    cdp__mem_down(&m->tally.inactive_split, large, 1);
-    cdp__mem_down(&m->tally.inactive_split_bytes, large, p->size);
+    cdp__mem_bins_put(b, p);
 }
 
 /* `p`, which is in no list, keeps its first `size` bytes; the rest becomes a free block. */
@@ -1461,26 +1454,57 @@ CDP__MEM_HOT void cdp__mem_split(cdp_mem *m, cdp__mem_part *p, uint64_t size) {
     if (rest->next) rest->next->prev = rest;
     p->next = rest;
     p->size = size;
-    cdp__mem_free_put(m, rest);
+    cdp__mem_free_put(m, cdp__mem_bins_of(p), rest);
 }
 
-/* `p`, in no list, takes its neighbour in, when that is free. Returns what is left of both. */
-CDP__MEM_HOT cdp__mem_part *cdp__mem_merge(cdp_mem *m, cdp__mem_part *p) {
+/* A block that was in a list is given out; with `splits`, only its first `size` bytes. Free pieces of
+   segments partly in use are counted by what one call changes in all, as PyTorch does. */
+CDP__MEM_HOT void cdp__mem_part_cut(cdp_mem *m, cdp__mem_part *p, bool splits, uint64_t size) {
+    const bool large = p->span->large, piece = cdp__mem_is_split(p);
+    if (piece) cdp__mem_down(&m->tally.inactive_split_bytes, large, splits ? size : p->size);
+    if (piece && !splits) cdp__mem_down(&m->tally.inactive_split, large, 1);
+    if (!splits) return;
+    if (!piece) {
+        cdp__mem_up(&m->tally.inactive_split_bytes, large, p->size - size);
+        cdp__mem_up(&m->tally.inactive_split, large, 1);
+    }
+    cdp__mem_split(m, p, size);
+}
+
+/* `p`, in no list, becomes free: one block with its free neighbours, in a list. */
+CDP__MEM_HOT void cdp__mem_part_free(cdp_mem *m, cdp__mem_part *p) {
+    const bool large = p->span->large;
+    const uint64_t own = p->size;
+    cdp__mem_bins *const b = cdp__mem_bins_of(p);
     cdp__mem_part *const next = p->next, *const prev = p->prev;
+    uint32_t merged = 0;
     if (next && next->state == CDP_MEM_INACTIVE) {
-        cdp__mem_free_take(m, next);
+        cdp__mem_bins_take(b, next);
         p->size += next->size;
         p->next = next->next;
         if (p->next) p->next->prev = p;
         cdp__mem_part_drop(m, next);
+        ++merged;
     }
-    if (!prev || prev->state != CDP_MEM_INACTIVE) return p;
-    cdp__mem_free_take(m, prev);
-    prev->size += p->size;
-    prev->next = p->next;
-    if (prev->next) prev->next->prev = prev;
-    cdp__mem_part_drop(m, p);
-    return prev;
+    if (prev && prev->state == CDP_MEM_INACTIVE) {
+        cdp__mem_bins_take(b, prev);
+        prev->size += p->size;
+        prev->next = p->next;
+        if (prev->next) prev->next->prev = prev;
+        cdp__mem_part_drop(m, p);
+        p = prev;
+        ++merged;
+    }
+    cdp__mem_free_put(m, b, p);
+    if (!cdp__mem_is_split(p)) {
+        if (!merged) return;
+        cdp__mem_down(&m->tally.inactive_split, large, merged);
+        cdp__mem_down(&m->tally.inactive_split_bytes, large, p->size - own);
+        return;
+    }
+    cdp__mem_up(&m->tally.inactive_split_bytes, large, own);
+    if (!merged) cdp__mem_up(&m->tally.inactive_split, large, 1);
+    if (merged == 2) cdp__mem_down(&m->tally.inactive_split, large, 1);
 }
 
 CDP__PRIVATE void cdp__mem_hear(
@@ -1545,36 +1569,44 @@ CDP__MEM_HOT void cdp__mem_part_begin(cdp_mem *m, cdp__mem_part *p, uint64_t req
     p->requested = requested;
     p->state = CDP_MEM_ACTIVE;
     ++p->span->busy;
-    ++p->span->arena->pool->busy;
     cdp__mem_table_put(&m->table, p);
     cdp__mem_up(&m->tally.allocation, large, 1);
     cdp__mem_up(&m->tally.allocated_bytes, large, p->size);
-    cdp__mem_top(&m->tally.active, &m->tally.allocation, large);
-    cdp__mem_top(&m->tally.active_bytes, &m->tally.allocated_bytes, large);
+    if (cdp__mem_now(&m->tally.active)) {
+        cdp__mem_top(&m->tally.active, &m->tally.allocation, large);
+        cdp__mem_top(&m->tally.active_bytes, &m->tally.allocated_bytes, large);
+    }
     cdp__mem_up(&m->tally.requested_bytes, large, requested);
     if (p->size >= m->sizes.max_split) cdp__mem_up(&m->tally.oversize_allocations, false, 1);
 }
 
 /* The caller gave it back; it may have to wait. */
-CDP__MEM_HOT void cdp__mem_part_leave(cdp_mem *m, cdp__mem_part *p) {
+CDP__MEM_HOT void cdp__mem_part_leave(cdp_mem *m, const cdp__mem_part *p) {
     const bool large = p->span->large;
-    p->state = CDP_MEM_PENDING;
-    m->tally.active.current[large] += 1;
-    m->tally.active_bytes.current[large] += p->size;
     cdp__mem_down(&m->tally.allocation, large, 1);
     cdp__mem_down(&m->tally.allocated_bytes, large, p->size);
     if (p->size >= m->sizes.max_split) cdp__mem_down(&m->tally.oversize_allocations, false, 1);
 }
 
-/* Nothing uses it any more. It is in no list yet. */
-CDP__MEM_HOT void cdp__mem_part_end(cdp_mem *m, cdp__mem_part *p) {
+/* It waits for other streams; or does so no more. */
+CDP__PRIVATE void cdp__mem_part_wait(cdp_mem *m, cdp__mem_part *p) {
     const bool large = p->span->large;
-    --p->span->busy;
-    --p->span->arena->pool->busy;
-    cdp__mem_table_take(&m->table, p);
+    p->state = CDP_MEM_PENDING;
+    m->tally.active.current[large] += 1;
+    m->tally.active_bytes.current[large] += p->size;
+}
+
+CDP__PRIVATE void cdp__mem_part_waited(cdp_mem *m, const cdp__mem_part *p) {
+    const bool large = p->span->large;
     cdp__mem_down(&m->tally.active, large, 1);
     cdp__mem_down(&m->tally.active_bytes, large, p->size);
-    cdp__mem_down(&m->tally.requested_bytes, large, p->requested);
+}
+
+/* Nothing uses it any more. It is in no list yet. */
+CDP__MEM_HOT void cdp__mem_part_end(cdp_mem *m, cdp__mem_part *p) {
+    --p->span->busy;
+    cdp__mem_table_take(&m->table, p);
+    cdp__mem_down(&m->tally.requested_bytes, p->span->large, p->requested);
 }
 
 /* What this pool has for this stream; NULL without memory. The one used last is first. */
@@ -1652,18 +1684,22 @@ CDP__PRIVATE void cdp__mem_label_pop(cdp__mem_thread *t) {
 typedef struct cdp__mem_call {
     const void *caller, *frame; /* where it returns to; the frame pointer of the public function */
     const cdp_mem_site *site;
-    uint32_t wants;
+    uint32_t wants, stack_if;
     uint32_t stack, label; /* numbers, known under the lock */
+    uint64_t history;      /* which history they belong to  */
     uint64_t now_ns;
     cdp__mem_trace trace;
 } cdp__mem_call;
 
-/* Before the lock: what is to be recorded, when, and the stack. */
+/* Before the lock: what is probably recorded, when, and the stack, because these take long.
+   `stack_if`: CDP__MEM_WANTS_STACK, _FREE, or 0 for a call without a stack. */
 CDP__MEM_HOT void cdp__mem_call_begin(
     const cdp_mem *m, cdp__mem_call *c, uint32_t stack_if, const cdp_mem_site *site) {
     uint32_t most;
     c->wants = __atomic_load_n(&m->log.what, __ATOMIC_ACQUIRE);
+    c->stack_if = stack_if;
     c->stack = c->label = 0;
+    c->history = 0;
     c->trace.count = 0;
     c->site = site;
     if (!c->wants) return;
@@ -1693,22 +1729,41 @@ CDP__PRIVATE uint32_t cdp__mem_site_number(cdp__mem_log *l, const cdp_mem_site *
     return cdp__mem_labels_number(&l->labels, hash, text);
 }
 
-/* Under the lock: the numbers of stack and label. */
-CDP__MEM_HOT void cdp__mem_call_enter(cdp_mem *m, cdp__mem_call *c) {
-    const cdp__mem_thread *const t = cdp__mem_thread_own();
-    cdp__mem_trace *const trace = &c->trace;
-    if (!c->wants) return;
-    c->wants &= m->log.what | 0xffff0000u; /* recording may have ended meanwhile */
-    if (!(c->wants & CDP__MEM_WANTS_STATE)) return;
-    if (t->depth) c->label = cdp__mem_labels_number(&m->log.labels, t->hash, t->text);
-    if (!(c->wants & (CDP__MEM_WANTS_STACK | CDP__MEM_WANTS_FREE))) return;
+/* The number of the stack of this call: the site, the frames, the label. */
+CDP__PRIVATE uint32_t cdp__mem_call_stack(cdp_mem *m, cdp__mem_call *c) {
+    uint64_t *words = c->trace.words + 1;
+    uint32_t count = c->trace.count;
+    if (c->label) words[count++] = CDP__MEM_TAG_LABEL | c->label;
     if (c->site) {
-        memmove(trace->words + 1, trace->words, trace->count * sizeof *trace->words);
-        trace->words[0] = CDP__MEM_TAG_SITE | cdp__mem_site_number(&m->log, c->site);
-        ++trace->count;
+        *--words = CDP__MEM_TAG_SITE | cdp__mem_site_number(&m->log, c->site);
+        ++count;
     }
-    if (c->label) trace->words[trace->count++] = CDP__MEM_TAG_LABEL | c->label;
-    c->stack = cdp__mem_depot_number(&m->log.depot, trace);
+    return cdp__mem_depot_number(&m->log.depot, words, count);
+}
+
+/* Under the lock: what is recorded is decided here, so that a history misses no event since it
+   began. Recording may have begun, ended or been replaced since cdp__mem_call_begin; a stack that
+   was not collected then is left out. */
+CDP__PRIVATE void cdp__mem_call_recorded(cdp_mem *m, cdp__mem_call *c) {
+    const cdp__mem_thread *const t = cdp__mem_thread_own();
+    const uint32_t before = c->wants;
+    c->wants = m->log.what;
+    c->history = m->histories;
+    c->stack = c->label = 0;
+    if (!c->wants) return;
+    if (!(before & CDP__MEM_WANTS_EVENTS)) c->now_ns = m->os->now_ns(m->os->user);
+    c->now_ns = cdp__max(c->now_ns, m->log.start_ns);
+    if (t->depth) c->label = cdp__mem_labels_number(&m->log.labels, t->hash, t->text);
+    if (c->wants & c->stack_if) c->stack = cdp__mem_call_stack(m, c);
+}
+
+CDP__MEM_HOT void cdp__mem_call_enter(cdp_mem *m, cdp__mem_call *c) {
+    if (c->wants | m->log.what) cdp__mem_call_recorded(m, c);
+}
+
+/* The lock was given away meanwhile: numbers of another history mean nothing in this one. */
+CDP__PRIVATE void cdp__mem_call_again(cdp_mem *m, cdp__mem_call *c) {
+    if (c->history != m->histories) cdp__mem_call_recorded(m, c);
 }
 
 /* Record an event of this call. */
@@ -1913,7 +1968,7 @@ CDP__PRIVATE cdp_status cdp__mem_release(cdp_mem *m, const cdp__mem_call *c, cdp
     }
     ++m->stats.device_frees;
     cdp__mem_event_span(m, c, CDP_MEM_SEGMENT_FREE, s);
-    cdp__mem_free_take(m, s->first);
+    cdp__mem_bins_take(cdp__mem_bins_of(s->first), s->first);
     cdp__mem_span_remove(m, s);
     return CDP_OK;
 }
@@ -1924,9 +1979,14 @@ CDP__MEM_HOT void cdp__mem_complete(cdp_mem *m, const cdp__mem_call *c, cdp__mem
     cdp__mem_span *const s = p->span;
     cdp__mem_event_part(m, c, CDP_MEM_FREE_COMPLETED, p);
     cdp__mem_part_end(m, p);
-    cdp__mem_free_put(m, cdp__mem_merge(m, p));
+    cdp__mem_part_free(m, p);
     if (m->desc.no_cache && !s->busy && !s->arena->pool->fixed_bytes)
         (void)cdp__mem_release(m, c, s);
+}
+
+CDP__PRIVATE void cdp__mem_complete_waited(cdp_mem *m, const cdp__mem_call *c, cdp__mem_part *p) {
+    cdp__mem_part_waited(m, p);
+    cdp__mem_complete(m, c, p);
 }
 
 CDP__PRIVATE void cdp__mem_lane_push(cdp_mem *m, cdp__mem_use *u) {
@@ -1962,7 +2022,7 @@ CDP__PRIVATE void cdp__mem_use_over(cdp_mem *m, const cdp__mem_call *c, cdp__mem
         at = &(*at)->next;
     *at = u->next;
     cdp__mem_use_drop(m, u);
-    if (!--p->waits) cdp__mem_complete(m, c, p);
+    if (!--p->waits) cdp__mem_complete_waited(m, c, p);
 }
 
 /* Some stream of the block is being captured: events would become part of the graph. */
@@ -1986,6 +2046,7 @@ CDP__PRIVATE cdp_status cdp__mem_free_later(cdp_mem *m, const cdp__mem_call *c, 
     }
     cdp__mem_event_part(m, c, CDP_MEM_FREE_REQUESTED, p);
     cdp__mem_part_leave(m, p);
+    cdp__mem_part_wait(m, p);
     for (u = p->uses; u; u = u->next)
         ++p->waits;
     for (u = p->uses; u; u = next) {
@@ -2062,7 +2123,7 @@ CDP__PRIVATE void cdp__mem_pause(const cdp_os *os, uint32_t turn) {
 
 /* Wait until no free waits for an event any more; other threads may use the allocator meanwhile.
    Frees put off by a capture stay. */
-CDP__PRIVATE cdp_status cdp__mem_drain(cdp_mem *m, const cdp__mem_call *c) {
+CDP__PRIVATE cdp_status cdp__mem_drain(cdp_mem *m, cdp__mem_call *c) {
     const uint64_t deadline = cdp__deadline(m->os, m->desc.timeout_ms);
     uint32_t turn = 0;
     cdp_status st = cdp__mem_poll(m, c);
@@ -2075,6 +2136,7 @@ CDP__PRIVATE cdp_status cdp__mem_drain(cdp_mem *m, const cdp__mem_call *c) {
         cdp__mem_unlock(m);
         cdp__mem_pause(m->os, turn);
         cdp__mem_lock(m);
+        cdp__mem_call_again(m, c);
     }
     return st;
 }
@@ -2099,7 +2161,7 @@ CDP__MEM_HOT cdp__mem_part *cdp__mem_fit(
     cdp__mem_part *const p = b ? cdp__mem_bins_best(b, a->size) : NULL;
     if (!p) return NULL;
     if (!arena->pool->fixed_bytes && !cdp__mem_suits(&m->sizes, a->size, p->size)) return NULL;
-    cdp__mem_free_take(m, p);
+    cdp__mem_bins_take(arena->bins[a->large], p);
     return p;
 }
 
@@ -2220,7 +2282,7 @@ CDP__PRIVATE bool cdp__mem_release_oversize(
 
 /* Wait for all events, give everything back that is free, and ask the source again. */
 CDP__PRIVATE cdp_status cdp__mem_retry(
-    cdp_mem *m, const cdp__mem_call *c, cdp__mem_ask *a, cdp__mem_part **out) {
+    cdp_mem *m, cdp__mem_call *c, cdp__mem_ask *a, cdp__mem_part **out) {
     cdp_status st = cdp__mem_drain(m, c);
     ++m->stats.sync_all_streams;
     if (st != CDP_OK) return st;
@@ -2248,7 +2310,7 @@ CDP__PRIVATE cdp__mem_part *cdp__mem_from_pools(cdp_mem *m, const cdp__mem_ask *
 
 /* Find a block that is in no list; see the steps in order. */
 CDP__MEM_HOT cdp_status cdp__mem_find(
-    cdp_mem *m, const cdp__mem_call *c, cdp__mem_ask *a, cdp__mem_part **out) {
+    cdp_mem *m, cdp__mem_call *c, cdp__mem_ask *a, cdp__mem_part **out) {
     cdp_status st;
     if ((m->waiting || m->delayed) && !a->capturing) {
         st = cdp__mem_poll(m, c);
@@ -2300,9 +2362,9 @@ CDP__MEM_HOT cdp_status cdp__mem_serve(cdp_mem *m, cdp__mem_call *c, cdp__mem_as
     const cdp_status st = cdp__mem_find(m, c, a, &p);
     bool splits;
     if (st != CDP_OK) return st;
-    splits = cdp__mem_splits(&m->sizes, a->large && !a->pool->fixed_bytes, a->size, p->size);
-    if (splits && !p->span->arena->pool->no_split && !m->desc.no_cache)
-        cdp__mem_split(m, p, a->size);
+    splits = cdp__mem_splits(&m->sizes, a->large && !a->pool->fixed_bytes, a->size, p->size)
+        && !p->span->arena->pool->no_split && !m->desc.no_cache;
+    cdp__mem_part_cut(m, p, splits, a->size);
     ++m->requests;
     p->stack = c->stack;
     p->label = c->label;
@@ -5779,7 +5841,10 @@ CDP__PRIVATE void cdp__mem_desc_defaults(cdp_mem *m, const cdp_mem_desc *desc) {
     z->max_non_split_rounding = cdp__def(desc->max_non_split_rounding_bytes, 20 * CDP__MEM_MIB);
     if (!desc->max_split_bytes) z->max_non_split_rounding = CDP__MEM_REQUEST_MAX;
     z->large_segment = cdp__def(desc->large_segment_bytes, 20 * CDP__MEM_MIB);
-    if (desc->roundup_divisions) memcpy(z->divisions, desc->roundup_divisions, sizeof z->divisions);
+    if (desc->roundup_divisions) {
+        memcpy(z->divisions, desc->roundup_divisions, sizeof z->divisions);
+        z->divided = true;
+    }
     if (desc->dump_path) cdp__mem_text_copy(m->dump_path, desc->dump_path, sizeof m->dump_path);
 }
 
@@ -5929,6 +5994,7 @@ CDP_API uint64_t cdp_mem_destroy(cdp_mem *mem) {
     if (!mem) return 0;
     cdp__mem_call_plain(mem, &c);
     cdp__mem_lock(mem);
+    cdp__mem_call_enter(mem, &c);
     if (cdp__mem_drain(mem, &c) != CDP_OK) cdp__mem_warn(mem, cdp_last_error()->text);
     bytes = cdp__mem_leaks(mem);
     for (s = mem->spans; s; s = next) {
@@ -5991,6 +6057,7 @@ CDP__PRIVATE cdp_status cdp__mem_alloc_any(
     cdp_mem *m, cdp__mem_call *c, cdp_mem_pool *pool, uint64_t bytes, void *stream, void **out) {
     cdp_mem_oom oom;
     cdp_status st;
+    bool again = false;
     if (m->desc.recorder_only)
         return cdp__fail(CDP_ERR_STATE, "cdp_mem_alloc: a recorder_only has no memory");
     if (bytes >= CDP__MEM_REQUEST_MAX)
@@ -5998,10 +6065,12 @@ CDP__PRIVATE cdp_status cdp__mem_alloc_any(
             "cdp_mem_alloc: %llu bytes are 2^60 or more; was a negative "
             "number converted?",
             (unsigned long long)bytes);
-    st = cdp__mem_alloc_once(m, c, pool, bytes, stream, out, &oom);
-    if (st != CDP_ERR_NOMEM || !oom.bytes) return st;
-    if (!cdp__mem_oom_hooks(m, &oom)) return st;
-    return cdp__mem_alloc_once(m, c, pool, bytes, stream, out, &oom);
+    for (;;) {
+        st = cdp__mem_alloc_once(m, c, pool, bytes, stream, out, &oom);
+        if (st != CDP_ERR_NOMEM || !oom.bytes || again) return st;
+        again = cdp__mem_oom_hooks(m, &oom);
+        if (!again) return st;
+    }
 }
 
 CDP_API cdp_status cdp_mem_alloc(cdp_mem *mem, uint64_t bytes, void *stream, void **out) {
@@ -6125,6 +6194,7 @@ CDP_API cdp_status cdp_mem_forget_stream(cdp_mem *mem, void *stream) {
     if (!mem) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_forget_stream: mem is NULL");
     cdp__mem_call_plain(mem, &c);
     cdp__mem_lock(mem);
+    cdp__mem_call_enter(mem, &c);
     for (s = mem->spans; s && st == CDP_OK; s = s->next) {
         const cdp__mem_part *p = s->first;
         if (s->arena->stream != stream || s->arena->pool != &mem->base) continue;
@@ -6244,7 +6314,7 @@ CDP__PRIVATE cdp_status cdp__mem_pool_fill(cdp_mem *m, cdp__mem_call *c, cdp_mem
     p = cdp__mem_span_add(m, a, (uint64_t)(uintptr_t)at, bytes, true);
     p->span->label = pool->label;
     cdp__mem_event_span(m, c, CDP_MEM_SEGMENT_ALLOC, p->span);
-    cdp__mem_free_put(m, p);
+    cdp__mem_free_put(m, cdp__mem_bins_of(p), p);
     return CDP_OK;
 }
 
@@ -6300,6 +6370,15 @@ CDP_API cdp_status cdp_mem_pool_create(
     return st;
 }
 
+/* Blocks of a pool that are in use, or wait for streams. */
+CDP__PRIVATE uint32_t cdp__mem_pool_busy(const cdp_mem *m, const cdp_mem_pool *pool) {
+    const cdp__mem_span *s;
+    uint32_t n = 0;
+    for (s = m->spans; s; s = s->next)
+        if (s->arena->pool == pool) n += s->busy;
+    return n;
+}
+
 /* Give the segments of an unused pool back. */
 CDP__PRIVATE cdp_status cdp__mem_pool_empty(
     cdp_mem *m, const cdp__mem_call *c, cdp_mem_pool *pool) {
@@ -6324,10 +6403,10 @@ CDP_API cdp_status cdp_mem_pool_destroy(cdp_mem_pool *pool) {
     cdp__mem_lock(m);
     cdp__mem_call_enter(m, &c);
     st = cdp__mem_poll(m, &c);
-    if (st == CDP_OK && pool->busy)
+    if (st == CDP_OK && cdp__mem_pool_busy(m, pool))
         st = cdp__fail(CDP_ERR_STATE,
             "cdp_mem_pool_destroy: %u blocks of pool %u are in use, or wait for streams",
-            pool->busy, pool->number);
+            cdp__mem_pool_busy(m, pool), pool->number);
     if (st == CDP_OK) st = cdp__mem_pool_empty(m, &c, pool);
     if (st == CDP_OK) {
         for (at = &m->base.next; *at != pool;)
@@ -6421,7 +6500,7 @@ CDP__PRIVATE void cdp__mem_forget_numbers(cdp_mem *m) {
 CDP__PRIVATE bool cdp__mem_log_fits(const cdp__mem_log *l, const cdp_mem_record_desc *d) {
     return l->memory && d->keep && l->desc.max_frames == d->max_frames
         && l->desc.max_stacks == d->max_stacks && l->desc.max_entries == d->max_entries
-        && l->desc.history == d->history;
+        && l->desc.min_bytes == d->min_bytes && l->desc.history == d->history;
 }
 
 /* `what` is read without the lock, so it is stored by itself. */
@@ -6431,6 +6510,7 @@ CDP__PRIVATE void cdp__mem_log_replace(cdp_mem *m, cdp__mem_log *fresh) {
     memcpy(&m->log, fresh, before);
     memcpy((char *)&m->log + after, (const char *)fresh + after, sizeof *fresh - after);
     __atomic_store_n(&m->log.what, what, __ATOMIC_RELEASE);
+    ++m->histories;
     cdp__mem_forget_numbers(m);
 }
 
@@ -6588,7 +6668,9 @@ CDP__PRIVATE void cdp__mem_tally_active(cdp__mem_tally *active, const cdp__mem_t
     for (i = 0; i < 2; ++i) {
         active->current[i] += held->current[i];
         active->allocated[i] = held->allocated[i];
+        active->peak[i] = cdp__max(active->peak[i], held->peak[i]);
     }
+    active->peak_all = cdp__max(active->peak_all, held->peak_all);
 }
 
 CDP__PRIVATE void cdp__mem_stat_class(const cdp__mem_tally *t, uint32_t large, cdp_mem_stat *out) {
