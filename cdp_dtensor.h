@@ -489,6 +489,89 @@ CDP_API const cdp_edge_desc *cdp_edge_desc_of(const cdp_edge *edge);
 
 /* ---- >>rules: which placements an operator accepts ----------------------------------------- */
 
+#ifndef CDP_NO_TENSOR_OPS
+
+typedef enum cdp_op_kind {
+    CDP_OP_EINSUM = 0,    /* sums of products: matrix products, transposes, linear layers */
+    CDP_OP_POINTWISE,     /* element by element, with broadcasting as in NumPy; see `linear` */
+    CDP_OP_REDUCE,        /* over one dimension, or all */
+    CDP_OP_SOFTMAX,       /* over one dimension */
+    CDP_OP_NORM,          /* inputs: x, weight, bias (both may be left out); over dims dim.. */
+    CDP_OP_EMBEDDING,     /* inputs: table [rows, width], ids [any shape] */
+    CDP_OP_CROSS_ENTROPY, /* inputs: logits [.., classes], targets [..]; one loss per row */
+    CDP_OP_ATTENTION,     /* inputs: q [B, H, T, D], k, v [B, G, S, D]; H a multiple of G */
+    CDP_OP_VIEW,          /* the same elements in another shape */
+    CDP_OP_CUSTOM         /* the rules are the program's */
+} cdp_op_kind;
+
+/* How a pointwise function treats PARTIAL inputs. */
+typedef enum cdp_linear {
+    CDP_LINEAR_NO = 0,   /* they must be reduced first */
+    CDP_LINEAR_ADD,      /* x + y, x - y */
+    CDP_LINEAR_SCALE,    /* of one input: times a number, negated, cast */
+    CDP_LINEAR_PRODUCT,  /* x * y */
+    CDP_LINEAR_QUOTIENT, /* x / y */
+    CDP_LINEAR_RISING,   /* of one input, never decreasing: exp, tanh, relu, floor */
+    CDP_LINEAR_FALLING,  /* of one input, never increasing */
+    CDP_LINEAR_MAX,      /* max(x, y) */
+    CDP_LINEAR_MIN       /* min(x, y) */
+} cdp_linear;
+
+#define CDP_OP_INPUTS 4u    /* most inputs of an operator */
+#define CDP_RULE_MASK 1u    /* ids outside the own rows of the table give rows of zeros */
+#define CDP_RULE_ONCE 2u    /* add the operand behind '+' once: after the reduction */
+#define CDP_RULE_WHOLE 4u   /* a mean: divide the local sum by the size of the whole dimension */
+#define CDP_RULE_SHARED 8u  /* ranks combine row maxima and sums; see cdp_cross_entropy() */
+#define CDP_RULE_OFFSET 16u /* heads or queries are counted from the start of the local box */
+
+/* Placements, in one dimension of a mesh, under which applying the operator to the local pieces
+   gives the local pieces of the result. Blocks of all placements of a rule may be multiplied by
+   one number. Dimensions of a mesh that shard one dimension of a tensor must follow one rule.
+   Where a piece is empty, a reduction over it gives the operation's identity. */
+typedef struct cdp_rule {
+    cdp_place in[CDP_OP_INPUTS], out;
+    uint32_t flags; /* CDP_RULE_..., what the local kernel must mind */
+} cdp_rule;
+
+typedef struct cdp_op {
+    cdp_op_kind kind;
+    /* EINSUM: a letter per dimension, "mk,kn->mn"; each at most once per operand. The operand
+       behind '+' is added to the product: "btc,oc+o->bto". */
+    const char *text;
+    cdp_linear linear;    /* POINTWISE */
+    int32_t dim;          /* REDUCE, SOFTMAX: over which; NORM: from which on; may be negative */
+    bool all, keep_dim;   /* REDUCE: over all dimensions; reduced dimensions stay, of size 1 */
+    cdp_reduce_op reduce; /* REDUCE (default: SUM; AVG: the mean) */
+    uint32_t ndim;        /* VIEW, CUSTOM: of the result */
+    uint64_t shape[CDP_TENSOR_DIMS];
+    const cdp_rule *rules; /* CUSTOM, or in place of the built-in ones */
+    uint32_t rule_count;
+} cdp_op;
+
+/* How inputs must lie, and how the result then lies. */
+typedef struct cdp_op_choice {
+    cdp_layout in[CDP_OP_INPUTS], out;
+    uint32_t flags[CDP_MESH_DIMS]; /* of the rule that each mesh dimension follows */
+    uint64_t bytes;                /* all ranks receive to redistribute inputs and result */
+    double predicted_us;
+} cdp_op_choice;
+
+/* All rules for inputs of these shapes, into out[0..max-1]; *count: how many there are. The first
+   one replicates everything. Of `in`, mesh, dtype and shape count. Local. Errors: INVALID (a
+   sentence says which input does not fit the operator). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_op_rules(const cdp_op *op, const cdp_layout *in,
+    uint32_t in_count, cdp_rule *out, uint32_t max, uint32_t *count);
+
+/* The cheapest choice for inputs that lie as `have` on one mesh, if the result is to lie as
+   `want` (NULL: anyhow): the fewest bytes; of equal ones the shortest predicted time, then the
+   first rule. Every combination of rules over the mesh dimensions is tried where there are at most
+   4096; else one dimension after the other is improved until nothing gets cheaper. Local, also
+   on paper. Errors: INVALID, UNSUPPORTED (no rule leads to `want`), NOMEM. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_op_choose(const cdp_op *op, const cdp_layout *have,
+    uint32_t in_count, const cdp_layout *want, const cdp_net *net, cdp_op_choice *out);
+
+#endif /* CDP_NO_TENSOR_OPS */
+
 #ifdef __cplusplus
 } /* extern "C" */
 inline cdp_status cdp_mesh_create(const cdp_mesh_desc &desc, cdp_mesh **out) {
@@ -5264,7 +5347,871 @@ CDP_API cdp_status cdp_edge_forward_pieces(cdp_edge *e, const void *x, void *y,
     return st == CDP_OK ? f.status : st;
 }
 
-/* ---- >>operators: rules and the choice of the cheapest ------------------------------------- */
+#ifndef CDP_NO_TENSOR_OPS
+
+/* ---- >>operators: rules, one dimension of a mesh at a time --------------------------------- */
+
+/* Knows: shapes of operands, and placements. Promises: applying the operator to pieces that lie
+   as a rule says gives the pieces of the result, for every size, even or not. A rule is about one
+   dimension of a mesh; combinations of rules over the dimensions hold, too, if dimensions that
+   cut the same dimension of a tensor follow the same rule (cdp__dt_rules_agree()).
+   May use: kit, grid, spelling, and the text of errors. */
+
+/* Rules as they are found: `n` counts all, `out` keeps the first `max`. */
+typedef struct cdp__dt_rules {
+    cdp_rule *out, spill;
+    uint32_t n, max;
+} cdp__dt_rules;
+
+CDP__DT cdp_rule *cdp__dt_rule(cdp__dt_rules *r) {
+    cdp_rule *rule = r->n < r->max ? &r->out[r->n] : &r->spill;
+    ++r->n;
+    memset(rule, 0, sizeof *rule);
+    return rule;
+}
+
+CDP__DT cdp_place cdp__dt_shard(uint32_t dim, uint64_t block) {
+    cdp_place p;
+    memset(&p, 0, sizeof p);
+    p.kind = CDP_PLACE_SHARD;
+    p.dim = (int32_t)dim;
+    p.block = block;
+    return p;
+}
+
+CDP__DT cdp_place cdp__dt_sum_of(cdp_reduce_op op) {
+    cdp_place p;
+    memset(&p, 0, sizeof p);
+    p.kind = CDP_PLACE_PARTIAL;
+    p.op = op;
+    return p;
+}
+
+CDP__DT cdp_status cdp__dt_op_wrong(const char *kind, const char *why, uint32_t input) {
+    return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_op: %s: %s (input %u)", kind, why, input);
+}
+
+/* `dim` counted from the start; `most`: the first number that is too large. */
+CDP__DT cdp_status cdp__dt_op_dim(const char *kind, int32_t dim, uint32_t most, uint32_t *out) {
+    const int64_t d = dim < 0 ? (int64_t)dim + most : dim;
+    *out = 0;
+    if (d < 0 || d >= (int64_t)most)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_op: %s: dim %d of a tensor of %u dimensions", kind, dim, most);
+    *out = (uint32_t)d;
+    return CDP_OK;
+}
+
+/* ---- sums of products ---- */
+
+#define CDP__DT_NO_INPUT 99u
+
+typedef struct cdp__dt_letters {
+    uint32_t inputs, addend; /* addend: the input behind '+', or CDP__DT_NO_INPUT */
+    char in[CDP_OP_INPUTS][CDP_TENSOR_DIMS + 1], out[CDP_TENSOR_DIMS + 1];
+} cdp__dt_letters;
+
+CDP__DT int32_t cdp__dt_letter_at(const char *operand, char c) {
+    const char *at = strchr(operand, c);
+    return at ? (int32_t)(at - operand) : -1;
+}
+
+/* The letters of one operand; returns the character behind them. */
+CDP__DT const char *cdp__dt_operand(const char *s, char *out) {
+    uint32_t n = 0;
+    while (n < CDP_TENSOR_DIMS && *s >= 'a' && *s <= 'z' && !memchr(out, *s, n))
+        out[n++] = *s++;
+    out[n] = 0;
+    return s;
+}
+
+CDP__DT cdp_status cdp__dt_letters_parse(const char *text, cdp__dt_letters *l) {
+    const char *s = text;
+    memset(l, 0, sizeof *l);
+    l->addend = CDP__DT_NO_INPUT;
+    if (!text) return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_op: einsum: text is NULL");
+    for (;;) {
+        s = cdp__dt_operand(s, l->in[l->inputs++]);
+        const bool last = l->addend != CDP__DT_NO_INPUT || l->inputs == CDP_OP_INPUTS;
+        if ((*s != ',' && *s != '+') || last) break;
+        if (*s == '+') l->addend = l->inputs;
+        ++s;
+    }
+    bool ok = s[0] == '-' && s[1] == '>';
+    if (ok) s = cdp__dt_operand(s + 2, l->out);
+    ok = ok && !*s;
+    for (const char *c = l->out; ok && *c; ++c) {
+        bool known = false;
+        for (uint32_t k = 0; k < l->inputs; ++k)
+            known = known || cdp__dt_letter_at(l->in[k], *c) >= 0;
+        ok = known;
+    }
+    if (ok && l->addend != CDP__DT_NO_INPUT)
+        for (const char *c = l->in [l->addend]; *c; ++c)
+            ok = ok && cdp__dt_letter_at(l->out, *c) >= 0;
+    if (ok) return CDP_OK;
+    return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+        "cdp_op: einsum: \"%s\" at character %u; write at most 4 operands such as \"mk,kn->mn\" or "
+        "\"mk,kn+n->mn\", each letter once per operand, and none that only the result has",
+        text, (unsigned)(s - text));
+}
+
+/* Every letter has one size. */
+CDP__DT cdp_status cdp__dt_letter_sizes(
+    const cdp__dt_letters *l, const cdp_layout *in, uint64_t size[26]) {
+    uint32_t seen = 0;
+    for (uint32_t k = 0; k < l->inputs; ++k) {
+        if (strlen(l->in[k]) != in[k].ndim)
+            return cdp__dt_op_wrong("einsum", "it has more or fewer dimensions than letters", k);
+        for (uint32_t d = 0; d < in[k].ndim; ++d) {
+            const uint32_t c = (uint32_t)(l->in[k][d] - 'a');
+            if ((seen >> c & 1) && size[c] != in[k].shape[d])
+                return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+                    "cdp_op: einsum: dimension '%c' has size %llu and, in input %u, size %llu",
+                    l->in[k][d], (unsigned long long)size[c], k,
+                    (unsigned long long)in[k].shape[d]);
+            size[c] = in[k].shape[d];
+            seen |= 1u << c;
+        }
+    }
+    return CDP_OK;
+}
+
+/* One letter is cut wherever it occurs; where the result lacks it, the result is a sum. */
+CDP__DT void cdp__dt_letter_rule(cdp__dt_rules *r, const cdp__dt_letters *l, char c) {
+    cdp_rule *rule = cdp__dt_rule(r);
+    for (uint32_t k = 0; k < l->inputs; ++k) {
+        const int32_t at = cdp__dt_letter_at(l->in[k], c);
+        if (at >= 0) rule->in[k] = cdp__dt_shard((uint32_t)at, 0);
+    }
+    const int32_t at = cdp__dt_letter_at(l->out, c);
+    rule->out = at >= 0 ? cdp__dt_shard((uint32_t)at, 0) : cdp__dt_sum_of(CDP_REDUCE_SUM);
+    if (at < 0 && l->addend != CDP__DT_NO_INPUT) rule->flags = CDP_RULE_ONCE;
+}
+
+/* A product is linear in each of its factors. */
+CDP__DT void cdp__dt_linear_rules(cdp__dt_rules *r, const cdp__dt_letters *l, cdp_reduce_op op) {
+    for (uint32_t k = 0; k < l->inputs; ++k) {
+        if (k == l->addend) continue;
+        cdp_rule *rule = cdp__dt_rule(r);
+        rule->in[k] = rule->out = cdp__dt_sum_of(op);
+        if (l->addend == CDP__DT_NO_INPUT) continue;
+        if (op == CDP_REDUCE_SUM) rule->flags = CDP_RULE_ONCE;
+        rule = cdp__dt_rule(r);
+        rule->in[k] = rule->in[l->addend] = rule->out = cdp__dt_sum_of(op);
+    }
+}
+
+CDP__DT cdp_status cdp__dt_einsum(
+    const cdp_op *op, const cdp_layout *in, uint32_t in_count, cdp__dt_rules *r, cdp_layout *out) {
+    cdp__dt_letters l;
+    uint64_t size[26];
+    cdp_status st = cdp__dt_letters_parse(op->text, &l);
+    if (st != CDP_OK) return st;
+    if (l.inputs != in_count)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_op: einsum: \"%s\" has %u operands, the call %u", op->text, l.inputs, in_count);
+    st = cdp__dt_letter_sizes(&l, in, size);
+    if (st != CDP_OK) return st;
+    out->ndim = (uint32_t)strlen(l.out);
+    for (uint32_t d = 0; d < out->ndim; ++d)
+        out->shape[d] = size[l.out[d] - 'a'];
+    for (char c = 'a'; c <= 'z'; ++c) {
+        bool used = false;
+        for (uint32_t k = 0; k < l.inputs; ++k)
+            used = used || cdp__dt_letter_at(l.in[k], c) >= 0;
+        if (used) cdp__dt_letter_rule(r, &l, c);
+    }
+    cdp__dt_linear_rules(r, &l, CDP_REDUCE_SUM);
+    cdp__dt_linear_rules(r, &l, CDP_REDUCE_AVG);
+    return CDP_OK;
+}
+
+/* ---- element by element ---- */
+
+/* The inputs in `mask` are PARTIAL of `op`, the others replicated. */
+CDP__DT void cdp__dt_mask_rule(
+    cdp__dt_rules *r, uint32_t mask, cdp_reduce_op in_op, cdp_reduce_op out_op) {
+    cdp_rule *rule = cdp__dt_rule(r);
+    for (uint32_t k = 0; k < CDP_OP_INPUTS; ++k)
+        if (mask >> k & 1) rule->in[k] = cdp__dt_sum_of(in_op);
+    rule->out = cdp__dt_sum_of(out_op);
+}
+
+/* Any of the inputs, at least one, may be PARTIAL. */
+CDP__DT void cdp__dt_any_rules(cdp__dt_rules *r, uint32_t in_count, cdp_reduce_op op) {
+    for (uint32_t mask = 1; mask < 1u << in_count; ++mask)
+        cdp__dt_mask_rule(r, mask, op, op);
+}
+
+/* Exactly one of the first `n` inputs is a sum or a mean. */
+CDP__DT void cdp__dt_one_rules(cdp__dt_rules *r, uint32_t n) {
+    for (uint32_t k = 0; k < n; ++k) {
+        cdp__dt_mask_rule(r, 1u << k, CDP_REDUCE_SUM, CDP_REDUCE_SUM);
+        cdp__dt_mask_rule(r, 1u << k, CDP_REDUCE_AVG, CDP_REDUCE_AVG);
+    }
+}
+
+CDP__DT void cdp__dt_partial_rules(cdp__dt_rules *r, cdp_linear linear, uint32_t in_count) {
+    const uint32_t every = (1u << in_count) - 1;
+    const bool rising = linear == CDP_LINEAR_RISING || linear == CDP_LINEAR_ADD;
+    if (linear == CDP_LINEAR_ADD) {
+        cdp__dt_mask_rule(r, every, CDP_REDUCE_SUM, CDP_REDUCE_SUM);
+        cdp__dt_any_rules(r, in_count, CDP_REDUCE_AVG);
+    }
+    if (linear == CDP_LINEAR_SCALE || linear == CDP_LINEAR_QUOTIENT) cdp__dt_one_rules(r, 1);
+    if (linear == CDP_LINEAR_PRODUCT) {
+        cdp__dt_one_rules(r, in_count);
+        cdp__dt_mask_rule(r, every, CDP_REDUCE_PRODUCT, CDP_REDUCE_PRODUCT);
+    }
+    if (rising) { /* in the first input, whatever the others are */
+        cdp__dt_mask_rule(r, 1, CDP_REDUCE_MAX, CDP_REDUCE_MAX);
+        cdp__dt_mask_rule(r, 1, CDP_REDUCE_MIN, CDP_REDUCE_MIN);
+    }
+    if (linear == CDP_LINEAR_FALLING) {
+        cdp__dt_mask_rule(r, 1, CDP_REDUCE_MAX, CDP_REDUCE_MIN);
+        cdp__dt_mask_rule(r, 1, CDP_REDUCE_MIN, CDP_REDUCE_MAX);
+    }
+    if (linear == CDP_LINEAR_MAX) cdp__dt_any_rules(r, in_count, CDP_REDUCE_MAX);
+    if (linear == CDP_LINEAR_MIN) cdp__dt_any_rules(r, in_count, CDP_REDUCE_MIN);
+}
+
+CDP__DT cdp_status cdp__dt_broadcast(const cdp_layout *in, uint32_t in_count, cdp_layout *out) {
+    for (uint32_t k = 0; k < in_count; ++k)
+        out->ndim = (uint32_t)cdp__dt_max(out->ndim, in[k].ndim);
+    for (uint32_t d = 0; d < out->ndim; ++d)
+        out->shape[d] = 1;
+    for (uint32_t k = 0; k < in_count; ++k)
+        for (uint32_t e = 0; e < in[k].ndim; ++e) {
+            const uint32_t d = out->ndim - in[k].ndim + e;
+            if (in[k].shape[e] != 1 && out->shape[d] != 1 && in[k].shape[e] != out->shape[d])
+                return cdp__dt_op_wrong("pointwise", "a size is neither 1 nor that of others", k);
+            if (in[k].shape[e] != 1) out->shape[d] = in[k].shape[e];
+        }
+    return CDP_OK;
+}
+
+CDP__DT cdp_status cdp__dt_pointwise(
+    const cdp_op *op, const cdp_layout *in, uint32_t in_count, cdp__dt_rules *r, cdp_layout *out) {
+    const cdp_linear linear = op->linear;
+    const bool unary =
+        linear == CDP_LINEAR_SCALE || linear == CDP_LINEAR_RISING || linear == CDP_LINEAR_FALLING;
+    if ((uint32_t)linear > CDP_LINEAR_MIN || (unary && in_count != 1))
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_op: pointwise: linear %u is none of cdp_linear, or is about one input, not %u",
+            (unsigned)linear, in_count);
+    const cdp_status st = cdp__dt_broadcast(in, in_count, out);
+    if (st != CDP_OK) return st;
+    for (uint32_t d = 0; d < out->ndim; ++d) {
+        cdp_rule *rule = cdp__dt_rule(r);
+        rule->out = cdp__dt_shard(d, 0);
+        for (uint32_t k = 0; k < in_count; ++k) {
+            const uint32_t before = out->ndim - in[k].ndim;
+            if (d >= before && in[k].shape[d - before] == out->shape[d])
+                rule->in[k] = cdp__dt_shard(d - before, 0);
+        }
+    }
+    cdp__dt_partial_rules(r, linear, in_count);
+    return CDP_OK;
+}
+
+/* ---- reductions ---- */
+
+CDP__DT cdp_status cdp__dt_reduce_rules(
+    const cdp_op *op, const cdp_layout *in, uint32_t in_count, cdp__dt_rules *r, cdp_layout *out) {
+    const cdp_reduce_op what = op->reduce == CDP_REDUCE_DEFAULT ? CDP_REDUCE_SUM : op->reduce;
+    const bool mean = what == CDP_REDUCE_AVG, adds = mean || what == CDP_REDUCE_SUM;
+    uint32_t dim = 0, gone = 0;
+    (void)in_count;
+    if (what > CDP_REDUCE_PRODUCT)
+        return cdp__dt_op_wrong("reduce", "use sum, avg, min, max or product", 0);
+    if (!op->all) {
+        const cdp_status st = cdp__dt_op_dim("reduce", op->dim, in->ndim, &dim);
+        if (st != CDP_OK) return st;
+    }
+    for (uint32_t d = 0; d < in->ndim; ++d) {
+        const bool reduced = op->all || d == dim;
+        cdp_rule *rule = cdp__dt_rule(r);
+        rule->in[0] = cdp__dt_shard(d, 0);
+        rule->out =
+            reduced ? cdp__dt_sum_of(adds ? CDP_REDUCE_SUM : what) : cdp__dt_shard(d - gone, 0);
+        if (reduced && mean) rule->flags = CDP_RULE_WHOLE;
+        if (reduced && !op->keep_dim)
+            ++gone;
+        else
+            out->shape[out->ndim++] = reduced ? 1 : in->shape[d];
+    }
+    cdp__dt_mask_rule(r, 1, adds ? CDP_REDUCE_SUM : what, adds ? CDP_REDUCE_SUM : what);
+    if (adds) cdp__dt_mask_rule(r, 1, CDP_REDUCE_AVG, CDP_REDUCE_AVG);
+    return CDP_OK;
+}
+
+CDP__DT void cdp__dt_shape_of(cdp_layout *out, const cdp_layout *in) {
+    out->ndim = in->ndim;
+    memcpy(out->shape, in->shape, sizeof out->shape);
+}
+
+CDP__DT cdp_status cdp__dt_softmax_rules(
+    const cdp_op *op, const cdp_layout *in, uint32_t in_count, cdp__dt_rules *r, cdp_layout *out) {
+    uint32_t dim;
+    (void)in_count;
+    const cdp_status st = cdp__dt_op_dim("softmax", op->dim, in->ndim, &dim);
+    if (st != CDP_OK) return st;
+    cdp__dt_shape_of(out, in);
+    for (uint32_t d = 0; d < in->ndim; ++d) {
+        if (d == dim) continue;
+        cdp_rule *rule = cdp__dt_rule(r);
+        rule->in[0] = rule->out = cdp__dt_shard(d, 0);
+    }
+    return CDP_OK;
+}
+
+/* Weight and bias have the trailing dimensions; they are the same for all rows. */
+CDP__DT cdp_status cdp__dt_norm_rules(
+    const cdp_op *op, const cdp_layout *in, uint32_t in_count, cdp__dt_rules *r, cdp_layout *out) {
+    uint32_t dim;
+    const cdp_status st = cdp__dt_op_dim("norm", op->dim, in->ndim, &dim);
+    if (st != CDP_OK) return st;
+    for (uint32_t k = 1; k < in_count; ++k)
+        if (in[k].ndim != in->ndim - dim
+            || memcmp(in[k].shape, in->shape + dim, in[k].ndim * sizeof in->shape[0]) != 0)
+            return cdp__dt_op_wrong("norm", "it must have the shape of the last dims of x", k);
+    cdp__dt_shape_of(out, in);
+    for (uint32_t d = 0; d < dim; ++d) {
+        cdp_rule *rule = cdp__dt_rule(r);
+        rule->in[0] = rule->out = cdp__dt_shard(d, 0);
+    }
+    return CDP_OK;
+}
+
+/* ---- >>operators-special: lookups, losses, attention, views -------------------------------- */
+
+/* Knows: the same as operators, and which operator has which inputs. Promises: cdp_op_rules().
+   May use: kit, kernels, grid, spelling, operators. */
+
+CDP__DT cdp_status cdp__dt_embedding_rules(
+    const cdp_op *op, const cdp_layout *in, uint32_t in_count, cdp__dt_rules *r, cdp_layout *out) {
+    (void)op;
+    (void)in_count;
+    if (in[0].ndim != 2 || in[1].ndim + 1 > CDP_TENSOR_DIMS)
+        return cdp__dt_op_wrong("embedding", "inputs are a table [rows, width] and ids", 0);
+    cdp__dt_shape_of(out, &in[1]);
+    out->shape[out->ndim++] = in[0].shape[1];
+    cdp_rule *rule = cdp__dt_rule(r); /* the width is cut */
+    rule->in[0] = cdp__dt_shard(1, 0);
+    rule->out = cdp__dt_shard(out->ndim - 1, 0);
+    rule = cdp__dt_rule(r); /* rows of the table are cut: each id has its row on one rank */
+    rule->in[0] = cdp__dt_shard(0, 0);
+    rule->out = cdp__dt_sum_of(CDP_REDUCE_SUM);
+    rule->flags = CDP_RULE_MASK;
+    for (uint32_t d = 0; d < in[1].ndim; ++d) {
+        rule = cdp__dt_rule(r);
+        rule->in[1] = rule->out = cdp__dt_shard(d, 0);
+    }
+    cdp__dt_one_rules(r, 1);
+    return CDP_OK;
+}
+
+CDP__DT cdp_status cdp__dt_loss_rules(
+    const cdp_op *op, const cdp_layout *in, uint32_t in_count, cdp__dt_rules *r, cdp_layout *out) {
+    (void)op;
+    (void)in_count;
+    if (in[0].ndim != in[1].ndim + 1
+        || memcmp(in[0].shape, in[1].shape, in[1].ndim * sizeof in->shape[0]) != 0)
+        return cdp__dt_op_wrong("cross entropy", "targets must have the logits' other dims", 1);
+    cdp__dt_shape_of(out, &in[1]);
+    for (uint32_t d = 0; d < in[0].ndim; ++d) {
+        cdp_rule *rule = cdp__dt_rule(r);
+        rule->in[0] = cdp__dt_shard(d, 0);
+        if (d < in[1].ndim)
+            rule->in[1] = rule->out = cdp__dt_shard(d, 0);
+        else
+            rule->flags = CDP_RULE_SHARED;
+    }
+    return CDP_OK;
+}
+
+/* Heads are cut alike; a head of k and v serves H / G heads of q, which stay together. */
+CDP__DT cdp_status cdp__dt_attention_rules(
+    const cdp_op *op, const cdp_layout *in, uint32_t in_count, cdp__dt_rules *r, cdp_layout *out) {
+    const cdp_layout *q = &in[0], *k = &in[1], *v = &in[2];
+    cdp_rule *rule;
+    (void)op;
+    (void)in_count;
+    if (q->ndim != 4 || k->ndim != 4 || v->ndim != 4)
+        return cdp__dt_op_wrong("attention", "q, k and v need 4 dims: batch, heads, length, size",
+            q->ndim != 4 ? 0 : 1);
+    if (k->shape[0] != q->shape[0] || v->shape[0] != q->shape[0] || k->shape[1] != v->shape[1]
+        || k->shape[2] != v->shape[2] || k->shape[3] != q->shape[3])
+        return cdp__dt_op_wrong("attention", "its sizes do not fit those of the others", 1);
+    if (!k->shape[1] || q->shape[1] % k->shape[1])
+        return cdp__dt_op_wrong("attention", "the heads of q must be a multiple of its heads", 1);
+    cdp__dt_shape_of(out, q);
+    out->shape[3] = v->shape[3];
+    rule = cdp__dt_rule(r);
+    rule->in[0] = rule->in[1] = rule->in[2] = rule->out = cdp__dt_shard(0, 0);
+    rule = cdp__dt_rule(r);
+    rule->in[0] = rule->out = cdp__dt_shard(1, q->shape[1] / k->shape[1]);
+    rule->in[1] = rule->in[2] = cdp__dt_shard(1, 1);
+    for (uint32_t d = 1; d < 3; ++d) { /* heads, or queries, of q alone */
+        rule = cdp__dt_rule(r);
+        rule->in[0] = rule->out = cdp__dt_shard(d, 0);
+        rule->flags = CDP_RULE_OFFSET;
+    }
+    return CDP_OK;
+}
+
+/* The least common multiple; 0 if one is 0, or if it has more than 62 bits. */
+CDP__DT uint64_t cdp__dt_multiple(uint64_t a, uint64_t b) {
+    uint64_t x = a, y = b;
+    bool fits = true;
+    while (y) {
+        const uint64_t rest = x % y;
+        x = y;
+        y = rest;
+    }
+    const uint64_t least = x ? cdp__dt_times(a / x, b, &fits) : 0;
+    return fits && !(least >> 62) ? least : 0;
+}
+
+/* The first dimension of [first, end) that is not of size 1; *inner: elements of one of its rows.
+   */
+CDP__DT uint32_t cdp__dt_major(
+    const uint64_t *shape, uint32_t first, uint32_t end, uint64_t *inner) {
+    uint32_t major = first;
+    *inner = 1;
+    while (major + 1 < end && shape[major] == 1)
+        ++major;
+    for (uint32_t d = major + 1; d < end; ++d)
+        *inner *= shape[d];
+    return major;
+}
+
+/* Dimensions whose products are equal on both sides change into one another: a cut of the first
+   one is a cut of the other side's first one, if it lies at a multiple of both their rows. */
+CDP__DT void cdp__dt_view_group(cdp__dt_rules *r, const cdp_layout *in, const uint32_t a[2],
+    const cdp_layout *out, const uint32_t b[2]) {
+    uint64_t x, y;
+    if (a[0] == a[1] || b[0] == b[1]) return;
+    const uint32_t from = cdp__dt_major(in->shape, a[0], a[1], &x);
+    const uint32_t to = cdp__dt_major(out->shape, b[0], b[1], &y);
+    const uint64_t unit = cdp__dt_multiple(x, y);
+    if (!unit) return; /* no elements */
+    cdp_rule *rule = cdp__dt_rule(r);
+    rule->in[0] = cdp__dt_shard(from, unit / x);
+    rule->out = cdp__dt_shard(to, unit / y);
+}
+
+CDP__DT cdp_status cdp__dt_view_rules(
+    const cdp_op *op, const cdp_layout *in, uint32_t in_count, cdp__dt_rules *r, cdp_layout *out) {
+    uint32_t a[2] = {0, 0}, b[2] = {0, 0};
+    uint64_t x = 1, y = 1;
+    (void)in_count;
+    for (uint32_t d = 0; d < in->ndim; ++d)
+        x *= in->shape[d];
+    for (uint32_t d = 0; d < out->ndim; ++d)
+        y *= out->shape[d];
+    if (x != y)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_op: view: the input has %llu elements, the shape of the result %llu",
+            (unsigned long long)x, (unsigned long long)y);
+    x = y = 1;
+    while (a[1] < in->ndim || b[1] < out->ndim) {
+        const bool left = a[1] < in->ndim && (x <= y || b[1] == out->ndim);
+        if (left)
+            x *= in->shape[a[1]++];
+        else
+            y *= out->shape[b[1]++];
+        if (x != y || a[0] == a[1] || b[0] == b[1]) continue;
+        cdp__dt_view_group(r, in, a, out, b);
+        a[0] = a[1];
+        b[0] = b[1];
+        x = y = 1;
+    }
+    for (uint32_t what = CDP_REDUCE_SUM; what <= CDP_REDUCE_PRODUCT; ++what)
+        cdp__dt_mask_rule(r, 1, (cdp_reduce_op)what, (cdp_reduce_op)what);
+    (void)op;
+    return CDP_OK;
+}
+
+/* ---- all operators ---- */
+
+typedef cdp_status cdp__dt_op_rules_of(
+    const cdp_op *op, const cdp_layout *in, uint32_t in_count, cdp__dt_rules *r, cdp_layout *out);
+
+typedef struct cdp__dt_op_kind {
+    const char *name;
+    uint32_t least, most; /* inputs */
+    cdp__dt_op_rules_of *rules;
+} cdp__dt_op_kind;
+
+CDP__DT cdp__dt_op_kind cdp__dt_op_kind_of(cdp_op_kind kind) {
+    static const cdp__dt_op_kind kinds[] = {
+        {"einsum", 1, 4, cdp__dt_einsum},
+        {"pointwise", 1, 4, cdp__dt_pointwise},
+        {"reduce", 1, 1, cdp__dt_reduce_rules},
+        {"softmax", 1, 1, cdp__dt_softmax_rules},
+        {"norm", 1, 3, cdp__dt_norm_rules},
+        {"embedding", 2, 2, cdp__dt_embedding_rules},
+        {"cross entropy", 2, 2, cdp__dt_loss_rules},
+        {"attention", 3, 3, cdp__dt_attention_rules},
+        {"view", 1, 1, cdp__dt_view_rules},
+        {"custom", 1, 4, NULL},
+    };
+    return kinds[kind];
+}
+
+CDP__DT cdp_status cdp__dt_op_check(
+    const cdp_op *op, const cdp_layout *in, uint32_t in_count, cdp__dt_op_kind *kind) {
+    if (!op || !in || (uint32_t)op->kind > CDP_OP_CUSTOM)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_op: the operator or its inputs are NULL, or its kind is none of cdp_op_kind");
+    *kind = cdp__dt_op_kind_of(op->kind);
+    if (in_count < kind->least || in_count > kind->most)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_op: %s: %u inputs; it has %u to %u",
+            kind->name, in_count, kind->least, kind->most);
+    for (uint32_t k = 0; k < in_count; ++k) {
+        cdp_layout plain = in[k];
+        memset(plain.place, 0, sizeof plain.place);
+        const cdp_status st = cdp_layout_check(&plain);
+        if (st != CDP_OK) return st;
+        if (!cdp__dt_mesh_same(in[k].mesh, in[0].mesh))
+            return cdp__dt_op_wrong(kind->name, "it is on another mesh than input 0", k);
+    }
+    if (op->rule_count && !op->rules)
+        return cdp__dt_op_wrong(kind->name, "rule_count is set but rules is NULL", 0);
+    if (op->kind == CDP_OP_CUSTOM && !op->rules)
+        return cdp__dt_op_wrong(kind->name, "it needs rules", 0);
+    return CDP_OK;
+}
+
+CDP__DT bool cdp__dt_place_fits(const cdp_place *p, uint32_t ndim) {
+    const int64_t d = p->dim < 0 ? (int64_t)p->dim + ndim : p->dim;
+    return p->kind != CDP_PLACE_SHARD || (d >= 0 && d < (int64_t)ndim);
+}
+
+/* The program's own rules, in place of all that were found. */
+CDP__DT cdp_status cdp__dt_own_rules(const cdp_op *op, const cdp_layout *in, uint32_t in_count,
+    cdp__dt_rules *r, const cdp_layout *out) {
+    r->n = 1;
+    for (uint32_t i = 0; i < op->rule_count; ++i) {
+        bool fits = cdp__dt_place_fits(&op->rules[i].out, out->ndim);
+        for (uint32_t k = 0; k < in_count; ++k)
+            fits = fits && cdp__dt_place_fits(&op->rules[i].in[k], in[k].ndim);
+        if (!fits)
+            return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+                "cdp_op: rules[%u] shards a dimension that the input or the result lacks", i);
+        *cdp__dt_rule(r) = op->rules[i];
+    }
+    return CDP_OK;
+}
+
+/* Rules, and the shape of the result. */
+CDP__DT cdp_status cdp__dt_rules_of(
+    const cdp_op *op, const cdp_layout *in, uint32_t in_count, cdp__dt_rules *r, cdp_layout *out) {
+    cdp__dt_op_kind kind;
+    cdp_status st = cdp__dt_op_check(op, in, in_count, &kind);
+    if (st != CDP_OK) return st;
+    memset(out, 0, sizeof *out);
+    out->mesh = in->mesh;
+    out->dtype = cdp__dt_dtype(in);
+    if (op->kind == CDP_OP_VIEW || op->kind == CDP_OP_CUSTOM) {
+        if (op->ndim > CDP_TENSOR_DIMS)
+            return cdp__dt_op_wrong(kind.name, "the result has too many dimensions", 0);
+        out->ndim = op->ndim;
+        memcpy(out->shape, op->shape, sizeof out->shape);
+    }
+    (void)cdp__dt_rule(r); /* everything replicated */
+    if (kind.rules) st = kind.rules(op, in, in_count, r, out);
+    if (st == CDP_OK) st = cdp_layout_check(out);
+    if (st == CDP_OK && op->rules) st = cdp__dt_own_rules(op, in, in_count, r, out);
+    return st;
+}
+
+/* Rules of two dimensions of a mesh may be combined: where both shard one dimension of a tensor,
+   all tensors are cut by both of them alike. `t`: the tensors of a choice, the result last. */
+CDP__DT bool cdp__dt_rules_agree(
+    const cdp_layout *const *t, uint32_t in_count, uint32_t a, uint32_t b) {
+    bool meet = false, alike = true;
+    for (uint32_t k = 0; k <= in_count; ++k) {
+        const cdp_place *p = &t[k]->place[a], *q = &t[k]->place[b];
+        const bool both = p->kind == CDP_PLACE_SHARD && q->kind == CDP_PLACE_SHARD;
+        const bool same_dim = both && cdp__dt_dim(t[k], a) == cdp__dt_dim(t[k], b);
+        meet = meet || same_dim;
+        alike = alike && p->kind == q->kind && (!both || same_dim);
+    }
+    return !meet || alike;
+}
+
+CDP_API cdp_status cdp_op_rules(const cdp_op *op, const cdp_layout *in, uint32_t in_count,
+    cdp_rule *out, uint32_t max, uint32_t *count) {
+    cdp__dt_rules r;
+    cdp_layout result;
+    if (!count || (max && !out))
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_op_rules: out or count is NULL");
+    memset(&r, 0, sizeof r);
+    r.out = out;
+    r.max = max;
+    const cdp_status st = cdp__dt_rules_of(op, in, in_count, &r, &result);
+    *count = st == CDP_OK ? r.n : 0;
+    return st;
+}
+
+/* ---- >>chooser: the cheapest rules --------------------------------------------------------- */
+
+/* Knows: rules, and what a redistribution costs. Promises: cdp_op_choose().
+   May use: kit, grid, moves, spelling, stages, planner, operators-special. */
+
+#define CDP__DT_CANDIDATES 256u /* most rules of one mesh dimension, each with its blocks */
+#define CDP__DT_COMBINATIONS 4096u
+
+typedef struct cdp__dt_choice {
+    const cdp_layout *have, *want;
+    uint32_t in_count, dims, count[CDP_MESH_DIMS], at[CDP_MESH_DIMS];
+    cdp_rule *rules[CDP_MESH_DIMS]; /* candidates of each dimension */
+    cdp_layout out;                 /* mesh, dtype and shape of the result */
+    cdp_net net;
+    cdp_op_choice now, best;
+    bool found;
+} cdp__dt_choice;
+
+/* Give the placements of `rule` the order, cut and blocks of `like`, which lies as `as` asks. */
+CDP__DT bool cdp__dt_adopt(
+    cdp_rule *rule, const cdp_place *as, const cdp_place *like, uint32_t ndim, uint32_t in_count) {
+    const int32_t own = as->dim < 0 ? as->dim + (int32_t)ndim : as->dim;
+    const int32_t there = like->dim < 0 ? like->dim + (int32_t)ndim : like->dim;
+    if (as->kind != CDP_PLACE_SHARD || like->kind != CDP_PLACE_SHARD || own != there) return false;
+    const uint64_t unit = cdp__dt_max(as->block, 1), block = cdp__dt_max(like->block, 1);
+    const uint64_t times = cdp__dt_multiple(unit, block) / unit;
+    bool plain = true;
+    if (!times) return false;
+    for (uint32_t k = 0; k <= in_count; ++k)
+        plain = plain && (k == in_count ? rule->out.block : rule->in[k].block) <= 1;
+    for (uint32_t k = 0; k <= in_count; ++k) {
+        cdp_place *p = k == in_count ? &rule->out : &rule->in[k];
+        if (p->kind != CDP_PLACE_SHARD) continue;
+        p->block = cdp__dt_max(p->block, 1) * times;
+        p->order = like->order;
+        p->cut = plain ? like->cut : 0;
+    }
+    return true;
+}
+
+CDP__DT void cdp__dt_candidate(cdp__dt_choice *c, uint32_t by, const cdp_rule *rule) {
+    for (uint32_t i = 0; i < c->count[by]; ++i)
+        if (memcmp(&c->rules[by][i], rule, sizeof *rule) == 0) return;
+    if (c->count[by] < CDP__DT_CANDIDATES) c->rules[by][c->count[by]++] = *rule;
+}
+
+/* A rule as it is, and with the blocks that the inputs, and the wanted result, have there. */
+CDP__DT void cdp__dt_candidates(cdp__dt_choice *c, uint32_t by, const cdp_rule *rule) {
+    cdp_rule r;
+    for (uint32_t k = 0; k < c->in_count; ++k) {
+        r = *rule;
+        if (cdp__dt_adopt(&r, &rule->in[k], &c->have[k].place[by], c->have[k].ndim, c->in_count))
+            cdp__dt_candidate(c, by, &r);
+    }
+    r = *rule;
+    if (c->want && cdp__dt_adopt(&r, &rule->out, &c->want->place[by], c->want->ndim, c->in_count))
+        cdp__dt_candidate(c, by, &r);
+    cdp__dt_candidate(c, by, rule);
+}
+
+/* Placements that go together: one kind of PARTIAL, blocks that nest, an own cut alone. */
+CDP__DT bool cdp__dt_places_fit(const cdp_layout *l) {
+    cdp_reduce_op kind = CDP_REDUCE_DEFAULT;
+    for (uint32_t a = 0; a < l->mesh->desc.ndim; ++a) {
+        const cdp_place *p = &l->place[a];
+        cdp_reduce_op op = cdp__dt_op(p);
+        if (op == CDP_REDUCE_AVG) op = CDP_REDUCE_SUM;
+        if (p->kind == CDP_PLACE_PARTIAL && kind != CDP_REDUCE_DEFAULT && kind != op) return false;
+        if (p->kind == CDP_PLACE_PARTIAL && !cdp__dt_reduces(l->dtype, cdp__dt_op(p))) return false;
+        if (p->kind == CDP_PLACE_PARTIAL) kind = op;
+        for (uint32_t b = 0; b < l->mesh->desc.ndim; ++b) {
+            const cdp_place *q = &l->place[b];
+            const bool both = p->kind == CDP_PLACE_SHARD && q->kind == CDP_PLACE_SHARD;
+            if (a == b || !both || cdp__dt_dim(l, a) != cdp__dt_dim(l, b)) continue;
+            const bool first = p->order < q->order || (p->order == q->order && a < b);
+            if (p->cut || (first && cdp__dt_max(p->block, 1) % cdp__dt_max(q->block, 1)))
+                return false;
+        }
+    }
+    return true;
+}
+
+/* A target is PARTIAL only where the source is, alike. A shard is not made a sum for a rule's
+   sake: that costs nothing at once, and more later. */
+CDP__DT bool cdp__dt_reaches(const cdp_layout *from, const cdp_layout *to) {
+    for (uint32_t by = 0; by < to->mesh->desc.ndim; ++by) {
+        if (!cdp__dt_partial(to, by)) continue;
+        const cdp_reduce_op op = cdp__dt_op(&to->place[by]);
+        if (!cdp__dt_partial(from, by) || cdp__dt_op(&from->place[by]) != op) return false;
+    }
+    return true;
+}
+
+/* Add what it costs to bring a tensor from one layout to another; false: that is not possible. */
+CDP__DT bool cdp__dt_add_cost(cdp__dt_choice *c, const cdp_layout *from, const cdp_layout *to) {
+    cdp__dt_stage s;
+    const cdp_layout a = cdp__dt_plain(from), b = cdp__dt_plain(to);
+    const uint64_t elem = cdp_dtype_size(a.dtype);
+    if (!cdp__dt_places_fit(&b) || !cdp__dt_reaches(&a, &b)) return false;
+    if (cdp_layout_same(&a, &b)) return true;
+    if (cdp__dt_stage_make(&s, a.mesh->root->os, &a, &b, CDP__DT_NONE, CDP__DT_NONE) != CDP_OK)
+        return false;
+    c->now.bytes += s.cost.total * elem;
+    c->now.predicted_us += cdp__dt_stage_us(&s, &c->net, elem);
+    return true;
+}
+
+CDP__DT bool cdp__dt_choice_fits(const cdp__dt_choice *c) {
+    const cdp_layout *t[CDP_OP_INPUTS + 1];
+    bool fits = cdp__dt_places_fit(&c->now.out);
+    for (uint32_t k = 0; k < c->in_count; ++k)
+        t[k] = &c->now.in[k];
+    t[c->in_count] = &c->now.out;
+    for (uint32_t a = 0; a < c->dims; ++a)
+        for (uint32_t b = 0; b < a; ++b)
+            fits = fits && cdp__dt_rules_agree(t, c->in_count, a, b);
+    return fits;
+}
+
+/* What the candidates at[] cost; keeps them if nothing was cheaper. */
+CDP__DT bool cdp__dt_try(cdp__dt_choice *c) {
+    bool possible;
+    memset(&c->now, 0, sizeof c->now);
+    for (uint32_t k = 0; k < c->in_count; ++k)
+        c->now.in[k] = c->have[k];
+    c->now.out = c->out;
+    for (uint32_t by = 0; by < c->dims; ++by) {
+        const cdp_rule *rule = &c->rules[by][c->at[by]];
+        for (uint32_t k = 0; k < c->in_count; ++k)
+            c->now.in[k].place[by] = rule->in[k];
+        c->now.out.place[by] = rule->out;
+        c->now.flags[by] = rule->flags;
+    }
+    possible = cdp__dt_choice_fits(c);
+    for (uint32_t k = 0; possible && k < c->in_count; ++k)
+        possible = cdp__dt_add_cost(c, &c->have[k], &c->now.in[k]);
+    if (possible && c->want) possible = cdp__dt_add_cost(c, &c->now.out, c->want);
+    const bool equal = c->found && c->now.bytes == c->best.bytes;
+    const bool cheaper = !c->found || c->now.bytes < c->best.bytes
+        || (equal && c->now.predicted_us < c->best.predicted_us);
+    if (!possible || !cheaper) return false;
+    c->best = c->now;
+    c->found = true;
+    return true;
+}
+
+/* All combinations, the last dimension varying fastest. */
+CDP__DT void cdp__dt_try_all(cdp__dt_choice *c) {
+    for (;;) {
+        uint32_t by = c->dims;
+        (void)cdp__dt_try(c);
+        while (by > 0 && ++c->at[by - 1] == c->count[by - 1])
+            c->at[--by] = 0;
+        if (!by) return;
+    }
+}
+
+/* For each dimension alone the cheapest candidate, if the inputs stay as they are in the others. */
+CDP__DT void cdp__dt_try_apart(cdp__dt_choice *c) {
+    for (uint32_t by = 0; by < c->dims; ++by) {
+        uint64_t least = UINT64_MAX;
+        for (uint32_t i = 0; i < c->count[by]; ++i) {
+            bool possible = true;
+            c->now.bytes = 0;
+            for (uint32_t k = 0; possible && k < c->in_count; ++k) {
+                cdp_layout need = c->have[k];
+                need.place[by] = c->rules[by][i].in[k];
+                possible = cdp__dt_add_cost(c, &c->have[k], &need);
+            }
+            if (!possible || c->now.bytes >= least) continue;
+            least = c->now.bytes;
+            c->at[by] = i;
+        }
+    }
+}
+
+/* One dimension after the other, until a round improves nothing. */
+CDP__DT void cdp__dt_try_each(cdp__dt_choice *c) {
+    bool better = true;
+    (void)cdp__dt_try(c); /* everything replicated */
+    cdp__dt_try_apart(c);
+    if (!cdp__dt_try(c)) memset(c->at, 0, sizeof c->at);
+    while (better) {
+        better = false;
+        for (uint32_t by = 0; by < c->dims; ++by) {
+            uint32_t kept = c->at[by];
+            for (c->at[by] = 0; c->at[by] < c->count[by]; ++c->at[by])
+                if (cdp__dt_try(c)) {
+                    kept = c->at[by];
+                    better = true;
+                }
+            c->at[by] = kept;
+        }
+    }
+}
+
+CDP__DT cdp_status cdp__dt_choose(cdp__dt_choice *c, const cdp_op *op, cdp_rule *memory) {
+    cdp__dt_rules r;
+    uint64_t combinations = 1;
+    memset(&r, 0, sizeof r);
+    r.out = memory;
+    r.max = CDP__DT_CANDIDATES;
+    cdp_status st = cdp__dt_rules_of(op, c->have, c->in_count, &r, &c->out);
+    if (st == CDP_OK && r.n > CDP__DT_CANDIDATES)
+        st = cdp__dt_op_wrong("rules", "there are more than 256 of them", 0);
+    if (st == CDP_OK && c->want && !cdp__dt_shape_same(c->want, &c->out))
+        st = cdp__dt_op_wrong("want", "its shape or dtype is not that of the result", 0);
+    if (st != CDP_OK) return st;
+    for (uint32_t by = 0; by < c->dims; ++by) {
+        c->rules[by] = memory + (by + 1) * CDP__DT_CANDIDATES;
+        for (uint32_t i = 0; i < r.n; ++i)
+            cdp__dt_candidates(c, by, &memory[i]);
+        combinations *= c->count[by];
+    }
+    if (combinations <= CDP__DT_COMBINATIONS)
+        cdp__dt_try_all(c);
+    else
+        cdp__dt_try_each(c);
+    if (c->found) return CDP_OK;
+    return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
+        "cdp_op_choose: no rule of the operator leads from these inputs to the wanted result; a "
+        "result is PARTIAL only where its inputs make it so");
+}
+
+CDP_API cdp_status cdp_op_choose(const cdp_op *op, const cdp_layout *have, uint32_t in_count,
+    const cdp_layout *want, const cdp_net *net, cdp_op_choice *out) {
+    cdp__dt_choice c;
+    cdp__dt_op_kind kind;
+    cdp_net none;
+    if (!out) return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_op_choose: out is NULL");
+    cdp_status st = cdp__dt_op_check(op, have, in_count, &kind);
+    for (uint32_t k = 0; st == CDP_OK && k < in_count; ++k)
+        st = cdp_layout_check(&have[k]);
+    if (st == CDP_OK && want) st = cdp_layout_check(want);
+    if (st != CDP_OK) return st;
+    if (want && !cdp__dt_mesh_same(want->mesh, have->mesh))
+        return cdp__dt_op_wrong(kind.name, "the wanted result is on another mesh", 0);
+    memset(&none, 0, sizeof none);
+    memset(&c, 0, sizeof c);
+    c.have = have;
+    c.want = want;
+    c.in_count = in_count;
+    c.dims = have->mesh->desc.ndim;
+    c.net = cdp__dt_net_of(net ? net : &none);
+    const cdp_os *os = have->mesh->root->os;
+    const uint64_t bytes = (c.dims + 1ull) * CDP__DT_CANDIDATES * sizeof(cdp_rule);
+    cdp_rule *memory = (cdp_rule *)cdp__dt_alloc(os, bytes);
+    if (!memory) return cdp__dt_nomem("cdp_op_choose", bytes);
+    st = cdp__dt_choose(&c, op, memory);
+    cdp__dt_free(os, memory);
+    if (st == CDP_OK) *out = c.best;
+    return st;
+}
+
+#endif /* CDP_NO_TENSOR_OPS */
 
 #ifdef __cplusplus
 } /* extern "C" */
