@@ -6588,17 +6588,26 @@ CDP_API cdp_status cdp_op_choose(const cdp_op *op, const cdp_layout *have, uint3
    is summed over k in ascending order, so that a piece of a product has the bits of the whole.
    May use: kit, kernels. */
 
-#define CDP__DT_GEMM(NAME, T)                                                                     \
-    CDP__DT void NAME(bool ta, bool tb, uint64_t m, uint64_t n, uint64_t k, const T *a,           \
-        const T *b, bool add, T *c) {                                                             \
-        for (uint64_t i = 0; i < m; ++i)                                                          \
-            for (uint64_t j = 0; j < n; ++j) {                                                    \
-                T sum = 0;                                                                        \
-                for (uint64_t x = 0; x < k; ++x)                                                  \
-                    sum =                                                                         \
-                        (T)(sum + a[ta ? x * m + i : i * k + x] * b[tb ? j * k + x : x * n + j]); \
-                c[i * n + j] = (T)(add ? c[i * n + j] + sum : sum);                               \
-            }                                                                                     \
+/* Eight elements of a row of c at a time: their sums do not wait for one another. */
+#define CDP__DT_GEMM(NAME, T)                                                             \
+    CDP__DT void NAME(bool ta, bool tb, uint64_t m, uint64_t n, uint64_t k, const T *a,   \
+        const T *b, bool add, T *c) {                                                     \
+        const uint64_t a_row = ta ? 1 : k, a_next = ta ? m : 1;                           \
+        const uint64_t b_col = tb ? k : 1, b_next = tb ? 1 : n;                           \
+        for (uint64_t i = 0; i < m; ++i)                                                  \
+            for (uint64_t j = 0; j < n; j += 8) {                                         \
+                const uint64_t some = cdp__dt_min(n - j, 8);                              \
+                const T *x = a + i * a_row, *y = b + j * b_col;                           \
+                T sum[8] = {0, 0, 0, 0, 0, 0, 0, 0};                                      \
+                for (uint64_t s = 0; some == 8 && s < k; ++s)                             \
+                    for (uint32_t d = 0; d < 8; ++d)                                      \
+                        sum[d] = (T)(sum[d] + x[s * a_next] * y[s * b_next + d * b_col]); \
+                for (uint64_t s = 0; some < 8 && s < k; ++s)                              \
+                    for (uint64_t d = 0; d < some; ++d)                                   \
+                        sum[d] = (T)(sum[d] + x[s * a_next] * y[s * b_next + d * b_col]); \
+                for (uint64_t d = 0; d < some; ++d)                                       \
+                    c[i * n + j + d] = (T)(add ? c[i * n + j + d] + sum[d] : sum[d]);     \
+            }                                                                             \
     }
 CDP__DT_GEMM(cdp__dt_gemm_f32, float)
 CDP__DT_GEMM(cdp__dt_gemm_f64, double)
