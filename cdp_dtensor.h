@@ -7805,12 +7805,20 @@ CDP__DT void cdp__dt_counts_line(
         return;
     }
     cdp__dt_add(t, "%s", *path ? path : "(all)");
-    cdp__dt_pad(t, line, 24);
+    cdp__dt_pad(t, line, 20);
     cdp__dt_add_counts(t, &forward, false);
-    cdp__dt_pad(t, line, 62);
+    cdp__dt_pad(t, line, 66);
     cdp__dt_add(t, " ");
     cdp__dt_add_counts(t, &backward, false);
     cdp__dt_char(t, '\n');
+}
+
+CDP__DT void cdp__dt_counts_head(cdp__dt_text *t) {
+    cdp__dt_add(t, "label");
+    cdp__dt_pad(t, 0, 20);
+    cdp__dt_add(t, "forward");
+    cdp__dt_pad(t, 0, 67);
+    cdp__dt_add(t, "backward\n");
 }
 
 CDP_API uint64_t cdp_counts_draw(
@@ -7821,7 +7829,7 @@ CDP_API uint64_t cdp_counts_draw(
     if (json)
         cdp__dt_add(&t, "[");
     else
-        cdp__dt_add(&t, "label                   forward                               backward\n");
+        cdp__dt_counts_head(&t);
     for (const cdp__dt_label *l = c ? c->first : NULL; l; l = l->next)
         cdp__dt_counts_line(&t, m, l->path, json, l == c->first);
     if (json) cdp__dt_add(&t, "\n]\n");
