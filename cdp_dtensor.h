@@ -676,13 +676,13 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_tp_backward(cdp_tp *tp, const void *x, con
 
 /* Losses of logits [rows, classes] that lie on a mesh of one dimension, replicated or cut along
    the classes (S1), and their gradient: losses[i] = log(sum over j of exp(x[i,j])) - x[i,target];
-   grad (NULL: not wanted; may be `local`) = scale (softmax(x) - 1 at the target). Targets are
+   grad (NULL: not wanted; may be `piece`) = scale (softmax(x) - 1 at the target). Targets are
    the same on all ranks; rows with a negative one count as 0, with no gradient. One allgather
    of three numbers per row, combined in the order of ranks in f64: all ranks get equal losses.
    f32 and f64; losses have the dtype of the logits. Allocates while it runs. Collective. Errors:
    INVALID (a target is not below `classes`: names the row), UNSUPPORTED, NOMEM, the group's
    failure. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_cross_entropy(const cdp_layout *logits, const void *local,
+CDP_MUST_CHECK CDP_API cdp_status cdp_cross_entropy(const cdp_layout *logits, const void *piece,
     const int32_t *targets, void *losses, void *grad, double scale);
 
 #endif /* CDP_NO_TENSOR_OPS */
@@ -2920,7 +2920,7 @@ CDP__DT void cdp__dt_measure_memory(const cdp_os *os, uint8_t *memory, uint64_t 
 }
 
 CDP__DT cdp_status cdp__dt_measure_links(cdp_mesh *m, uint8_t *memory, uint64_t n, cdp_net *net) {
-    const uint32_t far =
+    const uint32_t distant =
         m->desc.host_ranks && m->desc.host_ranks < m->count ? m->desc.host_ranks : 1;
     double short_us, long_us;
     cdp_status st = cdp__dt_measure(m, 1, 20, 8, memory, &short_us);
@@ -2929,8 +2929,8 @@ CDP__DT cdp_status cdp__dt_measure_links(cdp_mesh *m, uint8_t *memory, uint64_t 
     if (st != CDP_OK) return st;
     net->latency_us = short_us;
     net->bytes_per_us = (double)n / cdp__dt_or(long_us - short_us, 1);
-    st = cdp__dt_measure(m, far, 100, 8, memory, &short_us);
-    if (st == CDP_OK) st = cdp__dt_measure(m, far, 8, n, memory, &long_us);
+    st = cdp__dt_measure(m, distant, 100, 8, memory, &short_us);
+    if (st == CDP_OK) st = cdp__dt_measure(m, distant, 8, n, memory, &long_us);
     net->far_latency_us = short_us;
     net->far_bytes_per_us = (double)n / cdp__dt_or(long_us - short_us, 1);
     return st;
@@ -3244,7 +3244,7 @@ typedef struct cdp__dt_fold {
 } cdp__dt_fold;
 
 typedef struct cdp__dt_phase {
-    cdp__dt_piece *send, *recv, *local;
+    cdp__dt_piece *send, *recv, *here;
     cdp__dt_fold *fold;
     uint32_t sends, recvs, locals, folds;
     bool zero; /* clear the target first */
@@ -3501,7 +3501,7 @@ CDP__DT void cdp__dt_build_recv(cdp__dt_build *b, const cdp__dt_move *m) {
 CDP__DT void cdp__dt_build_local(cdp__dt_build *b, const cdp__dt_move *m, bool from_slab) {
     const cdp__dt_fold *f =
         b->terms && b->terms->folds ? &b->terms->fold[b->terms->folds - 1] : NULL;
-    cdp__dt_piece *l = &b->copies->local[b->copies->locals++];
+    cdp__dt_piece *l = &b->copies->here[b->copies->locals++];
     l->peer = m->peer;
     l->region = m->region;
     l->elements = cdp__dt_volume(&m->region, b->stage->pair.to.ndim);
@@ -3563,7 +3563,7 @@ CDP__DT cdp_status cdp__dt_phase_alloc(cdp_plan *p, cdp__dt_phase *ph, uint32_t 
     ph->fold = (cdp__dt_fold *)cdp__dt_alloc(p->os, folds * sizeof *ph->fold);
     if (!ph->send || !ph->fold) return cdp__dt_nomem("a plan", pieces * sizeof *ph->send);
     ph->recv = ph->send + sends;
-    ph->local = ph->recv + recvs;
+    ph->here = ph->recv + recvs;
     return CDP_OK;
 }
 
@@ -3639,9 +3639,9 @@ CDP__DT cdp__dt_tally cdp__dt_tally_most(const cdp__dt_pair *p) {
 /* Time of one stage. A further message in a phase costs a quarter of the first. */
 CDP__DT double cdp__dt_stage_us(const cdp__dt_stage *s, const cdp_net *net, uint64_t elem) {
     const cdp__dt_tally t = cdp__dt_tally_most(&s->pair);
-    const bool far = s->pair.host_nodes != 0;
-    const double latency = far ? net->far_latency_us : net->latency_us;
-    const double rate = far ? net->far_bytes_per_us : net->bytes_per_us;
+    const bool distant = s->pair.host_nodes != 0;
+    const double latency = distant ? net->far_latency_us : net->latency_us;
+    const double rate = distant ? net->far_bytes_per_us : net->bytes_per_us;
     const uint64_t adds = t.elements[CDP__DT_TERM_RECV] * elem;
     const uint64_t moved = (s->cost.busiest + t.elements[CDP__DT_LOCAL]) * elem;
     const uint32_t a = t.count[CDP__DT_TERM_SEND] + t.count[CDP__DT_TERM_RECV];
@@ -3795,7 +3795,7 @@ CDP__DT void cdp__dt_plan_tally(cdp_plan *p) {
         const cdp__dt_phase *ph = &p->phases[0];
         const bool one = ph->locals == 1 && !ph->zero && p->in_bytes == p->out_bytes;
         p->identity = p->in_bytes == 0
-            || (one && ph->local[0].copy.dims == 0 && ph->local[0].copy.run == p->in_bytes);
+            || (one && ph->here[0].copy.dims == 0 && ph->here[0].copy.run == p->in_bytes);
     }
 }
 
@@ -3968,7 +3968,7 @@ CDP__DT void cdp__dt_finish(const cdp_plan *p, const cdp__dt_phase *ph) {
 
 CDP__DT void cdp__dt_locals(const cdp_plan *p, const cdp__dt_phase *ph) {
     for (uint32_t i = 0; i < ph->locals; ++i)
-        cdp__dt_copy_piece(p, &ph->local[i]);
+        cdp__dt_copy_piece(p, &ph->here[i]);
 }
 
 CDP__DT void cdp__dt_transfer(
@@ -5171,12 +5171,12 @@ CDP_API cdp_status cdp_dtensor_fill(cdp_dtensor *t, const cdp_fill *f) {
     const cdp__dt_region own = cdp__dt_region_of(&s, m->me), all = cdp__dt_whole(&s);
     const cdp__dt_copy c = cdp__dt_copy_of(&own, &all, &own, s.ndim, 1); /* in elements */
     const uint64_t rows = c.dims ? c.count[0] : 1;
-    uint64_t at[CDP__DT_DIMS] = {0}, whole = c.from_at, local = 0;
+    uint64_t at[CDP__DT_DIMS] = {0}, whole = c.from_at, mine = 0;
     do
         for (uint64_t i = 0; i < rows; ++i)
             cdp__dt_fill_run(
-                d, t->data, local + i * c.to_step[0], c.run, whole + i * c.from_step[0], f);
-    while (cdp__dt_copy_next(&c, at, &whole, &local));
+                d, t->data, mine + i * c.to_step[0], c.run, whole + i * c.from_step[0], f);
+    while (cdp__dt_copy_next(&c, at, &whole, &mine));
     return CDP_OK;
 }
 
@@ -5672,8 +5672,8 @@ CDP__DT cdp_status cdp__dt_feed_run(cdp_plan *p, cdp__dt_feed *f, cdp_work *work
         cdp__dt_transfer(p, &p->list[i], &ph->send[i], false);
     if (st == CDP_OK && ph->sends) st = cdp_batch(p->group, p->list, ph->sends, &sent);
     for (i = 0; st == CDP_OK && i < ph->locals; ++i) {
-        cdp__dt_copy_piece(p, &ph->local[i]);
-        cdp__dt_feed_piece(f, &ph->local[i].region);
+        cdp__dt_copy_piece(p, &ph->here[i]);
+        cdp__dt_feed_piece(f, &ph->here[i].region);
     }
     for (i = 0; st == CDP_OK && i < ph->recvs; ++i) {
         st = cdp_work_wait(works[i]);
@@ -7059,7 +7059,7 @@ CDP__DT cdp_status cdp__dt_loss_check(
             "R");
     if (!targets || !losses || (!x && cdp__dt_local_bytes(l)))
         return cdp_error_set(
-            CDP_ERR_INVALID, -1, 0, "cdp_cross_entropy: local, targets or losses is NULL");
+            CDP_ERR_INVALID, -1, 0, "cdp_cross_entropy: piece, targets or losses is NULL");
     for (uint64_t i = 0; i < l->shape[0]; ++i)
         if (targets[i] >= 0 && (uint64_t)targets[i] >= l->shape[1])
             return cdp_error_set(CDP_ERR_INVALID, -1, 0,
@@ -7109,18 +7109,18 @@ CDP__DT void cdp__dt_loss_finish(const cdp__dt_loss *s, void *losses, void *grad
     }
 }
 
-CDP_API cdp_status cdp_cross_entropy(const cdp_layout *logits, const void *local,
+CDP_API cdp_status cdp_cross_entropy(const cdp_layout *logits, const void *piece,
     const int32_t *targets, void *losses, void *grad, double scale) {
     cdp__dt_loss s;
     cdp_box box;
-    cdp_status st = cdp__dt_loss_check(logits, local, targets, losses);
+    cdp_status st = cdp__dt_loss_check(logits, piece, targets, losses);
     if (st != CDP_OK) return st;
     const cdp_mesh *m = logits->mesh;
     if (m->me == CDP__DT_NONE) return CDP_OK;
     (void)cdp_layout_box(logits, NULL, &box);
     memset(&s, 0, sizeof s);
     s.l = logits;
-    s.x = local;
+    s.x = piece;
     s.targets = targets;
     s.rows = logits->shape[0];
     s.first = box.start[1];
