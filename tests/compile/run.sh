@@ -148,6 +148,7 @@ t_option() { # $5: a CDP_NO_ macro
     CDP_NO_STDIO) used=$(nm -u option.o | grep -E ' (v?f?printf|v?sn?printf|puts|fputs|fopen|fwrite|stderr|stdout|fflush)(@|$)') ;;
     CDP_NO_THREADS) used=$(nm -u option.o | grep -E ' (pthread_|sched_yield|__tls_get_addr)') libs= ;;
     CDP_NO_LOG_STRINGS) ;;
+    CDP_NO_TENSOR_OPS) used=$(nm option.o | grep -E ' cdp_(op|tp|cp|local_map|count|counts)_') ;;
     CDP_NO_FILE_STORE) used=$(nm -u option.o | grep -E ' (flock|ftruncate|pwrite|pread|unlink)') ;;
     esac
     [ -z "$used" ] || die "$5 still uses: $used"
@@ -347,6 +348,7 @@ for c in $c_compilers; do
         add t_two_files $c c11 O0 "$h" $c c11
         add t_static $c c11 O0 "$h"
         for option in CDP_NO_STDIO CDP_NO_THREADS; do add t_option $c c11 O0 "$h" $option; done
+        [ "$h" != cdp_dtensor.h ] || add t_option $c c11 O0 "$h" CDP_NO_TENSOR_OPS
     done
     for option in CDP_NO_LOG_STRINGS CDP_NO_FILE_STORE; do add t_option $c c11 O0 $TOP $option; done
     for part in '' $PARTS; do add t_parts $c c11 O0 $TOP $part; done

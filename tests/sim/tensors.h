@@ -25,9 +25,9 @@ static void tensors_layout(uint64_t *s, const cdp_mesh *mesh, uint32_t ndim, con
     memcpy(l->shape, shape, ndim * sizeof *shape);
     for (uint32_t by = 0; by < 2; ++by) {
         const uint64_t kind = sim_between(s, 0, partial ? 3 : 2);
-        l->place[by].kind = kind == 0 ? CDP_PLACE_REPLICATE
-            : kind == 3               ? CDP_PLACE_PARTIAL
-                                      : CDP_PLACE_SHARD;
+        static const cdp_place_kind kinds[4] = {
+            CDP_PLACE_REPLICATE, CDP_PLACE_SHARD, CDP_PLACE_SHARD, CDP_PLACE_PARTIAL};
+        l->place[by].kind = kinds[kind];
         l->place[by].dim = (int32_t)sim_between(s, 0, ndim - 1);
         l->place[by].order = (uint32_t)sim_between(s, 0, 1);
     }
