@@ -1,28 +1,38 @@
-/*  sim.h - many processes, their sockets and their clock inside one ordinary process, repeatable from one number
+/*  sim.h - many processes, their sockets and their clock inside one ordinary process, repeatable
+    from one number
 
-    Each simulated process (a "node") runs the real library, blocking calls included, as a coroutine on a stack of its
-    own. Its cdp_os is made of this file: memory that is counted per node, a virtual clock, seeded random bytes, virtual
-    sockets with the conventions of cdp_os. Nothing here waits for real time and nothing here is random but by the seed:
-    the same seed gives the same run, call by call; `hash` of the world tells whether it did.
+    Each simulated process (a "node") runs the real library, blocking calls included, as a
+    coroutine on a stack of its own. Its cdp_os is made of this file: memory that is counted per
+    node, a virtual clock, seeded random bytes, virtual sockets with the conventions of cdp_os.
+    Nothing here waits for real time and nothing here is random but by the seed: the same seed gives
+    the same run, call by call; `hash` of the world tells whether it did.
 
-    Use: include cdp.h with its implementation first, fill a sim_desc, sim_open(), add faults, sim_run(), look at the
-    nodes, sim_close(). One world at a time per OS thread.
+    Use: include cdp.h with its implementation first, fill a sim_desc, sim_open(), add faults,
+    sim_run(), look at the nodes, sim_close(). One world at a time per OS thread.
 
-    HOW TIME PASSES    Every os call costs a few (seeded) nanoseconds; sleeping in poll costs what it takes. When no node
-                       can run, the clock jumps to the next event or deadline.
-    WHO RUNS           A node runs until it sleeps in poll, until a seeded preemption inside any os call, or until it is
-                       killed. Among the nodes that can run the seed picks one; events that are due come first.
-    THREADS            (sim_desc.threads) Each thread of a node is a task: a coroutine of its own that shares the node's
-                       descriptors and memory. Mutexes, conditions and wake-ups are virtual, too. Tasks switch in os
-                       calls alone: what atomics do between two of them is the subject of ring.c and linear.c.
-    SHARED MEMORY      (sim_desc.memory) Nodes of one host map the same memory, pass descriptors, read each other's
-                       memory and watch each other's end.
-    THE NETWORK        Each direction of a connection has a send buffer, a receive buffer, a delay and a way to cut the
-                       stream into segments, all seeded. Order holds within a direction and nowhere else.
-    A KILLED PROCESS   never runs again; its memory is taken back; its kernel closes its sockets: with unread data by a
-                       reset, else by an orderly end after what was already sent.
-    A LOST MACHINE     says nothing any more. Nor does a partition. After 30 s of silence a connection fails with
-                       ETIMEDOUT, as the keepalive settings of cdp.h ask for; a connection attempt after 127 s. */
+    HOW TIME PASSES
+        Every os call costs a few (seeded) nanoseconds; sleeping in poll costs what it takes. When
+        no node can run, the clock jumps to the next event or deadline.
+    WHO RUNS
+        A node runs until it sleeps in poll, until a seeded preemption inside any os call, or until
+        it is killed. Among the nodes that can run the seed picks one; events that are due come
+        first.
+    THREADS (sim_desc.threads)
+        Each thread of a node is a task: a coroutine of its own that shares the node's descriptors
+        and memory. Mutexes, conditions and wake-ups are virtual, too. Tasks switch in os calls
+        alone: what atomics do between two of them is the subject of ring.c and linear.c.
+    SHARED MEMORY (sim_desc.memory)
+        Nodes of one host map the same memory, pass descriptors, read each other's memory and watch
+        each other's end.
+    THE NETWORK
+        Each direction of a connection has a send buffer, a receive buffer, a delay and a way to cut
+        the stream into segments, all seeded. Order holds within a direction and nowhere else.
+    A KILLED PROCESS
+        never runs again; its memory is taken back; its kernel closes its sockets: with unread data
+        by a reset, else by an orderly end after what was already sent.
+    A LOST MACHINE
+        says nothing any more. Nor does a partition. After 30 s of silence a connection fails with
+        ETIMEDOUT, as the keepalive settings of cdp.h ask for; a connection attempt after 127 s. */
 #ifndef SIM_INCLUDED
 #define SIM_INCLUDED
 
