@@ -5518,25 +5518,26 @@ CDP__PRIVATE cdp_status cdp__mem_cuda_error(const cdp__mem_cuda *u, const char *
         u->f.cudaGetErrorString(code), code);
 }
 
+/* The end of a call that returned `code`. */
+CDP__PRIVATE cdp_status cdp__mem_cuda_done(
+    const cdp__mem_cuda *u, cdp__mem_cuda_turn *t, const char *call, int code) {
+    cdp__mem_cuda_leave(u, t, code);
+    return code ? cdp__mem_cuda_error(u, call, code) : CDP_OK;
+}
+
 CDP__PRIVATE cdp_status cdp__mem_cuda_reserve(void *user, uint64_t bytes, void **out) {
     const cdp__mem_cuda *const u = (const cdp__mem_cuda *)user;
     cdp__mem_cuda_turn t;
-    int code;
     cdp__mem_cuda_enter(u, &t);
-    code = u->f.cudaMalloc(out, (size_t)bytes);
-    cdp__mem_cuda_leave(u, &t, code);
-    return code ? cdp__mem_cuda_error(u, "cudaMalloc", code) : CDP_OK;
+    return cdp__mem_cuda_done(u, &t, "cudaMalloc", u->f.cudaMalloc(out, (size_t)bytes));
 }
 
 CDP__PRIVATE cdp_status cdp__mem_cuda_release(void *user, void *at, uint64_t bytes) {
     const cdp__mem_cuda *const u = (const cdp__mem_cuda *)user;
     cdp__mem_cuda_turn t;
-    int code;
     (void)bytes;
     cdp__mem_cuda_enter(u, &t);
-    code = u->f.cudaFree(at);
-    cdp__mem_cuda_leave(u, &t, code);
-    return code ? cdp__mem_cuda_error(u, "cudaFree", code) : CDP_OK;
+    return cdp__mem_cuda_done(u, &t, "cudaFree", u->f.cudaFree(at));
 }
 
 CDP__PRIVATE cdp_status cdp__mem_cuda_info(void *user, uint64_t *free_bytes, uint64_t *total) {
@@ -5546,20 +5547,17 @@ CDP__PRIVATE cdp_status cdp__mem_cuda_info(void *user, uint64_t *free_bytes, uin
     int code;
     cdp__mem_cuda_enter(u, &t);
     code = u->f.cudaMemGetInfo(&left, &all);
-    cdp__mem_cuda_leave(u, &t, code);
     *free_bytes = left;
     *total = all;
-    return code ? cdp__mem_cuda_error(u, "cudaMemGetInfo", code) : CDP_OK;
+    return cdp__mem_cuda_done(u, &t, "cudaMemGetInfo", code);
 }
 
 CDP__PRIVATE cdp_status cdp__mem_cuda_event_create(void *user, void **event) {
     const cdp__mem_cuda *const u = (const cdp__mem_cuda *)user;
     cdp__mem_cuda_turn t;
-    int code;
     cdp__mem_cuda_enter(u, &t);
-    code = u->f.cudaEventCreateWithFlags(event, CDP__MEM_CUDA_NO_TIMING);
-    cdp__mem_cuda_leave(u, &t, code);
-    return code ? cdp__mem_cuda_error(u, "cudaEventCreateWithFlags", code) : CDP_OK;
+    return cdp__mem_cuda_done(u, &t, "cudaEventCreateWithFlags",
+        u->f.cudaEventCreateWithFlags(event, CDP__MEM_CUDA_NO_TIMING));
 }
 
 CDP__PRIVATE void cdp__mem_cuda_event_destroy(void *user, void *event) {
@@ -5574,11 +5572,8 @@ CDP__PRIVATE void cdp__mem_cuda_event_destroy(void *user, void *event) {
 CDP__PRIVATE cdp_status cdp__mem_cuda_event_record(void *user, void *event, void *stream) {
     const cdp__mem_cuda *const u = (const cdp__mem_cuda *)user;
     cdp__mem_cuda_turn t;
-    int code;
     cdp__mem_cuda_enter(u, &t);
-    code = u->f.cudaEventRecord(event, stream);
-    cdp__mem_cuda_leave(u, &t, code);
-    return code ? cdp__mem_cuda_error(u, "cudaEventRecord", code) : CDP_OK;
+    return cdp__mem_cuda_done(u, &t, "cudaEventRecord", u->f.cudaEventRecord(event, stream));
 }
 
 CDP__PRIVATE cdp_status cdp__mem_cuda_event_query(void *user, void *event) {
@@ -5587,9 +5582,9 @@ CDP__PRIVATE cdp_status cdp__mem_cuda_event_query(void *user, void *event) {
     int code;
     cdp__mem_cuda_enter(u, &t);
     code = u->f.cudaEventQuery(event);
+    if (code != CDP__MEM_CUDA_NOT_READY) return cdp__mem_cuda_done(u, &t, "cudaEventQuery", code);
     cdp__mem_cuda_leave(u, &t, code);
-    if (code == CDP__MEM_CUDA_NOT_READY) return CDP_PENDING;
-    return code ? cdp__mem_cuda_error(u, "cudaEventQuery", code) : CDP_OK;
+    return CDP_PENDING;
 }
 
 /* A stream that cannot be asked is taken for one that is not captured. */
