@@ -43,8 +43,8 @@
         record                history, labels, notes; memory of other allocators
         statistics, shots     figures; snapshots, files, pictures
         (implementation) sizes, bins, table, ring, depot, os-stacks, blocks, history, streams,
-        request, out-of-memory, pools-inside, texts, shot, build, writer, pickle, json, value,
-        unpickle, unjson, import, timeline, svg, reports, sources, cuda, public, settings, lifetime, calls,
+        request, out-of-memory, texts, shot, build, writer, pickle, json, value, unpickle, unjson,
+        import, timeline, svg, reports, sources, cuda, public, settings, lifetime, calls,
         pool-calls, recording, figures, files
 
     API BY TASK
@@ -564,8 +564,9 @@ extern "C" {
 
 /* ---- >>sizes: size classes and rounding (pure) ----------------------------------------------- */
 
-/* Knows how large blocks and segments are, and when a block is split. May use nothing. The
-   constants are PyTorch's, so that a file from here reads like one from there. */
+/* Knows: the sizes of blocks and segments, and when a block is split. The constants are
+   PyTorch's, so that files look alike. Promises: a request never gets less than it asks for, and
+   every size is a multiple of 512. May use: nothing. */
 
 /* On the way of every request: worth inlining. */
 #if defined(__GNUC__) || defined(__clang__)
@@ -652,10 +653,11 @@ CDP__PRIVATE uint64_t cdp__mem_mix(uint64_t h, uint64_t v) {
 
 /* ---- >>bins: free blocks by size (pure) ------------------------------------------------------ */
 
-/* Knows free blocks of one stream and size class, and promises best fit: one list for each
-   multiple of 512 up to 2 MiB, then 32 lists for each power of two, of which the first 8 blocks
-   are compared. A bitmap over the lists, and one over its words, find the next list that is not
-   empty. May use: sizes. */
+/* Knows: the records of blocks, segments and streams, and lists of the free blocks of one stream
+   and size class. Promises: best fit, exact up to 2 MiB: one list for each multiple of 512;
+   above that, 32 lists for each power of two, of which the first 8 blocks are compared. A bitmap
+   over the lists, and one over its words, find the next list that is not empty. May use: shots,
+   sizes. */
 
 typedef struct cdp__mem_use cdp__mem_use;
 typedef struct cdp__mem_part cdp__mem_part;
@@ -673,6 +675,38 @@ struct cdp__mem_part {
     uint32_t stack, label;
     uint32_t waits; /* events that have not passed           */
     cdp_mem_state state;
+};
+
+struct cdp__mem_span { /* a segment */
+    uint64_t at, size;
+    cdp__mem_arena *arena;
+    cdp__mem_part *first;
+    cdp__mem_span *prev, *next; /* of the allocator; also in a list of unused records */
+    uint32_t stack, label;
+    uint32_t busy; /* blocks in use or waiting */
+    bool large;
+};
+
+struct cdp__mem_arena { /* what one pool has for one stream */
+    cdp_mem_pool *pool;
+    void *stream;
+    struct cdp__mem_bins *bins[2]; /* small, large; made when needed */
+    cdp__mem_arena *next;
+};
+
+typedef struct cdp__mem_lane { /* a stream that blocks of others were recorded on */
+    void *stream;
+    cdp__mem_use *first, *last; /* events in the order of the stream */
+    struct cdp__mem_lane *next;
+} cdp__mem_lane;
+
+struct cdp__mem_use { /* one block on one further stream */
+    cdp__mem_part *part;
+    cdp__mem_lane *lane;
+    void *event;         /* stays when the record is unused */
+    cdp__mem_use *next;  /* of the block; or of unused ones */
+    cdp__mem_use *after; /* in the lane, or among those put off by a capture */
+    bool gone;           /* the stream was forgotten: nothing to wait for */
 };
 
 #define CDP__MEM_EXACT 4096u
@@ -773,8 +807,9 @@ CDP__MEM_HOT cdp__mem_part *cdp__mem_bins_best(const cdp__mem_bins *b, uint64_t 
 
 /* ---- >>table: from an address to its block (pure) -------------------------------------------- */
 
-/* Knows where blocks in use begin. Open addressing with linear probing; a removed entry is filled
-   by shifting later ones back. The caller keeps it at most half full. May use: bins. */
+/* Knows: where blocks in use begin. Promises: a block is found by its address in a few steps.
+   Open addressing with linear probing; a removed entry is filled by shifting later ones back;
+   the caller keeps the table at most half full. May use: sizes, bins. */
 
 typedef struct cdp__mem_table {
     cdp__mem_part **slots;
@@ -824,7 +859,8 @@ CDP__MEM_HOT void cdp__mem_table_take(cdp__mem_table *t, const cdp__mem_part *p)
 
 /* ---- >>ring: events, the oldest overwritten (pure) ------------------------------------------- */
 
-/* Knows the last `room` events. May use nothing. */
+/* Knows: the last `room` events. Promises: events are overwritten oldest first, and the lost
+   ones are counted. May use: nothing. */
 
 typedef struct cdp__mem_record { /* 64 bytes */
     uint64_t address, size, stream, time_ns;
@@ -868,10 +904,10 @@ CDP__PRIVATE void cdp__mem_ring_copy(const cdp__mem_ring *r, cdp__mem_record *ou
 
 /* ---- >>depot: different stacks and texts, each once (pure) ----------------------------------- */
 
-/* Knows stacks (rows of words) and texts by number, from 1 on; 0 means none. A word is an
-   address, or, with a tag in its upper bits, the number of a site or of a label. Everything lies
-   in tables of fixed size: when one is full, the answer is its last number, and a counter grows.
-   May use: sizes. */
+/* Knows: stacks (rows of words) and texts by number, from 1 on; 0 means none. A word is an
+   address or, with a tag in its upper bits, the number of a site or of a label. Promises: equal
+   ones are stored once, in tables of fixed size. When a table is full, the answer is its last
+   number, and a counter grows. May use: sizes. */
 
 #define CDP__MEM_FRAMES 64u
 #define CDP__MEM_WORDS (CDP__MEM_FRAMES + 2u)
@@ -1033,7 +1069,9 @@ CDP__PRIVATE void cdp__mem_labels_at(cdp__mem_labels *l, void *memory) {
 
 /* ---- >>os-stacks: addresses of callers, and where modules lie -------------------------------- */
 
-/* Knows how to find return addresses on this system. May use: depot. */
+/* Knows: how this system finds return addresses and the modules they are in. Promises: a chain
+   of frame pointers is followed only upwards and inside the stack of this thread. May use:
+   sizes, depot. */
 
 #if defined(__GLIBC__) || defined(__APPLE__) || defined(__FreeBSD__)
 #include <execinfo.h>
@@ -1180,45 +1218,13 @@ CDP__PRIVATE void cdp__mem_unwind(const void *caller, uint32_t most, cdp__mem_tr
 
 /* ---- >>blocks: segments, splitting, merging, statistics -------------------------------------- */
 
-/* Knows all segments and blocks of an allocator. Promises: the blocks of a segment tile it; two
-   free neighbours are one; the table has exactly the blocks that are in use or wait; statistics
-   are sums over blocks. Its memory comes from slabs that are taken before anything changes. May
-   use: sizes, bins, table, ring, depot. */
+/* Knows: all segments and blocks of an allocator. Promises: the blocks of a segment tile it; two
+   free neighbours are one block; the table has exactly the blocks that are in use or wait;
+   statistics are sums over blocks. Memory for records is taken before anything changes. May use:
+   source, desc, allocator, statistics, shots, sizes, bins, table, ring, depot. */
 
 #define CDP__MEM_SLAB 128u
 #define CDP__MEM_WATCHERS 8u
-
-struct cdp__mem_span { /* a segment */
-    uint64_t at, size;
-    cdp__mem_arena *arena;
-    cdp__mem_part *first;
-    cdp__mem_span *prev, *next; /* of the allocator; also in a list of unused records */
-    uint32_t stack, label;
-    uint32_t busy; /* blocks in use or waiting */
-    bool large;
-};
-
-struct cdp__mem_arena { /* what one pool has for one stream */
-    cdp_mem_pool *pool;
-    void *stream;
-    cdp__mem_bins *bins[2]; /* small, large; made when needed */
-    cdp__mem_arena *next;
-};
-
-typedef struct cdp__mem_lane { /* a stream that blocks of others were recorded on */
-    void *stream;
-    cdp__mem_use *first, *last; /* events in the order of the stream */
-    struct cdp__mem_lane *next;
-} cdp__mem_lane;
-
-struct cdp__mem_use { /* one block on one further stream */
-    cdp__mem_part *part;
-    cdp__mem_lane *lane;
-    void *event;         /* stays when the record is unused */
-    cdp__mem_use *next;  /* of the block; or of unused ones */
-    cdp__mem_use *after; /* in the lane, or among those put off by a capture */
-    bool gone;           /* the stream was forgotten: nothing to wait for */
-};
 
 typedef struct cdp__mem_slab { /* in front of its records */
     struct cdp__mem_slab *next;
@@ -1457,8 +1463,8 @@ CDP__MEM_HOT void cdp__mem_split(cdp_mem *m, cdp__mem_part *p, uint64_t size) {
     cdp__mem_free_put(m, cdp__mem_bins_of(p), rest);
 }
 
-/* A block that was in a list is given out; with `splits`, only its first `size` bytes. Free pieces of
-   segments partly in use are counted by what one call changes in all, as PyTorch does. */
+/* A block that was in a list is given out; with `splits`, only its first `size` bytes. Free pieces
+   of segments partly in use are counted by what one call changes in all, as PyTorch does. */
 CDP__MEM_HOT void cdp__mem_part_cut(cdp_mem *m, cdp__mem_part *p, bool splits, uint64_t size) {
     const bool large = p->span->large, piece = cdp__mem_is_split(p);
     if (piece) cdp__mem_down(&m->tally.inactive_split_bytes, large, splits ? size : p->size);
@@ -1641,7 +1647,9 @@ CDP__MEM_HOT bool cdp__mem_arena_ready(cdp_mem *m, cdp__mem_arena *a, bool large
 
 /* ---- >>history: events into the ring --------------------------------------------------------- */
 
-/* Knows what is recorded, and how stacks are collected. May use: blocks, ring, depot, os-stacks. */
+/* Knows: what is recorded, and how stacks are collected. Promises: a history misses no event
+   since it began, and nothing is allocated for an event. May use: desc, allocator, sizes, bins,
+   ring, depot, os-stacks, blocks. */
 
 #define CDP__MEM_WANTS_STATE 1u /* stacks and labels of blocks */
 #define CDP__MEM_WANTS_EVENTS 2u
@@ -1898,8 +1906,10 @@ CDP__PRIVATE void cdp__mem_log_close(const cdp_os *os, cdp__mem_log *l) {
 
 /* ---- >>streams: frees that wait -------------------------------------------------------------- */
 
-/* Knows which blocks wait for which events. One queue for each stream; it is asked from the front
-   until an event has not passed, since a stream works in order. May use: blocks, history. */
+/* Knows: which blocks wait for which events. There is one queue for each stream; it is asked
+   from the front until an event has not passed, because a stream works in order. Promises: a
+   block becomes free after the last of its events, and a free that fails changes nothing. May
+   use: source, desc, allocator, sizes, bins, blocks, history. */
 
 CDP__PRIVATE cdp__mem_lane *cdp__mem_lane_of(cdp_mem *m, void *stream) {
     cdp__mem_lane *l = m->lanes;
@@ -2143,8 +2153,9 @@ CDP__PRIVATE cdp_status cdp__mem_drain(cdp_mem *m, cdp__mem_call *c) {
 
 /* ---- >>request: one allocation, step by step ------------------------------------------------- */
 
-/* Knows the order in which memory is looked for. A step that fails changes nothing but what it
-   gave back to the source. May use: blocks, history, streams. */
+/* Knows: the order in which memory is looked for. Promises: a step that fails changes nothing
+   but what it gave back to the source. May use: source, desc, allocator, sizes, bins, blocks,
+   history, streams. */
 
 typedef struct cdp__mem_ask { /* one request */
     cdp_mem_pool *pool;
@@ -2380,7 +2391,9 @@ CDP__MEM_HOT cdp_status cdp__mem_serve(cdp_mem *m, cdp__mem_call *c, cdp__mem_as
 
 /* ---- >>out-of-memory: the last words of a request -------------------------------------------- */
 
-/* Knows how to explain a failing request. May use: request and what that may. */
+/* Knows: how to explain a failing request. Promises: the text needs no memory; only the name of
+   the largest holder does. May use: source, desc, allocator, shots, bins, ring, depot, blocks,
+   history, request. */
 
 CDP__PRIVATE const char *cdp__mem_size_text(char text[32], uint64_t bytes) {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
@@ -2529,8 +2542,8 @@ CDP__PRIVATE cdp_status cdp__mem_oom_tell(
 
 /* ---- >>texts: strings of a shot, each once --------------------------------------------------- */
 
-/* Knows strings, equal ones by one address, and numbers them from 0 on. They move never. May use
-   nothing. */
+/* Knows: strings, numbered from 0 on. Promises: equal strings have one address, which never
+   changes. May use: sizes. */
 
 #define CDP__MEM_CHUNK 16384u
 
@@ -2652,7 +2665,9 @@ CDP__PRIVATE void cdp__mem_texts_close(cdp__mem_texts *t) {
 
 /* ---- >>shot: a snapshot, from here or from a file -------------------------------------------- */
 
-/* Knows the parts of a shot, and how they are added one by one. May use: texts. */
+/* Knows: the parts of a snapshot, and how they are added one by one. Promises: without memory
+   `failed` is set, and what was added stays valid. May use: desc, allocator, shots, os-stacks,
+   texts. */
 
 /* The words of a file, as texts of the shot. */
 /* clang-format off */
@@ -2861,8 +2876,9 @@ CDP__PRIVATE void cdp__mem_segment_sum(cdp_mem_segment *g, const cdp_mem_block *
 
 /* ---- >>build: a shot of allocators of this process ------------------------------------------- */
 
-/* Knows how to copy what an allocator holds, under its lock, into memory that is there already;
-   and how to make a shot of the copy afterwards. May use: blocks, history, shot, os-stacks. */
+/* Knows: how to copy what an allocator holds, and how to make a snapshot of the copy. Promises:
+   under the lock nothing is allocated: the copy goes into memory that is there already. May use:
+   desc, allocator, shots, sizes, bins, ring, depot, os-stacks, blocks, history, shot. */
 
 typedef struct cdp__mem_raw_part {
     uint64_t at, size, requested;
@@ -3224,8 +3240,8 @@ CDP__PRIVATE bool cdp__mem_build(cdp_mem_shot *s, const cdp_mem *m, cdp__mem_raw
 
 /* ---- >>writer: a file as a stream of bytes (pure) -------------------------------------------- */
 
-/* Knows how values are written, as a pickle of protocol 2 with the opcodes that the viewer has,
-   or as JSON. May use nothing. */
+/* Knows: how bytes are gathered and given to a sink. Promises: after the sink returned false it
+   is not called again; bytes that are not UTF-8 become question marks. May use: shots. */
 
 typedef struct cdp__mem_pen {
     cdp_mem_sink sink;
@@ -3302,9 +3318,10 @@ CDP__PRIVATE void cdp__mem_put_utf8(cdp__mem_pen *w, const char *text, uint64_t 
 
 /* ---- >>pickle: values as opcodes (pure) ------------------------------------------------------ */
 
-/* Knows the bytes of each value. Strings and lists of frames are remembered, dicts never, since
-   the viewer writes into those. Lists grow by at most 1,000 items at a time, because the viewer
-   makes arguments of a call of them. May use: writer. */
+/* Knows: the bytes of each value in a pickle of protocol 2. Promises: only opcodes that
+   PyTorch's viewer has. Strings and lists of frames are remembered; dicts never are, because the
+   viewer writes into them. Lists grow by at most 1,000 items at a time, because the viewer makes
+   arguments of a call of them. May use: texts, writer. */
 
 #define CDP__MEM_NUMBER_MAX (1ull << 53) /* above this, numbers of the viewer lose digits */
 
@@ -3367,7 +3384,9 @@ CDP__PRIVATE void cdp__mem_pickle_text(cdp__mem_pen *w, const char *text) {
 
 /* ---- >>json: the same values as text (pure) -------------------------------------------------- */
 
-/* Knows both forms of a value behind one set of functions. May use: pickle. */
+/* Knows: the values of a snapshot, as a pickle or as JSON behind one set of functions. Promises:
+   both forms have the same keys, and no number is above 2^53. May use: desc, allocator, shots,
+   shot, writer, pickle. */
 
 CDP__PRIVATE void cdp__mem_json_text(cdp__mem_pen *w, const char *text) {
     const char *run = text;
@@ -3652,9 +3671,9 @@ CDP__PRIVATE void cdp__mem_w_shot(cdp__mem_pen *w, const cdp_mem_shot *s, const 
 
 /* ---- >>value: what a file says, as a tree ---------------------------------------------------- */
 
-/* Knows numbers, texts, lists and dicts. Texts are those of the file itself. Memory is a chain of
-   chunks, freed as a whole, and at most about 100 bytes for each byte of the file. May use:
-   texts. */
+/* Knows: numbers, texts, lists and dicts of a file. Texts point into the file itself. Promises:
+   memory is a chain of chunks, freed as a whole, and at most about 100 bytes for each byte of
+   the file. May use: texts, pickle. */
 
 typedef enum cdp__mem_kind {
     CDP__MEM_NONE,
@@ -3772,8 +3791,8 @@ CDP__PRIVATE void cdp__mem_reader_close(cdp__mem_reader *r) {
 
 /* ---- >>unpickle: a pickle as a tree ---------------------------------------------------------- */
 
-/* Knows the opcodes that snapshots have; no others, so nothing is ever called or created. Bytes
-   may come from anywhere. May use: value. */
+/* Knows: the opcodes that snapshots have, and no others. Promises: nothing is ever called or
+   created for a file; any bytes end with a value or with a reason. May use: texts, value. */
 
 CDP__PRIVATE bool cdp__mem_push(cdp__mem_reader *r, cdp__mem_value v) {
     if (!cdp__mem_room(
@@ -3991,7 +4010,8 @@ CDP__PRIVATE bool cdp__mem_unpickle(cdp__mem_reader *r, cdp__mem_value *out) {
 
 /* ---- >>unjson: JSON as a tree ---------------------------------------------------------------- */
 
-/* Knows JSON, at most 32 levels deep. Texts with escapes are written anew. May use: value. */
+/* Knows: JSON, at most 32 levels deep. Promises: no function calls itself; texts with escapes
+   are written anew. May use: texts, value, unpickle. */
 
 #define CDP__MEM_JSON_DEEP 32u
 
@@ -4170,8 +4190,9 @@ CDP__PRIVATE bool cdp__mem_unjson(cdp__mem_reader *r, cdp__mem_value *out) {
 
 /* ---- >>import: a tree as a shot -------------------------------------------------------------- */
 
-/* Knows which keys a snapshot has. Lists that a file repeats are shared or counted, so that the
-   shot is not larger than the file suggests. May use: value, shot. */
+/* Knows: which keys a snapshot has, and what unknown or missing ones mean. Promises: lists that
+   a file repeats are shared or counted, so that the snapshot is not larger than the file
+   suggests. May use: desc, allocator, shots, os-stacks, texts, shot, value. */
 
 CDP__PRIVATE const char *cdp__mem_import_text(
     cdp_mem_shot *s, const cdp__mem_value *v, const char *other) {
@@ -4367,8 +4388,9 @@ CDP__PRIVATE bool cdp__mem_import(cdp__mem_reader *r, cdp_mem_shot *s, const cdp
 
 /* ---- >>timeline: which memory lived from when to when ---------------------------------------- */
 
-/* Knows the elements of a picture: what was allocated by one event and freed by another, or was
-   there from the beginning, or is there at the end. May use: shot. */
+/* Knows: the elements of a picture: what one event allocated and another freed, or was there
+   from the beginning, or is there at the end. Promises: sums at the peak and at the end are
+   those of the elements. May use: desc, allocator, shots, sizes, texts, shot. */
 
 #define CDP__MEM_ALWAYS UINT64_MAX
 
@@ -4588,11 +4610,14 @@ CDP__PRIVATE uint64_t cdp__mem_line_holders(
 
 /* ---- >>svg: pictures ------------------------------------------------------------------------- */
 
-/* Knows how to draw: memory over time, and segments with their blocks; readable on dark and light
-   pages. No script, no font to load. May use: timeline, writer. */
+/* Knows: how to draw memory over time, and segments with their blocks. Promises: pictures are
+   readable on dark and light pages, need no script and no font, and have a bounded number of
+   elements. May use: desc, allocator, shots, sizes, out-of-memory, texts, shot, writer,
+   timeline. */
 
 #define CDP__MEM_DRAWN 1000u  /* elements; smaller ones become one area */
 #define CDP__MEM_COLUMNS 800u /* steps in x */
+#define CDP__MEM_SHOWN 130u   /* bytes of a name */
 #define CDP__MEM_LEFT 80.0
 #define CDP__MEM_TOP 50.0
 #define CDP__MEM_WIDTH 1100.0
@@ -4615,10 +4640,16 @@ CDP__PRIVATE void cdp__mem_say_real(cdp__mem_pen *w, double v) {
         w, "%llu.%llu", (unsigned long long)(tenths / 10), (unsigned long long)(tenths % 10));
 }
 
-CDP__PRIVATE void cdp__mem_say_xml(cdp__mem_pen *w, const char *text) {
+/* At most about `most` bytes of a text. */
+CDP__PRIVATE void cdp__mem_say_xml(cdp__mem_pen *w, const char *text, uint64_t most) {
+    const char *const from = text;
     for (; *text; ++text) {
         const char c = *text;
         const uint32_t n = cdp__mem_utf8((const uint8_t *)text, strlen(text));
+        if ((uint64_t)(text - from) >= most) {
+            cdp__mem_put_text(w, "...");
+            return;
+        }
         if (c == '<')
             cdp__mem_put_text(w, "&lt;");
         else if (c == '>')
@@ -4638,7 +4669,8 @@ CDP__PRIVATE void cdp__mem_say_xml(cdp__mem_pen *w, const char *text) {
 
 CDP__PRIVATE void cdp__mem_say_size(cdp__mem_pen *w, double bytes) {
     char text[32];
-    const uint64_t n = bytes < 9e18 ? (uint64_t)(bytes > 0 ? bytes : 0) : UINT64_MAX / 2;
+    uint64_t n = 0;
+    if (bytes > 0) n = bytes < 9e18 ? (uint64_t)bytes : UINT64_MAX / 2;
     cdp__mem_put_text(w, cdp__mem_size_text(text, n));
 }
 
@@ -4647,15 +4679,23 @@ CDP__PRIVATE void cdp__mem_svg_begin(cdp__mem_pen *w, double height, const char 
     cdp__mem_say_real(w, height);
     cdp__mem_put_text(w,
         "\" font-family=\"sans-serif\" font-size=\"13\">\n<style>\n"
-        "svg { background: #fff } text { fill: #222 } .axis { stroke: #999 } .rest { fill: #ccc }\n"
+        ".page { fill: #fff } text { fill: #222 } .axis { stroke: #888 } .rest { fill: #ccc }\n"
         ".sum { stroke: #222; fill: none } .oom { stroke: #d00; stroke-width: 2 }\n"
-        ".segment { fill: none; stroke: #777 } .pending { fill: #d00 }\n"
-        "@media (prefers-color-scheme: dark) { svg { background: #181818 }\n"
-        "text { fill: #ddd } .rest { fill: #555 } .sum { stroke: #ddd } }\n</style>\n");
+        ".block { stroke: #fff; stroke-width: 0.6 } .segment { fill: none; stroke: #888 }\n"
+        ".lost { fill: #d00 }\n"
+        "@media (prefers-color-scheme: dark) { .page { fill: #181818 } text { fill: #ddd }\n"
+        ".rest { fill: #555 } .sum { stroke: #ddd } .block { stroke: #181818 }\n"
+        ".oom { stroke: #f55 } .lost { fill: #f55 } }\n</style>\n");
+    /* a background of its own: not all that draw SVG know that of CSS, nor dark pages */
+    cdp__mem_put_text(w, "<rect class=\"page\" width=\"1200\" height=\"");
+    cdp__mem_say_real(w, height);
+    cdp__mem_put_text(w, "\"/>\n");
     cdp__mem_put_text(w, "<text x=\"80\" y=\"22\" font-size=\"16\">");
-    cdp__mem_say_xml(w, title);
+    cdp__mem_say_xml(w, title, CDP__MEM_SHOWN);
     cdp__mem_put_text(w, "</text>\n");
 }
+
+#define CDP__MEM_RED 2u /* this colour looks like that of what is lost */
 
 CDP__PRIVATE uint32_t cdp__mem_colour(uint64_t i) {
     static const uint32_t colours[10] = {0x4e79a7, 0xf28e2c, 0xe15759, 0x76b7b2, 0x59a14f, 0xedc949,
@@ -4683,7 +4723,8 @@ typedef struct cdp__mem_plot {
 
 CDP__PRIVATE int cdp__mem_sizes_down(const void *a, const void *b) {
     const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return x > y ? -1 : x < y;
+    if (x == y) return 0;
+    return x > y ? -1 : 1;
 }
 
 /* Draw the largest elements. */
@@ -4802,20 +4843,19 @@ CDP__PRIVATE void cdp__mem_svg_title(
     cdp__mem_say_size(w, (double)e->size);
     cdp__mem_say(w, " at 0x%llx", (unsigned long long)e->address);
     if (e->label) cdp__mem_put_text(w, ", ");
-    if (e->label) cdp__mem_say_xml(w, e->label);
+    if (e->label) cdp__mem_say_xml(w, e->label, CDP__MEM_SHOWN);
     for (i = 0; i < k->count && i < 6; ++i) {
         cdp__mem_put(w, '\n');
-        cdp__mem_say_xml(w, s->frames[k->first + i].name);
+        cdp__mem_say_xml(w, s->frames[k->first + i].name, CDP__MEM_SHOWN);
     }
     cdp__mem_put_text(w, "</title>");
 }
 
 CDP__PRIVATE void cdp__mem_svg_element(
     cdp__mem_pen *w, const cdp__mem_plot *p, const cdp__mem_point *k, uint64_t count) {
-    const uint64_t at = k[0].element, n = p->line.event_count;
+    const uint64_t at = k[0].element, n = cdp__max(p->line.event_count, (uint64_t)1);
     const cdp__mem_element *const e = &p->line.elements[at];
-    const uint32_t end =
-        e->to == CDP__MEM_ALWAYS ? p->columns : (uint32_t)(e->to * p->columns / (n ? n : 1));
+    const uint32_t end = e->to == CDP__MEM_ALWAYS ? p->columns : (uint32_t)(e->to * p->columns / n);
     cdp__mem_say(w, "<polygon fill=\"#%x\" points=\"", cdp__mem_colour(at));
     cdp__mem_svg_edge(w, p, k, count, end, 0, false);
     cdp__mem_svg_edge(w, p, k, count, end, (double)e->size, true);
@@ -4827,7 +4867,8 @@ CDP__PRIVATE void cdp__mem_svg_element(
 CDP__PRIVATE int cdp__mem_points_order(const void *a, const void *b) {
     const cdp__mem_point *const x = (const cdp__mem_point *)a, *const y = (const cdp__mem_point *)b;
     if (x->element != y->element) return x->element < y->element ? -1 : 1;
-    return x->column < y->column ? -1 : x->column > y->column;
+    if (x->column == y->column) return 0;
+    return x->column < y->column ? -1 : 1;
 }
 
 CDP__PRIVATE void cdp__mem_svg_elements(cdp__mem_pen *w, cdp__mem_plot *p) {
@@ -4877,23 +4918,37 @@ CDP__PRIVATE void cdp__mem_svg_marks(cdp__mem_pen *w, const cdp__mem_plot *p) {
     }
 }
 
-CDP__PRIVATE void cdp__mem_svg_axes(cdp__mem_pen *w, const cdp__mem_plot *p) {
-    const cdp__mem_line *const l = &p->line;
-    const uint64_t n = l->event_count;
-    uint32_t i;
-    for (i = 0; i <= 4; ++i) {
-        const double y = cdp__mem_plot_y(p, p->top * i / 4);
+CDP__PRIVATE bool cdp__mem_line_has(const cdp__mem_line *l, cdp_mem_action action) {
+    uint64_t i = 0;
+    while (i < l->event_count && l->events[i].action != action)
+        ++i;
+    return i < l->event_count;
+}
+
+/* Lines for round numbers of bytes, at most six. */
+CDP__PRIVATE void cdp__mem_svg_levels(cdp__mem_pen *w, const cdp__mem_plot *p) {
+    double step = 1, bytes;
+    while (p->top / step > 5)
+        step *= 2;
+    for (bytes = 0; bytes <= p->top; bytes += step) {
+        const double y = cdp__mem_plot_y(p, bytes);
         cdp__mem_put_text(
-            w, "<line class=\"axis\" x1=\"76\" x2=\"1180\" stroke-opacity=\"0.3\" y1=\"");
+            w, "<line class=\"axis\" x1=\"76\" x2=\"1180\" stroke-opacity=\"0.4\" y1=\"");
         cdp__mem_say_real(w, y);
         cdp__mem_put_text(w, "\" y2=\"");
         cdp__mem_say_real(w, y);
         cdp__mem_put_text(w, "\"/><text x=\"72\" text-anchor=\"end\" y=\"");
         cdp__mem_say_real(w, y + 4);
         cdp__mem_put_text(w, "\">");
-        cdp__mem_say_size(w, p->top * i / 4);
+        cdp__mem_say_size(w, bytes);
         cdp__mem_put_text(w, "</text>\n");
     }
+}
+
+CDP__PRIVATE void cdp__mem_svg_axes(cdp__mem_pen *w, const cdp__mem_plot *p) {
+    const cdp__mem_line *const l = &p->line;
+    const uint64_t n = l->event_count;
+    cdp__mem_svg_levels(w, p);
     cdp__mem_say(w, "<text x=\"80\" y=\"470\">%llu events", (unsigned long long)n);
     if (n && l->events[n - 1].time_us > l->events[0].time_us)
         cdp__mem_say(w, " in %llu ms",
@@ -4905,6 +4960,8 @@ CDP__PRIVATE void cdp__mem_svg_axes(cdp__mem_pen *w, const cdp__mem_plot *p) {
     cdp__mem_say_size(w, l->peak);
     cdp__mem_say(w, " at event %llu, end ", (unsigned long long)l->peak_event);
     cdp__mem_say_size(w, l->end);
+    if (cdp__mem_line_has(l, CDP_MEM_SNAPSHOT)) cdp__mem_put_text(w, "; grey line: snapshot");
+    if (cdp__mem_line_has(l, CDP_MEM_OOM)) cdp__mem_put_text(w, "; red line: out of memory");
     cdp__mem_put_text(w, "</text>\n");
 }
 
@@ -4916,11 +4973,13 @@ CDP__PRIVATE bool cdp__mem_svg_table(cdp__mem_pen *w, const cdp__mem_plot *p) {
     uint64_t i, n;
     if (!sums) return false;
     n = cdp__mem_line_holders(&p->line, p->line.peak_event, sums);
+    cdp__mem_put_text(w, "<text x=\"80\" y=\"494\">Largest at the peak:</text>\n");
     for (i = 0; i < n && i < 5; ++i) {
-        cdp__mem_say(w, "<text x=\"80\" y=\"%u\">", (unsigned)(496 + 18 * i));
+        cdp__mem_say(w, "<text x=\"96\" y=\"%u\">", (unsigned)(512 + 18 * i));
         cdp__mem_say_size(w, sums[i].bytes);
-        cdp__mem_say(w, " in %lld: ", (long long)sums[i].blocks);
-        cdp__mem_say_xml(w, sums[i].who[0] ? sums[i].who : "(unknown)");
+        cdp__mem_say(w, " in %lld %s: ", (long long)sums[i].blocks,
+            sums[i].blocks == 1 ? "block" : "blocks");
+        cdp__mem_say_xml(w, sums[i].who[0] ? sums[i].who : "(unknown)", CDP__MEM_SHOWN);
         cdp__mem_put_text(w, "</text>\n");
     }
     cdp__free(os, sums);
@@ -4971,26 +5030,41 @@ CDP__PRIVATE bool cdp__mem_svg_timeline(cdp__mem_pen *w, const cdp_mem_shot *s) 
 
 #define CDP__MEM_ROWS_MOST 4000u /* segments in a picture */
 
+/* A rectangle in the row of a segment, without its last attributes. */
+CDP__PRIVATE void cdp__mem_svg_bytes(cdp__mem_pen *w, double x, double y, double width) {
+    cdp__mem_put_text(w, "<rect height=\"14\" y=\"");
+    cdp__mem_say_real(w, y + 1);
+    cdp__mem_put_text(w, "\" x=\"");
+    cdp__mem_say_real(w, x);
+    cdp__mem_put_text(w, "\" width=\"");
+    cdp__mem_say_real(w, width);
+}
+
+/* A block; red: it waits for streams, or what is lost by rounding. */
 CDP__PRIVATE void cdp__mem_svg_block(cdp__mem_pen *w, const cdp_mem_shot *s, const cdp_mem_block *b,
     double x, double y, double scale) {
+    const double width = (double)b->size * scale;
+    const double lost = b->requested < b->size ? (double)(b->size - b->requested) * scale : 0;
+    const uint64_t colour = (cdp__mem_mix(2, b->address) >> 8) % 9;
     cdp__mem_element e;
     memset(&e, 0, sizeof e);
     e.address = b->address;
     e.size = b->requested;
     e.stack = b->stack;
     e.label = b->label;
-    cdp__mem_put_text(w, "<rect height=\"14\" y=\"");
-    cdp__mem_say_real(w, y + 1);
-    cdp__mem_put_text(w, "\" x=\"");
-    cdp__mem_say_real(w, x);
-    cdp__mem_put_text(w, "\" width=\"");
-    cdp__mem_say_real(w, (double)b->size * scale);
+    cdp__mem_svg_bytes(w, x, y, width);
     if (b->state == CDP_MEM_PENDING)
-        cdp__mem_put_text(w, "\" class=\"pending\">");
-    else
-        cdp__mem_say(w, "\" fill=\"#%x\">", cdp__mem_colour(cdp__mem_mix(2, b->address) >> 8));
+        cdp__mem_put_text(w, "\" class=\"lost\">");
+    else /* an edge would hide a narrow one */
+        cdp__mem_say(w, "\" %sfill=\"#%x\">", width > 4 ? "class=\"block\" " : "",
+            cdp__mem_colour(colour + (colour >= CDP__MEM_RED)));
     cdp__mem_svg_title(w, s, &e);
     cdp__mem_put_text(w, "</rect>\n");
+    if (lost < 0.5) return;
+    cdp__mem_svg_bytes(w, x + width - lost, y, lost);
+    cdp__mem_put_text(w, "\" class=\"lost\"><title>lost by rounding: ");
+    cdp__mem_say_size(w, (double)(b->size - b->requested));
+    cdp__mem_put_text(w, "</title></rect>\n");
 }
 
 CDP__PRIVATE void cdp__mem_svg_segment(cdp__mem_pen *w, const cdp_mem_shot *s,
@@ -5024,7 +5098,8 @@ CDP__PRIVATE int cdp__mem_rows_order(const void *a, const void *b) {
     const cdp__mem_row_order *const x = (const cdp__mem_row_order *)a;
     const cdp__mem_row_order *const y = (const cdp__mem_row_order *)b;
     if (x->size != y->size) return x->size > y->size ? -1 : 1;
-    return x->index < y->index ? -1 : x->index > y->index;
+    if (x->index == y->index) return 0;
+    return x->index < y->index ? -1 : 1;
 }
 
 /* Rows of segments, the largest first, as many in a row as the largest one has room for. */
@@ -5067,6 +5142,8 @@ CDP__PRIVATE bool cdp__mem_svg_segments(cdp__mem_pen *w, const cdp_mem_shot *s) 
     cdp__mem_say_size(w, bytes);
     cdp__mem_put_text(w, ", in use ");
     cdp__mem_say_size(w, active);
+    cdp__mem_put_text(w, "; red: waits for streams, or lost by rounding; a full row: ");
+    cdp__mem_say_size(w, all ? (double)order[0].size : 0);
     if (count < all)
         cdp__mem_say(w, "; the %llu smallest are not drawn", (unsigned long long)(all - count));
     cdp__mem_put_text(w, "</text>\n");
@@ -5079,7 +5156,8 @@ CDP__PRIVATE bool cdp__mem_svg_segments(cdp__mem_pen *w, const cdp_mem_shot *s) 
 
 /* ---- >>reports: pictures in words ------------------------------------------------------------ */
 
-/* Knows texts for logs and for flamegraph.pl. May use: timeline, svg. */
+/* Knows: texts for logs and for flamegraph.pl. Promises: one line for each event, block or
+   holder. May use: desc, allocator, shots, shot, writer, json, timeline, svg. */
 
 /* A name inside a line of a flame graph, where ; and blanks mean something. */
 CDP__PRIVATE void cdp__mem_flame_name(cdp__mem_pen *w, const char *text) {
@@ -5265,7 +5343,8 @@ CDP__PRIVATE uint64_t cdp__mem_sums_of(const cdp_mem_shot *s, double sign, cdp__
 
 /* ---- >>sources: host memory, another allocator ----------------------------------------------- */
 
-/* Knows sources without streams. May use nothing of the above. */
+/* Knows: host memory, and segments of another allocator. Promises: addresses are aligned to 512;
+   a free is complete at once, because there are no streams. May use: source. */
 
 typedef struct cdp__mem_host {
     const cdp_os *os;
@@ -5366,7 +5445,9 @@ CDP_API cdp_status cdp_mem_source_of(
 
 /* ---- >>cuda: device memory of the CUDA runtime, loaded when it is asked for ------------------ */
 
-/* Knows the functions of the CUDA runtime that a source needs. May use nothing of the above. */
+/* Knows: the functions of the CUDA runtime that a source needs; the library is loaded when the
+   first source is made. Promises: every call leaves the current device and the capture mode as
+   they were, and no error of its own in CUDA. May use: source. */
 
 #include <dlfcn.h>
 
@@ -5437,25 +5518,26 @@ CDP__PRIVATE cdp_status cdp__mem_cuda_error(const cdp__mem_cuda *u, const char *
         u->f.cudaGetErrorString(code), code);
 }
 
+/* The end of a call that returned `code`. */
+CDP__PRIVATE cdp_status cdp__mem_cuda_done(
+    const cdp__mem_cuda *u, cdp__mem_cuda_turn *t, const char *call, int code) {
+    cdp__mem_cuda_leave(u, t, code);
+    return code ? cdp__mem_cuda_error(u, call, code) : CDP_OK;
+}
+
 CDP__PRIVATE cdp_status cdp__mem_cuda_reserve(void *user, uint64_t bytes, void **out) {
     const cdp__mem_cuda *const u = (const cdp__mem_cuda *)user;
     cdp__mem_cuda_turn t;
-    int code;
     cdp__mem_cuda_enter(u, &t);
-    code = u->f.cudaMalloc(out, (size_t)bytes);
-    cdp__mem_cuda_leave(u, &t, code);
-    return code ? cdp__mem_cuda_error(u, "cudaMalloc", code) : CDP_OK;
+    return cdp__mem_cuda_done(u, &t, "cudaMalloc", u->f.cudaMalloc(out, (size_t)bytes));
 }
 
 CDP__PRIVATE cdp_status cdp__mem_cuda_release(void *user, void *at, uint64_t bytes) {
     const cdp__mem_cuda *const u = (const cdp__mem_cuda *)user;
     cdp__mem_cuda_turn t;
-    int code;
     (void)bytes;
     cdp__mem_cuda_enter(u, &t);
-    code = u->f.cudaFree(at);
-    cdp__mem_cuda_leave(u, &t, code);
-    return code ? cdp__mem_cuda_error(u, "cudaFree", code) : CDP_OK;
+    return cdp__mem_cuda_done(u, &t, "cudaFree", u->f.cudaFree(at));
 }
 
 CDP__PRIVATE cdp_status cdp__mem_cuda_info(void *user, uint64_t *free_bytes, uint64_t *total) {
@@ -5465,20 +5547,17 @@ CDP__PRIVATE cdp_status cdp__mem_cuda_info(void *user, uint64_t *free_bytes, uin
     int code;
     cdp__mem_cuda_enter(u, &t);
     code = u->f.cudaMemGetInfo(&left, &all);
-    cdp__mem_cuda_leave(u, &t, code);
     *free_bytes = left;
     *total = all;
-    return code ? cdp__mem_cuda_error(u, "cudaMemGetInfo", code) : CDP_OK;
+    return cdp__mem_cuda_done(u, &t, "cudaMemGetInfo", code);
 }
 
 CDP__PRIVATE cdp_status cdp__mem_cuda_event_create(void *user, void **event) {
     const cdp__mem_cuda *const u = (const cdp__mem_cuda *)user;
     cdp__mem_cuda_turn t;
-    int code;
     cdp__mem_cuda_enter(u, &t);
-    code = u->f.cudaEventCreateWithFlags(event, CDP__MEM_CUDA_NO_TIMING);
-    cdp__mem_cuda_leave(u, &t, code);
-    return code ? cdp__mem_cuda_error(u, "cudaEventCreateWithFlags", code) : CDP_OK;
+    return cdp__mem_cuda_done(u, &t, "cudaEventCreateWithFlags",
+        u->f.cudaEventCreateWithFlags(event, CDP__MEM_CUDA_NO_TIMING));
 }
 
 CDP__PRIVATE void cdp__mem_cuda_event_destroy(void *user, void *event) {
@@ -5493,11 +5572,8 @@ CDP__PRIVATE void cdp__mem_cuda_event_destroy(void *user, void *event) {
 CDP__PRIVATE cdp_status cdp__mem_cuda_event_record(void *user, void *event, void *stream) {
     const cdp__mem_cuda *const u = (const cdp__mem_cuda *)user;
     cdp__mem_cuda_turn t;
-    int code;
     cdp__mem_cuda_enter(u, &t);
-    code = u->f.cudaEventRecord(event, stream);
-    cdp__mem_cuda_leave(u, &t, code);
-    return code ? cdp__mem_cuda_error(u, "cudaEventRecord", code) : CDP_OK;
+    return cdp__mem_cuda_done(u, &t, "cudaEventRecord", u->f.cudaEventRecord(event, stream));
 }
 
 CDP__PRIVATE cdp_status cdp__mem_cuda_event_query(void *user, void *event) {
@@ -5506,9 +5582,9 @@ CDP__PRIVATE cdp_status cdp__mem_cuda_event_query(void *user, void *event) {
     int code;
     cdp__mem_cuda_enter(u, &t);
     code = u->f.cudaEventQuery(event);
+    if (code != CDP__MEM_CUDA_NOT_READY) return cdp__mem_cuda_done(u, &t, "cudaEventQuery", code);
     cdp__mem_cuda_leave(u, &t, code);
-    if (code == CDP__MEM_CUDA_NOT_READY) return CDP_PENDING;
-    return code ? cdp__mem_cuda_error(u, "cudaEventQuery", code) : CDP_OK;
+    return CDP_PENDING;
 }
 
 /* A stream that cannot be asked is taken for one that is not captured. */
@@ -5613,7 +5689,8 @@ CDP_API cdp_status cdp_mem_source_cuda(const char *cudart, cdp_mem_source *out) 
 
 /* ---- >>public: names and time ---------------------------------------------------------------- */
 
-/* Knows what several of the following sections need. May use nothing. */
+/* Knows: the names of actions, and the time of day. Promises: every value of an action has a
+   name. May use: desc. */
 
 CDP_API const char *cdp_mem_action_name(cdp_mem_action action) {
     static const char *const names[CDP_MEM_ACTION_COUNT] = {"alloc", "free_requested",
@@ -5631,7 +5708,8 @@ CDP__PRIVATE uint64_t cdp__mem_wall_us(void *user) {
 
 /* ---- >>settings: PyTorch's texts of settings ------------------------------------------------- */
 
-/* Knows the names and values that PYTORCH_CUDA_ALLOC_CONF may have. May use nothing. */
+/* Knows: the names and values that PYTORCH_CUDA_ALLOC_CONF may have. Promises: a text that is
+   not understood changes nothing. May use: desc, sizes. */
 
 typedef struct cdp__mem_word { /* of a text of settings */
     const char *at;
@@ -5786,8 +5864,10 @@ CDP_API cdp_status cdp_mem_settings_read(
 
 /* ---- >>lifetime: create and destroy ---------------------------------------------------------- */
 
-/* Knows how a desc is checked and filled in, and what goes with an allocator. May use: history,
-   streams, cuda. */
+/* Knows: how a desc is checked and filled in, and what is destroyed with an allocator. Promises:
+   a source that was passed is destroyed exactly once, also when create fails. May use: source,
+   desc, allocator, record, shots, sizes, bins, depot, blocks, history, streams, public,
+   settings. */
 
 CDP__PRIVATE void cdp__mem_source_drop(const cdp_mem_source *s) {
     if (s->destroy) s->destroy(s->user);
@@ -6009,7 +6089,9 @@ CDP_API uint64_t cdp_mem_destroy(cdp_mem *mem) {
 
 /* ---- >>calls: alloc and free ----------------------------------------------------------------- */
 
-/* Knows the public calls around requests and frees. May use: request, out-of-memory, streams. */
+/* Knows: the public calls around requests and frees. Promises: a mistake of the caller, or a
+   free that fails, changes nothing. May use: desc, allocator, shots, sizes, bins, table, depot,
+   blocks, history, streams, request, out-of-memory, lifetime. */
 
 #if defined(__GNUC__) || defined(__clang__)
 #define CDP__MEM_CALLER(c) \
@@ -6288,7 +6370,9 @@ CDP__PRIVATE uint32_t cdp__mem_number_of(cdp__mem_log *l, const char *text) {
 
 /* ---- >>pool-calls: private pools, callbacks -------------------------------------------------- */
 
-/* Knows how pools come and go. May use: calls. */
+/* Knows: how pools are made, emptied and destroyed, and allocators as callbacks. Promises: a
+   pool that cannot be made leaves nothing behind, and one that is in use stays whole. May use:
+   desc, allocator, pools, record, sizes, bins, depot, blocks, history, streams, lifetime, calls. */
 
 /* The one segment of a fixed pool. */
 CDP__PRIVATE cdp_status cdp__mem_pool_fill(cdp_mem *m, cdp__mem_call *c, cdp_mem_pool *pool) {
@@ -6477,7 +6561,9 @@ CDP_API cdp_allocator cdp_mem_pool_allocator(cdp_mem_pool *pool) {
 
 /* ---- >>recording: what the caller records ---------------------------------------------------- */
 
-/* Knows how a history is replaced, and the events that only callers make. May use: history. */
+/* Knows: how a history is replaced, and the events that only callers make. Promises: numbers of
+   an old history are never looked up in a new one. May use: desc, allocator, record, sizes,
+   bins, table, ring, depot, os-stacks, blocks, history, calls. */
 
 /* Numbers of an old history mean nothing in the new one. */
 CDP__PRIVATE void cdp__mem_forget_numbers(cdp_mem *m) {
@@ -6658,7 +6744,8 @@ CDP_API cdp_status cdp_mem_note_free(cdp_mem *mem, const void *data) {
 
 /* ---- >>figures: statistics ------------------------------------------------------------------- */
 
-/* Knows how tallies become statistics. May use: blocks. */
+/* Knows: how tallies become statistics. Promises: allocated minus freed is current, and a peak
+   is never below it. May use: allocator, statistics, ring, blocks. */
 
 #define CDP__MEM_TRIPLES 9u /* statistics with [3], in front of the two of oversize blocks */
 
@@ -6751,7 +6838,9 @@ CDP_API void cdp_mem_reset(cdp_mem *mem, bool peak, bool accumulated) {
 
 /* ---- >>files: snapshots, writing and reading files ------------------------------------------- */
 
-/* Knows the public calls around shots. May use: build, writer, svg, reports, import. */
+/* Knows: the public calls around snapshots. Promises: a file is complete or not there: it is
+   written beside its path and renamed. May use: allocator, shots, out-of-memory, shot, build,
+   writer, json, value, unpickle, unjson, import, timeline, svg, reports. */
 
 CDP__PRIVATE cdp_status cdp__mem_snapshot_one(cdp_mem_shot *s, cdp_mem *m, bool no_events) {
     cdp__mem_raw r;

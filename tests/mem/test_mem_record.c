@@ -149,8 +149,8 @@ TEST(recording_changes_before_a_lock) {
             }
 }
 
-/* An alloc begins, another thread starts to record and frees a block, and the alloc gets that block:
-   the history has the free, so it must have the alloc. */
+/* An alloc begins; another thread starts to record and frees a block; the alloc gets that block.
+   The history has the free, so it must have the alloc. */
 TEST(an_alloc_is_not_missed) {
     begin(NULL, 800 * MIB);
     change = everything();
