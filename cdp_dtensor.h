@@ -642,6 +642,7 @@ typedef struct cdp_tp_desc {
     cdp_dtype dtype;                 /* of everything but ids (default: f32) */
     cdp_dtype wire;                  /* floats travel as this dtype (default: as they are) */
     bool gather_again; /* backward gathers x anew; else it uses what the last forward gathered */
+    bool no_grad_x;    /* x needs no gradient: that of a first layer is not computed */
     cdp_blas blas;
 } cdp_tp_desc;
 
@@ -669,8 +670,9 @@ CDP_API cdp_edge *cdp_tp_edge(const cdp_tp *tp, bool behind);
 CDP_MUST_CHECK CDP_API cdp_status cdp_tp_forward(
     cdp_tp *tp, const void *x, const void *w, const void *bias, void *y);
 
-/* The gradients of the last forward. grad_x is written; grad_w and grad_bias are added to; each
-   may be NULL (all ranks alike). x and w as in forward. Collective. Errors: as forward. */
+/* The gradients of the last forward. grad_x is written, unless no_grad_x is set; grad_w and
+   grad_bias are added to, and may be NULL on all ranks alike. x and w as in forward. Collective.
+   Errors: as forward. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_tp_backward(cdp_tp *tp, const void *x, const void *w,
     const void *grad_y, void *grad_x, void *grad_w, void *grad_bias);
 
@@ -7014,6 +7016,10 @@ CDP_API cdp_status cdp_tp_backward(cdp_tp *tp, const void *x, const void *w, con
     void *grad_x, void *grad_w, void *grad_bias) {
     cdp_status st = cdp__dt_tp_ready(tp, x, w, grad_y);
     if (st != CDP_OK || tp->desc.mesh->me == CDP__DT_NONE) return st;
+    const bool wanted = !tp->desc.no_grad_x && !tp->desc.embedding;
+    if (wanted && !grad_x && cdp__dt_local_bytes(&tp->l.x)) /* a rank without rows has no memory */
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_tp_backward: grad_x is NULL; set .no_grad_x if it is not wanted");
     cdp__dt_counter *c = tp->root->counter;
     const void *grad = tp->out_same ? grad_y : tp->made;
     if (c) ++c->backward;
@@ -7022,7 +7028,7 @@ CDP_API cdp_status cdp_tp_backward(cdp_tp *tp, const void *x, const void *w, con
     if (st == CDP_OK && gather) st = cdp_edge_forward(tp->in, x, tp->used);
     if (st == CDP_OK)
         st = cdp__dt_tp_parameters(tp, tp->in_same ? x : tp->used, grad, grad_w, grad_bias);
-    if (st == CDP_OK && grad_x && !tp->desc.embedding) st = cdp__dt_tp_input(tp, w, grad, grad_x);
+    if (st == CDP_OK && wanted) st = cdp__dt_tp_input(tp, w, grad, grad_x);
     if (c) --c->backward;
     return st;
 }

@@ -145,7 +145,8 @@ static void layer_run(cdp_group *g, void *arg) {
         printf("  style %u input %s output %s\n", c->style, c->input ? c->input : "-",
             c->output ? c->output : "-");
     /* gradients of parameters are added to; that of x is written; NULL is left out */
-    OK(cdp_tp_backward(tp, x, p->w, p->dy, NULL, p->dw, NULL));
+    OK(cdp_tp_backward(tp, x, p->w, p->dy, c->embedding ? NULL : p->dx, p->dw, NULL));
+    if (!c->embedding) T(piece_is(&l->x, a->dx, p->dx));
     for (uint64_t i = 0; i < c->in * c->out; ++i)
         a->dw[i] *= 2;
     T(piece_is(&l->weight, a->dw, p->dw));
@@ -324,6 +325,42 @@ TEST(operations_have_names) {
     RUN(4, kinds_run, NULL);
 }
 
+/* A rank without rows passes no memory, and still takes part; a first layer needs no gradient. */
+static void empty_run(cdp_group *g, void *arg) {
+    cdp_mesh *m = line_of(g);
+    const cdp_place rows = {.kind = CDP_PLACE_SHARD};
+    cdp_tp_desc d = {.mesh = m,
+        .rows = 2,
+        .in_features = 3,
+        .out_features = 4,
+        .input = &rows,
+        .output = &rows,
+        .dtype = CDP_DTYPE_I64};
+    const bool has = cdp_rank(g) < 2;
+    int64_t x[3] = {1, 2, 3}, w[12] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, y[12], dx[12];
+    (void)arg;
+    for (uint32_t first = 0; first < 2; ++first) {
+        cdp_tp *tp;
+        d.no_grad_x = first != 0;
+        OK(cdp_tp_create(&d, &tp));
+        OK(cdp_count_begin(m, "layer"));
+        cdp_counts_clear(m);
+        OK(cdp_tp_forward(tp, has ? x : NULL, w, NULL, has ? y : NULL));
+        OK(cdp_tp_backward(
+            tp, has ? x : NULL, w, has ? y : NULL, has && !first ? dx : NULL, NULL, NULL));
+        T_EQ(first ? 0 : 1, cdp_counts(m, "layer", true).calls[CDP_COLL_REDUCE_SCATTER]);
+        T_EQ(1, cdp_counts(m, "layer", true).calls[CDP_COLL_ALLTOALL]);
+        cdp_count_end(m);
+        cdp_tp_destroy(tp);
+    }
+    OK(cdp_barrier(g));
+    cdp_mesh_destroy(m);
+}
+
+TEST(ranks_without_rows_take_part) {
+    RUN(4, empty_run, NULL);
+}
+
 /* ---- misuse ---- */
 
 static cdp_status gemm_that_fails(void *user, cdp_dtype dtype, bool ta, bool tb, uint64_t m,
@@ -393,6 +430,7 @@ static void bad_runs(cdp_group *g, void *arg) {
         .style = CDP_TP_ROW};
     OK(cdp_tp_create(&d, &tp));
     REFUSED(CDP_ERR_INVALID, "is NULL", cdp_tp_forward(tp, x, NULL, NULL, y));
+    REFUSED(CDP_ERR_INVALID, "set .no_grad_x", cdp_tp_backward(tp, x, w, y, NULL, w, NULL));
     REFUSED(CDP_ERR_NOMEM, "library of products", cdp_tp_forward(tp, x, w, NULL, y));
     T_EQ(1, calls);
     cdp_tp_destroy(tp);
@@ -833,6 +871,7 @@ int main(int argc, char **argv) {
         {"tables_equal_one_process", tables_equal_one_process, 60},
         {"counts_by_label", counts_by_label, 20},
         {"operations_have_names", operations_have_names, 20},
+        {"ranks_without_rows_take_part", ranks_without_rows_take_part, 20},
         {"bad_layers_are_refused", bad_layers_are_refused, 10},
         {"a_bad_id_blocks_nobody", a_bad_id_blocks_nobody, 20},
         {"loss_parallel", loss_parallel, 30},
