@@ -645,6 +645,7 @@ typedef struct cdp_tp_desc {
     cdp_dtype dtype;                 /* of everything but ids (default: f32) */
     cdp_dtype wire;                  /* floats travel as this dtype (default: as they are) */
     bool gather_again; /* backward gathers x anew; else it uses what the last forward gathered */
+    bool no_grad_x;    /* x needs no gradient: that of a first layer is not computed */
     cdp_blas blas;
 } cdp_tp_desc;
 
@@ -672,8 +673,9 @@ CDP_API cdp_edge *cdp_tp_edge(const cdp_tp *tp, bool behind);
 CDP_MUST_CHECK CDP_API cdp_status cdp_tp_forward(
     cdp_tp *tp, const void *x, const void *w, const void *bias, void *y);
 
-/* The gradients of the last forward. grad_x is written; grad_w and grad_bias are added to; each
-   may be NULL (all ranks alike). x and w as in forward. Collective. Errors: as forward. */
+/* The gradients of the last forward. grad_x is written, unless no_grad_x is set; grad_w and
+   grad_bias are added to, and may be NULL on all ranks alike. x and w as in forward. Collective.
+   Errors: as forward. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_tp_backward(cdp_tp *tp, const void *x, const void *w,
     const void *grad_y, void *grad_x, void *grad_w, void *grad_bias);
 
@@ -6945,15 +6947,36 @@ CDP__DT cdp_status cdp__dt_tp_ready(const cdp_tp *tp, const void *x, const void 
     return CDP_OK;
 }
 
+/* The first error of a product. The messages of a layer go on after it, so that no rank waits for
+   another; the call returns it at its end. */
+typedef struct cdp__dt_fault {
+    cdp_status status;
+    cdp_error why;
+} cdp__dt_fault;
+
+CDP__DT void cdp__dt_note(cdp__dt_fault *f, cdp_status st) {
+    if (st == CDP_OK || f->status != CDP_OK) return;
+    f->status = st;
+    f->why = *cdp_last_error();
+}
+
+/* What a call returns: the failure of messages, else that of a product. */
+CDP__DT cdp_status cdp__dt_verdict(const cdp__dt_fault *f, cdp_status st) {
+    if (st != CDP_OK || f->status == CDP_OK) return st;
+    return cdp_error_set(f->status, f->why.peer, f->why.sys_errno, "%s", f->why.text);
+}
+
 CDP_API cdp_status cdp_tp_forward(
     cdp_tp *tp, const void *x, const void *w, const void *bias, void *y) {
-    cdp_status st = cdp__dt_tp_ready(tp, x, w, y), made = CDP_OK;
+    cdp__dt_fault fault;
+    cdp_status st = cdp__dt_tp_ready(tp, x, w, y);
     if (st != CDP_OK || tp->desc.mesh->me == CDP__DT_NONE) return st;
+    memset(&fault, 0, sizeof fault);
     if (!tp->in_same) st = cdp_edge_forward(tp->in, x, tp->used);
     if (st != CDP_OK) return st;
     tp->gathered = true;
-    made = cdp__dt_tp_make(tp, tp->in_same ? x : tp->used, w, bias, tp->out_same ? y : tp->made);
-    const cdp_error why = *cdp_last_error();
+    cdp__dt_note(&fault,
+        cdp__dt_tp_make(tp, tp->in_same ? x : tp->used, w, bias, tp->out_same ? y : tp->made));
     if (!tp->out_same) st = cdp_edge_forward(tp->out, tp->made, y);
     if (st == CDP_OK && bias && tp->desc.style == CDP_TP_ROW && !tp->desc.embedding) {
         cdp_box box;
@@ -6961,73 +6984,97 @@ CDP_API cdp_status cdp_tp_forward(
         if (box.size[0] && box.size[1])
             cdp__dt_add_bias(tp->desc.dtype, y, box.size[0], box.size[1], bias, box.start[1]);
     }
-    if (st == CDP_OK && made != CDP_OK) return cdp_error_set(made, -1, 0, "%s", why.text);
-    return st;
+    return cdp__dt_verdict(&fault, st);
 }
 
-/* Gradients of weight and bias from those of what was made; SEQUENCE sums them over the ranks. */
-CDP__DT cdp_status cdp__dt_tp_parameters(
-    const cdp_tp *tp, const void *used, const void *grad, void *grad_w, void *grad_bias) {
+/* The gradient of the weight; SEQUENCE sums it over the ranks. */
+CDP__DT cdp_status cdp__dt_tp_weight(
+    const cdp_tp *tp, const void *used, const void *grad, void *grad_w, cdp__dt_fault *fault) {
     const cdp_dtype t = tp->desc.dtype;
     const uint64_t bytes = cdp__dt_local_bytes(&tp->l.weight);
     cdp_box x, y, w;
-    cdp_status st = CDP_OK;
+    cdp_status st;
     (void)cdp_layout_box(&tp->l.used, NULL, &x);
     (void)cdp_layout_box(&tp->l.made, NULL, &y);
     (void)cdp_layout_box(&tp->l.weight, NULL, &w);
     void *to = tp->weight ? tp->sums : grad_w;
-    if (grad_w && tp->weight) memset(to, 0, (size_t)bytes);
-    if (grad_w && tp->desc.embedding)
+    if (tp->weight) memset(to, 0, (size_t)bytes);
+    if (tp->desc.embedding)
         cdp__dt_look_up_backward(
             t, (const int32_t *)used, x.size[0], to, w.start[0], w.size[0], w.size[1], grad);
-    else if (grad_w)
-        st =
-            cdp__dt_product(tp, true, false, y.size[1], x.size[1], y.size[0], grad, used, true, to);
-    if (st == CDP_OK && grad_w && tp->weight)
-        st = cdp_edge_backward(tp->weight, tp->sums, tp->sums_out);
-    if (st == CDP_OK && grad_w && tp->weight)
-        cdp__dt_plus(t, grad_w, tp->sums_out, bytes / cdp_dtype_size(t));
-    if (st != CDP_OK || !grad_bias || tp->desc.embedding) return st;
+    else
+        cdp__dt_note(fault,
+            cdp__dt_product(
+                tp, true, false, y.size[1], x.size[1], y.size[0], grad, used, true, to));
+    if (!tp->weight) return CDP_OK;
+    st = cdp_edge_backward(tp->weight, tp->sums, tp->sums_out);
+    if (st == CDP_OK) cdp__dt_plus(t, grad_w, tp->sums_out, bytes / cdp_dtype_size(t));
+    return st;
+}
+
+/* The gradient of the bias, likewise. */
+CDP__DT cdp_status cdp__dt_tp_bias(const cdp_tp *tp, const void *grad, void *grad_bias) {
+    const cdp_dtype t = tp->desc.dtype;
+    cdp_box y;
+    (void)cdp_layout_box(&tp->l.made, NULL, &y);
     if (!tp->bias) {
         cdp__dt_add_rows(t, grad_bias, grad, y.size[0], y.size[1]);
         return CDP_OK;
     }
-    memset(tp->sums, 0, (size_t)(y.size[1] * cdp_dtype_size(t)));
+    const uint64_t out = tp->desc.out_features; /* a rank without rows takes part, too */
+    memset(tp->sums, 0, (size_t)(out * cdp_dtype_size(t)));
     cdp__dt_add_rows(t, tp->sums, grad, y.size[0], y.size[1]);
-    st = cdp_edge_backward(tp->bias, tp->sums, tp->sums_out);
-    if (st == CDP_OK) cdp__dt_plus(t, grad_bias, tp->sums_out, y.size[1]);
+    const cdp_status st = cdp_edge_backward(tp->bias, tp->sums, tp->sums_out);
+    if (st == CDP_OK) cdp__dt_plus(t, grad_bias, tp->sums_out, out);
     return st;
 }
 
 /* The gradient of x, through the edge in front. */
 CDP__DT cdp_status cdp__dt_tp_input(
-    const cdp_tp *tp, const void *w, const void *grad, void *grad_x) {
+    const cdp_tp *tp, const void *w, const void *grad, void *grad_x, cdp__dt_fault *fault) {
     const cdp_edge_desc *e = cdp_edge_desc_of(tp->in);
     const bool same = cdp_layout_same(&e->grad_in, &e->grad_out);
     cdp_box x, y;
     (void)cdp_layout_box(&tp->l.used, NULL, &x);
     (void)cdp_layout_box(&tp->l.made, NULL, &y);
-    const cdp_status st = cdp__dt_product(tp, false, false, y.size[0], x.size[1], y.size[1], grad,
-        w, false, same ? grad_x : tp->grad_used);
-    if (st != CDP_OK || same) return st;
-    return cdp_edge_backward(tp->in, tp->grad_used, grad_x);
+    cdp__dt_note(fault,
+        cdp__dt_product(tp, false, false, y.size[0], x.size[1], y.size[1], grad, w, false,
+            same ? grad_x : tp->grad_used));
+    return same ? CDP_OK : cdp_edge_backward(tp->in, tp->grad_used, grad_x);
+}
+
+/* All messages of the backward pass, and what is computed between them. */
+CDP__DT cdp_status cdp__dt_tp_back(cdp_tp *tp, const void *x, const void *w, const void *grad_y,
+    void *grad_x, void *grad_w, void *grad_bias, cdp__dt_fault *fault) {
+    const void *grad = tp->out_same ? grad_y : tp->made;
+    cdp_status st = CDP_OK;
+    if (!tp->out_same) st = cdp_edge_backward(tp->out, grad_y, tp->made);
+    const bool gather = !tp->in_same && (tp->desc.gather_again || !tp->gathered);
+    if (st == CDP_OK && gather) st = cdp_edge_forward(tp->in, x, tp->used);
+    const bool weight = st == CDP_OK && grad_w;
+    if (weight) st = cdp__dt_tp_weight(tp, tp->in_same ? x : tp->used, grad, grad_w, fault);
+    const bool bias = st == CDP_OK && grad_bias && !tp->desc.embedding;
+    if (bias) st = cdp__dt_tp_bias(tp, grad, grad_bias);
+    const bool input = !tp->desc.no_grad_x && !tp->desc.embedding;
+    if (st == CDP_OK && input) st = cdp__dt_tp_input(tp, w, grad, grad_x, fault);
+    return st;
 }
 
 CDP_API cdp_status cdp_tp_backward(cdp_tp *tp, const void *x, const void *w, const void *grad_y,
     void *grad_x, void *grad_w, void *grad_bias) {
+    cdp__dt_fault fault;
     cdp_status st = cdp__dt_tp_ready(tp, x, w, grad_y);
     if (st != CDP_OK || tp->desc.mesh->me == CDP__DT_NONE) return st;
+    const bool wanted = !tp->desc.no_grad_x && !tp->desc.embedding;
+    if (wanted && !grad_x && cdp__dt_local_bytes(&tp->l.x)) /* a rank without rows has no memory */
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_tp_backward: grad_x is NULL; set .no_grad_x if it is not wanted");
     cdp__dt_counter *c = tp->root->counter;
-    const void *grad = tp->out_same ? grad_y : tp->made;
+    memset(&fault, 0, sizeof fault);
     if (c) ++c->backward;
-    if (!tp->out_same) st = cdp_edge_backward(tp->out, grad_y, tp->made);
-    const bool gather = !tp->in_same && (tp->desc.gather_again || !tp->gathered);
-    if (st == CDP_OK && gather) st = cdp_edge_forward(tp->in, x, tp->used);
-    if (st == CDP_OK)
-        st = cdp__dt_tp_parameters(tp, tp->in_same ? x : tp->used, grad, grad_w, grad_bias);
-    if (st == CDP_OK && grad_x && !tp->desc.embedding) st = cdp__dt_tp_input(tp, w, grad, grad_x);
+    st = cdp__dt_tp_back(tp, x, w, grad_y, grad_x, grad_w, grad_bias, &fault);
     if (c) --c->backward;
-    return st;
+    return cdp__dt_verdict(&fault, st);
 }
 
 /* ---- >>losses: cross entropy of logits that are cut along the classes ---------------------- */

@@ -145,7 +145,8 @@ static void layer_run(cdp_group *g, void *arg) {
         printf("  style %u input %s output %s\n", c->style, c->input ? c->input : "-",
             c->output ? c->output : "-");
     /* gradients of parameters are added to; that of x is written; NULL is left out */
-    OK(cdp_tp_backward(tp, x, p->w, p->dy, NULL, p->dw, NULL));
+    OK(cdp_tp_backward(tp, x, p->w, p->dy, c->embedding ? NULL : p->dx, p->dw, NULL));
+    if (!c->embedding) T(piece_is(&l->x, a->dx, p->dx));
     for (uint64_t i = 0; i < c->in * c->out; ++i)
         a->dw[i] *= 2;
     T(piece_is(&l->weight, a->dw, p->dw));
@@ -324,6 +325,42 @@ TEST(operations_have_names) {
     RUN(4, kinds_run, NULL);
 }
 
+/* A rank without rows passes no memory, and still takes part; a first layer needs no gradient. */
+static void empty_run(cdp_group *g, void *arg) {
+    cdp_mesh *m = line_of(g);
+    const cdp_place rows = {.kind = CDP_PLACE_SHARD};
+    cdp_tp_desc d = {.mesh = m,
+        .rows = 2,
+        .in_features = 3,
+        .out_features = 4,
+        .input = &rows,
+        .output = &rows,
+        .dtype = CDP_DTYPE_I64};
+    const bool has = cdp_rank(g) < 2;
+    int64_t x[3] = {1, 2, 3}, w[12] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, y[12], dx[12];
+    (void)arg;
+    for (uint32_t first = 0; first < 2; ++first) {
+        cdp_tp *tp;
+        d.no_grad_x = first != 0;
+        OK(cdp_tp_create(&d, &tp));
+        OK(cdp_count_begin(m, "layer"));
+        cdp_counts_clear(m);
+        OK(cdp_tp_forward(tp, has ? x : NULL, w, NULL, has ? y : NULL));
+        OK(cdp_tp_backward(
+            tp, has ? x : NULL, w, has ? y : NULL, has && !first ? dx : NULL, NULL, NULL));
+        T_EQ(first ? 0 : 1, cdp_counts(m, "layer", true).calls[CDP_COLL_REDUCE_SCATTER]);
+        T_EQ(1, cdp_counts(m, "layer", true).calls[CDP_COLL_ALLTOALL]);
+        cdp_count_end(m);
+        cdp_tp_destroy(tp);
+    }
+    OK(cdp_barrier(g));
+    cdp_mesh_destroy(m);
+}
+
+TEST(ranks_without_rows_take_part) {
+    RUN(4, empty_run, NULL);
+}
+
 /* ---- misuse ---- */
 
 static cdp_status gemm_that_fails(void *user, cdp_dtype dtype, bool ta, bool tb, uint64_t m,
@@ -393,8 +430,14 @@ static void bad_runs(cdp_group *g, void *arg) {
         .style = CDP_TP_ROW};
     OK(cdp_tp_create(&d, &tp));
     REFUSED(CDP_ERR_INVALID, "is NULL", cdp_tp_forward(tp, x, NULL, NULL, y));
+    REFUSED(CDP_ERR_INVALID, "set .no_grad_x", cdp_tp_backward(tp, x, w, y, NULL, w, NULL));
     REFUSED(CDP_ERR_NOMEM, "library of products", cdp_tp_forward(tp, x, w, NULL, y));
     T_EQ(1, calls);
+    if (cdp_rank(g) == 0) tp->desc.blas.gemm = NULL; /* it fails on one rank, and no rank waits */
+    const cdp_status want = cdp_rank(g) == 0 ? CDP_OK : CDP_ERR_NOMEM;
+    T_EQ(want, cdp_tp_forward(tp, x, w, NULL, y));
+    T_EQ(want, cdp_tp_backward(tp, x, w, y, x, w, NULL));
+    T_EQ(CDP_OK, cdp_group_status(g));
     cdp_tp_destroy(tp);
     d.embedding = true;
     d.style = CDP_TP_SEQUENCE; /* only one rank has the bad id, and no rank waits */
@@ -412,6 +455,48 @@ static void bad_runs(cdp_group *g, void *arg) {
 
 TEST(a_bad_id_blocks_nobody) {
     RUN(2, bad_runs, NULL);
+}
+
+static cdp_status count_block(void *user, uint32_t owner, const void *kv, void *grad) {
+    uint32_t *seen = (uint32_t *)user;
+    T_EQ(owner * 1000 + 7, ((const uint32_t *)kv)[1]);
+    *seen |= 1u << owner;
+    if (grad) ((double *)grad)[0] += owner + 1;
+    return owner == 2 ? cdp_error_set(CDP_ERR_INVALID, -1, 0, "block 2 is not liked") : CDP_OK;
+}
+
+/* Ranks that describe different layers, or pass blocks of different sizes, are told so. */
+static void different_run(cdp_group *g, void *arg) {
+    cdp_mesh *m = line_of(g);
+    const uint32_t me = cdp_rank(g);
+    int64_t x[32] = {0}, w[16] = {0}, y[32];
+    uint32_t seen = 0, kv[4] = {0, me * 1000 + 7, 0, 0};
+    cdp_tp *tp;
+    cdp_cp *cp;
+    (void)arg;
+    const cdp_tp_desc d = {.mesh = m,
+        .style = CDP_TP_ROW,
+        .rows = me == 1 ? 5u : 4u,
+        .in_features = 4,
+        .out_features = 4,
+        .dtype = CDP_DTYPE_I64};
+    OK(cdp_tp_create(&d, &tp));
+    REFUSED(CDP_ERR_MISMATCH, "from.shape[0] is 4 on rank 0 and 5 on rank 1",
+        cdp_tp_forward(tp, x, w, NULL, y));
+    T_EQ(CDP_OK, cdp_group_status(g)); /* it stays usable */
+    cdp_tp_destroy(tp);
+    const cdp_cp_desc c = {.mesh = m, .length = 4, .heads = 1, .width = 1};
+    OK(cdp_cp_create(&c, &cp));
+    T(cdp_cp_ring(cp, kv, me == 2 ? 16 : 12, NULL, 0, count_block, &seen) != CDP_OK);
+    T(cdp_group_status(cdp_mesh_group(m, 0)) != CDP_OK || me != 2);
+    cdp_cp_destroy(cp);
+    cdp_mesh_destroy(m);
+}
+
+TEST(different_layers_are_told) {
+    const uint64_t before = cdp_os_default()->now_ns(cdp_os_default()->user);
+    RUN(3, different_run, NULL);
+    T_WITHIN(20000, cdp_os_default()->now_ns(cdp_os_default()->user) - before);
 }
 
 /* ---- losses ---- */
@@ -696,14 +781,6 @@ TEST(functions_of_our_own) {
     T(isinf(cdp__dt_ln(0)));
 }
 
-static cdp_status count_block(void *user, uint32_t owner, const void *kv, void *grad) {
-    uint32_t *seen = (uint32_t *)user;
-    T_EQ(owner * 1000 + 7, ((const uint32_t *)kv)[1]);
-    *seen |= 1u << owner;
-    if (grad) ((double *)grad)[0] += owner + 1;
-    return owner == 2 ? cdp_error_set(CDP_ERR_INVALID, -1, 0, "block 2 is not liked") : CDP_OK;
-}
-
 /* Any bytes; the gradient comes home; an error of a block ends no ring. */
 static void ring_run(cdp_group *g, void *arg) {
     cdp_mesh *m = line_of(g);
@@ -833,7 +910,9 @@ int main(int argc, char **argv) {
         {"tables_equal_one_process", tables_equal_one_process, 60},
         {"counts_by_label", counts_by_label, 20},
         {"operations_have_names", operations_have_names, 20},
+        {"ranks_without_rows_take_part", ranks_without_rows_take_part, 20},
         {"bad_layers_are_refused", bad_layers_are_refused, 10},
+        {"different_layers_are_told", different_layers_are_told, 60},
         {"a_bad_id_blocks_nobody", a_bad_id_blocks_nobody, 20},
         {"loss_parallel", loss_parallel, 30},
         {"ring_gather_and_one_process", ring_gather_and_one_process, 60},
