@@ -57,10 +57,10 @@
         the machine: os-posix, os-watch, os-threads, os-linux, loop;
         pure: bytes, hash, dtype, reduce-kernels, algo, algo-fixed, algo-more, hosts, select,
         message, failure text, fabric;
-        messages and groups: stream, port, receive, send, transfer, exec, state, records, failing,
-        flows, running, hub, pending, drive, world, group, groups, device, requests, queue,
-        work calls, collective calls, message calls, monitored barrier, channel, channel bodies,
-        channel life, objects, recorder;
+        messages and groups: pend, stream, port, receive, send, transfer, exec, state, records,
+        failing, flows, running, hub, pending, drive, world, group, groups, device, requests,
+        queue, work calls, collective calls, message calls, monitored barrier, channel, channel bodies,
+        channel progress, channel life, objects, recorder;
         training: group-access, numbers, bucket, ddp-state, ddp-buckets, ddp-compare,
         ddp-broadcast, ddp-create, ddp-stats, ddp-launch, ddp-rows, ddp-backward, join, clip,
         ddp-hook, trace, hooks, hooks-quantize, hooks-topk, hooks-powersgd, hooks-state,
@@ -187,16 +187,18 @@
         group any more.
 
     MEMORY
-        All memory comes from os->alloc. The first group: about 0.15 MB and 0.5 KB per rank. Each
-        group made from it: 10 KB and 0.2 KB per rank. Unexpected data: at most 4 MiB per channel
-        and rank. A pair of ranks in a hub: two rings of 256 KiB when they first talk. A DDP: its
-        gradients once (the buckets are the gradients) and 0.25 KB per parameter; twice for a
-        moment when buckets are rebuilt; up to 1 MiB for small parameters that are broadcast
-        together; a copy of gradients that this rank did not use while others may have. Messages:
-        0.3 KB for each pair of rank and tag that was used, 0.6 KB for each message in flight;
-        10 KB with the first cdp_work_then(), receive from any rank or batch of a group.
-        Operations allocate nothing once the largest small message and the longest queue have been
-        seen.
+        All memory comes from os->alloc, except 0.8 KB while the default os looks up a name,
+        and what the C library takes for itself (threads, names, lists of interfaces). The
+        first group: about 0.15 MB and 0.5 KB per rank. Each group made from it: 10 KB and
+        0.2 KB per rank. Unexpected data: at most 4 MiB per channel and rank. A pair of
+        ranks in a hub: two rings of 256 KiB when they first talk. A DDP: its gradients once
+        (the buckets are the gradients) and 0.25 KB per parameter; twice for a moment when
+        buckets are rebuilt; up to 1 MiB for small parameters that are broadcast together; a
+        copy of gradients that this rank did not use while others may have. Messages: 0.3 KB
+        for each pair of rank and tag that was used, 0.6 KB for each message in flight; 10
+        KB with the first cdp_work_then(), receive from any rank or batch of a group.
+        Operations allocate nothing once the largest small message and the longest queue
+        have been seen.
 
     ERRORS
         INVALID, UNSUPPORTED and NOMEM at a call: nothing was started; correct it and go on.
@@ -1035,9 +1037,10 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_group_split(
 CDP_API uint32_t cdp_world_rank_of(const cdp_group *group, uint32_t rank);
 CDP_API uint32_t cdp_rank_of_world(const cdp_group *group, uint32_t world_rank);
 
-/* Leave: local, at once, never an error for the others unless they still wait for this rank.
-   Operations in flight end with CDP_ERR_STATE for threads that wait for them. NULL is allowed.
-   Not while another thread uses the group. */
+/* Leave: local, at once, never an error for the others unless they still wait for this rank. After
+   a failure the rank first tells its cause to the others: that takes 50 ms, or up to 0.7 s where
+   they do not take it. Operations in flight end with CDP_ERR_STATE for threads that wait for them.
+   NULL is allowed. Not while another thread uses the group. */
 CDP_API void cdp_group_destroy(cdp_group *group);
 
 /* This rank, from 0, and how many ranks the group has; 0 for NULL. Any thread. */
@@ -6589,6 +6592,37 @@ CDP__PRIVATE bool cdp__line_read_end(cdp__line *l, uint64_t token) {
         &e->state, &begun, begun, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
 }
 
+/* ---- >>pend: a work that is no operation ----------------------------------------------------- */
+
+/* Knows: works, requests for messages. Promises: a place in a pool, which is used again. May use:
+   >>messages. */
+
+/* A work that is no operation of the queue. Its place is used again; `use` says which work of it
+   is meant. */
+typedef enum cdp__pend_kind {
+    CDP__PEND_FREE = 0,
+    CDP__PEND_THEN,
+    CDP__PEND_ANY,
+    CDP__PEND_BATCH
+} cdp__pend_kind;
+
+typedef struct cdp__pend {
+    struct cdp__pend *next; /* in world->pending */
+    cdp_group *owner;
+    cdp__pend_kind kind;
+    uint64_t use;
+    uint64_t cancelled; /* bit i: use number `use - 1 - i` ended so */
+    cdp_work after;     /* THEN: what it waits for. ANY: the receive that it has become */
+    cdp_status (*func)(void *user, cdp_status status);
+    void *user;
+    uint32_t left; /* BATCH: messages that are not done yet */
+    cdp_group *of; /* ANY: whose ranks are meant */
+    cdp_transfer want;
+    uint64_t seen; /* world->arrivals when it last looked */
+    uint64_t deadline_ns;
+    bool (*look)(struct cdp__pend *s, uint64_t now); /* ANY: true when something has changed */
+} cdp__pend;
+
 /* ---- >>stream: the messages of one channel to and from one peer ------------------------------ */
 
 /* Knows: transport, messages, slots. Promises: messages of a stream arrive whole and in order;
@@ -6691,6 +6725,9 @@ typedef struct cdp__world {
     cdp_group *active;            /* those with something to do */
     struct cdp__pend *pending;    /* works that are no operations, in order of registration */
     struct cdp_channel *channels; /* that are open */
+    /* called with the body of a FAILURE as soon as it has arrived */
+    void (*channel_failed)(
+        struct cdp__world *w, uint64_t channel, uint32_t peer, const uint8_t *body, uint32_t bytes);
     /* set when the first channel opens */
     cdp__advance (*channels_poll)(struct cdp__world *w);
     uint64_t (*channels_deadline)(const struct cdp__world *w);
@@ -7067,10 +7104,6 @@ CDP__PRIVATE bool cdp__port_head(cdp__world *w, uint32_t peer) {
         || s->early_used + CDP__HEAD_BYTES + h.bytes <= CDP__WINDOW + CDP__WINDOW_SLACK + s->slack;
 }
 
-/* The owner of this channel is told of its failure at once, whatever it reads now. */
-CDP__PRIVATE void cdp__channel_failed(
-    cdp__world *w, uint64_t channel, uint32_t peer, const uint8_t *body, uint32_t bytes);
-
 /* The body of a FAILURE. Of a channel that is not open yet it is kept until it is. 1: moved, 0:
    later, < 0: failed. */
 CDP__PRIVATE int64_t cdp__port_failure(cdp__world *w, uint32_t peer) {
@@ -7095,7 +7128,7 @@ CDP__PRIVATE int64_t cdp__port_failure(cdp__world *w, uint32_t peer) {
         s->failure_bytes = port->failure_got;
         port->failure = NULL;
     } else if (!s->unexpected) {
-        cdp__channel_failed(w, s->channel, peer, port->failure, port->failure_got);
+        w->channel_failed(w, s->channel, peer, port->failure, port->failure_got);
     }
     port->failure_got = 0;
     return 1;
@@ -8151,32 +8184,6 @@ typedef struct cdp__flow {
     cdp__post *first[2], *last[2];
     uint64_t count[2]; /* messages, without the cancelled ones */
 } cdp__flow;
-
-/* A work that is no operation of the queue. Its place is used again; `use` says which work of it
-   is meant. */
-typedef enum cdp__pend_kind {
-    CDP__PEND_FREE = 0,
-    CDP__PEND_THEN,
-    CDP__PEND_ANY,
-    CDP__PEND_BATCH
-} cdp__pend_kind;
-
-typedef struct cdp__pend {
-    struct cdp__pend *next; /* in world->pending */
-    cdp_group *owner;
-    cdp__pend_kind kind;
-    uint64_t use;
-    uint64_t cancelled; /* bit i: use number `use - 1 - i` ended so */
-    cdp_work after;     /* THEN: what it waits for. ANY: the receive that it has become */
-    cdp_status (*func)(void *user, cdp_status status);
-    void *user;
-    uint32_t left; /* BATCH: messages that are not done yet */
-    cdp_group *of; /* ANY: whose ranks are meant */
-    cdp_transfer want;
-    uint64_t seen; /* world->arrivals when it last looked */
-    uint64_t deadline_ns;
-    bool (*look)(struct cdp__pend *s, uint64_t now); /* ANY: true when something has changed */
-} cdp__pend;
 
 /* The number of a work says what it is: a deferred work (47 bits of use, 16 of index), one of the
    backend (and the rest is the backend's number), a message (41 bits of use, 20 of index), or
@@ -10689,6 +10696,7 @@ CDP__PRIVATE cdp__world *cdp__world_create(
     m->os = os;
     m->rank = rank;
     m->size = size;
+    m->channel_failed = cdp__channel_failed;
     m->ports = (cdp__port *)cdp__alloc_zero(os, size * sizeof *m->ports);
     m->stage = (uint8_t *)cdp__alloc(os, CDP__STAGE_BYTES);
     m->cond = threads ? os->threads.cond_create(os) : NULL;
@@ -12747,194 +12755,6 @@ CDP__PRIVATE void cdp__channel_called(cdp_channel *c) {
     cdp__world_tell(w);
 }
 
-/* A message is complete. False: the peer sent what no peer of this version sends. */
-CDP__PRIVATE bool cdp__channel_answer(cdp_channel *c, uint32_t p, const cdp__head *h);
-
-CDP__PRIVATE void cdp__channel_deliver(cdp_channel *c, uint32_t p) {
-    cdp__channel_peer *peer = &c->peers[p];
-    const cdp__head h = peer->head;
-    cdp_channel_message m;
-    peer->reading = false;
-    if (h.dtype != CDP__CHANNEL_INLINE && h.dtype != CDP__CHANNEL_OFFER) {
-        if (cdp__channel_answer(c, p, &h)) return;
-        (void)cdp__fail_peer(CDP_ERR_MISMATCH, c->streams[p].peer, 0,
-            "rank %u speaks of a body that was not offered", c->streams[p].peer);
-        cdp__channel_lose(c, p);
-        return;
-    }
-    memset(&m, 0, sizeof m);
-    m.peer = p;
-    m.kind = h.root;
-    m.aux = h.round;
-    m.a = h.seq;
-    m.b = h.count;
-    m.bytes = h.bytes;
-    m.body = h.bytes ? peer->body : NULL;
-    if (h.dtype == CDP__CHANNEL_OFFER) {
-        m.handle = cdp__get_u64(peer->body);
-        m.bytes = cdp__get_u64(peer->body + 8);
-        m.body = NULL;
-        if (!m.handle || !m.bytes) {
-            (void)cdp__stream_nonsense(&c->streams[p]);
-            cdp__channel_lose(c, p);
-            return;
-        }
-    }
-    cdp__channel_call(c);
-    c->desc.deliver(c->desc.user, &m);
-    cdp__channel_called(c);
-}
-
-/* ---- receiving */
-
-/* The header of a message has come: make room for its body. */
-CDP__PRIVATE bool cdp__channel_begin(cdp_channel *c, uint32_t p) {
-    cdp__channel_peer *peer = &c->peers[p];
-    const cdp__head *h = &peer->head;
-    if (h->kind != CDP_COLL_SEND || h->type != CDP__MESSAGE_DATA || h->bytes > CDP_CHANNEL_BODY_MAX
-        || (h->dtype == CDP__CHANNEL_OFFER) != (h->dtype && h->bytes == CDP__REMOTE_BYTES)) {
-        (void)cdp__stream_nonsense(&c->streams[p]);
-        return false;
-    }
-    peer->got = 0;
-    if (h->bytes <= peer->room) return true;
-    cdp__free(c->g->os, peer->body);
-    peer->room = cdp__max(h->bytes, 256);
-    peer->body = (uint8_t *)cdp__alloc(c->g->os, peer->room);
-    if (peer->body) return true;
-    peer->room = 0;
-    (void)cdp__fail_nomem("a message of a channel", h->bytes);
-    return false;
-}
-
-/* Read what has come from p. True: something moved. */
-CDP__PRIVATE bool cdp__channel_read(cdp_channel *c, uint32_t p) {
-    cdp__channel_peer *peer = &c->peers[p];
-    cdp__stream *s = &c->streams[p];
-    int64_t r = 1;
-    if (!peer->reading) {
-        r = cdp__stream_next(c->g->w, s, &peer->head);
-        if (r > 0 && !cdp__channel_begin(c, p)) r = -1;
-        peer->reading = r > 0;
-    }
-    while (r > 0 && s->body_left) {
-        r = cdp__stream_read(c->g->w, s, peer->body + peer->got, s->body_left);
-        if (r > 0) peer->got += (uint64_t)r;
-    }
-    if (r < 0) {
-        const cdp_error why = *cdp_last_error();
-        /* a body that came before its sender left is still taken */
-        while (peer->bulk && cdp__flow_move(peer->bulk, 1)) {
-        }
-        *cdp__error_slot() = why;
-        cdp__channel_lose(c, p);
-        return true;
-    }
-    if (!peer->reading || s->body_left) return false;
-    cdp__channel_deliver(c, p);
-    return true;
-}
-
-/* ---- telling the program */
-
-CDP__PRIVATE bool cdp__channel_tell_offer(cdp_channel *c) {
-    cdp__offer **at = &c->offers, *o;
-    while (*at && !(*at)->over)
-        at = &(*at)->next;
-    if (!*at) return false;
-    o = *at;
-    *at = o->next;
-    cdp__channel_call(c);
-    if (o->receive && c->desc.fetched) c->desc.fetched(c->desc.user, o->peer, o->handle, o->status);
-    if (!o->receive && c->desc.released)
-        c->desc.released(c->desc.user, o->peer, o->handle, o->status);
-    cdp__channel_called(c);
-    cdp__free(c->g->os, o);
-    return true;
-}
-
-CDP__PRIVATE bool cdp__channel_tell_peer(cdp_channel *c, uint32_t p) {
-    cdp__channel_peer *peer = &c->peers[p];
-    cdp__stream *s = &c->streams[p];
-    if (peer->lost && !peer->lost_told) {
-        peer->lost_told = true;
-        cdp__channel_call(c);
-        if (c->desc.lost) c->desc.lost(c->desc.user, p, &peer->why);
-        cdp__channel_called(c);
-        return true;
-    }
-    if (!peer->starved || peer->lost) return false;
-    if (s->sent - s->acked > CDP__WINDOW / 2) {
-        /* what was sent after the last question may have used up what the answer gave */
-        if (!s->asking && (s->asking = cdp__stream_note(c->g->w, s, CDP__MESSAGE_ASK)))
-            (void)cdp__port_flush(c->g->w, s->peer);
-        return false;
-    }
-    peer->starved = false;
-    cdp__channel_call(c);
-    if (c->desc.credit) c->desc.credit(c->desc.user, p);
-    cdp__channel_called(c);
-    return true;
-}
-
-CDP__PRIVATE bool cdp__channel_tell_time(cdp_channel *c) {
-    if (c->timer_ns == CDP__NEVER || cdp__now(c->g->os) < c->timer_ns) return false;
-    c->timer_ns = CDP__NEVER;
-    cdp__channel_call(c);
-    if (c->desc.timer) c->desc.timer(c->desc.user);
-    cdp__channel_called(c);
-    return true;
-}
-
-/* A group that failed moves no bodies any more. */
-CDP__PRIVATE void cdp__channel_group_failed(cdp_channel *c) {
-    cdp__offer *o;
-    for (o = c->offers; o; o = o->next) {
-        if (o->over || c->g->health != CDP__FAILED || c->g->settle_ns != CDP__NEVER) continue;
-        o->over = true;
-        o->status = c->g->error.status;
-    }
-}
-
-/* One step of one channel. MOVED: the lock was released meanwhile. */
-CDP__PRIVATE bool cdp__channel_step(cdp_channel *c) {
-    uint32_t p;
-    if (c->g->health != CDP__HEALTHY) cdp__channel_group_failed(c);
-    if (cdp__channel_tell_offer(c) || cdp__channel_tell_time(c)) return true;
-    for (p = 0; p < c->g->desc.world_size; ++p) {
-        if (p == c->g->desc.rank) continue;
-        if (!c->peers[p].lost && cdp__channel_read(c, p)) return true;
-        if (cdp__channel_tell_peer(c, p)) return true;
-    }
-    return false;
-}
-
-CDP__PRIVATE void cdp__channel_free(cdp_channel *c);
-
-/* Free it if it was closed inside a callback and nobody uses it any more. */
-CDP__PRIVATE void cdp__channel_over(cdp_channel *c) {
-    if (c->left_over && !c->calling && !c->waiting) cdp__channel_free(c);
-}
-
-/* Every channel of the world, one callback at a time. */
-CDP__PRIVATE cdp__advance cdp__channels_poll(cdp__world *w) {
-    cdp_channel *c;
-    for (c = w->channels; c && !w->calling; c = c->next) {
-        if (c->closing || !cdp__channel_step(c)) continue;
-        cdp__channel_over(c);
-        return CDP__MOVED;
-    }
-    return CDP__BLOCKED;
-}
-
-CDP__PRIVATE uint64_t cdp__channels_deadline(const cdp__world *w) {
-    uint64_t at = CDP__NEVER;
-    const cdp_channel *c;
-    for (c = w->channels; c; c = c->next)
-        at = cdp__min(at, c->timer_ns);
-    return at;
-}
-
 /* ---- sending */
 
 CDP__PRIVATE cdp_status cdp__channel_peer_check(
@@ -13166,11 +12986,172 @@ CDP_API cdp_status cdp_channel_refuse(cdp_channel *c, uint32_t peer, uint64_t ha
     return cdp__channel_leave(c, st);
 }
 
-/* ---- >>channel life: opening, waiting, closing ----------------------------------------------- */
+/* ---- >>channel progress: receiving, and telling the program ---------------------------------- */
 
-/* Knows: channels, streams. Promises: no callback runs after a channel was closed. May use:
-   channel, drive, stream. */
+/* Knows: the channels of a world. Promises: messages of a rank are delivered in order, one at a
+   time, without the lock. May use: >>channel, >>channel bodies, >>pending. */
 
+/* A message is complete. False: the peer sent what no peer of this version sends. */
+CDP__PRIVATE void cdp__channel_deliver(cdp_channel *c, uint32_t p) {
+    cdp__channel_peer *peer = &c->peers[p];
+    const cdp__head h = peer->head;
+    cdp_channel_message m;
+    peer->reading = false;
+    if (h.dtype != CDP__CHANNEL_INLINE && h.dtype != CDP__CHANNEL_OFFER) {
+        if (cdp__channel_answer(c, p, &h)) return;
+        (void)cdp__fail_peer(CDP_ERR_MISMATCH, c->streams[p].peer, 0,
+            "rank %u speaks of a body that was not offered", c->streams[p].peer);
+        cdp__channel_lose(c, p);
+        return;
+    }
+    memset(&m, 0, sizeof m);
+    m.peer = p;
+    m.kind = h.root;
+    m.aux = h.round;
+    m.a = h.seq;
+    m.b = h.count;
+    m.bytes = h.bytes;
+    m.body = h.bytes ? peer->body : NULL;
+    if (h.dtype == CDP__CHANNEL_OFFER) {
+        m.handle = cdp__get_u64(peer->body);
+        m.bytes = cdp__get_u64(peer->body + 8);
+        m.body = NULL;
+        if (!m.handle || !m.bytes) {
+            (void)cdp__stream_nonsense(&c->streams[p]);
+            cdp__channel_lose(c, p);
+            return;
+        }
+    }
+    cdp__channel_call(c);
+    c->desc.deliver(c->desc.user, &m);
+    cdp__channel_called(c);
+}
+
+/* ---- receiving */
+
+/* The header of a message has come: make room for its body. */
+CDP__PRIVATE bool cdp__channel_begin(cdp_channel *c, uint32_t p) {
+    cdp__channel_peer *peer = &c->peers[p];
+    const cdp__head *h = &peer->head;
+    if (h->kind != CDP_COLL_SEND || h->type != CDP__MESSAGE_DATA || h->bytes > CDP_CHANNEL_BODY_MAX
+        || (h->dtype == CDP__CHANNEL_OFFER) != (h->dtype && h->bytes == CDP__REMOTE_BYTES)) {
+        (void)cdp__stream_nonsense(&c->streams[p]);
+        return false;
+    }
+    peer->got = 0;
+    if (h->bytes <= peer->room) return true;
+    cdp__free(c->g->os, peer->body);
+    peer->room = cdp__max(h->bytes, 256);
+    peer->body = (uint8_t *)cdp__alloc(c->g->os, peer->room);
+    if (peer->body) return true;
+    peer->room = 0;
+    (void)cdp__fail_nomem("a message of a channel", h->bytes);
+    return false;
+}
+
+/* Read what has come from p. True: something moved. */
+CDP__PRIVATE bool cdp__channel_read(cdp_channel *c, uint32_t p) {
+    cdp__channel_peer *peer = &c->peers[p];
+    cdp__stream *s = &c->streams[p];
+    int64_t r = 1;
+    if (!peer->reading) {
+        r = cdp__stream_next(c->g->w, s, &peer->head);
+        if (r > 0 && !cdp__channel_begin(c, p)) r = -1;
+        peer->reading = r > 0;
+    }
+    while (r > 0 && s->body_left) {
+        r = cdp__stream_read(c->g->w, s, peer->body + peer->got, s->body_left);
+        if (r > 0) peer->got += (uint64_t)r;
+    }
+    if (r < 0) {
+        const cdp_error why = *cdp_last_error();
+        /* a body that came before its sender left is still taken */
+        while (peer->bulk && cdp__flow_move(peer->bulk, 1)) {
+        }
+        *cdp__error_slot() = why;
+        cdp__channel_lose(c, p);
+        return true;
+    }
+    if (!peer->reading || s->body_left) return false;
+    cdp__channel_deliver(c, p);
+    return true;
+}
+
+/* ---- telling the program */
+
+CDP__PRIVATE bool cdp__channel_tell_offer(cdp_channel *c) {
+    cdp__offer **at = &c->offers, *o;
+    while (*at && !(*at)->over)
+        at = &(*at)->next;
+    if (!*at) return false;
+    o = *at;
+    *at = o->next;
+    cdp__channel_call(c);
+    if (o->receive && c->desc.fetched) c->desc.fetched(c->desc.user, o->peer, o->handle, o->status);
+    if (!o->receive && c->desc.released)
+        c->desc.released(c->desc.user, o->peer, o->handle, o->status);
+    cdp__channel_called(c);
+    cdp__free(c->g->os, o);
+    return true;
+}
+
+CDP__PRIVATE bool cdp__channel_tell_peer(cdp_channel *c, uint32_t p) {
+    cdp__channel_peer *peer = &c->peers[p];
+    cdp__stream *s = &c->streams[p];
+    if (peer->lost && !peer->lost_told) {
+        peer->lost_told = true;
+        cdp__channel_call(c);
+        if (c->desc.lost) c->desc.lost(c->desc.user, p, &peer->why);
+        cdp__channel_called(c);
+        return true;
+    }
+    if (!peer->starved || peer->lost) return false;
+    if (s->sent - s->acked > CDP__WINDOW / 2) {
+        /* what was sent after the last question may have used up what the answer gave */
+        if (!s->asking && (s->asking = cdp__stream_note(c->g->w, s, CDP__MESSAGE_ASK)))
+            (void)cdp__port_flush(c->g->w, s->peer);
+        return false;
+    }
+    peer->starved = false;
+    cdp__channel_call(c);
+    if (c->desc.credit) c->desc.credit(c->desc.user, p);
+    cdp__channel_called(c);
+    return true;
+}
+
+CDP__PRIVATE bool cdp__channel_tell_time(cdp_channel *c) {
+    if (c->timer_ns == CDP__NEVER || cdp__now(c->g->os) < c->timer_ns) return false;
+    c->timer_ns = CDP__NEVER;
+    cdp__channel_call(c);
+    if (c->desc.timer) c->desc.timer(c->desc.user);
+    cdp__channel_called(c);
+    return true;
+}
+
+/* A group that failed moves no bodies any more. */
+CDP__PRIVATE void cdp__channel_group_failed(cdp_channel *c) {
+    cdp__offer *o;
+    for (o = c->offers; o; o = o->next) {
+        if (o->over || c->g->health != CDP__FAILED || c->g->settle_ns != CDP__NEVER) continue;
+        o->over = true;
+        o->status = c->g->error.status;
+    }
+}
+
+/* One step of one channel. MOVED: the lock was released meanwhile. */
+CDP__PRIVATE bool cdp__channel_step(cdp_channel *c) {
+    uint32_t p;
+    if (c->g->health != CDP__HEALTHY) cdp__channel_group_failed(c);
+    if (cdp__channel_tell_offer(c) || cdp__channel_tell_time(c)) return true;
+    for (p = 0; p < c->g->desc.world_size; ++p) {
+        if (p == c->g->desc.rank) continue;
+        if (!c->peers[p].lost && cdp__channel_read(c, p)) return true;
+        if (cdp__channel_tell_peer(c, p)) return true;
+    }
+    return false;
+}
+
+/* Free it if it was closed inside a callback and nobody uses it any more. */
 CDP__PRIVATE void cdp__channel_free(cdp_channel *c) {
     cdp__world *w = c->g->w;
     cdp_channel **at = &w->channels;
@@ -13194,6 +13175,34 @@ CDP__PRIVATE void cdp__channel_free(cdp_channel *c) {
     cdp__free(w->os, c->peers);
     cdp__free(w->os, c);
 }
+
+CDP__PRIVATE void cdp__channel_over(cdp_channel *c) {
+    if (c->left_over && !c->calling && !c->waiting) cdp__channel_free(c);
+}
+
+/* Every channel of the world, one callback at a time. */
+CDP__PRIVATE cdp__advance cdp__channels_poll(cdp__world *w) {
+    cdp_channel *c;
+    for (c = w->channels; c && !w->calling; c = c->next) {
+        if (c->closing || !cdp__channel_step(c)) continue;
+        cdp__channel_over(c);
+        return CDP__MOVED;
+    }
+    return CDP__BLOCKED;
+}
+
+CDP__PRIVATE uint64_t cdp__channels_deadline(const cdp__world *w) {
+    uint64_t at = CDP__NEVER;
+    const cdp_channel *c;
+    for (c = w->channels; c; c = c->next)
+        at = cdp__min(at, c->timer_ns);
+    return at;
+}
+
+/* ---- >>channel life: opening, waiting, closing ----------------------------------------------- */
+
+/* Knows: channels, streams. Promises: no callback runs after a channel was closed. May use:
+   channel, drive, stream. */
 
 /* The channel's streams enter the table and continue those that came early. Lock held. */
 CDP__PRIVATE cdp_status cdp__channel_enter(cdp_channel *c) {

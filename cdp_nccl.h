@@ -45,7 +45,7 @@
         create      cdp_nccl_attach; streams, memory, hooks
         Implementation: load (libraries and their functions), map (names of ours in theirs),
         bootstrap (a communicator of all ranks), stream (what runs when), watchdog (stopping),
-        kernels (what NVRTC compiles), backend (requests of cdp.h), memory, public, device-hooks
+        regroup (a communicator from another), kernels (what NVRTC compiles), backend (requests of cdp.h), memory, public, device-hooks
 
     API BY TASK
         I want to...                           call
@@ -1063,73 +1063,6 @@ CDP__PRIVATE cdp_status cdp__nccl_made(cdp__nccl *b, cdp__nccl *old, cdp__nccl_c
     return st;
 }
 
-CDP__PRIVATE void cdp__nccl_by_hand(cdp__nccl *b);
-CDP__PRIVATE bool cdp__nccl_await(cdp__nccl *b, const bool *flag, uint32_t ms);
-
-/* From the communicator of another group: a part of it, or it and more. */
-CDP__PRIVATE cdp_status cdp__nccl_shrink(cdp__nccl *b, cdp__nccl *old, uint64_t deadline_ns) {
-    cdp__nc_settings config = cdp__nccl_settings();
-    const bool broken = cdp_group_status(old->group) != CDP_OK;
-    int *gone = (int *)cdp__alloc(b->os, old->size * sizeof *gone), n = 0, r;
-    cdp__nccl_cell *cell = (cdp__nccl_cell *)cdp__alloc_zero(old->os, sizeof *cell);
-    cdp_status st;
-    uint32_t i;
-    if (!gone || !cell) {
-        cdp__free(b->os, gone);
-        cdp__free(old->os, cell);
-        return cdp__fail_nomem("a list of ranks", old->size * sizeof *gone);
-    }
-    for (i = 0; i < old->size; ++i)
-        if (cdp_rank_of_world(b->group, cdp_world_rank_of(old->group, i)) == UINT32_MAX)
-            gone[n++] = (int)i;
-    if (!n) { /* nobody has gone: NCCL refuses such a part */
-        cdp__free(b->os, gone);
-        cdp__free(old->os, cell);
-        return cdp__nccl_init(b, deadline_ns);
-    }
-    /* first it has to be stopped, which its own thread does; what NCCL says of it then does not
-       matter */
-    if (broken) {
-        cdp__nccl_by_hand(old);
-        (void)cdp__nccl_await(old, &old->aborted, CDP__NCCL_LEAVE_MS);
-    }
-    r = (int)cdp__nc.ncclCommShrink(old->comm, gone, n, &cell->comm,
-        (cdp__nc_config *)(void *)&config, broken ? CDP__NC_SHRINK_ABORT : 0);
-    cdp__free(b->os, gone);
-    st = cdp__nccl_made(b, old, cell, r, &b->comm, deadline_ns, "cdp_nccl_attach: ncclCommShrink");
-    return st == CDP_OK
-        ? cdp__nccl_settle(b, b->comm, deadline_ns, "cdp_nccl_attach: ncclCommShrink")
-        : st;
-}
-
-CDP__PRIVATE cdp_status cdp__nccl_grow(cdp__nccl *b, cdp__nccl *old, uint64_t deadline_ns) {
-    cdp__nc_settings config = cdp__nccl_settings();
-    cdp__nccl_cell *cell = NULL;
-    cdp__nc_id id;
-    cdp_status st;
-    int r = 0;
-    memset(&id, 0, sizeof id);
-    if (b->rank == 0) r = (int)cdp__nc.ncclCommGetUniqueId(old->comm, &id);
-    if (r != 0) {
-        (void)cdp__nccl_nccl_failed(r, "cdp_nccl_attach: ncclCommGetUniqueId");
-        cdp_group_fail(b->group); /* the others wait for it */
-        return cdp_group_status(b->group);
-    }
-    st = cdp_broadcast(b->group, &id, sizeof id, CDP_DTYPE_U8, 0);
-    if (st != CDP_OK) return st;
-    if (old && !(cell = (cdp__nccl_cell *)cdp__alloc_zero(old->os, sizeof *cell)))
-        return cdp__fail_nomem("a communicator", sizeof *cell);
-    r = (int)cdp__nc.ncclCommGrow(old ? old->comm : NULL, (int)b->size, old && b->rank ? NULL : &id,
-        old ? -1 : (int)b->rank, old ? &cell->comm : &b->comm, (cdp__nc_config *)(void *)&config);
-    if (!old && r != 0 && r != CDP__NC_IN_PROGRESS)
-        return cdp__nccl_refused(r, "cdp_nccl_attach: ncclCommGrow");
-    st = old
-        ? cdp__nccl_made(b, old, cell, r, &b->comm, deadline_ns, "cdp_nccl_attach: ncclCommGrow")
-        : CDP_OK;
-    return st == CDP_OK ? cdp__nccl_settle(b, b->comm, deadline_ns, "cdp_nccl_attach: ncclCommGrow")
-                        : st;
-}
-
 /* ---- >>stream: what runs when ---------------------------------------------------------------- */
 
 /* Knows: events and streams. Promises: what starts later in a stream comes after what it needs,
@@ -1514,6 +1447,75 @@ CDP__PRIVATE bool cdp__nccl_await(cdp__nccl *b, const bool *flag, uint32_t ms) {
     done = *flag;
     cdp__nccl_unlock(b);
     return done;
+}
+
+/* ---- >>regroup: a communicator from that of another group ------------------------------------ */
+
+/* Knows: the communicator of the other group, and which of its ranks are gone. Promises: ranks that
+   died block nobody. May use: >>bootstrap, >>stream, >>watchdog. */
+
+/* From the communicator of another group: a part of it, or it and more. */
+CDP__PRIVATE cdp_status cdp__nccl_shrink(cdp__nccl *b, cdp__nccl *old, uint64_t deadline_ns) {
+    cdp__nc_settings config = cdp__nccl_settings();
+    const bool broken = cdp_group_status(old->group) != CDP_OK;
+    int *gone = (int *)cdp__alloc(b->os, old->size * sizeof *gone), n = 0, r;
+    cdp__nccl_cell *cell = (cdp__nccl_cell *)cdp__alloc_zero(old->os, sizeof *cell);
+    cdp_status st;
+    uint32_t i;
+    if (!gone || !cell) {
+        cdp__free(b->os, gone);
+        cdp__free(old->os, cell);
+        return cdp__fail_nomem("a list of ranks", old->size * sizeof *gone);
+    }
+    for (i = 0; i < old->size; ++i)
+        if (cdp_rank_of_world(b->group, cdp_world_rank_of(old->group, i)) == UINT32_MAX)
+            gone[n++] = (int)i;
+    if (!n) { /* nobody has gone: NCCL refuses such a part */
+        cdp__free(b->os, gone);
+        cdp__free(old->os, cell);
+        return cdp__nccl_init(b, deadline_ns);
+    }
+    /* first it has to be stopped, which its own thread does; what NCCL says of it then does not
+       matter */
+    if (broken) {
+        cdp__nccl_by_hand(old);
+        (void)cdp__nccl_await(old, &old->aborted, CDP__NCCL_LEAVE_MS);
+    }
+    r = (int)cdp__nc.ncclCommShrink(old->comm, gone, n, &cell->comm,
+        (cdp__nc_config *)(void *)&config, broken ? CDP__NC_SHRINK_ABORT : 0);
+    cdp__free(b->os, gone);
+    st = cdp__nccl_made(b, old, cell, r, &b->comm, deadline_ns, "cdp_nccl_attach: ncclCommShrink");
+    return st == CDP_OK
+        ? cdp__nccl_settle(b, b->comm, deadline_ns, "cdp_nccl_attach: ncclCommShrink")
+        : st;
+}
+
+CDP__PRIVATE cdp_status cdp__nccl_grow(cdp__nccl *b, cdp__nccl *old, uint64_t deadline_ns) {
+    cdp__nc_settings config = cdp__nccl_settings();
+    cdp__nccl_cell *cell = NULL;
+    cdp__nc_id id;
+    cdp_status st;
+    int r = 0;
+    memset(&id, 0, sizeof id);
+    if (b->rank == 0) r = (int)cdp__nc.ncclCommGetUniqueId(old->comm, &id);
+    if (r != 0) {
+        (void)cdp__nccl_nccl_failed(r, "cdp_nccl_attach: ncclCommGetUniqueId");
+        cdp_group_fail(b->group); /* the others wait for it */
+        return cdp_group_status(b->group);
+    }
+    st = cdp_broadcast(b->group, &id, sizeof id, CDP_DTYPE_U8, 0);
+    if (st != CDP_OK) return st;
+    if (old && !(cell = (cdp__nccl_cell *)cdp__alloc_zero(old->os, sizeof *cell)))
+        return cdp__fail_nomem("a communicator", sizeof *cell);
+    r = (int)cdp__nc.ncclCommGrow(old ? old->comm : NULL, (int)b->size, old && b->rank ? NULL : &id,
+        old ? -1 : (int)b->rank, old ? &cell->comm : &b->comm, (cdp__nc_config *)(void *)&config);
+    if (!old && r != 0 && r != CDP__NC_IN_PROGRESS)
+        return cdp__nccl_refused(r, "cdp_nccl_attach: ncclCommGrow");
+    st = old
+        ? cdp__nccl_made(b, old, cell, r, &b->comm, deadline_ns, "cdp_nccl_attach: ncclCommGrow")
+        : CDP_OK;
+    return st == CDP_OK ? cdp__nccl_settle(b, b->comm, deadline_ns, "cdp_nccl_attach: ncclCommGrow")
+                        : st;
 }
 
 /* ---- >>kernels: what NVRTC compiles ---------------------------------------------------------- */
@@ -2383,15 +2385,13 @@ CDP__PRIVATE cdp_status cdp__nccl_sum_squares(
     return st;
 }
 
-/* The group is being destroyed. Local: what is in flight has its deadline, the rest a few
-   seconds. */
-CDP__PRIVATE void cdp__nccl_destroy(void *self);
-CDP__PRIVATE cdp_status cdp__nccl_split(void *self, uint32_t color, uint32_t key, cdp_group *part);
-
 /* ---- >>public -------------------------------------------------------------------------------- */
 
 /* Knows: all of a backend. Promises: attach and split succeed on all ranks or leave nothing on
    any. May use: everything above. */
+
+CDP__PRIVATE void cdp__nccl_destroy(void *self);
+CDP__PRIVATE cdp_status cdp__nccl_split(void *self, uint32_t color, uint32_t key, cdp_group *part);
 
 CDP__PRIVATE cdp_backend cdp__nccl_backend(cdp__nccl *b) {
     cdp_backend k;
@@ -2444,6 +2444,8 @@ CDP__PRIVATE void cdp__nccl_free(cdp__nccl *b) {
     cdp__free(os, b);
 }
 
+/* The group is being destroyed. Not collective: waits until the deadlines of queued operations, and
+   a few seconds for everything else. */
 CDP__PRIVATE void cdp__nccl_destroy(void *self) {
     cdp__nccl *b = (cdp__nccl *)self;
     int device = b->device;

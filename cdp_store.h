@@ -3765,10 +3765,10 @@ CDP__PRIVATE void cdp__conn_read(cdp__conn *c) {
    once. */
 CDP__PRIVATE void cdp__conn_send_rest(cdp__conn *c) {
     cdp_iov iov;
-    iov.data = c->out.data + c->out.at;
     iov.bytes = cdp__fifo_left(&c->out);
-    if (iov.bytes && c->io.fd >= 0)
-        c->server->os->net.send_iov(c->server->os->user, c->io.fd, &iov, 1);
+    if (!iov.bytes || c->io.fd < 0) return;
+    iov.data = c->out.data + c->out.at;
+    c->server->os->net.send_iov(c->server->os->user, c->io.fd, &iov, 1);
 }
 
 CDP__PRIVATE void cdp__conn_flush(cdp__conn *c) {
@@ -4238,6 +4238,14 @@ CDP__PRIVATE cdp_addr cdp__store_server_addr(const cdp_store_server *s) {
 /* For cdp_tcp.h: how many are connected. */
 CDP__PRIVATE uint32_t cdp__store_server_clients(const cdp_store_server *s) {
     return s->client_count;
+}
+
+/* For cdp_tcp.h: has everything been sent that clients are to be told, and does none wait? */
+CDP__PRIVATE bool cdp__store_server_quiet(const cdp_store_server *s) {
+    const cdp__conn *c;
+    for (c = s->conns.next; c != &s->conns; c = c->next)
+        if (cdp__fifo_left(&c->out) || c->wait_count) return false;
+    return true;
 }
 
 CDP_API uint16_t cdp_store_server_port(const cdp_store_server *s) {

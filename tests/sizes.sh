@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Text and data of the headers, against their limits, and how long they take to compile for each line, beside other large
-# single files where there are any (SQLITE_C, MINIAUDIO_H: their paths). sizes.sh BUILD [table]; `table`: also what each
-# define leaves out, which takes some minutes. Ends with "N passed, N failed".
+# Text and data of the headers, against their limits (of cdp_mem.h: what it adds to cdp.h), and how long they take to
+# compile for each line, beside other large single files where there are any (SQLITE_C, MINIAUDIO_H: their paths).
+# sizes.sh BUILD [table]; `table`: also what each define leaves out, which takes some minutes. Ends with
+# "N passed, N failed".
 set -u
 cd "$(dirname "$0")/.." || exit 1
 export LC_ALL=C
@@ -76,12 +77,27 @@ for flags in -O2 "-O2 ${LESS/ -DCDP_NO_ENV/}" "${SMALLEST/ -DCDP_NO_ENV/}" "${SM
     gcc -std=gnu11 -w $flags -I. -c "$work/program.c" -o "$work/x.o" &&
         echo "INFO the program in the head of cdp.h with CDP_STATIC, $(sed 's/-DCDP_.*/and all that can be left out/' <<< "${flags//$'\n'/ }"): $(bytes_of "$work/x.o") bytes"
 done
-for h in cdp_mem.h cdp_dtensor.h; do
-    [ -f $h ] || continue
-    printf '#include "%s"\n' $h > "$work/x.c"
-    macro=$(basename $h .h | tr '[:lower:]' '[:upper:]')_IMPLEMENTATION
-    gcc -std=gnu11 -O2 -D"$macro" -I. -c "$work/x.c" -o "$work/x.o" && echo "INFO $h alone at -O2: $(bytes_of "$work/x.o") bytes of text and data"
-done
+# What a header adds to cdp.h, whose implementation it brings along.
+own() { # HEADER LIMIT: 0: none
+    local with without
+    printf '#define CDP_IMPLEMENTATION\n#include "%s"\n' "$1" > "$work/x.c"
+    printf '#define CDP_IMPLEMENTATION\n#include "cdp.h"\n' > "$work/y.c"
+    gcc -std=gnu11 -O2 -I. -c "$work/x.c" -o "$work/x.o" && gcc -std=gnu11 -O2 -I. -c "$work/y.c" -o "$work/y.o" ||
+        { echo "not ok $1: does not compile"; failed=$((failed + 1)); return; }
+    with=$(bytes_of "$work/x.o") without=$(bytes_of "$work/y.o")
+    if [ "$2" = 0 ]; then
+        echo "INFO $1 at -O2: $((with - without)) bytes of text and data of its own, $with with cdp.h"
+    elif [ $((with - without)) -gt 10000 ] && [ $((with - without)) -le "$2" ]; then
+        echo "ok $1 at -O2: $((with - without)) bytes of text and data of its own (limit $2), $with with cdp.h"
+        passed=$((passed + 1))
+    else
+        echo "not ok $1 at -O2: $((with - without)) bytes of text and data of its own (limit $2); the largest sections:"
+        failed=$((failed + 1))
+        sections_of "$work/x.o" 200 | grep "$1" | head -n 24
+    fi
+}
+[ ! -f cdp_mem.h ] || own cdp_mem.h 130000
+[ ! -f cdp_dtensor.h ] || own cdp_dtensor.h 0
 
 compile_time() { # NAME LINES FILE FLAGS...
     local name=$1 lines=$2 file=$3 TIMEFORMAT='%U %S' cpu
