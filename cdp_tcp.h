@@ -57,7 +57,10 @@
     CONFIGURATION
         Macros: those of cdp.h and cdp_store.h. All other settings are in the desc; those that
         every group has are in its member `group`. Only the functions with `env` in their name,
-        and cdp_launch_read, read environment variables.
+        and cdp_launch_read, read environment variables. These must be equal in all files:
+        CDP_NO_ENV             no cdp_init_from_env, cdp_init_url, cdp_launch_read,
+                               cdp_tcp_desc_from_env, cdp_tcp_desc_from_url: fill in a cdp_tcp_desc
+        CDP_NO_SHARED_MEMORY   ranks of one host use TCP, as with no_shared_memory
 
     THREADS
         cdp_init blocks its caller and may run in several threads at once (several groups). A group
@@ -224,6 +227,7 @@ typedef struct cdp_tcp_desc {
    is left behind after one. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out);
 
+#ifndef CDP_NO_ENV
 /* Fill in rank, world_size and how to find rank 0 from the variables that a launcher has set:
    cdprun, torchrun, mpirun of Open MPI, mpiexec of MPICH (Hydra), srun of Slurm; see
    cdp_launch_read() for which. MASTER_ADDR and MASTER_PORT count in any case. Without them:
@@ -253,9 +257,11 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_tcp_desc_from_url(const char *url, cdp_tcp
 /* cdp_tcp_desc_from_url() on a copy of *desc (NULL: all defaults), then cdp_init(). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_init_url(
     const char *url, const cdp_tcp_desc *desc, cdp_group **out);
+#endif /* CDP_NO_ENV */
 
 /* ---- >>launch -------------------------------------------------------------------------------- */
 
+#ifndef CDP_NO_ENV
 /* The value of a variable, or NULL, as getenv() has it; the text stays as it is until the call
    that asks for it returns. */
 typedef const char *(*cdp_getenv_func)(void *user, const char *name);
@@ -287,15 +293,18 @@ typedef struct cdp_launch {
    and MASTER_ADDR, MASTER_PORT. Asks nobody but `get` (NULL: the environment). No launcher: CDP_OK with launcher "". Errors: INVALID,
    naming the variable. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_launch_read(cdp_getenv_func get, void *user, cdp_launch *out);
+#endif /* CDP_NO_ENV */
 
 #ifdef __cplusplus
 } /* extern "C" */
 inline cdp_status cdp_init(const cdp_tcp_desc &desc, cdp_group **out) {
     return cdp_init(&desc, out);
 }
+#ifndef CDP_NO_ENV
 inline cdp_status cdp_init_url(const char *url, const cdp_tcp_desc &desc, cdp_group **out) {
     return cdp_init_url(url, &desc, out);
 }
+#endif
 #endif
 #endif /* CDP_TCP_INCLUDED */
 
@@ -689,6 +698,11 @@ CDP__PRIVATE uint64_t cdp__shared_size(uint64_t room) {
 
 /* What lies behind descriptor `memory`, which becomes its own. NULL: nothing that could be used. */
 CDP__PRIVATE cdp__shared *cdp__shared_open(const cdp_os *os, int32_t memory, bool maker) {
+#ifdef CDP_NO_SHARED_MEMORY
+    (void)maker;
+    os->net.close_fd(os->user, memory);
+    return NULL;
+#else
     cdp__shared *s = (cdp__shared *)cdp__alloc_zero(os, sizeof *s);
     cdp__way *first, *second;
     if (!s) {
@@ -715,6 +729,7 @@ CDP__PRIVATE cdp__shared *cdp__shared_open(const cdp_os *os, int32_t memory, boo
     s->line.wake = cdp__shared_wake;
     s->line.owner = s;
     return s;
+#endif
 }
 
 /* Both know the proof now. Where is ours kept, for the peer to try. */
@@ -1109,7 +1124,12 @@ CDP__PRIVATE int32_t cdp__hello_recv(
 
 /* Can this rank share memory with others of this machine? */
 CDP__PRIVATE bool cdp__mesh_shares(const cdp__mesh *m) {
+#ifdef CDP_NO_SHARED_MEMORY
+    (void)m;
+    return false;
+#else
     return !m->desc.no_shared_memory && m->os->shared.create && m->loop.wake_fd[1] >= 0;
+#endif
 }
 
 CDP__PRIVATE void cdp__hello_fill(
@@ -2083,6 +2103,8 @@ CDP__PRIVATE bool cdp__mesh_release(void *self, void *ptr) {
     return g != NULL;
 }
 
+#ifndef CDP_NO_SHARED_MEMORY
+
 /* Is it worth it to let the peer read this itself? What was just written is in this processor's
    cache: less than so much goes faster through the ring, if it is in no segment. */
 CDP__PRIVATE bool cdp__mesh_readable(
@@ -2168,6 +2190,8 @@ CDP__PRIVATE void *cdp__mesh_slots(void *self, uint32_t peer, bool outgoing) {
 CDP__PRIVATE void cdp__mesh_doorbell(void *self, uint32_t peer) {
     cdp__line_ring(&((cdp__mesh *)self)->links[peer].shared->line, CDP__BELL_DATA);
 }
+
+#endif /* CDP_NO_SHARED_MEMORY */
 
 /* ---- >>first-cause: what the store knows of a failure ---------------------------------------- */
 
@@ -3506,6 +3530,8 @@ CDP__PRIVATE cdp_status cdp__mesh_open(cdp__mesh *m) {
 
 /* ---- >>launchers (pure): their variables ----------------------------------------------------- */
 
+#ifndef CDP_NO_ENV
+
 typedef struct cdp__vars {
     cdp_getenv_func get;
     void *user;
@@ -3778,6 +3804,8 @@ CDP__PRIVATE cdp_status cdp__url_parse(const char *url, cdp__url *u) {
     return CDP_OK;
 }
 
+#endif /* CDP_NO_ENV */
+
 /* ---- >>public -------------------------------------------------------------------------------- */
 
 CDP__PRIVATE cdp_tcp_desc cdp__tcp_desc_defaults(const cdp_tcp_desc *desc) {
@@ -3841,6 +3869,7 @@ CDP__PRIVATE void cdp__mesh_transport(cdp__mesh *m, cdp_transport *t) {
     t->describe = cdp__mesh_describe;
     t->failure.blocked = cdp__mesh_blocked;
     t->destroy = cdp__mesh_close;
+#ifndef CDP_NO_SHARED_MEMORY
     t->remote.expose = cdp__mesh_expose;
     t->remote.revoke = cdp__mesh_revoke;
     t->remote.try_revoke = cdp__mesh_try_revoke;
@@ -3851,6 +3880,7 @@ CDP__PRIVATE void cdp__mesh_transport(cdp__mesh *m, cdp_transport *t) {
     t->memory.release = cdp__mesh_release;
     t->slots.memory = cdp__mesh_slots;
     t->slots.ring = cdp__mesh_doorbell;
+#endif
     t->topology.host = cdp__mesh_host;
 }
 
@@ -3901,6 +3931,8 @@ CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out) {
     d.group.transport = &t;
     return cdp_group_create(&d.group, out);
 }
+
+#ifndef CDP_NO_ENV
 
 CDP__PRIVATE const char *cdp__getenv(void *user, const char *name) {
     (void)user;
@@ -4025,6 +4057,8 @@ CDP_API cdp_status cdp_init_from_env(const cdp_tcp_desc *desc, cdp_group **out) 
     st = cdp_tcp_desc_from_env(&d);
     return st == CDP_OK ? cdp_init(&d, out) : st;
 }
+
+#endif /* CDP_NO_ENV */
 
 #ifdef __cplusplus
 } /* extern "C" */
