@@ -14,7 +14,8 @@ HEADERS=${HEADERS:-cdp.h cdp_store.h cdp_tcp.h cdp_dtensor.h cdp_mem.h cdp_nccl.
 CC=${CC:-gcc}
 flags='-O1 -std=gnu11 -w'
 linked='cdp.h cdp_store.h cdp_tcp.h'
-results=$B/results-$SEED
+# shellcheck disable=SC2086
+results=$B/results-$SEED-$(cat $HEADERS | cksum | cut -d ' ' -f 1) # others after a change of the headers
 export root B CC flags linked results
 mkdir -p "$B/declared" "$B/base/inc" "$B/obj" "$B/m"
 
