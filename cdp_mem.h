@@ -2861,7 +2861,7 @@ CDP__PRIVATE void cdp__mem_shot_setting(
 CDP__PRIVATE void cdp__mem_shot_link(cdp_mem_shot *s) {
     uint64_t i, at = 0;
     for (i = 0; i < s->segment_count; ++i) {
-        s->segments[i].blocks = s->blocks + at;
+        s->segments[i].blocks = s->blocks ? s->blocks + at : NULL;
         at += s->segments[i].block_count;
     }
 }
@@ -3913,7 +3913,8 @@ CDP__PRIVATE bool cdp__mem_gather(cdp__mem_reader *r, uint64_t count, cdp__mem_k
     v.as.box = cdp__mem_box_new(r);
     if (!v.as.box) return false;
     r->depth -= count;
-    return cdp__mem_box_add(r, v.as.box, r->stack + r->depth, count) && cdp__mem_push(r, v);
+    return (!count || cdp__mem_box_add(r, v.as.box, r->stack + r->depth, count))
+        && cdp__mem_push(r, v);
 }
 
 CDP__PRIVATE bool cdp__mem_gather_marked(cdp__mem_reader *r, cdp__mem_kind kind) {
