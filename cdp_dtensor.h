@@ -142,7 +142,9 @@
     MEMORY
         From the os of the group. A mesh: one group per dimension and two of all ranks. A plan:
         about 600 bytes per message, and scratch memory that cdp_plan_info.scratch_bytes states.
-        A run allocates nothing, except the first asynchronous one of a plan of several phases.
+        A run allocates nothing, except the first asynchronous one of a plan of several phases, and
+        what the group remembers of messages in flight, until it has had as many of them at once
+        as the plan has. A layer allocates when it is made; cdp_cross_entropy in each call.
 
     ERRORS
         INVALID and UNSUPPORTED: nothing was started; correct the call. MISMATCH of a mesh, layout
@@ -3301,7 +3303,6 @@ struct cdp_plan {
     cdp__dt_phase *phases;
     uint32_t stage_count, phase_count;
     cdp_transfer *list;
-    uint32_t most_messages; /* of one phase */
     uint8_t *scratch;
     uint64_t scratch_used;
     cdp_plan_info info;
@@ -3818,7 +3819,6 @@ CDP__DT cdp_status cdp__dt_plan_build(cdp_plan *p) {
     const cdp__dt_stage *last = &p->stages[p->stage_count - 1];
     p->in_bytes = cdp__dt_held(&p->stages[0].pair.from, p->node, &box) * p->elem;
     p->out_bytes = cdp__dt_held(&last->host_to, p->node, &box) * p->elem;
-    p->most_messages = most;
     cdp__dt_plan_tally(p);
     if (!p->group) return CDP_OK;
     p->list = (cdp_transfer *)cdp__dt_alloc(p->os, most * sizeof *p->list);
@@ -3925,7 +3925,6 @@ CDP_API cdp_plan_info cdp_plan_info_of(const cdp_plan *p) {
    May use: kit, kernels, counter, grid, meshes, stages. */
 
 #define CDP__DT_TAG 0xcd700000u
-#define CDP__DT_POOL_TAG (CDP__DT_TAG + 3u) /* of receives that nothing is sent to */
 
 CDP__DT uint8_t *cdp__dt_at(const cdp_plan *p, cdp__dt_memory memory) {
     if (memory == CDP__DT_IN) return (uint8_t *)(uintptr_t)p->in;
@@ -4100,27 +4099,6 @@ CDP__DT cdp_status cdp__dt_run_check(cdp_plan *p, const void *in, void *out) {
     return CDP_OK;
 }
 
-/* A group takes what it remembers of a message in flight from a pool that grows on demand. How
-   many messages of a phase are in flight at once is a matter of chance, so the pool is filled
-   before the first run: by as many receives as the largest phase has messages, which are cancelled
-   at once. That is local, but comes before the plans are compared, while no rank can have left.
-   Without memory for it the pool grows later. */
-CDP__DT void cdp__dt_fill_pool(const cdp_plan *p) {
-    const uint64_t bytes = p->most_messages * sizeof(cdp_work);
-    const uint32_t peer = cdp_rank(p->group) ? 0 : 1;
-    cdp_work *works = p->most_messages ? (cdp_work *)cdp__dt_alloc(p->os, bytes) : NULL;
-    uint8_t none;
-    uint32_t n = 0;
-    if (!works) return;
-    while (n < p->most_messages
-        && cdp_recv_async(p->group, &none, 1, CDP_DTYPE_U8, peer, CDP__DT_POOL_TAG, &works[n])
-            == CDP_OK)
-        ++n;
-    while (n > 0)
-        (void)cdp_work_cancel(works[--n]);
-    cdp__dt_free(p->os, works);
-}
-
 /* Checks at the call; sets *ready if there is something to run. */
 CDP__DT cdp_status cdp__dt_run_begin(cdp_plan *p, const void *in, void *out, bool *ready) {
     *ready = false;
@@ -4134,10 +4112,7 @@ CDP__DT cdp_status cdp__dt_run_begin(cdp_plan *p, const void *in, void *out, boo
         return cdp_error_set(CDP_ERR_STATE, -1, 0,
             "plan: its last asynchronous run is not done; wait for that work first");
     cdp_status st = cdp__dt_run_check(p, in, out);
-    if (st == CDP_OK && !p->compared) {
-        cdp__dt_fill_pool(p);
-        st = cdp__dt_plan_compare(p);
-    }
+    if (st == CDP_OK && !p->compared) st = cdp__dt_plan_compare(p);
     if (st != CDP_OK) return st;
     p->in = in;
     p->out = out;
