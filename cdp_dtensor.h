@@ -821,6 +821,17 @@ inline cdp_status cdp_edge_create(const cdp_edge_desc &desc, cdp_edge **out) {
 inline cdp_status cdp_dtensor_fill(cdp_dtensor *tensor, const cdp_fill &fill) {
     return cdp_dtensor_fill(tensor, &fill);
 }
+#ifndef CDP_NO_TENSOR_OPS
+inline cdp_status cdp_tp_create(const cdp_tp_desc &desc, cdp_tp **out) {
+    return cdp_tp_create(&desc, out);
+}
+inline cdp_status cdp_cp_create(const cdp_cp_desc &desc, cdp_cp **out) {
+    return cdp_cp_create(&desc, out);
+}
+inline cdp_status cdp_local_map(const cdp_local_map_desc &desc) {
+    return cdp_local_map(&desc);
+}
+#endif
 #endif
 
 #endif /* CDP_DTENSOR_INCLUDED */
