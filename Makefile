@@ -162,6 +162,7 @@ test: programs
 	@LANES='$(LANES)' $(RUN) $(BUILD)/logs \
 	    'compile|600|bash tests/compile/run.sh' \
 	    $(call suites,test,600,$(SEEDS),$(call longest_first,$(PROGRAMS))) \
+	    'sim_default|600|$(BUILD)/test/sim --threads --memory --seeds 1..100 --jobs $(JOBS)' \
 	    'sources|60|bash tests/check_sources.sh' \
 	    $(if $(SIM),$(call world_again,left_early,job,kill,2431) $(call world_again,corrected_blame,job,stop,1164) $(call world_again,number_of_a_call,hub,mismatch,1874) $(call world_again,end_of_a_chain,job,isolate,1728)) \
 	    $(if $(wildcard tests/procs/test_cdprun.sh),'cdprun|600|CDPRUN_KILLS=15 sh tests/procs/test_cdprun.sh $(BUILD)/cdprun $(BUILD)/cdprun_test') \

@@ -55,8 +55,8 @@
         ddp, hooks interface                   data parallel training; what happens to gradients
         Implementation: compiler, core;
         the machine: os-posix, os-watch, os-threads, os-linux, loop;
-        pure: bytes, hash, dtype, reduce-kernels, algo, hosts, select, message, failure text,
-        fabric;
+        pure: bytes, hash, dtype, reduce-kernels, algo, algo-fixed, algo-more, hosts, select,
+        message, failure text, fabric;
         messages and groups: stream, port, receive, send, transfer, exec, state, records, failing,
         flows, running, hub, pending, drive, world, group, groups, device, requests, queue,
         work calls, collective calls, message calls, monitored barrier, channel, channel bodies,
@@ -164,10 +164,14 @@
         CDP_NO_MESSAGES *      off      no cdp_send and the other calls of >>messages, no
                                         cdp_monitored_barrier, no channels
         CDP_NO_CHANNELS *      off      no cdp_channel_open and the other calls of channels
+        CDP_NO_CHAINS *        off      no cdp_work_then, cdp_start_after, cdp_work_cancel
+        CDP_NO_GROUPS *        off      no cdp_group_new, cdp_group_split
         CDP_NO_OBJECTS *       off      no cdp_allgather_bytes and the others of >>objects
         CDP_NO_HUB *           off      no cdp_hub_create: no ranks in one process
-        CDP_NO_RECORDER *      off      no cdp_group_records, cdp_group_dump, cdp_describe; dump_path
-                                        is not used
+        CDP_FEW_ALGORITHMS     off      one or two algorithms for each collective, none for several
+                                        hosts; all ranks must be built so, else: MISMATCH
+        CDP_NO_RECORDER *      off      no cdp_group_records, cdp_group_dump, cdp_describe; the
+                                        desc's dump_path is ignored
         CDP_NO_LOG_STRINGS     off      log messages are left out (errors keep their texts)
         CDP_NAMES_0_1 *        off      public names of 0.1 compile, too: the type cdp_reduce, the
                                         call cdp_reduce_to
@@ -183,16 +187,18 @@
         group any more.
 
     MEMORY
-        All memory comes from os->alloc. The first group: about 0.15 MB and 0.5 KB per rank. Each
-        group made from it: 10 KB and 0.2 KB per rank. Unexpected data: at most 4 MiB per channel
-        and rank. A pair of ranks in a hub: two rings of 256 KiB when they first talk. A DDP: its
-        gradients once (the buckets are the gradients) and 0.25 KB per parameter; twice for a
-        moment when buckets are rebuilt; up to 1 MiB for small parameters that are broadcast
-        together; a copy of gradients that this rank did not use while others may have. Messages:
-        0.3 KB for each pair of rank and tag that was used, 0.6 KB for each message in flight;
-        10 KB with the first cdp_work_then(), receive from any rank or batch of a group.
-        Operations allocate nothing once the largest small message and the longest queue have been
-        seen.
+        All memory comes from os->alloc, except 0.8 KB while the default os looks up a name,
+        and what the C library takes for itself (threads, names, lists of interfaces). The
+        first group: about 0.15 MB and 0.5 KB per rank. Each group made from it: 10 KB and
+        0.2 KB per rank. Unexpected data: at most 4 MiB per channel and rank. A pair of
+        ranks in a hub: two rings of 256 KiB when they first talk. A DDP: its gradients once
+        (the buckets are the gradients) and 0.25 KB per parameter; twice for a moment when
+        buckets are rebuilt; up to 1 MiB for small parameters that are broadcast together; a
+        copy of gradients that this rank did not use while others may have. Messages: 0.3 KB
+        for each pair of rank and tag that was used, 0.6 KB for each message in flight; 10
+        KB with the first cdp_work_then(), receive from any rank or batch of a group.
+        Operations allocate nothing once the largest small message and the longest queue
+        have been seen.
 
     ERRORS
         INVALID, UNSUPPORTED and NOMEM at a call: nothing was started; correct it and go on.
@@ -1005,6 +1011,7 @@ typedef struct cdp_group_desc {
    taken, a row of `choices`), NOMEM, IO (no thread). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out);
 
+#ifndef CDP_NO_GROUPS
 /* A group of some of the ranks of another one, over the same links. Only those ranks call it,
    all with the same list: ranks[i] of `parent` becomes rank i. Local, like creation: nobody is
    talked to. It inherits the settings of its parent and outlives it if need be. Groups, also of
@@ -1023,15 +1030,17 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_group_new(
    those of an allgather and of cdp_group_new(). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_group_split(
     cdp_group *parent, uint32_t color, uint32_t key, cdp_group **out);
+#endif /* CDP_NO_GROUPS */
 
 /* Ranks of a group and of the world it was made from. UINT32_MAX: there is no such rank. Any
    thread. */
 CDP_API uint32_t cdp_world_rank_of(const cdp_group *group, uint32_t rank);
 CDP_API uint32_t cdp_rank_of_world(const cdp_group *group, uint32_t world_rank);
 
-/* Leave: local, at once, never an error for the others unless they still wait for this rank.
-   Operations in flight end with CDP_ERR_STATE for threads that wait for them. NULL is allowed.
-   Not while another thread uses the group. */
+/* Leave: local, at once, never an error for the others unless they still wait for this rank. After
+   a failure the rank first tells its cause to the others: that takes 50 ms, or up to 0.7 s where
+   they do not take it. Operations in flight end with CDP_ERR_STATE for threads that wait for them.
+   NULL is allowed. Not while another thread uses the group. */
 CDP_API void cdp_group_destroy(cdp_group *group);
 
 /* This rank, from 0, and how many ranks the group has; 0 for NULL. Any thread. */
@@ -1221,6 +1230,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_barrier_async(cdp_group *group, cdp_work *
    `out` is NULL. Any thread. */
 CDP_API cdp_status cdp_work_error(cdp_work work, cdp_error *out);
 
+#ifndef CDP_NO_CHAINS
 /* Call func(user, status) once when `work` is done (status CDP_OK), has failed (the failure,
    which is also the thread's last error) or was cancelled (ABORTED); CDP_ERR_STATE: the group is
    being destroyed. *next (NULL is allowed) is a work that is done when `func` has returned; it
@@ -1250,6 +1260,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_start_after(
    all ranks, as cdp_group_abort() does, and names this rank. STATE: too late, it is done,
    failing, or a message on its way; or it is a batch. */
 CDP_API cdp_status cdp_work_cancel(cdp_work work);
+#endif /* CDP_NO_CHAINS */
 
 /* ---- >>messages ------------------------------------------------------------------------------ */
 
@@ -4755,24 +4766,6 @@ CDP__PRIVATE uint32_t cdp__reduce_tree_round(const cdp__shape *s, uint32_t k, cd
     return m;
 }
 
-/* The reducing half of the ring, then every rank hands its finished part to the root. */
-CDP__PRIVATE uint32_t cdp__reduce_ring_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
-    const uint32_t n = s->size, from = k < n ? 0 : (s->root + (k - n) + 1) % n;
-    const uint8_t work = cdp__reduce_buffer(s);
-    if (k == 0)
-        return cdp__reads_in(s)
-            ? 0
-            : cdp__bring(s, s->in_place ? CDP__OUT : CDP__IN, cdp__first(s->count), work, 0, out);
-    if (k < n) return cdp__ring_reduce(s, k, work, out);
-    if (s->rank == s->root)
-        out[0] = cdp__step_recv(from, work, cdp__part(s, (from + 1) % n));
-    else if (s->rank == from)
-        out[0] = cdp__step_send(s->root, work, cdp__part(s, (from + 1) % n));
-    else
-        return 0;
-    return 1;
-}
-
 /* Gather and scatter: the root and one other rank per round. The parts are in OUT or IN of the
    root. */
 CDP__PRIVATE uint32_t cdp__linear_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
@@ -4827,6 +4820,44 @@ CDP__PRIVATE uint32_t cdp__scatter_reduce_round(const cdp__shape *s, uint32_t k,
         out[m++] = cdp__step_make(CDP__DIVIDE, -1, 0, CDP__OUT, 0, result.off, result.len);
     return m;
 }
+
+/* To whom, or from whom, `stride` ranks on or back. With 2, 4, 8, ... ranks both are the same one,
+   so that two ranks wait for each other alone: where they share a core, a barrier mostly takes a
+   fifth less time than in a ring. */
+CDP__PRIVATE uint32_t cdp__partner(const cdp__shape *s, uint32_t stride, bool back) {
+    const uint32_t n = s->size, onward = back ? n - stride : stride;
+    return n & (n - 1) ? (s->rank + onward) % n : s->rank ^ stride;
+}
+
+CDP__PRIVATE uint32_t cdp__alltoall_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+    const uint32_t to = cdp__partner(s, k, false), from = cdp__partner(s, k, true);
+    const cdp__span there = cdp__block_of(s, s->in_offs, to),
+                    here = cdp__block_of(s, s->out_offs, from);
+    if (k == 0) {
+        out[0] = cdp__step_make(
+            CDP__COPY, -1, CDP__IN, CDP__OUT, there.off, here.off, cdp__min(there.len, here.len));
+        return 1;
+    }
+    out[0] = cdp__step_send(to, CDP__IN, there);
+    out[1] = cdp__step_recv(from, CDP__OUT, here);
+    return 2;
+}
+
+/* Dissemination barrier (Hensgen, Finkel, Manber 1988): after round k every rank has heard,
+   through others, of 2^(k+1). */
+CDP__PRIVATE uint32_t cdp__barrier_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+    const uint32_t stride = 1u << k;
+    cdp__span none;
+    none.off = none.len = 0;
+    out[0] = cdp__step_send(cdp__partner(s, stride, false), CDP__OUT, none);
+    out[1] = cdp__step_recv(cdp__partner(s, stride, true), CDP__OUT, none);
+    return 2;
+}
+
+/* ---- >>algo-fixed (pure): reductions whose bits depend on the inputs alone ------------------- */
+
+/* Knows: shapes and steps. Promises: the contract of >>algo; the same bits for every size of a
+   message. May use: >>algo. */
 
 /* Allreduce, reduce and reduce-scatter whose bits depend on the inputs alone: every element is
    combined along the same tree over the ranks (that of recursive doubling), whatever its place,
@@ -4985,26 +5016,30 @@ CDP__PRIVATE uint32_t cdp__fixed_round(const cdp__shape *s, uint32_t k, cdp__ste
     return 1;
 }
 
-/* To whom, or from whom, `stride` ranks on or back. With 2, 4, 8, ... ranks both are the same one,
-   so that two ranks wait for each other alone: where they share a core, a barrier mostly takes a
-   fifth less time than in a ring. */
-CDP__PRIVATE uint32_t cdp__partner(const cdp__shape *s, uint32_t stride, bool back) {
-    const uint32_t n = s->size, onward = back ? n - stride : stride;
-    return n & (n - 1) ? (s->rank + onward) % n : s->rank ^ stride;
-}
+/* ---- >>algo-more (pure): algorithms for some sizes and numbers of ranks ---------------------- */
 
-CDP__PRIVATE uint32_t cdp__alltoall_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
-    const uint32_t to = cdp__partner(s, k, false), from = cdp__partner(s, k, true);
-    const cdp__span there = cdp__block_of(s, s->in_offs, to),
-                    here = cdp__block_of(s, s->out_offs, from);
-    if (k == 0) {
-        out[0] = cdp__step_make(
-            CDP__COPY, -1, CDP__IN, CDP__OUT, there.off, here.off, cdp__min(there.len, here.len));
-        return 1;
-    }
-    out[0] = cdp__step_send(to, CDP__IN, there);
-    out[1] = cdp__step_recv(from, CDP__OUT, here);
-    return 2;
+/* Knows: shapes and steps. Promises: the contract of >>algo. May use: >>algo. Every collective has
+   an algorithm in >>algo or >>algo-fixed that suits all sizes, so CDP_FEW_ALGORITHMS leaves out
+   these. */
+
+#ifndef CDP_FEW_ALGORITHMS
+
+/* The reducing half of the ring, then every rank hands its finished part to the root. */
+CDP__PRIVATE uint32_t cdp__reduce_ring_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+    const uint32_t n = s->size, from = k < n ? 0 : (s->root + (k - n) + 1) % n;
+    const uint8_t work = cdp__reduce_buffer(s);
+    if (k == 0)
+        return cdp__reads_in(s)
+            ? 0
+            : cdp__bring(s, s->in_place ? CDP__OUT : CDP__IN, cdp__first(s->count), work, 0, out);
+    if (k < n) return cdp__ring_reduce(s, k, work, out);
+    if (s->rank == s->root)
+        out[0] = cdp__step_recv(from, work, cdp__part(s, (from + 1) % n));
+    else if (s->rank == from)
+        out[0] = cdp__step_send(s->root, work, cdp__part(s, (from + 1) % n));
+    else
+        return 0;
+    return 1;
 }
 
 /* The same with several at once, for small messages: nobody waits for one answer before the next
@@ -5305,17 +5340,6 @@ CDP__PRIVATE uint32_t cdp__direct_round(const cdp__shape *s, uint32_t k, cdp__st
     return gather ? cdp__gather_own(s, k, m, out) : m;
 }
 
-/* Dissemination barrier (Hensgen, Finkel, Manber 1988): after round k every rank has heard,
-   through others, of 2^(k+1). */
-CDP__PRIVATE uint32_t cdp__barrier_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
-    const uint32_t stride = 1u << k;
-    cdp__span none;
-    none.off = none.len = 0;
-    out[0] = cdp__step_send(cdp__partner(s, stride, false), CDP__OUT, none);
-    out[1] = cdp__step_recv(cdp__partner(s, stride, true), CDP__OUT, none);
-    return 2;
-}
-
 /* Small operations of ranks that reach each other's memory: everybody's vector goes to everybody
    at once, so that who sleeps is woken once, and each rank combines all of them in TMP along the
    tree of recursive doubling. A list of messages, then of local steps, is cut into rounds; up to
@@ -5389,10 +5413,14 @@ CDP__PRIVATE uint32_t cdp__once_round(const cdp__shape *s, uint32_t k, cdp__step
     return m;
 }
 
+#endif /* CDP_FEW_ALGORITHMS */
+
 /* ---- >>hosts (pure): collectives of several hosts, where ranks of one host share memory ------ */
 
 /* Knows: which ranks share a host. Promises: rounds that obey the contract of algo, in which
    hosts exchange each byte once. May use: algo. */
+
+#ifndef CDP_FEW_ALGORITHMS
 
 /* First the ranks of each host combine in memory; then hosts exchange each byte once; then the
    result spreads in memory. Each of the three is an algorithm from above among fewer ranks. In a
@@ -5655,6 +5683,8 @@ CDP__PRIVATE uint32_t cdp__hosts_scatter_round(const cdp__shape *s, uint32_t k, 
     return m;
 }
 
+#endif /* CDP_FEW_ALGORITHMS */
+
 /* ---- >>select (pure): which algorithm; equal on all ranks because its inputs are ------------- */
 
 /* Knows: what each algorithm is good at, as a table. Promises: the same choice on all ranks,
@@ -5667,7 +5697,6 @@ enum {
     CDP__GATHER,
     CDP__DISSEMINATION,
     CDP__REDUCE_TREE,
-    CDP__REDUCE_RING,
     CDP__LINEAR_GATHER,
     CDP__LINEAR_SCATTER,
     CDP__PAIRWISE_REDUCE,
@@ -5676,6 +5705,8 @@ enum {
     CDP__FIXED_ALLREDUCE,
     CDP__FIXED_REDUCE,
     CDP__FIXED_SCATTER,
+    /* not with CDP_FEW_ALGORITHMS */
+    CDP__REDUCE_RING,
     CDP__BRUCK,
     CDP__TREE_GATHER,
     CDP__TREE_SCATTER,
@@ -5689,6 +5720,7 @@ enum {
     CDP__ONCE_GATHER,
     CDP__ONCE_BARRIER,
     CDP__ONCE_BROADCAST,
+    /* for several hosts */
     CDP__LANES,
     CDP__LEADERS,
     CDP__HOSTS_BROADCAST,
@@ -5699,64 +5731,63 @@ enum {
     CDP__ALGO_COUNT
 };
 
+static const cdp__algo cdp__algos[] = {
+    {"ring", CDP_COLL_ALLREDUCE, false, cdp__ring_rounds, cdp__ring_round, cdp__no_tmp},
+    {"recursive doubling", CDP_COLL_ALLREDUCE, true, cdp__doubling_rounds, cdp__doubling_round,
+        cdp__doubling_tmp},
+    {"binomial tree", CDP_COLL_BROADCAST, true, cdp__log_rounds, cdp__tree_round, cdp__no_tmp},
+    {"ring", CDP_COLL_ALLGATHER, true, cdp__gather_rounds, cdp__gather_round, cdp__no_tmp},
+    {"dissemination", CDP_COLL_BARRIER, true, cdp__log_rounds, cdp__barrier_round, cdp__no_tmp},
+    {"binomial tree", CDP_COLL_REDUCE, false, cdp__reduce_tree_rounds, cdp__reduce_tree_round,
+        cdp__reduce_tmp},
+    {"linear", CDP_COLL_GATHER, true, cdp__gather_rounds, cdp__linear_round, cdp__no_tmp},
+    {"linear", CDP_COLL_SCATTER, true, cdp__gather_rounds, cdp__linear_round, cdp__no_tmp},
+    {"pairwise", CDP_COLL_REDUCE_SCATTER, false, cdp__gather_rounds, cdp__scatter_reduce_round,
+        cdp__pairwise_tmp},
+    {"pairwise", CDP_COLL_ALLTOALL, true, cdp__gather_rounds, cdp__alltoall_round, cdp__no_tmp},
+    {"direct", CDP_COLL_SEND, true, cdp__log_rounds, cdp__tree_round, cdp__no_tmp},
+    {"fixed order", CDP_COLL_ALLREDUCE, true, cdp__fixed_rounds, cdp__fixed_round, cdp__fixed_tmp},
+    {"fixed order", CDP_COLL_REDUCE, true, cdp__fixed_rounds, cdp__fixed_round, cdp__fixed_tmp},
+    {"fixed order", CDP_COLL_REDUCE_SCATTER, true, cdp__fixed_rounds, cdp__fixed_round,
+        cdp__fixed_tmp},
+#ifndef CDP_FEW_ALGORITHMS
+    {"ring", CDP_COLL_REDUCE, false, cdp__ring_rounds, cdp__reduce_ring_round, cdp__reduce_tmp},
+    {"Bruck", CDP_COLL_ALLGATHER, true, cdp__bruck_rounds, cdp__bruck_round, cdp__bruck_tmp},
+    {"binomial tree", CDP_COLL_GATHER, true, cdp__bruck_rounds, cdp__subtree_round,
+        cdp__subtree_tmp},
+    {"binomial tree", CDP_COLL_SCATTER, true, cdp__bruck_rounds, cdp__subtree_round,
+        cdp__subtree_tmp},
+    {"recursive halving", CDP_COLL_REDUCE_SCATTER, false, cdp__doubling_rounds, cdp__halving_round,
+        cdp__halving_tmp},
+    {"spread", CDP_COLL_ALLTOALL, true, cdp__spread_rounds, cdp__spread_round, cdp__no_tmp},
+    {"halving and doubling", CDP_COLL_ALLREDUCE, false, cdp__both_rounds, cdp__both_round,
+        cdp__no_tmp},
+    {"direct", CDP_COLL_ALLREDUCE, false, cdp__direct_rounds, cdp__direct_round, cdp__no_tmp},
+    {"direct", CDP_COLL_REDUCE_SCATTER, false, cdp__direct_rounds, cdp__direct_round,
+        cdp__pairwise_tmp},
+    {"direct", CDP_COLL_ALLGATHER, true, cdp__direct_rounds, cdp__direct_round, cdp__no_tmp},
+    {"at once", CDP_COLL_ALLREDUCE, true, cdp__once_rounds, cdp__once_round, cdp__once_tmp},
+    {"at once", CDP_COLL_ALLGATHER, true, cdp__once_rounds, cdp__once_round, cdp__once_tmp},
+    {"at once", CDP_COLL_BARRIER, true, cdp__once_rounds, cdp__once_round, cdp__once_tmp},
+    {"at once", CDP_COLL_BROADCAST, true, cdp__once_rounds, cdp__once_round, cdp__once_tmp},
+    {"hierarchical", CDP_COLL_ALLREDUCE, false, cdp__lanes_rounds, cdp__lanes_round, cdp__no_tmp},
+    {"leaders", CDP_COLL_ALLREDUCE, false, cdp__leaders_rounds, cdp__leaders_round,
+        cdp__doubling_tmp},
+    {"hierarchical", CDP_COLL_BROADCAST, true, cdp__leaders_rounds, cdp__leaders_round,
+        cdp__no_tmp},
+    {"hierarchical", CDP_COLL_BARRIER, true, cdp__leaders_rounds, cdp__leaders_round, cdp__no_tmp},
+    {"hierarchical", CDP_COLL_REDUCE, false, cdp__leaders_rounds, cdp__leaders_round,
+        cdp__reduce_tmp},
+    {"hierarchical", CDP_COLL_ALLGATHER, true, cdp__hosts_gather_rounds, cdp__hosts_gather_round,
+        cdp__no_tmp},
+    {"hierarchical", CDP_COLL_REDUCE_SCATTER, false, cdp__hosts_scatter_rounds,
+        cdp__hosts_scatter_round, cdp__hosts_scatter_tmp},
+#endif
+    {"?", CDP_COLL_NONE, false, NULL, NULL, NULL}, /* what another build may name */
+};
+
 CDP__PRIVATE const cdp__algo *cdp__algo_at(uint32_t i) {
-    static const cdp__algo table[CDP__ALGO_COUNT + 1] = {
-        {"ring", CDP_COLL_ALLREDUCE, false, cdp__ring_rounds, cdp__ring_round, cdp__no_tmp},
-        {"recursive doubling", CDP_COLL_ALLREDUCE, true, cdp__doubling_rounds, cdp__doubling_round,
-            cdp__doubling_tmp},
-        {"binomial tree", CDP_COLL_BROADCAST, true, cdp__log_rounds, cdp__tree_round, cdp__no_tmp},
-        {"ring", CDP_COLL_ALLGATHER, true, cdp__gather_rounds, cdp__gather_round, cdp__no_tmp},
-        {"dissemination", CDP_COLL_BARRIER, true, cdp__log_rounds, cdp__barrier_round, cdp__no_tmp},
-        {"binomial tree", CDP_COLL_REDUCE, false, cdp__reduce_tree_rounds, cdp__reduce_tree_round,
-            cdp__reduce_tmp},
-        {"ring", CDP_COLL_REDUCE, false, cdp__ring_rounds, cdp__reduce_ring_round, cdp__reduce_tmp},
-        {"linear", CDP_COLL_GATHER, true, cdp__gather_rounds, cdp__linear_round, cdp__no_tmp},
-        {"linear", CDP_COLL_SCATTER, true, cdp__gather_rounds, cdp__linear_round, cdp__no_tmp},
-        {"pairwise", CDP_COLL_REDUCE_SCATTER, false, cdp__gather_rounds, cdp__scatter_reduce_round,
-            cdp__pairwise_tmp},
-        {"pairwise", CDP_COLL_ALLTOALL, true, cdp__gather_rounds, cdp__alltoall_round, cdp__no_tmp},
-        /* a broadcast between two */
-        {"direct", CDP_COLL_SEND, true, cdp__log_rounds, cdp__tree_round, cdp__no_tmp},
-        {"fixed order", CDP_COLL_ALLREDUCE, true, cdp__fixed_rounds, cdp__fixed_round,
-            cdp__fixed_tmp},
-        {"fixed order", CDP_COLL_REDUCE, true, cdp__fixed_rounds, cdp__fixed_round, cdp__fixed_tmp},
-        {"fixed order", CDP_COLL_REDUCE_SCATTER, true, cdp__fixed_rounds, cdp__fixed_round,
-            cdp__fixed_tmp},
-        {"Bruck", CDP_COLL_ALLGATHER, true, cdp__bruck_rounds, cdp__bruck_round, cdp__bruck_tmp},
-        {"binomial tree", CDP_COLL_GATHER, true, cdp__bruck_rounds, cdp__subtree_round,
-            cdp__subtree_tmp},
-        {"binomial tree", CDP_COLL_SCATTER, true, cdp__bruck_rounds, cdp__subtree_round,
-            cdp__subtree_tmp},
-        {"recursive halving", CDP_COLL_REDUCE_SCATTER, false, cdp__doubling_rounds,
-            cdp__halving_round, cdp__halving_tmp},
-        {"spread", CDP_COLL_ALLTOALL, true, cdp__spread_rounds, cdp__spread_round, cdp__no_tmp},
-        {"halving and doubling", CDP_COLL_ALLREDUCE, false, cdp__both_rounds, cdp__both_round,
-            cdp__no_tmp},
-        {"direct", CDP_COLL_ALLREDUCE, false, cdp__direct_rounds, cdp__direct_round, cdp__no_tmp},
-        {"direct", CDP_COLL_REDUCE_SCATTER, false, cdp__direct_rounds, cdp__direct_round,
-            cdp__pairwise_tmp},
-        {"direct", CDP_COLL_ALLGATHER, true, cdp__direct_rounds, cdp__direct_round, cdp__no_tmp},
-        {"at once", CDP_COLL_ALLREDUCE, true, cdp__once_rounds, cdp__once_round, cdp__once_tmp},
-        {"at once", CDP_COLL_ALLGATHER, true, cdp__once_rounds, cdp__once_round, cdp__once_tmp},
-        {"at once", CDP_COLL_BARRIER, true, cdp__once_rounds, cdp__once_round, cdp__once_tmp},
-        {"at once", CDP_COLL_BROADCAST, true, cdp__once_rounds, cdp__once_round, cdp__once_tmp},
-        {"hierarchical", CDP_COLL_ALLREDUCE, false, cdp__lanes_rounds, cdp__lanes_round,
-            cdp__no_tmp},
-        {"leaders", CDP_COLL_ALLREDUCE, false, cdp__leaders_rounds, cdp__leaders_round,
-            cdp__doubling_tmp},
-        {"hierarchical", CDP_COLL_BROADCAST, true, cdp__leaders_rounds, cdp__leaders_round,
-            cdp__no_tmp},
-        {"hierarchical", CDP_COLL_BARRIER, true, cdp__leaders_rounds, cdp__leaders_round,
-            cdp__no_tmp},
-        {"hierarchical", CDP_COLL_REDUCE, false, cdp__leaders_rounds, cdp__leaders_round,
-            cdp__reduce_tmp},
-        {"hierarchical", CDP_COLL_ALLGATHER, true, cdp__hosts_gather_rounds,
-            cdp__hosts_gather_round, cdp__no_tmp},
-        {"hierarchical", CDP_COLL_REDUCE_SCATTER, false, cdp__hosts_scatter_rounds,
-            cdp__hosts_scatter_round, cdp__hosts_scatter_tmp},
-        {"?", CDP_COLL_NONE, false, NULL, NULL, NULL}, /* what another version may name */
-    };
-    return &table[cdp__min(i, CDP__ALGO_COUNT)];
+    return &cdp__algos[cdp__min(i, sizeof cdp__algos / sizeof cdp__algos[0] - 1)];
 }
 
 #define CDP__SMALL UINT64_MAX        /* in a row: the group's small_bytes */
@@ -5779,78 +5810,98 @@ typedef struct cdp__row {
 #define CDP__EVEN 16u  /* all hosts have as many */
 
 /* The built-in rows; they come after the caller's own (cdp_group_desc.choices). */
+#ifdef CDP_FEW_ALGORITHMS
+static const cdp__row cdp__rows[] = {
+    {CDP__SMALL, 0, CDP__DOUBLING, 0},
+    {0, 0, CDP__RING, 0},
+    {0, 0, CDP__FIXED_ALLREDUCE, 0},
+    {0, 0, CDP__TREE, 0},
+    {0, 0, CDP__DISSEMINATION, 0},
+    {0, 0, CDP__DIRECT, 0},
+    {0, 0, CDP__GATHER, 0},
+    {0, 0, CDP__REDUCE_TREE, 0},
+    {0, 0, CDP__FIXED_REDUCE, 0},
+    {0, 0, CDP__LINEAR_GATHER, 0},
+    {0, 0, CDP__LINEAR_SCATTER, 0},
+    {0, 0, CDP__PAIRWISE_REDUCE, 0},
+    {0, 0, CDP__FIXED_SCATTER, 0},
+    {0, 0, CDP__PAIRWISE, 0},
+};
+#else
+static const cdp__row cdp__rows[] = {
+    /* the more ranks, the more a round less is worth */
+    {CDP__LITTLE, 4, CDP__ONCE, CDP__NEAR},
+    {CDP__LITTLE, 4, CDP__ONCE_BROADCAST, CDP__NEAR},
+    {CDP__LITTLE, 4, CDP__DIRECT_SCATTER, CDP__NEAR},
+    {0, 7, CDP__ONCE_BARRIER, CDP__NEAR},
+    {CDP__TINY, 4, CDP__ONCE_GATHER, CDP__NEAR},
+    {CDP__TINY, 0, CDP__LEADERS, CDP__HOSTS},
+    {0, 0, CDP__LANES, CDP__HOSTS},
+    {CDP__TINY, 0, CDP__DOUBLING, 0},
+    /* its rounds grow with the ranks, and pay where the parts are long enough to be exposed */
+    {0, 8, CDP__DIRECT_ALL, CDP__SHARED},
+    {CDP__PARTS_COPIED, 0, CDP__BOTH, CDP__SHARED},
+    {0, 0, CDP__DIRECT_ALL, CDP__SHARED},
+    {CDP__SMALL, 0, CDP__DOUBLING, 0},
+    {0, 2, CDP__RING, 0},
+    {1u << 20, 16, CDP__BOTH, CDP__POWERS},
+    {0, 16, CDP__RING, 0},
+    {8u << 20, 0, CDP__BOTH, CDP__POWERS},
+    {1u << 19, 0, CDP__BOTH, 0},
+    {0, 0, CDP__RING, 0},
+    {0, 0, CDP__FIXED_ALLREDUCE, 0},
+    {0, 0, CDP__HOSTS_BROADCAST, CDP__HOSTS},
+    {0, 0, CDP__TREE, 0},
+    {0, 0, CDP__HOSTS_BARRIER, CDP__HOSTS},
+    {0, 0, CDP__DISSEMINATION, 0},
+    {0, 0, CDP__DIRECT, 0},
+    {CDP__TINY, 0, CDP__BRUCK, CDP__EVEN},
+    {0, 16, CDP__HOSTS_GATHER, CDP__EVEN},
+    {CDP__SMALL, 0, CDP__BRUCK, CDP__EVEN},
+    {0, 0, CDP__HOSTS_GATHER, CDP__EVEN},
+    {0, 2, CDP__GATHER, 0},
+    {CDP__SMALL, 16, CDP__BRUCK, 0},
+    {0, 8, CDP__DIRECT_GATHER, CDP__SHARED},
+    {CDP__PARTS_COPIED, 0, CDP__BRUCK, CDP__SHARED},
+    {0, 0, CDP__DIRECT_GATHER, CDP__SHARED},
+    {8u << 20, 16, CDP__BRUCK, CDP__POWERS},
+    {0, 16, CDP__GATHER, 0},
+    {4u << 20, 0, CDP__BRUCK, 0},
+    {0, 0, CDP__GATHER, 0},
+    {0, 0, CDP__HOSTS_REDUCE, CDP__HOSTS},
+    {CDP__SMALL, 0, CDP__REDUCE_TREE, 0},
+    {0, 16, CDP__REDUCE_RING, 0},
+    {1u << 20, 0, CDP__REDUCE_TREE, 0},
+    {0, 0, CDP__REDUCE_RING, 0},
+    {0, 0, CDP__FIXED_REDUCE, 0},
+    {0, 8, CDP__LINEAR_GATHER, 0},
+    {4u << 20, 0, CDP__TREE_GATHER, 0},
+    {0, 0, CDP__LINEAR_GATHER, 0},
+    {0, 8, CDP__LINEAR_SCATTER, 0},
+    {CDP__SMALL, 0, CDP__TREE_SCATTER, 0},
+    {0, 0, CDP__LINEAR_SCATTER, 0},
+    {CDP__TINY, 0, CDP__HALVING, CDP__EVEN},
+    {0, 16, CDP__HOSTS_SCATTER, CDP__EVEN},
+    {CDP__SMALL, 0, CDP__HALVING, CDP__EVEN},
+    {0, 0, CDP__HOSTS_SCATTER, CDP__EVEN},
+    {0, 2, CDP__PAIRWISE_REDUCE, 0},
+    {CDP__SMALL, 16, CDP__HALVING, 0},
+    {0, 8, CDP__DIRECT_SCATTER, CDP__SHARED},
+    {CDP__PARTS_COPIED, 0, CDP__HALVING, CDP__SHARED},
+    {0, 0, CDP__DIRECT_SCATTER, CDP__SHARED},
+    {1u << 20, 16, CDP__HALVING, CDP__POWERS},
+    {0, 16, CDP__PAIRWISE_REDUCE, 0},
+    {4u << 20, 0, CDP__HALVING, CDP__POWERS},
+    {1u << 18, 0, CDP__HALVING, 0},
+    {0, 0, CDP__PAIRWISE_REDUCE, 0},
+    {0, 0, CDP__FIXED_SCATTER, 0},
+    {CDP__SMALL, 0, CDP__SPREAD, 0},
+    {0, 0, CDP__PAIRWISE, 0},
+};
+#endif
+
 CDP__PRIVATE const cdp__row *cdp__row_at(uint32_t i) {
-    static const cdp__row table[] = {
-        /* the more ranks, the more a round less is worth */
-        {CDP__LITTLE, 4, CDP__ONCE, CDP__NEAR},
-        {CDP__LITTLE, 4, CDP__ONCE_BROADCAST, CDP__NEAR},
-        {CDP__LITTLE, 4, CDP__DIRECT_SCATTER, CDP__NEAR},
-        {0, 7, CDP__ONCE_BARRIER, CDP__NEAR},
-        {CDP__TINY, 4, CDP__ONCE_GATHER, CDP__NEAR},
-        {CDP__TINY, 0, CDP__LEADERS, CDP__HOSTS},
-        {0, 0, CDP__LANES, CDP__HOSTS},
-        {CDP__TINY, 0, CDP__DOUBLING, 0},
-        /* its rounds grow with the ranks, and pay where the parts are long enough to be exposed */
-        {0, 8, CDP__DIRECT_ALL, CDP__SHARED},
-        {CDP__PARTS_COPIED, 0, CDP__BOTH, CDP__SHARED},
-        {0, 0, CDP__DIRECT_ALL, CDP__SHARED},
-        {CDP__SMALL, 0, CDP__DOUBLING, 0},
-        {0, 2, CDP__RING, 0},
-        {1u << 20, 16, CDP__BOTH, CDP__POWERS},
-        {0, 16, CDP__RING, 0},
-        {8u << 20, 0, CDP__BOTH, CDP__POWERS},
-        {1u << 19, 0, CDP__BOTH, 0},
-        {0, 0, CDP__RING, 0},
-        {0, 0, CDP__FIXED_ALLREDUCE, 0},
-        {0, 0, CDP__HOSTS_BROADCAST, CDP__HOSTS},
-        {0, 0, CDP__TREE, 0},
-        {0, 0, CDP__HOSTS_BARRIER, CDP__HOSTS},
-        {0, 0, CDP__DISSEMINATION, 0},
-        {0, 0, CDP__DIRECT, 0},
-        {CDP__TINY, 0, CDP__BRUCK, CDP__EVEN},
-        {0, 16, CDP__HOSTS_GATHER, CDP__EVEN},
-        {CDP__SMALL, 0, CDP__BRUCK, CDP__EVEN},
-        {0, 0, CDP__HOSTS_GATHER, CDP__EVEN},
-        {0, 2, CDP__GATHER, 0},
-        {CDP__SMALL, 16, CDP__BRUCK, 0},
-        {0, 8, CDP__DIRECT_GATHER, CDP__SHARED},
-        {CDP__PARTS_COPIED, 0, CDP__BRUCK, CDP__SHARED},
-        {0, 0, CDP__DIRECT_GATHER, CDP__SHARED},
-        {8u << 20, 16, CDP__BRUCK, CDP__POWERS},
-        {0, 16, CDP__GATHER, 0},
-        {4u << 20, 0, CDP__BRUCK, 0},
-        {0, 0, CDP__GATHER, 0},
-        {0, 0, CDP__HOSTS_REDUCE, CDP__HOSTS},
-        {CDP__SMALL, 0, CDP__REDUCE_TREE, 0},
-        {0, 16, CDP__REDUCE_RING, 0},
-        {1u << 20, 0, CDP__REDUCE_TREE, 0},
-        {0, 0, CDP__REDUCE_RING, 0},
-        {0, 0, CDP__FIXED_REDUCE, 0},
-        {0, 8, CDP__LINEAR_GATHER, 0},
-        {4u << 20, 0, CDP__TREE_GATHER, 0},
-        {0, 0, CDP__LINEAR_GATHER, 0},
-        {0, 8, CDP__LINEAR_SCATTER, 0},
-        {CDP__SMALL, 0, CDP__TREE_SCATTER, 0},
-        {0, 0, CDP__LINEAR_SCATTER, 0},
-        {CDP__TINY, 0, CDP__HALVING, CDP__EVEN},
-        {0, 16, CDP__HOSTS_SCATTER, CDP__EVEN},
-        {CDP__SMALL, 0, CDP__HALVING, CDP__EVEN},
-        {0, 0, CDP__HOSTS_SCATTER, CDP__EVEN},
-        {0, 2, CDP__PAIRWISE_REDUCE, 0},
-        {CDP__SMALL, 16, CDP__HALVING, 0},
-        {0, 8, CDP__DIRECT_SCATTER, CDP__SHARED},
-        {CDP__PARTS_COPIED, 0, CDP__HALVING, CDP__SHARED},
-        {0, 0, CDP__DIRECT_SCATTER, CDP__SHARED},
-        {1u << 20, 16, CDP__HALVING, CDP__POWERS},
-        {0, 16, CDP__PAIRWISE_REDUCE, 0},
-        {4u << 20, 0, CDP__HALVING, CDP__POWERS},
-        {1u << 18, 0, CDP__HALVING, 0},
-        {0, 0, CDP__PAIRWISE_REDUCE, 0},
-        {0, 0, CDP__FIXED_SCATTER, 0},
-        {CDP__SMALL, 0, CDP__SPREAD, 0},
-        {0, 0, CDP__PAIRWISE, 0},
-    };
-    return i < sizeof table / sizeof table[0] ? &table[i] : NULL;
+    return i < sizeof cdp__rows / sizeof cdp__rows[0] ? &cdp__rows[i] : NULL;
 }
 
 /* What the choice depends on; equal on all ranks. */
@@ -8211,10 +8262,13 @@ struct cdp_group {
 #define CDP__LONG_MS 1000u   /* a wait of that length is told to the transport */
 
 /* What every public function asks first. */
-CDP__PRIVATE cdp_status cdp__alive(const cdp_group *g, const char *call) {
+CDP__PRIVATE cdp_status cdp__not_alive(const cdp_group *g, const char *call) {
     if (!g) return cdp__fail(CDP_ERR_INVALID, "%s needs a group; this one is NULL", call);
-    if (g->magic == CDP__GROUP_MAGIC) return CDP_OK;
     return cdp__fail(CDP_ERR_STATE, "%s: this group was destroyed", call);
+}
+
+CDP__PRIVATE cdp_status cdp__alive(const cdp_group *g, const char *call) {
+    return g && g->magic == CDP__GROUP_MAGIC ? CDP_OK : cdp__not_alive(g, call);
 }
 
 /* Groups number their own ranks; errors and links name ranks of the world. */
@@ -11006,6 +11060,8 @@ CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out)
 
 /* Knows: groups. May use: group, world, failing, drive. */
 
+#ifndef CDP_NO_GROUPS
+
 /* Groups of the same ranks get different numbers, the same ones on every rank: a hash of the
    ranks, and how many there were. */
 CDP__PRIVATE uint64_t cdp__world_channel(cdp__world *m, uint64_t ranks) {
@@ -11117,6 +11173,8 @@ CDP_API cdp_status cdp_group_split(
     }
     return st;
 }
+
+#endif /* CDP_NO_GROUPS */
 
 CDP_API uint32_t cdp_world_rank_of(const cdp_group *g, uint32_t rank) {
     return g && rank < g->desc.world_size ? cdp__world_rank(g, rank) : UINT32_MAX;
@@ -11769,6 +11827,8 @@ CDP_API cdp_status cdp_work_error(cdp_work w, cdp_error *out) {
     return st;
 }
 
+#ifndef CDP_NO_CHAINS
+
 CDP_API cdp_status cdp_work_then(
     cdp_work w, cdp_status (*func)(void *user, cdp_status status), void *user, cdp_work *next) {
     cdp_work none;
@@ -11879,6 +11939,8 @@ CDP_API cdp_status cdp_work_cancel(cdp_work w) {
     cdp__leave(g);
     return st;
 }
+
+#endif /* CDP_NO_CHAINS */
 
 #define CDP__WATCH_MS 500u
 
@@ -15856,7 +15918,16 @@ CDP__PRIVATE cdp_status cdp__ddp_open_lanes(cdp_ddp *d, uint32_t operations) {
     d->lanes[0] = d->group;
     for (i = 1; i < operations && d->device; ++i)
         d->lanes[i] = d->group;
-    if (operations < 2) return CDP_OK;
+    if (operations < 2 || d->device) return CDP_OK;
+#ifdef CDP_NO_GROUPS
+    (void)all;
+    (void)n;
+    (void)st;
+    return cdp__fail(CDP_ERR_UNSUPPORTED,
+        "cdp_ddp_set_hook: a hook of %u operations needs groups of its own, and CDP_NO_GROUPS was "
+        "defined when cdp.h was compiled",
+        operations);
+#else
     all = (uint32_t *)cdp__alloc(d->os, n * sizeof *all);
     if (!all) return cdp__fail_nomem("a hook", n * sizeof *all);
     for (i = 0; i < n; ++i)
@@ -15868,6 +15939,7 @@ CDP__PRIVATE cdp_status cdp__ddp_open_lanes(cdp_ddp *d, uint32_t operations) {
     }
     cdp__free(d->os, all);
     return st;
+#endif
 }
 
 CDP__PRIVATE cdp_status cdp__ddp_check_hook(cdp_ddp *d, const cdp_hook *hook) {

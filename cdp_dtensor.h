@@ -166,6 +166,9 @@
 #if CDP_DTENSOR_VERSION != CDP_VERSION
 #error "cdp_dtensor.h and cdp.h are of different versions: copy both from the same release"
 #endif
+#if defined(CDP_NO_MESSAGES) || defined(CDP_NO_GROUPS) || defined(CDP_NO_CHAINS)
+#error "cdp_dtensor.h needs what CDP_NO_MESSAGES, CDP_NO_GROUPS and CDP_NO_CHAINS leave out"
+#endif
 
 #ifdef __cplusplus
 extern "C" {

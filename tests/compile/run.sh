@@ -157,7 +157,8 @@ t_option() { # $5: a CDP_NO_ macro
 }
 # Parts: each define leaves out its functions, declarations and implementation, and no others.
 PARTS='CDP_NO_HOOKS CDP_NO_AVERAGER CDP_NO_ZERO CDP_NO_TRACE CDP_NO_SAMPLER CDP_NO_DDP
-    CDP_NO_CHANNELS CDP_NO_MESSAGES CDP_NO_OBJECTS CDP_NO_HUB CDP_NO_RECORDER'
+    CDP_NO_CHANNELS CDP_NO_MESSAGES CDP_NO_OBJECTS CDP_NO_HUB CDP_NO_RECORDER CDP_NO_CHAINS CDP_NO_GROUPS
+    CDP_NO_HASH_STORE CDP_NO_PREFIX_STORE CDP_NO_CUSTOM_STORE CDP_NO_ENV CDP_NO_SHARED_MEMORY CDP_FEW_ALGORITHMS'
 part_of() { # define: the functions that it leaves out
     case $1 in
     CDP_NO_DDP) echo ' cdp_(ddp|hook|averager|zero)_' ;;
@@ -170,6 +171,14 @@ part_of() { # define: the functions that it leaves out
     CDP_NO_MESSAGES) echo ' cdp_(send|recv|sendrecv|recv_any|probe|batch|monitored_barrier|channel)(_|$)' ;;
     CDP_NO_OBJECTS) echo ' cdp_([a-z]+_bytes|blob_free)$' ;;
     CDP_NO_HUB) echo ' cdp_hub_' ;;
+    CDP_NO_CHAINS) echo ' cdp_(work_then|start_after|work_cancel)$' ;;
+    CDP_NO_GROUPS) echo ' cdp_group_(new|split)$' ;;
+    CDP_NO_HASH_STORE) echo ' cdp_hash_store_' ;;
+    CDP_NO_PREFIX_STORE) echo ' cdp_prefix_store_' ;;
+    CDP_NO_CUSTOM_STORE) echo ' cdp_custom_store_' ;;
+    CDP_NO_ENV) echo ' cdp_(init_from_env|init_url|launch_read|tcp_desc_from_env|tcp_desc_from_url)$' ;;
+    CDP_NO_SHARED_MEMORY) echo ' cdp__mesh_(expose|map|get|slots)$' ;;
+    CDP_FEW_ALGORITHMS) echo ' cdp__(bruck|halving|both|direct|once|spread|lanes|leaders)_round$' ;;
     CDP_NO_RECORDER) echo ' cdp_(group_records|group_dump|describe)$' ;;
     *) die "no such part: $1" ;;
     esac
@@ -357,6 +366,7 @@ for c in $cxx_compilers; do
     done
     add t_implementation $c c++17 O2 $TOP
     for part in CDP_NO_DDP CDP_NO_HOOKS CDP_NO_MESSAGES CDP_NO_RECORDER; do add t_parts $c c++11 O0 $TOP $part; done
+    add t_parts $c c++11 O0 $TOP $PARTS
     add t_later $c c++17 O0 $TOP
     for h in $HEADERS cdp_nccl.h; do add t_platform_macros $c c++17 O0 "$h"; done
     add t_names_0_1 $c c++17 O0 $TOP
