@@ -142,7 +142,9 @@
     MEMORY
         From the os of the group. A mesh: one group per dimension and two of all ranks. A plan:
         about 600 bytes per message, and scratch memory that cdp_plan_info.scratch_bytes states.
-        A run allocates nothing, except the first asynchronous one of a plan of several phases.
+        A run allocates nothing, except the first asynchronous one of a plan of several phases, and
+        what the group remembers of messages in flight, until it has had as many of them at once
+        as the plan has. A layer allocates when it is made; cdp_cross_entropy in each call.
 
     ERRORS
         INVALID and UNSUPPORTED: nothing was started; correct the call. MISMATCH of a mesh, layout
@@ -822,6 +824,17 @@ inline cdp_status cdp_edge_create(const cdp_edge_desc &desc, cdp_edge **out) {
 inline cdp_status cdp_dtensor_fill(cdp_dtensor *tensor, const cdp_fill &fill) {
     return cdp_dtensor_fill(tensor, &fill);
 }
+#ifndef CDP_NO_TENSOR_OPS
+inline cdp_status cdp_tp_create(const cdp_tp_desc &desc, cdp_tp **out) {
+    return cdp_tp_create(&desc, out);
+}
+inline cdp_status cdp_cp_create(const cdp_cp_desc &desc, cdp_cp **out) {
+    return cdp_cp_create(&desc, out);
+}
+inline cdp_status cdp_local_map(const cdp_local_map_desc &desc) {
+    return cdp_local_map(&desc);
+}
+#endif
 #endif
 
 #endif /* CDP_DTENSOR_INCLUDED */
