@@ -141,7 +141,7 @@ extern "C" {
 typedef struct cdp_mem_source {
     void *user;       /* first argument of every function                                     */
     const char *name; /* in texts: "cuda:0"; must outlive the allocator                       */
-    uint32_t device;  /* ordinal in snapshots                                                 */
+    uint32_t device;  /* ordinal in snapshots, up to 1023                                     */
     /* A segment of `bytes`, aligned to 512. NOMEM: asked again after some came back. */
     cdp_status (*reserve)(void *user, uint64_t bytes, void **out);
     /* Give a segment back; nothing uses it any more. */
@@ -239,7 +239,7 @@ typedef struct cdp_mem_record_desc {
 typedef struct cdp_mem_desc {
     const cdp_mem_source *source; /* copied, and destroyed with the allocator (default: CUDA)   */
     bool recorder_only;           /* no source: cdp_mem_note_alloc and _free alone              */
-    uint32_t device;              /* ordinal in snapshots of a recorder_only                    */
+    uint32_t device;              /* ordinal in snapshots of a recorder_only, up to 1023        */
     uint64_t limit_bytes;         /* never hold more (default: no limit)                        */
     uint64_t max_split_bytes;     /* larger blocks are not split (default: no limit; else at
                                      least 20 MiB)                                              */
@@ -5883,8 +5883,11 @@ CDP__PRIVATE cdp_status cdp__mem_source_check(const cdp_mem_source *s) {
     return CDP_OK;
 }
 
-CDP__PRIVATE cdp_status cdp__mem_desc_check(const cdp_mem_desc *d) {
+CDP__PRIVATE cdp_status cdp__mem_desc_check(const cdp_mem_desc *d, uint32_t device) {
     uint32_t i;
+    if (device >= CDP__MEM_DEVICES)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_mem_create: device %u is above %u", device, CDP__MEM_DEVICES - 1);
     if (d->max_split_bytes && d->max_split_bytes < 20 * CDP__MEM_MIB)
         return cdp__fail(CDP_ERR_INVALID, "max_split_bytes %llu is below 20 MiB",
             (unsigned long long)d->max_split_bytes);
@@ -5956,7 +5959,7 @@ CDP_API cdp_status cdp_mem_create(const cdp_mem_desc *desc, cdp_mem **out) {
     os = cdp__def(desc->os, cdp_os_default());
     st = cdp__mem_source_of_desc(desc, &source);
     if (st != CDP_OK) return st;
-    st = cdp__mem_desc_check(desc);
+    st = cdp__mem_desc_check(desc, desc->recorder_only ? desc->device : source.device);
     m = st == CDP_OK ? (cdp_mem *)cdp__alloc_zero(os, sizeof *m) : NULL;
     if (st == CDP_OK && !m) st = cdp__fail_nomem("cdp_mem_create", sizeof *m);
     if (st != CDP_OK) {
@@ -6202,8 +6205,9 @@ CDP__PRIVATE cdp_status cdp__mem_free_any(
     st = cdp__mem_live(m, data, call, &p);
     if (st == CDP_OK) {
         cdp_mem_pool *const pool = p->span->arena->pool;
-        if (pool != &m->base) pool->hash = cdp__mem_mix(pool->hash, p->at - p->span->at + 1);
+        const uint64_t offset = p->at - p->span->at;
         st = cdp__mem_free_part(m, c, p);
+        if (st == CDP_OK && pool != &m->base) pool->hash = cdp__mem_mix(pool->hash, offset + 1);
     }
     cdp__mem_unlock(m);
     return st;
@@ -6859,11 +6863,8 @@ CDP_API cdp_status cdp_mem_snapshot(
         return cdp__fail(CDP_ERR_INVALID, "cdp_mem_snapshot needs allocators and a result");
     *out = NULL;
     for (i = 0; i < count; ++i)
-        if (!mems[i] || mems[i]->desc.device >= CDP__MEM_DEVICES)
-            return cdp__fail(CDP_ERR_INVALID,
-                "cdp_mem_snapshot: allocator %u is NULL, or its "
-                "device has a number above 1023",
-                i);
+        if (!mems[i])
+            return cdp__fail(CDP_ERR_INVALID, "cdp_mem_snapshot: allocator %u is NULL", i);
     s = cdp__mem_shot_new(mems[0]->os);
     if (!s) return cdp__fail_nomem("a snapshot", sizeof *s);
     for (i = 0; i < count && st == CDP_OK; ++i)

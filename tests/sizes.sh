@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Text and data of the headers, against their limits (of cdp_mem.h: what it adds to cdp.h), and how long they take to compile for each line, beside other large
-# single files where there are any (SQLITE_C, MINIAUDIO_H: their paths). sizes.sh BUILD; ends with "N passed, N failed".
+# Text and data of the headers, against their limits (of cdp_mem.h: what it adds to cdp.h), and how long they take to
+# compile for each line, beside other large single files where there are any (SQLITE_C, MINIAUDIO_H: their paths).
+# sizes.sh BUILD; ends with "N passed, N failed".
 set -u
 cd "$(dirname "$0")/.." || exit 1
 export LC_ALL=C
