@@ -970,7 +970,7 @@ TEST(watchers_hear_of_segments) {
     OK(cdp_mem_alloc(w.mem, 1000, NULL, &p));
     for (int i = 0; i < 8; ++i)
         OK(cdp_mem_watch(w.mem, hear, &h[i]));
-    FAILS(CDP_ERR_INVALID, "8 watch already", cdp_mem_watch(w.mem, hear, &h[8]));
+    FAILS(CDP_ERR_INVALID, "8 watchers exist", cdp_mem_watch(w.mem, hear, &h[8]));
     T(h[0].come == 1 && h[0].bytes == 2 * MIB); /* those that are there already */
     OK(cdp_mem_alloc(w.mem, 30 * MIB, NULL, &q));
     T_EQ(2, h[0].come);
