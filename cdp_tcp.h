@@ -2103,6 +2103,8 @@ CDP__PRIVATE bool cdp__mesh_release(void *self, void *ptr) {
     return g != NULL;
 }
 
+#ifndef CDP_NO_SHARED_MEMORY
+
 /* Is it worth it to let the peer read this itself? What was just written is in this processor's
    cache: less than so much goes faster through the ring, if it is in no segment. */
 CDP__PRIVATE bool cdp__mesh_readable(
@@ -2188,6 +2190,8 @@ CDP__PRIVATE void *cdp__mesh_slots(void *self, uint32_t peer, bool outgoing) {
 CDP__PRIVATE void cdp__mesh_doorbell(void *self, uint32_t peer) {
     cdp__line_ring(&((cdp__mesh *)self)->links[peer].shared->line, CDP__BELL_DATA);
 }
+
+#endif /* CDP_NO_SHARED_MEMORY */
 
 /* ---- >>first-cause: what the store knows of a failure ---------------------------------------- */
 

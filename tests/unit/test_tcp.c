@@ -1121,6 +1121,94 @@ TEST(one_port_each_out_of_a_range) {
     cdp_store_destroy(shared_store);
 }
 
+/* Where a rank listens: rank 0, the others; "" is every interface. */
+static struct {
+    const char *addr, *key, *listen;
+    char at[2][80];
+    uint16_t port;
+} listens;
+
+static __thread uint32_t listening_rank;
+
+static int32_t noting_listen(void *user, const cdp_addr *at, cdp_addr *bound) {
+    const int32_t fd = cdp_os_default()->net.listen_at(user, at, bound);
+    cdp_addr without_port = *at;
+    without_port.port = 0;
+    if (fd >= 0 && cdp__addr_any(at)) cdp__format(listens.at[listening_rank], 80, "*");
+    if (fd >= 0 && !cdp__addr_any(at))
+        cdp__addr_text(&without_port, listens.at[listening_rank], 80);
+    return fd;
+}
+
+static void where_it_listens(cdp_tcp_desc *d) {
+    d->group.os = &counting_os;
+    d->group.logger.level = CDP_LOG_SILENT;
+    d->master_addr = listens.addr;
+    d->master_port = listens.port;
+    d->job_key = listens.key;
+    d->listen_addr = listens.listen;
+}
+
+static void *listening_main(void *p) {
+    member *m = (member *)p;
+    cdp_group *g;
+    int32_t x = 1;
+    listening_rank = m->desc.group.rank;
+    if (!T_EQ(CDP_OK, cdp_init(&m->desc, &g))) return NULL;
+    T_EQ(CDP_OK, cdp_allreduce(g, NULL, &x, 1, CDP_DTYPE_I32, CDP_REDUCE_SUM));
+    T_EQ(2, x);
+    cdp_group_destroy(g);
+    return NULL;
+}
+
+static void listens_at(
+    const char *addr, const char *key, const char *listen, const char *zero, const char *one) {
+    member m[2];
+    listens.addr = addr;
+    listens.key = key;
+    listens.listen = listen;
+    listens.port = free_port();
+    memset(listens.at, 0, sizeof listens.at);
+    for (uint32_t r = 0; r < 2; ++r) {
+        memset(&m[r], 0, sizeof m[r]);
+        m[r].desc.group.rank = r;
+        m[r].desc.group.world_size = 2;
+        m[r].desc.init_timeout_ms = 20000;
+        where_it_listens(&m[r].desc);
+        if (pthread_create(&m[r].id, NULL, listening_main, &m[r]) != 0) abort();
+    }
+    for (uint32_t r = 0; r < 2; ++r)
+        pthread_join(m[r].id, NULL);
+    T_TEXT(zero, listens.at[0]);
+    T_TEXT(one, listens.at[1]);
+}
+
+/* What SECURITY of cdp_tcp.h says, sentence by sentence. */
+TEST(ranks_listen_where_the_manual_says) {
+    static const char key[] = "0123456789abcdef";
+    cdp_addr own[CDP__ADDRS];
+    char text[80];
+    uint32_t i = 0, n;
+    counting_os = *cdp_os_default();
+    counting_os.net.listen_at = noting_listen;
+    listens_at("127.0.0.1", NULL, NULL, "127.0.0.1", "127.0.0.1");
+    listens_at("127.0.0.1", key, NULL, "127.0.0.1", "127.0.0.1");
+    listens_at("localhost", key, NULL, "127.0.0.1", "127.0.0.1");
+    n = counting_os.net.addresses(NULL, NULL, own, CDP__ADDRS);
+    while (i < n && (own[i].family != 4 || cdp__addr_loopback(&own[i])))
+        ++i;
+    if (i == n) {
+        printf("  (this machine has no address but loopback: the rest is not tried)\n");
+        return;
+    }
+    own[i].port = 0;
+    cdp__addr_text(&own[i], text, sizeof text);
+    *strrchr(text, ':') = 0;
+    listens_at(text, NULL, NULL, text, text); /* no key: the address that leads to rank 0 */
+    listens_at(text, key, NULL, text, "*");   /* a key, and not on loopback: everywhere */
+    listens_at(text, key, text, text, text);  /* listen_addr narrows that down */
+}
+
 TEST(an_inherited_listener) {
     cdp_addr at, bound;
     member m[2];
@@ -1171,6 +1259,7 @@ int main(int argc, char **argv) {
         {"ranks_meet_in_a_store", ranks_meet_in_a_store, 60},
         {"ranks_meet_in_a_file", ranks_meet_in_a_file, 60},
         {"one_port_each_out_of_a_range", one_port_each_out_of_a_range, 60},
+        {"ranks_listen_where_the_manual_says", ranks_listen_where_the_manual_says, 60},
         {"an_inherited_listener", an_inherited_listener, 60},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
