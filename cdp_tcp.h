@@ -98,7 +98,7 @@
         addresses), IO (cannot listen: address, port and errno; too few descriptors), TIMEOUT (names
         the ranks that are missing), MISMATCH (two processes with one rank; ranks that differ in
         world size, connections, job key, version, byte order), PEER_LOST (a process ended while the
-        job was starting; the text names its rank), STORE (no store listens at the master address, or
+        job was starting; the text names its rank), STORE (no store listens at master_addr, or
         it ended). Of init_timeout_ms the last eighth, at most 1.2 s, is for finding out who is
         missing and for telling the others.
         Afterwards, in operations: see cdp_work_wait in cdp.h.
