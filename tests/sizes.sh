@@ -75,7 +75,7 @@ sed -i '1i #define CDP_STATIC\n#define CDP_IMPLEMENTATION\n#include "cdp_tcp.h"'
 for flags in -O2 "-O2 ${LESS/ -DCDP_NO_ENV/}" "${SMALLEST/ -DCDP_NO_ENV/}" "${SMALLEST/ -DCDP_NO_ENV/} -fno-asynchronous-unwind-tables"; do
     # shellcheck disable=SC2086
     gcc -std=gnu11 -w $flags -I. -c "$work/program.c" -o "$work/x.o" &&
-        echo "INFO the program in the head of cdp.h with CDP_STATIC, $(sed 's/-DCDP_.*/and all that can be left out/' <<< "${flags//$'\n'/ }"): $(bytes_of "$work/x.o") bytes"
+        echo "INFO the program in the head of cdp.h with CDP_STATIC, $(tr ' ' '\n' <<< "$flags" | grep -v CDP_ | xargs)$([[ $flags = *CDP_* ]] && echo ' and all that can be left out'): $(bytes_of "$work/x.o") bytes"
 done
 # What a header adds to cdp.h, whose implementation it brings along.
 own() { # HEADER LIMIT: 0: none
