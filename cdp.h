@@ -59,8 +59,8 @@
         message, failure text, fabric;
         messages and groups: pend, stream, port, receive, send, transfer, exec, state, records,
         failing, flows, running, hub, pending, drive, world, group, groups, device, requests,
-        queue, work calls, collective calls, message calls, monitored barrier, channel, channel bodies,
-        channel progress, channel life, objects, recorder;
+        queue, work calls, collective calls, message calls, monitored barrier, channel,
+        channel bodies, channel progress, channel life, objects, recorder;
         training: group-access, numbers, bucket, ddp-state, ddp-buckets, ddp-compare,
         ddp-broadcast, ddp-create, ddp-stats, ddp-launch, ddp-rows, ddp-backward, join, clip,
         ddp-hook, trace, hooks, hooks-quantize, hooks-topk, hooks-powersgd, hooks-state,
@@ -8276,13 +8276,10 @@ struct cdp_group {
 #define CDP__LONG_MS 1000u   /* a wait of that length is told to the transport */
 
 /* What every public function asks first. */
-CDP__PRIVATE cdp_status cdp__not_alive(const cdp_group *g, const char *call) {
-    if (!g) return cdp__fail(CDP_ERR_INVALID, "%s needs a group; this one is NULL", call);
-    return cdp__fail(CDP_ERR_STATE, "%s: this group was destroyed", call);
-}
-
 CDP__PRIVATE cdp_status cdp__alive(const cdp_group *g, const char *call) {
-    return g && g->magic == CDP__GROUP_MAGIC ? CDP_OK : cdp__not_alive(g, call);
+    if (!g) return cdp__fail(CDP_ERR_INVALID, "%s needs a group; this one is NULL", call);
+    if (g->magic == CDP__GROUP_MAGIC) return CDP_OK;
+    return cdp__fail(CDP_ERR_STATE, "%s: this group was destroyed", call);
 }
 
 /* Groups number their own ranks; errors and links name ranks of the world. */
