@@ -12323,7 +12323,7 @@ CDP__PRIVATE void cdp__channel_call(cdp_channel *c) {
 
 CDP__PRIVATE void cdp__channel_called(cdp_channel *c) {
     cdp__world *w = c->g->w;
-    cdp_lock_acquire(&w->lock);
+    cdp__enter(c->g); /* ahead of threads that only look */
     *cdp__inside() = false;
     w->calling = NULL;
     c->calling = false;
@@ -12514,7 +12514,8 @@ CDP__PRIVATE cdp__advance cdp__channels_poll(cdp__world *w) {
 CDP__PRIVATE uint64_t cdp__channels_deadline(const cdp__world *w) {
     uint64_t at = CDP__NEVER;
     const cdp_channel *c;
-    for (c = w->channels; c; c = c->next)
+    /* no timer is called before the callback that runs has returned, which wakes whoever sleeps */
+    for (c = w->calling ? NULL : w->channels; c; c = c->next)
         at = cdp__min(at, c->timer_ns);
     return at;
 }
@@ -12852,6 +12853,7 @@ CDP__PRIVATE void cdp__channel_advance(cdp_channel *c, uint64_t before, uint64_t
     if (w->sleeping) w->transport.wake(w->transport.self); /* the progress thread stands by */
     for (;;) {
         uint64_t now;
+        cdp__progress_yield_lock(w);
         cdp__progress_poll(w);
         now = cdp__now(w->os);
         if (c->called != before || c->closing || now >= until_ns) break;
