@@ -266,6 +266,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_rref_info_of(cdp_rref rref, cdp_rref_info 
 /* What a function gets: to be read; valid until it is replied to. */
 struct cdp_rpc_request {
     cdp_rpc *rpc;
+    void *user;    /* of cdp_rpc_desc */
     uint32_t from; /* who calls */
     uint32_t function;
     uint64_t deadline_ns; /* of os->now_ns; UINT64_MAX: none */
@@ -1209,6 +1210,7 @@ CDP__PRIVATE cdp__rpc_rq *cdp__rpc_rq_open(cdp_rpc *rpc) {
     rq->counted = 0;
     rq->cancelled = rq->in_function = false;
     rq->pub.rpc = rpc;
+    rq->pub.user = rpc->desc.user;
     rq->pub.rrefs = rq->refs;
     rq->after = rpc->all;
     if (rpc->all) rpc->all->before = rq;

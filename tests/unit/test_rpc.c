@@ -53,9 +53,7 @@ static uint32_t counted_of(const uint32_t *n) {
 /* ---- the functions of every rank ---- */
 
 static side *side_of(cdp_rpc_request *q) {
-    for (uint32_t r = 0; r < ranks; ++r)
-        if (sides[r].rpc == q->rpc) return &sides[r];
-    return NULL;
+    return (side *)q->user;
 }
 
 static void reply(cdp_rpc_request *q, const void *data, uint64_t bytes) {
