@@ -1,4 +1,135 @@
-/*  cdp_rpc.h - remote calls and remote references for C - v0.2.0 */
+/*  cdp_rpc.h - remote calls and remote references for C - v0.2.0 - MIT-0 or Unlicense
+
+    WHAT IT IS
+        Functions that other ranks call, and values that live on one rank and are used from all:
+        what torch.distributed.rpc does, for parameter servers, actors and drivers in C. Each rank
+        registers functions by name. A call runs at most once, ends by its deadline, and says
+        whether the function ran. A remote reference keeps a value alive on its owner until no rank
+        has a reference any more; a rank that dies releases what it held, and everything that waits
+        for it ends with an error that names it. The other ranks go on.
+
+    DO THIS
+        #define CDP_IMPLEMENTATION      in exactly one C or C++ file, before
+        #include "cdp_tcp.h"            or another way to connect ranks, and
+        #include "cdp_rpc.h"            which needs cdp.h alone
+
+    QUICK START
+        #define CDP_IMPLEMENTATION
+        #include "cdp_tcp.h"
+        #include "cdp_rpc.h"
+        #include <stdio.h>
+        static void twice(void *user, cdp_rpc_request *request) {
+            double x = 2 * *(const double *)request->data;
+            cdp_iov iov = { &x, sizeof x };
+            cdp_args results = { .iov = &iov, .iov_count = 1 };
+            (void)user;
+            cdp_rpc_reply(request, &results);
+        }
+        int main(void) {
+            cdp_rpc_function functions[] = { { .name = "twice", .func = twice } };
+            cdp_rpc_desc desc = { .functions = functions, .function_count = 1 };
+            double x = 21;
+            cdp_iov iov = { &x, sizeof x };
+            cdp_call call = { 0 };
+            cdp_rpc *rpc;
+            if (cdp_init_from_env(NULL, &desc.group) != CDP_OK) return cdp_print_error(stderr);
+            if (cdp_rpc_create(&desc, &rpc) != CDP_OK) return cdp_print_error(stderr);
+            cdp_call_desc what = { .function = cdp_rpc_id("twice"),
+                .to = (cdp_rank(desc.group) + 1) % cdp_size(desc.group),
+                .args = { .iov = &iov, .iov_count = 1 } };
+            if (cdp_rpc_call(rpc, &what, &call) != CDP_OK) return cdp_print_error(stderr);
+            printf("rank %u: %g\n", cdp_rank(desc.group), *(const double *)call.data);
+            cdp_call_free(&call);
+            if (cdp_rpc_shutdown(rpc, 0) != CDP_OK) return cdp_print_error(stderr);
+            cdp_rpc_destroy(rpc);
+            cdp_group_destroy(desc.group);
+            return 0;
+        }
+        gcc -O2 twice.c -o twice -pthread -lm        cdprun -n 4 ./twice
+
+    CONTENTS (search for the name with >> before it)
+        worker             creation, limits, shutdown
+        calls              starting, waiting, cancelling
+        references         values on other ranks
+        handler            what a function gets, and how it replies
+        (implementation) table: owners, users, forks and holds by number; forks: who must know whom
+        before a value may be destroyed; packets: messages as bytes; rpc-state, rpc-send,
+        rpc-calls, rpc-requests, rpc-intake, rpc-waits, rpc-life, rpc-facts, rpc-start,
+        rpc-references, rpc-replies
+
+    API BY TASK
+        I want to...                                       call
+        let other ranks call my functions                  cdp_rpc_create, .functions
+        call one and wait                                  cdp_rpc_call
+        call several at once                               cdp_rpc_start, cdp_call_wait_all, _any
+        be told when a call has ended                      .done of cdp_call_desc
+        send something and forget it                       .one_way
+        give up                                            cdp_call_cancel, .timeout_ms
+        answer later, or many callers at once              CDP_RPC_LATER, then cdp_rpc_reply
+        report that a function failed                      cdp_rpc_fail
+        make a value on another rank                       cdp_rpc_remote
+        share a value of this rank                         cdp_rref_create, as argument or result
+        call a function with such a value                  .on of cdp_call_desc
+        copy it to this rank                               cdp_rref_to_here, cdp_rref_fetch
+        use it on its own rank                             cdp_rref_local, cdp_rref_unpin
+        only serve                                         cdp_rpc_shutdown: it serves until all
+                                                           ranks have called it; or cdp_rpc_serve
+        find references that were not dropped              .leaked, cdp_rpc_stats_of
+
+    COMING FROM torch.distributed.rpc
+        init_rpc(name, rank, world_size)       cdp_rpc_create, collective over a group
+        rpc_sync, rpc_async, remote            cdp_rpc_call, cdp_rpc_start, cdp_rpc_remote
+        fut.wait(), fut.then(cb)               cdp_call_wait, .done; wait_all: cdp_call_wait_all
+        @functions.async_execution             CDP_RPC_LATER and cdp_rpc_reply
+        rref.to_here(), rref.local_value()     cdp_rref_to_here, cdp_rref_local
+        rref.rpc_sync().method(x)              cdp_rpc_call with .on = rref
+        rref.confirmed_by_owner()              cdp_rref_confirmed
+        rpc_timeout, _set_rpc_timeout          .timeout_ms of cdp_rpc_desc and cdp_call_desc
+        shutdown(graceful=True / False)        cdp_rpc_shutdown / cdp_rpc_destroy
+        get_worker_info                        cdp_rpc_rank_of, cdp_rpc_name_of
+        _rref_context_get_debug_info           cdp_rpc_stats_of
+        Differences: functions are registered, and nothing else can be called; a call that was
+        given up is cancelled on its rank, too; deadlines travel to nested calls; a reference is
+        confirmed before its function runs, not afterwards; dead ranks release their references.
+        There is no distributed autograd here, and no distributed optimizer.
+
+    CONFIGURATION
+        CDP_RPC_IMPLEMENTATION implements this header and cdp.h, whose private parts it uses, in
+        the same file; no other file must implement cdp.h then. The macros of cdp.h hold here, too:
+        CDP_API, CDP_STATIC, CDP_ASSERT, CDP_NO_STDIO, CDP_NO_THREADS.
+
+    THREADS
+        Every function may be called by any thread unless it says otherwise. INLINE functions,
+        `done`, `destroy` and `lost` are callbacks: they run one at a time, on whichever thread lets
+        communication advance (the progress thread of the group, a thread that waits, cdp_poll()),
+        and must not wait. Other functions run in worker threads. A thread that waits inside a
+        function runs other functions meanwhile, so that ranks that call each other do not starve;
+        without workers every thread that waits does. One of these can then delay the wait by the
+        time that it takes itself. With CDP_NO_THREADS, or with no_thread of the group, everything
+        runs in waits, INLINE functions and callbacks also in cdp_poll().
+
+    MEMORY
+        From the os of the group. Arguments and results are copied in the call that takes them, so
+        the caller's memory is free again when it returns. Bodies of more than 64 KiB stay with
+        their sender until the receiver has room (max_queue_bytes). At most max_calls calls to one
+        rank are under way, and a rank serves at most its part of max_queue for each other one: more
+        wait at the caller. Records are kept and used again.
+
+    ERRORS
+        See cdp_rpc_start(). `ran` of cdp_call says whether the function ran: NO is certain, YES is
+        certain, UNKNOWN means that the request left and no answer came. A peer that sends what no
+        peer of this version sends is given up: it is lost to this rank, and this rank to it.
+
+    ORDER
+        Calls from one rank to another arrive in the order of the calls, unless their arguments are
+        longer than 64 KiB or hold references that are not confirmed yet. INLINE functions, and
+        those with max_running 1, start in the order of arrival; others in any order.
+
+    LIMITS
+        65535 ranks | 16 references in one message | names: 127 bytes | texts of failures: 400
+        bytes | host memory only | all others are fields of cdp_rpc_desc
+
+    License: MIT-0 or Unlicense, as you like; see the end of cdp.h.                            */
 #if defined(CDP_RPC_IMPLEMENTATION) && !defined(CDP_CORE_IMPLEMENTATION)
 #define CDP_CORE_IMPLEMENTATION
 #endif
@@ -98,7 +229,7 @@ typedef struct cdp_rpc_desc {
     uint64_t max_queue_bytes;   /* memory for long arguments that wait here (default: 256 MiB) */
     uint32_t max_rrefs; /* entries of the table of references; a fork, and a child that is being
                            shared, needs one, too (default: 65536) */
-    /* Called once for each rank whose link ended before this rank shut down. Where callbacks run. */
+    /* Called once for each rank whose link ended before this rank shut down: a callback. */
     void (*lost)(void *user, uint32_t rank, const cdp_error *why);
     /* Called by cdp_rpc_shutdown() for each reference that the program still has. */
     void (*leaked)(void *user, uint64_t rid, uint32_t owner, const char *label);
@@ -146,6 +277,7 @@ typedef struct cdp_rpc_stats {
     uint64_t holds;     /* references on their way to others */
     uint64_t refused;   /* requests that did not run */
 } cdp_rpc_stats;
+/* How much there is now. All zero for NULL. Any thread. */
 CDP_API cdp_rpc_stats cdp_rpc_stats_of(cdp_rpc *rpc);
 
 /* ---- >>calls --------------------------------------------------------------------------------- */
@@ -471,7 +603,7 @@ CDP__PRIVATE void cdp__refs_move(
     t->room = room;
 }
 
-/* ---- >>references (pure): who must know whom before a value may be destroyed ----------------- */
+/* ---- >>forks (pure): who must know whom before a value may be destroyed ---------------------- */
 
 /* Knows: the table. Promises: a value is destroyed once, when no rank has a reference to it any
    more, and never before, in whatever order messages of different ranks and of one rank arrive;
@@ -581,7 +713,8 @@ CDP__PRIVATE uint32_t cdp__ref_create(cdp__refs *t, uint64_t rid) {
     return slot;
 }
 
-/* This rank has `owner` make one; the message REMOTE with both numbers follows. Needs room for 1. */
+/* This rank has `owner` make one; the message REMOTE with both numbers follows. Needs room for 1
+   entry. */
 CDP__PRIVATE uint32_t cdp__ref_remote(cdp__refs *t, uint64_t rid, uint64_t fid, uint32_t owner) {
     return cdp__ref_user(t, rid, fid, owner, CDP__REF_NONE);
 }
@@ -934,12 +1067,6 @@ CDP__PRIVATE bool cdp__rpc_name_fits(const char *name) {
     return n > 0 && n < CDP__RPC_NAME;
 }
 
-CDP_API uint32_t cdp_rpc_id(const char *name) {
-    const uint64_t h = cdp__hash(CDP__HASH_START, name ? name : "", name ? strlen(name) : 0);
-    const uint32_t id = (uint32_t)(h ^ h >> 32);
-    return id ? id : 1;
-}
-
 /* ---- >>rpc-state: what an rpc holds ---------------------------------------------------------- */
 
 /* Knows: the lock of an rpc, its pools. Promises: callbacks of the program run without the lock;
@@ -1132,6 +1259,12 @@ CDP__PRIVATE void cdp__rpc_timer(cdp_rpc *rpc, uint64_t at_ns) {
     cdp_channel_timer(rpc->channel, at_ns);
 }
 
+CDP_API uint32_t cdp_rpc_id(const char *name) {
+    const uint64_t h = cdp__hash(CDP__HASH_START, name ? name : "", name ? strlen(name) : 0);
+    const uint32_t id = (uint32_t)(h ^ h >> 32);
+    return id ? id : 1;
+}
+
 /* A name for texts: of a function that is registered here, too, or its number. */
 CDP__PRIVATE const char *cdp__rpc_function_name(const cdp_rpc *rpc, uint32_t id, char text[16]) {
     uint32_t i;
@@ -1288,7 +1421,7 @@ CDP__PRIVATE bool cdp__rpc_reserve(cdp_rpc *rpc, uint32_t need) {
 
 /* Knows: messages, their references. Promises: messages to one rank leave in the order in which
    they were posted, unless they wait for a reference or are long; a message that never leaves
-   takes nothing along. May use: rpc-state, references, packets, public channels. Lock held. */
+   takes nothing along. May use: rpc-state, forks, packets, public channels. Lock held. */
 
 CDP__PRIVATE void cdp__rpc_give_up(cdp_rpc *rpc, uint32_t rank, const char *reason) {
     rpc->peers[rank].dropped = true;
@@ -1562,7 +1695,7 @@ CDP__PRIVATE void cdp__rpc_act(void *user, const cdp__ref_act *a) {
 /* ---- >>rpc-calls: calls of this rank --------------------------------------------------------- */
 
 /* Knows: records of calls. Promises: a call ends once, by its deadline; `ran` is NO only where the
-   function did not run and never will. May use: rpc-state, rpc-send, references. Lock held. */
+   function did not run and never will. May use: rpc-state, rpc-send, forks. Lock held. */
 
 enum {
     CDP__CALL_RPC,
@@ -1789,7 +1922,7 @@ CDP__PRIVATE void cdp__rpc_call_failed(
 
 /* Knows: requests, values of this rank. Promises: a function runs at most once for each request,
    without the lock; every request is answered once. May use: rpc-state, rpc-send, rpc-calls,
-   references. Lock held, where a function does not say otherwise. */
+   forks. Lock held, where a function does not say otherwise. */
 
 CDP__PRIVATE void cdp__rpc_advance(cdp_rpc *rpc, cdp__rpc_rq *rq);
 CDP__PRIVATE void cdp__rpc_refuse(
@@ -2660,7 +2793,8 @@ CDP__PRIVATE cdp_status cdp__rpc_wait(
         cdp_lock_acquire(&rpc->lock);
     }
     --rpc->waiters;
-    return st < 0 ? st : over(rpc, arg) ? CDP_OK : CDP_PENDING;
+    if (st < 0) return st;
+    return over(rpc, arg) ? CDP_OK : CDP_PENDING;
 }
 
 CDP__PRIVATE void cdp__rpc_worker(void *arg) {
@@ -2981,6 +3115,11 @@ CDP__PRIVATE bool cdp__rpc_passive(cdp_rpc *rpc, void *unused) {
     return true;
 }
 
+CDP__PRIVATE const char *cdp__rpc_stage_text(cdp__rpc_stage stage) {
+    if (stage == CDP__RPC_RUNNING) return "still runs";
+    return stage == CDP__RPC_KEPT ? "was kept and never replied to" : "waits";
+}
+
 /* What keeps this rank from that, as this thread's last error. */
 CDP__PRIVATE cdp_status cdp__rpc_blame(cdp_rpc *rpc) {
     const cdp__rpc_rq *rq = rpc->all;
@@ -2998,9 +3137,7 @@ CDP__PRIVATE cdp_status cdp__rpc_blame(cdp_rpc *rpc) {
         return cdp__fail_peer(CDP_ERR_TIMEOUT, cdp_world_rank_of(rpc->group, rq->pub.from), 0,
             "cdp_rpc_shutdown: %s, called by rank %u (%s), %s here",
             rq->f ? rq->f->name : "a value", rq->pub.from, rpc->peers[rq->pub.from].name,
-            rq->stage == CDP__RPC_RUNNING    ? "still runs"
-                : rq->stage == CDP__RPC_KEPT ? "was kept and never replied to"
-                                             : "waits");
+            cdp__rpc_stage_text(rq->stage));
     for (i = 0; i < rpc->ranks; ++i)
         if (rpc->peers[i].queue || rpc->peers[i].offered)
             return cdp__fail_peer(CDP_ERR_TIMEOUT, cdp_world_rank_of(rpc->group, i), 0,
@@ -3184,6 +3321,10 @@ CDP_API cdp_status cdp_rpc_serve(cdp_rpc *rpc, uint32_t timeout_ms) {
     here->request = outer;
     return st;
 }
+
+/* ---- >>rpc-facts: names, ranks that are alive, counts ---------------------------------------- */
+
+/* Knows: tables and lists. Promises: it changes nothing. May use: rpc-state. */
 
 CDP_API int32_t cdp_rpc_rank_of(const cdp_rpc *rpc, const char *name) {
     uint32_t r;

@@ -352,7 +352,8 @@ static void step_messages(const state *from, uint32_t at) {
     char label[40];
     for (uint32_t i = 0; i < from->messages; ++i) {
         const message m = from->message[i];
-        const char *name = m.kind == REMOTE ? "REMOTE" : m.kind == SHARE ? "SHARE" : names[m.kind];
+        const char *own = m.kind == REMOTE ? "REMOTE" : "SHARE";
+        const char *name = m.kind >= REMOTE ? own : names[m.kind];
         state s = *from;
         s.message[i] = s.message[--s.messages];
         snprintf(label, sizeof label, "%s %u->%u f%u", name, m.from, m.to, m.fid);

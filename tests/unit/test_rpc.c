@@ -400,8 +400,8 @@ static void run(uint32_t n, void (*func)(side *s)) {
 /* All ranks come here; unlike in cdp_barrier(), functions run meanwhile. */
 static void meet(side *s, uint32_t *place) {
     const uint64_t until = test_now_ns() + 20000000000ull;
-    count(place);
-    while (counted_of(place) % ranks && test_now_ns() < until)
+    const uint32_t came = __atomic_fetch_add(place, 1, __ATOMIC_SEQ_CST);
+    while (counted_of(place) < (came / ranks + 1) * ranks && test_now_ns() < until)
         (void)!cdp_rpc_serve(s->rpc, 1);
 }
 
@@ -1097,6 +1097,101 @@ TEST(builtin_remote_ret) {
     run(3, to_here);
 }
 
+static void fetches(side *s) {
+    enum {
+        N = 20
+    };
+    cdp_rref r;
+    cdp_call c[N] = {{0}};
+    int64_t x[2] = {6, 10};
+    OK(cdp_rpc_remote(s->rpc, CALL(.to = next_of(s), F("counter"), BYTES(x, 16)), &r));
+    for (uint32_t i = 0; i < N; ++i) /* before it is there */
+        OK(cdp_rref_fetch(r, 0, &c[i]));
+    for (uint32_t i = 0; i < N; ++i) {
+        OK(cdp_call_wait(&c[i]));
+        T_EQ(6, i64_at(c[i].data, 0));
+        cdp_call_free(&c[i]);
+    }
+    cdp_rref_drop(r);
+}
+TEST(rref_get_future) {
+    run(2, fetches);
+}
+
+/* A rank that sends nonsense loses the rank that it sent it to, and nobody else. */
+static void one_lies(side *s) {
+    static const cdp_channel_message lies[] = {{0, CDP__RPC_REPLY, 0, 77, 0, NULL, 0, 0},
+        {0, 99, 0, 0, 0, NULL, 0, 0}, {0, CDP__RPC_DELETE, 0, 5, 6, NULL, 0, 0},
+        {0, CDP__RPC_ACCEPT, 0, 5, 6, NULL, 0, 0}, {0, CDP__RPC_CALL | 2u << 8, 0, 1, 1, "x", 1, 0},
+        {0, CDP__RPC_CALL | 40u << 16, 0, 1, 1, NULL, 0, 0}};
+    static uint32_t place, lie;
+    meet(s, &place);
+    if (s->rank == 2) {
+        OK(cdp_channel_send(s->rpc->channel, &lies[lie++ % (sizeof lies / sizeof *lies)]));
+    }
+    const uint64_t until = test_now_ns() + 10000000000ull;
+    while (s->rank != 1 && !counted_of(&s->lost) && test_now_ns() < until)
+        (void)!cdp_rpc_serve(s->rpc, 1);
+    T_EQ(s->rank != 1, counted_of(&s->lost));
+    if (s->rank != 1) T_EQ(2 - s->rank, s->lost_rank);
+    T_EQ(7, call_i64(s, 1, "add", 3, 4)); /* all still have rank 1 */
+    T_EQ(8, call_i64(s, 1, "add_in_worker", 3, 5));
+    meet(s, &place);
+    cdp_rpc_destroy(s->rpc);
+}
+static void liar(side *s) {
+    open_then(s, one_lies);
+}
+TEST(a_liar_loses_its_own_link) {
+    for (uint32_t i = 0; i < 2; ++i) {
+        shut_by_body = true;
+        run(3, liar);
+    }
+}
+
+/* Out of memory at every place of a small program: it says so, and gives everything back. */
+TEST(out_of_memory_everywhere) {
+    uint32_t good = 0, k;
+    for (k = 1; k < 400 && good < 3 && !test__now.failed_checks; ++k) {
+        cdp_group_desc g = {
+            .world_size = 1, .no_thread = true, .logger = {.level = CDP_LOG_SILENT}};
+        cdp_rpc_desc d = {
+            .functions = functions, .function_count = sizeof functions / sizeof *functions};
+        int64_t x[40] = {1, 0};
+        cdp_call c = {0};
+        cdp_rref r = {0};
+        cdp_rpc *rpc;
+        side s = {.ranks = 1};
+        bool all = false;
+        ranks = 1;
+        how = HUB_POLLED;
+        d.user = &s;
+        g.os = counted_os();
+        OK(cdp_group_create(&g, &d.group));
+        s.g = d.group;
+        counted.fail_at = counted.calls + k;
+        if (cdp_rpc_create(&d, &rpc) == CDP_OK) {
+            s.rpc = rpc;
+            all = cdp_rpc_call(rpc, CALL(F("add"), BYTES(x, sizeof x)), &c) == CDP_OK;
+            cdp_call_free(&c);
+            all = cdp_rpc_remote(rpc, CALL(F("counter"), BYTES(x, 16)), &r) == CDP_OK && all;
+            if (r.rpc) all = cdp_rref_to_here(r, 1000, &c) == CDP_OK && all;
+            cdp_call_free(&c);
+            if (r.rpc) all = cdp_rpc_call(rpc, CALL(F("give_back"), RREF(r)), &c) == CDP_OK && all;
+            cdp_call_free(&c);
+            cdp_rref_drop(r);
+            all = cdp_rpc_shutdown(rpc, 5000) == CDP_OK && all;
+            cdp_rpc_destroy(rpc);
+        }
+        good = all ? good + 1 : 0;
+        counted.fail_at = 0;
+        T_EQ(s.values.made, s.values.destroyed);
+        cdp_group_destroy(d.group);
+        T_EQ(0, counted.held);
+    }
+    T(k > 15 && good == 3);
+}
+
 static void local_values(side *s) {
     cdp_value v, got;
     cdp_rref r, far;
@@ -1383,6 +1478,9 @@ int main(int argc, char **argv) {
         {"shutdown_errors", shutdown_errors, 60},
         {"local_shutdown", local_shutdown, 60},
         {"builtin_remote_ret", builtin_remote_ret, 60},
+        {"rref_get_future", rref_get_future, 60},
+        {"a_liar_loses_its_own_link", a_liar_loses_its_own_link, 60},
+        {"out_of_memory_everywhere", out_of_memory_everywhere, 60},
         {"local_value", local_value, 60},
         {"py_rref_args_user_share", py_rref_args_user_share, 60},
         {"nested_rref", nested_rref, 60},
