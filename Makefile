@@ -154,14 +154,15 @@ world_again = 'sim_$(1)|60|$(BUILD)/test/sim --scenario $(2) --faults $(3) --see
 
 RUN := BUILD='$(BUILD)' JOBS='$(JOBS)' CC='$(CC)' bash tests/run_all.sh
 
-# Two suites at a time where there are two cores: many of them mostly wait. The longest begin first.
-LANES := $(if $(filter 1,$(JOBS)),1,2)
-LONG := rounds test_procs sim
+# One suite more at a time than there are cores: many of them mostly wait. The longest begin first.
+LANES := $(if $(filter 1,$(JOBS)),1,3)
+LONG := test_procs rounds sim test_nccl
 longest_first = $(filter $(LONG),$(1)) $(filter-out $(LONG),$(1))
 test: programs
 	@LANES='$(LANES)' $(RUN) $(BUILD)/logs \
 	    'compile|600|bash tests/compile/run.sh' \
 	    $(call suites,test,600,$(SEEDS),$(call longest_first,$(PROGRAMS))) \
+	    'sim_default|600|$(BUILD)/test/sim --threads --memory --seeds 1..100 --jobs $(JOBS)' \
 	    'sources|60|bash tests/check_sources.sh' \
 	    $(if $(SIM),$(call world_again,left_early,job,kill,2431) $(call world_again,corrected_blame,job,stop,1164) $(call world_again,number_of_a_call,hub,mismatch,1874) $(call world_again,end_of_a_chain,job,isolate,1728)) \
 	    $(if $(wildcard tests/procs/test_cdprun.sh),'cdprun|600|CDPRUN_KILLS=15 sh tests/procs/test_cdprun.sh $(BUILD)/cdprun $(BUILD)/cdprun_test') \
@@ -191,7 +192,7 @@ sanitize: export TSAN_OPTIONS := allocator_may_return_null=1
 sanitize: $(patsubst %,$(BUILD)/asan/%,$(filter-out $(ROUNDS),$(PROGRAMS))) $(THREADED:%=$(BUILD)/tsan/%)
 	@mkdir -p $(BUILD)/logs/sanitize
 	@export LANES='$(LANES)'; $(RUN) $(BUILD)/logs/sanitize $(patsubst '%,'tsan_%,$(call suites,tsan,1200,,$(call longest_first,$(THREADED)),$(STILL))) > $(BUILD)/logs/tsan.txt 2>&1 & tsan=$$!; \
-	$(RUN) $(BUILD)/logs/sanitize $(patsubst '%,'asan_%,$(call suites,asan,1200,1..100,$(call longest_first,$(filter-out $(ROUNDS),$(PROGRAMS))))) > $(BUILD)/logs/asan.txt 2>&1; bad=$$?; \
+	$(RUN) $(BUILD)/logs/sanitize $(patsubst '%,'asan_%,$(call suites,asan,1200,1..25,$(call longest_first,$(filter-out $(ROUNDS),$(PROGRAMS))))) > $(BUILD)/logs/asan.txt 2>&1; bad=$$?; \
 	wait $$tsan || bad=$$?; \
 	cat $(BUILD)/logs/asan.txt $(BUILD)/logs/tsan.txt; \
 	tail -qn 1 $(BUILD)/logs/asan.txt $(BUILD)/logs/tsan.txt | awk -v bad=$$bad '{ p += $$1; f += $$3 } END { if (bad && !f) f = 1; print p + 0 " passed, " f + 0 " failed"; exit f > 0 }'

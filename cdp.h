@@ -55,11 +55,12 @@
         ddp, hooks interface                   data parallel training; what happens to gradients
         Implementation: compiler, core;
         the machine: os-posix, os-watch, os-threads, os-linux, loop;
-        pure: bytes, hash, dtype, reduce-kernels, algo, hosts, select, message, failure text,
-        fabric;
-        messages and groups: stream, port, receive, send, transfer, exec, state, failing, running,
-        flows, hub, pending, drive, world, group, groups, device, requests, queue, work calls,
-        collective calls, message calls, channel, channel bodies, channel life, objects, recorder;
+        pure: bytes, hash, dtype, reduce-kernels, algo, algo-fixed, algo-more, hosts, select,
+        message, failure text, fabric;
+        messages and groups: stream, port, receive, send, transfer, exec, state, records, failing,
+        flows, running, hub, pending, drive, world, group, groups, device, requests, queue,
+        work calls, collective calls, message calls, monitored barrier, channel, channel bodies,
+        channel life, objects, recorder;
         training: group-access, numbers, bucket, ddp-state, ddp-buckets, ddp-compare,
         ddp-broadcast, ddp-create, ddp-stats, ddp-launch, ddp-rows, ddp-backward, join, clip,
         ddp-hook, trace, hooks, hooks-quantize, hooks-topk, hooks-powersgd, hooks-state,
@@ -160,6 +161,17 @@
         CDP_NO_ZERO *          off      no cdp_zero_partition, cdp_zero_step
         CDP_NO_TRACE *         off      no cdp_ddp_trace
         CDP_NO_SAMPLER *       off      no cdp_sampler_fill
+        CDP_NO_MESSAGES *      off      no cdp_send and the other calls of >>messages, no
+                                        cdp_monitored_barrier, no channels
+        CDP_NO_CHANNELS *      off      no cdp_channel_open and the other calls of channels
+        CDP_NO_CHAINS *        off      no cdp_work_then, cdp_start_after, cdp_work_cancel
+        CDP_NO_GROUPS *        off      no cdp_group_new, cdp_group_split
+        CDP_NO_OBJECTS *       off      no cdp_allgather_bytes and the others of >>objects
+        CDP_NO_HUB *           off      no cdp_hub_create: no ranks in one process
+        CDP_FEW_ALGORITHMS     off      one or two algorithms for each collective, none for several
+                                        hosts; all ranks must be built so, else: MISMATCH
+        CDP_NO_RECORDER *      off      no cdp_group_records, cdp_group_dump, cdp_describe; the
+                                        desc's dump_path is ignored
         CDP_NO_LOG_STRINGS     off      log messages are left out (errors keep their texts)
         CDP_NAMES_0_1 *        off      public names of 0.1 compile, too: the type cdp_reduce, the
                                         call cdp_reduce_to
@@ -175,16 +187,18 @@
         group any more.
 
     MEMORY
-        All memory comes from os->alloc. The first group: about 0.15 MB and 0.5 KB per rank. Each
-        group made from it: 10 KB and 0.2 KB per rank. Unexpected data: at most 4 MiB per channel
-        and rank. A pair of ranks in a hub: two rings of 256 KiB when they first talk. A DDP: its
-        gradients once (the buckets are the gradients) and 0.25 KB per parameter; twice for a
-        moment when buckets are rebuilt; up to 1 MiB for small parameters that are broadcast
-        together; a copy of gradients that this rank did not use while others may have. Messages:
-        0.3 KB for each pair of rank and tag that was used, 0.6 KB for each message in flight;
-        10 KB with the first cdp_work_then(), receive from any rank or batch of a group.
-        Operations allocate nothing once the largest small message and the longest queue have been
-        seen.
+        All memory comes from os->alloc, except 0.8 KB while the default os looks up a name,
+        and what the C library takes for itself (threads, names, lists of interfaces). The
+        first group: about 0.15 MB and 0.5 KB per rank. Each group made from it: 10 KB and
+        0.2 KB per rank. Unexpected data: at most 4 MiB per channel and rank. A pair of
+        ranks in a hub: two rings of 256 KiB when they first talk. A DDP: its gradients once
+        (the buckets are the gradients) and 0.25 KB per parameter; twice for a moment when
+        buckets are rebuilt; up to 1 MiB for small parameters that are broadcast together; a
+        copy of gradients that this rank did not use while others may have. Messages: 0.3 KB
+        for each pair of rank and tag that was used, 0.6 KB for each message in flight; 10
+        KB with the first cdp_work_then(), receive from any rank or batch of a group.
+        Operations allocate nothing once the largest small message and the longest queue
+        have been seen.
 
     ERRORS
         INVALID, UNSUPPORTED and NOMEM at a call: nothing was started; correct it and go on.
@@ -246,7 +260,13 @@
 
 /* ---- >>config -------------------------------------------------------------------------------- */
 
-/* Data parallel training is the floor of these. */
+/* Channels move offered bodies as messages do. */
+#ifdef CDP_NO_MESSAGES
+#undef CDP_NO_CHANNELS
+#define CDP_NO_CHANNELS
+#endif
+
+/* The parts of training need it. */
 #ifdef CDP_NO_DDP
 #undef CDP_NO_HOOKS
 #undef CDP_NO_AVERAGER
@@ -912,11 +932,13 @@ typedef struct cdp_hub_desc {
     const cdp_os *os; /* (default: cdp_os_default()) */
 } cdp_hub_desc;
 
+#ifndef CDP_NO_HUB
 /* Errors: INVALID (world size), NOMEM. The hub must outlive its groups. Each rank makes one
    group in it, once; groups of some ranks are made of that one. For another world, also after a
    failure (but INVALID: call again), make another hub. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_hub_create(const cdp_hub_desc *desc, cdp_hub **out);
 CDP_API void cdp_hub_destroy(cdp_hub *hub); /* NULL is allowed */
+#endif                                      /* CDP_NO_HUB */
 
 /* ---- >>group interface ---------------------------------------------------------------------- */
 
@@ -993,6 +1015,7 @@ typedef struct cdp_group_desc {
    taken, a row of `choices`), NOMEM, IO (no thread). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out);
 
+#ifndef CDP_NO_GROUPS
 /* A group of some of the ranks of another one, over the same links. Only those ranks call it,
    all with the same list: ranks[i] of `parent` becomes rank i. Local, like creation: nobody is
    talked to. It inherits the settings of its parent and outlives it if need be. Groups, also of
@@ -1011,15 +1034,17 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_group_new(
    those of an allgather and of cdp_group_new(). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_group_split(
     cdp_group *parent, uint32_t color, uint32_t key, cdp_group **out);
+#endif /* CDP_NO_GROUPS */
 
 /* Ranks of a group and of the world it was made from. UINT32_MAX: there is no such rank. Any
    thread. */
 CDP_API uint32_t cdp_world_rank_of(const cdp_group *group, uint32_t rank);
 CDP_API uint32_t cdp_rank_of_world(const cdp_group *group, uint32_t world_rank);
 
-/* Leave: local, at once, never an error for the others unless they still wait for this rank.
-   Operations in flight end with CDP_ERR_STATE for threads that wait for them. NULL is allowed.
-   Not while another thread uses the group. */
+/* Leave: local, at once, never an error for the others unless they still wait for this rank. After
+   a failure the rank first tells its cause to the others: that takes 50 ms, or up to 0.7 s where
+   they do not take it. Operations in flight end with CDP_ERR_STATE for threads that wait for them.
+   NULL is allowed. Not while another thread uses the group. */
 CDP_API void cdp_group_destroy(cdp_group *group);
 
 /* This rank, from 0, and how many ranks the group has; 0 for NULL. Any thread. */
@@ -1045,6 +1070,7 @@ CDP_API void cdp_group_free(cdp_group *group, void *ptr); /* NULL is allowed */
    thread, any time, any number of times; the first reason wins. Does not wait for anybody. */
 CDP_API void cdp_group_abort(cdp_group *group, const char *reason);
 
+#ifndef CDP_NO_RECORDER
 /* What the group remembers of an operation: always on, in memory of a fixed size. Times are of
    os->now_ns. */
 typedef enum cdp_record_state {
@@ -1084,6 +1110,7 @@ CDP_API cdp_status cdp_group_dump(cdp_group *group, const char *path);
    is cut (4 KB and 100 bytes per rank are enough); 0 for no group or one that is gone, see
    cdp_last_error(). Any thread. */
 CDP_API uint64_t cdp_describe(cdp_group *group, char *out, uint64_t size);
+#endif /* CDP_NO_RECORDER */
 
 /* Let communication advance, for programs without a progress thread: returns after at most about
    `budget_us` microseconds (0: one look), or as soon as nothing is in flight. Any thread.
@@ -1199,10 +1226,6 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_alltoall_async(
 /* Returns when every rank has called it. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_barrier(cdp_group *group);
 CDP_MUST_CHECK CDP_API cdp_status cdp_barrier_async(cdp_group *group, cdp_work *work);
-/* A barrier that says who is missing: rank 0 hears from every rank, then lets them go. Who has
-   not come after `timeout_ms` (0: the group's) is named, all of them, by the TIMEOUT that then
-   breaks the group. Slower than cdp_barrier(): for tests. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_monitored_barrier(cdp_group *group, uint32_t timeout_ms);
 
 /* ---- >>works --------------------------------------------------------------------------------- */
 
@@ -1211,6 +1234,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_monitored_barrier(cdp_group *group, uint32
    `out` is NULL. Any thread. */
 CDP_API cdp_status cdp_work_error(cdp_work work, cdp_error *out);
 
+#ifndef CDP_NO_CHAINS
 /* Call func(user, status) once when `work` is done (status CDP_OK), has failed (the failure,
    which is also the thread's last error) or was cancelled (ABORTED); CDP_ERR_STATE: the group is
    being destroyed. *next (NULL is allowed) is a work that is done when `func` has returned; it
@@ -1240,11 +1264,32 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_start_after(
    all ranks, as cdp_group_abort() does, and names this rank. STATE: too late, it is done,
    failing, or a message on its way; or it is a batch. */
 CDP_API cdp_status cdp_work_cancel(cdp_work work);
+#endif /* CDP_NO_CHAINS */
 
 /* ---- >>messages ------------------------------------------------------------------------------ */
 
 #define CDP_ANY_RANK 0xffffffffu
 
+/* What is known of a message. */
+typedef struct cdp_message {
+    uint32_t source, tag; /* the rank that sent it, in the group it was received in */
+    uint64_t count;       /* elements */
+    cdp_dtype dtype;
+} cdp_message;
+
+/* One message of a batch. */
+typedef struct cdp_transfer {
+    bool receive; /* else: send */
+    void *data;
+    uint64_t count;
+    cdp_dtype dtype;     /* (default: f32) */
+    uint32_t peer, tag;  /* the other rank */
+    uint32_t timeout_ms; /* (default: the group's) */
+    /* receive: NULL, or up to `count` elements are accepted, see cdp_recv_any() */
+    cdp_message *got;
+} cdp_transfer;
+
+#ifndef CDP_NO_MESSAGES
 /* From one rank to another. The k-th send to a rank with a tag meets the k-th receive there from
    this rank with that tag; tags (any but 0xffffffff) are independent of each other and of
    collectives. A send is done when its bytes are on their way (up to 4 MiB ahead of the
@@ -1266,13 +1311,6 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_sendrecv(cdp_group *group, const void *out
     uint64_t out_count, uint32_t to, void *in, uint64_t in_count, uint32_t from, cdp_dtype dtype,
     uint32_t tag);
 
-/* What is known of a message. */
-typedef struct cdp_message {
-    uint32_t source, tag; /* the rank that sent it, in the group it was received in */
-    uint64_t count;       /* elements */
-    cdp_dtype dtype;
-} cdp_message;
-
 /* A message of a length that only its sender knows: up to `room` elements (a longer one is a
    MISMATCH, which breaks the group). From rank `from`, where it is one more receive in the order
    of those from that rank with this tag. Or from CDP_ANY_RANK: then it takes the next message
@@ -1293,26 +1331,21 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_recv_any_async(cdp_group *group, void *dat
 CDP_MUST_CHECK CDP_API cdp_status cdp_probe(
     cdp_group *group, uint32_t from, uint32_t tag, cdp_message *got);
 
-/* One message of a batch. */
-typedef struct cdp_transfer {
-    bool receive; /* else: send */
-    void *data;
-    uint64_t count;
-    cdp_dtype dtype;     /* (default: f32) */
-    uint32_t peer, tag;  /* the other rank */
-    uint32_t timeout_ms; /* (default: the group's) */
-    /* receive: NULL, or up to `count` elements are accepted, see cdp_recv_any() */
-    cdp_message *got;
-} cdp_transfer;
-
 /* Start `n` sends and receives in this order: all, or none when one of them is wrong. *out is
    done when all are. No rank waits for another because of the order inside a batch. Errors: as
    for cdp_send(); STATE: max_pending of the desc. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_batch(
     cdp_group *group, const cdp_transfer *list, uint32_t n, cdp_work *out);
 
+/* A barrier that names the missing ranks. Rank 0 receives a message from every other rank, then
+   answers all of them. If some are missing after `timeout_ms` (0: the group's timeout), the group
+   breaks with a TIMEOUT that names all of them. Slower than cdp_barrier(): for tests. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_monitored_barrier(cdp_group *group, uint32_t timeout_ms);
+#endif /* CDP_NO_MESSAGES */
+
 /* ---- >>channel interface: ordered messages to each rank ------------------------------------- */
 
+#ifndef CDP_NO_CHANNELS
 /* What remote calls, and protocols of your own, stand on: messages to every rank of a group, in
    order for each of them, with bounded memory on both sides. A channel that loses one rank goes on
    with the others. Groups and channels share the links: a channel that is always full can delay
@@ -1406,6 +1439,7 @@ CDP_API void cdp_channel_drop(cdp_channel *channel, uint32_t peer, const char *r
    returned). Other ranks hear that this one is lost to them. What was offered is the caller's
    again. NULL is allowed. */
 CDP_API void cdp_channel_close(cdp_channel *channel);
+#endif /* CDP_NO_CHANNELS */
 
 /* ---- >>backend interface: memory that the processor does not reach --------------------------- */
 
@@ -1473,6 +1507,7 @@ CDP_API void cdp_group_clear_backend(cdp_group *group);
 
 /* ---- >>objects interface: bytes of any length from every rank ------------------------------- */
 
+#ifndef CDP_NO_OBJECTS
 /* Where bytes are to go, and what came. Lengths are agreed upon first, before anybody allocates:
    when something does not fit anywhere, all ranks get the same error, and the group goes on. All
    zero is fine: memory comes from the group's os, at most 1 GiB, and goes back with
@@ -1516,6 +1551,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_scatter_bytes(
     cdp_group *group, const void *data, const uint64_t *lengths, uint32_t root, cdp_blob *mine);
 /* Give back what was allocated; what was the caller's stays. NULL is allowed. */
 CDP_API void cdp_blob_free(cdp_group *group, cdp_blob *blob);
+#endif /* CDP_NO_OBJECTS */
 
 #ifndef CDP_NO_DDP
 
@@ -1981,9 +2017,11 @@ CDP_MUST_CHECK static inline cdp_status cdp_reduce_to(cdp_group *group, const vo
 inline cdp_status cdp_group_create(const cdp_group_desc &desc, cdp_group **out) {
     return cdp_group_create(&desc, out);
 }
+#ifndef CDP_NO_HUB
 inline cdp_status cdp_hub_create(const cdp_hub_desc &desc, cdp_hub **out) {
     return cdp_hub_create(&desc, out);
 }
+#endif
 #ifndef CDP_NO_DDP
 inline cdp_status cdp_ddp_create(const cdp_ddp_desc &desc, cdp_ddp **out) {
     return cdp_ddp_create(&desc, out);
@@ -2029,8 +2067,7 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #endif
 
 #ifndef CLOCK_MONOTONIC
-#error \
-    "cdp.h: a system header came first under -std=c11: put `#define _DEFAULT_SOURCE 1` above it, or use -std=gnu11"
+#error "cdp.h: a system header came first under -std=c11: define _DEFAULT_SOURCE above it"
 #endif
 
 #ifndef CDP_ASSERT
@@ -2189,18 +2226,21 @@ CDP__PRIVATE void cdp__error_clear(cdp_error *e, cdp_status status) {
     e->file = "";
 }
 
-/* A status and the line in which it came up, in one number: there are hundreds of such places,
-   each is to be small. */
-#define CDP__AT(status) ((uint64_t)__LINE__ << 32 | (uint32_t)(status))
+/* A status and the line of the call in one number: hundreds of calls report errors, and
+   each compiles to less code with one small constant instead of two. */
+#define CDP__AT(status) ((uint32_t)__LINE__ << 8 | (uint8_t)(status))
 
-CDP__PRIVATE cdp_status cdp__error_set_v(
-    uint64_t at, int32_t peer, int32_t sys_errno, const char *file, const char *f, va_list ap) {
-    const cdp_status status = (cdp_status)(int32_t)(uint32_t)at;
+CDP__PRIVATE cdp_status cdp__status_at(uint32_t at) {
+    return (cdp_status)(int8_t)(at & 255);
+}
+
+CDP__PRIVATE cdp_status cdp__error_set_v(cdp_status status, uint32_t line, int32_t peer,
+    int32_t sys_errno, const char *file, const char *f, va_list ap) {
     cdp_error e; /* built apart: an argument may be the text of the last error */
     cdp__text t = {e.text, sizeof e.text, 0};
     cdp__error_clear(&e, status);
     e.file = file;
-    e.line = (uint32_t)(at >> 32);
+    e.line = line;
     e.peer = peer;
     e.sys_errno = sys_errno;
     cdp__text_add_v(&t, f, ap);
@@ -2213,29 +2253,35 @@ CDP_API cdp_status cdp_error_set(
     cdp_status status, int32_t peer, int32_t sys_errno, const char *format, ...) {
     va_list ap;
     va_start(ap, format);
-    cdp__error_set_v((uint32_t)status, peer, sys_errno, "", format, ap);
+    cdp__error_set_v(status, 0, peer, sys_errno, "", format, ap);
     va_end(ap);
     return status;
 }
 
 CDP__PRIVATE CDP__PRINTF(5, 6) cdp_status cdp__error_of(
-    uint64_t at, int32_t peer, int32_t sys_errno, const char *file, const char *format, ...) {
+    uint32_t at, int32_t peer, int32_t sys_errno, const char *file, const char *format, ...) {
     va_list ap;
     cdp_status st;
     va_start(ap, format);
-    st = cdp__error_set_v(at, peer, sys_errno, file, format, ap);
+    st = cdp__error_set_v(cdp__status_at(at), at >> 8, peer, sys_errno, file, format, ap);
     va_end(ap);
     return st;
 }
 
 CDP__PRIVATE CDP__PRINTF(3, 4) cdp_status
-    cdp__error_at(uint64_t at, const char *file, const char *format, ...) {
+    cdp__error_at(uint32_t at, const char *file, const char *format, ...) {
     va_list ap;
     cdp_status st;
     va_start(ap, format);
-    st = cdp__error_set_v(at, -1, 0, file, format, ap);
+    st = cdp__error_set_v(cdp__status_at(at), at >> 8, -1, 0, file, format, ap);
     va_end(ap);
     return st;
+}
+
+CDP__PRIVATE cdp_status cdp__nomem_at(
+    uint32_t at, const char *file, const char *what, uint64_t bytes) {
+    return cdp__error_at(
+        at, file, "out of memory: %s needs %llu bytes", what, (unsigned long long)bytes);
 }
 
 /* The caller's mistake, and everything else without a peer and an errno. */
@@ -2243,8 +2289,7 @@ CDP__PRIVATE CDP__PRINTF(3, 4) cdp_status
 #define cdp__fail_peer(status, peer, err, ...) \
     cdp__error_of(CDP__AT(status), (int32_t)(peer), (err), __FILE__, __VA_ARGS__)
 #define cdp__fail_nomem(what, bytes) \
-    cdp__fail(                       \
-        CDP_ERR_NOMEM, "out of memory: %s needs %llu bytes", (what), (unsigned long long)(bytes))
+    cdp__nomem_at(CDP__AT(CDP_ERR_NOMEM), __FILE__, (what), (bytes))
 
 CDP_API const char *cdp_status_name(cdp_status status) {
     switch (status) {
@@ -4741,24 +4786,6 @@ CDP__PRIVATE uint32_t cdp__reduce_tree_round(const cdp__shape *s, uint32_t k, cd
     return m;
 }
 
-/* The reducing half of the ring, then every rank hands its finished part to the root. */
-CDP__PRIVATE uint32_t cdp__reduce_ring_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
-    const uint32_t n = s->size, from = k < n ? 0 : (s->root + (k - n) + 1) % n;
-    const uint8_t work = cdp__reduce_buffer(s);
-    if (k == 0)
-        return cdp__reads_in(s)
-            ? 0
-            : cdp__bring(s, s->in_place ? CDP__OUT : CDP__IN, cdp__first(s->count), work, 0, out);
-    if (k < n) return cdp__ring_reduce(s, k, work, out);
-    if (s->rank == s->root)
-        out[0] = cdp__step_recv(from, work, cdp__part(s, (from + 1) % n));
-    else if (s->rank == from)
-        out[0] = cdp__step_send(s->root, work, cdp__part(s, (from + 1) % n));
-    else
-        return 0;
-    return 1;
-}
-
 /* Gather and scatter: the root and one other rank per round. The parts are in OUT or IN of the
    root. */
 CDP__PRIVATE uint32_t cdp__linear_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
@@ -4813,6 +4840,44 @@ CDP__PRIVATE uint32_t cdp__scatter_reduce_round(const cdp__shape *s, uint32_t k,
         out[m++] = cdp__step_make(CDP__DIVIDE, -1, 0, CDP__OUT, 0, result.off, result.len);
     return m;
 }
+
+/* To whom, or from whom, `stride` ranks on or back. With 2, 4, 8, ... ranks both are the same one,
+   so that two ranks wait for each other alone: where they share a core, a barrier mostly takes a
+   fifth less time than in a ring. */
+CDP__PRIVATE uint32_t cdp__partner(const cdp__shape *s, uint32_t stride, bool back) {
+    const uint32_t n = s->size, onward = back ? n - stride : stride;
+    return n & (n - 1) ? (s->rank + onward) % n : s->rank ^ stride;
+}
+
+CDP__PRIVATE uint32_t cdp__alltoall_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+    const uint32_t to = cdp__partner(s, k, false), from = cdp__partner(s, k, true);
+    const cdp__span there = cdp__block_of(s, s->in_offs, to),
+                    here = cdp__block_of(s, s->out_offs, from);
+    if (k == 0) {
+        out[0] = cdp__step_make(
+            CDP__COPY, -1, CDP__IN, CDP__OUT, there.off, here.off, cdp__min(there.len, here.len));
+        return 1;
+    }
+    out[0] = cdp__step_send(to, CDP__IN, there);
+    out[1] = cdp__step_recv(from, CDP__OUT, here);
+    return 2;
+}
+
+/* Dissemination barrier (Hensgen, Finkel, Manber 1988): after round k every rank has heard,
+   through others, of 2^(k+1). */
+CDP__PRIVATE uint32_t cdp__barrier_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+    const uint32_t stride = 1u << k;
+    cdp__span none;
+    none.off = none.len = 0;
+    out[0] = cdp__step_send(cdp__partner(s, stride, false), CDP__OUT, none);
+    out[1] = cdp__step_recv(cdp__partner(s, stride, true), CDP__OUT, none);
+    return 2;
+}
+
+/* ---- >>algo-fixed (pure): reductions whose bits depend on the inputs alone ------------------- */
+
+/* Knows: shapes and steps. Promises: the contract of >>algo; the same bits for every size of a
+   message. May use: >>algo. */
 
 /* Allreduce, reduce and reduce-scatter whose bits depend on the inputs alone: every element is
    combined along the same tree over the ranks (that of recursive doubling), whatever its place,
@@ -4971,26 +5036,30 @@ CDP__PRIVATE uint32_t cdp__fixed_round(const cdp__shape *s, uint32_t k, cdp__ste
     return 1;
 }
 
-/* To whom, or from whom, `stride` ranks on or back. With 2, 4, 8, ... ranks both are the same one,
-   so that two ranks wait for each other alone: where they share a core, a barrier mostly takes a
-   fifth less time than in a ring. */
-CDP__PRIVATE uint32_t cdp__partner(const cdp__shape *s, uint32_t stride, bool back) {
-    const uint32_t n = s->size, onward = back ? n - stride : stride;
-    return n & (n - 1) ? (s->rank + onward) % n : s->rank ^ stride;
-}
+/* ---- >>algo-more (pure): algorithms for some sizes and numbers of ranks ---------------------- */
 
-CDP__PRIVATE uint32_t cdp__alltoall_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
-    const uint32_t to = cdp__partner(s, k, false), from = cdp__partner(s, k, true);
-    const cdp__span there = cdp__block_of(s, s->in_offs, to),
-                    here = cdp__block_of(s, s->out_offs, from);
-    if (k == 0) {
-        out[0] = cdp__step_make(
-            CDP__COPY, -1, CDP__IN, CDP__OUT, there.off, here.off, cdp__min(there.len, here.len));
-        return 1;
-    }
-    out[0] = cdp__step_send(to, CDP__IN, there);
-    out[1] = cdp__step_recv(from, CDP__OUT, here);
-    return 2;
+/* Knows: shapes and steps. Promises: the contract of >>algo. May use: >>algo. Every collective has
+   an algorithm in >>algo or >>algo-fixed that suits all sizes, so CDP_FEW_ALGORITHMS leaves out
+   these. */
+
+#ifndef CDP_FEW_ALGORITHMS
+
+/* The reducing half of the ring, then every rank hands its finished part to the root. */
+CDP__PRIVATE uint32_t cdp__reduce_ring_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
+    const uint32_t n = s->size, from = k < n ? 0 : (s->root + (k - n) + 1) % n;
+    const uint8_t work = cdp__reduce_buffer(s);
+    if (k == 0)
+        return cdp__reads_in(s)
+            ? 0
+            : cdp__bring(s, s->in_place ? CDP__OUT : CDP__IN, cdp__first(s->count), work, 0, out);
+    if (k < n) return cdp__ring_reduce(s, k, work, out);
+    if (s->rank == s->root)
+        out[0] = cdp__step_recv(from, work, cdp__part(s, (from + 1) % n));
+    else if (s->rank == from)
+        out[0] = cdp__step_send(s->root, work, cdp__part(s, (from + 1) % n));
+    else
+        return 0;
+    return 1;
 }
 
 /* The same with several at once, for small messages: nobody waits for one answer before the next
@@ -5291,17 +5360,6 @@ CDP__PRIVATE uint32_t cdp__direct_round(const cdp__shape *s, uint32_t k, cdp__st
     return gather ? cdp__gather_own(s, k, m, out) : m;
 }
 
-/* Dissemination barrier (Hensgen, Finkel, Manber 1988): after round k every rank has heard,
-   through others, of 2^(k+1). */
-CDP__PRIVATE uint32_t cdp__barrier_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
-    const uint32_t stride = 1u << k;
-    cdp__span none;
-    none.off = none.len = 0;
-    out[0] = cdp__step_send(cdp__partner(s, stride, false), CDP__OUT, none);
-    out[1] = cdp__step_recv(cdp__partner(s, stride, true), CDP__OUT, none);
-    return 2;
-}
-
 /* Small operations of ranks that reach each other's memory: everybody's vector goes to everybody
    at once, so that who sleeps is woken once, and each rank combines all of them in TMP along the
    tree of recursive doubling. A list of messages, then of local steps, is cut into rounds; up to
@@ -5375,10 +5433,14 @@ CDP__PRIVATE uint32_t cdp__once_round(const cdp__shape *s, uint32_t k, cdp__step
     return m;
 }
 
+#endif /* CDP_FEW_ALGORITHMS */
+
 /* ---- >>hosts (pure): collectives of several hosts, where ranks of one host share memory ------ */
 
 /* Knows: which ranks share a host. Promises: rounds that obey the contract of algo, in which
    hosts exchange each byte once. May use: algo. */
+
+#ifndef CDP_FEW_ALGORITHMS
 
 /* First the ranks of each host combine in memory; then hosts exchange each byte once; then the
    result spreads in memory. Each of the three is an algorithm from above among fewer ranks. In a
@@ -5641,6 +5703,8 @@ CDP__PRIVATE uint32_t cdp__hosts_scatter_round(const cdp__shape *s, uint32_t k, 
     return m;
 }
 
+#endif /* CDP_FEW_ALGORITHMS */
+
 /* ---- >>select (pure): which algorithm; equal on all ranks because its inputs are ------------- */
 
 /* Knows: what each algorithm is good at, as a table. Promises: the same choice on all ranks,
@@ -5653,7 +5717,6 @@ enum {
     CDP__GATHER,
     CDP__DISSEMINATION,
     CDP__REDUCE_TREE,
-    CDP__REDUCE_RING,
     CDP__LINEAR_GATHER,
     CDP__LINEAR_SCATTER,
     CDP__PAIRWISE_REDUCE,
@@ -5662,6 +5725,8 @@ enum {
     CDP__FIXED_ALLREDUCE,
     CDP__FIXED_REDUCE,
     CDP__FIXED_SCATTER,
+    /* not with CDP_FEW_ALGORITHMS */
+    CDP__REDUCE_RING,
     CDP__BRUCK,
     CDP__TREE_GATHER,
     CDP__TREE_SCATTER,
@@ -5675,6 +5740,7 @@ enum {
     CDP__ONCE_GATHER,
     CDP__ONCE_BARRIER,
     CDP__ONCE_BROADCAST,
+    /* for several hosts */
     CDP__LANES,
     CDP__LEADERS,
     CDP__HOSTS_BROADCAST,
@@ -5685,64 +5751,63 @@ enum {
     CDP__ALGO_COUNT
 };
 
+static const cdp__algo cdp__algos[] = {
+    {"ring", CDP_COLL_ALLREDUCE, false, cdp__ring_rounds, cdp__ring_round, cdp__no_tmp},
+    {"recursive doubling", CDP_COLL_ALLREDUCE, true, cdp__doubling_rounds, cdp__doubling_round,
+        cdp__doubling_tmp},
+    {"binomial tree", CDP_COLL_BROADCAST, true, cdp__log_rounds, cdp__tree_round, cdp__no_tmp},
+    {"ring", CDP_COLL_ALLGATHER, true, cdp__gather_rounds, cdp__gather_round, cdp__no_tmp},
+    {"dissemination", CDP_COLL_BARRIER, true, cdp__log_rounds, cdp__barrier_round, cdp__no_tmp},
+    {"binomial tree", CDP_COLL_REDUCE, false, cdp__reduce_tree_rounds, cdp__reduce_tree_round,
+        cdp__reduce_tmp},
+    {"linear", CDP_COLL_GATHER, true, cdp__gather_rounds, cdp__linear_round, cdp__no_tmp},
+    {"linear", CDP_COLL_SCATTER, true, cdp__gather_rounds, cdp__linear_round, cdp__no_tmp},
+    {"pairwise", CDP_COLL_REDUCE_SCATTER, false, cdp__gather_rounds, cdp__scatter_reduce_round,
+        cdp__pairwise_tmp},
+    {"pairwise", CDP_COLL_ALLTOALL, true, cdp__gather_rounds, cdp__alltoall_round, cdp__no_tmp},
+    {"direct", CDP_COLL_SEND, true, cdp__log_rounds, cdp__tree_round, cdp__no_tmp},
+    {"fixed order", CDP_COLL_ALLREDUCE, true, cdp__fixed_rounds, cdp__fixed_round, cdp__fixed_tmp},
+    {"fixed order", CDP_COLL_REDUCE, true, cdp__fixed_rounds, cdp__fixed_round, cdp__fixed_tmp},
+    {"fixed order", CDP_COLL_REDUCE_SCATTER, true, cdp__fixed_rounds, cdp__fixed_round,
+        cdp__fixed_tmp},
+#ifndef CDP_FEW_ALGORITHMS
+    {"ring", CDP_COLL_REDUCE, false, cdp__ring_rounds, cdp__reduce_ring_round, cdp__reduce_tmp},
+    {"Bruck", CDP_COLL_ALLGATHER, true, cdp__bruck_rounds, cdp__bruck_round, cdp__bruck_tmp},
+    {"binomial tree", CDP_COLL_GATHER, true, cdp__bruck_rounds, cdp__subtree_round,
+        cdp__subtree_tmp},
+    {"binomial tree", CDP_COLL_SCATTER, true, cdp__bruck_rounds, cdp__subtree_round,
+        cdp__subtree_tmp},
+    {"recursive halving", CDP_COLL_REDUCE_SCATTER, false, cdp__doubling_rounds, cdp__halving_round,
+        cdp__halving_tmp},
+    {"spread", CDP_COLL_ALLTOALL, true, cdp__spread_rounds, cdp__spread_round, cdp__no_tmp},
+    {"halving and doubling", CDP_COLL_ALLREDUCE, false, cdp__both_rounds, cdp__both_round,
+        cdp__no_tmp},
+    {"direct", CDP_COLL_ALLREDUCE, false, cdp__direct_rounds, cdp__direct_round, cdp__no_tmp},
+    {"direct", CDP_COLL_REDUCE_SCATTER, false, cdp__direct_rounds, cdp__direct_round,
+        cdp__pairwise_tmp},
+    {"direct", CDP_COLL_ALLGATHER, true, cdp__direct_rounds, cdp__direct_round, cdp__no_tmp},
+    {"at once", CDP_COLL_ALLREDUCE, true, cdp__once_rounds, cdp__once_round, cdp__once_tmp},
+    {"at once", CDP_COLL_ALLGATHER, true, cdp__once_rounds, cdp__once_round, cdp__once_tmp},
+    {"at once", CDP_COLL_BARRIER, true, cdp__once_rounds, cdp__once_round, cdp__once_tmp},
+    {"at once", CDP_COLL_BROADCAST, true, cdp__once_rounds, cdp__once_round, cdp__once_tmp},
+    {"hierarchical", CDP_COLL_ALLREDUCE, false, cdp__lanes_rounds, cdp__lanes_round, cdp__no_tmp},
+    {"leaders", CDP_COLL_ALLREDUCE, false, cdp__leaders_rounds, cdp__leaders_round,
+        cdp__doubling_tmp},
+    {"hierarchical", CDP_COLL_BROADCAST, true, cdp__leaders_rounds, cdp__leaders_round,
+        cdp__no_tmp},
+    {"hierarchical", CDP_COLL_BARRIER, true, cdp__leaders_rounds, cdp__leaders_round, cdp__no_tmp},
+    {"hierarchical", CDP_COLL_REDUCE, false, cdp__leaders_rounds, cdp__leaders_round,
+        cdp__reduce_tmp},
+    {"hierarchical", CDP_COLL_ALLGATHER, true, cdp__hosts_gather_rounds, cdp__hosts_gather_round,
+        cdp__no_tmp},
+    {"hierarchical", CDP_COLL_REDUCE_SCATTER, false, cdp__hosts_scatter_rounds,
+        cdp__hosts_scatter_round, cdp__hosts_scatter_tmp},
+#endif
+    {"?", CDP_COLL_NONE, false, NULL, NULL, NULL}, /* what another build may name */
+};
+
 CDP__PRIVATE const cdp__algo *cdp__algo_at(uint32_t i) {
-    static const cdp__algo table[CDP__ALGO_COUNT + 1] = {
-        {"ring", CDP_COLL_ALLREDUCE, false, cdp__ring_rounds, cdp__ring_round, cdp__no_tmp},
-        {"recursive doubling", CDP_COLL_ALLREDUCE, true, cdp__doubling_rounds, cdp__doubling_round,
-            cdp__doubling_tmp},
-        {"binomial tree", CDP_COLL_BROADCAST, true, cdp__log_rounds, cdp__tree_round, cdp__no_tmp},
-        {"ring", CDP_COLL_ALLGATHER, true, cdp__gather_rounds, cdp__gather_round, cdp__no_tmp},
-        {"dissemination", CDP_COLL_BARRIER, true, cdp__log_rounds, cdp__barrier_round, cdp__no_tmp},
-        {"binomial tree", CDP_COLL_REDUCE, false, cdp__reduce_tree_rounds, cdp__reduce_tree_round,
-            cdp__reduce_tmp},
-        {"ring", CDP_COLL_REDUCE, false, cdp__ring_rounds, cdp__reduce_ring_round, cdp__reduce_tmp},
-        {"linear", CDP_COLL_GATHER, true, cdp__gather_rounds, cdp__linear_round, cdp__no_tmp},
-        {"linear", CDP_COLL_SCATTER, true, cdp__gather_rounds, cdp__linear_round, cdp__no_tmp},
-        {"pairwise", CDP_COLL_REDUCE_SCATTER, false, cdp__gather_rounds, cdp__scatter_reduce_round,
-            cdp__pairwise_tmp},
-        {"pairwise", CDP_COLL_ALLTOALL, true, cdp__gather_rounds, cdp__alltoall_round, cdp__no_tmp},
-        /* a broadcast between two */
-        {"direct", CDP_COLL_SEND, true, cdp__log_rounds, cdp__tree_round, cdp__no_tmp},
-        {"fixed order", CDP_COLL_ALLREDUCE, true, cdp__fixed_rounds, cdp__fixed_round,
-            cdp__fixed_tmp},
-        {"fixed order", CDP_COLL_REDUCE, true, cdp__fixed_rounds, cdp__fixed_round, cdp__fixed_tmp},
-        {"fixed order", CDP_COLL_REDUCE_SCATTER, true, cdp__fixed_rounds, cdp__fixed_round,
-            cdp__fixed_tmp},
-        {"Bruck", CDP_COLL_ALLGATHER, true, cdp__bruck_rounds, cdp__bruck_round, cdp__bruck_tmp},
-        {"binomial tree", CDP_COLL_GATHER, true, cdp__bruck_rounds, cdp__subtree_round,
-            cdp__subtree_tmp},
-        {"binomial tree", CDP_COLL_SCATTER, true, cdp__bruck_rounds, cdp__subtree_round,
-            cdp__subtree_tmp},
-        {"recursive halving", CDP_COLL_REDUCE_SCATTER, false, cdp__doubling_rounds,
-            cdp__halving_round, cdp__halving_tmp},
-        {"spread", CDP_COLL_ALLTOALL, true, cdp__spread_rounds, cdp__spread_round, cdp__no_tmp},
-        {"halving and doubling", CDP_COLL_ALLREDUCE, false, cdp__both_rounds, cdp__both_round,
-            cdp__no_tmp},
-        {"direct", CDP_COLL_ALLREDUCE, false, cdp__direct_rounds, cdp__direct_round, cdp__no_tmp},
-        {"direct", CDP_COLL_REDUCE_SCATTER, false, cdp__direct_rounds, cdp__direct_round,
-            cdp__pairwise_tmp},
-        {"direct", CDP_COLL_ALLGATHER, true, cdp__direct_rounds, cdp__direct_round, cdp__no_tmp},
-        {"at once", CDP_COLL_ALLREDUCE, true, cdp__once_rounds, cdp__once_round, cdp__once_tmp},
-        {"at once", CDP_COLL_ALLGATHER, true, cdp__once_rounds, cdp__once_round, cdp__once_tmp},
-        {"at once", CDP_COLL_BARRIER, true, cdp__once_rounds, cdp__once_round, cdp__once_tmp},
-        {"at once", CDP_COLL_BROADCAST, true, cdp__once_rounds, cdp__once_round, cdp__once_tmp},
-        {"hierarchical", CDP_COLL_ALLREDUCE, false, cdp__lanes_rounds, cdp__lanes_round,
-            cdp__no_tmp},
-        {"leaders", CDP_COLL_ALLREDUCE, false, cdp__leaders_rounds, cdp__leaders_round,
-            cdp__doubling_tmp},
-        {"hierarchical", CDP_COLL_BROADCAST, true, cdp__leaders_rounds, cdp__leaders_round,
-            cdp__no_tmp},
-        {"hierarchical", CDP_COLL_BARRIER, true, cdp__leaders_rounds, cdp__leaders_round,
-            cdp__no_tmp},
-        {"hierarchical", CDP_COLL_REDUCE, false, cdp__leaders_rounds, cdp__leaders_round,
-            cdp__reduce_tmp},
-        {"hierarchical", CDP_COLL_ALLGATHER, true, cdp__hosts_gather_rounds,
-            cdp__hosts_gather_round, cdp__no_tmp},
-        {"hierarchical", CDP_COLL_REDUCE_SCATTER, false, cdp__hosts_scatter_rounds,
-            cdp__hosts_scatter_round, cdp__hosts_scatter_tmp},
-        {"?", CDP_COLL_NONE, false, NULL, NULL, NULL}, /* what another version may name */
-    };
-    return &table[cdp__min(i, CDP__ALGO_COUNT)];
+    return &cdp__algos[cdp__min(i, sizeof cdp__algos / sizeof cdp__algos[0] - 1)];
 }
 
 #define CDP__SMALL UINT64_MAX        /* in a row: the group's small_bytes */
@@ -5765,78 +5830,98 @@ typedef struct cdp__row {
 #define CDP__EVEN 16u  /* all hosts have as many */
 
 /* The built-in rows; they come after the caller's own (cdp_group_desc.choices). */
+#ifdef CDP_FEW_ALGORITHMS
+static const cdp__row cdp__rows[] = {
+    {CDP__SMALL, 0, CDP__DOUBLING, 0},
+    {0, 0, CDP__RING, 0},
+    {0, 0, CDP__FIXED_ALLREDUCE, 0},
+    {0, 0, CDP__TREE, 0},
+    {0, 0, CDP__DISSEMINATION, 0},
+    {0, 0, CDP__DIRECT, 0},
+    {0, 0, CDP__GATHER, 0},
+    {0, 0, CDP__REDUCE_TREE, 0},
+    {0, 0, CDP__FIXED_REDUCE, 0},
+    {0, 0, CDP__LINEAR_GATHER, 0},
+    {0, 0, CDP__LINEAR_SCATTER, 0},
+    {0, 0, CDP__PAIRWISE_REDUCE, 0},
+    {0, 0, CDP__FIXED_SCATTER, 0},
+    {0, 0, CDP__PAIRWISE, 0},
+};
+#else
+static const cdp__row cdp__rows[] = {
+    /* the more ranks, the more a round less is worth */
+    {CDP__LITTLE, 4, CDP__ONCE, CDP__NEAR},
+    {CDP__LITTLE, 4, CDP__ONCE_BROADCAST, CDP__NEAR},
+    {CDP__LITTLE, 4, CDP__DIRECT_SCATTER, CDP__NEAR},
+    {0, 7, CDP__ONCE_BARRIER, CDP__NEAR},
+    {CDP__TINY, 4, CDP__ONCE_GATHER, CDP__NEAR},
+    {CDP__TINY, 0, CDP__LEADERS, CDP__HOSTS},
+    {0, 0, CDP__LANES, CDP__HOSTS},
+    {CDP__TINY, 0, CDP__DOUBLING, 0},
+    /* its rounds grow with the ranks, and pay where the parts are long enough to be exposed */
+    {0, 8, CDP__DIRECT_ALL, CDP__SHARED},
+    {CDP__PARTS_COPIED, 0, CDP__BOTH, CDP__SHARED},
+    {0, 0, CDP__DIRECT_ALL, CDP__SHARED},
+    {CDP__SMALL, 0, CDP__DOUBLING, 0},
+    {0, 2, CDP__RING, 0},
+    {1u << 20, 16, CDP__BOTH, CDP__POWERS},
+    {0, 16, CDP__RING, 0},
+    {8u << 20, 0, CDP__BOTH, CDP__POWERS},
+    {1u << 19, 0, CDP__BOTH, 0},
+    {0, 0, CDP__RING, 0},
+    {0, 0, CDP__FIXED_ALLREDUCE, 0},
+    {0, 0, CDP__HOSTS_BROADCAST, CDP__HOSTS},
+    {0, 0, CDP__TREE, 0},
+    {0, 0, CDP__HOSTS_BARRIER, CDP__HOSTS},
+    {0, 0, CDP__DISSEMINATION, 0},
+    {0, 0, CDP__DIRECT, 0},
+    {CDP__TINY, 0, CDP__BRUCK, CDP__EVEN},
+    {0, 16, CDP__HOSTS_GATHER, CDP__EVEN},
+    {CDP__SMALL, 0, CDP__BRUCK, CDP__EVEN},
+    {0, 0, CDP__HOSTS_GATHER, CDP__EVEN},
+    {0, 2, CDP__GATHER, 0},
+    {CDP__SMALL, 16, CDP__BRUCK, 0},
+    {0, 8, CDP__DIRECT_GATHER, CDP__SHARED},
+    {CDP__PARTS_COPIED, 0, CDP__BRUCK, CDP__SHARED},
+    {0, 0, CDP__DIRECT_GATHER, CDP__SHARED},
+    {8u << 20, 16, CDP__BRUCK, CDP__POWERS},
+    {0, 16, CDP__GATHER, 0},
+    {4u << 20, 0, CDP__BRUCK, 0},
+    {0, 0, CDP__GATHER, 0},
+    {0, 0, CDP__HOSTS_REDUCE, CDP__HOSTS},
+    {CDP__SMALL, 0, CDP__REDUCE_TREE, 0},
+    {0, 16, CDP__REDUCE_RING, 0},
+    {1u << 20, 0, CDP__REDUCE_TREE, 0},
+    {0, 0, CDP__REDUCE_RING, 0},
+    {0, 0, CDP__FIXED_REDUCE, 0},
+    {0, 8, CDP__LINEAR_GATHER, 0},
+    {4u << 20, 0, CDP__TREE_GATHER, 0},
+    {0, 0, CDP__LINEAR_GATHER, 0},
+    {0, 8, CDP__LINEAR_SCATTER, 0},
+    {CDP__SMALL, 0, CDP__TREE_SCATTER, 0},
+    {0, 0, CDP__LINEAR_SCATTER, 0},
+    {CDP__TINY, 0, CDP__HALVING, CDP__EVEN},
+    {0, 16, CDP__HOSTS_SCATTER, CDP__EVEN},
+    {CDP__SMALL, 0, CDP__HALVING, CDP__EVEN},
+    {0, 0, CDP__HOSTS_SCATTER, CDP__EVEN},
+    {0, 2, CDP__PAIRWISE_REDUCE, 0},
+    {CDP__SMALL, 16, CDP__HALVING, 0},
+    {0, 8, CDP__DIRECT_SCATTER, CDP__SHARED},
+    {CDP__PARTS_COPIED, 0, CDP__HALVING, CDP__SHARED},
+    {0, 0, CDP__DIRECT_SCATTER, CDP__SHARED},
+    {1u << 20, 16, CDP__HALVING, CDP__POWERS},
+    {0, 16, CDP__PAIRWISE_REDUCE, 0},
+    {4u << 20, 0, CDP__HALVING, CDP__POWERS},
+    {1u << 18, 0, CDP__HALVING, 0},
+    {0, 0, CDP__PAIRWISE_REDUCE, 0},
+    {0, 0, CDP__FIXED_SCATTER, 0},
+    {CDP__SMALL, 0, CDP__SPREAD, 0},
+    {0, 0, CDP__PAIRWISE, 0},
+};
+#endif
+
 CDP__PRIVATE const cdp__row *cdp__row_at(uint32_t i) {
-    static const cdp__row table[] = {
-        /* the more ranks, the more a round less is worth */
-        {CDP__LITTLE, 4, CDP__ONCE, CDP__NEAR},
-        {CDP__LITTLE, 4, CDP__ONCE_BROADCAST, CDP__NEAR},
-        {CDP__LITTLE, 4, CDP__DIRECT_SCATTER, CDP__NEAR},
-        {0, 7, CDP__ONCE_BARRIER, CDP__NEAR},
-        {CDP__TINY, 4, CDP__ONCE_GATHER, CDP__NEAR},
-        {CDP__TINY, 0, CDP__LEADERS, CDP__HOSTS},
-        {0, 0, CDP__LANES, CDP__HOSTS},
-        {CDP__TINY, 0, CDP__DOUBLING, 0},
-        /* its rounds grow with the ranks, and pay where the parts are long enough to be exposed */
-        {0, 8, CDP__DIRECT_ALL, CDP__SHARED},
-        {CDP__PARTS_COPIED, 0, CDP__BOTH, CDP__SHARED},
-        {0, 0, CDP__DIRECT_ALL, CDP__SHARED},
-        {CDP__SMALL, 0, CDP__DOUBLING, 0},
-        {0, 2, CDP__RING, 0},
-        {1u << 20, 16, CDP__BOTH, CDP__POWERS},
-        {0, 16, CDP__RING, 0},
-        {8u << 20, 0, CDP__BOTH, CDP__POWERS},
-        {1u << 19, 0, CDP__BOTH, 0},
-        {0, 0, CDP__RING, 0},
-        {0, 0, CDP__FIXED_ALLREDUCE, 0},
-        {0, 0, CDP__HOSTS_BROADCAST, CDP__HOSTS},
-        {0, 0, CDP__TREE, 0},
-        {0, 0, CDP__HOSTS_BARRIER, CDP__HOSTS},
-        {0, 0, CDP__DISSEMINATION, 0},
-        {0, 0, CDP__DIRECT, 0},
-        {CDP__TINY, 0, CDP__BRUCK, CDP__EVEN},
-        {0, 16, CDP__HOSTS_GATHER, CDP__EVEN},
-        {CDP__SMALL, 0, CDP__BRUCK, CDP__EVEN},
-        {0, 0, CDP__HOSTS_GATHER, CDP__EVEN},
-        {0, 2, CDP__GATHER, 0},
-        {CDP__SMALL, 16, CDP__BRUCK, 0},
-        {0, 8, CDP__DIRECT_GATHER, CDP__SHARED},
-        {CDP__PARTS_COPIED, 0, CDP__BRUCK, CDP__SHARED},
-        {0, 0, CDP__DIRECT_GATHER, CDP__SHARED},
-        {8u << 20, 16, CDP__BRUCK, CDP__POWERS},
-        {0, 16, CDP__GATHER, 0},
-        {4u << 20, 0, CDP__BRUCK, 0},
-        {0, 0, CDP__GATHER, 0},
-        {0, 0, CDP__HOSTS_REDUCE, CDP__HOSTS},
-        {CDP__SMALL, 0, CDP__REDUCE_TREE, 0},
-        {0, 16, CDP__REDUCE_RING, 0},
-        {1u << 20, 0, CDP__REDUCE_TREE, 0},
-        {0, 0, CDP__REDUCE_RING, 0},
-        {0, 0, CDP__FIXED_REDUCE, 0},
-        {0, 8, CDP__LINEAR_GATHER, 0},
-        {4u << 20, 0, CDP__TREE_GATHER, 0},
-        {0, 0, CDP__LINEAR_GATHER, 0},
-        {0, 8, CDP__LINEAR_SCATTER, 0},
-        {CDP__SMALL, 0, CDP__TREE_SCATTER, 0},
-        {0, 0, CDP__LINEAR_SCATTER, 0},
-        {CDP__TINY, 0, CDP__HALVING, CDP__EVEN},
-        {0, 16, CDP__HOSTS_SCATTER, CDP__EVEN},
-        {CDP__SMALL, 0, CDP__HALVING, CDP__EVEN},
-        {0, 0, CDP__HOSTS_SCATTER, CDP__EVEN},
-        {0, 2, CDP__PAIRWISE_REDUCE, 0},
-        {CDP__SMALL, 16, CDP__HALVING, 0},
-        {0, 8, CDP__DIRECT_SCATTER, CDP__SHARED},
-        {CDP__PARTS_COPIED, 0, CDP__HALVING, CDP__SHARED},
-        {0, 0, CDP__DIRECT_SCATTER, CDP__SHARED},
-        {1u << 20, 16, CDP__HALVING, CDP__POWERS},
-        {0, 16, CDP__PAIRWISE_REDUCE, 0},
-        {4u << 20, 0, CDP__HALVING, CDP__POWERS},
-        {1u << 18, 0, CDP__HALVING, 0},
-        {0, 0, CDP__PAIRWISE_REDUCE, 0},
-        {0, 0, CDP__FIXED_SCATTER, 0},
-        {CDP__SMALL, 0, CDP__SPREAD, 0},
-        {0, 0, CDP__PAIRWISE, 0},
-    };
-    return i < sizeof table / sizeof table[0] ? &table[i] : NULL;
+    return i < sizeof cdp__rows / sizeof cdp__rows[0] ? &cdp__rows[i] : NULL;
 }
 
 /* What the choice depends on; equal on all ranks. */
@@ -6593,6 +6678,13 @@ typedef struct cdp__made {
     struct cdp__made *next;
 } cdp__made;
 
+/* What a call that never blocks has achieved. */
+typedef enum cdp__advance {
+    CDP__IDLE,    /* nothing to do */
+    CDP__BLOCKED, /* only the transport can help */
+    CDP__MOVED    /* poll again */
+} cdp__advance;
+
 /* All that the groups of one transport share. */
 typedef struct cdp__world {
     const cdp_os *os;
@@ -6609,13 +6701,16 @@ typedef struct cdp__world {
     uint64_t gone[CDP__GONE];
     uint32_t gone_at;
     cdp__made *made;
-    cdp_group *groups;         /* all */
-    cdp_group *active;         /* those with something to do */
-    struct cdp__pend *pending; /* works that are no operations, in order of registration */
-    cdp_channel *channels;     /* that are open */
-    uint64_t polls;            /* how often that list was looked through */
-    cdp_group *calling;        /* whose function of cdp_work_then() is running, without the lock */
-    uint8_t *stage;            /* received bytes on their way into a reduction */
+    cdp_group *groups;            /* all */
+    cdp_group *active;            /* those with something to do */
+    struct cdp__pend *pending;    /* works that are no operations, in order of registration */
+    struct cdp_channel *channels; /* that are open */
+    /* set when the first channel opens */
+    cdp__advance (*channels_poll)(struct cdp__world *w);
+    uint64_t (*channels_deadline)(const struct cdp__world *w);
+    uint64_t polls;     /* how often that list was looked through */
+    cdp_group *calling; /* whose function of cdp_work_then() is running, without the lock */
+    uint8_t *stage;     /* received bytes on their way into a reduction */
 
     /* who polls: at most one thread sleeps in transport.wait */
     void *thread;
@@ -7660,11 +7755,6 @@ CDP__PRIVATE int64_t cdp__transfer_poll(cdp__world *w, cdp__transfer *x) {
    it never blocks, and allocates only when an operation needs more scratch than all before it.
    May use: algo, transfer, stream, reduce-kernels. An executor needs no group: it is given
    streams to the ranks of a channel, a call, buffers and an algorithm. */
-typedef enum cdp__advance {
-    CDP__IDLE,    /* nothing to do */
-    CDP__BLOCKED, /* only the transport can help */
-    CDP__MOVED    /* poll again */
-} cdp__advance;
 
 /* What an operation works on. */
 typedef struct cdp__task {
@@ -8063,7 +8153,9 @@ typedef struct cdp__post {
 typedef struct cdp__flow {
     cdp__stream s; /* first: a stream of a message channel is its flow */
     cdp_group *g;
-    cdp_channel *owner;            /* whose offered bodies it moves; NULL: messages of the group */
+    struct cdp_channel *owner; /* whose offered bodies it moves; NULL: messages of the group */
+    /* set with `owner`: a failure ends the channel's link to this rank, and no group */
+    void (*failed)(struct cdp__flow *flow);
     struct cdp__flow *next;        /* in g->flows */
     struct cdp__flow *next_active; /* in g->active_flows */
     bool active;
@@ -8190,10 +8282,13 @@ struct cdp_group {
 #define CDP__LONG_MS 1000u   /* a wait of that length is told to the transport */
 
 /* What every public function asks first. */
-CDP__PRIVATE cdp_status cdp__alive(const cdp_group *g, const char *call) {
+CDP__PRIVATE cdp_status cdp__not_alive(const cdp_group *g, const char *call) {
     if (!g) return cdp__fail(CDP_ERR_INVALID, "%s needs a group; this one is NULL", call);
-    if (g->magic == CDP__GROUP_MAGIC) return CDP_OK;
     return cdp__fail(CDP_ERR_STATE, "%s: this group was destroyed", call);
+}
+
+CDP__PRIVATE cdp_status cdp__alive(const cdp_group *g, const char *call) {
+    return g && g->magic == CDP__GROUP_MAGIC ? CDP_OK : cdp__not_alive(g, call);
 }
 
 /* Groups number their own ranks; errors and links name ranks of the world. */
@@ -8239,6 +8334,238 @@ CDP__PRIVATE void cdp__group_revoke(cdp_group *g) {
     for (flow = g->active_flows; flow; flow = flow->next_active)
         if (flow->first[0]) cdp__transfer_revoke(g->w, &flow->first[0]->x);
 }
+
+CDP__PRIVATE cdp_status cdp__world_wrong(const char *call, uint32_t size) {
+    return cdp__fail(CDP_ERR_INVALID,
+        "%s: world_size %u is not in 1 .. 65535; set it to the number of ranks", call, size);
+}
+
+CDP__PRIVATE cdp__head cdp__op_call(const cdp__op *op) {
+    const cdp_request *rq = &op->rq;
+    cdp__head h;
+    memset(&h, 0, sizeof h);
+    h.kind = (uint8_t)rq->kind;
+    h.dtype = (uint8_t)rq->dtype;
+    h.op = (uint8_t)rq->op;
+    h.seq = op->seq;
+    h.count = op->parts ? 0 : rq->count;
+    h.parts = op->parts;
+    h.root = rq->root;
+    return h;
+}
+
+/* ---- >>records: what a group remembers, as records and as JSON ------------------------------- */
+
+/* Knows: all members of a group. Promises: what it writes was true at one moment, in bounded
+   memory, also while the group fails. May use: >>core, >>dtype, >>algo, >>select, >>exec,
+   >>state. */
+
+#ifndef CDP_NO_RECORDER
+
+/* A remembered call as a record. */
+CDP__PRIVATE void cdp__record_fill(const cdp__past *past, cdp_record *r) {
+    memset(r, 0, sizeof *r);
+    r->seq = past->call.seq;
+    r->kind = (cdp_coll_kind)past->call.kind;
+    r->dtype = (cdp_dtype)past->call.dtype;
+    r->op = (cdp_reduce_op)past->call.op;
+    r->root = past->call.root;
+    r->count = past->call.count;
+    r->waits_for = -1;
+    r->rounds = past->rounds;
+    r->round = past->round;
+    r->start_ns = past->start_ns;
+    r->end_ns = past->end_ns;
+    r->state = CDP_RECORD_DONE;
+}
+
+/* Operation `seq` of g as a record. False: it is forgotten, or was never called. Lock held. */
+CDP__PRIVATE bool cdp__record_of(const cdp_group *g, uint64_t seq, cdp_record *r) {
+    const cdp__past *past = cdp__past_at(g, seq);
+    const bool begun = past->call.seq == seq, queued = seq > g->completed && seq <= g->issued;
+    const cdp__transfer *late = cdp__exec_late(&g->exec);
+    cdp__past next;
+    if (!begun && !queued) return false;
+    if (!begun) {
+        const uint64_t at = g->queue_at + (seq - g->completed - 1);
+        memset(&next, 0, sizeof next);
+        next.call = cdp__op_call(&g->queue[at % g->queue_room]);
+        cdp__record_fill(&next, r);
+        r->state = CDP_RECORD_QUEUED;
+        return true;
+    }
+    cdp__record_fill(past, r);
+    r->algorithm = cdp__algo_at(past->call.algo)->name;
+    if (!queued) return true;
+    r->state = g->health == CDP__HEALTHY ? CDP_RECORD_RUNNING : CDP_RECORD_FAILED;
+    r->round = g->exec.round;
+    if (late) r->waits_for = (int32_t)late->s->peer;
+    return true;
+}
+
+#ifndef CDP_NO_STDIO
+/* JSON straight into a file; errors show at the end. */
+CDP__PRIVATE void cdp__dump_record(FILE *f, const cdp_record *r, uint64_t now) {
+    static const char *const states[] = {"queued", "running", "done", "failed"};
+    fprintf(f,
+        "\n      {\"seq\": %llu, \"state\": \"%s\", \"kind\": \"%s\", \"dtype\": \"%s\", "
+        "\"count\": %llu",
+        (unsigned long long)r->seq, states[r->state], cdp_coll_name(r->kind),
+        cdp_dtype_name(r->dtype), (unsigned long long)r->count);
+    if (cdp__kind_reduces(r->kind)) fprintf(f, ", \"op\": \"%s\"", cdp_reduce_name(r->op));
+    fprintf(f, r->kind == CDP_COLL_SEND ? ", \"tag\": %u" : ", \"root\": %u", r->root);
+    if (r->algorithm)
+        fprintf(f, ", \"algorithm\": \"%s\", \"round\": %u, \"rounds\": %u, \"began_us_ago\": %llu",
+            r->algorithm, r->round, r->rounds, (unsigned long long)((now - r->start_ns) / 1000));
+    if (r->end_ns)
+        fprintf(f, ", \"took_us\": %llu", (unsigned long long)((r->end_ns - r->start_ns) / 1000));
+    if (r->waits_for >= 0) fprintf(f, ", \"waits_for\": %d", (int)r->waits_for);
+    fputc('}', f);
+}
+
+/* What is the same for a group and for its messages. */
+CDP__PRIVATE void cdp__dump_state(
+    FILE *f, const cdp_group *g, uint64_t called, uint64_t completed) {
+    static const char *const health[] = {"healthy", "settling", "failed"};
+    fprintf(f, "\"health\": \"%s\", \"called\": %llu, \"completed\": %llu", health[g->health],
+        (unsigned long long)called, (unsigned long long)completed);
+    if (g->health != CDP__HEALTHY) {
+        fprintf(f, ", \"error\": {\"status\": \"%s\", \"peer\": %d, \"origin\": %d, \"text\": \"",
+            cdp_status_name(g->error.status), (int)g->error.peer, (int)g->error.origin);
+        cdp__json_put(f, g->error.text);
+        fputs("\"}", f);
+    }
+    fprintf(f, ", \"operations\": [");
+}
+
+CDP__PRIVATE void cdp__dump_group(FILE *f, const cdp_group *g, uint64_t now) {
+    const uint64_t kept = g->desc.records;
+    const char *comma = "";
+    cdp_record r;
+    uint64_t seq = g->issued > kept ? g->issued - kept + 1 : 1;
+    uint32_t p;
+    fprintf(f, "\n    {\"group\": \"%llx\", \"is\": \"%s\", \"ranks\": [",
+        (unsigned long long)g->channel, g->channel == CDP__WORLD_CHANNEL ? "world" : "group");
+    for (p = 0; p < g->desc.world_size; ++p)
+        fprintf(f, "%s%u", p ? ", " : "", cdp__world_rank(g, p));
+    fprintf(f, "], ");
+    cdp__dump_state(f, g, g->issued, g->completed);
+    for (; seq <= g->issued; ++seq) {
+        if (!cdp__record_of(g, seq, &r)) continue;
+        fputs(comma, f);
+        cdp__dump_record(f, &r, now);
+        comma = ",";
+    }
+    fprintf(f, "]}");
+}
+
+/* The messages of a flow in one direction (1: received here) that are remembered, then those
+   that are under way. Returns how many are under way; `f` NULL: only count. */
+CDP__PRIVATE uint64_t cdp__dump_posts(FILE *f, const cdp__flow *flow, uint32_t way, uint64_t now) {
+    const cdp_group *g = flow->g;
+    const int32_t from = (int32_t)(way ? flow->s.peer : g->w->rank);
+    const uint64_t kept = g->desc.records, count = g->message_count;
+    const char *comma = "";
+    const cdp__post *post;
+    uint64_t i = count > kept ? count - kept : 0, n = 0;
+    cdp_record r;
+    for (; f && i < count; ++i) {
+        const cdp__past *past = &g->past_messages[i % kept];
+        if (past->from != from || past->call.root != flow->tag) continue;
+        if ((way ? past->to != (int32_t)g->w->rank : past->to != (int32_t)flow->s.peer)) continue;
+        cdp__record_fill(past, &r);
+        r.algorithm = "message";
+        fputs(comma, f);
+        cdp__dump_record(f, &r, now);
+        comma = ",";
+    }
+    for (post = flow->first[way]; post; post = post->next, ++n) {
+        cdp__past past;
+        if (!f) continue;
+        memset(&past, 0, sizeof past);
+        past.call = post->call;
+        past.start_ns = post->start_ns;
+        cdp__record_fill(&past, &r);
+        r.state = CDP_RECORD_QUEUED;
+        if (!n) {
+            r.state = g->health == CDP__HEALTHY ? CDP_RECORD_RUNNING : CDP_RECORD_FAILED;
+            r.algorithm = "message";
+            r.rounds = 1;
+            r.waits_for = (int32_t)flow->s.peer;
+        }
+        fputs(comma, f);
+        cdp__dump_record(f, &r, now);
+        comma = ",";
+    }
+    return n;
+}
+
+/* The messages with one tag from one rank to another, as if these two were a group. */
+CDP__PRIVATE void cdp__dump_flow(FILE *f, const cdp__flow *flow, uint32_t way, uint64_t now) {
+    const uint32_t from = way ? flow->s.peer : flow->g->w->rank;
+    const uint32_t to = way ? flow->g->w->rank : flow->s.peer;
+    uint8_t id[8];
+    cdp__put_u32(id, from);
+    cdp__put_u32(id + 4, to);
+    if (!flow->count[way]) return;
+    fprintf(f, ",\n    {\"group\": \"%llx\", \"is\": \"messages\", \"ranks\": [%u, %u], ",
+        (unsigned long long)cdp__hash(flow->s.channel, id, sizeof id), from, to);
+    cdp__dump_state(
+        f, flow->g, flow->count[way], flow->count[way] - cdp__dump_posts(NULL, flow, way, now));
+    (void)cdp__dump_posts(f, flow, way, now);
+    fprintf(f, "]}");
+}
+
+/* Lock held. */
+CDP__PRIVATE cdp_status cdp__dump(const cdp__world *m, const char *path) {
+    FILE *f = fopen(path, "w");
+    const uint64_t now = cdp__now(m->os);
+    const cdp_group *g;
+    const cdp__flow *flow;
+    bool good;
+    int why = 0;
+    if (!f) return cdp__fail_peer(CDP_ERR_IO, -1, errno, "cannot write the dump %s", path);
+    fprintf(
+        f, "{\"cdp_dump\": 1, \"rank\": %u, \"world_size\": %u, \"groups\": [", m->rank, m->size);
+    for (g = m->groups; g; g = g->next) {
+        cdp__dump_group(f, g, now);
+        for (flow = g->flows; flow; flow = flow->next) {
+            cdp__dump_flow(f, flow, 0, now);
+            cdp__dump_flow(f, flow, 1, now);
+        }
+        if (g->next) fputc(',', f);
+    }
+    fprintf(f, "\n]}\n");
+    good = !ferror(f);
+    if (!good) why = errno; /* before fclose() says something of its own */
+    if (fclose(f) != 0 && good) why = errno ? errno : EIO;
+    if (why == 0 && good) return CDP_OK;
+    return cdp__fail_peer(CDP_ERR_IO, -1, why, "cannot write the dump %s", path);
+}
+#endif
+
+/* Writes the dump of a failed group, after all peers were told. Lock held. */
+CDP__PRIVATE void cdp__group_dump_failed(cdp_group *g) {
+#ifndef CDP_NO_STDIO
+    const cdp_error before = *cdp_last_error();
+    char path[1024];
+    if (!g->desc.dump_path || g->parent) return;
+    cdp__format(path, sizeof path, "%s.%u.json", g->desc.dump_path, g->w->rank);
+    if (cdp__dump(g->w, path) != CDP_OK)
+        cdp__log(&g->desc.logger, CDP_LOG_WARN, g->desc.rank, "%s", cdp_last_error()->text);
+    *cdp__error_slot() = before;
+#else
+    (void)g;
+#endif
+}
+
+#else
+
+CDP__PRIVATE void cdp__group_dump_failed(cdp_group *g) {
+    (void)g;
+}
+
+#endif /* CDP_NO_RECORDER */
 
 /* ---- >>failing: how a failure becomes an error on all ranks ---------------------------------- */
 
@@ -8384,8 +8711,6 @@ CDP__PRIVATE void cdp__group_fail(cdp_group *g, const cdp_error *e) {
 CDP__PRIVATE void cdp__group_fail_last(cdp_group *g) {
     cdp__group_fail(g, cdp_last_error());
 }
-
-CDP__PRIVATE void cdp__group_dump_failed(cdp_group *g);
 
 /* SETTLING: a rank that only sees a neighbour leave asks whether that neighbour left because of
    somebody else. */
@@ -8666,202 +8991,10 @@ CDP__PRIVATE bool cdp__group_telling(cdp_group *g, uint64_t now) {
     return false;
 }
 
-/* ---- >>running: the operations of a group ---------------------------------------------------- */
+/* ---- >>flows: messages from one rank to another ---------------------------------------------- */
 
-/* Knows: the queue of a group, its executor. Promises: operations run one after the other, in the
-   order of the calls; each is done, or its group has failed, by its deadline. May use: exec,
-   failing, select, state. */
-
-/* A work that is no operation of the queue. One that was not done when its group failed has
-   failed, too. CDP__ALL_WORK: whatever there is to do is one, too. */
-#define CDP__ALL_WORK UINT64_MAX
-
-CDP__PRIVATE cdp_status cdp__failed_status(const cdp_group *g) {
-    return g->health == CDP__FAILED && g->settle_ns == CDP__NEVER ? g->error.status : CDP_PENDING;
-}
-
-/* A place in a pool: is this use of it over? */
-CDP__PRIVATE cdp_status cdp__use_look(
-    const cdp_group *g, uint64_t now_used, uint64_t use, uint64_t cancelled) {
-    if (now_used == use) return cdp__failed_status(g);
-    return now_used - use <= 64 && cancelled >> (now_used - 1 - use) & 1 ? CDP_ERR_ABORTED : CDP_OK;
-}
-
-CDP__PRIVATE cdp_status cdp__pend_look(const cdp_group *g, uint64_t seq) {
-    const uint64_t use = seq >> 16 & ((1ull << 47) - 1), index = seq & 0xffff;
-    if (!g->pends || index >= g->desc.max_pending) return cdp__failed_status(g);
-    return cdp__use_look(g, g->pends[index].use, use, g->pends[index].cancelled);
-}
-
-CDP__PRIVATE cdp_status cdp__post_look(const cdp_group *g, uint64_t seq) {
-    const uint64_t index = seq & ((1u << CDP__POST_INDEX) - 1);
-    const uint64_t use = (seq & ~CDP__POST_BIT) >> CDP__POST_INDEX;
-    if (index >= g->post_count) return cdp__failed_status(g);
-    return cdp__use_look(g, g->posts[index]->use, use, g->posts[index]->cancelled);
-}
-
-CDP__PRIVATE cdp_status cdp__device_look(const cdp_group *g, uint64_t seq) {
-    cdp_status st = CDP_PENDING;
-    if (g->health == CDP__FAILED) return g->error.status; /* whoever waits hears why */
-    if (g->backend) st = g->backend->wait(g->backend->self, seq & ~CDP__DEVICE_BIT, 0);
-    return st == CDP_OK ? st : CDP_PENDING;
-}
-
-/* Was this work ever started here? */
-CDP__PRIVATE bool cdp__work_exists(const cdp_group *g, uint64_t seq) {
-    if (seq & CDP__PEND_BIT) {
-        const uint64_t use = seq >> 16 & ((1ull << 47) - 1), index = seq & 0xffff;
-        const cdp__pend *s = g->pends ? g->pends + index : NULL;
-        if (!s || index >= g->desc.max_pending) return false;
-        return use < s->use || (use == s->use && s->kind != CDP__PEND_FREE);
-    }
-    if (seq & CDP__DEVICE_BIT) return true; /* the backend knows */
-    if (seq & CDP__POST_BIT) {
-        const uint64_t index = seq & ((1u << CDP__POST_INDEX) - 1);
-        const uint64_t use = (seq & ~CDP__POST_BIT) >> CDP__POST_INDEX;
-        const cdp__post *post = index < g->post_count ? g->posts[index] : NULL;
-        return post && (use < post->use || (use == post->use && post->taken));
-    }
-    return seq <= g->issued;
-}
-
-/* OK, PENDING or the failure; leaves the thread's last error alone. While a failure is being
-   passed on, the memory of the operation is still in use: not yet failed. */
-CDP__PRIVATE cdp_status cdp__work_look(const cdp_group *g, uint64_t seq) {
-    if (seq == CDP__ALL_WORK)
-        return !g->w->active && !g->w->pending ? CDP_OK : cdp__failed_status(g);
-    if (seq & CDP__PEND_BIT) return cdp__pend_look(g, seq);
-    if (seq & CDP__DEVICE_BIT) return cdp__device_look(g, seq);
-    if (seq & CDP__POST_BIT) return cdp__post_look(g, seq);
-    return g->completed >= seq ? CDP_OK : cdp__failed_status(g);
-}
-
-CDP__PRIVATE uint64_t cdp__long_ns(uint32_t timeout_ms) {
-    return cdp__min(CDP__LONG_MS, timeout_ms / 4) * CDP__MS;
-}
-
-/* Bytes that the choice of an algorithm goes by: uneven parts of an alltoall, which differ by
-   rank, count as many. */
-CDP__PRIVATE uint64_t cdp__op_bytes(const cdp_group *g, const cdp__op *op) {
-    const cdp_request *rq = &op->rq;
-    const uint32_t n = g->desc.world_size;
-    const uint64_t size = cdp_dtype_size(rq->dtype);
-    if (rq->in_counts && rq->out_counts) return UINT64_MAX;
-    if (rq->in_counts) return op->offs[n] * size;
-    if (rq->out_counts) return op->offs[2 * n + 1] * size;
-    return rq->count * size * (cdp__kind_has_parts(rq->kind) ? n : 1);
-}
-
-CDP__PRIVATE uint8_t cdp__op_algo(const cdp_group *g, const cdp__op *op) {
-    const cdp_coll_kind kind = op->device ? CDP_COLL_BARRIER : op->rq.kind;
-    const uint64_t bytes = op->device ? 0 : cdp__op_bytes(g, op);
-    return (uint8_t)cdp__select(&g->w->choosing, kind, bytes, g->desc.world_size, g->is);
-}
-
-/* What an operation's messages say; its algorithm is still to be chosen. */
-CDP__PRIVATE cdp__head cdp__op_call(const cdp__op *op) {
-    const cdp_request *rq = &op->rq;
-    cdp__head h;
-    memset(&h, 0, sizeof h);
-    h.kind = (uint8_t)rq->kind;
-    h.dtype = (uint8_t)rq->dtype;
-    h.op = (uint8_t)rq->op;
-    h.seq = op->seq;
-    h.count = op->parts ? 0 : rq->count;
-    h.parts = op->parts;
-    h.root = rq->root;
-    return h;
-}
-
-CDP__PRIVATE void cdp__op_shape(const cdp_group *g, const cdp__op *op, cdp__shape *s) {
-    const cdp_request *rq = &op->rq;
-    memset(s, 0, sizeof *s); /* its padding is compared */
-    s->kind = rq->kind;
-    s->op = rq->op;
-    s->rank = g->desc.rank;
-    s->size = g->desc.world_size;
-    s->root = rq->root;
-    s->count = rq->count;
-    s->hosts = &g->hosts;
-    s->in_place = !rq->in || rq->in == rq->out;
-    s->in_offs = rq->in_counts ? op->offs : NULL;
-    s->out_offs = rq->out_counts ? op->offs + s->size + 1 : NULL;
-    if (!op->device) return;
-    s->kind = CDP_COLL_BARRIER;
-    s->count = s->root = 0;
-    s->in_offs = s->out_offs = NULL;
-}
-
-/* The first operation of the queue begins. */
-CDP__PRIVATE void cdp__group_begin(cdp_group *g) {
-    cdp__op *op = cdp__group_head(g);
-    cdp__past *past = cdp__past_at(g, op->seq);
-    cdp__task task;
-    bool again;
-    memset(&task, 0, sizeof task);
-    cdp__op_shape(g, op, &task.shape);
-    again = !op->parts && cdp__exec_like(&g->exec, &task.shape, cdp_dtype_size(op->rq.dtype));
-    task.call = cdp__op_call(op);
-    task.call.algo = again ? g->exec.task.call.algo : cdp__op_algo(g, op);
-    task.in = op->rq.in;
-    task.out = op->rq.out;
-    task.factor = op->rq.factor;
-    memset(past, 0, sizeof *past);
-    past->call = task.call;
-    past->from = past->to = -1;
-    /* it had to wait for those before */
-    if (!op->start_ns) op->start_ns = cdp__now(g->os);
-    past->start_ns = op->start_ns;
-    g->long_ns = op->start_ns + cdp__long_ns(op->rq.timeout_ms);
-    g->listen_ns = g->channel == CDP__WORLD_CHANNEL || g->desc.world_size < 3
-        ? CDP__NEVER
-        : op->start_ns + CDP__LISTEN_MS * CDP__MS;
-    g->take_back_ns = CDP__NEVER;
-    cdp__exec_begin(&g->exec, &task, again);
-    past->rounds = g->exec.rounds;
-}
-
-/* Leave word for whom this rank waits, when that is news. */
-CDP__PRIVATE void cdp__group_say_blocked(cdp_group *g, int32_t peer) {
-    const cdp_transport *t = &g->w->transport;
-    const uint64_t last = g->exec.task.call.seq;
-    cdp_error where;
-    uint64_t seq;
-    cdp__text text = {where.text, sizeof where.text, 0};
-    if (g->channel != CDP__WORLD_CHANNEL || !t->failure.blocked
-        || (g->blocked_peer == peer && (peer < 0 || g->blocked_round == g->exec.round)))
-        return;
-    cdp__error_clear(&where, CDP_PENDING);
-    where.rank = (int32_t)g->desc.rank;
-    where.peer = g->blocked_peer = peer;
-    where.round = g->blocked_round = g->exec.round;
-    where.op_seq = last;
-    /* this call and those before it */
-    for (seq = last; seq && seq + CDP__NOTE_CALLS > last && cdp__past_at(g, seq)->call.seq == seq;
-         --seq) {
-        char call[128];
-        cdp__call_text(&cdp__past_at(g, seq)->call, call, sizeof call);
-        cdp__text_add(&text, "%s%s", text.used ? "; " : "", call);
-    }
-    t->failure.blocked(t->self, &where);
-}
-
-/* Has a deadline passed? The earliest known may be that of an operation which is done. */
-CDP__PRIVATE bool cdp__group_due(cdp_group *g, uint64_t now) {
-    const cdp__flow *flow;
-    const cdp__post *post;
-    uint32_t i;
-    if (now < g->soonest_ns) return false;
-    g->soonest_ns = CDP__NEVER;
-    for (i = 0; i < g->queue_used; ++i)
-        g->soonest_ns =
-            cdp__min(g->soonest_ns, g->queue[(g->queue_at + i) % g->queue_room].deadline_ns);
-    for (flow = g->active_flows; flow; flow = flow->next_active)
-        for (i = 0; i < 2; ++i)
-            for (post = flow->first[i]; post; post = post->next)
-                g->soonest_ns = cdp__min(g->soonest_ns, post->deadline_ns);
-    return now >= g->soonest_ns;
-}
+/* Knows: groups, transfers. Promises: the k-th send with a tag meets the k-th receive; tags are
+   independent of each other and of collectives. May use: transfer, stream, port, failing, state. */
 
 /* Something ended that another caller may wait for. */
 CDP__PRIVATE void cdp__group_ended(cdp_group *g) {
@@ -8869,172 +9002,7 @@ CDP__PRIVATE void cdp__group_ended(cdp_group *g) {
     if (g->w->callers > 1) g->os->threads.cond_broadcast(g->os->user, g->w->cond);
 }
 
-CDP__PRIVATE void cdp__group_complete(cdp_group *g) {
-    const cdp__op op = *cdp__group_head(g);
-    const uint64_t now = cdp__now(g->os);
-    cdp__past *past = cdp__past_at(g, op.seq);
-    cdp__group_say_blocked(g, -1);
-    past->end_ns = now;
-    past->round = g->exec.round;
-    g->queue_at = (g->queue_at + 1) % g->queue_room;
-    --g->queue_used;
-    g->completed = op.seq;
-    if (!g->queue_used && !g->active_flows) g->soonest_ns = CDP__NEVER;
-    g->listen_ns = 0;
-    if (op.done) op.done(op.user, op.start_ns, now);
-    cdp__group_ended(g);
-}
-
-/* The deadline of an operation, or of one behind it, has passed. */
-CDP__PRIVATE void cdp__group_fail_timeout(cdp_group *g, uint64_t now) {
-    const cdp__transfer *late = cdp__exec_late(&g->exec);
-    const cdp__op *op = cdp__group_head(g);
-    uint32_t i;
-    for (i = 0; i < g->queue_used && op->deadline_ns > now; ++i)
-        op = &g->queue[(g->queue_at + i) % g->queue_room];
-    g->late_ms = op->rq.timeout_ms;
-    if (late)
-        cdp__fail_peer(CDP_ERR_TIMEOUT, late->s->peer, 0,
-            "the deadline of %u ms passed while waiting for rank %u (it %s %llu of %llu bytes)",
-            g->late_ms, late->s->peer, late->receive ? "sent" : "took",
-            (unsigned long long)late->moved, (unsigned long long)late->bytes);
-    else
-        cdp__fail(CDP_ERR_TIMEOUT, "the deadline of %u ms passed before the operation could start",
-            g->late_ms);
-    cdp__group_fail_last(g);
-}
-
-/* What the executor has found wrong. */
-CDP__PRIVATE void cdp__group_fault(cdp_group *g) {
-    const cdp__exec *x = &g->exec;
-    if (x->fault == CDP__FAULT_LOST) cdp__group_lost(g, x->fault_rank);
-    if (x->fault == CDP__FAULT_ODD) cdp__group_odd(g, x->fault_rank, &x->theirs);
-    if (x->fault == CDP__FAULT_NOMEM) cdp__group_fail_last(g);
-}
-
-/* It takes long: look whether those that this rank only sends to have said something, and leave
-   word for whom it waits. True: it has failed. */
-CDP__PRIVATE bool cdp__group_long(cdp_group *g, uint64_t now) {
-    const cdp__transfer *late = cdp__exec_late(&g->exec);
-    uint32_t i;
-    g->long_ns = now + cdp__long_ns(cdp__group_head(g)->rq.timeout_ms);
-    for (i = 0; i < g->exec.transfer_count; ++i)
-        if (cdp__exec_overhear(&g->exec, i)) {
-            cdp__group_fault(g);
-            return true;
-        }
-    if (g->health != CDP__HEALTHY || cdp__group_listen(g)) return true;
-    if (late) cdp__group_say_blocked(g, (int32_t)cdp__exec_rank_of(&g->exec, late));
-    return false;
-}
-
-/* Nothing moves: a deadline has passed, or it takes long, or there is nothing to do but sleep. */
-CDP__PRIVATE cdp__advance cdp__group_stuck(cdp_group *g, uint64_t now) {
-    if (g->exec.exposing && g->take_back_ns == CDP__NEVER)
-        g->take_back_ns = now + CDP__TAKE_BACK_MS * CDP__MS;
-    if (now >= g->take_back_ns) {
-        g->take_back_ns = CDP__NEVER;
-        g->exec.exposing = false;
-        if (cdp__exec_take_back(&g->exec)) return CDP__MOVED;
-    }
-    if (now >= g->listen_ns) {
-        g->listen_ns = now + CDP__LISTEN_MS * CDP__MS;
-        if (cdp__group_listen(g)) return CDP__MOVED;
-    }
-    return now >= g->long_ns && cdp__group_long(g, now) ? CDP__MOVED : CDP__BLOCKED;
-}
-
-/* The first operation waits for a work of this or another group. True when it may begin. */
-CDP__PRIVATE bool cdp__group_gate(cdp_group *g, uint64_t now) {
-    cdp__op *op = cdp__group_head(g);
-    const cdp_group *other = op->after.group;
-    const cdp_status st = cdp__work_look(other, op->after.seq);
-    if (st == CDP_OK) {
-        op->after.group = NULL;
-        return true;
-    }
-    if (st != CDP_PENDING) {
-        if (other->health == CDP__FAILED)
-            cdp__fail_peer(st, other->error.peer, 0, "what it was to start after has failed: %s",
-                other->error.text);
-        else
-            cdp__fail(st, "what it was to start after was cancelled");
-        cdp__group_fail_last(g);
-    } else if (g->channel != CDP__WORLD_CHANNEL && now >= g->listen_ns) {
-        g->listen_ns = now + CDP__LISTEN_MS * CDP__MS;
-        (void)cdp__group_listen(g);
-    }
-    return false;
-}
-
-/* Let the first operation of the queue advance. */
-CDP__PRIVATE cdp__advance cdp__queue_poll(cdp_group *g) {
-    cdp__advance polled;
-    if (!g->queue_used) return CDP__IDLE;
-    if (!g->exec.running) {
-        if (cdp__group_head(g)->after.group && !cdp__group_gate(g, cdp__now(g->os)))
-            return g->health == CDP__HEALTHY ? CDP__BLOCKED : CDP__MOVED;
-        cdp__group_begin(g);
-    }
-    polled = cdp__exec_poll(&g->exec);
-    if (g->health != CDP__HEALTHY) return CDP__MOVED;
-    if (g->exec.fault != CDP__FAULT_NONE) {
-        cdp__group_fault(g);
-        return CDP__MOVED;
-    }
-    if (g->exec.running) return polled;
-    cdp__group_complete(g);
-    return CDP__MOVED;
-}
-
-CDP__PRIVATE cdp__advance cdp__flows_poll(cdp_group *g);
-CDP__PRIVATE bool cdp__flows_due(cdp_group *g, uint64_t now);
-CDP__PRIVATE cdp__advance cdp__flows_stuck(cdp_group *g, uint64_t now);
-
-/* Nothing moved in the queue nor in messages. */
-CDP__PRIVATE cdp__advance cdp__group_blocked(cdp_group *g) {
-    const uint64_t now = cdp__now(g->os);
-    if (cdp__group_due(g, now)) {
-        if (!cdp__flows_due(g, now)) cdp__group_fail_timeout(g, now);
-        return CDP__MOVED; /* it has just failed: look again */
-    }
-    if (g->queue_used && g->exec.running && cdp__group_stuck(g, now) == CDP__MOVED)
-        return CDP__MOVED;
-    return g->active_flows ? cdp__flows_stuck(g, now) : CDP__BLOCKED;
-}
-
-/* One look at everything: never blocks, never allocates after the first operation of a size. */
-CDP__PRIVATE cdp__advance cdp__group_poll(cdp_group *g) {
-    cdp__advance polled, flows = CDP__IDLE;
-    if (g->health == CDP__SETTLING) cdp__group_hear(g);
-    if (g->health == CDP__SETTLING && !g->parent) cdp__group_settle(g, cdp__now(g->os));
-    if (g->health == CDP__SETTLING) return CDP__BLOCKED;
-    if (g->health == CDP__FAILED)
-        return cdp__group_telling(g, cdp__now(g->os)) ? CDP__BLOCKED : CDP__IDLE;
-    polled = cdp__queue_poll(g);
-    if (g->active_flows && g->health == CDP__HEALTHY) flows = cdp__flows_poll(g);
-    if (flows > polled) polled = flows;
-    if (polled != CDP__BLOCKED || g->w->fast_poll) return polled;
-    return g->health == CDP__HEALTHY ? cdp__group_blocked(g) : CDP__MOVED;
-}
-
-/* When the group wants to be looked at again even if nothing arrives. */
-CDP__PRIVATE uint64_t cdp__group_deadline(const cdp_group *g) {
-    uint64_t at = g->soonest_ns;
-    if (g->health == CDP__SETTLING && g->parent) return CDP__NEVER; /* the other group's */
-    if (g->health == CDP__FAILED && g->settle_ns != CDP__NEVER && cdp__now(g->os) < g->answer_ns)
-        return g->answer_ns;
-    if (g->health != CDP__HEALTHY) return g->settle_ns;
-    if (g->active_flows) at = cdp__min(at, g->listen_ns);
-    if (g->exec.running)
-        return cdp__min(cdp__min(at, g->take_back_ns), cdp__min(g->long_ns, g->listen_ns));
-    return g->channel != CDP__WORLD_CHANNEL ? cdp__min(at, g->listen_ns) : at;
-}
-
-/* ---- >>flows: messages from one rank to another ---------------------------------------------- */
-
-/* Knows: groups, transfers. Promises: the k-th send with a tag meets the k-th receive; tags are
-   independent of each other and of collectives. May use: transfer, stream, port, failing, state. */
+#ifndef CDP_NO_MESSAGES
 
 /* All messages of a group with one tag are one channel. */
 CDP__PRIVATE uint64_t cdp__message_channel(const cdp_group *g, uint32_t tag) {
@@ -9187,12 +9155,10 @@ CDP__PRIVATE void cdp__post_complete(cdp__flow *flow, uint32_t way) {
     cdp__group_ended(g);
 }
 
-CDP__PRIVATE void cdp__channel_flow_failed(cdp__flow *flow);
-
 /* The reason is this thread's last error. */
 CDP__PRIVATE void cdp__post_fail(cdp__flow *flow, const cdp__post *post) {
-    if (flow->owner) {
-        cdp__channel_flow_failed(flow); /* no group fails */
+    if (flow->failed) {
+        flow->failed(flow);
         return;
     }
     cdp__group_fail_in(flow->g, cdp_last_error(), &post->call, 0, 1);
@@ -9467,12 +9433,385 @@ CDP__PRIVATE void cdp__flows_close(cdp_group *g, bool tell) {
     g->post_count = 0;
 }
 
+#else
+
+/* Without messages no flow is made, so `active_flows` stays empty. */
+CDP__PRIVATE cdp__advance cdp__flows_poll(cdp_group *g) {
+    (void)g;
+    return CDP__IDLE;
+}
+CDP__PRIVATE bool cdp__flows_due(cdp_group *g, uint64_t now) {
+    (void)g;
+    (void)now;
+    return false;
+}
+CDP__PRIVATE cdp__advance cdp__flows_stuck(cdp_group *g, uint64_t now) {
+    (void)g;
+    (void)now;
+    return CDP__BLOCKED;
+}
+CDP__PRIVATE cdp_status cdp__post_cancel(cdp_group *g, uint64_t seq) {
+    (void)g;
+    (void)seq;
+    return CDP_ERR_STATE;
+}
+CDP__PRIVATE void cdp__flows_close(cdp_group *g, bool tell) {
+    (void)g;
+    (void)tell;
+}
+
+#endif /* CDP_NO_MESSAGES */
+
+/* ---- >>running: the operations of a group ---------------------------------------------------- */
+
+/* Knows: the queue of a group, its executor. Promises: operations run one after the other, in the
+   order of the calls; each is done, or its group has failed, by its deadline. May use: exec,
+   failing, select, state. */
+
+/* A work that is no operation of the queue. One that was not done when its group failed has
+   failed, too. CDP__ALL_WORK: whatever there is to do is one, too. */
+#define CDP__ALL_WORK UINT64_MAX
+
+CDP__PRIVATE cdp_status cdp__failed_status(const cdp_group *g) {
+    return g->health == CDP__FAILED && g->settle_ns == CDP__NEVER ? g->error.status : CDP_PENDING;
+}
+
+/* A place in a pool: is this use of it over? */
+CDP__PRIVATE cdp_status cdp__use_look(
+    const cdp_group *g, uint64_t now_used, uint64_t use, uint64_t cancelled) {
+    if (now_used == use) return cdp__failed_status(g);
+    return now_used - use <= 64 && cancelled >> (now_used - 1 - use) & 1 ? CDP_ERR_ABORTED : CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__pend_look(const cdp_group *g, uint64_t seq) {
+    const uint64_t use = seq >> 16 & ((1ull << 47) - 1), index = seq & 0xffff;
+    if (!g->pends || index >= g->desc.max_pending) return cdp__failed_status(g);
+    return cdp__use_look(g, g->pends[index].use, use, g->pends[index].cancelled);
+}
+
+CDP__PRIVATE cdp_status cdp__post_look(const cdp_group *g, uint64_t seq) {
+    const uint64_t index = seq & ((1u << CDP__POST_INDEX) - 1);
+    const uint64_t use = (seq & ~CDP__POST_BIT) >> CDP__POST_INDEX;
+    if (index >= g->post_count) return cdp__failed_status(g);
+    return cdp__use_look(g, g->posts[index]->use, use, g->posts[index]->cancelled);
+}
+
+CDP__PRIVATE cdp_status cdp__device_look(const cdp_group *g, uint64_t seq) {
+    cdp_status st = CDP_PENDING;
+    if (g->health == CDP__FAILED) return g->error.status; /* whoever waits hears why */
+    if (g->backend) st = g->backend->wait(g->backend->self, seq & ~CDP__DEVICE_BIT, 0);
+    return st == CDP_OK ? st : CDP_PENDING;
+}
+
+/* Was this work ever started here? */
+CDP__PRIVATE bool cdp__work_exists(const cdp_group *g, uint64_t seq) {
+    if (seq & CDP__PEND_BIT) {
+        const uint64_t use = seq >> 16 & ((1ull << 47) - 1), index = seq & 0xffff;
+        const cdp__pend *s = g->pends ? g->pends + index : NULL;
+        if (!s || index >= g->desc.max_pending) return false;
+        return use < s->use || (use == s->use && s->kind != CDP__PEND_FREE);
+    }
+    if (seq & CDP__DEVICE_BIT) return true; /* the backend knows */
+    if (seq & CDP__POST_BIT) {
+        const uint64_t index = seq & ((1u << CDP__POST_INDEX) - 1);
+        const uint64_t use = (seq & ~CDP__POST_BIT) >> CDP__POST_INDEX;
+        const cdp__post *post = index < g->post_count ? g->posts[index] : NULL;
+        return post && (use < post->use || (use == post->use && post->taken));
+    }
+    return seq <= g->issued;
+}
+
+/* OK, PENDING or the failure; leaves the thread's last error alone. While a failure is being
+   passed on, the memory of the operation is still in use: not yet failed. */
+CDP__PRIVATE cdp_status cdp__work_look(const cdp_group *g, uint64_t seq) {
+    if (seq == CDP__ALL_WORK)
+        return !g->w->active && !g->w->pending ? CDP_OK : cdp__failed_status(g);
+    if (seq & CDP__PEND_BIT) return cdp__pend_look(g, seq);
+    if (seq & CDP__DEVICE_BIT) return cdp__device_look(g, seq);
+    if (seq & CDP__POST_BIT) return cdp__post_look(g, seq);
+    return g->completed >= seq ? CDP_OK : cdp__failed_status(g);
+}
+
+CDP__PRIVATE uint64_t cdp__long_ns(uint32_t timeout_ms) {
+    return cdp__min(CDP__LONG_MS, timeout_ms / 4) * CDP__MS;
+}
+
+/* Bytes that the choice of an algorithm goes by: uneven parts of an alltoall, which differ by
+   rank, count as many. */
+CDP__PRIVATE uint64_t cdp__op_bytes(const cdp_group *g, const cdp__op *op) {
+    const cdp_request *rq = &op->rq;
+    const uint32_t n = g->desc.world_size;
+    const uint64_t size = cdp_dtype_size(rq->dtype);
+    if (rq->in_counts && rq->out_counts) return UINT64_MAX;
+    if (rq->in_counts) return op->offs[n] * size;
+    if (rq->out_counts) return op->offs[2 * n + 1] * size;
+    return rq->count * size * (cdp__kind_has_parts(rq->kind) ? n : 1);
+}
+
+CDP__PRIVATE uint8_t cdp__op_algo(const cdp_group *g, const cdp__op *op) {
+    const cdp_coll_kind kind = op->device ? CDP_COLL_BARRIER : op->rq.kind;
+    const uint64_t bytes = op->device ? 0 : cdp__op_bytes(g, op);
+    return (uint8_t)cdp__select(&g->w->choosing, kind, bytes, g->desc.world_size, g->is);
+}
+
+/* What an operation's messages say; its algorithm is still to be chosen. */
+
+CDP__PRIVATE void cdp__op_shape(const cdp_group *g, const cdp__op *op, cdp__shape *s) {
+    const cdp_request *rq = &op->rq;
+    memset(s, 0, sizeof *s); /* its padding is compared */
+    s->kind = rq->kind;
+    s->op = rq->op;
+    s->rank = g->desc.rank;
+    s->size = g->desc.world_size;
+    s->root = rq->root;
+    s->count = rq->count;
+    s->hosts = &g->hosts;
+    s->in_place = !rq->in || rq->in == rq->out;
+    s->in_offs = rq->in_counts ? op->offs : NULL;
+    s->out_offs = rq->out_counts ? op->offs + s->size + 1 : NULL;
+    if (!op->device) return;
+    s->kind = CDP_COLL_BARRIER;
+    s->count = s->root = 0;
+    s->in_offs = s->out_offs = NULL;
+}
+
+/* The first operation of the queue begins. */
+CDP__PRIVATE void cdp__group_begin(cdp_group *g) {
+    cdp__op *op = cdp__group_head(g);
+    cdp__past *past = cdp__past_at(g, op->seq);
+    cdp__task task;
+    bool again;
+    memset(&task, 0, sizeof task);
+    cdp__op_shape(g, op, &task.shape);
+    again = !op->parts && cdp__exec_like(&g->exec, &task.shape, cdp_dtype_size(op->rq.dtype));
+    task.call = cdp__op_call(op);
+    task.call.algo = again ? g->exec.task.call.algo : cdp__op_algo(g, op);
+    task.in = op->rq.in;
+    task.out = op->rq.out;
+    task.factor = op->rq.factor;
+    memset(past, 0, sizeof *past);
+    past->call = task.call;
+    past->from = past->to = -1;
+    /* it had to wait for those before */
+    if (!op->start_ns) op->start_ns = cdp__now(g->os);
+    past->start_ns = op->start_ns;
+    g->long_ns = op->start_ns + cdp__long_ns(op->rq.timeout_ms);
+    g->listen_ns = g->channel == CDP__WORLD_CHANNEL || g->desc.world_size < 3
+        ? CDP__NEVER
+        : op->start_ns + CDP__LISTEN_MS * CDP__MS;
+    g->take_back_ns = CDP__NEVER;
+    cdp__exec_begin(&g->exec, &task, again);
+    past->rounds = g->exec.rounds;
+}
+
+/* Leave word for whom this rank waits, when that is news. */
+CDP__PRIVATE void cdp__group_say_blocked(cdp_group *g, int32_t peer) {
+    const cdp_transport *t = &g->w->transport;
+    const uint64_t last = g->exec.task.call.seq;
+    cdp_error where;
+    uint64_t seq;
+    cdp__text text = {where.text, sizeof where.text, 0};
+    if (g->channel != CDP__WORLD_CHANNEL || !t->failure.blocked
+        || (g->blocked_peer == peer && (peer < 0 || g->blocked_round == g->exec.round)))
+        return;
+    cdp__error_clear(&where, CDP_PENDING);
+    where.rank = (int32_t)g->desc.rank;
+    where.peer = g->blocked_peer = peer;
+    where.round = g->blocked_round = g->exec.round;
+    where.op_seq = last;
+    /* this call and those before it */
+    for (seq = last; seq && seq + CDP__NOTE_CALLS > last && cdp__past_at(g, seq)->call.seq == seq;
+         --seq) {
+        char call[128];
+        cdp__call_text(&cdp__past_at(g, seq)->call, call, sizeof call);
+        cdp__text_add(&text, "%s%s", text.used ? "; " : "", call);
+    }
+    t->failure.blocked(t->self, &where);
+}
+
+/* Has a deadline passed? The earliest known may be that of an operation which is done. */
+CDP__PRIVATE bool cdp__group_due(cdp_group *g, uint64_t now) {
+    const cdp__flow *flow;
+    const cdp__post *post;
+    uint32_t i;
+    if (now < g->soonest_ns) return false;
+    g->soonest_ns = CDP__NEVER;
+    for (i = 0; i < g->queue_used; ++i)
+        g->soonest_ns =
+            cdp__min(g->soonest_ns, g->queue[(g->queue_at + i) % g->queue_room].deadline_ns);
+    for (flow = g->active_flows; flow; flow = flow->next_active)
+        for (i = 0; i < 2; ++i)
+            for (post = flow->first[i]; post; post = post->next)
+                g->soonest_ns = cdp__min(g->soonest_ns, post->deadline_ns);
+    return now >= g->soonest_ns;
+}
+
+CDP__PRIVATE void cdp__group_complete(cdp_group *g) {
+    const cdp__op op = *cdp__group_head(g);
+    const uint64_t now = cdp__now(g->os);
+    cdp__past *past = cdp__past_at(g, op.seq);
+    cdp__group_say_blocked(g, -1);
+    past->end_ns = now;
+    past->round = g->exec.round;
+    g->queue_at = (g->queue_at + 1) % g->queue_room;
+    --g->queue_used;
+    g->completed = op.seq;
+    if (!g->queue_used && !g->active_flows) g->soonest_ns = CDP__NEVER;
+    g->listen_ns = 0;
+    if (op.done) op.done(op.user, op.start_ns, now);
+    cdp__group_ended(g);
+}
+
+/* The deadline of an operation, or of one behind it, has passed. */
+CDP__PRIVATE void cdp__group_fail_timeout(cdp_group *g, uint64_t now) {
+    const cdp__transfer *late = cdp__exec_late(&g->exec);
+    const cdp__op *op = cdp__group_head(g);
+    uint32_t i;
+    for (i = 0; i < g->queue_used && op->deadline_ns > now; ++i)
+        op = &g->queue[(g->queue_at + i) % g->queue_room];
+    g->late_ms = op->rq.timeout_ms;
+    if (late)
+        cdp__fail_peer(CDP_ERR_TIMEOUT, late->s->peer, 0,
+            "the deadline of %u ms passed while waiting for rank %u (it %s %llu of %llu bytes)",
+            g->late_ms, late->s->peer, late->receive ? "sent" : "took",
+            (unsigned long long)late->moved, (unsigned long long)late->bytes);
+    else
+        cdp__fail(CDP_ERR_TIMEOUT, "the deadline of %u ms passed before the operation could start",
+            g->late_ms);
+    cdp__group_fail_last(g);
+}
+
+/* What the executor has found wrong. */
+CDP__PRIVATE void cdp__group_fault(cdp_group *g) {
+    const cdp__exec *x = &g->exec;
+    if (x->fault == CDP__FAULT_LOST) cdp__group_lost(g, x->fault_rank);
+    if (x->fault == CDP__FAULT_ODD) cdp__group_odd(g, x->fault_rank, &x->theirs);
+    if (x->fault == CDP__FAULT_NOMEM) cdp__group_fail_last(g);
+}
+
+/* It takes long: look whether those that this rank only sends to have said something, and leave
+   word for whom it waits. True: it has failed. */
+CDP__PRIVATE bool cdp__group_long(cdp_group *g, uint64_t now) {
+    const cdp__transfer *late = cdp__exec_late(&g->exec);
+    uint32_t i;
+    g->long_ns = now + cdp__long_ns(cdp__group_head(g)->rq.timeout_ms);
+    for (i = 0; i < g->exec.transfer_count; ++i)
+        if (cdp__exec_overhear(&g->exec, i)) {
+            cdp__group_fault(g);
+            return true;
+        }
+    if (g->health != CDP__HEALTHY || cdp__group_listen(g)) return true;
+    if (late) cdp__group_say_blocked(g, (int32_t)cdp__exec_rank_of(&g->exec, late));
+    return false;
+}
+
+/* Nothing moves: a deadline has passed, or it takes long, or there is nothing to do but sleep. */
+CDP__PRIVATE cdp__advance cdp__group_stuck(cdp_group *g, uint64_t now) {
+    if (g->exec.exposing && g->take_back_ns == CDP__NEVER)
+        g->take_back_ns = now + CDP__TAKE_BACK_MS * CDP__MS;
+    if (now >= g->take_back_ns) {
+        g->take_back_ns = CDP__NEVER;
+        g->exec.exposing = false;
+        if (cdp__exec_take_back(&g->exec)) return CDP__MOVED;
+    }
+    if (now >= g->listen_ns) {
+        g->listen_ns = now + CDP__LISTEN_MS * CDP__MS;
+        if (cdp__group_listen(g)) return CDP__MOVED;
+    }
+    return now >= g->long_ns && cdp__group_long(g, now) ? CDP__MOVED : CDP__BLOCKED;
+}
+
+/* The first operation waits for a work of this or another group. True when it may begin. */
+CDP__PRIVATE bool cdp__group_gate(cdp_group *g, uint64_t now) {
+    cdp__op *op = cdp__group_head(g);
+    const cdp_group *other = op->after.group;
+    const cdp_status st = cdp__work_look(other, op->after.seq);
+    if (st == CDP_OK) {
+        op->after.group = NULL;
+        return true;
+    }
+    if (st != CDP_PENDING) {
+        if (other->health == CDP__FAILED)
+            cdp__fail_peer(st, other->error.peer, 0, "what it was to start after has failed: %s",
+                other->error.text);
+        else
+            cdp__fail(st, "what it was to start after was cancelled");
+        cdp__group_fail_last(g);
+    } else if (g->channel != CDP__WORLD_CHANNEL && now >= g->listen_ns) {
+        g->listen_ns = now + CDP__LISTEN_MS * CDP__MS;
+        (void)cdp__group_listen(g);
+    }
+    return false;
+}
+
+/* Let the first operation of the queue advance. */
+CDP__PRIVATE cdp__advance cdp__queue_poll(cdp_group *g) {
+    cdp__advance polled;
+    if (!g->queue_used) return CDP__IDLE;
+    if (!g->exec.running) {
+        if (cdp__group_head(g)->after.group && !cdp__group_gate(g, cdp__now(g->os)))
+            return g->health == CDP__HEALTHY ? CDP__BLOCKED : CDP__MOVED;
+        cdp__group_begin(g);
+    }
+    polled = cdp__exec_poll(&g->exec);
+    if (g->health != CDP__HEALTHY) return CDP__MOVED;
+    if (g->exec.fault != CDP__FAULT_NONE) {
+        cdp__group_fault(g);
+        return CDP__MOVED;
+    }
+    if (g->exec.running) return polled;
+    cdp__group_complete(g);
+    return CDP__MOVED;
+}
+
+/* Nothing moved in the queue nor in messages. */
+CDP__PRIVATE cdp__advance cdp__group_blocked(cdp_group *g) {
+    const uint64_t now = cdp__now(g->os);
+    if (cdp__group_due(g, now)) {
+        if (!cdp__flows_due(g, now)) cdp__group_fail_timeout(g, now);
+        return CDP__MOVED; /* it has just failed: look again */
+    }
+    if (g->queue_used && g->exec.running && cdp__group_stuck(g, now) == CDP__MOVED)
+        return CDP__MOVED;
+    return g->active_flows ? cdp__flows_stuck(g, now) : CDP__BLOCKED;
+}
+
+/* One look at everything: never blocks, never allocates after the first operation of a size. */
+CDP__PRIVATE cdp__advance cdp__group_poll(cdp_group *g) {
+    cdp__advance polled, flows = CDP__IDLE;
+    if (g->health == CDP__SETTLING) cdp__group_hear(g);
+    if (g->health == CDP__SETTLING && !g->parent) cdp__group_settle(g, cdp__now(g->os));
+    if (g->health == CDP__SETTLING) return CDP__BLOCKED;
+    if (g->health == CDP__FAILED)
+        return cdp__group_telling(g, cdp__now(g->os)) ? CDP__BLOCKED : CDP__IDLE;
+    polled = cdp__queue_poll(g);
+    if (g->active_flows && g->health == CDP__HEALTHY) flows = cdp__flows_poll(g);
+    if (flows > polled) polled = flows;
+    if (polled != CDP__BLOCKED || g->w->fast_poll) return polled;
+    return g->health == CDP__HEALTHY ? cdp__group_blocked(g) : CDP__MOVED;
+}
+
+/* When the group wants to be looked at again even if nothing arrives. */
+CDP__PRIVATE uint64_t cdp__group_deadline(const cdp_group *g) {
+    uint64_t at = g->soonest_ns;
+    if (g->health == CDP__SETTLING && g->parent) return CDP__NEVER; /* the other group's */
+    if (g->health == CDP__FAILED && g->settle_ns != CDP__NEVER && cdp__now(g->os) < g->answer_ns)
+        return g->answer_ns;
+    if (g->health != CDP__HEALTHY) return g->settle_ns;
+    if (g->active_flows) at = cdp__min(at, g->listen_ns);
+    if (g->exec.running)
+        return cdp__min(cdp__min(at, g->take_back_ns), cdp__min(g->long_ns, g->listen_ns));
+    return g->channel != CDP__WORLD_CHANNEL ? cdp__min(at, g->listen_ns) : at;
+}
+
 /* ---- >>hub: the in-process transport --------------------------------------------------------- */
 
 /* Knows: the lines of >>fabric between threads of one process, in memory of the os's allocator.
    Promises: what cdp_transport asks for; peers read exposed memory in place. Without threads, when
    one thread polls all ranks in turn, a wait sleeps a little, so that others run.
    May use: os, fabric, and (until failure records travel as messages) frame. */
+
+#ifndef CDP_NO_HUB
 
 /* What all ranks know of one. */
 typedef struct cdp__hub_rank {
@@ -9820,6 +10159,11 @@ CDP__PRIVATE cdp_status cdp__hub_attach(
     return CDP_OK;
 }
 
+/* The group was not made because its desc is wrong: this rank may try again. */
+CDP__PRIVATE void cdp__hub_refuse(void *self) {
+    ((cdp__hub_end *)self)->made = false;
+}
+
 CDP_API void cdp_hub_destroy(cdp_hub *h) {
     uint64_t i;
     if (!h) return;
@@ -9833,11 +10177,6 @@ CDP_API void cdp_hub_destroy(cdp_hub *h) {
     cdp__free(h->os, h->ways);
     cdp__free(h->os, h->ranks);
     cdp__free(h->os, h);
-}
-
-CDP__PRIVATE cdp_status cdp__world_wrong(const char *call, uint32_t size) {
-    return cdp__fail(CDP_ERR_INVALID,
-        "%s: world_size %u is not in 1 .. 65535; set it to the number of ranks", call, size);
 }
 
 CDP_API cdp_status cdp_hub_create(const cdp_hub_desc *desc, cdp_hub **out) {
@@ -9870,6 +10209,23 @@ CDP_API cdp_status cdp_hub_create(const cdp_hub_desc *desc, cdp_hub **out) {
     *out = h;
     return CDP_OK;
 }
+
+#else
+
+CDP__PRIVATE cdp_status cdp__hub_attach(
+    cdp_hub *h, uint32_t rank, uint32_t world_size, cdp_transport *out) {
+    (void)h;
+    (void)rank;
+    (void)world_size;
+    (void)out;
+    return cdp__fail(CDP_ERR_UNSUPPORTED,
+        "cdp_group_create: hub is set, but CDP_NO_HUB was defined when cdp.h was compiled");
+}
+CDP__PRIVATE void cdp__hub_refuse(void *self) {
+    (void)self;
+}
+
+#endif /* CDP_NO_HUB */
 
 /* ---- >>pending: works that are no operations ------------------------------------------------- */
 
@@ -10089,9 +10445,6 @@ CDP__PRIVATE bool cdp__world_busy(const cdp__world *m) {
     return m->active || m->pending;
 }
 
-CDP__PRIVATE cdp__advance cdp__channels_poll(cdp__world *w);
-CDP__PRIVATE uint64_t cdp__channels_deadline(const cdp__world *w);
-
 /* One look at every group that has something to do. */
 CDP__PRIVATE cdp__advance cdp__world_poll(cdp__world *m) {
     cdp__advance most = CDP__IDLE;
@@ -10118,7 +10471,7 @@ CDP__PRIVATE cdp__advance cdp__world_poll(cdp__world *m) {
         if (p > most) most = p;
     }
     if (m->channels && !m->fast_poll) {
-        const cdp__advance p = cdp__channels_poll(m);
+        const cdp__advance p = m->channels_poll(m);
         if (p > most) most = p;
     }
     return most;
@@ -10134,7 +10487,7 @@ CDP__PRIVATE uint64_t cdp__world_deadline(const cdp__world *m) {
     uint64_t at = m->pending ? cdp__pends_deadline(m) : CDP__NEVER;
     for (g = m->active; g; g = g->next_active)
         at = cdp__min(at, cdp__group_deadline(g));
-    if (m->channels) at = cdp__min(at, cdp__channels_deadline(m));
+    if (m->channels) at = cdp__min(at, m->channels_deadline(m));
     return at;
 }
 
@@ -10642,11 +10995,54 @@ CDP__PRIVATE cdp_status cdp__choices_read(cdp__world *m, const cdp_group_desc *d
     return CDP_OK;
 }
 
+/* Is the desc that a user has filled in possible? */
+CDP__PRIVATE cdp_status cdp__group_desc_check(const cdp_group_desc *desc) {
+    const cdp_transport *t = desc->transport;
+    const bool linked =
+        t ? t->send && t->recv && t->wait && t->wake : desc->hub || desc->world_size == 1;
+    if (desc->world_size - 1 >= 65535)
+        return cdp__world_wrong("cdp_group_create", desc->world_size);
+    if (desc->rank >= desc->world_size)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_group_create: rank %u is not below world_size %u",
+            desc->rank, desc->world_size);
+    if (!linked)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_group_create: %u ranks need a hub or a transport with send, recv, wait and wake "
+            "(or cdp_init_from_env of cdp_tcp.h)",
+            desc->world_size);
+    if (desc->dump_path && strlen(desc->dump_path) > 1000)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_group_create: dump_path has %u bytes; at most 1000 are kept",
+            (unsigned)strlen(desc->dump_path));
+    return CDP_OK;
+}
+
+/* The transport of a new group: the caller's, the hub's, or that of a rank without peers. */
+CDP__PRIVATE cdp_status cdp__group_transport(const cdp_group_desc *desc, cdp_transport *t) {
+    if (desc->transport) return CDP_OK;
+    if (desc->hub) return cdp__hub_attach(desc->hub, desc->rank, desc->world_size, t);
+    t->send = t->recv = cdp__alone_move;
+    t->wait = cdp__alone_wait;
+    t->wake = t->destroy = cdp__alone_nothing;
+    return CDP_OK;
+}
+
+/* A thread lets the world's communication advance, unless the desc forbids it. */
+CDP__PRIVATE cdp_status cdp__group_start_thread(cdp_group *g) {
+    cdp__world *m = g->w;
+    if (!m->cond || g->desc.no_thread || g->desc.world_size == 1) return CDP_OK;
+    m->thread = g->os->threads.start(g->os, cdp__progress_thread, m);
+    return m->thread ? CDP_OK
+                     : cdp__fail(CDP_ERR_IO,
+                         "cannot start the progress thread; set no_thread in the desc and call "
+                         "cdp_poll() instead");
+}
+
 CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out) {
     cdp_group_desc d;
     cdp_transport t;
-    cdp_status st = CDP_OK;
     cdp__world *m = NULL;
+    cdp_status st;
     if (!desc || !out)
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_group_create needs a desc and a place for the result");
@@ -10654,28 +11050,8 @@ CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out)
     d = cdp__group_desc_defaults(desc);
     memset(&t, 0, sizeof t);
     if (desc->transport) t = *desc->transport;
-    if (desc->world_size - 1 >= 65535)
-        st = cdp__world_wrong("cdp_group_create", desc->world_size);
-    else if (desc->rank >= desc->world_size)
-        st = cdp__fail(CDP_ERR_INVALID, "cdp_group_create: rank %u is not below world_size %u",
-            desc->rank, desc->world_size);
-    else if (desc->transport ? !t.send || !t.recv || !t.wait || !t.wake
-                             : !desc->hub && desc->world_size > 1)
-        st = cdp__fail(CDP_ERR_INVALID,
-            "cdp_group_create: %u ranks need a hub or a transport with send, recv, wait and wake "
-            "(or cdp_init_from_env of cdp_tcp.h)",
-            desc->world_size);
-    else if (desc->dump_path && strlen(desc->dump_path) > 1000)
-        st = cdp__fail(CDP_ERR_INVALID,
-            "cdp_group_create: dump_path has %u bytes; at most 1000 are kept",
-            (unsigned)strlen(desc->dump_path));
-    else if (!desc->transport && desc->hub)
-        st = cdp__hub_attach(desc->hub, desc->rank, desc->world_size, &t);
-    else if (!desc->transport) {
-        t.send = t.recv = cdp__alone_move;
-        t.wait = cdp__alone_wait;
-        t.wake = t.destroy = cdp__alone_nothing;
-    }
+    st = cdp__group_desc_check(desc);
+    if (st == CDP_OK) st = cdp__group_transport(desc, &t);
     if (st == CDP_OK) m = cdp__world_create(d.os, &t, d.rank, d.world_size);
     if (!m) {
         if (t.destroy) t.destroy(t.self);
@@ -10686,27 +11062,25 @@ CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out)
     m->given = *desc;
     if (!desc->expose_bytes && !t.remote.try_revoke) d.expose_bytes = CDP__WINDOW + 1;
     st = cdp__choices_read(m, desc);
-    if (t.destroy == cdp__hub_leave) ((cdp__hub_end *)t.self)->made = st != CDP_ERR_INVALID;
-    if (st == CDP_OK && !(*out = cdp__group_make(m, &d, CDP__WORLD_CHANNEL, NULL)))
-        st = cdp__fail_nomem("a group", d.world_size * sizeof(cdp__peer));
+    if (st == CDP_ERR_INVALID && !desc->transport && desc->hub) cdp__hub_refuse(t.self);
+    if (st == CDP_OK) *out = cdp__group_make(m, &d, CDP__WORLD_CHANNEL, NULL);
+    if (st == CDP_OK && !*out) st = cdp__fail_nomem("a group", d.world_size * sizeof(cdp__peer));
     if (st != CDP_OK) {
         cdp__world_destroy(m);
         return st;
     }
-    if (m->cond && !d.no_thread && d.world_size > 1
-        && !(m->thread = d.os->threads.start(d.os, cdp__progress_thread, m))) {
-        cdp_group_destroy(*out);
-        *out = NULL;
-        return cdp__fail(CDP_ERR_IO,
-            "cannot start the progress thread; set no_thread in the desc and call cdp_poll() "
-            "instead");
-    }
-    return CDP_OK;
+    st = cdp__group_start_thread(*out);
+    if (st == CDP_OK) return CDP_OK;
+    cdp_group_destroy(*out);
+    *out = NULL;
+    return st;
 }
 
 /* ---- >>groups: groups of some ranks, and what is asked of a group ---------------------------- */
 
 /* Knows: groups. May use: group, world, failing, drive. */
+
+#ifndef CDP_NO_GROUPS
 
 /* Groups of the same ranks get different numbers, the same ones on every rank: a hash of the
    ranks, and how many there were. */
@@ -10819,6 +11193,8 @@ CDP_API cdp_status cdp_group_split(
     }
     return st;
 }
+
+#endif /* CDP_NO_GROUPS */
 
 CDP_API uint32_t cdp_world_rank_of(const cdp_group *g, uint32_t rank) {
     return g && rank < g->desc.world_size ? cdp__world_rank(g, rank) : UINT32_MAX;
@@ -11471,6 +11847,8 @@ CDP_API cdp_status cdp_work_error(cdp_work w, cdp_error *out) {
     return st;
 }
 
+#ifndef CDP_NO_CHAINS
+
 CDP_API cdp_status cdp_work_then(
     cdp_work w, cdp_status (*func)(void *user, cdp_status status), void *user, cdp_work *next) {
     cdp_work none;
@@ -11582,6 +11960,74 @@ CDP_API cdp_status cdp_work_cancel(cdp_work w) {
     return st;
 }
 
+#endif /* CDP_NO_CHAINS */
+
+#define CDP__WATCH_MS 500u
+
+/* A neighbour is listened to, for a backend whose work may wait for it. It may have gone in good
+   order. */
+CDP__PRIVATE bool cdp__watch_look(cdp__pend *s, uint64_t now) {
+    cdp_group *g = s->of;
+    cdp__peer *peer = &g->peers[s->want.peer];
+    const cdp__stream *stream = &g->streams[s->want.peer];
+    if (g->health != CDP__HEALTHY) {
+        cdp__pend_unlist(s);
+        return true;
+    }
+    if (!peer->lost) {
+        /* this look follows upon the one that listened */
+        if (s->left) {
+            s->left = 0;
+            s->deadline_ns = CDP__NEVER;
+            return false;
+        }
+        if (now < s->seen) {
+            s->deadline_ns = s->seen;
+            return false;
+        }
+        s->seen = now + CDP__LISTEN_MS * CDP__MS;
+        s->left = 1;
+        if (cdp__port_pump(g->w, stream->peer, NULL) < 0) {
+            peer->lost = true;
+            s->deadline_ns = now + CDP__WATCH_MS * CDP__MS;
+        }
+        /* others may have failed */
+        if (g->channel != CDP__WORLD_CHANNEL && g->health == CDP__HEALTHY)
+            (void)cdp__group_listen(g);
+        return true; /* somebody may wait for what was stored */
+    }
+    if (now < s->deadline_ns) return false;
+    s->deadline_ns = now + CDP__WATCH_MS * CDP__MS;
+    if (stream->left || !g->backend || g->backend->wait(g->backend->self, 0, 0) == CDP_OK)
+        return false;
+    cdp__fail_peer(CDP_ERR_PEER_LOST, stream->peer, 0,
+        "rank %u has died, or left, while operations in device memory wait for it", stream->peer);
+    cdp__group_fail_last(g);
+    return true;
+}
+
+CDP_API cdp_status cdp_group_watch(cdp_group *g, uint32_t peer) {
+    cdp_work none;
+    cdp__pend *s;
+    if (cdp__alive(g, "cdp_group_watch") != CDP_OK) return cdp_last_error()->status;
+    if (peer >= g->desc.world_size || peer == g->desc.rank)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_group_watch: %u is no other rank of this group", peer);
+    cdp__enter(g);
+    s = cdp__pend_open(g, CDP__PEND_ANY, &none);
+    if (s) {
+        s->of = g;
+        s->want.peer = peer;
+        s->look = cdp__watch_look;
+        s->seen = 0;
+        s->left = 0;
+        cdp__pend_enlist(s);
+    }
+    cdp__leave(g);
+    if (s) cdp__hand_over(g);
+    return s ? CDP_OK : cdp_last_error()->status;
+}
+
 /* ---- >>collective calls: the named operations ------------------------------------------------ */
 
 /* Knows: requests. May use: queue, work calls. */
@@ -11624,81 +12070,117 @@ CDP__PRIVATE cdp_status cdp__run(cdp_group *g, cdp_request rq) {
                              : st;
 }
 
+CDP__PRIVATE cdp_status cdp__collective(cdp_group *g, cdp_coll_kind kind, const void *in, void *out,
+    uint64_t count, cdp_dtype dtype, cdp_reduce_op op, uint32_t root) {
+    return cdp__run(g, cdp__request_of(kind, in, out, count, dtype, op, root));
+}
+
+CDP__PRIVATE cdp_status cdp__collective_async(cdp_group *g, cdp_work *work, cdp_coll_kind kind,
+    const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce_op op, uint32_t root) {
+    const cdp_request rq = cdp__request_of(kind, in, out, count, dtype, op, root);
+    return cdp_start(g, &rq, work);
+}
+
+CDP_API cdp_status cdp_barrier(cdp_group *g) {
+    return cdp__collective(g, CDP_COLL_BARRIER, NULL, NULL, 0, CDP_DTYPE_U8, CDP_REDUCE_DEFAULT, 0);
+}
+
+CDP_API cdp_status cdp_barrier_async(cdp_group *g, cdp_work *work) {
+    return cdp__collective_async(
+        g, work, CDP_COLL_BARRIER, NULL, NULL, 0, CDP_DTYPE_U8, CDP_REDUCE_DEFAULT, 0);
+}
+
 CDP_API cdp_status cdp_allreduce(
     cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce_op op) {
-    return cdp__run(g, cdp__request_of(CDP_COLL_ALLREDUCE, in, out, count, dtype, op, 0));
+    return cdp__collective(g, CDP_COLL_ALLREDUCE, in, out, count, dtype, op, 0);
 }
 
 CDP_API cdp_status cdp_allreduce_async(cdp_group *g, const void *in, void *out, uint64_t count,
     cdp_dtype dtype, cdp_reduce_op op, cdp_work *work) {
-    const cdp_request rq = cdp__request_of(CDP_COLL_ALLREDUCE, in, out, count, dtype, op, 0);
-    return cdp_start(g, &rq, work);
+    return cdp__collective_async(g, work, CDP_COLL_ALLREDUCE, in, out, count, dtype, op, 0);
 }
 
 CDP_API cdp_status cdp_broadcast(
     cdp_group *g, void *data, uint64_t count, cdp_dtype dtype, uint32_t root) {
-    return cdp__run(
-        g, cdp__request_of(CDP_COLL_BROADCAST, NULL, data, count, dtype, CDP_REDUCE_DEFAULT, root));
+    return cdp__collective(
+        g, CDP_COLL_BROADCAST, NULL, data, count, dtype, CDP_REDUCE_DEFAULT, root);
 }
 
 CDP_API cdp_status cdp_broadcast_async(
     cdp_group *g, void *data, uint64_t count, cdp_dtype dtype, uint32_t root, cdp_work *work) {
-    const cdp_request rq =
-        cdp__request_of(CDP_COLL_BROADCAST, NULL, data, count, dtype, CDP_REDUCE_DEFAULT, root);
-    return cdp_start(g, &rq, work);
+    return cdp__collective_async(
+        g, work, CDP_COLL_BROADCAST, NULL, data, count, dtype, CDP_REDUCE_DEFAULT, root);
 }
 
 CDP_API cdp_status cdp_allgather(
     cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype) {
-    return cdp__run(
-        g, cdp__request_of(CDP_COLL_ALLGATHER, in, out, count, dtype, CDP_REDUCE_DEFAULT, 0));
+    return cdp__collective(g, CDP_COLL_ALLGATHER, in, out, count, dtype, CDP_REDUCE_DEFAULT, 0);
 }
 
 CDP_API cdp_status cdp_allgather_async(
     cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_work *work) {
-    const cdp_request rq =
-        cdp__request_of(CDP_COLL_ALLGATHER, in, out, count, dtype, CDP_REDUCE_DEFAULT, 0);
-    return cdp_start(g, &rq, work);
+    return cdp__collective_async(
+        g, work, CDP_COLL_ALLGATHER, in, out, count, dtype, CDP_REDUCE_DEFAULT, 0);
 }
 
-#define CDP__COLLECTIVE(name, kind, PARAMS, ASYNC_PARAMS, ...)                            \
-    CDP_API cdp_status name PARAMS {                                                      \
-        return cdp__run(g, cdp__request_of(kind, in, out, count, dtype, __VA_ARGS__));    \
-    }                                                                                     \
-    CDP_API cdp_status name##_async ASYNC_PARAMS {                                        \
-        const cdp_request rq = cdp__request_of(kind, in, out, count, dtype, __VA_ARGS__); \
-        return cdp_start(g, &rq, work);                                                   \
-    }
-CDP__COLLECTIVE(cdp_reduce, CDP_COLL_REDUCE,
-    (cdp_group * g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce_op op,
-        uint32_t root),
-    (cdp_group * g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce_op op,
-        uint32_t root, cdp_work *work),
-    op, root)
-CDP__COLLECTIVE(cdp_gather, CDP_COLL_GATHER,
-    (cdp_group * g, const void *in, void *out, uint64_t count, cdp_dtype dtype, uint32_t root),
-    (cdp_group * g, const void *in, void *out, uint64_t count, cdp_dtype dtype, uint32_t root,
-        cdp_work *work),
-    CDP_REDUCE_DEFAULT, root)
-CDP__COLLECTIVE(cdp_scatter, CDP_COLL_SCATTER,
-    (cdp_group * g, const void *in, void *out, uint64_t count, cdp_dtype dtype, uint32_t root),
-    (cdp_group * g, const void *in, void *out, uint64_t count, cdp_dtype dtype, uint32_t root,
-        cdp_work *work),
-    CDP_REDUCE_DEFAULT, root)
-CDP__COLLECTIVE(cdp_reduce_scatter, CDP_COLL_REDUCE_SCATTER,
-    (cdp_group * g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce_op op),
-    (cdp_group * g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce_op op,
-        cdp_work *work),
-    op, 0)
-CDP__COLLECTIVE(cdp_alltoall, CDP_COLL_ALLTOALL,
-    (cdp_group * g, const void *in, void *out, uint64_t count, cdp_dtype dtype),
-    (cdp_group * g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_work *work),
-    CDP_REDUCE_DEFAULT, 0)
-#undef CDP__COLLECTIVE
+CDP_API cdp_status cdp_reduce(cdp_group *g, const void *in, void *out, uint64_t count,
+    cdp_dtype dtype, cdp_reduce_op op, uint32_t root) {
+    return cdp__collective(g, CDP_COLL_REDUCE, in, out, count, dtype, op, root);
+}
+
+CDP_API cdp_status cdp_reduce_async(cdp_group *g, const void *in, void *out, uint64_t count,
+    cdp_dtype dtype, cdp_reduce_op op, uint32_t root, cdp_work *work) {
+    return cdp__collective_async(g, work, CDP_COLL_REDUCE, in, out, count, dtype, op, root);
+}
+
+CDP_API cdp_status cdp_gather(
+    cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype, uint32_t root) {
+    return cdp__collective(g, CDP_COLL_GATHER, in, out, count, dtype, CDP_REDUCE_DEFAULT, root);
+}
+
+CDP_API cdp_status cdp_gather_async(cdp_group *g, const void *in, void *out, uint64_t count,
+    cdp_dtype dtype, uint32_t root, cdp_work *work) {
+    return cdp__collective_async(
+        g, work, CDP_COLL_GATHER, in, out, count, dtype, CDP_REDUCE_DEFAULT, root);
+}
+
+CDP_API cdp_status cdp_scatter(
+    cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype, uint32_t root) {
+    return cdp__collective(g, CDP_COLL_SCATTER, in, out, count, dtype, CDP_REDUCE_DEFAULT, root);
+}
+
+CDP_API cdp_status cdp_scatter_async(cdp_group *g, const void *in, void *out, uint64_t count,
+    cdp_dtype dtype, uint32_t root, cdp_work *work) {
+    return cdp__collective_async(
+        g, work, CDP_COLL_SCATTER, in, out, count, dtype, CDP_REDUCE_DEFAULT, root);
+}
+
+CDP_API cdp_status cdp_reduce_scatter(
+    cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce_op op) {
+    return cdp__collective(g, CDP_COLL_REDUCE_SCATTER, in, out, count, dtype, op, 0);
+}
+
+CDP_API cdp_status cdp_reduce_scatter_async(cdp_group *g, const void *in, void *out, uint64_t count,
+    cdp_dtype dtype, cdp_reduce_op op, cdp_work *work) {
+    return cdp__collective_async(g, work, CDP_COLL_REDUCE_SCATTER, in, out, count, dtype, op, 0);
+}
+
+CDP_API cdp_status cdp_alltoall(
+    cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype) {
+    return cdp__collective(g, CDP_COLL_ALLTOALL, in, out, count, dtype, CDP_REDUCE_DEFAULT, 0);
+}
+
+CDP_API cdp_status cdp_alltoall_async(
+    cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_work *work) {
+    return cdp__collective_async(
+        g, work, CDP_COLL_ALLTOALL, in, out, count, dtype, CDP_REDUCE_DEFAULT, 0);
+}
 
 /* ---- >>message calls: sends and receives ----------------------------------------------------- */
 
 /* Knows: flows, receives from any rank. May use: flows, queue, pending, work calls. */
+
+#ifndef CDP_NO_MESSAGES
 
 CDP__PRIVATE cdp_transfer cdp__transfer_of(
     bool receive, const void *data, uint64_t count, cdp_dtype dtype, uint32_t peer, uint32_t tag) {
@@ -11794,72 +12276,6 @@ CDP__PRIVATE uint32_t cdp__any_find(const cdp_group *g, uint32_t from, uint32_t 
         if (cdp__flow_peek(g, p, tag, h)) return p;
     }
     return UINT32_MAX;
-}
-
-#define CDP__WATCH_MS 500u
-
-/* A neighbour is listened to, for a backend whose work may wait for it. It may have gone in good
-   order. */
-CDP__PRIVATE bool cdp__watch_look(cdp__pend *s, uint64_t now) {
-    cdp_group *g = s->of;
-    cdp__peer *peer = &g->peers[s->want.peer];
-    const cdp__stream *stream = &g->streams[s->want.peer];
-    if (g->health != CDP__HEALTHY) {
-        cdp__pend_unlist(s);
-        return true;
-    }
-    if (!peer->lost) {
-        /* this look follows upon the one that listened */
-        if (s->left) {
-            s->left = 0;
-            s->deadline_ns = CDP__NEVER;
-            return false;
-        }
-        if (now < s->seen) {
-            s->deadline_ns = s->seen;
-            return false;
-        }
-        s->seen = now + CDP__LISTEN_MS * CDP__MS;
-        s->left = 1;
-        if (cdp__port_pump(g->w, stream->peer, NULL) < 0) {
-            peer->lost = true;
-            s->deadline_ns = now + CDP__WATCH_MS * CDP__MS;
-        }
-        /* others may have failed */
-        if (g->channel != CDP__WORLD_CHANNEL && g->health == CDP__HEALTHY)
-            (void)cdp__group_listen(g);
-        return true; /* somebody may wait for what was stored */
-    }
-    if (now < s->deadline_ns) return false;
-    s->deadline_ns = now + CDP__WATCH_MS * CDP__MS;
-    if (stream->left || !g->backend || g->backend->wait(g->backend->self, 0, 0) == CDP_OK)
-        return false;
-    cdp__fail_peer(CDP_ERR_PEER_LOST, stream->peer, 0,
-        "rank %u has died, or left, while operations in device memory wait for it", stream->peer);
-    cdp__group_fail_last(g);
-    return true;
-}
-
-CDP_API cdp_status cdp_group_watch(cdp_group *g, uint32_t peer) {
-    cdp_work none;
-    cdp__pend *s;
-    if (cdp__alive(g, "cdp_group_watch") != CDP_OK) return cdp_last_error()->status;
-    if (peer >= g->desc.world_size || peer == g->desc.rank)
-        return cdp__fail(
-            CDP_ERR_INVALID, "cdp_group_watch: %u is no other rank of this group", peer);
-    cdp__enter(g);
-    s = cdp__pend_open(g, CDP__PEND_ANY, &none);
-    if (s) {
-        s->of = g;
-        s->want.peer = peer;
-        s->look = cdp__watch_look;
-        s->seen = 0;
-        s->left = 0;
-        cdp__pend_enlist(s);
-    }
-    cdp__leave(g);
-    if (s) cdp__hand_over(g);
-    return s ? CDP_OK : cdp_last_error()->status;
 }
 
 CDP__PRIVATE void cdp__any_done(void *user, uint64_t start_ns, uint64_t end_ns) {
@@ -12098,6 +12514,11 @@ CDP_API cdp_status cdp_sendrecv(cdp_group *g, const void *out, uint64_t out_coun
     return st == CDP_OK ? cdp_work_wait(work) : st;
 }
 
+/* ---- >>monitored barrier --------------------------------------------------------------------- */
+
+/* Knows: sends, receives. Promises: if ranks are missing, one error names all of them. May use:
+   >>message calls, >>work calls, >>groups. */
+
 CDP__PRIVATE cdp_status cdp__barrier_message(
     cdp_group *g, uint8_t *byte, bool receive, uint32_t peer, uint32_t timeout_ms, cdp_work *out) {
     cdp_transfer t = cdp__transfer_of(receive, byte, 1, CDP_DTYPE_U8, peer, CDP__TAG_BARRIER);
@@ -12213,16 +12634,9 @@ CDP_API cdp_status cdp_monitored_barrier(cdp_group *g, uint32_t timeout_ms) {
     return st;
 }
 
-CDP_API cdp_status cdp_barrier(cdp_group *g) {
-    return cdp__run(
-        g, cdp__request_of(CDP_COLL_BARRIER, NULL, NULL, 0, CDP_DTYPE_U8, CDP_REDUCE_DEFAULT, 0));
-}
+#endif /* CDP_NO_MESSAGES */
 
-CDP_API cdp_status cdp_barrier_async(cdp_group *g, cdp_work *work) {
-    const cdp_request rq =
-        cdp__request_of(CDP_COLL_BARRIER, NULL, NULL, 0, CDP_DTYPE_U8, CDP_REDUCE_DEFAULT, 0);
-    return cdp_start(g, &rq, work);
-}
+#ifndef CDP_NO_CHANNELS
 
 /* ---- >>channel: ordered messages to each rank ------------------------------------------------ */
 
@@ -12657,7 +13071,10 @@ CDP__PRIVATE cdp__flow *cdp__channel_bulk(cdp_channel *c, uint32_t p) {
     if (peer->bulk) return peer->bulk;
     peer->bulk =
         cdp__flow_make(c->g, cdp__channel_id(c->g, c->desc.number, 1), p, CDP__TAG_BARRIER);
-    if (peer->bulk) peer->bulk->owner = c;
+    if (peer->bulk) {
+        peer->bulk->owner = c;
+        peer->bulk->failed = cdp__channel_flow_failed;
+    }
     return peer->bulk;
 }
 
@@ -12803,6 +13220,8 @@ CDP__PRIVATE cdp_status cdp__channel_enter(cdp_channel *c) {
     }
     c->next = w->channels;
     w->channels = c;
+    w->channels_poll = cdp__channels_poll;
+    w->channels_deadline = cdp__channels_deadline;
     return CDP_OK;
 }
 
@@ -12942,6 +13361,10 @@ CDP_API void cdp_channel_close(cdp_channel *c) {
     cdp__channel_over(c);
     cdp__leave(g);
 }
+
+#endif /* CDP_NO_CHANNELS */
+
+#ifndef CDP_NO_OBJECTS
 
 /* ---- >>objects: bytes of any length from every rank ------------------------------------------ */
 
@@ -13188,51 +13611,14 @@ CDP_API void cdp_blob_free(cdp_group *g, cdp_blob *b) {
     b->bytes = 0;
 }
 
+#endif /* CDP_NO_OBJECTS */
+
 /* ---- >>recorder: what a group remembers, and what it is set to, in words --------------------- */
 
-/* Knows: all members of a group. Promises: what it writes was true at one moment, in bounded
-   memory, also while the group fails. May use: everything above. */
+/* Knows: all members of a group. Promises: what it returns was true at one moment. May use:
+   >>records and everything before it. */
 
-/* A remembered call as a record. */
-CDP__PRIVATE void cdp__record_fill(const cdp__past *past, cdp_record *r) {
-    memset(r, 0, sizeof *r);
-    r->seq = past->call.seq;
-    r->kind = (cdp_coll_kind)past->call.kind;
-    r->dtype = (cdp_dtype)past->call.dtype;
-    r->op = (cdp_reduce_op)past->call.op;
-    r->root = past->call.root;
-    r->count = past->call.count;
-    r->waits_for = -1;
-    r->rounds = past->rounds;
-    r->round = past->round;
-    r->start_ns = past->start_ns;
-    r->end_ns = past->end_ns;
-    r->state = CDP_RECORD_DONE;
-}
-
-/* Operation `seq` of g as a record. False: it is forgotten, or was never called. Lock held. */
-CDP__PRIVATE bool cdp__record_of(const cdp_group *g, uint64_t seq, cdp_record *r) {
-    const cdp__past *past = cdp__past_at(g, seq);
-    const bool begun = past->call.seq == seq, queued = seq > g->completed && seq <= g->issued;
-    const cdp__transfer *late = cdp__exec_late(&g->exec);
-    cdp__past next;
-    if (!begun && !queued) return false;
-    if (!begun) {
-        const uint64_t at = g->queue_at + (seq - g->completed - 1);
-        memset(&next, 0, sizeof next);
-        next.call = cdp__op_call(&g->queue[at % g->queue_room]);
-        cdp__record_fill(&next, r);
-        r->state = CDP_RECORD_QUEUED;
-        return true;
-    }
-    cdp__record_fill(past, r);
-    r->algorithm = cdp__algo_at(past->call.algo)->name;
-    if (!queued) return true;
-    r->state = g->health == CDP__HEALTHY ? CDP_RECORD_RUNNING : CDP_RECORD_FAILED;
-    r->round = g->exec.round;
-    if (late) r->waits_for = (int32_t)late->s->peer;
-    return true;
-}
+#ifndef CDP_NO_RECORDER
 
 CDP_API uint32_t cdp_group_records(cdp_group *g, cdp_record *out, uint32_t max) {
     cdp_record r;
@@ -13251,147 +13637,6 @@ CDP_API uint32_t cdp_group_records(cdp_group *g, cdp_record *out, uint32_t max) 
     return n;
 }
 
-#ifndef CDP_NO_STDIO
-/* JSON straight into a file; errors show at the end. */
-CDP__PRIVATE void cdp__dump_record(FILE *f, const cdp_record *r, uint64_t now) {
-    static const char *const states[] = {"queued", "running", "done", "failed"};
-    fprintf(f,
-        "\n      {\"seq\": %llu, \"state\": \"%s\", \"kind\": \"%s\", \"dtype\": \"%s\", "
-        "\"count\": %llu",
-        (unsigned long long)r->seq, states[r->state], cdp_coll_name(r->kind),
-        cdp_dtype_name(r->dtype), (unsigned long long)r->count);
-    if (cdp__kind_reduces(r->kind)) fprintf(f, ", \"op\": \"%s\"", cdp_reduce_name(r->op));
-    fprintf(f, r->kind == CDP_COLL_SEND ? ", \"tag\": %u" : ", \"root\": %u", r->root);
-    if (r->algorithm)
-        fprintf(f, ", \"algorithm\": \"%s\", \"round\": %u, \"rounds\": %u, \"began_us_ago\": %llu",
-            r->algorithm, r->round, r->rounds, (unsigned long long)((now - r->start_ns) / 1000));
-    if (r->end_ns)
-        fprintf(f, ", \"took_us\": %llu", (unsigned long long)((r->end_ns - r->start_ns) / 1000));
-    if (r->waits_for >= 0) fprintf(f, ", \"waits_for\": %d", (int)r->waits_for);
-    fputc('}', f);
-}
-
-/* What is the same for a group and for its messages. */
-CDP__PRIVATE void cdp__dump_state(
-    FILE *f, const cdp_group *g, uint64_t called, uint64_t completed) {
-    static const char *const health[] = {"healthy", "settling", "failed"};
-    fprintf(f, "\"health\": \"%s\", \"called\": %llu, \"completed\": %llu", health[g->health],
-        (unsigned long long)called, (unsigned long long)completed);
-    if (g->health != CDP__HEALTHY) {
-        fprintf(f, ", \"error\": {\"status\": \"%s\", \"peer\": %d, \"origin\": %d, \"text\": \"",
-            cdp_status_name(g->error.status), (int)g->error.peer, (int)g->error.origin);
-        cdp__json_put(f, g->error.text);
-        fputs("\"}", f);
-    }
-    fprintf(f, ", \"operations\": [");
-}
-
-CDP__PRIVATE void cdp__dump_group(FILE *f, const cdp_group *g, uint64_t now) {
-    const uint64_t kept = g->desc.records;
-    const char *comma = "";
-    cdp_record r;
-    uint64_t seq = g->issued > kept ? g->issued - kept + 1 : 1;
-    uint32_t p;
-    fprintf(f, "\n    {\"group\": \"%llx\", \"is\": \"%s\", \"ranks\": [",
-        (unsigned long long)g->channel, g->channel == CDP__WORLD_CHANNEL ? "world" : "group");
-    for (p = 0; p < g->desc.world_size; ++p)
-        fprintf(f, "%s%u", p ? ", " : "", cdp__world_rank(g, p));
-    fprintf(f, "], ");
-    cdp__dump_state(f, g, g->issued, g->completed);
-    for (; seq <= g->issued; ++seq) {
-        if (!cdp__record_of(g, seq, &r)) continue;
-        fputs(comma, f);
-        cdp__dump_record(f, &r, now);
-        comma = ",";
-    }
-    fprintf(f, "]}");
-}
-
-/* The messages of a flow in one direction (1: received here) that are remembered, then those
-   that are under way. Returns how many are under way; `f` NULL: only count. */
-CDP__PRIVATE uint64_t cdp__dump_posts(FILE *f, const cdp__flow *flow, uint32_t way, uint64_t now) {
-    const cdp_group *g = flow->g;
-    const int32_t from = (int32_t)(way ? flow->s.peer : g->w->rank);
-    const uint64_t kept = g->desc.records, count = g->message_count;
-    const char *comma = "";
-    const cdp__post *post;
-    uint64_t i = count > kept ? count - kept : 0, n = 0;
-    cdp_record r;
-    for (; f && i < count; ++i) {
-        const cdp__past *past = &g->past_messages[i % kept];
-        if (past->from != from || past->call.root != flow->tag) continue;
-        if ((way ? past->to != (int32_t)g->w->rank : past->to != (int32_t)flow->s.peer)) continue;
-        cdp__record_fill(past, &r);
-        r.algorithm = "message";
-        fputs(comma, f);
-        cdp__dump_record(f, &r, now);
-        comma = ",";
-    }
-    for (post = flow->first[way]; post; post = post->next, ++n) {
-        cdp__past past;
-        if (!f) continue;
-        memset(&past, 0, sizeof past);
-        past.call = post->call;
-        past.start_ns = post->start_ns;
-        cdp__record_fill(&past, &r);
-        r.state = CDP_RECORD_QUEUED;
-        if (!n) {
-            r.state = g->health == CDP__HEALTHY ? CDP_RECORD_RUNNING : CDP_RECORD_FAILED;
-            r.algorithm = "message";
-            r.rounds = 1;
-            r.waits_for = (int32_t)flow->s.peer;
-        }
-        fputs(comma, f);
-        cdp__dump_record(f, &r, now);
-        comma = ",";
-    }
-    return n;
-}
-
-/* The messages with one tag from one rank to another, as if these two were a group. */
-CDP__PRIVATE void cdp__dump_flow(FILE *f, const cdp__flow *flow, uint32_t way, uint64_t now) {
-    const uint32_t from = way ? flow->s.peer : flow->g->w->rank;
-    const uint32_t to = way ? flow->g->w->rank : flow->s.peer;
-    uint8_t id[8];
-    cdp__put_u32(id, from);
-    cdp__put_u32(id + 4, to);
-    if (!flow->count[way]) return;
-    fprintf(f, ",\n    {\"group\": \"%llx\", \"is\": \"messages\", \"ranks\": [%u, %u], ",
-        (unsigned long long)cdp__hash(flow->s.channel, id, sizeof id), from, to);
-    cdp__dump_state(
-        f, flow->g, flow->count[way], flow->count[way] - cdp__dump_posts(NULL, flow, way, now));
-    (void)cdp__dump_posts(f, flow, way, now);
-    fprintf(f, "]}");
-}
-
-/* Lock held. */
-CDP__PRIVATE cdp_status cdp__dump(const cdp__world *m, const char *path) {
-    FILE *f = fopen(path, "w");
-    const uint64_t now = cdp__now(m->os);
-    const cdp_group *g;
-    const cdp__flow *flow;
-    bool good;
-    int why = 0;
-    if (!f) return cdp__fail_peer(CDP_ERR_IO, -1, errno, "cannot write the dump %s", path);
-    fprintf(
-        f, "{\"cdp_dump\": 1, \"rank\": %u, \"world_size\": %u, \"groups\": [", m->rank, m->size);
-    for (g = m->groups; g; g = g->next) {
-        cdp__dump_group(f, g, now);
-        for (flow = g->flows; flow; flow = flow->next) {
-            cdp__dump_flow(f, flow, 0, now);
-            cdp__dump_flow(f, flow, 1, now);
-        }
-        if (g->next) fputc(',', f);
-    }
-    fprintf(f, "\n]}\n");
-    good = !ferror(f);
-    if (!good) why = errno; /* before fclose() says something of its own */
-    if (fclose(f) != 0 && good) why = errno ? errno : EIO;
-    if (why == 0 && good) return CDP_OK;
-    return cdp__fail_peer(CDP_ERR_IO, -1, why, "cannot write the dump %s", path);
-}
-#endif
-
 CDP_API cdp_status cdp_group_dump(cdp_group *g, const char *path) {
     cdp_status st;
     if (cdp__alive(g, "cdp_group_dump") != CDP_OK) return cdp_last_error()->status;
@@ -13405,22 +13650,6 @@ CDP_API cdp_status cdp_group_dump(cdp_group *g, const char *path) {
     cdp__leave(g);
 #endif
     return st;
-}
-
-/* Its failure is final and has been passed on: leave what is known for whoever looks for the
-   cause. Lock held. */
-CDP__PRIVATE void cdp__group_dump_failed(cdp_group *g) {
-#ifndef CDP_NO_STDIO
-    const cdp_error before = *cdp_last_error();
-    char path[1024];
-    if (!g->desc.dump_path || g->parent) return;
-    cdp__format(path, sizeof path, "%s.%u.json", g->desc.dump_path, g->w->rank);
-    if (cdp__dump(g->w, path) != CDP_OK)
-        cdp__log(&g->desc.logger, CDP_LOG_WARN, g->desc.rank, "%s", cdp_last_error()->text);
-    *cdp__error_slot() = before;
-#else
-    (void)g;
-#endif
 }
 
 CDP__PRIVATE void cdp__describe_choices(const cdp_group *g, cdp__text *t) {
@@ -13507,6 +13736,8 @@ CDP_API uint64_t cdp_describe(cdp_group *g, char *out, uint64_t size) {
     cdp__leave(g);
     return t.used;
 }
+
+#endif /* CDP_NO_RECORDER */
 
 /* ---- >>group-access: what training uses of a group beyond the public calls ------------------- */
 
@@ -15753,7 +15984,16 @@ CDP__PRIVATE cdp_status cdp__ddp_open_lanes(cdp_ddp *d, uint32_t operations) {
     d->lanes[0] = d->group;
     for (i = 1; i < operations && d->device; ++i)
         d->lanes[i] = d->group;
-    if (operations < 2) return CDP_OK;
+    if (operations < 2 || d->device) return CDP_OK;
+#ifdef CDP_NO_GROUPS
+    (void)all;
+    (void)n;
+    (void)st;
+    return cdp__fail(CDP_ERR_UNSUPPORTED,
+        "cdp_ddp_set_hook: a hook of %u operations needs groups of its own, and CDP_NO_GROUPS was "
+        "defined when cdp.h was compiled",
+        operations);
+#else
     all = (uint32_t *)cdp__alloc(d->os, n * sizeof *all);
     if (!all) return cdp__fail_nomem("a hook", n * sizeof *all);
     for (i = 0; i < n; ++i)
@@ -15765,6 +16005,7 @@ CDP__PRIVATE cdp_status cdp__ddp_open_lanes(cdp_ddp *d, uint32_t operations) {
     }
     cdp__free(d->os, all);
     return st;
+#endif
 }
 
 CDP__PRIVATE cdp_status cdp__ddp_check_hook(cdp_ddp *d, const cdp_hook *hook) {

@@ -48,12 +48,18 @@
         plan          moves a tensor from one layout to another
         dtensor       a layout and a pointer: fill, distribute, collect, redistribute
         edge          a plan and the plan of its gradient
-        rules         which placements an operator accepts
+        rules         which placements an operator accepts, and the cheapest
+        tensor-parallel   layers and losses whose parameters are cut
+        context-parallel  attention over a cut sequence
+        local-map     a function of local arrays
+        counts        how much is communicated, by label
         (implementation) kit: small helpers; kernels: reductions, conversions, strided copies;
-        philox: random numbers; chunks: the arithmetic of cuts; grid: layouts as numbers; moves:
-        who sends whom what; torch: PyTorch's steps; meshes, mesh-parts; spelling: layouts as
-        text; stages; planner; runner, runner-async; pictures, plan-pictures; tensors; fill;
-        agreement: replicas that are equal; edges; operators
+        philox: random numbers; chunks: the arithmetic of cuts; counter: operations by label;
+        grid: layouts as numbers; moves: who sends whom what; torch: PyTorch's steps; meshes,
+        mesh-parts; spelling: layouts as text; stages; planner; runner, runner-async; pictures,
+        plan-pictures; tensors; fill; agreement: replicas that are equal; edges; operators,
+        operators-special: rules; chooser; products: plain loops; styles: layers; losses; rings;
+        attention; local-maps; counting
 
     API BY TASK
         I want to...                                       call
@@ -74,6 +80,14 @@
         find out whether replicas are equal, repair them   cdp_dtensor_check
         communicate with a gradient                        cdp_edge_create, _forward, _backward
         compute with pieces while others still travel      cdp_edge_forward_pieces
+        ask how an operator's inputs may lie               cdp_op_rules
+        find the cheapest way to apply it                  cdp_op_choose
+        cut the parameters of a layer, or a table          cdp_tp_create, _forward, _backward
+        get losses of logits that are cut by classes       cdp_cross_entropy
+        cut a sequence that attends to itself              cdp_cp_create, cdp_cp_attention
+        pass blocks around with kernels of my own          cdp_cp_ring, cdp_cp_merge
+        run a function on local pieces                     cdp_local_map
+        see how much each part of a program communicates   cdp_count_begin, cdp_counts_draw
 
     COMING FROM PyTorch's DTensor
         init_device_mesh("cpu", (2, 4),               cdp_mesh_create, .ndim = 2,
@@ -99,11 +113,26 @@
                                                           neither the mesh nor the layout
         visualize_sharding                            cdp_layout_draw
         compute_local_shape_and_global_offset         cdp_layout_box
+        operators on DTensors                         kernels of your own: cdp_op_choose says how
+                                                          inputs must lie and how the result lies
+        register_sharding(op)                         cdp_op.rules, .rule_count
+        local_map(func, out, in)                      cdp_local_map
+        ColwiseParallel(), RowwiseParallel()          cdp_tp_create, .style = CDP_TP_COLUMN, _ROW
+        SequenceParallel()                            .style = CDP_TP_SEQUENCE
+        (input_layouts=, output_layouts=)             cdp_tp_desc.input, .output
+        PrepareModuleInput, PrepareModuleOutput       an edge for each argument, each result
+        parallelize_module(block, mesh["tp"], plan)   one cdp_tp per layer on cdp_mesh_sub(m, "tp")
+        loss_parallel()                               cdp_cross_entropy
+        context_parallel(mesh, buffers=...)           cdp_cp_create, cdp_cp_attention
+        set_rotate_method("allgather")                cdp_cp_desc.gather
+        CommDebugMode()                               cdp_count_begin, cdp_counts, _draw
         Differences: nothing is redistributed implicitly; uneven sizes and orders of cuts are
         exact; S(i) to S(j) is one exchange, not a gather; a plan states its bytes.
 
     CONFIGURATION
         CDP_DTENSOR_IMPLEMENTATION   this header alone; cdp.h is implemented elsewhere
+        CDP_NO_TENSOR_OPS            leaves out rules, tensor-parallel, context-parallel, local-map
+                                     and counts, in all files alike
         The macros of cdp.h hold here, too: CDP_API, CDP_STATIC, CDP_ASSERT, CDP_NO_STDIO.
 
     THREADS
@@ -134,6 +163,9 @@
 #define CDP_DTENSOR_VERSION 200 /* major * 10000 + minor * 100 + patch */
 #if CDP_DTENSOR_VERSION != CDP_VERSION
 #error "cdp_dtensor.h and cdp.h are of different versions: copy both from the same release"
+#endif
+#if defined(CDP_NO_MESSAGES) || defined(CDP_NO_GROUPS) || defined(CDP_NO_CHAINS)
+#error "cdp_dtensor.h needs what CDP_NO_MESSAGES, CDP_NO_GROUPS and CDP_NO_CHAINS leave out"
 #endif
 
 #ifdef __cplusplus
@@ -489,6 +521,293 @@ CDP_API const cdp_edge_desc *cdp_edge_desc_of(const cdp_edge *edge);
 
 /* ---- >>rules: which placements an operator accepts ----------------------------------------- */
 
+#ifndef CDP_NO_TENSOR_OPS
+
+typedef enum cdp_op_kind {
+    CDP_OP_EINSUM = 0,    /* sums of products: matrix products, transposes, linear layers */
+    CDP_OP_POINTWISE,     /* element by element, with broadcasting as in NumPy; see `linear` */
+    CDP_OP_REDUCE,        /* over one dimension, or all */
+    CDP_OP_SOFTMAX,       /* over one dimension */
+    CDP_OP_NORM,          /* inputs: x, weight, bias (both may be left out); over dims dim.. */
+    CDP_OP_EMBEDDING,     /* inputs: table [rows, width], ids [any shape] */
+    CDP_OP_CROSS_ENTROPY, /* inputs: logits [.., classes], targets [..]; one loss per row */
+    CDP_OP_ATTENTION,     /* inputs: q [B, H, T, D], k, v [B, G, S, D]; H a multiple of G */
+    CDP_OP_VIEW,          /* the same elements in another shape */
+    CDP_OP_CUSTOM         /* the rules are the program's */
+} cdp_op_kind;
+
+/* How a pointwise function treats PARTIAL inputs. */
+typedef enum cdp_linear {
+    CDP_LINEAR_NO = 0,   /* they must be reduced first */
+    CDP_LINEAR_ADD,      /* x + y, x - y */
+    CDP_LINEAR_SCALE,    /* of one input: times a number, negated, cast */
+    CDP_LINEAR_PRODUCT,  /* x * y */
+    CDP_LINEAR_QUOTIENT, /* x / y */
+    CDP_LINEAR_RISING,   /* of one input, never decreasing: exp, tanh, relu, floor */
+    CDP_LINEAR_FALLING,  /* of one input, never increasing */
+    CDP_LINEAR_MAX,      /* max(x, y) */
+    CDP_LINEAR_MIN       /* min(x, y) */
+} cdp_linear;
+
+#define CDP_OP_INPUTS 4u    /* most inputs of an operator */
+#define CDP_RULE_MASK 1u    /* ids outside the own rows of the table give rows of zeros */
+#define CDP_RULE_ONCE 2u    /* add the operand behind '+' once: after the reduction */
+#define CDP_RULE_WHOLE 4u   /* a mean: divide the local sum by the size of the whole dimension */
+#define CDP_RULE_SHARED 8u  /* ranks combine row maxima and sums; see cdp_cross_entropy() */
+#define CDP_RULE_OFFSET 16u /* heads or queries are counted from the start of the local box */
+
+/* Placements, in one dimension of a mesh, under which applying the operator to the local pieces
+   gives the local pieces of the result. Blocks of all placements of a rule may be multiplied by
+   one number. Dimensions of a mesh that shard one dimension of a tensor must follow one rule.
+   Where a piece is empty, a reduction over it gives the operation's identity. */
+typedef struct cdp_rule {
+    cdp_place in[CDP_OP_INPUTS], out;
+    uint32_t flags; /* CDP_RULE_..., what the local kernel must mind */
+} cdp_rule;
+
+typedef struct cdp_op {
+    cdp_op_kind kind;
+    /* EINSUM: a letter per dimension, "mk,kn->mn"; each at most once per operand. The operand
+       behind '+' is added to the product: "btc,oc+o->bto". */
+    const char *text;
+    cdp_linear linear;    /* POINTWISE */
+    int32_t dim;          /* REDUCE, SOFTMAX: over which; NORM: from which on; may be negative */
+    bool all, keep_dim;   /* REDUCE: over all dimensions; reduced dimensions stay, of size 1 */
+    cdp_reduce_op reduce; /* REDUCE (default: SUM; AVG: the mean) */
+    uint32_t ndim;        /* VIEW, CUSTOM: of the result */
+    uint64_t shape[CDP_TENSOR_DIMS];
+    const cdp_rule *rules; /* CUSTOM, or in place of the built-in ones */
+    uint32_t rule_count;
+} cdp_op;
+
+/* How inputs must lie, and how the result then lies. */
+typedef struct cdp_op_choice {
+    cdp_layout in[CDP_OP_INPUTS], out;
+    uint32_t flags[CDP_MESH_DIMS]; /* of the rule that each mesh dimension follows */
+    uint64_t bytes;                /* all ranks receive to redistribute inputs and result */
+    double predicted_us;
+} cdp_op_choice;
+
+/* All rules for inputs of these shapes, into out[0..max-1]; *count: how many there are. The first
+   one replicates everything. Of `in`, mesh, dtype and shape count. Local. Errors: INVALID (a
+   sentence says which input does not fit the operator). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_op_rules(const cdp_op *op, const cdp_layout *in,
+    uint32_t in_count, cdp_rule *out, uint32_t max, uint32_t *count);
+
+/* The cheapest choice for inputs that lie as `have` on one mesh, if the result is to lie as
+   `want` (NULL: anyhow): the fewest bytes; of equal ones the shortest predicted time, then the
+   first rule. Every combination of rules over the mesh dimensions is tried where there are at most
+   4096; else one dimension after the other is improved until nothing gets cheaper. Local, also
+   on paper. Errors: INVALID, UNSUPPORTED (no rule leads to `want`), NOMEM. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_op_choose(const cdp_op *op, const cdp_layout *have,
+    uint32_t in_count, const cdp_layout *want, const cdp_net *net, cdp_op_choice *out);
+
+#endif /* CDP_NO_TENSOR_OPS */
+
+/* ---- >>tensor-parallel: layers and losses whose parameters are cut ------------------------- */
+
+#ifndef CDP_NO_TENSOR_OPS
+
+/* How a layer y = x w^T + bias, or a table of rows, is divided over the ranks of a mesh.
+
+       style      weight [out, in]   table [rows, width]   x             y
+       COLUMN     S0, bias S0        S1                    R  (ids R)    S1
+       ROW        S1, bias R         S0                    S1 (ids R)    R, a sum of all ranks
+       SEQUENCE   R,  bias R         R                     S0            S0
+
+   `input` and `output` say how x arrives and y leaves; messages are sent only where these differ
+   from the table. COLUMN then ROW: one allreduce forward, one backward. With input S0 of the
+   column layer and output S0 of the row layer (sequence parallel), each allreduce becomes an
+   allgather and a reduce_scatter of the same bytes, and what lies between holds 1/n of the rows. */
+typedef enum cdp_tp_style {
+    CDP_TP_COLUMN = 0, /* each rank computes some of the results */
+    CDP_TP_ROW,        /* each rank has some of the inputs; results are summed */
+    CDP_TP_SEQUENCE    /* each rank has some of the rows; gradients of parameters are summed */
+} cdp_tp_style;
+
+/* c[m, n] = a b, or c + a b if `add`. a is [m, k], or [k, m] and is transposed if ta; b is [k, n],
+   or [n, k] if tb. All are contiguous and row-major. gemm NULL: plain loops, for f32, f64, i32 and
+   i64. An error that it returns is returned by the call. */
+typedef struct cdp_blas {
+    cdp_status (*gemm)(void *user, cdp_dtype dtype, bool ta, bool tb, uint64_t m, uint64_t n,
+        uint64_t k, const void *a, const void *b, bool add, void *c);
+    void *user;
+} cdp_blas;
+
+typedef struct cdp_tp_desc {
+    cdp_mesh *mesh; /* of one dimension; cdp_mesh_sub() takes it from a larger mesh */
+    cdp_tp_style style;
+    bool embedding; /* a table of in_features rows of width out_features, looked up by i32 ids */
+    uint64_t rows;  /* of x and y: batch times sequence */
+    uint64_t in_features, out_features;
+    uint64_t head;                   /* cut features only at multiples of this (default: 1) */
+    const cdp_place *input, *output; /* copied (default: as in the table above) */
+    cdp_dtype dtype;                 /* of everything but ids (default: f32) */
+    cdp_dtype wire;                  /* floats travel as this dtype (default: as they are) */
+    bool gather_again; /* backward gathers x anew; else it uses what the last forward gathered */
+    bool no_grad_x;    /* x needs no gradient: that of a first layer is not computed */
+    cdp_blas blas;
+} cdp_tp_desc;
+
+typedef struct cdp_tp cdp_tp;
+
+/* What each array of a layer looks like. `used` and `made`: x and y around the product. */
+typedef struct cdp_tp_layouts {
+    cdp_layout x, used, made, y, weight, bias;
+} cdp_tp_layouts;
+
+/* Make a layer; it holds no parameters. Local. Memory: x and y as the product needs them, and
+   their gradients, where they differ from what the program passes. Errors: INVALID (a sentence
+   names the member), UNSUPPORTED (a dtype without gemm), NOMEM. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_tp_create(const cdp_tp_desc *desc, cdp_tp **out);
+CDP_API void cdp_tp_destroy(cdp_tp *tp); /* local; NULL is allowed */
+CDP_API const cdp_tp_layouts *cdp_tp_layouts_of(const cdp_tp *tp);
+
+/* The edge before or behind the product: what it costs, its layouts. */
+CDP_API cdp_edge *cdp_tp_edge(const cdp_tp *tp, bool behind);
+
+/* y = x w^T + bias, of local arrays that lie as cdp_tp_layouts_of() says; for tables x holds ids,
+   and bias is not used. bias may be NULL. Where y is a sum, the bias is added once, after it.
+   Collective. Errors: INVALID (an array is NULL; an id is not in the table: the row is 0 then),
+   those of cdp_plan_run() and of gemm. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_tp_forward(
+    cdp_tp *tp, const void *x, const void *w, const void *bias, void *y);
+
+/* The gradients of the last forward. grad_x is written, unless no_grad_x is set; grad_w and
+   grad_bias are added to, and may be NULL on all ranks alike. x and w as in forward. Collective.
+   Errors: as forward. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_tp_backward(cdp_tp *tp, const void *x, const void *w,
+    const void *grad_y, void *grad_x, void *grad_w, void *grad_bias);
+
+/* Losses of logits [rows, classes] that lie on a mesh of one dimension, replicated or cut along
+   the classes (S1), and their gradient: losses[i] = log(sum over j of exp(x[i,j])) - x[i,target];
+   grad (NULL: not wanted; may be `piece`) = scale (softmax(x) - 1 at the target). Targets are
+   the same on all ranks; rows with a negative one count as 0, with no gradient. One allgather
+   of three numbers per row, combined in the order of ranks in f64: all ranks get equal losses.
+   f32 and f64; losses have the dtype of the logits. Allocates while it runs. Collective. Errors:
+   INVALID (a target is not below `classes`: names the row), UNSUPPORTED, NOMEM, the group's
+   failure. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_cross_entropy(const cdp_layout *logits, const void *piece,
+    const int32_t *targets, void *losses, void *grad, double scale);
+
+#endif /* CDP_NO_TENSOR_OPS */
+
+/* ---- >>context-parallel: attention over a cut sequence ------------------------------------- */
+
+#ifndef CDP_NO_TENSOR_OPS
+
+/* Each rank holds some positions of a sequence: their queries stay, keys and values of all
+   others come to it. Plain: positions follow the chunk rule. Causal: the sequence is divided into
+   2n chunks, and rank i holds chunks i and 2n-1-i, in this order, so that all have equal work. */
+typedef struct cdp_cp_desc {
+    cdp_mesh *mesh;    /* of one dimension */
+    uint64_t length;   /* of the whole sequence; causal: a multiple of 2n */
+    bool causal;       /* a query attends to its own and to earlier positions */
+    bool gather;       /* gather all keys and values at once, instead of passing them on */
+    uint64_t batch;    /* sequences (default: 1) */
+    uint64_t heads;    /* of queries */
+    uint64_t kv_heads; /* of keys and values; divides heads (default: heads) */
+    uint64_t width;    /* of a head */
+    double scale;      /* of scores (default: 1 / sqrt(width)) */
+    cdp_dtype dtype;   /* f32 (default) or f64 */
+} cdp_cp_desc;
+
+typedef struct cdp_cp cdp_cp;
+
+/* Make the buffers of such an attention. Local. Errors: INVALID (a sentence names the member: a
+   length that does not divide, heads that do not), UNSUPPORTED (dtype), NOMEM. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_cp_create(const cdp_cp_desc *desc, cdp_cp **out);
+CDP_API void cdp_cp_destroy(cdp_cp *cp); /* local; NULL is allowed */
+
+/* Which positions the rank at coordinate `coord` holds: [start, start + size) twice, in this
+   order; plain: the second is empty. Returns how many; 0 if desc is not valid. Pure. */
+CDP_API uint64_t cdp_cp_rows(
+    const cdp_cp_desc *desc, uint32_t coord, uint64_t start[2], uint64_t size[2]);
+
+/* Attention of this rank's queries to the whole sequence, in plain loops. q and out:
+   [batch, positions, heads, width]; k and v: [batch, positions, kv_heads, width]; lse (log of the
+   sums of exponentials, which backward needs): [batch, positions, heads]. Gradients are written.
+   While a block is computed the next one travels. Nothing is allocated. Collective. Errors:
+   INVALID (an array is NULL), STATE (on paper), the group's failure. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_cp_attention(
+    cdp_cp *cp, const void *q, const void *k, const void *v, void *out, void *lse);
+CDP_MUST_CHECK CDP_API cdp_status cdp_cp_attention_backward(cdp_cp *cp, const void *q,
+    const void *k, const void *v, const void *out, const void *lse, const void *grad_out,
+    void *grad_q, void *grad_k, void *grad_v);
+
+/* The ring by itself, for kernels of one's own. kv: this rank's keys and values, any bytes,
+   `bytes` on every rank (of the largest piece where they differ). block() is called for each
+   rank's, its own first, then those of the ranks before it. grad (NULL: none): one buffer of the
+   dtype for each kv, `grad_count` elements, cleared at first; block() adds to it, it travels on
+   with the next kv, and the sum of all ranks comes back to its owner in `grad`. An error of
+   block() is returned after the ring has ended. Collective. */
+typedef cdp_status cdp_cp_block(void *user, uint32_t owner, const void *kv, void *grad);
+/* One turn of that ring, with block() called once for every rank. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_cp_ring(cdp_cp *cp, const void *kv, uint64_t bytes,
+    void *grad, uint64_t grad_count, cdp_cp_block *block, void *user);
+
+/* Merge two attention results over different keys: out [rows, width] and lse [rows] become those
+   over both. Each lse is the log of the sum of exponentials of its scores, -infinity if it saw no
+   key. Pure. */
+CDP_API void cdp_cp_merge(
+    float *out, float *lse, const float *out_b, const float *lse_b, uint64_t rows, uint64_t width);
+
+#endif /* CDP_NO_TENSOR_OPS */
+
+/* ---- >>local-map: a function of local arrays ----------------------------------------------- */
+
+#ifndef CDP_NO_TENSOR_OPS
+
+typedef struct cdp_local_map_desc {
+    const cdp_dtensor *in;
+    uint32_t in_count;
+    const cdp_layout *need; /* in_count layouts; one with mesh NULL, or NULL: as the input lies */
+    bool redistribute;      /* bring inputs that lie otherwise to `need`; else they are INVALID */
+    cdp_dtensor *out;       /* with their layouts and data */
+    uint32_t out_count;
+    cdp_status (*func)(void *user, const cdp_dtensor *in, cdp_dtensor *out);
+    void *user;
+} cdp_local_map_desc;
+
+/* Run func once on the local pieces of inputs that lie as it needs them. What it writes is taken
+   to lie as the layouts of `out` say. Collective if inputs are redistributed. Errors: INVALID (an
+   input lies otherwise: names it and both layouts), NOMEM, what func returns, and those of
+   cdp_redistribute(). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_local_map(const cdp_local_map_desc *desc);
+
+/* ---- >>counts: how much is communicated, and by which part of a program -------------------- */
+
+/* Of this rank. SEND stands for exchanges that are no single collective, and for rings. */
+typedef struct cdp_comm_count {
+    uint64_t calls[CDP_COLL_COUNT], bytes[CDP_COLL_COUNT]; /* bytes that were received */
+} cdp_comm_count;
+
+/* Count what runs between begin and end under `label`, below the labels that are open: "block3",
+   then "mlp" in it make the path "block3/mlp". Counted are plans, edges, layers, losses and rings
+   of all meshes that were made from one another; what edges and layers do backward is kept apart.
+   Calls on groups are counted if the program notes them. Local. Errors: INVALID (a label that is
+   empty, holds '/', or more than 16 of them, or a path of more than 127 bytes), NOMEM. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_count_begin(cdp_mesh *mesh, const char *label);
+CDP_API void cdp_count_end(cdp_mesh *mesh);
+
+/* From now on (until false) everything counts as backward. */
+CDP_API void cdp_count_backward(cdp_mesh *mesh, bool on);
+
+/* Count an operation of one's own, such as an allreduce of a group, under the open labels. */
+CDP_API void cdp_count_note(cdp_mesh *mesh, cdp_coll_kind kind, uint64_t bytes);
+
+/* What was counted under `path` and below it (NULL: everything), forward or backward. Zeros if
+   there is none. */
+CDP_API cdp_comm_count cdp_counts(const cdp_mesh *mesh, const char *path, bool backward);
+CDP_API void cdp_counts_clear(cdp_mesh *mesh); /* sets all counts to 0; labels stay */
+
+/* A table of labels and operations, forward and backward; TEXT or JSON (others: TEXT). Returns
+   the length without the zero; writes at most `room` bytes. */
+CDP_API uint64_t cdp_counts_draw(
+    const cdp_mesh *mesh, cdp_draw_format format, char *text, uint64_t room);
+
+#endif /* CDP_NO_TENSOR_OPS */
+
 #ifdef __cplusplus
 } /* extern "C" */
 inline cdp_status cdp_mesh_create(const cdp_mesh_desc &desc, cdp_mesh **out) {
@@ -513,8 +832,9 @@ inline cdp_status cdp_dtensor_fill(cdp_dtensor *tensor, const cdp_fill &fill) {
 
 /* ---- >>kit: small helpers ------------------------------------------------------------------ */
 
-/* Knows nothing of tensors. Uses the public part of cdp.h alone, like all sections below, so that
-   this file can be implemented apart from cdp.h. */
+/* Knows: numbers, text and memory; nothing of tensors. Promises: text that never overflows its
+   room, memory that is zeroed. May use: the public part of cdp.h alone, like all sections
+   below, so that this file can be implemented apart from cdp.h. */
 
 #include <stdarg.h>
 #include <string.h>
@@ -657,7 +977,8 @@ CDP__DT cdp_status cdp__dt_nomem(const char *what, uint64_t bytes) {
 
 /* ---- >>kernels (pure): reductions, conversions, strided copies ----------------------------- */
 
-/* What happens to elements in memory. Promises the arithmetic that cdp_reduce_op documents. */
+/* Knows: elements of a dtype, in arrays and in boxes of arrays. Promises: the arithmetic that
+   cdp_reduce_op documents. May use: kit. */
 
 CDP__DT bool cdp__dt_is_float(cdp_dtype t) {
     return t <= CDP_DTYPE_F64 || t == CDP_DTYPE_F16 || t == CDP_DTYPE_BF16;
@@ -1000,8 +1321,8 @@ CDP__DT uint64_t cdp__dt_copy_bytes(const cdp__dt_copy *c) {
 
 /* ---- >>philox (pure): random numbers that depend on seed, stream and index alone ----------- */
 
-/* Philox4x32-10: key = seed, counter = (index / 4, stream), word = index % 4. No function of the
-   C library takes part, so that bits are the same on every machine. */
+/* Knows: Philox4x32-10: key = seed, counter = (index / 4, stream), word = index % 4. Promises: the
+   same bits on every machine, because no function of the C library takes part. May use: kit. */
 
 CDP__DT void cdp__dt_philox(uint64_t seed, uint64_t stream, uint64_t block, uint32_t out[4]) {
     uint32_t c0 = (uint32_t)block, c1 = (uint32_t)(block >> 32);
@@ -1089,6 +1410,8 @@ CDP__DT double cdp__dt_normal(uint64_t seed, uint64_t stream, uint64_t index, bo
 
 /* ---- >>chunks (pure): the arithmetic of cuts ----------------------------------------------- */
 
+/* Knows: sizes and numbers of pieces. Promises: the chunk rule of cdp_layout. May use: kit. */
+
 /* Piece `index` of `parts` of `size` elements, cut at multiples of `block`; returns its size. */
 CDP__DT uint64_t cdp__dt_chunk(
     uint64_t size, uint64_t block, uint32_t parts, uint32_t index, uint64_t *start) {
@@ -1115,9 +1438,72 @@ CDP__DT cdp__dt_region cdp__dt_slab(
     return r;
 }
 
+/* ---- >>counter: operations by label -------------------------------------------------------- */
+
+/* Knows: labels and numbers. Promises: counting allocates nothing; a label does, once.
+   May use: kit. Belongs to a root, so that all meshes made from one another count together. */
+
+#define CDP__DT_PATH 128u
+#define CDP__DT_LABELS 16u
+
+typedef struct cdp__dt_label {
+    struct cdp__dt_label *next;
+    char path[CDP__DT_PATH];
+    uint64_t calls[2][CDP_COLL_COUNT], bytes[2][CDP_COLL_COUNT]; /* forward, backward */
+} cdp__dt_label;
+
+typedef struct cdp__dt_counter {
+    cdp__dt_label *first, **last;
+    cdp__dt_label *open[CDP__DT_LABELS + 1]; /* open[0]: what is under no label */
+    uint32_t depth, backward;
+    bool user_backward;
+} cdp__dt_counter;
+
+CDP__DT void cdp__dt_count(cdp__dt_counter *c, cdp_coll_kind kind, uint64_t bytes, bool backward) {
+    if (!c) return;
+    cdp__dt_label *l = c->open[c->depth];
+    const uint32_t way = backward || c->backward || c->user_backward;
+    ++l->calls[way][kind];
+    l->bytes[way][kind] += bytes;
+}
+
+/* The label with this path, new if there is none; NULL: out of memory. */
+CDP__DT cdp__dt_label *cdp__dt_label_of(cdp__dt_counter *c, const cdp_os *os, const char *path) {
+    for (cdp__dt_label *l = c->first; l; l = l->next)
+        if (strcmp(l->path, path) == 0) return l;
+    cdp__dt_label *l = (cdp__dt_label *)cdp__dt_alloc(os, sizeof *l);
+    if (!l) return NULL;
+    memcpy(l->path, path, strlen(path) + 1);
+    *c->last = l;
+    c->last = &l->next;
+    return l;
+}
+
+CDP__DT void cdp__dt_counter_free(cdp__dt_counter *c, const cdp_os *os) {
+    while (c && c->first) {
+        cdp__dt_label *next = c->first->next;
+        cdp__dt_free(os, c->first);
+        c->first = next;
+    }
+    cdp__dt_free(os, c);
+}
+
+CDP__DT cdp__dt_counter *cdp__dt_counter_make(const cdp_os *os) {
+    cdp__dt_counter *c = (cdp__dt_counter *)cdp__dt_alloc(os, sizeof *c);
+    if (!c) return NULL;
+    c->last = &c->first;
+    c->open[0] = cdp__dt_label_of(c, os, "");
+    if (c->open[0]) return c;
+    cdp__dt_free(os, c);
+    return NULL;
+}
+
 /* ---- >>grid (pure): layouts as numbers ----------------------------------------------------- */
 
-/* A side is one layout as the planner sees it: which dimensions of the mesh cut what, in which
+/* Knows: layouts as a mesh stores them, and the structs of meshes. Promises: the box of every rank.
+   May use: kit, counter, chunks.
+
+   A side is one layout as the planner sees it: which dimensions of the mesh cut what, in which
    order. Ranks have positions, row-major in the mesh. Positions with equal coordinates in all
    cutting dimensions hold the same box: they are the members of one cell. */
 
@@ -1128,10 +1514,44 @@ typedef struct cdp__dt_cut {
     uint64_t *starts;
 } cdp__dt_cut;
 
-typedef struct cdp__dt_link cdp__dt_link;
-typedef struct cdp__dt_root cdp__dt_root;
-typedef struct cdp__dt_kept cdp__dt_kept;
-typedef struct cdp__dt_counter cdp__dt_counter;
+/* Memory that messages or functions of a failed group may still concern: it is freed after the
+   group, `memory` (may be NULL) and the note itself. */
+typedef struct cdp__dt_grave {
+    struct cdp__dt_grave *next;
+    void *memory;
+} cdp__dt_grave;
+
+/* The group of one list of ranks, counted by reference. */
+typedef struct cdp__dt_link {
+    struct cdp__dt_link *next;
+    cdp_group *group;
+    cdp__dt_grave *graves;
+    bool borrowed;
+    uint32_t refs, count;
+    uint32_t *ranks;
+} cdp__dt_link;
+
+/* What meshes made from one another share. */
+typedef struct cdp__dt_root {
+    uint32_t refs;
+    const cdp_os *os;
+    cdp_group *group; /* the caller's; NULL on paper */
+    uint32_t size, rank;
+    cdp__dt_link *links, *base; /* base: all ranks of the group, for plans between meshes */
+    cdp__dt_counter *counter;   /* NULL: nothing is counted */
+    uint32_t ndim, shape[CDP_MESH_DIMS], *ranks; /* of the first mesh */
+} cdp__dt_root;
+
+/* A plan that a mesh keeps, and what it is for. */
+#define CDP__DT_LAYOUT_WORDS (3u + CDP_TENSOR_DIMS + 6u * CDP_MESH_DIMS)
+#define CDP__DT_KEY_WORDS (1u + 2u * CDP__DT_LAYOUT_WORDS)
+
+typedef struct cdp__dt_kept {
+    struct cdp__dt_kept *next; /* the last one used comes first */
+    cdp_plan *plan;
+    const cdp_mesh *to;
+    uint64_t key[CDP__DT_KEY_WORDS];
+} cdp__dt_kept;
 
 struct cdp_mesh {
     cdp_mesh_desc desc; /* resolved; names and ranks point into this struct */
@@ -1364,7 +1784,10 @@ CDP__DT cdp__dt_side cdp__dt_side_only(const cdp_layout *l, uint32_t node) {
 
 /* ---- >>moves (pure): who sends whom what --------------------------------------------------- */
 
-/* From one side to the other with the fewest bytes. Phase A, only where the source has
+/* Knows: two sides. Promises: every rank finds its own sends and receives alone; the bytes of all
+   ranks are the least possible. May use: kit, kernels, chunks, grid.
+
+   From one side to the other with the fewest bytes. Phase A, only where the source has
    contributions: every element gets one owner, among the ranks that need it if one of them holds
    a contribution; the others send theirs there. Phase B: every rank receives what it lacks.
 
@@ -1652,8 +2075,9 @@ CDP__DT cdp__dt_cost cdp__dt_cost_of(const cdp__dt_pair *p) {
 
 /* ---- >>torch (pure): PyTorch's steps ------------------------------------------------------- */
 
-/* The sequence of layouts through which PyTorch's greedy planner goes, one mesh dimension at a
-   time, and the bytes that its padded collectives receive. */
+/* Knows: layouts. Promises: the sequence of layouts through which PyTorch's greedy planner goes,
+   one mesh dimension at a time, and the bytes that its padded collectives receive.
+   May use: kit, kernels, grid. */
 
 #define CDP__DT_STEPS (2u * CDP_MESH_DIMS + 1u)
 
@@ -1730,7 +2154,8 @@ CDP__DT uint32_t cdp__dt_torch_steps(
     cdp_layout now = *from;
     steps[0] = *from;
     shards = cdp__dt_sequence(from, dims, sequence);
-    for (k = ordered ? shards : shards ? dims : 0; k-- > 0;) {
+    k = shards ? dims : 0;
+    for (k = ordered ? shards : k; k-- > 0;) {
         const uint32_t by = ordered ? sequence[k] : k;
         const bool undo = cdp__dt_undone_first(&now, to, by, ordered);
         if (!undo && (ordered || cdp__dt_place_same(&now, to, by))) continue;
@@ -1809,33 +2234,11 @@ CDP__DT uint64_t cdp__dt_torch_bytes(const cdp_layout *a, const cdp_layout *b) {
 
 /* ---- >>meshes: ranks as an n-dimensional array, with groups -------------------------------- */
 
-/* Meshes made from one another share a root, and a group for each list of ranks, counted by
+/* Knows: lists of ranks and their groups. Promises: groups of one list are made once, in the same
+   order on all ranks, and freed with their last mesh. May use: kit, counter, grid.
+
+   Meshes made from one another share a root, and a group for each list of ranks, counted by
    reference. All ranks make the same calls, so they make groups of one list in one order. */
-
-/* Memory that messages or functions of a failed group may still concern: it is freed after the
-   group, `memory` (may be NULL) and the note itself. */
-typedef struct cdp__dt_grave {
-    struct cdp__dt_grave *next;
-    void *memory;
-} cdp__dt_grave;
-
-struct cdp__dt_link {
-    cdp__dt_link *next;
-    cdp_group *group;
-    cdp__dt_grave *graves;
-    bool borrowed;
-    uint32_t refs, count;
-    uint32_t *ranks;
-};
-
-struct cdp__dt_root {
-    uint32_t refs;
-    const cdp_os *os;
-    cdp_group *group; /* the caller's; NULL on paper */
-    uint32_t size, rank;
-    cdp__dt_link *links, *base; /* base: all ranks of the group, for plans between meshes */
-    uint32_t ndim, shape[CDP_MESH_DIMS], *ranks; /* of the first mesh */
-};
 
 /* Compare n words over a group. *rank: the first one that differs from rank 0, CDP__DT_NONE if
    none does; *word: the first word in which it differs, values[] that word of rank 0 and of
@@ -1942,6 +2345,7 @@ CDP__DT void cdp__dt_root_drop(cdp__dt_root *root) {
     if (!root || --root->refs) return;
     os = root->os;
     cdp__dt_link_drop(root, root->base);
+    cdp__dt_counter_free(root->counter, os);
     cdp__dt_free(os, root->ranks);
     cdp__dt_free(os, root);
 }
@@ -2321,7 +2725,8 @@ CDP_API cdp_status cdp_mesh_cut(cdp_mesh *m, uint32_t dim, const uint64_t *sizes
 
 /* ---- >>mesh-parts: meshes made from meshes ------------------------------------------------- */
 
-/* Local: only the groups of new lists of ranks are made, without a message. */
+/* Knows: meshes. Promises: no message; only the groups of new lists of ranks are made.
+   May use: kit, grid, meshes. */
 
 /* "dp,tp" as indices of dimensions. */
 CDP__DT cdp_status cdp__dt_mesh_list(
@@ -2520,7 +2925,7 @@ CDP__DT void cdp__dt_measure_memory(const cdp_os *os, uint8_t *memory, uint64_t 
 }
 
 CDP__DT cdp_status cdp__dt_measure_links(cdp_mesh *m, uint8_t *memory, uint64_t n, cdp_net *net) {
-    const uint32_t far =
+    const uint32_t distant =
         m->desc.host_ranks && m->desc.host_ranks < m->count ? m->desc.host_ranks : 1;
     double short_us, long_us;
     cdp_status st = cdp__dt_measure(m, 1, 20, 8, memory, &short_us);
@@ -2529,8 +2934,8 @@ CDP__DT cdp_status cdp__dt_measure_links(cdp_mesh *m, uint8_t *memory, uint64_t 
     if (st != CDP_OK) return st;
     net->latency_us = short_us;
     net->bytes_per_us = (double)n / cdp__dt_or(long_us - short_us, 1);
-    st = cdp__dt_measure(m, far, 100, 8, memory, &short_us);
-    if (st == CDP_OK) st = cdp__dt_measure(m, far, 8, n, memory, &long_us);
+    st = cdp__dt_measure(m, distant, 100, 8, memory, &short_us);
+    if (st == CDP_OK) st = cdp__dt_measure(m, distant, 8, n, memory, &long_us);
     net->far_latency_us = short_us;
     net->far_bytes_per_us = (double)n / cdp__dt_or(long_us - short_us, 1);
     return st;
@@ -2557,7 +2962,8 @@ CDP_API cdp_status cdp_mesh_measure(cdp_mesh *m, cdp_net *out) {
 
 /* ---- >>spelling: layouts as text, and whether they are valid ------------------------------- */
 
-/* Pure but for the text of errors. */
+/* Knows: layouts and their text. Promises: a layout that passes the checks has a plan; text parses
+   back. Pure but for the text of errors. May use: kit, kernels, grid. */
 
 CDP__DT cdp_status cdp__dt_wrong(const char *what, uint32_t by, const char *why) {
     return cdp_error_set(
@@ -2809,7 +3215,10 @@ CDP_API bool cdp_layout_same(const cdp_layout *a, const cdp_layout *b) {
 
 /* ---- >>stages: plans as data --------------------------------------------------------------- */
 
-/* A plan is a list of stages, each from one layout to the next by the moves of section moves. A
+/* Knows: pairs of layouts. Promises: what a stage costs all ranks. May use: kit, kernels, grid,
+   moves, torch, meshes, spelling.
+
+   A plan is a list of stages, each from one layout to the next by the moves of section moves. A
    stage has one phase, or two if it reduces. A phase is what this rank packs, sends, receives,
    unpacks, copies and adds; all its messages are posted together, so phases cannot deadlock. */
 
@@ -2840,7 +3249,7 @@ typedef struct cdp__dt_fold {
 } cdp__dt_fold;
 
 typedef struct cdp__dt_phase {
-    cdp__dt_piece *send, *recv, *local;
+    cdp__dt_piece *send, *recv, *here;
     cdp__dt_fold *fold;
     uint32_t sends, recvs, locals, folds;
     bool zero; /* clear the target first */
@@ -2859,6 +3268,14 @@ typedef struct cdp__dt_stage {
     uint32_t *maps; /* position of each node in either mesh, where these differ */
     cdp__dt_cost cost;
 } cdp__dt_stage;
+
+/* One phase of an asynchronous run: its messages, one after the other, by peer. */
+typedef struct cdp__dt_wide {
+    uint64_t *send_count, *recv_count; /* bytes, per node */
+    uint64_t *send_at, *recv_at;       /* of each piece */
+    uint8_t *out, *in;
+    uint64_t out_bytes, in_bytes;
+} cdp__dt_wide;
 
 typedef struct cdp__dt_turn {
     struct cdp__dt_turns *all;
@@ -2890,9 +3307,10 @@ struct cdp_plan {
     uint8_t *scratch;
     uint64_t scratch_used;
     cdp_plan_info info;
-    bool compared, identity;
-    struct cdp__dt_wide *wide; /* of asynchronous runs */
-    cdp__dt_turns *turns;      /* likewise; NULL before the first one */
+    bool compared, identity, backward; /* backward: counted as such */
+    cdp_coll_kind kind;                /* counted as this */
+    struct cdp__dt_wide *wide;         /* of asynchronous runs */
+    cdp__dt_turns *turns;              /* likewise; NULL before the first one */
     const void *in;
     void *out;
 };
@@ -3004,8 +3422,11 @@ CDP__DT cdp_status cdp__dt_stage_make(cdp__dt_stage *s, const cdp_os *os, const 
 
 /* ---- >>planner: which stages, and what one rank does in them ------------------------------- */
 
-/* Counts the moves of a stage, reserves memory for them, and then writes each into its phase.
-   Knows the moves by their kinds alone. */
+/* Knows: the moves of a stage by their kinds alone. Promises: phases that need no other memory when
+   they run; the fewest bytes, or the shortest predicted time. May use: kit, kernels, grid, moves,
+   torch, meshes, spelling, stages.
+
+   Counts the moves of a stage, reserves memory for them, and then writes each into its phase. */
 
 typedef struct cdp__dt_tally {
     uint32_t count[8];
@@ -3085,7 +3506,7 @@ CDP__DT void cdp__dt_build_recv(cdp__dt_build *b, const cdp__dt_move *m) {
 CDP__DT void cdp__dt_build_local(cdp__dt_build *b, const cdp__dt_move *m, bool from_slab) {
     const cdp__dt_fold *f =
         b->terms && b->terms->folds ? &b->terms->fold[b->terms->folds - 1] : NULL;
-    cdp__dt_piece *l = &b->copies->local[b->copies->locals++];
+    cdp__dt_piece *l = &b->copies->here[b->copies->locals++];
     l->peer = m->peer;
     l->region = m->region;
     l->elements = cdp__dt_volume(&m->region, b->stage->pair.to.ndim);
@@ -3147,7 +3568,7 @@ CDP__DT cdp_status cdp__dt_phase_alloc(cdp_plan *p, cdp__dt_phase *ph, uint32_t 
     ph->fold = (cdp__dt_fold *)cdp__dt_alloc(p->os, folds * sizeof *ph->fold);
     if (!ph->send || !ph->fold) return cdp__dt_nomem("a plan", pieces * sizeof *ph->send);
     ph->recv = ph->send + sends;
-    ph->local = ph->recv + recvs;
+    ph->here = ph->recv + recvs;
     return CDP_OK;
 }
 
@@ -3223,9 +3644,9 @@ CDP__DT cdp__dt_tally cdp__dt_tally_most(const cdp__dt_pair *p) {
 /* Time of one stage. A further message in a phase costs a quarter of the first. */
 CDP__DT double cdp__dt_stage_us(const cdp__dt_stage *s, const cdp_net *net, uint64_t elem) {
     const cdp__dt_tally t = cdp__dt_tally_most(&s->pair);
-    const bool far = s->pair.host_nodes != 0;
-    const double latency = far ? net->far_latency_us : net->latency_us;
-    const double rate = far ? net->far_bytes_per_us : net->bytes_per_us;
+    const bool distant = s->pair.host_nodes != 0;
+    const double latency = distant ? net->far_latency_us : net->latency_us;
+    const double rate = distant ? net->far_bytes_per_us : net->bytes_per_us;
     const uint64_t adds = t.elements[CDP__DT_TERM_RECV] * elem;
     const uint64_t moved = (s->cost.busiest + t.elements[CDP__DT_LOCAL]) * elem;
     const uint32_t a = t.count[CDP__DT_TERM_SEND] + t.count[CDP__DT_TERM_RECV];
@@ -3325,6 +3746,35 @@ CDP__DT cdp_status cdp__dt_plan_choose(cdp_plan *p, uint32_t from_only, uint32_t
     return st;
 }
 
+/* Which collective changes one placement into another; NONE: no message does. */
+CDP__DT cdp_coll_kind cdp__dt_place_kind(const cdp_layout *a, const cdp_layout *b, uint32_t by) {
+    const cdp_place_kind from = a->place[by].kind, to = b->place[by].kind;
+    if (from == CDP_PLACE_PARTIAL && to == CDP_PLACE_SHARD) return CDP_COLL_REDUCE_SCATTER;
+    if (from == CDP_PLACE_PARTIAL && to == CDP_PLACE_REPLICATE) return CDP_COLL_ALLREDUCE;
+    if (from != CDP_PLACE_SHARD || to == CDP_PLACE_PARTIAL) return CDP_COLL_NONE;
+    if (to == CDP_PLACE_REPLICATE) return CDP_COLL_ALLGATHER;
+    return cdp__dt_place_same(a, b, by) ? CDP_COLL_NONE : CDP_COLL_ALLTOALL;
+}
+
+/* What the plan is, if it is one collective over some dimensions of the mesh; else SEND. */
+CDP__DT cdp_coll_kind cdp__dt_plan_kind(const cdp_plan *p) {
+    const cdp_layout a = cdp__dt_plain(&p->desc.from), b = cdp__dt_plain(&p->desc.to);
+    cdp_coll_kind kind = CDP_COLL_NONE;
+    bool reduces = false, cuts = false;
+    if (!p->info.steps) return CDP_COLL_NONE;
+    if (!cdp__dt_mesh_same(a.mesh, b.mesh)) return CDP_COLL_SEND;
+    for (uint32_t by = 0; by < a.mesh->desc.ndim; ++by) {
+        const cdp_coll_kind one = cdp__dt_place_kind(&a, &b, by);
+        reduces = reduces || a.place[by].kind == CDP_PLACE_PARTIAL;
+        cuts = cuts || b.place[by].kind == CDP_PLACE_SHARD;
+        if (one == CDP_COLL_NONE || kind == CDP_COLL_SEND) continue;
+        kind = kind == CDP_COLL_NONE || kind == one ? one : CDP_COLL_SEND;
+    }
+    if (p->desc.from_one) return cuts ? CDP_COLL_SCATTER : CDP_COLL_BROADCAST;
+    if (p->desc.to_one) return reduces ? CDP_COLL_REDUCE : CDP_COLL_GATHER;
+    return kind == CDP_COLL_NONE ? CDP_COLL_SEND : kind;
+}
+
 /* Phases of all ranks that communicate: a stage without bytes has none. */
 CDP__DT void cdp__dt_plan_steps(cdp_plan *p) {
     for (uint32_t k = 0; k < p->stage_count; ++k) {
@@ -3350,7 +3800,7 @@ CDP__DT void cdp__dt_plan_tally(cdp_plan *p) {
         const cdp__dt_phase *ph = &p->phases[0];
         const bool one = ph->locals == 1 && !ph->zero && p->in_bytes == p->out_bytes;
         p->identity = p->in_bytes == 0
-            || (one && ph->local[0].copy.dims == 0 && ph->local[0].copy.run == p->in_bytes);
+            || (one && ph->here[0].copy.dims == 0 && ph->here[0].copy.run == p->in_bytes);
     }
 }
 
@@ -3439,6 +3889,7 @@ CDP__DT cdp_status cdp__dt_plan_fill(cdp_plan *p) {
             p, p->desc.from_one ? only : CDP__DT_NONE, p->desc.to_one ? only : CDP__DT_NONE);
     if (st != CDP_OK) return st;
     cdp__dt_plan_steps(p);
+    p->kind = cdp__dt_plan_kind(p);
     return p->node == CDP__DT_NONE ? CDP_OK : cdp__dt_plan_build(p);
 }
 
@@ -3470,8 +3921,9 @@ CDP_API cdp_plan_info cdp_plan_info_of(const cdp_plan *p) {
 
 /* ---- >>runner: what a plan does when it runs ----------------------------------------------- */
 
-/* Sends and receives of a phase are one batch: nobody waits for another because of their order.
-   */
+/* Knows: phases. Promises: sends and receives of a phase are one batch, so that no rank waits for
+   another because of their order; ranks that run different plans are told.
+   May use: kit, kernels, counter, grid, meshes, stages. */
 
 #define CDP__DT_TAG 0xcd700000u
 
@@ -3521,12 +3973,13 @@ CDP__DT void cdp__dt_finish(const cdp_plan *p, const cdp__dt_phase *ph) {
 
 CDP__DT void cdp__dt_locals(const cdp_plan *p, const cdp__dt_phase *ph) {
     for (uint32_t i = 0; i < ph->locals; ++i)
-        cdp__dt_copy_piece(p, &ph->local[i]);
+        cdp__dt_copy_piece(p, &ph->here[i]);
 }
 
 CDP__DT void cdp__dt_transfer(
     const cdp_plan *p, cdp_transfer *t, const cdp__dt_piece *x, bool receive) {
-    const cdp__dt_memory memory = x->direct ? (receive ? x->to : x->from) : CDP__DT_SCRATCH;
+    const cdp__dt_memory tensor = receive ? x->to : x->from;
+    const cdp__dt_memory memory = x->direct ? tensor : CDP__DT_SCRATCH;
     memset(t, 0, sizeof *t);
     t->receive = receive;
     t->data = cdp__dt_at(p, memory) + x->at;
@@ -3558,8 +4011,6 @@ CDP__DT cdp_status cdp__dt_phase_run(cdp_plan *p, const cdp__dt_phase *ph) {
     if (st == CDP_OK) cdp__dt_finish(p, ph);
     return st;
 }
-
-#define CDP__DT_LAYOUT_WORDS (3u + CDP_TENSOR_DIMS + 6u * CDP_MESH_DIMS)
 
 CDP__DT void cdp__dt_layout_words(const cdp_layout *l, uint64_t *w) {
     memset(w, 0, CDP__DT_LAYOUT_WORDS * sizeof *w);
@@ -3667,6 +4118,8 @@ CDP__DT cdp_status cdp__dt_run_begin(cdp_plan *p, const void *in, void *out, boo
     p->in = in;
     p->out = out;
     *ready = true;
+    if (p->kind != CDP_COLL_NONE)
+        cdp__dt_count(p->mesh->root->counter, p->kind, p->info.recv_bytes, p->backward);
     return CDP_OK;
 }
 
@@ -3680,15 +4133,11 @@ CDP_API cdp_status cdp_plan_run(cdp_plan *p, const void *in, void *out) {
 
 /* ---- >>runner-async: phases that chain themselves ------------------------------------------ */
 
-/* The first phase is a batch. Every later one is an alltoall, because that takes its place in the
-   group's order at the call; its messages are packed one after the other, by peer. */
+/* Knows: phases and works. Promises: all phases have their place in the group's order at the call.
+   May use: kit, meshes, stages, planner, runner.
 
-typedef struct cdp__dt_wide {
-    uint64_t *send_count, *recv_count; /* bytes, per node */
-    uint64_t *send_at, *recv_at;       /* of each piece */
-    uint8_t *out, *in;
-    uint64_t out_bytes, in_bytes;
-} cdp__dt_wide;
+   The first phase is a batch. Every later one is an alltoall, because that takes its place in the
+   group's order at the call; its messages are packed one after the other, by peer. */
 
 CDP__DT void cdp__dt_wide_free(cdp_plan *p) {
     for (uint32_t k = 0; p->wide && k < p->phase_count; ++k) {
@@ -3864,7 +4313,10 @@ CDP_API cdp_status cdp_plan_run_async(cdp_plan *p, const void *in, void *out, cd
 
 /* ---- >>pictures: how a tensor lies on a mesh ----------------------------------------------- */
 
-/* Every mesh dimension cuts a tensor dimension independently of the others, so the boxes of all
+/* Knows: the boxes of a layout. Promises: text, SVG and JSON of it. May use: kit, kernels, grid,
+   spelling.
+
+   Every mesh dimension cuts a tensor dimension independently of the others, so the boxes of all
    ranks are a grid: per dimension a list of intervals. */
 
 typedef struct cdp__dt_grid {
@@ -4209,7 +4661,8 @@ CDP_API uint64_t cdp_layout_draw(
 
 /* ---- >>plan-pictures: who sends whom what -------------------------------------------------- */
 
-/* Made from the moves of every rank, so that it works on paper, on any rank. */
+/* Knows: the moves of every rank, so that it works on paper, on any rank. Promises: text, SVG and
+   JSON of a plan. May use: kit, kernels, grid, moves, spelling, stages, pictures. */
 
 typedef struct cdp__dt_flow {
     cdp__dt_text *text;
@@ -4444,18 +4897,11 @@ CDP_API uint64_t cdp_plan_draw(
 
 /* ---- >>tensors: a layout and a pointer ----------------------------------------------------- */
 
-/* Plans that cdp_redistribute(), cdp_distribute() and cdp_dtensor_full() made, kept by the mesh.
-   */
+/* Knows: tensors, and plans that the mesh keeps for them. Promises: the same redistribution is
+   planned once. May use: kit, kernels, grid, meshes, spelling, stages, planner, runner,
+   runner-async. */
 
 #define CDP__DT_KEPT 64u
-#define CDP__DT_KEY_WORDS (1u + 2u * CDP__DT_LAYOUT_WORDS)
-
-struct cdp__dt_kept {
-    cdp__dt_kept *next; /* the last one used comes first */
-    cdp_plan *plan;
-    const cdp_mesh *to;
-    uint64_t key[CDP__DT_KEY_WORDS];
-};
 
 CDP_API void cdp_mesh_destroy(cdp_mesh *m) {
     while (m && m->kept) {
@@ -4645,6 +5091,9 @@ CDP_API cdp_status cdp_dtensor_full(const cdp_dtensor *t, void *full, uint32_t r
 
 /* ---- >>fill: values that depend on the index in the whole tensor alone --------------------- */
 
+/* Knows: indices in the whole tensor. Promises: values that depend on neither mesh nor layout.
+   May use: kit, kernels, philox, grid, stages, tensors. */
+
 CDP__DT double cdp__dt_fill_value(const cdp_fill *f, uint64_t index, bool wide) {
     const double b = f->b;
     switch (f->kind) {
@@ -4679,8 +5128,9 @@ CDP__DT void cdp__dt_fill_run(
 CDP__DT void cdp__dt_fill_identity(cdp_dtype t, void *data, uint64_t n, cdp_reduce_op op) {
     const float inf = cdp__dt_float_of_bits(0x7f800000u);
     const bool high = op == CDP_REDUCE_MIN, low = op == CDP_REDUCE_MAX;
-    double v = high ? (double)inf : low ? -(double)inf : 0;
-    if (op == CDP_REDUCE_PRODUCT) v = 1;
+    double v = op == CDP_REDUCE_PRODUCT ? 1 : 0;
+    if (high) v = (double)inf;
+    if (low) v = -(double)inf;
     for (uint64_t i = 0; i < n; ++i) {
         if (t == CDP_DTYPE_I64 && (high || low))
             ((int64_t *)data)[i] = high ? INT64_MAX : INT64_MIN;
@@ -4726,16 +5176,19 @@ CDP_API cdp_status cdp_dtensor_fill(cdp_dtensor *t, const cdp_fill *f) {
     const cdp__dt_region own = cdp__dt_region_of(&s, m->me), all = cdp__dt_whole(&s);
     const cdp__dt_copy c = cdp__dt_copy_of(&own, &all, &own, s.ndim, 1); /* in elements */
     const uint64_t rows = c.dims ? c.count[0] : 1;
-    uint64_t at[CDP__DT_DIMS] = {0}, whole = c.from_at, local = 0;
+    uint64_t at[CDP__DT_DIMS] = {0}, whole = c.from_at, mine = 0;
     do
         for (uint64_t i = 0; i < rows; ++i)
             cdp__dt_fill_run(
-                d, t->data, local + i * c.to_step[0], c.run, whole + i * c.from_step[0], f);
-    while (cdp__dt_copy_next(&c, at, &whole, &local));
+                d, t->data, mine + i * c.to_step[0], c.run, whole + i * c.from_step[0], f);
+    while (cdp__dt_copy_next(&c, at, &whole, &mine));
     return CDP_OK;
 }
 
 /* ---- >>agreement: layouts from pieces, and replicas that are equal ------------------------- */
+
+/* Knows: shapes and replicas of all ranks. Promises: the first difference is named, and the group
+   stays usable. May use: kit, kernels, chunks, grid, meshes, runner, tensors. */
 
 /* Shapes of all ranks of a mesh, by position. */
 typedef struct cdp__dt_shapes {
@@ -5003,6 +5456,9 @@ CDP_API cdp_status cdp_dtensor_check(cdp_dtensor *t, bool repair) {
 
 /* ---- >>edges: plans with the plans of their gradients -------------------------------------- */
 
+/* Knows: a plan forward and a plan backward. Promises: backward is the adjoint of forward.
+   May use: kit, kernels, grid, torch, meshes, spelling, stages, planner, runner, runner-async. */
+
 /* One direction: a plan, casts to and from the dtype on the wire, and a division of the result.
    */
 typedef struct cdp__dt_way {
@@ -5097,8 +5553,10 @@ CDP__DT cdp_status cdp__dt_edge_fill(cdp_edge *e) {
     if (st == CDP_OK) st = cdp__dt_way_make(&e->forward, &d->from, &d->to, d->wire, &d->net);
     if (st == CDP_OK)
         st = cdp__dt_way_make(&e->backward, &d->grad_in, &d->grad_out, d->grad_wire, &d->net);
-    if (st == CDP_OK) e->backward.divisor = e->forward.plan->stages[0].divisor;
-    return st;
+    if (st != CDP_OK) return st;
+    e->backward.divisor = e->forward.plan->stages[0].divisor;
+    e->backward.plan->backward = true;
+    return CDP_OK;
 }
 
 CDP_API cdp_status cdp_edge_create(const cdp_edge_desc *desc, cdp_edge **out) {
@@ -5181,7 +5639,8 @@ CDP_API cdp_status cdp_edge_backward_async(
 }
 
 CDP_API cdp_plan_info cdp_edge_info(const cdp_edge *e, bool backward) {
-    return cdp_plan_info_of(e ? (backward ? e->backward.plan : e->forward.plan) : NULL);
+    if (!e) return cdp_plan_info_of(NULL);
+    return cdp_plan_info_of(backward ? e->backward.plan : e->forward.plan);
 }
 
 CDP_API const cdp_edge_desc *cdp_edge_desc_of(const cdp_edge *e) {
@@ -5218,8 +5677,8 @@ CDP__DT cdp_status cdp__dt_feed_run(cdp_plan *p, cdp__dt_feed *f, cdp_work *work
         cdp__dt_transfer(p, &p->list[i], &ph->send[i], false);
     if (st == CDP_OK && ph->sends) st = cdp_batch(p->group, p->list, ph->sends, &sent);
     for (i = 0; st == CDP_OK && i < ph->locals; ++i) {
-        cdp__dt_copy_piece(p, &ph->local[i]);
-        cdp__dt_feed_piece(f, &ph->local[i].region);
+        cdp__dt_copy_piece(p, &ph->here[i]);
+        cdp__dt_feed_piece(f, &ph->here[i].region);
     }
     for (i = 0; st == CDP_OK && i < ph->recvs; ++i) {
         st = cdp_work_wait(works[i]);
@@ -5264,7 +5723,2170 @@ CDP_API cdp_status cdp_edge_forward_pieces(cdp_edge *e, const void *x, void *y,
     return st == CDP_OK ? f.status : st;
 }
 
-/* ---- >>operators: rules and the choice of the cheapest ------------------------------------- */
+#ifndef CDP_NO_TENSOR_OPS
+
+/* ---- >>operators: rules, one dimension of a mesh at a time --------------------------------- */
+
+/* Knows: shapes of operands, and placements. Promises: applying the operator to pieces that lie
+   as a rule says gives the pieces of the result, for every size, even or not. A rule is about one
+   dimension of a mesh; combinations of rules over the dimensions hold, too, if dimensions that
+   cut the same dimension of a tensor follow the same rule (cdp__dt_rules_agree()).
+   May use: kit, grid, spelling, and the text of errors. */
+
+/* Rules as they are found: `n` counts all, `out` keeps the first `max`. */
+typedef struct cdp__dt_rules {
+    cdp_rule *out, spill;
+    uint32_t n, max;
+} cdp__dt_rules;
+
+CDP__DT cdp_rule *cdp__dt_rule(cdp__dt_rules *r) {
+    cdp_rule *rule = r->n < r->max ? &r->out[r->n] : &r->spill;
+    ++r->n;
+    memset(rule, 0, sizeof *rule);
+    return rule;
+}
+
+CDP__DT cdp_place cdp__dt_shard(uint32_t dim, uint64_t block) {
+    cdp_place p;
+    memset(&p, 0, sizeof p);
+    p.kind = CDP_PLACE_SHARD;
+    p.dim = (int32_t)dim;
+    p.block = block;
+    return p;
+}
+
+CDP__DT cdp_place cdp__dt_sum_of(cdp_reduce_op op) {
+    cdp_place p;
+    memset(&p, 0, sizeof p);
+    p.kind = CDP_PLACE_PARTIAL;
+    p.op = op;
+    return p;
+}
+
+CDP__DT cdp_status cdp__dt_op_wrong(const char *kind, const char *why, uint32_t input) {
+    return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_op: %s: %s (input %u)", kind, why, input);
+}
+
+/* `dim` counted from the start; `most`: the first number that is too large. */
+CDP__DT cdp_status cdp__dt_op_dim(const char *kind, int32_t dim, uint32_t most, uint32_t *out) {
+    const int64_t d = dim < 0 ? (int64_t)dim + most : dim;
+    *out = 0;
+    if (d < 0 || d >= (int64_t)most)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_op: %s: dim %d of a tensor of %u dimensions", kind, dim, most);
+    *out = (uint32_t)d;
+    return CDP_OK;
+}
+
+/* ---- sums of products ---- */
+
+#define CDP__DT_NO_INPUT 99u
+
+typedef struct cdp__dt_letters {
+    uint32_t inputs, addend; /* addend: the input behind '+', or CDP__DT_NO_INPUT */
+    char in[CDP_OP_INPUTS][CDP_TENSOR_DIMS + 1], out[CDP_TENSOR_DIMS + 1];
+} cdp__dt_letters;
+
+CDP__DT int32_t cdp__dt_letter_at(const char *operand, char c) {
+    const char *at = strchr(operand, c);
+    return at ? (int32_t)(at - operand) : -1;
+}
+
+/* The letters of one operand; returns the character behind them. */
+CDP__DT const char *cdp__dt_operand(const char *s, char *out) {
+    uint32_t n = 0;
+    while (n < CDP_TENSOR_DIMS && *s >= 'a' && *s <= 'z' && !memchr(out, *s, n))
+        out[n++] = *s++;
+    out[n] = 0;
+    return s;
+}
+
+CDP__DT cdp_status cdp__dt_letters_parse(const char *text, cdp__dt_letters *l) {
+    const char *s = text;
+    memset(l, 0, sizeof *l);
+    l->addend = CDP__DT_NO_INPUT;
+    if (!text) return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_op: einsum: text is NULL");
+    for (;;) {
+        s = cdp__dt_operand(s, l->in[l->inputs++]);
+        const bool last = l->addend != CDP__DT_NO_INPUT || l->inputs == CDP_OP_INPUTS;
+        if ((*s != ',' && *s != '+') || last) break;
+        if (*s == '+') l->addend = l->inputs;
+        ++s;
+    }
+    bool ok = s[0] == '-' && s[1] == '>';
+    if (ok) s = cdp__dt_operand(s + 2, l->out);
+    ok = ok && !*s;
+    for (const char *c = l->out; ok && *c; ++c) {
+        bool known = false;
+        for (uint32_t k = 0; k < l->inputs; ++k)
+            known = known || cdp__dt_letter_at(l->in[k], *c) >= 0;
+        ok = known;
+    }
+    if (ok && l->addend != CDP__DT_NO_INPUT)
+        for (const char *c = l->in [l->addend]; *c; ++c)
+            ok = ok && cdp__dt_letter_at(l->out, *c) >= 0;
+    if (ok) return CDP_OK;
+    return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+        "cdp_op: einsum: \"%s\" at character %u; write at most 4 operands such as \"mk,kn->mn\" or "
+        "\"mk,kn+n->mn\", each letter once per operand, and none that only the result has",
+        text, (unsigned)(s - text));
+}
+
+/* Every letter has one size. */
+CDP__DT cdp_status cdp__dt_letter_sizes(
+    const cdp__dt_letters *l, const cdp_layout *in, uint64_t size[26]) {
+    uint32_t seen = 0;
+    for (uint32_t k = 0; k < l->inputs; ++k) {
+        if (strlen(l->in[k]) != in[k].ndim)
+            return cdp__dt_op_wrong("einsum", "it has more or fewer dimensions than letters", k);
+        for (uint32_t d = 0; d < in[k].ndim; ++d) {
+            const uint32_t c = (uint32_t)(l->in[k][d] - 'a');
+            if ((seen >> c & 1) && size[c] != in[k].shape[d])
+                return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+                    "cdp_op: einsum: dimension '%c' has size %llu and, in input %u, size %llu",
+                    l->in[k][d], (unsigned long long)size[c], k,
+                    (unsigned long long)in[k].shape[d]);
+            size[c] = in[k].shape[d];
+            seen |= 1u << c;
+        }
+    }
+    return CDP_OK;
+}
+
+/* One letter is cut wherever it occurs; where the result lacks it, the result is a sum. */
+CDP__DT void cdp__dt_letter_rule(cdp__dt_rules *r, const cdp__dt_letters *l, char c) {
+    cdp_rule *rule = cdp__dt_rule(r);
+    for (uint32_t k = 0; k < l->inputs; ++k) {
+        const int32_t at = cdp__dt_letter_at(l->in[k], c);
+        if (at >= 0) rule->in[k] = cdp__dt_shard((uint32_t)at, 0);
+    }
+    const int32_t at = cdp__dt_letter_at(l->out, c);
+    rule->out = at >= 0 ? cdp__dt_shard((uint32_t)at, 0) : cdp__dt_sum_of(CDP_REDUCE_SUM);
+    if (at < 0 && l->addend != CDP__DT_NO_INPUT) rule->flags = CDP_RULE_ONCE;
+}
+
+/* A product is linear in each of its factors. */
+CDP__DT void cdp__dt_linear_rules(cdp__dt_rules *r, const cdp__dt_letters *l, cdp_reduce_op op) {
+    for (uint32_t k = 0; k < l->inputs; ++k) {
+        if (k == l->addend) continue;
+        cdp_rule *rule = cdp__dt_rule(r);
+        rule->in[k] = rule->out = cdp__dt_sum_of(op);
+        if (l->addend == CDP__DT_NO_INPUT) continue;
+        if (op == CDP_REDUCE_SUM) rule->flags = CDP_RULE_ONCE;
+        rule = cdp__dt_rule(r);
+        rule->in[k] = rule->in[l->addend] = rule->out = cdp__dt_sum_of(op);
+    }
+}
+
+CDP__DT cdp_status cdp__dt_einsum(
+    const cdp_op *op, const cdp_layout *in, uint32_t in_count, cdp__dt_rules *r, cdp_layout *out) {
+    cdp__dt_letters l;
+    uint64_t size[26];
+    cdp_status st = cdp__dt_letters_parse(op->text, &l);
+    if (st != CDP_OK) return st;
+    if (l.inputs != in_count)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_op: einsum: \"%s\" has %u operands, the call %u", op->text, l.inputs, in_count);
+    st = cdp__dt_letter_sizes(&l, in, size);
+    if (st != CDP_OK) return st;
+    out->ndim = (uint32_t)strlen(l.out);
+    for (uint32_t d = 0; d < out->ndim; ++d)
+        out->shape[d] = size[l.out[d] - 'a'];
+    for (char c = 'a'; c <= 'z'; ++c) {
+        bool used = false;
+        for (uint32_t k = 0; k < l.inputs; ++k)
+            used = used || cdp__dt_letter_at(l.in[k], c) >= 0;
+        if (used) cdp__dt_letter_rule(r, &l, c);
+    }
+    cdp__dt_linear_rules(r, &l, CDP_REDUCE_SUM);
+    cdp__dt_linear_rules(r, &l, CDP_REDUCE_AVG);
+    return CDP_OK;
+}
+
+/* ---- element by element ---- */
+
+/* The inputs in `mask` are PARTIAL of `op`, the others replicated. */
+CDP__DT void cdp__dt_mask_rule(
+    cdp__dt_rules *r, uint32_t mask, cdp_reduce_op in_op, cdp_reduce_op out_op) {
+    cdp_rule *rule = cdp__dt_rule(r);
+    for (uint32_t k = 0; k < CDP_OP_INPUTS; ++k)
+        if (mask >> k & 1) rule->in[k] = cdp__dt_sum_of(in_op);
+    rule->out = cdp__dt_sum_of(out_op);
+}
+
+/* Any of the inputs, at least one, may be PARTIAL. */
+CDP__DT void cdp__dt_any_rules(cdp__dt_rules *r, uint32_t in_count, cdp_reduce_op op) {
+    for (uint32_t mask = 1; mask < 1u << in_count; ++mask)
+        cdp__dt_mask_rule(r, mask, op, op);
+}
+
+/* Exactly one of the first `n` inputs is a sum or a mean. */
+CDP__DT void cdp__dt_one_rules(cdp__dt_rules *r, uint32_t n) {
+    for (uint32_t k = 0; k < n; ++k) {
+        cdp__dt_mask_rule(r, 1u << k, CDP_REDUCE_SUM, CDP_REDUCE_SUM);
+        cdp__dt_mask_rule(r, 1u << k, CDP_REDUCE_AVG, CDP_REDUCE_AVG);
+    }
+}
+
+CDP__DT void cdp__dt_partial_rules(cdp__dt_rules *r, cdp_linear linear, uint32_t in_count) {
+    const uint32_t every = (1u << in_count) - 1;
+    const bool rising = linear == CDP_LINEAR_RISING || linear == CDP_LINEAR_ADD;
+    if (linear == CDP_LINEAR_ADD) {
+        cdp__dt_mask_rule(r, every, CDP_REDUCE_SUM, CDP_REDUCE_SUM);
+        cdp__dt_any_rules(r, in_count, CDP_REDUCE_AVG);
+    }
+    if (linear == CDP_LINEAR_SCALE || linear == CDP_LINEAR_QUOTIENT) cdp__dt_one_rules(r, 1);
+    if (linear == CDP_LINEAR_PRODUCT) {
+        cdp__dt_one_rules(r, in_count);
+        cdp__dt_mask_rule(r, every, CDP_REDUCE_PRODUCT, CDP_REDUCE_PRODUCT);
+    }
+    if (rising) { /* in the first input, whatever the others are */
+        cdp__dt_mask_rule(r, 1, CDP_REDUCE_MAX, CDP_REDUCE_MAX);
+        cdp__dt_mask_rule(r, 1, CDP_REDUCE_MIN, CDP_REDUCE_MIN);
+    }
+    if (linear == CDP_LINEAR_FALLING) {
+        cdp__dt_mask_rule(r, 1, CDP_REDUCE_MAX, CDP_REDUCE_MIN);
+        cdp__dt_mask_rule(r, 1, CDP_REDUCE_MIN, CDP_REDUCE_MAX);
+    }
+    if (linear == CDP_LINEAR_MAX) cdp__dt_any_rules(r, in_count, CDP_REDUCE_MAX);
+    if (linear == CDP_LINEAR_MIN) cdp__dt_any_rules(r, in_count, CDP_REDUCE_MIN);
+}
+
+CDP__DT cdp_status cdp__dt_broadcast(const cdp_layout *in, uint32_t in_count, cdp_layout *out) {
+    for (uint32_t k = 0; k < in_count; ++k)
+        out->ndim = (uint32_t)cdp__dt_max(out->ndim, in[k].ndim);
+    for (uint32_t d = 0; d < out->ndim; ++d)
+        out->shape[d] = 1;
+    for (uint32_t k = 0; k < in_count; ++k)
+        for (uint32_t e = 0; e < in[k].ndim; ++e) {
+            const uint32_t d = out->ndim - in[k].ndim + e;
+            if (in[k].shape[e] != 1 && out->shape[d] != 1 && in[k].shape[e] != out->shape[d])
+                return cdp__dt_op_wrong("pointwise", "a size is neither 1 nor that of others", k);
+            if (in[k].shape[e] != 1) out->shape[d] = in[k].shape[e];
+        }
+    return CDP_OK;
+}
+
+CDP__DT cdp_status cdp__dt_pointwise(
+    const cdp_op *op, const cdp_layout *in, uint32_t in_count, cdp__dt_rules *r, cdp_layout *out) {
+    const cdp_linear linear = op->linear;
+    const bool unary =
+        linear == CDP_LINEAR_SCALE || linear == CDP_LINEAR_RISING || linear == CDP_LINEAR_FALLING;
+    if ((uint32_t)linear > CDP_LINEAR_MIN || (unary && in_count != 1))
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_op: pointwise: linear %u is none of cdp_linear, or is about one input, not %u",
+            (unsigned)linear, in_count);
+    const cdp_status st = cdp__dt_broadcast(in, in_count, out);
+    if (st != CDP_OK) return st;
+    for (uint32_t d = 0; d < out->ndim; ++d) {
+        cdp_rule *rule = cdp__dt_rule(r);
+        rule->out = cdp__dt_shard(d, 0);
+        for (uint32_t k = 0; k < in_count; ++k) {
+            const uint32_t before = out->ndim - in[k].ndim;
+            if (d >= before && in[k].shape[d - before] == out->shape[d])
+                rule->in[k] = cdp__dt_shard(d - before, 0);
+        }
+    }
+    cdp__dt_partial_rules(r, linear, in_count);
+    return CDP_OK;
+}
+
+/* ---- reductions ---- */
+
+CDP__DT cdp_status cdp__dt_reduce_rules(
+    const cdp_op *op, const cdp_layout *in, uint32_t in_count, cdp__dt_rules *r, cdp_layout *out) {
+    const cdp_reduce_op what = op->reduce == CDP_REDUCE_DEFAULT ? CDP_REDUCE_SUM : op->reduce;
+    const bool mean = what == CDP_REDUCE_AVG, adds = mean || what == CDP_REDUCE_SUM;
+    const cdp_reduce_op adding = adds ? CDP_REDUCE_SUM : what;
+    uint32_t dim = 0, gone = 0;
+    (void)in_count;
+    if (what > CDP_REDUCE_PRODUCT)
+        return cdp__dt_op_wrong("reduce", "use sum, avg, min, max or product", 0);
+    if (!op->all) {
+        const cdp_status st = cdp__dt_op_dim("reduce", op->dim, in->ndim, &dim);
+        if (st != CDP_OK) return st;
+    }
+    for (uint32_t d = 0; d < in->ndim; ++d) {
+        const bool reduced = op->all || d == dim;
+        cdp_rule *rule = cdp__dt_rule(r);
+        rule->in[0] = cdp__dt_shard(d, 0);
+        rule->out = reduced ? cdp__dt_sum_of(adding) : cdp__dt_shard(d - gone, 0);
+        if (reduced && mean) rule->flags = CDP_RULE_WHOLE;
+        if (reduced && !op->keep_dim)
+            ++gone;
+        else
+            out->shape[out->ndim++] = reduced ? 1 : in->shape[d];
+    }
+    cdp__dt_mask_rule(r, 1, adding, adding);
+    if (adds) cdp__dt_mask_rule(r, 1, CDP_REDUCE_AVG, CDP_REDUCE_AVG);
+    return CDP_OK;
+}
+
+CDP__DT void cdp__dt_shape_of(cdp_layout *out, const cdp_layout *in) {
+    out->ndim = in->ndim;
+    memcpy(out->shape, in->shape, sizeof out->shape);
+}
+
+CDP__DT cdp_status cdp__dt_softmax_rules(
+    const cdp_op *op, const cdp_layout *in, uint32_t in_count, cdp__dt_rules *r, cdp_layout *out) {
+    uint32_t dim;
+    (void)in_count;
+    const cdp_status st = cdp__dt_op_dim("softmax", op->dim, in->ndim, &dim);
+    if (st != CDP_OK) return st;
+    cdp__dt_shape_of(out, in);
+    for (uint32_t d = 0; d < in->ndim; ++d) {
+        if (d == dim) continue;
+        cdp_rule *rule = cdp__dt_rule(r);
+        rule->in[0] = rule->out = cdp__dt_shard(d, 0);
+    }
+    return CDP_OK;
+}
+
+/* Weight and bias have the trailing dimensions; they are the same for all rows. */
+CDP__DT cdp_status cdp__dt_norm_rules(
+    const cdp_op *op, const cdp_layout *in, uint32_t in_count, cdp__dt_rules *r, cdp_layout *out) {
+    uint32_t dim;
+    const cdp_status st = cdp__dt_op_dim("norm", op->dim, in->ndim, &dim);
+    if (st != CDP_OK) return st;
+    for (uint32_t k = 1; k < in_count; ++k)
+        if (in[k].ndim != in->ndim - dim
+            || memcmp(in[k].shape, in->shape + dim, in[k].ndim * sizeof in->shape[0]) != 0)
+            return cdp__dt_op_wrong("norm", "it must have the shape of the last dims of x", k);
+    cdp__dt_shape_of(out, in);
+    for (uint32_t d = 0; d < dim; ++d) {
+        cdp_rule *rule = cdp__dt_rule(r);
+        rule->in[0] = rule->out = cdp__dt_shard(d, 0);
+    }
+    return CDP_OK;
+}
+
+/* ---- >>operators-special: lookups, losses, attention, views -------------------------------- */
+
+/* Knows: the same as operators, and which operator has which inputs. Promises: cdp_op_rules().
+   May use: kit, kernels, grid, spelling, operators. */
+
+CDP__DT cdp_status cdp__dt_embedding_rules(
+    const cdp_op *op, const cdp_layout *in, uint32_t in_count, cdp__dt_rules *r, cdp_layout *out) {
+    (void)op;
+    (void)in_count;
+    if (in[0].ndim != 2 || in[1].ndim + 1 > CDP_TENSOR_DIMS)
+        return cdp__dt_op_wrong("embedding", "inputs are a table [rows, width] and ids", 0);
+    cdp__dt_shape_of(out, &in[1]);
+    out->shape[out->ndim++] = in[0].shape[1];
+    cdp_rule *rule = cdp__dt_rule(r); /* the width is cut */
+    rule->in[0] = cdp__dt_shard(1, 0);
+    rule->out = cdp__dt_shard(out->ndim - 1, 0);
+    rule = cdp__dt_rule(r); /* rows of the table are cut: each id has its row on one rank */
+    rule->in[0] = cdp__dt_shard(0, 0);
+    rule->out = cdp__dt_sum_of(CDP_REDUCE_SUM);
+    rule->flags = CDP_RULE_MASK;
+    for (uint32_t d = 0; d < in[1].ndim; ++d) {
+        rule = cdp__dt_rule(r);
+        rule->in[1] = rule->out = cdp__dt_shard(d, 0);
+    }
+    cdp__dt_one_rules(r, 1);
+    return CDP_OK;
+}
+
+CDP__DT cdp_status cdp__dt_loss_rules(
+    const cdp_op *op, const cdp_layout *in, uint32_t in_count, cdp__dt_rules *r, cdp_layout *out) {
+    (void)op;
+    (void)in_count;
+    if (in[0].ndim != in[1].ndim + 1
+        || memcmp(in[0].shape, in[1].shape, in[1].ndim * sizeof in->shape[0]) != 0)
+        return cdp__dt_op_wrong("cross entropy", "targets must have the logits' other dims", 1);
+    cdp__dt_shape_of(out, &in[1]);
+    for (uint32_t d = 0; d < in[0].ndim; ++d) {
+        cdp_rule *rule = cdp__dt_rule(r);
+        rule->in[0] = cdp__dt_shard(d, 0);
+        if (d < in[1].ndim)
+            rule->in[1] = rule->out = cdp__dt_shard(d, 0);
+        else
+            rule->flags = CDP_RULE_SHARED;
+    }
+    return CDP_OK;
+}
+
+/* Heads are cut alike; a head of k and v serves H / G heads of q, which stay together. */
+CDP__DT cdp_status cdp__dt_attention_rules(
+    const cdp_op *op, const cdp_layout *in, uint32_t in_count, cdp__dt_rules *r, cdp_layout *out) {
+    const cdp_layout *q = &in[0], *k = &in[1], *v = &in[2];
+    cdp_rule *rule;
+    (void)op;
+    (void)in_count;
+    if (q->ndim != 4 || k->ndim != 4 || v->ndim != 4)
+        return cdp__dt_op_wrong("attention", "q, k and v need 4 dims: batch, heads, length, size",
+            q->ndim != 4 ? 0 : 1);
+    if (k->shape[0] != q->shape[0] || v->shape[0] != q->shape[0] || k->shape[1] != v->shape[1]
+        || k->shape[2] != v->shape[2] || k->shape[3] != q->shape[3])
+        return cdp__dt_op_wrong("attention", "its sizes do not fit those of the others", 1);
+    if (!k->shape[1] || q->shape[1] % k->shape[1])
+        return cdp__dt_op_wrong("attention", "the heads of q must be a multiple of its heads", 1);
+    cdp__dt_shape_of(out, q);
+    out->shape[3] = v->shape[3];
+    rule = cdp__dt_rule(r);
+    rule->in[0] = rule->in[1] = rule->in[2] = rule->out = cdp__dt_shard(0, 0);
+    rule = cdp__dt_rule(r);
+    rule->in[0] = rule->out = cdp__dt_shard(1, q->shape[1] / k->shape[1]);
+    rule->in[1] = rule->in[2] = cdp__dt_shard(1, 1);
+    for (uint32_t d = 1; d < 3; ++d) { /* heads, or queries, of q alone */
+        rule = cdp__dt_rule(r);
+        rule->in[0] = rule->out = cdp__dt_shard(d, 0);
+        rule->flags = CDP_RULE_OFFSET;
+    }
+    return CDP_OK;
+}
+
+/* The least common multiple; 0 if one is 0, or if it has more than 62 bits. */
+CDP__DT uint64_t cdp__dt_multiple(uint64_t a, uint64_t b) {
+    uint64_t x = a, y = b;
+    bool fits = true;
+    while (y) {
+        const uint64_t rest = x % y;
+        x = y;
+        y = rest;
+    }
+    const uint64_t least = x ? cdp__dt_times(a / x, b, &fits) : 0;
+    return fits && !(least >> 62) ? least : 0;
+}
+
+/* The first dimension of [first, end) that is not of size 1; *inner: elements of one of its rows.
+   */
+CDP__DT uint32_t cdp__dt_major(
+    const uint64_t *shape, uint32_t first, uint32_t end, uint64_t *inner) {
+    uint32_t major = first;
+    *inner = 1;
+    while (major + 1 < end && shape[major] == 1)
+        ++major;
+    for (uint32_t d = major + 1; d < end; ++d)
+        *inner *= shape[d];
+    return major;
+}
+
+/* Dimensions whose products are equal on both sides change into one another: a cut of the first
+   one is a cut of the other side's first one, if it lies at a multiple of both their rows. */
+CDP__DT void cdp__dt_view_group(cdp__dt_rules *r, const cdp_layout *in, const uint32_t a[2],
+    const cdp_layout *out, const uint32_t b[2]) {
+    uint64_t x, y;
+    if (a[0] == a[1] || b[0] == b[1]) return;
+    const uint32_t from = cdp__dt_major(in->shape, a[0], a[1], &x);
+    const uint32_t to = cdp__dt_major(out->shape, b[0], b[1], &y);
+    const uint64_t unit = cdp__dt_multiple(x, y);
+    if (!unit) return; /* no elements */
+    cdp_rule *rule = cdp__dt_rule(r);
+    rule->in[0] = cdp__dt_shard(from, unit / x);
+    rule->out = cdp__dt_shard(to, unit / y);
+}
+
+CDP__DT cdp_status cdp__dt_view_rules(
+    const cdp_op *op, const cdp_layout *in, uint32_t in_count, cdp__dt_rules *r, cdp_layout *out) {
+    uint32_t a[2] = {0, 0}, b[2] = {0, 0};
+    uint64_t x = 1, y = 1;
+    (void)in_count;
+    for (uint32_t d = 0; d < in->ndim; ++d)
+        x *= in->shape[d];
+    for (uint32_t d = 0; d < out->ndim; ++d)
+        y *= out->shape[d];
+    if (x != y)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_op: view: the input has %llu elements, the shape of the result %llu",
+            (unsigned long long)x, (unsigned long long)y);
+    x = y = 1;
+    while (a[1] < in->ndim || b[1] < out->ndim) {
+        const bool left = a[1] < in->ndim && (x <= y || b[1] == out->ndim);
+        if (left)
+            x *= in->shape[a[1]++];
+        else
+            y *= out->shape[b[1]++];
+        if (x != y || a[0] == a[1] || b[0] == b[1]) continue;
+        cdp__dt_view_group(r, in, a, out, b);
+        a[0] = a[1];
+        b[0] = b[1];
+        x = y = 1;
+    }
+    for (uint32_t what = CDP_REDUCE_SUM; what <= CDP_REDUCE_PRODUCT; ++what)
+        cdp__dt_mask_rule(r, 1, (cdp_reduce_op)what, (cdp_reduce_op)what);
+    (void)op;
+    return CDP_OK;
+}
+
+/* ---- all operators ---- */
+
+typedef cdp_status cdp__dt_op_rules_of(
+    const cdp_op *op, const cdp_layout *in, uint32_t in_count, cdp__dt_rules *r, cdp_layout *out);
+
+typedef struct cdp__dt_op_kind {
+    const char *name;
+    uint32_t least, most; /* inputs */
+    cdp__dt_op_rules_of *rules;
+} cdp__dt_op_kind;
+
+CDP__DT cdp__dt_op_kind cdp__dt_op_kind_of(cdp_op_kind kind) {
+    static const cdp__dt_op_kind kinds[] = {
+        {"einsum", 1, 4, cdp__dt_einsum},
+        {"pointwise", 1, 4, cdp__dt_pointwise},
+        {"reduce", 1, 1, cdp__dt_reduce_rules},
+        {"softmax", 1, 1, cdp__dt_softmax_rules},
+        {"norm", 1, 3, cdp__dt_norm_rules},
+        {"embedding", 2, 2, cdp__dt_embedding_rules},
+        {"cross entropy", 2, 2, cdp__dt_loss_rules},
+        {"attention", 3, 3, cdp__dt_attention_rules},
+        {"view", 1, 1, cdp__dt_view_rules},
+        {"custom", 1, 4, NULL},
+    };
+    return kinds[kind];
+}
+
+CDP__DT cdp_status cdp__dt_op_check(
+    const cdp_op *op, const cdp_layout *in, uint32_t in_count, cdp__dt_op_kind *kind) {
+    if (!op || !in || (uint32_t)op->kind > CDP_OP_CUSTOM)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_op: the operator or its inputs are NULL, or its kind is none of cdp_op_kind");
+    *kind = cdp__dt_op_kind_of(op->kind);
+    if (in_count < kind->least || in_count > kind->most)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_op: %s: %u inputs; it has %u to %u",
+            kind->name, in_count, kind->least, kind->most);
+    for (uint32_t k = 0; k < in_count; ++k) {
+        cdp_layout plain = in[k];
+        memset(plain.place, 0, sizeof plain.place);
+        const cdp_status st = cdp_layout_check(&plain);
+        if (st != CDP_OK) return st;
+        if (!cdp__dt_mesh_same(in[k].mesh, in[0].mesh))
+            return cdp__dt_op_wrong(kind->name, "it is on another mesh than input 0", k);
+    }
+    if (op->rule_count && !op->rules)
+        return cdp__dt_op_wrong(kind->name, "rule_count is set but rules is NULL", 0);
+    if (op->kind == CDP_OP_CUSTOM && !op->rules)
+        return cdp__dt_op_wrong(kind->name, "it needs rules", 0);
+    return CDP_OK;
+}
+
+CDP__DT bool cdp__dt_place_fits(const cdp_place *p, uint32_t ndim) {
+    const int64_t d = p->dim < 0 ? (int64_t)p->dim + ndim : p->dim;
+    return p->kind != CDP_PLACE_SHARD || (d >= 0 && d < (int64_t)ndim);
+}
+
+/* The program's own rules, in place of all that were found. */
+CDP__DT cdp_status cdp__dt_own_rules(const cdp_op *op, const cdp_layout *in, uint32_t in_count,
+    cdp__dt_rules *r, const cdp_layout *out) {
+    r->n = 1;
+    for (uint32_t i = 0; i < op->rule_count; ++i) {
+        bool fits = cdp__dt_place_fits(&op->rules[i].out, out->ndim);
+        for (uint32_t k = 0; k < in_count; ++k)
+            fits = fits && cdp__dt_place_fits(&op->rules[i].in[k], in[k].ndim);
+        if (!fits)
+            return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+                "cdp_op: rules[%u] shards a dimension that the input or the result lacks", i);
+        *cdp__dt_rule(r) = op->rules[i];
+    }
+    return CDP_OK;
+}
+
+/* Rules, and the shape of the result. */
+CDP__DT cdp_status cdp__dt_rules_of(
+    const cdp_op *op, const cdp_layout *in, uint32_t in_count, cdp__dt_rules *r, cdp_layout *out) {
+    cdp__dt_op_kind kind;
+    cdp_status st = cdp__dt_op_check(op, in, in_count, &kind);
+    if (st != CDP_OK) return st;
+    memset(out, 0, sizeof *out);
+    out->mesh = in->mesh;
+    out->dtype = cdp__dt_dtype(in);
+    if (op->kind == CDP_OP_VIEW || op->kind == CDP_OP_CUSTOM) {
+        if (op->ndim > CDP_TENSOR_DIMS)
+            return cdp__dt_op_wrong(kind.name, "the result has too many dimensions", 0);
+        out->ndim = op->ndim;
+        memcpy(out->shape, op->shape, sizeof out->shape);
+    }
+    (void)cdp__dt_rule(r); /* everything replicated */
+    if (kind.rules) st = kind.rules(op, in, in_count, r, out);
+    if (st == CDP_OK) st = cdp_layout_check(out);
+    if (st == CDP_OK && op->rules) st = cdp__dt_own_rules(op, in, in_count, r, out);
+    return st;
+}
+
+/* Rules of two dimensions of a mesh may be combined: where both shard one dimension of a tensor,
+   all tensors are cut by both of them alike. `t`: the tensors of a choice, the result last. */
+CDP__DT bool cdp__dt_rules_agree(
+    const cdp_layout *const *t, uint32_t in_count, uint32_t a, uint32_t b) {
+    bool meet = false, alike = true;
+    for (uint32_t k = 0; k <= in_count; ++k) {
+        const cdp_place *p = &t[k]->place[a], *q = &t[k]->place[b];
+        const bool both = p->kind == CDP_PLACE_SHARD && q->kind == CDP_PLACE_SHARD;
+        const bool same_dim = both && cdp__dt_dim(t[k], a) == cdp__dt_dim(t[k], b);
+        meet = meet || same_dim;
+        alike = alike && p->kind == q->kind && (!both || same_dim);
+    }
+    return !meet || alike;
+}
+
+CDP_API cdp_status cdp_op_rules(const cdp_op *op, const cdp_layout *in, uint32_t in_count,
+    cdp_rule *out, uint32_t max, uint32_t *count) {
+    cdp__dt_rules r;
+    cdp_layout result;
+    if (!count || (max && !out))
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_op_rules: out or count is NULL");
+    memset(&r, 0, sizeof r);
+    r.out = out;
+    r.max = max;
+    const cdp_status st = cdp__dt_rules_of(op, in, in_count, &r, &result);
+    *count = st == CDP_OK ? r.n : 0;
+    return st;
+}
+
+/* ---- >>chooser: the cheapest rules --------------------------------------------------------- */
+
+/* Knows: rules, and what a redistribution costs. Promises: cdp_op_choose().
+   May use: kit, grid, moves, spelling, stages, planner, operators-special. */
+
+#define CDP__DT_CANDIDATES 256u /* most rules of one mesh dimension, each with its blocks */
+#define CDP__DT_COMBINATIONS 4096u
+
+typedef struct cdp__dt_choice {
+    const cdp_layout *have, *want;
+    uint32_t in_count, dims, count[CDP_MESH_DIMS], at[CDP_MESH_DIMS];
+    cdp_rule *rules[CDP_MESH_DIMS]; /* candidates of each dimension */
+    cdp_layout out;                 /* mesh, dtype and shape of the result */
+    cdp_net net;
+    cdp_op_choice now, best;
+    bool found;
+} cdp__dt_choice;
+
+/* Give the placements of `rule` the order, cut and blocks of `like`, which lies as `as` asks. */
+CDP__DT bool cdp__dt_adopt(
+    cdp_rule *rule, const cdp_place *as, const cdp_place *like, uint32_t ndim, uint32_t in_count) {
+    const int32_t own = as->dim < 0 ? as->dim + (int32_t)ndim : as->dim;
+    const int32_t there = like->dim < 0 ? like->dim + (int32_t)ndim : like->dim;
+    if (as->kind != CDP_PLACE_SHARD || like->kind != CDP_PLACE_SHARD || own != there) return false;
+    const uint64_t unit = cdp__dt_max(as->block, 1), block = cdp__dt_max(like->block, 1);
+    const uint64_t times = cdp__dt_multiple(unit, block) / unit;
+    bool plain = true;
+    if (!times) return false;
+    for (uint32_t k = 0; k <= in_count; ++k)
+        plain = plain && (k == in_count ? rule->out.block : rule->in[k].block) <= 1;
+    for (uint32_t k = 0; k <= in_count; ++k) {
+        cdp_place *p = k == in_count ? &rule->out : &rule->in[k];
+        if (p->kind != CDP_PLACE_SHARD) continue;
+        p->block = cdp__dt_max(p->block, 1) * times;
+        p->order = like->order;
+        p->cut = plain ? like->cut : 0;
+    }
+    return true;
+}
+
+CDP__DT void cdp__dt_candidate(cdp__dt_choice *c, uint32_t by, const cdp_rule *rule) {
+    for (uint32_t i = 0; i < c->count[by]; ++i)
+        if (memcmp(&c->rules[by][i], rule, sizeof *rule) == 0) return;
+    if (c->count[by] < CDP__DT_CANDIDATES) c->rules[by][c->count[by]++] = *rule;
+}
+
+/* A rule as it is, and with the blocks that the inputs, and the wanted result, have there. */
+CDP__DT void cdp__dt_candidates(cdp__dt_choice *c, uint32_t by, const cdp_rule *rule) {
+    cdp_rule r;
+    for (uint32_t k = 0; k < c->in_count; ++k) {
+        r = *rule;
+        if (cdp__dt_adopt(&r, &rule->in[k], &c->have[k].place[by], c->have[k].ndim, c->in_count))
+            cdp__dt_candidate(c, by, &r);
+    }
+    r = *rule;
+    if (c->want && cdp__dt_adopt(&r, &rule->out, &c->want->place[by], c->want->ndim, c->in_count))
+        cdp__dt_candidate(c, by, &r);
+    cdp__dt_candidate(c, by, rule);
+}
+
+/* Placements that go together: one kind of PARTIAL, blocks that nest, an own cut alone. */
+CDP__DT bool cdp__dt_places_fit(const cdp_layout *l) {
+    cdp_reduce_op kind = CDP_REDUCE_DEFAULT;
+    for (uint32_t a = 0; a < l->mesh->desc.ndim; ++a) {
+        const cdp_place *p = &l->place[a];
+        cdp_reduce_op op = cdp__dt_op(p);
+        if (op == CDP_REDUCE_AVG) op = CDP_REDUCE_SUM;
+        if (p->kind == CDP_PLACE_PARTIAL && kind != CDP_REDUCE_DEFAULT && kind != op) return false;
+        if (p->kind == CDP_PLACE_PARTIAL && !cdp__dt_reduces(l->dtype, cdp__dt_op(p))) return false;
+        if (p->kind == CDP_PLACE_PARTIAL) kind = op;
+        for (uint32_t b = 0; b < l->mesh->desc.ndim; ++b) {
+            const cdp_place *q = &l->place[b];
+            const bool both = p->kind == CDP_PLACE_SHARD && q->kind == CDP_PLACE_SHARD;
+            if (a == b || !both || cdp__dt_dim(l, a) != cdp__dt_dim(l, b)) continue;
+            const bool first = p->order < q->order || (p->order == q->order && a < b);
+            if (p->cut || (first && cdp__dt_max(p->block, 1) % cdp__dt_max(q->block, 1)))
+                return false;
+        }
+    }
+    return true;
+}
+
+/* A target is PARTIAL only where the source is, alike. A shard is not made a sum for a rule's
+   sake: that costs nothing at once, and more later. */
+CDP__DT bool cdp__dt_reaches(const cdp_layout *from, const cdp_layout *to) {
+    for (uint32_t by = 0; by < to->mesh->desc.ndim; ++by) {
+        if (!cdp__dt_partial(to, by)) continue;
+        const cdp_reduce_op op = cdp__dt_op(&to->place[by]);
+        if (!cdp__dt_partial(from, by) || cdp__dt_op(&from->place[by]) != op) return false;
+    }
+    return true;
+}
+
+/* Add what it costs to bring a tensor from one layout to another; false: that is not possible. */
+CDP__DT bool cdp__dt_add_cost(cdp__dt_choice *c, const cdp_layout *from, const cdp_layout *to) {
+    cdp__dt_stage s;
+    const cdp_layout a = cdp__dt_plain(from), b = cdp__dt_plain(to);
+    const uint64_t elem = cdp_dtype_size(a.dtype);
+    if (!cdp__dt_places_fit(&b) || !cdp__dt_reaches(&a, &b)) return false;
+    if (cdp_layout_same(&a, &b)) return true;
+    if (cdp__dt_stage_make(&s, a.mesh->root->os, &a, &b, CDP__DT_NONE, CDP__DT_NONE) != CDP_OK)
+        return false;
+    c->now.bytes += s.cost.total * elem;
+    c->now.predicted_us += cdp__dt_stage_us(&s, &c->net, elem);
+    return true;
+}
+
+CDP__DT bool cdp__dt_choice_fits(const cdp__dt_choice *c) {
+    const cdp_layout *t[CDP_OP_INPUTS + 1];
+    bool fits = cdp__dt_places_fit(&c->now.out);
+    for (uint32_t k = 0; k < c->in_count; ++k)
+        t[k] = &c->now.in[k];
+    t[c->in_count] = &c->now.out;
+    for (uint32_t a = 0; a < c->dims; ++a)
+        for (uint32_t b = 0; b < a; ++b)
+            fits = fits && cdp__dt_rules_agree(t, c->in_count, a, b);
+    return fits;
+}
+
+/* What the candidates at[] cost; keeps them if nothing was cheaper. */
+CDP__DT bool cdp__dt_try(cdp__dt_choice *c) {
+    bool possible;
+    memset(&c->now, 0, sizeof c->now);
+    for (uint32_t k = 0; k < c->in_count; ++k)
+        c->now.in[k] = c->have[k];
+    c->now.out = c->out;
+    for (uint32_t by = 0; by < c->dims; ++by) {
+        const cdp_rule *rule = &c->rules[by][c->at[by]];
+        for (uint32_t k = 0; k < c->in_count; ++k)
+            c->now.in[k].place[by] = rule->in[k];
+        c->now.out.place[by] = rule->out;
+        c->now.flags[by] = rule->flags;
+    }
+    possible = cdp__dt_choice_fits(c);
+    for (uint32_t k = 0; possible && k < c->in_count; ++k)
+        possible = cdp__dt_add_cost(c, &c->have[k], &c->now.in[k]);
+    if (possible && c->want) possible = cdp__dt_add_cost(c, &c->now.out, c->want);
+    const bool equal = c->found && c->now.bytes == c->best.bytes;
+    const bool cheaper = !c->found || c->now.bytes < c->best.bytes
+        || (equal && c->now.predicted_us < c->best.predicted_us);
+    if (!possible || !cheaper) return false;
+    c->best = c->now;
+    c->found = true;
+    return true;
+}
+
+/* All combinations, the last dimension varying fastest. */
+CDP__DT void cdp__dt_try_all(cdp__dt_choice *c) {
+    for (;;) {
+        uint32_t by = c->dims;
+        (void)cdp__dt_try(c);
+        while (by > 0 && ++c->at[by - 1] == c->count[by - 1])
+            c->at[--by] = 0;
+        if (!by) return;
+    }
+}
+
+/* For each dimension alone the cheapest candidate, if the inputs stay as they are in the others. */
+CDP__DT void cdp__dt_try_apart(cdp__dt_choice *c) {
+    for (uint32_t by = 0; by < c->dims; ++by) {
+        uint64_t least = UINT64_MAX;
+        for (uint32_t i = 0; i < c->count[by]; ++i) {
+            bool possible = true;
+            c->now.bytes = 0;
+            for (uint32_t k = 0; possible && k < c->in_count; ++k) {
+                cdp_layout need = c->have[k];
+                need.place[by] = c->rules[by][i].in[k];
+                possible = cdp__dt_add_cost(c, &c->have[k], &need);
+            }
+            if (!possible || c->now.bytes >= least) continue;
+            least = c->now.bytes;
+            c->at[by] = i;
+        }
+    }
+}
+
+/* One dimension after the other, until a round improves nothing. */
+CDP__DT void cdp__dt_try_each(cdp__dt_choice *c) {
+    bool better = true;
+    (void)cdp__dt_try(c); /* everything replicated */
+    cdp__dt_try_apart(c);
+    if (!cdp__dt_try(c)) memset(c->at, 0, sizeof c->at);
+    while (better) {
+        better = false;
+        for (uint32_t by = 0; by < c->dims; ++by) {
+            uint32_t kept = c->at[by];
+            for (c->at[by] = 0; c->at[by] < c->count[by]; ++c->at[by])
+                if (cdp__dt_try(c)) {
+                    kept = c->at[by];
+                    better = true;
+                }
+            c->at[by] = kept;
+        }
+    }
+}
+
+CDP__DT cdp_status cdp__dt_choose(cdp__dt_choice *c, const cdp_op *op, cdp_rule *memory) {
+    cdp__dt_rules r;
+    uint64_t combinations = 1;
+    memset(&r, 0, sizeof r);
+    r.out = memory;
+    r.max = CDP__DT_CANDIDATES;
+    cdp_status st = cdp__dt_rules_of(op, c->have, c->in_count, &r, &c->out);
+    if (st == CDP_OK && r.n > CDP__DT_CANDIDATES)
+        st = cdp__dt_op_wrong("rules", "there are more than 256 of them", 0);
+    if (st == CDP_OK && c->want && !cdp__dt_shape_same(c->want, &c->out))
+        st = cdp__dt_op_wrong("want", "its shape or dtype is not that of the result", 0);
+    if (st != CDP_OK) return st;
+    for (uint32_t by = 0; by < c->dims; ++by) {
+        c->rules[by] = memory + (by + 1) * CDP__DT_CANDIDATES;
+        for (uint32_t i = 0; i < r.n; ++i)
+            cdp__dt_candidates(c, by, &memory[i]);
+        combinations *= c->count[by];
+    }
+    if (combinations <= CDP__DT_COMBINATIONS)
+        cdp__dt_try_all(c);
+    else
+        cdp__dt_try_each(c);
+    if (c->found) return CDP_OK;
+    return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
+        "cdp_op_choose: no rule of the operator leads from these inputs to the wanted result; a "
+        "result is PARTIAL only where its inputs make it so");
+}
+
+CDP_API cdp_status cdp_op_choose(const cdp_op *op, const cdp_layout *have, uint32_t in_count,
+    const cdp_layout *want, const cdp_net *net, cdp_op_choice *out) {
+    cdp__dt_choice c;
+    cdp__dt_op_kind kind;
+    cdp_net none;
+    if (!out) return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_op_choose: out is NULL");
+    cdp_status st = cdp__dt_op_check(op, have, in_count, &kind);
+    for (uint32_t k = 0; st == CDP_OK && k < in_count; ++k)
+        st = cdp_layout_check(&have[k]);
+    if (st == CDP_OK && want) st = cdp_layout_check(want);
+    if (st != CDP_OK) return st;
+    if (want && !cdp__dt_mesh_same(want->mesh, have->mesh))
+        return cdp__dt_op_wrong(kind.name, "the wanted result is on another mesh", 0);
+    memset(&none, 0, sizeof none);
+    memset(&c, 0, sizeof c);
+    c.have = have;
+    c.want = want;
+    c.in_count = in_count;
+    c.dims = have->mesh->desc.ndim;
+    c.net = cdp__dt_net_of(net ? net : &none);
+    const cdp_os *os = have->mesh->root->os;
+    const uint64_t bytes = (c.dims + 1ull) * CDP__DT_CANDIDATES * sizeof(cdp_rule);
+    cdp_rule *memory = (cdp_rule *)cdp__dt_alloc(os, bytes);
+    if (!memory) return cdp__dt_nomem("cdp_op_choose", bytes);
+    st = cdp__dt_choose(&c, op, memory);
+    cdp__dt_free(os, memory);
+    if (st == CDP_OK) *out = c.best;
+    return st;
+}
+
+/* ---- >>products (pure): plain loops over local arrays -------------------------------------- */
+
+/* Knows: contiguous row-major arrays of f32, f64, i32 and i64. Promises: each element of a product
+   is summed over k in ascending order, so that a piece of a product has the bits of the whole.
+   May use: kit, kernels. */
+
+/* Eight elements of a row of c at a time: their sums do not wait for one another. */
+#define CDP__DT_GEMM(NAME, T)                                                             \
+    CDP__DT void NAME(bool ta, bool tb, uint64_t m, uint64_t n, uint64_t k, const T *a,   \
+        const T *b, bool add, T *c) {                                                     \
+        const uint64_t a_row = ta ? 1 : k, a_next = ta ? m : 1;                           \
+        const uint64_t b_col = tb ? k : 1, b_next = tb ? 1 : n;                           \
+        for (uint64_t i = 0; i < m; ++i)                                                  \
+            for (uint64_t j = 0; j < n; j += 8) {                                         \
+                const uint64_t some = cdp__dt_min(n - j, 8);                              \
+                const T *x = a + i * a_row, *y = b + j * b_col;                           \
+                T sum[8] = {0, 0, 0, 0, 0, 0, 0, 0};                                      \
+                for (uint64_t s = 0; some == 8 && s < k; ++s)                             \
+                    for (uint32_t d = 0; d < 8; ++d)                                      \
+                        sum[d] = (T)(sum[d] + x[s * a_next] * y[s * b_next + d * b_col]); \
+                for (uint64_t s = 0; some < 8 && s < k; ++s)                              \
+                    for (uint64_t d = 0; d < some; ++d)                                   \
+                        sum[d] = (T)(sum[d] + x[s * a_next] * y[s * b_next + d * b_col]); \
+                for (uint64_t d = 0; d < some; ++d)                                       \
+                    c[i * n + j + d] = (T)(add ? c[i * n + j + d] + sum[d] : sum[d]);     \
+            }                                                                             \
+    }
+CDP__DT_GEMM(cdp__dt_gemm_f32, float)
+CDP__DT_GEMM(cdp__dt_gemm_f64, double)
+CDP__DT_GEMM(cdp__dt_gemm_i32, uint32_t)
+CDP__DT_GEMM(cdp__dt_gemm_i64, uint64_t)
+#undef CDP__DT_GEMM
+
+CDP__DT bool cdp__dt_plain_dtype(cdp_dtype t) {
+    return t == CDP_DTYPE_F32 || t == CDP_DTYPE_F64 || t == CDP_DTYPE_I32 || t == CDP_DTYPE_I64;
+}
+
+CDP__DT void cdp__dt_gemm(cdp_dtype t, bool ta, bool tb, uint64_t m, uint64_t n, uint64_t k,
+    const void *a, const void *b, bool add, void *c) {
+    if (t == CDP_DTYPE_F64)
+        cdp__dt_gemm_f64(ta, tb, m, n, k, (const double *)a, (const double *)b, add, (double *)c);
+    else if (t == CDP_DTYPE_I32)
+        cdp__dt_gemm_i32(
+            ta, tb, m, n, k, (const uint32_t *)a, (const uint32_t *)b, add, (uint32_t *)c);
+    else if (t == CDP_DTYPE_I64)
+        cdp__dt_gemm_i64(
+            ta, tb, m, n, k, (const uint64_t *)a, (const uint64_t *)b, add, (uint64_t *)c);
+    else
+        cdp__dt_gemm_f32(ta, tb, m, n, k, (const float *)a, (const float *)b, add, (float *)c);
+}
+
+/* Add n numbers to others. */
+CDP__DT void cdp__dt_plus(cdp_dtype t, void *to, const void *from, uint64_t n) {
+    cdp__dt_combine(t, CDP_REDUCE_SUM, to, from, n);
+}
+
+/* Every row of y [rows, n] plus bias[first .. first + n - 1]. */
+CDP__DT void cdp__dt_add_bias(
+    cdp_dtype t, void *y, uint64_t rows, uint64_t n, const void *bias, uint64_t first) {
+    const uint64_t elem = cdp_dtype_size(t);
+    for (uint64_t i = 0; i < rows; ++i)
+        cdp__dt_plus(t, (uint8_t *)y + i * n * elem, (const uint8_t *)bias + first * elem, n);
+}
+
+/* sum[j] += y[0,j] + y[1,j] + ... */
+CDP__DT void cdp__dt_add_rows(cdp_dtype t, void *sum, const void *y, uint64_t rows, uint64_t n) {
+    for (uint64_t i = 0; i < rows; ++i)
+        cdp__dt_plus(t, sum, (const uint8_t *)y + i * n * cdp_dtype_size(t), n);
+}
+
+/* Rows first .. first + held - 1 of a table are here; other ids give rows of zeros. */
+CDP__DT void cdp__dt_look_up(const int32_t *ids, uint64_t n, const void *table, uint64_t first,
+    uint64_t held, uint64_t row_bytes, void *out) {
+    for (uint64_t i = 0; i < n; ++i) {
+        uint8_t *to = (uint8_t *)out + i * row_bytes;
+        const uint64_t id = (uint64_t)(int64_t)ids[i] - first; /* large if it is below */
+        if (id < held)
+            memcpy(to, (const uint8_t *)table + id * row_bytes, (size_t)row_bytes);
+        else
+            memset(to, 0, (size_t)row_bytes);
+    }
+}
+
+/* The other way: add rows of a gradient to those of the table. */
+CDP__DT void cdp__dt_look_up_backward(cdp_dtype t, const int32_t *ids, uint64_t n, void *table,
+    uint64_t first, uint64_t held, uint64_t width, const void *grad) {
+    const uint64_t row_bytes = width * cdp_dtype_size(t);
+    for (uint64_t i = 0; i < n; ++i) {
+        const uint64_t id = (uint64_t)(int64_t)ids[i] - first;
+        if (id >= held) continue;
+        cdp__dt_plus(
+            t, (uint8_t *)table + id * row_bytes, (const uint8_t *)grad + i * row_bytes, width);
+    }
+}
+
+/* exp(x), the same bits everywhere: x = k log 2 + r, a series in r, times 2^k. */
+CDP__DT double cdp__dt_exp(double x) {
+    if (!(x > -708)) return x < 0 ? 0 : x; /* NaN stays */
+    if (x > 709) x = 709;
+    const double turns = x * 1.44269504088896340736;
+    const int32_t k = (int32_t)(turns < 0 ? turns - 0.5 : turns + 0.5);
+    const double r = (x - k * 0.693147180369123816490) - k * 1.90821492927058770002e-10;
+    double sum = 1, scale;
+    for (int32_t i = 14; i >= 1; --i)
+        sum = 1 + sum * r / i;
+    const uint64_t bits = (uint64_t)(k + 1023) << 52;
+    memcpy(&scale, &bits, 8);
+    return sum * scale;
+}
+
+/* log(x) for x >= 0; -infinity for 0. */
+CDP__DT double cdp__dt_ln(double x) {
+    double twos = 0;
+    if (x <= 0) return -1.0 / (x * x);
+    if (!(x <= 1e300)) return x;
+    for (; x > 1; x *= 0.5)
+        twos += 0.69314718055994530942;
+    return cdp__dt_log(x) + twos;
+}
+
+/* ---- >>styles: layers whose parameters are cut --------------------------------------------- */
+
+/* Knows: one linear layer or table, and the two edges around its product. Promises: forward and
+   backward are those of the whole layer; each parameter's gradient lies as the parameter does.
+   May use: kit, kernels, grid, counter, meshes, spelling, planner, tensors, edges, products. */
+
+struct cdp_tp {
+    cdp_tp_desc desc;
+    cdp_place input, output;
+    const cdp_os *os;
+    cdp__dt_root *root;
+    cdp_tp_layouts l;
+    cdp_edge *in, *out, *weight, *bias; /* the last two: sums of gradients, SEQUENCE alone */
+    bool in_same, out_same;             /* x is used as it is; y is made as it is */
+    bool gathered;                      /* `used` holds x of the last forward */
+    void *used, *made, *grad_used, *sums, *sums_out;
+};
+
+CDP__DT cdp_status cdp__dt_tp_wrong(const char *why) {
+    return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_tp_create: %s", why);
+}
+
+CDP__DT cdp_status cdp__dt_tp_check(const cdp_tp_desc *d) {
+    if (!d->mesh) return cdp__dt_tp_wrong("mesh is NULL; set it");
+    if (d->mesh->desc.ndim != 1)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_tp_create: the mesh has %u dimensions; take one of them by cdp_mesh_sub()",
+            d->mesh->desc.ndim);
+    if ((uint32_t)d->style > CDP_TP_SEQUENCE)
+        return cdp__dt_tp_wrong("style is none of cdp_tp_style");
+    if (!d->rows || !d->in_features || !d->out_features)
+        return cdp__dt_tp_wrong("rows, in_features or out_features is 0; set all three");
+    if (d->embedding && d->in_features > 0x7fffffffu)
+        return cdp__dt_tp_wrong("in_features of a table must fit an i32 id");
+    if (d->output && d->output->kind == CDP_PLACE_PARTIAL)
+        return cdp__dt_tp_wrong("output is PARTIAL; use R, or S0 to keep some of the rows");
+    if (d->input && d->input->kind == CDP_PLACE_PARTIAL)
+        return cdp__dt_tp_wrong("input is PARTIAL; reduce it with an edge first");
+    if (!cdp__dt_is_float(d->dtype) && d->wire != CDP_DTYPE_DEFAULT)
+        return cdp__dt_tp_wrong("wire is set, but dtype is no float");
+    if (d->embedding ? cdp_dtype_size(d->dtype) > 0 : d->blas.gemm || cdp__dt_plain_dtype(d->dtype))
+        return CDP_OK;
+    return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
+        "cdp_tp_create: there is no plain product of %s; set blas.gemm", cdp_dtype_name(d->dtype));
+}
+
+CDP__DT cdp_layout cdp__dt_tp_layout(const cdp_tp *tp, uint32_t ndim, uint64_t a, uint64_t b) {
+    cdp_layout l;
+    memset(&l, 0, sizeof l);
+    l.mesh = tp->desc.mesh;
+    l.dtype = tp->desc.dtype;
+    l.ndim = ndim;
+    l.shape[0] = a;
+    if (ndim > 1) l.shape[1] = b;
+    return l;
+}
+
+/* The table at cdp_tp_style. */
+CDP__DT void cdp__dt_tp_layouts(cdp_tp *tp) {
+    const cdp_tp_desc *d = &tp->desc;
+    const uint64_t in = d->in_features, out = d->out_features;
+    const uint64_t head = cdp__dt_max(d->head, 1);
+    const cdp_place rows = cdp__dt_shard(0, 0), last = cdp__dt_shard(1, head);
+    cdp_tp_layouts *l = &tp->l;
+    l->used =
+        d->embedding ? cdp__dt_tp_layout(tp, 1, d->rows, 0) : cdp__dt_tp_layout(tp, 2, d->rows, in);
+    if (d->embedding) l->used.dtype = CDP_DTYPE_I32;
+    l->made = cdp__dt_tp_layout(tp, 2, d->rows, out);
+    l->weight =
+        d->embedding ? cdp__dt_tp_layout(tp, 2, in, out) : cdp__dt_tp_layout(tp, 2, out, in);
+    l->bias = cdp__dt_tp_layout(tp, 1, out, 0);
+    l->x = l->used;
+    l->y = l->made;
+    if (d->style == CDP_TP_COLUMN) {
+        l->made.place[0] = l->y.place[0] = last;
+        l->weight.place[0] = d->embedding ? last : cdp__dt_shard(0, head);
+        l->bias.place[0] = cdp__dt_shard(0, head);
+    } else if (d->style == CDP_TP_ROW) {
+        l->weight.place[0] = d->embedding ? cdp__dt_shard(0, head) : last;
+        if (!d->embedding) l->used.place[0] = l->x.place[0] = last;
+        l->made.place[0] = cdp__dt_sum_of(CDP_REDUCE_SUM);
+    } else {
+        l->used.place[0] = l->x.place[0] = l->made.place[0] = l->y.place[0] = rows;
+    }
+    if (d->input) l->x.place[0] = *d->input;
+    if (d->output) l->y.place[0] = *d->output;
+}
+
+/* An edge whose gradient arrives as a sum of all ranks where `sum` says so. */
+CDP__DT cdp_status cdp__dt_tp_edge(
+    const cdp_tp *tp, const cdp_layout *from, const cdp_layout *to, bool sum, cdp_edge **out) {
+    cdp_edge_desc e;
+    memset(&e, 0, sizeof e);
+    e.from = *from;
+    e.to = *to;
+    if (cdp__dt_is_float(from->dtype)) e.wire = e.grad_wire = tp->desc.wire;
+    if (sum) {
+        e.grad_in = *to;
+        e.grad_in.place[0] = cdp__dt_sum_of(CDP_REDUCE_SUM);
+    }
+    return cdp_edge_create(&e, out);
+}
+
+CDP__DT cdp_status cdp__dt_tp_edges(cdp_tp *tp) {
+    const cdp_tp_desc *d = &tp->desc;
+    const cdp_tp_layouts *l = &tp->l;
+    const bool sum = d->style == CDP_TP_COLUMN && !d->embedding;
+    const uint32_t n = d->mesh->count;
+    cdp_status st = cdp_layout_check(&l->x);
+    if (st == CDP_OK) st = cdp_layout_check(&l->y);
+    if (st == CDP_OK) st = cdp_layout_check(&l->weight);
+    if (st == CDP_OK) st = cdp__dt_tp_edge(tp, &l->x, &l->used, sum && n > 1, &tp->in);
+    if (st == CDP_OK) st = cdp__dt_tp_edge(tp, &l->made, &l->y, false, &tp->out);
+    if (st != CDP_OK) return st;
+    tp->in_same = cdp_layout_same(&l->x, &l->used);
+    tp->out_same = cdp_layout_same(&l->made, &l->y);
+    if (d->style != CDP_TP_SEQUENCE || n == 1) return CDP_OK;
+    st = cdp__dt_tp_edge(tp, &l->weight, &l->weight, true, &tp->weight);
+    if (st == CDP_OK && !d->embedding)
+        st = cdp__dt_tp_edge(tp, &l->bias, &l->bias, true, &tp->bias);
+    return st;
+}
+
+/* Memory for what the layer keeps. */
+CDP__DT cdp_status cdp__dt_tp_memory(cdp_tp *tp) {
+    cdp_group *g = tp->desc.mesh->all ? tp->desc.mesh->all->group : NULL;
+    const uint64_t used = cdp__dt_local_bytes(&tp->l.used) + 1;
+    const uint64_t made = cdp__dt_local_bytes(&tp->l.made) + 1;
+    const uint64_t sums = tp->weight ? cdp__dt_local_bytes(&tp->l.weight) + 1 : 0;
+    bool ok = true;
+    if (!g) return CDP_OK;
+    if (!tp->in_same) ok = (tp->used = cdp_group_alloc(g, used)) != NULL;
+    if (ok && !tp->out_same) ok = (tp->made = cdp_group_alloc(g, made)) != NULL;
+    if (ok && !tp->desc.embedding) ok = (tp->grad_used = cdp_group_alloc(g, used)) != NULL;
+    if (ok && sums) ok = (tp->sums = cdp_group_alloc(g, sums)) != NULL;
+    if (ok && sums) ok = (tp->sums_out = cdp_group_alloc(g, sums)) != NULL;
+    return ok ? CDP_OK : cdp__dt_nomem("a tensor-parallel layer", 2 * used + made + 2 * sums);
+}
+
+CDP_API void cdp_tp_destroy(cdp_tp *tp) {
+    if (!tp) return;
+    cdp__dt_link *link = tp->desc.mesh ? tp->desc.mesh->all : NULL;
+    cdp__dt_bury(tp->root, link, tp->used);
+    cdp__dt_bury(tp->root, link, tp->made);
+    cdp__dt_bury(tp->root, link, tp->grad_used);
+    cdp__dt_bury(tp->root, link, tp->sums);
+    cdp__dt_bury(tp->root, link, tp->sums_out);
+    cdp_edge_destroy(tp->in);
+    cdp_edge_destroy(tp->out);
+    cdp_edge_destroy(tp->weight);
+    cdp_edge_destroy(tp->bias);
+    cdp__dt_free(tp->os, tp);
+}
+
+CDP_API cdp_status cdp_tp_create(const cdp_tp_desc *desc, cdp_tp **out) {
+    cdp_tp_desc d;
+    if (!desc || !out)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_tp_create: desc or out is NULL");
+    *out = NULL;
+    d = *desc;
+    if (d.dtype == CDP_DTYPE_DEFAULT) d.dtype = CDP_DTYPE_F32;
+    cdp_status st = cdp__dt_tp_check(&d);
+    if (st != CDP_OK) return st;
+    const cdp_os *os = d.mesh->root->os;
+    cdp_tp *tp = (cdp_tp *)cdp__dt_alloc(os, sizeof *tp);
+    if (!tp) return cdp__dt_nomem("a tensor-parallel layer", sizeof *tp);
+    tp->desc = d;
+    tp->os = os;
+    tp->root = d.mesh->root;
+    cdp__dt_tp_layouts(tp);
+    tp->desc.input = tp->desc.output = NULL; /* the layouts have them */
+    st = cdp__dt_tp_edges(tp);
+    if (st == CDP_OK) st = cdp__dt_tp_memory(tp);
+    if (st != CDP_OK) {
+        cdp_tp_destroy(tp);
+        return st;
+    }
+    *out = tp;
+    return CDP_OK;
+}
+
+CDP_API const cdp_tp_layouts *cdp_tp_layouts_of(const cdp_tp *tp) {
+    return tp ? &tp->l : NULL;
+}
+
+CDP_API cdp_edge *cdp_tp_edge(const cdp_tp *tp, bool behind) {
+    if (!tp) return NULL;
+    return behind ? tp->out : tp->in;
+}
+
+CDP__DT cdp_status cdp__dt_product(const cdp_tp *tp, bool ta, bool tb, uint64_t m, uint64_t n,
+    uint64_t k, const void *a, const void *b, bool add, void *c) {
+    const cdp_blas *blas = &tp->desc.blas;
+    if (blas->gemm) return blas->gemm(blas->user, tp->desc.dtype, ta, tb, m, n, k, a, b, add, c);
+    cdp__dt_gemm(tp->desc.dtype, ta, tb, m, n, k, a, b, add, c);
+    return CDP_OK;
+}
+
+/* Ids outside the table are reported, but the layer runs on, so that no rank waits for another. */
+CDP__DT cdp_status cdp__dt_tp_ids(const cdp_tp *tp, const int32_t *ids, uint64_t n) {
+    for (uint64_t i = 0; i < n; ++i)
+        if (ids[i] < 0 || (uint64_t)ids[i] >= tp->desc.in_features)
+            return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+                "cdp_tp_forward: ids[%llu] is %d; the table has %llu rows", (unsigned long long)i,
+                ids[i], (unsigned long long)tp->desc.in_features);
+    return CDP_OK;
+}
+
+/* made = used w^T, or rows of the table. */
+CDP__DT cdp_status cdp__dt_tp_make(
+    const cdp_tp *tp, const void *used, const void *w, const void *bias, void *made) {
+    cdp_box x, y, table;
+    (void)cdp_layout_box(&tp->l.used, NULL, &x);
+    (void)cdp_layout_box(&tp->l.made, NULL, &y);
+    (void)cdp_layout_box(&tp->l.weight, NULL, &table);
+    if (tp->desc.embedding) {
+        cdp__dt_look_up((const int32_t *)used, x.size[0], w, table.start[0], table.size[0],
+            table.size[1] * cdp_dtype_size(tp->desc.dtype), made);
+        return cdp__dt_tp_ids(tp, (const int32_t *)used, x.size[0]);
+    }
+    const cdp_status st =
+        cdp__dt_product(tp, false, true, x.size[0], y.size[1], x.size[1], used, w, false, made);
+    if (bias && tp->desc.style != CDP_TP_ROW) /* as the piece of the bias lies */
+        cdp__dt_add_bias(tp->desc.dtype, made, y.size[0], y.size[1], bias, 0);
+    return st;
+}
+
+CDP__DT cdp_status cdp__dt_tp_ready(const cdp_tp *tp, const void *x, const void *w, const void *y) {
+    const bool outside = tp && tp->desc.mesh->me == CDP__DT_NONE;
+    if (!tp) return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_tp: the layer is NULL");
+    if (!tp->root->group)
+        return cdp_error_set(CDP_ERR_STATE, -1, 0, "cdp_tp: its mesh is on paper; it cannot run");
+    const bool lacks = (!x && cdp__dt_local_bytes(&tp->l.x))
+        || (!w && cdp__dt_local_bytes(&tp->l.weight)) || (!y && cdp__dt_local_bytes(&tp->l.y));
+    if (!outside && lacks)
+        return cdp_error_set(
+            CDP_ERR_INVALID, -1, 0, "cdp_tp: x, the weight, or y (backward: its gradient) is NULL");
+    return CDP_OK;
+}
+
+/* The first error of a product. The messages of a layer go on after it, so that no rank waits for
+   another; the call returns it at its end. */
+typedef struct cdp__dt_fault {
+    cdp_status status;
+    cdp_error why;
+} cdp__dt_fault;
+
+CDP__DT void cdp__dt_note(cdp__dt_fault *f, cdp_status st) {
+    if (st == CDP_OK || f->status != CDP_OK) return;
+    f->status = st;
+    f->why = *cdp_last_error();
+}
+
+/* What a call returns: the failure of messages, else that of a product. */
+CDP__DT cdp_status cdp__dt_verdict(const cdp__dt_fault *f, cdp_status st) {
+    if (st != CDP_OK || f->status == CDP_OK) return st;
+    return cdp_error_set(f->status, f->why.peer, f->why.sys_errno, "%s", f->why.text);
+}
+
+CDP_API cdp_status cdp_tp_forward(
+    cdp_tp *tp, const void *x, const void *w, const void *bias, void *y) {
+    cdp__dt_fault fault;
+    cdp_status st = cdp__dt_tp_ready(tp, x, w, y);
+    if (st != CDP_OK || tp->desc.mesh->me == CDP__DT_NONE) return st;
+    memset(&fault, 0, sizeof fault);
+    if (!tp->in_same) st = cdp_edge_forward(tp->in, x, tp->used);
+    if (st != CDP_OK) return st;
+    tp->gathered = true;
+    cdp__dt_note(&fault,
+        cdp__dt_tp_make(tp, tp->in_same ? x : tp->used, w, bias, tp->out_same ? y : tp->made));
+    if (!tp->out_same) st = cdp_edge_forward(tp->out, tp->made, y);
+    if (st == CDP_OK && bias && tp->desc.style == CDP_TP_ROW && !tp->desc.embedding) {
+        cdp_box box;
+        (void)cdp_layout_box(&tp->l.y, NULL, &box);
+        if (box.size[0] && box.size[1])
+            cdp__dt_add_bias(tp->desc.dtype, y, box.size[0], box.size[1], bias, box.start[1]);
+    }
+    return cdp__dt_verdict(&fault, st);
+}
+
+/* The gradient of the weight; SEQUENCE sums it over the ranks. */
+CDP__DT cdp_status cdp__dt_tp_weight(
+    const cdp_tp *tp, const void *used, const void *grad, void *grad_w, cdp__dt_fault *fault) {
+    const cdp_dtype t = tp->desc.dtype;
+    const uint64_t bytes = cdp__dt_local_bytes(&tp->l.weight);
+    cdp_box x, y, w;
+    cdp_status st;
+    (void)cdp_layout_box(&tp->l.used, NULL, &x);
+    (void)cdp_layout_box(&tp->l.made, NULL, &y);
+    (void)cdp_layout_box(&tp->l.weight, NULL, &w);
+    void *to = tp->weight ? tp->sums : grad_w;
+    if (tp->weight) memset(to, 0, (size_t)bytes);
+    if (tp->desc.embedding)
+        cdp__dt_look_up_backward(
+            t, (const int32_t *)used, x.size[0], to, w.start[0], w.size[0], w.size[1], grad);
+    else
+        cdp__dt_note(fault,
+            cdp__dt_product(
+                tp, true, false, y.size[1], x.size[1], y.size[0], grad, used, true, to));
+    if (!tp->weight) return CDP_OK;
+    st = cdp_edge_backward(tp->weight, tp->sums, tp->sums_out);
+    if (st == CDP_OK) cdp__dt_plus(t, grad_w, tp->sums_out, bytes / cdp_dtype_size(t));
+    return st;
+}
+
+/* The gradient of the bias, likewise. */
+CDP__DT cdp_status cdp__dt_tp_bias(const cdp_tp *tp, const void *grad, void *grad_bias) {
+    const cdp_dtype t = tp->desc.dtype;
+    cdp_box y;
+    (void)cdp_layout_box(&tp->l.made, NULL, &y);
+    if (!tp->bias) {
+        cdp__dt_add_rows(t, grad_bias, grad, y.size[0], y.size[1]);
+        return CDP_OK;
+    }
+    const uint64_t out = tp->desc.out_features; /* a rank without rows takes part, too */
+    memset(tp->sums, 0, (size_t)(out * cdp_dtype_size(t)));
+    cdp__dt_add_rows(t, tp->sums, grad, y.size[0], y.size[1]);
+    const cdp_status st = cdp_edge_backward(tp->bias, tp->sums, tp->sums_out);
+    if (st == CDP_OK) cdp__dt_plus(t, grad_bias, tp->sums_out, out);
+    return st;
+}
+
+/* The gradient of x, through the edge in front. */
+CDP__DT cdp_status cdp__dt_tp_input(
+    const cdp_tp *tp, const void *w, const void *grad, void *grad_x, cdp__dt_fault *fault) {
+    const cdp_edge_desc *e = cdp_edge_desc_of(tp->in);
+    const bool same = cdp_layout_same(&e->grad_in, &e->grad_out);
+    cdp_box x, y;
+    (void)cdp_layout_box(&tp->l.used, NULL, &x);
+    (void)cdp_layout_box(&tp->l.made, NULL, &y);
+    cdp__dt_note(fault,
+        cdp__dt_product(tp, false, false, y.size[0], x.size[1], y.size[1], grad, w, false,
+            same ? grad_x : tp->grad_used));
+    return same ? CDP_OK : cdp_edge_backward(tp->in, tp->grad_used, grad_x);
+}
+
+/* All messages of the backward pass, and what is computed between them. */
+CDP__DT cdp_status cdp__dt_tp_back(cdp_tp *tp, const void *x, const void *w, const void *grad_y,
+    void *grad_x, void *grad_w, void *grad_bias, cdp__dt_fault *fault) {
+    const void *grad = tp->out_same ? grad_y : tp->made;
+    cdp_status st = CDP_OK;
+    if (!tp->out_same) st = cdp_edge_backward(tp->out, grad_y, tp->made);
+    const bool gather = !tp->in_same && (tp->desc.gather_again || !tp->gathered);
+    if (st == CDP_OK && gather) st = cdp_edge_forward(tp->in, x, tp->used);
+    const bool weight = st == CDP_OK && grad_w;
+    if (weight) st = cdp__dt_tp_weight(tp, tp->in_same ? x : tp->used, grad, grad_w, fault);
+    const bool bias = st == CDP_OK && grad_bias && !tp->desc.embedding;
+    if (bias) st = cdp__dt_tp_bias(tp, grad, grad_bias);
+    const bool input = !tp->desc.no_grad_x && !tp->desc.embedding;
+    if (st == CDP_OK && input) st = cdp__dt_tp_input(tp, w, grad, grad_x, fault);
+    return st;
+}
+
+CDP_API cdp_status cdp_tp_backward(cdp_tp *tp, const void *x, const void *w, const void *grad_y,
+    void *grad_x, void *grad_w, void *grad_bias) {
+    cdp__dt_fault fault;
+    cdp_status st = cdp__dt_tp_ready(tp, x, w, grad_y);
+    if (st != CDP_OK || tp->desc.mesh->me == CDP__DT_NONE) return st;
+    const bool wanted = !tp->desc.no_grad_x && !tp->desc.embedding;
+    if (wanted && !grad_x && cdp__dt_local_bytes(&tp->l.x)) /* a rank without rows has no memory */
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_tp_backward: grad_x is NULL; set .no_grad_x if it is not wanted");
+    cdp__dt_counter *c = tp->root->counter;
+    memset(&fault, 0, sizeof fault);
+    if (c) ++c->backward;
+    st = cdp__dt_tp_back(tp, x, w, grad_y, grad_x, grad_w, grad_bias, &fault);
+    if (c) --c->backward;
+    return cdp__dt_verdict(&fault, st);
+}
+
+/* ---- >>losses: cross entropy of logits that are cut along the classes ---------------------- */
+
+/* Knows: one row of logits, in pieces. Promises: cdp_cross_entropy(); every rank combines the
+   same numbers in the same order. May use: kit, kernels, grid, counter, meshes, spelling,
+   products. */
+
+typedef struct cdp__dt_loss {
+    const cdp_layout *l;
+    const void *x;
+    const int32_t *targets;
+    uint64_t rows, first, held; /* held: classes first .. first + held - 1 are here */
+    cdp_dtype dtype;
+    uint32_t n;
+    double *own, *all; /* per row: maximum, sum of exponentials from there, the target's logit */
+} cdp__dt_loss;
+
+CDP__DT cdp_status cdp__dt_loss_check(
+    const cdp_layout *l, const void *x, const int32_t *targets, const void *losses) {
+    cdp_status st = cdp_layout_check(l);
+    if (st != CDP_OK) return st;
+    const cdp_dtype t = cdp__dt_dtype(l);
+    const cdp_place *p = &l->place[0];
+    if (t != CDP_DTYPE_F32 && t != CDP_DTYPE_F64)
+        return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
+            "cdp_cross_entropy: logits of %s; use f32 or f64", cdp_dtype_name(t));
+    const bool cut = p->kind == CDP_PLACE_SHARD && l->ndim == 2 && cdp__dt_dim(l, 0) == 1;
+    if (l->ndim != 2 || l->mesh->desc.ndim != 1 || !(cut || p->kind == CDP_PLACE_REPLICATE))
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_cross_entropy: logits must be [rows, classes] on a mesh of one dimension, S1 or "
+            "R");
+    if (!targets || !losses || (!x && cdp__dt_local_bytes(l)))
+        return cdp_error_set(
+            CDP_ERR_INVALID, -1, 0, "cdp_cross_entropy: piece, targets or losses is NULL");
+    for (uint64_t i = 0; i < l->shape[0]; ++i)
+        if (targets[i] >= 0 && (uint64_t)targets[i] >= l->shape[1])
+            return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+                "cdp_cross_entropy: targets[%llu] is %d; there are %llu classes",
+                (unsigned long long)i, targets[i], (unsigned long long)l->shape[1]);
+    return CDP_OK;
+}
+
+CDP__DT void cdp__dt_loss_row(const cdp__dt_loss *s, uint64_t row) {
+    double *out = s->own + 3 * row;
+    const uint64_t at = row * s->held, target = (uint64_t)(int64_t)s->targets[row] - s->first;
+    double most = -1e300, sum = 0;
+    for (uint64_t j = 0; j < s->held; ++j)
+        if (cdp__dt_get(s->dtype, s->x, at + j) > most) most = cdp__dt_get(s->dtype, s->x, at + j);
+    for (uint64_t j = 0; j < s->held; ++j)
+        sum += cdp__dt_exp(cdp__dt_get(s->dtype, s->x, at + j) - most);
+    out[0] = most;
+    out[1] = sum;
+    out[2] = target < s->held ? cdp__dt_get(s->dtype, s->x, at + target) : 0;
+}
+
+/* What all ranks have of a row, as one: in[r] is stride numbers after in[r-1]. */
+CDP__DT void cdp__dt_loss_merge(const double *in, uint64_t stride, uint32_t n, double out[3]) {
+    out[0] = -1e300;
+    out[1] = out[2] = 0;
+    for (uint32_t r = 0; r < n; ++r)
+        if (in[r * stride] > out[0]) out[0] = in[r * stride];
+    for (uint32_t r = 0; r < n; ++r) {
+        if (in[r * stride + 1] > 0)
+            out[1] += in[r * stride + 1] * cdp__dt_exp(in[r * stride] - out[0]);
+        out[2] += in[r * stride + 2];
+    }
+}
+
+CDP__DT void cdp__dt_loss_finish(const cdp__dt_loss *s, void *losses, void *grad, double scale) {
+    for (uint64_t i = 0; i < s->rows; ++i) {
+        const bool counts = s->targets[i] >= 0;
+        const uint64_t target = (uint64_t)(int64_t)s->targets[i] - s->first;
+        double row[3];
+        cdp__dt_loss_merge(s->all + 3 * i, 3 * s->rows, s->n, row);
+        cdp__dt_put(s->dtype, losses, i, counts ? cdp__dt_ln(row[1]) + row[0] - row[2] : 0);
+        for (uint64_t j = 0; grad && j < s->held; ++j) {
+            const double x = cdp__dt_get(s->dtype, s->x, i * s->held + j) - row[0];
+            const double g = cdp__dt_exp(x) / row[1] - (j == target ? 1 : 0);
+            cdp__dt_put(s->dtype, grad, i * s->held + j, counts ? g * scale : 0);
+        }
+    }
+}
+
+CDP_API cdp_status cdp_cross_entropy(const cdp_layout *logits, const void *piece,
+    const int32_t *targets, void *losses, void *grad, double scale) {
+    cdp__dt_loss s;
+    cdp_box box;
+    cdp_status st = cdp__dt_loss_check(logits, piece, targets, losses);
+    if (st != CDP_OK) return st;
+    const cdp_mesh *m = logits->mesh;
+    if (m->me == CDP__DT_NONE) return CDP_OK;
+    (void)cdp_layout_box(logits, NULL, &box);
+    memset(&s, 0, sizeof s);
+    s.l = logits;
+    s.x = piece;
+    s.targets = targets;
+    s.rows = logits->shape[0];
+    s.first = box.start[1];
+    s.held = box.size[0] ? box.size[1] : 0;
+    s.dtype = cdp__dt_dtype(logits);
+    s.n = logits->place[0].kind == CDP_PLACE_SHARD ? m->count : 1;
+    const bool talks = s.n > 1 && m->all;
+    if (s.n > 1 && !m->all)
+        return cdp_error_set(CDP_ERR_STATE, -1, 0, "cdp_cross_entropy: its mesh is on paper");
+    const uint64_t bytes = 3 * s.rows * 8 * (s.n + 1ull);
+    s.own = (double *)cdp__dt_alloc(m->root->os, bytes);
+    if (!s.own) return cdp__dt_nomem("cdp_cross_entropy", bytes);
+    s.all = talks ? s.own + 3 * s.rows : s.own;
+    for (uint64_t i = 0; i < s.rows; ++i)
+        cdp__dt_loss_row(&s, i);
+    if (talks) {
+        cdp__dt_count(m->root->counter, CDP_COLL_ALLGATHER, 3 * s.rows * 8 * (s.n - 1ull), false);
+        st = cdp_allgather(m->all->group, s.own, s.all, 3 * s.rows, CDP_DTYPE_F64);
+    }
+    if (st == CDP_OK) cdp__dt_loss_finish(&s, losses, grad, scale);
+    cdp__dt_free(m->root->os, s.own);
+    return st;
+}
+
+/* ---- >>rings: keys and values pass from rank to rank --------------------------------------- */
+
+/* Knows: blocks of bytes, one per rank, and a function that uses them. Promises: every rank sees
+   every block, its own first, while the next one travels; what it adds to a block's gradient
+   reaches the block's owner, added in the order of the ring.
+   May use: kit, kernels, chunks, counter, meshes, planner, runner, products.
+
+       step       0      1      2          Rank 1 of 3: the block of rank 0 comes from rank 0, the
+       rank 0     0      2      1          block of rank 2 through rank 0. Gradients follow one
+       rank 1     1      0      2          step behind, and after the last step are with the rank
+       rank 2     2      1      0          before their owner. */
+
+#define CDP__DT_RING_KV (CDP__DT_TAG + 1u)
+#define CDP__DT_RING_GRAD (CDP__DT_TAG + 2u)
+
+/* Memory that grows and is kept. */
+typedef struct cdp__dt_room {
+    uint8_t *at;
+    uint64_t bytes;
+} cdp__dt_room;
+
+struct cdp_cp {
+    cdp_cp_desc desc;
+    const cdp_os *os;
+    cdp__dt_root *root;
+    cdp_group *group;
+    uint32_t n, me;
+    cdp__dt_room kv[2], grad[2]; /* of the ring; gather: kv[0] and grad[0] hold all blocks */
+    cdp_plan *gather_plan, *sum_plan;
+    uint64_t plan_bytes, plan_count;
+    double *state; /* of attention: results, then sums, per query and head */
+    void *pack, *pack_grad;
+    uint64_t rows, most_rows;
+};
+
+CDP__DT cdp_status cdp__dt_cp_wrong(const char *why) {
+    return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_cp_create: %s", why);
+}
+
+CDP__DT cdp_status cdp__dt_cp_check(const cdp_cp_desc *d) {
+    if (!d || !d->mesh) return cdp__dt_cp_wrong("desc or its mesh is NULL; set it");
+    if (d->mesh->desc.ndim != 1)
+        return cdp__dt_cp_wrong(
+            "the mesh has several dimensions; take one of them by cdp_mesh_sub()");
+    if (!d->heads || !d->width) return cdp__dt_cp_wrong("heads or width is 0; set both");
+    if (d->kv_heads && d->heads % d->kv_heads)
+        return cdp__dt_cp_wrong("heads must be a multiple of kv_heads");
+    if (d->causal && d->length % (2ull * d->mesh->count))
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_cp_create: a causal length of %llu does not divide into 2 x %u chunks; pad it",
+            (unsigned long long)d->length, d->mesh->count);
+    const cdp_dtype t = d->dtype;
+    if (t == CDP_DTYPE_DEFAULT || t == CDP_DTYPE_F32 || t == CDP_DTYPE_F64) return CDP_OK;
+    return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
+        "cdp_cp_create: attention of %s; use f32 or f64", cdp_dtype_name(t));
+}
+
+CDP_API uint64_t cdp_cp_rows(
+    const cdp_cp_desc *d, uint32_t coord, uint64_t start[2], uint64_t size[2]) {
+    start[0] = start[1] = size[0] = size[1] = 0;
+    if (!d || !d->mesh || coord >= d->mesh->count) return 0;
+    const uint32_t n = d->mesh->count;
+    if (!d->causal) {
+        size[0] = cdp__dt_chunk(d->length, 1, n, coord, &start[0]);
+        return size[0];
+    }
+    const uint64_t chunk = d->length / (2ull * n);
+    if (chunk * 2 * n != d->length) return 0;
+    size[0] = size[1] = chunk;
+    start[0] = coord * chunk;
+    start[1] = (2ull * n - 1 - coord) * chunk;
+    return 2 * chunk;
+}
+
+CDP__DT cdp_status cdp__dt_room_for(cdp_cp *cp, cdp__dt_room *room, uint64_t bytes) {
+    if (room->at && room->bytes >= bytes) return CDP_OK;
+    cdp__dt_bury(cp->root, cp->desc.mesh->all, room->at);
+    room->bytes = bytes;
+    room->at = (uint8_t *)cdp_group_alloc(cp->group, bytes + 1);
+    return room->at ? CDP_OK : cdp__dt_nomem("a ring", bytes);
+}
+
+/* A message to the next rank and one from the rank before. */
+CDP__DT cdp_status cdp__dt_ring_pass(cdp_cp *cp, const void *out, void *in, uint64_t count,
+    cdp_dtype t, uint32_t tag, cdp_work *work) {
+    cdp_transfer pair[2];
+    memset(pair, 0, sizeof pair);
+    pair[0].receive = true;
+    pair[0].data = in;
+    pair[0].peer = (cp->me + cp->n - 1) % cp->n;
+    pair[1].data = (void *)(uintptr_t)out;
+    pair[1].peer = (cp->me + 1) % cp->n;
+    for (uint32_t i = 0; i < 2; ++i) {
+        pair[i].count = count;
+        pair[i].dtype = t;
+        pair[i].tag = tag;
+    }
+    cdp__dt_count(cp->root->counter, CDP_COLL_SEND, count * cdp_dtype_size(t), false);
+    return cdp_batch(cp->group, pair, 2, work);
+}
+
+/* One call of a ring, or of a gather in its place. */
+typedef struct cdp__dt_ring {
+    cdp_cp_block *block;
+    void *user;
+    const void *kv;
+    uint64_t bytes;
+    void *grad;
+    uint64_t count;
+    cdp_status status; /* of the first block that failed */
+    cdp_error why;
+} cdp__dt_ring;
+
+CDP__DT void cdp__dt_ring_block(cdp__dt_ring *r, uint32_t owner, const void *kv, void *grad) {
+    if (r->status != CDP_OK) return;
+    r->status = r->block(r->user, owner, kv, grad);
+    if (r->status != CDP_OK) r->why = *cdp_last_error();
+}
+
+CDP__DT cdp_status cdp__dt_ring_run(cdp_cp *cp, cdp__dt_ring *r) {
+    const uint32_t n = cp->n;
+    const cdp_dtype t = cp->desc.dtype;
+    const void *kv = r->kv;
+    uint8_t *grad = r->grad ? cp->grad[0].at : NULL;
+    cdp_work moving, back;
+    cdp_status st = CDP_OK;
+    if (grad) memset(grad, 0, (size_t)(r->count * cdp_dtype_size(t)));
+    for (uint32_t s = 0; st == CDP_OK && s < n; ++s) {
+        const bool last = s + 1 == n;
+        uint8_t *next = cp->kv[s % 2].at;
+        if (!last)
+            st = cdp__dt_ring_pass(cp, kv, next, r->bytes, CDP_DTYPE_U8, CDP__DT_RING_KV, &moving);
+        if (st != CDP_OK) break;
+        cdp__dt_ring_block(r, (cp->me + n - s) % n, kv, grad);
+        if (grad) { /* to whoever uses this block next; after the last step, to its owner */
+            uint8_t *other = last ? (uint8_t *)r->grad : cp->grad[(s + 1) % 2].at;
+            st = cdp__dt_ring_pass(cp, grad, other, r->count, t, CDP__DT_RING_GRAD, &back);
+            if (st == CDP_OK) st = cdp_work_wait(back);
+            grad = other;
+        }
+        if (st == CDP_OK && !last) st = cdp_work_wait(moving);
+        kv = next;
+    }
+    return st;
+}
+
+/* Plans that gather blocks of `bytes`, and sum gradients of `count` elements. */
+CDP__DT cdp_status cdp__dt_gather_plans(cdp_cp *cp, uint64_t bytes, uint64_t count) {
+    cdp_plan_desc d;
+    cdp_status st = CDP_OK;
+    if (!cp->gather_plan || cp->plan_bytes != bytes) {
+        memset(&d, 0, sizeof d);
+        cdp_plan_destroy(cp->gather_plan);
+        cp->gather_plan = NULL;
+        d.from.mesh = cp->desc.mesh;
+        d.from.dtype = CDP_DTYPE_U8;
+        d.from.ndim = 1;
+        d.from.shape[0] = bytes * cp->n;
+        d.to = d.from;
+        d.from.place[0] = cdp__dt_shard(0, 0);
+        st = cdp_plan_create(&d, &cp->gather_plan);
+        cp->plan_bytes = bytes;
+    }
+    if (st != CDP_OK || !count || (cp->sum_plan && cp->plan_count == count)) return st;
+    memset(&d, 0, sizeof d);
+    cdp_plan_destroy(cp->sum_plan);
+    cp->sum_plan = NULL;
+    d.from.mesh = cp->desc.mesh;
+    d.from.dtype = cp->desc.dtype;
+    d.from.ndim = 1;
+    d.from.shape[0] = count * cp->n;
+    d.to = d.from;
+    d.from.place[0] = cdp__dt_sum_of(CDP_REDUCE_SUM);
+    d.to.place[0] = cdp__dt_shard(0, 0);
+    cp->plan_count = count;
+    return cdp_plan_create(&d, &cp->sum_plan);
+}
+
+/* All blocks at once, used in the order of the ring. */
+CDP__DT cdp_status cdp__dt_ring_gather(cdp_cp *cp, cdp__dt_ring *r) {
+    const uint64_t size = r->count * cdp_dtype_size(cp->desc.dtype);
+    cdp_status st = cdp__dt_gather_plans(cp, r->bytes, r->grad ? r->count : 0);
+    if (st == CDP_OK) st = cdp_plan_run(cp->gather_plan, r->kv, cp->kv[0].at);
+    if (st != CDP_OK) return st;
+    if (r->grad) memset(cp->grad[0].at, 0, (size_t)(size * cp->n));
+    for (uint32_t s = 0; s < cp->n; ++s) {
+        const uint32_t owner = (cp->me + cp->n - s) % cp->n;
+        cdp__dt_ring_block(r, owner, cp->kv[0].at + owner * r->bytes,
+            r->grad ? cp->grad[0].at + owner * size : NULL);
+    }
+    return r->grad ? cdp_plan_run(cp->sum_plan, cp->grad[0].at, r->grad) : CDP_OK;
+}
+
+CDP__DT cdp_status cdp__dt_ring_alone(const cdp_cp *cp, cdp__dt_ring *r) {
+    if (r->grad) memset(r->grad, 0, (size_t)(r->count * cdp_dtype_size(cp->desc.dtype)));
+    cdp__dt_ring_block(r, 0, r->kv, r->grad);
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_cp_ring(cdp_cp *cp, const void *kv, uint64_t bytes, void *grad,
+    uint64_t grad_count, cdp_cp_block *block, void *user) {
+    cdp__dt_ring r;
+    if (!cp || !kv || !block)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_cp_ring: cp, kv or block is NULL");
+    if (!cp->root->group)
+        return cdp_error_set(CDP_ERR_STATE, -1, 0, "cdp_cp: its mesh is on paper; it cannot run");
+    if (cp->desc.mesh->me == CDP__DT_NONE) return CDP_OK;
+    memset(&r, 0, sizeof r);
+    r.kv = kv;
+    r.bytes = bytes;
+    r.grad = grad;
+    r.count = grad ? grad_count : 0;
+    r.block = block;
+    r.user = user;
+    const uint64_t size = r.count * cdp_dtype_size(cp->desc.dtype);
+    const uint32_t copies = cp->desc.gather ? cp->n : 1, kinds = cp->desc.gather ? 1 : 2;
+    cdp_status st = CDP_OK;
+    for (uint32_t i = 0; st == CDP_OK && i < kinds && cp->n > 1; ++i) {
+        st = cdp__dt_room_for(cp, &cp->kv[i], bytes * copies);
+        if (st == CDP_OK && grad) st = cdp__dt_room_for(cp, &cp->grad[i], size * copies);
+    }
+    if (st != CDP_OK) return st;
+    if (cp->n == 1)
+        st = cdp__dt_ring_alone(cp, &r);
+    else if (cp->desc.gather)
+        st = cdp__dt_ring_gather(cp, &r);
+    else
+        st = cdp__dt_ring_run(cp, &r);
+    if (st != CDP_OK || r.status == CDP_OK) return st;
+    return cdp_error_set(r.status, r.why.peer, r.why.sys_errno, "%s", r.why.text);
+}
+
+/* ---- >>attention: plain loops over the blocks of a ring ------------------------------------ */
+
+/* Knows: queries, keys and values of some positions. Promises: attention over all positions, as
+   if one process had them, but for the order of sums; in f64 between the blocks.
+   May use: kit, kernels, meshes, products, rings. */
+
+/* What is fixed for one call. Rows are positions of all sequences of the batch. */
+typedef struct cdp__dt_heads {
+    const cdp_cp *cp;
+    const void *q, *out, *grad_out;
+    const void *lse;
+    double *grad_q;
+    uint64_t start[2], size[2]; /* of the queries */
+} cdp__dt_heads;
+
+/* Where in the sequence row i of a rank's piece lies. */
+CDP__DT uint64_t cdp__dt_cp_at(const uint64_t start[2], const uint64_t size[2], uint64_t i) {
+    return i < size[0] ? start[0] + i : start[1] + i - size[0];
+}
+
+CDP__DT double cdp__dt_dot(
+    cdp_dtype t, const void *a, uint64_t at_a, const void *b, uint64_t at_b, uint64_t n) {
+    double sum = 0;
+    for (uint64_t i = 0; i < n; ++i)
+        sum += cdp__dt_get(t, a, at_a + i) * cdp__dt_get(t, b, at_b + i);
+    return sum;
+}
+
+/* Merge one weighted value into a running result: most is the largest score so far. */
+CDP__DT void cdp__dt_attend(cdp_dtype t, double *state, double *out, uint64_t width, double score,
+    const void *v, uint64_t at) {
+    if (score > state[0]) {
+        const double shrink = state[1] > 0 ? cdp__dt_exp(state[0] - score) : 0;
+        for (uint64_t d = 0; d < width; ++d)
+            out[d] *= shrink;
+        state[1] *= shrink;
+        state[0] = score;
+    }
+    const double weight = cdp__dt_exp(score - state[0]);
+    state[1] += weight;
+    for (uint64_t d = 0; d < width; ++d)
+        out[d] += weight * cdp__dt_get(t, v, at + d);
+}
+
+/* The loops of both directions: queries i, heads h, keys j of one owner. Offsets: in elements. */
+typedef struct cdp__dt_spot {
+    uint64_t query, q, k, v; /* query: number of query and head; q: of its vector */
+} cdp__dt_spot;
+
+typedef void cdp__dt_spot_use(
+    const cdp__dt_heads *a, const cdp__dt_spot *s, const void *kv, void *grad);
+
+CDP__DT cdp_status cdp__dt_spots(
+    const cdp__dt_heads *a, uint32_t owner, const void *kv, void *grad, cdp__dt_spot_use *use) {
+    const cdp_cp_desc *d = &a->cp->desc;
+    const uint64_t rows = a->cp->rows, group = d->heads / d->kv_heads;
+    uint64_t start[2], size[2];
+    const uint64_t keys = cdp_cp_rows(d, owner, start, size);
+    const uint64_t values = d->batch * keys * d->kv_heads * d->width; /* behind the keys */
+    for (uint64_t i = 0; i < d->batch * rows; ++i) {
+        const uint64_t at = cdp__dt_cp_at(a->start, a->size, i % rows);
+        for (uint64_t h = 0; h < d->heads; ++h)
+            for (uint64_t j = 0; j < keys; ++j) {
+                cdp__dt_spot s;
+                if (d->causal && cdp__dt_cp_at(start, size, j) > at) continue;
+                s.query = i * d->heads + h;
+                s.q = s.query * d->width;
+                s.k = ((i / rows * keys + j) * d->kv_heads + h / group) * d->width;
+                s.v = values + s.k;
+                use(a, &s, kv, grad);
+            }
+    }
+    return CDP_OK;
+}
+
+CDP__DT void cdp__dt_spot_forward(
+    const cdp__dt_heads *a, const cdp__dt_spot *s, const void *kv, void *grad) {
+    const cdp_cp_desc *d = &a->cp->desc;
+    double *state = a->cp->state + s->query * (d->width + 2);
+    (void)grad;
+    const double score = d->scale * cdp__dt_dot(d->dtype, a->q, s->q, kv, s->k, d->width);
+    cdp__dt_attend(d->dtype, state, state + 2, d->width, score, kv, s->v);
+}
+
+/* p = exp(score - lse); dv += p dout; ds = p (dout v - dout out) scale; dq += ds k; dk += ds q */
+CDP__DT void cdp__dt_spot_backward(
+    const cdp__dt_heads *a, const cdp__dt_spot *s, const void *kv, void *grad) {
+    const cdp_cp_desc *d = &a->cp->desc;
+    const cdp_dtype t = d->dtype;
+    double *grad_q = a->cp->state + s->query * (d->width + 2);
+    const double score = d->scale * cdp__dt_dot(t, a->q, s->q, kv, s->k, d->width);
+    const double p = cdp__dt_exp(score - cdp__dt_get(t, a->lse, s->query));
+    const double own = grad_q[0]; /* dout out, which all keys share */
+    const double dp = cdp__dt_dot(t, a->grad_out, s->q, kv, s->v, d->width);
+    const double ds = p * (dp - own) * d->scale;
+    for (uint64_t i = 0; i < d->width; ++i) {
+        grad_q[2 + i] += ds * cdp__dt_get(t, kv, s->k + i);
+        cdp__dt_put(t, grad, s->k + i,
+            cdp__dt_get(t, grad, s->k + i) + ds * cdp__dt_get(t, a->q, s->q + i));
+        cdp__dt_put(t, grad, s->v + i,
+            cdp__dt_get(t, grad, s->v + i) + p * cdp__dt_get(t, a->grad_out, s->q + i));
+    }
+}
+
+CDP__DT cdp_status cdp__dt_block_forward(void *user, uint32_t owner, const void *kv, void *grad) {
+    return cdp__dt_spots((const cdp__dt_heads *)user, owner, kv, grad, cdp__dt_spot_forward);
+}
+
+CDP__DT cdp_status cdp__dt_block_backward(void *user, uint32_t owner, const void *kv, void *grad) {
+    return cdp__dt_spots((const cdp__dt_heads *)user, owner, kv, grad, cdp__dt_spot_backward);
+}
+
+CDP__DT uint64_t cdp__dt_kv_elements(const cdp_cp *cp, uint64_t rows) {
+    return cp->desc.batch * rows * cp->desc.kv_heads * cp->desc.width;
+}
+
+CDP__DT cdp_status cdp__dt_cp_memory(cdp_cp *cp) {
+    const cdp_cp_desc *d = &cp->desc;
+    const uint64_t elem = cdp_dtype_size(d->dtype);
+    const uint64_t kv = 2 * cdp__dt_kv_elements(cp, cp->most_rows);
+    const uint64_t state = d->batch * cp->rows * d->heads * (d->width + 2);
+    cp->state = (double *)cdp__dt_alloc(cp->os, state * sizeof *cp->state);
+    if (!cp->state) return cdp__dt_nomem("attention", state * sizeof *cp->state);
+    if (!cp->group) return CDP_OK;
+    cp->pack = cdp_group_alloc(cp->group, kv * elem + 1);
+    cp->pack_grad = cdp_group_alloc(cp->group, kv * elem + 1);
+    if (!cp->pack || !cp->pack_grad) return cdp__dt_nomem("attention", 2 * kv * elem);
+    if (cp->n == 1) return CDP_OK;
+    const uint32_t copies = d->gather ? cp->n : 1, kinds = d->gather ? 1 : 2;
+    cdp_status st = CDP_OK;
+    for (uint32_t i = 0; st == CDP_OK && i < kinds; ++i) {
+        st = cdp__dt_room_for(cp, &cp->kv[i], kv * elem * copies);
+        if (st == CDP_OK) st = cdp__dt_room_for(cp, &cp->grad[i], kv * elem * copies);
+    }
+    if (st == CDP_OK && d->gather) st = cdp__dt_gather_plans(cp, kv * elem, kv);
+    return st;
+}
+
+CDP_API void cdp_cp_destroy(cdp_cp *cp) {
+    if (!cp) return;
+    cdp__dt_link *link = cp->desc.mesh->all;
+    for (uint32_t i = 0; i < 2; ++i) {
+        cdp__dt_bury(cp->root, link, cp->kv[i].at);
+        cdp__dt_bury(cp->root, link, cp->grad[i].at);
+    }
+    cdp__dt_bury(cp->root, link, cp->pack);
+    cdp__dt_bury(cp->root, link, cp->pack_grad);
+    cdp_plan_destroy(cp->gather_plan);
+    cdp_plan_destroy(cp->sum_plan);
+    cdp__dt_free(cp->os, cp->state);
+    cdp__dt_free(cp->os, cp);
+}
+
+CDP_API cdp_status cdp_cp_create(const cdp_cp_desc *desc, cdp_cp **out) {
+    uint64_t start[2], size[2];
+    if (!out) return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_cp_create: out is NULL");
+    *out = NULL;
+    cdp_status st = cdp__dt_cp_check(desc);
+    if (st != CDP_OK) return st;
+    const cdp_os *os = desc->mesh->root->os;
+    cdp_cp *cp = (cdp_cp *)cdp__dt_alloc(os, sizeof *cp);
+    if (!cp) return cdp__dt_nomem("attention", sizeof *cp);
+    cp->desc = *desc;
+    cp->os = os;
+    cp->root = desc->mesh->root;
+    cp->group = desc->mesh->all ? desc->mesh->all->group : NULL;
+    cp->n = desc->mesh->count;
+    cp->me = desc->mesh->me;
+    if (cp->desc.dtype == CDP_DTYPE_DEFAULT) cp->desc.dtype = CDP_DTYPE_F32;
+    if (!cp->desc.batch) cp->desc.batch = 1;
+    if (!cp->desc.kv_heads) cp->desc.kv_heads = cp->desc.heads;
+    if (!(cp->desc.scale > 0)) { /* 1 / sqrt(width): a reciprocal keeps it below 2^10 */
+        cp->desc.scale = cdp__dt_sqrt(1.0 / (double)cp->desc.width);
+    }
+    cp->rows = cp->me == CDP__DT_NONE ? 0 : cdp_cp_rows(&cp->desc, cp->me, start, size);
+    cp->most_rows = cdp_cp_rows(&cp->desc, 0, start, size);
+    st = cdp__dt_cp_memory(cp);
+    if (st != CDP_OK) {
+        cdp_cp_destroy(cp);
+        return st;
+    }
+    *out = cp;
+    return CDP_OK;
+}
+
+/* Keys, then values, of this rank. */
+CDP__DT void cdp__dt_cp_pack(cdp_cp *cp, const void *k, const void *v) {
+    const uint64_t n = cdp__dt_kv_elements(cp, cp->rows) * cdp_dtype_size(cp->desc.dtype);
+    if (!n) return;
+    memcpy(cp->pack, k, (size_t)n);
+    memcpy((uint8_t *)cp->pack + n, v, (size_t)n);
+}
+
+CDP__DT cdp_status cdp__dt_cp_ready(const cdp_cp *cp, bool arrays) {
+    if (!cp || (!arrays && cp->rows))
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_cp_attention: cp or an array is NULL");
+    if (!cp->root->group)
+        return cdp_error_set(CDP_ERR_STATE, -1, 0, "cdp_cp: its mesh is on paper; it cannot run");
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_cp_attention(
+    cdp_cp *cp, const void *q, const void *k, const void *v, void *out, void *lse) {
+    cdp__dt_heads a;
+    cdp_status st = cdp__dt_cp_ready(cp, q && k && v && out && lse);
+    if (st != CDP_OK || cp->me == CDP__DT_NONE) return st;
+    const cdp_cp_desc *d = &cp->desc;
+    const uint64_t queries = d->batch * cp->rows * d->heads, step = d->width + 2;
+    memset(&a, 0, sizeof a);
+    a.cp = cp;
+    a.q = q;
+    (void)cdp_cp_rows(d, cp->me, a.start, a.size);
+    cdp__dt_cp_pack(cp, k, v);
+    memset(cp->state, 0, (size_t)(queries * step * sizeof *cp->state));
+    for (uint64_t i = 0; i < queries; ++i)
+        cp->state[i * step] = -1e300;
+    st = cdp_cp_ring(cp, cp->pack,
+        2 * cdp__dt_kv_elements(cp, cp->most_rows) * cdp_dtype_size(d->dtype), NULL, 0,
+        cdp__dt_block_forward, &a);
+    for (uint64_t i = 0; st == CDP_OK && i < queries; ++i) {
+        const double *state = cp->state + i * step;
+        cdp__dt_put(d->dtype, lse, i, state[0] + cdp__dt_ln(state[1]));
+        for (uint64_t x = 0; x < d->width; ++x)
+            cdp__dt_put(
+                d->dtype, out, i * d->width + x, state[1] > 0 ? state[2 + x] / state[1] : 0);
+    }
+    return st;
+}
+
+CDP_API cdp_status cdp_cp_attention_backward(cdp_cp *cp, const void *q, const void *k,
+    const void *v, const void *out, const void *lse, const void *grad_out, void *grad_q,
+    void *grad_k, void *grad_v) {
+    cdp__dt_heads a;
+    const bool arrays = q && k && v && out && lse && grad_out && grad_q && grad_k && grad_v;
+    cdp_status st = cdp__dt_cp_ready(cp, arrays);
+    if (st != CDP_OK || cp->me == CDP__DT_NONE) return st;
+    const cdp_cp_desc *d = &cp->desc;
+    const uint64_t queries = d->batch * cp->rows * d->heads, step = d->width + 2;
+    const uint64_t elem = cdp_dtype_size(d->dtype), own = cdp__dt_kv_elements(cp, cp->rows);
+    const uint64_t most = 2 * cdp__dt_kv_elements(cp, cp->most_rows);
+    memset(&a, 0, sizeof a);
+    a.cp = cp;
+    a.q = q;
+    a.lse = lse;
+    a.grad_out = grad_out;
+    (void)cdp_cp_rows(d, cp->me, a.start, a.size);
+    cdp__dt_cp_pack(cp, k, v);
+    memset(cp->state, 0, (size_t)(queries * step * sizeof *cp->state));
+    for (uint64_t i = 0; i < queries; ++i)
+        cp->state[i * step] =
+            cdp__dt_dot(d->dtype, grad_out, i * d->width, out, i * d->width, d->width);
+    if (cp->root->counter) ++cp->root->counter->backward;
+    st = cdp_cp_ring(cp, cp->pack, most * elem, cp->pack_grad, most, cdp__dt_block_backward, &a);
+    if (cp->root->counter) --cp->root->counter->backward;
+    for (uint64_t i = 0; st == CDP_OK && i < queries * d->width; ++i)
+        cdp__dt_put(d->dtype, grad_q, i, cp->state[i / d->width * step + 2 + i % d->width]);
+    if (st != CDP_OK || !own) return st;
+    memcpy(grad_k, cp->pack_grad, (size_t)(own * elem));
+    memcpy(grad_v, (uint8_t *)cp->pack_grad + own * elem, (size_t)(own * elem));
+    return CDP_OK;
+}
+
+CDP_API void cdp_cp_merge(
+    float *out, float *lse, const float *out_b, const float *lse_b, uint64_t rows, uint64_t width) {
+    for (uint64_t i = 0; i < rows; ++i) {
+        const double a = (double)lse[i], b = (double)lse_b[i];
+        const bool no_a = !(a >= -3e38), no_b = !(b >= -3e38); /* -infinity: no key was seen */
+        const double most = a > b ? a : b;
+        if (no_b) continue;
+        const double x = no_a ? 0 : cdp__dt_exp(a - most), y = cdp__dt_exp(b - most);
+        for (uint64_t d = i * width; d < (i + 1) * width; ++d)
+            out[d] = (float)((x * (no_a ? 0 : (double)out[d]) + y * (double)out_b[d]) / (x + y));
+        lse[i] = (float)(most + cdp__dt_ln(x + y));
+    }
+}
+
+/* ---- >>local-maps: functions of local arrays ----------------------------------------------- */
+
+/* Knows: how inputs lie and how they must. Promises: cdp_local_map(). May use: kit, spelling,
+   tensors. */
+
+CDP__DT cdp_status cdp__dt_map_lies(const cdp_dtensor *t, const cdp_layout *need, uint32_t k) {
+    char is[128], must[128];
+    (void)cdp_layout_text(&t->layout, is, sizeof is);
+    (void)cdp_layout_text(need, must, sizeof must);
+    return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+        "cdp_local_map: in[%u] lies as %s%s, the function needs %s; set .redistribute or move it",
+        k, is, cdp__dt_mesh_same(t->layout.mesh, need->mesh) ? "" : " of another mesh", must);
+}
+
+/* One input as the function needs it: itself, or a new tensor. */
+CDP__DT cdp_status cdp__dt_map_input(const cdp_local_map_desc *d, uint32_t k, cdp_dtensor *out) {
+    const cdp_layout *need = d->need ? &d->need[k] : NULL;
+    cdp_status st = cdp__dt_tensor_check(&d->in[k], "cdp_local_map");
+    *out = d->in[k];
+    out->owned = false;
+    if (st != CDP_OK || !need || !need->mesh) return st;
+    st = cdp_layout_check(need);
+    if (st != CDP_OK || cdp_layout_same(&d->in[k].layout, need)) return st;
+    if (!d->redistribute) return cdp__dt_map_lies(&d->in[k], need, k);
+    st = cdp_dtensor_create(need, NULL, out);
+    return st == CDP_OK ? cdp_redistribute(&d->in[k], out) : st;
+}
+
+CDP_API cdp_status cdp_local_map(const cdp_local_map_desc *d) {
+    cdp_dtensor *in;
+    const cdp_os *os = NULL;
+    if (!d || !d->func || (d->in_count && !d->in) || (d->out_count && !d->out))
+        return cdp_error_set(
+            CDP_ERR_INVALID, -1, 0, "cdp_local_map: desc, func, or an array of tensors is NULL");
+    if (!d->in_count) return d->func(d->user, NULL, d->out);
+    cdp_status st = cdp_layout_check(&d->in[0].layout);
+    for (uint32_t k = 0; st == CDP_OK && k < d->out_count; ++k)
+        st = cdp__dt_tensor_check(&d->out[k], "cdp_local_map");
+    if (st != CDP_OK) return st;
+    os = d->in[0].layout.mesh->root->os;
+    in = (cdp_dtensor *)cdp__dt_alloc(os, d->in_count * sizeof *in);
+    if (!in) return cdp__dt_nomem("cdp_local_map", d->in_count * sizeof *in);
+    for (uint32_t k = 0; st == CDP_OK && k < d->in_count; ++k)
+        st = cdp__dt_map_input(d, k, &in[k]);
+    if (st == CDP_OK) st = d->func(d->user, in, d->out);
+    for (uint32_t k = 0; k < d->in_count; ++k)
+        cdp_dtensor_free(&in[k]);
+    cdp__dt_free(os, in);
+    return st;
+}
+
+/* ---- >>counting: labels and their table ---------------------------------------------------- */
+
+/* Knows: the counter of a mesh. Promises: the functions of section counts. May use: kit, counter,
+   meshes. */
+
+CDP_API cdp_status cdp_count_begin(cdp_mesh *m, const char *label) {
+    char path[CDP__DT_PATH];
+    if (!m || !label || !*label || strchr(label, '/'))
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_count_begin: the mesh is NULL, or the label is empty or holds a '/'");
+    cdp__dt_root *root = m->root;
+    if (!root->counter) root->counter = cdp__dt_counter_make(root->os);
+    cdp__dt_counter *c = root->counter;
+    if (!c) return cdp__dt_nomem("a label", sizeof *c);
+    const char *above = c->open[c->depth]->path;
+    if (c->depth == CDP__DT_LABELS || strlen(above) + strlen(label) + 2 > CDP__DT_PATH)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_count_begin: \"%s\" lies too deep: at most %u labels and %u bytes", label,
+            CDP__DT_LABELS, CDP__DT_PATH - 1);
+    cdp__dt_text t = cdp__dt_text_of(path, sizeof path);
+    cdp__dt_add(&t, *above ? "%s/%s" : "%s%s", above, label);
+    (void)cdp__dt_end(&t);
+    cdp__dt_label *l = cdp__dt_label_of(c, root->os, path);
+    if (!l) return cdp__dt_nomem("a label", sizeof *l);
+    c->open[++c->depth] = l;
+    return CDP_OK;
+}
+
+CDP_API void cdp_count_end(cdp_mesh *m) {
+    if (m && m->root->counter && m->root->counter->depth) --m->root->counter->depth;
+}
+
+CDP_API void cdp_count_backward(cdp_mesh *m, bool on) {
+    if (m && m->root->counter) m->root->counter->user_backward = on;
+}
+
+CDP_API void cdp_count_note(cdp_mesh *m, cdp_coll_kind kind, uint64_t bytes) {
+    if (m && (uint32_t)kind < CDP_COLL_COUNT) cdp__dt_count(m->root->counter, kind, bytes, false);
+}
+
+/* `path` is this label, or lies above it. */
+CDP__DT bool cdp__dt_label_below(const cdp__dt_label *l, const char *path) {
+    const size_t n = path ? strlen(path) : 0;
+    return !n || (strncmp(l->path, path, n) == 0 && (!l->path[n] || l->path[n] == '/'));
+}
+
+CDP_API cdp_comm_count cdp_counts(const cdp_mesh *m, const char *path, bool backward) {
+    cdp_comm_count sum;
+    memset(&sum, 0, sizeof sum);
+    const cdp__dt_counter *c = m ? m->root->counter : NULL;
+    for (const cdp__dt_label *l = c ? c->first : NULL; l; l = l->next)
+        for (uint32_t k = 0; cdp__dt_label_below(l, path) && k < CDP_COLL_COUNT; ++k) {
+            sum.calls[k] += l->calls[backward][k];
+            sum.bytes[k] += l->bytes[backward][k];
+        }
+    return sum;
+}
+
+CDP_API void cdp_counts_clear(cdp_mesh *m) {
+    cdp__dt_counter *c = m ? m->root->counter : NULL;
+    for (cdp__dt_label *l = c ? c->first : NULL; l; l = l->next) {
+        memset(l->calls, 0, sizeof l->calls);
+        memset(l->bytes, 0, sizeof l->bytes);
+    }
+}
+
+/* "2 allreduce 4096, 1 allgather 512"; bytes behind the names. */
+CDP__DT void cdp__dt_add_counts(cdp__dt_text *t, const cdp_comm_count *c, bool json) {
+    bool some = false;
+    for (uint32_t k = 0; k < CDP_COLL_COUNT; ++k) {
+        if (!c->calls[k]) continue;
+        const unsigned long long calls = c->calls[k], bytes = c->bytes[k];
+        cdp__dt_add(t, some ? ", " : "");
+        if (json)
+            cdp__dt_add(t, "\"%s\": {\"calls\": %llu, \"bytes\": %llu}",
+                cdp_coll_name((cdp_coll_kind)k), calls, bytes);
+        else
+            cdp__dt_add(t, "%llu %s (%llu B)", calls, cdp_coll_name((cdp_coll_kind)k), bytes);
+        some = true;
+    }
+    if (!some && !json) cdp__dt_add(t, "-");
+}
+
+CDP__DT void cdp__dt_counts_line(
+    cdp__dt_text *t, const cdp_mesh *m, const char *path, bool json, bool first) {
+    const cdp_comm_count forward = cdp_counts(m, path, false), backward = cdp_counts(m, path, true);
+    const uint64_t line = t->used;
+    if (json) {
+        cdp__dt_add(t, first ? "\n  {\"path\": \"" : ",\n  {\"path\": \"");
+        for (const char *s = path; *s; ++s) {
+            if (*s == '"' || *s == '\\') cdp__dt_char(t, '\\');
+            cdp__dt_char(t, (unsigned char)*s < 32 ? ' ' : *s);
+        }
+        cdp__dt_add(t, "\", \"forward\": {");
+        cdp__dt_add_counts(t, &forward, true);
+        cdp__dt_add(t, "}, \"backward\": {");
+        cdp__dt_add_counts(t, &backward, true);
+        cdp__dt_add(t, "}}");
+        return;
+    }
+    cdp__dt_add(t, "%s", *path ? path : "(all)");
+    cdp__dt_pad(t, line, 20);
+    cdp__dt_add_counts(t, &forward, false);
+    cdp__dt_pad(t, line, 66);
+    cdp__dt_add(t, " ");
+    cdp__dt_add_counts(t, &backward, false);
+    cdp__dt_char(t, '\n');
+}
+
+CDP__DT void cdp__dt_counts_head(cdp__dt_text *t) {
+    cdp__dt_add(t, "label");
+    cdp__dt_pad(t, 0, 20);
+    cdp__dt_add(t, "forward");
+    cdp__dt_pad(t, 0, 67);
+    cdp__dt_add(t, "backward\n");
+}
+
+CDP_API uint64_t cdp_counts_draw(
+    const cdp_mesh *m, cdp_draw_format format, char *text, uint64_t room) {
+    cdp__dt_text t = cdp__dt_text_of(text, room);
+    const cdp__dt_counter *c = m ? m->root->counter : NULL;
+    const bool json = format == CDP_DRAW_JSON;
+    if (json)
+        cdp__dt_add(&t, "[");
+    else
+        cdp__dt_counts_head(&t);
+    for (const cdp__dt_label *l = c ? c->first : NULL; l; l = l->next)
+        cdp__dt_counts_line(&t, m, l->path, json, l == c->first);
+    if (json) cdp__dt_add(&t, "\n]\n");
+    return cdp__dt_end(&t);
+}
+
+#endif /* CDP_NO_TENSOR_OPS */
 
 #ifdef __cplusplus
 } /* extern "C" */

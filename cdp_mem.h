@@ -43,8 +43,8 @@
         record                history, labels, notes; memory of other allocators
         statistics, shots     figures; snapshots, files, pictures
         (implementation) sizes, bins, table, ring, depot, os-stacks, blocks, history, streams,
-        request, out-of-memory, pools-inside, texts, shot, build, writer, pickle, json, value,
-        unpickle, unjson, import, timeline, svg, reports, sources, cuda, public, settings, lifetime, calls,
+        request, out-of-memory, texts, shot, build, writer, pickle, json, value, unpickle, unjson,
+        import, timeline, svg, reports, sources, cuda, public, settings, lifetime, calls,
         pool-calls, recording, figures, files
 
     API BY TASK
@@ -232,7 +232,8 @@ typedef struct cdp_mem_record_desc {
                                 USER_DEFINED, ANNOTATE and OOM, else the file could not be
                                 replayed                                                  */
     uint64_t min_bytes;      /* events of smaller requests are not recorded (default: 0)  */
-    bool keep;               /* what is recorded already stays (default: starts empty)    */
+    bool keep;               /* what is recorded already stays, if history, min_bytes and
+                                the three max_ are as before (default: starts empty)      */
 } cdp_mem_record_desc;
 
 typedef struct cdp_mem_desc {
@@ -563,8 +564,9 @@ extern "C" {
 
 /* ---- >>sizes: size classes and rounding (pure) ----------------------------------------------- */
 
-/* Knows how large blocks and segments are, and when a block is split. May use nothing. The
-   constants are PyTorch's, so that a file from here reads like one from there. */
+/* Knows: the sizes of blocks and segments, and when a block is split. The constants are
+   PyTorch's, so that files look alike. Promises: a request never gets less than it asks for, and
+   every size is a multiple of 512. May use: nothing. */
 
 /* On the way of every request: worth inlining. */
 #if defined(__GNUC__) || defined(__clang__)
@@ -582,6 +584,7 @@ extern "C" {
 
 typedef struct cdp__mem_sizes {
     uint64_t max_split, max_non_split_rounding, large_segment;
+    bool divided; /* some number of divisions is not 0 */
     uint32_t divisions[16];
 } cdp__mem_sizes;
 
@@ -609,10 +612,10 @@ CDP__PRIVATE uint64_t cdp__mem_next_part(uint64_t bytes, uint32_t parts) {
     return cdp__mem_up_to(bytes, part);
 }
 
-/* The size of the block for a request. */
+/* The size of the block for a request of at least one byte. */
 CDP__MEM_HOT uint64_t cdp__mem_round(const cdp__mem_sizes *s, uint64_t bytes) {
     uint32_t parts;
-    if (bytes < CDP__MEM_UNIT) return CDP__MEM_UNIT;
+    if (!s->divided || bytes < CDP__MEM_UNIT) return cdp__mem_up_to(bytes, CDP__MEM_UNIT);
     parts = s->divisions[cdp__mem_interval(bytes)];
     if (parts > 1 && bytes > CDP__MEM_UNIT * parts) return cdp__mem_next_part(bytes, parts);
     return cdp__mem_up_to(bytes, CDP__MEM_UNIT);
@@ -650,10 +653,11 @@ CDP__PRIVATE uint64_t cdp__mem_mix(uint64_t h, uint64_t v) {
 
 /* ---- >>bins: free blocks by size (pure) ------------------------------------------------------ */
 
-/* Knows free blocks of one stream and size class, and promises best fit: one list for each
-   multiple of 512 up to 2 MiB, then 32 lists for each power of two, of which the first 8 blocks
-   are compared. A bitmap over the lists, and one over its words, find the next list that is not
-   empty. May use: sizes. */
+/* Knows: the records of blocks, segments and streams, and lists of the free blocks of one stream
+   and size class. Promises: best fit, exact up to 2 MiB: one list for each multiple of 512;
+   above that, 32 lists for each power of two, of which the first 8 blocks are compared. A bitmap
+   over the lists, and one over its words, find the next list that is not empty. May use: shots,
+   sizes. */
 
 typedef struct cdp__mem_use cdp__mem_use;
 typedef struct cdp__mem_part cdp__mem_part;
@@ -671,6 +675,38 @@ struct cdp__mem_part {
     uint32_t stack, label;
     uint32_t waits; /* events that have not passed           */
     cdp_mem_state state;
+};
+
+struct cdp__mem_span { /* a segment */
+    uint64_t at, size;
+    cdp__mem_arena *arena;
+    cdp__mem_part *first;
+    cdp__mem_span *prev, *next; /* of the allocator; also in a list of unused records */
+    uint32_t stack, label;
+    uint32_t busy; /* blocks in use or waiting */
+    bool large;
+};
+
+struct cdp__mem_arena { /* what one pool has for one stream */
+    cdp_mem_pool *pool;
+    void *stream;
+    struct cdp__mem_bins *bins[2]; /* small, large; made when needed */
+    cdp__mem_arena *next;
+};
+
+typedef struct cdp__mem_lane { /* a stream that blocks of others were recorded on */
+    void *stream;
+    cdp__mem_use *first, *last; /* events in the order of the stream */
+    struct cdp__mem_lane *next;
+} cdp__mem_lane;
+
+struct cdp__mem_use { /* one block on one further stream */
+    cdp__mem_part *part;
+    cdp__mem_lane *lane;
+    void *event;         /* stays when the record is unused */
+    cdp__mem_use *next;  /* of the block; or of unused ones */
+    cdp__mem_use *after; /* in the lane, or among those put off by a capture */
+    bool gone;           /* the stream was forgotten: nothing to wait for */
 };
 
 #define CDP__MEM_EXACT 4096u
@@ -713,8 +749,8 @@ CDP__MEM_HOT void cdp__mem_bins_put(cdp__mem_bins *b, cdp__mem_part *p) {
     p->bin_next = b->head[i];
     if (p->bin_next) p->bin_next->bin_prev = p;
     b->head[i] = p;
+    if (!b->map[i / 64]) b->top[i / 4096] |= 1ull << i / 64 % 64;
     b->map[i / 64] |= 1ull << i % 64;
-    b->top[i / 4096] |= 1ull << i / 64 % 64;
 }
 
 CDP__MEM_HOT void cdp__mem_bins_take(cdp__mem_bins *b, cdp__mem_part *p) {
@@ -771,8 +807,9 @@ CDP__MEM_HOT cdp__mem_part *cdp__mem_bins_best(const cdp__mem_bins *b, uint64_t 
 
 /* ---- >>table: from an address to its block (pure) -------------------------------------------- */
 
-/* Knows where blocks in use begin. Open addressing with linear probing; a removed entry is filled
-   by shifting later ones back. The caller keeps it at most half full. May use: bins. */
+/* Knows: where blocks in use begin. Promises: a block is found by its address in a few steps.
+   Open addressing with linear probing; a removed entry is filled by shifting later ones back;
+   the caller keeps the table at most half full. May use: sizes, bins. */
 
 typedef struct cdp__mem_table {
     cdp__mem_part **slots;
@@ -822,7 +859,8 @@ CDP__MEM_HOT void cdp__mem_table_take(cdp__mem_table *t, const cdp__mem_part *p)
 
 /* ---- >>ring: events, the oldest overwritten (pure) ------------------------------------------- */
 
-/* Knows the last `room` events. May use nothing. */
+/* Knows: the last `room` events. Promises: events are overwritten oldest first, and the lost
+   ones are counted. May use: nothing. */
 
 typedef struct cdp__mem_record { /* 64 bytes */
     uint64_t address, size, stream, time_ns;
@@ -866,10 +904,10 @@ CDP__PRIVATE void cdp__mem_ring_copy(const cdp__mem_ring *r, cdp__mem_record *ou
 
 /* ---- >>depot: different stacks and texts, each once (pure) ----------------------------------- */
 
-/* Knows stacks (rows of words) and texts by number, from 1 on; 0 means none. A word is an
-   address, or, with a tag in its upper bits, the number of a site or of a label. Everything lies
-   in tables of fixed size: when one is full, the answer is its last number, and a counter grows.
-   May use: sizes. */
+/* Knows: stacks (rows of words) and texts by number, from 1 on; 0 means none. A word is an
+   address or, with a tag in its upper bits, the number of a site or of a label. Promises: equal
+   ones are stored once, in tables of fixed size. When a table is full, the answer is its last
+   number, and a counter grows. May use: sizes. */
 
 #define CDP__MEM_FRAMES 64u
 #define CDP__MEM_WORDS (CDP__MEM_FRAMES + 2u)
@@ -895,9 +933,9 @@ typedef struct cdp__mem_depot {
     uint64_t lost;
 } cdp__mem_depot;
 
-typedef struct cdp__mem_trace { /* a stack that was just collected */
-    uint64_t words[CDP__MEM_WORDS];
-    uint32_t count;
+typedef struct cdp__mem_trace {     /* a stack that was just collected */
+    uint64_t words[CDP__MEM_WORDS]; /* a word for the site, the frames, a word for the label */
+    uint32_t count;                 /* frames */
 } cdp__mem_trace;
 
 CDP__PRIVATE uint64_t cdp__mem_words_hash(const uint64_t *words, uint32_t count) {
@@ -908,10 +946,10 @@ CDP__PRIVATE uint64_t cdp__mem_words_hash(const uint64_t *words, uint32_t count)
     return h;
 }
 
-CDP__PRIVATE bool cdp__mem_row_is(
-    const cdp__mem_depot *d, const cdp__mem_row *r, uint64_t hash, const cdp__mem_trace *t) {
-    if (r->hash != hash || r->count != t->count) return false;
-    return memcmp(d->words + r->first, t->words, t->count * sizeof *t->words) == 0;
+CDP__PRIVATE bool cdp__mem_row_is(const cdp__mem_depot *d, const cdp__mem_row *r, uint64_t hash,
+    const uint64_t *words, uint32_t count) {
+    if (r->hash != hash || r->count != count) return false;
+    return memcmp(d->words + r->first, words, count * sizeof *words) == 0;
 }
 
 /* Number 1 is the stack that stands for all that found no room. */
@@ -926,31 +964,32 @@ CDP__PRIVATE void cdp__mem_depot_clear(cdp__mem_depot *d) {
 }
 
 CDP__PRIVATE uint32_t cdp__mem_depot_add(
-    cdp__mem_depot *d, uint64_t hash, const cdp__mem_trace *t, uint32_t slot) {
+    cdp__mem_depot *d, uint64_t hash, const uint64_t *words, uint32_t count, uint32_t slot) {
     cdp__mem_row *r;
-    if (d->rows_used == d->rows_room || d->words_room - d->words_used < t->count) {
+    if (d->rows_used == d->rows_room || d->words_room - d->words_used < count) {
         ++d->lost;
         return 1;
     }
     r = &d->rows[d->rows_used++];
     r->hash = hash;
     r->first = d->words_used;
-    r->count = t->count;
-    memcpy(d->words + r->first, t->words, t->count * sizeof *t->words);
-    d->words_used += t->count;
+    r->count = count;
+    memcpy(d->words + r->first, words, count * sizeof *words);
+    d->words_used += count;
     d->slots[slot] = d->rows_used;
     return d->rows_used;
 }
 
 /* The number of this stack, which is stored when it is new; 0 for an empty one. */
-CDP__PRIVATE uint32_t cdp__mem_depot_number(cdp__mem_depot *d, const cdp__mem_trace *t) {
+CDP__PRIVATE uint32_t cdp__mem_depot_number(
+    cdp__mem_depot *d, const uint64_t *words, uint32_t count) {
     uint64_t hash;
     uint32_t i;
-    if (!t->count) return 0;
-    hash = cdp__mem_words_hash(t->words, t->count);
+    if (!count) return 0;
+    hash = cdp__mem_words_hash(words, count);
     for (i = (uint32_t)hash & d->slot_mask; d->slots[i]; i = (i + 1) & d->slot_mask)
-        if (cdp__mem_row_is(d, &d->rows[d->slots[i] - 1], hash, t)) return d->slots[i];
-    return cdp__mem_depot_add(d, hash, t, i);
+        if (cdp__mem_row_is(d, &d->rows[d->slots[i] - 1], hash, words, count)) return d->slots[i];
+    return cdp__mem_depot_add(d, hash, words, count, i);
 }
 
 typedef struct cdp__mem_labels {
@@ -1030,7 +1069,9 @@ CDP__PRIVATE void cdp__mem_labels_at(cdp__mem_labels *l, void *memory) {
 
 /* ---- >>os-stacks: addresses of callers, and where modules lie -------------------------------- */
 
-/* Knows how to find return addresses on this system. May use: depot. */
+/* Knows: how this system finds return addresses and the modules they are in. Promises: a chain
+   of frame pointers is followed only upwards and inside the stack of this thread. May use:
+   sizes, depot. */
 
 #if defined(__GLIBC__) || defined(__APPLE__) || defined(__FreeBSD__)
 #include <execinfo.h>
@@ -1151,7 +1192,7 @@ CDP__MEM_RAW CDP__PRIVATE void cdp__mem_walk(const void *frame, uint32_t most, c
     while (t->count < most) {
         const uintptr_t *const f = (const uintptr_t *)(uintptr_t)at;
         if (at % sizeof *f || at + 2 * sizeof *f > end || f[1] < 4096) return;
-        t->words[t->count++] = (uint64_t)f[1] - 1;
+        t->words[++t->count] = (uint64_t)f[1] - 1;
         if (f[0] <= at) return;
         at = (uint64_t)f[0];
     }
@@ -1167,7 +1208,7 @@ CDP__PRIVATE void cdp__mem_unwind(const void *caller, uint32_t most, cdp__mem_tr
     for (i = 0; i < got && i < 8; ++i)
         if (at[i] == caller) own = i;
     for (i = own; i < got && t->count < most; ++i)
-        t->words[t->count++] = (uint64_t)(uintptr_t)at[i] - 1;
+        t->words[++t->count] = (uint64_t)(uintptr_t)at[i] - 1;
 #else
     (void)caller;
     (void)most;
@@ -1177,45 +1218,13 @@ CDP__PRIVATE void cdp__mem_unwind(const void *caller, uint32_t most, cdp__mem_tr
 
 /* ---- >>blocks: segments, splitting, merging, statistics -------------------------------------- */
 
-/* Knows all segments and blocks of an allocator. Promises: the blocks of a segment tile it; two
-   free neighbours are one; the table has exactly the blocks that are in use or wait; statistics
-   are sums over blocks. Its memory comes from slabs that are taken before anything changes. May
-   use: sizes, bins, table, ring, depot. */
+/* Knows: all segments and blocks of an allocator. Promises: the blocks of a segment tile it; two
+   free neighbours are one block; the table has exactly the blocks that are in use or wait;
+   statistics are sums over blocks. Memory for records is taken before anything changes. May use:
+   source, desc, allocator, statistics, shots, sizes, bins, table, ring, depot. */
 
 #define CDP__MEM_SLAB 128u
 #define CDP__MEM_WATCHERS 8u
-
-struct cdp__mem_span { /* a segment */
-    uint64_t at, size;
-    cdp__mem_arena *arena;
-    cdp__mem_part *first;
-    cdp__mem_span *prev, *next; /* of the allocator; also in a list of unused records */
-    uint32_t stack, label;
-    uint32_t busy; /* blocks in use or waiting */
-    bool large;
-};
-
-struct cdp__mem_arena { /* what one pool has for one stream */
-    cdp_mem_pool *pool;
-    void *stream;
-    cdp__mem_bins *bins[2]; /* small, large; made when needed */
-    cdp__mem_arena *next;
-};
-
-typedef struct cdp__mem_lane { /* a stream that blocks of others were recorded on */
-    void *stream;
-    cdp__mem_use *first, *last; /* events in the order of the stream */
-    struct cdp__mem_lane *next;
-} cdp__mem_lane;
-
-struct cdp__mem_use { /* one block on one further stream */
-    cdp__mem_part *part;
-    cdp__mem_lane *lane;
-    void *event;         /* stays when the record is unused */
-    cdp__mem_use *next;  /* of the block; or of unused ones */
-    cdp__mem_use *after; /* in the lane, or among those put off by a capture */
-    bool gone;           /* the stream was forgotten: nothing to wait for */
-};
 
 typedef struct cdp__mem_slab { /* in front of its records */
     struct cdp__mem_slab *next;
@@ -1229,7 +1238,7 @@ struct cdp_mem_pool {
     cdp_mem_pool *next;
     uint64_t fixed_bytes, hash;
     uint32_t number; /* 0: the ordinary one */
-    uint32_t label, busy;
+    uint32_t label;
     char text[CDP__MEM_LABEL_BYTES]; /* its label */
     bool own_source, no_split, use_on_oom;
 };
@@ -1294,6 +1303,7 @@ struct cdp_mem {
     cdp__mem_tallies tally;
     cdp_mem_stats stats; /* only the single figures */
     cdp__mem_log log;
+    uint64_t histories; /* how many recordings there were */
     cdp__mem_watcher watchers[CDP__MEM_WATCHERS];
     cdp_mem_oom_func on_oom;
     void *on_oom_user;
@@ -1322,8 +1332,9 @@ CDP__MEM_HOT void cdp__mem_down(cdp__mem_tally *t, bool large, uint64_t n) {
     t->current[large] -= n;
 }
 
-/* Active blocks are those in callers' hands and those that wait: the tally `active` only has the
-   latter, and peaks of the sum. */
+/* Active blocks are those in callers' hands and those that wait. The tally `active` counts only
+   those that wait; its peaks are of the sum, at moments when some wait. When none wait, the peaks
+   of those in callers' hands are the same, so nothing is to be done: see cdp__mem_tally_active. */
 CDP__MEM_HOT void cdp__mem_top(cdp__mem_tally *active, const cdp__mem_tally *held, bool large) {
     const uint64_t one = active->current[large] + held->current[large];
     const uint64_t all = one + active->current[!large] + held->current[!large];
@@ -1431,25 +1442,13 @@ CDP__PRIVATE cdp__mem_bins *cdp__mem_bins_of(const cdp__mem_part *p) {
     return p->span->arena->bins[p->span->large];
 }
 
-/* A free block goes into its list, or leaves it. */
-CDP__MEM_HOT void cdp__mem_free_put(cdp_mem *m, cdp__mem_part *p) {
-    const bool large = p->span->large;
+/* A free block goes into its list of `b`. Statistics are the caller's. */
+CDP__MEM_HOT void cdp__mem_free_put(cdp_mem *m, cdp__mem_bins *b, cdp__mem_part *p) {
     p->state = CDP_MEM_INACTIVE;
     p->requested = 0;
     p->stack = p->label = 0;
     p->freed_at = m->requests;
-    cdp__mem_bins_put(cdp__mem_bins_of(p), p);
-    if (!cdp__mem_is_split(p)) return;
-    cdp__mem_up(&m->tally.inactive_split, large, 1);
-    cdp__mem_up(&m->tally.inactive_split_bytes, large, p->size);
-}
-
-CDP__MEM_HOT void cdp__mem_free_take(cdp_mem *m, cdp__mem_part *p) {
-    const bool large = p->span->large;
-    cdp__mem_bins_take(cdp__mem_bins_of(p), p);
-    if (!cdp__mem_is_split(p)) return;
-    cdp__mem_down(&m->tally.inactive_split, large, 1);
-    cdp__mem_down(&m->tally.inactive_split_bytes, large, p->size);
+    cdp__mem_bins_put(b, p);
 }
 
 /* `p`, which is in no list, keeps its first `size` bytes; the rest becomes a free block. */
@@ -1461,26 +1460,57 @@ CDP__MEM_HOT void cdp__mem_split(cdp_mem *m, cdp__mem_part *p, uint64_t size) {
     if (rest->next) rest->next->prev = rest;
     p->next = rest;
     p->size = size;
-    cdp__mem_free_put(m, rest);
+    cdp__mem_free_put(m, cdp__mem_bins_of(p), rest);
 }
 
-/* `p`, in no list, takes its neighbour in, when that is free. Returns what is left of both. */
-CDP__MEM_HOT cdp__mem_part *cdp__mem_merge(cdp_mem *m, cdp__mem_part *p) {
+/* A block that was in a list is given out; with `splits`, only its first `size` bytes. Free pieces
+   of segments partly in use are counted by what one call changes in all, as PyTorch does. */
+CDP__MEM_HOT void cdp__mem_part_cut(cdp_mem *m, cdp__mem_part *p, bool splits, uint64_t size) {
+    const bool large = p->span->large, piece = cdp__mem_is_split(p);
+    if (piece) cdp__mem_down(&m->tally.inactive_split_bytes, large, splits ? size : p->size);
+    if (piece && !splits) cdp__mem_down(&m->tally.inactive_split, large, 1);
+    if (!splits) return;
+    if (!piece) {
+        cdp__mem_up(&m->tally.inactive_split_bytes, large, p->size - size);
+        cdp__mem_up(&m->tally.inactive_split, large, 1);
+    }
+    cdp__mem_split(m, p, size);
+}
+
+/* `p`, in no list, becomes free: one block with its free neighbours, in a list. */
+CDP__MEM_HOT void cdp__mem_part_free(cdp_mem *m, cdp__mem_part *p) {
+    const bool large = p->span->large;
+    const uint64_t own = p->size;
+    cdp__mem_bins *const b = cdp__mem_bins_of(p);
     cdp__mem_part *const next = p->next, *const prev = p->prev;
+    uint32_t merged = 0;
     if (next && next->state == CDP_MEM_INACTIVE) {
-        cdp__mem_free_take(m, next);
+        cdp__mem_bins_take(b, next);
         p->size += next->size;
         p->next = next->next;
         if (p->next) p->next->prev = p;
         cdp__mem_part_drop(m, next);
+        ++merged;
     }
-    if (!prev || prev->state != CDP_MEM_INACTIVE) return p;
-    cdp__mem_free_take(m, prev);
-    prev->size += p->size;
-    prev->next = p->next;
-    if (prev->next) prev->next->prev = prev;
-    cdp__mem_part_drop(m, p);
-    return prev;
+    if (prev && prev->state == CDP_MEM_INACTIVE) {
+        cdp__mem_bins_take(b, prev);
+        prev->size += p->size;
+        prev->next = p->next;
+        if (prev->next) prev->next->prev = prev;
+        cdp__mem_part_drop(m, p);
+        p = prev;
+        ++merged;
+    }
+    cdp__mem_free_put(m, b, p);
+    if (!cdp__mem_is_split(p)) {
+        if (!merged) return;
+        cdp__mem_down(&m->tally.inactive_split, large, merged);
+        cdp__mem_down(&m->tally.inactive_split_bytes, large, p->size - own);
+        return;
+    }
+    cdp__mem_up(&m->tally.inactive_split_bytes, large, own);
+    if (!merged) cdp__mem_up(&m->tally.inactive_split, large, 1);
+    if (merged == 2) cdp__mem_down(&m->tally.inactive_split, large, 1);
 }
 
 CDP__PRIVATE void cdp__mem_hear(
@@ -1545,36 +1575,44 @@ CDP__MEM_HOT void cdp__mem_part_begin(cdp_mem *m, cdp__mem_part *p, uint64_t req
     p->requested = requested;
     p->state = CDP_MEM_ACTIVE;
     ++p->span->busy;
-    ++p->span->arena->pool->busy;
     cdp__mem_table_put(&m->table, p);
     cdp__mem_up(&m->tally.allocation, large, 1);
     cdp__mem_up(&m->tally.allocated_bytes, large, p->size);
-    cdp__mem_top(&m->tally.active, &m->tally.allocation, large);
-    cdp__mem_top(&m->tally.active_bytes, &m->tally.allocated_bytes, large);
+    if (cdp__mem_now(&m->tally.active)) {
+        cdp__mem_top(&m->tally.active, &m->tally.allocation, large);
+        cdp__mem_top(&m->tally.active_bytes, &m->tally.allocated_bytes, large);
+    }
     cdp__mem_up(&m->tally.requested_bytes, large, requested);
     if (p->size >= m->sizes.max_split) cdp__mem_up(&m->tally.oversize_allocations, false, 1);
 }
 
 /* The caller gave it back; it may have to wait. */
-CDP__MEM_HOT void cdp__mem_part_leave(cdp_mem *m, cdp__mem_part *p) {
+CDP__MEM_HOT void cdp__mem_part_leave(cdp_mem *m, const cdp__mem_part *p) {
     const bool large = p->span->large;
-    p->state = CDP_MEM_PENDING;
-    m->tally.active.current[large] += 1;
-    m->tally.active_bytes.current[large] += p->size;
     cdp__mem_down(&m->tally.allocation, large, 1);
     cdp__mem_down(&m->tally.allocated_bytes, large, p->size);
     if (p->size >= m->sizes.max_split) cdp__mem_down(&m->tally.oversize_allocations, false, 1);
 }
 
-/* Nothing uses it any more. It is in no list yet. */
-CDP__MEM_HOT void cdp__mem_part_end(cdp_mem *m, cdp__mem_part *p) {
+/* It waits for other streams; or does so no more. */
+CDP__PRIVATE void cdp__mem_part_wait(cdp_mem *m, cdp__mem_part *p) {
     const bool large = p->span->large;
-    --p->span->busy;
-    --p->span->arena->pool->busy;
-    cdp__mem_table_take(&m->table, p);
+    p->state = CDP_MEM_PENDING;
+    m->tally.active.current[large] += 1;
+    m->tally.active_bytes.current[large] += p->size;
+}
+
+CDP__PRIVATE void cdp__mem_part_waited(cdp_mem *m, const cdp__mem_part *p) {
+    const bool large = p->span->large;
     cdp__mem_down(&m->tally.active, large, 1);
     cdp__mem_down(&m->tally.active_bytes, large, p->size);
-    cdp__mem_down(&m->tally.requested_bytes, large, p->requested);
+}
+
+/* Nothing uses it any more. It is in no list yet. */
+CDP__MEM_HOT void cdp__mem_part_end(cdp_mem *m, cdp__mem_part *p) {
+    --p->span->busy;
+    cdp__mem_table_take(&m->table, p);
+    cdp__mem_down(&m->tally.requested_bytes, p->span->large, p->requested);
 }
 
 /* What this pool has for this stream; NULL without memory. The one used last is first. */
@@ -1609,7 +1647,9 @@ CDP__MEM_HOT bool cdp__mem_arena_ready(cdp_mem *m, cdp__mem_arena *a, bool large
 
 /* ---- >>history: events into the ring --------------------------------------------------------- */
 
-/* Knows what is recorded, and how stacks are collected. May use: blocks, ring, depot, os-stacks. */
+/* Knows: what is recorded, and how stacks are collected. Promises: a history misses no event
+   since it began, and nothing is allocated for an event. May use: desc, allocator, sizes, bins,
+   ring, depot, os-stacks, blocks. */
 
 #define CDP__MEM_WANTS_STATE 1u /* stacks and labels of blocks */
 #define CDP__MEM_WANTS_EVENTS 2u
@@ -1652,18 +1692,22 @@ CDP__PRIVATE void cdp__mem_label_pop(cdp__mem_thread *t) {
 typedef struct cdp__mem_call {
     const void *caller, *frame; /* where it returns to; the frame pointer of the public function */
     const cdp_mem_site *site;
-    uint32_t wants;
+    uint32_t wants, stack_if;
     uint32_t stack, label; /* numbers, known under the lock */
+    uint64_t history;      /* which history they belong to  */
     uint64_t now_ns;
     cdp__mem_trace trace;
 } cdp__mem_call;
 
-/* Before the lock: what is to be recorded, when, and the stack. */
+/* Before the lock: what is probably recorded, when, and the stack, because these take long.
+   `stack_if`: CDP__MEM_WANTS_STACK, _FREE, or 0 for a call without a stack. */
 CDP__MEM_HOT void cdp__mem_call_begin(
     const cdp_mem *m, cdp__mem_call *c, uint32_t stack_if, const cdp_mem_site *site) {
     uint32_t most;
     c->wants = __atomic_load_n(&m->log.what, __ATOMIC_ACQUIRE);
+    c->stack_if = stack_if;
     c->stack = c->label = 0;
+    c->history = 0;
     c->trace.count = 0;
     c->site = site;
     if (!c->wants) return;
@@ -1693,22 +1737,41 @@ CDP__PRIVATE uint32_t cdp__mem_site_number(cdp__mem_log *l, const cdp_mem_site *
     return cdp__mem_labels_number(&l->labels, hash, text);
 }
 
-/* Under the lock: the numbers of stack and label. */
-CDP__MEM_HOT void cdp__mem_call_enter(cdp_mem *m, cdp__mem_call *c) {
-    const cdp__mem_thread *const t = cdp__mem_thread_own();
-    cdp__mem_trace *const trace = &c->trace;
-    if (!c->wants) return;
-    c->wants &= m->log.what | 0xffff0000u; /* recording may have ended meanwhile */
-    if (!(c->wants & CDP__MEM_WANTS_STATE)) return;
-    if (t->depth) c->label = cdp__mem_labels_number(&m->log.labels, t->hash, t->text);
-    if (!(c->wants & (CDP__MEM_WANTS_STACK | CDP__MEM_WANTS_FREE))) return;
+/* The number of the stack of this call: the site, the frames, the label. */
+CDP__PRIVATE uint32_t cdp__mem_call_stack(cdp_mem *m, cdp__mem_call *c) {
+    uint64_t *words = c->trace.words + 1;
+    uint32_t count = c->trace.count;
+    if (c->label) words[count++] = CDP__MEM_TAG_LABEL | c->label;
     if (c->site) {
-        memmove(trace->words + 1, trace->words, trace->count * sizeof *trace->words);
-        trace->words[0] = CDP__MEM_TAG_SITE | cdp__mem_site_number(&m->log, c->site);
-        ++trace->count;
+        *--words = CDP__MEM_TAG_SITE | cdp__mem_site_number(&m->log, c->site);
+        ++count;
     }
-    if (c->label) trace->words[trace->count++] = CDP__MEM_TAG_LABEL | c->label;
-    c->stack = cdp__mem_depot_number(&m->log.depot, trace);
+    return cdp__mem_depot_number(&m->log.depot, words, count);
+}
+
+/* Under the lock: what is recorded is decided here, so that a history misses no event since it
+   began. Recording may have begun, ended or been replaced since cdp__mem_call_begin; a stack that
+   was not collected then is left out. */
+CDP__PRIVATE void cdp__mem_call_recorded(cdp_mem *m, cdp__mem_call *c) {
+    const cdp__mem_thread *const t = cdp__mem_thread_own();
+    const uint32_t before = c->wants;
+    c->wants = m->log.what;
+    c->history = m->histories;
+    c->stack = c->label = 0;
+    if (!c->wants) return;
+    if (!(before & CDP__MEM_WANTS_EVENTS)) c->now_ns = m->os->now_ns(m->os->user);
+    c->now_ns = cdp__max(c->now_ns, m->log.start_ns);
+    if (t->depth) c->label = cdp__mem_labels_number(&m->log.labels, t->hash, t->text);
+    if (c->wants & c->stack_if) c->stack = cdp__mem_call_stack(m, c);
+}
+
+CDP__MEM_HOT void cdp__mem_call_enter(cdp_mem *m, cdp__mem_call *c) {
+    if (c->wants | m->log.what) cdp__mem_call_recorded(m, c);
+}
+
+/* The lock was given away meanwhile: numbers of another history mean nothing in this one. */
+CDP__PRIVATE void cdp__mem_call_again(cdp_mem *m, cdp__mem_call *c) {
+    if (c->history != m->histories) cdp__mem_call_recorded(m, c);
 }
 
 /* Record an event of this call. */
@@ -1843,8 +1906,10 @@ CDP__PRIVATE void cdp__mem_log_close(const cdp_os *os, cdp__mem_log *l) {
 
 /* ---- >>streams: frees that wait -------------------------------------------------------------- */
 
-/* Knows which blocks wait for which events. One queue for each stream; it is asked from the front
-   until an event has not passed, since a stream works in order. May use: blocks, history. */
+/* Knows: which blocks wait for which events. There is one queue for each stream; it is asked
+   from the front until an event has not passed, because a stream works in order. Promises: a
+   block becomes free after the last of its events, and a free that fails changes nothing. May
+   use: source, desc, allocator, sizes, bins, blocks, history. */
 
 CDP__PRIVATE cdp__mem_lane *cdp__mem_lane_of(cdp_mem *m, void *stream) {
     cdp__mem_lane *l = m->lanes;
@@ -1913,7 +1978,7 @@ CDP__PRIVATE cdp_status cdp__mem_release(cdp_mem *m, const cdp__mem_call *c, cdp
     }
     ++m->stats.device_frees;
     cdp__mem_event_span(m, c, CDP_MEM_SEGMENT_FREE, s);
-    cdp__mem_free_take(m, s->first);
+    cdp__mem_bins_take(cdp__mem_bins_of(s->first), s->first);
     cdp__mem_span_remove(m, s);
     return CDP_OK;
 }
@@ -1924,9 +1989,14 @@ CDP__MEM_HOT void cdp__mem_complete(cdp_mem *m, const cdp__mem_call *c, cdp__mem
     cdp__mem_span *const s = p->span;
     cdp__mem_event_part(m, c, CDP_MEM_FREE_COMPLETED, p);
     cdp__mem_part_end(m, p);
-    cdp__mem_free_put(m, cdp__mem_merge(m, p));
+    cdp__mem_part_free(m, p);
     if (m->desc.no_cache && !s->busy && !s->arena->pool->fixed_bytes)
         (void)cdp__mem_release(m, c, s);
+}
+
+CDP__PRIVATE void cdp__mem_complete_waited(cdp_mem *m, const cdp__mem_call *c, cdp__mem_part *p) {
+    cdp__mem_part_waited(m, p);
+    cdp__mem_complete(m, c, p);
 }
 
 CDP__PRIVATE void cdp__mem_lane_push(cdp_mem *m, cdp__mem_use *u) {
@@ -1962,7 +2032,7 @@ CDP__PRIVATE void cdp__mem_use_over(cdp_mem *m, const cdp__mem_call *c, cdp__mem
         at = &(*at)->next;
     *at = u->next;
     cdp__mem_use_drop(m, u);
-    if (!--p->waits) cdp__mem_complete(m, c, p);
+    if (!--p->waits) cdp__mem_complete_waited(m, c, p);
 }
 
 /* Some stream of the block is being captured: events would become part of the graph. */
@@ -1986,6 +2056,7 @@ CDP__PRIVATE cdp_status cdp__mem_free_later(cdp_mem *m, const cdp__mem_call *c, 
     }
     cdp__mem_event_part(m, c, CDP_MEM_FREE_REQUESTED, p);
     cdp__mem_part_leave(m, p);
+    cdp__mem_part_wait(m, p);
     for (u = p->uses; u; u = u->next)
         ++p->waits;
     for (u = p->uses; u; u = next) {
@@ -2062,7 +2133,7 @@ CDP__PRIVATE void cdp__mem_pause(const cdp_os *os, uint32_t turn) {
 
 /* Wait until no free waits for an event any more; other threads may use the allocator meanwhile.
    Frees put off by a capture stay. */
-CDP__PRIVATE cdp_status cdp__mem_drain(cdp_mem *m, const cdp__mem_call *c) {
+CDP__PRIVATE cdp_status cdp__mem_drain(cdp_mem *m, cdp__mem_call *c) {
     const uint64_t deadline = cdp__deadline(m->os, m->desc.timeout_ms);
     uint32_t turn = 0;
     cdp_status st = cdp__mem_poll(m, c);
@@ -2075,14 +2146,16 @@ CDP__PRIVATE cdp_status cdp__mem_drain(cdp_mem *m, const cdp__mem_call *c) {
         cdp__mem_unlock(m);
         cdp__mem_pause(m->os, turn);
         cdp__mem_lock(m);
+        cdp__mem_call_again(m, c);
     }
     return st;
 }
 
 /* ---- >>request: one allocation, step by step ------------------------------------------------- */
 
-/* Knows the order in which memory is looked for. A step that fails changes nothing but what it
-   gave back to the source. May use: blocks, history, streams. */
+/* Knows: the order in which memory is looked for. Promises: a step that fails changes nothing
+   but what it gave back to the source. May use: source, desc, allocator, sizes, bins, blocks,
+   history, streams. */
 
 typedef struct cdp__mem_ask { /* one request */
     cdp_mem_pool *pool;
@@ -2099,7 +2172,7 @@ CDP__MEM_HOT cdp__mem_part *cdp__mem_fit(
     cdp__mem_part *const p = b ? cdp__mem_bins_best(b, a->size) : NULL;
     if (!p) return NULL;
     if (!arena->pool->fixed_bytes && !cdp__mem_suits(&m->sizes, a->size, p->size)) return NULL;
-    cdp__mem_free_take(m, p);
+    cdp__mem_bins_take(arena->bins[a->large], p);
     return p;
 }
 
@@ -2220,7 +2293,7 @@ CDP__PRIVATE bool cdp__mem_release_oversize(
 
 /* Wait for all events, give everything back that is free, and ask the source again. */
 CDP__PRIVATE cdp_status cdp__mem_retry(
-    cdp_mem *m, const cdp__mem_call *c, cdp__mem_ask *a, cdp__mem_part **out) {
+    cdp_mem *m, cdp__mem_call *c, cdp__mem_ask *a, cdp__mem_part **out) {
     cdp_status st = cdp__mem_drain(m, c);
     ++m->stats.sync_all_streams;
     if (st != CDP_OK) return st;
@@ -2248,7 +2321,7 @@ CDP__PRIVATE cdp__mem_part *cdp__mem_from_pools(cdp_mem *m, const cdp__mem_ask *
 
 /* Find a block that is in no list; see the steps in order. */
 CDP__MEM_HOT cdp_status cdp__mem_find(
-    cdp_mem *m, const cdp__mem_call *c, cdp__mem_ask *a, cdp__mem_part **out) {
+    cdp_mem *m, cdp__mem_call *c, cdp__mem_ask *a, cdp__mem_part **out) {
     cdp_status st;
     if ((m->waiting || m->delayed) && !a->capturing) {
         st = cdp__mem_poll(m, c);
@@ -2300,9 +2373,9 @@ CDP__MEM_HOT cdp_status cdp__mem_serve(cdp_mem *m, cdp__mem_call *c, cdp__mem_as
     const cdp_status st = cdp__mem_find(m, c, a, &p);
     bool splits;
     if (st != CDP_OK) return st;
-    splits = cdp__mem_splits(&m->sizes, a->large && !a->pool->fixed_bytes, a->size, p->size);
-    if (splits && !p->span->arena->pool->no_split && !m->desc.no_cache)
-        cdp__mem_split(m, p, a->size);
+    splits = cdp__mem_splits(&m->sizes, a->large && !a->pool->fixed_bytes, a->size, p->size)
+        && !p->span->arena->pool->no_split && !m->desc.no_cache;
+    cdp__mem_part_cut(m, p, splits, a->size);
     ++m->requests;
     p->stack = c->stack;
     p->label = c->label;
@@ -2318,7 +2391,9 @@ CDP__MEM_HOT cdp_status cdp__mem_serve(cdp_mem *m, cdp__mem_call *c, cdp__mem_as
 
 /* ---- >>out-of-memory: the last words of a request -------------------------------------------- */
 
-/* Knows how to explain a failing request. May use: request and what that may. */
+/* Knows: how to explain a failing request. Promises: the text needs no memory; only the name of
+   the largest holder does. May use: source, desc, allocator, shots, bins, ring, depot, blocks,
+   history, request. */
 
 CDP__PRIVATE const char *cdp__mem_size_text(char text[32], uint64_t bytes) {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
@@ -2467,8 +2542,8 @@ CDP__PRIVATE cdp_status cdp__mem_oom_tell(
 
 /* ---- >>texts: strings of a shot, each once --------------------------------------------------- */
 
-/* Knows strings, equal ones by one address, and numbers them from 0 on. They move never. May use
-   nothing. */
+/* Knows: strings, numbered from 0 on. Promises: equal strings have one address, which never
+   changes. May use: sizes. */
 
 #define CDP__MEM_CHUNK 16384u
 
@@ -2590,7 +2665,9 @@ CDP__PRIVATE void cdp__mem_texts_close(cdp__mem_texts *t) {
 
 /* ---- >>shot: a snapshot, from here or from a file -------------------------------------------- */
 
-/* Knows the parts of a shot, and how they are added one by one. May use: texts. */
+/* Knows: the parts of a snapshot, and how they are added one by one. Promises: without memory
+   `failed` is set, and what was added stays valid. May use: desc, allocator, shots, os-stacks,
+   texts. */
 
 /* The words of a file, as texts of the shot. */
 /* clang-format off */
@@ -2799,8 +2876,9 @@ CDP__PRIVATE void cdp__mem_segment_sum(cdp_mem_segment *g, const cdp_mem_block *
 
 /* ---- >>build: a shot of allocators of this process ------------------------------------------- */
 
-/* Knows how to copy what an allocator holds, under its lock, into memory that is there already;
-   and how to make a shot of the copy afterwards. May use: blocks, history, shot, os-stacks. */
+/* Knows: how to copy what an allocator holds, and how to make a snapshot of the copy. Promises:
+   under the lock nothing is allocated: the copy goes into memory that is there already. May use:
+   desc, allocator, shots, sizes, bins, ring, depot, os-stacks, blocks, history, shot. */
 
 typedef struct cdp__mem_raw_part {
     uint64_t at, size, requested;
@@ -3162,8 +3240,8 @@ CDP__PRIVATE bool cdp__mem_build(cdp_mem_shot *s, const cdp_mem *m, cdp__mem_raw
 
 /* ---- >>writer: a file as a stream of bytes (pure) -------------------------------------------- */
 
-/* Knows how values are written, as a pickle of protocol 2 with the opcodes that the viewer has,
-   or as JSON. May use nothing. */
+/* Knows: how bytes are gathered and given to a sink. Promises: after the sink returned false it
+   is not called again; bytes that are not UTF-8 become question marks. May use: shots. */
 
 typedef struct cdp__mem_pen {
     cdp_mem_sink sink;
@@ -3240,9 +3318,10 @@ CDP__PRIVATE void cdp__mem_put_utf8(cdp__mem_pen *w, const char *text, uint64_t 
 
 /* ---- >>pickle: values as opcodes (pure) ------------------------------------------------------ */
 
-/* Knows the bytes of each value. Strings and lists of frames are remembered, dicts never, since
-   the viewer writes into those. Lists grow by at most 1,000 items at a time, because the viewer
-   makes arguments of a call of them. May use: writer. */
+/* Knows: the bytes of each value in a pickle of protocol 2. Promises: only opcodes that
+   PyTorch's viewer has. Strings and lists of frames are remembered; dicts never are, because the
+   viewer writes into them. Lists grow by at most 1,000 items at a time, because the viewer makes
+   arguments of a call of them. May use: texts, writer. */
 
 #define CDP__MEM_NUMBER_MAX (1ull << 53) /* above this, numbers of the viewer lose digits */
 
@@ -3305,7 +3384,9 @@ CDP__PRIVATE void cdp__mem_pickle_text(cdp__mem_pen *w, const char *text) {
 
 /* ---- >>json: the same values as text (pure) -------------------------------------------------- */
 
-/* Knows both forms of a value behind one set of functions. May use: pickle. */
+/* Knows: the values of a snapshot, as a pickle or as JSON behind one set of functions. Promises:
+   both forms have the same keys, and no number is above 2^53. May use: desc, allocator, shots,
+   shot, writer, pickle. */
 
 CDP__PRIVATE void cdp__mem_json_text(cdp__mem_pen *w, const char *text) {
     const char *run = text;
@@ -3590,9 +3671,9 @@ CDP__PRIVATE void cdp__mem_w_shot(cdp__mem_pen *w, const cdp_mem_shot *s, const 
 
 /* ---- >>value: what a file says, as a tree ---------------------------------------------------- */
 
-/* Knows numbers, texts, lists and dicts. Texts are those of the file itself. Memory is a chain of
-   chunks, freed as a whole, and at most about 100 bytes for each byte of the file. May use:
-   texts. */
+/* Knows: numbers, texts, lists and dicts of a file. Texts point into the file itself. Promises:
+   memory is a chain of chunks, freed as a whole, and at most about 100 bytes for each byte of
+   the file. May use: texts, pickle. */
 
 typedef enum cdp__mem_kind {
     CDP__MEM_NONE,
@@ -3710,8 +3791,8 @@ CDP__PRIVATE void cdp__mem_reader_close(cdp__mem_reader *r) {
 
 /* ---- >>unpickle: a pickle as a tree ---------------------------------------------------------- */
 
-/* Knows the opcodes that snapshots have; no others, so nothing is ever called or created. Bytes
-   may come from anywhere. May use: value. */
+/* Knows: the opcodes that snapshots have, and no others. Promises: nothing is ever called or
+   created for a file; any bytes end with a value or with a reason. May use: texts, value. */
 
 CDP__PRIVATE bool cdp__mem_push(cdp__mem_reader *r, cdp__mem_value v) {
     if (!cdp__mem_room(
@@ -3929,7 +4010,8 @@ CDP__PRIVATE bool cdp__mem_unpickle(cdp__mem_reader *r, cdp__mem_value *out) {
 
 /* ---- >>unjson: JSON as a tree ---------------------------------------------------------------- */
 
-/* Knows JSON, at most 32 levels deep. Texts with escapes are written anew. May use: value. */
+/* Knows: JSON, at most 32 levels deep. Promises: no function calls itself; texts with escapes
+   are written anew. May use: texts, value, unpickle. */
 
 #define CDP__MEM_JSON_DEEP 32u
 
@@ -4108,8 +4190,9 @@ CDP__PRIVATE bool cdp__mem_unjson(cdp__mem_reader *r, cdp__mem_value *out) {
 
 /* ---- >>import: a tree as a shot -------------------------------------------------------------- */
 
-/* Knows which keys a snapshot has. Lists that a file repeats are shared or counted, so that the
-   shot is not larger than the file suggests. May use: value, shot. */
+/* Knows: which keys a snapshot has, and what unknown or missing ones mean. Promises: lists that
+   a file repeats are shared or counted, so that the snapshot is not larger than the file
+   suggests. May use: desc, allocator, shots, os-stacks, texts, shot, value. */
 
 CDP__PRIVATE const char *cdp__mem_import_text(
     cdp_mem_shot *s, const cdp__mem_value *v, const char *other) {
@@ -4305,8 +4388,9 @@ CDP__PRIVATE bool cdp__mem_import(cdp__mem_reader *r, cdp_mem_shot *s, const cdp
 
 /* ---- >>timeline: which memory lived from when to when ---------------------------------------- */
 
-/* Knows the elements of a picture: what was allocated by one event and freed by another, or was
-   there from the beginning, or is there at the end. May use: shot. */
+/* Knows: the elements of a picture: what one event allocated and another freed, or was there
+   from the beginning, or is there at the end. Promises: sums at the peak and at the end are
+   those of the elements. May use: desc, allocator, shots, sizes, texts, shot. */
 
 #define CDP__MEM_ALWAYS UINT64_MAX
 
@@ -4526,11 +4610,14 @@ CDP__PRIVATE uint64_t cdp__mem_line_holders(
 
 /* ---- >>svg: pictures ------------------------------------------------------------------------- */
 
-/* Knows how to draw: memory over time, and segments with their blocks; readable on dark and light
-   pages. No script, no font to load. May use: timeline, writer. */
+/* Knows: how to draw memory over time, and segments with their blocks. Promises: pictures are
+   readable on dark and light pages, need no script and no font, and have a bounded number of
+   elements. May use: desc, allocator, shots, sizes, out-of-memory, texts, shot, writer,
+   timeline. */
 
 #define CDP__MEM_DRAWN 1000u  /* elements; smaller ones become one area */
 #define CDP__MEM_COLUMNS 800u /* steps in x */
+#define CDP__MEM_SHOWN 130u   /* bytes of a name */
 #define CDP__MEM_LEFT 80.0
 #define CDP__MEM_TOP 50.0
 #define CDP__MEM_WIDTH 1100.0
@@ -4553,10 +4640,16 @@ CDP__PRIVATE void cdp__mem_say_real(cdp__mem_pen *w, double v) {
         w, "%llu.%llu", (unsigned long long)(tenths / 10), (unsigned long long)(tenths % 10));
 }
 
-CDP__PRIVATE void cdp__mem_say_xml(cdp__mem_pen *w, const char *text) {
+/* At most about `most` bytes of a text. */
+CDP__PRIVATE void cdp__mem_say_xml(cdp__mem_pen *w, const char *text, uint64_t most) {
+    const char *const from = text;
     for (; *text; ++text) {
         const char c = *text;
         const uint32_t n = cdp__mem_utf8((const uint8_t *)text, strlen(text));
+        if ((uint64_t)(text - from) >= most) {
+            cdp__mem_put_text(w, "...");
+            return;
+        }
         if (c == '<')
             cdp__mem_put_text(w, "&lt;");
         else if (c == '>')
@@ -4576,7 +4669,8 @@ CDP__PRIVATE void cdp__mem_say_xml(cdp__mem_pen *w, const char *text) {
 
 CDP__PRIVATE void cdp__mem_say_size(cdp__mem_pen *w, double bytes) {
     char text[32];
-    const uint64_t n = bytes < 9e18 ? (uint64_t)(bytes > 0 ? bytes : 0) : UINT64_MAX / 2;
+    uint64_t n = 0;
+    if (bytes > 0) n = bytes < 9e18 ? (uint64_t)bytes : UINT64_MAX / 2;
     cdp__mem_put_text(w, cdp__mem_size_text(text, n));
 }
 
@@ -4585,15 +4679,23 @@ CDP__PRIVATE void cdp__mem_svg_begin(cdp__mem_pen *w, double height, const char 
     cdp__mem_say_real(w, height);
     cdp__mem_put_text(w,
         "\" font-family=\"sans-serif\" font-size=\"13\">\n<style>\n"
-        "svg { background: #fff } text { fill: #222 } .axis { stroke: #999 } .rest { fill: #ccc }\n"
+        ".page { fill: #fff } text { fill: #222 } .axis { stroke: #888 } .rest { fill: #ccc }\n"
         ".sum { stroke: #222; fill: none } .oom { stroke: #d00; stroke-width: 2 }\n"
-        ".segment { fill: none; stroke: #777 } .pending { fill: #d00 }\n"
-        "@media (prefers-color-scheme: dark) { svg { background: #181818 }\n"
-        "text { fill: #ddd } .rest { fill: #555 } .sum { stroke: #ddd } }\n</style>\n");
+        ".block { stroke: #fff; stroke-width: 0.6 } .segment { fill: none; stroke: #888 }\n"
+        ".lost { fill: #d00 }\n"
+        "@media (prefers-color-scheme: dark) { .page { fill: #181818 } text { fill: #ddd }\n"
+        ".rest { fill: #555 } .sum { stroke: #ddd } .block { stroke: #181818 }\n"
+        ".oom { stroke: #f55 } .lost { fill: #f55 } }\n</style>\n");
+    /* a background of its own: not all that draw SVG know that of CSS, nor dark pages */
+    cdp__mem_put_text(w, "<rect class=\"page\" width=\"1200\" height=\"");
+    cdp__mem_say_real(w, height);
+    cdp__mem_put_text(w, "\"/>\n");
     cdp__mem_put_text(w, "<text x=\"80\" y=\"22\" font-size=\"16\">");
-    cdp__mem_say_xml(w, title);
+    cdp__mem_say_xml(w, title, CDP__MEM_SHOWN);
     cdp__mem_put_text(w, "</text>\n");
 }
+
+#define CDP__MEM_RED 2u /* this colour looks like that of what is lost */
 
 CDP__PRIVATE uint32_t cdp__mem_colour(uint64_t i) {
     static const uint32_t colours[10] = {0x4e79a7, 0xf28e2c, 0xe15759, 0x76b7b2, 0x59a14f, 0xedc949,
@@ -4621,7 +4723,8 @@ typedef struct cdp__mem_plot {
 
 CDP__PRIVATE int cdp__mem_sizes_down(const void *a, const void *b) {
     const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return x > y ? -1 : x < y;
+    if (x == y) return 0;
+    return x > y ? -1 : 1;
 }
 
 /* Draw the largest elements. */
@@ -4740,20 +4843,19 @@ CDP__PRIVATE void cdp__mem_svg_title(
     cdp__mem_say_size(w, (double)e->size);
     cdp__mem_say(w, " at 0x%llx", (unsigned long long)e->address);
     if (e->label) cdp__mem_put_text(w, ", ");
-    if (e->label) cdp__mem_say_xml(w, e->label);
+    if (e->label) cdp__mem_say_xml(w, e->label, CDP__MEM_SHOWN);
     for (i = 0; i < k->count && i < 6; ++i) {
         cdp__mem_put(w, '\n');
-        cdp__mem_say_xml(w, s->frames[k->first + i].name);
+        cdp__mem_say_xml(w, s->frames[k->first + i].name, CDP__MEM_SHOWN);
     }
     cdp__mem_put_text(w, "</title>");
 }
 
 CDP__PRIVATE void cdp__mem_svg_element(
     cdp__mem_pen *w, const cdp__mem_plot *p, const cdp__mem_point *k, uint64_t count) {
-    const uint64_t at = k[0].element, n = p->line.event_count;
+    const uint64_t at = k[0].element, n = cdp__max(p->line.event_count, (uint64_t)1);
     const cdp__mem_element *const e = &p->line.elements[at];
-    const uint32_t end =
-        e->to == CDP__MEM_ALWAYS ? p->columns : (uint32_t)(e->to * p->columns / (n ? n : 1));
+    const uint32_t end = e->to == CDP__MEM_ALWAYS ? p->columns : (uint32_t)(e->to * p->columns / n);
     cdp__mem_say(w, "<polygon fill=\"#%x\" points=\"", cdp__mem_colour(at));
     cdp__mem_svg_edge(w, p, k, count, end, 0, false);
     cdp__mem_svg_edge(w, p, k, count, end, (double)e->size, true);
@@ -4765,7 +4867,8 @@ CDP__PRIVATE void cdp__mem_svg_element(
 CDP__PRIVATE int cdp__mem_points_order(const void *a, const void *b) {
     const cdp__mem_point *const x = (const cdp__mem_point *)a, *const y = (const cdp__mem_point *)b;
     if (x->element != y->element) return x->element < y->element ? -1 : 1;
-    return x->column < y->column ? -1 : x->column > y->column;
+    if (x->column == y->column) return 0;
+    return x->column < y->column ? -1 : 1;
 }
 
 CDP__PRIVATE void cdp__mem_svg_elements(cdp__mem_pen *w, cdp__mem_plot *p) {
@@ -4815,23 +4918,37 @@ CDP__PRIVATE void cdp__mem_svg_marks(cdp__mem_pen *w, const cdp__mem_plot *p) {
     }
 }
 
-CDP__PRIVATE void cdp__mem_svg_axes(cdp__mem_pen *w, const cdp__mem_plot *p) {
-    const cdp__mem_line *const l = &p->line;
-    const uint64_t n = l->event_count;
-    uint32_t i;
-    for (i = 0; i <= 4; ++i) {
-        const double y = cdp__mem_plot_y(p, p->top * i / 4);
+CDP__PRIVATE bool cdp__mem_line_has(const cdp__mem_line *l, cdp_mem_action action) {
+    uint64_t i = 0;
+    while (i < l->event_count && l->events[i].action != action)
+        ++i;
+    return i < l->event_count;
+}
+
+/* Lines for round numbers of bytes, at most six. */
+CDP__PRIVATE void cdp__mem_svg_levels(cdp__mem_pen *w, const cdp__mem_plot *p) {
+    double step = 1, bytes;
+    while (p->top / step > 5)
+        step *= 2;
+    for (bytes = 0; bytes <= p->top; bytes += step) {
+        const double y = cdp__mem_plot_y(p, bytes);
         cdp__mem_put_text(
-            w, "<line class=\"axis\" x1=\"76\" x2=\"1180\" stroke-opacity=\"0.3\" y1=\"");
+            w, "<line class=\"axis\" x1=\"76\" x2=\"1180\" stroke-opacity=\"0.4\" y1=\"");
         cdp__mem_say_real(w, y);
         cdp__mem_put_text(w, "\" y2=\"");
         cdp__mem_say_real(w, y);
         cdp__mem_put_text(w, "\"/><text x=\"72\" text-anchor=\"end\" y=\"");
         cdp__mem_say_real(w, y + 4);
         cdp__mem_put_text(w, "\">");
-        cdp__mem_say_size(w, p->top * i / 4);
+        cdp__mem_say_size(w, bytes);
         cdp__mem_put_text(w, "</text>\n");
     }
+}
+
+CDP__PRIVATE void cdp__mem_svg_axes(cdp__mem_pen *w, const cdp__mem_plot *p) {
+    const cdp__mem_line *const l = &p->line;
+    const uint64_t n = l->event_count;
+    cdp__mem_svg_levels(w, p);
     cdp__mem_say(w, "<text x=\"80\" y=\"470\">%llu events", (unsigned long long)n);
     if (n && l->events[n - 1].time_us > l->events[0].time_us)
         cdp__mem_say(w, " in %llu ms",
@@ -4843,6 +4960,8 @@ CDP__PRIVATE void cdp__mem_svg_axes(cdp__mem_pen *w, const cdp__mem_plot *p) {
     cdp__mem_say_size(w, l->peak);
     cdp__mem_say(w, " at event %llu, end ", (unsigned long long)l->peak_event);
     cdp__mem_say_size(w, l->end);
+    if (cdp__mem_line_has(l, CDP_MEM_SNAPSHOT)) cdp__mem_put_text(w, "; grey line: snapshot");
+    if (cdp__mem_line_has(l, CDP_MEM_OOM)) cdp__mem_put_text(w, "; red line: out of memory");
     cdp__mem_put_text(w, "</text>\n");
 }
 
@@ -4854,11 +4973,13 @@ CDP__PRIVATE bool cdp__mem_svg_table(cdp__mem_pen *w, const cdp__mem_plot *p) {
     uint64_t i, n;
     if (!sums) return false;
     n = cdp__mem_line_holders(&p->line, p->line.peak_event, sums);
+    cdp__mem_put_text(w, "<text x=\"80\" y=\"494\">Largest at the peak:</text>\n");
     for (i = 0; i < n && i < 5; ++i) {
-        cdp__mem_say(w, "<text x=\"80\" y=\"%u\">", (unsigned)(496 + 18 * i));
+        cdp__mem_say(w, "<text x=\"96\" y=\"%u\">", (unsigned)(512 + 18 * i));
         cdp__mem_say_size(w, sums[i].bytes);
-        cdp__mem_say(w, " in %lld: ", (long long)sums[i].blocks);
-        cdp__mem_say_xml(w, sums[i].who[0] ? sums[i].who : "(unknown)");
+        cdp__mem_say(w, " in %lld %s: ", (long long)sums[i].blocks,
+            sums[i].blocks == 1 ? "block" : "blocks");
+        cdp__mem_say_xml(w, sums[i].who[0] ? sums[i].who : "(unknown)", CDP__MEM_SHOWN);
         cdp__mem_put_text(w, "</text>\n");
     }
     cdp__free(os, sums);
@@ -4909,26 +5030,41 @@ CDP__PRIVATE bool cdp__mem_svg_timeline(cdp__mem_pen *w, const cdp_mem_shot *s) 
 
 #define CDP__MEM_ROWS_MOST 4000u /* segments in a picture */
 
+/* A rectangle in the row of a segment, without its last attributes. */
+CDP__PRIVATE void cdp__mem_svg_bytes(cdp__mem_pen *w, double x, double y, double width) {
+    cdp__mem_put_text(w, "<rect height=\"14\" y=\"");
+    cdp__mem_say_real(w, y + 1);
+    cdp__mem_put_text(w, "\" x=\"");
+    cdp__mem_say_real(w, x);
+    cdp__mem_put_text(w, "\" width=\"");
+    cdp__mem_say_real(w, width);
+}
+
+/* A block; red: it waits for streams, or what is lost by rounding. */
 CDP__PRIVATE void cdp__mem_svg_block(cdp__mem_pen *w, const cdp_mem_shot *s, const cdp_mem_block *b,
     double x, double y, double scale) {
+    const double width = (double)b->size * scale;
+    const double lost = b->requested < b->size ? (double)(b->size - b->requested) * scale : 0;
+    const uint64_t colour = (cdp__mem_mix(2, b->address) >> 8) % 9;
     cdp__mem_element e;
     memset(&e, 0, sizeof e);
     e.address = b->address;
     e.size = b->requested;
     e.stack = b->stack;
     e.label = b->label;
-    cdp__mem_put_text(w, "<rect height=\"14\" y=\"");
-    cdp__mem_say_real(w, y + 1);
-    cdp__mem_put_text(w, "\" x=\"");
-    cdp__mem_say_real(w, x);
-    cdp__mem_put_text(w, "\" width=\"");
-    cdp__mem_say_real(w, (double)b->size * scale);
+    cdp__mem_svg_bytes(w, x, y, width);
     if (b->state == CDP_MEM_PENDING)
-        cdp__mem_put_text(w, "\" class=\"pending\">");
-    else
-        cdp__mem_say(w, "\" fill=\"#%x\">", cdp__mem_colour(cdp__mem_mix(2, b->address) >> 8));
+        cdp__mem_put_text(w, "\" class=\"lost\">");
+    else /* an edge would hide a narrow one */
+        cdp__mem_say(w, "\" %sfill=\"#%x\">", width > 4 ? "class=\"block\" " : "",
+            cdp__mem_colour(colour + (colour >= CDP__MEM_RED)));
     cdp__mem_svg_title(w, s, &e);
     cdp__mem_put_text(w, "</rect>\n");
+    if (lost < 0.5) return;
+    cdp__mem_svg_bytes(w, x + width - lost, y, lost);
+    cdp__mem_put_text(w, "\" class=\"lost\"><title>lost by rounding: ");
+    cdp__mem_say_size(w, (double)(b->size - b->requested));
+    cdp__mem_put_text(w, "</title></rect>\n");
 }
 
 CDP__PRIVATE void cdp__mem_svg_segment(cdp__mem_pen *w, const cdp_mem_shot *s,
@@ -4962,7 +5098,8 @@ CDP__PRIVATE int cdp__mem_rows_order(const void *a, const void *b) {
     const cdp__mem_row_order *const x = (const cdp__mem_row_order *)a;
     const cdp__mem_row_order *const y = (const cdp__mem_row_order *)b;
     if (x->size != y->size) return x->size > y->size ? -1 : 1;
-    return x->index < y->index ? -1 : x->index > y->index;
+    if (x->index == y->index) return 0;
+    return x->index < y->index ? -1 : 1;
 }
 
 /* Rows of segments, the largest first, as many in a row as the largest one has room for. */
@@ -5005,6 +5142,8 @@ CDP__PRIVATE bool cdp__mem_svg_segments(cdp__mem_pen *w, const cdp_mem_shot *s) 
     cdp__mem_say_size(w, bytes);
     cdp__mem_put_text(w, ", in use ");
     cdp__mem_say_size(w, active);
+    cdp__mem_put_text(w, "; red: waits for streams, or lost by rounding; a full row: ");
+    cdp__mem_say_size(w, all ? (double)order[0].size : 0);
     if (count < all)
         cdp__mem_say(w, "; the %llu smallest are not drawn", (unsigned long long)(all - count));
     cdp__mem_put_text(w, "</text>\n");
@@ -5017,7 +5156,8 @@ CDP__PRIVATE bool cdp__mem_svg_segments(cdp__mem_pen *w, const cdp_mem_shot *s) 
 
 /* ---- >>reports: pictures in words ------------------------------------------------------------ */
 
-/* Knows texts for logs and for flamegraph.pl. May use: timeline, svg. */
+/* Knows: texts for logs and for flamegraph.pl. Promises: one line for each event, block or
+   holder. May use: desc, allocator, shots, shot, writer, json, timeline, svg. */
 
 /* A name inside a line of a flame graph, where ; and blanks mean something. */
 CDP__PRIVATE void cdp__mem_flame_name(cdp__mem_pen *w, const char *text) {
@@ -5203,7 +5343,8 @@ CDP__PRIVATE uint64_t cdp__mem_sums_of(const cdp_mem_shot *s, double sign, cdp__
 
 /* ---- >>sources: host memory, another allocator ----------------------------------------------- */
 
-/* Knows sources without streams. May use nothing of the above. */
+/* Knows: host memory, and segments of another allocator. Promises: addresses are aligned to 512;
+   a free is complete at once, because there are no streams. May use: source. */
 
 typedef struct cdp__mem_host {
     const cdp_os *os;
@@ -5304,7 +5445,9 @@ CDP_API cdp_status cdp_mem_source_of(
 
 /* ---- >>cuda: device memory of the CUDA runtime, loaded when it is asked for ------------------ */
 
-/* Knows the functions of the CUDA runtime that a source needs. May use nothing of the above. */
+/* Knows: the functions of the CUDA runtime that a source needs; the library is loaded when the
+   first source is made. Promises: every call leaves the current device and the capture mode as
+   they were, and no error of its own in CUDA. May use: source. */
 
 #include <dlfcn.h>
 
@@ -5375,25 +5518,26 @@ CDP__PRIVATE cdp_status cdp__mem_cuda_error(const cdp__mem_cuda *u, const char *
         u->f.cudaGetErrorString(code), code);
 }
 
+/* The end of a call that returned `code`. */
+CDP__PRIVATE cdp_status cdp__mem_cuda_done(
+    const cdp__mem_cuda *u, cdp__mem_cuda_turn *t, const char *call, int code) {
+    cdp__mem_cuda_leave(u, t, code);
+    return code ? cdp__mem_cuda_error(u, call, code) : CDP_OK;
+}
+
 CDP__PRIVATE cdp_status cdp__mem_cuda_reserve(void *user, uint64_t bytes, void **out) {
     const cdp__mem_cuda *const u = (const cdp__mem_cuda *)user;
     cdp__mem_cuda_turn t;
-    int code;
     cdp__mem_cuda_enter(u, &t);
-    code = u->f.cudaMalloc(out, (size_t)bytes);
-    cdp__mem_cuda_leave(u, &t, code);
-    return code ? cdp__mem_cuda_error(u, "cudaMalloc", code) : CDP_OK;
+    return cdp__mem_cuda_done(u, &t, "cudaMalloc", u->f.cudaMalloc(out, (size_t)bytes));
 }
 
 CDP__PRIVATE cdp_status cdp__mem_cuda_release(void *user, void *at, uint64_t bytes) {
     const cdp__mem_cuda *const u = (const cdp__mem_cuda *)user;
     cdp__mem_cuda_turn t;
-    int code;
     (void)bytes;
     cdp__mem_cuda_enter(u, &t);
-    code = u->f.cudaFree(at);
-    cdp__mem_cuda_leave(u, &t, code);
-    return code ? cdp__mem_cuda_error(u, "cudaFree", code) : CDP_OK;
+    return cdp__mem_cuda_done(u, &t, "cudaFree", u->f.cudaFree(at));
 }
 
 CDP__PRIVATE cdp_status cdp__mem_cuda_info(void *user, uint64_t *free_bytes, uint64_t *total) {
@@ -5403,20 +5547,17 @@ CDP__PRIVATE cdp_status cdp__mem_cuda_info(void *user, uint64_t *free_bytes, uin
     int code;
     cdp__mem_cuda_enter(u, &t);
     code = u->f.cudaMemGetInfo(&left, &all);
-    cdp__mem_cuda_leave(u, &t, code);
     *free_bytes = left;
     *total = all;
-    return code ? cdp__mem_cuda_error(u, "cudaMemGetInfo", code) : CDP_OK;
+    return cdp__mem_cuda_done(u, &t, "cudaMemGetInfo", code);
 }
 
 CDP__PRIVATE cdp_status cdp__mem_cuda_event_create(void *user, void **event) {
     const cdp__mem_cuda *const u = (const cdp__mem_cuda *)user;
     cdp__mem_cuda_turn t;
-    int code;
     cdp__mem_cuda_enter(u, &t);
-    code = u->f.cudaEventCreateWithFlags(event, CDP__MEM_CUDA_NO_TIMING);
-    cdp__mem_cuda_leave(u, &t, code);
-    return code ? cdp__mem_cuda_error(u, "cudaEventCreateWithFlags", code) : CDP_OK;
+    return cdp__mem_cuda_done(u, &t, "cudaEventCreateWithFlags",
+        u->f.cudaEventCreateWithFlags(event, CDP__MEM_CUDA_NO_TIMING));
 }
 
 CDP__PRIVATE void cdp__mem_cuda_event_destroy(void *user, void *event) {
@@ -5431,11 +5572,8 @@ CDP__PRIVATE void cdp__mem_cuda_event_destroy(void *user, void *event) {
 CDP__PRIVATE cdp_status cdp__mem_cuda_event_record(void *user, void *event, void *stream) {
     const cdp__mem_cuda *const u = (const cdp__mem_cuda *)user;
     cdp__mem_cuda_turn t;
-    int code;
     cdp__mem_cuda_enter(u, &t);
-    code = u->f.cudaEventRecord(event, stream);
-    cdp__mem_cuda_leave(u, &t, code);
-    return code ? cdp__mem_cuda_error(u, "cudaEventRecord", code) : CDP_OK;
+    return cdp__mem_cuda_done(u, &t, "cudaEventRecord", u->f.cudaEventRecord(event, stream));
 }
 
 CDP__PRIVATE cdp_status cdp__mem_cuda_event_query(void *user, void *event) {
@@ -5444,9 +5582,9 @@ CDP__PRIVATE cdp_status cdp__mem_cuda_event_query(void *user, void *event) {
     int code;
     cdp__mem_cuda_enter(u, &t);
     code = u->f.cudaEventQuery(event);
+    if (code != CDP__MEM_CUDA_NOT_READY) return cdp__mem_cuda_done(u, &t, "cudaEventQuery", code);
     cdp__mem_cuda_leave(u, &t, code);
-    if (code == CDP__MEM_CUDA_NOT_READY) return CDP_PENDING;
-    return code ? cdp__mem_cuda_error(u, "cudaEventQuery", code) : CDP_OK;
+    return CDP_PENDING;
 }
 
 /* A stream that cannot be asked is taken for one that is not captured. */
@@ -5551,7 +5689,8 @@ CDP_API cdp_status cdp_mem_source_cuda(const char *cudart, cdp_mem_source *out) 
 
 /* ---- >>public: names and time ---------------------------------------------------------------- */
 
-/* Knows what several of the following sections need. May use nothing. */
+/* Knows: the names of actions, and the time of day. Promises: every value of an action has a
+   name. May use: desc. */
 
 CDP_API const char *cdp_mem_action_name(cdp_mem_action action) {
     static const char *const names[CDP_MEM_ACTION_COUNT] = {"alloc", "free_requested",
@@ -5569,7 +5708,8 @@ CDP__PRIVATE uint64_t cdp__mem_wall_us(void *user) {
 
 /* ---- >>settings: PyTorch's texts of settings ------------------------------------------------- */
 
-/* Knows the names and values that PYTORCH_CUDA_ALLOC_CONF may have. May use nothing. */
+/* Knows: the names and values that PYTORCH_CUDA_ALLOC_CONF may have. Promises: a text that is
+   not understood changes nothing. May use: desc, sizes. */
 
 typedef struct cdp__mem_word { /* of a text of settings */
     const char *at;
@@ -5724,8 +5864,10 @@ CDP_API cdp_status cdp_mem_settings_read(
 
 /* ---- >>lifetime: create and destroy ---------------------------------------------------------- */
 
-/* Knows how a desc is checked and filled in, and what goes with an allocator. May use: history,
-   streams, cuda. */
+/* Knows: how a desc is checked and filled in, and what is destroyed with an allocator. Promises:
+   a source that was passed is destroyed exactly once, also when create fails. May use: source,
+   desc, allocator, record, shots, sizes, bins, depot, blocks, history, streams, public,
+   settings. */
 
 CDP__PRIVATE void cdp__mem_source_drop(const cdp_mem_source *s) {
     if (s->destroy) s->destroy(s->user);
@@ -5779,7 +5921,10 @@ CDP__PRIVATE void cdp__mem_desc_defaults(cdp_mem *m, const cdp_mem_desc *desc) {
     z->max_non_split_rounding = cdp__def(desc->max_non_split_rounding_bytes, 20 * CDP__MEM_MIB);
     if (!desc->max_split_bytes) z->max_non_split_rounding = CDP__MEM_REQUEST_MAX;
     z->large_segment = cdp__def(desc->large_segment_bytes, 20 * CDP__MEM_MIB);
-    if (desc->roundup_divisions) memcpy(z->divisions, desc->roundup_divisions, sizeof z->divisions);
+    if (desc->roundup_divisions) {
+        memcpy(z->divisions, desc->roundup_divisions, sizeof z->divisions);
+        z->divided = true;
+    }
     if (desc->dump_path) cdp__mem_text_copy(m->dump_path, desc->dump_path, sizeof m->dump_path);
 }
 
@@ -5929,6 +6074,7 @@ CDP_API uint64_t cdp_mem_destroy(cdp_mem *mem) {
     if (!mem) return 0;
     cdp__mem_call_plain(mem, &c);
     cdp__mem_lock(mem);
+    cdp__mem_call_enter(mem, &c);
     if (cdp__mem_drain(mem, &c) != CDP_OK) cdp__mem_warn(mem, cdp_last_error()->text);
     bytes = cdp__mem_leaks(mem);
     for (s = mem->spans; s; s = next) {
@@ -5943,7 +6089,9 @@ CDP_API uint64_t cdp_mem_destroy(cdp_mem *mem) {
 
 /* ---- >>calls: alloc and free ----------------------------------------------------------------- */
 
-/* Knows the public calls around requests and frees. May use: request, out-of-memory, streams. */
+/* Knows: the public calls around requests and frees. Promises: a mistake of the caller, or a
+   free that fails, changes nothing. May use: desc, allocator, shots, sizes, bins, table, depot,
+   blocks, history, streams, request, out-of-memory, lifetime. */
 
 #if defined(__GNUC__) || defined(__clang__)
 #define CDP__MEM_CALLER(c) \
@@ -5991,6 +6139,7 @@ CDP__PRIVATE cdp_status cdp__mem_alloc_any(
     cdp_mem *m, cdp__mem_call *c, cdp_mem_pool *pool, uint64_t bytes, void *stream, void **out) {
     cdp_mem_oom oom;
     cdp_status st;
+    bool again = false;
     if (m->desc.recorder_only)
         return cdp__fail(CDP_ERR_STATE, "cdp_mem_alloc: a recorder_only has no memory");
     if (bytes >= CDP__MEM_REQUEST_MAX)
@@ -5998,10 +6147,12 @@ CDP__PRIVATE cdp_status cdp__mem_alloc_any(
             "cdp_mem_alloc: %llu bytes are 2^60 or more; was a negative "
             "number converted?",
             (unsigned long long)bytes);
-    st = cdp__mem_alloc_once(m, c, pool, bytes, stream, out, &oom);
-    if (st != CDP_ERR_NOMEM || !oom.bytes) return st;
-    if (!cdp__mem_oom_hooks(m, &oom)) return st;
-    return cdp__mem_alloc_once(m, c, pool, bytes, stream, out, &oom);
+    for (;;) {
+        st = cdp__mem_alloc_once(m, c, pool, bytes, stream, out, &oom);
+        if (st != CDP_ERR_NOMEM || !oom.bytes || again) return st;
+        again = cdp__mem_oom_hooks(m, &oom);
+        if (!again) return st;
+    }
 }
 
 CDP_API cdp_status cdp_mem_alloc(cdp_mem *mem, uint64_t bytes, void *stream, void **out) {
@@ -6125,6 +6276,7 @@ CDP_API cdp_status cdp_mem_forget_stream(cdp_mem *mem, void *stream) {
     if (!mem) return cdp__fail(CDP_ERR_INVALID, "cdp_mem_forget_stream: mem is NULL");
     cdp__mem_call_plain(mem, &c);
     cdp__mem_lock(mem);
+    cdp__mem_call_enter(mem, &c);
     for (s = mem->spans; s && st == CDP_OK; s = s->next) {
         const cdp__mem_part *p = s->first;
         if (s->arena->stream != stream || s->arena->pool != &mem->base) continue;
@@ -6218,7 +6370,9 @@ CDP__PRIVATE uint32_t cdp__mem_number_of(cdp__mem_log *l, const char *text) {
 
 /* ---- >>pool-calls: private pools, callbacks -------------------------------------------------- */
 
-/* Knows how pools come and go. May use: calls. */
+/* Knows: how pools are made, emptied and destroyed, and allocators as callbacks. Promises: a
+   pool that cannot be made leaves nothing behind, and one that is in use stays whole. May use:
+   desc, allocator, pools, record, sizes, bins, depot, blocks, history, streams, lifetime, calls. */
 
 /* The one segment of a fixed pool. */
 CDP__PRIVATE cdp_status cdp__mem_pool_fill(cdp_mem *m, cdp__mem_call *c, cdp_mem_pool *pool) {
@@ -6244,7 +6398,7 @@ CDP__PRIVATE cdp_status cdp__mem_pool_fill(cdp_mem *m, cdp__mem_call *c, cdp_mem
     p = cdp__mem_span_add(m, a, (uint64_t)(uintptr_t)at, bytes, true);
     p->span->label = pool->label;
     cdp__mem_event_span(m, c, CDP_MEM_SEGMENT_ALLOC, p->span);
-    cdp__mem_free_put(m, p);
+    cdp__mem_free_put(m, cdp__mem_bins_of(p), p);
     return CDP_OK;
 }
 
@@ -6300,6 +6454,15 @@ CDP_API cdp_status cdp_mem_pool_create(
     return st;
 }
 
+/* Blocks of a pool that are in use, or wait for streams. */
+CDP__PRIVATE uint32_t cdp__mem_pool_busy(const cdp_mem *m, const cdp_mem_pool *pool) {
+    const cdp__mem_span *s;
+    uint32_t n = 0;
+    for (s = m->spans; s; s = s->next)
+        if (s->arena->pool == pool) n += s->busy;
+    return n;
+}
+
 /* Give the segments of an unused pool back. */
 CDP__PRIVATE cdp_status cdp__mem_pool_empty(
     cdp_mem *m, const cdp__mem_call *c, cdp_mem_pool *pool) {
@@ -6324,10 +6487,10 @@ CDP_API cdp_status cdp_mem_pool_destroy(cdp_mem_pool *pool) {
     cdp__mem_lock(m);
     cdp__mem_call_enter(m, &c);
     st = cdp__mem_poll(m, &c);
-    if (st == CDP_OK && pool->busy)
+    if (st == CDP_OK && cdp__mem_pool_busy(m, pool))
         st = cdp__fail(CDP_ERR_STATE,
             "cdp_mem_pool_destroy: %u blocks of pool %u are in use, or wait for streams",
-            pool->busy, pool->number);
+            cdp__mem_pool_busy(m, pool), pool->number);
     if (st == CDP_OK) st = cdp__mem_pool_empty(m, &c, pool);
     if (st == CDP_OK) {
         for (at = &m->base.next; *at != pool;)
@@ -6398,7 +6561,9 @@ CDP_API cdp_allocator cdp_mem_pool_allocator(cdp_mem_pool *pool) {
 
 /* ---- >>recording: what the caller records ---------------------------------------------------- */
 
-/* Knows how a history is replaced, and the events that only callers make. May use: history. */
+/* Knows: how a history is replaced, and the events that only callers make. Promises: numbers of
+   an old history are never looked up in a new one. May use: desc, allocator, record, sizes,
+   bins, table, ring, depot, os-stacks, blocks, history, calls. */
 
 /* Numbers of an old history mean nothing in the new one. */
 CDP__PRIVATE void cdp__mem_forget_numbers(cdp_mem *m) {
@@ -6421,7 +6586,7 @@ CDP__PRIVATE void cdp__mem_forget_numbers(cdp_mem *m) {
 CDP__PRIVATE bool cdp__mem_log_fits(const cdp__mem_log *l, const cdp_mem_record_desc *d) {
     return l->memory && d->keep && l->desc.max_frames == d->max_frames
         && l->desc.max_stacks == d->max_stacks && l->desc.max_entries == d->max_entries
-        && l->desc.history == d->history;
+        && l->desc.min_bytes == d->min_bytes && l->desc.history == d->history;
 }
 
 /* `what` is read without the lock, so it is stored by itself. */
@@ -6431,6 +6596,7 @@ CDP__PRIVATE void cdp__mem_log_replace(cdp_mem *m, cdp__mem_log *fresh) {
     memcpy(&m->log, fresh, before);
     memcpy((char *)&m->log + after, (const char *)fresh + after, sizeof *fresh - after);
     __atomic_store_n(&m->log.what, what, __ATOMIC_RELEASE);
+    ++m->histories;
     cdp__mem_forget_numbers(m);
 }
 
@@ -6578,7 +6744,8 @@ CDP_API cdp_status cdp_mem_note_free(cdp_mem *mem, const void *data) {
 
 /* ---- >>figures: statistics ------------------------------------------------------------------- */
 
-/* Knows how tallies become statistics. May use: blocks. */
+/* Knows: how tallies become statistics. Promises: allocated minus freed is current, and a peak
+   is never below it. May use: allocator, statistics, ring, blocks. */
 
 #define CDP__MEM_TRIPLES 9u /* statistics with [3], in front of the two of oversize blocks */
 
@@ -6588,7 +6755,9 @@ CDP__PRIVATE void cdp__mem_tally_active(cdp__mem_tally *active, const cdp__mem_t
     for (i = 0; i < 2; ++i) {
         active->current[i] += held->current[i];
         active->allocated[i] = held->allocated[i];
+        active->peak[i] = cdp__max(active->peak[i], held->peak[i]);
     }
+    active->peak_all = cdp__max(active->peak_all, held->peak_all);
 }
 
 CDP__PRIVATE void cdp__mem_stat_class(const cdp__mem_tally *t, uint32_t large, cdp_mem_stat *out) {
@@ -6669,7 +6838,9 @@ CDP_API void cdp_mem_reset(cdp_mem *mem, bool peak, bool accumulated) {
 
 /* ---- >>files: snapshots, writing and reading files ------------------------------------------- */
 
-/* Knows the public calls around shots. May use: build, writer, svg, reports, import. */
+/* Knows: the public calls around snapshots. Promises: a file is complete or not there: it is
+   written beside its path and renamed. May use: allocator, shots, out-of-memory, shot, build,
+   writer, json, value, unpickle, unjson, import, timeline, svg, reports. */
 
 CDP__PRIVATE cdp_status cdp__mem_snapshot_one(cdp_mem_shot *s, cdp_mem *m, bool no_events) {
     cdp__mem_raw r;

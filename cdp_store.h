@@ -90,6 +90,8 @@
 
     CONFIGURATION
         CDP_API, CDP_STATIC, CDP_NO_STDIO, CDP_NO_THREADS, CDP_NO_LOG_STRINGS: see cdp.h.
+        CDP_NO_HASH_STORE, CDP_NO_PREFIX_STORE, CDP_NO_CUSTOM_STORE
+                             no such store; the same in every file
         CDP_NO_FILE_STORE    no file store, and nothing of <sys/file.h> and <sys/stat.h>; the same
                              in every file
 
@@ -149,15 +151,19 @@ typedef struct cdp_hash_store_desc {
     uint32_t timeout_ms; /* of calls that are given 0 (default: 300000; CDP_NO_TIMEOUT: never) */
 } cdp_hash_store_desc;
 
+#ifndef CDP_NO_HASH_STORE
 /* A map inside this process. Any thread may use it. A wait needs threads: without them in `os`,
    waiting for a key that is not there times out at once. `desc` may be NULL. Errors: NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_hash_store_create(
     const cdp_hash_store_desc *desc, cdp_store **out);
+#endif /* CDP_NO_HASH_STORE */
 
+#ifndef CDP_NO_PREFIX_STORE
 /* A view of `inner` in which every key k is `prefix`/k. `inner` must outlive it and is not
    destroyed with it; prefixes nest. Counts of keys are those of `inner`. Errors: INVALID, NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_prefix_store_create(
     cdp_store *inner, const char *prefix, cdp_store **out);
+#endif /* CDP_NO_PREFIX_STORE */
 
 /* A store of your own in two functions; all operations are made of them, atomically. One thread at
    a time calls them. They must not block for long and must not call the store. Errors: return a
@@ -185,9 +191,11 @@ typedef struct cdp_custom_store_desc {
     const cdp_os *os;
 } cdp_custom_store_desc;
 
+#ifndef CDP_NO_CUSTOM_STORE
 /* A wait for a key polls `get`, at most 10 ms apart. Errors: INVALID, NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_custom_store_create(
     const cdp_custom_store_desc *desc, cdp_store **out);
+#endif /* CDP_NO_CUSTOM_STORE */
 
 #ifndef CDP_NO_FILE_STORE
 typedef struct cdp_file_store_desc {
@@ -463,12 +471,16 @@ CDP_API void cdp_store_request_free(cdp_store *store, cdp_store_request *request
 
 #ifdef __cplusplus
 } /* extern "C" */
+#ifndef CDP_NO_HASH_STORE
 inline cdp_status cdp_hash_store_create(const cdp_hash_store_desc &desc, cdp_store **out) {
     return cdp_hash_store_create(&desc, out);
 }
+#endif
+#ifndef CDP_NO_CUSTOM_STORE
 inline cdp_status cdp_custom_store_create(const cdp_custom_store_desc &desc, cdp_store **out) {
     return cdp_custom_store_create(&desc, out);
 }
+#endif
 #ifndef CDP_NO_FILE_STORE
 inline cdp_status cdp_file_store_create(const cdp_file_store_desc &desc, cdp_store **out) {
     return cdp_file_store_create(&desc, out);
@@ -2014,6 +2026,8 @@ CDP__PRIVATE void cdp__hash_destroy(void *self) {
     cdp__free(os, h);
 }
 
+#ifndef CDP_NO_HASH_STORE
+
 CDP_API cdp_status cdp_hash_store_create(const cdp_hash_store_desc *desc, cdp_store **out) {
     const cdp_os *os = desc && desc->os ? desc->os : cdp_os_default();
     cdp__hash_store *h;
@@ -2043,6 +2057,8 @@ CDP_API cdp_status cdp_hash_store_create(const cdp_hash_store_desc *desc, cdp_st
     *out = &h->store;
     return CDP_OK;
 }
+
+#endif /* CDP_NO_HASH_STORE */
 
 /* ---- >>store-custom: two functions of a program as a store; polling stores ------------------- */
 
@@ -2266,6 +2282,8 @@ CDP__PRIVATE void cdp__custom_destroy(void *self) {
     cdp__free(c->desc.os, c);
 }
 
+#ifndef CDP_NO_CUSTOM_STORE
+
 CDP_API cdp_status cdp_custom_store_create(const cdp_custom_store_desc *desc, cdp_store **out) {
     cdp__custom_store *c;
     const cdp_os *os = desc && desc->os ? desc->os : cdp_os_default();
@@ -2286,6 +2304,8 @@ CDP_API cdp_status cdp_custom_store_create(const cdp_custom_store_desc *desc, cd
     *out = &c->tried.store;
     return CDP_OK;
 }
+
+#endif /* CDP_NO_CUSTOM_STORE */
 
 /* ---- >>store-file: a file of records that its users append to under a lock ------------------- */
 
@@ -3708,10 +3728,10 @@ CDP__PRIVATE void cdp__conn_read(cdp__conn *c) {
    once. */
 CDP__PRIVATE void cdp__conn_send_rest(cdp__conn *c) {
     cdp_iov iov;
-    iov.data = c->out.data + c->out.at;
     iov.bytes = cdp__fifo_left(&c->out);
-    if (iov.bytes && c->io.fd >= 0)
-        c->server->os->net.send_iov(c->server->os->user, c->io.fd, &iov, 1);
+    if (!iov.bytes || c->io.fd < 0) return;
+    iov.data = c->out.data + c->out.at;
+    c->server->os->net.send_iov(c->server->os->user, c->io.fd, &iov, 1);
 }
 
 CDP__PRIVATE void cdp__conn_flush(cdp__conn *c) {
@@ -4180,6 +4200,14 @@ CDP__PRIVATE cdp_addr cdp__store_server_addr(const cdp_store_server *s) {
 /* For cdp_tcp.h: how many are connected. */
 CDP__PRIVATE uint32_t cdp__store_server_clients(const cdp_store_server *s) {
     return s->client_count;
+}
+
+/* For cdp_tcp.h: has everything been sent that clients are to be told, and does none wait? */
+CDP__PRIVATE bool cdp__store_server_quiet(const cdp_store_server *s) {
+    const cdp__conn *c;
+    for (c = s->conns.next; c != &s->conns; c = c->next)
+        if (cdp__fifo_left(&c->out) || c->wait_count) return false;
+    return true;
 }
 
 CDP_API uint16_t cdp_store_server_port(const cdp_store_server *s) {
@@ -5776,6 +5804,8 @@ CDP__PRIVATE cdp_status cdp__prefix_create(
     return CDP_OK;
 }
 
+#ifndef CDP_NO_PREFIX_STORE
+
 CDP_API cdp_status cdp_prefix_store_create(cdp_store *inner, const char *prefix, cdp_store **out) {
     const uint64_t n = prefix ? strlen(prefix) : 0;
     cdp__prefix_store *s;
@@ -5793,12 +5823,16 @@ CDP_API cdp_status cdp_prefix_store_create(cdp_store *inner, const char *prefix,
     return CDP_OK;
 }
 
+#endif /* CDP_NO_PREFIX_STORE */
+
 /* ---- >>public: the blocking calls ------------------------------------------------------------ */
 
 /* What prefix stores stand on. */
 CDP__PRIVATE cdp_store *cdp__store_base(cdp_store *s) {
+#ifndef CDP_NO_PREFIX_STORE
     while (s->destroy == cdp__prefix_destroy)
         s = ((cdp__prefix_store *)s->self)->inner;
+#endif
     return s;
 }
 
@@ -5807,8 +5841,10 @@ CDP_API void cdp_store_set_timeout(cdp_store *s, uint32_t timeout_ms) {
 }
 
 CDP_API uint32_t cdp_store_timeout(const cdp_store *s) {
+#ifndef CDP_NO_PREFIX_STORE
     while (s && s->destroy == cdp__prefix_destroy)
         s = ((const cdp__prefix_store *)s->self)->inner;
+#endif
     return s ? s->timeout_ms : 0;
 }
 
@@ -5818,7 +5854,10 @@ CDP__PRIVATE const char *cdp__store_name(const cdp_store *s) {
     if (s->destroy == cdp__file_destroy) return ((const cdp__file_store *)s->self)->path;
 #endif
     if (s->destroy == cdp__client_destroy) return ((const cdp__client *)s->self)->name;
-    return s->destroy == cdp__hash_destroy ? "this process" : "its host";
+#ifndef CDP_NO_HASH_STORE
+    if (s->destroy == cdp__hash_destroy) return "this process";
+#endif
+    return "its host";
 }
 
 CDP__PRIVATE const char *cdp__store_timeout_reason(cdp_store *s, const cdp_store_request *rq) {
@@ -6080,15 +6119,15 @@ CDP_API cdp_status cdp_store_list_keys(cdp_store *s, cdp_bytes **keys, uint64_t 
 }
 
 CDP_API cdp_status cdp_store_clone(cdp_store *s, cdp_store **out) {
-    cdp_status status;
     if (!s || !out) return cdp__fail(CDP_ERR_INVALID, "cdp_store_clone: store or out is NULL");
     *out = NULL;
     if (s->destroy == cdp__client_destroy)
         return cdp__client_clone((const cdp__client *)s->self, out);
+#ifndef CDP_NO_PREFIX_STORE
     if (s->destroy == cdp__prefix_destroy) {
         const cdp__prefix_store *p = (const cdp__prefix_store *)s->self;
         cdp_store *inner;
-        status = cdp_store_clone(p->inner, &inner);
+        cdp_status status = cdp_store_clone(p->inner, &inner);
         if (status != CDP_OK) return status;
         status = cdp__prefix_create(inner, p + 1, p->prefix_bytes, out);
         if (status == CDP_OK)
@@ -6097,10 +6136,10 @@ CDP_API cdp_status cdp_store_clone(cdp_store *s, cdp_store **out) {
             cdp_store_destroy(inner);
         return status;
     }
+#endif
     return cdp__fail(CDP_ERR_UNSUPPORTED,
         "cdp_store_clone: only TCP stores, and prefixes of them, need clones; any number of "
-        "threads "
-        "may use this one");
+        "threads may use this one");
 }
 
 CDP_API cdp_status cdp_store_num_keys(cdp_store *s, int64_t *count) {

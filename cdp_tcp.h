@@ -57,7 +57,10 @@
     CONFIGURATION
         Macros: those of cdp.h and cdp_store.h. All other settings are in the desc; those that
         every group has are in its member `group`. Only the functions with `env` in their name,
-        and cdp_launch_read, read environment variables.
+        and cdp_launch_read, read environment variables. These must be equal in all files:
+        CDP_NO_ENV             no cdp_init_from_env, cdp_init_url, cdp_launch_read,
+                               cdp_tcp_desc_from_env, cdp_tcp_desc_from_url: fill in a cdp_tcp_desc
+        CDP_NO_SHARED_MEMORY   ranks of one host use TCP, as with no_shared_memory
 
     THREADS
         cdp_init blocks its caller and may run in several threads at once (several groups). A group
@@ -211,7 +214,7 @@ typedef struct cdp_tcp_desc {
     bool has_listen_fd;
     /* whoever started it; closed in the end, also when cdp_init() fails */
     int32_t listen_fd;
-    /* prefix of this job's keys in the store: one name per start (default: "cdp") */
+    /* prefix of this job's keys in the store: one name per job (default: "cdp") */
     const char *job;
     /* how long to wait for all ranks (default: 300000; CDP_NO_TIMEOUT: for ever) */
     uint32_t init_timeout_ms;
@@ -224,6 +227,7 @@ typedef struct cdp_tcp_desc {
    is left behind after one. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out);
 
+#ifndef CDP_NO_ENV
 /* Fill in rank, world_size and how to find rank 0 from the variables that a launcher has set:
    cdprun, torchrun, mpirun of Open MPI, mpiexec of MPICH (Hydra), srun of Slurm; see
    cdp_launch_read() for which. MASTER_ADDR and MASTER_PORT count in any case. Without them:
@@ -231,13 +235,13 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group *
    a port made from the numbers of job and step; under MPI with all ranks on one machine, a file
    named after the job (Open MPI: in its session directory; MPICH: after the parent process, in
    TMPDIR), so any number of jobs can start at once; under MPI on several machines an error that
-   says what to pass. With TORCHELASTIC_USE_AGENT_STORE=True also external_store, and with
-   TORCHELASTIC_RESTART_COUNT a `job` of its own per restart; CDP_JOB_KEY becomes job_key unless
-   there is one, and CDP_TRUST_NETWORK=1 (`cdprun --open`) sets trust_network; CDP_INTERFACES is
-   `interfaces`, CDP_CONNECTIONS `connections`, and CDP_LOG_LEVEL (error, warn, info, debug,
-   silent) logger.level, unless the desc has them. The texts are valid until the environment
-   changes or this thread calls this again. Errors: INVALID, naming the variable, what it holds
-   and what it should hold. */
+   says what to pass. With TORCHELASTIC_USE_AGENT_STORE=True also external_store
+   (TORCHELASTIC_RESTART_COUNT is not read: it differs between the agents of one start);
+   CDP_JOB_KEY becomes job_key unless there is one, and CDP_TRUST_NETWORK=1 (`cdprun --open`)
+   sets trust_network; CDP_INTERFACES is `interfaces`, CDP_CONNECTIONS `connections`, and
+   CDP_LOG_LEVEL (error, warn, info, debug, silent) logger.level, unless the desc has them. The
+   texts are valid until the environment changes or this thread calls this again. Errors:
+   INVALID, naming the variable, what it holds and what it should hold. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *desc);
 
 /* cdp_tcp_desc_from_env() on a copy of *desc (NULL: all defaults), then cdp_init(). */
@@ -253,9 +257,11 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_tcp_desc_from_url(const char *url, cdp_tcp
 /* cdp_tcp_desc_from_url() on a copy of *desc (NULL: all defaults), then cdp_init(). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_init_url(
     const char *url, const cdp_tcp_desc *desc, cdp_group **out);
+#endif /* CDP_NO_ENV */
 
 /* ---- >>launch -------------------------------------------------------------------------------- */
 
+#ifndef CDP_NO_ENV
 /* The value of a variable, or NULL, as getenv() has it; the text stays as it is until the call
    that asks for it returns. */
 typedef const char *(*cdp_getenv_func)(void *user, const char *name);
@@ -279,7 +285,7 @@ typedef struct cdp_launch {
 } cdp_launch;
 
 /* Which variables are looked at, in this order:
-       torchrun, cdprun   RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, TORCHELASTIC_USE_AGENT_STORE, TORCHELASTIC_RESTART_COUNT
+       torchrun, cdprun   RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, TORCHELASTIC_USE_AGENT_STORE
        Open MPI           OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE; PMIX_NAMESPACE, PMIX_SERVER_TMPDIR
        MPICH (Hydra)      PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS
        Slurm              SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS, SLURM_LOCALID, SLURM_STEP_TASKS_PER_NODE, SLURM_NODEID,
@@ -287,15 +293,18 @@ typedef struct cdp_launch {
    and MASTER_ADDR, MASTER_PORT. Asks nobody but `get` (NULL: the environment). No launcher: CDP_OK with launcher "". Errors: INVALID,
    naming the variable. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_launch_read(cdp_getenv_func get, void *user, cdp_launch *out);
+#endif /* CDP_NO_ENV */
 
 #ifdef __cplusplus
 } /* extern "C" */
 inline cdp_status cdp_init(const cdp_tcp_desc &desc, cdp_group **out) {
     return cdp_init(&desc, out);
 }
+#ifndef CDP_NO_ENV
 inline cdp_status cdp_init_url(const char *url, const cdp_tcp_desc &desc, cdp_group **out) {
     return cdp_init_url(url, &desc, out);
 }
+#endif
 #endif
 #endif /* CDP_TCP_INCLUDED */
 
@@ -689,6 +698,11 @@ CDP__PRIVATE uint64_t cdp__shared_size(uint64_t room) {
 
 /* What lies behind descriptor `memory`, which becomes its own. NULL: nothing that could be used. */
 CDP__PRIVATE cdp__shared *cdp__shared_open(const cdp_os *os, int32_t memory, bool maker) {
+#ifdef CDP_NO_SHARED_MEMORY
+    (void)maker;
+    os->net.close_fd(os->user, memory);
+    return NULL;
+#else
     cdp__shared *s = (cdp__shared *)cdp__alloc_zero(os, sizeof *s);
     cdp__way *first, *second;
     if (!s) {
@@ -715,6 +729,7 @@ CDP__PRIVATE cdp__shared *cdp__shared_open(const cdp_os *os, int32_t memory, boo
     s->line.wake = cdp__shared_wake;
     s->line.owner = s;
     return s;
+#endif
 }
 
 /* Both know the proof now. Where is ours kept, for the peer to try. */
@@ -903,6 +918,8 @@ typedef struct cdp__mesh {
     cdp_store_request addrs; /* its results: where each rank can be reached */
     uint32_t *hosts;         /* of each rank, numbered as they appear */
     uint8_t job[CDP__JOB_BYTES];
+    /* in a store that others serve, and so may outlive this start: part of the names of its keys */
+    char round[20];
     bool keyed, refusal_told, memory_told;
     bool spread;            /* the connections of a link, over the interfaces that the desc names */
     cdp__shared *sharing;   /* those of all links; some may be lost */
@@ -930,6 +947,7 @@ typedef struct cdp__mesh {
     bool watching;
     bool claimed; /* this rank is known to be ours */
     bool started; /* it has met all others */
+    bool foreign; /* the rank that is missing is a process of PyTorch */
     bool leaving; /* only the cause is still to be told, to those who come now */
     cdp_error cause;
     bool failing; /* this rank knows of a failure */
@@ -1106,7 +1124,12 @@ CDP__PRIVATE int32_t cdp__hello_recv(
 
 /* Can this rank share memory with others of this machine? */
 CDP__PRIVATE bool cdp__mesh_shares(const cdp__mesh *m) {
+#ifdef CDP_NO_SHARED_MEMORY
+    (void)m;
+    return false;
+#else
     return !m->desc.no_shared_memory && m->os->shared.create && m->loop.wake_fd[1] >= 0;
+#endif
 }
 
 CDP__PRIVATE void cdp__hello_fill(
@@ -2080,6 +2103,8 @@ CDP__PRIVATE bool cdp__mesh_release(void *self, void *ptr) {
     return g != NULL;
 }
 
+#ifndef CDP_NO_SHARED_MEMORY
+
 /* Is it worth it to let the peer read this itself? What was just written is in this processor's
    cache: less than so much goes faster through the ring, if it is in no segment. */
 CDP__PRIVATE bool cdp__mesh_readable(
@@ -2166,6 +2191,8 @@ CDP__PRIVATE void cdp__mesh_doorbell(void *self, uint32_t peer) {
     cdp__line_ring(&((cdp__mesh *)self)->links[peer].shared->line, CDP__BELL_DATA);
 }
 
+#endif /* CDP_NO_SHARED_MEMORY */
+
 /* ---- >>first-cause: what the store knows of a failure ---------------------------------------- */
 
 /* Knows the store's keys "fail" and "wait". Promises: an earlier or deeper cause that another rank
@@ -2200,9 +2227,9 @@ CDP__PRIVATE void cdp__mesh_wake(void *self) {
 
 CDP__PRIVATE void cdp__mesh_key(const cdp__mesh *m, char out[96], const char *what, uint32_t rank) {
     if (rank == UINT32_MAX)
-        cdp__format(out, 96, "%s/%s", m->desc.job, what);
+        cdp__format(out, 96, "%s%s/%s", m->desc.job, m->round, what);
     else
-        cdp__format(out, 96, "%s/%s/%u", m->desc.job, what, rank);
+        cdp__format(out, 96, "%s%s/%s/%u", m->desc.job, m->round, what, rank);
 }
 
 /* A request in the background; true when it was taken. */
@@ -2450,15 +2477,17 @@ CDP__PRIVATE void cdp__mesh_describe(void *self, uint32_t peer, char *out, uint6
 }
 
 /* A failed rank does not leave at once, but when the store has its cause. The one that serves
-   the store waits until the others have read it there and gone; while starting twice
+   the store waits until the others have gone, or for CDP__TELL_MS when all that they wait for has
+   been sent to them: they read it even if they are late. While starting it waits for twice
    CDP__SETTLE_MS, since some may not even have come. Without a store, whoever connects late is
    told. */
 CDP__PRIVATE void cdp__mesh_linger(cdp__mesh *m) {
     const bool store_gone = !m->server && m->watch_rq.status < CDP_OK;
     const uint32_t while_starting = m->started ? 1 : 2;
     const uint64_t ms = m->server ? while_starting * CDP__SETTLE_MS : CDP__TELL_MS;
-    const uint64_t until = cdp__min(
-        m->os->now_ns(m->os->user) + ms * CDP__MS, m->started ? CDP__NEVER : m->init_deadline_ns);
+    const uint64_t began = m->os->now_ns(m->os->user), told = began + CDP__TELL_MS * CDP__MS;
+    const uint64_t until =
+        cdp__min(began + ms * CDP__MS, m->started ? CDP__NEVER : m->init_deadline_ns);
     const uint32_t own = (m->store ? 1u : 0u) + (m->watch ? 1u : 0u);
     /* whoever sees this rank leave asks the store why: the answer must be there before */
     if (!m->server && !store_gone) {
@@ -2469,8 +2498,11 @@ CDP__PRIVATE void cdp__mesh_linger(cdp__mesh *m) {
     }
     m->leaving = true;
     while ((!m->server || !m->started || cdp__store_server_clients(m->server) > own)
-        && m->os->now_ns(m->os->user) < until)
-        if (cdp__loop_run(&m->loop, NULL, until) != CDP_OK) return;
+        && m->os->now_ns(m->os->user) < until) {
+        const bool late = m->os->now_ns(m->os->user) >= told;
+        if (late && m->server && m->started && cdp__store_server_quiet(m->server)) return;
+        if (cdp__loop_run(&m->loop, NULL, late ? until : cdp__min(told, until)) != CDP_OK) return;
+    }
 }
 
 /* Accepts a mesh that was only half made. */
@@ -2522,7 +2554,14 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
    claim/<rank> (who has the rank), addr/<rank> (where it listens), done/<rank> (it has read
    everything), fail (the first cause of a failure), wait/<rank> (whom it waits for, when that
    takes long). From its claim on until it has started, a rank's last will is a cause under
-   "fail": so the death of a process that nobody has a connection to yet ends the others' wait. */
+   "fail": so the death of a process that nobody has a connection to yet ends the others' wait.
+
+   A store that others serve may hold what an earlier start of the job left there, and it knows no
+   last wills. There config also says where rank 0 listens, and all other keys are under
+   "<job>/<part of the job's random name>/". A rank 0 replaces the config of an earlier rank 0 at
+   whose address nobody listens any more; the other ranks wait for that. In the same way a rank
+   takes over the claim of a process that has ended. So nobody has to be told how often the job was
+   started: torchrun's TORCHELASTIC_RESTART_COUNT differs between the machines of one start. */
 
 /* Ranks that have finished starting may be connected to this one already. What they have said is
    read, lest a reset overtakes what they are told. */
@@ -2630,6 +2669,42 @@ CDP__PRIVATE cdp_status cdp__mesh_await(cdp__mesh *m, cdp_store_request *rq, cdp
     return rq->status;
 }
 
+/* Has process `r` of this job set up a Gloo group of PyTorch in this store? Then it will wait for
+   the others there. Both names that PyTorch has had for that key are known. */
+CDP__PRIVATE bool cdp__mesh_is_gloo(cdp__mesh *m, uint32_t r) {
+    static const char *const names[] = {"default_pg/0//cpu//0/rank_%u", "default_pg/0/0/rank_%u"};
+    uint32_t i;
+    for (i = 0; i < 2; ++i) {
+        char text[64];
+        cdp_bytes key;
+        cdp_store_request rq;
+        cdp__format(text, sizeof text, names[i], r);
+        key.data = text;
+        key.bytes = strlen(text);
+        memset(&rq, 0, sizeof rq);
+        rq.op = CDP_STORE_CHECK;
+        rq.key_count = 1;
+        rq.keys = &key;
+        if (cdp_store_run(m->store, &rq, CDP__SETTLE_MS / 2) != CDP_OK) return false;
+        if (rq.number) return true;
+    }
+    return false;
+}
+
+/* This rank waits for rank r: say so, and what is known of it. */
+CDP__PRIVATE cdp_status cdp__mesh_waits_for(cdp__mesh *m, uint32_t r, const char *names) {
+    const unsigned long long ms =
+        (unsigned long long)((m->os->now_ns(m->os->user) - m->start_ns) / CDP__MS);
+    m->foreign = cdp__mesh_is_gloo(m, r);
+    if (m->foreign)
+        return cdp__fail_peer(CDP_ERR_TIMEOUT, r, 0,
+            "after %llu ms still waiting for rank %s; rank %u is a process of PyTorch, which "
+            "waits for the others with Gloo: ranks of cdp and of Gloo cannot be in one job",
+            ms, names, r);
+    return cdp__fail_peer(CDP_ERR_TIMEOUT, r, 0,
+        "after %llu ms still waiting for rank %s; start it, or look at why it ended", ms, names);
+}
+
 /* The deadline has passed: which ranks have not set their key? As text, "2, 5 and 7 more". The
    store gets little time to answer: if it does not, it is rank 0, which serves it, that is
    missing. */
@@ -2657,10 +2732,7 @@ CDP__PRIVATE cdp_status cdp__mesh_missing(cdp__mesh *m, const cdp_bytes *keys) {
         if (found++ < 8) cdp__text_add(&t, "%s%u", found > 1 ? ", " : "", r);
     }
     if (found > 8) cdp__text_add(&t, " and %u more", found - 8);
-    if (found)
-        return cdp__fail_peer(CDP_ERR_TIMEOUT, first, 0,
-            "after %llu ms still waiting for rank %s; start it, or look at why it ended",
-            (unsigned long long)((m->os->now_ns(m->os->user) - m->start_ns) / CDP__MS), names);
+    if (found) return cdp__mesh_waits_for(m, (uint32_t)first, names);
     at = cdp__tcp_store_peer_addr(m->store);
     cdp__addr_text(&at, names, sizeof names);
     return cdp__fail_peer(CDP_ERR_TIMEOUT, m->desc.external_store ? -1 : 0, 0,
@@ -2676,15 +2748,17 @@ CDP__PRIVATE cdp_status cdp__mesh_await_keys(
     cdp__mesh *m, const cdp_bytes *keys, cdp_store_request *values, uint64_t deadline_ns) {
     uint64_t pause_ns = cdp__min(CDP__LONG_MS, m->desc.init_timeout_ms / 4) * CDP__MS;
     cdp_store_request waiting;
-    for (;; pause_ns = 10000 * CDP__MS) {
+    uint32_t looks;
+    for (looks = 0;; ++looks) {
         const uint64_t until = cdp__min(deadline_ns, m->os->now_ns(m->os->user) + pause_ns);
         cdp_status st = cdp__mesh_await(m, values ? values : &waiting,
             values ? CDP_STORE_MULTI_GET : CDP_STORE_WAIT, keys, m->desc.group.world_size, until);
         if (st != CDP_ERR_TIMEOUT || cdp_last_error()->origin >= 0) return st;
         st = cdp__mesh_missing(m, keys);
         if (m->os->now_ns(m->os->user) >= deadline_ns) return st;
-        cdp__log(&m->desc.group.logger, pause_ns == 10000 * CDP__MS ? CDP_LOG_WARN : CDP_LOG_INFO,
+        cdp__log(&m->desc.group.logger, looks || m->foreign ? CDP_LOG_WARN : CDP_LOG_INFO,
             m->desc.group.rank, "%s", cdp_last_error()->text);
+        if (looks) pause_ns = 10000 * CDP__MS;
         if (cdp_last_error()->peer >= 0) {
             cdp_error where = *cdp_last_error(); /* before the first operation */
             where.round = !values;               /* addresses come first */
@@ -2765,7 +2839,169 @@ CDP__PRIVATE cdp_status cdp__mesh_listen(cdp__mesh *m, uint64_t deadline_ns) {
     return CDP_OK;
 }
 
+/* What rank 0 says of the job; where it listens follows as text, if the store is external. */
 #define CDP__CONFIG_BYTES (8u + 8u + 8u + CDP__JOB_BYTES + 4u)
+#define CDP__REACH_MS 2000u /* an address that has not answered by then leads nowhere */
+
+CDP__PRIVATE uint32_t cdp__mesh_own_addrs(cdp__mesh *m, cdp_addr out[CDP__ADDRS]);
+
+/* A connection that is made to see whether anybody listens. */
+typedef struct cdp__reach {
+    cdp__mesh *mesh;
+    cdp__io io;
+    uint32_t *reached, *open; /* how many stand; how many are still being made */
+} cdp__reach;
+
+CDP__PRIVATE void cdp__reach_event(cdp__io *io) {
+    cdp__reach *r = (cdp__reach *)io->user;
+    const cdp_os *os = r->mesh->os;
+    const int32_t err =
+        io->ready & CDP_IO_WRITE ? os->net.connect_result(os->user, io->fd) : -EINPROGRESS;
+    if (err == -EINPROGRESS || err == -ENOTCONN) return;
+    cdp__loop_remove(&r->mesh->loop, io);
+    --*r->open;
+    if (err >= 0) ++*r->reached;
+}
+
+/* Does a process listen at one of these addresses (text as in cdp__addrs_text)? */
+CDP__PRIVATE bool cdp__mesh_listens(cdp__mesh *m, const void *text, uint64_t bytes) {
+    cdp__reach each[CDP__PATHS];
+    cdp_addr theirs[CDP__ADDRS], at[CDP__PATHS];
+    const uint64_t until = cdp__deadline(m->os, CDP__REACH_MS);
+    uint32_t i, reached = 0, open = 0, n;
+    n = cdp__addrs_parse((const char *)text, bytes, theirs, CDP__ADDRS);
+    n = cdp__paths(m->mine, m->mine_count, theirs, n, at);
+    memset(each, 0, sizeof each);
+    for (i = 0; i < n; ++i) {
+        const int32_t fd = m->os->net.connect_to(m->os->user, &at[i]);
+        if (fd < 0) continue;
+        each[i].mesh = m;
+        each[i].reached = &reached;
+        each[i].open = &open;
+        ++open;
+        cdp__loop_add(&m->loop, &each[i].io, fd, cdp__reach_event, &each[i]);
+        cdp__loop_want_write(&m->loop, &each[i].io);
+    }
+    while (open && !reached && m->os->now_ns(m->os->user) < until)
+        if (cdp__loop_run(&m->loop, NULL, until) != CDP_OK) break;
+    for (i = 0; i < n; ++i)
+        if (each[i].mesh) cdp__loop_remove(&m->loop, &each[i].io);
+    return reached > 0;
+}
+
+/* From here on the keys of this start are known, if the store is external. */
+CDP__PRIVATE void cdp__mesh_name_round(cdp__mesh *m) {
+    if (m->desc.external_store)
+        cdp__format(m->round, sizeof m->round, "/%llx", (unsigned long long)cdp__get_u64(m->job));
+    cdp__mesh_key(m, m->fail_key, "fail", UINT32_MAX);
+}
+
+/* The text in a value of the store, from `head` on: cut where it does not fit, and without what
+   could upset a terminal. */
+CDP__PRIVATE void cdp__mesh_text(
+    const void *value, uint64_t bytes, uint64_t head, char *out, uint64_t size) {
+    const uint8_t *in = (const uint8_t *)value;
+    cdp__text t = {out, size, 0};
+    out[0] = 0;
+    for (; head < bytes; ++head)
+        cdp__text_add(&t, "%c", in[head] < 32 || in[head] > 126 ? '?' : in[head]);
+}
+
+/* A process that lives has put `value` where this one wanted to put `mine`. */
+CDP__PRIVATE cdp_status cdp__mesh_claimed_twice(
+    cdp__mesh *m, const void *value, uint64_t bytes, uint64_t head, const uint8_t *mine) {
+    char text[160];
+    cdp__mesh_text(value, bytes, head, text, sizeof text);
+    return cdp__fail_peer(CDP_ERR_MISMATCH, m->desc.group.rank, 0,
+        "two processes claim rank %u: one listens at %s, the other at %s; give every process its "
+        "own RANK",
+        m->desc.group.rank, text, (const char *)mine + head);
+}
+
+/* Put `mine` under a key that only one process of this rank may have. The value ends with the
+   addresses of that process, `head` bytes from its beginning. What a process that has ended left
+   there is replaced. */
+CDP__PRIVATE cdp_status cdp__mesh_take_key(
+    cdp__mesh *m, const char *key, const uint8_t *mine, uint64_t bytes, uint64_t head) {
+    void *value = NULL;
+    uint64_t had = 0;
+    cdp_status st = cdp_store_compare_set(m->store, key, NULL, 0, mine, bytes, &value, &had);
+    while (st == CDP_OK && (had != bytes || memcmp(value, mine, (size_t)bytes) != 0)) {
+        void *now = NULL;
+        uint64_t now_bytes = 0;
+        const uint8_t *at = (const uint8_t *)value + cdp__min(head, had);
+        const uint64_t rest = had - cdp__min(head, had);
+        if (!m->desc.external_store || cdp__mesh_listens(m, at, rest))
+            st = cdp__mesh_claimed_twice(m, value, had, head, mine);
+        else
+            st = cdp_store_compare_set(m->store, key, value, had, mine, bytes, &now, &now_bytes);
+        cdp_store_free(m->store, value);
+        value = now;
+        had = now_bytes;
+    }
+    cdp_store_free(m->store, value);
+    return st;
+}
+
+/* Rank 0 publishes what the job is. */
+CDP__PRIVATE cdp_status cdp__mesh_publish_config(
+    cdp__mesh *m, const char *key, const uint8_t mine[CDP__CONFIG_BYTES]) {
+    uint8_t word[CDP__CONFIG_BYTES + CDP__ADDRS * 64];
+    char *at = (char *)word + CDP__CONFIG_BYTES;
+    cdp_addr own[CDP__ADDRS];
+    memcpy(word, mine, CDP__CONFIG_BYTES);
+    memcpy(word + 24, m->job, CDP__JOB_BYTES);
+    if (!m->desc.external_store) return cdp_store_set(m->store, key, word, CDP__CONFIG_BYTES);
+    cdp__addrs_text(own, cdp__mesh_own_addrs(m, own), at, sizeof word - CDP__CONFIG_BYTES);
+    return cdp__mesh_take_key(m, key, word, CDP__CONFIG_BYTES + strlen(at), CDP__CONFIG_BYTES);
+}
+
+/* The key may not be there yet. Now and then this says that rank 0 is missing. */
+CDP__PRIVATE cdp_status cdp__mesh_get_config(
+    cdp__mesh *m, const char *key, void **value, uint64_t *bytes, uint64_t deadline_ns) {
+    uint64_t pause_ms = cdp__max(1, cdp__min(CDP__LONG_MS, m->desc.init_timeout_ms / 4));
+    uint32_t looks;
+    for (looks = 0;; ++looks) {
+        const cdp_status st = cdp_store_get(m->store, key, value, bytes, (uint32_t)pause_ms);
+        const uint64_t now = st == CDP_ERR_TIMEOUT ? m->os->now_ns(m->os->user) : 0;
+        if (st != CDP_ERR_TIMEOUT) return st;
+        (void)cdp__mesh_waits_for(m, 0, "0");
+        if (now >= deadline_ns && m->foreign) return CDP_ERR_TIMEOUT;
+        if (now >= deadline_ns)
+            return cdp__fail_peer(
+                CDP_ERR_TIMEOUT, 0, 0, "rank 0 did not come within %u ms", m->desc.init_timeout_ms);
+        cdp__log(&m->desc.group.logger, looks || m->foreign ? CDP_LOG_WARN : CDP_LOG_INFO,
+            m->desc.group.rank, "%s", cdp_last_error()->text);
+        if (looks) pause_ms = 10000;
+        pause_ms = cdp__min(pause_ms, 1 + (deadline_ns - now) / CDP__MS);
+    }
+}
+
+/* The others read that. In an external store it may be that of an earlier start, whose rank 0 has
+   ended; then it is read again until the next rank 0 has replaced it. */
+CDP__PRIVATE cdp_status cdp__mesh_read_config(
+    cdp__mesh *m, const char *key, void **value, uint64_t *bytes, uint64_t deadline_ns) {
+    uint64_t pause_ns = 20 * CDP__MS;
+    char old[128];
+    for (;; pause_ns = cdp__min(2 * pause_ns, 500 * CDP__MS)) {
+        const cdp_status st = cdp__mesh_get_config(m, key, value, bytes, deadline_ns);
+        uint64_t now;
+        if (st != CDP_OK || !m->desc.external_store || *bytes <= CDP__CONFIG_BYTES
+            || cdp__mesh_listens(
+                m, (const uint8_t *)*value + CDP__CONFIG_BYTES, *bytes - CDP__CONFIG_BYTES))
+            return st;
+        cdp__mesh_text(*value, *bytes, CDP__CONFIG_BYTES, old, sizeof old);
+        cdp_store_free(m->store, *value);
+        *value = NULL;
+        now = m->os->now_ns(m->os->user);
+        if (now >= deadline_ns)
+            return cdp__fail_peer(CDP_ERR_TIMEOUT, 0, 0,
+                "rank 0 did not come within %u ms: the store still names that of an earlier start, "
+                "and nobody listens at its address %s any more",
+                m->desc.init_timeout_ms, old);
+        cdp__sleep_until(m->os, cdp__min(now + pause_ns, deadline_ns));
+    }
+}
 
 /* Rank 0 says what the job is; the others compare. */
 CDP__PRIVATE cdp_status cdp__mesh_config(cdp__mesh *m, uint64_t deadline_ns) {
@@ -2774,23 +3010,21 @@ CDP__PRIVATE cdp_status cdp__mesh_config(cdp__mesh *m, uint64_t deadline_ns) {
     void *value = NULL;
     uint64_t bytes = 0;
     cdp_status st;
-    (void)deadline_ns;
     cdp__mesh_key(m, key, "config", UINT32_MAX);
+    memset(mine, 0, sizeof mine);
     cdp__put_u32(mine, CDP_WIRE_VERSION | cdp__byte_order() << 24);
     cdp__put_u32(mine + 4, m->desc.group.world_size);
     cdp__put_u64(mine + 8, m->desc.group.small_bytes);
     cdp__put_u64(mine + 16, m->desc.group.piece_bytes);
-    cdp__put_u32(mine + 40, m->desc.connections);
+    cdp__put_u32(mine + 40, m->desc.connections | (uint32_t)m->keyed << 16);
     if (m->desc.group.rank == 0) {
-        memcpy(mine + 24, m->job, CDP__JOB_BYTES);
-        return cdp_store_set(m->store, key, mine, sizeof mine);
+        st = cdp__mesh_publish_config(m, key, mine);
+        cdp__mesh_name_round(m);
+        return st;
     }
-    st = cdp_store_get(m->store, key, &value, &bytes, 0);
-    if (st == CDP_ERR_TIMEOUT)
-        st = cdp__fail_peer(
-            CDP_ERR_TIMEOUT, 0, 0, "rank 0 did not come within %u ms", m->desc.init_timeout_ms);
+    st = cdp__mesh_read_config(m, key, &value, &bytes, deadline_ns);
     if (st != CDP_OK) return st;
-    if (bytes != sizeof mine
+    if (bytes < sizeof mine
         || (cdp__get_u32((const uint8_t *)value) & 0xffffff) != CDP_WIRE_VERSION)
         st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
             "rank 0 runs another version of cdp: this one speaks version %u; build all ranks from "
@@ -2809,41 +3043,44 @@ CDP__PRIVATE cdp_status cdp__mesh_config(cdp__mesh *m, uint64_t deadline_ns) {
             "small_bytes or piece_bytes differ from those of rank 0 (%llu, %llu); make them equal",
             (unsigned long long)cdp__get_u64((const uint8_t *)value + 8),
             (unsigned long long)cdp__get_u64((const uint8_t *)value + 16));
+    else if (((const uint8_t *)value)[42] != mine[42])
+        st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
+            "rank 0 has %s job key, but this rank has %s: set CDP_JOB_KEY, or job_key, to the same "
+            "secret for all ranks, or for none",
+            m->keyed ? "no" : "a", m->keyed ? "one" : "none");
     else if (memcmp((const uint8_t *)value + 40, mine + 40, 4) != 0)
         st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
             "connections is %u here but %u on rank 0; make them equal", m->desc.connections,
-            cdp__get_u32((const uint8_t *)value + 40));
+            cdp__get_u32((const uint8_t *)value + 40) & 0xffff);
     else if (m->met && memcmp(m->job, (const uint8_t *)value + 24, CDP__JOB_BYTES) != 0)
         st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
             "the published address of rank 0 leads to another job: it is that of an earlier run; "
             "remove the meeting file or key");
-    else
+    if (bytes >= sizeof mine && (!m->met || st == CDP_OK)) {
         memcpy(m->job, (const uint8_t *)value + 24, CDP__JOB_BYTES);
+        cdp__mesh_name_round(m);
+    }
     cdp_store_free(m->store, value);
     return st;
 }
 
 /* Make sure that nobody else has this rank. */
 CDP__PRIVATE cdp_status cdp__mesh_claim(cdp__mesh *m, uint64_t deadline_ns) {
-    char key[96], at[80], mine[112];
-    uint64_t random = 0, bytes = 0;
-    void *value = NULL;
+    char key[96], mine[24 + CDP__ADDRS * 64];
+    uint64_t random = 0, head;
+    cdp_addr own[CDP__ADDRS];
+    cdp__text t = {mine, sizeof mine, 0};
     cdp_status st = m->os->random(m->os->user, &random, sizeof random);
     (void)deadline_ns;
-    cdp__mesh_key(m, key, "claim", m->desc.group.rank);
-    cdp__addr_text(&m->at, at, sizeof at);
-    cdp__format(mine, sizeof mine, "%llx %s", (unsigned long long)random, at);
-    if (st == CDP_OK)
-        st = cdp_store_compare_set(m->store, key, NULL, 0, mine, strlen(mine), &value, &bytes);
     if (st != CDP_OK) return st;
-    if (bytes != strlen(mine) || memcmp(value, mine, (size_t)bytes) != 0) {
-        const char *other = strchr((const char *)value, ' ');
-        st = cdp__fail_peer(CDP_ERR_MISMATCH, m->desc.group.rank, 0,
-            "two processes claim rank %u: one listens at %s, the other at %s; give every process "
-            "its own RANK",
-            m->desc.group.rank, other ? other + 1 : "?", at);
-    }
-    cdp_store_free(m->store, value);
+    cdp__mesh_key(m, key, "claim", m->desc.group.rank);
+    cdp__text_add(&t, "%llx ", (unsigned long long)random);
+    head = t.used;
+    if (m->desc.external_store)
+        cdp__addrs_text(own, cdp__mesh_own_addrs(m, own), mine + head, sizeof mine - head);
+    else
+        cdp__addr_text(&m->at, mine + head, sizeof mine - head);
+    st = cdp__mesh_take_key(m, key, (const uint8_t *)mine, strlen(mine), head);
     m->claimed = st == CDP_OK;
     return st;
 }
@@ -2909,14 +3146,37 @@ CDP__PRIVATE uint32_t cdp__mesh_host_before(const cdp__mesh *m, uint32_t r, uint
     return (*hosts)++;
 }
 
-/* Everybody's addresses, and behind what number they share memory: publish, wait, read. The
-   answers are kept. */
-CDP__PRIVATE cdp_status cdp__mesh_exchange(cdp__mesh *m, uint64_t deadline_ns) {
-    char key[96], text[CDP__PLACE_BYTES + CDP__ADDRS * 64];
+/* Wait for everybody's addresses, and read them. The answers are kept. */
+CDP__PRIVATE cdp_status cdp__mesh_read_addrs(cdp__mesh *m, uint64_t deadline_ns) {
     cdp_addr at[CDP__ADDRS], own[CDP__ADDRS];
     const uint32_t count = cdp__mesh_own_addrs(m, own);
+    cdp_status st = cdp__mesh_await_all(m, "addr", &m->addrs, deadline_ns);
+    uint32_t r, n, hosts = 0;
+    char text[160];
+    for (r = 0; st == CDP_OK && r < m->desc.group.world_size; ++r) {
+        const cdp_bytes *v = &m->addrs.results[r];
+        n = v->bytes < CDP__PLACE_BYTES ? 0
+                                        : cdp__addrs_parse((const char *)v->data + CDP__PLACE_BYTES,
+                                            v->bytes - CDP__PLACE_BYTES, at, CDP__ADDRS);
+        if (n)
+            st = cdp__mesh_admissible(m, r, at, n, own, count);
+        else
+            cdp__mesh_text(v->data, v->bytes, CDP__PLACE_BYTES, text, sizeof text);
+        if (!n)
+            st = cdp__fail_peer(CDP_ERR_MISMATCH, r, 0,
+                "rank %u published addresses that cannot be read: '%s'", r, text);
+        if (n) m->hosts[r] = cdp__mesh_host_before(m, r, &hosts);
+    }
+    return st;
+}
+
+/* Publish this rank's addresses, and behind what number it shares memory; read those of all. */
+CDP__PRIVATE cdp_status cdp__mesh_exchange(cdp__mesh *m, uint64_t deadline_ns) {
+    char key[96], text[CDP__PLACE_BYTES + CDP__ADDRS * 64];
+    cdp_addr own[CDP__ADDRS];
+    const uint32_t count = cdp__mesh_own_addrs(m, own);
     cdp_status st;
-    uint32_t r, n, hosts = 0, number = 0;
+    uint32_t number = 0;
     m->hosts = (uint32_t *)cdp__alloc_zero(m->os, m->desc.group.world_size * sizeof *m->hosts);
     if (!m->hosts)
         return cdp__fail_nomem(
@@ -2934,30 +3194,22 @@ CDP__PRIVATE cdp_status cdp__mesh_exchange(cdp__mesh *m, uint64_t deadline_ns) {
     cdp__put_u32((uint8_t *)text + 16, number);
     cdp__addrs_text(own, count, text + CDP__PLACE_BYTES, sizeof text - CDP__PLACE_BYTES);
     st = cdp_store_set(m->store, key, text, CDP__PLACE_BYTES + strlen(text + CDP__PLACE_BYTES));
-    if (st == CDP_OK) st = cdp__mesh_await_all(m, "addr", &m->addrs, deadline_ns);
-    for (r = 0; st == CDP_OK && r < m->desc.group.world_size; ++r) {
-        const cdp_bytes *v = &m->addrs.results[r];
-        n = v->bytes < CDP__PLACE_BYTES ? 0
-                                        : cdp__addrs_parse((const char *)v->data + CDP__PLACE_BYTES,
-                                            v->bytes - CDP__PLACE_BYTES, at, CDP__ADDRS);
-        if (n)
-            st = cdp__mesh_admissible(m, r, at, n, own, count);
-        else
-            st = cdp__fail_peer(CDP_ERR_MISMATCH, r, 0,
-                "rank %u published addresses that cannot be read: '%s'", r,
-                v->bytes < CDP__PLACE_BYTES ? "" : (const char *)v->data + CDP__PLACE_BYTES);
-        if (n) m->hosts[r] = cdp__mesh_host_before(m, r, &hosts);
-    }
-    return st;
+    return st == CDP_OK ? cdp__mesh_read_addrs(m, deadline_ns) : st;
 }
 
-/* Rank 0 serves the store: it must not leave before everybody has read it. */
+/* Rank 0 serves the store: it must not leave before everybody has read it. An external store does
+   not tell that a rank has ended, so there everybody waits for everybody, and reads the addresses
+   again: another process may have taken over a rank meanwhile. */
 CDP__PRIVATE cdp_status cdp__mesh_all_done(cdp__mesh *m, uint64_t deadline_ns) {
     char key[96];
     cdp_status st;
     cdp__mesh_key(m, key, "done", m->desc.group.rank);
     st = cdp_store_add(m->store, key, 1, NULL); /* not a set: this one is acknowledged */
-    return st == CDP_OK && m->server ? cdp__mesh_await_all(m, "done", NULL, deadline_ns) : st;
+    if (st != CDP_OK || (!m->server && !m->desc.external_store)) return st;
+    st = cdp__mesh_await_all(m, "done", NULL, deadline_ns);
+    if (st != CDP_OK || m->server) return st;
+    cdp_store_request_free(m->store, &m->addrs);
+    return cdp__mesh_read_addrs(m, deadline_ns);
 }
 
 CDP__PRIVATE cdp_tcp_store_desc cdp__mesh_store_desc(cdp__mesh *m) {
@@ -3278,6 +3530,8 @@ CDP__PRIVATE cdp_status cdp__mesh_open(cdp__mesh *m) {
 
 /* ---- >>launchers (pure): their variables ----------------------------------------------------- */
 
+#ifndef CDP_NO_ENV
+
 typedef struct cdp__vars {
     cdp_getenv_func get;
     void *user;
@@ -3422,14 +3676,10 @@ CDP__PRIVATE cdp_status cdp__launch_slurm(const cdp__vars *v, cdp_launch *l) {
 }
 
 CDP__PRIVATE cdp_status cdp__launch_torchrun(const cdp__vars *v, cdp_launch *l) {
-    const char *agent = cdp__var(v, "TORCHELASTIC_USE_AGENT_STORE"),
-               *restart = cdp__var(v, "TORCHELASTIC_RESTART_COUNT");
-    cdp__text t = {l->job, sizeof l->job, 0};
+    const char *agent = cdp__var(v, "TORCHELASTIC_USE_AGENT_STORE");
     cdp_status st =
         cdp__launch_numbers(v, l, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE");
     if (agent && strcmp(agent, "True") == 0) l->external_store = true;
-    if (restart) cdp__text_add(&t, "cdp");
-    if (restart) cdp__name_add(&t, restart);
     return st;
 }
 
@@ -3554,6 +3804,8 @@ CDP__PRIVATE cdp_status cdp__url_parse(const char *url, cdp__url *u) {
     return CDP_OK;
 }
 
+#endif /* CDP_NO_ENV */
+
 /* ---- >>public -------------------------------------------------------------------------------- */
 
 CDP__PRIVATE cdp_tcp_desc cdp__tcp_desc_defaults(const cdp_tcp_desc *desc) {
@@ -3617,6 +3869,7 @@ CDP__PRIVATE void cdp__mesh_transport(cdp__mesh *m, cdp_transport *t) {
     t->describe = cdp__mesh_describe;
     t->failure.blocked = cdp__mesh_blocked;
     t->destroy = cdp__mesh_close;
+#ifndef CDP_NO_SHARED_MEMORY
     t->remote.expose = cdp__mesh_expose;
     t->remote.revoke = cdp__mesh_revoke;
     t->remote.try_revoke = cdp__mesh_try_revoke;
@@ -3627,6 +3880,7 @@ CDP__PRIVATE void cdp__mesh_transport(cdp__mesh *m, cdp_transport *t) {
     t->memory.release = cdp__mesh_release;
     t->slots.memory = cdp__mesh_slots;
     t->slots.ring = cdp__mesh_doorbell;
+#endif
     t->topology.host = cdp__mesh_host;
 }
 
@@ -3677,6 +3931,8 @@ CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out) {
     d.group.transport = &t;
     return cdp_group_create(&d.group, out);
 }
+
+#ifndef CDP_NO_ENV
 
 CDP__PRIVATE const char *cdp__getenv(void *user, const char *name) {
     (void)user;
@@ -3801,6 +4057,8 @@ CDP_API cdp_status cdp_init_from_env(const cdp_tcp_desc *desc, cdp_group **out) 
     st = cdp_tcp_desc_from_env(&d);
     return st == CDP_OK ? cdp_init(&d, out) : st;
 }
+
+#endif /* CDP_NO_ENV */
 
 #ifdef __cplusplus
 } /* extern "C" */

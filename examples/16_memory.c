@@ -31,7 +31,7 @@ static void *alloc(uint64_t bytes) {
     return p;
 }
 
-/* The loss of every step is kept "for the log", with a buffer behind it that nobody needs: the leak. */
+/* The loss of every step is kept "for the log", with a buffer that nobody needs: the leak. */
 static void *losses[STEPS];
 static void forward(int step, void **activations) {
     cdp_mem_label("forward");

@@ -10,6 +10,7 @@
 # SECONDS are those of an idle machine of today. A loop of known length says how much slower this one is, and the load how
 # many share it: the limits are multiplied by it (TEST_SCALE, at most 20), also those of single test cases. With
 # TEST_STRICT=1 there is no such factor, and on a busy machine nothing is run: that is said as SKIP.
+# After RUN_UNTIL (seconds since 1970) no suite is begun any more: each is said as SKIP.
 # A suite that ends without its last line, with a bad exit code, after its time, or with
 # nothing passed and nothing skipped counts as one more failure.
 # The last line here is the sum, alone on its line.
@@ -83,6 +84,10 @@ end() { # waits for one of them
 
 for suite in "$@"; do
     [ $running -lt "${LANES:-1}" ] || end
+    if [ "${RUN_UNTIL:-$EPOCHSECONDS}" -lt "$EPOCHSECONDS" ]; then
+        echo "SKIP ${suite%%|*}: the time for all suites is over"
+        continue
+    fi
     begin "$suite"
 done
 while [ $running -gt 0 ]; do end; done

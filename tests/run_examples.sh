@@ -33,7 +33,9 @@ example 04_uneven_inputs 'rank ([0-3]) used all of its (40|70|100|130) samples.*
 example 05_accumulate '640000 bytes sent one by one, 80000 accumulated; gradients differ by nothing' 4 "$build/05_accumulate"
 example 06_compress '  learned' 8 "$build/06_compress"
 example 07_trace 'rank [0-3] wrote .*(json|svg)' 8 "$build/07_trace" "$tmp"
+example 13_tensor_parallel 'all checks passed' 1 "$build/13_tensor_parallel" --steps 12 --layers 2
 example 14_redistribute 'direct: phases: 1; bytes: 80, the least possible 80, PyTorch.s steps 352' 4 "$build/14_redistribute"
+example 15_ring_attention 'all checks passed' 1 "$build/15_ring_attention" 128
 example doctor '^.*3 +[0-9]+ +[0-9]+ +[0-9]+ +-$' 1 "$build/doctor"
 # One process, not four: a leak and fragmentation are found, and memory_viz draws what 16_memory drew.
 if [ -x "$build/16_memory" ] && [ -x "$build/memory_viz" ]; then

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# Text and data of the headers, against their limits, and how long they take to compile for each line, beside other large
-# single files where there are any (SQLITE_C, MINIAUDIO_H: their paths). sizes.sh BUILD; ends with "N passed, N failed".
+# Text and data of the headers, against their limits (of cdp_mem.h: what it adds to cdp.h), and how long they take to
+# compile for each line, beside other large single files where there are any (SQLITE_C, MINIAUDIO_H: their paths).
+# sizes.sh BUILD [table]; `table`: also what each define leaves out, which takes some minutes. Ends with
+# "N passed, N failed".
 set -u
 cd "$(dirname "$0")/.." || exit 1
 export LC_ALL=C
@@ -37,20 +39,65 @@ limit() { # NAME LIMIT KNOWN FLAGS...: the source is in $work/x.c
         sections_of "$work/x.o" 24
     fi
 }
-LESS='-DCDP_NO_HOOKS -DCDP_NO_AVERAGER -DCDP_NO_ZERO -DCDP_NO_TRACE -DCDP_NO_SAMPLER -DCDP_NO_FILE_STORE'
+# What a program that trains over TCP can do without.
+LESS='-DCDP_NO_HOOKS -DCDP_NO_AVERAGER -DCDP_NO_ZERO -DCDP_NO_TRACE -DCDP_NO_SAMPLER -DCDP_NO_FILE_STORE
+    -DCDP_NO_HASH_STORE -DCDP_NO_PREFIX_STORE -DCDP_NO_CUSTOM_STORE -DCDP_NO_MESSAGES -DCDP_NO_OBJECTS
+    -DCDP_NO_HUB -DCDP_NO_RECORDER -DCDP_NO_CHAINS -DCDP_NO_GROUPS -DCDP_NO_SHARED_MEMORY -DCDP_NO_ENV
+    -DCDP_FEW_ALGORITHMS'
+SMALLEST="-Os $LESS -DCDP_NO_STDIO -DCDP_NO_LOG_STRINGS"
 printf '#define CDP_IMPLEMENTATION\n#include "cdp_tcp.h"\n#include "cdp_nccl.h"\n' > "$work/x.c"
-limit 'cdp.h, cdp_store.h, cdp_tcp.h and cdp_nccl.h at -O2' 400000 505000 -O2
+limit 'cdp.h, cdp_store.h, cdp_tcp.h and cdp_nccl.h at -O2' 400000 482000 -O2
 printf '#define CDP_IMPLEMENTATION\n#include "cdp_tcp.h"\n' > "$work/x.c"
 # shellcheck disable=SC2086
-limit 'TCP, collectives and DDP at -O2' 250000 405000 -O2 $LESS
+limit 'TCP, collectives and DDP at -O2' 250000 278000 -O2 $LESS
 # shellcheck disable=SC2086
-limit 'the same at -Os without stdio and log strings' 120000 290000 -Os $LESS -DCDP_NO_STDIO -DCDP_NO_LOG_STRINGS
-for h in cdp_mem.h cdp_dtensor.h; do
-    [ -f $h ] || continue
-    printf '#include "%s"\n' $h > "$work/x.c"
-    macro=$(basename $h .h | tr '[:lower:]' '[:upper:]')_IMPLEMENTATION
-    gcc -std=gnu11 -O2 -D"$macro" -I. -c "$work/x.c" -o "$work/x.o" && echo "INFO $h alone at -O2: $(bytes_of "$work/x.o") bytes of text and data"
+limit 'the same at -Os without stdio and log strings' 120000 201500 $SMALLEST
+
+measure() { # FLAGS...: text and data of $work/x.c
+    gcc -std=gnu11 "$@" -I. -c "$work/x.c" -o "$work/x.o" && bytes_of "$work/x.o"
+}
+options=
+if [ "${2-}" = table ]; then
+    whole=$(measure -O2)
+    echo "INFO cdp.h, cdp_store.h and cdp_tcp.h at -O2: $whole bytes of text and data; without:"
+    options="$LESS -DCDP_NO_CHANNELS -DCDP_NO_DDP -DCDP_NO_STDIO -DCDP_NO_LOG_STRINGS"
+fi
+for option in $options; do
+    printf 'INFO %8d %s\n' $((whole - $(measure -O2 "$option"))) "${option#-D}"
 done
+# shellcheck disable=SC2086
+echo "INFO the smallest build without tables for unwinding (-fno-asynchronous-unwind-tables): $(measure $SMALLEST -fno-asynchronous-unwind-tables) bytes"
+# shellcheck disable=SC2086
+echo "INFO and without assertions (-DNDEBUG): $(measure $SMALLEST -fno-asynchronous-unwind-tables -DNDEBUG) bytes"
+# With CDP_STATIC the compiler leaves out each function that the program does not call.
+sed -n '/^ *static float w\[2\]/,/^        }$/p' cdp.h | sed 's/^        //; s/cdp_print_error(stderr)/1/; s/printf(.*;/;/' > "$work/program.c"
+sed -i '1i #define CDP_STATIC\n#define CDP_IMPLEMENTATION\n#include "cdp_tcp.h"' "$work/program.c"
+for flags in -O2 "-O2 ${LESS/ -DCDP_NO_ENV/}" "${SMALLEST/ -DCDP_NO_ENV/}" "${SMALLEST/ -DCDP_NO_ENV/} -fno-asynchronous-unwind-tables"; do
+    # shellcheck disable=SC2086
+    gcc -std=gnu11 -w $flags -I. -c "$work/program.c" -o "$work/x.o" &&
+        echo "INFO the program in the head of cdp.h with CDP_STATIC, $(sed 's/-DCDP_.*/and all that can be left out/' <<< "${flags//$'\n'/ }"): $(bytes_of "$work/x.o") bytes"
+done
+# What a header adds to cdp.h, whose implementation it brings along.
+own() { # HEADER LIMIT: 0: none
+    local with without
+    printf '#define CDP_IMPLEMENTATION\n#include "%s"\n' "$1" > "$work/x.c"
+    printf '#define CDP_IMPLEMENTATION\n#include "cdp.h"\n' > "$work/y.c"
+    gcc -std=gnu11 -O2 -I. -c "$work/x.c" -o "$work/x.o" && gcc -std=gnu11 -O2 -I. -c "$work/y.c" -o "$work/y.o" ||
+        { echo "not ok $1: does not compile"; failed=$((failed + 1)); return; }
+    with=$(bytes_of "$work/x.o") without=$(bytes_of "$work/y.o")
+    if [ "$2" = 0 ]; then
+        echo "INFO $1 at -O2: $((with - without)) bytes of text and data of its own, $with with cdp.h"
+    elif [ $((with - without)) -gt 10000 ] && [ $((with - without)) -le "$2" ]; then
+        echo "ok $1 at -O2: $((with - without)) bytes of text and data of its own (limit $2), $with with cdp.h"
+        passed=$((passed + 1))
+    else
+        echo "not ok $1 at -O2: $((with - without)) bytes of text and data of its own (limit $2); the largest sections:"
+        failed=$((failed + 1))
+        sections_of "$work/x.o" 200 | grep "$1" | head -n 24
+    fi
+}
+[ ! -f cdp_mem.h ] || own cdp_mem.h 130000
+[ ! -f cdp_dtensor.h ] || own cdp_dtensor.h 0
 
 compile_time() { # NAME LINES FILE FLAGS...
     local name=$1 lines=$2 file=$3 TIMEFORMAT='%U %S' cpu

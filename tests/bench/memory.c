@@ -1,8 +1,10 @@
-/*  memory.c - what cdp_mem.h costs, beside other allocators, in one run:   bash tests/bench/memory.sh
+/*  memory.c - what cdp_mem.h costs, beside other allocators, in one run:
+        bash tests/bench/memory.sh
 
-    Times are of the processor, of one thread; each is the best of several rounds. mimalloc and jemalloc are loaded where
-    they are installed; they hand out host memory, so a pair of theirs is shown for its time alone. The model has PyTorch's
-    structures (memory_model.cc) and, like this allocator here, nothing behind its addresses. */
+    Times are processor time of one thread; each is the best of several rounds. mimalloc and
+    jemalloc are loaded where they are installed. They hand out host memory, so compare the time of
+    a pair and nothing else. The model has PyTorch's structures (memory_model.cc) and, like this
+    allocator here, nothing behind its addresses. */
 #define CDP_IMPLEMENTATION
 #include "cdp_mem.h"
 #include "test.h"
@@ -201,13 +203,18 @@ static void recording(void) {
         (unwound - none) / 3);
 }
 
+/* Two calls with different code behind them, so two return addresses: as many stacks as paths. */
 static __attribute__((noinline)) void *leaf(int depth, uint64_t path, uint64_t bytes) {
+    static volatile int odd, even;
     void *volatile p;
     if (!depth) return mem_alloc(bytes);
-    if (path & 1)
-        p = leaf(depth - 1, path >> 1, bytes); /* two calls, so two return addresses */
-    else
+    if (path & 1) {
         p = leaf(depth - 1, path >> 1, bytes);
+        odd = depth;
+    } else {
+        p = leaf(depth - 1, path >> 1, bytes);
+        even = depth;
+    }
     return p;
 }
 
@@ -243,6 +250,10 @@ static void dumps(void) {
     }
     cdp_mem_stats_of(mem, &stats);
     if (cdp_mem_snapshot(&mem, 1, false, &shot) != CDP_OK) exit(cdp_print_error(stderr));
+    if (shot->stack_count < 2000) {
+        printf("not ok: only %llu stacks\n", (unsigned long long)shot->stack_count);
+        exit(1);
+    }
     FILE *const f = fopen("/tmp/cdp_bench_memory.pickle", "rb");
     fseek(f, 0, SEEK_END);
     printf("\nsnapshot of %llu events, %llu stacks: lock held %.1f ms (goal 5), whole dump %.1f ms "

@@ -11,4 +11,6 @@ if command -v g++ > /dev/null && g++ -O2 -std=c++17 -c tests/bench/memory_model.
 fi
 # shellcheck disable=SC2086
 gcc -O2 -g -fno-omit-frame-pointer -fno-optimize-sibling-calls -I. -Itests tests/bench/memory.c -o "$build/memory" $model -pthread -lm -ldl || exit 1
+# jemalloc keeps more in thread-local storage than a library that is loaded late usually gets
+export GLIBC_TUNABLES=${GLIBC_TUNABLES:-glibc.rtld.optional_static_tls=8192}
 exec "$build/memory"

@@ -528,10 +528,16 @@ static void mesh_mismatch(cdp_group *g, void *arg) {
     cdp_mesh *m = NULL;
     cdp_mesh_desc d = {.group = g, .ndim = 2, .shape = {2, 2}, .names = {"a", "b"}};
     cdp_mesh_desc other = d;
-    if (me == 2) other.ndim = 1, other.shape[0] = 4;
+    if (me == 2) {
+        other.ndim = 1;
+        other.shape[0] = 4;
+    }
     REFUSED(CDP_ERR_MISMATCH, "ndim is 2 on rank 0 and 1 on rank 2", cdp_mesh_create(&other, &m));
     other = d;
-    if (me == 3) other.shape[0] = 4, other.shape[1] = 1;
+    if (me == 3) {
+        other.shape[0] = 4;
+        other.shape[1] = 1;
+    }
     REFUSED(
         CDP_ERR_MISMATCH, "shape[0] is 2 on rank 0 and 4 on rank 3", cdp_mesh_create(&other, &m));
     other = d;
@@ -650,8 +656,8 @@ TEST(redistribute_every_pair) {
     run_ranks(3, NULL, 0, every_pair, &p);
 }
 
-/* The sizes that once went wrong elsewhere: one more or two more rows or columns than fit, fewer rows
-   than ranks, dimensions counted from the end. */
+/* The sizes that once went wrong elsewhere: one more or two more rows or columns than fit, fewer
+   rows than ranks, dimensions counted from the end. */
 static void named_sizes(cdp_group *g, void *arg) {
     static const struct {
         uint32_t dims;

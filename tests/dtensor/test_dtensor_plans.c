@@ -19,7 +19,8 @@ static bool layout_number(cdp_layout *l, uint32_t k, bool partial) {
     static const uint32_t orders[6][3] = {
         {0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
     const uint32_t dims = l->mesh->desc.ndim, base = l->ndim + (partial ? 2 : 1);
-    uint32_t count = 1, permutations = dims == 3 ? 6 : dims == 2 ? 2 : 1;
+    const uint32_t factorials[4] = {1, 1, 2, 6}, permutations = factorials[dims];
+    uint32_t count = 1;
     for (uint32_t by = 0; by < dims; ++by)
         count *= base;
     if (k >= count * permutations) return false;
@@ -152,12 +153,12 @@ TEST(all_pairs_to_16_ranks) {
     for (uint32_t a = 1; a <= 16; ++a)
         for (uint32_t b = 1; a * b <= 16; ++b)
             for (uint32_t c = 1; a * b * c <= 16; ++c) {
-                const uint32_t sizes[3] = {a, b, c}, dims = c > 1 ? 3 : b > 1 ? 2 : 1;
+                const uint32_t sizes[3] = {a, b, c}, two = b > 1 ? 2 : 1, dims = c > 1 ? 3 : two;
                 paper p;
                 if ((c > 1 && (b == 1 || a == 1)) || a * b * c < 2) continue;
                 if (!paper_open(&p, dims, sizes)) return;
                 for (uint32_t k = 0; k < 6 && !test__now.failed_checks; ++k) {
-                    const uint32_t ndim = named[k][2] ? 3 : named[k][1] ? 2 : 1;
+                    const uint32_t flat = named[k][1] ? 2 : 1, ndim = named[k][2] ? 3 : flat;
                     pairs_of(&p, ndim, named[k], dims == 3 ? every * 40 : every, &state);
                 }
                 paper_close(&p);

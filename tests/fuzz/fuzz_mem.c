@@ -1,10 +1,10 @@
 /*  A snapshot file that comes from anywhere: cdp_mem_read, pickle and JSON.
 
-    Inputs made from a seed: a file that cdp_mem.h wrote, damaged; opcodes of a pickle in any order; pieces of JSON. How to
-    run it: fuzz.h.
+    Inputs made from a seed: a file that cdp_mem.h wrote, damaged; opcodes of a pickle in any order;
+    pieces of JSON. How to run it: fuzz.h.
 
-    Whatever comes, nothing may be read or written beyond its place, memory is bounded by the size of the file, and what was
-    read can be written in every form; a pickle of it, read again, is the same. */
+    For any input, nothing is read or written out of bounds, memory is bounded by the size of the
+    file, and what was read can be written in every form; its pickle, read again, is the same. */
 #include "fuzz.h"
 #include "cdp_mem.h"
 

@@ -243,6 +243,7 @@ static void run_client(input in, uint8_t flags) {
             const uint8_t b = next_byte(&in);
             cdp_store *t = p && b & 128 ? p : s;
             const uint64_t n = cdp__min(next_byte(&in), in.n);
+            uint64_t skip;
             void *value = NULL;
             cdp_bytes values[3];
             int64_t number;
@@ -293,8 +294,9 @@ static void run_client(input in, uint8_t flags) {
             }
             }
             cdp_store_free(t, value);
-            in.p += n;
-            in.n -= n;
+            skip = cdp__min(n, in.n); /* a call may have taken a byte of them */
+            in.p += skip;
+            in.n -= skip;
         }
         cdp_store_destroy(p);
         cdp_store_destroy(s);

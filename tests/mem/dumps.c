@@ -1,4 +1,4 @@
-/*  dumps.c - writes snapshots of every kind into a folder, for readers that are not ours: interop.sh */
+/*  dumps.c - writes snapshots of every kind into a folder, for foreign readers: interop.sh */
 #define CDP_IMPLEMENTATION
 #include "cdp_mem.h"
 #include "source.h"

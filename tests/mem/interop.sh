@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Snapshots of cdp_mem.h, read by programs that are not ours: Python's pickle; PyTorch's _memory_viz.py (of an installed
 # torch, or the file that MEMORY_VIZ_PY names); the viewer's own JavaScript under node (MEMORY_VIZ_JS names the file, or
-# MEMORY_VIZ_FETCH=1 fetches it). What is not there is skipped. Ends with "N passed, N failed".
+# MEMORY_VIZ_FETCH=1 fetches it), its page too where node finds d3 and jsdom (Debian: node-d3, node-jsdom). What is not
+# there is skipped, and says why. Ends with "N passed, N failed".
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 tmp=$(mktemp -d) || exit 1
@@ -44,7 +45,7 @@ fi
 if ! command -v node > /dev/null; then echo 'SKIP the viewer: there is no node'
 elif [ -z "$js" ]; then echo 'SKIP the viewer: MEMORY_VIZ_JS names no file, and it was not or could not be fetched'
 else
-    node tests/mem/viewer.mjs "$js" "$tmp/dumps" > "$tmp/out" 2>&1
+    NODE_PATH=${NODE_PATH:-/usr/share/nodejs} timeout 100 node tests/mem/viewer.mjs "$js" "$tmp/dumps" > "$tmp/out" 2>&1
     add "$tmp/out" | grep -v '^[0-9]* passed'
     add "$tmp/out" > /dev/null
 fi

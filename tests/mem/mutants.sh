@@ -40,5 +40,11 @@ defect 'a hole in the table' test_mem 's/if \(!cdp__mem_table_moves\(t, i, hole\
 defect 'the limit is forgotten' test_mem 's/if \(m->limit && \(bytes > m->limit[^)]*\)\) \{/if (0) {/'
 defect "more than 1,000 items at once" test_mem_random 's/if \(w->json \|\| i % 1000\) return;/if (w->json || i) return;/'
 defect 'stack numbers are not remembered' test_mem_files 's/(cdp__mem_pickle_again\(w, w->stack_memo\[stack\])\)/$1 + 1)/'
+defect 'what is recorded is decided before the lock' test_mem_record 's/c->wants = m->log.what;/c->wants &= m->log.what;/'
+defect 'times before the history began' test_mem_record 's/c->now_ns = cdp__max\(c->now_ns, m->log.start_ns\);//'
+defect 'numbers of a former history' test_mem_record 's/if \(c->history != m->histories\) cdp__mem_call_recorded\(m, c\);//'
+defect 'peaks without blocks that wait' test_mem 's/if \(cdp__mem_now\(&m->tally.active\)\) \{/if (0) {/'
+defect 'peaks without blocks that do not wait' test_mem 's/active->peak_all = cdp__max\(active->peak_all, held->peak_all\);//'
+defect 'a piece is counted twice' test_mem 's/if \(!merged\) cdp__mem_up\(&m->tally.inactive_split, large, 1\);/cdp__mem_up(&m->tally.inactive_split, large, 1);\n    cdp__mem_down(&m->tally.inactive_split, large, merged ? 1 : 0);/'
 echo "$passed passed, $failed failed"
 [ $failed = 0 ] && [ $passed -gt 0 ]

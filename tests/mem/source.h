@@ -1,7 +1,8 @@
-/*  source.h - a source of memory for tests: host memory, streams that are counters, failures on demand
+/*  source.h - a source of memory for tests: host memory, streams that are counters, failures on
+    demand
 
-    A stream is a number; work is put into it by fake_work() and is over when fake_pass() says so. An event has passed
-    when its stream has done all that it held when the event was recorded. */
+    A stream is a number. fake_work() queues work on it, fake_pass() completes what is queued. An
+    event has passed when its stream completed what was queued when the event was recorded. */
 #ifndef SOURCE_INCLUDED
 #define SOURCE_INCLUDED
 

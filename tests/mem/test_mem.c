@@ -34,6 +34,7 @@ TEST(sizes_are_rounded) {
     T_EQ(10 * MIB, cdp__mem_segment_size(&s, 10 * MIB));
     T_EQ(12 * MIB, cdp__mem_segment_size(&s, 10 * MIB + 512));
     s.divisions[0] = 4;
+    s.divided = true;
     T_EQ(2560, cdp__mem_round(&s, 2050)); /* not 1200: 512 * 4 is the least */
     T_EQ(2048, cdp__mem_round(&s, 2048));
     T_EQ(1536, cdp__mem_round(&s, 1200));
@@ -152,19 +153,19 @@ TEST(depot_shares_and_fills) {
     cdp__mem_trace t;
     cdp__mem_depot_clear(&d);
     t.count = 0;
-    T_EQ(0, cdp__mem_depot_number(&d, &t));
+    T_EQ(0, cdp__mem_depot_number(&d, t.words, t.count));
     for (uint64_t i = 0; i < 3; ++i) {
         t.count = 2;
         t.words[0] = 7;
         t.words[1] = i;
-        T_EQ(2 + i, cdp__mem_depot_number(&d, &t));
-        T_EQ(2 + i, cdp__mem_depot_number(&d, &t));
+        T_EQ(2 + i, cdp__mem_depot_number(&d, t.words, t.count));
+        T_EQ(2 + i, cdp__mem_depot_number(&d, t.words, t.count));
     }
     t.words[1] = 99;
-    T_EQ(1, cdp__mem_depot_number(&d, &t));
+    T_EQ(1, cdp__mem_depot_number(&d, t.words, t.count));
     T_EQ(1, d.lost);
     t.words[1] = 1;
-    T_EQ(3, cdp__mem_depot_number(&d, &t));
+    T_EQ(3, cdp__mem_depot_number(&d, t.words, t.count));
 }
 
 TEST(labels_share_and_fill) {
@@ -482,6 +483,68 @@ TEST(streams_are_waited_for) {
     OK(cdp_mem_alloc(w.mem, 1000, fake_handle(2), &q));
     T(q != p); /* blocks never change their stream */
     OK(cdp_mem_free(w.mem, q));
+    world_end(&w);
+}
+
+static void stat_is(const cdp_mem_stat *s, uint64_t current, uint64_t peak, uint64_t sum) {
+    T_EQ(current, s->current);
+    T_EQ(peak, s->peak);
+    T_EQ(sum, s->allocated);
+    T_EQ(sum - current, s->freed);
+}
+
+TEST(peaks_count_blocks_that_wait) {
+    world w;
+    void *p, *q;
+    world_begin(&w, NULL);
+    OK(cdp_mem_alloc(w.mem, 4096, NULL, &p));
+    OK(cdp_mem_record_stream(w.mem, p, fake_handle(2)));
+    fake_work(&w.f, 2);
+    OK(cdp_mem_free(w.mem, p)); /* waits */
+    OK(cdp_mem_alloc(w.mem, 2048, NULL, &q));
+    cdp_mem_stats s = stats_of(&w);
+    stat_is(&s.active_bytes[0], 6144, 6144, 6144);
+    stat_is(&s.allocated_bytes[0], 2048, 4096, 6144);
+    fake_pass(&w.f, 2);
+    OK(cdp_mem_free(w.mem, q));
+    OK(cdp_mem_alloc(w.mem, 3 * MIB, NULL, &q)); /* more than before, and nothing waits */
+    s = stats_of(&w);
+    stat_is(&s.active[0], 1, 2, 3);
+    stat_is(&s.active_bytes[0], 3 * MIB, 3 * MIB, 3 * MIB + 6144);
+    stat_is(&s.active_bytes[1], 0, 6144, 6144);
+    OK(cdp_mem_free(w.mem, q));
+    T(cdp_mem_trim(w.mem) > 0);
+    cdp_mem_reset(w.mem, true, true);
+    s = stats_of(&w);
+    stat_is(&s.active_bytes[0], 0, 0, 0);
+    OK(cdp_mem_alloc(w.mem, 512, NULL, &q));
+    s = stats_of(&w);
+    stat_is(&s.active_bytes[0], 512, 512, 512);
+    OK(cdp_mem_free(w.mem, q));
+    world_end(&w);
+}
+
+/* Free pieces are counted by what one call changes in all, as PyTorch counts them. */
+TEST(pieces_are_counted_once) {
+    world w;
+    void *p[3];
+    world_begin(&w, NULL);
+    for (int i = 0; i < 3; ++i)
+        OK(cdp_mem_alloc(w.mem, 512, NULL, &p[i]));
+    cdp_mem_stats s = stats_of(&w);
+    stat_is(&s.inactive_split[0], 1, 1, 1); /* the rest shrank twice */
+    stat_is(&s.inactive_split_bytes[0], 2 * MIB - 1536, 2 * MIB - 512, 2 * MIB - 512);
+    OK(cdp_mem_free(w.mem, p[0])); /* a second piece */
+    s = stats_of(&w);
+    stat_is(&s.inactive_split[0], 2, 2, 2);
+    OK(cdp_mem_free(w.mem, p[1])); /* joins it */
+    s = stats_of(&w);
+    stat_is(&s.inactive_split[0], 2, 2, 2);
+    stat_is(&s.inactive_split_bytes[0], 2 * MIB - 512, 2 * MIB - 512, 2 * MIB + 512);
+    OK(cdp_mem_free(w.mem, p[2])); /* the segment is whole */
+    s = stats_of(&w);
+    stat_is(&s.inactive_split[0], 0, 2, 2);
+    stat_is(&s.inactive_split_bytes[0], 0, 2 * MIB - 512, 2 * MIB + 512);
     world_end(&w);
 }
 
@@ -876,6 +939,8 @@ int main(int argc, char **argv) {
         {"descs_are_checked", descs_are_checked, 10},
         {"settings_of_pytorch", settings_of_pytorch, 10},
         {"streams_are_waited_for", streams_are_waited_for, 10},
+        {"peaks_count_blocks_that_wait", peaks_count_blocks_that_wait, 10},
+        {"pieces_are_counted_once", pieces_are_counted_once, 10},
         {"a_stream_can_be_forgotten", a_stream_can_be_forgotten, 10},
         {"out_of_memory_is_explained", out_of_memory_is_explained, 10},
         {"out_of_memory_is_dumped", out_of_memory_is_dumped, 10},

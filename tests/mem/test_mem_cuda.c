@@ -1,5 +1,5 @@
-/* cdp_mem.h over CUDA, on the stand-in of tests/nccl: no GPU is involved. Streams are threads that begin their work late, so
-   memory that is reused too early shows. */
+/* cdp_mem.h over CUDA, on the stand-in of tests/nccl: no GPU is involved. Streams are threads that
+   begin their work late, so that memory reused too early shows. */
 #define CDP_IMPLEMENTATION
 #include "cdp_mem.h"
 #include "source.h"
@@ -117,7 +117,8 @@ TEST(another_device_is_left_alone) {
     T_EQ(0, p_standin_left("bytes"));
 }
 
-/* Work of a second stream on a block that is freed and allocated again: what that stream copies out must be what was there. */
+/* A second stream works on a block that is freed and allocated again: it must copy out what was
+   there before. */
 static int reused_early(bool record) {
     static uint8_t out[64][4096];
     world w;
@@ -177,7 +178,7 @@ TEST(the_device_is_full) {
     world_end(&w);
 }
 
-/* Every call of the driver fails once at every place of this little program; nothing may be lost. */
+/* Every call of the driver fails once at every place of this program; nothing may be lost. */
 static void little(world *w) {
     void *p = NULL, *q = NULL;
     if (cdp_mem_alloc(w->mem, 3 * MIB, w->streams[0], &p) == CDP_OK) {

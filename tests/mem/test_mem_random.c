@@ -1,10 +1,10 @@
-/* cdp_mem.h under random operations: 8 streams, pools, captures, failures of the driver and of the host's memory.
+/* cdp_mem.h under random operations: 8 streams, pools, captures, failures of the driver and of host
+   memory.
 
-       test_mem_random                     a few seconds
-       test_mem_random long                10^7 operations
-       test_mem_random --seed N [COUNT]    one seed again
+       test_mem_random                                 a few seconds
+       MEM_LONG=1 test_mem_random ten_million          10^7 operations
 
-   A seed that goes wrong is printed with the number of the operation. */
+   A failure prints its seed and the number of the operation. */
 #define CDP_IMPLEMENTATION
 #include "cdp_mem.h"
 #include "source.h"
@@ -60,7 +60,8 @@ static uint64_t pick(run *r, uint64_t n) {
     return test_random(&r->random) % n;
 }
 
-/* ---- the system under it: memory that may fail, a clock that every look moves, streams that work while one waits ---- */
+/* ---- the system below: memory that may fail, a clock that each reading moves, streams that work
+   while a thread waits ---- */
 
 static void *host_alloc(void *user, uint64_t bytes) {
     run *const r = now_running;
@@ -230,7 +231,7 @@ static void do_alloc(run *r) {
     l.size = cdp_mem_usable(r->mem, at);
     if (l.size < l.bytes) wrong(r, "a block is too small");
     if (best && segments != r->f.reserves) wrong(r, "a segment was taken although a block fitted");
-    if (best) { /* the rest of the block lies behind it, free and not merged with more: both were the best block */
+    if (best) { /* the rest lies behind it, free and not merged: both were the best block */
         const uint64_t rest = l.size < best ? size_at(r, l.at + l.size) : 0;
         if (l.size + rest != best) wrong(r, "it was not the best fit");
     }

@@ -1,10 +1,11 @@
-/*  viewer.h - a model of PyTorch's memory viewer: its unpickler, which is stricter than Python's, and its replay of
-    events backwards from the final segments. Written from a description of both; shares no code with cdp_mem.h.
+/*  viewer.h - a model of PyTorch's memory viewer: its unpickler, which is stricter than Python's,
+    and its replay of events backwards from the final segments. Written from a description of both;
+    shares no code with cdp_mem.h.
 
         viewer_file f;
         const char *wrong = viewer_open(&f, bytes, count);      NULL: the viewer would show it
         viewer_get(&f, viewer_get(&f, f.root, "segments"), ...)
-        wrong = viewer_replay(&f, device);                      NULL: every block always lies in a segment
+        wrong = viewer_replay(&f, device, whole);               NULL: each block is in a segment
         viewer_close(&f); */
 #ifndef VIEWER_INCLUDED
 #define VIEWER_INCLUDED

@@ -8,6 +8,7 @@
 if [ $# -ne 2 ]; then echo "usage: $0 path/to/cdprun scratch-directory" >&2; exit 2; fi
 mkdir -p "$2" || exit 2
 case $1 in /*) C=$1 ;; *) C=$(pwd)/$1 ;; esac
+ROOT=$(cd "$(dirname "$0")/../.." && pwd)
 cd "$2" || exit 2
 D=$(pwd)
 H=$D/helper
@@ -467,6 +468,10 @@ check pet "$(PET_NPROC_PER_NODE=2 PET_MAX_RESTARTS=3 PET_ROLE=r PET_STANDALONE=1
 check filter "$("$C" -n 3 --local-ranks-filter 0,2 sh -c 'echo $RANK' | sort)" "[0] 0
 [2] 2"
 check without-effect "$("$C" -n 1 --rdzv-conf=timeout=900,is_host=1 --local-addr 127.0.0.1 --start-method spawn --use_env --event-log-handler null --signals-to-handle SIGTERM,SIGINT --shutdown-timeout 30 sh -c 'echo good')" "[0] good"
+
+# Every option that cdprun knows is in its help: those that it takes, and those that it does not.
+missing=$("$C" --help > help; sed -n '/^static const option_row option_table\[\]/,/^};/s/^ *{"\(--[a-z-]*\)".*/\1/p' "$ROOT/examples/cdprun.c" | while read -r o; do grep -q -e "$o\b" help || echo "$o"; done)
+check help-names-every-option "$missing" ""
 
 # ---- children that the caller had before it became cdprun are not the job's
 

@@ -1872,6 +1872,291 @@ TEST(start_with_another_version) {
         test__now.name, 0, "%s: %s", cdp_status_name(p->error.status), p->error.text);
 }
 
+/* Rank 0 leaves at once after a failure; the others stay, and ask later what happened. */
+static int leaver_after_failure(uint32_t rank) {
+    uint64_t began;
+    if (join(rank) != CDP_OK) return EXIT_INIT;
+    must(cdp_barrier(world), "barrier");
+    if (rank == 1) cdp_group_abort(world, "enough");
+    if (rank != 2) me->number[1] = note(cdp_barrier(world)) == CDP_ERR_ABORTED;
+    if (rank != 0) test_sleep_ms(500);
+    /* rank 2 calls when rank 0 has left */
+    if (rank == 2) me->number[1] = note(cdp_barrier(world)) == CDP_ERR_ABORTED;
+    began = test_now_ns();
+    leave();
+    me->number[0] = (test_now_ns() - began) / 1000000;
+    return 0;
+}
+
+/* The shortest of several, since a busy machine makes any of them longer. */
+TEST(leaving_after_a_failure_takes_no_time) {
+    uint64_t least = UINT64_MAX;
+    for (uint32_t i = 0; i < 6; ++i) {
+        job(3);
+        spawn_all(leaver_after_failure);
+        if (!finish(5000)) return;
+        least = shared->of[0].number[0] < least ? shared->of[0].number[0] : least;
+        for (uint32_t r = 0; r < 3; ++r)
+            test_check(shared->of[r].number[1] && strstr(shared->of[r].error.text, "enough"),
+                test__now.name, 0, "rank %u: %s: %s", r,
+                cdp_status_name(shared->of[r].error.status), shared->of[r].error.text);
+    }
+    test_check(
+        least < 150, test__now.name, 0, "rank 0 needs %llu ms to leave", (unsigned long long)least);
+}
+
+/* ---- >>restart: ranks that meet their predecessors in a store ----------------------------- */
+
+/* A store that outlives the ranks, as that of torchrun's agent does: until so many ranks have done
+   what they came for. */
+static uint32_t to_come;
+
+static int agent_store(uint32_t rank) {
+    const uint64_t limit_ns = test_now_ns() + 15000000000u * (uint64_t)TEST_SLACK;
+    cdp_store_server *server;
+    (void)rank;
+    if (!must(cdp_store_server_create(&(cdp_store_server_desc){.port = port}, &server), "server"))
+        return EXIT_CALL;
+    tell(&me->phase, 1);
+    while (seen(&shared->arrived) < to_come && test_now_ns() < limit_ns)
+        test_sleep_ms(1);
+    cdp_store_server_destroy(server);
+    return 0;
+}
+
+static const char *restart_count; /* what the agent of the next rank says */
+static bool doomed;               /* the next rank stays until it is killed */
+
+static int agent_rank(uint32_t rank) {
+    cdp_tcp_desc d = settings;
+    char text[3][16];
+    uint32_t x = rank + 1;
+    snprintf(text[0], sizeof text[0], "%u", rank);
+    snprintf(text[1], sizeof text[1], "%u", size);
+    snprintf(text[2], sizeof text[2], "%u", port);
+    setenv("RANK", text[0], 1);
+    setenv("WORLD_SIZE", text[1], 1);
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    setenv("MASTER_PORT", text[2], 1);
+    setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
+    setenv("TORCHELASTIC_RESTART_COUNT", restart_count, 1);
+    d.no_shared_memory = over == OVER_TCP;
+    if (CALL(cdp_init_from_env(&d, &world)) == CDP_OK) {
+        tell(&me->phase, 1);
+        must(cdp_allreduce(world, NULL, &x, 1, CDP_DTYPE_I32, CDP_REDUCE_SUM), "allreduce");
+        T_EQ(size * (size + 1) / 2, x);
+        tell(&me->phase, 2);
+        while (doomed)
+            pause();
+        leave();
+    } else {
+        printf("init: %s\n", cdp_last_error()->text);
+    }
+    __atomic_fetch_add(&shared->arrived, 1, __ATOMIC_ACQ_REL);
+    return me->error_ns ? EXIT_INIT : 0;
+}
+
+static uint32_t start_agent_rank(uint32_t rank, const char *count, bool dies) {
+    restart_count = count;
+    doomed = dies;
+    return spawn(rank, agent_rank);
+}
+
+/* An agent waits for the end of what it kills. */
+static void kill_agent_rank(uint32_t i) {
+    kill_process(i, SIGKILL);
+    while (!procs[i].over) {
+        drain(&procs[i]);
+        test_sleep_ms(1);
+    }
+}
+
+static void start_agent_store(uint32_t ranks, uint32_t most) {
+    job(ranks);
+    settings.init_timeout_ms = 5000 * LONGER;
+    to_come = most;
+    spawn(0, agent_store);
+    await_phase(1, NOBODY, 5000);
+}
+
+/* Only the agent that saw the failure counts it. Whoever comes first in the second round meets
+   what the first one left. */
+TEST(restart_under_two_agents) {
+    for (uint32_t first = 0; first < 2; ++first) {
+        start_agent_store(2, 2);
+        start_agent_rank(0, "0", true);
+        start_agent_rank(1, "0", true);
+        if (!await_phase(2, 0, 5000)) return;
+        kill_agent_rank(1);
+        kill_agent_rank(2);
+        start_agent_rank(first, first ? "1" : "0", false);
+        test_sleep_ms(200);
+        start_agent_rank(1 - first, first ? "0" : "1", false);
+        if (!finish(8000)) return;
+    }
+}
+
+/* Rank 0 is killed before rank 1 comes, and both start with the same count. */
+TEST(restart_of_rank_0_before_rank_1_came) {
+    for (uint32_t first = 0; first < 2; ++first) {
+        start_agent_store(2, 2);
+        start_agent_rank(0, "0", true);
+        test_sleep_ms(300 * LONGER);
+        kill_agent_rank(1);
+        start_agent_rank(first, "0", false);
+        test_sleep_ms(200);
+        start_agent_rank(1 - first, "0", false);
+        if (!finish(8000)) return;
+    }
+}
+
+/* OK means that every rank was reached: a record of a rank 0 that has ended is none. */
+TEST(start_against_a_rank_0_that_has_ended) {
+    const report *p = &shared->of[2];
+    start_agent_store(2, 1);
+    start_agent_rank(0, "0", true);
+    test_sleep_ms(300 * LONGER);
+    kill_agent_rank(1);
+    settings.init_timeout_ms = 1000 * LONGER;
+    procs[start_agent_rank(1, "0", false)].expect = EXIT_INIT;
+    finish(8000);
+    test_check(p->error.status == CDP_ERR_TIMEOUT && p->error.peer == 0
+            && strstr(p->error.text, "nobody listens at its address 127.0.0.1:"),
+        test__now.name, 0, "%s: %s", cdp_status_name(p->error.status), p->error.text);
+}
+
+/* PyTorch's stores know no last wills: what a rank 1 that has ended left there stays. */
+static int ghost(uint32_t rank) {
+    static const char nobody[] = "0123456789abcdef 127.0.0.1:9"; /* where nobody listens */
+    cdp_store *store;
+    void *config;
+    uint64_t bytes;
+    char key[64];
+    if (!must(
+            cdp_tcp_store_create(&(cdp_tcp_store_desc){.host = "127.0.0.1", .port = port}, &store),
+            "client")
+        || !must(cdp_store_get(store, "cdp/config", &config, &bytes, 5000), "get"))
+        return EXIT_CALL;
+    snprintf(key, sizeof key, "cdp/%llx/claim/%u",
+        (unsigned long long)cdp__get_u64((const uint8_t *)config + 24), rank);
+    must(cdp_store_set(store, key, nobody, strlen(nobody)), "set");
+    cdp_store_free(store, config);
+    cdp_store_destroy(store);
+    tell(&me->phase, 1);
+    return 0;
+}
+
+TEST(restart_of_one_rank_while_others_wait) {
+    start_agent_store(2, 2);
+    start_agent_rank(0, "0", false);
+    spawn(1, ghost);
+    while (!seen(&shared->of[2].phase))
+        test_sleep_ms(1);
+    start_agent_rank(1, "0", false);
+    finish(8000);
+}
+
+/* A job key that one side alone has: cdp_init says so, on both sides of it. */
+static bool has_key;
+
+static int keyed_rank(uint32_t rank) {
+    settings.external_store = true;
+    settings.job_key = has_key ? "0123456789abcdef" : NULL;
+    if (join(rank) == CDP_OK) leave();
+    __atomic_fetch_add(&shared->arrived, 1, __ATOMIC_ACQ_REL);
+    return 0;
+}
+
+TEST(start_with_a_key_on_one_side) {
+    for (uint32_t i = 0; i < 2; ++i) {
+        start_agent_store(2, 2);
+        has_key = i == 0;
+        spawn(0, keyed_rank);
+        has_key = i == 1;
+        spawn(1, keyed_rank);
+        finish(8000);
+        for (uint32_t r = 0; r < 2; ++r) {
+            const report *p = &shared->of[1 + r];
+            test_check(p->error.status == CDP_ERR_MISMATCH
+                    && strstr(p->error.text,
+                        i ? "rank 0 has no job key, but this rank has one"
+                          : "rank 0 has a job key, but this rank has none")
+                    && p->error_ns - p->began_ns < 1000000000u * (uint64_t)TEST_SLACK,
+                test__now.name, 0, "rank %u: %s: %s", r, cdp_status_name(p->error.status),
+                p->error.text);
+        }
+    }
+}
+
+/* What a process of PyTorch leaves in the store when it sets up a Gloo group: the names are those
+   that were recorded from it, of both generations. */
+static const char *gloo_key;
+
+static int gloo_rank(uint32_t rank) {
+    cdp_store *store;
+    char key[64];
+    if (!must(
+            cdp_tcp_store_create(&(cdp_tcp_store_desc){.host = "127.0.0.1", .port = port}, &store),
+            "client"))
+        return EXIT_CALL;
+    snprintf(key, sizeof key, gloo_key, rank);
+    must(cdp_store_set(store, key, "host", 4), "set");
+    cdp_store_destroy(store);
+    return 0;
+}
+
+static void hear_of_gloo(cdp_log_level level, const char *text, int32_t rank, void *user) {
+    (void)rank;
+    (void)user;
+    if (level == CDP_LOG_WARN && strstr(text, "is a process of PyTorch") && !me->number[0])
+        me->number[0] = test_now_ns();
+}
+
+static int rank_beside_gloo(uint32_t rank) {
+    settings.external_store = true;
+    settings.group.logger.func = hear_of_gloo;
+    if (join(rank) == CDP_OK) leave();
+    __atomic_fetch_add(&shared->arrived, 1, __ATOMIC_ACQ_REL);
+    return 0;
+}
+
+/* A rank of cdp and one of Gloo would wait for each other without a word. */
+TEST(start_beside_a_rank_of_gloo) {
+    static const char *const keys[] = {"default_pg/0//cpu//0/rank_%u", "default_pg/0/0/rank_%u"};
+    for (uint32_t rank = 0; rank < 2; ++rank) {
+        const report *p = &shared->of[1];
+        char text[64];
+        start_agent_store(2, 1);
+        settings.init_timeout_ms = 4000 * LONGER;
+        spawn(rank, rank_beside_gloo);
+        gloo_key = keys[rank];
+        spawn(1 - rank, gloo_rank);
+        finish(8000);
+        snprintf(text, sizeof text, "rank %u is a process of PyTorch", 1 - rank);
+        test_check(p->error.status == CDP_ERR_TIMEOUT && strstr(p->error.text, text)
+                && p->error.peer == (int32_t)(1 - rank) && p->number[0]
+                && p->number[0] - p->began_ns < 2000000000u * (uint64_t)TEST_SLACK,
+            test__now.name, 0, "rank %u, said after %lld ms: %s: %s", rank,
+            (long long)(p->number[0] - p->began_ns) / 1000000, cdp_status_name(p->error.status),
+            p->error.text);
+    }
+}
+
+/* Both live: the second is refused, and the first goes on. */
+TEST(start_with_rank_0_twice_in_a_foreign_store) {
+    const report *p = &shared->of[2];
+    start_agent_store(2, 3);
+    start_agent_rank(0, "0", false);
+    test_sleep_ms(200 * LONGER);
+    procs[start_agent_rank(0, "0", false)].expect = EXIT_INIT;
+    test_sleep_ms(200 * LONGER);
+    start_agent_rank(1, "0", false);
+    finish(8000);
+    test_check(p->error.status == CDP_ERR_MISMATCH
+            && strstr(p->error.text, "two processes claim rank 0: one listens at 127.0.0.1:"),
+        test__now.name, 0, "%s: %s", cdp_status_name(p->error.status), p->error.text);
+}
+
 /* ---- >>strangers ----------------------------------------------------------------------------- */
 
 /* The job: it begins when the strangers have come, so that its connections are made among
@@ -2442,6 +2727,7 @@ static const test_case cases[] = {
     {"mismatched_models", mismatched_models, 30},
     {"leaving_is_no_failure", leaving_is_no_failure, 90},
     {"leaving_rank_0_first", leaving_rank_0_first, 30},
+    {"leaving_after_a_failure_takes_no_time", leaving_after_a_failure_takes_no_time, 60},
     {"start_with_bad_variables", start_with_bad_variables, 20},
     {"start_with_unknown_host", start_with_unknown_host, 60},
     {"start_with_a_rank_twice", start_with_a_rank_twice, 30},
@@ -2449,6 +2735,13 @@ static const test_case cases[] = {
     {"start_with_a_foreign_server", start_with_a_foreign_server, 30},
     {"start_with_nobody_there", start_with_nobody_there, 20},
     {"start_without_one_rank", start_without_one_rank, 30},
+    {"restart_under_two_agents", restart_under_two_agents, 60},
+    {"restart_of_rank_0_before_rank_1_came", restart_of_rank_0_before_rank_1_came, 60},
+    {"start_against_a_rank_0_that_has_ended", start_against_a_rank_0_that_has_ended, 30},
+    {"restart_of_one_rank_while_others_wait", restart_of_one_rank_while_others_wait, 30},
+    {"start_with_rank_0_twice_in_a_foreign_store", start_with_rank_0_twice_in_a_foreign_store, 30},
+    {"start_with_a_key_on_one_side", start_with_a_key_on_one_side, 30},
+    {"start_beside_a_rank_of_gloo", start_beside_a_rank_of_gloo, 30},
     {"start_with_another_version", start_with_another_version, 20},
     {"start_with_another_byte_order", start_with_another_byte_order, 20},
     {"a_rank_that_computes_is_not_lost", a_rank_that_computes_is_not_lost, 80},

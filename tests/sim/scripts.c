@@ -931,7 +931,7 @@ static void world_lines(play *y) {
             y->world->nodes[k].host = (uint32_t)number_of(s, l, k + 1);
         for (k = 0; is_process_start(l) && k < s->ranks; ++k)
             if (ranks_of(s, l, 1) >> k & 1)
-                y->world->nodes[k].wake_at = y->world->start_ns + time_of(s, l, 3);
+                y->world->nodes[k].task.wake_at = y->world->start_ns + time_of(s, l, 3);
     }
 }
 

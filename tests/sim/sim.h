@@ -1,23 +1,38 @@
-/*  sim.h - many processes, their sockets and their clock inside one ordinary process, repeatable from one number
+/*  sim.h - many processes, their sockets and their clock inside one ordinary process, repeatable
+    from one number
 
-    Each simulated process (a "node") runs the real library, blocking calls included, as a coroutine on a stack of its
-    own. Its cdp_os is made of this file: memory that is counted per node, a virtual clock, seeded random bytes, virtual
-    sockets with the conventions of cdp_os. Nothing here waits for real time and nothing here is random but by the seed:
-    the same seed gives the same run, call by call; `hash` of the world tells whether it did.
+    Each simulated process (a "node") runs the real library, blocking calls included, as a
+    coroutine on a stack of its own. Its cdp_os is made of this file: memory that is counted per
+    node, a virtual clock, seeded random bytes, virtual sockets with the conventions of cdp_os.
+    Nothing here waits for real time and nothing here is random but by the seed: the same seed gives
+    the same run, call by call; `hash` of the world tells whether it did.
 
-    Use: include cdp.h with its implementation first, fill a sim_desc, sim_open(), add faults, sim_run(), look at the
-    nodes, sim_close(). One world at a time per OS thread.
+    Use: include cdp.h with its implementation first, fill a sim_desc, sim_open(), add faults,
+    sim_run(), look at the nodes, sim_close(). One world at a time per OS thread.
 
-    HOW TIME PASSES    Every os call costs a few (seeded) nanoseconds; sleeping in poll costs what it takes. When no node
-                       can run, the clock jumps to the next event or deadline.
-    WHO RUNS           A node runs until it sleeps in poll, until a seeded preemption inside any os call, or until it is
-                       killed. Among the nodes that can run the seed picks one; events that are due come first.
-    THE NETWORK        Each direction of a connection has a send buffer, a receive buffer, a delay and a way to cut the
-                       stream into segments, all seeded. Order holds within a direction and nowhere else.
-    A KILLED PROCESS   never runs again; its memory is taken back; its kernel closes its sockets: with unread data by a
-                       reset, else by an orderly end after what was already sent.
-    A LOST MACHINE     says nothing any more. Nor does a partition. After 30 s of silence a connection fails with
-                       ETIMEDOUT, as the keepalive settings of cdp.h ask for; a connection attempt after 127 s. */
+    HOW TIME PASSES
+        Every os call costs a few (seeded) nanoseconds; sleeping in poll costs what it takes. When
+        no node can run, the clock jumps to the next event or deadline.
+    WHO RUNS
+        A node runs until it sleeps in poll, until a seeded preemption inside any os call, or until
+        it is killed. Among the nodes that can run the seed picks one; events that are due come
+        first.
+    THREADS (sim_desc.threads)
+        Each thread of a node is a task: a coroutine of its own that shares the node's descriptors
+        and memory. Mutexes, conditions and wake-ups are virtual, too. Tasks switch in os calls
+        alone: what atomics do between two of them is the subject of ring.c and linear.c.
+    SHARED MEMORY (sim_desc.memory)
+        Nodes of one host map the same memory, pass descriptors, read each other's memory and watch
+        each other's end.
+    THE NETWORK
+        Each direction of a connection has a send buffer, a receive buffer, a delay and a way to cut
+        the stream into segments, all seeded. Order holds within a direction and nowhere else.
+    A KILLED PROCESS
+        never runs again; its memory is taken back; its kernel closes its sockets: with unread data
+        by a reset, else by an orderly end after what was already sent.
+    A LOST MACHINE
+        says nothing any more. Nor does a partition. After 30 s of silence a connection fails with
+        ETIMEDOUT, as the keepalive settings of cdp.h ask for; a connection attempt after 127 s. */
 #ifndef SIM_INCLUDED
 #define SIM_INCLUDED
 
@@ -29,7 +44,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 #include <ucontext.h>
+#include <unistd.h>
 
 #if defined(__SANITIZE_ADDRESS__)
 #define SIM__ASAN 1
@@ -54,6 +72,7 @@
 #define SIM_FOREVER UINT64_MAX
 #define SIM_STACK_BYTES ((size_t)(SIM__ASAN ? 1024 : 256) * 1024)
 #define SIM_MAX_NODES 64
+#define SIM_MAX_TASKS 256
 #define SIM_MAX_FDS 512
 #define SIM_MAX_FAULTS 8
 #define SIM_MAX_LINK_RULES 1024
@@ -185,8 +204,9 @@ typedef struct sim_desc {
     sim_noise noise;
     bool one_host; /* all nodes share 127.0.0.1; else node i is 10.0.0.(i+1) */
     bool in_order; /* of the nodes that can run the one runs that waited longest: no seed needed */
-    FILE *trace;   /* NULL: none */
-    uint64_t limit_ns; /* virtual time after which the run counts as hanging */
+    bool threads, memory; /* what the os of each node offers */
+    FILE *trace;          /* NULL: none */
+    uint64_t limit_ns;    /* virtual time after which the run counts as hanging */
     uint64_t limit_steps;
 } sim_desc;
 
@@ -200,24 +220,46 @@ typedef enum sim_node_state {
 typedef struct sim__sock sim__sock;
 typedef struct sim__block sim__block;
 
+/* A thread. */
+typedef struct sim_task {
+    sim_node *node;
+    struct sim_task *next; /* of the node */
+    sim_node_state state;
+    bool queued;          /* stands in the world's ready list */
+    uint64_t ready_order; /* since when */
+    /* coroutine */
+    void (*func)(void *arg);
+    void *arg;
+    sim__context ctx;
+    void *stack;
+    void *fake_stack;
+    cdp_error error; /* what is cdp_last_error() while this task runs */
+    /* while WAITING */
+    const void *waits_for; /* a mutex, a condition, a task; NULL: poll */
+    uint64_t wake_at;      /* deadline */
+    bool woken;
+} sim_task;
+
+typedef struct sim__memory {
+    uint8_t *at;
+    uint64_t bytes;
+    uint32_t users; /* descriptors and mappings */
+} sim__memory;
+
+typedef struct sim__mapping {
+    sim__memory *memory;
+    struct sim__mapping *next; /* of the node */
+} sim__mapping;
+
 struct sim_node {
     cdp_os os; /* hand this to the library */
     sim_world *world;
     uint32_t id, host;
-    sim_node_state state;
-    bool queued;          /* stands in the world's ready list */
-    uint64_t ready_order; /* since when */
+    sim_node_state state; /* READY until it is DONE or DEAD */
     bool stopped;
     uint64_t os_random; /* state of the generator behind os.random */
-    /* coroutine */
-    sim__context ctx;
-    void *stack;
-    void *fake_stack;
-    cdp_error error; /* what is cdp_last_error() while this node runs */
-    /* poll */
-    uint64_t wake_at; /* deadline while WAITING */
-    bool woken;
-    uint32_t wait_gen, wait_n;
+    sim_task task;      /* its first thread, which leads to the others */
+    sim__mapping *mappings;
     sim__sock *fds[SIM_MAX_FDS];
     uint32_t fd_count; /* open ones */
     uint32_t fd_top;   /* none is open at or above */
@@ -246,26 +288,47 @@ typedef enum sim__sock_state {
     SIM__LISTEN,
     SIM__CONNECTING,
     SIM__HANDSHAKE,
-    SIM__OPEN
+    SIM__OPEN,
+    /* what is no TCP socket */
+    SIM__WAKE,   /* a flag that wake_set sets */
+    SIM__PASS,   /* a connection that carries descriptors */
+    SIM__MEMORY, /* memory to be mapped */
+    SIM__PROCESS /* of another node: its end */
 } sim__sock_state;
+
+#define SIM__PASS_MAX 4u
+
+/* Descriptors on their way: what each stands for. */
+typedef struct sim__parcel {
+    sim__sock *what[SIM__PASS_MAX];
+    uint32_t n;
+    struct sim__parcel *next;
+} sim__parcel;
 
 struct sim__sock {
     sim_node *node;
     int32_t fd; /* -1: closed by its process, or not yet accepted */
     uint32_t id;
     sim__sock_state state;
-    bool gone;     /* the process let go of it */
-    bool reset;    /* dead: nothing comes or goes */
-    bool eof;      /* the end of the stream arrived */
-    int32_t err;   /* to be reported once */
-    uint16_t want; /* watched by the node's poll */
-    bool watched;
+    bool gone;   /* the process let go of it */
+    bool reset;  /* dead: nothing comes or goes */
+    bool eof;    /* the end of the stream arrived */
+    int32_t err; /* to be reported once */
+    uint16_t want;
+    sim_task *watcher; /* it is in poll, and watches this */
     cdp_addr local, remote;
     uint32_t target_host;                     /* CONNECTING */
     sim__sock *peer;                          /* the other end */
     sim__sock *listener;                      /* HANDSHAKE: where it will be accepted */
     sim__sock *backlog, *backlog_last, *next; /* LISTEN: accepted next; next in a backlog */
     sim__pipe out;                            /* what this end wrote */
+    bool set;                                 /* WAKE */
+    sim__sock *origin;                        /* WAKE: whose flag this descriptor means */
+    bool named;                               /* LISTEN, for PASS: has this name */
+    uint8_t name[12];
+    sim__parcel *parcels;   /* PASS: not received yet */
+    sim__memory *memory;    /* MEMORY */
+    const sim_node *target; /* PROCESS */
 };
 
 typedef enum sim__event_kind {
@@ -287,6 +350,7 @@ typedef struct sim__event {
     sim__event_kind kind;
     uint32_t index; /* of a fault, of a node */
     sim__sock *sock;
+    sim_task *task; /* WAKE */
 } sim__event;
 
 struct sim_world {
@@ -295,7 +359,8 @@ struct sim_world {
     uint64_t schedule, network; /* generators: who runs and when; what the network does */
     uint32_t n;
     sim_node *nodes;
-    uint32_t ready[SIM_MAX_NODES], ready_count;
+    sim_task *ready[SIM_MAX_TASKS];
+    uint32_t ready_count, task_count;
     uint64_t *blocked_until; /* [a * n + b] */
     bool *lost;              /* machine of node i is gone */
     sim__event *heap;
@@ -309,6 +374,7 @@ struct sim_world {
     uint32_t rule_count;
     uint64_t *bytes_on; /* [a * n + b]: reached b from a */
     sim_node *running;
+    sim_task *task; /* of that node */
     sim__context scheduler;
     void *fake_stack;
     const void *real_stack;
@@ -448,9 +514,7 @@ SIM_API bool sim__before(const sim__event *a, const sim__event *b) {
     return a->at != b->at ? a->at < b->at : a->order < b->order;
 }
 
-SIM_API void sim__at(
-    sim_world *w, uint64_t at, sim__event_kind kind, sim__sock *sock, uint32_t index) {
-    sim__event e = {at, ++w->order, kind, index, sock};
+SIM_API void sim__push(sim_world *w, sim__event e) {
     uint64_t i;
     if (w->heap_n == w->heap_room) {
         w->heap_room = w->heap_room ? 2 * w->heap_room : 256;
@@ -460,6 +524,12 @@ SIM_API void sim__at(
     for (i = w->heap_n++; i && sim__before(&e, &w->heap[(i - 1) / 2]); i = (i - 1) / 2)
         w->heap[i] = w->heap[(i - 1) / 2];
     w->heap[i] = e;
+}
+
+SIM_API void sim__at(
+    sim_world *w, uint64_t at, sim__event_kind kind, sim__sock *sock, uint32_t index) {
+    const sim__event e = {at, ++w->order, kind, index, sock, NULL};
+    sim__push(w, e);
 }
 
 SIM_API sim__event sim__pop(sim_world *w) {
@@ -480,14 +550,14 @@ SIM_API sim__event sim__pop(sim_world *w) {
 /* Stacks are kept from world to world: mapping one costs more than a short run. The page below
    each faults. */
 SIM_API void *sim__stack_get(bool give_back, void *stack) {
-    static void *spare[SIM_MAX_NODES];
+    static void *spare[SIM_MAX_TASKS];
     static uint32_t n;
     char *p;
     if (give_back) {
 #if SIM__ASAN
         __asan_unpoison_memory_region(stack, SIM_STACK_BYTES);
 #endif
-        if (n < SIM_MAX_NODES)
+        if (n < SIM_MAX_TASKS)
             spare[n++] = stack;
         else
             munmap((char *)stack - 4096, SIM_STACK_BYTES + 4096);
@@ -502,69 +572,108 @@ SIM_API void *sim__stack_get(bool give_back, void *stack) {
 
 SIM_API sim_world *sim__starting; /* makecontext passes no pointers */
 
-SIM_API void sim__queue(sim_world *w, sim_node *node) {
-    if (node->queued || node->stopped || node->state != SIM_READY) return;
-    node->queued = true;
-    node->ready_order = ++w->order;
-    w->ready[w->ready_count++] = node->id;
+SIM_API void sim__queue(sim_world *w, sim_task *t) {
+    if (t->queued || t->node->stopped || t->state != SIM_READY) return;
+    if (w->ready_count == SIM_MAX_TASKS) abort();
+    t->queued = true;
+    t->ready_order = ++w->order;
+    w->ready[w->ready_count++] = t;
 }
 
-SIM_API void sim__unqueue(sim_world *w, sim_node *node) {
+SIM_API void sim__unqueue(sim_world *w, sim_task *t) {
     uint32_t i;
-    if (!node->queued) return;
-    for (i = 0; w->ready[i] != node->id; ++i) {
+    if (!t->queued) return;
+    for (i = 0; w->ready[i] != t; ++i) {
     }
     w->ready[i] = w->ready[--w->ready_count];
-    node->queued = false;
+    t->queued = false;
 }
 
-/* Back to the scheduler; returns when the node is picked again, and never for a node that is
+/* Back to the scheduler; returns when the task is picked again, and never for one that is
    finished or dead. */
 SIM_API void sim__leave(sim_node *node) {
     sim_world *w = node->world;
-    node->error = *cdp__error_slot();
+    sim_task *t = w->task;
+    t->error = *cdp__error_slot();
 #if SIM__ASAN
     __sanitizer_start_switch_fiber(
-        node->state == SIM_DONE || node->state == SIM_DEAD ? NULL : &node->fake_stack,
-        w->real_stack, w->real_stack_bytes);
+        t->state == SIM_DONE || t->state == SIM_DEAD ? NULL : &t->fake_stack, w->real_stack,
+        w->real_stack_bytes);
 #endif
-    sim__switch(&node->ctx, &w->scheduler);
+    sim__switch(&t->ctx, &w->scheduler);
 #if SIM__ASAN
-    __sanitizer_finish_switch_fiber(node->fake_stack, &w->real_stack, &w->real_stack_bytes);
+    __sanitizer_finish_switch_fiber(t->fake_stack, &w->real_stack, &w->real_stack_bytes);
 #endif
 }
 
-SIM_API void sim__node_main(void) {
+/* Until somebody wakes this task, or the deadline. */
+SIM_API void sim__sleep(sim_node *node, const void *waits_for, uint64_t deadline_ns) {
+    sim_world *w = node->world;
+    sim_task *t = w->task;
+    t->waits_for = waits_for;
+    t->wake_at = deadline_ns;
+    if (deadline_ns < w->soonest) w->soonest = deadline_ns;
+    t->woken = false;
+    t->state = SIM_WAITING;
+    sim__leave(node);
+    t->waits_for = NULL;
+}
+
+SIM_API void sim__wake(sim_world *w, sim_task *t);
+
+SIM_API void sim__wake_waiters(sim_node *node, const void *of) {
+    sim_task *t;
+    for (t = &node->task; t; t = t->next)
+        if (t->state == SIM_WAITING && t->waits_for == of) sim__wake(node->world, t);
+}
+
+SIM_API void sim__node_over(sim_node *node);
+
+SIM_API void sim__task_main(void) {
     sim_world *w = sim__starting;
-    sim_node *node = w->running;
+    sim_task *t = w->task;
+    sim_node *node = t->node;
 #if SIM__ASAN
     __sanitizer_finish_switch_fiber(NULL, &w->real_stack, &w->real_stack_bytes);
 #endif
-    w->desc.main(node, w->desc.arg);
-    node->state = SIM_DONE;
-    node->ended_ns = w->now;
-    w->recount = true;
-    sim__trace(w, node, "ends");
+    if (t->func)
+        t->func(t->arg);
+    else
+        w->desc.main(node, w->desc.arg);
+    t->state = SIM_DONE;
+    if (!t->func) sim__node_over(node);
+    sim__trace(w, node, t->func ? "a thread ends" : "ends");
+    sim__wake_waiters(node, t);
     sim__leave(node);
     abort();
 }
 
-SIM_API void sim__resume(sim_world *w, sim_node *node) {
-    w->running = node;
+SIM_API void sim__task_make(sim_node *node, sim_task *t) {
+    t->node = node;
+    cdp__error_clear(&t->error, CDP_OK);
+    t->stack = sim__stack_get(false, NULL);
+    sim__context_make(&t->ctx, t->stack, SIM_STACK_BYTES, sim__task_main);
+    if (++node->world->task_count > SIM_MAX_TASKS) abort();
+}
+
+SIM_API void sim__resume(sim_world *w, sim_task *t) {
+    w->running = t->node;
+    w->task = t;
     ++w->switches;
     sim__fold(w, w->now);
-    sim__fold(w, node->id);
-    *cdp__error_slot() = node->error;
+    sim__fold(w, t->node->id);
+    *cdp__error_slot() = t->error;
     sim__starting = w;
 #if SIM__ASAN
-    __sanitizer_start_switch_fiber(&w->fake_stack, node->stack, SIM_STACK_BYTES);
+    __sanitizer_start_switch_fiber(&w->fake_stack, t->stack, SIM_STACK_BYTES);
 #endif
-    sim__switch(&w->scheduler, &node->ctx);
+    sim__switch(&w->scheduler, &t->ctx);
 #if SIM__ASAN
     __sanitizer_finish_switch_fiber(w->fake_stack, NULL, NULL);
 #endif
     w->running = NULL;
-    if (node->state == SIM_READY) sim__queue(w, node);
+    w->task = NULL;
+    if (t->state == SIM_READY) sim__queue(w, t);
 }
 
 /* ---- >>memory -------------------------------------------------------------------------------- */
@@ -782,33 +891,45 @@ SIM_API sim__sock *sim__fd(sim_node *node, int32_t fd, const char *call) {
     return NULL;
 }
 
+SIM_API uint32_t sim__got_other(const sim__sock *s) {
+    switch (s->state) {
+    case SIM__WAKE: return s->set ? CDP_IO_READ : 0;
+    case SIM__PASS: return CDP_IO_WRITE | (s->parcels || s->peer->gone ? CDP_IO_READ : 0);
+    case SIM__PROCESS: return s->target->state != SIM_READY ? CDP_IO_READ : 0;
+    default: return 0;
+    }
+}
+
 /* What poll would say. A connection that is still being made says nothing. */
 SIM_API uint16_t sim__got(const sim__sock *s, uint16_t want) {
     uint32_t got = 0;
     if (s->state == SIM__LISTEN)
         return (uint16_t)(s->backlog && (want & CDP_IO_READ) ? CDP_IO_READ : 0);
     if (s->reset) return (uint16_t)(CDP_IO_ERROR | (want & (CDP_IO_READ | CDP_IO_WRITE)));
+    if (s->state > SIM__OPEN) return (uint16_t)(sim__got_other(s) & want);
     if (s->state != SIM__OPEN) return 0;
     if (s->peer->out.arrived > s->peer->out.read || s->eof) got |= CDP_IO_READ;
     if (s->out.written - s->out.arrived < s->out.send_room) got |= CDP_IO_WRITE;
     return (uint16_t)(got & want);
 }
 
-/* A node that can run may still be kept waiting by its machine. */
-SIM_API void sim__wake(sim_world *w, sim_node *node) {
-    if (node->state != SIM_WAITING || node->woken) return;
-    node->woken = true;
+/* A task that can run may still be kept waiting by its machine. */
+SIM_API void sim__wake(sim_world *w, sim_task *t) {
+    if (t->state != SIM_WAITING || t->woken) return;
+    t->woken = true;
     if (sim_chance(&w->schedule, w->desc.noise.late_1024)) {
-        sim__at(w, w->now + sim_random(&w->schedule) % (w->desc.noise.late_ns + 1), SIM__EV_WAKE,
-            NULL, node->id);
+        const uint64_t at = w->now + sim_random(&w->schedule) % (w->desc.noise.late_ns + 1);
+        const sim__event e = {at, ++w->order, SIM__EV_WAKE, t->node->id, NULL, t};
+        sim__push(w, e);
     } else {
-        node->state = SIM_READY;
-        sim__queue(w, node);
+        t->state = SIM_READY;
+        sim__queue(w, t);
     }
 }
 
 SIM_API void sim__touch(sim_world *w, sim__sock *s) {
-    if (s->watched && s->node->state == SIM_WAITING && sim__got(s, s->want)) sim__wake(w, s->node);
+    if (s->watcher && s->watcher->state == SIM_WAITING && sim__got(s, s->want))
+        sim__wake(w, s->watcher);
 }
 
 SIM_API void sim__kick(sim_world *w, sim__sock *s, bool first) {
@@ -839,15 +960,43 @@ SIM_API void sim__send_reset(sim_world *w, sim__sock *from, sim__sock *to) {
     sim__at(w, w->now + sim__delay(w, &from->out), SIM__EV_RESET, to, 0);
 }
 
+SIM_API void sim__memory_drop(sim__memory *m) {
+    if (--m->users) return;
+    munmap(m->at, (size_t)m->bytes);
+    free(m);
+}
+
+/* Closes what is no TCP socket. */
+SIM_API void sim__other_close(sim_world *w, sim__sock *s) {
+    s->gone = true;
+    if (s->state == SIM__MEMORY) sim__memory_drop(s->memory);
+    while (s->parcels) {
+        sim__parcel *p = s->parcels;
+        s->parcels = p->next;
+        for (uint32_t i = 0; i < p->n; ++i)
+            sim__other_close(w, p->what[i]);
+        free(p);
+    }
+    if (s->state == SIM__PASS && !s->peer->gone) sim__touch(w, s->peer);
+}
+
 /* What the kernel does when a process closes a descriptor, or dies. */
 SIM_API void sim__sock_close(sim_world *w, sim__sock *s) {
     sim__sock *b, *next;
     s->gone = true;
-    s->watched = false;
+    s->watcher = NULL;
     s->fd = -1;
+    if (s->state > SIM__OPEN) {
+        sim__other_close(w, s);
+        return;
+    }
     if (s->state == SIM__LISTEN) {
         for (b = s->backlog; b; b = next) {
             next = b->next;
+            if (b->state == SIM__PASS) {
+                sim__other_close(w, b);
+                continue;
+            }
             b->gone = true;
             if (!b->reset) sim__send_reset(w, b, b->peer);
             b->reset = true;
@@ -875,7 +1024,8 @@ SIM_API sim__sock *sim__find_listener(const sim_world *w, uint32_t host, uint16_
     uint32_t i;
     for (i = 0; i < w->sock_n; ++i) {
         sim__sock *s = w->socks[i];
-        if (s->state == SIM__LISTEN && !s->gone && s->node->host == host && s->local.port == port)
+        if (s->state == SIM__LISTEN && !s->gone && !s->named && s->node->host == host
+            && s->local.port == port)
             return s;
     }
     return NULL;
@@ -1336,6 +1486,7 @@ SIM_API int32_t sim__os_local_addr(void *user, int32_t fd, cdp_addr *out) {
     return 0;
 }
 
+/* Where a node has several threads another one may have closed a descriptor meanwhile. */
 SIM_API int32_t sim__poll_look(sim_node *node, cdp__pollfd *fds, uint32_t n) {
     int32_t count = 0;
     uint32_t i;
@@ -1343,14 +1494,21 @@ SIM_API int32_t sim__poll_look(sim_node *node, cdp__pollfd *fds, uint32_t n) {
         const sim__sock *s;
         fds[i].got = 0;
         if (fds[i].fd < 0) continue;
+        if (node->task.next && !node->fds[fds[i].fd]) continue;
         s = sim__fd(node, fds[i].fd, "poll");
-        fds[i].got = s ? sim__got(s, fds[i].want) : (uint16_t)CDP_IO_ERROR;
+        fds[i].got = s ? sim__got(s, (uint16_t)fds[i].want) : (uint16_t)CDP_IO_ERROR;
         count += fds[i].got != 0;
     }
     return count;
 }
 
-/* Where nodes sleep, and where all others get their turn. */
+SIM_API void sim__unwatch(sim_node *node, const sim_task *t) {
+    uint32_t i;
+    for (i = 0; i < node->fd_top; ++i)
+        if (node->fds[i] && node->fds[i]->watcher == t) node->fds[i]->watcher = NULL;
+}
+
+/* Where tasks sleep, and where all others get their turn. */
 SIM_API int32_t sim__os_poll(
     void *user, cdp__pollfd *fds, uint32_t n, uint64_t deadline_ns, void *room) {
     (void)room;
@@ -1362,22 +1520,16 @@ SIM_API int32_t sim__os_poll(
     r = sim__poll_look(node, fds, n);
     if (r == 0 && !sim_chance(&w->schedule, w->desc.noise.spurious_1024)) {
         for (i = 0; i < n; ++i) {
-            sim__sock *s = fds[i].fd >= 0 ? sim__fd(node, fds[i].fd, "poll") : NULL;
+            sim__sock *s = fds[i].fd >= 0 ? node->fds[fds[i].fd] : NULL;
             if (!s) continue;
-            s->watched = true;
-            s->want = fds[i].want;
+            s->watcher = w->task;
+            s->want = (uint16_t)fds[i].want;
         }
-        if (deadline_ns > w->now) {
-            node->wake_at = deadline_ns;
-            if (deadline_ns < w->soonest) w->soonest = deadline_ns;
-            node->wait_n = n;
-            node->woken = false;
-            node->state = SIM_WAITING;
-        }
-        sim__leave(node);
-        for (i = 0; i < n; ++i)
-            if (fds[i].fd >= 0 && fds[i].fd < SIM_MAX_FDS && node->fds[fds[i].fd])
-                node->fds[fds[i].fd]->watched = false;
+        if (deadline_ns > w->now)
+            sim__sleep(node, NULL, deadline_ns);
+        else
+            sim__leave(node);
+        sim__unwatch(node, w->task);
         r = sim__poll_look(node, fds, n);
     } else if (sim_chance(&w->schedule, 128)) {
         sim__leave(node); /* a node that never has to sleep must not keep the others from running */
@@ -1405,27 +1557,63 @@ SIM_API void sim_sleep(sim_node *node, uint64_t ns) {
 
 /* ---- >>faults -------------------------------------------------------------------------------- */
 
-SIM_API void sim__kill(sim_world *w, sim_node *node) {
+/* The process is no more: its kernel closes what it had open. */
+SIM_API void sim__close_all(sim_node *node) {
+    sim_world *w = node->world;
     uint32_t i;
-    if (node->state == SIM_DONE || node->state == SIM_DEAD) return;
-    sim__trace(w, node, "FAULT: killed in %s (doing: %s)", node->last_call, node->doing);
-    sim__unqueue(w, node);
-    node->state = SIM_DEAD;
-    node->ended_ns = w->now;
-    w->recount = true;
     for (i = 0; i < node->fd_top; ++i) {
         if (!node->fds[i]) continue;
         sim__sock_close(w, node->fds[i]);
         node->fds[i] = NULL;
     }
     node->fd_count = 0;
+    while (node->mappings) {
+        sim__mapping *m = node->mappings;
+        node->mappings = m->next;
+        sim__memory_drop(m->memory);
+        free(m);
+    }
+    for (i = 0; i < w->sock_n; ++i)
+        if (w->socks[i]->state == SIM__PROCESS && w->socks[i]->target == node)
+            sim__touch(w, w->socks[i]);
+}
+
+/* Its first thread has returned. */
+SIM_API void sim__node_over(sim_node *node) {
+    const sim_task *t;
+    uint32_t i;
+    for (t = node->task.next; t; t = t->next)
+        if (t->state != SIM_DONE)
+            sim__fail(node->world, "node %u ends, and one of its threads goes on", node->id);
+    node->state = SIM_DONE;
+    node->ended_ns = node->world->now;
+    node->world->recount = true;
+    for (i = 0; i < node->world->sock_n; ++i)
+        if (node->world->socks[i]->state == SIM__PROCESS && node->world->socks[i]->target == node)
+            sim__touch(node->world, node->world->socks[i]);
+}
+
+SIM_API void sim__kill(sim_world *w, sim_node *node) {
+    sim_task *t;
+    if (node->state != SIM_READY) return;
+    sim__trace(w, node, "FAULT: killed in %s (doing: %s)", node->last_call, node->doing);
+    for (t = &node->task; t; t = t->next) {
+        sim__unqueue(w, t);
+        t->state = SIM_DEAD;
+    }
+    node->state = SIM_DEAD;
+    node->ended_ns = w->now;
+    w->recount = true;
+    sim__close_all(node);
     sim__free_all(node);
 }
 
 SIM_API void sim__stop(sim_world *w, sim_node *node, uint64_t for_ns) {
-    if (node->state == SIM_DONE || node->state == SIM_DEAD || node->stopped) return;
+    sim_task *t;
+    if (node->state != SIM_READY || node->stopped) return;
     sim__trace(w, node, "FAULT: stopped in %s (doing: %s)", node->last_call, node->doing);
-    sim__unqueue(w, node);
+    for (t = &node->task; t; t = t->next)
+        sim__unqueue(w, t);
     node->stopped = true;
     w->recount = true;
     if (for_ns != SIM_FOREVER) sim__at(w, w->now + for_ns, SIM__EV_CONTINUE, NULL, node->id);
@@ -1550,9 +1738,9 @@ SIM_API bool sim__event_run(sim_world *w, const sim__event *e) {
             sim__sock_reset(w, e->sock, ETIMEDOUT, false);
         break;
     case SIM__EV_WAKE:
-        if (!node || node->state != SIM_WAITING) break;
-        node->state = SIM_READY;
-        sim__queue(w, node);
+        if (e->task->state != SIM_WAITING) break;
+        e->task->state = SIM_READY;
+        sim__queue(w, e->task);
         break;
     case SIM__EV_FAULT: sim__on_fault(w, e->index); break;
     case SIM__EV_CONTINUE:
@@ -1561,13 +1749,372 @@ SIM_API bool sim__event_run(sim_world *w, const sim__event *e) {
         node->stopped = false;
         w->recount = true;
         w->soonest = 0; /* its deadline counts again */
-        sim__queue(w, node);
+        for (sim_task *t = &node->task; t; t = t->next)
+            sim__queue(w, t);
         break;
     }
     return true;
 }
 
+/* ---- >>threads of a node --------------------------------------------------------------------- */
+
+typedef struct sim__mutex {
+    const sim_task *owner;
+} sim__mutex;
+
+/* What cdp_os_threads.start returns: memory of the node, so that it is counted. */
+typedef struct sim__thread {
+    sim_task *task;
+} sim__thread;
+
+SIM_API void *sim__os_start(const cdp_os *os, void (*func)(void *arg), void *arg) {
+    sim_node *node = (sim_node *)os->user;
+    sim__thread *h;
+    sim_task *t, *last = &node->task;
+    sim__enter(node, "start");
+    /* not what an injected failure counts: no thread to be had is an error of its own */
+    h = (sim__thread *)sim_alloc(node, sizeof *h);
+    t = h->task = (sim_task *)calloc(1, sizeof *t);
+    if (!t) abort();
+    sim__task_make(node, t);
+    t->func = func;
+    t->arg = arg;
+    while (last->next)
+        last = last->next;
+    last->next = t;
+    sim__trace(node->world, node, "starts a thread");
+    sim__queue(node->world, t);
+    return h;
+}
+
+SIM_API void sim__os_join(const cdp_os *os, void *thread) {
+    sim_node *node = (sim_node *)os->user;
+    sim__thread *h = (sim__thread *)thread;
+    sim__enter(node, "join");
+    while (h->task->state != SIM_DONE)
+        sim__sleep(node, h->task, SIM_FOREVER);
+    sim__os_free(node, h);
+}
+
+SIM_API void sim__os_yield(void *user) {
+    sim__enter((sim_node *)user, "yield");
+    sim__leave((sim_node *)user);
+}
+
+SIM_API void *sim__os_mutex_create(const cdp_os *os) {
+    sim__mutex *m = (sim__mutex *)sim__os_alloc(os->user, sizeof *m);
+    if (m) m->owner = NULL;
+    return m;
+}
+
+SIM_API void sim__os_mutex_destroy(const cdp_os *os, void *mutex) {
+    sim_node *node = (sim_node *)os->user;
+    if (((sim__mutex *)mutex)->owner)
+        sim__fail(node->world, "node %u: a mutex is destroyed while it is held", node->id);
+    sim__os_free(node, mutex);
+}
+
+SIM_API void sim__os_mutex_lock(void *user, void *mutex) {
+    sim_node *node = (sim_node *)user;
+    sim__mutex *m = (sim__mutex *)mutex;
+    sim__enter(node, "mutex_lock");
+    if (m->owner == node->world->task)
+        sim__fail(node->world, "node %u: a thread locks a mutex twice", node->id);
+    while (m->owner)
+        sim__sleep(node, m, SIM_FOREVER);
+    m->owner = node->world->task;
+}
+
+SIM_API void sim__os_mutex_unlock(void *user, void *mutex) {
+    sim_node *node = (sim_node *)user;
+    sim__mutex *m = (sim__mutex *)mutex;
+    if (m->owner != node->world->task)
+        sim__fail(node->world, "node %u: a thread unlocks a mutex that it does not hold", node->id);
+    m->owner = NULL;
+    sim__wake_waiters(node, m);
+    sim__enter(node, "mutex_unlock");
+}
+
+SIM_API void *sim__os_cond_create(const cdp_os *os) {
+    return sim__os_alloc(os->user, 64);
+}
+
+SIM_API void sim__os_cond_destroy(const cdp_os *os, void *cond) {
+    sim__os_free(os->user, cond);
+}
+
+SIM_API void sim__os_cond_wait(void *user, void *cond, void *mutex, uint64_t deadline_ns) {
+    sim_node *node = (sim_node *)user;
+    sim__mutex *m = (sim__mutex *)mutex;
+    if (m->owner != node->world->task)
+        sim__fail(node->world, "node %u: a thread waits without holding the mutex", node->id);
+    m->owner = NULL;
+    sim__wake_waiters(node, m);
+    node->last_call = "cond_wait";
+    ++node->calls;
+    if (deadline_ns > node->world->now
+        && !sim_chance(&node->world->schedule, node->world->desc.noise.spurious_1024))
+        sim__sleep(node, cond, deadline_ns);
+    while (m->owner)
+        sim__sleep(node, m, SIM_FOREVER);
+    m->owner = node->world->task;
+}
+
+SIM_API void sim__os_cond_broadcast(void *user, void *cond) {
+    sim__enter((sim_node *)user, "cond_broadcast");
+    sim__wake_waiters((sim_node *)user, cond);
+}
+
+/* A flag with a descriptor. */
+SIM_API int32_t sim__os_wake_open(void *user, int32_t fd[2]) {
+    sim_node *node = (sim_node *)user;
+    sim__sock *s;
+    sim__enter(node, "wake_open");
+    s = sim__sock_new(node->world, node, SIM__WAKE);
+    s->origin = s;
+    fd[0] = fd[1] = sim__fd_open(node, s);
+    if (fd[0] < 0) s->gone = true;
+    return fd[0] < 0 ? fd[0] : 0;
+}
+
+SIM_API void sim__os_wake_set(void *user, int32_t fd) {
+    sim_node *node = (sim_node *)user;
+    sim__sock *s;
+    sim__enter(node, "wake_set");
+    s = sim__fd(node, fd, "wake_set");
+    if (!s) return;
+    s->origin->set = true;
+    sim__touch(node->world, s->origin);
+}
+
+SIM_API void sim__os_wake_clear(void *user, int32_t fd) {
+    sim_node *node = (sim_node *)user;
+    sim__sock *s;
+    sim__enter(node, "wake_clear");
+    s = sim__fd(node, fd, "wake_clear");
+    if (s) s->origin->set = false;
+}
+
+/* ---- >>shared memory of nodes ---------------------------------------------------------------- */
+
+SIM_API int32_t sim__os_memory_create(void *user, uint64_t bytes) {
+    sim_node *node = (sim_node *)user;
+    sim__memory *m;
+    sim__sock *s;
+    int32_t fd;
+    sim__enter(node, "memory_create");
+    m = (sim__memory *)calloc(1, sizeof *m);
+    if (!m) abort();
+    m->bytes = bytes;
+    m->users = 1;
+    m->at = (uint8_t *)mmap(
+        NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (m->at == (uint8_t *)MAP_FAILED) abort();
+    s = sim__sock_new(node->world, node, SIM__MEMORY);
+    s->memory = m;
+    fd = sim__fd_open(node, s);
+    if (fd < 0) sim__other_close(node->world, s);
+    return fd;
+}
+
+SIM_API void *sim__os_memory_map(void *user, int32_t fd, bool writable, uint64_t *bytes) {
+    sim_node *node = (sim_node *)user;
+    sim__mapping *v;
+    sim__sock *s;
+    (void)writable;
+    sim__enter(node, "memory_map");
+    s = sim__fd(node, fd, "memory_map");
+    if (!s || s->state != SIM__MEMORY) return NULL;
+    v = (sim__mapping *)calloc(1, sizeof *v);
+    if (!v) abort();
+    v->memory = s->memory;
+    v->memory->users++;
+    v->next = node->mappings;
+    node->mappings = v;
+    *bytes = s->memory->bytes;
+    sim__trace(node->world, node, "maps %llu bytes", (unsigned long long)*bytes);
+    return s->memory->at;
+}
+
+SIM_API void sim__os_memory_unmap(void *user, void *at, uint64_t bytes) {
+    sim_node *node = (sim_node *)user;
+    sim__mapping **v = &node->mappings;
+    sim__enter(node, "memory_unmap");
+    while (*v && (*v)->memory->at != at)
+        v = &(*v)->next;
+    if (!*v || (*v)->memory->bytes != bytes) {
+        sim__fail(node->world, "node %u unmaps what it has not mapped", node->id);
+        return;
+    }
+    sim__mapping *gone = *v;
+    *v = gone->next;
+    sim__memory_drop(gone->memory);
+    free(gone);
+}
+
+SIM_API sim__sock *sim__find_named(const sim_world *w, uint32_t host, const uint8_t name[12]) {
+    uint32_t i;
+    for (i = 0; i < w->sock_n; ++i) {
+        sim__sock *s = w->socks[i];
+        if (s->state == SIM__LISTEN && !s->gone && s->named && s->node->host == host
+            && memcmp(s->name, name, sizeof s->name) == 0)
+            return s;
+    }
+    return NULL;
+}
+
+SIM_API int32_t sim__os_pass_open(void *user, const uint8_t name[12], bool waits) {
+    sim_node *node = (sim_node *)user;
+    sim_world *w = node->world;
+    sim__sock *s, *l, *end;
+    int32_t fd;
+    sim__enter(node, "pass_open");
+    l = sim__find_named(w, node->host, name);
+    if (waits && l) return -EADDRINUSE;
+    if (!waits && !l) return -ECONNREFUSED;
+    s = sim__sock_new(w, node, waits ? SIM__LISTEN : SIM__PASS);
+    fd = sim__fd_open(node, s);
+    if (fd < 0 || waits) {
+        s->gone = fd < 0;
+        s->named = true;
+        memcpy(s->name, name, sizeof s->name);
+        return fd;
+    }
+    end = sim__sock_new(w, l->node, SIM__PASS);
+    end->peer = s;
+    s->peer = end;
+    *(l->backlog ? &l->backlog_last->next : &l->backlog) = end;
+    l->backlog_last = end;
+    sim__touch(w, l);
+    return fd;
+}
+
+/* Another descriptor for what `of` stands for, in `node`. */
+SIM_API sim__sock *sim__sock_again(sim_node *node, const sim__sock *of) {
+    sim__sock *s = sim__sock_new(node->world, node, of->state);
+    s->origin = of->origin;
+    s->memory = of->memory;
+    s->target = of->target;
+    if (s->memory) s->memory->users++;
+    return s;
+}
+
+SIM_API int32_t sim__pass_send(sim_node *node, sim__sock *s, const int32_t *fds, uint32_t n) {
+    sim__parcel *p, **last = &s->peer->parcels;
+    uint32_t i;
+    if (s->peer->gone) return -EPIPE;
+    p = (sim__parcel *)calloc(1, sizeof *p);
+    if (!p) abort();
+    p->n = n;
+    for (i = 0; i < n; ++i) {
+        const sim__sock *of = sim__fd(node, fds[i], "pass");
+        if (of) p->what[i] = sim__sock_again(s->peer->node, of);
+    }
+    while (*last)
+        last = &(*last)->next;
+    *last = p;
+    sim__touch(node->world, s->peer);
+    return (int32_t)s->peer->node->id + 1;
+}
+
+SIM_API int32_t sim__pass_receive(sim_node *node, sim__sock *s, int32_t *fds, uint32_t n) {
+    sim__parcel *p = s->parcels;
+    uint32_t i;
+    if (!p) return s->peer->gone ? -ECONNRESET : -EAGAIN;
+    if (node->fd_count + n > SIM_MAX_FDS - 3 || p->n != n) return -EMFILE;
+    s->parcels = p->next;
+    for (i = 0; i < n; ++i)
+        fds[i] = sim__fd_open(node, p->what[i]);
+    free(p);
+    return (int32_t)s->peer->node->id + 1;
+}
+
+SIM_API int32_t sim__os_pass(void *user, int32_t fd, int32_t *fds, uint32_t n, bool sending) {
+    sim_node *node = (sim_node *)user;
+    sim__sock *s;
+    sim__enter(node, "pass");
+    s = sim__fd(node, fd, "pass");
+    if (!s || s->state != SIM__PASS || n > SIM__PASS_MAX) return -EBADF;
+    return sending ? sim__pass_send(node, s, fds, n) : sim__pass_receive(node, s, fds, n);
+}
+
+/* By the system, which refuses addresses that are no memory any more. */
+SIM_API int32_t sim__os_read_process(
+    void *user, int32_t pid, const uint64_t *from, const cdp_iov *to, uint32_t n) {
+    sim_node *node = (sim_node *)user;
+    sim_world *w = node->world;
+    uint32_t i;
+    sim__enter(node, "read_process");
+    if (pid < 1 || (uint32_t)pid > w->n || w->nodes[pid - 1].state == SIM_DEAD) return -ESRCH;
+    if (w->nodes[pid - 1].host != node->host) return -EPERM;
+    for (i = 0; i < n; ++i) {
+        const struct iovec local = {to[i].data, (size_t)to[i].bytes};
+        const struct iovec remote = {(void *)(uintptr_t)from[i], (size_t)to[i].bytes};
+        if (syscall(SYS_process_vm_readv, getpid(), &local, 1, &remote, 1, 0) != (long)to[i].bytes)
+            return -EFAULT;
+    }
+    sim__trace(node->world, node, "reads %llu bytes of process %d",
+        (unsigned long long)to[n - 1].bytes, (int)pid);
+    return 0;
+}
+
+SIM_API uint64_t sim__os_host_id(void *user) {
+    return 1 + ((sim_node *)user)->host;
+}
+
+SIM_API uint64_t sim__os_process_place(void *user, uint32_t *number) {
+    *number = 1 + ((sim_node *)user)->id;
+    return 1 + ((sim_node *)user)->host;
+}
+
+SIM_API int32_t sim__os_process_open(void *user, uint32_t number) {
+    sim_node *node = (sim_node *)user;
+    sim__sock *s;
+    int32_t fd;
+    sim__enter(node, "process_open");
+    if (number < 1 || number > node->world->n || node->world->nodes[number - 1].state == SIM_DEAD)
+        return -ESRCH;
+    s = sim__sock_new(node->world, node, SIM__PROCESS);
+    s->target = &node->world->nodes[number - 1];
+    fd = sim__fd_open(node, s);
+    if (fd < 0) s->gone = true;
+    return fd;
+}
+
 /* ---- >>world --------------------------------------------------------------------------------- */
+
+SIM_API void sim__os_threads_of(cdp_os *os) {
+    os->net.wake_open = sim__os_wake_open;
+    os->net.wake_set = sim__os_wake_set;
+    os->net.wake_clear = sim__os_wake_clear;
+    os->threads.start = sim__os_start;
+    os->threads.join = sim__os_join;
+    os->threads.yield = sim__os_yield;
+    os->threads.mutex_create = sim__os_mutex_create;
+    os->threads.mutex_destroy = sim__os_mutex_destroy;
+    os->threads.mutex_lock = sim__os_mutex_lock;
+    os->threads.mutex_unlock = sim__os_mutex_unlock;
+    os->threads.cond_create = sim__os_cond_create;
+    os->threads.cond_destroy = sim__os_cond_destroy;
+    os->threads.cond_wait = sim__os_cond_wait;
+    os->threads.cond_broadcast = sim__os_cond_broadcast;
+}
+
+/* The doorbell of a line is a wake-up. */
+SIM_API void sim__os_shared_of(cdp_os *os) {
+    os->net.wake_open = sim__os_wake_open;
+    os->net.wake_set = sim__os_wake_set;
+    os->net.wake_clear = sim__os_wake_clear;
+    os->shared.create = sim__os_memory_create;
+    os->shared.map = sim__os_memory_map;
+    os->shared.unmap = sim__os_memory_unmap;
+    os->shared.pass_open = sim__os_pass_open;
+    os->shared.pass = sim__os_pass;
+    os->shared.read_process = sim__os_read_process;
+    os->shared.host_id = sim__os_host_id;
+    os->shared.process_place = sim__os_process_place;
+    os->shared.process_open = sim__os_process_open;
+}
 
 SIM_API void sim__os_of(cdp_os *os, sim_node *node) {
     memset(os, 0, sizeof *os);
@@ -1593,6 +2140,8 @@ SIM_API void sim__os_of(cdp_os *os, sim_node *node) {
     os->net.watch_used_up = cdp__pollwatch_used_up;
     os->net.watch_remove = cdp__pollwatch_remove;
     os->net.watch_wait = cdp__pollwatch_wait;
+    if (node->world->desc.threads) sim__os_threads_of(os);
+    if (node->world->desc.memory) sim__os_shared_of(os);
 }
 
 SIM_API sim_world *sim_open(const sim_desc *desc) {
@@ -1621,13 +2170,11 @@ SIM_API sim_world *sim_open(const sim_desc *desc) {
         node->os_random = sim_stream(desc->seed, 1000 + i);
         node->last_call = "start";
         sim__os_of(&node->os, node);
-        cdp__error_clear(&node->error, CDP_OK);
-        node->stack = sim__stack_get(false, NULL);
-        sim__context_make(&node->ctx, node->stack, SIM_STACK_BYTES, sim__node_main);
-        node->state = SIM_WAITING; /* for its start */
-        node->wake_at = w->now
+        sim__task_make(node, &node->task);
+        node->task.state = SIM_WAITING; /* for its start */
+        node->task.wake_at = w->now
             + (desc->noise.start_ns ? sim_random(&w->schedule) % (desc->noise.start_ns + 1) : 0);
-        node->started_ns = node->wake_at;
+        node->started_ns = node->task.wake_at;
     }
     return w;
 }
@@ -1669,11 +2216,15 @@ SIM_API void sim__describe(const sim_world *w, char *out, size_t size) {
     uint32_t i, k;
     for (i = 0; i < w->n && used + 1 < size; ++i) {
         const sim_node *d = &w->nodes[i];
+        const sim_task *t;
         used += (size_t)snprintf(out + used, size - used,
             "\n      node %u %s%s in %s, %u descriptors, %llu os calls; doing: %s", i,
-            names[d->state], d->stopped ? " (stopped)" : "", d->last_call, d->fd_count,
+            names[d->task.state], d->stopped ? " (stopped)" : "", d->last_call, d->fd_count,
             (unsigned long long)d->calls, d->doing);
-        for (k = 0; d->state == SIM_WAITING && k < d->fd_top && used + 1 < size; ++k) {
+        for (t = d->task.next; t && used + 1 < size; t = t->next)
+            used += (size_t)snprintf(out + used, size - used, "; a thread %s%s", names[t->state],
+                t->waits_for ? " for a lock or condition" : "");
+        for (k = 0; d->task.state == SIM_WAITING && k < d->fd_top && used + 1 < size; ++k) {
             const sim__sock *s = d->fds[k];
             if (!s || s->state == SIM__LISTEN || !s->peer) continue;
             used += (size_t)snprintf(out + used, size - used, "; fd %u to n%u: %llu unread%s", k,
@@ -1682,9 +2233,9 @@ SIM_API void sim__describe(const sim_world *w, char *out, size_t size) {
                     : s->reset ? ", reset"
                                : "");
         }
-        if (used + 1 < size && d->error.status != CDP_OK)
+        if (used + 1 < size && d->task.error.status != CDP_OK)
             used += (size_t)snprintf(out + used, size - used, "; last error %s: %s",
-                cdp_status_name(d->error.status), d->error.text);
+                cdp_status_name(d->task.error.status), d->task.error.text);
     }
 }
 
@@ -1700,32 +2251,33 @@ SIM_API void sim__hang(sim_world *w, const char *why) {
 SIM_API bool sim__unfinished(const sim_world *w) {
     uint32_t i;
     for (i = 0; i < w->n; ++i)
-        if ((w->nodes[i].state == SIM_READY || w->nodes[i].state == SIM_WAITING)
-            && !w->nodes[i].stopped)
-            return true;
+        if (w->nodes[i].state == SIM_READY && !w->nodes[i].stopped) return true;
     for (i = 0; i < w->heap_n; ++i)
         if (w->heap[i].kind == SIM__EV_CONTINUE) return true;
     return false;
 }
 
+SIM_API bool sim__sleeps(const sim_task *t) {
+    return t->state == SIM_WAITING && !t->woken && !t->node->stopped;
+}
+
 SIM_API uint64_t sim__next_deadline(const sim_world *w) {
     uint64_t at = SIM_FOREVER;
+    const sim_task *t;
     uint32_t i;
-    for (i = 0; i < w->n; ++i) {
-        const sim_node *d = &w->nodes[i];
-        if (d->state == SIM_WAITING && !d->woken && !d->stopped && d->wake_at < at) at = d->wake_at;
-    }
+    for (i = 0; i < w->n; ++i)
+        for (t = &w->nodes[i].task; t; t = t->next)
+            if (sim__sleeps(t) && t->wake_at < at) at = t->wake_at;
     return at;
 }
 
 SIM_API void sim__wake_due(sim_world *w) {
+    sim_task *t;
     uint32_t i;
     if (w->now < w->soonest) return;
-    for (i = 0; i < w->n; ++i) {
-        sim_node *d = &w->nodes[i];
-        if (d->state == SIM_WAITING && !d->woken && !d->stopped && d->wake_at <= w->now)
-            sim__wake(w, d);
-    }
+    for (i = 0; i < w->n; ++i)
+        for (t = &w->nodes[i].task; t; t = t->next)
+            if (sim__sleeps(t) && t->wake_at <= w->now) sim__wake(w, t);
     w->soonest = sim__next_deadline(w);
 }
 
@@ -1734,7 +2286,7 @@ SIM_API uint32_t sim__pick(sim_world *w) {
     uint32_t best = 0, i;
     if (!w->desc.in_order) return (uint32_t)(sim_random(&w->schedule) % w->ready_count);
     for (i = 1; i < w->ready_count; ++i)
-        if (w->nodes[w->ready[i]].ready_order < w->nodes[w->ready[best]].ready_order) best = i;
+        if (w->ready[i]->ready_order < w->ready[best]->ready_order) best = i;
     return best;
 }
 
@@ -1757,9 +2309,9 @@ SIM_API bool sim_run(sim_world *w) {
         }
         sim__wake_due(w);
         if (w->ready_count) {
-            sim_node *node = &w->nodes[w->ready[sim__pick(w)]];
-            sim__unqueue(w, node);
-            sim__resume(w, node);
+            sim_task *t = w->ready[sim__pick(w)];
+            sim__unqueue(w, t);
+            sim__resume(w, t);
             continue;
         }
         next = sim__next_deadline(w);
@@ -1776,8 +2328,16 @@ SIM_API bool sim_run(sim_world *w) {
 SIM_API void sim_close(sim_world *w) {
     uint32_t i;
     for (i = 0; i < w->n; ++i) {
-        sim__free_all(&w->nodes[i]);
-        sim__stack_get(true, w->nodes[i].stack);
+        sim_node *node = &w->nodes[i];
+        sim_task *t = node->task.next, *next;
+        sim__close_all(node);
+        sim__free_all(node);
+        sim__stack_get(true, node->task.stack);
+        for (; t; t = next) {
+            next = t->next;
+            sim__stack_get(true, t->stack);
+            free(t);
+        }
     }
     for (i = 0; i < w->sock_n; ++i) {
         free(w->socks[i]->out.buf);

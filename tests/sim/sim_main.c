@@ -107,7 +107,7 @@ struct run {
     fault_class fault_kind;
     uint64_t seed;
     uint32_t nodes, timeout_ms, init_timeout_ms;
-    bool tiny, one_host;
+    bool tiny, one_host, threads, memory;
     sim_noise noise;
     sim_fault fault;
     sim_world *world;
@@ -1283,6 +1283,10 @@ static cdp_status tcp_main(run *r, sim_node *node) {
     t.group.no_spin = d.no_spin;
     t.group.os = d.os;
     t.group.logger = d.logger;
+    if (r->memory) { /* short messages are read in place, too */
+        t.ring_bytes = 4096u << r->seed % 5;
+        t.group.expose_bytes = 64u << r->seed % 11;
+    }
     /* started with other settings than the rest */
     if (r->act == F_CONFIG && r->act_node == node->id) {
         r->fault.happened = true;
@@ -1349,6 +1353,9 @@ static void node_main(sim_node *node, void *arg) {
         o->status == CDP_OK ? "" : o->error.text);
 }
 
+/* What users run by default: a progress thread, and memory between ranks of one host. */
+static bool with_threads, with_memory;
+
 static void plan_make(run *r, const scenario *sc, fault_class fault, uint64_t seed) {
     uint64_t s = sim_stream(seed, 9);
     memset(r, 0, sizeof *r);
@@ -1369,6 +1376,8 @@ static void plan_make(run *r, const scenario *sc, fault_class fault, uint64_t se
     if (fault != F_NONE && sim_chance(&s, 60))
         r->noise.start_ns = sim_log_between(&s, 100 * SIM_MS, 4000 * SIM_MS);
     r->slack_ns = 1000 * SIM_MS;
+    r->threads = with_threads;
+    r->memory = with_memory;
 }
 
 /* Where the fault goes, now that it is known what the run without it looks like. */
@@ -1430,6 +1439,8 @@ static bool world_run(run *r, FILE *trace) {
     d.arg = r;
     d.noise = r->noise;
     d.one_host = r->one_host;
+    d.threads = r->threads;
+    d.memory = r->memory;
     d.trace = trace;
     d.limit_ns = 600 * SIM_S;
     r->world = sim_open(&d);
@@ -1956,6 +1967,9 @@ static int usage(int code) {
            "at that os call\n"
            "sim --sweep STRIDE --seed N [--scenario NAME]\n"
            "    kill each node at every STRIDE-th of its os calls in turn\n"
+           "--threads, --memory: with what users have by default, a progress thread in each rank, "
+           "and\n"
+           "    shared memory between ranks of one host\n"
            "scenarios:");
     for (i = 0; i < SCENARIO_COUNT; ++i)
         printf(" %s", scenarios[i].name);
@@ -1990,6 +2004,10 @@ int main(int argc, char **argv) {
             o.verbose = true;
         else if (strcmp(a, "--twice") == 0)
             o.twice = true;
+        else if (strcmp(a, "--threads") == 0)
+            with_threads = true;
+        else if (strcmp(a, "--memory") == 0)
+            with_memory = true;
         else if (strcmp(a, "--jobs") == 0)
             o.jobs = (uint32_t)atoi(option_value(argc, argv, &i));
         else if (strcmp(a, "--sweep") == 0)

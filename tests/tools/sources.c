@@ -216,6 +216,17 @@ typedef struct level {
     int open_ternary, start; /* of the statement in it */
 } level;
 
+/* Does the brace at `at` follow a type in parentheses that is a value: = (type){ ... }? */
+static bool compound_literal(const source *s, int at) {
+    int i = at - 1, open = 0;
+    if (i < 0 || !is(&s->words[i], ")")) return false;
+    for (; i > 0; --i) {
+        open += is(&s->words[i], ")") - is(&s->words[i], "(");
+        if (!open) break;
+    }
+    return i > 0 && (is(&s->words[i - 1], "=") || is(&s->words[i - 1], "return"));
+}
+
 static char kind_of(const source *s, int at, const level *l, char outer) {
     const word *w = &s->words[at], *before = at ? w - 1 : NULL;
     if (*w->text == '[') return '[';
@@ -230,7 +241,7 @@ static char kind_of(const source *s, int at, const level *l, char outer) {
         return 'g';
     }
     if (before && is(before, "(")) return 'b';
-    if (outer != 'b') return 'i';
+    if (outer != 'b' || compound_literal(s, at)) return 'i';
     for (int i = l->start; i < at; ++i) {
         if (is(&s->words[i], "=") || is(&s->words[i], "enum") || is(&s->words[i], "return"))
             return 'i';

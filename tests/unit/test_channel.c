@@ -246,11 +246,11 @@ TEST(a_channel_loses_a_rank_and_goes_on) {
 
 /* A rank that leaves while an offer is open: the offer ends, with the rank's loss. */
 static void leaves_with_an_offer(uint32_t rank, cdp_group *g) {
-    static uint8_t body[100000];
+    static uint8_t data[100000];
     side s;
     if (!side_open(&s, g, 5)) return;
     if (rank == 0) {
-        const cdp_channel_message m = {1, 1, 2, 3, 4, body, sizeof body, 0};
+        const cdp_channel_message m = {1, 1, 2, 3, 4, data, sizeof data, 0};
         uint64_t handle;
         OK(cdp_channel_offer(s.c, &m, &handle));
         T(side_wait(&s, &s.released, 1));

@@ -320,6 +320,45 @@ TEST(works_that_never_were) {
     cdp_group_destroy(g);
 }
 
+static cdp_status counts_calls(void *user, cdp_status st) {
+    ++*(int *)user;
+    return st;
+}
+
+/* Every call that takes a work refuses one that was never started, at once, and the group goes on:
+   the next number, one far away, and one among those of messages and functions. (A work without a
+   number is documented to count as done.) */
+TEST(works_that_never_were_are_refused_by_every_call) {
+    const cdp_request rq = {.kind = CDP_COLL_BARRIER};
+    const cdp_group_desc d = {.world_size = 1, .no_thread = true, .timeout_ms = 3000};
+    cdp_work real, next;
+    cdp_group *g;
+    int calls = 0;
+    if (!OK(cdp_group_create(&d, &g)) || !OK(cdp_start(g, &rq, &real))) return;
+    OK(cdp_work_wait(real));
+    for (uint32_t k = 0; k < 4; ++k) {
+        cdp_work never = real;
+        uint64_t began;
+        if (k == 0) never.seq += 1;
+        if (k == 1) never.seq += 1ull << 40;
+        if (k == 2) never.seq = (1ull << 63) + 7;
+        if (k == 3) never.seq = (1ull << 61) + 7;
+        began = test_now_ns();
+        T_EQ(CDP_ERR_INVALID, cdp_work_wait(never));
+        T_EQ(CDP_ERR_INVALID, cdp_work_wait_for(never, 1000));
+        T_EQ(CDP_ERR_INVALID, cdp_work_test(never));
+        T_EQ(CDP_ERR_INVALID, cdp_work_cancel(never));
+        T_EQ(CDP_ERR_INVALID, cdp_work_then(never, counts_calls, &calls, &next));
+        T_EQ(CDP_ERR_INVALID, cdp_start_after(g, &rq, never, &next));
+        T(test_now_ns() - began < 1000000000u * (uint64_t)TEST_SLACK);
+        OK(cdp_group_status(g));
+        OK(cdp_barrier(g));
+        real.seq += 1;
+    }
+    T_EQ(0, calls);
+    cdp_group_destroy(g);
+}
+
 /* ---- works ---- */
 
 static cdp_group *outer, *inner;
@@ -503,6 +542,8 @@ int main(int argc, char **argv) {
         {"a_rank_of_a_hub_is_taken_once", a_rank_of_a_hub_is_taken_once, 60},
         {"the_last_tag_is_taken", the_last_tag_is_taken, 60},
         {"groups_that_are_gone", groups_that_are_gone, 60},
+        {"works_that_never_were_are_refused_by_every_call",
+            works_that_never_were_are_refused_by_every_call, 10},
         {"works_that_never_were", works_that_never_were, 30},
         {"functions_inside_functions", functions_inside_functions, 60},
         {"a_ddp_is_not_destroyed_inside_a_function", a_ddp_is_not_destroyed_inside_a_function, 60},

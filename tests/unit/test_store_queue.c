@@ -121,6 +121,11 @@ static void lists_of(cdp_store *s) {
     OK(cdp_store_delete(s, "", NULL));
 }
 
+/* Long enough for an answer of the store, on a machine that others use, too. */
+static uint32_t answer_ms(void) {
+    return 40 * TEST_SLACK * test__scale();
+}
+
 static void barriers_of(cdp_store *s, cdp_store *other) {
     caller c;
     const uint64_t start = now_ms();
@@ -131,7 +136,7 @@ static void barriers_of(cdp_store *s, cdp_store *other) {
     T(now_ms() - start >= 29);
     OK(cdp_store_barrier(s, "two", 2, 10000));
     OK(caller_end(&c));
-    ST(cdp_store_barrier(s, "three", 3, 50), CDP_ERR_TIMEOUT);
+    ST(cdp_store_barrier(s, "three", 3, answer_ms()), CDP_ERR_TIMEOUT);
     TEXT("store barrier of \"");
     TEXT("not everybody has come");
     T(value_is(s, "three", "1"));
@@ -300,13 +305,13 @@ TEST(timeouts_say_why) {
     OK(cdp_store_server_create(&d, &p.s));
     p.thread = cdp_os_default()->threads.start(cdp_os_default(), polled_main, &p);
     c = client_open(cdp_store_server_port(p.s));
-    ST(cdp_store_get(c, "a", &value, NULL, 50), CDP_ERR_TIMEOUT);
+    ST(cdp_store_get(c, "a", &value, NULL, answer_ms()), CDP_ERR_TIMEOUT);
     TEXT("nobody has set it (the store at 127.0.0.1:");
-    ST(cdp_store_wait(c, keys, 2, 50), CDP_ERR_TIMEOUT);
+    ST(cdp_store_wait(c, keys, 2, answer_ms()), CDP_ERR_TIMEOUT);
     TEXT("nobody has set it");
-    ST(cdp_store_multi_get(c, keys, 2, values, &value, 50), CDP_ERR_TIMEOUT);
+    ST(cdp_store_multi_get(c, keys, 2, values, &value, answer_ms()), CDP_ERR_TIMEOUT);
     TEXT("nobody has set it");
-    ST(cdp_store_queue_pop(c, "a", &value, NULL, 50), CDP_ERR_TIMEOUT);
+    ST(cdp_store_queue_pop(c, "a", &value, NULL, answer_ms()), CDP_ERR_TIMEOUT);
     TEXT("the queue is empty");
     /* two calls at a time: the second is not sent before the first is over */
     caller_start(&waiting, c, "later", 0);

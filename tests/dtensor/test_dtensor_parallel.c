@@ -1,0 +1,927 @@
+/*  test_dtensor_parallel.c - tensor-parallel layers, losses, attention over a cut sequence, counts
+    and local functions, against one process; ranks are threads of this program */
+#define CDP_IMPLEMENTATION
+#include "cdp_dtensor.h"
+
+#include <math.h>
+
+#include "../unit/said.h"
+#include "../unit/ranks.h"
+
+#define RUN(n, func, arg) run_ranks(n, NULL, 0, func, arg)
+
+static cdp_mesh *line_of(cdp_group *g) {
+    const cdp_mesh_desc d = {.group = g, .names = {"tp"}};
+    cdp_mesh *m = NULL;
+    OK(cdp_mesh_create(&d, &m));
+    return m;
+}
+
+static int64_t number(uint64_t salt, uint64_t i) {
+    uint64_t state = salt * 1000003 + i * 7919;
+    (void)test_random(&state);
+    return (int64_t)(test_random(&state) % 19) - 9;
+}
+
+/* A whole array of integers as i64, and the piece of it that a layout gives this rank. */
+static void whole_of(uint64_t salt, uint64_t n, int64_t *out) {
+    for (uint64_t i = 0; i < n; ++i)
+        out[i] = number(salt, i);
+}
+
+static void piece_of(const cdp_layout *l, const int64_t *whole, int64_t *out) {
+    cdp_layout as = *l;
+    as.dtype = CDP_DTYPE_I64;
+    cdp_dtensor t = {.layout = as, .data = out};
+    OK(cdp_distribute(&t, whole, CDP_EACH));
+}
+
+/* The piece is what the whole says; other ranks' pieces are their own matter. */
+static bool piece_is(const cdp_layout *l, const int64_t *whole, const int64_t *piece) {
+    int64_t want[4096];
+    const uint64_t n = cdp_layout_box(l, NULL, NULL);
+    piece_of(l, whole, want);
+    return n == 0 || memcmp(want, piece, n * sizeof *want) == 0;
+}
+
+/* ---- layers with integers: forward and backward equal those of the whole ---- */
+
+typedef struct layer_case {
+    cdp_tp_style style;
+    bool embedding, again;
+    const char *input, *output; /* NULL: as the style says */
+    uint64_t rows, in, out, head;
+} layer_case;
+
+typedef struct layer_whole {
+    int64_t x[1024], w[1024], bias[64], y[1024], dy[1024], dx[1024], dw[1024], db[64];
+    int32_t ids[64];
+} layer_whole;
+
+/* The layer in one process, by the definition. */
+static void layer_alone(const layer_case *c, layer_whole *a) {
+    whole_of(1, c->rows * c->in, a->x);
+    whole_of(2, c->in * c->out, a->w);
+    whole_of(3, c->out, a->bias);
+    whole_of(4, c->rows * c->out, a->dy);
+    memset(a->y, 0, sizeof a->y);
+    memset(a->dx, 0, sizeof a->dx);
+    memset(a->dw, 0, sizeof a->dw);
+    memset(a->db, 0, sizeof a->db);
+    for (uint64_t t = 0; t < c->rows; ++t) {
+        a->ids[t] = (int32_t)((uint64_t)(number(5, t) + 9) % c->in);
+        for (uint64_t o = 0; o < c->out; ++o) {
+            const int64_t g = a->dy[t * c->out + o];
+            int64_t *y = &a->y[t * c->out + o];
+            if (c->embedding) {
+                *y = a->w[(uint64_t)a->ids[t] * c->out + o];
+                a->dw[(uint64_t)a->ids[t] * c->out + o] += g;
+                continue;
+            }
+            *y = a->bias[o];
+            a->db[o] += g;
+            for (uint64_t i = 0; i < c->in; ++i) {
+                *y += a->x[t * c->in + i] * a->w[o * c->in + i];
+                a->dx[t * c->in + i] += g * a->w[o * c->in + i];
+                a->dw[o * c->in + i] += g * a->x[t * c->in + i];
+            }
+        }
+    }
+    int64_t forward = 0, x = 0, w = 0; /* <A x, dy> = <x, A' dy>, in x and in w alike */
+    for (uint64_t i = 0; i < c->rows * c->out; ++i)
+        forward += (a->y[i] - (c->embedding ? 0 : a->bias[i % c->out])) * a->dy[i];
+    for (uint64_t i = 0; i < c->rows * c->in; ++i)
+        x += a->x[i] * a->dx[i];
+    for (uint64_t i = 0; i < c->in * c->out; ++i)
+        w += a->w[i] * a->dw[i];
+    T(w == forward && (c->embedding || x == forward));
+}
+
+static cdp_place place_of(const char *text) {
+    cdp_place p = {.kind = CDP_PLACE_REPLICATE};
+    if (text && text[0] == 'S') {
+        p.kind = CDP_PLACE_SHARD;
+        p.dim = text[1] - '0';
+    }
+    return p;
+}
+
+static void layer_run(cdp_group *g, void *arg) {
+    const layer_case *c = (const layer_case *)arg;
+    cdp_mesh *m = line_of(g);
+    const cdp_place input = place_of(c->input), output = place_of(c->output);
+    cdp_tp_desc d = {.mesh = m,
+        .style = c->style,
+        .embedding = c->embedding,
+        .rows = c->rows,
+        .in_features = c->in,
+        .out_features = c->out,
+        .head = c->head,
+        .dtype = CDP_DTYPE_I64,
+        .gather_again = c->again,
+        .input = c->input ? &input : NULL,
+        .output = c->output ? &output : NULL};
+    static layer_whole shared[RANKS_MAX];
+    layer_whole *a = &shared[cdp_rank(g)], *p = (layer_whole *)calloc(1, sizeof *p);
+    cdp_tp *tp = NULL;
+    layer_alone(c, a);
+    if (!p || !OK(cdp_tp_create(&d, &tp))) abort();
+    const cdp_tp_layouts *l = cdp_tp_layouts_of(tp);
+    if (c->embedding) {
+        cdp_dtensor ids = {.layout = l->x, .data = p->ids};
+        OK(cdp_distribute(&ids, a->ids, CDP_EACH));
+    } else {
+        piece_of(&l->x, a->x, p->x);
+    }
+    const void *x = c->embedding ? (void *)p->ids : (void *)p->x;
+    piece_of(&l->weight, a->w, p->w);
+    piece_of(&l->bias, a->bias, p->bias);
+    piece_of(&l->y, a->dy, p->dy);
+    OK(cdp_tp_forward(tp, x, p->w, p->bias, p->y));
+    T(piece_is(&l->y, a->y, p->y));
+    OK(cdp_tp_backward(tp, x, p->w, p->dy, c->embedding ? NULL : p->dx, p->dw, p->db));
+    if (!c->embedding) T(piece_is(&l->x, a->dx, p->dx) && piece_is(&l->bias, a->db, p->db));
+    if (!T(piece_is(&l->weight, a->dw, p->dw)))
+        printf("  style %u input %s output %s\n", c->style, c->input ? c->input : "-",
+            c->output ? c->output : "-");
+    /* gradients of parameters are added to; that of x is written; NULL is left out */
+    OK(cdp_tp_backward(tp, x, p->w, p->dy, c->embedding ? NULL : p->dx, p->dw, NULL));
+    if (!c->embedding) T(piece_is(&l->x, a->dx, p->dx));
+    for (uint64_t i = 0; i < c->in * c->out; ++i)
+        a->dw[i] *= 2;
+    T(piece_is(&l->weight, a->dw, p->dw));
+    cdp_tp_destroy(tp);
+    free(p);
+    cdp_mesh_destroy(m);
+}
+
+TEST(layers_equal_one_process) {
+    static const char *const places[] = {NULL, "R", "S0", "S1"};
+    uint32_t done = 0;
+    for (uint32_t n = 1; n <= 4; ++n)
+        for (uint32_t style = 0; style < 3; ++style)
+            for (uint32_t i = 0; i < 32 && !test__now.failed_checks; ++i) {
+                layer_case c = {.style = (cdp_tp_style)style,
+                    .input = places[i % 4],
+                    .output = places[i / 4 % 4],
+                    .rows = 6,
+                    .in = 7,
+                    .out = 5,
+                    .again = i % 3 == 0};
+                if (i >= 16) { /* a head of 2; fewer features than ranks */
+                    c.in = 8;
+                    c.out = style == CDP_TP_COLUMN ? 6 : 3;
+                    c.rows = 1 + i % 5;
+                    c.head = 2;
+                }
+                RUN(n, layer_run, &c);
+                ++done;
+            }
+    printf("  %u layers\n", done);
+}
+
+TEST(tables_equal_one_process) {
+    static const char *const inputs[] = {NULL, "R", "S0"},
+                             *const outputs[] = {NULL, "R", "S0", "S1"};
+    for (uint32_t n = 1; n <= 4; ++n)
+        for (uint32_t style = 0; style < 3; ++style)
+            for (uint32_t i = 0; i < 12 && !test__now.failed_checks; ++i) {
+                layer_case c = {.style = (cdp_tp_style)style,
+                    .embedding = true,
+                    .input = inputs[i % 3],
+                    .output = outputs[i / 3],
+                    .rows = 9,
+                    .in = i % 2 ? 7 : 2,
+                    .out = 6}; /* 2 rows: some ranks have none */
+                RUN(n, layer_run, &c);
+            }
+}
+
+/* ---- counts: one operation forward and one backward for each pair of layers ---- */
+
+typedef struct mlp {
+    bool sequence;
+    uint64_t allreduce, allgather, reduce_scatter; /* expected, forward and backward each */
+} mlp;
+
+/* What the counts of a multilayer perceptron are, and how they are drawn. */
+static void mlp_counts(cdp_mesh *m, const mlp *want) {
+    for (uint32_t back = 0; back < 2; ++back) {
+        const cdp_comm_count c = cdp_counts(m, "block0/mlp", back);
+        T_EQ(want->allreduce, c.calls[CDP_COLL_ALLREDUCE]);
+        T_EQ(want->allgather, c.calls[CDP_COLL_ALLGATHER]);
+        T_EQ(want->reduce_scatter, c.calls[CDP_COLL_REDUCE_SCATTER]);
+        T_EQ(0, c.calls[CDP_COLL_ALLTOALL] + c.calls[CDP_COLL_SEND]);
+        if (want->allgather) T_EQ(36 * 8, c.bytes[CDP_COLL_ALLGATHER]);
+    }
+    T_EQ(1, cdp_counts(m, NULL, true).calls[CDP_COLL_BARRIER]);
+    T_EQ(0, cdp_counts(m, NULL, false).calls[CDP_COLL_BARRIER]);
+    T_EQ(7, cdp_counts(m, "block0", true).bytes[CDP_COLL_BARRIER]);
+    T_EQ(0, cdp_counts(m, "block", true).bytes[CDP_COLL_BARRIER]); /* no label of that name */
+    char text[4000];
+    T(cdp_counts_draw(m, CDP_DRAW_TEXT, text, sizeof text) < sizeof text);
+    T_TEXT("block0/mlp", text);
+    T_TEXT(want->sequence ? "1 reduce_scatter" : "1 allreduce", text);
+    T(cdp_counts_draw(m, CDP_DRAW_JSON, text, sizeof text) < sizeof text);
+    T_TEXT("{\"path\": \"block0/mlp\", \"forward\": {\"all", text);
+    REFUSED(CDP_ERR_INVALID, "holds a '/'", cdp_count_begin(m, "a/b"));
+    REFUSED(CDP_ERR_INVALID, "holds a '/'", cdp_count_begin(m, ""));
+    for (uint32_t i = 0; i < 16; ++i)
+        OK(cdp_count_begin(m, "x"));
+    REFUSED(CDP_ERR_INVALID, "too deep", cdp_count_begin(m, "x"));
+    for (uint32_t i = 0; i < 20; ++i)
+        cdp_count_end(m);
+    cdp_counts_clear(m);
+    T_EQ(0, cdp_counts(m, NULL, true).calls[CDP_COLL_BARRIER]);
+}
+
+static void mlp_run(cdp_group *g, void *arg) {
+    const mlp *want = (const mlp *)arg;
+    cdp_mesh *m = line_of(g);
+    const cdp_place rows = {.kind = CDP_PLACE_SHARD}, *edge = want->sequence ? &rows : NULL;
+    const cdp_tp_desc da = {.mesh = m,
+        .style = CDP_TP_COLUMN,
+        .rows = 8,
+        .in_features = 6,
+        .out_features = 12,
+        .input = edge,
+        .dtype = CDP_DTYPE_I64};
+    const cdp_tp_desc db = {.mesh = m,
+        .style = CDP_TP_ROW,
+        .rows = 8,
+        .in_features = 12,
+        .out_features = 6,
+        .output = edge,
+        .dtype = CDP_DTYPE_I64};
+    int64_t x[48] = {1}, wa[72] = {2}, h[96], wb[72] = {3}, y[48], dx[48], dh[96], dwa[72] = {0},
+            dwb[72] = {0}, db1[12] = {0}, db2[6] = {0};
+    cdp_tp *a, *b;
+    OK(cdp_tp_create(&da, &a));
+    OK(cdp_tp_create(&db, &b));
+    OK(cdp_count_begin(m, "block0"));
+    OK(cdp_count_begin(m, "mlp"));
+    OK(cdp_tp_forward(a, x, wa, db1, h));
+    OK(cdp_tp_forward(b, h, wb, db2, y));
+    OK(cdp_tp_backward(b, h, wb, y, dh, dwb, db2));
+    OK(cdp_tp_backward(a, x, wa, dh, dx, dwa, db1));
+    cdp_count_end(m);
+    OK(cdp_count_begin(m, "attention"));
+    cdp_count_backward(m, true);
+    cdp_count_note(m, CDP_COLL_BARRIER, 7);
+    cdp_count_backward(m, false);
+    cdp_count_end(m);
+    cdp_count_end(m);
+    mlp_counts(m, want);
+    cdp_tp_destroy(a);
+    cdp_tp_destroy(b);
+    cdp_mesh_destroy(m);
+}
+
+TEST(counts_by_label) {
+    mlp plain = {.allreduce = 1}, sequence = {true, 0, 1, 1};
+    RUN(4, mlp_run, &plain);
+    RUN(4, mlp_run, &sequence);
+}
+
+/* Gradients that are summed, distributions and gathers have their own names. */
+static void kinds_run(cdp_group *g, void *arg) {
+    static const char *const pairs[][2] = {
+        {"P", "R"}, {"P", "S0"}, {"S0", "R"}, {"S0", "S1"}, {"R", "S0"}, {"S0", "S0"}};
+    static const cdp_coll_kind kinds[] = {CDP_COLL_ALLREDUCE, CDP_COLL_REDUCE_SCATTER,
+        CDP_COLL_ALLGATHER, CDP_COLL_ALLTOALL, CDP_COLL_NONE, CDP_COLL_NONE};
+    cdp_mesh *m = line_of(g);
+    float full[64];
+    (void)arg;
+    OK(cdp_count_begin(m, "moves"));
+    for (uint32_t k = 0; k < 6; ++k) {
+        cdp_layout from = {.mesh = m, .ndim = 2, .shape = {8, 8}}, to = from;
+        cdp_dtensor x, y;
+        OK(cdp_layout_parse(&from, pairs[k][0]));
+        OK(cdp_layout_parse(&to, pairs[k][1]));
+        OK(cdp_dtensor_create(&from, NULL, &x));
+        OK(cdp_dtensor_create(&to, NULL, &y));
+        const cdp_fill ramp = {.kind = CDP_FILL_RAMP, .b = 1};
+        OK(cdp_dtensor_fill(&x, &ramp));
+        cdp_counts_clear(m);
+        OK(cdp_redistribute(&x, &y));
+        const cdp_comm_count c = cdp_counts(m, NULL, false);
+        for (uint32_t i = 0; i < CDP_COLL_COUNT; ++i)
+            T_EQ(i == (uint32_t)kinds[k] && i != CDP_COLL_NONE, c.calls[i]);
+        if (k == 2) {
+            cdp_counts_clear(m);
+            OK(cdp_dtensor_full(&x, full, 0));
+            OK(cdp_distribute(&x, full, 0));
+            T_EQ(1, cdp_counts(m, "moves", false).calls[CDP_COLL_GATHER]);
+            T_EQ(1, cdp_counts(m, "moves", false).calls[CDP_COLL_SCATTER]);
+        }
+        cdp_dtensor_free(&x);
+        cdp_dtensor_free(&y);
+    }
+    cdp_count_end(m);
+    cdp_mesh_destroy(m);
+}
+
+TEST(operations_have_names) {
+    RUN(4, kinds_run, NULL);
+}
+
+/* A rank without rows passes no memory, and still takes part; a first layer needs no gradient. */
+static void empty_run(cdp_group *g, void *arg) {
+    cdp_mesh *m = line_of(g);
+    const cdp_place rows = {.kind = CDP_PLACE_SHARD};
+    cdp_tp_desc d = {.mesh = m,
+        .rows = 2,
+        .in_features = 3,
+        .out_features = 4,
+        .input = &rows,
+        .output = &rows,
+        .dtype = CDP_DTYPE_I64};
+    const bool has = cdp_rank(g) < 2;
+    int64_t x[3] = {1, 2, 3}, w[12] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, y[12], dx[12];
+    (void)arg;
+    for (uint32_t first = 0; first < 2; ++first) {
+        cdp_tp *tp;
+        d.no_grad_x = first != 0;
+        OK(cdp_tp_create(&d, &tp));
+        OK(cdp_count_begin(m, "layer"));
+        cdp_counts_clear(m);
+        OK(cdp_tp_forward(tp, has ? x : NULL, w, NULL, has ? y : NULL));
+        OK(cdp_tp_backward(
+            tp, has ? x : NULL, w, has ? y : NULL, has && !first ? dx : NULL, NULL, NULL));
+        T_EQ(first ? 0 : 1, cdp_counts(m, "layer", true).calls[CDP_COLL_REDUCE_SCATTER]);
+        T_EQ(1, cdp_counts(m, "layer", true).calls[CDP_COLL_ALLTOALL]);
+        cdp_count_end(m);
+        cdp_tp_destroy(tp);
+    }
+    OK(cdp_barrier(g));
+    cdp_mesh_destroy(m);
+}
+
+TEST(ranks_without_rows_take_part) {
+    RUN(4, empty_run, NULL);
+}
+
+/* ---- misuse ---- */
+
+static cdp_status gemm_that_fails(void *user, cdp_dtype dtype, bool ta, bool tb, uint64_t m,
+    uint64_t n, uint64_t k, const void *a, const void *b, bool add, void *c) {
+    const void *const unused[] = {&dtype, &ta, &tb, &m, &n, &k, a, b, &add, c};
+    (void)unused;
+    ++*(uint32_t *)user;
+    return cdp_error_set(CDP_ERR_NOMEM, -1, 0, "the library of products has no memory");
+}
+
+TEST(bad_layers_are_refused) {
+    cdp_mesh_desc md = {.paper_ranks = 4, .ndim = 2, .shape = {2, 2}};
+    cdp_mesh *two, *m;
+    cdp_tp *tp;
+    uint32_t calls = 0;
+    OK(cdp_mesh_create(&md, &two));
+    md.ndim = 1;
+    md.shape[0] = 4;
+    OK(cdp_mesh_create(&md, &m));
+    cdp_tp_desc d = {.mesh = two, .rows = 4, .in_features = 4, .out_features = 4};
+    REFUSED(CDP_ERR_INVALID, "2 dimensions; take one of them", cdp_tp_create(&d, &tp));
+    d.mesh = m;
+    d.rows = 0;
+    REFUSED(CDP_ERR_INVALID, "set all three", cdp_tp_create(&d, &tp));
+    d.rows = 4;
+    d.dtype = CDP_DTYPE_BF16;
+    REFUSED(CDP_ERR_UNSUPPORTED, "set blas.gemm", cdp_tp_create(&d, &tp));
+    d.dtype = CDP_DTYPE_I32;
+    d.wire = CDP_DTYPE_BF16;
+    REFUSED(CDP_ERR_INVALID, "dtype is no float", cdp_tp_create(&d, &tp));
+    d.wire = CDP_DTYPE_DEFAULT;
+    cdp_place p = {.kind = CDP_PLACE_PARTIAL};
+    d.output = &p;
+    REFUSED(CDP_ERR_INVALID, "output is PARTIAL", cdp_tp_create(&d, &tp));
+    p.kind = CDP_PLACE_SHARD;
+    p.dim = 2;
+    REFUSED(CDP_ERR_INVALID, "shards dimension 2", cdp_tp_create(&d, &tp));
+    d.output = NULL;
+    d.style = (cdp_tp_style)9;
+    REFUSED(CDP_ERR_INVALID, "cdp_tp_style", cdp_tp_create(&d, &tp));
+    d.style = CDP_TP_COLUMN;
+    OK(cdp_tp_create(&d, &tp)); /* on paper: layouts and costs, no run */
+    T_EQ(0, cdp_edge_info(cdp_tp_edge(tp, false), false).total_bytes);
+    T(cdp_edge_info(cdp_tp_edge(tp, false), true).total_bytes > 0);
+    REFUSED(CDP_ERR_STATE, "on paper", cdp_tp_forward(tp, &d, &d, NULL, &d));
+    cdp_tp_destroy(tp);
+    cdp_tp_destroy(NULL);
+    REFUSED(CDP_ERR_INVALID, "NULL", cdp_tp_create(NULL, &tp));
+    cdp_mesh_destroy(m);
+    cdp_mesh_destroy(two);
+    (void)calls;
+}
+
+static void bad_runs(cdp_group *g, void *arg) {
+    cdp_mesh *m = line_of(g);
+    int64_t x[16] = {0}, w[16] = {0}, y[16];
+    int32_t ids[4] = {0, 1, 77, 3};
+    uint32_t calls = 0;
+    cdp_tp *tp;
+    (void)arg;
+    cdp_tp_desc d = {.mesh = m,
+        .rows = 4,
+        .in_features = 4,
+        .out_features = 4,
+        .dtype = CDP_DTYPE_I64,
+        .blas = {gemm_that_fails, &calls},
+        .style = CDP_TP_ROW};
+    OK(cdp_tp_create(&d, &tp));
+    REFUSED(CDP_ERR_INVALID, "is NULL", cdp_tp_forward(tp, x, NULL, NULL, y));
+    REFUSED(CDP_ERR_INVALID, "set .no_grad_x", cdp_tp_backward(tp, x, w, y, NULL, w, NULL));
+    REFUSED(CDP_ERR_NOMEM, "library of products", cdp_tp_forward(tp, x, w, NULL, y));
+    T_EQ(1, calls);
+    if (cdp_rank(g) == 0) tp->desc.blas.gemm = NULL; /* it fails on one rank, and no rank waits */
+    const cdp_status want = cdp_rank(g) == 0 ? CDP_OK : CDP_ERR_NOMEM;
+    T_EQ(want, cdp_tp_forward(tp, x, w, NULL, y));
+    T_EQ(want, cdp_tp_backward(tp, x, w, y, x, w, NULL));
+    T_EQ(CDP_OK, cdp_group_status(g));
+    cdp_tp_destroy(tp);
+    d.embedding = true;
+    d.style = CDP_TP_SEQUENCE; /* only one rank has the bad id, and no rank waits */
+    const cdp_place all = {.kind = CDP_PLACE_REPLICATE}, rows = {.kind = CDP_PLACE_SHARD};
+    d.output = &all;
+    d.input = &rows;
+    OK(cdp_tp_create(&d, &tp));
+    const cdp_status st = cdp_tp_forward(tp, ids + 2 * cdp_rank(g), w, NULL, y);
+    T_EQ(cdp_rank(g) == 1 ? CDP_ERR_INVALID : CDP_OK, st);
+    if (st != CDP_OK) T_TEXT("ids[0] is 77; the table has 4 rows", cdp_last_error()->text);
+    T_EQ(CDP_OK, cdp_group_status(g));
+    cdp_tp_destroy(tp);
+    cdp_mesh_destroy(m);
+}
+
+TEST(a_bad_id_blocks_nobody) {
+    RUN(2, bad_runs, NULL);
+}
+
+static cdp_status count_block(void *user, uint32_t owner, const void *kv, void *grad) {
+    uint32_t *seen = (uint32_t *)user;
+    T_EQ(owner * 1000 + 7, ((const uint32_t *)kv)[1]);
+    *seen |= 1u << owner;
+    if (grad) ((double *)grad)[0] += owner + 1;
+    return owner == 2 ? cdp_error_set(CDP_ERR_INVALID, -1, 0, "block 2 is not liked") : CDP_OK;
+}
+
+/* Ranks that describe different layers, or pass blocks of different sizes, are told so. */
+static void different_run(cdp_group *g, void *arg) {
+    cdp_mesh *m = line_of(g);
+    const uint32_t me = cdp_rank(g);
+    int64_t x[32] = {0}, w[16] = {0}, y[32];
+    uint32_t seen = 0, kv[4] = {0, me * 1000 + 7, 0, 0};
+    cdp_tp *tp;
+    cdp_cp *cp;
+    (void)arg;
+    const cdp_tp_desc d = {.mesh = m,
+        .style = CDP_TP_ROW,
+        .rows = me == 1 ? 5u : 4u,
+        .in_features = 4,
+        .out_features = 4,
+        .dtype = CDP_DTYPE_I64};
+    OK(cdp_tp_create(&d, &tp));
+    REFUSED(CDP_ERR_MISMATCH, "from.shape[0] is 4 on rank 0 and 5 on rank 1",
+        cdp_tp_forward(tp, x, w, NULL, y));
+    T_EQ(CDP_OK, cdp_group_status(g)); /* it stays usable */
+    cdp_tp_destroy(tp);
+    const cdp_cp_desc c = {.mesh = m, .length = 4, .heads = 1, .width = 1};
+    OK(cdp_cp_create(&c, &cp));
+    T(cdp_cp_ring(cp, kv, me == 2 ? 16 : 12, NULL, 0, count_block, &seen) != CDP_OK);
+    T(cdp_group_status(cdp_mesh_group(m, 0)) != CDP_OK || me != 2);
+    cdp_cp_destroy(cp);
+    cdp_mesh_destroy(m);
+}
+
+TEST(different_layers_are_told) {
+    const uint64_t before = cdp_os_default()->now_ns(cdp_os_default()->user);
+    RUN(3, different_run, NULL);
+    T_WITHIN(20000, cdp_os_default()->now_ns(cdp_os_default()->user) - before);
+}
+
+/* ---- losses ---- */
+
+typedef struct loss_case {
+    uint64_t rows, classes;
+    bool replicated, narrow;
+} loss_case;
+
+static void loss_run(cdp_group *g, void *arg) {
+    const loss_case *c = (const loss_case *)arg;
+    cdp_mesh *m = line_of(g);
+    cdp_layout l = {.mesh = m, .dtype = CDP_DTYPE_F64, .ndim = 2, .shape = {c->rows, c->classes}};
+    double x[600], own[600], losses[20], grad[600], want[20];
+    int32_t targets[20];
+    OK(cdp_layout_parse(&l, c->replicated ? "R" : "S1"));
+    for (uint64_t i = 0; i < c->rows * c->classes; ++i)
+        x[i] = (double)number(8, i) * 0.7 + (i % 5 == 0 ? 100 : 0);
+    for (uint64_t i = 0; i < c->rows; ++i)
+        targets[i] = i % 4 == 3 ? -1 : (int32_t)((i * 5 + 1) % c->classes);
+    cdp_dtensor t = {.layout = l, .data = own};
+    OK(cdp_distribute(&t, x, CDP_EACH));
+    cdp_box box;
+    (void)cdp_layout_box(&l, NULL, &box);
+    OK(cdp_cross_entropy(&l, own, targets, losses, grad, 0.5));
+    for (uint64_t i = 0; i < c->rows; ++i) {
+        double most = -1e300, sum = 0;
+        for (uint64_t j = 0; j < c->classes; ++j)
+            most = fmax(most, x[i * c->classes + j]);
+        for (uint64_t j = 0; j < c->classes; ++j)
+            sum += exp(x[i * c->classes + j] - most);
+        want[i] = targets[i] < 0 ? 0 : log(sum) + most - x[i * c->classes + (uint64_t)targets[i]];
+        T(fabs(want[i] - losses[i]) < 1e-12 * (1 + fabs(want[i])));
+        for (uint64_t j = 0; box.size[0] && j < box.size[1]; ++j) {
+            const uint64_t k = box.start[1] + j;
+            double d = exp(x[i * c->classes + k] - most) / sum - (k == (uint64_t)targets[i]);
+            d = targets[i] < 0 ? 0 : d * 0.5;
+            T(fabs(d - grad[i * box.size[1] + j]) < 1e-13);
+        }
+    }
+    OK(cdp_cross_entropy(&l, own, targets, want, own, 0.5)); /* the gradient in place */
+    T(memcmp(want, losses, c->rows * sizeof *want) == 0);
+    if (box.size[0]) T(memcmp(own, grad, box.size[0] * box.size[1] * sizeof *own) == 0);
+    double first[20]; /* all ranks have equal bits */
+    memcpy(first, losses, sizeof first);
+    OK(cdp_broadcast(g, first, c->rows, CDP_DTYPE_F64, 0));
+    T(memcmp(first, losses, c->rows * sizeof *first) == 0);
+    targets[1] = (int32_t)c->classes;
+    REFUSED(CDP_ERR_INVALID, "targets[1] is", cdp_cross_entropy(&l, own, targets, want, NULL, 1));
+    l.dtype = CDP_DTYPE_I32;
+    REFUSED(CDP_ERR_UNSUPPORTED, "f32 or f64", cdp_cross_entropy(&l, own, targets, want, NULL, 1));
+    l.dtype = CDP_DTYPE_F32;
+    OK(cdp_layout_parse(&l, "S0"));
+    REFUSED(CDP_ERR_INVALID, "S1 or R", cdp_cross_entropy(&l, own, targets, want, NULL, 1));
+    cdp_mesh_destroy(m);
+}
+
+TEST(loss_parallel) {
+    static const loss_case cases[] = {{9, 30, false, false}, {9, 30, true, false},
+        {5, 7, false, false}, {5, 2, false, false} /* fewer classes than ranks */};
+    for (uint32_t n = 1; n <= 4; ++n)
+        for (uint32_t k = 0; k < 4; ++k)
+            RUN(n, loss_run, (void *)(uintptr_t)&cases[k]);
+}
+
+/* ---- attention over a cut sequence ---- */
+
+typedef struct cp_case {
+    uint64_t length, batch, heads, kv_heads, width;
+    bool causal, gather;
+} cp_case;
+
+#define CP_ROOM 4096u
+typedef struct cp_arrays {
+    double q[CP_ROOM], k[CP_ROOM], v[CP_ROOM], out[CP_ROOM], lse[CP_ROOM], dout[CP_ROOM],
+        dq[CP_ROOM], dk[CP_ROOM], dv[CP_ROOM];
+} cp_arrays;
+
+static double real_of(uint64_t salt, uint64_t i) {
+    return (double)number(salt, i) / 8 + (double)number(salt + 50, i) / 1000;
+}
+
+/* Attention by the definition, forward and backward. */
+static void attention_alone(const cp_case *c, cp_arrays *a) {
+    const uint64_t n = c->length, w = c->width, group = c->heads / c->kv_heads;
+    const double scale = 1 / sqrt((double)w);
+    double p[128];
+    memset(a, 0, sizeof *a);
+    for (uint64_t i = 0; i < c->batch * n * c->heads * w; ++i) {
+        a->q[i] = real_of(1, i);
+        a->dout[i] = real_of(4, i);
+    }
+    for (uint64_t i = 0; i < c->batch * n * c->kv_heads * w; ++i) {
+        a->k[i] = real_of(2, i);
+        a->v[i] = real_of(3, i);
+    }
+    for (uint64_t i = 0; i < c->batch * n; ++i)
+        for (uint64_t h = 0; h < c->heads; ++h) {
+            const double *q = a->q + (i * c->heads + h) * w, *g = a->dout + (i * c->heads + h) * w;
+            double *out = a->out + (i * c->heads + h) * w, *dq = a->dq + (i * c->heads + h) * w;
+            const uint64_t keys = c->causal ? i % n + 1 : n;
+            double most = -1e300, sum = 0, own = 0;
+            for (uint64_t j = 0; j < keys; ++j) {
+                const uint64_t at = ((i / n * n + j) * c->kv_heads + h / group) * w;
+                p[j] = 0;
+                for (uint64_t d = 0; d < w; ++d)
+                    p[j] += q[d] * a->k[at + d] * scale;
+                most = fmax(most, p[j]);
+            }
+            for (uint64_t j = 0; j < keys; ++j)
+                sum += p[j] = exp(p[j] - most);
+            a->lse[i * c->heads + h] = most + log(sum);
+            for (uint64_t j = 0; j < keys; ++j)
+                for (uint64_t d = 0; d < w; ++d)
+                    out[d] +=
+                        p[j] / sum * a->v[((i / n * n + j) * c->kv_heads + h / group) * w + d];
+            for (uint64_t d = 0; d < w; ++d)
+                own += g[d] * out[d];
+            for (uint64_t j = 0; j < keys; ++j) {
+                const uint64_t at = ((i / n * n + j) * c->kv_heads + h / group) * w;
+                double dp = 0;
+                for (uint64_t d = 0; d < w; ++d)
+                    dp += g[d] * a->v[at + d];
+                const double ds = p[j] / sum * (dp - own) * scale;
+                for (uint64_t d = 0; d < w; ++d) {
+                    a->dv[at + d] += p[j] / sum * g[d];
+                    dq[d] += ds * a->k[at + d];
+                    a->dk[at + d] += ds * q[d];
+                }
+            }
+        }
+}
+
+/* The positions of one rank out of a whole array of `row` numbers per position. */
+static void cp_take(const cp_case *c, const uint64_t start[2], const uint64_t size[2],
+    const double *whole, uint64_t row, double *out) {
+    for (uint64_t b = 0; b < c->batch; ++b)
+        for (uint32_t part = 0; part < 2; ++part) {
+            memcpy(
+                out, whole + (b * c->length + start[part]) * row, size[part] * row * sizeof *out);
+            out += size[part] * row;
+        }
+}
+
+static bool cp_near(const double *want, const double *got, uint64_t n) {
+    for (uint64_t i = 0; i < n; ++i)
+        if (!(fabs(want[i] - got[i]) <= 1e-12 * (1 + fabs(want[i])))) return false;
+    return true;
+}
+
+static void cp_run(cdp_group *g, void *arg) {
+    const cp_case *c = (const cp_case *)arg;
+    cdp_mesh *m = line_of(g);
+    const cdp_cp_desc d = {.mesh = m,
+        .length = c->length,
+        .causal = c->causal,
+        .gather = c->gather,
+        .batch = c->batch,
+        .heads = c->heads,
+        .kv_heads = c->kv_heads,
+        .width = c->width,
+        .dtype = CDP_DTYPE_F64};
+    cp_arrays *all = (cp_arrays *)malloc(sizeof *all), *own = (cp_arrays *)malloc(sizeof *own),
+              *want = (cp_arrays *)malloc(sizeof *want);
+    cdp_cp *cp = NULL;
+    uint64_t start[2], size[2];
+    if (!all || !own || !want || !OK(cdp_cp_create(&d, &cp))) abort();
+    attention_alone(c, all);
+    const uint64_t rows = cdp_cp_rows(&d, cdp_rank(g), start, size) * c->batch;
+    const uint64_t qw = c->heads * c->width, kw = c->kv_heads * c->width;
+    cp_take(c, start, size, all->q, qw, own->q);
+    cp_take(c, start, size, all->k, kw, own->k);
+    cp_take(c, start, size, all->v, kw, own->v);
+    cp_take(c, start, size, all->dout, qw, own->dout);
+    for (uint32_t turn = 0; turn < 2; ++turn) { /* again: the buffers are used once more */
+        OK(cdp_cp_attention(cp, own->q, own->k, own->v, own->out, own->lse));
+        OK(cdp_cp_attention_backward(
+            cp, own->q, own->k, own->v, own->out, own->lse, own->dout, own->dq, own->dk, own->dv));
+    }
+    cp_take(c, start, size, all->out, qw, want->out);
+    cp_take(c, start, size, all->lse, c->heads, want->lse);
+    cp_take(c, start, size, all->dq, qw, want->dq);
+    cp_take(c, start, size, all->dk, kw, want->dk);
+    cp_take(c, start, size, all->dv, kw, want->dv);
+    T(cp_near(want->out, own->out, rows * qw));
+    T(cp_near(want->lse, own->lse, rows * c->heads));
+    T(cp_near(want->dq, own->dq, rows * qw));
+    T(cp_near(want->dk, own->dk, rows * kw));
+    T(cp_near(want->dv, own->dv, rows * kw));
+    cdp_cp_destroy(cp);
+    free(all);
+    free(own);
+    free(want);
+    cdp_mesh_destroy(m);
+}
+
+TEST(ring_gather_and_one_process) {
+    static const cp_case cases[] = {{12, 2, 2, 2, 3, false, false}, {7, 1, 2, 1, 2, false, false},
+        {24, 1, 2, 2, 4, true, false}, {24, 2, 4, 2, 2, true, false},
+        {2, 1, 1, 1, 5, false, false} /* fewer positions than ranks */};
+    uint32_t done = 0;
+    for (uint32_t n = 1; n <= 4; ++n)
+        for (uint32_t k = 0; k < 5; ++k)
+            for (uint32_t gather = 0; gather < 2 && !test__now.failed_checks; ++gather) {
+                cp_case c = cases[k];
+                c.gather = gather != 0;
+                RUN(n, cp_run, &c);
+                ++done;
+            }
+    printf("  %u rings and gathers\n", done);
+}
+
+TEST(positions_of_ranks) {
+    for (uint32_t n = 1; n < 7; ++n) {
+        const cdp_mesh_desc md = {.paper_ranks = n};
+        cdp_mesh *m;
+        OK(cdp_mesh_create(&md, &m));
+        for (uint64_t length = 0; length < 40; ++length)
+            for (uint32_t causal = 0; causal < 2; ++causal) {
+                const cdp_cp_desc d = {
+                    .mesh = m, .length = length, .causal = causal != 0, .heads = 1, .width = 1};
+                uint64_t seen = 0, start[2], size[2], work = 0;
+                for (uint32_t r = 0; r < n; ++r) {
+                    uint64_t own = 0;
+                    const uint64_t rows = cdp_cp_rows(&d, r, start, size);
+                    T_EQ(rows, size[0] + size[1]);
+                    for (uint32_t part = 0; part < 2; ++part)
+                        for (uint64_t i = start[part]; i < start[part] + size[part]; ++i) {
+                            T(!(seen >> i & 1));
+                            seen |= 1ull << i;
+                            own += i + 1;
+                        }
+                    if (causal && r) T_EQ(work, own); /* equal numbers of keys to look at */
+                    work = own;
+                }
+                const bool divides = !causal || length % (2 * n) == 0;
+                T_EQ(divides ? (1ull << length) - 1 : 0, seen);
+            }
+        T_EQ(0, cdp_cp_rows(NULL, 0, (uint64_t[2]){0}, (uint64_t[2]){0}));
+        cdp_mesh_destroy(m);
+    }
+}
+
+TEST(merge_formula) {
+    const uint64_t rows = 5, width = 3, keys = 9;
+    for (uint64_t cut = 0; cut <= keys; ++cut) { /* keys before and after the cut */
+        float out[2][15] = {{0}}, lse[2][5], all[15] = {0}, all_lse[5];
+        for (uint64_t i = 0; i < rows; ++i) {
+            double sum[3] = {0}, v[3][3] = {{0}};
+            for (uint64_t j = 0; j < keys; ++j)
+                for (uint32_t k = 0; k < 3; ++k) {
+                    const double p = exp(real_of(i + 1, j));
+                    if (k < 2 && (j < cut) != (k == 0)) continue;
+                    sum[k] += p;
+                    for (uint64_t d = 0; d < width; ++d)
+                        v[k][d] += p * real_of(9, j * width + d);
+                }
+            for (uint64_t d = 0; d < width; ++d) {
+                for (uint32_t k = 0; k < 2; ++k)
+                    out[k][i * width + d] = sum[k] > 0 ? (float)(v[k][d] / sum[k]) : 0;
+                all[i * width + d] = (float)(v[2][d] / sum[2]);
+            }
+            for (uint32_t k = 0; k < 2; ++k)
+                lse[k][i] = sum[k] > 0 ? (float)log(sum[k]) : -INFINITY;
+            all_lse[i] = (float)log(sum[2]);
+        }
+        cdp_cp_merge(out[0], lse[0], out[1], lse[1], rows, width);
+        for (uint64_t i = 0; i < rows * width; ++i)
+            T(fabsf(out[0][i] - all[i]) < 1e-5f);
+        for (uint64_t i = 0; i < rows; ++i)
+            T(fabsf(lse[0][i] - all_lse[i]) < 1e-5f);
+    }
+}
+
+TEST(functions_of_our_own) {
+    for (int32_t i = -7000; i <= 7000; ++i) {
+        const double x = i / 10.0 + i * 1e-7;
+        T(fabs(cdp__dt_exp(x) - exp(x)) <= 4e-16 * exp(x) * (1 + fabs(x) / 300));
+        T(fabs(cdp__dt_ln(exp(x / 10)) - x / 10) <= 1e-13 * (1 + fabs(x)));
+    }
+    T(cdp__dt_exp(0) == 1 && cdp__dt_exp(-1e300) == 0 && cdp__dt_ln(1) == 0);
+    T(isinf(cdp__dt_ln(0)));
+}
+
+/* Any bytes; the gradient comes home; an error of a block ends no ring. */
+static void ring_run(cdp_group *g, void *arg) {
+    cdp_mesh *m = line_of(g);
+    const bool gather = *(const bool *)arg;
+    const cdp_cp_desc d = {
+        .mesh = m, .length = 12, .heads = 1, .width = 1, .dtype = CDP_DTYPE_F64, .gather = gather};
+    const uint32_t n = cdp_size(g), me = cdp_rank(g), kv[3] = {0, me * 1000 + 7, 0};
+    uint32_t seen = 0;
+    double grad[2];
+    cdp_cp *cp;
+    OK(cdp_cp_create(&d, &cp));
+    const cdp_status st = cdp_cp_ring(cp, kv, sizeof kv, grad, 2, count_block, &seen);
+    T_EQ(n > 2 ? CDP_ERR_INVALID : CDP_OK, st);
+    if (n <= 2) T(grad[0] == (double)(me + 1) * n && seen == (1u << n) - 1);
+    T_EQ(CDP_OK, cdp_group_status(g));
+    seen = 0;
+    T_EQ(st, cdp_cp_ring(cp, kv, sizeof kv, NULL, 0, count_block, &seen));
+    REFUSED(CDP_ERR_INVALID, "block is NULL", cdp_cp_ring(cp, kv, 12, NULL, 0, NULL, NULL));
+    REFUSED(CDP_ERR_INVALID, "an array is NULL", cdp_cp_attention(cp, NULL, kv, kv, grad, grad));
+    cdp_cp_destroy(cp);
+    cdp_mesh_destroy(m);
+}
+
+TEST(rings_of_any_bytes) {
+    for (uint32_t gather = 0; gather < 2; ++gather)
+        for (uint32_t n = 1; n <= 4; ++n) {
+            bool how = gather != 0;
+            RUN(n, ring_run, &how);
+        }
+}
+
+TEST(bad_attention_is_refused) {
+    cdp_mesh_desc md = {.paper_ranks = 4};
+    cdp_mesh *m, *two;
+    cdp_cp *cp;
+    OK(cdp_mesh_create(&md, &m));
+    md.ndim = 2;
+    md.shape[0] = md.shape[1] = 2;
+    OK(cdp_mesh_create(&md, &two));
+    cdp_cp_desc d = {.mesh = m, .length = 12, .causal = true, .heads = 4, .width = 2};
+    REFUSED(CDP_ERR_INVALID, "12 does not divide into 2 x 4 chunks", cdp_cp_create(&d, &cp));
+    d.length = 16;
+    d.kv_heads = 3;
+    REFUSED(CDP_ERR_INVALID, "multiple of kv_heads", cdp_cp_create(&d, &cp));
+    d.kv_heads = 2;
+    d.dtype = CDP_DTYPE_F16;
+    REFUSED(CDP_ERR_UNSUPPORTED, "attention of f16", cdp_cp_create(&d, &cp));
+    d.dtype = CDP_DTYPE_F32;
+    d.mesh = two;
+    REFUSED(CDP_ERR_INVALID, "several dimensions", cdp_cp_create(&d, &cp));
+    d.mesh = m;
+    d.heads = 0;
+    REFUSED(CDP_ERR_INVALID, "heads or width", cdp_cp_create(&d, &cp));
+    d.heads = 4;
+    OK(cdp_cp_create(&d, &cp));
+    REFUSED(CDP_ERR_STATE, "on paper", cdp_cp_attention(cp, &d, &d, &d, &d, &d));
+    cdp_cp_destroy(cp);
+    cdp_cp_destroy(NULL);
+    cdp_mesh_destroy(m);
+    cdp_mesh_destroy(two);
+}
+
+/* ---- functions of local arrays ---- */
+
+static cdp_status double_rows(void *user, const cdp_dtensor *in, cdp_dtensor *out) {
+    ++*(uint32_t *)user;
+    const uint64_t n = cdp_layout_box(&in->layout, NULL, NULL);
+    for (uint64_t i = 0; out && i < n; ++i)
+        ((int64_t *)out->data)[i] = 2 * ((const int64_t *)in->data)[i];
+    return CDP_OK;
+}
+
+static void map_run(cdp_group *g, void *arg) {
+    cdp_mesh *m = line_of(g), *other = line_of(g);
+    cdp_layout rows = {.mesh = m, .dtype = CDP_DTYPE_I64, .ndim = 2, .shape = {6, 5}}, columns;
+    const cdp_fill ramp = {.kind = CDP_FILL_RAMP, .b = 1};
+    cdp_dtensor x, y;
+    int64_t full[30];
+    uint32_t calls = 0;
+    (void)arg;
+    OK(cdp_layout_parse(&rows, "S0"));
+    columns = rows;
+    OK(cdp_layout_parse(&columns, "S1"));
+    OK(cdp_dtensor_create(&columns, NULL, &x));
+    OK(cdp_dtensor_create(&rows, NULL, &y));
+    OK(cdp_dtensor_fill(&x, &ramp));
+    cdp_local_map_desc d = {.in = &x,
+        .in_count = 1,
+        .need = &rows,
+        .out = &y,
+        .out_count = 1,
+        .func = double_rows,
+        .user = &calls};
+    REFUSED(CDP_ERR_INVALID, "in[0] lies as S1, the function needs S0", cdp_local_map(&d));
+    T_EQ(0, calls);
+    d.redistribute = true;
+    OK(cdp_local_map(&d));
+    OK(cdp_dtensor_full(&y, full, CDP_EACH));
+    for (int64_t i = 0; i < 30; ++i)
+        T_EQ(2 * i, full[i]);
+    d.redistribute = false; /* as it lies */
+    d.need = &columns;
+    d.out_count = 0; /* no tensor comes out */
+    d.out = NULL;
+    OK(cdp_local_map(&d));
+    d.need = NULL;
+    OK(cdp_local_map(&d));
+    T_EQ(3, calls);
+    columns.mesh = other; /* the same ranks: the same data */
+    d.need = &columns;
+    OK(cdp_local_map(&d));
+    d.func = NULL;
+    REFUSED(CDP_ERR_INVALID, "func", cdp_local_map(&d));
+    cdp_dtensor_free(&x);
+    cdp_dtensor_free(&y);
+    cdp_mesh_destroy(m);
+    cdp_mesh_destroy(other);
+}
+
+TEST(local_maps) {
+    RUN(3, map_run, NULL);
+}
+
+int main(int argc, char **argv) {
+    static const test_case cases[] = {
+        {"layers_equal_one_process", layers_equal_one_process, 60},
+        {"tables_equal_one_process", tables_equal_one_process, 60},
+        {"counts_by_label", counts_by_label, 20},
+        {"operations_have_names", operations_have_names, 20},
+        {"ranks_without_rows_take_part", ranks_without_rows_take_part, 20},
+        {"bad_layers_are_refused", bad_layers_are_refused, 10},
+        {"different_layers_are_told", different_layers_are_told, 60},
+        {"a_bad_id_blocks_nobody", a_bad_id_blocks_nobody, 20},
+        {"loss_parallel", loss_parallel, 30},
+        {"ring_gather_and_one_process", ring_gather_and_one_process, 60},
+        {"positions_of_ranks", positions_of_ranks, 10},
+        {"merge_formula", merge_formula, 10},
+        {"functions_of_our_own", functions_of_our_own, 10},
+        {"rings_of_any_bytes", rings_of_any_bytes, 30},
+        {"bad_attention_is_refused", bad_attention_is_refused, 10},
+        {"local_maps", local_maps, 20},
+    };
+    return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
+}

@@ -1,0 +1,256 @@
+/* The smallest build: everything optional is left out, and ranks still train over TCP. */
+#define CDP_NO_HOOKS
+#define CDP_NO_AVERAGER
+#define CDP_NO_ZERO
+#define CDP_NO_TRACE
+#define CDP_NO_SAMPLER
+#define CDP_NO_FILE_STORE
+#define CDP_NO_HASH_STORE
+#define CDP_NO_PREFIX_STORE
+#define CDP_NO_CUSTOM_STORE
+#define CDP_NO_MESSAGES
+#define CDP_NO_OBJECTS
+#define CDP_NO_HUB
+#define CDP_NO_RECORDER
+#define CDP_NO_CHAINS
+#define CDP_NO_GROUPS
+#define CDP_NO_SHARED_MEMORY
+#define CDP_NO_ENV
+#define CDP_NO_STDIO
+#define CDP_NO_LOG_STRINGS
+#define CDP_FEW_ALGORITHMS
+#define CDP_IMPLEMENTATION
+#define CDP__TEST_OF_ITS_OWN /* this program compiles the library itself */
+#include "cdp_tcp.h"
+
+#include "test.h"
+
+#include <pthread.h>
+#include <stdio.h>
+
+#define RANKS_MAX 5u
+#define COUNT 70001u
+#define STEPS 6u
+
+typedef struct job {
+    uint32_t size;
+    uint16_t port;
+    bool reproducible;
+    void (*work)(cdp_group *g);
+} job;
+
+typedef struct seat {
+    const job *j;
+    uint32_t rank;
+    pthread_t thread;
+} seat;
+
+/* A port that nobody listens at now. */
+static uint16_t free_port(void) {
+    struct sockaddr_in at;
+    socklen_t bytes = sizeof at;
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    memset(&at, 0, sizeof at);
+    at.sin_family = AF_INET;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    T(fd >= 0 && bind(fd, (struct sockaddr *)&at, sizeof at) == 0);
+    T(getsockname(fd, (struct sockaddr *)&at, &bytes) == 0);
+    close(fd);
+    return ntohs(at.sin_port);
+}
+
+static void *run_rank(void *user) {
+    const seat *s = user;
+    cdp_tcp_desc d;
+    cdp_group *g = NULL;
+    memset(&d, 0, sizeof d);
+    d.group.rank = s->rank;
+    d.group.world_size = s->j->size;
+    d.group.timeout_ms = 20000;
+    d.group.reproducible = s->j->reproducible;
+    d.master_addr = "127.0.0.1";
+    d.master_port = s->j->port;
+    d.init_timeout_ms = 20000;
+    test_check(cdp_init(&d, &g) == CDP_OK, __FILE__, __LINE__, "%s", cdp_last_error()->text);
+    if (g) s->j->work(g);
+    cdp_group_destroy(g);
+    return NULL;
+}
+
+static void run_job(uint32_t size, bool reproducible, void (*work)(cdp_group *g)) {
+    seat seats[RANKS_MAX];
+    const job j = {size, free_port(), reproducible, work};
+    for (uint32_t i = 0; i < size; ++i) {
+        seats[i].j = &j;
+        seats[i].rank = i;
+        pthread_create(&seats[i].thread, NULL, run_rank, &seats[i]);
+    }
+    for (uint32_t i = 0; i < size; ++i)
+        pthread_join(seats[i].thread, NULL);
+}
+
+/* ---- every collective, with numbers whose sums are exact ---- */
+
+static int32_t value_of(uint32_t rank, uint32_t i) {
+    return (int32_t)(rank * 7919u + i * 31u);
+}
+
+static int32_t sum_of(uint32_t size, uint32_t i) {
+    int32_t sum = 0;
+    for (uint32_t r = 0; r < size; ++r)
+        sum += value_of(r, i);
+    return sum;
+}
+
+static void fill(int32_t *x, uint32_t rank, uint32_t n) {
+    for (uint32_t i = 0; i < n; ++i)
+        x[i] = value_of(rank, i);
+}
+
+static uint32_t wrong_sums(const int32_t *x, uint32_t size, uint32_t first, uint32_t n) {
+    uint32_t wrong = 0;
+    for (uint32_t i = 0; i < n; ++i)
+        wrong += x[i] != sum_of(size, first + i);
+    return wrong;
+}
+
+static uint32_t wrong_values(const int32_t *x, uint32_t rank, uint32_t first, uint32_t n) {
+    uint32_t wrong = 0;
+    for (uint32_t i = 0; i < n; ++i)
+        wrong += x[i] != value_of(rank, first + i);
+    return wrong;
+}
+
+static void reductions(cdp_group *g, int32_t *in, int32_t *out, uint32_t n) {
+    const uint32_t size = cdp_size(g), me = cdp_rank(g), root = size - 1;
+    fill(in, me, n * size);
+    T_EQ(CDP_OK, cdp_allreduce(g, in, out, n, CDP_DTYPE_I32, CDP_REDUCE_SUM));
+    T_EQ(0, wrong_sums(out, size, 0, n));
+    T_EQ(CDP_OK, cdp_reduce(g, in, out, n, CDP_DTYPE_I32, CDP_REDUCE_SUM, root));
+    if (me == root) T_EQ(0, wrong_sums(out, size, 0, n));
+    T_EQ(CDP_OK, cdp_reduce_scatter(g, in, out, n, CDP_DTYPE_I32, CDP_REDUCE_SUM));
+    T_EQ(0, wrong_sums(out, size, me * n, n));
+}
+
+static void copies(cdp_group *g, int32_t *in, int32_t *out, uint32_t n) {
+    const uint32_t size = cdp_size(g), me = cdp_rank(g), root = size - 1;
+    fill(in, me, n * size);
+    T_EQ(CDP_OK, cdp_allgather(g, in, out, n, CDP_DTYPE_I32));
+    for (uint32_t r = 0; r < size; ++r)
+        T_EQ(0, wrong_values(out + r * n, r, 0, n));
+    T_EQ(CDP_OK, cdp_alltoall(g, in, out, n, CDP_DTYPE_I32));
+    for (uint32_t r = 0; r < size; ++r)
+        T_EQ(0, wrong_values(out + r * n, r, me * n, n));
+    T_EQ(CDP_OK, cdp_gather(g, in, out, n, CDP_DTYPE_I32, root));
+    for (uint32_t r = 0; r < size && me == root; ++r)
+        T_EQ(0, wrong_values(out + r * n, r, 0, n));
+    T_EQ(CDP_OK, cdp_scatter(g, in, out, n, CDP_DTYPE_I32, root));
+    T_EQ(0, wrong_values(out, root, me * n, n));
+    T_EQ(CDP_OK, cdp_broadcast(g, in, n, CDP_DTYPE_I32, root));
+    T_EQ(0, wrong_values(in, root, 0, n));
+    T_EQ(CDP_OK, cdp_barrier(g));
+}
+
+static void collectives(cdp_group *g) {
+    static const uint32_t counts[] = {1, 1000, COUNT};
+    int32_t *in = malloc(RANKS_MAX * COUNT * sizeof *in);
+    int32_t *out = malloc(RANKS_MAX * COUNT * sizeof *out);
+    for (uint32_t i = 0; i < 3; ++i) {
+        reductions(g, in, out, counts[i]);
+        copies(g, in, out, counts[i]);
+    }
+    free(in);
+    free(out);
+}
+
+TEST(every_collective_has_an_algorithm_for_every_size) {
+    for (uint32_t size = 1; size <= RANKS_MAX; ++size)
+        run_job(size, false, collectives);
+}
+
+TEST(reproducible_groups_have_one_too) {
+    run_job(3, true, collectives);
+    run_job(4, true, collectives);
+}
+
+/* ---- training ---- */
+
+static void train(cdp_group *g) {
+    float w[300], b = 1;
+    cdp_param params[] = {
+        {.name = "w", .data = w, .count = 300}, {.name = "b", .data = &b, .count = 1}};
+    const cdp_ddp_desc desc = {.group = g, .params = params, .param_count = 2, .bucket_bytes = 256};
+    cdp_ddp *ddp = NULL;
+    for (uint32_t i = 0; i < 300; ++i)
+        w[i] = (float)(cdp_rank(g) + i); /* creation makes all ranks' equal to rank 0's */
+    T_EQ(CDP_OK, cdp_ddp_create(&desc, &ddp));
+    if (!ddp) return;
+    T(w[299] == 299);
+    for (uint32_t step = 0; step < STEPS; ++step) {
+        T_EQ(CDP_OK, cdp_ddp_backward_begin(ddp));
+        *(float *)cdp_ddp_grad(ddp, 1) = (float)(cdp_rank(g) + step);
+        T_EQ(CDP_OK, cdp_ddp_ready(ddp, 1));
+        for (uint32_t i = 0; i < 300; ++i)
+            ((float *)cdp_ddp_grad(ddp, 0))[i] = (float)(i + 2 * cdp_rank(g));
+        T_EQ(CDP_OK, cdp_ddp_ready(ddp, 0));
+        T_EQ(CDP_OK, cdp_ddp_backward_end(ddp));
+        /* the mean of ranks 0 .. 2 is 1 */
+        T(*(float *)cdp_ddp_grad(ddp, 1) == (float)(1 + step));
+        T(((float *)cdp_ddp_grad(ddp, 0))[299] == 301);
+    }
+    cdp_ddp_destroy(ddp);
+}
+
+TEST(ranks_train_over_tcp) {
+    run_job(3, false, train);
+}
+
+/* ---- what was left out says so ---- */
+
+static cdp_status no_stage(void *self, cdp_bucket *bucket, uint32_t stage, cdp_request *op) {
+    (void)self;
+    (void)bucket;
+    (void)stage;
+    (void)op;
+    return CDP_OK;
+}
+
+static void hook_of_two(cdp_group *g) {
+    float w = 0;
+    const cdp_param params[] = {{.name = "w", .data = &w, .count = 1}};
+    const cdp_ddp_desc desc = {.group = g, .params = params, .param_count = 1};
+    cdp_hook hook;
+    cdp_ddp *ddp = NULL;
+    memset(&hook, 0, sizeof hook);
+    hook.stage = no_stage;
+    hook.operations = 2;
+    T_EQ(CDP_OK, cdp_ddp_create(&desc, &ddp));
+    T_EQ(CDP_ERR_UNSUPPORTED, cdp_ddp_set_hook(ddp, &hook));
+    T(strstr(cdp_last_error()->text, "CDP_NO_GROUPS") != NULL);
+    cdp_ddp_destroy(ddp);
+}
+
+TEST(a_hook_of_two_operations_needs_groups) {
+    run_job(1, false, hook_of_two);
+}
+
+TEST(an_algorithm_that_was_left_out_is_unknown) {
+    const cdp_choice choice = {.kind = CDP_COLL_ALLGATHER, .algorithm = "Bruck"};
+    const cdp_group_desc desc = {.world_size = 1, .choices = &choice, .choice_count = 1};
+    cdp_group *g = NULL;
+    T_EQ(CDP_ERR_INVALID, cdp_group_create(&desc, &g));
+    T(strstr(cdp_last_error()->text, "\"Bruck\"") != NULL);
+}
+
+int main(int argc, char **argv) {
+    static const test_case cases[] = {
+        {"every_collective_has_an_algorithm_for_every_size",
+            every_collective_has_an_algorithm_for_every_size, 60},
+        {"reproducible_groups_have_one_too", reproducible_groups_have_one_too, 60},
+        {"ranks_train_over_tcp", ranks_train_over_tcp, 60},
+        {"a_hook_of_two_operations_needs_groups", a_hook_of_two_operations_needs_groups, 10},
+        {"an_algorithm_that_was_left_out_is_unknown", an_algorithm_that_was_left_out_is_unknown,
+            10},
+    };
+    return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
+}
