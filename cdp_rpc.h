@@ -143,6 +143,10 @@
 #error "cdp_rpc.h and cdp.h are of different versions: copy both from the same release"
 #endif
 
+#if defined(CDP_NO_CHANNELS) || defined(CDP_NO_CHAINS) || defined(CDP_NO_GROUPS)
+#error "cdp_rpc.h needs channels, chains and groups: do not define CDP_NO_CHANNELS and the like"
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -522,7 +526,7 @@ typedef struct cdp__refs {
     uint32_t *heads; /* the first slot of each chain */
     uint32_t room;   /* slots */
     uint32_t mask;   /* chains - 1 */
-    uint32_t unused; /* first free slot */
+    uint32_t vacant; /* first free slot */
     uint32_t left;   /* how many are free */
     uint32_t used[CDP__REF_KINDS];
     uint32_t rank;    /* this rank */
@@ -548,12 +552,12 @@ CDP__PRIVATE uint32_t cdp__refs_find(const cdp__refs *t, cdp__ref_kind kind, uin
 
 /* A new entry, all zero; there must be room. */
 CDP__PRIVATE uint32_t cdp__refs_add(cdp__refs *t, cdp__ref_kind kind, uint64_t key) {
-    const uint32_t slot = t->unused;
+    const uint32_t slot = t->vacant;
     cdp__ref *r = &t->at[slot];
     uint32_t *head = cdp__refs_chain(t, (uint32_t)kind, key);
     const uint32_t uses = r->uses + 1;
     CDP_ASSERT(slot && t->left);
-    t->unused = r->next;
+    t->vacant = r->next;
     --t->left;
     ++t->used[kind];
     memset(r, 0, sizeof *r);
@@ -574,8 +578,8 @@ CDP__PRIVATE void cdp__refs_remove(cdp__refs *t, uint32_t slot) {
     --t->used[r->kind];
     ++t->left;
     r->kind = CDP__REF_FREE;
-    r->next = t->unused;
-    t->unused = slot;
+    r->next = t->vacant;
+    t->vacant = slot;
 }
 
 /* The table moves to larger arrays: `at` has `room` slots, `heads` a power of two of chains. What
@@ -597,8 +601,8 @@ CDP__PRIVATE void cdp__refs_move(
         *head = slot;
     }
     for (slot = room; slot-- > before; ++t->left) {
-        at[slot].next = t->unused;
-        t->unused = slot;
+        at[slot].next = t->vacant;
+        t->vacant = slot;
     }
     t->room = room;
 }
@@ -3106,9 +3110,9 @@ CDP_API void cdp_rpc_destroy(cdp_rpc *rpc) {
 /* ---- shutdown */
 
 /* Nothing of this rank is under way. */
-CDP__PRIVATE bool cdp__rpc_passive(cdp_rpc *rpc, void *unused) {
+CDP__PRIVATE bool cdp__rpc_passive(cdp_rpc *rpc, void *none) {
     uint32_t r;
-    (void)unused;
+    (void)none;
     if (rpc->calls_used || rpc->rqs || rpc->waiting || rpc->in || rpc->tasks) return false;
     for (r = 0; r < rpc->ranks; ++r)
         if (rpc->peers[r].queue || rpc->peers[r].offered) return false;
@@ -3302,8 +3306,8 @@ CDP_API cdp_status cdp_rpc_shutdown(cdp_rpc *rpc, uint32_t timeout_ms) {
     return st;
 }
 
-CDP__PRIVATE bool cdp__rpc_not_open(cdp_rpc *rpc, void *unused) {
-    (void)unused;
+CDP__PRIVATE bool cdp__rpc_not_open(cdp_rpc *rpc, void *none) {
+    (void)none;
     return rpc->phase != CDP__RPC_OPEN;
 }
 

@@ -204,6 +204,16 @@ t_parts() { # $5...: defines, or none
     [ -z "$gone" ] || ! nm parts.o | grep -E ' [TtDdBbRr] ' | grep -E "${gone#|}" || die "this is still there"
     $compiler parts.o -o parts -pthread -lm && ./parts || die "the program returned $?"
 }
+t_together() { # $4...: all public headers in one file, in this order; then implemented, with private names, too
+    set_language "$1" "$2"
+    local compiler=$1 std=$2 optimisation=$3 h
+    shift 3
+    { for h; do echo "#include \"$h\""; done; echo 'int something_to_compile(void);'; } > "all.$ext"
+    compile "$compiler -std=$std -$optimisation" "all.$ext" all.o
+    { echo '#define CDP_IMPLEMENTATION'; cat "all.$ext"; proof "$*"; } > "all_impl.$ext"
+    compile "$compiler -std=$std -$optimisation" "all_impl.$ext" all_impl.o
+    exports_only_api all_impl.o
+}
 t_no_asserts() {
     set_language "$1" "$2"
     { printf '#define CDP_IMPLEMENTATION\n'; user_of "$4"; proof "$(below "$4")"; } > "ndebug.$ext"
