@@ -122,8 +122,9 @@
 
     ORDER
         Calls from one rank to another arrive in the order of the calls, unless their arguments are
-        longer than 64 KiB or hold references that are not confirmed yet. INLINE functions, and
-        those with max_running 1, start in the order of arrival; others in any order.
+        longer than 64 KiB, hold references that are not confirmed yet, or run on a value that is
+        not ready. INLINE functions, and those with max_running 1, start in the order of arrival;
+        others in any order.
 
     LIMITS
         65535 ranks | 16 references in one message | names: 127 bytes | texts of failures: 400
@@ -1194,7 +1195,8 @@ struct cdp_rpc {
     cdp_rpc_desc desc;
     const cdp_os *os;
     cdp_lock lock;
-    cdp_group *group; /* of its own: sums while it shuts down */
+    cdp_group *group; /* of its own: bodies move in it, and no operation can break it */
+    cdp_group *sums;  /* of its own: the exchange of names, and sums while it shuts down */
     cdp_channel *channel;
     uint32_t rank, ranks, share;
     cdp__rpc_phase phase;
@@ -2190,6 +2192,8 @@ CDP__PRIVATE void cdp__rpc_look_again(cdp_rpc *rpc) {
             const uint32_t to = o->to;
             cdp__rpc_call *c = p.kind == CDP__RPC_CALL ? cdp__rpc_call_find(rpc, p.a) : NULL;
             cdp__rpc_out_drop(rpc, o);
+            if (c && c->remote_fid) /* it is never made */
+                (void)cdp__ref_got_ack(&rpc->refs, to, c->remote_fid, CDP__REF_GONE);
             if (c)
                 cdp__rpc_call_failed(rpc, c, CDP_ERR_PEER_LOST, CDP_RAN_NO,
                     "a reference in it broke before it left: the owner of the value is lost");
@@ -2938,7 +2942,7 @@ CDP__PRIVATE cdp_status cdp__rpc_exchange(cdp_rpc *rpc) {
     memcpy(card + 24, name, strlen(name));
     cards = (uint8_t *)cdp__alloc(rpc->os, rpc->ranks * CDP__RPC_CARD);
     if (!cards) return cdp__fail_nomem("names of ranks", rpc->ranks * CDP__RPC_CARD);
-    st = cdp_allgather(rpc->group, card, cards, CDP__RPC_CARD, CDP_DTYPE_U8);
+    st = cdp_allgather(rpc->sums, card, cards, CDP__RPC_CARD, CDP_DTYPE_U8);
     if (st == CDP_OK) st = cdp__rpc_cards(rpc, cards);
     cdp__free(rpc->os, cards);
     return st;
@@ -2993,6 +2997,7 @@ CDP__PRIVATE void cdp__rpc_free_parts(cdp_rpc *rpc) {
         rpc->free_rqs = next;
     }
     if (rpc->cond) os->threads.cond_destroy(os, rpc->cond);
+    cdp_group_destroy(rpc->sums);
     cdp_group_destroy(rpc->group);
     cdp__free(os, rpc->calls);
     cdp__free(os, rpc->peers);
@@ -3034,6 +3039,7 @@ CDP_API cdp_status cdp_rpc_create(const cdp_rpc_desc *desc, cdp_rpc **out) {
     for (r = 0; ranks && r < rpc->ranks; ++r)
         ranks[r] = r;
     if (st == CDP_OK) st = cdp_group_new(desc->group, ranks, rpc->ranks, &rpc->group);
+    if (st == CDP_OK) st = cdp_group_new(desc->group, ranks, rpc->ranks, &rpc->sums);
     cdp__free(rpc->os, ranks);
     if (st == CDP_OK) st = cdp__rpc_exchange(rpc);
     if (st == CDP_OK) st = cdp__rpc_open(rpc);
@@ -3205,7 +3211,7 @@ CDP__PRIVATE cdp_status cdp__rpc_quiet(cdp_rpc *rpc, uint64_t until_ns) {
                 (uint32_t)(until_ns > now ? (until_ns - now + CDP__MS - 1) / CDP__MS : 1);
         }
         cdp_lock_release(&rpc->lock);
-        st = cdp_start(rpc->group, &request, &work);
+        st = cdp_start(rpc->sums, &request, &work);
         if (st == CDP_OK) st = cdp_work_then(work, cdp__rpc_summed, &sum, &then);
         cdp_lock_acquire(&rpc->lock);
         if (st == CDP_OK) st = cdp__rpc_wait(rpc, cdp__rpc_sum_over, &sum, CDP__NEVER);

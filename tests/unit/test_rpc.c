@@ -9,6 +9,8 @@
 
 #include "ranks.h"
 
+#include <sys/wait.h>
+
 #define CALL(...) (&(cdp_call_desc){__VA_ARGS__})
 #define F(name) .function = cdp_rpc_id(name)
 #define BYTES(data_, bytes_) .args = {.iov = &(cdp_iov){(data_), (bytes_)}, .iov_count = 1}
@@ -1149,6 +1151,119 @@ TEST(a_liar_loses_its_own_link) {
     }
 }
 
+/* A rank is killed: the others lose it, release what it held, and go on with each other, also with
+   long arguments. Real processes, over TCP and over shared memory. */
+static int killed_main(uint32_t rank, uint16_t at, bool shared) {
+    const cdp_tcp_desc t = {
+        .group = {.rank = rank, .world_size = 3, .logger = {.level = CDP_LOG_SILENT}},
+        .master_port = at,
+        .init_timeout_ms = 20000,
+        .no_shared_memory = !shared};
+    static uint8_t data[300000];
+    side s = {.rank = rank, .ranks = 3};
+    int64_t x[2] = {5, 0};
+    cdp_call c = {0};
+    cdp_rref r[2];
+    ranks = 3;
+    how = shared ? SHARED : TCP;
+    if (!OK(cdp_init(&t, &s.g))) return 1;
+    const cdp_rpc_desc d = desc_of(&s);
+    if (!OK(cdp_rpc_create(&d, &s.rpc))) return 1;
+    for (uint32_t i = 0; i < 2; ++i) { /* on both others */
+        OK(cdp_rpc_remote(
+            s.rpc, CALL(.to = (rank + 1 + i) % 3, F("counter"), BYTES(x, 16)), &r[i]));
+        OK(cdp_rref_to_here(r[i], 0, &c));
+        cdp_call_free(&c);
+    }
+    OK(cdp_barrier(s.g));
+    if (rank == 2) raise(SIGKILL);
+    const uint64_t until = test_now_ns() + 10000000000ull;
+    while ((!counted_of(&s.lost) || cdp_rpc_stats_of(s.rpc).forks > 1) && test_now_ns() < until)
+        (void)!cdp_rpc_serve(s.rpc, 1);
+    T_EQ(2, s.lost_rank);
+    T_EQ(1, cdp_rpc_stats_of(s.rpc).forks); /* of the other one that lives */
+    T_EQ(1, s.values.made - (int32_t)cdp_rpc_stats_of(s.rpc).owners);
+    T_EQ(CDP_ERR_PEER_LOST, cdp_rref_confirmed(r[1 - rank], 0));
+    OK(cdp_rref_to_here(r[rank], 0, &c));
+    T_EQ(5, i64_at(c.data, 0));
+    cdp_call_free(&c);
+    for (uint32_t i = 0; i < 5; ++i) {
+        OK(cdp_rpc_call(s.rpc, CALL(.to = 1 - rank, F("echo"), BYTES(data, sizeof data)), &c));
+        T_EQ(sizeof data, c.bytes);
+        cdp_call_free(&c);
+    }
+    OK(cdp_rpc_call(s.rpc, CALL(.to = 1 - rank, F("nothing")), &c));
+    cdp_call_free(&c);
+    while (!counted_of(&s.ran) && test_now_ns() < until) /* the other one is done, too */
+        (void)!cdp_rpc_serve(s.rpc, 1);
+    T_EQ(CDP_ERR_PEER_LOST, cdp_rpc_shutdown(s.rpc, 3000));
+    T_EQ(2, cdp_last_error()->peer);
+    cdp_rpc_destroy(s.rpc);
+    T_EQ(s.values.made, s.values.destroyed);
+    cdp_group_destroy(s.g);
+    return test__now.failed_checks != 0;
+}
+
+TEST(a_killed_rank) {
+    for (uint32_t shared = 0; shared < 2; ++shared) {
+        const cdp_addr any = {.family = 4, .ip = {127, 0, 0, 1}};
+        cdp_addr bound;
+        pid_t child[3];
+        close(cdp__os_listen(NULL, &any, &bound));
+        fflush(stdout);
+        for (uint32_t rank = 0; rank < 3; ++rank)
+            if ((child[rank] = fork()) == 0) _exit(killed_main(rank, bound.port, shared));
+        for (uint32_t rank = 0; rank < 3; ++rank) {
+            int result = 0;
+            waitpid(child[rank], &result, 0);
+            if (rank < 2) T(WIFEXITED(result) && WEXITSTATUS(result) == 0);
+        }
+    }
+}
+
+/* Settings that must agree, and functions that run before their references are confirmed. */
+static void f_early(void *user, cdp_rpc_request *q) {
+    cdp_call c = {0};
+    int64_t x = 0;
+    (void)user;
+    if (OK(cdp_rref_to_here(q->rrefs[0], 0, &c))) x = i64_at(c.data, 0);
+    cdp_call_free(&c);
+    reply_i64(q, x);
+}
+
+static void settings(side *s) {
+    const cdp_rpc_function early[] = {{.name = "early", .func = f_early, .flags = CDP_RPC_EARLY},
+        {.name = "counter", .func = f_counter}};
+    const cdp_rpc_function same[] = {{.name = "a", .func = f_echo}, {.name = "a", .func = f_echo}};
+    static uint32_t place;
+    cdp_rpc_desc d = desc_of(s);
+    d.max_message_bytes = 1000 + s->rank;
+    REFUSED(CDP_ERR_MISMATCH, "max_message_bytes (1000 and 1001)", cdp_rpc_create(&d, &s->rpc));
+    d = desc_of(s);
+    d.functions = same;
+    d.function_count = 2;
+    REFUSED(CDP_ERR_INVALID, "have the same id", cdp_rpc_create(&d, &s->rpc));
+    d.functions = early;
+    if (!OK(cdp_rpc_create(&d, &s->rpc))) return;
+    for (int64_t i = 0; i < 20; ++i) {
+        int64_t x[2] = {i, 0};
+        cdp_rref r;
+        cdp_call c = {0};
+        OK(cdp_rpc_remote(s->rpc, CALL(.to = (s->rank + 1) % 3, F("counter"), BYTES(x, 16)), &r));
+        OK(cdp_rpc_call(s->rpc, CALL(.to = (s->rank + 2) % 3, F("early"), RREF(r)), &c));
+        T_EQ(i, i64_at(c.data, 0));
+        cdp_call_free(&c);
+        cdp_rref_drop(r);
+    }
+    meet(s, &place);
+    OK(cdp_rpc_shutdown(s->rpc, 0));
+    cdp_rpc_destroy(s->rpc);
+}
+TEST(mismatched_options) {
+    shut_by_body = true;
+    run(3, settings);
+}
+
 /* Out of memory at every place of a small program: it says so, and gives everything back. */
 TEST(out_of_memory_everywhere) {
     uint32_t good = 0, k;
@@ -1480,6 +1595,8 @@ int main(int argc, char **argv) {
         {"builtin_remote_ret", builtin_remote_ret, 60},
         {"rref_get_future", rref_get_future, 60},
         {"a_liar_loses_its_own_link", a_liar_loses_its_own_link, 60},
+        {"a_killed_rank", a_killed_rank, 60},
+        {"mismatched_options", mismatched_options, 60},
         {"out_of_memory_everywhere", out_of_memory_everywhere, 60},
         {"local_value", local_value, 60},
         {"py_rref_args_user_share", py_rref_args_user_share, 60},
