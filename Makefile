@@ -43,7 +43,7 @@ EXAMPLES := $(EXAMPLE_SRC:examples/%.c=$(BUILD)/%)
 NO_THREADS := $(if $(filter test_group,$(UNIT)),test_group_no_threads)
 PROGRAMS := $(UNIT) $(NO_THREADS) $(PROCS) $(NCCL) $(MEM) $(DTENSOR) $(FUZZ) $(SIM) $(SCRIPTS) $(ROUNDS) $(LINEAR)
 
-.PHONY: help demo examples programs test test-strict sim bench bench-peers bench-memory bench-store bench-dtensor scale sanitize format format-check sections sizes platforms clean
+.PHONY: help demo examples programs test test-strict sim bench bench-peers bench-memory bench-store bench-dtensor bench-rpc scale sanitize format format-check sections sizes platforms clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -57,6 +57,7 @@ help:
 	@echo 'make bench-peers  measure side by side with Open MPI, MPICH, Gloo and raw sockets; PEERS="--full" for longer'
 	@echo 'make bench-dtensor  measure redistributions beside PyTorch and ScaLAPACK; PYTHON=python3 says which Python has torch'
 	@echo 'make bench-memory  measure the memory allocator beside others and a model of PyTorch'\''s'
+	@echo 'make bench-rpc  measure calls beside bare messages'
 	@echo 'make bench-store  measure the store server beside PyTorch and Redis'
 	@echo 'make scale      what each algorithm costs with 16 to 4,096 ranks, and what that predicts'
 	@echo 'make sanitize   the tests again under AddressSanitizer, UBSan and ThreadSanitizer'
@@ -214,6 +215,9 @@ bench-dtensor:
 
 bench-memory:
 	@BUILD='$(BUILD)' bash tests/bench/memory.sh
+
+bench-rpc: $(BUILD)/bench/rpc
+	@$(BUILD)/bench/rpc
 
 bench-store:
 	@bash tests/bench/store/run.sh

@@ -1,4 +1,4 @@
-/*  10_parameter_server.c - a server that owns the parameters, three trainers, one of which is killed:
+/*  10_parameter_server.c - a server that owns the parameters, and trainers, one of which is killed:
     the server says so, releases what that trainer held, and goes on with the others.
 
         gcc -O2 examples/10_parameter_server.c -o parameter_server -pthread -lm

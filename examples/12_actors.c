@@ -1,5 +1,5 @@
-/*  12_actors.c - one agent, many observers: each observer asks the agent for its next action, and the
-    agent answers all of them at once, as soon as all have asked (a batch).
+/*  12_actors.c - one agent, many observers: each observer asks the agent for its next action, and
+    the agent answers all of them at once, as soon as all have asked (a batch).
 
         gcc -O2 examples/12_actors.c -o actors -pthread -lm
         cdprun -n 4 ./actors
