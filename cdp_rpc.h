@@ -2113,10 +2113,9 @@ CDP__PRIVATE cdp__ref_state cdp__rpc_confirmed(const cdp_rpc *rpc, const cdp__rp
     cdp__ref_state worst = CDP__REF_LIVE;
     uint32_t i;
     for (i = 0; i < rq->pub.rref_count; ++i) {
-        const uint8_t state =
-            rq->refs[i].rpc ? rpc->refs.at[(uint32_t)rq->refs[i].slot].state : CDP__REF_BROKEN;
-        if (state == CDP__REF_BROKEN) return CDP__REF_BROKEN;
-        if (state == CDP__REF_PENDING) worst = CDP__REF_PENDING;
+        const cdp__ref *r = &rpc->refs.at[(uint32_t)rq->refs[i].slot];
+        if (!rq->refs[i].rpc || r->state == CDP__REF_BROKEN) return CDP__REF_BROKEN;
+        if (r->state == CDP__REF_PENDING) worst = CDP__REF_PENDING;
     }
     return worst;
 }

@@ -204,13 +204,15 @@ t_parts() { # $5...: defines, or none
     [ -z "$gone" ] || ! nm parts.o | grep -E ' [TtDdBbRr] ' | grep -E "${gone#|}" || die "this is still there"
     $compiler parts.o -o parts -pthread -lm && ./parts || die "the program returned $?"
 }
-t_together() { # $4...: all public headers in one file, in this order; then implemented, with private names, too
+t_together() { # $4...: all public headers in one file, each of them first once; then implemented in this order
     set_language "$1" "$2"
-    local compiler=$1 std=$2 optimisation=$3 h
+    local compiler=$1 std=$2 optimisation=$3 h first
     shift 3
-    { for h; do echo "#include \"$h\""; done; echo 'int something_to_compile(void);'; } > "all.$ext"
-    compile "$compiler -std=$std -$optimisation" "all.$ext" all.o
-    { echo '#define CDP_IMPLEMENTATION'; cat "all.$ext"; proof "$*"; } > "all_impl.$ext"
+    for first; do
+        { echo "#include \"$first\""; for h; do echo "#include \"$h\""; done; echo 'int something_to_compile(void);'; } > "all.$ext"
+        compile "$compiler -std=$std -$optimisation" "all.$ext" all.o
+    done
+    { echo '#define CDP_IMPLEMENTATION'; for h; do echo "#include \"$h\""; done; proof "$*"; } > "all_impl.$ext"
     compile "$compiler -std=$std -$optimisation" "all_impl.$ext" all_impl.o
     exports_only_api all_impl.o
 }
@@ -387,6 +389,10 @@ for c in $cxx_compilers; do
         add t_two_files $c c++17 O0 $TOP "$partner" c11
     done
 done
+# Public names do not collide, and no header needs another one before it.
+add t_together gcc c11 O0 cdp*.h
+command -v clang > /dev/null && add t_together clang c11 O0 "$(ls -r cdp*.h | tr '\n' ' ')"
+for c in $cxx_compilers; do add t_together $c c++11 O0 "$(ls -r cdp*.h | tr '\n' ' ')"; done
 CUDA=${CUDA_HOME:-/usr/local/cuda}
 export CUDA
 if [ -f cdp_nccl.h ]; then
