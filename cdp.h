@@ -57,10 +57,10 @@
         the machine: os-posix, os-watch, os-threads, os-linux, loop;
         pure: bytes, hash, dtype, reduce-kernels, algo, algo-fixed, algo-more, hosts, select,
         message, failure text, fabric;
-        messages and groups: stream, port, receive, send, transfer, exec, state, records, failing,
-        flows, running, hub, pending, drive, world, group, groups, device, requests, queue,
-        work calls, collective calls, message calls, monitored barrier, channel, channel bodies,
-        channel life, objects, recorder;
+        messages and groups: pend, stream, port, receive, send, transfer, exec, state, records,
+        failing, flows, running, hub, pending, drive, world, group, groups, device, requests,
+        queue, work calls, collective calls, message calls, monitored barrier, channel, channel bodies,
+        channel progress, channel life, objects, recorder;
         training: group-access, numbers, bucket, ddp-state, ddp-buckets, ddp-compare,
         ddp-broadcast, ddp-create, ddp-stats, ddp-launch, ddp-rows, ddp-backward, join, clip,
         ddp-hook, trace, hooks, hooks-quantize, hooks-topk, hooks-powersgd, hooks-state,
@@ -2040,6 +2040,9 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 
 /* ---- >>compiler ------------------------------------------------------------------------------ */
 
+/* Knows: compilers and system headers. Promises: the other sections contain no compiler
+   extension but `__atomic` builtins. May use: >>os. */
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -2139,6 +2142,9 @@ CDP__PRIVATE const char **cdp__purpose(void) {
 
 /* ---- >>core: text, errors, log --------------------------------------------------------------- */
 
+/* Knows: text, this thread's last error, loggers. Promises: a text always ends with a zero and
+   never exceeds its memory. May use: >>compiler, >>log. */
+
 /* Our own small formatter, so that a build without stdio still has every message. Always ends
    the text with a zero, cuts what does not fit. */
 typedef struct cdp__text {
@@ -2169,10 +2175,10 @@ CDP__PRIVATE void cdp__text_add_v(cdp__text *t, const char *f, va_list ap) {
             continue;
         }
         uint64_t bytes = sizeof(int);
-        for (++f; *f == 'l' || *f == 'z'; ++f)
-            bytes = *f == 'z'                         ? sizeof(size_t)
-                : bytes == sizeof(int) && f[1] != 'l' ? sizeof(long)
-                                                      : sizeof(long long);
+        for (++f; *f == 'l' || *f == 'z'; ++f) {
+            bytes = bytes == sizeof(int) && f[1] != 'l' ? sizeof(long) : sizeof(long long);
+            if (*f == 'z') bytes = sizeof(size_t);
+        }
         if (*f == 's') {
             const char *s = va_arg(ap, const char *);
             for (s = s ? s : "(null)"; *s; ++s)
@@ -2329,13 +2335,11 @@ CDP_API int cdp_print_error(void *file) {
 CDP__PRIVATE uint32_t cdp__utf8_next(const uint8_t **at) {
     /* of a sequence with so many bytes more */
     static const uint32_t least[4] = {0, 0x80, 0x800, 0x10000};
+    /* by the upper five bits of the first; 4: no sequence begins so */
+    static const uint8_t length[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 4,
+        4, 4, 4, 4, 1, 1, 1, 1, 2, 2, 3, 4};
     const uint8_t *p = *at;
-    const uint32_t more = p[0] < 0x80 ? 0
-        : p[0] < 0xc0                 ? 4
-        : p[0] < 0xe0                 ? 1
-        : p[0] < 0xf0                 ? 2
-        : p[0] < 0xf8                 ? 3
-                                      : 4;
+    const uint32_t more = length[p[0] >> 3];
     uint32_t i, c = p[0] & (more ? 0x3fu >> more : 0x7fu);
     *at = p + 1;
     if (more == 4) return '?';
@@ -2895,7 +2899,8 @@ CDP__PRIVATE void cdp__os_wake_clear(void *user, int32_t fd) {
 
 /* ---- >>os-watch: over epoll, or over any poll function --------------------------------------- */
 
-/* Knows nothing but cdp_os and the two system calls. Promises what cdp_os_net says of watches. */
+/* Knows: cdp_os and the two system calls. Promises: what cdp_os_net says of watches. May use:
+   >>os, >>os-posix. */
 
 /* As poll(2): `got` is filled in. */
 typedef struct cdp__pollfd {
@@ -3745,9 +3750,9 @@ CDP_API void cdp_lock_release(cdp_lock *l) {
 
 /* ---- >>loop: sockets and timers in one place ------------------------------------------------- */
 
-/* Knows cdp_os and locks. Promises: one thread at a time sleeps here, every function that is called
-   back may add and remove any socket or timer, and nothing is asked of the system for a socket
-   that has nothing new. */
+/* Knows: cdp_os and locks. Promises: at most one thread sleeps here; callbacks may add and
+   remove any socket or timer; the system is not asked about a socket that has nothing new. May
+   use: >>os, >>core, >>os-watch. */
 
 /* A socket in a loop. `ready` says what may be worth trying: a report of the system sets a bit, and
    a call that moves nothing clears it. So a socket whose data nobody wants yet costs nothing, and
@@ -4207,8 +4212,9 @@ typedef void (*cdp__kernel)(void *acc, const void *x, uint64_t strips);
 #define CDP__MUL_F64(l, r) ((l) * (r) == (l) * (r) ? (l) * (r) : (double)NAN)
 #define CDP__LOW(l, r) ((r) < (l) ? (r) : (l))
 #define CDP__HIGH(l, r) ((r) > (l) ? (r) : (l))
-#define CDP__LOW_F(l, r) ((l) <= (r) ? (l) : (r) < (l) ? (r) : NAN)
-#define CDP__HIGH_F(l, r) ((l) >= (r) ? (l) : (r) > (l) ? (r) : NAN)
+#define CDP__OR_NAN(good, x) ((good) ? (x) : NAN)
+#define CDP__LOW_F(l, r) ((l) <= (r) ? (l) : CDP__OR_NAN((r) < (l), r))
+#define CDP__HIGH_F(l, r) ((l) >= (r) ? (l) : CDP__OR_NAN((r) > (l), r))
 #define CDP__SWAP_LOW(a, x) CDP__LOW_F(x, a)
 #define CDP__SWAP_HIGH(a, x) CDP__HIGH_F(x, a)
 #define CDP__AND(l, r) ((l) & (r))
@@ -4418,6 +4424,8 @@ CDP__PRIVATE void cdp__scale(cdp_dtype t, void *data, uint64_t n, double by) {
 }
 
 /* ---- >>algo (pure): collectives as rounds of steps ------------------------------------------- */
+
+/* Knows: numbers of ranks and elements. Promises: the contract below. May use: >>types. */
 
 /* An algorithm is a function of (shape, round) that lists the steps of one rank in one round.
    The contract:
@@ -4822,7 +4830,7 @@ CDP__PRIVATE uint64_t cdp__pairwise_tmp(const cdp__shape *s) {
 CDP__PRIVATE uint32_t cdp__scatter_reduce_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const uint32_t n = s->size, r = s->rank;
     const bool scaled = s->op == CDP_REDUCE_PREMUL_SUM;
-    const uint8_t src = s->in_place ? CDP__OUT : scaled ? CDP__TMP : CDP__IN;
+    const uint8_t outside = scaled ? CDP__TMP : CDP__IN, src = s->in_place ? CDP__OUT : outside;
     const cdp__span own = cdp__block_of(s, s->in_offs, r),
                     all = cdp__first(s->in_offs ? s->in_offs[n] : n * s->count);
     const cdp__span result = s->in_place ? own : cdp__first(own.len);
@@ -5038,9 +5046,9 @@ CDP__PRIVATE uint32_t cdp__fixed_round(const cdp__shape *s, uint32_t k, cdp__ste
 
 /* ---- >>algo-more (pure): algorithms for some sizes and numbers of ranks ---------------------- */
 
-/* Knows: shapes and steps. Promises: the contract of >>algo. May use: >>algo. Every collective has
-   an algorithm in >>algo or >>algo-fixed that suits all sizes, so CDP_FEW_ALGORITHMS leaves out
-   these. */
+/* Knows: shapes and steps. Promises: the contract of >>algo. May use: >>algo. Every collective
+   has an algorithm in >>algo or >>algo-fixed that suits all sizes, so CDP_FEW_ALGORITHMS leaves
+   out these. */
 
 #ifndef CDP_FEW_ALGORITHMS
 
@@ -5048,10 +5056,9 @@ CDP__PRIVATE uint32_t cdp__fixed_round(const cdp__shape *s, uint32_t k, cdp__ste
 CDP__PRIVATE uint32_t cdp__reduce_ring_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const uint32_t n = s->size, from = k < n ? 0 : (s->root + (k - n) + 1) % n;
     const uint8_t work = cdp__reduce_buffer(s);
+    if (k == 0 && cdp__reads_in(s)) return 0;
     if (k == 0)
-        return cdp__reads_in(s)
-            ? 0
-            : cdp__bring(s, s->in_place ? CDP__OUT : CDP__IN, cdp__first(s->count), work, 0, out);
+        return cdp__bring(s, s->in_place ? CDP__OUT : CDP__IN, cdp__first(s->count), work, 0, out);
     if (k < n) return cdp__ring_reduce(s, k, work, out);
     if (s->rank == s->root)
         out[0] = cdp__step_recv(from, work, cdp__part(s, (from + 1) % n));
@@ -5231,10 +5238,10 @@ CDP__PRIVATE uint32_t cdp__halving_round(const cdp__shape *s, uint32_t k, cdp__s
     cdp__span mine, theirs;
     uint32_t half, peer, m = 2;
     if (s->size == 1) return cdp__scatter_reduce_round(s, 0, out);
+    if (k == 0 && cdp__reads_in(s)) return 0;
     if (k == 0)
-        return cdp__reads_in(s) ? 0
-                                : cdp__bring(s, s->in_place ? CDP__OUT : CDP__IN,
-                                    cdp__first(cdp__edge(s, s->in_offs, s->size)), work, 0, out);
+        return cdp__bring(s, s->in_place ? CDP__OUT : CDP__IN,
+            cdp__first(cdp__edge(s, s->in_offs, s->size)), work, 0, out);
     if (k < first || k == first + f.bits) return cdp__halving_fold(s, k >= first, work, out);
     if (f.id < 0) return 0;
     half = 1u << (f.bits - 1 - (k - first));
@@ -5326,21 +5333,24 @@ CDP__PRIVATE uint32_t cdp__direct_rounds(const cdp__shape *s) {
     return 1 + cdp__direct_waves(s) * (s->kind == CDP_COLL_ALLREDUCE ? 2 : 1);
 }
 
+/* Which buffer peers read. `copies`: the reduction is over, or there is none. */
+CDP__PRIVATE uint8_t cdp__direct_source(const cdp__shape *s, bool copies) {
+    if (s->kind == CDP_COLL_REDUCE_SCATTER && !s->in_place)
+        return s->op == CDP_REDUCE_PREMUL_SUM ? CDP__TMP : CDP__IN;
+    return s->kind == CDP_COLL_ALLREDUCE && !copies && cdp__reads_in(s) ? CDP__IN : CDP__OUT;
+}
+
 CDP__PRIVATE uint32_t cdp__direct_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const uint32_t n = s->size, r = s->rank, waves = cdp__direct_waves(s);
     const bool scatter = s->kind == CDP_COLL_REDUCE_SCATTER, gather = s->kind == CDP_COLL_ALLGATHER,
                copies = gather || k > waves;
-    const uint8_t src = scatter && !s->in_place
-        ? (s->op == CDP_REDUCE_PREMUL_SUM ? CDP__TMP : CDP__IN)
-        : s->kind == CDP_COLL_ALLREDUCE && !copies && cdp__reads_in(s) ? CDP__IN
-                                                                       : CDP__OUT;
+    const uint8_t src = cdp__direct_source(s, copies);
     const cdp__span own = gather ? cdp__block_of(s, s->out_offs, r) : cdp__fixed_part(s, r);
     const uint64_t result = scatter && !s->in_place ? 0 : own.off;
     uint32_t first, d, m = 0;
-    if (k == 0)
-        return scatter ? cdp__scatter_reduce_round(s, 0, out)
-            : gather   ? cdp__gather_round(s, 0, out)
-                       : cdp__ring_round(s, 0, out);
+    if (k == 0 && scatter) return cdp__scatter_reduce_round(s, 0, out);
+    if (k == 0 && gather) return cdp__gather_round(s, 0, out);
+    if (k == 0) return cdp__ring_round(s, 0, out);
     first = (k > waves ? k - waves - 1 : k - 1) * CDP__DIRECT_WIDTH + 1;
     for (d = first; d < n && d < first + CDP__DIRECT_WIDTH; ++d) {
         const uint32_t above = (r + d) % n, below = (r + n - d) % n, to = scatter ? above : below,
@@ -5401,10 +5411,12 @@ CDP__PRIVATE uint32_t cdp__once_round(const cdp__shape *s, uint32_t k, cdp__step
                    units = cdp__once_units(s);
     const bool gather = s->kind == CDP_COLL_ALLGATHER, reduce = s->kind == CDP_COLL_ALLREDUCE,
                cast = s->kind == CDP_COLL_BROADCAST;
-    const uint8_t mine = before ? CDP__TMP : s->in_place || cast ? CDP__OUT : CDP__IN;
-    const cdp__span own =
-        gather ? cdp__block_of(s, s->out_offs, r) : cdp__first(reduce || cast ? s->count : 0);
-    const uint64_t mine_at = before ? r * s->count : gather && s->in_place ? own.off : 0;
+    const uint8_t whole = s->in_place || cast ? CDP__OUT : CDP__IN;
+    const uint8_t mine = before ? CDP__TMP : whole;
+    const uint64_t length = reduce || cast ? s->count : 0;
+    const cdp__span own = gather ? cdp__block_of(s, s->out_offs, r) : cdp__first(length);
+    const uint64_t whole_at = gather && s->in_place ? own.off : 0;
+    const uint64_t mine_at = before ? r * s->count : whole_at;
     uint32_t m = 0, u = (k - before) * CDP__ROUND_MAX;
     if (n == 1 && gather) return cdp__gather_round(s, 0, out);
     if (n == 1) return reduce ? cdp__copy_in(s, 0, out) : 0;
@@ -5530,9 +5542,8 @@ CDP__PRIVATE cdp__phase cdp__phase_of(
             f.round = hosts & (hosts - 1) ? cdp__ring_round : cdp__both_round;
             f.rounds = hosts & (hosts - 1) ? cdp__ring_rounds(&f.s) : cdp__both_rounds(&f.s);
         } else {
-            f.round = sums                    ? cdp__doubling_round
-                : s->kind == CDP_COLL_BARRIER ? cdp__barrier_round
-                                              : cdp__tree_round;
+            f.round = s->kind == CDP_COLL_BARRIER ? cdp__barrier_round : cdp__tree_round;
+            if (sums) f.round = cdp__doubling_round;
             f.rounds = sums ? cdp__doubling_rounds(&f.s) : cdp__log_rounds(&f.s);
         }
     } else if (lanes) {
@@ -5542,9 +5553,8 @@ CDP__PRIVATE cdp__phase cdp__phase_of(
         f.rounds += part ? f.rounds - 1 : 0;
     } else {
         f.round = part ? cdp__tree_round : cdp__reduce_tree_round;
-        f.rounds = s->kind == (part ? CDP_COLL_REDUCE : CDP_COLL_BROADCAST) ? 0
-            : part                                                          ? cdp__log_rounds(&f.s)
-                   : cdp__reduce_tree_rounds(&f.s);
+        f.rounds = part ? cdp__log_rounds(&f.s) : cdp__reduce_tree_rounds(&f.s);
+        if (s->kind == (part ? CDP_COLL_REDUCE : CDP_COLL_BROADCAST)) f.rounds = 0;
     }
     return f;
 }
@@ -5675,9 +5685,8 @@ CDP__PRIVATE uint32_t cdp__hosts_scatter_round(const cdp__shape *s, uint32_t k, 
     const cdp__spot me = cdp__spot_of(s, s->rank, NULL);
     const uint32_t n = s->hosts->count, per = cdp__hosts_waves(s) + 1, at = k < per ? k : k + 1,
                    j = (at - 1) / per, host = me.host + j, wave = at % per;
-    const uint8_t src = s->in_place      ? CDP__OUT
-        : s->op == CDP_REDUCE_PREMUL_SUM ? CDP__TMP
-                                         : CDP__IN;
+    const uint8_t outside = s->op == CDP_REDUCE_PREMUL_SUM ? CDP__TMP : CDP__IN;
+    const uint8_t src = s->in_place ? CDP__OUT : outside;
     const cdp__span own = cdp__block_of(s, s->in_offs, s->rank),
                     there = cdp__even_block(s, host, me.at);
     const uint64_t result = s->in_place ? own.off : 0, way = cdp__pairwise_tmp(s);
@@ -6603,6 +6612,37 @@ CDP__PRIVATE bool cdp__line_read_end(cdp__line *l, uint64_t token) {
         &e->state, &begun, begun, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
 }
 
+/* ---- >>pend: a work that is no operation ----------------------------------------------------- */
+
+/* Knows: works, requests for messages. Promises: a place in a pool, which is used again. May use:
+   >>messages. */
+
+/* A work that is no operation of the queue. Its place is used again; `use` says which work of it
+   is meant. */
+typedef enum cdp__pend_kind {
+    CDP__PEND_FREE = 0,
+    CDP__PEND_THEN,
+    CDP__PEND_ANY,
+    CDP__PEND_BATCH
+} cdp__pend_kind;
+
+typedef struct cdp__pend {
+    struct cdp__pend *next; /* in world->pending */
+    cdp_group *owner;
+    cdp__pend_kind kind;
+    uint64_t use;
+    uint64_t cancelled; /* bit i: use number `use - 1 - i` ended so */
+    cdp_work after;     /* THEN: what it waits for. ANY: the receive that it has become */
+    cdp_status (*func)(void *user, cdp_status status);
+    void *user;
+    uint32_t left; /* BATCH: messages that are not done yet */
+    cdp_group *of; /* ANY: whose ranks are meant */
+    cdp_transfer want;
+    uint64_t seen; /* world->arrivals when it last looked */
+    uint64_t deadline_ns;
+    bool (*look)(struct cdp__pend *s, uint64_t now); /* ANY: true when something has changed */
+} cdp__pend;
+
 /* ---- >>stream: the messages of one channel to and from one peer ------------------------------ */
 
 /* Knows: transport, messages, slots. Promises: messages of a stream arrive whole and in order;
@@ -6705,6 +6745,9 @@ typedef struct cdp__world {
     cdp_group *active;            /* those with something to do */
     struct cdp__pend *pending;    /* works that are no operations, in order of registration */
     struct cdp_channel *channels; /* that are open */
+    /* called with the body of a FAILURE as soon as it has arrived */
+    void (*channel_failed)(
+        struct cdp__world *w, uint64_t channel, uint32_t peer, const uint8_t *body, uint32_t bytes);
     /* set when the first channel opens */
     cdp__advance (*channels_poll)(struct cdp__world *w);
     uint64_t (*channels_deadline)(const struct cdp__world *w);
@@ -6853,8 +6896,8 @@ CDP__PRIVATE cdp__stream *cdp__stream_unexpected(cdp__world *w, uint64_t channel
 
 /* ---- >>port: control messages, and what a port sends for nobody ------------------------------ */
 
-/* Knows: ports and their streams. Promises: control messages are whole, and leave before the next
-   DATA. May use: stream, message. */
+/* Knows: ports and their streams. Promises: control messages are whole, and leave before the
+   next DATA. May use: stream, message. */
 
 /* Room for `bytes` behind what waits to be sent. False: out of memory, or of CDP__CONTROL_MAX. */
 CDP__PRIVATE bool cdp__control_reserve(cdp__world *w, cdp__port *port, uint32_t bytes) {
@@ -7081,10 +7124,6 @@ CDP__PRIVATE bool cdp__port_head(cdp__world *w, uint32_t peer) {
         || s->early_used + CDP__HEAD_BYTES + h.bytes <= CDP__WINDOW + CDP__WINDOW_SLACK + s->slack;
 }
 
-/* The owner of this channel is told of its failure at once, whatever it reads now. */
-CDP__PRIVATE void cdp__channel_failed(
-    cdp__world *w, uint64_t channel, uint32_t peer, const uint8_t *body, uint32_t bytes);
-
 /* The body of a FAILURE. Of a channel that is not open yet it is kept until it is. 1: moved, 0:
    later, < 0: failed. */
 CDP__PRIVATE int64_t cdp__port_failure(cdp__world *w, uint32_t peer) {
@@ -7109,7 +7148,7 @@ CDP__PRIVATE int64_t cdp__port_failure(cdp__world *w, uint32_t peer) {
         s->failure_bytes = port->failure_got;
         port->failure = NULL;
     } else if (!s->unexpected) {
-        cdp__channel_failed(w, s->channel, peer, port->failure, port->failure_got);
+        w->channel_failed(w, s->channel, peer, port->failure, port->failure_got);
     }
     port->failure_got = 0;
     return 1;
@@ -7439,8 +7478,8 @@ CDP__PRIVATE void cdp__stream_close(cdp__world *w, cdp__stream *s, bool tell) {
 
 /* Knows: streams, the remote reads of a transport. Promises: bytes that arrive go straight to
    where they belong, or are combined there in cache-sized portions; memory that a peer may read
-   is the caller's again when the transfer is done, or revoked. May use: stream, message,
-   reduce-kernels. */
+   is the caller's again when the transfer is done, or revoked. May use: stream, message, reduce-
+   kernels. */
 typedef struct cdp__transfer {
     cdp__stream *s;
     const cdp__head *call; /* what its messages say; not copied */
@@ -8093,7 +8132,8 @@ CDP__PRIVATE cdp__advance cdp__exec_poll(cdp__exec *x) {
 
 /* ---- >>state: what a group is ---------------------------------------------------------------- */
 
-/* Knows: executor, streams, works. Only types and what every section above asks of a group. */
+/* Knows: executors, streams, works. Promises: types, and small questions that every later
+   section asks of a group. May use: >>core, >>algo, >>message, >>stream, >>transfer, >>exec. */
 
 /* What is remembered of an operation: for the text of a mismatch that shows only later, and for
    cdp_group_records(). */
@@ -8164,32 +8204,6 @@ typedef struct cdp__flow {
     cdp__post *first[2], *last[2];
     uint64_t count[2]; /* messages, without the cancelled ones */
 } cdp__flow;
-
-/* A work that is no operation of the queue. Its place is used again; `use` says which work of it
-   is meant. */
-typedef enum cdp__pend_kind {
-    CDP__PEND_FREE = 0,
-    CDP__PEND_THEN,
-    CDP__PEND_ANY,
-    CDP__PEND_BATCH
-} cdp__pend_kind;
-
-typedef struct cdp__pend {
-    struct cdp__pend *next; /* in world->pending */
-    cdp_group *owner;
-    cdp__pend_kind kind;
-    uint64_t use;
-    uint64_t cancelled; /* bit i: use number `use - 1 - i` ended so */
-    cdp_work after;     /* THEN: what it waits for. ANY: the receive that it has become */
-    cdp_status (*func)(void *user, cdp_status status);
-    void *user;
-    uint32_t left; /* BATCH: messages that are not done yet */
-    cdp_group *of; /* ANY: whose ranks are meant */
-    cdp_transfer want;
-    uint64_t seen; /* world->arrivals when it last looked */
-    uint64_t deadline_ns;
-    bool (*look)(struct cdp__pend *s, uint64_t now); /* ANY: true when something has changed */
-} cdp__pend;
 
 /* The number of a work says what it is: a deferred work (47 bits of use, 16 of index), one of the
    backend (and the rest is the backend's number), a message (41 bits of use, 20 of index), or
@@ -8569,8 +8583,8 @@ CDP__PRIVATE void cdp__group_dump_failed(cdp_group *g) {
 
 /* ---- >>failing: how a failure becomes an error on all ranks ---------------------------------- */
 
-/* Knows: groups, streams. Promises: the first cause wins everywhere; every group that failed says
-   why within a bounded time. May use: state, exec, stream, message. */
+/* Knows: groups, streams. Promises: the first cause wins everywhere; every group that failed
+   says why within a bounded time. May use: state, exec, stream, message. */
 
 /* "rank 3/8: allreduce #17 of 4194304 x f32 sum, ring (round 5/14): " */
 CDP__PRIVATE void cdp__context_text(
@@ -9464,8 +9478,8 @@ CDP__PRIVATE void cdp__flows_close(cdp_group *g, bool tell) {
 
 /* ---- >>running: the operations of a group ---------------------------------------------------- */
 
-/* Knows: the queue of a group, its executor. Promises: operations run one after the other, in the
-   order of the calls; each is done, or its group has failed, by its deadline. May use: exec,
+/* Knows: the queue of a group, its executor. Promises: operations run one after the other, in
+   the order of the calls; each is done, or its group has failed, by its deadline. May use: exec,
    failing, select, state. */
 
 /* A work that is no operation of the queue. One that was not done when its group failed has
@@ -9807,9 +9821,9 @@ CDP__PRIVATE uint64_t cdp__group_deadline(const cdp_group *g) {
 /* ---- >>hub: the in-process transport --------------------------------------------------------- */
 
 /* Knows: the lines of >>fabric between threads of one process, in memory of the os's allocator.
-   Promises: what cdp_transport asks for; peers read exposed memory in place. Without threads, when
-   one thread polls all ranks in turn, a wait sleeps a little, so that others run.
-   May use: os, fabric, and (until failure records travel as messages) frame. */
+   Promises: what cdp_transport asks for; peers read exposed memory in place. Without threads,
+   when one thread polls all ranks in turn, a wait sleeps a little, so that others run. May use:
+   os, fabric, and (until failure records travel as messages) frame. */
 
 #ifndef CDP_NO_HUB
 
@@ -10229,6 +10243,9 @@ CDP__PRIVATE void cdp__hub_refuse(void *self) {
 
 /* ---- >>pending: works that are no operations ------------------------------------------------- */
 
+/* Knows: the pool of works of a group, the list of those that wait. Promises: a work stays a
+   plain value; nothing is allocated after the pool. May use: >>state, >>failing, >>running. */
+
 /* Such a work is a place in a pool of its group, and the number of times that this place had
    been used before; so it stays a plain value, and nothing is allocated after the pool. Those
    that wait for something stand in one list per world; whichever thread advances communication
@@ -10404,6 +10421,10 @@ CDP__PRIVATE void cdp__pends_drop(cdp_group *g) {
 }
 
 /* ---- >>drive: who lets communication advance ------------------------------------------------- */
+
+/* Knows: the world's lock, its threads, its groups. Promises: at most one thread sleeps in
+   transport.wait, and work in flight always has a thread that advances it. May use: >>state,
+   >>failing, >>running, >>pending. */
 
 /* At most one thread sleeps in transport.wait. A caller that waits drives the group itself, so
    that a synchronous operation needs no hand-over between threads; the progress thread stands by
@@ -10608,8 +10629,8 @@ CDP__PRIVATE void cdp__progress_thread(void *arg) {
 
 /* ---- >>world: what the groups of one transport share ----------------------------------------- */
 
-/* Knows: ports, the lock, threads. Promises: a world that was half made is released whole. May use:
-   stream, drive, os. */
+/* Knows: ports, the lock, threads. Promises: a world that was half made is released whole. May
+   use: stream, drive, os. */
 
 CDP__PRIVATE int64_t cdp__alone_move(void *self, uint32_t peer, const cdp_iov *v, uint32_t n) {
     (void)self;
@@ -10695,6 +10716,7 @@ CDP__PRIVATE cdp__world *cdp__world_create(
     m->os = os;
     m->rank = rank;
     m->size = size;
+    m->channel_failed = cdp__channel_failed;
     m->ports = (cdp__port *)cdp__alloc_zero(os, size * sizeof *m->ports);
     m->stage = (uint8_t *)cdp__alloc(os, CDP__STAGE_BYTES);
     m->cond = threads ? os->threads.cond_create(os) : NULL;
@@ -11078,7 +11100,8 @@ CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out)
 
 /* ---- >>groups: groups of some ranks, and what is asked of a group ---------------------------- */
 
-/* Knows: groups. May use: group, world, failing, drive. */
+/* Knows: groups and the ranks that they share. Promises: groups of the same ranks get the same
+   numbers on every rank. May use: >>group, >>world, >>failing, >>drive. */
 
 #ifndef CDP_NO_GROUPS
 
@@ -11407,8 +11430,8 @@ CDP__PRIVATE cdp_status cdp__device_cannot(const char *call) {
 
 /* ---- >>requests: what was called, checked ---------------------------------------------------- */
 
-/* Knows: requests, groups' sizes. Promises: a mistake gets one sentence, and nothing was started.
-   May use: device, dtype, error. */
+/* Knows: requests, groups' sizes. Promises: a mistake gets one sentence, and nothing was
+   started. May use: device, dtype, error. */
 
 CDP__PRIVATE bool cdp__overlap(const void *a, const void *b, uint64_t a_bytes, uint64_t b_bytes) {
     const uintptr_t x = (uintptr_t)a, y = (uintptr_t)b;
@@ -11437,7 +11460,10 @@ CDP__PRIVATE bool cdp__request_lengths(
         if (!root && !in_place) *out = 0;
         return true;
     case CDP_COLL_ALLGATHER: *out = out_all; return fits;
-    case CDP_COLL_GATHER: *out = root ? out_all : in_place ? rq->count : 0; return fits;
+    case CDP_COLL_GATHER:
+        *out = in_place ? rq->count : 0;
+        if (root) *out = out_all;
+        return fits;
     case CDP_COLL_SCATTER:
         *in = root ? in_all : 0;
         if (root && in_place) *out = in_all;
@@ -11589,11 +11615,11 @@ CDP__PRIVATE bool cdp__op_parts(cdp_group *g, cdp__op *op) {
         if (rq->in_counts) op->offs[i + 1] = op->offs[i] + rq->in_counts[i];
         if (rq->out_counts) op->offs[n + 2 + i] = op->offs[n + 1 + i] + rq->out_counts[i];
     }
-    op->parts = rq->kind == CDP_COLL_ALLTOALL
-        ? 1
-        : cdp__hash(
-              CDP__HASH_START, op->offs + (rq->in_counts ? 0 : n + 1), (n + 1) * sizeof *op->offs)
-            | 2;
+    op->parts = 1;
+    if (rq->kind != CDP_COLL_ALLTOALL) {
+        const uint64_t *offs = op->offs + (rq->in_counts ? 0 : n + 1);
+        op->parts = cdp__hash(CDP__HASH_START, offs, (n + 1) * sizeof *offs) | 2;
+    }
     return true;
 }
 
@@ -12030,7 +12056,8 @@ CDP_API cdp_status cdp_group_watch(cdp_group *g, uint32_t peer) {
 
 /* ---- >>collective calls: the named operations ------------------------------------------------ */
 
-/* Knows: requests. May use: queue, work calls. */
+/* Knows: requests. Promises: a blocking call returns when its operation has ended, or by its
+   deadline. May use: >>requests, >>queue, >>work calls, >>device. */
 
 CDP__PRIVATE cdp_request cdp__request_of(cdp_coll_kind kind, const void *in, void *out,
     uint64_t count, cdp_dtype dtype, cdp_reduce_op op, uint32_t root) {
@@ -12178,7 +12205,8 @@ CDP_API cdp_status cdp_alltoall_async(
 
 /* ---- >>message calls: sends and receives ----------------------------------------------------- */
 
-/* Knows: flows, receives from any rank. May use: flows, queue, pending, work calls. */
+/* Knows: flows, receives from any rank. Promises: a call that returns an error at once has
+   started nothing. May use: >>flows, >>queue, >>pending, >>work calls, >>device. */
 
 #ifndef CDP_NO_MESSAGES
 
@@ -12305,9 +12333,11 @@ CDP__PRIVATE bool cdp__any_look(cdp__pend *s, uint64_t now) {
     p = s->seen == g->w->arrivals ? UINT32_MAX : cdp__any_find(g, CDP_ANY_RANK, s->want.tag, &f);
     s->seen = g->w->arrivals;
     if (p != UINT32_MAX) {
-        const uint64_t left_ms = s->deadline_ns == CDP__NEVER ? CDP_NO_TIMEOUT
-            : s->deadline_ns <= now                           ? 1
-                                    : (s->deadline_ns - now) / CDP__MS + 1;
+        uint64_t left_ms = CDP_NO_TIMEOUT;
+        if (s->deadline_ns <= now)
+            left_ms = 1;
+        else if (s->deadline_ns != CDP__NEVER)
+            left_ms = (s->deadline_ns - now) / CDP__MS + 1;
         s->want.peer = p;
         s->want.timeout_ms = (uint32_t)cdp__min(left_ms, CDP_NO_TIMEOUT);
         g->any_turn = (p + 1) % g->desc.world_size;
@@ -12641,8 +12671,8 @@ CDP_API cdp_status cdp_monitored_barrier(cdp_group *g, uint32_t timeout_ms) {
 /* ---- >>channel: ordered messages to each rank ------------------------------------------------ */
 
 /* Knows: streams, flows (for offered bodies), the world's lock. Promises: messages of a rank are
-   delivered in order, one at a time, without the lock; losing one rank fails no group and no other
-   rank. May use: stream, flows, group, progress, pending. */
+   delivered in order, one at a time, without the lock; losing one rank fails no group and no
+   other rank. May use: stream, flows, group, progress, pending. */
 #define CDP__CHANNEL_INLINE 0u /* `dtype` of a message's header: the body follows */
 #define CDP__CHANNEL_OFFER 1u  /* handle and length follow */
 #define CDP__CHANNEL_FETCH 2u  /* a: handle */
@@ -12743,195 +12773,6 @@ CDP__PRIVATE void cdp__channel_called(cdp_channel *c) {
     c->calling = false;
     ++c->called;
     cdp__world_tell(w);
-}
-
-/* A message is complete. False: the peer sent what no peer of this version sends. */
-CDP__PRIVATE bool cdp__channel_answer(cdp_channel *c, uint32_t p, const cdp__head *h);
-
-CDP__PRIVATE void cdp__channel_deliver(cdp_channel *c, uint32_t p) {
-    cdp__channel_peer *peer = &c->peers[p];
-    const cdp__head h = peer->head;
-    cdp_channel_message m;
-    peer->reading = false;
-    if (h.dtype != CDP__CHANNEL_INLINE && h.dtype != CDP__CHANNEL_OFFER) {
-        if (cdp__channel_answer(c, p, &h)) return;
-        (void)cdp__fail_peer(CDP_ERR_MISMATCH, c->streams[p].peer, 0,
-            "rank %u speaks of a body that was not offered", c->streams[p].peer);
-        cdp__channel_lose(c, p);
-        return;
-    }
-    memset(&m, 0, sizeof m);
-    m.peer = p;
-    m.kind = h.root;
-    m.aux = h.round;
-    m.a = h.seq;
-    m.b = h.count;
-    m.bytes = h.bytes;
-    m.body = h.bytes ? peer->body : NULL;
-    if (h.dtype == CDP__CHANNEL_OFFER) {
-        m.handle = cdp__get_u64(peer->body);
-        m.bytes = cdp__get_u64(peer->body + 8);
-        m.body = NULL;
-        if (!m.handle || !m.bytes) {
-            (void)cdp__stream_nonsense(&c->streams[p]);
-            cdp__channel_lose(c, p);
-            return;
-        }
-    }
-    cdp__channel_call(c);
-    c->desc.deliver(c->desc.user, &m);
-    cdp__channel_called(c);
-}
-
-/* ---- receiving */
-
-/* The header of a message has come: make room for its body. */
-CDP__PRIVATE bool cdp__channel_begin(cdp_channel *c, uint32_t p) {
-    cdp__channel_peer *peer = &c->peers[p];
-    const cdp__head *h = &peer->head;
-    if (h->kind != CDP_COLL_SEND || h->type != CDP__MESSAGE_DATA || h->bytes > CDP_CHANNEL_BODY_MAX
-        || (h->dtype == CDP__CHANNEL_OFFER) != (h->dtype && h->bytes == CDP__REMOTE_BYTES)) {
-        (void)cdp__stream_nonsense(&c->streams[p]);
-        return false;
-    }
-    peer->got = 0;
-    if (h->bytes <= peer->room) return true;
-    cdp__free(c->g->os, peer->body);
-    peer->room = cdp__max(h->bytes, 256);
-    peer->body = (uint8_t *)cdp__alloc(c->g->os, peer->room);
-    if (peer->body) return true;
-    peer->room = 0;
-    (void)cdp__fail_nomem("a message of a channel", h->bytes);
-    return false;
-}
-
-/* Read what has come from p. True: something moved. */
-CDP__PRIVATE bool cdp__channel_read(cdp_channel *c, uint32_t p) {
-    cdp__channel_peer *peer = &c->peers[p];
-    cdp__stream *s = &c->streams[p];
-    int64_t r = 1;
-    if (!peer->reading) {
-        r = cdp__stream_next(c->g->w, s, &peer->head);
-        if (r > 0 && !cdp__channel_begin(c, p)) r = -1;
-        peer->reading = r > 0;
-    }
-    while (r > 0 && s->body_left) {
-        r = cdp__stream_read(c->g->w, s, peer->body + peer->got, s->body_left);
-        if (r > 0) peer->got += (uint64_t)r;
-    }
-    if (r < 0) {
-        const cdp_error why = *cdp_last_error();
-        /* a body that came before its sender left is still taken */
-        while (peer->bulk && cdp__flow_move(peer->bulk, 1)) {
-        }
-        *cdp__error_slot() = why;
-        cdp__channel_lose(c, p);
-        return true;
-    }
-    if (!peer->reading || s->body_left) return false;
-    cdp__channel_deliver(c, p);
-    return true;
-}
-
-/* ---- telling the program */
-
-CDP__PRIVATE bool cdp__channel_tell_offer(cdp_channel *c) {
-    cdp__offer **at = &c->offers, *o;
-    while (*at && !(*at)->over)
-        at = &(*at)->next;
-    if (!*at) return false;
-    o = *at;
-    *at = o->next;
-    cdp__channel_call(c);
-    if (o->receive && c->desc.fetched) c->desc.fetched(c->desc.user, o->peer, o->handle, o->status);
-    if (!o->receive && c->desc.released)
-        c->desc.released(c->desc.user, o->peer, o->handle, o->status);
-    cdp__channel_called(c);
-    cdp__free(c->g->os, o);
-    return true;
-}
-
-CDP__PRIVATE bool cdp__channel_tell_peer(cdp_channel *c, uint32_t p) {
-    cdp__channel_peer *peer = &c->peers[p];
-    cdp__stream *s = &c->streams[p];
-    if (peer->lost && !peer->lost_told) {
-        peer->lost_told = true;
-        cdp__channel_call(c);
-        if (c->desc.lost) c->desc.lost(c->desc.user, p, &peer->why);
-        cdp__channel_called(c);
-        return true;
-    }
-    if (!peer->starved || peer->lost) return false;
-    if (s->sent - s->acked > CDP__WINDOW / 2) {
-        /* what was sent after the last question may have used up what the answer gave */
-        if (!s->asking && (s->asking = cdp__stream_note(c->g->w, s, CDP__MESSAGE_ASK)))
-            (void)cdp__port_flush(c->g->w, s->peer);
-        return false;
-    }
-    peer->starved = false;
-    cdp__channel_call(c);
-    if (c->desc.credit) c->desc.credit(c->desc.user, p);
-    cdp__channel_called(c);
-    return true;
-}
-
-CDP__PRIVATE bool cdp__channel_tell_time(cdp_channel *c) {
-    if (c->timer_ns == CDP__NEVER || cdp__now(c->g->os) < c->timer_ns) return false;
-    c->timer_ns = CDP__NEVER;
-    cdp__channel_call(c);
-    if (c->desc.timer) c->desc.timer(c->desc.user);
-    cdp__channel_called(c);
-    return true;
-}
-
-/* A group that failed moves no bodies any more. */
-CDP__PRIVATE void cdp__channel_group_failed(cdp_channel *c) {
-    cdp__offer *o;
-    for (o = c->offers; o; o = o->next) {
-        if (o->over || c->g->health != CDP__FAILED || c->g->settle_ns != CDP__NEVER) continue;
-        o->over = true;
-        o->status = c->g->error.status;
-    }
-}
-
-/* One step of one channel. MOVED: the lock was released meanwhile. */
-CDP__PRIVATE bool cdp__channel_step(cdp_channel *c) {
-    uint32_t p;
-    if (c->g->health != CDP__HEALTHY) cdp__channel_group_failed(c);
-    if (cdp__channel_tell_offer(c) || cdp__channel_tell_time(c)) return true;
-    for (p = 0; p < c->g->desc.world_size; ++p) {
-        if (p == c->g->desc.rank) continue;
-        if (!c->peers[p].lost && cdp__channel_read(c, p)) return true;
-        if (cdp__channel_tell_peer(c, p)) return true;
-    }
-    return false;
-}
-
-CDP__PRIVATE void cdp__channel_free(cdp_channel *c);
-
-/* Free it if it was closed inside a callback and nobody uses it any more. */
-CDP__PRIVATE void cdp__channel_over(cdp_channel *c) {
-    if (c->left_over && !c->calling && !c->waiting) cdp__channel_free(c);
-}
-
-/* Every channel of the world, one callback at a time. */
-CDP__PRIVATE cdp__advance cdp__channels_poll(cdp__world *w) {
-    cdp_channel *c;
-    for (c = w->channels; c && !w->calling; c = c->next) {
-        if (c->closing || !cdp__channel_step(c)) continue;
-        cdp__channel_over(c);
-        return CDP__MOVED;
-    }
-    return CDP__BLOCKED;
-}
-
-CDP__PRIVATE uint64_t cdp__channels_deadline(const cdp__world *w) {
-    uint64_t at = CDP__NEVER;
-    const cdp_channel *c;
-    /* no timer is called before the callback that runs has returned, which wakes whoever sleeps */
-    for (c = w->calling ? NULL : w->channels; c; c = c->next)
-        at = cdp__min(at, c->timer_ns);
-    return at;
 }
 
 /* ---- sending */
@@ -13165,11 +13006,172 @@ CDP_API cdp_status cdp_channel_refuse(cdp_channel *c, uint32_t peer, uint64_t ha
     return cdp__channel_leave(c, st);
 }
 
-/* ---- >>channel life: opening, waiting, closing ----------------------------------------------- */
+/* ---- >>channel progress: receiving, and telling the program ---------------------------------- */
 
-/* Knows: channels, streams. Promises: no callback runs after a channel was closed. May use:
-   channel, drive, stream. */
+/* Knows: the channels of a world. Promises: messages of a rank are delivered in order, one at a
+   time, without the lock. May use: >>channel, >>channel bodies, >>pending. */
 
+/* A message is complete. False: the peer sent what no peer of this version sends. */
+CDP__PRIVATE void cdp__channel_deliver(cdp_channel *c, uint32_t p) {
+    cdp__channel_peer *peer = &c->peers[p];
+    const cdp__head h = peer->head;
+    cdp_channel_message m;
+    peer->reading = false;
+    if (h.dtype != CDP__CHANNEL_INLINE && h.dtype != CDP__CHANNEL_OFFER) {
+        if (cdp__channel_answer(c, p, &h)) return;
+        (void)cdp__fail_peer(CDP_ERR_MISMATCH, c->streams[p].peer, 0,
+            "rank %u speaks of a body that was not offered", c->streams[p].peer);
+        cdp__channel_lose(c, p);
+        return;
+    }
+    memset(&m, 0, sizeof m);
+    m.peer = p;
+    m.kind = h.root;
+    m.aux = h.round;
+    m.a = h.seq;
+    m.b = h.count;
+    m.bytes = h.bytes;
+    m.body = h.bytes ? peer->body : NULL;
+    if (h.dtype == CDP__CHANNEL_OFFER) {
+        m.handle = cdp__get_u64(peer->body);
+        m.bytes = cdp__get_u64(peer->body + 8);
+        m.body = NULL;
+        if (!m.handle || !m.bytes) {
+            (void)cdp__stream_nonsense(&c->streams[p]);
+            cdp__channel_lose(c, p);
+            return;
+        }
+    }
+    cdp__channel_call(c);
+    c->desc.deliver(c->desc.user, &m);
+    cdp__channel_called(c);
+}
+
+/* ---- receiving */
+
+/* The header of a message has come: make room for its body. */
+CDP__PRIVATE bool cdp__channel_begin(cdp_channel *c, uint32_t p) {
+    cdp__channel_peer *peer = &c->peers[p];
+    const cdp__head *h = &peer->head;
+    if (h->kind != CDP_COLL_SEND || h->type != CDP__MESSAGE_DATA || h->bytes > CDP_CHANNEL_BODY_MAX
+        || (h->dtype == CDP__CHANNEL_OFFER) != (h->dtype && h->bytes == CDP__REMOTE_BYTES)) {
+        (void)cdp__stream_nonsense(&c->streams[p]);
+        return false;
+    }
+    peer->got = 0;
+    if (h->bytes <= peer->room) return true;
+    cdp__free(c->g->os, peer->body);
+    peer->room = cdp__max(h->bytes, 256);
+    peer->body = (uint8_t *)cdp__alloc(c->g->os, peer->room);
+    if (peer->body) return true;
+    peer->room = 0;
+    (void)cdp__fail_nomem("a message of a channel", h->bytes);
+    return false;
+}
+
+/* Read what has come from p. True: something moved. */
+CDP__PRIVATE bool cdp__channel_read(cdp_channel *c, uint32_t p) {
+    cdp__channel_peer *peer = &c->peers[p];
+    cdp__stream *s = &c->streams[p];
+    int64_t r = 1;
+    if (!peer->reading) {
+        r = cdp__stream_next(c->g->w, s, &peer->head);
+        if (r > 0 && !cdp__channel_begin(c, p)) r = -1;
+        peer->reading = r > 0;
+    }
+    while (r > 0 && s->body_left) {
+        r = cdp__stream_read(c->g->w, s, peer->body + peer->got, s->body_left);
+        if (r > 0) peer->got += (uint64_t)r;
+    }
+    if (r < 0) {
+        const cdp_error why = *cdp_last_error();
+        /* a body that came before its sender left is still taken */
+        while (peer->bulk && cdp__flow_move(peer->bulk, 1)) {
+        }
+        *cdp__error_slot() = why;
+        cdp__channel_lose(c, p);
+        return true;
+    }
+    if (!peer->reading || s->body_left) return false;
+    cdp__channel_deliver(c, p);
+    return true;
+}
+
+/* ---- telling the program */
+
+CDP__PRIVATE bool cdp__channel_tell_offer(cdp_channel *c) {
+    cdp__offer **at = &c->offers, *o;
+    while (*at && !(*at)->over)
+        at = &(*at)->next;
+    if (!*at) return false;
+    o = *at;
+    *at = o->next;
+    cdp__channel_call(c);
+    if (o->receive && c->desc.fetched) c->desc.fetched(c->desc.user, o->peer, o->handle, o->status);
+    if (!o->receive && c->desc.released)
+        c->desc.released(c->desc.user, o->peer, o->handle, o->status);
+    cdp__channel_called(c);
+    cdp__free(c->g->os, o);
+    return true;
+}
+
+CDP__PRIVATE bool cdp__channel_tell_peer(cdp_channel *c, uint32_t p) {
+    cdp__channel_peer *peer = &c->peers[p];
+    cdp__stream *s = &c->streams[p];
+    if (peer->lost && !peer->lost_told) {
+        peer->lost_told = true;
+        cdp__channel_call(c);
+        if (c->desc.lost) c->desc.lost(c->desc.user, p, &peer->why);
+        cdp__channel_called(c);
+        return true;
+    }
+    if (!peer->starved || peer->lost) return false;
+    if (s->sent - s->acked > CDP__WINDOW / 2) {
+        /* what was sent after the last question may have used up what the answer gave */
+        if (!s->asking && (s->asking = cdp__stream_note(c->g->w, s, CDP__MESSAGE_ASK)))
+            (void)cdp__port_flush(c->g->w, s->peer);
+        return false;
+    }
+    peer->starved = false;
+    cdp__channel_call(c);
+    if (c->desc.credit) c->desc.credit(c->desc.user, p);
+    cdp__channel_called(c);
+    return true;
+}
+
+CDP__PRIVATE bool cdp__channel_tell_time(cdp_channel *c) {
+    if (c->timer_ns == CDP__NEVER || cdp__now(c->g->os) < c->timer_ns) return false;
+    c->timer_ns = CDP__NEVER;
+    cdp__channel_call(c);
+    if (c->desc.timer) c->desc.timer(c->desc.user);
+    cdp__channel_called(c);
+    return true;
+}
+
+/* A group that failed moves no bodies any more. */
+CDP__PRIVATE void cdp__channel_group_failed(cdp_channel *c) {
+    cdp__offer *o;
+    for (o = c->offers; o; o = o->next) {
+        if (o->over || c->g->health != CDP__FAILED || c->g->settle_ns != CDP__NEVER) continue;
+        o->over = true;
+        o->status = c->g->error.status;
+    }
+}
+
+/* One step of one channel. MOVED: the lock was released meanwhile. */
+CDP__PRIVATE bool cdp__channel_step(cdp_channel *c) {
+    uint32_t p;
+    if (c->g->health != CDP__HEALTHY) cdp__channel_group_failed(c);
+    if (cdp__channel_tell_offer(c) || cdp__channel_tell_time(c)) return true;
+    for (p = 0; p < c->g->desc.world_size; ++p) {
+        if (p == c->g->desc.rank) continue;
+        if (!c->peers[p].lost && cdp__channel_read(c, p)) return true;
+        if (cdp__channel_tell_peer(c, p)) return true;
+    }
+    return false;
+}
+
+/* Free it if it was closed inside a callback and nobody uses it any more. */
 CDP__PRIVATE void cdp__channel_free(cdp_channel *c) {
     cdp__world *w = c->g->w;
     cdp_channel **at = &w->channels;
@@ -13193,6 +13195,35 @@ CDP__PRIVATE void cdp__channel_free(cdp_channel *c) {
     cdp__free(w->os, c->peers);
     cdp__free(w->os, c);
 }
+
+CDP__PRIVATE void cdp__channel_over(cdp_channel *c) {
+    if (c->left_over && !c->calling && !c->waiting) cdp__channel_free(c);
+}
+
+/* Every channel of the world, one callback at a time. */
+CDP__PRIVATE cdp__advance cdp__channels_poll(cdp__world *w) {
+    cdp_channel *c;
+    for (c = w->channels; c && !w->calling; c = c->next) {
+        if (c->closing || !cdp__channel_step(c)) continue;
+        cdp__channel_over(c);
+        return CDP__MOVED;
+    }
+    return CDP__BLOCKED;
+}
+
+CDP__PRIVATE uint64_t cdp__channels_deadline(const cdp__world *w) {
+    uint64_t at = CDP__NEVER;
+    const cdp_channel *c;
+    /* no timer is called before the callback that runs has returned, which wakes whoever sleeps */
+    for (c = w->calling ? NULL : w->channels; c; c = c->next)
+        at = cdp__min(at, c->timer_ns);
+    return at;
+}
+
+/* ---- >>channel life: opening, waiting, closing ----------------------------------------------- */
+
+/* Knows: channels, streams. Promises: no callback runs after a channel was closed. May use:
+   channel, drive, stream. */
 
 /* The channel's streams enter the table and continue those that came early. Lock held. */
 CDP__PRIVATE cdp_status cdp__channel_enter(cdp_channel *c) {
@@ -13726,11 +13757,11 @@ CDP_API uint64_t cdp_describe(cdp_group *g, char *out, uint64_t size) {
         if (p == d->rank) continue;
         if (link->describe)
             link->describe(link->self, peer, words, sizeof words);
+        else if (!link->failure.linked)
+            cdp__format(words, sizeof words, "a transport that does not describe itself");
         else
-            cdp__format(words, sizeof words, "%s",
-                !link->failure.linked         ? "a transport that does not describe itself"
-                    : cdp__group_linked(g, p) ? "connected"
-                                              : "not used yet");
+            cdp__format(
+                words, sizeof words, cdp__group_linked(g, p) ? "connected" : "not used yet");
         cdp__text_add(&t, "  rank %u: %s\n", peer, words);
     }
     cdp__leave(g);
@@ -13798,8 +13829,8 @@ CDP__PRIVATE cdp_status cdp__group_start_bucket(cdp_group *g, const cdp_request 
 
 /* ---- >>numbers (pure): square root, division, conversion ------------------------------------- */
 
-/* Knows: the float dtypes. Promises: the same bits on every machine. May use: >>dtype,
-   >>reduce-kernels. */
+/* Knows: the float dtypes. Promises: the same bits on every machine. May use: >>dtype, >>reduce-
+   kernels. */
 
 CDP__PRIVATE double cdp__float_get(cdp_dtype t, const void *p, uint64_t i) {
     uint16_t half[CDP__BLOCK] = {0};
@@ -13886,8 +13917,8 @@ CDP__PRIVATE void cdp__cast(cdp_dtype from, const void *in, cdp_dtype to, void *
 
 /* ---- >>bucket (pure): which parameters share a bucket ---------------------------------------- */
 
-/* Knows: dtypes and sizes of parameters. Promises: the same plan from the same numbers, in linear
-   time, without memory of its own. May use: >>dtype. */
+/* Knows: dtypes and sizes of parameters. Promises: the same plan from the same numbers, in
+   linear time, without memory of its own. May use: >>dtype. */
 
 /* The bucket that is being filled with parameters of one dtype. While it is open, bucket_of[] of
    its parameters is a list: each entry is the index of the parameter that was added before it. */
@@ -14297,22 +14328,28 @@ CDP__PRIVATE cdp_status cdp__ddp_place(cdp_ddp *d, const uint32_t *order) {
 /* ---- >>ddp-compare: is the model the same on all ranks? -------------------------------------- */
 
 /* Knows: names, shapes and settings of a model, and the bits of its parameters. Promises: where
-   ranks differ, every rank returns the same sentence with the first difference. May use:
-   >>ddp-state, public collectives. */
+   ranks differ, every rank returns the same sentence with the first difference. May use: >>ddp-
+   state, public collectives. */
 
 /* Of parameter i; from param_count on, of buffers. */
-CDP__PRIVATE uint64_t cdp__param_hash(const cdp_ddp *d, uint32_t i) {
-    const bool buffer = i >= d->param_count;
-    const cdp_buffer *b = &d->buffers[buffer ? i - d->param_count : 0];
-    const char *name = buffer ? b->name : d->params[i].name;
+/* A buffer's shape is told from that of a parameter by a number of rows that none has. */
+CDP__PRIVATE uint64_t cdp__shape_hash(
+    const char *name, cdp_dtype dtype, uint64_t count, uint64_t rows) {
     char shape[80];
-    cdp__format(shape, sizeof shape, "|%d|%llu|%llu",
-        (int)(buffer ? b->dtype : d->params[i].user.dtype),
-        (unsigned long long)(buffer ? b->count : d->params[i].user.count),
-        (unsigned long long)(buffer
-                ? UINT64_MAX
-                : d->params[i].user.rows | (d->params[i].user.sparse ? 1ull << 63 : 0)));
+    cdp__format(shape, sizeof shape, "|%d|%llu|%llu", (int)dtype, (unsigned long long)count,
+        (unsigned long long)rows);
     return cdp__hash(cdp__hash(CDP__HASH_START, name, strlen(name)), shape, strlen(shape));
+}
+
+CDP__PRIVATE uint64_t cdp__param_hash(const cdp_ddp *d, uint32_t i) {
+    if (i >= d->param_count) {
+        const cdp_buffer *b = &d->buffers[i - d->param_count];
+        return cdp__shape_hash(b->name, b->dtype, b->count, UINT64_MAX);
+    } else {
+        const cdp_param *p = &d->params[i].user;
+        const uint64_t rows = p->rows | (p->sparse ? 1ull << 63 : 0);
+        return cdp__shape_hash(d->params[i].name, p->dtype, p->count, rows);
+    }
 }
 
 /* The end of a long name: names of one model differ there. */
@@ -14547,8 +14584,8 @@ CDP_API cdp_status cdp_ddp_verify(cdp_ddp *d) {
 
 /* ---- >>ddp-broadcast: parameters and buffers of one rank to all ------------------------------ */
 
-/* Knows: where parameters and buffers are. Promises: small ones share messages, large ones are in
-   flight together. May use: >>ddp-state, public collectives. */
+/* Knows: where parameters and buffers are. Promises: small ones share messages, large ones are
+   in flight together. May use: >>ddp-state, public collectives. */
 
 /* Smaller parameters and buffers are copied into one message. */
 #define CDP__PACK_BELOW 65536u
@@ -14933,8 +14970,8 @@ CDP_API void cdp_ddp_zero_grad(cdp_ddp *d) {
 
 /* ---- >>ddp-stats: figures of the last step and of all ---------------------------------------- */
 
-/* Knows: the times of a pass. Promises: figures only, nothing depends on them. May use:
-   >>ddp-state. */
+/* Knows: the times of a pass. Promises: figures only, nothing depends on them. May use: >>ddp-
+   state. */
 
 /* Of the last step: how long operations ran, and for how long backward_end waited for them. */
 CDP__PRIVATE void cdp__ddp_account_comm(cdp_ddp *d) {
@@ -15003,8 +15040,8 @@ CDP_API cdp_bucket_stats cdp_ddp_bucket(const cdp_ddp *d, uint32_t index) {
 
 /* ---- >>ddp-launch: full buckets start on their way ------------------------------------------- */
 
-/* Knows: the order of buckets and of the stages of a hook. Promises: buckets start in their order
-   on every rank, whatever the order in which they are full. May use: >>group-access,
+/* Knows: the order of buckets and of the stages of a hook. Promises: buckets start in their
+   order on every rank, whatever the order in which they are full. May use: >>group-access,
    >>ddp-state, >>ddp-buckets. */
 
 /* Called with the group's lock held. */
@@ -15906,8 +15943,8 @@ CDP_API cdp_status cdp_ddp_join(cdp_ddp *d) {
 
 /* ---- >>clip: the norm of all gradients ------------------------------------------------------- */
 
-/* Knows: where gradients are. Promises: the same norm on all ranks. May use: >>numbers,
-   >>ddp-state. */
+/* Knows: where gradients are. Promises: the same norm on all ranks. May use: >>numbers, >>ddp-
+   state. */
 
 /* The numbers of a gradient: where they are, and how many. */
 CDP__PRIVATE uint64_t cdp__clip_part(const cdp__param *p, void **part) {
@@ -16249,8 +16286,8 @@ CDP_API uint64_t cdp_ddp_trace(
 
 /* ---- >>hooks: memory of a hook, plain hooks, halves ------------------------------------------ */
 
-/* Knows: buckets as a hook sees them (cdp_bucket), not the ddp behind them. Promises: memory of a
-   finished bucket serves the next one. May use: >>numbers, public functions. */
+/* Knows: buckets as a hook sees them (cdp_bucket), not the ddp behind them. Promises: memory of
+   a finished bucket serves the next one. May use: >>numbers, public functions. */
 
 /* What a hook keeps for one bucket. */
 typedef struct cdp__slot {
@@ -16667,8 +16704,8 @@ CDP__PRIVATE cdp_status cdp__hook_topk(
 
 /* ---- >>hooks-powersgd: matrices as products of two thin ones --------------------------------- */
 
-/* Knows: the mathematics of PowerSGD (Vogels, Karimireddy and Jaggi 2019). Promises: the same bits
-   on every rank. May use: >>hooks, >>hooks-topk (error feedback), >>numbers. */
+/* Knows: the mathematics of PowerSGD (Vogels, Karimireddy and Jaggi 2019). Promises: the same
+   bits on every rank. May use: >>hooks, >>hooks-topk (error feedback), >>numbers. */
 
 /* Columns of an n x r matrix (by rows) become orthonormal, one after the other. Small beside a
    bucket: n + m values of a matrix of n * m. */

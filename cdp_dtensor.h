@@ -5,7 +5,9 @@
         that bring their own kernels. A mesh is an n-dimensional array of ranks. A layout says
         which part of a tensor each rank of a mesh holds. A plan moves a tensor from one layout to
         another with the least number of bytes, and can be printed before any rank exists. An edge
-        is a plan together with the plan of its gradient. Nothing is communicated implicitly.
+        is a plan together with the plan of its gradient. Rules say how the inputs of an operator
+        may lie; layers, losses and attention cut over ranks are made of all these. Nothing is
+        communicated implicitly.
 
     DO THIS
         #define CDP_IMPLEMENTATION      in exactly one C or C++ file, before
@@ -142,7 +144,9 @@
     MEMORY
         From the os of the group. A mesh: one group per dimension and two of all ranks. A plan:
         about 600 bytes per message, and scratch memory that cdp_plan_info.scratch_bytes states.
-        A run allocates nothing, except the first asynchronous one of a plan of several phases.
+        A run allocates nothing, except the first asynchronous one of a plan of several phases, and
+        what the group remembers of messages in flight, until it has had as many of them at once
+        as the plan has. A layer allocates when it is made; cdp_cross_entropy in each call.
 
     ERRORS
         INVALID and UNSUPPORTED: nothing was started; correct the call. MISMATCH of a mesh, layout
@@ -153,6 +157,8 @@
     LIMITS
         mesh: 6 dimensions, 65535 ranks | tensor: 8 dimensions, 63 bits of elements and bytes
         names of mesh dimensions: 31 bytes | host memory only: device memory is UNSUPPORTED
+        operators: 4 inputs, 256 rules | products without a gemm: f32, f64, i32, i64; losses and
+        attention: f32, f64 | layers, losses and attention: on meshes of one dimension
 
     License: MIT-0 or Unlicense, as you like; see the end of cdp.h.                            */
 #include "cdp.h"
@@ -822,6 +828,17 @@ inline cdp_status cdp_edge_create(const cdp_edge_desc &desc, cdp_edge **out) {
 inline cdp_status cdp_dtensor_fill(cdp_dtensor *tensor, const cdp_fill &fill) {
     return cdp_dtensor_fill(tensor, &fill);
 }
+#ifndef CDP_NO_TENSOR_OPS
+inline cdp_status cdp_tp_create(const cdp_tp_desc &desc, cdp_tp **out) {
+    return cdp_tp_create(&desc, out);
+}
+inline cdp_status cdp_cp_create(const cdp_cp_desc &desc, cdp_cp **out) {
+    return cdp_cp_create(&desc, out);
+}
+inline cdp_status cdp_local_map(const cdp_local_map_desc &desc) {
+    return cdp_local_map(&desc);
+}
+#endif
 #endif
 
 #endif /* CDP_DTENSOR_INCLUDED */

@@ -106,8 +106,8 @@
 
     ERRORS
         INVALID: the caller's mistake, named in one sentence; nothing changed. NOMEM: no memory
-        after all retries; the text has the figures. IO: the source failed; its words are in the
-        text; nothing changed. TIMEOUT: events did not pass in time. STATE: not possible now (a
+        after all retries; the text has the figures. IO: the source failed; the text quotes its
+        error; nothing changed. TIMEOUT: events did not pass in time. STATE: not possible now (a
         graph is being captured, blocks are in use).
 
     LIMITS
@@ -141,8 +141,9 @@ extern "C" {
 typedef struct cdp_mem_source {
     void *user;       /* first argument of every function                                     */
     const char *name; /* in texts: "cuda:0"; must outlive the allocator                       */
-    uint32_t device;  /* ordinal in snapshots                                                 */
-    /* A segment of `bytes`, aligned to 512. NOMEM: asked again after some came back. */
+    uint32_t device;  /* ordinal in snapshots, up to 1023                                     */
+    /* A segment of `bytes`, aligned to 512. On NOMEM the allocator gives cached
+       segments back and calls again. */
     cdp_status (*reserve)(void *user, uint64_t bytes, void **out);
     /* Give a segment back; nothing uses it any more. */
     cdp_status (*release)(void *user, void *at, uint64_t bytes);
@@ -202,7 +203,7 @@ typedef enum cdp_mem_stacks {
     CDP_MEM_STACKS_SITE
 } cdp_mem_stacks;
 
-/* What a history records; PyTorch's words, except MAP and UNMAP, which occur in its files only. */
+/* Kinds of events, as PyTorch names them. MAP and UNMAP occur only in files that PyTorch wrote. */
 typedef enum cdp_mem_action {
     CDP_MEM_ALLOC = 0,
     CDP_MEM_FREE_REQUESTED,
@@ -239,7 +240,7 @@ typedef struct cdp_mem_record_desc {
 typedef struct cdp_mem_desc {
     const cdp_mem_source *source; /* copied, and destroyed with the allocator (default: CUDA)   */
     bool recorder_only;           /* no source: cdp_mem_note_alloc and _free alone              */
-    uint32_t device;              /* ordinal in snapshots of a recorder_only                    */
+    uint32_t device;              /* ordinal in snapshots of a recorder_only, up to 1023        */
     uint64_t limit_bytes;         /* never hold more (default: no limit)                        */
     uint64_t max_split_bytes;     /* larger blocks are not split (default: no limit; else at
                                      least 20 MiB)                                              */
@@ -279,7 +280,7 @@ typedef struct cdp_mem_shot cdp_mem_shot;
    UNSUPPORTED (default source without CUDA; backtrace where the C library has none), NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_create(const cdp_mem_desc *desc, cdp_mem **out);
 
-/* Wait at most timeout_ms for pending frees, give all segments back that no live block lies in,
+/* Wait at most timeout_ms for pending frees, give all segments back that have no live block,
    destroy the pools that are left, the source and the allocator. Returns the bytes of blocks that
    were still allocated: each is named in the log, and their segments are not given back. NULL is
    allowed. */
@@ -297,8 +298,8 @@ typedef struct cdp_mem_site {
 
 /* `bytes` of memory for work in `stream`, aligned to 512, not zeroed. 0 bytes: *out is NULL.
    Errors: NOMEM (after all retries; the text says what was asked, what is free, cached and
-   fragmented, and who holds the most), IO, TIMEOUT, STATE (the stream is being captured and this
-   is no private pool), INVALID. */
+   fragmented, and which label or stack holds the most), IO, TIMEOUT, STATE (the stream is being
+   captured and this is no private pool), INVALID. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_alloc(
     cdp_mem *mem, uint64_t bytes, void *stream, void **out);
 
@@ -345,9 +346,9 @@ typedef bool (*cdp_mem_oom_func)(void *user, cdp_mem *mem, const cdp_mem_oom *oo
 /* One function at a time; a second call replaces the first. */
 CDP_API void cdp_mem_on_oom(cdp_mem *mem, cdp_mem_oom_func func, void *user);
 
-/* Hear of segments: those that are there now, those that come, and those that are about to go.
-   Called under the lock: `func` must not call this header, CUDA or NCCL. Errors: INVALID (8 watch
-   already). unwatch: those with this `user`. */
+/* Call `func` for each segment: now for those that exist, later for each new one, and before one is
+   given back. Under the lock: `func` must not call this header, CUDA or NCCL. Errors: INVALID
+   (8 watchers exist already). cdp_mem_unwatch removes those with this `user`. */
 typedef void (*cdp_mem_watch_func)(
     void *user, cdp_mem_action action, void *at, uint64_t bytes, cdp_mem_pool *pool);
 /* `user` also names the watcher for cdp_mem_unwatch. */
@@ -392,8 +393,8 @@ CDP_API cdp_allocator cdp_mem_pool_allocator(cdp_mem_pool *pool);
    already have no stacks. Errors: INVALID, UNSUPPORTED, NOMEM (recording stays as it was). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_record(cdp_mem *mem, const cdp_mem_record_desc *desc);
 
-/* What this thread does from now on ("step 12", "ddp bucket 3"): goes into events and blocks.
-   Nests up to 16 deep, written with / between them. NULL ends the innermost one. */
+/* Begin a label of this thread ("step 12", "ddp bucket 3"), which events and blocks then carry.
+   Labels nest up to 16 deep, joined by "/". NULL ends the innermost one. */
 CDP_API void cdp_mem_label(const char *text);
 
 /* Record a text for this moment (`data` NULL), or for a live block. Ignored when nothing is
@@ -439,9 +440,9 @@ CDP_API void cdp_mem_reset(cdp_mem *mem, bool peak, bool accumulated);
 
 /* ---- >>shots --------------------------------------------------------------------------------- */
 
-/* What several allocators hold and did, each copied at one moment under its lock. All that memory
-   is allocated before the lock is taken. `no_events`: only what they hold. Errors: INVALID,
-   NOMEM. */
+/* Snapshot of several allocators: segments, blocks and events, each allocator copied at one moment
+   under its lock. Memory is allocated before the lock is taken. `no_events`: segments and blocks
+   only. Free it with cdp_mem_shot_free. Errors: INVALID, NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_snapshot(
     cdp_mem *const *mems, uint32_t count, bool no_events, cdp_mem_shot **out);
 CDP_API void cdp_mem_shot_free(cdp_mem_shot *shot);
@@ -459,7 +460,7 @@ typedef enum cdp_mem_format {
     CDP_MEM_FLAME,        /* lines for flamegraph.pl, with segments        */
     CDP_MEM_FLAME_MEMORY, /* the same without segments                     */
     CDP_MEM_TRACE,        /* events as a program                           */
-    CDP_MEM_PEAK          /* who held what at the peak and at the end      */
+    CDP_MEM_PEAK          /* the largest holders at the peak and at the end */
 } cdp_mem_format;
 
 /* Write a shot in pieces, as they are made: no second copy in memory. `sink` returns false to
@@ -476,13 +477,13 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_mem_write_file(
 /* Take a snapshot of one allocator and write it to `path` as a pickle. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_dump(cdp_mem *mem, const char *path);
 
-/* Read a snapshot, pickle or JSON, written here or by PyTorch. The bytes may come from anywhere.
-   Errors: INVALID (says at which byte and why), UNSUPPORTED (an opcode that no snapshot has),
+/* Read a snapshot, pickle or JSON, written here or by PyTorch. The bytes need not be trusted.
+   Errors: INVALID (names the byte and the reason), UNSUPPORTED (an opcode that no snapshot has),
    NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_read(
     const void *data, uint64_t bytes, const cdp_os *os, cdp_mem_shot **out);
 
-/* Write a text that says what grew and shrank between two shots, by label and innermost frame,
+/* Write a text of what grew and shrank between two shots, by label and innermost frame,
    largest first; cut to `room` bytes. Returns the bytes that `after` holds more. */
 CDP_API int64_t cdp_mem_compare(
     const cdp_mem_shot *before, const cdp_mem_shot *after, char *text, uint64_t room);
@@ -706,7 +707,7 @@ struct cdp__mem_use { /* one block on one further stream */
     void *event;         /* stays when the record is unused */
     cdp__mem_use *next;  /* of the block; or of unused ones */
     cdp__mem_use *after; /* in the lane, or among those put off by a capture */
-    bool gone;           /* the stream was forgotten: nothing to wait for */
+    bool gone;           /* cdp_mem_forget_stream: there is nothing to wait for */
 };
 
 #define CDP__MEM_EXACT 4096u
@@ -837,7 +838,7 @@ CDP__MEM_HOT void cdp__mem_table_put(cdp__mem_table *t, cdp__mem_part *p) {
     ++t->used;
 }
 
-/* Whether the entry of slot `i` may move to the hole: its home does not lie behind the hole. */
+/* Whether the entry of slot `i` may move to the hole: its home is not behind the hole. */
 CDP__MEM_HOT bool cdp__mem_table_moves(const cdp__mem_table *t, uint64_t i, uint64_t hole) {
     const uint64_t home = cdp__mem_table_home(t, t->slots[i]->at);
     return ((i - home) & t->mask) >= ((i - hole) & t->mask);
@@ -1067,7 +1068,7 @@ CDP__PRIVATE void cdp__mem_labels_at(cdp__mem_labels *l, void *memory) {
     l->lost = 0;
 }
 
-/* ---- >>os-stacks: addresses of callers, and where modules lie -------------------------------- */
+/* ---- >>os-stacks: addresses of callers and of modules --------------------------------------- */
 
 /* Knows: how this system finds return addresses and the modules they are in. Promises: a chain
    of frame pointers is followed only upwards and inside the stack of this thread. May use:
@@ -1081,8 +1082,7 @@ CDP__PRIVATE void cdp__mem_labels_at(cdp__mem_labels *l, void *memory) {
 #endif
 
 typedef struct cdp__mem_module {
-    uint64_t low, high,
-        base;      /* code lies from low to high; base: where the file's start would lie */
+    uint64_t low, high, base; /* code is at low..high; base: the address of the file's first byte */
     uint32_t path; /* number of its text                                                */
 } cdp__mem_module;
 
@@ -1163,7 +1163,7 @@ CDP__PRIVATE bool cdp__mem_stack_line(void *user, const cdp__mem_map_line *line)
     return false;
 }
 
-/* The end of the stack that `frame` lies in, found once for each thread; 0: not known. */
+/* The end of the stack that has `frame`, found once for each thread; 0: not known. */
 CDP__PRIVATE uint64_t cdp__mem_stack_end(uint64_t frame) {
     static CDP__THREAD_LOCAL cdp__mem_stack_range r;
     if (frame >= r.low && frame < r.high) return r.high;
@@ -1183,7 +1183,7 @@ CDP__PRIVATE uint64_t cdp__mem_stack_end(uint64_t frame) {
 #define CDP__MEM_RAW
 #endif
 
-/* Return addresses by the chain of frame pointers from `frame` on. Each frame must lie above the
+/* Return addresses by the chain of frame pointers from `frame` on. Each frame must be above the
    one before it, aligned and inside the stack; else the chain ends, since a caller was compiled
    without it. */
 CDP__MEM_RAW CDP__PRIVATE void cdp__mem_walk(const void *frame, uint32_t most, cdp__mem_trace *t) {
@@ -1442,7 +1442,7 @@ CDP__PRIVATE cdp__mem_bins *cdp__mem_bins_of(const cdp__mem_part *p) {
     return p->span->arena->bins[p->span->large];
 }
 
-/* A free block goes into its list of `b`. Statistics are the caller's. */
+/* Put a free block into its list of `b`. The caller updates the statistics. */
 CDP__MEM_HOT void cdp__mem_free_put(cdp_mem *m, cdp__mem_bins *b, cdp__mem_part *p) {
     p->state = CDP_MEM_INACTIVE;
     p->requested = 0;
@@ -1615,7 +1615,7 @@ CDP__MEM_HOT void cdp__mem_part_end(cdp_mem *m, cdp__mem_part *p) {
     cdp__mem_down(&m->tally.requested_bytes, p->span->large, p->requested);
 }
 
-/* What this pool has for this stream; NULL without memory. The one used last is first. */
+/* The arena of a pool for a stream; NULL without memory. The one used last is first. */
 CDP__MEM_HOT cdp__mem_arena *cdp__mem_arena_of(cdp_mem *m, cdp_mem_pool *pool, void *stream) {
     cdp__mem_arena **at = &pool->arenas, *a;
     for (a = *at; a && a->stream != stream; a = *at)
@@ -1983,8 +1983,8 @@ CDP__PRIVATE cdp_status cdp__mem_release(cdp_mem *m, const cdp__mem_call *c, cdp
     return CDP_OK;
 }
 
-/* The block can be used again: into its list, merged. Without a cache it goes back to the source;
-   when that fails it stays in the list, for a later trim. */
+/* The block can be used again: merge it and put it into its list. Without a cache, give it back to
+   the source; if that fails, it stays in the list for a later trim. */
 CDP__MEM_HOT void cdp__mem_complete(cdp_mem *m, const cdp__mem_call *c, cdp__mem_part *p) {
     cdp__mem_span *const s = p->span;
     cdp__mem_event_part(m, c, CDP_MEM_FREE_COMPLETED, p);
@@ -2212,7 +2212,8 @@ CDP__PRIVATE bool cdp__mem_idle(const cdp_mem *m, const cdp__mem_span *s) {
     return !s->busy && s->arena->pool == &m->base;
 }
 
-/* Give all idle segments back. Returns the bytes; a failing source ends it, and is told by *st. */
+/* Give all idle segments back. Returns the bytes; stops if the source fails, with its status in
+   *st. */
 CDP__PRIVATE uint64_t cdp__mem_release_idle(cdp_mem *m, const cdp__mem_call *c, cdp_status *st) {
     cdp__mem_span *s, *next;
     uint64_t bytes = 0;
@@ -2343,7 +2344,7 @@ CDP__MEM_HOT cdp_status cdp__mem_find(
     return *out ? CDP_OK : CDP_ERR_NOMEM;
 }
 
-/* What a request asks for: the arena, the rounded size. */
+/* Fill in a request: the arena, the rounded size. */
 CDP__MEM_HOT cdp_status cdp__mem_ask_begin(
     cdp_mem *m, cdp__mem_ask *a, cdp_mem_pool *pool, uint64_t bytes, void *stream) {
     const bool fixed = pool && pool->fixed_bytes;
@@ -2389,7 +2390,7 @@ CDP__MEM_HOT cdp_status cdp__mem_serve(cdp_mem *m, cdp__mem_call *c, cdp__mem_as
     return CDP_OK;
 }
 
-/* ---- >>out-of-memory: the last words of a request -------------------------------------------- */
+/* ---- >>out-of-memory: the error of a request ------------------------------------------------- */
 
 /* Knows: how to explain a failing request. Promises: the text needs no memory; only the name of
    the largest holder does. May use: source, desc, allocator, shots, bins, ring, depot, blocks,
@@ -2409,7 +2410,7 @@ CDP__PRIVATE const char *cdp__mem_size_text(char text[32], uint64_t bytes) {
     return text;
 }
 
-typedef struct cdp__mem_holder { /* who holds the most: a label, or a stack */
+typedef struct cdp__mem_holder { /* the largest holder: a label, or a stack */
     uint64_t bytes, blocks;
     uint32_t label, stack;
 } cdp__mem_holder;
@@ -2485,7 +2486,7 @@ CDP__PRIVATE void cdp__mem_holder_text(const cdp_mem *m, const cdp__mem_holder *
 CDP__PRIVATE void cdp__mem_oom_holder(const cdp_mem *m, const cdp__mem_holder *h, cdp__text *t) {
     char name[96], size[32];
     if (!h->bytes) {
-        cdp__text_add(t, "; desc.record would say who holds it");
+        cdp__text_add(t, "; set desc.record to know who holds it");
         return;
     }
     cdp__mem_holder_text(m, h, name);
@@ -2861,7 +2862,7 @@ CDP__PRIVATE void cdp__mem_shot_setting(
 CDP__PRIVATE void cdp__mem_shot_link(cdp_mem_shot *s) {
     uint64_t i, at = 0;
     for (i = 0; i < s->segment_count; ++i) {
-        s->segments[i].blocks = s->blocks + at;
+        s->segments[i].blocks = s->blocks ? s->blocks + at : NULL;
         at += s->segments[i].block_count;
     }
 }
@@ -3003,7 +3004,7 @@ CDP__PRIVATE void cdp__mem_raw_copy(const cdp_mem *m, cdp__mem_raw *r) {
     r->lost = l->ring.room ? cdp__mem_ring_lost(&l->ring) : 0;
 }
 
-/* Copy what `m` holds. Memory is taken without the lock; when more came meanwhile, again. */
+/* Copy what `m` holds. Memory is allocated without the lock; if it is too small by then, again. */
 CDP__PRIVATE cdp_status cdp__mem_raw_take(cdp_mem *m, bool no_events, cdp__mem_raw *r) {
     cdp__mem_call c;
     memset(r, 0, sizeof *r);
@@ -3669,7 +3670,7 @@ CDP__PRIVATE void cdp__mem_w_shot(cdp__mem_pen *w, const cdp_mem_shot *s, const 
     cdp__mem_pen_flush(w);
 }
 
-/* ---- >>value: what a file says, as a tree ---------------------------------------------------- */
+/* ---- >>value: the content of a file, as a tree ----------------------------------------------- */
 
 /* Knows: numbers, texts, lists and dicts of a file. Texts point into the file itself. Promises:
    memory is a chain of chunks, freed as a whole, and at most about 100 bytes for each byte of
@@ -3759,7 +3760,7 @@ CDP__PRIVATE bool cdp__mem_value_is(const cdp__mem_value *v, const char *text) {
         && memcmp(v->as.text, text, v->length) == 0;
 }
 
-/* What a dict says for a key; NULL: nothing. */
+/* The value of a key in a dict; NULL: there is none. */
 CDP__PRIVATE const cdp__mem_value *cdp__mem_value_get(const cdp__mem_value *v, const char *key) {
     uint64_t i, n;
     if (!v || v->kind != CDP__MEM_DICT) return NULL;
@@ -3892,7 +3893,7 @@ CDP__PRIVATE bool cdp__mem_mark(cdp__mem_reader *r) {
     return true;
 }
 
-/* How many values are above the last mark, which goes. */
+/* How many values are above the last mark, which is removed. */
 CDP__PRIVATE bool cdp__mem_marked(cdp__mem_reader *r, uint64_t *count) {
     if (!r->mark_count) return cdp__mem_bad(r, "there is no mark");
     *count = r->depth - r->marks[--r->mark_count];
@@ -3913,7 +3914,8 @@ CDP__PRIVATE bool cdp__mem_gather(cdp__mem_reader *r, uint64_t count, cdp__mem_k
     v.as.box = cdp__mem_box_new(r);
     if (!v.as.box) return false;
     r->depth -= count;
-    return cdp__mem_box_add(r, v.as.box, r->stack + r->depth, count) && cdp__mem_push(r, v);
+    return (!count || cdp__mem_box_add(r, v.as.box, r->stack + r->depth, count))
+        && cdp__mem_push(r, v);
 }
 
 CDP__PRIVATE bool cdp__mem_gather_marked(cdp__mem_reader *r, cdp__mem_kind kind) {
@@ -3997,7 +3999,7 @@ CDP__PRIVATE bool cdp__mem_opcode(cdp__mem_reader *r, uint8_t code) {
     }
 }
 
-/* The one value of a pickle. What comes after its end is ignored. */
+/* The one value of a pickle. Bytes after its end are ignored. */
 CDP__PRIVATE bool cdp__mem_unpickle(cdp__mem_reader *r, cdp__mem_value *out) {
     const uint8_t *code;
     while ((code = cdp__mem_next(r, 1)) != NULL && *code != '.')
@@ -4085,7 +4087,7 @@ CDP__PRIVATE bool cdp__mem_json_string(cdp__mem_reader *r, cdp__mem_value *out) 
     return true;
 }
 
-/* Digits, a point, an exponent. What is whole and fits stays exact. */
+/* Digits with a point. Whole numbers that fit stay exact. */
 CDP__PRIVATE bool cdp__mem_json_number(cdp__mem_reader *r, cdp__mem_value *out) {
     const bool minus = cdp__mem_json_eat(r, '-');
     double real = 0, scale = 1;
@@ -4238,7 +4240,7 @@ CDP__PRIVATE cdp_mem_state cdp__mem_import_state(const cdp__mem_value *v) {
     return cdp__mem_value_is(v, "active_allocated") ? CDP_MEM_ACTIVE : CDP_MEM_PENDING;
 }
 
-/* Blocks say their addresses, or lie one after the other. */
+/* Blocks without an address follow the one before. */
 CDP__PRIVATE bool cdp__mem_import_blocks(
     cdp_mem_shot *s, cdp_mem_segment *g, const cdp__mem_box *list) {
     uint64_t i, at = g->address;
@@ -4457,7 +4459,7 @@ CDP__PRIVATE bool cdp__mem_line_begin(cdp__mem_line *l, uint64_t i) {
     return true;
 }
 
-/* The end of an element that nobody saw begin: it was there before. */
+/* The end of an element. Without a recorded beginning it was there before. */
 CDP__PRIVATE bool cdp__mem_line_finish(cdp__mem_line *l, uint64_t i) {
     const cdp_mem_event *const ev = &l->events[i];
     const uint64_t slot = cdp__mem_line_slot(l, ev->address);
@@ -4474,7 +4476,7 @@ CDP__PRIVATE bool cdp__mem_line_finish(cdp__mem_line *l, uint64_t i) {
     return true;
 }
 
-/* What the final state has and no event began. */
+/* Elements of the final state that no event began. */
 CDP__PRIVATE bool cdp__mem_line_rest(cdp__mem_line *l, uint32_t device, bool segments) {
     const cdp_mem_shot *const s = l->shot;
     uint64_t i, j;
@@ -4716,7 +4718,7 @@ typedef struct cdp__mem_plot {
     cdp__mem_point *points;
     uint64_t point_count, point_room;
     uint64_t *live; /* drawn elements, the lowest first */
-    double *y;      /* where each drawn element lies now; by element */
+    double *y;      /* bytes below each drawn element now; by element */
     uint64_t live_count;
     double sum[CDP__MEM_COLUMNS], drawn[CDP__MEM_COLUMNS], most[CDP__MEM_COLUMNS];
 } cdp__mem_plot;
@@ -4743,7 +4745,7 @@ CDP__PRIVATE void cdp__mem_plot_choose(cdp__mem_plot *p) {
     }
 }
 
-/* Where the drawn elements lie at the end of a column; a point where one has moved. */
+/* The places of drawn elements at the end of a column; a point for each that has moved. */
 CDP__PRIVATE bool cdp__mem_plot_column(cdp__mem_plot *p, uint32_t column, uint64_t last) {
     double y = 0;
     uint64_t i, n = 0;
@@ -4882,7 +4884,7 @@ CDP__PRIVATE void cdp__mem_svg_elements(cdp__mem_pen *w, cdp__mem_plot *p) {
     }
 }
 
-/* What is too small to be drawn, as one area, and the sum as a line. */
+/* The elements that are not drawn, as one area, and the sum as a line. */
 CDP__PRIVATE void cdp__mem_svg_sum(cdp__mem_pen *w, const cdp__mem_plot *p) {
     uint32_t i;
     cdp__mem_put_text(w, "<polygon class=\"rest\" points=\"");
@@ -5258,7 +5260,7 @@ CDP__PRIVATE void cdp__mem_peak_list(cdp__mem_pen *w, const cdp__mem_sum *sums, 
     if (n > 10) cdp__mem_say(w, "    and %llu others\n", (unsigned long long)(n - 10));
 }
 
-/* What segments have, in one line. */
+/* Sums of segments and blocks, in one line. */
 CDP__PRIVATE void cdp__mem_peak_segments(cdp__mem_pen *w, const cdp_mem_shot *s, uint32_t device) {
     double total = 0, allocated = 0, active = 0, split = 0, largest = 0;
     uint64_t i;
@@ -5443,7 +5445,7 @@ CDP_API cdp_status cdp_mem_source_of(
     return CDP_OK;
 }
 
-/* ---- >>cuda: device memory of the CUDA runtime, loaded when it is asked for ------------------ */
+/* ---- >>cuda: device memory of the CUDA runtime, loaded on demand ----------------------------- */
 
 /* Knows: the functions of the CUDA runtime that a source needs; the library is loaded when the
    first source is made. Promises: every call leaves the current device and the capture mode as
@@ -5491,8 +5493,7 @@ typedef struct cdp__mem_cuda {
     char name[16];
 } cdp__mem_cuda;
 
-/* What the caller had before a call into CUDA: its device, and how strictly captures forbid
-   calls. */
+/* The caller's state before a call into CUDA: its device, and its capture mode. */
 typedef struct cdp__mem_cuda_turn {
     int device, mode;
 } cdp__mem_cuda_turn;
@@ -5587,7 +5588,7 @@ CDP__PRIVATE cdp_status cdp__mem_cuda_event_query(void *user, void *event) {
     return CDP_PENDING;
 }
 
-/* A stream that cannot be asked is taken for one that is not captured. */
+/* If CUDA cannot tell, the stream counts as not captured. */
 CDP__PRIVATE bool cdp__mem_cuda_capturing(void *user, void *stream) {
     const cdp__mem_cuda *const u = (const cdp__mem_cuda *)user;
     int state = 0;
@@ -5883,8 +5884,11 @@ CDP__PRIVATE cdp_status cdp__mem_source_check(const cdp_mem_source *s) {
     return CDP_OK;
 }
 
-CDP__PRIVATE cdp_status cdp__mem_desc_check(const cdp_mem_desc *d) {
+CDP__PRIVATE cdp_status cdp__mem_desc_check(const cdp_mem_desc *d, uint32_t device) {
     uint32_t i;
+    if (device >= CDP__MEM_DEVICES)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_mem_create: device %u is above %u", device, CDP__MEM_DEVICES - 1);
     if (d->max_split_bytes && d->max_split_bytes < 20 * CDP__MEM_MIB)
         return cdp__fail(CDP_ERR_INVALID, "max_split_bytes %llu is below 20 MiB",
             (unsigned long long)d->max_split_bytes);
@@ -5956,7 +5960,7 @@ CDP_API cdp_status cdp_mem_create(const cdp_mem_desc *desc, cdp_mem **out) {
     os = cdp__def(desc->os, cdp_os_default());
     st = cdp__mem_source_of_desc(desc, &source);
     if (st != CDP_OK) return st;
-    st = cdp__mem_desc_check(desc);
+    st = cdp__mem_desc_check(desc, desc->recorder_only ? desc->device : source.device);
     m = st == CDP_OK ? (cdp_mem *)cdp__alloc_zero(os, sizeof *m) : NULL;
     if (st == CDP_OK && !m) st = cdp__fail_nomem("cdp_mem_create", sizeof *m);
     if (st != CDP_OK) {
@@ -6178,7 +6182,7 @@ CDP_API cdp_status cdp_mem_alloc_at(cdp_mem *mem, cdp_mem_pool *pool, uint64_t b
     return cdp__mem_alloc_any(mem, &c, pool, bytes, stream, out);
 }
 
-/* The live block at `data`; an error that says why there is none. Under the lock. */
+/* The live block at `data`, or an error with the reason why there is none. Under the lock. */
 CDP__MEM_HOT cdp_status cdp__mem_live(
     const cdp_mem *m, const void *data, const char *call, cdp__mem_part **out) {
     const unsigned long long at = (unsigned long long)(uintptr_t)data;
@@ -6202,8 +6206,9 @@ CDP__PRIVATE cdp_status cdp__mem_free_any(
     st = cdp__mem_live(m, data, call, &p);
     if (st == CDP_OK) {
         cdp_mem_pool *const pool = p->span->arena->pool;
-        if (pool != &m->base) pool->hash = cdp__mem_mix(pool->hash, p->at - p->span->at + 1);
+        const uint64_t offset = p->at - p->span->at;
         st = cdp__mem_free_part(m, c, p);
+        if (st == CDP_OK && pool != &m->base) pool->hash = cdp__mem_mix(pool->hash, offset + 1);
     }
     cdp__mem_unlock(m);
     return st;
@@ -6234,7 +6239,7 @@ CDP_API cdp_status cdp_mem_record_stream(cdp_mem *mem, void *data, void *stream)
     return st;
 }
 
-/* Nothing waits for this stream any more. */
+/* Blocks recorded on this stream no longer wait for it. */
 CDP__PRIVATE void cdp__mem_lane_forget(cdp_mem *m, const cdp__mem_call *c, void *stream) {
     cdp__mem_slab *s;
     for (s = m->slabs; s; s = s->next) {
@@ -6351,7 +6356,8 @@ CDP_API cdp_status cdp_mem_watch(cdp_mem *mem, cdp_mem_watch_func func, void *us
     }
     cdp__mem_unlock(mem);
     if (i < CDP__MEM_WATCHERS) return CDP_OK;
-    return cdp__fail(CDP_ERR_INVALID, "cdp_mem_watch: %u watch already", CDP__MEM_WATCHERS);
+    return cdp__fail(
+        CDP_ERR_INVALID, "cdp_mem_watch: %u watchers exist already", CDP__MEM_WATCHERS);
 }
 
 CDP_API void cdp_mem_unwatch(cdp_mem *mem, void *user) {
@@ -6859,11 +6865,8 @@ CDP_API cdp_status cdp_mem_snapshot(
         return cdp__fail(CDP_ERR_INVALID, "cdp_mem_snapshot needs allocators and a result");
     *out = NULL;
     for (i = 0; i < count; ++i)
-        if (!mems[i] || mems[i]->desc.device >= CDP__MEM_DEVICES)
-            return cdp__fail(CDP_ERR_INVALID,
-                "cdp_mem_snapshot: allocator %u is NULL, or its "
-                "device has a number above 1023",
-                i);
+        if (!mems[i])
+            return cdp__fail(CDP_ERR_INVALID, "cdp_mem_snapshot: allocator %u is NULL", i);
     s = cdp__mem_shot_new(mems[0]->os);
     if (!s) return cdp__fail_nomem("a snapshot", sizeof *s);
     for (i = 0; i < count && st == CDP_OK; ++i)
@@ -7007,7 +7010,7 @@ CDP_API cdp_status cdp_mem_dump(cdp_mem *mem, const char *path) {
     return st;
 }
 
-/* The first byte says which form it is. */
+/* The first byte tells a pickle from JSON. */
 CDP__PRIVATE bool cdp__mem_read_tree(cdp__mem_reader *r, cdp__mem_value *out) {
     if (r->bytes && r->data[0] == 0x80) return cdp__mem_unpickle(r, out);
     if (cdp__mem_json_look(r) == '{') return cdp__mem_unjson(r, out);

@@ -1,10 +1,12 @@
 /*  cdp_nccl.h - process groups on NVIDIA GPUs, through NCCL - v0.2.0 - MIT-0 or Unlicense
 
     WHAT IT IS
-        Gives a group of cdp.h a NCCL communicator. From then on the ordinary calls (cdp_allreduce and the others, messages,
-        cdp_ddp_create) look where their pointers point to: device memory travels through NCCL, in the order of CUDA streams; the
-        memory of the processor goes over the group's own links as before. One group, one kind of error. No nvcc is needed, and
-        no NVIDIA header: NCCL, the CUDA runtime and NVRTC are loaded when the program runs.
+        Gives a group of cdp.h a NCCL communicator. From then on the ordinary calls (cdp_allreduce
+        and the others, messages, cdp_ddp_create) look where their pointers point to: device
+        memory travels through NCCL, in the order of CUDA streams; the memory of the processor
+        goes over the group's own links as before. One group, one kind of error. No nvcc is
+        needed, and no NVIDIA header: NCCL, the CUDA runtime and NVRTC are loaded when the program
+        runs.
 
     DO THIS
         #define CDP_IMPLEMENTATION      in exactly one C or C++ file, before
@@ -21,100 +23,126 @@
             cdp_group *world;
             cdp_launch place;
             float *x, one = 1;
-            if (cdp_init_from_env(NULL, &world) != CDP_OK || cdp_launch_read(NULL, NULL, &place) != CDP_OK) return cdp_print_error(stderr);
-            cudaSetDevice((int)place.local_rank);                         // one GPU per rank
+            if (cdp_init_from_env(NULL, &world) != CDP_OK) return cdp_print_error(stderr);
+            if (cdp_launch_read(NULL, NULL, &place) != CDP_OK) return cdp_print_error(stderr);
+            cudaSetDevice((int)place.local_rank); // one GPU per rank
             if (cdp_nccl_attach(world, NULL) != CDP_OK) return cdp_print_error(stderr);
             cudaMalloc((void **)&x, sizeof *x);
             cudaMemcpy(x, &one, sizeof one, cudaMemcpyDefault);
-            if (cdp_allreduce(world, NULL, x, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM) != CDP_OK) return cdp_print_error(stderr);
-            cudaMemcpy(&one, x, sizeof one, cudaMemcpyDefault);           // in the order of the stream: after the allreduce
+            if (cdp_allreduce(world, NULL, x, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM) != CDP_OK)
+                return cdp_print_error(stderr);
+            cudaMemcpy(&one, x, sizeof one, cudaMemcpyDefault); // after it, in the same stream
             printf("rank %u of %u: %g\n", cdp_rank(world), cdp_size(world), one);
             cdp_group_destroy(world);
             return 0;
         }
-        gcc -O2 ones.c -o ones -pthread -I/usr/local/cuda/include -L/usr/local/cuda/lib64 -lcudart        cdprun -n 4 ./ones
+        cuda=/usr/local/cuda
+        gcc -O2 ones.c -o ones -pthread -I$cuda/include -L$cuda/lib64 -lcudart
+        cdprun -n 4 ./ones
 
     CONTENTS
         desc        cdp_nccl_desc
         create      cdp_nccl_attach; streams, memory, hooks
         Implementation: load (libraries and their functions), map (names of ours in theirs),
         bootstrap (a communicator of all ranks), stream (what runs when), watchdog (stopping),
-        kernels (what NVRTC compiles), backend (requests of cdp.h), memory, public, device-hooks
+        regroup (a communicator from another), kernels (what NVRTC compiles), backend (requests of cdp.h), memory, public, device-hooks
 
     API BY TASK
-        I want to...                                       call
-        use GPUs                                           cdp_nccl_attach(group, NULL), then everything of cdp.h
-        say which stream my own work is in                 desc.stream, cdp_nccl_set_stream
-        let my stream wait for an operation                cdp_work_wait: the host goes on
-        let the host wait for it                           cdp_work_wait_for
-        several operations, or messages, as one            cdp_start_all, cdp_batch
-        smaller groups                                     cdp_group_split; or cdp_group_new, and cdp_nccl_attach on what it made
-        train                                              cdp_ddp_create with device pointers: nothing else changes
-        send fewer bytes                                   cdp_nccl_hook_create, cdp_ddp_set_hook
-        memory that NCCL reaches directly                  cdp_nccl_alloc
-        go on without ranks that died                      desc.keep, then cdp_group_new of the others and desc.from
-        take in new ranks                                  desc.from with desc.grow
-        call NCCL myself                                   cdp_nccl_comm, cdp_nccl_stream
+        I want to...                           call
+        use GPUs                               cdp_nccl_attach(group, NULL), then all of cdp.h
+        say which stream my own work is in     desc.stream, cdp_nccl_set_stream
+        let my stream wait for an operation    cdp_work_wait: the host goes on
+        let the host wait for it               cdp_work_wait_for
+        several operations or messages as one  cdp_start_all, cdp_batch
+        smaller groups                         cdp_group_split; or cdp_group_new, then
+                                               cdp_nccl_attach on the new group
+        train                                  cdp_ddp_create with device pointers
+        send fewer bytes                       cdp_nccl_hook_create, cdp_ddp_set_hook
+        memory that NCCL reaches directly      cdp_nccl_alloc
+        go on without ranks that died          desc.keep, then cdp_group_new of the others and
+                                               desc.from
+        take in new ranks                      desc.from with desc.grow
+        call NCCL myself                       cdp_nccl_comm, cdp_nccl_stream
 
     STREAMS
-        The group has a stream of its own. An operation starts there after what the caller's stream (desc.stream) holds at the
-        call; the call does not wait for it to run. But the first operation of a kind, and the first message between two ranks, wait on
-        the host until the others call it as well: NCCL connects ranks then. So messages that cross must be one cdp_sendrecv() or
-        cdp_batch(): two ranks that each send, and then receive, wait for each other, and time out. cdp_work_wait(work), and the calls
-        without _async, make the caller's stream wait for the operation: the host does not.
-        cdp_work_wait_for(work, ms) blocks the host until it is done, CDP_PENDING after `ms`; cdp_work_test looks. cdp_barrier is one of
-        the processors. cdp_group_split, and attaching with `from`, block the host until nothing is outstanding: NCCL asks for that.
-        CUDA graphs: start and cdp_work_wait() between cudaStreamBeginCapture on the caller's stream and its end; the wait joins
-        the group's stream to it. An operation is captured by all ranks or by none, and all of them launch the graph. Calls are
-        compared while they are captured, not when the graph runs; there, nothing has a deadline. Destroy graphs
-        (cudaGraphExecDestroy) before the group: NCCL may wait for them when it ends a communicator, and then cdp_group_destroy() gives
-        up after 10 s, and leaves a stream, memory and a thread behind. A work of a capture cannot be waited for outside it, nor one
-        from outside in it: STATE.
-        No thread asks CUDA for anything while somebody captures: there is none that polls events, and the watchdog reads the
-        processor's memory alone.
+        The group has a stream of its own. An operation starts there after everything that the
+        caller's stream (desc.stream) holds at the call; the call does not wait until it runs. But
+        the first operation of a kind, and the first message between two ranks, block the host
+        until the other ranks call it as well, because NCCL connects ranks then. So messages that
+        cross must be one cdp_sendrecv() or cdp_batch(): two ranks that each send, and then
+        receive, wait for each other, and time out.
+        cdp_work_wait(work), and the calls without _async, make the caller's stream wait for the
+        operation, not the host. cdp_work_wait_for(work, ms) blocks the host until the operation
+        is done; it returns CDP_PENDING after `ms`. cdp_work_test does not block. cdp_barrier
+        synchronizes the hosts. cdp_group_split, and attaching with `from`, block the host until
+        no operation is outstanding, because NCCL requires that.
+
+    CUDA GRAPHS
+        Start and cdp_work_wait() between cudaStreamBeginCapture on the caller's stream and the
+        end of the capture; the wait joins the group's stream to it. An operation is captured by
+        all ranks or by none, and all of them launch the graph. Calls are compared when they are
+        captured, not when the graph runs; a running graph has no deadlines. Destroy graphs
+        (cudaGraphExecDestroy) before the group: NCCL may wait for them when it ends a
+        communicator; then cdp_group_destroy() gives up after 10 s, and a stream, memory and a
+        thread remain. A work of a capture cannot be waited for outside it, nor one from outside
+        in it: STATE. No thread of this library calls CUDA during a capture: none polls events,
+        and the watchdog reads host memory only.
 
     LIFETIMES
-        Memory belongs to an operation from its start on. It may be read, written or freed again
-        after cdp_work_wait()                   in the order of the caller's stream (kernels, copies, cudaFreeAsync)
-        after OK of cdp_work_wait_for, _test    at once
-        after a start that failed               at once: it returns when NCCL and the group's stream are done with it, or after 5 s each,
-                                                where the GPU does not come back, or has more than that to do before it: then as below
-        after a wait that failed, an abort,     when the group's stream is empty: cudaStreamSynchronize(cdp_nccl_stream(group)), which
-        or another failure of the group         comes to an end because the communicator is stopped; cudaFree waits for that itself
-        in a captured graph                     when the graph is destroyed, and what it ran is over
-        cdp_nccl_free, cdp_ddp_destroy and the end of a hook wait for that themselves. Order of the end: graphs; ddps and hooks, which
-        look at the caller's stream; the group, which no longer does; that stream.
+        Memory belongs to an operation from its start on. When may it be read, written or freed?
+        after cdp_work_wait()               in the order of the caller's stream (kernels, copies,
+                                            cudaFreeAsync)
+        after OK of cdp_work_wait_for       at once, also after OK of cdp_work_test
+        after a start that failed           at once: it returns when NCCL and the group's stream
+                                            have finished with the memory, or after 5 s each if
+                                            the GPU does not finish; then see the next row
+        after a wait that failed, an        when the group's stream is empty:
+        abort, or another failure of        cudaStreamSynchronize(cdp_nccl_stream(group)), which
+        the group                           returns because the communicator is stopped; cudaFree
+                                            waits for that itself
+        in a captured graph                 when the graph is destroyed and its last run is over
+        cdp_nccl_free, cdp_ddp_destroy and the end of a hook wait for that themselves. Destroy in
+        this order: graphs; ddps and hooks, which use the caller's stream; the group, which no
+        longer does; that stream.
 
     CONFIGURATION
-        CDP_NCCL_LINK   off   compile against cuda_runtime_api.h, nccl.h and nvrtc.h and link -lnccl -lcudart -lnvrtc, in place of
-                              loading them; declarations here are then compared with theirs. The driver's library is still loaded.
-        Macros of cdp.h otherwise. Environment variables are read by NCCL, not here. Before glibc 2.34: link -ldl.
+        CDP_NCCL_LINK   off   compile against cuda_runtime_api.h, nccl.h and nvrtc.h, and link
+                              -lnccl -lcudart -lnvrtc, in place of loading them; the compiler then
+                              compares the declarations here with NVIDIA's. The driver's library
+                              is still loaded.
+        Macros of cdp.h otherwise. Environment variables are read by NCCL, not here. Before glibc
+        2.34: link -ldl.
 
     THREADS
-        As for any group: all ranks start the operations of one group in one order. The calling thread's current device must be the
-        group's. Where several groups use one device, NCCL wants one thread at a time to start operations on it. cdp_group_abort: any
-        thread. One thread for each attached group sleeps until the group fails; it stops the GPU.
+        As for any group: all ranks start the operations of one group in one order. The calling
+        thread's current device must be the group's. Where several groups use one device, NCCL
+        wants one thread at a time to start operations on it. cdp_group_abort: any thread. One
+        thread for each attached group sleeps until the group fails; it stops the GPU.
 
     MEMORY
-        NCCL's own on the device, for each communicator; 130 CUDA events, and for hooks what they say.
+        NCCL's own on the device, for each communicator; 130 CUDA events, and for hooks what they
+        say.
 
     ERRORS
-        cdp_nccl_attach: see there. At a call: INVALID (memory of another device, another device current, input and result in
-        different memory), UNSUPPORTED (NCCL has no such reduction); nothing was started. Later, of the group, on every rank: MISMATCH
-        (ranks called different things), TIMEOUT (of a rank that did not call, which is named; or of the GPU), PEER_LOST (a rank
-        died: seen over the links, or NCCL's ncclRemoteError), ABORTED, IO (what CUDA or NCCL said). The communicator is
-        aborted then, so streams that waited go on, with memory in any state. NOMEM: of the device.
+        cdp_nccl_attach: see there. At a call: INVALID (memory of another device, another device
+        current, input and result in different memory), UNSUPPORTED (NCCL has no such reduction);
+        nothing was started. Later, of the group, on every rank: MISMATCH (ranks called different
+        things), TIMEOUT (of a rank that did not call, which is named; or of the GPU), PEER_LOST
+        (a rank died: seen over the links, or NCCL's ncclRemoteError), ABORTED, IO (what CUDA or
+        NCCL said). The communicator is aborted then, so streams that waited go on, with memory in
+        any state. NOMEM: of the device.
 
     LIMITS
-        NCCL 2.18 and later, CUDA 11.8 to 13. Integers of 16 bits and the operations on bits are not reduced by NCCL, floats of 8
-        bits from NCCL 2.24 and compute capability 9.0 on all ranks. Receives from any
-        rank, cdp_work_then, cdp_start_after, cdp_work_cancel and functions on bytes of any length: the processor's memory alone. DDP:
-        sparse parameters, the hooks POWERSGD and POWERSGD_BATCHED, and those of cdp_hook_create, likewise; times of single buckets
-        are not measured.
-        Messages between two ranks meet in the order in which they are started: their tag must be 0 (else UNSUPPORTED), and nobody
-        compares how long they are.
+        NCCL 2.18 and later, CUDA 11.8 to 13. Integers of 16 bits and the operations on bits are
+        not reduced by NCCL, floats of 8 bits from NCCL 2.24 and compute capability 9.0 on all
+        ranks. Receives from any rank, cdp_work_then, cdp_start_after, cdp_work_cancel and
+        functions on bytes of any length: the processor's memory alone. DDP: sparse parameters,
+        the hooks POWERSGD and POWERSGD_BATCHED, and those of cdp_hook_create, likewise; times of
+        single buckets are not measured. Messages between two ranks meet in the order in which
+        they are started: their tag must be 0 (else UNSUPPORTED), and nobody compares how long
+        they are.
 
-    License: MIT-0 or Unlicense, as you like; see the end of this file.                                                  */
+    License: MIT-0 or Unlicense, as you like; see the end of this file. */
 #if defined(CDP_NCCL_IMPLEMENTATION) && !defined(CDP_CORE_IMPLEMENTATION)
 #define CDP_CORE_IMPLEMENTATION
 #endif
@@ -209,12 +237,12 @@ CDP_API uint32_t cdp_nccl_version(const cdp_group *group);
 CDP_MUST_CHECK CDP_API cdp_status cdp_nccl_alloc(cdp_group *group, uint64_t bytes, void **out);
 CDP_API void cdp_nccl_free(cdp_group *group, void *data);
 
-/* From now on cdp_nccl_alloc, buckets of DDP and scratch of hooks take memory from `memory` (copied;
-   of cdp_mem_allocator or cdp_mem_pool_allocator of cdp_mem.h, say), with a label that says what for
-   ("ddp bucket 3", "hook scratch", "nccl"); NULL: from NCCL and CUDA again. Such memory is not
-   registered piece by piece. For registered memory make a fixed pool over cdp_nccl_allocator(), on
-   all ranks alike. What was taken goes back to where it is from: free it before `memory` ends.
-   Errors: INVALID. */
+/* From now on cdp_nccl_alloc, buckets of DDP and scratch of hooks take memory from `memory`, which
+   is copied; it may be that of cdp_mem_allocator or cdp_mem_pool_allocator of cdp_mem.h. Each
+   allocation has a label that says what it is for ("ddp bucket 3", "hook scratch", "nccl"). NULL:
+   from NCCL and CUDA again. Such memory is not registered piece by piece. For registered memory
+   make a fixed pool over cdp_nccl_allocator(), on all ranks alike. Memory is released to where it
+   was allocated: free all of it before `memory` ends. Errors: INVALID. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_nccl_set_memory(
     cdp_group *group, const cdp_allocator *memory);
 
@@ -1035,73 +1063,6 @@ CDP__PRIVATE cdp_status cdp__nccl_made(cdp__nccl *b, cdp__nccl *old, cdp__nccl_c
     return st;
 }
 
-CDP__PRIVATE void cdp__nccl_by_hand(cdp__nccl *b);
-CDP__PRIVATE bool cdp__nccl_await(cdp__nccl *b, const bool *flag, uint32_t ms);
-
-/* From the communicator of another group: a part of it, or it and more. */
-CDP__PRIVATE cdp_status cdp__nccl_shrink(cdp__nccl *b, cdp__nccl *old, uint64_t deadline_ns) {
-    cdp__nc_settings config = cdp__nccl_settings();
-    const bool broken = cdp_group_status(old->group) != CDP_OK;
-    int *gone = (int *)cdp__alloc(b->os, old->size * sizeof *gone), n = 0, r;
-    cdp__nccl_cell *cell = (cdp__nccl_cell *)cdp__alloc_zero(old->os, sizeof *cell);
-    cdp_status st;
-    uint32_t i;
-    if (!gone || !cell) {
-        cdp__free(b->os, gone);
-        cdp__free(old->os, cell);
-        return cdp__fail_nomem("a list of ranks", old->size * sizeof *gone);
-    }
-    for (i = 0; i < old->size; ++i)
-        if (cdp_rank_of_world(b->group, cdp_world_rank_of(old->group, i)) == UINT32_MAX)
-            gone[n++] = (int)i;
-    if (!n) { /* nobody has gone: NCCL refuses such a part */
-        cdp__free(b->os, gone);
-        cdp__free(old->os, cell);
-        return cdp__nccl_init(b, deadline_ns);
-    }
-    /* first it has to be stopped, which its own thread does; what NCCL says of it then does not
-       matter */
-    if (broken) {
-        cdp__nccl_by_hand(old);
-        (void)cdp__nccl_await(old, &old->aborted, CDP__NCCL_LEAVE_MS);
-    }
-    r = (int)cdp__nc.ncclCommShrink(old->comm, gone, n, &cell->comm,
-        (cdp__nc_config *)(void *)&config, broken ? CDP__NC_SHRINK_ABORT : 0);
-    cdp__free(b->os, gone);
-    st = cdp__nccl_made(b, old, cell, r, &b->comm, deadline_ns, "cdp_nccl_attach: ncclCommShrink");
-    return st == CDP_OK
-        ? cdp__nccl_settle(b, b->comm, deadline_ns, "cdp_nccl_attach: ncclCommShrink")
-        : st;
-}
-
-CDP__PRIVATE cdp_status cdp__nccl_grow(cdp__nccl *b, cdp__nccl *old, uint64_t deadline_ns) {
-    cdp__nc_settings config = cdp__nccl_settings();
-    cdp__nccl_cell *cell = NULL;
-    cdp__nc_id id;
-    cdp_status st;
-    int r = 0;
-    memset(&id, 0, sizeof id);
-    if (b->rank == 0) r = (int)cdp__nc.ncclCommGetUniqueId(old->comm, &id);
-    if (r != 0) {
-        (void)cdp__nccl_nccl_failed(r, "cdp_nccl_attach: ncclCommGetUniqueId");
-        cdp_group_fail(b->group); /* the others wait for it */
-        return cdp_group_status(b->group);
-    }
-    st = cdp_broadcast(b->group, &id, sizeof id, CDP_DTYPE_U8, 0);
-    if (st != CDP_OK) return st;
-    if (old && !(cell = (cdp__nccl_cell *)cdp__alloc_zero(old->os, sizeof *cell)))
-        return cdp__fail_nomem("a communicator", sizeof *cell);
-    r = (int)cdp__nc.ncclCommGrow(old ? old->comm : NULL, (int)b->size, old && b->rank ? NULL : &id,
-        old ? -1 : (int)b->rank, old ? &cell->comm : &b->comm, (cdp__nc_config *)(void *)&config);
-    if (!old && r != 0 && r != CDP__NC_IN_PROGRESS)
-        return cdp__nccl_refused(r, "cdp_nccl_attach: ncclCommGrow");
-    st = old
-        ? cdp__nccl_made(b, old, cell, r, &b->comm, deadline_ns, "cdp_nccl_attach: ncclCommGrow")
-        : CDP_OK;
-    return st == CDP_OK ? cdp__nccl_settle(b, b->comm, deadline_ns, "cdp_nccl_attach: ncclCommGrow")
-                        : st;
-}
-
 /* ---- >>stream: what runs when ---------------------------------------------------------------- */
 
 /* Knows: events and streams. Promises: what starts later in a stream comes after what it needs,
@@ -1488,6 +1449,75 @@ CDP__PRIVATE bool cdp__nccl_await(cdp__nccl *b, const bool *flag, uint32_t ms) {
     return done;
 }
 
+/* ---- >>regroup: a communicator from that of another group ------------------------------------ */
+
+/* Knows: the communicator of the other group, and which of its ranks are gone. Promises: ranks that
+   died block nobody. May use: >>bootstrap, >>stream, >>watchdog. */
+
+/* From the communicator of another group: a part of it, or it and more. */
+CDP__PRIVATE cdp_status cdp__nccl_shrink(cdp__nccl *b, cdp__nccl *old, uint64_t deadline_ns) {
+    cdp__nc_settings config = cdp__nccl_settings();
+    const bool broken = cdp_group_status(old->group) != CDP_OK;
+    int *gone = (int *)cdp__alloc(b->os, old->size * sizeof *gone), n = 0, r;
+    cdp__nccl_cell *cell = (cdp__nccl_cell *)cdp__alloc_zero(old->os, sizeof *cell);
+    cdp_status st;
+    uint32_t i;
+    if (!gone || !cell) {
+        cdp__free(b->os, gone);
+        cdp__free(old->os, cell);
+        return cdp__fail_nomem("a list of ranks", old->size * sizeof *gone);
+    }
+    for (i = 0; i < old->size; ++i)
+        if (cdp_rank_of_world(b->group, cdp_world_rank_of(old->group, i)) == UINT32_MAX)
+            gone[n++] = (int)i;
+    if (!n) { /* nobody has gone: NCCL refuses such a part */
+        cdp__free(b->os, gone);
+        cdp__free(old->os, cell);
+        return cdp__nccl_init(b, deadline_ns);
+    }
+    /* first it has to be stopped, which its own thread does; what NCCL says of it then does not
+       matter */
+    if (broken) {
+        cdp__nccl_by_hand(old);
+        (void)cdp__nccl_await(old, &old->aborted, CDP__NCCL_LEAVE_MS);
+    }
+    r = (int)cdp__nc.ncclCommShrink(old->comm, gone, n, &cell->comm,
+        (cdp__nc_config *)(void *)&config, broken ? CDP__NC_SHRINK_ABORT : 0);
+    cdp__free(b->os, gone);
+    st = cdp__nccl_made(b, old, cell, r, &b->comm, deadline_ns, "cdp_nccl_attach: ncclCommShrink");
+    return st == CDP_OK
+        ? cdp__nccl_settle(b, b->comm, deadline_ns, "cdp_nccl_attach: ncclCommShrink")
+        : st;
+}
+
+CDP__PRIVATE cdp_status cdp__nccl_grow(cdp__nccl *b, cdp__nccl *old, uint64_t deadline_ns) {
+    cdp__nc_settings config = cdp__nccl_settings();
+    cdp__nccl_cell *cell = NULL;
+    cdp__nc_id id;
+    cdp_status st;
+    int r = 0;
+    memset(&id, 0, sizeof id);
+    if (b->rank == 0) r = (int)cdp__nc.ncclCommGetUniqueId(old->comm, &id);
+    if (r != 0) {
+        (void)cdp__nccl_nccl_failed(r, "cdp_nccl_attach: ncclCommGetUniqueId");
+        cdp_group_fail(b->group); /* the others wait for it */
+        return cdp_group_status(b->group);
+    }
+    st = cdp_broadcast(b->group, &id, sizeof id, CDP_DTYPE_U8, 0);
+    if (st != CDP_OK) return st;
+    if (old && !(cell = (cdp__nccl_cell *)cdp__alloc_zero(old->os, sizeof *cell)))
+        return cdp__fail_nomem("a communicator", sizeof *cell);
+    r = (int)cdp__nc.ncclCommGrow(old ? old->comm : NULL, (int)b->size, old && b->rank ? NULL : &id,
+        old ? -1 : (int)b->rank, old ? &cell->comm : &b->comm, (cdp__nc_config *)(void *)&config);
+    if (!old && r != 0 && r != CDP__NC_IN_PROGRESS)
+        return cdp__nccl_refused(r, "cdp_nccl_attach: ncclCommGrow");
+    st = old
+        ? cdp__nccl_made(b, old, cell, r, &b->comm, deadline_ns, "cdp_nccl_attach: ncclCommGrow")
+        : CDP_OK;
+    return st == CDP_OK ? cdp__nccl_settle(b, b->comm, deadline_ns, "cdp_nccl_attach: ncclCommGrow")
+                        : st;
+}
+
 /* ---- >>kernels: what NVRTC compiles ---------------------------------------------------------- */
 
 /* Knows: sources for NVRTC. Promises: each is compiled once for a device, and a failure says
@@ -1549,68 +1579,69 @@ CDP__PRIVATE const char *cdp__nccl_source(void) {
    counted together, so that the result does not depend on which thread comes first. state: the
    bits found so far of the k-th largest magnitude, and k among those that begin with them. For
    16384 chunks of the bucket, and groups of 128 chunks: how many are above it, and equal. */
-CDP__PRIVATE const char *cdp__nccl_hook_source(void) {
-    return "typedef unsigned long long u64;\ntypedef unsigned u32;\ntypedef unsigned char u8;\n"
-           "#define EACH(i, n) for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < (n); i "
-           "+= (u64)gridDim.x * blockDim.x)\n"
-           "#define KERNEL extern \"C\" __global__ void\n"
-           "#define SIZE(x) (__float_as_uint(x) & 0x7fffffffu)\n"
-           "KERNEL cdp_feed(float *x, float *error, u64 n, int add) { EACH(i, n) error[i] = x[i] "
-           "+= add ? error[i] : 0; }\n"
-           "KERNEL cdp_begin(u32 *state, u32 k) { EACH(i, 1) state[0] = 0, state[1] = k; }\n"
-           "KERNEL cdp_counts(const float *x, u64 n, const u32 *state, u32 *counts, int top, int "
-           "shift) {\n"
-           "    EACH(i, n) if (SIZE(x[i]) >> top == state[0] >> top) atomicAdd(&counts[blockIdx.x "
-           "* 256 + (SIZE(x[i]) >> shift & 255u)], 1u);\n"
-           "}\n"
-           "KERNEL cdp_sum(u32 *counts, u32 copies) { EACH(d, 256) for (u32 c = 1; c < copies; "
-           "++c) counts[d] += counts[c * 256 + d]; }\n"
-           "KERNEL cdp_pick(const u32 *counts, u32 *state, int shift) {\n"
-           "    EACH(i, 1) {\n"
-           "        u32 d = 255, k = state[1];\n"
-           "        while (d && counts[d] <= k) k -= counts[d--];\n"
-           "        state[0] |= d << shift, state[1] = k;\n"
-           "    }\n"
-           "}\n"
-           "KERNEL cdp_parts(const float *x, u64 n, const u32 *state, u32 *parts) {\n"
-           "    const u64 per = (n + 16383) / 16384;\n"
-           "    EACH(t, 16384) {\n"
-           "        u32 above = 0, same = 0;\n"
-           "        for (u64 i = t * per; i < n && i < (t + 1) * per; ++i) above += SIZE(x[i]) > "
-           "state[0], same += SIZE(x[i]) == state[0];\n"
-           "        parts[2 * t] = above, parts[2 * t + 1] = same;\n"
-           "    }\n"
-           "}\n"
-           "KERNEL cdp_groups(const u32 *parts, u32 *groups) {\n"
-           "    EACH(g, 128) {\n"
-           "        u32 above = 0, same = 0;\n"
-           "        for (u64 t = g * 128; t < (g + 1) * 128; ++t) above += parts[2 * t], same += "
-           "parts[2 * t + 1];\n"
-           "        groups[2 * g] = above, groups[2 * g + 1] = same;\n"
-           "    }\n"
-           "}\n"
-           "KERNEL cdp_write(const float *x, float *error, u64 n, const u32 *state, const u32 "
-           "*parts, const u32 *groups, u32 *own) {\n"
-           "    const u64 per = (n + 16383) / 16384;\n"
-           "    const u32 limit = state[0], quota = state[1] + 1;\n"
-           "    EACH(t, 16384) {\n"
-           "        u32 above = 0, same = 0;\n"
-           "        for (u64 g = 0; g < t / 128; ++g) above += groups[2 * g], same += groups[2 * g "
-           "+ 1];\n"
-           "        for (u64 c = t / 128 * 128; c < t; ++c) above += parts[2 * c], same += parts[2 "
-           "* c + 1];\n"
-           "        for (u64 i = t * per; i < n && i < (t + 1) * per; ++i) {\n"
-           "            const u32 m = SIZE(x[i]), at = above + (same < quota ? same : quota);\n"
-           "            if (m > limit || (m == limit && same < quota)) own[2 * at] = (u32)i, own[2 "
-           "* at + 1] = __float_as_uint(x[i]), error[i] = 0;\n"
-           "            above += m > limit, same += m == limit;\n"
-           "        }\n"
-           "    }\n"
-           "}\n"
-           "KERNEL cdp_add(float *x, u64 n, const u32 *pairs, u64 k) { EACH(i, k) if (pairs[2 * i] "
-           "< n) x[pairs[2 * i]] += __uint_as_float(pairs[2 * i + 1]); }\n"
-           "KERNEL cdp_divide(float *x, u64 n, float by) { EACH(i, n) x[i] /= by; }\n";
-}
+#ifndef CDP_NO_HOOKS
+static const char cdp__nccl_hook_source[] =
+    "typedef unsigned long long u64;\ntypedef unsigned u32;\ntypedef unsigned char u8;\n"
+    "#define EACH(i, n) for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < (n); i "
+    "+= (u64)gridDim.x * blockDim.x)\n"
+    "#define KERNEL extern \"C\" __global__ void\n"
+    "#define SIZE(x) (__float_as_uint(x) & 0x7fffffffu)\n"
+    "KERNEL cdp_feed(float *x, float *error, u64 n, int add) { EACH(i, n) error[i] = x[i] "
+    "+= add ? error[i] : 0; }\n"
+    "KERNEL cdp_begin(u32 *state, u32 k) { EACH(i, 1) state[0] = 0, state[1] = k; }\n"
+    "KERNEL cdp_counts(const float *x, u64 n, const u32 *state, u32 *counts, int top, int "
+    "shift) {\n"
+    "    EACH(i, n) if (SIZE(x[i]) >> top == state[0] >> top) atomicAdd(&counts[blockIdx.x "
+    "* 256 + (SIZE(x[i]) >> shift & 255u)], 1u);\n"
+    "}\n"
+    "KERNEL cdp_sum(u32 *counts, u32 copies) { EACH(d, 256) for (u32 c = 1; c < copies; "
+    "++c) counts[d] += counts[c * 256 + d]; }\n"
+    "KERNEL cdp_pick(const u32 *counts, u32 *state, int shift) {\n"
+    "    EACH(i, 1) {\n"
+    "        u32 d = 255, k = state[1];\n"
+    "        while (d && counts[d] <= k) k -= counts[d--];\n"
+    "        state[0] |= d << shift, state[1] = k;\n"
+    "    }\n"
+    "}\n"
+    "KERNEL cdp_parts(const float *x, u64 n, const u32 *state, u32 *parts) {\n"
+    "    const u64 per = (n + 16383) / 16384;\n"
+    "    EACH(t, 16384) {\n"
+    "        u32 above = 0, same = 0;\n"
+    "        for (u64 i = t * per; i < n && i < (t + 1) * per; ++i) above += SIZE(x[i]) > "
+    "state[0], same += SIZE(x[i]) == state[0];\n"
+    "        parts[2 * t] = above, parts[2 * t + 1] = same;\n"
+    "    }\n"
+    "}\n"
+    "KERNEL cdp_groups(const u32 *parts, u32 *groups) {\n"
+    "    EACH(g, 128) {\n"
+    "        u32 above = 0, same = 0;\n"
+    "        for (u64 t = g * 128; t < (g + 1) * 128; ++t) above += parts[2 * t], same += "
+    "parts[2 * t + 1];\n"
+    "        groups[2 * g] = above, groups[2 * g + 1] = same;\n"
+    "    }\n"
+    "}\n"
+    "KERNEL cdp_write(const float *x, float *error, u64 n, const u32 *state, const u32 "
+    "*parts, const u32 *groups, u32 *own) {\n"
+    "    const u64 per = (n + 16383) / 16384;\n"
+    "    const u32 limit = state[0], quota = state[1] + 1;\n"
+    "    EACH(t, 16384) {\n"
+    "        u32 above = 0, same = 0;\n"
+    "        for (u64 g = 0; g < t / 128; ++g) above += groups[2 * g], same += groups[2 * g "
+    "+ 1];\n"
+    "        for (u64 c = t / 128 * 128; c < t; ++c) above += parts[2 * c], same += parts[2 "
+    "* c + 1];\n"
+    "        for (u64 i = t * per; i < n && i < (t + 1) * per; ++i) {\n"
+    "            const u32 m = SIZE(x[i]), at = above + (same < quota ? same : quota);\n"
+    "            if (m > limit || (m == limit && same < quota)) own[2 * at] = (u32)i, own[2 "
+    "* at + 1] = __float_as_uint(x[i]), error[i] = 0;\n"
+    "            above += m > limit, same += m == limit;\n"
+    "        }\n"
+    "    }\n"
+    "}\n"
+    "KERNEL cdp_add(float *x, u64 n, const u32 *pairs, u64 k) { EACH(i, k) if (pairs[2 * i] "
+    "< n) x[pairs[2 * i]] += __uint_as_float(pairs[2 * i + 1]); }\n"
+    "KERNEL cdp_divide(float *x, u64 n, float by) { EACH(i, n) x[i] /= by; }\n";
+#endif
 CDP__PRIVATE const char *cdp__nccl_quantize_source(void) {
     return "static __device__ float whole(float v) {\n"
            "    const float x = v > 1024 ? 1024 : v >= -1024 ? v : -1024;\n"
@@ -1877,12 +1908,11 @@ CDP__PRIVATE int cdp__nccl_issue_parts(const cdp__nccl_call *c) {
                     c->out + to, (size_t)to_bytes, CDP__NC_BYTES, (int)r, b->comm, b->stream);
             break;
         case CDP_COLL_REDUCE_SCATTER:
-            if (bytes)
-                e = (int)cdp__nc.ncclReduce(c->in + at,
-                    !me                   ? NULL
-                        : c->in == c->out ? c->out + at
-                                          : c->out,
+            if (bytes) {
+                uint8_t *result = c->in == c->out ? c->out + at : c->out;
+                e = (int)cdp__nc.ncclReduce(c->in + at, me ? result : NULL,
                     (size_t)(bytes / c->size), c->type, c->op, (int)r, b->comm, b->stream);
+            }
             break;
         case CDP_COLL_GATHER:
             if (b->rank == rq->root && !me)
@@ -1999,9 +2029,11 @@ CDP__PRIVATE void cdp__nccl_describe_op(cdp__nccl *b, cdp__nccl_op *op, const cd
     op->many = n;
     op->timeout_ms = timeout_ms;
     /* where calls are compared, the links speak first: they know who is late */
-    op->deadline_ns = capture || timeout_ms == CDP_NO_TIMEOUT ? CDP__NEVER
-                                                              : cdp__nccl_now(b)
-            + (timeout_ms + (b->desc.no_check ? 0 : cdp__max(50, timeout_ms / 16))) * CDP__MS;
+    op->deadline_ns = CDP__NEVER;
+    if (!capture && timeout_ms != CDP_NO_TIMEOUT) {
+        const uint64_t later_ms = b->desc.no_check ? 0 : cdp__max(50, timeout_ms / 16);
+        op->deadline_ns = cdp__nccl_now(b) + (timeout_ms + later_ms) * CDP__MS;
+    }
     cdp__nccl_unlock(b);
 }
 
@@ -2353,15 +2385,13 @@ CDP__PRIVATE cdp_status cdp__nccl_sum_squares(
     return st;
 }
 
-/* The group is being destroyed. Local: what is in flight has its deadline, the rest a few
-   seconds. */
-CDP__PRIVATE void cdp__nccl_destroy(void *self);
-CDP__PRIVATE cdp_status cdp__nccl_split(void *self, uint32_t color, uint32_t key, cdp_group *part);
-
 /* ---- >>public -------------------------------------------------------------------------------- */
 
 /* Knows: all of a backend. Promises: attach and split succeed on all ranks or leave nothing on
    any. May use: everything above. */
+
+CDP__PRIVATE void cdp__nccl_destroy(void *self);
+CDP__PRIVATE cdp_status cdp__nccl_split(void *self, uint32_t color, uint32_t key, cdp_group *part);
 
 CDP__PRIVATE cdp_backend cdp__nccl_backend(cdp__nccl *b) {
     cdp_backend k;
@@ -2414,6 +2444,8 @@ CDP__PRIVATE void cdp__nccl_free(cdp__nccl *b) {
     cdp__free(os, b);
 }
 
+/* The group is being destroyed. Not collective: waits until the deadlines of queued operations, and
+   a few seconds for everything else. */
 CDP__PRIVATE void cdp__nccl_destroy(void *self) {
     cdp__nccl *b = (cdp__nccl *)self;
     int device = b->device;
@@ -2832,7 +2864,7 @@ CDP__PRIVATE cdp__nccl_slot *cdp__nccl_slot_of(cdp__nccl_hook *h, uint32_t count
 }
 
 CDP__PRIVATE cdp_status cdp__nccl_hook_kernels(cdp__nccl *b) {
-    const char *first = cdp__nccl_hook_source(), *second = cdp__nccl_quantize_source();
+    const char *first = cdp__nccl_hook_source, *second = cdp__nccl_quantize_source();
     const uint64_t room = strlen(first) + strlen(second) + 1;
     char *source;
     cdp_status st = cdp__nccl_kernels(b);
@@ -2912,68 +2944,73 @@ CDP__PRIVATE void cdp__nccl_hook_limit(cdp__nccl *b, cdp_status *st, float *x, u
     }
 }
 
-/* Scratch: (index, value) pairs of all ranks, then what finding them needs. */
+/* Memory and numbers of one top-k bucket. Scratch: (index, value) pairs of all ranks, then what
+   finding this rank's needs. Kernels take the addresses of these members. */
+typedef struct cdp__nccl_topk {
+    unsigned long long n, k;
+    int add;
+    float *x, *error;
+    uint32_t *pairs, *own, *state, *counts, *parts, *groups;
+} cdp__nccl_topk;
+
+CDP__PRIVATE cdp_status cdp__nccl_topk_open(
+    cdp__nccl_hook *h, cdp__nccl_slot *s, uint64_t n, float *x, cdp__nccl_topk *t) {
+    const uint64_t world = h->b->size;
+    cdp_status st = CDP_OK;
+    t->x = x;
+    t->n = n;
+    t->k = cdp__min(n, (uint64_t)((double)n / h->desc.ratio) + 1);
+    t->add = !h->desc.no_error_feedback;
+    if (n >> 32)
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "top-k: a bucket has more than 2^32 values; make bucket_bytes smaller");
+    st = cdp__nccl_room_for(h, &s->error, n * 4, true);
+    if (st == CDP_OK)
+        st = cdp__nccl_room_for(
+            h, &h->scratch, world * t->k * 8 + (4 + 128 * 256 + 2 * 16384 + 2 * 128) * 4, false);
+    if (st != CDP_OK) return st;
+    t->error = (float *)s->error.data;
+    t->pairs = (uint32_t *)h->scratch.data;
+    t->own = t->pairs + h->b->rank * t->k * 2;
+    t->state = t->pairs + world * t->k * 2;
+    t->counts = t->state + 4;
+    t->parts = t->counts + 128 * 256;
+    t->groups = t->parts + 2 * 16384;
+    return CDP_OK;
+}
+
+/* This rank's pairs: the k values that are largest in magnitude. */
+CDP__PRIVATE void cdp__nccl_topk_find(cdp__nccl *b, cdp_status *st, cdp__nccl_topk *t) {
+    void *feed[] = {&t->x, &t->error, &t->n, &t->add};
+    void *parts[] = {&t->x, &t->n, &t->state, &t->parts};
+    void *groups[] = {&t->parts, &t->groups};
+    void *write[] = {&t->x, &t->error, &t->n, &t->state, &t->parts, &t->groups, &t->own};
+    cdp__nccl_step(b, st, CDP__NK_FEED, t->n, feed);
+    cdp__nccl_hook_limit(b, st, t->x, t->n, (uint32_t)(t->k - 1), t->state, t->counts);
+    cdp__nccl_step(b, st, CDP__NK_PARTS, 16384, parts);
+    cdp__nccl_step(b, st, CDP__NK_GROUPS, 128, groups);
+    cdp__nccl_step(b, st, CDP__NK_WRITE, 16384, write);
+}
+
 CDP__PRIVATE cdp_status cdp__nccl_hook_topk(cdp__nccl_hook *h, cdp__nccl_slot *s,
     cdp_bucket *bucket, float *x, uint32_t stage, cdp_request *op) {
     cdp__nccl *b = h->b;
-    const uint64_t world = b->size;
-    unsigned long long n = bucket->count,
-                       k = cdp__min(n, (uint64_t)((double)n / h->desc.ratio) + 1);
-    uint32_t *pairs, *own, *state, *counts, *parts, *groups;
-    float *error;
-    int add = !h->desc.no_error_feedback;
+    cdp__nccl_topk t;
     uint32_t r;
-    void *a[7];
-    cdp_status st = n >> 32 ? cdp__fail(CDP_ERR_UNSUPPORTED,
-                        "top-k: a bucket has more than 2^32 values; make bucket_bytes smaller")
-                            : cdp__nccl_room_for(h, &s->error, n * 4, true);
-    if (st == CDP_OK)
-        st = cdp__nccl_room_for(
-            h, &h->scratch, world * k * 8 + (4 + 128 * 256 + 2 * 16384 + 2 * 128) * 4, false);
+    void *add[] = {&t.x, &t.n, &t.own, &t.k};
+    cdp_status st = cdp__nccl_topk_open(h, s, bucket->count, x, &t);
     if (st != CDP_OK) return st;
-    error = (float *)s->error.data;
-    pairs = (uint32_t *)h->scratch.data;
-    own = pairs + b->rank * k * 2;
-    state = pairs + world * k * 2;
-    counts = state + 4;
-    parts = counts + 128 * 256;
-    groups = parts + 2 * 16384;
-    a[0] = &x;
-    a[1] = &error;
-    a[2] = &n;
-    a[3] = &add;
     if (!stage) {
-        cdp__nccl_step(b, &st, CDP__NK_FEED, n, a);
-        cdp__nccl_hook_limit(b, &st, x, n, (uint32_t)(k - 1), state, counts);
-        a[0] = &x;
-        a[1] = &n;
-        a[2] = &state;
-        a[3] = &parts;
-        cdp__nccl_step(b, &st, CDP__NK_PARTS, 16384, a);
-        a[0] = &parts;
-        a[1] = &groups;
-        cdp__nccl_step(b, &st, CDP__NK_GROUPS, 128, a);
-        a[0] = &x;
-        a[1] = &error;
-        a[2] = &n;
-        a[3] = &state;
-        a[4] = &parts;
-        a[5] = &groups;
-        a[6] = &own;
-        cdp__nccl_step(b, &st, CDP__NK_WRITE, 16384, a);
-        return st == CDP_OK ? cdp__nccl_hook_gather(op, pairs, 2 * k, CDP_DTYPE_U32) : st;
+        cdp__nccl_topk_find(b, &st, &t);
+        return st == CDP_OK ? cdp__nccl_hook_gather(op, t.pairs, 2 * t.k, CDP_DTYPE_U32) : st;
     }
-    cdp__nccl_step_zero(b, &st, x, n * 4);
+    cdp__nccl_step_zero(b, &st, x, t.n * 4);
     /* one rank after the other: then no two threads add to one number */
-    for (r = 0; r < world; ++r) {
-        own = pairs + r * k * 2;
-        a[0] = &x;
-        a[1] = &n;
-        a[2] = &own;
-        a[3] = &k;
-        cdp__nccl_step(b, &st, CDP__NK_ADD, k, a);
+    for (r = 0; r < b->size; ++r) {
+        t.own = t.pairs + r * t.k * 2;
+        cdp__nccl_step(b, &st, CDP__NK_ADD, t.k, add);
     }
-    cdp__nccl_step_divide(b, &st, x, n, bucket->divisor);
+    cdp__nccl_step_divide(b, &st, x, t.n, bucket->divisor);
     return st;
 }
 

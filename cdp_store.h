@@ -512,6 +512,9 @@ extern "C" {
 
 /* ---- >>addr (pure): literal addresses -------------------------------------------------------- */
 
+/* Knows: the text forms of IP addresses. Promises: only canonical forms are accepted. May use:
+   text of cdp.h. */
+
 /* The parsers return the first character behind what they took, or NULL. */
 
 /* No leading zeros: "010" is 8 to some programs and 10 to others. */
@@ -681,6 +684,9 @@ CDP__PRIVATE bool cdp__addr_is_here(const cdp_addr *from, const cdp_addr *here) 
 }
 
 /* ---- >>wire (pure): requests as bytes -------------------------------------------------------- */
+
+/* Knows: both dialects of PyTorch's protocol. Promises: no message can make its reader go beyond
+   the bytes that arrived. May use: bytes of cdp.h. */
 
 /* PyTorch's TCPStore protocol: opcode, then fields; integers are little-endian; a string or a
    value is a 64-bit count and that many bytes. Answers carry no opcode: they come in the order
@@ -952,6 +958,9 @@ CDP__PRIVATE uint8_t *cdp__wire_put_string(uint8_t *p, const char *prefix, cdp_b
 
 /* ---- >>record (pure): what a file store's file is made of ------------------------------------ */
 
+/* Knows: the format of a file store's file. Promises: half a record is recognised. May use:
+   bytes of cdp.h. */
+
 /* PyTorch's FileStore: records one behind the other, each a 32-bit length and a key, a 32-bit
    length and a value, integers little-endian. A later record overrides an earlier one. A
    program's key k is "/k" in the file, a record of "-/k" removes it; lower-case words that end
@@ -1039,6 +1048,8 @@ CDP__PRIVATE uint8_t *cdp__record_put(
 
 /* ---- >>number (pure): decimal text ----------------------------------------------------------- */
 
+/* Knows: decimal text. Promises: no overflow. May use: text of cdp.h. */
+
 /* What C++'s stoll takes: leading blanks, a sign, digits; whatever follows is ignored. */
 CDP__PRIVATE bool cdp__number_parse(const uint8_t *p, uint64_t n, int64_t *out) {
     const uint64_t limit = (uint64_t)INT64_MAX;
@@ -1079,6 +1090,9 @@ CDP__PRIVATE const char *cdp__key_print(cdp__key_text *t, cdp_bytes key) {
 }
 
 /* ---- >>auth (pure): who knows the job's key -------------------------------------------------- */
+
+/* Knows: the job's key, nonces, the messages of the exchange. Promises: the key never leaves the
+   process; proofs are compared in constant time. May use: >>wire. */
 
 /* BLAKE2s (RFC 7693) rather than SHA-256 with HMAC around it: it takes a key by itself and is
    half the code. */
@@ -1278,8 +1292,8 @@ CDP__PRIVATE cdp_status cdp__auth_read(cdp__auth *a) {
         if (no && n == 8 && a->got > 8)
             return cdp__auth_refuse(
                 a, (cdp__auth_refusal)(a->in[8] < (uint8_t)CDP__AUTH_REFUSALS ? a->in[8] : 0));
-        return no ? CDP_PENDING
-                  : cdp__auth_refuse(a, a->listener ? CDP__AUTH_NEEDED : CDP__AUTH_NO_ANSWER);
+        if (no) return CDP_PENDING;
+        return cdp__auth_refuse(a, a->listener ? CDP__AUTH_NEEDED : CDP__AUTH_NO_ANSWER);
     }
     if (a->got < CDP__AUTH_BYTES) return CDP_PENDING;
     if (a->step == 0) {
@@ -1304,6 +1318,9 @@ CDP__PRIVATE cdp_status cdp__auth_read(cdp__auth *a) {
 }
 
 /* ---- >>kv: the map --------------------------------------------------------------------------- */
+
+/* Knows: keys, values, queues. Promises: entries stay where they are while links to them exist.
+   May use: >>number, hash of cdp.h. */
 
 /* A link of a chain, which is a ring of links whose head is a link, too: so a link leaves its chain
    without knowing the head, and a whole chain moves in one step. */
@@ -1663,6 +1680,9 @@ CDP__PRIVATE uint64_t cdp__kv_next_bucket(const cdp__kv *kv, uint64_t cursor) {
 
 /* ---- >>request: what all stores do with one -------------------------------------------------- */
 
+/* Knows: requests and their results. Promises: results are one block from the os's allocator,
+   and so is each value. May use: >>desc, >>number. */
+
 CDP__PRIVATE void cdp__store_request_drop_results(
     const cdp_os *os, cdp_store_request *rq, uint64_t count) {
     uint64_t i;
@@ -1818,6 +1838,9 @@ CDP__PRIVATE cdp_status cdp__store_request_validate(
 }
 
 /* ---- >>store-hash ---------------------------------------------------------------------------- */
+
+/* Knows: a map and the threads that wait for its keys. Promises: a waiting thread wakes when its
+   key is set. May use: >>kv, >>request. */
 
 typedef struct cdp__hash_store {
     cdp_store store;
@@ -2061,6 +2084,9 @@ CDP_API cdp_status cdp_hash_store_create(const cdp_hash_store_desc *desc, cdp_st
 #endif /* CDP_NO_HASH_STORE */
 
 /* ---- >>store-custom: two functions of a program as a store; polling stores ------------------- */
+
+/* Knows: stores that cannot wake their users. Promises: every operation is atomic if `swap` is;
+   a wait polls at most 10 ms apart. May use: >>record, >>number, >>request. */
 
 /* What is common to stores that cannot wake their users: an attempt does a request at once, or
    returns CDP_PENDING and has done nothing that the next attempt would do twice; a wait attempts
@@ -2308,6 +2334,9 @@ CDP_API cdp_status cdp_custom_store_create(const cdp_custom_store_desc *desc, cd
 #endif /* CDP_NO_CUSTOM_STORE */
 
 /* ---- >>store-file: a file of records that its users append to under a lock ------------------- */
+
+/* Knows: the file, its lock, this user's copy of the map. Promises: a user may be killed at any
+   point, and the others go on. May use: >>record, >>kv, >>request, >>store-hash, >>store-custom. */
 
 #ifndef CDP_NO_FILE_STORE
 /* The file is opened, locked with flock() and closed for every request, as PyTorch does it: so
@@ -2781,6 +2810,9 @@ CDP_API cdp_status cdp_file_store_create(const cdp_file_store_desc *desc, cdp_st
 
 /* ---- >>buffer: bytes on their way ------------------------------------------------------------ */
 
+/* Knows: bytes that wait to be sent or read. Promises: memory grows to a limit and is reused.
+   May use: os of cdp.h. */
+
 typedef struct cdp__fifo {
     uint8_t *data;
     uint64_t at, used, room; /* data[at .. used) is what is left to do */
@@ -2817,6 +2849,9 @@ CDP__PRIVATE bool cdp__fifo_reserve(const cdp_os *os, cdp__fifo *b, uint64_t mor
 }
 
 /* ---- >>auth-exchange: proving on a socket ---------------------------------------------------- */
+
+/* Knows: one socket and the state of its exchange. Promises: it never blocks, and reads nothing
+   beyond the exchange. May use: >>auth, loop of cdp.h. */
 
 /* `key` NULL: everybody is refused for this reason, and no nonce is needed. The memory that `a` is
    in stays the caller's. */
@@ -2884,8 +2919,8 @@ CDP__PRIVATE void cdp__auth_drain(cdp__loop *l, cdp__io *io) {
 /* ---- >>store-server: connections, their memory and their answers ----------------------------- */
 
 /* Knows: what a server and its connections are made of. Promises: memory stays within
-   desc.max_total_bytes, and one turn of the loop does a bounded amount of work. The other sections
-   of the server stand on this one. May use: kv, wire, auth, buffer, loop. */
+   desc.max_total_bytes, and one turn of the loop does a bounded amount of work. The other
+   sections of the server stand on this one. May use: kv, wire, auth, buffer, loop. */
 
 struct cdp__conn;
 
@@ -3117,8 +3152,8 @@ CDP__PRIVATE bool cdp__conn_is_behind(const cdp__conn *c) {
 
 /* ---- >>store-server-waits: who waits for which key ------------------------------------------- */
 
-/* Knows: waiters. Promises: any number of connections may wait for one key: when it comes, they are
-   moved aside in one step, and told a bounded number at a time. May use: store-server, kv. */
+/* Knows: waiters. Promises: any number of connections may wait for one key: when it comes, they
+   are moved aside in one step, and told a bounded number at a time. May use: store-server, kv. */
 
 CDP__PRIVATE cdp__waiter *cdp__waiter_of_conn(cdp__chain *link) {
     return (cdp__waiter *)(void *)((uint8_t *)link - offsetof(cdp__waiter, of_conn));
@@ -3258,7 +3293,8 @@ CDP__PRIVATE void cdp__server_notify_watchers(
 /* ---- >>store-server-commands: what each request does ----------------------------------------- */
 
 /* Knows: the commands of the wire. One function each, called with an item of the wire; see
-   cdp__wire_item. May use: store-server, store-server-waits, kv, wire. */
+   cdp__wire_item. Promises: a command that has an answer gets exactly one, now or when its wait
+   ends. May use: >>store-server, >>store-server-waits, >>kv, >>wire. */
 
 CDP__PRIVATE void cdp__conn_stored(cdp__conn *c, cdp_status status, cdp__kv_entry *e) {
     if (status == CDP_OK) {
@@ -3513,7 +3549,8 @@ CDP__PRIVATE void cdp__server_on_watch(cdp__conn *c, const cdp__wire_item *it) {
 }
 
 /* In the order of cdp__cmd. */
-static void (*const cdp__server_commands[])(cdp__conn *c, const cdp__wire_item *it) = {
+typedef void cdp__server_function(cdp__conn *c, const cdp__wire_item *it);
+static cdp__server_function *const cdp__server_commands[] = {
     NULL,
     cdp__server_on_validate,
     cdp__server_on_set,
@@ -3587,9 +3624,9 @@ CDP__PRIVATE void cdp__server_command(cdp__conn *c, const cdp__wire_item *it) {
 
 /* ---- >>store-server-bytes: requests in, answers out ------------------------------------------ */
 
-/* Knows: how bytes of a connection become items, and when to read. Promises: half a request costs
-   what has arrived of it, not what it announced. May use: store-server, store-server-commands,
-   wire, loop. */
+/* Knows: how bytes of a connection become items, and when to read. Promises: half a request
+   costs what has arrived of it, not what it announced. May use: store-server, store-server-
+   commands, wire, loop. */
 
 /* Carry out what the n bytes say; returns how many were used up. */
 CDP__PRIVATE uint64_t cdp__conn_consume(cdp__conn *c, const uint8_t *p, uint64_t n) {
@@ -3756,9 +3793,9 @@ CDP__PRIVATE void cdp__conn_resume(cdp__conn *c) {
 
 /* ---- >>store-server-connections: accepting, proving, parking, closing ------------------------ */
 
-/* Knows: the life of a connection. Promises: strangers that connect and stay silent, or flood the
-   port, cost a bounded share of memory, descriptors and time. May use: the sections of the server
-   above, auth, loop. */
+/* Knows: the life of a connection. Promises: strangers that connect and stay silent, or flood
+   the port, cost a bounded share of memory, descriptors and time. May use: the sections of the
+   server above, auth, loop. */
 
 /* A last will is a compare_set of an absent key. */
 CDP__PRIVATE void cdp__conn_execute_last_will(cdp__conn *c) {
@@ -4111,8 +4148,9 @@ CDP__PRIVATE void cdp__conn_dismiss(cdp__conn *c) {
 
 /* ---- >>store-server-create: making, running and ending a server ------------------------------ */
 
-/* Knows: the desc of a server, its thread, and what cdp_tcp.h asks of it. May use: the sections of
-   the server above, addr, loop. */
+/* Knows: the desc of a server, its thread, and what cdp_tcp.h asks of it. Promises: a server
+   that could not be made leaves nothing behind. May use: the sections of the server above,
+   >>addr, loop of cdp.h. */
 
 #define CDP__SERVER_POLL_NS 30000u
 
@@ -4543,7 +4581,8 @@ CDP__PRIVATE void cdp__client_violated(cdp__client *c, const char *what) {
 
 /* ---- >>store-client-requests: requests as bytes ---------------------------------------------- */
 
-/* Knows: what is sent for each operation, in both dialects. May use: store-client, wire, loop. */
+/* Knows: what is sent for each operation, in both dialects. Promises: a request that runs out of
+   memory is not sent in part. May use: >>store-client, >>wire, loop of cdp.h. */
 
 /* Keys get a slash in front, so that a program's keys and the protocol's own
    never meet. */
@@ -4988,8 +5027,8 @@ CDP__PRIVATE void cdp__client_pump(cdp__client *c) {
 
 /* ---- >>store-client-connect: to a server, and its greeting ----------------------------------- */
 
-/* Knows: addresses, dialects, the job key. Promises: tries until the deadline, and says at its end
-   what was in the way. May use: the sections of the client above, addr, auth-exchange, loop. */
+/* Knows: addresses, dialects, the job key. Promises: tries until the deadline, and says at its
+   end what was in the way. May use: the sections of the client above, addr, auth-exchange, loop. */
 
 /* The next address, after the last one a pause that grows by half each time and is shaken, so
    that a thousand clients that started together do not connect in step. */
@@ -5674,6 +5713,9 @@ CDP_API cdp_status cdp_tcp_store_create(const cdp_tcp_store_desc *desc, cdp_stor
 
 /* ---- >>store-prefix -------------------------------------------------------------------------- */
 
+/* Knows: the inner store and the prefix. Promises: every key gets the prefix, and no result
+   shows it. May use: >>request. */
+
 typedef struct cdp__prefix_store {
     cdp_store store;
     cdp_store *inner;
@@ -5826,6 +5868,9 @@ CDP_API cdp_status cdp_prefix_store_create(cdp_store *inner, const char *prefix,
 #endif /* CDP_NO_PREFIX_STORE */
 
 /* ---- >>public: the blocking calls ------------------------------------------------------------ */
+
+/* Knows: all kinds of stores. Promises: each call ends by its deadline. May use: everything
+   above. */
 
 /* What prefix stores stand on. */
 CDP__PRIVATE cdp_store *cdp__store_base(cdp_store *s) {

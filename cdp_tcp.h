@@ -106,8 +106,8 @@
     LOST RANKS
         A process that ends closes its connections, and its peers see that at once. If a child that
         it forked keeps them open, ranks of the same machine and process namespace still see the
-        end of the process within about a second; ranks of other machines wait for their deadline, so
-        close the descriptors in such a child, or call exec: all of them are closed by exec.
+        end of the process within about a second; ranks of other machines wait for their deadline.
+        So close the descriptors in such a child, or call exec, which closes all of them.
         A machine that is gone without a word is PEER_LOST 30 to 40 s after its last
         acknowledgement, for an idle connection after 30 s. A rank that computes, sleeps or is
         stopped is not lost: its machine acknowledges. (Before Linux 6.15 a machine that disappears
@@ -249,9 +249,11 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_init_from_env(const cdp_tcp_desc *desc, cd
 
 /* Fill in how to find rank 0 from one text:
        env://                  cdp_tcp_desc_from_env()
-       tcp://HOST:PORT         master_addr and master_port; HOST as in [fe80::1%eth0] when it has colons
+       tcp://HOST:PORT         master_addr and master_port; HOST as in [fe80::1%eth0] if it has
+                               colons
        file:///PATH            file
-   each may go on with ?rank=R&world_size=N. Texts: valid until this thread calls this again. Errors: INVALID. */
+   Each may go on with ?rank=R&world_size=N. The texts are valid until this thread calls this
+   again. Errors: INVALID. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_tcp_desc_from_url(const char *url, cdp_tcp_desc *desc);
 
 /* cdp_tcp_desc_from_url() on a copy of *desc (NULL: all defaults), then cdp_init(). */
@@ -284,14 +286,17 @@ typedef struct cdp_launch {
     bool external_store;
 } cdp_launch;
 
-/* Which variables are looked at, in this order:
-       torchrun, cdprun   RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, TORCHELASTIC_USE_AGENT_STORE
-       Open MPI           OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE; PMIX_NAMESPACE, PMIX_SERVER_TMPDIR
+/* Which variables are read, in this order:
+       torchrun, cdprun   RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
+                          TORCHELASTIC_USE_AGENT_STORE
+       Open MPI           OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE; PMIX_NAMESPACE,
+                          PMIX_SERVER_TMPDIR
        MPICH (Hydra)      PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS
-       Slurm              SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS, SLURM_LOCALID, SLURM_STEP_TASKS_PER_NODE, SLURM_NODEID,
-                          SLURM_STEP_NODELIST, SLURM_JOB_ID, SLURM_STEP_ID, SLURM_STEP_RESV_PORTS, SLURM_RESTART_COUNT
-   and MASTER_ADDR, MASTER_PORT. Asks nobody but `get` (NULL: the environment). No launcher: CDP_OK with launcher "". Errors: INVALID,
-   naming the variable. */
+       Slurm              SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS, SLURM_LOCALID,
+                          SLURM_STEP_TASKS_PER_NODE, SLURM_NODEID, SLURM_STEP_NODELIST,
+                          SLURM_JOB_ID, SLURM_STEP_ID, SLURM_STEP_RESV_PORTS, SLURM_RESTART_COUNT
+   and MASTER_ADDR, MASTER_PORT. All values come from `get` (NULL: the environment). Without a
+   launcher: CDP_OK with launcher "". Errors: INVALID, naming the variable. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_launch_read(cdp_getenv_func get, void *user, cdp_launch *out);
 #endif /* CDP_NO_ENV */
 
@@ -317,6 +322,9 @@ extern "C" {
 #endif
 
 /* ---- >>handshake (pure): what two processes say before anything else ------------------------- */
+
+/* Knows: the messages of the handshake. Promises: one connection is chosen by both sides; a
+   stranger costs a few hundred bytes. May use: bytes of cdp.h, auth of cdp_store.h. */
 
 /* The rank with the higher number connects, over several of the other's addresses at once, and
    says HELLO on each; the other answers WELCOME, or REFUSED with a reason; on the connection
@@ -414,6 +422,9 @@ CDP__PRIVATE const char *cdp__refusal_text(uint32_t r) {
 }
 
 /* ---- >>paths (pure): which addresses of a peer to try, and in what order --------------------- */
+
+/* Knows: addresses of this rank and of a peer. Promises: addresses with a shorter way come
+   first. May use: addr of cdp_store.h. */
 
 #define CDP__ADDRS 12u /* that a rank publishes at most */
 #define CDP__PATHS 16u /* that are tried at most        */
@@ -543,9 +554,8 @@ CDP__PRIVATE void cdp__paths_turn(
 /* ---- >>memory: what two processes of one host share ------------------------------------------ */
 
 /* Knows: memory that the os shares between processes, and how far a process can read another
-   one's. The line between two ranks is that of >>fabric in cdp.h.
-   Promises: values that the peer stores are read once and checked.
-   May use: os, and fabric of cdp.h. */
+   one's. The line between two ranks is that of >>fabric in cdp.h. Promises: values that the peer
+   stores are read once and checked. May use: os, and fabric of cdp.h. */
 
 #define CDP__SEGMENTS 128u                 /* of a rank, at once */
 #define CDP__SEGMENT_BYTES (1024u * 1024u) /* at least: what is smaller shares one */
@@ -788,6 +798,9 @@ CDP__PRIVATE void cdp__shared_rise(cdp__shared *list) {
 
 /* ---- >>link: one connection and its states --------------------------------------------------- */
 
+/* Knows: one connection and its buffers. Promises: the loop watches no socket of a link that is
+   closed. May use: >>handshake, >>memory, loop of cdp.h. */
+
 typedef enum cdp__link_state {
     CDP__LINK_NONE,       /* never needed                                                       */
     CDP__LINK_AWAITED,    /* needed; the peer has the higher rank, so it is to connect          */
@@ -900,6 +913,9 @@ typedef enum cdp__asking {
 } cdp__asking;
 
 /* ---- >>mesh: all links of a rank, and what it listens at ------------------------------------- */
+
+/* Knows: all links of a rank, its listener, the store. Promises: the first cause of a failure is
+   kept. May use: >>link, >>memory, >>handshake, loop of cdp.h. */
 
 typedef struct cdp__mesh {
     cdp_tcp_desc desc;
@@ -1238,13 +1254,13 @@ CDP__PRIVATE void cdp__link_offer(
     cdp__mesh_no_memory(m, l->peer, -err);
 }
 
-CDP__PRIVATE void cdp__link_choose_again(cdp__timer *t);
-
 /* ---- >>link-choosing: a connection becomes a link, and its end is noticed -------------------- */
 
-/* Knows links and the handshake. Promises: a link is UP only when both sides have chosen the same
-   connection, and from then on its end is noticed: by the end of the stream, by the silence of the
-   machine, or by the end of the process. Uses the loop, the handshake and shared memory. */
+/* Knows: links and the handshake. Promises: a link is UP only when both sides have chosen the
+   same connection. From then on its end is noticed: by the end of the stream, by the silence of
+   the machine, or by the end of the process. May use: >>handshake, >>memory, >>link, >>mesh. */
+
+CDP__PRIVATE void cdp__link_choose_again(cdp__timer *t);
 
 /* The answer to CHOSEN is there: memory or not. False: later. The peer has said yes, so a table
    of descriptors that is full does not change that: it is asked again whether there is room.
@@ -1403,8 +1419,9 @@ CDP__PRIVATE void cdp__link_take(cdp__link *l, cdp__io *io, cdp__link_state stat
 
 /* ---- >>link-connecting: the addresses of a peer, several at once ----------------------------- */
 
-/* Promises: the first address whose handshake is right becomes the link, and of several failures
-   the one that explains most is kept. */
+/* Knows: the addresses of a peer and the attempts in progress. Promises: the first address whose
+   handshake succeeds becomes the link; of several failures, the most informative is kept. May
+   use: >>paths, >>link, >>mesh, >>link-choosing. */
 
 CDP__PRIVATE void cdp__race_next(cdp__timer *t);
 
@@ -1610,8 +1627,9 @@ CDP__PRIVATE void cdp__link_need(cdp__link *l) {
 
 /* ---- >>incoming: connections that have not proved themselves --------------------------------- */
 
-/* Promises: bounded in number, in time and in work per turn; nothing but the handshake is read from
-   them. */
+/* Knows: connections that have not proved themselves. Promises: they are bounded in number, in
+   time and in work per turn; only the handshake is read from them. May use: >>handshake, >>link,
+   >>mesh, >>link-choosing, auth-exchange of cdp_store.h. */
 
 CDP__PRIVATE void cdp__incoming_close(cdp__incoming *g) {
     cdp__incoming **at = &g->mesh->incoming;
@@ -1921,6 +1939,9 @@ CDP__PRIVATE void cdp__mesh_accept(cdp__io *io) {
 
 /* ---- >>transport: the mesh as cdp.h wants it ------------------------------------------------- */
 
+/* Knows: the mesh as cdp.h wants it. Promises: what cdp_transport asks for. May use: >>memory,
+   >>link, >>mesh, >>link-connecting. */
+
 /* Small pieces are copied into one: that is cheaper than what the kernel does for several.
    False: they are not joined. */
 CDP__PRIVATE bool cdp__iov_join(const cdp_iov *iov, uint32_t n, uint8_t *to, cdp_iov *one) {
@@ -2195,8 +2216,9 @@ CDP__PRIVATE void cdp__mesh_doorbell(void *self, uint32_t peer) {
 
 /* ---- >>first-cause: what the store knows of a failure ---------------------------------------- */
 
-/* Knows the store's keys "fail" and "wait". Promises: an earlier or deeper cause that another rank
-   has recorded replaces this rank's own. */
+/* Knows: the store's keys "fail" and "wait". Promises: an earlier or deeper cause that another
+   rank has recorded replaces this rank's own. May use: >>memory, >>link, >>mesh, >>incoming,
+   stores. */
 
 /* Somebody put a cause under "fail" while this rank was busy with something else. */
 CDP__PRIVATE cdp_status cdp__mesh_news(cdp__mesh *m) {
@@ -2550,6 +2572,9 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
 
 /* ---- >>rendezvous ---------------------------------------------------------------------------- */
 
+/* Knows: the keys of the job in the store. Promises: every wait ends by the deadline of
+   cdp_init(). May use: >>mesh, >>first-cause, stores. */
+
 /* Keys under "<job>/": config (rank 0: version, world size, settings, the job's random name),
    claim/<rank> (who has the rank), addr/<rank> (where it listens), done/<rank> (it has read
    everything), fail (the first cause of a failure), wait/<rank> (whom it waits for, when that
@@ -2787,7 +2812,9 @@ CDP__PRIVATE cdp_status cdp__mesh_await_all(
 
 /* ---- >>rendezvous-steps: listen, compare, claim, exchange ------------------------------------ */
 
-/* Each step takes the deadline of cdp_init(), and uses the store and the one before. */
+/* Knows: the deadline of cdp_init(), the store, what the step before left. Promises: a step that
+   fails says which rank is missing or differs. May use: >>handshake, >>paths, >>mesh,
+   >>incoming, >>rendezvous, stores. */
 
 /* A job that says itself that it stays on one machine. (The name of this machine is often
    127.0.1.1 to itself, and says nothing.) */
@@ -3234,7 +3261,9 @@ CDP__PRIVATE bool cdp__mesh_meets(const cdp__mesh *m) {
 
 /* ---- >>rendezvous-meeting: how the others find rank 0 ---------------------------------------- */
 
-/* By its address, or by a file, a store or an exchange function in which it is published. */
+/* Knows: how rank 0 publishes its address: by itself, in a file, in a store, or through an
+   exchange function. Promises: an address of an earlier run is not mistaken for this one's. May
+   use: >>rendezvous, >>rendezvous-steps, stores. */
 
 /* What rank 0 publishes: "JOB ADDRESSES", the job's random name as 32 hexadecimal digits. */
 CDP__PRIVATE void cdp__mesh_endpoint(cdp__mesh *m, char out[CDP__ENDPOINT_BYTES]) {
@@ -3456,8 +3485,8 @@ CDP__PRIVATE void cdp__mesh_time_left(cdp__mesh *m, uint64_t deadline_ns) {
 
 #define CDP__OWN_DESCRIPTORS 16u /* standard streams, listener, watch, wake-up, store, ... */
 
-/* By when the ranks must have met. What then is left of init_timeout_ms, at most an eighth of it, is
-   for finding out who is missing and for telling the others. */
+/* The deadline for meeting. The rest of init_timeout_ms, at most an eighth of it, is kept for
+   finding out which ranks are missing and for telling the others. */
 CDP__PRIVATE uint64_t cdp__mesh_init_deadline(cdp__mesh *m) {
     const uint64_t ms = m->desc.init_timeout_ms, farewell = cdp__min(4 * CDP__SETTLE_MS, ms / 8);
     m->init_deadline_ns = cdp__deadline(m->os, m->desc.init_timeout_ms);
@@ -3488,11 +3517,12 @@ CDP__PRIVATE cdp_status cdp__mesh_check_descriptors(const cdp__mesh *m) {
     return CDP_OK;
 }
 
+typedef cdp_status cdp__mesh_step(cdp__mesh *m, uint64_t deadline_ns);
+
 CDP__PRIVATE cdp_status cdp__mesh_rendezvous(cdp__mesh *m) {
     const uint64_t deadline_ns = cdp__mesh_init_deadline(m);
-    cdp_status (*const steps[])(cdp__mesh * m, uint64_t deadline_ns) = {cdp__mesh_listen,
-        cdp__mesh_config, cdp__mesh_claim, cdp__mesh_start_watch, cdp__mesh_exchange,
-        cdp__mesh_all_done};
+    cdp__mesh_step *const steps[] = {cdp__mesh_listen, cdp__mesh_config, cdp__mesh_claim,
+        cdp__mesh_start_watch, cdp__mesh_exchange, cdp__mesh_all_done};
     cdp_status st;
     uint32_t i;
     m->start_ns = m->os->now_ns(m->os->user);
@@ -3529,6 +3559,9 @@ CDP__PRIVATE cdp_status cdp__mesh_open(cdp__mesh *m) {
 }
 
 /* ---- >>launchers (pure): their variables ----------------------------------------------------- */
+
+/* Knows: the variables of cdprun, torchrun, Open MPI, MPICH and Slurm. Promises: an error names
+   the variable, its value, and what it should hold. May use: text and hash of cdp.h. */
 
 #ifndef CDP_NO_ENV
 
@@ -3726,6 +3759,9 @@ CDP__PRIVATE cdp_status cdp__launch_read(const cdp__vars *v, cdp_launch *l) {
 
 /* ---- >>url (pure) ---------------------------------------------------------------------------- */
 
+/* Knows: the three forms of a job's address. Promises: a text that is none of them is refused
+   whole. May use: >>addr of cdp_store.h. */
+
 typedef enum cdp__url_kind {
     CDP__URL_ENV,
     CDP__URL_TCP,
@@ -3807,6 +3843,9 @@ CDP__PRIVATE cdp_status cdp__url_parse(const char *url, cdp__url *u) {
 #endif /* CDP_NO_ENV */
 
 /* ---- >>public -------------------------------------------------------------------------------- */
+
+/* Knows: descs and the environment. Promises: a call that fails leaves nothing behind. May use:
+   everything above. */
 
 CDP__PRIVATE cdp_tcp_desc cdp__tcp_desc_defaults(const cdp_tcp_desc *desc) {
     cdp_tcp_desc d = *desc;

@@ -204,6 +204,21 @@ for h in $HEADERS; do
         END { flush() }' "$h"
 done | rule 'every public function, or its group, has a comment'
 
+# What the manuals say about the way of an operation, or of a failure, is so: each function exists, and the walks are short.
+walk() { # HEADING: lines of cdp.h below it, to the next heading
+    awk -v heading="$1" '/^#if/ { exit } index($0, heading) { on = 1; next } on && /^    [A-Z][A-Z ]+[A-Z(]/ { exit } on' cdp.h
+}
+if [ -f cdp.h ]; then
+    sources functions $HEADERS | awk '{ print $3 }' | sort -u > "$tally/functions"
+    for h in $HEADERS; do
+        sed -n '1,/^#if/p' "$h" | grep -oE '\bcdp__[a-z0-9_]+' | sort -u | comm -23 - "$tally/functions" | sed "s/^/$h: there is no /"
+    done
+    n=$(walk 'HOW AN ALLREDUCE BECOMES BYTES' | grep -cE '^        +(cdp_|transport\.)[a-z_]+  ')
+    [ "$n" -ge 3 ] && [ "$n" -le 7 ] || echo "cdp.h: an allreduce becomes bytes in $n calls; 3 to 7 are wanted"
+    n=$(walk 'HOW A FAILURE REACHES ALL RANKS' | grep -oE '\bcdp__[a-z0-9_]+' | sort -u | wc -l)
+    [ "$n" -ge 3 ] && [ "$n" -le 10 ] || echo "cdp.h: a failure reaches all ranks by $n functions; 3 to 10 are wanted"
+fi | rule 'walks of the manuals are short, and lead through functions that exist'
+
 { # what comes after a macro would mean the macro, and what comes before it the constant
     for h in $HEADERS; do code_of "$h"; done | grep -oE '^# *define +CDP_[A-Z0-9_]+' | sed 's/.* //' | sort -u > "$tally/macros"
     for h in $HEADERS; do code_of "$h"; done | awk '/(^|typedef )enum / { on = 1 } on { print } /}/ { on = 0 }' | grep -oE '\bCDP_[A-Z0-9_]+' | sort -u > "$tally/constants"

@@ -183,6 +183,8 @@ part_of() { # define: the functions that it leaves out
     *) die "no such part: $1" ;;
     esac
 }
+# Names without what C++ compilers add to those of private functions.
+defined_in() { nm -C "$1" | sed 's/(.*//' | grep -E ' [TtDdBbRr] '; }
 t_parts() { # $5...: defines, or none
     set_language "$1" "$2"
     local compiler=$1 std=$2 optimisation=$3 header=$4 gone='' part
@@ -194,14 +196,14 @@ t_parts() { # $5...: defines, or none
     compile "$compiler -std=$std -$optimisation" "parts.$ext" parts.o
     exports_only_api parts.o
     for part in $PARTS; do
-        if nm parts.o | grep -E ' [TtDdBbRr] ' | grep -vE " none${gone}" | grep -qE "$(part_of $part)"; then continue; fi
+        if defined_in parts.o | grep -vE " none${gone}" | grep -qE "$(part_of $part)"; then continue; fi
         case " $* $part" in
         *" $part "* | *' CDP_NO_MESSAGES '*CDP_NO_CHANNELS) ;;
         *' CDP_NO_DDP '*CDP_NO_HOOKS | *' CDP_NO_DDP '*CDP_NO_AVERAGER | *' CDP_NO_DDP '*CDP_NO_ZERO | *' CDP_NO_DDP '*CDP_NO_TRACE) ;;
         *) die "what $part leaves out is missing" ;;
         esac
     done
-    [ -z "$gone" ] || ! nm parts.o | grep -E ' [TtDdBbRr] ' | grep -E "${gone#|}" || die "this is still there"
+    [ -z "$gone" ] || ! defined_in parts.o | grep -E "${gone#|}" || die "this is still there"
     $compiler parts.o -o parts -pthread -lm && ./parts || die "the program returned $?"
 }
 t_together() { # $4...: all public headers in one file, each of them first once; then implemented in this order

@@ -197,6 +197,150 @@ TEST(tables_equal_one_process) {
             }
 }
 
+/* ---- layers together: a table, a perceptron, and a head that shares the table ---- */
+
+enum {
+    NET_ROWS = 6,
+    NET_VOCABULARY = 7,
+    NET_WIDTH = 4,
+    NET_HIDDEN = 10
+};
+
+typedef struct net {
+    int32_t ids[NET_ROWS];
+    int64_t table[NET_VOCABULARY * NET_WIDTH], up[NET_HIDDEN * NET_WIDTH], up_bias[NET_HIDDEN],
+        down[NET_WIDTH * NET_HIDDEN], down_bias[NET_WIDTH];
+    int64_t dtable[NET_VOCABULARY * NET_WIDTH], dup[NET_HIDDEN * NET_WIDTH], dup_bias[NET_HIDDEN],
+        ddown[NET_WIDTH * NET_HIDDEN], ddown_bias[NET_WIDTH];
+    int64_t x[NET_ROWS * NET_WIDTH], h[NET_ROWS * NET_HIDDEN], y[NET_ROWS * NET_WIDTH],
+        logits[NET_ROWS * NET_VOCABULARY], dlogits[NET_ROWS * NET_VOCABULARY];
+    int64_t dy[NET_ROWS * NET_WIDTH], dh[NET_ROWS * NET_HIDDEN], dx[NET_ROWS * NET_WIDTH];
+} net;
+
+/* out[m, n] += a[m, k] b, where b is [k, n], or [n, k] if `turned`; a is [k, m] if `first`. */
+static void times(int64_t *out, const int64_t *a, const int64_t *b, uint32_t m, uint32_t n,
+    uint32_t k, bool first, bool turned) {
+    for (uint32_t i = 0; i < m; ++i)
+        for (uint32_t j = 0; j < n; ++j)
+            for (uint32_t x = 0; x < k; ++x)
+                out[i * n + j] +=
+                    a[first ? x * m + i : i * k + x] * b[turned ? j * k + x : x * n + j];
+}
+
+static void net_alone(net *a) {
+    memset(a, 0, sizeof *a);
+    whole_of(11, NET_VOCABULARY * NET_WIDTH, a->table);
+    whole_of(12, NET_HIDDEN * NET_WIDTH, a->up);
+    whole_of(13, NET_HIDDEN, a->up_bias);
+    whole_of(14, NET_WIDTH * NET_HIDDEN, a->down);
+    whole_of(15, NET_WIDTH, a->down_bias);
+    whole_of(16, NET_ROWS * NET_VOCABULARY, a->dlogits);
+    for (uint32_t t = 0; t < NET_ROWS; ++t) {
+        a->ids[t] = (int32_t)(t * 5 % NET_VOCABULARY);
+        for (uint32_t i = 0; i < NET_WIDTH; ++i) {
+            a->x[t * NET_WIDTH + i] = a->table[(uint32_t)a->ids[t] * NET_WIDTH + i];
+            a->y[t * NET_WIDTH + i] = a->down_bias[i];
+        }
+        for (uint32_t i = 0; i < NET_HIDDEN; ++i)
+            a->h[t * NET_HIDDEN + i] = a->up_bias[i];
+    }
+    times(a->h, a->x, a->up, NET_ROWS, NET_HIDDEN, NET_WIDTH, false, true);
+    for (uint32_t i = 0; i < NET_ROWS * NET_HIDDEN; ++i)
+        a->h[i] = a->h[i] > 0 ? a->h[i] : 0;
+    times(a->y, a->h, a->down, NET_ROWS, NET_WIDTH, NET_HIDDEN, false, true);
+    times(a->logits, a->y, a->table, NET_ROWS, NET_VOCABULARY, NET_WIDTH, false, true);
+    times(a->dy, a->dlogits, a->table, NET_ROWS, NET_WIDTH, NET_VOCABULARY, false, false);
+    times(a->dtable, a->dlogits, a->y, NET_VOCABULARY, NET_WIDTH, NET_ROWS, true, false);
+    times(a->dh, a->dy, a->down, NET_ROWS, NET_HIDDEN, NET_WIDTH, false, false);
+    times(a->ddown, a->dy, a->h, NET_WIDTH, NET_HIDDEN, NET_ROWS, true, false);
+    for (uint32_t i = 0; i < NET_ROWS * NET_HIDDEN; ++i)
+        if (!a->h[i]) a->dh[i] = 0;
+    times(a->dx, a->dh, a->up, NET_ROWS, NET_WIDTH, NET_HIDDEN, false, false);
+    times(a->dup, a->dh, a->x, NET_HIDDEN, NET_WIDTH, NET_ROWS, true, false);
+    for (uint32_t t = 0; t < NET_ROWS; ++t) {
+        for (uint32_t i = 0; i < NET_WIDTH; ++i) {
+            a->ddown_bias[i] += a->dy[t * NET_WIDTH + i];
+            a->dtable[(uint32_t)a->ids[t] * NET_WIDTH + i] += a->dx[t * NET_WIDTH + i];
+        }
+        for (uint32_t i = 0; i < NET_HIDDEN; ++i)
+            a->dup_bias[i] += a->dh[t * NET_HIDDEN + i];
+    }
+}
+
+static cdp_tp *net_layer(cdp_mesh *m, cdp_tp_style style, bool table, uint64_t in, uint64_t out,
+    const cdp_place *input, const cdp_place *output) {
+    const cdp_tp_desc d = {.mesh = m,
+        .style = style,
+        .embedding = table,
+        .rows = NET_ROWS,
+        .in_features = in,
+        .out_features = out,
+        .input = input,
+        .output = output,
+        .dtype = CDP_DTYPE_I64};
+    cdp_tp *tp = NULL;
+    OK(cdp_tp_create(&d, &tp));
+    return tp;
+}
+
+/* Forward and backward of the four layers, on the pieces of this rank. */
+static void net_run(cdp_tp *const l[4], const net *a, net *p) {
+    const cdp_tp_layouts *up = cdp_tp_layouts_of(l[1]), *down = cdp_tp_layouts_of(l[2]);
+    piece_of(&cdp_tp_layouts_of(l[0])->weight, a->table, p->table);
+    piece_of(&up->weight, a->up, p->up);
+    piece_of(&up->bias, a->up_bias, p->up_bias);
+    piece_of(&down->weight, a->down, p->down);
+    piece_of(&down->bias, a->down_bias, p->down_bias);
+    piece_of(&cdp_tp_layouts_of(l[3])->y, a->dlogits, p->dlogits);
+    const uint64_t hidden = cdp_layout_box(&up->y, NULL, NULL);
+    OK(cdp_tp_forward(l[0], a->ids, p->table, NULL, p->x));
+    OK(cdp_tp_forward(l[1], p->x, p->up, p->up_bias, p->h));
+    for (uint64_t i = 0; i < hidden; ++i)
+        p->h[i] = p->h[i] > 0 ? p->h[i] : 0;
+    OK(cdp_tp_forward(l[2], p->h, p->down, p->down_bias, p->y));
+    OK(cdp_tp_forward(l[3], p->y, p->table, NULL, p->logits));
+    OK(cdp_tp_backward(l[3], p->y, p->table, p->dlogits, p->dy, p->dtable, NULL));
+    OK(cdp_tp_backward(l[2], p->h, p->down, p->dy, p->dh, p->ddown, p->ddown_bias));
+    for (uint64_t i = 0; i < hidden; ++i)
+        if (!p->h[i]) p->dh[i] = 0;
+    OK(cdp_tp_backward(l[1], p->x, p->up, p->dh, p->dx, p->dup, p->dup_bias));
+    OK(cdp_tp_backward(l[0], a->ids, p->table, p->dx, NULL, p->dtable, NULL));
+    T(piece_is(&cdp_tp_layouts_of(l[3])->y, a->logits, p->logits));
+    T(piece_is(&cdp_tp_layouts_of(l[0])->weight, a->dtable, p->dtable));
+    T(piece_is(&up->weight, a->dup, p->dup) && piece_is(&up->bias, a->dup_bias, p->dup_bias));
+    T(piece_is(&down->weight, a->ddown, p->ddown));
+    T(piece_is(&down->bias, a->ddown_bias, p->ddown_bias));
+}
+
+static void net_rank(cdp_group *g, void *arg) {
+    const cdp_place rows = {.kind = CDP_PLACE_SHARD}, all = {.kind = CDP_PLACE_REPLICATE};
+    const cdp_place *between = *(const bool *)arg ? &rows : NULL; /* sequence parallel */
+    cdp_mesh *m = line_of(g);
+    net *a = (net *)malloc(sizeof *a), *p = (net *)calloc(1, sizeof *p);
+    if (!a || !p) abort();
+    cdp_tp *const l[4] = {net_layer(m, CDP_TP_ROW, true, NET_VOCABULARY, NET_WIDTH, &all, between),
+        net_layer(m, CDP_TP_COLUMN, false, NET_WIDTH, NET_HIDDEN, between, NULL),
+        net_layer(m, CDP_TP_ROW, false, NET_HIDDEN, NET_WIDTH, NULL, between),
+        net_layer(m, CDP_TP_COLUMN, false, NET_WIDTH, NET_VOCABULARY, between, NULL)};
+    /* the table and the head cut the same rows of one array */
+    T(cdp_layout_same(&cdp_tp_layouts_of(l[0])->weight, &cdp_tp_layouts_of(l[3])->weight));
+    net_alone(a);
+    net_run(l, a, p);
+    for (uint32_t i = 0; i < 4; ++i)
+        cdp_tp_destroy(l[i]);
+    free(a);
+    free(p);
+    cdp_mesh_destroy(m);
+}
+
+TEST(tied_table_and_perceptron) {
+    for (uint32_t n = 1; n <= 5; ++n)
+        for (uint32_t sequence = 0; sequence < 2; ++sequence) {
+            bool cut = sequence != 0;
+            RUN(n, net_rank, &cut);
+        }
+}
+
 /* ---- counts: one operation forward and one backward for each pair of layers ---- */
 
 typedef struct mlp {
@@ -908,6 +1052,7 @@ int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"layers_equal_one_process", layers_equal_one_process, 60},
         {"tables_equal_one_process", tables_equal_one_process, 60},
+        {"tied_table_and_perceptron", tied_table_and_perceptron, 30},
         {"counts_by_label", counts_by_label, 20},
         {"operations_have_names", operations_have_names, 20},
         {"ranks_without_rows_take_part", ranks_without_rows_take_part, 20},

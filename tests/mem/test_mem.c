@@ -379,6 +379,85 @@ TEST(mistakes_are_one_sentence) {
     world_end(&w);
 }
 
+/* What a caller can see of an allocator, to compare. */
+typedef struct state {
+    cdp_mem_stats stats;
+    uint64_t hash, events, usable;
+} state;
+
+static state state_of(const world *w, const cdp_mem_pool *pool, const void *block) {
+    state s;
+    memset(&s, 0, sizeof s);
+    s.stats = stats_of(w);
+    s.hash = cdp_mem_pool_hash(pool);
+    s.usable = cdp_mem_usable(w->mem, block);
+    s.events = w->mem->log.ring.total;
+    T_WELL(w->mem);
+    return s;
+}
+
+#define UNCHANGED(status, part, call)                    \
+    do {                                                 \
+        const state before = state_of(&w, pool, p);      \
+        FAILS((status), (part), (call));                 \
+        const state after = state_of(&w, pool, p);       \
+        T(memcmp(&before, &after, sizeof before) == 0);  \
+        T(strchr(cdp_last_error()->text, '\n') == NULL); \
+    } while (0)
+
+TEST(a_mistake_changes_nothing) {
+    world w, other;
+    void *p, *freed, *q;
+    cdp_mem_pool *pool, *foreign;
+    cdp_mem_pool_desc pd;
+    memset(&pd, 0, sizeof pd);
+    world_begin(&w, NULL);
+    world_begin(&other, NULL);
+    OK(cdp_mem_pool_create(w.mem, &pd, &pool));
+    OK(cdp_mem_pool_create(other.mem, &pd, &foreign));
+    OK(cdp_mem_alloc_at(w.mem, pool, 3000, fake_handle(1), NULL, &p));
+    OK(cdp_mem_alloc_at(w.mem, pool, 3000, fake_handle(1), NULL, &freed));
+    OK(cdp_mem_free(w.mem, freed));
+    UNCHANGED(CDP_ERR_INVALID, "freed already", cdp_mem_free(w.mem, freed));
+    UNCHANGED(CDP_ERR_INVALID, "of another one", cdp_mem_free(w.mem, &w));
+    UNCHANGED(CDP_ERR_INVALID, "not the start", cdp_mem_free(w.mem, (char *)p + 512));
+    UNCHANGED(CDP_ERR_INVALID, "another allocator's",
+        cdp_mem_alloc_at(w.mem, foreign, 10, NULL, NULL, &q));
+    UNCHANGED(CDP_ERR_STATE, "are in use", cdp_mem_pool_destroy(pool));
+    OK(cdp_mem_record_stream(w.mem, p, fake_handle(2)));
+    fake_work(&w.f, 2);
+    w.f.streams[2].gone = true;
+    UNCHANGED(CDP_ERR_IO, "invalid resource handle", cdp_mem_free(w.mem, p));
+    w.f.streams[2].gone = false;
+    OK(cdp_mem_free(w.mem, p));
+    UNCHANGED(CDP_ERR_INVALID, "waits for the streams", cdp_mem_free(w.mem, p));
+    fake_pass(&w.f, 2);
+    OK(cdp_mem_pool_destroy(pool));
+    OK(cdp_mem_pool_destroy(foreign));
+    world_end(&w);
+    world_end(&other);
+}
+
+TEST(unknown_devices) {
+    world w;
+    cdp_mem_desc d;
+    cdp_mem *m;
+    memset(&d, 0, sizeof d);
+    d.recorder_only = true;
+    d.device = 1024;
+    FAILS(CDP_ERR_INVALID, "device 1024 is above 1023", cdp_mem_create(&d, &m));
+    d.device = 1023;
+    OK(cdp_mem_create(&d, &m));
+    T_EQ(0, cdp_mem_destroy(m));
+    memset(&w, 0, sizeof w);
+    w.source = fake_source(&w.f);
+    w.source.device = 5000;
+    d.recorder_only = false;
+    d.source = &w.source;
+    FAILS(CDP_ERR_INVALID, "device 5000 is above 1023", cdp_mem_create(&d, &m));
+    T_EQ(1, w.f.destroyed);
+}
+
 TEST(descs_are_checked) {
     fake f;
     cdp_mem_source s;
@@ -891,7 +970,7 @@ TEST(watchers_hear_of_segments) {
     OK(cdp_mem_alloc(w.mem, 1000, NULL, &p));
     for (int i = 0; i < 8; ++i)
         OK(cdp_mem_watch(w.mem, hear, &h[i]));
-    FAILS(CDP_ERR_INVALID, "8 watch already", cdp_mem_watch(w.mem, hear, &h[8]));
+    FAILS(CDP_ERR_INVALID, "8 watchers exist", cdp_mem_watch(w.mem, hear, &h[8]));
     T(h[0].come == 1 && h[0].bytes == 2 * MIB); /* those that are there already */
     OK(cdp_mem_alloc(w.mem, 30 * MIB, NULL, &q));
     T_EQ(2, h[0].come);
@@ -936,7 +1015,8 @@ int main(int argc, char **argv) {
         {"bad_utf8_is_replaced", bad_utf8_is_replaced, 10},
         {"memory_comes_and_goes", memory_comes_and_goes, 10},
         {"mistakes_are_one_sentence", mistakes_are_one_sentence, 10},
-        {"descs_are_checked", descs_are_checked, 10},
+        {"a_mistake_changes_nothing", a_mistake_changes_nothing, 10},
+        {"unknown_devices", unknown_devices, 10}, {"descs_are_checked", descs_are_checked, 10},
         {"settings_of_pytorch", settings_of_pytorch, 10},
         {"streams_are_waited_for", streams_are_waited_for, 10},
         {"peaks_count_blocks_that_wait", peaks_count_blocks_that_wait, 10},

@@ -593,6 +593,15 @@ TEST(pictures) {
     T(!strstr(svg, "nan") && !strstr(rows, "nan"));
     free(svg);
     free(rows);
+    char name[401]; /* names of PyTorch's files may be long: they are cut */
+    memset(name, 'x', sizeof name);
+    name[400] = 0;
+    for (uint32_t i = 0; i < s->stack_count; ++i)
+        if (s->stacks[i].count) OK(cdp_mem_frame_set(s, i, 0, "file", name, 1));
+    char *const cut = text_of(s, CDP_MEM_SVG);
+    T(strstr(cut, "xxxxxxxxxxxxxxxxxxxx...") && !strstr(cut, name + 200));
+    T(!xml_wrong(cut));
+    free(cut);
     cdp_mem_shot_free(s);
     full_end(&w);
 }

@@ -19,7 +19,7 @@ static int going;
 
 static void work_of(uint64_t seed) {
     uint64_t random = seed;
-    const int turns = TEST_SLOW ? 1500 : 20000;
+    const int turns = TEST_SLOW ? 1500 : 100000;
     for (int i = 0; i < turns; ++i) {
         const uint64_t bytes =
             16 + test_random(&random) % (test_random(&random) % 10 ? 5000 : 2 * MIB);

@@ -2290,7 +2290,7 @@ TEST(nvidia_compiles_them) {
     *(void **)&n.size_of_code = dlsym(lib, "nvrtcGetCUBINSize");
     T_EQ(0, n.count(&there));
     T_EQ(0, n.list(archs));
-    snprintf(hooks, sizeof hooks, "%s%s", cdp__nccl_hook_source(), cdp__nccl_quantize_source());
+    snprintf(hooks, sizeof hooks, "%s%s", cdp__nccl_hook_source, cdp__nccl_quantize_source());
     for (size_t k = 0; k < sizeof wanted / sizeof *wanted; ++k) {
         bool known = false;
         for (int i = 0; i < there; ++i)

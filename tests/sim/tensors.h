@@ -249,11 +249,15 @@ static cdp_status tensors_ring(run *r, sim_node *node, cdp_mesh *line, uint64_t 
     return st;
 }
 
-/* A layer or a ring on a row of the mesh along one of its dimensions. */
+/* A layer or a ring on a row of the mesh along one of its dimensions. Where a rank may give up for
+   lack of memory, on all ranks: those of other rows would meet the rank that left next, not it. */
 static cdp_status tensors_parallel(run *r, sim_node *node, cdp_mesh *mesh, uint64_t *s) {
     cdp_mesh *line = NULL;
-    cdp_status st = failed(r, node, cdp_mesh_sub(mesh, sim_chance(s, 500) ? "0" : "1", &line));
-    if (st != CDP_OK) return st;
+    const char *row = sim_chance(s, 500) ? "0" : "1";
+    const bool all = r->fault_kind == F_NOMEM;
+    cdp_status st =
+        all ? cdp_mesh_flatten(mesh, "0,1", "all", &line) : cdp_mesh_sub(mesh, row, &line);
+    if (failed(r, node, st) != CDP_OK) return st;
     st = sim_chance(s, 600) ? tensors_layer(r, node, line, s) : tensors_ring(r, node, line, s);
     cdp_mesh_destroy(line);
     return st;

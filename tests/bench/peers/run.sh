@@ -2,15 +2,16 @@
 # What `make bench-peers` runs: the collectives of cdp, Open MPI, MPICH and Gloo, and the raw limits, side by side: all
 # worlds live at once and take turns, measurement by measurement, several rounds. Then ratios against the best TCP peer.
 #
-#   run.sh [--full] [--quick] [--ranks LIST] [--op LIST] [--size LIST] [--rounds N] [--seconds S] [--only LIBS] [--lines FILE]
+#   run.sh [--full] [--quick] [--ranks LIST] [--op LIST] [--size LIST] [--rounds N] [--seconds S] [--only LIBS] [--lines FILE] [--svg FILE]
 #     default: 2 and 4 ranks, 4 B to 64 MiB, 3 rounds of half a second or 2,000 calls for each figure; --full: 7 rounds
-#     --quick: TCP peers, 2 ranks, one round of 0.2 s. --only cdp,cdp-memory,cdp-segments,openmpi-tcp,mpich-tcp,openmpi,mpich,gloo,raw. --lines keeps all lines.
+#     --quick: TCP peers, 2 ranks, one round of 0.2 s. --only cdp,cdp-memory,cdp-segments,openmpi-tcp,mpich-tcp,openmpi,mpich,gloo,raw. --lines keeps all lines;
+#     --svg draws the ratios with 2 ranks.
 # Settings: Open MPI over TCP: ob1 with btl tcp,self on lo; MPICH over TCP: UCX with tcp,self on lo and no node-local path.
 set -u -o pipefail
 cd "$(dirname "$0")/../../.." || exit 1
 build=${BUILD:-build}/bench
 ranks=2,4 ops=allreduce,reduce_scatter,allgather,broadcast,alltoall,barrier,pingpong sizes=4,256,4K,64K,1M,16M,64M rounds=3 seconds=0.5 iterations=2000
-libs=raw,cdp,openmpi-tcp,mpich-tcp,gloo,cdp-memory,cdp-segments,openmpi,mpich keep=''
+libs=raw,cdp,openmpi-tcp,mpich-tcp,gloo,cdp-memory,cdp-segments,openmpi,mpich keep='' svg=''
 while [ $# -gt 0 ]; do
     case $1 in
     --full) rounds=7; shift; continue ;;
@@ -20,7 +21,7 @@ while [ $# -gt 0 ]; do
     [ $# -ge 2 ] || { sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2; }
     case $1 in
     --ranks) ranks=$2 ;; --op) ops=$2 ;; --size) sizes=$2 ;; --rounds) rounds=$2 ;; --seconds) seconds=$2 ;;
-    --only) libs=$2 ;; --lines) keep=$2 ;;
+    --only) libs=$2 ;; --lines) keep=$2 ;; --svg) svg=$2 ;;
     *) sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
     esac
     shift 2
@@ -128,5 +129,7 @@ read -r -a cpu1 < /proc/stat
 total=0 steal=$((cpu1[8] - cpu0[8]))
 for k in 1 2 3 4 5 6 7 8; do total=$((total + cpu1[k] - cpu0[k])); done
 echo "# the hypervisor took $((100 * steal / (total ? total : 1))) % of the processor time meanwhile"
-sort -t $'\t' -k4,4n -k3,3 -k5,5n -k1,2 "$tmp/lines" | awk -F '\t' -f tests/bench/peers/report.awk
+sort -t $'\t' -k4,4n -k3,3 -k5,5n -k1,2 "$tmp/lines" | awk -F '\t' -f tests/bench/peers/report.awk | tee "$tmp/table"
+[ -z "$svg" ] || awk -v ranks=2 -v title='Time of cdp over that of the best of Open MPI, MPICH and Gloo, 2 ranks of one machine' \
+    -f tests/bench/peers/chart.awk "$tmp/table" > "$svg" || rc=1
 exit $rc
