@@ -136,8 +136,9 @@ static void f_time_left(void *user, cdp_rpc_request *q) {
     cdp_call c = {0};
     (void)user;
     if (q->bytes) {
-        if (OK(cdp_rpc_call(q->rpc, CALL(.to = (s->rank + 1) % ranks, F("time_left")), &c)))
-            left[1] = i64_at(c.data, 0);
+        const cdp_call_desc next = {
+            .to = (s->rank + 1) % ranks, F("time_left"), .detached = q->bytes == 16};
+        if (OK(cdp_rpc_call(q->rpc, &next, &c))) left[1] = i64_at(c.data, 0);
         cdp_call_free(&c);
     }
     reply(q, left, sizeof left);
@@ -781,7 +782,7 @@ TEST(nested_rpc) { /* one worker per rank, and all ranks call each other: waits 
 /* ---- time ---- */
 
 static void timeouts(side *s) {
-    int64_t ms = 300, two[2];
+    int64_t ms = 300, two[2] = {0, 0};
     uint64_t from = test_now_ns();
     cdp_call c = {0};
     T_EQ(CDP_ERR_TIMEOUT,
@@ -800,6 +801,10 @@ static void timeouts(side *s) {
         T(two[0] > 1000 && two[0] <= 7000);
         T(two[1] > 1000 && two[1] <= two[0] + 1);
     }
+    cdp_call_free(&c);
+    OK(cdp_rpc_call(
+        s->rpc, CALL(.to = next_of(s), F("time_left"), BYTES(two, 16), .timeout_ms = 7000), &c));
+    if (c.status == CDP_OK) T(i64_at(c.data, 1) > 40000); /* detached: the default */
     cdp_call_free(&c);
 }
 TEST(rpc_timeouts) {
@@ -947,6 +952,7 @@ static void chains_at_the_end(side *s) {
     T_EQ(CDP_OK, last_calls[s->rank].status);
     if (last_calls[s->rank].status == CDP_OK) T_EQ(14, i64_at(last_calls[s->rank].data, 0));
     cdp_call_free(&last_calls[s->rank]);
+    OK(cdp_rpc_serve(s->rpc, 10)); /* there is nothing to serve any more */
     REFUSED(CDP_ERR_STATE, "was shut down",
         cdp_rpc_start(s->rpc, CALL(.to = 0, F("add")), &last_calls[s->rank]));
     OK(cdp_barrier(s->g));
@@ -968,6 +974,7 @@ TEST(multi_layer_nested_async_rpc) {
 
 /* A request that is never answered: shutdown ends, and names it. */
 static void never_answered(side *s) {
+    static uint32_t ended, gone;
     cdp_call c = {0};
     const uint64_t from = test_now_ns();
     if (s->rank == 0) OK(cdp_rpc_start(s->rpc, CALL(.to = 1, F("keep")), &c));
@@ -981,7 +988,14 @@ static void never_answered(side *s) {
                         : "keep, called by rank 0 (rank0), was kept and never replied to here",
         cdp_last_error()->text);
     T_WITHIN(300, test_now_ns() - from);
+    const uint32_t came = __atomic_fetch_add(&ended, 1, __ATOMIC_SEQ_CST);
+    /* a rank that leaves is lost to the other one: rank 1 stays until rank 0 is gone */
+    while (test_now_ns() < from + 20000000000ull
+        && (counted_of(&ended) < (came / 2 + 1) * 2
+            || (s->rank == 1 && counted_of(&gone) < came / 2 + 1)))
+        test_sleep_ms(1);
     cdp_rpc_destroy(s->rpc);
+    if (s->rank == 0) count(&gone);
     if (s->rank == 0) {
         T_EQ(CDP_ERR_STATE, c.status);
         T_EQ(CDP_RAN_UNKNOWN, c.ran);
