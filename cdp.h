@@ -4830,7 +4830,8 @@ CDP__PRIVATE uint64_t cdp__pairwise_tmp(const cdp__shape *s) {
 CDP__PRIVATE uint32_t cdp__scatter_reduce_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const uint32_t n = s->size, r = s->rank;
     const bool scaled = s->op == CDP_REDUCE_PREMUL_SUM;
-    const uint8_t outside = scaled ? CDP__TMP : CDP__IN, src = s->in_place ? CDP__OUT : outside;
+    const uint8_t outside = scaled ? CDP__TMP : CDP__IN,
+                  src = s->in_place ? (uint8_t)CDP__OUT : outside;
     const cdp__span own = cdp__block_of(s, s->in_offs, r),
                     all = cdp__first(s->in_offs ? s->in_offs[n] : n * s->count);
     const cdp__span result = s->in_place ? own : cdp__first(own.len);
@@ -5412,7 +5413,7 @@ CDP__PRIVATE uint32_t cdp__once_round(const cdp__shape *s, uint32_t k, cdp__step
     const bool gather = s->kind == CDP_COLL_ALLGATHER, reduce = s->kind == CDP_COLL_ALLREDUCE,
                cast = s->kind == CDP_COLL_BROADCAST;
     const uint8_t whole = s->in_place || cast ? CDP__OUT : CDP__IN;
-    const uint8_t mine = before ? CDP__TMP : whole;
+    const uint8_t mine = before ? (uint8_t)CDP__TMP : whole;
     const uint64_t length = reduce || cast ? s->count : 0;
     const cdp__span own = gather ? cdp__block_of(s, s->out_offs, r) : cdp__first(length);
     const uint64_t whole_at = gather && s->in_place ? own.off : 0;
@@ -5686,7 +5687,7 @@ CDP__PRIVATE uint32_t cdp__hosts_scatter_round(const cdp__shape *s, uint32_t k, 
     const uint32_t n = s->hosts->count, per = cdp__hosts_waves(s) + 1, at = k < per ? k : k + 1,
                    j = (at - 1) / per, host = me.host + j, wave = at % per;
     const uint8_t outside = s->op == CDP_REDUCE_PREMUL_SUM ? CDP__TMP : CDP__IN;
-    const uint8_t src = s->in_place ? CDP__OUT : outside;
+    const uint8_t src = s->in_place ? (uint8_t)CDP__OUT : outside;
     const cdp__span own = cdp__block_of(s, s->in_offs, s->rank),
                     there = cdp__even_block(s, host, me.at);
     const uint64_t result = s->in_place ? own.off : 0, way = cdp__pairwise_tmp(s);
