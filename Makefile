@@ -21,7 +21,8 @@ MEM_SRC   := $(wildcard tests/mem/test_*.c)
 DTENSOR_SRC := $(wildcard tests/dtensor/test_*.c)
 SIM_SRC   := $(wildcard tests/sim/sim_main.c)
 SCRIPT_SRC := $(wildcard tests/sim/scripts.c)
-ROUND_SRC := $(wildcard tests/sim/rounds.c tests/sim/desync.c tests/sim/ring.c tests/sim/failure.c)
+ROUND_SRC := $(wildcard tests/sim/rounds.c tests/sim/desync.c tests/sim/ring.c tests/sim/failure.c \
+             tests/sim/rpc_tables.c)
 LINEAR_SRC := $(wildcard tests/sim/linear.c)
 FUZZ_SRC  := $(wildcard tests/fuzz/*.c)
 BENCH_SRC := $(wildcard tests/bench/bench.c)
@@ -43,7 +44,7 @@ EXAMPLES := $(EXAMPLE_SRC:examples/%.c=$(BUILD)/%)
 NO_THREADS := $(if $(filter test_group,$(UNIT)),test_group_no_threads)
 PROGRAMS := $(UNIT) $(NO_THREADS) $(PROCS) $(NCCL) $(MEM) $(DTENSOR) $(FUZZ) $(SIM) $(SCRIPTS) $(ROUNDS) $(LINEAR)
 
-.PHONY: help demo examples programs test test-strict sim bench bench-peers bench-memory bench-store bench-dtensor scale mutants sanitize format format-check sections sizes platforms clean
+.PHONY: help demo examples programs test test-strict sim bench bench-peers bench-memory bench-store bench-dtensor bench-rpc scale mutants sanitize format format-check sections sizes platforms clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -57,6 +58,7 @@ help:
 	@echo 'make bench-peers  measure side by side with Open MPI, MPICH, Gloo and raw sockets; PEERS="--full" for longer'
 	@echo 'make bench-dtensor  measure redistributions beside PyTorch and ScaLAPACK; PYTHON=python3 says which Python has torch'
 	@echo 'make bench-memory  measure the memory allocator beside others and a model of PyTorch'\''s'
+	@echo 'make bench-rpc  measure calls beside bare messages'
 	@echo 'make bench-store  measure the store server beside PyTorch and Redis'
 	@echo 'make scale      what each algorithm costs with 16 to 4,096 ranks, and what that predicts'
 	@echo 'make mutants    plant small defects and see which of them the tests notice; three hours for COUNT=300 on two cores'
@@ -215,6 +217,9 @@ bench-dtensor:
 
 bench-memory:
 	@BUILD='$(BUILD)' bash tests/bench/memory.sh
+
+bench-rpc: $(BUILD)/bench/rpc
+	@$(BUILD)/bench/rpc
 
 bench-store:
 	@bash tests/bench/store/run.sh

@@ -332,7 +332,11 @@ typedef enum cdp_status {
     /* the call came at the wrong time (twice, never, after destroy) */
     CDP_ERR_STATE = -10,
     /* a mistake in this library; please report it */
-    CDP_ERR_INTERNAL = -11
+    CDP_ERR_INTERNAL = -11,
+    /* the function that was called on another rank ran, and reported a failure (cdp_rpc.h) */
+    CDP_ERR_REMOTE = -12,
+    /* a limit of this rank or of the peer is reached, nothing was done; the text says which one */
+    CDP_ERR_BUSY = -13
 } cdp_status;
 
 /* The usual short name of a status, for example "TIMEOUT". Never NULL. Any thread. */
@@ -1428,6 +1432,20 @@ CDP_API void cdp_channel_timer(cdp_channel *channel, uint64_t at_ns);
    such a callback, has closed the channel). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_channel_wait(cdp_channel *channel, uint32_t timeout_ms);
 
+/* For a thread that waits for something that callbacks of this channel, or other threads, change:
+   start with *seen = 0, and in turn look whether it has changed and call this. Returns CDP_OK at
+   once if a callback has returned, or cdp_channel_wake() was called, since the previous turn;
+   otherwise lets communication advance until then, or until os->now_ns reaches until_ns
+   (CDP_PENDING). Errors as for cdp_channel_wait(). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_channel_wait_since(
+    cdp_channel *channel, uint64_t *seen, uint64_t until_ns);
+/* Ends the waits of other threads, as a callback does. */
+CDP_API void cdp_channel_wake(cdp_channel *channel);
+
+/* Gives up the rank `peer`, which has sent what it must not send: `reason` (at most 400 bytes) is
+   what the callback `lost` says here, and there this rank has closed the channel. */
+CDP_API void cdp_channel_drop(cdp_channel *channel, uint32_t peer, const char *reason);
+
 /* Closes the channel: no callback runs after this returned (or, inside a callback, after that one
    returned). Other ranks hear that this one is lost to them. What was offered is the caller's
    again. NULL is allowed. */
@@ -2305,6 +2323,8 @@ CDP_API const char *cdp_status_name(cdp_status status) {
     case CDP_ERR_STORE: return "STORE";
     case CDP_ERR_STATE: return "STATE";
     case CDP_ERR_INTERNAL: return "INTERNAL";
+    case CDP_ERR_REMOTE: return "REMOTE";
+    case CDP_ERR_BUSY: return "BUSY";
     }
     return "?";
 }
@@ -4827,7 +4847,8 @@ CDP__PRIVATE uint64_t cdp__pairwise_tmp(const cdp__shape *s) {
 CDP__PRIVATE uint32_t cdp__scatter_reduce_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const uint32_t n = s->size, r = s->rank;
     const bool scaled = s->op == CDP_REDUCE_PREMUL_SUM;
-    const uint8_t outside = scaled ? CDP__TMP : CDP__IN, src = s->in_place ? CDP__OUT : outside;
+    const uint8_t outside = scaled ? CDP__TMP : CDP__IN,
+                  src = s->in_place ? (uint8_t)CDP__OUT : outside;
     const cdp__span own = cdp__block_of(s, s->in_offs, r),
                     all = cdp__first(s->in_offs ? s->in_offs[n] : n * s->count);
     const cdp__span result = s->in_place ? own : cdp__first(own.len);
@@ -5409,7 +5430,7 @@ CDP__PRIVATE uint32_t cdp__once_round(const cdp__shape *s, uint32_t k, cdp__step
     const bool gather = s->kind == CDP_COLL_ALLGATHER, reduce = s->kind == CDP_COLL_ALLREDUCE,
                cast = s->kind == CDP_COLL_BROADCAST;
     const uint8_t whole = s->in_place || cast ? CDP__OUT : CDP__IN;
-    const uint8_t mine = before ? CDP__TMP : whole;
+    const uint8_t mine = before ? (uint8_t)CDP__TMP : whole;
     const uint64_t length = reduce || cast ? s->count : 0;
     const cdp__span own = gather ? cdp__block_of(s, s->out_offs, r) : cdp__first(length);
     const uint64_t whole_at = gather && s->in_place ? own.off : 0;
@@ -5683,7 +5704,7 @@ CDP__PRIVATE uint32_t cdp__hosts_scatter_round(const cdp__shape *s, uint32_t k, 
     const uint32_t n = s->hosts->count, per = cdp__hosts_waves(s) + 1, at = k < per ? k : k + 1,
                    j = (at - 1) / per, host = me.host + j, wave = at % per;
     const uint8_t outside = s->op == CDP_REDUCE_PREMUL_SUM ? CDP__TMP : CDP__IN;
-    const uint8_t src = s->in_place ? CDP__OUT : outside;
+    const uint8_t src = s->in_place ? (uint8_t)CDP__OUT : outside;
     const cdp__span own = cdp__block_of(s, s->in_offs, s->rank),
                     there = cdp__even_block(s, host, me.at);
     const uint64_t result = s->in_place ? own.off : 0, way = cdp__pairwise_tmp(s);
@@ -9269,13 +9290,10 @@ struct cdp_group {
 #define CDP__TAKE_BACK_MS 5u /* copying 4 MiB is cheaper than waiting longer for the reader */
 
 /* What every public function asks first. */
-CDP__PRIVATE cdp_status cdp__not_alive(const cdp_group *g, const char *call) {
-    if (!g) return cdp__fail(CDP_ERR_INVALID, "%s needs a group; this one is NULL", call);
-    return cdp__fail(CDP_ERR_STATE, "%s: this group was destroyed", call);
-}
-
 CDP__PRIVATE cdp_status cdp__alive(const cdp_group *g, const char *call) {
-    return g && g->magic == CDP__GROUP_MAGIC ? CDP_OK : cdp__not_alive(g, call);
+    if (!g) return cdp__fail(CDP_ERR_INVALID, "%s needs a group; this one is NULL", call);
+    if (g->magic == CDP__GROUP_MAGIC) return CDP_OK;
+    return cdp__fail(CDP_ERR_STATE, "%s: this group was destroyed", call);
 }
 
 /* Groups number their own ranks; errors and links name ranks of the world. */
@@ -14057,7 +14075,7 @@ CDP__PRIVATE void cdp__channel_call(cdp_channel *c) {
 
 CDP__PRIVATE void cdp__channel_called(cdp_channel *c) {
     cdp__world *w = c->g->w;
-    cdp_lock_acquire(&w->lock);
+    cdp__enter(c->g); /* ahead of threads that only look */
     *cdp__inside() = false;
     w->calling = NULL;
     c->calling = false;
@@ -14504,7 +14522,8 @@ CDP__PRIVATE cdp__advance cdp__channels_poll(cdp__world *w) {
 CDP__PRIVATE uint64_t cdp__channels_deadline(const cdp__world *w) {
     uint64_t at = CDP__NEVER;
     const cdp_channel *c;
-    for (c = w->channels; c; c = c->next)
+    /* no timer is called before the callback that runs has returned, which wakes whoever sleeps */
+    for (c = w->calling ? NULL : w->channels; c; c = c->next)
         at = cdp__min(at, c->timer_ns);
     return at;
 }
@@ -14584,26 +14603,71 @@ CDP_API void cdp_channel_timer(cdp_channel *c, uint64_t at_ns) {
     cdp__leave(c->g);
 }
 
-CDP_API cdp_status cdp_channel_wait(cdp_channel *c, uint32_t timeout_ms) {
-    cdp__world *w;
-    cdp_group *g;
-    uint64_t until, before;
-    cdp_status st = cdp__must_not_wait();
-    if (st != CDP_OK) return st;
-    if (!c) return cdp__fail(CDP_ERR_INVALID, "cdp_channel_wait needs a channel");
-    g = c->g;
-    w = g->w;
-    until = cdp__deadline(w->os, timeout_ms);
-    cdp__enter(g);
-    before = c->called;
-    ++c->waiting;
-    ++w->callers;
+/* Until more than `before` callbacks have run, the channel closes, or the deadline. Lock held. */
+CDP__PRIVATE void cdp__channel_advance(cdp_channel *c, uint64_t before, uint64_t until_ns) {
+    cdp__world *w = c->g->w;
+    uint64_t spin_until = 0;
+    uint32_t spun = 0, looks = 0;
     if (w->sleeping) w->transport.wake(w->transport.self); /* the progress thread stands by */
     for (;;) {
+        uint64_t now;
+        cdp__progress_yield_lock(w);
         cdp__progress_poll(w);
-        if (c->called != before || c->closing || cdp__now(w->os) >= until) break;
-        cdp__progress_sleep(w, until);
+        now = cdp__now(w->os);
+        if (c->called != before || c->closing || now >= until_ns) break;
+        if (!spin_until) spin_until = now + c->g->desc.spin_us * 1000ull;
+        if (cdp__progress_spin(w, &c->g->desc, now, spin_until, &looks, &spun)) continue;
+        if (spun && w->spin_luck > -8) --w->spin_luck;
+        spun = 0;
+        cdp__progress_sleep(w, until_ns);
     }
+    if (spun && w->spin_luck < 8) w->spin_luck += 2;
+}
+
+CDP_API cdp_status cdp_channel_wait(cdp_channel *c, uint32_t timeout_ms) {
+    uint64_t seen;
+    if (!c) return cdp__fail(CDP_ERR_INVALID, "cdp_channel_wait needs a channel");
+    cdp__enter(c->g);
+    seen = c->called;
+    cdp__leave(c->g);
+    return cdp_channel_wait_since(c, &seen, cdp__deadline(c->g->w->os, timeout_ms));
+}
+
+CDP_API void cdp_channel_wake(cdp_channel *c) {
+    if (!c) return;
+    cdp__enter(c->g);
+    ++c->called;
+    cdp__world_tell(c->g->w);
+    cdp__leave(c->g);
+}
+
+CDP_API void cdp_channel_drop(cdp_channel *c, uint32_t peer, const char *reason) {
+    if (!c || !reason || peer >= c->g->desc.world_size || peer == c->g->desc.rank) return;
+    cdp__enter(c->g);
+    (void)cdp__fail_peer(CDP_ERR_PEER_LOST, c->streams[peer].peer, 0, "rank %u was given up: %s",
+        c->streams[peer].peer, reason);
+    cdp__channel_lose(c, peer);
+    if (c->g->w->sleeping) cdp__world_tell(c->g->w);
+    cdp__leave(c->g);
+}
+
+CDP_API cdp_status cdp_channel_wait_since(cdp_channel *c, uint64_t *seen, uint64_t until_ns) {
+    cdp__world *w;
+    cdp_group *g;
+    uint64_t before;
+    cdp_status st = cdp__must_not_wait();
+    if (st != CDP_OK) return st;
+    if (!c || !seen)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_channel_wait_since needs a channel and a count");
+    g = c->g;
+    w = g->w;
+    cdp__enter(g);
+    before = *seen;
+    ++c->waiting;
+    ++w->callers;
+    ++w->waits;
+    if (c->called == before) cdp__channel_advance(c, before, until_ns);
+    *seen = c->called;
     st = c->called != before ? CDP_OK : CDP_PENDING;
     if (st == CDP_PENDING && c->closing)
         st = cdp__fail(CDP_ERR_STATE, "cdp_channel_wait: the channel was closed meanwhile");

@@ -5,7 +5,9 @@
         that bring their own kernels. A mesh is an n-dimensional array of ranks. A layout says
         which part of a tensor each rank of a mesh holds. A plan moves a tensor from one layout to
         another with the least number of bytes, and can be printed before any rank exists. An edge
-        is a plan together with the plan of its gradient. Nothing is communicated implicitly.
+        is a plan together with the plan of its gradient. Rules say how the inputs of an operator
+        may lie; layers, losses and attention cut over ranks are made of all these. Nothing is
+        communicated implicitly.
 
     DO THIS
         #define CDP_IMPLEMENTATION      in exactly one C or C++ file, before
@@ -155,6 +157,8 @@
     LIMITS
         mesh: 6 dimensions, 65535 ranks | tensor: 8 dimensions, 63 bits of elements and bytes
         names of mesh dimensions: 31 bytes | host memory only: device memory is UNSUPPORTED
+        operators: 4 inputs, 256 rules | products without a gemm: f32, f64, i32, i64; losses and
+        attention: f32, f64 | layers, losses and attention: on meshes of one dimension
 
     License: MIT-0 or Unlicense, as you like; see the end of cdp.h.                            */
 #include "cdp.h"

@@ -45,7 +45,8 @@
         create      cdp_nccl_attach; streams, memory, hooks
         Implementation: load (libraries and their functions), map (names of ours in theirs),
         bootstrap (a communicator of all ranks), stream (what runs when), watchdog (stopping),
-        regroup (a communicator from another), kernels (what NVRTC compiles), backend (requests of cdp.h), memory, public, device-hooks
+        regroup (a communicator from another), kernels (what NVRTC compiles), backend (requests of
+        cdp.h), memory, public, device-hooks
 
     API BY TASK
         I want to...                           call

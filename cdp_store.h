@@ -6016,29 +6016,39 @@ CDP__PRIVATE void cdp__store_call_result(
     cdp__free(s->os, c->rq.results);
 }
 
-CDP_API cdp_status cdp_store_set(cdp_store *s, const char *key, const void *value, uint64_t bytes) {
+/* Calls that bring a value. */
+CDP__PRIVATE cdp_status cdp__store_put(
+    cdp_store *s, cdp_store_op op, const char *key, const void *value, uint64_t bytes) {
     cdp__store_call c;
-    const cdp_status status = cdp__store_call_make(&c, CDP_STORE_SET, key, value, bytes);
+    const cdp_status status = cdp__store_call_make(&c, op, key, value, bytes);
     return status == CDP_OK ? cdp__store_call_run(s, &c, 0) : status;
 }
 
-CDP_API cdp_status cdp_store_append(
-    cdp_store *s, const char *key, const void *value, uint64_t bytes) {
+/* Calls that wait for a value, which becomes the caller's. */
+CDP__PRIVATE cdp_status cdp__store_take(cdp_store *s, cdp_store_op op, const char *key,
+    void **value, uint64_t *bytes, uint32_t timeout_ms) {
     cdp__store_call c;
-    const cdp_status status = cdp__store_call_make(&c, CDP_STORE_APPEND, key, value, bytes);
-    return status == CDP_OK ? cdp__store_call_run(s, &c, 0) : status;
-}
-
-CDP_API cdp_status cdp_store_get(
-    cdp_store *s, const char *key, void **value, uint64_t *bytes, uint32_t timeout_ms) {
-    cdp__store_call c;
-    cdp_status status = cdp__store_call_make(&c, CDP_STORE_GET, key, NULL, 0);
-    if (!value) return cdp__fail(CDP_ERR_INVALID, "cdp_store_get: value is NULL");
+    cdp_status status = cdp__store_call_make(&c, op, key, NULL, 0);
     *value = NULL;
     if (bytes) *bytes = 0;
     if (status == CDP_OK) status = cdp__store_call_run(s, &c, timeout_ms);
     if (status == CDP_OK) cdp__store_call_result(s, &c, value, bytes);
     return status;
+}
+
+CDP_API cdp_status cdp_store_set(cdp_store *s, const char *key, const void *value, uint64_t bytes) {
+    return cdp__store_put(s, CDP_STORE_SET, key, value, bytes);
+}
+
+CDP_API cdp_status cdp_store_append(
+    cdp_store *s, const char *key, const void *value, uint64_t bytes) {
+    return cdp__store_put(s, CDP_STORE_APPEND, key, value, bytes);
+}
+
+CDP_API cdp_status cdp_store_get(
+    cdp_store *s, const char *key, void **value, uint64_t *bytes, uint32_t timeout_ms) {
+    if (!value) return cdp__fail(CDP_ERR_INVALID, "cdp_store_get: value is NULL");
+    return cdp__store_take(s, CDP_STORE_GET, key, value, bytes, timeout_ms);
 }
 
 CDP_API cdp_status cdp_store_add(cdp_store *s, const char *key, int64_t delta, int64_t *sum) {
@@ -6078,21 +6088,13 @@ CDP_API cdp_status cdp_store_delete(cdp_store *s, const char *key, bool *was_the
 
 CDP_API cdp_status cdp_store_queue_push(
     cdp_store *s, const char *key, const void *value, uint64_t bytes) {
-    cdp__store_call c;
-    const cdp_status status = cdp__store_call_make(&c, CDP_STORE_QUEUE_PUSH, key, value, bytes);
-    return status == CDP_OK ? cdp__store_call_run(s, &c, 0) : status;
+    return cdp__store_put(s, CDP_STORE_QUEUE_PUSH, key, value, bytes);
 }
 
 CDP_API cdp_status cdp_store_queue_pop(
     cdp_store *s, const char *key, void **value, uint64_t *bytes, uint32_t timeout_ms) {
-    cdp__store_call c;
-    cdp_status status = cdp__store_call_make(&c, CDP_STORE_QUEUE_POP, key, NULL, 0);
     if (!value) return cdp__fail(CDP_ERR_INVALID, "cdp_store_queue_pop: value is NULL");
-    *value = NULL;
-    if (bytes) *bytes = 0;
-    if (status == CDP_OK) status = cdp__store_call_run(s, &c, timeout_ms);
-    if (status == CDP_OK) cdp__store_call_result(s, &c, value, bytes);
-    return status;
+    return cdp__store_take(s, CDP_STORE_QUEUE_POP, key, value, bytes, timeout_ms);
 }
 
 CDP_API cdp_status cdp_store_queue_try_pop(

@@ -97,8 +97,8 @@
         cdp_init: INVALID (desc or variables), UNSUPPORTED (interfaces, but the os cannot list
         addresses), IO (cannot listen: address, port and errno; too few descriptors), TIMEOUT (names
         the ranks that are missing), MISMATCH (two processes with one rank; ranks that differ in
-        world size, connections, version or byte order), PEER_LOST (a process ended while the job
-        was starting; the text names its rank), STORE (no store listens at the master address, or
+        world size, connections, job key, version, byte order), PEER_LOST (a process ended while the
+        job was starting; the text names its rank), STORE (no store listens at master_addr, or
         it ended). Of init_timeout_ms the last eighth, at most 1.2 s, is for finding out who is
         missing and for telling the others.
         Afterwards, in operations: see cdp_work_wait in cdp.h.
@@ -1109,35 +1109,30 @@ CDP__PRIVATE cdp_status cdp__link_explain(const cdp__link *l) {
         "lost the connection to rank %u at %s", l->peer, at);
 }
 
-/* What is left of the 64 bytes of a greeting: 1 when all is sent, 0 when some is left, else a
-   negative errno. */
-CDP__PRIVATE int32_t cdp__hello_send(
-    cdp__mesh *m, cdp__io *io, uint8_t hello[CDP__HELLO_BYTES], uint32_t *sent) {
-    while (*sent < CDP__HELLO_BYTES) {
+/* Sends, or receives, the rest of the 64 bytes of a greeting. 1: it is complete; 0: call again when
+   the socket is ready; else a negative errno, or as cdp_os.net.recv_iov. */
+CDP__PRIVATE int32_t cdp__hello_move(
+    cdp__mesh *m, cdp__io *io, uint8_t hello[CDP__HELLO_BYTES], uint32_t *done, bool receive) {
+    while (*done < CDP__HELLO_BYTES) {
         cdp_iov v;
         int64_t r;
-        v.data = hello + *sent;
-        v.bytes = CDP__HELLO_BYTES - *sent;
-        r = cdp__io_send(&m->loop, io, &v, 1);
+        v.data = hello + *done;
+        v.bytes = CDP__HELLO_BYTES - *done;
+        r = receive ? cdp__io_recv(&m->loop, io, &v, 1) : cdp__io_send(&m->loop, io, &v, 1);
         if (r <= 0) return (int32_t)r;
-        *sent += (uint32_t)r;
+        *done += (uint32_t)r;
     }
     return 1;
 }
 
-/* 1 when the 64 bytes of a greeting are there, 0 when not yet, else as cdp_os.net.recv_iov. */
+CDP__PRIVATE int32_t cdp__hello_send(
+    cdp__mesh *m, cdp__io *io, uint8_t hello[CDP__HELLO_BYTES], uint32_t *sent) {
+    return cdp__hello_move(m, io, hello, sent, false);
+}
+
 CDP__PRIVATE int32_t cdp__hello_recv(
     cdp__mesh *m, cdp__io *io, uint8_t hello[CDP__HELLO_BYTES], uint32_t *got) {
-    while (*got < CDP__HELLO_BYTES) {
-        cdp_iov v;
-        int64_t r;
-        v.data = hello + *got;
-        v.bytes = CDP__HELLO_BYTES - *got;
-        r = cdp__io_recv(&m->loop, io, &v, 1);
-        if (r <= 0) return (int32_t)r;
-        *got += (uint32_t)r;
-    }
-    return 1;
+    return cdp__hello_move(m, io, hello, got, true);
 }
 
 /* Can this rank share memory with others of this machine? */

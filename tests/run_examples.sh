@@ -34,6 +34,16 @@ example 05_accumulate '640000 bytes sent one by one, 80000 accumulated; gradient
 example 06_compress '  learned' 8 "$build/06_compress"
 example 07_trace 'rank [0-3] wrote .*(json|svg)' 8 "$build/07_trace" "$tmp"
 example 13_tensor_parallel 'all checks passed' 1 "$build/13_tensor_parallel" --steps 12 --layers 2
+example 12_actors '150 questions, answered in 50 batches of 3: right' 1 "$build/12_actors"
+# Starts its four ranks itself and kills one of them.
+if [ -x "$build/10_parameter_server" ]; then
+    if timeout 60 "$build/10_parameter_server" > "$tmp/out" 2>&1 < /dev/null && grep -q '^rank 3 is lost (PEER_LOST); the others go on' "$tmp/out" &&
+        grep -q 'and the model was learned: right' "$tmp/out"; then
+        good 10_parameter_server
+    else bad 10_parameter_server 'see its output'; fi
+else
+    echo "SKIP 10_parameter_server: it does not exist"
+fi
 example 14_redistribute 'direct: phases: 1; bytes: 80, the least possible 80, PyTorch.s steps 352' 4 "$build/14_redistribute"
 example 15_ring_attention 'all checks passed' 1 "$build/15_ring_attention" 128
 example doctor '^.*3 +[0-9]+ +[0-9]+ +[0-9]+ +-$' 1 "$build/doctor"

@@ -206,6 +206,18 @@ t_parts() { # $5...: defines, or none
     [ -z "$gone" ] || ! defined_in parts.o | grep -E "${gone#|}" || die "this is still there"
     $compiler parts.o -o parts -pthread -lm && ./parts || die "the program returned $?"
 }
+t_together() { # $4...: all public headers in one file, each of them first once; then implemented in this order
+    set_language "$1" "$2"
+    local compiler=$1 std=$2 optimisation=$3 h first
+    shift 3
+    for first; do
+        { echo "#include \"$first\""; for h; do echo "#include \"$h\""; done; echo 'int something_to_compile(void);'; } > "all.$ext"
+        compile "$compiler -std=$std -$optimisation" "all.$ext" all.o
+    done
+    { echo '#define CDP_IMPLEMENTATION'; for h; do echo "#include \"$h\""; done; proof "$*"; } > "all_impl.$ext"
+    compile "$compiler -std=$std -$optimisation" "all_impl.$ext" all_impl.o
+    exports_only_api all_impl.o
+}
 t_no_asserts() {
     set_language "$1" "$2"
     { printf '#define CDP_IMPLEMENTATION\n'; user_of "$4"; proof "$(below "$4")"; } > "ndebug.$ext"
@@ -379,6 +391,10 @@ for c in $cxx_compilers; do
         add t_two_files $c c++17 O0 $TOP "$partner" c11
     done
 done
+# Public names do not collide, and no header needs another one before it.
+add t_together gcc c11 O0 cdp*.h
+command -v clang > /dev/null && add t_together clang c11 O0 "$(ls -r cdp*.h | tr '\n' ' ')"
+for c in $cxx_compilers; do add t_together $c c++11 O0 "$(ls -r cdp*.h | tr '\n' ' ')"; done
 CUDA=${CUDA_HOME:-/usr/local/cuda}
 export CUDA
 if [ -f cdp_nccl.h ]; then

@@ -70,6 +70,31 @@ TEST(more_than_the_device_has) {
     T_EQ(0, cdp_mem_destroy(mem));
 }
 
+/* A request that only fits after a second stream is done waits for it, and succeeds. */
+TEST(frees_that_wait_come_back_on_need) {
+    cdp_mem *const mem = begin();
+    cdp_mem_stats stats;
+    void *streams[2], *p, *q;
+    if (!mem) return;
+    for (int i = 0; i < 2; ++i)
+        GPU(cudaStreamCreateWithFlags(&streams[i], 1));
+    cdp_mem_set_limit(mem, 200 * MIB);
+    OK(cdp_mem_alloc(mem, 150 * MIB, streams[0], &p));
+    for (int i = 0; i < 100; ++i)
+        GPU(cudaMemsetAsync(p, i, 150 * MIB, streams[1]));
+    OK(cdp_mem_record_stream(mem, p, streams[1]));
+    OK(cdp_mem_free(mem, p));
+    OK(cdp_mem_alloc(mem, 150 * MIB, streams[0], &q));
+    GPU(cudaStreamSynchronize(streams[1]));
+    cdp_mem_stats_of(mem, &stats);
+    T(stats.reserved_bytes[0].peak <= 200 * MIB);
+    OK(cdp_mem_free(mem, q));
+    T_EQ(0, cdp_mem_destroy(mem));
+    for (int i = 0; i < 2; ++i)
+        GPU(cudaStreamDestroy(streams[i]));
+    T_EQ(0, gpu_cudaGetLastError());
+}
+
 TEST(a_graph_and_its_pool) {
     cdp_mem *const mem = begin();
     cdp_mem_pool_desc d;
@@ -116,6 +141,7 @@ TEST(a_snapshot_of_the_device) {
 int main(int argc, char **argv) {
     static const test_case cases[] = {{"order_of_streams", order_of_streams, 60},
         {"more_than_the_device_has", more_than_the_device_has, 60},
+        {"frees_that_wait_come_back_on_need", frees_that_wait_come_back_on_need, 60},
         {"a_graph_and_its_pool", a_graph_and_its_pool, 60},
         {"a_snapshot_of_the_device", a_snapshot_of_the_device, 60}};
     cdp_mem_source cuda;

@@ -60,7 +60,7 @@ program() {
 # FOLDER TEST+WORD+WORD SECONDS: runs it in the folder; its exit code.
 run() {
     local name=${1##*/}
-    (cd "$root" && ulimit -c 0 && TMPDIR=$1 timeout -k 2 "$3" "$1/${2%%+*}" $(tr + ' ' <<< "${2#"${2%%+*}"}")) > "$1/out-$name" 2>&1 < /dev/null
+    { (cd "$root" && ulimit -c 0 && TMPDIR=$1 timeout -k 2 "$3" "$1/${2%%+*}" $(tr + ' ' <<< "${2#"${2%%+*}"}")) > "$1/out-$name" 2>&1 < /dev/null; } 2> /dev/null
 }
 
 tests_of() { # HEADER SECTION: in their order, each once

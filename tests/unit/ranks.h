@@ -156,22 +156,22 @@ TEST_API void call_put(const call *c, void *at, uint64_t i, uint64_t raw) {
     }
 }
 
-#define CALL_REDUCE(T_, U_, SUM_OF)                  \
-    do {                                             \
-        T_ low = 0, high = 0, v, whole;              \
-        U_ sum = 0;                                  \
-        for (uint32_t r = 0; r < n; ++r) {           \
-            call_put(c, &v, 0, call_raw(c, r, i));   \
-            sum = (U_)(sum + (U_)v);                 \
-            low = r == 0 || v < low ? v : low;       \
-            high = r == 0 || v > high ? v : high;    \
-        }                                            \
-        whole = (T_)sum;                             \
-        v = c->op == CDP_REDUCE_MIN   ? low          \
-            : c->op == CDP_REDUCE_MAX ? high         \
-            : c->op == CDP_REDUCE_AVG ? (T_)(SUM_OF) \
-                                      : whole;       \
-        memcpy(at, &v, sizeof v);                    \
+#define CALL_REDUCE(T_, U_, SUM_OF)                    \
+    do {                                               \
+        T_ low = 0, high = 0, v, whole;                \
+        U_ sum = 0;                                    \
+        for (uint32_t r = 0; r < n; ++r) {             \
+            call_put(c, &v, 0, call_raw(c, r, i));     \
+            sum = (U_)(sum + (U_)v);                   \
+            low = r == 0 || v < low ? v : low;         \
+            high = r == 0 || v > high ? v : high;      \
+        }                                              \
+        whole = (T_)sum;                               \
+        v = whole;                                     \
+        if (c->op == CDP_REDUCE_MIN) v = low;          \
+        if (c->op == CDP_REDUCE_MAX) v = high;         \
+        if (c->op == CDP_REDUCE_AVG) v = (T_)(SUM_OF); \
+        memcpy(at, &v, sizeof v);                      \
     } while (0)
 
 /* Element i of the reduction over n ranks, to `at`. */
@@ -195,7 +195,8 @@ TEST_API void call_fill(const call *c, uint32_t n, uint32_t rank, call_memory *m
     m->in = m->all + CANARY;
     m->out = m->in + m->in_bytes + CANARY;
     if (c->kind == CDP_COLL_BROADCAST && rank != c->root) return;
-    uint8_t *at = in_out ? m->out + (c->kind == CDP_COLL_ALLGATHER ? rank * own : 0) : m->in;
+    const uint64_t place = c->kind == CDP_COLL_ALLGATHER ? rank * own : 0;
+    uint8_t *at = in_out ? m->out + place : m->in;
     for (uint64_t i = 0; i < c->count; ++i)
         call_put(c, at, i, call_raw(c, rank, i));
 }

@@ -481,6 +481,68 @@ TEST(a_body_comes_before_its_sender_leaves) {
     run(2, 20000, closes_after_a_body);
 }
 
+/* A change that happens between a look and the wait is not missed, whoever makes it. */
+static void *wakes(void *arg) {
+    side *s = (side *)arg;
+    count_one(&s->credits); /* here: anything that is waited for */
+    cdp_channel_wake(s->c);
+    return NULL;
+}
+
+static void waits_since(uint32_t rank, cdp_group *g) {
+    side s;
+    uint64_t seen = 0, from;
+    (void)rank;
+    if (!side_open(&s, g, 12)) return;
+    for (uint32_t i = 0; i < 20; ++i) {
+        pthread_t other;
+        from = test_now_ns();
+        pthread_create(&other, NULL, wakes, &s);
+        while (counted(&s.credits) <= i && test_now_ns() - from < 10000000000ull)
+            (void)!cdp_channel_wait_since(s.c, &seen, UINT64_MAX);
+        T(test_now_ns() - from < 10000000000ull);
+        pthread_join(other, NULL);
+    }
+    while (cdp_channel_wait_since(s.c, &seen, 0) == CDP_OK) {
+    }
+    T_EQ(CDP_PENDING, cdp_channel_wait_since(s.c, &seen, cdp_os_default()->now_ns(NULL) + 1000000));
+    T_EQ(CDP_ERR_INVALID, cdp_channel_wait_since(s.c, NULL, 0));
+    OK(cdp_barrier(g));
+    cdp_channel_close(s.c);
+}
+
+TEST(a_wait_misses_no_change) {
+    run(2, 20000, waits_since);
+}
+
+/* A rank is given up: both sides are told, and the rank in between is not. */
+static void drops_one(uint32_t rank, cdp_group *g) {
+    side s;
+    int32_t x = 1;
+    if (!side_open(&s, g, 13)) return;
+    OK(cdp_barrier(g));
+    if (rank == 0) {
+        const cdp_channel_message m = {2, 7, 0, 0, 0, NULL, 0, 0};
+        cdp_channel_drop(s.c, 2, "it lies");
+        cdp_channel_drop(s.c, 0, "this rank itself is no peer");
+        T_EQ(CDP_ERR_PEER_LOST, cdp_channel_send(s.c, &m));
+        T_TEXT("it lies", cdp_last_error()->text);
+    }
+    if (rank != 1) {
+        T(side_wait(&s, &s.lost, 1));
+        T_EQ(2 - rank, s.lost_peer);
+    }
+    OK(cdp_allreduce(g, NULL, &x, 1, CDP_DTYPE_I32, CDP_REDUCE_SUM));
+    T_EQ(rank != 1, counted(&s.lost));
+    T(!s.wrong);
+    OK(cdp_barrier(g));
+    cdp_channel_close(s.c);
+}
+
+TEST(a_rank_is_given_up) {
+    run(3, 20000, drops_one);
+}
+
 static void mistakes(uint32_t rank, cdp_group *g) {
     cdp_channel_message m = {rank, 0, 0, 0, 0, NULL, 0, 0};
     cdp_channel *other;
@@ -520,6 +582,8 @@ int main(int argc, char **argv) {
         {"closed_beside_a_callback", closed_beside_a_callback, 60},
         {"closed_beside_a_wait", closed_beside_a_wait, 60},
         {"a_body_comes_before_its_sender_leaves", a_body_comes_before_its_sender_leaves, 120},
+        {"a_wait_misses_no_change", a_wait_misses_no_change, 60},
+        {"a_rank_is_given_up", a_rank_is_given_up, 60},
         {"mistakes_get_a_sentence", mistakes_get_a_sentence, 60},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);

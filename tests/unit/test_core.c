@@ -515,10 +515,12 @@ static double value_f64(uint64_t r) {
     return r % 8 ? (double)(int64_t)r / 1e15 : odd[r / 8 % 8];
 }
 static int32_t value_i32(uint64_t r) {
-    return r % 16 ? (int32_t)(uint32_t)(r >> 20) : r & 16 ? INT32_MIN : INT32_MAX;
+    if (r % 16) return (int32_t)(uint32_t)(r >> 20);
+    return r & 16 ? INT32_MIN : INT32_MAX;
 }
 static int64_t value_i64(uint64_t r) {
-    return r % 16 ? (int64_t)r : r & 16 ? INT64_MIN : INT64_MAX;
+    if (r % 16) return (int64_t)r;
+    return r & 16 ? INT64_MIN : INT64_MAX;
 }
 static uint8_t value_u8(uint64_t r) {
     return (uint8_t)(r >> 30);
@@ -657,7 +659,7 @@ TEST(bucket_plan_table) {
         memset(&e[i], 0, sizeof e[i]);
         e[i].dtype = CDP_DTYPE_F32;
         e[i].count = from_end < 2 ? 131072 : 262144;
-        want[i] = from_end < 2 ? 0 : from_end < 27 ? 1 : 2;
+        want[i] = (from_end >= 2) + (from_end >= 27);
     }
     plan_is("the default limits", e, 32, 1048576, 26214400, want, __LINE__);
 }

@@ -231,7 +231,8 @@ static void model_buffers(const program *p, model *m, uint32_t root) {
 static void model_reduce(const program *p, model *m, const step *x, uint32_t e, uint32_t t,
     uint32_t i, uint64_t k, uint32_t active) {
     double sum = 0;
-    double by = p->effective ? active : p->divisor != 0 ? p->divisor : p->n;
+    const double fixed = p->divisor != 0 ? p->divisor : p->n;
+    double by = p->effective ? active : fixed;
     if (p->predivide != 0 && x->hook == HOOK_NONE) by /= p->predivide;
     for (uint32_t r = 0; r < p->n; ++r)
         if (p->steps[e][r] > t)
@@ -324,7 +325,8 @@ static cdp_status stages(void *self, cdp_bucket *b, uint32_t stage, cdp_request 
     if (stage < 1 + b->index % 2) { /* buckets differ in how many operations they have */
         op->kind = CDP_COLL_ALLREDUCE;
         op->out = (uint8_t *)b->data + (stage ? half * size : 0);
-        op->count = b->index % 2 == 0 ? b->count : stage ? b->count - half : half;
+        op->count = stage ? b->count - half : half;
+        if (b->index % 2 == 0) op->count = b->count;
         op->dtype = b->dtype;
         return CDP_PENDING;
     }

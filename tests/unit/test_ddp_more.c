@@ -575,9 +575,10 @@ TEST(topk_threshold) { /* few values, many, and all bits that a magnitude may ha
         const uint32_t n = 1 + (uint32_t)(test_random(&state) % 40);
         for (uint32_t i = 0; i < n; ++i) {
             const uint32_t any = (uint32_t)test_random(&state) & 0x7fffffffu;
-            sorted[i] = x[i] = round % 3 == 0 ? any % 9
-                : round % 3 == 1              ? any
-                                              : 0x40000000u + (any & 0x3fffu);
+            x[i] = any;
+            if (round % 3 == 0) x[i] = any % 9;
+            if (round % 3 == 2) x[i] = 0x40000000u + (any & 0x3fffu);
+            sorted[i] = x[i];
         }
         for (uint32_t i = 0; i < n; ++i)
             for (uint32_t j = i + 1; j < n; ++j)

@@ -481,7 +481,8 @@ static float busy_value(uint32_t rank, uint32_t step, uint32_t i, uint32_t k) {
 static cdp_status busy_param(busy *b, uint32_t i) {
     float values[VALUES];
     const uint32_t row = b->rank;
-    float *at = i ? b->own ? b->own + i * VALUES : (float *)cdp_ddp_grad(b->ddp, i) : values;
+    float *at = values;
+    if (i) at = b->own ? b->own + i * VALUES : (float *)cdp_ddp_grad(b->ddp, i);
     for (uint32_t k = 0; k < VALUES; ++k)
         at[k] = busy_value(b->rank, b->step, i, k);
     if (!i) return cdp_ddp_ready_rows(b->ddp, 0, &row, 1, values);

@@ -63,7 +63,8 @@ TEST(polled_in_turn_every_call) {
 
 TEST(polled_in_random_turns_with_all_settings) {
     uint64_t state = 11;
-    for (int run = 0; run < (TEST_OWN_THREADS ? 3 : TEST_SLOW ? 50 : 150); ++run) {
+    const int runs = TEST_SLOW ? 50 : 150;
+    for (int run = 0; run < (TEST_OWN_THREADS ? 3 : runs); ++run) {
         static const uint64_t rings[] = {1, 7, 64, 500, 4096, 0}, pieces[] = {1, 13, 48, 1000, 0},
                               small[] = {1, 100, 1000000};
         cdp_group_desc like = no_thread_desc();
@@ -827,9 +828,9 @@ static void wild_floats(cdp_dtype dtype, void *at, uint64_t count, uint32_t rank
         if (dtype == CDP_DTYPE_F32) {
             const uint32_t odd[4] = {0x7fc00000u | (uint32_t)(r & 0xfff),
                 0xffc00000u | (uint32_t)(r & 0xfff), 0x7f800000u, 0x80000000u};
-            const uint32_t bits = kind < 4 ? odd[kind]
-                : kind < 6                 ? (uint32_t)(r & 0x807fffffu)
-                                           : 0x3f000000u + (uint32_t)(r & 0x81ffffffu);
+            uint32_t bits = 0x3f000000u + (uint32_t)(r & 0x81ffffffu);
+            if (kind < 6) bits = (uint32_t)(r & 0x807fffffu);
+            if (kind < 4) bits = odd[kind];
             memcpy((uint8_t *)at + 4 * i, &bits, 4);
         } else {
             const uint64_t odd[4] = {0x7ff8000000000000u | (r & 0xfff),

@@ -39,7 +39,8 @@ static uint64_t host_3(void *user) {
 }
 
 static void *rank_main(void *arg) {
-    static uint64_t (*const hosts[])(void *) = {host_0, host_1, host_2, host_3};
+    typedef uint64_t host_function(void *user);
+    static host_function *const hosts[] = {host_0, host_1, host_2, host_3};
     const uint32_t rank = (uint32_t)(uintptr_t)arg;
     cdp_os os = *cdp_os_default();
     cdp_tcp_desc d;

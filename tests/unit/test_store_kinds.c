@@ -437,10 +437,9 @@ static void random_program(world *w, uint64_t seed, uint32_t steps, model *m, ch
         rq.op = (cdp_store_op)(1 + test_random(&random) % CDP_STORE_MULTI_SET);
         rq.keys = keys;
         rq.values = values;
-        rq.key_count = rq.op == NUM ? 0
-            : rq.op == MSET || rq.op == MGET || rq.op == WAIT || rq.op == CHECK
-            ? (uint32_t)(test_random(&random) % 4)
-            : 1;
+        rq.key_count = rq.op != NUM;
+        if (rq.op == MSET || rq.op == MGET || rq.op == WAIT || rq.op == CHECK)
+            rq.key_count = (uint32_t)(test_random(&random) % 4);
         rq.delta = (int64_t)(test_random(&random) % 100) - 50;
         for (uint32_t j = 0; j < 3; ++j) {
             which[j] = (uint32_t)(test_random(&random) % MODEL_KEYS);

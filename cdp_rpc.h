@@ -1,0 +1,4128 @@
+/*  cdp_rpc.h - remote calls and remote references for C - v0.2.0 - MIT-0 or Unlicense
+
+    WHAT IT IS
+        Functions that other ranks call, and values that live on one rank and are used from all:
+        what torch.distributed.rpc does, for parameter servers, actors and drivers in C. Each rank
+        registers functions by name. A call runs at most once, ends by its deadline, and says
+        whether the function ran. A remote reference keeps a value alive on its owner until no rank
+        has a reference any more; a rank that dies releases what it held, and everything that waits
+        for it ends with an error that names it. The other ranks go on.
+
+    DO THIS
+        #define CDP_IMPLEMENTATION      in exactly one C or C++ file, before
+        #include "cdp_tcp.h"            or another way to connect ranks, and
+        #include "cdp_rpc.h"            which needs cdp.h alone
+
+    QUICK START
+        #define CDP_IMPLEMENTATION
+        #include "cdp_tcp.h"
+        #include "cdp_rpc.h"
+        #include <stdio.h>
+        static void twice(void *user, cdp_rpc_request *request) {
+            double x = 2 * *(const double *)request->data;
+            cdp_iov iov = { &x, sizeof x };
+            cdp_args results = { .iov = &iov, .iov_count = 1 };
+            (void)user;
+            cdp_rpc_reply(request, &results);
+        }
+        int main(void) {
+            cdp_rpc_function functions[] = { { .name = "twice", .func = twice } };
+            cdp_rpc_desc desc = { .functions = functions, .function_count = 1 };
+            double x = 21;
+            cdp_iov iov = { &x, sizeof x };
+            cdp_call call = { 0 };
+            cdp_rpc *rpc;
+            if (cdp_init_from_env(NULL, &desc.group) != CDP_OK) return cdp_print_error(stderr);
+            if (cdp_rpc_create(&desc, &rpc) != CDP_OK) return cdp_print_error(stderr);
+            cdp_call_desc what = { .function = cdp_rpc_id("twice"),
+                .to = (cdp_rank(desc.group) + 1) % cdp_size(desc.group),
+                .args = { .iov = &iov, .iov_count = 1 } };
+            if (cdp_rpc_call(rpc, &what, &call) != CDP_OK) return cdp_print_error(stderr);
+            printf("rank %u: %g\n", cdp_rank(desc.group), *(const double *)call.data);
+            cdp_call_free(&call);
+            if (cdp_rpc_shutdown(rpc, 0) != CDP_OK) return cdp_print_error(stderr);
+            cdp_rpc_destroy(rpc);
+            cdp_group_destroy(desc.group);
+            return 0;
+        }
+        gcc -O2 twice.c -o twice -pthread -lm        cdprun -n 4 ./twice
+
+    CONTENTS (search for the name with >> before it)
+        worker             creation, limits, shutdown
+        calls              starting, waiting, cancelling
+        references         values on other ranks
+        handler            what a function gets, and how it replies
+        (implementation) table: owners, users, forks and holds by number; forks: who must know whom
+        before a value may be destroyed; packets: messages as bytes; rpc-state, rpc-send,
+        rpc-calls, rpc-requests, rpc-intake, rpc-waits, rpc-life, rpc-facts, rpc-start,
+        rpc-references, rpc-replies
+
+    API BY TASK
+        I want to...                                       call
+        let other ranks call my functions                  cdp_rpc_create, .functions
+        call one and wait                                  cdp_rpc_call
+        call several at once                               cdp_rpc_start, cdp_call_wait_all, _any
+        be told when a call has ended                      .done of cdp_call_desc
+        send something and forget it                       .one_way
+        give up                                            cdp_call_cancel, .timeout_ms
+        answer later, or many callers at once              CDP_RPC_LATER, then cdp_rpc_reply
+        report that a function failed                      cdp_rpc_fail
+        make a value on another rank                       cdp_rpc_remote
+        share a value of this rank                         cdp_rref_create, as argument or result
+        call a function with such a value                  .on of cdp_call_desc
+        copy it to this rank                               cdp_rref_to_here, cdp_rref_fetch
+        use it on its own rank                             cdp_rref_local, cdp_rref_unpin
+        only serve                                         cdp_rpc_shutdown: it serves until all
+                                                           ranks have called it; or cdp_rpc_serve
+        find references that were not dropped              .leaked, cdp_rpc_stats_of
+
+    COMING FROM torch.distributed.rpc
+        init_rpc(name, rank, world_size)       cdp_rpc_create, collective over a group
+        rpc_sync, rpc_async, remote            cdp_rpc_call, cdp_rpc_start, cdp_rpc_remote
+        fut.wait(), fut.then(cb)               cdp_call_wait, .done; wait_all: cdp_call_wait_all
+        @functions.async_execution             CDP_RPC_LATER and cdp_rpc_reply
+        rref.to_here(), rref.local_value()     cdp_rref_to_here, cdp_rref_local
+        rref.rpc_sync().method(x)              cdp_rpc_call with .on = rref
+        rref.confirmed_by_owner()              cdp_rref_confirmed
+        rpc_timeout, _set_rpc_timeout          .timeout_ms of cdp_rpc_desc and cdp_call_desc
+        shutdown(graceful=True / False)        cdp_rpc_shutdown / cdp_rpc_destroy
+        get_worker_info                        cdp_rpc_rank_of, cdp_rpc_name_of
+        _rref_context_get_debug_info           cdp_rpc_stats_of
+        Differences: functions are registered, and nothing else can be called; a call that was
+        given up is cancelled on its rank, too; deadlines travel to nested calls; a reference is
+        confirmed before its function runs, not afterwards; dead ranks release their references.
+        There is no distributed autograd here, and no distributed optimizer.
+
+    CONFIGURATION
+        CDP_RPC_IMPLEMENTATION implements this header and cdp.h, whose private parts it uses, in
+        the same file; no other file must implement cdp.h then. The macros of cdp.h hold here, too:
+        CDP_API, CDP_STATIC, CDP_ASSERT, CDP_NO_STDIO, CDP_NO_THREADS.
+
+    THREADS
+        Every function may be called by any thread unless it says otherwise. INLINE functions,
+        `done`, `destroy` and `lost` are callbacks: they run one at a time, on whichever thread lets
+        communication advance (the progress thread of the group, a thread that waits, cdp_poll()),
+        and must not wait. Other functions run in worker threads. A thread that waits inside a
+        function runs other functions meanwhile, so that ranks that call each other do not starve;
+        without workers every thread that waits does. One of these can then delay the wait by the
+        time that it takes itself. With CDP_NO_THREADS, or with no_thread of the group, everything
+        runs in waits, INLINE functions and callbacks also in cdp_poll().
+
+    MEMORY
+        From the os of the group. Arguments and results are copied in the call that takes them, so
+        the caller's memory is free again when it returns. Bodies of more than 64 KiB stay with
+        their sender until the receiver has room (max_queue_bytes). At most max_calls calls to one
+        rank are under way, and a rank serves at most its part of max_queue for each other one: more
+        wait at the caller. Records are kept and used again.
+
+    ERRORS
+        See cdp_rpc_start(). `ran` of cdp_call says whether the function ran: NO is certain, YES is
+        certain, UNKNOWN means that the request left and no answer came. A peer that sends what no
+        peer of this version sends is given up: it is lost to this rank, and this rank to it.
+
+    ORDER
+        Calls from one rank to another arrive in the order of the calls, unless their arguments are
+        longer than 64 KiB, hold references that are not confirmed yet, or run on a value that is
+        not ready. INLINE functions, and those with max_running 1, start in the order of arrival;
+        others in any order.
+
+    LIMITS
+        65535 ranks | 16 references in one message | names: 127 bytes | texts of failures: 400
+        bytes | host memory only | all others are fields of cdp_rpc_desc
+
+    License: MIT-0 or Unlicense, as you like; see the end of cdp.h.                            */
+#if defined(CDP_RPC_IMPLEMENTATION) && !defined(CDP_CORE_IMPLEMENTATION)
+#define CDP_CORE_IMPLEMENTATION
+#endif
+#include "cdp.h"
+
+#ifndef CDP_RPC_INCLUDED
+#define CDP_RPC_INCLUDED
+
+#define CDP_RPC_VERSION 200 /* major * 10000 + minor * 100 + patch */
+#if CDP_RPC_VERSION != CDP_VERSION
+#error "cdp_rpc.h and cdp.h are of different versions: copy both from the same release"
+#endif
+
+#if defined(CDP_NO_CHANNELS) || defined(CDP_NO_CHAINS) || defined(CDP_NO_GROUPS)
+#error "cdp_rpc.h needs channels, chains and groups: do not define CDP_NO_CHANNELS and the like"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- >>worker -------------------------------------------------------------------------------- */
+
+/* This rank's end: it calls functions of other ranks, serves its own, and owns values. */
+typedef struct cdp_rpc cdp_rpc;
+/* One call that runs here, see >>handler. */
+typedef struct cdp_rpc_request cdp_rpc_request;
+
+/* A remote reference: names a value that lives on one rank, its owner. A plain value, free to
+   copy; cdp_rref_keep() and cdp_rref_drop() alone count handles. {0} is none. */
+typedef struct cdp_rref {
+    cdp_rpc *rpc;
+    uint64_t slot;
+} cdp_rref;
+
+/* What travels, as arguments or as results. It is read before the call that takes it returns, and
+   never kept. */
+typedef struct cdp_args {
+    const cdp_iov *iov; /* bytes as the program likes them: gathered in this order */
+    uint32_t iov_count;
+    const cdp_rref *rrefs; /* references; the caller keeps its handles */
+    uint32_t rref_count;
+} cdp_args;
+
+/* What an owner holds. */
+typedef struct cdp_value {
+    void *data;    /* the program's object */
+    uint32_t type; /* the program's number; cdp_rref_local() compares it */
+    /* what cdp_rref_to_here() copies: memory of the object that stays valid until `destroy`. It is
+       read at any time; if functions change it meanwhile, ask for the value by a function. */
+    cdp_args plain;
+    /* Called once, when no rank has a reference any more; may be NULL. It runs where callbacks
+       run, see THREADS. */
+    void (*destroy)(void *user, void *data);
+    void *user;
+} cdp_value;
+
+/* The function is run by whichever thread lets communication advance, in the order of arrival,
+   and must not wait nor take long (microseconds). The fastest way. */
+#define CDP_RPC_INLINE 1u
+/* The function may return without a reply and keep the request, see cdp_rpc_reply(). */
+#define CDP_RPC_LATER 2u
+/* It does not wait until references among its arguments are confirmed. */
+#define CDP_RPC_EARLY 4u
+
+typedef struct cdp_rpc_function {
+    /* required: letters, digits and _ . : - alone, at most 127 bytes; kept, not copied */
+    const char *name;
+    void (*func)(void *user, cdp_rpc_request *request); /* required */
+    void *user;
+    uint32_t flags;        /* CDP_RPC_INLINE, CDP_RPC_LATER, CDP_RPC_EARLY (default: none) */
+    uint32_t max_running;  /* how many at once (default: no limit); 1: in the order of arrival */
+    uint64_t max_bytes;    /* of arguments (default: max_message_bytes of the desc) */
+    const uint32_t *allow; /* ranks that may call it (default: all); kept, not copied */
+    uint32_t allow_count;
+} cdp_rpc_function;
+
+/* What stands for a function on the wire and in cdp_call_desc: a hash of its name. Any thread. */
+CDP_API uint32_t cdp_rpc_id(const char *name);
+
+typedef struct cdp_rpc_desc {
+    cdp_group *group; /* required: its ranks take part, by their numbers; it must outlive the rpc */
+    uint32_t number;  /* which rpc of this group: the same on all its ranks, each once */
+    const char *name; /* of this rank, unique (default: "rankN"); as names of functions; copied */
+    const cdp_rpc_function *functions; /* kept, not copied; may differ between ranks */
+    uint32_t function_count;
+    /* threads that run functions (default: 4; with no_thread of the group, with CDP_NO_THREADS or
+       without threads in its os: none) */
+    uint32_t workers;
+    /* no such threads: functions run in waits, in cdp_rpc_serve() and in cdp_rpc_shutdown() */
+    bool no_workers;
+    /* a call to a rank that has max_calls under way already is BUSY (default: it waits; inside
+       callbacks it is always BUSY) */
+    bool fail_when_full;
+    uint32_t timeout_ms; /* of calls that give none (default: 60000; CDP_NO_TIMEOUT) */
+    uint32_t max_calls;  /* under way from this rank to one other (default: 256) */
+    uint32_t max_queue;  /* waiting or running here; each rank may use its equal part
+                            (default: 4096) */
+    uint32_t max_depth;  /* functions on top of each other in one thread that waits (default: 16) */
+    uint64_t max_message_bytes; /* of one message, both ways (default: 64 MiB) */
+    uint64_t max_queue_bytes;   /* memory for long arguments that wait here (default: 256 MiB) */
+    uint32_t max_rrefs; /* entries of the table of references; a fork, and a child that is being
+                           shared, needs one, too (default: 65536) */
+    /* Called once for each rank whose link ended before this rank shut down: a callback. */
+    void (*lost)(void *user, uint32_t rank, const cdp_error *why);
+    /* Called by cdp_rpc_shutdown() for each reference that the program still has. */
+    void (*leaked)(void *user, uint64_t rid, uint32_t owner, const char *label);
+    void *user;
+} cdp_rpc_desc;
+
+/* Collective over the group: names and limits are exchanged. Errors, none of which leaves anything
+   behind: INVALID (desc; two functions with one id), NOMEM, IO (no thread), MISMATCH (two ranks
+   with one name; other versions, numbers or max_message_bytes: on all ranks), or the failure of
+   the exchange. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_create(const cdp_rpc_desc *desc, cdp_rpc **out);
+
+/* Collective; ends by its deadline (0: timeout_ms of the desc). Serves until no rank has a call
+   under way, refuses new ones, drops references that the program still has (each is reported to
+   `leaked`), and waits until no rank has a reference any more. Then the rpc serves nothing;
+   cdp_rpc_destroy() frees it. Errors: STATE (references were left: everything else is as after
+   OK; or it was shut down before, or the call is made inside a function); TIMEOUT and PEER_LOST
+   (the text names the rank that is late or lost, or the calls here that did not end). After
+   those two: cdp_rpc_destroy(). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_shutdown(cdp_rpc *rpc, uint32_t timeout_ms);
+
+/* Local, at once: own calls end with STATE, other ranks lose this one for this rpc, values are
+   destroyed. Waits for functions that run in worker threads; cdp_rpc_cancelled() tells them. A
+   request that was kept stays valid until it is replied to. Not inside callbacks and functions,
+   nor while another thread uses the rpc. NULL is allowed. */
+CDP_API void cdp_rpc_destroy(cdp_rpc *rpc);
+
+/* Runs functions in this thread until this rank shuts down (OK) or the time is over (PENDING). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_serve(cdp_rpc *rpc, uint32_t timeout_ms);
+
+/* The rank of that name, or -1; the name of that rank, or NULL. Any thread. */
+CDP_API int32_t cdp_rpc_rank_of(const cdp_rpc *rpc, const char *name);
+CDP_API const char *cdp_rpc_name_of(const cdp_rpc *rpc, uint32_t rank);
+/* False once the link to that rank has ended. */
+CDP_API bool cdp_rpc_alive(cdp_rpc *rpc, uint32_t rank);
+
+typedef struct cdp_rpc_stats {
+    uint64_t calls_out; /* started here and not ended on the wire */
+    uint64_t calls_in;  /* came here and not replied to */
+    uint64_t queued;    /* of those: waiting for a thread, for references or for a value */
+    uint64_t owners;    /* values of this rank */
+    uint64_t users;     /* references to values of others */
+    uint64_t pending;   /* of those: not confirmed yet */
+    uint64_t forks;     /* references of others to values of this rank */
+    uint64_t holds;     /* references on their way to others */
+    uint64_t refused;   /* requests that did not run */
+} cdp_rpc_stats;
+/* How much there is now. All zero for NULL. Any thread. */
+CDP_API cdp_rpc_stats cdp_rpc_stats_of(cdp_rpc *rpc);
+
+/* ---- >>calls --------------------------------------------------------------------------------- */
+
+/* Did the function run? UNKNOWN: the request left this rank, and no answer came. */
+typedef enum cdp_ran {
+    CDP_RAN_UNKNOWN = 0,
+    CDP_RAN_NO,
+    CDP_RAN_YES
+} cdp_ran;
+
+/* A call, in the caller's memory: it stays where it is until the call has ended; then nobody
+   else touches it. Results belong to it until cdp_call_free(). */
+typedef struct cdp_call {
+    cdp_status status; /* CDP_PENDING, then the same for ever */
+    cdp_ran ran;
+    int32_t code;     /* with CDP_ERR_REMOTE: that of cdp_rpc_fail() */
+    const void *data; /* the result, aligned to 8 bytes */
+    uint64_t bytes;
+    cdp_rref *rrefs; /* one handle each, the caller's: cdp_call_free() drops them, so keep those
+                        that are to stay */
+    uint32_t rref_count;
+    cdp_error error; /* why it failed */
+    uint64_t priv[8];
+} cdp_call;
+
+typedef struct cdp_call_desc {
+    uint32_t to;         /* rank; any, this one too */
+    cdp_rref on;         /* run at the owner of this value instead, which the function finds in
+                    request->on; the call waits there, in no thread, until the value is ready */
+    uint32_t function;   /* cdp_rpc_id() of its name */
+    uint32_t timeout_ms; /* (default: that of cdp_rpc_desc; CDP_NO_TIMEOUT) */
+    cdp_args args;
+    bool one_way;      /* no result: the call is done when it is on its way; no references */
+    bool detached;     /* inside a function: does not end with the deadline of the call that runs */
+    const char *label; /* of the reference that cdp_rpc_remote() makes; kept, not copied (default:
+                          none) */
+    /* Called once when the call has ended; waits return after it has returned. It may start
+       calls, but not wait. Where callbacks run, see THREADS. */
+    void (*done)(void *user, cdp_call *call);
+    void *user;
+} cdp_call_desc;
+
+/* Starts a call. At most once: nothing is ever sent again. Errors (nothing was started): INVALID,
+   STATE (shut down; the reference was dropped), NOMEM, BUSY (max_calls, see fail_when_full).
+   Later, in call->status: TIMEOUT, PEER_LOST, REMOTE (the function failed), ABORTED (cancelled),
+   UNSUPPORTED (no such function there, or not for this rank), INVALID (its limits), BUSY (limits of
+   that rank), STATE (one of the two shut down; the value is gone). Any thread. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_start(
+    cdp_rpc *rpc, const cdp_call_desc *desc, cdp_call *call);
+/* Starts it and waits. Returns its status. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_call(
+    cdp_rpc *rpc, const cdp_call_desc *desc, cdp_call *call);
+/* What the function makes stays on its rank; *out refers to it at once, with one handle. `done`
+   and `one_way` must not be set. If the function fails, so do all uses of the value. Errors as for
+   cdp_rpc_start(), and BUSY (max_rrefs). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_remote(
+    cdp_rpc *rpc, const cdp_call_desc *desc, cdp_rref *out);
+
+/* Waits until it has ended; returns its status, again and again, and sets cdp_last_error(). STATE
+   inside an INLINE function or a callback. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_call_wait(cdp_call *call);
+/* PENDING after timeout_ms; the call goes on. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_call_wait_for(cdp_call *call, uint32_t timeout_ms);
+/* Its status, or PENDING, at once. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_call_test(cdp_call *call);
+/* Until all have ended: OK, or the first failure in the order of the list. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_call_wait_all(cdp_call *const *calls, uint32_t count);
+/* Until one has ended: *which, and its status; PENDING after timeout_ms. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_call_wait_any(
+    cdp_call *const *calls, uint32_t count, uint32_t timeout_ms, uint32_t *which);
+/* Ends it with ABORTED. Not if it has ended: STATE. A function that runs already sees
+   cdp_rpc_cancelled(), and its result is dropped. */
+CDP_API cdp_status cdp_call_cancel(cdp_call *call);
+/* Frees the result and drops its references; the call can be used again. Not while it is under
+   way: nothing happens then. NULL is allowed. */
+CDP_API void cdp_call_free(cdp_call *call);
+
+/* ---- >>references ---------------------------------------------------------------------------- */
+
+/* This rank owns the value: one handle. Errors: INVALID, NOMEM, BUSY (max_rrefs), STATE. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_rref_create(
+    cdp_rpc *rpc, const cdp_value *value, const char *label, cdp_rref *out);
+/* One handle more, or less: the last one gone, the reference is, too. {0}: nothing happens. Use
+   of a reference that is gone is STATE. They never wait. Any thread. */
+CDP_API void cdp_rref_keep(cdp_rref rref);
+CDP_API void cdp_rref_drop(cdp_rref rref);
+/* A copy of the value's `plain`, as the result of `call`; waits until the value is ready.
+   Errors as for cdp_rpc_call(); what the function that was to make the value failed with. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_rref_to_here(
+    cdp_rref rref, uint32_t timeout_ms, cdp_call *call);
+/* The same, without waiting. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_rref_fetch(
+    cdp_rref rref, uint32_t timeout_ms, cdp_call *call);
+/* On the owner: the value itself, when it is ready, which stays until cdp_rref_unpin(). Errors:
+   STATE (another rank owns it, the text names both), INVALID (type; 0 fits every one), TIMEOUT, or
+   what the function that was to make it failed with. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_rref_local(
+    cdp_rref rref, uint32_t type, uint32_t timeout_ms, cdp_value *out);
+CDP_API void cdp_rref_unpin(cdp_rref rref);
+/* OK: its owner knows this reference; PENDING: not yet, after timeout_ms (0: at once). PEER_LOST,
+   BUSY: it cannot be used any more. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_rref_confirmed(cdp_rref rref, uint32_t timeout_ms);
+
+typedef struct cdp_rref_info {
+    uint64_t rid; /* the value: equal where it is the same one */
+    uint64_t fid; /* this reference to it; 0 on the owner */
+    uint32_t owner;
+    uint32_t handles, holds, forks;
+    bool is_owner;
+    const char *label; /* NULL: none */
+} cdp_rref_info;
+/* Errors: STATE (dropped). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_rref_info_of(cdp_rref rref, cdp_rref_info *out);
+
+/* ---- >>handler ------------------------------------------------------------------------------- */
+
+/* What a function gets: to be read; valid until it is replied to. */
+struct cdp_rpc_request {
+    cdp_rpc *rpc;
+    void *user;    /* of cdp_rpc_desc */
+    uint32_t from; /* who calls */
+    uint32_t function;
+    uint64_t deadline_ns; /* of os->now_ns; UINT64_MAX: none */
+    bool one_way, remote;
+    const void *data; /* arguments, aligned to 8 bytes */
+    uint64_t bytes;
+    const cdp_rref *rrefs; /* dropped after the reply: cdp_rref_keep() what is to stay */
+    uint32_t rref_count;
+    const cdp_value *on; /* the value of cdp_call_desc.on, or NULL. Several functions may have it
+                            at once: lock it, or set max_running */
+};
+
+/* Exactly one reply for each request; with CDP_RPC_LATER from any thread at any time. A function
+   that returns without one replies nothing, unless it has CDP_RPC_LATER. `results` may be NULL.
+   The request is gone afterwards, unless its function still runs. If the caller gave up: OK, and
+   nothing is sent. Of cdp_rpc_remote(): the value is a copy of the results. Errors, after which
+   the caller's call has failed, too: STATE (the second reply; a reference that was dropped),
+   INVALID (too long), NOMEM. */
+CDP_API cdp_status cdp_rpc_reply(cdp_rpc_request *request, const cdp_args *results);
+/* Of cdp_rpc_remote(): this value stays here. Of another call: its plain bytes are sent, then it
+   is destroyed. Errors as above, after which the value is the caller's. */
+CDP_API cdp_status cdp_rpc_reply_value(cdp_rpc_request *request, const cdp_value *value);
+/* The function failed: the caller gets CDP_ERR_REMOTE, `code` and this text (at most 400 bytes; no
+   format). NULL: no text. */
+CDP_API cdp_status cdp_rpc_fail(cdp_rpc_request *request, int32_t code, const char *text);
+/* The caller gave up or died, its time is over, or the rpc is being destroyed. */
+CDP_API bool cdp_rpc_cancelled(const cdp_rpc_request *request);
+
+#ifdef __cplusplus
+} /* extern "C" */
+inline cdp_status cdp_rpc_create(const cdp_rpc_desc &desc, cdp_rpc **out) {
+    return cdp_rpc_create(&desc, out);
+}
+inline cdp_status cdp_rpc_start(cdp_rpc *rpc, const cdp_call_desc &desc, cdp_call *call) {
+    return cdp_rpc_start(rpc, &desc, call);
+}
+inline cdp_status cdp_rpc_call(cdp_rpc *rpc, const cdp_call_desc &desc, cdp_call *call) {
+    return cdp_rpc_call(rpc, &desc, call);
+}
+#endif
+
+#endif /* CDP_RPC_INCLUDED */
+
+#if (defined(CDP_IMPLEMENTATION) || defined(CDP_RPC_IMPLEMENTATION)) \
+    && !defined(CDP_RPC_IMPL_INCLUDED)
+#define CDP_RPC_IMPL_INCLUDED
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- >>table (pure): owners, users, forks and holds by number -------------------------------- */
+
+/* Knows: slots, chains of a hash. Promises: a slot keeps its index until it is removed; every
+   function takes the same time however full the table is. May use: nothing. */
+
+typedef enum cdp__ref_kind {
+    CDP__REF_FREE,
+    CDP__REF_OWNER, /* a value of this rank; key: its rid */
+    CDP__REF_USER,  /* a reference to a value of another rank; key: its fid */
+    CDP__REF_FORK,  /* a user entry of another rank that this owner knows; key: its fid */
+    CDP__REF_HOLD,  /* a child that was shared and not accepted yet; key: the child's fid */
+    CDP__REF_KINDS
+} cdp__ref_kind;
+
+typedef enum cdp__ref_state {
+    CDP__REF_PENDING, /* the owner has not confirmed it yet */
+    CDP__REF_LIVE,    /* the owner has it in its table */
+    CDP__REF_BROKEN   /* the owner is lost, or had no such value any more, or no room */
+} cdp__ref_state;
+
+#define CDP__REF_NONE 0xffffffffu
+
+typedef struct cdp__ref {
+    uint64_t key, rid;
+    uint32_t next;    /* in its chain of the hash, or in the list of free slots; 0: the last */
+    uint32_t of;      /* fork: the slot of its owner entry; hold: of its user entry */
+    uint32_t sibling; /* user: its first hold; hold: the next one of the same user; 0: none */
+    uint32_t rank;    /* user: the owner; fork: who has it; hold: to whom the child goes */
+    uint32_t parent;  /* user: the rank that shared it, or NONE: the owner, or it was made here */
+    uint32_t handles; /* user: the program's handles; owner: those, and everything else here that
+                         uses the value */
+    uint32_t count;   /* user: holds, and calls on it on the wire; owner: forks */
+    uint32_t uses;    /* how often this slot was in use: tells stale handles from valid ones */
+    uint8_t kind, state;
+    bool waiting; /* hold: the message with the child waits until the user is LIVE */
+} cdp__ref;
+
+/* What is to be done outside: messages to send, and what the program is to be told. */
+typedef enum cdp__ref_what {
+    CDP__REF_SEND_REMOTE_ACK, /* to, rid, fid, how */
+    CDP__REF_SEND_FORK,       /* to, rid, fid, parent */
+    CDP__REF_SEND_FORK_ACK,   /* to, rid, fid, how */
+    CDP__REF_SEND_ACCEPT,     /* to, fid */
+    CDP__REF_SEND_DELETE,     /* to, rid, fid */
+    CDP__REF_SHARE_NOW,       /* to, rid, fid: the message that waits may leave */
+    CDP__REF_SHARE_NEVER,     /* to, rid, fid: it cannot */
+    CDP__REF_NOW_LIVE,        /* slot */
+    CDP__REF_NOW_BROKEN,      /* slot, how */
+    CDP__REF_NOW_GONE,        /* slot of a user or owner entry that ends: an owner's value is to be
+                                 destroyed */
+    CDP__REF_WHATS
+} cdp__ref_what;
+
+typedef enum cdp__ref_how {
+    CDP__REF_OK,
+    CDP__REF_GONE,
+    CDP__REF_FULL,
+    CDP__REF_LOST
+} cdp__ref_how;
+
+typedef struct cdp__ref_act {
+    cdp__ref_what what;
+    cdp__ref_how how;
+    uint32_t to, parent, slot;
+    uint64_t rid, fid;
+} cdp__ref_act;
+
+typedef struct cdp__refs {
+    cdp__ref *at;    /* slot 0 is not used */
+    uint32_t *heads; /* the first slot of each chain */
+    uint32_t room;   /* slots */
+    uint32_t mask;   /* chains - 1 */
+    uint32_t vacant; /* first free slot */
+    uint32_t left;   /* how many are free */
+    uint32_t used[CDP__REF_KINDS];
+    uint32_t rank;    /* this rank */
+    const bool *lost; /* by rank: its link has ended */
+    /* Called inside the functions below, in the order in which it is to be done. It must not use
+       the table. */
+    void (*act)(void *user, const cdp__ref_act *act);
+    void *user;
+} cdp__refs;
+
+CDP__PRIVATE uint32_t *cdp__refs_chain(const cdp__refs *t, uint32_t kind, uint64_t key) {
+    uint64_t h = (key ^ kind) * 0x9e3779b97f4a7c15ull;
+    return &t->heads[(uint32_t)(h >> 32) & t->mask];
+}
+
+/* 0: there is none. */
+CDP__PRIVATE uint32_t cdp__refs_find(const cdp__refs *t, cdp__ref_kind kind, uint64_t key) {
+    uint32_t slot = t->heads ? *cdp__refs_chain(t, (uint32_t)kind, key) : 0;
+    while (slot && (t->at[slot].kind != kind || t->at[slot].key != key))
+        slot = t->at[slot].next;
+    return slot;
+}
+
+/* A new entry, all zero; there must be room. */
+CDP__PRIVATE uint32_t cdp__refs_add(cdp__refs *t, cdp__ref_kind kind, uint64_t key) {
+    const uint32_t slot = t->vacant;
+    cdp__ref *r = &t->at[slot];
+    uint32_t *head = cdp__refs_chain(t, (uint32_t)kind, key);
+    const uint32_t uses = r->uses + 1;
+    CDP_ASSERT(slot && t->left);
+    t->vacant = r->next;
+    --t->left;
+    ++t->used[kind];
+    memset(r, 0, sizeof *r);
+    r->uses = uses;
+    r->kind = (uint8_t)kind;
+    r->key = key;
+    r->next = *head;
+    *head = slot;
+    return slot;
+}
+
+CDP__PRIVATE void cdp__refs_remove(cdp__refs *t, uint32_t slot) {
+    cdp__ref *r = &t->at[slot];
+    uint32_t *at = cdp__refs_chain(t, r->kind, r->key);
+    while (*at != slot)
+        at = &t->at[*at].next;
+    *at = r->next;
+    --t->used[r->kind];
+    ++t->left;
+    r->kind = CDP__REF_FREE;
+    r->next = t->vacant;
+    t->vacant = slot;
+}
+
+/* The table moves to larger arrays: `at` has `room` slots, `heads` a power of two of chains. What
+   it had before is copied; the old arrays are the caller's again. */
+CDP__PRIVATE void cdp__refs_move(
+    cdp__refs *t, cdp__ref *at, uint32_t room, uint32_t *heads, uint32_t chains) {
+    const uint32_t before = t->room ? t->room : 1;
+    uint32_t slot;
+    if (t->room) memcpy(at, t->at, t->room * sizeof *at);
+    memset(at + t->room, 0, (room - t->room) * sizeof *at);
+    memset(heads, 0, chains * sizeof *heads);
+    t->at = at;
+    t->heads = heads;
+    t->mask = chains - 1;
+    for (slot = 1; slot < t->room; ++slot) {
+        uint32_t *head = cdp__refs_chain(t, at[slot].kind, at[slot].key);
+        if (at[slot].kind == CDP__REF_FREE) continue;
+        at[slot].next = *head;
+        *head = slot;
+    }
+    for (slot = room; slot-- > before; ++t->left) {
+        at[slot].next = t->vacant;
+        t->vacant = slot;
+    }
+    t->room = room;
+}
+
+/* ---- >>forks (pure): who must know whom before a value may be destroyed ---------------------- */
+
+/* Knows: the table. Promises: a value is destroyed once, when no rank has a reference to it any
+   more, and never before, in whatever order messages of different ranks and of one rank arrive;
+   nothing waits for a rank that is lost. May use: table.
+
+   A worker that receives a reference from somebody else makes a new fork of it, so forks form a
+   tree. Two rules keep the value alive. A fork whose owner has not confirmed it is not deleted. A
+   fork is not deleted before each of its children was accepted, which means that the owner knows
+   the child. So the owner, which counts forks, always knows one on the path to any that it does
+   not know yet. tests/sim/rpc_tables.c explores these functions exhaustively.
+
+   Functions that take what a peer sent return false where no peer of this version sends that. */
+
+CDP__PRIVATE void cdp__ref_do(
+    const cdp__refs *t, cdp__ref_what what, uint32_t slot, uint32_t to, cdp__ref_how how) {
+    const cdp__ref *r = &t->at[slot];
+    cdp__ref_act act;
+    if (what <= CDP__REF_SEND_DELETE && t->lost[to]) return;
+    memset(&act, 0, sizeof act);
+    act.what = what;
+    act.how = how;
+    act.to = to;
+    act.slot = slot;
+    act.rid = r->rid;
+    act.fid = r->key;
+    act.parent = r->parent;
+    t->act(t->user, &act);
+}
+
+/* A message about an entry that does not exist here. */
+CDP__PRIVATE void cdp__ref_answer(const cdp__refs *t, cdp__ref_what what, uint32_t to, uint64_t rid,
+    uint64_t fid, cdp__ref_how how) {
+    cdp__ref_act act;
+    if (t->lost[to]) return;
+    memset(&act, 0, sizeof act);
+    act.what = what;
+    act.how = how;
+    act.to = to;
+    act.rid = rid;
+    act.fid = fid;
+    t->act(t->user, &act);
+}
+
+/* The entry ends if nothing needs it any more. */
+CDP__PRIVATE void cdp__ref_release(cdp__refs *t, uint32_t slot) {
+    cdp__ref *r = &t->at[slot];
+    if (r->handles || r->count) return;
+    if (r->kind == CDP__REF_USER) {
+        if (r->state == CDP__REF_PENDING) return; /* the answer of the owner decides */
+        if (r->state == CDP__REF_LIVE)
+            cdp__ref_do(t, CDP__REF_SEND_DELETE, slot, r->rank, CDP__REF_OK);
+    }
+    cdp__ref_do(t, CDP__REF_NOW_GONE, slot, r->rank, CDP__REF_OK);
+    cdp__refs_remove(t, slot);
+}
+
+/* A hold ends. Its user entry stays, also when nothing needs it: see cdp__ref_release(). */
+CDP__PRIVATE void cdp__ref_hold_ends(cdp__refs *t, uint32_t hold) {
+    cdp__ref *user = &t->at[t->at[hold].of];
+    uint32_t *at = &user->sibling;
+    while (*at != hold)
+        at = &t->at[*at].sibling;
+    *at = t->at[hold].sibling;
+    --user->count;
+    cdp__refs_remove(t, hold);
+}
+
+/* The shares of a user entry that waited leave now, or never. */
+CDP__PRIVATE void cdp__ref_waiting(cdp__refs *t, uint32_t slot) {
+    const bool live = t->at[slot].state == CDP__REF_LIVE;
+    uint32_t hold = t->at[slot].sibling;
+    while (hold) {
+        const uint32_t next = t->at[hold].sibling;
+        if (t->at[hold].waiting) {
+            t->at[hold].waiting = false;
+            cdp__ref_do(t, live ? CDP__REF_SHARE_NOW : CDP__REF_SHARE_NEVER, hold, t->at[hold].rank,
+                CDP__REF_OK);
+            if (!live) cdp__ref_hold_ends(t, hold);
+        }
+        hold = next;
+    }
+}
+
+/* A user entry that the owner has not answered yet, or never will. */
+CDP__PRIVATE uint32_t cdp__ref_user(
+    cdp__refs *t, uint64_t rid, uint64_t fid, uint32_t owner, uint32_t parent) {
+    const uint32_t slot = cdp__refs_add(t, CDP__REF_USER, fid);
+    cdp__ref *r = &t->at[slot];
+    r->rid = rid;
+    r->rank = owner;
+    r->parent = parent;
+    r->handles = 1;
+    r->state = t->lost[owner] ? CDP__REF_BROKEN : CDP__REF_PENDING;
+    return slot;
+}
+
+/* ---- what the program does */
+
+/* This rank makes a value of its own: one handle. Needs room for 1. */
+CDP__PRIVATE uint32_t cdp__ref_create(cdp__refs *t, uint64_t rid) {
+    const uint32_t slot = cdp__refs_add(t, CDP__REF_OWNER, rid);
+    t->at[slot].rid = rid;
+    t->at[slot].rank = t->rank;
+    t->at[slot].parent = CDP__REF_NONE;
+    t->at[slot].handles = 1;
+    t->at[slot].state = CDP__REF_LIVE;
+    return slot;
+}
+
+/* This rank has `owner` make one; the message REMOTE with both numbers follows. Needs room for 1
+   entry. */
+CDP__PRIVATE uint32_t cdp__ref_remote(cdp__refs *t, uint64_t rid, uint64_t fid, uint32_t owner) {
+    return cdp__ref_user(t, rid, fid, owner, CDP__REF_NONE);
+}
+
+CDP__PRIVATE void cdp__ref_drop(cdp__refs *t, uint32_t slot) {
+    CDP_ASSERT(t->at[slot].handles);
+    --t->at[slot].handles;
+    cdp__ref_release(t, slot);
+}
+
+/* A call on a reference is about to leave, or has ended on the wire. */
+CDP__PRIVATE void cdp__ref_on_wire(cdp__refs *t, uint32_t slot) {
+    ++t->at[slot].count;
+}
+CDP__PRIVATE void cdp__ref_off_wire(cdp__refs *t, uint32_t slot) {
+    CDP_ASSERT(t->at[slot].count);
+    --t->at[slot].count;
+    cdp__ref_release(t, slot);
+}
+
+/* A message with the new fork `child` goes to rank `to`. PENDING: it must wait for SHARE_NOW or
+   SHARE_NEVER. BROKEN: it cannot be shared, nothing was done. Needs room for 1. */
+CDP__PRIVATE cdp__ref_state cdp__ref_share(
+    cdp__refs *t, uint32_t slot, uint64_t child, uint32_t to) {
+    const bool own = t->at[slot].kind == CDP__REF_OWNER;
+    const cdp__ref_state state = (cdp__ref_state)t->at[slot].state;
+    cdp__ref *r;
+    uint32_t s;
+    if (state == CDP__REF_BROKEN) return state;
+    s = cdp__refs_add(t, own ? CDP__REF_FORK : CDP__REF_HOLD, child);
+    r = &t->at[s];
+    r->rid = t->at[slot].rid;
+    r->of = slot;
+    r->rank = to;
+    r->parent = CDP__REF_NONE;
+    ++t->at[slot].count;
+    if (own) return state;
+    r->waiting = state == CDP__REF_PENDING;
+    r->sibling = t->at[slot].sibling;
+    t->at[slot].sibling = s;
+    return state;
+}
+
+/* The message with this child never left. */
+CDP__PRIVATE void cdp__ref_unshare(cdp__refs *t, uint64_t child) {
+    uint32_t s = cdp__refs_find(t, CDP__REF_HOLD, child), of;
+    if (s) {
+        of = t->at[s].of;
+        cdp__ref_hold_ends(t, s);
+        cdp__ref_release(t, of);
+        return;
+    }
+    s = cdp__refs_find(t, CDP__REF_FORK, child);
+    if (!s) return; /* its rank was lost meanwhile */
+    of = t->at[s].of;
+    cdp__refs_remove(t, s);
+    --t->at[of].count;
+    cdp__ref_release(t, of);
+}
+
+/* ---- what peers send */
+
+/* At the owner: rank `from` has this rank make a value. *slot: its entry, 0: there was no room. */
+CDP__PRIVATE bool cdp__ref_got_remote(
+    cdp__refs *t, uint32_t from, uint64_t rid, uint64_t fid, uint32_t *slot) {
+    uint32_t fork;
+    *slot = 0;
+    if (cdp__refs_find(t, CDP__REF_OWNER, rid) || cdp__refs_find(t, CDP__REF_FORK, fid))
+        return false;
+    if (t->left < 2) {
+        cdp__ref_answer(t, CDP__REF_SEND_REMOTE_ACK, from, rid, fid, CDP__REF_FULL);
+        return true;
+    }
+    *slot = cdp__ref_create(t, rid);
+    t->at[*slot].handles = 0;
+    (void)cdp__ref_share(t, *slot, fid, from);
+    fork = cdp__refs_find(t, CDP__REF_FORK, fid);
+    cdp__ref_do(t, CDP__REF_SEND_REMOTE_ACK, fork, from, CDP__REF_OK);
+    return true;
+}
+
+/* At a user: the owner's answer to REMOTE or FORK. */
+CDP__PRIVATE bool cdp__ref_got_ack(cdp__refs *t, uint32_t from, uint64_t fid, cdp__ref_how how) {
+    const uint32_t slot = cdp__refs_find(t, CDP__REF_USER, fid);
+    cdp__ref *r = &t->at[slot];
+    if (!slot || r->rank != from || r->state != CDP__REF_PENDING) return false;
+    r->state = how == CDP__REF_OK ? CDP__REF_LIVE : CDP__REF_BROKEN;
+    if (r->parent != CDP__REF_NONE) cdp__ref_do(t, CDP__REF_SEND_ACCEPT, slot, r->parent, how);
+    cdp__ref_do(t, how == CDP__REF_OK ? CDP__REF_NOW_LIVE : CDP__REF_NOW_BROKEN, slot, from, how);
+    cdp__ref_waiting(t, slot);
+    cdp__ref_release(t, slot);
+    return true;
+}
+
+/* At the owner: a user that got the reference from another user. */
+CDP__PRIVATE bool cdp__ref_got_fork(cdp__refs *t, uint32_t from, uint64_t rid, uint64_t fid) {
+    const uint32_t slot = cdp__refs_find(t, CDP__REF_OWNER, rid);
+    cdp__ref_how how = slot ? CDP__REF_OK : CDP__REF_GONE;
+    if (cdp__refs_find(t, CDP__REF_FORK, fid)) return false;
+    if (slot && !t->left) how = CDP__REF_FULL;
+    if (how == CDP__REF_OK) (void)cdp__ref_share(t, slot, fid, from);
+    cdp__ref_answer(t, CDP__REF_SEND_FORK_ACK, from, rid, fid, how);
+    return true;
+}
+
+/* At a parent: the owner knows the child, or the child is refused. */
+CDP__PRIVATE bool cdp__ref_got_accept(cdp__refs *t, uint32_t from, uint64_t child) {
+    const uint32_t hold = cdp__refs_find(t, CDP__REF_HOLD, child);
+    uint32_t of;
+    if (!hold || t->at[hold].rank != from || t->at[hold].waiting) return false;
+    of = t->at[hold].of;
+    cdp__ref_hold_ends(t, hold);
+    cdp__ref_release(t, of);
+    return true;
+}
+
+/* At the owner: a fork ends. */
+CDP__PRIVATE bool cdp__ref_got_delete(cdp__refs *t, uint32_t from, uint64_t rid, uint64_t fid) {
+    const uint32_t fork = cdp__refs_find(t, CDP__REF_FORK, fid);
+    uint32_t of;
+    if (!fork || t->at[fork].rank != from || t->at[fork].rid != rid) return false;
+    of = t->at[fork].of;
+    cdp__refs_remove(t, fork);
+    --t->at[of].count;
+    cdp__ref_release(t, of);
+    return true;
+}
+
+/* A message brought a reference: {owner, rid, fid}, shared by `from`. *slot: an entry with one
+   handle for the receiver, 0: its value is gone, or there was no room. */
+CDP__PRIVATE bool cdp__ref_take(
+    cdp__refs *t, uint32_t from, uint32_t owner, uint64_t rid, uint64_t fid, uint32_t *slot) {
+    if (owner == t->rank) { /* back where the value is: no fork */
+        *slot = cdp__refs_find(t, CDP__REF_OWNER, rid);
+        if (*slot) ++t->at[*slot].handles;
+        cdp__ref_answer(t, CDP__REF_SEND_ACCEPT, from, rid, fid, CDP__REF_OK);
+        return true;
+    }
+    *slot = 0;
+    if (cdp__refs_find(t, CDP__REF_USER, fid)) return false;
+    if (!t->left) {
+        cdp__ref_answer(t, from == owner ? CDP__REF_SEND_DELETE : CDP__REF_SEND_ACCEPT, from, rid,
+            fid, CDP__REF_FULL);
+        return true;
+    }
+    *slot = cdp__ref_user(t, rid, fid, owner, from == owner ? CDP__REF_NONE : from);
+    if (from == owner)
+        t->at[*slot].state = CDP__REF_LIVE;
+    else if (t->lost[owner])
+        cdp__ref_do(t, CDP__REF_SEND_ACCEPT, *slot, from, CDP__REF_LOST);
+    else
+        cdp__ref_do(t, CDP__REF_SEND_FORK, *slot, owner, CDP__REF_OK);
+    return true;
+}
+
+/* ---- what ends */
+
+CDP__PRIVATE void cdp__ref_user_lost(cdp__refs *t, uint32_t slot, uint32_t rank) {
+    cdp__ref *r = &t->at[slot];
+    uint32_t hold = r->sibling;
+    while (hold) { /* children that went to that rank */
+        const uint32_t next = t->at[hold].sibling;
+        if (t->at[hold].rank == rank) {
+            if (t->at[hold].waiting)
+                cdp__ref_do(t, CDP__REF_SHARE_NEVER, hold, rank, CDP__REF_LOST);
+            cdp__ref_hold_ends(t, hold);
+        }
+        hold = next;
+    }
+    if (r->rank == rank && r->state != CDP__REF_BROKEN) {
+        /* else its parent would wait for ever */
+        if (r->state == CDP__REF_PENDING && r->parent != CDP__REF_NONE)
+            cdp__ref_do(t, CDP__REF_SEND_ACCEPT, slot, r->parent, CDP__REF_LOST);
+        r->state = CDP__REF_BROKEN;
+        cdp__ref_do(t, CDP__REF_NOW_BROKEN, slot, rank, CDP__REF_LOST);
+        cdp__ref_waiting(t, slot);
+    }
+    cdp__ref_release(t, slot);
+}
+
+/* The link to `rank` has ended; lost[rank] is set already. */
+CDP__PRIVATE void cdp__ref_lost(cdp__refs *t, uint32_t rank) {
+    uint32_t slot;
+    for (slot = 1; slot < t->room; ++slot) {
+        cdp__ref *r = &t->at[slot];
+        if (r->kind == CDP__REF_USER) cdp__ref_user_lost(t, slot, rank);
+        if (r->kind == CDP__REF_FORK && r->rank == rank) {
+            const uint32_t of = r->of;
+            cdp__refs_remove(t, slot);
+            --t->at[of].count;
+            cdp__ref_release(t, of);
+        }
+    }
+}
+
+/* ---- >>packets (pure): messages as bytes ----------------------------------------------------- */
+
+/* Knows: the messages of a channel. Promises: nothing that a peer sent is believed before it was
+   compared with what there is. May use: bytes, hash. */
+
+typedef enum cdp__rpc_kind {
+    CDP__RPC_CALL = 1,   /* aux: function; a: call; b: time left in ms */
+    CDP__RPC_REPLY,      /* a: call */
+    CDP__RPC_FAIL,       /* a: call; aux: -status; b: code and whether it ran; body: text */
+    CDP__RPC_CANCEL,     /* a: call */
+    CDP__RPC_REMOTE_ACK, /* a: rid; b: fid; aux: how */
+    CDP__RPC_FORK,       /* a: rid; b: fid; aux: parent */
+    CDP__RPC_FORK_ACK,   /* as REMOTE_ACK */
+    CDP__RPC_ACCEPT,     /* b: fid */
+    CDP__RPC_DELETE,     /* a: rid; b: fid */
+    CDP__RPC_KINDS
+} cdp__rpc_kind;
+
+#define CDP__RPC_ONE_WAY 1u /* flags of CALL */
+#define CDP__RPC_ON 2u      /* rid and fid of a value stand before the references */
+#define CDP__RPC_REMOTE 4u  /* rid and fid of what is to be made stand there */
+#define CDP__RPC_FETCH 8u   /* with ON: no function, the value itself is asked for */
+
+#define CDP__RPC_RECORD 24u        /* a reference: rid, fid, owner, zero */
+#define CDP__RPC_RREFS 16u         /* in one message */
+#define CDP__RPC_TEXT 400u         /* of a failure */
+#define CDP__RPC_INLINE_MAX 65536u /* longer bodies are offered */
+#define CDP__RPC_NAME 128u
+
+typedef struct cdp__rpc_packet {
+    cdp__rpc_kind kind;
+    uint32_t flags, rrefs, aux;
+    uint64_t a, b;
+    const uint8_t *body; /* NULL: it comes later */
+    uint64_t bytes;
+    /* parts of the body */
+    uint64_t rid, fid; /* with ON and REMOTE */
+    const uint8_t *records, *args;
+    uint64_t args_bytes;
+} cdp__rpc_packet;
+
+/* Which rank has made this number. */
+CDP__PRIVATE uint32_t cdp__rpc_maker(uint64_t id) {
+    return (uint32_t)(id >> 48);
+}
+
+CDP__PRIVATE uint32_t cdp__rpc_kind_of(const cdp__rpc_packet *p) {
+    return (uint32_t)p->kind | p->flags << 8 | p->rrefs << 16;
+}
+
+CDP__PRIVATE uint64_t cdp__rpc_head_bytes(const cdp__rpc_packet *p) {
+    return (p->flags & (CDP__RPC_ON | CDP__RPC_REMOTE) ? 16u : 0u)
+        + (uint64_t)p->rrefs * CDP__RPC_RECORD;
+}
+
+/* Of the parts of a message; the words of a failure name the part. NULL: all is well. */
+CDP__PRIVATE const char *cdp__rpc_wrong_head(const cdp__rpc_packet *p, uint64_t max_bytes) {
+    const uint32_t on = p->flags & (CDP__RPC_ON | CDP__RPC_REMOTE);
+    if (p->kind < CDP__RPC_CALL || p->kind >= CDP__RPC_KINDS) return "an unknown kind";
+    if (p->flags >= 16 || (p->flags && p->kind != CDP__RPC_CALL)) return "unknown flags";
+    if (on == (CDP__RPC_ON | CDP__RPC_REMOTE)) return "contradicting flags";
+    if ((p->flags & CDP__RPC_FETCH) && p->flags != (CDP__RPC_FETCH | CDP__RPC_ON))
+        return "contradicting flags";
+    if ((p->flags & CDP__RPC_ONE_WAY) && ((p->flags & CDP__RPC_REMOTE) || p->rrefs))
+        return "a one-way call with references";
+    if (p->rrefs > CDP__RPC_RREFS || (p->rrefs && p->kind > CDP__RPC_REPLY))
+        return "too many references";
+    if (p->kind >= CDP__RPC_CANCEL && p->bytes) return "a body where there is none";
+    if (p->kind == CDP__RPC_FAIL && p->bytes > CDP__RPC_TEXT) return "too long a text";
+    if (p->bytes < cdp__rpc_head_bytes(p)) return "too short a body";
+    if (p->bytes - cdp__rpc_head_bytes(p) > max_bytes) return "too long a body";
+    if ((p->flags & CDP__RPC_FETCH) && p->bytes != cdp__rpc_head_bytes(p))
+        return "arguments of a fetch";
+    return NULL;
+}
+
+/* A reference in a message from `from`; `me` receives it. */
+CDP__PRIVATE const char *cdp__rpc_wrong_record(
+    const uint8_t *r, uint32_t from, uint32_t me, uint32_t ranks) {
+    const uint64_t rid = cdp__get_u64(r), fid = cdp__get_u64(r + 8);
+    const uint32_t owner = cdp__get_u32(r + 16);
+    if (cdp__get_u32(r + 20)) return "a reference with unknown bits";
+    if (owner >= ranks) return "a reference without an owner";
+    if (cdp__rpc_maker(rid) >= ranks || !(rid << 16)) return "a value that no rank made";
+    if (cdp__rpc_maker(fid) != from || !(fid << 16)) return "a fork that its sender did not make";
+    (void)me;
+    return NULL;
+}
+
+/* The body of CALL or REPLY, once it is here. */
+CDP__PRIVATE const char *cdp__rpc_wrong_body(
+    cdp__rpc_packet *p, uint32_t from, uint32_t me, uint32_t ranks) {
+    const uint8_t *at = p->body;
+    const char *wrong = NULL;
+    uint32_t i;
+    if (p->flags & (CDP__RPC_ON | CDP__RPC_REMOTE)) {
+        p->rid = cdp__get_u64(at);
+        p->fid = cdp__get_u64(at + 8);
+        at += 16;
+        if ((p->flags & CDP__RPC_REMOTE)
+            && (cdp__rpc_maker(p->rid) != from || cdp__rpc_maker(p->fid) != from || !(p->rid << 16)
+                || !(p->fid << 16)))
+            return "a new value that its sender did not number";
+    }
+    p->records = at;
+    for (i = 0; i < p->rrefs && !wrong; ++i)
+        wrong = cdp__rpc_wrong_record(at + i * CDP__RPC_RECORD, from, me, ranks);
+    p->args_bytes = p->bytes - cdp__rpc_head_bytes(p);
+    p->args = p->args_bytes ? at + p->rrefs * CDP__RPC_RECORD : NULL;
+    return wrong;
+}
+
+/* A message of a channel as a packet. NULL, or what is wrong with it; of a body that comes later
+   only the length is looked at. */
+CDP__PRIVATE const char *cdp__rpc_read(const cdp_channel_message *m, uint32_t me, uint32_t ranks,
+    uint64_t max_bytes, cdp__rpc_packet *p) {
+    const char *wrong;
+    memset(p, 0, sizeof *p);
+    p->kind = (cdp__rpc_kind)(m->kind & 0xff);
+    p->flags = m->kind >> 8 & 0xff;
+    p->rrefs = m->kind >> 16;
+    p->aux = m->aux;
+    p->a = m->a;
+    p->b = m->b;
+    p->body = (const uint8_t *)m->body;
+    p->bytes = m->bytes;
+    wrong = cdp__rpc_wrong_head(p, max_bytes);
+    if (wrong) return wrong;
+    if (m->handle) return p->kind > CDP__RPC_REPLY ? "an offered body where there is none" : NULL;
+    if (p->kind == CDP__RPC_FORK && (p->aux >= ranks || cdp__rpc_maker(p->b) != p->aux))
+        return "a fork that its parent did not make";
+    if (p->kind == CDP__RPC_FORK && (p->aux == me || p->aux == m->peer))
+        return "a fork of a fork that cannot be";
+    if ((p->kind == CDP__RPC_REMOTE_ACK || p->kind == CDP__RPC_FORK_ACK) && p->aux > CDP__REF_FULL)
+        return "an unknown answer";
+    return p->kind <= CDP__RPC_REPLY ? cdp__rpc_wrong_body(p, m->peer, me, ranks) : NULL;
+}
+
+CDP__PRIVATE void cdp__rpc_put_record(uint8_t *at, uint64_t rid, uint64_t fid, uint32_t owner) {
+    cdp__put_u64(at, rid);
+    cdp__put_u64(at + 8, fid);
+    cdp__put_u32(at + 16, owner);
+    cdp__put_u32(at + 20, 0);
+}
+
+/* 1 to `most` bytes of letters, digits and _ . : - */
+CDP__PRIVATE bool cdp__rpc_name_fits(const char *name) {
+    uint32_t n = 0;
+    for (; name && name[n]; ++n) {
+        const char c = name[n];
+        const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+        if (!letter && !(c >= '0' && c <= '9') && c != '_' && c != '.' && c != ':' && c != '-')
+            return false;
+    }
+    return n > 0 && n < CDP__RPC_NAME;
+}
+
+/* ---- >>rpc-state: what an rpc holds ---------------------------------------------------------- */
+
+/* Knows: the lock of an rpc, its pools. Promises: callbacks of the program run without the lock;
+   records that were used once are used again. May use: table, packets, core, public channels.
+
+   One lock guards everything. It is taken before the lock of the world (inside the functions of a
+   channel), never after it. What the program is to be told becomes a task, and tasks run inside
+   callbacks of the channel: one at a time, by whichever thread lets communication advance. */
+
+typedef struct cdp__rpc_task {
+    struct cdp__rpc_task *next;
+    void (*run)(cdp_rpc *rpc, struct cdp__rpc_task *task); /* without the lock */
+} cdp__rpc_task;
+
+/* A message on its way out: `bytes` bytes follow it in memory. */
+typedef struct cdp__rpc_out {
+    struct cdp__rpc_out *next;
+    cdp__rpc_packet p;
+    uint32_t to;
+    uint32_t waits; /* references in it that their owners have not confirmed */
+    uint32_t on;    /* slot of a reference that must be confirmed first, or 0 */
+    uint32_t children;
+    uint64_t child[CDP__RPC_RREFS];
+    uint64_t handle; /* of the offer, once it was made */
+    bool broken;     /* a reference in it broke: it must not leave */
+} cdp__rpc_out;
+
+typedef struct cdp__rpc_call {
+    cdp__rpc_task task; /* runs `done` */
+    uint32_t index, uses, next_free;
+    uint32_t to, function;
+    uint64_t start_ns, deadline_ns;
+    cdp_call *call; /* NULL: nobody waits for it any more */
+    cdp_call *done_call;
+    void (*done)(void *user, cdp_call *call);
+    void *done_user;
+    uint32_t on;         /* slot of the reference that it runs on, while it is on the wire */
+    uint64_t remote_fid; /* of the reference that it makes, or 0 */
+    bool used, left, wire_over, one_way;
+} cdp__rpc_call;
+
+typedef struct cdp__rpc_value cdp__rpc_value;
+
+typedef enum cdp__rpc_stage {
+    CDP__RPC_NEW,
+    CDP__RPC_CONFIRMING, /* waits for references among its arguments */
+    CDP__RPC_PARKED,     /* waits for the value that it is to run on */
+    CDP__RPC_QUEUED,     /* waits for a thread */
+    CDP__RPC_RUNNING,
+    CDP__RPC_KEPT, /* its function has returned without a reply */
+    CDP__RPC_REPLIED
+} cdp__rpc_stage;
+
+typedef struct cdp__rpc_rq {
+    struct cdp_rpc_request pub; /* the first member: the program has a pointer to it */
+    struct cdp__rpc_rq *next;
+    struct cdp__rpc_rq *after, *before; /* in the list of all */
+    const cdp_rpc_function *f;
+    uint32_t *f_running;
+    cdp__rpc_stage stage;
+    uint64_t call;
+    uint32_t flags;
+    uint32_t on;    /* slot of the value that it runs on: pinned */
+    uint32_t makes; /* slot of the value that it makes: pinned */
+    cdp_value on_value;
+    uint8_t *buffer; /* arguments that do not fit `room` */
+    uint64_t room[32];
+    cdp_rref refs[CDP__RPC_RREFS];
+    uint64_t counted; /* of in_bytes */
+    bool cancelled, in_function;
+} cdp__rpc_rq;
+
+struct cdp__rpc_value {
+    cdp__rpc_task task; /* destroys it */
+    cdp_value value;
+    bool settled;      /* it is there, or has failed */
+    cdp_status failed; /* OK: it is there */
+    int32_t code;
+    char *why;
+    cdp__rpc_rq *parked, **parked_end;
+    cdp_iov own; /* of a copy that the library made */
+    cdp_rref *own_refs;
+};
+
+/* A long body that is being fetched, or that waits until there is memory for it. */
+typedef struct cdp__rpc_in {
+    struct cdp__rpc_in *next;
+    cdp_channel_message m;
+    uint8_t *body; /* NULL: not asked for yet */
+    bool cancelled;
+} cdp__rpc_in;
+
+typedef struct cdp__rpc_peer {
+    cdp__rpc_task task; /* tells the program that it is lost */
+    char name[CDP__RPC_NAME];
+    uint32_t limit;    /* calls under way to it */
+    uint32_t flight;   /* calls under way to it */
+    uint32_t requests; /* of it, here */
+    uint32_t coming;   /* long bodies of it, in `in` */
+    bool dropped;      /* it was given up */
+    cdp_error why;
+    cdp__rpc_out *queue, **queue_end; /* what there was no room for yet */
+    cdp__rpc_out *offered;            /* bodies that it has not fetched yet */
+} cdp__rpc_peer;
+
+/* Beside each slot of the table. */
+typedef struct cdp__rpc_extra {
+    cdp__rpc_value *value; /* owner */
+    const char *label;     /* owner and user */
+    cdp__rpc_out *out;     /* hold that waits */
+    cdp_status broken;     /* user */
+} cdp__rpc_extra;
+
+typedef enum cdp__rpc_phase {
+    CDP__RPC_OPEN,
+    CDP__RPC_REFUSING,
+    CDP__RPC_SHUT
+} cdp__rpc_phase;
+
+struct cdp_rpc {
+    cdp_rpc_desc desc;
+    const cdp_os *os;
+    cdp_lock lock;
+    cdp_group *group; /* of its own: bodies move in it, and no operation can break it */
+    cdp_group *sums;  /* of its own: the exchange of names, and sums while it shuts down */
+    cdp_channel *channel;
+    uint32_t rank, ranks, share;
+    cdp__rpc_phase phase;
+    bool shutting; /* cdp_rpc_shutdown() was called */
+    bool leaving;  /* ranks that close are not lost any more */
+    cdp__rpc_peer *peers;
+    bool *lost;        /* by rank */
+    uint32_t *running; /* by function */
+
+    cdp__rpc_call **calls; /* by index; 0 is not used */
+    uint32_t call_room, call_count, call_free, calls_used;
+    cdp__rpc_rq *all, *free_rqs;
+    uint32_t rqs;                            /* in `all` */
+    cdp__rpc_rq *queue, **queue_end;         /* for threads */
+    cdp__rpc_rq *inline_queue, **inline_end; /* of this rank to itself, for callbacks */
+    cdp__rpc_rq *confirming;
+    cdp__rpc_out *waiting; /* messages whose references are not confirmed */
+    cdp__rpc_in *in, **in_end;
+    uint64_t in_bytes; /* bodies of `in`, and those that requests have */
+
+    cdp__refs refs;
+    cdp__rpc_extra *extra;
+    uint64_t ids;   /* how many numbers were given */
+    bool confirmed; /* some reference was confirmed, or broke: look again at what waits */
+
+    cdp__rpc_task *tasks, **tasks_end;
+    uint64_t timer_ns;
+    uint64_t sent, received; /* messages, for the sums of shutdown */
+    uint64_t refused;
+    uint32_t waiters; /* threads in waits */
+    bool changed;     /* waits should look again */
+
+    void *cond; /* for workers; NULL: there are none */
+    void **threads;
+    uint32_t thread_count, idle;
+    bool stop;
+    uint32_t kept;    /* requests that outlive cdp_rpc_destroy() */
+    uint8_t *scratch; /* CDP__RPC_INLINE_MAX bytes: a short message is gathered here */
+};
+
+/* What this thread is doing for an rpc. */
+typedef struct cdp__rpc_here {
+    cdp__rpc_rq *request; /* whose function runs */
+    uint32_t depth;
+    uint32_t no_wait; /* inside an INLINE function or a task */
+} cdp__rpc_here;
+
+CDP__PRIVATE cdp__rpc_here *cdp__rpc_here_of(void) {
+    static CDP__THREAD_LOCAL cdp__rpc_here here;
+    return &here;
+}
+
+CDP__PRIVATE void cdp__rpc_add_task(cdp_rpc *rpc, cdp__rpc_task *task) {
+    task->next = NULL;
+    *rpc->tasks_end = task;
+    rpc->tasks_end = &task->next;
+}
+
+CDP__PRIVATE uint64_t cdp__rpc_number(cdp_rpc *rpc) {
+    return (uint64_t)rpc->rank << 48 | ++rpc->ids;
+}
+
+CDP__PRIVATE void cdp__rpc_timer(cdp_rpc *rpc, uint64_t at_ns) {
+    if (at_ns >= rpc->timer_ns || !rpc->channel) return;
+    rpc->timer_ns = at_ns;
+    cdp_channel_timer(rpc->channel, at_ns);
+}
+
+CDP_API uint32_t cdp_rpc_id(const char *name) {
+    const uint64_t h = cdp__hash(CDP__HASH_START, name ? name : "", name ? strlen(name) : 0);
+    const uint32_t id = (uint32_t)(h ^ h >> 32);
+    return id ? id : 1;
+}
+
+/* A name for texts: of a function that is registered here, too, or its number. */
+CDP__PRIVATE const char *cdp__rpc_function_name(const cdp_rpc *rpc, uint32_t id, char text[16]) {
+    uint32_t i;
+    for (i = 0; i < rpc->desc.function_count; ++i)
+        if (cdp_rpc_id(rpc->desc.functions[i].name) == id) return rpc->desc.functions[i].name;
+    cdp__format(text, 16, "0x%x", id);
+    return text;
+}
+
+/* ---- records */
+
+/* A record that was not used before. */
+CDP__PRIVATE bool cdp__rpc_call_more(cdp_rpc *rpc) {
+    const uint32_t room = rpc->call_room ? rpc->call_room * 2 : 16;
+    cdp__rpc_call **more = rpc->calls, *c;
+    if (rpc->call_count + 1 >= rpc->call_room) {
+        more = (cdp__rpc_call **)cdp__alloc_zero(rpc->os, room * sizeof *more);
+        if (!more) return false;
+        if (rpc->call_room) memcpy(more, rpc->calls, rpc->call_room * sizeof *more);
+        cdp__free(rpc->os, rpc->calls);
+        rpc->calls = more;
+        rpc->call_room = room;
+    }
+    c = (cdp__rpc_call *)cdp__alloc_zero(rpc->os, sizeof *c);
+    if (!c) return false;
+    c->index = ++rpc->call_count;
+    rpc->calls[c->index] = c;
+    rpc->call_free = c->index;
+    return true;
+}
+
+CDP__PRIVATE cdp__rpc_call *cdp__rpc_call_open(cdp_rpc *rpc) {
+    cdp__rpc_call *c;
+    uint32_t index, uses;
+    if (!rpc->call_free && !cdp__rpc_call_more(rpc)) return NULL;
+    index = rpc->call_free;
+    c = rpc->calls[index];
+    rpc->call_free = c->next_free;
+    uses = c->uses + 1;
+    memset(c, 0, sizeof *c);
+    c->index = index;
+    c->uses = uses;
+    c->used = true;
+    ++rpc->calls_used;
+    return c;
+}
+
+CDP__PRIVATE void cdp__rpc_call_close(cdp_rpc *rpc, cdp__rpc_call *c) {
+    c->used = false;
+    c->next_free = rpc->call_free;
+    rpc->call_free = c->index;
+    --rpc->calls_used;
+    rpc->changed = true;
+}
+
+CDP__PRIVATE uint64_t cdp__rpc_call_id(const cdp__rpc_call *c) {
+    return (uint64_t)c->uses << 32 | c->index;
+}
+
+/* NULL: it has ended. */
+CDP__PRIVATE cdp__rpc_call *cdp__rpc_call_find(const cdp_rpc *rpc, uint64_t id) {
+    const uint32_t index = (uint32_t)id;
+    cdp__rpc_call *c = index && index <= rpc->call_count ? rpc->calls[index] : NULL;
+    return c && c->used && c->uses == (uint32_t)(id >> 32) ? c : NULL;
+}
+
+CDP__PRIVATE cdp__rpc_rq *cdp__rpc_rq_open(cdp_rpc *rpc) {
+    cdp__rpc_rq *rq = rpc->free_rqs;
+    if (rq)
+        rpc->free_rqs = rq->next;
+    else
+        rq = (cdp__rpc_rq *)cdp__alloc(rpc->os, sizeof *rq);
+    if (!rq) return NULL;
+    memset(rq, 0, offsetof(cdp__rpc_rq, room));
+    memset(rq->refs, 0, sizeof rq->refs);
+    rq->counted = 0;
+    rq->cancelled = rq->in_function = false;
+    rq->pub.rpc = rpc;
+    rq->pub.user = rpc->desc.user;
+    rq->pub.rrefs = rq->refs;
+    rq->after = rpc->all;
+    if (rpc->all) rpc->all->before = rq;
+    rpc->all = rq;
+    ++rpc->rqs;
+    return rq;
+}
+
+CDP__PRIVATE void cdp__rpc_rq_close(cdp_rpc *rpc, cdp__rpc_rq *rq) {
+    if (rq->before)
+        rq->before->after = rq->after;
+    else
+        rpc->all = rq->after;
+    if (rq->after) rq->after->before = rq->before;
+    rpc->in_bytes -= rq->counted;
+    cdp__free(rpc->os, rq->buffer);
+    rq->next = rpc->free_rqs;
+    rpc->free_rqs = rq;
+    --rpc->rqs;
+    rpc->changed = true;
+}
+
+CDP__PRIVATE void cdp__rpc_append(cdp__rpc_rq ***end, cdp__rpc_rq *rq) {
+    rq->next = NULL;
+    **end = rq;
+    *end = &rq->next;
+}
+
+/* Out of a list, where it may be. */
+CDP__PRIVATE bool cdp__rpc_unlist(cdp__rpc_rq **list, cdp__rpc_rq ***end, cdp__rpc_rq *rq) {
+    cdp__rpc_rq **at = list;
+    while (*at && *at != rq)
+        at = &(*at)->next;
+    if (!*at) return false;
+    *at = rq->next;
+    if (end && !*at) *end = at;
+    return true;
+}
+
+/* Room for `need` more entries of references. False: out of memory, or max_rrefs. */
+CDP__PRIVATE bool cdp__rpc_reserve(cdp_rpc *rpc, uint32_t need) {
+    const uint32_t most = rpc->desc.max_rrefs + 1;
+    uint32_t room = rpc->refs.room ? rpc->refs.room : 32;
+    uint32_t chains = 32, *heads;
+    cdp__ref *at;
+    cdp__rpc_extra *extra;
+    if (rpc->refs.left >= need) return true;
+    while (room < most && room - (rpc->refs.room ? rpc->refs.room - rpc->refs.left : 1) < need)
+        room *= 2;
+    room = (uint32_t)cdp__min(room, most);
+    if (room <= rpc->refs.room) return false;
+    at = (cdp__ref *)cdp__alloc(rpc->os, room * sizeof *at);
+    while (chains < room)
+        chains *= 2;
+    heads = (uint32_t *)cdp__alloc(rpc->os, chains * sizeof *heads);
+    extra = (cdp__rpc_extra *)cdp__alloc_zero(rpc->os, room * sizeof *extra);
+    if (at && heads && extra) {
+        cdp__ref *old_at = rpc->refs.at;
+        uint32_t *old_heads = rpc->refs.heads;
+        if (rpc->refs.room) memcpy(extra, rpc->extra, rpc->refs.room * sizeof *extra);
+        cdp__refs_move(&rpc->refs, at, room, heads, chains);
+        cdp__free(rpc->os, rpc->extra);
+        rpc->extra = extra;
+        cdp__free(rpc->os, old_at);
+        cdp__free(rpc->os, old_heads);
+        return rpc->refs.left >= need;
+    }
+    cdp__free(rpc->os, at);
+    cdp__free(rpc->os, heads);
+    cdp__free(rpc->os, extra);
+    return false;
+}
+
+/* ---- >>rpc-send: messages on their way out --------------------------------------------------- */
+
+/* Knows: messages, their references. Promises: messages to one rank leave in the order in which
+   they were posted, unless they wait for a reference or are long; a message that never leaves
+   takes nothing along. May use: rpc-state, forks, packets, public channels. Lock held. */
+
+CDP__PRIVATE void cdp__rpc_give_up(cdp_rpc *rpc, uint32_t rank, const char *reason) {
+    rpc->peers[rank].dropped = true;
+    cdp_channel_drop(rpc->channel, rank, reason);
+}
+
+CDP__PRIVATE uint8_t *cdp__rpc_body(cdp__rpc_out *o) {
+    return (uint8_t *)(o + 1);
+}
+
+CDP__PRIVATE cdp_channel_message cdp__rpc_message(
+    const cdp__rpc_packet *p, uint32_t to, const void *body) {
+    cdp_channel_message m;
+    memset(&m, 0, sizeof m);
+    m.peer = to;
+    m.kind = cdp__rpc_kind_of(p);
+    m.aux = p->aux;
+    m.a = p->a;
+    m.b = p->b;
+    m.bytes = p->bytes;
+    m.body = p->bytes ? body : NULL;
+    return m;
+}
+
+/* The request has left this rank: from now on nobody can say that it did not run. */
+CDP__PRIVATE void cdp__rpc_left(cdp_rpc *rpc, const cdp__rpc_packet *p) {
+    cdp__rpc_call *c = p->kind == CDP__RPC_CALL ? cdp__rpc_call_find(rpc, p->a) : NULL;
+    ++rpc->sent;
+    if (c) c->left = true;
+}
+
+/* What a peer's queue holds leaves as far as there is room. */
+CDP__PRIVATE void cdp__rpc_flush(cdp_rpc *rpc, uint32_t to) {
+    cdp__rpc_peer *peer = &rpc->peers[to];
+    while (peer->queue && !rpc->lost[to]) {
+        cdp__rpc_out *o = peer->queue;
+        const cdp_channel_message m = cdp__rpc_message(&o->p, to, cdp__rpc_body(o));
+        const bool offer = o->p.bytes > CDP__RPC_INLINE_MAX;
+        const cdp_status st = offer ? cdp_channel_offer(rpc->channel, &m, &o->handle)
+                                    : cdp_channel_send(rpc->channel, &m);
+        if (st == CDP_ERR_NOMEM) cdp__rpc_give_up(rpc, to, "out of memory for a message to it");
+        if (st != CDP_OK) return;
+        cdp__rpc_left(rpc, &o->p);
+        peer->queue = o->next;
+        if (!o->next) peer->queue_end = &peer->queue;
+        if (offer) {
+            o->next = peer->offered;
+            peer->offered = o;
+        } else {
+            cdp__free(rpc->os, o);
+        }
+    }
+}
+
+CDP__PRIVATE void cdp__rpc_queue_out(cdp_rpc *rpc, cdp__rpc_out *o) {
+    cdp__rpc_peer *peer = &rpc->peers[o->to];
+    o->next = NULL;
+    *peer->queue_end = o;
+    peer->queue_end = &o->next;
+    cdp__rpc_flush(rpc, o->to);
+}
+
+CDP__PRIVATE uint64_t cdp__rpc_args_bytes(const cdp_args *args) {
+    uint64_t n = 0;
+    uint32_t i;
+    for (i = 0; args && i < args->iov_count; ++i)
+        n = args->iov[i].bytes > UINT64_MAX / 2 - n ? UINT64_MAX / 2 : n + args->iov[i].bytes;
+    return n;
+}
+
+CDP__PRIVATE void cdp__rpc_gather(uint8_t *to, const cdp_args *args) {
+    uint32_t i;
+    for (i = 0; args && i < args->iov_count; ++i) {
+        if (args->iov[i].bytes) memcpy(to, args->iov[i].data, (size_t)args->iov[i].bytes);
+        to += args->iov[i].bytes;
+    }
+}
+
+/* A message without references. OK: it is on its way. */
+CDP__PRIVATE cdp_status cdp__rpc_post(
+    cdp_rpc *rpc, uint32_t to, cdp__rpc_packet *p, const cdp_args *args) {
+    const uint64_t head = cdp__rpc_head_bytes(p);
+    cdp__rpc_out *o;
+    if (rpc->lost[to]) return CDP_OK; /* nobody reads it */
+    p->bytes = head + cdp__rpc_args_bytes(args);
+    if (!rpc->peers[to].queue && p->bytes <= CDP__RPC_INLINE_MAX) {
+        const bool direct = !head && args && args->iov_count == 1;
+        const void *body = direct ? args->iov[0].data : rpc->scratch;
+        cdp_channel_message m;
+        cdp_status st;
+        if (!direct) {
+            if (head) cdp__put_u64(rpc->scratch, p->rid);
+            if (head) cdp__put_u64(rpc->scratch + 8, p->fid);
+            cdp__rpc_gather(rpc->scratch + head, args);
+        }
+        m = cdp__rpc_message(p, to, body);
+        st = cdp_channel_send(rpc->channel, &m);
+        if (st == CDP_OK) cdp__rpc_left(rpc, p);
+        if (st == CDP_OK || st == CDP_ERR_PEER_LOST) return CDP_OK;
+        if (st != CDP_PENDING) return st;
+    }
+    o = (cdp__rpc_out *)cdp__alloc(rpc->os, sizeof *o + p->bytes);
+    if (!o) return cdp__fail_nomem("a message of a call", sizeof *o + p->bytes);
+    memset(o, 0, sizeof *o);
+    o->p = *p;
+    o->to = to;
+    if (head) cdp__put_u64(cdp__rpc_body(o), p->rid);
+    if (head) cdp__put_u64(cdp__rpc_body(o) + 8, p->fid);
+    cdp__rpc_gather(cdp__rpc_body(o) + head, args);
+    cdp__rpc_queue_out(rpc, o);
+    return CDP_OK;
+}
+
+/* One that the protocol cannot do without: where there is no memory for it, the peer is lost. */
+CDP__PRIVATE void cdp__rpc_must_post(
+    cdp_rpc *rpc, uint32_t to, cdp__rpc_packet *p, const cdp_args *args) {
+    if (cdp__rpc_post(rpc, to, p, args) != CDP_OK)
+        cdp__rpc_give_up(rpc, to, "out of memory for a message to it");
+}
+
+CDP__PRIVATE void cdp__rpc_control(
+    cdp_rpc *rpc, uint32_t to, cdp__rpc_kind kind, uint64_t a, uint64_t b, uint32_t aux) {
+    cdp__rpc_packet p;
+    memset(&p, 0, sizeof p);
+    p.kind = kind;
+    p.a = a;
+    p.b = b;
+    p.aux = aux;
+    cdp__rpc_must_post(rpc, to, &p, NULL);
+}
+
+/* ---- messages with references */
+
+/* The slot of a handle; 0: it was dropped, and that is this thread's last error. */
+CDP__PRIVATE uint32_t cdp__rpc_slot(cdp_rpc *rpc, const char *call, cdp_rref rref) {
+    const uint32_t slot = (uint32_t)rref.slot;
+    if (rref.rpc == rpc && slot && slot < rpc->refs.room) {
+        const cdp__ref *r = &rpc->refs.at[slot];
+        if (r->uses == (uint32_t)(rref.slot >> 32) && r->handles
+            && (r->kind == CDP__REF_OWNER || r->kind == CDP__REF_USER))
+            return slot;
+    }
+    if (rref.rpc != rpc)
+        (void)cdp__fail(CDP_ERR_INVALID, "%s: %s", call,
+            rref.rpc ? "the reference belongs to another rpc"
+                     : "there is no reference in this cdp_rref");
+    else
+        (void)cdp__fail(CDP_ERR_STATE,
+            "%s: the reference was dropped before; keep it with cdp_rref_keep() as long as you "
+            "use it",
+            call);
+    return 0;
+}
+
+CDP__PRIVATE cdp_rref cdp__rpc_rref(cdp_rpc *rpc, uint32_t slot) {
+    cdp_rref r;
+    r.rpc = rpc;
+    r.slot = (uint64_t)rpc->refs.at[slot].uses << 32 | slot;
+    return r;
+}
+
+/* All references can be used; else the reason is this thread's last error. */
+CDP__PRIVATE cdp_status cdp__rpc_rrefs_check(cdp_rpc *rpc, const char *call, const cdp_args *args) {
+    uint32_t i;
+    if (args && args->rref_count > CDP__RPC_RREFS)
+        return cdp__fail(CDP_ERR_INVALID, "%s: %u references in one message; at most %u travel",
+            call, args->rref_count, CDP__RPC_RREFS);
+    for (i = 0; args && i < args->rref_count; ++i) {
+        const uint32_t slot = cdp__rpc_slot(rpc, call, args->rrefs[i]);
+        if (!slot) return cdp_last_error()->status;
+        if (rpc->refs.at[slot].state == CDP__REF_BROKEN)
+            return cdp__fail_peer(rpc->extra[slot].broken, rpc->refs.at[slot].rank, 0,
+                "%s: a reference to a value of rank %u cannot be shared: that rank is lost, or "
+                "never confirmed it",
+                call, rpc->refs.at[slot].rank);
+    }
+    return CDP_OK;
+}
+
+/* It never leaves: its references stay here. */
+CDP__PRIVATE void cdp__rpc_out_drop(cdp_rpc *rpc, cdp__rpc_out *o) {
+    uint32_t i;
+    for (i = 0; i < o->children; ++i) {
+        const uint32_t hold = cdp__refs_find(&rpc->refs, CDP__REF_HOLD, o->child[i]);
+        if (hold) rpc->extra[hold].out = NULL;
+        cdp__ref_unshare(&rpc->refs, o->child[i]);
+    }
+    cdp__free(rpc->os, o);
+}
+
+/* A message with references in it, or one that waits for `on`. The references were checked, and
+   there is room. */
+CDP__PRIVATE cdp_status cdp__rpc_post_rrefs(
+    cdp_rpc *rpc, uint32_t to, cdp__rpc_packet *p, const cdp_args *args, uint32_t on) {
+    cdp__rpc_out *o;
+    uint8_t *at;
+    uint32_t i;
+    if (rpc->lost[to]) return CDP_OK;
+    p->rrefs = args ? args->rref_count : 0;
+    p->bytes = cdp__rpc_head_bytes(p) + cdp__rpc_args_bytes(args);
+    o = (cdp__rpc_out *)cdp__alloc(rpc->os, sizeof *o + p->bytes);
+    if (!o) return cdp__fail_nomem("a message of a call", sizeof *o + p->bytes);
+    memset(o, 0, sizeof *o);
+    o->p = *p;
+    o->to = to;
+    at = cdp__rpc_body(o);
+    if (p->flags & (CDP__RPC_ON | CDP__RPC_REMOTE)) {
+        cdp__put_u64(at, p->rid);
+        cdp__put_u64(at + 8, p->fid);
+        at += 16;
+    }
+    for (i = 0; i < p->rrefs; ++i, at += CDP__RPC_RECORD) {
+        const uint32_t slot = (uint32_t)args->rrefs[i].slot;
+        const uint64_t child = cdp__rpc_number(rpc);
+        cdp__rpc_put_record(at, rpc->refs.at[slot].rid, child, rpc->refs.at[slot].rank);
+        o->child[o->children++] = child;
+        if (cdp__ref_share(&rpc->refs, slot, child, to) != CDP__REF_PENDING) continue;
+        ++o->waits;
+        rpc->extra[cdp__refs_find(&rpc->refs, CDP__REF_HOLD, child)].out = o;
+    }
+    cdp__rpc_gather(at, args);
+    if (on && rpc->refs.at[on].state == CDP__REF_PENDING) o->on = on;
+    if (!o->waits && !o->on) {
+        cdp__rpc_queue_out(rpc, o);
+        return CDP_OK;
+    }
+    o->next = rpc->waiting;
+    rpc->waiting = o;
+    return CDP_OK;
+}
+
+/* What the table wants done. */
+CDP__PRIVATE void cdp__rpc_act(void *user, const cdp__ref_act *a) {
+    cdp_rpc *rpc = (cdp_rpc *)user;
+    cdp__rpc_extra *x = &rpc->extra[a->slot];
+    switch (a->what) {
+    case CDP__REF_SEND_REMOTE_ACK:
+        cdp__rpc_control(rpc, a->to, CDP__RPC_REMOTE_ACK, a->rid, a->fid, (uint32_t)a->how);
+        break;
+    case CDP__REF_SEND_FORK:
+        cdp__rpc_control(rpc, a->to, CDP__RPC_FORK, a->rid, a->fid, a->parent);
+        break;
+    case CDP__REF_SEND_FORK_ACK:
+        cdp__rpc_control(rpc, a->to, CDP__RPC_FORK_ACK, a->rid, a->fid, (uint32_t)a->how);
+        break;
+    case CDP__REF_SEND_ACCEPT: cdp__rpc_control(rpc, a->to, CDP__RPC_ACCEPT, 0, a->fid, 0); break;
+    case CDP__REF_SEND_DELETE:
+        cdp__rpc_control(rpc, a->to, CDP__RPC_DELETE, a->rid, a->fid, 0);
+        break;
+    case CDP__REF_SHARE_NEVER:
+    case CDP__REF_SHARE_NOW:
+        if (!x->out) break;
+        if (a->what == CDP__REF_SHARE_NEVER) x->out->broken = true;
+        --x->out->waits;
+        x->out = NULL;
+        rpc->confirmed = true;
+        break;
+    case CDP__REF_NOW_BROKEN:
+        x->broken = a->how == CDP__REF_FULL ? CDP_ERR_BUSY : CDP_ERR_PEER_LOST;
+        rpc->confirmed = rpc->changed = true;
+        break;
+    case CDP__REF_NOW_LIVE: rpc->confirmed = rpc->changed = true; break;
+    case CDP__REF_NOW_GONE:
+        if (x->value) cdp__rpc_add_task(rpc, &x->value->task);
+        memset(x, 0, sizeof *x);
+        break;
+    case CDP__REF_WHATS: break;
+    }
+}
+
+/* ---- >>rpc-calls: calls of this rank --------------------------------------------------------- */
+
+/* Knows: records of calls. Promises: a call ends once, by its deadline; `ran` is NO only where the
+   function did not run and never will. May use: rpc-state, rpc-send, forks. Lock held. */
+
+enum {
+    CDP__CALL_RPC,
+    CDP__CALL_ID,
+    CDP__CALL_STAGE,
+    CDP__CALL_MEMORY,
+    CDP__CALL_ROOM
+};
+#define CDP__CALL_UNDER_WAY 1u
+#define CDP__CALL_ENDED 2u
+
+/* The program may have its call again. */
+CDP__PRIVATE void cdp__rpc_publish(cdp_rpc *rpc, cdp_call *call) {
+    call->priv[CDP__CALL_STAGE] = CDP__CALL_ENDED;
+    rpc->changed = true;
+}
+
+CDP__PRIVATE void cdp__rpc_call_over(cdp_rpc *rpc, cdp__rpc_call *c) {
+    if (c->call || c->done_call || !c->wire_over) return;
+    cdp__rpc_call_close(rpc, c);
+}
+
+CDP__PRIVATE void cdp__rpc_done(cdp_rpc *rpc, cdp__rpc_task *task) {
+    cdp__rpc_call *c = (cdp__rpc_call *)task;
+    cdp_call *call = c->done_call;
+    if (call->status != CDP_OK) *cdp__error_slot() = call->error;
+    c->done(c->done_user, call);
+    cdp_lock_acquire(&rpc->lock);
+    c->done_call = NULL;
+    cdp__rpc_publish(rpc, call);
+    cdp__rpc_call_over(rpc, c);
+    cdp_lock_release(&rpc->lock);
+}
+
+/* The call has ended for the program. A failure is this thread's last error. */
+CDP__PRIVATE void cdp__rpc_end(
+    cdp_rpc *rpc, cdp__rpc_call *c, cdp_status status, cdp_ran ran, int32_t code) {
+    cdp_call *call = c->call;
+    if (!call) return;
+    c->call = NULL;
+    call->status = status;
+    call->ran = ran;
+    call->code = code;
+    if (status != CDP_OK) {
+        call->error = *cdp_last_error();
+        call->error.status = status;
+        call->error.rank = (int32_t)cdp_world_rank_of(rpc->group, rpc->rank);
+    }
+    if (!c->done) {
+        cdp__rpc_publish(rpc, call);
+        return;
+    }
+    c->done_call = call;
+    c->task.run = cdp__rpc_done;
+    cdp__rpc_add_task(rpc, &c->task);
+}
+
+/* Nothing more comes for it. */
+CDP__PRIVATE void cdp__rpc_wire_over(cdp_rpc *rpc, cdp__rpc_call *c) {
+    const uint32_t on = c->on;
+    if (c->wire_over) return;
+    c->wire_over = true;
+    --rpc->peers[c->to].flight;
+    rpc->changed = true;
+    c->on = 0;
+    if (on) cdp__ref_off_wire(&rpc->refs, on);
+    cdp__rpc_call_over(rpc, c);
+}
+
+/* What every text about a call begins with. */
+CDP__PRIVATE CDP__PRINTF(4, 5) void cdp__rpc_say(
+    cdp_rpc *rpc, const cdp__rpc_call *c, cdp_status status, const char *format, ...) {
+    char name[16], text[CDP__RPC_TEXT + 1];
+    cdp__text t;
+    va_list ap;
+    t.at = text;
+    t.size = sizeof text;
+    t.used = 0;
+    va_start(ap, format);
+    cdp__text_add_v(&t, format, ap);
+    va_end(ap);
+    (void)cdp__fail_peer(status, cdp_world_rank_of(rpc->group, c->to), 0, "%s on rank %u (%s): %s",
+        c->function ? cdp__rpc_function_name(rpc, c->function, name) : "the value", c->to,
+        rpc->peers[c->to].name, text);
+}
+
+/* Room for a result: references first. NULL: out of memory. */
+CDP__PRIVATE uint8_t *cdp__rpc_result_room(
+    cdp_rpc *rpc, cdp_call *call, uint32_t rrefs, uint64_t bytes) {
+    const uint64_t need = rrefs * sizeof(cdp_rref) + bytes;
+    uint8_t *at = (uint8_t *)&call->priv[CDP__CALL_ROOM];
+    if (need > 8 * (8 - CDP__CALL_ROOM)) {
+        at = (uint8_t *)cdp__alloc(rpc->os, need);
+        call->priv[CDP__CALL_MEMORY] = (uint64_t)(uintptr_t)at;
+        if (!at) return NULL;
+    }
+    call->rrefs = rrefs ? (cdp_rref *)(void *)at : NULL;
+    call->rref_count = rrefs;
+    call->bytes = bytes;
+    call->data = bytes ? at + rrefs * sizeof(cdp_rref) : NULL;
+    return at;
+}
+
+/* A call to this rank itself has a result: the same as over a link. */
+CDP__PRIVATE void cdp__rpc_own_reply(cdp_rpc *rpc, cdp__rpc_call *c, const cdp_args *args) {
+    const uint32_t rrefs = args ? args->rref_count : 0;
+    const uint64_t bytes = cdp__rpc_args_bytes(args);
+    uint8_t *at = NULL;
+    uint32_t i;
+    if (!c->call) return;
+    at = cdp__rpc_result_room(rpc, c->call, rrefs, bytes);
+    if (!at) {
+        cdp__rpc_say(rpc, c, CDP_ERR_NOMEM, "out of memory: its result needs %llu bytes",
+            (unsigned long long)bytes);
+        cdp__rpc_end(rpc, c, CDP_ERR_NOMEM, CDP_RAN_YES, 0);
+        return;
+    }
+    for (i = 0; i < rrefs; ++i) {
+        c->call->rrefs[i] = args->rrefs[i];
+        ++rpc->refs.at[(uint32_t)args->rrefs[i].slot].handles;
+    }
+    cdp__rpc_gather(at + rrefs * sizeof(cdp_rref), args);
+    cdp__rpc_end(rpc, c, CDP_OK, CDP_RAN_YES, 0);
+}
+
+/* A result has come; its references were taken over already. `owned`: the body is ours. True:
+   it is the call's now. */
+CDP__PRIVATE bool cdp__rpc_reply_came(cdp_rpc *rpc, cdp__rpc_call *c, const cdp__rpc_packet *p,
+    const uint32_t *slots, uint8_t *owned) {
+    uint8_t *at;
+    uint32_t i;
+    bool kept = false;
+    if (!c->call) {
+        for (i = 0; i < p->rrefs; ++i)
+            if (slots[i]) cdp__ref_drop(&rpc->refs, slots[i]);
+        return false;
+    }
+    kept = owned && !p->rrefs;
+    at = cdp__rpc_result_room(rpc, c->call, p->rrefs, kept ? 0 : p->args_bytes);
+    if (!at) {
+        for (i = 0; i < p->rrefs; ++i)
+            if (slots[i]) cdp__ref_drop(&rpc->refs, slots[i]);
+        cdp__rpc_say(rpc, c, CDP_ERR_NOMEM, "out of memory: its result needs %llu bytes",
+            (unsigned long long)p->args_bytes);
+        cdp__rpc_end(rpc, c, CDP_ERR_NOMEM, CDP_RAN_YES, 0);
+        return false;
+    }
+    for (i = 0; i < p->rrefs; ++i) {
+        memset(&c->call->rrefs[i], 0, sizeof(cdp_rref));
+        if (slots[i]) c->call->rrefs[i] = cdp__rpc_rref(rpc, slots[i]);
+    }
+    if (kept) {
+        c->call->data = p->args;
+        c->call->bytes = p->args_bytes;
+        c->call->priv[CDP__CALL_MEMORY] = (uint64_t)(uintptr_t)owned;
+    } else if (p->args_bytes) {
+        memcpy(at + p->rrefs * sizeof(cdp_rref), p->args, (size_t)p->args_bytes);
+    }
+    cdp__rpc_end(rpc, c, CDP_OK, CDP_RAN_YES, 0);
+    return kept;
+}
+
+/* The owner has failed the call, or refused it. */
+CDP__PRIVATE void cdp__rpc_fail_came(cdp_rpc *rpc, cdp__rpc_call *c, cdp_status status, cdp_ran ran,
+    int32_t code, const char *text) {
+    if (!c->call) return;
+    if (status == CDP_ERR_REMOTE)
+        cdp__rpc_say(rpc, c, status, "failed with code %d: %s", code, text);
+    else
+        cdp__rpc_say(rpc, c, status, "%s", text);
+    cdp__rpc_end(rpc, c, status, ran, code);
+}
+
+/* Takes the message of a call that has not left out of the queues. */
+CDP__PRIVATE bool cdp__rpc_take_back(cdp_rpc *rpc, cdp__rpc_out **list, uint64_t id) {
+    cdp__rpc_out **at = list, *o;
+    while (*at && ((*at)->p.kind != CDP__RPC_CALL || (*at)->p.a != id))
+        at = &(*at)->next;
+    o = *at;
+    if (!o) return false;
+    *at = o->next;
+    cdp__rpc_out_drop(rpc, o);
+    return true;
+}
+
+/* The program does not wait any longer: status is TIMEOUT, ABORTED or STATE. */
+CDP__PRIVATE void cdp__rpc_abandon(cdp_rpc *rpc, cdp__rpc_call *c, cdp_status status) {
+    cdp__rpc_peer *peer = &rpc->peers[c->to];
+    const uint64_t id = cdp__rpc_call_id(c);
+    cdp_ran ran = CDP_RAN_UNKNOWN;
+    if (!c->left && c->to != rpc->rank) {
+        (void)(cdp__rpc_take_back(rpc, &rpc->waiting, id)
+            || cdp__rpc_take_back(rpc, &peer->queue, id));
+        for (peer->queue_end = &peer->queue; *peer->queue_end;)
+            peer->queue_end = &(*peer->queue_end)->next;
+        ran = CDP_RAN_NO;
+    }
+    if (status == CDP_ERR_TIMEOUT)
+        cdp__rpc_say(rpc, c, status, "no answer within %llu ms; %s",
+            (unsigned long long)((c->deadline_ns - c->start_ns) / CDP__MS),
+            ran == CDP_RAN_NO ? "the call never left this rank" : "whether it ran is not known");
+    else
+        cdp__rpc_say(rpc, c, status, "%s",
+            status == CDP_ERR_ABORTED ? "cancelled by cdp_call_cancel()"
+                                      : "this rank's rpc was destroyed");
+    cdp__rpc_end(rpc, c, status, ran, 0);
+    if (ran == CDP_RAN_NO)
+        cdp__rpc_wire_over(rpc, c);
+    else if (c->to != rpc->rank)
+        cdp__rpc_control(rpc, c->to, CDP__RPC_CANCEL, id, 0, 0);
+}
+
+/* Its rank is lost, or its long body was refused, or a reference in it broke. */
+CDP__PRIVATE void cdp__rpc_call_failed(
+    cdp_rpc *rpc, cdp__rpc_call *c, cdp_status status, cdp_ran ran, const char *why) {
+    if (c->call) {
+        cdp__rpc_say(rpc, c, status, "%s", why);
+        cdp__rpc_end(rpc, c, status, ran, 0);
+    }
+    cdp__rpc_wire_over(rpc, c);
+}
+
+/* ---- >>rpc-requests: calls that run here ----------------------------------------------------- */
+
+/* Knows: requests, values of this rank. Promises: a function runs at most once for each request,
+   without the lock; every request is answered once. May use: rpc-state, rpc-send, rpc-calls,
+   forks. Lock held, where a function does not say otherwise. */
+
+CDP__PRIVATE void cdp__rpc_advance(cdp_rpc *rpc, cdp__rpc_rq *rq);
+CDP__PRIVATE void cdp__rpc_refuse(
+    cdp_rpc *rpc, cdp__rpc_rq *rq, cdp_status status, cdp_ran ran, int32_t code, const char *text);
+
+/* ---- values */
+
+CDP__PRIVATE void cdp__rpc_value_end(cdp_rpc *rpc, cdp__rpc_task *task) {
+    cdp__rpc_value *v = (cdp__rpc_value *)task;
+    uint32_t i;
+    if (v->value.destroy) v->value.destroy(v->value.user, v->value.data);
+    for (i = 0; v->own_refs && i < v->value.plain.rref_count; ++i)
+        cdp_rref_drop(v->own_refs[i]);
+    cdp__free(rpc->os, v->own.data);
+    cdp__free(rpc->os, v->own_refs);
+    cdp__free(rpc->os, v->why);
+    cdp__free(rpc->os, v);
+}
+
+/* NULL: out of memory. */
+CDP__PRIVATE cdp__rpc_value *cdp__rpc_value_make(cdp_rpc *rpc) {
+    cdp__rpc_value *v = (cdp__rpc_value *)cdp__alloc_zero(rpc->os, sizeof *v);
+    if (!v) {
+        (void)cdp__fail_nomem("a value", sizeof *v);
+        return NULL;
+    }
+    v->task.run = cdp__rpc_value_end;
+    v->parked_end = &v->parked;
+    return v;
+}
+
+/* A copy of results becomes the value. */
+CDP__PRIVATE cdp_status cdp__rpc_value_copy(cdp_rpc *rpc, cdp__rpc_value *v, const cdp_args *args) {
+    const uint64_t bytes = cdp__rpc_args_bytes(args);
+    const uint32_t rrefs = args ? args->rref_count : 0;
+    uint32_t i;
+    v->own.data = cdp__alloc(rpc->os, bytes);
+    if (rrefs) v->own_refs = (cdp_rref *)cdp__alloc(rpc->os, rrefs * sizeof *v->own_refs);
+    if (!v->own.data || (rrefs && !v->own_refs)) {
+        cdp__free(rpc->os, v->own.data);
+        cdp__free(rpc->os, v->own_refs);
+        v->own.data = NULL;
+        v->own_refs = NULL;
+        return cdp__fail_nomem("a value", bytes);
+    }
+    cdp__rpc_gather((uint8_t *)v->own.data, args);
+    for (i = 0; i < rrefs; ++i) {
+        v->own_refs[i] = args->rrefs[i];
+        ++rpc->refs.at[(uint32_t)args->rrefs[i].slot].handles;
+    }
+    v->own.bytes = bytes;
+    v->value.data = v->own.data;
+    v->value.plain.iov = &v->own;
+    v->value.plain.iov_count = 1;
+    v->value.plain.rrefs = v->own_refs;
+    v->value.plain.rref_count = rrefs;
+    return CDP_OK;
+}
+
+/* It is there, or will never be: what waits for it goes on. */
+CDP__PRIVATE void cdp__rpc_value_settle(cdp_rpc *rpc, cdp__rpc_value *v) {
+    cdp__rpc_rq *rq = v->parked;
+    v->settled = true;
+    v->parked = NULL;
+    v->parked_end = &v->parked;
+    rpc->changed = true;
+    while (rq) {
+        cdp__rpc_rq *next = rq->next;
+        rq->stage = CDP__RPC_NEW;
+        cdp__rpc_advance(rpc, rq);
+        rq = next;
+    }
+}
+
+CDP__PRIVATE void cdp__rpc_value_fail(
+    cdp_rpc *rpc, cdp__rpc_value *v, cdp_status status, int32_t code, const char *text) {
+    v->failed = status;
+    v->code = code;
+    v->why = (char *)cdp__alloc(rpc->os, CDP__RPC_TEXT + 1);
+    if (v->why) cdp__format(v->why, CDP__RPC_TEXT + 1, "%s", text);
+    cdp__rpc_value_settle(rpc, v);
+}
+
+/* ---- answers */
+
+/* The request is over; its record ends when its function has returned, too. */
+CDP__PRIVATE void cdp__rpc_replied(cdp_rpc *rpc, cdp__rpc_rq *rq) {
+    const uint32_t on = rq->on, makes = rq->makes;
+    uint32_t i;
+    rq->stage = CDP__RPC_REPLIED;
+    rq->on = rq->makes = 0;
+    for (i = 0; i < rq->pub.rref_count; ++i)
+        if (rq->refs[i].rpc) cdp__ref_drop(&rpc->refs, (uint32_t)rq->refs[i].slot);
+    if (on) cdp__ref_drop(&rpc->refs, on);
+    if (makes) cdp__ref_drop(&rpc->refs, makes);
+    if (!rq->in_function) cdp__rpc_rq_close(rpc, rq);
+}
+
+/* The caller counts calls under way: before the answer leaves, this one is none any more. */
+CDP__PRIVATE void cdp__rpc_uncount(cdp_rpc *rpc, const cdp__rpc_rq *rq) {
+    if (rq->pub.from != rpc->rank) --rpc->peers[rq->pub.from].requests;
+}
+
+CDP__PRIVATE void cdp__rpc_send_fail(cdp_rpc *rpc, uint32_t to, uint64_t call, cdp_status status,
+    cdp_ran ran, int32_t code, const char *text) {
+    cdp__rpc_packet p;
+    cdp_args args;
+    cdp_iov iov;
+    memset(&p, 0, sizeof p);
+    memset(&args, 0, sizeof args);
+    p.kind = CDP__RPC_FAIL;
+    p.a = call;
+    p.aux = (uint32_t) - (int32_t)status;
+    p.b = (uint64_t)ran << 32 | (uint32_t)code;
+    iov.data = (void *)(uintptr_t)text;
+    iov.bytes = cdp__min(strlen(text), CDP__RPC_TEXT);
+    args.iov = &iov;
+    args.iov_count = 1;
+    cdp__rpc_must_post(rpc, to, &p, &args);
+}
+
+/* It fails; nothing was said yet. */
+CDP__PRIVATE void cdp__rpc_answer_fail(
+    cdp_rpc *rpc, cdp__rpc_rq *rq, cdp_status status, cdp_ran ran, int32_t code, const char *text) {
+    cdp__rpc_call *c;
+    cdp__rpc_packet p;
+    const bool silent = (rq->flags & (CDP__RPC_ONE_WAY | CDP__RPC_REMOTE)) != 0;
+    cdp__rpc_uncount(rpc, rq);
+    if (rq->makes) cdp__rpc_value_fail(rpc, rpc->extra[rq->makes].value, status, code, text);
+    if (rq->pub.from == rpc->rank) {
+        c = cdp__rpc_call_find(rpc, rq->call);
+        if (c && !silent) cdp__rpc_fail_came(rpc, c, status, ran, code, text);
+        if (c) cdp__rpc_wire_over(rpc, c);
+    } else if (silent) {
+        memset(&p, 0, sizeof p);
+        p.kind = CDP__RPC_REPLY;
+        p.a = rq->call;
+        cdp__rpc_must_post(rpc, rq->pub.from, &p, NULL);
+    } else {
+        cdp__rpc_send_fail(rpc, rq->pub.from, rq->call, status, ran, code, text);
+    }
+    cdp__rpc_replied(rpc, rq);
+}
+
+/* It does not run. */
+CDP__PRIVATE void cdp__rpc_refuse(
+    cdp_rpc *rpc, cdp__rpc_rq *rq, cdp_status status, cdp_ran ran, int32_t code, const char *text) {
+    ++rpc->refused;
+    cdp__rpc_answer_fail(rpc, rq, status, ran, code, text);
+}
+
+/* The results leave. A failure: nothing was said. */
+CDP__PRIVATE cdp_status cdp__rpc_answer(cdp_rpc *rpc, cdp__rpc_rq *rq, const cdp_args *args) {
+    const bool silent = (rq->flags & (CDP__RPC_ONE_WAY | CDP__RPC_REMOTE)) != 0;
+    cdp__rpc_packet p;
+    cdp_status st = CDP_OK;
+    if (silent || (rq->cancelled && rq->pub.from != rpc->rank)) args = NULL;
+    if (rq->pub.from == rpc->rank) {
+        cdp__rpc_call *c = cdp__rpc_call_find(rpc, rq->call);
+        if (c && !silent) cdp__rpc_own_reply(rpc, c, args);
+        if (c) cdp__rpc_wire_over(rpc, c);
+    } else {
+        memset(&p, 0, sizeof p);
+        p.kind = CDP__RPC_REPLY;
+        p.a = rq->call;
+        if (args && args->rref_count && !cdp__rpc_reserve(rpc, args->rref_count))
+            return cdp__fail(CDP_ERR_BUSY, "the table of references is full (max_rrefs %u)",
+                rpc->desc.max_rrefs);
+        st = args && args->rref_count ? cdp__rpc_post_rrefs(rpc, rq->pub.from, &p, args, 0)
+                                      : cdp__rpc_post(rpc, rq->pub.from, &p, args);
+        if (st != CDP_OK) return st;
+        cdp__rpc_uncount(rpc, rq);
+    }
+    cdp__rpc_replied(rpc, rq);
+    return CDP_OK;
+}
+
+/* ---- on its way to its function */
+
+/* Some reference among the arguments is not confirmed yet, or broke. */
+CDP__PRIVATE cdp__ref_state cdp__rpc_confirmed(const cdp_rpc *rpc, const cdp__rpc_rq *rq) {
+    cdp__ref_state worst = CDP__REF_LIVE;
+    uint32_t i;
+    for (i = 0; i < rq->pub.rref_count; ++i) {
+        const cdp__ref *r = &rpc->refs.at[(uint32_t)rq->refs[i].slot];
+        if (!rq->refs[i].rpc || r->state == CDP__REF_BROKEN) return CDP__REF_BROKEN;
+        if (r->state == CDP__REF_PENDING) worst = CDP__REF_PENDING;
+    }
+    return worst;
+}
+
+/* A value was asked for, and it is ready. */
+CDP__PRIVATE void cdp__rpc_answer_fetch(cdp_rpc *rpc, cdp__rpc_rq *rq) {
+    const cdp_args *plain = &rpc->extra[rq->on].value->value.plain;
+    cdp_status st = cdp__rpc_rrefs_check(rpc, "cdp_rref_to_here", plain);
+    if (st == CDP_OK && cdp__rpc_args_bytes(plain) > rpc->desc.max_message_bytes)
+        st = cdp__fail(CDP_ERR_INVALID, "the value has %llu bytes; max_message_bytes is %llu",
+            (unsigned long long)cdp__rpc_args_bytes(plain),
+            (unsigned long long)rpc->desc.max_message_bytes);
+    if (st == CDP_OK) st = cdp__rpc_answer(rpc, rq, plain);
+    if (st != CDP_OK) cdp__rpc_refuse(rpc, rq, st, CDP_RAN_NO, 0, cdp_last_error()->text);
+}
+
+/* The next stage of a request whose stage is NEW. */
+CDP__PRIVATE void cdp__rpc_advance(cdp_rpc *rpc, cdp__rpc_rq *rq) {
+    const bool early = rq->f && (rq->f->flags & CDP_RPC_EARLY);
+    const cdp__ref_state state = early ? CDP__REF_LIVE : cdp__rpc_confirmed(rpc, rq);
+    cdp__rpc_value *v = rq->on ? rpc->extra[rq->on].value : NULL;
+    if (state == CDP__REF_BROKEN) {
+        cdp__rpc_refuse(rpc, rq, CDP_ERR_PEER_LOST, CDP_RAN_NO, 0,
+            "a reference among its arguments is broken: the owner of the value is lost, or the "
+            "value is gone");
+    } else if (state == CDP__REF_PENDING) {
+        rq->stage = CDP__RPC_CONFIRMING;
+        rq->next = rpc->confirming;
+        rpc->confirming = rq;
+    } else if (v && !v->settled) {
+        rq->stage = CDP__RPC_PARKED;
+        cdp__rpc_append(&v->parked_end, rq);
+    } else if (v && v->failed) {
+        cdp__rpc_refuse(rpc, rq, v->failed, CDP_RAN_YES, v->code,
+            v->why ? v->why : "the value could not be made");
+    } else if (rq->flags & CDP__RPC_FETCH) {
+        cdp__rpc_answer_fetch(rpc, rq);
+    } else {
+        rq->stage = CDP__RPC_QUEUED;
+        if (v) {
+            rq->on_value = v->value;
+            rq->pub.on = &rq->on_value;
+        }
+        if (rq->f->flags & CDP_RPC_INLINE)
+            cdp__rpc_append(&rpc->inline_end, rq);
+        else
+            cdp__rpc_append(&rpc->queue_end, rq);
+        rpc->changed = true;
+    }
+}
+
+/* What waits for confirmations looks again. */
+CDP__PRIVATE void cdp__rpc_look_again(cdp_rpc *rpc) {
+    cdp__rpc_rq *rq = rpc->confirming;
+    cdp__rpc_out *o = rpc->waiting, *keep = NULL;
+    rpc->confirming = NULL;
+    rpc->waiting = NULL;
+    while (rq) {
+        cdp__rpc_rq *next = rq->next;
+        rq->stage = CDP__RPC_NEW;
+        cdp__rpc_advance(rpc, rq);
+        rq = next;
+    }
+    while (o) {
+        cdp__rpc_out *next = o->next;
+        const uint32_t on = o->on;
+        if (on && rpc->refs.at[on].state != CDP__REF_PENDING) {
+            o->broken = o->broken || rpc->refs.at[on].state == CDP__REF_BROKEN;
+            o->on = 0;
+        }
+        if (o->broken || rpc->lost[o->to]) {
+            const cdp__rpc_packet p = o->p;
+            const uint32_t to = o->to;
+            cdp__rpc_call *c = p.kind == CDP__RPC_CALL ? cdp__rpc_call_find(rpc, p.a) : NULL;
+            cdp__rpc_out_drop(rpc, o);
+            if (c && c->remote_fid) /* it is never made */
+                (void)cdp__ref_got_ack(&rpc->refs, to, c->remote_fid, CDP__REF_GONE);
+            if (c)
+                cdp__rpc_call_failed(rpc, c, CDP_ERR_PEER_LOST, CDP_RAN_NO,
+                    "a reference in it broke before it left: the owner of the value is lost");
+            else if (p.kind == CDP__RPC_REPLY)
+                cdp__rpc_send_fail(rpc, to, p.a, CDP_ERR_PEER_LOST, CDP_RAN_YES, 0,
+                    "a reference in the result broke: the owner of the value is lost");
+        } else if (o->waits || o->on) {
+            o->next = keep;
+            keep = o;
+        } else {
+            cdp__rpc_queue_out(rpc, o);
+        }
+        o = next;
+    }
+    while (keep) { /* what arrived meanwhile stays in front */
+        cdp__rpc_out *next = keep->next;
+        keep->next = rpc->waiting;
+        rpc->waiting = keep;
+        keep = next;
+    }
+}
+
+/* ---- a function runs */
+
+/* The next request that may run, out of the queue. NULL: none. */
+CDP__PRIVATE cdp__rpc_rq *cdp__rpc_next(cdp_rpc *rpc) {
+    cdp__rpc_rq *rq = rpc->queue;
+    while (rq && rq->f->max_running && *rq->f_running >= rq->f->max_running)
+        rq = rq->next;
+    if (rq) (void)cdp__rpc_unlist(&rpc->queue, &rpc->queue_end, rq);
+    return rq;
+}
+
+/* Runs the function of a request. The lock is released meanwhile. */
+CDP__PRIVATE void cdp__rpc_run(cdp_rpc *rpc, cdp__rpc_rq *rq) {
+    cdp__rpc_here *here = cdp__rpc_here_of();
+    cdp__rpc_rq *outer = here->request;
+    const uint32_t no_wait = (rq->f->flags & CDP_RPC_INLINE) ? 1 : 0;
+    const bool late = rq->pub.deadline_ns <= cdp__now(rpc->os);
+    if (rq->cancelled || late) {
+        cdp__rpc_refuse(rpc, rq, rq->cancelled ? CDP_ERR_ABORTED : CDP_ERR_TIMEOUT, CDP_RAN_NO, 0,
+            rq->cancelled ? "cancelled before it ran" : "its time was over before it ran");
+        return;
+    }
+    rq->stage = CDP__RPC_RUNNING;
+    rq->in_function = true;
+    ++*rq->f_running;
+    cdp_lock_release(&rpc->lock);
+    here->request = rq;
+    ++here->depth;
+    here->no_wait += no_wait;
+    rq->f->func(rq->f->user, &rq->pub);
+    here->no_wait -= no_wait;
+    --here->depth;
+    here->request = outer;
+    cdp_lock_acquire(&rpc->lock);
+    rq->in_function = false;
+    --*rq->f_running;
+    rpc->changed = true;
+    if (rq->stage == CDP__RPC_REPLIED) {
+        cdp__rpc_rq_close(rpc, rq);
+    } else if (rq->f->flags & CDP_RPC_LATER) {
+        rq->stage = CDP__RPC_KEPT;
+    } else {
+        if (rq->makes) cdp__rpc_value_settle(rpc, rpc->extra[rq->makes].value);
+        if (cdp__rpc_answer(rpc, rq, NULL) != CDP_OK)
+            cdp__rpc_answer_fail(rpc, rq, CDP_ERR_NOMEM, CDP_RAN_YES, 0, "out of memory");
+    }
+}
+
+/* ---- what comes */
+
+/* NULL, or why this function does not run for this rank; *status goes with it. */
+CDP__PRIVATE const char *cdp__rpc_admit(
+    cdp_rpc *rpc, cdp__rpc_rq *rq, cdp_status *status, char text[96]) {
+    const cdp_rpc_function *f = NULL;
+    uint32_t i;
+    for (i = 0; i < rpc->desc.function_count && !f; ++i)
+        if (cdp_rpc_id(rpc->desc.functions[i].name) == rq->pub.function) {
+            f = &rpc->desc.functions[i];
+            rq->f_running = &rpc->running[i];
+        }
+    *status = CDP_ERR_UNSUPPORTED;
+    if (!f) return "no function of this name is registered there";
+    rq->f = f;
+    for (i = 0; i < f->allow_count && f->allow[i] != rq->pub.from; ++i) {
+    }
+    if (f->allow_count && i == f->allow_count) return "this rank may not call it (allow)";
+    *status = CDP_ERR_INVALID;
+    if (f->max_bytes && rq->pub.bytes > f->max_bytes) {
+        cdp__format(text, 96, "its arguments have %llu bytes, max_bytes of the function is %llu",
+            (unsigned long long)rq->pub.bytes, (unsigned long long)f->max_bytes);
+        return text;
+    }
+    *status = CDP_ERR_STATE;
+    if (rpc->phase != CDP__RPC_OPEN) return "that rank has shut down";
+    return NULL;
+}
+
+/* Memory for arguments of a request. False: there is none. */
+CDP__PRIVATE bool cdp__rpc_rq_room(cdp_rpc *rpc, cdp__rpc_rq *rq, uint64_t bytes) {
+    rq->pub.bytes = bytes;
+    rq->pub.data = bytes ? rq->room : NULL;
+    if (bytes <= sizeof rq->room) return true;
+    rq->buffer = (uint8_t *)cdp__alloc(rpc->os, bytes);
+    rq->pub.data = rq->buffer;
+    return rq->buffer != NULL;
+}
+
+/* A request as its fields say: it runs, waits or is refused. */
+CDP__PRIVATE void cdp__rpc_begin(cdp_rpc *rpc, cdp__rpc_rq *rq) {
+    char text[96];
+    cdp_status status = CDP_OK;
+    const char *why = (rq->flags & CDP__RPC_FETCH) ? NULL : cdp__rpc_admit(rpc, rq, &status, text);
+    if (rq->pub.deadline_ns != CDP__NEVER) cdp__rpc_timer(rpc, rq->pub.deadline_ns);
+    if (why)
+        cdp__rpc_refuse(rpc, rq, status, CDP_RAN_NO, 0, why);
+    else
+        cdp__rpc_advance(rpc, rq);
+}
+
+/* ---- >>rpc-intake: what peers send ----------------------------------------------------------- */
+
+/* Knows: every kind of message. Promises: a message that no peer of this version sends ends the
+   link to its sender alone; references in a message are taken over before anything else is looked
+   at. May use: the sections above. Lock held. */
+
+/* Takes the references of a message. A text: what is wrong with them. */
+CDP__PRIVATE const char *cdp__rpc_take(
+    cdp_rpc *rpc, uint32_t from, const cdp__rpc_packet *p, uint32_t *slots) {
+    uint32_t i;
+    (void)cdp__rpc_reserve(rpc, p->rrefs + 2); /* else the table refuses them, one by one */
+    for (i = 0; i < p->rrefs; ++i) {
+        const uint8_t *r = p->records + i * CDP__RPC_RECORD;
+        slots[i] = 0;
+        if (!cdp__ref_take(&rpc->refs, from, cdp__get_u32(r + 16), cdp__get_u64(r),
+                cdp__get_u64(r + 8), &slots[i]))
+            return "a fork that is there already";
+    }
+    return NULL;
+}
+
+/* The values that the request is to run on, or to make. */
+CDP__PRIVATE const char *cdp__rpc_target(cdp_rpc *rpc, cdp__rpc_rq *rq, const cdp__rpc_packet *p) {
+    uint32_t slot;
+    if (p->flags & CDP__RPC_ON) {
+        slot = cdp__refs_find(&rpc->refs, CDP__REF_FORK, p->fid);
+        if (!slot || rpc->refs.at[slot].rank != rq->pub.from || rpc->refs.at[slot].rid != p->rid)
+            return "a call on a reference that it does not have";
+        rq->on = rpc->refs.at[slot].of;
+        ++rpc->refs.at[rq->on].handles;
+    }
+    if (p->flags & CDP__RPC_REMOTE) {
+        cdp__rpc_value *v = cdp__rpc_value_make(rpc);
+        if (!v) return "out of memory for a value that it wants";
+        if (!cdp__ref_got_remote(&rpc->refs, rq->pub.from, p->rid, p->fid, &slot)) {
+            cdp__free(rpc->os, v);
+            return "a value that is there already";
+        }
+        if (!slot) {
+            cdp__free(rpc->os, v);
+            return NULL;
+        }
+        ++rpc->refs.at[slot].handles;
+        rpc->extra[slot].value = v;
+        rq->makes = slot;
+    }
+    return NULL;
+}
+
+CDP__PRIVATE const char *cdp__rpc_got_call(
+    cdp_rpc *rpc, uint32_t from, const cdp__rpc_packet *p, uint8_t **owned, bool cancelled) {
+    cdp__rpc_peer *peer = &rpc->peers[from];
+    uint32_t slots[CDP__RPC_RREFS], i;
+    const char *wrong = cdp__rpc_take(rpc, from, p, slots);
+    cdp__rpc_rq *rq;
+    if (wrong) return wrong;
+    if (peer->requests >= rpc->share) return "more calls at once than were agreed upon";
+    rq = cdp__rpc_rq_open(rpc);
+    if (!rq) return "out of memory for a call of it";
+    ++peer->requests;
+    rq->pub.from = from;
+    rq->pub.function = p->aux;
+    rq->pub.one_way = (p->flags & CDP__RPC_ONE_WAY) != 0;
+    rq->pub.remote = (p->flags & CDP__RPC_REMOTE) != 0;
+    rq->pub.deadline_ns = cdp__deadline(rpc->os, (uint32_t)p->b);
+    rq->pub.rrefs = rq->refs;
+    rq->pub.rref_count = p->rrefs;
+    rq->call = p->a;
+    rq->flags = p->flags;
+    rq->cancelled = cancelled;
+    for (i = 0; i < p->rrefs; ++i)
+        if (slots[i]) rq->refs[i] = cdp__rpc_rref(rpc, slots[i]);
+    wrong = cdp__rpc_target(rpc, rq, p);
+    if (!wrong && *owned) {
+        rq->buffer = *owned;
+        rq->counted = p->bytes;
+        rq->pub.data = p->args;
+        rq->pub.bytes = p->args_bytes;
+        *owned = NULL;
+    } else if (!wrong && !cdp__rpc_rq_room(rpc, rq, p->args_bytes)) {
+        wrong = "out of memory for arguments of it";
+    } else if (!wrong && p->args_bytes) {
+        memcpy((void *)(uintptr_t)rq->pub.data, p->args, (size_t)p->args_bytes);
+    }
+    if (wrong) {
+        rq->cancelled = true;
+        cdp__rpc_refuse(rpc, rq, CDP_ERR_ABORTED, CDP_RAN_NO, 0, wrong);
+        return wrong;
+    }
+    if ((p->flags & CDP__RPC_REMOTE) && !rq->makes)
+        cdp__rpc_refuse(rpc, rq, CDP_ERR_BUSY, CDP_RAN_NO, 0, "the table of references is full");
+    else
+        cdp__rpc_begin(rpc, rq);
+    return NULL;
+}
+
+CDP__PRIVATE const char *cdp__rpc_got_answer(
+    cdp_rpc *rpc, uint32_t from, const cdp__rpc_packet *p, uint8_t **owned) {
+    uint32_t slots[CDP__RPC_RREFS];
+    char text[CDP__RPC_TEXT + 1];
+    const char *wrong = NULL;
+    cdp__rpc_call *c = cdp__rpc_call_find(rpc, p->a);
+    if (p->kind == CDP__RPC_REPLY) wrong = cdp__rpc_take(rpc, from, p, slots);
+    if (wrong) return wrong;
+    if (!c || c->to != from || !c->left || c->wire_over) return "an answer to no call";
+    if (p->kind == CDP__RPC_REPLY) {
+        if (cdp__rpc_reply_came(rpc, c, p, slots, *owned)) *owned = NULL;
+    } else {
+        const uint32_t ran = (uint32_t)(p->b >> 32);
+        if (p->aux < 1 || p->aux > (uint32_t)-CDP_ERR_BUSY || ran > CDP_RAN_YES)
+            return "an unknown status";
+        if (p->bytes) memcpy(text, p->body, (size_t)p->bytes);
+        text[p->bytes] = 0;
+        cdp__rpc_fail_came(
+            rpc, c, (cdp_status) - (int32_t)p->aux, (cdp_ran)ran, (int32_t)(uint32_t)p->b, text);
+    }
+    cdp__rpc_wire_over(rpc, c);
+    return NULL;
+}
+
+/* Out of whatever it waits in. False: it runs, or is kept. */
+CDP__PRIVATE bool cdp__rpc_unstage(cdp_rpc *rpc, cdp__rpc_rq *rq) {
+    cdp__rpc_value *v = rq->on ? rpc->extra[rq->on].value : NULL;
+    bool found = false;
+    if (rq->stage == CDP__RPC_CONFIRMING) found = cdp__rpc_unlist(&rpc->confirming, NULL, rq);
+    if (rq->stage == CDP__RPC_PARKED) found = cdp__rpc_unlist(&v->parked, &v->parked_end, rq);
+    if (rq->stage == CDP__RPC_QUEUED)
+        found = cdp__rpc_unlist(&rpc->queue, &rpc->queue_end, rq)
+            || cdp__rpc_unlist(&rpc->inline_queue, &rpc->inline_end, rq);
+    rq->stage = found ? CDP__RPC_NEW : rq->stage;
+    return found;
+}
+
+CDP__PRIVATE void cdp__rpc_got_cancel(cdp_rpc *rpc, uint32_t from, uint64_t call) {
+    cdp__rpc_rq *rq = rpc->all;
+    cdp__rpc_in *came;
+    for (came = rpc->in; came; came = came->next)
+        if (came->m.peer == from && came->m.a == call) came->cancelled = true;
+    while (rq && (rq->pub.from != from || rq->call != call || rq->stage == CDP__RPC_REPLIED))
+        rq = rq->after;
+    if (!rq) return; /* the answer is on its way */
+    if (cdp__rpc_unstage(rpc, rq))
+        cdp__rpc_refuse(rpc, rq, CDP_ERR_ABORTED, CDP_RAN_NO, 0, "cancelled before it ran");
+    else
+        rq->cancelled = true;
+}
+
+/* A complete message; *owned: its body, if that is ours to keep. A text: what is wrong. */
+CDP__PRIVATE const char *cdp__rpc_got(
+    cdp_rpc *rpc, uint32_t from, const cdp__rpc_packet *p, uint8_t **owned, bool cancelled) {
+    bool honest = true;
+    ++rpc->received;
+    switch (p->kind) {
+    case CDP__RPC_CALL: return cdp__rpc_got_call(rpc, from, p, owned, cancelled);
+    case CDP__RPC_REPLY:
+    case CDP__RPC_FAIL: return cdp__rpc_got_answer(rpc, from, p, owned);
+    case CDP__RPC_CANCEL: cdp__rpc_got_cancel(rpc, from, p->a); break;
+    case CDP__RPC_REMOTE_ACK:
+    case CDP__RPC_FORK_ACK:
+        honest = cdp__ref_got_ack(&rpc->refs, from, p->b, (cdp__ref_how)p->aux);
+        break;
+    case CDP__RPC_FORK:
+        (void)cdp__rpc_reserve(rpc, 1);
+        honest = cdp__ref_got_fork(&rpc->refs, from, p->a, p->b);
+        break;
+    case CDP__RPC_ACCEPT: honest = cdp__ref_got_accept(&rpc->refs, from, p->b); break;
+    case CDP__RPC_DELETE: honest = cdp__ref_got_delete(&rpc->refs, from, p->a, p->b); break;
+    case CDP__RPC_KINDS: break;
+    }
+    return honest ? NULL : "a reference that it does not have";
+}
+
+/* ---- long bodies */
+
+CDP__PRIVATE void cdp__rpc_in_close(cdp_rpc *rpc, cdp__rpc_in *came) {
+    cdp__rpc_in **at = &rpc->in;
+    while (*at != came)
+        at = &(*at)->next;
+    *at = came->next;
+    if (!*at) rpc->in_end = at;
+    --rpc->peers[came->m.peer].coming;
+    cdp__free(rpc->os, came->body);
+    cdp__free(rpc->os, came);
+}
+
+/* Bodies are fetched as long as there is memory for them; results always. */
+CDP__PRIVATE void cdp__rpc_fetch_more(cdp_rpc *rpc) {
+    cdp__rpc_in *came = rpc->in, *next;
+    for (; came; came = next) {
+        const bool result = (came->m.kind & 0xff) == CDP__RPC_REPLY;
+        next = came->next;
+        if (came->body || rpc->lost[came->m.peer]) continue;
+        if (!result && rpc->in_bytes && rpc->in_bytes + came->m.bytes > rpc->desc.max_queue_bytes)
+            continue;
+        came->body = (uint8_t *)cdp__alloc(rpc->os, came->m.bytes);
+        if (!came->body) {
+            cdp__rpc_call *c = result ? cdp__rpc_call_find(rpc, came->m.a) : NULL;
+            ++rpc->received;
+            (void)!cdp_channel_refuse(rpc->channel, came->m.peer, came->m.handle);
+            if (c && c->to == came->m.peer)
+                cdp__rpc_call_failed(
+                    rpc, c, CDP_ERR_NOMEM, CDP_RAN_YES, "out of memory for its result");
+            cdp__rpc_in_close(rpc, came);
+            continue;
+        }
+        if (!result) rpc->in_bytes += came->m.bytes;
+        if (cdp_channel_fetch(rpc->channel, came->m.peer, came->m.handle, came->body, came->m.bytes)
+            != CDP_OK)
+            cdp__rpc_give_up(rpc, came->m.peer, "its message could not be fetched");
+    }
+}
+
+CDP__PRIVATE const char *cdp__rpc_offered(cdp_rpc *rpc, const cdp_channel_message *m) {
+    cdp__rpc_peer *peer = &rpc->peers[m->peer];
+    cdp__rpc_in *came;
+    if (peer->coming >= rpc->share + peer->flight)
+        return "more calls at once than were agreed upon";
+    came = (cdp__rpc_in *)cdp__alloc_zero(rpc->os, sizeof *came);
+    if (!came) return "out of memory for a message of it";
+    came->m = *m;
+    ++peer->coming;
+    *rpc->in_end = came;
+    rpc->in_end = &came->next;
+    return NULL;
+}
+
+/* ---- callbacks of the channel; lock not held */
+
+/* What follows from what has just happened. */
+CDP__PRIVATE void cdp__rpc_tidy(cdp_rpc *rpc) {
+    while (rpc->confirmed) {
+        rpc->confirmed = false;
+        cdp__rpc_look_again(rpc);
+    }
+    if (rpc->tasks || rpc->inline_queue) cdp__rpc_timer(rpc, 0);
+    if (rpc->queue && rpc->idle) rpc->os->threads.cond_broadcast(rpc->os->user, rpc->cond);
+}
+
+CDP__PRIVATE void cdp__rpc_leave(cdp_rpc *rpc) {
+    bool wake;
+    cdp__rpc_tidy(rpc);
+    wake = rpc->changed && rpc->waiters && rpc->channel;
+    rpc->changed = false;
+    if (wake) cdp_channel_wake(rpc->channel);
+    cdp_lock_release(&rpc->lock);
+}
+
+/* Tasks run here, and INLINE functions. The lock is released meanwhile. */
+CDP__PRIVATE void cdp__rpc_tasks(cdp_rpc *rpc) {
+    cdp__rpc_here *here = cdp__rpc_here_of();
+    while (rpc->tasks || rpc->inline_queue || rpc->confirmed) {
+        cdp__rpc_task *task = rpc->tasks;
+        cdp__rpc_rq *rq = rpc->inline_queue;
+        if (rpc->confirmed) {
+            rpc->confirmed = false;
+            cdp__rpc_look_again(rpc);
+        } else if (rq) {
+            rpc->inline_queue = rq->next;
+            if (!rq->next) rpc->inline_end = &rpc->inline_queue;
+            cdp__rpc_run(rpc, rq);
+        } else {
+            rpc->tasks = task->next;
+            if (!task->next) rpc->tasks_end = &rpc->tasks;
+            cdp_lock_release(&rpc->lock);
+            ++here->no_wait;
+            task->run(rpc, task);
+            --here->no_wait;
+            cdp_lock_acquire(&rpc->lock);
+        }
+    }
+}
+
+CDP__PRIVATE void cdp__rpc_leave_callback(cdp_rpc *rpc) {
+    cdp__rpc_tasks(rpc);
+    cdp__rpc_fetch_more(rpc);
+    cdp__rpc_tidy(rpc);
+    rpc->changed = false; /* waits look again after every callback */
+    cdp_lock_release(&rpc->lock);
+}
+
+CDP__PRIVATE void cdp__rpc_deliver(void *user, const cdp_channel_message *m) {
+    cdp_rpc *rpc = (cdp_rpc *)user;
+    cdp__rpc_packet p;
+    uint8_t *owned = NULL;
+    const char *wrong;
+    cdp_lock_acquire(&rpc->lock);
+    wrong = cdp__rpc_read(m, rpc->rank, rpc->ranks, rpc->desc.max_message_bytes, &p);
+    if (!wrong)
+        wrong =
+            m->handle ? cdp__rpc_offered(rpc, m) : cdp__rpc_got(rpc, m->peer, &p, &owned, false);
+    if (wrong) cdp__rpc_give_up(rpc, m->peer, wrong);
+    cdp__rpc_leave_callback(rpc);
+}
+
+CDP__PRIVATE void cdp__rpc_fetched(void *user, uint32_t from, uint64_t handle, cdp_status status) {
+    cdp_rpc *rpc = (cdp_rpc *)user;
+    cdp__rpc_packet p;
+    cdp__rpc_in *came;
+    const char *wrong = NULL;
+    cdp_lock_acquire(&rpc->lock);
+    for (came = rpc->in; came && (came->m.peer != from || came->m.handle != handle || !came->body);)
+        came = came->next;
+    if (came) {
+        const bool result = (came->m.kind & 0xff) == CDP__RPC_REPLY;
+        uint8_t *owned = came->body;
+        came->body = NULL;
+        came->m.handle = 0;
+        came->m.body = owned;
+        if (status == CDP_OK)
+            wrong = cdp__rpc_read(&came->m, rpc->rank, rpc->ranks, rpc->desc.max_message_bytes, &p);
+        if (status == CDP_OK && !wrong)
+            wrong = cdp__rpc_got(rpc, from, &p, &owned, came->cancelled);
+        if (owned && !result) rpc->in_bytes -= came->m.bytes;
+        cdp__free(rpc->os, owned);
+        cdp__rpc_in_close(rpc, came);
+    }
+    if (wrong) cdp__rpc_give_up(rpc, from, wrong);
+    cdp__rpc_leave_callback(rpc);
+}
+
+CDP__PRIVATE void cdp__rpc_released(void *user, uint32_t to, uint64_t handle, cdp_status status) {
+    cdp_rpc *rpc = (cdp_rpc *)user;
+    cdp__rpc_out **at, *o;
+    cdp_lock_acquire(&rpc->lock);
+    at = &rpc->peers[to].offered;
+    while (*at && (*at)->handle != handle)
+        at = &(*at)->next;
+    o = *at;
+    if (o) *at = o->next;
+    if (o && status == CDP_OK) {
+        cdp__free(rpc->os, o);
+    } else if (o) {
+        cdp__rpc_call *c = o->p.kind == CDP__RPC_CALL ? cdp__rpc_call_find(rpc, o->p.a) : NULL;
+        const bool refused = status == CDP_ERR_ABORTED;
+        const uint64_t fid = c ? c->remote_fid : 0;
+        cdp__rpc_out_drop(rpc, o);
+        if (fid) (void)cdp__ref_got_ack(&rpc->refs, to, fid, CDP__REF_FULL);
+        if (c && !rpc->lost[to])
+            cdp__rpc_call_failed(rpc, c, refused ? CDP_ERR_BUSY : status,
+                refused ? CDP_RAN_NO : CDP_RAN_UNKNOWN,
+                refused ? "that rank has no memory for its arguments"
+                        : "its arguments could not be sent");
+    }
+    cdp__rpc_leave_callback(rpc);
+}
+
+CDP__PRIVATE void cdp__rpc_credit(void *user, uint32_t peer) {
+    cdp_rpc *rpc = (cdp_rpc *)user;
+    cdp_lock_acquire(&rpc->lock);
+    cdp__rpc_flush(rpc, peer);
+    cdp__rpc_leave_callback(rpc);
+}
+
+/* ---- a peer is lost */
+
+CDP__PRIVATE void cdp__rpc_tell_lost(cdp_rpc *rpc, cdp__rpc_task *task) {
+    cdp__rpc_peer *peer = (cdp__rpc_peer *)task;
+    if (rpc->desc.lost) rpc->desc.lost(rpc->desc.user, (uint32_t)(peer - rpc->peers), &peer->why);
+}
+
+/* Lock held. Everything that waits for it ends. */
+CDP__PRIVATE void cdp__rpc_lose(cdp_rpc *rpc, uint32_t rank) {
+    cdp__rpc_peer *peer = &rpc->peers[rank];
+    cdp__rpc_rq *rq, *after;
+    cdp__rpc_in *came, *next;
+    uint32_t i;
+    rpc->lost[rank] = true;
+    for (i = 1; i <= rpc->call_count; ++i) {
+        cdp__rpc_call *c = rpc->calls[i];
+        if (c->used && c->to == rank && !c->wire_over)
+            cdp__rpc_call_failed(
+                rpc, c, CDP_ERR_PEER_LOST, c->left ? CDP_RAN_UNKNOWN : CDP_RAN_NO, peer->why.text);
+    }
+    while (peer->queue) {
+        cdp__rpc_out *o = peer->queue;
+        peer->queue = o->next;
+        cdp__rpc_out_drop(rpc, o);
+    }
+    peer->queue_end = &peer->queue;
+    for (came = rpc->in; came; came = next) {
+        next = came->next;
+        if (came->m.peer == rank && !came->body) cdp__rpc_in_close(rpc, came);
+    }
+    for (rq = rpc->all; rq; rq = after) {
+        after = rq->after;
+        if (rq->pub.from != rank || rq->stage == CDP__RPC_REPLIED) continue;
+        rq->cancelled = true;
+        if (cdp__rpc_unstage(rpc, rq))
+            cdp__rpc_refuse(rpc, rq, CDP_ERR_PEER_LOST, CDP_RAN_NO, 0, "its caller is lost");
+        after = rpc->all; /* others may have ended with it: from the beginning */
+        while (after && (after->pub.from != rank || after->cancelled))
+            after = after->after;
+    }
+    cdp__ref_lost(&rpc->refs, rank);
+    rpc->confirmed = rpc->changed = true;
+}
+
+CDP__PRIVATE void cdp__rpc_peer_lost(void *user, uint32_t rank, const cdp_error *why) {
+    cdp_rpc *rpc = (cdp_rpc *)user;
+    cdp_lock_acquire(&rpc->lock);
+    rpc->peers[rank].why = *why;
+    rpc->peers[rank].task.run = cdp__rpc_tell_lost;
+    if (!rpc->leaving) cdp__rpc_add_task(rpc, &rpc->peers[rank].task);
+    cdp__rpc_lose(rpc, rank);
+    cdp__rpc_leave_callback(rpc);
+}
+
+/* ---- time */
+
+/* Lock held. What is late ends; the timer goes to what is next. */
+CDP__PRIVATE void cdp__rpc_expire(cdp_rpc *rpc) {
+    const uint64_t now = cdp__now(rpc->os);
+    uint64_t next = CDP__NEVER;
+    cdp__rpc_rq *rq, *after;
+    uint32_t i;
+    for (i = 1; i <= rpc->call_count; ++i) {
+        cdp__rpc_call *c = rpc->calls[i];
+        if (!c->used || !c->call) continue;
+        if (c->deadline_ns <= now)
+            cdp__rpc_abandon(rpc, c, CDP_ERR_TIMEOUT);
+        else
+            next = cdp__min(next, c->deadline_ns);
+    }
+    for (rq = rpc->all; rq; rq = after) {
+        after = rq->after;
+        if (rq->stage == CDP__RPC_REPLIED || rq->stage == CDP__RPC_RUNNING
+            || rq->stage == CDP__RPC_KEPT)
+            continue;
+        if (rq->pub.deadline_ns > now) {
+            next = cdp__min(next, rq->pub.deadline_ns);
+        } else if (cdp__rpc_unstage(rpc, rq)) {
+            cdp__rpc_refuse(
+                rpc, rq, CDP_ERR_TIMEOUT, CDP_RAN_NO, 0, "its time was over before it ran");
+            after = rpc->all;
+        }
+    }
+    if (next != CDP__NEVER) cdp__rpc_timer(rpc, next);
+}
+
+CDP__PRIVATE void cdp__rpc_tick(void *user) {
+    cdp_rpc *rpc = (cdp_rpc *)user;
+    cdp_lock_acquire(&rpc->lock);
+    rpc->timer_ns = CDP__NEVER;
+    cdp__rpc_expire(rpc);
+    cdp__rpc_leave_callback(rpc);
+}
+
+/* ---- >>rpc-waits: threads that wait, threads that run functions ------------------------------ */
+
+/* Knows: workers, waits. Promises: one absolute deadline for each wait; a thread that waits inside
+   a function runs other functions meanwhile, up to max_depth of them on top of each other. May
+   use: rpc-intake and the sections above. */
+
+CDP__PRIVATE bool cdp__rpc_helps(const cdp_rpc *rpc) {
+    const cdp__rpc_here *here = cdp__rpc_here_of();
+    return (!rpc->cond || here->request) && here->depth < rpc->desc.max_depth;
+}
+
+/* Lock held; it is released meanwhile. OK: over(rpc, arg); PENDING: it is until_ns. */
+CDP__PRIVATE cdp_status cdp__rpc_wait(
+    cdp_rpc *rpc, bool (*over)(cdp_rpc *rpc, void *arg), void *arg, uint64_t until_ns) {
+    uint64_t seen = 0;
+    cdp_status st = CDP_OK;
+    if (over(rpc, arg)) return CDP_OK;
+    if (cdp__rpc_here_of()->no_wait || *cdp__inside())
+        return cdp__fail(CDP_ERR_STATE,
+            "an INLINE function and a callback must not wait; start the call and return, or "
+            "register the function without CDP_RPC_INLINE");
+    if (!rpc->channel) return cdp__fail(CDP_ERR_STATE, "the rpc has shut down");
+    ++rpc->waiters;
+    while (st >= 0 && !over(rpc, arg)) {
+        cdp__rpc_rq *rq = cdp__rpc_helps(rpc) ? cdp__rpc_next(rpc) : NULL;
+        if (rq) {
+            cdp__rpc_run(rpc, rq);
+            cdp__rpc_tidy(rpc);
+            continue;
+        }
+        if (cdp__now(rpc->os) >= until_ns) {
+            st = CDP_PENDING;
+            break;
+        }
+        cdp_lock_release(&rpc->lock);
+        st = cdp_channel_wait_since(rpc->channel, &seen, until_ns);
+        cdp_lock_acquire(&rpc->lock);
+    }
+    --rpc->waiters;
+    if (st < 0) return st;
+    return over(rpc, arg) ? CDP_OK : CDP_PENDING;
+}
+
+CDP__PRIVATE void cdp__rpc_worker(void *arg) {
+    cdp_rpc *rpc = (cdp_rpc *)arg;
+    cdp_lock_acquire(&rpc->lock);
+    while (!rpc->stop) {
+        cdp__rpc_rq *rq = cdp__rpc_next(rpc);
+        if (rq) {
+            cdp__rpc_run(rpc, rq);
+            cdp__rpc_leave(rpc);
+            cdp_lock_acquire(&rpc->lock);
+            continue;
+        }
+        ++rpc->idle;
+        rpc->os->threads.cond_wait(rpc->os->user, rpc->cond, rpc->lock.mutex, CDP__NEVER);
+        --rpc->idle;
+    }
+    cdp_lock_release(&rpc->lock);
+}
+
+/* ---- >>rpc-life: creation, shutdown, destruction --------------------------------------------- */
+
+/* Knows: the exchange of names and limits, sums of messages. Promises: creation fails on all ranks
+   or on none of those that see the exchange; shutdown ends by its deadline. May use: the sections
+   above, public functions of groups. */
+
+#define CDP__RPC_MAGIC 0x31637072u /* version 1 of the messages */
+#define CDP__RPC_CARD (24u + CDP__RPC_NAME)
+
+CDP__PRIVATE cdp_status cdp__rpc_desc_check(const cdp_rpc_desc *d) {
+    uint32_t i, k;
+    if (!d->group) return cdp__fail(CDP_ERR_INVALID, "cdp_rpc_create: set group of the desc");
+    if (d->name && !cdp__rpc_name_fits(d->name))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_rpc_create: the name \"%s\" is not made of 1 to 127 letters, digits and _ . : -",
+            d->name);
+    if (d->function_count && !d->functions)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_rpc_create: functions is NULL, function_count %u",
+            d->function_count);
+    if (cdp_size(d->group) > 65535)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_rpc_create: %u ranks; at most 65535", cdp_size(d->group));
+    for (i = 0; i < d->function_count; ++i) {
+        const cdp_rpc_function *f = &d->functions[i];
+        if (!cdp__rpc_name_fits(f->name) || !f->func || (f->allow_count && !f->allow))
+            return cdp__fail(CDP_ERR_INVALID,
+                "cdp_rpc_create: functions[%u] needs func, a name of 1 to 127 letters, digits and "
+                "_ . : -, and allow if allow_count is set",
+                i);
+        for (k = 0; k < i; ++k)
+            if (cdp_rpc_id(d->functions[k].name) == cdp_rpc_id(f->name))
+                return cdp__fail(CDP_ERR_INVALID,
+                    "cdp_rpc_create: functions \"%s\" and \"%s\" have the same id; rename one",
+                    d->functions[k].name, f->name);
+    }
+    return CDP_OK;
+}
+
+CDP__PRIVATE void cdp__rpc_defaults(cdp_rpc *rpc) {
+    cdp_rpc_desc *d = &rpc->desc;
+    const bool threads = rpc->os->threads.start && !cdp_group_desc_of(d->group)->no_thread;
+    d->timeout_ms = cdp__def(d->timeout_ms, 60000u);
+    d->workers = d->no_workers || !threads ? 0 : cdp__def(d->workers, 4u);
+    d->max_calls = cdp__def(d->max_calls, 256u);
+    d->max_queue = cdp__def(d->max_queue, 4096u);
+    d->max_depth = cdp__def(d->max_depth, 16u);
+    d->max_message_bytes = cdp__def(d->max_message_bytes, 64ull << 20);
+    d->max_queue_bytes = cdp__def(d->max_queue_bytes, 256ull << 20);
+    d->max_rrefs = cdp__def(d->max_rrefs, 65536u);
+    if (d->max_rrefs > 0x7ffffffe) d->max_rrefs = 0x7ffffffe;
+    rpc->share = d->max_queue / (rpc->ranks > 1 ? rpc->ranks - 1 : 1);
+    if (!rpc->share) rpc->share = 1;
+}
+
+/* Memory of what does not change its size. */
+CDP__PRIVATE cdp_status cdp__rpc_memory(cdp_rpc *rpc) {
+    uint32_t r;
+    rpc->peers = (cdp__rpc_peer *)cdp__alloc_zero(rpc->os, rpc->ranks * sizeof *rpc->peers);
+    rpc->lost = (bool *)cdp__alloc_zero(rpc->os, rpc->ranks);
+    rpc->running =
+        (uint32_t *)cdp__alloc_zero(rpc->os, rpc->desc.function_count * sizeof *rpc->running);
+    rpc->scratch = (uint8_t *)cdp__alloc(rpc->os, CDP__RPC_INLINE_MAX);
+    rpc->threads =
+        (void **)cdp__alloc_zero(rpc->os, (rpc->desc.workers + 1) * sizeof *rpc->threads);
+    if (!rpc->peers || !rpc->lost || !rpc->running || !rpc->scratch || !rpc->threads
+        || !cdp__lock_open(&rpc->lock, rpc->os, true))
+        return cdp__fail_nomem("an rpc", rpc->ranks * sizeof *rpc->peers + CDP__RPC_INLINE_MAX);
+    for (r = 0; r < rpc->ranks; ++r)
+        rpc->peers[r].queue_end = &rpc->peers[r].queue;
+    rpc->queue_end = &rpc->queue;
+    rpc->inline_end = &rpc->inline_queue;
+    rpc->tasks_end = &rpc->tasks;
+    rpc->in_end = &rpc->in;
+    rpc->timer_ns = CDP__NEVER;
+    rpc->refs.rank = rpc->rank;
+    rpc->refs.lost = rpc->lost;
+    rpc->refs.act = cdp__rpc_act;
+    rpc->refs.user = rpc;
+    return cdp__rpc_reserve(rpc, 1) ? CDP_OK : cdp__fail_nomem("a table of references", 4096);
+}
+
+/* What every rank says of itself, compared. */
+CDP__PRIVATE cdp_status cdp__rpc_cards(cdp_rpc *rpc, const uint8_t *cards) {
+    uint32_t r, k;
+    for (r = 0; r < rpc->ranks; ++r) {
+        const uint8_t *card = cards + r * CDP__RPC_CARD;
+        cdp__rpc_peer *peer = &rpc->peers[r];
+        if (memcmp(card, cards, 8) != 0 || memcmp(card + 16, cards + 16, 8) != 0)
+            return cdp__fail_peer(CDP_ERR_MISMATCH, cdp_world_rank_of(rpc->group, r), 0,
+                "cdp_rpc_create: ranks 0 and %u differ in version, number (%u and %u) or "
+                "max_message_bytes (%llu and %llu)",
+                r, cdp__get_u32(cards + 4), cdp__get_u32(card + 4),
+                (unsigned long long)cdp__get_u64(cards + 16),
+                (unsigned long long)cdp__get_u64(card + 16));
+        peer->limit = (uint32_t)cdp__min(rpc->desc.max_calls, cdp__get_u32(card + 8));
+        memcpy(peer->name, card + 24, CDP__RPC_NAME - 1);
+        for (k = 0; k < r; ++k)
+            if (!strcmp(rpc->peers[k].name, peer->name))
+                return cdp__fail_peer(CDP_ERR_MISMATCH, cdp_world_rank_of(rpc->group, r), 0,
+                    "cdp_rpc_create: ranks %u and %u are both called \"%s\"; names must be unique",
+                    k, r, peer->name);
+    }
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__rpc_exchange(cdp_rpc *rpc) {
+    uint8_t card[CDP__RPC_CARD], *cards;
+    char own[16];
+    const char *name = rpc->desc.name ? rpc->desc.name : own;
+    cdp_status st;
+    cdp__format(own, sizeof own, "rank%u", rpc->rank);
+    memset(card, 0, sizeof card);
+    cdp__put_u32(card, CDP__RPC_MAGIC);
+    cdp__put_u32(card + 4, rpc->desc.number);
+    cdp__put_u32(card + 8, rpc->share);
+    cdp__put_u64(card + 16, rpc->desc.max_message_bytes);
+    memcpy(card + 24, name, strlen(name));
+    cards = (uint8_t *)cdp__alloc(rpc->os, rpc->ranks * CDP__RPC_CARD);
+    if (!cards) return cdp__fail_nomem("names of ranks", rpc->ranks * CDP__RPC_CARD);
+    st = cdp_allgather(rpc->sums, card, cards, CDP__RPC_CARD, CDP_DTYPE_U8);
+    if (st == CDP_OK) st = cdp__rpc_cards(rpc, cards);
+    cdp__free(rpc->os, cards);
+    return st;
+}
+
+CDP__PRIVATE cdp_status cdp__rpc_open(cdp_rpc *rpc) {
+    cdp_channel_desc c;
+    memset(&c, 0, sizeof c);
+    c.group = rpc->group;
+    c.number = rpc->desc.number;
+    c.user = rpc;
+    c.deliver = cdp__rpc_deliver;
+    c.lost = cdp__rpc_peer_lost;
+    c.credit = cdp__rpc_credit;
+    c.released = cdp__rpc_released;
+    c.fetched = cdp__rpc_fetched;
+    c.timer = cdp__rpc_tick;
+    if (rpc->desc.workers) {
+        rpc->cond = rpc->os->threads.cond_create(rpc->os);
+        if (!rpc->cond) return cdp__fail_nomem("a condition of workers", 64);
+    }
+    for (; rpc->thread_count < rpc->desc.workers; ++rpc->thread_count) {
+        rpc->threads[rpc->thread_count] = rpc->os->threads.start(rpc->os, cdp__rpc_worker, rpc);
+        if (!rpc->threads[rpc->thread_count])
+            return cdp__fail(CDP_ERR_IO, "cdp_rpc_create: worker thread %u could not be started",
+                rpc->thread_count);
+    }
+    cdp_lock_acquire(&rpc->lock); /* callbacks wait until the channel is known here */
+    if (cdp_channel_open(&c, &rpc->channel) != CDP_OK) rpc->channel = NULL;
+    cdp_lock_release(&rpc->lock);
+    return rpc->channel ? CDP_OK : cdp_last_error()->status;
+}
+
+CDP__PRIVATE void cdp__rpc_stop_workers(cdp_rpc *rpc) {
+    cdp_lock_acquire(&rpc->lock);
+    rpc->stop = true;
+    if (rpc->cond) rpc->os->threads.cond_broadcast(rpc->os->user, rpc->cond);
+    cdp_lock_release(&rpc->lock);
+    while (rpc->thread_count)
+        rpc->os->threads.join(rpc->os, rpc->threads[--rpc->thread_count]);
+}
+
+/* Everything but the record itself, which requests that were kept still need. */
+CDP__PRIVATE void cdp__rpc_free_parts(cdp_rpc *rpc) {
+    const cdp_os *os = rpc->os;
+    uint32_t i;
+    for (i = 1; i <= rpc->call_count; ++i)
+        cdp__free(os, rpc->calls[i]);
+    while (rpc->free_rqs) {
+        cdp__rpc_rq *next = rpc->free_rqs->next;
+        cdp__free(os, rpc->free_rqs);
+        rpc->free_rqs = next;
+    }
+    if (rpc->cond) os->threads.cond_destroy(os, rpc->cond);
+    cdp_group_destroy(rpc->sums);
+    cdp_group_destroy(rpc->group);
+    cdp__free(os, rpc->calls);
+    cdp__free(os, rpc->peers);
+    cdp__free(os, rpc->lost);
+    cdp__free(os, rpc->running);
+    cdp__free(os, rpc->scratch);
+    cdp__free(os, rpc->threads);
+    cdp__free(os, rpc->refs.at);
+    cdp__free(os, rpc->refs.heads);
+    cdp__free(os, rpc->extra);
+}
+
+CDP__PRIVATE void cdp__rpc_free(cdp_rpc *rpc) {
+    cdp__lock_close(&rpc->lock);
+    cdp__free(rpc->os, rpc);
+}
+
+CDP_API cdp_status cdp_rpc_create(const cdp_rpc_desc *desc, cdp_rpc **out) {
+    cdp_rpc *rpc;
+    uint32_t *ranks, r;
+    cdp_status st;
+    if (!desc || !out)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_rpc_create needs a desc and a place for the result");
+    *out = NULL;
+    st = cdp__rpc_desc_check(desc);
+    if (st != CDP_OK) return st;
+    st = cdp_group_status(desc->group);
+    if (st != CDP_OK) return st;
+    rpc = (cdp_rpc *)cdp__alloc_zero(cdp_group_desc_of(desc->group)->os, sizeof *rpc);
+    if (!rpc) return cdp__fail_nomem("an rpc", sizeof *rpc);
+    rpc->desc = *desc;
+    rpc->os = cdp_group_desc_of(desc->group)->os;
+    rpc->rank = cdp_rank(desc->group);
+    rpc->ranks = cdp_size(desc->group);
+    cdp__rpc_defaults(rpc);
+    st = cdp__rpc_memory(rpc);
+    ranks = (uint32_t *)cdp__alloc(rpc->os, rpc->ranks * sizeof *ranks);
+    if (!ranks && st == CDP_OK) st = cdp__fail_nomem("a list of ranks", rpc->ranks * 4u);
+    for (r = 0; ranks && r < rpc->ranks; ++r)
+        ranks[r] = r;
+    if (st == CDP_OK) st = cdp_group_new(desc->group, ranks, rpc->ranks, &rpc->group);
+    if (st == CDP_OK) st = cdp_group_new(desc->group, ranks, rpc->ranks, &rpc->sums);
+    cdp__free(rpc->os, ranks);
+    if (st == CDP_OK) st = cdp__rpc_exchange(rpc);
+    if (st == CDP_OK) st = cdp__rpc_open(rpc);
+    if (st != CDP_OK) {
+        const cdp_error e = *cdp_last_error();
+        if (rpc->lock.os) cdp__rpc_stop_workers(rpc);
+        cdp__rpc_free_parts(rpc);
+        cdp__rpc_free(rpc);
+        *cdp__error_slot() = e;
+        return st;
+    }
+    *out = rpc;
+    return CDP_OK;
+}
+
+/* ---- destruction */
+
+/* Values and references end, whoever has them. Lock held. */
+CDP__PRIVATE void cdp__rpc_end_refs(cdp_rpc *rpc) {
+    uint32_t slot;
+    for (slot = 1; slot < rpc->refs.room; ++slot) {
+        cdp__ref *r = &rpc->refs.at[slot];
+        while (r->kind == CDP__REF_OWNER && (r->handles || r->count)) {
+            r->handles = 1;
+            r->count = 0;
+            cdp__ref_drop(&rpc->refs, slot);
+        }
+    }
+}
+
+CDP_API void cdp_rpc_destroy(cdp_rpc *rpc) {
+    cdp__rpc_rq *rq;
+    uint32_t i;
+    if (!rpc) return;
+    cdp_lock_acquire(&rpc->lock);
+    rpc->phase = CDP__RPC_SHUT;
+    rpc->leaving = true;
+    for (i = 1; i <= rpc->call_count; ++i)
+        if (rpc->calls[i]->used && rpc->calls[i]->call)
+            cdp__rpc_abandon(rpc, rpc->calls[i], CDP_ERR_STATE);
+    for (rq = rpc->all; rq; rq = rq->after)
+        rq->cancelled = true;
+    cdp__rpc_leave(rpc);
+    cdp__rpc_stop_workers(rpc);
+    cdp_channel_close(rpc->channel);
+    cdp_lock_acquire(&rpc->lock);
+    rpc->channel = NULL;
+    for (i = 0; i < rpc->ranks; ++i)
+        rpc->lost[i] = true;
+    for (i = 0; i < rpc->ranks; ++i) {
+        while (rpc->peers[i].offered) {
+            cdp__rpc_out *o = rpc->peers[i].offered;
+            rpc->peers[i].offered = o->next;
+            cdp__rpc_out_drop(rpc, o);
+        }
+        cdp__rpc_lose(rpc, i);
+    }
+    while (rpc->in)
+        cdp__rpc_in_close(rpc, rpc->in);
+    cdp__rpc_tasks(rpc);
+    cdp__rpc_end_refs(rpc);
+    cdp__rpc_tasks(rpc);
+    rpc->refs.room = 0;
+    rpc->kept = rpc->rqs;
+    for (rq = rpc->all; rq; rq = rq->after)
+        rq->pub.rref_count = 0;
+    cdp__rpc_free_parts(rpc);
+    rpc->free_rqs = NULL;
+    i = rpc->kept;
+    cdp_lock_release(&rpc->lock);
+    if (!i) cdp__rpc_free(rpc);
+}
+
+/* ---- shutdown */
+
+/* Nothing of this rank is under way. */
+CDP__PRIVATE bool cdp__rpc_passive(cdp_rpc *rpc, void *none) {
+    uint32_t r;
+    (void)none;
+    if (rpc->calls_used || rpc->rqs || rpc->waiting || rpc->in || rpc->tasks) return false;
+    for (r = 0; r < rpc->ranks; ++r)
+        if (rpc->peers[r].queue || rpc->peers[r].offered) return false;
+    return true;
+}
+
+CDP__PRIVATE const char *cdp__rpc_stage_text(cdp__rpc_stage stage) {
+    if (stage == CDP__RPC_RUNNING) return "still runs";
+    return stage == CDP__RPC_KEPT ? "was kept and never replied to" : "waits";
+}
+
+/* What keeps this rank from that, as this thread's last error. */
+CDP__PRIVATE cdp_status cdp__rpc_blame(cdp_rpc *rpc) {
+    const cdp__rpc_rq *rq = rpc->all;
+    char name[16];
+    uint32_t i;
+    for (i = 1; i <= rpc->call_count; ++i) {
+        const cdp__rpc_call *c = rpc->calls[i];
+        if (c->used && !c->wire_over)
+            return cdp__fail_peer(CDP_ERR_TIMEOUT, cdp_world_rank_of(rpc->group, c->to), 0,
+                "cdp_rpc_shutdown: the call of %s on rank %u (%s) has not ended",
+                c->function ? cdp__rpc_function_name(rpc, c->function, name) : "a value", c->to,
+                rpc->peers[c->to].name);
+    }
+    if (rq)
+        return cdp__fail_peer(CDP_ERR_TIMEOUT, cdp_world_rank_of(rpc->group, rq->pub.from), 0,
+            "cdp_rpc_shutdown: %s, called by rank %u (%s), %s here",
+            rq->f ? rq->f->name : "a value", rq->pub.from, rpc->peers[rq->pub.from].name,
+            cdp__rpc_stage_text(rq->stage));
+    for (i = 0; i < rpc->ranks; ++i)
+        if (rpc->peers[i].queue || rpc->peers[i].offered)
+            return cdp__fail_peer(CDP_ERR_TIMEOUT, cdp_world_rank_of(rpc->group, i), 0,
+                "cdp_rpc_shutdown: rank %u (%s) takes no messages", i, rpc->peers[i].name);
+    return cdp__fail(CDP_ERR_TIMEOUT, "cdp_rpc_shutdown: this rank was not idle in time");
+}
+
+typedef struct cdp__rpc_sum {
+    cdp_rpc *rpc;
+    cdp_status status;
+    cdp_error error;
+    bool over;
+} cdp__rpc_sum;
+
+/* The sum is there. Runs where callbacks run. */
+CDP__PRIVATE cdp_status cdp__rpc_summed(void *user, cdp_status status) {
+    cdp__rpc_sum *s = (cdp__rpc_sum *)user;
+    cdp_rpc *rpc = s->rpc;
+    cdp_lock_acquire(&rpc->lock);
+    s->status = status;
+    s->error = *cdp_last_error();
+    s->over = true;
+    cdp_channel_wake(rpc->channel);
+    cdp_lock_release(&rpc->lock);
+    return CDP_OK;
+}
+
+CDP__PRIVATE bool cdp__rpc_sum_over(cdp_rpc *rpc, void *arg) {
+    (void)rpc;
+    return ((cdp__rpc_sum *)arg)->over;
+}
+
+/* Serves until no rank has anything under way: two sums of what all ranks have sent and received,
+   each taken while they are passive, are equal, and as much was received as was sent. The second
+   sum begins after the first is complete, so nothing can have been on its way past both. Lock
+   held, released meanwhile. */
+CDP__PRIVATE cdp_status cdp__rpc_quiet(cdp_rpc *rpc, uint64_t until_ns) {
+    uint64_t before = UINT64_MAX, mine[2], all[2];
+    for (;;) {
+        cdp_request request;
+        cdp__rpc_sum sum;
+        cdp_work work, then;
+        cdp_status st = cdp__rpc_wait(rpc, cdp__rpc_passive, NULL, until_ns);
+        if (st == CDP_PENDING) return cdp__rpc_blame(rpc);
+        if (st != CDP_OK) return st;
+        memset(&sum, 0, sizeof sum);
+        memset(&request, 0, sizeof request);
+        sum.rpc = rpc;
+        mine[0] = rpc->sent;
+        mine[1] = rpc->received;
+        request.kind = CDP_COLL_ALLREDUCE;
+        request.in = mine;
+        request.out = all;
+        request.count = 2;
+        request.dtype = CDP_DTYPE_U64;
+        request.op = CDP_REDUCE_SUM;
+        request.timeout_ms = CDP_NO_TIMEOUT;
+        if (until_ns != CDP__NEVER) {
+            const uint64_t now = cdp__now(rpc->os);
+            request.timeout_ms =
+                (uint32_t)(until_ns > now ? (until_ns - now + CDP__MS - 1) / CDP__MS : 1);
+        }
+        cdp_lock_release(&rpc->lock);
+        st = cdp_start(rpc->sums, &request, &work);
+        if (st == CDP_OK) st = cdp_work_then(work, cdp__rpc_summed, &sum, &then);
+        cdp_lock_acquire(&rpc->lock);
+        if (st == CDP_OK) st = cdp__rpc_wait(rpc, cdp__rpc_sum_over, &sum, CDP__NEVER);
+        if (st == CDP_OK && sum.status != CDP_OK) {
+            *cdp__error_slot() = sum.error;
+            st = sum.status;
+        }
+        if (st != CDP_OK) return st;
+        if (all[0] == all[1] && all[0] == before) return CDP_OK;
+        before = all[0] == all[1] ? all[0] : UINT64_MAX;
+    }
+}
+
+/* References that the program still has end. Returns how many there were; the first one is *slot.
+   Lock held, released meanwhile. */
+CDP__PRIVATE uint32_t cdp__rpc_drop_leaks(cdp_rpc *rpc, char text[160]) {
+    uint32_t slot, n = 0;
+    for (slot = 1; slot < rpc->refs.room; ++slot) {
+        cdp__ref *r = &rpc->refs.at[slot];
+        const char *label = rpc->extra[slot].label;
+        const uint64_t rid = r->rid;
+        const uint32_t owner = r->rank;
+        if (r->kind != CDP__REF_USER || !r->handles) continue;
+        if (!n++)
+            cdp__format(text, 160, "to a value of rank %u (%s)%s%s", owner, rpc->peers[owner].name,
+                label ? ", label " : "", label ? label : "");
+        r->handles = 1;
+        cdp__ref_drop(&rpc->refs, slot);
+        if (!rpc->desc.leaked) continue;
+        cdp_lock_release(&rpc->lock);
+        rpc->desc.leaked(rpc->desc.user, rid, owner, label);
+        cdp_lock_acquire(&rpc->lock);
+    }
+    return n;
+}
+
+CDP__PRIVATE cdp_status cdp__rpc_shut(cdp_rpc *rpc, uint64_t until_ns) {
+    char text[160];
+    uint32_t leaks;
+    cdp_status st = cdp__rpc_quiet(rpc, until_ns);
+    if (st != CDP_OK) return st;
+    rpc->phase = CDP__RPC_REFUSING;
+    rpc->leaving = true;
+    leaks = cdp__rpc_drop_leaks(rpc, text);
+    cdp__rpc_tidy(rpc);
+    st = cdp__rpc_quiet(rpc, until_ns);
+    if (st != CDP_OK) return st;
+    if (rpc->refs.used[CDP__REF_USER] || rpc->refs.used[CDP__REF_FORK]
+        || rpc->refs.used[CDP__REF_HOLD])
+        return cdp__fail(CDP_ERR_INTERNAL,
+            "cdp_rpc_shutdown: %u references, %u forks and %u holds are left although no message "
+            "is under way",
+            rpc->refs.used[CDP__REF_USER], rpc->refs.used[CDP__REF_FORK],
+            rpc->refs.used[CDP__REF_HOLD]);
+    if (leaks)
+        return cdp__fail(CDP_ERR_STATE,
+            "cdp_rpc_shutdown: this rank still had %u references, the first one %s; drop them "
+            "with cdp_rref_drop() or cdp_call_free()",
+            leaks, text);
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_rpc_shutdown(cdp_rpc *rpc, uint32_t timeout_ms) {
+    cdp_channel *channel;
+    cdp_status st;
+    uint64_t until;
+    bool inside;
+    if (!rpc) return cdp__fail(CDP_ERR_INVALID, "cdp_rpc_shutdown needs an rpc");
+    until = cdp__deadline(rpc->os, cdp__def(timeout_ms, rpc->desc.timeout_ms));
+    cdp_lock_acquire(&rpc->lock);
+    inside = cdp__rpc_here_of()->request || cdp__rpc_here_of()->no_wait || *cdp__inside();
+    if (rpc->phase != CDP__RPC_OPEN || rpc->shutting || inside) {
+        cdp_lock_release(&rpc->lock);
+        return cdp__fail(CDP_ERR_STATE, "cdp_rpc_shutdown: %s",
+            inside ? "a function or a callback must not shut down the rpc that runs it"
+                   : "this rpc was shut down before");
+    }
+    rpc->shutting = true;
+    st = cdp__rpc_shut(rpc, until);
+    if (st != CDP_OK && st != CDP_ERR_STATE) {
+        rpc->phase = CDP__RPC_REFUSING;
+        cdp__rpc_leave(rpc);
+        return st;
+    }
+    channel = rpc->channel;
+    rpc->phase = CDP__RPC_SHUT;
+    cdp_lock_release(&rpc->lock);
+    {
+        const cdp_error e = *cdp_last_error();
+        cdp__rpc_stop_workers(rpc);
+        cdp_channel_close(channel);
+        *cdp__error_slot() = e;
+    }
+    cdp_lock_acquire(&rpc->lock);
+    rpc->channel = NULL;
+    rpc->changed = true;
+    cdp__rpc_leave(rpc);
+    return st;
+}
+
+CDP__PRIVATE bool cdp__rpc_not_open(cdp_rpc *rpc, void *none) {
+    (void)none;
+    return rpc->phase != CDP__RPC_OPEN;
+}
+
+CDP_API cdp_status cdp_rpc_serve(cdp_rpc *rpc, uint32_t timeout_ms) {
+    cdp__rpc_here *here = cdp__rpc_here_of();
+    cdp__rpc_rq *outer = here->request, serving;
+    cdp_status st;
+    if (!rpc) return cdp__fail(CDP_ERR_INVALID, "cdp_rpc_serve needs an rpc");
+    serving.pub.rpc = NULL; /* this thread runs functions although there are workers */
+    if (!outer) here->request = &serving;
+    cdp_lock_acquire(&rpc->lock);
+    st = cdp__rpc_wait(rpc, cdp__rpc_not_open, NULL,
+        cdp__deadline(rpc->os, cdp__def(timeout_ms, rpc->desc.timeout_ms)));
+    cdp__rpc_leave(rpc);
+    here->request = outer;
+    return st;
+}
+
+/* ---- >>rpc-facts: names, ranks that are alive, counts ---------------------------------------- */
+
+/* Knows: tables and lists. Promises: it changes nothing. May use: rpc-state. */
+
+CDP_API int32_t cdp_rpc_rank_of(const cdp_rpc *rpc, const char *name) {
+    uint32_t r;
+    for (r = 0; rpc && name && r < rpc->ranks; ++r)
+        if (!strcmp(rpc->peers[r].name, name)) return (int32_t)r;
+    return -1;
+}
+
+CDP_API const char *cdp_rpc_name_of(const cdp_rpc *rpc, uint32_t rank) {
+    return rpc && rank < rpc->ranks ? rpc->peers[rank].name : NULL;
+}
+
+CDP_API bool cdp_rpc_alive(cdp_rpc *rpc, uint32_t rank) {
+    bool alive;
+    if (!rpc || rank >= rpc->ranks) return false;
+    cdp_lock_acquire(&rpc->lock);
+    alive = !rpc->lost[rank];
+    cdp_lock_release(&rpc->lock);
+    return alive;
+}
+
+CDP_API cdp_rpc_stats cdp_rpc_stats_of(cdp_rpc *rpc) {
+    const cdp__rpc_rq *rq;
+    cdp_rpc_stats s;
+    uint32_t slot;
+    memset(&s, 0, sizeof s);
+    if (!rpc) return s;
+    cdp_lock_acquire(&rpc->lock);
+    s.calls_out = rpc->calls_used;
+    s.refused = rpc->refused;
+    s.owners = rpc->refs.used[CDP__REF_OWNER];
+    s.users = rpc->refs.used[CDP__REF_USER];
+    s.forks = rpc->refs.used[CDP__REF_FORK];
+    s.holds = rpc->refs.used[CDP__REF_HOLD];
+    for (rq = rpc->all; rq; rq = rq->after) {
+        if (rq->stage == CDP__RPC_REPLIED) continue;
+        ++s.calls_in;
+        s.queued += rq->stage < CDP__RPC_RUNNING;
+    }
+    for (slot = 1; slot < rpc->refs.room; ++slot)
+        s.pending += rpc->refs.at[slot].kind == CDP__REF_USER
+            && rpc->refs.at[slot].state == CDP__REF_PENDING;
+    cdp_lock_release(&rpc->lock);
+    return s;
+}
+
+/* ---- >>rpc-start: calls begin ---------------------------------------------------------------- */
+
+/* Knows: descs of calls. Promises: what cannot work is refused at the call, with nothing started.
+   May use: the sections above. */
+
+/* What a call is to become; filled step by step. */
+typedef struct cdp__rpc_starting {
+    const char *name; /* of the public function */
+    const cdp_call_desc *desc;
+    cdp_call *call;  /* NULL: of cdp_rpc_remote() */
+    uint32_t to, on; /* on: slot, 0: none */
+    uint32_t flags;
+    uint64_t deadline_ns, start_ns;
+    uint32_t makes; /* slot of the reference that the call makes */
+} cdp__rpc_starting;
+
+CDP__PRIVATE cdp_status cdp__rpc_start_check(cdp_rpc *rpc, cdp__rpc_starting *s) {
+    const cdp_call_desc *d = s->desc;
+    const uint64_t bytes = cdp__rpc_args_bytes(&d->args);
+    uint32_t i;
+    if (rpc->phase != CDP__RPC_OPEN)
+        return cdp__fail(CDP_ERR_STATE, "%s: the rpc was shut down", s->name);
+    s->to = d->to;
+    if (d->on.rpc || d->on.slot) {
+        s->on = cdp__rpc_slot(rpc, s->name, d->on);
+        if (!s->on) return cdp_last_error()->status;
+        s->to = rpc->refs.at[s->on].rank;
+        s->flags |= CDP__RPC_ON;
+    }
+    if (s->to >= rpc->ranks)
+        return cdp__fail(CDP_ERR_INVALID, "%s: to is %u; the group has ranks 0 to %u", s->name,
+            s->to, rpc->ranks - 1);
+    if (!d->function && !(s->flags & CDP__RPC_FETCH))
+        return cdp__fail(
+            CDP_ERR_INVALID, "%s: set function of the desc to cdp_rpc_id(name)", s->name);
+    if (d->one_way && (d->args.rref_count || (s->flags & CDP__RPC_REMOTE)))
+        return cdp__fail(CDP_ERR_INVALID,
+            "%s: a one-way call takes no references and makes none; clear one_way", s->name);
+    for (i = 0; i < d->args.iov_count; ++i)
+        if (!d->args.iov || (d->args.iov[i].bytes && !d->args.iov[i].data))
+            return cdp__fail(CDP_ERR_INVALID, "%s: args.iov[%u] has no memory", s->name, i);
+    if (bytes > rpc->desc.max_message_bytes)
+        return cdp__fail(CDP_ERR_INVALID,
+            "%s: arguments of %llu bytes; max_message_bytes of cdp_rpc_desc is %llu", s->name,
+            (unsigned long long)bytes, (unsigned long long)rpc->desc.max_message_bytes);
+    if (d->args.rref_count && !d->args.rrefs)
+        return cdp__fail(CDP_ERR_INVALID, "%s: args.rrefs is NULL", s->name);
+    return cdp__rpc_rrefs_check(rpc, s->name, &d->args);
+}
+
+CDP__PRIVATE void cdp__rpc_start_time(cdp_rpc *rpc, cdp__rpc_starting *s) {
+    const cdp__rpc_rq *outer = cdp__rpc_here_of()->request;
+    s->start_ns = cdp__now(rpc->os);
+    s->deadline_ns = cdp__def(s->desc->timeout_ms, rpc->desc.timeout_ms) == CDP_NO_TIMEOUT
+        ? CDP__NEVER
+        : s->start_ns + cdp__def(s->desc->timeout_ms, rpc->desc.timeout_ms) * CDP__MS;
+    if (outer && outer->pub.rpc == rpc && !s->desc->detached)
+        s->deadline_ns = cdp__min(s->deadline_ns, outer->pub.deadline_ns);
+}
+
+CDP__PRIVATE bool cdp__rpc_has_room(cdp_rpc *rpc, void *arg) {
+    const uint32_t to = *(const uint32_t *)arg;
+    return rpc->lost[to] || rpc->phase != CDP__RPC_OPEN
+        || rpc->peers[to].flight < rpc->peers[to].limit;
+}
+
+/* PENDING: its time is over, it never left. */
+CDP__PRIVATE cdp_status cdp__rpc_start_room(cdp_rpc *rpc, cdp__rpc_starting *s) {
+    const bool inside = cdp__rpc_here_of()->no_wait || *cdp__inside();
+    cdp_status st;
+    if (cdp__rpc_has_room(rpc, &s->to)) return CDP_OK;
+    if (rpc->desc.fail_when_full || inside)
+        return cdp__fail_peer(CDP_ERR_BUSY, cdp_world_rank_of(rpc->group, s->to), 0,
+            "%s: %u calls to rank %u (%s) are under way, the smaller one of max_calls here and its "
+            "part of max_queue there; wait for one of them",
+            s->name, rpc->peers[s->to].flight, s->to, rpc->peers[s->to].name);
+    st = cdp__rpc_wait(rpc, cdp__rpc_has_room, &s->to, s->deadline_ns);
+    if (st != CDP_OK) return st;
+    return cdp__rpc_start_check(rpc, s); /* things may have changed meanwhile */
+}
+
+CDP__PRIVATE uint32_t cdp__rpc_time_left(const cdp_rpc *rpc, uint64_t deadline_ns) {
+    const uint64_t now = cdp__now(rpc->os);
+    uint64_t ms;
+    if (deadline_ns == CDP__NEVER) return CDP_NO_TIMEOUT;
+    ms = deadline_ns > now ? (deadline_ns - now + CDP__MS - 1) / CDP__MS : 0;
+    return (uint32_t)cdp__min(ms, CDP_NO_TIMEOUT - 1);
+}
+
+/* To another rank. */
+CDP__PRIVATE cdp_status cdp__rpc_start_far(cdp_rpc *rpc, cdp__rpc_starting *s, cdp__rpc_call *c) {
+    const cdp_args *args = &s->desc->args;
+    const uint32_t slot = s->on ? s->on : s->makes;
+    const bool waits = s->on && rpc->refs.at[s->on].state == CDP__REF_PENDING;
+    cdp__rpc_packet p;
+    cdp_status st;
+    memset(&p, 0, sizeof p);
+    p.kind = CDP__RPC_CALL;
+    p.flags = s->flags;
+    p.aux = s->desc->function;
+    p.a = cdp__rpc_call_id(c);
+    p.b = cdp__rpc_time_left(rpc, s->deadline_ns);
+    if (slot) {
+        p.rid = rpc->refs.at[slot].rid;
+        p.fid = rpc->refs.at[slot].key;
+    }
+    if (s->makes) c->remote_fid = p.fid;
+    if (rpc->lost[s->to]) {
+        cdp__rpc_call_failed(rpc, c, CDP_ERR_PEER_LOST, CDP_RAN_NO, rpc->peers[s->to].why.text);
+        return CDP_OK;
+    }
+    if (s->on && rpc->refs.at[s->on].state == CDP__REF_BROKEN) {
+        cdp__rpc_call_failed(rpc, c, rpc->extra[s->on].broken, CDP_RAN_NO,
+            "the reference is broken: its owner never confirmed it");
+        return CDP_OK;
+    }
+    st = args->rref_count || waits ? cdp__rpc_post_rrefs(rpc, s->to, &p, args, s->on)
+                                   : cdp__rpc_post(rpc, s->to, &p, args);
+    if (st == CDP_OK && s->on && !c->wire_over) {
+        c->on = s->on;
+        cdp__ref_on_wire(&rpc->refs, s->on);
+    }
+    return st;
+}
+
+/* To this rank itself: the same, but for the link. */
+CDP__PRIVATE cdp_status cdp__rpc_start_here(cdp_rpc *rpc, cdp__rpc_starting *s, cdp__rpc_call *c) {
+    const cdp_args *args = &s->desc->args;
+    cdp__rpc_rq *rq = cdp__rpc_rq_open(rpc);
+    uint32_t i;
+    if (!rq) return cdp__fail_nomem("a request", sizeof *rq);
+    if (!cdp__rpc_rq_room(rpc, rq, cdp__rpc_args_bytes(args))) {
+        cdp__rpc_rq_close(rpc, rq);
+        return cdp__fail_nomem("arguments", cdp__rpc_args_bytes(args));
+    }
+    cdp__rpc_gather((uint8_t *)(uintptr_t)rq->pub.data, args);
+    rq->pub.from = rpc->rank;
+    rq->pub.function = s->desc->function;
+    rq->pub.one_way = s->desc->one_way;
+    rq->pub.remote = s->makes != 0;
+    rq->pub.deadline_ns = s->deadline_ns;
+    rq->pub.rref_count = args->rref_count;
+    rq->call = cdp__rpc_call_id(c);
+    rq->flags = s->flags;
+    for (i = 0; i < args->rref_count; ++i) {
+        rq->refs[i] = args->rrefs[i];
+        ++rpc->refs.at[(uint32_t)args->rrefs[i].slot].handles;
+    }
+    rq->on = s->on;
+    rq->makes = s->makes;
+    if (s->on) ++rpc->refs.at[s->on].handles;
+    if (s->makes) ++rpc->refs.at[s->makes].handles;
+    c->left = true;
+    cdp__rpc_begin(rpc, rq);
+    return CDP_OK;
+}
+
+/* The reference that a call makes. */
+CDP__PRIVATE cdp_status cdp__rpc_start_makes(cdp_rpc *rpc, cdp__rpc_starting *s) {
+    cdp__rpc_value *v;
+    uint64_t rid;
+    if (!cdp__rpc_reserve(rpc, 1 + s->desc->args.rref_count))
+        return cdp__fail(CDP_ERR_BUSY,
+            "%s: the table of references is full (max_rrefs of the desc is %u)", s->name,
+            rpc->desc.max_rrefs);
+    if (!(s->flags & CDP__RPC_REMOTE)) return CDP_OK;
+    rid = cdp__rpc_number(rpc);
+    if (s->to != rpc->rank) {
+        s->makes = cdp__ref_remote(&rpc->refs, rid, cdp__rpc_number(rpc), s->to);
+        if (rpc->lost[s->to]) rpc->extra[s->makes].broken = CDP_ERR_PEER_LOST;
+    } else {
+        v = cdp__rpc_value_make(rpc);
+        if (!v) return CDP_ERR_NOMEM;
+        s->makes = cdp__ref_create(&rpc->refs, rid);
+        rpc->extra[s->makes].value = v;
+    }
+    rpc->extra[s->makes].label = s->desc->label;
+    return CDP_OK;
+}
+
+/* Back to where nothing was started. */
+CDP__PRIVATE void cdp__rpc_start_undo(cdp_rpc *rpc, cdp__rpc_starting *s, cdp__rpc_call *c) {
+    if (c) {
+        c->call = NULL;
+        c->done = NULL;
+        cdp__rpc_wire_over(rpc, c);
+    }
+    if (s->call) s->call->priv[CDP__CALL_STAGE] = 0;
+    if (!s->makes) return;
+    if (s->to != rpc->rank && rpc->refs.at[s->makes].state == CDP__REF_PENDING)
+        (void)cdp__ref_got_ack(&rpc->refs, s->to, rpc->refs.at[s->makes].key, CDP__REF_FULL);
+    cdp__ref_drop(&rpc->refs, s->makes);
+    s->makes = 0;
+}
+
+CDP__PRIVATE cdp_status cdp__rpc_start_call(cdp_rpc *rpc, cdp__rpc_starting *s) {
+    cdp__rpc_call *c;
+    cdp_status st = cdp__rpc_start_check(rpc, s), room;
+    if (st != CDP_OK) return st;
+    cdp__rpc_start_time(rpc, s);
+    room = cdp__rpc_start_room(rpc, s);
+    if (room < 0) return room;
+    st = cdp__rpc_start_makes(rpc, s);
+    if (st != CDP_OK) return st;
+    c = cdp__rpc_call_open(rpc);
+    if (!c) {
+        st = cdp__fail_nomem("a call", sizeof *c);
+        cdp__rpc_start_undo(rpc, s, NULL);
+        return st;
+    }
+    c->to = s->to;
+    c->function = s->desc->function;
+    c->start_ns = s->start_ns;
+    c->deadline_ns = s->deadline_ns;
+    c->one_way = s->desc->one_way;
+    c->call = s->call;
+    c->done = s->desc->done;
+    c->done_user = s->desc->user;
+    ++rpc->peers[s->to].flight;
+    if (s->call) {
+        s->call->priv[CDP__CALL_RPC] = (uint64_t)(uintptr_t)rpc;
+        s->call->priv[CDP__CALL_ID] = cdp__rpc_call_id(c);
+        s->call->priv[CDP__CALL_STAGE] = CDP__CALL_UNDER_WAY;
+        if (s->deadline_ns != CDP__NEVER) cdp__rpc_timer(rpc, s->deadline_ns);
+    }
+    if (room == CDP_PENDING) {
+        cdp__rpc_abandon(rpc, c, CDP_ERR_TIMEOUT);
+        return CDP_OK;
+    }
+    st = s->to == rpc->rank ? cdp__rpc_start_here(rpc, s, c) : cdp__rpc_start_far(rpc, s, c);
+    if (st != CDP_OK) {
+        const cdp_error e = *cdp_last_error();
+        cdp__rpc_start_undo(rpc, s, c);
+        *cdp__error_slot() = e;
+    } else if (s->desc->one_way && c->used && c->call == s->call && s->call) {
+        cdp__rpc_end(rpc, c, CDP_OK, CDP_RAN_UNKNOWN, 0);
+    }
+    return st;
+}
+
+/* The call is free to be started. */
+CDP__PRIVATE cdp_status cdp__rpc_call_ready(const char *name, cdp_call *call) {
+    if (call->priv[CDP__CALL_STAGE] == CDP__CALL_UNDER_WAY)
+        return cdp__fail(CDP_ERR_STATE, "%s: this cdp_call is under way; use another one", name);
+    if (call->priv[CDP__CALL_STAGE] == CDP__CALL_ENDED)
+        return cdp__fail(CDP_ERR_STATE,
+            "%s: this cdp_call has a result; give it to cdp_call_free() before it is used again",
+            name);
+    memset(call, 0, sizeof *call);
+    call->status = CDP_PENDING;
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__rpc_start_any(cdp_rpc *rpc, cdp__rpc_starting *s) {
+    cdp_status st = s->call ? cdp__rpc_call_ready(s->name, s->call) : CDP_OK;
+    if (st != CDP_OK) return st;
+    if (s->desc->one_way) s->flags |= CDP__RPC_ONE_WAY;
+    cdp_lock_acquire(&rpc->lock);
+    st = cdp__rpc_start_call(rpc, s);
+    if (st != CDP_OK && s->call) s->call->status = st;
+    cdp__rpc_leave(rpc);
+    return st;
+}
+
+CDP_API cdp_status cdp_rpc_start(cdp_rpc *rpc, const cdp_call_desc *desc, cdp_call *call) {
+    cdp__rpc_starting s;
+    if (!rpc || !desc || !call)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_rpc_start needs an rpc, a desc and a cdp_call");
+    memset(&s, 0, sizeof s);
+    s.name = "cdp_rpc_start";
+    s.desc = desc;
+    s.call = call;
+    return cdp__rpc_start_any(rpc, &s);
+}
+
+CDP_API cdp_status cdp_rpc_call(cdp_rpc *rpc, const cdp_call_desc *desc, cdp_call *call) {
+    const cdp_status st = cdp_rpc_start(rpc, desc, call);
+    return st == CDP_OK ? cdp_call_wait(call) : st;
+}
+
+CDP_API cdp_status cdp_rpc_remote(cdp_rpc *rpc, const cdp_call_desc *desc, cdp_rref *out) {
+    cdp__rpc_starting s;
+    cdp_status st;
+    if (!rpc || !desc || !out)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_rpc_remote needs an rpc, a desc and a place for the reference");
+    memset(out, 0, sizeof *out);
+    if (desc->done || desc->one_way || desc->on.rpc)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_rpc_remote: done, one_way and on of the desc must not be set; use "
+            "cdp_rref_confirmed(), or pass the reference as an argument");
+    memset(&s, 0, sizeof s);
+    s.name = "cdp_rpc_remote";
+    s.desc = desc;
+    s.flags = CDP__RPC_REMOTE;
+    cdp_lock_acquire(&rpc->lock);
+    st = cdp__rpc_start_call(rpc, &s);
+    if (st == CDP_OK) *out = cdp__rpc_rref(rpc, s.makes);
+    cdp__rpc_leave(rpc);
+    return st;
+}
+
+/* ---- waiting */
+
+CDP__PRIVATE bool cdp__call_over(cdp_rpc *rpc, void *arg) {
+    (void)rpc;
+    return ((cdp_call *)arg)->priv[CDP__CALL_STAGE] == CDP__CALL_ENDED;
+}
+
+/* NULL: it was never started. */
+CDP__PRIVATE cdp_rpc *cdp__call_rpc(const char *name, const cdp_call *call) {
+    if (call && call->priv[CDP__CALL_RPC]) return (cdp_rpc *)(uintptr_t)call->priv[CDP__CALL_RPC];
+    (void)cdp__fail(CDP_ERR_INVALID, "%s: this cdp_call was not started", name);
+    return NULL;
+}
+
+CDP__PRIVATE cdp_status cdp__call_result(const cdp_call *call) {
+    if (call->status != CDP_OK) *cdp__error_slot() = call->error;
+    return call->status;
+}
+
+CDP__PRIVATE cdp_status cdp__call_wait_until(
+    const char *name, cdp_call *call, uint32_t timeout_ms) {
+    cdp_rpc *rpc = cdp__call_rpc(name, call);
+    cdp_status st = CDP_OK;
+    if (!rpc) return CDP_ERR_INVALID;
+    cdp_lock_acquire(&rpc->lock);
+    st = cdp__rpc_wait(
+        rpc, cdp__call_over, call, timeout_ms ? cdp__deadline(rpc->os, timeout_ms) : 0);
+    cdp__rpc_leave(rpc);
+    return st == CDP_OK ? cdp__call_result(call) : st;
+}
+
+CDP_API cdp_status cdp_call_wait(cdp_call *call) {
+    return cdp__call_wait_until("cdp_call_wait", call, CDP_NO_TIMEOUT);
+}
+
+CDP_API cdp_status cdp_call_wait_for(cdp_call *call, uint32_t timeout_ms) {
+    return cdp__call_wait_until("cdp_call_wait_for", call, timeout_ms);
+}
+
+CDP_API cdp_status cdp_call_test(cdp_call *call) {
+    cdp_rpc *rpc = cdp__call_rpc("cdp_call_test", call);
+    bool over;
+    if (!rpc) return CDP_ERR_INVALID;
+    cdp_lock_acquire(&rpc->lock);
+    over = cdp__call_over(rpc, call);
+    cdp_lock_release(&rpc->lock);
+    return over ? cdp__call_result(call) : CDP_PENDING;
+}
+
+CDP_API cdp_status cdp_call_wait_all(cdp_call *const *calls, uint32_t count) {
+    cdp_status first = CDP_OK, st;
+    cdp_error e;
+    uint32_t i;
+    if (count && !calls) return cdp__fail(CDP_ERR_INVALID, "cdp_call_wait_all needs calls");
+    for (i = 0; i < count; ++i) {
+        st = cdp_call_wait(calls[i]);
+        if (st == CDP_OK || first != CDP_OK) continue;
+        first = st;
+        e = *cdp_last_error();
+    }
+    if (first != CDP_OK) *cdp__error_slot() = e;
+    return first;
+}
+
+typedef struct cdp__calls {
+    cdp_call *const *at;
+    uint32_t count, which;
+} cdp__calls;
+
+CDP__PRIVATE bool cdp__call_any_over(cdp_rpc *rpc, void *arg) {
+    cdp__calls *c = (cdp__calls *)arg;
+    for (c->which = 0; c->which < c->count; ++c->which)
+        if (cdp__call_over(rpc, c->at[c->which])) return true;
+    return false;
+}
+
+CDP_API cdp_status cdp_call_wait_any(
+    cdp_call *const *calls, uint32_t count, uint32_t timeout_ms, uint32_t *which) {
+    cdp__calls c;
+    cdp_rpc *rpc;
+    cdp_status st;
+    uint32_t i;
+    if (!calls || !count || !which)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_call_wait_any needs calls and a place for the index");
+    for (i = 0; i < count; ++i) {
+        rpc = cdp__call_rpc("cdp_call_wait_any", calls[i]);
+        if (!rpc) return CDP_ERR_INVALID;
+        if (rpc != cdp__call_rpc("cdp_call_wait_any", calls[0]))
+            return cdp__fail(CDP_ERR_INVALID,
+                "cdp_call_wait_any: calls[0] and calls[%u] belong to different rpcs", i);
+    }
+    c.at = calls;
+    c.count = count;
+    rpc = cdp__call_rpc("cdp_call_wait_any", calls[0]);
+    cdp_lock_acquire(&rpc->lock);
+    st = cdp__rpc_wait(
+        rpc, cdp__call_any_over, &c, timeout_ms ? cdp__deadline(rpc->os, timeout_ms) : 0);
+    cdp__rpc_leave(rpc);
+    if (st != CDP_OK) return st;
+    *which = c.which;
+    return cdp__call_result(calls[c.which]);
+}
+
+CDP_API cdp_status cdp_call_cancel(cdp_call *call) {
+    cdp_rpc *rpc = cdp__call_rpc("cdp_call_cancel", call);
+    cdp__rpc_call *c;
+    cdp_status st = CDP_OK;
+    if (!rpc) return CDP_ERR_INVALID;
+    cdp_lock_acquire(&rpc->lock);
+    c = call->priv[CDP__CALL_STAGE] == CDP__CALL_UNDER_WAY
+        ? cdp__rpc_call_find(rpc, call->priv[CDP__CALL_ID])
+        : NULL;
+    if (c && c->call == call) {
+        cdp__rpc_abandon(rpc, c, CDP_ERR_ABORTED);
+        if (c->to == rpc->rank) cdp__rpc_got_cancel(rpc, rpc->rank, call->priv[CDP__CALL_ID]);
+    } else {
+        st = cdp__fail(CDP_ERR_STATE, "cdp_call_cancel: the call has ended before");
+    }
+    cdp__rpc_leave(rpc);
+    return st;
+}
+
+CDP_API void cdp_call_free(cdp_call *call) {
+    cdp_rpc *rpc;
+    uint32_t i;
+    if (!call || call->priv[CDP__CALL_STAGE] != CDP__CALL_ENDED) return;
+    rpc = (cdp_rpc *)(uintptr_t)call->priv[CDP__CALL_RPC];
+    for (i = 0; i < call->rref_count; ++i)
+        cdp_rref_drop(call->rrefs[i]);
+    cdp__free(rpc->os, (void *)(uintptr_t)call->priv[CDP__CALL_MEMORY]);
+    memset(call, 0, sizeof *call);
+}
+
+/* ---- >>rpc-references: the calls of a program ------------------------------------------------ */
+
+/* Knows: handles. Promises: a handle that was dropped is noticed. May use: the sections above. */
+
+CDP_API cdp_status cdp_rref_create(
+    cdp_rpc *rpc, const cdp_value *value, const char *label, cdp_rref *out) {
+    cdp__rpc_value *v;
+    cdp_status st = CDP_OK;
+    uint32_t slot;
+    if (!rpc || !value || !out)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_rref_create needs an rpc, a value and a place for the reference");
+    memset(out, 0, sizeof *out);
+    v = cdp__rpc_value_make(rpc);
+    if (!v) return CDP_ERR_NOMEM;
+    v->value = *value;
+    v->settled = true;
+    cdp_lock_acquire(&rpc->lock);
+    if (rpc->phase != CDP__RPC_OPEN)
+        st = cdp__fail(CDP_ERR_STATE, "cdp_rref_create: the rpc was shut down");
+    else if (!cdp__rpc_reserve(rpc, 1))
+        st = cdp__fail(CDP_ERR_BUSY,
+            "cdp_rref_create: the table of references is full (max_rrefs of the desc is %u)",
+            rpc->desc.max_rrefs);
+    if (st == CDP_OK) {
+        slot = cdp__ref_create(&rpc->refs, cdp__rpc_number(rpc));
+        rpc->extra[slot].value = v;
+        rpc->extra[slot].label = label;
+        *out = cdp__rpc_rref(rpc, slot);
+    } else {
+        cdp__free(rpc->os, v);
+    }
+    cdp__rpc_leave(rpc);
+    return st;
+}
+
+CDP_API void cdp_rref_keep(cdp_rref rref) {
+    uint32_t slot;
+    if (!rref.rpc) return;
+    cdp_lock_acquire(&rref.rpc->lock);
+    slot = cdp__rpc_slot(rref.rpc, "cdp_rref_keep", rref);
+    if (slot) ++rref.rpc->refs.at[slot].handles;
+    cdp_lock_release(&rref.rpc->lock);
+}
+
+CDP_API void cdp_rref_drop(cdp_rref rref) {
+    uint32_t slot;
+    if (!rref.rpc) return;
+    cdp_lock_acquire(&rref.rpc->lock);
+    slot = cdp__rpc_slot(rref.rpc, "cdp_rref_drop", rref);
+    if (slot) cdp__ref_drop(&rref.rpc->refs, slot);
+    cdp__rpc_leave(rref.rpc);
+}
+
+CDP_API cdp_status cdp_rref_fetch(cdp_rref rref, uint32_t timeout_ms, cdp_call *call) {
+    cdp__rpc_starting s;
+    cdp_call_desc d;
+    if (!rref.rpc || !call)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_rref_fetch needs a reference and a cdp_call");
+    memset(&d, 0, sizeof d);
+    memset(&s, 0, sizeof s);
+    d.on = rref;
+    d.timeout_ms = timeout_ms;
+    s.name = "cdp_rref_fetch";
+    s.desc = &d;
+    s.call = call;
+    s.flags = CDP__RPC_FETCH;
+    return cdp__rpc_start_any(rref.rpc, &s);
+}
+
+CDP_API cdp_status cdp_rref_to_here(cdp_rref rref, uint32_t timeout_ms, cdp_call *call) {
+    const cdp_status st = cdp_rref_fetch(rref, timeout_ms, call);
+    return st == CDP_OK ? cdp_call_wait(call) : st;
+}
+
+CDP__PRIVATE bool cdp__rpc_value_ready(cdp_rpc *rpc, void *arg) {
+    const uint32_t slot = *(uint32_t *)arg;
+    return rpc->extra[slot].value->settled;
+}
+
+CDP_API cdp_status cdp_rref_local(
+    cdp_rref rref, uint32_t type, uint32_t timeout_ms, cdp_value *out) {
+    cdp_rpc *rpc = rref.rpc;
+    const cdp__rpc_value *v;
+    cdp_status st = CDP_OK;
+    uint32_t slot;
+    if (!rpc || !out)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_rref_local needs a reference and a place for the value");
+    cdp_lock_acquire(&rpc->lock);
+    slot = cdp__rpc_slot(rpc, "cdp_rref_local", rref);
+    if (!slot) st = cdp_last_error()->status;
+    if (slot && rpc->refs.at[slot].kind != CDP__REF_OWNER) {
+        st = cdp__fail(CDP_ERR_STATE,
+            "cdp_rref_local: the value is on rank %u (%s), this is rank %u (%s); use "
+            "cdp_rref_to_here(), or a call with .on",
+            rpc->refs.at[slot].rank, rpc->peers[rpc->refs.at[slot].rank].name, rpc->rank,
+            rpc->peers[rpc->rank].name);
+        slot = 0;
+    }
+    if (slot) {
+        ++rpc->refs.at[slot].handles;
+        st = cdp__rpc_wait(rpc, cdp__rpc_value_ready, &slot,
+            cdp__deadline(rpc->os, cdp__def(timeout_ms, rpc->desc.timeout_ms)));
+        v = rpc->extra[slot].value;
+        if (st == CDP_PENDING)
+            st = cdp__fail(CDP_ERR_TIMEOUT, "cdp_rref_local: the value was not made in time");
+        else if (st == CDP_OK && v->failed)
+            st = cdp__fail(v->failed, "cdp_rref_local: the value was not made: %s",
+                v->why ? v->why : "out of memory");
+        else if (st == CDP_OK && type && v->value.type != type)
+            st = cdp__fail(CDP_ERR_INVALID, "cdp_rref_local: the value has type %u, not %u",
+                v->value.type, type);
+        if (st == CDP_OK)
+            *out = v->value;
+        else
+            cdp__ref_drop(&rpc->refs, slot);
+    }
+    cdp__rpc_leave(rpc);
+    return st;
+}
+
+CDP_API void cdp_rref_unpin(cdp_rref rref) {
+    cdp_rref_drop(rref);
+}
+
+CDP__PRIVATE bool cdp__rpc_not_pending(cdp_rpc *rpc, void *arg) {
+    return rpc->refs.at[*(uint32_t *)arg].state != CDP__REF_PENDING;
+}
+
+CDP_API cdp_status cdp_rref_confirmed(cdp_rref rref, uint32_t timeout_ms) {
+    cdp_rpc *rpc = rref.rpc;
+    cdp_status st = CDP_OK;
+    uint32_t slot;
+    if (!rpc) return cdp__fail(CDP_ERR_INVALID, "cdp_rref_confirmed needs a reference");
+    cdp_lock_acquire(&rpc->lock);
+    slot = cdp__rpc_slot(rpc, "cdp_rref_confirmed", rref);
+    if (!slot) st = cdp_last_error()->status;
+    if (slot) {
+        ++rpc->refs.at[slot].handles;
+        if (!cdp__rpc_not_pending(rpc, &slot))
+            st = timeout_ms ? cdp__rpc_wait(
+                     rpc, cdp__rpc_not_pending, &slot, cdp__deadline(rpc->os, timeout_ms))
+                            : CDP_PENDING;
+        if (rpc->refs.at[slot].state == CDP__REF_BROKEN)
+            st = cdp__fail_peer(rpc->extra[slot].broken,
+                cdp_world_rank_of(rpc->group, rpc->refs.at[slot].rank), 0,
+                "the reference to a value of rank %u (%s) is broken: that rank is lost, has no "
+                "such value any more, or its table of references is full",
+                rpc->refs.at[slot].rank, rpc->peers[rpc->refs.at[slot].rank].name);
+        cdp__ref_drop(&rpc->refs, slot);
+    }
+    cdp__rpc_leave(rpc);
+    return st;
+}
+
+CDP_API cdp_status cdp_rref_info_of(cdp_rref rref, cdp_rref_info *out) {
+    cdp_rpc *rpc = rref.rpc;
+    uint32_t slot;
+    if (!rpc || !out)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_rref_info_of needs a reference and a place");
+    memset(out, 0, sizeof *out);
+    cdp_lock_acquire(&rpc->lock);
+    slot = cdp__rpc_slot(rpc, "cdp_rref_info_of", rref);
+    if (slot) {
+        const cdp__ref *r = &rpc->refs.at[slot];
+        out->is_owner = r->kind == CDP__REF_OWNER;
+        out->rid = r->rid;
+        out->fid = out->is_owner ? 0 : r->key;
+        out->owner = r->rank;
+        out->handles = r->handles;
+        out->holds = out->is_owner ? 0 : r->count;
+        out->forks = out->is_owner ? r->count : 0;
+        out->label = rpc->extra[slot].label;
+    }
+    cdp_lock_release(&rpc->lock);
+    return slot ? CDP_OK : CDP_ERR_STATE;
+}
+
+/* ---- >>rpc-replies: what a function answers -------------------------------------------------- */
+
+/* Knows: requests that run or were kept. Promises: one answer, also after the rpc is gone. May
+   use: the sections above. */
+
+/* The request may be answered now. After OK the lock is held. */
+CDP__PRIVATE cdp_status cdp__rpc_reply_begin(const char *name, cdp_rpc_request *request) {
+    cdp__rpc_rq *rq = (cdp__rpc_rq *)(void *)request;
+    cdp_rpc *rpc;
+    if (!request) return cdp__fail(CDP_ERR_INVALID, "%s needs a request", name);
+    rpc = request->rpc;
+    cdp_lock_acquire(&rpc->lock);
+    if (rq->stage == CDP__RPC_RUNNING || rq->stage == CDP__RPC_KEPT) return CDP_OK;
+    cdp_lock_release(&rpc->lock);
+    return cdp__fail(CDP_ERR_STATE, "%s: the request was replied to before", name);
+}
+
+/* After cdp_rpc_destroy() nobody is there to get it. True: it was so. */
+CDP__PRIVATE bool cdp__rpc_reply_late(cdp_rpc *rpc, cdp__rpc_rq *rq) {
+    bool last;
+    if (rpc->phase != CDP__RPC_SHUT || !rpc->kept) return false;
+    last = !--rpc->kept;
+    cdp__free(rpc->os, rq->buffer);
+    cdp__free(rpc->os, rq);
+    cdp_lock_release(&rpc->lock);
+    if (last) cdp__rpc_free(rpc);
+    return true;
+}
+
+/* What cannot be sent: the caller is told, and so is the program. */
+CDP__PRIVATE cdp_status cdp__rpc_reply_failed(cdp_rpc *rpc, cdp__rpc_rq *rq, cdp_status st) {
+    const cdp_error e = *cdp_last_error();
+    cdp__rpc_answer_fail(rpc, rq, st, CDP_RAN_YES, 0, e.text);
+    cdp__rpc_leave(rpc);
+    *cdp__error_slot() = e;
+    return st;
+}
+
+CDP__PRIVATE cdp_status cdp__rpc_results_check(
+    cdp_rpc *rpc, const char *name, const cdp_args *results) {
+    const uint64_t bytes = cdp__rpc_args_bytes(results);
+    if (bytes > rpc->desc.max_message_bytes)
+        return cdp__fail(CDP_ERR_INVALID,
+            "%s: results of %llu bytes; max_message_bytes of cdp_rpc_desc is %llu", name,
+            (unsigned long long)bytes, (unsigned long long)rpc->desc.max_message_bytes);
+    return cdp__rpc_rrefs_check(rpc, name, results);
+}
+
+CDP_API cdp_status cdp_rpc_reply(cdp_rpc_request *request, const cdp_args *results) {
+    cdp__rpc_rq *rq = (cdp__rpc_rq *)(void *)request;
+    cdp_status st = cdp__rpc_reply_begin("cdp_rpc_reply", request);
+    cdp_rpc *rpc;
+    if (st != CDP_OK) return st;
+    rpc = request->rpc;
+    if (cdp__rpc_reply_late(rpc, rq)) return CDP_OK;
+    st = cdp__rpc_results_check(rpc, "cdp_rpc_reply", results);
+    if (st == CDP_OK && rq->makes) {
+        cdp__rpc_value *v = rpc->extra[rq->makes].value;
+        st = cdp__rpc_value_copy(rpc, v, results);
+        if (st == CDP_OK) cdp__rpc_value_settle(rpc, v);
+    }
+    if (st == CDP_OK) st = cdp__rpc_answer(rpc, rq, rq->makes ? NULL : results);
+    if (st != CDP_OK) return cdp__rpc_reply_failed(rpc, rq, st);
+    cdp__rpc_leave(rpc);
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_rpc_reply_value(cdp_rpc_request *request, const cdp_value *value) {
+    cdp__rpc_rq *rq = (cdp__rpc_rq *)(void *)request;
+    cdp_status st = value ? cdp__rpc_reply_begin("cdp_rpc_reply_value", request)
+                          : cdp__fail(CDP_ERR_INVALID, "cdp_rpc_reply_value needs a value");
+    cdp__rpc_value *v;
+    cdp_rpc *rpc;
+    if (st != CDP_OK) return st;
+    rpc = request->rpc;
+    if (rpc->phase == CDP__RPC_SHUT && rpc->kept) {
+        if (value->destroy) value->destroy(value->user, value->data);
+        (void)cdp__rpc_reply_late(rpc, rq);
+        return CDP_OK;
+    }
+    if (rq->makes) {
+        v = rpc->extra[rq->makes].value;
+        v->value = *value;
+        cdp__rpc_value_settle(rpc, v);
+        st = cdp__rpc_answer(rpc, rq, NULL);
+        cdp__rpc_leave(rpc);
+        return st;
+    }
+    st = cdp__rpc_results_check(rpc, "cdp_rpc_reply_value", &value->plain);
+    v = st == CDP_OK ? cdp__rpc_value_make(rpc) : NULL;
+    if (st == CDP_OK) st = v ? cdp__rpc_answer(rpc, rq, &value->plain) : CDP_ERR_NOMEM;
+    if (st != CDP_OK) {
+        cdp__free(rpc->os, v);
+        return cdp__rpc_reply_failed(rpc, rq, st);
+    }
+    v->value = *value;
+    cdp__rpc_add_task(rpc, &v->task); /* its plain bytes were sent: destroy it */
+    cdp__rpc_leave(rpc);
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_rpc_fail(cdp_rpc_request *request, int32_t code, const char *text) {
+    cdp__rpc_rq *rq = (cdp__rpc_rq *)(void *)request;
+    const cdp_status st = cdp__rpc_reply_begin("cdp_rpc_fail", request);
+    cdp_rpc *rpc;
+    if (st != CDP_OK) return st;
+    rpc = request->rpc;
+    if (cdp__rpc_reply_late(rpc, rq)) return CDP_OK;
+    cdp__rpc_answer_fail(
+        rpc, rq, CDP_ERR_REMOTE, CDP_RAN_YES, code, text ? text : "the function gave no reason");
+    cdp__rpc_leave(rpc);
+    return CDP_OK;
+}
+
+CDP_API bool cdp_rpc_cancelled(const cdp_rpc_request *request) {
+    const cdp__rpc_rq *rq = (const cdp__rpc_rq *)(const void *)request;
+    cdp_rpc *rpc;
+    bool over;
+    if (!request) return false;
+    rpc = request->rpc;
+    cdp_lock_acquire(&rpc->lock);
+    over = rq->cancelled || rq->pub.deadline_ns <= cdp__now(rpc->os);
+    cdp_lock_release(&rpc->lock);
+    return over;
+}
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#endif /* CDP_RPC_IMPL_INCLUDED */

@@ -1,0 +1,124 @@
+/*  12_actors.c - one agent, many observers: each observer asks the agent for its next action, and
+    the agent answers all of them at once, as soon as all have asked (a batch).
+
+        gcc -O2 examples/12_actors.c -o actors -pthread -lm
+        cdprun -n 4 ./actors
+
+    The agent hands each observer a reference to itself and starts an episode there. Observers run
+    on ranks of their own and call back. No thread of the agent waits for a batch to be full: a
+    request that is not answered yet is kept (CDP_RPC_LATER). */
+#define CDP_IMPLEMENTATION
+#include "../cdp_tcp.h"
+
+#include "../cdp_rpc.h"
+
+#include <stdio.h>
+
+#define STEPS 50
+#define MOST 64
+
+typedef struct agent {
+    uint32_t observers, waiting, batches, asked;
+    cdp_rpc_request *requests[MOST];
+} agent;
+
+static int fail(const char *what) {
+    fprintf(stderr, "%s: ", what);
+    return cdp_print_error(stderr);
+}
+
+/* On the agent: {where the observer stands} -> {where it should go}. max_running 1, so that
+   nothing in here needs a lock. */
+static void select_action(void *user, cdp_rpc_request *request) {
+    agent *a = (agent *)request->on->data;
+    (void)user;
+    a->requests[a->waiting++] = request;
+    ++a->asked;
+    if (a->waiting < a->observers) return;
+    for (uint32_t i = 0; i < a->observers; ++i) {
+        int64_t at, action;
+        memcpy(&at, a->requests[i]->data, sizeof at);
+        action = at > 0 ? -1 : 1; /* towards 0 */
+        cdp_iov iov = {&action, sizeof action};
+        const cdp_args results = {.iov = &iov, .iov_count = 1};
+        cdp_rpc_reply(a->requests[i], &results);
+    }
+    a->waiting = 0;
+    ++a->batches;
+}
+
+/* On an observer: runs an episode with the agent that the first argument refers to; returns the
+   sum of its rewards. */
+static void run_episode(void *user, cdp_rpc_request *request) {
+    int64_t at = 10 * (int64_t)cdp_rank((cdp_group *)user), reward = 0;
+    for (int step = 0; step < STEPS; ++step) {
+        cdp_call call = {0};
+        cdp_iov iov = {&at, sizeof at};
+        const cdp_call_desc ask = {.on = request->rrefs[0],
+            .function = cdp_rpc_id("select_action"),
+            .args = {.iov = &iov, .iov_count = 1}};
+        int64_t action = 0;
+        if (cdp_rpc_call(request->rpc, &ask, &call) != CDP_OK) {
+            cdp_rpc_fail(request, 1, cdp_last_error()->text);
+            cdp_call_free(&call);
+            return;
+        }
+        memcpy(&action, call.data, sizeof action);
+        cdp_call_free(&call);
+        at += action;
+        reward += at >= -1 && at <= 1;
+    }
+    cdp_iov iov = {&reward, sizeof reward};
+    const cdp_args results = {.iov = &iov, .iov_count = 1};
+    cdp_rpc_reply(request, &results);
+}
+
+static int play(cdp_rpc *rpc, uint32_t ranks) {
+    agent a = {.observers = ranks - 1};
+    const cdp_value value = {.data = &a};
+    cdp_call calls[MOST];
+    cdp_rref self;
+    bool right = true;
+    memset(calls, 0, sizeof calls);
+    if (cdp_rref_create(rpc, &value, "agent", &self) != CDP_OK) return fail("agent");
+    for (uint32_t r = 1; r < ranks; ++r) {
+        const cdp_call_desc start = {.to = r,
+            .function = cdp_rpc_id("run_episode"),
+            .args = {.rrefs = &self, .rref_count = 1}};
+        if (cdp_rpc_start(rpc, &start, &calls[r]) != CDP_OK) return fail("run_episode");
+    }
+    for (uint32_t r = 1; r < ranks; ++r) {
+        int64_t reward;
+        if (cdp_call_wait(&calls[r]) != CDP_OK) return fail("run_episode");
+        memcpy(&reward, calls[r].data, sizeof reward);
+        cdp_call_free(&calls[r]);
+        printf("observer %u: %d of %d steps at the goal\n", r, (int)reward, STEPS);
+        right = right && reward == STEPS - (10 * (int64_t)r - 1) + 1;
+    }
+    right = right && a.batches == STEPS && a.asked == STEPS * a.observers;
+    printf("%u questions, answered in %u batches of %u: %s\n", a.asked, a.batches, a.observers,
+        right ? "right" : "wrong");
+    cdp_rref_drop(self);
+    return right ? 0 : 1;
+}
+
+int main(void) {
+    cdp_rpc_function functions[] = {
+        {.name = "select_action", .func = select_action, .flags = CDP_RPC_LATER, .max_running = 1},
+        {.name = "run_episode", .func = run_episode}};
+    cdp_rpc_desc desc = {.functions = functions, .function_count = 2};
+    cdp_rpc *rpc;
+    int result = 0;
+    if (cdp_init_from_env(NULL, &desc.group) != CDP_OK) return cdp_print_error(stderr);
+    if (cdp_size(desc.group) < 2 || cdp_size(desc.group) > 6) {
+        fprintf(stderr, "this needs 2 to 6 ranks: cdprun -n 4 ./actors\n");
+        return 1;
+    }
+    functions[1].user = desc.group;
+    if (cdp_rpc_create(&desc, &rpc) != CDP_OK) return fail("create");
+    if (cdp_rank(desc.group) == 0) result = play(rpc, cdp_size(desc.group));
+    if (cdp_rpc_shutdown(rpc, 0) != CDP_OK) return fail("shutdown"); /* observers serve in here */
+    cdp_rpc_destroy(rpc);
+    cdp_group_destroy(desc.group);
+    return result;
+}

@@ -1,0 +1,1627 @@
+/* test_rpc.c - remote calls and references: the scenarios of torch.distributed.rpc's own tests that
+   mean something in C, and what is ours alone. Each runs as threads of this program over memory
+   (with workers, without, and polled), over TCP, and over shared memory; at the end of each world
+   every allocation was given back. */
+#define CDP_IMPLEMENTATION
+#include "cdp_tcp.h"
+
+#include "cdp_rpc.h"
+
+#include "ranks.h"
+
+#include <sys/wait.h>
+
+#define CALL(...) (&(cdp_call_desc){__VA_ARGS__})
+#define F(name) .function = cdp_rpc_id(name)
+#define BYTES(data_, bytes_) .args = {.iov = &(cdp_iov){(data_), (bytes_)}, .iov_count = 1}
+#define RREF(r_) .args = {.rrefs = &(cdp_rref[1]){r_}[0], .rref_count = 1}
+
+typedef struct lives {
+    int32_t made, destroyed;
+} lives;
+
+typedef struct side {
+    uint32_t rank, ranks;
+    cdp_group *g;
+    cdp_rpc *rpc;
+    lives values;
+    uint32_t lost, leaked, ran, cancelled;
+    int32_t lost_rank;
+    cdp_rpc_request *kept[64];
+    uint32_t kept_count;
+} side;
+
+static side sides[RANKS_MAX];
+static uint32_t ranks;
+static void (*body)(side *s);
+static cdp_rpc_desc like;
+static bool shut_by_body; /* the body ends the rpc itself */
+static enum {
+    HUB,
+    HUB_NO_WORKERS,
+    HUB_POLLED,
+    TCP,
+    SHARED,
+    HOWS
+} how;
+
+static void count(uint32_t *n) {
+    __atomic_add_fetch(n, 1, __ATOMIC_SEQ_CST);
+}
+static uint32_t counted_of(const uint32_t *n) {
+    return __atomic_load_n(n, __ATOMIC_SEQ_CST);
+}
+
+/* ---- the functions of every rank ---- */
+
+static side *side_of(cdp_rpc_request *q) {
+    return (side *)q->user;
+}
+
+static void reply(cdp_rpc_request *q, const void *data, uint64_t bytes) {
+    const cdp_iov iov = {(void *)(uintptr_t)data, bytes};
+    const cdp_args args = {.iov = &iov, .iov_count = 1};
+    OK(cdp_rpc_reply(q, &args));
+}
+static void reply_i64(cdp_rpc_request *q, int64_t x) {
+    reply(q, &x, sizeof x);
+}
+static int64_t i64_at(const void *data, uint32_t i) {
+    int64_t x;
+    memcpy(&x, (const uint8_t *)data + 8 * i, 8);
+    return x;
+}
+
+/* the sum of 64-bit numbers */
+static void f_add(void *user, cdp_rpc_request *q) {
+    int64_t sum = 0;
+    (void)user;
+    for (uint32_t i = 0; i < q->bytes / 8; ++i)
+        sum += i64_at(q->data, i);
+    reply_i64(q, sum);
+}
+static void f_echo(void *user, cdp_rpc_request *q) {
+    (void)user;
+    reply(q, q->data, q->bytes);
+}
+static void f_whoami(void *user, cdp_rpc_request *q) {
+    (void)user;
+    reply_i64(q, (int64_t)q->from * 1000 + side_of(q)->rank);
+}
+static void f_nothing(void *user, cdp_rpc_request *q) {
+    (void)user;
+    count(&side_of(q)->ran);
+}
+static void f_fail(void *user, cdp_rpc_request *q) {
+    char text[500];
+    (void)user;
+    snprintf(text, sizeof text, "%.*s", (int)q->bytes, (const char *)q->data);
+    OK(cdp_rpc_fail(q, 42, text));
+}
+/* sleeps so many ms, or until it is cancelled */
+static void f_sleep(void *user, cdp_rpc_request *q) {
+    const uint64_t until = test_now_ns() + (uint64_t)i64_at(q->data, 0) * 1000000;
+    (void)user;
+    while (test_now_ns() < until && !cdp_rpc_cancelled(q)) {
+        if (how == HUB_POLLED) (void)!cdp_poll(side_of(q)->g, 0);
+        test_sleep_ms(1);
+    }
+    if (cdp_rpc_cancelled(q)) count(&side_of(q)->cancelled);
+    count(&side_of(q)->ran);
+    reply_i64(q, 7);
+}
+/* {ttl}: calls the next rank with ttl - 1, and adds 1 */
+static void f_chain(void *user, cdp_rpc_request *q) {
+    side *s = side_of(q);
+    int64_t ttl = i64_at(q->data, 0) - 1, sum = 0;
+    cdp_call c = {0};
+    (void)user;
+    if (ttl > 0) {
+        if (!OK(cdp_rpc_call(
+                q->rpc, CALL(.to = (s->rank + 1) % ranks, F("chain"), BYTES(&ttl, 8)), &c))) {
+            cdp_rpc_fail(q, 1, cdp_last_error()->text);
+            cdp_call_free(&c);
+            return;
+        }
+        sum = i64_at(c.data, 0);
+        cdp_call_free(&c);
+    }
+    reply_i64(q, sum + 1);
+}
+/* how many ms its caller gave it, and what a nested call would have */
+static void f_time_left(void *user, cdp_rpc_request *q) {
+    side *s = side_of(q);
+    const uint64_t now = cdp_os_default()->now_ns(NULL);
+    int64_t left[2] = {(int64_t)(q->deadline_ns - now) / 1000000, 0};
+    cdp_call c = {0};
+    (void)user;
+    if (q->bytes) {
+        const cdp_call_desc next = {
+            .to = (s->rank + 1) % ranks, F("time_left"), .detached = q->bytes == 16};
+        if (OK(cdp_rpc_call(q->rpc, &next, &c))) left[1] = i64_at(c.data, 0);
+        cdp_call_free(&c);
+    }
+    reply(q, left, sizeof left);
+}
+/* keeps the request; all are answered when so many are there as the first argument says */
+static void f_batch(void *user, cdp_rpc_request *q) {
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    side *s = side_of(q);
+    const uint32_t want = (uint32_t)i64_at(q->data, 0);
+    (void)user;
+    pthread_mutex_lock(&mutex);
+    s->kept[s->kept_count++] = q;
+    if (s->kept_count == want) {
+        for (uint32_t i = 0; i < want; ++i)
+            reply_i64(s->kept[i], want);
+        s->kept_count = 0;
+    }
+    pthread_mutex_unlock(&mutex);
+}
+static void f_keep(void *user, cdp_rpc_request *q) {
+    side *s = side_of(q);
+    (void)user;
+    s->kept[s->kept_count] = q;
+    count(&s->kept_count);
+}
+static void f_twice(void *user, cdp_rpc_request *q) {
+    cdp_rpc_request *again = q;
+    (void)user;
+    reply_i64(q, 1);
+    REFUSED(CDP_ERR_STATE, "replied to before", cdp_rpc_reply(again, NULL));
+}
+static void f_waits_inline(void *user, cdp_rpc_request *q) {
+    int64_t ms = 20000;
+    cdp_call c = {0};
+    (void)user;
+    OK(cdp_rpc_start(q->rpc, CALL(.to = side_of(q)->rank, F("sleep"), BYTES(&ms, 8)), &c));
+    REFUSED(CDP_ERR_STATE, "must not wait", cdp_call_wait(&c));
+    OK(cdp_call_cancel(&c));
+    cdp_call_free(&c);
+    REFUSED(CDP_ERR_STATE, "must not shut down", cdp_rpc_shutdown(q->rpc, 0));
+}
+
+/* values: a counter */
+typedef struct counter {
+    side *owner;
+    int64_t n;
+} counter;
+
+static void counter_destroy(void *user, void *data) {
+    side *s = (side *)user;
+    __atomic_add_fetch(&s->values.destroyed, 1, __ATOMIC_SEQ_CST);
+    ((counter *)data)->n = -1;
+    free(data);
+}
+static cdp_value counter_value(side *s, int64_t n, cdp_iov *iov) {
+    counter *c = (counter *)malloc(sizeof *c);
+    const cdp_value v = {.data = c,
+        .type = 5,
+        .plain = {.iov = iov, .iov_count = 1},
+        .destroy = counter_destroy,
+        .user = s};
+    c->owner = s;
+    c->n = n;
+    iov->data = &c->n;
+    iov->bytes = 8;
+    __atomic_add_fetch(&s->values.made, 1, __ATOMIC_SEQ_CST);
+    return v;
+}
+static cdp_iov iovs[4096];
+static uint32_t iovs_used;
+static cdp_iov *iov_next(void) {
+    return &iovs[__atomic_fetch_add(&iovs_used, 1, __ATOMIC_SEQ_CST) % 4096];
+}
+/* {n, ms}: makes a counter that begins with n, after ms */
+static void f_counter(void *user, cdp_rpc_request *q) {
+    cdp_value v;
+    (void)user;
+    if (q->bytes > 8) test_sleep_ms((uint32_t)i64_at(q->data, 1));
+    v = counter_value(side_of(q), i64_at(q->data, 0), iov_next());
+    OK(cdp_rpc_reply_value(q, &v));
+}
+/* on a counter: adds, returns the sum */
+static void f_count(void *user, cdp_rpc_request *q) {
+    counter *c = q->on ? (counter *)q->on->data : NULL;
+    (void)user;
+    if (!T(c != NULL)) return;
+    reply_i64(q, __atomic_add_fetch(&c->n, i64_at(q->data, 0), __ATOMIC_SEQ_CST));
+}
+/* fetches its references and adds what they hold */
+static void f_sum_of(void *user, cdp_rpc_request *q) {
+    int64_t sum = 0;
+    (void)user;
+    for (uint32_t i = 0; i < q->rref_count; ++i) {
+        cdp_call c = {0};
+        T_EQ(CDP_OK, cdp_rref_confirmed(q->rrefs[i], 0));
+        if (OK(cdp_rref_to_here(q->rrefs[i], 0, &c))) sum += i64_at(c.data, 0);
+        cdp_call_free(&c);
+    }
+    reply_i64(q, sum);
+}
+/* returns its references */
+static void f_give_back(void *user, cdp_rpc_request *q) {
+    const cdp_args args = {.rrefs = q->rrefs, .rref_count = q->rref_count};
+    (void)user;
+    OK(cdp_rpc_reply(q, &args));
+}
+/* makes a counter of this rank and returns a reference to it */
+static void f_lend(void *user, cdp_rpc_request *q) {
+    side *s = side_of(q);
+    cdp_value v = counter_value(s, i64_at(q->data, 0), iov_next());
+    cdp_rref r;
+    (void)user;
+    if (!OK(cdp_rref_create(q->rpc, &v, "lent", &r))) return;
+    const cdp_args args = {.rrefs = &r, .rref_count = 1};
+    OK(cdp_rpc_reply(q, &args));
+    cdp_rref_drop(r);
+}
+/* {ttl}: a reference to what the next rank makes, and so on; the last one makes a counter */
+static void f_forward(void *user, cdp_rpc_request *q) {
+    side *s = side_of(q);
+    int64_t ttl = i64_at(q->data, 0) - 1;
+    cdp_rref r;
+    (void)user;
+    if (!OK(cdp_rpc_remote(
+            q->rpc, CALL(.to = (s->rank + 1) % ranks, F("counter"), BYTES(&ttl, 8)), &r)))
+        return;
+    const cdp_args args = {.rrefs = &r, .rref_count = 1};
+    OK(cdp_rpc_reply(q, &args));
+    cdp_rref_drop(r);
+}
+
+static const uint32_t only_rank_0[] = {0};
+static const cdp_rpc_function functions[] = {
+    {.name = "add", .func = f_add, .flags = CDP_RPC_INLINE},
+    {.name = "add_in_worker", .func = f_add},
+    {.name = "echo", .func = f_echo, .flags = CDP_RPC_INLINE},
+    {.name = "whoami", .func = f_whoami},
+    {.name = "nothing", .func = f_nothing},
+    {.name = "fail", .func = f_fail},
+    {.name = "sleep", .func = f_sleep},
+    {.name = "one_sleep", .func = f_sleep, .max_running = 1},
+    {.name = "chain", .func = f_chain},
+    {.name = "time_left", .func = f_time_left},
+    {.name = "batch", .func = f_batch, .flags = CDP_RPC_LATER},
+    {.name = "keep", .func = f_keep, .flags = CDP_RPC_LATER | CDP_RPC_INLINE},
+    {.name = "twice", .func = f_twice, .flags = CDP_RPC_LATER},
+    {.name = "waits_inline", .func = f_waits_inline, .flags = CDP_RPC_INLINE},
+    {.name = "tiny", .func = f_echo, .max_bytes = 8},
+    {.name = "only_rank_0", .func = f_nothing, .allow = only_rank_0, .allow_count = 1},
+    {.name = "counter", .func = f_counter},
+    {.name = "count", .func = f_count},
+    {.name = "sum_of", .func = f_sum_of},
+    {.name = "give_back", .func = f_give_back},
+    {.name = "lend", .func = f_lend},
+    {.name = "forward", .func = f_forward},
+};
+
+/* ---- worlds ---- */
+
+static void on_lost(void *user, uint32_t rank, const cdp_error *why) {
+    side *s = (side *)user;
+    T_EQ(CDP_ERR_PEER_LOST, why->status);
+    s->lost_rank = (int32_t)rank;
+    count(&s->lost);
+}
+static void on_leaked(void *user, uint64_t rid, uint32_t owner, const char *label) {
+    (void)rid;
+    (void)owner;
+    (void)label;
+    count(&((side *)user)->leaked);
+}
+
+static cdp_rpc_desc desc_of(side *s) {
+    cdp_rpc_desc d = like;
+    d.group = s->g;
+    if (!d.functions) {
+        d.functions = functions;
+        d.function_count = sizeof functions / sizeof *functions;
+    }
+    if (how == HUB_NO_WORKERS) d.no_workers = true;
+    d.lost = on_lost;
+    d.leaked = on_leaked;
+    d.user = s;
+    return d;
+}
+
+static cdp_hub *hub;
+static uint16_t port;
+static const cdp_os *os;
+
+static bool side_open(side *s) {
+    cdp_group_desc d = {.rank = s->rank,
+        .world_size = ranks,
+        .hub = hub,
+        .timeout_ms = 20000,
+        .no_thread = how == HUB_POLLED,
+        .os = os,
+        .logger = {.level = CDP_LOG_SILENT}};
+    if (how < TCP) return OK(cdp_group_create(&d, &s->g));
+    cdp_tcp_desc t = {
+        .group = d, .master_port = port, .init_timeout_ms = 20000, .no_shared_memory = how == TCP};
+    t.group.hub = NULL;
+    return OK(cdp_init(&t, &s->g));
+}
+
+static void *side_main(void *arg) {
+    side *s = (side *)arg;
+    cdp_rpc_desc d;
+    if (!side_open(s)) return NULL;
+    d = desc_of(s);
+    if (body && shut_by_body) {
+        body(s);
+    } else if (OK(cdp_rpc_create(&d, &s->rpc))) {
+        OK(cdp_barrier(s->g)); /* all know the others' sides */
+        body(s);
+        OK(cdp_rpc_shutdown(s->rpc, 20000));
+        const cdp_rpc_stats st = cdp_rpc_stats_of(s->rpc);
+        T_EQ(0, st.calls_out + st.calls_in + st.users + st.forks + st.holds);
+        OK(cdp_barrier(s->g));
+        cdp_rpc_destroy(s->rpc);
+        T_EQ(s->values.made, s->values.destroyed);
+    }
+    cdp_group_destroy(s->g);
+    return NULL;
+}
+
+static void run_one(uint32_t n, void (*func)(side *s)) {
+    pthread_t t[RANKS_MAX];
+    const cdp_hub_desc h = {.world_size = n, .os = os = counted_os()};
+    const cdp_addr any = {.family = 4, .ip = {127, 0, 0, 1}};
+    cdp_addr bound;
+    ranks = n;
+    body = func;
+    memset(sides, 0, sizeof sides);
+    hub = NULL;
+    if (how < TCP && !OK(cdp_hub_create(&h, &hub))) return;
+    const int32_t fd = cdp__os_listen(NULL, &any, &bound);
+    close(fd);
+    port = bound.port;
+    for (uint32_t r = 0; r < n; ++r) {
+        sides[r].rank = r;
+        sides[r].ranks = n;
+        pthread_create(&t[r], NULL, side_main, &sides[r]);
+    }
+    for (uint32_t r = 0; r < n; ++r)
+        pthread_join(t[r], NULL);
+    cdp_hub_destroy(hub);
+    T_EQ(0, counted.held);
+}
+
+static void run(uint32_t n, void (*func)(side *s)) {
+    for (uint32_t i = 0; i < (TEST_THREADS_WATCHED ? SHARED : HOWS) && !test__now.failed_checks;
+         ++i) {
+        how = i;
+        run_one(n, func);
+        if (test__now.failed_checks) printf("  in world %u\n", i);
+    }
+    memset(&like, 0, sizeof like);
+    shut_by_body = false;
+}
+
+/* All ranks come here; unlike in cdp_barrier(), functions run meanwhile. */
+static void meet(side *s, uint32_t *place) {
+    const uint64_t until = test_now_ns() + 20000000000ull;
+    const uint32_t came = __atomic_fetch_add(place, 1, __ATOMIC_SEQ_CST);
+    while (counted_of(place) < (came / ranks + 1) * ranks && test_now_ns() < until)
+        (void)!cdp_rpc_serve(s->rpc, 1);
+}
+
+static uint32_t next_of(const side *s) {
+    return (s->rank + 1) % ranks;
+}
+static int64_t call_i64(side *s, uint32_t to, const char *name, int64_t a, int64_t b) {
+    int64_t two[2] = {a, b}, got = -1;
+    cdp_call c = {0};
+    if (OK(cdp_rpc_call(s->rpc, CALL(.to = to, F(name), BYTES(two, 16)), &c))) {
+        T_EQ(8, c.bytes);
+        T_EQ(CDP_RAN_YES, c.ran);
+        got = i64_at(c.data, 0);
+    }
+    cdp_call_free(&c);
+    return got;
+}
+
+/* ---- names and start ---- */
+
+static void names(side *s) {
+    char name[16];
+    for (uint32_t r = 0; r < ranks; ++r) {
+        snprintf(name, sizeof name, "rank%u", r);
+        T_TEXT(name, cdp_rpc_name_of(s->rpc, r));
+        T_EQ(r, cdp_rpc_rank_of(s->rpc, name));
+        T(cdp_rpc_alive(s->rpc, r));
+    }
+    T_EQ(-1, cdp_rpc_rank_of(s->rpc, "nobody"));
+    T(cdp_rpc_name_of(s->rpc, ranks) == NULL);
+}
+TEST(worker_id) {
+    run(3, names);
+}
+
+static void duplicate(side *s) {
+    cdp_rpc_desc d = desc_of(s);
+    d.name = s->rank == 1 ? "other" : "twin";
+    REFUSED(
+        CDP_ERR_MISMATCH, "ranks 0 and 2 are both called \"twin\"", cdp_rpc_create(&d, &s->rpc));
+    T(s->rpc == NULL);
+    d.name = NULL;
+    if (OK(cdp_rpc_create(&d, &s->rpc))) {
+        T_EQ(5, call_i64(s, next_of(s), "add", 2, 3));
+        OK(cdp_rpc_shutdown(s->rpc, 0));
+    }
+    cdp_rpc_destroy(s->rpc);
+}
+TEST(duplicate_name) {
+    shut_by_body = true;
+    run(3, duplicate);
+}
+
+static void invalid_names(side *s) {
+    static const char *const bad[] = {"", "*", "a b", "x\ny"};
+    char longest[129];
+    cdp_rpc_desc d = desc_of(s);
+    for (uint32_t i = 0; i < 4; ++i) {
+        d.name = bad[i];
+        REFUSED(CDP_ERR_INVALID, "is not made of 1 to 127 letters", cdp_rpc_create(&d, &s->rpc));
+    }
+    memset(longest, 'x', 128);
+    longest[128] = 0;
+    d.name = longest;
+    T_EQ(CDP_ERR_INVALID, cdp_rpc_create(&d, &s->rpc));
+    longest[127] = 0;
+    longest[0] = (char)('a' + s->rank);
+    if (OK(cdp_rpc_create(&d, &s->rpc))) OK(cdp_rpc_shutdown(s->rpc, 0));
+    cdp_rpc_destroy(s->rpc);
+}
+TEST(invalid_name) {
+    shut_by_body = true;
+    run(2, invalid_names);
+}
+
+static void twice(side *s) {
+    const cdp_rpc_desc d = desc_of(s);
+    for (uint32_t i = 0; i < 3; ++i) {
+        if (!OK(cdp_rpc_create(&d, &s->rpc))) return;
+        OK(cdp_barrier(s->g));
+        T_EQ(5, call_i64(s, next_of(s), "whoami", 0, 0) / 1000 + 5 - s->rank);
+        OK(cdp_rpc_shutdown(s->rpc, 0));
+        REFUSED(CDP_ERR_STATE, "shut down before", cdp_rpc_shutdown(s->rpc, 0));
+        OK(cdp_barrier(s->g));
+        cdp_rpc_destroy(s->rpc);
+    }
+}
+TEST(init_rpc_twice) {
+    shut_by_body = true;
+    run(2, twice);
+}
+
+static void alone(side *s) {
+    cdp_rref r;
+    cdp_call c = {0};
+    int64_t x[2] = {40, 0};
+    T_EQ(5, call_i64(s, 0, "add", 2, 3));
+    T_EQ(7, call_i64(s, 0, "add_in_worker", 3, 4));
+    OK(cdp_rpc_remote(s->rpc, CALL(.to = 0, F("counter"), BYTES(x, 16)), &r));
+    OK(cdp_rref_to_here(r, 0, &c));
+    T_EQ(40, i64_at(c.data, 0));
+    cdp_call_free(&c);
+    cdp_rref_drop(r);
+}
+TEST(world_size_one) {
+    run(1, alone);
+}
+
+/* ---- calls ---- */
+
+static void adds(side *s) {
+    cdp_call c = {0};
+    int64_t x = 8;
+    for (uint32_t to = 0; to < ranks; ++to) { /* this rank, too */
+        T_EQ(5, call_i64(s, to, "add", 2, 3));
+        T_EQ(-1, call_i64(s, to, "add_in_worker", 2, -3));
+        T_EQ(s->rank * 1000 + to, call_i64(s, to, "whoami", 0, 0));
+        for (int i = 0; i < 20; ++i)
+            T_EQ(i + 1, call_i64(s, to, "add", i, 1));
+    }
+    OK(cdp_rpc_call(s->rpc,
+        CALL(.to = (uint32_t)cdp_rpc_rank_of(s->rpc, "rank1"), F("echo"), BYTES(&x, 8)), &c));
+    T_EQ(8, i64_at(c.data, 0));
+    cdp_call_free(&c);
+    OK(cdp_rpc_call(s->rpc, CALL(.to = next_of(s), F("nothing")), &c));
+    T_EQ(0, c.bytes); /* no return result */
+    cdp_call_free(&c);
+}
+TEST(add) {
+    run(3, adds);
+}
+
+static void many(side *s) {
+    enum {
+        N = 300
+    };
+    static cdp_call calls[RANKS_MAX][N];
+    cdp_call *list[N];
+    int64_t x[N];
+    memset(calls[s->rank], 0, sizeof calls[0]);
+    for (uint32_t i = 0; i < N; ++i) { /* more than max_calls: the rest waits */
+        x[i] = i;
+        list[i] = &calls[s->rank][i];
+        OK(cdp_rpc_start(s->rpc,
+            CALL(.to = next_of(s), F(i % 2 ? "add" : "add_in_worker"), BYTES(&x[i], 8)), list[i]));
+    }
+    OK(cdp_call_wait_all(list, N));
+    for (uint32_t i = 0; i < N; ++i) {
+        T_EQ(i, i64_at(list[i]->data, 0));
+        T_EQ(CDP_OK, cdp_call_wait(list[i])); /* again */
+        cdp_call_free(list[i]);
+    }
+}
+TEST(multi_async_call) {
+    like.max_calls = 64;
+    run(3, many);
+}
+
+static void lengths(side *s) {
+    static const uint64_t sizes[] = {
+        1, 8, 31, 32, 33, 257, 4096, 65535, 65536, 65537, 300000, 1048576, 5000000};
+    for (uint32_t i = 0; i < sizeof sizes / sizeof *sizes; ++i) {
+        for (uint32_t inl = 0; inl < 2; ++inl) {
+            uint8_t *data = (uint8_t *)malloc(sizes[i]);
+            cdp_call c = {0};
+            for (uint64_t k = 0; k < sizes[i]; ++k)
+                data[k] = (uint8_t)(k * 13 + s->rank);
+            if (OK(cdp_rpc_call(
+                    s->rpc, CALL(.to = next_of(s), F("echo"), BYTES(data, sizes[i])), &c))) {
+                T_EQ(sizes[i], c.bytes);
+                T(!memcmp(c.data, data, sizes[i]));
+                T_EQ(0, (uintptr_t)c.data % 8);
+            }
+            cdp_call_free(&c);
+            free(data);
+        }
+    }
+}
+TEST(arguments_of_all_lengths) {
+    run(2, lengths);
+}
+
+static void errors(side *s) {
+    static const char escaped[] = "line\n\"quoted\" \\x41 100%s";
+    cdp_call c = {0};
+    T_EQ(CDP_ERR_REMOTE,
+        cdp_rpc_call(s->rpc, CALL(.to = next_of(s), F("fail"), BYTES((char *)escaped, 24)), &c));
+    T_EQ(42, c.code);
+    T_EQ(CDP_RAN_YES, c.ran);
+    T_TEXT("fail on rank", c.error.text);
+    T_TEXT("failed with code 42: line\n\"quoted\" \\x41 100%s", c.error.text);
+    T_EQ(next_of(s), c.error.peer);
+    T_EQ(CDP_ERR_REMOTE, cdp_call_wait(&c)); /* future_wait_twice */
+    T_TEXT("code 42", cdp_last_error()->text);
+    cdp_call_free(&c);
+    T_EQ(CDP_ERR_UNSUPPORTED, cdp_rpc_call(s->rpc, CALL(.to = next_of(s), F("no_such")), &c));
+    T_TEXT("no function of this name", c.error.text);
+    T_EQ(CDP_RAN_NO, c.ran);
+    cdp_call_free(&c);
+    T_EQ(CDP_ERR_INVALID,
+        cdp_rpc_call(s->rpc, CALL(.to = next_of(s), F("tiny"), BYTES((char *)escaped, 9)), &c));
+    T_TEXT("max_bytes of the function is 8", c.error.text);
+    T_EQ(CDP_RAN_NO, c.ran);
+    cdp_call_free(&c);
+    T_EQ(s->rank ? CDP_ERR_UNSUPPORTED : CDP_OK,
+        cdp_rpc_call(s->rpc, CALL(.to = next_of(s), F("only_rank_0")), &c));
+    if (s->rank) T_TEXT("may not call it (allow)", c.error.text);
+    cdp_call_free(&c);
+    OK(cdp_rpc_call(s->rpc, CALL(.to = next_of(s), F("twice")), &c));
+    cdp_call_free(&c);
+    OK(cdp_rpc_call(s->rpc, CALL(.to = next_of(s), F("waits_inline")), &c));
+    cdp_call_free(&c);
+}
+TEST(py_function_exception) {
+    run(2, errors);
+}
+
+static void mistakes(side *s) {
+    cdp_call c = {0};
+    cdp_rref r = {0};
+    cdp_rref_info info;
+    cdp_value v = {0};
+    uint32_t which;
+    uint64_t big = 8;
+    cdp_call *one = &c;
+    REFUSED(CDP_ERR_INVALID, "needs an rpc, a desc", cdp_rpc_start(NULL, NULL, NULL));
+    REFUSED(CDP_ERR_INVALID, "to is 9; the group has ranks 0 to 1",
+        cdp_rpc_call(s->rpc, CALL(.to = 9, F("add")), &c));
+    REFUSED(CDP_ERR_INVALID, "set function of the desc", cdp_rpc_call(s->rpc, CALL(.to = 0), &c));
+    REFUSED(CDP_ERR_INVALID, "args.iov[0] has no memory",
+        cdp_rpc_call(s->rpc, CALL(.to = 0, F("add"), BYTES(NULL, 8)), &c));
+    REFUSED(CDP_ERR_INVALID, "max_message_bytes of cdp_rpc_desc is 1000",
+        cdp_rpc_call(s->rpc, CALL(.to = 0, F("add"), BYTES(&big, 1001)), &c));
+    REFUSED(CDP_ERR_INVALID, "was not started", cdp_call_wait(&c));
+    REFUSED(CDP_ERR_INVALID, "was not started", cdp_call_test(&c));
+    REFUSED(CDP_ERR_INVALID, "was not started", cdp_call_cancel(&c));
+    REFUSED(CDP_ERR_INVALID, "was not started", cdp_call_wait_any(&one, 1, 0, &which));
+    REFUSED(CDP_ERR_INVALID, "needs a reference", cdp_rref_to_here(r, 0, &c));
+    REFUSED(CDP_ERR_INVALID, "needs a reference", cdp_rref_confirmed(r, 0));
+    REFUSED(CDP_ERR_INVALID, "needs a reference", cdp_rref_info_of(r, &info));
+    REFUSED(CDP_ERR_INVALID, "needs a request", cdp_rpc_fail(NULL, 0, NULL));
+    T(!cdp_rpc_cancelled(NULL));
+    cdp_call_free(&c);
+    cdp_call_free(NULL);
+    cdp_rref_drop(r);
+    cdp_rref_keep(r);
+    cdp_rpc_destroy(NULL);
+    OK(cdp_rpc_start(s->rpc, CALL(.to = next_of(s), F("nothing")), &c));
+    REFUSED(CDP_ERR_STATE, "is under way; use another one",
+        cdp_rpc_start(s->rpc, CALL(.to = next_of(s), F("nothing")), &c));
+    OK(cdp_call_wait(&c));
+    REFUSED(CDP_ERR_STATE, "give it to cdp_call_free()",
+        cdp_rpc_start(s->rpc, CALL(.to = next_of(s), F("nothing")), &c));
+    REFUSED(CDP_ERR_STATE, "has ended before", cdp_call_cancel(&c));
+    cdp_call_free(&c);
+    OK(cdp_rref_create(s->rpc, &v, "mine", &r));
+    REFUSED(CDP_ERR_INVALID, "a one-way call takes no references",
+        cdp_rpc_start(s->rpc, CALL(.to = next_of(s), F("nothing"), .one_way = true, RREF(r)), &c));
+    REFUSED(CDP_ERR_INVALID, "has type 0, not 3", cdp_rref_local(r, 3, 0, &v));
+    OK(cdp_rref_info_of(r, &info));
+    T(info.is_owner && info.handles == 1 && info.forks == 0);
+    T_TEXT("mine", info.label);
+    cdp_rref_drop(r);
+    REFUSED(CDP_ERR_STATE, "was dropped before", cdp_rref_info_of(r, &info));
+    REFUSED(CDP_ERR_STATE, "was dropped before", cdp_rref_to_here(r, 0, &c));
+    REFUSED(CDP_ERR_INVALID, "done, one_way and on",
+        cdp_rpc_remote(s->rpc, CALL(.to = 0, F("add"), .one_way = true), &r));
+    REFUSED(CDP_PENDING == 1 ? CDP_ERR_INVALID : CDP_OK, "needs calls and a place",
+        cdp_call_wait_any(NULL, 0, 0, &which));
+}
+TEST(every_mistake_gets_a_sentence) {
+    like.max_message_bytes = 1000;
+    run(2, mistakes);
+}
+
+/* ---- waiting and callbacks ---- */
+
+static void waits(side *s) {
+    cdp_call c[3] = {{0}};
+    cdp_call *list[3] = {&c[0], &c[1], &c[2]};
+    uint32_t which = 9;
+    OK(cdp_rpc_start(s->rpc, CALL(.to = next_of(s), F("keep")), &c[0]));
+    T_EQ(CDP_PENDING, cdp_call_test(&c[0]));
+    T_EQ(CDP_PENDING, cdp_call_wait_any(list, 1, 5, &which));
+    T_EQ(CDP_PENDING, cdp_call_wait_for(&c[0], 5));
+    OK(cdp_rpc_start(s->rpc, CALL(.to = next_of(s), F("fail")), &c[1]));
+    T_EQ(CDP_ERR_REMOTE, cdp_call_wait_any(list, 2, 10000, &which));
+    T_EQ(1, which);
+    OK(cdp_call_cancel(&c[0]));
+    T_EQ(CDP_ERR_ABORTED, cdp_call_wait(&c[0]));
+    T_TEXT("cancelled", cdp_last_error()->text);
+    T_EQ(CDP_ERR_REMOTE, cdp_call_wait(&c[1]));
+    OK(cdp_rpc_call(s->rpc, CALL(.to = next_of(s), F("nothing")), &c[2]));
+    T_EQ(CDP_ERR_ABORTED, cdp_call_wait_all(list, 3)); /* the first failure of the list */
+    for (uint32_t i = 0; i < 3; ++i)
+        cdp_call_free(&c[i]);
+    const uint64_t until = test_now_ns() + 10000000000ull;
+    while (!counted_of(&s->kept_count) && test_now_ns() < until)
+        (void)!cdp_rpc_serve(s->rpc, 1);
+    while (!cdp_rpc_cancelled(s->kept[0]) && test_now_ns() < until)
+        (void)!cdp_rpc_serve(s->rpc, 1);
+    OK(cdp_rpc_reply(s->kept[0], NULL)); /* nobody waits for it any more */
+}
+TEST(wait_all_exit_early) {
+    run(2, waits);
+}
+
+typedef struct follow {
+    side *s;
+    cdp_call c;
+    uint32_t steps;
+    int64_t sum;
+} follow;
+
+static void follow_done(void *user, cdp_call *done) {
+    follow *f = (follow *)user;
+    cdp_call inner = {0};
+    int64_t ms = 20000;
+    T_EQ(CDP_OK, done->status);
+    REFUSED(CDP_ERR_STATE, "must not wait",
+        cdp_rpc_call(f->s->rpc, CALL(.to = f->s->rank, F("sleep"), BYTES(&ms, 8)), &inner));
+    OK(cdp_call_cancel(&inner));
+    cdp_call_free(&inner);
+    f->sum = i64_at(done->data, 0);
+    count(&f->steps);
+}
+
+static void callbacks(side *s) {
+    for (uint32_t i = 0; i < 20; ++i) {
+        follow f = {.s = s};
+        int64_t x[2] = {i, 1};
+        OK(cdp_rpc_start(s->rpc,
+            CALL(.to = (s->rank + i) % ranks, F(i % 3 ? "add" : "add_in_worker"), BYTES(x, 16),
+                .done = follow_done, .user = &f),
+            &f.c));
+        OK(cdp_call_wait(&f.c));
+        T_EQ(1, f.steps); /* the wait returns after it */
+        T_EQ(i + 1, f.sum);
+        cdp_call_free(&f.c);
+    }
+}
+TEST(callback_simple) {
+    run(2, callbacks);
+}
+
+/* ---- reply later ---- */
+
+static void batches(side *s) {
+    cdp_call c[8] = {{0}};
+    int64_t want = 8 * ranks;
+    for (uint32_t round = 0; round < 3; ++round) {
+        for (uint32_t i = 0; i < 8; ++i)
+            OK(cdp_rpc_start(s->rpc, CALL(.to = 0, F("batch"), BYTES(&want, 8)), &c[i]));
+        for (uint32_t i = 0; i < 8; ++i) {
+            OK(cdp_call_wait(&c[i]));
+            T_EQ(want, i64_at(c[i].data, 0));
+            cdp_call_free(&c[i]);
+        }
+        OK(cdp_rpc_call(s->rpc, CALL(.to = 0, F("nothing")), &c[0]));
+        cdp_call_free(&c[0]);
+    }
+}
+TEST(async_function_multi_fanout) {
+    run(3, batches);
+}
+
+static void nested(side *s) {
+    T_EQ(12, call_i64(s, next_of(s), "chain", 12, 0));
+}
+TEST(nested_rpc) { /* one worker per rank, and all ranks call each other: waits run functions */
+    like.workers = 1;
+    run(3, nested);
+}
+
+/* ---- time ---- */
+
+static void timeouts(side *s) {
+    int64_t ms = 300, two[2] = {0, 0};
+    uint64_t from = test_now_ns();
+    cdp_call c = {0};
+    T_EQ(CDP_ERR_TIMEOUT,
+        cdp_rpc_call(
+            s->rpc, CALL(.to = next_of(s), F("sleep"), BYTES(&ms, 8), .timeout_ms = 30), &c));
+    T_TEXT("no answer within 30 ms", c.error.text);
+    if (how == HUB || how >= TCP) T_WITHIN(83, test_now_ns() - from);
+    T(c.ran != CDP_RAN_YES);
+    cdp_call_free(&c);
+    /* what is left travels, and shrinks */
+    OK(cdp_rpc_call(
+        s->rpc, CALL(.to = next_of(s), F("time_left"), BYTES(&ms, 8), .timeout_ms = 7000), &c));
+    if (c.status == CDP_OK) {
+        two[0] = i64_at(c.data, 0);
+        two[1] = i64_at(c.data, 1);
+        T(two[0] > 1000 && two[0] <= 7000);
+        T(two[1] > 1000 && two[1] <= two[0] + 1);
+    }
+    cdp_call_free(&c);
+    OK(cdp_rpc_call(
+        s->rpc, CALL(.to = next_of(s), F("time_left"), BYTES(two, 16), .timeout_ms = 7000), &c));
+    if (c.status == CDP_OK) T(i64_at(c.data, 1) > 40000); /* detached: the default */
+    cdp_call_free(&c);
+}
+TEST(rpc_timeouts) {
+    run(2, timeouts);
+}
+
+/* A request whose time is over before it is its turn does not run. */
+static void late(side *s) {
+    int64_t ms = 100, none = 0;
+    cdp_call first = {0}, second = {0};
+    const uint32_t before = counted_of(&sides[1].ran);
+    if (s->rank == 0) {
+        OK(cdp_rpc_start(s->rpc, CALL(.to = 1, F("one_sleep"), BYTES(&ms, 8)), &first));
+        T_EQ(CDP_ERR_TIMEOUT,
+            cdp_rpc_call(
+                s->rpc, CALL(.to = 1, F("one_sleep"), BYTES(&none, 8), .timeout_ms = 20), &second));
+        OK(cdp_call_wait(&first));
+        cdp_call_free(&first);
+        cdp_call_free(&second);
+        OK(cdp_rpc_call(s->rpc, CALL(.to = 1, F("nothing")), &first));
+        cdp_call_free(&first);
+        test_sleep_ms(20);
+        T_EQ(before + 2, counted_of(&sides[1].ran));
+    }
+}
+TEST(a_late_request_does_not_run) {
+    run(2, late);
+}
+
+static void cancels(side *s) {
+    int64_t ms = 20000, none = 0;
+    cdp_call first = {0}, second = {0};
+    if (s->rank == 0) {
+        OK(cdp_rpc_start(s->rpc, CALL(.to = 1, F("one_sleep"), BYTES(&ms, 8)), &first));
+        OK(cdp_rpc_start(s->rpc, CALL(.to = 1, F("one_sleep"), BYTES(&none, 8)), &second));
+        test_sleep_ms(20);
+        OK(cdp_call_cancel(&second));
+        OK(cdp_call_cancel(&first));
+        T_EQ(CDP_ERR_ABORTED, cdp_call_test(&first));
+        T_EQ(CDP_ERR_ABORTED, cdp_call_test(&second));
+        cdp_call_free(&first);
+        cdp_call_free(&second);
+        OK(cdp_rpc_call(s->rpc, CALL(.to = 1, F("nothing")), &first));
+        cdp_call_free(&first);
+    }
+}
+TEST(cancelled_calls) {
+    const uint64_t from = test_now_ns();
+    run(2, cancels);
+    T_WITHIN(5000, test_now_ns() - from);
+}
+
+/* ---- limits ---- */
+
+static void one_way(side *s) {
+    cdp_call c = {0};
+    for (uint32_t i = 0; i < 100; ++i) {
+        OK(cdp_rpc_call(s->rpc, CALL(.to = next_of(s), F("nothing"), .one_way = true), &c));
+        T_EQ(CDP_RAN_UNKNOWN, c.ran);
+        cdp_call_free(&c);
+    }
+    OK(cdp_rpc_call(s->rpc, CALL(.to = next_of(s), F("no_such"), .one_way = true), &c));
+    cdp_call_free(&c); /* nobody hears of it */
+    const uint64_t until = test_now_ns() + 10000000000ull;
+    while (counted_of(&s->ran) < 100 && test_now_ns() < until)
+        (void)!cdp_rpc_serve(s->rpc, 1);
+    T_EQ(100, counted_of(&s->ran));
+}
+TEST(one_way_calls) {
+    like.max_calls = 16;
+    run(2, one_way);
+}
+
+static void busy(side *s) {
+    int64_t ms = 50;
+    cdp_call c[5] = {{0}};
+    if (s->rank == 0) {
+        for (uint32_t i = 0; i < 4; ++i)
+            OK(cdp_rpc_start(s->rpc, CALL(.to = 1, F("sleep"), BYTES(&ms, 8)), &c[i]));
+        REFUSED(CDP_ERR_BUSY, "4 calls to rank 1 (rank1) are under way",
+            cdp_rpc_start(s->rpc, CALL(.to = 1, F("nothing")), &c[4]));
+        for (uint32_t i = 0; i < 4; ++i) {
+            OK(cdp_call_wait(&c[i]));
+            cdp_call_free(&c[i]);
+        }
+        OK(cdp_rpc_call(s->rpc, CALL(.to = 1, F("nothing")), &c[4]));
+        cdp_call_free(&c[4]);
+    }
+}
+TEST(a_full_queue_is_busy) {
+    like.fail_when_full = true;
+    like.max_queue = 4;
+    run(2, busy);
+}
+
+/* Long arguments for which the receiver has no room yet wait at their sender. */
+static void floods(side *s) {
+    enum {
+        N = 12,
+        LONG = 1000000
+    };
+    static uint8_t data[RANKS_MAX][LONG];
+    cdp_call c[N] = {{0}};
+    memset(data[s->rank], (int)s->rank + 1, LONG);
+    for (uint32_t i = 0; i < N; ++i)
+        OK(cdp_rpc_start(
+            s->rpc, CALL(.to = next_of(s), F("echo"), BYTES(data[s->rank], LONG)), &c[i]));
+    for (uint32_t i = 0; i < N; ++i) {
+        OK(cdp_call_wait(&c[i]));
+        T(c[i].bytes == LONG && !memcmp(c[i].data, data[s->rank], LONG));
+        cdp_call_free(&c[i]);
+    }
+}
+TEST(long_arguments_wait_for_memory) {
+    like.max_queue_bytes = 1500000;
+    run(2, floods);
+}
+
+/* ---- shutdown and loss ---- */
+
+static void uneven(side *s) {
+    int64_t ms = 2;
+    cdp_call c[30] = {{0}};
+    if (s->rank) return; /* in shutdown already */
+    for (uint32_t to = 1; to < 3; ++to) {
+        for (uint32_t i = 0; i < 30; ++i)
+            OK(cdp_rpc_start(s->rpc, CALL(.to = to, F("sleep"), BYTES(&ms, 8)), &c[i]));
+        for (uint32_t i = 0; i < 30; ++i) {
+            OK(cdp_call_wait(&c[i]));
+            cdp_call_free(&c[i]);
+        }
+    }
+}
+TEST(graceful_shutdown_with_uneven_workload) {
+    run(3, uneven);
+}
+
+static cdp_call last_calls[RANKS_MAX];
+static void chains_at_the_end(side *s) {
+    static int64_t ttl = 14;
+    memset(&last_calls[s->rank], 0, sizeof last_calls[0]);
+    OK(cdp_rpc_start(
+        s->rpc, CALL(.to = next_of(s), F("chain"), BYTES(&ttl, 8)), &last_calls[s->rank]));
+    OK(cdp_rpc_shutdown(s->rpc, 0));
+    T_EQ(CDP_OK, last_calls[s->rank].status);
+    if (last_calls[s->rank].status == CDP_OK) T_EQ(14, i64_at(last_calls[s->rank].data, 0));
+    cdp_call_free(&last_calls[s->rank]);
+    OK(cdp_rpc_serve(s->rpc, 10)); /* there is nothing to serve any more */
+    REFUSED(CDP_ERR_STATE, "was shut down",
+        cdp_rpc_start(s->rpc, CALL(.to = 0, F("add")), &last_calls[s->rank]));
+    OK(cdp_barrier(s->g));
+    cdp_rpc_destroy(s->rpc);
+}
+static void open_then(side *s, void (*func)(side *s)) {
+    const cdp_rpc_desc d = desc_of(s);
+    if (!OK(cdp_rpc_create(&d, &s->rpc))) return;
+    OK(cdp_barrier(s->g));
+    func(s);
+}
+static void nested_shutdown(side *s) {
+    open_then(s, chains_at_the_end);
+}
+TEST(multi_layer_nested_async_rpc) {
+    shut_by_body = true;
+    run(3, nested_shutdown);
+}
+
+/* A request that is never answered: shutdown ends, and names it. */
+static void never_answered(side *s) {
+    static uint32_t ended, gone;
+    cdp_call c = {0};
+    const uint64_t from = test_now_ns();
+    if (s->rank == 0) OK(cdp_rpc_start(s->rpc, CALL(.to = 1, F("keep")), &c));
+    if (s->rank == 1) {
+        const uint64_t until = test_now_ns() + 10000000000ull;
+        while (!counted_of(&s->kept_count) && test_now_ns() < until)
+            (void)!cdp_rpc_serve(s->rpc, 5);
+    }
+    T_EQ(CDP_ERR_TIMEOUT, cdp_rpc_shutdown(s->rpc, 200));
+    T_TEXT(s->rank == 0 ? "the call of keep on rank 1 (rank1) has not ended"
+                        : "keep, called by rank 0 (rank0), was kept and never replied to here",
+        cdp_last_error()->text);
+    T_WITHIN(300, test_now_ns() - from);
+    const uint32_t came = __atomic_fetch_add(&ended, 1, __ATOMIC_SEQ_CST);
+    /* a rank that leaves is lost to the other one: rank 1 stays until rank 0 is gone */
+    while (test_now_ns() < from + 20000000000ull
+        && (counted_of(&ended) < (came / 2 + 1) * 2
+            || (s->rank == 1 && counted_of(&gone) < came / 2 + 1)))
+        test_sleep_ms(1);
+    cdp_rpc_destroy(s->rpc);
+    if (s->rank == 0) count(&gone);
+    if (s->rank == 0) {
+        T_EQ(CDP_ERR_STATE, c.status);
+        T_EQ(CDP_RAN_UNKNOWN, c.ran);
+    } else if (s->kept_count) {
+        T(cdp_rpc_cancelled(s->kept[0]));
+        OK(cdp_rpc_reply(s->kept[0], NULL)); /* the request outlives the rpc */
+    }
+}
+static void shutdown_blames(side *s) {
+    open_then(s, never_answered);
+}
+TEST(shutdown_errors) {
+    shut_by_body = true;
+    run(2, shutdown_blames);
+}
+
+/* One rank leaves without shutdown, while the others have calls and references there. */
+static void one_leaves(side *s) {
+    int64_t x[2] = {11, 0}, ms = 60000;
+    cdp_call c = {0}, held = {0};
+    cdp_rref r = {0}, other = {0};
+    cdp_rpc_stats st;
+    static uint32_t place;
+    OK(cdp_rpc_remote(s->rpc, CALL(.to = 2, F("counter"), BYTES(x, 16)), &r));
+    OK(cdp_rpc_remote(s->rpc, CALL(.to = 0, F("counter"), BYTES(x, 16)), &other));
+    OK(cdp_rref_to_here(r, 0, &c));
+    cdp_call_free(&c);
+    OK(cdp_rref_confirmed(other, 10000));
+    OK(cdp_rpc_call(s->rpc, CALL(.to = 1, F("sum_of"), RREF(r)), &c));
+    cdp_call_free(&c);
+    if (s->rank != 2) OK(cdp_rpc_start(s->rpc, CALL(.to = 2, F("keep"), BYTES(&ms, 8)), &held));
+    OK(cdp_rpc_call(s->rpc, CALL(.to = s->rank, F("nothing")), &c));
+    cdp_call_free(&c);
+    meet(s, &place);
+    if (s->rank == 2) {
+        const uint64_t until = test_now_ns() + 10000000000ull;
+        while (counted_of(&s->kept_count) < 2 && test_now_ns() < until)
+            (void)!cdp_rpc_serve(s->rpc, 5);
+        cdp_rpc_destroy(s->rpc);
+        for (uint32_t i = 0; i < s->kept_count; ++i)
+            OK(cdp_rpc_fail(s->kept[i], 1, "too late"));
+        T_EQ(s->values.made, s->values.destroyed);
+    } else {
+        T_EQ(CDP_ERR_PEER_LOST, cdp_call_wait(&held));
+        T_EQ(CDP_RAN_UNKNOWN, held.ran);
+        T_EQ(2, cdp_last_error()->peer);
+        T_EQ(CDP_ERR_PEER_LOST, cdp_rref_to_here(r, 0, &c));
+        T_EQ(CDP_RAN_NO, c.ran);
+        cdp_call_free(&c);
+        T_EQ(CDP_ERR_PEER_LOST, cdp_rref_confirmed(r, 0));
+        T_EQ(CDP_ERR_PEER_LOST, cdp_rpc_call(s->rpc, CALL(.to = 2, F("add")), &c));
+        cdp_call_free(&c);
+        T(!cdp_rpc_alive(s->rpc, 2));
+        T_EQ(2, s->lost_rank);
+        /* the others go on: calls, long ones, and values */
+        T_EQ(9, call_i64(s, 1 - s->rank, "add", 4, 5));
+        static uint8_t data[RANKS_MAX][300000];
+        OK(cdp_rpc_call(
+            s->rpc, CALL(.to = 1 - s->rank, F("echo"), BYTES(data[s->rank], 300000)), &c));
+        T_EQ(300000, c.bytes);
+        cdp_call_free(&c);
+        OK(cdp_rref_to_here(other, 0, &c));
+        T_EQ(11, i64_at(c.data, 0));
+        cdp_call_free(&c);
+    }
+    cdp_call_free(&held);
+    if (s->rank == 2) return;
+    cdp_rref_drop(r);
+    cdp_rref_drop(other);
+    OK(cdp_rpc_call(s->rpc, CALL(.to = 1 - s->rank, F("nothing")), &c));
+    cdp_call_free(&c);
+    const uint64_t until = test_now_ns() + 10000000000ull;
+    do { /* what rank 2 held is free */
+        (void)!cdp_rpc_serve(s->rpc, 5);
+        st = cdp_rpc_stats_of(s->rpc);
+    } while ((st.owners || st.forks || st.users) && test_now_ns() < until);
+    T_EQ(0, st.owners + st.forks + st.users + st.holds);
+    T_EQ(CDP_ERR_PEER_LOST, cdp_rpc_shutdown(s->rpc, 5000));
+    T_EQ(2, cdp_last_error()->peer);
+    cdp_rpc_destroy(s->rpc);
+    T_EQ(s->values.made, s->values.destroyed);
+}
+static void local_shutdown_body(side *s) {
+    open_then(s, one_leaves);
+}
+TEST(local_shutdown) {
+    shut_by_body = true;
+    run(3, local_shutdown_body);
+}
+
+/* ---- references ---- */
+
+static void to_here(side *s) {
+    int64_t x[2] = {30, 20};
+    cdp_rref r[5];
+    cdp_call c = {0};
+    for (uint32_t i = 0; i < 5; ++i) {
+        x[0] = 30 + i;
+        OK(cdp_rpc_remote(s->rpc,
+            CALL(.to = (s->rank + i) % ranks, F("counter"), BYTES(x, 16), .label = "c"), &r[i]));
+    }
+    for (uint32_t i = 0; i < 5; ++i) {
+        OK(cdp_rref_to_here(r[i], 0, &c));
+        T_EQ(30 + i, i64_at(c.data, 0));
+        cdp_call_free(&c);
+        x[0] = 100; /* call_method_on_rref */
+        OK(cdp_rpc_call(s->rpc, CALL(.on = r[i], F("count"), BYTES(x, 8)), &c));
+        T_EQ(130 + i, i64_at(c.data, 0));
+        cdp_call_free(&c);
+        OK(cdp_rref_confirmed(r[i], 0));
+        cdp_rref_drop(r[i]);
+    }
+}
+TEST(builtin_remote_ret) {
+    run(3, to_here);
+}
+
+static void fetches(side *s) {
+    enum {
+        N = 20
+    };
+    cdp_rref r;
+    cdp_call c[N] = {{0}};
+    int64_t x[2] = {6, 10};
+    OK(cdp_rpc_remote(s->rpc, CALL(.to = next_of(s), F("counter"), BYTES(x, 16)), &r));
+    for (uint32_t i = 0; i < N; ++i) /* before it is there */
+        OK(cdp_rref_fetch(r, 0, &c[i]));
+    for (uint32_t i = 0; i < N; ++i) {
+        OK(cdp_call_wait(&c[i]));
+        T_EQ(6, i64_at(c[i].data, 0));
+        cdp_call_free(&c[i]);
+    }
+    cdp_rref_drop(r);
+}
+TEST(rref_get_future) {
+    run(2, fetches);
+}
+
+/* A rank that sends nonsense loses the rank that it sent it to, and nobody else. */
+static void one_lies(side *s) {
+    static const cdp_channel_message lies[] = {{0, CDP__RPC_REPLY, 0, 77, 0, NULL, 0, 0},
+        {0, 99, 0, 0, 0, NULL, 0, 0}, {0, CDP__RPC_DELETE, 0, 5, 6, NULL, 0, 0},
+        {0, CDP__RPC_ACCEPT, 0, 5, 6, NULL, 0, 0}, {0, CDP__RPC_CALL | 2u << 8, 0, 1, 1, "x", 1, 0},
+        {0, CDP__RPC_CALL | 40u << 16, 0, 1, 1, NULL, 0, 0}};
+    static uint32_t place, lie;
+    meet(s, &place);
+    if (s->rank == 2) {
+        OK(cdp_channel_send(s->rpc->channel, &lies[lie++ % (sizeof lies / sizeof *lies)]));
+    }
+    const uint64_t until = test_now_ns() + 10000000000ull;
+    while (s->rank != 1 && !counted_of(&s->lost) && test_now_ns() < until)
+        (void)!cdp_rpc_serve(s->rpc, 1);
+    T_EQ(s->rank != 1, counted_of(&s->lost));
+    if (s->rank != 1) T_EQ(2 - s->rank, s->lost_rank);
+    T_EQ(7, call_i64(s, 1, "add", 3, 4)); /* all still have rank 1 */
+    T_EQ(8, call_i64(s, 1, "add_in_worker", 3, 5));
+    meet(s, &place);
+    cdp_rpc_destroy(s->rpc);
+}
+static void liar(side *s) {
+    open_then(s, one_lies);
+}
+TEST(a_liar_loses_its_own_link) {
+    for (uint32_t i = 0; i < 2; ++i) {
+        shut_by_body = true;
+        run(3, liar);
+    }
+}
+
+/* A rank is killed: the others lose it, release what it held, and go on with each other, also with
+   long arguments. Real processes, over TCP and over shared memory. */
+static int killed_main(uint32_t rank, uint16_t at, bool shared) {
+    const cdp_tcp_desc t = {
+        .group = {.rank = rank, .world_size = 3, .logger = {.level = CDP_LOG_SILENT}},
+        .master_port = at,
+        .init_timeout_ms = 20000,
+        .no_shared_memory = !shared};
+    static uint8_t data[300000];
+    side s = {.rank = rank, .ranks = 3};
+    int64_t x[2] = {5, 0};
+    cdp_call c = {0};
+    cdp_rref r[2];
+    ranks = 3;
+    how = shared ? SHARED : TCP;
+    if (!OK(cdp_init(&t, &s.g))) return 1;
+    const cdp_rpc_desc d = desc_of(&s);
+    if (!OK(cdp_rpc_create(&d, &s.rpc))) return 1;
+    for (uint32_t i = 0; i < 2; ++i) { /* on both others */
+        OK(cdp_rpc_remote(
+            s.rpc, CALL(.to = (rank + 1 + i) % 3, F("counter"), BYTES(x, 16)), &r[i]));
+        OK(cdp_rref_to_here(r[i], 0, &c));
+        cdp_call_free(&c);
+    }
+    OK(cdp_barrier(s.g));
+    if (rank == 2) raise(SIGKILL);
+    const uint64_t until = test_now_ns() + 10000000000ull;
+    while ((!counted_of(&s.lost) || cdp_rpc_stats_of(s.rpc).forks > 1) && test_now_ns() < until)
+        (void)!cdp_rpc_serve(s.rpc, 1);
+    T_EQ(2, s.lost_rank);
+    T_EQ(1, cdp_rpc_stats_of(s.rpc).forks); /* of the other one that lives */
+    T_EQ(1, s.values.made - (int32_t)cdp_rpc_stats_of(s.rpc).owners);
+    T_EQ(CDP_ERR_PEER_LOST, cdp_rref_confirmed(r[1 - rank], 0));
+    OK(cdp_rref_to_here(r[rank], 0, &c));
+    T_EQ(5, i64_at(c.data, 0));
+    cdp_call_free(&c);
+    for (uint32_t i = 0; i < 5; ++i) {
+        OK(cdp_rpc_call(s.rpc, CALL(.to = 1 - rank, F("echo"), BYTES(data, sizeof data)), &c));
+        T_EQ(sizeof data, c.bytes);
+        cdp_call_free(&c);
+    }
+    OK(cdp_rpc_call(s.rpc, CALL(.to = 1 - rank, F("nothing")), &c));
+    cdp_call_free(&c);
+    while (!counted_of(&s.ran) && test_now_ns() < until) /* the other one is done, too */
+        (void)!cdp_rpc_serve(s.rpc, 1);
+    T_EQ(CDP_ERR_PEER_LOST, cdp_rpc_shutdown(s.rpc, 3000));
+    T_EQ(2, cdp_last_error()->peer);
+    cdp_rpc_destroy(s.rpc);
+    T_EQ(s.values.made, s.values.destroyed);
+    cdp_group_destroy(s.g);
+    return test__now.failed_checks != 0;
+}
+
+TEST(a_killed_rank) {
+    for (uint32_t shared = 0; shared < 2; ++shared) {
+        const cdp_addr any = {.family = 4, .ip = {127, 0, 0, 1}};
+        cdp_addr bound;
+        pid_t child[3];
+        close(cdp__os_listen(NULL, &any, &bound));
+        fflush(stdout);
+        for (uint32_t rank = 0; rank < 3; ++rank)
+            if ((child[rank] = fork()) == 0) _exit(killed_main(rank, bound.port, shared));
+        for (uint32_t rank = 0; rank < 3; ++rank) {
+            int result = 0;
+            waitpid(child[rank], &result, 0);
+            if (rank < 2) T(WIFEXITED(result) && WEXITSTATUS(result) == 0);
+        }
+    }
+}
+
+/* Settings that must agree, and functions that run before their references are confirmed. */
+static void f_early(void *user, cdp_rpc_request *q) {
+    cdp_call c = {0};
+    int64_t x = 0;
+    (void)user;
+    if (OK(cdp_rref_to_here(q->rrefs[0], 0, &c))) x = i64_at(c.data, 0);
+    cdp_call_free(&c);
+    reply_i64(q, x);
+}
+
+static void settings(side *s) {
+    const cdp_rpc_function early[] = {{.name = "early", .func = f_early, .flags = CDP_RPC_EARLY},
+        {.name = "counter", .func = f_counter}};
+    const cdp_rpc_function same[] = {{.name = "a", .func = f_echo}, {.name = "a", .func = f_echo}};
+    static uint32_t place;
+    cdp_rpc_desc d = desc_of(s);
+    d.max_message_bytes = 1000 + s->rank;
+    REFUSED(CDP_ERR_MISMATCH, "max_message_bytes (1000 and 1001)", cdp_rpc_create(&d, &s->rpc));
+    d = desc_of(s);
+    d.functions = same;
+    d.function_count = 2;
+    REFUSED(CDP_ERR_INVALID, "have the same id", cdp_rpc_create(&d, &s->rpc));
+    d.functions = early;
+    if (!OK(cdp_rpc_create(&d, &s->rpc))) return;
+    for (int64_t i = 0; i < 20; ++i) {
+        int64_t x[2] = {i, 0};
+        cdp_rref r;
+        cdp_call c = {0};
+        OK(cdp_rpc_remote(s->rpc, CALL(.to = (s->rank + 1) % 3, F("counter"), BYTES(x, 16)), &r));
+        OK(cdp_rpc_call(s->rpc, CALL(.to = (s->rank + 2) % 3, F("early"), RREF(r)), &c));
+        T_EQ(i, i64_at(c.data, 0));
+        cdp_call_free(&c);
+        cdp_rref_drop(r);
+    }
+    meet(s, &place);
+    OK(cdp_rpc_shutdown(s->rpc, 0));
+    cdp_rpc_destroy(s->rpc);
+}
+TEST(mismatched_options) {
+    shut_by_body = true;
+    run(3, settings);
+}
+
+/* Out of memory at every place of a small program: it says so, and gives everything back. */
+TEST(out_of_memory_everywhere) {
+    uint32_t good = 0, k;
+    for (k = 1; k < 400 && good < 3 && !test__now.failed_checks; ++k) {
+        cdp_group_desc g = {
+            .world_size = 1, .no_thread = true, .logger = {.level = CDP_LOG_SILENT}};
+        cdp_rpc_desc d = {
+            .functions = functions, .function_count = sizeof functions / sizeof *functions};
+        int64_t x[40] = {1, 0};
+        cdp_call c = {0};
+        cdp_rref r = {0};
+        cdp_rpc *rpc;
+        side s = {.ranks = 1};
+        bool all = false;
+        ranks = 1;
+        how = HUB_POLLED;
+        d.user = &s;
+        g.os = counted_os();
+        OK(cdp_group_create(&g, &d.group));
+        s.g = d.group;
+        counted.fail_at = counted.calls + k;
+        if (cdp_rpc_create(&d, &rpc) == CDP_OK) {
+            s.rpc = rpc;
+            all = cdp_rpc_call(rpc, CALL(F("add"), BYTES(x, sizeof x)), &c) == CDP_OK;
+            cdp_call_free(&c);
+            all = cdp_rpc_remote(rpc, CALL(F("counter"), BYTES(x, 16)), &r) == CDP_OK && all;
+            if (r.rpc) all = cdp_rref_to_here(r, 1000, &c) == CDP_OK && all;
+            cdp_call_free(&c);
+            if (r.rpc) all = cdp_rpc_call(rpc, CALL(F("give_back"), RREF(r)), &c) == CDP_OK && all;
+            cdp_call_free(&c);
+            cdp_rref_drop(r);
+            all = cdp_rpc_shutdown(rpc, 5000) == CDP_OK && all;
+            cdp_rpc_destroy(rpc);
+        }
+        good = all ? good + 1 : 0;
+        counted.fail_at = 0;
+        T_EQ(s.values.made, s.values.destroyed);
+        cdp_group_destroy(d.group);
+        T_EQ(0, counted.held);
+    }
+    T(k > 15 && good == 3);
+}
+
+static void local_values(side *s) {
+    cdp_value v, got;
+    cdp_rref r, far;
+    cdp_call c = {0};
+    int64_t x[2] = {1, 0};
+    v = counter_value(s, 40, iov_next());
+    OK(cdp_rref_create(s->rpc, &v, NULL, &r));
+    OK(cdp_rref_local(r, 5, 0, &got));
+    T(got.data == v.data);
+    ((counter *)got.data)->n = 41;
+    cdp_rref_unpin(r);
+    OK(cdp_rref_to_here(r, 0, &c)); /* local_rref_no_fork */
+    T_EQ(41, i64_at(c.data, 0));
+    cdp_call_free(&c);
+    OK(cdp_rpc_call(
+        s->rpc, CALL(.to = next_of(s), F("sum_of"), RREF(r)), &c)); /* pass_local_rrefs */
+    T_EQ(41, i64_at(c.data, 0));
+    cdp_call_free(&c);
+    OK(cdp_rpc_remote(s->rpc, CALL(.to = next_of(s), F("counter"), BYTES(x, 16)), &far));
+    REFUSED(CDP_ERR_STATE, "the value is on rank", cdp_rref_local(far, 5, 0, &got));
+    cdp_rref_drop(far);
+    cdp_rref_drop(r);
+}
+TEST(local_value) {
+    run(2, local_values);
+}
+
+/* S1 to S4: a reference goes from its creator to its owner, to a third rank, and back in results,
+   while it is not confirmed yet, and later. */
+static void shares(side *s) {
+    for (uint32_t round = 0; round < 3; ++round) {
+        int64_t x[2] = {(int64_t)round, round == 1 ? 5 : 0};
+        cdp_rref r, two[2];
+        cdp_call c = {0};
+        OK(cdp_rpc_remote(s->rpc, CALL(.to = next_of(s), F("counter"), BYTES(x, 16)), &r));
+        if (round == 2) OK(cdp_rref_confirmed(r, 10000));
+        two[0] = two[1] = r;
+        for (uint32_t to = 0; to < ranks; ++to) { /* here, the owner, others */
+            OK(cdp_rpc_call(
+                s->rpc, CALL(.to = to, F("sum_of"), .args = {.rrefs = two, .rref_count = 2}), &c));
+            T_EQ(2 * round, i64_at(c.data, 0));
+            cdp_call_free(&c);
+        }
+        for (uint32_t to = 0; to < ranks; ++to) { /* rpc_return_rref */
+            cdp_rref_info a, b;
+            cdp_call here = {0};
+            OK(cdp_rpc_call(s->rpc, CALL(.to = to, F("give_back"), RREF(r)), &c));
+            if (!T_EQ(1, c.rref_count)) continue;
+            OK(cdp_rref_info_of(r, &a));
+            OK(cdp_rref_info_of(c.rrefs[0], &b));
+            T(a.rid == b.rid && a.owner == b.owner);
+            OK(cdp_rref_to_here(c.rrefs[0], 0, &here));
+            T_EQ(round, i64_at(here.data, 0));
+            cdp_call_free(&here);
+            cdp_call_free(&c);
+        }
+        cdp_rref_drop(r);
+    }
+}
+TEST(py_rref_args_user_share) {
+    run(4, shares);
+}
+
+static void lends(side *s) {
+    int64_t x = 77;
+    cdp_call c = {0}, here = {0};
+    cdp_rref r;
+    OK(cdp_rpc_call(s->rpc, CALL(.to = next_of(s), F("lend"), BYTES(&x, 8)), &c));
+    T_EQ(1, c.rref_count);
+    r = c.rrefs[0];
+    cdp_rref_keep(r); /* longer than the result */
+    cdp_call_free(&c);
+    OK(cdp_rref_confirmed(r, 0)); /* from its owner: no message */
+    OK(cdp_rref_to_here(r, 0, &here));
+    T_EQ(77, i64_at(here.data, 0));
+    cdp_call_free(&here);
+    cdp_rref_drop(r);
+    /* rref_forward_chain: the value of a reference is a reference */
+    x = 9;
+    OK(cdp_rpc_remote(s->rpc, CALL(.to = next_of(s), F("forward"), BYTES(&x, 8)), &r));
+    OK(cdp_rref_to_here(r, 0, &c));
+    if (T_EQ(1, c.rref_count)) {
+        OK(cdp_rref_to_here(c.rrefs[0], 0, &here));
+        T_EQ(8, i64_at(here.data, 0));
+        cdp_call_free(&here);
+    }
+    cdp_call_free(&c);
+    cdp_rref_drop(r);
+}
+TEST(nested_rref) {
+    run(3, lends);
+}
+
+static void failing_values(side *s) {
+    static const char why[] = "no disk";
+    cdp_rref r;
+    cdp_call c = {0};
+    OK(cdp_rpc_remote(
+        s->rpc, CALL(.to = next_of(s), F("fail"), BYTES((char *)(uintptr_t)why, 7)), &r));
+    T_EQ(CDP_ERR_REMOTE, cdp_rref_to_here(r, 0, &c));
+    T_EQ(42, c.code);
+    T_TEXT("no disk", c.error.text);
+    cdp_call_free(&c);
+    cdp_rref_drop(r);
+    OK(cdp_rpc_remote(s->rpc, CALL(.to = next_of(s), F("no_such")), &r));
+    OK(cdp_rref_confirmed(r, 10000)); /* it is there, and has failed */
+    T_EQ(CDP_ERR_UNSUPPORTED, cdp_rref_to_here(r, 0, &c));
+    T_TEXT("no function of this name", c.error.text);
+    cdp_call_free(&c);
+    cdp_rref_drop(r);
+}
+TEST(remote_with_exception) {
+    run(2, failing_values);
+}
+
+/* rref_timeout: the wait ends, the value comes, and a second wait gets it. */
+static void slow_values(side *s) {
+    int64_t x[2] = {3, 100};
+    cdp_rref r;
+    cdp_call c = {0};
+    OK(cdp_rpc_remote(s->rpc, CALL(.to = next_of(s), F("counter"), BYTES(x, 16)), &r));
+    T_EQ(CDP_ERR_TIMEOUT, cdp_rref_to_here(r, 20, &c));
+    cdp_call_free(&c);
+    OK(cdp_rref_to_here(r, 10000, &c));
+    T_EQ(3, i64_at(c.data, 0));
+    cdp_call_free(&c);
+    cdp_rref_drop(r);
+}
+TEST(rref_timeout) {
+    run(2, slow_values);
+}
+
+static void debug_info(side *s) {
+    cdp_value v = counter_value(s, 1, iov_next());
+    int64_t x[2] = {1, 0};
+    cdp_rref mine, far;
+    cdp_call c = {0};
+    static uint32_t place[4];
+    OK(cdp_rref_create(s->rpc, &v, NULL, &mine));
+    meet(s, &place[0]);
+    T_EQ(1, cdp_rpc_stats_of(s->rpc).owners);
+    meet(s, &place[3]);
+    OK(cdp_rpc_remote(s->rpc, CALL(.to = next_of(s), F("counter"), BYTES(x, 16)), &far));
+    OK(cdp_rref_to_here(far, 0, &c));
+    cdp_call_free(&c);
+    OK(cdp_rref_confirmed(far, 10000));
+    meet(s, &place[1]);
+    T_EQ(2, cdp_rpc_stats_of(s->rpc).owners);
+    T_EQ(1, cdp_rpc_stats_of(s->rpc).users);
+    T_EQ(1, cdp_rpc_stats_of(s->rpc).forks);
+    T_EQ(0, cdp_rpc_stats_of(s->rpc).pending);
+    meet(s, &place[2]);
+    cdp_rref_drop(far);
+    cdp_rref_drop(mine);
+}
+TEST(rref_context_debug_info) {
+    run(2, debug_info);
+}
+
+static void leaks(side *s) {
+    int64_t x[2] = {1, 0};
+    cdp_rref r;
+    OK(cdp_rpc_remote(
+        s->rpc, CALL(.to = next_of(s), F("counter"), BYTES(x, 16), .label = "weights"), &r));
+    REFUSED(CDP_ERR_STATE, "still had 1 references, the first one to a value of rank",
+        cdp_rpc_shutdown(s->rpc, 0));
+    T_TEXT("label weights", cdp_last_error()->text);
+    T_EQ(1, s->leaked);
+    OK(cdp_barrier(s->g));
+    cdp_rref_drop(r); /* too late: nothing happens */
+    cdp_rpc_destroy(s->rpc);
+    T_EQ(s->values.made, s->values.destroyed);
+}
+static void leak_body(side *s) {
+    open_then(s, leaks);
+}
+TEST(rref_leak) {
+    shut_by_body = true;
+    run(2, leak_body);
+}
+
+static void full_tables(side *s) {
+    cdp_rref r[40];
+    uint32_t n = 0, broken = 0;
+    int64_t x[2] = {1, 0};
+    cdp_call c = {0};
+    cdp_status st = CDP_OK;
+    if (s->rank == 0) {
+        for (; n < 40 && st == CDP_OK; n += st == CDP_OK)
+            st = cdp_rpc_remote(s->rpc, CALL(.to = 1, F("counter"), BYTES(x, 16)), &r[n]);
+        T_EQ(20, n);
+        REFUSED(CDP_ERR_BUSY, "max_rrefs of the desc is 20",
+            cdp_rpc_remote(s->rpc, CALL(.to = 1, F("counter"), BYTES(x, 16)), &r[n]));
+        for (uint32_t i = 0; i < n; ++i) { /* two entries each there */
+            st = cdp_rref_confirmed(r[i], 10000);
+            broken += st == CDP_ERR_BUSY;
+            if (i == n - 1) {
+                T_EQ(CDP_ERR_BUSY, cdp_rref_to_here(r[i], 0, &c));
+                cdp_call_free(&c);
+            }
+        }
+        T_EQ(10, broken);
+        for (uint32_t i = 0; i < n; ++i)
+            cdp_rref_drop(r[i]);
+    }
+}
+TEST(full_tables_are_busy) {
+    like.max_rrefs = 20;
+    run(2, full_tables);
+}
+
+/* 4 ranks make, share, use and drop at random: at the end nothing is left anywhere. */
+static void at_random(side *s) {
+    enum {
+        HELD = 8
+    };
+    static const char *const uses[] = {"sum_of", "give_back", "nothing"};
+    uint64_t state = 12345 + s->rank;
+    cdp_rref held[HELD] = {{0}};
+    for (uint32_t i = 0; i < 150; ++i) {
+        cdp_rref *at = &held[test_random(&state) % HELD];
+        const uint32_t to = (uint32_t)(test_random(&state) % ranks);
+        const uint32_t use = (uint32_t)(test_random(&state) % 4);
+        int64_t x[2] = {1, 0};
+        cdp_call c = {0};
+        if (!at->rpc) {
+            OK(cdp_rpc_remote(s->rpc, CALL(.to = to, F("counter"), BYTES(x, 16)), at));
+        } else if (use == 3) {
+            cdp_rref_drop(*at);
+            at->rpc = NULL;
+        } else {
+            OK(cdp_rpc_call(s->rpc, CALL(.to = to, F(uses[use]), RREF(*at)), &c));
+            if (use == 1 && c.rref_count) {
+                cdp_rref_drop(*at);
+                *at = c.rrefs[0];
+                cdp_rref_keep(*at);
+            }
+            cdp_call_free(&c);
+        }
+    }
+    for (uint32_t i = 0; i < HELD; ++i)
+        cdp_rref_drop(held[i]);
+}
+TEST(references_at_random) {
+    like.timeout_ms = 5000;
+    run(4, at_random);
+}
+
+static void light(side *s) {
+    cdp_call c = {0};
+    for (uint32_t i = 0; i < 1000; ++i) {
+        OK(cdp_rpc_call(s->rpc, CALL(.to = next_of(s), F("add")), &c));
+        cdp_call_free(&c);
+    }
+}
+TEST(stress_light_rpc) {
+    run(2, light);
+}
+
+int main(int argc, char **argv) {
+    static const test_case cases[] = {
+        {"worker_id", worker_id, 60},
+        {"duplicate_name", duplicate_name, 60},
+        {"invalid_name", invalid_name, 60},
+        {"init_rpc_twice", init_rpc_twice, 60},
+        {"world_size_one", world_size_one, 60},
+        {"add", add, 60},
+        {"multi_async_call", multi_async_call, 60},
+        {"arguments_of_all_lengths", arguments_of_all_lengths, 60},
+        {"py_function_exception", py_function_exception, 60},
+        {"every_mistake_gets_a_sentence", every_mistake_gets_a_sentence, 60},
+        {"wait_all_exit_early", wait_all_exit_early, 60},
+        {"callback_simple", callback_simple, 60},
+        {"async_function_multi_fanout", async_function_multi_fanout, 60},
+        {"nested_rpc", nested_rpc, 60},
+        {"rpc_timeouts", rpc_timeouts, 60},
+        {"a_late_request_does_not_run", a_late_request_does_not_run, 60},
+        {"cancelled_calls", cancelled_calls, 60},
+        {"one_way_calls", one_way_calls, 60},
+        {"a_full_queue_is_busy", a_full_queue_is_busy, 60},
+        {"long_arguments_wait_for_memory", long_arguments_wait_for_memory, 60},
+        {"graceful_shutdown_with_uneven_workload", graceful_shutdown_with_uneven_workload, 60},
+        {"multi_layer_nested_async_rpc", multi_layer_nested_async_rpc, 60},
+        {"shutdown_errors", shutdown_errors, 60},
+        {"local_shutdown", local_shutdown, 60},
+        {"builtin_remote_ret", builtin_remote_ret, 60},
+        {"rref_get_future", rref_get_future, 60},
+        {"a_liar_loses_its_own_link", a_liar_loses_its_own_link, 60},
+        {"a_killed_rank", a_killed_rank, 60},
+        {"mismatched_options", mismatched_options, 60},
+        {"out_of_memory_everywhere", out_of_memory_everywhere, 60},
+        {"local_value", local_value, 60},
+        {"py_rref_args_user_share", py_rref_args_user_share, 60},
+        {"nested_rref", nested_rref, 60},
+        {"remote_with_exception", remote_with_exception, 60},
+        {"rref_timeout", rref_timeout, 60},
+        {"rref_context_debug_info", rref_context_debug_info, 60},
+        {"rref_leak", rref_leak, 60},
+        {"full_tables_are_busy", full_tables_are_busy, 60},
+        {"references_at_random", references_at_random, 60},
+        {"stress_light_rpc", stress_light_rpc, 60},
+    };
+    return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
+}
