@@ -12590,12 +12590,14 @@ CDP_API cdp_status cdp_group_status(cdp_group *g) {
 
 /* Fail with an error that needs no second opinion, and start telling the others. Lock held. */
 CDP__PRIVATE void cdp__group_break(cdp_group *g, const cdp_error *e) {
+    const cdp_error kept = *e; /* it may be this thread's last error, which telling others changes */
     if (g->health == CDP__FAILED) return;
     /* it overrides a cause that is still being settled */
-    cdp__group_break_for(g, e);
+    cdp__group_break_for(g, &kept);
     cdp__progress_poll(g->w);
     if (g->w->cond) g->os->threads.cond_broadcast(g->os->user, g->w->cond);
     if (g->w->sleeping) g->w->transport.wake(g->w->transport.self);
+    *cdp__error_slot() = kept;
 }
 
 CDP_API void cdp_group_abort(cdp_group *g, const char *reason) {

@@ -644,6 +644,32 @@ TEST(running_out_of_memory_in_an_operation) {
     T(failed >= 6); /* of both ranks, at several places */
 }
 
+/* What a call returns is what cdp_last_error() says, also when the part of it that was on its way
+   already broke the group. */
+TEST(running_out_of_memory_in_a_batch) {
+    uint32_t failed = 0;
+    for (int64_t fail = 1; fail < 60; ++fail) {
+        cdp_group_desc like = no_thread_desc();
+        float x[40] = {0};
+        cdp_transfer t[40];
+        cdp_work work;
+        world w;
+        like.os = counted_os();
+        if (!world_open(&w, 2, &like, 0)) return;
+        for (uint32_t i = 0; i < 40; ++i)
+            t[i] = (cdp_transfer){.peer = 1, .data = &x[i], .count = 1, .tag = i};
+        counted.calls = 0;
+        counted.fail_at = fail;
+        const cdp_status st = cdp_batch(w.group[0], t, 40, &work);
+        T_EQ(st, st == CDP_OK ? CDP_OK : cdp_last_error()->status);
+        T(st == CDP_OK || st == CDP_ERR_NOMEM);
+        failed += st == CDP_ERR_NOMEM;
+        world_close(&w);
+        T_EQ(0, counted.held);
+    }
+    T(failed >= 3);
+}
+
 TEST(no_allocation_after_warm_up) {
     cdp_group_desc like = no_thread_desc();
     uint64_t state = 21;
@@ -1274,6 +1300,7 @@ int main(int argc, char **argv) {
         {"destroy_in_flight", destroy_in_flight, 10},
         {"creation_survives_every_refusal", creation_survives_every_refusal, 10},
         {"running_out_of_memory_in_an_operation", running_out_of_memory_in_an_operation, 60},
+        {"running_out_of_memory_in_a_batch", running_out_of_memory_in_a_batch, 30},
         {"no_allocation_after_warm_up", no_allocation_after_warm_up, 30},
 #ifndef CDP_NO_THREADS
         {"threads_every_call_blocking", threads_every_call_blocking, 120},
