@@ -12590,7 +12590,7 @@ CDP_API cdp_status cdp_group_status(cdp_group *g) {
 
 /* Fail with an error that needs no second opinion, and start telling the others. Lock held. */
 CDP__PRIVATE void cdp__group_break(cdp_group *g, const cdp_error *e) {
-    const cdp_error kept = *e; /* it may be this thread's last error, which telling others changes */
+    const cdp_error kept = *e; /* maybe this thread's last error, which telling others changes */
     if (g->health == CDP__FAILED) return;
     /* it overrides a cause that is still being settled */
     cdp__group_break_for(g, &kept);
