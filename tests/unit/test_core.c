@@ -186,7 +186,8 @@ TEST(names_exist_for_everything) {
         T(strcmp(cdp_coll_name((cdp_coll_kind)i), "?") != 0);
     static const int bad[] = {-1, 1000, INT32_MAX, INT32_MIN};
     for (int i = 0; i < 4; ++i) {
-        T(strcmp(cdp_status_name((cdp_status)(bad[i] == -1 ? CDP_ERR_BUSY - 1 : bad[i])), "?") == 0);
+        T(strcmp(cdp_status_name((cdp_status)(bad[i] == -1 ? CDP_ERR_BUSY - 1 : bad[i])), "?")
+            == 0);
         T(strcmp(cdp_dtype_name((cdp_dtype)bad[i]), "?") == 0);
         T_EQ(0, cdp_dtype_size((cdp_dtype)bad[i]));
         T(strcmp(cdp_reduce_name((cdp_reduce_op)bad[i]), "?") == 0);
