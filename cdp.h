@@ -9984,9 +9984,12 @@ CDP__PRIVATE void cdp__group_offer(cdp_group *g) {
 /* This rank saw a failure of g. What happens to a group with a parent is settled by the parent. */
 CDP__PRIVATE void cdp__group_see(cdp_group *g, const cdp__failure_record *r, const cdp_error *e) {
     cdp_group *top = cdp__group_top(g);
-    if (g->health != CDP__HEALTHY) return;
+    /* what needs no second opinion overrides what is still being settled */
+    const bool sure = r->status != CDP_ERR_PEER_LOST && r->status != CDP_ERR_TIMEOUT;
+    const cdp__failure_state most = sure ? CDP__FAILURE_SETTLING : CDP__FAILURE_HEALTHY;
+    if (g->health == CDP__FAILED || (g->health == CDP__SETTLING && !sure)) return;
     g->health = CDP__SETTLING;
-    if (top->domain.state != CDP__FAILURE_HEALTHY) return;
+    if (top->domain.state > most) return;
     if (top->channel == CDP__WORLD_CHANNEL && cdp__world_told_first(g->w)) return;
     top->health = CDP__SETTLING;
     top->error.file = e->file;
@@ -10234,7 +10237,7 @@ CDP__PRIVATE bool cdp__group_listen(cdp_group *g) {
 CDP__PRIVATE bool cdp__world_differs(cdp__world *w, uint32_t peer, const cdp__wait_message *m) {
     cdp_group *g = cdp__group_of_channel(w, m->at.channel);
     uint32_t i, p;
-    if (!g || g->health != CDP__HEALTHY) return false;
+    if (!g || g->health == CDP__FAILED) return false;
     p = cdp_rank_of_world(g, peer);
     for (i = 0; i < m->call_count && p < g->desc.world_size; ++i) {
         const cdp__head *own = &cdp__past_at(g, m->calls[i].seq)->call;
