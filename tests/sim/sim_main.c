@@ -1377,7 +1377,9 @@ static void plan_make(run *r, const scenario *sc, fault_class fault, uint64_t se
         r->noise.start_ns = sim_log_between(&s, 100 * SIM_MS, 4000 * SIM_MS);
     r->slack_ns = 1000 * SIM_MS;
     r->threads = with_threads;
-    r->memory = with_memory;
+    /* no network lies between ranks of one host, so none can be cut */
+    r->memory = with_memory
+        && !(r->one_host && (fault == F_PARTITION || fault == F_ISOLATE || fault == F_VANISH));
 }
 
 /* Where the fault goes, now that it is known what the run without it looks like. */
