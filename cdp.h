@@ -9277,7 +9277,7 @@ struct cdp_group {
     cdp_error error;
     cdp__failure_domain domain; /* of a group without a parent */
     uint32_t late_ms;           /* the timeout that has passed */
-    uint64_t answer_ns;         /* how long peers' own FAILUREs are awaited */
+    uint64_t answer_ns;         /* how long peers' own FAILUREs are awaited; 0: no longer */
     uint64_t settle_ns;         /* deadline of SETTLING, then of passing the failure on */
     uint8_t cause[CDP__FAILURE_MAX];
     uint32_t cause_bytes;
@@ -9889,6 +9889,8 @@ CDP__PRIVATE bool cdp__group_telling_peer(cdp_group *g, uint32_t p) {
 CDP__PRIVATE bool cdp__group_tell_all(cdp_group *g, uint64_t now) {
     bool more = false;
     uint32_t p;
+    if (now >= g->answer_ns)
+        g->answer_ns = 0; /* over, and seen to be: until then it is a deadline */
     for (p = 0; p < g->desc.world_size && now < g->settle_ns; ++p) {
         cdp__peer *peer = &g->peers[p];
         /* it has just come */
@@ -11144,8 +11146,7 @@ CDP__PRIVATE uint64_t cdp__group_deadline(const cdp_group *g) {
     uint64_t at = g->soonest_ns;
     if (g->w->failure.outbox) at = 0;
     if (g->health == CDP__SETTLING && g->parent) return CDP__NEVER; /* the other group's */
-    if (g->health == CDP__FAILED && g->settle_ns != CDP__NEVER && cdp__now(g->os) < g->answer_ns)
-        return g->answer_ns;
+    if (g->health == CDP__FAILED && g->settle_ns != CDP__NEVER && g->answer_ns) return g->answer_ns;
     if (g->health == CDP__SETTLING && cdp__now(g->os) + 2 * CDP__MS < g->domain.due_ns)
         return g->domain.due_ns - 2 * CDP__MS;
     if (g->health == CDP__SETTLING) return g->domain.due_ns;
