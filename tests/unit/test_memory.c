@@ -543,6 +543,7 @@ static void lend_and_recall(member *m) {
     const uint32_t peer = 1 - m->desc.group.rank;
     m->status = cdp_barrier(m->g);
     if (!T(link_of(m, peer)->shared != NULL)) return;
+    cdp__enter(m->g); /* its thread uses the link, too */
     if (m->desc.group.rank == 0) {
         uint64_t all[CDP__EXPOSURES + 1];
         uint32_t k = 0;
@@ -556,7 +557,9 @@ static void lend_and_recall(member *m) {
             t->remote.revoke(t->self, peer, all[--k]);
         token = all[0];
     }
+    cdp__leave(m->g);
     meet(2);
+    cdp__enter(m->g);
     if (m->desc.group.rank == 1) {
         T_EQ(60000, t->remote.get(t->self, 0, token, sizeof lent - 60000, got, 60000));
         T(got[0] == 7 && got[59999] == 7 && got[60000] == 0);
@@ -567,12 +570,16 @@ static void lend_and_recall(member *m) {
         T_EQ(0, t->remote.get(t->self, 0, token + 8, 0, got, 1));
         T_EQ(0, t->remote.get(t->self, 0, UINT64_MAX, 0, got, 1));
     }
+    cdp__leave(m->g);
     meet(2);
+    cdp__enter(m->g);
     if (m->desc.group.rank == 0) {
         T(!t->remote.try_revoke(t->self, peer, token)); /* it has been read from */
         t->remote.revoke(t->self, peer, token);
     }
+    cdp__leave(m->g);
     meet(2);
+    cdp__enter(m->g);
     if (m->desc.group.rank == 1) {
         T_EQ(0, t->remote.get(t->self, 0, token, 0, got, 1));
         /* as if it were lent, from nowhere */
@@ -585,6 +592,7 @@ static void lend_and_recall(member *m) {
         T_EQ(CDP_ERR_PEER_LOST, t->remote.get(t->self, 0, token, 0, got, 1));
         T_EQ(0, cdp_last_error()->peer);
     }
+    cdp__leave(m->g);
     meet(2);
 }
 
