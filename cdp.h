@@ -11971,6 +11971,7 @@ CDP__PRIVATE void cdp__world_stop(cdp__world *m) {
 /* Accepts a world that was only half made. */
 CDP__PRIVATE void cdp__world_destroy(cdp__world *m) {
     const cdp_os *os = m->os;
+    const cdp_error kept = *cdp_last_error(); /* why it was not made: leaving may say more */
     uint32_t i;
     cdp__world_stop(m);
     if (m->transport.destroy) m->transport.destroy(m->transport.self);
@@ -12002,6 +12003,7 @@ CDP__PRIVATE void cdp__world_destroy(cdp__world *m) {
     cdp__free(os, m->failure.wills);
     cdp__free(os, m->stage);
     cdp__free(os, m);
+    *cdp__error_slot() = kept;
 }
 
 CDP__PRIVATE cdp__world *cdp__world_create(
