@@ -11317,10 +11317,13 @@ CDP__PRIVATE void cdp__hub_sleep(cdp__hub_end *e, uint64_t deadline_ns) {
         return;
     }
     cdp_lock_acquire(&r->lock);
+    /* again before each sleep: whoever rang for an earlier one may disarm it only now */
     cdp__doorbell_arm(&r->bell, CDP__BELL_ALL);
-    while (
-        !cdp__doorbell_rung(&r->bell, e->seen, CDP__BELL_ALL) && os->now_ns(os->user) < deadline_ns)
+    while (!cdp__doorbell_rung(&r->bell, e->seen, CDP__BELL_ALL)
+        && os->now_ns(os->user) < deadline_ns) {
         os->threads.cond_wait(os->user, r->cond, r->lock.mutex, deadline_ns);
+        cdp__doorbell_arm(&r->bell, CDP__BELL_ALL);
+    }
     cdp_lock_release(&r->lock);
 }
 

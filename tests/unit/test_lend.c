@@ -555,8 +555,41 @@ TEST(what_was_never_lent) {
     T_EQ(3, close_hub());
 }
 
+static void sleep_in_hub(void *arg) {
+    cdp_group *g = (cdp_group *)arg;
+    cdp_lock_acquire(&g->w->lock);
+    (void)g->w->transport.wait(
+        g->w->transport.self, &g->w->lock, cdp_os_default()->now_ns(NULL) + 20000000000ull);
+    cdp_lock_release(&g->w->lock);
+}
+
+/* A rank that rang for an earlier sleep disarms the doorbell only in the next one, and wakes it
+   for nothing: whoever rings then must still be heard. */
+TEST(a_late_ring_does_not_disarm_the_doorbell) {
+    const cdp_os *os = cdp_os_default();
+    const uint64_t from = test_now_ns();
+    cdp_group_desc d = {.rank = 0, .world_size = 2, .no_thread = true};
+    cdp_group *g;
+    open_hub(2, 0);
+    d.hub = hub;
+    if (!T_EQ(CDP_OK, cdp_group_create(&d, &g))) return;
+    cdp__hub_rank *r = &hub->ranks[0];
+    void *thread = os->threads.start(os, sleep_in_hub, g);
+    while (!__atomic_load_n(&r->bell.wants, __ATOMIC_SEQ_CST))
+        test_sleep_ms(1);
+    __atomic_store_n(&r->bell.wants, 0, __ATOMIC_SEQ_CST); /* what a late cdp__hub_ring() does */
+    cdp__hub_wake_rank(hub, r);
+    test_sleep_ms(50);
+    cdp__hub_ring(hub, 0);
+    os->threads.join(os, thread);
+    T(test_now_ns() - from < 10000000000ull);
+    cdp_group_destroy(g);
+    (void)close_hub();
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
+        {"a_late_ring_does_not_disarm_the_doorbell", a_late_ring_does_not_disarm_the_doorbell, 30},
         {"long_messages_are_lent", long_messages_are_lent, 60},
         {"lending_can_be_turned_off", lending_can_be_turned_off, 60},
         {"copies_longer_than_the_window", copies_longer_than_the_window, 60},
