@@ -24,7 +24,7 @@ static cdp__hello hello_of(uint32_t from, uint32_t to) {
 TEST(hello_survives_the_wire) {
     uint64_t state = 1;
     for (int i = 0; i < 1000; ++i) {
-        uint8_t wire[CDP__HELLO_BYTES];
+        uint8_t wire[CDP__HELLO_BYTES], again[CDP__HELLO_BYTES];
         cdp__hello a = hello_of((uint32_t)test_random(&state), (uint32_t)test_random(&state)), b;
         a.type = (uint32_t)test_random(&state);
         a.refusal = (uint32_t)test_random(&state);
@@ -32,7 +32,8 @@ TEST(hello_survives_the_wire) {
         a.order = (uint8_t)test_random(&state);
         cdp__hello_encode(&a, wire);
         T(cdp__hello_decode(wire, &b));
-        T(memcmp(&a, &b, sizeof a) == 0);
+        cdp__hello_encode(&b, again); /* not the structs: they may have gaps */
+        T(memcmp(wire, again, sizeof wire) == 0 && b.order == a.order && b.index == a.index);
         wire[i % 8] ^= (uint8_t)(1 << i % 7);
         T(!cdp__hello_decode(wire, &b));
     }
