@@ -1,5 +1,7 @@
 """Stores shared by C and Python: every operation, both ways, and both at once. test_store.py PROGRAM"""
 import datetime
+import random
+import socket
 import subprocess
 import sys
 import threading
@@ -130,11 +132,24 @@ def python_serves():
     check("Python serves: the C client ends well", c.close() == 0)
 
 
+def free_port():
+    """Below those that the system gives to connections, so that nobody takes it meanwhile by chance."""
+    while True:
+        port = random.randrange(15000, 28000)
+        with socket.socket() as s:
+            try:
+                s.bind(("", port))
+                return port
+            except OSError:
+                pass
+
+
 def python_waits_for_workers():
     box = []
-    t = threading.Thread(target=lambda: box.append(TCPStore("127.0.0.1", PORT + 1, 2, True, timeout=seconds(30))))
+    port = free_port()
+    t = threading.Thread(target=lambda: box.append(TCPStore("127.0.0.1", port, 2, True, timeout=seconds(30))))
     t.start()
-    c = Client(PORT + 1)
+    c = Client(port)
     t.join(25)
     check("a C client counts as a worker", len(box) == 1)
     c.close()
