@@ -204,8 +204,10 @@
         INVALID, UNSUPPORTED and NOMEM at a call: nothing was started; correct it and go on.
         TIMEOUT, PEER_LOST, ABORTED, MISMATCH, IO and STATE of an operation: the group is broken on
         every rank, for the same first cause, which every rank reports; destroy it. Every wait ends
-        by its deadline. The library installs no signal handler and no atexit function, never
-        forks, reads no environment variable, and never raises SIGPIPE.
+        by its deadline. Ranks that call different things learn it from the first message between
+        them, or at the deadline where none of them is to send. The library installs no signal
+        handler and no atexit function, never forks, reads no environment variable, and never
+        raises SIGPIPE.
 
     LIMITS
         ranks 65535 | elements and bytes 63 bits | operations in flight: memory
@@ -985,7 +987,7 @@ typedef struct cdp_group_desc {
     uint32_t timeout_ms;
     /* up to this size, algorithms of few rounds are taken (default: 64 KiB) */
     uint64_t small_bytes;
-    /* largest frame payload, and so the delay of an abort (default: 1 MiB) */
+    /* bytes of the largest piece of a message, and so the delay of an abort (default: 1 MiB) */
     uint64_t piece_bytes;
     uint64_t
         /* what has at least this size is read where it lies by ranks that share memory;
@@ -1439,11 +1441,14 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_channel_wait(cdp_channel *channel, uint32_
    (CDP_PENDING). Errors as for cdp_channel_wait(). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_channel_wait_since(
     cdp_channel *channel, uint64_t *seen, uint64_t until_ns);
-/* Ends the waits of other threads, as a callback does. */
+/* Ends the waits of other threads on this channel, as a callback does. Any thread; NULL is
+   allowed. */
 CDP_API void cdp_channel_wake(cdp_channel *channel);
 
-/* Gives up the rank `peer`, which has sent what it must not send: `reason` (at most 400 bytes) is
-   what the callback `lost` says here, and there this rank has closed the channel. */
+/* Gives up the rank `peer`, which has sent what it must not send: the callback `lost` is called
+   here with `reason` (copied; at most 400 bytes), and there as if this rank had closed the channel.
+   The other ranks of the channel go on. Any thread; a rank that the channel does not have, and
+   NULL, are ignored. */
 CDP_API void cdp_channel_drop(cdp_channel *channel, uint32_t peer, const char *reason);
 
 /* Closes the channel: no callback runs after this returned (or, inside a callback, after that one
@@ -11162,7 +11167,7 @@ CDP__PRIVATE uint64_t cdp__group_deadline(const cdp_group *g) {
 /* Knows: the lines of >>fabric between threads of one process, in memory of the os's allocator.
    Promises: what cdp_transport asks for; peers read exposed memory in place. Without threads,
    when one thread polls all ranks in turn, a wait sleeps a little, so that others run. May use:
-   os, fabric, and (until failure records travel as messages) frame. */
+   os, fabric, and failure-records. */
 
 #ifndef CDP_NO_HUB
 
