@@ -2,24 +2,29 @@
 
    bench [--quick] [--passes N] [--seconds S] [--only TEXT] [--list] [--help]
 
-   The program forks its ranks; they talk over 127.0.0.1. Worlds of raw sockets and worlds of cdp alternate, pass by
-   pass, so that a change of the machine's speed meets both. Every operation is checked for its full result before it is
-   timed, warmed up, and then run back to back; each rank records each interval, and the slowest rank's counts. One
-   tab-separated line for each measurement:
+   The program forks its ranks; they talk over 127.0.0.1. Worlds of raw sockets and worlds of cdp
+   alternate, pass by pass, so that a change of the machine's speed meets both. Every operation is
+   checked for its full result before it is timed, warmed up, and then run back to back; each rank
+   records each interval, and the slowest rank's counts. One tab-separated line for each
+   measurement:
 
    lib  transport  op  ranks  bytes  median_us  min_us  p90_us  busbw_GBps  iterations
 
-   busbw is that of nccl-tests: bytes over time, times 2(p-1)/p for allreduce and (p-1)/p for allgather, whose bytes are
-   the whole result. Then come tables: ratios to the raw limits, calls per operation, DDP overlap, time to start.
+   busbw is that of nccl-tests: bytes over time, times 2(p-1)/p for allreduce and (p-1)/p for
+   allgather, whose bytes are the whole result. Then come tables: ratios to the raw limits, calls
+   per operation, DDP overlap, time to start.
 
    The limits, on p ranks:
-     allreduce, small   p = 2, 4: recursive doubling written out with raw sockets (exchange), the better of spinning and
-                        sleeping: log2 p rounds in which two processes send each other n bytes
-     allreduce, large   2n(p-1)/p bytes leave and reach each rank: at the rate of the raw duplex (p = 4: ring of four
-                        processes), of the same number of bytes walked, without the additions
+     allreduce, small   p = 2, 4: recursive doubling written out with raw sockets (exchange), the
+                        better of spinning and sleeping: log2 p rounds in which two processes send
+                        each other n bytes
+     allreduce, large   2n(p-1)/p bytes leave and reach each rank: at the rate of the raw duplex
+                        (p = 4: ring of four processes), of the same number of bytes walked,
+                        without the additions
      allgather          n(p-1)/p bytes each way, likewise
-     broadcast          2 ranks: n bytes at the one-way rate; 4 ranks: n(p-1) bytes in all, at the rate at which the ring
-                        of four processes moves bytes in all, since the copies of all share the cores
+     broadcast          2 ranks: n bytes at the one-way rate; 4 ranks: n(p-1) bytes in all, at the
+                        rate at which the ring of four processes moves bytes in all, since the
+                        copies of all share the cores
      barrier            an exchange of 4 bytes */
 #define CDP_IMPLEMENTATION
 #include "cdp_tcp.h"

@@ -192,7 +192,8 @@ static uint64_t message_channel(void) {
     return cdp__hash(CDP__HASH_START, id, sizeof id) | 2;
 }
 
-/* The k-th header that `peer` sends to this rank in the first allreduce, or in the first message. */
+/* The k-th header that `peer` sends to this rank in the first allreduce, or in the first
+   message. */
 static cdp__head right_head(uint32_t peer, bool message, uint32_t k) {
     const bool large = what & 4;
     cdp__head f;

@@ -1,12 +1,15 @@
-/*  test_procs.c - real processes and real sockets on this machine: what they agree on, and what happens when they die
+/*  test_procs.c - real processes and real sockets on this machine: what they agree on, and what
+    happens when they die
 
         gcc -O2 -g -std=gnu11 -I. -Itests tests/procs/test_procs.c -o test_procs -pthread -lm
-        ./test_procs [--list] [--repeat N] [--long] [WORD...]         WORD: only cases whose name contains one
-                                                                      --long: abort_cycles and waiting_costs_nothing
+        ./test_procs [--list] [--repeat N] [--long] [WORD...]
+            WORD      only cases whose name contains one
+            --long    abort_cycles and waiting_costs_nothing
 
-    The parent stays without threads: it forks the ranks, reads one pipe from each, kills whom a case wants dead, and
-    kills everybody at the deadline. What a rank has to tell goes into memory that all share, so that the parent can also
-    read what a killed rank had said. Output is shown only of ranks that did not end as expected. */
+    The parent stays without threads: it forks the ranks, reads one pipe from each, kills whom a
+    case wants dead, and kills everybody at the deadline. What a rank has to tell goes into memory
+    that all share, so that the parent can also read what a killed rank had said. Output is shown
+    only of ranks that did not end as expected. */
 #define _GNU_SOURCE
 #define CDP_IMPLEMENTATION
 #include "cdp_tcp.h"
@@ -2578,7 +2581,8 @@ TEST(a_rank_that_computes_is_not_lost) {
     finish(COMPUTES_MS + 15000);
 }
 
-/* Rank 1 has forked, as loaders of data do, and dies; its child lives on and keeps every descriptor.
+/* Rank 1 has forked, as loaders of data do, and dies; its child lives on and keeps every
+   descriptor.
    number[0]: the child. */
 static int forking_rank(uint32_t rank) {
     float x = 1;
@@ -2635,7 +2639,8 @@ TEST(init_ends_by_its_deadline) {
     }
 }
 
-/* Somebody connects to a rank's port and closes, as fast as the machine allows, from two processes. */
+/* Somebody connects to a rank's port and closes, as fast as the machine allows, from two
+   processes. */
 static int flooding_stranger(uint32_t rank) {
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     const struct linger hard = {1, 0};

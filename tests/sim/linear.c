@@ -1,17 +1,22 @@
-/* Are the stores what they say: one map, at which every call happens in one moment between its begin and its end?
+/* Are the stores what they say: one map, at which every call happens in one moment between its
+   begin and its end?
 
-   Clients call a store at random and write down when each call began and ended and what it said; then a checker looks for an
-   order of all calls that one map could have answered so (Wing and Gong's search, with Lowe's memory of what was already
-   tried). Where there is none, the store lied.
+   Clients call a store at random and write down when each call began and ended and what it said;
+   then a checker looks for an order of all calls that one map could have answered so (Wing and
+   Gong's search, with Lowe's memory of what was already tried). Where there is none, the store
+   lied.
 
-     sim_tcp, sim_hash, sim_file   clients in the simulated world, with seeded delays, splits, preemptions; over TCP with cut
-                                   connections and killed and stopped clients, too
-     threads, processes            of hash, custom and file stores in real time; some processes are killed
+     sim_tcp, sim_hash, sim_file   clients in the simulated world, with seeded delays, splits,
+                                   preemptions; over TCP with cut connections and killed and stopped
+                                   clients, too
+     threads, processes            of hash, custom and file stores in real time; some processes are
+                                   killed
 
-   What a call promises differs a little. Over TCP a set, append or multi_set ends when it is on its way: it happens by the
-   end of the next call of that client that has an answer. get and multi_get wait, then read; a key that is removed in between
-   reads as empty. Calls with several keys look at one after the other. In the other stores each call is one moment. Calls that
-   failed may have happened at any time after their begin, or never.
+   What a call promises differs a little. Over TCP a set, append or multi_set ends when it is on its
+   way: it happens by the end of the next call of that client that has an answer. get and multi_get
+   wait, then read; a key that is removed in between reads as empty. Calls with several keys look at
+   one after the other. In the other stores each call is one moment. Calls that failed may have
+   happened at any time after their begin, or never.
 
    linear [--seeds A..B] [WORD...]    WORD: only cases whose names contain one */
 #define CDP_IMPLEMENTATION

@@ -1,20 +1,26 @@
-/* The proof of the collective algorithms: all ranks' round functions run side by side, without any I/O.
+/* The proof of the collective algorithms: all ranks' round functions run side by side, without any
+   I/O.
 
-   An algorithm is a pure function from (shape, round) to steps, so its correctness does not need a network to be shown.
-   For every algorithm, every world size 1..64 and some up to 4,096 (257 where all ranks send to all in one round, 129 of those with parts), this checks
+   An algorithm is a pure function from (shape, round) to steps, so its correctness does not need a
+   network to be shown. For every algorithm, every world size 1..64 and some up to 4,096 (257 where
+   all ranks send to all in one round, 129 of those with parts), this checks
      - that all ranks have the same number of rounds, and at most CDP__ROUND_MAX steps in each;
-     - that what is sent in a round is received in that round, equally long, at most one message per ordered pair: so no
-       buffering is needed at all, and ranks that wait for each other always wait for something that comes;
-     - that no message of a round writes what another message of that round reads or writes, and that every range lies
-       inside its buffer. Messages are moved in pieces of random size and order straight from memory to memory, so a
-       hazard also spoils the contents;
-     - all that with parts of one length and, where an algorithm takes them, of any lengths, also of none;
-     - the result: every element is a pair of random 64-bit numbers. One is summed modulo 2^64, so that a contribution
-       that is lost or counted twice cannot hide. The other is combined by a function that is neither associative nor
-       commutative, and compared with the order of operands written down here: so floats get the same bits everywhere;
+     - that what is sent in a round is received in that round, equally long, at most one message per
+       ordered pair: so no buffering is needed at all, and ranks that wait for each other always
+       wait for something that comes;
+     - that no message of a round writes what another message of that round reads or writes, and
+       that every range lies inside its buffer. Messages are moved in pieces of random size and
+       order straight from memory to memory, so a hazard also spoils the contents;
+     - all that with parts of one length and, where an algorithm takes them, of any lengths, also of
+       none;
+     - the result: every element is a pair of random 64-bit numbers. One is summed modulo 2^64, so
+       that a contribution that is lost or counted twice cannot hide. The other is combined by a
+       function that is neither associative nor commutative, and compared with the order of operands
+       written down here: so floats get the same bits everywhere;
      - rounds, messages and elements sent per rank against formulas of their own;
-     - where ranks share hosts, all that for hosts of as many ranks and of different ones, numbered host by host, in turn, and
-       at random; and what crosses the network, per host, against what no algorithm can go below.
+     - where ranks share hosts, all that for hosts of as many ranks and of different ones, numbered
+       host by host, in turn, and at random; and what crosses the network, per host, against what no
+       algorithm can go below.
    The last part plants defects in the round functions and demands that each of them is noticed.
 
    rounds [--verbose] [WORDS]     only algorithms that have these words in "name (operation)" */

@@ -14,8 +14,7 @@ static cdp_request allreduce_of(float *x, uint64_t count) {
     return rq;
 }
 
-/* ---- then
-   -------------------------------------------------------------------------------------------------------------- */
+/* ---- then ------------------------------------------------------------------------------------ */
 
 typedef struct note { /* what a chained function does and saw */
     float *x;
@@ -212,8 +211,7 @@ TEST(the_pool_is_bounded) {
     cdp_group_destroy(g);
 }
 
-/* ---- cancel
-   ------------------------------------------------------------------------------------------------------------ */
+/* ---- cancel ---------------------------------------------------------------------------------- */
 
 static void cancelled_messages(uint32_t rank, cdp_group *w) {
     int32_t x[6] = {0}, in[6] = {0};
@@ -341,8 +339,7 @@ TEST(cancelling_an_operation_breaks_the_group) {
     run(3, 20000, cancelled_operation);
 }
 
-/* ---- threads
-   ----------------------------------------------------------------------------------------------------------- */
+/* ---- threads --------------------------------------------------------------------------------- */
 
 static void *waits(void *arg) {
     cdp_work *w = (cdp_work *)arg;
@@ -377,8 +374,7 @@ TEST(who_waits_for_a_destroyed_group_is_told) {
     run(2, 20000, destroyed);
 }
 
-/* ---- messages
-   ---------------------------------------------------------------------------------------------------------- */
+/* ---- messages -------------------------------------------------------------------------------- */
 
 /* Length in elements of the k-th message of a rank; what its elements are. */
 static uint64_t length_of(uint32_t rank, uint32_t k) {
@@ -708,8 +704,7 @@ TEST(messages_allocate_nothing) {
     cdp_hub_destroy(hub);
 }
 
-/* ---- objects
-   ----------------------------------------------------------------------------------------------------------- */
+/* ---- objects --------------------------------------------------------------------------------- */
 
 static uint64_t object_bytes(uint32_t rank, uint32_t round) {
     static const uint64_t sizes[] = {1, 0, 777, TEST_SLOW ? 600000 : 5 << 20, 3};
@@ -876,8 +871,7 @@ TEST(bytes_that_do_not_fit) {
     run(3, 20000, objects_refused);
 }
 
-/* ---- wrong arguments
-   --------------------------------------------------------------------------------------------------- */
+/* ---- wrong arguments ------------------------------------------------------------------------- */
 
 /* The arguments of one call, right as they are; and which of them the call looks at. */
 typedef struct arguments {
