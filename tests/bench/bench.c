@@ -372,10 +372,9 @@ static void run_op(const test_case *c) {
     case RAW_EXCHANGE_SPIN:
         for (k = 1; k < ranks; k *= 2) {
             const int fd = links[me][me ^ k];
+            const waiting spin = ranks > 2 ? YIELD : LOOK;
             transfer(fd, buf_a, c->bytes, fd, buf_b, c->bytes, span,
-                c->op == RAW_EXCHANGE_BLOCK ? SLEEP
-                    : ranks > 2             ? YIELD
-                                            : LOOK);
+                c->op == RAW_EXCHANGE_BLOCK ? SLEEP : spin);
         }
         break;
     case RAW_DUPLEX:
@@ -436,11 +435,10 @@ static void check_op(const test_case *c) {
     } else if (c->op <= RAW_MEMCPY || c->op == CDP_BROADCAST || c->op == CDP_ALLGATHER) {
         const uint64_t part = c->op == CDP_ALLGATHER ? n / ranks : n;
         const bool into_a = c->op == RAW_MEMCPY || c->op == CDP_BROADCAST || c->op == CDP_ALLGATHER;
-        uint32_t from = c->op == RAW_MEMCPY ? me
-            : c->op == CDP_BROADCAST        ? 0
-            : c->op == RAW_DUPLEX           ? (me + ranks - 1) % ranks
-            : ranks == 2                    ? 1 - me
-                                            : me ^ 2;
+        uint32_t from = ranks == 2 ? 1 - me : me ^ 2;
+        if (c->op == RAW_MEMCPY) from = me;
+        if (c->op == CDP_BROADCAST) from = 0;
+        if (c->op == RAW_DUPLEX) from = (me + ranks - 1) % ranks;
         if (c->op <= RAW_PINGPONG_SPIN) from = 0; /* the one byte string goes there and back */
         memset(buf_a, 0xaa, n);
         memset(buf_b, 0xbb, n);
@@ -506,7 +504,8 @@ static uint32_t iterations_for(uint32_t tried, double budget_us, uint32_t least)
     for (i = 0; i < tried; ++i)
         sum += sh->interval[0][i];
     n = (uint32_t)(budget_us / (sum / tried + 0.01));
-    return n < least ? least : n > MAX_ITERATIONS ? MAX_ITERATIONS : n;
+    if (n < least) return least;
+    return n > MAX_ITERATIONS ? MAX_ITERATIONS : n;
 }
 
 static uint32_t agree(uint32_t n) {
@@ -768,9 +767,9 @@ static double median(const test_case *c) {
 
 static double busbw(const test_case *c, double us) {
     const double p = c->ranks;
-    const double factor = c->op == CDP_ALLREDUCE ? 2 * (p - 1) / p
-        : c->op == CDP_ALLGATHER                 ? (p - 1) / p
-                                                 : 1;
+    double factor = 1;
+    if (c->op == CDP_ALLREDUCE) factor = 2 * (p - 1) / p;
+    if (c->op == CDP_ALLGATHER) factor = (p - 1) / p;
     return us > 0 && c->op < DDP_BACKWARD ? factor * (double)c->bytes / us / 1e3 : 0;
 }
 
@@ -801,7 +800,8 @@ static double raw_rate(op_kind op, uint32_t n, uint64_t bytes) { /* bytes per us
 
 static double exchange_us(uint32_t n, uint64_t bytes) {
     const test_case *a = find(RAW_EXCHANGE_BLOCK, n, bytes), *b = find(RAW_EXCHANGE_SPIN, n, bytes);
-    return !a || !b ? 0 : median(a) < median(b) ? median(a) : median(b);
+    if (!a || !b) return 0;
+    return median(a) < median(b) ? median(a) : median(b);
 }
 
 /* What the raw limit allows, in us; 0: no model. */

@@ -97,9 +97,8 @@ static cdp__shape shape_of(const cdp__algo *a, uint32_t n, uint64_t bytes) {
     s.size = n;
     s.hosts = &hosts;
     s.in_place = a->kind != CDP_COLL_ALLTOALL;
-    s.count = a->kind == CDP_COLL_BARRIER ? 0
-        : cdp__kind_has_parts(a->kind)    ? (bytes + n - 1) / n
-                                          : bytes;
+    s.count = cdp__kind_has_parts(a->kind) ? (bytes + n - 1) / n : bytes;
+    if (a->kind == CDP_COLL_BARRIER) s.count = 0;
     return s;
 }
 

@@ -357,7 +357,8 @@ static cdp_status program_hook(cdp_ddp *ddp, hook_kind kind) {
 typedef struct rank_state {
     uint32_t rank;
     uint64_t random;
-    __attribute__((aligned(8))) double data[PARAMS][COUNT], grads[PARAMS][COUNT];
+    __attribute__((aligned(8))) double data[PARAMS][COUNT];
+    __attribute__((aligned(8))) double grads[PARAMS][COUNT];
     __attribute__((aligned(8))) int64_t buffer[BUFFERS];
     cdp_ddp *ddp;
 } rank_state;

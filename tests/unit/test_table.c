@@ -1305,10 +1305,13 @@ TEST(every_half_there_and_back) {
             for (uint32_t i = 0; i < CDP__BLOCK; ++i) {
                 const uint16_t mag = in[i] & 0x7fff;
                 const double w = (double)wide[i];
-                const bool ok = mag > inf ? w != w && (back[i] & 0x7fff) > inf
-                                          : (mag == inf ? w * 0 != 0 && (w > 0) == (in[i] < 0x8000)
-                                                        : w == exact_half(in[i], bf))
-                        && back[i] == in[i];
+                bool ok = back[i] == in[i];
+                if (mag > inf)
+                    ok = w != w && (back[i] & 0x7fff) > inf;
+                else if (mag == inf)
+                    ok = ok && w * 0 != 0 && (w > 0) == (in[i] < 0x8000);
+                else
+                    ok = ok && w == exact_half(in[i], bf);
                 test_check(ok, __FILE__, __LINE__, "%s %04x is %g, and %04x again",
                     cdp_dtype_name(t), in[i], w, back[i]);
             }

@@ -378,7 +378,8 @@ TEST(who_waits_for_a_destroyed_group_is_told) {
 
 /* Length in elements of the k-th message of a rank; what its elements are. */
 static uint64_t length_of(uint32_t rank, uint32_t k) {
-    return k % 5 == 0 ? 0 : k % 7 == 3 ? 1250000 : 1 + (rank * 31 + k * 17) % 300;
+    if (k % 5 == 0) return 0;
+    return k % 7 == 3 ? 1250000 : 1 + (rank * 31 + k * 17) % 300;
 }
 static int32_t element_of(uint32_t rank, uint32_t k, uint64_t i) {
     return (int32_t)(rank * 100000 + k * 1000 + (uint32_t)(i % 997));
@@ -708,7 +709,9 @@ TEST(messages_allocate_nothing) {
 
 static uint64_t object_bytes(uint32_t rank, uint32_t round) {
     static const uint64_t sizes[] = {1, 0, 777, TEST_SLOW ? 600000 : 5 << 20, 3};
-    return round == 0 ? 0 : round == 1 ? (rank == 0 ? 1 : 0) : sizes[(rank + round) % 5];
+    if (round == 0) return 0;
+    if (round == 1) return rank == 0 ? 1 : 0;
+    return sizes[(rank + round) % 5];
 }
 
 /* What the bytes are: a long pattern, from another place on for each rank and round. */
@@ -1125,9 +1128,10 @@ static bool make_wrong(
     case 5:
         at = OVERLAP;
         a->in = (uint8_t *)a->out + 4;
-        a->all = (looks_at & (TO_ALL | FROM_ALL))
-            ? (looks_at & TO_ALL ? (uint8_t *)a->in - 4 : (uint8_t *)a->out + 4)
-            : a->all;
+        if (looks_at & TO_ALL)
+            a->all = (uint8_t *)a->in - 4;
+        else if (looks_at & FROM_ALL)
+            a->all = (uint8_t *)a->out + 4;
         break;
     case 6:
         at = COUNT;
