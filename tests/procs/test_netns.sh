@@ -20,12 +20,11 @@ ip netns add $A 2> "$tmp/why" || skip "no network namespaces: $(cat "$tmp/why")"
 ip -n $A link add cdp-v0 type veth peer name cdp-v1 2> "$tmp/why" || skip "no pairs of virtual interfaces: $(cat "$tmp/why")"
 ip netns exec $A true 2> "$tmp/why" || skip "cannot run in a network namespace: $(cat "$tmp/why")"
 clean
-limit=${LIMIT_S:-3} slack=${TEST_SLACK:-1}
+limit=${LIMIT_S:-3} slack=${TEST_SCALE:-1}
 build=${BUILD:-build}
 mkdir -p "$build/netns" || exit 2
-for program in 01_hello doctor; do
-    ${CC:-gcc} -O1 examples/$program.c -o "$build/netns/${program#01_}" -pthread -lm || { echo '0 passed, 1 failed'; exit 1; }
-done
+(unset MAKEFLAGS MAKELEVEL; make -s BUILD="$build" "$build/test/01_hello" "$build/test/doctor") || { echo '0 passed, 1 failed'; exit 1; }
+for program in 01_hello doctor; do cp "$build/test/$program" "$build/netns/${program#01_}" || exit 2; done
 hello=$(cd "$build/netns" && pwd)/hello
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TORCHELASTIC_USE_AGENT_STORE TORCHELASTIC_RESTART_COUNT
 export CDP_JOB_KEY=0123456789abcdef0123456789abcdef
@@ -203,7 +202,7 @@ on_hosts() { # PLACES ARGUMENTS...
     return $rc
 }
 machines no; cable eth0; v4
-${CC:-gcc} -O1 -I. -Itests tests/procs/hosts.c -o "$build/netns/hosts" -pthread -lm
+${CC:-gcc} -O1 -I"$build/include/declared" -I. -Itests tests/procs/hosts.c -o "$build/netns/hosts" "$build/test/libcdp.a" -pthread -lm
 for places in abab aaab; do
     if on_hosts $places check; then
         passed=$((passed + 1))
