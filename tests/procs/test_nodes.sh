@@ -165,24 +165,27 @@ not_coming() {
     under "at once" "$took" 4000
 }
 
-launchers_die() {
+# A new job of two machines whose ranks are there and do nothing.
+sleepers() { # OPTION...
+    local n
     new_job
-    start 0 --grace 0.3 sh -c 'echo up > up.$RANK; exec sleep 50'; start 1 --grace 0.3 sh -c 'echo up > up.$RANK; exec sleep 50'
-    await_files up.0 up.1 up.2 up.3; began=$(ms)
+    for n in 0 1; do start $n "$@" --grace 0.3 sh -c 'echo up > up.$RANK; exec sleep 50'; done
+    await_files up.0 up.1 up.2 up.3
+    began=$(ms)
+}
+
+launchers_die() {
+    sleepers
     kill -KILL "$(launcher 1)"; finish 0 1
     check "launcher 1 dies" "$codes" "1 137"
     has "launcher 1 is named" err.0 "the launcher of node 1 has died"
     gone "nothing is left of both"
-    new_job
-    start 0 --max-restarts 3 --grace 0.3 sh -c 'echo up > up.$RANK; exec sleep 50'; start 1 --max-restarts 3 --grace 0.3 sh -c 'echo up > up.$RANK; exec sleep 50'
-    await_files up.0 up.1 up.2 up.3; began=$(ms)
+    sleepers --max-restarts 3
     kill -KILL "$(launcher 0)"; finish 1 0
     check "launcher 0 dies" "$codes" "1 137"
     has "launcher 0 is named" err.1 "the launcher of node 0 is out of reach"
     gone "nothing is left of both again"
-    new_job
-    start 0 --max-restarts 3 --grace 0.3 sh -c 'echo up > up.$RANK; exec sleep 50'; start 1 --max-restarts 3 --grace 0.3 sh -c 'echo up > up.$RANK; exec sleep 50'
-    await_files up.0 up.1 up.2 up.3; began=$(ms)
+    sleepers --max-restarts 3
     kill -TERM "$(launcher 1)"; finish 0 1
     check "one is asked to end" "$codes" "143 143"
     has "who was asked" err.0 "first failure: node 1 was ended by SIGTERM"
