@@ -468,8 +468,8 @@ static void job_check(run *r, sim_node *node, const op *o) {
 static void job_make(run *r, sim_node *node, uint64_t *s, op *o, uint64_t id) {
     static const cdp_coll_kind kinds[] = {CDP_COLL_ALLREDUCE, CDP_COLL_ALLREDUCE,
         CDP_COLL_ALLREDUCE, CDP_COLL_BROADCAST, CDP_COLL_ALLGATHER, CDP_COLL_BARRIER};
-    const uint64_t most = r->tiny ? 24 : sim_chance(s, 256) ? 4000 : 300;
-    uint64_t size, i;
+    uint64_t size, i, most = 24;
+    if (!r->tiny) most = sim_chance(s, 256) ? 4000 : 300;
     memset(o, 0, sizeof *o);
     o->id = id;
     o->rq.kind = kinds[sim_random(s) % 6];
@@ -536,7 +536,8 @@ static cdp_status job_wait(run *r, sim_node *node, op *o, bool ask, uint64_t *ow
 static cdp_status job_batch(
     run *r, sim_node *node, cdp_group *g, uint64_t *s, uint64_t *own, uint64_t first_id) {
     op ops[MAX_OPS];
-    const uint32_t n = sim_chance(s, 512) ? 1 : (uint32_t)sim_between(s, 2, r->tiny ? 3 : MAX_OPS);
+    const uint32_t ops_max = r->tiny ? 3 : MAX_OPS;
+    const uint32_t n = sim_chance(s, 512) ? 1 : (uint32_t)sim_between(s, 2, ops_max);
     const bool sync = n == 1 && sim_chance(s, 768);
     cdp_status st = CDP_OK;
     uint32_t i, left;
@@ -593,6 +594,7 @@ static void model_free(sim_node *node, model *m) {
 }
 
 static void model_make(run *r, sim_node *node, uint64_t *s, model *m) {
+    const uint64_t most = r->tiny ? 16 : 600;
     uint32_t i;
     uint64_t k;
     memset(m, 0, sizeof *m);
@@ -602,7 +604,7 @@ static void model_make(run *r, sim_node *node, uint64_t *s, model *m) {
         snprintf(m->names[i], sizeof m->names[i], "layer%u", i);
         p->name = m->names[i];
         p->dtype = sim_chance(s, 700) ? CDP_DTYPE_F32 : CDP_DTYPE_F64;
-        p->count = sim_chance(s, 60) ? 0 : sim_log_between(s, 1, r->tiny ? 16 : 600);
+        p->count = sim_chance(s, 60) ? 0 : sim_log_between(s, 1, most);
         p->data = sim_alloc(node, p->count * 8 + 8);
         if (sim_chance(s, 300)) p->grad = sim_alloc(node, p->count * 8 + 8);
         for (k = 0; k < p->count; ++k)
@@ -828,14 +830,21 @@ static cdp_status job_program(run *r, sim_node *node, cdp_group *g) {
     return st;
 }
 
+/* One of the names and addresses of the node where the store's server is. */
+static const char *host_of_node_0(const run *r) {
+    if (r->seed % 3) return "node0";
+    return r->one_host ? "127.0.0.1" : "10.0.0.1";
+}
+
 static void group_desc_of(run *r, sim_node *node, cdp_group_desc *d) {
+    const uint64_t least_piece = r->tiny ? 4 : 64;
     uint64_t s = sim_stream(r->seed, 21);
     memset(d, 0, sizeof *d);
     d->rank = node->id;
     d->world_size = r->nodes;
     d->timeout_ms = r->timeout_ms;
     d->small_bytes = sim_log_between(&s, 1, 65536);
-    d->piece_bytes = sim_chance(&s, 300) ? 0 : sim_log_between(&s, r->tiny ? 4 : 64, 65536);
+    d->piece_bytes = sim_chance(&s, 300) ? 0 : sim_log_between(&s, least_piece, 65536);
     d->no_spin = sim_chance(&s, 768);
     d->spin_us = (uint32_t)sim_between(&s, 1, 5);
     d->os = &node->os;
@@ -933,7 +942,8 @@ static bool store_next(store_client *c, const char *what) {
 
 static uint64_t store_payload(const run *r, uint32_t rank, uint8_t *out, uint64_t room) {
     uint64_t s = sim_stream(r->seed, 600 + rank), i;
-    const uint64_t n = sim_chance(&s, 100) ? 0 : sim_log_between(&s, 1, r->tiny ? 60 : room);
+    const uint64_t most = r->tiny ? 60 : room;
+    const uint64_t n = sim_chance(&s, 100) ? 0 : sim_log_between(&s, 1, most);
     for (i = 0; i < n; ++i)
         out[i] = (uint8_t)sim_random(&s);
     return n;
@@ -1149,10 +1159,7 @@ static cdp_status store_session(run *r, sim_node *node, void (*program)(store_cl
         if (st == CDP_OK) st = failed(r, node, cdp_store_server_create(&sd, &c->server));
         cd.loop = &c->loop;
     }
-    snprintf(host, sizeof host, "%s",
-        r->seed % 3       ? "node0"
-            : r->one_host ? "127.0.0.1"
-                          : "10.0.0.1");
+    snprintf(host, sizeof host, "%s", host_of_node_0(r));
     snprintf(will, sizeof will, "will/%u", node->id);
     cd.host = host;
     cd.port = 29500;
@@ -1270,7 +1277,7 @@ static cdp_status tcp_main(run *r, sim_node *node) {
     memset(&t, 0, sizeof t);
     t.group.rank = d.rank;
     t.group.world_size = d.world_size;
-    t.master_addr = r->seed % 3 ? "node0" : r->one_host ? "127.0.0.1" : "10.0.0.1";
+    t.master_addr = host_of_node_0(r);
     t.master_port = 29500;
     t.job_key = r->seed % 2 ? "simulated" : NULL;
     t.trust_network = !r->one_host;
@@ -1305,7 +1312,8 @@ static cdp_status tcp_main(run *r, sim_node *node) {
     st = failed(r, node, cdp_init(&t, &g));
     call_end(r, node, "cdp_init");
     r->joined[node->id] = st == CDP_OK;
-    return st == CDP_OK ? (r->sc->program ? r->sc->program : job_program)(r, node, g) : st;
+    if (st != CDP_OK) return st;
+    return r->sc->program ? r->sc->program(r, node, g) : job_program(r, node, g);
 }
 #endif
 
