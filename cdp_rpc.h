@@ -53,7 +53,7 @@
         references         values on other ranks
         handler            what a function gets, and how it replies
         (implementation) table: owners, users, forks and holds by number; forks: who must know whom
-        before a value may be destroyed; packets: messages as bytes; rpc-state, rpc-send,
+        before a value may be destroyed; waves: which gradients flow where; packets: messages as bytes; rpc-state, rpc-send,
         rpc-calls, rpc-requests, rpc-intake, rpc-waits, rpc-life, rpc-facts, rpc-start,
         rpc-references, rpc-replies
 
@@ -913,6 +913,284 @@ CDP__PRIVATE void cdp__ref_lost(cdp__refs *t, uint32_t rank) {
             cdp__ref_release(t, of);
         }
     }
+}
+
+/* ---- >>waves (pure): which gradients flow where, and when all of them have arrived ----------- */
+
+/* Knows: the values of one context on this rank, and the nodes that made them. Promises: in a
+   backward pass every node that the roots reach fires once, when all gradients of its outputs have
+   arrived; no other node fires; the starter is told when the pass is over on all ranks; a pass
+   never waits for a value that the roots do not reach. May use: nothing.
+
+   A node has outputs (values of this rank) and inputs. A gradient flows from a node to the nodes
+   that made its inputs. A value that came from another rank is the output of an import node, whose
+   one input is that value on its home rank. Two waves run from the roots. MARK counts for every
+   node how many gradients it will get, and visits the inputs of each node once. GRAD carries the
+   gradients: the last one that a node was marked for fires it. Every MARK and GRAD is answered by
+   one DONE; the one that visits a node, or fires it, is answered after everything that follows
+   from it, so that the starter's last DONE ends the wave on all ranks (Dijkstra and Scholten's
+   method). Messages between nodes of one rank take the same way as those between ranks.
+   tests/sim/rpc_waves.c explores these functions. */
+
+typedef struct cdp__wave_edge {
+    uint64_t value; /* an input */
+    uint32_t to;    /* the rank on which it lives */
+} cdp__wave_edge;
+
+typedef enum cdp__wave_state {
+    CDP__WAVE_IDLE,
+    CDP__WAVE_MARKED,
+    CDP__WAVE_FIRING, /* all gradients have arrived; its function runs */
+    CDP__WAVE_FIRED,  /* those of its inputs are on their way */
+    CDP__WAVE_OVER
+} cdp__wave_state;
+
+typedef struct cdp__wave_node {
+    uint32_t first, edges; /* its inputs, in the array of all edges */
+    uint32_t marked, got;  /* gradients that it will get in this pass, and those that it got */
+    uint32_t deficit;      /* messages of it that no DONE has answered */
+    uint32_t parent, parent_node; /* who gets its DONE */
+    uint32_t epoch;               /* the pass that these counts belong to */
+    uint8_t state;
+} cdp__wave_node;
+
+typedef struct cdp__wave_value {
+    uint32_t node;   /* that made it */
+    uint32_t output; /* which one of its outputs */
+    uint32_t went;   /* the first rank that it was sent to; 0: none */
+} cdp__wave_value;
+
+typedef struct cdp__wave_went {
+    uint32_t rank, next;
+} cdp__wave_went;
+
+typedef enum cdp__wave_what {
+    CDP__WAVE_SEND_MARK, /* to, node (which sends), value */
+    CDP__WAVE_SEND_GRAD, /* to, node, value, edge (which input of the node) */
+    CDP__WAVE_SEND_DONE, /* to, node (which gets it) */
+    CDP__WAVE_FIRE,      /* node: call its function, then cdp__wave_fired() */
+    CDP__WAVE_COUNTED,   /* the starter's first wave is over: cdp__wave_grads() */
+    CDP__WAVE_ENDED      /* the pass is over on all ranks */
+} cdp__wave_what;
+
+typedef struct cdp__wave_act {
+    cdp__wave_what what;
+    uint32_t to, node, edge;
+    uint64_t value;
+} cdp__wave_act;
+
+/* What came of a message. */
+typedef enum cdp__wave_how {
+    CDP__WAVE_OK,
+    CDP__WAVE_LIE,     /* no peer of this version sends that */
+    CDP__WAVE_CONFLICT /* another pass of this context is under way here */
+} cdp__wave_how;
+
+/* The arrays belong to the caller, who makes them larger. Entry 0 of each is not used, but for
+   node 0: the starter, whose inputs are the roots. */
+typedef struct cdp__waves {
+    cdp__wave_node *nodes;
+    cdp__wave_edge *edges;
+    cdp__wave_value *values;
+    cdp__wave_went *wents;
+    uint32_t node_count, edge_count, value_count, went_count;
+    uint32_t rank;
+    uint32_t epoch; /* how many passes there were here */
+    uint32_t open;  /* nodes that the pass has visited and is not through with */
+    uint64_t pass;
+    void (*act)(void *user, const cdp__wave_act *act); /* must not call functions of this section */
+    void *user;
+} cdp__waves;
+
+CDP__PRIVATE uint32_t cdp__wave_home(uint64_t value) {
+    return (uint32_t)(value >> 48);
+}
+
+/* The entry of a value of this rank; 0: there is none. */
+CDP__PRIVATE uint32_t cdp__wave_entry(const cdp__waves *t, uint64_t value) {
+    const uint64_t index = value & 0xffffffffffffull;
+    return cdp__wave_home(value) == t->rank && index <= t->value_count ? (uint32_t)index : 0;
+}
+
+/* ---- the graph; there must be room in the arrays */
+
+/* A node with these inputs, which are values of this rank or, for an import, one of another. */
+CDP__PRIVATE uint32_t cdp__wave_add_node(cdp__waves *t, const uint64_t *inputs, uint32_t count) {
+    const uint32_t node = ++t->node_count;
+    cdp__wave_node *n = &t->nodes[node];
+    uint32_t i;
+    memset(n, 0, sizeof *n);
+    n->first = t->edge_count + 1;
+    for (i = 0; i < count; ++i) {
+        if (!inputs[i]) continue; /* a constant */
+        ++n->edges;
+        t->edges[++t->edge_count].value = inputs[i];
+        t->edges[t->edge_count].to = cdp__wave_home(inputs[i]);
+    }
+    return node;
+}
+
+/* A new value of this rank, which this node makes. */
+CDP__PRIVATE uint64_t cdp__wave_add_value(cdp__waves *t, uint32_t node, uint32_t output) {
+    cdp__wave_value *v = &t->values[++t->value_count];
+    v->node = node;
+    v->output = output;
+    v->went = 0;
+    return (uint64_t)t->rank << 48 | t->value_count;
+}
+
+CDP__PRIVATE bool cdp__wave_has(const cdp__waves *t, uint32_t value, uint32_t rank) {
+    uint32_t at = t->values[value].went;
+    while (at && t->wents[at].rank != rank)
+        at = t->wents[at].next;
+    return at != 0;
+}
+
+/* This value is sent to a rank: gradients may come back from there. */
+CDP__PRIVATE void cdp__wave_goes(cdp__waves *t, uint32_t value, uint32_t rank) {
+    if (cdp__wave_has(t, value, rank)) return;
+    t->wents[++t->went_count].rank = rank;
+    t->wents[t->went_count].next = t->values[value].went;
+    t->values[value].went = t->went_count;
+}
+
+/* ---- the waves */
+
+CDP__PRIVATE void cdp__wave_do(const cdp__waves *t, cdp__wave_what what, uint32_t to, uint32_t node,
+    uint64_t value, uint32_t edge) {
+    cdp__wave_act act;
+    act.what = what;
+    act.to = to;
+    act.node = node;
+    act.value = value;
+    act.edge = edge;
+    t->act(t->user, &act);
+}
+
+CDP__PRIVATE void cdp__wave_enter(cdp__waves *t, uint64_t pass) {
+    t->pass = pass;
+    ++t->epoch;
+}
+
+/* The message that made the node a part of the wave is answered. */
+CDP__PRIVATE void cdp__wave_answer(cdp__waves *t, cdp__wave_node *n) {
+    if (n->state == CDP__WAVE_FIRED) {
+        n->state = CDP__WAVE_OVER;
+        --t->open;
+    }
+    cdp__wave_do(t, CDP__WAVE_SEND_DONE, n->parent, n->parent_node, 0, 0);
+}
+
+/* Sends one message along each input. */
+CDP__PRIVATE void cdp__wave_spread(cdp__waves *t, uint32_t node, cdp__wave_what what) {
+    cdp__wave_node *n = &t->nodes[node];
+    uint32_t i;
+    n->deficit = n->edges;
+    for (i = 0; i < n->edges; ++i)
+        cdp__wave_do(t, what, t->edges[n->first + i].to, node, t->edges[n->first + i].value, i);
+    if (!n->deficit) cdp__wave_answer(t, n);
+}
+
+/* A pass begins on this rank, with these roots, which are values of this rank. False: another one
+   is under way. */
+CDP__PRIVATE bool cdp__wave_begin(
+    cdp__waves *t, uint64_t pass, const uint64_t *roots, uint32_t count) {
+    uint32_t i;
+    if (t->open) return false;
+    cdp__wave_enter(t, pass);
+    ++t->open;
+    t->nodes[0].first = t->edge_count + 1;
+    t->nodes[0].edges = count;
+    for (i = 0; i < count; ++i) {
+        t->edges[++t->edge_count].value = roots[i];
+        t->edges[t->edge_count].to = t->rank;
+    }
+    t->nodes[0].state = CDP__WAVE_MARKED;
+    cdp__wave_spread(t, 0, CDP__WAVE_SEND_MARK);
+    return true;
+}
+
+/* After COUNTED. */
+CDP__PRIVATE void cdp__wave_grads(cdp__waves *t) {
+    t->nodes[0].state = CDP__WAVE_FIRED;
+    cdp__wave_spread(t, 0, CDP__WAVE_SEND_GRAD);
+}
+
+CDP__PRIVATE cdp__wave_how cdp__wave_got_mark(
+    cdp__waves *t, uint32_t from, uint32_t from_node, uint64_t pass, uint64_t value) {
+    const uint32_t v = cdp__wave_entry(t, value);
+    cdp__wave_node *n;
+    if (!v || (from != t->rank && !cdp__wave_has(t, v, from))) return CDP__WAVE_LIE;
+    if (pass != t->pass && t->open) return CDP__WAVE_CONFLICT;
+    if (pass != t->pass) cdp__wave_enter(t, pass);
+    n = &t->nodes[t->values[v].node];
+    if (n->epoch != t->epoch) {
+        n->epoch = t->epoch;
+        n->marked = n->got = n->deficit = 0;
+        n->state = CDP__WAVE_IDLE;
+    }
+    if (n->got) return CDP__WAVE_LIE;
+    if (n->marked++) {
+        cdp__wave_do(t, CDP__WAVE_SEND_DONE, from, from_node, 0, 0);
+        return CDP__WAVE_OK;
+    }
+    n->state = CDP__WAVE_MARKED;
+    n->parent = from;
+    n->parent_node = from_node;
+    ++t->open;
+    cdp__wave_spread(t, t->values[v].node, CDP__WAVE_SEND_MARK);
+    return CDP__WAVE_OK;
+}
+
+/* Its gradient belongs to the value, whose entry is *entry. */
+CDP__PRIVATE cdp__wave_how cdp__wave_got_grad(cdp__waves *t, uint32_t from, uint32_t from_node,
+    uint64_t pass, uint64_t value, uint32_t *entry) {
+    cdp__wave_node *n;
+    *entry = cdp__wave_entry(t, value);
+    if (!*entry || (from != t->rank && !cdp__wave_has(t, *entry, from)) || pass != t->pass)
+        return CDP__WAVE_LIE;
+    n = &t->nodes[t->values[*entry].node];
+    if (n->epoch != t->epoch || n->state != CDP__WAVE_MARKED || n->deficit) return CDP__WAVE_LIE;
+    if (++n->got < n->marked) {
+        cdp__wave_do(t, CDP__WAVE_SEND_DONE, from, from_node, 0, 0);
+        return CDP__WAVE_OK;
+    }
+    n->state = CDP__WAVE_FIRING;
+    n->parent = from;
+    n->parent_node = from_node;
+    cdp__wave_do(t, CDP__WAVE_FIRE, t->rank, t->values[*entry].node, value, 0);
+    return CDP__WAVE_OK;
+}
+
+/* The function of a node has returned. */
+CDP__PRIVATE void cdp__wave_fired(cdp__waves *t, uint32_t node) {
+    CDP_ASSERT(t->nodes[node].state == CDP__WAVE_FIRING);
+    t->nodes[node].state = CDP__WAVE_FIRED;
+    cdp__wave_spread(t, node, CDP__WAVE_SEND_GRAD);
+}
+
+CDP__PRIVATE bool cdp__wave_knows(const cdp__waves *t, const cdp__wave_node *n, uint32_t rank) {
+    uint32_t i;
+    for (i = 0; i < n->edges; ++i)
+        if (t->edges[n->first + i].to == rank) return true;
+    return false;
+}
+
+CDP__PRIVATE cdp__wave_how cdp__wave_got_done(
+    cdp__waves *t, uint32_t from, uint64_t pass, uint32_t node) {
+    cdp__wave_node *n = node <= t->node_count ? &t->nodes[node] : NULL;
+    if (pass != t->pass || !n || !n->deficit || !cdp__wave_knows(t, n, from)) return CDP__WAVE_LIE;
+    if (--n->deficit) return CDP__WAVE_OK;
+    if (node) {
+        cdp__wave_answer(t, n);
+    } else if (n->state == CDP__WAVE_MARKED) {
+        cdp__wave_do(t, CDP__WAVE_COUNTED, t->rank, 0, 0, 0);
+    } else {
+        n->state = CDP__WAVE_OVER;
+        --t->open;
+        cdp__wave_do(t, CDP__WAVE_ENDED, t->rank, 0, 0, 0);
+    }
+    return CDP__WAVE_OK;
 }
 
 /* ---- >>packets (pure): messages as bytes ----------------------------------------------------- */
