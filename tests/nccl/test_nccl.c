@@ -10,6 +10,7 @@
 
 #include "models.h"
 #include "operations.h"
+#include "ports.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -2447,23 +2448,6 @@ static int child_rank(const char *port, uint32_t rank, uint32_t n, bool dies) {
     gpu_cudaFree(d);
     fflush(stdout);
     return quick ? 0 : 5;
-}
-
-/* Below the ports that the system gives to connections. */
-static uint32_t free_port(void) {
-    for (uint32_t i = 0; i < 1000; ++i) {
-        const uint32_t port = 20000 + ((uint32_t)getpid() * 7 + i) % 12000;
-        struct sockaddr_in at;
-        memset(&at, 0, sizeof at);
-        at.sin_family = AF_INET;
-        at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        at.sin_port = htons((uint16_t)port);
-        const int fd = socket(AF_INET, SOCK_STREAM, 0);
-        const bool free_now = bind(fd, (const struct sockaddr *)&at, sizeof at) == 0;
-        close(fd);
-        if (free_now) return port;
-    }
-    return 20000;
 }
 
 TEST(killed_process) {

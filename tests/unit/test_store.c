@@ -5,6 +5,7 @@
 #include "test.h"
 
 #include "store_raw.h"
+#include "ports.h"
 #include <sys/wait.h>
 
 /* ---- pure ------------------------------------------------------------------------------------ */
@@ -1927,13 +1928,6 @@ TEST(threads_keep_their_deadlines) {
 }
 
 /* ---- connecting ------------------------------------------------------------------------------ */
-
-static uint16_t free_port(void) {
-    cdp_store_server *s = server_open();
-    const uint16_t port = cdp_store_server_port(s);
-    cdp_store_server_destroy(s);
-    return port;
-}
 
 typedef struct late_server {
     uint16_t port;

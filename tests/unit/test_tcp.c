@@ -6,6 +6,7 @@
 #define CDP__BLOCK_BYTES 1000u /* so that short streams take all of several connections */
 #include "cdp_tcp.h"
 #include "ranks.h"
+#include "ports.h"
 
 /* ---- handshake ---- */
 
@@ -530,18 +531,6 @@ TEST(init_mistakes) {
 }
 
 /* ---- ranks as threads, over sockets ---- */
-
-static uint16_t free_port(void) {
-    cdp_addr at, bound;
-    memset(&at, 0, sizeof at);
-    at.family = 4;
-    at.ip[0] = 127;
-    at.ip[3] = 1;
-    const int32_t fd = cdp_os_default()->net.listen_at(NULL, &at, &bound);
-    T(fd >= 0);
-    cdp_os_default()->net.close_fd(NULL, fd);
-    return bound.port;
-}
 
 typedef struct member {
     pthread_t id;
