@@ -1,12 +1,15 @@
-/*  test_procs.c - real processes and real sockets on this machine: what they agree on, and what happens when they die
+/*  test_procs.c - real processes and real sockets on this machine: what they agree on, and what
+    happens when they die
 
         gcc -O2 -g -std=gnu11 -I. -Itests tests/procs/test_procs.c -o test_procs -pthread -lm
-        ./test_procs [--list] [--repeat N] [--long] [WORD...]         WORD: only cases whose name contains one
-                                                                      --long: abort_cycles and waiting_costs_nothing
+        ./test_procs [--list] [--repeat N] [--long] [WORD...]
+            WORD      only cases whose name contains one
+            --long    abort_cycles and waiting_costs_nothing
 
-    The parent stays without threads: it forks the ranks, reads one pipe from each, kills whom a case wants dead, and
-    kills everybody at the deadline. What a rank has to tell goes into memory that all share, so that the parent can also
-    read what a killed rank had said. Output is shown only of ranks that did not end as expected. */
+    The parent stays without threads: it forks the ranks, reads one pipe from each, kills whom a
+    case wants dead, and kills everybody at the deadline. What a rank has to tell goes into memory
+    that all share, so that the parent can also read what a killed rank had said. Output is shown
+    only of ranks that did not end as expected. */
 #define _GNU_SOURCE
 #define CDP_IMPLEMENTATION
 #include "cdp_tcp.h"
@@ -1042,7 +1045,8 @@ TEST(kill_while_starting) {
         how = (farewell)(i / 4 % FAREWELLS);
         settings.init_timeout_ms = init_ms;
         spawn_all(starter);
-        delay_us = i < 4 ? 0 : test_random(&dice) % (i < 8 ? 10000 : 50000);
+        delay_us = 0;
+        if (i >= 4) delay_us = test_random(&dice) % (i < 8 ? 10000 : 50000);
         usleep((useconds_t)delay_us);
         since = test_now_ns();
         kill_process(k, SIGKILL);
@@ -1240,7 +1244,8 @@ TEST(abort_while_all_wait) {
    --long: 10,000 aborts. */
 static bool long_runs;
 /* under a sanitizer the starts alone would take the time allowed */
-#define CYCLES (long_runs ? 10000u : TEST_SLOW ? 40u : 200u)
+#define SHORT_CYCLES (TEST_SLOW ? 40u : 200u)
+#define CYCLES (long_runs ? 10000u : SHORT_CYCLES)
 
 static int64_t in_use; /* allocations of the library */
 
@@ -1340,7 +1345,7 @@ static int differing_rank(uint32_t rank) {
     cdp_status st = join(rank);
     if (st != CDP_OK) return EXIT_INIT;
     st = CALL(cdp_barrier(world)); /* a faster rank may already have seen the difference */
-    rq.in = rq.kind == CDP_COLL_BARRIER ? NULL : rq.kind == CDP_COLL_BROADCAST ? NULL : buffer_a;
+    rq.in = rq.kind == CDP_COLL_BARRIER || rq.kind == CDP_COLL_BROADCAST ? NULL : buffer_a;
     rq.out = rq.kind == CDP_COLL_BARRIER ? NULL : buffer_b;
     /* who is done with the first may hear of it in the next */
     for (uint32_t i = 0; st == CDP_OK && i < 3; ++i) {
@@ -2250,7 +2255,9 @@ static int stranger(uint32_t rank) {
     cdp_store *store;
     cdp_addr at[9];
     uint64_t state = test_now_ns();
-    const uint32_t held = stranger_is == FLOODS ? 0 : stranger_is == SAYS_NOTHING ? 150 : 20;
+    uint32_t held = 20;
+    if (stranger_is == FLOODS) held = 0;
+    if (stranger_is == SAYS_NOTHING) held = 150;
     (void)rank;
     if (!must(
             cdp_tcp_store_create(&(cdp_tcp_store_desc){.host = "127.0.0.1", .port = port}, &store),
@@ -2578,7 +2585,8 @@ TEST(a_rank_that_computes_is_not_lost) {
     finish(COMPUTES_MS + 15000);
 }
 
-/* Rank 1 has forked, as loaders of data do, and dies; its child lives on and keeps every descriptor.
+/* Rank 1 has forked, as loaders of data do, and dies; its child lives on and keeps every
+   descriptor.
    number[0]: the child. */
 static int forking_rank(uint32_t rank) {
     float x = 1;
@@ -2635,7 +2643,8 @@ TEST(init_ends_by_its_deadline) {
     }
 }
 
-/* Somebody connects to a rank's port and closes, as fast as the machine allows, from two processes. */
+/* Somebody connects to a rank's port and closes, as fast as the machine allows, from two
+   processes. */
 static int flooding_stranger(uint32_t rank) {
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     const struct linger hard = {1, 0};

@@ -108,6 +108,8 @@ struct run {
     uint64_t seed;
     uint32_t nodes, timeout_ms, init_timeout_ms;
     bool tiny, one_host, threads, memory;
+    bool shared_hosts, large;     /* several ranks per host; payloads above 64 KiB */
+    uint8_t hosts[SIM_MAX_NODES]; /* of each rank */
     sim_noise noise;
     sim_fault fault;
     sim_world *world;
@@ -468,8 +470,8 @@ static void job_check(run *r, sim_node *node, const op *o) {
 static void job_make(run *r, sim_node *node, uint64_t *s, op *o, uint64_t id) {
     static const cdp_coll_kind kinds[] = {CDP_COLL_ALLREDUCE, CDP_COLL_ALLREDUCE,
         CDP_COLL_ALLREDUCE, CDP_COLL_BROADCAST, CDP_COLL_ALLGATHER, CDP_COLL_BARRIER};
-    const uint64_t most = r->tiny ? 24 : sim_chance(s, 256) ? 4000 : 300;
-    uint64_t size, i;
+    uint64_t size, i, most = 24;
+    if (!r->tiny) most = sim_chance(s, 256) ? 4000 : 300;
     memset(o, 0, sizeof *o);
     o->id = id;
     o->rq.kind = kinds[sim_random(s) % 6];
@@ -477,6 +479,8 @@ static void job_make(run *r, sim_node *node, uint64_t *s, op *o, uint64_t id) {
     o->rq.op = (cdp_reduce_op)sim_between(s, CDP_REDUCE_SUM, CDP_REDUCE_MAX);
     o->rq.root = (uint32_t)(sim_random(s) % r->nodes);
     o->rq.count = sim_chance(s, 60) ? 0 : sim_log_between(s, 1, most);
+    if (r->large && sim_chance(s, 128))
+        o->rq.count = sim_between(s, 65537, 200000) / cdp_dtype_size(o->rq.dtype);
     o->in_place = sim_chance(s, 512) || o->rq.kind == CDP_COLL_BROADCAST;
     if (o->rq.kind == CDP_COLL_BARRIER) {
         o->rq.count = 0;
@@ -536,7 +540,8 @@ static cdp_status job_wait(run *r, sim_node *node, op *o, bool ask, uint64_t *ow
 static cdp_status job_batch(
     run *r, sim_node *node, cdp_group *g, uint64_t *s, uint64_t *own, uint64_t first_id) {
     op ops[MAX_OPS];
-    const uint32_t n = sim_chance(s, 512) ? 1 : (uint32_t)sim_between(s, 2, r->tiny ? 3 : MAX_OPS);
+    const uint32_t ops_max = r->tiny ? 3 : MAX_OPS;
+    const uint32_t n = sim_chance(s, 512) ? 1 : (uint32_t)sim_between(s, 2, ops_max);
     const bool sync = n == 1 && sim_chance(s, 768);
     cdp_status st = CDP_OK;
     uint32_t i, left;
@@ -593,6 +598,7 @@ static void model_free(sim_node *node, model *m) {
 }
 
 static void model_make(run *r, sim_node *node, uint64_t *s, model *m) {
+    const uint64_t most = r->tiny ? 16 : 600;
     uint32_t i;
     uint64_t k;
     memset(m, 0, sizeof *m);
@@ -602,7 +608,7 @@ static void model_make(run *r, sim_node *node, uint64_t *s, model *m) {
         snprintf(m->names[i], sizeof m->names[i], "layer%u", i);
         p->name = m->names[i];
         p->dtype = sim_chance(s, 700) ? CDP_DTYPE_F32 : CDP_DTYPE_F64;
-        p->count = sim_chance(s, 60) ? 0 : sim_log_between(s, 1, r->tiny ? 16 : 600);
+        p->count = sim_chance(s, 60) ? 0 : sim_log_between(s, 1, most);
         p->data = sim_alloc(node, p->count * 8 + 8);
         if (sim_chance(s, 300)) p->grad = sim_alloc(node, p->count * 8 + 8);
         for (k = 0; k < p->count; ++k)
@@ -825,14 +831,21 @@ static cdp_status job_program(run *r, sim_node *node, cdp_group *g) {
     return st;
 }
 
+/* One of the names and addresses of the node where the store's server is. */
+static const char *host_of_node_0(const run *r) {
+    if (r->seed % 3) return "node0";
+    return r->one_host ? "127.0.0.1" : "10.0.0.1";
+}
+
 static void group_desc_of(run *r, sim_node *node, cdp_group_desc *d) {
+    const uint64_t least_piece = r->tiny ? 4 : 64;
     uint64_t s = sim_stream(r->seed, 21);
     memset(d, 0, sizeof *d);
     d->rank = node->id;
     d->world_size = r->nodes;
     d->timeout_ms = r->timeout_ms;
     d->small_bytes = sim_log_between(&s, 1, 65536);
-    d->piece_bytes = sim_chance(&s, 300) ? 0 : sim_log_between(&s, r->tiny ? 4 : 64, 65536);
+    d->piece_bytes = sim_chance(&s, 300) ? 0 : sim_log_between(&s, least_piece, 65536);
     d->no_spin = sim_chance(&s, 768);
     d->spin_us = (uint32_t)sim_between(&s, 1, 5);
     d->os = &node->os;
@@ -931,7 +944,8 @@ static bool store_next(store_client *c, const char *what) {
 
 static uint64_t store_payload(const run *r, uint32_t rank, uint8_t *out, uint64_t room) {
     uint64_t s = sim_stream(r->seed, 600 + rank), i;
-    const uint64_t n = sim_chance(&s, 100) ? 0 : sim_log_between(&s, 1, r->tiny ? 60 : room);
+    const uint64_t most = r->tiny ? 60 : room;
+    const uint64_t n = sim_chance(&s, 100) ? 0 : sim_log_between(&s, 1, most);
     for (i = 0; i < n; ++i)
         out[i] = (uint8_t)sim_random(&s);
     return n;
@@ -1147,10 +1161,7 @@ static cdp_status store_session(run *r, sim_node *node, void (*program)(store_cl
         if (st == CDP_OK) st = failed(r, node, cdp_store_server_create(&sd, &c->server));
         cd.loop = &c->loop;
     }
-    snprintf(host, sizeof host, "%s",
-        r->seed % 3       ? "node0"
-            : r->one_host ? "127.0.0.1"
-                          : "10.0.0.1");
+    snprintf(host, sizeof host, "%s", host_of_node_0(r));
     snprintf(will, sizeof will, "will/%u", node->id);
     cd.host = host;
     cd.port = 29500;
@@ -1268,7 +1279,7 @@ static cdp_status tcp_main(run *r, sim_node *node) {
     memset(&t, 0, sizeof t);
     t.group.rank = d.rank;
     t.group.world_size = d.world_size;
-    t.master_addr = r->seed % 3 ? "node0" : r->one_host ? "127.0.0.1" : "10.0.0.1";
+    t.master_addr = host_of_node_0(r);
     t.master_port = 29500;
     t.job_key = r->seed % 2 ? "simulated" : NULL;
     t.trust_network = !r->one_host;
@@ -1303,7 +1314,8 @@ static cdp_status tcp_main(run *r, sim_node *node) {
     st = failed(r, node, cdp_init(&t, &g));
     call_end(r, node, "cdp_init");
     r->joined[node->id] = st == CDP_OK;
-    return st == CDP_OK ? (r->sc->program ? r->sc->program : job_program)(r, node, g) : st;
+    if (st != CDP_OK) return st;
+    return r->sc->program ? r->sc->program(r, node, g) : job_program(r, node, g);
 }
 #endif
 
@@ -1365,6 +1377,25 @@ static void node_main(sim_node *node, void *arg) {
 /* What users run by default: a progress thread, and memory between ranks of one host. */
 static bool with_threads, with_memory;
 
+/* Ranks that share hosts, in any order and not as many on each; and operations whose payloads the
+   receiver may read remotely. Their random numbers are a stream of their own: all other seeds give
+   the runs that they gave before. */
+#if WITH_TCP
+static void plan_hosts(run *r) {
+    uint64_t s = sim_stream(r->seed, 23);
+    uint32_t i, count;
+    r->large = !r->tiny && sim_chance(&s, 64);
+    if (r->nodes < 3 || !sim_chance(&s, 256)) return;
+    count = (uint32_t)sim_between(&s, 2, r->nodes - 1);
+    for (i = 1; i < r->nodes; ++i)
+        r->hosts[i] = (uint8_t)(sim_random(&s) % count);
+    r->hosts[1 + sim_random(&s) % (r->nodes - 1)] = 1; /* they are not all on one */
+    r->shared_hosts = true;
+    r->one_host = false;
+    r->memory = with_memory;
+}
+#endif
+
 static void plan_make(run *r, const scenario *sc, fault_class fault, uint64_t seed) {
     uint64_t s = sim_stream(seed, 9);
     memset(r, 0, sizeof *r);
@@ -1389,6 +1420,18 @@ static void plan_make(run *r, const scenario *sc, fault_class fault, uint64_t se
     /* no network lies between ranks of one host, so none can be cut */
     r->memory = with_memory
         && !(r->one_host && (fault == F_PARTITION || fault == F_ISOLATE || fault == F_VANISH));
+#if WITH_TCP
+    if (sc->func == tcp_main) plan_hosts(r);
+#endif
+}
+
+/* The ranks of a's host. */
+static uint64_t host_of(const run *r, uint32_t a) {
+    uint64_t set = 1ull << a;
+    uint32_t i;
+    for (i = 0; r->shared_hosts && i < r->nodes; ++i)
+        if (r->hosts[i] == r->hosts[a]) set |= 1ull << i;
+    return set;
 }
 
 /* Where the fault goes, now that it is known what the run without it looks like. */
@@ -1398,6 +1441,7 @@ static void plan_fault(run *r, const run *dry) {
     const uint32_t n = r->nodes, a = (uint32_t)(sim_random(&s) % n),
                    b = (a + 1 + (uint32_t)(sim_random(&s) % (n > 1 ? n - 1 : 1))) % n;
     const bool by_call = sim_chance(&s, 512);
+    uint32_t k;
     memset(f, 0, sizeof *f);
     f->a = (int32_t)a;
     f->b = (int32_t)b;
@@ -1414,13 +1458,19 @@ static void plan_fault(run *r, const run *dry) {
         f->for_ns = sim_log_between(&s, SIM_MS, 1500 * SIM_MS);
         if (by_call) f->at_count = sim_between(&s, 1, dry->calls[a]);
         break;
-    case F_VANISH: f->kind = SIM_FAULT_VANISH; break;
+    case F_VANISH:
+        f->kind = SIM_FAULT_VANISH;
+        f->set_a = host_of(r, a);
+        break;
     case F_CUT: f->kind = SIM_FAULT_CUT; break;
     case F_PARTITION:
     case F_ISOLATE:
         f->kind = SIM_FAULT_PARTITION;
-        f->set_a = 1ull << a;
-        f->set_b = r->fault_kind == F_PARTITION ? 1ull << b : ~f->set_a;
+        f->set_a = host_of(r, a);
+        /* no network lies between ranks of one host */
+        for (k = 0; k < n && (f->set_a >> f->b & 1); ++k)
+            f->b = (int32_t)((b + k) % n);
+        f->set_b = r->fault_kind == F_PARTITION ? host_of(r, (uint32_t)f->b) : ~f->set_a;
         if (sim_chance(&s, 300)) f->for_ns = sim_log_between(&s, SIM_MS, 60 * SIM_S);
         break;
     case F_NOMEM:
@@ -1450,6 +1500,7 @@ static bool world_run(run *r, FILE *trace) {
     d.arg = r;
     d.noise = r->noise;
     d.one_host = r->one_host;
+    d.hosts = r->shared_hosts ? r->hosts : NULL;
     d.threads = r->threads;
     d.memory = r->memory;
     d.trace = trace;
@@ -1476,17 +1527,17 @@ static uint64_t blamable(const run *r, uint32_t node) {
     const sim_fault *f = &r->fault;
     const uint64_t a = 1ull << (f->a & 63), b = 1ull << (f->b & 63);
     switch (r->fault_kind) {
+    case F_VANISH: return a | f->set_a;
     case F_KILL:
     case F_STOP:
-    case F_VANISH:
     case F_ABORT:
     case F_LEAVE:
     case F_CONFIG:
     case F_NOMEM: return a;
     case F_MISMATCH: return node == (uint32_t)f->a ? ~0ull : a;
-    case F_CUT:
-    case F_PARTITION: return a | b;
-    case F_ISOLATE: return node == (uint32_t)f->a ? ~0ull : a;
+    case F_CUT: return a | b;
+    case F_PARTITION: return a | b | f->set_a | f->set_b;
+    case F_ISOLATE: return (f->set_a >> node & 1) || node == (uint32_t)f->a ? ~0ull : a | f->set_a;
     default: return 0;
     }
 }
@@ -1631,6 +1682,11 @@ typedef struct options {
     uint64_t until_ns; /* of real time; then no further run is begun, whatever `to` is */
     int64_t kill_node, kill_at;
 } options;
+
+static const char *hosts_text(const run *r) {
+    if (r->one_host) return ", one host";
+    return r->shared_hosts ? ", shared hosts" : "";
+}
 
 static const char *fault_text(const run *r, char *out, size_t size) {
     const sim_fault *f = &r->fault;
@@ -1924,8 +1980,8 @@ static int run_one(const options *opt) {
             "%s/%s seed %llu: %s%s%s\n  %u nodes%s%s, %s, %.3f ms of virtual time, trace %016llx\n",
             scenarios[scs[i]].name, fault_names[faults[i]], (unsigned long long)opt->from,
             verdict_names[v], text[0] ? ": " : "", text, r.nodes, r.tiny ? ", tiny buffers" : "",
-            r.one_host ? ", one host" : "", fault_text(&r, ft, sizeof ft),
-            (double)r.virtual_ns * 1e-6, (unsigned long long)r.hash);
+            hosts_text(&r), fault_text(&r, ft, sizeof ft), (double)r.virtual_ns * 1e-6,
+            (unsigned long long)r.hash);
         for (k = 0; k < r.nodes; ++k)
             printf("    node %u: %s%s%s at %.3f ms, %llu os calls, blames %d\n", k,
                 r.out[k].ended ? cdp_status_name(r.out[k].status) : "did not end",

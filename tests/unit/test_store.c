@@ -7,8 +7,7 @@
 #include "store_raw.h"
 #include <sys/wait.h>
 
-/* ---- pure
-   ------------------------------------------------------------------------------------------------------- */
+/* ---- pure ------------------------------------------------------------------------------------ */
 
 TEST(addr) {
     static const char *const same[] = {"1.2.3.4:80", "0.0.0.0:0", "255.255.255.255:65535", "[::]:0",
@@ -156,8 +155,7 @@ TEST(wire_limits) {
     }
 }
 
-/* ---- server, byte by byte
-   --------------------------------------------------------------------------------------- */
+/* ---- server, byte by byte -------------------------------------------------------------------- */
 
 typedef struct step {
     const char *send, *answer;
@@ -399,8 +397,7 @@ TEST(add_text_rules) {
     cdp_store_server_destroy(s);
 }
 
-/* ---- the job's key
-   ------------------------------------------------------------------------------------------------ */
+/* ---- the job's key --------------------------------------------------------------------------- */
 
 /* The numbers of RFC 7693, appendix E. */
 static void sequence(uint8_t *out, uint32_t n, uint32_t seed) {
@@ -751,8 +748,7 @@ TEST(slow_and_silent_strangers) {
     cdp_store_server_destroy(s);
 }
 
-/* ---- the dialect of PyTorch 1.13
-   ---------------------------------------------------------------------------------- */
+/* ---- the dialect of PyTorch 1.13 ------------------------------------------------------------- */
 
 /* As captured from its client and server. */
 static const step old_script[] = {
@@ -869,8 +865,7 @@ TEST(dialects_share_a_store) {
     cdp_store_server_destroy(s);
 }
 
-/* ---- waiting
-   ---------------------------------------------------------------------------------------------------- */
+/* ---- waiting --------------------------------------------------------------------------------- */
 
 TEST(wait_raw) {
     cdp_store_server *s = server_open();
@@ -1023,8 +1018,7 @@ TEST(queue) {
     cdp_store_server_destroy(s);
 }
 
-/* ---- every store
-   ------------------------------------------------------------------------------------------------ */
+/* ---- every store ----------------------------------------------------------------------------- */
 
 static void compare_set_table(cdp_store *s) {
     static const struct {
@@ -1289,8 +1283,7 @@ TEST(shared_loop) {
     cdp_store_destroy(h);
 }
 
-/* ---- limits
-   ------------------------------------------------------------------------------------------------------- */
+/* ---- limits ---------------------------------------------------------------------------------- */
 
 static void *counted_alloc(void *user, uint64_t bytes);
 static void counted_free(void *user, void *p);
@@ -1535,8 +1528,7 @@ TEST(garbage) {
     cdp_store_server_destroy(s);
 }
 
-/* ---- wills and goodbyes
-   ------------------------------------------------------------------------------------------- */
+/* ---- wills and goodbyes ---------------------------------------------------------------------- */
 
 static cdp_store *client_with_will(uint16_t port, const char *key, const char *value) {
     cdp_tcp_store_desc d = client_desc(port);
@@ -1819,8 +1811,7 @@ TEST(server_killed) {
     close(port_pipe[1]);
 }
 
-/* ---- threads
-   ------------------------------------------------------------------------------------------------------ */
+/* ---- threads --------------------------------------------------------------------------------- */
 
 typedef struct adder {
     cdp_store *store;
@@ -1935,8 +1926,7 @@ TEST(threads_keep_their_deadlines) {
     cdp_store_server_destroy(s);
 }
 
-/* ---- connecting
-   --------------------------------------------------------------------------------------------------- */
+/* ---- connecting ------------------------------------------------------------------------------ */
 
 static uint16_t free_port(void) {
     cdp_store_server *s = server_open();
@@ -2396,8 +2386,7 @@ TEST(all_addresses_of_a_name) {
     close(deaf_pipe[1]);
 }
 
-/* ---- a server of another make
-   --------------------------------------------------------------------------------------- */
+/* ---- a server of another make ---------------------------------------------------------------- */
 
 /* Plays the server's part of a conversation, and checks the client's byte by byte. */
 typedef struct actor {
@@ -2591,8 +2580,7 @@ TEST(client_bad_answers) {
     actor_close(&a, c);
 }
 
-/* ---- out of memory
-   -------------------------------------------------------------------------------------------------- */
+/* ---- out of memory --------------------------------------------------------------------------- */
 
 /* Server, client, prefix and hash store in one thread on one os. Any allocation may fail; every
    call ends in time. */
