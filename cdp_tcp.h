@@ -821,8 +821,6 @@ typedef enum cdp__link_state {
 /* how long to await a connection before asking whether the peer is still there */
 #define CDP__PROBE_FIRST_MS 50u
 #define CDP__PROBE_EVERY_MS 250u
-/* how long the rank that serves the store waits at most for others to read a cause there */
-#define CDP__HOST_MS CDP__TELL_MS
 #define CDP__HELLO_MS 10000u /* a connection that has not said HELLO by then is closed */
 #define CDP__STAGGER_MS 50u  /* an address gets this much of a start over the next one */
 
@@ -2407,6 +2405,9 @@ CDP__PRIVATE bool cdp__mesh_saw_store_go(const cdp__mesh *m) {
         && cdp__failure_decode(m->cause, m->cause_bytes, m->desc.group.world_size, &r)
         && r.end.named == 0;
 }
+
+/* How long the rank that serves the store waits at most for others to read a cause there. */
+#define CDP__HOST_MS CDP__TELL_MS
 
 CDP__PRIVATE void cdp__mesh_readers_late(cdp__timer *t) {
     (void)t; /* the group looks again */
