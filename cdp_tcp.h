@@ -2142,7 +2142,7 @@ CDP__PRIVATE int64_t cdp__bundle_move(
     i = peer + l->index * m->desc.group.world_size;
     r = send ? cdp__mesh_send(m, i, v, n) : cdp__mesh_recv(m, i, v, n);
     /* it has ended: whether that is the end of all, the others will show */
-    if (r < 0 && first->end_timer.next) return 0;
+    if (r < 0 && first->whole && first->end_timer.next) return 0;
     if (r > 0) first->moved[send] += (uint64_t)r;
     /* until its next turn it is watched for its end */
     if (!send && r == (int64_t)left && l->io.next) cdp__loop_again(&m->loop, &l->io);
