@@ -206,9 +206,9 @@
         TIMEOUT, PEER_LOST, ABORTED, MISMATCH, IO and STATE of an operation: the group is broken on
         every rank, for the same first cause, which every rank reports; destroy it. Every wait ends
         by its deadline. Ranks that call different things learn it from the first message between
-        them, or at the deadline where none of them is to send. The library installs no signal
-        handler and no atexit function, never forks, reads no environment variable, and never
-        raises SIGPIPE.
+        them; two that wait for each other after 1 s, or a quarter of the timeout if that is less;
+        others at the deadline. The library installs no signal handler and no atexit function,
+        never forks, reads no environment variable, and never raises SIGPIPE.
 
     LIMITS
         ranks 65535 | elements and bytes 63 bits | operations in flight: memory
@@ -6414,7 +6414,9 @@ typedef struct cdp__wait_message {
     cdp__place at;
     uint32_t serial; /* counts what is asked about this wait */
     uint8_t call_count;
-    uint16_t probe; /* how many ranks on, those waited for are to be asked, too; 0: none */
+    /* how many ranks on, those waited for are to be asked, too; 0: no answer is wanted, the
+       calls are to be compared */
+    uint16_t probe;
     cdp__fingerprint calls[CDP__WAIT_CALLS];
 } cdp__wait_message;
 
@@ -6582,8 +6584,9 @@ CDP__PRIVATE void cdp__failure_text(
    (ENDPOINT), and once more whenever that changes. So while its failure settles, every rank learns
    who keeps it waiting in the end: a rank that does not answer, that waits for nobody, whose link
    is cut, or a circle. What was said before a deadline does not count, since a rank may have
-   stopped since: serial numbers tell. Nobody asks before a deadline: a question that reaches a rank
-   which has done its part, and has left, would destroy what that rank sent last. */
+   stopped since: serial numbers tell. Before a deadline nobody asks, but a rank that has waited
+   long for an operation of which nothing has come says once what it calls (a WAIT that is not to
+   be passed on): ranks that call different things, and wait for each other, learn it then. */
 
 typedef enum cdp__failure_state {
     CDP__FAILURE_HEALTHY,
@@ -6604,7 +6607,8 @@ typedef struct cdp__failure_edge { /* this rank waits for `peer` */
     bool used;
     bool caller;     /* a thread of the program is inside a call that waits for this */
     bool ask;        /* a WAIT is to be sent */
-    uint16_t probe;  /* how much further it is to be passed on */
+    bool compared;   /* the peer was told what this rank calls */
+    uint16_t probe;  /* how much further it is to be passed on; 0: it only compares calls */
     uint32_t serial; /* of the last WAIT */
     uint32_t needed; /* answers to earlier ones do not count */
     uint32_t answer; /* `end` answers this one; 0: none has come */
@@ -6680,6 +6684,7 @@ typedef struct cdp__failure_event {
     cdp__endpoint end;
     uint64_t since_ns, begun_ns; /* BLOCKED, GOES_ON */
     bool caller;                 /* BLOCKED */
+    bool compare;                /* BLOCKED: for long, and the rank may call something else */
     uint16_t probe;              /* WAITS */
     uint32_t serial;             /* WAITS, ANSWER */
     /* WAITS, ANSWER, TOLD: this rank has done what is waited for at `at`, `end.last.at` or
@@ -6848,6 +6853,7 @@ CDP__PRIVATE void cdp__failure_on_blocked(cdp__failure *f, const cdp__failure_ev
         cdp__failure_drop_waiters(f, &v->at);
         cdp__failure_pass_probe(f, e);
     }
+    if (v->compare && !e->compared) e->compared = e->ask = f->outbox = true;
     cdp__failure_update(f);
 }
 
@@ -9619,8 +9625,9 @@ CDP__PRIVATE bool cdp__group_awaited(const cdp_group *g) {
     return false;
 }
 
+/* `compare`: the peer is to know what this rank calls. */
 CDP__PRIVATE void cdp__wait_lasts(
-    cdp_group *g, const cdp__place *at, uint32_t peer, uint64_t since_ns) {
+    cdp_group *g, const cdp__place *at, uint32_t peer, uint64_t since_ns, bool compare) {
     cdp__failure_event v;
     memset(&v, 0, sizeof v);
     v.type = CDP__FAILURE_BLOCKED;
@@ -9629,6 +9636,7 @@ CDP__PRIVATE void cdp__wait_lasts(
     v.from = peer;
     v.since_ns = since_ns;
     v.caller = cdp__group_awaited(g);
+    v.compare = compare;
     (void)cdp__failure_step(&g->w->failure, &v);
 }
 
@@ -10273,7 +10281,7 @@ CDP__PRIVATE bool cdp__world_note(
     v.from = peer;
     if (type == CDP__MESSAGE_WAIT) {
         if (!cdp__wait_decode(body, bytes, &wait)) return false;
-        if (cdp__world_differs(w, peer, &wait)) return true;
+        if (cdp__world_differs(w, peer, &wait) || !wait.probe) return true;
         v.type = CDP__FAILURE_WAITS;
         v.at = wait.at;
         v.serial = wait.serial;
@@ -10632,7 +10640,7 @@ CDP__PRIVATE void cdp__flow_waits(cdp__flow *flow) {
         at.seq = post->call.seq;
         if (post->seen != post->x.moved + 1 && flow->g->w->failure.waited)
             cdp__wait_over(flow->g, at.channel, at.seq, 0);
-        cdp__wait_lasts(flow->g, &at, flow->s.peer, post->start_ns);
+        cdp__wait_lasts(flow->g, &at, flow->s.peer, post->start_ns, false);
         post->seen = post->x.moved + 1;
     }
 }
@@ -11099,8 +11107,8 @@ CDP__PRIVATE cdp__advance cdp__queue_poll(cdp_group *g) {
     return CDP__MOVED;
 }
 
-/* The running operation: what it waits for is over, or (`look`) lasts. */
-CDP__PRIVATE void cdp__queue_waits(cdp_group *g, bool look) {
+/* The running operation: what it waits for is over, or (`look`) lasts; `tick`: for long. */
+CDP__PRIVATE void cdp__queue_waits(cdp_group *g, bool look, bool tick) {
     const cdp__transfer *late = cdp__exec_late(&g->exec);
     const bool same = late && g->seen_round == g->exec.round && g->seen_moved == late->moved;
     const cdp__op *op = cdp__group_head(g);
@@ -11111,7 +11119,8 @@ CDP__PRIVATE void cdp__queue_waits(cdp_group *g, bool look) {
     at.round = g->exec.round;
     if (!same && g->w->failure.waited) cdp__wait_over(g, at.channel, at.seq, at.round);
     if (!late) return;
-    if (look) cdp__wait_lasts(g, &at, late->s->peer, op->start_ns);
+    if (look)
+        cdp__wait_lasts(g, &at, late->s->peer, op->start_ns, tick && late->receive && !late->moved);
     g->seen_round = g->exec.round;
     g->seen_moved = late->moved;
 }
@@ -11125,7 +11134,7 @@ CDP__PRIVATE bool cdp__group_waits(cdp_group *g, uint64_t now) {
     uint32_t i;
     if (look) period = cdp__min(period, cdp__flows_waits(g));
     if (g->exec.running && g->queue_used) {
-        cdp__queue_waits(g, look);
+        cdp__queue_waits(g, look, tick);
         period = cdp__min(period, cdp__failure_period_ns(cdp__group_head(g)->rq.timeout_ms));
     }
     if (tick) {
