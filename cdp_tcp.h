@@ -90,19 +90,19 @@
 
     MEMORY
         16 KiB of receive buffer for each connection, made with it; 145 KiB with `mac`. 7 KiB and
-        twice ring_bytes (256 KiB) for each pair of ranks of one machine, together. Rank 0 also holds the store:
-        about 1 KiB for each rank.
+        twice ring_bytes (256 KiB) for each pair of ranks of one machine, together. Rank 0 also
+        holds the store: about 1 KiB for each rank.
         Descriptors: 16, one for each link and one more for each rank of the same machine, and on
         rank 0 two for each rank. cdp_init compares that with the limit of the process.
 
     ERRORS
         cdp_init: INVALID (desc or variables), UNSUPPORTED (interfaces, but the os cannot list
-        addresses), IO (cannot listen: address, port and errno; too few descriptors), TIMEOUT (names
-        the ranks that are missing), MISMATCH (two processes with one rank; ranks that differ in
-        world size, connections, job key, mac, version, byte order), PEER_LOST (a process ended while the
-        job was starting; the text names its rank), STORE (no store listens at master_addr, or
-        it ended). Of init_timeout_ms the last eighth, at most 1.2 s, is for finding out who is
-        missing and for telling the others.
+        addresses; mac, but CDP_NO_MAC), IO (cannot listen: address, port and errno; too few
+        descriptors), TIMEOUT (names the ranks that are missing), MISMATCH (two processes with one
+        rank; ranks that differ in world size, connections, job key, mac, version, byte order),
+        PEER_LOST (a process ended while the job was starting; the text names its rank), STORE (no
+        store listens at master_addr, or it ended). Of init_timeout_ms the last eighth, at most
+        1.2 s, is for finding out who is missing and for telling the others.
         Afterwards, in operations: see cdp_work_wait in cdp.h.
 
     LOST RANKS
@@ -139,10 +139,10 @@
         both ends derive from the job key and the nonces of their proof. A record that was changed,
         repeated, moved or left out is CDP_ERR_IO with errno EBADMSG on the rank that receives it:
         the text names peer, address, connection and record. None of its bytes is handed on,
-        nothing more is read from that connection, and the job fails with that cause on all ranks. A connection that is
-        cut ends as if the peer had left. Nothing is encrypted. Ranks that differ in `mac` refuse
-        each other. Ranks of one machine that share memory need no codes there. Connections to the
-        store, and NCCL, have none. What it costs: make bench-mac.
+        nothing more is read from that connection, and the job fails with that cause on all ranks.
+        A connection that is cut ends as if the peer had left. Nothing is encrypted. Ranks that
+        differ in `mac` refuse each other. Ranks of one machine that share memory need no codes
+        there. Connections to the store, and NCCL, have none. What it costs: make bench-mac.
 
     LIMITS
         ranks 65535; 1 to 16 connections for each pair of ranks; IPv4 and IPv6; all ranks of one
@@ -255,10 +255,10 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group *
    says what to pass. With TORCHELASTIC_USE_AGENT_STORE=True also external_store
    (TORCHELASTIC_RESTART_COUNT is not read: it differs between the agents of one start);
    CDP_JOB_KEY becomes job_key unless there is one, and CDP_TRUST_NETWORK=1 (`cdprun --open`)
-   sets trust_network; CDP_MAC=1 sets mac (0: leaves it), CDP_INTERFACES is `interfaces`,
-   CDP_CONNECTIONS `connections`, and CDP_LOG_LEVEL (error, warn, info, debug, silent) logger.level, unless the desc has them. The
-   texts are valid until the environment changes or this thread calls this again. Errors:
-   INVALID, naming the variable, what it holds and what it should hold. */
+   sets trust_network; CDP_MAC=1 sets mac; CDP_INTERFACES is `interfaces`, CDP_CONNECTIONS
+   `connections`, and CDP_LOG_LEVEL (error, warn, info, debug, silent) logger.level, unless the desc
+   has them. The texts are valid until the environment changes or this thread calls this again.
+   Errors: INVALID, naming the variable, what it holds and what it should hold. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *desc);
 
 /* cdp_tcp_desc_from_env() on a copy of *desc (NULL: all defaults), then cdp_init(). */
@@ -580,9 +580,9 @@ CDP__PRIVATE void cdp__paths_turn(
 
 /* ---- >>mac: records with an authentication code ---------------------------------------------- */
 
-/* Knows: the keys, counters and buffers of one connection. Promises: a byte is handed out only after
-   the code of its record was found right; send reports a record whole only when the system has all
-   of it. May use: auth of cdp_store.h, bytes and loop of cdp.h. */
+/* Knows: the keys, counters and buffers of one connection. Promises: a byte is handed out only
+   after the code of its record was found right; send reports a record whole only when the system
+   has all of it. May use: auth of cdp_store.h, bytes and loop of cdp.h. */
 
 /* With `mac`, what follows the greetings of a connection is records, one after the other:
 
@@ -642,8 +642,8 @@ CDP__PRIVATE void cdp__sip_words(uint64_t v[4], const uint8_t *p, uint64_t words
     v[3] = d;
 }
 
-/* SipHash-2-4 of the eight bytes of `first` and of `data`. The four rounds that end each half of the
-   result are those of two words of zeros. */
+/* SipHash-2-4 of the eight bytes of `first` and of `data`. The four rounds that end each half of
+   the result are those of two words of zeros. */
 CDP__PRIVATE void cdp__sip(const uint64_t key[2], uint64_t first, const uint8_t *data,
     uint64_t bytes, uint8_t out[CDP__MAC_CODE]) {
     static const uint8_t zeros[16] = {0};
@@ -769,7 +769,7 @@ CDP__PRIVATE uint32_t cdp__mac_gather(
 
 /* As cdp__io_send(). While part of a record still waits for room in the socket, its last byte is
    reported as not taken: so the caller comes again, and nothing that was reported as taken waits
-   here. That byte is in the middle of a message, so it is the first of what the caller brings next. */
+   here. That byte is in the middle of a message: the caller brings it first the next time. */
 CDP__PRIVATE int64_t cdp__mac_send(
     cdp__mac *c, cdp__loop *l, cdp__io *io, const cdp_iov *iov, uint32_t n) {
     const uint32_t kept = c->out_used ? 1 : 0;
@@ -1528,8 +1528,8 @@ CDP__PRIVATE void cdp__link_nonsense(cdp__link *l) {
     l->nonsense = true;
 }
 
-/* Receiving gave `r`. After a record that does not match nothing more is received, but what this rank
-   sends still arrives: so the peer is told the cause by this rank, and does not see an end first. */
+/* Receiving gave `r`. After a record that does not match nothing more is received, but what this
+   rank sends still arrives: so it tells the peer the cause before the peer sees an end. */
 CDP__PRIVATE void cdp__link_broke(cdp__link *l, int64_t r) {
 #ifndef CDP_NO_MAC
     if (l->mac && l->mac->changed) {
@@ -3417,6 +3417,18 @@ CDP__PRIVATE cdp_status cdp__mesh_read_config(
     }
 }
 
+/* Rank 0 has another setting of the job key, or of `mac`. */
+CDP__PRIVATE cdp_status cdp__mesh_guarded_otherwise(const cdp__mesh *m, bool key) {
+    if (key)
+        return cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
+            "rank 0 has %s job key, but this rank has %s: set CDP_JOB_KEY, or job_key, to the same "
+            "secret for all ranks, or for none",
+            m->keyed ? "no" : "a", m->keyed ? "one" : "none");
+    return cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
+        "mac is %s here but %s on rank 0: set it, or CDP_MAC, alike on all ranks",
+        m->desc.mac ? "on" : "off", m->desc.mac ? "off" : "on");
+}
+
 /* Rank 0 says what the job is; the others compare. */
 CDP__PRIVATE cdp_status cdp__mesh_config(cdp__mesh *m, uint64_t deadline_ns) {
     uint8_t mine[CDP__CONFIG_BYTES];
@@ -3458,15 +3470,8 @@ CDP__PRIVATE cdp_status cdp__mesh_config(cdp__mesh *m, uint64_t deadline_ns) {
             "small_bytes or piece_bytes differ from those of rank 0 (%llu, %llu); make them equal",
             (unsigned long long)cdp__get_u64((const uint8_t *)value + 8),
             (unsigned long long)cdp__get_u64((const uint8_t *)value + 16));
-    else if (((const uint8_t *)value)[42] != mine[42])
-        st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
-            "rank 0 has %s job key, but this rank has %s: set CDP_JOB_KEY, or job_key, to the same "
-            "secret for all ranks, or for none",
-            m->keyed ? "no" : "a", m->keyed ? "one" : "none");
-    else if (((const uint8_t *)value)[43] != mine[43])
-        st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
-            "mac is %s here but %s on rank 0: set it, or CDP_MAC, alike on all ranks",
-            m->desc.mac ? "on" : "off", m->desc.mac ? "off" : "on");
+    else if (memcmp((const uint8_t *)value + 42, mine + 42, 2) != 0)
+        st = cdp__mesh_guarded_otherwise(m, ((const uint8_t *)value)[42] != mine[42]);
     else if (memcmp((const uint8_t *)value + 40, mine + 40, 4) != 0)
         st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
             "connections is %u here but %u on rank 0; make them equal", m->desc.connections,

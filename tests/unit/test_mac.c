@@ -159,9 +159,9 @@ static void fill_text(void) {
         text[i] = (uint8_t)test_random(&state);
 }
 
-/* Whatever the socket takes and gives at a time, and whatever the caller brings: the same bytes. What
-   was reported as taken to its last byte is on its way: nothing of it waits at the sender, who may
-   not come again for long. */
+/* Whatever the socket takes and gives at a time, and whatever the caller brings: the same bytes.
+   What was reported as taken to its last byte is on its way: nothing of it waits at the sender, who
+   may not come again for long. */
 TEST(bytes_arrive_in_any_pieces) {
     uint64_t state = 1;
     fill_text();
