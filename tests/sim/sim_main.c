@@ -1273,6 +1273,7 @@ static cdp_status tcp_main(run *r, sim_node *node) {
     t.master_addr = r->seed % 3 ? "node0" : r->one_host ? "127.0.0.1" : "10.0.0.1";
     t.master_port = 29500;
     t.job_key = r->seed % 2 ? "simulated" : NULL;
+    t.mac = t.job_key && r->seed / 2 % 4 == 1;
     t.trust_network = !r->one_host;
     t.init_timeout_ms = r->init_timeout_ms;
     t.group.timeout_ms = d.timeout_ms;
