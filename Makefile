@@ -44,7 +44,7 @@ EXAMPLES := $(EXAMPLE_SRC:examples/%.c=$(BUILD)/%)
 NO_THREADS := $(if $(filter test_group,$(UNIT)),test_group_no_threads)
 PROGRAMS := $(UNIT) $(NO_THREADS) $(PROCS) $(NCCL) $(MEM) $(DTENSOR) $(FUZZ) $(SIM) $(SCRIPTS) $(ROUNDS) $(LINEAR)
 
-.PHONY: help demo examples programs test test-strict sim sim-hour bench bench-peers bench-memory bench-store bench-dtensor bench-rpc scale mutants sanitize format format-check sections sizes platforms clean
+.PHONY: help demo examples programs test test-strict sim sim-hour bench bench-peers bench-memory bench-store bench-mac bench-dtensor bench-rpc scale mutants sanitize format format-check sections sizes platforms clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -61,6 +61,7 @@ help:
 	@echo 'make bench-memory  measure the memory allocator beside others and a model of PyTorch'\''s'
 	@echo 'make bench-rpc  measure calls beside bare messages'
 	@echo 'make bench-store  measure the store server beside PyTorch and Redis'
+	@echo 'make bench-mac  measure what authentication codes between ranks cost'
 	@echo 'make scale      what each algorithm costs with 16 to 4,096 ranks, and what that predicts'
 	@echo 'make mutants    plant small defects and see which of them the tests notice; three hours for COUNT=300 on two cores'
 	@echo 'make sanitize   the tests again under AddressSanitizer, UBSan and ThreadSanitizer'
@@ -230,6 +231,10 @@ programs: $(PROGRAMS:%=$(BUILD)/test/%) $(EXAMPLE_SRC:examples/%.c=$(BUILD)/test
 
 bench-peers:
 	@BUILD='$(BUILD)' bash tests/bench/peers/run.sh $(PEERS)
+
+# PASSES=20
+bench-mac: $(BUILD)/bench/mac
+	@$(BUILD)/bench/mac $(PASSES)
 
 scale: $(BUILD)/bench/scale
 	@$(BUILD)/bench/scale $(SCALE)

@@ -328,7 +328,8 @@ typedef enum cdp_status {
     CDP_ERR_MISMATCH = -6,
     /* a combination that does not exist (say, a reduction of a dtype that has none) */
     CDP_ERR_UNSUPPORTED = -7,
-    /* the operating system refused; sys_errno says why */
+    /* the operating system refused, sys_errno says why; EBADMSG: bytes were changed on the way
+       (`mac` of cdp_tcp.h) */
     CDP_ERR_IO = -8,
     /* the key-value store failed or went away */
     CDP_ERR_STORE = -9,

@@ -1283,6 +1283,7 @@ static cdp_status tcp_main(run *r, sim_node *node) {
     t.master_addr = host_of_node_0(r);
     t.master_port = 29500;
     t.job_key = r->seed % 2 ? "simulated" : NULL;
+    t.mac = t.job_key && r->seed / 2 % 4 == 1;
     t.trust_network = !r->one_host;
     t.init_timeout_ms = r->init_timeout_ms;
     t.group.timeout_ms = d.timeout_ms;

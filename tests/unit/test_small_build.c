@@ -15,6 +15,7 @@
 #define CDP_NO_CHAINS
 #define CDP_NO_GROUPS
 #define CDP_NO_SHARED_MEMORY
+#define CDP_NO_MAC
 #define CDP_NO_ENV
 #define CDP_NO_STDIO
 #define CDP_NO_LOG_STRINGS

@@ -29,12 +29,14 @@ TEST(hello_survives_the_wire) {
         cdp__hello a = hello_of((uint32_t)test_random(&state), (uint32_t)test_random(&state)), b;
         a.type = (uint32_t)test_random(&state);
         a.refusal = (uint32_t)test_random(&state);
-        a.index = (uint32_t)test_random(&state);
+        a.index = (uint32_t)test_random(&state) & 0xffffff;
+        a.mac = (uint8_t)test_random(&state);
         a.order = (uint8_t)test_random(&state);
         cdp__hello_encode(&a, wire);
         T(cdp__hello_decode(wire, &b));
         cdp__hello_encode(&b, again); /* not the structs: they may have gaps */
-        T(memcmp(wire, again, sizeof wire) == 0 && b.order == a.order && b.index == a.index);
+        T(memcmp(wire, again, sizeof wire) == 0 && b.order == a.order && b.index == a.index
+            && b.mac == a.mac);
         wire[i % 8] ^= (uint8_t)(1 << i % 7);
         T(!cdp__hello_decode(wire, &b));
     }
