@@ -151,7 +151,8 @@
                                         CDP_CORE_IMPLEMENTATION
         CDP_API *              extern   prefix of all functions
         CDP_STATIC *           off      all functions are private to the file that implements them
-        CDP_ASSERT(x)          assert   checks of the library's own logic
+        CDP_ASSERT(x)          assert   checks of the library's own logic; with CDP_NO_LOG_STRINGS,
+                                        abort() without a text
         CDP_NO_STDIO           off      no stdio: cdp_print_error and the logger write nothing
         CDP_NO_THREADS         off      no pthreads: communication advances in calls only; the last
                                         error is one per program
@@ -172,7 +173,10 @@
                                         hosts; all ranks must be built so, else: MISMATCH
         CDP_NO_RECORDER *      off      no cdp_group_records, cdp_group_dump, cdp_describe; the
                                         desc's dump_path is ignored
-        CDP_NO_LOG_STRINGS     off      log messages are left out (errors keep their texts)
+        CDP_NO_LOG_STRINGS     off      log messages are left out, and texts of errors: a rank's
+                                        error says "cdp.h:1234", the file and line that found it.
+                                        Status, peer and errno are as ever, and so is the text of
+                                        a failure that ranks tell each other
         CDP_NAMES_0_1 *        off      public names of 0.1 compile, too: the type cdp_reduce, the
                                         call cdp_reduce_to
 
@@ -2090,8 +2094,12 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #endif
 
 #ifndef CDP_ASSERT
+#ifdef CDP_NO_LOG_STRINGS
+#define CDP_ASSERT(x) ((x) ? (void)0 : abort())
+#else
 #include <assert.h>
 #define CDP_ASSERT(x) assert(x)
+#endif
 #endif
 
 #if defined(__GNUC__) || defined(__clang__)
@@ -2306,12 +2314,30 @@ CDP__PRIVATE cdp_status cdp__nomem_at(
         at, file, "out of memory: %s needs %llu bytes", what, (unsigned long long)bytes);
 }
 
+/* Without texts, an error says where in the library it was found. */
+CDP__PRIVATE cdp_status cdp__error_bare(
+    uint32_t at, int32_t peer, int32_t sys_errno, const char *file) {
+    const char *name = strrchr(file, '/');
+    return cdp__error_of(
+        at, peer, sys_errno, file, "%s:%u", name ? name + 1 : file, (unsigned)(at >> 8));
+}
+
 /* The caller's mistake, and everything else without a peer and an errno. */
+#ifdef CDP_NO_LOG_STRINGS
+#define cdp__fail(status, ...) cdp__fail_peer(status, -1, 0, __VA_ARGS__)
+#define cdp__fail_peer(status, peer, err, ...) \
+    (0 ? cdp__error_at(0, "", __VA_ARGS__)     \
+       : cdp__error_bare(CDP__AT(status), (int32_t)(peer), (err), __FILE__))
+#define cdp__fail_nomem(what, bytes)           \
+    (0 ? cdp__nomem_at(0, "", (what), (bytes)) \
+       : cdp__error_bare(CDP__AT(CDP_ERR_NOMEM), -1, 0, __FILE__))
+#else
 #define cdp__fail(status, ...) cdp__error_at(CDP__AT(status), __FILE__, __VA_ARGS__)
 #define cdp__fail_peer(status, peer, err, ...) \
     cdp__error_of(CDP__AT(status), (int32_t)(peer), (err), __FILE__, __VA_ARGS__)
 #define cdp__fail_nomem(what, bytes) \
     cdp__nomem_at(CDP__AT(CDP_ERR_NOMEM), __FILE__, (what), (bytes))
+#endif
 
 CDP_API const char *cdp_status_name(cdp_status status) {
     switch (status) {
