@@ -173,6 +173,8 @@
                                         hosts; all ranks must be built so, else: MISMATCH
         CDP_NO_RECORDER *      off      no cdp_group_records, cdp_group_dump, cdp_describe; the
                                         desc's dump_path is ignored
+        CDP_NO_SHARED_MEMORY   off      the default os has no memory that processes share; see also
+                                        cdp_tcp.h
         CDP_NO_LOG_STRINGS     off      log messages are left out, and texts of errors: a rank's
                                         error says "cdp.h:1234", the file and line that found it.
                                         Status, peer and errno are as ever, and so is the text of
@@ -2106,7 +2108,11 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #define CDP__PRIVATE __attribute__((__unused__)) static
 #define CDP__RESTRICT __restrict__
 #define CDP__PRINTF(f, a) __attribute__((format(printf, f, a)))
+/* A few lines that dozens of functions call, and that compilers would copy into each of them.
+   For the few whose copies cost most, as measured; tests/check_sources.sh counts them. */
+#define CDP__ONE_COPY __attribute__((__noinline__))
 #else
+#define CDP__ONE_COPY
 #define CDP__PRIVATE static
 #define CDP__RESTRICT
 #define CDP__PRINTF(f, a)
@@ -2148,7 +2154,7 @@ CDP__PRIVATE void *cdp__alloc(const cdp_os *os, uint64_t bytes) {
     return os->alloc(os->user, bytes ? bytes : 1);
 }
 
-CDP__PRIVATE void *cdp__alloc_zero(const cdp_os *os, uint64_t bytes) {
+CDP__PRIVATE CDP__ONE_COPY void *cdp__alloc_zero(const cdp_os *os, uint64_t bytes) {
     void *p = cdp__alloc(os, bytes);
     if (p) memset(p, 0, (size_t)bytes);
     return p;
@@ -3721,20 +3727,28 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
 #define CDP__OS_WATCH                                                                       \
     cdp__os_watch_open, cdp__os_watch_close, cdp__os_watch_add, cdp__os_watch_change, NULL, \
         cdp__os_watch_remove, cdp__os_watch_wait
-#define CDP__OS_PORT_OWNER cdp__os_port_owner
-#define CDP__OS_SHARED                                                                      \
-    {                                                                                       \
-        cdp__os_memory_create, cdp__os_memory_map, cdp__os_memory_unmap, cdp__os_pass_open, \
-            cdp__os_pass, cdp__os_memory_read, cdp__os_memory_host, cdp__os_process_place,  \
-            cdp__os_process_open                                                            \
-    }
+#define CDP__OS_PROCESSES cdp__os_process_place, cdp__os_process_open
 #else
 #define CDP__OS_WATCH                                                                     \
     cdp__os_polled_open, cdp__pollwatch_close, cdp__pollwatch_add, cdp__pollwatch_change, \
         cdp__pollwatch_used_up, cdp__pollwatch_remove, cdp__pollwatch_wait
+#define CDP__OS_PROCESSES NULL, NULL
+#endif
+/* Only the text of an error asks for it. */
+#if defined(__linux__) && !defined(CDP_NO_LOG_STRINGS)
+#define CDP__OS_PORT_OWNER cdp__os_port_owner
+#else
 #define CDP__OS_PORT_OWNER NULL
+#endif
+#if defined(__linux__) && !defined(CDP_NO_SHARED_MEMORY)
+#define CDP__OS_SHARED                                                                      \
+    {                                                                                       \
+        cdp__os_memory_create, cdp__os_memory_map, cdp__os_memory_unmap, cdp__os_pass_open, \
+            cdp__os_pass, cdp__os_memory_read, cdp__os_memory_host, CDP__OS_PROCESSES       \
+    }
+#else
 #define CDP__OS_SHARED \
-    { NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
+    { NULL, NULL, NULL, NULL, NULL, NULL, NULL, CDP__OS_PROCESSES }
 #endif
 #ifdef CDP_NO_THREADS
 #define CDP__OS_THREADS \
@@ -3788,11 +3802,11 @@ CDP__PRIVATE void cdp__lock_close(cdp_lock *l) {
     l->mutex = NULL;
 }
 
-CDP_API void cdp_lock_acquire(cdp_lock *l) {
+CDP_API CDP__ONE_COPY void cdp_lock_acquire(cdp_lock *l) {
     if (l && l->mutex) l->os->threads.mutex_lock(l->os->user, l->mutex);
 }
 
-CDP_API void cdp_lock_release(cdp_lock *l) {
+CDP_API CDP__ONE_COPY void cdp_lock_release(cdp_lock *l) {
     if (l && l->mutex) l->os->threads.mutex_unlock(l->os->user, l->mutex);
 }
 
@@ -3952,7 +3966,7 @@ CDP__PRIVATE void cdp__loop_again(cdp__loop *l, cdp__io *io) {
 }
 
 /* Nothing could be moved in this direction: it is not ready until the next report. */
-CDP__PRIVATE void cdp__loop_used_up(cdp__loop *l, cdp__io *io, uint32_t bit) {
+CDP__PRIVATE CDP__ONE_COPY void cdp__loop_used_up(cdp__loop *l, cdp__io *io, uint32_t bit) {
     io->ready &= (uint16_t)~bit;
     if (l->os->net.watch_used_up) l->os->net.watch_used_up(l->os->user, l->watch, io->fd, bit);
 }
@@ -4131,7 +4145,7 @@ CDP__PRIVATE void cdp__put_u32(uint8_t *p, uint32_t v) {
     p[3] = (uint8_t)(v >> 24);
 }
 
-CDP__PRIVATE void cdp__put_u64(uint8_t *p, uint64_t v) {
+CDP__PRIVATE CDP__ONE_COPY void cdp__put_u64(uint8_t *p, uint64_t v) {
     p[0] = (uint8_t)v;
     p[1] = (uint8_t)(v >> 8);
     p[2] = (uint8_t)(v >> 16);
@@ -4560,7 +4574,7 @@ typedef struct cdp__span {
 
 /* Part i when `count` elements are cut into s->size parts that differ by at most one element;
    ranks beyond `lanes` have none. */
-CDP__PRIVATE cdp__span cdp__part(const cdp__shape *s, uint32_t i) {
+CDP__PRIVATE CDP__ONE_COPY cdp__span cdp__part(const cdp__shape *s, uint32_t i) {
     const uint32_t n = s->lanes ? s->lanes : s->size;
     const uint64_t q = s->count / n, rest = s->count % n;
     cdp__span p;
@@ -4575,7 +4589,7 @@ CDP__PRIVATE uint64_t cdp__edge(const cdp__shape *s, const uint64_t *offs, uint3
     return offs ? offs[i] : i * s->count;
 }
 
-CDP__PRIVATE cdp__span cdp__blocks(
+CDP__PRIVATE CDP__ONE_COPY cdp__span cdp__blocks(
     const cdp__shape *s, const uint64_t *offs, uint32_t from, uint32_t to) {
     cdp__span p;
     p.off = cdp__edge(s, offs, from);
@@ -9321,7 +9335,7 @@ struct cdp_group {
 #define CDP__TAKE_BACK_MS 5u /* copying 4 MiB is cheaper than waiting longer for the reader */
 
 /* What every public function asks first. */
-CDP__PRIVATE cdp_status cdp__alive(const cdp_group *g, const char *call) {
+CDP__PRIVATE CDP__ONE_COPY cdp_status cdp__alive(const cdp_group *g, const char *call) {
     if (!g) return cdp__fail(CDP_ERR_INVALID, "%s needs a group; this one is NULL", call);
     if (g->magic == CDP__GROUP_MAGIC) return CDP_OK;
     return cdp__fail(CDP_ERR_STATE, "%s: this group was destroyed", call);
@@ -13180,7 +13194,7 @@ CDP__PRIVATE cdp_status cdp__work_wait_until(cdp_work w, uint64_t deadline_ns) {
     return st;
 }
 
-CDP_API cdp_status cdp_work_wait(cdp_work w) {
+CDP_API CDP__ONE_COPY cdp_status cdp_work_wait(cdp_work w) {
     const cdp_status st = cdp__work_wait_until(w, CDP__NEVER);
     return st == CDP_PENDING ? cdp__fail(CDP_ERR_INTERNAL, "a wait ended with nothing decided")
                              : st;
