@@ -44,7 +44,7 @@ EXAMPLES := $(EXAMPLE_SRC:examples/%.c=$(BUILD)/%)
 NO_THREADS := $(if $(filter test_group,$(UNIT)),test_group_no_threads)
 PROGRAMS := $(UNIT) $(NO_THREADS) $(PROCS) $(NCCL) $(MEM) $(DTENSOR) $(FUZZ) $(SIM) $(SCRIPTS) $(ROUNDS) $(LINEAR)
 
-.PHONY: help demo examples programs test test-strict sim bench bench-peers bench-memory bench-store bench-dtensor bench-rpc scale mutants sanitize format format-check sections sizes platforms clean
+.PHONY: help demo examples programs test test-strict sim sim-hour bench bench-peers bench-memory bench-store bench-mac bench-dtensor bench-rpc scale mutants sanitize format format-check sections sizes platforms clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -54,12 +54,14 @@ help:
 	@echo 'make test       all tests; about eight minutes on two cores'
 	@echo 'make test-strict  tests with limits of time, to the letter: on a quiet machine'
 	@echo 'make sim        more simulated worlds: make sim SEEDS=1..100000'
+	@echo 'make sim-hour   simulated worlds from seeds that nobody used before, for SIM_SECONDS=3600; SIM_FROM=SEED repeats'
 	@echo 'make bench      measure'
 	@echo 'make bench-peers  measure side by side with Open MPI, MPICH, Gloo and raw sockets; PEERS="--full" for longer'
 	@echo 'make bench-dtensor  measure redistributions beside PyTorch and ScaLAPACK; PYTHON=python3 says which Python has torch'
 	@echo 'make bench-memory  measure the memory allocator beside others and a model of PyTorch'\''s'
 	@echo 'make bench-rpc  measure calls beside bare messages'
 	@echo 'make bench-store  measure the store server beside PyTorch and Redis'
+	@echo 'make bench-mac  measure what authentication codes between ranks cost'
 	@echo 'make scale      what each algorithm costs with 16 to 4,096 ranks, and what that predicts'
 	@echo 'make mutants    plant small defects and see which of them the tests notice; three hours for COUNT=300 on two cores'
 	@echo 'make sanitize   the tests again under AddressSanitizer, UBSan and ThreadSanitizer'
@@ -201,6 +203,11 @@ test-strict: $(STRICT:%=$(BUILD)/strict/%)
 sim: $(SIM:%=$(BUILD)/test/%)
 	@$(RUN) $(BUILD)/logs $(call suites,test,86400,$(SEEDS),$(SIM))
 
+# All scenarios and faults, with and without threads and shared memory. Each failure says how it is seen again.
+SIM_SECONDS ?= 3600
+sim-hour: $(SIM:%=$(BUILD)/test/%)
+	@$(BUILD)/test/sim --seconds $(SIM_SECONDS) $(if $(SIM_FROM),--from $(SIM_FROM)) --jobs $(JOBS)
+
 # Some kernels place a program where ThreadSanitizer cannot live; without randomised addresses it always works. The
 # simulation and the round functions have one thread, so they are left out there; round functions touch no memory to speak
 # of, and their proof takes long: left out of both.
@@ -224,6 +231,10 @@ programs: $(PROGRAMS:%=$(BUILD)/test/%) $(EXAMPLE_SRC:examples/%.c=$(BUILD)/test
 
 bench-peers:
 	@BUILD='$(BUILD)' bash tests/bench/peers/run.sh $(PEERS)
+
+# PASSES=20
+bench-mac: $(BUILD)/bench/mac
+	@$(BUILD)/bench/mac $(PASSES)
 
 scale: $(BUILD)/bench/scale
 	@$(BUILD)/bench/scale $(SCALE)
