@@ -2967,8 +2967,9 @@ typedef struct cdp__conn {
     uint32_t wait_count, watch_count; /* of `waiters` */
     uint64_t born_ns, active_ns;
     cdp_addr from;
-    uint32_t purpose; /* what it has proved its key for; 0: nothing, it did not have to */
-    uint64_t need;    /* bytes of `in` without which parsing again is pointless */
+    uint32_t purpose;     /* what it has proved its key for; 0: nothing, it did not have to */
+    uint8_t nonce[2][16]; /* with these */
+    uint64_t need;        /* bytes of `in` without which parsing again is pointless */
     cdp__wire wire;
     cdp__fifo in, out; /* without memory when empty, so an idle connection costs only this struct */
     cdp__chain waiters;
@@ -2999,8 +3000,8 @@ typedef struct cdp__conn {
 /* One that is silent for so long is parked, and looked at as often. */
 #define CDP__SERVER_PARK_NS (20 * CDP__MS)
 
-typedef void (*cdp__server_link_func)(
-    void *user, int32_t fd, const cdp_addr *from, const uint8_t *received, uint64_t bytes);
+typedef void (*cdp__server_link_func)(void *user, int32_t fd, const cdp_addr *from,
+    const uint8_t *received, uint64_t bytes, uint8_t nonce[2][16]);
 
 struct cdp_store_server {
     cdp_store_server_desc desc; /* resolved */
@@ -3695,7 +3696,7 @@ CDP__PRIVATE bool cdp__conn_hand_over(cdp__conn *c, const uint8_t *p, uint64_t n
     }
     fd = cdp__loop_detach(s->loop, &c->io);
     cdp__conn_close(c, NULL);
-    s->link_func(s->link_user, fd, &c->from, p, n);
+    s->link_func(s->link_user, fd, &c->from, p, n, c->nonce);
     return true;
 }
 
@@ -3881,6 +3882,7 @@ CDP__PRIVATE void cdp__conn_authenticate(cdp__conn *c) {
         cdp__conn_close(c, NULL);
     if (st != CDP_OK) return;
     c->purpose = c->auth->purpose;
+    memcpy(c->nonce, c->auth->nonce, sizeof c->nonce);
     cdp__free(s->os, c->auth);
     c->auth = NULL;
 }
