@@ -7033,11 +7033,20 @@ CDP__PRIVATE void cdp__failure_quote(cdp__failure_domain *d, const cdp__failure_
     if (d->record.hops < UINT8_MAX) ++d->record.hops;
 }
 
-/* Why did `peer` go? It said so; or this rank itself has failed lately in another group, and the
-   peer with it. */
+/* All others have gone: one that said why, and names a rank. */
+CDP__PRIVATE const cdp__failure_will *cdp__failure_any_will(const cdp__failure *f) {
+    uint32_t i;
+    for (i = 0; i < f->will_room; ++i)
+        if (f->wills[i].used && f->wills[i].record.end.named >= 0) return &f->wills[i];
+    return NULL;
+}
+
+/* Why did `peer` go (-1: all others)? It said so; or this rank itself has failed lately in another
+   group, and the peer with it. */
 CDP__PRIVATE bool cdp__failure_inherit(
     const cdp__failure *f, cdp__failure_domain *d, int32_t peer) {
-    const cdp__failure_will *w = peer < 0 ? NULL : cdp__failure_find_will(f, (uint32_t)peer);
+    const cdp__failure_will *w =
+        peer < 0 ? cdp__failure_any_will(f) : cdp__failure_find_will(f, (uint32_t)peer);
     if (!w) w = cdp__failure_find_will(f, f->rank);
     if (w) cdp__failure_quote(d, &w->record);
     return w != NULL;

@@ -5665,7 +5665,6 @@ CDP__PRIVATE void cdp__client_goodbye(cdp__client *c) {
     static const uint8_t bye[4] = {'b', 'y', 'e', '!'};
     uint8_t seen[4] = {0}, next = 0, *p;
     uint64_t deadline;
-    bool sent;
     if (!c->last_will_sent) {
         cdp__client_drain(c);
         return;
@@ -5677,15 +5676,17 @@ CDP__PRIVATE void cdp__client_goodbye(cdp__client *c) {
     *p++ = CDP__OP_PING;
     memcpy(p, bye, sizeof bye);
     cdp__client_end(c, p + sizeof bye);
-    /* the time counts from here on: a process that was stopped before must not leave without a
-       word */
-    sent = cdp__client_flush(c);
+    /* the time counts from what was sent last, and what there is now is looked at first: a process
+       that was stopped must not leave without a word */
     deadline = c->os->now_ns(c->os->user) + CDP__CLIENT_GOODBYE_NS;
-    while (c->state == CDP__CLIENT_READY && c->os->now_ns(c->os->user) < deadline) {
+    for (;;) {
+        const uint64_t left = cdp__fifo_left(&c->out);
         cdp_iov iov;
         int64_t r;
-        sent = sent || cdp__client_flush(c);
+        if (left) (void)cdp__client_flush(c);
         if (c->state != CDP__CLIENT_READY) return;
+        if (cdp__fifo_left(&c->out) < left)
+            deadline = c->os->now_ns(c->os->user) + CDP__CLIENT_GOODBYE_NS;
         iov.data = &next;
         iov.bytes = 1;
         while ((r = cdp__io_recv(c->loop, &c->io, &iov, 1)) > 0) {
@@ -5693,7 +5694,9 @@ CDP__PRIVATE void cdp__client_goodbye(cdp__client *c) {
             seen[3] = next;
             if (memcmp(seen, bye, sizeof bye) == 0) return;
         }
-        if (r < 0 || cdp__loop_run(c->loop, NULL, deadline) != CDP_OK) return;
+        if (r < 0 || c->os->now_ns(c->os->user) >= deadline
+            || cdp__loop_run(c->loop, NULL, deadline) != CDP_OK)
+            return;
     }
 }
 
