@@ -75,6 +75,7 @@
         collect from all ranks                 cdp_gather, cdp_allgather
         send every rank something else         cdp_alltoall
         send something to one rank             cdp_send, cdp_recv, cdp_sendrecv, cdp_batch
+        allocate nothing later on              cdp_group_reserve
         take messages from any sender          cdp_recv_any, cdp_probe
         build a protocol of my own             cdp_channel_open, cdp_channel_send
         exchange bytes of any length           cdp_allgather_bytes, cdp_gather_bytes,
@@ -1344,6 +1345,12 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_recv_any_async(cdp_group *group, void *dat
    Never blocks. Errors: INVALID, or the group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_probe(
     cdp_group *group, uint32_t from, uint32_t tag, cdp_message *got);
+
+/* Make room for `messages` sends and receives in flight at a time, counted over the group, before
+   a program comes to where nothing should be allocated any more: without it the room grows, once,
+   to the most that were in flight. Local. INVALID; NOMEM, which breaks nothing: what room there
+   was stays. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_group_reserve(cdp_group *group, uint32_t messages);
 
 /* Start `n` sends and receives in this order: all, or none when one of them is wrong. *out is
    done when all are. No rank waits for another because of the order inside a batch. Errors: as
@@ -10380,6 +10387,15 @@ CDP__PRIVATE bool cdp__posts_grow(cdp_group *g) {
     return true;
 }
 
+CDP__PRIVATE cdp__post *cdp__post_new(cdp_group *g) {
+    cdp__post *post = NULL;
+    if (cdp__posts_grow(g)) post = (cdp__post *)cdp__alloc_zero(g->os, sizeof *post);
+    if (!post) return NULL;
+    post->index = g->post_count;
+    g->posts[g->post_count++] = post;
+    return post;
+}
+
 /* A free post, the one that was free longest; NULL: out of memory. */
 CDP__PRIVATE cdp__post *cdp__post_take(cdp_group *g) {
     cdp__post *post = g->free_posts;
@@ -10390,13 +10406,18 @@ CDP__PRIVATE cdp__post *cdp__post_take(cdp_group *g) {
         post->taken = true;
         return post;
     }
-    if (!cdp__posts_grow(g)) return NULL;
-    post = (cdp__post *)cdp__alloc_zero(g->os, sizeof *post);
-    if (!post) return NULL;
-    post->index = g->post_count;
-    post->taken = true;
-    g->posts[g->post_count++] = post;
+    post = cdp__post_new(g);
+    if (post) post->taken = true;
     return post;
+}
+
+CDP__PRIVATE void cdp__post_free(cdp_group *g, cdp__post *post) {
+    post->next = NULL;
+    if (g->last_free_post)
+        g->last_free_post->next = post;
+    else
+        g->free_posts = post;
+    g->last_free_post = post;
 }
 
 /* Its work has ended, well or by being cancelled. */
@@ -10404,12 +10425,18 @@ CDP__PRIVATE void cdp__post_give(cdp_group *g, cdp__post *post, bool cancelled) 
     post->cancelled = post->cancelled << 1 | (cancelled ? 1u : 0u);
     ++post->use;
     post->taken = false;
-    post->next = NULL;
-    if (g->last_free_post)
-        g->last_free_post->next = post;
-    else
-        g->free_posts = post;
-    g->last_free_post = post;
+    cdp__post_free(g, post);
+}
+
+/* Does the pool have room for `n` posts? */
+CDP__PRIVATE bool cdp__posts_reserve(cdp_group *g, uint32_t n) {
+    if (n > 1u << CDP__POST_INDEX) return false;
+    while (g->post_count < n) {
+        cdp__post *post = cdp__post_new(g);
+        if (!post) return false;
+        cdp__post_free(g, post);
+    }
+    return true;
 }
 
 /* ---- sends and receives */
@@ -13796,6 +13823,15 @@ CDP__PRIVATE void cdp__batch_done(void *user, uint64_t start_ns, uint64_t end_ns
     (void)start_ns;
     (void)end_ns;
     if (--s->left == 0) cdp__pend_close(s, false);
+}
+
+CDP_API cdp_status cdp_group_reserve(cdp_group *g, uint32_t messages) {
+    bool room;
+    if (cdp__alive(g, "cdp_group_reserve") != CDP_OK) return cdp_last_error()->status;
+    cdp__enter(g);
+    room = cdp__posts_reserve(g, messages);
+    cdp__leave(g);
+    return room ? CDP_OK : cdp__fail_nomem("messages in flight", messages * sizeof(cdp__post));
 }
 
 CDP_API cdp_status cdp_batch(cdp_group *g, const cdp_transfer *list, uint32_t n, cdp_work *out) {

@@ -92,6 +92,10 @@ static op op_make(uint64_t *s, uint32_t n) {
     return o;
 }
 
+static cdp_dtype other_than_f32(uint64_t *s) {
+    return sim_chance(s, 512) ? CDP_DTYPE_I32 : CDP_DTYPE_F64;
+}
+
 static void plan(run *r, uint64_t seed) {
     uint64_t s = sim_stream(seed, 1);
     uint32_t i;
@@ -117,9 +121,7 @@ static void plan(run *r, uint64_t seed) {
     if (r->kind == EXTRA) r->wrong = op_make(&s, r->n);
     if (r->kind == WRONG_COUNT) r->wrong.count += sim_chance(&s, 512) ? 1 : 1000;
     if (r->kind == WRONG_DTYPE)
-        r->wrong.dtype = r->wrong.dtype == CDP_DTYPE_F32
-            ? (sim_chance(&s, 512) ? CDP_DTYPE_I32 : CDP_DTYPE_F64)
-            : CDP_DTYPE_F32;
+        r->wrong.dtype = r->wrong.dtype == CDP_DTYPE_F32 ? other_than_f32(&s) : CDP_DTYPE_F32;
     if (r->kind == WRONG_OP)
         r->wrong.reduce = r->wrong.reduce == CDP_REDUCE_SUM ? CDP_REDUCE_MIN : CDP_REDUCE_SUM;
     if (r->kind == WRONG_ROOT)

@@ -25,6 +25,7 @@
 #include "cdp_tcp.h"
 
 #include "test.h"
+#include "ports.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -45,20 +46,6 @@ typedef struct seat {
     uint32_t rank;
     pthread_t thread;
 } seat;
-
-/* A port that nobody listens at now. */
-static uint16_t free_port(void) {
-    struct sockaddr_in at;
-    socklen_t bytes = sizeof at;
-    const int fd = socket(AF_INET, SOCK_STREAM, 0);
-    memset(&at, 0, sizeof at);
-    at.sin_family = AF_INET;
-    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    T(fd >= 0 && bind(fd, (struct sockaddr *)&at, sizeof at) == 0);
-    T(getsockname(fd, (struct sockaddr *)&at, &bytes) == 0);
-    close(fd);
-    return ntohs(at.sin_port);
-}
 
 static void *run_rank(void *user) {
     const seat *s = user;

@@ -6,6 +6,7 @@
 #define CDP__BLOCK_BYTES 1000u /* so that short streams take all of several connections */
 #include "cdp_tcp.h"
 #include "ranks.h"
+#include "ports.h"
 
 /* ---- handshake ---- */
 
@@ -533,18 +534,6 @@ TEST(init_mistakes) {
 
 /* ---- ranks as threads, over sockets ---- */
 
-static uint16_t free_port(void) {
-    cdp_addr at, bound;
-    memset(&at, 0, sizeof at);
-    at.family = 4;
-    at.ip[0] = 127;
-    at.ip[3] = 1;
-    const int32_t fd = cdp_os_default()->net.listen_at(NULL, &at, &bound);
-    T(fd >= 0);
-    cdp_os_default()->net.close_fd(NULL, fd);
-    return bound.port;
-}
-
 typedef struct member {
     pthread_t id;
     cdp_tcp_desc desc;
@@ -839,25 +828,30 @@ static void *silence_main(void *p) {
     return NULL;
 }
 
-TEST(a_silent_machine_is_lost) {
+/* Two ranks, each a thread, over TCP; rank `odd` uses `os`. */
+static void two_on_loopback(void *(*func)(void *), uint32_t odd, const cdp_os *os) {
     const uint16_t port = free_port();
-    cdp_os os = *cdp_os_default();
     keyed k[2];
     memset(k, 0, sizeof k);
-    silent_ms = 0;
-    os.net.unanswered_ns = says_unanswered;
     for (uint32_t r = 0; r < 2; ++r) {
         k[r].desc.group.rank = r;
         k[r].desc.group.world_size = 2;
         k[r].desc.master_port = port;
         k[r].desc.group.timeout_ms = k[r].desc.init_timeout_ms = 20000;
         k[r].desc.no_shared_memory = true;
-        k[r].desc.group.os = r == 0 ? &os : NULL;
+        k[r].desc.group.os = r == odd ? os : NULL;
         k[r].desc.group.logger.level = CDP_LOG_SILENT;
-        if (pthread_create(&k[r].id, NULL, silence_main, &k[r]) != 0) abort();
+        if (pthread_create(&k[r].id, NULL, func, &k[r]) != 0) abort();
     }
     for (uint32_t r = 0; r < 2; ++r)
         pthread_join(k[r].id, NULL);
+}
+
+TEST(a_silent_machine_is_lost) {
+    cdp_os os = *cdp_os_default();
+    silent_ms = 0;
+    os.net.unanswered_ns = says_unanswered;
+    two_on_loopback(silence_main, 0, &os);
 }
 
 /* Connections that never end: whenever rank 1 asks for the next one there is another, whose other
@@ -905,24 +899,10 @@ static void *flooded_main(void *p) {
 }
 
 TEST(a_flood_is_accepted_in_turns) {
-    const uint16_t port = free_port();
     cdp_os os = *cdp_os_default();
-    keyed k[2];
-    memset(k, 0, sizeof k);
     flooded = 0;
     os.net.accept_next = accept_without_end;
-    for (uint32_t r = 0; r < 2; ++r) {
-        k[r].desc.group.rank = r;
-        k[r].desc.group.world_size = 2;
-        k[r].desc.master_port = port;
-        k[r].desc.group.timeout_ms = k[r].desc.init_timeout_ms = 20000;
-        k[r].desc.no_shared_memory = true;
-        k[r].desc.group.os = r == 1 ? &os : NULL;
-        k[r].desc.group.logger.level = CDP_LOG_SILENT;
-        if (pthread_create(&k[r].id, NULL, flooded_main, &k[r]) != 0) abort();
-    }
-    for (uint32_t r = 0; r < 2; ++r)
-        pthread_join(k[r].id, NULL);
+    two_on_loopback(flooded_main, 1, &os);
     T(flooded > 0);
 }
 
