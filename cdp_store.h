@@ -2963,6 +2963,7 @@ typedef struct cdp__conn {
     bool all_there; /* CHECK: every key so far is there */
     /* keys that a WAIT still needs, and 1 while the request itself is still arriving */
     uint32_t awaited;
+    bool told; /* that what it waited for is there; it has asked for nothing since */
     uint32_t wait_count, watch_count; /* of `waiters` */
     uint64_t born_ns, active_ns;
     cdp_addr from;
@@ -3237,7 +3238,9 @@ CDP__PRIVATE bool cdp__conn_forget_some_waits(cdp__conn *c) {
 
 CDP__PRIVATE void cdp__conn_key_arrived(cdp__conn *c) {
     CDP_ASSERT(c->awaited);
-    if (--c->awaited == 0) cdp__conn_reply_byte(c, CDP__WIRE_STOP_WAITING);
+    if (--c->awaited) return;
+    c->told = true;
+    cdp__conn_reply_byte(c, CDP__WIRE_STOP_WAITING);
 }
 
 CDP__PRIVATE void cdp__waiter_satisfied(cdp__waiter *w) {
@@ -3655,6 +3658,7 @@ CDP__PRIVATE uint64_t cdp__conn_consume(cdp__conn *c, const uint8_t *p, uint64_t
         (void)cdp__server_spend(c->server, bytes / 4096);
         /* its wait has timed out, of which 1.13 does not inform the server */
         if (c->old && item.first && c->awaited) cdp__conn_forget_waits(c, false);
+        c->told = false;
         cdp__server_command(c, &item);
     }
     return used;
@@ -4242,12 +4246,13 @@ CDP__PRIVATE uint32_t cdp__store_server_clients(const cdp_store_server *s) {
     return s->client_count;
 }
 
-/* For cdp_tcp.h: has everything been sent that clients are to be told, and does none wait? */
+/* For cdp_tcp.h: has everything been sent that clients are to be told, and does none wait? A client
+   whose wait is over asks for the value next. */
 CDP__PRIVATE bool cdp__store_server_quiet(const cdp_store_server *s) {
     const cdp__conn *c;
     for (c = s->conns.next; c != &s->conns; c = c->next)
-        if (cdp__fifo_left(&c->out) || c->wait_count) return false;
-    return true;
+        if (cdp__fifo_left(&c->out) || c->wait_count || c->told) return false;
+    return cdp__chain_empty(&s->satisfied);
 }
 
 CDP_API uint16_t cdp_store_server_port(const cdp_store_server *s) {

@@ -1109,8 +1109,6 @@ typedef enum cdp__link_state {
 /* how long to await a connection before asking whether the peer is still there */
 #define CDP__PROBE_FIRST_MS 50u
 #define CDP__PROBE_EVERY_MS 250u
-/* how long the rank that serves the store lets others read a cause before it reports it */
-#define CDP__HOST_MS 20u
 #define CDP__HELLO_MS 10000u /* a connection that has not said HELLO by then is closed */
 #define CDP__STAGGER_MS 50u  /* an address gets this much of a start over the next one */
 
@@ -1255,8 +1253,10 @@ typedef struct cdp__mesh {
     bool leaving;                    /* only the cause is still to be told, to those who come now */
     uint8_t cause[CDP__FAILURE_MAX]; /* this rank's record of the job's failure, */
     uint32_t cause_bytes;
-    bool failing; /* once it knows of one */
-    bool asking;  /* the cause is on its way to the store, or there */
+    bool failing;             /* once it knows of one */
+    bool asking;              /* the cause is on its way to the store, or there */
+    uint64_t known_ns;        /* rank 0: when the first cause was known here; 0: not yet */
+    cdp__timer readers_timer; /* and when others have had time to read it */
 
     /* whom a rank waits for while it starts, under wait/<rank> */
     bool noted; /* this rank has left one */
@@ -1279,11 +1279,11 @@ CDP__PRIVATE void cdp__race_end(cdp__link *l) {
     l->inviting = false;
 }
 
-CDP__PRIVATE void cdp__link_drop(cdp__link *l, cdp_status status, int32_t err) {
+/* The link is lost. Its connection, if there is one, is the caller's to end. */
+CDP__PRIVATE void cdp__link_forget(cdp__link *l, cdp_status status, int32_t err) {
     l->was_up = l->state == CDP__LINK_UP
         && (l->mesh->desc.connections == 1 || l->mesh->links[l->peer].whole);
     cdp__race_end(l);
-    cdp__loop_remove(&l->mesh->loop, &l->io);
     cdp__loop_remove(&l->mesh->loop, &l->probe);
     cdp__loop_timer_clear(&l->probe_timer);
     cdp__loop_remove(&l->mesh->loop, &l->process);
@@ -1292,6 +1292,11 @@ CDP__PRIVATE void cdp__link_drop(cdp__link *l, cdp_status status, int32_t err) {
     l->status = status;
     l->lost_errno = err;
     if (l->shared) cdp__shared_tidy(l->shared, true);
+}
+
+CDP__PRIVATE void cdp__link_drop(cdp__link *l, cdp_status status, int32_t err) {
+    cdp__link_forget(l, status, err);
+    cdp__loop_remove(&l->mesh->loop, &l->io);
 }
 
 /* Several connections as one link: block k of the bytes that go to a peer takes its connection
@@ -1312,17 +1317,55 @@ CDP__PRIVATE uint32_t cdp__bundle_turn(const cdp__link *first, uint64_t at) {
     return (uint32_t)(at / CDP__BLOCK_BYTES % first->mesh->desc.connections);
 }
 
-/* With it go all the others. */
+/* What still comes over a connection that is not used any more is dropped, and its end noticed. */
+CDP__PRIVATE void cdp__link_discard(cdp__link *l) {
+    uint8_t dropped[512];
+    cdp_iov v;
+    int64_t r = 1;
+    v.data = dropped;
+    v.bytes = sizeof dropped;
+    while (r > 0 && l->io.next && (l->io.ready & CDP_IO_READ))
+        r = cdp__io_recv(&l->mesh->loop, &l->io, &v, 1);
+    if (r < 0 && l->state == CDP__LINK_LOST)
+        cdp__loop_remove(&l->mesh->loop, &l->io);
+    else if (r < 0)
+        cdp__link_drop(l, CDP_ERR_STATE, 0);
+}
+
+CDP__PRIVATE void cdp__link_parting(cdp__io *io) {
+    cdp__link_discard((cdp__link *)io->user);
+}
+
+/* Nothing more is sent over this connection, which is fit for use, and it is closed when the peer
+   has ended it, too. */
+CDP__PRIVATE void cdp__link_end_sending(cdp__link *l) {
+    l->mesh->os->net.end_sending(l->mesh->os->user, l->io.fd);
+    l->io.func = cdp__link_parting;
+    l->io.ready |= CDP_IO_READ;
+    cdp__link_discard(l);
+}
+
+/* With it go all the others. They are not closed at once: what the peer has sent there and nobody
+   has read would turn that into a reset, and if the peer saw the reset before it noticed the end
+   of this one, it would take another connection for the one that was lost. */
 CDP__PRIVATE void cdp__bundle_drop(cdp__link *l, cdp_status status, int32_t err) {
     uint32_t i;
     cdp__loop_timer_clear(&cdp__bundle_at(l, 0)->end_timer);
     for (i = 0; i < l->mesh->desc.connections; ++i) {
         cdp__link *s = cdp__bundle_at(l, i);
-        if (s->state == CDP__LINK_LOST) continue;
         s->addr = l->addr;
         s->refusal = l->refusal;
         s->broken = l->index;
-        cdp__link_drop(s, status, err);
+        if (s->state == CDP__LINK_LOST) { /* it has ended, and now it is known why */
+            s->status = status;
+            s->lost_errno = err;
+        } else if (s != l && s->state == CDP__LINK_UP && !s->shared
+            && l->mesh->os->net.end_sending) {
+            cdp__link_forget(s, status, err);
+            cdp__link_end_sending(s);
+        } else {
+            cdp__link_drop(s, status, err);
+        }
     }
 }
 
@@ -1351,14 +1394,31 @@ CDP__PRIVATE void cdp__bundle_ended(cdp__timer *t) {
     cdp__bundle_drop(cdp__bundle_at(first, i), CDP_ERR_PEER_LOST, 0);
 }
 
+/* One of several connections has ended, which alone says little: a peer that leaves ends them all,
+   and one that lost another connection, too. If all have ended, the first one is named. */
+CDP__PRIVATE void cdp__bundle_one_ended(cdp__link *l) {
+    cdp__link *first = cdp__bundle_at(l, 0);
+    uint32_t i, ended = 0, broken = l->index;
+    l->broken = l->index;
+    cdp__link_drop(l, CDP_ERR_PEER_LOST, 0);
+    for (i = 0; i < l->mesh->desc.connections; ++i) {
+        const cdp__link *s = cdp__bundle_at(l, i);
+        if (s->state == CDP__LINK_LOST) ++ended;
+        if (s->state == CDP__LINK_LOST && s != l) broken = s->broken;
+    }
+    l->broken = broken;
+    if (ended == l->mesh->desc.connections)
+        cdp__loop_timer_clear(&first->end_timer);
+    else if (!first->end_timer.next)
+        cdp__bundle_await_end(first);
+}
+
 CDP__PRIVATE void cdp__link_lose(cdp__link *l, cdp_status status, int32_t err) {
     cdp__link *first = cdp__bundle_at(l, 0), *turn;
     if (l->state == CDP__LINK_LOST) return;
     if (l->mesh->desc.connections > 1 && !first->shared && l->state == CDP__LINK_UP
         && status == CDP_ERR_PEER_LOST && !err) {
-        l->broken = l->index;
-        cdp__link_drop(l, status, err);
-        if (!first->end_timer.next) cdp__bundle_await_end(first);
+        cdp__bundle_one_ended(l);
         return;
     }
     turn = cdp__bundle_at(l, cdp__bundle_turn(first, first->moved[0]));
@@ -2372,6 +2432,9 @@ CDP__PRIVATE int64_t cdp__mesh_send(void *self, uint32_t peer, const cdp_iov *io
     if (r < 0) { /* what the peer said before it went may still be in the socket */
         l->io.ready |= CDP_IO_READ;
         cdp__link_read_ahead(l);
+        /* an error is reported once: reading it again looks like an end */
+        if (cdp__bundle_at(l, 0)->end_timer.next && r != -EPIPE)
+            cdp__bundle_drop(l, CDP_ERR_PEER_LOST, (int32_t)-r);
         cdp__link_lose(l, CDP_ERR_PEER_LOST, (int32_t)-r);
     }
     return l->state == CDP__LINK_LOST ? (int64_t)cdp__link_explain(l) : r;
@@ -2448,6 +2511,8 @@ CDP__PRIVATE int64_t cdp__bundle_move(
     n = cdp__iov_clip(iov, n, left, v);
     i = peer + l->index * m->desc.group.world_size;
     r = send ? cdp__mesh_send(m, i, v, n) : cdp__mesh_recv(m, i, v, n);
+    /* it has ended: whether that is the end of all, the others will show */
+    if (r < 0 && first->whole && first->end_timer.next) return 0;
     if (r > 0) first->moved[send] += (uint64_t)r;
     /* until its next turn it is watched for its end */
     if (!send && r == (int64_t)left && l->io.next) cdp__loop_again(&m->loop, &l->io);
@@ -2711,11 +2776,32 @@ CDP__PRIVATE bool cdp__mesh_saw_store_go(const cdp__mesh *m) {
         && r.end.named == 0;
 }
 
+/* How long the rank that serves the store waits at most for others to read a cause there. */
+#define CDP__HOST_MS CDP__TELL_MS
+
+CDP__PRIVATE void cdp__mesh_readers_late(cdp__timer *t) {
+    (void)t; /* the group looks again */
+}
+
+/* A process may end as soon as it has an error, and the store that it serves ends with it: are
+   there others that have not read the first cause? Not for long, since one may have stopped. */
+CDP__PRIVATE bool cdp__mesh_readers(cdp__mesh *m) {
+    const uint64_t now = m->os->now_ns(m->os->user);
+    if (!m->server || !m->started) return false;
+    if (!m->known_ns) {
+        m->known_ns = now;
+        cdp__loop_timer_set(
+            &m->loop, &m->readers_timer, now + CDP__HOST_MS * CDP__MS, cdp__mesh_readers_late, m);
+    }
+    return now < m->known_ns + CDP__HOST_MS * CDP__MS && !cdp__store_server_quiet(m->server);
+}
+
 CDP__PRIVATE uint32_t cdp__mesh_first(void *self, void *record, uint32_t room) {
-    const cdp__mesh *m = (const cdp__mesh *)self;
+    cdp__mesh *m = (cdp__mesh *)self;
     const cdp_bytes *v = NULL;
     if (m->watch && m->watch_rq.status == CDP_OK) v = m->watch_rq.results;
     if (m->asking && m->ask_rq.status == CDP_OK) v = m->ask_rq.results;
+    if (v && cdp__mesh_readers(m)) return 0;
     if (!v && cdp__mesh_saw_store_go(m) && m->cause_bytes <= room) {
         memcpy(record, m->cause, m->cause_bytes);
         return m->cause_bytes;
@@ -2841,39 +2927,30 @@ CDP__PRIVATE void cdp__mesh_linger(cdp__mesh *m) {
 
 #define CDP__PART_MS 100u
 
-/* This rank leaves: nobody wants what still comes, but the end is to be noticed. */
-CDP__PRIVATE void cdp__link_discard(cdp__link *l) {
-    uint8_t dropped[512];
-    cdp_iov v;
-    v.data = dropped;
-    v.bytes = sizeof dropped;
-    while (l->state == CDP__LINK_UP && (l->io.ready & CDP_IO_READ)) {
-        const int64_t r = cdp__io_recv(&l->mesh->loop, &l->io, &v, 1);
-        if (r < 0) cdp__link_drop(l, CDP_ERR_STATE, 0);
-        if (r == 0) return;
-    }
-}
-
-CDP__PRIVATE void cdp__link_parting(cdp__io *io) {
-    cdp__link_discard((cdp__link *)io->user);
+/* A connection over which the peer may still say something, or end it. */
+CDP__PRIVATE bool cdp__link_open(const cdp__link *l) {
+    return l->io.next && !l->shared && (l->state == CDP__LINK_UP || l->state == CDP__LINK_LOST);
 }
 
 CDP__PRIVATE bool cdp__mesh_parting(const cdp__mesh *m) {
     uint32_t i;
     for (i = 0; i < m->desc.group.world_size * m->desc.connections; ++i)
-        if (m->links[i].state == CDP__LINK_UP && !m->links[i].shared) return true;
+        if (cdp__link_open(&m->links[i])) return true;
     return false;
 }
 
+/* This rank leaves: nobody wants what still comes, but the end is to be noticed. */
 CDP__PRIVATE void cdp__mesh_discard(cdp__mesh *m, bool end_sending) {
     uint32_t i;
     for (i = 0; m->links && i < m->desc.group.world_size * m->desc.connections; ++i) {
         cdp__link *l = &m->links[i];
-        if (l->state != CDP__LINK_UP || l->shared) continue;
-        if (end_sending) m->os->net.end_sending(m->os->user, l->io.fd);
+        if (!cdp__link_open(l)) continue;
         l->io.func = cdp__link_parting;
         l->io.ready |= CDP_IO_READ;
-        cdp__link_discard(l);
+        if (end_sending && l->state == CDP__LINK_UP)
+            cdp__link_end_sending(l);
+        else
+            cdp__link_discard(l);
     }
 }
 
@@ -2900,12 +2977,14 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
     if (m->server) cdp__store_server_share(m->server, NULL, NULL);
     cdp__loop_timer_clear(&m->accept_timer);
     cdp__loop_timer_clear(&m->vigil_timer);
+    cdp__loop_timer_clear(&m->readers_timer);
     cdp__loop_remove(&m->loop, &m->listener);
     while (m->incoming)
         cdp__incoming_close(m->incoming);
     cdp__mesh_part(m);
     for (i = 0; m->links && i < m->desc.group.world_size * m->desc.connections; ++i) {
         cdp__link_lose(&m->links[i], CDP_ERR_STATE, 0);
+        cdp__loop_remove(&m->loop, &m->links[i].io);
         cdp__free(os, m->links[i].rx);
         cdp__link_unguard(&m->links[i]);
         cdp__shared_close(m->links[i].shared);

@@ -1337,6 +1337,7 @@ typedef struct difference {
 
 static const difference *differs;
 static uint32_t odd_one; /* who calls `other` */
+static uint32_t patience_ms = 1200;
 static double buffer_a[200000], buffer_b[200000];
 
 static int differing_rank(uint32_t rank) {
@@ -1366,7 +1367,7 @@ static void mismatch(const difference *d, uint32_t n, uint32_t odd) {
     differs = d;
     odd_one = odd;
     job(n);
-    settings.group.timeout_ms = 1200 * LONGER;
+    settings.group.timeout_ms = patience_ms * LONGER;
     spawn_all(differing_rank);
     finish(8000);
     for (uint32_t r = 0; r < size; ++r) {
@@ -1412,6 +1413,12 @@ TEST(mismatched_roots) {
     static const uint32_t worlds[] = {2, 2, 3, 4, 5}, odds[] = {0, 1, 2, 3, 0};
     for (size_t i = 0; i < sizeof odds / sizeof *odds; i += TEST_SLOW ? 2 : 1)
         mismatch(&root, worlds[i], odds[i]);
+    /* nobody sends: noticed long before the deadline */
+    patience_ms = 60000;
+    mismatch(&root, 2, 0);
+    for (uint32_t r = 0; r < size; ++r)
+        T_WITHIN(2500, shared->of[r].error_ns - shared->of[r].began_ns);
+    patience_ms = 1200;
 }
 
 static int joiner(uint32_t rank) {
@@ -2622,6 +2629,46 @@ TEST(a_child_does_not_hide_a_death) {
     }
 }
 
+/* Rank 0, which serves the store, loses its link to rank 1 and ends as soon as it has the error.
+   Rank 1 sends late: it has time to read what rank 0 has left there, and names the same cause. */
+static uint32_t late_sends_ms;
+
+static int64_t send_late(void *user, int32_t fd, const cdp_iov *iov, uint32_t n) {
+    if (seen(&late_sends_ms)) test_sleep_ms(seen(&late_sends_ms));
+    return cdp_os_default()->net.send_iov(user, fd, iov, n);
+}
+
+static int host_of_a_cause(uint32_t rank) {
+    cdp_os os = *cdp_os_default();
+    os.net.send_iov = send_late;
+    settings.group.os = &os;
+    settings.group.no_thread = true;
+    if (join(rank) != CDP_OK) return EXIT_INIT;
+    if (!must(cdp_barrier(world), "barrier")) return EXIT_CALL;
+    meet(2);
+    if (rank == 0) {
+        test_sleep_ms(20); /* rank 1 waits by then */
+        cdp__link_lose(
+            &((cdp__mesh *)world->w->transport.self)->links[1], CDP_ERR_PEER_LOST, ECONNABORTED);
+    } else {
+        tell(&late_sends_ms, 10);
+    }
+    T_EQ(CDP_ERR_PEER_LOST, CALL(cdp_barrier(world)));
+    T_EQ(0, me->error.origin);
+    T_EQ(ECONNABORTED, me->error.sys_errno);
+    printf("%s\n", cdp_last_error()->text);
+    return 0;
+}
+
+TEST(a_cause_is_read_before_its_store_ends) {
+    for (int i = 0; i < 3; ++i) {
+        job(2);
+        over = OVER_TCP;
+        spawn_all(host_of_a_cause);
+        finish(8000);
+    }
+}
+
 /* Rank 1 never comes: the others have their answer when init_timeout_ms is over. */
 static int punctual_rank(uint32_t rank) {
     join(rank);
@@ -2756,6 +2803,7 @@ static const test_case cases[] = {
     {"start_with_another_byte_order", start_with_another_byte_order, 20},
     {"a_rank_that_computes_is_not_lost", a_rank_that_computes_is_not_lost, 80},
     {"a_child_does_not_hide_a_death", a_child_does_not_hide_a_death, 60},
+    {"a_cause_is_read_before_its_store_ends", a_cause_is_read_before_its_store_ends, 30},
     {"init_ends_by_its_deadline", init_ends_by_its_deadline, 20},
     {"a_flood_of_strangers_stops_nobody", a_flood_of_strangers_stops_nobody, 40},
     {"start_into_a_running_job", start_into_a_running_job, 30},

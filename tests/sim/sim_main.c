@@ -791,7 +791,8 @@ static cdp_status job_messages(
     return st;
 }
 
-/* What this rank does wrong on purpose, if it is its turn at place i of so many. True: it leaves. */
+/* What this rank does wrong on purpose, if it is its turn at place i of so many. True: it
+   leaves. */
 static bool job_act(run *r, sim_node *node, cdp_group *g, uint64_t i, uint64_t places) {
     r->act_now = r->act_node == node->id && i == r->act_at % places;
     if (!r->act_now || (r->act != F_LEAVE && r->act != F_ABORT && r->act != F_MISMATCH))

@@ -203,6 +203,15 @@ static cdp_status no_stage(void *self, cdp_bucket *bucket, uint32_t stage, cdp_r
     return CDP_OK;
 }
 
+/* Without texts an error says where it was found: in which file, at which line. */
+static void names_its_line(void) {
+    const cdp_error *e = cdp_last_error();
+    char where[32];
+    T(e->line > 0 && strstr(e->file, "cdp.h") != NULL);
+    snprintf(where, sizeof where, "cdp.h:%u", e->line);
+    T(strcmp(where, e->text) == 0);
+}
+
 static void hook_of_two(cdp_group *g) {
     float w = 0;
     const cdp_param params[] = {{.name = "w", .data = &w, .count = 1}};
@@ -214,7 +223,7 @@ static void hook_of_two(cdp_group *g) {
     hook.operations = 2;
     T_EQ(CDP_OK, cdp_ddp_create(&desc, &ddp));
     T_EQ(CDP_ERR_UNSUPPORTED, cdp_ddp_set_hook(ddp, &hook));
-    T(strstr(cdp_last_error()->text, "CDP_NO_GROUPS") != NULL);
+    names_its_line();
     cdp_ddp_destroy(ddp);
 }
 
@@ -227,7 +236,8 @@ TEST(an_algorithm_that_was_left_out_is_unknown) {
     const cdp_group_desc desc = {.world_size = 1, .choices = &choice, .choice_count = 1};
     cdp_group *g = NULL;
     T_EQ(CDP_ERR_INVALID, cdp_group_create(&desc, &g));
-    T(strstr(cdp_last_error()->text, "\"Bruck\"") != NULL);
+    names_its_line();
+    T(strstr(cdp_last_error()->text, "Bruck") == NULL);
 }
 
 int main(int argc, char **argv) {
