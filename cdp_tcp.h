@@ -442,8 +442,7 @@ CDP__PRIVATE const char *cdp__refusal_text(uint32_t r) {
         "it is connected to this rank already",
         "it has more connections than this rank: set `connections` alike on all ranks",
         "its processor has another byte order: all ranks of a job must have the same",
-        ("one of the two has authentication codes on, the other off: set `mac` (CDP_MAC) alike on "
-         "all ranks")};
+        "mac is on at one end and off at the other: set it, or CDP_MAC, alike on all ranks"};
     if (r > CDP__REFUSE_KEY) return cdp__auth_text(r - CDP__REFUSE_KEY);
     return texts[r < (uint32_t)CDP__REFUSE_COUNT ? r : 0];
 }
@@ -1533,13 +1532,19 @@ CDP__PRIVATE int64_t cdp__link_put(cdp__link *l, const cdp_iov *iov, uint32_t n)
     return cdp__io_send(&l->mesh->loop, &l->io, iov, n);
 }
 
-/* `drain`: as cdp__io_drain(). */
-CDP__PRIVATE int64_t cdp__link_get(cdp__link *l, const cdp_iov *iov, bool drain) {
+CDP__PRIVATE int64_t cdp__link_get(cdp__link *l, const cdp_iov *iov) {
 #ifndef CDP_NO_MAC
     if (l->mac) return cdp__mac_recv(l->mac, &l->mesh->loop, &l->io, iov);
 #endif
-    return drain ? cdp__io_drain(&l->mesh->loop, &l->io, iov)
-                 : cdp__io_recv(&l->mesh->loop, &l->io, iov, 1);
+    return cdp__io_recv(&l->mesh->loop, &l->io, iov, 1);
+}
+
+/* As cdp__io_drain(). A function of its own, because one with both would cost every call more. */
+CDP__PRIVATE int64_t cdp__link_drain(cdp__link *l, const cdp_iov *iov) {
+#ifndef CDP_NO_MAC
+    if (l->mac) return cdp__mac_recv(l->mac, &l->mesh->loop, &l->io, iov);
+#endif
+    return cdp__io_drain(&l->mesh->loop, &l->io, iov);
 }
 
 /* The connection with these nonces and this CHOSEN becomes the link. False: out of memory, the link
@@ -1625,7 +1630,7 @@ CDP__PRIVATE void cdp__link_read_ahead(cdp__link *l) {
         l->rx_at = 0;
         v.data = l->rx + l->rx_used;
         v.bytes = CDP__RX_BYTES - l->rx_used;
-        r = v.bytes ? cdp__link_get(l, &v, true) : 0;
+        r = v.bytes ? cdp__link_drain(l, &v) : 0;
         if (r > 0 && l->shared) {
             cdp__link_nonsense(l);
             return;
@@ -2477,7 +2482,7 @@ CDP__PRIVATE int64_t cdp__mesh_recv(void *self, uint32_t peer, const cdp_iov *io
     if (l->state == CDP__LINK_UP && l->rx_at == l->rx_used) {
         l->rx_at = l->rx_used = 0;
         if (n == 1 && iov[0].bytes >= CDP__RX_BYTES / 2) {
-            moved = cdp__link_get(l, iov, false);
+            moved = cdp__link_get(l, iov);
             l->wanted = moved == 0;
             if (moved > 0) l->silent = 0;
             if (moved >= 0) return moved;
