@@ -792,7 +792,8 @@ static cdp_status job_messages(
     return st;
 }
 
-/* What this rank does wrong on purpose, if it is its turn at place i of so many. True: it leaves. */
+/* What this rank does wrong on purpose, if it is its turn at place i of so many. True: it
+   leaves. */
 static bool job_act(run *r, sim_node *node, cdp_group *g, uint64_t i, uint64_t places) {
     r->act_now = r->act_node == node->id && i == r->act_at % places;
     if (!r->act_now || (r->act != F_LEAVE && r->act != F_ABORT && r->act != F_MISMATCH))
@@ -1283,6 +1284,7 @@ static cdp_status tcp_main(run *r, sim_node *node) {
     t.master_addr = host_of_node_0(r);
     t.master_port = 29500;
     t.job_key = r->seed % 2 ? "simulated" : NULL;
+    t.mac = t.job_key && r->seed / 2 % 4 == 1;
     t.trust_network = !r->one_host;
     t.init_timeout_ms = r->init_timeout_ms;
     t.group.timeout_ms = d.timeout_ms;

@@ -151,8 +151,8 @@ static void wide_make(wide *w, cdp_group *g, uint64_t *s, uint64_t id, wide_op *
     if (o->rq.dtype != CDP_DTYPE_F32 && o->rq.dtype != CDP_DTYPE_F64
         && o->rq.dtype != CDP_DTYPE_I32)
         o->rq.dtype = CDP_DTYPE_I64;
-    o->rq.op = sim_chance(s, 500) ? CDP_REDUCE_SUM
-                                  : (sim_chance(s, 512) ? CDP_REDUCE_MIN : CDP_REDUCE_MAX);
+    o->rq.op = CDP_REDUCE_SUM;
+    if (!sim_chance(s, 500)) o->rq.op = sim_chance(s, 512) ? CDP_REDUCE_MIN : CDP_REDUCE_MAX;
     o->rq.root = (uint32_t)(sim_random(s) % o->n);
     o->rq.count = sim_chance(s, 60) ? 0 : sim_log_between(s, 1, most);
     o->uneven = sim_chance(s, 512) && o->rq.kind != CDP_COLL_ALLREDUCE

@@ -5,6 +5,7 @@
 #include "test.h"
 
 #include "store_raw.h"
+#include "ports.h"
 #include <sys/wait.h>
 
 /* ---- pure ------------------------------------------------------------------------------------ */
@@ -249,6 +250,21 @@ static void poll_server(cdp_store_server *s, int times) {
         (void)cdp_store_server_poll(s, cdp_os_default()->now_ns(NULL) + CDP__MS);
 }
 
+/* Polls until so many bytes have come; on a busy machine more often than the bytes need. */
+static bool polled_read(cdp_store_server *s, int fd, uint8_t *dst, uint32_t n) {
+    const uint64_t end = now_ms() + 5000 * test__scale_now();
+    while (n && now_ms() < end) {
+        ssize_t r;
+        poll_server(s, 1);
+        if (!raw_readable(fd, 0)) continue;
+        r = recv(fd, dst, n, 0);
+        if (r <= 0) return false;
+        dst += r;
+        n -= (uint32_t)r;
+    }
+    return !n;
+}
+
 /* Each step alone: the answer belongs to the request. */
 TEST(script_steps) {
     cdp_store_server *s = server_open();
@@ -279,9 +295,8 @@ TEST(script_splits) {
         raw_write(fd, in, cut);
         poll_server(s, 2);
         raw_write(fd, in + cut, n - cut);
-        poll_server(s, 2);
         memset(got, 0, sizeof got);
-        if (!T(raw_read(fd, got, want_bytes) && memcmp(got, want, want_bytes) == 0))
+        if (!T(polled_read(s, fd, got, want_bytes) && memcmp(got, want, want_bytes) == 0))
             printf("     cut after byte %u of %u\n", cut, n);
         close(fd);
         cdp_store_server_destroy(s);
@@ -303,8 +318,7 @@ TEST(script_dribble) {
         raw_write(fd, in + i, 1);
         poll_server(s, 1);
     }
-    poll_server(s, 2);
-    T(raw_read(fd, got, want_bytes) && memcmp(got, want, want_bytes) == 0);
+    T(polled_read(s, fd, got, want_bytes) && memcmp(got, want, want_bytes) == 0);
     close(fd);
     cdp_store_server_destroy(s);
 }
@@ -928,7 +942,7 @@ TEST(timeout_and_resync) {
         const uint32_t ms = i ? 10 : 300;
         start = now_ms();
         ST(cdp_store_get(c, "missing", &value, &bytes, ms), CDP_ERR_TIMEOUT);
-        T(now_ms() - start >= ms - 1 && now_ms() - start <= ms + 30 * TEST_SLACK);
+        T(now_ms() - start >= ms - 1 && now_ms() - start <= ms + 30 * TEST_LATE);
         TEXT("\"missing\"");
         TEXT("127.0.0.1:");
         ST(cdp_store_wait(c, keys, 2, 5), CDP_ERR_TIMEOUT);
@@ -1150,13 +1164,13 @@ static void all_calls(cdp_store *s) {
     T(!there);
     compare_set_table(s);
     /* the machine may be busy with something else */
-    for (tries = 0; tries < 5 && late > 110; ++tries) {
+    for (tries = 0; tries < 5 && late > 110 + 30 * (test__scale_now() - 1); ++tries) {
         start = now_ms();
         ST(cdp_store_get(s, "never", &value, &bytes, 100), CDP_ERR_TIMEOUT);
         late = now_ms() - start;
         T(value == NULL && late >= 99);
     }
-    T(late <= 110);
+    T(late <= 110 + 30 * (test__scale_now() - 1));
     TEXT("never");
     ST(cdp_store_set(s, NULL, "x", 1), CDP_ERR_INVALID);
     ST(cdp_store_set(s, "k", NULL, 1), CDP_ERR_INVALID);
@@ -1562,7 +1576,7 @@ TEST(will) {
     start = now_ms();
     client_die(w);
     T(value_is(c, "died", "rank 2"));
-    T(now_ms() - start <= 50 * TEST_SLACK);
+    T(now_ms() - start <= 50 * TEST_LATE);
     cdp_store_destroy(w);
     w = client_with_will(port, "died", "rank 3"); /* the first one counts */
     client_die(w);
@@ -1612,7 +1626,7 @@ TEST(will_of_a_killed_process) {
     start = now_ms();
     kill(pid, SIGKILL);
     T(value_is(c, "died", "killed"));
-    T(now_ms() - start <= 50 * TEST_SLACK);
+    T(now_ms() - start <= 50 * TEST_LATE);
     waitpid(pid, NULL, 0);
     cdp_store_destroy(c);
     cdp_store_server_destroy(s);
@@ -1650,7 +1664,7 @@ TEST(destroy_sees_off_what_was_sent) {
     start = now_ms();
     cdp_store_destroy(w);
     took = now_ms() - start;
-    T(took <= 110 + 30 * TEST_SLACK);
+    T(took <= 110 + 30 * TEST_LATE);
     cd.will_key = NULL;
     OK(cdp_tcp_store_create(&cd, &c));
     if (took < 95) { /* a slow machine may need longer than a goodbye lasts */
@@ -1707,7 +1721,7 @@ TEST(destroy_is_bounded) {
     T(w->start(w->self, &rq) == CDP_PENDING);
     start = now_ms();
     cdp_store_destroy(w);
-    T(now_ms() - start >= 90 && now_ms() - start <= 110 + 30 * TEST_SLACK);
+    T(now_ms() - start >= 90 && now_ms() - start <= 110 + 30 * TEST_LATE);
     T_EQ(CDP_ERR_STATE, rq.status);
     __atomic_store_n(&stopped, false, __ATOMIC_RELEASE);
     T(value_is(c, "died", "early"));
@@ -1801,7 +1815,7 @@ TEST(server_killed) {
     waitpid(pid, NULL, 0);
     cdp_os_default()->threads.join(cdp_os_default(), thread);
     T_EQ(CDP_ERR_STORE, g.status);
-    T(g.ms <= 100 * TEST_SLACK);
+    T(g.ms <= 100 * TEST_LATE);
     T_TEXT("is gone: its process crashed, was killed", g.text);
     T_TEXT("127.0.0.1:", g.text);
     ST(cdp_store_set(late, "k", "v", 1), CDP_ERR_STORE); /* also what has no answer notices */
@@ -1917,23 +1931,16 @@ TEST(threads_keep_their_deadlines) {
     threads[1] = run_getter(&short_one);
     cdp_os_default()->threads.join(cdp_os_default(), threads[1]);
     T(short_one.status == CDP_ERR_TIMEOUT && short_one.ms >= 99
-        && short_one.ms <= 110 + 10 * TEST_SLACK);
+        && short_one.ms <= 110 + 10 * TEST_LATE);
     OK(cdp_store_set(c, "k", "v", 1));
     cdp_os_default()->threads.join(cdp_os_default(), threads[0]);
-    T(long_one.status == CDP_ERR_TIMEOUT && long_one.ms >= 299 && long_one.ms <= 330 * TEST_SLACK);
+    T(long_one.status == CDP_ERR_TIMEOUT && long_one.ms >= 299 && long_one.ms <= 330 * TEST_LATE);
     T(value_is(c, "k", "v"));
     cdp_store_destroy(c);
     cdp_store_server_destroy(s);
 }
 
 /* ---- connecting ------------------------------------------------------------------------------ */
-
-static uint16_t free_port(void) {
-    cdp_store_server *s = server_open();
-    const uint16_t port = cdp_store_server_port(s);
-    cdp_store_server_destroy(s);
-    return port;
-}
 
 typedef struct late_server {
     uint16_t port;
@@ -1960,7 +1967,7 @@ TEST(connects_to_a_late_server) {
     thread = cdp_os_default()->threads.start(cdp_os_default(), late_server_main, &l);
     start = now_ms();
     c = client_open(l.port);
-    T(now_ms() - start >= 290 && now_ms() - start <= 700 * TEST_SLACK);
+    T(now_ms() - start >= 290 && now_ms() - start <= 700 * TEST_LATE);
     OK(cdp_store_set(c, "k", "v", 1));
     cdp_os_default()->threads.join(cdp_os_default(), thread);
     cdp_store_destroy(c);
@@ -1985,7 +1992,7 @@ static void cannot_connect(
     TEXT(text);
     cdp__format(want, sizeof want, "%s:%u", host, port);
     if (port) TEXT(want);
-    T(late <= ms + ms / 10 + 10 * TEST_SLACK);
+    T(late <= ms + ms / 10 + 10 * TEST_LATE);
 }
 
 /* Accepts connections and answers each with the same bytes, or none; then ends them, or keeps
@@ -2266,7 +2273,7 @@ TEST(accept_runs_out_of_descriptors) {
     accepts_to_fail = 2;
     OK(cdp_store_server_create(&d, &s));
     c = client_open(cdp_store_server_port(s));
-    T(now_ms() - start >= 190 && now_ms() - start <= 300 * TEST_SLACK);
+    T(now_ms() - start >= 190 && now_ms() - start <= 300 * TEST_LATE);
     OK(cdp_store_set(c, "k", "v", 1));
     cdp_store_destroy(c);
     cdp_store_server_destroy(s);
@@ -2668,7 +2675,7 @@ static void fail_everywhere(bool on, uint64_t step_size) {
         if (!T(c.live == 0))
             printf("     allocation %llu: %llu are left\n", (unsigned long long)i,
                 (unsigned long long)c.live);
-        if (!T(now_ms() - start <= 1500 * TEST_SLACK))
+        if (!T(now_ms() - start <= 1500 * TEST_LATE))
             printf("     allocation %llu: %llu ms\n", (unsigned long long)i,
                 (unsigned long long)(now_ms() - start));
     }

@@ -20,6 +20,7 @@
 #include "test.h"
 
 #include "sim/sim.h"
+#include "ports.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -1072,25 +1073,6 @@ static void run_simulated(table *t, uint64_t sim_seed, bool wild) {
     (void)wild;
 }
 #endif
-
-/* A port on which nobody listens, below those that the system gives to outgoing connections. */
-static uint16_t free_port(void) {
-    static uint64_t dice;
-    if (!dice) dice = test_now_ns() + (uint64_t)getpid();
-    for (;;) {
-        const uint16_t at = (uint16_t)(10000 + test_random(&dice) % 22000);
-        struct sockaddr_in a;
-        const int fd = socket(AF_INET, SOCK_STREAM, 0);
-        bool free_;
-        memset(&a, 0, sizeof a);
-        a.sin_family = AF_INET;
-        a.sin_port = htons(at);
-        a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        free_ = bind(fd, (struct sockaddr *)&a, sizeof a) == 0;
-        close(fd);
-        if (free_) return at;
-    }
-}
 
 static void table_open(table *t, uint32_t n, transport by) {
     static const uint64_t small[] = {0, 4096, 1}, pieces[] = {4096, 1003, 2048},
