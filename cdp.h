@@ -16927,8 +16927,11 @@ CDP__PRIVATE cdp_status cdp__ddp_rebuild(cdp_ddp *d) {
     st = cdp_broadcast(d->group, d->order, d->param_count, CDP_DTYPE_U32, 0);
     if (st != CDP_OK) return st;
     st = cdp__ddp_place(d, d->order);
-    /* the others go on with other buckets */
-    if (st != CDP_OK) cdp_group_abort(d->group, cdp_last_error()->text);
+    if (st != CDP_OK) { /* the others go on with other buckets */
+        const cdp_error why = *cdp_last_error();
+        cdp_group_abort(d->group, why.text);
+        *cdp__error_slot() = why; /* this rank knows more than that it was aborted */
+    }
     d->stats.rebuilt = st == CDP_OK;
     return st;
 }

@@ -750,6 +750,12 @@ static void mistakes(side *s) {
         cdp_rpc_call(s->rpc, CALL(.to = 0, F("add"), BYTES(NULL, 8)), &c));
     REFUSED(CDP_ERR_INVALID, "max_message_bytes of cdp_rpc_desc is 1000",
         cdp_rpc_call(s->rpc, CALL(.to = 0, F("add"), BYTES(&big, 1001)), &c));
+    REFUSED(CDP_ERR_INVALID, "cdp_rref_create needs an rpc, a value",
+        cdp_rref_create(NULL, &v, NULL, &r));
+    REFUSED(CDP_ERR_INVALID, "cdp_rref_create needs an rpc, a value",
+        cdp_rref_create(s->rpc, NULL, NULL, &r));
+    REFUSED(CDP_ERR_INVALID, "cdp_rref_create needs an rpc, a value",
+        cdp_rref_create(s->rpc, &v, NULL, NULL));
     REFUSED(CDP_ERR_INVALID, "was not started", cdp_call_wait(&c));
     REFUSED(CDP_ERR_INVALID, "was not started", cdp_call_test(&c));
     REFUSED(CDP_ERR_INVALID, "was not started", cdp_call_cancel(&c));
