@@ -2193,7 +2193,8 @@ SIM_API sim_world *sim_open(const sim_desc *desc) {
         sim_node *node = &w->nodes[i];
         node->world = w;
         node->id = i;
-        node->host = desc->one_host ? 0 : desc->hosts ? desc->hosts[i] : i;
+        node->host = desc->hosts ? desc->hosts[i] : i;
+        if (desc->one_host) node->host = 0;
         node->os_random = sim_stream(desc->seed, 1000 + i);
         node->last_call = "start";
         sim__os_of(&node->os, node);

@@ -1913,13 +1913,11 @@ static int run_one(const options *opt) {
         const verdict v = seed_run(&r, &scenarios[scs[i]], (fault_class)faults[i], opt->from, opt,
             opt->verbose ? stdout : NULL, text, sizeof text);
         uint32_t k;
-        printf(
-            "%s/%s seed %llu: %s%s%s\n  %u nodes%s%s, %s, %.3f ms of virtual time, trace %016llx\n",
+        printf("%s/%s seed %llu: %s%s%s\n  %u nodes%s%s%s, %s, %.3f ms of virtual time, trace "
+               "%016llx\n",
             scenarios[scs[i]].name, fault_names[faults[i]], (unsigned long long)opt->from,
             verdict_names[v], text[0] ? ": " : "", text, r.nodes, r.tiny ? ", tiny buffers" : "",
-            r.one_host           ? ", one host"
-                : r.shared_hosts ? ", shared hosts"
-                                 : "",
+            r.one_host ? ", one host" : "", r.shared_hosts ? ", shared hosts" : "",
             fault_text(&r, ft, sizeof ft), (double)r.virtual_ns * 1e-6, (unsigned long long)r.hash);
         for (k = 0; k < r.nodes; ++k)
             printf("    node %u: %s%s%s at %.3f ms, %llu os calls, blames %d\n", k,
