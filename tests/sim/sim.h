@@ -420,7 +420,8 @@ SIM_API uint64_t sim_log_between(uint64_t *state, uint64_t lo, uint64_t hi) {
         ++b;
     v = 1ull << sim_between(state, a, b);
     v += sim_random(state) % v;
-    return v < lo ? lo : v > hi ? hi : v;
+    if (v < lo) return lo;
+    return v > hi ? hi : v;
 }
 
 SIM_API uint64_t sim_stream(uint64_t seed, uint64_t purpose) {
@@ -1135,13 +1136,12 @@ SIM_API void sim__on_deliver(sim_world *w, sim__sock *s) {
 /* The first packet of a connection reaches the host. */
 SIM_API void sim__on_syn(sim_world *w, sim__sock *c) {
     sim__sock *l, *s;
+    const sim_node *to;
     if (c->gone || c->reset) return;
     l = sim__find_listener(w, c->target_host, c->remote.port);
-    if (sim__held(w, SIM__EV_SYN, c, c->node,
-            l                      ? l->node
-                : w->desc.one_host ? c->node
-                                   : sim__first_of(w, c->target_host, c->node)))
-        return;
+    to = w->desc.one_host ? c->node : sim__first_of(w, c->target_host, c->node);
+    if (l) to = l->node;
+    if (sim__held(w, SIM__EV_SYN, c, c->node, to)) return;
     if (!l) {
         sim__at(w, w->now + sim__delay(w, &c->out), SIM__EV_REFUSE, c, 0);
         return;
@@ -1368,7 +1368,8 @@ SIM_API int32_t sim__os_connect_result(void *user, int32_t fd) {
     sim__enter(node, "connect_result");
     s = sim__fd(node, fd, "connect_result");
     if (!s) return -EBADF;
-    r = s->err ? -s->err : s->state != SIM__OPEN || s->reset ? -ENOTCONN : 0;
+    r = s->state != SIM__OPEN || s->reset ? -ENOTCONN : 0;
+    if (s->err) r = -s->err;
     s->err = 0;
     sim__trace(node->world, node, "connect_result fd %d -> %d", (int)fd, (int)r);
     sim__exit(node, r);
@@ -2193,7 +2194,8 @@ SIM_API sim_world *sim_open(const sim_desc *desc) {
         sim_node *node = &w->nodes[i];
         node->world = w;
         node->id = i;
-        node->host = desc->hosts ? desc->hosts[i] : i;
+        node->host = i;
+        if (desc->hosts) node->host = desc->hosts[i];
         if (desc->one_host) node->host = 0;
         node->os_random = sim_stream(desc->seed, 1000 + i);
         node->last_call = "start";
@@ -2254,12 +2256,13 @@ SIM_API void sim__describe(const sim_world *w, char *out, size_t size) {
                 t->waits_for ? " for a lock or condition" : "");
         for (k = 0; d->task.state == SIM_WAITING && k < d->fd_top && used + 1 < size; ++k) {
             const sim__sock *s = d->fds[k];
+            const char *end = "";
             if (!s || s->state == SIM__LISTEN || !s->peer) continue;
+            if (s->reset) end = ", reset";
+            if (s->eof) end = ", ended";
             used += (size_t)snprintf(out + used, size - used, "; fd %u to n%u: %llu unread%s", k,
                 s->peer->node->id, (unsigned long long)(s->peer->out.arrived - s->peer->out.read),
-                s->eof         ? ", ended"
-                    : s->reset ? ", reset"
-                               : "");
+                end);
         }
         if (used + 1 < size && d->task.error.status != CDP_OK)
             used += (size_t)snprintf(out + used, size - used, "; last error %s: %s",
