@@ -63,6 +63,8 @@
                                cdp_tcp_desc_from_env, cdp_tcp_desc_from_url: fill in a cdp_tcp_desc
         CDP_NO_SHARED_MEMORY   ranks of one host use TCP, as with no_shared_memory
         CDP_NO_MAC             no authentication codes: a desc with `mac` is UNSUPPORTED
+        CDP_NO_JOB_KEY         no authentication; cdp_init returns UNSUPPORTED when a job_key is
+                               set. Several machines then need trust_network
 
     THREADS
         cdp_init blocks its caller and may run in several threads at once (several groups). A group
@@ -576,6 +578,9 @@ CDP__PRIVATE void cdp__paths_turn(
     }
 }
 
+#if defined(CDP_NO_JOB_KEY) && !defined(CDP_NO_MAC)
+#define CDP_NO_MAC
+#endif
 #ifndef CDP_NO_MAC
 
 /* ---- >>mac: records with an authentication code ---------------------------------------------- */
@@ -1975,10 +1980,12 @@ CDP__PRIVATE void cdp__path_event(cdp__io *io) {
         r = io->ready & CDP_IO_WRITE ? m->os->net.connect_result(m->os->user, io->fd)
                                      : -EINPROGRESS;
         if (r == -EINPROGRESS || r == -ENOTCONN) return;
+#ifndef CDP_NO_JOB_KEY
         if (r >= 0 && m->keyed
             && cdp__auth_open(&p->auth, m->os, m->key, false, CDP__AUTH_LINK, CDP__AUTH_NO_ANSWER)
                 != CDP_OK)
             r = -EIO;
+#endif
         if (r < 0) {
             cdp__path_failed(p, -r);
             return;
@@ -1986,6 +1993,7 @@ CDP__PRIVATE void cdp__path_event(cdp__io *io) {
         p->proving = true;
     }
     if (!p->greeting) {
+#ifndef CDP_NO_JOB_KEY
         int64_t result = 1;
         const cdp_status st = m->keyed ? cdp__auth_pump(&p->auth, &m->loop, io, &result) : CDP_OK;
         if (st == CDP_ERR_MISMATCH)
@@ -1993,6 +2001,7 @@ CDP__PRIVATE void cdp__path_event(cdp__io *io) {
         else if (st < 0)
             cdp__path_failed(p, result == CDP_IO_EOF ? 0 : (int32_t)-result);
         if (st != CDP_OK) return;
+#endif
         p->greeting = true;
         cdp__hello_fill(m, p->hello, p->link->inviting ? CDP__INVITE : CDP__HELLO, p->link);
     }
@@ -2298,8 +2307,14 @@ CDP__PRIVATE void cdp__incoming_refused(cdp__incoming *g, uint32_t refusal) {
     cdp__incoming_close(g);
 }
 
-/* True when it may go on to its HELLO; false when that is to come, or it was closed. */
+/* True when it may go on to its HELLO; false when that is to come, or it was closed. A build
+   without job keys refuses every guarded connection. */
 CDP__PRIVATE bool cdp__incoming_prove(cdp__incoming *g) {
+#ifdef CDP_NO_JOB_KEY
+    const bool guarded = g->guarded;
+    if (guarded) cdp__incoming_refused(g, CDP__AUTH_REMOTE);
+    return !guarded;
+#else
     int64_t result;
     const cdp_status st =
         g->guarded ? cdp__auth_pump(&g->auth, &g->mesh->loop, &g->io, &result) : CDP_OK;
@@ -2310,11 +2325,13 @@ CDP__PRIVATE bool cdp__incoming_prove(cdp__incoming *g) {
     else if (st == CDP_OK)
         g->guarded = false;
     return st == CDP_OK;
+#endif
 }
 
 /* Bytes that are no HELLO: of one with a key, who is told that here is none, or of no cdp at
    all. */
 CDP__PRIVATE void cdp__incoming_strange(cdp__incoming *g) {
+#ifndef CDP_NO_JOB_KEY
     if (g->got >= 8 && memcmp(g->hello, "cdp-key1", 8) == 0) {
         int64_t result;
         (void)cdp__auth_open(
@@ -2323,9 +2340,10 @@ CDP__PRIVATE void cdp__incoming_strange(cdp__incoming *g) {
         (void)cdp__auth_refuse(&g->auth, CDP__AUTH_NOT_NEEDED);
         (void)cdp__auth_pump(&g->auth, &g->mesh->loop, &g->io, &result);
         cdp__incoming_refused(g, CDP__AUTH_NOT_NEEDED);
-    } else {
-        cdp__incoming_close(g);
+        return;
     }
+#endif
+    cdp__incoming_close(g);
 }
 
 CDP__PRIVATE void cdp__incoming_event(cdp__io *io) {
@@ -2399,10 +2417,14 @@ CDP__PRIVATE bool cdp__incoming_guard(cdp__incoming *g, int32_t fd, const cdp_ad
     memset(&here, 0, sizeof here);
     if (!m->keyed && !m->desc.trust_network) (void)m->os->net.local_addr(m->os->user, fd, &here);
     g->guarded = m->keyed || (!m->desc.trust_network && !cdp__addr_is_here(from, &here));
+#ifdef CDP_NO_JOB_KEY
+    return true;
+#else
     return !g->guarded
         || cdp__auth_open(
                &g->auth, m->os, m->keyed ? m->key : NULL, true, CDP__AUTH_LINK, CDP__AUTH_REMOTE)
         == CDP_OK;
+#endif
 }
 
 /* A new connection. From the store server (bytes > 0) it has proved the key already, with these
@@ -4781,9 +4803,12 @@ CDP__PRIVATE cdp_status cdp__mesh_make(const cdp_tcp_desc *d, cdp__mesh **out) {
     m->desc = *d;
     cdp__format(m->job_name, sizeof m->job_name, "%s", d->job);
     m->spread = d->interfaces && d->connections > 1;
-    m->keyed = d->job_key && d->job_key[0];
-    if (m->keyed) cdp__auth_key(d->job_key, m->key);
     m->os = d->group.os;
+    st = cdp__auth_key_read(d->job_key, m->key, &m->keyed);
+    if (st != CDP_OK) {
+        cdp__free(m->os, m);
+        return st;
+    }
     st = cdp__mesh_open(m);
     if (st != CDP_OK) {
         const cdp_error e = *cdp_last_error();

@@ -157,7 +157,8 @@ t_option() { # $5: a CDP_NO_ macro
 # Parts: each define leaves out its functions, declarations and implementation, and no others.
 PARTS='CDP_NO_HOOKS CDP_NO_AVERAGER CDP_NO_ZERO CDP_NO_TRACE CDP_NO_SAMPLER CDP_NO_DDP
     CDP_NO_CHANNELS CDP_NO_MESSAGES CDP_NO_OBJECTS CDP_NO_HUB CDP_NO_RECORDER CDP_NO_CHAINS CDP_NO_GROUPS
-    CDP_NO_HASH_STORE CDP_NO_PREFIX_STORE CDP_NO_CUSTOM_STORE CDP_NO_ENV CDP_NO_SHARED_MEMORY CDP_NO_MAC CDP_FEW_ALGORITHMS'
+    CDP_NO_HASH_STORE CDP_NO_PREFIX_STORE CDP_NO_CUSTOM_STORE CDP_NO_ENV CDP_NO_SHARED_MEMORY CDP_NO_MAC CDP_FEW_ALGORITHMS
+    CDP_NO_STORE_CALLS CDP_NO_JOB_KEY'
 part_of() { # define: the functions that it leaves out
     case $1 in
     CDP_NO_DDP) echo ' cdp_(ddp|hook|averager|zero)_' ;;
@@ -167,7 +168,7 @@ part_of() { # define: the functions that it leaves out
     CDP_NO_TRACE) echo ' cdp_ddp_trace' ;;
     CDP_NO_SAMPLER) echo ' cdp_sampler_' ;;
     CDP_NO_CHANNELS) echo ' cdp_channel_' ;;
-    CDP_NO_MESSAGES) echo ' cdp_(send|recv|sendrecv|recv_any|probe|batch|monitored_barrier|channel)(_|$)' ;;
+    CDP_NO_MESSAGES) echo ' cdp_(send|recv|sendrecv|recv_any|probe|batch|monitored_barrier|channel|group_reserve)(_|$)' ;;
     CDP_NO_OBJECTS) echo ' cdp_([a-z]+_bytes|blob_free)$' ;;
     CDP_NO_HUB) echo ' cdp_hub_' ;;
     CDP_NO_CHAINS) echo ' cdp_(work_then|start_after|work_cancel)$' ;;
@@ -175,6 +176,8 @@ part_of() { # define: the functions that it leaves out
     CDP_NO_HASH_STORE) echo ' cdp_hash_store_' ;;
     CDP_NO_PREFIX_STORE) echo ' cdp_prefix_store_' ;;
     CDP_NO_CUSTOM_STORE) echo ' cdp_custom_store_' ;;
+    CDP_NO_STORE_CALLS) echo ' (cdp_store_(append|wait|check|delete|num_keys|list_keys|queue_push|queue_pop|queue_try_pop|queue_len|barrier|clone|multi_get|multi_set)|cdp__wire_old)$' ;;
+    CDP_NO_JOB_KEY) echo ' cdp__(auth_open|auth_open_with|auth_pump|client_authenticate)$' ;;
     CDP_NO_ENV) echo ' cdp_(init_from_env|init_url|launch_read|tcp_desc_from_env|tcp_desc_from_url)$' ;;
     CDP_NO_SHARED_MEMORY) echo ' cdp__mesh_(expose|map|get|slots)$' ;;
     CDP_NO_MAC) echo ' cdp__(mac_(open|recv|send)|sip)$' ;;
