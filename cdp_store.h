@@ -1110,6 +1110,13 @@ CDP__PRIVATE const char *cdp__key_print(cdp__key_text *t, cdp_bytes key) {
     return t->at;
 }
 
+/* The same error from every store. */
+CDP__PRIVATE cdp_status cdp__store_no_number(cdp_bytes key) {
+    cdp__key_text t;
+    return cdp__fail(
+        CDP_ERR_INVALID, "the key \"%s\" holds no number to add to", cdp__key_print(&t, key));
+}
+
 /* ---- >>auth (pure): who knows the job's key -------------------------------------------------- */
 
 /* Knows: the job's key, nonces, the messages of the exchange. Promises: the key never leaves the
@@ -1628,11 +1635,7 @@ CDP__PRIVATE cdp_status cdp__kv_add(
     cdp__kv_entry *e = cdp__kv_get(kv, key);
     *sum = 0;
     *out = NULL;
-    if (e && !cdp__number_parse(e->value, e->value_bytes, sum)) {
-        cdp__key_text t;
-        return cdp__fail(
-            CDP_ERR_INVALID, "the key \"%s\" holds no number to add to", cdp__key_print(&t, key));
-    }
+    if (e && !cdp__number_parse(e->value, e->value_bytes, sum)) return cdp__store_no_number(key);
     *sum = (int64_t)((uint64_t)*sum + (uint64_t)delta);
     value.data = text;
     value.bytes = cdp__number_text(*sum, text);
@@ -1802,13 +1805,6 @@ CDP__PRIVATE uint32_t cdp__store_request_values(const cdp_store_request *rq) {
     case CDP_STORE_MULTI_SET: return rq->key_count;
     default: return 0;
     }
-}
-
-/* The same words from every store. */
-CDP__PRIVATE cdp_status cdp__store_no_number(cdp_bytes key) {
-    cdp__key_text t;
-    return cdp__fail(
-        CDP_ERR_INVALID, "the key \"%s\" holds no number to add to", cdp__key_print(&t, key));
 }
 
 CDP__PRIVATE cdp_status cdp__store_too_long(cdp_bytes key, uint64_t bytes, uint64_t max) {
@@ -6128,16 +6124,18 @@ CDP__PRIVATE cdp_status cdp__store_call_make(
     return CDP_OK;
 }
 
-CDP__PRIVATE cdp_status cdp__store_call_run(cdp_store *s, cdp__store_call *c, uint32_t timeout_ms) {
-    return cdp_store_run(s, &c->rq, timeout_ms);
-}
-
-/* The first result becomes the caller's. */
-CDP__PRIVATE void cdp__store_call_result(
-    cdp_store *s, cdp__store_call *c, void **value, uint64_t *bytes) {
+/* Runs a call that cdp__store_call_make() has made; `status` is what that returned. Without a value
+   (NULL) there is no result; else the first result becomes the caller's. */
+CDP__PRIVATE cdp_status cdp__store_call_run(cdp_store *s, cdp__store_call *c, cdp_status status,
+    uint32_t timeout_ms, void **value, uint64_t *bytes) {
+    if (value) *value = NULL;
+    if (bytes) *bytes = 0;
+    if (status == CDP_OK) status = cdp_store_run(s, &c->rq, timeout_ms);
+    if (status != CDP_OK || !value) return status;
     memcpy(value, &c->rq.results[0].data, sizeof *value);
     if (bytes) *bytes = c->rq.results[0].bytes;
     cdp__free(s->os, c->rq.results);
+    return CDP_OK;
 }
 
 /* Calls that bring a value. */
@@ -6145,18 +6143,25 @@ CDP__PRIVATE cdp_status cdp__store_put(
     cdp_store *s, cdp_store_op op, const char *key, const void *value, uint64_t bytes) {
     cdp__store_call c;
     const cdp_status status = cdp__store_call_make(&c, op, key, value, bytes);
-    return status == CDP_OK ? cdp__store_call_run(s, &c, 0) : status;
+    return cdp__store_call_run(s, &c, status, 0, NULL, NULL);
 }
 
 /* Calls that wait for a value, which becomes the caller's. */
 CDP__PRIVATE cdp_status cdp__store_take(cdp_store *s, cdp_store_op op, const char *key,
     void **value, uint64_t *bytes, uint32_t timeout_ms) {
     cdp__store_call c;
+    const cdp_status status = cdp__store_call_make(&c, op, key, NULL, 0);
+    return cdp__store_call_run(s, &c, status, timeout_ms, value, bytes);
+}
+
+/* Calls on a key that answer with a number, 0 if they fail. */
+CDP__PRIVATE cdp_status cdp__store_count(
+    cdp_store *s, cdp_store_op op, const char *key, int64_t delta, int64_t *number) {
+    cdp__store_call c;
     cdp_status status = cdp__store_call_make(&c, op, key, NULL, 0);
-    *value = NULL;
-    if (bytes) *bytes = 0;
-    if (status == CDP_OK) status = cdp__store_call_run(s, &c, timeout_ms);
-    if (status == CDP_OK) cdp__store_call_result(s, &c, value, bytes);
+    c.rq.delta = delta;
+    status = cdp__store_call_run(s, &c, status, 0, NULL, NULL);
+    *number = status == CDP_OK ? c.rq.number : 0;
     return status;
 }
 
@@ -6171,12 +6176,8 @@ CDP_API cdp_status cdp_store_get(
 }
 
 CDP_API cdp_status cdp_store_add(cdp_store *s, const char *key, int64_t delta, int64_t *sum) {
-    cdp__store_call c;
-    cdp_status status = cdp__store_call_make(&c, CDP_STORE_ADD, key, NULL, 0);
-    c.rq.delta = delta;
-    if (status == CDP_OK) status = cdp__store_call_run(s, &c, 0);
-    if (sum) *sum = status == CDP_OK ? c.rq.number : 0;
-    return status;
+    int64_t number;
+    return cdp__store_count(s, CDP_STORE_ADD, key, delta, sum ? sum : &number);
 }
 
 CDP_API cdp_status cdp_store_compare_set(cdp_store *s, const char *key, const void *expected,
@@ -6186,15 +6187,11 @@ CDP_API cdp_status cdp_store_compare_set(cdp_store *s, const char *key, const vo
     cdp_status status =
         cdp__store_call_make(&c, CDP_STORE_COMPARE_SET, key, expected, expected_bytes);
     if (!value) return cdp__fail(CDP_ERR_INVALID, "cdp_store_compare_set: value is NULL");
-    *value = NULL;
-    if (bytes) *bytes = 0;
     if (status == CDP_OK && !desired && desired_bytes)
         status = cdp__fail(CDP_ERR_INVALID, "the desired value for the key \"%s\" is NULL", key);
     c.value[1].data = desired;
     c.value[1].bytes = desired_bytes;
-    if (status == CDP_OK) status = cdp__store_call_run(s, &c, 0);
-    if (status == CDP_OK) cdp__store_call_result(s, &c, value, bytes);
-    return status;
+    return cdp__store_call_run(s, &c, status, 0, value, bytes);
 }
 
 #ifndef CDP_NO_STORE_CALLS
@@ -6205,10 +6202,9 @@ CDP_API cdp_status cdp_store_append(
 }
 
 CDP_API cdp_status cdp_store_delete(cdp_store *s, const char *key, bool *was_there) {
-    cdp__store_call c;
-    cdp_status status = cdp__store_call_make(&c, CDP_STORE_DELETE, key, NULL, 0);
-    if (status == CDP_OK) status = cdp__store_call_run(s, &c, 0);
-    if (was_there) *was_there = status == CDP_OK && c.rq.number == 1;
+    int64_t number;
+    const cdp_status status = cdp__store_count(s, CDP_STORE_DELETE, key, 0, &number);
+    if (was_there) *was_there = number == 1;
     return status;
 }
 
@@ -6226,23 +6222,15 @@ CDP_API cdp_status cdp_store_queue_pop(
 CDP_API cdp_status cdp_store_queue_try_pop(
     cdp_store *s, const char *key, void **value, uint64_t *bytes) {
     cdp__store_call c;
-    cdp_status status = cdp__store_call_make(&c, CDP_STORE_QUEUE_POP, key, NULL, 0);
+    const cdp_status status = cdp__store_call_make(&c, CDP_STORE_QUEUE_POP, key, NULL, 0);
     if (!value) return cdp__fail(CDP_ERR_INVALID, "cdp_store_queue_try_pop: value is NULL");
-    *value = NULL;
-    if (bytes) *bytes = 0;
     c.rq.delta = 1;
-    if (status == CDP_OK) status = cdp__store_call_run(s, &c, 0);
-    if (status == CDP_OK) cdp__store_call_result(s, &c, value, bytes);
-    return status;
+    return cdp__store_call_run(s, &c, status, 0, value, bytes);
 }
 
 CDP_API cdp_status cdp_store_queue_len(cdp_store *s, const char *key, int64_t *count) {
-    cdp__store_call c;
-    cdp_status status = cdp__store_call_make(&c, CDP_STORE_QUEUE_LEN, key, NULL, 0);
     if (!count) return cdp__fail(CDP_ERR_INVALID, "cdp_store_queue_len: count is NULL");
-    if (status == CDP_OK) status = cdp__store_call_run(s, &c, 0);
-    *count = status == CDP_OK ? c.rq.number : 0;
-    return status;
+    return cdp__store_count(s, CDP_STORE_QUEUE_LEN, key, 0, count);
 }
 
 CDP_API cdp_status cdp_store_barrier(
@@ -6250,7 +6238,7 @@ CDP_API cdp_status cdp_store_barrier(
     cdp__store_call c;
     const cdp_status status = cdp__store_call_make(&c, CDP_STORE_BARRIER, key, NULL, 0);
     c.rq.delta = count;
-    return status == CDP_OK ? cdp__store_call_run(s, &c, timeout_ms) : status;
+    return cdp__store_call_run(s, &c, status, timeout_ms, NULL, NULL);
 }
 
 /* The array and the keys behind it, in one block. */
@@ -6281,9 +6269,9 @@ CDP_API cdp_status cdp_store_list_keys(cdp_store *s, cdp_bytes **keys, uint64_t 
         return cdp__fail(CDP_ERR_INVALID, "cdp_store_list_keys: keys or count is NULL");
     *keys = NULL;
     *count = 0;
-    status = cdp__store_call_make(&c, CDP_STORE_LIST_KEYS, "", NULL, 0);
-    c.rq.key_count = 0;
-    if (status == CDP_OK) status = cdp__store_call_run(s, &c, 0);
+    memset(&c, 0, sizeof c);
+    c.rq.op = CDP_STORE_LIST_KEYS;
+    status = cdp_store_run(s, &c.rq, 0);
     if (status != CDP_OK) return status;
     status = cdp__store_pack_keys(s, &c.rq, keys);
     if (status == CDP_OK) *count = (uint64_t)c.rq.number;
@@ -6316,12 +6304,13 @@ CDP_API cdp_status cdp_store_clone(cdp_store *s, cdp_store **out) {
 }
 
 CDP_API cdp_status cdp_store_num_keys(cdp_store *s, int64_t *count) {
-    cdp__store_call c;
-    cdp_status status = cdp__store_call_make(&c, CDP_STORE_NUM_KEYS, "", NULL, 0);
-    c.rq.key_count = 0;
+    cdp_store_request rq;
+    cdp_status status;
     if (!count) return cdp__fail(CDP_ERR_INVALID, "cdp_store_num_keys: count is NULL");
-    if (status == CDP_OK) status = cdp__store_call_run(s, &c, 0);
-    *count = status == CDP_OK ? c.rq.number : 0;
+    memset(&rq, 0, sizeof rq);
+    rq.op = CDP_STORE_NUM_KEYS;
+    status = cdp_store_run(s, &rq, 0);
+    *count = status == CDP_OK ? rq.number : 0;
     return status;
 }
 
