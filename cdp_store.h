@@ -1,12 +1,13 @@
 /*  cdp_store.h - key-value stores through which ranks find each other - v0.2.0
 
     WHAT IT IS
-    A store is a small shared map of keys to bytes: rank 0 puts its address there, the others wait
-    for it. Here are five: in one process (hash), in a file that all share (file), on a server over
-    TCP (tcp, and the server itself), with all keys under a prefix (prefix), and one that you bring
-    (custom: two functions). The file is that of PyTorch's FileStore. The wire protocol is that of
-    PyTorch's TCPStore, of 2.x and of 1.13: this client works with a Python server, and Python
-    clients work with this server.
+    A store is a small shared map of keys to bytes. Rank 0 stores its address there, and the other
+    ranks wait for that key. This header has five kinds: a map in one process (hash), a file that
+    all processes share (file), a server and its clients over TCP (tcp), a store whose keys get a
+    prefix (prefix), and a store made of two functions of the program (custom). The file store has
+    the file format of PyTorch's FileStore. The TCP store has the protocol of PyTorch's TCPStore,
+    versions 2.x and 1.13: this client works with a Python server, and Python clients work with this
+    server.
 
     DO THIS
         #define CDP_IMPLEMENTATION       in ONE file, before
@@ -26,7 +27,7 @@
         cdp_store *store;
         cd.host = "127.0.0.1";
         cd.port = 29500;
-        // waits for the server
+        // waits until the server listens
         if (cdp_tcp_store_create(&cd, &store) != CDP_OK) return cdp_print_error(stderr);
         if (rank == 0 && cdp_store_set(store, "hello", "world", 5) != CDP_OK)
             return cdp_print_error(stderr);
@@ -75,16 +76,16 @@
         count arrivals, draw unique numbers               cdp_store_add
         let exactly one rank win                          cdp_store_compare_set(key, "" -> mine),
                                                           compare the answer
-        wait for keys / see whether they are there        cdp_store_wait / cdp_store_check
+        wait for keys / test whether they exist           cdp_store_wait / cdp_store_check
         hand values to the next rank that is free         cdp_store_queue_push, cdp_store_queue_pop
-        see which keys there are                          cdp_store_list_keys
-        wait until all ranks have come                    cdp_store_barrier
+        list the keys                                     cdp_store_list_keys
+        wait until all ranks have called                  cdp_store_barrier
         wait in one thread and set in another             cdp_store_clone
         keep two users of one store apart                 cdp_prefix_store_create
-        do without a server, on a shared file system      cdp_file_store_create
-        bring a store of my own                           cdp_custom_store_create
+        use a shared file system instead of a server      cdp_file_store_create
+        make a store of two functions                     cdp_custom_store_create
         change how long calls wait                        cdp_store_set_timeout
-        let others notice that this process died          will_key, will_value of cdp_tcp_store_desc
+        report that this process died                     will_key, will_value of cdp_tcp_store_desc
         start a request and do something else meanwhile   store->start(), then store->wait() with a
                                                           deadline in the past
 
@@ -105,28 +106,40 @@
                              in every file
 
     THREADS
-        hash, file and custom store: any thread, any number at a time. tcp store with its own loop:
-        likewise; requests travel one after the other, so a waiting get() delays the calls of other
-        threads (cdp_store_clone makes a second client for those). tcp store or server on a loop
-        that was handed in: the caller's lock guards them. prefix store: as the store inside.
-        Server: create, poll and destroy from one thread at a time; port from any.
+        hash, file and custom store: any number of threads may call at once. tcp store with its own
+        loop: likewise, but the client sends one request at a time, so a waiting get() delays the
+        calls of other threads; cdp_store_clone() makes a second client for those. tcp store or
+        server on a loop of the desc: the caller's lock must guard all calls. prefix store: as its
+        inner store. Server: create, poll and destroy from one thread at a time; port from any.
+        Create and destroy a store while no other thread uses it.
 
     MEMORY
-        Everything comes from desc.os->alloc. A connected client without a request costs the server
-        about half a KiB. Values that a call returns belong to the caller until cdp_store_free().
+        All memory comes from desc.os->alloc. A connected client without a request takes about half
+        a KiB of the server's memory. The caller owns the values that a call returns and frees them
+        with cdp_store_free().
 
     ERRORS
-        INVALID (argument), NOMEM, TIMEOUT (the text says whether nobody has set the key or the
-        store does not answer), STORE (the server is gone: this client is of no more use; the text
-        says whether its process crashed or its machine does not answer), STATE (the server was
-        closed in an orderly way: likewise), IO (no socket). After a TIMEOUT the client is as good
-        as before.
+        INVALID      an argument is wrong; the text names it and its limit. Correct the call.
+        NOMEM        os->alloc failed. Free memory and call again. If a TCP client had no memory for
+                     an answer, the server has carried out the request all the same.
+        TIMEOUT      the deadline passed. The text says whether the key was never set, an earlier
+                     call on this client has not ended, or the store does not answer. The client can
+                     be used again; a request that was sent may still take effect.
+        STORE        the connection to the server broke, or a file is no store. The text says
+                     whether the process of the server ended or its machine does not answer. A
+                     server also closes the connection when a request exceeds its limits (its log
+                     says which). Destroy the store, and create another one.
+        STATE        the server was closed by cdp_store_server_destroy(), or the store was
+        destroyed.
+                     Destroy the store.
+        UNSUPPORTED  this kind of store has no such operation; the text names one that has.
+        IO           a socket or file operation failed; the text names address or path and errno.
 
     LIMITS
-        key 8191 bytes, value 8 MiB (max_value_bytes of server and client), keys in one call 131072,
-        for every store. A server: 1 GiB of memory in all, 65536 clients, 1024 of them that have not
-        greeted yet. These are fields of the server's desc, but for the last. A key may be empty,
-        and so may a value; both may hold any bytes (keys with zeros: cdp_store_run).
+        Every store: 8191 bytes for a key, 8 MiB for a value (max_value_bytes of server and client),
+        131072 keys in one call. A server: 1 GiB of memory in total and 65536 clients, both members
+        of its desc, and 1024 connections that have not greeted yet. Keys and values may be empty
+        and may hold any bytes. cdp_store_run() takes keys that contain zero bytes.
 
     License: that of cdp.h. */
 #if defined(CDP_STORE_IMPLEMENTATION) && !defined(CDP_CORE_IMPLEMENTATION)
@@ -150,38 +163,43 @@ extern "C" {
 
 struct cdp__loop; /* a loop shared by several parts of the library; programs leave it NULL */
 
-/* defaults of the server, and what the clients refuse to exceed */
+/* Defaults of the server, and limits of its clients. */
 #define CDP_STORE_MAX_KEY_BYTES 8192u
 #define CDP_STORE_MAX_VALUE_BYTES 8388608u
 #define CDP_STORE_MAX_LIST 131072u
 
 typedef struct cdp_hash_store_desc {
     const cdp_os *os;    /* (default: cdp_os_default()); must outlive the store */
-    uint32_t timeout_ms; /* of calls that are given 0 (default: 300000; CDP_NO_TIMEOUT: never) */
+    uint32_t timeout_ms; /* of calls whose timeout_ms is 0 (default: 300000; or CDP_NO_TIMEOUT) */
 } cdp_hash_store_desc;
 
 #ifndef CDP_NO_HASH_STORE
-/* A map inside this process. Any thread may use it. A wait needs threads: without them in `os`,
-   waiting for a key that is not there times out at once. `desc` may be NULL. Errors: NOMEM. */
+/* Creates a map inside this process, which any number of threads may use at once. If `os` has no
+   threads, a wait for an absent key times out at once. `desc` may be NULL. On success the caller
+   owns *out and ends it with cdp_store_destroy(); on failure *out is NULL. Errors: INVALID (`out`
+   is NULL); NOMEM (free memory and call again). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_hash_store_create(
     const cdp_hash_store_desc *desc, cdp_store **out);
 #endif /* CDP_NO_HASH_STORE */
 
 #ifndef CDP_NO_PREFIX_STORE
-/* A view of `inner` in which every key k is `prefix`/k. `inner` must outlive it and is not
-   destroyed with it; prefixes nest. Counts of keys are those of `inner`. Errors: INVALID, NOMEM. */
+/* Creates a view of `inner` in which every key k stands for the key `prefix`/k. Prefix stores nest.
+   The caller keeps `inner`, which must outlive the view, and owns *out (cdp_store_destroy(), which
+   leaves `inner` alone). `prefix` is copied. cdp_store_num_keys() counts all keys of `inner`. Calls
+   may be made by the threads that may use `inner`. Errors: INVALID (a NULL argument); NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_prefix_store_create(
     cdp_store *inner, const char *prefix, cdp_store **out);
 #endif /* CDP_NO_PREFIX_STORE */
 
-/* A store of your own in two functions; all operations are made of them, atomically. One thread at
-   a time calls them. They must not block for long and must not call the store. Errors: return a
-   negative status after cdp_error_set().
-       get    *value := what the key holds, valid until the next call of get or until swap has
-              returned; CDP_OK. CDP_PENDING: the key is absent.
-       swap   if the key holds `expected` (NULL: is absent), let it hold `desired` (NULL: remove
-              it), in one step as all users of the store see it, and return CDP_OK. CDP_PENDING: it
-              does not hold that. */
+/* Two functions of the program from which the library makes all operations of a store. Each
+   operation is atomic if `swap` is. The library calls them from one thread at a time, with a lock
+   held: they must return soon and must not call the store. To report an error, they call
+   cdp_error_set() and return its negative status.
+       get    Sets *value to the key's value and returns CDP_OK, or returns CDP_PENDING if the key
+              is absent. The bytes stay valid until the next call of get, or until swap returns.
+       swap   If the key's value equals `expected` (NULL: if the key is absent), stores `desired`
+              (NULL: removes the key) and returns CDP_OK; else returns CDP_PENDING. The comparison
+              and the change are one atomic step for all users of the store. */
 typedef struct cdp_custom_store_desc {
     /* required */
     cdp_status (*get)(void *user, cdp_bytes key, cdp_bytes *value);
@@ -190,296 +208,318 @@ typedef struct cdp_custom_store_desc {
         void *user, cdp_bytes key, const cdp_bytes *expected, const cdp_bytes *desired);
     /* (default: cdp_store_num_keys is UNSUPPORTED) */
     cdp_status (*num_keys)(void *user, int64_t *count);
-    /* by cdp_store_destroy (default: nothing) */
+    /* called once, by cdp_store_destroy() (default: nothing is called) */
     void (*destroy)(void *user);
-    /* first argument of all of them */
+    /* the first argument of these functions */
     void *user;
-    /* of calls that are given 0 (default: 300000; CDP_NO_TIMEOUT: never) */
+    /* of calls whose timeout_ms is 0 (default: 300000; or CDP_NO_TIMEOUT) */
     uint32_t timeout_ms;
     /* (default: cdp_os_default()); must outlive the store */
     const cdp_os *os;
 } cdp_custom_store_desc;
 
 #ifndef CDP_NO_CUSTOM_STORE
-/* A wait for a key polls `get`, at most 10 ms apart. Errors: INVALID, NOMEM. */
+/* Creates a store from two functions. The desc is copied; what it points to must outlive the store.
+   A wait for a key calls `get` every 10 ms or more often. Any number of threads may use the store.
+   The caller owns *out (cdp_store_destroy()). Errors: INVALID (`get` or `swap` is missing, or `out`
+   is NULL); NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_custom_store_create(
     const cdp_custom_store_desc *desc, cdp_store **out);
 #endif /* CDP_NO_CUSTOM_STORE */
 
 #ifndef CDP_NO_FILE_STORE
 typedef struct cdp_file_store_desc {
-    /* required: a file that all users reach, on a file system with flock(); copied; made when
-       absent */
+    /* required: a file on a file system with flock() that all processes can open; created if it
+       does not exist; copied */
     const char *path;
-    /* how many users there are: when so many have left and nobody is left, the file is removed
-       (default: 0, it stays) */
+    /* number of users. The last one removes the file when that many have destroyed their stores
+       (default: 0, the file is kept) */
     uint32_t world_size;
-    /* of calls that are given 0, and of the creation (default: 300000; CDP_NO_TIMEOUT: never) */
+    /* of calls whose timeout_ms is 0, and of the creation (default: 300000; or CDP_NO_TIMEOUT) */
     uint32_t timeout_ms;
-    /* The file is made with mode 0600. One that is a symbolic link, belongs to another user, or may
-       be written by others is refused (INVALID). For folders in which others may put files, as /tmp
-       (default: mode 0644, no check) */
+    /* for directories in which other users may create files, such as /tmp: creates the file with
+       mode 0600, and refuses (INVALID) a file that is a symbolic link, belongs to another user, or
+       is writable by others (default: mode 0644, no check) */
     bool private_file;
     /* (default: cdp_os_default()); must outlive the store */
     const cdp_os *os;
 } cdp_file_store_desc;
 
-/* A store in a file, to which its users append records; torch.distributed.FileStore reads and
-   writes the same file. Users may join and leave at any time and be killed at any point: the next
-   user cuts off half a record. A user that was killed has not left, so the file then stays: remove
-   it, or take a new name, before the next run, which would find the old keys in it. The file only
-   grows; append writes the whole value anew. A wait for a key polls the file, at most 10 ms apart.
-   cdp_store_num_keys also counts the keys that count the users. Errors: INVALID, NOMEM; IO (the
-   text names file and errno); STORE (the file is no store, or is damaged); TIMEOUT (the file is
-   locked all the time: is one of its users stopped?). */
+/* Opens a store in a file to which all users append records; torch.distributed.FileStore reads and
+   writes the same file. Users may open and destroy their stores at any time, and may be killed at
+   any point: the next user truncates an incomplete record. A killed user does not count as one that
+   destroyed its store, so the file then remains. Remove it, or choose another path, before the next
+   run, which would read the old keys. The file only grows; cdp_store_append() writes the whole
+   value again. A wait for a key reads the file every 10 ms or more often. cdp_store_num_keys()
+   includes the keys in which the users are counted. Any number of threads may use the store. The
+   caller owns *out (cdp_store_destroy()). Errors: INVALID (the desc, or `private_file` refused the
+   file); NOMEM; IO (the text names path and errno); STORE (the file is not a store, or is damaged:
+   remove it); TIMEOUT (another process kept the file locked: resume or end that process). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_file_store_create(
     const cdp_file_store_desc *desc, cdp_store **out);
 #endif
 
 typedef struct cdp_tcp_store_desc {
-    /* required: address ("10.0.0.1", "::1", "[fe80::1%2]") or name; copied */
+    /* required unless `addrs` is set: an address ("10.0.0.1", "::1", "[fe80::1%2]") or a name;
+       copied */
     const char *host;
-    /* required */
+    /* required unless `addrs` is set */
     uint16_t port;
-    /* or these addresses with their ports, tried in turn; at most 16; copied */
+    /* instead of host and port: up to 16 addresses with ports, tried in this order; copied */
     const cdp_addr *addrs;
     uint32_t addr_count;
-    /* of calls that are given 0 (default: 300000; CDP_NO_TIMEOUT: never) */
+    /* of calls whose timeout_ms is 0 (default: 300000; or CDP_NO_TIMEOUT) */
     uint32_t timeout_ms;
-    /* how long to try to reach the server (default: timeout_ms) */
+    /* how long to try to connect (default: timeout_ms) */
     uint32_t connect_timeout_ms;
-    /* last will: if this client ends without cdp_store_destroy(), the server does */
+    /* Last will: if the connection of this client ends without cdp_store_destroy(), the server runs
+       compare_set(will_key, "" -> will_value). Both are copied. Only servers of this library
+       support it; with others the client logs that at level INFO (default: none) */
     const char *will_key;
-    cdp_bytes
-        /* compare_set(will_key, "" -> will_value). Copied. Only with servers of this library;
-           others never hear of it (default: none) */
-        will_value;
-    /* larger values are not sent, and larger answers break the connection; above the default set
-       the server's max_value_bytes, too (default: CDP_STORE_MAX_VALUE_BYTES) */
+    cdp_bytes will_value;
+    /* cdp_store_set() and others refuse larger values, and a larger answer breaks the connection.
+       To exceed the default, raise the server's max_value_bytes too (default:
+       CDP_STORE_MAX_VALUE_BYTES) */
     uint64_t max_value_bytes;
-    /* the server's (default: none). Copied as a hash */
+    /* the secret of the server; stored as a hash (default: none) */
     const char *job_key;
-    /* count as one of the workers that a TCPStore of PyTorch, made with a world size, waits for */
+    /* count as one of the workers for which a TCPStore of PyTorch waits that has a world size */
     bool count_me;
     /* (default: cdp_os_default()); must outlive the store */
     const cdp_os *os;
     /* (default: warnings and errors to stderr) */
     cdp_logger logger;
-    /* (default: its own) the loop to run on; must outlive the store */
+    /* for parts of this library: the loop to run on; must outlive the store (default: its own) */
     struct cdp__loop *loop;
 } cdp_tcp_store_desc;
 
-/* Connect to a store server, waiting for it to appear: a refused connection is tried again, ever
-   more slowly, until the deadline. All addresses of a name are tried in turn. Blocks. Errors:
-   INVALID, NOMEM; TIMEOUT (nobody answers; names the address, the last errno and what to check);
-   STORE (something answers that is no store); MISMATCH (the job keys of both sides do not fit,
-   or this machine is not served without one; the text says what to do). The server may also be
-   PyTorch's, of 2.x or 1.13: the dialect is found out. One of 1.13 cannot append (UNSUPPORTED). */
+/* Connects to a store server. Blocks until the server answers, at most connect_timeout_ms: the
+   client retries a refused connection with growing pauses and tries all addresses of a name in
+   turn. The server may be one of this library, or PyTorch's of version 2.x or 1.13; the client
+   detects which. The caller owns *out (cdp_store_destroy()). Errors: INVALID (the desc); NOMEM;
+   TIMEOUT (no server answered; the text names the address, the last errno and what to check); STORE
+   (something else than a store answered: check host and port); MISMATCH (the job keys differ or one
+   side has none, or the server serves only its own machine; the text says what to set). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_tcp_store_create(
     const cdp_tcp_store_desc *desc, cdp_store **out);
 
 typedef struct cdp_store_server cdp_store_server;
 
 typedef struct cdp_store_server_desc {
-    const char
-        /* where to listen: address or name; exactly there, "0.0.0.0" for all interfaces, "::" for
-          all with IPv6, too, "*" whatever there is (default: 127.0.0.1) */
-        *host;
-    /* or as an address (family 0: use host); its port counts when `port` is 0 */
+    /* the address or name to listen at: "0.0.0.0" for all interfaces, "::" for all including IPv6,
+       "*" for whichever of these two works (default: 127.0.0.1) */
+    const char *host;
+    /* the same as an address (family 0: host is used); its port is used if `port` is 0 */
     cdp_addr addr;
-    /* (default: 0, any free one; see cdp_store_server_port) */
+    /* (default: 0, any free port; cdp_store_server_port() returns it) */
     uint16_t port;
-    /* use listen_fd instead: inherited, bound, listening; closed at destroy, and */
+    /* use listen_fd, a socket that is bound and listening, instead of host and port. The server
+       closes it in cdp_store_server_destroy(), and when creation fails after the desc was accepted
+       */
     bool has_listen_fd;
-    /* also when creation fails after its arguments were accepted */
     int32_t listen_fd;
-    /* (default: 8 KiB) */
+    /* of a key with the slash that clients put in front (default: 8 KiB) */
     uint64_t max_key_bytes;
-    /* (default: 8 MiB) */
+    /* of a value (default: 8 MiB) */
     uint64_t max_value_bytes;
-    /* keys of one request (default: 131072) */
+    /* number of keys in one request (default: 131072) */
     uint64_t max_list;
-    /* map and buffers together (default: 1 GiB) */
+    /* of the map and all buffers together (default: 1 GiB) */
     uint64_t max_total_bytes;
-    /* answers waiting for one client to read them (default: 64 MiB) */
+    /* of answers that one client has not read yet; beyond it the server closes the connection
+       (default: 64 MiB) */
     uint64_t max_reply_bytes;
-    /* (default: 65536) */
+    /* number of connections (default: 65536) */
     uint32_t max_clients;
-    /* a connection that has sent no complete greeting by then is closed (default: 30000) */
+    /* the server closes a connection without a complete greeting after this time (default: 30000)
+       */
     uint32_t handshake_timeout_ms;
-    const char *
-        /* secret that every client must know: text, 16 random characters or more. Clients of
-           PyTorch have none and are refused, then (default: none; only processes of this machine
-           are served) */
-        job_key;
-    bool
-        /* without a job_key, serve other machines, too: whoever reaches the port can read and
-           change everything. For several nodes with PyTorch's clients */
-        trust_network;
-    /* no thread: it advances in cdp_store_server_poll() only */
+    /* a secret text of 16 random characters or more that every client must have. PyTorch's clients
+       have none and are refused (default: none, and only processes of this machine are served) */
+    const char *job_key;
+    /* without a job_key, serve other machines too: everybody who reaches the port can read and
+       change everything. For jobs on several machines with PyTorch's clients */
+    bool trust_network;
+    /* start no thread: the server works only in cdp_store_server_poll() */
     bool no_thread;
     /* (default: cdp_os_default()); must outlive the server */
     const cdp_os *os;
     /* (default: warnings and errors to stderr) */
     cdp_logger logger;
-    /* (default: its own, with its own thread when `os` has threads) */
+    /* for parts of this library: the loop to run on (default: its own, with a thread if `os` has
+       threads) */
     struct cdp__loop *loop;
 } cdp_store_server_desc;
 
-/* Start serving, in both dialects of PyTorch's TCPStore: the current one and that of 1.13.
-   Closed by default: without a job_key only processes of this machine are served. With one,
-   client and server prove to each other that they know it before the server parses any other
-   byte (SECURITY in cdp_tcp.h). A refused client of this library learns the reason; the log has
-   it, too. A job_key below 16 characters is logged as a warning. Errors: INVALID, NOMEM, IO (the
-   text names address, port and errno; port in use: choose another, or 0). */
+/* Starts a server for both dialects of PyTorch's TCPStore, that of 2.x and that of 1.13. Without a
+   job_key it serves only processes of this machine. With one, client and server prove to each other
+   that they have it before the server parses any other byte (SECURITY in cdp_tcp.h). The server
+   logs why it refuses a connection, and sends the reason to clients of this library. It logs a
+   warning if the job_key has fewer than 16 characters. Blocks only to resolve a name. The desc and
+   its texts are copied; the caller owns *out (cdp_store_server_destroy()). Errors: INVALID (the
+   desc); NOMEM; IO (it cannot listen, or start its thread; the text names address, port and errno.
+   If the port is in use, choose another one, or 0). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_server_create(
     const cdp_store_server_desc *desc, cdp_store_server **out);
 
-/* The port it listens on. Any thread. */
+/* Returns the port at which the server listens. Any thread may call it. */
 CDP_API uint16_t cdp_store_server_port(const cdp_store_server *server);
 
-/* For a server without a thread: sleep once until a client sends something or os->now_ns()
-   reaches deadline_ns (0: do not sleep), and serve what there is. Errors: STATE (it has a
-   thread), NOMEM, IO. */
+/* Lets a server without a thread work: sleeps until a client sends something or os->now_ns()
+   reaches deadline_ns (0: does not sleep), then answers the requests that have arrived. One thread
+   at a time. Errors: STATE (the server has a thread: do not call this); NOMEM and IO (call again
+   later). */
 CDP_API cdp_status cdp_store_server_poll(cdp_store_server *server, uint64_t deadline_ns);
 
-/* Close. Clients of this library report to their callers that the server was closed on purpose
-   (STATE). NULL is allowed. */
+/* Closes all connections and frees the server. Calls of connected clients of this library then fail
+   with STATE. No other thread may use the server meanwhile. NULL is allowed. */
 CDP_API void cdp_store_server_destroy(cdp_store_server *server);
 
 /* ---- >>store functions ----------------------------------------------------------------------- */
 
-/* For every call: the deadline counts from the call; timeout_ms 0 (and calls without one) means
-   the store's default, CDP_NO_TIMEOUT never. Errors, beside those named: INVALID, NOMEM,
-   TIMEOUT, STORE, STATE; see the top of this file.
+/* All calls. The deadline counts from the call. timeout_ms 0, and calls without one, use the
+   store's timeout (cdp_store_set_timeout); CDP_NO_TIMEOUT waits for ever. The caller keeps keys and
+   values that it passes in; the library reads them until the call returns. `key` is text that ends
+   with a zero byte. Results are set to NULL, 0 or false if the call fails. Errors of every call,
+   explained in ERRORS above: INVALID (a NULL argument, or a key or value above the limits), NOMEM,
+   TIMEOUT, STORE, STATE; with a file store also IO. Calls name only their other errors.
 
-   A store is one map, and each call happens in one moment between its begin and its end; a call
-   that failed may happen later, or never. Over TCP a little less is true: set, append, multi_set
-   and queue_push happen by the end of this client's next call that has an answer (all others do),
-   calls with several keys check one after the other, and a key that is removed while get is on its
-   way may read as empty. */
+   Consistency. A store is one map, and each call takes effect at one moment between its begin and
+   its end. A call that failed may take effect later, or never. A TCP store promises less: set,
+   append, multi_set and queue_push have no answer, and take effect by the end of this client's next
+   call that has one, which all other calls do; calls with several keys test one key after the
+   other; and get may read an empty value if the key is deleted during the call. */
 
-/* key := value. Over TCP this returns when the bytes are on their way; a later call on the same
-   store sees the value. */
+/* Stores `bytes` bytes under `key`. A TCP store returns when the bytes are on their way; a later
+   call on the same store reads the new value. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_set(
     cdp_store *store, const char *key, const void *value, uint64_t bytes);
 
-/* Wait for the key and read it. *value has one zero byte behind its end; it is the caller's,
-   until cdp_store_free(). */
+/* Waits until the key exists and reads its value. *value has *bytes bytes (`bytes` may be NULL) and
+   one zero byte after them; the caller frees it with cdp_store_free(). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_get(
     cdp_store *store, const char *key, void **value, uint64_t *bytes, uint32_t timeout_ms);
 
-/* The key's value as a decimal number (absent: 0) += delta, wrapping around; *sum (may be NULL)
-   gets the result. A value that is no number: INVALID; but over TCP the server closes the
-   connection of this client (STORE). */
+/* Adds `delta` to the key's value, a decimal number (0 if the key is absent), wrapping around at 64
+   bits; *sum (may be NULL) is the result. Errors: INVALID if the value is not a number; a TCP
+   server closes this client's connection then (STORE). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_add(
     cdp_store *store, const char *key, int64_t delta, int64_t *sum);
 
-/* If the key holds `expected` (or is absent and `expected` is empty), set it to `desired`.
-   *value gets what it holds afterwards - or `expected`, when the key is absent and something was
-   expected. Free it with cdp_store_free(). */
+/* Stores `desired` if the key's value equals `expected`, or if the key is absent and `expected` is
+   empty. *value (`bytes` may be NULL) is the value after the call, or `expected` if the key is
+   absent and `expected` is not empty. The caller frees it with cdp_store_free(). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_compare_set(cdp_store *store, const char *key,
     const void *expected, uint64_t expected_bytes, const void *desired, uint64_t desired_bytes,
     void **value, uint64_t *bytes);
 
 #ifndef CDP_NO_STORE_CALLS
 
-/* Until every key has been there. */
+/* Waits until each of `count` keys has existed. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_wait(
     cdp_store *store, const char *const *keys, uint32_t count, uint32_t timeout_ms);
 
-/* Whether every key is there now. */
+/* Tests, without waiting for them, whether all `count` keys exist. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_check(
     cdp_store *store, const char *const *keys, uint32_t count, bool *all_there);
 
-/* *was_there may be NULL. */
+/* Deletes the key if it exists. *was_there (may be NULL): whether it did. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_delete(
     cdp_store *store, const char *key, bool *was_there);
 
-/* All keys of the whole store, also those under other prefixes. */
+/* Counts the keys of the whole store, including those under other prefixes. Errors: UNSUPPORTED (a
+   custom store without `num_keys`). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_num_keys(cdp_store *store, int64_t *count);
 
-/* key += value; an absent key counts as empty. */
+/* Appends `bytes` bytes to the key's value, or sets it if the key is absent. Errors: UNSUPPORTED
+   (servers of PyTorch 1.13). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_append(
     cdp_store *store, const char *key, const void *value, uint64_t bytes);
 
-/* All keys of the store that begin with its prefix, without it: keys[0 .. *count - 1], in any
-   order, each with a zero byte behind its end. Keys that are set or removed meanwhile may be
-   missing. Free *keys, which is one block, with cdp_store_free(). Errors: UNSUPPORTED (custom
-   stores, and servers of PyTorch 1.13). Servers of PyTorch 2.x that are too old for it close the
-   connection: STORE. */
+/* Lists the keys that begin with the store's prefix, without that prefix: keys[0 .. *count - 1], in
+   any order, each followed by a zero byte. A key that is set or deleted during the call may be
+   missing. *keys is one block, which the caller frees with cdp_store_free(). Errors: UNSUPPORTED
+   (custom stores, servers of PyTorch 1.13); STORE (servers of PyTorch 2.x that are too old for this
+   close the connection). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_list_keys(
     cdp_store *store, cdp_bytes **keys, uint64_t *count);
 
-/* Queues: first in, first out. A queue has a name of its own, which is no key: it is neither
-   counted nor listed nor deleted with keys, but cdp_store_wait and cdp_store_check of that name see
-   whether the queue holds something. Do not set an ordinary value under the same name. Errors:
-   UNSUPPORTED (file and custom stores, servers of PyTorch 1.13). */
+/* Queues of values: first in, first out. A queue has a name of its own that is not a key: it is not
+   counted, listed or deleted with the keys. But cdp_store_wait() and cdp_store_check() of that name
+   succeed while the queue holds a value. Do not set an ordinary value under the same name. Errors
+   of these four calls: UNSUPPORTED (file and custom stores, servers of PyTorch 1.13). */
 
-/* Put a value behind the others of a queue, which needs no making. Wakes one waiting client. */
+/* Puts a value at the end of a queue, which exists without being created, and wakes one waiting
+   client. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_queue_push(
     cdp_store *store, const char *key, const void *value, uint64_t bytes);
 
-/* Wait until the queue holds something, and remove its first value; *value as of cdp_store_get.
-   Over TCP, a value whose answer is lost with the connection, or at the deadline, is lost. */
+/* Waits until the queue holds a value, and removes its first value. *value and *bytes as in
+   cdp_store_get(). With a TCP store, a removed value is lost if the connection breaks or the
+   deadline passes before its answer arrives. Errors: STATE also if an ordinary value was set under
+   this name. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_queue_pop(
     cdp_store *store, const char *key, void **value, uint64_t *bytes, uint32_t timeout_ms);
 
-/* The same without waiting: *value is NULL when the queue is empty. */
+/* Like cdp_store_queue_pop(), but does not wait: *value is NULL if the queue is empty. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_queue_try_pop(
     cdp_store *store, const char *key, void **value, uint64_t *bytes);
 
-/* How many values the queue holds. */
+/* Counts the values in the queue. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_queue_len(
     cdp_store *store, const char *key, int64_t *count);
 
-/* Wait until `count` callers, this one included, have come to the barrier `key`. The key counts
-   them and is not reset: take a fresh key each time. A caller that times out stays counted.
+/* Waits until `count` callers, including this one, have called it with this key. The key counts
+   them and is not reset, so use a new key for each barrier. A caller that timed out stays counted.
    Errors: UNSUPPORTED (servers of PyTorch 1.13). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_barrier(
     cdp_store *store, const char *key, uint32_t count, uint32_t timeout_ms);
 
-/* A second connection to the server of a TCP store, or of a prefix store on one: a wait on one does
-   not delay the calls on the other. It has no last will. Blocks
-   until it is connected, at most the store's timeout. Destroy it with cdp_store_destroy(). Errors:
-   as cdp_tcp_store_create(); UNSUPPORTED (hash, file and custom stores serve any number of threads
-   at a time and need no clone). */
+/* Connects a second client, without a last will, to the server of a TCP store or of a prefix store
+   on one: a wait on one of them does not delay calls on the other. Blocks until it is connected, at
+   most the store's timeout. The caller owns *out (cdp_store_destroy()). Errors: those of
+   cdp_tcp_store_create(); UNSUPPORTED (hash, file and custom stores, which any number of threads
+   can use at once: use the store itself). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_clone(cdp_store *store, cdp_store **out);
 
-/* Wait for all keys and read them: values[0 .. count - 1] point into *memory, each with a zero
-   byte behind its end. Free *memory with cdp_store_free(). */
+/* Waits until all `count` keys exist and reads them: values[0 .. count - 1] (memory of the caller)
+   point into *memory, each followed by a zero byte. The caller frees *memory with cdp_store_free().
+   */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_multi_get(cdp_store *store, const char *const *keys,
     uint32_t count, cdp_bytes *values, void **memory, uint32_t timeout_ms);
 
-/* keys[i] := values[i]; others may see some of them before the rest. */
+/* Stores values[i] under keys[i] for each i below `count`. Other users may read some of the new
+   values before the rest are stored. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_multi_set(
     cdp_store *store, const char *const *keys, const cdp_bytes *values, uint32_t count);
 
 #endif /* CDP_NO_STORE_CALLS */
 
-/* The time that calls have which are given 0, and those that take none (CDP_NO_TIMEOUT: no
-   limit; 0: 300000). It belongs to the store inside of prefix stores, and so to all of its
-   prefixes. Not while another thread uses the store. */
+/* Sets the timeout, in milliseconds, of calls whose timeout_ms is 0 and of calls that take none (0:
+   300000; or CDP_NO_TIMEOUT). A prefix store has the timeout of its inner store, as have all other
+   prefixes of that. No other thread may use the store meanwhile. NULL is allowed. */
 CDP_API void cdp_store_set_timeout(cdp_store *store, uint32_t timeout_ms);
-CDP_API uint32_t cdp_store_timeout(const cdp_store *store); /* 0 for NULL */
+/* Returns that timeout in milliseconds; 0 if `store` is NULL. */
+CDP_API uint32_t cdp_store_timeout(const cdp_store *store);
 
-/* Give back what a call returned. NULL is allowed. */
+/* Frees memory that a call on this store returned. NULL is allowed. Any thread may call it. */
 CDP_API void cdp_store_free(cdp_store *store, void *memory);
 
-/* End a store: local, returns within about 100 ms. Not while another thread uses it. NULL is
-   allowed. */
+/* Ends a store: closes its connection or file and frees it. Does not wait for other processes;
+   returns within about 100 ms. No other thread may use the store meanwhile. NULL is allowed. */
 CDP_API void cdp_store_destroy(cdp_store *store);
 
-/* The general form: start `request`, wait, and at the deadline cancel it and return TIMEOUT. The
-   functions above are short for this one. Results are freed with cdp_store_request_free(). */
+/* The general form of the calls above: starts `request`, waits for it, and at the deadline cancels
+   it and returns TIMEOUT. The caller owns the request and its keys and values, and frees its
+   results with cdp_store_request_free(). Errors: those of the call that has this operation. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_run(
     cdp_store *store, cdp_store_request *request, uint32_t timeout_ms);
 
-/* Free the results of a request that is done. In a store of your own: `results` is one block from
-   os->alloc, and so is each results[i].data. If you start requests yourself: where several threads
-   share a client, a request can be done just before it is cancelled; its status then is CDP_OK, and
-   it may have results to free. The status of a prefix store's request
-   changes in start(), wait() and cancel() only. */
+/* Frees the results of a request that is done. NULL stores are allowed.
+   If you implement a store: `results` must be one block from os->alloc, and so must each
+   results[i].data. If you start requests yourself: where several threads share a client, a request
+   can complete just before it is cancelled; its status is then CDP_OK, and it may have results to
+   free. The status of a prefix store's request changes only in start(), wait() and cancel(). */
 CDP_API void cdp_store_request_free(cdp_store *store, cdp_store_request *request);
 
 #ifdef __cplusplus
