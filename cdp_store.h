@@ -823,10 +823,10 @@ typedef struct cdp__wire_row {
     const char *fields;
 } cdp__wire_row;
 
-/* Before a connection has said which dialect it speaks. */
+/* For the first command of a connection, whose dialect is not known yet. */
 static const cdp__wire_row cdp__wire_greeting[] = {
     {CDP__OP_VALIDATE, CDP__CMD_VALIDATE, "u"},
-    {'c', CDP__CMD_KEY, ""}, /* it wants to prove that it knows a key */
+    {'c', CDP__CMD_KEY, ""}, /* start of an authentication exchange */
     {0, CDP__CMD_NONE, NULL},
 };
 
@@ -849,8 +849,8 @@ static const cdp__wire_row cdp__wire_old[] = {
 };
 #endif
 
-/* Does a conversation that starts with these bytes begin without a greeting? It does when they
-   are no VALIDATE: in the old dialect that would be a SET of a key of a gigabyte. */
+/* True if the first bytes of a connection are in the old dialect, which has no greeting. A VALIDATE
+   read as old would be a SET with a key of about a gigabyte, so the two cannot be confused. */
 CDP__PRIVATE bool cdp__wire_is_old(const uint8_t *p, uint64_t n) {
     static const uint8_t validate[5] = {CDP__OP_VALIDATE, CDP__WIRE_MAGIC & 255,
         CDP__WIRE_MAGIC >> 8 & 255, CDP__WIRE_MAGIC >> 16 & 255, CDP__WIRE_MAGIC >> 24};
@@ -887,8 +887,8 @@ typedef struct cdp__wire_limits {
     uint64_t key_bytes, value_bytes, list;
 } cdp__wire_limits;
 
-/* What a parser remembers between two looks: only where it is in a list. Half a field stays with
-   the caller. */
+/* The state of a parser between two calls: its position in a list. The caller keeps the bytes of an
+   incomplete field. */
 typedef struct cdp__wire {
     const cdp__wire_row *table;
     const cdp__wire_row *row; /* the list command that is under way, or NULL */
@@ -912,8 +912,7 @@ typedef enum cdp__wire_result {
     CDP__WIRE_BAD
 } cdp__wire_result;
 
-/* A place in the input that runs out. `need` is how many bytes the item takes, as far as it is
-   known. */
+/* A read position in the input. `need`: the bytes that the item takes, as far as known. */
 typedef struct cdp__wire_in {
     const uint8_t *p;
     uint64_t n, at, need;
@@ -930,7 +929,7 @@ CDP__PRIVATE cdp__wire_result cdp__wire_string(cdp__wire_in *in, uint64_t max, c
     const uint8_t *p = cdp__wire_take(in, 8);
     if (!p) return CDP__WIRE_MORE;
     out->bytes = cdp__get_u64(p);
-    if (out->bytes > max) return CDP__WIRE_BAD; /* before anybody makes room for it */
+    if (out->bytes > max) return CDP__WIRE_BAD; /* refused before memory is allocated for it */
     out->data = cdp__wire_take(in, out->bytes);
     return out->data ? CDP__WIRE_ITEM : CDP__WIRE_MORE;
 }
@@ -980,9 +979,9 @@ CDP__PRIVATE cdp__wire_result cdp__wire_command(
     return CDP__WIRE_ITEM;
 }
 
-/* Look at the n bytes that have arrived and not been used. ITEM: *out is the next item and
-   *bytes are used up. MORE: it is not complete; *bytes are needed for the next piece of it. BAD:
-   nothing sensible can follow. */
+/* Parses the n unused bytes that have arrived. ITEM: *out is the next item, and *bytes bytes are
+   consumed. MORE: the item is incomplete; *bytes bytes are needed to parse on. BAD: the input is
+   invalid; the connection cannot continue. */
 CDP__PRIVATE cdp__wire_result cdp__wire_next(cdp__wire *w, const cdp__wire_limits *max,
     const uint8_t *p, uint64_t n, cdp__wire_item *out, uint64_t *bytes) {
     cdp__wire_in in;
@@ -1157,7 +1156,8 @@ CDP__PRIVATE cdp_status cdp__store_no_number(cdp_bytes key) {
         CDP_ERR_INVALID, "the key \"%s\" holds no number to add to", cdp__key_print(&t, key));
 }
 
-/* ---- >>auth (pure): who knows the job's key -------------------------------------------------- */
+/* ---- >>auth (pure): proofs that a peer has the job's key --------------------------------------
+   */
 
 /* Knows: the job's key, nonces, the messages of the exchange. Promises: the key never leaves the
    process; proofs are compared in constant time. May use: >>wire. */
@@ -1206,7 +1206,7 @@ CDP__PRIVATE void cdp__blake2s_block(uint32_t *h, const uint8_t *block, uint64_t
         h[i] ^= v[i] ^ v[i + 8];
 }
 
-/* Overwrites what nobody may find in memory later; never left out as useless. */
+/* Overwrites secrets in memory; `volatile` keeps the compiler from removing it. */
 CDP__PRIVATE void cdp__wipe(void *p, uint64_t bytes) {
     volatile uint8_t *at = (volatile uint8_t *)p;
     while (bytes--)
@@ -1268,7 +1268,7 @@ typedef enum cdp__auth_refusal {
     CDP__AUTH_REFUSALS
 } cdp__auth_refusal;
 
-/* One sentence that fits both sides. */
+/* The reason as one sentence that is correct on both sides. */
 CDP__PRIVATE const char *cdp__auth_text(uint32_t refusal) {
     static const char *const texts[CDP__AUTH_REFUSALS] = {
         "the other side does not support job keys (PyTorch's stores do not); use no key, or a "
@@ -1299,7 +1299,7 @@ typedef struct cdp__auth {
 /* shorter keys are worth a warning */
 #define CDP__AUTH_SHORT_KEY 16u
 
-/* What a key's text is kept as. */
+/* The stored form of a key: the hash of its text. */
 CDP__PRIVATE void cdp__auth_key(const char *text, uint8_t out[CDP__AUTH_BYTES]) {
     cdp__blake2s(NULL, 0, text, strlen(text), out, CDP__AUTH_BYTES);
 }
@@ -1328,7 +1328,7 @@ CDP__PRIVATE void cdp__auth_proof(const cdp__auth *a, bool of_listener, uint8_t 
     cdp__blake2s(a->key, CDP__AUTH_BYTES, data, sizeof data, out, 24);
 }
 
-/* In a time that does not depend on where they differ. */
+/* Compares in constant time. */
 CDP__PRIVATE bool cdp__auth_equal(const uint8_t *a, const uint8_t *b, uint32_t n) {
     volatile uint8_t differ = 0;
     uint32_t i;
@@ -1344,7 +1344,7 @@ CDP__PRIVATE void cdp__auth_put(cdp__auth *a, const char *tag) {
     a->got = 0;
 }
 
-/* With this end's nonce in place. A connector speaks first. */
+/* Requires this end's nonce. The connector sends the first message. */
 CDP__PRIVATE void cdp__auth_begin(cdp__auth *a) {
     if (a->listener) return;
     cdp__auth_put(a, "cdp-key1");
@@ -1352,8 +1352,8 @@ CDP__PRIVATE void cdp__auth_begin(cdp__auth *a) {
     memcpy(a->out + 16, a->nonce[0], 16);
 }
 
-/* Only peers that may understand an answer get one: they begin as this protocol does, or as the
-   store's. */
+/* Sends the reason only to a peer that may understand it: one whose first byte begins this exchange
+   or a greeting of the store. */
 CDP__PRIVATE cdp_status cdp__auth_refuse(cdp__auth *a, cdp__auth_refusal refusal) {
     const bool answer = a->listener && (a->in[0] == 'c' || a->in[0] == CDP__OP_VALIDATE);
     cdp__auth_put(a, "cdp-no: ");
@@ -1362,8 +1362,8 @@ CDP__PRIVATE cdp_status cdp__auth_refuse(cdp__auth *a, cdp__auth_refusal refusal
     return CDP_ERR_MISMATCH;
 }
 
-/* What lies in `in` so far, a->got bytes. PENDING: go on; OK: when `out` is sent, both sides
-   have proved themselves; MISMATCH: a->refusal says why. */
+/* Reads the a->got bytes in `in`. PENDING: more messages follow; OK: both sides are authenticated
+   once `out` is sent; MISMATCH: a->refusal is the reason. */
 CDP__PRIVATE cdp_status cdp__auth_read(cdp__auth *a) {
     static const char *const tags[2][2] = {{"cdp-key2", "cdp-key4"}, {"cdp-key1", "cdp-key3"}};
     const uint64_t n = cdp__min(a->got, 8);
@@ -1602,7 +1602,7 @@ CDP__PRIVATE cdp__kv_entry *cdp__kv_obtain(cdp__kv *kv, cdp_bytes key) {
     return e;
 }
 
-/* Drop an entry that has neither a value nor a queue, and for which nobody waits. */
+/* Frees an entry that has no value, no queue and no waiting connection. */
 CDP__PRIVATE void cdp__kv_release(cdp__kv *kv, cdp__kv_entry *e) {
     cdp__kv_entry **at;
     if (!e || e->present || e->item_count) return;
@@ -1915,7 +1915,7 @@ CDP__PRIVATE bool cdp__store_left_out(cdp_store_op op) {
 }
 #endif
 
-/* Whether a request makes sense, before anybody works on it. */
+/* Checks a request before it starts. */
 CDP__PRIVATE cdp_status cdp__store_request_validate(
     const cdp_store_request *rq, uint64_t max_value_bytes) {
     const uint32_t needed = rq->op > CDP_STORE_NONE && rq->op < CDP_STORE_OP_COUNT
@@ -2083,7 +2083,7 @@ CDP__PRIVATE cdp_status cdp__kv_list(const cdp__kv *kv, const char *prefix, cdp_
     return CDP_OK;
 }
 
-/* With the lock held: do it now, or CDP_PENDING. */
+/* Requires the lock. Carries out the request, or returns CDP_PENDING if it must wait. */
 CDP__PRIVATE cdp_status cdp__hash_try(cdp__hash_store *h, cdp_store_request *rq) {
     cdp_status status;
     switch (rq->op) {
@@ -2139,7 +2139,7 @@ CDP__PRIVATE cdp_status cdp__hash_wait(void *self, cdp_store_request *rq, uint64
 
 CDP__PRIVATE void cdp__hash_cancel(void *self, cdp_store_request *rq) {
     (void)self;
-    (void)rq; /* a pending request is known to nobody but its caller */
+    (void)rq; /* only the caller refers to a pending request */
 }
 
 CDP__PRIVATE void cdp__hash_destroy(void *self) {
@@ -2278,7 +2278,7 @@ CDP__PRIVATE cdp_status cdp__polling_wait(void *self, cdp_store_request *rq, uin
 
 CDP__PRIVATE void cdp__polling_cancel(void *self, cdp_store_request *rq) {
     (void)self;
-    (void)rq; /* a pending request is known to nobody but its caller */
+    (void)rq; /* only the caller refers to a pending request */
 }
 
 /* False without memory. What else is in *t is the caller's; its `destroy` must be set. */
@@ -2980,8 +2980,8 @@ CDP__PRIVATE cdp_status cdp__auth_open(cdp__auth *a, const cdp_os *os, const uin
     return st;
 }
 
-/* As far as it goes without waiting: PENDING, OK, MISMATCH (refused; a->refusal), or PEER_LOST
-   (*result: as of recv). Not one byte more is read than belongs here. */
+/* Advances the exchange without waiting. Returns PENDING, OK, MISMATCH (refused; a->refusal) or
+   PEER_LOST (*result: as of recv). Reads no byte beyond the exchange. */
 CDP__PRIVATE cdp_status cdp__auth_pump(cdp__auth *a, cdp__loop *l, cdp__io *io, int64_t *result) {
     cdp_status st = a->done ? CDP_OK : CDP_PENDING;
     *result = 1;
@@ -2994,7 +2994,7 @@ CDP__PRIVATE cdp_status cdp__auth_pump(cdp__auth *a, cdp__loop *l, cdp__io *io, 
             if (*result <= 0) break;
             a->left -= (uint32_t)*result;
         }
-        /* a refusal is a courtesy: if it does not fit, it is dropped */
+        /* the refusal is dropped if the socket does not take it at once */
         if (st == CDP_ERR_MISMATCH) return st;
         if (*result <= 0 || st == CDP_OK) break;
         v.data = a->in + a->got;
@@ -3010,8 +3010,8 @@ CDP__PRIVATE cdp_status cdp__auth_pump(cdp__auth *a, cdp__loop *l, cdp__io *io, 
 
 #endif /* CDP_NO_JOB_KEY */
 
-/* What was refused may have said more. Unread, it would make the system drop the refusal at
-   closing. */
+/* Reads what a refused peer has sent: closing a socket with unread input would make the system drop
+   the refusal. */
 CDP__PRIVATE void cdp__auth_drain(cdp__loop *l, cdp__io *io) {
     uint8_t sink[256];
     cdp_iov v;
@@ -3167,8 +3167,8 @@ CDP__PRIVATE void cdp__conn_mark(cdp__conn *c) {
     c->server->dirty = c;
 }
 
-/* No handler frees a connection: this one asks for it, and cdp__server_settle() does it when no
-   caller uses the connection any more. */
+/* Requests that a connection be closed. cdp__server_settle() frees it later, when no caller uses it
+   any more. */
 CDP__PRIVATE void cdp__conn_close(cdp__conn *c, const char *why) {
     if (c->closing) return;
     c->closing = true;
@@ -3263,7 +3263,7 @@ CDP__PRIVATE bool cdp__conn_is_behind(const cdp__conn *c) {
     return cdp__fifo_left(&c->out) > CDP__SERVER_BACKLOG;
 }
 
-/* ---- >>store-server-waits: who waits for which key ------------------------------------------- */
+/* ---- >>store-server-waits: which connections wait for which key ------------------------------ */
 
 /* Knows: waiters. Promises: any number of connections may wait for one key: when it comes, they
    are moved aside in one step, and told a bounded number at a time. May use: store-server, kv. */
@@ -3359,7 +3359,8 @@ CDP__PRIVATE void cdp__waiter_satisfied(cdp__waiter *w) {
     cdp__conn_key_arrived(c);
 }
 
-/* Tell waiters whose key has come: as many as this turn allows, which keeps a half for commands. */
+/* Answers waiters whose key was set, within half of this turn's work; commands get the other half.
+   */
 CDP__PRIVATE void cdp__server_wake(cdp_store_server *s) {
     const uint32_t keep = CDP__SERVER_TURN_WORK / 2;
     while (!cdp__chain_empty(&s->satisfied)) {
@@ -3371,14 +3372,14 @@ CDP__PRIVATE void cdp__server_wake(cdp_store_server *s) {
     }
 }
 
-/* The entry has a value now: nobody who waits for it has to wait any longer. NULL is allowed. */
+/* The entry has a value now: ends all waits for it. NULL is allowed. */
 CDP__PRIVATE void cdp__server_key_set(cdp_store_server *s, cdp__kv_entry *e) {
     if (!e) return;
     cdp__chain_move(&e->waits, &s->satisfied);
     cdp__server_wake(s);
 }
 
-/* The entry's queue has one more value: one of those who wait may take it. */
+/* The entry's queue has one more value: ends the wait of one connection. */
 CDP__PRIVATE void cdp__server_item_pushed(cdp_store_server *s, cdp__kv_entry *e) {
     cdp__chain *first = e->waits.next;
     if (cdp__chain_empty(&e->waits)) return;
@@ -3591,7 +3592,7 @@ CDP__PRIVATE void cdp__server_on_list_keys(cdp__conn *c, const cdp__wire_item *i
     cdp__conn_list(c);
 }
 
-/* A counter in the map; the client that makes it reach the size releases everybody who waits. */
+/* Counts in the map; the client that brings the count to the size ends the waits of all. */
 CDP__PRIVATE void cdp__server_on_barrier(cdp__conn *c, const cdp__wire_item *it) {
     cdp__kv_entry *e = NULL;
     int64_t sum;
@@ -3718,8 +3719,8 @@ CDP__PRIVATE bool cdp__server_changed(
     }
 }
 
-/* Do what an item says. Where its key is watched, the old value is kept until the new one is
-   known. Only the dialect of PyTorch 1.13 has watches. */
+/* Carries out an item. If its key is watched, the old value is copied first. Only the dialect of
+   PyTorch 1.13 has watches. */
 CDP__PRIVATE void cdp__server_command(cdp__conn *c, const cdp__wire_item *it) {
     cdp_store_server *s = c->server;
     const cdp__kv_entry *e = it->key.data && s->watch_count ? cdp__kv_find(&s->kv, it->key) : NULL;
@@ -3756,7 +3757,7 @@ CDP__PRIVATE void cdp__server_command(cdp__conn *c, const cdp__wire_item *it) {
    costs what has arrived of it, not what it announced. May use: store-server, store-server-
    commands, wire, loop. */
 
-/* Carry out what the n bytes say; returns how many were used up. */
+/* Carries out the commands in n bytes; returns how many bytes were consumed. */
 CDP__PRIVATE uint64_t cdp__conn_consume(cdp__conn *c, const uint8_t *p, uint64_t n) {
     uint64_t used = 0, bytes;
     cdp__wire_item item;
@@ -3777,7 +3778,7 @@ CDP__PRIVATE uint64_t cdp__conn_consume(cdp__conn *c, const uint8_t *p, uint64_t
         }
         r = cdp__wire_next(&c->wire, &c->server->limits, p + used, n - used, &item, &bytes);
         if (r == CDP__WIRE_BAD)
-            cdp__conn_close(c, "it is no store client, or sent a larger request than allowed");
+            cdp__conn_close(c, "it is no store client, or sent a request above the limits");
         if (r == CDP__WIRE_MORE) c->need = bytes;
         if (r != CDP__WIRE_ITEM) break;
         used += bytes;
@@ -3807,8 +3808,8 @@ CDP__PRIVATE void cdp__conn_parse(cdp__conn *c) {
     if (!cdp__fifo_left(&c->in)) cdp__conn_release(c, &c->in);
 }
 
-/* Does a client with these first bytes want a link with this rank rather than its store? Then the
-   connection, and what was read from it, is handed over. */
+/* If these first bytes ask for a link with this rank instead of its store, passes the connection
+   and the bytes read from it to link_func. */
 CDP__PRIVATE bool cdp__conn_hand_over(cdp__conn *c, const uint8_t *p, uint64_t n) {
     cdp_store_server *s = c->server;
     int32_t fd;
@@ -3915,7 +3916,7 @@ CDP__PRIVATE void cdp__conn_flush(cdp__conn *c) {
     if (c->out.data && !cdp__fifo_left(&c->out)) cdp__conn_release(c, &c->out);
 }
 
-/* Whatever this connection was stopped at. */
+/* Continues where this connection stopped. */
 CDP__PRIVATE void cdp__conn_resume(cdp__conn *c) {
     if (CDP__LISTING(c)) cdp__conn_list(c);
     if (!c->closing && !CDP__LISTING(c) && !cdp__conn_is_behind(c)) cdp__conn_read(c);
@@ -3972,7 +3973,7 @@ CDP__PRIVATE void cdp__server_accept_again(cdp_store_server *s) {
     cdp__loop_again(s->loop, &s->listener);
 }
 
-/* Everything that handlers put off. Every callback of the loop ends with it. */
+/* Carries out what handlers have deferred. Every callback of the loop ends with it. */
 CDP__PRIVATE void cdp__server_settle(cdp_store_server *s) {
     while (s->dirty) {
         cdp__conn *c = s->dirty;
@@ -3996,8 +3997,8 @@ CDP__PRIVATE void cdp__server_settle(cdp_store_server *s) {
     if (s->fresh_full && s->fresh_count < CDP__SERVER_MAX_FRESH) cdp__server_accept_again(s);
 }
 
-/* Nothing else is read from a connection before this is over. A build without job keys refuses
-   every connection that comes this far, without an answer. */
+/* Reads nothing else from a connection before the exchange is over. A build without job keys
+   refuses every connection that comes this far, without an answer. */
 CDP__PRIVATE void cdp__conn_authenticate(cdp__conn *c) {
 #ifdef CDP_NO_JOB_KEY
     cdp__conn_refused(c, c->auth->refusal);
@@ -4023,7 +4024,7 @@ CDP__PRIVATE void cdp__conn_advance(cdp__conn *c) {
     if (!c->closing) cdp__conn_resume(c);
 }
 
-/* Connections that were deferred come first, so that nobody overtakes them for ever. */
+/* Deferred connections come first, so that no other connection can delay them for ever. */
 CDP__PRIVATE void cdp__conn_ready(cdp__io *io) {
     cdp__conn *c = (cdp__conn *)io->user;
     cdp_store_server *s = c->server;
@@ -4190,7 +4191,7 @@ CDP__PRIVATE void cdp__server_admit(cdp_store_server *s, int32_t fd, const cdp_a
     const bool full = s->client_count >= s->desc.max_clients;
     cdp__conn *oldest = full ? cdp__server_oldest_fresh(s) : NULL;
     cdp__conn *c = NULL;
-    if (oldest) cdp__conn_close(oldest, "another client wants its place");
+    if (oldest) cdp__conn_close(oldest, "another client takes its place (max_clients)");
     if (!full || oldest) c = (cdp__conn *)cdp__alloc_zero(s->os, sizeof *c);
     if (c) {
         c->server = s;
@@ -4356,7 +4357,7 @@ CDP_API void cdp_store_server_destroy(cdp_store_server *s) {
     cdp__free(os, s);
 }
 
-/* For cdp_tcp.h: is there a value under a client's key? */
+/* For cdp_tcp.h: whether a client's key has a value. */
 CDP__PRIVATE bool cdp__store_server_has(const cdp_store_server *s, const char *key) {
     char text[128];
     cdp_bytes k;
@@ -4384,7 +4385,7 @@ CDP__PRIVATE uint32_t cdp__store_server_clients(const cdp_store_server *s) {
     return s->client_count;
 }
 
-/* For cdp_tcp.h: has everything been sent that clients are to be told, and does none wait? */
+/* For cdp_tcp.h: true if all answers are sent and no client waits. */
 CDP__PRIVATE bool cdp__store_server_quiet(const cdp_store_server *s) {
     const cdp__conn *c;
     for (c = s->conns.next; c != &s->conns; c = c->next)
@@ -4546,7 +4547,7 @@ CDP_API cdp_status cdp_store_server_create(
    ends exactly once, and a broken client ends all of them with one error. May use: buffer, auth,
    wire, request, loop. */
 
-/* What ends each state. PAUSE: the timer. CONNECTING, AUTHENTICATING and GREETING: the socket, or
+/* What ends each state: PAUSE: the timer. CONNECTING, AUTHENTICATING and GREETING: the socket, or
    the timer when that takes too long. READY: the end of the connection. BROKEN: nothing. */
 typedef enum cdp__client_state {
     CDP__CLIENT_PAUSE,
@@ -4669,7 +4670,7 @@ CDP__PRIVATE void cdp__client_done(cdp__client *c, cdp_status status) {
     if (rq) rq->status = status;
 }
 
-/* The last error says why: it is the end of this client, and of every request it has. */
+/* Ends this client and all of its requests with the last error. */
 CDP__PRIVATE void cdp__client_break(cdp__client *c) {
     const cdp_status status = cdp_last_error()->status;
     if (c->state == CDP__CLIENT_BROKEN) return;
@@ -4692,12 +4693,12 @@ CDP__PRIVATE void cdp__client_closed(cdp__client *c) {
     cdp__client_break(c);
 }
 
-/* The end of the stream without a goodbye, a reset, or silence: they tell what has happened over
-   there. */
+/* The connection ended without an announcement; the errno tells a process that ended from a machine
+   that does not answer. */
 CDP__PRIVATE void cdp__client_lost(cdp__client *c, int64_t result) {
     int32_t err = result ? (int32_t)-result : ECONNRESET;
     if (result == CDP_IO_EOF) err = 0;
-    /* it came where the answer should have */
+    /* the announcement of a closing server arrived in place of the answer */
     if (!err && c->is_cdp && c->head_used == 1 && c->head[0] == CDP__WIRE_CLOSING) {
         cdp__client_closed(c);
         return;
@@ -4718,7 +4719,7 @@ CDP__PRIVATE void cdp__client_lost(cdp__client *c, int64_t result) {
 }
 
 CDP__PRIVATE void cdp__client_violated(cdp__client *c, const char *what) {
-    cdp__fail(CDP_ERR_STORE, "the store at %s does not keep to the protocol: %s", c->name, what);
+    cdp__fail(CDP_ERR_STORE, "the store at %s violates the protocol: %s", c->name, what);
     cdp__client_break(c);
 }
 
@@ -5042,7 +5043,7 @@ CDP__PRIVATE bool cdp__client_grow_list(cdp__client *c) {
     return true;
 }
 
-/* No memory for an answer: tell the caller, and keep up with the stream. */
+/* No memory for an answer: fails the request, and skips the answer's bytes in the stream. */
 CDP__PRIVATE void cdp__client_drop_answer(cdp__client *c) {
     cdp_store_request *rq = c->rq;
     c->rq = NULL;
@@ -5112,7 +5113,7 @@ CDP__PRIVATE bool cdp__client_step(cdp__client *c) {
     return true;
 }
 
-/* No request is on the wire: see whether the server is still there. */
+/* No request is in progress: tests whether the server closed the connection. */
 CDP__PRIVATE void cdp__client_check_idle(cdp__client *c) {
     const int64_t r = c->in_at != c->in_used ? (int64_t)(c->in_used - c->in_at)
                                              : cdp__client_recv(c, c->in, sizeof c->in);
@@ -5120,7 +5121,7 @@ CDP__PRIVATE void cdp__client_check_idle(cdp__client *c) {
     if (r == 1 && c->is_cdp && c->in[c->in_at == c->in_used ? 0 : c->in_at] == CDP__WIRE_CLOSING)
         cdp__client_closed(c);
     else
-        cdp__client_violated(c, "bytes that nobody asked for");
+        cdp__client_violated(c, "bytes without a request");
 }
 
 CDP__PRIVATE cdp_status cdp__client_no_memory(const cdp__client *c) {
@@ -5159,7 +5160,7 @@ CDP__PRIVATE void cdp__client_issue(cdp__client *c) {
     c->value_at = 0;
 }
 
-/* As far as it goes without waiting. */
+/* Makes progress without waiting. */
 CDP__PRIVATE void cdp__client_pump(cdp__client *c) {
     while (c->state == CDP__CLIENT_READY) {
         const bool sent = cdp__client_flush(c);
@@ -5179,8 +5180,9 @@ CDP__PRIVATE void cdp__client_pump(cdp__client *c) {
 
 /* ---- >>store-client-connect: to a server, and its greeting ----------------------------------- */
 
-/* Knows: addresses, dialects, the job key. Promises: tries until the deadline, and says at its
-   end what was in the way. May use: the sections of the client above, addr, auth-exchange, loop. */
+/* Knows: addresses, dialects, the job key. Promises: tries until the deadline, and then
+   reports what prevented it. May use: the sections of the client above, addr, auth-exchange, loop.
+   */
 
 /* The next address, after the last one a pause that grows by half each time and is shaken, so
    that a thousand clients that started together do not connect in step. */
@@ -5204,13 +5206,13 @@ CDP__PRIVATE void cdp__client_retry(cdp__client *c, int32_t sys_errno) {
     if (!w->warned && now - w->started_ns > CDP__CLIENT_WARN_NS) {
         w->warned = true;
         cdp__log(&c->logger, CDP_LOG_WARN, -1,
-            "still no store at %s after %u s: %s (errno %d); trying on", c->name,
+            "still no store at %s after %u s: %s (errno %d); the client keeps trying", c->name,
             (uint32_t)((now - w->started_ns) / 1000000000u), strerror(sys_errno), sys_errno);
     }
     cdp__loop_timer_set(c->loop, &c->timer, now + pause, c->timer.func, c);
 }
 
-/* Whatever answers is no store. Waiting would not change that. */
+/* Something else than a store answered; trying again would not help. */
 CDP__PRIVATE void cdp__client_no_store(cdp__client *c) {
     char hex[32];
     cdp__text t = {hex, sizeof hex, 0};
@@ -5231,8 +5233,8 @@ CDP__PRIVATE void cdp__client_no_store(cdp__client *c) {
     cdp__client_break(c);
 }
 
-/* The connection ended before it was ready. Once may be a server on its way up or down; for long
-   it is something else. */
+/* The connection ended before it was ready. A server that is starting or closing does that for a
+   moment; after CDP__CLIENT_REFUSED_NS it is not a store. */
 CDP__PRIVATE void cdp__client_refused(cdp__client *c, int64_t result) {
     const uint64_t now = c->os->now_ns(c->os->user);
     if (!c->target.refused_ns) c->target.refused_ns = now;
@@ -5299,7 +5301,7 @@ CDP__PRIVATE void cdp__client_put_last_will(cdp__client *c, bool withdraw) {
 CDP__PRIVATE void cdp__client_greeted(cdp__client *c) {
     c->is_cdp = c->in[CDP__OLD(c) ? 1 : 4] == CDP__WIRE_READY;
     c->in_at = c->in_used = 0;
-    /* one of ours that was just being started: it can do better than this */
+    /* a server of this library that was just starting: connect again in the new dialect */
     if (CDP__OLD(c) && c->is_cdp) {
         cdp__client_refused(c, 0);
         return;
@@ -5309,12 +5311,13 @@ CDP__PRIVATE void cdp__client_greeted(cdp__client *c) {
     if (c->will_key.data && c->is_cdp) cdp__client_put_last_will(c, false);
     if (c->will_key.data && c->is_cdp && !c->last_will_sent) cdp__client_break(c);
     if (c->will_key.data && !c->is_cdp)
-        cdp__log(&c->logger, CDP_LOG_INFO, -1, "the store at %s knows no last wills", c->name);
+        cdp__log(
+            &c->logger, CDP_LOG_INFO, -1, "the store at %s does not support last wills", c->name);
     cdp__client_pump(c);
 }
 
 CDP__PRIVATE void cdp__client_refused_by_auth(cdp__client *c, uint8_t refusal) {
-    cdp__fail(CDP_ERR_MISMATCH, "the store at %s and this client do not come together: %s", c->name,
+    cdp__fail(CDP_ERR_MISMATCH, "the store at %s and this client cannot authenticate: %s", c->name,
         cdp__auth_text(refusal));
     cdp__client_break(c);
 }
@@ -5687,9 +5690,10 @@ CDP__PRIVATE void cdp__client_drain(cdp__client *c) {
     }
 }
 
-/* So would input that is still on its way. A last will that comes back to life is worse than a
-   lost value: its withdrawal is followed by a PING, and everything up to its answer is read. Not
-   for long: the server may have died. The loop goes on meanwhile, since the server may be on it. */
+/* Input that is still in transit would do the same, and could drop the withdrawal of the last will.
+   So a PING follows the withdrawal, and everything up to its answer is read, for at most
+   CDP__CLIENT_GOODBYE_NS because the server may have died. The loop runs meanwhile, since the
+   server may be on it. */
 CDP__PRIVATE void cdp__client_goodbye(cdp__client *c) {
     static const uint8_t bye[4] = {'b', 'y', 'e', '!'};
     uint8_t seen[4] = {0}, next = 0, *p;
@@ -5734,9 +5738,9 @@ CDP__PRIVATE void cdp__client_destroy(void *self) {
     if (c->state == CDP__CLIENT_READY) cdp__client_goodbye(c);
     if (c->loop->os) {
         cdp__fail(CDP_ERR_STATE, "the store client of %s was destroyed", c->name);
-        cdp__client_break(c); /* requests that others hold on to are over */
+        cdp__client_break(c); /* ends requests that other code still refers to */
     }
-    /* leaving is no failure, and must not hide the one that was its reason */
+    /* destroying is no failure, and must not replace the last error */
     *cdp__error_slot() = before;
     cdp__loop_close(&c->own_loop);
     cdp__fifo_free(os, &c->out);
@@ -6032,7 +6036,7 @@ CDP_API cdp_status cdp_prefix_store_create(cdp_store *inner, const char *prefix,
 /* Knows: all kinds of stores. Promises: each call ends by its deadline. May use: everything
    above. */
 
-/* What prefix stores stand on. */
+/* The store below all prefixes. */
 CDP__PRIVATE cdp_store *cdp__store_base(cdp_store *s) {
 #ifndef CDP_NO_PREFIX_STORE
     while (s->destroy == cdp__prefix_destroy)
