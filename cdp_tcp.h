@@ -1336,6 +1336,27 @@ typedef struct cdp__mesh {
     char note_text[96];
 } cdp__mesh;
 
+/* The memory of a link. A constant where shared memory is left out, so that the compiler leaves out
+   what it takes. */
+CDP__PRIVATE cdp__shared *cdp__link_shared(const cdp__link *l) {
+#ifdef CDP_NO_SHARED_MEMORY
+    (void)l;
+    return NULL;
+#else
+    return l->shared;
+#endif
+}
+
+/* The first of the list of all links' memory. */
+CDP__PRIVATE cdp__shared *cdp__mesh_sharing(const cdp__mesh *m) {
+#ifdef CDP_NO_SHARED_MEMORY
+    (void)m;
+    return NULL;
+#else
+    return m->sharing;
+#endif
+}
+
 CDP__PRIVATE void cdp__race_end(cdp__link *l) {
     uint32_t i;
     if (!l->race) return;
@@ -1359,7 +1380,7 @@ CDP__PRIVATE void cdp__link_forget(cdp__link *l, cdp_status status, int32_t err)
     l->state = CDP__LINK_LOST;
     l->status = status;
     l->lost_errno = err;
-    if (l->shared) cdp__shared_tidy(l->shared, true);
+    if (cdp__link_shared(l)) cdp__shared_tidy(l->shared, true);
 }
 
 CDP__PRIVATE void cdp__link_drop(cdp__link *l, cdp_status status, int32_t err) {
@@ -1654,7 +1675,8 @@ CDP__PRIVATE void cdp__link_tell(cdp__link *l) {
     v.data = bytes;
     v.bytes = CDP__HEAD_BYTES + h.bytes;
     /* a fresh link takes it whole, or is lost anyway */
-    (void)(l->shared ? cdp__line_move(&l->shared->line, &v, 1, true) : cdp__link_put(l, &v, 1));
+    (void)(cdp__link_shared(l) ? cdp__line_move(&l->shared->line, &v, 1, true)
+                               : cdp__link_put(l, &v, 1));
 }
 
 CDP__PRIVATE void cdp__link_nonsense(cdp__link *l) {
@@ -1695,7 +1717,7 @@ CDP__PRIVATE void cdp__link_read_ahead(cdp__link *l) {
         v.data = l->rx + l->rx_used;
         v.bytes = CDP__RX_BYTES - l->rx_used;
         r = v.bytes ? cdp__link_drain(l, &v) : 0;
-        if (r > 0 && l->shared) {
+        if (r > 0 && cdp__link_shared(l)) {
             cdp__link_nonsense(l);
             return;
         }
@@ -1872,7 +1894,7 @@ CDP__PRIVATE void cdp__link_up(cdp__link *l) {
 /* CHOSEN, or TAKEN, is being sent; after a CHOSEN that offers memory TAKEN is awaited. */
 CDP__PRIVATE void cdp__link_choosing(cdp__link *l) {
     cdp__mesh *m = l->mesh;
-    const bool offers = l->shared && !l->shared->taken;
+    const bool offers = cdp__link_shared(l) && !l->shared->taken;
     int32_t r = cdp__hello_send(m, &l->io, l->hello, &l->hello_sent);
     if (r > 0 && offers) r = cdp__hello_recv(m, &l->io, l->answer, &l->hello_got);
     if (r < 0)
@@ -1881,7 +1903,7 @@ CDP__PRIVATE void cdp__link_choosing(cdp__link *l) {
         r = cdp__link_taken(l);
     if (r <= 0 || l->state == CDP__LINK_LOST) return;
     cdp__link_up(l);
-    if (!l->shared || l->state != CDP__LINK_UP) return;
+    if (!cdp__link_shared(l) || l->state != CDP__LINK_UP) return;
     l->whole = true; /* no other connections are needed */
     cdp__link_unguard(l);
     l->shared->next = m->sharing;
@@ -2224,7 +2246,7 @@ CDP__PRIVATE cdp__shared *cdp__incoming_share(cdp__incoming *g, const cdp__hello
 
 /* The visitor is the rank it says it is, and has chosen this connection: it becomes the link. */
 CDP__PRIVATE void cdp__incoming_adopt(cdp__incoming *g, cdp__link *l, const cdp__hello *chosen) {
-    const bool asks = g->offers && chosen->memory[0];
+    const bool asks = cdp__mesh_shares(l->mesh) && g->offers && chosen->memory[0];
     cdp_addr at[CDP__PATHS];
     if (!cdp__link_room(l) || !cdp__link_guard(l, g->auth.nonce, g->hello, true)) return;
     if (!l->addr.family && l->mesh->addrs.status == CDP_OK && l->mesh->addrs.results
@@ -2784,14 +2806,15 @@ CDP__PRIVATE cdp_status cdp__mesh_news(cdp__mesh *m) {
 CDP__PRIVATE cdp_status cdp__mesh_wait(void *self, cdp_lock *lock, uint64_t deadline_ns) {
     cdp__mesh *m = (cdp__mesh *)self;
     cdp_status st;
-    if (m->sharing && !deadline_ns) { /* a spinning caller polls the memory itself meanwhile */
+    if (cdp__mesh_sharing(m)
+        && !deadline_ns) { /* a spinning caller polls the memory itself meanwhile */
         const uint64_t now = m->os->now_ns(m->os->user);
         if (now < m->looked_ns + CDP__LOOK_NS) return CDP_OK;
         m->looked_ns = now;
     }
-    if (m->sharing && deadline_ns && cdp__shared_doze(m->sharing)) deadline_ns = 0;
+    if (cdp__mesh_sharing(m) && deadline_ns && cdp__shared_doze(m->sharing)) deadline_ns = 0;
     st = cdp__loop_run(&m->loop, lock, deadline_ns);
-    cdp__shared_rise(m->sharing);
+    cdp__shared_rise(cdp__mesh_sharing(m));
     return st == CDP_OK ? cdp__mesh_news(m) : st;
 }
 
@@ -2954,6 +2977,7 @@ CDP__PRIVATE uint32_t cdp__mesh_host(void *self, uint32_t peer) {
     return ((cdp__mesh *)self)->hosts[peer];
 }
 
+#ifndef CDP_NO_RECORDER
 CDP__PRIVATE void cdp__mesh_describe(void *self, uint32_t peer, char *out, uint64_t size) {
     static const char *const states[] = {
         "not used yet", "awaited", "trying its addresses", "being made", "", "lost"};
@@ -2987,6 +3011,7 @@ CDP__PRIVATE void cdp__mesh_describe(void *self, uint32_t peer, char *out, uint6
     if (m->keyed && cdp__mesh_linked(m, peer)) cdp__text_add(&t, ", key proved");
     if (m->desc.mac && !s && cdp__mesh_linked(m, peer)) cdp__text_add(&t, ", mac");
 }
+#endif
 
 /* A failed rank does not leave at once, but when the store has its cause. The one that serves
    the store waits until the others have gone, or for CDP__TELL_MS when all that they wait for has
@@ -3078,7 +3103,7 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
         cdp__loop_remove(&m->loop, &m->links[i].io);
         cdp__free(os, m->links[i].rx);
         cdp__link_unguard(&m->links[i]);
-        cdp__shared_close(m->links[i].shared);
+        cdp__shared_close(cdp__link_shared(&m->links[i]));
     }
     for (i = 0; m->segments && i < CDP__SEGMENTS; ++i)
         /* what was not freed may still be in use: it stays where it is */
@@ -4782,7 +4807,9 @@ CDP__PRIVATE void cdp__mesh_transport(cdp__mesh *m, cdp_transport *t) {
     t->failure.publish = cdp__mesh_publish;
     t->failure.first = cdp__mesh_first;
     t->failure.linked = cdp__mesh_linked;
+#ifndef CDP_NO_RECORDER
     t->describe = cdp__mesh_describe;
+#endif
     t->failure.starting = cdp__mesh_starting;
     t->destroy = cdp__mesh_close;
 #ifndef CDP_NO_SHARED_MEMORY
