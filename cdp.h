@@ -75,6 +75,7 @@
         collect from all ranks                 cdp_gather, cdp_allgather
         send every rank something else         cdp_alltoall
         send something to one rank             cdp_send, cdp_recv, cdp_sendrecv, cdp_batch
+        allocate nothing later on              cdp_group_reserve
         take messages from any sender          cdp_recv_any, cdp_probe
         build a protocol of my own             cdp_channel_open, cdp_channel_send
         exchange bytes of any length           cdp_allgather_bytes, cdp_gather_bytes,
@@ -216,9 +217,9 @@
         TIMEOUT, PEER_LOST, ABORTED, MISMATCH, IO and STATE of an operation: the group is broken on
         every rank, for the same first cause, which every rank reports; destroy it. Every wait ends
         by its deadline. Ranks that call different things learn it from the first message between
-        them, or at the deadline where none of them is to send. The library installs no signal
-        handler and no atexit function, never forks, reads no environment variable, and never
-        raises SIGPIPE.
+        them; two that wait for each other after 1 s, or a quarter of the timeout if that is less;
+        others at the deadline. The library installs no signal handler and no atexit function,
+        never forks, reads no environment variable, and never raises SIGPIPE.
 
     LIMITS
         ranks 65535 | elements and bytes 63 bits | operations in flight: memory
@@ -346,7 +347,8 @@ typedef enum cdp_status {
     CDP_ERR_MISMATCH = -6,
     /* a combination that does not exist (say, a reduction of a dtype that has none) */
     CDP_ERR_UNSUPPORTED = -7,
-    /* the operating system refused; sys_errno says why */
+    /* the operating system refused, sys_errno says why; EBADMSG: bytes were changed on the way
+       (`mac` of cdp_tcp.h) */
     CDP_ERR_IO = -8,
     /* the key-value store failed or went away */
     CDP_ERR_STORE = -9,
@@ -1362,6 +1364,12 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_recv_any_async(cdp_group *group, void *dat
    Never blocks. Errors: INVALID, or the group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_probe(
     cdp_group *group, uint32_t from, uint32_t tag, cdp_message *got);
+
+/* Make room for `messages` sends and receives in flight at a time, counted over the group, before
+   a program comes to where nothing should be allocated any more: without it the room grows, once,
+   to the most that were in flight. Local. INVALID; NOMEM, which breaks nothing: what room there
+   was stays. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_group_reserve(cdp_group *group, uint32_t messages);
 
 /* Start `n` sends and receives in this order: all, or none when one of them is wrong. *out is
    done when all are. No rank waits for another because of the order inside a batch. Errors: as
@@ -6468,7 +6476,9 @@ typedef struct cdp__wait_message {
     cdp__place at;
     uint32_t serial; /* counts what is asked about this wait */
     uint8_t call_count;
-    uint16_t probe; /* how many ranks on, those waited for are to be asked, too; 0: none */
+    /* how many ranks on, those waited for are to be asked, too; 0: no answer is wanted, the
+       calls are to be compared */
+    uint16_t probe;
     cdp__fingerprint calls[CDP__WAIT_CALLS];
 } cdp__wait_message;
 
@@ -6636,8 +6646,9 @@ CDP__PRIVATE void cdp__failure_text(
    (ENDPOINT), and once more whenever that changes. So while its failure settles, every rank learns
    who keeps it waiting in the end: a rank that does not answer, that waits for nobody, whose link
    is cut, or a circle. What was said before a deadline does not count, since a rank may have
-   stopped since: serial numbers tell. Nobody asks before a deadline: a question that reaches a rank
-   which has done its part, and has left, would destroy what that rank sent last. */
+   stopped since: serial numbers tell. Before a deadline nobody asks, but a rank that has waited
+   long for an operation of which nothing has come says once what it calls (a WAIT that is not to
+   be passed on): ranks that call different things, and wait for each other, learn it then. */
 
 typedef enum cdp__failure_state {
     CDP__FAILURE_HEALTHY,
@@ -6658,7 +6669,8 @@ typedef struct cdp__failure_edge { /* this rank waits for `peer` */
     bool used;
     bool caller;     /* a thread of the program is inside a call that waits for this */
     bool ask;        /* a WAIT is to be sent */
-    uint16_t probe;  /* how much further it is to be passed on */
+    bool compared;   /* the peer was told what this rank calls */
+    uint16_t probe;  /* how much further it is to be passed on; 0: it only compares calls */
     uint32_t serial; /* of the last WAIT */
     uint32_t needed; /* answers to earlier ones do not count */
     uint32_t answer; /* `end` answers this one; 0: none has come */
@@ -6734,6 +6746,7 @@ typedef struct cdp__failure_event {
     cdp__endpoint end;
     uint64_t since_ns, begun_ns; /* BLOCKED, GOES_ON */
     bool caller;                 /* BLOCKED */
+    bool compare;                /* BLOCKED: for long, and the rank may call something else */
     uint16_t probe;              /* WAITS */
     uint32_t serial;             /* WAITS, ANSWER */
     /* WAITS, ANSWER, TOLD: this rank has done what is waited for at `at`, `end.last.at` or
@@ -6902,6 +6915,7 @@ CDP__PRIVATE void cdp__failure_on_blocked(cdp__failure *f, const cdp__failure_ev
         cdp__failure_drop_waiters(f, &v->at);
         cdp__failure_pass_probe(f, e);
     }
+    if (v->compare && !e->compared) e->compared = e->ask = f->outbox = true;
     cdp__failure_update(f);
 }
 
@@ -9673,8 +9687,9 @@ CDP__PRIVATE bool cdp__group_awaited(const cdp_group *g) {
     return false;
 }
 
+/* `compare`: the peer is to know what this rank calls. */
 CDP__PRIVATE void cdp__wait_lasts(
-    cdp_group *g, const cdp__place *at, uint32_t peer, uint64_t since_ns) {
+    cdp_group *g, const cdp__place *at, uint32_t peer, uint64_t since_ns, bool compare) {
     cdp__failure_event v;
     memset(&v, 0, sizeof v);
     v.type = CDP__FAILURE_BLOCKED;
@@ -9683,6 +9698,7 @@ CDP__PRIVATE void cdp__wait_lasts(
     v.from = peer;
     v.since_ns = since_ns;
     v.caller = cdp__group_awaited(g);
+    v.compare = compare;
     (void)cdp__failure_step(&g->w->failure, &v);
 }
 
@@ -10327,7 +10343,7 @@ CDP__PRIVATE bool cdp__world_note(
     v.from = peer;
     if (type == CDP__MESSAGE_WAIT) {
         if (!cdp__wait_decode(body, bytes, &wait)) return false;
-        if (cdp__world_differs(w, peer, &wait)) return true;
+        if (cdp__world_differs(w, peer, &wait) || !wait.probe) return true;
         v.type = CDP__FAILURE_WAITS;
         v.at = wait.at;
         v.serial = wait.serial;
@@ -10440,6 +10456,15 @@ CDP__PRIVATE bool cdp__posts_grow(cdp_group *g) {
     return true;
 }
 
+CDP__PRIVATE cdp__post *cdp__post_new(cdp_group *g) {
+    cdp__post *post = NULL;
+    if (cdp__posts_grow(g)) post = (cdp__post *)cdp__alloc_zero(g->os, sizeof *post);
+    if (!post) return NULL;
+    post->index = g->post_count;
+    g->posts[g->post_count++] = post;
+    return post;
+}
+
 /* A free post, the one that was free longest; NULL: out of memory. */
 CDP__PRIVATE cdp__post *cdp__post_take(cdp_group *g) {
     cdp__post *post = g->free_posts;
@@ -10450,13 +10475,18 @@ CDP__PRIVATE cdp__post *cdp__post_take(cdp_group *g) {
         post->taken = true;
         return post;
     }
-    if (!cdp__posts_grow(g)) return NULL;
-    post = (cdp__post *)cdp__alloc_zero(g->os, sizeof *post);
-    if (!post) return NULL;
-    post->index = g->post_count;
-    post->taken = true;
-    g->posts[g->post_count++] = post;
+    post = cdp__post_new(g);
+    if (post) post->taken = true;
     return post;
+}
+
+CDP__PRIVATE void cdp__post_free(cdp_group *g, cdp__post *post) {
+    post->next = NULL;
+    if (g->last_free_post)
+        g->last_free_post->next = post;
+    else
+        g->free_posts = post;
+    g->last_free_post = post;
 }
 
 /* Its work has ended, well or by being cancelled. */
@@ -10464,12 +10494,18 @@ CDP__PRIVATE void cdp__post_give(cdp_group *g, cdp__post *post, bool cancelled) 
     post->cancelled = post->cancelled << 1 | (cancelled ? 1u : 0u);
     ++post->use;
     post->taken = false;
-    post->next = NULL;
-    if (g->last_free_post)
-        g->last_free_post->next = post;
-    else
-        g->free_posts = post;
-    g->last_free_post = post;
+    cdp__post_free(g, post);
+}
+
+/* Does the pool have room for `n` posts? */
+CDP__PRIVATE bool cdp__posts_reserve(cdp_group *g, uint32_t n) {
+    if (n > 1u << CDP__POST_INDEX) return false;
+    while (g->post_count < n) {
+        cdp__post *post = cdp__post_new(g);
+        if (!post) return false;
+        cdp__post_free(g, post);
+    }
+    return true;
 }
 
 /* ---- sends and receives */
@@ -10666,7 +10702,7 @@ CDP__PRIVATE void cdp__flow_waits(cdp__flow *flow) {
         at.seq = post->call.seq;
         if (post->seen != post->x.moved + 1 && flow->g->w->failure.waited)
             cdp__wait_over(flow->g, at.channel, at.seq, 0);
-        cdp__wait_lasts(flow->g, &at, flow->s.peer, post->start_ns);
+        cdp__wait_lasts(flow->g, &at, flow->s.peer, post->start_ns, false);
         post->seen = post->x.moved + 1;
     }
 }
@@ -11133,8 +11169,8 @@ CDP__PRIVATE cdp__advance cdp__queue_poll(cdp_group *g) {
     return CDP__MOVED;
 }
 
-/* The running operation: what it waits for is over, or (`look`) lasts. */
-CDP__PRIVATE void cdp__queue_waits(cdp_group *g, bool look) {
+/* The running operation: what it waits for is over, or (`look`) lasts; `tick`: for long. */
+CDP__PRIVATE void cdp__queue_waits(cdp_group *g, bool look, bool tick) {
     const cdp__transfer *late = cdp__exec_late(&g->exec);
     const bool same = late && g->seen_round == g->exec.round && g->seen_moved == late->moved;
     const cdp__op *op = cdp__group_head(g);
@@ -11145,7 +11181,8 @@ CDP__PRIVATE void cdp__queue_waits(cdp_group *g, bool look) {
     at.round = g->exec.round;
     if (!same && g->w->failure.waited) cdp__wait_over(g, at.channel, at.seq, at.round);
     if (!late) return;
-    if (look) cdp__wait_lasts(g, &at, late->s->peer, op->start_ns);
+    if (look)
+        cdp__wait_lasts(g, &at, late->s->peer, op->start_ns, tick && late->receive && !late->moved);
     g->seen_round = g->exec.round;
     g->seen_moved = late->moved;
 }
@@ -11159,7 +11196,7 @@ CDP__PRIVATE bool cdp__group_waits(cdp_group *g, uint64_t now) {
     uint32_t i;
     if (look) period = cdp__min(period, cdp__flows_waits(g));
     if (g->exec.running && g->queue_used) {
-        cdp__queue_waits(g, look);
+        cdp__queue_waits(g, look, tick);
         period = cdp__min(period, cdp__failure_period_ns(cdp__group_head(g)->rq.timeout_ms));
     }
     if (tick) {
@@ -13856,6 +13893,15 @@ CDP__PRIVATE void cdp__batch_done(void *user, uint64_t start_ns, uint64_t end_ns
     (void)start_ns;
     (void)end_ns;
     if (--s->left == 0) cdp__pend_close(s, false);
+}
+
+CDP_API cdp_status cdp_group_reserve(cdp_group *g, uint32_t messages) {
+    bool room;
+    if (cdp__alive(g, "cdp_group_reserve") != CDP_OK) return cdp_last_error()->status;
+    cdp__enter(g);
+    room = cdp__posts_reserve(g, messages);
+    cdp__leave(g);
+    return room ? CDP_OK : cdp__fail_nomem("messages in flight", messages * sizeof(cdp__post));
 }
 
 CDP_API cdp_status cdp_batch(cdp_group *g, const cdp_transfer *list, uint32_t n, cdp_work *out) {
