@@ -288,7 +288,6 @@ TEST(a_store_knows_the_calls_of_cdp_init_and_no_others) {
     T_EQ(CDP_OK, cdp_store_add(store, "n", 3, &sum));
     T_EQ(3, (int)sum);
     T_EQ(CDP_ERR_UNSUPPORTED, cdp_store_run(store, &rq, 1000));
-    T(strstr(cdp_last_error()->text, "CDP_NO_STORE_CALLS") != NULL);
     rq.op = CDP_STORE_CHECK;
     T_EQ(CDP_OK, cdp_store_run(store, &rq, 1000));
     T_EQ(1, (int)rq.number);
@@ -338,7 +337,6 @@ TEST(a_job_key_is_refused_and_not_ignored) {
     d.master_port = 1;
     d.job_key = "sixteen or more characters";
     T_EQ(CDP_ERR_UNSUPPORTED, cdp_store_server_create(&sd, &server));
-    T(strstr(cdp_last_error()->text, "CDP_NO_JOB_KEY") != NULL);
     T_EQ(CDP_ERR_UNSUPPORTED, cdp_tcp_store_create(&cd, &store));
     T_EQ(CDP_ERR_UNSUPPORTED, cdp_init(&d, &g));
     T(!server && !store && !g);
