@@ -92,6 +92,15 @@
         CDP_API, CDP_STATIC, CDP_NO_STDIO, CDP_NO_THREADS, CDP_NO_LOG_STRINGS: see cdp.h.
         CDP_NO_HASH_STORE, CDP_NO_PREFIX_STORE, CDP_NO_CUSTOM_STORE
                              no such store; the same in every file
+        CDP_NO_STORE_CALLS   cdp_store_set, cdp_store_get, cdp_store_add, cdp_store_compare_set and
+                             cdp_store_run are all calls on keys, as cdp_init() needs them: no
+                             append, wait, check, delete, num_keys, list_keys, queues, barrier,
+                             clone, multi_get, multi_set; a server closes the connection of a client
+                             that sends such a request, and PyTorch 1.13 is not understood. Requests
+                             for what is left out return UNSUPPORTED. The same in every file
+        CDP_NO_JOB_KEY       no authentication: a job_key in a desc is UNSUPPORTED, and a server or
+                             rank without trust_network serves its own machine only; it closes
+                             other connections without telling the reason. The same in every file
         CDP_NO_FILE_STORE    no file store, and nothing of <sys/file.h> and <sys/stat.h>; the same
                              in every file
 
@@ -373,6 +382,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_store_compare_set(cdp_store *store, const 
     const void *expected, uint64_t expected_bytes, const void *desired, uint64_t desired_bytes,
     void **value, uint64_t *bytes);
 
+#ifndef CDP_NO_STORE_CALLS
+
 /* Until every key has been there. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_wait(
     cdp_store *store, const char *const *keys, uint32_t count, uint32_t timeout_ms);
@@ -443,6 +454,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_store_multi_get(cdp_store *store, const ch
 /* keys[i] := values[i]; others may see some of them before the rest. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_multi_set(
     cdp_store *store, const char *const *keys, const cdp_bytes *values, uint32_t count);
+
+#endif /* CDP_NO_STORE_CALLS */
 
 /* The time that calls have which are given 0, and those that take none (CDP_NO_TIMEOUT: no
    limit; 0: 300000). It belongs to the store inside of prefix stores, and so to all of its
@@ -777,6 +790,11 @@ static const cdp__wire_row cdp__wire_greeting[] = {
     {0, CDP__CMD_NONE, NULL},
 };
 
+/* Whether a connection speaks the dialect of PyTorch 1.13: a constant where that is left out. */
+#ifdef CDP_NO_STORE_CALLS
+#define CDP__OLD(x) false
+#else
+#define CDP__OLD(x) ((x)->old)
 static const cdp__wire_row cdp__wire_old[] = {
     {0, CDP__CMD_SET, "kv"},
     {1, CDP__CMD_COMPARE_SET, "kvv"},
@@ -789,6 +807,7 @@ static const cdp__wire_row cdp__wire_old[] = {
     {8, CDP__CMD_DELETE, "k"},
     {0, CDP__CMD_NONE, NULL},
 };
+#endif
 
 /* Does a conversation that starts with these bytes begin without a greeting? It does when they
    are no VALIDATE: in the old dialect that would be a SET of a key of a gigabyte. */
@@ -805,20 +824,22 @@ static const cdp__wire_row cdp__wire_v2[] = {
     {CDP__OP_ADD, CDP__CMD_ADD, "ki"},
     {CDP__OP_CHECK, CDP__CMD_CHECK, "*k"},
     {CDP__OP_WAIT, CDP__CMD_WAIT, "*k"},
-    {CDP__OP_NUM_KEYS, CDP__CMD_NUM_KEYS, ""},
     {CDP__OP_DELETE, CDP__CMD_DELETE, "k"},
-    {CDP__OP_APPEND, CDP__CMD_APPEND, "kv"},
     {CDP__OP_MULTI_GET, CDP__CMD_MULTI_GET, "*k"},
-    {CDP__OP_MULTI_SET, CDP__CMD_MULTI_SET, "*kv"},
     {CDP__OP_CANCEL_WAIT, CDP__CMD_CANCEL_WAIT, ""},
     {CDP__OP_PING, CDP__CMD_PING, "u"},
+    {CDP__OP_LAST_WILL, CDP__CMD_LAST_WILL, "kv"},
+    {CDP__OP_TRY_GET, CDP__CMD_TRY_GET, "k"},
+#ifndef CDP_NO_STORE_CALLS
+    {CDP__OP_NUM_KEYS, CDP__CMD_NUM_KEYS, ""},
+    {CDP__OP_APPEND, CDP__CMD_APPEND, "kv"},
+    {CDP__OP_MULTI_SET, CDP__CMD_MULTI_SET, "*kv"},
     {CDP__OP_QUEUE_PUSH, CDP__CMD_QUEUE_PUSH, "kv"},
     {CDP__OP_QUEUE_POP, CDP__CMD_QUEUE_POP, "k"},
     {CDP__OP_QUEUE_LEN, CDP__CMD_QUEUE_LEN, "k"},
     {CDP__OP_LIST_KEYS, CDP__CMD_LIST_KEYS, ""},
     {CDP__OP_BARRIER, CDP__CMD_BARRIER, "ki"},
-    {CDP__OP_LAST_WILL, CDP__CMD_LAST_WILL, "kv"},
-    {CDP__OP_TRY_GET, CDP__CMD_TRY_GET, "k"},
+#endif
     {0, CDP__CMD_NONE, NULL},
 };
 
@@ -1236,6 +1257,21 @@ CDP__PRIVATE void cdp__auth_key(const char *text, uint8_t out[CDP__AUTH_BYTES]) 
     cdp__blake2s(NULL, 0, text, strlen(text), out, CDP__AUTH_BYTES);
 }
 
+/* Reads the job key of a desc. *keyed: whether there is one, and `out` is set. */
+CDP__PRIVATE cdp_status cdp__auth_key_read(
+    const char *job_key, uint8_t out[CDP__AUTH_BYTES], bool *keyed) {
+    *keyed = job_key && job_key[0];
+#ifdef CDP_NO_JOB_KEY
+    (void)out;
+    return *keyed ? cdp__fail(CDP_ERR_UNSUPPORTED,
+               "job_key is set, but this program was built with CDP_NO_JOB_KEY")
+                  : CDP_OK;
+#else
+    if (*keyed) cdp__auth_key(job_key, out);
+    return CDP_OK;
+#endif
+}
+
 CDP__PRIVATE void cdp__auth_proof(const cdp__auth *a, bool of_listener, uint8_t out[24]) {
     uint8_t data[8 + 32];
     memset(data, 0, 8);
@@ -1419,8 +1455,14 @@ CDP__PRIVATE cdp__kv_item *cdp__kv_pop(cdp__kv *kv, cdp__kv_entry *e) {
 }
 
 CDP__PRIVATE void cdp__kv_drop_items(cdp__kv *kv, cdp__kv_entry *e) {
+#ifdef CDP_NO_STORE_CALLS
+    (void)kv;
+    CDP_ASSERT(!e->item_count); /* without the calls for queues there are none */
+    (void)e;
+#else
     while (e->item_count)
         cdp__free(kv->os, cdp__kv_pop(kv, e));
+#endif
 }
 
 CDP__PRIVATE void cdp__kv_close(cdp__kv *kv) {
@@ -1695,6 +1737,16 @@ CDP__PRIVATE void cdp__store_request_drop_results(
     rq->results = NULL;
 }
 
+/* A constant where the operation is left out, so that the compiler leaves out what it takes. */
+CDP__PRIVATE bool cdp__store_lists(const cdp_store_request *rq) {
+#ifdef CDP_NO_STORE_CALLS
+    (void)rq;
+    return false;
+#else
+    return rq->op == CDP_STORE_LIST_KEYS;
+#endif
+}
+
 /* Of LIST_KEYS: as many as were found so far. */
 CDP__PRIVATE uint64_t cdp__store_request_result_count(const cdp_store_request *rq) {
     switch (rq->op) {
@@ -1820,6 +1872,13 @@ CDP__PRIVATE cdp_status cdp__store_request_validate_sizes(
     return CDP_OK;
 }
 
+#ifdef CDP_NO_STORE_CALLS
+/* Operations that cdp_init() does not need. */
+CDP__PRIVATE bool cdp__store_left_out(cdp_store_op op) {
+    return op == CDP_STORE_NUM_KEYS || op == CDP_STORE_APPEND || op >= CDP_STORE_MULTI_SET;
+}
+#endif
+
 /* Whether a request makes sense, before anybody works on it. */
 CDP__PRIVATE cdp_status cdp__store_request_validate(
     const cdp_store_request *rq, uint64_t max_value_bytes) {
@@ -1828,6 +1887,11 @@ CDP__PRIVATE cdp_status cdp__store_request_validate(
         : 0;
     if (rq->op <= CDP_STORE_NONE || rq->op >= CDP_STORE_OP_COUNT)
         return cdp__fail(CDP_ERR_INVALID, "no such store operation: %d", (int)rq->op);
+#ifdef CDP_NO_STORE_CALLS
+    if (cdp__store_left_out(rq->op))
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "store operation %d is left out: CDP_NO_STORE_CALLS is defined", (int)rq->op);
+#endif
     if (needed != UINT32_MAX && rq->key_count != needed)
         return cdp__fail(CDP_ERR_INVALID, "store operation %d takes %u keys, not %u", (int)rq->op,
             needed, rq->key_count);
@@ -1995,12 +2059,14 @@ CDP__PRIVATE cdp_status cdp__hash_try(cdp__hash_store *h, cdp_store_request *rq)
         rq->number = status == CDP_OK;
         return status == CDP_PENDING ? CDP_OK : status;
     case CDP_STORE_DELETE: rq->number = cdp__kv_delete(&h->kv, rq->keys[0]); return CDP_OK;
+#ifndef CDP_NO_STORE_CALLS
     case CDP_STORE_NUM_KEYS: rq->number = (int64_t)h->kv.present_count; return CDP_OK;
     case CDP_STORE_LIST_KEYS: return cdp__kv_list(&h->kv, "", rq);
     case CDP_STORE_QUEUE_POP: return cdp__hash_pop(h, rq);
     case CDP_STORE_QUEUE_LEN: return cdp__hash_queue_len(h, rq);
     case CDP_STORE_QUEUE_PUSH: status = cdp__hash_push(h, rq); break;
     case CDP_STORE_BARRIER: status = cdp__hash_barrier(h, rq); break;
+#endif
     default: status = cdp__hash_write(h, rq); break;
     }
     if (h->cond && rq->op != CDP_STORE_BARRIER)
@@ -2853,6 +2919,8 @@ CDP__PRIVATE bool cdp__fifo_reserve(const cdp_os *os, cdp__fifo *b, uint64_t mor
 /* Knows: one socket and the state of its exchange. Promises: it never blocks, and reads nothing
    beyond the exchange. May use: >>auth, loop of cdp.h. */
 
+#ifndef CDP_NO_JOB_KEY
+
 /* `key` NULL: everybody is refused for this reason, and no nonce is needed. The memory that `a` is
    in stays the caller's. */
 CDP__PRIVATE void cdp__auth_open_with(cdp__auth *a, const uint8_t *nonce, const uint8_t *key,
@@ -2903,6 +2971,8 @@ CDP__PRIVATE cdp_status cdp__auth_pump(cdp__auth *a, cdp__loop *l, cdp__io *io, 
     if (*result < 0 || (*result == 0 && io->broken)) return CDP_ERR_PEER_LOST;
     return a->left ? CDP_PENDING : st;
 }
+
+#endif /* CDP_NO_JOB_KEY */
 
 /* What was refused may have said more. Unread, it would make the system drop the refusal at
    closing. */
@@ -2963,11 +3033,13 @@ typedef struct cdp__conn {
     bool all_there; /* CHECK: every key so far is there */
     /* keys that a WAIT still needs, and 1 while the request itself is still arriving */
     uint32_t awaited;
+    bool told; /* that what it waited for is there; it has asked for nothing since */
     uint32_t wait_count, watch_count; /* of `waiters` */
     uint64_t born_ns, active_ns;
     cdp_addr from;
-    uint32_t purpose; /* what it has proved its key for; 0: nothing, it did not have to */
-    uint64_t need;    /* bytes of `in` without which parsing again is pointless */
+    uint32_t purpose;     /* what it has proved its key for; 0: nothing, it did not have to */
+    uint8_t nonce[2][16]; /* with these */
+    uint64_t need;        /* bytes of `in` without which parsing again is pointless */
     cdp__wire wire;
     cdp__fifo in, out; /* without memory when empty, so an idle connection costs only this struct */
     cdp__chain waiters;
@@ -2976,6 +3048,13 @@ typedef struct cdp__conn {
     /* until the client has proved that it knows the key, or was told why it is refused */
     cdp__auth *auth;
 } cdp__conn;
+
+/* Whether a list of keys is being sent: a constant where that is left out. */
+#ifdef CDP_NO_STORE_CALLS
+#define CDP__LISTING(c) false
+#else
+#define CDP__LISTING(c) ((c)->listing.left != 0)
+#endif
 
 #define CDP__SERVER_SCRATCH 65536u
 /* half an item up to this size is copied to the scratch and back */
@@ -2998,8 +3077,8 @@ typedef struct cdp__conn {
 /* One that is silent for so long is parked, and looked at as often. */
 #define CDP__SERVER_PARK_NS (20 * CDP__MS)
 
-typedef void (*cdp__server_link_func)(
-    void *user, int32_t fd, const cdp_addr *from, const uint8_t *received, uint64_t bytes);
+typedef void (*cdp__server_link_func)(void *user, int32_t fd, const cdp_addr *from,
+    const uint8_t *received, uint64_t bytes, uint8_t nonce[2][16]);
 
 struct cdp_store_server {
     cdp_store_server_desc desc; /* resolved */
@@ -3236,7 +3315,9 @@ CDP__PRIVATE bool cdp__conn_forget_some_waits(cdp__conn *c) {
 
 CDP__PRIVATE void cdp__conn_key_arrived(cdp__conn *c) {
     CDP_ASSERT(c->awaited);
-    if (--c->awaited == 0) cdp__conn_reply_byte(c, CDP__WIRE_STOP_WAITING);
+    if (--c->awaited) return;
+    c->told = true;
+    cdp__conn_reply_byte(c, CDP__WIRE_STOP_WAITING);
 }
 
 CDP__PRIVATE void cdp__waiter_satisfied(cdp__waiter *w) {
@@ -3333,14 +3414,17 @@ CDP__PRIVATE void cdp__server_on_validate(cdp__conn *c, const cdp__wire_item *it
     cdp__conn_greeted(c, cdp__wire_v2);
 }
 
+/* A build without job keys closes the connection without an answer. */
 CDP__PRIVATE void cdp__server_on_key(cdp__conn *c, const cdp__wire_item *it) {
+#ifndef CDP_NO_JOB_KEY
     cdp__auth a;
-    (void)it;
     memset(&a, 0, sizeof a);
     a.listener = true;
     a.in[0] = 'c';
     (void)cdp__auth_refuse(&a, CDP__AUTH_NOT_NEEDED);
     cdp__conn_reply(c, a.out, a.left);
+#endif
+    (void)it;
     cdp__conn_refused(c, CDP__AUTH_NOT_NEEDED);
 }
 
@@ -3379,7 +3463,7 @@ CDP__PRIVATE void cdp__server_on_get(cdp__conn *c, const cdp__wire_item *it) {
     if (it->cmd == CDP__CMD_TRY_GET)
         cdp__conn_reply_byte(c, e ? CDP__WIRE_READY : CDP__WIRE_NOT_READY);
     if (it->cmd == CDP__CMD_TRY_GET && !e) return;
-    if (c->old && !e)
+    if (CDP__OLD(c) && !e)
         cdp__conn_close(c, "it read a key that is not there");
     else if (it->key.data)
         cdp__conn_reply_string(c, e ? e->value : NULL, e ? e->value_bytes : 0);
@@ -3548,7 +3632,12 @@ CDP__PRIVATE void cdp__server_on_watch(cdp__conn *c, const cdp__wire_item *it) {
     if (cdp__conn_await(c, it->key, true)) cdp__conn_reply_byte(c, CDP__WIRE_WATCH_BEGINS);
 }
 
-/* In the order of cdp__cmd. */
+/* In the order of cdp__cmd. NULL: no row of a dialect has this command. */
+#ifdef CDP_NO_STORE_CALLS
+#define CDP__SERVER_CALL(f) NULL
+#else
+#define CDP__SERVER_CALL(f) f
+#endif
 typedef void cdp__server_function(cdp__conn *c, const cdp__wire_item *it);
 static cdp__server_function *const cdp__server_commands[] = {
     NULL,
@@ -3559,24 +3648,25 @@ static cdp__server_function *const cdp__server_commands[] = {
     cdp__server_on_add,
     cdp__server_on_check,
     cdp__server_on_wait,
-    cdp__server_on_num_keys,
+    CDP__SERVER_CALL(cdp__server_on_num_keys),
     cdp__server_on_delete,
-    cdp__server_on_append,
+    CDP__SERVER_CALL(cdp__server_on_append),
     cdp__server_on_get,
     cdp__server_on_set,
     cdp__server_on_cancel_wait,
     cdp__server_on_ping,
-    cdp__server_on_queue_push,
-    cdp__server_on_queue_pop,
-    cdp__server_on_queue_len,
-    cdp__server_on_list_keys,
-    cdp__server_on_barrier,
+    CDP__SERVER_CALL(cdp__server_on_queue_push),
+    CDP__SERVER_CALL(cdp__server_on_queue_pop),
+    CDP__SERVER_CALL(cdp__server_on_queue_len),
+    CDP__SERVER_CALL(cdp__server_on_list_keys),
+    CDP__SERVER_CALL(cdp__server_on_barrier),
     cdp__server_on_last_will,
     cdp__server_on_get,
-    cdp__server_on_watch,
+    CDP__SERVER_CALL(cdp__server_on_watch),
     cdp__server_on_key,
 };
 
+#ifndef CDP_NO_STORE_CALLS
 /* Whether a command that was carried out has changed the value of its key; `old` is what the key
    held before. */
 CDP__PRIVATE bool cdp__server_changed(
@@ -3597,7 +3687,7 @@ CDP__PRIVATE bool cdp__server_changed(
 }
 
 /* Do what an item says. Where its key is watched, the old value is kept until the new one is
-   known. */
+   known. Only the dialect of PyTorch 1.13 has watches. */
 CDP__PRIVATE void cdp__server_command(cdp__conn *c, const cdp__wire_item *it) {
     cdp_store_server *s = c->server;
     const cdp__kv_entry *e = it->key.data && s->watch_count ? cdp__kv_find(&s->kv, it->key) : NULL;
@@ -3621,6 +3711,12 @@ CDP__PRIVATE void cdp__server_command(cdp__conn *c, const cdp__wire_item *it) {
         cdp__server_notify_watchers(s, e, was_there, old);
     cdp__free(s->os, copy);
 }
+#else
+CDP__PRIVATE void cdp__server_command(cdp__conn *c, const cdp__wire_item *it) {
+    CDP_ASSERT(cdp__server_commands[it->cmd]);
+    cdp__server_commands[it->cmd](c, it);
+}
+#endif
 
 /* ---- >>store-server-bytes: requests in, answers out ------------------------------------------ */
 
@@ -3633,14 +3729,16 @@ CDP__PRIVATE uint64_t cdp__conn_consume(cdp__conn *c, const uint8_t *p, uint64_t
     uint64_t used = 0, bytes;
     cdp__wire_item item;
     c->need = 1;
+#ifndef CDP_NO_STORE_CALLS
     if (!c->greeted && cdp__wire_is_old(p, n)) {
         c->old = true;
         cdp__conn_greeted(c, cdp__wire_old);
     }
+#endif
     while (!c->closing && used < n) {
         cdp__wire_result r;
         /* Between commands only: a client that sends a long list may not read before its end. */
-        if (c->listing.left || (!c->wire.row && cdp__conn_is_behind(c))) break;
+        if (CDP__LISTING(c) || (!c->wire.row && cdp__conn_is_behind(c))) break;
         if (!cdp__server_spend(c->server, 1)) {
             cdp__conn_defer(c);
             break;
@@ -3653,7 +3751,8 @@ CDP__PRIVATE uint64_t cdp__conn_consume(cdp__conn *c, const uint8_t *p, uint64_t
         used += bytes;
         (void)cdp__server_spend(c->server, bytes / 4096);
         /* its wait has timed out, of which 1.13 does not inform the server */
-        if (c->old && item.first && c->awaited) cdp__conn_forget_waits(c, false);
+        if (CDP__OLD(c) && item.first && c->awaited) cdp__conn_forget_waits(c, false);
+        c->told = false;
         cdp__server_command(c, &item);
     }
     return used;
@@ -3691,7 +3790,7 @@ CDP__PRIVATE bool cdp__conn_hand_over(cdp__conn *c, const uint8_t *p, uint64_t n
     }
     fd = cdp__loop_detach(s->loop, &c->io);
     cdp__conn_close(c, NULL);
-    s->link_func(s->link_user, fd, &c->from, p, n);
+    s->link_func(s->link_user, fd, &c->from, p, n, c->nonce);
     return true;
 }
 
@@ -3748,7 +3847,7 @@ CDP__PRIVATE void cdp__conn_read(cdp__conn *c) {
         const uint64_t old = cdp__fifo_left(&c->in);
         int64_t r;
         /* stays ready, so that it is not polled for */
-        if (c->listing.left || c->deferred.next || (!c->wire.row && cdp__conn_is_behind(c))) break;
+        if (CDP__LISTING(c) || c->deferred.next || (!c->wire.row && cdp__conn_is_behind(c))) break;
         r = old <= CDP__SERVER_SMALL && c->need <= CDP__SERVER_SCRATCH ? cdp__conn_read_scratch(c)
                                                                        : cdp__conn_read_large(c);
         if (r < 0 || (r == 0 && c->io.broken)) cdp__conn_close(c, NULL);
@@ -3787,8 +3886,8 @@ CDP__PRIVATE void cdp__conn_flush(cdp__conn *c) {
 
 /* Whatever this connection was stopped at. */
 CDP__PRIVATE void cdp__conn_resume(cdp__conn *c) {
-    if (c->listing.left) cdp__conn_list(c);
-    if (!c->closing && !c->listing.left && !cdp__conn_is_behind(c)) cdp__conn_read(c);
+    if (CDP__LISTING(c)) cdp__conn_list(c);
+    if (!c->closing && !CDP__LISTING(c) && !cdp__conn_is_behind(c)) cdp__conn_read(c);
 }
 
 /* ---- >>store-server-connections: accepting, proving, parking, closing ------------------------ */
@@ -3849,7 +3948,7 @@ CDP__PRIVATE void cdp__server_settle(cdp_store_server *s) {
         s->dirty = c->next_dirty;
         c->dirty = false;
         if (!c->closing) {
-            const bool stopped = cdp__conn_is_behind(c) || c->listing.left;
+            const bool stopped = cdp__conn_is_behind(c) || CDP__LISTING(c);
             cdp__conn_flush(c);
             if (stopped && !c->closing && !c->deferred.next) cdp__conn_resume(c);
         }
@@ -3866,8 +3965,12 @@ CDP__PRIVATE void cdp__server_settle(cdp_store_server *s) {
     if (s->fresh_full && s->fresh_count < CDP__SERVER_MAX_FRESH) cdp__server_accept_again(s);
 }
 
-/* Nothing else is read from a connection before this is over. */
+/* Nothing else is read from a connection before this is over. A build without job keys refuses
+   every connection that comes this far, without an answer. */
 CDP__PRIVATE void cdp__conn_authenticate(cdp__conn *c) {
+#ifdef CDP_NO_JOB_KEY
+    cdp__conn_refused(c, c->auth->refusal);
+#else
     cdp_store_server *s = c->server;
     int64_t result;
     const cdp_status st = cdp__auth_pump(c->auth, s->loop, &c->io, &result);
@@ -3877,8 +3980,10 @@ CDP__PRIVATE void cdp__conn_authenticate(cdp__conn *c) {
         cdp__conn_close(c, NULL);
     if (st != CDP_OK) return;
     c->purpose = c->auth->purpose;
+    memcpy(c->nonce, c->auth->nonce, sizeof c->nonce);
     cdp__free(s->os, c->auth);
     c->auth = NULL;
+#endif
 }
 
 CDP__PRIVATE void cdp__conn_advance(cdp__conn *c) {
@@ -3993,18 +4098,12 @@ CDP__PRIVATE void cdp__server_park_due(cdp__timer *t) {
 
 /* Accepting */
 
-/* With a key every client has to prove that it knows it; without one, only this machine is served
-   unless the desc says otherwise. False: no memory. */
-CDP__PRIVATE bool cdp__conn_restrict(cdp__conn *c, int32_t fd, const cdp_addr *from) {
+CDP__PRIVATE void cdp__conn_auth_open(cdp__conn *c) {
+#ifdef CDP_NO_JOB_KEY
+    c->auth->refusal = CDP__AUTH_REMOTE;
+#else
     cdp_store_server *s = c->server;
     uint8_t nonce[16], count[8];
-    cdp_addr here;
-    memset(&here, 0, sizeof here);
-    if (!s->keyed && (s->desc.trust_network || cdp__addr_is_here(from, &here))) return true;
-    if (!s->keyed) s->os->net.local_addr(s->os->user, fd, &here);
-    if (!s->keyed && cdp__addr_is_here(from, &here)) return true;
-    c->auth = (cdp__auth *)cdp__alloc(s->os, sizeof *c->auth);
-    if (!c->auth) return false;
     if (s->keyed && s->os->random(s->os->user, nonce, sizeof nonce) != CDP_OK) {
         /* an os that needs a descriptor for it, and has none left: as good, and never the same */
         cdp__put_u64(count, ++s->nonce_count);
@@ -4013,6 +4112,21 @@ CDP__PRIVATE bool cdp__conn_restrict(cdp__conn *c, int32_t fd, const cdp_addr *f
     cdp__auth_open_with(c->auth, s->keyed ? nonce : NULL, s->keyed ? s->key : NULL, true,
         CDP__AUTH_STORE, CDP__AUTH_REMOTE);
     c->auth->also = s->link_func ? CDP__AUTH_LINK : 0;
+#endif
+}
+
+/* With a key every client has to prove that it knows it; without one, only this machine is served
+   unless the desc says otherwise. False: no memory. */
+CDP__PRIVATE bool cdp__conn_restrict(cdp__conn *c, int32_t fd, const cdp_addr *from) {
+    cdp_store_server *s = c->server;
+    cdp_addr here;
+    memset(&here, 0, sizeof here);
+    if (!s->keyed && (s->desc.trust_network || cdp__addr_is_here(from, &here))) return true;
+    if (!s->keyed) s->os->net.local_addr(s->os->user, fd, &here);
+    if (!s->keyed && cdp__addr_is_here(from, &here)) return true;
+    c->auth = (cdp__auth *)cdp__alloc_zero(s->os, sizeof *c->auth);
+    if (!c->auth) return false;
+    cdp__conn_auth_open(c);
     return true;
 }
 
@@ -4240,12 +4354,13 @@ CDP__PRIVATE uint32_t cdp__store_server_clients(const cdp_store_server *s) {
     return s->client_count;
 }
 
-/* For cdp_tcp.h: has everything been sent that clients are to be told, and does none wait? */
+/* For cdp_tcp.h: has everything been sent that clients are to be told, and does none wait? A client
+   whose wait is over asks for the value next. */
 CDP__PRIVATE bool cdp__store_server_quiet(const cdp_store_server *s) {
     const cdp__conn *c;
     for (c = s->conns.next; c != &s->conns; c = c->next)
-        if (cdp__fifo_left(&c->out) || c->wait_count) return false;
-    return true;
+        if (cdp__fifo_left(&c->out) || c->wait_count || c->told) return false;
+    return cdp__chain_empty(&s->satisfied);
 }
 
 CDP_API uint16_t cdp_store_server_port(const cdp_store_server *s) {
@@ -4376,8 +4491,7 @@ CDP_API cdp_status cdp_store_server_create(
     s->limits.key_bytes = d.max_key_bytes;
     s->limits.value_bytes = d.max_value_bytes;
     s->limits.list = d.max_list;
-    s->keyed = d.job_key && d.job_key[0];
-    if (s->keyed) cdp__auth_key(d.job_key, s->key);
+    status = cdp__auth_key_read(d.job_key, s->key, &s->keyed);
     if (s->keyed && strlen(d.job_key) < CDP__AUTH_SHORT_KEY)
         cdp__log(&s->desc.logger, CDP_LOG_WARN, -1,
             "the job key has %u characters; whoever reaches the port can guess a short one: use %u "
@@ -4388,7 +4502,7 @@ CDP_API cdp_status cdp_store_server_create(
     s->turn_timer.func = cdp__server_turn; /* which sections above set, and do not know */
     s->fresh.next = s->fresh.prev = &s->fresh;
     s->conns.next = s->conns.prev = &s->conns;
-    status = cdp__server_open(s);
+    if (status == CDP_OK) status = cdp__server_open(s);
     s->desc.host = s->desc.job_key = NULL; /* the caller's memory */
     if (status != CDP_OK)
         cdp_store_server_destroy(s);
@@ -4505,7 +4619,7 @@ typedef struct cdp__client {
 
 /* Also of a key of a list that has not arrived as a whole. */
 CDP__PRIVATE void cdp__client_drop_results(cdp__client *c, cdp_store_request *rq) {
-    if (rq->op == CDP_STORE_LIST_KEYS && rq->results && c->in_value) {
+    if (cdp__store_lists(rq) && rq->results && c->in_value) {
         uint8_t *p;
         memcpy(&p, &rq->results[rq->number].data, sizeof p);
         cdp__free(c->os, p);
@@ -4608,14 +4722,15 @@ CDP__PRIVATE void cdp__client_end(cdp__client *c, const uint8_t *p) {
 }
 
 CDP__PRIVATE uint8_t cdp__client_op(const cdp__client *c, uint8_t op) {
-    return (uint8_t)(op - (c->old && op < CDP__OP_DELETE));
+    (void)c; /* unused without the old dialect */
+    return (uint8_t)(op - (CDP__OLD(c) && op < CDP__OP_DELETE));
 }
 
 /* An operation on all keys of a request: WAIT, CHECK, MULTI_GET, and MULTI_SET with its values
    in between. The old dialect has no MULTI: as many GET or SET say the same. */
 CDP__PRIVATE bool cdp__client_put_list(
     cdp__client *c, uint8_t op, const cdp_store_request *rq, bool with_values) {
-    const bool apart = c->old && op >= CDP__OP_MULTI_GET;
+    const bool apart = CDP__OLD(c) && op >= CDP__OP_MULTI_GET;
     const uint64_t bytes = 9 + rq->key_count + cdp__client_strings(rq->keys, rq->key_count, 1)
         + (with_values ? cdp__client_strings(rq->values, rq->key_count, 0) : 0);
     uint8_t *p = cdp__client_begin(c, bytes);
@@ -4668,16 +4783,18 @@ CDP__PRIVATE bool cdp__client_put(cdp__client *c, const cdp_store_request *rq) {
     case CDP_STORE_ADD: return cdp__client_put_key(c, CDP__OP_ADD, rq, 0);
     case CDP_STORE_COMPARE_SET: return cdp__client_put_key(c, CDP__OP_COMPARE_SET, rq, 2);
     case CDP_STORE_DELETE: return cdp__client_put_key(c, CDP__OP_DELETE, rq, 0);
+    case CDP_STORE_CHECK: return cdp__client_put_list(c, CDP__OP_CHECK, rq, false);
+#ifndef CDP_NO_STORE_CALLS
     case CDP_STORE_NUM_KEYS: return cdp__client_put_key(c, CDP__OP_NUM_KEYS, rq, 0);
     case CDP_STORE_APPEND: return cdp__client_put_key(c, CDP__OP_APPEND, rq, 1);
     case CDP_STORE_MULTI_SET: return cdp__client_put_list(c, CDP__OP_MULTI_SET, rq, true);
-    case CDP_STORE_CHECK: return cdp__client_put_list(c, CDP__OP_CHECK, rq, false);
     case CDP_STORE_QUEUE_PUSH: return cdp__client_put_key(c, CDP__OP_QUEUE_PUSH, rq, 1);
     case CDP_STORE_QUEUE_LEN: return cdp__client_put_key(c, CDP__OP_QUEUE_LEN, rq, 0);
     case CDP_STORE_LIST_KEYS: return cdp__client_put_key(c, CDP__OP_LIST_KEYS, rq, 0);
     case CDP_STORE_QUEUE_POP:
         return c->expect == CDP__EXPECT_POP ? cdp__client_put_key(c, CDP__OP_QUEUE_POP, rq, 0)
                                             : cdp__client_put_wait(c, rq);
+#endif
     default: return cdp__client_put_wait(c, rq);
     }
 }
@@ -4685,19 +4802,21 @@ CDP__PRIVATE bool cdp__client_put(cdp__client *c, const cdp_store_request *rq) {
 /* The answer to the first that is sent for a request. */
 CDP__PRIVATE cdp__expect cdp__client_expects(const cdp__client *c, const cdp_store_request *rq) {
     switch (rq->op) {
-    case CDP_STORE_SET:
-    case CDP_STORE_APPEND:
-    case CDP_STORE_QUEUE_PUSH:
-    case CDP_STORE_MULTI_SET: return CDP__EXPECT_NOTHING;
+    case CDP_STORE_SET: return CDP__EXPECT_NOTHING;
     case CDP_STORE_COMPARE_SET: return CDP__EXPECT_VALUES;
     case CDP_STORE_CHECK: return CDP__EXPECT_FLAG;
     case CDP_STORE_ADD:
-    case CDP_STORE_DELETE:
+    case CDP_STORE_DELETE: return CDP__EXPECT_NUMBER;
+#ifndef CDP_NO_STORE_CALLS
+    case CDP_STORE_APPEND:
+    case CDP_STORE_QUEUE_PUSH:
+    case CDP_STORE_MULTI_SET: return CDP__EXPECT_NOTHING;
     case CDP_STORE_QUEUE_LEN:
     case CDP_STORE_NUM_KEYS: return CDP__EXPECT_NUMBER;
     case CDP_STORE_LIST_KEYS: return CDP__EXPECT_COUNT;
     case CDP_STORE_QUEUE_POP: return rq->delta ? CDP__EXPECT_POP : CDP__EXPECT_CHECK;
-    case CDP_STORE_GET: return c->is_cdp && !c->old ? CDP__EXPECT_TRY : CDP__EXPECT_CHECK;
+#endif
+    case CDP_STORE_GET: return c->is_cdp && !CDP__OLD(c) ? CDP__EXPECT_TRY : CDP__EXPECT_CHECK;
     default: return CDP__EXPECT_CHECK;
     }
 }
@@ -4768,7 +4887,7 @@ CDP__PRIVATE void cdp__client_proceed(cdp__client *c, cdp__expect expect) {
 
 /* The value or values of the request follow. */
 CDP__PRIVATE void cdp__client_expect_values(cdp__client *c, uint64_t count) {
-    if (c->rq && c->rq->op != CDP_STORE_LIST_KEYS)
+    if (c->rq && !cdp__store_lists(c->rq))
         c->rq->number =
             (int64_t)cdp__max((uint64_t)c->rq->number, 1); /* the key is there, whatever follows */
     c->expect = CDP__EXPECT_VALUES;
@@ -4785,10 +4904,12 @@ CDP__PRIVATE void cdp__client_stopped(cdp__client *c) {
         cdp__client_done(c, CDP_OK);
         return;
     }
+#ifndef CDP_NO_STORE_CALLS
     if (rq->op == CDP_STORE_QUEUE_POP) {
         cdp__client_proceed(c, CDP__EXPECT_POP);
         return;
     }
+#endif
     sent = rq->op == CDP_STORE_GET ? cdp__client_put_key(c, CDP__OP_GET, rq, 0)
                                    : cdp__client_put_list(c, CDP__OP_MULTI_GET, rq, false);
     if (sent)
@@ -4874,7 +4995,7 @@ CDP__PRIVATE void cdp__client_key_listed(cdp__client *c) {
 
 CDP__PRIVATE void cdp__client_next_value(cdp__client *c) {
     c->in_value = false;
-    if (c->rq && c->rq->op == CDP_STORE_LIST_KEYS) cdp__client_key_listed(c);
+    if (c->rq && cdp__store_lists(c->rq)) cdp__client_key_listed(c);
     if (++c->value_at == c->values) cdp__client_done(c, CDP_OK);
 }
 
@@ -4908,7 +5029,7 @@ CDP__PRIVATE void cdp__client_value(cdp__client *c, uint64_t bytes) {
         return;
     }
     c->value = NULL;
-    if (c->rq && c->rq->op == CDP_STORE_LIST_KEYS) {
+    if (c->rq && cdp__store_lists(c->rq)) {
         at = (uint64_t)c->rq->number;
         if (!cdp__client_grow_list(c)) cdp__client_drop_answer(c);
     }
@@ -4927,7 +5048,9 @@ CDP__PRIVATE bool cdp__client_expects_number(const cdp__client *c) {
 CDP__PRIVATE void cdp__client_number(cdp__client *c, uint64_t v) {
     switch (c->expect) {
     case CDP__EXPECT_VALUES: cdp__client_value(c, v); break;
+#ifndef CDP_NO_STORE_CALLS
     case CDP__EXPECT_POP: cdp__client_popped(c, v); break;
+#endif
     case CDP__EXPECT_COUNT: cdp__client_expect_values(c, v); break;
     default:
         if (c->rq) c->rq->number = (int64_t)v;
@@ -4986,7 +5109,7 @@ CDP__PRIVATE void cdp__client_issue(cdp__client *c) {
     c->first = rq->next;
     if (!c->first) c->last = NULL;
     rq->next = NULL;
-    if (c->old && !cdp__client_old_can(rq->op)) {
+    if (CDP__OLD(c) && !cdp__client_old_can(rq->op)) {
         rq->status = cdp__fail(CDP_ERR_UNSUPPORTED,
             "the store at %s is one of PyTorch 1.13, which cannot append to values, list its keys, "
             "hold queues or serve barriers",
@@ -5084,7 +5207,9 @@ CDP__PRIVATE void cdp__client_no_store(cdp__client *c) {
 CDP__PRIVATE void cdp__client_refused(cdp__client *c, int64_t result) {
     const uint64_t now = c->os->now_ns(c->os->user);
     if (!c->target.refused_ns) c->target.refused_ns = now;
+#ifndef CDP_NO_STORE_CALLS
     if (!c->keyed && !c->in_used) c->old = !c->old; /* it may have been the wrong dialect */
+#endif
     if (c->in_used || now - c->target.refused_ns > CDP__CLIENT_REFUSED_NS)
         cdp__client_no_store(c);
     else
@@ -5113,14 +5238,14 @@ CDP__PRIVATE void cdp__client_greet(cdp__client *c) {
     cdp__put_u32(p + 6, c->target.nonce);
     p += 10;
     /* nothing to greet with: a CHECK of nothing, this CHECK, and the number of keys */
-    if (c->old) {
+    if (CDP__OLD(c)) {
         p -= 10;
         *p++ = CDP__OP_OLD_CHECK;
         p = cdp__wire_put_number(p, 0);
     }
     *p++ = cdp__client_op(c, CDP__OP_CHECK);
     p = cdp__wire_put_string(cdp__wire_put_number(p, 1), "", key);
-    if (c->old) *p++ = CDP__OP_OLD_NUM_KEYS;
+    if (CDP__OLD(c)) *p++ = CDP__OP_OLD_NUM_KEYS;
     cdp__client_end(c, p);
     c->state = CDP__CLIENT_GREETING;
     c->in_at = c->in_used = 0;
@@ -5143,10 +5268,10 @@ CDP__PRIVATE void cdp__client_put_last_will(cdp__client *c, bool withdraw) {
 }
 
 CDP__PRIVATE void cdp__client_greeted(cdp__client *c) {
-    c->is_cdp = c->in[c->old ? 1 : 4] == CDP__WIRE_READY;
+    c->is_cdp = c->in[CDP__OLD(c) ? 1 : 4] == CDP__WIRE_READY;
     c->in_at = c->in_used = 0;
     /* one of ours that was just being started: it can do better than this */
-    if (c->old && c->is_cdp) {
+    if (CDP__OLD(c) && c->is_cdp) {
         cdp__client_refused(c, 0);
         return;
     }
@@ -5165,6 +5290,7 @@ CDP__PRIVATE void cdp__client_refused_by_auth(cdp__client *c, uint8_t refusal) {
     cdp__client_break(c);
 }
 
+#ifndef CDP_NO_JOB_KEY
 /* Each side proves that it knows the key. */
 CDP__PRIVATE void cdp__client_authenticate(cdp__client *c) {
     int64_t result;
@@ -5176,10 +5302,11 @@ CDP__PRIVATE void cdp__client_authenticate(cdp__client *c) {
     else if (st == CDP_OK)
         cdp__client_greet(c);
 }
+#endif
 
 /* Send the greeting, collect its answer. */
 CDP__PRIVATE void cdp__client_greeting(cdp__client *c) {
-    const uint32_t want = c->old ? CDP__CLIENT_OLD_GREETING_BYTES : CDP__CLIENT_GREETING_BYTES;
+    const uint32_t want = CDP__OLD(c) ? CDP__CLIENT_OLD_GREETING_BYTES : CDP__CLIENT_GREETING_BYTES;
     uint8_t nonce[4] = {0};
     bool wrong;
     int64_t r = 1, sent = 1;
@@ -5198,15 +5325,16 @@ CDP__PRIVATE void cdp__client_greeting(cdp__client *c) {
         r = cdp__io_drain(c->loop, &c->io, &iov);
         if (r > 0) c->in_used += (uint32_t)r;
     }
-    if (!c->old) cdp__put_u32(nonce, c->target.nonce);
+    if (!CDP__OLD(c)) cdp__put_u32(nonce, c->target.nonce);
     /* the answer and the announcement that the store is being closed: as one that has not begun */
-    if (!c->old && c->in_used == want + 1 && memcmp(c->in, nonce, 4) == 0
+    if (!CDP__OLD(c) && c->in_used == want + 1 && memcmp(c->in, nonce, 4) == 0
         && c->in[4] == CDP__WIRE_READY && c->in[5] == CDP__WIRE_CLOSING) {
         cdp__client_retry(c, ECONNREFUSED);
         return;
     }
-    wrong = memcmp(c->in, nonce, (size_t)cdp__min(c->in_used, c->old ? 1 : 4)) != 0
-        || c->in_used > want || (c->in_used == want && c->in[c->old ? 1 : 4] > CDP__WIRE_NOT_READY);
+    wrong = memcmp(c->in, nonce, (size_t)cdp__min(c->in_used, CDP__OLD(c) ? 1 : 4)) != 0
+        || c->in_used > want
+        || (c->in_used == want && c->in[CDP__OLD(c) ? 1 : 4] > CDP__WIRE_NOT_READY);
     if (c->in_used > 8 && memcmp(c->in, "cdp-no: ", 8) == 0)
         cdp__client_refused_by_auth(c, c->in[8]);
     else if (wrong
@@ -5230,15 +5358,19 @@ CDP__PRIVATE void cdp__client_ready(cdp__io *io) {
             cdp__client_retry(c, -r);
         } else if (!c->keyed) {
             cdp__client_greet(c);
+#ifndef CDP_NO_JOB_KEY
         } else if (cdp__auth_open(
                        &c->auth, c->os, c->key, false, CDP__AUTH_STORE, CDP__AUTH_NO_ANSWER)
             == CDP_OK) {
             c->state = CDP__CLIENT_AUTHENTICATING;
         } else {
             cdp__client_break(c);
+#endif
         }
     }
+#ifndef CDP_NO_JOB_KEY
     if (c->state == CDP__CLIENT_AUTHENTICATING) cdp__client_authenticate(c);
+#endif
     if (c->state == CDP__CLIENT_GREETING)
         cdp__client_greeting(c);
     else if (c->state == CDP__CLIENT_READY)
@@ -5417,7 +5549,7 @@ CDP__PRIVATE void cdp__client_forget(cdp__client *c, cdp_store_request *rq) {
         /* for cdp__store_timed_out(): a wait that has begun was answered before */
         rq->number = c->expect == CDP__EXPECT_STOP ? 0 : CDP__STORE_NO_ANSWER;
         if (c->expect != CDP__EXPECT_STOP) return;
-        if (c->old) { /* or an answer that nobody expects any more would come some day */
+        if (CDP__OLD(c)) { /* or an answer that nobody expects any more would come some day */
             cdp__client_reconnect(c);
             return;
         }
@@ -5647,8 +5779,6 @@ CDP__PRIVATE void cdp__client_fill(cdp__client *c, const cdp_tcp_store_desc *d) 
     c->target.count = d->addr_count;
     if (d->addr_count) memcpy(c->target.at, d->addrs, d->addr_count * sizeof *d->addrs);
     c->max_value_bytes = cdp__def(d->max_value_bytes, CDP_STORE_MAX_VALUE_BYTES);
-    c->keyed = d->job_key && d->job_key[0];
-    if (c->keyed) cdp__auth_key(d->job_key, c->key);
     c->timer.at_ns = CDP__NEVER;
     c->timer.func = cdp__client_timer; /* for functions above it */
     c->io.fd = -1;
@@ -5669,11 +5799,12 @@ CDP__PRIVATE cdp_status cdp__client_create(
     cdp_status status;
     if (!c) return cdp__fail_nomem("a store client", sizeof *c);
     cdp__client_fill(c, desc);
+    status = cdp__auth_key_read(desc->job_key, c->key, &c->keyed);
     if (key) {
         c->keyed = true;
         memcpy(c->key, key, sizeof c->key);
     }
-    status = cdp__client_open(c, desc);
+    if (status == CDP_OK) status = cdp__client_open(c, desc);
     if (status == CDP_OK)
         status = cdp__client_connect(c, cdp__def(desc->connect_timeout_ms, c->store.timeout_ms));
     if (status == CDP_OK && desc->count_me) {
@@ -6040,11 +6171,6 @@ CDP_API cdp_status cdp_store_set(cdp_store *s, const char *key, const void *valu
     return cdp__store_put(s, CDP_STORE_SET, key, value, bytes);
 }
 
-CDP_API cdp_status cdp_store_append(
-    cdp_store *s, const char *key, const void *value, uint64_t bytes) {
-    return cdp__store_put(s, CDP_STORE_APPEND, key, value, bytes);
-}
-
 CDP_API cdp_status cdp_store_get(
     cdp_store *s, const char *key, void **value, uint64_t *bytes, uint32_t timeout_ms) {
     if (!value) return cdp__fail(CDP_ERR_INVALID, "cdp_store_get: value is NULL");
@@ -6076,6 +6202,13 @@ CDP_API cdp_status cdp_store_compare_set(cdp_store *s, const char *key, const vo
     if (status == CDP_OK) status = cdp__store_call_run(s, &c, 0);
     if (status == CDP_OK) cdp__store_call_result(s, &c, value, bytes);
     return status;
+}
+
+#ifndef CDP_NO_STORE_CALLS
+
+CDP_API cdp_status cdp_store_append(
+    cdp_store *s, const char *key, const void *value, uint64_t bytes) {
+    return cdp__store_put(s, CDP_STORE_APPEND, key, value, bytes);
 }
 
 CDP_API cdp_status cdp_store_delete(cdp_store *s, const char *key, bool *was_there) {
@@ -6294,6 +6427,8 @@ CDP_API cdp_status cdp_store_multi_get(cdp_store *s, const char *const *keys, ui
     cdp_store_free(s, array);
     return status;
 }
+
+#endif /* CDP_NO_STORE_CALLS */
 
 #ifdef __cplusplus
 } /* extern "C" */
