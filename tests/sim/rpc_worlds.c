@@ -2,16 +2,16 @@
 
    Each seed draws the number of ranks, how rough the network is, and a program: every rank calls
    functions of others (inline, in waits, slow ones, such that fail, nested ones), cancels, shares
-   references in every direction, drops them, and runs backward passes over three ranks. In a world
-   with a fault a rank is killed, stopped or isolated, a connection is cut or an allocation fails, at
-   any point of the run. What must hold, in every world:
+   references in every direction, drops them, and runs backward passes over several ranks. In a
+   world with a fault a rank is killed, stopped or isolated, a connection is cut or an allocation
+   fails, at any point of the run. What must hold, in every world:
 
    a call ends once, by its deadline, a tenth of it and a constant; its function ran at most once;
-   not at all where the call says so; once where it says so (I7, I8). A value is not used after its
-   end, and ends once (I1, I4); without a fault no reference breaks (I5) and every result and every
-   gradient is right (I14). What was lost is named (I10). No run hangs, also not in a shutdown, which
-   leaves nothing behind where it succeeds (I12); a rank that ends has given all memory back. The same
-   seed makes the same run (I15).
+   not at all where the call says so; once where it says so (I7, I8). A value ends once (I4);
+   without a fault no reference breaks (I5) and every result and every gradient is right (I14).
+   What was lost is named (I10). No run hangs, also not in a shutdown, which leaves nothing behind
+   where it succeeds (I12); a rank that ends has given all memory back. The same seed makes the
+   same run (I15).
 
        rpc_worlds [--seeds A..B] [--seed N] [FAULT]
 
@@ -265,7 +265,9 @@ static uint64_t now_of(const rank_state *r) {
 
 /* A call has ended: what it says must be true, and it must not be late. */
 static void check_call(rank_state *r, const cdp_call *c, int64_t id, uint64_t began, uint32_t ms) {
-    const uint64_t bound = ms * SIM_MS * 11 / 10 + 400 * SIM_MS; /* seeded stalls, too */
+    /* seeded stalls, and functions that the wait helps to run: they may wait for a silent rank */
+    const uint64_t helped = x.kind == F_ISOLATE ? 11 * SIM_S : 0;
+    const uint64_t bound = ms * SIM_MS * 11 / 10 + 400 * SIM_MS + helped;
     if (c->ran == CDP_RAN_NO && x.ran[id]) wrong(node_of(r), "it ran, and the call says not");
     if (c->ran == CDP_RAN_YES && x.ran[id] != 1) wrong(node_of(r), "it did not run, they say so");
     if (x.kind != F_STOP && now_of(r) - began > bound)
@@ -527,7 +529,7 @@ static bool seed_run(uint64_t seed, fault_kind kind) {
 }
 
 int main(int argc, char **argv) {
-    unsigned long long from = 1, to = 40;
+    unsigned long long from = 1, to = 150;
     uint32_t passed = 0, failed = 0;
     const char *only = NULL;
     for (int i = 1; i < argc; ++i) {
