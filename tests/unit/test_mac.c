@@ -511,8 +511,7 @@ TEST(both_ends_must_have_it) {
     theirs.mac = 0;
     mine.mac = 1;
     T_EQ(CDP__REFUSE_MAC, cdp__hello_judge(&mine, &theirs));
-    T_TEXT("one of the two has authentication codes on, the other off",
-        cdp__refusal_text(CDP__REFUSE_MAC));
+    T_TEXT("mac is on at one end and off at the other", cdp__refusal_text(CDP__REFUSE_MAC));
 }
 
 static void *differing_main(void *p) {
