@@ -121,7 +121,7 @@ mutant() {
 export -f source_of variant_of program run tests_of plant same_object mutant
 
 make --no-print-directory "BUILD=${BUILD:-build}" "${BUILD:-build}/sources" "${BUILD:-build}/test/nccl/libnccl.so" > "$B/make.log" 2>&1
-cp "${BUILD:-build}/sources" "$B/sources" && $CC -O1 tests/mutants/mutate.c -o "$B/mutate" || exit 1
+cp --remove-destination "${BUILD:-build}/sources" "$B/sources" && $CC -O1 tests/mutants/mutate.c -o "$B/mutate.new" && mv "$B/mutate.new" "$B/mutate" || exit 1
 [ -L "$B/nccl" ] || rm -rf "$B/nccl"
 ln -sfn "$root/${BUILD:-build}/test/nccl" "$B/nccl"
 echo '#define CDP_IMPLEMENTATION' > "$B/lib.c"
@@ -205,5 +205,6 @@ awk -F ' [|] ' '
         printf "%d defects: %d noticed, %d survived, %d wait for the slow tests, %d give the same object, %d are equivalent, %d do not compile\n", n,
             state["noticed"], state["SURVIVED"], state["later"], state["same-object"], state["equivalent"], state["uncompiled"]
         printf "%d runs of the quick tests without a defect: %d failed\n", control, chance
-        if (counted) printf "noticed: %.1f %%\n", 100 * state["noticed"] / counted
+        counted += state["later"]
+        if (counted) printf "noticed: %s%.1f %%\n", state["later"] ? "so far " : "", 100 * state["noticed"] / counted
     }' "$results"

@@ -1569,10 +1569,11 @@ static bool could_not_know(const run *r, uint32_t i) {
     /* The one that is blamed has failed for the culprit, and says so itself. */
     const bool said = blamed && blamed->ended && blamed->status != CDP_OK && blamed->error.peer >= 0
         && (blamable(r, (uint32_t)e->peer) >> (blamed->error.peer & 63) & 1);
-    /* Groups of some ranks fail alone, and the first rank that leaves the world with such a failure
-       may be blamed for it, but by what is strict. */
+    /* Groups of some ranks fail alone, and objects that find no memory fail no group: the first
+       rank that leaves the world for that may be blamed, but by what is strict. */
     if (said && r->sc->lenient
-        && (strstr(blamed->error.text, "group of ") || strstr(e->text, "group of ")))
+        && (strstr(blamed->error.text, "group of ") || strstr(e->text, "group of ")
+            || blamed->status == CDP_ERR_NOMEM))
         return true;
     /* Rank 0 took its leave, and its store with it; those who needed it are gone, too, and were
       never connected to this one. Nobody is left who knows the order: both are named. */
