@@ -22,7 +22,7 @@ DTENSOR_SRC := $(wildcard tests/dtensor/test_*.c)
 SIM_SRC   := $(wildcard tests/sim/sim_main.c)
 SCRIPT_SRC := $(wildcard tests/sim/scripts.c)
 ROUND_SRC := $(wildcard tests/sim/rounds.c tests/sim/desync.c tests/sim/ring.c tests/sim/failure.c \
-             tests/sim/rpc_tables.c)
+             tests/sim/rpc_tables.c tests/sim/rpc_waves.c)
 LINEAR_SRC := $(wildcard tests/sim/linear.c)
 FUZZ_SRC  := $(wildcard tests/fuzz/*.c)
 BENCH_SRC := $(wildcard tests/bench/bench.c)
@@ -44,7 +44,7 @@ EXAMPLES := $(EXAMPLE_SRC:examples/%.c=$(BUILD)/%)
 NO_THREADS := $(if $(filter test_group,$(UNIT)),test_group_no_threads)
 PROGRAMS := $(UNIT) $(NO_THREADS) $(PROCS) $(NCCL) $(MEM) $(DTENSOR) $(FUZZ) $(SIM) $(SCRIPTS) $(ROUNDS) $(LINEAR)
 
-.PHONY: help demo examples programs test test-strict sim bench bench-peers bench-memory bench-store bench-dtensor bench-rpc scale mutants sanitize format format-check sections sizes platforms clean
+.PHONY: help demo examples programs test test-strict sim sim-hour bench bench-peers bench-memory bench-store bench-mac bench-dtensor bench-rpc scale mutants sanitize format format-check sections sizes platforms clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -54,12 +54,14 @@ help:
 	@echo 'make test       all tests; about eight minutes on two cores'
 	@echo 'make test-strict  tests with limits of time, to the letter: on a quiet machine'
 	@echo 'make sim        more simulated worlds: make sim SEEDS=1..100000'
+	@echo 'make sim-hour   simulated worlds from seeds that nobody used before, for SIM_SECONDS=3600; SIM_FROM=SEED repeats'
 	@echo 'make bench      measure'
 	@echo 'make bench-peers  measure side by side with Open MPI, MPICH, Gloo and raw sockets; PEERS="--full" for longer'
 	@echo 'make bench-dtensor  measure redistributions beside PyTorch and ScaLAPACK; PYTHON=python3 says which Python has torch'
 	@echo 'make bench-memory  measure the memory allocator beside others and a model of PyTorch'\''s'
 	@echo 'make bench-rpc  measure calls beside bare messages'
 	@echo 'make bench-store  measure the store server beside PyTorch and Redis'
+	@echo 'make bench-mac  measure what authentication codes between ranks cost'
 	@echo 'make scale      what each algorithm costs with 16 to 4,096 ranks, and what that predicts'
 	@echo 'make mutants    plant small defects and see which of them the tests notice; three hours for COUNT=300 on two cores'
 	@echo 'make sanitize   the tests again under AddressSanitizer, UBSan and ThreadSanitizer'
@@ -107,6 +109,15 @@ $(filter-out $(LINKED:%=$(BUILD)/include/declared/%),$(DECLARED)): $(BUILD)/incl
 	@mkdir -p $(@D)
 	@cp $< $@
 
+# Tests run the examples linked with that object; `make examples` compiles them as their first comments say.
+DECLARED_EXAMPLES := $(EXAMPLE_SRC:%=$(BUILD)/include/declared/%)
+.SECONDARY: $(DECLARED_EXAMPLES)
+$(DECLARED_EXAMPLES): $(BUILD)/include/declared/%: %
+	@mkdir -p $(@D)
+	@cp $< $@
+$(EXAMPLE_SRC:examples/%.c=$(BUILD)/test/%): $(BUILD)/test/%: $(BUILD)/include/declared/examples/%.c $(DECLARED) $(BUILD)/test/libcdp.a
+	gcc -O2 $< -o $@ $(BUILD)/test/libcdp.a -pthread -lm
+
 # $(1): folder below BUILD, $(2): compiler and flags. Dependencies on headers are tracked by the compiler.
 define PROGRAM_RULES
 $(BUILD)/$(1)/libcdp.a: tests/cdp.c $(WHOLE)
@@ -133,12 +144,16 @@ $(BUILD)/$(1)/%: tests/$(folder)/%.c $(BUILD)/$(1)/libcdp.a $(DECLARED)
 	$(2) $$(call SHORT,$$*) $(INCLUDE) -MMD -MP -MF $$@.d $$< -o $$@ $(BUILD)/$(1)/libcdp.a $(LIBS)
 )
 endef
-$(eval $(call PROGRAM_RULES,test,$(CC) $(CFLAGS)))
+# These compile the whole library themselves, and what they do takes no time: gcc would optimise for longer than they run.
+QUICK   := test_train_text test_tcp test_small_build test_group_no_threads fuzz_handshake
+QUICK_O = $(if $(filter $(QUICK),$(notdir $@)),-O1)
+$(eval $(call PROGRAM_RULES,test,$(CC) $(CFLAGS) $$(QUICK_O)))
 # gcc needs longer to optimise a program with AddressSanitizer and UBSan in it than most of them run: only these are worth it.
 ASAN_O = $(if $(filter sim scripts linear test_table test_ddp_model test_ddp_hooks test_train_text test_dtensor_plans libcdp.a,$(notdir $@)),-O1,-O0)
 $(eval $(call PROGRAM_RULES,asan,$(CC) $(CFLAGS) $$(ASAN_O) -fno-omit-frame-pointer -fsanitize=address$(comma)undefined -fno-sanitize-recover=all))
 $(eval $(call PROGRAM_RULES,strict,$(CC) $(CFLAGS) -DTEST_STRICT))
-$(eval $(call PROGRAM_RULES,tsan,$(CC) $(CFLAGS) -O1 -fsanitize=thread))
+TSAN_O = $(if $(filter test_tcp test_small_build,$(notdir $@)),-O0,-O1)
+$(eval $(call PROGRAM_RULES,tsan,$(CC) $(CFLAGS) $$(TSAN_O) -fsanitize=thread))
 
 $(BUILD)/bench/%: tests/bench/%.c $(HEADERS)
 	@mkdir -p $(@D)
@@ -157,21 +172,24 @@ world_again = 'sim_$(1)|60|$(BUILD)/test/sim --scenario $(2) --faults $(3) --see
 
 RUN := BUILD='$(BUILD)' JOBS='$(JOBS)' CC='$(CC)' bash tests/run_all.sh
 
-# One suite more at a time than there are cores: many of them mostly wait. The longest begin first.
+# One suite more at a time than there are cores: many of them mostly wait. The longest begin first, of those that
+# mostly wait one at a time beside those that compute.
 LANES := $(if $(filter 1,$(JOBS)),1,3)
-LONG := test_procs rounds sim test_nccl
-longest_first = $(filter $(LONG),$(1)) $(filter-out $(LONG),$(1))
+LONG := test_procs rounds sim test_nccl test_group ring test_store test_lanes test_memory test_table fuzz_memory \
+        linear test_rpc test_works test_lend test_tcp
+longest_first = $(foreach t,$(LONG),$(filter $(t),$(1))) $(filter-out $(LONG),$(1))
 test: programs
 	@LANES='$(LANES)' $(RUN) $(BUILD)/logs \
 	    'compile|600|bash tests/compile/run.sh' \
-	    $(call suites,test,600,$(SEEDS),$(call longest_first,$(PROGRAMS))) \
+	    $(call suites,test,600,$(SEEDS),$(PROCS)) \
+	    $(if $(wildcard tests/procs/test_nodes.sh),'nodes|600|bash tests/procs/test_nodes.sh') \
+	    $(if $(wildcard tests/procs/test_launch.sh),'launch|600|bash tests/procs/test_launch.sh') \
+	    $(if $(wildcard tests/procs/test_netns.sh),'netns|120|bash tests/procs/test_netns.sh') \
+	    $(if $(wildcard tests/procs/test_cdprun.sh),'cdprun|600|CDPRUN_KILLS=15 sh tests/procs/test_cdprun.sh $(BUILD)/test/cdprun $(BUILD)/cdprun_test') \
+	    $(call suites,test,600,$(SEEDS),$(call longest_first,$(filter-out $(PROCS),$(PROGRAMS)))) \
 	    'sim_default|600|$(BUILD)/test/sim --threads --memory --seeds 1..100 --jobs $(JOBS)' \
 	    'sources|60|bash tests/check_sources.sh' \
 	    $(if $(SIM),$(call world_again,left_early,job,kill,2431) $(call world_again,corrected_blame,job,stop,1164) $(call world_again,number_of_a_call,hub,mismatch,1874) $(call world_again,end_of_a_chain,job,isolate,1728)) \
-	    $(if $(wildcard tests/procs/test_cdprun.sh),'cdprun|600|CDPRUN_KILLS=15 sh tests/procs/test_cdprun.sh $(BUILD)/cdprun $(BUILD)/cdprun_test') \
-	    $(if $(wildcard tests/procs/test_launch.sh),'launch|600|bash tests/procs/test_launch.sh') \
-	    $(if $(wildcard tests/procs/test_nodes.sh),'nodes|600|bash tests/procs/test_nodes.sh') \
-	    $(if $(wildcard tests/procs/test_netns.sh),'netns|120|bash tests/procs/test_netns.sh') \
 	    $(if $(wildcard tests/procs/test_mpi.sh),'mpi|300|bash tests/procs/test_mpi.sh') \
 	    'mem_interop|120|bash tests/mem/interop.sh' \
 	    'scale|120|bash tests/bench/test_scale.sh $(BUILD)/bench/scale' \
@@ -184,6 +202,11 @@ test-strict: $(STRICT:%=$(BUILD)/strict/%)
 
 sim: $(SIM:%=$(BUILD)/test/%)
 	@$(RUN) $(BUILD)/logs $(call suites,test,86400,$(SEEDS),$(SIM))
+
+# All scenarios and faults, with and without threads and shared memory. Each failure says how it is seen again.
+SIM_SECONDS ?= 3600
+sim-hour: $(SIM:%=$(BUILD)/test/%)
+	@$(BUILD)/test/sim --seconds $(SIM_SECONDS) $(if $(SIM_FROM),--from $(SIM_FROM)) --jobs $(JOBS)
 
 # Some kernels place a program where ThreadSanitizer cannot live; without randomised addresses it always works. The
 # simulation and the round functions have one thread, so they are left out there; round functions touch no memory to speak
@@ -204,10 +227,14 @@ bench: $(BENCH) $(EXAMPLES)
 	@if test -f tests/bench/run.sh; then BUILD='$(BUILD)' bash tests/bench/run.sh; \
 	else for b in $(BENCH); do $$b || exit 1; done; fi
 
-programs: $(PROGRAMS:%=$(BUILD)/test/%) $(EXAMPLES) $(BUILD)/bench/scale
+programs: $(PROGRAMS:%=$(BUILD)/test/%) $(EXAMPLE_SRC:examples/%.c=$(BUILD)/test/%) $(BUILD)/bench/scale
 
 bench-peers:
 	@BUILD='$(BUILD)' bash tests/bench/peers/run.sh $(PEERS)
+
+# PASSES=20
+bench-mac: $(BUILD)/bench/mac
+	@$(BUILD)/bench/mac $(PASSES)
 
 scale: $(BUILD)/bench/scale
 	@$(BUILD)/bench/scale $(SCALE)

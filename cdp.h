@@ -75,6 +75,7 @@
         collect from all ranks                 cdp_gather, cdp_allgather
         send every rank something else         cdp_alltoall
         send something to one rank             cdp_send, cdp_recv, cdp_sendrecv, cdp_batch
+        allocate nothing later on              cdp_group_reserve
         take messages from any sender          cdp_recv_any, cdp_probe
         build a protocol of my own             cdp_channel_open, cdp_channel_send
         exchange bytes of any length           cdp_allgather_bytes, cdp_gather_bytes,
@@ -151,7 +152,8 @@
                                         CDP_CORE_IMPLEMENTATION
         CDP_API *              extern   prefix of all functions
         CDP_STATIC *           off      all functions are private to the file that implements them
-        CDP_ASSERT(x)          assert   checks of the library's own logic
+        CDP_ASSERT(x)          assert   checks of the library's own logic; with CDP_NO_LOG_STRINGS,
+                                        abort() without a text
         CDP_NO_STDIO           off      no stdio: cdp_print_error and the logger write nothing
         CDP_NO_THREADS         off      no pthreads: communication advances in calls only; the last
                                         error is one per program
@@ -172,7 +174,12 @@
                                         hosts; all ranks must be built so, else: MISMATCH
         CDP_NO_RECORDER *      off      no cdp_group_records, cdp_group_dump, cdp_describe; the
                                         desc's dump_path is ignored
-        CDP_NO_LOG_STRINGS     off      log messages are left out (errors keep their texts)
+        CDP_NO_SHARED_MEMORY   off      the default os has no memory that processes share; see also
+                                        cdp_tcp.h
+        CDP_NO_LOG_STRINGS     off      log messages are left out, and texts of errors: a rank's
+                                        error says "cdp.h:1234", the file and line that found it.
+                                        Status, peer and errno are as ever, and so is the text of
+                                        a failure that ranks tell each other
         CDP_NAMES_0_1 *        off      public names of 0.1 compile, too: the type cdp_reduce, the
                                         call cdp_reduce_to
 
@@ -205,9 +212,9 @@
         TIMEOUT, PEER_LOST, ABORTED, MISMATCH, IO and STATE of an operation: the group is broken on
         every rank, for the same first cause, which every rank reports; destroy it. Every wait ends
         by its deadline. Ranks that call different things learn it from the first message between
-        them, or at the deadline where none of them is to send. The library installs no signal
-        handler and no atexit function, never forks, reads no environment variable, and never
-        raises SIGPIPE.
+        them; two that wait for each other after 1 s, or a quarter of the timeout if that is less;
+        others at the deadline. The library installs no signal handler and no atexit function,
+        never forks, reads no environment variable, and never raises SIGPIPE.
 
     LIMITS
         ranks 65535 | elements and bytes 63 bits | operations in flight: memory
@@ -327,7 +334,8 @@ typedef enum cdp_status {
     CDP_ERR_MISMATCH = -6,
     /* a combination that does not exist (say, a reduction of a dtype that has none) */
     CDP_ERR_UNSUPPORTED = -7,
-    /* the operating system refused; sys_errno says why */
+    /* the operating system refused, sys_errno says why; EBADMSG: bytes were changed on the way
+       (`mac` of cdp_tcp.h) */
     CDP_ERR_IO = -8,
     /* the key-value store failed or went away */
     CDP_ERR_STORE = -9,
@@ -1344,6 +1352,12 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_recv_any_async(cdp_group *group, void *dat
 CDP_MUST_CHECK CDP_API cdp_status cdp_probe(
     cdp_group *group, uint32_t from, uint32_t tag, cdp_message *got);
 
+/* Make room for `messages` sends and receives in flight at a time, counted over the group, before
+   a program comes to where nothing should be allocated any more: without it the room grows, once,
+   to the most that were in flight. Local. INVALID; NOMEM, which breaks nothing: what room there
+   was stays. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_group_reserve(cdp_group *group, uint32_t messages);
+
 /* Start `n` sends and receives in this order: all, or none when one of them is wrong. *out is
    done when all are. No rank waits for another because of the order inside a batch. Errors: as
    for cdp_send(); STATE: max_pending of the desc. */
@@ -2090,15 +2104,23 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #endif
 
 #ifndef CDP_ASSERT
+#ifdef CDP_NO_LOG_STRINGS
+#define CDP_ASSERT(x) ((x) ? (void)0 : abort())
+#else
 #include <assert.h>
 #define CDP_ASSERT(x) assert(x)
+#endif
 #endif
 
 #if defined(__GNUC__) || defined(__clang__)
 #define CDP__PRIVATE __attribute__((__unused__)) static
 #define CDP__RESTRICT __restrict__
 #define CDP__PRINTF(f, a) __attribute__((format(printf, f, a)))
+/* A few lines that dozens of functions call, and that compilers would copy into each of them.
+   For the few whose copies cost most, as measured; tests/check_sources.sh counts them. */
+#define CDP__ONE_COPY __attribute__((__noinline__))
 #else
+#define CDP__ONE_COPY
 #define CDP__PRIVATE static
 #define CDP__RESTRICT
 #define CDP__PRINTF(f, a)
@@ -2140,7 +2162,7 @@ CDP__PRIVATE void *cdp__alloc(const cdp_os *os, uint64_t bytes) {
     return os->alloc(os->user, bytes ? bytes : 1);
 }
 
-CDP__PRIVATE void *cdp__alloc_zero(const cdp_os *os, uint64_t bytes) {
+CDP__PRIVATE CDP__ONE_COPY void *cdp__alloc_zero(const cdp_os *os, uint64_t bytes) {
     void *p = cdp__alloc(os, bytes);
     if (p) memset(p, 0, (size_t)bytes);
     return p;
@@ -2306,12 +2328,30 @@ CDP__PRIVATE cdp_status cdp__nomem_at(
         at, file, "out of memory: %s needs %llu bytes", what, (unsigned long long)bytes);
 }
 
+/* Without texts, an error says where in the library it was found. */
+CDP__PRIVATE cdp_status cdp__error_bare(
+    uint32_t at, int32_t peer, int32_t sys_errno, const char *file) {
+    const char *name = strrchr(file, '/');
+    return cdp__error_of(
+        at, peer, sys_errno, file, "%s:%u", name ? name + 1 : file, (unsigned)(at >> 8));
+}
+
 /* The caller's mistake, and everything else without a peer and an errno. */
+#ifdef CDP_NO_LOG_STRINGS
+#define cdp__fail(status, ...) cdp__fail_peer(status, -1, 0, __VA_ARGS__)
+#define cdp__fail_peer(status, peer, err, ...) \
+    (0 ? cdp__error_at(0, "", __VA_ARGS__)     \
+       : cdp__error_bare(CDP__AT(status), (int32_t)(peer), (err), __FILE__))
+#define cdp__fail_nomem(what, bytes)           \
+    (0 ? cdp__nomem_at(0, "", (what), (bytes)) \
+       : cdp__error_bare(CDP__AT(CDP_ERR_NOMEM), -1, 0, __FILE__))
+#else
 #define cdp__fail(status, ...) cdp__error_at(CDP__AT(status), __FILE__, __VA_ARGS__)
 #define cdp__fail_peer(status, peer, err, ...) \
     cdp__error_of(CDP__AT(status), (int32_t)(peer), (err), __FILE__, __VA_ARGS__)
 #define cdp__fail_nomem(what, bytes) \
     cdp__nomem_at(CDP__AT(CDP_ERR_NOMEM), __FILE__, (what), (bytes))
+#endif
 
 CDP_API const char *cdp_status_name(cdp_status status) {
     switch (status) {
@@ -3695,20 +3735,28 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
 #define CDP__OS_WATCH                                                                       \
     cdp__os_watch_open, cdp__os_watch_close, cdp__os_watch_add, cdp__os_watch_change, NULL, \
         cdp__os_watch_remove, cdp__os_watch_wait
-#define CDP__OS_PORT_OWNER cdp__os_port_owner
-#define CDP__OS_SHARED                                                                      \
-    {                                                                                       \
-        cdp__os_memory_create, cdp__os_memory_map, cdp__os_memory_unmap, cdp__os_pass_open, \
-            cdp__os_pass, cdp__os_memory_read, cdp__os_memory_host, cdp__os_process_place,  \
-            cdp__os_process_open                                                            \
-    }
+#define CDP__OS_PROCESSES cdp__os_process_place, cdp__os_process_open
 #else
 #define CDP__OS_WATCH                                                                     \
     cdp__os_polled_open, cdp__pollwatch_close, cdp__pollwatch_add, cdp__pollwatch_change, \
         cdp__pollwatch_used_up, cdp__pollwatch_remove, cdp__pollwatch_wait
+#define CDP__OS_PROCESSES NULL, NULL
+#endif
+/* Only the text of an error asks for it. */
+#if defined(__linux__) && !defined(CDP_NO_LOG_STRINGS)
+#define CDP__OS_PORT_OWNER cdp__os_port_owner
+#else
 #define CDP__OS_PORT_OWNER NULL
+#endif
+#if defined(__linux__) && !defined(CDP_NO_SHARED_MEMORY)
+#define CDP__OS_SHARED                                                                      \
+    {                                                                                       \
+        cdp__os_memory_create, cdp__os_memory_map, cdp__os_memory_unmap, cdp__os_pass_open, \
+            cdp__os_pass, cdp__os_memory_read, cdp__os_memory_host, CDP__OS_PROCESSES       \
+    }
+#else
 #define CDP__OS_SHARED \
-    { NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
+    { NULL, NULL, NULL, NULL, NULL, NULL, NULL, CDP__OS_PROCESSES }
 #endif
 #ifdef CDP_NO_THREADS
 #define CDP__OS_THREADS \
@@ -3762,11 +3810,11 @@ CDP__PRIVATE void cdp__lock_close(cdp_lock *l) {
     l->mutex = NULL;
 }
 
-CDP_API void cdp_lock_acquire(cdp_lock *l) {
+CDP_API CDP__ONE_COPY void cdp_lock_acquire(cdp_lock *l) {
     if (l && l->mutex) l->os->threads.mutex_lock(l->os->user, l->mutex);
 }
 
-CDP_API void cdp_lock_release(cdp_lock *l) {
+CDP_API CDP__ONE_COPY void cdp_lock_release(cdp_lock *l) {
     if (l && l->mutex) l->os->threads.mutex_unlock(l->os->user, l->mutex);
 }
 
@@ -3926,7 +3974,7 @@ CDP__PRIVATE void cdp__loop_again(cdp__loop *l, cdp__io *io) {
 }
 
 /* Nothing could be moved in this direction: it is not ready until the next report. */
-CDP__PRIVATE void cdp__loop_used_up(cdp__loop *l, cdp__io *io, uint32_t bit) {
+CDP__PRIVATE CDP__ONE_COPY void cdp__loop_used_up(cdp__loop *l, cdp__io *io, uint32_t bit) {
     io->ready &= (uint16_t)~bit;
     if (l->os->net.watch_used_up) l->os->net.watch_used_up(l->os->user, l->watch, io->fd, bit);
 }
@@ -4105,7 +4153,7 @@ CDP__PRIVATE void cdp__put_u32(uint8_t *p, uint32_t v) {
     p[3] = (uint8_t)(v >> 24);
 }
 
-CDP__PRIVATE void cdp__put_u64(uint8_t *p, uint64_t v) {
+CDP__PRIVATE CDP__ONE_COPY void cdp__put_u64(uint8_t *p, uint64_t v) {
     p[0] = (uint8_t)v;
     p[1] = (uint8_t)(v >> 8);
     p[2] = (uint8_t)(v >> 16);
@@ -4534,7 +4582,7 @@ typedef struct cdp__span {
 
 /* Part i when `count` elements are cut into s->size parts that differ by at most one element;
    ranks beyond `lanes` have none. */
-CDP__PRIVATE cdp__span cdp__part(const cdp__shape *s, uint32_t i) {
+CDP__PRIVATE CDP__ONE_COPY cdp__span cdp__part(const cdp__shape *s, uint32_t i) {
     const uint32_t n = s->lanes ? s->lanes : s->size;
     const uint64_t q = s->count / n, rest = s->count % n;
     cdp__span p;
@@ -4549,7 +4597,7 @@ CDP__PRIVATE uint64_t cdp__edge(const cdp__shape *s, const uint64_t *offs, uint3
     return offs ? offs[i] : i * s->count;
 }
 
-CDP__PRIVATE cdp__span cdp__blocks(
+CDP__PRIVATE CDP__ONE_COPY cdp__span cdp__blocks(
     const cdp__shape *s, const uint64_t *offs, uint32_t from, uint32_t to) {
     cdp__span p;
     p.off = cdp__edge(s, offs, from);
@@ -6407,7 +6455,9 @@ typedef struct cdp__wait_message {
     cdp__place at;
     uint32_t serial; /* counts what is asked about this wait */
     uint8_t call_count;
-    uint16_t probe; /* how many ranks on, those waited for are to be asked, too; 0: none */
+    /* how many ranks on, those waited for are to be asked, too; 0: no answer is wanted, the
+       calls are to be compared */
+    uint16_t probe;
     cdp__fingerprint calls[CDP__WAIT_CALLS];
 } cdp__wait_message;
 
@@ -6575,8 +6625,9 @@ CDP__PRIVATE void cdp__failure_text(
    (ENDPOINT), and once more whenever that changes. So while its failure settles, every rank learns
    who keeps it waiting in the end: a rank that does not answer, that waits for nobody, whose link
    is cut, or a circle. What was said before a deadline does not count, since a rank may have
-   stopped since: serial numbers tell. Nobody asks before a deadline: a question that reaches a rank
-   which has done its part, and has left, would destroy what that rank sent last. */
+   stopped since: serial numbers tell. Before a deadline nobody asks, but a rank that has waited
+   long for an operation of which nothing has come says once what it calls (a WAIT that is not to
+   be passed on): ranks that call different things, and wait for each other, learn it then. */
 
 typedef enum cdp__failure_state {
     CDP__FAILURE_HEALTHY,
@@ -6597,7 +6648,8 @@ typedef struct cdp__failure_edge { /* this rank waits for `peer` */
     bool used;
     bool caller;     /* a thread of the program is inside a call that waits for this */
     bool ask;        /* a WAIT is to be sent */
-    uint16_t probe;  /* how much further it is to be passed on */
+    bool compared;   /* the peer was told what this rank calls */
+    uint16_t probe;  /* how much further it is to be passed on; 0: it only compares calls */
     uint32_t serial; /* of the last WAIT */
     uint32_t needed; /* answers to earlier ones do not count */
     uint32_t answer; /* `end` answers this one; 0: none has come */
@@ -6673,6 +6725,7 @@ typedef struct cdp__failure_event {
     cdp__endpoint end;
     uint64_t since_ns, begun_ns; /* BLOCKED, GOES_ON */
     bool caller;                 /* BLOCKED */
+    bool compare;                /* BLOCKED: for long, and the rank may call something else */
     uint16_t probe;              /* WAITS */
     uint32_t serial;             /* WAITS, ANSWER */
     /* WAITS, ANSWER, TOLD: this rank has done what is waited for at `at`, `end.last.at` or
@@ -6841,6 +6894,7 @@ CDP__PRIVATE void cdp__failure_on_blocked(cdp__failure *f, const cdp__failure_ev
         cdp__failure_drop_waiters(f, &v->at);
         cdp__failure_pass_probe(f, e);
     }
+    if (v->compare && !e->compared) e->compared = e->ask = f->outbox = true;
     cdp__failure_update(f);
 }
 
@@ -9295,7 +9349,7 @@ struct cdp_group {
 #define CDP__TAKE_BACK_MS 5u /* copying 4 MiB is cheaper than waiting longer for the reader */
 
 /* What every public function asks first. */
-CDP__PRIVATE cdp_status cdp__alive(const cdp_group *g, const char *call) {
+CDP__PRIVATE CDP__ONE_COPY cdp_status cdp__alive(const cdp_group *g, const char *call) {
     if (!g) return cdp__fail(CDP_ERR_INVALID, "%s needs a group; this one is NULL", call);
     if (g->magic == CDP__GROUP_MAGIC) return CDP_OK;
     return cdp__fail(CDP_ERR_STATE, "%s: this group was destroyed", call);
@@ -9612,8 +9666,9 @@ CDP__PRIVATE bool cdp__group_awaited(const cdp_group *g) {
     return false;
 }
 
+/* `compare`: the peer is to know what this rank calls. */
 CDP__PRIVATE void cdp__wait_lasts(
-    cdp_group *g, const cdp__place *at, uint32_t peer, uint64_t since_ns) {
+    cdp_group *g, const cdp__place *at, uint32_t peer, uint64_t since_ns, bool compare) {
     cdp__failure_event v;
     memset(&v, 0, sizeof v);
     v.type = CDP__FAILURE_BLOCKED;
@@ -9622,6 +9677,7 @@ CDP__PRIVATE void cdp__wait_lasts(
     v.from = peer;
     v.since_ns = since_ns;
     v.caller = cdp__group_awaited(g);
+    v.compare = compare;
     (void)cdp__failure_step(&g->w->failure, &v);
 }
 
@@ -10266,7 +10322,7 @@ CDP__PRIVATE bool cdp__world_note(
     v.from = peer;
     if (type == CDP__MESSAGE_WAIT) {
         if (!cdp__wait_decode(body, bytes, &wait)) return false;
-        if (cdp__world_differs(w, peer, &wait)) return true;
+        if (cdp__world_differs(w, peer, &wait) || !wait.probe) return true;
         v.type = CDP__FAILURE_WAITS;
         v.at = wait.at;
         v.serial = wait.serial;
@@ -10379,6 +10435,15 @@ CDP__PRIVATE bool cdp__posts_grow(cdp_group *g) {
     return true;
 }
 
+CDP__PRIVATE cdp__post *cdp__post_new(cdp_group *g) {
+    cdp__post *post = NULL;
+    if (cdp__posts_grow(g)) post = (cdp__post *)cdp__alloc_zero(g->os, sizeof *post);
+    if (!post) return NULL;
+    post->index = g->post_count;
+    g->posts[g->post_count++] = post;
+    return post;
+}
+
 /* A free post, the one that was free longest; NULL: out of memory. */
 CDP__PRIVATE cdp__post *cdp__post_take(cdp_group *g) {
     cdp__post *post = g->free_posts;
@@ -10389,13 +10454,18 @@ CDP__PRIVATE cdp__post *cdp__post_take(cdp_group *g) {
         post->taken = true;
         return post;
     }
-    if (!cdp__posts_grow(g)) return NULL;
-    post = (cdp__post *)cdp__alloc_zero(g->os, sizeof *post);
-    if (!post) return NULL;
-    post->index = g->post_count;
-    post->taken = true;
-    g->posts[g->post_count++] = post;
+    post = cdp__post_new(g);
+    if (post) post->taken = true;
     return post;
+}
+
+CDP__PRIVATE void cdp__post_free(cdp_group *g, cdp__post *post) {
+    post->next = NULL;
+    if (g->last_free_post)
+        g->last_free_post->next = post;
+    else
+        g->free_posts = post;
+    g->last_free_post = post;
 }
 
 /* Its work has ended, well or by being cancelled. */
@@ -10403,12 +10473,18 @@ CDP__PRIVATE void cdp__post_give(cdp_group *g, cdp__post *post, bool cancelled) 
     post->cancelled = post->cancelled << 1 | (cancelled ? 1u : 0u);
     ++post->use;
     post->taken = false;
-    post->next = NULL;
-    if (g->last_free_post)
-        g->last_free_post->next = post;
-    else
-        g->free_posts = post;
-    g->last_free_post = post;
+    cdp__post_free(g, post);
+}
+
+/* Does the pool have room for `n` posts? */
+CDP__PRIVATE bool cdp__posts_reserve(cdp_group *g, uint32_t n) {
+    if (n > 1u << CDP__POST_INDEX) return false;
+    while (g->post_count < n) {
+        cdp__post *post = cdp__post_new(g);
+        if (!post) return false;
+        cdp__post_free(g, post);
+    }
+    return true;
 }
 
 /* ---- sends and receives */
@@ -10605,7 +10681,7 @@ CDP__PRIVATE void cdp__flow_waits(cdp__flow *flow) {
         at.seq = post->call.seq;
         if (post->seen != post->x.moved + 1 && flow->g->w->failure.waited)
             cdp__wait_over(flow->g, at.channel, at.seq, 0);
-        cdp__wait_lasts(flow->g, &at, flow->s.peer, post->start_ns);
+        cdp__wait_lasts(flow->g, &at, flow->s.peer, post->start_ns, false);
         post->seen = post->x.moved + 1;
     }
 }
@@ -11072,8 +11148,8 @@ CDP__PRIVATE cdp__advance cdp__queue_poll(cdp_group *g) {
     return CDP__MOVED;
 }
 
-/* The running operation: what it waits for is over, or (`look`) lasts. */
-CDP__PRIVATE void cdp__queue_waits(cdp_group *g, bool look) {
+/* The running operation: what it waits for is over, or (`look`) lasts; `tick`: for long. */
+CDP__PRIVATE void cdp__queue_waits(cdp_group *g, bool look, bool tick) {
     const cdp__transfer *late = cdp__exec_late(&g->exec);
     const bool same = late && g->seen_round == g->exec.round && g->seen_moved == late->moved;
     const cdp__op *op = cdp__group_head(g);
@@ -11084,7 +11160,8 @@ CDP__PRIVATE void cdp__queue_waits(cdp_group *g, bool look) {
     at.round = g->exec.round;
     if (!same && g->w->failure.waited) cdp__wait_over(g, at.channel, at.seq, at.round);
     if (!late) return;
-    if (look) cdp__wait_lasts(g, &at, late->s->peer, op->start_ns);
+    if (look)
+        cdp__wait_lasts(g, &at, late->s->peer, op->start_ns, tick && late->receive && !late->moved);
     g->seen_round = g->exec.round;
     g->seen_moved = late->moved;
 }
@@ -11098,7 +11175,7 @@ CDP__PRIVATE bool cdp__group_waits(cdp_group *g, uint64_t now) {
     uint32_t i;
     if (look) period = cdp__min(period, cdp__flows_waits(g));
     if (g->exec.running && g->queue_used) {
-        cdp__queue_waits(g, look);
+        cdp__queue_waits(g, look, tick);
         period = cdp__min(period, cdp__failure_period_ns(cdp__group_head(g)->rq.timeout_ms));
     }
     if (tick) {
@@ -13154,7 +13231,7 @@ CDP__PRIVATE cdp_status cdp__work_wait_until(cdp_work w, uint64_t deadline_ns) {
     return st;
 }
 
-CDP_API cdp_status cdp_work_wait(cdp_work w) {
+CDP_API CDP__ONE_COPY cdp_status cdp_work_wait(cdp_work w) {
     const cdp_status st = cdp__work_wait_until(w, CDP__NEVER);
     return st == CDP_PENDING ? cdp__fail(CDP_ERR_INTERNAL, "a wait ended with nothing decided")
                              : st;
@@ -13795,6 +13872,15 @@ CDP__PRIVATE void cdp__batch_done(void *user, uint64_t start_ns, uint64_t end_ns
     (void)start_ns;
     (void)end_ns;
     if (--s->left == 0) cdp__pend_close(s, false);
+}
+
+CDP_API cdp_status cdp_group_reserve(cdp_group *g, uint32_t messages) {
+    bool room;
+    if (cdp__alive(g, "cdp_group_reserve") != CDP_OK) return cdp_last_error()->status;
+    cdp__enter(g);
+    room = cdp__posts_reserve(g, messages);
+    cdp__leave(g);
+    return room ? CDP_OK : cdp__fail_nomem("messages in flight", messages * sizeof(cdp__post));
 }
 
 CDP_API cdp_status cdp_batch(cdp_group *g, const cdp_transfer *list, uint32_t n, cdp_work *out) {

@@ -144,9 +144,10 @@
     MEMORY
         From the os of the group. A mesh: one group per dimension and two of all ranks. A plan:
         about 600 bytes per message, and scratch memory that cdp_plan_info.scratch_bytes states.
-        A run allocates nothing, except the first asynchronous one of a plan of several phases, and
-        what the group remembers of messages in flight, until it has had as many of them at once
-        as the plan has. A layer allocates when it is made; cdp_cross_entropy in each call.
+        A run allocates nothing, except the first asynchronous one of a plan of several phases;
+        asynchronous runs of several plans at a time may need more messages in flight than any
+        one of them: see cdp_group_reserve. A layer allocates when it is made; cdp_cross_entropy
+        in each call.
 
     ERRORS
         INVALID and UNSUPPORTED: nothing was started; correct the call. MISMATCH of a mesh, layout
@@ -3843,7 +3844,7 @@ CDP__DT cdp_status cdp__dt_plan_build(cdp_plan *p) {
     p->scratch = (uint8_t *)(p->scratch_used ? cdp_group_alloc(p->group, p->scratch_used) : NULL);
     if (!p->list || (p->scratch_used && !p->scratch))
         return cdp__dt_nomem("the scratch memory of a plan", p->scratch_used);
-    return CDP_OK;
+    return cdp_group_reserve(p->group, most);
 }
 
 /* Node numbers: positions in the mesh, or ranks of the group where the meshes differ. */

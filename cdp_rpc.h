@@ -52,10 +52,11 @@
         calls              starting, waiting, cancelling
         references         values on other ranks
         handler            what a function gets, and how it replies
+        gradients          backward passes over several ranks
         (implementation) table: owners, users, forks and holds by number; forks: who must know whom
-        before a value may be destroyed; packets: messages as bytes; rpc-state, rpc-send,
-        rpc-calls, rpc-requests, rpc-intake, rpc-waits, rpc-life, rpc-facts, rpc-start,
-        rpc-references, rpc-replies
+        before a value may be destroyed; waves: which gradients flow where; packets: messages as
+        bytes; rpc-state, rpc-send, rpc-contexts, rpc-calls, rpc-passes, rpc-requests,
+        rpc-intake, rpc-waits, rpc-life, rpc-facts, rpc-start, rpc-references, rpc-replies, rpc-gradients
 
     API BY TASK
         I want to...                                       call
@@ -158,6 +159,9 @@ extern "C" {
 typedef struct cdp_rpc cdp_rpc;
 /* One call that runs here, see >>handler. */
 typedef struct cdp_rpc_request cdp_rpc_request;
+/* One forward and backward computation over several ranks, see >>gradients. */
+typedef struct cdp_ctx cdp_ctx;
+typedef struct cdp_backward cdp_backward;
 
 /* A remote reference: names a value that lives on one rank, its owner. A plain value, free to
    copy; cdp_rref_keep() and cdp_rref_drop() alone count handles. {0} is none. */
@@ -166,6 +170,16 @@ typedef struct cdp_rref {
     uint64_t slot;
 } cdp_rref;
 
+/* A described array: dense, row by row. The receiver gets it checked (dtype, dims, the product of
+   shape is what came), aligned to 8 bytes. */
+typedef struct cdp_tensor {
+    void *data;
+    cdp_dtype dtype;
+    uint32_t dims;     /* 0 to 8; 0: one element */
+    uint64_t shape[8]; /* elements */
+    uint64_t value;    /* its number in a context, see >>gradients; 0: a constant */
+} cdp_tensor;
+
 /* What travels, as arguments or as results. It is read before the call that takes it returns, and
    never kept. */
 typedef struct cdp_args {
@@ -173,6 +187,8 @@ typedef struct cdp_args {
     uint32_t iov_count;
     const cdp_rref *rrefs; /* references; the caller keeps its handles */
     uint32_t rref_count;
+    const cdp_tensor *tensors; /* described arrays, at most 16 */
+    uint32_t tensor_count;
 } cdp_args;
 
 /* What an owner holds. */
@@ -203,9 +219,12 @@ typedef struct cdp_rpc_function {
     void *user;
     uint32_t flags;        /* CDP_RPC_INLINE, CDP_RPC_LATER, CDP_RPC_EARLY (default: none) */
     uint32_t max_running;  /* how many at once (default: no limit); 1: in the order of arrival */
-    uint64_t max_bytes;    /* of arguments (default: max_message_bytes of the desc) */
+    uint64_t max_bytes;    /* of arguments, tensors included (default: max_message_bytes) */
     const uint32_t *allow; /* ranks that may call it (default: all); kept, not copied */
     uint32_t allow_count;
+    /* Gradients of the tensors among its arguments, from those of its results: a call inside a
+       context is then recorded, see cdp_backward. */
+    cdp_status (*backward)(void *user, cdp_backward *b);
 } cdp_rpc_function;
 
 /* What stands for a function on the wire and in cdp_call_desc: a hash of its name. Any thread. */
@@ -232,8 +251,9 @@ typedef struct cdp_rpc_desc {
     uint32_t max_depth;  /* functions on top of each other in one thread that waits (default: 16) */
     uint64_t max_message_bytes; /* of one message, both ways (default: 64 MiB) */
     uint64_t max_queue_bytes;   /* memory for long arguments that wait here (default: 256 MiB) */
-    uint32_t max_rrefs; /* entries of the table of references; a fork, and a child that is being
+    uint32_t max_rrefs;    /* entries of the table of references; a fork, and a child that is being
                            shared, needs one, too (default: 65536) */
+    uint32_t max_contexts; /* that this rank takes part in at once (default: 256) */
     /* Called once for each rank whose link ended before this rank shut down: a callback. */
     void (*lost)(void *user, uint32_t rank, const cdp_error *why);
     /* Called by cdp_rpc_shutdown() for each reference that the program still has. */
@@ -281,6 +301,7 @@ typedef struct cdp_rpc_stats {
     uint64_t forks;     /* references of others to values of this rank */
     uint64_t holds;     /* references on their way to others */
     uint64_t refused;   /* requests that did not run */
+    uint64_t contexts;  /* of gradients, that this rank takes part in */
 } cdp_rpc_stats;
 /* How much there is now. All zero for NULL. Any thread. */
 CDP_API cdp_rpc_stats cdp_rpc_stats_of(cdp_rpc *rpc);
@@ -305,8 +326,10 @@ typedef struct cdp_call {
     cdp_rref *rrefs; /* one handle each, the caller's: cdp_call_free() drops them, so keep those
                         that are to stay */
     uint32_t rref_count;
-    cdp_error error; /* why it failed */
-    uint64_t priv[8];
+    uint32_t tensor_count;
+    cdp_tensor *tensors; /* in memory of the call */
+    cdp_error error;     /* why it failed */
+    uint64_t priv[9];
 } cdp_call;
 
 typedef struct cdp_call_desc {
@@ -318,6 +341,7 @@ typedef struct cdp_call_desc {
     cdp_args args;
     bool one_way;      /* no result: the call is done when it is on its way; no references */
     bool detached;     /* inside a function: does not end with the deadline of the call that runs */
+    cdp_ctx *ctx;      /* the call is a part of this computation, see >>gradients (default: none) */
     const char *label; /* of the reference that cdp_rpc_remote() makes; kept, not copied (default:
                           none) */
     /* Called once when the call has ended; waits return after it has returned. It may start
@@ -414,6 +438,9 @@ struct cdp_rpc_request {
     uint32_t rref_count;
     const cdp_value *on; /* the value of cdp_call_desc.on, or NULL. Several functions may have it
                             at once: lock it, or set max_running */
+    const cdp_tensor *tensors;
+    uint32_t tensor_count;
+    cdp_ctx *ctx; /* of the call, or NULL; valid until the reply */
 };
 
 /* Exactly one reply for each request; with CDP_RPC_LATER from any thread at any time. A function
@@ -431,6 +458,94 @@ CDP_API cdp_status cdp_rpc_reply_value(cdp_rpc_request *request, const cdp_value
 CDP_API cdp_status cdp_rpc_fail(cdp_rpc_request *request, int32_t code, const char *text);
 /* The caller gave up or died, its time is over, or the rpc is being destroyed. */
 CDP_API bool cdp_rpc_cancelled(const cdp_rpc_request *request);
+
+/* ---- >>gradients ----------------------------------------------------------------------------- */
+
+/* The program computes gradients itself; a context records which values came from which calls, and
+   in a backward pass gradients take the way back over all ranks, also where a rank takes part only
+   through another one. A value is a number for a tensor that gradients may flow to: it stands in
+   `value` of cdp_tensor when that is an argument or a result of a call with .ctx, and whoever
+   receives it finds there a number of its own rank. Values are made by cdp_ctx_value() and
+   cdp_ctx_param(), by cdp_ctx_op() for a step of the program, and by calls of functions that have
+   `backward`, for their results. Numbers of one context mean nothing in another one.
+
+   A pass never waits for a value that is not used, and a failure anywhere (a callback, a rank that
+   is lost, the deadline) fails the context on all its ranks with the first cause: its gradients
+   are refused from then on, begin another one. */
+
+/* What a backward function gets and fills in. */
+struct cdp_backward {
+    cdp_rpc *rpc;
+    void *rpc_user; /* user of cdp_rpc_desc */
+    cdp_ctx *ctx;
+    void *saved;                /* of cdp_ctx_save() */
+    const cdp_tensor *grad_out; /* of each output; data NULL: none came */
+    uint32_t out_count;
+    /* of each input: set data, dtype, dims, shape; data NULL: none. It is read after the function
+       has returned: use grad_out, saved memory, or cdp_backward_alloc(). */
+    cdp_tensor *grad_in;
+    uint32_t in_count;
+    void *priv;
+};
+/* Memory for gradients, aligned to 8 bytes; freed when they have left. NULL: out of memory. Only
+   inside the backward function, in its thread. */
+CDP_API void *cdp_backward_alloc(cdp_backward *b, uint64_t bytes);
+
+/* Begins one; this rank is its origin. Local. Errors: INVALID, NOMEM, BUSY (max_contexts), STATE
+   (shut down). Any thread. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_ctx_begin(cdp_rpc *rpc, cdp_ctx **out);
+/* On the origin: ends it on all ranks, frees what it holds, and waits for their answers (0:
+   timeout_ms of the desc). The context is gone afterwards, also after a failure. Calls of it
+   should have ended. The loss of its origin ends a context, too. NULL: nothing happens. Errors:
+   STATE (another rank is the origin; inside a callback; the context stays), TIMEOUT (the text
+   names a rank that did not answer). */
+CDP_API cdp_status cdp_ctx_end(cdp_ctx *ctx, uint32_t timeout_ms);
+/* The same number on all ranks. */
+CDP_API uint64_t cdp_ctx_id(const cdp_ctx *ctx);
+
+/* A new value: an input whose gradient is asked for, or an output of cdp_ctx_op(). Errors of these
+   four: INVALID (a value that this rank does not have in this context), NOMEM, STATE (the context
+   has failed, or ended). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_ctx_value(cdp_ctx *ctx, uint64_t *value);
+/* The value of a parameter that this rank owns: the same number for each call. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_ctx_param(cdp_ctx *ctx, cdp_rref param, uint64_t *value);
+
+/* A step of the program: how gradients of its outputs become those of its inputs. */
+typedef struct cdp_ctx_op_desc {
+    const uint64_t *inputs; /* values of this rank; 0: a constant */
+    uint32_t input_count;
+    const uint64_t *outputs; /* of cdp_ctx_value(), each in one step only */
+    uint32_t output_count;
+    cdp_status (*backward)(void *user, cdp_backward *b); /* required */
+    void *user;
+    void *saved;                  /* what backward gets */
+    void (*release)(void *saved); /* when the context ends (default: nothing); also on failure */
+} cdp_ctx_op_desc;
+CDP_MUST_CHECK CDP_API cdp_status cdp_ctx_op(cdp_ctx *ctx, const cdp_ctx_op_desc *desc);
+/* In a function with `backward`, before the reply: what its backward gets, and values beside its
+   arguments that gradients flow to (parameters): they are inputs after the tensors. Once for each
+   request. STATE: there is no context, or no backward; then nothing is kept. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_ctx_save(cdp_rpc_request *request, void *saved,
+    void (*release)(void *saved), const uint64_t *inputs, uint32_t input_count);
+
+typedef struct cdp_backward_desc {
+    /* values of this rank, with dtype and shape, at most 16; data: the gradient to begin with
+       (NULL: ones) */
+    const cdp_tensor *roots;
+    uint32_t root_count;
+    uint32_t timeout_ms; /* (default: that of cdp_rpc_desc) */
+} cdp_backward_desc;
+/* One pass, from values of this rank through all ranks; returns when it is over everywhere. Any
+   rank of the context; two at once fail it. Steps of this rank run in the thread that is in this
+   call, those of other ranks where functions run. Passes add up. Contributions to a value are
+   added in an order that does not depend on when they arrive. Errors: INVALID, STATE (the context
+   has failed; a pass is under way; inside a callback), and the first cause: PEER_LOST, TIMEOUT,
+   NOMEM, MISMATCH (gradients of one value with different shapes), REMOTE and others (what a
+   backward function returned; the text names the rank). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_ctx_backward(cdp_ctx *ctx, const cdp_backward_desc *desc);
+/* The gradient of a value of this rank that no step made; data NULL: it has none. Its memory is
+   the context's, until it ends or the next pass. Errors: INVALID, STATE (a pass has failed). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_ctx_grad(cdp_ctx *ctx, uint64_t value, cdp_tensor *out);
 
 #ifdef __cplusplus
 } /* extern "C" */
@@ -915,6 +1030,284 @@ CDP__PRIVATE void cdp__ref_lost(cdp__refs *t, uint32_t rank) {
     }
 }
 
+/* ---- >>waves (pure): which gradients flow where, and when all of them have arrived ----------- */
+
+/* Knows: the values of one context on this rank, and the nodes that made them. Promises: in a
+   backward pass every node that the roots reach fires once, when all gradients of its outputs have
+   arrived; no other node fires; the starter is told when the pass is over on all ranks; a pass
+   never waits for a value that the roots do not reach. May use: nothing.
+
+   A node has outputs (values of this rank) and inputs. A gradient flows from a node to the nodes
+   that made its inputs. A value that came from another rank is the output of an import node, whose
+   one input is that value on its home rank. Two waves run from the roots. MARK counts for every
+   node how many gradients it will get, and visits the inputs of each node once. GRAD carries the
+   gradients: the last one that a node was marked for fires it. Every MARK and GRAD is answered by
+   one DONE; the one that visits a node, or fires it, is answered after everything that follows
+   from it, so that the starter's last DONE ends the wave on all ranks (Dijkstra and Scholten's
+   method). Messages between nodes of one rank take the same way as those between ranks.
+   tests/sim/rpc_waves.c explores these functions. */
+
+typedef struct cdp__wave_edge {
+    uint64_t value; /* an input */
+    uint32_t to;    /* the rank on which it lives */
+} cdp__wave_edge;
+
+typedef enum cdp__wave_state {
+    CDP__WAVE_IDLE,
+    CDP__WAVE_MARKED,
+    CDP__WAVE_FIRING, /* all gradients have arrived; its function runs */
+    CDP__WAVE_FIRED,  /* those of its inputs are on their way */
+    CDP__WAVE_OVER
+} cdp__wave_state;
+
+typedef struct cdp__wave_node {
+    uint32_t first, edges; /* its inputs, in the array of all edges */
+    uint32_t marked, got;  /* gradients that it will get in this pass, and those that it got */
+    uint32_t deficit;      /* messages of it that no DONE has answered */
+    uint32_t parent, parent_node; /* who gets its DONE */
+    uint32_t epoch;               /* the pass that these counts belong to */
+    uint8_t state;
+} cdp__wave_node;
+
+typedef struct cdp__wave_value {
+    uint32_t node;   /* that made it */
+    uint32_t output; /* which one of its outputs */
+    uint32_t went;   /* the first rank that it was sent to; 0: none */
+} cdp__wave_value;
+
+typedef struct cdp__wave_went {
+    uint32_t rank, next;
+} cdp__wave_went;
+
+typedef enum cdp__wave_what {
+    CDP__WAVE_SEND_MARK, /* to, node (which sends), value */
+    CDP__WAVE_SEND_GRAD, /* to, node, value, edge (which input of the node) */
+    CDP__WAVE_SEND_DONE, /* to, node (which gets it) */
+    CDP__WAVE_FIRE,      /* node: call its function, then cdp__wave_fired() */
+    CDP__WAVE_COUNTED,   /* the starter's first wave is over: cdp__wave_grads() */
+    CDP__WAVE_ENDED      /* the pass is over on all ranks */
+} cdp__wave_what;
+
+typedef struct cdp__wave_act {
+    cdp__wave_what what;
+    uint32_t to, node, edge;
+    uint64_t value;
+} cdp__wave_act;
+
+/* What came of a message. */
+typedef enum cdp__wave_how {
+    CDP__WAVE_OK,
+    CDP__WAVE_LIE,     /* no peer of this version sends that */
+    CDP__WAVE_CONFLICT /* another pass of this context is under way here */
+} cdp__wave_how;
+
+/* The arrays belong to the caller, who makes them larger. Entry 0 of each is not used, but for
+   node 0: the starter, whose inputs are the roots. */
+typedef struct cdp__waves {
+    cdp__wave_node *nodes;
+    cdp__wave_edge *edges;
+    cdp__wave_value *values;
+    cdp__wave_went *wents;
+    uint32_t node_count, edge_count, value_count, went_count;
+    uint32_t rank;
+    uint32_t epoch; /* how many passes there were here */
+    uint32_t open;  /* nodes that the pass has visited and is not through with */
+    uint64_t pass;
+    void (*act)(void *user, const cdp__wave_act *act); /* must not call functions of this section */
+    void *user;
+} cdp__waves;
+
+CDP__PRIVATE uint32_t cdp__wave_home(uint64_t value) {
+    return (uint32_t)(value >> 48);
+}
+
+/* The entry of a value of this rank; 0: there is none. */
+CDP__PRIVATE uint32_t cdp__wave_entry(const cdp__waves *t, uint64_t value) {
+    const uint64_t index = value & 0xffffffffffffull;
+    return cdp__wave_home(value) == t->rank && index <= t->value_count ? (uint32_t)index : 0;
+}
+
+/* ---- the graph; there must be room in the arrays */
+
+/* A node with these inputs, which are values of this rank or, for an import, one of another. */
+CDP__PRIVATE uint32_t cdp__wave_add_node(cdp__waves *t, const uint64_t *inputs, uint32_t count) {
+    const uint32_t node = ++t->node_count;
+    cdp__wave_node *n = &t->nodes[node];
+    uint32_t i;
+    memset(n, 0, sizeof *n);
+    n->first = t->edge_count + 1;
+    for (i = 0; i < count; ++i) {
+        if (!inputs[i]) continue; /* a constant */
+        ++n->edges;
+        t->edges[++t->edge_count].value = inputs[i];
+        t->edges[t->edge_count].to = cdp__wave_home(inputs[i]);
+    }
+    return node;
+}
+
+/* A new value of this rank, which this node makes. */
+CDP__PRIVATE uint64_t cdp__wave_add_value(cdp__waves *t, uint32_t node, uint32_t output) {
+    cdp__wave_value *v = &t->values[++t->value_count];
+    v->node = node;
+    v->output = output;
+    v->went = 0;
+    return (uint64_t)t->rank << 48 | t->value_count;
+}
+
+CDP__PRIVATE bool cdp__wave_has(const cdp__waves *t, uint32_t value, uint32_t rank) {
+    uint32_t at = t->values[value].went;
+    while (at && t->wents[at].rank != rank)
+        at = t->wents[at].next;
+    return at != 0;
+}
+
+/* This value is sent to a rank: gradients may come back from there. */
+CDP__PRIVATE void cdp__wave_goes(cdp__waves *t, uint32_t value, uint32_t rank) {
+    if (cdp__wave_has(t, value, rank)) return;
+    t->wents[++t->went_count].rank = rank;
+    t->wents[t->went_count].next = t->values[value].went;
+    t->values[value].went = t->went_count;
+}
+
+/* ---- the waves */
+
+CDP__PRIVATE void cdp__wave_do(const cdp__waves *t, cdp__wave_what what, uint32_t to, uint32_t node,
+    uint64_t value, uint32_t edge) {
+    cdp__wave_act act;
+    act.what = what;
+    act.to = to;
+    act.node = node;
+    act.value = value;
+    act.edge = edge;
+    t->act(t->user, &act);
+}
+
+CDP__PRIVATE void cdp__wave_enter(cdp__waves *t, uint64_t pass) {
+    t->pass = pass;
+    ++t->epoch;
+}
+
+/* The message that made the node a part of the wave is answered. */
+CDP__PRIVATE void cdp__wave_answer(cdp__waves *t, cdp__wave_node *n) {
+    if (n->state == CDP__WAVE_FIRED) {
+        n->state = CDP__WAVE_OVER;
+        --t->open;
+    }
+    cdp__wave_do(t, CDP__WAVE_SEND_DONE, n->parent, n->parent_node, 0, 0);
+}
+
+/* Sends one message along each input. */
+CDP__PRIVATE void cdp__wave_spread(cdp__waves *t, uint32_t node, cdp__wave_what what) {
+    cdp__wave_node *n = &t->nodes[node];
+    uint32_t i;
+    n->deficit = n->edges;
+    for (i = 0; i < n->edges; ++i)
+        cdp__wave_do(t, what, t->edges[n->first + i].to, node, t->edges[n->first + i].value, i);
+    if (!n->deficit) cdp__wave_answer(t, n);
+}
+
+/* A pass begins on this rank, with these roots, which are values of this rank. False: another one
+   is under way. */
+CDP__PRIVATE bool cdp__wave_begin(
+    cdp__waves *t, uint64_t pass, const uint64_t *roots, uint32_t count) {
+    uint32_t i;
+    if (t->open) return false;
+    cdp__wave_enter(t, pass);
+    ++t->open;
+    t->nodes[0].first = t->edge_count + 1;
+    t->nodes[0].edges = count;
+    for (i = 0; i < count; ++i) {
+        t->edges[++t->edge_count].value = roots[i];
+        t->edges[t->edge_count].to = t->rank;
+    }
+    t->nodes[0].state = CDP__WAVE_MARKED;
+    cdp__wave_spread(t, 0, CDP__WAVE_SEND_MARK);
+    return true;
+}
+
+/* After COUNTED. */
+CDP__PRIVATE void cdp__wave_grads(cdp__waves *t) {
+    t->nodes[0].state = CDP__WAVE_FIRED;
+    cdp__wave_spread(t, 0, CDP__WAVE_SEND_GRAD);
+}
+
+CDP__PRIVATE cdp__wave_how cdp__wave_got_mark(
+    cdp__waves *t, uint32_t from, uint32_t from_node, uint64_t pass, uint64_t value) {
+    const uint32_t v = cdp__wave_entry(t, value);
+    cdp__wave_node *n;
+    if (!v || (from != t->rank && !cdp__wave_has(t, v, from))) return CDP__WAVE_LIE;
+    if (pass != t->pass && t->open) return CDP__WAVE_CONFLICT;
+    if (pass != t->pass) cdp__wave_enter(t, pass);
+    n = &t->nodes[t->values[v].node];
+    if (n->epoch != t->epoch) {
+        n->epoch = t->epoch;
+        n->marked = n->got = n->deficit = 0;
+        n->state = CDP__WAVE_IDLE;
+    }
+    if (n->got) return CDP__WAVE_LIE;
+    if (n->marked++) {
+        cdp__wave_do(t, CDP__WAVE_SEND_DONE, from, from_node, 0, 0);
+        return CDP__WAVE_OK;
+    }
+    n->state = CDP__WAVE_MARKED;
+    n->parent = from;
+    n->parent_node = from_node;
+    ++t->open;
+    cdp__wave_spread(t, t->values[v].node, CDP__WAVE_SEND_MARK);
+    return CDP__WAVE_OK;
+}
+
+/* Its gradient belongs to the value, whose entry is *entry. */
+CDP__PRIVATE cdp__wave_how cdp__wave_got_grad(cdp__waves *t, uint32_t from, uint32_t from_node,
+    uint64_t pass, uint64_t value, uint32_t *entry) {
+    cdp__wave_node *n;
+    *entry = cdp__wave_entry(t, value);
+    if (!*entry || (from != t->rank && !cdp__wave_has(t, *entry, from)) || pass != t->pass)
+        return CDP__WAVE_LIE;
+    n = &t->nodes[t->values[*entry].node];
+    if (n->epoch != t->epoch || n->state != CDP__WAVE_MARKED || n->deficit) return CDP__WAVE_LIE;
+    if (++n->got < n->marked) {
+        cdp__wave_do(t, CDP__WAVE_SEND_DONE, from, from_node, 0, 0);
+        return CDP__WAVE_OK;
+    }
+    n->state = CDP__WAVE_FIRING;
+    n->parent = from;
+    n->parent_node = from_node;
+    cdp__wave_do(t, CDP__WAVE_FIRE, t->rank, t->values[*entry].node, value, 0);
+    return CDP__WAVE_OK;
+}
+
+/* The function of a node has returned. */
+CDP__PRIVATE void cdp__wave_fired(cdp__waves *t, uint32_t node) {
+    CDP_ASSERT(t->nodes[node].state == CDP__WAVE_FIRING);
+    t->nodes[node].state = CDP__WAVE_FIRED;
+    cdp__wave_spread(t, node, CDP__WAVE_SEND_GRAD);
+}
+
+CDP__PRIVATE bool cdp__wave_knows(const cdp__waves *t, const cdp__wave_node *n, uint32_t rank) {
+    uint32_t i;
+    for (i = 0; i < n->edges; ++i)
+        if (t->edges[n->first + i].to == rank) return true;
+    return false;
+}
+
+CDP__PRIVATE cdp__wave_how cdp__wave_got_done(
+    cdp__waves *t, uint32_t from, uint64_t pass, uint32_t node) {
+    cdp__wave_node *n = node <= t->node_count ? &t->nodes[node] : NULL;
+    if (pass != t->pass || !n || !n->deficit || !cdp__wave_knows(t, n, from)) return CDP__WAVE_LIE;
+    if (--n->deficit) return CDP__WAVE_OK;
+    if (node) {
+        cdp__wave_answer(t, n);
+    } else if (n->state == CDP__WAVE_MARKED) {
+        cdp__wave_do(t, CDP__WAVE_COUNTED, t->rank, 0, 0, 0);
+    } else {
+        n->state = CDP__WAVE_OVER;
+        --t->open;
+        cdp__wave_do(t, CDP__WAVE_ENDED, t->rank, 0, 0, 0);
+    }
+    return CDP__WAVE_OK;
+}
+
 /* ---- >>packets (pure): messages as bytes ----------------------------------------------------- */
 
 /* Knows: the messages of a channel. Promises: nothing that a peer sent is believed before it was
@@ -930,6 +1323,13 @@ typedef enum cdp__rpc_kind {
     CDP__RPC_FORK_ACK,   /* as REMOTE_ACK */
     CDP__RPC_ACCEPT,     /* b: fid */
     CDP__RPC_DELETE,     /* a: rid; b: fid */
+    CDP__RPC_MARK,       /* a: context; b: value; aux: node that sends it; slot: pass */
+    CDP__RPC_GRAD,       /* as MARK, and a tensor, or none: no gradient */
+    CDP__RPC_DONE,       /* a: context; b: pass; aux: node that gets it */
+    CDP__RPC_JOIN,       /* a: context; to its origin: this rank takes part */
+    CDP__RPC_CTX_FAIL,   /* a: context; aux: -status; b: rank to blame; body: text */
+    CDP__RPC_CTX_END,    /* a: context */
+    CDP__RPC_CTX_ENDED,  /* a: context */
     CDP__RPC_KINDS
 } cdp__rpc_kind;
 
@@ -938,22 +1338,28 @@ typedef enum cdp__rpc_kind {
 #define CDP__RPC_REMOTE 4u  /* rid and fid of what is to be made stand there */
 #define CDP__RPC_FETCH 8u   /* with ON: no function, the value itself is asked for */
 
+#define CDP__RPC_CTX 16u /* a slot with a context, or a pass, stands there */
+
 #define CDP__RPC_RECORD 24u        /* a reference: rid, fid, owner, zero */
 #define CDP__RPC_RREFS 16u         /* in one message */
+#define CDP__RPC_SHAPE 80u         /* a tensor: dtype, dims, value, shape */
+#define CDP__RPC_TENSORS 16u       /* in one message */
 #define CDP__RPC_TEXT 400u         /* of a failure */
 #define CDP__RPC_INLINE_MAX 65536u /* longer bodies are offered */
 #define CDP__RPC_NAME 128u
 
 typedef struct cdp__rpc_packet {
     cdp__rpc_kind kind;
-    uint32_t flags, rrefs, aux;
+    uint32_t flags, rrefs, tensors, aux;
     uint64_t a, b;
     const uint8_t *body; /* NULL: it comes later */
     uint64_t bytes;
     /* parts of the body */
     uint64_t rid, fid; /* with ON and REMOTE */
-    const uint8_t *records, *args;
-    uint64_t args_bytes;
+    uint64_t slot;     /* with CTX */
+    const uint8_t *records, *shapes;
+    const uint8_t *area; /* contents of tensors, each filled up to 8 bytes; then bytes */
+    uint64_t area_bytes;
 } cdp__rpc_packet;
 
 /* Which rank has made this number. */
@@ -962,19 +1368,81 @@ CDP__PRIVATE uint32_t cdp__rpc_maker(uint64_t id) {
 }
 
 CDP__PRIVATE uint32_t cdp__rpc_kind_of(const cdp__rpc_packet *p) {
-    return (uint32_t)p->kind | p->flags << 8 | p->rrefs << 16;
+    return (uint32_t)p->kind | p->flags << 8 | p->rrefs << 16 | p->tensors << 24;
 }
 
 CDP__PRIVATE uint64_t cdp__rpc_head_bytes(const cdp__rpc_packet *p) {
     return (p->flags & (CDP__RPC_ON | CDP__RPC_REMOTE) ? 16u : 0u)
-        + (uint64_t)p->rrefs * CDP__RPC_RECORD;
+        + (p->flags & CDP__RPC_CTX ? 8u : 0u) + (uint64_t)p->rrefs * CDP__RPC_RECORD
+        + (uint64_t)p->tensors * CDP__RPC_SHAPE;
+}
+
+/* What a tensor takes in a message; UINT64_MAX: more than there can be. */
+CDP__PRIVATE uint64_t cdp__rpc_tensor_bytes(const cdp_tensor *t) {
+    uint64_t n = cdp_dtype_size(t->dtype);
+    uint32_t i;
+    for (i = 0; i < t->dims; ++i) {
+        if (t->shape[i] && n > (UINT64_MAX >> 2) / t->shape[i]) return UINT64_MAX;
+        n *= t->shape[i];
+    }
+    return n;
+}
+CDP__PRIVATE uint64_t cdp__rpc_filled(uint64_t bytes) {
+    return bytes + ((8 - bytes % 8) & 7);
+}
+
+CDP__PRIVATE void cdp__rpc_put_shape(uint8_t *at, const cdp_tensor *t, uint64_t value) {
+    uint32_t i;
+    memset(at, 0, CDP__RPC_SHAPE);
+    at[0] = (uint8_t)t->dtype;
+    at[1] = (uint8_t)t->dims;
+    cdp__put_u64(at + 8, value);
+    for (i = 0; i < t->dims; ++i)
+        cdp__put_u64(at + 16 + 8 * i, t->shape[i]);
+}
+
+/* The tensor that a record describes, without its contents. */
+CDP__PRIVATE cdp_tensor cdp__rpc_get_shape(const uint8_t *at) {
+    cdp_tensor t;
+    uint32_t i;
+    memset(&t, 0, sizeof t);
+    t.dtype = (cdp_dtype)at[0];
+    t.dims = at[1];
+    t.value = cdp__get_u64(at + 8);
+    for (i = 0; i < t.dims && i < 8; ++i)
+        t.shape[i] = cdp__get_u64(at + 16 + 8 * i);
+    return t;
+}
+
+/* The records of tensors, compared with what is there. */
+CDP__PRIVATE const char *cdp__rpc_wrong_shapes(const cdp__rpc_packet *p, uint32_t from) {
+    uint64_t left = p->area_bytes;
+    uint32_t i;
+    for (i = 0; i < p->tensors; ++i) {
+        const cdp_tensor t = cdp__rpc_get_shape(p->shapes + i * CDP__RPC_SHAPE);
+        uint64_t n;
+        if (!cdp_dtype_size(t.dtype) || t.dims > 8) return "a tensor of no dtype, or of 9 dims";
+        if (t.value && (p->kind == CDP__RPC_GRAD || !(p->flags & CDP__RPC_CTX)))
+            return "a value without a context";
+        if (t.value && cdp__rpc_maker(t.value) != from) return "a value that its sender has not";
+        n = cdp__rpc_tensor_bytes(&t);
+        if (n > left || cdp__rpc_filled(n) > left) return "a tensor longer than its message";
+        left -= cdp__rpc_filled(n);
+    }
+    return NULL;
 }
 
 /* Of the parts of a message; the words of a failure name the part. NULL: all is well. */
 CDP__PRIVATE const char *cdp__rpc_wrong_head(const cdp__rpc_packet *p, uint64_t max_bytes) {
     const uint32_t on = p->flags & (CDP__RPC_ON | CDP__RPC_REMOTE);
     if (p->kind < CDP__RPC_CALL || p->kind >= CDP__RPC_KINDS) return "an unknown kind";
-    if (p->flags >= 16 || (p->flags && p->kind != CDP__RPC_CALL)) return "unknown flags";
+    if (p->flags >= 32) return "unknown flags";
+    if ((p->flags & ~CDP__RPC_CTX) && p->kind != CDP__RPC_CALL) return "unknown flags";
+    if ((p->flags & CDP__RPC_CTX) && p->kind != CDP__RPC_CALL && p->kind != CDP__RPC_REPLY
+        && p->kind != CDP__RPC_MARK && p->kind != CDP__RPC_GRAD)
+        return "unknown flags";
+    if ((p->kind == CDP__RPC_MARK || p->kind == CDP__RPC_GRAD) && !(p->flags & CDP__RPC_CTX))
+        return "no pass where there must be one";
     if (on == (CDP__RPC_ON | CDP__RPC_REMOTE)) return "contradicting flags";
     if ((p->flags & CDP__RPC_FETCH) && p->flags != (CDP__RPC_FETCH | CDP__RPC_ON))
         return "contradicting flags";
@@ -982,8 +1450,14 @@ CDP__PRIVATE const char *cdp__rpc_wrong_head(const cdp__rpc_packet *p, uint64_t 
         return "a one-way call with references";
     if (p->rrefs > CDP__RPC_RREFS || (p->rrefs && p->kind > CDP__RPC_REPLY))
         return "too many references";
-    if (p->kind >= CDP__RPC_CANCEL && p->bytes) return "a body where there is none";
-    if (p->kind == CDP__RPC_FAIL && p->bytes > CDP__RPC_TEXT) return "too long a text";
+    if (p->tensors > (p->kind == CDP__RPC_GRAD ? 1 : CDP__RPC_TENSORS)
+        || (p->tensors && p->kind > CDP__RPC_REPLY && p->kind != CDP__RPC_GRAD))
+        return "too many tensors";
+    if (p->kind >= CDP__RPC_CANCEL && p->bytes != cdp__rpc_head_bytes(p) && p->kind != CDP__RPC_GRAD
+        && p->kind != CDP__RPC_CTX_FAIL)
+        return "a body where there is none";
+    if ((p->kind == CDP__RPC_FAIL || p->kind == CDP__RPC_CTX_FAIL) && p->bytes > CDP__RPC_TEXT)
+        return "too long a text";
     if (p->bytes < cdp__rpc_head_bytes(p)) return "too short a body";
     if (p->bytes - cdp__rpc_head_bytes(p) > max_bytes) return "too long a body";
     if ((p->flags & CDP__RPC_FETCH) && p->bytes != cdp__rpc_head_bytes(p))
@@ -1004,7 +1478,7 @@ CDP__PRIVATE const char *cdp__rpc_wrong_record(
     return NULL;
 }
 
-/* The body of CALL or REPLY, once it is here. */
+/* The body of a message that has more than a text, once it is here. */
 CDP__PRIVATE const char *cdp__rpc_wrong_body(
     cdp__rpc_packet *p, uint32_t from, uint32_t me, uint32_t ranks) {
     const uint8_t *at = p->body;
@@ -1019,12 +1493,18 @@ CDP__PRIVATE const char *cdp__rpc_wrong_body(
                 || !(p->fid << 16)))
             return "a new value that its sender did not number";
     }
+    if (p->flags & CDP__RPC_CTX) {
+        p->slot = cdp__get_u64(at);
+        at += 8;
+        if (cdp__rpc_maker(p->slot) >= ranks || !(p->slot << 16)) return "a context of no rank";
+    }
     p->records = at;
     for (i = 0; i < p->rrefs && !wrong; ++i)
         wrong = cdp__rpc_wrong_record(at + i * CDP__RPC_RECORD, from, me, ranks);
-    p->args_bytes = p->bytes - cdp__rpc_head_bytes(p);
-    p->args = p->args_bytes ? at + p->rrefs * CDP__RPC_RECORD : NULL;
-    return wrong;
+    p->shapes = at + p->rrefs * CDP__RPC_RECORD;
+    p->area_bytes = p->bytes - cdp__rpc_head_bytes(p);
+    p->area = p->area_bytes ? p->shapes + p->tensors * CDP__RPC_SHAPE : NULL;
+    return wrong ? wrong : cdp__rpc_wrong_shapes(p, from);
 }
 
 /* A message of a channel as a packet. NULL, or what is wrong with it; of a body that comes later
@@ -1035,7 +1515,8 @@ CDP__PRIVATE const char *cdp__rpc_read(const cdp_channel_message *m, uint32_t me
     memset(p, 0, sizeof *p);
     p->kind = (cdp__rpc_kind)(m->kind & 0xff);
     p->flags = m->kind >> 8 & 0xff;
-    p->rrefs = m->kind >> 16;
+    p->rrefs = m->kind >> 16 & 0xff;
+    p->tensors = m->kind >> 24;
     p->aux = m->aux;
     p->a = m->a;
     p->b = m->b;
@@ -1043,14 +1524,21 @@ CDP__PRIVATE const char *cdp__rpc_read(const cdp_channel_message *m, uint32_t me
     p->bytes = m->bytes;
     wrong = cdp__rpc_wrong_head(p, max_bytes);
     if (wrong) return wrong;
-    if (m->handle) return p->kind > CDP__RPC_REPLY ? "an offered body where there is none" : NULL;
+    if (m->handle)
+        return p->kind > CDP__RPC_REPLY && p->kind != CDP__RPC_GRAD
+            ? "an offered body where there is none"
+            : NULL;
     if (p->kind == CDP__RPC_FORK && (p->aux >= ranks || cdp__rpc_maker(p->b) != p->aux))
         return "a fork that its parent did not make";
     if (p->kind == CDP__RPC_FORK && (p->aux == me || p->aux == m->peer))
         return "a fork of a fork that cannot be";
     if ((p->kind == CDP__RPC_REMOTE_ACK || p->kind == CDP__RPC_FORK_ACK) && p->aux > CDP__REF_FULL)
         return "an unknown answer";
-    return p->kind <= CDP__RPC_REPLY ? cdp__rpc_wrong_body(p, m->peer, me, ranks) : NULL;
+    if (p->kind > CDP__RPC_DELETE && (cdp__rpc_maker(p->a) >= ranks || !(p->a << 16)))
+        return "a context of no rank";
+    if (p->kind != CDP__RPC_FAIL && p->kind != CDP__RPC_CTX_FAIL && p->bytes)
+        return cdp__rpc_wrong_body(p, m->peer, me, ranks);
+    return NULL;
 }
 
 CDP__PRIVATE void cdp__rpc_put_record(uint8_t *at, uint64_t rid, uint64_t fid, uint32_t owner) {
@@ -1110,6 +1598,7 @@ typedef struct cdp__rpc_call {
     void *done_user;
     uint32_t on;         /* slot of the reference that it runs on, while it is on the wire */
     uint64_t remote_fid; /* of the reference that it makes, or 0 */
+    cdp_ctx *ctx;        /* used until the record is closed */
     bool used, left, wire_over, one_way;
 } cdp__rpc_call;
 
@@ -1137,7 +1626,12 @@ typedef struct cdp__rpc_rq {
     uint32_t on;    /* slot of the value that it runs on: pinned */
     uint32_t makes; /* slot of the value that it makes: pinned */
     cdp_value on_value;
-    uint8_t *buffer; /* arguments that do not fit `room` */
+    uint8_t *buffer;     /* arguments that do not fit `room` */
+    cdp_tensor *tensors; /* among its arguments */
+    uint64_t area_bytes; /* of arguments, tensors included */
+    uint64_t ctx_number; /* of the context, while that is looked for */
+    uint32_t node;       /* whose backward function runs, or 0 */
+    uint32_t made_node;  /* of this call in its context, or 0 */
     uint64_t room[32];
     cdp_rref refs[CDP__RPC_RREFS];
     uint64_t counted; /* of in_bytes */
@@ -1153,6 +1647,8 @@ struct cdp__rpc_value {
     char *why;
     cdp__rpc_rq *parked, **parked_end;
     cdp_iov own; /* of a copy that the library made */
+    uint8_t *own_area;
+    cdp_tensor *own_tensors;
     cdp_rref *own_refs;
 };
 
@@ -1171,6 +1667,7 @@ typedef struct cdp__rpc_peer {
     uint32_t flight;   /* calls under way to it */
     uint32_t requests; /* of it, here */
     uint32_t coming;   /* long bodies of it, in `in` */
+    uint32_t marks;    /* how many gradients it may still send */
     bool dropped;      /* it was given up */
     cdp_error why;
     cdp__rpc_out *queue, **queue_end; /* what there was no room for yet */
@@ -1221,6 +1718,12 @@ struct cdp_rpc {
     cdp__rpc_extra *extra;
     uint64_t ids;   /* how many numbers were given */
     bool confirmed; /* some reference was confirmed, or broke: look again at what waits */
+
+    cdp_ctx *contexts;
+    uint32_t context_count;
+    struct cdp__rpc_wave *waves, **waves_end; /* steps of backward passes on this rank */
+    cdp_rpc_function backward;                /* stands for functions of nodes */
+    uint32_t backwards;                       /* of those that run */
 
     cdp__rpc_task *tasks, **tasks_end;
     uint64_t timer_ns;
@@ -1318,7 +1821,12 @@ CDP__PRIVATE cdp__rpc_call *cdp__rpc_call_open(cdp_rpc *rpc) {
     return c;
 }
 
+CDP__PRIVATE void cdp__ctx_unuse(cdp_rpc *rpc, cdp_ctx *ctx);
+
 CDP__PRIVATE void cdp__rpc_call_close(cdp_rpc *rpc, cdp__rpc_call *c) {
+    cdp_ctx *ctx = c->ctx;
+    c->ctx = NULL;
+    if (ctx) cdp__ctx_unuse(rpc, ctx);
     c->used = false;
     c->next_free = rpc->call_free;
     rpc->call_free = c->index;
@@ -1366,6 +1874,8 @@ CDP__PRIVATE void cdp__rpc_rq_close(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     if (rq->after) rq->after->before = rq->before;
     rpc->in_bytes -= rq->counted;
     cdp__free(rpc->os, rq->buffer);
+    cdp__free(rpc->os, rq->tensors);
+    if (rq->pub.ctx) cdp__ctx_unuse(rpc, rq->pub.ctx);
     rq->next = rpc->free_rqs;
     rpc->free_rqs = rq;
     --rpc->rqs;
@@ -1490,9 +2000,14 @@ CDP__PRIVATE void cdp__rpc_queue_out(cdp_rpc *rpc, cdp__rpc_out *o) {
     cdp__rpc_flush(rpc, o->to);
 }
 
+/* Of tensors, each filled up to 8 bytes, and bytes. */
 CDP__PRIVATE uint64_t cdp__rpc_args_bytes(const cdp_args *args) {
     uint64_t n = 0;
     uint32_t i;
+    for (i = 0; args && i < args->tensor_count; ++i) {
+        const uint64_t one = cdp__rpc_tensor_bytes(&args->tensors[i]);
+        n = one > UINT64_MAX / 4 - n ? UINT64_MAX / 4 : n + cdp__rpc_filled(one);
+    }
     for (i = 0; args && i < args->iov_count; ++i)
         n = args->iov[i].bytes > UINT64_MAX / 2 - n ? UINT64_MAX / 2 : n + args->iov[i].bytes;
     return n;
@@ -1500,29 +2015,69 @@ CDP__PRIVATE uint64_t cdp__rpc_args_bytes(const cdp_args *args) {
 
 CDP__PRIVATE void cdp__rpc_gather(uint8_t *to, const cdp_args *args) {
     uint32_t i;
+    for (i = 0; args && i < args->tensor_count; ++i) {
+        const uint64_t n = cdp__rpc_tensor_bytes(&args->tensors[i]);
+        if (n) memcpy(to, args->tensors[i].data, (size_t)n);
+        memset(to + n, 0, (size_t)(cdp__rpc_filled(n) - n));
+        to += cdp__rpc_filled(n);
+    }
     for (i = 0; args && i < args->iov_count; ++i) {
         if (args->iov[i].bytes) memcpy(to, args->iov[i].data, (size_t)args->iov[i].bytes);
         to += args->iov[i].bytes;
     }
 }
 
+/* Tensors of `args` whose contents lie in `area`, in memory for them. Returns where the bytes
+   after them begin. */
+CDP__PRIVATE uint8_t *cdp__rpc_tensors_in(
+    cdp_tensor *out, const cdp_tensor *like, uint32_t count, uint8_t *area) {
+    uint32_t i;
+    for (i = 0; i < count; ++i) {
+        out[i] = like[i];
+        out[i].data = area;
+        area += cdp__rpc_filled(cdp__rpc_tensor_bytes(&like[i]));
+    }
+    return area;
+}
+
+/* What stands before the references of a message. */
+CDP__PRIVATE uint8_t *cdp__rpc_put_head(uint8_t *at, const cdp__rpc_packet *p) {
+    if (p->flags & (CDP__RPC_ON | CDP__RPC_REMOTE)) {
+        cdp__put_u64(at, p->rid);
+        cdp__put_u64(at + 8, p->fid);
+        at += 16;
+    }
+    if (p->flags & CDP__RPC_CTX) {
+        cdp__put_u64(at, p->slot);
+        at += 8;
+    }
+    return at;
+}
+
+/* And what stands behind them. */
+CDP__PRIVATE void cdp__rpc_put_args(uint8_t *at, const cdp__rpc_packet *p, const cdp_args *args) {
+    const bool tags = (p->flags & CDP__RPC_CTX) && p->kind <= CDP__RPC_REPLY;
+    uint32_t i;
+    for (i = 0; i < p->tensors; ++i, at += CDP__RPC_SHAPE)
+        cdp__rpc_put_shape(at, &args->tensors[i], tags ? args->tensors[i].value : 0);
+    cdp__rpc_gather(at, args);
+}
+
 /* A message without references. OK: it is on its way. */
 CDP__PRIVATE cdp_status cdp__rpc_post(
     cdp_rpc *rpc, uint32_t to, cdp__rpc_packet *p, const cdp_args *args) {
-    const uint64_t head = cdp__rpc_head_bytes(p);
+    uint64_t head;
     cdp__rpc_out *o;
     if (rpc->lost[to]) return CDP_OK; /* nobody reads it */
+    p->tensors = args ? args->tensor_count : 0;
+    head = cdp__rpc_head_bytes(p);
     p->bytes = head + cdp__rpc_args_bytes(args);
     if (!rpc->peers[to].queue && p->bytes <= CDP__RPC_INLINE_MAX) {
         const bool direct = !head && args && args->iov_count == 1;
         const void *body = direct ? args->iov[0].data : rpc->scratch;
         cdp_channel_message m;
         cdp_status st;
-        if (!direct) {
-            if (head) cdp__put_u64(rpc->scratch, p->rid);
-            if (head) cdp__put_u64(rpc->scratch + 8, p->fid);
-            cdp__rpc_gather(rpc->scratch + head, args);
-        }
+        if (!direct) cdp__rpc_put_args(cdp__rpc_put_head(rpc->scratch, p), p, args);
         m = cdp__rpc_message(p, to, body);
         st = cdp_channel_send(rpc->channel, &m);
         if (st == CDP_OK) cdp__rpc_left(rpc, p);
@@ -1534,9 +2089,7 @@ CDP__PRIVATE cdp_status cdp__rpc_post(
     memset(o, 0, sizeof *o);
     o->p = *p;
     o->to = to;
-    if (head) cdp__put_u64(cdp__rpc_body(o), p->rid);
-    if (head) cdp__put_u64(cdp__rpc_body(o) + 8, p->fid);
-    cdp__rpc_gather(cdp__rpc_body(o) + head, args);
+    cdp__rpc_put_args(cdp__rpc_put_head(cdp__rpc_body(o), p), p, args);
     cdp__rpc_queue_out(rpc, o);
     return CDP_OK;
 }
@@ -1589,6 +2142,25 @@ CDP__PRIVATE cdp_rref cdp__rpc_rref(cdp_rpc *rpc, uint32_t slot) {
     return r;
 }
 
+/* Tensors are described fully; else the reason is this thread's last error. */
+CDP__PRIVATE cdp_status cdp__rpc_tensors_check(const char *call, const cdp_args *args) {
+    uint32_t i;
+    if (!args || !args->tensor_count) return CDP_OK;
+    if (!args->tensors || args->tensor_count > CDP__RPC_TENSORS)
+        return cdp__fail(CDP_ERR_INVALID, "%s: %u tensors in one message; at most %u travel", call,
+            args->tensor_count, CDP__RPC_TENSORS);
+    for (i = 0; i < args->tensor_count; ++i) {
+        const cdp_tensor *t = &args->tensors[i];
+        if (!cdp_dtype_size(t->dtype) || t->dims > 8)
+            return cdp__fail(CDP_ERR_INVALID,
+                "%s: tensors[%u] has dtype %d and %u dims; set a dtype and at most 8", call, i,
+                (int)t->dtype, t->dims);
+        if (!t->data && cdp__rpc_tensor_bytes(t))
+            return cdp__fail(CDP_ERR_INVALID, "%s: tensors[%u] has no memory", call, i);
+    }
+    return CDP_OK;
+}
+
 /* All references can be used; else the reason is this thread's last error. */
 CDP__PRIVATE cdp_status cdp__rpc_rrefs_check(cdp_rpc *rpc, const char *call, const cdp_args *args) {
     uint32_t i;
@@ -1627,18 +2199,14 @@ CDP__PRIVATE cdp_status cdp__rpc_post_rrefs(
     uint32_t i;
     if (rpc->lost[to]) return CDP_OK;
     p->rrefs = args ? args->rref_count : 0;
+    p->tensors = args ? args->tensor_count : 0;
     p->bytes = cdp__rpc_head_bytes(p) + cdp__rpc_args_bytes(args);
     o = (cdp__rpc_out *)cdp__alloc(rpc->os, sizeof *o + p->bytes);
     if (!o) return cdp__fail_nomem("a message of a call", sizeof *o + p->bytes);
     memset(o, 0, sizeof *o);
     o->p = *p;
     o->to = to;
-    at = cdp__rpc_body(o);
-    if (p->flags & (CDP__RPC_ON | CDP__RPC_REMOTE)) {
-        cdp__put_u64(at, p->rid);
-        cdp__put_u64(at + 8, p->fid);
-        at += 16;
-    }
+    at = cdp__rpc_put_head(cdp__rpc_body(o), p);
     for (i = 0; i < p->rrefs; ++i, at += CDP__RPC_RECORD) {
         const uint32_t slot = (uint32_t)args->rrefs[i].slot;
         const uint64_t child = cdp__rpc_number(rpc);
@@ -1648,7 +2216,7 @@ CDP__PRIVATE cdp_status cdp__rpc_post_rrefs(
         ++o->waits;
         rpc->extra[cdp__refs_find(&rpc->refs, CDP__REF_HOLD, child)].out = o;
     }
-    cdp__rpc_gather(at, args);
+    cdp__rpc_put_args(at, p, args);
     if (on && rpc->refs.at[on].state == CDP__REF_PENDING) o->on = on;
     if (!o->waits && !o->on) {
         cdp__rpc_queue_out(rpc, o);
@@ -1698,6 +2266,449 @@ CDP__PRIVATE void cdp__rpc_act(void *user, const cdp__ref_act *a) {
     }
 }
 
+/* ---- >>rpc-contexts: values, nodes and gradients of a context -------------------------------- */
+
+/* Knows: contexts that this rank takes part in. Promises: a context has one record here from the
+   first call of it until its origin ends it or is lost, and its memory until nothing uses it; the
+   first failure reaches every rank of it through its origin. May use: rpc-state, rpc-send, waves,
+   packets. Lock held.
+
+   The number of a context says which rank is its origin. Any other rank that a call of it reaches
+   tells the origin (JOIN), so that the origin knows all of them: it ends the context on them, and
+   passes the first failure on. */
+
+/* A gradient that one input of one node sent. */
+typedef struct cdp__ctx_sum {
+    struct cdp__ctx_sum *next;
+    uint32_t rank, node, edge; /* contributions are added in this order */
+    cdp_tensor t;              /* its contents follow in memory */
+} cdp__ctx_sum;
+
+/* Beside each node. */
+typedef struct cdp__ctx_node {
+    cdp_status (*backward)(void *user, cdp_backward *b); /* NULL: a leaf, or an import */
+    void *user, *saved;
+    void (*release)(void *saved);
+    uint32_t value; /* the only output of a leaf or an import */
+    uint32_t in_count, out_count;
+    uint32_t *outputs; /* values; then, for each edge, which input it belongs to */
+    uint32_t *input_of;
+} cdp__ctx_node;
+
+/* Beside each value. */
+typedef struct cdp__ctx_value {
+    cdp__ctx_sum *sums; /* of this pass */
+    cdp__ctx_sum *grad; /* of all passes: of a leaf */
+    uint64_t other;     /* an import: the value on its home; a parameter: its rid */
+    uint32_t next;      /* in its chain */
+} cdp__ctx_value;
+
+/* What a context waits for from each rank. */
+enum {
+    CDP__CTX_STRANGER,
+    CDP__CTX_WITH,   /* it takes part */
+    CDP__CTX_ENDING, /* it was told to end it */
+    CDP__CTX_GONE
+};
+
+struct cdp_ctx {
+    cdp__rpc_task task; /* frees it */
+    cdp_rpc *rpc;
+    cdp_ctx *next;
+    uint64_t id;
+    uint32_t uses;    /* requests, calls, steps of passes and waits */
+    uint32_t answers; /* that its end waits for */
+    bool ended, failed;
+    bool mine; /* cdp_ctx_backward() runs on this rank */
+    bool over; /* its pass has ended */
+    cdp_error why;
+    uint8_t *with; /* by rank */
+    cdp__waves w;
+    cdp__ctx_node *nodes;
+    cdp__ctx_value *values;
+    uint32_t node_room, edge_room, value_room, went_room, chains[64];
+    const cdp_tensor *roots;         /* while it is mine */
+    const cdp_tensor *sending;       /* gradients of the inputs of the node whose messages leave */
+    cdp__rpc_rq *fires, **fires_end; /* for the thread in cdp_ctx_backward() */
+};
+
+/* A step of a pass on this rank. */
+typedef struct cdp__rpc_wave {
+    struct cdp__rpc_wave *next;
+    cdp_ctx *ctx;
+    cdp__wave_act act;
+    cdp__ctx_sum *sum;
+} cdp__rpc_wave;
+
+CDP__PRIVATE void cdp__ctx_sums_free(cdp_rpc *rpc, cdp__ctx_sum **list) {
+    while (*list) {
+        cdp__ctx_sum *next = (*list)->next;
+        cdp__free(rpc->os, *list);
+        *list = next;
+    }
+}
+
+/* Runs without the lock: memory that the program has saved is released. */
+CDP__PRIVATE void cdp__ctx_free(cdp_rpc *rpc, cdp__rpc_task *task) {
+    cdp_ctx *ctx = (cdp_ctx *)task;
+    uint32_t i;
+    for (i = 1; i <= ctx->w.node_count; ++i) {
+        if (ctx->nodes[i].release) ctx->nodes[i].release(ctx->nodes[i].saved);
+        cdp__free(rpc->os, ctx->nodes[i].outputs);
+    }
+    for (i = 1; i <= ctx->w.value_count; ++i) {
+        cdp__ctx_sums_free(rpc, &ctx->values[i].sums);
+        cdp__ctx_sums_free(rpc, &ctx->values[i].grad);
+    }
+    cdp__free(rpc->os, ctx->w.nodes);
+    cdp__free(rpc->os, ctx->w.edges);
+    cdp__free(rpc->os, ctx->w.values);
+    cdp__free(rpc->os, ctx->w.wents);
+    cdp__free(rpc->os, ctx->nodes);
+    cdp__free(rpc->os, ctx->values);
+    cdp__free(rpc->os, ctx->with);
+    cdp__free(rpc->os, ctx);
+}
+
+CDP__PRIVATE void cdp__ctx_unuse(cdp_rpc *rpc, cdp_ctx *ctx) {
+    --ctx->uses;
+    if (ctx->ended && !ctx->uses) cdp__rpc_add_task(rpc, &ctx->task);
+    rpc->changed = true;
+}
+
+CDP__PRIVATE cdp_ctx *cdp__ctx_find(const cdp_rpc *rpc, uint64_t id) {
+    cdp_ctx *ctx = rpc->contexts;
+    while (ctx && ctx->id != id)
+        ctx = ctx->next;
+    return ctx;
+}
+
+/* It is not known here any more; its memory stays as long as something uses it. */
+CDP__PRIVATE void cdp__ctx_drop(cdp_rpc *rpc, cdp_ctx *ctx) {
+    cdp_ctx **at = &rpc->contexts;
+    while (*at != ctx)
+        at = &(*at)->next;
+    *at = ctx->next;
+    --rpc->context_count;
+    ctx->ended = true;
+    ++ctx->uses;
+    cdp__ctx_unuse(rpc, ctx);
+}
+
+/* A larger array; what it had before is copied. */
+CDP__PRIVATE bool cdp__ctx_grow(
+    cdp_rpc *rpc, void *array, uint32_t room, uint32_t more, uint64_t size) {
+    void *old, *now = cdp__alloc_zero(rpc->os, more * size);
+    memcpy(&old, array, sizeof old);
+    if (!now) return false;
+    if (room) memcpy(now, old, (size_t)(room * size));
+    cdp__free(rpc->os, old);
+    memcpy(array, &now, sizeof now);
+    return true;
+}
+
+CDP__PRIVATE uint32_t cdp__ctx_more(uint32_t room, uint32_t need) {
+    uint32_t more = room ? room : 16;
+    while (more < need)
+        more *= 2;
+    return more;
+}
+
+/* Room for so many more of each. False: out of memory. */
+CDP__PRIVATE bool cdp__ctx_reserve(
+    cdp_rpc *rpc, cdp_ctx *ctx, uint32_t nodes, uint32_t edges, uint32_t values, uint32_t wents) {
+    cdp__waves *w = &ctx->w;
+    const uint32_t n = cdp__ctx_more(ctx->node_room, w->node_count + nodes + 1);
+    const uint32_t e = cdp__ctx_more(ctx->edge_room, w->edge_count + edges + 1);
+    const uint32_t v = cdp__ctx_more(ctx->value_room, w->value_count + values + 1);
+    const uint32_t g = cdp__ctx_more(ctx->went_room, w->went_count + wents + 1);
+    if (n > ctx->node_room) {
+        if (!cdp__ctx_grow(rpc, &w->nodes, ctx->node_room, n, sizeof *w->nodes)
+            || !cdp__ctx_grow(rpc, &ctx->nodes, ctx->node_room, n, sizeof *ctx->nodes))
+            return false;
+        ctx->node_room = n;
+    }
+    if (e > ctx->edge_room) {
+        if (!cdp__ctx_grow(rpc, &w->edges, ctx->edge_room, e, sizeof *w->edges)) return false;
+        ctx->edge_room = e;
+    }
+    if (v > ctx->value_room) {
+        if (!cdp__ctx_grow(rpc, &w->values, ctx->value_room, v, sizeof *w->values)
+            || !cdp__ctx_grow(rpc, &ctx->values, ctx->value_room, v, sizeof *ctx->values))
+            return false;
+        ctx->value_room = v;
+    }
+    if (g > ctx->went_room) {
+        if (!cdp__ctx_grow(rpc, &w->wents, ctx->went_room, g, sizeof *w->wents)) return false;
+        ctx->went_room = g;
+    }
+    return true;
+}
+
+/* ---- failures */
+
+CDP__PRIVATE void cdp__ctx_post_fail(cdp_rpc *rpc, const cdp_ctx *ctx, uint32_t to) {
+    cdp__rpc_packet p;
+    cdp_args args;
+    cdp_iov iov;
+    memset(&p, 0, sizeof p);
+    memset(&args, 0, sizeof args);
+    p.kind = CDP__RPC_CTX_FAIL;
+    p.a = ctx->id;
+    p.aux = (uint32_t) - (int32_t)ctx->why.status;
+    p.b = (uint64_t)(uint32_t)ctx->why.peer;
+    iov.data = (void *)(uintptr_t)ctx->why.text;
+    iov.bytes = cdp__min(strlen(ctx->why.text), CDP__RPC_TEXT);
+    args.iov = &iov;
+    args.iov_count = 1;
+    cdp__rpc_must_post(rpc, to, &p, &args);
+}
+
+/* The first failure is the context's. `from`: the rank that has told it; `peer`: the one to blame,
+   by its number in the world. */
+CDP__PRIVATE void cdp__ctx_fail(
+    cdp_rpc *rpc, cdp_ctx *ctx, cdp_status status, int32_t peer, uint32_t from, const char *text) {
+    const uint32_t origin = cdp__rpc_maker(ctx->id);
+    const cdp_error before = *cdp_last_error();
+    uint32_t r;
+    if (ctx->failed || ctx->ended) return;
+    (void)cdp__fail_peer(status, peer, 0, "%s", text);
+    ctx->why = *cdp_last_error();
+    ctx->why.peer = peer;
+    *cdp__error_slot() = before;
+    ctx->failed = true;
+    rpc->changed = true;
+    for (r = 1; r <= ctx->w.value_count; ++r)
+        cdp__ctx_sums_free(rpc, &ctx->values[r].sums);
+    if (origin != rpc->rank) {
+        if (from != origin) cdp__ctx_post_fail(rpc, ctx, origin);
+        return;
+    }
+    for (r = 0; r < rpc->ranks; ++r)
+        if (ctx->with[r] == CDP__CTX_WITH && r != from) cdp__ctx_post_fail(rpc, ctx, r);
+}
+
+/* A failure of this rank itself. */
+CDP__PRIVATE CDP__PRINTF(4, 5) void cdp__ctx_fail_here(
+    cdp_rpc *rpc, cdp_ctx *ctx, cdp_status status, const char *format, ...) {
+    char text[CDP__RPC_TEXT + 1];
+    cdp__text t;
+    va_list ap;
+    t.at = text;
+    t.size = sizeof text;
+    t.used = 0;
+    va_start(ap, format);
+    cdp__text_add_v(&t, format, ap);
+    va_end(ap);
+    cdp__ctx_fail(
+        rpc, ctx, status, (int32_t)cdp_world_rank_of(rpc->group, rpc->rank), rpc->rank, text);
+}
+
+/* ---- messages of passes */
+
+/* A gradient as a record of its own; NULL: out of memory. */
+CDP__PRIVATE cdp__ctx_sum *cdp__ctx_copy(
+    cdp_rpc *rpc, const cdp_tensor *t, uint32_t rank, uint32_t node, uint32_t edge) {
+    const uint64_t bytes = cdp__rpc_tensor_bytes(t);
+    const uint64_t head = cdp__rpc_filled(sizeof(cdp__ctx_sum));
+    cdp__ctx_sum *sum = (cdp__ctx_sum *)cdp__alloc(rpc->os, head + bytes);
+    if (!sum) return NULL;
+    sum->next = NULL;
+    sum->rank = rank;
+    sum->node = node;
+    sum->edge = edge;
+    sum->t = *t;
+    sum->t.value = 0;
+    sum->t.data = (uint8_t *)sum + head;
+    if (bytes) memcpy(sum->t.data, t->data, (size_t)bytes);
+    return sum;
+}
+
+CDP__PRIVATE const cdp_tensor *cdp__ctx_sent(const cdp_ctx *ctx, const cdp__wave_act *a) {
+    const uint32_t *input_of = a->node ? ctx->nodes[a->node].input_of : NULL;
+    const cdp_tensor *t = NULL;
+    if (a->what == CDP__WAVE_SEND_GRAD) t = &ctx->sending[input_of ? input_of[a->edge] : a->edge];
+    return t && t->data ? t : NULL;
+}
+
+/* To a node of this rank: a step that waits in a list. */
+CDP__PRIVATE void cdp__ctx_local(cdp_rpc *rpc, cdp_ctx *ctx, const cdp__wave_act *a) {
+    const cdp_tensor *t = cdp__ctx_sent(ctx, a);
+    cdp__rpc_wave *w = (cdp__rpc_wave *)cdp__alloc_zero(rpc->os, sizeof *w);
+    if (w && t) w->sum = cdp__ctx_copy(rpc, t, rpc->rank, a->node, a->edge);
+    if (!w || (t && !w->sum)) {
+        cdp__free(rpc->os, w);
+        cdp__ctx_fail_here(rpc, ctx, CDP_ERR_NOMEM, "out of memory for a gradient");
+        return;
+    }
+    w->ctx = ctx;
+    ++ctx->uses;
+    w->act = *a;
+    *rpc->waves_end = w;
+    rpc->waves_end = &w->next;
+}
+
+CDP__PRIVATE void cdp__ctx_remote(cdp_rpc *rpc, cdp_ctx *ctx, const cdp__wave_act *a) {
+    static const cdp__rpc_kind kinds[] = {CDP__RPC_MARK, CDP__RPC_GRAD, CDP__RPC_DONE};
+    const cdp_tensor *t = cdp__ctx_sent(ctx, a);
+    cdp__rpc_packet p;
+    cdp_args args;
+    memset(&p, 0, sizeof p);
+    memset(&args, 0, sizeof args);
+    p.kind = kinds[a->what];
+    p.a = ctx->id;
+    p.aux = a->node;
+    p.b = p.kind == CDP__RPC_DONE ? ctx->w.pass : a->value;
+    if (p.kind != CDP__RPC_DONE) p.flags = CDP__RPC_CTX;
+    p.slot = ctx->w.pass;
+    args.tensors = t;
+    args.tensor_count = t ? 1 : 0;
+    if (cdp__rpc_post(rpc, a->to, &p, &args) != CDP_OK)
+        cdp__ctx_fail_here(rpc, ctx, CDP_ERR_NOMEM, "out of memory for a gradient");
+}
+
+/* What the waves want done. */
+CDP__PRIVATE void cdp__ctx_act(void *user, const cdp__wave_act *a) {
+    cdp_ctx *ctx = (cdp_ctx *)user;
+    cdp_rpc *rpc = ctx->rpc;
+    if (a->what == CDP__WAVE_ENDED) {
+        ctx->over = true;
+        rpc->changed = true;
+    } else if (ctx->failed || ctx->ended) {
+        return;
+    } else if (a->what >= CDP__WAVE_FIRE || a->to == rpc->rank) {
+        cdp__ctx_local(rpc, ctx, a);
+    } else if (rpc->lost[a->to]) {
+        cdp__ctx_fail(rpc, ctx, CDP_ERR_PEER_LOST, (int32_t)cdp_world_rank_of(rpc->group, a->to),
+            rpc->rank, rpc->peers[a->to].why.text);
+    } else {
+        cdp__ctx_remote(rpc, ctx, a);
+    }
+}
+
+/* ---- records of contexts */
+
+/* NULL: out of memory. */
+CDP__PRIVATE cdp_ctx *cdp__ctx_make(cdp_rpc *rpc, uint64_t id) {
+    cdp_ctx *ctx = (cdp_ctx *)cdp__alloc_zero(rpc->os, sizeof *ctx);
+    if (!ctx) return NULL;
+    ctx->rpc = rpc;
+    ctx->id = id;
+    ctx->task.run = cdp__ctx_free;
+    ctx->fires_end = &ctx->fires;
+    ctx->w.rank = rpc->rank;
+    ctx->w.act = cdp__ctx_act;
+    ctx->w.user = ctx;
+    ctx->with = (uint8_t *)cdp__alloc_zero(rpc->os, rpc->ranks);
+    if (!ctx->with || !cdp__ctx_reserve(rpc, ctx, 8, 8, 8, 8)) {
+        cdp__ctx_free(rpc, &ctx->task);
+        return NULL;
+    }
+    ctx->next = rpc->contexts;
+    rpc->contexts = ctx;
+    ++rpc->context_count;
+    return ctx;
+}
+
+/* The entry of a value that this context has here; 0: there is none. */
+CDP__PRIVATE uint32_t cdp__ctx_entry(const cdp_ctx *ctx, uint64_t value) {
+    return value ? cdp__wave_entry(&ctx->w, value) : 0;
+}
+
+/* A node with one output and one input, or none. 0: out of memory. */
+CDP__PRIVATE uint64_t cdp__ctx_leaf(cdp_rpc *rpc, cdp_ctx *ctx, uint64_t goes_to) {
+    uint64_t value;
+    uint32_t node;
+    if (!cdp__ctx_reserve(rpc, ctx, 1, 1, 1, 0)) return 0;
+    node = cdp__wave_add_node(&ctx->w, &goes_to, goes_to ? 1 : 0);
+    value = cdp__wave_add_value(&ctx->w, node, 0);
+    ctx->nodes[node].value = (uint32_t)value;
+    return value;
+}
+
+CDP__PRIVATE uint32_t *cdp__ctx_chain(cdp_ctx *ctx, uint64_t other) {
+    return &ctx->chains[(other * 0x9e3779b97f4a7c15ull) >> 58];
+}
+
+/* The value of this rank for one of another rank, or for a parameter. `goes_to`: where its gradients
+   go, or 0. 0: out of memory. */
+CDP__PRIVATE uint64_t cdp__ctx_known(cdp_rpc *rpc, cdp_ctx *ctx, uint64_t other, uint64_t goes_to) {
+    uint32_t *chain = cdp__ctx_chain(ctx, other), at = *chain;
+    uint64_t value;
+    for (; at; at = ctx->values[at].next) {
+        const bool leaf = !ctx->w.nodes[ctx->w.values[at].node].edges;
+        if (ctx->values[at].other == other && leaf == !goes_to)
+            return (uint64_t)rpc->rank << 48 | at;
+    }
+    value = cdp__ctx_leaf(rpc, ctx, goes_to);
+    if (!value) return 0;
+    at = (uint32_t)value;
+    ctx->values[at].other = other;
+    ctx->values[at].next = *chain;
+    *chain = at;
+    return value;
+}
+
+/* A value that rank `from` has sent. 0: not a part of the computation here. */
+CDP__PRIVATE uint64_t cdp__ctx_import(
+    cdp_rpc *rpc, cdp_ctx *ctx, uint64_t id, uint32_t from, uint64_t value) {
+    uint64_t here;
+    if (!ctx || ctx->id != id || ctx->failed || ctx->ended) return 0;
+    if (!ctx->with[from]) ctx->with[from] = CDP__CTX_WITH;
+    here = cdp__ctx_known(rpc, ctx, value, value);
+    if (!here) cdp__ctx_fail_here(rpc, ctx, CDP_ERR_NOMEM, "out of memory for a value");
+    return here;
+}
+
+CDP__PRIVATE bool cdp__ctx_goes_room(cdp_rpc *rpc, cdp_ctx *ctx) {
+    if (cdp__ctx_reserve(rpc, ctx, 0, 0, 0, CDP__RPC_TENSORS)) return true;
+    (void)cdp__fail_nomem("the record of a call", CDP__RPC_TENSORS * sizeof(cdp__wave_went));
+    return false;
+}
+
+/* Values among the tensors are sent to a rank. False: out of memory. */
+CDP__PRIVATE bool cdp__ctx_goes(cdp_rpc *rpc, cdp_ctx *ctx, const cdp_args *args, uint32_t to) {
+    uint32_t i;
+    if (to == rpc->rank) return true;
+    if (!ctx->with[to]) ctx->with[to] = CDP__CTX_WITH;
+    if (!cdp__ctx_reserve(rpc, ctx, 0, 0, 0, CDP__RPC_TENSORS)) return false;
+    for (i = 0; args && i < args->tensor_count; ++i)
+        if (args->tensors[i].value)
+            cdp__wave_goes(&ctx->w, cdp__ctx_entry(ctx, args->tensors[i].value), to);
+    return true;
+}
+
+/* Values among the tensors are of this context; else the reason is this thread's last error. */
+CDP__PRIVATE cdp_status cdp__ctx_check(const char *call, const cdp_ctx *ctx, const cdp_args *args) {
+    uint32_t i;
+    if (ctx && (ctx->failed || ctx->ended))
+        return cdp__fail(CDP_ERR_STATE, "%s: the context has %s; begin another one", call,
+            ctx->failed ? ctx->why.text : "ended");
+    for (i = 0; args && i < args->tensor_count; ++i)
+        if (args->tensors[i].value && (!ctx || !cdp__ctx_entry(ctx, args->tensors[i].value)))
+            return cdp__fail(CDP_ERR_INVALID, "%s: tensors[%u] has a value that %s", call, i,
+                ctx ? "this rank does not have in this context" : "belongs to a context; set ctx");
+    return CDP_OK;
+}
+
+/* A node with a function. Constants among the inputs have no edges. 0: out of memory. */
+CDP__PRIVATE uint32_t cdp__ctx_node_add(
+    cdp_rpc *rpc, cdp_ctx *ctx, const uint64_t *inputs, uint32_t in_count, uint32_t outputs) {
+    uint32_t *list = (uint32_t *)cdp__alloc(rpc->os, (in_count + outputs + 1) * sizeof *list);
+    uint32_t i, node;
+    if (!list || !cdp__ctx_reserve(rpc, ctx, 1, in_count, outputs, 0)) {
+        cdp__free(rpc->os, list);
+        return 0;
+    }
+    node = cdp__wave_add_node(&ctx->w, inputs, in_count);
+    ctx->nodes[node].outputs = list;
+    ctx->nodes[node].in_count = in_count;
+    ctx->nodes[node].input_of = list += outputs;
+    for (i = 0; i < in_count; ++i)
+        if (inputs[i]) *list++ = i;
+    return node;
+}
+
 /* ---- >>rpc-calls: calls of this rank --------------------------------------------------------- */
 
 /* Knows: records of calls. Promises: a call ends once, by its deadline; `ran` is NO only where the
@@ -1708,6 +2719,7 @@ enum {
     CDP__CALL_ID,
     CDP__CALL_STAGE,
     CDP__CALL_MEMORY,
+    CDP__CALL_TENSORS,
     CDP__CALL_ROOM
 };
 #define CDP__CALL_UNDER_WAY 1u
@@ -1790,19 +2802,31 @@ CDP__PRIVATE CDP__PRINTF(4, 5) void cdp__rpc_say(
 
 /* Room for a result: references first. NULL: out of memory. */
 CDP__PRIVATE uint8_t *cdp__rpc_result_room(
-    cdp_rpc *rpc, cdp_call *call, uint32_t rrefs, uint64_t bytes) {
+    cdp_rpc *rpc, cdp_call *call, uint32_t rrefs, uint32_t tensors, uint64_t bytes) {
     const uint64_t need = rrefs * sizeof(cdp_rref) + bytes;
     uint8_t *at = (uint8_t *)&call->priv[CDP__CALL_ROOM];
-    if (need > 8 * (8 - CDP__CALL_ROOM)) {
+    if (tensors) {
+        call->tensors = (cdp_tensor *)cdp__alloc(rpc->os, tensors * sizeof *call->tensors);
+        call->priv[CDP__CALL_TENSORS] = (uint64_t)(uintptr_t)call->tensors;
+        if (!call->tensors) return NULL;
+        call->tensor_count = tensors;
+    }
+    if (need > 8 * (9 - CDP__CALL_ROOM)) {
         at = (uint8_t *)cdp__alloc(rpc->os, need);
         call->priv[CDP__CALL_MEMORY] = (uint64_t)(uintptr_t)at;
         if (!at) return NULL;
     }
     call->rrefs = rrefs ? (cdp_rref *)(void *)at : NULL;
     call->rref_count = rrefs;
-    call->bytes = bytes;
-    call->data = bytes ? at + rrefs * sizeof(cdp_rref) : NULL;
     return at;
+}
+
+/* The area of a result is in its place: its tensors are `like`. */
+CDP__PRIVATE void cdp__rpc_result_in(
+    cdp_call *call, const cdp_tensor *like, uint8_t *area, uint64_t bytes) {
+    uint8_t *at = cdp__rpc_tensors_in(call->tensors, like, call->tensor_count, area);
+    call->bytes = bytes - (uint64_t)(at - area);
+    call->data = call->bytes ? at : NULL;
 }
 
 /* A call to this rank itself has a result: the same as over a link. */
@@ -1812,7 +2836,7 @@ CDP__PRIVATE void cdp__rpc_own_reply(cdp_rpc *rpc, cdp__rpc_call *c, const cdp_a
     uint8_t *at = NULL;
     uint32_t i;
     if (!c->call) return;
-    at = cdp__rpc_result_room(rpc, c->call, rrefs, bytes);
+    at = cdp__rpc_result_room(rpc, c->call, rrefs, args ? args->tensor_count : 0, bytes);
     if (!at) {
         cdp__rpc_say(rpc, c, CDP_ERR_NOMEM, "out of memory: its result needs %llu bytes",
             (unsigned long long)bytes);
@@ -1823,7 +2847,9 @@ CDP__PRIVATE void cdp__rpc_own_reply(cdp_rpc *rpc, cdp__rpc_call *c, const cdp_a
         c->call->rrefs[i] = args->rrefs[i];
         ++rpc->refs.at[(uint32_t)args->rrefs[i].slot].handles;
     }
-    cdp__rpc_gather(at + rrefs * sizeof(cdp_rref), args);
+    at += rrefs * sizeof(cdp_rref);
+    cdp__rpc_gather(at, args);
+    cdp__rpc_result_in(c->call, args ? args->tensors : NULL, at, bytes);
     cdp__rpc_end(rpc, c, CDP_OK, CDP_RAN_YES, 0);
 }
 
@@ -1831,21 +2857,27 @@ CDP__PRIVATE void cdp__rpc_own_reply(cdp_rpc *rpc, cdp__rpc_call *c, const cdp_a
    it is the call's now. */
 CDP__PRIVATE bool cdp__rpc_reply_came(cdp_rpc *rpc, cdp__rpc_call *c, const cdp__rpc_packet *p,
     const uint32_t *slots, uint8_t *owned) {
+    cdp_tensor like[CDP__RPC_TENSORS];
     uint8_t *at;
     uint32_t i;
     bool kept = false;
+    for (i = 0; i < p->tensors; ++i) {
+        like[i] = cdp__rpc_get_shape(p->shapes + i * CDP__RPC_SHAPE);
+        if (like[i].value)
+            like[i].value = cdp__ctx_import(rpc, c->ctx, p->slot, c->to, like[i].value);
+    }
     if (!c->call) {
         for (i = 0; i < p->rrefs; ++i)
             if (slots[i]) cdp__ref_drop(&rpc->refs, slots[i]);
         return false;
     }
     kept = owned && !p->rrefs;
-    at = cdp__rpc_result_room(rpc, c->call, p->rrefs, kept ? 0 : p->args_bytes);
+    at = cdp__rpc_result_room(rpc, c->call, p->rrefs, p->tensors, kept ? 0 : p->area_bytes);
     if (!at) {
         for (i = 0; i < p->rrefs; ++i)
             if (slots[i]) cdp__ref_drop(&rpc->refs, slots[i]);
         cdp__rpc_say(rpc, c, CDP_ERR_NOMEM, "out of memory: its result needs %llu bytes",
-            (unsigned long long)p->args_bytes);
+            (unsigned long long)p->area_bytes);
         cdp__rpc_end(rpc, c, CDP_ERR_NOMEM, CDP_RAN_YES, 0);
         return false;
     }
@@ -1853,13 +2885,14 @@ CDP__PRIVATE bool cdp__rpc_reply_came(cdp_rpc *rpc, cdp__rpc_call *c, const cdp_
         memset(&c->call->rrefs[i], 0, sizeof(cdp_rref));
         if (slots[i]) c->call->rrefs[i] = cdp__rpc_rref(rpc, slots[i]);
     }
+    at += p->rrefs * sizeof(cdp_rref);
     if (kept) {
-        c->call->data = p->args;
-        c->call->bytes = p->args_bytes;
+        at = (uint8_t *)(uintptr_t)p->area;
         c->call->priv[CDP__CALL_MEMORY] = (uint64_t)(uintptr_t)owned;
-    } else if (p->args_bytes) {
-        memcpy(at + p->rrefs * sizeof(cdp_rref), p->args, (size_t)p->args_bytes);
+    } else if (p->area_bytes) {
+        memcpy(at, p->area, (size_t)p->area_bytes);
     }
+    cdp__rpc_result_in(c->call, like, at, p->area_bytes);
     cdp__rpc_end(rpc, c, CDP_OK, CDP_RAN_YES, 0);
     return kept;
 }
@@ -1924,6 +2957,444 @@ CDP__PRIVATE void cdp__rpc_call_failed(
     cdp__rpc_wire_over(rpc, c);
 }
 
+/* ---- >>rpc-passes: backward passes ----------------------------------------------------------- */
+
+/* Knows: messages of waves, nodes that fire. Promises: a gradient is added to a value once; the
+   functions of nodes run without the lock, as those of calls do. May use: rpc-state, rpc-send,
+   rpc-contexts, waves, reduce-kernels. Lock held, where a function does not say otherwise. */
+
+/* A contribution to a value, in its place. */
+CDP__PRIVATE void cdp__ctx_add(cdp_ctx *ctx, uint32_t value, cdp__ctx_sum *sum) {
+    cdp__ctx_sum **at = &ctx->values[value].sums;
+    while (*at) {
+        const cdp__ctx_sum *s = *at;
+        const bool same = s->rank == sum->rank && s->node == sum->node;
+        if (s->rank > sum->rank || (s->rank == sum->rank && s->node > sum->node)) break;
+        if (same && s->edge > sum->edge) break;
+        at = &(*at)->next;
+    }
+    sum->next = *at;
+    *at = sum;
+}
+
+/* a += b. False: they are not alike, and the context has failed. */
+CDP__PRIVATE bool cdp__ctx_plus(
+    cdp_rpc *rpc, cdp_ctx *ctx, const cdp_tensor *a, const cdp_tensor *b) {
+    const uint64_t bytes = cdp__rpc_tensor_bytes(a);
+    if (a->dtype != b->dtype || a->dims != b->dims
+        || memcmp(a->shape, b->shape, a->dims * sizeof *a->shape) != 0
+        || !cdp__reduce_exists(a->dtype, CDP_REDUCE_SUM)) {
+        cdp__ctx_fail_here(rpc, ctx, CDP_ERR_MISMATCH,
+            "two gradients of one value differ on rank %u (%s): %llu bytes of dtype %d, and %llu "
+            "of dtype %d",
+            rpc->rank, rpc->peers[rpc->rank].name, (unsigned long long)bytes, (int)a->dtype,
+            (unsigned long long)cdp__rpc_tensor_bytes(b), (int)b->dtype);
+        return false;
+    }
+    cdp__reduce(
+        a->dtype, CDP_REDUCE_SUM, false, a->data, b->data, bytes / cdp_dtype_size(a->dtype));
+    return true;
+}
+
+/* What all contributions to a value add up to, which is the caller's; NULL: there was none, or
+   they do not fit. */
+CDP__PRIVATE cdp__ctx_sum *cdp__ctx_total(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t value) {
+    cdp__ctx_sum *total = ctx->values[value].sums, *rest, *s;
+    ctx->values[value].sums = NULL;
+    if (!total) return NULL;
+    rest = total->next;
+    total->next = NULL;
+    for (s = rest; s; s = s->next) {
+        if (cdp__ctx_plus(rpc, ctx, &total->t, &s->t)) continue;
+        cdp__ctx_sums_free(rpc, &total);
+        break;
+    }
+    cdp__ctx_sums_free(rpc, &rest);
+    return total;
+}
+
+/* ---- nodes fire */
+
+typedef struct cdp__ctx_room {
+    struct cdp__ctx_room *next;
+    uint64_t filled;
+} cdp__ctx_room;
+
+CDP_API void *cdp_backward_alloc(cdp_backward *b, uint64_t bytes) {
+    cdp__ctx_room *room;
+    if (!b || bytes > UINT64_MAX / 2) return NULL;
+    room = (cdp__ctx_room *)cdp__alloc(b->rpc->os, sizeof *room + bytes);
+    if (!room) return NULL;
+    room->next = (cdp__ctx_room *)b->priv;
+    b->priv = room;
+    return room + 1;
+}
+
+/* The gradients that a function has returned; else what is wrong with them. */
+CDP__PRIVATE const char *cdp__ctx_wrong(const cdp_backward *b) {
+    uint32_t i;
+    for (i = 0; i < b->in_count; ++i) {
+        const cdp_tensor *t = &b->grad_in[i];
+        if (!t->data) continue;
+        if (!cdp__reduce_exists(t->dtype, CDP_REDUCE_SUM) || t->dims > 8)
+            return "has left a gradient without a dtype that can be added, or with 9 dims";
+        if (cdp__rpc_tensor_bytes(t) > b->rpc->desc.max_message_bytes)
+            return "has left a gradient longer than max_message_bytes";
+    }
+    return NULL;
+}
+
+/* The function has returned. */
+CDP__PRIVATE void cdp__ctx_ran(
+    cdp_rpc *rpc, cdp_ctx *ctx, uint32_t node, const cdp_backward *b, cdp_status st) {
+    const char *wrong = st == CDP_OK ? cdp__ctx_wrong(b) : cdp_last_error()->text;
+    if (st != CDP_OK) {
+        const bool text = cdp_last_error()->status == st && wrong[0];
+        cdp__ctx_fail_here(rpc, ctx, st < CDP_OK ? st : CDP_ERR_REMOTE,
+            "a backward function on rank %u (%s) returned %d%s%s", rpc->rank,
+            rpc->peers[rpc->rank].name, (int)st, text ? ": " : "", text ? wrong : "");
+    } else if (wrong) {
+        cdp__ctx_fail_here(rpc, ctx, CDP_ERR_INVALID, "a backward function on rank %u (%s) %s",
+            rpc->rank, rpc->peers[rpc->rank].name, wrong);
+    } else if (!ctx->failed && !ctx->ended) {
+        ctx->sending = b->grad_in;
+        cdp__wave_fired(&ctx->w, node);
+        ctx->sending = NULL;
+    }
+}
+
+/* Runs as a function of a request does: without the lock. */
+CDP__PRIVATE void cdp__ctx_run_node(void *user, cdp_rpc_request *request) {
+    const cdp__rpc_rq *rq = (const cdp__rpc_rq *)(const void *)request;
+    cdp_rpc *rpc = request->rpc;
+    cdp_ctx *ctx = request->ctx;
+    cdp__ctx_node x;
+    cdp__ctx_sum **held;
+    cdp_tensor *t;
+    cdp_backward b;
+    cdp_status st;
+    uint32_t i;
+    (void)user;
+    cdp_lock_acquire(&rpc->lock);
+    x = ctx->nodes[rq->node];
+    memset(&b, 0, sizeof b);
+    b.rpc = rpc;
+    b.rpc_user = rpc->desc.user;
+    b.ctx = ctx;
+    b.saved = x.saved;
+    b.out_count = x.out_count;
+    b.in_count = x.in_count;
+    t = (cdp_tensor *)cdp__alloc_zero(rpc->os, (x.in_count + x.out_count + 1) * sizeof *t);
+    held = (cdp__ctx_sum **)cdp__alloc_zero(rpc->os, (x.out_count + 1) * sizeof *held);
+    if (!t || !held) cdp__ctx_fail_here(rpc, ctx, CDP_ERR_NOMEM, "out of memory for gradients");
+    for (i = 0; i < x.out_count && !ctx->failed && !ctx->ended; ++i) {
+        held[i] = cdp__ctx_total(rpc, ctx, x.outputs[i]);
+        if (held[i]) t[i] = held[i]->t;
+    }
+    if (!ctx->failed && !ctx->ended) {
+        b.grad_out = t;
+        b.grad_in = t + x.out_count;
+        cdp_lock_release(&rpc->lock);
+        st = x.backward(x.user, &b);
+        cdp_lock_acquire(&rpc->lock);
+        cdp__ctx_ran(rpc, ctx, rq->node, &b, st);
+    }
+    for (i = 0; held && i < x.out_count; ++i)
+        cdp__free(rpc->os, held[i]);
+    while (b.priv) {
+        cdp__ctx_room *next = ((cdp__ctx_room *)b.priv)->next;
+        cdp__free(rpc->os, b.priv);
+        b.priv = next;
+    }
+    cdp__free(rpc->os, held);
+    cdp__free(rpc->os, t);
+    cdp_lock_release(&rpc->lock);
+}
+
+/* A function of the program becomes a request of this rank to itself. */
+CDP__PRIVATE void cdp__ctx_queue(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t node) {
+    cdp__rpc_rq *rq = cdp__rpc_rq_open(rpc);
+    if (!rq) {
+        cdp__ctx_fail_here(rpc, ctx, CDP_ERR_NOMEM, "out of memory for a backward function");
+        return;
+    }
+    rpc->backward.name = "a backward function";
+    rpc->backward.func = cdp__ctx_run_node;
+    rq->f = &rpc->backward;
+    rq->f_running = &rpc->backwards;
+    rq->stage = CDP__RPC_QUEUED;
+    rq->pub.from = rpc->rank;
+    rq->pub.ctx = ctx;
+    rq->pub.deadline_ns = CDP__NEVER;
+    rq->node = node;
+    ++ctx->uses;
+    cdp__rpc_append(ctx->mine ? &ctx->fires_end : &rpc->queue_end, rq);
+    rpc->changed = true;
+}
+
+/* All gradients of a node have arrived. */
+CDP__PRIVATE void cdp__ctx_fire(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t node) {
+    const uint32_t value = ctx->nodes[node].value;
+    cdp__ctx_sum *total;
+    cdp_tensor none;
+    if (ctx->nodes[node].backward) {
+        cdp__ctx_queue(rpc, ctx, node);
+        return;
+    }
+    memset(&none, 0, sizeof none);
+    total = cdp__ctx_total(rpc, ctx, value);
+    if (ctx->failed) return;
+    if (!ctx->w.nodes[node].edges && total) {
+        cdp__ctx_sum **grad = &ctx->values[value].grad;
+        if (!*grad) {
+            *grad = total;
+            total = NULL;
+        } else if (!cdp__ctx_plus(rpc, ctx, &(*grad)->t, &total->t)) {
+            cdp__ctx_sums_free(rpc, &total);
+            return;
+        }
+    }
+    ctx->sending = total ? &total->t : &none;
+    cdp__wave_fired(&ctx->w, node);
+    ctx->sending = NULL;
+    cdp__ctx_sums_free(rpc, &total);
+}
+
+/* ---- messages */
+
+/* What came of a message. False: no peer of this version sends that. */
+CDP__PRIVATE bool cdp__ctx_came(cdp_rpc *rpc, cdp_ctx *ctx, cdp__wave_how how) {
+    if (how == CDP__WAVE_CONFLICT)
+        cdp__ctx_fail_here(rpc, ctx, CDP_ERR_STATE,
+            "two backward passes of one context at once; start the second one after the first");
+    return how != CDP__WAVE_LIE;
+}
+
+CDP__PRIVATE bool cdp__ctx_got_grad(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t from, uint32_t node,
+    uint64_t pass, uint64_t value, cdp__ctx_sum *sum) {
+    uint32_t entry;
+    const cdp__wave_how how = cdp__wave_got_grad(&ctx->w, from, node, pass, value, &entry);
+    if (sum && how == CDP__WAVE_OK && !ctx->failed)
+        cdp__ctx_add(ctx, entry, sum);
+    else
+        cdp__free(rpc->os, sum);
+    return cdp__ctx_came(rpc, ctx, how);
+}
+
+/* The steps of this rank itself, until there is none. */
+CDP__PRIVATE void cdp__ctx_steps(cdp_rpc *rpc) {
+    while (rpc->waves) {
+        cdp__rpc_wave *w = rpc->waves;
+        cdp_ctx *ctx = w->ctx;
+        const cdp__wave_act *a = &w->act;
+        bool fine = true;
+        rpc->waves = w->next;
+        if (!w->next) rpc->waves_end = &rpc->waves;
+        if (ctx->failed || ctx->ended) {
+            cdp__free(rpc->os, w->sum);
+        } else if (a->what == CDP__WAVE_SEND_MARK) {
+            fine = cdp__ctx_came(
+                rpc, ctx, cdp__wave_got_mark(&ctx->w, rpc->rank, a->node, ctx->w.pass, a->value));
+        } else if (a->what == CDP__WAVE_SEND_GRAD) {
+            fine = cdp__ctx_got_grad(rpc, ctx, rpc->rank, a->node, ctx->w.pass, a->value, w->sum);
+        } else if (a->what == CDP__WAVE_SEND_DONE) {
+            fine = cdp__wave_got_done(&ctx->w, rpc->rank, ctx->w.pass, a->node) == CDP__WAVE_OK;
+        } else if (a->what == CDP__WAVE_FIRE) {
+            cdp__ctx_fire(rpc, ctx, a->node);
+        } else {
+            ctx->sending = ctx->roots;
+            cdp__wave_grads(&ctx->w);
+            ctx->sending = NULL;
+        }
+        CDP_ASSERT(fine);
+        (void)fine;
+        cdp__free(rpc->os, w);
+        cdp__ctx_unuse(rpc, ctx);
+    }
+}
+
+/* A text: what is wrong with it. */
+CDP__PRIVATE const char *cdp__ctx_got_wave(cdp_rpc *rpc, uint32_t from, const cdp__rpc_packet *p) {
+    cdp_ctx *ctx = cdp__ctx_find(rpc, p->a);
+    cdp__ctx_sum *sum = NULL;
+    cdp__wave_how how;
+    if (!ctx || ctx->failed || ctx->ended) return NULL; /* its sender is told, or was already */
+    if (p->kind == CDP__RPC_DONE) {
+        how = cdp__wave_got_done(&ctx->w, from, p->b, p->aux);
+        return how == CDP__WAVE_LIE ? "an answer to no message of a pass" : NULL;
+    }
+    if (p->kind == CDP__RPC_MARK) {
+        how = cdp__wave_got_mark(&ctx->w, from, p->aux, p->slot, p->b);
+        if (how == CDP__WAVE_OK) ++rpc->peers[from].marks;
+        return cdp__ctx_came(rpc, ctx, how) ? NULL : "a value that it does not have";
+    }
+    if (p->tensors) {
+        cdp_tensor t = cdp__rpc_get_shape(p->shapes);
+        t.data = (void *)(uintptr_t)p->area;
+        sum = cdp__ctx_copy(rpc, &t, from, p->aux, 0);
+        if (!sum) {
+            cdp__ctx_fail_here(rpc, ctx, CDP_ERR_NOMEM, "out of memory for a gradient");
+            return NULL;
+        }
+    }
+    return cdp__ctx_got_grad(rpc, ctx, from, p->aux, p->slot, p->b, sum)
+        ? NULL
+        : "a gradient that nobody waits for";
+}
+
+/* ---- members */
+
+CDP__PRIVATE const char *cdp__ctx_got_join(cdp_rpc *rpc, uint32_t from, uint64_t id) {
+    cdp_ctx *ctx = cdp__ctx_find(rpc, id);
+    if (cdp__rpc_maker(id) != rpc->rank) return "a context of another rank";
+    if (!ctx) {
+        cdp__rpc_control(rpc, from, CDP__RPC_CTX_END, id, 0, 0);
+    } else if (ctx->ended && ctx->with[from] <= CDP__CTX_WITH) {
+        ctx->with[from] = CDP__CTX_ENDING;
+        ++ctx->answers;
+        cdp__rpc_control(rpc, from, CDP__RPC_CTX_END, id, 0, 0);
+    } else if (ctx->with[from] == CDP__CTX_STRANGER) {
+        ctx->with[from] = CDP__CTX_WITH;
+        if (ctx->failed) cdp__ctx_post_fail(rpc, ctx, from);
+    }
+    return NULL;
+}
+
+CDP__PRIVATE const char *cdp__ctx_got_member(
+    cdp_rpc *rpc, uint32_t from, const cdp__rpc_packet *p) {
+    cdp_ctx *ctx = cdp__ctx_find(rpc, p->a);
+    const bool origin = cdp__rpc_maker(p->a) == rpc->rank;
+    char text[CDP__RPC_TEXT + 1];
+    if (p->kind == CDP__RPC_JOIN) return cdp__ctx_got_join(rpc, from, p->a);
+    if (!origin && from != cdp__rpc_maker(p->a)) return "a context of another rank";
+    if (p->kind == CDP__RPC_CTX_END) {
+        if (origin) return "a context of another rank";
+        if (ctx) cdp__ctx_drop(rpc, ctx);
+        cdp__rpc_control(rpc, from, CDP__RPC_CTX_ENDED, p->a, 0, 0);
+    } else if (p->kind == CDP__RPC_CTX_ENDED) {
+        if (ctx && ctx->with[from] == CDP__CTX_ENDING) {
+            ctx->with[from] = CDP__CTX_GONE;
+            --ctx->answers;
+            rpc->changed = true;
+        }
+    } else if (p->aux < 1 || p->aux > (uint32_t)-CDP_ERR_BUSY) {
+        return "an unknown status";
+    } else if (ctx) {
+        if (p->bytes) memcpy(text, p->body, (size_t)p->bytes);
+        text[p->bytes] = 0;
+        if (ctx->with[from] == CDP__CTX_STRANGER) ctx->with[from] = CDP__CTX_WITH;
+        cdp__ctx_fail(
+            rpc, ctx, (cdp_status) - (int32_t)p->aux, (int32_t)(uint32_t)p->b, from, text);
+    }
+    return NULL;
+}
+
+/* The link to a rank has ended. */
+CDP__PRIVATE void cdp__ctx_lose(cdp_rpc *rpc, uint32_t rank) {
+    cdp_ctx *ctx, *next;
+    for (ctx = rpc->contexts; ctx; ctx = next) {
+        const uint8_t with = ctx->with[rank];
+        next = ctx->next;
+        ctx->with[rank] = CDP__CTX_GONE;
+        if (with == CDP__CTX_ENDING) --ctx->answers;
+        if (rank != rpc->rank && (with == CDP__CTX_WITH || cdp__rpc_maker(ctx->id) == rank)
+            && (ctx->w.open || ctx->mine))
+            cdp__ctx_fail(rpc, ctx, CDP_ERR_PEER_LOST, (int32_t)cdp_world_rank_of(rpc->group, rank),
+                rpc->rank, rpc->peers[rank].why.text);
+        if (rank != rpc->rank && cdp__rpc_maker(ctx->id) == rank) cdp__ctx_drop(rpc, ctx);
+    }
+    rpc->changed = true;
+}
+
+/* ---- calls of a context */
+
+/* A request belongs to a context. NULL, or why it does not run; *status goes with it. */
+CDP__PRIVATE const char *cdp__ctx_enter(cdp_rpc *rpc, cdp__rpc_rq *rq, cdp_status *status) {
+    const uint64_t id = rq->ctx_number;
+    const uint32_t origin = cdp__rpc_maker(id), from = rq->pub.from;
+    cdp_ctx *ctx = cdp__ctx_find(rpc, id);
+    uint32_t i;
+    *status = CDP_ERR_STATE;
+    if (!ctx && origin == rpc->rank) return "its context has ended";
+    if (ctx && (ctx->failed || ctx->ended)) return "its context has failed, or ended";
+    *status = CDP_ERR_PEER_LOST;
+    if (!ctx && rpc->lost[origin]) return "the origin of its context is lost";
+    *status = CDP_ERR_BUSY;
+    if (!ctx && rpc->context_count >= rpc->desc.max_contexts)
+        return "that rank takes part in max_contexts contexts";
+    *status = CDP_ERR_NOMEM;
+    if (!ctx) {
+        ctx = cdp__ctx_make(rpc, id);
+        if (ctx && from != origin) cdp__rpc_control(rpc, origin, CDP__RPC_JOIN, id, 0, 0);
+        if (ctx) ctx->with[origin] = CDP__CTX_WITH;
+    }
+    if (!ctx) return "out of memory for its context";
+    if (from != rpc->rank) ctx->with[from] = CDP__CTX_WITH;
+    rq->pub.ctx = ctx;
+    ++ctx->uses;
+    for (i = 0; i < rq->pub.tensor_count && from != rpc->rank; ++i) {
+        if (!rq->tensors[i].value) continue;
+        rq->tensors[i].value = cdp__ctx_import(rpc, ctx, id, from, rq->tensors[i].value);
+        if (!rq->tensors[i].value) return "out of memory for a value";
+    }
+    return NULL;
+}
+
+/* The node of a call, with these inputs beside its tensors. 0: out of memory. */
+CDP__PRIVATE uint32_t cdp__ctx_call_node(
+    cdp_rpc *rpc, cdp__rpc_rq *rq, const uint64_t *more, uint32_t count) {
+    const uint32_t tensors = rq->pub.tensor_count;
+    cdp_ctx *ctx = rq->pub.ctx;
+    uint64_t *inputs = (uint64_t *)cdp__alloc(rpc->os, (tensors + count + 1) * sizeof *inputs);
+    uint32_t i, node;
+    if (!inputs) return 0;
+    for (i = 0; i < tensors; ++i)
+        inputs[i] = rq->tensors[i].value;
+    if (count) memcpy(inputs + tensors, more, count * sizeof *inputs);
+    node = cdp__ctx_node_add(rpc, ctx, inputs, tensors + count, CDP__RPC_TENSORS);
+    cdp__free(rpc->os, inputs);
+    if (!node) return 0;
+    ctx->nodes[node].backward = rq->f->backward;
+    ctx->nodes[node].user = rq->f->user;
+    rq->made_node = node;
+    return node;
+}
+
+/* The results of a request in a context: those of a function with `backward` become values. */
+CDP__PRIVATE cdp_status cdp__ctx_results(
+    cdp_rpc *rpc, cdp__rpc_rq *rq, const cdp_args *args, cdp_tensor *out) {
+    cdp_ctx *ctx = rq->pub.ctx;
+    uint32_t i, node = rq->made_node;
+    cdp_status st;
+    for (i = 0; i < args->tensor_count; ++i)
+        out[i] = args->tensors[i];
+    if (ctx->failed || ctx->ended) { /* the call itself goes on */
+        for (i = 0; i < args->tensor_count; ++i)
+            out[i].value = 0;
+        return CDP_OK;
+    }
+    if (!rq->f->backward) {
+        st = cdp__ctx_check("cdp_rpc_reply", ctx, args);
+        if (st != CDP_OK) return st;
+    } else {
+        if (!node) node = cdp__ctx_call_node(rpc, rq, NULL, 0);
+        if (!node || !cdp__ctx_reserve(rpc, ctx, 0, 0, args->tensor_count, 0))
+            return cdp__fail_nomem("the record of a call", sizeof(cdp__ctx_node));
+        ctx->nodes[node].out_count = args->tensor_count;
+        for (i = 0; i < args->tensor_count; ++i) {
+            out[i].value = cdp__wave_add_value(&ctx->w, node, i);
+            ctx->nodes[node].outputs[i] = (uint32_t)out[i].value;
+        }
+    }
+    {
+        cdp_args sent = *args;
+        sent.tensors = out;
+        if (!cdp__ctx_goes(rpc, ctx, &sent, rq->pub.from))
+            return cdp__fail_nomem("the record of a call", sizeof(cdp__wave_went));
+    }
+    return CDP_OK;
+}
+
 /* ---- >>rpc-requests: calls that run here ----------------------------------------------------- */
 
 /* Knows: requests, values of this rank. Promises: a function runs at most once for each request,
@@ -1942,7 +3413,8 @@ CDP__PRIVATE void cdp__rpc_value_end(cdp_rpc *rpc, cdp__rpc_task *task) {
     if (v->value.destroy) v->value.destroy(v->value.user, v->value.data);
     for (i = 0; v->own_refs && i < v->value.plain.rref_count; ++i)
         cdp_rref_drop(v->own_refs[i]);
-    cdp__free(rpc->os, v->own.data);
+    cdp__free(rpc->os, v->own_area);
+    cdp__free(rpc->os, v->own_tensors);
     cdp__free(rpc->os, v->own_refs);
     cdp__free(rpc->os, v->why);
     cdp__free(rpc->os, v);
@@ -1964,25 +3436,37 @@ CDP__PRIVATE cdp__rpc_value *cdp__rpc_value_make(cdp_rpc *rpc) {
 CDP__PRIVATE cdp_status cdp__rpc_value_copy(cdp_rpc *rpc, cdp__rpc_value *v, const cdp_args *args) {
     const uint64_t bytes = cdp__rpc_args_bytes(args);
     const uint32_t rrefs = args ? args->rref_count : 0;
+    const uint32_t tensors = args ? args->tensor_count : 0;
     uint32_t i;
-    v->own.data = cdp__alloc(rpc->os, bytes);
+    v->own_area = (uint8_t *)cdp__alloc(rpc->os, bytes);
     if (rrefs) v->own_refs = (cdp_rref *)cdp__alloc(rpc->os, rrefs * sizeof *v->own_refs);
-    if (!v->own.data || (rrefs && !v->own_refs)) {
-        cdp__free(rpc->os, v->own.data);
+    if (tensors)
+        v->own_tensors = (cdp_tensor *)cdp__alloc(rpc->os, tensors * sizeof *v->own_tensors);
+    if (!v->own_area || (rrefs && !v->own_refs) || (tensors && !v->own_tensors)) {
+        cdp__free(rpc->os, v->own_area);
         cdp__free(rpc->os, v->own_refs);
-        v->own.data = NULL;
+        cdp__free(rpc->os, v->own_tensors);
+        v->own_area = NULL;
         v->own_refs = NULL;
+        v->own_tensors = NULL;
         return cdp__fail_nomem("a value", bytes);
     }
-    cdp__rpc_gather((uint8_t *)v->own.data, args);
+    cdp__rpc_gather(v->own_area, args);
     for (i = 0; i < rrefs; ++i) {
         v->own_refs[i] = args->rrefs[i];
         ++rpc->refs.at[(uint32_t)args->rrefs[i].slot].handles;
     }
-    v->own.bytes = bytes;
+    v->own.data = v->own_area;
+    if (tensors)
+        v->own.data = cdp__rpc_tensors_in(v->own_tensors, args->tensors, tensors, v->own_area);
+    for (i = 0; i < tensors; ++i)
+        v->own_tensors[i].value = 0;
+    v->own.bytes = bytes - (uint64_t)((uint8_t *)v->own.data - v->own_area);
     v->value.data = v->own.data;
     v->value.plain.iov = &v->own;
     v->value.plain.iov_count = 1;
+    v->value.plain.tensors = v->own_tensors;
+    v->value.plain.tensor_count = tensors;
     v->value.plain.rrefs = v->own_refs;
     v->value.plain.rref_count = rrefs;
     return CDP_OK;
@@ -2083,15 +3567,26 @@ CDP__PRIVATE void cdp__rpc_refuse(
 /* The results leave. A failure: nothing was said. */
 CDP__PRIVATE cdp_status cdp__rpc_answer(cdp_rpc *rpc, cdp__rpc_rq *rq, const cdp_args *args) {
     const bool silent = (rq->flags & (CDP__RPC_ONE_WAY | CDP__RPC_REMOTE)) != 0;
+    cdp_tensor tensors[CDP__RPC_TENSORS];
     cdp__rpc_packet p;
+    cdp_args results;
     cdp_status st = CDP_OK;
+    memset(&p, 0, sizeof p);
     if (silent || (rq->cancelled && rq->pub.from != rpc->rank)) args = NULL;
+    if (args && rq->pub.ctx && args->tensor_count) {
+        results = *args;
+        results.tensors = tensors;
+        st = cdp__ctx_results(rpc, rq, args, tensors);
+        if (st != CDP_OK) return st;
+        args = &results;
+        p.flags = CDP__RPC_CTX;
+        p.slot = rq->pub.ctx->id;
+    }
     if (rq->pub.from == rpc->rank) {
         cdp__rpc_call *c = cdp__rpc_call_find(rpc, rq->call);
         if (c && !silent) cdp__rpc_own_reply(rpc, c, args);
         if (c) cdp__rpc_wire_over(rpc, c);
     } else {
-        memset(&p, 0, sizeof p);
         p.kind = CDP__RPC_REPLY;
         p.a = rq->call;
         if (args && args->rref_count && !cdp__rpc_reserve(rpc, args->rref_count))
@@ -2282,9 +3777,9 @@ CDP__PRIVATE const char *cdp__rpc_admit(
     }
     if (f->allow_count && i == f->allow_count) return "this rank may not call it (allow)";
     *status = CDP_ERR_INVALID;
-    if (f->max_bytes && rq->pub.bytes > f->max_bytes) {
+    if (f->max_bytes && rq->area_bytes > f->max_bytes) {
         cdp__format(text, 96, "its arguments have %llu bytes, max_bytes of the function is %llu",
-            (unsigned long long)rq->pub.bytes, (unsigned long long)f->max_bytes);
+            (unsigned long long)rq->area_bytes, (unsigned long long)f->max_bytes);
         return text;
     }
     *status = CDP_ERR_STATE;
@@ -2292,14 +3787,50 @@ CDP__PRIVATE const char *cdp__rpc_admit(
     return NULL;
 }
 
-/* Memory for arguments of a request. False: there is none. */
-CDP__PRIVATE bool cdp__rpc_rq_room(cdp_rpc *rpc, cdp__rpc_rq *rq, uint64_t bytes) {
-    rq->pub.bytes = bytes;
-    rq->pub.data = bytes ? rq->room : NULL;
-    if (bytes <= sizeof rq->room) return true;
+/* Memory for arguments of a request. NULL: there is none. */
+CDP__PRIVATE uint8_t *cdp__rpc_rq_room(cdp_rpc *rpc, cdp__rpc_rq *rq, uint64_t bytes) {
+    if (bytes <= sizeof rq->room) return (uint8_t *)rq->room;
     rq->buffer = (uint8_t *)cdp__alloc(rpc->os, bytes);
-    rq->pub.data = rq->buffer;
-    return rq->buffer != NULL;
+    return rq->buffer;
+}
+
+/* The arguments lie in `area`; their tensors are `like`. False: out of memory. */
+CDP__PRIVATE bool cdp__rpc_rq_args(cdp_rpc *rpc, cdp__rpc_rq *rq, const cdp_tensor *like,
+    uint32_t tensors, uint8_t *area, uint64_t bytes) {
+    uint8_t *at = area;
+    rq->area_bytes = bytes;
+    if (tensors) {
+        rq->tensors = (cdp_tensor *)cdp__alloc(rpc->os, tensors * sizeof *rq->tensors);
+        if (!rq->tensors) return false;
+        at = cdp__rpc_tensors_in(rq->tensors, like, tensors, area);
+        rq->pub.tensors = rq->tensors;
+        rq->pub.tensor_count = tensors;
+    }
+    rq->pub.bytes = bytes - (uint64_t)(at - area);
+    rq->pub.data = rq->pub.bytes ? at : NULL;
+    return true;
+}
+
+/* The arguments that a message brought. NULL, or what is wrong. */
+CDP__PRIVATE const char *cdp__rpc_rq_got(
+    cdp_rpc *rpc, cdp__rpc_rq *rq, const cdp__rpc_packet *p, uint8_t **owned) {
+    cdp_tensor like[CDP__RPC_TENSORS];
+    uint8_t *area = (uint8_t *)(uintptr_t)p->area;
+    uint32_t i;
+    for (i = 0; i < p->tensors; ++i)
+        like[i] = cdp__rpc_get_shape(p->shapes + i * CDP__RPC_SHAPE);
+    if (*owned) {
+        rq->buffer = *owned;
+        rq->counted = p->bytes;
+        *owned = NULL;
+    } else {
+        area = cdp__rpc_rq_room(rpc, rq, p->area_bytes);
+        if (!area) return "out of memory for arguments of it";
+        if (p->area_bytes) memcpy(area, p->area, (size_t)p->area_bytes);
+    }
+    return cdp__rpc_rq_args(rpc, rq, like, p->tensors, area, p->area_bytes)
+        ? NULL
+        : "out of memory for arguments of it";
 }
 
 /* A request as its fields say: it runs, waits or is refused. */
@@ -2307,6 +3838,7 @@ CDP__PRIVATE void cdp__rpc_begin(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     char text[96];
     cdp_status status = CDP_OK;
     const char *why = (rq->flags & CDP__RPC_FETCH) ? NULL : cdp__rpc_admit(rpc, rq, &status, text);
+    if (!why && rq->ctx_number) why = cdp__ctx_enter(rpc, rq, &status);
     if (rq->pub.deadline_ns != CDP__NEVER) cdp__rpc_timer(rpc, rq->pub.deadline_ns);
     if (why)
         cdp__rpc_refuse(rpc, rq, status, CDP_RAN_NO, 0, why);
@@ -2387,17 +3919,8 @@ CDP__PRIVATE const char *cdp__rpc_got_call(
     for (i = 0; i < p->rrefs; ++i)
         if (slots[i]) rq->refs[i] = cdp__rpc_rref(rpc, slots[i]);
     wrong = cdp__rpc_target(rpc, rq, p);
-    if (!wrong && *owned) {
-        rq->buffer = *owned;
-        rq->counted = p->bytes;
-        rq->pub.data = p->args;
-        rq->pub.bytes = p->args_bytes;
-        *owned = NULL;
-    } else if (!wrong && !cdp__rpc_rq_room(rpc, rq, p->args_bytes)) {
-        wrong = "out of memory for arguments of it";
-    } else if (!wrong && p->args_bytes) {
-        memcpy((void *)(uintptr_t)rq->pub.data, p->args, (size_t)p->args_bytes);
-    }
+    if (!wrong) wrong = cdp__rpc_rq_got(rpc, rq, p, owned);
+    if (p->flags & CDP__RPC_CTX) rq->ctx_number = p->slot;
     if (wrong) {
         rq->cancelled = true;
         cdp__rpc_refuse(rpc, rq, CDP_ERR_ABORTED, CDP_RAN_NO, 0, wrong);
@@ -2481,6 +4004,13 @@ CDP__PRIVATE const char *cdp__rpc_got(
         break;
     case CDP__RPC_ACCEPT: honest = cdp__ref_got_accept(&rpc->refs, from, p->b); break;
     case CDP__RPC_DELETE: honest = cdp__ref_got_delete(&rpc->refs, from, p->a, p->b); break;
+    case CDP__RPC_MARK:
+    case CDP__RPC_GRAD:
+    case CDP__RPC_DONE: return cdp__ctx_got_wave(rpc, from, p);
+    case CDP__RPC_JOIN:
+    case CDP__RPC_CTX_FAIL:
+    case CDP__RPC_CTX_END:
+    case CDP__RPC_CTX_ENDED: return cdp__ctx_got_member(rpc, from, p);
     case CDP__RPC_KINDS: break;
     }
     return honest ? NULL : "a reference that it does not have";
@@ -2503,14 +4033,17 @@ CDP__PRIVATE void cdp__rpc_in_close(cdp_rpc *rpc, cdp__rpc_in *came) {
 CDP__PRIVATE void cdp__rpc_fetch_more(cdp_rpc *rpc) {
     cdp__rpc_in *came = rpc->in, *next;
     for (; came; came = next) {
-        const bool result = (came->m.kind & 0xff) == CDP__RPC_REPLY;
+        const bool result = (came->m.kind & 0xff) != CDP__RPC_CALL;
         next = came->next;
         if (came->body || rpc->lost[came->m.peer]) continue;
         if (!result && rpc->in_bytes && rpc->in_bytes + came->m.bytes > rpc->desc.max_queue_bytes)
             continue;
         came->body = (uint8_t *)cdp__alloc(rpc->os, came->m.bytes);
         if (!came->body) {
-            cdp__rpc_call *c = result ? cdp__rpc_call_find(rpc, came->m.a) : NULL;
+            const bool grad = (came->m.kind & 0xff) == CDP__RPC_GRAD;
+            cdp__rpc_call *c = result && !grad ? cdp__rpc_call_find(rpc, came->m.a) : NULL;
+            cdp_ctx *ctx = grad ? cdp__ctx_find(rpc, came->m.a) : NULL;
+            if (ctx) cdp__ctx_fail_here(rpc, ctx, CDP_ERR_NOMEM, "out of memory for a gradient");
             ++rpc->received;
             (void)!cdp_channel_refuse(rpc->channel, came->m.peer, came->m.handle);
             if (c && c->to == came->m.peer)
@@ -2529,7 +4062,7 @@ CDP__PRIVATE void cdp__rpc_fetch_more(cdp_rpc *rpc) {
 CDP__PRIVATE const char *cdp__rpc_offered(cdp_rpc *rpc, const cdp_channel_message *m) {
     cdp__rpc_peer *peer = &rpc->peers[m->peer];
     cdp__rpc_in *came;
-    if (peer->coming >= rpc->share + peer->flight)
+    if ((m->kind & 0xff) != CDP__RPC_GRAD && peer->coming >= rpc->share + peer->flight)
         return "more calls at once than were agreed upon";
     came = (cdp__rpc_in *)cdp__alloc_zero(rpc->os, sizeof *came);
     if (!came) return "out of memory for a message of it";
@@ -2544,7 +4077,9 @@ CDP__PRIVATE const char *cdp__rpc_offered(cdp_rpc *rpc, const cdp_channel_messag
 
 /* What follows from what has just happened. */
 CDP__PRIVATE void cdp__rpc_tidy(cdp_rpc *rpc) {
-    while (rpc->confirmed) {
+    while (rpc->confirmed || rpc->waves) {
+        cdp__ctx_steps(rpc);
+        if (!rpc->confirmed) break;
         rpc->confirmed = false;
         cdp__rpc_look_again(rpc);
     }
@@ -2601,6 +4136,10 @@ CDP__PRIVATE void cdp__rpc_deliver(void *user, const cdp_channel_message *m) {
     const char *wrong;
     cdp_lock_acquire(&rpc->lock);
     wrong = cdp__rpc_read(m, rpc->rank, rpc->ranks, rpc->desc.max_message_bytes, &p);
+    if (!wrong && p.kind == CDP__RPC_GRAD && !rpc->peers[m->peer].marks--) {
+        rpc->peers[m->peer].marks = 0;
+        wrong = "a gradient that was not announced";
+    }
     if (!wrong)
         wrong =
             m->handle ? cdp__rpc_offered(rpc, m) : cdp__rpc_got(rpc, m->peer, &p, &owned, false);
@@ -2617,7 +4156,7 @@ CDP__PRIVATE void cdp__rpc_fetched(void *user, uint32_t from, uint64_t handle, c
     for (came = rpc->in; came && (came->m.peer != from || came->m.handle != handle || !came->body);)
         came = came->next;
     if (came) {
-        const bool result = (came->m.kind & 0xff) == CDP__RPC_REPLY;
+        const bool result = (came->m.kind & 0xff) != CDP__RPC_CALL;
         uint8_t *owned = came->body;
         came->body = NULL;
         came->m.handle = 0;
@@ -2708,6 +4247,7 @@ CDP__PRIVATE void cdp__rpc_lose(cdp_rpc *rpc, uint32_t rank) {
             after = after->after;
     }
     cdp__ref_lost(&rpc->refs, rank);
+    cdp__ctx_lose(rpc, rank);
     rpc->confirmed = rpc->changed = true;
 }
 
@@ -2871,6 +4411,7 @@ CDP__PRIVATE void cdp__rpc_defaults(cdp_rpc *rpc) {
     d->max_message_bytes = cdp__def(d->max_message_bytes, 64ull << 20);
     d->max_queue_bytes = cdp__def(d->max_queue_bytes, 256ull << 20);
     d->max_rrefs = cdp__def(d->max_rrefs, 65536u);
+    d->max_contexts = cdp__def(d->max_contexts, 256u);
     if (d->max_rrefs > 0x7ffffffe) d->max_rrefs = 0x7ffffffe;
     rpc->share = d->max_queue / (rpc->ranks > 1 ? rpc->ranks - 1 : 1);
     if (!rpc->share) rpc->share = 1;
@@ -2896,6 +4437,7 @@ CDP__PRIVATE cdp_status cdp__rpc_memory(cdp_rpc *rpc) {
     rpc->tasks_end = &rpc->tasks;
     rpc->in_end = &rpc->in;
     rpc->timer_ns = CDP__NEVER;
+    rpc->waves_end = &rpc->waves;
     rpc->refs.rank = rpc->rank;
     rpc->refs.lost = rpc->lost;
     rpc->refs.act = cdp__rpc_act;
@@ -3098,6 +4640,9 @@ CDP_API void cdp_rpc_destroy(cdp_rpc *rpc) {
     }
     while (rpc->in)
         cdp__rpc_in_close(rpc, rpc->in);
+    while (rpc->contexts)
+        cdp__ctx_drop(rpc, rpc->contexts);
+    cdp__ctx_steps(rpc);
     cdp__rpc_tasks(rpc);
     cdp__rpc_end_refs(rpc);
     cdp__rpc_tasks(rpc);
@@ -3118,7 +4663,8 @@ CDP_API void cdp_rpc_destroy(cdp_rpc *rpc) {
 CDP__PRIVATE bool cdp__rpc_passive(cdp_rpc *rpc, void *none) {
     uint32_t r;
     (void)none;
-    if (rpc->calls_used || rpc->rqs || rpc->waiting || rpc->in || rpc->tasks) return false;
+    if (rpc->calls_used || rpc->rqs || rpc->waiting || rpc->in || rpc->tasks || rpc->waves)
+        return false;
     for (r = 0; r < rpc->ranks; ++r)
         if (rpc->peers[r].queue || rpc->peers[r].offered) return false;
     return true;
@@ -3247,13 +4793,30 @@ CDP__PRIVATE uint32_t cdp__rpc_drop_leaks(cdp_rpc *rpc, char text[160]) {
     return n;
 }
 
+/* Contexts of this rank that the program has not ended; returns how many. */
+CDP__PRIVATE uint32_t cdp__rpc_end_contexts(cdp_rpc *rpc) {
+    cdp_ctx *ctx, *next;
+    uint32_t r, n = 0;
+    for (ctx = rpc->contexts; ctx; ctx = next) {
+        next = ctx->next;
+        if (cdp__rpc_maker(ctx->id) != rpc->rank) continue;
+        ++n;
+        for (r = 0; r < rpc->ranks; ++r)
+            if (ctx->with[r] == CDP__CTX_WITH && r != rpc->rank)
+                cdp__rpc_control(rpc, r, CDP__RPC_CTX_END, ctx->id, 0, 0);
+        cdp__ctx_drop(rpc, ctx);
+    }
+    return n;
+}
+
 CDP__PRIVATE cdp_status cdp__rpc_shut(cdp_rpc *rpc, uint64_t until_ns) {
     char text[160];
-    uint32_t leaks;
+    uint32_t leaks, contexts;
     cdp_status st = cdp__rpc_quiet(rpc, until_ns);
     if (st != CDP_OK) return st;
     rpc->phase = CDP__RPC_REFUSING;
     rpc->leaving = true;
+    contexts = cdp__rpc_end_contexts(rpc);
     leaks = cdp__rpc_drop_leaks(rpc, text);
     cdp__rpc_tidy(rpc);
     st = cdp__rpc_quiet(rpc, until_ns);
@@ -3270,6 +4833,10 @@ CDP__PRIVATE cdp_status cdp__rpc_shut(cdp_rpc *rpc, uint64_t until_ns) {
             "cdp_rpc_shutdown: this rank still had %u references, the first one %s; drop them "
             "with cdp_rref_drop() or cdp_call_free()",
             leaks, text);
+    if (contexts)
+        return cdp__fail(CDP_ERR_STATE,
+            "cdp_rpc_shutdown: this rank still had %u contexts; end them with cdp_ctx_end()",
+            contexts);
     return CDP_OK;
 }
 
@@ -3364,6 +4931,7 @@ CDP_API cdp_rpc_stats cdp_rpc_stats_of(cdp_rpc *rpc) {
     cdp_lock_acquire(&rpc->lock);
     s.calls_out = rpc->calls_used;
     s.refused = rpc->refused;
+    s.contexts = rpc->context_count;
     s.owners = rpc->refs.used[CDP__REF_OWNER];
     s.users = rpc->refs.used[CDP__REF_USER];
     s.forks = rpc->refs.used[CDP__REF_FORK];
@@ -3398,7 +4966,8 @@ typedef struct cdp__rpc_starting {
 
 CDP__PRIVATE cdp_status cdp__rpc_start_check(cdp_rpc *rpc, cdp__rpc_starting *s) {
     const cdp_call_desc *d = s->desc;
-    const uint64_t bytes = cdp__rpc_args_bytes(&d->args);
+    const bool tensors = d->args.tensors || !d->args.tensor_count;
+    const uint64_t bytes = tensors ? cdp__rpc_args_bytes(&d->args) : 0;
     uint32_t i;
     if (rpc->phase != CDP__RPC_OPEN)
         return cdp__fail(CDP_ERR_STATE, "%s: the rpc was shut down", s->name);
@@ -3421,12 +4990,19 @@ CDP__PRIVATE cdp_status cdp__rpc_start_check(cdp_rpc *rpc, cdp__rpc_starting *s)
     for (i = 0; i < d->args.iov_count; ++i)
         if (!d->args.iov || (d->args.iov[i].bytes && !d->args.iov[i].data))
             return cdp__fail(CDP_ERR_INVALID, "%s: args.iov[%u] has no memory", s->name, i);
+    if (cdp__rpc_tensors_check(s->name, &d->args) != CDP_OK) return CDP_ERR_INVALID;
     if (bytes > rpc->desc.max_message_bytes)
         return cdp__fail(CDP_ERR_INVALID,
             "%s: arguments of %llu bytes; max_message_bytes of cdp_rpc_desc is %llu", s->name,
             (unsigned long long)bytes, (unsigned long long)rpc->desc.max_message_bytes);
     if (d->args.rref_count && !d->args.rrefs)
         return cdp__fail(CDP_ERR_INVALID, "%s: args.rrefs is NULL", s->name);
+    if (d->ctx && d->ctx->rpc != rpc)
+        return cdp__fail(CDP_ERR_INVALID, "%s: ctx belongs to another rpc", s->name);
+    if (d->ctx && (s->flags & (CDP__RPC_REMOTE | CDP__RPC_FETCH)))
+        return cdp__fail(CDP_ERR_INVALID, "%s: a reference is made outside contexts", s->name);
+    if (d->ctx && !cdp__ctx_goes_room(rpc, d->ctx)) return CDP_ERR_NOMEM;
+    if (cdp__ctx_check(s->name, d->ctx, &d->args) != CDP_OK) return cdp_last_error()->status;
     return cdp__rpc_rrefs_check(rpc, s->name, &d->args);
 }
 
@@ -3487,6 +5063,11 @@ CDP__PRIVATE cdp_status cdp__rpc_start_far(cdp_rpc *rpc, cdp__rpc_starting *s, c
         p.fid = rpc->refs.at[slot].key;
     }
     if (s->makes) c->remote_fid = p.fid;
+    if (c->ctx) {
+        p.flags |= CDP__RPC_CTX;
+        p.slot = c->ctx->id;
+        (void)cdp__ctx_goes(rpc, c->ctx, args, s->to); /* there is room */
+    }
     if (rpc->lost[s->to]) {
         cdp__rpc_call_failed(rpc, c, CDP_ERR_PEER_LOST, CDP_RAN_NO, rpc->peers[s->to].why.text);
         return CDP_OK;
@@ -3508,14 +5089,18 @@ CDP__PRIVATE cdp_status cdp__rpc_start_far(cdp_rpc *rpc, cdp__rpc_starting *s, c
 /* To this rank itself: the same, but for the link. */
 CDP__PRIVATE cdp_status cdp__rpc_start_here(cdp_rpc *rpc, cdp__rpc_starting *s, cdp__rpc_call *c) {
     const cdp_args *args = &s->desc->args;
+    const uint64_t bytes = cdp__rpc_args_bytes(args);
     cdp__rpc_rq *rq = cdp__rpc_rq_open(rpc);
+    uint8_t *area;
     uint32_t i;
     if (!rq) return cdp__fail_nomem("a request", sizeof *rq);
-    if (!cdp__rpc_rq_room(rpc, rq, cdp__rpc_args_bytes(args))) {
+    area = cdp__rpc_rq_room(rpc, rq, bytes);
+    if (!area || !cdp__rpc_rq_args(rpc, rq, args->tensors, args->tensor_count, area, bytes)) {
         cdp__rpc_rq_close(rpc, rq);
-        return cdp__fail_nomem("arguments", cdp__rpc_args_bytes(args));
+        return cdp__fail_nomem("arguments", bytes);
     }
-    cdp__rpc_gather((uint8_t *)(uintptr_t)rq->pub.data, args);
+    cdp__rpc_gather(area, args);
+    if (s->desc->ctx) rq->ctx_number = s->desc->ctx->id;
     rq->pub.from = rpc->rank;
     rq->pub.function = s->desc->function;
     rq->pub.one_way = s->desc->one_way;
@@ -3595,6 +5180,8 @@ CDP__PRIVATE cdp_status cdp__rpc_start_call(cdp_rpc *rpc, cdp__rpc_starting *s) 
     c->start_ns = s->start_ns;
     c->deadline_ns = s->deadline_ns;
     c->one_way = s->desc->one_way;
+    c->ctx = s->desc->ctx;
+    if (c->ctx) ++c->ctx->uses;
     c->call = s->call;
     c->done = s->desc->done;
     c->done_user = s->desc->user;
@@ -3813,6 +5400,7 @@ CDP_API void cdp_call_free(cdp_call *call) {
     for (i = 0; i < call->rref_count; ++i)
         cdp_rref_drop(call->rrefs[i]);
     cdp__free(rpc->os, (void *)(uintptr_t)call->priv[CDP__CALL_MEMORY]);
+    cdp__free(rpc->os, (void *)(uintptr_t)call->priv[CDP__CALL_TENSORS]);
     memset(call, 0, sizeof *call);
 }
 
@@ -4035,7 +5623,9 @@ CDP__PRIVATE cdp_status cdp__rpc_reply_failed(cdp_rpc *rpc, cdp__rpc_rq *rq, cdp
 
 CDP__PRIVATE cdp_status cdp__rpc_results_check(
     cdp_rpc *rpc, const char *name, const cdp_args *results) {
-    const uint64_t bytes = cdp__rpc_args_bytes(results);
+    const cdp_status st = cdp__rpc_tensors_check(name, results);
+    const uint64_t bytes = st == CDP_OK ? cdp__rpc_args_bytes(results) : 0;
+    if (st != CDP_OK) return st;
     if (bytes > rpc->desc.max_message_bytes)
         return cdp__fail(CDP_ERR_INVALID,
             "%s: results of %llu bytes; max_message_bytes of cdp_rpc_desc is %llu", name,
@@ -4119,6 +5709,374 @@ CDP_API bool cdp_rpc_cancelled(const cdp_rpc_request *request) {
     over = rq->cancelled || rq->pub.deadline_ns <= cdp__now(rpc->os);
     cdp_lock_release(&rpc->lock);
     return over;
+}
+
+/* ---- >>rpc-gradients: the calls of a program about contexts ---------------------------------- */
+
+/* Knows: contexts. Promises: a pass ends by its deadline on the rank that has begun it, and fails
+   on all others then. May use: the sections above. */
+
+CDP_API cdp_status cdp_ctx_begin(cdp_rpc *rpc, cdp_ctx **out) {
+    cdp_ctx *ctx = NULL;
+    cdp_status st = CDP_OK;
+    if (!rpc || !out)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_ctx_begin needs an rpc and a place for the context");
+    *out = NULL;
+    cdp_lock_acquire(&rpc->lock);
+    if (rpc->phase != CDP__RPC_OPEN) {
+        st = cdp__fail(CDP_ERR_STATE, "cdp_ctx_begin: the rpc was shut down");
+    } else if (rpc->context_count >= rpc->desc.max_contexts) {
+        st = cdp__fail(CDP_ERR_BUSY,
+            "cdp_ctx_begin: this rank takes part in %u contexts (max_contexts of the desc); end "
+            "one with cdp_ctx_end()",
+            rpc->context_count);
+    } else {
+        ctx = cdp__ctx_make(rpc, cdp__rpc_number(rpc));
+        if (!ctx) st = cdp__fail_nomem("a context", sizeof *ctx);
+    }
+    *out = ctx;
+    cdp__rpc_leave(rpc);
+    return st;
+}
+
+CDP_API uint64_t cdp_ctx_id(const cdp_ctx *ctx) {
+    return ctx ? ctx->id : 0;
+}
+
+CDP__PRIVATE bool cdp__ctx_answered(cdp_rpc *rpc, void *arg) {
+    (void)rpc;
+    return !((cdp_ctx *)arg)->answers;
+}
+
+/* Lock held. */
+CDP__PRIVATE void cdp__ctx_tell_end(cdp_rpc *rpc, cdp_ctx *ctx) {
+    uint32_t r;
+    ctx->ended = true;
+    for (r = 0; r < rpc->ranks; ++r) {
+        if (ctx->with[r] != CDP__CTX_WITH || r == rpc->rank || rpc->lost[r]) continue;
+        ctx->with[r] = CDP__CTX_ENDING;
+        ++ctx->answers;
+        cdp__rpc_control(rpc, r, CDP__RPC_CTX_END, ctx->id, 0, 0);
+    }
+}
+
+CDP_API cdp_status cdp_ctx_end(cdp_ctx *ctx, uint32_t timeout_ms) {
+    cdp_rpc *rpc;
+    cdp_status st;
+    uint32_t r;
+    if (!ctx) return CDP_OK;
+    rpc = ctx->rpc;
+    cdp_lock_acquire(&rpc->lock);
+    if (cdp__rpc_maker(ctx->id) != rpc->rank || cdp__rpc_here_of()->no_wait || *cdp__inside()
+        || ctx->mine || ctx->ended) {
+        cdp_lock_release(&rpc->lock);
+        return cdp__fail(CDP_ERR_STATE,
+            "cdp_ctx_end: only the rank that has begun a context ends it, once, outside callbacks "
+            "and after its passes");
+    }
+    ++ctx->uses;
+    cdp__ctx_tell_end(rpc, ctx);
+    st = cdp__rpc_wait(rpc, cdp__ctx_answered, ctx,
+        cdp__deadline(rpc->os, cdp__def(timeout_ms, rpc->desc.timeout_ms)));
+    if (st == CDP_PENDING) {
+        for (r = 0; r < rpc->ranks && ctx->with[r] != CDP__CTX_ENDING;)
+            ++r;
+        st = cdp__fail_peer(CDP_ERR_TIMEOUT, cdp_world_rank_of(rpc->group, r % rpc->ranks), 0,
+            "cdp_ctx_end: rank %u has not answered in time", r);
+    }
+    cdp__ctx_drop(rpc, ctx);
+    cdp__ctx_unuse(rpc, ctx);
+    cdp__rpc_leave(rpc);
+    return st;
+}
+
+/* ---- the graph */
+
+/* OK: the lock is held. */
+CDP__PRIVATE cdp_status cdp__ctx_open(const char *call, cdp_ctx *ctx) {
+    cdp_status st;
+    if (!ctx) return cdp__fail(CDP_ERR_INVALID, "%s needs a context", call);
+    cdp_lock_acquire(&ctx->rpc->lock);
+    st = cdp__ctx_check(call, ctx, NULL);
+    if (st != CDP_OK) cdp_lock_release(&ctx->rpc->lock);
+    return st;
+}
+
+CDP_API cdp_status cdp_ctx_value(cdp_ctx *ctx, uint64_t *value) {
+    cdp_status st = value ? cdp__ctx_open("cdp_ctx_value", ctx)
+                          : cdp__fail(CDP_ERR_INVALID, "cdp_ctx_value needs a place for the value");
+    if (st != CDP_OK) return st;
+    *value = cdp__ctx_leaf(ctx->rpc, ctx, 0);
+    if (!*value) st = cdp__fail_nomem("a value", sizeof(cdp__ctx_value));
+    cdp_lock_release(&ctx->rpc->lock);
+    return st;
+}
+
+CDP_API cdp_status cdp_ctx_param(cdp_ctx *ctx, cdp_rref param, uint64_t *value) {
+    cdp_status st = value ? cdp__ctx_open("cdp_ctx_param", ctx)
+                          : cdp__fail(CDP_ERR_INVALID, "cdp_ctx_param needs a place for the value");
+    cdp_rpc *rpc;
+    uint32_t slot;
+    if (st != CDP_OK) return st;
+    rpc = ctx->rpc;
+    *value = 0;
+    slot = cdp__rpc_slot(rpc, "cdp_ctx_param", param);
+    if (!slot) {
+        st = cdp_last_error()->status;
+    } else if (rpc->refs.at[slot].kind != CDP__REF_OWNER) {
+        st = cdp__fail(CDP_ERR_INVALID,
+            "cdp_ctx_param: the parameter is on rank %u, this is rank %u; call a function there "
+            "that returns it",
+            rpc->refs.at[slot].rank, rpc->rank);
+    } else {
+        *value = cdp__ctx_known(rpc, ctx, rpc->refs.at[slot].rid, 0);
+        if (!*value) st = cdp__fail_nomem("a value", sizeof(cdp__ctx_value));
+    }
+    cdp_lock_release(&rpc->lock);
+    return st;
+}
+
+CDP__PRIVATE cdp_status cdp__ctx_op_check(const cdp_ctx *ctx, const cdp_ctx_op_desc *d) {
+    uint32_t i, k;
+    if (!d || !d->backward || (d->input_count && !d->inputs) || !d->output_count || !d->outputs)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_ctx_op needs backward, inputs and outputs");
+    for (i = 0; i < d->input_count; ++i)
+        if (d->inputs[i] && !cdp__ctx_entry(ctx, d->inputs[i]))
+            return cdp__fail(CDP_ERR_INVALID,
+                "cdp_ctx_op: inputs[%u] is not a value of this rank in this context", i);
+    for (i = 0; i < d->output_count; ++i) {
+        const uint32_t entry = cdp__ctx_entry(ctx, d->outputs[i]);
+        const uint32_t node = entry ? ctx->w.values[entry].node : 0;
+        bool twice = false;
+        for (k = 0; k < i; ++k)
+            twice = twice || d->outputs[k] == d->outputs[i];
+        if (!node || twice || ctx->nodes[node].backward || ctx->w.nodes[node].edges
+            || ctx->values[entry].other)
+            return cdp__fail(CDP_ERR_INVALID,
+                "cdp_ctx_op: outputs[%u] is not a value of cdp_ctx_value() that no step has made "
+                "yet",
+                i);
+        for (k = 0; k < d->input_count; ++k)
+            if (d->inputs[k] == d->outputs[i])
+                return cdp__fail(CDP_ERR_INVALID, "cdp_ctx_op: inputs[%u] is outputs[%u]", k, i);
+    }
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_ctx_op(cdp_ctx *ctx, const cdp_ctx_op_desc *desc) {
+    cdp_status st = cdp__ctx_open("cdp_ctx_op", ctx);
+    uint32_t i, node = 0;
+    if (st == CDP_OK) {
+        st = cdp__ctx_op_check(ctx, desc);
+        if (st == CDP_OK) {
+            node = cdp__ctx_node_add(
+                ctx->rpc, ctx, desc->inputs, desc->input_count, desc->output_count);
+            if (!node) st = cdp__fail_nomem("a step", sizeof(cdp__ctx_node));
+        }
+        for (i = 0; node && i < desc->output_count; ++i) {
+            const uint32_t entry = cdp__ctx_entry(ctx, desc->outputs[i]);
+            ctx->w.values[entry].node = node;
+            ctx->w.values[entry].output = i;
+            ctx->nodes[node].outputs[i] = entry;
+        }
+        if (node) {
+            ctx->nodes[node].out_count = desc->output_count;
+            ctx->nodes[node].backward = desc->backward;
+            ctx->nodes[node].user = desc->user;
+            ctx->nodes[node].saved = desc->saved;
+            ctx->nodes[node].release = desc->release;
+        }
+        cdp_lock_release(&ctx->rpc->lock);
+    }
+    if (st != CDP_OK && desc && desc->release) {
+        const cdp_error e = *cdp_last_error();
+        desc->release(desc->saved);
+        *cdp__error_slot() = e;
+    }
+    return st;
+}
+
+CDP_API cdp_status cdp_ctx_save(cdp_rpc_request *request, void *saved, void (*release)(void *saved),
+    const uint64_t *inputs, uint32_t input_count) {
+    cdp__rpc_rq *rq = (cdp__rpc_rq *)(void *)request;
+    cdp_status st;
+    uint32_t i;
+    if (!request || (input_count && !inputs))
+        return cdp__fail(CDP_ERR_INVALID, "cdp_ctx_save needs a request, and inputs if it has any");
+    if (!request->ctx || !rq->f->backward || rq->made_node || rq->stage == CDP__RPC_REPLIED)
+        return cdp__fail(CDP_ERR_STATE,
+            "cdp_ctx_save: the call belongs to no context, its function has no backward, or it "
+            "has saved or replied before");
+    st = cdp__ctx_open("cdp_ctx_save", request->ctx);
+    if (st != CDP_OK) return st;
+    for (i = 0; i < input_count && st == CDP_OK; ++i)
+        if (inputs[i] && !cdp__ctx_entry(request->ctx, inputs[i]))
+            st = cdp__fail(CDP_ERR_INVALID,
+                "cdp_ctx_save: inputs[%u] is not a value of this rank in this context", i);
+    if (st == CDP_OK && !cdp__ctx_call_node(request->rpc, rq, inputs, input_count))
+        st = cdp__fail_nomem("the record of a call", sizeof(cdp__ctx_node));
+    if (st == CDP_OK) {
+        request->ctx->nodes[rq->made_node].saved = saved;
+        request->ctx->nodes[rq->made_node].release = release;
+    }
+    cdp_lock_release(&request->rpc->lock);
+    return st;
+}
+
+/* ---- passes */
+
+/* A place in memory, or the end of the pass. */
+CDP__PRIVATE bool cdp__ctx_next(cdp_rpc *rpc, void *arg) {
+    const cdp_ctx *ctx = (const cdp_ctx *)arg;
+    (void)rpc;
+    return ctx->fires || ctx->over || ctx->failed || ctx->ended;
+}
+
+/* Roots with their gradients; *ones: memory for those that have none. */
+CDP__PRIVATE cdp_status cdp__ctx_roots(const cdp_ctx *ctx, const cdp_backward_desc *d,
+    cdp_tensor *roots, uint64_t *values, uint64_t *most) {
+    uint32_t i;
+    if (!d || !d->roots || !d->root_count || d->root_count > CDP__RPC_TENSORS)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_ctx_backward needs 1 to 16 roots");
+    for (i = 0; i < d->root_count; ++i) {
+        const cdp_tensor *t = &d->roots[i];
+        if (!cdp__ctx_entry(ctx, t->value))
+            return cdp__fail(CDP_ERR_INVALID,
+                "cdp_ctx_backward: roots[%u].value is not a value of this rank in this context", i);
+        if (!cdp__reduce_exists(t->dtype, CDP_REDUCE_SUM) || t->dims > 8
+            || cdp__rpc_tensor_bytes(t) > ctx->rpc->desc.max_message_bytes)
+            return cdp__fail(CDP_ERR_INVALID,
+                "cdp_ctx_backward: set dtype and shape of roots[%u], with at most 8 dims and "
+                "max_message_bytes",
+                i);
+        roots[i] = *t;
+        values[i] = t->value;
+        if (!t->data) *most += cdp__rpc_filled(cdp__rpc_tensor_bytes(t));
+    }
+    return CDP_OK;
+}
+
+/* One, `count` times. */
+CDP__PRIVATE void cdp__ctx_ones(cdp_tensor *t, uint8_t *at) {
+    static const float f32 = 1;
+    static const double f64 = 1;
+    const uint64_t size = cdp_dtype_size(t->dtype), n = cdp__rpc_tensor_bytes(t) / size;
+    const uint64_t whole = 1;
+    const uint16_t half = t->dtype == CDP_DTYPE_F16 ? 0x3c00 : 0x3f80;
+    uint8_t one[8];
+    uint64_t i;
+    memset(one, 0, sizeof one);
+    if (t->dtype == CDP_DTYPE_F32)
+        memcpy(one, &f32, 4);
+    else if (t->dtype == CDP_DTYPE_F64)
+        memcpy(one, &f64, 8);
+    else if (cdp__dtype_is_half(t->dtype))
+        memcpy(one, &half, 2);
+    else
+        memcpy(one, &whole, 8);
+    t->data = at;
+    for (i = 0; i < n; ++i)
+        memcpy(at + i * size, one, (size_t)size);
+}
+
+/* The pass is under way. Lock held, released meanwhile. */
+CDP__PRIVATE cdp_status cdp__ctx_drive(cdp_rpc *rpc, cdp_ctx *ctx, uint64_t until_ns) {
+    cdp_status st = CDP_OK;
+    cdp__rpc_tidy(rpc);
+    while (st == CDP_OK && !ctx->over && !ctx->failed && !ctx->ended) {
+        cdp__rpc_rq *rq = ctx->fires;
+        if (rq) {
+            ctx->fires = rq->next;
+            if (!rq->next) ctx->fires_end = &ctx->fires;
+            cdp__rpc_run(rpc, rq);
+            cdp__rpc_tidy(rpc);
+        } else {
+            st = cdp__rpc_wait(rpc, cdp__ctx_next, ctx, until_ns);
+        }
+    }
+    if (st == CDP_PENDING)
+        cdp__ctx_fail_here(rpc, ctx, CDP_ERR_TIMEOUT,
+            "cdp_ctx_backward: the pass that rank %u (%s) has begun was not over in time",
+            rpc->rank, rpc->peers[rpc->rank].name);
+    else if (st != CDP_OK)
+        cdp__ctx_fail_here(rpc, ctx, st, "%s", cdp_last_error()->text);
+    while (ctx->fires) {
+        cdp__rpc_rq *rq = ctx->fires;
+        ctx->fires = rq->next;
+        rq->stage = CDP__RPC_REPLIED;
+        cdp__rpc_rq_close(rpc, rq);
+    }
+    ctx->fires_end = &ctx->fires;
+    if (ctx->failed) {
+        *cdp__error_slot() = ctx->why;
+        return ctx->why.status;
+    }
+    if (!ctx->over)
+        return cdp__fail(CDP_ERR_ABORTED,
+            "cdp_ctx_backward: the context has ended, or its origin "
+            "is lost");
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_ctx_backward(cdp_ctx *ctx, const cdp_backward_desc *desc) {
+    cdp_tensor roots[CDP__RPC_TENSORS];
+    uint64_t values[CDP__RPC_TENSORS], most = 0;
+    uint8_t *ones = NULL, *at;
+    cdp_status st = cdp__ctx_open("cdp_ctx_backward", ctx);
+    cdp_rpc *rpc;
+    uint32_t i;
+    if (st != CDP_OK) return st;
+    rpc = ctx->rpc;
+    st = cdp__ctx_roots(ctx, desc, roots, values, &most);
+    if (st == CDP_OK && (cdp__rpc_here_of()->no_wait || *cdp__inside()))
+        st = cdp__fail(CDP_ERR_STATE, "cdp_ctx_backward: not inside a callback");
+    if (st == CDP_OK && (ctx->mine || ctx->w.open))
+        st = cdp__fail(CDP_ERR_STATE,
+            "cdp_ctx_backward: a pass of this context is under way; begin one after the other");
+    if (st == CDP_OK && most) ones = (uint8_t *)cdp__alloc(rpc->os, most);
+    if (st == CDP_OK && ((most && !ones) || !cdp__ctx_reserve(rpc, ctx, 0, desc->root_count, 0, 0)))
+        st = cdp__fail_nomem("roots of a pass", most);
+    if (st != CDP_OK) {
+        cdp__free(rpc->os, ones);
+        cdp_lock_release(&rpc->lock);
+        return st;
+    }
+    for (i = 0, at = ones; i < desc->root_count; ++i) {
+        if (roots[i].data) continue;
+        cdp__ctx_ones(&roots[i], at);
+        at += cdp__rpc_filled(cdp__rpc_tensor_bytes(&roots[i]));
+    }
+    ++ctx->uses;
+    ctx->mine = true;
+    ctx->over = false;
+    ctx->roots = roots;
+    (void)cdp__wave_begin(&ctx->w, cdp__rpc_number(rpc), values, desc->root_count);
+    st = cdp__ctx_drive(
+        rpc, ctx, cdp__deadline(rpc->os, cdp__def(desc->timeout_ms, rpc->desc.timeout_ms)));
+    ctx->mine = false;
+    ctx->roots = NULL;
+    cdp__free(rpc->os, ones);
+    cdp__ctx_unuse(rpc, ctx);
+    cdp__rpc_leave(rpc);
+    return st;
+}
+
+CDP_API cdp_status cdp_ctx_grad(cdp_ctx *ctx, uint64_t value, cdp_tensor *out) {
+    cdp_status st = out ? cdp__ctx_open("cdp_ctx_grad", ctx)
+                        : cdp__fail(CDP_ERR_INVALID, "cdp_ctx_grad needs a place for the gradient");
+    uint32_t entry, node;
+    if (st != CDP_OK) return st;
+    memset(out, 0, sizeof *out);
+    entry = cdp__ctx_entry(ctx, value);
+    node = entry ? ctx->w.values[entry].node : 0;
+    if (!node || ctx->nodes[node].backward || ctx->w.nodes[node].edges)
+        st = cdp__fail(CDP_ERR_INVALID,
+            "cdp_ctx_grad: the value is not one that cdp_ctx_value() or cdp_ctx_param() of this "
+            "rank has made, or a step has made it");
+    else if (ctx->values[entry].grad)
+        *out = ctx->values[entry].grad->t;
+    cdp_lock_release(&ctx->rpc->lock);
+    return st;
 }
 
 #ifdef __cplusplus

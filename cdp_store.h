@@ -3069,11 +3069,13 @@ typedef struct cdp__conn {
     bool all_there; /* CHECK: every key so far is there */
     /* keys that a WAIT still needs, and 1 while the request itself is still arriving */
     uint32_t awaited;
+    bool told; /* that what it waited for is there; it has asked for nothing since */
     uint32_t wait_count, watch_count; /* of `waiters` */
     uint64_t born_ns, active_ns;
     cdp_addr from;
-    uint32_t purpose; /* what it has proved its key for; 0: nothing, it did not have to */
-    uint64_t need;    /* bytes of `in` without which parsing again is pointless */
+    uint32_t purpose;     /* what it has proved its key for; 0: nothing, it did not have to */
+    uint8_t nonce[2][16]; /* with these */
+    uint64_t need;        /* bytes of `in` without which parsing again is pointless */
     cdp__wire wire;
     cdp__fifo in, out; /* without memory when empty, so an idle connection costs only this struct */
     cdp__chain waiters;
@@ -3111,8 +3113,8 @@ typedef struct cdp__conn {
 /* One that is silent for so long is parked, and looked at as often. */
 #define CDP__SERVER_PARK_NS (20 * CDP__MS)
 
-typedef void (*cdp__server_link_func)(
-    void *user, int32_t fd, const cdp_addr *from, const uint8_t *received, uint64_t bytes);
+typedef void (*cdp__server_link_func)(void *user, int32_t fd, const cdp_addr *from,
+    const uint8_t *received, uint64_t bytes, uint8_t nonce[2][16]);
 
 struct cdp_store_server {
     cdp_store_server_desc desc; /* resolved */
@@ -3349,7 +3351,9 @@ CDP__PRIVATE bool cdp__conn_forget_some_waits(cdp__conn *c) {
 
 CDP__PRIVATE void cdp__conn_key_arrived(cdp__conn *c) {
     CDP_ASSERT(c->awaited);
-    if (--c->awaited == 0) cdp__conn_reply_byte(c, CDP__WIRE_STOP_WAITING);
+    if (--c->awaited) return;
+    c->told = true;
+    cdp__conn_reply_byte(c, CDP__WIRE_STOP_WAITING);
 }
 
 CDP__PRIVATE void cdp__waiter_satisfied(cdp__waiter *w) {
@@ -3785,6 +3789,7 @@ CDP__PRIVATE uint64_t cdp__conn_consume(cdp__conn *c, const uint8_t *p, uint64_t
         (void)cdp__server_spend(c->server, bytes / 4096);
         /* its wait has timed out, of which 1.13 does not inform the server */
         if (CDP__OLD(c) && item.first && c->awaited) cdp__conn_forget_waits(c, false);
+        c->told = false;
         cdp__server_command(c, &item);
     }
     return used;
@@ -3822,7 +3827,7 @@ CDP__PRIVATE bool cdp__conn_hand_over(cdp__conn *c, const uint8_t *p, uint64_t n
     }
     fd = cdp__loop_detach(s->loop, &c->io);
     cdp__conn_close(c, NULL);
-    s->link_func(s->link_user, fd, &c->from, p, n);
+    s->link_func(s->link_user, fd, &c->from, p, n, c->nonce);
     return true;
 }
 
@@ -4012,6 +4017,7 @@ CDP__PRIVATE void cdp__conn_authenticate(cdp__conn *c) {
         cdp__conn_close(c, NULL);
     if (st != CDP_OK) return;
     c->purpose = c->auth->purpose;
+    memcpy(c->nonce, c->auth->nonce, sizeof c->nonce);
     cdp__free(s->os, c->auth);
     c->auth = NULL;
 #endif
@@ -4385,12 +4391,13 @@ CDP__PRIVATE uint32_t cdp__store_server_clients(const cdp_store_server *s) {
     return s->client_count;
 }
 
-/* For cdp_tcp.h: true if all answers are sent and no client waits. */
+/* For cdp_tcp.h: true if all answers are sent and no client waits. A client whose wait is over asks
+   for the value next. */
 CDP__PRIVATE bool cdp__store_server_quiet(const cdp_store_server *s) {
     const cdp__conn *c;
     for (c = s->conns.next; c != &s->conns; c = c->next)
-        if (cdp__fifo_left(&c->out) || c->wait_count) return false;
-    return true;
+        if (cdp__fifo_left(&c->out) || c->wait_count || c->told) return false;
+    return cdp__chain_empty(&s->satisfied);
 }
 
 CDP_API uint16_t cdp_store_server_port(const cdp_store_server *s) {

@@ -33,6 +33,7 @@
         (implementation)
         handshake   the first messages of two processes
         paths       which addresses of a peer are tried, and in what order
+        mac         records with an authentication code
         memory      shared memory of two ranks of one machine
         link        one connection and its states
         mesh        all links of a rank, and what it listens at
@@ -61,6 +62,7 @@
         CDP_NO_ENV             no cdp_init_from_env, cdp_init_url, cdp_launch_read,
                                cdp_tcp_desc_from_env, cdp_tcp_desc_from_url: fill in a cdp_tcp_desc
         CDP_NO_SHARED_MEMORY   ranks of one host use TCP, as with no_shared_memory
+        CDP_NO_MAC             no authentication codes: a desc with `mac` is UNSUPPORTED
         CDP_NO_JOB_KEY         no authentication; cdp_init returns UNSUPPORTED when a job_key is
                                set. Several machines then need trust_network
 
@@ -89,20 +91,20 @@
         else, and whatever cannot be read when the time comes, goes through the ring buffers.
 
     MEMORY
-        16 KiB of receive buffer for each connection, made with it. 7 KiB and twice ring_bytes
-        (256 KiB) for each pair of ranks of one machine, together. Rank 0 also holds the store:
-        about 1 KiB for each rank.
+        16 KiB of receive buffer for each connection, made with it; 145 KiB with `mac`. 7 KiB and
+        twice ring_bytes (256 KiB) for each pair of ranks of one machine, together. Rank 0 also
+        holds the store: about 1 KiB for each rank.
         Descriptors: 16, one for each link and one more for each rank of the same machine, and on
         rank 0 two for each rank. cdp_init compares that with the limit of the process.
 
     ERRORS
         cdp_init: INVALID (desc or variables), UNSUPPORTED (interfaces, but the os cannot list
-        addresses), IO (cannot listen: address, port and errno; too few descriptors), TIMEOUT (names
-        the ranks that are missing), MISMATCH (two processes with one rank; ranks that differ in
-        world size, connections, job key, version, byte order), PEER_LOST (a process ended while the
-        job was starting; the text names its rank), STORE (no store listens at master_addr, or
-        it ended). Of init_timeout_ms the last eighth, at most 1.2 s, is for finding out who is
-        missing and for telling the others.
+        addresses; mac, but CDP_NO_MAC), IO (cannot listen: address, port and errno; too few
+        descriptors), TIMEOUT (names the ranks that are missing), MISMATCH (two processes with one
+        rank; ranks that differ in world size, connections, job key, mac, version, byte order),
+        PEER_LOST (a process ended while the job was starting; the text names its rank), STORE (no
+        store listens at master_addr, or it ended). Of init_timeout_ms the last eighth, at most
+        1.2 s, is for finding out who is missing and for telling the others.
         Afterwards, in operations: see cdp_work_wait in cdp.h.
 
     LOST RANKS
@@ -131,6 +133,18 @@
         listen on all interfaces, because only the peers can find out which of a machine's addresses
         leads to it. listen_addr narrows that down. A link counts only after both ends have named
         the job (16 random bytes) and their ranks.
+
+    CHANGED BYTES
+        A bit that flips on the way and passes the checksum of TCP changes an array, and so a sum,
+        without an error. With `mac` (CDP_MAC=1; needs a job key) all bytes between two ranks over
+        TCP travel in records of at most 16 KiB with an authentication code of 128 bits, whose keys
+        both ends derive from the job key and the nonces of their proof. A record that was changed,
+        repeated, moved or left out is CDP_ERR_IO with errno EBADMSG on the rank that receives it:
+        the text names peer, address, connection and record. None of its bytes is handed on,
+        nothing more is read from that connection, and the job fails with that cause on all ranks.
+        A connection that is cut ends as if the peer had left. Nothing is encrypted. Ranks that
+        differ in `mac` refuse each other. Ranks of one machine that share memory need no codes
+        there. Connections to the store, and NCCL, have none. What it costs: make bench-mac.
 
     LIMITS
         ranks 65535; 1 to 16 connections for each pair of ranks; IPv4 and IPv6; all ranks of one
@@ -183,6 +197,9 @@ typedef struct cdp_tcp_desc {
     const char *job_key;
     /* without a job_key, work with other machines, too: whoever reaches them can join in */
     bool trust_network;
+    /* every byte between two ranks over TCP is covered by an authentication code; needs a job_key,
+       the same on all ranks; see CHANGED BYTES above (default: no) */
+    bool mac;
     /* Other ways for the ranks to find rank 0, which then takes any free port when master_port is
       0 and publishes where it listens. The first of them that is set counts; they are used
       during cdp_init() only. */
@@ -240,10 +257,10 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group *
    says what to pass. With TORCHELASTIC_USE_AGENT_STORE=True also external_store
    (TORCHELASTIC_RESTART_COUNT is not read: it differs between the agents of one start);
    CDP_JOB_KEY becomes job_key unless there is one, and CDP_TRUST_NETWORK=1 (`cdprun --open`)
-   sets trust_network; CDP_INTERFACES is `interfaces`, CDP_CONNECTIONS `connections`, and
-   CDP_LOG_LEVEL (error, warn, info, debug, silent) logger.level, unless the desc has them. The
-   texts are valid until the environment changes or this thread calls this again. Errors:
-   INVALID, naming the variable, what it holds and what it should hold. */
+   sets trust_network; CDP_MAC=1 sets mac; CDP_INTERFACES is `interfaces`, CDP_CONNECTIONS
+   `connections`, and CDP_LOG_LEVEL (error, warn, info, debug, silent) logger.level, unless the desc
+   has them. The texts are valid until the environment changes or this thread calls this again.
+   Errors: INVALID, naming the variable, what it holds and what it should hold. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *desc);
 
 /* cdp_tcp_desc_from_env() on a copy of *desc (NULL: all defaults), then cdp_init(). */
@@ -354,6 +371,7 @@ typedef enum cdp__refusal {
     CDP__REFUSE_TWICE,
     CDP__REFUSE_INDEX,
     CDP__REFUSE_ORDER,
+    CDP__REFUSE_MAC,
     CDP__REFUSE_COUNT
 } cdp__refusal;
 
@@ -370,6 +388,7 @@ typedef struct cdp__hello {
     uint32_t index;
     uint8_t memory[CDP__NAME_BYTES]; /* zeros: not wanted, or not possible */
     uint8_t order;                   /* cdp__byte_order() of the sender */
+    uint8_t mac;                     /* 1: after the greetings bytes travel in records of >>mac */
 } cdp__hello;
 
 CDP__PRIVATE void cdp__hello_encode(const cdp__hello *h, uint8_t out[CDP__HELLO_BYTES]) {
@@ -383,7 +402,8 @@ CDP__PRIVATE void cdp__hello_encode(const cdp__hello *h, uint8_t out[CDP__HELLO_
     cdp__put_u32(out + 24, h->to);
     cdp__put_u32(out + 28, h->refusal);
     memcpy(out + 32, h->job, CDP__JOB_BYTES);
-    cdp__put_u32(out + 48, h->index);
+    cdp__put_u32(out + 48, h->index); /* below 2^24 */
+    out[51] = h->mac;
     memcpy(out + 52, h->memory, CDP__NAME_BYTES);
 }
 
@@ -397,7 +417,8 @@ CDP__PRIVATE bool cdp__hello_decode(const uint8_t in[CDP__HELLO_BYTES], cdp__hel
     h->to = cdp__get_u32(in + 24);
     h->refusal = cdp__get_u32(in + 28);
     memcpy(h->job, in + 32, CDP__JOB_BYTES);
-    h->index = cdp__get_u32(in + 48);
+    h->index = cdp__get_u32(in + 48) & 0xffffff;
+    h->mac = in[51];
     memcpy(h->memory, in + 52, CDP__NAME_BYTES);
     return memcmp(in, "cdp-link", 8) == 0;
 }
@@ -409,6 +430,7 @@ CDP__PRIVATE cdp__refusal cdp__hello_judge(const cdp__hello *mine, const cdp__he
     if (memcmp(theirs->job, mine->job, CDP__JOB_BYTES) != 0
         || theirs->world_size != mine->world_size)
         return CDP__REFUSE_JOB;
+    if (theirs->mac != mine->mac) return CDP__REFUSE_MAC;
     if (theirs->to != mine->from || theirs->from <= mine->from || theirs->from >= mine->world_size)
         return CDP__REFUSE_RANK;
     return theirs->index < mine->index ? CDP__REFUSE_NOTHING : CDP__REFUSE_INDEX;
@@ -419,7 +441,9 @@ CDP__PRIVATE const char *cdp__refusal_text(uint32_t r) {
         "it speaks another version", "it belongs to another job", "it has another rank",
         "it is connected to this rank already",
         "it has more connections than this rank: set `connections` alike on all ranks",
-        "its processor has another byte order: all ranks of a job must have the same"};
+        "its processor has another byte order: all ranks of a job must have the same",
+        "one of the two has authentication codes on, the other off: set `mac` (CDP_MAC) alike on "
+        "all ranks"};
     if (r > CDP__REFUSE_KEY) return cdp__auth_text(r - CDP__REFUSE_KEY);
     return texts[r < (uint32_t)CDP__REFUSE_COUNT ? r : 0];
 }
@@ -553,6 +577,273 @@ CDP__PRIVATE void cdp__paths_turn(
         at[same - 1] = first;
     }
 }
+
+#if defined(CDP_NO_JOB_KEY) && !defined(CDP_NO_MAC)
+#define CDP_NO_MAC
+#endif
+#ifndef CDP_NO_MAC
+
+/* ---- >>mac: records with an authentication code ---------------------------------------------- */
+
+/* Knows: the keys, counters and buffers of one connection. Promises: a byte is handed out only
+   after the code of its record was found right; send reports a record whole only when the system
+   has all of it. May use: auth of cdp_store.h, bytes and loop of cdp.h. */
+
+/* With `mac`, what follows the greetings of a connection is records, one after the other:
+
+       length of the body (2)   check (6)   body (1 to 16384)   code (16)
+
+   The code is that of the record's number, the first eight bytes and the body. The check is how the
+   code of number and length begins: a changed length is noticed at once, and not by waiting for
+   bytes that never come. The number is not sent, both ends count: a record that is repeated, left
+   out or moved does not match. Each direction of each connection has its own key: the hash, keyed
+   with the job's key, of both nonces of the proof and of CHOSEN, so both ends also agree on ranks,
+   job and index of the connection.
+
+   SipHash-2-4 with a result of 128 bits, because it is faster than keyed BLAKE2s and Poly1305 here
+   (tests/bench/NOTES.md), takes the least code, and needs no key of its own for each record. */
+#define CDP__MAC_BODY 16384u
+#define CDP__MAC_HEAD 8u
+#define CDP__MAC_CODE 16u
+#ifndef CDP__MAC_RECORDS
+#define CDP__MAC_RECORDS 4u /* that are moved with one system call */
+#endif
+#define CDP__MAC_BYTES (CDP__MAC_RECORDS * (CDP__MAC_HEAD + CDP__MAC_BODY + CDP__MAC_CODE))
+
+typedef struct cdp__mac {
+    /* of what is received and sent: keys, and how many records were found right, or made */
+    uint64_t key[2][2], number[2];
+    uint32_t in_at, in_used;     /* received and not found right yet */
+    uint32_t body_at, body_left; /* found right and not handed out yet */
+    uint32_t out_at, out_used;   /* made and not sent yet */
+    bool changed;                /* a record did not match: nothing more is received */
+    uint8_t in[CDP__MAC_BYTES], out[CDP__MAC_BYTES];
+} cdp__mac;
+
+CDP__PRIVATE void cdp__sip_words(uint64_t v[4], const uint8_t *p, uint64_t words) {
+    uint64_t a = v[0], b = v[1], c = v[2], d = v[3];
+    uint32_t i;
+    for (; words; --words) {
+        const uint64_t word = cdp__get_u64(p);
+        p += 8;
+        d ^= word;
+        for (i = 0; i < 2; ++i) {
+            a += b;
+            c += d;
+            b = (b << 13 | b >> 51) ^ a;
+            d = (d << 16 | d >> 48) ^ c;
+            a = a << 32 | a >> 32;
+            c += b;
+            a += d;
+            b = (b << 17 | b >> 47) ^ c;
+            d = (d << 21 | d >> 43) ^ a;
+            c = c << 32 | c >> 32;
+        }
+        a ^= word;
+    }
+    v[0] = a;
+    v[1] = b;
+    v[2] = c;
+    v[3] = d;
+}
+
+/* SipHash-2-4 of the eight bytes of `first` and of `data`. The four rounds that end each half of
+   the result are those of two words of zeros. */
+CDP__PRIVATE void cdp__sip(const uint64_t key[2], uint64_t first, const uint8_t *data,
+    uint64_t bytes, uint8_t out[CDP__MAC_CODE]) {
+    static const uint8_t zeros[16] = {0};
+    uint64_t v[4];
+    uint8_t word[8];
+    v[0] = key[0] ^ 0x736f6d6570736575u;
+    v[1] = key[1] ^ 0x646f72616e646f6du ^ 0xee;
+    v[2] = key[0] ^ 0x6c7967656e657261u;
+    v[3] = key[1] ^ 0x7465646279746573u;
+    cdp__put_u64(word, first);
+    cdp__sip_words(v, word, 1);
+    cdp__sip_words(v, data, bytes / 8);
+    memset(word, 0, sizeof word);
+    memcpy(word, data + bytes / 8 * 8, (size_t)(bytes % 8));
+    word[7] = (uint8_t)(8 + bytes);
+    cdp__sip_words(v, word, 1);
+    v[2] ^= 0xee;
+    cdp__sip_words(v, zeros, 2);
+    cdp__put_u64(out, v[0] ^ v[1] ^ v[2] ^ v[3]);
+    v[1] ^= 0xdd;
+    cdp__sip_words(v, zeros, 2);
+    cdp__put_u64(out + 8, v[0] ^ v[1] ^ v[2] ^ v[3]);
+}
+
+/* Writes head and code around a body that lies behind the room for its head. Returns the bytes of
+   the record. */
+CDP__PRIVATE uint32_t cdp__mac_seal(
+    const uint64_t key[2], uint64_t number, uint8_t *record, uint32_t body) {
+    uint8_t check[CDP__MAC_CODE];
+    record[0] = (uint8_t)body;
+    record[1] = (uint8_t)(body >> 8);
+    cdp__sip(key, number, record, 2, check);
+    memcpy(record + 2, check, CDP__MAC_HEAD - 2);
+    cdp__sip(key, number, record, CDP__MAC_HEAD + body, record + CDP__MAC_HEAD + body);
+    return CDP__MAC_HEAD + body + CDP__MAC_CODE;
+}
+
+/* The bytes of the record of this number that begins here: 0: more than `bytes` are needed to know;
+   -EBADMSG: it is not what was sent. *whole: all of it is here, and right. */
+CDP__PRIVATE int32_t cdp__mac_judge(
+    const uint64_t key[2], uint64_t number, const uint8_t *record, uint64_t bytes, bool *whole) {
+    uint8_t code[CDP__MAC_CODE];
+    uint32_t body;
+    *whole = false;
+    if (bytes < CDP__MAC_HEAD) return 0;
+    body = record[0] | (uint32_t)record[1] << 8;
+    cdp__sip(key, number, record, 2, code);
+    if (!cdp__auth_equal(code, record + 2, CDP__MAC_HEAD - 2) || !body || body > CDP__MAC_BODY)
+        return -EBADMSG;
+    if (bytes < CDP__MAC_HEAD + body + CDP__MAC_CODE) return 0;
+    cdp__sip(key, number, record, CDP__MAC_HEAD + body, code);
+    if (!cdp__auth_equal(code, record + CDP__MAC_HEAD + body, CDP__MAC_CODE)) return -EBADMSG;
+    *whole = true;
+    return (int32_t)(CDP__MAC_HEAD + body + CDP__MAC_CODE);
+}
+
+/* The keys of both directions; [0] is that of what the listener receives. */
+CDP__PRIVATE void cdp__mac_keys(const uint8_t key[CDP__AUTH_BYTES], uint8_t nonce[2][16],
+    const uint8_t chosen[CDP__HELLO_BYTES], uint64_t keys[2][2]) {
+    uint8_t data[8 + 32 + CDP__HELLO_BYTES], hash[32];
+    uint32_t i;
+    memset(data, 0, 8);
+    data[0] = CDP__AUTH_LINK;
+    data[1] = 2; /* a proof has 0 or 1 there */
+    memcpy(data + 8, nonce, 32);
+    memcpy(data + 40, chosen, CDP__HELLO_BYTES);
+    cdp__blake2s(key, CDP__AUTH_BYTES, data, sizeof data, hash, sizeof hash);
+    for (i = 0; i < 4; ++i)
+        keys[i / 2][i % 2] = cdp__get_u64(hash + 8 * i);
+    cdp__wipe(hash, sizeof hash);
+}
+
+/* NULL: out of memory. */
+CDP__PRIVATE cdp__mac *cdp__mac_open(const cdp_os *os, const uint8_t key[CDP__AUTH_BYTES],
+    uint8_t nonce[2][16], const uint8_t chosen[CDP__HELLO_BYTES], bool listener) {
+    cdp__mac *c = (cdp__mac *)cdp__alloc_zero(os, sizeof *c);
+    uint64_t keys[2][2];
+    if (!c) return NULL;
+    cdp__mac_keys(key, nonce, chosen, keys);
+    memcpy(c->key[!listener], keys[0], sizeof keys[0]);
+    memcpy(c->key[listener], keys[1], sizeof keys[1]);
+    cdp__wipe(keys, sizeof keys);
+    return c;
+}
+
+CDP__PRIVATE void cdp__mac_close(const cdp_os *os, cdp__mac *c) {
+    if (c) cdp__wipe(c->key, sizeof c->key);
+    cdp__free(os, c);
+}
+
+/* 1: everything made is sent; 0: the socket takes no more now; or a negative errno. */
+CDP__PRIVATE int64_t cdp__mac_flush(cdp__mac *c, cdp__loop *l, cdp__io *io) {
+    while (c->out_at < c->out_used) {
+        cdp_iov v;
+        int64_t r;
+        v.data = c->out + c->out_at;
+        v.bytes = c->out_used - c->out_at;
+        r = cdp__io_send(l, io, &v, 1);
+        if (r <= 0) return r;
+        c->out_at += (uint32_t)r;
+    }
+    c->out_at = c->out_used = 0;
+    return 1;
+}
+
+/* Copies up to `room` bytes of the pieces, from byte `from` of them all on. Returns how many. */
+CDP__PRIVATE uint32_t cdp__mac_gather(
+    const cdp_iov *iov, uint32_t n, uint64_t from, uint8_t *to, uint32_t room) {
+    uint32_t i, moved = 0;
+    for (i = 0; i < n && moved < room; ++i) {
+        uint32_t bytes;
+        if (from >= iov[i].bytes) {
+            from -= iov[i].bytes;
+            continue;
+        }
+        bytes = (uint32_t)cdp__min(iov[i].bytes - from, room - moved);
+        memcpy(to + moved, (const uint8_t *)iov[i].data + from, bytes);
+        moved += bytes;
+        from = 0;
+    }
+    return moved;
+}
+
+/* As cdp__io_send(). While part of a record still waits for room in the socket, its last byte is
+   reported as not taken: so the caller comes again, and nothing that was reported as taken waits
+   here. That byte is in the middle of a message: the caller brings it first the next time. */
+CDP__PRIVATE int64_t cdp__mac_send(
+    cdp__mac *c, cdp__loop *l, cdp__io *io, const cdp_iov *iov, uint32_t n) {
+    const uint32_t kept = c->out_used ? 1 : 0;
+    uint64_t moved = kept;
+    uint32_t body, i;
+    int64_t r = cdp__mac_flush(c, l, io);
+    if (r <= 0) return r;
+    for (i = 0; i < CDP__MAC_RECORDS; ++i) {
+        uint8_t *record = c->out + c->out_used;
+        body = cdp__mac_gather(iov, n, moved, record + CDP__MAC_HEAD, CDP__MAC_BODY);
+        if (!body) break;
+        c->out_used += cdp__mac_seal(c->key[1], c->number[1]++, record, body);
+        moved += body;
+    }
+    r = cdp__mac_flush(c, l, io);
+    if (r < 0) return r;
+    return (int64_t)(r ? moved : moved - 1);
+}
+
+/* The next record is found right: 1; 0: it is not there yet; else as cdp__io_recv(). */
+CDP__PRIVATE int64_t cdp__mac_next(cdp__mac *c, cdp__loop *l, cdp__io *io, bool look) {
+    for (;;) {
+        cdp_iov v;
+        int64_t r;
+        bool whole;
+        const int32_t bytes = cdp__mac_judge(
+            c->key[0], c->number[0], c->in + c->in_at, c->in_used - c->in_at, &whole);
+        if (bytes < 0) c->changed = true;
+        if (c->changed) return -EBADMSG;
+        if (whole) {
+            ++c->number[0];
+            c->body_at = c->in_at + CDP__MAC_HEAD;
+            c->body_left = (uint32_t)bytes - CDP__MAC_HEAD - CDP__MAC_CODE;
+            c->in_at += (uint32_t)bytes;
+            return 1;
+        }
+        if (!look) return 0;
+        c->in_used -= c->in_at;
+        memmove(c->in, c->in + c->in_at, c->in_used);
+        c->in_at = 0;
+        v.data = c->in + c->in_used;
+        v.bytes = sizeof c->in - c->in_used;
+        r = cdp__io_drain(l, io, &v);
+        if (r <= 0) return r;
+        c->in_used += (uint32_t)r;
+        look = (io->ready & CDP_IO_READ) != 0;
+    }
+}
+
+/* As cdp__io_drain(). What is received and not handed out keeps the socket ready. */
+CDP__PRIVATE int64_t cdp__mac_recv(cdp__mac *c, cdp__loop *l, cdp__io *io, const cdp_iov *iov) {
+    uint64_t moved = 0;
+    int64_t r = 1;
+    while (moved < iov->bytes) {
+        uint32_t bytes;
+        if (!c->body_left) r = cdp__mac_next(c, l, io, !moved || (io->ready & CDP_IO_READ));
+        if (r <= 0) break;
+        bytes = (uint32_t)cdp__min(iov->bytes - moved, c->body_left);
+        memcpy((uint8_t *)iov->data + moved, c->in + c->body_at, bytes);
+        c->body_at += bytes;
+        c->body_left -= bytes;
+        moved += bytes;
+    }
+    if (!moved) return r;
+    if (c->body_left || c->in_at < c->in_used || r < 0) io->ready |= CDP_IO_READ;
+    return (int64_t)moved;
+}
+
+#endif /* CDP_NO_MAC */
 
 /* ---- >>memory: what two processes of one host share ------------------------------------------ */
 
@@ -823,8 +1114,6 @@ typedef enum cdp__link_state {
 /* how long to await a connection before asking whether the peer is still there */
 #define CDP__PROBE_FIRST_MS 50u
 #define CDP__PROBE_EVERY_MS 250u
-/* how long the rank that serves the store lets others read a cause before it reports it */
-#define CDP__HOST_MS 20u
 #define CDP__HELLO_MS 10000u /* a connection that has not said HELLO by then is closed */
 #define CDP__STAGGER_MS 50u  /* an address gets this much of a start over the next one */
 
@@ -878,6 +1167,9 @@ typedef struct cdp__link {
     uint32_t silent; /* looks in a row at which its machine, or its process, said nothing */
     bool was_up;
     bool wanted; /* the executor asked for bytes and got none: it will read them itself */
+#ifndef CDP_NO_MAC
+    cdp__mac *mac; /* NULL: bytes travel as they are */
+#endif
     cdp_status status;
     int32_t lost_errno; /* 0: the stream ended */
     uint32_t refusal;
@@ -966,8 +1258,10 @@ typedef struct cdp__mesh {
     bool leaving;                    /* only the cause is still to be told, to those who come now */
     uint8_t cause[CDP__FAILURE_MAX]; /* this rank's record of the job's failure, */
     uint32_t cause_bytes;
-    bool failing; /* once it knows of one */
-    bool asking;  /* the cause is on its way to the store, or there */
+    bool failing;             /* once it knows of one */
+    bool asking;              /* the cause is on its way to the store, or there */
+    uint64_t known_ns;        /* rank 0: when the first cause was known here; 0: not yet */
+    cdp__timer readers_timer; /* and when others have had time to read it */
 
     /* whom a rank waits for while it starts, under wait/<rank> */
     bool noted; /* this rank has left one */
@@ -1011,11 +1305,11 @@ CDP__PRIVATE void cdp__race_end(cdp__link *l) {
     l->inviting = false;
 }
 
-CDP__PRIVATE void cdp__link_drop(cdp__link *l, cdp_status status, int32_t err) {
+/* The link is lost. Its connection, if there is one, is the caller's to end. */
+CDP__PRIVATE void cdp__link_forget(cdp__link *l, cdp_status status, int32_t err) {
     l->was_up = l->state == CDP__LINK_UP
         && (l->mesh->desc.connections == 1 || l->mesh->links[l->peer].whole);
     cdp__race_end(l);
-    cdp__loop_remove(&l->mesh->loop, &l->io);
     cdp__loop_remove(&l->mesh->loop, &l->probe);
     cdp__loop_timer_clear(&l->probe_timer);
     cdp__loop_remove(&l->mesh->loop, &l->process);
@@ -1024,6 +1318,11 @@ CDP__PRIVATE void cdp__link_drop(cdp__link *l, cdp_status status, int32_t err) {
     l->status = status;
     l->lost_errno = err;
     if (cdp__link_shared(l)) cdp__shared_tidy(l->shared, true);
+}
+
+CDP__PRIVATE void cdp__link_drop(cdp__link *l, cdp_status status, int32_t err) {
+    cdp__link_forget(l, status, err);
+    cdp__loop_remove(&l->mesh->loop, &l->io);
 }
 
 /* Several connections as one link: block k of the bytes that go to a peer takes its connection
@@ -1036,7 +1335,7 @@ CDP__PRIVATE void cdp__link_drop(cdp__link *l, cdp_status status, int32_t err) {
 
 CDP__PRIVATE void cdp__link_read_ahead(cdp__link *l);
 
-CDP__PRIVATE cdp__link *cdp__bundle_at(cdp__link *l, uint32_t i) {
+CDP__PRIVATE cdp__link *cdp__bundle_at(const cdp__link *l, uint32_t i) {
     return &l->mesh->links[l->peer + i * l->mesh->desc.group.world_size];
 }
 
@@ -1044,17 +1343,55 @@ CDP__PRIVATE uint32_t cdp__bundle_turn(const cdp__link *first, uint64_t at) {
     return (uint32_t)(at / CDP__BLOCK_BYTES % first->mesh->desc.connections);
 }
 
-/* With it go all the others. */
+/* What still comes over a connection that is not used any more is dropped, and its end noticed. */
+CDP__PRIVATE void cdp__link_discard(cdp__link *l) {
+    uint8_t dropped[512];
+    cdp_iov v;
+    int64_t r = 1;
+    v.data = dropped;
+    v.bytes = sizeof dropped;
+    while (r > 0 && l->io.next && (l->io.ready & CDP_IO_READ))
+        r = cdp__io_recv(&l->mesh->loop, &l->io, &v, 1);
+    if (r < 0 && l->state == CDP__LINK_LOST)
+        cdp__loop_remove(&l->mesh->loop, &l->io);
+    else if (r < 0)
+        cdp__link_drop(l, CDP_ERR_STATE, 0);
+}
+
+CDP__PRIVATE void cdp__link_parting(cdp__io *io) {
+    cdp__link_discard((cdp__link *)io->user);
+}
+
+/* Nothing more is sent over this connection, which is fit for use, and it is closed when the peer
+   has ended it, too. */
+CDP__PRIVATE void cdp__link_end_sending(cdp__link *l) {
+    l->mesh->os->net.end_sending(l->mesh->os->user, l->io.fd);
+    l->io.func = cdp__link_parting;
+    l->io.ready |= CDP_IO_READ;
+    cdp__link_discard(l);
+}
+
+/* With it go all the others. They are not closed at once: what the peer has sent there and nobody
+   has read would turn that into a reset, and if the peer saw the reset before it noticed the end
+   of this one, it would take another connection for the one that was lost. */
 CDP__PRIVATE void cdp__bundle_drop(cdp__link *l, cdp_status status, int32_t err) {
     uint32_t i;
     cdp__loop_timer_clear(&cdp__bundle_at(l, 0)->end_timer);
     for (i = 0; i < l->mesh->desc.connections; ++i) {
         cdp__link *s = cdp__bundle_at(l, i);
-        if (s->state == CDP__LINK_LOST) continue;
         s->addr = l->addr;
         s->refusal = l->refusal;
         s->broken = l->index;
-        cdp__link_drop(s, status, err);
+        if (s->state == CDP__LINK_LOST) { /* it has ended, and now it is known why */
+            s->status = status;
+            s->lost_errno = err;
+        } else if (s != l && s->state == CDP__LINK_UP && !s->shared
+            && l->mesh->os->net.end_sending) {
+            cdp__link_forget(s, status, err);
+            cdp__link_end_sending(s);
+        } else {
+            cdp__link_drop(s, status, err);
+        }
     }
 }
 
@@ -1083,14 +1420,31 @@ CDP__PRIVATE void cdp__bundle_ended(cdp__timer *t) {
     cdp__bundle_drop(cdp__bundle_at(first, i), CDP_ERR_PEER_LOST, 0);
 }
 
+/* One of several connections has ended, which alone says little: a peer that leaves ends them all,
+   and one that lost another connection, too. If all have ended, the first one is named. */
+CDP__PRIVATE void cdp__bundle_one_ended(cdp__link *l) {
+    cdp__link *first = cdp__bundle_at(l, 0);
+    uint32_t i, ended = 0, broken = l->index;
+    l->broken = l->index;
+    cdp__link_drop(l, CDP_ERR_PEER_LOST, 0);
+    for (i = 0; i < l->mesh->desc.connections; ++i) {
+        const cdp__link *s = cdp__bundle_at(l, i);
+        if (s->state == CDP__LINK_LOST) ++ended;
+        if (s->state == CDP__LINK_LOST && s != l) broken = s->broken;
+    }
+    l->broken = broken;
+    if (ended == l->mesh->desc.connections)
+        cdp__loop_timer_clear(&first->end_timer);
+    else if (!first->end_timer.next)
+        cdp__bundle_await_end(first);
+}
+
 CDP__PRIVATE void cdp__link_lose(cdp__link *l, cdp_status status, int32_t err) {
     cdp__link *first = cdp__bundle_at(l, 0), *turn;
     if (l->state == CDP__LINK_LOST) return;
     if (l->mesh->desc.connections > 1 && !first->shared && l->state == CDP__LINK_UP
         && status == CDP_ERR_PEER_LOST && !err) {
-        l->broken = l->index;
-        cdp__link_drop(l, status, err);
-        if (!first->end_timer.next) cdp__bundle_await_end(first);
+        cdp__bundle_one_ended(l);
         return;
     }
     turn = cdp__bundle_at(l, cdp__bundle_turn(first, first->moved[0]));
@@ -1109,6 +1463,13 @@ CDP__PRIVATE cdp_status cdp__link_explain(const cdp__link *l) {
         cdp__format(at + strlen(at), 32, " (connection %u of %u)", l->broken + 1,
             l->mesh->desc.connections);
     if (l->status == CDP_ERR_NOMEM) return cdp__fail_nomem("a link", CDP__RX_BYTES);
+#ifndef CDP_NO_MAC
+    if (l->lost_errno == EBADMSG && cdp__bundle_at(l, l->broken)->mac)
+        return cdp__fail_peer(CDP_ERR_IO, l->peer, EBADMSG,
+            "record %llu from rank %u at %s does not match its authentication code: it was "
+            "changed, repeated or left out on the way; nothing more is read from there",
+            (unsigned long long)cdp__bundle_at(l, l->broken)->mac->number[0] + 1, l->peer, at);
+#endif
     if (l->nonsense)
         return cdp__fail_peer(CDP_ERR_MISMATCH, l->peer, 0,
             "rank %u wrote nonsense into the memory that it shares with this rank: something in "
@@ -1175,6 +1536,7 @@ CDP__PRIVATE void cdp__hello_fill(
     h.type = type;
     h.version = CDP_WIRE_VERSION;
     h.order = (uint8_t)cdp__byte_order();
+    h.mac = m->desc.mac;
     h.world_size = m->desc.group.world_size;
     h.from = m->desc.group.rank;
     h.to = l->peer;
@@ -1182,6 +1544,50 @@ CDP__PRIVATE void cdp__hello_fill(
     memcpy(h.job, m->job, CDP__JOB_BYTES);
     h.memory[0] = type == CDP__HELLO && !l->index && cdp__mesh_shares(m);
     cdp__hello_encode(&h, out);
+}
+
+/* The bytes of a link over TCP, in records if it has a mac. Results as in cdp_os. */
+CDP__PRIVATE int64_t cdp__link_put(cdp__link *l, const cdp_iov *iov, uint32_t n) {
+#ifndef CDP_NO_MAC
+    if (l->mac) return cdp__mac_send(l->mac, &l->mesh->loop, &l->io, iov, n);
+#endif
+    return cdp__io_send(&l->mesh->loop, &l->io, iov, n);
+}
+
+/* `drain`: as cdp__io_drain(). */
+CDP__PRIVATE int64_t cdp__link_get(cdp__link *l, const cdp_iov *iov, bool drain) {
+#ifndef CDP_NO_MAC
+    if (l->mac) return cdp__mac_recv(l->mac, &l->mesh->loop, &l->io, iov);
+#endif
+    return drain ? cdp__io_drain(&l->mesh->loop, &l->io, iov)
+                 : cdp__io_recv(&l->mesh->loop, &l->io, iov, 1);
+}
+
+/* The connection with these nonces and this CHOSEN becomes the link. False: out of memory, the link
+   is lost. */
+CDP__PRIVATE bool cdp__link_guard(
+    cdp__link *l, uint8_t nonce[2][16], const uint8_t chosen[CDP__HELLO_BYTES], bool listener) {
+#ifndef CDP_NO_MAC
+    if (!l->mesh->desc.mac) return true;
+    l->mac = cdp__mac_open(l->mesh->os, l->mesh->key, nonce, chosen, listener);
+    if (!l->mac) cdp__link_lose(l, CDP_ERR_NOMEM, 0);
+    return l->mac != NULL;
+#else
+    (void)l;
+    (void)nonce;
+    (void)chosen;
+    (void)listener;
+    return true;
+#endif
+}
+
+CDP__PRIVATE void cdp__link_unguard(cdp__link *l) {
+#ifndef CDP_NO_MAC
+    cdp__mac_close(l->mesh->os, l->mac);
+    l->mac = NULL;
+#else
+    (void)l;
+#endif
 }
 
 /* Nothing was sent over this link yet, so a FAILURE of the whole job's group can go out as it
@@ -1201,12 +1607,33 @@ CDP__PRIVATE void cdp__link_tell(cdp__link *l) {
     v.bytes = CDP__HEAD_BYTES + h.bytes;
     /* a fresh link takes it whole, or is lost anyway */
     (void)(cdp__link_shared(l) ? cdp__line_move(&l->shared->line, &v, 1, true)
-                               : cdp__io_send(&l->mesh->loop, &l->io, &v, 1));
+                               : cdp__link_put(l, &v, 1));
 }
 
 CDP__PRIVATE void cdp__link_nonsense(cdp__link *l) {
     if (l->state != CDP__LINK_LOST) cdp__link_lose(l, CDP_ERR_MISMATCH, 0);
     l->nonsense = true;
+}
+
+/* Receiving gave `r`. After a record that does not match nothing more is received, but what this
+   rank sends still arrives: so it tells the peer the cause before the peer sees an end. */
+CDP__PRIVATE void cdp__link_broke(cdp__link *l, int64_t r) {
+#ifndef CDP_NO_MAC
+    if (l->mac && l->mac->changed) {
+        l->lost_errno = EBADMSG;
+        l->broken = l->index;
+        return;
+    }
+#endif
+    cdp__link_lose(l, CDP_ERR_PEER_LOST, r == CDP_IO_EOF ? 0 : (int32_t)-r);
+}
+
+/* Nothing will come over this link any more. */
+CDP__PRIVATE bool cdp__link_ended(const cdp__link *l) {
+#ifndef CDP_NO_MAC
+    if (l->mac && l->mac->changed) return true;
+#endif
+    return l->state == CDP__LINK_LOST;
 }
 
 /* Read ahead while nobody asks: it keeps the peer's small messages moving and notices that it
@@ -1220,13 +1647,13 @@ CDP__PRIVATE void cdp__link_read_ahead(cdp__link *l) {
         l->rx_at = 0;
         v.data = l->rx + l->rx_used;
         v.bytes = CDP__RX_BYTES - l->rx_used;
-        r = v.bytes ? cdp__io_drain(&l->mesh->loop, &l->io, &v) : 0;
+        r = v.bytes ? cdp__link_get(l, &v, true) : 0;
         if (r > 0 && cdp__link_shared(l)) {
             cdp__link_nonsense(l);
             return;
         }
         /* what was read before stays readable */
-        if (r < 0) cdp__link_lose(l, CDP_ERR_PEER_LOST, r == CDP_IO_EOF ? 0 : (int32_t)-r);
+        if (r < 0) cdp__link_broke(l, r);
         if (r <= 0) return;
         l->silent = 0;
         l->rx_used += (uint32_t)r;
@@ -1409,6 +1836,7 @@ CDP__PRIVATE void cdp__link_choosing(cdp__link *l) {
     cdp__link_up(l);
     if (!cdp__link_shared(l) || l->state != CDP__LINK_UP) return;
     l->whole = true; /* no other connections are needed */
+    cdp__link_unguard(l);
     l->shared->next = m->sharing;
     m->sharing = l->shared;
 }
@@ -1482,6 +1910,8 @@ CDP__PRIVATE void cdp__path_answered(cdp__path *p) {
     cdp__link *l = p->link;
     cdp__hello h;
     const bool ours = cdp__hello_decode(p->hello, &h);
+    uint8_t nonce[2][16];
+    memcpy(nonce, p->auth.nonce, sizeof nonce);
     if (ours && h.type == CDP__WELCOME && h.from == l->peer
         && memcmp(h.job, l->mesh->job, CDP__JOB_BYTES) == 0) {
         l->addr = p->at;
@@ -1491,7 +1921,7 @@ CDP__PRIVATE void cdp__path_answered(cdp__path *p) {
         if (h.memory[0] && !l->index && cdp__mesh_shares(l->mesh))
             cdp__link_offer(l, h.memory, l->hello + 52);
         l->hello_sent = 0;
-        cdp__link_event(&l->io);
+        if (cdp__link_guard(l, nonce, l->hello, false)) cdp__link_event(&l->io);
     } else if (ours && h.type == CDP__REFUSED) {
         cdp__path_over(p, CDP_ERR_MISMATCH, 0,
             h.refusal < (uint32_t)CDP__REFUSE_COUNT ? h.refusal : 0, h.from == l->peer ? 5 : 1);
@@ -1749,7 +2179,7 @@ CDP__PRIVATE cdp__shared *cdp__incoming_share(cdp__incoming *g, const cdp__hello
 CDP__PRIVATE void cdp__incoming_adopt(cdp__incoming *g, cdp__link *l, const cdp__hello *chosen) {
     const bool asks = cdp__mesh_shares(l->mesh) && g->offers && chosen->memory[0];
     cdp_addr at[CDP__PATHS];
-    if (!cdp__link_room(l)) return;
+    if (!cdp__link_room(l) || !cdp__link_guard(l, g->auth.nonce, g->hello, true)) return;
     if (!l->addr.family && l->mesh->addrs.status == CDP_OK && l->mesh->addrs.results
         && cdp__link_paths(l, at))
         l->addr.port = at[0].port;
@@ -1794,6 +2224,7 @@ CDP__PRIVATE bool cdp__incoming_judge(cdp__incoming *g) {
     memset(&mine, 0, sizeof mine);
     mine.version = CDP_WIRE_VERSION;
     mine.order = (uint8_t)cdp__byte_order();
+    mine.mac = m->desc.mac;
     mine.world_size = m->desc.group.world_size;
     mine.from = m->desc.group.rank;
     mine.index = m->desc.connections;
@@ -1954,10 +2385,10 @@ CDP__PRIVATE bool cdp__incoming_guard(cdp__incoming *g, int32_t fd, const cdp_ad
 #endif
 }
 
-/* A new connection. From the store server (bytes > 0) it has proved the key already, and `said` is
-   how its HELLO begins. */
-CDP__PRIVATE void cdp__mesh_incoming(
-    void *user, int32_t fd, const cdp_addr *from, const uint8_t *said, uint64_t bytes) {
+/* A new connection. From the store server (bytes > 0) it has proved the key already, with these
+   nonces, and `said` is how its HELLO begins. */
+CDP__PRIVATE void cdp__mesh_incoming(void *user, int32_t fd, const cdp_addr *from,
+    const uint8_t *said, uint64_t bytes, uint8_t nonce[2][16]) {
     cdp__mesh *m = (cdp__mesh *)user;
     cdp__incoming *g;
     cdp__mesh_make_room(m, m->desc.group.world_size * m->desc.connections + CDP__STRANGERS);
@@ -1969,7 +2400,10 @@ CDP__PRIVATE void cdp__mesh_incoming(
         return;
     }
     g->from = *from;
-    if (bytes) memcpy(g->hello, said, (size_t)bytes);
+    if (bytes) {
+        memcpy(g->hello, said, (size_t)bytes);
+        memcpy(g->auth.nonce, nonce, sizeof g->auth.nonce);
+    }
     g->got = (uint32_t)bytes;
     g->next = m->incoming;
     m->incoming = g;
@@ -1998,7 +2432,7 @@ CDP__PRIVATE void cdp__mesh_accept(cdp__io *io) {
             cdp__loop_used_up(&m->loop, io, CDP_IO_READ);
             return;
         }
-        cdp__mesh_incoming(m, fd, &from, NULL, 0);
+        cdp__mesh_incoming(m, fd, &from, NULL, 0, NULL);
     }
     cdp__loop_again(&m->loop, io);
 }
@@ -2038,10 +2472,13 @@ CDP__PRIVATE int64_t cdp__mesh_send(void *self, uint32_t peer, const cdp_iov *io
         iov = &one;
         n = 1;
     }
-    if (l->state == CDP__LINK_UP) r = cdp__io_send(&l->mesh->loop, &l->io, iov, n);
+    if (l->state == CDP__LINK_UP) r = cdp__link_put(l, iov, n);
     if (r < 0) { /* what the peer said before it went may still be in the socket */
         l->io.ready |= CDP_IO_READ;
         cdp__link_read_ahead(l);
+        /* an error is reported once: reading it again looks like an end */
+        if (cdp__bundle_at(l, 0)->end_timer.next && r != -EPIPE)
+            cdp__bundle_drop(l, CDP_ERR_PEER_LOST, (int32_t)-r);
         cdp__link_lose(l, CDP_ERR_PEER_LOST, (int32_t)-r);
     }
     return l->state == CDP__LINK_LOST ? (int64_t)cdp__link_explain(l) : r;
@@ -2062,11 +2499,11 @@ CDP__PRIVATE int64_t cdp__mesh_recv(void *self, uint32_t peer, const cdp_iov *io
     if (l->state == CDP__LINK_UP && l->rx_at == l->rx_used) {
         l->rx_at = l->rx_used = 0;
         if (n == 1 && iov[0].bytes >= CDP__RX_BYTES / 2) {
-            moved = cdp__io_recv(&l->mesh->loop, &l->io, iov, n);
+            moved = cdp__link_get(l, iov, false);
             l->wanted = moved == 0;
             if (moved > 0) l->silent = 0;
             if (moved >= 0) return moved;
-            cdp__link_lose(l, CDP_ERR_PEER_LOST, moved == CDP_IO_EOF ? 0 : (int32_t)-moved);
+            cdp__link_broke(l, moved);
             return cdp__link_explain(l);
         }
         l->io.ready |= CDP_IO_READ;
@@ -2079,7 +2516,7 @@ CDP__PRIVATE int64_t cdp__mesh_recv(void *self, uint32_t peer, const cdp_iov *io
         moved += bytes;
     }
     l->wanted = moved == 0;
-    return moved == 0 && l->state == CDP__LINK_LOST ? (int64_t)cdp__link_explain(l) : moved;
+    return moved == 0 && cdp__link_ended(l) ? (int64_t)cdp__link_explain(l) : moved;
 }
 
 /* Bytes of `iov` that belong to the first `bytes`. */
@@ -2118,6 +2555,8 @@ CDP__PRIVATE int64_t cdp__bundle_move(
     n = cdp__iov_clip(iov, n, left, v);
     i = peer + l->index * m->desc.group.world_size;
     r = send ? cdp__mesh_send(m, i, v, n) : cdp__mesh_recv(m, i, v, n);
+    /* it has ended: whether that is the end of all, the others will show */
+    if (r < 0 && first->whole && first->end_timer.next) return 0;
     if (r > 0) first->moved[send] += (uint64_t)r;
     /* until its next turn it is watched for its end */
     if (!send && r == (int64_t)left && l->io.next) cdp__loop_again(&m->loop, &l->io);
@@ -2382,11 +2821,32 @@ CDP__PRIVATE bool cdp__mesh_saw_store_go(const cdp__mesh *m) {
         && r.end.named == 0;
 }
 
+/* How long the rank that serves the store waits at most for others to read a cause there. */
+#define CDP__HOST_MS CDP__TELL_MS
+
+CDP__PRIVATE void cdp__mesh_readers_late(cdp__timer *t) {
+    (void)t; /* the group looks again */
+}
+
+/* A process may end as soon as it has an error, and the store that it serves ends with it: are
+   there others that have not read the first cause? Not for long, since one may have stopped. */
+CDP__PRIVATE bool cdp__mesh_readers(cdp__mesh *m) {
+    const uint64_t now = m->os->now_ns(m->os->user);
+    if (!m->server || !m->started) return false;
+    if (!m->known_ns) {
+        m->known_ns = now;
+        cdp__loop_timer_set(
+            &m->loop, &m->readers_timer, now + CDP__HOST_MS * CDP__MS, cdp__mesh_readers_late, m);
+    }
+    return now < m->known_ns + CDP__HOST_MS * CDP__MS && !cdp__store_server_quiet(m->server);
+}
+
 CDP__PRIVATE uint32_t cdp__mesh_first(void *self, void *record, uint32_t room) {
-    const cdp__mesh *m = (const cdp__mesh *)self;
+    cdp__mesh *m = (cdp__mesh *)self;
     const cdp_bytes *v = NULL;
     if (m->watch && m->watch_rq.status == CDP_OK) v = m->watch_rq.results;
     if (m->asking && m->ask_rq.status == CDP_OK) v = m->ask_rq.results;
+    if (v && cdp__mesh_readers(m)) return 0;
     if (!v && cdp__mesh_saw_store_go(m) && m->cause_bytes <= room) {
         memcpy(record, m->cause, m->cause_bytes);
         return m->cause_bytes;
@@ -2480,6 +2940,7 @@ CDP__PRIVATE void cdp__mesh_describe(void *self, uint32_t peer, char *out, uint6
             cdp__text_add(&t, l->addr.family ? ", %s, at %s" : ", %s", states[l->state], there);
     }
     if (m->keyed && cdp__mesh_linked(m, peer)) cdp__text_add(&t, ", key proved");
+    if (m->desc.mac && !s && cdp__mesh_linked(m, peer)) cdp__text_add(&t, ", mac");
 }
 #endif
 
@@ -2513,39 +2974,30 @@ CDP__PRIVATE void cdp__mesh_linger(cdp__mesh *m) {
 
 #define CDP__PART_MS 100u
 
-/* This rank leaves: nobody wants what still comes, but the end is to be noticed. */
-CDP__PRIVATE void cdp__link_discard(cdp__link *l) {
-    uint8_t dropped[512];
-    cdp_iov v;
-    v.data = dropped;
-    v.bytes = sizeof dropped;
-    while (l->state == CDP__LINK_UP && (l->io.ready & CDP_IO_READ)) {
-        const int64_t r = cdp__io_recv(&l->mesh->loop, &l->io, &v, 1);
-        if (r < 0) cdp__link_drop(l, CDP_ERR_STATE, 0);
-        if (r == 0) return;
-    }
-}
-
-CDP__PRIVATE void cdp__link_parting(cdp__io *io) {
-    cdp__link_discard((cdp__link *)io->user);
+/* A connection over which the peer may still say something, or end it. */
+CDP__PRIVATE bool cdp__link_open(const cdp__link *l) {
+    return l->io.next && !l->shared && (l->state == CDP__LINK_UP || l->state == CDP__LINK_LOST);
 }
 
 CDP__PRIVATE bool cdp__mesh_parting(const cdp__mesh *m) {
     uint32_t i;
     for (i = 0; i < m->desc.group.world_size * m->desc.connections; ++i)
-        if (m->links[i].state == CDP__LINK_UP && !m->links[i].shared) return true;
+        if (cdp__link_open(&m->links[i])) return true;
     return false;
 }
 
+/* This rank leaves: nobody wants what still comes, but the end is to be noticed. */
 CDP__PRIVATE void cdp__mesh_discard(cdp__mesh *m, bool end_sending) {
     uint32_t i;
     for (i = 0; m->links && i < m->desc.group.world_size * m->desc.connections; ++i) {
         cdp__link *l = &m->links[i];
-        if (l->state != CDP__LINK_UP || l->shared) continue;
-        if (end_sending) m->os->net.end_sending(m->os->user, l->io.fd);
+        if (!cdp__link_open(l)) continue;
         l->io.func = cdp__link_parting;
         l->io.ready |= CDP_IO_READ;
-        cdp__link_discard(l);
+        if (end_sending && l->state == CDP__LINK_UP)
+            cdp__link_end_sending(l);
+        else
+            cdp__link_discard(l);
     }
 }
 
@@ -2572,13 +3024,16 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
     if (m->server) cdp__store_server_share(m->server, NULL, NULL);
     cdp__loop_timer_clear(&m->accept_timer);
     cdp__loop_timer_clear(&m->vigil_timer);
+    cdp__loop_timer_clear(&m->readers_timer);
     cdp__loop_remove(&m->loop, &m->listener);
     while (m->incoming)
         cdp__incoming_close(m->incoming);
     cdp__mesh_part(m);
     for (i = 0; m->links && i < m->desc.group.world_size * m->desc.connections; ++i) {
         cdp__link_lose(&m->links[i], CDP_ERR_STATE, 0);
+        cdp__loop_remove(&m->loop, &m->links[i].io);
         cdp__free(os, m->links[i].rx);
+        cdp__link_unguard(&m->links[i]);
         cdp__shared_close(cdp__link_shared(&m->links[i]));
     }
     for (i = 0; m->segments && i < CDP__SEGMENTS; ++i)
@@ -3088,6 +3543,18 @@ CDP__PRIVATE cdp_status cdp__mesh_read_config(
     }
 }
 
+/* Rank 0 has another setting of the job key, or of `mac`. */
+CDP__PRIVATE cdp_status cdp__mesh_guarded_otherwise(const cdp__mesh *m, bool key) {
+    if (key)
+        return cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
+            "rank 0 has %s job key, but this rank has %s: set CDP_JOB_KEY, or job_key, to the same "
+            "secret for all ranks, or for none",
+            m->keyed ? "no" : "a", m->keyed ? "one" : "none");
+    return cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
+        "mac is %s here but %s on rank 0: set it, or CDP_MAC, alike on all ranks",
+        m->desc.mac ? "on" : "off", m->desc.mac ? "off" : "on");
+}
+
 /* Rank 0 says what the job is; the others compare. */
 CDP__PRIVATE cdp_status cdp__mesh_config(cdp__mesh *m, uint64_t deadline_ns) {
     uint8_t mine[CDP__CONFIG_BYTES];
@@ -3101,7 +3568,8 @@ CDP__PRIVATE cdp_status cdp__mesh_config(cdp__mesh *m, uint64_t deadline_ns) {
     cdp__put_u32(mine + 4, m->desc.group.world_size);
     cdp__put_u64(mine + 8, m->desc.group.small_bytes);
     cdp__put_u64(mine + 16, m->desc.group.piece_bytes);
-    cdp__put_u32(mine + 40, m->desc.connections | (uint32_t)m->keyed << 16);
+    cdp__put_u32(
+        mine + 40, m->desc.connections | (uint32_t)m->keyed << 16 | (uint32_t)m->desc.mac << 24);
     if (m->desc.group.rank == 0) {
         st = cdp__mesh_publish_config(m, key, mine);
         cdp__mesh_name_round(m);
@@ -3128,11 +3596,8 @@ CDP__PRIVATE cdp_status cdp__mesh_config(cdp__mesh *m, uint64_t deadline_ns) {
             "small_bytes or piece_bytes differ from those of rank 0 (%llu, %llu); make them equal",
             (unsigned long long)cdp__get_u64((const uint8_t *)value + 8),
             (unsigned long long)cdp__get_u64((const uint8_t *)value + 16));
-    else if (((const uint8_t *)value)[42] != mine[42])
-        st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
-            "rank 0 has %s job key, but this rank has %s: set CDP_JOB_KEY, or job_key, to the same "
-            "secret for all ranks, or for none",
-            m->keyed ? "no" : "a", m->keyed ? "one" : "none");
+    else if (memcmp((const uint8_t *)value + 42, mine + 42, 2) != 0)
+        st = cdp__mesh_guarded_otherwise(m, ((const uint8_t *)value)[42] != mine[42]);
     else if (memcmp((const uint8_t *)value + 40, mine + 40, 4) != 0)
         st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
             "connections is %u here but %u on rank 0; make them equal", m->desc.connections,
@@ -3944,6 +4409,15 @@ CDP__PRIVATE cdp_status cdp__tcp_desc_check(const cdp_tcp_desc *d) {
             "cdp_init: interfaces '%s': the os of the desc has no function `addresses` that could "
             "find them; give it one, or set listen_addr instead",
             d->interfaces);
+#ifdef CDP_NO_MAC
+    if (d->mac)
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_init: mac is set, but CDP_NO_MAC is defined: compile without it, or unset mac");
+#endif
+    if (d->mac && !(d->job_key && d->job_key[0]))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_init: mac needs a job key: set CDP_JOB_KEY, or job_key, to the same secret for "
+            "all ranks");
     if (strlen(d->job) > 48)
         return cdp__fail(CDP_ERR_INVALID, "cdp_init: the job name is longer than 48 bytes");
     if (d->group.world_size > 1 && !d->master_port && !d->file && !d->store && !d->exchange)
@@ -4078,6 +4552,7 @@ CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *d) {
     static CDP__THREAD_LOCAL char file[400];
     const char *trust = getenv("CDP_TRUST_NETWORK");
     const cdp__vars own = {cdp__getenv, NULL};
+    uint32_t mac = 0;
     cdp_status st;
     if (!d) return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_desc_from_env needs a desc");
     st = cdp_launch_read(NULL, NULL, &l);
@@ -4097,6 +4572,9 @@ CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *d) {
     if (!d->interfaces) d->interfaces = getenv("CDP_INTERFACES");
     if (!d->connections && cdp__var(&own, "CDP_CONNECTIONS"))
         st = cdp__var_number(&own, "CDP_CONNECTIONS", 1, 16, &d->connections);
+    if (st == CDP_OK && cdp__var(&own, "CDP_MAC"))
+        st = cdp__var_number(&own, "CDP_MAC", 0, 1, &mac);
+    if (mac) d->mac = true;
     if (st == CDP_OK && d->group.logger.level == CDP_LOG_DEFAULT)
         st = cdp__log_level_read(getenv("CDP_LOG_LEVEL"), &d->group.logger.level);
     if (st != CDP_OK) return st;

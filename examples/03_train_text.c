@@ -106,8 +106,9 @@ static bool worked(cdp_status status) {
 }
 
 static void *need(uint64_t count, uint64_t size) {
-    void *got =
-        count <= SIZE_MAX / 2 / size ? calloc(count ? (size_t)count : 1, (size_t)size) : NULL;
+    void *got = NULL;
+    if (count == 0) count = 1;
+    if (count <= SIZE_MAX / 2 / size) got = calloc((size_t)count, (size_t)size);
     if (!got) {
         fprintf(stderr, "train_text: out of memory (%llu x %llu bytes)\n", llu(count), llu(size));
         exit(1);
@@ -178,7 +179,7 @@ __attribute__((format(printf, 2, 3))) static void page_add(page *p, const char *
     va_start(args, format);
     page_grow(p, 1000);
     const int n = vsnprintf(p->at + p->bytes, 1000, format, args);
-    p->bytes += n < 0 ? 0 : n < 1000 ? (size_t)n : 999;
+    if (n > 0) p->bytes += n < 1000 ? (size_t)n : 999;
     va_end(args);
 }
 
@@ -254,7 +255,8 @@ static bool file_read(const char *path, uint8_t **data, size_t *bytes, reason *w
         n = fread(p.at + p.bytes, 1, p.room - p.bytes, file);
         p.bytes += n;
     } while (n > 0);
-    const int error = ferror(file) ? (errno ? errno : EIO) : 0;
+    int error = 0;
+    if (ferror(file)) error = errno ? errno : EIO;
     fclose(file);
     *data = (uint8_t *)p.at;
     *bytes = p.bytes;
@@ -692,16 +694,19 @@ static double start_width(const model *m, uint32_t i) {
     return strcmp(t->name, "head") ? keep : keep * 0.1;
 }
 
+/* Gains and biases start as the identity, weights at random. */
 static void model_init(model *m, uint64_t seed) {
     for (uint32_t i = 0; i < m->tensor_count; ++i) {
         const tensor *t = &m->tensors[i];
-        /* start as the identity */
+        real *const values = m->values + t->offset;
         const bool gain = has_suffix(t->name, ".gain"), bias = has_suffix(t->name, ".bias");
         const double width = start_width(m, i);
-        for (uint64_t k = 0; k < t->count; ++k)
-            m->values[t->offset + k] = (real)(gain ? 1
-                    : bias                         ? 0
-                                                   : width * (2 * draw_unit(seed, i, k) - 1));
+        for (uint64_t k = 0; k < t->count; ++k) {
+            if (gain || bias)
+                values[k] = gain ? 1 : 0;
+            else
+                values[k] = (real)(width * (2 * draw_unit(seed, i, k) - 1));
+        }
     }
 }
 
@@ -1202,17 +1207,16 @@ static void print_help(FILE *to) {
         "Trains a small language model on text, in one process or in many:\n"
         "    ./train_text                     alone, on the text of this repository\n"
         "    cdprun -n 4 ./train_text notes/  four ranks, on all text below notes/\n"
-        "Ranks see the same global batches as one process, so the results agree. Exit code: 0 when "
-        "the run and all\n"
-        "its checks are good, 1 when not, 2 for a wrong command line.\n\n");
+        "Ranks see the same global batches as one process, so the results agree. Exit code:\n"
+        "0 when the run and all its checks are good, 1 when not, 2 for a wrong command line.\n\n");
     for (size_t i = 0; i < OPTION_COUNT; ++i) {
         const option *o = &OPTIONS[i];
+        const char *argument = " N";
         char name[40], letter[8] = "   ";
+        if (o->kind == 'b') argument = "";
+        if (o->kind == 's') argument = " FILE";
         if (o->letter) snprintf(letter, sizeof letter, "-%c,", o->letter);
-        snprintf(name, sizeof name, "--%s%s", o->name,
-            o->kind == 'b'       ? ""
-                : o->kind == 's' ? " FILE"
-                                 : " N");
+        snprintf(name, sizeof name, "--%s%s", o->name, argument);
         fprintf(to, "  %s %-17s %s", letter, name, o->help);
         if (o->kind == 'n' && strcmp(o->name, "decay") && strcmp(o->name, "check-steps"))
             fprintf(to, " [%llu]", llu(*(uint64_t *)option_value(&s, o)));
@@ -1364,11 +1368,11 @@ static void curve_add(curve *c, uint64_t step, double bits) {
 /* The round number (1, 2 or 5 times a power of ten) that cuts `range` into at most `parts`
    parts. */
 static double tick_of(double range, int parts) {
+    static const double steps[] = {1, 2, 5};
     double unit = 1e-6;
     for (;; unit *= 10)
         for (int i = 0; i < 3; ++i)
-            if (range / (unit * (i == 0 ? 1 : i == 1 ? 2 : 5)) <= parts)
-                return unit * (i == 0 ? 1 : i == 1 ? 2 : 5);
+            if (range / (unit * steps[i]) <= parts) return unit * steps[i];
 }
 
 enum {
@@ -2031,12 +2035,11 @@ static bool conclude(
     if (cdp_rank(t->world) != 0) return equal && good;
     if (r->speaks && s->sample) print_sample(&t->model, t->text, s->sample, s->plan.seed);
     const bool drawn = draw_result(s, r, cdp_size(t->world)), finite = isfinite(score);
+    const char *compared = "";
+    if (s->check) compared = good ? ", agrees with one process" : ", DIFFERS from one process";
     printf("%s: %.*f bits per byte held out, replicas %s%s\n",
         equal && good && drawn && finite ? "PASS" : "FAIL", (int)s->digits, score,
-        equal ? "identical" : "DIFFERENT",
-        !s->check  ? ""
-            : good ? ", agrees with one process"
-                   : ", DIFFERS from one process");
+        equal ? "identical" : "DIFFERENT", compared);
     return equal && good && drawn && finite;
 }
 

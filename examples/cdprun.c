@@ -1674,9 +1674,9 @@ static stream *rank_stream(job *j, int local, int which, int fd) {
     const int bit = which == 0 ? STDOUT : STDERR;
     const bool to_file = (o->redirected[local] & bit) != 0 && (o->teed[local] & bit) == 0;
     const bool quiet = to_file || !o->shown[local];
-    const int log = to_file || (o->teed[local] & bit) != 0
-        ? log_open(o, j->attempt, local, which == 0 ? "stdout.log" : "stderr.log")
-        : -1;
+    const char *name = which == 0 ? "stdout.log" : "stderr.log";
+    int log = -1;
+    if (to_file || (o->teed[local] & bit) != 0) log = log_open(o, j->attempt, local, name);
     nonblocking(fd);
     return stream_open(fd, j->to[which], o, global_rank(j, local), log, quiet);
 }

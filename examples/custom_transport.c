@@ -23,8 +23,7 @@
 #define MS 1000000ull
 #define RESEND_NS (2 * MS)
 
-/* ---- the air: packets from everybody to everybody, or not
-   ------------------------------------------------------------- */
+/* ---- the air: packets from everybody to everybody, or not ------------------------------------ */
 typedef struct packet {
     uint32_t from, bytes;
     /* position of its first byte in the stream; how far the other direction was received */
@@ -78,8 +77,7 @@ static void transmit(const packet *p, uint32_t to) {
     pthread_mutex_unlock(&air.lock);
 }
 
-/* ---- a rank's radio: streams over packets
-   ------------------------------------------------------------------------------- */
+/* ---- a rank's radio: streams over packets ---------------------------------------------------- */
 /* to and from one peer; positions count bytes since the start, and index the rings modulo BUFFER */
 typedef struct stream {
     uint8_t out[BUFFER], in[BUFFER];
@@ -182,8 +180,7 @@ static void sleep_until(uint32_t rank, uint64_t deadline_ns) {
     pthread_mutex_unlock(&air.lock);
 }
 
-/* ---- what cdp calls: cdp_transport
-   ---------------------------------------------------------------------------------------- */
+/* ---- what cdp calls: cdp_transport ----------------------------------------------------------- */
 static int64_t radio_send(void *self, uint32_t peer, const cdp_iov *iov, uint32_t n) {
     radio *r = (radio *)self;
     stream *s = &r->peers[peer];
@@ -255,8 +252,7 @@ static void radio_destroy(void *self) {
     free(r);
 }
 
-/* ---- a program that knows nothing of radios
-   ---------------------------------------------------------------------------------- */
+/* ---- a program that knows nothing of radios -------------------------------------------------- */
 #define COUNT 20000
 
 static bool collectives(cdp_group *g, float *a, float *b) {

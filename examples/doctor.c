@@ -6,9 +6,8 @@
     ./doctor
 
     Rank 0 prints a table: a row for each rank, and in it the microseconds from it to each other one
-    and back, or what went
-    wrong. Below it, each rank says over which addresses its links run. Ends with 0 when all pairs
-    can talk.               */
+    and back, or what went wrong. Below it, each rank says over which addresses its links run. Ends
+    with 0 when all pairs can talk. */
 #define CDP_IMPLEMENTATION
 #include "../cdp_tcp.h"
 #include <stdio.h>
@@ -89,66 +88,117 @@ static void print_links(cdp_group *world) {
     printf("rank %u, %s", cdp_rank(world), links ? links : "no links\n");
 }
 
-int main(void) {
-    cdp_tcp_desc desc = {0};
-    cdp_group *world, **pairs;
-    uint32_t me, n, even, k;
-    int wrong = 0;
-    desc.group.timeout_ms = 4 * WAIT_MS;
-    if (cdp_init_from_env(&desc, &world) != CDP_OK) return cdp_print_error(stderr);
-    me = cdp_rank(world);
-    n = cdp_size(world);
-    even = n + n % 2;
-    pairs = (cdp_group **)calloc(n, sizeof *pairs);
-    float *row = (float *)calloc((size_t)n * n, sizeof *row);
-    char *answered = (char *)calloc(n, 1);
-    cdp_work *works = (cdp_work *)calloc(n, sizeof *works);
-    cdp_status *status = (cdp_status *)calloc(n, sizeof *status);
+/* What this rank knows of the others; every array has an element for each rank. */
+typedef struct visits {
+    cdp_group *world;
+    uint32_t me, n;
+    cdp_group **pairs;  /* with each other rank */
+    cdp_work *works;    /* the first barriers of the pairs */
+    cdp_status *status; /* how they ended */
+    float *row;         /* n rows of n numbers; only rank 0 ever has more than its own row */
+    char *answered;     /* which rows are here */
+} visits;
+
+static int visits_open(visits *v, cdp_group *world) {
+    const uint32_t n = cdp_size(world);
+    v->world = world;
+    v->me = cdp_rank(world);
+    v->n = n;
+    v->pairs = (cdp_group **)calloc(n, sizeof *v->pairs);
+    v->works = (cdp_work *)calloc(n, sizeof *v->works);
+    v->status = (cdp_status *)calloc(n, sizeof *v->status);
+    v->row = (float *)calloc((size_t)n * n, sizeof *v->row);
+    v->answered = (char *)calloc(n, 1);
+    return v->pairs && v->works && v->status && v->row && v->answered;
+}
+
+static void visits_close(visits *v) {
+    uint32_t k;
+    for (k = 0; v->pairs && k < v->n; ++k)
+        cdp_group_destroy(v->pairs[k]);
+    cdp_group_destroy(v->world);
+    free(v->pairs);
+    free(v->works);
+    free(v->status);
+    free(v->row);
+    free(v->answered);
+}
+
+/* Connects to all others at once: who waits in vain for one does not keep the others waiting. */
+static void connect_all(visits *v) {
+    const uint32_t me = v->me;
     const double start = now_us();
-    if (!pairs || !row || !answered || !works || !status) return 1;
-    /* all at once: who waits in vain for one does not keep the others waiting */
-    for (k = 0; k < n; ++k)
-        if (k != me) status[k] = begin(world, me, k, &pairs[k], &works[k]);
-    for (k = 0; k < n; ++k) {
+    uint32_t k;
+    for (k = 0; k < v->n; ++k)
+        if (k != me) v->status[k] = begin(v->world, me, k, &v->pairs[k], &v->works[k]);
+    for (k = 0; k < v->n; ++k) {
         const double left_ms = WAIT_MS - (now_us() - start) / 1000;
+        cdp_status *const st = &v->status[k];
         if (k == me) continue;
-        if (status[k] == CDP_OK)
-            status[k] = cdp_work_wait_for(works[k], left_ms > 1 ? (uint32_t)left_ms : 1);
-        row[me * n + k] = status[k] == CDP_OK ? 0 : -1;
-        if (status[k] == CDP_PENDING || status[k] == CDP_ERR_TIMEOUT)
+        if (*st == CDP_OK)
+            *st = cdp_work_wait_for(v->works[k], left_ms > 1 ? (uint32_t)left_ms : 1);
+        v->row[me * v->n + k] = *st == CDP_OK ? 0 : -1;
+        if (*st == CDP_PENDING || *st == CDP_ERR_TIMEOUT)
             fprintf(stderr, "rank %u to rank %u: no connection within %u ms\n", me, k, WAIT_MS);
-        else if (status[k] != CDP_OK)
+        else if (*st != CDP_OK)
             fprintf(stderr, "rank %u to rank %u: %s\n", me, k, cdp_last_error()->text);
     }
+}
+
+static void visit_all(visits *v) {
+    const uint32_t even = v->n + v->n % 2;
+    uint32_t k;
     for (k = 0; k + 1 < even; ++k) {
-        const uint32_t other = partner(me, k, even);
-        if (other < n && other != me && status[other] == CDP_OK)
-            row[me * n + other] = visit(pairs[other]);
+        const uint32_t other = partner(v->me, k, even);
+        if (other < v->n && other != v->me && v->status[other] == CDP_OK)
+            v->row[v->me * v->n + other] = visit(v->pairs[other]);
     }
-    print_links(world);
-    answered[me] = 1;
-    if (me) { /* rank 0 wants to know; who cannot reach it has said so on stderr */
-        if (status[0] == CDP_OK
-            && cdp_broadcast(pairs[0], row + me * n, n, CDP_DTYPE_F32, 1) != CDP_OK)
-            wrong = 1;
-    } else {
-        for (k = 1; k < n; ++k)
-            answered[k] = status[k] == CDP_OK
-                && cdp_broadcast(pairs[k], row + k * n, n, CDP_DTYPE_F32, 1) == CDP_OK;
-        wrong = print_table(n, row, answered);
+}
+
+/* Every rank sends its row to rank 0, through their pair; a rank that cannot has said so on
+   stderr. Returns what went wrong. */
+static int collect(visits *v) {
+    const uint32_t n = v->n;
+    uint32_t k;
+    v->answered[v->me] = 1;
+    if (v->me != 0) {
+        float *const mine = v->row + v->me * n;
+        return v->status[0] == CDP_OK
+            && cdp_broadcast(v->pairs[0], mine, n, CDP_DTYPE_F32, 1) != CDP_OK;
     }
-    for (k = 0; k < n; ++k) /* nobody leaves while others still look */
-        if ((k == 0) != (me == 0) && status[k] == CDP_OK && cdp_barrier(pairs[k]) != CDP_OK)
-            wrong = 1;
-    for (k = 0; k < n; ++k)
-        wrong |= k != me && row[me * n + k] < 0;
-    for (k = 0; k < n; ++k)
-        cdp_group_destroy(pairs[k]);
-    cdp_group_destroy(world);
-    free(pairs);
-    free(row);
-    free(answered);
-    free(works);
-    free(status);
+    for (k = 1; k < n; ++k)
+        v->answered[k] = v->status[k] == CDP_OK
+            && cdp_broadcast(v->pairs[k], v->row + k * n, n, CDP_DTYPE_F32, 1) == CDP_OK;
+    return print_table(n, v->row, v->answered);
+}
+
+/* Nobody leaves while rank 0 still looks. Returns what went wrong. */
+static int leave(visits *v) {
+    int wrong = 0;
+    uint32_t k;
+    for (k = 0; k < v->n; ++k)
+        if ((k == 0) != (v->me == 0) && v->status[k] == CDP_OK)
+            wrong |= cdp_barrier(v->pairs[k]) != CDP_OK;
+    return wrong;
+}
+
+int main(void) {
+    cdp_tcp_desc desc = {0};
+    cdp_group *world;
+    visits v = {0};
+    int wrong = 1;
+    uint32_t k;
+    desc.group.timeout_ms = 4 * WAIT_MS;
+    if (cdp_init_from_env(&desc, &world) != CDP_OK) return cdp_print_error(stderr);
+    if (visits_open(&v, world)) {
+        connect_all(&v);
+        visit_all(&v);
+        print_links(world);
+        wrong = collect(&v);
+        wrong |= leave(&v);
+        for (k = 0; k < v.n; ++k)
+            wrong |= k != v.me && v.row[v.me * v.n + k] < 0;
+    }
+    visits_close(&v);
     return wrong != 0;
 }

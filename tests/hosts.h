@@ -81,12 +81,15 @@ static bool hosts_run(hosts_case *c, bool in_place) {
                gather = c->q.kind == CDP_COLL_ALLGATHER;
     const uint64_t all = hosts_off(c, n), own = hosts_off(c, me + 1) - hosts_off(c, me),
                    size = cdp_dtype_size(c->q.dtype);
-    const uint64_t in_len = scatter ? all
-        : gather                    ? own
-                                    : c->q.count,
-                   out_len = gather || (scatter && in_place) ? all
-        : scatter                                            ? own
-                                                             : c->q.count;
+    uint64_t in_len = c->q.count, out_len = c->q.count;
+    if (scatter) {
+        in_len = all;
+        out_len = in_place ? all : own;
+    }
+    if (gather) {
+        in_len = own;
+        out_len = all;
+    }
     uint8_t *in = (uint8_t *)malloc((size_t)(in_len * size + 1)),
             *out = (uint8_t *)malloc((size_t)(out_len * size + 1)), one[8];
     const uint64_t at = in_place && gather ? hosts_off(c, me) : 0;
@@ -200,9 +203,9 @@ static void hosts_choose(cdp_group *g, const char *name) {
             if (strcmp(cdp__algo_at(a)->name, name) != 0) continue;
             memset(&own[ch->row_count], 0, sizeof *own);
             own[ch->row_count].algo = (uint8_t)a;
-            own[ch->row_count++].only = (uint8_t)(a < CDP__LANES ? 0
-                    : a < CDP__HOSTS_GATHER                      ? CDP__HOSTS
-                                                                 : CDP__EVEN);
+            if (a >= CDP__LANES)
+                own[ch->row_count].only = (uint8_t)(a < CDP__HOSTS_GATHER ? CDP__HOSTS : CDP__EVEN);
+            ++ch->row_count;
         }
         ch->rows = own;
     }

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs test suites, prints one line for each as it ends, and adds up their results.
+# Runs test suites, prints one line for each as it ends, with its time and its processor time (user and system), and adds
+# up their results.
 #
 #   [LANES=N] run_all.sh LOGDIR 'NAME|SECONDS|COMMAND' ...          N suites at a time, begun in this order; default 1
 #
@@ -54,13 +55,14 @@ begin() { # SUITE
     [ -n "${TEST_STRICT-}" ] || percent=$(scale)
     export TEST_SCALE=$(((percent + 99) / 100))
     seconds=$((seconds * percent / 100))
-    timeout -k 10 "$seconds" bash -c "$command" > "$logs/$name.log" 2>&1 < /dev/null &
+    # shellcheck disable=SC2016
+    timeout -k 10 "$seconds" bash -c 'TIMEFORMAT="%U %S"; { time bash -c "$0" > "$1.log" 2>&1; } 2> "$1.cpu"' "$command" "$logs/$name" < /dev/null &
     name_of[$!]=$name since[$!]=${EPOCHREALTIME/./} limit[$!]=$seconds
     running=$((running + 1))
 }
 
 end() { # waits for one of them
-    local pid rc name log ms last p=0 f=0 skips note=
+    local pid rc name log ms cpu last p=0 f=0 skips note=
     wait -n -p pid "${!name_of[@]}"
     rc=$?
     ms=$(( (${EPOCHREALTIME/./} - since[$pid]) / 1000 )) name=${name_of[$pid]} log=$logs/${name_of[$pid]}.log
@@ -73,7 +75,8 @@ end() { # waits for one of them
     elif [ "$p" = 0 ] && [ "$f" = 0 ] && [ "$skips" = 0 ]; then note="tested nothing"
     fi
     [ -n "$note" ] && f=$((f + 1))
-    printf '%-28s %5d passed, %d failed %8d.%03d s  %s\n' "$name" "$p" "$f" $((ms / 1000)) $((ms % 1000)) "$note"
+    cpu=$(tail -n 1 "$logs/$name.cpu" 2> /dev/null | awk 'NF == 2 { printf "%.1f", $1 + $2 }')
+    printf '%-28s %5d passed, %d failed %8d.%03d s, processor %6s s  %s\n' "$name" "$p" "$f" $((ms / 1000)) $((ms % 1000)) "${cpu:--}" "$note"
     grep -aE '^(SKIP|known:)' "$log" | sed 's/^/    /'
     passed=$((passed + p))
     failed=$((failed + f))

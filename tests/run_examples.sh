@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Runs the examples, which `make examples` has compiled to BUILD as their first comments say, and the program that opens
-# the README, compiled by the line below it. Ends with "N passed, N failed".
+# Runs the examples, which `make programs` has linked below BUILD/test with the library, and the program that opens the
+# README, compiled by the line below it. Ends with "N passed, N failed".
 set -u
 cd "$(dirname "$0")/.." || exit 1
-build=${BUILD:-build}
+build=${BUILD:-build}/test
 tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
 passed=0 failed=0
+slack=${TEST_SCALE:-1} # how many times longer things may take; run_all.sh measures it
 good() { passed=$((passed + 1)); echo "ok $1"; }
 bad() { failed=$((failed + 1)); echo "not ok $1: $2"; tail -n 40 "$tmp/out" | sed 's/^/    /'; }
 
@@ -16,7 +17,7 @@ example() {
     local name=$1 text=$2 count=$3 said rc
     shift 3
     if [ ! -x "$build/cdprun" ] || [ ! -f "$1" ]; then echo "SKIP $name: $1 or cdprun does not exist"; return; fi
-    timeout 120 "$build/cdprun" -n 4 "$@" > "$tmp/out" 2>&1 < /dev/null
+    timeout $((120 * slack)) "$build/cdprun" -n 4 "$@" > "$tmp/out" 2>&1 < /dev/null
     rc=$?
     said=$(grep -acE "$text" "$tmp/out")
     if [ $rc != 0 ]; then bad "$name" "exit code $rc"
@@ -37,7 +38,7 @@ example 13_tensor_parallel 'all checks passed' 1 "$build/13_tensor_parallel" --s
 example 12_actors '150 questions, answered in 50 batches of 3: right' 1 "$build/12_actors"
 # Starts its four ranks itself and kills one of them.
 if [ -x "$build/10_parameter_server" ]; then
-    if timeout 60 "$build/10_parameter_server" > "$tmp/out" 2>&1 < /dev/null && grep -q '^rank 3 is lost (PEER_LOST); the others go on' "$tmp/out" &&
+    if timeout $((60 * slack)) "$build/10_parameter_server" > "$tmp/out" 2>&1 < /dev/null && grep -q '^rank 3 is lost (PEER_LOST); the others go on' "$tmp/out" &&
         grep -q 'and the model was learned: right' "$tmp/out"; then
         good 10_parameter_server
     else bad 10_parameter_server 'see its output'; fi
@@ -49,7 +50,7 @@ example 15_ring_attention 'all checks passed' 1 "$build/15_ring_attention" 128
 example doctor '^.*3 +[0-9]+ +[0-9]+ +[0-9]+ +-$' 1 "$build/doctor"
 # One process, not four: a leak and fragmentation are found, and memory_viz draws what 16_memory drew.
 if [ -x "$build/16_memory" ] && [ -x "$build/memory_viz" ]; then
-    if timeout 60 "$build/16_memory" "$tmp" > "$tmp/out" 2>&1 < /dev/null && grep -q '^the leak is found' "$tmp/out" &&
+    if timeout $((60 * slack)) "$build/16_memory" "$tmp" > "$tmp/out" 2>&1 < /dev/null && grep -q '^the leak is found' "$tmp/out" &&
         grep -q '^and the fragmentation: .*fragmented between blocks in use' "$tmp/out" && "$build/memory_viz" svg "$tmp/memory.pickle" | cmp - "$tmp/memory.svg" > /dev/null &&
         "$build/memory_viz" symbols "$tmp/memory.pickle" "$tmp/named.pickle" && "$build/memory_viz" stats "$tmp/named.pickle" | grep -q 'in 1 blocks: weights'; then
         good '16_memory and memory_viz'
@@ -64,15 +65,15 @@ example custom_transport 'rank [0-3]: every operation and a DDP step: right' 16 
 # sentence that there is no GPU, and end with 77.
 for e in 08_nccl_allreduce 09_nccl_ddp; do
     [ -f "$build/$e" ] || continue
-    if [ -f "$build/test/nccl/libnccl.so" ]; then
-        export LD_LIBRARY_PATH=$build/test/nccl
+    if [ -f "$build/nccl/libnccl.so" ]; then
+        export LD_LIBRARY_PATH=$build/nccl
         case $LD_LIBRARY_PATH in /*) ;; *) LD_LIBRARY_PATH=$PWD/$LD_LIBRARY_PATH ;; esac
         example "$e on the stand-in for CUDA and NCCL" 'rank [0-3].*: (right|learned)' 4 "$build/$e"
         unset LD_LIBRARY_PATH
     else
-        echo "SKIP $e on the stand-in for CUDA and NCCL: $build/test/nccl was not built"
+        echo "SKIP $e on the stand-in for CUDA and NCCL: $build/nccl was not built"
     fi
-    RANK=0 WORLD_SIZE=1 timeout 60 "$build/$e" > "$tmp/out" 2>&1 < /dev/null
+    RANK=0 WORLD_SIZE=1 timeout $((60 * slack)) "$build/$e" > "$tmp/out" 2>&1 < /dev/null
     rc=$?
     if [ $rc = 77 ] && grep -q '^rank 0: no GPU to work on: ' "$tmp/out" && [ "$(wc -l < "$tmp/out")" = 1 ]; then good "$e without a GPU"
     elif [ $rc = 0 ] && grep -qE 'right|learned' "$tmp/out"; then good "$e on this machine's GPU"

@@ -121,12 +121,35 @@ TEST_API uint64_t test_cpu_ns(void) {
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+/* How many times longer than on an idle machine a case may take: tests/run_all.sh measures it. */
+TEST_API uint32_t test__scale(void) {
+    const char *text = getenv("TEST_SCALE");
+    const int scale = text ? atoi(text) : 1;
+    return scale >= 1 && scale <= 20 ? (uint32_t)scale : 1;
+}
+
+/* The same, where more than that share the processors by now. */
+TEST_API uint32_t test__scale_now(void) {
+    uint32_t scale = test__scale();
+#ifndef TEST_STRICT
+    double load = 0;
+    if (getloadavg(&load, 1) == 1) load /= (double)sysconf(_SC_NPROCESSORS_ONLN);
+    if (load > 20) load = 20;
+    if (load > (double)scale) scale = (uint32_t)load;
+#endif
+    return scale;
+}
+
+/* How many times later than on an idle machine something may be seen to happen: for what is
+   asserted. TEST_SLACK is for deadlines that a test gives, and for how long it sleeps. */
+#define TEST_LATE (TEST_SLACK * test__scale_now())
+
 /* Something took at most `ms`: held to it strictly on a quiet machine, with some room where
    others want the processors. */
 #define T_WITHIN(ms, took_ns) test__within((uint64_t)(ms), (took_ns), __FILE__, __LINE__)
 TEST_API bool test__within(uint64_t ms, uint64_t took_ns, const char *file, int line) {
     double load = 0;
-    uint64_t limit = ms * TEST_SLACK;
+    uint64_t limit = ms * TEST_LATE;
     if (getloadavg(&load, 1) == 1 && load > (double)sysconf(_SC_NPROCESSORS_ONLN) + 0.5)
         limit += 400;
     return test_check(took_ns < limit * 1000000u, file, line, "it took %.1f ms, the limit is %llu",
@@ -167,13 +190,6 @@ TEST_API bool test__chosen(const char *name, int argc, char **argv) {
     for (int i = 1; i < argc; ++i)
         any = any || strstr(name, argv[i]) != NULL;
     return any;
-}
-
-/* How many times longer than on an idle machine a case may take: tests/run_all.sh measures it. */
-TEST_API uint32_t test__scale(void) {
-    const char *text = getenv("TEST_SCALE");
-    const int scale = text ? atoi(text) : 1;
-    return scale >= 1 && scale <= 20 ? (uint32_t)scale : 1;
 }
 
 TEST_API void test__run(const test_case *c) {

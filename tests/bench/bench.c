@@ -2,24 +2,29 @@
 
    bench [--quick] [--passes N] [--seconds S] [--only TEXT] [--list] [--help]
 
-   The program forks its ranks; they talk over 127.0.0.1. Worlds of raw sockets and worlds of cdp alternate, pass by
-   pass, so that a change of the machine's speed meets both. Every operation is checked for its full result before it is
-   timed, warmed up, and then run back to back; each rank records each interval, and the slowest rank's counts. One
-   tab-separated line for each measurement:
+   The program forks its ranks; they talk over 127.0.0.1. Worlds of raw sockets and worlds of cdp
+   alternate, pass by pass, so that a change of the machine's speed meets both. Every operation is
+   checked for its full result before it is timed, warmed up, and then run back to back; each rank
+   records each interval, and the slowest rank's counts. One tab-separated line for each
+   measurement:
 
    lib  transport  op  ranks  bytes  median_us  min_us  p90_us  busbw_GBps  iterations
 
-   busbw is that of nccl-tests: bytes over time, times 2(p-1)/p for allreduce and (p-1)/p for allgather, whose bytes are
-   the whole result. Then come tables: ratios to the raw limits, calls per operation, DDP overlap, time to start.
+   busbw is that of nccl-tests: bytes over time, times 2(p-1)/p for allreduce and (p-1)/p for
+   allgather, whose bytes are the whole result. Then come tables: ratios to the raw limits, calls
+   per operation, DDP overlap, time to start.
 
    The limits, on p ranks:
-     allreduce, small   p = 2, 4: recursive doubling written out with raw sockets (exchange), the better of spinning and
-                        sleeping: log2 p rounds in which two processes send each other n bytes
-     allreduce, large   2n(p-1)/p bytes leave and reach each rank: at the rate of the raw duplex (p = 4: ring of four
-                        processes), of the same number of bytes walked, without the additions
+     allreduce, small   p = 2, 4: recursive doubling written out with raw sockets (exchange), the
+                        better of spinning and sleeping: log2 p rounds in which two processes send
+                        each other n bytes
+     allreduce, large   2n(p-1)/p bytes leave and reach each rank: at the rate of the raw duplex
+                        (p = 4: ring of four processes), of the same number of bytes walked,
+                        without the additions
      allgather          n(p-1)/p bytes each way, likewise
-     broadcast          2 ranks: n bytes at the one-way rate; 4 ranks: n(p-1) bytes in all, at the rate at which the ring
-                        of four processes moves bytes in all, since the copies of all share the cores
+     broadcast          2 ranks: n bytes at the one-way rate; 4 ranks: n(p-1) bytes in all, at the
+                        rate at which the ring of four processes moves bytes in all, since the
+                        copies of all share the cores
      barrier            an exchange of 4 bytes */
 #define CDP_IMPLEMENTATION
 #include "cdp_tcp.h"
@@ -367,10 +372,9 @@ static void run_op(const test_case *c) {
     case RAW_EXCHANGE_SPIN:
         for (k = 1; k < ranks; k *= 2) {
             const int fd = links[me][me ^ k];
+            const waiting spin = ranks > 2 ? YIELD : LOOK;
             transfer(fd, buf_a, c->bytes, fd, buf_b, c->bytes, span,
-                c->op == RAW_EXCHANGE_BLOCK ? SLEEP
-                    : ranks > 2             ? YIELD
-                                            : LOOK);
+                c->op == RAW_EXCHANGE_BLOCK ? SLEEP : spin);
         }
         break;
     case RAW_DUPLEX:
@@ -431,11 +435,10 @@ static void check_op(const test_case *c) {
     } else if (c->op <= RAW_MEMCPY || c->op == CDP_BROADCAST || c->op == CDP_ALLGATHER) {
         const uint64_t part = c->op == CDP_ALLGATHER ? n / ranks : n;
         const bool into_a = c->op == RAW_MEMCPY || c->op == CDP_BROADCAST || c->op == CDP_ALLGATHER;
-        uint32_t from = c->op == RAW_MEMCPY ? me
-            : c->op == CDP_BROADCAST        ? 0
-            : c->op == RAW_DUPLEX           ? (me + ranks - 1) % ranks
-            : ranks == 2                    ? 1 - me
-                                            : me ^ 2;
+        uint32_t from = ranks == 2 ? 1 - me : me ^ 2;
+        if (c->op == RAW_MEMCPY) from = me;
+        if (c->op == CDP_BROADCAST) from = 0;
+        if (c->op == RAW_DUPLEX) from = (me + ranks - 1) % ranks;
         if (c->op <= RAW_PINGPONG_SPIN) from = 0; /* the one byte string goes there and back */
         memset(buf_a, 0xaa, n);
         memset(buf_b, 0xbb, n);
@@ -501,7 +504,8 @@ static uint32_t iterations_for(uint32_t tried, double budget_us, uint32_t least)
     for (i = 0; i < tried; ++i)
         sum += sh->interval[0][i];
     n = (uint32_t)(budget_us / (sum / tried + 0.01));
-    return n < least ? least : n > MAX_ITERATIONS ? MAX_ITERATIONS : n;
+    if (n < least) return least;
+    return n > MAX_ITERATIONS ? MAX_ITERATIONS : n;
 }
 
 static uint32_t agree(uint32_t n) {
@@ -763,9 +767,9 @@ static double median(const test_case *c) {
 
 static double busbw(const test_case *c, double us) {
     const double p = c->ranks;
-    const double factor = c->op == CDP_ALLREDUCE ? 2 * (p - 1) / p
-        : c->op == CDP_ALLGATHER                 ? (p - 1) / p
-                                                 : 1;
+    double factor = 1;
+    if (c->op == CDP_ALLREDUCE) factor = 2 * (p - 1) / p;
+    if (c->op == CDP_ALLGATHER) factor = (p - 1) / p;
     return us > 0 && c->op < DDP_BACKWARD ? factor * (double)c->bytes / us / 1e3 : 0;
 }
 
@@ -796,7 +800,8 @@ static double raw_rate(op_kind op, uint32_t n, uint64_t bytes) { /* bytes per us
 
 static double exchange_us(uint32_t n, uint64_t bytes) {
     const test_case *a = find(RAW_EXCHANGE_BLOCK, n, bytes), *b = find(RAW_EXCHANGE_SPIN, n, bytes);
-    return !a || !b ? 0 : median(a) < median(b) ? median(a) : median(b);
+    if (!a || !b) return 0;
+    return median(a) < median(b) ? median(a) : median(b);
 }
 
 /* What the raw limit allows, in us; 0: no model. */

@@ -1,7 +1,9 @@
-/* Measures the collectives of cdp between processes of this machine: one line for each op and size. The program forks its ranks.
-   Over memory that they share, as they do by themselves; likewise, with buffers of cdp_group_alloc() (segments); or over TCP on 127.0.0.1.
+/* Measures the collectives of cdp between processes of this machine: one line for each op and size.
+   The program forks its ranks. Over memory that they share, as they do by themselves; likewise,
+   with buffers of cdp_group_alloc() (segments); or over TCP on 127.0.0.1.
 
-   collectives [--transport memory|tcp|segments] [--op LIST] [--size LIST] [--ranks N] [--seconds S] [--iterations N] ...        (--help says it all)
+   collectives [--transport memory|tcp|segments] [--op LIST] [--size LIST] [--ranks N]
+               [--seconds S] [--iterations N] ...        (--help says it all)
 
    gcc -O2 -I. tests/bench/collectives.c -o collectives -pthread -lm */
 #define CDP_IMPLEMENTATION

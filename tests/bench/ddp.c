@@ -1,11 +1,13 @@
-/* One rank of the DDP measurement that ddp.sh starts: a synthetic backward pass of known length whose layers hand over
-   their gradients one after the other, as on an accelerator (it sleeps) or on this processor (--busy).
+/* One rank of the DDP measurement that ddp.sh starts: a synthetic backward pass of known length
+   whose layers hand over their gradients one after the other, as on an accelerator (it sleeps) or
+   on this processor (--busy).
 
-   ddp [--backward-ms B] [--bytes N] [--params P] [--bucket BYTES] [--steps S] [--busy]     RANK, WORLD_SIZE, MASTER_* as usual
+   ddp [--backward-ms B] [--bytes N] [--params P] [--bucket BYTES] [--steps S] [--busy]
+       RANK, WORLD_SIZE, MASTER_* in the environment, as usual
 
-   Rank 0 prints one line: step time, what of it was not backward, how much communication was hidden, bytes that left
-   through send() beside those of the formula, and how long after the last ready() of a bucket its first bytes were handed
-   to the kernel. */
+   Rank 0 prints one line: step time, what of it was not backward, how much communication was
+   hidden, bytes that left through send() beside those of the formula, and how long after the last
+   ready() of a bucket its first bytes were handed to the kernel. */
 #define CDP_IMPLEMENTATION
 #include "cdp_tcp.h"
 #include <stdio.h>

@@ -1,9 +1,10 @@
 /* One rank of the measurement of redistributions that dtensor.sh starts; 2 or 4 ranks.
 
-   dtensor [--seconds S [--f64]]     RANK, WORLD_SIZE, MASTER_* as usual; --f64: what scalapack.c measures
+   dtensor [--seconds S [--f64]]     --f64: what scalapack.c measures
+       RANK, WORLD_SIZE, MASTER_* in the environment, as usual
 
-   Rank 0 prints a line for each pair and size: PAIR BYTES LEAST_US MEDIAN_US. A barrier precedes every
-   redistribution; tensors are allocated once, plans are kept. */
+   Rank 0 prints a line for each pair and size: PAIR BYTES LEAST_US MEDIAN_US. A barrier precedes
+   every redistribution; tensors are allocated once, plans are kept. */
 #define CDP_IMPLEMENTATION
 #include "cdp_tcp.h"
 #include "cdp_dtensor.h"

@@ -1,6 +1,7 @@
-/* Redistributions of doubles with ScaLAPACK's pdgemr2d, one block for each process, for dtensor.sh; 2 or 4 ranks. A line for
-   each pair and size: PAIR BYTES LEAST_US MEDIAN_US. The matrix is stored by columns, so rows cut among the ranks (S0) are
-   what cdp calls S1, and the other way round: both exchange parts of the same shape.
+/* Redistributions of doubles with ScaLAPACK's pdgemr2d, one block for each process, for dtensor.sh;
+   2 or 4 ranks. A line for each pair and size: PAIR BYTES LEAST_US MEDIAN_US. The matrix is stored
+   by columns, so rows cut among the ranks (S0) are what cdp calls S1, and the other way round: both
+   exchange parts of the same shape.
 
    mpicc -O2 scalapack.c -o scalapack -lscalapack-openmpi; mpirun -n 4 ./scalapack --seconds 0.2 */
 #include <mpi.h>

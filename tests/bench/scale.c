@@ -1,15 +1,19 @@
-/* What each algorithm of cdp costs with many ranks: rounds, messages and bytes, from its round functions alone, against what
-   no algorithm can go below, and predicted times. Nothing is sent.
+/* What each algorithm of cdp costs with many ranks: rounds, messages and bytes, from its round
+   functions alone, against what no algorithm can go below, and predicted times. Nothing is sent.
 
-   scale [--size LIST] [--ranks LIST] [--latency US] [--per-host N]     sizes in bytes, or as 64K, 1M, of the whole vector or all parts
+   scale [--size LIST] [--ranks LIST] [--latency US] [--per-host N]
+       sizes in bytes, or as 64K, 1M, of the whole vector or all parts
 
-   The model: a message of b bytes takes the latency, then b bytes at the rate of the link. Ranks send and receive at once,
-   one message after the other each way; a round ends on a rank when its messages have come and gone. Computing is free and
-   the network has no other limits, so that what is seen is the algorithm's own doing. With N ranks on each host (numbered host by
-   host), these share one link, messages among them take 1 us, and MB and bound are those of the host.
+   The model: a message of b bytes takes the latency, then b bytes at the rate of the link. Ranks
+   send and receive at once, one message after the other each way; a round ends on a rank when its
+   messages have come and gone. Computing is free and the network has no other limits, so that what
+   is seen is the algorithm's own doing. With N ranks on each host (numbered host by host), these
+   share one link, messages among them take 1 us, and MB and bound are those of the host.
 
-   messages, MB: of the rank that sends (or receives) most. bound: log2 of the ranks, rounded up, rounds, and the bytes that
-   some rank must send or receive; algorithms of more than 2,000 rounds only where they are selected; least: one latency, and those bytes. '*' marks what the built-in table selects for that size and number of ranks. */
+   messages, MB: of the rank that sends (or receives) most. bound: log2 of the ranks, rounded up,
+   rounds, and the bytes that some rank must send or receive; algorithms of more than 2,000 rounds
+   only where they are selected; least: one latency, and those bytes. '*' marks what the built-in
+   table selects for that size and number of ranks. */
 #define CDP_IMPLEMENTATION
 #include "cdp.h"
 
@@ -93,9 +97,8 @@ static cdp__shape shape_of(const cdp__algo *a, uint32_t n, uint64_t bytes) {
     s.size = n;
     s.hosts = &hosts;
     s.in_place = a->kind != CDP_COLL_ALLTOALL;
-    s.count = a->kind == CDP_COLL_BARRIER ? 0
-        : cdp__kind_has_parts(a->kind)    ? (bytes + n - 1) / n
-                                          : bytes;
+    s.count = cdp__kind_has_parts(a->kind) ? (bytes + n - 1) / n : bytes;
+    if (a->kind == CDP_COLL_BARRIER) s.count = 0;
     return s;
 }
 

@@ -1,6 +1,7 @@
-/* Names that systems, compilers, C libraries and engines define as macros. A header of this library that uses one of
-   them as a member, a parameter or a local variable does not compile after this file. Each expands to what cannot stand
-   where a name stands; those with arguments are harmless unless the name is called, as on their platforms. */
+/* Names that systems, compilers, C libraries and engines define as macros. A header of this library
+   that uses one of them as a member, a parameter or a local variable does not compile after this
+   file. Each expands to what cannot stand where a name stands; those with arguments are harmless
+   unless the name is called, as on their platforms. */
 #pragma GCC system_header /* so that what this system already defines may be defined again */
 
 /* <windows.h> and what it includes */

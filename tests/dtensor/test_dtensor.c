@@ -781,15 +781,13 @@ TEST(redistribute_every_reduction) {
     RUN(4, every_reduction);
 }
 
-/* The same plan again and again: nothing is allocated, but what the group remembers of messages in
-   flight, once for each that a phase has. How many of them meet in flight is a matter of chance. */
+/* The same plan again and again: the first round makes it, and nothing is allocated later. */
 static void nothing_allocated(cdp_group *g, void *arg) {
     (void)arg;
     static const char *const texts[][2] = {
         {"S0,S1", "S1,S0"}, {"S0,S0", "R,R"}, {"P,S0", "S0,R"}, {"S1,R", "R,S0"}};
     cdp_mesh *m = mesh_of(g, 2, 2, 2);
     static float memory[4][4][2][4096];
-    uint32_t most = 0, allowed;
     int64_t before = 0, after = 0;
     for (uint32_t i = 0; m && i < 101; ++i) { /* the first round makes the plans */
         OK(cdp_barrier(g));
@@ -806,15 +804,7 @@ static void nothing_allocated(cdp_group *g, void *arg) {
     OK(cdp_barrier(g));
     after = __atomic_load_n(&counted.calls, __ATOMIC_SEQ_CST);
     OK(cdp_barrier(g));
-    for (const cdp__dt_kept *k = m ? m->kept : NULL; k; k = k->next)
-        for (uint32_t i = 0; i < k->plan->phase_count; ++i)
-            if (k->plan->phases[i].sends + k->plan->phases[i].recvs > most)
-                most = k->plan->phases[i].sends + k->plan->phases[i].recvs;
-    allowed = most + 1; /* and once a longer list of them */
-    OK(cdp_allreduce(g, NULL, &allowed, 1, CDP_DTYPE_U32, CDP_REDUCE_SUM));
-    test_check(after - before <= (int64_t)allowed && most > 0 && most <= 6, __FILE__, __LINE__,
-        "400 runs on each of 4 ranks allocated %lld times, for %u messages in flight",
-        (long long)(after - before), allowed);
+    T_EQ(before, after);
     cdp_mesh_destroy(m);
 }
 

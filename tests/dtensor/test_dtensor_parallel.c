@@ -515,15 +515,19 @@ static cdp_status gemm_that_fails(void *user, cdp_dtype dtype, bool ta, bool tb,
     return cdp_error_set(CDP_ERR_NOMEM, -1, 0, "the library of products has no memory");
 }
 
+/* Four ranks on paper, in a line and in a square. */
+static void paper_meshes(cdp_mesh **line, cdp_mesh **square) {
+    const cdp_mesh_desc four = {.paper_ranks = 4};
+    const cdp_mesh_desc two_by_two = {.paper_ranks = 4, .ndim = 2, .shape = {2, 2}};
+    OK(cdp_mesh_create(&four, line));
+    OK(cdp_mesh_create(&two_by_two, square));
+}
+
 TEST(bad_layers_are_refused) {
-    cdp_mesh_desc md = {.paper_ranks = 4, .ndim = 2, .shape = {2, 2}};
     cdp_mesh *two, *m;
     cdp_tp *tp;
     uint32_t calls = 0;
-    OK(cdp_mesh_create(&md, &two));
-    md.ndim = 1;
-    md.shape[0] = 4;
-    OK(cdp_mesh_create(&md, &m));
+    paper_meshes(&m, &two);
     cdp_tp_desc d = {.mesh = two, .rows = 4, .in_features = 4, .out_features = 4};
     REFUSED(CDP_ERR_INVALID, "2 dimensions; take one of them", cdp_tp_create(&d, &tp));
     d.mesh = m;
@@ -957,13 +961,9 @@ TEST(rings_of_any_bytes) {
 }
 
 TEST(bad_attention_is_refused) {
-    cdp_mesh_desc md = {.paper_ranks = 4};
     cdp_mesh *m, *two;
     cdp_cp *cp;
-    OK(cdp_mesh_create(&md, &m));
-    md.ndim = 2;
-    md.shape[0] = md.shape[1] = 2;
-    OK(cdp_mesh_create(&md, &two));
+    paper_meshes(&m, &two);
     cdp_cp_desc d = {.mesh = m, .length = 12, .causal = true, .heads = 4, .width = 2};
     REFUSED(CDP_ERR_INVALID, "12 does not divide into 2 x 4 chunks", cdp_cp_create(&d, &cp));
     d.length = 16;

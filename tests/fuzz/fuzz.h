@@ -1,12 +1,20 @@
-/*  fuzz.h - what every fuzz target shares: how it breaks, how it takes an input apart, and a main() that makes inputs from
-    seeds, so that no fuzzer is needed.
+/*  fuzz.h - what every fuzz target shares: how it breaks, how it takes an input apart, and a main()
+    that makes inputs from seeds, so that no fuzzer is needed.
 
-        clang -g -O1 -fsanitize=fuzzer,address,undefined -DFUZZ_LIB -I. tests/fuzz/TARGET.c -o fuzz && ./fuzz corpus/
-        (-O2 -fno-sanitize-coverage=trace-cmp: four times as many a second, for long runs from a corpus that knows the formats already)
+    With libFuzzer; with -O2 -fno-sanitize-coverage=trace-cmp it is four times as fast, for long
+    runs from a corpus that knows the formats already:
+
+        clang -g -O1 -fsanitize=fuzzer,address,undefined -DFUZZ_LIB -I. tests/fuzz/TARGET.c -o fuzz
+        ./fuzz corpus/
+
+    Without it:
+
         gcc -g -O1 -fsanitize=address,undefined -I. tests/fuzz/TARGET.c -o fuzz -pthread
-        ./fuzz              the inputs of seeds 1 to 20000        ./fuzz --count 10000000    those of more
-        ./fuzz --seed 7     that one alone                        ./fuzz FILE...             replay
-        ./fuzz --write 7 FILE    the input of a seed, for a corpus */
+        ./fuzz                     the inputs of seeds 1 to 20000
+        ./fuzz --count 10000000    those of more
+        ./fuzz --seed 7            that one alone
+        ./fuzz FILE...             replay
+        ./fuzz --write 7 FILE      the input of a seed, for a corpus */
 #ifndef FUZZ_INCLUDED
 #define FUZZ_INCLUDED
 #define CDP_IMPLEMENTATION

@@ -181,7 +181,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
 
 #ifndef FUZZ_LIB
 static uint8_t *put_field(uint8_t *p, const char *text, uint32_t bytes) {
-    cdp__put_u32(p, pick(150) ? bytes : pick(3) ? pick(2000) : (uint32_t)(random_state >> 7));
+    uint32_t said = bytes;
+    if (!pick(150)) said = pick(3) ? pick(2000) : (uint32_t)(random_state >> 7);
+    cdp__put_u32(p, said);
     memcpy(p + 4, text, bytes);
     return p + 4 + bytes;
 }

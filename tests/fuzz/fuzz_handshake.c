@@ -167,9 +167,12 @@ static uint8_t *put_words(uint8_t *p, bool connector) {
         return p + CDP__AUTH_BYTES;
     }
     memset(&h, 0, sizeof h);
-    h.type = pick(3) ? connector ? CDP__WELCOME : CDP__HELLO
-        : pick(3)    ? connector ? CDP__TAKEN : CDP__CHOSEN
-                     : pick(7);
+    if (pick(3))
+        h.type = connector ? CDP__WELCOME : CDP__HELLO;
+    else if (pick(3))
+        h.type = connector ? CDP__TAKEN : CDP__CHOSEN;
+    else
+        h.type = pick(7);
     h.version = pick(8) ? CDP_WIRE_VERSION : pick(9);
     h.order = (uint8_t)(pick(8) ? cdp__byte_order() : pick(4));
     h.world_size = pick(8) ? 3 : pick(6);
@@ -191,6 +194,12 @@ static uint8_t *put_words(uint8_t *p, bool connector) {
     return p + CDP__HELLO_BYTES;
 }
 
+/* The byte before a piece: through which connection it comes, and what happens then. */
+static uint32_t pick_end(void) {
+    if (!pick(5)) return pick(256);
+    return pick(4) & (pick(3) ? 0 : 3);
+}
+
 static size_t make_input(uint64_t seed, uint8_t *out) {
     uint8_t body[8192], *p = out, *q = body;
     uint64_t at = 0, total;
@@ -209,7 +218,7 @@ static size_t make_input(uint64_t seed, uint8_t *out) {
             body[pick((uint32_t)total)] = (uint8_t)pick(256);
     while (at < total) {
         const uint64_t piece = cdp__min(1 + pick(pick(3) ? 128 : 20), total - at);
-        if (!(out[0] >> 7)) *p++ = (uint8_t)(pick(5) ? pick(4) & (pick(3) ? 0 : 3) : pick(256));
+        if (!(out[0] >> 7)) *p++ = (uint8_t)pick_end();
         *p++ = (uint8_t)(out[0] >> 7 ? piece - 1 : piece);
         memcpy(p, body + at, (size_t)piece);
         p += piece;

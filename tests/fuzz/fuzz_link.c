@@ -192,7 +192,8 @@ static uint64_t message_channel(void) {
     return cdp__hash(CDP__HASH_START, id, sizeof id) | 2;
 }
 
-/* The k-th header that `peer` sends to this rank in the first allreduce, or in the first message. */
+/* The k-th header that `peer` sends to this rank in the first allreduce, or in the first
+   message. */
 static cdp__head right_head(uint32_t peer, bool message, uint32_t k) {
     const bool large = what & 4;
     cdp__head f;
@@ -201,15 +202,18 @@ static cdp__head right_head(uint32_t peer, bool message, uint32_t k) {
     f.kind = (uint8_t)(message ? CDP_COLL_SEND : CDP_COLL_ALLREDUCE);
     f.dtype = (uint8_t)(message ? CDP_DTYPE_I32 : CDP_DTYPE_F32);
     f.op = (uint8_t)(!message && what & 8 ? CDP_REDUCE_AVG : CDP_REDUCE_SUM);
-    f.algo = (uint8_t)(message ? 0 : large ? CDP__RING : CDP__DOUBLING);
     f.seq = 1;
     f.root = message ? 5 : 0;
-    f.count = large ? COUNT : message ? 7 : 20;
-    f.round = message ? 0 : large ? 1 + k / 4 : 3;
-    f.bytes = !large ? (uint32_t)f.count * 4
-        : message    ? (k < 11 ? 1024 : 4 * COUNT - 11 * 1024)
-        : k % 4 < 3  ? 1024
-                     : 4 * COUNT / 3 - 3 * 1024;
+    if (message) {
+        f.count = large ? COUNT : 7;
+        if (large) f.bytes = k < 11 ? 1024 : 4 * COUNT - 11 * 1024;
+    } else {
+        f.algo = large ? CDP__RING : CDP__DOUBLING;
+        f.count = large ? COUNT : 20;
+        f.round = large ? 1 + k / 4 : 3;
+        if (large) f.bytes = k % 4 < 3 ? 1024 : 4 * COUNT / 3 - 3 * 1024;
+    }
+    if (!large) f.bytes = (uint32_t)f.count * 4;
     (void)peer;
     return f;
 }
@@ -218,7 +222,8 @@ static cdp__head right_head(uint32_t peer, bool message, uint32_t k) {
 static uint8_t *put_message(uint8_t *p, uint32_t peer, bool message, uint32_t k, uint32_t kind) {
     cdp__head h = right_head(peer, message, k);
     cdp__failure_record r;
-    h.channel = pick(20) == 0 ? random_state : message ? message_channel() : CDP__WORLD_CHANNEL;
+    h.channel = message ? message_channel() : CDP__WORLD_CHANNEL;
+    if (pick(20) == 0) h.channel = random_state;
     h.ack = pick(20) ? 0 : pick(3000);
     switch (pick(12)) {
     case 0: h.kind = (uint8_t)pick(CDP_COLL_COUNT + 1); break;

@@ -418,9 +418,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             .logger = {.level = CDP_LOG_SILENT}};
         T(cdp_group_create(&d, &g[r]) == CDP_OK);
         for (uint32_t b = 0; b < 2; ++b) {
-            buffers[r][b] = segments ? (int32_t *)cdp_group_alloc(g[r], (COUNT + 1) * 4)
-                : r == 1             ? (int32_t *)peer_memory + b * (COUNT + 1)
-                                     : (int32_t *)malloc((COUNT + 1) * 4);
+            if (segments)
+                buffers[r][b] = (int32_t *)cdp_group_alloc(g[r], (COUNT + 1) * 4);
+            else if (r == 1)
+                buffers[r][b] = (int32_t *)peer_memory + b * (COUNT + 1);
+            else
+                buffers[r][b] = (int32_t *)malloc((COUNT + 1) * 4);
             T(buffers[r][b] != NULL);
             buffers[r][b][COUNT] = GUARD;
         }

@@ -50,12 +50,22 @@ static cdp_value value_make(void) {
 
 static uint64_t sum;
 static void touch(cdp_rpc_request *q) {
+    for (uint32_t k = 0; k < q->tensor_count; ++k) {
+        const uint64_t n = cdp__rpc_tensor_bytes(&q->tensors[k]);
+        for (uint64_t i = 0; i < n; ++i)
+            sum += ((const uint8_t *)q->tensors[k].data)[i];
+    }
     for (uint64_t i = 0; i < q->bytes; ++i)
         sum += ((const uint8_t *)q->data)[i];
 }
 static void f_echo(void *user, cdp_rpc_request *q) {
     const cdp_iov iov = {(void *)(uintptr_t)q->data, q->bytes};
-    const cdp_args args = {&iov, 1, q->rrefs, q->rref_count};
+    const cdp_args args = {.iov = &iov,
+        .iov_count = 1,
+        .rrefs = q->rrefs,
+        .rref_count = q->rref_count,
+        .tensors = q->tensors,
+        .tensor_count = q->tensor_count};
     (void)user;
     touch(q);
     (void)cdp_rpc_reply(q, &args);

@@ -231,8 +231,12 @@ static void run_client(input in, uint8_t flags) {
     (void)proof_of(true, CDP__AUTH_STORE, proved);
     memcpy(proved + 2 * CDP__AUTH_BYTES, hello, sizeof hello);
     if (flags & 32 && flags & 1) d.job_key = "k";
-    w->conn[0].in = flags & 8 ? in.p : d.job_key ? proved : hello;
-    w->conn[0].in_bytes = flags & 8 ? in.n : d.job_key ? sizeof proved : sizeof hello;
+    w->conn[0].in = d.job_key ? proved : hello;
+    w->conn[0].in_bytes = d.job_key ? sizeof proved : sizeof hello;
+    if (flags & 8) {
+        w->conn[0].in = in.p;
+        w->conn[0].in_bytes = in.n;
+    }
     w->conn[0].ended = (flags & 16) != 0;
     w->silent_connects = flags & 32 && !(flags & 1);
     w->then = flags & 8 ? in.p : old_hello;
@@ -340,14 +344,16 @@ static uint8_t *put_string(uint8_t *p, uint32_t kind) {
     static const char *const keys[] = {"/a", "/b", "/c", "/dd", "init/", "cdp/server"};
     static const char *const values[] = {"", "1", "-5", " 12x", "text", "9223372036854775807"};
     const char *s = kind == 'k' ? keys[pick(6)] : values[pick(6)];
-    uint64_t n = strlen(s);
+    uint64_t n = strlen(s), said;
     if (kind == 'v' && pick(20) == 0) {
         n = pick(2000);
         cdp__put_u64(p, n);
         memset(p + 8, 'x', (size_t)n);
         return p + 8 + n;
     }
-    cdp__put_u64(p, pick(200) ? n : pick(2) ? UINT64_MAX : 65);
+    said = n;
+    if (!pick(200)) said = pick(2) ? UINT64_MAX : 65;
+    cdp__put_u64(p, said);
     memcpy(p + 8, s, (size_t)n);
     return p + 8 + n;
 }
@@ -385,8 +391,12 @@ static uint8_t *put_answer(uint8_t *p) {
         *p++ = (uint8_t)(pick(10) ? kind % 2 : pick(256));
         if (kind == 2 || pick(2)) return p;
     }
-    cdp__put_u64(p, pick(20) ? pick(6) : pick(2) ? 1001 : UINT64_MAX);
-    return p + 8 + (kind == 4 ? pick(12) : kind == 5 ? 5 : 0);
+    if (pick(20))
+        cdp__put_u64(p, pick(6));
+    else
+        cdp__put_u64(p, pick(2) ? 1001 : UINT64_MAX);
+    if (kind == 4) return p + 8 + pick(12);
+    return p + 8 + (kind == 5 ? 5 : 0);
 }
 
 static size_t make_input(uint64_t seed, uint8_t *out) {
@@ -398,11 +408,8 @@ static size_t make_input(uint64_t seed, uint8_t *out) {
     (void)seed;
     mode = pick(16);
     memset(body, 0, sizeof body);
-    *p++ = (uint8_t)((mode < 7           ? 0
-                             : mode < 11 ? 0x40
-                             : mode < 15 ? 0x80
-                                         : 0xc0)
-        | (pick(64) & (pick(3) ? 0x33 : 0x3f)));
+    *p = (uint8_t)(((mode >= 7) + (mode >= 11) + (mode >= 15)) << 6);
+    *p++ |= (uint8_t)(pick(64) & (pick(3) ? 0x33 : 0x3f));
     if (out[0] >> 6 == 1)
         *p++ = (uint8_t)pick(256);
     else if (out[0] >> 6 != 3 && out[0] & 1)

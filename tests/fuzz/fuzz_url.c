@@ -50,8 +50,8 @@ static void try_addresses(const char *text, size_t bytes) {
     for (i = 0; i < n; ++i)
         T(memcmp(a[i].ip, b[i].ip, 16) == 0 && a[i].port == b[i].port && a[i].scope == b[i].scope
             && a[i].family == b[i].family);
-    for (i = 0; i < 3; ++i) { /* this machine has the first half of them, or none, or all */
-        const uint32_t mine = i == 0 ? n / 2 : i == 1 ? 0 : n;
+    for (i = 0; i < 3; ++i) { /* this machine has none of them, or the first half, or all */
+        const uint32_t mine = i == 1 ? n / 2 : i / 2 * n;
         paths = cdp__paths(a, mine, b, n, path);
         T(paths > 0 && paths <= CDP__PATHS);
     }

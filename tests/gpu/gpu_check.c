@@ -1,9 +1,12 @@
-/*  gpu_check.c - cdp_nccl.h on a real GPU; run.sh builds it, starts it with one to four ranks and shows what rank 0 prints.
+/*  gpu_check.c - cdp_nccl.h on a real GPU; run.sh builds it, starts it with one to four ranks and
+    shows what rank 0 prints.
 
         gpu_check --probe     "DEVICES NCCL-VERSION", or why there is none, and exit code 77
-        gpu_check WORDS       as a rank (see cdp_init_from_env): the parts whose names contain a word, or all of them
+        gpu_check WORDS       as a rank (see cdp_init_from_env): the parts whose names contain a
+                              word, or all of them
 
-    The reference is the same operation over the links of the processor, which has tests of its own; for DDP likewise. */
+    The reference is the same operation over the links of the processor, which has tests of its own;
+    for DDP likewise. */
 #define _GNU_SOURCE
 #define CDP_IMPLEMENTATION
 #include "../../cdp_tcp.h"

@@ -1,8 +1,12 @@
-/*  A store for PyTorch to talk to, or a client of PyTorch's, driven by lines on stdin; test_store.py starts it.
+/*  A store for PyTorch to talk to, or a client of PyTorch's, driven by lines on stdin;
+    test_store.py starts it.
 
-        store serve [KEY]         prints the port, serves until stdin ends; what it refuses goes to stderr
-        store client PORT         one command a line, one answer a line; values are hexadecimal, "-" is an empty one
-            set K V   get K MS   add K N   cas K OLD NEW   wait MS K...   check K...   del K   num   append K V   mset K V...   mget MS K... */
+        store serve [KEY]         prints the port, serves until stdin ends; what it refuses goes to
+                                  stderr
+        store client PORT         one command a line, one answer a line; values are hexadecimal, "-"
+                                  is an empty one
+            set K V   get K MS   add K N   cas K OLD NEW   wait MS K...   check K...   del K   num
+            append K V   mset K V...   mget MS K... */
 #define CDP_IMPLEMENTATION
 #include "cdp_store.h"
 #include <stdio.h>

@@ -699,9 +699,11 @@ TEST(out_of_memory_is_explained) {
     world_end(&w);
 }
 
+static char oom_path[100];
+
 static void with_dump(cdp_mem_desc *d, fake *f) {
     f->limit = 64 * MIB;
-    d->dump_path = "/tmp/cdp_test_mem_oom.pickle";
+    d->dump_path = oom_path;
 }
 
 TEST(out_of_memory_is_dumped) {
@@ -712,21 +714,21 @@ TEST(out_of_memory_is_dumped) {
     size_t n;
     cdp_mem_shot *shot;
     const cdp_mem_event *e;
-    remove("/tmp/cdp_test_mem_oom.pickle");
+    snprintf(oom_path, sizeof oom_path, "/tmp/cdp_test_mem_oom.%d.pickle", (int)getpid());
     world_begin(&w, with_dump);
     FAILS(CDP_ERR_NOMEM, "no 80.0 MiB", cdp_mem_alloc(w.mem, 80 * MIB, NULL, &p));
-    file = fopen("/tmp/cdp_test_mem_oom.pickle", "rb");
+    file = fopen(oom_path, "rb");
     if (!T(file != NULL)) return;
     n = fread(bytes, 1, sizeof bytes, file);
     fclose(file);
-    remove("/tmp/cdp_test_mem_oom.pickle");
+    remove(oom_path);
     OK(cdp_mem_read(bytes, n, NULL, &shot));
     n = cdp_mem_events(shot, 0, &e);
     T(n >= 1 && e[n - 1].action == CDP_MEM_OOM && e[n - 1].size == 80 * MIB
         && e[n - 1].device_free == 64 * MIB);
     cdp_mem_shot_free(shot);
     FAILS(CDP_ERR_NOMEM, "no 80.0 MiB", cdp_mem_alloc(w.mem, 80 * MIB, NULL, &p));
-    T(fopen("/tmp/cdp_test_mem_oom.pickle", "rb") == NULL); /* the first failure alone */
+    T(fopen(oom_path, "rb") == NULL); /* the first failure alone */
     world_end(&w);
 }
 

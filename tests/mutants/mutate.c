@@ -2,10 +2,13 @@
 
        mutate pick SEED COUNT HEADER...     COUNT lines "HEADER LINE AT KIND", drawn by SEED
        mutate plant HEADER LINE AT KIND     the header with that defect, to stdout
+       mutate one DECLARED HEADER LINE AT KIND   only the function with that defect; of the others
+                                            only what `sources declared HEADER` leaves of them
        mutate show HEADER LINE AT KIND      "HEADER:LINE section KIND | before | after"
 
    Kinds: operator (another one of its sort), constant (a number plus one, true for false),
-   condition (an if that is negated), missing (a statement that is left out). Definitions outside
+   condition (an if that is negated), missing (a statement that is left out), none (for control:
+   nothing changes). Definitions outside
    of functions are left alone, since tests are compiled with them. So are lines that only check
    or describe: assertions, texts of errors, logs. */
 #include <stdbool.h>
@@ -19,9 +22,11 @@ enum kind {
     CONSTANT,
     CONDITION,
     MISSING,
-    KINDS
+    KINDS, /* that are drawn */
+    NONE = KINDS
 };
-static const char *const kind_names[KINDS] = {"operator", "constant", "condition", "missing"};
+static const char *const kind_names[KINDS + 1] = {
+    "operator", "constant", "condition", "missing", "none"};
 
 #define MAX_LINES 40000
 #define MAX_LINE 400
@@ -204,7 +209,9 @@ static uint32_t candidates(const header *h, uint32_t number, mutation *out) {
 static void changed(const header *h, const mutation *m, char out[MAX_LINE + 16]) {
     const char *text = h->lines[m->line], *at = text + m->at, *other = "", *was;
     const int before = (int)m->at;
-    if (m->kind == MISSING) {
+    if (m->kind == NONE) {
+        snprintf(out, MAX_LINE + 16, "%s", text);
+    } else if (m->kind == MISSING) {
         snprintf(out, MAX_LINE + 16, "%.*s;", before, text);
     } else if (m->kind == CONDITION) { /* to the end of the parentheses, or of the line */
         int depth = 1;
@@ -272,25 +279,51 @@ static int pick(uint64_t seed, uint32_t count, char **names, uint32_t n) {
     return 0;
 }
 
+/* The declarations line by line, but for one function, which comes from the header itself. The
+   declarations begin with a line of their own, #line. */
+static void print_one(const header *h, const mutation *m, const char *declared, const char *line) {
+    header d;
+    uint32_t from = m->line, to = m->line;
+    header_read(&d, declared);
+    while (from && h->body[from])
+        --from;
+    while (to + 1 < h->count && !starts(h->lines[to], "}"))
+        ++to;
+    puts(d.lines[0]);
+    for (uint32_t i = 0; i < h->count && i + 1 < d.count; ++i) {
+        if (i < from || i > to)
+            puts(d.lines[i + 1]);
+        else
+            puts(i == m->line ? line : h->lines[i]);
+    }
+}
+
 int main(int argc, char **argv) {
     header h;
     mutation m = {0};
     char line[MAX_LINE + 16];
-    if (argc > 4 && strcmp(argv[1], "pick") == 0)
+    const char *what = argc > 1 ? argv[1] : "", *declared = "";
+    if (argc > 4 && strcmp(what, "pick") == 0)
         return pick(strtoull(argv[2], NULL, 10), (uint32_t)strtoul(argv[3], NULL, 10), argv + 4,
             (uint32_t)argc - 4);
+    if (argc == 7 && strcmp(what, "one") == 0) {
+        declared = argv[2];
+        ++argv;
+        --argc;
+    }
     if (argc != 6) stop("usage: pick SEED COUNT HEADER... | plant or show HEADER LINE AT KIND", "");
     header_read(&h, argv[2]);
     m.line = (uint32_t)strtoul(argv[3], NULL, 10) - 1;
     m.at = (uint32_t)strtoul(argv[4], NULL, 10);
-    while (m.kind < KINDS && strcmp(argv[5], kind_names[m.kind]) != 0)
+    while (m.kind < NONE && strcmp(argv[5], kind_names[m.kind]) != 0)
         ++m.kind;
-    if (m.line >= h.count || m.at >= MAX_LINE || m.kind == KINDS) stop("no such place in", argv[2]);
+    if (m.line >= h.count || m.at >= MAX_LINE) stop("no such place in", argv[2]);
     changed(&h, &m, line);
-    if (strcmp(argv[1], "show") == 0)
+    if (strcmp(what, "one") == 0) print_one(&h, &m, declared, line);
+    if (strcmp(what, "show") == 0)
         printf("%s:%u %s %s | %s | %s\n", argv[2], m.line + 1, h.section[m.line], argv[5],
             h.lines[m.line] + strspn(h.lines[m.line], " "), line + strspn(line, " "));
-    for (uint32_t i = 0; i < h.count && strcmp(argv[1], "plant") == 0; ++i)
+    for (uint32_t i = 0; i < h.count && strcmp(what, "plant") == 0; ++i)
         puts(i == m.line ? line : h.lines[i]);
     return 0;
 }

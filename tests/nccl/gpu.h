@@ -94,10 +94,11 @@ TEST_API const char *gpu_load(void) {
 TEST_API void *gpu_new(const void *from, uint64_t bytes) {
     void *p = NULL;
     if (gpu_cudaMalloc(&p, bytes ? bytes : 1) != 0) abort();
-    if (from ? gpu_cudaMemcpy(p, from, bytes, GPU_TO_DEVICE)
-             : gpu_cudaMemset(p, 0x5a, bytes ? bytes : 1))
+    if (from) {
+        if (gpu_cudaMemcpy(p, from, bytes, GPU_TO_DEVICE) != 0) abort();
+    } else if (gpu_cudaMemset(p, 0x5a, bytes ? bytes : 1) != 0 || gpu_cudaDeviceSynchronize()) {
         abort();
-    if (!from && gpu_cudaDeviceSynchronize()) abort();
+    }
     return p;
 }
 TEST_API void gpu_get(void *to, const void *from, uint64_t bytes) {

@@ -72,7 +72,9 @@ static double value(const void *at, uint64_t i, cdp_dtype d) {
 
 /* The mean over a number of ranks that is no power of two: NCCL multiplies by its inverse. */
 static bool nearly(const void *a, const void *b, uint64_t count, cdp_dtype d) {
-    const double eps = d == CDP_DTYPE_BF16 ? 0.02 : d == CDP_DTYPE_F16 ? 0.004 : 1e-6;
+    double eps = 1e-6;
+    if (d == CDP_DTYPE_BF16) eps = 0.02;
+    if (d == CDP_DTYPE_F16) eps = 0.004;
     for (uint64_t i = 0; i < count; ++i) {
         const double x = value(a, i, d), y = value(b, i, d);
         if (x - y > eps * 8 || y - x > eps * 8) return false;
@@ -398,10 +400,10 @@ static void several_of_rank(card *c) {
         GPU(cudaMemcpyAsync(&host[i], d[i], 4, GPU_TO_HOST, c->stream));
         GPU(cudaStreamSynchronize(c->stream));
         const float n = (float)c->n;
-        T(host[i]
-            == (i % 3 == 2       ? (float)i + 1
-                    : i % 3 == 1 ? (float)i + n - 1
-                                 : n * (float)i + n * (n - 1) / 2));
+        float want = n * (float)i + n * (n - 1) / 2;
+        if (i % 3 == 1) want = (float)i + n - 1;
+        if (i % 3 == 2) want = (float)i + 1;
+        T(host[i] == want);
     }
     rq[3].out = host; /* memory of the processor among it */
     FAILS(CDP_ERR_INVALID, "", cdp_start_all(c->g, rq, N, &w));

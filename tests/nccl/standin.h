@@ -1,22 +1,31 @@
-/*  standin.h - a stand-in for the CUDA runtime, NCCL and NVRTC, so that cdp_nccl.h can be tested on any machine
+/*  standin.h - a stand-in for the CUDA runtime, NCCL and NVRTC, so that cdp_nccl.h can be tested on
+    any machine
 
-    It is NOT the real thing: no GPU, no NVIDIA library and none of their code is involved, and figures of speed that come
-    from it mean nothing. It is a model, written from NVIDIA's public documentation, of those parts of their behaviour that a
-    program can get wrong. build.sh makes shared libraries with the real ones' names from standin_*.c.
+    It is NOT the real thing: no GPU, no NVIDIA library and none of their code is involved, and
+    figures of speed that come from it mean nothing. It is a model, written from NVIDIA's public
+    documentation, of those parts of their behaviour that a program can get wrong. build.sh makes
+    shared libraries with the real ones' names from standin_*.c.
 
     What it models, and how mistakes show
-        device memory   no host code can touch it (it is mapped without any right): that ends in SIGSEGV. Work on memory that
-                        was freed, or is on another device, or was never device memory, is a fault: see standin_faults().
-                        New memory is full of 0xcb, freed memory of 0xdd.
-        streams         each is a thread that sleeps a random while before each item, so what is not ordered runs in any order
-        events, graphs  nodes of a graph run side by side, as soon as those that they depend on have run
-        capture         what is not allowed meanwhile is refused and spoils the capture, also from other threads
-        NCCL            communicators between threads and processes, over a file that is shared; ranks that call different
-                        things hang until somebody aborts; non-blocking communicators do say ncclInProgress
-        NVRTC           hands the source to gcc as C, and runs the kernel for each of its threads in turn; so it only knows kernels
-                        that are C: no includes, no shared memory, no __syncthreads
+        device memory   no host code can touch it (it is mapped without any right): that ends in
+                        SIGSEGV. Work on memory that was freed, or is on another device, or was
+                        never device memory, is a fault: see standin_faults(). New memory is full of
+                        0xcb, freed memory of 0xdd.
+        streams         each is a thread that sleeps a random while before each item, so what is not
+                        ordered runs in any order
+        events, graphs  nodes of a graph run side by side, as soon as those that they depend on have
+                        run
+        capture         what is not allowed meanwhile is refused and spoils the capture, also from
+                        other threads
+        NCCL            communicators between threads and processes, over a file that is shared;
+                        ranks that call different things hang until somebody aborts; non-blocking
+                        communicators do say ncclInProgress
+        NVRTC           hands the source to gcc as C, and runs the kernel for each of its threads in
+                        turn; so it only knows kernels that are C: no includes, no shared memory, no
+                        __syncthreads
 
-    Settings are numbers with names. STANDIN="delay_us=0,devices=4" in the environment sets them at the start. */
+    Settings are numbers with names. STANDIN="delay_us=0,devices=4" in the environment sets them at
+    the start. */
 #ifndef STANDIN_INCLUDED
 #define STANDIN_INCLUDED
 
@@ -32,10 +41,11 @@
    devices   how many there are (4); 0: cudaErrorNoDevice
    driver    CUDA version of the driver (13000); 0: there is none, cudaErrorInsufficientDriver
    memory    bytes that cudaMalloc gives on each device (128 MiB)
-   drop_wait k > 0: the k-th cudaStreamWaitEvent from now on does nothing; -1: none does. A planted defect.
+   drop_wait k > 0: the k-th cudaStreamWaitEvent from now on does nothing; -1: none does. A planted
+             defect.
    early_free 1: cudaFreeAsync frees at once. A planted defect.
-   lazy      one in so many calls of non-blocking communicators is still in progress when it returns, and the first one
-             always is (4); 0: none
+   lazy      one in so many calls of non-blocking communicators is still in progress when it
+             returns, and the first one always is (4); 0: none
    slow_init milliseconds that making a communicator takes at least (0)
    capability of all devices, 90 is 9.0 (90)
    refuse    what a communicator says, in place of ncclSuccess, when its ranks have met (0) */

@@ -30,12 +30,13 @@ static struct {
     {"memory", (long)ARENA_BYTES}, {"drop_wait", 0}, {"early_free", 0}, {"lazy", 4},
     {"slow_init", 0}, {"refuse", 0}, {"capability", 90}, {"runtime", 13000}};
 
-static struct {
+typedef struct counted {
     char name[48];
     long calls, fail_at;
     int code;
     long left;
-} functions[NAMES_MAX], kept[16];
+} counted;
+static counted functions[NAMES_MAX], kept[16];
 
 static int faults;
 static char first_fault[400];
@@ -137,8 +138,9 @@ uint64_t standin_random(void) {
 }
 
 void standin_pause(void) {
-    const uint64_t most = (uint64_t)setting_of("delay_us"),
-                   us = most ? standin_random() % most * (standin_random() % 16 ? 1 : 10) : 0;
+    const uint64_t most = (uint64_t)setting_of("delay_us");
+    if (!most) return;
+    const uint64_t us = standin_random() % most * (standin_random() % 16 ? 1 : 10);
     if (us) usleep((useconds_t)us);
 }
 
@@ -282,10 +284,10 @@ void *standin_bytes(const void *p, size_t bytes, int device, const char *why) {
         at = (char *)(uintptr_t)p;
     pthread_mutex_unlock(&lock);
     if (!at) {
-        standin_fault("%s: %zu bytes at %p %s", why, bytes, p,
-            arena_of(p) < 0                            ? "are no memory of a device"
-                : device >= 0 && arena_of(p) != device ? "are on another device"
-                                                       : "are not allocated (any more)");
+        const char *what = "are not allocated (any more)";
+        if (device >= 0 && arena_of(p) != device) what = "are on another device";
+        if (arena_of(p) < 0) what = "are no memory of a device";
+        standin_fault("%s: %zu bytes at %p %s", why, bytes, p, what);
         standin_sick(device < 0 ? 0 : device, cudaErrorIllegalAddress);
     }
     return at;
@@ -694,9 +696,9 @@ static cudaError_t give(int e) {
     if (s->legacy && captures_global(s->device)) LEAVE(cudaErrorStreamCaptureImplicit)
 
 static int present(void) {
-    return setting_of("driver") < setting_of("runtime") / 1000 * 1000 ? cudaErrorInsufficientDriver
-        : setting_of("devices") < 1                                   ? cudaErrorNoDevice
-                                                                      : cudaSuccess;
+    if (setting_of("driver") < setting_of("runtime") / 1000 * 1000)
+        return cudaErrorInsufficientDriver;
+    return setting_of("devices") < 1 ? cudaErrorNoDevice : cudaSuccess;
 }
 
 /* Stream 0 cannot be used while a stream that synchronises with it captures. */
@@ -780,10 +782,12 @@ cudaError_t cudaSetDevice(int d) {
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int device) {
     ENTER("cudaDeviceGetAttribute");
     if (device < 0 || device >= setting_of("devices")) LEAVE(cudaErrorInvalidDevice);
-    *value = attr == cudaDevAttrComputeCapabilityMajor ? (int)setting_of("capability") / 10
-        : attr == cudaDevAttrComputeCapabilityMinor    ? (int)setting_of("capability") % 10
-        : attr == cudaDevAttrMultiProcessorCount       ? 2
-                                                       : 1;
+    switch ((int)attr) {
+    case cudaDevAttrComputeCapabilityMajor: *value = (int)setting_of("capability") / 10; break;
+    case cudaDevAttrComputeCapabilityMinor: *value = (int)setting_of("capability") % 10; break;
+    case cudaDevAttrMultiProcessorCount: *value = 2; break;
+    default: *value = 1;
+    }
     LEAVE(cudaSuccess);
 }
 cudaError_t cudaDeviceGetPCIBusId(char *id, int size, int device) {
@@ -985,10 +989,9 @@ static void *where(const void *p, size_t bytes) { /* any memory at all; NULL aft
 }
 static void copy_run(void *arg) {
     const copy *const c = (const copy *)arg;
-    void *const to = where(c->to, c->bytes),
-                *const from = c->staged ? c->staged
-        : c->from                       ? where(c->from, c->bytes)
-                                        : NULL;
+    void *const to = where(c->to, c->bytes);
+    const void *from = c->staged;
+    if (!from && c->from) from = where(c->from, c->bytes);
     if (to && !c->from && !c->staged)
         memset(to, c->value, c->bytes);
     else if (to && from)
@@ -1142,14 +1145,16 @@ cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned *flags) {
     *flags = s->flags;
     LEAVE(cudaSuccess);
 }
+static enum cudaStreamCaptureStatus capture_status(const standin_stream *s) {
+    if (!s->cap) return cudaStreamCaptureStatusNone;
+    return s->cap->spoiled ? cudaStreamCaptureStatusInvalidated : cudaStreamCaptureStatusActive;
+}
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status) {
     ENTER("cudaStreamIsCapturing");
     standin_stream *const s = find_locked(stream, current_device);
     if (!s) LEAVE(cudaErrorInvalidResourceHandle);
     if (s->legacy && captures_global(s->device)) LEAVE(cudaErrorStreamCaptureImplicit);
-    *status = !s->cap     ? cudaStreamCaptureStatusNone
-        : s->cap->spoiled ? cudaStreamCaptureStatusInvalidated
-                          : cudaStreamCaptureStatusActive;
+    *status = capture_status(s);
     LEAVE(cudaSuccess);
 }
 
@@ -1367,10 +1372,7 @@ static cudaError_t capture_info(cudaStream_t stream, enum cudaStreamCaptureStatu
     standin_stream *const s = find_locked(stream, current_device);
     if (!s) LEAVE(cudaErrorInvalidResourceHandle);
     if (s->legacy && captures_global(s->device)) LEAVE(cudaErrorStreamCaptureImplicit);
-    if (status)
-        *status = !s->cap     ? cudaStreamCaptureStatusNone
-            : s->cap->spoiled ? cudaStreamCaptureStatusInvalidated
-                              : cudaStreamCaptureStatusActive;
+    if (status) *status = capture_status(s);
     if (id && s->cap) *id = s->cap->id;
     if (graph) *graph = s->cap ? s->cap->graph : NULL;
     if (deps) *deps = NULL;

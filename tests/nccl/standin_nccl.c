@@ -191,24 +191,28 @@ static uint8_t to_e5m2(float f) {
     return to_f8(f, 5);
 }
 
-#define COMBINE(a, b)                         \
-    (op == ncclProd         ? a * b           \
-            : op == ncclMax ? (a > b ? a : b) \
-            : op == ncclMin ? (a < b ? a : b) \
-                            : a + b)
-#define INTS(T_, U_)                                                    \
-    for (uint64_t i = 0; i < count; ++i) {                              \
-        const T_ a = ((T_ *)acc)[i], b = ((const T_ *)in)[i];           \
-        const U_ x = (U_)a, y = (U_)b;                                  \
-        ((T_ *)acc)[i] = op == ncclMax ? (a > b ? a : b)                \
-            : op == ncclMin            ? (a < b ? a : b)                \
-                                       : (T_)(U_)(op == ncclProd ? x * y : x + y); \
-    }                                                                   \
+/* Of type U_ are sums and products, of T_ everything else: unsigned numbers wrap. */
+#define COMBINE(T_, U_)                                     \
+    switch (op) {                                           \
+    case ncclProd: result = (T_)(U_)((U_)a * (U_)b); break; \
+    case ncclMax: result = a > b ? a : b; break;            \
+    case ncclMin: result = a < b ? a : b; break;            \
+    default: result = (T_)(U_)((U_)a + (U_)b);              \
+    }
+#define INTS(T_, U_)                                          \
+    for (uint64_t i = 0; i < count; ++i) {                    \
+        const T_ a = ((T_ *)acc)[i], b = ((const T_ *)in)[i]; \
+        T_ result;                                            \
+        COMBINE(T_, U_)                                       \
+        ((T_ *)acc)[i] = result;                              \
+    }                                                         \
     break
 #define FLOATS(T_, S_, GET, PUT)                                        \
     for (uint64_t i = 0; i < count; ++i) {                              \
         const T_ a = GET(((S_ *)acc)[i]), b = GET(((const S_ *)in)[i]); \
-        ((S_ *)acc)[i] = PUT(COMBINE(a, b));                            \
+        T_ result;                                                      \
+        COMBINE(T_, T_)                                                 \
+        ((S_ *)acc)[i] = PUT(result);                                   \
     }                                                                   \
     break
 
@@ -1036,16 +1040,15 @@ ncclResult_t ncclRedOpCreatePreMulSum(
         ++i;
     if (i == 64) return refuse(ncclInternalError, "too many reductions");
     c->factor_type[i] = type;
-    c->factors[i] = type == ncclFloat64 ? *(double *)scalar
-        : type == ncclFloat32           ? *(float *)scalar
-        : type == ncclFloat16           ? from_f16(*(uint16_t *)scalar)
-        : type == ncclBfloat16          ? from_bf16(*(uint16_t *)scalar)
-        : type == ncclFloat8e4m3        ? from_e4m3(*(uint8_t *)scalar)
-        : type == ncclFloat8e5m2        ? from_e5m2(*(uint8_t *)scalar)
-                                        : 0;
-    if (type != ncclFloat64 && type != ncclFloat32 && type != ncclFloat16 && type != ncclBfloat16
-        && type != ncclFloat8e4m3 && type != ncclFloat8e5m2)
-        return refuse(ncclInvalidArgument, "a factor of an integer");
+    switch ((int)type) {
+    case ncclFloat64: c->factors[i] = *(double *)scalar; break;
+    case ncclFloat32: c->factors[i] = *(float *)scalar; break;
+    case ncclFloat16: c->factors[i] = from_f16(*(uint16_t *)scalar); break;
+    case ncclBfloat16: c->factors[i] = from_bf16(*(uint16_t *)scalar); break;
+    case ncclFloat8e4m3: c->factors[i] = from_e4m3(*(uint8_t *)scalar); break;
+    case ncclFloat8e5m2: c->factors[i] = from_e5m2(*(uint8_t *)scalar); break;
+    default: return refuse(ncclInvalidArgument, "a factor of an integer");
+    }
     c->factor_used[i] = 1;
     *op = (ncclRedOp_t)(ncclNumOps + i);
     return ncclSuccess;

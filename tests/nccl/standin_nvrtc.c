@@ -130,9 +130,9 @@ nvrtcResult nvrtcVersion(int *major, int *minor) {
     return NVRTC_SUCCESS;
 }
 const char *nvrtcGetErrorString(nvrtcResult e) {
-    return e == NVRTC_SUCCESS          ? "NVRTC_SUCCESS"
-        : e == NVRTC_ERROR_COMPILATION ? "NVRTC_ERROR_COMPILATION"
-                                       : "an error of the stand-in's NVRTC";
+    if (e == NVRTC_SUCCESS) return "NVRTC_SUCCESS";
+    if (e == NVRTC_ERROR_COMPILATION) return "NVRTC_ERROR_COMPILATION";
+    return "an error of the stand-in's NVRTC";
 }
 
 nvrtcResult nvrtcCreateProgram(nvrtcProgram *out, const char *source, const char *name, int headers,

@@ -10,6 +10,7 @@
 
 #include "models.h"
 #include "operations.h"
+#include "ports.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -395,11 +396,7 @@ static void global_capture_of_rank(card *c) {
     GPU(cudaFree(d));
 }
 TEST(graphs_and_other_threads) {
-    cards all;
-    memset(&all, 0, sizeof all);
-    all.n = 1;
-    all.func = global_capture_of_rank;
-    all.desc.watchdog_ms = 1;
+    const cards all = {.n = 1, .func = global_capture_of_rank, .desc.watchdog_ms = 1};
     cards_run(&all);
     clean();
 }
@@ -517,12 +514,10 @@ static void stuck_stream_of_rank(card *c) {
     GPU(cudaFree(d));
 }
 TEST(stuck_stream) {
-    cards all;
-    memset(&all, 0, sizeof all);
-    all.n = 1;
-    all.func = stuck_stream_of_rank;
-    all.hurry_ms = 300;
-    all.group.logger.level = CDP_LOG_SILENT;
+    const cards all = {.n = 1,
+        .func = stuck_stream_of_rank,
+        .hurry_ms = 300,
+        .group.logger.level = CDP_LOG_SILENT};
     cards_run(&all);
     clean();
 }
@@ -1073,11 +1068,7 @@ static void descs_differ_of_rank(card *c) {
     OK(cdp_nccl_attach(c->g, &desc));
 }
 TEST(descs_differ) {
-    cards all;
-    memset(&all, 0, sizeof all);
-    all.n = 2;
-    all.func = descs_differ_of_rank;
-    all.no_attach = true;
+    const cards all = {.n = 2, .func = descs_differ_of_rank, .no_attach = true};
     cards_run(&all);
     clean();
 }
@@ -1188,12 +1179,10 @@ static void shrink_fails_of_rank(card *c) {
     GPU(cudaFree(d));
 }
 TEST(shrink_fails) {
-    cards all;
-    memset(&all, 0, sizeof all);
-    all.n = 2;
-    all.func = shrink_fails_of_rank;
-    all.group.logger.level = CDP_LOG_SILENT;
-    all.desc.no_vigil = true;
+    const cards all = {.n = 2,
+        .func = shrink_fails_of_rank,
+        .group.logger.level = CDP_LOG_SILENT,
+        .desc.no_vigil = true};
     cards_run(&all);
     clean();
 }
@@ -1213,14 +1202,12 @@ static void unwatched_of_rank(card *c) {
     GPU(cudaFree(d));
 }
 TEST(watchdog) {
-    cards all;
-    memset(&all, 0, sizeof all);
-    all.n = 2;
-    all.func = unwatched_of_rank;
-    all.desc.no_check = true;
-    all.desc.watchdog_ms = 20;
-    all.hurry_ms = 700;
-    all.group.logger.level = CDP_LOG_SILENT;
+    const cards all = {.n = 2,
+        .func = unwatched_of_rank,
+        .desc.no_check = true,
+        .desc.watchdog_ms = 20,
+        .hurry_ms = 700,
+        .group.logger.level = CDP_LOG_SILENT};
     cards_run(&all);
     clean();
 }
@@ -1298,7 +1285,8 @@ static void split_of_rank(card *c) {
     }
     GPU(cudaMemcpyAsync(&host, d, 4, GPU_TO_HOST, c->stream));
     GPU(cudaStreamSynchronize(c->stream));
-    T(host == (c->rank == 3 ? 8 : c->rank == 1 ? 2 : 5));
+    static const float sums[] = {5, 2, 5, 8};
+    T(host == sums[c->rank]);
     OK(cdp_allreduce(c->g, NULL, d, 1, CDP_DTYPE_F32, CDP_REDUCE_MAX));
     GPU(cudaMemcpyAsync(&host, d, 4, GPU_TO_HOST, c->stream));
     GPU(cudaStreamSynchronize(c->stream));
@@ -1364,12 +1352,8 @@ static void shrink_of_rank(card *c) {
     GPU(cudaFree(d));
 }
 TEST(shrink) {
-    cards all;
-    memset(&all, 0, sizeof all);
-    all.n = 3;
-    all.func = shrink_of_rank;
-    all.desc.keep = true;
-    all.group.logger.level = CDP_LOG_SILENT;
+    const cards all = {
+        .n = 3, .func = shrink_of_rank, .desc.keep = true, .group.logger.level = CDP_LOG_SILENT};
     cards_run(&all);
     clean();
 }
@@ -1397,12 +1381,10 @@ static void nobody_gone_of_rank(card *c) {
     GPU(cudaFree(d));
 }
 TEST(nobody_gone) {
-    cards all;
-    memset(&all, 0, sizeof all);
-    all.n = 2;
-    all.func = nobody_gone_of_rank;
-    all.desc.keep = true;
-    all.group.logger.level = CDP_LOG_SILENT;
+    const cards all = {.n = 2,
+        .func = nobody_gone_of_rank,
+        .desc.keep = true,
+        .group.logger.level = CDP_LOG_SILENT};
     cards_run(&all);
     clean();
 }
@@ -1446,11 +1428,7 @@ static void grow_of_rank(card *c) {
     GPU(cudaFree(d));
 }
 TEST(grow) {
-    cards all;
-    memset(&all, 0, sizeof all);
-    all.n = 3;
-    all.func = grow_of_rank;
-    all.no_attach = true;
+    const cards all = {.n = 3, .func = grow_of_rank, .no_attach = true};
     cards_run(&all);
     clean();
 }
@@ -1875,7 +1853,8 @@ static void local_sgd_of_rank(card *c) {
             OK(cdp_ddp_backward_end(ddp));
             GPU(cudaMemcpyAsync(host, cdp_ddp_grad(ddp, 0), 16, GPU_TO_HOST, c->stream));
             GPU(cudaStreamSynchronize(c->stream));
-            T(host[3] == (step == 0 ? 6.0f : c->rank / 2 ? 10.0f : 2.0f) + 3);
+            const float of_two = c->rank / 2 ? 10.0f : 2.0f;
+            T(host[3] == (step == 0 ? 6.0f : of_two) + 3);
         }
     }
     cdp_ddp_destroy(ddp);
@@ -2125,11 +2104,7 @@ TEST(given_up) {
 }
 
 TEST(stuck_rank) {
-    cards all;
-    memset(&all, 0, sizeof all);
-    all.n = 2;
-    all.func = stuck_of_rank;
-    all.group.logger.level = CDP_LOG_SILENT;
+    const cards all = {.n = 2, .func = stuck_of_rank, .group.logger.level = CDP_LOG_SILENT};
     cards_run(&all);
     clean();
 }
@@ -2473,23 +2448,6 @@ static int child_rank(const char *port, uint32_t rank, uint32_t n, bool dies) {
     gpu_cudaFree(d);
     fflush(stdout);
     return quick ? 0 : 5;
-}
-
-/* Below the ports that the system gives to connections. */
-static uint32_t free_port(void) {
-    for (uint32_t i = 0; i < 1000; ++i) {
-        const uint32_t port = 20000 + ((uint32_t)getpid() * 7 + i) % 12000;
-        struct sockaddr_in at;
-        memset(&at, 0, sizeof at);
-        at.sin_family = AF_INET;
-        at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        at.sin_port = htons((uint16_t)port);
-        const int fd = socket(AF_INET, SOCK_STREAM, 0);
-        const bool free_now = bind(fd, (const struct sockaddr *)&at, sizeof at) == 0;
-        close(fd);
-        if (free_now) return port;
-    }
-    return 20000;
 }
 
 TEST(killed_process) {

@@ -1,7 +1,9 @@
-/* What tests/procs/test_netns.sh runs on several hosts: all collectives with known results, or how long each takes and how many bytes
-   leave this host for it, with algorithms that know of hosts and with others.
+/* What tests/procs/test_netns.sh runs on several hosts: all collectives with known results, or how
+   long each takes and how many bytes leave this host for it, with algorithms that know of hosts and
+   with others.
 
-   hosts check | hosts measure BYTES... [--calls N]     environment: as for cdp_init_from_env; IFACE: whose bytes are counted (default: eth0) */
+   hosts check | hosts measure BYTES... [--calls N]
+       environment: as for cdp_init_from_env; IFACE: whose bytes are counted (default: eth0) */
 #define CDP_IMPLEMENTATION
 #include "cdp_tcp.h"
 

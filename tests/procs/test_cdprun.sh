@@ -21,12 +21,15 @@ fail()  { failed=$((failed + 1)); echo "FAIL $1: $2"; }
 check() { if [ "$2" = "$3" ]; then ok "$1"; else fail "$1" "got '$2', expected '$3'"; fi; }
 has()   { case $(cat "$2") in *"$3"*) ok "$1" ;; *) fail "$1" "no '$3' in: $(head -c 600 "$2")" ;; esac; }
 hasnot() { case $(cat "$2") in *"$3"*) fail "$1" "'$3' found" ;; *) ok "$1" ;; esac; }
-gone()  { if left=$("$H" gone "$2" 3000); then ok "$1"; else fail "$1" "still alive: $left"; fi; }
+gone()  { if left=$("$H" gone "$2" $((3000 * slack))); then ok "$1"; else fail "$1" "still alive: $left"; fi; }
 ms()    { echo $(($(date +%s%N) / 1000000)); }
+slack=${TEST_SCALE:-1}                            # how many times longer things may take; run_all.sh measures it
+within() { between "$1" "$2" "$3" $(($4 * slack)); } # NAME MS LEAST MOST
+tenths() { printf '%d.%d\n' $(($1 * slack / 10)) $(($1 * slack % 10)); } # of a second
 between() { if [ "$2" -ge "$3" ] && [ "$2" -le "$4" ]; then ok "$1"; else fail "$1" "$2 is not in $3..$4"; fi; }
 random_below() { echo $(($(od -An -N2 -tu2 /dev/urandom) % $1)); }
 pause_ms() { sleep "$(printf '0.%03d' "$1")"; }
-await_file() { n=0; while [ ! -s "$1" ] && [ $n -lt 300 ]; do sleep 0.01; n=$((n + 1)); done; }
+await_file() { n=0; while [ ! -s "$1" ] && [ $n -lt $((300 * slack)) ]; do sleep 0.01; n=$((n + 1)); done; }
 
 cat > helper.c <<'EOF'
 #define _GNU_SOURCE
@@ -332,9 +335,10 @@ c
 c"
 check long-line "$("$C" -n 1 "$H" long 3000001 | "$H" joined)" "good 3000001"
 check long-line-no-prefix "$("$C" -n 1 --no-prefix "$H" long 3000001 | cksum)" "$("$H" long 3000001 | cksum)"
-"$C" -n 1 sh -c 'echo now; sleep 1' > out & sleep 0.4
-check prompt "$(cat out)" "[0] now"
-wait $!
+rm -f out
+"$C" -n 1 sh -c 'echo now; exec sleep 50' > out 2> err & pid=$!   # a line is shown while its rank still runs
+await_file out; check prompt "$(cat out)" "[0] now"
+kill -TERM $pid; wait $pid
 "$C" -n 1 --color always echo x > out; has color-always out "$(printf '\033[36m[0]\033[0m x')"
 "$C" -n 4 "$H" flood 10000000 > out; check flood-exit "$?" 0
 check flood-nothing-lost "$("$H" flood-check 4 10000000 < out)" whole
@@ -344,9 +348,11 @@ check flood-both-in-one-file "$("$H" flood-check 2 2000000 < out)" whole
 rm -f out
 begin=$(ms); CDPTEST=$ID.head "$C" -n 2 --grace 1 yes 2> err | head -n 1 > out
 check reader-gone "$(head -c 1 out)$(cat err)" "["
-between reader-gone-time $(($(ms) - begin)) 0 2000
+within reader-gone-time $(($(ms) - begin)) 0 2000
 gone reader-gone-gone $ID.head
-(CDPTEST=$ID.block "$C" -n 2 --timeout 0.5 yes 2> err; echo $? > code) | (sleep 1.3; "$H" alive $ID.block > alive; cat > drained)
+(CDPTEST=$ID.block "$C" -n 2 --timeout 0.5 yes 2> err; echo $? > code) | (n=0
+    while "$H" alive $ID.block > alive; [ "$(cat alive)" != 2 ] && [ $n -lt $((30 * slack)) ]; do sleep 0.1; n=$((n + 1)); done
+    sleep 0.8; "$H" alive $ID.block > alive; cat > drained)
 check blocked-reader-timeout "$(cat code) $(cat alive)" "124 2"
 "$C" -n 2 echo x > /dev/full 2> err; check full-disk "$? $(cat err)" "1 cdprun: cannot write output, dropping it: No space left on device"
 closed=$("$C" -n 2 sh -c 'echo out; echo err >&2' 2>&1 >&-; echo $?)
@@ -380,13 +386,13 @@ has signal-name err "first failure: rank 1, killed by SIGSEGV"
 has signal-stdout-tail err "its last lines on stdout:
     to stdout 1
 "
-"$C" -n 3 sh -c '[ $RANK = 1 ] && exit 3; sleep 0.1; exit 4' > out 2> err
+"$C" -n 3 sh -c '[ $RANK = 1 ] && exit 3; sleep "$0"; exit 4' "$(tenths 1)" > out 2> err
 check first-failure-code "$?" 3
 has first-failure-report err "first failure: rank 1, exit code 3"
 has first-failure-others err "exit code 4"
 hasnot first-failure-only err "first failure: rank 0"
 "$C" -n 3 sh -c 'if [ $RANK = 1 ]; then kill -KILL $$; fi; exec sleep 50' > out 2> err & pid=$!
-sleep 0.3; check failure-waits "$(kill -0 $pid && echo running)" running
+sleep "$(tenths 3)"; check failure-waits "$(kill -0 $pid && echo running)" running
 kill -TERM $pid; wait $pid; check failure-then-signal "$?" 137
 "$C" -n 1 sh -c 'i=0; while [ $i -lt 2000 ]; do echo "line $i" >&2; i=$((i + 1)); done; exit 1' > out 2> err
 tail -n 400 err > report
@@ -402,9 +408,9 @@ hasnot tail-bounded report "    line 1500
 "$C" -n 2 sh -c '[ $RANK = 0 ] && exit 5; sleep 0.3; echo finished' > out 2> err
 check grace-code "$?" 5
 has grace-survivor-finishes out "[1] finished"
-begin=$(ms); CDPTEST=$ID.st PIDFILE=$D/st "$C" -n 3 --grace 0.3 sh -c '[ $RANK = 0 ] && { sleep 0.1; exit 6; }; exec "$0" stubborn' "$H" > out 2> err
+begin=$(ms); CDPTEST=$ID.st PIDFILE=$D/st "$C" -n 3 --grace 0.3 sh -c '[ $RANK = 0 ] && { sleep "$1"; exit 6; }; exec "$0" stubborn' "$H" "$(tenths 1)" > out 2> err
 check stubborn-code "$?" 6
-between stubborn-time $(($(ms) - begin)) 600 2500
+within stubborn-time $(($(ms) - begin)) 600 2500
 has stubborn-killed err "SIGKILL from cdprun"
 gone stubborn-gone $ID.st
 check sigchld-ignored "$(sh -c 'trap "" CHLD; exec "$0" -n 2 sh -c "exit 3"' "$C" 2> err; echo $?)" 3
@@ -484,7 +490,7 @@ await_file ok.0
 front=$("$H" child-of "$(sed -n 's/^PPid:[[:space:]]*//p' "/proc/$(sed -n 's/^PPid:[[:space:]]*//p' "/proc/$(cat ok.0)/status")/status")" > /dev/null; sed -n 's/^PPid:[[:space:]]*//p' "/proc/$(cat ok.0)/status")
 kill -KILL "$front"; wait $pid 2> /dev/null
 gone own-child-keeper-killed $ID.ownk
-between own-child-keeper-ms $(($(ms) - began)) 0 8000
+within own-child-keeper-ms $(($(ms) - began)) 0 8000
 if grep -q "^State:.S" "/proc/$(cat own.pid)/status" 2> /dev/null; then ok own-child-lives-on; kill "$(cat own.pid)"; else fail own-child-lives-on "it was killed"; fi
 
 # ---- files
@@ -543,7 +549,7 @@ check error-file-no-place "$(TMPDIR=/no/such "$C" -n 1 sh -c 'echo ${TORCHELASTI
 TMPDIR=$D CDPTEST=$ID.ef PIDFILE=$D/ef "$C" -n 1 "$H" plain > out 2> err & pid=$!
 await_file ef.0; keeper=$("$H" child-of $pid); kill -KILL $pid 2> /dev/null; wait $pid 2> /dev/null
 gone error-file-killed $ID.ef
-n=0; while [ -d "/proc/$keeper" ] && [ $n -lt 300 ]; do sleep 0.01; n=$((n + 1)); done
+n=0; while [ -d "/proc/$keeper" ] && [ $n -lt $((300 * slack)) ]; do sleep 0.01; n=$((n + 1)); done
 check error-file-killed-dir "$(ls -d cdprun_* 2> /dev/null)" ""
 
 # ---- restarts
@@ -572,7 +578,7 @@ check restart-all-ended-first "$(sort -n -k2 out | head -n 1 | awk '{ print ($2 
 gone restart-gone $ID.rs
 "$C" -n 2 --max-restarts 5 ./no-such-program 2> err; check restart-not-found "$? $(wc -l < err)" "127 1"
 begin=$(ms); "$C" -n 1 --max-restarts 1000000 --timeout 0.5 --grace 0.1 sh -c 'sleep 0.1; exit 1' > out 2> err
-between restart-timeout $(($(ms) - begin)) 500 3000
+within restart-timeout $(($(ms) - begin)) 500 3000
 "$C" -n 2 --max-restarts 1000000 sh -c 'sleep 0.05; exit 1' > out 2> err & pid=$!
 sleep 0.4; kill -TERM $pid; wait $pid 2> /dev/null; code=$?
 case $code in 1|143) ok restart-stops-at-signal ;; *) fail restart-stops-at-signal "code $code" ;; esac
@@ -649,7 +655,7 @@ exec 3>&2 2> /dev/null                               # some shells report what w
 
 begin=$(ms); CDPTEST=$ID.to PIDFILE=$D/to "$C" -n 2 --timeout 0.3 --grace 0.2 "$H" tree > out 2> err
 check timeout-code "$?" 124
-between timeout-time $(($(ms) - begin)) 300 2000
+within timeout-time $(($(ms) - begin)) 300 2000
 has timeout-text err "has not ended within 0.3 s"
 gone timeout-gone $ID.to
 
@@ -670,15 +676,15 @@ started "$C" -n 2 --grace 2 sh -c "trap 'exit 0' TERM; $loop" "$D/up"
 kill -TERM $pid; wait $pid; check signal-handled "$?" 0
 hasnot signal-handled-silent err "cdprun:"
 started "$C" -n 2 sh -c "trap 'echo got' USR1; trap 'exit 0' USR2; $loop" "$D/up"
-kill -USR1 $pid; sleep 0.3; kill -USR2 $pid; wait $pid; check signal-passed "$? $(sort out)" "0 [0] got
+kill -USR1 $pid; sleep "$(tenths 3)"; kill -USR2 $pid; wait $pid; check signal-passed "$? $(sort out)" "0 [0] got
 [1] got"
 started env CDPTEST=$ID.tw PIDFILE="$D/up" "$C" -n 2 --grace 30 "$H" stubborn
 begin=$(ms); kill -TERM $pid; sleep 0.4; kill -TERM $pid; wait $pid; check signal-twice "$?" 143
-between signal-twice-time $(($(ms) - begin)) 400 2000
+within signal-twice-time $(($(ms) - begin)) 400 2000
 gone signal-twice-gone $ID.tw
 started env PIDFILE="$D/up" "$C" -n 2 --grace 0.3 "$H" stubborn
 begin=$(ms); kill -HUP $pid; wait $pid; check signal-escalates "$?" 129
-between signal-escalates-time $(($(ms) - begin)) 600 2500
+within signal-escalates-time $(($(ms) - begin)) 600 2500
 started sh -c 'trap "" HUP; exec "$@"' sh "$C" -n 2 sh -c "trap 'exit 0' USR2; $loop" "$D/up"
 kill -HUP $pid; sleep 0.2; kill -USR2 $pid; wait $pid; check nohup-kept "$?" 0
 
@@ -708,12 +714,13 @@ exec 2>&3
 # ---- ports
 
 i=0; pids=
-while [ $i -lt 20 ]; do "$C" -n 1 --no-prefix sh -c 'echo $MASTER_PORT; sleep 1' > port.$i & pids="$pids $!"; i=$((i + 1)); done
+while [ $i -lt 20 ]; do "$C" -n 1 --no-prefix sh -c 'echo $MASTER_PORT; sleep "$0"' "$slack" > port.$i & pids="$pids $!"; i=$((i + 1)); done
 for p in $pids; do wait "$p"; done
 check ports-differ "$(cat port.* | sort -u | wc -l)" 20
 rm -f port.*
 check port-can-be-used "$("$C" -n 1 "$H" listen; echo $?)" 0
-check port-given "$("$C" -n 1 --master-port 29512 sh -c 'echo $MASTER_PORT')" "[0] 29512"
+port=$((10000 + $(random_below 20000)))
+check port-given "$("$C" -n 1 --master-port $port sh -c 'echo $MASTER_PORT')" "[0] $port"
 
 # ---- kill -9 at random moments: nothing may be left, ever
 
@@ -738,7 +745,7 @@ killing() {
         if [ "$2" = rank ]; then
             case $(cat kerr) in *"first failure: rank $who, killed by SIGKILL"*) ;; *) bad="$bad round $done: rank $who not named;" ;; esac
         fi
-        left=$("$H" gone "$cookie" 3000) || bad="$bad round $done after $moment ms: alive: $left;"
+        left=$("$H" gone "$cookie" $((3000 * slack))) || bad="$bad round $done after $moment ms: alive: $left;"
         done=$((done + 1))
     done
     check "$1" "$bad" ""

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # test_launch.sh - the launcher and the training example together: whole jobs that finish, and jobs that lose a rank
 #
-#   bash tests/procs/test_launch.sh            BUILD=DIR (default: build), KILLS=N (default: 10), CC (default: gcc)
+#   bash tests/procs/test_launch.sh            BUILD=DIR (default: build), KILLS=N (default: 10)
 #
 # A rank is killed at a random moment of its training, KILLS times: every survivor has to name it on its stderr within a
 # second, and cdprun has to report it. Each line of stderr is stamped when it comes. Ends with "N passed, N failed".
@@ -15,17 +15,18 @@ fi
 D=${BUILD:-build}/launch
 mkdir -p "$D" || exit 2
 D=$(cd "$D" && pwd)
-for program in cdprun train_text hello; do
-    source=examples/$program.c
-    [ $program = train_text ] && source=examples/03_train_text.c
-    [ $program = hello ] && source=examples/01_hello.c
-    ${CC:-gcc} -O2 -g "$source" -o "$D/$program" -pthread -lm || { echo "0 passed, 1 failed"; exit 1; }
+B=${BUILD:-build}/test
+unset MAKEFLAGS MAKELEVEL
+make -s BUILD="${BUILD:-build}" "$B/cdprun" "$B/03_train_text" "$B/01_hello" || { echo "0 passed, 1 failed"; exit 1; }
+for program in cdprun 03_train_text 01_hello; do
+    cp "$B/$program" "$D/${program#0?_}" || { echo "0 passed, 1 failed"; exit 1; }
 done
 unset CDP_JOB_KEY CDP_TRUST_NETWORK RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TORCHELASTIC_USE_AGENT_STORE TORCHELASTIC_RESTART_COUNT
 cd "$D" || exit 2
 yes 'The quick brown fox jumps over the lazy dog, and every rank has to see the same.' | head -n 1500 > text.txt
 
 passed=0 failed=0
+slack=${TEST_SCALE:-1} # how many times longer things may take; run_all.sh measures it
 ok()   { passed=$((passed + 1)); echo "ok $1"; }
 fail() { failed=$((failed + 1)); echo "FAIL $1: $2"; sed 's/^/    /' "${3:-/dev/null}" | tail -n 40; }
 now_us() { echo "${EPOCHREALTIME/[.,]/}"; }
@@ -41,14 +42,14 @@ launch() { # GRACE
     mkfifo errors || exit 2
     stamp < errors > err &
     stamper=$!
-    "$D/cdprun" -n 4 --grace "$1" --timeout 60 sh -c 'echo $$ > pid.$RANK.new; mv pid.$RANK.new pid.$RANK; exec "$@"' sh "$D/train_text" "${forever[@]}" text.txt > out 2> errors &
+    "$D/cdprun" -n 4 --grace "$1" --timeout $((60 * slack)) sh -c 'echo $$ > pid.$RANK.new; mv pid.$RANK.new pid.$RANK; exec "$@"' sh "$D/train_text" "${forever[@]}" text.txt > out 2> errors &
     job=$!
 }
 
 # The same, and return when the training has begun.
 start_job() {
     launch 4
-    for _ in {1..2000}; do
+    for ((n = 0; n < 2000 * slack; ++n)); do
         grep -q 'step  *[0-9]' out 2> /dev/null && return 0
         kill -0 $job 2> /dev/null || return 1
         sleep 0.01
@@ -71,7 +72,7 @@ ended() { # NAME: every process of the last job is gone
 }
 
 # ---- a whole job ----
-"$D/cdprun" -n 4 --timeout 60 "$D/train_text" "${small[@]}" --steps 30 --check text.txt > out 2> err
+"$D/cdprun" -n 4 --timeout $((60 * slack)) "$D/train_text" "${small[@]}" --steps 30 --check text.txt > out 2> err
 code=$?
 if [ $code = 0 ] && grep -q 'PASS' out; then ok "four ranks train"; else fail "four ranks train" "exit code $code" out; fi
 
@@ -90,7 +91,7 @@ for ((i = 0; i < ${KILLS:-10}; ++i)); do
         line=$(grep -m 1 "^[0-9]* \[$r\] .*rank $k\>" err)
         if [ -z "$line" ]; then bad="$bad rank $r does not name it;"; continue; fi
         ms=$(((${line%% *} - since) / 1000))
-        [ $ms -le 1000 ] || bad="$bad rank $r names it after $ms ms;"
+        [ $ms -le $((1000 * slack)) ] || bad="$bad rank $r names it after $ms ms;"
         [ $ms -le $worst ] || worst=$ms
         wrong=$(grep "^[0-9]* \[$r\] .*cdp:" err | grep -v "rank $k\>")
         [ -z "$wrong" ] || bad="$bad rank $r also says: $wrong;"
@@ -105,13 +106,13 @@ for ((i = 0; i < 4; ++i)); do
     k=$i bad=
     start=$(now_us)
     launch 1
-    for _ in {1..500}; do [ -f pid.$k ] && break; sleep 0.005; done
+    for ((n = 0; n < 500 * slack; ++n)); do [ -f pid.$k ] && break; sleep 0.005; done
     sleep "$(printf '0.%03d' $((RANDOM % 60)))"
     kill -KILL "$(cat pid.$k)"
     end_job
     ms=$((($(now_us) - start) / 1000))
     [ $code = 137 ] || bad="$bad exit code $code, not 137;"
-    [ $ms -le 5000 ] || bad="$bad it took $ms ms;"
+    [ $ms -le $((5000 * slack)) ] || bad="$bad it took $ms ms;"
     grep -q "first failure: rank $k, killed by SIGKILL" err || bad="$bad cdprun does not report it;"
     if [ -n "$bad" ]; then fail "kill of rank $k while starting" "$bad" err; elif ended "kill of rank $k while starting"; then ok "kill of rank $k while starting"; fi
 done
@@ -119,7 +120,7 @@ done
 # ---- fifty jobs at once: each has its own port, and the ranks of each meet ----
 jobs=() bad=
 for ((i = 0; i < 50; ++i)); do
-    "$D/cdprun" -n 2 --timeout 60 "$D/hello" > hello.$i 2>&1 &
+    "$D/cdprun" -n 2 --timeout $((60 * slack)) "$D/hello" > hello.$i 2>&1 &
     jobs+=($!)
 done
 for ((i = 0; i < 50; ++i)); do
@@ -143,10 +144,10 @@ fi
 # ---- two jobs on one port: the second one says why it cannot start, the first one goes on ----
 port=$((10000 + RANDOM % 20000))
 rm -f first.out
-"$D/cdprun" -n 2 --master-port $port --timeout 60 "$D/train_text" "${small[@]}" --steps 400 --log-every 1 text.txt > first.out 2> first.err &
+"$D/cdprun" -n 2 --master-port $port --timeout $((60 * slack)) "$D/train_text" "${small[@]}" --steps 400 --log-every 1 text.txt > first.out 2> first.err &
 first=$!
-for _ in {1..1000}; do grep -q 'step  *[0-9]' first.out 2> /dev/null && break; sleep 0.01; done
-"$D/cdprun" -n 2 --master-port $port --grace 2 --timeout 20 "$D/train_text" "${small[@]}" --steps 30 text.txt > out 2> err
+for ((n = 0; n < 1000 * slack; ++n)); do grep -q 'step  *[0-9]' first.out 2> /dev/null && break; sleep 0.01; done
+"$D/cdprun" -n 2 --master-port $port --grace 2 --timeout $((20 * slack)) "$D/train_text" "${small[@]}" --steps 30 text.txt > out 2> err
 code=$?
 if [ $code != 0 ] && grep -q "$port" err; then ok "a second job on the same port is told so"; else fail "a second job on the same port is told so" "exit code $code" err; fi
 wait $first

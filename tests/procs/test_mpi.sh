@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
 # test_mpi.sh - programs that others start: mpirun of Open MPI, mpiexec of MPICH; and many jobs at once on one machine
 #
-#   bash tests/procs/test_mpi.sh            BUILD=DIR (default: build), CC (default: gcc), JOBS_AT_ONCE (default: 50)
+#   bash tests/procs/test_mpi.sh            BUILD=DIR (default: build), JOBS_AT_ONCE (default: 50)
 #
 # The launchers set no address and no port: the ranks meet by themselves. A launcher that is not installed is skipped.
 # Ends with "N passed, N failed".
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 export LC_ALL=C
-build=${BUILD:-build} slack=${TEST_SLACK:-1}
+build=${BUILD:-build} slack=${TEST_SCALE:-1}
 mkdir -p "$build/mpi" || exit 2
-${CC:-gcc} -O1 examples/01_hello.c -o "$build/mpi/hello" -pthread -lm || { echo '0 passed, 1 failed'; exit 1; }
+(unset MAKEFLAGS MAKELEVEL; make -s BUILD="$build" "$build/test/01_hello") || { echo '0 passed, 1 failed'; exit 1; }
+cp "$build/test/01_hello" "$build/mpi/hello" || exit 2
 hello=$(cd "$build/mpi" && pwd)/hello
 tmp=$(mktemp -d) || exit 2
 trap 'rm -rf "$tmp"' EXIT

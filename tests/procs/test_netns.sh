@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# test_netns.sh - two machines, each a network namespace of its own, in the situations where programs of this kind fail
+# test_netns.sh - two machines, each a network namespace of its own, in the situations where programs
+# of this kind fail
 #
 #   bash tests/procs/test_netns.sh            BUILD=DIR (default: build), CC (default: gcc), LIMIT_S (default: 3)
 #
-# Two ranks on each; all pairs of ranks connect. Nothing is set but rank, size, the job's key, and address and port of rank 0, as
-# a user would give it. From start to end of a job may pass LIMIT_S. Needs root, ip and network namespaces, else it is skipped.
-# Ends with "N passed, N failed".
+# Two ranks on each; all pairs of ranks connect. Nothing is set but rank, size, the job's key, and
+# address and port of rank 0, as a user would give it. From start to end of a job may pass LIMIT_S.
+# Needs root, ip and network namespaces, else it is skipped. Ends with "N passed, N failed".
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 export LC_ALL=C
@@ -17,17 +18,23 @@ tmp=$(mktemp -d) || exit 2
 clean() { for n in $A $B $C; do ip netns del $n 2> /dev/null; done; }
 trap 'clean; ip netns del $D 2> /dev/null; ip netns del $E 2> /dev/null; rm -rf "$tmp"' EXIT
 ip netns add $A 2> "$tmp/why" || skip "no network namespaces: $(cat "$tmp/why")"
-ip -n $A link add cdp-v0 type veth peer name cdp-v1 2> "$tmp/why" || skip "no pairs of virtual interfaces: $(cat "$tmp/why")"
+ip -n $A link add cdp-v0 type veth peer name cdp-v1 2> "$tmp/why" ||
+    skip "no pairs of virtual interfaces: $(cat "$tmp/why")"
 ip netns exec $A true 2> "$tmp/why" || skip "cannot run in a network namespace: $(cat "$tmp/why")"
 clean
-limit=${LIMIT_S:-3} slack=${TEST_SLACK:-1}
+limit=${LIMIT_S:-3} slack=${TEST_SCALE:-1}
 build=${BUILD:-build}
 mkdir -p "$build/netns" || exit 2
-for program in 01_hello doctor; do
-    ${CC:-gcc} -O1 examples/$program.c -o "$build/netns/${program#01_}" -pthread -lm || { echo '0 passed, 1 failed'; exit 1; }
-done
+unset MAKEFLAGS MAKELEVEL
+make -s BUILD="$build" "$build/test/01_hello" "$build/test/doctor" || { echo '0 passed, 1 failed'; exit 1; }
+for program in 01_hello doctor; do cp "$build/test/$program" "$build/netns/${program#01_}" || exit 2; done
 hello=$(cd "$build/netns" && pwd)/hello
-unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TORCHELASTIC_USE_AGENT_STORE TORCHELASTIC_RESTART_COUNT
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
+unset TORCHELASTIC_USE_AGENT_STORE TORCHELASTIC_RESTART_COUNT
+# A program of C that is linked with the library
+compiled() { # OPTIMISATION SOURCE NAME
+    ${CC:-gcc} "$1" -I"$build/include/declared" -I. -Itests "$2" -o "$build/netns/$3" "$build/test/libcdp.a" -pthread -lm
+}
 export CDP_JOB_KEY=0123456789abcdef0123456789abcdef
 passed=0 failed=0
 
@@ -65,7 +72,8 @@ dead_cable() { # NAME
     done
 }
 
-# The job, which works, or ($4) fails on the second machine with these words: MASTER of A, MASTER of B (as a user types it there); hosts files in $tmp/hosts.a and .b, if any
+# The job, which works, or ($4) fails on the second machine with these words: MASTER of A, MASTER of B
+# (as a user types it there); hosts files in $tmp/hosts.a and .b, if any
 job() { # NAME MASTER-A MASTER-B
     local name=$1 rank n master from ms rc=0 pids=()
     from=${EPOCHREALTIME/./}
@@ -73,7 +81,8 @@ job() { # NAME MASTER-A MASTER-B
         if [ $rank -lt 2 ]; then n=$A master=$2; else n=$B master=$3; fi
         [ -f "$tmp/hosts.$n" ] || echo '127.0.0.1 localhost' > "$tmp/hosts.$n"
         RANK=$rank WORLD_SIZE=4 MASTER_ADDR=$master MASTER_PORT=29577 timeout $((10 * slack)) ip netns exec $n \
-            sh -c 'mount --bind "$1" /etc/hosts && exec "$2"' sh "$tmp/hosts.$n" "$hello" > "$tmp/out.$rank" 2>&1 < /dev/null &
+            sh -c 'mount --bind "$1" /etc/hosts && exec "$2"' sh "$tmp/hosts.$n" "$hello" \
+            > "$tmp/out.$rank" 2>&1 < /dev/null &
         pids+=($!)
     done
     if [ -n "${4:-}" ]; then # the first machine would wait for the second one as long as it may
@@ -104,7 +113,8 @@ job() { # NAME MASTER-A MASTER-B
 # awaited here (some 11 s) and looked at in the end. It takes its time beside all the others.
 unreachable() {
     local n i pids=()
-    ip netns add $D && ip netns add $E && ip link add name "cdp$$d" netns $D type veth peer name "cdp$$e" netns $E || return
+    ip netns add $D && ip netns add $E &&
+        ip link add name "cdp$$d" netns $D type veth peer name "cdp$$e" netns $E || return
     ip -n $D addr add 10.99.0.1/24 dev "cdp$$d"
     ip -n $E addr add 10.99.0.2/24 dev "cdp$$e"
     for n in $D $E; do ip -n $n link set lo up; done
@@ -112,7 +122,8 @@ unreachable() {
     ip -n $E link set "cdp$$e" up
     for i in 0 1; do
         n=$D; [ $i = 1 ] && n=$E
-        CDP_LOG_LEVEL=info RANK=$i WORLD_SIZE=3 MASTER_ADDR=10.99.0.1 MASTER_PORT=29577 timeout $((30 * slack)) ip netns exec $n "$hello" > "$tmp/cut.$i" 2>&1 < /dev/null &
+        CDP_LOG_LEVEL=info RANK=$i WORLD_SIZE=3 MASTER_ADDR=10.99.0.1 MASTER_PORT=29577 \
+            timeout $((30 * slack)) ip netns exec $n "$hello" > "$tmp/cut.$i" 2>&1 < /dev/null &
         pids+=($!)
     done
     for i in {1..200}; do grep -q 'still waiting for rank 2' "$tmp/cut.1" && break; sleep 0.1; done
@@ -196,14 +207,15 @@ on_hosts() { # PLACES ARGUMENTS...
     shift
     for rank in 0 1 2 3; do
         n=$A; [ "${places:rank:1}" = b ] && n=$B
-        RANK=$rank WORLD_SIZE=4 MASTER_ADDR=10.77.0.1 MASTER_PORT=29577 timeout $((30 * slack)) ip netns exec $n "${hello%hello}hosts" "$@" > "$tmp/out.$rank" 2>&1 &
+        RANK=$rank WORLD_SIZE=4 MASTER_ADDR=10.77.0.1 MASTER_PORT=29577 \
+            timeout $((30 * slack)) ip netns exec $n "${hello%hello}hosts" "$@" > "$tmp/out.$rank" 2>&1 &
         pids+=($!)
     done
     for rank in 0 1 2 3; do wait "${pids[$rank]}" || rc=$?; done
     return $rc
 }
 machines no; cable eth0; v4
-${CC:-gcc} -O1 -I. -Itests tests/procs/hosts.c -o "$build/netns/hosts" -pthread -lm
+compiled -O1 tests/procs/hosts.c hosts
 for places in abab aaab; do
     if on_hosts $places check; then
         passed=$((passed + 1))
@@ -263,8 +275,10 @@ int main(int argc, char **argv) {
 END
 pour() { # CONNECTIONS -> milliseconds; what it printed in $tmp/pour.1, .2
     local from
-    CDP_CONNECTIONS=$1 CDP_INTERFACES=eth RANK=1 WORLD_SIZE=2 MASTER_ADDR=10.77.0.1 MASTER_PORT=29577 timeout $((20 * slack)) ip netns exec $B "${hello%hello}pour" > "$tmp/out" 2>&1 &
-    CDP_CONNECTIONS=$1 CDP_INTERFACES=eth RANK=0 WORLD_SIZE=2 MASTER_ADDR=10.77.0.1 MASTER_PORT=29577 timeout $((20 * slack)) ip netns exec $A "${hello%hello}pour" > "$tmp/pour.$1" 2>&1
+    CDP_CONNECTIONS=$1 CDP_INTERFACES=eth RANK=1 WORLD_SIZE=2 MASTER_ADDR=10.77.0.1 MASTER_PORT=29577 \
+        timeout $((20 * slack)) ip netns exec $B "${hello%hello}pour" > "$tmp/out" 2>&1 &
+    CDP_CONNECTIONS=$1 CDP_INTERFACES=eth RANK=0 WORLD_SIZE=2 MASTER_ADDR=10.77.0.1 MASTER_PORT=29577 \
+        timeout $((20 * slack)) ip netns exec $A "${hello%hello}pour" > "$tmp/pour.$1" 2>&1
     wait $! || cat "$tmp/out" >> "$tmp/pour.$1"
     sed -n 's/^ms //p' "$tmp/pour.$1"
 }
@@ -272,9 +286,12 @@ sent() { ip netns exec $A cat /sys/class/net/$1/statistics/tx_bytes; }
 machines no; cable eth0; cable eth1; v4
 a addr add 10.88.0.1/24 dev eth1; b addr add 10.88.0.2/24 dev eth1
 for n in $A $B; do
-    for i in 0 1; do tc -n $n qdisc replace dev eth$i root tbf rate 200mbit burst 256kb latency 50ms 2> "$tmp/why" || limited=no; done
+    for i in 0 1; do
+        tc -n $n qdisc replace dev eth$i root tbf rate 200mbit burst 256kb latency 50ms 2> "$tmp/why" ||
+            limited=no
+    done
 done
-if ! ${CC:-gcc} -O2 -I. "$build/netns/pour.c" -o "$build/netns/pour" -pthread -lm; then
+if ! compiled -O2 "$build/netns/pour.c" pour; then
     failed=$((failed + 1))
 elif [ "${limited:-}" = no ]; then
     echo "SKIP two cables: tc cannot limit them here: $(cat "$tmp/why")"
@@ -334,7 +351,8 @@ for rank in 0 1 2; do
 done
 for rank in 0 1 2; do wait "${pids[$rank]}"; rc="$rc $?"; done
 rm -f "$tmp"/hosts.*
-if [ "$rc" = ' 1 1 1' ] && grep -q '^ *0  *-  *[0-9]*  *[0-9]*$' "$tmp/out.0" && grep -q '^ *1  *[0-9]*  *-  *x$' "$tmp/out.0" && grep -q '^ *2  *[0-9]*  *x  *-$' "$tmp/out.0"; then
+if [ "$rc" = ' 1 1 1' ] && grep -q '^ *0  *-  *[0-9]*  *[0-9]*$' "$tmp/out.0" &&
+    grep -q '^ *1  *[0-9]*  *-  *x$' "$tmp/out.0" && grep -q '^ *2  *[0-9]*  *x  *-$' "$tmp/out.0"; then
     passed=$((passed + 1))
     echo 'ok the doctor sees who cannot reach whom'
 else
@@ -350,7 +368,8 @@ unset CDP_JOB_KEY
 job 'without a key other machines are told what to do' node-a node-a 'CDP_JOB_KEY'
 
 wait $cutting
-if grep -m 1 store "$tmp/cut.1" | grep -q 'the store at 10.99.0.1:29577 does not answer any more.*rank 0, which serves it, has become unreachable'; then
+lost='the store at 10.99.0.1:29577 does not answer any more.*rank 0, which serves it, has become unreachable'
+if grep -m 1 store "$tmp/cut.1" | grep -q "$lost"; then
     passed=$((passed + 1))
     echo 'ok the machine of the store becomes unreachable, and the first message says so'
 else

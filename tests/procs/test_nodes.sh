@@ -10,11 +10,11 @@ set -u
 cd "$(dirname "$0")/../.." || exit 2
 B=${BUILD:-build}
 unset MAKEFLAGS MAKELEVEL
-make -s BUILD="$B" "$B/cdprun" "$B/01_hello" "$B/03_train_text" || { echo "0 passed, 1 failed"; exit 1; }
+make -s BUILD="$B" "$B/test/cdprun" "$B/test/01_hello" "$B/test/03_train_text" || { echo "0 passed, 1 failed"; exit 1; }
 D=$B/nodes
 mkdir -p "$D" || exit 2
 D=$(cd "$D" && pwd)
-B=$(cd "$B" && pwd)
+B=$(cd "$B/test" && pwd)
 cd "$D" || exit 2
 for v in $(compgen -e | grep -E '^(RANK|WORLD_SIZE|LOCAL_|GROUP_|ROLE_|MASTER_|TORCHELASTIC_|CDP)'); do unset "$v"; done
 head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n' > key
@@ -22,14 +22,16 @@ chmod 600 key
 yes 'The quick brown fox jumps over the lazy dog, and every rank has to see the same.' | head -n 1500 > text.txt
 
 passed=0 failed=0 job=0
+slack=${TEST_SCALE:-1} # how many times longer things may take; run_all.sh measures it
 ok() { passed=$((passed + 1)); echo "ok $1"; }
 fail() { failed=$((failed + 1)); echo "FAIL $1: $2"; tail -n 20 out.* err.* | sed 's/^/    /'; }
 check() { if [ "$2" = "$3" ]; then ok "$1"; else fail "$1" "got '$2', expected '$3'"; fi; }
 has() { if grep -qF -- "$3" "$2"; then ok "$1"; else fail "$1" "no '$3' in $2"; fi; }
-under() { if [ "$2" -le "$3" ]; then ok "$1"; else fail "$1" "$2 ms, more than $3"; fi; }
+under() { if [ "$2" -le $(($3 * slack)) ]; then ok "$1"; else fail "$1" "$2 ms, more than $3 x $slack"; fi; }
 ms() { echo $((${EPOCHREALTIME/[.,]/} / 1000)); }
 leaves() { # nothing of the last job is left, or will be in a moment; else `left` tells what
-    for _ in {1..300}; do
+    local n
+    for ((n = 0; n < 300 * slack; ++n)); do
         left=$(grep -lzsx "CDPTEST=$$.$job" /proc/[0-9]*/environ)
         [ -z "$left" ] && return 0
         sleep 0.02
@@ -38,8 +40,8 @@ leaves() { # nothing of the last job is left, or will be in a moment; else `left
 }
 gone() { if leaves; then ok "$1"; else fail "$1" "still alive: $left"; fi; }
 await_files() { # FILE...: at most 20 s
-    local f
-    for f in "$@"; do for _ in {1..1000}; do [ -s "$f" ] && break; sleep 0.02; done; done
+    local f n
+    for f in "$@"; do for ((n = 0; n < 1000 * slack; ++n)); do [ -s "$f" ] && break; sleep 0.02; done; done
 }
 
 where() { :; } # K: what to put before a command for machine K
@@ -58,7 +60,7 @@ start() { # K ARGUMENT...
     local k=$1
     shift
     # shellcheck disable=SC2046
-    $(where "$k") env CDPTEST=$$.$job timeout -k 5 90 "$B/cdprun" -n 2 --nnodes $nodes --node-rank "$k" --rdzv-endpoint $host:"$port" ${open---job-key-file key} ${open+--open} "$@" > "out.$k" 2> "err.$k" &
+    $(where "$k") env CDPTEST=$$.$job timeout -k 5 $((90 * slack)) "$B/cdprun" -n 2 --nnodes $nodes --node-rank "$k" --rdzv-endpoint $host:"$port" ${open---job-key-file key} ${open+--open} "$@" > "out.$k" 2> "err.$k" &
     pids[k]=$!
 }
 
@@ -116,13 +118,15 @@ restarts() {
 keys() {
     new_job; began=$(ms)
     tr 0-9a-f 1-9a-f0 < key > key.other
-    start 0 --join-timeout 2.5 "$B/01_hello"; start 1 --job-key-file key.other "$B/01_hello"
+    join=2.5
+    [ "$slack" = 1 ] || join=$((3 * slack))
+    start 0 --join-timeout $join "$B/01_hello"; start 1 --job-key-file key.other "$B/01_hello"
     finish 1 0
     check "another key" "$codes" "1 124"
     has "another key is named" err.1 "the job keys differ"
-    has "and nobody came" err.0 "node rank 1 of 2 did not come within 2.5 s"
+    has "and nobody came" err.0 "node rank 1 of 2 did not come within $join s"
     new_job; began=$(ms)
-    start 0 --join-timeout 2.5 "$B/01_hello"; open="" start 1 "$B/01_hello"
+    start 0 --join-timeout $join "$B/01_hello"; open="" start 1 "$B/01_hello"
     finish 1 0
     check "no key" "$codes" "1 124"
     has "a key is asked for" err.1 "a job key is needed"
@@ -135,11 +139,13 @@ keys() {
 not_coming() {
     nodes=4
     new_job; began=$(ms)
-    start 0 --join-timeout 1.5 "$B/01_hello"; start 2 --join-timeout 1.5 "$B/01_hello"
+    join=1.5
+    [ "$slack" = 1 ] || join=$((2 * slack))
+    start 0 --join-timeout $join "$B/01_hello"; start 2 --join-timeout $join "$B/01_hello"
     finish 0 2
     check "some do not come" "$codes" "124 124"
-    has "who is missing" err.0 "cdprun: node ranks 1, 3 of 4 did not come within 1.5 s; each must run cdprun with --rdzv-endpoint $host:$port"
-    has "who is missing, elsewhere" err.2 "cdprun: node ranks 1, 3 of 4 did not come within 1.5 s"
+    has "who is missing" err.0 "cdprun: node ranks 1, 3 of 4 did not come within $join s; each must run cdprun with --rdzv-endpoint $host:$port"
+    has "who is missing, elsewhere" err.2 "cdprun: node ranks 1, 3 of 4 did not come within $join s"
     under "at the deadline" "$took" 6000
     nodes=2
     new_job; began=$(ms)
@@ -159,24 +165,27 @@ not_coming() {
     under "at once" "$took" 4000
 }
 
-launchers_die() {
+# A new job of two machines whose ranks are there and do nothing.
+sleepers() { # OPTION...
+    local n
     new_job
-    start 0 --grace 0.3 sh -c 'echo up > up.$RANK; exec sleep 50'; start 1 --grace 0.3 sh -c 'echo up > up.$RANK; exec sleep 50'
-    await_files up.0 up.1 up.2 up.3; began=$(ms)
+    for n in 0 1; do start $n "$@" --grace 0.3 sh -c 'echo up > up.$RANK; exec sleep 50'; done
+    await_files up.0 up.1 up.2 up.3
+    began=$(ms)
+}
+
+launchers_die() {
+    sleepers
     kill -KILL "$(launcher 1)"; finish 0 1
     check "launcher 1 dies" "$codes" "1 137"
     has "launcher 1 is named" err.0 "the launcher of node 1 has died"
     gone "nothing is left of both"
-    new_job
-    start 0 --max-restarts 3 --grace 0.3 sh -c 'echo up > up.$RANK; exec sleep 50'; start 1 --max-restarts 3 --grace 0.3 sh -c 'echo up > up.$RANK; exec sleep 50'
-    await_files up.0 up.1 up.2 up.3; began=$(ms)
+    sleepers --max-restarts 3
     kill -KILL "$(launcher 0)"; finish 1 0
     check "launcher 0 dies" "$codes" "1 137"
     has "launcher 0 is named" err.1 "the launcher of node 0 is out of reach"
     gone "nothing is left of both again"
-    new_job
-    start 0 --max-restarts 3 --grace 0.3 sh -c 'echo up > up.$RANK; exec sleep 50'; start 1 --max-restarts 3 --grace 0.3 sh -c 'echo up > up.$RANK; exec sleep 50'
-    await_files up.0 up.1 up.2 up.3; began=$(ms)
+    sleepers --max-restarts 3
     kill -TERM "$(launcher 1)"; finish 0 1
     check "one is asked to end" "$codes" "143 143"
     has "who was asked" err.0 "first failure: node 1 was ended by SIGTERM"
@@ -239,7 +248,7 @@ train() {
 training() { # ARGUMENT...
     new_job
     for k in 1 0; do start $k "$@" sh -c 'echo $$ > pid.$RANK; exec "$@"' sh "$B/03_train_text" "${small[@]}" --steps 1000000 --log-every 1 text.txt; done
-    for _ in {1..1000}; do grep -qs 'step  *[0-9]' out.0 && return 0; sleep 0.02; done
+    for ((n = 0; n < 1000 * slack; ++n)); do grep -qs 'step  *[0-9]' out.0 && return 0; sleep 0.02; done
     fail "training" "it did not begin"
 }
 
@@ -259,7 +268,7 @@ rank_dies() { # RANK
 restart_far() {
     training --grace 4 --max-restarts 1
     kill -KILL "$(cat pid.3)"
-    for _ in {1..1000}; do [ "$(grep -c 'step  *1/' out.0)" -ge 2 ] && break; sleep 0.02; done
+    for ((n = 0; n < 1000 * slack; ++n)); do [ "$(grep -c 'step  *1/' out.0)" -ge 2 ] && break; sleep 0.02; done
     check "training begins again" "$(grep -c 'step  *1/' out.0)" 2
     began=$(ms)
     kill -TERM "$(launcher 0)"
@@ -275,7 +284,7 @@ cable() {
     training --grace 4
     ip -n $b link set cdp0 down; sleep 3; ip -n $b link set cdp0 up
     before=$(steps)
-    for _ in {1..1000}; do [ "$(steps)" -gt $((before + 20)) ] && break; sleep 0.02; done
+    for ((n = 0; n < 1000 * slack; ++n)); do [ "$(steps)" -gt $((before + 20)) ] && break; sleep 0.02; done
     check "a short interruption is survived" "$([ "$(steps)" -gt $((before + 20)) ] && echo goes on) $(cat err.0 err.1)" "goes on "
     if [ "${CUT:-0}" = 0 ]; then kill -TERM "$(launcher 0)"; finish 0 1; gone "nothing is left of it"; return; fi
     began=$(ms)

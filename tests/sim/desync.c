@@ -92,6 +92,10 @@ static op op_make(uint64_t *s, uint32_t n) {
     return o;
 }
 
+static cdp_dtype other_than_f32(uint64_t *s) {
+    return sim_chance(s, 512) ? CDP_DTYPE_I32 : CDP_DTYPE_F64;
+}
+
 static void plan(run *r, uint64_t seed) {
     uint64_t s = sim_stream(seed, 1);
     uint32_t i;
@@ -117,9 +121,7 @@ static void plan(run *r, uint64_t seed) {
     if (r->kind == EXTRA) r->wrong = op_make(&s, r->n);
     if (r->kind == WRONG_COUNT) r->wrong.count += sim_chance(&s, 512) ? 1 : 1000;
     if (r->kind == WRONG_DTYPE)
-        r->wrong.dtype = r->wrong.dtype == CDP_DTYPE_F32
-            ? (sim_chance(&s, 512) ? CDP_DTYPE_I32 : CDP_DTYPE_F64)
-            : CDP_DTYPE_F32;
+        r->wrong.dtype = r->wrong.dtype == CDP_DTYPE_F32 ? other_than_f32(&s) : CDP_DTYPE_F32;
     if (r->kind == WRONG_OP)
         r->wrong.reduce = r->wrong.reduce == CDP_REDUCE_SUM ? CDP_REDUCE_MIN : CDP_REDUCE_SUM;
     if (r->kind == WRONG_ROOT)
@@ -307,12 +309,15 @@ static const char *const verdict_names[VERDICTS] = {
 static verdict judge(const run *r, uint32_t rank, uint64_t *late_ns) {
     const end *e = &r->ends[rank];
     const uint64_t limit = r->timeout_ms * SIM_MS * 11 / 10 + SLACK_NS,
+                   early = 2 * cdp__failure_period_ns(r->timeout_ms) + 100 * SIM_MS,
                    took = e->end_ns - e->call_ns;
     char says[32];
     *late_ns = took;
     if (!e->over) return HANGS;
     if (!e->failed) return NO_ERROR;
     if (took > limit) return TOO_LATE;
+    /* ranks that wait for each other say what they call before any deadline */
+    if (e->error.status == CDP_ERR_MISMATCH && took > early) return TOO_LATE;
     if (e->error.peer == (int32_t)r->culprit) return NAMED;
     snprintf(says, sizeof says, "rank %u calls ", r->culprit);
     if (e->error.status == CDP_ERR_MISMATCH && strstr(e->error.text, says)) return PAIR;

@@ -57,7 +57,9 @@ typedef struct scenario {
     bool deaf;  /* a rank that computes reads nothing */
     bool stays; /* a rank that has failed computes instead of leaving */
     bool fair;
-    bool calm; /* no fault begins while a rank settles what it saw */
+    bool calm;    /* no fault begins while a rank settles what it saw */
+    bool early;   /* ranks whose wait lasts say what they call, */
+    bool endless; /* and no deadline passes */
     /* the transport keeps the first record of all ranks, and shows it to them; one group */
     bool keeps;
 } scenario;
@@ -326,26 +328,28 @@ static void step(world *w, uint32_t a, cdp__failure_event *v) {
         r->domains[i].due_ns = 0;
 }
 
-static bool registered(const world *w, uint32_t a) {
+static bool registered(const world *w, uint32_t a, bool compared) {
     const item *i = item_of(w, a);
     uint32_t k;
     for (k = 0; k < EDGES; ++k) {
         const cdp__failure_edge *e = &w->r[a].edges[k];
         const cdp__place at = place_of(i);
-        if (e->used && cdp__place_same(&e->at, &at)) return true;
+        if (e->used && cdp__place_same(&e->at, &at)) return e->compared || !compared;
     }
     return false;
 }
 
-static void say_blocked(world *w, uint32_t a) {
+/* Its wait lasts (`long_ago`), or somebody wants to know. */
+static void say_blocked(world *w, uint32_t a, bool long_ago) {
     const item *i = item_of(w, a);
     cdp__failure_event v;
-    if (!blocked(w, a) || registered(w, a)) return;
+    if (!blocked(w, a) || registered(w, a, long_ago && now->early)) return;
     memset(&v, 0, sizeof v);
     v.type = CDP__FAILURE_BLOCKED;
     v.at = place_of(i);
     v.from = (uint32_t)i->from;
     v.caller = true;
+    v.compare = long_ago && now->early;
     step(w, a, &v);
 }
 
@@ -404,7 +408,7 @@ static void run(world *w, uint32_t a) {
     }
     i = r->life == ALIVE ? item_of(w, a) : NULL;
     if (i && i->kind == ITEM_LEAVE) leave(w, a);
-    if (r->life == ALIVE && r->f.waiting) say_blocked(w, a);
+    if (r->life == ALIVE && r->f.waiting) say_blocked(w, a, false);
 }
 
 static void receive_failure(world *w, uint32_t a, uint32_t from, const message *m) {
@@ -492,7 +496,7 @@ static void receive(world *w, uint32_t a, uint32_t from, const message *m) {
     } else if (m->data[0] == WAIT) {
         cdp__wait_message wait;
         if (!cdp__wait_decode(m->data + 1, m->bytes - 1u, &wait)) abort();
-        if (differs(w, a, from, &wait)) return;
+        if (differs(w, a, from, &wait) || !wait.probe) return;
         v.type = CDP__FAILURE_WAITS;
         v.at = wait.at;
         v.serial = wait.serial;
@@ -588,7 +592,7 @@ static bool quiet(const world *w) {
     for (a = 0; a < now->ranks; ++a)
         if (asks(w, a)) return false;
     for (a = 0; a < now->ranks; ++a)
-        if (w->r[a].f.waiting && blocked(w, a) && !registered(w, a)
+        if (w->r[a].f.waiting && blocked(w, a) && !registered(w, a, false)
             && domain_of((world *)(uintptr_t)w, a, item_of(w, a)->channel)->state
                 == CDP__FAILURE_HEALTHY)
             return false;
@@ -635,8 +639,8 @@ static uint32_t choices(const world *w, choice *out) {
         if (blocked(w, a)) {
             const uint32_t d = now->domain_of[item_of(w, a)->channel];
             const bool healthy = r->domains[d].state == CDP__FAILURE_HEALTHY;
-            if (healthy && !registered(w, a)) n = add(out, n, NOTICE, a, 0);
-            if (healthy && stuck(w, a)) n = add(out, n, DEADLINE, a, 0);
+            if (healthy && !registered(w, a, now->early)) n = add(out, n, NOTICE, a, 0);
+            if (healthy && !now->endless && stuck(w, a)) n = add(out, n, DEADLINE, a, 0);
         }
         for (b = 0; b < now->domains; ++b)
             if ((r->domains[b].state == CDP__FAILURE_SETTLING
@@ -661,7 +665,7 @@ static void cut(world *w, uint32_t a, uint32_t b) {
 }
 
 static void deadline(world *w, uint32_t a) {
-    say_blocked(w, a);
+    say_blocked(w, a, false);
     saw(w, a, CDP_ERR_TIMEOUT, item_of(w, a)->from, NULL);
 }
 
@@ -678,7 +682,7 @@ static void choose(world *w, const choice *c) {
         receive(w, c->b, c->a, &messages[m - 1]);
         run(w, c->b);
         break;
-    case NOTICE: say_blocked(w, c->a); break;
+    case NOTICE: say_blocked(w, c->a, true); break;
     case DEADLINE: deadline(w, c->a); break;
     case TIMER:
         v.domain = &w->r[c->a].domains[c->b];
@@ -732,7 +736,7 @@ static uint64_t hash_rank(uint64_t h, const rank *r) {
     for (i = 0; i < EDGES; ++i) {
         const cdp__failure_edge *e = &r->edges[i];
         const uint8_t bits[8] = {e->used, e->caller, e->probe, (uint8_t)e->serial,
-            (uint8_t)e->needed, (uint8_t)e->answer, (uint8_t)e->peer};
+            (uint8_t)e->needed, (uint8_t)e->answer, (uint8_t)e->peer, e->compared};
         cdp__place_encode(&e->at, out);
         cdp__endpoint_encode(&e->end, out + CDP__WAIT_AT_BYTES);
         h = mix(mix(h, bits, 8), out, sizeof out);
@@ -1140,12 +1144,21 @@ static void circles(void) {
     }
 }
 
+/* Ranks that call different things learn it without any deadline. */
+static void early(void) {
+    made.early = made.endless = true;
+    faulty(": early", 0, 0, 0, 0);
+    made.endless = false;
+    faulty(": early, or a deadline", 0, 0, 0, 0);
+}
+
 static void calls(void) {
     begin("different calls of 2", 2);
     circle(2, false);
     made.program[0][0].channel = made.program[1][0].channel = 1;
     made.program[1][0].call = CDP_COLL_BROADCAST;
     faulty(": no fault", 0, 0, 0, 0);
+    early();
     begin("different calls of 3", 3);
     does(0, 1, 1, 0, -1, 1);
     does(0, 1, 1, 1, 2, -1);
@@ -1155,6 +1168,13 @@ static void calls(void) {
     made.culprits = 3;
     made.differs = 1;
     faulty(": no fault", 0, 0, 0, 0);
+    early();
+    begin("equal calls of 3", 3);
+    ring(3, 2, 1);
+    made.early = true;
+    faulty(", early: kill", 1, 0, 0, 0);
+    faulty(", early: stop", 0, 1, 0, 0);
+    faulty(", early: half cut", 0, 0, 0, 1);
 }
 
 int main(int argc, char **argv) {

@@ -1,17 +1,22 @@
-/* Are the stores what they say: one map, at which every call happens in one moment between its begin and its end?
+/* Are the stores what they say: one map, at which every call happens in one moment between its
+   begin and its end?
 
-   Clients call a store at random and write down when each call began and ended and what it said; then a checker looks for an
-   order of all calls that one map could have answered so (Wing and Gong's search, with Lowe's memory of what was already
-   tried). Where there is none, the store lied.
+   Clients call a store at random and write down when each call began and ended and what it said;
+   then a checker looks for an order of all calls that one map could have answered so (Wing and
+   Gong's search, with Lowe's memory of what was already tried). Where there is none, the store
+   lied.
 
-     sim_tcp, sim_hash, sim_file   clients in the simulated world, with seeded delays, splits, preemptions; over TCP with cut
-                                   connections and killed and stopped clients, too
-     threads, processes            of hash, custom and file stores in real time; some processes are killed
+     sim_tcp, sim_hash, sim_file   clients in the simulated world, with seeded delays, splits,
+                                   preemptions; over TCP with cut connections and killed and stopped
+                                   clients, too
+     threads, processes            of hash, custom and file stores in real time; some processes are
+                                   killed
 
-   What a call promises differs a little. Over TCP a set, append or multi_set ends when it is on its way: it happens by the
-   end of the next call of that client that has an answer. get and multi_get wait, then read; a key that is removed in between
-   reads as empty. Calls with several keys look at one after the other. In the other stores each call is one moment. Calls that
-   failed may have happened at any time after their begin, or never.
+   What a call promises differs a little. Over TCP a set, append or multi_set ends when it is on its
+   way: it happens by the end of the next call of that client that has an answer. get and multi_get
+   wait, then read; a key that is removed in between reads as empty. Calls with several keys look at
+   one after the other. In the other stores each call is one moment. Calls that failed may have
+   happened at any time after their begin, or never.
 
    linear [--seeds A..B] [WORD...]    WORD: only cases whose names contain one */
 #define CDP_IMPLEMENTATION
@@ -430,9 +435,8 @@ static void make_history(history *h, uint64_t seed) {
         if (m->kind == M_READ && !state.there[m->key[0]]) m->kind = M_READ_OR_EMPTY;
         if (m->kind >= M_READ)
             m->value[0] = state.there[m->key[0]] ? state.value[m->key[0]] : text_of("");
-        m->result = m->kind == M_DELETE ? state.there[m->key[0]]
-            : m->kind == M_NUM          ? state.there[0] + state.there[1] + state.there[2]
-                                        : 0;
+        m->result = m->kind == M_DELETE ? state.there[m->key[0]] : 0;
+        if (m->kind == M_NUM) m->result = state.there[0] + state.there[1] + state.there[2];
         if (m->kind == M_ADD)
             m->result =
                 (state.there[m->key[0]] ? number_of(&state.value[m->key[0]]) : 0) + m->number;
@@ -568,15 +572,14 @@ static void call_choose(client *c, call *k, uint32_t number) {
     memset(k, 0, sizeof *k);
     k->op = ops[test_random(&c->random) % (sizeof ops / sizeof *ops)];
     k->session = c->session;
-    k->keys = k->op == CDP_STORE_NUM_KEYS ? 0
-        : k->op == CDP_STORE_MULTI_GET || k->op == CDP_STORE_MULTI_SET || k->op == CDP_STORE_CHECK
-            || k->op == CDP_STORE_WAIT
-        ? 1 + (uint32_t)(test_random(&c->random) % 2)
-        : 1;
+    k->keys = k->op == CDP_STORE_NUM_KEYS ? 0 : 1;
+    if (k->op == CDP_STORE_MULTI_GET || k->op == CDP_STORE_MULTI_SET || k->op == CDP_STORE_CHECK
+        || k->op == CDP_STORE_WAIT)
+        k->keys += (uint32_t)(test_random(&c->random) % 2);
     for (uint32_t i = 0; i < k->keys; ++i) {
-        k->key[i] = (uint8_t)(k->op == CDP_STORE_APPEND
-                ? KEYS - 1
-                : test_random(&c->random) % (k->op == CDP_STORE_ADD ? KEYS - 1 : KEYS));
+        const uint32_t keys = k->op == CDP_STORE_ADD ? KEYS - 1 : KEYS;
+        k->key[i] = KEYS - 1;
+        if (k->op != CDP_STORE_APPEND) k->key[i] = (uint8_t)(test_random(&c->random) % keys);
         if (k->key[i] == KEYS - 1)
             snprintf(s, sizeof s, "%c%u", (char)('p' + c->id), number % 10);
         else
@@ -726,11 +729,11 @@ static void moves_of_reads(
 }
 
 static void moves_of_writes(history *h, const call *k, bool tcp, bool known, uint32_t session) {
-    const move_kind kind = k->op == CDP_STORE_APPEND ? M_APPEND
-        : k->op == CDP_STORE_ADD                     ? M_ADD
-        : k->op == CDP_STORE_COMPARE_SET             ? M_CAS
-        : k->op == CDP_STORE_DELETE                  ? M_DELETE
-                                                     : M_SET;
+    move_kind kind = M_SET;
+    if (k->op == CDP_STORE_APPEND) kind = M_APPEND;
+    if (k->op == CDP_STORE_ADD) kind = M_ADD;
+    if (k->op == CDP_STORE_COMPARE_SET) kind = M_CAS;
+    if (k->op == CDP_STORE_DELETE) kind = M_DELETE;
     const uint32_t at_once = tcp ? 1 : k->keys;
     for (uint32_t i = 0; i < k->keys; i += at_once) {
         move *m = move_add(h, k, kind, i, at_once, known ? session : UINT32_MAX);
@@ -984,9 +987,10 @@ static void add_faults(run *r) {
         f.a = f.b = -1;
         f.at_ns = 1 + sim_random(&s) % span;
         const uint32_t what = (uint32_t)(sim_random(&s) % 8);
-        f.kind = r->kind != 't' || (what >= 6 && stops) ? SIM_FAULT_STOP
-            : what >= 6 && kills++ < r->clients - 1     ? SIM_FAULT_KILL
-                                                        : SIM_FAULT_CUT;
+        if (r->kind != 't' || (what >= 6 && stops))
+            f.kind = SIM_FAULT_STOP;
+        else
+            f.kind = what >= 6 && kills++ < r->clients - 1 ? SIM_FAULT_KILL : SIM_FAULT_CUT;
         if (f.kind != SIM_FAULT_CUT)
             f.a = (int32_t)(sim_random(&s) % r->clients) + (r->kind == 't');
         f.for_ns = sim_random(&s) % (50 * SIM_MS);
@@ -1210,12 +1214,16 @@ static answer threads_one(char kind, uint64_t seed, lie lies) {
             .get = shared_get, .swap = shared_swap, .num_keys = shared_num_keys, .user = &m};
         const cdp_file_store_desc fd = {.path = path};
         stores[i] = stores[0];
-        if (i == 0 || kind == 'F' || kind == 'C')
-            if (!T((kind == 'h'                         ? cdp_hash_store_create(NULL, &stores[i])
-                           : kind == 'f' || kind == 'F' ? cdp_file_store_create(&fd, &stores[i])
-                                                        : cdp_custom_store_create(&cd, &stores[i]))
-                    == CDP_OK))
-                return TOO_HARD;
+        if (i == 0 || kind == 'F' || kind == 'C') {
+            cdp_status st;
+            if (kind == 'h')
+                st = cdp_hash_store_create(NULL, &stores[i]);
+            else if (kind == 'f' || kind == 'F')
+                st = cdp_file_store_create(&fd, &stores[i]);
+            else
+                st = cdp_custom_store_create(&cd, &stores[i]);
+            if (!T(st == CDP_OK)) return TOO_HARD;
+        }
     }
     log.base_keys = kind == 'f' || kind == 'F';
     for (uint32_t i = 0; i < 4; ++i) {

@@ -1,24 +1,28 @@
-/*  ring.c - the local fabric of cdp.h: rings, slots, doorbells and exposures, between threads of one process and between
-    processes: every interleaving of small cases, on memory that is as weak as C11 allows
+/*  ring.c - the local fabric of cdp.h: rings, slots, doorbells and exposures, between threads of
+    one process and between processes: every interleaving of small cases, on memory that is as weak
+    as C11 allows
 
         ring            all cases; then the same with planted mistakes, each of which must be found
         ring --case N   one case, with its counts
 
-    The code under test is that of the headers itself: cdp__line_move, _ring, _wants, _busy, _expose, _try_revoke, _revoke, _read_begin,
-    _read_end, cdp__eager_put, _find, _taken (one slot is used again and again), cdp__doorbell_*, and cdp__shared_doze and _rise of
-    cdp_tcp.h. The owner of an exposure writes into it as soon as it may. The atomic accesses of the headers and their copies to and
-    from the ring end up here, where two coroutines, a writer and a reader, stop before each of them, and every order in which they
-    can go on is tried.
+    The code under test is that of the headers itself: cdp__line_move, _ring, _wants, _busy,
+    _expose, _try_revoke, _revoke, _read_begin, _read_end, cdp__eager_put, _find, _taken (one slot
+    is used again and again), cdp__doorbell_*, and cdp__shared_doze and _rise of cdp_tcp.h. The
+    owner of an exposure writes into it as soon as it may. The atomic accesses of the headers and
+    their copies to and from the ring end up here, where two coroutines, a writer and a reader, stop
+    before each of them, and every order in which they can go on is tried.
 
-    A place in memory is the list of all values that were ever written to it. Each side has a view: for every place, the oldest of
-    them that it may still read. A relaxed or plain load may return any that is not older than the view. A release store carries its
-    writer's view along, and an acquire load of it adds that to the reader's. SEQ_CST accesses are also in one order for all: such a
-    load sees at least the last such store. This is the usual operational form of C11's release, acquire and seq_cst; it has no loads that see
-    values from the future (a store that overtakes a load before it), so it does not judge whether the store of `tail`, or of
-    `taken`, may be weaker than it is. System calls (waking, sleeping) are release and acquire.
-    An access that replaces a value (compare and exchange, add, and) sees the newest one. A plain load of a byte of the ring that could
-    return more than one value is a race, and counts as an error like a wrong byte; exposed bytes may have any value, but void ones
-    must not be taken for good. */
+    A place in memory is the list of all values that were ever written to it. Each side has a view:
+    for every place, the oldest of them that it may still read. A relaxed or plain load may return
+    any that is not older than the view. A release store carries its writer's view along, and an
+    acquire load of it adds that to the reader's. SEQ_CST accesses are also in one order for all:
+    such a load sees at least the last such store. This is the usual operational form of C11's
+    release, acquire and seq_cst; it has no loads that see values from the future (a store that
+    overtakes a load before it), so it does not judge whether the store of `tail`, or of `taken`,
+    may be weaker than it is. System calls (waking, sleeping) are release and acquire. An access
+    that replaces a value (compare and exchange, add, and) sees the newest one. A plain load of a
+    byte of the ring that could return more than one value is a race, and counts as an error like a
+    wrong byte; exposed bytes may have any value, but void ones must not be taken for good. */
 #define _GNU_SOURCE
 #include <stdbool.h>
 #include <stdint.h>
@@ -131,7 +135,8 @@ typedef enum means {
     LOANS_INSIDE
 } means;
 
-/* a case: so many bytes in pieces through a ring, messages through a slot, or exposures in slices */
+/* a case: so many bytes in pieces through a ring, messages through a slot, or exposures in
+   slices */
 typedef struct rules {
     means by;
     uint32_t room, bytes, piece;
@@ -356,8 +361,8 @@ static uint8_t byte_of(uint32_t i) {
     return (uint8_t)(i + 1);
 }
 
-/* The two ends of an exposure. What a side remembers stands in in_at and out_at of its line, so that
-   it counts as part of the state. */
+/* The two ends of an exposure. What a side remembers stands in in_at and out_at of its line, so
+   that it counts as part of the state. */
 static uint8_t exposed_bytes[64];
 
 static void give_up(thread *t, uint64_t token) {

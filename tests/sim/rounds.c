@@ -1,20 +1,26 @@
-/* The proof of the collective algorithms: all ranks' round functions run side by side, without any I/O.
+/* The proof of the collective algorithms: all ranks' round functions run side by side, without any
+   I/O.
 
-   An algorithm is a pure function from (shape, round) to steps, so its correctness does not need a network to be shown.
-   For every algorithm, every world size 1..64 and some up to 4,096 (257 where all ranks send to all in one round, 129 of those with parts), this checks
+   An algorithm is a pure function from (shape, round) to steps, so its correctness does not need a
+   network to be shown. For every algorithm, every world size 1..64 and some up to 4,096 (257 where
+   all ranks send to all in one round, 129 of those with parts), this checks
      - that all ranks have the same number of rounds, and at most CDP__ROUND_MAX steps in each;
-     - that what is sent in a round is received in that round, equally long, at most one message per ordered pair: so no
-       buffering is needed at all, and ranks that wait for each other always wait for something that comes;
-     - that no message of a round writes what another message of that round reads or writes, and that every range lies
-       inside its buffer. Messages are moved in pieces of random size and order straight from memory to memory, so a
-       hazard also spoils the contents;
-     - all that with parts of one length and, where an algorithm takes them, of any lengths, also of none;
-     - the result: every element is a pair of random 64-bit numbers. One is summed modulo 2^64, so that a contribution
-       that is lost or counted twice cannot hide. The other is combined by a function that is neither associative nor
-       commutative, and compared with the order of operands written down here: so floats get the same bits everywhere;
+     - that what is sent in a round is received in that round, equally long, at most one message per
+       ordered pair: so no buffering is needed at all, and ranks that wait for each other always
+       wait for something that comes;
+     - that no message of a round writes what another message of that round reads or writes, and
+       that every range lies inside its buffer. Messages are moved in pieces of random size and
+       order straight from memory to memory, so a hazard also spoils the contents;
+     - all that with parts of one length and, where an algorithm takes them, of any lengths, also of
+       none;
+     - the result: every element is a pair of random 64-bit numbers. One is summed modulo 2^64, so
+       that a contribution that is lost or counted twice cannot hide. The other is combined by a
+       function that is neither associative nor commutative, and compared with the order of operands
+       written down here: so floats get the same bits everywhere;
      - rounds, messages and elements sent per rank against formulas of their own;
-     - where ranks share hosts, all that for hosts of as many ranks and of different ones, numbered host by host, in turn, and
-       at random; and what crosses the network, per host, against what no algorithm can go below.
+     - where ranks share hosts, all that for hosts of as many ranks and of different ones, numbered
+       host by host, in turn, and at random; and what crosses the network, per host, against what no
+       algorithm can go below.
    The last part plants defects in the round functions and demands that each of them is noticed.
 
    rounds [--verbose] [WORDS]     only algorithms that have these words in "name (operation)" */
@@ -261,17 +267,18 @@ static uint64_t room_of(const proof *p, uint32_t r, uint8_t buffer) {
     const uint64_t all = p->offs ? off_of(p, buffer == CDP__IN, r, n) : 0,
                    own = p->offs && k != CDP_COLL_ALLTOALL ? len_of(p, true, 0, r) : 0;
     if (buffer == CDP__TMP) return p->tmp_len;
-    if (!p->offs) return buffer == CDP__IN ? p->in_len : buffer == CDP__OUT ? p->out_len : 0;
+    if (!p->offs && buffer == CDP__IN) return p->in_len;
+    if (!p->offs) return buffer == CDP__OUT ? p->out_len : 0;
     if (k == CDP_COLL_ALLTOALL) return all;
-    if (buffer == CDP__IN)
-        return p->shape.in_place ? 0 : k == CDP_COLL_ALLGATHER || k == CDP_COLL_GATHER ? own : all;
+    if (buffer == CDP__IN && p->shape.in_place) return 0;
+    if (buffer == CDP__IN) return k == CDP_COLL_ALLGATHER || k == CDP_COLL_GATHER ? own : all;
     return k == CDP_COLL_ALLGATHER || k == CDP_COLL_GATHER || p->shape.in_place ? all : own;
 }
 
 static value *at(const proof *p, uint32_t rank, uint8_t buffer, uint64_t off) {
-    return buffer == CDP__IN ? p->in + rank * p->in_len + off
-        : buffer == CDP__OUT ? p->out + rank * p->out_len + off
-                             : p->tmp + rank * p->tmp_len + off;
+    if (buffer == CDP__IN) return p->in + rank * p->in_len + off;
+    if (buffer == CDP__OUT) return p->out + rank * p->out_len + off;
+    return p->tmp + rank * p->tmp_len + off;
 }
 
 static bool is_message(const cdp__step *t) {
@@ -416,9 +423,10 @@ static void move_piece(
         t->src && t->kind == CDP__RECV_REDUCE ? at(p, to, t->src, t->src_off + start) : y;
     uint64_t i;
     for (i = 0; i < len; ++i)
-        y[i] = t->kind == CDP__RECV     ? x[i]
-            : t->flags & CDP__SRC_FIRST ? combine(x[i], z[i])
-                                        : combine(z[i], x[i]);
+        if (t->kind == CDP__RECV)
+            y[i] = x[i];
+        else
+            y[i] = t->flags & CDP__SRC_FIRST ? combine(x[i], z[i]) : combine(z[i], x[i]);
 }
 
 static const cdp__step *find_send(const proof *p, uint32_t from, uint32_t to) {
@@ -651,7 +659,14 @@ static uint32_t subtree(uint32_t v, uint32_t n) {
     uint32_t far = 1;
     while (v && !(v & far))
         far *= 2;
-    return v == 0 ? n : far < n - v ? far : n - v;
+    return v == 0 ? n : (uint32_t)cdp__min(far, n - v);
+}
+
+/* How many messages a rank sends where the first `extra` pairs meet before and after what the
+   others do, who send `steps`: only the odd one of a pair takes part in that. */
+static uint32_t folded_messages(uint32_t r, uint32_t extra, uint32_t steps) {
+    if (r >= 2 * extra) return steps;
+    return r % 2 ? steps + 1 : 1;
 }
 
 /* Their figures; false: it is another algorithm. */
@@ -676,10 +691,8 @@ static bool formula_of_small(
         const uint32_t steps = 2 * (n - 1) + (all ? n + 2 : p->shape.kind == CDP_COLL_ALLGATHER);
         *rounds = n == 1 ? 1 : (steps + 11) / 12 + (p->shape.op == CDP_REDUCE_PREMUL_SUM);
         *messages = n - 1;
-        *elements = (n - 1)
-            * (all                                        ? c
-                    : p->shape.kind == CDP_COLL_ALLGATHER ? len_of(p, false, 0, r)
-                                                          : 0);
+        *elements = all ? (n - 1) * c : 0;
+        if (p->shape.kind == CDP_COLL_ALLGATHER) *elements = (n - 1) * len_of(p, false, 0, r);
     } else if (is_named(p, "Bruck")) {
         *messages = log_up;
         *elements = (n - 1) * c;
@@ -693,12 +706,15 @@ static bool formula_of_small(
         const bool all = p->shape.kind == CDP_COLL_ALLREDUCE;
         *rounds = 1 + (n - 1 + 2) / 3 * (all ? 2 : 1);
         *messages = (n - 1) * (all ? 2 : 1);
-        *elements = all                           ? c - part_len(p, r) + (n - 1) * part_len(p, r)
-            : p->shape.kind == CDP_COLL_ALLGATHER ? (n - 1) * len_of(p, false, 0, r)
-                                                  : off_of(p, true, 0, n) - len_of(p, true, 0, r);
+        if (all)
+            *elements = c - part_len(p, r) + (n - 1) * part_len(p, r);
+        else if (p->shape.kind == CDP_COLL_ALLGATHER)
+            *elements = (n - 1) * len_of(p, false, 0, r);
+        else
+            *elements = off_of(p, true, 0, n) - len_of(p, true, 0, r);
     } else if (is_named(p, "recursive halving")) {
         *rounds = 1 + log_down + (extra ? 2 : 0);
-        *messages = r < 2 * extra ? (r % 2 ? log_down + 1u : 1u) : log_down;
+        *messages = folded_messages(r, extra, log_down);
         *elements = r < 2 * extra && r % 2 == 0 ? n * c : (n - 1) * c;
         /* all but the own part, twice; folded, all once more */
     } else if (is_named(p, "halving and doubling")) {
@@ -709,8 +725,9 @@ static bool formula_of_small(
             for (v = id & ~(far - 1); v < (id & ~(far - 1)) + far; ++v)
                 passed_on += c / two + (v < c % two);
         *rounds = 1 + 2 * log_down + (extra ? 2 : 0);
-        *messages = r < 2 * extra ? (r % 2 ? 2 * log_down + 1u : 1u) : 2 * log_down;
-        *elements = r < 2 * extra && r % 2 == 0 ? c : c - own + passed_on + (r < 2 * extra ? c : 0);
+        *messages = folded_messages(r, extra, 2 * log_down);
+        *elements = c - own + passed_on + (r < 2 * extra ? c : 0);
+        if (r < 2 * extra && r % 2 == 0) *elements = c;
     } else if (is_named(p, "binomial tree") && p->shape.kind == CDP_COLL_GATHER) {
         *messages = v != 0;
         *elements = v ? subtree(v, n) * c : 0;
@@ -758,9 +775,9 @@ static bool lay_out(proof *p) {
     p->gone = (uint64_t *)zeroed(2ull * n, sizeof *p->gone);
     p->come = p->gone + n;
     for (r = 0; r < n; ++r) { /* numbered by the host's lowest rank */
-        const uint32_t there = how == BLOCKS ? r / of
-            : how == TURNS                   ? r % of
-                                             : (uint32_t)(mix(r * 77ull + n * 1000 + of) % of);
+        uint32_t there = (uint32_t)(mix(r * 77ull + n * 1000 + of) % of);
+        if (how == BLOCKS) there = r / of;
+        if (how == TURNS) there = r % of;
         p->host[3 * n + r] = there;
         for (k = 0; k < r && p->host[3 * n + k] != there; ++k) {
         }
@@ -918,10 +935,8 @@ static bool hosts_formula(
         j = n - far; /* beyond a power of two */
         if (!in_lanes(p)) {
             *rounds = 1 + 2 * log2_up(most) + log2_up(far) + (j ? 2 : 0);
-            *messages = (v != 0) + passes_on(v, m)
-                + (v                         ? 0
-                        : p->host[r] < 2 * j ? (p->host[r] % 2 ? log2_up(far) + 1 : 1)
-                                             : log2_up(far));
+            *messages = (v != 0) + passes_on(v, m);
+            if (!v) *messages += folded_messages(p->host[r], j, log2_up(far));
             break;
         }
         *rounds = 1 + 2 * waves + (j ? 2 * (n - 1) : 2 * up);
@@ -938,7 +953,8 @@ static bool hosts_formula(
         }
         for (i = 0; i < p->hosts.fewest; ++i)
             sent += i != v;
-        *messages = sent + (v < p->hosts.fewest ? m - 1 + 2 * (j ? n - 1 : up) : 0);
+        *messages = sent;
+        if (v < p->hosts.fewest) *messages += m - 1 + 2 * (j ? n - 1 : up);
         return c >= (uint64_t)n * p->hosts.fewest;
     }
     *elements = *messages * c;
@@ -961,7 +977,7 @@ static bool check_network(proof *p) {
         case CDP_COLL_ALLGATHER: in = all - own; break;
         case CDP_COLL_REDUCE_SCATTER: out = all - own; break;
         case CDP_COLL_BROADCAST: in = h == root ? 0 : c; break;
-        case CDP_COLL_REDUCE: out = h == root ? (n > 2 && c >= 65536 ? c : 0) : c; break;
+        case CDP_COLL_REDUCE: out = h != root || (n > 2 && c >= 65536) ? c : 0; break;
         /* parts are rounded up */
         case CDP_COLL_ALLREDUCE:
             if (in_lanes(p)) out = in = 2 * (c - c / n) + 2ull * p->hosts.fewest * n;
@@ -1017,9 +1033,10 @@ static bool expected(const proof *p, uint32_t r, uint64_t i, value *v) {
     case CDP_COLL_REDUCE_SCATTER:
         if (p->shape.in_place && (i < own || i >= off_of(p, true, r, r + 1))) return false;
         if (!p->shape.in_place) i += own;
-        *v = is_fixed(p->algo)                 ? tree(n, 0, power_below(n), i)
-            : is_named(p, "recursive halving") ? halved(n, 0, 1, i)
-                                               : pairwise_sum(p, r, i);
+        if (is_fixed(p->algo))
+            *v = tree(n, 0, power_below(n), i);
+        else
+            *v = is_named(p, "recursive halving") ? halved(n, 0, 1, i) : pairwise_sum(p, r, i);
         break;
     case CDP_COLL_REDUCE:
         if (!root) {
@@ -1028,15 +1045,20 @@ static bool expected(const proof *p, uint32_t r, uint64_t i, value *v) {
         }
         while ((1u << k) < n)
             ++k;
-        *v = is_fixed(p->algo) ? tree(n, 0, power_below(n), i)
-            : is_ring(p)       ? ring_sum(n, p->shape.count, i, i)
-                               : binomial(n, p->shape.root, 0, k, i);
+        if (is_fixed(p->algo))
+            *v = tree(n, 0, power_below(n), i);
+        else if (is_ring(p))
+            *v = ring_sum(n, p->shape.count, i, i);
+        else
+            *v = binomial(n, p->shape.root, 0, k, i);
         break;
     default:
-        *v = is_named(p, "halving and doubling") ? halved(n, 0, 1, i)
-            : is_doubling(p) || is_fixed(p->algo) || is_named(p, "at once")
-            ? tree(n, 0, power_below(n), i)
-            : ring_sum(n, p->shape.count, i, i);
+        if (is_named(p, "halving and doubling"))
+            *v = halved(n, 0, 1, i);
+        else if (is_doubling(p) || is_fixed(p->algo) || is_named(p, "at once"))
+            *v = tree(n, 0, power_below(n), i);
+        else
+            *v = ring_sum(n, p->shape.count, i, i);
         break;
     }
     if (p->shape.op == CDP_REDUCE_AVG && n > 1) *v = divided(*v);
@@ -1057,10 +1079,11 @@ static void fixed_formula(
                    small = n <= 32 ? 4 : (128 + n - 1) / n;
     const uint64_t slot = part > 1024 * small ? (part + 1023) / 1024 : small,
                    waves = (part + slot - 1) / slot;
-    const uint64_t last = scatter             ? 0
-        : p->shape.kind == CDP_COLL_ALLREDUCE ? n - 1
-                                              : r != p->shape.root;
-    *rounds = n == 1 ? 1 : 1 + waves * (n - 1 + (n + 1) / 3) + (scatter ? 0 : n - 1);
+    uint64_t last = r != p->shape.root;
+    if (p->shape.kind == CDP_COLL_ALLREDUCE) last = n - 1;
+    if (scatter) last = 0;
+    *rounds = 1;
+    if (n > 1) *rounds += waves * (n - 1 + (n + 1) / 3) + (scatter ? 0 : n - 1);
     *messages = n == 1 ? 0 : waves * (n - 1) + last;
     /* every part but the own one goes to its rank */
     *elements =
@@ -1089,7 +1112,7 @@ static void formula(
     case CDP_COLL_ALLREDUCE:
         if (is_doubling(p)) {
             *rounds = 1 + log_down + (extra ? 2 : 0);
-            *messages = r < 2 * extra ? (r % 2 ? log_down + 1u : 1u) : log_down;
+            *messages = folded_messages(r, extra, log_down);
             *elements = *messages * c;
         } else { /* every part but one, twice */
             *rounds = 2 * n - 1;
@@ -1123,7 +1146,8 @@ static void formula(
         if (is_ring(p)) { /* every part but one to the next rank, that one to the root */
             *rounds = 2 * n - 1;
             *messages = n - 1 + (r != p->shape.root);
-            *elements = n > 1 ? c - (r == p->shape.root ? part_len(p, r + 1) : 0) : 0;
+            *elements = n > 1 ? c : 0;
+            if (n > 1 && r == p->shape.root) *elements -= part_len(p, r + 1);
         } else {
             *rounds = 1 + log_up;
             *messages = r != p->shape.root;
@@ -1239,11 +1263,11 @@ static void cut(proof *p) {
 static void lengths(proof *p) {
     const cdp_coll_kind k = p->shape.kind;
     const uint64_t c = p->shape.count, all = p->shape.size * c;
-    p->out_len = k == CDP_COLL_BARRIER ? 0
-        : k == CDP_COLL_ALLGATHER || k == CDP_COLL_GATHER || k == CDP_COLL_ALLTOALL
-            || (has_parts(k) && p->shape.in_place)
-        ? all
-        : c;
+    p->out_len = c;
+    if (k == CDP_COLL_ALLGATHER || k == CDP_COLL_GATHER || k == CDP_COLL_ALLTOALL
+        || (has_parts(k) && p->shape.in_place))
+        p->out_len = all;
+    if (k == CDP_COLL_BARRIER) p->out_len = 0;
     if (p->offs) {
         uint32_t r;
         for (r = 0, p->in_len = p->out_len = 0; r < p->shape.size; ++r) {
@@ -1252,11 +1276,9 @@ static void lengths(proof *p) {
         }
         return;
     }
-    p->in_len =
-        p->shape.in_place || k == CDP_COLL_BROADCAST || k == CDP_COLL_SEND || k == CDP_COLL_BARRIER
-        ? 0
-        : has_parts(k) && k != CDP_COLL_GATHER ? all
-                                               : c;
+    p->in_len = has_parts(k) && k != CDP_COLL_GATHER ? all : c;
+    if (p->shape.in_place || k == CDP_COLL_BROADCAST || k == CDP_COLL_SEND || k == CDP_COLL_BARRIER)
+        p->in_len = 0;
 }
 
 /* Returns whether there was no objection. */
@@ -1366,6 +1388,8 @@ static void one(uint32_t algo, uint32_t n, uint64_t count, uint32_t root, bool i
     /* of the others: enough is enough */
     const bool too = can_be_uneven(cdp__algo_at(algo)->kind) && count
         && (n <= 12 || count == n - 1 || n > 64 || !data);
+    static const char *const how_proved[2][2] = {
+        {"steps only", ""}, {"uneven, steps only", "uneven"}};
     uint32_t uneven;
     for (layout = 0; layout < LAYOUTS; ++layout) {
         /* of many ranks: enough is enough */
@@ -1377,10 +1401,7 @@ static void one(uint32_t algo, uint32_t n, uint64_t count, uint32_t root, bool i
             proof p = proof_of(algo, n, count, root, in_place, op);
             p.data = data;
             p.uneven = uneven;
-            report(&p, prove(&p),
-                uneven     ? data ? "uneven" : "uneven, steps only"
-                    : data ? ""
-                           : "steps only");
+            report(&p, prove(&p), how_proved[uneven][data]);
         }
         if (!on_hosts(cdp__algo_at(algo))) break;
     }
@@ -1399,11 +1420,13 @@ static void all_of(uint32_t algo, uint32_t n, uint64_t count, uint32_t roots, bo
         return;
     }
     for (i = 0; i < (has_root(kind) ? roots : 1) && i < n; ++i) {
-        const uint32_t root = !has_root(kind) ? 0
-            : roots >= n                      ? i
-            : i == 0                          ? 0
-            : i == 1                          ? n - 1
-                                              : (uint32_t)(draw() % n);
+        uint32_t root = 0;
+        if (has_root(kind)) {
+            if (roots >= n)
+                root = i;
+            else if (i)
+                root = i == 1 ? n - 1 : (uint32_t)(draw() % n);
+        }
         for (k = 0; k < 4; ++k)
             if ((!(k % 2) || in_place) && (k < 2 || reduces(kind)))
                 one(algo, n, count, root, k % 2, k / 2 ? CDP_REDUCE_AVG : CDP_REDUCE_SUM, data);
@@ -1522,11 +1545,9 @@ static void check_selection(void) {
     for (kind = CDP_COLL_ALLREDUCE; kind < CDP_COLL_COUNT; ++kind)
         for (i = 0; i < 10; ++i) {
             cdp__choosing c = {NULL, 0, 65536, i % 2 != 0};
+            static const uint8_t can[] = {CDP__SHARED, CDP__HOSTS | CDP__EVEN, 0};
             const cdp__algo *a =
-                cdp__algo_at(cdp__select(&c, (cdp_coll_kind)kind, bytes[i / 2], 2 + i,
-                    i % 3 == 0       ? CDP__SHARED
-                        : i % 3 == 1 ? CDP__HOSTS | CDP__EVEN
-                                     : 0));
+                cdp__algo_at(cdp__select(&c, (cdp_coll_kind)kind, bytes[i / 2], 2 + i, can[i % 3]));
             const bool ok = a && a->kind == (cdp_coll_kind)kind && (a->fixed || !c.reproducible);
             if (ok)
                 ++passed;
@@ -1569,7 +1590,7 @@ static void work(int queue, int results) {
 
 int main(int argc, char **argv) {
     const long processors = sysconf(_SC_NPROCESSORS_ONLN);
-    const uint32_t jobs = (uint32_t)(processors < 1 ? 1 : processors > 16 ? 16 : processors);
+    const uint32_t jobs = processors < 1 ? 1 : (uint32_t)cdp__min((uint64_t)processors, 16);
     int queue[2], results[2];
     uint64_t sums[2];
     uint32_t i, done = 0;

@@ -154,7 +154,7 @@ typedef enum sim_fault_kind {
     SIM_FAULT_NONE = 0,
     SIM_FAULT_KILL,      /* node a: SIGKILL                                                   */
     SIM_FAULT_STOP,      /* node a: SIGSTOP, for for_ns                                       */
-    SIM_FAULT_VANISH,    /* node a: the machine is gone                                       */
+    SIM_FAULT_VANISH,    /* node a, and those of set_a: their machine is gone                 */
     SIM_FAULT_CUT,       /* some connection between two nodes (filled into a, b) is reset     */
     SIM_FAULT_CUT_LINK,  /* all connections between nodes a and b are reset                   */
     SIM_FAULT_PARTITION, /* nodes of set_a and nodes of set_b do not reach each other for for_ns */
@@ -173,7 +173,7 @@ typedef enum sim_trigger {
 typedef struct sim_fault {
     sim_fault_kind kind;
     int32_t a, b;
-    uint64_t set_a, set_b; /* PARTITION: bit i is node i */
+    uint64_t set_a, set_b; /* PARTITION, VANISH: bit i is node i */
     uint64_t at_ns;        /* virtual time since the start, or                                  */
     uint64_t at_count;     /* KILL, STOP: at this os call of node a, from 1; NOMEM: allocation  */
     uint64_t for_ns;       /* SIM_FOREVER: it stays so                                          */
@@ -202,7 +202,9 @@ typedef struct sim_desc {
     void (*main)(sim_node *node, void *arg);
     void *arg;
     sim_noise noise;
-    bool one_host; /* all nodes share 127.0.0.1; else node i is 10.0.0.(i+1) */
+    bool one_host; /* all nodes share 127.0.0.1; else node i is 10.0.0.(i+1), */
+    /* or, if this is set, 10.0.0.(hosts[i]+1): several nodes may share a host */
+    const uint8_t *hosts;
     bool in_order; /* of the nodes that can run the one runs that waited longest: no seed needed */
     bool threads, memory; /* what the os of each node offers */
     FILE *trace;          /* NULL: none */
@@ -418,7 +420,8 @@ SIM_API uint64_t sim_log_between(uint64_t *state, uint64_t lo, uint64_t hi) {
         ++b;
     v = 1ull << sim_between(state, a, b);
     v += sim_random(state) % v;
-    return v < lo ? lo : v > hi ? hi : v;
+    if (v < lo) return lo;
+    return v > hi ? hi : v;
 }
 
 SIM_API uint64_t sim_stream(uint64_t seed, uint64_t purpose) {
@@ -1032,15 +1035,19 @@ SIM_API sim__sock *sim__find_listener(const sim_world *w, uint32_t host, uint16_
     return NULL;
 }
 
+/* The first node of a host; `from` if it has none. */
+SIM_API const sim_node *sim__first_of(const sim_world *w, uint32_t host, const sim_node *from) {
+    uint32_t i;
+    for (i = 0; i < w->n; ++i)
+        if (w->nodes[i].host == host) return &w->nodes[i];
+    return from;
+}
+
 /* The node that listens there; on a host without that port its first node. */
 SIM_API uint32_t sim__listener_node(
     const sim_world *w, uint32_t host, uint16_t port, const sim_node *from) {
     const sim__sock *l = sim__find_listener(w, host, port);
-    uint32_t i;
-    if (l) return l->node->id;
-    for (i = 0; i < w->n; ++i)
-        if (w->nodes[i].host == host) return i;
-    return from->id;
+    return l ? l->node->id : sim__first_of(w, host, from)->id;
 }
 
 /* ---- >>packets: what happens when they arrive ------------------------------------------------ */
@@ -1129,13 +1136,12 @@ SIM_API void sim__on_deliver(sim_world *w, sim__sock *s) {
 /* The first packet of a connection reaches the host. */
 SIM_API void sim__on_syn(sim_world *w, sim__sock *c) {
     sim__sock *l, *s;
+    const sim_node *to;
     if (c->gone || c->reset) return;
     l = sim__find_listener(w, c->target_host, c->remote.port);
-    if (sim__held(w, SIM__EV_SYN, c, c->node,
-            l                      ? l->node
-                : w->desc.one_host ? c->node
-                                   : &w->nodes[c->target_host]))
-        return;
+    to = w->desc.one_host ? c->node : sim__first_of(w, c->target_host, c->node);
+    if (l) to = l->node;
+    if (sim__held(w, SIM__EV_SYN, c, c->node, to)) return;
     if (!l) {
         sim__at(w, w->now + sim__delay(w, &c->out), SIM__EV_REFUSE, c, 0);
         return;
@@ -1347,7 +1353,7 @@ SIM_API int32_t sim__os_connect(void *user, const cdp_addr *to) {
     sim__pipe_open(w, &s->out, node->id, sim__listener_node(w, (uint32_t)host, to->port, node));
     sim__at(w, w->now + sim__delay(w, &s->out), SIM__EV_SYN, s, 0);
     sim__at(w, w->now + SIM_CONNECT_NS, SIM__EV_UNREACH, s, ETIMEDOUT);
-    if (w->lost[host] && sim_chance(&w->network, 512))
+    if (w->lost[sim__first_of(w, (uint32_t)host, node)->id] && sim_chance(&w->network, 512))
         sim__at(w, w->now + 3 * SIM_S, SIM__EV_UNREACH, s, EHOSTUNREACH);
     sim__trace(w, node, "connect to n%d port %u -> fd %d", w->desc.one_host ? -1 : (int)host,
         to->port, (int)fd);
@@ -1362,7 +1368,8 @@ SIM_API int32_t sim__os_connect_result(void *user, int32_t fd) {
     sim__enter(node, "connect_result");
     s = sim__fd(node, fd, "connect_result");
     if (!s) return -EBADF;
-    r = s->err ? -s->err : s->state != SIM__OPEN || s->reset ? -ENOTCONN : 0;
+    r = s->state != SIM__OPEN || s->reset ? -ENOTCONN : 0;
+    if (s->err) r = -s->err;
     s->err = 0;
     sim__trace(node->world, node, "connect_result fd %d -> %d", (int)fd, (int)r);
     sim__exit(node, r);
@@ -1691,6 +1698,14 @@ SIM_API bool sim__cut_link(sim_world *w, uint32_t a, uint32_t b) {
     return any;
 }
 
+SIM_API void sim__vanish(sim_world *w, sim_node *node) {
+    uint32_t i;
+    for (i = 0; i < w->n; ++i)
+        if (i != node->id) sim__cut_off(w, node->id, i, SIM_FOREVER);
+    w->lost[node->id] = true;
+    if (node->state != SIM_DONE) sim__stop(w, node, SIM_FOREVER);
+}
+
 SIM_API void sim__on_fault(sim_world *w, uint32_t index) {
     sim_fault *f = &w->faults[index];
     sim_node *a = f->a >= 0 ? &w->nodes[f->a] : NULL;
@@ -1706,10 +1721,8 @@ SIM_API void sim__on_fault(sim_world *w, uint32_t index) {
         sim__stop(w, a, f->for_ns);
     else if (f->kind == SIM_FAULT_VANISH) {
         sim__trace(w, a, "FAULT: the machine is gone (doing: %s)", a->doing);
-        for (i = 0; i < w->n; ++i)
-            if (i != a->id) sim__cut_off(w, a->id, i, SIM_FOREVER);
-        w->lost[a->id] = true;
-        sim__stop(w, a, SIM_FOREVER);
+        for (k = 0; k < w->n; ++k)
+            if (k == a->id || (f->set_a >> k & 1)) sim__vanish(w, &w->nodes[k]);
     } else if (f->kind == SIM_FAULT_PARTITION) {
         sim__trace(w, NULL, "FAULT: partition of nodes %llx and %llx (bits), for %lld ms",
             (unsigned long long)f->set_a, (unsigned long long)f->set_b,
@@ -2181,7 +2194,9 @@ SIM_API sim_world *sim_open(const sim_desc *desc) {
         sim_node *node = &w->nodes[i];
         node->world = w;
         node->id = i;
-        node->host = desc->one_host ? 0 : i;
+        node->host = i;
+        if (desc->hosts) node->host = desc->hosts[i];
+        if (desc->one_host) node->host = 0;
         node->os_random = sim_stream(desc->seed, 1000 + i);
         node->last_call = "start";
         sim__os_of(&node->os, node);
@@ -2241,12 +2256,13 @@ SIM_API void sim__describe(const sim_world *w, char *out, size_t size) {
                 t->waits_for ? " for a lock or condition" : "");
         for (k = 0; d->task.state == SIM_WAITING && k < d->fd_top && used + 1 < size; ++k) {
             const sim__sock *s = d->fds[k];
+            const char *end = "";
             if (!s || s->state == SIM__LISTEN || !s->peer) continue;
+            if (s->reset) end = ", reset";
+            if (s->eof) end = ", ended";
             used += (size_t)snprintf(out + used, size - used, "; fd %u to n%u: %llu unread%s", k,
                 s->peer->node->id, (unsigned long long)(s->peer->out.arrived - s->peer->out.read),
-                s->eof         ? ", ended"
-                    : s->reset ? ", reset"
-                               : "");
+                end);
         }
         if (used + 1 < size && d->task.error.status != CDP_OK)
             used += (size_t)snprintf(out + used, size - used, "; last error %s: %s",

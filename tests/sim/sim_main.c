@@ -108,6 +108,8 @@ struct run {
     uint64_t seed;
     uint32_t nodes, timeout_ms, init_timeout_ms;
     bool tiny, one_host, threads, memory;
+    bool shared_hosts, large;     /* several ranks per host; payloads above 64 KiB */
+    uint8_t hosts[SIM_MAX_NODES]; /* of each rank */
     sim_noise noise;
     sim_fault fault;
     sim_world *world;
@@ -468,8 +470,8 @@ static void job_check(run *r, sim_node *node, const op *o) {
 static void job_make(run *r, sim_node *node, uint64_t *s, op *o, uint64_t id) {
     static const cdp_coll_kind kinds[] = {CDP_COLL_ALLREDUCE, CDP_COLL_ALLREDUCE,
         CDP_COLL_ALLREDUCE, CDP_COLL_BROADCAST, CDP_COLL_ALLGATHER, CDP_COLL_BARRIER};
-    const uint64_t most = r->tiny ? 24 : sim_chance(s, 256) ? 4000 : 300;
-    uint64_t size, i;
+    uint64_t size, i, most = 24;
+    if (!r->tiny) most = sim_chance(s, 256) ? 4000 : 300;
     memset(o, 0, sizeof *o);
     o->id = id;
     o->rq.kind = kinds[sim_random(s) % 6];
@@ -477,6 +479,8 @@ static void job_make(run *r, sim_node *node, uint64_t *s, op *o, uint64_t id) {
     o->rq.op = (cdp_reduce_op)sim_between(s, CDP_REDUCE_SUM, CDP_REDUCE_MAX);
     o->rq.root = (uint32_t)(sim_random(s) % r->nodes);
     o->rq.count = sim_chance(s, 60) ? 0 : sim_log_between(s, 1, most);
+    if (r->large && sim_chance(s, 128))
+        o->rq.count = sim_between(s, 65537, 200000) / cdp_dtype_size(o->rq.dtype);
     o->in_place = sim_chance(s, 512) || o->rq.kind == CDP_COLL_BROADCAST;
     if (o->rq.kind == CDP_COLL_BARRIER) {
         o->rq.count = 0;
@@ -536,7 +540,8 @@ static cdp_status job_wait(run *r, sim_node *node, op *o, bool ask, uint64_t *ow
 static cdp_status job_batch(
     run *r, sim_node *node, cdp_group *g, uint64_t *s, uint64_t *own, uint64_t first_id) {
     op ops[MAX_OPS];
-    const uint32_t n = sim_chance(s, 512) ? 1 : (uint32_t)sim_between(s, 2, r->tiny ? 3 : MAX_OPS);
+    const uint32_t ops_max = r->tiny ? 3 : MAX_OPS;
+    const uint32_t n = sim_chance(s, 512) ? 1 : (uint32_t)sim_between(s, 2, ops_max);
     const bool sync = n == 1 && sim_chance(s, 768);
     cdp_status st = CDP_OK;
     uint32_t i, left;
@@ -593,6 +598,7 @@ static void model_free(sim_node *node, model *m) {
 }
 
 static void model_make(run *r, sim_node *node, uint64_t *s, model *m) {
+    const uint64_t most = r->tiny ? 16 : 600;
     uint32_t i;
     uint64_t k;
     memset(m, 0, sizeof *m);
@@ -602,7 +608,7 @@ static void model_make(run *r, sim_node *node, uint64_t *s, model *m) {
         snprintf(m->names[i], sizeof m->names[i], "layer%u", i);
         p->name = m->names[i];
         p->dtype = sim_chance(s, 700) ? CDP_DTYPE_F32 : CDP_DTYPE_F64;
-        p->count = sim_chance(s, 60) ? 0 : sim_log_between(s, 1, r->tiny ? 16 : 600);
+        p->count = sim_chance(s, 60) ? 0 : sim_log_between(s, 1, most);
         p->data = sim_alloc(node, p->count * 8 + 8);
         if (sim_chance(s, 300)) p->grad = sim_alloc(node, p->count * 8 + 8);
         for (k = 0; k < p->count; ++k)
@@ -785,6 +791,22 @@ static cdp_status job_messages(
     return st;
 }
 
+/* What this rank does wrong on purpose, if it is its turn at place i of so many. True: it
+   leaves. */
+static bool job_act(run *r, sim_node *node, cdp_group *g, uint64_t i, uint64_t places) {
+    r->act_now = r->act_node == node->id && i == r->act_at % places;
+    if (!r->act_now || (r->act != F_LEAVE && r->act != F_ABORT && r->act != F_MISMATCH))
+        return false;
+    r->fault.happened = true;
+    r->fault.happened_ns = node->world->now;
+    if (r->act != F_ABORT) return r->act == F_LEAVE;
+    sim_doing(node, "cdp_group_abort");
+    call_begin(r, node, 100);
+    cdp_group_abort(g, "the test says so");
+    call_end(r, node, "cdp_group_abort");
+    return false;
+}
+
 static cdp_status job_program(run *r, sim_node *node, cdp_group *g) {
     uint64_t s = sim_stream(r->seed, 20), own = sim_stream(r->seed, 100 + node->id);
     const uint64_t batches = sim_between(&s, 1, r->tiny ? 4 : 7);
@@ -792,25 +814,7 @@ static cdp_status job_program(run *r, sim_node *node, cdp_group *g) {
     cdp_status st = CDP_OK;
     uint64_t i;
     for (i = 0; i <= batches && st == CDP_OK; ++i) {
-        const bool act = r->act_node == node->id && i == r->act_at % (batches + 1);
-        r->act_now = act;
-        if (act && r->act == F_LEAVE) {
-            r->fault.happened = true;
-            r->fault.happened_ns = node->world->now;
-            break;
-        }
-        if (act && r->act == F_ABORT) {
-            r->fault.happened = true;
-            r->fault.happened_ns = node->world->now;
-            sim_doing(node, "cdp_group_abort");
-            call_begin(r, node, 100);
-            cdp_group_abort(g, "the test says so");
-            call_end(r, node, "cdp_group_abort");
-        }
-        if (act && r->act == F_MISMATCH) {
-            r->fault.happened = true;
-            r->fault.happened_ns = node->world->now;
-        }
+        if (job_act(r, node, g, i, batches + 1)) break;
         if (i == ddp_at) st = ddp_train(r, node, g, &s, &own);
         if (st == CDP_OK && i < batches) st = job_batch(r, node, g, &s, &own, 100 * i);
         /* the next ones may come before these have been taken */
@@ -828,14 +832,21 @@ static cdp_status job_program(run *r, sim_node *node, cdp_group *g) {
     return st;
 }
 
+/* One of the names and addresses of the node where the store's server is. */
+static const char *host_of_node_0(const run *r) {
+    if (r->seed % 3) return "node0";
+    return r->one_host ? "127.0.0.1" : "10.0.0.1";
+}
+
 static void group_desc_of(run *r, sim_node *node, cdp_group_desc *d) {
+    const uint64_t least_piece = r->tiny ? 4 : 64;
     uint64_t s = sim_stream(r->seed, 21);
     memset(d, 0, sizeof *d);
     d->rank = node->id;
     d->world_size = r->nodes;
     d->timeout_ms = r->timeout_ms;
     d->small_bytes = sim_log_between(&s, 1, 65536);
-    d->piece_bytes = sim_chance(&s, 300) ? 0 : sim_log_between(&s, r->tiny ? 4 : 64, 65536);
+    d->piece_bytes = sim_chance(&s, 300) ? 0 : sim_log_between(&s, least_piece, 65536);
     d->no_spin = sim_chance(&s, 768);
     d->spin_us = (uint32_t)sim_between(&s, 1, 5);
     d->os = &node->os;
@@ -847,6 +858,7 @@ static void group_desc_of(run *r, sim_node *node, cdp_group_desc *d) {
 #if WITH_DTENSOR
 #include "tensors.h"
 #endif
+#include "wide.h"
 
 /* ---- >>hub: ranks of one process, polled in turn --------------------------------------------- */
 
@@ -933,7 +945,8 @@ static bool store_next(store_client *c, const char *what) {
 
 static uint64_t store_payload(const run *r, uint32_t rank, uint8_t *out, uint64_t room) {
     uint64_t s = sim_stream(r->seed, 600 + rank), i;
-    const uint64_t n = sim_chance(&s, 100) ? 0 : sim_log_between(&s, 1, r->tiny ? 60 : room);
+    const uint64_t most = r->tiny ? 60 : room;
+    const uint64_t n = sim_chance(&s, 100) ? 0 : sim_log_between(&s, 1, most);
     for (i = 0; i < n; ++i)
         out[i] = (uint8_t)sim_random(&s);
     return n;
@@ -1149,10 +1162,7 @@ static cdp_status store_session(run *r, sim_node *node, void (*program)(store_cl
         if (st == CDP_OK) st = failed(r, node, cdp_store_server_create(&sd, &c->server));
         cd.loop = &c->loop;
     }
-    snprintf(host, sizeof host, "%s",
-        r->seed % 3       ? "node0"
-            : r->one_host ? "127.0.0.1"
-                          : "10.0.0.1");
+    snprintf(host, sizeof host, "%s", host_of_node_0(r));
     snprintf(will, sizeof will, "will/%u", node->id);
     cd.host = host;
     cd.port = 29500;
@@ -1270,9 +1280,10 @@ static cdp_status tcp_main(run *r, sim_node *node) {
     memset(&t, 0, sizeof t);
     t.group.rank = d.rank;
     t.group.world_size = d.world_size;
-    t.master_addr = r->seed % 3 ? "node0" : r->one_host ? "127.0.0.1" : "10.0.0.1";
+    t.master_addr = host_of_node_0(r);
     t.master_port = 29500;
     t.job_key = r->seed % 2 ? "simulated" : NULL;
+    t.mac = t.job_key && r->seed / 2 % 4 == 1;
     t.trust_network = !r->one_host;
     t.init_timeout_ms = r->init_timeout_ms;
     t.group.timeout_ms = d.timeout_ms;
@@ -1305,7 +1316,8 @@ static cdp_status tcp_main(run *r, sim_node *node) {
     st = failed(r, node, cdp_init(&t, &g));
     call_end(r, node, "cdp_init");
     r->joined[node->id] = st == CDP_OK;
-    return st == CDP_OK ? (r->sc->program ? r->sc->program : job_program)(r, node, g) : st;
+    if (st != CDP_OK) return st;
+    return r->sc->program ? r->sc->program(r, node, g) : job_program(r, node, g);
 }
 #endif
 
@@ -1315,11 +1327,17 @@ static cdp_status tcp_main(run *r, sim_node *node) {
 #define ALL_FAULTS ((1u << F_COUNT) - 1)
 #define NETWORK_FAULTS (ALL_FAULTS & ~(OWN_FAULTS | (1u << F_NOMEM) | (1u << F_CONFIG)))
 
+#define ONLY_BY_NAME 0xffffffffu /* as a share: what is asked there is not promised yet */
+
 static const scenario scenarios[] = {
     {"raw", raw_main, 1, 6, NETWORK_FAULTS, false, NULL, 0},
     {"hub", hub_main, 1, 9,
         (1u << F_NONE) | (1u << F_DELAY) | (1u << F_PAUSE) | (1u << F_NOMEM) | OWN_FAULTS, true,
         NULL, 0},
+    {"wide", hub_main, 1, 8,
+        (1u << F_NONE) | (1u << F_DELAY) | (1u << F_PAUSE) | (1u << F_NOMEM) | (1u << F_ABORT)
+            | (1u << F_LEAVE),
+        true, wide_program, 4},
 #if WITH_DTENSOR
     {"tensors", hub_main, 1, 8,
         (1u << F_NONE) | (1u << F_DELAY) | (1u << F_PAUSE) | (1u << F_NOMEM), true, tensors_program,
@@ -1332,6 +1350,11 @@ static const scenario scenarios[] = {
 #endif
 #if WITH_TCP
     {"job", tcp_main, 1, 9, ALL_FAULTS, true, NULL, 0},
+    {"wide_tcp", tcp_main, 1, 8, ALL_FAULTS & ~((1u << F_MISMATCH) | (1u << F_CONFIG)), true,
+        wide_program, 4},
+    /* A receive from any rank names nobody when its deadline passes, or when all have left. */
+    {"any_tcp", tcp_main, 2, 8, NETWORK_FAULTS | (1u << F_NOMEM) | (1u << F_LEAVE), true,
+        any_program, ONLY_BY_NAME},
 #if WITH_DTENSOR
     /* Several groups, each of which fails alone: the first rank to leave one may be blamed. */
     {"tensors_tcp", tcp_main, 1, 8, NETWORK_FAULTS | (1u << F_NOMEM), false, tensors_program, 20},
@@ -1355,6 +1378,25 @@ static void node_main(sim_node *node, void *arg) {
 
 /* What users run by default: a progress thread, and memory between ranks of one host. */
 static bool with_threads, with_memory;
+
+/* Ranks that share hosts, in any order and not as many on each; and operations whose payloads the
+   receiver may read remotely. Their random numbers are a stream of their own: all other seeds give
+   the runs that they gave before. */
+#if WITH_TCP
+static void plan_hosts(run *r) {
+    uint64_t s = sim_stream(r->seed, 23);
+    uint32_t i, count;
+    r->large = !r->tiny && sim_chance(&s, 64);
+    if (r->nodes < 3 || !sim_chance(&s, 256)) return;
+    count = (uint32_t)sim_between(&s, 2, r->nodes - 1);
+    for (i = 1; i < r->nodes; ++i)
+        r->hosts[i] = (uint8_t)(sim_random(&s) % count);
+    r->hosts[1 + sim_random(&s) % (r->nodes - 1)] = 1; /* they are not all on one */
+    r->shared_hosts = true;
+    r->one_host = false;
+    r->memory = with_memory;
+}
+#endif
 
 static void plan_make(run *r, const scenario *sc, fault_class fault, uint64_t seed) {
     uint64_t s = sim_stream(seed, 9);
@@ -1380,6 +1422,18 @@ static void plan_make(run *r, const scenario *sc, fault_class fault, uint64_t se
     /* no network lies between ranks of one host, so none can be cut */
     r->memory = with_memory
         && !(r->one_host && (fault == F_PARTITION || fault == F_ISOLATE || fault == F_VANISH));
+#if WITH_TCP
+    if (sc->func == tcp_main) plan_hosts(r);
+#endif
+}
+
+/* The ranks of a's host. */
+static uint64_t host_of(const run *r, uint32_t a) {
+    uint64_t set = 1ull << a;
+    uint32_t i;
+    for (i = 0; r->shared_hosts && i < r->nodes; ++i)
+        if (r->hosts[i] == r->hosts[a]) set |= 1ull << i;
+    return set;
 }
 
 /* Where the fault goes, now that it is known what the run without it looks like. */
@@ -1389,6 +1443,7 @@ static void plan_fault(run *r, const run *dry) {
     const uint32_t n = r->nodes, a = (uint32_t)(sim_random(&s) % n),
                    b = (a + 1 + (uint32_t)(sim_random(&s) % (n > 1 ? n - 1 : 1))) % n;
     const bool by_call = sim_chance(&s, 512);
+    uint32_t k;
     memset(f, 0, sizeof *f);
     f->a = (int32_t)a;
     f->b = (int32_t)b;
@@ -1405,13 +1460,19 @@ static void plan_fault(run *r, const run *dry) {
         f->for_ns = sim_log_between(&s, SIM_MS, 1500 * SIM_MS);
         if (by_call) f->at_count = sim_between(&s, 1, dry->calls[a]);
         break;
-    case F_VANISH: f->kind = SIM_FAULT_VANISH; break;
+    case F_VANISH:
+        f->kind = SIM_FAULT_VANISH;
+        f->set_a = host_of(r, a);
+        break;
     case F_CUT: f->kind = SIM_FAULT_CUT; break;
     case F_PARTITION:
     case F_ISOLATE:
         f->kind = SIM_FAULT_PARTITION;
-        f->set_a = 1ull << a;
-        f->set_b = r->fault_kind == F_PARTITION ? 1ull << b : ~f->set_a;
+        f->set_a = host_of(r, a);
+        /* no network lies between ranks of one host */
+        for (k = 0; k < n && (f->set_a >> f->b & 1); ++k)
+            f->b = (int32_t)((b + k) % n);
+        f->set_b = r->fault_kind == F_PARTITION ? host_of(r, (uint32_t)f->b) : ~f->set_a;
         if (sim_chance(&s, 300)) f->for_ns = sim_log_between(&s, SIM_MS, 60 * SIM_S);
         break;
     case F_NOMEM:
@@ -1441,6 +1502,7 @@ static bool world_run(run *r, FILE *trace) {
     d.arg = r;
     d.noise = r->noise;
     d.one_host = r->one_host;
+    d.hosts = r->shared_hosts ? r->hosts : NULL;
     d.threads = r->threads;
     d.memory = r->memory;
     d.trace = trace;
@@ -1467,17 +1529,17 @@ static uint64_t blamable(const run *r, uint32_t node) {
     const sim_fault *f = &r->fault;
     const uint64_t a = 1ull << (f->a & 63), b = 1ull << (f->b & 63);
     switch (r->fault_kind) {
+    case F_VANISH: return a | f->set_a;
     case F_KILL:
     case F_STOP:
-    case F_VANISH:
     case F_ABORT:
     case F_LEAVE:
     case F_CONFIG:
     case F_NOMEM: return a;
     case F_MISMATCH: return node == (uint32_t)f->a ? ~0ull : a;
-    case F_CUT:
-    case F_PARTITION: return a | b;
-    case F_ISOLATE: return node == (uint32_t)f->a ? ~0ull : a;
+    case F_CUT: return a | b;
+    case F_PARTITION: return a | b | f->set_a | f->set_b;
+    case F_ISOLATE: return (f->set_a >> node & 1) || node == (uint32_t)f->a ? ~0ull : a | f->set_a;
     default: return 0;
     }
 }
@@ -1617,9 +1679,16 @@ typedef struct options {
     const scenario *only;
     int32_t fault; /* -1: all */
     bool single, verbose, twice;
+    bool mixed; /* threads and memory, one of them or none, as choose_defaults() says */
     uint32_t jobs;
+    uint64_t until_ns; /* of real time; then no further run is begun, whatever `to` is */
     int64_t kill_node, kill_at;
 } options;
+
+static const char *hosts_text(const run *r) {
+    if (r->one_host) return ", one host";
+    return r->shared_hosts ? ", shared hosts" : "";
+}
 
 static const char *fault_text(const run *r, char *out, size_t size) {
     const sim_fault *f = &r->fault;
@@ -1698,15 +1767,30 @@ static uint64_t task_count(const options *o, uint32_t *scs, uint32_t *faults) {
     return n;
 }
 
+/* A quarter of the seeds each with neither, one and both; also a quarter of every 20th seed. */
+static void choose_defaults(const options *o, uint64_t seed) {
+    const uint64_t n = seed + seed / 20;
+    if (!o->mixed) return;
+    with_threads = n & 1;
+    with_memory = n >> 1 & 1;
+}
+
+static uint64_t real_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * SIM_S + (uint64_t)t.tv_nsec;
+}
+
 static void print_failure(const char *sc, uint32_t fault, uint64_t seed, const char *verdict_name,
     const char *text, const run *r) {
     char line[6000], ft[200];
     const int n = snprintf(line, sizeof line,
-        "FAIL %s/%s seed %llu: %s: %s\n     %s%s%u nodes%s\n     replay: sim --scenario %s "
+        "FAIL %s/%s seed %llu: %s: %s\n     %s%s%u nodes%s\n     replay: sim%s%s --scenario %s "
         "--faults %s --seed %llu --verbose\n",
         sc, fault_names[fault], (unsigned long long)seed, verdict_name, text,
         r ? fault_text(r, ft, sizeof ft) : "", r ? ", " : "", r ? r->nodes : 0,
-        r && r->tiny ? ", tiny buffers" : "", sc, fault_names[fault], (unsigned long long)seed);
+        r && r->tiny ? ", tiny buffers" : "", with_threads ? " --threads" : "",
+        with_memory ? " --memory" : "", sc, fault_names[fault], (unsigned long long)seed);
     fflush(stdout);
     /* one write: lines of several processes do not mix */
     if (n > 0 && write(1, line, (size_t)n) < 0) return;
@@ -1717,6 +1801,7 @@ static void task_run(worker *w, const options *opt, uint32_t sc, uint32_t fault,
     char text[5000], text2[5000];
     verdict v;
     cell *c = &w->cells[sc][fault];
+    choose_defaults(opt, seed);
     alarm(60);
     v = seed_run(&r, &scenarios[sc], (fault_class)fault, seed, opt, NULL, text, sizeof text);
     if (v <= V_ERROR && (opt->twice || seed % 32 == 7)) { /* the same seed must give the same run */
@@ -1750,6 +1835,7 @@ static void task_next(worker *w, const options *opt, uint64_t kinds) {
 
 /* Some scenarios are slow: they run for part of the seeds. */
 static bool task_due(const options *opt, const scenario *sc, uint64_t seed) {
+    if (sc->share == ONLY_BY_NAME) return opt->only == sc;
     return opt->only == sc || !sc->share || seed % sc->share == 0;
 }
 
@@ -1763,7 +1849,9 @@ static void worker_start(worker *w, const options *opt, const uint32_t *scs, con
         w->pid = pid; /* not in the child: this memory is shared */
         return;
     }
-    while (w->at < total) { /* all kinds of one seed, then the next seed of this worker */
+    while (w->at < total
+        && real_ns()
+            < opt->until_ns) { /* all kinds of one seed, then the next seed of this worker */
         const uint32_t sc = scs[w->at % kinds];
         const uint64_t seed = opt->from + w->at / kinds;
         if (task_due(opt, &scenarios[sc], seed)) task_run(w, opt, sc, faults[w->at % kinds], seed);
@@ -1772,17 +1860,27 @@ static void worker_start(worker *w, const options *opt, const uint32_t *scs, con
     _exit(0);
 }
 
+/* Pairs of a scenario and a fault, without what is run by name only. */
+static uint64_t task_kinds(const options *opt) {
+    uint64_t n = 0;
+    for (uint32_t sc = 0; sc < SCENARIO_COUNT; ++sc)
+        for (uint32_t f = 0; f < F_COUNT; ++f)
+            n += (!opt->only || opt->only == &scenarios[sc])
+                && (opt->fault < 0 || (uint32_t)opt->fault == f) && (scenarios[sc].faults >> f & 1)
+                && (scenarios[sc].share != ONLY_BY_NAME || opt->only == &scenarios[sc]);
+    return n;
+}
+
 static int run_many(const options *opt) {
     static uint32_t scs[16 * F_COUNT], faults[16 * F_COUNT];
     const uint64_t kinds = task_count(opt, scs, faults), total = kinds * (opt->to - opt->from + 1);
     worker *ws = (worker *)mmap(
         NULL, opt->jobs * sizeof *ws, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    struct timespec t0, t1;
+    uint64_t t0 = real_ns(), last = 0;
     double seconds;
-    uint64_t passed = 0, failed = 0, replayed = 0;
+    uint64_t passed = 0, failed = 0, replayed = 0, cells_run = 0, cells_happened = 0;
     uint32_t j, f, sc, alive = 0;
     if (ws == (worker *)MAP_FAILED) abort();
-    clock_gettime(CLOCK_MONOTONIC, &t0);
     for (j = 0; j < opt->jobs; ++j)
         ws[j].at = j * kinds;
     for (j = 0; j < opt->jobs || alive; ++j) {
@@ -1808,6 +1906,7 @@ static int run_many(const options *opt) {
                         : "the process died: %s %d",
                     WIFSIGNALED(status) ? "signal" : "exit status",
                     WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+                choose_defaults(opt, opt->from + at / kinds);
                 print_failure(scenarios[scs[at % kinds]].name, faults[at % kinds],
                     opt->from + at / kinds, "other", text, NULL);
                 w->failed++;
@@ -1819,8 +1918,7 @@ static int run_many(const options *opt) {
             }
         }
     }
-    clock_gettime(CLOCK_MONOTONIC, &t1);
-    seconds = (double)(t1.tv_sec - t0.tv_sec) + (double)(t1.tv_nsec - t0.tv_nsec) * 1e-9;
+    seconds = (double)(real_ns() - t0) * 1e-9;
     printf("%-10s %-10s %7s %8s %8s %8s %6s %6s %6s %6s %6s %6s %10s\n", "scenario", "fault",
         "runs", "happened", "right", "r.error", "blame", "hang", "late", "wrong", "leak", "other",
         "noticed ms");
@@ -1838,6 +1936,8 @@ static int run_many(const options *opt) {
                 if (x->worst_notice_ns > c.worst_notice_ns) c.worst_notice_ns = x->worst_notice_ns;
             }
             if (!c.runs) continue;
+            ++cells_run;
+            cells_happened += f <= F_DELAY || c.happened;
             printf(
                 "%-10s %-10s %7llu %8llu %8llu %8llu %6llu %6llu %6llu %6llu %6llu %6llu %10.1f\n",
                 scenarios[sc].name, fault_names[f], (unsigned long long)c.runs,
@@ -1851,7 +1951,15 @@ static int run_many(const options *opt) {
         passed += ws[j].passed;
         failed += ws[j].failed;
         replayed += ws[j].replayed;
+        if (ws[j].at / kinds > last) last = ws[j].at / kinds;
     }
+    if (opt->until_ns != UINT64_MAX)
+        printf(
+            "seeds %llu to about %llu; %llu of %llu pairs of a scenario and a fault were run, and "
+            "in %llu of them the fault happened\n",
+            (unsigned long long)opt->from, (unsigned long long)(opt->from + last),
+            (unsigned long long)cells_run, (unsigned long long)task_kinds(opt),
+            (unsigned long long)cells_happened);
     printf("%.1f s, %.0f runs per second, %llu of them repeated with the same trace\n", seconds,
         (double)(passed + failed) / seconds, (unsigned long long)replayed);
     printf("%llu passed, %llu failed\n", (unsigned long long)passed, (unsigned long long)failed);
@@ -1874,8 +1982,8 @@ static int run_one(const options *opt) {
             "%s/%s seed %llu: %s%s%s\n  %u nodes%s%s, %s, %.3f ms of virtual time, trace %016llx\n",
             scenarios[scs[i]].name, fault_names[faults[i]], (unsigned long long)opt->from,
             verdict_names[v], text[0] ? ": " : "", text, r.nodes, r.tiny ? ", tiny buffers" : "",
-            r.one_host ? ", one host" : "", fault_text(&r, ft, sizeof ft),
-            (double)r.virtual_ns * 1e-6, (unsigned long long)r.hash);
+            hosts_text(&r), fault_text(&r, ft, sizeof ft), (double)r.virtual_ns * 1e-6,
+            (unsigned long long)r.hash);
         for (k = 0; k < r.nodes; ++k)
             printf("    node %u: %s%s%s at %.3f ms, %llu os calls, blames %d\n", k,
                 r.out[k].ended ? cdp_status_name(r.out[k].status) : "did not end",
@@ -1937,6 +2045,10 @@ static int usage(int code) {
            "at that os call\n"
            "sim --sweep STRIDE --seed N [--scenario NAME]\n"
            "    kill each node at every STRIDE-th of its os calls in turn\n"
+           "sim --seconds S [--from SEED] [--scenario NAME] [--faults KIND] [--jobs J]\n"
+           "    for S seconds over seeds from SEED on (default: from the clock, so that nobody has "
+           "used them),\n"
+           "    a quarter of them each with neither, one and both of --threads and --memory\n"
            "--threads, --memory: with what users have by default, a progress thread in each rank, "
            "and\n"
            "    shared memory between ranks of one host\n"
@@ -1958,6 +2070,7 @@ static const char *option_value(int argc, char **argv, int *i) {
 int main(int argc, char **argv) {
     options o;
     int64_t sweep = 0;
+    uint64_t seconds = 0, from = 0;
     uint32_t k;
     int i;
     memset(&o, 0, sizeof o);
@@ -1966,6 +2079,7 @@ int main(int argc, char **argv) {
     o.fault = -1;
     o.kill_at = o.kill_node = -1;
     o.jobs = 1;
+    o.until_ns = UINT64_MAX;
     for (i = 1; i < argc; ++i) {
         const char *a = argv[i];
         if (strcmp(a, "--help") == 0)
@@ -1978,6 +2092,10 @@ int main(int argc, char **argv) {
             with_threads = true;
         else if (strcmp(a, "--memory") == 0)
             with_memory = true;
+        else if (strcmp(a, "--seconds") == 0)
+            seconds = strtoull(option_value(argc, argv, &i), NULL, 0);
+        else if (strcmp(a, "--from") == 0)
+            from = strtoull(option_value(argc, argv, &i), NULL, 0);
         else if (strcmp(a, "--jobs") == 0)
             o.jobs = (uint32_t)atoi(option_value(argc, argv, &i));
         else if (strcmp(a, "--sweep") == 0)
@@ -2009,6 +2127,15 @@ int main(int argc, char **argv) {
         } else {
             return usage(2);
         }
+    }
+    if (seconds) {
+        o.from = from ? from : (uint64_t)time(NULL) * 1000;
+        o.to = o.from + 1000000000;
+        o.until_ns = real_ns() + seconds * SIM_S;
+        o.mixed = !with_threads && !with_memory;
+        printf("seeds from %llu on, for %llu s: sim --seconds %llu --from %llu\n",
+            (unsigned long long)o.from, (unsigned long long)seconds, (unsigned long long)seconds,
+            (unsigned long long)o.from);
     }
     if (o.jobs < 1 || o.jobs > 256 || o.to < o.from) return usage(2);
     if (sweep > 0) return run_sweep(&o, sweep);

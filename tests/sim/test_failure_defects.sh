@@ -57,6 +57,8 @@ defect 'corrections are not counted' 'chain_of_3:_kill,_unfair' \
     'const bool newer = r.corrections > d->record.corrections;' 'const bool newer = true;'
 defect 'nobody sides with the majority' 'different_calls' \
     'r->end.named = r->observer;' '(void)own;'
+defect 'nobody says early what it calls' 'different_calls' \
+    'e->compared = e->ask = f->outbox = true;' 'e->compared = true;'
 defect 'settling never ends' 'pair:_stop' \
     'if (v->time_ns < d->due_ns && !v->sure) return 0;' 'return 0;'
 defect 'others are not told' 'chain_of_3:_stop' \

@@ -291,4 +291,12 @@ TEST_API call call_random(uint64_t *state, uint32_t n, uint64_t largest) {
     return c;
 }
 
+/* A group of one rank. */
+TEST_API cdp_group *group_of_one(const cdp_os *os) {
+    const cdp_group_desc d = {.world_size = 1, .os = os};
+    cdp_group *g;
+    T_EQ(CDP_OK, cdp_group_create(&d, &g));
+    return g;
+}
+
 #endif

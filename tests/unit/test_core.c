@@ -527,14 +527,14 @@ static uint8_t value_u8(uint64_t r) {
     return (uint8_t)(r >> 30);
 }
 
+static const uint64_t kernel_sizes[] = {
+    0, 1, 2, 3, 31, 32, 33, 63, 64, 65, 127, 128, 129, 1000, 4097};
+
 REFERENCE(f32, float, isnan(l + r) ? NAN : l + r) /* one NaN for all, whatever went in */
 REFERENCE(f64, double, isnan(l + r) ? (double)NAN : l + r)
 REFERENCE(i32, int32_t, (int32_t)((uint32_t)l + (uint32_t)r))
 REFERENCE(i64, int64_t, (int64_t)((uint64_t)l + (uint64_t)r))
 REFERENCE(u8, uint8_t, (uint8_t)(l + r))
-
-static const uint64_t kernel_sizes[] = {
-    0, 1, 2, 3, 31, 32, 33, 63, 64, 65, 127, 128, 129, 1000, 4097};
 
 TEST(kernels_against_a_plain_loop) {
     uint64_t state = 6;

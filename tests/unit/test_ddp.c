@@ -351,18 +351,8 @@ TEST(all_models_differ) {
     run_ranks(4, NULL, 0, rank_brings_number_of_ranks, NULL);
 }
 
-static cdp_group *alone(const cdp_os *os) {
-    cdp_group_desc d;
-    cdp_group *g;
-    memset(&d, 0, sizeof d);
-    d.world_size = 1;
-    d.os = os;
-    T_EQ(CDP_OK, cdp_group_create(&d, &g));
-    return g;
-}
-
 TEST(mistakes_in_creation) {
-    cdp_group *g = alone(NULL);
+    cdp_group *g = group_of_one(NULL);
     float x[2] = {0};
     cdp_param p[2];
     cdp_ddp_desc d;
@@ -471,7 +461,7 @@ TEST(misuse_is_named_on_every_rank) {
 }
 
 TEST(many_missing_parameters_are_cut) {
-    cdp_group *g = alone(NULL);
+    cdp_group *g = group_of_one(NULL);
     model m;
     model_open(&m, 5, 20, 3, 0);
     cdp_ddp *ddp = model_ddp(&m, g, 0, 0);
@@ -485,7 +475,7 @@ TEST(many_missing_parameters_are_cut) {
 }
 
 TEST(calls_at_the_wrong_time) {
-    cdp_group *g = alone(NULL);
+    cdp_group *g = group_of_one(NULL);
     model m;
     model_open(&m, 6, 3, 10, 0);
     cdp_ddp *ddp = model_ddp(&m, g, 0, 0);
@@ -741,7 +731,7 @@ TEST(destroy_in_the_middle) {
 
 TEST(creation_survives_every_refusal) {
     const cdp_os *os = counted_os();
-    cdp_group *g = alone(os);
+    cdp_group *g = group_of_one(os);
     const int64_t before = counted.held;
     int created = 0;
     model m;

@@ -1,8 +1,9 @@
-/* DDP against a serial model: random programs of forward and backward passes on 1 to 8 ranks, each rank a fibre of this
-   one thread, and after every step every gradient, buffer and parameter equals, bit for bit, what a plain loop over all ranks
-   computes from whole numbers.
+/* DDP against a serial model: random programs of forward and backward passes on 1 to 8 ranks, each
+   rank a fibre of this one thread, and after every step every gradient, buffer and parameter
+   equals, bit for bit, what a plain loop over all ranks computes from whole numbers.
 
-       test_ddp_model [FROM..TO]      the programs with these seeds; a failing one is printed with its seed */
+       test_ddp_model [FROM..TO]      the programs with these seeds; a failing one is printed with
+                                      its seed */
 #define CDP_IMPLEMENTATION
 #include "cdp.h"
 #include "sim/sim.h"
@@ -356,7 +357,8 @@ static cdp_status program_hook(cdp_ddp *ddp, hook_kind kind) {
 typedef struct rank_state {
     uint32_t rank;
     uint64_t random;
-    __attribute__((aligned(8))) double data[PARAMS][COUNT], grads[PARAMS][COUNT];
+    __attribute__((aligned(8))) double data[PARAMS][COUNT];
+    __attribute__((aligned(8))) double grads[PARAMS][COUNT];
     __attribute__((aligned(8))) int64_t buffer[BUFFERS];
     cdp_ddp *ddp;
 } rank_state;

@@ -71,20 +71,10 @@ static double mean_of(
     return sum / n;
 }
 
-static cdp_group *alone(const cdp_os *os) {
-    cdp_group_desc d;
-    cdp_group *g;
-    memset(&d, 0, sizeof d);
-    d.world_size = 1;
-    d.os = os;
-    T_EQ(CDP_OK, cdp_group_create(&d, &g));
-    return g;
-}
-
 /* ---- misuse ---- */
 
 TEST(mistakes_are_sentences) {
-    cdp_group *g = alone(NULL);
+    cdp_group *g = group_of_one(NULL);
     cdp_buffer odd = {"count", NULL, 3, CDP_DTYPE_I64};
     cdp_hook hook;
     rig r;
@@ -279,7 +269,7 @@ TEST(buckets_are_the_gradients) {
     cdp_os os = *cdp_os_default();
     os.alloc = sized_alloc;
     os.release = sized_free;
-    cdp_group *g = alone(&os);
+    cdp_group *g = group_of_one(&os);
     cdp_ddp *ddp[3];
     memset(p, 0, sizeof p);
     memset(&d, 0, sizeof d);
@@ -791,7 +781,7 @@ TEST(stages_have_groups_of_their_own) {
 }
 
 TEST(mistakes_of_hooks) {
-    cdp_group *g = alone(NULL);
+    cdp_group *g = group_of_one(NULL);
     cdp_hook_desc d;
     cdp_hook h, inner;
     rig r;
@@ -898,7 +888,7 @@ static float ones(uint32_t rank, uint32_t i, uint32_t k) {
 }
 
 TEST(clipping) {
-    cdp_group *g = alone(NULL);
+    cdp_group *g = group_of_one(NULL);
     double norm = 0;
     rig r;
     rig_desc(&r, g);
@@ -926,7 +916,7 @@ static uint32_t times(const char *text, const char *part) {
 }
 
 TEST(a_step_as_a_picture) {
-    cdp_group *g = alone(NULL);
+    cdp_group *g = group_of_one(NULL);
     char small[10], *text;
     rig r;
     rig_desc(&r, g);

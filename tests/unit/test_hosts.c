@@ -6,6 +6,7 @@
 #include "test.h"
 
 #include "hosts.h"
+#include "ports.h"
 
 #include <pthread.h>
 
@@ -63,11 +64,8 @@ static void *rank_main(void *arg) {
 
 /* A digit for each rank: its host. */
 static void run(const char *where, void (*func)(uint32_t rank, cdp_group *w)) {
-    const cdp_addr any = {.family = 4, .ip = {127, 0, 0, 1}};
-    cdp_addr bound;
     pthread_t t[RANKS_MAX];
-    close(cdp__os_listen(NULL, &any, &bound));
-    port = bound.port;
+    port = free_port();
     body = func;
     for (world_size = 0; where[world_size]; ++world_size)
         places[world_size] = (uint32_t)(where[world_size] - '0');

@@ -5,8 +5,7 @@
 
 #include "worlds.h"
 
-/* ---- groups
-   ------------------------------------------------------------------------------------------------------------ */
+/* ---- groups ---------------------------------------------------------------------------------- */
 
 static void some_groups(uint32_t rank, cdp_group *w) {
     static const uint32_t backwards[4] = {3, 2, 1, 0}, odd[2] = {1, 3}, even[2] = {0, 2};
@@ -351,8 +350,7 @@ TEST(mistakes) {
     cdp_group_destroy(w);
 }
 
-/* ---- messages
-   ---------------------------------------------------------------------------------------------------------- */
+/* ---- messages -------------------------------------------------------------------------------- */
 
 /* Everybody sends to everybody, both ways at once, and asks for the tags in another order than
    they were sent in. */

@@ -44,8 +44,8 @@ static uint64_t close_hub(void) {
 
 /* The hub as a transport that can copy what is lent, but not show it. */
 static uint32_t gets, refuse_at;
-/* how long each exposure is: by owner, reader and index (atomic: a reader to whom nothing is exposed
-   any more may still look) */
+/* how long each exposure is: by owner, reader and index (atomic: a reader to whom nothing is
+   exposed any more may still look) */
 static uint64_t wholes[8][8][CDP__EXPOSURES];
 
 static bool expose_noted(

@@ -4,6 +4,7 @@
 #define CDP_IMPLEMENTATION
 #include "cdp_tcp.h"
 #include "test.h"
+#include "ports.h"
 
 #include <pthread.h>
 #include <sys/resource.h>
@@ -118,13 +119,6 @@ TEST(two_processes_hammer_rings) {
 }
 
 /* ---- links: ranks are threads here ---- */
-
-static uint16_t free_port(void) {
-    const cdp_addr any = {.family = 4, .ip = {127, 0, 0, 1}};
-    cdp_addr bound;
-    close(cdp__os_listen(NULL, &any, &bound));
-    return bound.port;
-}
 
 typedef struct member {
     pthread_t id;

@@ -8,6 +8,7 @@
 #include "cdp_rpc.h"
 
 #include "ranks.h"
+#include "ports.h"
 
 #include <sys/wait.h>
 
@@ -270,6 +271,115 @@ static void f_forward(void *user, cdp_rpc_request *q) {
     cdp_rref_drop(r);
 }
 
+/* ---- gradients: functions ---- */
+
+typedef struct weights {
+    side *owner;
+    double w[4];
+    cdp_iov iov;
+    cdp_tensor t;
+} weights;
+static weights weights_of[RANKS_MAX];
+static cdp_rref weight_rref[RANKS_MAX];
+
+static cdp_tensor f64s(double *data, uint64_t n, uint64_t value) {
+    const cdp_tensor t = {
+        .data = data, .dtype = CDP_DTYPE_F64, .dims = 1, .shape = {n}, .value = value};
+    return t;
+}
+static int32_t saved_live[RANKS_MAX];
+typedef struct saved_x {
+    double x[4];
+    int32_t count;
+    uint32_t rank;
+} saved_x;
+static void saved_x_free(void *saved) {
+    __atomic_sub_fetch(&saved_live[((saved_x *)saved)->rank], 1, __ATOMIC_SEQ_CST);
+    free(saved);
+}
+/* y = w * x, element by element; w is a parameter of this rank */
+static void f_mul(void *user, cdp_rpc_request *q) {
+    side *s = side_of(q);
+    const weights *w = &weights_of[s->rank];
+    double y[4];
+    (void)user;
+    if (!T_EQ(1, q->tensor_count) || !T_EQ(CDP_DTYPE_F64, q->tensors[0].dtype)) return;
+    const double *x = (const double *)q->tensors[0].data;
+    for (uint32_t i = 0; i < 4; ++i)
+        y[i] = w->w[i] * x[i];
+    if (q->ctx) {
+        saved_x *saved = (saved_x *)calloc(1, sizeof *saved);
+        uint64_t param;
+        memcpy(saved->x, x, sizeof saved->x);
+        saved->rank = s->rank;
+        __atomic_add_fetch(&saved_live[s->rank], 1, __ATOMIC_SEQ_CST);
+        if (cdp_ctx_param(q->ctx, weight_rref[s->rank], &param) != CDP_OK
+            || cdp_ctx_save(q, saved, saved_x_free, &param, 1) != CDP_OK)
+            saved_x_free(saved);
+    }
+    const cdp_tensor out = f64s(y, 4, 0);
+    (void)!cdp_rpc_reply(q, &(cdp_args){.tensors = &out, .tensor_count = 1});
+}
+static void grad_mul(cdp_backward *b, const double *w) {
+    const saved_x *saved = (const saved_x *)b->saved;
+    const double *g = (const double *)b->grad_out[0].data;
+    for (uint32_t i = 0; i < 2; ++i) {
+        double *to = (double *)cdp_backward_alloc(b, 32);
+        b->grad_in[i] = f64s(to, 4, 0);
+        for (uint32_t k = 0; g && k < 4; ++k)
+            to[k] = g[k] * (i ? saved->x[k] : w[k]);
+    }
+}
+static cdp_status b_mul(void *user, cdp_backward *b) {
+    side *s = (side *)b->rpc_user;
+    (void)user;
+    T_EQ(1, b->out_count);
+    T_EQ(2, b->in_count);
+    count(&s->ran);
+    grad_mul(b, weights_of[s->rank].w);
+    return CDP_OK;
+}
+static cdp_status b_fails(void *user, cdp_backward *b) {
+    (void)user;
+    (void)b;
+    return CDP_ERR_INVALID;
+}
+static cdp_status b_dies(void *user, cdp_backward *b) {
+    (void)user;
+    (void)b;
+    raise(SIGKILL);
+    return CDP_OK;
+}
+static cdp_status b_sleeps(void *user, cdp_backward *b) {
+    test_sleep_ms(150);
+    return b_mul(user, b);
+}
+/* {ttl}, x: multiplies on ttl ranks, the next one first */
+static void f_mul_chain(void *user, cdp_rpc_request *q) {
+    side *s = side_of(q);
+    int64_t ttl = i64_at(q->data, 0) - 1;
+    cdp_call c = {0};
+    cdp_call_desc d = {.to = (s->rank + 1) % ranks,
+        .function = cdp_rpc_id(ttl ? "mul_chain" : "mul"),
+        .ctx = q->ctx,
+        BYTES(&ttl, 8)};
+    (void)user;
+    d.args.tensors = q->tensors;
+    d.args.tensor_count = 1;
+    if (OK(cdp_rpc_call(q->rpc, &d, &c)))
+        OK(cdp_rpc_reply(q, &(cdp_args){.tensors = c.tensors, .tensor_count = 1}));
+    cdp_call_free(&c);
+}
+/* the gradient of this rank's parameter in the context of the call */
+static void f_weight_grad(void *user, cdp_rpc_request *q) {
+    uint64_t param;
+    cdp_tensor g = {0};
+    (void)user;
+    if (OK(cdp_ctx_param(q->ctx, weight_rref[side_of(q)->rank], &param)))
+        OK(cdp_ctx_grad(q->ctx, param, &g));
+    OK(cdp_rpc_reply(q, &(cdp_args){.tensors = &g, .tensor_count = g.data ? 1 : 0}));
+}
+
 static const uint32_t only_rank_0[] = {0};
 static const cdp_rpc_function functions[] = {
     {.name = "add", .func = f_add, .flags = CDP_RPC_INLINE},
@@ -294,6 +404,12 @@ static const cdp_rpc_function functions[] = {
     {.name = "give_back", .func = f_give_back},
     {.name = "lend", .func = f_lend},
     {.name = "forward", .func = f_forward},
+    {.name = "mul", .func = f_mul, .backward = b_mul},
+    {.name = "mul_fails", .func = f_mul, .backward = b_fails},
+    {.name = "mul_dies", .func = f_mul, .backward = b_dies},
+    {.name = "mul_sleeps", .func = f_mul, .backward = b_sleeps},
+    {.name = "mul_chain", .func = f_mul_chain},
+    {.name = "weight_grad", .func = f_weight_grad},
 };
 
 /* ---- worlds ---- */
@@ -368,16 +484,12 @@ static void *side_main(void *arg) {
 static void run_one(uint32_t n, void (*func)(side *s)) {
     pthread_t t[RANKS_MAX];
     const cdp_hub_desc h = {.world_size = n, .os = os = counted_os()};
-    const cdp_addr any = {.family = 4, .ip = {127, 0, 0, 1}};
-    cdp_addr bound;
     ranks = n;
     body = func;
     memset(sides, 0, sizeof sides);
     hub = NULL;
     if (how < TCP && !OK(cdp_hub_create(&h, &hub))) return;
-    const int32_t fd = cdp__os_listen(NULL, &any, &bound);
-    close(fd);
-    port = bound.port;
+    port = free_port();
     for (uint32_t r = 0; r < n; ++r) {
         sides[r].rank = r;
         sides[r].ranks = n;
@@ -1220,13 +1332,11 @@ static int killed_main(uint32_t rank, uint16_t at, bool shared) {
 
 TEST(a_killed_rank) {
     for (uint32_t shared = 0; shared < 2; ++shared) {
-        const cdp_addr any = {.family = 4, .ip = {127, 0, 0, 1}};
-        cdp_addr bound;
+        const uint16_t at = free_port();
         pid_t child[3];
-        close(cdp__os_listen(NULL, &any, &bound));
         fflush(stdout);
         for (uint32_t rank = 0; rank < 3; ++rank)
-            if ((child[rank] = fork()) == 0) _exit(killed_main(rank, bound.port, shared));
+            if ((child[rank] = fork()) == 0) _exit(killed_main(rank, at, shared));
         for (uint32_t rank = 0; rank < 3; ++rank) {
             int result = 0;
             waitpid(child[rank], &result, 0);
@@ -1580,6 +1690,394 @@ TEST(stress_light_rpc) {
     run(2, light);
 }
 
+/* ---- gradients ---- */
+
+static void weights_open(side *s) {
+    weights *w = &weights_of[s->rank];
+    w->owner = s;
+    for (uint32_t i = 0; i < 4; ++i)
+        w->w[i] = 3 + s->rank * 2 + i;
+    w->t = f64s(w->w, 4, 0);
+    const cdp_value v = {.data = w, .plain = {.tensors = &w->t, .tensor_count = 1}};
+    OK(cdp_rref_create(s->rpc, &v, "weights", &weight_rref[s->rank]));
+    saved_live[s->rank] = 0;
+}
+static void weights_close(side *s) {
+    const uint64_t until = test_now_ns() + 5000000000ull;
+    cdp_rref_drop(weight_rref[s->rank]);
+    while (__atomic_load_n(&saved_live[s->rank], __ATOMIC_SEQ_CST) && test_now_ns() < until)
+        (void)!cdp_rpc_serve(s->rpc, 1); /* what a context has saved goes soon after its end */
+    T_EQ(0, saved_live[s->rank]);
+    T_EQ(0, cdp_rpc_stats_of(s->rpc).contexts);
+}
+
+static cdp_status mul(side *s, cdp_ctx *ctx, uint32_t to, const char *name, int64_t ttl,
+    const cdp_tensor *x, cdp_call *c) {
+    cdp_call_desc d = {.to = to, .function = cdp_rpc_id(name), .ctx = ctx, BYTES(&ttl, 8)};
+    d.args.tensors = x;
+    d.args.tensor_count = 1;
+    return cdp_rpc_call(s->rpc, &d, c);
+}
+
+/* L = a * b, element by element */
+typedef struct product {
+    double a[4], b[4];
+} product;
+static cdp_status b_product(void *user, cdp_backward *b) {
+    const product *p = (const product *)user;
+    const double *g = (const double *)b->grad_out[0].data;
+    for (uint32_t i = 0; i < 2; ++i) {
+        double *to = (double *)cdp_backward_alloc(b, 32);
+        b->grad_in[i] = f64s(to, 4, 0);
+        for (uint32_t k = 0; k < 4; ++k)
+            to[k] = g[k] * (i ? p->a[k] : p->b[k]);
+    }
+    return CDP_OK;
+}
+/* the product of two results, as a root */
+static cdp_tensor multiply(cdp_ctx *ctx, product *p, const cdp_tensor *a, const cdp_tensor *b) {
+    uint64_t in[2] = {a->value, b->value}, out = 0;
+    memcpy(p->a, a->data, 32);
+    memcpy(p->b, b->data, 32);
+    OK(cdp_ctx_value(ctx, &out));
+    OK(cdp_ctx_op(ctx,
+        &(cdp_ctx_op_desc){.inputs = in,
+            .input_count = 2,
+            .outputs = &out,
+            .output_count = 1,
+            .backward = b_product,
+            .user = p}));
+    return f64s(NULL, 4, out);
+}
+
+static void expect_grad(side *s, cdp_ctx *ctx, uint32_t of, const double *expected) {
+    cdp_call c = {0};
+    if (OK(cdp_rpc_call(s->rpc, CALL(.to = of, F("weight_grad"), .ctx = ctx), &c))) {
+        T_EQ(expected ? 1 : 0, c.tensor_count);
+        if (expected && c.tensor_count) T(!memcmp(expected, c.tensors[0].data, 32));
+    }
+    cdp_call_free(&c);
+}
+
+/* y1 = w1 x, y2 = w2 (w1 x) through another rank, y3 unused; L = y1 y2. Twice: passes add up. */
+static void serial(side *s) {
+    static uint32_t place;
+    const uint32_t n1 = next_of(s), n2 = (s->rank + 2) % ranks;
+    double x[4] = {2, 3, -5, (double)s->rank + 1}, gx[4] = {0}, g1[4] = {0}, g2[4] = {0};
+    cdp_call c[3] = {{0}};
+    cdp_ctx *ctx;
+    product p;
+    uint64_t value = 0;
+    weights_open(s);
+    meet(s, &place);
+    if (!OK(cdp_ctx_begin(s->rpc, &ctx)) || !OK(cdp_ctx_value(ctx, &value))) return;
+    T_EQ(s->rank, cdp_ctx_id(ctx) >> 48);
+    const cdp_tensor tx = f64s(x, 4, value);
+    OK(mul(s, ctx, n1, "mul", 0, &tx, &c[0]));
+    OK(mul(s, ctx, n1, "mul_chain", 1, &c[0].tensors[0], &c[1]));
+    OK(mul(s, ctx, n2, "mul", 0, &c[0].tensors[0], &c[2]));
+    const cdp_tensor root = multiply(ctx, &p, &c[0].tensors[0], &c[1].tensors[0]);
+    const double *w1 = weights_of[n1].w, *w2 = weights_of[n2].w;
+    for (uint32_t pass = 1; pass < 3; ++pass) {
+        cdp_tensor g = {0};
+        OK(cdp_ctx_backward(ctx, &(cdp_backward_desc){.roots = &root, .root_count = 1}));
+        for (uint32_t i = 0; i < 4; ++i) {
+            gx[i] = pass * 2 * w1[i] * w1[i] * w2[i] * x[i];
+            g1[i] = pass * 2 * w1[i] * w2[i] * x[i] * x[i];
+            g2[i] = pass * w1[i] * x[i] * w1[i] * x[i];
+        }
+        OK(cdp_ctx_grad(ctx, value, &g));
+        T(g.data && !memcmp(g.data, gx, 32));
+        expect_grad(s, ctx, n1, g1);
+        expect_grad(s, ctx, n2, g2);
+        expect_grad(s, ctx, s->rank, NULL); /* others' passes are in other contexts */
+    }
+    for (uint32_t i = 0; i < 3; ++i)
+        cdp_call_free(&c[i]);
+    OK(cdp_ctx_end(ctx, 0));
+    meet(s, &place);
+    weights_close(s);
+}
+TEST(gradients_equal_a_serial_program) {
+    run(3, serial);
+}
+
+/* Several contexts of each rank at once, in each of them several passes. */
+typedef struct trainer {
+    side *s;
+    uint32_t number;
+} trainer;
+static void *train(void *arg) {
+    const trainer *t = (const trainer *)arg;
+    side *s = t->s;
+    for (uint32_t round = 0; round < 5; ++round) {
+        const uint32_t to = (s->rank + t->number + round) % ranks;
+        double x[4] = {1, t->number, round, 7}, gw[4], gx[4];
+        cdp_call c[2] = {{0}};
+        cdp_ctx *ctx;
+        cdp_tensor g = {0};
+        product p;
+        uint64_t value = 0;
+        if (!OK(cdp_ctx_begin(s->rpc, &ctx)) || !OK(cdp_ctx_value(ctx, &value))) return NULL;
+        const cdp_tensor tx = f64s(x, 4, value);
+        OK(mul(s, ctx, to, "mul", 0, &tx, &c[0]));
+        OK(mul(s, ctx, to, "mul", 0, &tx, &c[1]));
+        const cdp_tensor root = multiply(ctx, &p, &c[0].tensors[0], &c[1].tensors[0]);
+        OK(cdp_ctx_backward(ctx, &(cdp_backward_desc){.roots = &root, .root_count = 1}));
+        for (uint32_t i = 0; i < 4; ++i) {
+            gx[i] = 2 * weights_of[to].w[i] * weights_of[to].w[i] * x[i];
+            gw[i] = 2 * weights_of[to].w[i] * x[i] * x[i];
+        }
+        OK(cdp_ctx_grad(ctx, value, &g));
+        T(g.data && !memcmp(g.data, gx, 32));
+        expect_grad(s, ctx, to, gw);
+        cdp_call_free(&c[0]);
+        cdp_call_free(&c[1]);
+        OK(cdp_ctx_end(ctx, 0));
+    }
+    return NULL;
+}
+static void trainers(side *s) {
+    static uint32_t place;
+    trainer t[4];
+    pthread_t thread[4];
+    weights_open(s);
+    meet(s, &place);
+    for (uint32_t i = 0; i < 4; ++i) {
+        t[i] = (trainer){s, i};
+        if (how == HUB_POLLED)
+            train(&t[i]);
+        else
+            pthread_create(&thread[i], NULL, train, &t[i]);
+    }
+    for (uint32_t i = 0; i < 4 && how != HUB_POLLED; ++i)
+        pthread_join(thread[i], NULL);
+    meet(s, &place);
+    weights_close(s);
+}
+TEST(async_dist_autograd) {
+    run(3, trainers);
+}
+
+/* What fails: a backward function, the deadline; then the context is refused on all its ranks. */
+static void failing(side *s) {
+    static uint32_t place;
+    double x[4] = {1, 2, 3, 4};
+    weights_open(s);
+    meet(s, &place);
+    for (uint32_t i = 0; i < 2; ++i) {
+        cdp_call c[2] = {{0}}, late = {0};
+        cdp_ctx *ctx;
+        cdp_tensor g;
+        product p;
+        uint64_t value = 0;
+        if (!OK(cdp_ctx_begin(s->rpc, &ctx)) || !OK(cdp_ctx_value(ctx, &value))) return;
+        const cdp_tensor tx = f64s(x, 4, value);
+        OK(mul(s, ctx, next_of(s), i ? "mul_sleeps" : "mul_fails", 0, &tx, &c[0]));
+        OK(mul(s, ctx, (s->rank + 2) % ranks, "mul", 0, &c[0].tensors[0], &c[1]));
+        const cdp_tensor root = multiply(ctx, &p, &c[0].tensors[0], &c[1].tensors[0]);
+        const cdp_backward_desc d = {.roots = &root, .root_count = 1, .timeout_ms = i ? 50 : 0};
+        REFUSED(i ? CDP_ERR_TIMEOUT : CDP_ERR_INVALID,
+            i ? "was not over in time" : "a backward function on rank", cdp_ctx_backward(ctx, &d));
+        REFUSED(CDP_ERR_STATE, "begin another one", cdp_ctx_backward(ctx, &d));
+        REFUSED(CDP_ERR_STATE, "begin another one", cdp_ctx_grad(ctx, value, &g));
+        T_EQ(CDP_ERR_STATE, mul(s, ctx, next_of(s), "mul", 0, &tx, &late));
+        cdp_call_free(&c[0]);
+        cdp_call_free(&c[1]);
+        OK(cdp_ctx_end(ctx, 0));
+    }
+    test_sleep_ms(how == HUB_POLLED ? 0 : 200); /* the one that sleeps has woken up */
+    meet(s, &place);
+    weights_close(s);
+}
+TEST(backward_autograd_engine_error) {
+    run(3, failing);
+}
+
+static void grad_mistakes(side *s) {
+    static uint32_t place;
+    double x[4] = {1, 2, 3, 4};
+    cdp_ctx *ctx, *other;
+    cdp_call c = {0};
+    cdp_tensor g;
+    uint64_t value = 0, out = 0;
+    product p = {{0}, {0}};
+    weights_open(s);
+    meet(s, &place);
+    OK(cdp_ctx_begin(s->rpc, &ctx));
+    OK(cdp_ctx_begin(s->rpc, &other));
+    OK(cdp_ctx_value(ctx, &value));
+    OK(cdp_ctx_value(ctx, &out));
+    cdp_tensor tx = f64s(x, 4, value);
+    REFUSED(CDP_ERR_INVALID, "set ctx", mul(s, NULL, 0, "mul", 0, &tx, &c));
+    REFUSED(CDP_ERR_INVALID, "does not have in this context", mul(s, other, 0, "mul", 0, &tx, &c));
+    tx.dims = 9;
+    REFUSED(CDP_ERR_INVALID, "has dtype", mul(s, ctx, 0, "mul", 0, &tx, &c));
+    tx = f64s(NULL, 4, value);
+    REFUSED(CDP_ERR_INVALID, "tensors[0] has no memory", mul(s, ctx, 0, "mul", 0, &tx, &c));
+    REFUSED(CDP_ERR_INVALID, "1 to 16 roots", cdp_ctx_backward(ctx, &(cdp_backward_desc){0}));
+    tx = f64s(x, 4, value + 77);
+    REFUSED(CDP_ERR_INVALID, "roots[0].value is not a value",
+        cdp_ctx_backward(ctx, &(cdp_backward_desc){.roots = &tx, .root_count = 1}));
+    tx = f64s(x, 4, value);
+    tx.dtype = (cdp_dtype)99;
+    REFUSED(CDP_ERR_INVALID, "set dtype and shape of roots[0]",
+        cdp_ctx_backward(ctx, &(cdp_backward_desc){.roots = &tx, .root_count = 1}));
+    cdp_ctx_op_desc op = {.inputs = &value, .input_count = 1, .outputs = &out, .output_count = 1};
+    REFUSED(CDP_ERR_INVALID, "needs backward", cdp_ctx_op(ctx, &op));
+    op.backward = b_product;
+    op.user = &p;
+    op.outputs = &value;
+    REFUSED(CDP_ERR_INVALID, "inputs[0] is outputs[0]", cdp_ctx_op(ctx, &op));
+    op.outputs = &out;
+    op.input_count = 0;
+    OK(cdp_ctx_op(ctx, &op));
+    REFUSED(CDP_ERR_INVALID, "that no step has made", cdp_ctx_op(ctx, &op));
+    REFUSED(CDP_ERR_INVALID, "or a step has made it", cdp_ctx_grad(ctx, out, &g));
+    OK(cdp_ctx_grad(ctx, value, &g));
+    T(!g.data);
+    REFUSED(CDP_ERR_INVALID, "needs a context", cdp_ctx_value(NULL, &value));
+    REFUSED(CDP_ERR_INVALID, "needs an rpc", cdp_ctx_begin(NULL, &ctx));
+    tx = f64s(x, 4, value); /* without a function in between: the root is the value itself */
+    OK(cdp_ctx_backward(ctx, &(cdp_backward_desc){.roots = &tx, .root_count = 1}));
+    OK(cdp_ctx_grad(ctx, value, &g));
+    T(g.data && !memcmp(g.data, x, 32));
+    OK(cdp_ctx_end(other, 0));
+    OK(cdp_ctx_end(ctx, 0));
+    OK(cdp_ctx_end(NULL, 0));
+    meet(s, &place);
+    weights_close(s);
+}
+TEST(backward_invalid_args) {
+    run(2, grad_mistakes);
+}
+
+/* Tensors without a context: every dtype that has a size, every number of dims, long ones. */
+static void f_shapes(void *user, cdp_rpc_request *q) {
+    const cdp_iov iov = {(void *)(uintptr_t)q->data, q->bytes};
+    (void)user;
+    OK(cdp_rpc_reply(q,
+        &(cdp_args){
+            .iov = &iov, .iov_count = 1, .tensors = q->tensors, .tensor_count = q->tensor_count}));
+}
+static void tensors(side *s) {
+    const cdp_rpc_function back[] = {{.name = "shapes", .func = f_shapes}};
+    static uint32_t place;
+    cdp_rpc_desc d = desc_of(s);
+    d.functions = back;
+    d.function_count = 1;
+    if (!OK(cdp_rpc_create(&d, &s->rpc))) return;
+    for (uint32_t i = 0; i < 40; ++i) {
+        uint8_t *data = (uint8_t *)malloc(2000000);
+        cdp_tensor t[3];
+        cdp_call c = {0};
+        memset(t, 0, sizeof t);
+        for (uint32_t k = 0; k < 2000000; ++k)
+            data[k] = (uint8_t)(k * 7 + i);
+        for (uint32_t k = 0; k < 3; ++k) {
+            t[k].data = data + 64 * k;
+            t[k].dtype = k == 1 ? CDP_DTYPE_F32 : CDP_DTYPE_U8;
+            t[k].dims = (i + k) % 9;
+            for (uint32_t j = 0; j < t[k].dims; ++j)
+                t[k].shape[j] = j < 5 ? 3 : 1;
+            if (t[k].dims > 7 && i % 10 == 0) t[k].shape[7] = 500;
+        }
+        for (uint32_t to = 0; to < ranks; ++to) {
+            cdp_call_desc what = {.to = to, F("shapes"), BYTES(data, i)};
+            what.args.tensors = t;
+            what.args.tensor_count = 3;
+            if (OK(cdp_rpc_call(s->rpc, &what, &c)) && T_EQ(3, c.tensor_count)) {
+                T_EQ(i, c.bytes);
+                T(!i || !memcmp(c.data, data, i));
+                for (uint32_t k = 0; k < 3; ++k) {
+                    const uint64_t n = cdp__rpc_tensor_bytes(&t[k]);
+                    T_EQ(t[k].dims, c.tensors[k].dims);
+                    T_EQ(n, cdp__rpc_tensor_bytes(&c.tensors[k]));
+                    T(!memcmp(t[k].data, c.tensors[k].data, n));
+                    T_EQ(0, (uintptr_t)c.tensors[k].data % 8);
+                }
+            }
+            cdp_call_free(&c);
+        }
+        free(data);
+    }
+    meet(s, &place);
+    OK(cdp_rpc_shutdown(s->rpc, 0));
+    cdp_rpc_destroy(s->rpc);
+}
+TEST(py_tensors) {
+    shut_by_body = true;
+    run(2, tensors);
+}
+
+/* A rank is killed in its backward function: the others are told who, and go on. */
+static int dying_main(uint32_t rank, uint16_t at, bool shared) {
+    const cdp_tcp_desc t = {
+        .group = {.rank = rank, .world_size = 3, .logger = {.level = CDP_LOG_SILENT}},
+        .master_port = at,
+        .init_timeout_ms = 20000,
+        .no_shared_memory = !shared};
+    side s = {.rank = rank, .ranks = 3};
+    double x[4] = {1, 2, 3, 4};
+    cdp_call c[3] = {{0}};
+    cdp_ctx *ctx;
+    product p;
+    uint64_t value = 0;
+    ranks = 3;
+    how = shared ? SHARED : TCP;
+    if (!OK(cdp_init(&t, &s.g))) return 1;
+    const cdp_rpc_desc d = desc_of(&s);
+    if (!OK(cdp_rpc_create(&d, &s.rpc))) return 1;
+    weights_open(&s);
+    OK(cdp_barrier(s.g));
+    if (rank == 0) {
+        OK(cdp_ctx_begin(s.rpc, &ctx));
+        OK(cdp_ctx_value(ctx, &value));
+        const cdp_tensor tx = f64s(x, 4, value);
+        OK(mul(&s, ctx, 1, "mul", 0, &tx, &c[0]));
+        OK(mul(&s, ctx, 2, "mul_dies", 0, &c[0].tensors[0], &c[1]));
+        const cdp_tensor root = multiply(ctx, &p, &c[0].tensors[0], &c[1].tensors[0]);
+        const uint64_t began = test_now_ns();
+        T_EQ(CDP_ERR_PEER_LOST,
+            cdp_ctx_backward(ctx, &(cdp_backward_desc){.roots = &root, .root_count = 1}));
+        T_EQ(2, cdp_last_error()->peer);
+        T(test_now_ns() - began < 5000000000ull);
+        OK(cdp_ctx_end(ctx, 5000));
+        OK(cdp_ctx_begin(s.rpc, &ctx)); /* another one works */
+        OK(mul(&s, ctx, 1, "mul", 0,
+            &(cdp_tensor){.data = x, .dtype = CDP_DTYPE_F64, .dims = 1, .shape = {4}}, &c[2]));
+        OK(cdp_ctx_backward(ctx, &(cdp_backward_desc){.roots = &c[2].tensors[0], .root_count = 1}));
+        OK(cdp_ctx_end(ctx, 5000));
+        cdp_call_free(&c[1]);
+        OK(cdp_rpc_call(s.rpc, CALL(.to = 1, F("nothing")), &c[1]));
+    } else {
+        const uint64_t until = test_now_ns() + 20000000000ull;
+        while (counted_of(&s.ran) < 1 + 1 && test_now_ns() < until)
+            (void)!cdp_rpc_serve(s.rpc, 1);
+    }
+    for (uint32_t i = 0; i < 3; ++i)
+        cdp_call_free(&c[i]);
+    T_EQ(CDP_ERR_PEER_LOST, cdp_rpc_shutdown(s.rpc, 3000));
+    cdp_rpc_destroy(s.rpc);
+    T_EQ(0, saved_live[rank]);
+    cdp_group_destroy(s.g);
+    return test__now.failed_checks != 0;
+}
+TEST(backward_node_failure) {
+    for (uint32_t shared = 0; shared < 2; ++shared) {
+        const uint16_t at = free_port();
+        pid_t child[3];
+        fflush(stdout);
+        for (uint32_t rank = 0; rank < 3; ++rank)
+            if ((child[rank] = fork()) == 0) _exit(dying_main(rank, at, shared));
+        for (uint32_t rank = 0; rank < 3; ++rank) {
+            int result = 0;
+            waitpid(child[rank], &result, 0);
+            if (rank < 2) T(WIFEXITED(result) && WEXITSTATUS(result) == 0);
+        }
+    }
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"worker_id", worker_id, 60},
@@ -1622,6 +2120,12 @@ int main(int argc, char **argv) {
         {"full_tables_are_busy", full_tables_are_busy, 60},
         {"references_at_random", references_at_random, 60},
         {"stress_light_rpc", stress_light_rpc, 60},
+        {"gradients_equal_a_serial_program", gradients_equal_a_serial_program, 60},
+        {"async_dist_autograd", async_dist_autograd, 60},
+        {"backward_autograd_engine_error", backward_autograd_engine_error, 60},
+        {"backward_invalid_args", backward_invalid_args, 60},
+        {"py_tensors", py_tensors, 60},
+        {"backward_node_failure", backward_node_failure, 60},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }

@@ -5,10 +5,10 @@
 #include "test.h"
 
 #include "store_raw.h"
+#include "ports.h"
 #include <sys/wait.h>
 
-/* ---- pure
-   ------------------------------------------------------------------------------------------------------- */
+/* ---- pure ------------------------------------------------------------------------------------ */
 
 TEST(addr) {
     static const char *const same[] = {"1.2.3.4:80", "0.0.0.0:0", "255.255.255.255:65535", "[::]:0",
@@ -156,8 +156,7 @@ TEST(wire_limits) {
     }
 }
 
-/* ---- server, byte by byte
-   --------------------------------------------------------------------------------------- */
+/* ---- server, byte by byte -------------------------------------------------------------------- */
 
 typedef struct step {
     const char *send, *answer;
@@ -399,8 +398,7 @@ TEST(add_text_rules) {
     cdp_store_server_destroy(s);
 }
 
-/* ---- the job's key
-   ------------------------------------------------------------------------------------------------ */
+/* ---- the job's key --------------------------------------------------------------------------- */
 
 /* The numbers of RFC 7693, appendix E. */
 static void sequence(uint8_t *out, uint32_t n, uint32_t seed) {
@@ -751,8 +749,7 @@ TEST(slow_and_silent_strangers) {
     cdp_store_server_destroy(s);
 }
 
-/* ---- the dialect of PyTorch 1.13
-   ---------------------------------------------------------------------------------- */
+/* ---- the dialect of PyTorch 1.13 ------------------------------------------------------------- */
 
 /* As captured from its client and server. */
 static const step old_script[] = {
@@ -869,8 +866,7 @@ TEST(dialects_share_a_store) {
     cdp_store_server_destroy(s);
 }
 
-/* ---- waiting
-   ---------------------------------------------------------------------------------------------------- */
+/* ---- waiting --------------------------------------------------------------------------------- */
 
 TEST(wait_raw) {
     cdp_store_server *s = server_open();
@@ -933,7 +929,7 @@ TEST(timeout_and_resync) {
         const uint32_t ms = i ? 10 : 300;
         start = now_ms();
         ST(cdp_store_get(c, "missing", &value, &bytes, ms), CDP_ERR_TIMEOUT);
-        T(now_ms() - start >= ms - 1 && now_ms() - start <= ms + 30 * TEST_SLACK);
+        T(now_ms() - start >= ms - 1 && now_ms() - start <= ms + 30 * TEST_LATE);
         TEXT("\"missing\"");
         TEXT("127.0.0.1:");
         ST(cdp_store_wait(c, keys, 2, 5), CDP_ERR_TIMEOUT);
@@ -1023,8 +1019,7 @@ TEST(queue) {
     cdp_store_server_destroy(s);
 }
 
-/* ---- every store
-   ------------------------------------------------------------------------------------------------ */
+/* ---- every store ----------------------------------------------------------------------------- */
 
 static void compare_set_table(cdp_store *s) {
     static const struct {
@@ -1289,8 +1284,7 @@ TEST(shared_loop) {
     cdp_store_destroy(h);
 }
 
-/* ---- limits
-   ------------------------------------------------------------------------------------------------------- */
+/* ---- limits ---------------------------------------------------------------------------------- */
 
 static void *counted_alloc(void *user, uint64_t bytes);
 static void counted_free(void *user, void *p);
@@ -1535,8 +1529,7 @@ TEST(garbage) {
     cdp_store_server_destroy(s);
 }
 
-/* ---- wills and goodbyes
-   ------------------------------------------------------------------------------------------- */
+/* ---- wills and goodbyes ---------------------------------------------------------------------- */
 
 static cdp_store *client_with_will(uint16_t port, const char *key, const char *value) {
     cdp_tcp_store_desc d = client_desc(port);
@@ -1570,7 +1563,7 @@ TEST(will) {
     start = now_ms();
     client_die(w);
     T(value_is(c, "died", "rank 2"));
-    T(now_ms() - start <= 50 * TEST_SLACK);
+    T(now_ms() - start <= 50 * TEST_LATE);
     cdp_store_destroy(w);
     w = client_with_will(port, "died", "rank 3"); /* the first one counts */
     client_die(w);
@@ -1620,7 +1613,7 @@ TEST(will_of_a_killed_process) {
     start = now_ms();
     kill(pid, SIGKILL);
     T(value_is(c, "died", "killed"));
-    T(now_ms() - start <= 50 * TEST_SLACK);
+    T(now_ms() - start <= 50 * TEST_LATE);
     waitpid(pid, NULL, 0);
     cdp_store_destroy(c);
     cdp_store_server_destroy(s);
@@ -1658,7 +1651,7 @@ TEST(destroy_sees_off_what_was_sent) {
     start = now_ms();
     cdp_store_destroy(w);
     took = now_ms() - start;
-    T(took <= 110 + 30 * TEST_SLACK);
+    T(took <= 110 + 30 * TEST_LATE);
     cd.will_key = NULL;
     OK(cdp_tcp_store_create(&cd, &c));
     if (took < 95) { /* a slow machine may need longer than a goodbye lasts */
@@ -1715,7 +1708,7 @@ TEST(destroy_is_bounded) {
     T(w->start(w->self, &rq) == CDP_PENDING);
     start = now_ms();
     cdp_store_destroy(w);
-    T(now_ms() - start >= 90 && now_ms() - start <= 110 + 30 * TEST_SLACK);
+    T(now_ms() - start >= 90 && now_ms() - start <= 110 + 30 * TEST_LATE);
     T_EQ(CDP_ERR_STATE, rq.status);
     __atomic_store_n(&stopped, false, __ATOMIC_RELEASE);
     T(value_is(c, "died", "early"));
@@ -1809,7 +1802,7 @@ TEST(server_killed) {
     waitpid(pid, NULL, 0);
     cdp_os_default()->threads.join(cdp_os_default(), thread);
     T_EQ(CDP_ERR_STORE, g.status);
-    T(g.ms <= 100 * TEST_SLACK);
+    T(g.ms <= 100 * TEST_LATE);
     T_TEXT("is gone: its process crashed, was killed", g.text);
     T_TEXT("127.0.0.1:", g.text);
     ST(cdp_store_set(late, "k", "v", 1), CDP_ERR_STORE); /* also what has no answer notices */
@@ -1819,8 +1812,7 @@ TEST(server_killed) {
     close(port_pipe[1]);
 }
 
-/* ---- threads
-   ------------------------------------------------------------------------------------------------------ */
+/* ---- threads --------------------------------------------------------------------------------- */
 
 typedef struct adder {
     cdp_store *store;
@@ -1926,24 +1918,16 @@ TEST(threads_keep_their_deadlines) {
     threads[1] = run_getter(&short_one);
     cdp_os_default()->threads.join(cdp_os_default(), threads[1]);
     T(short_one.status == CDP_ERR_TIMEOUT && short_one.ms >= 99
-        && short_one.ms <= 110 + 10 * TEST_SLACK);
+        && short_one.ms <= 110 + 10 * TEST_LATE);
     OK(cdp_store_set(c, "k", "v", 1));
     cdp_os_default()->threads.join(cdp_os_default(), threads[0]);
-    T(long_one.status == CDP_ERR_TIMEOUT && long_one.ms >= 299 && long_one.ms <= 330 * TEST_SLACK);
+    T(long_one.status == CDP_ERR_TIMEOUT && long_one.ms >= 299 && long_one.ms <= 330 * TEST_LATE);
     T(value_is(c, "k", "v"));
     cdp_store_destroy(c);
     cdp_store_server_destroy(s);
 }
 
-/* ---- connecting
-   --------------------------------------------------------------------------------------------------- */
-
-static uint16_t free_port(void) {
-    cdp_store_server *s = server_open();
-    const uint16_t port = cdp_store_server_port(s);
-    cdp_store_server_destroy(s);
-    return port;
-}
+/* ---- connecting ------------------------------------------------------------------------------ */
 
 typedef struct late_server {
     uint16_t port;
@@ -1970,7 +1954,7 @@ TEST(connects_to_a_late_server) {
     thread = cdp_os_default()->threads.start(cdp_os_default(), late_server_main, &l);
     start = now_ms();
     c = client_open(l.port);
-    T(now_ms() - start >= 290 && now_ms() - start <= 700 * TEST_SLACK);
+    T(now_ms() - start >= 290 && now_ms() - start <= 700 * TEST_LATE);
     OK(cdp_store_set(c, "k", "v", 1));
     cdp_os_default()->threads.join(cdp_os_default(), thread);
     cdp_store_destroy(c);
@@ -1995,7 +1979,7 @@ static void cannot_connect(
     TEXT(text);
     cdp__format(want, sizeof want, "%s:%u", host, port);
     if (port) TEXT(want);
-    T(late <= ms + ms / 10 + 10 * TEST_SLACK);
+    T(late <= ms + ms / 10 + 10 * TEST_LATE);
 }
 
 /* Accepts connections and answers each with the same bytes, or none; then ends them, or keeps
@@ -2276,7 +2260,7 @@ TEST(accept_runs_out_of_descriptors) {
     accepts_to_fail = 2;
     OK(cdp_store_server_create(&d, &s));
     c = client_open(cdp_store_server_port(s));
-    T(now_ms() - start >= 190 && now_ms() - start <= 300 * TEST_SLACK);
+    T(now_ms() - start >= 190 && now_ms() - start <= 300 * TEST_LATE);
     OK(cdp_store_set(c, "k", "v", 1));
     cdp_store_destroy(c);
     cdp_store_server_destroy(s);
@@ -2396,8 +2380,7 @@ TEST(all_addresses_of_a_name) {
     close(deaf_pipe[1]);
 }
 
-/* ---- a server of another make
-   --------------------------------------------------------------------------------------- */
+/* ---- a server of another make ---------------------------------------------------------------- */
 
 /* Plays the server's part of a conversation, and checks the client's byte by byte. */
 typedef struct actor {
@@ -2591,8 +2574,7 @@ TEST(client_bad_answers) {
     actor_close(&a, c);
 }
 
-/* ---- out of memory
-   -------------------------------------------------------------------------------------------------- */
+/* ---- out of memory --------------------------------------------------------------------------- */
 
 /* Server, client, prefix and hash store in one thread on one os. Any allocation may fail; every
    call ends in time. */
@@ -2680,7 +2662,7 @@ static void fail_everywhere(bool on, uint64_t step_size) {
         if (!T(c.live == 0))
             printf("     allocation %llu: %llu are left\n", (unsigned long long)i,
                 (unsigned long long)c.live);
-        if (!T(now_ms() - start <= 1500 * TEST_SLACK))
+        if (!T(now_ms() - start <= 1500 * TEST_LATE))
             printf("     allocation %llu: %llu ms\n", (unsigned long long)i,
                 (unsigned long long)(now_ms() - start));
     }

@@ -388,13 +388,14 @@ TEST(folder_without_rights) {
     if (getuid() == 0) {
         T(chmod(folder, 0555) == 0);
         pid = fork(); /* root may do everything; nobody may not */
-        if (!pid)
-            _exit(setgid(65534) != 0 || setuid(65534) != 0 ? 9
-                    : cdp_file_store_create(&d, &s) == CDP_ERR_IO
-                        && cdp_last_error()->sys_errno == EACCES
+        if (!pid) {
+            if (setgid(65534) != 0 || setuid(65534) != 0) _exit(9);
+            const bool refused = cdp_file_store_create(&d, &s) == CDP_ERR_IO;
+            _exit(refused && cdp_last_error()->sys_errno == EACCES
                         && strstr(cdp_last_error()->text, path)
                     ? 0
                     : 1);
+        }
         waitpid(pid, &status, 0);
         T(WIFEXITED(status) && WEXITSTATUS(status) == 0);
         T(chmod(folder, 0700) == 0);

@@ -1,15 +1,18 @@
-/*  test_table.c - every operation x reduction x dtype x size x number of ranks x transport against a serial reference
+/*  test_table.c - every operation x reduction x dtype x size x number of ranks x transport against
+    a serial reference
 
-    test_table [seed N] [all]     a sample that differs by seed (0: a random one) and always has every combination of
-                                  operation, reduction, dtype, number of ranks and transport; `all`: with every size, in
-                                  place and not, in even and uneven parts (of those with more than 5 ranks and 70,000
+    test_table [seed N] [all]     a sample that differs by seed (0: a random one) and always has
+                                  every combination of operation, reduction, dtype, number of ranks
+                                  and transport; `all`: with every size, in place and not, in even
+                                  and uneven parts (of those with more than 5 ranks and 70,000
                                   elements each transport gets one form)
 
-    Integers are any bits, floats any floats: in some cells NaN, infinities, denormals and signed zeros among them. The
-    reference knows nothing of the library's kernels or algorithms: it follows the rules that cdp.h states, with 16-bit
-    floats decoded and rounded by definition, and combines in the order that is written down here; every bit is compared.
-    Transports: a hub with a thread per rank, a hub whose ranks are polled in turn, TCP over loopback, memory that
-    is shared as between processes, and TCP in the simulator with delays, cut segments and small buffers. */
+    Integers are any bits, floats any floats: in some cells NaN, infinities, denormals and signed
+    zeros among them. The reference knows nothing of the library's kernels or algorithms: it follows
+    the rules that cdp.h states, with 16-bit floats decoded and rounded by definition, and combines
+    in the order that is written down here; every bit is compared. Transports: a hub with a thread
+    per rank, a hub whose ranks are polled in turn, TCP over loopback, memory that is shared as
+    between processes, and TCP in the simulator with delays, cut segments and small buffers. */
 #define CDP_IMPLEMENTATION
 #define CDP__BLOCK_BYTES 3000u /* so that most operations take all connections of a link */
 #include "cdp_tcp.h"
@@ -17,6 +20,7 @@
 #include "test.h"
 
 #include "sim/sim.h"
+#include "ports.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -55,8 +59,7 @@ static uint64_t mix(uint64_t a, uint64_t b) {
     return test_random(&s);
 }
 
-/* ---- dtypes, by definition
-   ---------------------------------------------------------------------------------------------- */
+/* ---- dtypes, by definition ------------------------------------------------------------------- */
 
 static bool is_half(cdp_dtype t) {
     return t == CDP_DTYPE_F16 || t == CDP_DTYPE_BF16;
@@ -243,8 +246,7 @@ static void finish(cdp_dtype t, void *data, uint64_t n, uint32_t ranks, double f
         }
 }
 
-/* ---- cells
-   -------------------------------------------------------------------------------------------------------------- */
+/* ---- cells ----------------------------------------------------------------------------------- */
 
 typedef enum size_class {
     S_0,
@@ -362,8 +364,7 @@ static double factor_of(uint32_t r) {
     return r % 4 == 1 ? 1 : 0.3 * (r + 1) - (double)(r % 3);
 }
 
-/* ---- values
-   ------------------------------------------------------------------------------------------------------------- */
+/* ---- values ---------------------------------------------------------------------------------- */
 
 /* Bits of a float with `exponents` exponent bits and `bits` fraction bits. */
 static uint64_t float_bits(uint64_t raw, uint32_t bits, uint32_t exponents, bool special) {
@@ -414,8 +415,7 @@ static void fill(const cell *c, uint32_t r, void *at, uint64_t n) {
     }
 }
 
-/* ---- the reference
-   -------------------------------------------------------------------------------------------------------- */
+/* ---- the reference --------------------------------------------------------------------------- */
 
 typedef struct answer { /* of a cell; what is not used is NULL */
     uint8_t *in[RANKS_MAX];
@@ -583,8 +583,7 @@ static void answer_free(const cell *c, answer *a) {
     free(a->joined);
 }
 
-/* ---- one rank's memory for a cell
-   ------------------------------------------------------------------------------------------ */
+/* ---- one rank's memory for a cell ------------------------------------------------------------ */
 
 /* Memory that other ranks view; every other cell lies there, as far as there is room. */
 typedef struct arena {
@@ -808,8 +807,7 @@ static void be_refused(cdp_group *g, uint64_t salt) {
     T_EQ(CDP_OK, cdp_group_status(g));
 }
 
-/* ---- a table: the cells that a world of ranks goes through
-   ------------------------------------------------------------------ */
+/* ---- a table: the cells that a world of ranks goes through ----------------------------------- */
 
 typedef struct batch {
     answer answers[BATCH];
@@ -1076,25 +1074,6 @@ static void run_simulated(table *t, uint64_t sim_seed, bool wild) {
 }
 #endif
 
-/* A port on which nobody listens, below those that the system gives to outgoing connections. */
-static uint16_t free_port(void) {
-    static uint64_t dice;
-    if (!dice) dice = test_now_ns() + (uint64_t)getpid();
-    for (;;) {
-        const uint16_t at = (uint16_t)(10000 + test_random(&dice) % 22000);
-        struct sockaddr_in a;
-        const int fd = socket(AF_INET, SOCK_STREAM, 0);
-        bool free_;
-        memset(&a, 0, sizeof a);
-        a.sin_family = AF_INET;
-        a.sin_port = htons(at);
-        a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        free_ = bind(fd, (struct sockaddr *)&a, sizeof a) == 0;
-        close(fd);
-        if (free_) return at;
-    }
-}
-
 static void table_open(table *t, uint32_t n, transport by) {
     static const uint64_t small[] = {0, 4096, 1}, pieces[] = {4096, 1003, 2048},
                           lends[] = {1000, 1, 0, 5000};
@@ -1155,8 +1134,7 @@ static void table_close(table *t) {
     free(t->cells);
 }
 
-/* ---- the tests
-   ---------------------------------------------------------------------------------------------------------------- */
+/* ---- the tests ------------------------------------------------------------------------------- */
 
 /* Large ones are rarer where there are many ranks; a sanitizer sees a third. */
 static size_class some_size(uint64_t salt, uint32_t n) {
@@ -1293,8 +1271,7 @@ TEST(table_of_refusals) {
     cdp_group_destroy(g);
 }
 
-/* ---- halves
-   ------------------------------------------------------------------------------------------------------------- */
+/* ---- halves ---------------------------------------------------------------------------------- */
 
 TEST(every_half_there_and_back) {
     for (int bf = 0; bf < 2; ++bf) {
@@ -1310,10 +1287,13 @@ TEST(every_half_there_and_back) {
             for (uint32_t i = 0; i < CDP__BLOCK; ++i) {
                 const uint16_t mag = in[i] & 0x7fff;
                 const double w = (double)wide[i];
-                const bool ok = mag > inf ? w != w && (back[i] & 0x7fff) > inf
-                                          : (mag == inf ? w * 0 != 0 && (w > 0) == (in[i] < 0x8000)
-                                                        : w == exact_half(in[i], bf))
-                        && back[i] == in[i];
+                bool ok = back[i] == in[i];
+                if (mag > inf)
+                    ok = w != w && (back[i] & 0x7fff) > inf;
+                else if (mag == inf)
+                    ok = ok && w * 0 != 0 && (w > 0) == (in[i] < 0x8000);
+                else
+                    ok = ok && w == exact_half(in[i], bf);
                 test_check(ok, __FILE__, __LINE__, "%s %04x is %g, and %04x again",
                     cdp_dtype_name(t), in[i], w, back[i]);
             }

@@ -6,6 +6,7 @@
 #define CDP__BLOCK_BYTES 1000u /* so that short streams take all of several connections */
 #include "cdp_tcp.h"
 #include "ranks.h"
+#include "ports.h"
 
 /* ---- handshake ---- */
 
@@ -28,12 +29,14 @@ TEST(hello_survives_the_wire) {
         cdp__hello a = hello_of((uint32_t)test_random(&state), (uint32_t)test_random(&state)), b;
         a.type = (uint32_t)test_random(&state);
         a.refusal = (uint32_t)test_random(&state);
-        a.index = (uint32_t)test_random(&state);
+        a.index = (uint32_t)test_random(&state) & 0xffffff;
+        a.mac = (uint8_t)test_random(&state);
         a.order = (uint8_t)test_random(&state);
         cdp__hello_encode(&a, wire);
         T(cdp__hello_decode(wire, &b));
         cdp__hello_encode(&b, again); /* not the structs: they may have gaps */
-        T(memcmp(wire, again, sizeof wire) == 0 && b.order == a.order && b.index == a.index);
+        T(memcmp(wire, again, sizeof wire) == 0 && b.order == a.order && b.index == a.index
+            && b.mac == a.mac);
         wire[i % 8] ^= (uint8_t)(1 << i % 7);
         T(!cdp__hello_decode(wire, &b));
     }
@@ -531,18 +534,6 @@ TEST(init_mistakes) {
 
 /* ---- ranks as threads, over sockets ---- */
 
-static uint16_t free_port(void) {
-    cdp_addr at, bound;
-    memset(&at, 0, sizeof at);
-    at.family = 4;
-    at.ip[0] = 127;
-    at.ip[3] = 1;
-    const int32_t fd = cdp_os_default()->net.listen_at(NULL, &at, &bound);
-    T(fd >= 0);
-    cdp_os_default()->net.close_fd(NULL, fd);
-    return bound.port;
-}
-
 typedef struct member {
     pthread_t id;
     cdp_tcp_desc desc;
@@ -803,6 +794,76 @@ TEST(a_lost_connection_is_named) {
     pthread_barrier_destroy(&cut.all);
 }
 
+/* Rank 0 loses its second connection to rank 1 where rank 1 does not see it yet, and there lies
+   something unread on the first. The first ends without a reset, so that rank 1 waits for more, and
+   names the second one. */
+static void *parting_main(void *p) {
+    keyed *k = (keyed *)p;
+    const struct linger reset = {1, 0};
+    cdp_group *g = NULL;
+    cdp__link *first;
+    int copy = -1;
+    k->status = cdp_init(&k->desc, &g);
+    if (k->status == CDP_OK) k->status = cdp_barrier(g);
+    if (!T_EQ(CDP_OK, k->status)) abort();
+    first = &((cdp__mesh *)g->w->transport.self)->links[1 - k->desc.group.rank];
+    if (k->desc.group.rank == 1) T_EQ(100, send(first->io.fd, first, 100, MSG_NOSIGNAL));
+    pthread_barrier_wait(&cut.all);
+    if (k->desc.group.rank == 0) {
+        cdp__link *second = cdp__bundle_at(first, 1);
+        copy = dup(second->io.fd); /* so that closing it says nothing yet */
+        cdp__link_lose(second, CDP_ERR_PEER_LOST, ECONNABORTED);
+        T(cdp__link_explain(first) == CDP_ERR_PEER_LOST);
+        T_TEXT("(connection 2 of 2)", cdp_last_error()->text);
+    }
+    pthread_barrier_wait(&cut.all);
+    if (k->desc.group.rank == 1) {
+        const cdp_iov all = {k->error.text, 100};
+        const uint64_t until = test_now_ns() + 50000000u;
+        cdp_transport *t = &g->w->transport;
+        while (test_now_ns() < until) {
+            T_EQ(0, t->recv(t->self, 0, &all, 1));
+            T_EQ(CDP_OK, t->wait(t->self, NULL, until));
+        }
+        T_EQ(CDP__LINK_LOST, first->state);
+        T_EQ(0, first->lost_errno);
+    }
+    pthread_barrier_wait(&cut.all);
+    if (copy >= 0) setsockopt(copy, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+    if (copy >= 0) close(copy);
+    if (k->desc.group.rank == 1) {
+        k->status = cdp_barrier(g);
+        k->error = *cdp_last_error();
+    }
+    pthread_barrier_wait(&cut.all);
+    cdp_group_destroy(g);
+    return NULL;
+}
+
+TEST(a_lost_connection_does_not_reset_the_others) {
+    const uint16_t port = free_port();
+    keyed k[2];
+    pthread_barrier_init(&cut.all, NULL, 2);
+    memset(k, 0, sizeof k);
+    for (uint32_t r = 0; r < 2; ++r) {
+        k[r].desc.group.rank = r;
+        k[r].desc.group.world_size = 2;
+        k[r].desc.master_port = port;
+        k[r].desc.connections = 2;
+        k[r].desc.no_shared_memory = true;
+        k[r].desc.group.timeout_ms = 20000;
+        k[r].desc.group.no_thread = true;
+        k[r].desc.group.logger.level = CDP_LOG_SILENT;
+        if (pthread_create(&k[r].id, NULL, parting_main, &k[r]) != 0) abort();
+    }
+    for (uint32_t r = 0; r < 2; ++r)
+        pthread_join(k[r].id, NULL);
+    T_EQ(CDP_ERR_PEER_LOST, k[1].status);
+    T_EQ(ECONNRESET, k[1].error.sys_errno);
+    T_TEXT("(connection 2 of 2)", k[1].error.text);
+    pthread_barrier_destroy(&cut.all);
+}
+
 /* A machine that has acknowledged nothing for longer than it may; the os says so for one rank. */
 static uint32_t silent_ms;
 static uint64_t says_unanswered(void *user, int32_t fd) {
@@ -837,25 +898,30 @@ static void *silence_main(void *p) {
     return NULL;
 }
 
-TEST(a_silent_machine_is_lost) {
+/* Two ranks, each a thread, over TCP; rank `odd` uses `os`. */
+static void two_on_loopback(void *(*func)(void *), uint32_t odd, const cdp_os *os) {
     const uint16_t port = free_port();
-    cdp_os os = *cdp_os_default();
     keyed k[2];
     memset(k, 0, sizeof k);
-    silent_ms = 0;
-    os.net.unanswered_ns = says_unanswered;
     for (uint32_t r = 0; r < 2; ++r) {
         k[r].desc.group.rank = r;
         k[r].desc.group.world_size = 2;
         k[r].desc.master_port = port;
         k[r].desc.group.timeout_ms = k[r].desc.init_timeout_ms = 20000;
         k[r].desc.no_shared_memory = true;
-        k[r].desc.group.os = r == 0 ? &os : NULL;
+        k[r].desc.group.os = r == odd ? os : NULL;
         k[r].desc.group.logger.level = CDP_LOG_SILENT;
-        if (pthread_create(&k[r].id, NULL, silence_main, &k[r]) != 0) abort();
+        if (pthread_create(&k[r].id, NULL, func, &k[r]) != 0) abort();
     }
     for (uint32_t r = 0; r < 2; ++r)
         pthread_join(k[r].id, NULL);
+}
+
+TEST(a_silent_machine_is_lost) {
+    cdp_os os = *cdp_os_default();
+    silent_ms = 0;
+    os.net.unanswered_ns = says_unanswered;
+    two_on_loopback(silence_main, 0, &os);
 }
 
 /* Connections that never end: whenever rank 1 asks for the next one there is another, whose other
@@ -903,24 +969,10 @@ static void *flooded_main(void *p) {
 }
 
 TEST(a_flood_is_accepted_in_turns) {
-    const uint16_t port = free_port();
     cdp_os os = *cdp_os_default();
-    keyed k[2];
-    memset(k, 0, sizeof k);
     flooded = 0;
     os.net.accept_next = accept_without_end;
-    for (uint32_t r = 0; r < 2; ++r) {
-        k[r].desc.group.rank = r;
-        k[r].desc.group.world_size = 2;
-        k[r].desc.master_port = port;
-        k[r].desc.group.timeout_ms = k[r].desc.init_timeout_ms = 20000;
-        k[r].desc.no_shared_memory = true;
-        k[r].desc.group.os = r == 1 ? &os : NULL;
-        k[r].desc.group.logger.level = CDP_LOG_SILENT;
-        if (pthread_create(&k[r].id, NULL, flooded_main, &k[r]) != 0) abort();
-    }
-    for (uint32_t r = 0; r < 2; ++r)
-        pthread_join(k[r].id, NULL);
+    two_on_loopback(flooded_main, 1, &os);
     T(flooded > 0);
 }
 
@@ -1247,6 +1299,8 @@ int main(int argc, char **argv) {
         {"init_mistakes", init_mistakes, 10},
         {"ranks_over_sockets", ranks_over_sockets, 60},
         {"ranks_over_several_connections", ranks_over_several_connections, 60},
+        {"a_lost_connection_does_not_reset_the_others", a_lost_connection_does_not_reset_the_others,
+            20},
         {"connections_must_be_as_many_everywhere", connections_must_be_as_many_everywhere, 60},
         {"a_lost_connection_is_named", a_lost_connection_is_named, 120},
         {"links_ask_for_the_key", links_ask_for_the_key, 60},

@@ -500,9 +500,8 @@ TEST(damaged_checkpoints_are_refused) {
     }
     /* all of the header, then here and there, and the checksum itself */
     for (size_t i = 0; i < 300; ++i) {
-        const size_t at = i < sizeof h ? i
-            : i < 290                  ? bytes * (i - 100) / 300
-                                       : bytes - 1 - (i - 290) % 8;
+        size_t at = i;
+        if (i >= sizeof h) at = i < 290 ? bytes * (i - 100) / 300 : bytes - 1 - (i - 290) % 8;
         file[at] ^= (uint8_t)(1u << i % 8);
         test_check(!checkpoint_parse(file, bytes, "x", &got, &why), __FILE__, __LINE__,
             "byte %zu was changed unnoticed", at);

@@ -14,8 +14,7 @@ static cdp_request allreduce_of(float *x, uint64_t count) {
     return rq;
 }
 
-/* ---- then
-   -------------------------------------------------------------------------------------------------------------- */
+/* ---- then ------------------------------------------------------------------------------------ */
 
 typedef struct note { /* what a chained function does and saw */
     float *x;
@@ -212,8 +211,7 @@ TEST(the_pool_is_bounded) {
     cdp_group_destroy(g);
 }
 
-/* ---- cancel
-   ------------------------------------------------------------------------------------------------------------ */
+/* ---- cancel ---------------------------------------------------------------------------------- */
 
 static void cancelled_messages(uint32_t rank, cdp_group *w) {
     int32_t x[6] = {0}, in[6] = {0};
@@ -341,8 +339,7 @@ TEST(cancelling_an_operation_breaks_the_group) {
     run(3, 20000, cancelled_operation);
 }
 
-/* ---- threads
-   ----------------------------------------------------------------------------------------------------------- */
+/* ---- threads --------------------------------------------------------------------------------- */
 
 static void *waits(void *arg) {
     cdp_work *w = (cdp_work *)arg;
@@ -377,12 +374,12 @@ TEST(who_waits_for_a_destroyed_group_is_told) {
     run(2, 20000, destroyed);
 }
 
-/* ---- messages
-   ---------------------------------------------------------------------------------------------------------- */
+/* ---- messages -------------------------------------------------------------------------------- */
 
 /* Length in elements of the k-th message of a rank; what its elements are. */
 static uint64_t length_of(uint32_t rank, uint32_t k) {
-    return k % 5 == 0 ? 0 : k % 7 == 3 ? 1250000 : 1 + (rank * 31 + k * 17) % 300;
+    if (k % 5 == 0) return 0;
+    return k % 7 == 3 ? 1250000 : 1 + (rank * 31 + k * 17) % 300;
 }
 static int32_t element_of(uint32_t rank, uint32_t k, uint64_t i) {
     return (int32_t)(rank * 100000 + k * 1000 + (uint32_t)(i % 997));
@@ -708,12 +705,13 @@ TEST(messages_allocate_nothing) {
     cdp_hub_destroy(hub);
 }
 
-/* ---- objects
-   ----------------------------------------------------------------------------------------------------------- */
+/* ---- objects --------------------------------------------------------------------------------- */
 
 static uint64_t object_bytes(uint32_t rank, uint32_t round) {
     static const uint64_t sizes[] = {1, 0, 777, TEST_SLOW ? 600000 : 5 << 20, 3};
-    return round == 0 ? 0 : round == 1 ? (rank == 0 ? 1 : 0) : sizes[(rank + round) % 5];
+    if (round == 0) return 0;
+    if (round == 1) return rank == 0 ? 1 : 0;
+    return sizes[(rank + round) % 5];
 }
 
 /* What the bytes are: a long pattern, from another place on for each rank and round. */
@@ -876,8 +874,7 @@ TEST(bytes_that_do_not_fit) {
     run(3, 20000, objects_refused);
 }
 
-/* ---- wrong arguments
-   --------------------------------------------------------------------------------------------------- */
+/* ---- wrong arguments ------------------------------------------------------------------------- */
 
 /* The arguments of one call, right as they are; and which of them the call looks at. */
 typedef struct arguments {
@@ -1131,9 +1128,10 @@ static bool make_wrong(
     case 5:
         at = OVERLAP;
         a->in = (uint8_t *)a->out + 4;
-        a->all = (looks_at & (TO_ALL | FROM_ALL))
-            ? (looks_at & TO_ALL ? (uint8_t *)a->in - 4 : (uint8_t *)a->out + 4)
-            : a->all;
+        if (looks_at & TO_ALL)
+            a->all = (uint8_t *)a->in - 4;
+        else if (looks_at & FROM_ALL)
+            a->all = (uint8_t *)a->out + 4;
         break;
     case 6:
         at = COUNT;

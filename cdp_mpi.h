@@ -1,0 +1,620 @@
+/*  cdp_mpi.h - process groups over any MPI - v0.2.0 - MIT-0 or Unlicense
+
+    WHAT IT IS
+        A group of cdp.h whose bytes travel as messages of MPI, so that a program on InfiniBand,
+        Slingshot or Omni-Path uses the network that its MPI already drives. What the group can do
+        is what every group can do: collectives, messages, channels, DDP. And the other way round:
+        an exchange function with which cdp_tcp.h finds its ranks over MPI, and then talks TCP and
+        shared memory itself.
+
+    DO THIS
+        #define CDP_IMPLEMENTATION      in exactly one C or C++ file, before
+        #include "cdp_mpi.h"            which brings cdp.h and mpi.h along
+
+    QUICK START
+        #define CDP_IMPLEMENTATION
+        #include "cdp_mpi.h"
+        #include <stdio.h>
+        int main(int argc, char **argv) {
+            int provided;
+            float sum = 1;
+            cdp_group *world;
+            MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
+            if (cdp_init_from_mpi(MPI_COMM_WORLD, NULL, &world) != CDP_OK)
+                return cdp_print_error(stderr);
+            if (cdp_allreduce(world, NULL, &sum, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM) != CDP_OK)
+                return cdp_print_error(stderr);
+            printf("rank %u of %u: %g\n", cdp_rank(world), cdp_size(world), sum);
+            cdp_group_destroy(world);   // before MPI_Finalize
+            MPI_Finalize();
+            return 0;
+        }
+        mpicc -O2 ones.c -o ones -pthread && mpirun -n 4 ./ones
+
+    CONTENTS
+        create mpi    cdp_init_from_mpi, cdp_mpi_transport, cdp_mpi_exchange
+        Implementation: mpi-state (what is kept of each rank), mpi-streams (segments of bytes),
+        mpi-transport (what cdp.h calls), mpi-create
+
+    API BY TASK
+        I want to...                           call
+        let MPI carry everything               cdp_init_from_mpi
+        set options of the group myself        cdp_mpi_transport, then cdp_group_create
+        find the ranks over MPI, and use       cdp_mpi_exchange as .exchange of a cdp_tcp_desc
+        TCP and shared memory of cdp_tcp.h
+
+    WHICH OF THE TWO
+        On one machine and over Ethernet, cdp_tcp.h is faster: it reads what ranks of one machine
+        have where it lies, it sleeps where nothing comes, and it sees at once when a process ends.
+        cdp_mpi.h is for networks that TCP does not use well.
+
+    THREADS
+        With a progress thread (the default) MPI must have been initialized with
+        MPI_THREAD_MULTIPLE; otherwise set group.no_thread, and operations advance in waits and in
+        cdp_poll(). Without a thread any level will do, as long as the calls of this library come
+        from threads that may call MPI.
+
+    FAILURES
+        MPI says nothing of a process that has ended; most launchers then end the job. Where they
+        do not, the others notice by their deadlines, and the rank that hangs is named.
+        cdp_group_destroy() says goodbye to the ranks that this one talked to, and waits up to 1 s
+        until they have what was sent.
+
+    MEMORY
+        Up to 2 * CDP_MPI_WINDOW * CDP_MPI_SEGMENT bytes for each rank that this one talks to
+        (512 KiB), from the os of the group, when they are first needed.
+
+    CONFIGURATION
+        CDP_MPI_SEGMENT   65536   largest message of MPI, in bytes
+        CDP_MPI_WINDOW    4       such messages to one rank that it has not yet read
+
+    LIMITS
+        An idle rank looks for messages once in a millisecond, since MPI has no way to wake a
+        thread that sleeps. All ranks are of one byte order.
+
+    WALKS
+        bytes to MPI: cdp__mpi_send, cdp__mpi_put, MPI_Isend
+        MPI to bytes: cdp__mpi_wait, cdp__mpi_look, cdp__mpi_match, cdp__mpi_arrive; cdp__mpi_recv
+
+    LICENSE
+        MIT-0 or Unlicense, as you like; both are at the end of cdp.h.
+*/
+#ifndef CDP_MPI_INCLUDED
+#define CDP_MPI_INCLUDED
+
+#include "cdp.h"
+
+#define CDP_MPI_VERSION 200 /* major * 10000 + minor * 100 + patch */
+#if CDP_MPI_VERSION != CDP_VERSION
+#error "cdp_mpi.h and cdp.h are of different versions: copy both from one release"
+#endif
+
+#include <mpi.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#ifndef CDP_MPI_SEGMENT
+#define CDP_MPI_SEGMENT 65536
+#endif
+#ifndef CDP_MPI_WINDOW
+#define CDP_MPI_WINDOW 4
+#endif
+
+/* ---- >>create mpi ---------------------------------------------------------------------------- */
+
+/* The group of the ranks of `comm`, with rank and size as there. `desc` (NULL: all defaults) says
+   everything else; rank and world_size must be 0 or what `comm` says, hub and transport NULL.
+   Collective over `comm`, which is duplicated and stays the caller's; all ranks end the group
+   before MPI_Finalize. Errors: INVALID (MPI is not initialized, or has been finalized; an
+   intercommunicator; a progress thread without MPI_THREAD_MULTIPLE), NOMEM, IO (what MPI said). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_init_from_mpi(
+    MPI_Comm comm, const cdp_group_desc *desc, cdp_group **out);
+
+/* A transport over `comm`, for a cdp_group_desc of your own; `os` NULL: the default one. The group
+   that gets it destroys it. Collective. Errors as above, but threads are up to you. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_mpi_transport(
+    MPI_Comm comm, const cdp_os *os, cdp_transport *out);
+
+/* For cdp_tcp_desc: .exchange = cdp_mpi_exchange, .exchange_user = &comm (a MPI_Comm, which stays
+   until cdp_init() has returned). 0: done. */
+CDP_API int cdp_mpi_exchange(void *comm, void *bytes, uint64_t count);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* CDP_MPI_INCLUDED */
+
+#if defined(CDP_IMPLEMENTATION) && !defined(CDP_MPI_IMPL_INCLUDED)
+#define CDP_MPI_IMPL_INCLUDED
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- >>mpi-state ----------------------------------------------------------------------------- */
+/* Knows: MPI's requests. Promises: what a rank keeps of each other one; nothing runs here. May
+   use: nothing. */
+
+/* A message of MPI. One without bytes carries only what it says of the other direction. */
+typedef struct cdp__mpi_segment {
+    uint64_t acknowledged; /* of the segments of the other direction: how many were read */
+    uint32_t bytes;
+    uint32_t leaving; /* nothing comes after this one */
+    uint8_t data[CDP_MPI_SEGMENT];
+} cdp__mpi_segment;
+
+#define CDP__MPI_HEAD ((uint32_t)offsetof(cdp__mpi_segment, data))
+#define CDP__MPI_TAG 0
+#define CDP__MPI_MS 1000000ull
+
+/* Segments are counted from 0; segment i lies in place i % CDP_MPI_WINDOW. */
+typedef struct cdp__mpi_peer {
+    cdp__mpi_segment *out[CDP_MPI_WINDOW], *in[CDP_MPI_WINDOW];
+    MPI_Request sending[CDP_MPI_WINDOW], coming[CDP_MPI_WINDOW];
+    uint64_t sent, acknowledged;     /* outgoing */
+    uint64_t matched, arrived, read; /* incoming */
+    uint64_t told;                   /* `read`, when the peer was last told */
+    uint32_t at;                     /* bytes read of segment `read` */
+    bool left;                       /* the peer sends nothing any more */
+} cdp__mpi_peer;
+
+typedef struct cdp__mpi {
+    const cdp_os *os;
+    MPI_Comm comm;
+    uint32_t rank, size;
+    cdp__mpi_peer **peers; /* NULL: not talked to yet */
+    uint32_t *hosts;
+    bool news; /* something came since the last wait() */
+    /* guarded by `mutex` */
+    void *mutex, *cond;
+    bool woken;
+} cdp__mpi;
+
+CDP__PRIVATE cdp_status cdp__mpi_failed(int code, int32_t peer, const char *what) {
+    char text[MPI_MAX_ERROR_STRING + 1];
+    int length = 0;
+    if (MPI_Error_string(code, text, &length) != MPI_SUCCESS) length = 0;
+    text[length] = 0;
+    return cdp__fail_peer(
+        peer < 0 ? CDP_ERR_IO : CDP_ERR_PEER_LOST, peer, 0, "%s failed: %s", what, text);
+}
+
+CDP__PRIVATE cdp__mpi_peer *cdp__mpi_peer_of(cdp__mpi *m, uint32_t peer) {
+    cdp__mpi_peer *p = m->peers[peer];
+    if (p) return p;
+    p = (cdp__mpi_peer *)cdp__alloc_zero(m->os, sizeof *p);
+    if (!p) return NULL;
+    for (uint32_t i = 0; i < CDP_MPI_WINDOW; ++i)
+        p->sending[i] = p->coming[i] = MPI_REQUEST_NULL;
+    m->peers[peer] = p;
+    return p;
+}
+
+CDP__PRIVATE cdp__mpi_segment *cdp__mpi_place(cdp__mpi *m, cdp__mpi_segment **at) {
+    if (!*at) *at = (cdp__mpi_segment *)cdp__alloc(m->os, sizeof **at);
+    return *at;
+}
+
+/* ---- >>mpi-streams --------------------------------------------------------------------------- */
+/* Knows: segments. Promises: at most CDP_MPI_WINDOW segments to a rank are unread, so what comes
+   has a place. May use: >>mpi-state. */
+
+/* 1: sent; 0: the segment before it in its place has not left yet; < 0: lost. */
+CDP__PRIVATE int cdp__mpi_put(cdp__mpi *m, uint32_t peer, uint32_t bytes, bool leaving) {
+    cdp__mpi_peer *p = m->peers[peer];
+    const uint32_t i = (uint32_t)(p->sent % CDP_MPI_WINDOW);
+    cdp__mpi_segment *s = p->out[i];
+    int rc;
+    s->acknowledged = p->told = p->read;
+    s->bytes = bytes;
+    s->leaving = leaving ? 1 : 0;
+    rc = MPI_Isend(s, (int)(CDP__MPI_HEAD + bytes), MPI_BYTE, (int)peer, CDP__MPI_TAG, m->comm,
+        &p->sending[i]);
+    if (rc != MPI_SUCCESS) return cdp__mpi_failed(rc, (int32_t)peer, "MPI_Isend");
+    ++p->sent;
+    return 1;
+}
+
+/* Is there a place for one more segment? 1, 0, or < 0: lost. */
+CDP__PRIVATE int cdp__mpi_room(cdp__mpi *m, uint32_t peer) {
+    cdp__mpi_peer *p = m->peers[peer];
+    const uint32_t i = (uint32_t)(p->sent % CDP_MPI_WINDOW);
+    int gone = 1, rc;
+    if (p->sent - p->acknowledged >= CDP_MPI_WINDOW) return 0;
+    rc = MPI_Test(&p->sending[i], &gone, MPI_STATUS_IGNORE);
+    if (rc != MPI_SUCCESS) return cdp__mpi_failed(rc, (int32_t)peer, "sending");
+    if (!gone) return 0;
+    return cdp__mpi_place(m, &p->out[i]) ? 1 : cdp__fail_nomem("a segment", CDP_MPI_SEGMENT);
+}
+
+/* Tell the peer what was read, if that is due. Such a message needs no answer, and MPI takes 16
+   bytes at once. */
+CDP__PRIVATE int cdp__mpi_tell(cdp__mpi *m, uint32_t peer, bool leaving) {
+    cdp__mpi_peer *p = m->peers[peer];
+    uint64_t head[2] = {p->read, 0};
+    const uint32_t last[2] = {0, leaving ? 1u : 0u};
+    int rc;
+    if (p->left || (!leaving && p->read - p->told < (CDP_MPI_WINDOW + 1) / 2)) return 0;
+    memcpy(&head[1], last, sizeof last);
+    rc = MPI_Send(head, (int)sizeof head, MPI_BYTE, (int)peer, CDP__MPI_TAG, m->comm);
+    if (rc != MPI_SUCCESS) return cdp__mpi_failed(rc, (int32_t)peer, "MPI_Send");
+    p->told = p->read;
+    return 1;
+}
+
+/* A segment, or its head alone, is here. */
+CDP__PRIVATE void cdp__mpi_heard(cdp__mpi *m, cdp__mpi_peer *p, const cdp__mpi_segment *s) {
+    if (s->acknowledged > p->acknowledged) p->acknowledged = s->acknowledged;
+    if (s->leaving) p->left = true;
+    m->news = true;
+}
+
+/* Which of the segments that were matched have arrived? In their order. */
+CDP__PRIVATE int cdp__mpi_arrive(cdp__mpi *m, uint32_t peer) {
+    cdp__mpi_peer *p = m->peers[peer];
+    for (; p->arrived < p->matched; ++p->arrived) {
+        const uint32_t i = (uint32_t)(p->arrived % CDP_MPI_WINDOW);
+        int here = 0;
+        const int rc = MPI_Test(&p->coming[i], &here, MPI_STATUS_IGNORE);
+        if (rc != MPI_SUCCESS) return cdp__mpi_failed(rc, (int32_t)peer, "receiving");
+        if (!here) break;
+        cdp__mpi_heard(m, p, p->in[i]);
+    }
+    return 0;
+}
+
+/* Begin to receive a message that MPI has. */
+CDP__PRIVATE int cdp__mpi_match(cdp__mpi *m, MPI_Message *message, MPI_Status *status) {
+    const uint32_t peer = (uint32_t)status->MPI_SOURCE;
+    cdp__mpi_peer *p = cdp__mpi_peer_of(m, peer);
+    cdp__mpi_segment head;
+    int bytes = 0, rc;
+    MPI_Get_count(status, MPI_BYTE, &bytes);
+    if (!p) return cdp__fail_nomem("the state of a peer", sizeof *p);
+    if (bytes <= (int)CDP__MPI_HEAD) {
+        rc = MPI_Mrecv(&head, (int)CDP__MPI_HEAD, MPI_BYTE, message, MPI_STATUS_IGNORE);
+        if (rc == MPI_SUCCESS) cdp__mpi_heard(m, p, &head);
+    } else {
+        const uint32_t i = (uint32_t)(p->matched % CDP_MPI_WINDOW);
+        if (!cdp__mpi_place(m, &p->in[i])) return cdp__fail_nomem("a segment", CDP_MPI_SEGMENT);
+        CDP_ASSERT(p->matched - p->read < CDP_MPI_WINDOW);
+        rc = MPI_Imrecv(p->in[i], bytes, MPI_BYTE, message, &p->coming[i]);
+        if (rc == MPI_SUCCESS) ++p->matched;
+    }
+    return rc == MPI_SUCCESS ? 0 : cdp__mpi_failed(rc, (int32_t)peer, "MPI_Imrecv");
+}
+
+/* Take what has come, of all ranks. Errors concern the job, since MPI says no rank. */
+CDP__PRIVATE int cdp__mpi_look(cdp__mpi *m) {
+    int found = 1, rc = 0;
+    while (found && rc == 0) {
+        MPI_Message message;
+        MPI_Status status;
+        rc = MPI_Improbe(MPI_ANY_SOURCE, CDP__MPI_TAG, m->comm, &found, &message, &status);
+        if (rc != MPI_SUCCESS) return cdp__mpi_failed(rc, -1, "MPI_Improbe");
+        if (found) rc = cdp__mpi_match(m, &message, &status);
+    }
+    for (uint32_t i = 0; i < m->size && rc == 0; ++i)
+        if (m->peers[i] && m->peers[i]->arrived < m->peers[i]->matched) rc = cdp__mpi_arrive(m, i);
+    return rc;
+}
+
+/* ---- >>mpi-transport ------------------------------------------------------------------------- */
+/* Knows: cdp_transport. Promises: its five required functions, and where ranks are. May use:
+   >>mpi-state, >>mpi-streams. */
+
+CDP__PRIVATE int64_t cdp__mpi_send(void *self, uint32_t peer, const cdp_iov *iov, uint32_t n) {
+    cdp__mpi *m = (cdp__mpi *)self;
+    cdp__mpi_peer *p = cdp__mpi_peer_of(m, peer);
+    int64_t taken = 0;
+    uint64_t at = 0; /* of iov[0] */
+    if (!p) return cdp__fail_nomem("the state of a peer", sizeof *p);
+    if (p->left) return cdp__fail_peer(CDP_ERR_PEER_LOST, peer, 0, "rank %u has left", peer);
+    while (n) {
+        cdp__mpi_segment *s;
+        uint32_t bytes = 0;
+        int r = cdp__mpi_room(m, peer);
+        if (r <= 0) return r < 0 && !taken ? r : taken;
+        s = p->out[p->sent % CDP_MPI_WINDOW];
+        for (; n && bytes < CDP_MPI_SEGMENT; at = 0, ++iov, --n) {
+            const uint64_t part = cdp__min(iov->bytes - at, (uint64_t)CDP_MPI_SEGMENT - bytes);
+            memcpy(s->data + bytes, (const uint8_t *)iov->data + at, (size_t)part);
+            bytes += (uint32_t)part;
+            at += part;
+            if (at < iov->bytes) break;
+        }
+        if (!bytes) return taken;
+        r = cdp__mpi_put(m, peer, bytes, false);
+        if (r < 0) return taken ? taken : r;
+        taken += bytes;
+    }
+    return taken;
+}
+
+/* Copy from the segment that is read, up to its end. */
+CDP__PRIVATE uint64_t cdp__mpi_copy(cdp__mpi_peer *p, uint8_t *to, uint64_t room) {
+    const cdp__mpi_segment *s = p->in[p->read % CDP_MPI_WINDOW];
+    const uint64_t bytes = cdp__min(room, s->bytes - p->at);
+    memcpy(to, s->data + p->at, (size_t)bytes);
+    p->at += (uint32_t)bytes;
+    if (p->at == s->bytes) {
+        ++p->read;
+        p->at = 0;
+    }
+    return bytes;
+}
+
+CDP__PRIVATE int64_t cdp__mpi_recv(void *self, uint32_t peer, const cdp_iov *iov, uint32_t n) {
+    cdp__mpi *m = (cdp__mpi *)self;
+    cdp__mpi_peer *p = m->peers[peer];
+    int64_t got = 0;
+    int r;
+    if (!p || p->read == p->arrived) {
+        r = cdp__mpi_look(m);
+        if (r < 0) return r;
+        p = m->peers[peer];
+    }
+    if (!p) return 0;
+    for (uint32_t i = 0; i < n; ++i)
+        for (uint64_t at = 0; at < iov[i].bytes && p->read < p->arrived;) {
+            const uint64_t bytes = cdp__mpi_copy(p, (uint8_t *)iov[i].data + at, iov[i].bytes - at);
+            at += bytes;
+            got += (int64_t)bytes;
+        }
+    r = cdp__mpi_tell(m, peer, false);
+    if (r < 0 && !got) return r;
+    if (!got && p->left && p->read == p->matched)
+        return cdp__fail_peer(CDP_ERR_PEER_LOST, peer, 0, "rank %u has left", peer);
+    return got;
+}
+
+/* Sleep for at most `ns`, or until wake(). */
+CDP__PRIVATE void cdp__mpi_nap(cdp__mpi *m, uint64_t ns) {
+    const cdp_os *os = m->os;
+    const uint64_t until = os->now_ns(os->user) + ns;
+    if (!m->cond) {
+        cdp__sleep_until(os, until);
+        return;
+    }
+    os->threads.mutex_lock(os->user, m->mutex);
+    if (!m->woken) os->threads.cond_wait(os->user, m->cond, m->mutex, until);
+    os->threads.mutex_unlock(os->user, m->mutex);
+}
+
+CDP__PRIVATE bool cdp__mpi_woken(cdp__mpi *m) {
+    const cdp_os *os = m->os;
+    bool woken;
+    if (m->cond) os->threads.mutex_lock(os->user, m->mutex);
+    woken = m->woken;
+    m->woken = false;
+    if (m->cond) os->threads.mutex_unlock(os->user, m->mutex);
+    return woken;
+}
+
+/* MPI wakes nobody, so this looks, with pauses that are a small part of the time waited so far. */
+CDP__PRIVATE cdp_status cdp__mpi_wait(void *self, cdp_lock *lock, uint64_t deadline_ns) {
+    cdp__mpi *m = (cdp__mpi *)self;
+    const cdp_os *os = m->os;
+    const uint64_t from = os->now_ns(os->user);
+    for (;;) {
+        const int r = cdp__mpi_look(m);
+        const bool news = m->news;
+        uint64_t now;
+        m->news = false;
+        if (r < 0) return (cdp_status)r;
+        if (cdp__mpi_woken(m) || news) return CDP_OK;
+        now = os->now_ns(os->user);
+        if (now >= deadline_ns) return CDP_OK;
+        if (lock) cdp_lock_release(lock);
+        if (now - from < CDP__MPI_MS / 20 && os->threads.yield)
+            os->threads.yield(os->user);
+        else
+            cdp__mpi_nap(m, cdp__min(deadline_ns - now, cdp__min((now - from) / 8, CDP__MPI_MS)));
+        if (lock) cdp_lock_acquire(lock);
+    }
+}
+
+CDP__PRIVATE void cdp__mpi_wake(void *self) {
+    cdp__mpi *m = (cdp__mpi *)self;
+    const cdp_os *os = m->os;
+    if (m->cond) os->threads.mutex_lock(os->user, m->mutex);
+    m->woken = true;
+    if (!m->cond) return;
+    os->threads.cond_broadcast(os->user, m->cond);
+    os->threads.mutex_unlock(os->user, m->mutex);
+}
+
+CDP__PRIVATE uint32_t cdp__mpi_host(void *self, uint32_t peer) {
+    return ((cdp__mpi *)self)->hosts[peer];
+}
+
+/* Has everything left that was sent to this peer? */
+CDP__PRIVATE bool cdp__mpi_flushed(cdp__mpi_peer *p) {
+    for (uint32_t i = 0; i < CDP_MPI_WINDOW; ++i) {
+        int gone = 0;
+        if (MPI_Test(&p->sending[i], &gone, MPI_STATUS_IGNORE) == MPI_SUCCESS && !gone)
+            return false;
+    }
+    return true;
+}
+
+/* Say goodbye, and stay until what was sent has left and the others have said it, too. False:
+   MPI still has messages of this rank. */
+CDP__PRIVATE bool cdp__mpi_goodbye(cdp__mpi *m) {
+    const cdp_os *os = m->os;
+    const uint64_t from = os->now_ns(os->user);
+    for (uint32_t i = 0; i < m->size; ++i)
+        if (m->peers[i] && !m->peers[i]->left) (void)cdp__mpi_tell(m, i, true);
+    for (;;) {
+        const uint64_t waited = os->now_ns(os->user) - from;
+        bool flushed = true, alone = true;
+        (void)cdp__mpi_look(m);
+        for (uint32_t i = 0; i < m->size; ++i) {
+            cdp__mpi_peer *p = m->peers[i];
+            if (!p) continue;
+            p->read = p->arrived; /* nobody reads it any more */
+            if (!cdp__mpi_flushed(p)) flushed = false;
+            if (!p->left) alone = false;
+        }
+        if (flushed && (alone || waited > 100 * CDP__MPI_MS)) return true;
+        if (waited > 1000 * CDP__MPI_MS) return false;
+        cdp__mpi_nap(m, CDP__MPI_MS / 20);
+    }
+}
+
+CDP__PRIVATE void cdp__mpi_free(cdp__mpi *m) {
+    for (uint32_t i = 0; m->peers && i < m->size; ++i) {
+        cdp__mpi_peer *p = m->peers[i];
+        for (uint32_t k = 0; p && k < CDP_MPI_WINDOW; ++k) {
+            cdp__free(m->os, p->out[k]);
+            cdp__free(m->os, p->in[k]);
+        }
+        cdp__free(m->os, p);
+    }
+    if (m->cond) m->os->threads.cond_destroy(m->os, m->cond);
+    if (m->mutex) m->os->threads.mutex_destroy(m->os, m->mutex);
+    cdp__free(m->os, m->peers);
+    cdp__free(m->os, m->hosts);
+    cdp__free(m->os, m);
+}
+
+/* Memory that MPI may still read is left to it. */
+CDP__PRIVATE void cdp__mpi_destroy(void *self) {
+    cdp__mpi *m = (cdp__mpi *)self;
+    const cdp_error kept = *cdp_last_error();
+    int over = 0;
+    MPI_Finalized(&over);
+    if (!over && !cdp__mpi_goodbye(m)) return;
+    if (!over) MPI_Comm_free(&m->comm);
+    cdp__mpi_free(m);
+    *cdp__error_slot() = kept;
+}
+
+/* ---- >>mpi-create ---------------------------------------------------------------------------- */
+/* Knows: communicators. Promises: the calls above. May use: all of this header. */
+
+CDP__PRIVATE cdp_status cdp__mpi_ready(void) {
+    int begun = 0, over = 0;
+    MPI_Initialized(&begun);
+    MPI_Finalized(&over);
+    if (!begun) return cdp__fail(CDP_ERR_INVALID, "MPI is not initialized: call MPI_Init_thread");
+    return over ? cdp__fail(CDP_ERR_INVALID, "MPI has been finalized") : CDP_OK;
+}
+
+/* Hosts are numbered in the order of their first ranks. */
+CDP__PRIVATE int cdp__mpi_hosts(cdp__mpi *m) {
+    MPI_Comm here;
+    uint32_t leader = m->rank, count = 0;
+    int rc = MPI_Comm_split_type(m->comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here);
+    if (rc == MPI_SUCCESS) {
+        rc = MPI_Bcast(&leader, 1, MPI_UINT32_T, 0, here);
+        MPI_Comm_free(&here);
+    }
+    if (rc == MPI_SUCCESS)
+        rc = MPI_Allgather(&leader, 1, MPI_UINT32_T, m->hosts, 1, MPI_UINT32_T, m->comm);
+    for (uint32_t i = 0; rc == MPI_SUCCESS && i < m->size; ++i)
+        m->hosts[i] = m->hosts[i] == i ? count++ : m->hosts[m->hosts[i]];
+    return rc;
+}
+
+CDP__PRIVATE cdp_status cdp__mpi_open(cdp__mpi *m, MPI_Comm comm) {
+    int between = 0, n = 0, rc = MPI_Comm_test_inter(comm, &between);
+    if (between) return cdp__fail(CDP_ERR_INVALID, "an intercommunicator has two groups of ranks");
+    if (rc == MPI_SUCCESS) rc = MPI_Comm_dup(comm, &m->comm);
+    if (rc != MPI_SUCCESS) return cdp__mpi_failed(rc, -1, "MPI_Comm_dup");
+    MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(m->comm, &n);
+    m->rank = (uint32_t)n;
+    MPI_Comm_size(m->comm, &n);
+    m->size = (uint32_t)n;
+    m->peers = (cdp__mpi_peer **)cdp__alloc_zero(m->os, m->size * sizeof *m->peers);
+    m->hosts = (uint32_t *)cdp__alloc_zero(m->os, m->size * sizeof *m->hosts);
+    if (m->os->threads.cond_create) {
+        m->mutex = m->os->threads.mutex_create(m->os);
+        m->cond = m->os->threads.cond_create(m->os);
+    }
+    if (!m->peers || !m->hosts || (m->os->threads.cond_create && (!m->mutex || !m->cond)))
+        return cdp__fail_nomem("a transport over MPI", m->size * sizeof *m->peers);
+    rc = cdp__mpi_hosts(m);
+    return rc == MPI_SUCCESS ? CDP_OK : cdp__mpi_failed(rc, -1, "MPI_Comm_split_type");
+}
+
+CDP_API cdp_status cdp_mpi_transport(MPI_Comm comm, const cdp_os *os, cdp_transport *out) {
+    cdp_status st;
+    cdp__mpi *m;
+    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_mpi_transport needs a place for the result");
+    memset(out, 0, sizeof *out);
+    st = cdp__mpi_ready();
+    if (st != CDP_OK) return st;
+    if (!os) os = cdp_os_default();
+    m = (cdp__mpi *)cdp__alloc_zero(os, sizeof *m);
+    if (!m) return cdp__fail_nomem("a transport over MPI", sizeof *m);
+    m->os = os;
+    m->comm = MPI_COMM_NULL;
+    st = cdp__mpi_open(m, comm);
+    if (st != CDP_OK) {
+        if (m->comm != MPI_COMM_NULL) MPI_Comm_free(&m->comm);
+        cdp__mpi_free(m);
+        return st;
+    }
+    out->self = m;
+    out->send = cdp__mpi_send;
+    out->recv = cdp__mpi_recv;
+    out->wait = cdp__mpi_wait;
+    out->wake = cdp__mpi_wake;
+    out->destroy = cdp__mpi_destroy;
+    out->topology.host = cdp__mpi_host;
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__mpi_desc_check(const cdp_group_desc *d, uint32_t rank, uint32_t size) {
+    int level = 0;
+    MPI_Query_thread(&level);
+    if (d->hub || d->transport)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_init_from_mpi makes the transport itself");
+    if ((d->rank && d->rank != rank) || (d->world_size && d->world_size != size))
+        return cdp__fail(CDP_ERR_INVALID, "the communicator says rank %u of %u, the desc %u of %u",
+            rank, size, d->rank, d->world_size);
+    if (!d->no_thread && level < MPI_THREAD_MULTIPLE)
+        return cdp__fail(CDP_ERR_INVALID,
+            "a progress thread needs MPI_Init_thread with MPI_THREAD_MULTIPLE, which this MPI did "
+            "not grant; or set no_thread");
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_init_from_mpi(MPI_Comm comm, const cdp_group_desc *desc, cdp_group **out) {
+    cdp_group_desc d;
+    cdp_transport t;
+    int rank = 0, size = 0;
+    cdp_status st = cdp__mpi_ready();
+    if (out) *out = NULL;
+    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_init_from_mpi needs a place for the result");
+    if (st != CDP_OK) return st;
+    memset(&d, 0, sizeof d);
+    if (desc) d = *desc;
+    if (MPI_Comm_rank(comm, &rank) != MPI_SUCCESS || MPI_Comm_size(comm, &size) != MPI_SUCCESS)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_init_from_mpi needs a communicator");
+    st = cdp__mpi_desc_check(&d, (uint32_t)rank, (uint32_t)size);
+    if (st == CDP_OK) st = cdp_mpi_transport(comm, d.os, &t);
+    if (st != CDP_OK) return st;
+    d.rank = (uint32_t)rank;
+    d.world_size = (uint32_t)size;
+    d.transport = &t;
+    return cdp_group_create(&d, out);
+}
+
+CDP_API int cdp_mpi_exchange(void *comm, void *bytes, uint64_t count) {
+    uint8_t *at = (uint8_t *)bytes;
+    for (; count; at += CDP_MPI_SEGMENT) {
+        const int n = (int)cdp__min(count, (uint64_t)CDP_MPI_SEGMENT);
+        if (MPI_Bcast(at, n, MPI_BYTE, 0, *(MPI_Comm *)comm) != MPI_SUCCESS) return -1;
+        count -= (uint64_t)n;
+    }
+    return 0;
+}
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+#endif /* CDP_MPI_IMPL_INCLUDED */

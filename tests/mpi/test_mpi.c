@@ -1,0 +1,192 @@
+/* One rank of a job over MPI; run.sh starts it with Open MPI and MPICH.
+
+   test_mpi [thread|poll|exchange]
+
+   Rank 0 prints a line for each check, and "N passed, N failed" in the end. */
+#define CDP_IMPLEMENTATION
+#include "cdp_mpi.h"
+#include "cdp_tcp.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static uint32_t passed, failed;
+static int my_rank;
+
+/* Right on all ranks? */
+static void check(const char *name, bool right) {
+    int mine = right ? 1 : 0, all = 0;
+    if (!right) fprintf(stderr, "rank %d: %s: %s\n", my_rank, name, cdp_last_error()->text);
+    MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+    if (all)
+        ++passed;
+    else
+        ++failed;
+    if (my_rank == 0) printf("%s %s\n", all ? "ok" : "not ok", name);
+}
+
+static bool sums(cdp_group *w, uint64_t count) {
+    const uint32_t n = cdp_size(w), me = cdp_rank(w);
+    int32_t *x = (int32_t *)malloc(count * sizeof *x);
+    bool right = x != NULL;
+    for (uint64_t i = 0; right && i < count; ++i)
+        x[i] = (int32_t)(i % 1000 + me);
+    right = right && cdp_allreduce(w, NULL, x, count, CDP_DTYPE_I32, CDP_REDUCE_SUM) == CDP_OK;
+    for (uint64_t i = 0; right && i < count; ++i)
+        right = x[i] == (int32_t)(n * (i % 1000) + n * (n - 1) / 2);
+    free(x);
+    return right;
+}
+
+static bool gathers(cdp_group *w, uint64_t count) {
+    const uint32_t n = cdp_size(w), me = cdp_rank(w);
+    uint32_t *x = (uint32_t *)malloc(2 * n * count * sizeof *x), *y = x + n * count;
+    bool right = x != NULL;
+    for (uint64_t i = 0; right && i < count; ++i)
+        y[i] = me;
+    right = right && cdp_allgather(w, y, x, count, CDP_DTYPE_U32) == CDP_OK;
+    for (uint64_t i = 0; right && i < n * count; ++i)
+        right = x[i] == i / count;
+    right = right && cdp_alltoall(w, x, y, count, CDP_DTYPE_U32) == CDP_OK;
+    for (uint64_t i = 0; right && i < n * count; ++i)
+        right = y[i] == me;
+    free(x);
+    return right;
+}
+
+static bool rings(cdp_group *w, uint64_t count) {
+    const uint32_t n = cdp_size(w), me = cdp_rank(w), to = (me + 1) % n, from = (me + n - 1) % n;
+    uint32_t *x = (uint32_t *)malloc(2 * count * sizeof *x);
+    bool right = x != NULL;
+    for (uint64_t i = 0; right && i < count; ++i)
+        x[i] = me + (uint32_t)i;
+    if (n > 1)
+        right = right
+            && cdp_sendrecv(w, x, count, to, x + count, count, from, CDP_DTYPE_U32, 3) == CDP_OK;
+    for (uint64_t i = 0; n > 1 && right && i < count; ++i)
+        right = x[count + i] == from + (uint32_t)i;
+    free(x);
+    return right;
+}
+
+static bool trains(cdp_group *w) {
+    float p[1000] = {0};
+    const cdp_param param = {.name = "w", .data = p, .count = 1000};
+    const cdp_ddp_desc d = {.group = w, .params = &param, .param_count = 1};
+    cdp_ddp *ddp;
+    bool right = true;
+    if (cdp_ddp_create(&d, &ddp) != CDP_OK) return false;
+    for (uint32_t step = 0; right && step < 5; ++step) {
+        float *g = (float *)cdp_ddp_grad(ddp, 0);
+        right = cdp_ddp_backward_begin(ddp) == CDP_OK;
+        for (uint32_t i = 0; i < 1000; ++i)
+            g[i] = (float)(i + 2 * cdp_rank(w));
+        right = right && cdp_ddp_ready(ddp, 0) == CDP_OK && cdp_ddp_backward_end(ddp) == CDP_OK;
+        for (uint32_t i = 0; right && i < 1000; ++i)
+            right = g[i] == (float)(i + cdp_size(w) - 1);
+    }
+    cdp_ddp_destroy(ddp);
+    return right;
+}
+
+/* Groups of the odd and the even ranks work at the same time. */
+static bool halves(cdp_group *w) {
+    cdp_group *half;
+    bool right;
+    if (cdp_group_split(w, cdp_rank(w) % 2, 0, &half) != CDP_OK) return false;
+    right = sums(half, 100) && sums(half, 100000);
+    cdp_group_destroy(half);
+    return right;
+}
+
+static void everything(cdp_group *w) {
+    static const uint64_t counts[] = {1, 1000, 16380, 16384, 1000000};
+    char name[64];
+    for (uint32_t i = 0; i < 5; ++i) {
+        snprintf(name, sizeof name, "allreduce of %u", (unsigned)counts[i]);
+        check(name, sums(w, counts[i]));
+        snprintf(name, sizeof name, "allgather, alltoall of %u", (unsigned)counts[i]);
+        check(name, gathers(w, counts[i]));
+        snprintf(name, sizeof name, "messages of %u around the ring", (unsigned)counts[i]);
+        check(name, rings(w, counts[i]));
+    }
+    check("ddp", trains(w));
+    check("two groups at a time", halves(w));
+    check("all ranks end a barrier", cdp_barrier(w) == CDP_OK);
+}
+
+/* Rank 1 hangs: the others name it when their time is over. */
+static void names_who_hangs(void) {
+    const cdp_group_desc d = {.timeout_ms = 700, .no_thread = true};
+    cdp_group *w;
+    bool right;
+    int x = 1;
+    if (cdp_init_from_mpi(MPI_COMM_WORLD, &d, &w) != CDP_OK) {
+        check("a group with a deadline", false);
+        return;
+    }
+    check("before the deadline", sums(w, 10));
+    right = true;
+    if (my_rank != 1) {
+        const cdp_status st = cdp_allreduce(w, NULL, &x, 1, CDP_DTYPE_I32, CDP_REDUCE_SUM);
+        right = st == CDP_ERR_TIMEOUT && strstr(cdp_last_error()->text, "rank 1") != NULL;
+    }
+    check("who hangs is named", cdp_size(w) == 1 || right);
+    cdp_group_destroy(w);
+}
+
+static void mistakes(int level) {
+    const cdp_group_desc wrong = {.rank = 77}, threads = {.no_thread = false};
+    cdp_transport t;
+    cdp_group *w;
+    check("no place for the result",
+        cdp_init_from_mpi(MPI_COMM_WORLD, NULL, NULL) == CDP_ERR_INVALID
+            && cdp_mpi_transport(MPI_COMM_WORLD, NULL, NULL) == CDP_ERR_INVALID);
+    check("another rank in the desc",
+        cdp_init_from_mpi(MPI_COMM_WORLD, &wrong, &w) == CDP_ERR_INVALID);
+    if (level < MPI_THREAD_MULTIPLE)
+        check("a thread that MPI forbids",
+            cdp_init_from_mpi(MPI_COMM_WORLD, &threads, &w) == CDP_ERR_INVALID);
+    check("a transport that no group gets", cdp_mpi_transport(MPI_COMM_WORLD, NULL, &t) == CDP_OK);
+    t.destroy(t.self);
+}
+
+/* cdp_tcp.h finds its ranks over MPI. */
+static bool over_tcp(int n) {
+    MPI_Comm comm = MPI_COMM_WORLD;
+    const cdp_tcp_desc d = {.group = {.rank = (uint32_t)my_rank, .world_size = (uint32_t)n},
+        .exchange = cdp_mpi_exchange,
+        .exchange_user = &comm};
+    cdp_group *w;
+    bool right;
+    if (cdp_init(&d, &w) != CDP_OK) return false;
+    right = sums(w, 1000) && gathers(w, 1000);
+    cdp_group_destroy(w);
+    return right;
+}
+
+int main(int argc, char **argv) {
+    const char *how = argc > 1 ? argv[1] : "thread";
+    const bool poll = strcmp(how, "poll") == 0;
+    cdp_group_desc d = {.no_thread = poll};
+    cdp_group *w;
+    int level = 0, n = 0;
+    bool made;
+    if (cdp_init_from_mpi(MPI_COMM_WORLD, NULL, &w) != CDP_ERR_INVALID) ++failed;
+    MPI_Init_thread(&argc, &argv, poll ? MPI_THREAD_SINGLE : MPI_THREAD_MULTIPLE, &level);
+    MPI_Comm_rank(MPI_COMM_WORLD, &my_rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &n);
+    if (strcmp(how, "exchange") == 0) {
+        check("cdp_tcp.h meets over MPI", over_tcp(n));
+    } else {
+        mistakes(level);
+        made = cdp_init_from_mpi(MPI_COMM_WORLD, &d, &w) == CDP_OK;
+        check("a group", made);
+        if (made) everything(w);
+        if (made) cdp_group_destroy(w);
+        names_who_hangs();
+    }
+    MPI_Finalize();
+    if (my_rank == 0) printf("%u passed, %u failed\n", passed, failed);
+    return failed != 0;
+}
