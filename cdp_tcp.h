@@ -442,8 +442,8 @@ CDP__PRIVATE const char *cdp__refusal_text(uint32_t r) {
         "it is connected to this rank already",
         "it has more connections than this rank: set `connections` alike on all ranks",
         "its processor has another byte order: all ranks of a job must have the same",
-        "one of the two has authentication codes on, the other off: set `mac` (CDP_MAC) alike on "
-        "all ranks"};
+        ("one of the two has authentication codes on, the other off: set `mac` (CDP_MAC) alike on "
+         "all ranks")};
     if (r > CDP__REFUSE_KEY) return cdp__auth_text(r - CDP__REFUSE_KEY);
     return texts[r < (uint32_t)CDP__REFUSE_COUNT ? r : 0];
 }
