@@ -157,11 +157,16 @@
         CDP_NO_STDIO           off      no stdio: cdp_print_error and the logger write nothing
         CDP_NO_THREADS         off      no pthreads: communication advances in calls only; the last
                                         error is one per program
-        CDP_NO_DDP *           off      no data parallel training, and none of the next four
+        CDP_NO_DDP *           off      no data parallel training, and none of the next eight
         CDP_NO_HOOKS *         off      no built-in hooks (hooks of your own work)
         CDP_NO_AVERAGER *      off      no cdp_averager_step
         CDP_NO_ZERO *          off      no cdp_zero_partition, cdp_zero_step
         CDP_NO_TRACE *         off      no cdp_ddp_trace
+        CDP_NO_SPARSE *        off      no cdp_ddp_ready_rows, cdp_ddp_rows; a parameter that is
+                                        sparse: UNSUPPORTED
+        CDP_NO_JOIN *          off      no cdp_ddp_join; a desc's join: UNSUPPORTED
+        CDP_NO_CLIP *          off      no cdp_ddp_clip
+        CDP_NO_VERIFY *        off      no cdp_ddp_verify
         CDP_NO_SAMPLER *       off      no cdp_sampler_fill
         CDP_NO_MESSAGES *      off      no cdp_send and the other calls of >>messages, no
                                         cdp_monitored_barrier, no channels
@@ -283,10 +288,18 @@
 #undef CDP_NO_AVERAGER
 #undef CDP_NO_ZERO
 #undef CDP_NO_TRACE
+#undef CDP_NO_SPARSE
+#undef CDP_NO_JOIN
+#undef CDP_NO_CLIP
+#undef CDP_NO_VERIFY
 #define CDP_NO_HOOKS
 #define CDP_NO_AVERAGER
 #define CDP_NO_ZERO
 #define CDP_NO_TRACE
+#define CDP_NO_SPARSE
+#define CDP_NO_JOIN
+#define CDP_NO_CLIP
+#define CDP_NO_VERIFY
 #endif
 
 #ifndef CDP_API
@@ -1797,6 +1810,7 @@ typedef struct cdp_rows {
     void *values; /* count * width values of the parameter's dtype, row after row */
 } cdp_rows;
 
+#ifndef CDP_NO_SPARSE
 /* In place of ready(i) for a sparse parameter: its gradient is `n` rows of the matrix, with n *
    count / rows numbers in `values`. Both arrays are copied. A row may occur several times: its
    values are added. n = 0: the parameter is used, without any row. Passes under no_sync add to the
@@ -1813,6 +1827,7 @@ CDP_API cdp_status cdp_ddp_ready_rows(
    of rank 0 first, equal on all ranks. The ddp owns them, until the next backward_end or
    zero_grad. All zero: there is no such parameter, or it is dense. */
 CDP_API cdp_rows cdp_ddp_rows(const cdp_ddp *ddp, uint32_t index);
+#endif /* CDP_NO_SPARSE */
 
 /* Gradient accumulation. While on, backward passes stay local: nothing is sent, and gradients hold
    what this rank wrote (add to them). The first pass that begins after it was switched off sends
@@ -1822,6 +1837,7 @@ CDP_API cdp_rows cdp_ddp_rows(const cdp_ddp *ddp, uint32_t index);
 CDP_API cdp_status cdp_ddp_no_sync(cdp_ddp *ddp, bool on);
 CDP_API bool cdp_ddp_is_no_sync(const cdp_ddp *ddp); /* false for NULL */
 
+#ifndef CDP_NO_JOIN
 /* This rank has no more data; needs .join. It takes part in the steps of the other ranks with
    gradients of zero, until every rank has called this. Then all ranks get the parameters and
    buffers of the highest rank that had data in the last step, and training may go on. Gradients
@@ -1831,7 +1847,9 @@ CDP_API bool cdp_ddp_is_no_sync(const cdp_ddp *ddp); /* false for NULL */
    pass is open; or join_throw and other ranks have data), what join_hook returns, NOMEM, or the
    group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_join(cdp_ddp *ddp);
+#endif /* CDP_NO_JOIN */
 
+#ifndef CDP_NO_VERIFY
 /* Compare parameters (not buffers) bit for bit over all ranks. Collective, between passes. They are
    equal as long as every rank does the same arithmetic with the same gradients; another compiler or
    a bug changes that silently. Sends one hash per rank, reads all parameters. Errors: INVALID
@@ -1839,6 +1857,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_join(cdp_ddp *ddp);
    differs, and the first rank that has other bits than rank 0; the group stays usable), or the
    group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_verify(cdp_ddp *ddp);
+#endif /* CDP_NO_VERIFY */
 
 /* Copies of the figures; all zero for NULL, or for a bucket that does not exist. */
 CDP_API cdp_ddp_stats cdp_ddp_stats_of(const cdp_ddp *ddp);
@@ -1860,11 +1879,13 @@ CDP_API uint64_t cdp_ddp_trace(
     const cdp_ddp *ddp, cdp_trace_format format, char *text, uint64_t room);
 #endif /* CDP_NO_TRACE */
 
+#ifndef CDP_NO_CLIP
 /* Scale all gradients so that their Euclidean norm over all parameters is at most max_norm (0: do
    not scale). *norm, if not NULL, gets the norm before. Local, after backward_end: gradients, and
    so the norm, are equal on all ranks. Errors: INVALID (NULL, or max_norm is negative or NaN),
    STATE (a backward pass is open), or what a device returns. */
 CDP_API cdp_status cdp_ddp_clip(cdp_ddp *ddp, double max_norm, double *norm);
+#endif /* CDP_NO_CLIP */
 
 /* ---- >>hooks interface ---------------------------------------------------------------------- */
 
@@ -7033,11 +7054,20 @@ CDP__PRIVATE void cdp__failure_quote(cdp__failure_domain *d, const cdp__failure_
     if (d->record.hops < UINT8_MAX) ++d->record.hops;
 }
 
-/* Why did `peer` go? It said so; or this rank itself has failed lately in another group, and the
-   peer with it. */
+/* All others have gone: one that said why, and names a rank. */
+CDP__PRIVATE const cdp__failure_will *cdp__failure_any_will(const cdp__failure *f) {
+    uint32_t i;
+    for (i = 0; i < f->will_room; ++i)
+        if (f->wills[i].used && f->wills[i].record.end.named >= 0) return &f->wills[i];
+    return NULL;
+}
+
+/* Why did `peer` go (-1: all others)? It said so; or this rank itself has failed lately in another
+   group, and the peer with it. */
 CDP__PRIVATE bool cdp__failure_inherit(
     const cdp__failure *f, cdp__failure_domain *d, int32_t peer) {
-    const cdp__failure_will *w = peer < 0 ? NULL : cdp__failure_find_will(f, (uint32_t)peer);
+    const cdp__failure_will *w =
+        peer < 0 ? cdp__failure_any_will(f) : cdp__failure_find_will(f, (uint32_t)peer);
     if (!w) w = cdp__failure_find_will(f, f->rank);
     if (w) cdp__failure_quote(d, &w->record);
     return w != NULL;
@@ -15908,6 +15938,7 @@ CDP__PRIVATE cdp_status cdp__ddp_compare(cdp_ddp *d, bool nomem) {
     return st;
 }
 
+#ifndef CDP_NO_VERIFY
 /* Parameters in device memory are read in pieces of this size. */
 #define CDP__PIECE_BYTES 1048576u
 
@@ -15991,6 +16022,7 @@ CDP_API cdp_status cdp_ddp_verify(cdp_ddp *d) {
     cdp__free(d->os, all);
     return st;
 }
+#endif /* CDP_NO_VERIFY */
 
 /* ---- >>ddp-broadcast: parameters and buffers of one rank to all ------------------------------ */
 
@@ -16192,6 +16224,15 @@ CDP__PRIVATE cdp_status cdp__ddp_check_param(const cdp__param *mine, uint32_t i)
     return CDP_OK;
 }
 
+#ifdef CDP_NO_SPARSE
+CDP__PRIVATE cdp_status cdp__ddp_open_sparse(cdp_ddp *d, cdp__param *mine, uint32_t i) {
+    (void)d;
+    return cdp__fail(CDP_ERR_UNSUPPORTED,
+        "cdp_ddp_create: parameter '%s' (index %u) is sparse, and CDP_NO_SPARSE was defined when "
+        "cdp.h was compiled",
+        mine->name, i);
+}
+#else
 CDP__PRIVATE cdp_status cdp__ddp_open_sparse(cdp_ddp *d, cdp__param *mine, uint32_t i) {
     const cdp_param *p = &mine->user;
     cdp__sparse *s;
@@ -16211,6 +16252,7 @@ CDP__PRIVATE cdp_status cdp__ddp_open_sparse(cdp_ddp *d, cdp__param *mine, uint3
     return s && s->place ? CDP_OK
                          : cdp__fail_nomem("a sparse parameter", p->rows * sizeof *s->place);
 }
+#endif
 
 CDP__PRIVATE cdp_status cdp__ddp_copy_param(cdp_ddp *d, uint32_t i, const cdp_param *p) {
     cdp__param *mine = &d->params[i];
@@ -16301,6 +16343,11 @@ CDP__PRIVATE cdp_status cdp__ddp_check_desc(const cdp_ddp_desc *desc) {
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_ddp_create: join_effective divides by the number of ranks with data; leave "
             "divisor 0");
+#ifdef CDP_NO_JOIN
+    if (desc->join)
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_ddp_create: join is set, and CDP_NO_JOIN was defined when cdp.h was compiled");
+#endif
     return CDP_OK;
 }
 
@@ -16741,6 +16788,7 @@ CDP__PRIVATE cdp_status cdp__ddp_finish_hook(cdp_ddp *d) {
 /* Knows: rows of a matrix and their places. Promises: the same mean, in the same order, on every
    rank; after the first steps no memory is allocated. May use: >>ddp-state, >>ddp-launch. */
 
+#ifndef CDP_NO_SPARSE
 /* Make room for `more` rows behind those that are there. False: out of memory. */
 CDP__PRIVATE bool cdp__sparse_room(const cdp_ddp *d, uint32_t **rows, uint8_t **values,
     uint64_t used, uint64_t *room, uint64_t more, uint64_t row_bytes) {
@@ -16881,6 +16929,12 @@ CDP__PRIVATE cdp_status cdp__ddp_sparse(cdp_ddp *d) {
     }
     return st;
 }
+#else
+CDP__PRIVATE cdp_status cdp__ddp_sparse(cdp_ddp *d) {
+    (void)d;
+    return CDP_OK;
+}
+#endif /* CDP_NO_SPARSE */
 
 /* ---- >>ddp-backward: one pass from begin to end ---------------------------------------------- */
 
@@ -16918,8 +16972,11 @@ CDP__PRIVATE cdp_status cdp__ddp_rebuild(cdp_ddp *d) {
     st = cdp_broadcast(d->group, d->order, d->param_count, CDP_DTYPE_U32, 0);
     if (st != CDP_OK) return st;
     st = cdp__ddp_place(d, d->order);
-    /* the others go on with other buckets */
-    if (st != CDP_OK) cdp_group_abort(d->group, cdp_last_error()->text);
+    if (st != CDP_OK) { /* the others go on with other buckets */
+        const cdp_error why = *cdp_last_error();
+        cdp_group_abort(d->group, why.text);
+        *cdp__error_slot() = why; /* this rank knows more than that it was aborted */
+    }
     d->stats.rebuilt = st == CDP_OK;
     return st;
 }
@@ -17073,6 +17130,7 @@ CDP_API cdp_status cdp_ddp_ready(cdp_ddp *d, uint32_t i) {
                : cdp__ddp_marked_twice(d, i, CDP__MARK_READY);
 }
 
+#ifndef CDP_NO_SPARSE
 /* Mistakes in what is given to ready_rows. */
 CDP__PRIVATE cdp_status cdp__ddp_check_rows(
     const cdp__param *p, uint32_t i, const uint32_t *rows, uint32_t n, const void *values) {
@@ -17112,6 +17170,7 @@ CDP_API cdp_status cdp_ddp_ready_rows(
     if (!stored) return cdp__ddp_fail(d, cdp__fail_nomem("rows of a gradient", n));
     return cdp__ddp_marked_ready(d, i, complete);
 }
+#endif /* CDP_NO_SPARSE */
 
 CDP_API cdp_status cdp_ddp_unused(cdp_ddp *d, uint32_t i) {
     const cdp_status st = cdp__ddp_call_check(d, i, "cdp_ddp_unused");
@@ -17245,6 +17304,12 @@ CDP__PRIVATE cdp_status cdp__ddp_finish(cdp_ddp *d) {
     return CDP_OK;
 }
 
+#ifdef CDP_NO_JOIN
+CDP__PRIVATE cdp_status cdp__ddp_uneven(const cdp_ddp *d) {
+    (void)d;
+    return CDP_OK;
+}
+#else
 /* With join_throw: report the ranks that have no more data while others have. */
 CDP__PRIVATE cdp_status cdp__ddp_uneven(const cdp_ddp *d) {
     const uint32_t used = cdp__ddp_used_flags(d, d->buckets), n = cdp_size(d->group);
@@ -17260,6 +17325,7 @@ CDP__PRIVATE cdp_status cdp__ddp_uneven(const cdp_ddp *d) {
     return cdp__fail_peer(CDP_ERR_STATE, first, 0,
         "%u of %u ranks ran out of data before the others (join_throw): rank %s", count, n, ranks);
 }
+#endif
 
 CDP_API cdp_status cdp_ddp_backward_end(cdp_ddp *d) {
     cdp_status st;
@@ -17287,6 +17353,7 @@ CDP_API cdp_status cdp_ddp_backward_end(cdp_ddp *d) {
 /* Knows: what the other ranks do in a step. Promises: a rank without data starts the same
    operations as they do. May use: >>ddp-backward and the sections before it. */
 
+#ifndef CDP_NO_JOIN
 /* One step of a rank that has no data. Every step begins on every rank in the same way: the
    rebuild if it is due, buffers if they are due, then the first bucket, whose flags say which ranks
    have data. The other buckets follow only if some rank has. So the last step, in which no rank
@@ -17350,12 +17417,14 @@ CDP_API cdp_status cdp_ddp_join(cdp_ddp *d) {
     if (st == CDP_OK && d->desc.join_hook) st = d->desc.join_hook(d, CDP_JOIN_LAST, d->desc.user);
     return st;
 }
+#endif /* CDP_NO_JOIN */
 
 /* ---- >>clip: the norm of all gradients ------------------------------------------------------- */
 
 /* Knows: where gradients are. Promises: the same norm on all ranks. May use: >>numbers, >>ddp-
    state. */
 
+#ifndef CDP_NO_CLIP
 /* The numbers of a gradient: where they are, and how many. */
 CDP__PRIVATE uint64_t cdp__clip_part(const cdp__param *p, void **part) {
     *part = p->sparse ? p->sparse->mean : cdp__param_grad(p);
@@ -17412,6 +17481,7 @@ CDP_API cdp_status cdp_ddp_clip(cdp_ddp *d, double max_norm, double *norm) {
     }
     return st;
 }
+#endif /* CDP_NO_CLIP */
 
 /* ---- >>ddp-hook: which hook a ddp uses ------------------------------------------------------- */
 

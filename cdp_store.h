@@ -2873,14 +2873,12 @@ CDP__PRIVATE void cdp__file_destroy(void *self) {
     cdp__file_free(f);
 }
 
-CDP_API cdp_status cdp_file_store_create(const cdp_file_store_desc *desc, cdp_store **out) {
+/* It is no user of the file before cdp__file_register(). */
+CDP__PRIVATE cdp_status cdp__file_make(const cdp_file_store_desc *desc, cdp__file_store **out) {
     const cdp_os *os = desc && desc->os ? desc->os : cdp_os_default();
     const uint64_t path_bytes = desc && desc->path ? strlen(desc->path) + 1 : 0;
     cdp__file_store *f;
-    cdp_status status;
     uint64_t seed = 0;
-    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_file_store_create: out is NULL");
-    *out = NULL;
     if (path_bytes < 2) return cdp__fail(CDP_ERR_INVALID, "cdp_file_store_desc.path is missing");
     f = (cdp__file_store *)cdp__alloc_zero(os, sizeof *f + path_bytes);
     if (!f) return cdp__fail_nomem("a file store", sizeof *f + path_bytes);
@@ -2893,18 +2891,32 @@ CDP_API cdp_status cdp_file_store_create(const cdp_file_store_desc *desc, cdp_st
     if (os->random(os->user, &seed, sizeof seed) != CDP_OK) seed = os->now_ns(os->user);
     cdp__kv_open(&f->kv, os, seed, UINT64_MAX);
     f->tried.store.destroy = cdp__file_destroy;
-    if (!cdp__polling_open(&f->tried, os, desc->timeout_ms, cdp__file_attempt))
-        status = cdp__fail_nomem("a lock", sizeof(cdp_lock));
-    else
-        status = cdp__file_register_until(f, false, cdp__deadline(os, f->tried.store.timeout_ms));
+    if (cdp__polling_open(&f->tried, os, desc->timeout_ms, cdp__file_attempt)) {
+        *out = f;
+        return CDP_OK;
+    }
+    cdp__file_free(f);
+    return cdp__fail_nomem("a lock", sizeof(cdp_lock));
+}
+
+CDP__PRIVATE cdp_status cdp__file_locked(const cdp__file_store *f) {
+    return cdp__fail(CDP_ERR_TIMEOUT,
+        "the file store %s is locked all the time; does one of its users stand still?", f->path);
+}
+
+CDP_API cdp_status cdp_file_store_create(const cdp_file_store_desc *desc, cdp_store **out) {
+    cdp__file_store *f = NULL;
+    cdp_status status;
+    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_file_store_create: out is NULL");
+    *out = NULL;
+    status = cdp__file_make(desc, &f);
+    if (status != CDP_OK) return status;
+    status = cdp__file_register_until(f, false, cdp__deadline(f->os, f->tried.store.timeout_ms));
     if (status == CDP_OK) {
         *out = &f->tried.store;
         return CDP_OK;
     }
-    if (status == CDP_PENDING)
-        status = cdp__fail(CDP_ERR_TIMEOUT,
-            "the file store %s is locked all the time; does one of its users stand still?",
-            f->path);
+    if (status == CDP_PENDING) status = cdp__file_locked(f);
     cdp__file_free(f);
     return status;
 }
@@ -5506,21 +5518,34 @@ CDP__PRIVATE cdp_status cdp__client_unreachable(cdp__client *c) {
         (unsigned long long)(tenths / 10), (uint32_t)(tenths % 10), w->attempts, hint);
 }
 
-CDP__PRIVATE cdp_status cdp__client_connect(cdp__client *c, uint32_t timeout_ms) {
+/* Begins; the loop goes on with it. */
+CDP__PRIVATE void cdp__client_connect_start(cdp__client *c, uint32_t timeout_ms) {
     cdp__client_target *w = &c->target;
     w->started_ns = c->os->now_ns(c->os->user);
     w->deadline_ns = cdp__deadline(c->os, timeout_ms);
     w->backoff_ns = CDP__CLIENT_BACKOFF_NS;
     cdp__client_attempt(c);
-    while (c->state != CDP__CLIENT_READY && c->state != CDP__CLIENT_BROKEN) {
-        cdp_status status;
-        if (c->os->now_ns(c->os->user) >= w->deadline_ns) return cdp__client_unreachable(c);
-        status = cdp__loop_run(c->loop, NULL, w->deadline_ns);
-        if (status != CDP_OK) return status;
-    }
+}
+
+/* How far that is: PENDING, or what came out. */
+CDP__PRIVATE cdp_status cdp__client_connected(cdp__client *c) {
     if (c->state == CDP__CLIENT_READY) return CDP_OK;
-    *cdp__error_slot() = c->error;
-    return c->error.status;
+    if (c->state == CDP__CLIENT_BROKEN) {
+        *cdp__error_slot() = c->error;
+        return c->error.status;
+    }
+    return c->os->now_ns(c->os->user) < c->target.deadline_ns ? CDP_PENDING
+                                                              : cdp__client_unreachable(c);
+}
+
+CDP__PRIVATE cdp_status cdp__client_connect(cdp__client *c, uint32_t timeout_ms) {
+    cdp_status status;
+    cdp__client_connect_start(c, timeout_ms);
+    while ((status = cdp__client_connected(c)) == CDP_PENDING) {
+        status = cdp__loop_run(c->loop, NULL, c->target.deadline_ns);
+        if (status != CDP_OK) break;
+    }
+    return status;
 }
 
 /* ---- >>store-client-calls: the store interface of a client ----------------------------------- */
@@ -5705,7 +5730,6 @@ CDP__PRIVATE void cdp__client_goodbye(cdp__client *c) {
     static const uint8_t bye[4] = {'b', 'y', 'e', '!'};
     uint8_t seen[4] = {0}, next = 0, *p;
     uint64_t deadline;
-    bool sent;
     if (!c->last_will_sent) {
         cdp__client_drain(c);
         return;
@@ -5717,15 +5741,17 @@ CDP__PRIVATE void cdp__client_goodbye(cdp__client *c) {
     *p++ = CDP__OP_PING;
     memcpy(p, bye, sizeof bye);
     cdp__client_end(c, p + sizeof bye);
-    /* the time counts from here on: a process that was stopped before must not leave without a
-       word */
-    sent = cdp__client_flush(c);
+    /* the time counts from what was sent last, and what there is now is looked at first: a process
+       that was stopped must not leave without a word */
     deadline = c->os->now_ns(c->os->user) + CDP__CLIENT_GOODBYE_NS;
-    while (c->state == CDP__CLIENT_READY && c->os->now_ns(c->os->user) < deadline) {
+    for (;;) {
+        const uint64_t left = cdp__fifo_left(&c->out);
         cdp_iov iov;
         int64_t r;
-        sent = sent || cdp__client_flush(c);
+        if (left) (void)cdp__client_flush(c);
         if (c->state != CDP__CLIENT_READY) return;
+        if (cdp__fifo_left(&c->out) < left)
+            deadline = c->os->now_ns(c->os->user) + CDP__CLIENT_GOODBYE_NS;
         iov.data = &next;
         iov.bytes = 1;
         while ((r = cdp__io_recv(c->loop, &c->io, &iov, 1)) > 0) {
@@ -5733,7 +5759,9 @@ CDP__PRIVATE void cdp__client_goodbye(cdp__client *c) {
             seen[3] = next;
             if (memcmp(seen, bye, sizeof bye) == 0) return;
         }
-        if (r < 0 || cdp__loop_run(c->loop, NULL, deadline) != CDP_OK) return;
+        if (r < 0 || c->os->now_ns(c->os->user) >= deadline
+            || cdp__loop_run(c->loop, NULL, deadline) != CDP_OK)
+            return;
     }
 }
 
@@ -5831,9 +5859,9 @@ CDP__PRIVATE void cdp__client_fill(cdp__client *c, const cdp_tcp_store_desc *d) 
     c->store.destroy = cdp__client_destroy;
 }
 
-/* `key`: instead of the desc's, as its hash. */
-CDP__PRIVATE cdp_status cdp__client_create(
-    const cdp_tcp_store_desc *desc, const uint8_t *key, cdp_store **out) {
+/* Not connected yet. `key`: instead of the desc's, as its hash. */
+CDP__PRIVATE cdp_status cdp__client_make(
+    const cdp_tcp_store_desc *desc, const uint8_t *key, cdp__client **out) {
     const cdp_os *os = desc->os ? desc->os : cdp_os_default();
     cdp__client *c = (cdp__client *)cdp__alloc_zero(os, sizeof *c);
     cdp_status status;
@@ -5846,7 +5874,23 @@ CDP__PRIVATE cdp_status cdp__client_create(
     }
     if (status == CDP_OK) status = cdp__client_open(c, desc);
     if (status == CDP_OK)
-        status = cdp__client_connect(c, cdp__def(desc->connect_timeout_ms, c->store.timeout_ms));
+        *out = c;
+    else
+        cdp__client_destroy(c);
+    return status;
+}
+
+/* For cdp_tcp.h: how far that is, PENDING or what came out. */
+CDP__PRIVATE cdp_status cdp__tcp_store_connected(cdp_store *s) {
+    return cdp__client_connected((cdp__client *)s->self);
+}
+
+CDP__PRIVATE cdp_status cdp__client_create(
+    const cdp_tcp_store_desc *desc, const uint8_t *key, cdp_store **out) {
+    cdp__client *c;
+    cdp_status status = cdp__client_make(desc, key, &c);
+    if (status != CDP_OK) return status;
+    status = cdp__client_connect(c, cdp__def(desc->connect_timeout_ms, c->store.timeout_ms));
     if (status == CDP_OK && desc->count_me) {
         c->bare = true;
         status = cdp_store_add(&c->store, "init/", 1, NULL);
@@ -5865,10 +5909,8 @@ CDP__PRIVATE cdp_status cdp__client_clone(const cdp__client *c, cdp_store **out)
     return cdp__client_create(&d, c->keyed ? c->key : NULL, out);
 }
 
-CDP_API cdp_status cdp_tcp_store_create(const cdp_tcp_store_desc *desc, cdp_store **out) {
+CDP__PRIVATE cdp_status cdp__tcp_store_check(const cdp_tcp_store_desc *desc) {
     uint64_t max;
-    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_store_create: out is NULL");
-    *out = NULL;
     if (!desc || ((!desc->host || !desc->host[0]) && !desc->addr_count) || desc->addr_count > 16)
         return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_store_desc.host is missing");
     if (!desc->port && !desc->addr_count)
@@ -5879,7 +5921,26 @@ CDP_API cdp_status cdp_tcp_store_create(const cdp_tcp_store_desc *desc, cdp_stor
             || desc->will_value.bytes > max))
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_tcp_store_desc.will_key is empty, or will_key or will_value is too long");
-    return cdp__client_create(desc, NULL, out);
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_tcp_store_create(const cdp_tcp_store_desc *desc, cdp_store **out) {
+    cdp_status status;
+    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_store_create: out is NULL");
+    *out = NULL;
+    status = cdp__tcp_store_check(desc);
+    return status == CDP_OK ? cdp__client_create(desc, NULL, out) : status;
+}
+
+/* For cdp_tcp.h: a client that begins to connect. */
+CDP__PRIVATE cdp_status cdp__tcp_store_start(const cdp_tcp_store_desc *desc, cdp_store **out) {
+    cdp__client *c;
+    cdp_status status = cdp__tcp_store_check(desc);
+    if (status == CDP_OK) status = cdp__client_make(desc, NULL, &c);
+    if (status != CDP_OK) return status;
+    cdp__client_connect_start(c, cdp__def(desc->connect_timeout_ms, c->store.timeout_ms));
+    *out = &c->store;
+    return CDP_OK;
 }
 
 /* ---- >>store-prefix -------------------------------------------------------------------------- */
@@ -6111,29 +6172,38 @@ CDP__PRIVATE cdp_status cdp__store_timed_out(
         cdp__store_timeout_reason(s, rq), cdp__store_name(s));
 }
 
-CDP_API cdp_status cdp_store_run(cdp_store *s, cdp_store_request *rq, uint32_t timeout_ms) {
-    uint64_t deadline;
-    cdp_status status;
+/* Starts a request that is filled in but for its results. */
+CDP__PRIVATE cdp_status cdp__store_begin(cdp_store *s, cdp_store_request *rq) {
     if (!s || !rq) return cdp__fail(CDP_ERR_INVALID, "the store%s is NULL", s ? "'s request" : "");
     if (!s->start || !s->wait || !s->cancel || !s->os)
         return cdp__fail(CDP_ERR_STATE,
             "this store was never made, or was destroyed (a function of it is NULL)");
-    timeout_ms = cdp__def(timeout_ms, cdp_store_timeout(s));
-    deadline = cdp__deadline(s->os, timeout_ms);
     rq->status = CDP_PENDING;
     rq->results = NULL;
     rq->priv = NULL;
     rq->next = NULL;
     rq->number = 0;
-    status = s->start(s->self, rq);
-    if (status < 0) return status;
-    if (status == CDP_PENDING || rq->status == CDP_PENDING) status = s->wait(s->self, rq, deadline);
-    /* until here another thread may be writing to it */
+    return s->start(s->self, rq);
+}
+
+/* Nobody waits for it any more; `status` is what the last wait returned. Until here another thread
+   may be writing to it. */
+CDP__PRIVATE cdp_status cdp__store_end(
+    cdp_store *s, cdp_store_request *rq, cdp_status status, uint32_t timeout_ms) {
     if (status == CDP_PENDING) s->cancel(s->self, rq);
     /* perhaps just before the cancel */
     if (rq->status != CDP_PENDING && rq->status != CDP_ERR_TIMEOUT) return rq->status;
     rq->status = CDP_ERR_TIMEOUT;
     return cdp__store_timed_out(cdp__store_base(s), rq, timeout_ms);
+}
+
+CDP_API cdp_status cdp_store_run(cdp_store *s, cdp_store_request *rq, uint32_t timeout_ms) {
+    const uint32_t ms = cdp__def(timeout_ms, cdp_store_timeout(s));
+    const uint64_t deadline = s && s->os ? cdp__deadline(s->os, ms) : 0;
+    cdp_status status = cdp__store_begin(s, rq);
+    if (status < 0) return status;
+    if (status == CDP_PENDING || rq->status == CDP_PENDING) status = s->wait(s->self, rq, deadline);
+    return cdp__store_end(s, rq, status, ms);
 }
 
 CDP_API void cdp_store_free(cdp_store *s, void *memory) {

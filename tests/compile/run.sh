@@ -156,6 +156,7 @@ t_option() { # $5: a CDP_NO_ macro
 }
 # Parts: each define leaves out its functions, declarations and implementation, and no others.
 PARTS='CDP_NO_HOOKS CDP_NO_AVERAGER CDP_NO_ZERO CDP_NO_TRACE CDP_NO_SAMPLER CDP_NO_DDP
+    CDP_NO_SPARSE CDP_NO_JOIN CDP_NO_CLIP CDP_NO_VERIFY
     CDP_NO_CHANNELS CDP_NO_MESSAGES CDP_NO_OBJECTS CDP_NO_HUB CDP_NO_RECORDER CDP_NO_CHAINS CDP_NO_GROUPS
     CDP_NO_HASH_STORE CDP_NO_PREFIX_STORE CDP_NO_CUSTOM_STORE CDP_NO_ENV CDP_NO_SHARED_MEMORY CDP_NO_MAC CDP_FEW_ALGORITHMS
     CDP_NO_STORE_CALLS CDP_NO_JOB_KEY'
@@ -167,6 +168,10 @@ part_of() { # define: the functions that it leaves out
     CDP_NO_ZERO) echo ' cdp_zero_' ;;
     CDP_NO_TRACE) echo ' cdp_ddp_trace' ;;
     CDP_NO_SAMPLER) echo ' cdp_sampler_' ;;
+    CDP_NO_SPARSE) echo ' cdp_(ddp_ready_rows|ddp_rows|_sparse_append|_sparse_exchange)$' ;;
+    CDP_NO_JOIN) echo ' cdp_ddp_join$' ;;
+    CDP_NO_CLIP) echo ' cdp_ddp_clip$' ;;
+    CDP_NO_VERIFY) echo ' cdp_ddp_verify$' ;;
     CDP_NO_CHANNELS) echo ' cdp_channel_' ;;
     CDP_NO_MESSAGES) echo ' cdp_(send|recv|sendrecv|recv_any|probe|batch|monitored_barrier|channel|group_reserve)(_|$)' ;;
     CDP_NO_OBJECTS) echo ' cdp_([a-z]+_bytes|blob_free)$' ;;
@@ -203,6 +208,7 @@ t_parts() { # $5...: defines, or none
         case " $* $part" in
         *" $part "* | *' CDP_NO_MESSAGES '*CDP_NO_CHANNELS | *' CDP_NO_JOB_KEY '*CDP_NO_MAC) ;;
         *' CDP_NO_DDP '*CDP_NO_HOOKS | *' CDP_NO_DDP '*CDP_NO_AVERAGER | *' CDP_NO_DDP '*CDP_NO_ZERO | *' CDP_NO_DDP '*CDP_NO_TRACE) ;;
+        *' CDP_NO_DDP '*CDP_NO_SPARSE | *' CDP_NO_DDP '*CDP_NO_JOIN | *' CDP_NO_DDP '*CDP_NO_CLIP | *' CDP_NO_DDP '*CDP_NO_VERIFY) ;;
         *) die "what $part leaves out is missing" ;;
         esac
     done

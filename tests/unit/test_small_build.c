@@ -3,6 +3,10 @@
 #define CDP_NO_AVERAGER
 #define CDP_NO_ZERO
 #define CDP_NO_TRACE
+#define CDP_NO_SPARSE
+#define CDP_NO_JOIN
+#define CDP_NO_CLIP
+#define CDP_NO_VERIFY
 #define CDP_NO_SAMPLER
 #define CDP_NO_FILE_STORE
 #define CDP_NO_HASH_STORE
@@ -233,6 +237,29 @@ TEST(a_hook_of_two_operations_needs_groups) {
     run_job(1, false, hook_of_two);
 }
 
+static void sparse_or_join(cdp_group *g) {
+    float w[4] = {0};
+    const cdp_param params[] = {{.name = "w", .data = w, .count = 4, .rows = 2, .sparse = true}};
+    const cdp_param dense[] = {{.name = "w", .data = w, .count = 4}};
+    cdp_ddp_desc desc = {.group = g, .params = params, .param_count = 1};
+    cdp_ddp *ddp = NULL;
+    T_EQ(CDP_ERR_UNSUPPORTED, cdp_ddp_create(&desc, &ddp));
+    names_its_line();
+    T(!ddp);
+    desc.params = dense;
+    desc.join = true;
+    T_EQ(CDP_ERR_UNSUPPORTED, cdp_ddp_create(&desc, &ddp));
+    names_its_line();
+    T(!ddp);
+    desc.join = false;
+    T_EQ(CDP_OK, cdp_ddp_create(&desc, &ddp));
+    cdp_ddp_destroy(ddp);
+}
+
+TEST(sparse_parameters_and_joins_that_were_left_out_are_refused) {
+    run_job(1, false, sparse_or_join);
+}
+
 TEST(an_algorithm_that_was_left_out_is_unknown) {
     const cdp_choice choice = {.kind = CDP_COLL_ALLGATHER, .algorithm = "Bruck"};
     const cdp_group_desc desc = {.world_size = 1, .choices = &choice, .choice_count = 1};
@@ -337,6 +364,8 @@ int main(int argc, char **argv) {
         {"reproducible_groups_have_one_too", reproducible_groups_have_one_too, 60},
         {"ranks_train_over_tcp", ranks_train_over_tcp, 60},
         {"a_hook_of_two_operations_needs_groups", a_hook_of_two_operations_needs_groups, 10},
+        {"sparse_parameters_and_joins_that_were_left_out_are_refused",
+            sparse_parameters_and_joins_that_were_left_out_are_refused, 10},
         {"an_algorithm_that_was_left_out_is_unknown", an_algorithm_that_was_left_out_is_unknown,
             10},
         {"a_store_knows_the_calls_of_cdp_init_and_no_others",
