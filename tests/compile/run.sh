@@ -206,7 +206,7 @@ t_parts() { # $5...: defines, or none
     for part in $PARTS; do
         if defined_in parts.o | grep -vE " none${gone}" | grep -qE "$(part_of $part)"; then continue; fi
         case " $* $part" in
-        *" $part "* | *' CDP_NO_MESSAGES '*CDP_NO_CHANNELS) ;;
+        *" $part "* | *' CDP_NO_MESSAGES '*CDP_NO_CHANNELS | *' CDP_NO_JOB_KEY '*CDP_NO_MAC) ;;
         *' CDP_NO_DDP '*CDP_NO_HOOKS | *' CDP_NO_DDP '*CDP_NO_AVERAGER | *' CDP_NO_DDP '*CDP_NO_ZERO | *' CDP_NO_DDP '*CDP_NO_TRACE) ;;
         *' CDP_NO_DDP '*CDP_NO_SPARSE | *' CDP_NO_DDP '*CDP_NO_JOIN | *' CDP_NO_DDP '*CDP_NO_CLIP | *' CDP_NO_DDP '*CDP_NO_VERIFY) ;;
         *) die "what $part leaves out is missing" ;;
