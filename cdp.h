@@ -7054,11 +7054,20 @@ CDP__PRIVATE void cdp__failure_quote(cdp__failure_domain *d, const cdp__failure_
     if (d->record.hops < UINT8_MAX) ++d->record.hops;
 }
 
-/* Why did `peer` go? It said so; or this rank itself has failed lately in another group, and the
-   peer with it. */
+/* All others have gone: one that said why, and names a rank. */
+CDP__PRIVATE const cdp__failure_will *cdp__failure_any_will(const cdp__failure *f) {
+    uint32_t i;
+    for (i = 0; i < f->will_room; ++i)
+        if (f->wills[i].used && f->wills[i].record.end.named >= 0) return &f->wills[i];
+    return NULL;
+}
+
+/* Why did `peer` go (-1: all others)? It said so; or this rank itself has failed lately in another
+   group, and the peer with it. */
 CDP__PRIVATE bool cdp__failure_inherit(
     const cdp__failure *f, cdp__failure_domain *d, int32_t peer) {
-    const cdp__failure_will *w = peer < 0 ? NULL : cdp__failure_find_will(f, (uint32_t)peer);
+    const cdp__failure_will *w =
+        peer < 0 ? cdp__failure_any_will(f) : cdp__failure_find_will(f, (uint32_t)peer);
     if (!w) w = cdp__failure_find_will(f, f->rank);
     if (w) cdp__failure_quote(d, &w->record);
     return w != NULL;
@@ -16963,8 +16972,11 @@ CDP__PRIVATE cdp_status cdp__ddp_rebuild(cdp_ddp *d) {
     st = cdp_broadcast(d->group, d->order, d->param_count, CDP_DTYPE_U32, 0);
     if (st != CDP_OK) return st;
     st = cdp__ddp_place(d, d->order);
-    /* the others go on with other buckets */
-    if (st != CDP_OK) cdp_group_abort(d->group, cdp_last_error()->text);
+    if (st != CDP_OK) { /* the others go on with other buckets */
+        const cdp_error why = *cdp_last_error();
+        cdp_group_abort(d->group, why.text);
+        *cdp__error_slot() = why; /* this rank knows more than that it was aborted */
+    }
     d->stats.rebuilt = st == CDP_OK;
     return st;
 }

@@ -53,10 +53,12 @@
         references         values on other ranks
         handler            what a function gets, and how it replies
         gradients          backward passes over several ranks
+        optimizer          steps on the owners of parameters
         (implementation) table: owners, users, forks and holds by number; forks: who must know whom
         before a value may be destroyed; waves: which gradients flow where; packets: messages as
-        bytes; rpc-state, rpc-send, rpc-contexts, rpc-calls, rpc-passes, rpc-requests,
-        rpc-intake, rpc-waits, rpc-life, rpc-facts, rpc-start, rpc-references, rpc-replies, rpc-gradients
+        bytes; rpc-state, rpc-send, rpc-contexts, rpc-calls, rpc-passes, rpc-requests, rpc-intake,
+        rpc-waits, rpc-life, rpc-facts, rpc-start, rpc-references, rpc-replies, rpc-gradients,
+        update-rules, rpc-optimizer, rpc-create
 
     API BY TASK
         I want to...                                       call
@@ -76,6 +78,11 @@
         only serve                                         cdp_rpc_shutdown: it serves until all
                                                            ranks have called it; or cdp_rpc_serve
         find references that were not dropped              .leaked, cdp_rpc_stats_of
+        send described arrays                              .tensors of cdp_args
+        record calls for a backward pass                   .ctx of cdp_call_desc, .backward of
+                                                           cdp_rpc_function, cdp_ctx_op
+        compute gradients over all ranks                   cdp_ctx_backward, cdp_ctx_grad
+        update parameters on their ranks                   cdp_dist_optim_step
 
     COMING FROM torch.distributed.rpc
         init_rpc(name, rank, world_size)       cdp_rpc_create, collective over a group
@@ -92,7 +99,11 @@
         Differences: functions are registered, and nothing else can be called; a call that was
         given up is cancelled on its rank, too; deadlines travel to nested calls; a reference is
         confirmed before its function runs, not afterwards; dead ranks release their references.
-        There is no distributed autograd here, and no distributed optimizer.
+        Backward functions are the program's; dist_autograd.backward and DistributedOptimizer:
+        dist_autograd.context()                cdp_ctx_begin, cdp_ctx_end, .ctx of cdp_call_desc
+        dist_autograd.backward(id, roots)      cdp_ctx_backward: ends also where a value is unused
+        dist_autograd.get_gradients(id)        cdp_ctx_grad
+        DistributedOptimizer, opt.step(id)     cdp_dist_optim_create, cdp_dist_optim_step
 
     CONFIGURATION
         CDP_RPC_IMPLEMENTATION implements this header and cdp.h, whose private parts it uses, in
@@ -521,6 +532,7 @@ typedef struct cdp_ctx_op_desc {
     void *saved;                  /* what backward gets */
     void (*release)(void *saved); /* when the context ends (default: nothing); also on failure */
 } cdp_ctx_op_desc;
+/* Records it. Errors as for cdp_ctx_value(), and INVALID for what the desc lacks. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ctx_op(cdp_ctx *ctx, const cdp_ctx_op_desc *desc);
 /* In a function with `backward`, before the reply: what its backward gets, and values beside its
    arguments that gradients flow to (parameters): they are inputs after the tensors. Once for each
@@ -529,11 +541,11 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_ctx_save(cdp_rpc_request *request, void *s
     void (*release)(void *saved), const uint64_t *inputs, uint32_t input_count);
 
 typedef struct cdp_backward_desc {
-    /* values of this rank, with dtype and shape, at most 16; data: the gradient to begin with
-       (NULL: ones) */
-    const cdp_tensor *roots;
+    const cdp_tensor *roots; /* values of this rank, with dtype and shape, at most 16; data is
+                                not looked at, so results of calls will do */
     uint32_t root_count;
-    uint32_t timeout_ms; /* (default: that of cdp_rpc_desc) */
+    const cdp_tensor *grads; /* the gradients to begin with, for each root (default: ones) */
+    uint32_t timeout_ms;     /* (default: that of cdp_rpc_desc) */
 } cdp_backward_desc;
 /* One pass, from values of this rank through all ranks; returns when it is over everywhere. Any
    rank of the context; two at once fail it. Steps of this rank run in the thread that is in this
@@ -546,6 +558,54 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_ctx_backward(cdp_ctx *ctx, const cdp_backw
 /* The gradient of a value of this rank that no step made; data NULL: it has none. Its memory is
    the context's, until it ends or the next pass. Errors: INVALID, STATE (a pass has failed). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ctx_grad(cdp_ctx *ctx, uint64_t value, cdp_tensor *out);
+
+/* ---- >>optimizer ----------------------------------------------------------------------------- */
+
+/* Updates parameters where they are: one object on each owner, which keeps its state. A parameter
+   is a value (cdp_rref_create) whose `plain` is one tensor of F32 or F64 in memory of the program,
+   which a step writes; nobody else should use it meanwhile. Steps on one owner run one after the
+   other. Arithmetic is done in double and rounded to the parameter's dtype. */
+typedef enum cdp_optim_kind {
+    CDP_OPTIM_NONE = 0,
+    CDP_OPTIM_SGD,      /* lr .01, momentum 0, dampening 0 */
+    CDP_OPTIM_ADAM,     /* lr .001, beta1 .9, beta2 .999, eps 1e-8 */
+    CDP_OPTIM_ADAMW,    /* as ADAM, weight_decay .01 */
+    CDP_OPTIM_ADAMAX,   /* lr .002, betas and eps as ADAM */
+    CDP_OPTIM_ADAGRAD,  /* lr .01, eps 1e-10 */
+    CDP_OPTIM_ADADELTA, /* lr 1, rho .9, eps 1e-6 */
+    CDP_OPTIM_RMSPROP,  /* lr .01, alpha .99, eps 1e-8 */
+    CDP_OPTIM_RPROP     /* lr .01; factors .5 and 1.2, steps 1e-6 to 50 */
+} cdp_optim_kind;
+#define CDP_OPTIM_ZERO (-1.0) /* where 0 would mean the default */
+
+typedef struct cdp_optim_desc {
+    cdp_rpc *rpc;           /* required */
+    cdp_optim_kind kind;    /* required */
+    const cdp_rref *params; /* required, of any owners; read in the call */
+    uint32_t param_count;
+    double lr, momentum, dampening, beta1, beta2, alpha, rho, eps; /* (defaults: of the kind) */
+    double weight_decay, lr_decay, initial;                        /* (default: 0) */
+    bool nesterov; /* SGD; needs momentum and no dampening */
+    bool amsgrad;  /* ADAM and ADAMW */
+    bool centered; /* RMSPROP */
+    bool maximize;
+    uint32_t timeout_ms; /* of each of its calls (default: that of cdp_rpc_desc) */
+} cdp_optim_desc;
+
+typedef struct cdp_dist_optim cdp_dist_optim;
+/* Makes the objects on all owners and waits for them. Errors: INVALID, NOMEM, and those of
+   cdp_rpc_call(); REMOTE: an owner refuses a parameter, the text says why. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_dist_optim_create(
+    const cdp_optim_desc *desc, cdp_dist_optim **out);
+/* One step with the gradients of a context, on all owners at once; waits for all. A parameter
+   without a gradient stays as it is. After a failure, which names every owner that failed, the
+   others have made their step. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_dist_optim_step(cdp_dist_optim *optim, cdp_ctx *ctx);
+/* Other settings from the next step on. 0: as it was. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_dist_optim_set(
+    cdp_dist_optim *optim, double lr, double weight_decay);
+/* The objects end on their owners; parameters stay. NULL is allowed. */
+CDP_API void cdp_dist_optim_destroy(cdp_dist_optim *optim);
 
 #ifdef __cplusplus
 } /* extern "C" */
@@ -1381,6 +1441,7 @@ CDP__PRIVATE uint64_t cdp__rpc_head_bytes(const cdp__rpc_packet *p) {
 CDP__PRIVATE uint64_t cdp__rpc_tensor_bytes(const cdp_tensor *t) {
     uint64_t n = cdp_dtype_size(t->dtype);
     uint32_t i;
+    if (t->dims > 8) return UINT64_MAX;
     for (i = 0; i < t->dims; ++i) {
         if (t->shape[i] && n > (UINT64_MAX >> 2) / t->shape[i]) return UINT64_MAX;
         n *= t->shape[i];
@@ -1688,6 +1749,8 @@ typedef enum cdp__rpc_phase {
     CDP__RPC_SHUT
 } cdp__rpc_phase;
 
+#define CDP__RPC_BUILTINS 3u
+
 struct cdp_rpc {
     cdp_rpc_desc desc;
     const cdp_os *os;
@@ -1722,8 +1785,10 @@ struct cdp_rpc {
     cdp_ctx *contexts;
     uint32_t context_count;
     struct cdp__rpc_wave *waves, **waves_end; /* steps of backward passes on this rank */
-    cdp_rpc_function backward;                /* stands for functions of nodes */
-    uint32_t backwards;                       /* of those that run */
+    cdp_rpc_function builtins[CDP__RPC_BUILTINS];
+    uint32_t builtins_running[CDP__RPC_BUILTINS];
+    cdp_rpc_function backward; /* stands for functions of nodes */
+    uint32_t backwards;        /* of those that run */
 
     cdp__rpc_task *tasks, **tasks_end;
     uint64_t timer_ns;
@@ -1739,6 +1804,69 @@ struct cdp_rpc {
     uint32_t kept;    /* requests that outlive cdp_rpc_destroy() */
     uint8_t *scratch; /* CDP__RPC_INLINE_MAX bytes: a short message is gathered here */
 };
+
+/* A gradient that one input of one node sent. */
+typedef struct cdp__ctx_sum {
+    struct cdp__ctx_sum *next;
+    uint32_t rank, node, edge; /* contributions are added in this order */
+    cdp_tensor t;              /* its contents follow in memory */
+} cdp__ctx_sum;
+
+/* Beside each node. */
+typedef struct cdp__ctx_node {
+    cdp_status (*backward)(void *user, cdp_backward *b); /* NULL: a leaf, or an import */
+    void *user, *saved;
+    void (*release)(void *saved);
+    uint32_t value; /* the only output of a leaf or an import */
+    uint32_t in_count, out_count;
+    uint32_t *outputs; /* values; then, for each edge, which input it belongs to */
+    uint32_t *input_of;
+} cdp__ctx_node;
+
+/* Beside each value. */
+typedef struct cdp__ctx_value {
+    cdp__ctx_sum *sums; /* of this pass */
+    cdp__ctx_sum *grad; /* of all passes: of a leaf */
+    uint64_t other;     /* an import: the value on its home; a parameter: its rid */
+    uint32_t next;      /* in its chain */
+} cdp__ctx_value;
+
+/* What a context waits for from each rank. */
+enum {
+    CDP__CTX_STRANGER,
+    CDP__CTX_WITH,   /* it takes part */
+    CDP__CTX_ENDING, /* it was told to end it */
+    CDP__CTX_GONE
+};
+
+struct cdp_ctx {
+    cdp__rpc_task task; /* frees it */
+    cdp_rpc *rpc;
+    cdp_ctx *next;
+    uint64_t id;
+    uint32_t uses;    /* requests, calls, steps of passes and waits */
+    uint32_t answers; /* that its end waits for */
+    bool ended, failed;
+    bool mine; /* cdp_ctx_backward() runs on this rank */
+    bool over; /* its pass has ended */
+    cdp_error why;
+    uint8_t *with; /* by rank */
+    cdp__waves w;
+    cdp__ctx_node *nodes;
+    cdp__ctx_value *values;
+    uint32_t node_room, edge_room, value_room, went_room, chains[64];
+    const cdp_tensor *roots;         /* while it is mine */
+    const cdp_tensor *sending;       /* gradients of the inputs of the node whose messages leave */
+    cdp__rpc_rq *fires, **fires_end; /* for the thread in cdp_ctx_backward() */
+};
+
+/* A step of a pass on this rank. */
+typedef struct cdp__rpc_wave {
+    struct cdp__rpc_wave *next;
+    cdp_ctx *ctx;
+    cdp__wave_act act;
+    cdp__ctx_sum *sum;
+} cdp__rpc_wave;
 
 /* What this thread is doing for an rpc. */
 typedef struct cdp__rpc_here {
@@ -1821,7 +1949,11 @@ CDP__PRIVATE cdp__rpc_call *cdp__rpc_call_open(cdp_rpc *rpc) {
     return c;
 }
 
-CDP__PRIVATE void cdp__ctx_unuse(cdp_rpc *rpc, cdp_ctx *ctx);
+CDP__PRIVATE void cdp__ctx_unuse(cdp_rpc *rpc, cdp_ctx *ctx) {
+    --ctx->uses;
+    if (ctx->ended && !ctx->uses) cdp__rpc_add_task(rpc, &ctx->task);
+    rpc->changed = true;
+}
 
 CDP__PRIVATE void cdp__rpc_call_close(cdp_rpc *rpc, cdp__rpc_call *c) {
     cdp_ctx *ctx = c->ctx;
@@ -2277,69 +2409,6 @@ CDP__PRIVATE void cdp__rpc_act(void *user, const cdp__ref_act *a) {
    tells the origin (JOIN), so that the origin knows all of them: it ends the context on them, and
    passes the first failure on. */
 
-/* A gradient that one input of one node sent. */
-typedef struct cdp__ctx_sum {
-    struct cdp__ctx_sum *next;
-    uint32_t rank, node, edge; /* contributions are added in this order */
-    cdp_tensor t;              /* its contents follow in memory */
-} cdp__ctx_sum;
-
-/* Beside each node. */
-typedef struct cdp__ctx_node {
-    cdp_status (*backward)(void *user, cdp_backward *b); /* NULL: a leaf, or an import */
-    void *user, *saved;
-    void (*release)(void *saved);
-    uint32_t value; /* the only output of a leaf or an import */
-    uint32_t in_count, out_count;
-    uint32_t *outputs; /* values; then, for each edge, which input it belongs to */
-    uint32_t *input_of;
-} cdp__ctx_node;
-
-/* Beside each value. */
-typedef struct cdp__ctx_value {
-    cdp__ctx_sum *sums; /* of this pass */
-    cdp__ctx_sum *grad; /* of all passes: of a leaf */
-    uint64_t other;     /* an import: the value on its home; a parameter: its rid */
-    uint32_t next;      /* in its chain */
-} cdp__ctx_value;
-
-/* What a context waits for from each rank. */
-enum {
-    CDP__CTX_STRANGER,
-    CDP__CTX_WITH,   /* it takes part */
-    CDP__CTX_ENDING, /* it was told to end it */
-    CDP__CTX_GONE
-};
-
-struct cdp_ctx {
-    cdp__rpc_task task; /* frees it */
-    cdp_rpc *rpc;
-    cdp_ctx *next;
-    uint64_t id;
-    uint32_t uses;    /* requests, calls, steps of passes and waits */
-    uint32_t answers; /* that its end waits for */
-    bool ended, failed;
-    bool mine; /* cdp_ctx_backward() runs on this rank */
-    bool over; /* its pass has ended */
-    cdp_error why;
-    uint8_t *with; /* by rank */
-    cdp__waves w;
-    cdp__ctx_node *nodes;
-    cdp__ctx_value *values;
-    uint32_t node_room, edge_room, value_room, went_room, chains[64];
-    const cdp_tensor *roots;         /* while it is mine */
-    const cdp_tensor *sending;       /* gradients of the inputs of the node whose messages leave */
-    cdp__rpc_rq *fires, **fires_end; /* for the thread in cdp_ctx_backward() */
-};
-
-/* A step of a pass on this rank. */
-typedef struct cdp__rpc_wave {
-    struct cdp__rpc_wave *next;
-    cdp_ctx *ctx;
-    cdp__wave_act act;
-    cdp__ctx_sum *sum;
-} cdp__rpc_wave;
-
 CDP__PRIVATE void cdp__ctx_sums_free(cdp_rpc *rpc, cdp__ctx_sum **list) {
     while (*list) {
         cdp__ctx_sum *next = (*list)->next;
@@ -2368,12 +2437,6 @@ CDP__PRIVATE void cdp__ctx_free(cdp_rpc *rpc, cdp__rpc_task *task) {
     cdp__free(rpc->os, ctx->values);
     cdp__free(rpc->os, ctx->with);
     cdp__free(rpc->os, ctx);
-}
-
-CDP__PRIVATE void cdp__ctx_unuse(cdp_rpc *rpc, cdp_ctx *ctx) {
-    --ctx->uses;
-    if (ctx->ended && !ctx->uses) cdp__rpc_add_task(rpc, &ctx->task);
-    rpc->changed = true;
 }
 
 CDP__PRIVATE cdp_ctx *cdp__ctx_find(const cdp_rpc *rpc, uint64_t id) {
@@ -2630,8 +2693,8 @@ CDP__PRIVATE uint32_t *cdp__ctx_chain(cdp_ctx *ctx, uint64_t other) {
     return &ctx->chains[(other * 0x9e3779b97f4a7c15ull) >> 58];
 }
 
-/* The value of this rank for one of another rank, or for a parameter. `goes_to`: where its gradients
-   go, or 0. 0: out of memory. */
+/* The value of this rank for one of another rank, or for a parameter. `goes_to`: where gradients
+   of it go, or 0. 0: out of memory. */
 CDP__PRIVATE uint64_t cdp__ctx_known(cdp_rpc *rpc, cdp_ctx *ctx, uint64_t other, uint64_t goes_to) {
     uint32_t *chain = cdp__ctx_chain(ctx, other), at = *chain;
     uint64_t value;
@@ -3770,6 +3833,11 @@ CDP__PRIVATE const char *cdp__rpc_admit(
             f = &rpc->desc.functions[i];
             rq->f_running = &rpc->running[i];
         }
+    for (i = 0; i < CDP__RPC_BUILTINS && !f; ++i)
+        if (cdp_rpc_id(rpc->builtins[i].name) == rq->pub.function) {
+            f = &rpc->builtins[i];
+            rq->f_running = &rpc->builtins_running[i];
+        }
     *status = CDP_ERR_UNSUPPORTED;
     if (!f) return "no function of this name is registered there";
     rq->f = f;
@@ -4556,46 +4624,6 @@ CDP__PRIVATE void cdp__rpc_free(cdp_rpc *rpc) {
     cdp__free(rpc->os, rpc);
 }
 
-CDP_API cdp_status cdp_rpc_create(const cdp_rpc_desc *desc, cdp_rpc **out) {
-    cdp_rpc *rpc;
-    uint32_t *ranks, r;
-    cdp_status st;
-    if (!desc || !out)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_rpc_create needs a desc and a place for the result");
-    *out = NULL;
-    st = cdp__rpc_desc_check(desc);
-    if (st != CDP_OK) return st;
-    st = cdp_group_status(desc->group);
-    if (st != CDP_OK) return st;
-    rpc = (cdp_rpc *)cdp__alloc_zero(cdp_group_desc_of(desc->group)->os, sizeof *rpc);
-    if (!rpc) return cdp__fail_nomem("an rpc", sizeof *rpc);
-    rpc->desc = *desc;
-    rpc->os = cdp_group_desc_of(desc->group)->os;
-    rpc->rank = cdp_rank(desc->group);
-    rpc->ranks = cdp_size(desc->group);
-    cdp__rpc_defaults(rpc);
-    st = cdp__rpc_memory(rpc);
-    ranks = (uint32_t *)cdp__alloc(rpc->os, rpc->ranks * sizeof *ranks);
-    if (!ranks && st == CDP_OK) st = cdp__fail_nomem("a list of ranks", rpc->ranks * 4u);
-    for (r = 0; ranks && r < rpc->ranks; ++r)
-        ranks[r] = r;
-    if (st == CDP_OK) st = cdp_group_new(desc->group, ranks, rpc->ranks, &rpc->group);
-    if (st == CDP_OK) st = cdp_group_new(desc->group, ranks, rpc->ranks, &rpc->sums);
-    cdp__free(rpc->os, ranks);
-    if (st == CDP_OK) st = cdp__rpc_exchange(rpc);
-    if (st == CDP_OK) st = cdp__rpc_open(rpc);
-    if (st != CDP_OK) {
-        const cdp_error e = *cdp_last_error();
-        if (rpc->lock.os) cdp__rpc_stop_workers(rpc);
-        cdp__rpc_free_parts(rpc);
-        cdp__rpc_free(rpc);
-        *cdp__error_slot() = e;
-        return st;
-    }
-    *out = rpc;
-    return CDP_OK;
-}
-
 /* ---- destruction */
 
 /* Values and references end, whoever has them. Lock held. */
@@ -4648,8 +4676,12 @@ CDP_API void cdp_rpc_destroy(cdp_rpc *rpc) {
     cdp__rpc_tasks(rpc);
     rpc->refs.room = 0;
     rpc->kept = rpc->rqs;
-    for (rq = rpc->all; rq; rq = rq->after)
+    for (rq = rpc->all; rq; rq = rq->after) {
         rq->pub.rref_count = 0;
+        if (rq->pub.ctx) cdp__ctx_unuse(rpc, rq->pub.ctx);
+        rq->pub.ctx = NULL;
+    }
+    cdp__rpc_tasks(rpc);
     cdp__rpc_free_parts(rpc);
     rpc->free_rqs = NULL;
     i = rpc->kept;
@@ -5606,6 +5638,7 @@ CDP__PRIVATE bool cdp__rpc_reply_late(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     if (rpc->phase != CDP__RPC_SHUT || !rpc->kept) return false;
     last = !--rpc->kept;
     cdp__free(rpc->os, rq->buffer);
+    cdp__free(rpc->os, rq->tensors);
     cdp__free(rpc->os, rq);
     cdp_lock_release(&rpc->lock);
     if (last) cdp__rpc_free(rpc);
@@ -5949,9 +5982,15 @@ CDP__PRIVATE cdp_status cdp__ctx_roots(const cdp_ctx *ctx, const cdp_backward_de
                 "cdp_ctx_backward: set dtype and shape of roots[%u], with at most 8 dims and "
                 "max_message_bytes",
                 i);
+        if (d->grads
+            && (!d->grads[i].data || d->grads[i].dtype != t->dtype
+                || cdp__rpc_tensor_bytes(&d->grads[i]) != cdp__rpc_tensor_bytes(t)))
+            return cdp__fail(CDP_ERR_INVALID,
+                "cdp_ctx_backward: grads[%u] has no memory, or is not like its root", i);
         roots[i] = *t;
+        roots[i].data = d->grads ? d->grads[i].data : NULL;
         values[i] = t->value;
-        if (!t->data) *most += cdp__rpc_filled(cdp__rpc_tensor_bytes(t));
+        if (!d->grads) *most += cdp__rpc_filled(cdp__rpc_tensor_bytes(t));
     }
     return CDP_OK;
 }
@@ -6077,6 +6116,576 @@ CDP_API cdp_status cdp_ctx_grad(cdp_ctx *ctx, uint64_t value, cdp_tensor *out) {
         *out = ctx->values[entry].grad->t;
     cdp_lock_release(&ctx->rpc->lock);
     return st;
+}
+
+/* ---- >>update-rules (pure): one element of a parameter --------------------------------------- */
+
+/* Knows: settings, an element, its gradient, its state. Promises: the same bits as the same
+   formula in a loop of the program. May use: nothing. */
+
+typedef struct cdp__optim_rule {
+    cdp_optim_kind kind;
+    bool nesterov, amsgrad, centered, maximize;
+    double lr, momentum, dampening, beta1, beta2, alpha, rho, eps, decay, lr_decay, initial;
+} cdp__optim_rule;
+
+CDP__PRIVATE double cdp__optim_sgd(const cdp__optim_rule *o, double t, double g, double *s) {
+    if (o->momentum == 0) return o->lr * g;
+    s[0] = t == 1 ? g : o->momentum * s[0] + (1 - o->dampening) * g;
+    return o->lr * (o->nesterov ? g + o->momentum * s[0] : s[0]);
+}
+
+CDP__PRIVATE double cdp__optim_adam(const cdp__optim_rule *o, double t, double g, double *s) {
+    double v;
+    s[0] = o->beta1 * s[0] + (1 - o->beta1) * g;
+    s[1] = o->beta2 * s[1] + (1 - o->beta2) * g * g;
+    v = s[1];
+    if (o->amsgrad) {
+        s[2] = v > s[2] ? v : s[2];
+        v = s[2];
+    }
+    return o->lr / (1 - pow(o->beta1, t)) * s[0] / (sqrt(v) / sqrt(1 - pow(o->beta2, t)) + o->eps);
+}
+
+CDP__PRIVATE double cdp__optim_adamax(const cdp__optim_rule *o, double t, double g, double *s) {
+    const double a = (g < 0 ? -g : g) + o->eps;
+    s[0] = o->beta1 * s[0] + (1 - o->beta1) * g;
+    s[1] = o->beta2 * s[1] > a ? o->beta2 * s[1] : a;
+    return o->lr / (1 - pow(o->beta1, t)) * s[0] / s[1];
+}
+
+CDP__PRIVATE double cdp__optim_adagrad(const cdp__optim_rule *o, double t, double g, double *s) {
+    if (t == 1) s[0] = o->initial;
+    s[0] += g * g;
+    return o->lr / (1 + (t - 1) * o->lr_decay) * g / (sqrt(s[0]) + o->eps);
+}
+
+CDP__PRIVATE double cdp__optim_adadelta(const cdp__optim_rule *o, double g, double *s) {
+    double d;
+    s[0] = o->rho * s[0] + (1 - o->rho) * g * g;
+    d = sqrt(s[1] + o->eps) / sqrt(s[0] + o->eps) * g;
+    s[1] = o->rho * s[1] + (1 - o->rho) * d * d;
+    return o->lr * d;
+}
+
+CDP__PRIVATE double cdp__optim_rmsprop(const cdp__optim_rule *o, double g, double *s) {
+    double q;
+    s[0] = o->alpha * s[0] + (1 - o->alpha) * g * g;
+    if (o->centered) s[1] = o->alpha * s[1] + (1 - o->alpha) * g;
+    q = sqrt(o->centered ? s[0] - s[1] * s[1] : s[0]) + o->eps;
+    if (o->momentum == 0) return o->lr * g / q;
+    s[2] = o->momentum * s[2] + g / q;
+    return o->lr * s[2];
+}
+
+CDP__PRIVATE double cdp__optim_sign(double x) {
+    if (x > 0) return 1;
+    return x < 0 ? -1 : 0;
+}
+
+CDP__PRIVATE double cdp__optim_rprop(const cdp__optim_rule *o, double t, double g, double *s) {
+    const double k = cdp__optim_sign(g * s[1]);
+    if (t == 1) s[0] = o->lr;
+    if (k > 0) s[0] *= 1.2;
+    if (k < 0) s[0] *= .5;
+    if (s[0] < 1e-6) s[0] = 1e-6;
+    if (s[0] > 50) s[0] = 50;
+    if (k < 0) g = 0;
+    s[1] = g;
+    return cdp__optim_sign(g) * s[0];
+}
+
+/* The element after step t (from 1). */
+CDP__PRIVATE double cdp__optim_element(
+    const cdp__optim_rule *o, double t, double w, double g, double s[3]) {
+    if (o->maximize) g = -g;
+    if (o->kind == CDP_OPTIM_ADAMW)
+        w *= 1 - o->lr * o->decay;
+    else if (o->decay != 0)
+        g += o->decay * w;
+    switch (o->kind) {
+    case CDP_OPTIM_NONE: break;
+    case CDP_OPTIM_SGD: return w - cdp__optim_sgd(o, t, g, s);
+    case CDP_OPTIM_ADAM:
+    case CDP_OPTIM_ADAMW: return w - cdp__optim_adam(o, t, g, s);
+    case CDP_OPTIM_ADAMAX: return w - cdp__optim_adamax(o, t, g, s);
+    case CDP_OPTIM_ADAGRAD: return w - cdp__optim_adagrad(o, t, g, s);
+    case CDP_OPTIM_ADADELTA: return w - cdp__optim_adadelta(o, g, s);
+    case CDP_OPTIM_RMSPROP: return w - cdp__optim_rmsprop(o, g, s);
+    case CDP_OPTIM_RPROP: return w - cdp__optim_rprop(o, t, g, s);
+    }
+    return w;
+}
+
+CDP__PRIVATE double cdp__optim_or(double x, double otherwise) {
+    if (x == 0) return otherwise;
+    return x == CDP_OPTIM_ZERO ? 0 : x;
+}
+
+CDP__PRIVATE cdp__optim_rule cdp__optim_rule_of(const cdp_optim_desc *d) {
+    static const double rates[] = {0, .01, .001, .001, .002, .01, 1, .01, .01};
+    cdp__optim_rule o;
+    double eps = 1e-8;
+    memset(&o, 0, sizeof o);
+    if (d->kind == CDP_OPTIM_ADAGRAD) eps = 1e-10;
+    if (d->kind == CDP_OPTIM_ADADELTA) eps = 1e-6;
+    o.kind = d->kind;
+    o.nesterov = d->nesterov;
+    o.amsgrad = d->amsgrad;
+    o.centered = d->centered;
+    o.maximize = d->maximize;
+    o.lr = cdp__optim_or(d->lr, rates[d->kind]);
+    o.momentum = cdp__optim_or(d->momentum, 0);
+    o.dampening = cdp__optim_or(d->dampening, 0);
+    o.beta1 = cdp__optim_or(d->beta1, .9);
+    o.beta2 = cdp__optim_or(d->beta2, .999);
+    o.alpha = cdp__optim_or(d->alpha, .99);
+    o.rho = cdp__optim_or(d->rho, .9);
+    o.eps = cdp__optim_or(d->eps, eps);
+    o.decay = cdp__optim_or(d->weight_decay, d->kind == CDP_OPTIM_ADAMW ? .01 : 0);
+    o.lr_decay = cdp__optim_or(d->lr_decay, 0);
+    o.initial = cdp__optim_or(d->initial, 0);
+    return o;
+}
+
+#define CDP__OPTIM_NUMBERS 11u
+#define CDP__OPTIM_BYTES (8u + 8u * CDP__OPTIM_NUMBERS)
+
+CDP__PRIVATE void cdp__optim_put(uint8_t *at, const cdp__optim_rule *o) {
+    const double x[CDP__OPTIM_NUMBERS] = {o->lr, o->momentum, o->dampening, o->beta1, o->beta2,
+        o->alpha, o->rho, o->eps, o->decay, o->lr_decay, o->initial};
+    uint64_t bits;
+    uint32_t i;
+    memset(at, 0, 8);
+    at[0] = (uint8_t)o->kind;
+    at[1] = o->nesterov;
+    at[2] = o->amsgrad;
+    at[3] = o->centered;
+    at[4] = o->maximize;
+    for (i = 0; i < CDP__OPTIM_NUMBERS; ++i) {
+        memcpy(&bits, &x[i], 8);
+        cdp__put_u64(at + 8 + 8 * i, bits);
+    }
+}
+
+/* False: nobody sends that. */
+CDP__PRIVATE bool cdp__optim_get(const uint8_t *at, uint64_t bytes, cdp__optim_rule *o) {
+    double x[CDP__OPTIM_NUMBERS];
+    uint64_t bits;
+    uint32_t i;
+    memset(o, 0, sizeof *o);
+    if (bytes != CDP__OPTIM_BYTES || at[0] < CDP_OPTIM_SGD || at[0] > CDP_OPTIM_RPROP) return false;
+    for (i = 0; i < CDP__OPTIM_NUMBERS; ++i) {
+        bits = cdp__get_u64(at + 8 + 8 * i);
+        memcpy(&x[i], &bits, 8);
+        if (!(x[i] >= -1e300 && x[i] <= 1e300)) return false;
+    }
+    o->kind = (cdp_optim_kind)at[0];
+    o->nesterov = at[1] != 0;
+    o->amsgrad = at[2] != 0;
+    o->centered = at[3] != 0;
+    o->maximize = at[4] != 0;
+    o->lr = x[0];
+    o->momentum = x[1];
+    o->dampening = x[2];
+    o->beta1 = x[3];
+    o->beta2 = x[4];
+    o->alpha = x[5];
+    o->rho = x[6];
+    o->eps = x[7];
+    o->decay = x[8];
+    o->lr_decay = x[9];
+    o->initial = x[10];
+    return true;
+}
+
+/* ---- >>rpc-optimizer: objects on owners, and the calls to them ------------------------------- */
+
+/* Knows: parameters of this rank, references to objects of others. Promises: a step writes a
+   parameter once for each gradient; every owner that failed is named. May use: update-rules, and
+   the public functions of the sections above. */
+
+typedef struct cdp__optim_param {
+    cdp_rref rref;
+    cdp_tensor t;
+    void *state[3]; /* as long as the parameter, each */
+    uint64_t steps;
+} cdp__optim_param;
+
+typedef struct cdp__optim {
+    cdp__optim_rule rule;
+    const cdp_os *os;
+    uint32_t count;
+    cdp__optim_param params[CDP__RPC_RREFS];
+} cdp__optim;
+
+CDP__PRIVATE void cdp__optim_free(void *user, void *data) {
+    cdp__optim *o = (cdp__optim *)data;
+    uint32_t i, k;
+    (void)user;
+    for (i = 0; i < o->count; ++i) {
+        for (k = 0; k < 3; ++k)
+            cdp__free(o->os, o->params[i].state[k]);
+        cdp_rref_drop(o->params[i].rref);
+    }
+    cdp__free(o->os, o);
+}
+
+/* A parameter of this rank. NULL, or what is wrong with it. */
+CDP__PRIVATE const char *cdp__optim_take(cdp__optim *o, cdp_rref rref) {
+    cdp__optim_param *p = &o->params[o->count];
+    uint64_t bytes;
+    cdp_value v;
+    uint32_t k;
+    if (cdp_rref_local(rref, 0, 0, &v) != CDP_OK) return cdp_last_error()->text;
+    p->rref = rref; /* its pin is dropped with the object */
+    ++o->count;
+    if (v.plain.tensor_count != 1 || !v.plain.tensors || !v.plain.tensors->data)
+        return "a parameter is a value whose plain is one tensor";
+    p->t = *v.plain.tensors;
+    if (p->t.dtype != CDP_DTYPE_F32 && p->t.dtype != CDP_DTYPE_F64)
+        return "a parameter has another dtype than F32 and F64";
+    bytes = cdp__rpc_tensor_bytes(&p->t);
+    for (k = 0; k < 3; ++k) {
+        p->state[k] = cdp__alloc_zero(o->os, bytes);
+        if (!p->state[k]) return "out of memory for the state of a parameter";
+    }
+    return NULL;
+}
+
+CDP__PRIVATE void cdp__optim_new(void *user, cdp_rpc_request *q) {
+    cdp__optim *o = (cdp__optim *)cdp__alloc_zero(q->rpc->os, sizeof *o);
+    const char *wrong = o ? NULL : "out of memory";
+    cdp_value v;
+    uint32_t i;
+    (void)user;
+    if (o) o->os = q->rpc->os;
+    if (o && (!q->data || !cdp__optim_get((const uint8_t *)q->data, q->bytes, &o->rule)))
+        wrong = "unknown settings";
+    if (!q->remote) wrong = "it is made by cdp_dist_optim_create()";
+    for (i = 0; !wrong && i < q->rref_count; ++i)
+        wrong = cdp__optim_take(o, q->rrefs[i]);
+    if (!wrong) {
+        memset(&v, 0, sizeof v);
+        v.data = o;
+        v.destroy = cdp__optim_free;
+        if (cdp_rpc_reply_value(q, &v) == CDP_OK) return;
+    } else {
+        (void)cdp_rpc_fail(q, 1, wrong);
+    }
+    if (o) cdp__optim_free(NULL, o);
+}
+
+/* NULL: it is called on something else, which was answered. */
+CDP__PRIVATE cdp__optim *cdp__optim_of(cdp_rpc_request *q) {
+    if (q->on && q->on->destroy == cdp__optim_free) return (cdp__optim *)q->on->data;
+    (void)cdp_rpc_fail(q, 1, "it is called on a value that is no optimizer");
+    return NULL;
+}
+
+CDP__PRIVATE double cdp__optim_load(const cdp_tensor *t, const void *data, uint64_t i) {
+    return t->dtype == CDP_DTYPE_F64 ? ((const double *)data)[i] : (double)((const float *)data)[i];
+}
+CDP__PRIVATE void cdp__optim_store(const cdp_tensor *t, void *data, uint64_t i, double x) {
+    if (t->dtype == CDP_DTYPE_F64)
+        ((double *)data)[i] = x;
+    else
+        ((float *)data)[i] = (float)x;
+}
+
+CDP__PRIVATE void cdp__optim_update(
+    const cdp__optim_rule *rule, cdp__optim_param *p, const cdp_tensor *g) {
+    const uint64_t n = cdp__rpc_tensor_bytes(&p->t) / cdp_dtype_size(p->t.dtype);
+    const double t = (double)++p->steps;
+    uint64_t i;
+    uint32_t k;
+    for (i = 0; i < n; ++i) {
+        double s[3];
+        for (k = 0; k < 3; ++k)
+            s[k] = cdp__optim_load(&p->t, p->state[k], i);
+        cdp__optim_store(&p->t, p->t.data, i,
+            cdp__optim_element(rule, t, cdp__optim_load(&p->t, p->t.data, i),
+                cdp__optim_load(&p->t, g->data, i), s));
+        for (k = 0; k < 3; ++k)
+            cdp__optim_store(&p->t, p->state[k], i, s[k]);
+    }
+}
+
+CDP__PRIVATE void cdp__optim_step_here(void *user, cdp_rpc_request *q) {
+    cdp__optim *o = cdp__optim_of(q);
+    uint32_t i;
+    (void)user;
+    for (i = 0; o && i < o->count; ++i) {
+        cdp__optim_param *p = &o->params[i];
+        uint64_t value;
+        cdp_tensor g;
+        if (cdp_ctx_param(q->ctx, p->rref, &value) != CDP_OK
+            || cdp_ctx_grad(q->ctx, value, &g) != CDP_OK) {
+            (void)cdp_rpc_fail(q, 1, cdp_last_error()->text);
+            return;
+        }
+        if (!g.data) continue;
+        if (g.dtype != p->t.dtype || cdp__rpc_tensor_bytes(&g) != cdp__rpc_tensor_bytes(&p->t)) {
+            (void)cdp_rpc_fail(q, 1, "a gradient is not like its parameter");
+            return;
+        }
+        cdp__optim_update(&o->rule, p, &g);
+    }
+}
+
+CDP__PRIVATE void cdp__optim_set_here(void *user, cdp_rpc_request *q) {
+    cdp__optim *o = cdp__optim_of(q);
+    uint64_t bits;
+    double x;
+    (void)user;
+    if (!o || q->bytes != 16) return;
+    bits = cdp__get_u64((const uint8_t *)q->data);
+    memcpy(&x, &bits, 8);
+    o->rule.lr = cdp__optim_or(x, o->rule.lr);
+    bits = cdp__get_u64((const uint8_t *)q->data + 8);
+    memcpy(&x, &bits, 8);
+    o->rule.decay = cdp__optim_or(x, o->rule.decay);
+}
+
+CDP__PRIVATE void cdp__rpc_builtins(cdp_rpc *rpc) {
+    static const struct {
+        const char *name;
+        void (*func)(void *user, cdp_rpc_request *q);
+    } table[CDP__RPC_BUILTINS] = {{"cdp.optim.new", cdp__optim_new},
+        {"cdp.optim.step", cdp__optim_step_here}, {"cdp.optim.set", cdp__optim_set_here}};
+    uint32_t i;
+    for (i = 0; i < CDP__RPC_BUILTINS; ++i) {
+        rpc->builtins[i].name = table[i].name;
+        rpc->builtins[i].func = table[i].func;
+        rpc->builtins[i].max_running = 1;
+    }
+}
+
+/* ---- for the program */
+
+typedef struct cdp__optim_part {
+    uint32_t owner;
+    cdp_rref object;
+    cdp_call call;
+} cdp__optim_part;
+
+struct cdp_dist_optim {
+    cdp_rpc *rpc;
+    uint32_t timeout_ms, count;
+    cdp__optim_part *parts;
+};
+
+/* Calls a function on all objects and waits for all. */
+CDP__PRIVATE cdp_status cdp__optim_all(cdp_dist_optim *o, const char *call, const char *function,
+    cdp_ctx *ctx, const void *data, uint64_t bytes) {
+    cdp_status first = CDP_OK, st;
+    char ranks[120] = "";
+    uint32_t i, failed = 0, used = 0;
+    cdp_error why;
+    cdp_call_desc d;
+    cdp_iov iov;
+    memset(&why, 0, sizeof why);
+    memset(&d, 0, sizeof d);
+    iov.data = (void *)(uintptr_t)data;
+    iov.bytes = bytes;
+    d.function = cdp_rpc_id(function);
+    d.timeout_ms = o->timeout_ms;
+    d.ctx = ctx;
+    d.args.iov = &iov;
+    d.args.iov_count = bytes ? 1 : 0;
+    for (i = 0; i < o->count; ++i) {
+        cdp__optim_part *p = &o->parts[i];
+        memset(&p->call, 0, sizeof p->call);
+        d.on = p->object;
+        p->call.status = cdp_rpc_start(o->rpc, &d, &p->call);
+        if (p->call.status != CDP_OK) p->call.error = *cdp_last_error();
+    }
+    for (i = 0; i < o->count; ++i) {
+        cdp__optim_part *p = &o->parts[i];
+        st = p->call.priv[CDP__CALL_STAGE] ? cdp_call_wait(&p->call) : p->call.status;
+        if (st != CDP_OK && !failed++) {
+            first = st;
+            why = p->call.error;
+        }
+        if (st != CDP_OK && used + 8 < sizeof ranks) {
+            cdp__format(ranks + used, sizeof ranks - used, " %u", p->owner);
+            used = (uint32_t)strlen(ranks);
+        }
+        cdp_call_free(&p->call);
+    }
+    if (!failed) return CDP_OK;
+    return cdp__fail_peer(
+        first, (uint32_t)why.peer, 0, "%s: failed on rank%s; first: %s", call, ranks, why.text);
+}
+
+/* The next object: up to 16 parameters of the first owner that has some left. */
+CDP__PRIVATE cdp_status cdp__optim_make(cdp_dist_optim *o, const cdp_optim_desc *d,
+    const uint32_t *owners, bool *done, const uint8_t *settings) {
+    cdp_rref rrefs[CDP__RPC_RREFS];
+    cdp__optim_part *p = &o->parts[o->count];
+    cdp_call_desc call;
+    cdp_status st;
+    cdp_iov iov;
+    uint32_t i, n = 0;
+    for (i = 0; i < d->param_count && n < CDP__RPC_RREFS; ++i) {
+        if (done[i] || (n && owners[i] != p->owner)) continue;
+        p->owner = owners[i];
+        rrefs[n++] = d->params[i];
+        done[i] = true;
+    }
+    memset(&call, 0, sizeof call);
+    iov.data = (void *)(uintptr_t)settings;
+    iov.bytes = CDP__OPTIM_BYTES;
+    call.to = p->owner;
+    call.function = cdp_rpc_id("cdp.optim.new");
+    call.timeout_ms = o->timeout_ms;
+    call.label = "an optimizer";
+    call.args.iov = &iov;
+    call.args.iov_count = 1;
+    call.args.rrefs = rrefs;
+    call.args.rref_count = n;
+    st = cdp_rpc_remote(o->rpc, &call, &p->object);
+    if (st == CDP_OK) ++o->count;
+    return st;
+}
+
+CDP__PRIVATE cdp_status cdp__optim_check(const cdp_optim_desc *d) {
+    if (!d || !d->rpc || !d->params || !d->param_count)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_dist_optim_create needs an rpc and parameters");
+    if (d->kind < CDP_OPTIM_SGD || d->kind > CDP_OPTIM_RPROP)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_dist_optim_create: set kind, not %d", (int)d->kind);
+    if (d->nesterov && (d->momentum <= 0 || d->dampening > 0))
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_dist_optim_create: nesterov needs momentum, and no dampening");
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_dist_optim_create(const cdp_optim_desc *desc, cdp_dist_optim **out) {
+    cdp_status st = out ? cdp__optim_check(desc) : cdp__fail(CDP_ERR_INVALID, "out is NULL");
+    uint8_t settings[CDP__OPTIM_BYTES];
+    static const uint8_t zeros[16] = {0};
+    cdp__optim_rule rule;
+    cdp_dist_optim *o;
+    uint32_t *owners, i;
+    bool *done;
+    if (st != CDP_OK) return st;
+    *out = NULL;
+    o = (cdp_dist_optim *)cdp__alloc_zero(desc->rpc->os, sizeof *o);
+    owners = (uint32_t *)cdp__alloc(desc->rpc->os, desc->param_count * sizeof *owners);
+    done = (bool *)cdp__alloc_zero(desc->rpc->os, desc->param_count);
+    if (o)
+        o->parts =
+            (cdp__optim_part *)cdp__alloc_zero(desc->rpc->os, desc->param_count * sizeof *o->parts);
+    if (!o || !owners || !done || !o->parts) {
+        st = cdp__fail_nomem("an optimizer", desc->param_count * sizeof *o->parts);
+    } else {
+        o->rpc = desc->rpc;
+        o->timeout_ms = desc->timeout_ms;
+    }
+    for (i = 0; st == CDP_OK && i < desc->param_count; ++i) {
+        cdp_rref_info info;
+        if (desc->params[i].rpc != desc->rpc)
+            st = cdp__fail(CDP_ERR_INVALID,
+                "cdp_dist_optim_create: params[%u] is no reference of this rpc", i);
+        else
+            st = cdp_rref_info_of(desc->params[i], &info);
+        if (st == CDP_OK) owners[i] = info.owner;
+    }
+    if (st == CDP_OK) {
+        rule = cdp__optim_rule_of(desc);
+        cdp__optim_put(settings, &rule);
+    }
+    for (i = 0; st == CDP_OK && i < desc->param_count; ++i)
+        if (!done[i]) st = cdp__optim_make(o, desc, owners, done, settings);
+    if (st == CDP_OK)
+        st = cdp__optim_all(o, "cdp_dist_optim_create", "cdp.optim.set", NULL, zeros, sizeof zeros);
+    cdp__free(desc->rpc->os, owners);
+    cdp__free(desc->rpc->os, done);
+    if (st != CDP_OK) {
+        const cdp_error e = *cdp_last_error();
+        if (o && !o->rpc) {
+            cdp__free(desc->rpc->os, o->parts);
+            cdp__free(desc->rpc->os, o);
+            o = NULL;
+        }
+        cdp_dist_optim_destroy(o);
+        *cdp__error_slot() = e;
+        return st;
+    }
+    *out = o;
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_dist_optim_step(cdp_dist_optim *optim, cdp_ctx *ctx) {
+    if (!optim || !ctx)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_dist_optim_step needs an optimizer and a context");
+    return cdp__optim_all(optim, "cdp_dist_optim_step", "cdp.optim.step", ctx, NULL, 0);
+}
+
+CDP_API cdp_status cdp_dist_optim_set(cdp_dist_optim *optim, double lr, double weight_decay) {
+    uint8_t data[16];
+    uint64_t bits;
+    if (!optim) return cdp__fail(CDP_ERR_INVALID, "cdp_dist_optim_set needs an optimizer");
+    memcpy(&bits, &lr, 8);
+    cdp__put_u64(data, bits);
+    memcpy(&bits, &weight_decay, 8);
+    cdp__put_u64(data + 8, bits);
+    return cdp__optim_all(optim, "cdp_dist_optim_set", "cdp.optim.set", NULL, data, sizeof data);
+}
+
+CDP_API void cdp_dist_optim_destroy(cdp_dist_optim *optim) {
+    uint32_t i;
+    if (!optim) return;
+    for (i = 0; i < optim->count; ++i)
+        cdp_rref_drop(optim->parts[i].object);
+    cdp__free(optim->rpc->os, optim->parts);
+    cdp__free(optim->rpc->os, optim);
+}
+
+/* ---- >>rpc-create: an rpc begins ------------------------------------------------------------- */
+
+/* Knows: the steps of creation. Promises: nothing is left behind where one of them fails. May use:
+   rpc-life, rpc-optimizer. */
+
+CDP_API cdp_status cdp_rpc_create(const cdp_rpc_desc *desc, cdp_rpc **out) {
+    cdp_rpc *rpc;
+    uint32_t *ranks, r;
+    cdp_status st;
+    if (!desc || !out)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_rpc_create needs a desc and a place for the result");
+    *out = NULL;
+    st = cdp__rpc_desc_check(desc);
+    if (st != CDP_OK) return st;
+    st = cdp_group_status(desc->group);
+    if (st != CDP_OK) return st;
+    rpc = (cdp_rpc *)cdp__alloc_zero(cdp_group_desc_of(desc->group)->os, sizeof *rpc);
+    if (!rpc) return cdp__fail_nomem("an rpc", sizeof *rpc);
+    rpc->desc = *desc;
+    rpc->os = cdp_group_desc_of(desc->group)->os;
+    rpc->rank = cdp_rank(desc->group);
+    rpc->ranks = cdp_size(desc->group);
+    cdp__rpc_defaults(rpc);
+    cdp__rpc_builtins(rpc);
+    st = cdp__rpc_memory(rpc);
+    ranks = (uint32_t *)cdp__alloc(rpc->os, rpc->ranks * sizeof *ranks);
+    if (!ranks && st == CDP_OK) st = cdp__fail_nomem("a list of ranks", rpc->ranks * 4u);
+    for (r = 0; ranks && r < rpc->ranks; ++r)
+        ranks[r] = r;
+    if (st == CDP_OK) st = cdp_group_new(desc->group, ranks, rpc->ranks, &rpc->group);
+    if (st == CDP_OK) st = cdp_group_new(desc->group, ranks, rpc->ranks, &rpc->sums);
+    cdp__free(rpc->os, ranks);
+    if (st == CDP_OK) st = cdp__rpc_exchange(rpc);
+    if (st == CDP_OK) st = cdp__rpc_open(rpc);
+    if (st != CDP_OK) {
+        const cdp_error e = *cdp_last_error();
+        if (rpc->lock.os) cdp__rpc_stop_workers(rpc);
+        cdp__rpc_free_parts(rpc);
+        cdp__rpc_free(rpc);
+        *cdp__error_slot() = e;
+        return st;
+    }
+    *out = rpc;
+    return CDP_OK;
 }
 
 #ifdef __cplusplus

@@ -1,12 +1,13 @@
 /*  cdp_store.h - key-value stores through which ranks find each other - v0.2.0
 
     WHAT IT IS
-    A store is a small shared map of keys to bytes: rank 0 puts its address there, the others wait
-    for it. Here are five: in one process (hash), in a file that all share (file), on a server over
-    TCP (tcp, and the server itself), with all keys under a prefix (prefix), and one that you bring
-    (custom: two functions). The file is that of PyTorch's FileStore. The wire protocol is that of
-    PyTorch's TCPStore, of 2.x and of 1.13: this client works with a Python server, and Python
-    clients work with this server.
+    A store is a small shared map of keys to bytes. Rank 0 stores its address there, and the other
+    ranks wait for that key. This header has five kinds: a map in one process (hash), a file that
+    all processes share (file), a server and its clients over TCP (tcp), a store whose keys get a
+    prefix (prefix), and a store made of two functions of the program (custom). The file store has
+    the file format of PyTorch's FileStore. The TCP store has the protocol of PyTorch's TCPStore,
+    versions 2.x and 1.13: this client works with a Python server, and Python clients work with this
+    server.
 
     DO THIS
         #define CDP_IMPLEMENTATION       in ONE file, before
@@ -26,7 +27,7 @@
         cdp_store *store;
         cd.host = "127.0.0.1";
         cd.port = 29500;
-        // waits for the server
+        // waits until the server listens
         if (cdp_tcp_store_create(&cd, &store) != CDP_OK) return cdp_print_error(stderr);
         if (rank == 0 && cdp_store_set(store, "hello", "world", 5) != CDP_OK)
             return cdp_print_error(stderr);
@@ -75,16 +76,16 @@
         count arrivals, draw unique numbers               cdp_store_add
         let exactly one rank win                          cdp_store_compare_set(key, "" -> mine),
                                                           compare the answer
-        wait for keys / see whether they are there        cdp_store_wait / cdp_store_check
+        wait for keys / test whether they exist           cdp_store_wait / cdp_store_check
         hand values to the next rank that is free         cdp_store_queue_push, cdp_store_queue_pop
-        see which keys there are                          cdp_store_list_keys
-        wait until all ranks have come                    cdp_store_barrier
+        list the keys                                     cdp_store_list_keys
+        wait until all ranks have called                  cdp_store_barrier
         wait in one thread and set in another             cdp_store_clone
         keep two users of one store apart                 cdp_prefix_store_create
-        do without a server, on a shared file system      cdp_file_store_create
-        bring a store of my own                           cdp_custom_store_create
+        use a shared file system instead of a server      cdp_file_store_create
+        make a store of two functions                     cdp_custom_store_create
         change how long calls wait                        cdp_store_set_timeout
-        let others notice that this process died          will_key, will_value of cdp_tcp_store_desc
+        report that this process died                     will_key, will_value of cdp_tcp_store_desc
         start a request and do something else meanwhile   store->start(), then store->wait() with a
                                                           deadline in the past
 
@@ -105,28 +106,40 @@
                              in every file
 
     THREADS
-        hash, file and custom store: any thread, any number at a time. tcp store with its own loop:
-        likewise; requests travel one after the other, so a waiting get() delays the calls of other
-        threads (cdp_store_clone makes a second client for those). tcp store or server on a loop
-        that was handed in: the caller's lock guards them. prefix store: as the store inside.
-        Server: create, poll and destroy from one thread at a time; port from any.
+        hash, file and custom store: any number of threads may call at once. tcp store with its own
+        loop: likewise, but the client sends one request at a time, so a waiting get() delays the
+        calls of other threads; cdp_store_clone() makes a second client for those. tcp store or
+        server on a loop of the desc: the caller's lock must guard all calls. prefix store: as its
+        inner store. Server: create, poll and destroy from one thread at a time; port from any.
+        Create and destroy a store while no other thread uses it.
 
     MEMORY
-        Everything comes from desc.os->alloc. A connected client without a request costs the server
-        about half a KiB. Values that a call returns belong to the caller until cdp_store_free().
+        All memory comes from desc.os->alloc. A connected client without a request takes about half
+        a KiB of the server's memory. The caller owns the values that a call returns and frees them
+        with cdp_store_free().
 
     ERRORS
-        INVALID (argument), NOMEM, TIMEOUT (the text says whether nobody has set the key or the
-        store does not answer), STORE (the server is gone: this client is of no more use; the text
-        says whether its process crashed or its machine does not answer), STATE (the server was
-        closed in an orderly way: likewise), IO (no socket). After a TIMEOUT the client is as good
-        as before.
+        INVALID      an argument is wrong; the text names it and its limit. Correct the call.
+        NOMEM        os->alloc failed. Free memory and call again. If a TCP client had no memory for
+                     an answer, the server has carried out the request all the same.
+        TIMEOUT      the deadline passed. The text says whether the key was never set, an earlier
+                     call on this client has not ended, or the store does not answer. The client can
+                     be used again; a request that was sent may still take effect.
+        STORE        the connection to the server broke, or a file is no store. The text says
+                     whether the process of the server ended or its machine does not answer. A
+                     server also closes the connection when a request exceeds its limits (its log
+                     says which). Destroy the store, and create another one.
+        STATE        the server was closed by cdp_store_server_destroy(), or the store was
+        destroyed.
+                     Destroy the store.
+        UNSUPPORTED  this kind of store has no such operation; the text names one that has.
+        IO           a socket or file operation failed; the text names address or path and errno.
 
     LIMITS
-        key 8191 bytes, value 8 MiB (max_value_bytes of server and client), keys in one call 131072,
-        for every store. A server: 1 GiB of memory in all, 65536 clients, 1024 of them that have not
-        greeted yet. These are fields of the server's desc, but for the last. A key may be empty,
-        and so may a value; both may hold any bytes (keys with zeros: cdp_store_run).
+        Every store: 8191 bytes for a key, 8 MiB for a value (max_value_bytes of server and client),
+        131072 keys in one call. A server: 1 GiB of memory in total and 65536 clients, both members
+        of its desc, and 1024 connections that have not greeted yet. Keys and values may be empty
+        and may hold any bytes. cdp_store_run() takes keys that contain zero bytes.
 
     License: that of cdp.h. */
 #if defined(CDP_STORE_IMPLEMENTATION) && !defined(CDP_CORE_IMPLEMENTATION)
@@ -150,38 +163,43 @@ extern "C" {
 
 struct cdp__loop; /* a loop shared by several parts of the library; programs leave it NULL */
 
-/* defaults of the server, and what the clients refuse to exceed */
+/* Defaults of the server, and limits of its clients. */
 #define CDP_STORE_MAX_KEY_BYTES 8192u
 #define CDP_STORE_MAX_VALUE_BYTES 8388608u
 #define CDP_STORE_MAX_LIST 131072u
 
 typedef struct cdp_hash_store_desc {
     const cdp_os *os;    /* (default: cdp_os_default()); must outlive the store */
-    uint32_t timeout_ms; /* of calls that are given 0 (default: 300000; CDP_NO_TIMEOUT: never) */
+    uint32_t timeout_ms; /* of calls whose timeout_ms is 0 (default: 300000; or CDP_NO_TIMEOUT) */
 } cdp_hash_store_desc;
 
 #ifndef CDP_NO_HASH_STORE
-/* A map inside this process. Any thread may use it. A wait needs threads: without them in `os`,
-   waiting for a key that is not there times out at once. `desc` may be NULL. Errors: NOMEM. */
+/* Creates a map inside this process, which any number of threads may use at once. If `os` has no
+   threads, a wait for an absent key times out at once. `desc` may be NULL. On success the caller
+   owns *out and ends it with cdp_store_destroy(); on failure *out is NULL. Errors: INVALID (`out`
+   is NULL); NOMEM (free memory and call again). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_hash_store_create(
     const cdp_hash_store_desc *desc, cdp_store **out);
 #endif /* CDP_NO_HASH_STORE */
 
 #ifndef CDP_NO_PREFIX_STORE
-/* A view of `inner` in which every key k is `prefix`/k. `inner` must outlive it and is not
-   destroyed with it; prefixes nest. Counts of keys are those of `inner`. Errors: INVALID, NOMEM. */
+/* Creates a view of `inner` in which every key k stands for the key `prefix`/k. Prefix stores nest.
+   The caller keeps `inner`, which must outlive the view, and owns *out (cdp_store_destroy(), which
+   leaves `inner` alone). `prefix` is copied. cdp_store_num_keys() counts all keys of `inner`. Calls
+   may be made by the threads that may use `inner`. Errors: INVALID (a NULL argument); NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_prefix_store_create(
     cdp_store *inner, const char *prefix, cdp_store **out);
 #endif /* CDP_NO_PREFIX_STORE */
 
-/* A store of your own in two functions; all operations are made of them, atomically. One thread at
-   a time calls them. They must not block for long and must not call the store. Errors: return a
-   negative status after cdp_error_set().
-       get    *value := what the key holds, valid until the next call of get or until swap has
-              returned; CDP_OK. CDP_PENDING: the key is absent.
-       swap   if the key holds `expected` (NULL: is absent), let it hold `desired` (NULL: remove
-              it), in one step as all users of the store see it, and return CDP_OK. CDP_PENDING: it
-              does not hold that. */
+/* Two functions of the program from which the library makes all operations of a store. Each
+   operation is atomic if `swap` is. The library calls them from one thread at a time, with a lock
+   held: they must return soon and must not call the store. To report an error, they call
+   cdp_error_set() and return its negative status.
+       get    Sets *value to the key's value and returns CDP_OK, or returns CDP_PENDING if the key
+              is absent. The bytes stay valid until the next call of get, or until swap returns.
+       swap   If the key's value equals `expected` (NULL: if the key is absent), stores `desired`
+              (NULL: removes the key) and returns CDP_OK; else returns CDP_PENDING. The comparison
+              and the change are one atomic step for all users of the store. */
 typedef struct cdp_custom_store_desc {
     /* required */
     cdp_status (*get)(void *user, cdp_bytes key, cdp_bytes *value);
@@ -190,296 +208,318 @@ typedef struct cdp_custom_store_desc {
         void *user, cdp_bytes key, const cdp_bytes *expected, const cdp_bytes *desired);
     /* (default: cdp_store_num_keys is UNSUPPORTED) */
     cdp_status (*num_keys)(void *user, int64_t *count);
-    /* by cdp_store_destroy (default: nothing) */
+    /* called once, by cdp_store_destroy() (default: nothing is called) */
     void (*destroy)(void *user);
-    /* first argument of all of them */
+    /* the first argument of these functions */
     void *user;
-    /* of calls that are given 0 (default: 300000; CDP_NO_TIMEOUT: never) */
+    /* of calls whose timeout_ms is 0 (default: 300000; or CDP_NO_TIMEOUT) */
     uint32_t timeout_ms;
     /* (default: cdp_os_default()); must outlive the store */
     const cdp_os *os;
 } cdp_custom_store_desc;
 
 #ifndef CDP_NO_CUSTOM_STORE
-/* A wait for a key polls `get`, at most 10 ms apart. Errors: INVALID, NOMEM. */
+/* Creates a store from two functions. The desc is copied; what it points to must outlive the store.
+   A wait for a key calls `get` every 10 ms or more often. Any number of threads may use the store.
+   The caller owns *out (cdp_store_destroy()). Errors: INVALID (`get` or `swap` is missing, or `out`
+   is NULL); NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_custom_store_create(
     const cdp_custom_store_desc *desc, cdp_store **out);
 #endif /* CDP_NO_CUSTOM_STORE */
 
 #ifndef CDP_NO_FILE_STORE
 typedef struct cdp_file_store_desc {
-    /* required: a file that all users reach, on a file system with flock(); copied; made when
-       absent */
+    /* required: a file on a file system with flock() that all processes can open; created if it
+       does not exist; copied */
     const char *path;
-    /* how many users there are: when so many have left and nobody is left, the file is removed
-       (default: 0, it stays) */
+    /* number of users. The last one removes the file when that many have destroyed their stores
+       (default: 0, the file is kept) */
     uint32_t world_size;
-    /* of calls that are given 0, and of the creation (default: 300000; CDP_NO_TIMEOUT: never) */
+    /* of calls whose timeout_ms is 0, and of the creation (default: 300000; or CDP_NO_TIMEOUT) */
     uint32_t timeout_ms;
-    /* The file is made with mode 0600. One that is a symbolic link, belongs to another user, or may
-       be written by others is refused (INVALID). For folders in which others may put files, as /tmp
-       (default: mode 0644, no check) */
+    /* for directories in which other users may create files, such as /tmp: creates the file with
+       mode 0600, and refuses (INVALID) a file that is a symbolic link, belongs to another user, or
+       is writable by others (default: mode 0644, no check) */
     bool private_file;
     /* (default: cdp_os_default()); must outlive the store */
     const cdp_os *os;
 } cdp_file_store_desc;
 
-/* A store in a file, to which its users append records; torch.distributed.FileStore reads and
-   writes the same file. Users may join and leave at any time and be killed at any point: the next
-   user cuts off half a record. A user that was killed has not left, so the file then stays: remove
-   it, or take a new name, before the next run, which would find the old keys in it. The file only
-   grows; append writes the whole value anew. A wait for a key polls the file, at most 10 ms apart.
-   cdp_store_num_keys also counts the keys that count the users. Errors: INVALID, NOMEM; IO (the
-   text names file and errno); STORE (the file is no store, or is damaged); TIMEOUT (the file is
-   locked all the time: is one of its users stopped?). */
+/* Opens a store in a file to which all users append records; torch.distributed.FileStore reads and
+   writes the same file. Users may open and destroy their stores at any time, and may be killed at
+   any point: the next user truncates an incomplete record. A killed user does not count as one that
+   destroyed its store, so the file then remains. Remove it, or choose another path, before the next
+   run, which would read the old keys. The file only grows; cdp_store_append() writes the whole
+   value again. A wait for a key reads the file every 10 ms or more often. cdp_store_num_keys()
+   includes the keys in which the users are counted. Any number of threads may use the store. The
+   caller owns *out (cdp_store_destroy()). Errors: INVALID (the desc, or `private_file` refused the
+   file); NOMEM; IO (the text names path and errno); STORE (the file is not a store, or is damaged:
+   remove it); TIMEOUT (another process kept the file locked: resume or end that process). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_file_store_create(
     const cdp_file_store_desc *desc, cdp_store **out);
 #endif
 
 typedef struct cdp_tcp_store_desc {
-    /* required: address ("10.0.0.1", "::1", "[fe80::1%2]") or name; copied */
+    /* required unless `addrs` is set: an address ("10.0.0.1", "::1", "[fe80::1%2]") or a name;
+       copied */
     const char *host;
-    /* required */
+    /* required unless `addrs` is set */
     uint16_t port;
-    /* or these addresses with their ports, tried in turn; at most 16; copied */
+    /* instead of host and port: up to 16 addresses with ports, tried in this order; copied */
     const cdp_addr *addrs;
     uint32_t addr_count;
-    /* of calls that are given 0 (default: 300000; CDP_NO_TIMEOUT: never) */
+    /* of calls whose timeout_ms is 0 (default: 300000; or CDP_NO_TIMEOUT) */
     uint32_t timeout_ms;
-    /* how long to try to reach the server (default: timeout_ms) */
+    /* how long to try to connect (default: timeout_ms) */
     uint32_t connect_timeout_ms;
-    /* last will: if this client ends without cdp_store_destroy(), the server does */
+    /* Last will: if the connection of this client ends without cdp_store_destroy(), the server runs
+       compare_set(will_key, "" -> will_value). Both are copied. Only servers of this library
+       support it; with others the client logs that at level INFO (default: none) */
     const char *will_key;
-    cdp_bytes
-        /* compare_set(will_key, "" -> will_value). Copied. Only with servers of this library;
-           others never hear of it (default: none) */
-        will_value;
-    /* larger values are not sent, and larger answers break the connection; above the default set
-       the server's max_value_bytes, too (default: CDP_STORE_MAX_VALUE_BYTES) */
+    cdp_bytes will_value;
+    /* cdp_store_set() and others refuse larger values, and a larger answer breaks the connection.
+       To exceed the default, raise the server's max_value_bytes too (default:
+       CDP_STORE_MAX_VALUE_BYTES) */
     uint64_t max_value_bytes;
-    /* the server's (default: none). Copied as a hash */
+    /* the secret of the server; stored as a hash (default: none) */
     const char *job_key;
-    /* count as one of the workers that a TCPStore of PyTorch, made with a world size, waits for */
+    /* count as one of the workers for which a TCPStore of PyTorch waits that has a world size */
     bool count_me;
     /* (default: cdp_os_default()); must outlive the store */
     const cdp_os *os;
     /* (default: warnings and errors to stderr) */
     cdp_logger logger;
-    /* (default: its own) the loop to run on; must outlive the store */
+    /* for parts of this library: the loop to run on; must outlive the store (default: its own) */
     struct cdp__loop *loop;
 } cdp_tcp_store_desc;
 
-/* Connect to a store server, waiting for it to appear: a refused connection is tried again, ever
-   more slowly, until the deadline. All addresses of a name are tried in turn. Blocks. Errors:
-   INVALID, NOMEM; TIMEOUT (nobody answers; names the address, the last errno and what to check);
-   STORE (something answers that is no store); MISMATCH (the job keys of both sides do not fit,
-   or this machine is not served without one; the text says what to do). The server may also be
-   PyTorch's, of 2.x or 1.13: the dialect is found out. One of 1.13 cannot append (UNSUPPORTED). */
+/* Connects to a store server. Blocks until the server answers, at most connect_timeout_ms: the
+   client retries a refused connection with growing pauses and tries all addresses of a name in
+   turn. The server may be one of this library, or PyTorch's of version 2.x or 1.13; the client
+   detects which. The caller owns *out (cdp_store_destroy()). Errors: INVALID (the desc); NOMEM;
+   TIMEOUT (no server answered; the text names the address, the last errno and what to check); STORE
+   (something else than a store answered: check host and port); MISMATCH (the job keys differ or one
+   side has none, or the server serves only its own machine; the text says what to set). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_tcp_store_create(
     const cdp_tcp_store_desc *desc, cdp_store **out);
 
 typedef struct cdp_store_server cdp_store_server;
 
 typedef struct cdp_store_server_desc {
-    const char
-        /* where to listen: address or name; exactly there, "0.0.0.0" for all interfaces, "::" for
-          all with IPv6, too, "*" whatever there is (default: 127.0.0.1) */
-        *host;
-    /* or as an address (family 0: use host); its port counts when `port` is 0 */
+    /* the address or name to listen at: "0.0.0.0" for all interfaces, "::" for all including IPv6,
+       "*" for whichever of these two works (default: 127.0.0.1) */
+    const char *host;
+    /* the same as an address (family 0: host is used); its port is used if `port` is 0 */
     cdp_addr addr;
-    /* (default: 0, any free one; see cdp_store_server_port) */
+    /* (default: 0, any free port; cdp_store_server_port() returns it) */
     uint16_t port;
-    /* use listen_fd instead: inherited, bound, listening; closed at destroy, and */
+    /* use listen_fd, a socket that is bound and listening, instead of host and port. The server
+       closes it in cdp_store_server_destroy(), and when creation fails after the desc was accepted
+       */
     bool has_listen_fd;
-    /* also when creation fails after its arguments were accepted */
     int32_t listen_fd;
-    /* (default: 8 KiB) */
+    /* of a key with the slash that clients put in front (default: 8 KiB) */
     uint64_t max_key_bytes;
-    /* (default: 8 MiB) */
+    /* of a value (default: 8 MiB) */
     uint64_t max_value_bytes;
-    /* keys of one request (default: 131072) */
+    /* number of keys in one request (default: 131072) */
     uint64_t max_list;
-    /* map and buffers together (default: 1 GiB) */
+    /* of the map and all buffers together (default: 1 GiB) */
     uint64_t max_total_bytes;
-    /* answers waiting for one client to read them (default: 64 MiB) */
+    /* of answers that one client has not read yet; beyond it the server closes the connection
+       (default: 64 MiB) */
     uint64_t max_reply_bytes;
-    /* (default: 65536) */
+    /* number of connections (default: 65536) */
     uint32_t max_clients;
-    /* a connection that has sent no complete greeting by then is closed (default: 30000) */
+    /* the server closes a connection without a complete greeting after this time (default: 30000)
+       */
     uint32_t handshake_timeout_ms;
-    const char *
-        /* secret that every client must know: text, 16 random characters or more. Clients of
-           PyTorch have none and are refused, then (default: none; only processes of this machine
-           are served) */
-        job_key;
-    bool
-        /* without a job_key, serve other machines, too: whoever reaches the port can read and
-           change everything. For several nodes with PyTorch's clients */
-        trust_network;
-    /* no thread: it advances in cdp_store_server_poll() only */
+    /* a secret text of 16 random characters or more that every client must have. PyTorch's clients
+       have none and are refused (default: none, and only processes of this machine are served) */
+    const char *job_key;
+    /* without a job_key, serve other machines too: everybody who reaches the port can read and
+       change everything. For jobs on several machines with PyTorch's clients */
+    bool trust_network;
+    /* start no thread: the server works only in cdp_store_server_poll() */
     bool no_thread;
     /* (default: cdp_os_default()); must outlive the server */
     const cdp_os *os;
     /* (default: warnings and errors to stderr) */
     cdp_logger logger;
-    /* (default: its own, with its own thread when `os` has threads) */
+    /* for parts of this library: the loop to run on (default: its own, with a thread if `os` has
+       threads) */
     struct cdp__loop *loop;
 } cdp_store_server_desc;
 
-/* Start serving, in both dialects of PyTorch's TCPStore: the current one and that of 1.13.
-   Closed by default: without a job_key only processes of this machine are served. With one,
-   client and server prove to each other that they know it before the server parses any other
-   byte (SECURITY in cdp_tcp.h). A refused client of this library learns the reason; the log has
-   it, too. A job_key below 16 characters is logged as a warning. Errors: INVALID, NOMEM, IO (the
-   text names address, port and errno; port in use: choose another, or 0). */
+/* Starts a server for both dialects of PyTorch's TCPStore, that of 2.x and that of 1.13. Without a
+   job_key it serves only processes of this machine. With one, client and server prove to each other
+   that they have it before the server parses any other byte (SECURITY in cdp_tcp.h). The server
+   logs why it refuses a connection, and sends the reason to clients of this library. It logs a
+   warning if the job_key has fewer than 16 characters. Blocks only to resolve a name. The desc and
+   its texts are copied; the caller owns *out (cdp_store_server_destroy()). Errors: INVALID (the
+   desc); NOMEM; IO (it cannot listen, or start its thread; the text names address, port and errno.
+   If the port is in use, choose another one, or 0). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_server_create(
     const cdp_store_server_desc *desc, cdp_store_server **out);
 
-/* The port it listens on. Any thread. */
+/* Returns the port at which the server listens. Any thread may call it. */
 CDP_API uint16_t cdp_store_server_port(const cdp_store_server *server);
 
-/* For a server without a thread: sleep once until a client sends something or os->now_ns()
-   reaches deadline_ns (0: do not sleep), and serve what there is. Errors: STATE (it has a
-   thread), NOMEM, IO. */
+/* Lets a server without a thread work: sleeps until a client sends something or os->now_ns()
+   reaches deadline_ns (0: does not sleep), then answers the requests that have arrived. One thread
+   at a time. Errors: STATE (the server has a thread: do not call this); NOMEM and IO (call again
+   later). */
 CDP_API cdp_status cdp_store_server_poll(cdp_store_server *server, uint64_t deadline_ns);
 
-/* Close. Clients of this library report to their callers that the server was closed on purpose
-   (STATE). NULL is allowed. */
+/* Closes all connections and frees the server. Calls of connected clients of this library then fail
+   with STATE. No other thread may use the server meanwhile. NULL is allowed. */
 CDP_API void cdp_store_server_destroy(cdp_store_server *server);
 
 /* ---- >>store functions ----------------------------------------------------------------------- */
 
-/* For every call: the deadline counts from the call; timeout_ms 0 (and calls without one) means
-   the store's default, CDP_NO_TIMEOUT never. Errors, beside those named: INVALID, NOMEM,
-   TIMEOUT, STORE, STATE; see the top of this file.
+/* All calls. The deadline counts from the call. timeout_ms 0, and calls without one, use the
+   store's timeout (cdp_store_set_timeout); CDP_NO_TIMEOUT waits for ever. The caller keeps keys and
+   values that it passes in; the library reads them until the call returns. `key` is text that ends
+   with a zero byte. Results are set to NULL, 0 or false if the call fails. Errors of every call,
+   explained in ERRORS above: INVALID (a NULL argument, or a key or value above the limits), NOMEM,
+   TIMEOUT, STORE, STATE; with a file store also IO. Calls name only their other errors.
 
-   A store is one map, and each call happens in one moment between its begin and its end; a call
-   that failed may happen later, or never. Over TCP a little less is true: set, append, multi_set
-   and queue_push happen by the end of this client's next call that has an answer (all others do),
-   calls with several keys check one after the other, and a key that is removed while get is on its
-   way may read as empty. */
+   Consistency. A store is one map, and each call takes effect at one moment between its begin and
+   its end. A call that failed may take effect later, or never. A TCP store promises less: set,
+   append, multi_set and queue_push have no answer, and take effect by the end of this client's next
+   call that has one, which all other calls do; calls with several keys test one key after the
+   other; and get may read an empty value if the key is deleted during the call. */
 
-/* key := value. Over TCP this returns when the bytes are on their way; a later call on the same
-   store sees the value. */
+/* Stores `bytes` bytes under `key`. A TCP store returns when the bytes are on their way; a later
+   call on the same store reads the new value. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_set(
     cdp_store *store, const char *key, const void *value, uint64_t bytes);
 
-/* Wait for the key and read it. *value has one zero byte behind its end; it is the caller's,
-   until cdp_store_free(). */
+/* Waits until the key exists and reads its value. *value has *bytes bytes (`bytes` may be NULL) and
+   one zero byte after them; the caller frees it with cdp_store_free(). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_get(
     cdp_store *store, const char *key, void **value, uint64_t *bytes, uint32_t timeout_ms);
 
-/* The key's value as a decimal number (absent: 0) += delta, wrapping around; *sum (may be NULL)
-   gets the result. A value that is no number: INVALID; but over TCP the server closes the
-   connection of this client (STORE). */
+/* Adds `delta` to the key's value, a decimal number (0 if the key is absent), wrapping around at 64
+   bits; *sum (may be NULL) is the result. Errors: INVALID if the value is not a number; a TCP
+   server closes this client's connection then (STORE). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_add(
     cdp_store *store, const char *key, int64_t delta, int64_t *sum);
 
-/* If the key holds `expected` (or is absent and `expected` is empty), set it to `desired`.
-   *value gets what it holds afterwards - or `expected`, when the key is absent and something was
-   expected. Free it with cdp_store_free(). */
+/* Stores `desired` if the key's value equals `expected`, or if the key is absent and `expected` is
+   empty. *value (`bytes` may be NULL) is the value after the call, or `expected` if the key is
+   absent and `expected` is not empty. The caller frees it with cdp_store_free(). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_compare_set(cdp_store *store, const char *key,
     const void *expected, uint64_t expected_bytes, const void *desired, uint64_t desired_bytes,
     void **value, uint64_t *bytes);
 
 #ifndef CDP_NO_STORE_CALLS
 
-/* Until every key has been there. */
+/* Waits until each of `count` keys has existed. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_wait(
     cdp_store *store, const char *const *keys, uint32_t count, uint32_t timeout_ms);
 
-/* Whether every key is there now. */
+/* Tests, without waiting for them, whether all `count` keys exist. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_check(
     cdp_store *store, const char *const *keys, uint32_t count, bool *all_there);
 
-/* *was_there may be NULL. */
+/* Deletes the key if it exists. *was_there (may be NULL): whether it did. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_delete(
     cdp_store *store, const char *key, bool *was_there);
 
-/* All keys of the whole store, also those under other prefixes. */
+/* Counts the keys of the whole store, including those under other prefixes. Errors: UNSUPPORTED (a
+   custom store without `num_keys`). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_num_keys(cdp_store *store, int64_t *count);
 
-/* key += value; an absent key counts as empty. */
+/* Appends `bytes` bytes to the key's value, or sets it if the key is absent. Errors: UNSUPPORTED
+   (servers of PyTorch 1.13). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_append(
     cdp_store *store, const char *key, const void *value, uint64_t bytes);
 
-/* All keys of the store that begin with its prefix, without it: keys[0 .. *count - 1], in any
-   order, each with a zero byte behind its end. Keys that are set or removed meanwhile may be
-   missing. Free *keys, which is one block, with cdp_store_free(). Errors: UNSUPPORTED (custom
-   stores, and servers of PyTorch 1.13). Servers of PyTorch 2.x that are too old for it close the
-   connection: STORE. */
+/* Lists the keys that begin with the store's prefix, without that prefix: keys[0 .. *count - 1], in
+   any order, each followed by a zero byte. A key that is set or deleted during the call may be
+   missing. *keys is one block, which the caller frees with cdp_store_free(). Errors: UNSUPPORTED
+   (custom stores, servers of PyTorch 1.13); STORE (servers of PyTorch 2.x that are too old for this
+   close the connection). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_list_keys(
     cdp_store *store, cdp_bytes **keys, uint64_t *count);
 
-/* Queues: first in, first out. A queue has a name of its own, which is no key: it is neither
-   counted nor listed nor deleted with keys, but cdp_store_wait and cdp_store_check of that name see
-   whether the queue holds something. Do not set an ordinary value under the same name. Errors:
-   UNSUPPORTED (file and custom stores, servers of PyTorch 1.13). */
+/* Queues of values: first in, first out. A queue has a name of its own that is not a key: it is not
+   counted, listed or deleted with the keys. But cdp_store_wait() and cdp_store_check() of that name
+   succeed while the queue holds a value. Do not set an ordinary value under the same name. Errors
+   of these four calls: UNSUPPORTED (file and custom stores, servers of PyTorch 1.13). */
 
-/* Put a value behind the others of a queue, which needs no making. Wakes one waiting client. */
+/* Puts a value at the end of a queue, which exists without being created, and wakes one waiting
+   client. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_queue_push(
     cdp_store *store, const char *key, const void *value, uint64_t bytes);
 
-/* Wait until the queue holds something, and remove its first value; *value as of cdp_store_get.
-   Over TCP, a value whose answer is lost with the connection, or at the deadline, is lost. */
+/* Waits until the queue holds a value, and removes its first value. *value and *bytes as in
+   cdp_store_get(). With a TCP store, a removed value is lost if the connection breaks or the
+   deadline passes before its answer arrives. Errors: STATE also if an ordinary value was set under
+   this name. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_queue_pop(
     cdp_store *store, const char *key, void **value, uint64_t *bytes, uint32_t timeout_ms);
 
-/* The same without waiting: *value is NULL when the queue is empty. */
+/* Like cdp_store_queue_pop(), but does not wait: *value is NULL if the queue is empty. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_queue_try_pop(
     cdp_store *store, const char *key, void **value, uint64_t *bytes);
 
-/* How many values the queue holds. */
+/* Counts the values in the queue. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_queue_len(
     cdp_store *store, const char *key, int64_t *count);
 
-/* Wait until `count` callers, this one included, have come to the barrier `key`. The key counts
-   them and is not reset: take a fresh key each time. A caller that times out stays counted.
+/* Waits until `count` callers, including this one, have called it with this key. The key counts
+   them and is not reset, so use a new key for each barrier. A caller that timed out stays counted.
    Errors: UNSUPPORTED (servers of PyTorch 1.13). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_barrier(
     cdp_store *store, const char *key, uint32_t count, uint32_t timeout_ms);
 
-/* A second connection to the server of a TCP store, or of a prefix store on one: a wait on one does
-   not delay the calls on the other. It has no last will. Blocks
-   until it is connected, at most the store's timeout. Destroy it with cdp_store_destroy(). Errors:
-   as cdp_tcp_store_create(); UNSUPPORTED (hash, file and custom stores serve any number of threads
-   at a time and need no clone). */
+/* Connects a second client, without a last will, to the server of a TCP store or of a prefix store
+   on one: a wait on one of them does not delay calls on the other. Blocks until it is connected, at
+   most the store's timeout. The caller owns *out (cdp_store_destroy()). Errors: those of
+   cdp_tcp_store_create(); UNSUPPORTED (hash, file and custom stores, which any number of threads
+   can use at once: use the store itself). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_clone(cdp_store *store, cdp_store **out);
 
-/* Wait for all keys and read them: values[0 .. count - 1] point into *memory, each with a zero
-   byte behind its end. Free *memory with cdp_store_free(). */
+/* Waits until all `count` keys exist and reads them: values[0 .. count - 1] (memory of the caller)
+   point into *memory, each followed by a zero byte. The caller frees *memory with cdp_store_free().
+   */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_multi_get(cdp_store *store, const char *const *keys,
     uint32_t count, cdp_bytes *values, void **memory, uint32_t timeout_ms);
 
-/* keys[i] := values[i]; others may see some of them before the rest. */
+/* Stores values[i] under keys[i] for each i below `count`. Other users may read some of the new
+   values before the rest are stored. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_multi_set(
     cdp_store *store, const char *const *keys, const cdp_bytes *values, uint32_t count);
 
 #endif /* CDP_NO_STORE_CALLS */
 
-/* The time that calls have which are given 0, and those that take none (CDP_NO_TIMEOUT: no
-   limit; 0: 300000). It belongs to the store inside of prefix stores, and so to all of its
-   prefixes. Not while another thread uses the store. */
+/* Sets the timeout, in milliseconds, of calls whose timeout_ms is 0 and of calls that take none (0:
+   300000; or CDP_NO_TIMEOUT). A prefix store has the timeout of its inner store, as have all other
+   prefixes of that. No other thread may use the store meanwhile. NULL is allowed. */
 CDP_API void cdp_store_set_timeout(cdp_store *store, uint32_t timeout_ms);
-CDP_API uint32_t cdp_store_timeout(const cdp_store *store); /* 0 for NULL */
+/* Returns that timeout in milliseconds; 0 if `store` is NULL. */
+CDP_API uint32_t cdp_store_timeout(const cdp_store *store);
 
-/* Give back what a call returned. NULL is allowed. */
+/* Frees memory that a call on this store returned. NULL is allowed. Any thread may call it. */
 CDP_API void cdp_store_free(cdp_store *store, void *memory);
 
-/* End a store: local, returns within about 100 ms. Not while another thread uses it. NULL is
-   allowed. */
+/* Ends a store: closes its connection or file and frees it. Does not wait for other processes;
+   returns within about 100 ms. No other thread may use the store meanwhile. NULL is allowed. */
 CDP_API void cdp_store_destroy(cdp_store *store);
 
-/* The general form: start `request`, wait, and at the deadline cancel it and return TIMEOUT. The
-   functions above are short for this one. Results are freed with cdp_store_request_free(). */
+/* The general form of the calls above: starts `request`, waits for it, and at the deadline cancels
+   it and returns TIMEOUT. The caller owns the request and its keys and values, and frees its
+   results with cdp_store_request_free(). Errors: those of the call that has this operation. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_run(
     cdp_store *store, cdp_store_request *request, uint32_t timeout_ms);
 
-/* Free the results of a request that is done. In a store of your own: `results` is one block from
-   os->alloc, and so is each results[i].data. If you start requests yourself: where several threads
-   share a client, a request can be done just before it is cancelled; its status then is CDP_OK, and
-   it may have results to free. The status of a prefix store's request
-   changes in start(), wait() and cancel() only. */
+/* Frees the results of a request that is done. NULL stores are allowed.
+   If you implement a store: `results` must be one block from os->alloc, and so must each
+   results[i].data. If you start requests yourself: where several threads share a client, a request
+   can complete just before it is cancelled; its status is then CDP_OK, and it may have results to
+   free. The status of a prefix store's request changes only in start(), wait() and cancel(). */
 CDP_API void cdp_store_request_free(cdp_store *store, cdp_store_request *request);
 
 #ifdef __cplusplus
@@ -783,10 +823,10 @@ typedef struct cdp__wire_row {
     const char *fields;
 } cdp__wire_row;
 
-/* Before a connection has said which dialect it speaks. */
+/* For the first command of a connection, whose dialect is not known yet. */
 static const cdp__wire_row cdp__wire_greeting[] = {
     {CDP__OP_VALIDATE, CDP__CMD_VALIDATE, "u"},
-    {'c', CDP__CMD_KEY, ""}, /* it wants to prove that it knows a key */
+    {'c', CDP__CMD_KEY, ""}, /* start of an authentication exchange */
     {0, CDP__CMD_NONE, NULL},
 };
 
@@ -809,8 +849,8 @@ static const cdp__wire_row cdp__wire_old[] = {
 };
 #endif
 
-/* Does a conversation that starts with these bytes begin without a greeting? It does when they
-   are no VALIDATE: in the old dialect that would be a SET of a key of a gigabyte. */
+/* True if the first bytes of a connection are in the old dialect, which has no greeting. A VALIDATE
+   read as old would be a SET with a key of about a gigabyte, so the two cannot be confused. */
 CDP__PRIVATE bool cdp__wire_is_old(const uint8_t *p, uint64_t n) {
     static const uint8_t validate[5] = {CDP__OP_VALIDATE, CDP__WIRE_MAGIC & 255,
         CDP__WIRE_MAGIC >> 8 & 255, CDP__WIRE_MAGIC >> 16 & 255, CDP__WIRE_MAGIC >> 24};
@@ -847,8 +887,8 @@ typedef struct cdp__wire_limits {
     uint64_t key_bytes, value_bytes, list;
 } cdp__wire_limits;
 
-/* What a parser remembers between two looks: only where it is in a list. Half a field stays with
-   the caller. */
+/* The state of a parser between two calls: its position in a list. The caller keeps the bytes of an
+   incomplete field. */
 typedef struct cdp__wire {
     const cdp__wire_row *table;
     const cdp__wire_row *row; /* the list command that is under way, or NULL */
@@ -872,8 +912,7 @@ typedef enum cdp__wire_result {
     CDP__WIRE_BAD
 } cdp__wire_result;
 
-/* A place in the input that runs out. `need` is how many bytes the item takes, as far as it is
-   known. */
+/* A read position in the input. `need`: the bytes that the item takes, as far as known. */
 typedef struct cdp__wire_in {
     const uint8_t *p;
     uint64_t n, at, need;
@@ -890,7 +929,7 @@ CDP__PRIVATE cdp__wire_result cdp__wire_string(cdp__wire_in *in, uint64_t max, c
     const uint8_t *p = cdp__wire_take(in, 8);
     if (!p) return CDP__WIRE_MORE;
     out->bytes = cdp__get_u64(p);
-    if (out->bytes > max) return CDP__WIRE_BAD; /* before anybody makes room for it */
+    if (out->bytes > max) return CDP__WIRE_BAD; /* refused before memory is allocated for it */
     out->data = cdp__wire_take(in, out->bytes);
     return out->data ? CDP__WIRE_ITEM : CDP__WIRE_MORE;
 }
@@ -940,9 +979,9 @@ CDP__PRIVATE cdp__wire_result cdp__wire_command(
     return CDP__WIRE_ITEM;
 }
 
-/* Look at the n bytes that have arrived and not been used. ITEM: *out is the next item and
-   *bytes are used up. MORE: it is not complete; *bytes are needed for the next piece of it. BAD:
-   nothing sensible can follow. */
+/* Parses the n unused bytes that have arrived. ITEM: *out is the next item, and *bytes bytes are
+   consumed. MORE: the item is incomplete; *bytes bytes are needed to parse on. BAD: the input is
+   invalid; the connection cannot continue. */
 CDP__PRIVATE cdp__wire_result cdp__wire_next(cdp__wire *w, const cdp__wire_limits *max,
     const uint8_t *p, uint64_t n, cdp__wire_item *out, uint64_t *bytes) {
     cdp__wire_in in;
@@ -1110,7 +1149,15 @@ CDP__PRIVATE const char *cdp__key_print(cdp__key_text *t, cdp_bytes key) {
     return t->at;
 }
 
-/* ---- >>auth (pure): who knows the job's key -------------------------------------------------- */
+/* The same error from every store. */
+CDP__PRIVATE cdp_status cdp__store_no_number(cdp_bytes key) {
+    cdp__key_text t;
+    return cdp__fail(
+        CDP_ERR_INVALID, "the key \"%s\" holds no number to add to", cdp__key_print(&t, key));
+}
+
+/* ---- >>auth (pure): proofs that a peer has the job's key --------------------------------------
+   */
 
 /* Knows: the job's key, nonces, the messages of the exchange. Promises: the key never leaves the
    process; proofs are compared in constant time. May use: >>wire. */
@@ -1159,7 +1206,7 @@ CDP__PRIVATE void cdp__blake2s_block(uint32_t *h, const uint8_t *block, uint64_t
         h[i] ^= v[i] ^ v[i + 8];
 }
 
-/* Overwrites what nobody may find in memory later; never left out as useless. */
+/* Overwrites secrets in memory; `volatile` keeps the compiler from removing it. */
 CDP__PRIVATE void cdp__wipe(void *p, uint64_t bytes) {
     volatile uint8_t *at = (volatile uint8_t *)p;
     while (bytes--)
@@ -1221,7 +1268,7 @@ typedef enum cdp__auth_refusal {
     CDP__AUTH_REFUSALS
 } cdp__auth_refusal;
 
-/* One sentence that fits both sides. */
+/* The reason as one sentence that is correct on both sides. */
 CDP__PRIVATE const char *cdp__auth_text(uint32_t refusal) {
     static const char *const texts[CDP__AUTH_REFUSALS] = {
         "the other side does not support job keys (PyTorch's stores do not); use no key, or a "
@@ -1252,7 +1299,7 @@ typedef struct cdp__auth {
 /* shorter keys are worth a warning */
 #define CDP__AUTH_SHORT_KEY 16u
 
-/* What a key's text is kept as. */
+/* The stored form of a key: the hash of its text. */
 CDP__PRIVATE void cdp__auth_key(const char *text, uint8_t out[CDP__AUTH_BYTES]) {
     cdp__blake2s(NULL, 0, text, strlen(text), out, CDP__AUTH_BYTES);
 }
@@ -1281,7 +1328,7 @@ CDP__PRIVATE void cdp__auth_proof(const cdp__auth *a, bool of_listener, uint8_t 
     cdp__blake2s(a->key, CDP__AUTH_BYTES, data, sizeof data, out, 24);
 }
 
-/* In a time that does not depend on where they differ. */
+/* Compares in constant time. */
 CDP__PRIVATE bool cdp__auth_equal(const uint8_t *a, const uint8_t *b, uint32_t n) {
     volatile uint8_t differ = 0;
     uint32_t i;
@@ -1297,7 +1344,7 @@ CDP__PRIVATE void cdp__auth_put(cdp__auth *a, const char *tag) {
     a->got = 0;
 }
 
-/* With this end's nonce in place. A connector speaks first. */
+/* Requires this end's nonce. The connector sends the first message. */
 CDP__PRIVATE void cdp__auth_begin(cdp__auth *a) {
     if (a->listener) return;
     cdp__auth_put(a, "cdp-key1");
@@ -1305,8 +1352,8 @@ CDP__PRIVATE void cdp__auth_begin(cdp__auth *a) {
     memcpy(a->out + 16, a->nonce[0], 16);
 }
 
-/* Only peers that may understand an answer get one: they begin as this protocol does, or as the
-   store's. */
+/* Sends the reason only to a peer that may understand it: one whose first byte begins this exchange
+   or a greeting of the store. */
 CDP__PRIVATE cdp_status cdp__auth_refuse(cdp__auth *a, cdp__auth_refusal refusal) {
     const bool answer = a->listener && (a->in[0] == 'c' || a->in[0] == CDP__OP_VALIDATE);
     cdp__auth_put(a, "cdp-no: ");
@@ -1315,8 +1362,8 @@ CDP__PRIVATE cdp_status cdp__auth_refuse(cdp__auth *a, cdp__auth_refusal refusal
     return CDP_ERR_MISMATCH;
 }
 
-/* What lies in `in` so far, a->got bytes. PENDING: go on; OK: when `out` is sent, both sides
-   have proved themselves; MISMATCH: a->refusal says why. */
+/* Reads the a->got bytes in `in`. PENDING: more messages follow; OK: both sides are authenticated
+   once `out` is sent; MISMATCH: a->refusal is the reason. */
 CDP__PRIVATE cdp_status cdp__auth_read(cdp__auth *a) {
     static const char *const tags[2][2] = {{"cdp-key2", "cdp-key4"}, {"cdp-key1", "cdp-key3"}};
     const uint64_t n = cdp__min(a->got, 8);
@@ -1555,7 +1602,7 @@ CDP__PRIVATE cdp__kv_entry *cdp__kv_obtain(cdp__kv *kv, cdp_bytes key) {
     return e;
 }
 
-/* Drop an entry that has neither a value nor a queue, and for which nobody waits. */
+/* Frees an entry that has no value, no queue and no waiting connection. */
 CDP__PRIVATE void cdp__kv_release(cdp__kv *kv, cdp__kv_entry *e) {
     cdp__kv_entry **at;
     if (!e || e->present || e->item_count) return;
@@ -1628,11 +1675,7 @@ CDP__PRIVATE cdp_status cdp__kv_add(
     cdp__kv_entry *e = cdp__kv_get(kv, key);
     *sum = 0;
     *out = NULL;
-    if (e && !cdp__number_parse(e->value, e->value_bytes, sum)) {
-        cdp__key_text t;
-        return cdp__fail(
-            CDP_ERR_INVALID, "the key \"%s\" holds no number to add to", cdp__key_print(&t, key));
-    }
+    if (e && !cdp__number_parse(e->value, e->value_bytes, sum)) return cdp__store_no_number(key);
     *sum = (int64_t)((uint64_t)*sum + (uint64_t)delta);
     value.data = text;
     value.bytes = cdp__number_text(*sum, text);
@@ -1804,13 +1847,6 @@ CDP__PRIVATE uint32_t cdp__store_request_values(const cdp_store_request *rq) {
     }
 }
 
-/* The same words from every store. */
-CDP__PRIVATE cdp_status cdp__store_no_number(cdp_bytes key) {
-    cdp__key_text t;
-    return cdp__fail(
-        CDP_ERR_INVALID, "the key \"%s\" holds no number to add to", cdp__key_print(&t, key));
-}
-
 CDP__PRIVATE cdp_status cdp__store_too_long(cdp_bytes key, uint64_t bytes, uint64_t max) {
     cdp__key_text t;
     return cdp__fail(CDP_ERR_INVALID,
@@ -1879,7 +1915,7 @@ CDP__PRIVATE bool cdp__store_left_out(cdp_store_op op) {
 }
 #endif
 
-/* Whether a request makes sense, before anybody works on it. */
+/* Checks a request before it starts. */
 CDP__PRIVATE cdp_status cdp__store_request_validate(
     const cdp_store_request *rq, uint64_t max_value_bytes) {
     const uint32_t needed = rq->op > CDP_STORE_NONE && rq->op < CDP_STORE_OP_COUNT
@@ -2047,7 +2083,7 @@ CDP__PRIVATE cdp_status cdp__kv_list(const cdp__kv *kv, const char *prefix, cdp_
     return CDP_OK;
 }
 
-/* With the lock held: do it now, or CDP_PENDING. */
+/* Requires the lock. Carries out the request, or returns CDP_PENDING if it must wait. */
 CDP__PRIVATE cdp_status cdp__hash_try(cdp__hash_store *h, cdp_store_request *rq) {
     cdp_status status;
     switch (rq->op) {
@@ -2103,7 +2139,7 @@ CDP__PRIVATE cdp_status cdp__hash_wait(void *self, cdp_store_request *rq, uint64
 
 CDP__PRIVATE void cdp__hash_cancel(void *self, cdp_store_request *rq) {
     (void)self;
-    (void)rq; /* a pending request is known to nobody but its caller */
+    (void)rq; /* only the caller refers to a pending request */
 }
 
 CDP__PRIVATE void cdp__hash_destroy(void *self) {
@@ -2242,7 +2278,7 @@ CDP__PRIVATE cdp_status cdp__polling_wait(void *self, cdp_store_request *rq, uin
 
 CDP__PRIVATE void cdp__polling_cancel(void *self, cdp_store_request *rq) {
     (void)self;
-    (void)rq; /* a pending request is known to nobody but its caller */
+    (void)rq; /* only the caller refers to a pending request */
 }
 
 /* False without memory. What else is in *t is the caller's; its `destroy` must be set. */
@@ -2837,14 +2873,12 @@ CDP__PRIVATE void cdp__file_destroy(void *self) {
     cdp__file_free(f);
 }
 
-CDP_API cdp_status cdp_file_store_create(const cdp_file_store_desc *desc, cdp_store **out) {
+/* It is no user of the file before cdp__file_register(). */
+CDP__PRIVATE cdp_status cdp__file_make(const cdp_file_store_desc *desc, cdp__file_store **out) {
     const cdp_os *os = desc && desc->os ? desc->os : cdp_os_default();
     const uint64_t path_bytes = desc && desc->path ? strlen(desc->path) + 1 : 0;
     cdp__file_store *f;
-    cdp_status status;
     uint64_t seed = 0;
-    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_file_store_create: out is NULL");
-    *out = NULL;
     if (path_bytes < 2) return cdp__fail(CDP_ERR_INVALID, "cdp_file_store_desc.path is missing");
     f = (cdp__file_store *)cdp__alloc_zero(os, sizeof *f + path_bytes);
     if (!f) return cdp__fail_nomem("a file store", sizeof *f + path_bytes);
@@ -2857,18 +2891,32 @@ CDP_API cdp_status cdp_file_store_create(const cdp_file_store_desc *desc, cdp_st
     if (os->random(os->user, &seed, sizeof seed) != CDP_OK) seed = os->now_ns(os->user);
     cdp__kv_open(&f->kv, os, seed, UINT64_MAX);
     f->tried.store.destroy = cdp__file_destroy;
-    if (!cdp__polling_open(&f->tried, os, desc->timeout_ms, cdp__file_attempt))
-        status = cdp__fail_nomem("a lock", sizeof(cdp_lock));
-    else
-        status = cdp__file_register_until(f, false, cdp__deadline(os, f->tried.store.timeout_ms));
+    if (cdp__polling_open(&f->tried, os, desc->timeout_ms, cdp__file_attempt)) {
+        *out = f;
+        return CDP_OK;
+    }
+    cdp__file_free(f);
+    return cdp__fail_nomem("a lock", sizeof(cdp_lock));
+}
+
+CDP__PRIVATE cdp_status cdp__file_locked(const cdp__file_store *f) {
+    return cdp__fail(CDP_ERR_TIMEOUT,
+        "the file store %s is locked all the time; does one of its users stand still?", f->path);
+}
+
+CDP_API cdp_status cdp_file_store_create(const cdp_file_store_desc *desc, cdp_store **out) {
+    cdp__file_store *f = NULL;
+    cdp_status status;
+    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_file_store_create: out is NULL");
+    *out = NULL;
+    status = cdp__file_make(desc, &f);
+    if (status != CDP_OK) return status;
+    status = cdp__file_register_until(f, false, cdp__deadline(f->os, f->tried.store.timeout_ms));
     if (status == CDP_OK) {
         *out = &f->tried.store;
         return CDP_OK;
     }
-    if (status == CDP_PENDING)
-        status = cdp__fail(CDP_ERR_TIMEOUT,
-            "the file store %s is locked all the time; does one of its users stand still?",
-            f->path);
+    if (status == CDP_PENDING) status = cdp__file_locked(f);
     cdp__file_free(f);
     return status;
 }
@@ -2944,8 +2992,8 @@ CDP__PRIVATE cdp_status cdp__auth_open(cdp__auth *a, const cdp_os *os, const uin
     return st;
 }
 
-/* As far as it goes without waiting: PENDING, OK, MISMATCH (refused; a->refusal), or PEER_LOST
-   (*result: as of recv). Not one byte more is read than belongs here. */
+/* Advances the exchange without waiting. Returns PENDING, OK, MISMATCH (refused; a->refusal) or
+   PEER_LOST (*result: as of recv). Reads no byte beyond the exchange. */
 CDP__PRIVATE cdp_status cdp__auth_pump(cdp__auth *a, cdp__loop *l, cdp__io *io, int64_t *result) {
     cdp_status st = a->done ? CDP_OK : CDP_PENDING;
     *result = 1;
@@ -2958,7 +3006,7 @@ CDP__PRIVATE cdp_status cdp__auth_pump(cdp__auth *a, cdp__loop *l, cdp__io *io, 
             if (*result <= 0) break;
             a->left -= (uint32_t)*result;
         }
-        /* a refusal is a courtesy: if it does not fit, it is dropped */
+        /* the refusal is dropped if the socket does not take it at once */
         if (st == CDP_ERR_MISMATCH) return st;
         if (*result <= 0 || st == CDP_OK) break;
         v.data = a->in + a->got;
@@ -2974,8 +3022,8 @@ CDP__PRIVATE cdp_status cdp__auth_pump(cdp__auth *a, cdp__loop *l, cdp__io *io, 
 
 #endif /* CDP_NO_JOB_KEY */
 
-/* What was refused may have said more. Unread, it would make the system drop the refusal at
-   closing. */
+/* Reads what a refused peer has sent: closing a socket with unread input would make the system drop
+   the refusal. */
 CDP__PRIVATE void cdp__auth_drain(cdp__loop *l, cdp__io *io) {
     uint8_t sink[256];
     cdp_iov v;
@@ -3133,8 +3181,8 @@ CDP__PRIVATE void cdp__conn_mark(cdp__conn *c) {
     c->server->dirty = c;
 }
 
-/* No handler frees a connection: this one asks for it, and cdp__server_settle() does it when no
-   caller uses the connection any more. */
+/* Requests that a connection be closed. cdp__server_settle() frees it later, when no caller uses it
+   any more. */
 CDP__PRIVATE void cdp__conn_close(cdp__conn *c, const char *why) {
     if (c->closing) return;
     c->closing = true;
@@ -3229,7 +3277,7 @@ CDP__PRIVATE bool cdp__conn_is_behind(const cdp__conn *c) {
     return cdp__fifo_left(&c->out) > CDP__SERVER_BACKLOG;
 }
 
-/* ---- >>store-server-waits: who waits for which key ------------------------------------------- */
+/* ---- >>store-server-waits: which connections wait for which key ------------------------------ */
 
 /* Knows: waiters. Promises: any number of connections may wait for one key: when it comes, they
    are moved aside in one step, and told a bounded number at a time. May use: store-server, kv. */
@@ -3327,7 +3375,8 @@ CDP__PRIVATE void cdp__waiter_satisfied(cdp__waiter *w) {
     cdp__conn_key_arrived(c);
 }
 
-/* Tell waiters whose key has come: as many as this turn allows, which keeps a half for commands. */
+/* Answers waiters whose key was set, within half of this turn's work; commands get the other half.
+   */
 CDP__PRIVATE void cdp__server_wake(cdp_store_server *s) {
     const uint32_t keep = CDP__SERVER_TURN_WORK / 2;
     while (!cdp__chain_empty(&s->satisfied)) {
@@ -3339,14 +3388,14 @@ CDP__PRIVATE void cdp__server_wake(cdp_store_server *s) {
     }
 }
 
-/* The entry has a value now: nobody who waits for it has to wait any longer. NULL is allowed. */
+/* The entry has a value now: ends all waits for it. NULL is allowed. */
 CDP__PRIVATE void cdp__server_key_set(cdp_store_server *s, cdp__kv_entry *e) {
     if (!e) return;
     cdp__chain_move(&e->waits, &s->satisfied);
     cdp__server_wake(s);
 }
 
-/* The entry's queue has one more value: one of those who wait may take it. */
+/* The entry's queue has one more value: ends the wait of one connection. */
 CDP__PRIVATE void cdp__server_item_pushed(cdp_store_server *s, cdp__kv_entry *e) {
     cdp__chain *first = e->waits.next;
     if (cdp__chain_empty(&e->waits)) return;
@@ -3559,7 +3608,7 @@ CDP__PRIVATE void cdp__server_on_list_keys(cdp__conn *c, const cdp__wire_item *i
     cdp__conn_list(c);
 }
 
-/* A counter in the map; the client that makes it reach the size releases everybody who waits. */
+/* Counts in the map; the client that brings the count to the size ends the waits of all. */
 CDP__PRIVATE void cdp__server_on_barrier(cdp__conn *c, const cdp__wire_item *it) {
     cdp__kv_entry *e = NULL;
     int64_t sum;
@@ -3686,8 +3735,8 @@ CDP__PRIVATE bool cdp__server_changed(
     }
 }
 
-/* Do what an item says. Where its key is watched, the old value is kept until the new one is
-   known. Only the dialect of PyTorch 1.13 has watches. */
+/* Carries out an item. If its key is watched, the old value is copied first. Only the dialect of
+   PyTorch 1.13 has watches. */
 CDP__PRIVATE void cdp__server_command(cdp__conn *c, const cdp__wire_item *it) {
     cdp_store_server *s = c->server;
     const cdp__kv_entry *e = it->key.data && s->watch_count ? cdp__kv_find(&s->kv, it->key) : NULL;
@@ -3724,7 +3773,7 @@ CDP__PRIVATE void cdp__server_command(cdp__conn *c, const cdp__wire_item *it) {
    costs what has arrived of it, not what it announced. May use: store-server, store-server-
    commands, wire, loop. */
 
-/* Carry out what the n bytes say; returns how many were used up. */
+/* Carries out the commands in n bytes; returns how many bytes were consumed. */
 CDP__PRIVATE uint64_t cdp__conn_consume(cdp__conn *c, const uint8_t *p, uint64_t n) {
     uint64_t used = 0, bytes;
     cdp__wire_item item;
@@ -3745,7 +3794,7 @@ CDP__PRIVATE uint64_t cdp__conn_consume(cdp__conn *c, const uint8_t *p, uint64_t
         }
         r = cdp__wire_next(&c->wire, &c->server->limits, p + used, n - used, &item, &bytes);
         if (r == CDP__WIRE_BAD)
-            cdp__conn_close(c, "it is no store client, or sent a larger request than allowed");
+            cdp__conn_close(c, "it is no store client, or sent a request above the limits");
         if (r == CDP__WIRE_MORE) c->need = bytes;
         if (r != CDP__WIRE_ITEM) break;
         used += bytes;
@@ -3776,8 +3825,8 @@ CDP__PRIVATE void cdp__conn_parse(cdp__conn *c) {
     if (!cdp__fifo_left(&c->in)) cdp__conn_release(c, &c->in);
 }
 
-/* Does a client with these first bytes want a link with this rank rather than its store? Then the
-   connection, and what was read from it, is handed over. */
+/* If these first bytes ask for a link with this rank instead of its store, passes the connection
+   and the bytes read from it to link_func. */
 CDP__PRIVATE bool cdp__conn_hand_over(cdp__conn *c, const uint8_t *p, uint64_t n) {
     cdp_store_server *s = c->server;
     int32_t fd;
@@ -3884,7 +3933,7 @@ CDP__PRIVATE void cdp__conn_flush(cdp__conn *c) {
     if (c->out.data && !cdp__fifo_left(&c->out)) cdp__conn_release(c, &c->out);
 }
 
-/* Whatever this connection was stopped at. */
+/* Continues where this connection stopped. */
 CDP__PRIVATE void cdp__conn_resume(cdp__conn *c) {
     if (CDP__LISTING(c)) cdp__conn_list(c);
     if (!c->closing && !CDP__LISTING(c) && !cdp__conn_is_behind(c)) cdp__conn_read(c);
@@ -3941,7 +3990,7 @@ CDP__PRIVATE void cdp__server_accept_again(cdp_store_server *s) {
     cdp__loop_again(s->loop, &s->listener);
 }
 
-/* Everything that handlers put off. Every callback of the loop ends with it. */
+/* Carries out what handlers have deferred. Every callback of the loop ends with it. */
 CDP__PRIVATE void cdp__server_settle(cdp_store_server *s) {
     while (s->dirty) {
         cdp__conn *c = s->dirty;
@@ -3965,8 +4014,8 @@ CDP__PRIVATE void cdp__server_settle(cdp_store_server *s) {
     if (s->fresh_full && s->fresh_count < CDP__SERVER_MAX_FRESH) cdp__server_accept_again(s);
 }
 
-/* Nothing else is read from a connection before this is over. A build without job keys refuses
-   every connection that comes this far, without an answer. */
+/* Reads nothing else from a connection before the exchange is over. A build without job keys
+   refuses every connection that comes this far, without an answer. */
 CDP__PRIVATE void cdp__conn_authenticate(cdp__conn *c) {
 #ifdef CDP_NO_JOB_KEY
     cdp__conn_refused(c, c->auth->refusal);
@@ -3993,7 +4042,7 @@ CDP__PRIVATE void cdp__conn_advance(cdp__conn *c) {
     if (!c->closing) cdp__conn_resume(c);
 }
 
-/* Connections that were deferred come first, so that nobody overtakes them for ever. */
+/* Deferred connections come first, so that no other connection can delay them for ever. */
 CDP__PRIVATE void cdp__conn_ready(cdp__io *io) {
     cdp__conn *c = (cdp__conn *)io->user;
     cdp_store_server *s = c->server;
@@ -4160,7 +4209,7 @@ CDP__PRIVATE void cdp__server_admit(cdp_store_server *s, int32_t fd, const cdp_a
     const bool full = s->client_count >= s->desc.max_clients;
     cdp__conn *oldest = full ? cdp__server_oldest_fresh(s) : NULL;
     cdp__conn *c = NULL;
-    if (oldest) cdp__conn_close(oldest, "another client wants its place");
+    if (oldest) cdp__conn_close(oldest, "another client takes its place (max_clients)");
     if (!full || oldest) c = (cdp__conn *)cdp__alloc_zero(s->os, sizeof *c);
     if (c) {
         c->server = s;
@@ -4326,7 +4375,7 @@ CDP_API void cdp_store_server_destroy(cdp_store_server *s) {
     cdp__free(os, s);
 }
 
-/* For cdp_tcp.h: is there a value under a client's key? */
+/* For cdp_tcp.h: whether a client's key has a value. */
 CDP__PRIVATE bool cdp__store_server_has(const cdp_store_server *s, const char *key) {
     char text[128];
     cdp_bytes k;
@@ -4354,8 +4403,8 @@ CDP__PRIVATE uint32_t cdp__store_server_clients(const cdp_store_server *s) {
     return s->client_count;
 }
 
-/* For cdp_tcp.h: has everything been sent that clients are to be told, and does none wait? A client
-   whose wait is over asks for the value next. */
+/* For cdp_tcp.h: true if all answers are sent and no client waits. A client whose wait is over asks
+   for the value next. */
 CDP__PRIVATE bool cdp__store_server_quiet(const cdp_store_server *s) {
     const cdp__conn *c;
     for (c = s->conns.next; c != &s->conns; c = c->next)
@@ -4517,7 +4566,7 @@ CDP_API cdp_status cdp_store_server_create(
    ends exactly once, and a broken client ends all of them with one error. May use: buffer, auth,
    wire, request, loop. */
 
-/* What ends each state. PAUSE: the timer. CONNECTING, AUTHENTICATING and GREETING: the socket, or
+/* What ends each state: PAUSE: the timer. CONNECTING, AUTHENTICATING and GREETING: the socket, or
    the timer when that takes too long. READY: the end of the connection. BROKEN: nothing. */
 typedef enum cdp__client_state {
     CDP__CLIENT_PAUSE,
@@ -4640,7 +4689,7 @@ CDP__PRIVATE void cdp__client_done(cdp__client *c, cdp_status status) {
     if (rq) rq->status = status;
 }
 
-/* The last error says why: it is the end of this client, and of every request it has. */
+/* Ends this client and all of its requests with the last error. */
 CDP__PRIVATE void cdp__client_break(cdp__client *c) {
     const cdp_status status = cdp_last_error()->status;
     if (c->state == CDP__CLIENT_BROKEN) return;
@@ -4663,12 +4712,12 @@ CDP__PRIVATE void cdp__client_closed(cdp__client *c) {
     cdp__client_break(c);
 }
 
-/* The end of the stream without a goodbye, a reset, or silence: they tell what has happened over
-   there. */
+/* The connection ended without an announcement; the errno tells a process that ended from a machine
+   that does not answer. */
 CDP__PRIVATE void cdp__client_lost(cdp__client *c, int64_t result) {
     int32_t err = result ? (int32_t)-result : ECONNRESET;
     if (result == CDP_IO_EOF) err = 0;
-    /* it came where the answer should have */
+    /* the announcement of a closing server arrived in place of the answer */
     if (!err && c->is_cdp && c->head_used == 1 && c->head[0] == CDP__WIRE_CLOSING) {
         cdp__client_closed(c);
         return;
@@ -4689,7 +4738,7 @@ CDP__PRIVATE void cdp__client_lost(cdp__client *c, int64_t result) {
 }
 
 CDP__PRIVATE void cdp__client_violated(cdp__client *c, const char *what) {
-    cdp__fail(CDP_ERR_STORE, "the store at %s does not keep to the protocol: %s", c->name, what);
+    cdp__fail(CDP_ERR_STORE, "the store at %s violates the protocol: %s", c->name, what);
     cdp__client_break(c);
 }
 
@@ -5013,7 +5062,7 @@ CDP__PRIVATE bool cdp__client_grow_list(cdp__client *c) {
     return true;
 }
 
-/* No memory for an answer: tell the caller, and keep up with the stream. */
+/* No memory for an answer: fails the request, and skips the answer's bytes in the stream. */
 CDP__PRIVATE void cdp__client_drop_answer(cdp__client *c) {
     cdp_store_request *rq = c->rq;
     c->rq = NULL;
@@ -5083,7 +5132,7 @@ CDP__PRIVATE bool cdp__client_step(cdp__client *c) {
     return true;
 }
 
-/* No request is on the wire: see whether the server is still there. */
+/* No request is in progress: tests whether the server closed the connection. */
 CDP__PRIVATE void cdp__client_check_idle(cdp__client *c) {
     const int64_t r = c->in_at != c->in_used ? (int64_t)(c->in_used - c->in_at)
                                              : cdp__client_recv(c, c->in, sizeof c->in);
@@ -5091,7 +5140,7 @@ CDP__PRIVATE void cdp__client_check_idle(cdp__client *c) {
     if (r == 1 && c->is_cdp && c->in[c->in_at == c->in_used ? 0 : c->in_at] == CDP__WIRE_CLOSING)
         cdp__client_closed(c);
     else
-        cdp__client_violated(c, "bytes that nobody asked for");
+        cdp__client_violated(c, "bytes without a request");
 }
 
 CDP__PRIVATE cdp_status cdp__client_no_memory(const cdp__client *c) {
@@ -5130,7 +5179,7 @@ CDP__PRIVATE void cdp__client_issue(cdp__client *c) {
     c->value_at = 0;
 }
 
-/* As far as it goes without waiting. */
+/* Makes progress without waiting. */
 CDP__PRIVATE void cdp__client_pump(cdp__client *c) {
     while (c->state == CDP__CLIENT_READY) {
         const bool sent = cdp__client_flush(c);
@@ -5150,8 +5199,9 @@ CDP__PRIVATE void cdp__client_pump(cdp__client *c) {
 
 /* ---- >>store-client-connect: to a server, and its greeting ----------------------------------- */
 
-/* Knows: addresses, dialects, the job key. Promises: tries until the deadline, and says at its
-   end what was in the way. May use: the sections of the client above, addr, auth-exchange, loop. */
+/* Knows: addresses, dialects, the job key. Promises: tries until the deadline, and then
+   reports what prevented it. May use: the sections of the client above, addr, auth-exchange, loop.
+   */
 
 /* The next address, after the last one a pause that grows by half each time and is shaken, so
    that a thousand clients that started together do not connect in step. */
@@ -5175,13 +5225,13 @@ CDP__PRIVATE void cdp__client_retry(cdp__client *c, int32_t sys_errno) {
     if (!w->warned && now - w->started_ns > CDP__CLIENT_WARN_NS) {
         w->warned = true;
         cdp__log(&c->logger, CDP_LOG_WARN, -1,
-            "still no store at %s after %u s: %s (errno %d); trying on", c->name,
+            "still no store at %s after %u s: %s (errno %d); the client keeps trying", c->name,
             (uint32_t)((now - w->started_ns) / 1000000000u), strerror(sys_errno), sys_errno);
     }
     cdp__loop_timer_set(c->loop, &c->timer, now + pause, c->timer.func, c);
 }
 
-/* Whatever answers is no store. Waiting would not change that. */
+/* Something else than a store answered; trying again would not help. */
 CDP__PRIVATE void cdp__client_no_store(cdp__client *c) {
     char hex[32];
     cdp__text t = {hex, sizeof hex, 0};
@@ -5202,8 +5252,8 @@ CDP__PRIVATE void cdp__client_no_store(cdp__client *c) {
     cdp__client_break(c);
 }
 
-/* The connection ended before it was ready. Once may be a server on its way up or down; for long
-   it is something else. */
+/* The connection ended before it was ready. A server that is starting or closing does that for a
+   moment; after CDP__CLIENT_REFUSED_NS it is not a store. */
 CDP__PRIVATE void cdp__client_refused(cdp__client *c, int64_t result) {
     const uint64_t now = c->os->now_ns(c->os->user);
     if (!c->target.refused_ns) c->target.refused_ns = now;
@@ -5270,7 +5320,7 @@ CDP__PRIVATE void cdp__client_put_last_will(cdp__client *c, bool withdraw) {
 CDP__PRIVATE void cdp__client_greeted(cdp__client *c) {
     c->is_cdp = c->in[CDP__OLD(c) ? 1 : 4] == CDP__WIRE_READY;
     c->in_at = c->in_used = 0;
-    /* one of ours that was just being started: it can do better than this */
+    /* a server of this library that was just starting: connect again in the new dialect */
     if (CDP__OLD(c) && c->is_cdp) {
         cdp__client_refused(c, 0);
         return;
@@ -5280,12 +5330,13 @@ CDP__PRIVATE void cdp__client_greeted(cdp__client *c) {
     if (c->will_key.data && c->is_cdp) cdp__client_put_last_will(c, false);
     if (c->will_key.data && c->is_cdp && !c->last_will_sent) cdp__client_break(c);
     if (c->will_key.data && !c->is_cdp)
-        cdp__log(&c->logger, CDP_LOG_INFO, -1, "the store at %s knows no last wills", c->name);
+        cdp__log(
+            &c->logger, CDP_LOG_INFO, -1, "the store at %s does not support last wills", c->name);
     cdp__client_pump(c);
 }
 
 CDP__PRIVATE void cdp__client_refused_by_auth(cdp__client *c, uint8_t refusal) {
-    cdp__fail(CDP_ERR_MISMATCH, "the store at %s and this client do not come together: %s", c->name,
+    cdp__fail(CDP_ERR_MISMATCH, "the store at %s and this client cannot authenticate: %s", c->name,
         cdp__auth_text(refusal));
     cdp__client_break(c);
 }
@@ -5467,21 +5518,34 @@ CDP__PRIVATE cdp_status cdp__client_unreachable(cdp__client *c) {
         (unsigned long long)(tenths / 10), (uint32_t)(tenths % 10), w->attempts, hint);
 }
 
-CDP__PRIVATE cdp_status cdp__client_connect(cdp__client *c, uint32_t timeout_ms) {
+/* Begins; the loop goes on with it. */
+CDP__PRIVATE void cdp__client_connect_start(cdp__client *c, uint32_t timeout_ms) {
     cdp__client_target *w = &c->target;
     w->started_ns = c->os->now_ns(c->os->user);
     w->deadline_ns = cdp__deadline(c->os, timeout_ms);
     w->backoff_ns = CDP__CLIENT_BACKOFF_NS;
     cdp__client_attempt(c);
-    while (c->state != CDP__CLIENT_READY && c->state != CDP__CLIENT_BROKEN) {
-        cdp_status status;
-        if (c->os->now_ns(c->os->user) >= w->deadline_ns) return cdp__client_unreachable(c);
-        status = cdp__loop_run(c->loop, NULL, w->deadline_ns);
-        if (status != CDP_OK) return status;
-    }
+}
+
+/* How far that is: PENDING, or what came out. */
+CDP__PRIVATE cdp_status cdp__client_connected(cdp__client *c) {
     if (c->state == CDP__CLIENT_READY) return CDP_OK;
-    *cdp__error_slot() = c->error;
-    return c->error.status;
+    if (c->state == CDP__CLIENT_BROKEN) {
+        *cdp__error_slot() = c->error;
+        return c->error.status;
+    }
+    return c->os->now_ns(c->os->user) < c->target.deadline_ns ? CDP_PENDING
+                                                              : cdp__client_unreachable(c);
+}
+
+CDP__PRIVATE cdp_status cdp__client_connect(cdp__client *c, uint32_t timeout_ms) {
+    cdp_status status;
+    cdp__client_connect_start(c, timeout_ms);
+    while ((status = cdp__client_connected(c)) == CDP_PENDING) {
+        status = cdp__loop_run(c->loop, NULL, c->target.deadline_ns);
+        if (status != CDP_OK) break;
+    }
+    return status;
 }
 
 /* ---- >>store-client-calls: the store interface of a client ----------------------------------- */
@@ -5658,14 +5722,14 @@ CDP__PRIVATE void cdp__client_drain(cdp__client *c) {
     }
 }
 
-/* So would input that is still on its way. A last will that comes back to life is worse than a
-   lost value: its withdrawal is followed by a PING, and everything up to its answer is read. Not
-   for long: the server may have died. The loop goes on meanwhile, since the server may be on it. */
+/* Input that is still in transit would do the same, and could drop the withdrawal of the last will.
+   So a PING follows the withdrawal, and everything up to its answer is read, for at most
+   CDP__CLIENT_GOODBYE_NS because the server may have died. The loop runs meanwhile, since the
+   server may be on it. */
 CDP__PRIVATE void cdp__client_goodbye(cdp__client *c) {
     static const uint8_t bye[4] = {'b', 'y', 'e', '!'};
     uint8_t seen[4] = {0}, next = 0, *p;
     uint64_t deadline;
-    bool sent;
     if (!c->last_will_sent) {
         cdp__client_drain(c);
         return;
@@ -5677,15 +5741,17 @@ CDP__PRIVATE void cdp__client_goodbye(cdp__client *c) {
     *p++ = CDP__OP_PING;
     memcpy(p, bye, sizeof bye);
     cdp__client_end(c, p + sizeof bye);
-    /* the time counts from here on: a process that was stopped before must not leave without a
-       word */
-    sent = cdp__client_flush(c);
+    /* the time counts from what was sent last, and what there is now is looked at first: a process
+       that was stopped must not leave without a word */
     deadline = c->os->now_ns(c->os->user) + CDP__CLIENT_GOODBYE_NS;
-    while (c->state == CDP__CLIENT_READY && c->os->now_ns(c->os->user) < deadline) {
+    for (;;) {
+        const uint64_t left = cdp__fifo_left(&c->out);
         cdp_iov iov;
         int64_t r;
-        sent = sent || cdp__client_flush(c);
+        if (left) (void)cdp__client_flush(c);
         if (c->state != CDP__CLIENT_READY) return;
+        if (cdp__fifo_left(&c->out) < left)
+            deadline = c->os->now_ns(c->os->user) + CDP__CLIENT_GOODBYE_NS;
         iov.data = &next;
         iov.bytes = 1;
         while ((r = cdp__io_recv(c->loop, &c->io, &iov, 1)) > 0) {
@@ -5693,7 +5759,9 @@ CDP__PRIVATE void cdp__client_goodbye(cdp__client *c) {
             seen[3] = next;
             if (memcmp(seen, bye, sizeof bye) == 0) return;
         }
-        if (r < 0 || cdp__loop_run(c->loop, NULL, deadline) != CDP_OK) return;
+        if (r < 0 || c->os->now_ns(c->os->user) >= deadline
+            || cdp__loop_run(c->loop, NULL, deadline) != CDP_OK)
+            return;
     }
 }
 
@@ -5705,9 +5773,9 @@ CDP__PRIVATE void cdp__client_destroy(void *self) {
     if (c->state == CDP__CLIENT_READY) cdp__client_goodbye(c);
     if (c->loop->os) {
         cdp__fail(CDP_ERR_STATE, "the store client of %s was destroyed", c->name);
-        cdp__client_break(c); /* requests that others hold on to are over */
+        cdp__client_break(c); /* ends requests that other code still refers to */
     }
-    /* leaving is no failure, and must not hide the one that was its reason */
+    /* destroying is no failure, and must not replace the last error */
     *cdp__error_slot() = before;
     cdp__loop_close(&c->own_loop);
     cdp__fifo_free(os, &c->out);
@@ -5791,9 +5859,9 @@ CDP__PRIVATE void cdp__client_fill(cdp__client *c, const cdp_tcp_store_desc *d) 
     c->store.destroy = cdp__client_destroy;
 }
 
-/* `key`: instead of the desc's, as its hash. */
-CDP__PRIVATE cdp_status cdp__client_create(
-    const cdp_tcp_store_desc *desc, const uint8_t *key, cdp_store **out) {
+/* Not connected yet. `key`: instead of the desc's, as its hash. */
+CDP__PRIVATE cdp_status cdp__client_make(
+    const cdp_tcp_store_desc *desc, const uint8_t *key, cdp__client **out) {
     const cdp_os *os = desc->os ? desc->os : cdp_os_default();
     cdp__client *c = (cdp__client *)cdp__alloc_zero(os, sizeof *c);
     cdp_status status;
@@ -5806,7 +5874,23 @@ CDP__PRIVATE cdp_status cdp__client_create(
     }
     if (status == CDP_OK) status = cdp__client_open(c, desc);
     if (status == CDP_OK)
-        status = cdp__client_connect(c, cdp__def(desc->connect_timeout_ms, c->store.timeout_ms));
+        *out = c;
+    else
+        cdp__client_destroy(c);
+    return status;
+}
+
+/* For cdp_tcp.h: how far that is, PENDING or what came out. */
+CDP__PRIVATE cdp_status cdp__tcp_store_connected(cdp_store *s) {
+    return cdp__client_connected((cdp__client *)s->self);
+}
+
+CDP__PRIVATE cdp_status cdp__client_create(
+    const cdp_tcp_store_desc *desc, const uint8_t *key, cdp_store **out) {
+    cdp__client *c;
+    cdp_status status = cdp__client_make(desc, key, &c);
+    if (status != CDP_OK) return status;
+    status = cdp__client_connect(c, cdp__def(desc->connect_timeout_ms, c->store.timeout_ms));
     if (status == CDP_OK && desc->count_me) {
         c->bare = true;
         status = cdp_store_add(&c->store, "init/", 1, NULL);
@@ -5825,10 +5909,8 @@ CDP__PRIVATE cdp_status cdp__client_clone(const cdp__client *c, cdp_store **out)
     return cdp__client_create(&d, c->keyed ? c->key : NULL, out);
 }
 
-CDP_API cdp_status cdp_tcp_store_create(const cdp_tcp_store_desc *desc, cdp_store **out) {
+CDP__PRIVATE cdp_status cdp__tcp_store_check(const cdp_tcp_store_desc *desc) {
     uint64_t max;
-    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_store_create: out is NULL");
-    *out = NULL;
     if (!desc || ((!desc->host || !desc->host[0]) && !desc->addr_count) || desc->addr_count > 16)
         return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_store_desc.host is missing");
     if (!desc->port && !desc->addr_count)
@@ -5839,7 +5921,26 @@ CDP_API cdp_status cdp_tcp_store_create(const cdp_tcp_store_desc *desc, cdp_stor
             || desc->will_value.bytes > max))
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_tcp_store_desc.will_key is empty, or will_key or will_value is too long");
-    return cdp__client_create(desc, NULL, out);
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_tcp_store_create(const cdp_tcp_store_desc *desc, cdp_store **out) {
+    cdp_status status;
+    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_tcp_store_create: out is NULL");
+    *out = NULL;
+    status = cdp__tcp_store_check(desc);
+    return status == CDP_OK ? cdp__client_create(desc, NULL, out) : status;
+}
+
+/* For cdp_tcp.h: a client that begins to connect. */
+CDP__PRIVATE cdp_status cdp__tcp_store_start(const cdp_tcp_store_desc *desc, cdp_store **out) {
+    cdp__client *c;
+    cdp_status status = cdp__tcp_store_check(desc);
+    if (status == CDP_OK) status = cdp__client_make(desc, NULL, &c);
+    if (status != CDP_OK) return status;
+    cdp__client_connect_start(c, cdp__def(desc->connect_timeout_ms, c->store.timeout_ms));
+    *out = &c->store;
+    return CDP_OK;
 }
 
 /* ---- >>store-prefix -------------------------------------------------------------------------- */
@@ -6003,7 +6104,7 @@ CDP_API cdp_status cdp_prefix_store_create(cdp_store *inner, const char *prefix,
 /* Knows: all kinds of stores. Promises: each call ends by its deadline. May use: everything
    above. */
 
-/* What prefix stores stand on. */
+/* The store below all prefixes. */
 CDP__PRIVATE cdp_store *cdp__store_base(cdp_store *s) {
 #ifndef CDP_NO_PREFIX_STORE
     while (s->destroy == cdp__prefix_destroy)
@@ -6071,29 +6172,38 @@ CDP__PRIVATE cdp_status cdp__store_timed_out(
         cdp__store_timeout_reason(s, rq), cdp__store_name(s));
 }
 
-CDP_API cdp_status cdp_store_run(cdp_store *s, cdp_store_request *rq, uint32_t timeout_ms) {
-    uint64_t deadline;
-    cdp_status status;
+/* Starts a request that is filled in but for its results. */
+CDP__PRIVATE cdp_status cdp__store_begin(cdp_store *s, cdp_store_request *rq) {
     if (!s || !rq) return cdp__fail(CDP_ERR_INVALID, "the store%s is NULL", s ? "'s request" : "");
     if (!s->start || !s->wait || !s->cancel || !s->os)
         return cdp__fail(CDP_ERR_STATE,
             "this store was never made, or was destroyed (a function of it is NULL)");
-    timeout_ms = cdp__def(timeout_ms, cdp_store_timeout(s));
-    deadline = cdp__deadline(s->os, timeout_ms);
     rq->status = CDP_PENDING;
     rq->results = NULL;
     rq->priv = NULL;
     rq->next = NULL;
     rq->number = 0;
-    status = s->start(s->self, rq);
-    if (status < 0) return status;
-    if (status == CDP_PENDING || rq->status == CDP_PENDING) status = s->wait(s->self, rq, deadline);
-    /* until here another thread may be writing to it */
+    return s->start(s->self, rq);
+}
+
+/* Nobody waits for it any more; `status` is what the last wait returned. Until here another thread
+   may be writing to it. */
+CDP__PRIVATE cdp_status cdp__store_end(
+    cdp_store *s, cdp_store_request *rq, cdp_status status, uint32_t timeout_ms) {
     if (status == CDP_PENDING) s->cancel(s->self, rq);
     /* perhaps just before the cancel */
     if (rq->status != CDP_PENDING && rq->status != CDP_ERR_TIMEOUT) return rq->status;
     rq->status = CDP_ERR_TIMEOUT;
     return cdp__store_timed_out(cdp__store_base(s), rq, timeout_ms);
+}
+
+CDP_API cdp_status cdp_store_run(cdp_store *s, cdp_store_request *rq, uint32_t timeout_ms) {
+    const uint32_t ms = cdp__def(timeout_ms, cdp_store_timeout(s));
+    const uint64_t deadline = s && s->os ? cdp__deadline(s->os, ms) : 0;
+    cdp_status status = cdp__store_begin(s, rq);
+    if (status < 0) return status;
+    if (status == CDP_PENDING || rq->status == CDP_PENDING) status = s->wait(s->self, rq, deadline);
+    return cdp__store_end(s, rq, status, ms);
 }
 
 CDP_API void cdp_store_free(cdp_store *s, void *memory) {
@@ -6135,16 +6245,18 @@ CDP__PRIVATE cdp_status cdp__store_call_make(
     return CDP_OK;
 }
 
-CDP__PRIVATE cdp_status cdp__store_call_run(cdp_store *s, cdp__store_call *c, uint32_t timeout_ms) {
-    return cdp_store_run(s, &c->rq, timeout_ms);
-}
-
-/* The first result becomes the caller's. */
-CDP__PRIVATE void cdp__store_call_result(
-    cdp_store *s, cdp__store_call *c, void **value, uint64_t *bytes) {
+/* Runs a call that cdp__store_call_make() has made; `status` is what that returned. Without a value
+   (NULL) there is no result; else the first result becomes the caller's. */
+CDP__PRIVATE cdp_status cdp__store_call_run(cdp_store *s, cdp__store_call *c, cdp_status status,
+    uint32_t timeout_ms, void **value, uint64_t *bytes) {
+    if (value) *value = NULL;
+    if (bytes) *bytes = 0;
+    if (status == CDP_OK) status = cdp_store_run(s, &c->rq, timeout_ms);
+    if (status != CDP_OK || !value) return status;
     memcpy(value, &c->rq.results[0].data, sizeof *value);
     if (bytes) *bytes = c->rq.results[0].bytes;
     cdp__free(s->os, c->rq.results);
+    return CDP_OK;
 }
 
 /* Calls that bring a value. */
@@ -6152,18 +6264,25 @@ CDP__PRIVATE cdp_status cdp__store_put(
     cdp_store *s, cdp_store_op op, const char *key, const void *value, uint64_t bytes) {
     cdp__store_call c;
     const cdp_status status = cdp__store_call_make(&c, op, key, value, bytes);
-    return status == CDP_OK ? cdp__store_call_run(s, &c, 0) : status;
+    return cdp__store_call_run(s, &c, status, 0, NULL, NULL);
 }
 
 /* Calls that wait for a value, which becomes the caller's. */
 CDP__PRIVATE cdp_status cdp__store_take(cdp_store *s, cdp_store_op op, const char *key,
     void **value, uint64_t *bytes, uint32_t timeout_ms) {
     cdp__store_call c;
+    const cdp_status status = cdp__store_call_make(&c, op, key, NULL, 0);
+    return cdp__store_call_run(s, &c, status, timeout_ms, value, bytes);
+}
+
+/* Calls on a key that answer with a number, 0 if they fail. */
+CDP__PRIVATE cdp_status cdp__store_count(
+    cdp_store *s, cdp_store_op op, const char *key, int64_t delta, int64_t *number) {
+    cdp__store_call c;
     cdp_status status = cdp__store_call_make(&c, op, key, NULL, 0);
-    *value = NULL;
-    if (bytes) *bytes = 0;
-    if (status == CDP_OK) status = cdp__store_call_run(s, &c, timeout_ms);
-    if (status == CDP_OK) cdp__store_call_result(s, &c, value, bytes);
+    c.rq.delta = delta;
+    status = cdp__store_call_run(s, &c, status, 0, NULL, NULL);
+    *number = status == CDP_OK ? c.rq.number : 0;
     return status;
 }
 
@@ -6178,12 +6297,8 @@ CDP_API cdp_status cdp_store_get(
 }
 
 CDP_API cdp_status cdp_store_add(cdp_store *s, const char *key, int64_t delta, int64_t *sum) {
-    cdp__store_call c;
-    cdp_status status = cdp__store_call_make(&c, CDP_STORE_ADD, key, NULL, 0);
-    c.rq.delta = delta;
-    if (status == CDP_OK) status = cdp__store_call_run(s, &c, 0);
-    if (sum) *sum = status == CDP_OK ? c.rq.number : 0;
-    return status;
+    int64_t number;
+    return cdp__store_count(s, CDP_STORE_ADD, key, delta, sum ? sum : &number);
 }
 
 CDP_API cdp_status cdp_store_compare_set(cdp_store *s, const char *key, const void *expected,
@@ -6193,15 +6308,11 @@ CDP_API cdp_status cdp_store_compare_set(cdp_store *s, const char *key, const vo
     cdp_status status =
         cdp__store_call_make(&c, CDP_STORE_COMPARE_SET, key, expected, expected_bytes);
     if (!value) return cdp__fail(CDP_ERR_INVALID, "cdp_store_compare_set: value is NULL");
-    *value = NULL;
-    if (bytes) *bytes = 0;
     if (status == CDP_OK && !desired && desired_bytes)
         status = cdp__fail(CDP_ERR_INVALID, "the desired value for the key \"%s\" is NULL", key);
     c.value[1].data = desired;
     c.value[1].bytes = desired_bytes;
-    if (status == CDP_OK) status = cdp__store_call_run(s, &c, 0);
-    if (status == CDP_OK) cdp__store_call_result(s, &c, value, bytes);
-    return status;
+    return cdp__store_call_run(s, &c, status, 0, value, bytes);
 }
 
 #ifndef CDP_NO_STORE_CALLS
@@ -6212,10 +6323,9 @@ CDP_API cdp_status cdp_store_append(
 }
 
 CDP_API cdp_status cdp_store_delete(cdp_store *s, const char *key, bool *was_there) {
-    cdp__store_call c;
-    cdp_status status = cdp__store_call_make(&c, CDP_STORE_DELETE, key, NULL, 0);
-    if (status == CDP_OK) status = cdp__store_call_run(s, &c, 0);
-    if (was_there) *was_there = status == CDP_OK && c.rq.number == 1;
+    int64_t number;
+    const cdp_status status = cdp__store_count(s, CDP_STORE_DELETE, key, 0, &number);
+    if (was_there) *was_there = number == 1;
     return status;
 }
 
@@ -6233,23 +6343,15 @@ CDP_API cdp_status cdp_store_queue_pop(
 CDP_API cdp_status cdp_store_queue_try_pop(
     cdp_store *s, const char *key, void **value, uint64_t *bytes) {
     cdp__store_call c;
-    cdp_status status = cdp__store_call_make(&c, CDP_STORE_QUEUE_POP, key, NULL, 0);
+    const cdp_status status = cdp__store_call_make(&c, CDP_STORE_QUEUE_POP, key, NULL, 0);
     if (!value) return cdp__fail(CDP_ERR_INVALID, "cdp_store_queue_try_pop: value is NULL");
-    *value = NULL;
-    if (bytes) *bytes = 0;
     c.rq.delta = 1;
-    if (status == CDP_OK) status = cdp__store_call_run(s, &c, 0);
-    if (status == CDP_OK) cdp__store_call_result(s, &c, value, bytes);
-    return status;
+    return cdp__store_call_run(s, &c, status, 0, value, bytes);
 }
 
 CDP_API cdp_status cdp_store_queue_len(cdp_store *s, const char *key, int64_t *count) {
-    cdp__store_call c;
-    cdp_status status = cdp__store_call_make(&c, CDP_STORE_QUEUE_LEN, key, NULL, 0);
     if (!count) return cdp__fail(CDP_ERR_INVALID, "cdp_store_queue_len: count is NULL");
-    if (status == CDP_OK) status = cdp__store_call_run(s, &c, 0);
-    *count = status == CDP_OK ? c.rq.number : 0;
-    return status;
+    return cdp__store_count(s, CDP_STORE_QUEUE_LEN, key, 0, count);
 }
 
 CDP_API cdp_status cdp_store_barrier(
@@ -6257,7 +6359,7 @@ CDP_API cdp_status cdp_store_barrier(
     cdp__store_call c;
     const cdp_status status = cdp__store_call_make(&c, CDP_STORE_BARRIER, key, NULL, 0);
     c.rq.delta = count;
-    return status == CDP_OK ? cdp__store_call_run(s, &c, timeout_ms) : status;
+    return cdp__store_call_run(s, &c, status, timeout_ms, NULL, NULL);
 }
 
 /* The array and the keys behind it, in one block. */
@@ -6288,9 +6390,9 @@ CDP_API cdp_status cdp_store_list_keys(cdp_store *s, cdp_bytes **keys, uint64_t 
         return cdp__fail(CDP_ERR_INVALID, "cdp_store_list_keys: keys or count is NULL");
     *keys = NULL;
     *count = 0;
-    status = cdp__store_call_make(&c, CDP_STORE_LIST_KEYS, "", NULL, 0);
-    c.rq.key_count = 0;
-    if (status == CDP_OK) status = cdp__store_call_run(s, &c, 0);
+    memset(&c, 0, sizeof c);
+    c.rq.op = CDP_STORE_LIST_KEYS;
+    status = cdp_store_run(s, &c.rq, 0);
     if (status != CDP_OK) return status;
     status = cdp__store_pack_keys(s, &c.rq, keys);
     if (status == CDP_OK) *count = (uint64_t)c.rq.number;
@@ -6323,12 +6425,13 @@ CDP_API cdp_status cdp_store_clone(cdp_store *s, cdp_store **out) {
 }
 
 CDP_API cdp_status cdp_store_num_keys(cdp_store *s, int64_t *count) {
-    cdp__store_call c;
-    cdp_status status = cdp__store_call_make(&c, CDP_STORE_NUM_KEYS, "", NULL, 0);
-    c.rq.key_count = 0;
+    cdp_store_request rq;
+    cdp_status status;
     if (!count) return cdp__fail(CDP_ERR_INVALID, "cdp_store_num_keys: count is NULL");
-    if (status == CDP_OK) status = cdp__store_call_run(s, &c, 0);
-    *count = status == CDP_OK ? c.rq.number : 0;
+    memset(&rq, 0, sizeof rq);
+    rq.op = CDP_STORE_NUM_KEYS;
+    status = cdp_store_run(s, &rq, 0);
+    *count = status == CDP_OK ? rq.number : 0;
     return status;
 }
 

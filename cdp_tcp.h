@@ -442,8 +442,7 @@ CDP__PRIVATE const char *cdp__refusal_text(uint32_t r) {
         "it is connected to this rank already",
         "it has more connections than this rank: set `connections` alike on all ranks",
         "its processor has another byte order: all ranks of a job must have the same",
-        "one of the two has authentication codes on, the other off: set `mac` (CDP_MAC) alike on "
-        "all ranks"};
+        "mac is on at one end and off at the other: set it, or CDP_MAC, alike on all ranks"};
     if (r > CDP__REFUSE_KEY) return cdp__auth_text(r - CDP__REFUSE_KEY);
     return texts[r < (uint32_t)CDP__REFUSE_COUNT ? r : 0];
 }
@@ -1211,6 +1210,69 @@ typedef enum cdp__note_state {
     CDP__NOTE_DONE
 } cdp__note_state;
 
+/* The state of a start; see >>rendezvous. */
+typedef cdp_status cdp__join_func(struct cdp__mesh *m);
+
+#define CDP__ENDPOINT_BYTES 1024u
+
+typedef enum cdp__join_wait {
+    CDP__WAITS_NOT,
+    CDP__WAITS_REQUEST,    /* for the answer of a store */
+    CDP__WAITS_CONNECTION, /* of `made` to a store */
+    CDP__WAITS_LISTENER,   /* whether anybody listens at one of several addresses */
+    CDP__WAITS_TIME
+} cdp__join_wait;
+
+typedef struct cdp__join {
+    cdp__join_func *next;
+    cdp__join_func *back; /* where a sequence of states that several use goes on in the end */
+    cdp__join_wait waits;
+    cdp_status result; /* with the last error, if it is one */
+    uint32_t step;
+    bool over;
+    cdp_status status; /* of the whole */
+    cdp_error error;
+    uint64_t deadline_ns; /* for meeting; see cdp__mesh_init_deadline */
+    uint64_t until_ns;
+
+    /* the request under way */
+    cdp_store *asked;
+    cdp_store_request rq;
+    uint32_t timeout_ms;
+    uint32_t polls; /* of a store that is not on the loop */
+    char key_text[96];
+    cdp_bytes key, values[2];
+
+    /* connections: to a store, and to see whether anybody listens */
+    cdp_store *made;
+    cdp_addr at[CDP__PATHS];
+    cdp__io reach[CDP__PATHS];
+    uint32_t reached, reaching; /* how many stand; how many are still being made */
+
+    /* a key that one process may have: what this one puts there, what another has put there */
+    uint8_t own[CDP__ENDPOINT_BYTES];
+    uint64_t own_bytes, own_head;
+    void *theirs;
+    uint64_t their_bytes;
+
+    /* the key of every rank */
+    char (*texts)[96];
+    cdp_bytes *keys;
+    bool with_values; /* they are read, too: into m->addrs */
+
+    /* who is missing */
+    uint32_t looks;
+    uint64_t pause_ns, give_up_ns;
+    uint32_t rank, found;
+    int32_t absent;
+    char names[128];
+    cdp__text list;
+    uint32_t gloo;
+
+    void *file; /* the cdp__file_store of the desc */
+    uint64_t patience_ms;
+} cdp__join;
+
 typedef struct cdp__mesh {
     cdp_tcp_desc desc;
     const cdp_os *os;
@@ -1243,6 +1305,7 @@ typedef struct cdp__mesh {
     uint32_t incoming_count;
 
     /* rendezvous */
+    cdp__join *join;          /* while it is under way */
     cdp_store_server *server; /* rank 0, unless the store is external */
     cdp_store *meeting;       /* where rank 0 leaves word; not for long */
     cdp_store *store;         /* for questions */
@@ -1273,6 +1336,27 @@ typedef struct cdp__mesh {
     char note_text[96];
 } cdp__mesh;
 
+/* The memory of a link. A constant where shared memory is left out, so that the compiler leaves out
+   what it takes. */
+CDP__PRIVATE cdp__shared *cdp__link_shared(const cdp__link *l) {
+#ifdef CDP_NO_SHARED_MEMORY
+    (void)l;
+    return NULL;
+#else
+    return l->shared;
+#endif
+}
+
+/* The first of the list of all links' memory. */
+CDP__PRIVATE cdp__shared *cdp__mesh_sharing(const cdp__mesh *m) {
+#ifdef CDP_NO_SHARED_MEMORY
+    (void)m;
+    return NULL;
+#else
+    return m->sharing;
+#endif
+}
+
 CDP__PRIVATE void cdp__race_end(cdp__link *l) {
     uint32_t i;
     if (!l->race) return;
@@ -1296,7 +1380,7 @@ CDP__PRIVATE void cdp__link_forget(cdp__link *l, cdp_status status, int32_t err)
     l->state = CDP__LINK_LOST;
     l->status = status;
     l->lost_errno = err;
-    if (l->shared) cdp__shared_tidy(l->shared, true);
+    if (cdp__link_shared(l)) cdp__shared_tidy(l->shared, true);
 }
 
 CDP__PRIVATE void cdp__link_drop(cdp__link *l, cdp_status status, int32_t err) {
@@ -1533,13 +1617,19 @@ CDP__PRIVATE int64_t cdp__link_put(cdp__link *l, const cdp_iov *iov, uint32_t n)
     return cdp__io_send(&l->mesh->loop, &l->io, iov, n);
 }
 
-/* `drain`: as cdp__io_drain(). */
-CDP__PRIVATE int64_t cdp__link_get(cdp__link *l, const cdp_iov *iov, bool drain) {
+CDP__PRIVATE int64_t cdp__link_get(cdp__link *l, const cdp_iov *iov) {
 #ifndef CDP_NO_MAC
     if (l->mac) return cdp__mac_recv(l->mac, &l->mesh->loop, &l->io, iov);
 #endif
-    return drain ? cdp__io_drain(&l->mesh->loop, &l->io, iov)
-                 : cdp__io_recv(&l->mesh->loop, &l->io, iov, 1);
+    return cdp__io_recv(&l->mesh->loop, &l->io, iov, 1);
+}
+
+/* As cdp__io_drain(). A function of its own, because one with both would cost every call more. */
+CDP__PRIVATE int64_t cdp__link_drain(cdp__link *l, const cdp_iov *iov) {
+#ifndef CDP_NO_MAC
+    if (l->mac) return cdp__mac_recv(l->mac, &l->mesh->loop, &l->io, iov);
+#endif
+    return cdp__io_drain(&l->mesh->loop, &l->io, iov);
 }
 
 /* The connection with these nonces and this CHOSEN becomes the link. False: out of memory, the link
@@ -1585,7 +1675,8 @@ CDP__PRIVATE void cdp__link_tell(cdp__link *l) {
     v.data = bytes;
     v.bytes = CDP__HEAD_BYTES + h.bytes;
     /* a fresh link takes it whole, or is lost anyway */
-    (void)(l->shared ? cdp__line_move(&l->shared->line, &v, 1, true) : cdp__link_put(l, &v, 1));
+    (void)(cdp__link_shared(l) ? cdp__line_move(&l->shared->line, &v, 1, true)
+                               : cdp__link_put(l, &v, 1));
 }
 
 CDP__PRIVATE void cdp__link_nonsense(cdp__link *l) {
@@ -1625,8 +1716,8 @@ CDP__PRIVATE void cdp__link_read_ahead(cdp__link *l) {
         l->rx_at = 0;
         v.data = l->rx + l->rx_used;
         v.bytes = CDP__RX_BYTES - l->rx_used;
-        r = v.bytes ? cdp__link_get(l, &v, true) : 0;
-        if (r > 0 && l->shared) {
+        r = v.bytes ? cdp__link_drain(l, &v) : 0;
+        if (r > 0 && cdp__link_shared(l)) {
             cdp__link_nonsense(l);
             return;
         }
@@ -1803,7 +1894,7 @@ CDP__PRIVATE void cdp__link_up(cdp__link *l) {
 /* CHOSEN, or TAKEN, is being sent; after a CHOSEN that offers memory TAKEN is awaited. */
 CDP__PRIVATE void cdp__link_choosing(cdp__link *l) {
     cdp__mesh *m = l->mesh;
-    const bool offers = l->shared && !l->shared->taken;
+    const bool offers = cdp__link_shared(l) && !l->shared->taken;
     int32_t r = cdp__hello_send(m, &l->io, l->hello, &l->hello_sent);
     if (r > 0 && offers) r = cdp__hello_recv(m, &l->io, l->answer, &l->hello_got);
     if (r < 0)
@@ -1812,7 +1903,7 @@ CDP__PRIVATE void cdp__link_choosing(cdp__link *l) {
         r = cdp__link_taken(l);
     if (r <= 0 || l->state == CDP__LINK_LOST) return;
     cdp__link_up(l);
-    if (!l->shared || l->state != CDP__LINK_UP) return;
+    if (!cdp__link_shared(l) || l->state != CDP__LINK_UP) return;
     l->whole = true; /* no other connections are needed */
     cdp__link_unguard(l);
     l->shared->next = m->sharing;
@@ -2155,7 +2246,7 @@ CDP__PRIVATE cdp__shared *cdp__incoming_share(cdp__incoming *g, const cdp__hello
 
 /* The visitor is the rank it says it is, and has chosen this connection: it becomes the link. */
 CDP__PRIVATE void cdp__incoming_adopt(cdp__incoming *g, cdp__link *l, const cdp__hello *chosen) {
-    const bool asks = g->offers && chosen->memory[0];
+    const bool asks = cdp__mesh_shares(l->mesh) && g->offers && chosen->memory[0];
     cdp_addr at[CDP__PATHS];
     if (!cdp__link_room(l) || !cdp__link_guard(l, g->auth.nonce, g->hello, true)) return;
     if (!l->addr.family && l->mesh->addrs.status == CDP_OK && l->mesh->addrs.results
@@ -2477,7 +2568,7 @@ CDP__PRIVATE int64_t cdp__mesh_recv(void *self, uint32_t peer, const cdp_iov *io
     if (l->state == CDP__LINK_UP && l->rx_at == l->rx_used) {
         l->rx_at = l->rx_used = 0;
         if (n == 1 && iov[0].bytes >= CDP__RX_BYTES / 2) {
-            moved = cdp__link_get(l, iov, false);
+            moved = cdp__link_get(l, iov);
             l->wanted = moved == 0;
             if (moved > 0) l->silent = 0;
             if (moved >= 0) return moved;
@@ -2715,14 +2806,15 @@ CDP__PRIVATE cdp_status cdp__mesh_news(cdp__mesh *m) {
 CDP__PRIVATE cdp_status cdp__mesh_wait(void *self, cdp_lock *lock, uint64_t deadline_ns) {
     cdp__mesh *m = (cdp__mesh *)self;
     cdp_status st;
-    if (m->sharing && !deadline_ns) { /* a spinning caller polls the memory itself meanwhile */
+    if (cdp__mesh_sharing(m)
+        && !deadline_ns) { /* a spinning caller polls the memory itself meanwhile */
         const uint64_t now = m->os->now_ns(m->os->user);
         if (now < m->looked_ns + CDP__LOOK_NS) return CDP_OK;
         m->looked_ns = now;
     }
-    if (m->sharing && deadline_ns && cdp__shared_doze(m->sharing)) deadline_ns = 0;
+    if (cdp__mesh_sharing(m) && deadline_ns && cdp__shared_doze(m->sharing)) deadline_ns = 0;
     st = cdp__loop_run(&m->loop, lock, deadline_ns);
-    cdp__shared_rise(m->sharing);
+    cdp__shared_rise(cdp__mesh_sharing(m));
     return st == CDP_OK ? cdp__mesh_news(m) : st;
 }
 
@@ -2885,6 +2977,7 @@ CDP__PRIVATE uint32_t cdp__mesh_host(void *self, uint32_t peer) {
     return ((cdp__mesh *)self)->hosts[peer];
 }
 
+#ifndef CDP_NO_RECORDER
 CDP__PRIVATE void cdp__mesh_describe(void *self, uint32_t peer, char *out, uint64_t size) {
     static const char *const states[] = {
         "not used yet", "awaited", "trying its addresses", "being made", "", "lost"};
@@ -2918,6 +3011,7 @@ CDP__PRIVATE void cdp__mesh_describe(void *self, uint32_t peer, char *out, uint6
     if (m->keyed && cdp__mesh_linked(m, peer)) cdp__text_add(&t, ", key proved");
     if (m->desc.mac && !s && cdp__mesh_linked(m, peer)) cdp__text_add(&t, ", mac");
 }
+#endif
 
 /* A failed rank does not leave at once, but when the store has its cause. The one that serves
    the store waits until the others have gone, or for CDP__TELL_MS when all that they wait for has
@@ -3009,7 +3103,7 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
         cdp__loop_remove(&m->loop, &m->links[i].io);
         cdp__free(os, m->links[i].rx);
         cdp__link_unguard(&m->links[i]);
-        cdp__shared_close(m->links[i].shared);
+        cdp__shared_close(cdp__link_shared(&m->links[i]));
     }
     for (i = 0; m->segments && i < CDP__SEGMENTS; ++i)
         /* what was not freed may still be in use: it stays where it is */
@@ -3039,7 +3133,8 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
 /* ---- >>rendezvous ---------------------------------------------------------------------------- */
 
 /* Knows: the keys of the job in the store. Promises: every wait ends by the deadline of
-   cdp_init(). May use: >>mesh, >>first-cause, stores. */
+   cdp_init(); no step waits, cdp__mesh_rendezvous() alone does. May use: >>paths, >>mesh,
+   >>first-cause, loop of cdp.h, stores. */
 
 /* Keys under "<job>/": config (rank 0: version, world size, settings, the job's random name),
    claim/<rank> (who has the rank), addr/<rank> (where it listens), done/<rank> (it has read
@@ -3055,85 +3150,76 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
    takes over the claim of a process that has ended. So nobody has to be told how often the job was
    started: torchrun's TORCHELASTIC_RESTART_COUNT differs between the machines of one start. */
 
-/* Ranks that have finished starting may be connected to this one already. What they have said is
-   read, lest a reset overtakes what they are told. */
-CDP__PRIVATE void cdp__mesh_tell_links(cdp__mesh *m) {
-    uint32_t r;
-    for (r = 0; r < m->desc.group.world_size; ++r) {
-        if (m->links[r].state != CDP__LINK_UP) continue;
-        cdp__link_tell(&m->links[r]);
-        cdp__link_read_ahead(&m->links[r]);
-    }
+/* Rendezvous is a state machine, whose steps never wait: a state (`next`) is a function that does
+   what is possible now, names the next one, and may say that something has to happen before:
+   `waits`, at the latest at until_ns. What came out is `result` when the next one is called.
+   Without a next one the step is complete, and the next of the list of steps begins. */
+
+CDP__PRIVATE uint64_t cdp__mesh_now(const cdp__mesh *m) {
+    return m->os->now_ns(m->os->user);
 }
 
-/* When rank 0 has met everybody, whoever has no rank by then is a stranger, whose troubles are
-   not the job's. */
-CDP__PRIVATE bool cdp__mesh_belongs(cdp__mesh *m) {
-    cdp_store_request rq;
-    char key[96];
-    if (m->claimed) return true;
-    cdp__mesh_key(m, key, "done", 0);
-    m->ask_key.data = key;
-    m->ask_key.bytes = strlen(key);
-    memset(&rq, 0, sizeof rq);
-    rq.op = CDP_STORE_CHECK;
-    rq.key_count = 1;
-    rq.keys = &m->ask_key;
-    return cdp_store_run(m->store, &rq, CDP__SETTLE_MS) == CDP_OK && !rq.number;
+/* What is left for meeting. */
+CDP__PRIVATE uint32_t cdp__join_ms_left(const cdp__mesh *m) {
+    const uint64_t now = cdp__mesh_now(m), end = m->join->deadline_ns;
+    if (end == CDP__NEVER) return CDP_NO_TIMEOUT;
+    return (uint32_t)cdp__min(cdp__max(1, (end - cdp__min(now, end)) / CDP__MS), 1u << 31);
 }
 
-/* Turn an error of this rank into the job's: others are told, and this thread's last error gets
-   the rank. */
-CDP__PRIVATE cdp_status cdp__mesh_fail(cdp__mesh *m) {
-    cdp_error e = *cdp_last_error();
-    const bool store =
-        e.status == CDP_ERR_STORE || e.status == CDP_ERR_STATE || e.status == CDP_ERR_TIMEOUT;
-    bool told = false;
-    cdp__text t = {e.text, sizeof e.text, 0};
-    cdp__failure_record r;
-    cdp_store_request rq;
-    e.rank = e.origin = (int32_t)m->desc.group.rank;
-    cdp__text_add(
-        &t, "rank %u/%u: %s", m->desc.group.rank, m->desc.group.world_size, cdp_last_error()->text);
-    if (store && e.peer < 0 && m->desc.group.rank != 0 && !m->desc.external_store) {
-        e.peer = 0;
-        cdp__text_add(&t, " (rank 0 serves it)");
-    }
-    cdp__failure_plain(&r, e.status, e.origin, e.peer, cdp_last_error()->text);
-    r.sys_errno = e.sys_errno;
-    m->cause_bytes = cdp__failure_encode(&r, m->cause);
-    if (m->store && cdp__mesh_belongs(m)) {
-        cdp__mesh_cause_values(m);
-        memset(&rq, 0, sizeof rq);
-        rq.op = CDP_STORE_COMPARE_SET;
-        rq.key_count = 1;
-        rq.keys = &m->ask_key;
-        rq.values = m->ask_values;
-        told = cdp_store_run(m->store, &rq, CDP__SETTLE_MS) == CDP_OK;
-        if (told) cdp_store_request_free(m->store, &rq);
-    }
-    cdp__mesh_tell_links(m);
-    /* then the last will tells the others */
-    if (!told && m->watch) cdp__tcp_store_abandon(m->watch);
-    *cdp__error_slot() = e;
-    return e.status;
+/* Nothing is wanted any more from the request before. */
+CDP__PRIVATE void cdp__join_forget(cdp__join *s) {
+    if (!s->asked) return;
+    if (s->rq.status == CDP_PENDING) s->asked->cancel(s->asked->self, &s->rq);
+    cdp_store_request_free(s->asked, &s->rq);
+    s->asked = NULL;
+}
+
+/* Sends the request of `op` with `count` keys to a store. timeout_ms 0: what is left. */
+CDP__PRIVATE void cdp__join_send(cdp__mesh *m, cdp_store *store, cdp_store_op op,
+    const cdp_bytes *keys, uint32_t count, uint32_t timeout_ms) {
+    cdp__join *s = m->join;
+    s->timeout_ms = timeout_ms ? timeout_ms : cdp__join_ms_left(m);
+    s->until_ns = cdp__deadline(m->os, s->timeout_ms);
+    cdp__join_forget(s);
+    memset(&s->rq, 0, sizeof s->rq);
+    s->rq.op = op;
+    s->rq.keys = keys;
+    s->rq.key_count = count;
+    s->rq.values = s->values;
+    s->rq.delta = 1;
+    s->asked = store;
+    s->polls = 0;
+    s->waits = CDP__WAITS_REQUEST;
+    s->result = cdp__store_begin(store, &s->rq);
+    if (s->result >= 0) s->result = CDP_PENDING; /* its status says the rest */
+}
+
+/* The same with the key s->key_text; then comes `next`. */
+CDP__PRIVATE void cdp__join_ask(
+    cdp__mesh *m, cdp_store *store, cdp_store_op op, uint32_t timeout_ms, cdp__join_func *next) {
+    cdp__join *s = m->join;
+    s->key.data = s->key_text;
+    s->key.bytes = strlen(s->key_text);
+    s->next = next;
+    cdp__join_send(m, store, op, &s->key, 1, timeout_ms);
+}
+
+CDP__PRIVATE void cdp__join_value(cdp__join *s, uint32_t i, const void *data, uint64_t bytes) {
+    s->values[i].data = data;
+    s->values[i].bytes = bytes;
 }
 
 /* What lies under "fail" becomes this rank's error. */
-CDP__PRIVATE cdp_status cdp__mesh_adopt(cdp__mesh *m) {
+CDP__PRIVATE cdp_status cdp__join_adopted(cdp__mesh *m) {
+    const cdp_bytes *v = m->join->rq.results;
     cdp__failure_record r;
     cdp_error cause;
-    void *value = NULL;
-    uint64_t bytes = 0;
-    cdp_status st = cdp_store_get(m->store, m->fail_key, &value, &bytes, 1000);
-    if (st != CDP_OK) return st;
-    if (cdp__failure_decode((const uint8_t *)value, bytes, m->desc.group.world_size, &r))
-        cdp__failure_text(&r, (uint32_t)r.observer, m->desc.group.world_size, &cause);
-    else
-        st = cdp__fail(CDP_ERR_MISMATCH,
+    cdp_status st;
+    if (m->join->result != CDP_OK) return m->join->result;
+    if (!cdp__failure_decode((const uint8_t *)v->data, v->bytes, m->desc.group.world_size, &r))
+        return cdp__fail(CDP_ERR_MISMATCH,
             "the store holds no cause under %s that this version understands", m->fail_key);
-    cdp_store_free(m->store, value);
-    if (st != CDP_OK) return st;
+    cdp__failure_text(&r, (uint32_t)r.observer, m->desc.group.world_size, &cause);
     /* of a process that claims the same rank */
     if (cause.origin == (int32_t)m->desc.group.rank)
         st = cdp__fail_peer(cause.status, cause.peer, 0, "%s", cause.text);
@@ -3145,157 +3231,343 @@ CDP__PRIVATE cdp_status cdp__mesh_adopt(cdp__mesh *m) {
     return st;
 }
 
-/* Wait for keys (MULTI_GET also reads them), with an eye on "fail". */
-CDP__PRIVATE cdp_status cdp__mesh_await(cdp__mesh *m, cdp_store_request *rq, cdp_store_op op,
-    const cdp_bytes *keys, uint32_t count, uint64_t deadline_ns) {
-    if (!cdp__mesh_start(m->store, rq, op, keys, count, NULL)) return cdp_last_error()->status;
-    while (rq->status == CDP_PENDING) {
-        const uint64_t now = m->os->now_ns(m->os->user);
-        const cdp_status news = cdp__mesh_news(m);
-        if (news != CDP_OK || now >= deadline_ns) {
-            m->store->cancel(m->store->self, rq);
-            return news != CDP_OK ? cdp__mesh_adopt(m)
-                                  : cdp__fail(CDP_ERR_TIMEOUT, "the store did not answer in time");
-        }
-        (void)m->store->wait(m->store->self, rq, cdp__min(deadline_ns, now + 10 * CDP__MS));
+/* A store of the caller's is not on the loop of this rank: it is polled, at growing intervals. */
+CDP__PRIVATE bool cdp__join_request_waits(cdp__mesh *m, uint64_t now) {
+    cdp__join *s = m->join;
+    if (s->result != CDP_PENDING) return false;
+    s->result = s->rq.status;
+    if (s->result != CDP_PENDING || s->asked != m->store) {
+        s->result = s->asked->wait(s->asked->self, &s->rq, 0); /* or only the last error */
+        ++s->polls;
     }
-    return rq->status;
-}
-
-/* Has process `r` of this job set up a Gloo group of PyTorch in this store? Then it will wait for
-   the others there. Both names that PyTorch has had for that key are known. */
-CDP__PRIVATE bool cdp__mesh_is_gloo(cdp__mesh *m, uint32_t r) {
-    static const char *const names[] = {"default_pg/0//cpu//0/rank_%u", "default_pg/0/0/rank_%u"};
-    uint32_t i;
-    for (i = 0; i < 2; ++i) {
-        char text[64];
-        cdp_bytes key;
-        cdp_store_request rq;
-        cdp__format(text, sizeof text, names[i], r);
-        key.data = text;
-        key.bytes = strlen(text);
-        memset(&rq, 0, sizeof rq);
-        rq.op = CDP_STORE_CHECK;
-        rq.key_count = 1;
-        rq.keys = &key;
-        if (cdp_store_run(m->store, &rq, CDP__SETTLE_MS / 2) != CDP_OK) return false;
-        if (rq.number) return true;
+    if (s->result != CDP_PENDING) return false;
+    if (s->rq.keys == s->keys && cdp__mesh_news(m) != CDP_OK) {
+        cdp__format(s->key_text, sizeof s->key_text, "%s", m->fail_key);
+        cdp__join_ask(m, m->store, CDP_STORE_GET, 1000, cdp__join_adopted);
+        return cdp__join_request_waits(m, now);
     }
+    if (now < s->until_ns) return true;
+    s->result = cdp__store_end(s->asked, &s->rq, CDP_PENDING, s->timeout_ms);
     return false;
 }
 
-/* This rank waits for rank r: say so, and what is known of it. */
-CDP__PRIVATE cdp_status cdp__mesh_waits_for(cdp__mesh *m, uint32_t r, const char *names) {
-    const unsigned long long ms =
-        (unsigned long long)((m->os->now_ns(m->os->user) - m->start_ns) / CDP__MS);
-    m->foreign = cdp__mesh_is_gloo(m, r);
+CDP__PRIVATE void cdp__reach_event(cdp__io *io) {
+    cdp__mesh *m = (cdp__mesh *)io->user;
+    const int32_t err =
+        io->ready & CDP_IO_WRITE ? m->os->net.connect_result(m->os->user, io->fd) : -EINPROGRESS;
+    if (err == -EINPROGRESS || err == -ENOTCONN) return;
+    cdp__loop_remove(&m->loop, io);
+    --m->join->reaching;
+    if (err >= 0) ++m->join->reached;
+}
+
+CDP__PRIVATE void cdp__join_reach_end(cdp__mesh *m) {
+    uint32_t i;
+    for (i = 0; i < CDP__PATHS; ++i)
+        cdp__loop_remove(&m->loop, &m->join->reach[i]);
+}
+
+#define CDP__REACH_MS 2000u /* an address that has not answered by then leads nowhere */
+
+/* Does a process listen at one of these addresses (text as in cdp__addrs_text)? Then `reached` is
+   not 0 in `next`. */
+CDP__PRIVATE void cdp__join_reach(
+    cdp__mesh *m, const void *text, uint64_t bytes, cdp__join_func *next) {
+    cdp__join *s = m->join;
+    cdp_addr theirs[CDP__ADDRS];
+    uint32_t i, n = cdp__addrs_parse((const char *)text, bytes, theirs, CDP__ADDRS);
+    n = cdp__paths(m->mine, m->mine_count, theirs, n, s->at);
+    s->reached = s->reaching = 0;
+    for (i = 0; i < n; ++i) {
+        const int32_t fd = m->os->net.connect_to(m->os->user, &s->at[i]);
+        if (fd < 0) continue;
+        ++s->reaching;
+        cdp__loop_add(&m->loop, &s->reach[i], fd, cdp__reach_event, m);
+        cdp__loop_want_write(&m->loop, &s->reach[i]);
+    }
+    s->until_ns = cdp__deadline(m->os, CDP__REACH_MS);
+    s->waits = CDP__WAITS_LISTENER;
+    s->next = next;
+}
+
+/* Is what the start waits for still to come? */
+CDP__PRIVATE bool cdp__join_waiting(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    const uint64_t now = cdp__mesh_now(m);
+    switch (s->waits) {
+    case CDP__WAITS_REQUEST: return cdp__join_request_waits(m, now);
+    case CDP__WAITS_CONNECTION:
+        s->result = cdp__tcp_store_connected(s->made);
+        return s->result == CDP_PENDING;
+    case CDP__WAITS_LISTENER:
+        if (s->reaching && !s->reached && now < s->until_ns) return true;
+        cdp__join_reach_end(m);
+        return false;
+    case CDP__WAITS_TIME: return now < s->until_ns;
+    default: return false;
+    }
+}
+
+/* Until when to wait for what happens on the loop. */
+CDP__PRIVATE uint64_t cdp__join_until(const cdp__mesh *m) {
+    const cdp__join *s = m->join;
+    if (s->waits != CDP__WAITS_REQUEST || s->asked == m->store) return s->until_ns;
+    return cdp__min(s->until_ns,
+        cdp__mesh_now(m) + cdp__min(10 * CDP__MS, (CDP__MS / 4) << cdp__min(s->polls, 6)));
+}
+
+CDP__PRIVATE void cdp__join_pause(cdp__join *s, uint64_t until_ns, cdp__join_func *next) {
+    s->until_ns = until_ns;
+    s->waits = CDP__WAITS_TIME;
+    s->next = next;
+}
+
+CDP__PRIVATE void cdp__join_free(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    const cdp_os *os = m->os;
+    if (!s) return;
+    cdp__join_forget(s);
+    cdp__join_reach_end(m);
+    if (s->made) cdp_store_destroy(s->made);
+#ifndef CDP_NO_FILE_STORE
+    if (s->file && m->meeting)
+        cdp_store_destroy(m->meeting);
+    else if (s->file)
+        cdp__file_free((cdp__file_store *)s->file);
+#endif
+    cdp__free(os, s->theirs);
+    cdp__free(os, s->texts);
+    cdp__free(os, s->keys);
+    m->join = NULL;
+    cdp__free(os, s);
+}
+
+/* Ranks that have finished starting may be connected to this one already. What they have said is
+   read, lest a reset overtakes what they are told. */
+CDP__PRIVATE void cdp__mesh_tell_links(cdp__mesh *m) {
+    uint32_t r;
+    for (r = 0; r < m->desc.group.world_size; ++r) {
+        if (m->links[r].state != CDP__LINK_UP) continue;
+        cdp__link_tell(&m->links[r]);
+        cdp__link_read_ahead(&m->links[r]);
+    }
+}
+
+CDP__PRIVATE cdp_status cdp__join_end(cdp__mesh *m) {
+    m->join->over = true;
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__join_told(cdp__mesh *m) {
+    const bool told = m->join->result == CDP_OK;
+    cdp__mesh_tell_links(m);
+    /* then the last will tells the others */
+    if (!told && m->watch) cdp__tcp_store_abandon(m->watch);
+    return cdp__join_end(m);
+}
+
+CDP__PRIVATE cdp_status cdp__join_tell(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    cdp__format(s->key_text, sizeof s->key_text, "%s", m->fail_key);
+    cdp__join_value(s, 0, NULL, 0);
+    cdp__join_value(s, 1, m->cause, m->cause_bytes);
+    cdp__join_ask(m, m->store, CDP_STORE_COMPARE_SET, CDP__SETTLE_MS, cdp__join_told);
+    return CDP_OK;
+}
+
+/* When rank 0 has met everybody, whoever has no rank by then is a stranger, whose troubles are
+   not the job's. */
+CDP__PRIVATE cdp_status cdp__join_belongs(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    if (s->result == CDP_OK && !s->rq.number) return cdp__join_tell(m);
+    s->result = CDP_ERR_STATE;
+    return cdp__join_told(m);
+}
+
+/* Turn an error of this rank into the job's: others are told, and this thread's last error gets
+   the rank. */
+CDP__PRIVATE cdp_status cdp__join_failed(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    const cdp_error own = s->error;
+    cdp_error *e = &s->error;
+    const bool store =
+        own.status == CDP_ERR_STORE || own.status == CDP_ERR_STATE || own.status == CDP_ERR_TIMEOUT;
+    cdp__text t = {e->text, sizeof e->text, 0};
+    cdp__failure_record r;
+    if (own.origin >= 0) return cdp__join_end(m);
+    e->rank = e->origin = (int32_t)m->desc.group.rank;
+    cdp__text_add(&t, "rank %u/%u: %s", m->desc.group.rank, m->desc.group.world_size, own.text);
+    if (store && e->peer < 0 && m->desc.group.rank != 0 && !m->desc.external_store) {
+        e->peer = 0;
+        cdp__text_add(&t, " (rank 0 serves it)");
+    }
+    cdp__failure_plain(&r, e->status, e->origin, e->peer, own.text);
+    r.sys_errno = e->sys_errno;
+    m->cause_bytes = cdp__failure_encode(&r, m->cause);
+    s->result = CDP_ERR_STATE;
+    if (!m->store) return cdp__join_told(m);
+    if (m->claimed) return cdp__join_tell(m);
+    cdp__mesh_key(m, s->key_text, "done", 0);
+    cdp__join_ask(m, m->store, CDP_STORE_CHECK, CDP__SETTLE_MS, cdp__join_belongs);
+    return CDP_OK;
+}
+
+/* This rank waits for rank `absent`: say so, and what is known of it. */
+CDP__PRIVATE cdp_status cdp__mesh_waits_for(cdp__mesh *m) {
+    const unsigned long long ms = (unsigned long long)((cdp__mesh_now(m) - m->start_ns) / CDP__MS);
+    const uint32_t r = (uint32_t)m->join->absent;
     if (m->foreign)
         return cdp__fail_peer(CDP_ERR_TIMEOUT, r, 0,
             "after %llu ms still waiting for rank %s; rank %u is a process of PyTorch, which "
             "waits for the others with Gloo: ranks of cdp and of Gloo cannot be in one job",
-            ms, names, r);
+            ms, m->join->names, r);
     return cdp__fail_peer(CDP_ERR_TIMEOUT, r, 0,
-        "after %llu ms still waiting for rank %s; start it, or look at why it ended", ms, names);
+        "after %llu ms still waiting for rank %s; start it, or look at why it ended", ms,
+        m->join->names);
 }
 
-/* The deadline has passed: which ranks have not set their key? As text, "2, 5 and 7 more". The
-   store gets little time to answer: if it does not, it is rank 0, which serves it, that is
-   missing. */
-CDP__PRIVATE cdp_status cdp__mesh_missing(cdp__mesh *m, const cdp_bytes *keys) {
-    const uint64_t now = m->os->now_ns(m->os->user);
-    const uint64_t give_up = cdp__min(
-        now + CDP__SETTLE_MS * CDP__MS, now + (cdp__max(m->init_deadline_ns, now) - now) / 4);
-    char names[128];
-    cdp__text t = {names, sizeof names, 0};
-    cdp_addr at;
-    int32_t first = -1;
-    uint32_t r, found = 0;
-    names[0] = 0;
-    for (r = 0; r < m->desc.group.world_size; ++r) {
-        cdp_store_request rq;
-        memset(&rq, 0, sizeof rq);
-        rq.op = CDP_STORE_CHECK;
-        rq.key_count = 1;
-        rq.keys = &keys[r];
-        if (m->os->now_ns(m->os->user) >= give_up
-            || cdp_store_run(m->store, &rq, CDP__SETTLE_MS / 2) != CDP_OK)
-            break;
-        if (rq.number) continue;
-        if (first < 0) first = (int32_t)r;
-        if (found++ < 8) cdp__text_add(&t, "%s%u", found > 1 ? ", " : "", r);
+/* Has process `absent` of this job set up a Gloo group of PyTorch in this store? Then it will wait
+   for the others there. Both names that PyTorch has had for that key are known. */
+CDP__PRIVATE cdp_status cdp__join_gloo(cdp__mesh *m) {
+    static const char *const names[] = {"default_pg/0//cpu//0/rank_%u", "default_pg/0/0/rank_%u"};
+    cdp__join *s = m->join;
+    m->foreign = s->gloo && s->result == CDP_OK && s->rq.number;
+    if (s->gloo && (s->result != CDP_OK || m->foreign || s->gloo == 2)) {
+        (void)cdp__mesh_waits_for(m);
+        return s->back(m);
     }
-    if (found > 8) cdp__text_add(&t, " and %u more", found - 8);
-    if (found) return cdp__mesh_waits_for(m, (uint32_t)first, names);
-    at = cdp__tcp_store_peer_addr(m->store);
-    cdp__addr_text(&at, names, sizeof names);
-    return cdp__fail_peer(CDP_ERR_TIMEOUT, m->desc.external_store ? -1 : 0, 0,
-        "the store at %s does not answer any more, but has not closed the connection: %s, has "
-        "become unreachable, or is stopped",
-        names, m->desc.external_store ? "who serves it" : "rank 0, which serves it");
+    cdp__format(s->key_text, sizeof s->key_text, names[s->gloo++], (uint32_t)s->absent);
+    cdp__join_ask(m, m->store, CDP_STORE_CHECK, CDP__SETTLE_MS / 2, cdp__join_gloo);
+    return CDP_OK;
+}
+
+/* Rank r is missing, and perhaps others (s->names): `back` is called with the error that says
+   so. */
+CDP__PRIVATE cdp_status cdp__join_complain(cdp__mesh *m, uint32_t r, cdp__join_func *back) {
+    m->join->absent = (int32_t)r;
+    m->join->back = back;
+    m->join->gloo = 0;
+    return cdp__join_gloo(m);
+}
+
+CDP__PRIVATE cdp_status cdp__join_await(cdp__mesh *m);
+
+CDP__PRIVATE cdp_status cdp__join_noted(cdp__mesh *m) {
+    m->noted = m->join->result == CDP_OK || m->noted;
+    return cdp__join_await(m);
 }
 
 /* Leave word for whom this rank waits while it starts (-1: not any more), for those that have
    started and wait for it. */
-CDP__PRIVATE void cdp__mesh_note(cdp__mesh *m, int32_t named) {
-    cdp_store_request rq;
-    cdp_bytes key, value;
-    uint8_t bytes[4];
-    char text[96];
-    if (named < 0 && !m->noted) return;
-    cdp__put_u32(bytes, (uint32_t)named);
-    cdp__mesh_key(m, text, "wait", m->desc.group.rank);
-    key.data = text;
-    key.bytes = strlen(text);
-    value.data = bytes;
-    value.bytes = sizeof bytes;
-    memset(&rq, 0, sizeof rq);
-    rq.op = CDP_STORE_SET;
-    rq.keys = &key;
-    rq.key_count = 1;
-    rq.values = &value;
-    m->noted = cdp_store_run(m->store, &rq, CDP__SETTLE_MS) == CDP_OK || m->noted;
-    cdp_store_request_free(m->store, &rq);
+CDP__PRIVATE void cdp__join_note(cdp__mesh *m, int32_t named, cdp__join_func *next) {
+    cdp__join *s = m->join;
+    cdp__put_u32(s->own, (uint32_t)named);
+    cdp__join_value(s, 0, s->own, 4);
+    cdp__mesh_key(m, s->key_text, "wait", m->desc.group.rank);
+    cdp__join_ask(m, m->store, CDP_STORE_SET, CDP__SETTLE_MS, next);
 }
 
-/* Wait until every rank has set its key "<what>/<rank>"; `values` (may be NULL) are read, too,
-   and freed by the caller. Now and then the wait is broken off to say who is missing: in the
-   log, and to those who wait for this rank. */
-CDP__PRIVATE cdp_status cdp__mesh_await_keys(
-    cdp__mesh *m, const cdp_bytes *keys, cdp_store_request *values, uint64_t deadline_ns) {
-    uint64_t pause_ns = cdp__min(CDP__FAILURE_WAIT_MS, m->desc.init_timeout_ms / 4) * CDP__MS;
-    cdp_store_request waiting;
-    uint32_t looks;
-    for (looks = 0;; ++looks) {
-        const uint64_t until = cdp__min(deadline_ns, m->os->now_ns(m->os->user) + pause_ns);
-        cdp_status st = cdp__mesh_await(m, values ? values : &waiting,
-            values ? CDP_STORE_MULTI_GET : CDP_STORE_WAIT, keys, m->desc.group.world_size, until);
-        if (st != CDP_ERR_TIMEOUT || cdp_last_error()->origin >= 0) return st;
-        st = cdp__mesh_missing(m, keys);
-        if (m->os->now_ns(m->os->user) >= deadline_ns) return st;
-        cdp__log(&m->desc.group.logger, looks || m->foreign ? CDP_LOG_WARN : CDP_LOG_INFO,
-            m->desc.group.rank, "%s", cdp_last_error()->text);
-        if (looks) pause_ns = 10000 * CDP__MS;
-        /* while addresses are missing nobody has started yet */
-        if (cdp_last_error()->peer >= 0 && !values) cdp__mesh_note(m, cdp_last_error()->peer);
+/* The last error says who is missing. */
+CDP__PRIVATE void cdp__join_log_missed(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    cdp__log(&m->desc.group.logger, s->looks || m->foreign ? CDP_LOG_WARN : CDP_LOG_INFO,
+        m->desc.group.rank, "%s", cdp_last_error()->text);
+    if (s->looks++) s->pause_ns = 10000 * CDP__MS;
+}
+
+/* It is told to those who wait for this rank, too. */
+CDP__PRIVATE cdp_status cdp__join_missed(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    const cdp_error *e = cdp_last_error();
+    if (cdp__mesh_now(m) >= s->deadline_ns) return e->status;
+    cdp__join_log_missed(m);
+    /* while addresses are missing nobody has started yet */
+    if (e->peer < 0 || s->with_values) return cdp__join_await(m);
+    cdp__join_note(m, e->peer, cdp__join_noted);
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__join_missing_told(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    char at[80];
+    cdp_addr a;
+    if (s->found > 8) cdp__text_add(&s->list, " and %u more", s->found - 8);
+    if (s->found) return cdp__join_complain(m, (uint32_t)s->absent, cdp__join_missed);
+    a = cdp__tcp_store_peer_addr(m->store);
+    cdp__addr_text(&a, at, sizeof at);
+    (void)cdp__fail_peer(CDP_ERR_TIMEOUT, m->desc.external_store ? -1 : 0, 0,
+        "the store at %s does not answer any more, but has not closed the connection: %s, has "
+        "become unreachable, or is stopped",
+        at, m->desc.external_store ? "who serves it" : "rank 0, which serves it");
+    return cdp__join_missed(m);
+}
+
+/* Which ranks have not set their key? As text, "2, 5 and 7 more". The store gets little time to
+   answer: if it does not, it is rank 0, which serves it, that is missing. */
+CDP__PRIVATE cdp_status cdp__join_missing(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    if (s->rq.keys == &s->key) { /* the answer for s->rank */
+        if (s->result != CDP_OK) return cdp__join_missing_told(m);
+        if (!s->rq.number && s->absent < 0) s->absent = (int32_t)s->rank;
+        if (!s->rq.number && s->found++ < 8)
+            cdp__text_add(&s->list, "%s%u", s->found > 1 ? ", " : "", s->rank);
+        ++s->rank;
     }
+    if (s->rank == m->desc.group.world_size || cdp__mesh_now(m) >= s->give_up_ns)
+        return cdp__join_missing_told(m);
+    cdp__format(s->key_text, sizeof s->key_text, "%s", s->texts[s->rank]);
+    cdp__join_ask(m, m->store, CDP_STORE_CHECK, CDP__SETTLE_MS / 2, cdp__join_missing);
+    return CDP_OK;
 }
 
-CDP__PRIVATE cdp_status cdp__mesh_await_all(
-    cdp__mesh *m, const char *what, cdp_store_request *values, uint64_t deadline_ns) {
+/* Every rank has set its key, or something else has happened. */
+CDP__PRIVATE cdp_status cdp__join_awaited(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    const cdp__text none = {s->names, sizeof s->names, 0};
+    const uint64_t now = cdp__mesh_now(m);
+    if (s->result == CDP_OK && s->with_values) {
+        m->addrs = s->rq;
+        s->asked = NULL;
+    }
+    if (s->result != CDP_ERR_TIMEOUT) return s->result;
+    s->names[0] = 0;
+    s->list = none;
+    s->absent = -1;
+    s->rank = s->found = 0;
+    s->give_up_ns = cdp__min(
+        now + CDP__SETTLE_MS * CDP__MS, now + (cdp__max(m->init_deadline_ns, now) - now) / 4);
+    return cdp__join_missing(m);
+}
+
+/* Wait for the keys of all ranks. Now and then the wait is broken off to say who is missing. */
+CDP__PRIVATE cdp_status cdp__join_await(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    const uint64_t left = s->deadline_ns - cdp__min(cdp__mesh_now(m), s->deadline_ns);
+    s->next = cdp__join_awaited;
+    cdp__join_send(m, m->store, s->with_values ? CDP_STORE_MULTI_GET : CDP_STORE_WAIT, s->keys,
+        m->desc.group.world_size,
+        (uint32_t)cdp__max(1, (cdp__min(left, s->pause_ns) + CDP__MS - 1) / CDP__MS));
+    return CDP_OK;
+}
+
+/* Wait until every rank has set its key "<what>/<rank>"; with_values: m->addrs holds them then. The
+   step is complete after that. */
+CDP__PRIVATE cdp_status cdp__join_await_all(cdp__mesh *m, const char *what, bool with_values) {
+    cdp__join *s = m->join;
     const uint32_t n = m->desc.group.world_size;
-    char(*texts)[96] = (char(*)[96])cdp__alloc(m->os, n * (uint64_t)sizeof *texts);
-    cdp_bytes *keys = (cdp_bytes *)cdp__alloc(m->os, n * sizeof *keys);
-    cdp_status st = texts && keys ? CDP_OK : cdp__fail_nomem("the list of ranks", n * sizeof *keys);
     uint32_t r;
-    for (r = 0; st == CDP_OK && r < n; ++r) {
-        cdp__mesh_key(m, texts[r], what, r);
-        keys[r].data = texts[r];
-        keys[r].bytes = strlen(texts[r]);
+    if (!s->texts) s->texts = (char(*)[96])cdp__alloc(m->os, n * (uint64_t)sizeof *s->texts);
+    if (!s->keys) s->keys = (cdp_bytes *)cdp__alloc(m->os, n * sizeof *s->keys);
+    if (!s->texts || !s->keys) return cdp__fail_nomem("the list of ranks", n * sizeof *s->keys);
+    for (r = 0; r < n; ++r) {
+        cdp__mesh_key(m, s->texts[r], what, r);
+        s->keys[r].data = s->texts[r];
+        s->keys[r].bytes = strlen(s->texts[r]);
     }
-    if (st == CDP_OK) st = cdp__mesh_await_keys(m, keys, values, deadline_ns);
-    cdp__free(m->os, texts);
-    cdp__free(m->os, keys);
-    return st;
+    s->with_values = with_values;
+    s->looks = 0;
+    s->pause_ns = cdp__min(CDP__FAILURE_WAIT_MS, m->desc.init_timeout_ms / 4) * CDP__MS;
+    return cdp__join_await(m);
 }
 
 /* ---- >>rendezvous-steps: listen, compare, claim, exchange ------------------------------------ */
@@ -3329,10 +3601,9 @@ CDP__PRIVATE int32_t cdp__mesh_bind(cdp__mesh *m, cdp_addr *at) {
 /* Rank 0 has a port already, that of the store. The others listen where rank 0 can be reached
    from, when the job stays on one machine or nothing else is known; otherwise everywhere, since
    it is the peers who find out what leads here. */
-CDP__PRIVATE cdp_status cdp__mesh_listen(cdp__mesh *m, uint64_t deadline_ns) {
+CDP__PRIVATE cdp_status cdp__mesh_listen(cdp__mesh *m) {
     cdp_addr at;
     int32_t fd;
-    (void)deadline_ns;
     if (m->server) {
         cdp__store_server_share(m->server, cdp__mesh_incoming, m);
         return CDP_OK;
@@ -3356,53 +3627,8 @@ CDP__PRIVATE cdp_status cdp__mesh_listen(cdp__mesh *m, uint64_t deadline_ns) {
 
 /* What rank 0 says of the job; where it listens follows as text, if the store is external. */
 #define CDP__CONFIG_BYTES (8u + 8u + 8u + CDP__JOB_BYTES + 4u)
-#define CDP__REACH_MS 2000u /* an address that has not answered by then leads nowhere */
 
 CDP__PRIVATE uint32_t cdp__mesh_own_addrs(cdp__mesh *m, cdp_addr out[CDP__ADDRS]);
-
-/* A connection that is made to see whether anybody listens. */
-typedef struct cdp__reach {
-    cdp__mesh *mesh;
-    cdp__io io;
-    uint32_t *reached, *open; /* how many stand; how many are still being made */
-} cdp__reach;
-
-CDP__PRIVATE void cdp__reach_event(cdp__io *io) {
-    cdp__reach *r = (cdp__reach *)io->user;
-    const cdp_os *os = r->mesh->os;
-    const int32_t err =
-        io->ready & CDP_IO_WRITE ? os->net.connect_result(os->user, io->fd) : -EINPROGRESS;
-    if (err == -EINPROGRESS || err == -ENOTCONN) return;
-    cdp__loop_remove(&r->mesh->loop, io);
-    --*r->open;
-    if (err >= 0) ++*r->reached;
-}
-
-/* Does a process listen at one of these addresses (text as in cdp__addrs_text)? */
-CDP__PRIVATE bool cdp__mesh_listens(cdp__mesh *m, const void *text, uint64_t bytes) {
-    cdp__reach each[CDP__PATHS];
-    cdp_addr theirs[CDP__ADDRS], at[CDP__PATHS];
-    const uint64_t until = cdp__deadline(m->os, CDP__REACH_MS);
-    uint32_t i, reached = 0, open = 0, n;
-    n = cdp__addrs_parse((const char *)text, bytes, theirs, CDP__ADDRS);
-    n = cdp__paths(m->mine, m->mine_count, theirs, n, at);
-    memset(each, 0, sizeof each);
-    for (i = 0; i < n; ++i) {
-        const int32_t fd = m->os->net.connect_to(m->os->user, &at[i]);
-        if (fd < 0) continue;
-        each[i].mesh = m;
-        each[i].reached = &reached;
-        each[i].open = &open;
-        ++open;
-        cdp__loop_add(&m->loop, &each[i].io, fd, cdp__reach_event, &each[i]);
-        cdp__loop_want_write(&m->loop, &each[i].io);
-    }
-    while (open && !reached && m->os->now_ns(m->os->user) < until)
-        if (cdp__loop_run(&m->loop, NULL, until) != CDP_OK) break;
-    for (i = 0; i < n; ++i)
-        if (each[i].mesh) cdp__loop_remove(&m->loop, &each[i].io);
-    return reached > 0;
-}
 
 /* From here on the keys of this start are known, if the store is external. */
 CDP__PRIVATE void cdp__mesh_name_round(cdp__mesh *m) {
@@ -3433,89 +3659,79 @@ CDP__PRIVATE cdp_status cdp__mesh_claimed_twice(
         m->desc.group.rank, text, (const char *)mine + head);
 }
 
-/* Put `mine` under a key that only one process of this rank may have. The value ends with the
-   addresses of that process, `head` bytes from its beginning. What a process that has ended left
-   there is replaced. */
-CDP__PRIVATE cdp_status cdp__mesh_take_key(
-    cdp__mesh *m, const char *key, const uint8_t *mine, uint64_t bytes, uint64_t head) {
-    void *value = NULL;
-    uint64_t had = 0;
-    cdp_status st = cdp_store_compare_set(m->store, key, NULL, 0, mine, bytes, &value, &had);
-    while (st == CDP_OK && (had != bytes || memcmp(value, mine, (size_t)bytes) != 0)) {
-        void *now = NULL;
-        uint64_t now_bytes = 0;
-        const uint8_t *at = (const uint8_t *)value + cdp__min(head, had);
-        const uint64_t rest = had - cdp__min(head, had);
-        if (!m->desc.external_store || cdp__mesh_listens(m, at, rest))
-            st = cdp__mesh_claimed_twice(m, value, had, head, mine);
-        else
-            st = cdp_store_compare_set(m->store, key, value, had, mine, bytes, &now, &now_bytes);
-        cdp_store_free(m->store, value);
-        value = now;
-        had = now_bytes;
-    }
-    cdp_store_free(m->store, value);
-    return st;
+CDP__PRIVATE cdp_status cdp__join_taken(cdp__mesh *m);
+
+/* What another process has put under s->key_text is replaced, if it is still that. */
+CDP__PRIVATE cdp_status cdp__join_replace(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    if (s->reached)
+        return cdp__mesh_claimed_twice(m, s->theirs, s->their_bytes, s->own_head, s->own);
+    cdp__join_value(s, 0, s->theirs, s->their_bytes);
+    cdp__join_ask(m, m->store, CDP_STORE_COMPARE_SET, 0, cdp__join_taken);
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__join_taken(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    cdp_bytes *v = s->rq.results;
+    uint64_t head;
+    if (s->result != CDP_OK) return s->result;
+    if (v->bytes == s->own_bytes && memcmp(v->data, s->own, (size_t)v->bytes) == 0) return CDP_OK;
+    cdp__free(m->os, s->theirs);
+    memcpy(&s->theirs, &v->data, sizeof s->theirs);
+    s->their_bytes = v->bytes;
+    v->data = NULL;
+    head = cdp__min(s->own_head, s->their_bytes);
+    s->reached = 1;
+    if (!m->desc.external_store) return cdp__join_replace(m);
+    cdp__join_reach(m, (const uint8_t *)s->theirs + head, s->their_bytes - head, cdp__join_replace);
+    return CDP_OK;
+}
+
+/* Put s->own under the key s->key_text, which only one process of this rank may have. The value
+   ends with the addresses of that process, own_head bytes from its beginning. What a process that
+   has ended left there is replaced. */
+CDP__PRIVATE cdp_status cdp__join_take(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    cdp__join_value(s, 0, NULL, 0);
+    cdp__join_value(s, 1, s->own, s->own_bytes);
+    cdp__join_ask(m, m->store, CDP_STORE_COMPARE_SET, 0, cdp__join_taken);
+    return CDP_OK;
+}
+
+/* A request whose answer says nothing more than that it was done. */
+CDP__PRIVATE cdp_status cdp__join_set(cdp__mesh *m) {
+    return m->join->result;
+}
+
+/* What this rank says of the job. */
+CDP__PRIVATE void cdp__mesh_own_config(const cdp__mesh *m, uint8_t out[CDP__CONFIG_BYTES]) {
+    memset(out, 0, CDP__CONFIG_BYTES);
+    cdp__put_u32(out, CDP_WIRE_VERSION | cdp__byte_order() << 24);
+    cdp__put_u32(out + 4, m->desc.group.world_size);
+    cdp__put_u64(out + 8, m->desc.group.small_bytes);
+    cdp__put_u64(out + 16, m->desc.group.piece_bytes);
+    memcpy(out + 24, m->job, CDP__JOB_BYTES);
+    cdp__put_u32(
+        out + 40, m->desc.connections | (uint32_t)m->keyed << 16 | (uint32_t)m->desc.mac << 24);
 }
 
 /* Rank 0 publishes what the job is. */
-CDP__PRIVATE cdp_status cdp__mesh_publish_config(
-    cdp__mesh *m, const char *key, const uint8_t mine[CDP__CONFIG_BYTES]) {
-    uint8_t word[CDP__CONFIG_BYTES + CDP__ADDRS * 64];
-    char *at = (char *)word + CDP__CONFIG_BYTES;
+CDP__PRIVATE cdp_status cdp__mesh_publish_config(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    char *at = (char *)s->own + CDP__CONFIG_BYTES;
     cdp_addr own[CDP__ADDRS];
-    memcpy(word, mine, CDP__CONFIG_BYTES);
-    memcpy(word + 24, m->job, CDP__JOB_BYTES);
-    if (!m->desc.external_store) return cdp_store_set(m->store, key, word, CDP__CONFIG_BYTES);
-    cdp__addrs_text(own, cdp__mesh_own_addrs(m, own), at, sizeof word - CDP__CONFIG_BYTES);
-    return cdp__mesh_take_key(m, key, word, CDP__CONFIG_BYTES + strlen(at), CDP__CONFIG_BYTES);
-}
-
-/* The key may not be there yet. Now and then this says that rank 0 is missing. */
-CDP__PRIVATE cdp_status cdp__mesh_get_config(
-    cdp__mesh *m, const char *key, void **value, uint64_t *bytes, uint64_t deadline_ns) {
-    uint64_t pause_ms = cdp__max(1, cdp__min(CDP__FAILURE_WAIT_MS, m->desc.init_timeout_ms / 4));
-    uint32_t looks;
-    for (looks = 0;; ++looks) {
-        const cdp_status st = cdp_store_get(m->store, key, value, bytes, (uint32_t)pause_ms);
-        const uint64_t now = st == CDP_ERR_TIMEOUT ? m->os->now_ns(m->os->user) : 0;
-        if (st != CDP_ERR_TIMEOUT) return st;
-        (void)cdp__mesh_waits_for(m, 0, "0");
-        if (now >= deadline_ns && m->foreign) return CDP_ERR_TIMEOUT;
-        if (now >= deadline_ns)
-            return cdp__fail_peer(
-                CDP_ERR_TIMEOUT, 0, 0, "rank 0 did not come within %u ms", m->desc.init_timeout_ms);
-        cdp__log(&m->desc.group.logger, looks || m->foreign ? CDP_LOG_WARN : CDP_LOG_INFO,
-            m->desc.group.rank, "%s", cdp_last_error()->text);
-        if (looks) pause_ms = 10000;
-        pause_ms = cdp__min(pause_ms, 1 + (deadline_ns - now) / CDP__MS);
+    cdp__mesh_own_config(m, s->own);
+    cdp__mesh_name_round(m);
+    s->own_head = s->own_bytes = CDP__CONFIG_BYTES;
+    if (!m->desc.external_store) {
+        cdp__join_value(s, 0, s->own, s->own_bytes);
+        cdp__join_ask(m, m->store, CDP_STORE_SET, 0, cdp__join_set);
+        return CDP_OK;
     }
-}
-
-/* The others read that. In an external store it may be that of an earlier start, whose rank 0 has
-   ended; then it is read again until the next rank 0 has replaced it. */
-CDP__PRIVATE cdp_status cdp__mesh_read_config(
-    cdp__mesh *m, const char *key, void **value, uint64_t *bytes, uint64_t deadline_ns) {
-    uint64_t pause_ns = 20 * CDP__MS;
-    char old[128];
-    for (;; pause_ns = cdp__min(2 * pause_ns, 500 * CDP__MS)) {
-        const cdp_status st = cdp__mesh_get_config(m, key, value, bytes, deadline_ns);
-        uint64_t now;
-        if (st != CDP_OK || !m->desc.external_store || *bytes <= CDP__CONFIG_BYTES
-            || cdp__mesh_listens(
-                m, (const uint8_t *)*value + CDP__CONFIG_BYTES, *bytes - CDP__CONFIG_BYTES))
-            return st;
-        cdp__mesh_text(*value, *bytes, CDP__CONFIG_BYTES, old, sizeof old);
-        cdp_store_free(m->store, *value);
-        *value = NULL;
-        now = m->os->now_ns(m->os->user);
-        if (now >= deadline_ns)
-            return cdp__fail_peer(CDP_ERR_TIMEOUT, 0, 0,
-                "rank 0 did not come within %u ms: the store still names that of an earlier start, "
-                "and nobody listens at its address %s any more",
-                m->desc.init_timeout_ms, old);
-        cdp__sleep_until(m->os, cdp__min(now + pause_ns, deadline_ns));
-    }
+    cdp__addrs_text(own, cdp__mesh_own_addrs(m, own), at, sizeof s->own - CDP__CONFIG_BYTES);
+    s->own_bytes += strlen(at);
+    return cdp__join_take(m);
 }
 
 /* Rank 0 has another setting of the job key, or of `mac`. */
@@ -3530,84 +3746,143 @@ CDP__PRIVATE cdp_status cdp__mesh_guarded_otherwise(const cdp__mesh *m, bool key
         m->desc.mac ? "on" : "off", m->desc.mac ? "off" : "on");
 }
 
-/* Rank 0 says what the job is; the others compare. */
-CDP__PRIVATE cdp_status cdp__mesh_config(cdp__mesh *m, uint64_t deadline_ns) {
+/* What rank 0 says of the job, against what this rank says. */
+CDP__PRIVATE cdp_status cdp__mesh_compare(cdp__mesh *m, const uint8_t *value, uint64_t bytes) {
     uint8_t mine[CDP__CONFIG_BYTES];
-    char key[96];
-    void *value = NULL;
-    uint64_t bytes = 0;
-    cdp_status st;
-    cdp__mesh_key(m, key, "config", UINT32_MAX);
-    memset(mine, 0, sizeof mine);
-    cdp__put_u32(mine, CDP_WIRE_VERSION | cdp__byte_order() << 24);
-    cdp__put_u32(mine + 4, m->desc.group.world_size);
-    cdp__put_u64(mine + 8, m->desc.group.small_bytes);
-    cdp__put_u64(mine + 16, m->desc.group.piece_bytes);
-    cdp__put_u32(
-        mine + 40, m->desc.connections | (uint32_t)m->keyed << 16 | (uint32_t)m->desc.mac << 24);
-    if (m->desc.group.rank == 0) {
-        st = cdp__mesh_publish_config(m, key, mine);
-        cdp__mesh_name_round(m);
-        return st;
-    }
-    st = cdp__mesh_read_config(m, key, &value, &bytes, deadline_ns);
-    if (st != CDP_OK) return st;
-    if (bytes < sizeof mine
-        || (cdp__get_u32((const uint8_t *)value) & 0xffffff) != CDP_WIRE_VERSION)
-        st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
+    cdp__mesh_own_config(m, mine);
+    if (bytes < sizeof mine || (cdp__get_u32(value) & 0xffffff) != CDP_WIRE_VERSION)
+        return cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
             "rank 0 runs another version of cdp: this one speaks version %u; build all ranks from "
             "the same headers",
             (unsigned)CDP_WIRE_VERSION);
-    else if (((const uint8_t *)value)[3] != cdp__byte_order())
-        st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
+    if (value[3] != cdp__byte_order())
+        return cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
             "the processor of rank 0 has another byte order than this one; all ranks of a job must "
             "have the same");
-    else if (cdp__get_u32((const uint8_t *)value + 4) != m->desc.group.world_size)
-        st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
+    if (cdp__get_u32(value + 4) != m->desc.group.world_size)
+        return cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
             "WORLD_SIZE is %u here but %u on rank 0; make them equal", m->desc.group.world_size,
-            cdp__get_u32((const uint8_t *)value + 4));
-    else if (memcmp((const uint8_t *)value + 8, mine + 8, 16) != 0)
-        st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
+            cdp__get_u32(value + 4));
+    if (memcmp(value + 8, mine + 8, 16) != 0)
+        return cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
             "small_bytes or piece_bytes differ from those of rank 0 (%llu, %llu); make them equal",
-            (unsigned long long)cdp__get_u64((const uint8_t *)value + 8),
-            (unsigned long long)cdp__get_u64((const uint8_t *)value + 16));
-    else if (memcmp((const uint8_t *)value + 42, mine + 42, 2) != 0)
-        st = cdp__mesh_guarded_otherwise(m, ((const uint8_t *)value)[42] != mine[42]);
-    else if (memcmp((const uint8_t *)value + 40, mine + 40, 4) != 0)
-        st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
+            (unsigned long long)cdp__get_u64(value + 8),
+            (unsigned long long)cdp__get_u64(value + 16));
+    if (memcmp(value + 42, mine + 42, 2) != 0)
+        return cdp__mesh_guarded_otherwise(m, value[42] != mine[42]);
+    if (memcmp(value + 40, mine + 40, 4) != 0)
+        return cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
             "connections is %u here but %u on rank 0; make them equal", m->desc.connections,
-            cdp__get_u32((const uint8_t *)value + 40) & 0xffff);
-    else if (m->met && memcmp(m->job, (const uint8_t *)value + 24, CDP__JOB_BYTES) != 0)
-        st = cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
+            cdp__get_u32(value + 40) & 0xffff);
+    if (m->met && memcmp(m->job, value + 24, CDP__JOB_BYTES) != 0)
+        return cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
             "the published address of rank 0 leads to another job: it is that of an earlier run; "
             "remove the meeting file or key");
-    if (bytes >= sizeof mine && (!m->met || st == CDP_OK)) {
-        memcpy(m->job, (const uint8_t *)value + 24, CDP__JOB_BYTES);
-        cdp__mesh_name_round(m);
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__join_config_got(cdp__mesh *m);
+
+CDP__PRIVATE cdp_status cdp__join_config_ask(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    cdp__mesh_key(m, s->key_text, "config", UINT32_MAX);
+    cdp__join_ask(m, m->store, CDP_STORE_GET,
+        (uint32_t)cdp__min(s->pause_ns / CDP__MS, 1 + (uint64_t)cdp__join_ms_left(m)),
+        cdp__join_config_got);
+    return CDP_OK;
+}
+
+/* Rank 0 is missing, which the last error says. */
+CDP__PRIVATE cdp_status cdp__join_config_missed(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    const bool late = cdp__mesh_now(m) >= s->deadline_ns;
+    if (late && m->foreign) return CDP_ERR_TIMEOUT;
+    if (late)
+        return cdp__fail_peer(
+            CDP_ERR_TIMEOUT, 0, 0, "rank 0 did not come within %u ms", m->desc.init_timeout_ms);
+    cdp__join_log_missed(m);
+    return cdp__join_config_ask(m);
+}
+
+/* The key may not be there yet. Now and then this says that rank 0 is missing. */
+CDP__PRIVATE cdp_status cdp__join_config_get(cdp__mesh *m) {
+    m->join->looks = 0;
+    m->join->pause_ns =
+        cdp__max(1, cdp__min(CDP__FAILURE_WAIT_MS, m->desc.init_timeout_ms / 4)) * CDP__MS;
+    return cdp__join_config_ask(m);
+}
+
+/* In an external store it may be that of an earlier start, whose rank 0 has ended; then it is read
+   again until the next rank 0 has replaced it. */
+CDP__PRIVATE cdp_status cdp__join_config_reached(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    const cdp_bytes *v = s->rq.results;
+    const uint8_t *value = (const uint8_t *)v->data;
+    const uint64_t now = cdp__mesh_now(m);
+    char old[128];
+    if (s->reached) {
+        const cdp_status st = cdp__mesh_compare(m, value, v->bytes);
+        if (v->bytes >= CDP__CONFIG_BYTES && (!m->met || st == CDP_OK)) {
+            memcpy(m->job, value + 24, CDP__JOB_BYTES);
+            cdp__mesh_name_round(m);
+        }
+        return st;
     }
-    cdp_store_free(m->store, value);
-    return st;
+    cdp__mesh_text(value, v->bytes, CDP__CONFIG_BYTES, old, sizeof old);
+    if (now >= s->deadline_ns)
+        return cdp__fail_peer(CDP_ERR_TIMEOUT, 0, 0,
+            "rank 0 did not come within %u ms: the store still names that of an earlier start, "
+            "and nobody listens at its address %s any more",
+            m->desc.init_timeout_ms, old);
+    cdp__join_pause(
+        s, cdp__min(now + s->patience_ms * CDP__MS, s->deadline_ns), cdp__join_config_get);
+    s->patience_ms = cdp__min(2 * s->patience_ms, 500);
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__join_config_got(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    const cdp_bytes *v = s->rq.results;
+    if (s->result == CDP_ERR_TIMEOUT) {
+        cdp__format(s->names, sizeof s->names, "0");
+        return cdp__join_complain(m, 0, cdp__join_config_missed);
+    }
+    if (s->result != CDP_OK) return s->result;
+    s->reached = 1;
+    if (!m->desc.external_store || v->bytes <= CDP__CONFIG_BYTES)
+        return cdp__join_config_reached(m);
+    cdp__join_reach(m, (const uint8_t *)v->data + CDP__CONFIG_BYTES, v->bytes - CDP__CONFIG_BYTES,
+        cdp__join_config_reached);
+    return CDP_OK;
+}
+
+/* Rank 0 says what the job is; the others compare. */
+CDP__PRIVATE cdp_status cdp__mesh_config(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    s->patience_ms = 20;
+    cdp__mesh_key(m, s->key_text, "config", UINT32_MAX);
+    return m->desc.group.rank == 0 ? cdp__mesh_publish_config(m) : cdp__join_config_get(m);
 }
 
 /* Make sure that nobody else has this rank. */
-CDP__PRIVATE cdp_status cdp__mesh_claim(cdp__mesh *m, uint64_t deadline_ns) {
-    char key[96], mine[24 + CDP__ADDRS * 64];
-    uint64_t random = 0, head;
+CDP__PRIVATE cdp_status cdp__mesh_claim(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    char *mine = (char *)s->own;
+    uint64_t random = 0;
     cdp_addr own[CDP__ADDRS];
-    cdp__text t = {mine, sizeof mine, 0};
+    cdp__text t = {mine, sizeof s->own, 0};
     cdp_status st = m->os->random(m->os->user, &random, sizeof random);
-    (void)deadline_ns;
     if (st != CDP_OK) return st;
-    cdp__mesh_key(m, key, "claim", m->desc.group.rank);
+    cdp__mesh_key(m, s->key_text, "claim", m->desc.group.rank);
     cdp__text_add(&t, "%llx ", (unsigned long long)random);
-    head = t.used;
+    s->own_head = t.used;
     if (m->desc.external_store)
-        cdp__addrs_text(own, cdp__mesh_own_addrs(m, own), mine + head, sizeof mine - head);
+        cdp__addrs_text(
+            own, cdp__mesh_own_addrs(m, own), mine + s->own_head, sizeof s->own - s->own_head);
     else
-        cdp__addr_text(&m->at, mine + head, sizeof mine - head);
-    st = cdp__mesh_take_key(m, key, (const uint8_t *)mine, strlen(mine), head);
-    m->claimed = st == CDP_OK;
-    return st;
+        cdp__addr_text(&m->at, mine + s->own_head, sizeof s->own - s->own_head);
+    s->own_bytes = strlen(mine);
+    return cdp__join_take(m);
 }
 
 /* Under which addresses the others may try this rank: first the one through which it talks to
@@ -3671,11 +3946,44 @@ CDP__PRIVATE uint32_t cdp__mesh_host_before(const cdp__mesh *m, uint32_t r, uint
     return (*hosts)++;
 }
 
-/* Wait for everybody's addresses, and read them. The answers are kept. */
-CDP__PRIVATE cdp_status cdp__mesh_read_addrs(cdp__mesh *m, uint64_t deadline_ns) {
+/* Publish this rank's addresses, and behind what number it shares memory. */
+CDP__PRIVATE cdp_status cdp__mesh_exchange(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    char *text = (char *)s->own;
+    cdp_addr own[CDP__ADDRS];
+    const uint32_t count = cdp__mesh_own_addrs(m, own);
+    uint32_t number = 0;
+    m->hosts = (uint32_t *)cdp__alloc_zero(m->os, m->desc.group.world_size * sizeof *m->hosts);
+    if (!m->hosts)
+        return cdp__fail_nomem(
+            "the hosts of all ranks", m->desc.group.world_size * sizeof *m->hosts);
+    if (!count)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_init: interfaces '%s': this machine has no address on any of these; name others, "
+            "or none for all",
+            m->desc.interfaces);
+    cdp__mesh_key(m, s->key_text, "addr", m->desc.group.rank);
+    cdp__put_u64((uint8_t *)text,
+        cdp__mesh_shares(m) && m->os->shared.host_id ? m->os->shared.host_id(m->os->user) : 0);
+    if (m->os->shared.process_place) m->place = m->os->shared.process_place(m->os->user, &number);
+    cdp__put_u64((uint8_t *)text + 8, m->place);
+    cdp__put_u32((uint8_t *)text + 16, number);
+    cdp__addrs_text(own, count, text + CDP__PLACE_BYTES, sizeof s->own - CDP__PLACE_BYTES);
+    cdp__join_value(s, 0, text, CDP__PLACE_BYTES + strlen(text + CDP__PLACE_BYTES));
+    cdp__join_ask(m, m->store, CDP_STORE_SET, 0, cdp__join_set);
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__mesh_await_addrs(cdp__mesh *m) {
+    cdp_store_request_free(m->store, &m->addrs);
+    return cdp__join_await_all(m, "addr", true);
+}
+
+/* Everybody's addresses have come. The answers are kept. */
+CDP__PRIVATE cdp_status cdp__mesh_read_addrs(cdp__mesh *m) {
     cdp_addr at[CDP__ADDRS], own[CDP__ADDRS];
     const uint32_t count = cdp__mesh_own_addrs(m, own);
-    cdp_status st = cdp__mesh_await_all(m, "addr", &m->addrs, deadline_ns);
+    cdp_status st = CDP_OK;
     uint32_t r, n, hosts = 0;
     char text[160];
     for (r = 0; st == CDP_OK && r < m->desc.group.world_size; ++r) {
@@ -3695,46 +4003,23 @@ CDP__PRIVATE cdp_status cdp__mesh_read_addrs(cdp__mesh *m, uint64_t deadline_ns)
     return st;
 }
 
-/* Publish this rank's addresses, and behind what number it shares memory; read those of all. */
-CDP__PRIVATE cdp_status cdp__mesh_exchange(cdp__mesh *m, uint64_t deadline_ns) {
-    char key[96], text[CDP__PLACE_BYTES + CDP__ADDRS * 64];
-    cdp_addr own[CDP__ADDRS];
-    const uint32_t count = cdp__mesh_own_addrs(m, own);
-    cdp_status st;
-    uint32_t number = 0;
-    m->hosts = (uint32_t *)cdp__alloc_zero(m->os, m->desc.group.world_size * sizeof *m->hosts);
-    if (!m->hosts)
-        return cdp__fail_nomem(
-            "the hosts of all ranks", m->desc.group.world_size * sizeof *m->hosts);
-    if (!count)
-        return cdp__fail(CDP_ERR_INVALID,
-            "cdp_init: interfaces '%s': this machine has no address on any of these; name others, "
-            "or none for all",
-            m->desc.interfaces);
-    cdp__mesh_key(m, key, "addr", m->desc.group.rank);
-    cdp__put_u64((uint8_t *)text,
-        cdp__mesh_shares(m) && m->os->shared.host_id ? m->os->shared.host_id(m->os->user) : 0);
-    if (m->os->shared.process_place) m->place = m->os->shared.process_place(m->os->user, &number);
-    cdp__put_u64((uint8_t *)text + 8, m->place);
-    cdp__put_u32((uint8_t *)text + 16, number);
-    cdp__addrs_text(own, count, text + CDP__PLACE_BYTES, sizeof text - CDP__PLACE_BYTES);
-    st = cdp_store_set(m->store, key, text, CDP__PLACE_BYTES + strlen(text + CDP__PLACE_BYTES));
-    return st == CDP_OK ? cdp__mesh_read_addrs(m, deadline_ns) : st;
+CDP__PRIVATE cdp_status cdp__mesh_done(cdp__mesh *m) {
+    cdp__mesh_key(m, m->join->key_text, "done", m->desc.group.rank);
+    /* not a set: this one is acknowledged */
+    cdp__join_ask(m, m->store, CDP_STORE_ADD, 0, cdp__join_set);
+    return CDP_OK;
 }
 
 /* Rank 0 serves the store: it must not leave before everybody has read it. An external store does
    not tell that a rank has ended, so there everybody waits for everybody, and reads the addresses
    again: another process may have taken over a rank meanwhile. */
-CDP__PRIVATE cdp_status cdp__mesh_all_done(cdp__mesh *m, uint64_t deadline_ns) {
-    char key[96];
-    cdp_status st;
-    cdp__mesh_key(m, key, "done", m->desc.group.rank);
-    st = cdp_store_add(m->store, key, 1, NULL); /* not a set: this one is acknowledged */
-    if (st != CDP_OK || (!m->server && !m->desc.external_store)) return st;
-    st = cdp__mesh_await_all(m, "done", NULL, deadline_ns);
-    if (st != CDP_OK || m->server) return st;
-    cdp_store_request_free(m->store, &m->addrs);
-    return cdp__mesh_read_addrs(m, deadline_ns);
+CDP__PRIVATE cdp_status cdp__mesh_all_done(cdp__mesh *m) {
+    if (!m->server && !m->desc.external_store) return CDP_OK;
+    return cdp__join_await_all(m, "done", false);
+}
+
+CDP__PRIVATE cdp_status cdp__mesh_await_addrs_again(cdp__mesh *m) {
+    return m->desc.external_store ? cdp__mesh_await_addrs(m) : CDP_OK;
 }
 
 CDP__PRIVATE cdp_tcp_store_desc cdp__mesh_store_desc(cdp__mesh *m) {
@@ -3754,8 +4039,6 @@ CDP__PRIVATE cdp_tcp_store_desc cdp__mesh_store_desc(cdp__mesh *m) {
 CDP__PRIVATE bool cdp__mesh_meets(const cdp__mesh *m) {
     return m->desc.file || m->desc.store || m->desc.exchange;
 }
-
-#define CDP__ENDPOINT_BYTES 1024u
 
 /* ---- >>rendezvous-meeting: how the others find rank 0 ---------------------------------------- */
 
@@ -3792,166 +4075,208 @@ CDP__PRIVATE bool cdp__mesh_parse_endpoint(
     return n > 0;
 }
 
-CDP__PRIVATE uint32_t cdp__mesh_ms_left(const cdp__mesh *m, uint64_t deadline_ns) {
-    const uint64_t now = m->os->now_ns(m->os->user);
-    if (deadline_ns == CDP__NEVER) return CDP_NO_TIMEOUT;
-    return (uint32_t)cdp__min(1 + (deadline_ns - cdp__min(now, deadline_ns)) / CDP__MS, 1u << 31);
+CDP__PRIVATE cdp_status cdp__join_open_store(cdp__mesh *m);
+
+#ifndef CDP_NO_FILE_STORE
+/* Another process may have the file locked. */
+CDP__PRIVATE cdp_status cdp__join_file(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    cdp__file_store *f = (cdp__file_store *)s->file;
+    const uint64_t now = cdp__mesh_now(m);
+    const cdp_status st = cdp__file_register(f, false);
+    if (st == CDP_PENDING && now >= s->deadline_ns) return cdp__file_locked(f);
+    if (st == CDP_PENDING)
+        cdp__join_pause(s, cdp__min(s->deadline_ns, now + CDP__MS), cdp__join_file);
+    if (st != CDP_OK) return st < 0 ? st : CDP_OK;
+    m->meeting = &f->tried.store;
+    return cdp__join_open_store(m);
 }
+#endif
 
 /* The store through which the ranks meet, if it is one. */
-CDP__PRIVATE cdp_status cdp__mesh_meeting_store(cdp__mesh *m, uint64_t deadline_ns) {
+CDP__PRIVATE cdp_status cdp__mesh_meet(cdp__mesh *m) {
 #ifdef CDP_NO_FILE_STORE
-    (void)deadline_ns;
     m->meeting = m->desc.store;
-    return m->desc.file
-        ? cdp__fail(CDP_ERR_UNSUPPORTED,
-            "cdp_init: file %s: CDP_NO_FILE_STORE is defined; meet in another store", m->desc.file)
-        : CDP_OK;
+    if (m->desc.file)
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_init: file %s: CDP_NO_FILE_STORE is defined; meet in another store", m->desc.file);
 #else
     cdp_file_store_desc d;
+    cdp__file_store *f = NULL;
+    cdp_status st;
     m->meeting = m->desc.store;
-    if (!m->desc.file) return CDP_OK;
     memset(&d, 0, sizeof d);
     d.path = m->desc.file;
     d.world_size = m->desc.group.world_size;
     d.os = m->os;
     d.private_file = true; /* by default it is in a folder in which everybody may put files */
-    d.timeout_ms = cdp__mesh_ms_left(m, deadline_ns);
-    return cdp_file_store_create(&d, &m->meeting);
+    if (d.path) {
+        st = cdp__file_make(&d, &f);
+        m->join->file = f;
+        return st == CDP_OK ? cdp__join_file(m) : st;
+    }
 #endif
+    return cdp__join_open_store(m);
 }
 
 /* Rank 0 publishes its address. It replaces that of an earlier run. */
 CDP__PRIVATE cdp_status cdp__mesh_publish_endpoint(cdp__mesh *m) {
-    char word[CDP__ENDPOINT_BYTES], key[96];
-    cdp__mesh_key(m, key, "meet", UINT32_MAX);
+    cdp__join *s = m->join;
+    char *word = (char *)s->own;
     cdp__mesh_endpoint(m, word);
-    if (m->meeting) return cdp_store_set(m->meeting, key, word, strlen(word));
-    return m->desc.exchange(m->desc.exchange_user, word, sizeof word) == 0
-        ? CDP_OK
-        : cdp__fail(CDP_ERR_STORE, "the exchange function failed");
+    if (!m->meeting)
+        return m->desc.exchange(m->desc.exchange_user, word, CDP__ENDPOINT_BYTES) == 0
+            ? CDP_OK
+            : cdp__fail(CDP_ERR_STORE, "the exchange function failed");
+    cdp__mesh_key(m, s->key_text, "meet", UINT32_MAX);
+    cdp__join_value(s, 0, word, strlen(word));
+    cdp__join_ask(m, m->meeting, CDP_STORE_SET, 0, cdp__join_set);
+    return CDP_OK;
 }
 
-/* The other ranks read the address and connect. In a store it may be that of an earlier run, where
-   nobody listens any more; so it is read again after each failed attempt. */
-CDP__PRIVATE cdp_status cdp__mesh_follow_endpoint(
-    cdp__mesh *m, cdp_tcp_store_desc *d, uint64_t deadline_ns) {
-    char key[96], word[CDP__ENDPOINT_BYTES];
-    cdp_addr at[CDP__PATHS];
-    uint64_t patience_ms = 250;
-    cdp_status st;
-    cdp__mesh_key(m, key, "meet", UINT32_MAX);
-    d->addrs = at;
-    for (;; patience_ms = cdp__min(2 * patience_ms, 8000)) {
-        const uint64_t now = m->os->now_ns(m->os->user),
-                       left_ms = (deadline_ns - cdp__min(now, deadline_ns)) / CDP__MS;
-        void *value = word;
-        uint64_t bytes = sizeof word;
-        if (m->meeting)
-            st = cdp_store_get(m->meeting, key, &value, &bytes,
-                (uint32_t)cdp__max(1, cdp__min(left_ms, CDP_NO_TIMEOUT)));
-        else
-            st = m->desc.exchange(m->desc.exchange_user, word, bytes) == 0
-                ? CDP_OK
-                : cdp__fail(CDP_ERR_STORE, "the exchange function failed");
-        if (st == CDP_ERR_TIMEOUT)
-            st = cdp__fail_peer(CDP_ERR_TIMEOUT, 0, 0,
-                "rank 0 did not publish its address within %u ms", m->desc.init_timeout_ms);
-        if (st != CDP_OK) return st;
-        if (!m->meeting) bytes = strnlen(word, sizeof word);
-        if (!cdp__mesh_parse_endpoint(m, (const char *)value, bytes, at, &d->addr_count))
-            st = cdp__fail(CDP_ERR_MISMATCH, "the published address of rank 0 cannot be read");
-        if (m->meeting) cdp_store_free(m->meeting, value);
-        if (st != CDP_OK) return st;
-        d->connect_timeout_ms =
-            (uint32_t)cdp__max(1, cdp__min(left_ms, m->meeting ? patience_ms : CDP_NO_TIMEOUT));
-        st = cdp_tcp_store_create(d, &m->store);
-        if (st == CDP_OK || !m->meeting || m->os->now_ns(m->os->user) >= deadline_ns) return st;
+/* A connection to the store; what came of it is s->result in `next`, and s->made the store. */
+CDP__PRIVATE cdp_status cdp__join_connect(
+    cdp__mesh *m, const cdp_tcp_store_desc *d, cdp__join_func *next) {
+    cdp__join *s = m->join;
+    const cdp_status st = cdp__tcp_store_start(d, &s->made);
+    s->until_ns = cdp__deadline(m->os, cdp__def(d->connect_timeout_ms, d->timeout_ms));
+    s->waits = CDP__WAITS_CONNECTION;
+    s->next = next;
+    return st;
+}
+
+CDP__PRIVATE void cdp__join_disconnect(cdp__join *s) {
+    cdp_store_destroy(s->made);
+    s->made = NULL;
+}
+
+CDP__PRIVATE cdp_status cdp__join_follow(cdp__mesh *m);
+
+/* In a meeting store the address may be that of an earlier run, where nobody listens any more; so
+   it is read again after each failed attempt. */
+CDP__PRIVATE cdp_status cdp__join_store_up(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    if (s->result == CDP_OK) {
+        m->store = s->made;
+        s->made = NULL;
+        return m->server && cdp__mesh_meets(m) ? cdp__mesh_publish_endpoint(m) : CDP_OK;
     }
+    if (m->server || !m->meeting || cdp__mesh_now(m) >= s->deadline_ns) return s->result;
+    cdp__join_disconnect(s);
+    s->patience_ms = cdp__min(2 * s->patience_ms, 8000);
+    return cdp__join_follow(m);
 }
 
-/* Rendezvous is over: rank 0 deletes its address from the meeting store. */
-CDP__PRIVATE void cdp__mesh_withdraw_endpoint(cdp__mesh *m) {
-    const cdp_error before = *cdp_last_error();
-    char key[96];
-    cdp_bytes k;
-    cdp_store_request rq;
-    if (!m->meeting) return;
-    cdp__mesh_key(m, key, "meet", UINT32_MAX);
-    k.data = key;
-    k.bytes = strlen(key);
-    memset(&rq, 0, sizeof rq);
-    rq.op = CDP_STORE_DELETE;
-    rq.key_count = 1;
-    rq.keys = &k;
-    if (m->desc.group.rank == 0 && cdp_store_run(m->meeting, &rq, CDP__SETTLE_MS) == CDP_OK)
-        cdp_store_request_free(m->meeting, &rq);
-    if (m->desc.file) cdp_store_destroy(m->meeting);
-    m->meeting = NULL;
-    *cdp__error_slot() = before;
+CDP__PRIVATE cdp_status cdp__join_follow_to(cdp__mesh *m, const char *word, uint64_t bytes) {
+    cdp__join *s = m->join;
+    cdp_tcp_store_desc d = cdp__mesh_store_desc(m);
+    if (!cdp__mesh_parse_endpoint(m, word, bytes, s->at, &d.addr_count))
+        return cdp__fail(CDP_ERR_MISMATCH, "the published address of rank 0 cannot be read");
+    d.addrs = s->at;
+    d.connect_timeout_ms = cdp__join_ms_left(m);
+    if (m->meeting) d.connect_timeout_ms = (uint32_t)cdp__min(d.connect_timeout_ms, s->patience_ms);
+    s->result = cdp__join_connect(m, &d, cdp__join_store_up);
+    return s->result == CDP_OK ? CDP_OK : cdp__join_store_up(m);
 }
 
-/* Rank 0 serves the store unless somebody else does; everybody connects. A name may mean another
-   address on each machine, so there rank 0 listens everywhere; it finds itself without any name. */
-CDP__PRIVATE cdp_status cdp__mesh_open_store(cdp__mesh *m, uint64_t deadline_ns) {
+CDP__PRIVATE cdp_status cdp__join_followed(cdp__mesh *m) {
+    const cdp__join *s = m->join;
+    const cdp_bytes *v = s->rq.results;
+    if (s->result == CDP_ERR_TIMEOUT)
+        return cdp__fail_peer(CDP_ERR_TIMEOUT, 0, 0,
+            "rank 0 did not publish its address within %u ms", m->desc.init_timeout_ms);
+    if (s->result != CDP_OK) return s->result;
+    return cdp__join_follow_to(m, (const char *)v->data, v->bytes);
+}
+
+/* The other ranks read the address and connect. */
+CDP__PRIVATE cdp_status cdp__join_follow(cdp__mesh *m) {
+    char word[CDP__ENDPOINT_BYTES];
+    if (!m->meeting) {
+        memset(word, 0, sizeof word);
+        if (m->desc.exchange(m->desc.exchange_user, word, sizeof word) != 0)
+            return cdp__fail(CDP_ERR_STORE, "the exchange function failed");
+        return cdp__join_follow_to(m, word, strnlen(word, sizeof word));
+    }
+    cdp__mesh_key(m, m->join->key_text, "meet", UINT32_MAX);
+    cdp__join_ask(m, m->meeting, CDP_STORE_GET, 0, cdp__join_followed);
+    return CDP_OK;
+}
+
+/* Where rank 0 serves the store. A name may mean another address on each machine, so then it
+   listens everywhere. */
+CDP__PRIVATE cdp_status cdp__mesh_serve(cdp__mesh *m) {
+    cdp_store_server_desc s;
+    cdp_addr self;
+    memset(&s, 0, sizeof s);
+    s.host = m->desc.master_addr;
+    if (m->os->net.addresses && (cdp__mesh_meets(m) || (m->spread && !cdp__mesh_local_only(m))))
+        s.host = "*";
+    if (m->desc.listen_addr) s.host = m->desc.listen_addr;
+    if (m->os->net.addresses && !cdp__addr_parse(s.host, &self) && s.host == m->desc.master_addr
+        && !cdp__mesh_local_only(m)) {
+        /* a slow resolver is the others' trouble */
+        const int32_t n = m->os->net.resolve(m->os->user, s.host, 0, &self, 1,
+            cdp__min(m->join->deadline_ns, cdp__deadline(m->os, 2000)));
+        if (n == -ENOENT)
+            return cdp__fail_peer(
+                CDP_ERR_IO, -1, 0, "master_addr: the name \"%s\" has no address", s.host);
+        s.host = "*";
+    }
+    s.port = m->desc.master_port;
+    s.job_key = m->desc.job_key;
+    s.trust_network = m->desc.trust_network;
+    s.has_listen_fd = m->desc.has_listen_fd;
+    s.listen_fd = m->desc.listen_fd;
+    s.os = m->os;
+    s.logger = m->desc.group.logger;
+    s.loop = &m->loop;
+    return cdp_store_server_create(&s, &m->server);
+}
+
+/* Rank 0 serves the store unless somebody else does; everybody connects. Rank 0 finds itself
+   without any name. */
+CDP__PRIVATE cdp_status cdp__join_open_store(cdp__mesh *m) {
     cdp_tcp_store_desc d = cdp__mesh_store_desc(m);
     cdp_addr self;
-    cdp_status st = cdp__mesh_meeting_store(m, deadline_ns);
+    cdp_status st;
+    m->join->patience_ms = 250;
+    if (m->desc.group.rank != 0 || m->desc.external_store)
+        return cdp__mesh_meets(m) ? cdp__join_follow(m)
+                                  : cdp__join_connect(m, &d, cdp__join_store_up);
+    st = cdp__mesh_serve(m);
     if (st != CDP_OK) return st;
-    if (m->desc.group.rank == 0 && !m->desc.external_store) {
-        cdp_store_server_desc s;
-        memset(&s, 0, sizeof s);
-        s.host = m->desc.master_addr;
-        if (m->os->net.addresses && (cdp__mesh_meets(m) || (m->spread && !cdp__mesh_local_only(m))))
-            s.host = "*";
-        if (m->desc.listen_addr) s.host = m->desc.listen_addr;
-        if (m->os->net.addresses && !cdp__addr_parse(s.host, &self) && s.host == m->desc.master_addr
-            && !cdp__mesh_local_only(m)) {
-            /* a slow resolver is the others' trouble */
-            const int32_t n = m->os->net.resolve(m->os->user, s.host, 0, &self, 1,
-                cdp__min(deadline_ns, cdp__deadline(m->os, 2000)));
-            if (n == -ENOENT)
-                return cdp__fail_peer(
-                    CDP_ERR_IO, -1, 0, "master_addr: the name \"%s\" has no address", s.host);
-            s.host = "*";
-        }
-        s.port = m->desc.master_port;
-        s.job_key = m->desc.job_key;
-        s.trust_network = m->desc.trust_network;
-        s.has_listen_fd = m->desc.has_listen_fd;
-        s.listen_fd = m->desc.listen_fd;
-        s.os = m->os;
-        s.logger = m->desc.group.logger;
-        s.loop = &m->loop;
-        st = cdp_store_server_create(&s, &m->server);
-        if (st != CDP_OK) return st;
-        self = cdp__store_server_addr(m->server);
-        if (cdp__addr_any(&self)) {
-            const uint16_t port = self.port;
-            (void)cdp__addr_parse("127.0.0.1", &self);
-            self.port = port;
-        }
-        m->at = cdp__store_server_addr(m->server);
-        d.addrs = &self;
-        d.addr_count = 1;
-        st = cdp_tcp_store_create(&d, &m->store);
-        return st == CDP_OK && cdp__mesh_meets(m) ? cdp__mesh_publish_endpoint(m) : st;
+    m->at = self = cdp__store_server_addr(m->server);
+    if (cdp__addr_any(&self)) {
+        (void)cdp__addr_parse("127.0.0.1", &self);
+        self.port = m->at.port;
     }
-    return cdp__mesh_meets(m) ? cdp__mesh_follow_endpoint(m, &d, deadline_ns)
-                              : cdp_tcp_store_create(&d, &m->store);
+    d.addrs = &self;
+    d.addr_count = 1;
+    return cdp__join_connect(m, &d, cdp__join_store_up);
+}
+
+CDP__PRIVATE cdp_status cdp__join_watching(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    if (s->result != CDP_OK) return s->result;
+    m->watch = s->made;
+    s->made = NULL;
+    m->watch_key.data = m->fail_key;
+    m->watch_key.bytes = strlen(m->fail_key);
+    m->watching = cdp__mesh_start(m->watch, &m->watch_rq, CDP_STORE_GET, &m->watch_key, 1, NULL);
+    return m->watching ? CDP_OK : cdp_last_error()->status;
 }
 
 /* From here on a failure of any rank is noticed while this one waits, and its own death by the
    others. Not before it has its rank: a stray process that tries to join a running job must not
    end it. */
-CDP__PRIVATE cdp_status cdp__mesh_start_watch(cdp__mesh *m, uint64_t deadline_ns) {
+CDP__PRIVATE cdp_status cdp__mesh_start_watch(cdp__mesh *m) {
     cdp_tcp_store_desc d = cdp__mesh_store_desc(m);
     const cdp_addr at = cdp__tcp_store_peer_addr(m->store);
     uint8_t will[CDP__FAILURE_MAX];
     cdp__failure_record r;
     char text[64];
-    cdp_status st;
-    (void)deadline_ns;
+    m->claimed = true; /* by the step before */
     cdp__format(text, sizeof text, "rank %u ended while the job was starting", m->desc.group.rank);
     cdp__failure_plain(&r, CDP_ERR_PEER_LOST, 0, (int32_t)m->desc.group.rank, text);
     /* it has just been reached: no reason to be patient, */
@@ -3962,21 +4287,7 @@ CDP__PRIVATE cdp_status cdp__mesh_start_watch(cdp__mesh *m, uint64_t deadline_ns
     d.will_key = m->fail_key;
     d.will_value.data = will;
     d.will_value.bytes = cdp__failure_encode(&r, will);
-    st = cdp_tcp_store_create(&d, &m->watch);
-    if (st != CDP_OK) return st;
-    m->watch_key.data = m->fail_key;
-    m->watch_key.bytes = strlen(m->fail_key);
-    m->watching = cdp__mesh_start(m->watch, &m->watch_rq, CDP_STORE_GET, &m->watch_key, 1, NULL);
-    return m->watching ? CDP_OK : cdp_last_error()->status;
-}
-
-/* All the steps of starting share one deadline: what is left of it is what the next call to the
-   store gets. */
-CDP__PRIVATE void cdp__mesh_time_left(cdp__mesh *m, uint64_t deadline_ns) {
-    const uint64_t now = m->os->now_ns(m->os->user);
-    m->store->timeout_ms = deadline_ns == CDP__NEVER
-        ? CDP_NO_TIMEOUT
-        : (uint32_t)cdp__max(1, (deadline_ns - cdp__min(now, deadline_ns)) / CDP__MS);
+    return cdp__join_connect(m, &d, cdp__join_watching);
 }
 
 #define CDP__OWN_DESCRIPTORS 16u /* standard streams, listener, watch, wake-up, store, ... */
@@ -4013,28 +4324,109 @@ CDP__PRIVATE cdp_status cdp__mesh_check_descriptors(const cdp__mesh *m) {
     return CDP_OK;
 }
 
-typedef cdp_status cdp__mesh_step(cdp__mesh *m, uint64_t deadline_ns);
+CDP__PRIVATE cdp_status cdp__mesh_prepare(cdp__mesh *m) {
+    const cdp_status st = cdp__mesh_check_descriptors(m);
+    return st == CDP_OK && m->desc.group.rank == 0
+        ? m->os->random(m->os->user, m->job, CDP__JOB_BYTES)
+        : st;
+}
 
-CDP__PRIVATE cdp_status cdp__mesh_rendezvous(cdp__mesh *m) {
-    const uint64_t deadline_ns = cdp__mesh_init_deadline(m);
-    cdp__mesh_step *const steps[] = {cdp__mesh_listen, cdp__mesh_config, cdp__mesh_claim,
-        cdp__mesh_start_watch, cdp__mesh_exchange, cdp__mesh_all_done};
-    cdp_status st;
-    uint32_t i;
-    m->start_ns = m->os->now_ns(m->os->user);
-    st = cdp__mesh_check_descriptors(m);
-    if (st == CDP_OK && m->desc.group.rank == 0)
-        st = m->os->random(m->os->user, m->job, CDP__JOB_BYTES);
-    if (st == CDP_OK) st = cdp__mesh_open_store(m, deadline_ns);
-    for (i = 0; st == CDP_OK && i < sizeof steps / sizeof *steps; ++i) {
-        cdp__mesh_time_left(m, deadline_ns);
-        st = steps[i](m, deadline_ns);
+#define CDP__LEAVE_MS 100u /* for a file that another process has locked */
+
+/* All have met, and the meeting is over. */
+CDP__PRIVATE cdp_status cdp__join_good(cdp__mesh *m) {
+    m->started = true;
+    if (!m->noted) return cdp__join_end(m);
+    cdp__join_note(m, -1, cdp__join_end);
+    return CDP_OK;
+}
+
+/* This rank leaves the file, which another process may have locked. */
+CDP__PRIVATE cdp_status cdp__join_leave(cdp__mesh *m) {
+    cdp__join *s = m->join;
+#ifndef CDP_NO_FILE_STORE
+    cdp__file_store *f = (cdp__file_store *)s->file;
+    const uint64_t now = cdp__mesh_now(m);
+    cdp__join_forget(s);
+    if (f && m->meeting && cdp__file_register(f, true) == CDP_PENDING && now < s->give_up_ns) {
+        cdp__join_pause(s, now + CDP__MS, cdp__join_leave);
+        return CDP_OK;
     }
-    cdp__mesh_withdraw_endpoint(m);
-    m->started = st == CDP_OK;
-    if (m->started) cdp__mesh_note(m, -1);
-    if (m->started) cdp__tcp_store_withdraw_will(m->watch);
-    return st == CDP_OK || cdp_last_error()->origin >= 0 ? st : cdp__mesh_fail(m);
+    if (f) cdp__file_free(f);
+    s->file = NULL;
+#endif
+    cdp__join_forget(s);
+    m->meeting = NULL;
+    return s->status == CDP_OK ? cdp__join_good(m) : cdp__join_failed(m);
+}
+
+/* Rendezvous is over: rank 0 deletes its address from the meeting store. */
+CDP__PRIVATE cdp_status cdp__join_withdraw(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    s->give_up_ns = cdp__deadline(m->os, CDP__SETTLE_MS + CDP__LEAVE_MS);
+    if (!m->meeting || m->desc.group.rank != 0) return cdp__join_leave(m);
+    cdp__mesh_key(m, s->key_text, "meet", UINT32_MAX);
+    cdp__join_ask(m, m->meeting, CDP_STORE_DELETE, CDP__SETTLE_MS, cdp__join_leave);
+    return CDP_OK;
+}
+
+/* The steps of starting, in their order. All of them share one deadline. */
+static cdp__join_func *const cdp__join_steps[] = {cdp__mesh_prepare, cdp__mesh_meet,
+    cdp__mesh_listen, cdp__mesh_config, cdp__mesh_claim, cdp__mesh_start_watch, cdp__mesh_exchange,
+    cdp__mesh_await_addrs, cdp__mesh_read_addrs, cdp__mesh_done, cdp__mesh_all_done,
+    cdp__mesh_await_addrs_again, cdp__mesh_read_addrs};
+
+#define CDP__JOIN_STEPS ((uint32_t)(sizeof cdp__join_steps / sizeof *cdp__join_steps))
+
+/* The last error ends the start. */
+CDP__PRIVATE void cdp__join_fail(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    s->error = *cdp_last_error();
+    s->status = s->error.status;
+    s->waits = CDP__WAITS_NOT;
+    if (s->made) cdp__join_disconnect(s);
+    s->next = cdp__join_withdraw;
+}
+
+/* Goes on with the start as far as possible without waiting. PENDING: it waits for something on
+   the loop, at the latest until cdp__join_until(). Else it is over, with that result. */
+CDP__PRIVATE cdp_status cdp__join_go_on(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    while (!s->over) {
+        cdp__join_func *func;
+        if (cdp__join_waiting(m)) return CDP_PENDING;
+        func = s->next;
+        if (!func && s->step < CDP__JOIN_STEPS) func = cdp__join_steps[s->step++];
+        if (!func) func = cdp__join_withdraw;
+        s->next = NULL;
+        s->waits = CDP__WAITS_NOT;
+        if (func(m) != CDP_OK) cdp__join_fail(m);
+    }
+    if (s->status != CDP_OK)
+        *cdp__error_slot() = s->error;
+    else
+        cdp__tcp_store_withdraw_will(m->watch);
+    return s->status;
+}
+
+/* The loop has failed, as the last error says: what the start waits for will not come. */
+CDP__PRIVATE void cdp__join_upset(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    const cdp_error e = *cdp_last_error();
+    if (s->waits == CDP__WAITS_REQUEST) s->asked->cancel(s->asked->self, &s->rq);
+    if (s->waits == CDP__WAITS_LISTENER) cdp__join_reach_end(m);
+    s->waits = CDP__WAITS_NOT;
+    s->result = e.status;
+    *cdp__error_slot() = e;
+}
+
+/* The one place that waits while a job starts. */
+CDP__PRIVATE cdp_status cdp__mesh_rendezvous(cdp__mesh *m) {
+    cdp_status st;
+    while ((st = cdp__join_go_on(m)) == CDP_PENDING)
+        if (cdp__loop_run(&m->loop, NULL, cdp__join_until(m)) != CDP_OK) cdp__join_upset(m);
+    cdp__join_free(m);
+    return st;
 }
 
 CDP__PRIVATE cdp_status cdp__mesh_open(cdp__mesh *m) {
@@ -4052,6 +4444,10 @@ CDP__PRIVATE cdp_status cdp__mesh_open(cdp__mesh *m) {
     if (m->os->net.addresses)
         m->mine_count = m->os->net.addresses(m->os->user, NULL, m->mine, CDP__ADDRS);
     cdp__mesh_key(m, m->fail_key, "fail", UINT32_MAX);
+    m->join = (cdp__join *)cdp__alloc_zero(m->os, sizeof *m->join);
+    if (!m->join) return cdp__fail_nomem("what starting needs", sizeof *m->join);
+    m->start_ns = cdp__mesh_now(m);
+    m->join->deadline_ns = cdp__mesh_init_deadline(m);
     return cdp__mesh_rendezvous(m);
 }
 
@@ -4411,7 +4807,9 @@ CDP__PRIVATE void cdp__mesh_transport(cdp__mesh *m, cdp_transport *t) {
     t->failure.publish = cdp__mesh_publish;
     t->failure.first = cdp__mesh_first;
     t->failure.linked = cdp__mesh_linked;
+#ifndef CDP_NO_RECORDER
     t->describe = cdp__mesh_describe;
+#endif
     t->failure.starting = cdp__mesh_starting;
     t->destroy = cdp__mesh_close;
 #ifndef CDP_NO_SHARED_MEMORY

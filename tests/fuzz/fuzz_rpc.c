@@ -70,6 +70,12 @@ static void f_echo(void *user, cdp_rpc_request *q) {
     touch(q);
     (void)cdp_rpc_reply(q, &args);
 }
+static cdp_status f_echo_backward(void *user, cdp_backward *b) {
+    (void)user;
+    for (uint32_t i = 0; i < b->in_count && i < b->out_count; ++i)
+        b->grad_in[i] = b->grad_out[i];
+    return CDP_OK;
+}
 static void f_value(void *user, cdp_rpc_request *q) {
     const cdp_value v = value_make();
     (void)user;
@@ -107,6 +113,7 @@ static cdp_rpc *rpc_make(cdp_group *g) {
     rpc->os = cdp_group_desc_of(g)->os;
     rpc->ranks = 3;
     cdp__rpc_defaults(rpc);
+    cdp__rpc_builtins(rpc);
     T(cdp__rpc_memory(rpc) == CDP_OK);
     T(cdp_group_new(g, ranks, 3, &rpc->group) == CDP_OK);
     for (uint32_t r = 0; r < 3; ++r) {
@@ -189,18 +196,40 @@ static void honest_record(cdp_rpc *rpc, input *in, uint32_t peer, uint8_t *at) {
     cdp__rpc_put_record(at, rid, (uint64_t)peer << 48 | ++fresh, owner);
 }
 
+/* A context that is there, or one of a peer that is not yet. */
+static uint64_t context_of(cdp_rpc *rpc, input *in) {
+    if (rpc->contexts && next_byte(in) % 4) return rpc->contexts->id;
+    return (uint64_t)(1 + next_byte(in) % 2) << 48 | (1u + next_byte(in) % 3);
+}
+static void context_message(cdp_rpc *rpc, input *in, cdp_channel_message *m) {
+    m->a = context_of(rpc, in);
+    m->b = 1u + next_byte(in) % 6;
+    m->aux = next_byte(in) % 5;
+    if (m->kind == CDP__RPC_CTX_FAIL) m->aux = 1 + next_byte(in) % 13u;
+    if (m->kind == CDP__RPC_DONE && rpc->contexts) m->b = rpc->contexts->w.pass;
+}
+/* What stands in the slot: a context, or a pass. */
+static uint64_t slot_of(cdp_rpc *rpc, input *in, const cdp_channel_message *m) {
+    const uint32_t kind = m->kind & 0xff;
+    if (kind == CDP__RPC_CALL) return context_of(rpc, in);
+    for (uint32_t i = 1; i <= rpc->call_count && kind == CDP__RPC_REPLY; ++i)
+        if (rpc->calls[i]->used && rpc->calls[i]->ctx) return rpc->calls[i]->ctx->id;
+    if (rpc->contexts && rpc->contexts->w.pass && next_byte(in) % 4) return rpc->contexts->w.pass;
+    return (uint64_t)m->peer << 48 | (1u + next_byte(in) % 3);
+}
+
 static void message_of(cdp_rpc *rpc, input *in) {
     static uint8_t body[80000];
     static uint64_t handles;
     cdp_channel_message m;
     uint64_t numbers[2] = {0, 0};
-    uint32_t rrefs = 0, flags = 0;
+    uint32_t rrefs = 0, flags = 0, tensors = 0;
     uint8_t *p = body;
     const uint8_t odd = next_byte(in);
     memset(&m, 0, sizeof m);
     m.peer = 1 + next_byte(in) % 2;
     if (rpc->lost[m.peer] || rpc->peers[m.peer].dropped) return;
-    m.kind = next_byte(in) % 64 ? 1 + next_byte(in) % 9u : next_byte(in);
+    m.kind = next_byte(in) % 64 ? 1 + next_byte(in) % 16u : next_byte(in);
     if (next_byte(in) % 4 == 0) m.kind = CDP__RPC_CALL;
     if (m.kind == CDP__RPC_CALL) flags = next_byte(in) % 4 ? 0 : next_byte(in) % 16u;
     if (m.kind <= CDP__RPC_REPLY) rrefs = next_byte(in) % 2 ? 0 : next_byte(in) % 4u;
@@ -211,6 +240,12 @@ static void message_of(cdp_rpc *rpc, input *in) {
     if (flags & CDP__RPC_FETCH) flags = CDP__RPC_FETCH | CDP__RPC_ON;
     if ((flags & 6) == 6) flags = CDP__RPC_REMOTE;
     if (flags & CDP__RPC_ONE_WAY) rrefs = 0;
+    if (m.kind <= CDP__RPC_REPLY && next_byte(in) % 4 == 0) flags |= CDP__RPC_CTX;
+    if (m.kind == CDP__RPC_MARK || m.kind == CDP__RPC_GRAD) flags = CDP__RPC_CTX;
+    if (flags & CDP__RPC_FETCH) flags &= ~CDP__RPC_CTX;
+    if (m.kind <= CDP__RPC_REPLY || m.kind == CDP__RPC_GRAD) tensors = next_byte(in) % 2;
+    if (flags & CDP__RPC_FETCH) tensors = 0;
+    if (m.kind > CDP__RPC_DELETE && odd > 3) context_message(rpc, in, &m);
     m.kind |= flags << 8;
     if (odd > 3 && !honest_message(rpc, in, &m, numbers)) return;
     m.kind &= 0xff;
@@ -219,13 +254,28 @@ static void message_of(cdp_rpc *rpc, input *in) {
         cdp__put_u64(p + 8, odd > 3 ? numbers[1] : number_of(in));
         p += 16;
     }
+    if (flags & CDP__RPC_CTX) {
+        cdp__put_u64(p, slot_of(rpc, in, &m));
+        p += 8;
+    }
     for (uint32_t i = 0; i < rrefs; ++i, p += CDP__RPC_RECORD) {
         cdp__rpc_put_record(p, number_of(in), number_of(in), next_byte(in) % 4);
         if (odd > 3) honest_record(rpc, in, m.peer, p);
     }
+    for (uint32_t i = 0; i < tensors; ++i, p += CDP__RPC_SHAPE) {
+        cdp_tensor t = {.dtype = CDP_DTYPE_F64, .dims = next_byte(in) % 3, .shape = {2, 3}};
+        if (odd < 3) t.dtype = (cdp_dtype)next_byte(in);
+        if (odd < 3 && next_byte(in) % 2) t.shape[0] = UINT64_MAX / 2;
+        const uint64_t value =
+            next_byte(in) % 2 && (flags & CDP__RPC_CTX) && (m.kind & 0xff) != CDP__RPC_GRAD
+            ? (uint64_t)m.peer << 48 | (1u + next_byte(in) % 4)
+            : 0;
+        cdp__rpc_put_shape(p, &t, value);
+        if (i + 1 == tensors) p += t.dims <= 8 && odd > 3 ? cdp__rpc_tensor_bytes(&t) : 0;
+    }
     m.bytes = (uint64_t)(p - body);
     if (m.kind <= CDP__RPC_FAIL && !(flags & CDP__RPC_FETCH)) m.bytes += next_byte(in);
-    m.kind |= flags << 8 | rrefs << 16;
+    m.kind |= flags << 8 | rrefs << 16 | tensors << 24;
     if (odd == 0) m.bytes = next_byte(in) * 300u;
     if (odd == 1) m.kind ^= 1u << next_byte(in) % 32;
     m.body = m.bytes ? body : NULL;
@@ -246,12 +296,37 @@ static void message_of(cdp_rpc *rpc, input *in) {
     cdp__rpc_deliver(rpc, &m);
 }
 
+/* As cdp_ctx_backward() begins one; nobody waits for its end. */
+static void pass_begins(cdp_rpc *rpc, const cdp_tensor *root) {
+    cdp_ctx *ctx = rpc->contexts;
+    cdp_lock_acquire(&rpc->lock);
+    ctx->roots = root;
+    if (!ctx->failed && cdp__ctx_reserve(rpc, ctx, 0, 1, 0, 0))
+        (void)cdp__wave_begin(&ctx->w, cdp__rpc_number(rpc), &root->value, 1);
+    cdp__rpc_leave(rpc);
+}
+
 static void program_of(cdp_rpc *rpc, input *in, cdp_rref *mine, cdp_call *calls) {
     const uint32_t what = next_byte(in) % 8, k = next_byte(in) % 4;
     cdp_call_desc d;
     memset(&d, 0, sizeof d);
     d.to = next_byte(in) % 3;
     d.function = ids[next_byte(in) % 5];
+    if (rpc->contexts && next_byte(in) % 2 && what > 2) {
+        static double x[6];
+        static cdp_tensor t = {.data = x, .dtype = CDP_DTYPE_F64, .dims = 1, .shape = {6}};
+        d.ctx = rpc->contexts;
+        if (next_byte(in) % 2) (void)!cdp_ctx_value(d.ctx, &t.value);
+        if (!cdp__ctx_entry(d.ctx, t.value)) t.value = 0;
+        d.args.tensors = &t;
+        d.args.tensor_count = 1;
+        if (t.value && next_byte(in) % 4 == 0) pass_begins(rpc, &t);
+    }
+    if (what == 1 && next_byte(in) % 4 == 0) {
+        cdp_ctx *ctx;
+        (void)!cdp_ctx_begin(rpc, &ctx);
+        return;
+    }
     if (mine[k].rpc && next_byte(in) % 2) {
         d.args.rrefs = &mine[k];
         d.args.rref_count = 1;
@@ -301,6 +376,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     functions[0].name = "echo";
     functions[0].func = f_echo;
     functions[0].flags = CDP_RPC_INLINE;
+    functions[0].backward = f_echo_backward;
     functions[1].name = "value";
     functions[1].func = f_value;
     functions[2].name = "keep";

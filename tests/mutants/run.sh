@@ -6,7 +6,7 @@
 # was noticed, and the survivors. Results are kept in BUILD/mutants: run it again to go on where it stopped.
 #   COUNT (300), SEED (1), JOBS (2), LIMIT (10800: seconds, then no further defect is begun), HEADERS, BUILD (build),
 #   QUICK (4000), CONTROL (20: so many runs of the quick tests without a defect; how often they fail is what chance adds),
-#   AGAIN (1: survivors are forgotten first, so that they meet the tests of today), NICE (0)
+#   PASSES (quick slow: one of them alone can be run beside the other), AGAIN (1: survivors are forgotten first, so that they meet the tests of today)
 # Not counted: what does not compile, what gives the same object (equivalent), and what tests/mutants/equivalent.txt names.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
@@ -183,10 +183,11 @@ awk -v control="$CONTROL" -v count="$COUNT" '
 [ -z "${AGAIN:-}" ] || sed -i -E '/^[^ ]* (SURVIVED|later) /d' "$results"
 UNTIL=$(($(date +%s) + LIMIT))
 export UNTIL
-while read -r h line at kind; do
+PASSES=${PASSES:-quick slow}
+[[ $PASSES != *quick* ]] || while read -r h line at kind; do
     grep -q "^$h:$line:$at:$kind " "$results" || echo "$h $line $at $kind"
 done < "$B/picked" | xargs -P "$JOBS" -L 1 bash -c 'mutant quick "$@"' -
-sed -n 's/^\([^: ]*\):\([0-9]*\):\([0-9]*\):\([a-z]*\) later .*/\1 \2 \3 \4/p' "$results" | while read -r h line at kind; do
+[[ $PASSES != *slow* ]] || sed -n 's/^\([^: ]*\):\([0-9]*\):\([0-9]*\):\([a-z]*\) later .*/\1 \2 \3 \4/p' "$results" | while read -r h line at kind; do
     grep -qE "^$h:$line:$at:$kind (noticed|SURVIVED|equivalent|uncompiled) " "$results" || echo "$h $line $at $kind"
 done | xargs -P "$JOBS" -L 1 bash -c 'mutant slow "$@"' -
 

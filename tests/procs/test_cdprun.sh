@@ -481,9 +481,16 @@ check help-names-every-option "$missing" ""
 
 # ---- children that the caller had before it became cdprun are not the job's
 
+lives() { # NAME PID: it sleeps, or is just about to; then it is ended
+    state=$(sed -n 's/^State:[[:space:]]*\(.\).*/\1/p' "/proc/$2/status" 2> /dev/null)
+    case $state in
+    [SRD]) ok "$1"; kill "$2" ;;
+    *) fail "$1" "process $2 was killed: state '$state'" ;;
+    esac
+}
 CDPTEST=$ID.own sh -c 'sleep 60 & echo $! > own.pid; exec "$0" -n 1 true' "$C"; code=$?
 check own-child-code "$code" 0
-if grep -q "^State:.S" "/proc/$(cat own.pid)/status" 2> /dev/null; then ok own-child-lives; kill "$(cat own.pid)"; else fail own-child-lives "it was killed"; fi
+lives own-child-lives "$(cat own.pid)"
 began=$(ms)
 (sh -c 'sleep 60 & echo $! > own.pid; exec env CDPTEST='"$ID"'.ownk PIDFILE='"$D"'/ok "$0" -n 1 "$1" plain' "$C" "$H" > out 2> err) & pid=$!
 await_file ok.0
@@ -491,7 +498,7 @@ front=$("$H" child-of "$(sed -n 's/^PPid:[[:space:]]*//p' "/proc/$(sed -n 's/^PP
 kill -KILL "$front"; wait $pid 2> /dev/null
 gone own-child-keeper-killed $ID.ownk
 within own-child-keeper-ms $(($(ms) - began)) 0 8000
-if grep -q "^State:.S" "/proc/$(cat own.pid)/status" 2> /dev/null; then ok own-child-lives-on; kill "$(cat own.pid)"; else fail own-child-lives-on "it was killed"; fi
+lives own-child-lives-on "$(cat own.pid)"
 
 # ---- files
 

@@ -119,7 +119,7 @@ keys() {
     new_job; began=$(ms)
     tr 0-9a-f 1-9a-f0 < key > key.other
     join=2.5
-    [ "$slack" = 1 ] || join=$((3 * slack))
+    [ "$slack" = 1 ] || join=10
     start 0 --join-timeout $join "$B/01_hello"; start 1 --job-key-file key.other "$B/01_hello"
     finish 1 0
     check "another key" "$codes" "1 124"
@@ -140,7 +140,7 @@ not_coming() {
     nodes=4
     new_job; began=$(ms)
     join=1.5
-    [ "$slack" = 1 ] || join=$((2 * slack))
+    [ "$slack" = 1 ] || join=8
     start 0 --join-timeout $join "$B/01_hello"; start 2 --join-timeout $join "$B/01_hello"
     finish 0 2
     check "some do not come" "$codes" "124 124"

@@ -7,6 +7,9 @@
     Nothing here waits for real time and nothing here is random but by the seed: the same seed gives
     the same run, call by call; `hash` of the world tells whether it did.
 
+    A program whose header has more for each thread than its last error defines SIM_OWN_BYTES and
+    sim_own(bytes, keep) before: keep it in `bytes`, or take it from there.
+
     Use: include cdp.h with its implementation first, fill a sim_desc, sim_open(), add faults,
     sim_run(), look at the nodes, sim_close(). One world at a time per OS thread.
 
@@ -236,6 +239,9 @@ typedef struct sim_task {
     void *stack;
     void *fake_stack;
     cdp_error error; /* what is cdp_last_error() while this task runs */
+#ifdef SIM_OWN_BYTES
+    uint8_t own[SIM_OWN_BYTES]; /* what else a thread has for itself: see sim_own() */
+#endif
     /* while WAITING */
     const void *waits_for; /* a mutex, a condition, a task; NULL: poll */
     uint64_t wake_at;      /* deadline */
@@ -598,6 +604,9 @@ SIM_API void sim__leave(sim_node *node) {
     sim_world *w = node->world;
     sim_task *t = w->task;
     t->error = *cdp__error_slot();
+#ifdef SIM_OWN_BYTES
+    sim_own(t->own, true);
+#endif
 #if SIM__ASAN
     __sanitizer_start_switch_fiber(
         t->state == SIM_DONE || t->state == SIM_DEAD ? NULL : &t->fake_stack, w->real_stack,
@@ -666,6 +675,9 @@ SIM_API void sim__resume(sim_world *w, sim_task *t) {
     sim__fold(w, w->now);
     sim__fold(w, t->node->id);
     *cdp__error_slot() = t->error;
+#ifdef SIM_OWN_BYTES
+    sim_own(t->own, false);
+#endif
     sim__starting = w;
 #if SIM__ASAN
     __sanitizer_start_switch_fiber(&w->fake_stack, t->stack, SIM_STACK_BYTES);

@@ -13,7 +13,7 @@ typedef struct wide {
     cdp_group *world;
     uint64_t s, own; /* what all ranks draw alike, what this one draws */
     uint64_t id;     /* of the next operation */
-    bool any;        /* receives from any rank whatever the fault is */
+    bool strict;     /* what is not promised yet, too */
     void *blocks;    /* memory that operations may use until the group is gone */
 } wide;
 
@@ -672,7 +672,7 @@ static cdp_status wide_round(wide *w, uint32_t round) {
     if (what < 2) return wide_train(w);
     if (what < 4) return wide_groups(w);
     if (what == 4 && r->nodes > 1
-        && (w->any || r->fault_kind == F_NONE || r->fault_kind == F_DELAY
+        && (w->strict || r->fault_kind == F_NONE || r->fault_kind == F_DELAY
             || r->fault_kind == F_PAUSE))
         return job_messages(r, w->node, w->world, &w->s, &w->own, 100 + round);
     if (what == 5) {
@@ -687,17 +687,23 @@ static cdp_status wide_round(wide *w, uint32_t round) {
     return st;
 }
 
-static cdp_status wide_run(run *r, sim_node *node, cdp_group *g, bool any) {
+static cdp_status wide_run(run *r, sim_node *node, cdp_group *g, bool strict) {
     wide *w = (wide *)sim_alloc(node, sizeof *w);
     cdp_status st = CDP_OK;
     uint64_t rounds;
     w->r = r;
     w->node = node;
     w->world = g;
-    w->any = any;
+    w->strict = strict;
     w->s = sim_stream(r->seed, 40);
     w->own = sim_stream(r->seed, 800 + node->id);
     w->id = 1;
+    if (!strict && r->nodes > 1) { /* nobody ends while another one still starts */
+        sim_doing(node, "cdp_barrier");
+        call_begin(r, node, r->timeout_ms);
+        st = failed(r, node, cdp_barrier(g));
+        call_end(r, node, "cdp_barrier");
+    }
     rounds = sim_between(&w->s, 1, r->tiny ? 3 : 6);
     for (uint64_t i = 0; i < rounds && st == CDP_OK && !job_act(r, node, g, i, rounds); ++i)
         st = wide_round(w, (uint32_t)i);
@@ -716,7 +722,7 @@ static cdp_status wide_program(run *r, sim_node *node, cdp_group *g) {
     return wide_run(r, node, g, false);
 }
 
-static cdp_status any_program(run *r, sim_node *node, cdp_group *g) {
+static cdp_status strict_program(run *r, sim_node *node, cdp_group *g) {
     return wide_run(r, node, g, true);
 }
 

@@ -5,6 +5,7 @@
 #define CDP__BLOCK_BYTES 1000u /* so that short streams take all of several connections */
 #include "cdp_tcp.h"
 #include "ranks.h"
+#include "ports.h"
 
 /* ---- the hash ---- */
 
@@ -385,15 +386,6 @@ static void *member_main(void *p) {
 
 static member members[8];
 
-static uint16_t free_port(void) {
-    cdp_addr at, bound;
-    T(cdp__addr_parse("127.0.0.1:0", &at));
-    const int32_t fd = cdp_os_default()->net.listen_at(NULL, &at, &bound);
-    T(fd >= 0);
-    cdp_os_default()->net.close_fd(NULL, fd);
-    return bound.port;
-}
-
 static cdp_tcp_desc with_mac(void) {
     cdp_tcp_desc d;
     memset(&d, 0, sizeof d);
@@ -519,8 +511,7 @@ TEST(both_ends_must_have_it) {
     theirs.mac = 0;
     mine.mac = 1;
     T_EQ(CDP__REFUSE_MAC, cdp__hello_judge(&mine, &theirs));
-    T_TEXT("one of the two has authentication codes on, the other off",
-        cdp__refusal_text(CDP__REFUSE_MAC));
+    T_TEXT("mac is on at one end and off at the other", cdp__refusal_text(CDP__REFUSE_MAC));
 }
 
 static void *differing_main(void *p) {
