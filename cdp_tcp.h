@@ -37,6 +37,7 @@
         memory      shared memory of two ranks of one machine
         link        one connection and its states
         mesh        all links of a rank, and what it listens at
+        link-streams  connections that make one link, and what goes over them
         link-choosing, link-connecting, incoming: how a connection becomes a link
         transport   the mesh as the transport of a group
         first-cause what the store knows of a failure
@@ -1387,6 +1388,12 @@ CDP__PRIVATE void cdp__link_drop(cdp__link *l, cdp_status status, int32_t err) {
     cdp__link_forget(l, status, err);
     cdp__loop_remove(&l->mesh->loop, &l->io);
 }
+
+/* ---- >>link-streams: connections that make one link, and what goes over them ----------------- */
+
+/* Knows: the connections of a link, their ends, records with a code. Promises: the connection that
+   was lost first is the one that is named; what the peer has sent is read before a link ends. May
+   use: >>mesh, >>link, >>mac, >>memory, >>handshake, loop of cdp.h. */
 
 /* Several connections as one link: block k of the bytes that go to a peer takes its connection
    number k % connections, so it is known without a word which one the next byte comes over, and
