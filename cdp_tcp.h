@@ -3416,14 +3416,17 @@ CDP__PRIVATE cdp_status cdp__join_failed(cdp__mesh *m) {
         own.status == CDP_ERR_STORE || own.status == CDP_ERR_STATE || own.status == CDP_ERR_TIMEOUT;
     cdp__text t = {e->text, sizeof e->text, 0};
     cdp__failure_record r;
+    uint64_t said;
     if (own.origin >= 0) return cdp__join_end(m);
     e->rank = e->origin = (int32_t)m->desc.group.rank;
-    cdp__text_add(&t, "rank %u/%u: %s", m->desc.group.rank, m->desc.group.world_size, own.text);
+    cdp__text_add(&t, "rank %u/%u: ", m->desc.group.rank, m->desc.group.world_size);
+    said = t.used;
+    cdp__text_add(&t, "%s", own.text);
     if (store && e->peer < 0 && m->desc.group.rank != 0 && !m->desc.external_store) {
         e->peer = 0;
         cdp__text_add(&t, " (rank 0 serves it)");
     }
-    cdp__failure_plain(&r, e->status, e->origin, e->peer, own.text);
+    cdp__failure_plain(&r, e->status, e->origin, e->peer, e->text + said);
     r.sys_errno = e->sys_errno;
     m->cause_bytes = cdp__failure_encode(&r, m->cause);
     s->result = CDP_ERR_STATE;
@@ -3834,6 +3837,14 @@ CDP__PRIVATE cdp_status cdp__join_config_get(cdp__mesh *m) {
     return cdp__join_config_ask(m);
 }
 
+/* The store only had the config of an earlier start; its address is in s->own. */
+CDP__PRIVATE cdp_status cdp__join_config_stale(cdp__mesh *m) {
+    return cdp__fail_peer(CDP_ERR_TIMEOUT, 0, 0,
+        "rank 0 did not come within %u ms: the store still names that of an earlier start, "
+        "and nobody listens at its address %s any more",
+        m->desc.init_timeout_ms, (const char *)m->join->own);
+}
+
 /* In an external store it may be that of an earlier start, whose rank 0 has ended; then it is read
    again until the next rank 0 has replaced it. */
 CDP__PRIVATE cdp_status cdp__join_config_reached(cdp__mesh *m) {
@@ -3841,7 +3852,6 @@ CDP__PRIVATE cdp_status cdp__join_config_reached(cdp__mesh *m) {
     const cdp_bytes *v = s->rq.results;
     const uint8_t *value = (const uint8_t *)v->data;
     const uint64_t now = cdp__mesh_now(m);
-    char old[128];
     if (s->reached) {
         const cdp_status st = cdp__mesh_compare(m, value, v->bytes);
         if (v->bytes >= CDP__CONFIG_BYTES && (!m->met || st == CDP_OK)) {
@@ -3850,12 +3860,9 @@ CDP__PRIVATE cdp_status cdp__join_config_reached(cdp__mesh *m) {
         }
         return st;
     }
-    cdp__mesh_text(value, v->bytes, CDP__CONFIG_BYTES, old, sizeof old);
-    if (now >= s->deadline_ns)
-        return cdp__fail_peer(CDP_ERR_TIMEOUT, 0, 0,
-            "rank 0 did not come within %u ms: the store still names that of an earlier start, "
-            "and nobody listens at its address %s any more",
-            m->desc.init_timeout_ms, old);
+    cdp__mesh_text(value, v->bytes, CDP__CONFIG_BYTES, (char *)s->own, 128);
+    s->own_bytes = strlen((const char *)s->own);
+    if (now >= s->deadline_ns) return cdp__join_config_stale(m);
     cdp__join_pause(
         s, cdp__min(now + s->patience_ms * CDP__MS, s->deadline_ns), cdp__join_config_get);
     s->patience_ms = cdp__min(2 * s->patience_ms, 500);
@@ -3866,6 +3873,7 @@ CDP__PRIVATE cdp_status cdp__join_config_got(cdp__mesh *m) {
     cdp__join *s = m->join;
     const cdp_bytes *v = s->rq.results;
     if (s->result == CDP_ERR_TIMEOUT) {
+        if (s->own_bytes && cdp__mesh_now(m) >= s->deadline_ns) return cdp__join_config_stale(m);
         cdp__format(s->names, sizeof s->names, "0");
         return cdp__join_complain(m, 0, cdp__join_config_missed);
     }
