@@ -9078,19 +9078,22 @@ CDP__PRIVATE bool cdp__exec_expects(const cdp__exec *x, uint32_t i) {
     return false;
 }
 
-/* A rank that only sends does not read what the receiver says. The receiver is in the same round
-   or behind, and all that it was to send before has been received: what comes now belongs to a
-   call that is not ours. */
+/* A rank that only sends does not read what the receiver says. As long as its message is not sent,
+   or not read, the receiver is in the same round or behind, and all that it was to send before has
+   been received: what comes now belongs to a call that is not ours. True: the transfer can go on,
+   or the operation has failed. */
 CDP__PRIVATE bool cdp__exec_overhear(cdp__exec *x, uint32_t i) {
-    cdp__stream *s = x->transfers[i].s;
-    if (x->transfers[i].receive || x->transfers[i].done || s->body_left || cdp__exec_expects(x, i))
-        return false;
+    const cdp__transfer *t = &x->transfers[i];
+    cdp__stream *s = t->s;
+    if (t->receive || t->done || s->body_left || cdp__exec_expects(x, i)) return false;
     if (cdp__port_pump(x->w, s->peer, NULL) < 0) {
-        cdp__exec_fail(x, CDP__FAULT_LOST, cdp__exec_rank_of(x, &x->transfers[i]));
+        cdp__exec_fail(x, CDP__FAULT_LOST, cdp__exec_rank_of(x, t));
         return true;
     }
+    /* The receiver has read it since it was polled last, and may be ahead of this rank by now. */
+    if (t->remote && t->announced && !s->exposed) return true;
     if (!cdp__stream_peek(x->w, s, &x->theirs)) return false;
-    cdp__exec_fail(x, CDP__FAULT_ODD, cdp__exec_rank_of(x, &x->transfers[i]));
+    cdp__exec_fail(x, CDP__FAULT_ODD, cdp__exec_rank_of(x, t));
     return true;
 }
 
@@ -13752,6 +13755,30 @@ CDP__PRIVATE bool cdp__any_busy(const cdp_group *g, uint32_t tag) {
     return false;
 }
 
+/* The receive that was called first, of those from any rank that wait for messages like `s`. */
+CDP__PRIVATE cdp__pend *cdp__any_first(const cdp__pend *s) {
+    cdp__pend *first = s->owner->w->pending;
+    while (first->kind != CDP__PEND_ANY || first->of != s->of || first->want.tag != s->want.tag)
+        first = first->next;
+    return first;
+}
+
+/* It becomes a receive from rank p, which has sent something. */
+CDP__PRIVATE void cdp__any_take(cdp__pend *s, uint32_t p, uint64_t now) {
+    cdp_group *g = s->of;
+    uint64_t left_ms = CDP_NO_TIMEOUT;
+    if (s->deadline_ns <= now)
+        left_ms = 1;
+    else if (s->deadline_ns != CDP__NEVER)
+        left_ms = (s->deadline_ns - now) / CDP__MS + 1;
+    s->want.peer = p;
+    s->want.timeout_ms = (uint32_t)cdp__min(left_ms, CDP_NO_TIMEOUT);
+    g->any_turn = (p + 1) % g->desc.world_size;
+    cdp__pend_unlist(s);
+    if (cdp__message_locked(g, &s->want, cdp__any_done, s, &s->after) != CDP_OK)
+        cdp__group_fail_last(g);
+}
+
 CDP__PRIVATE bool cdp__any_look(cdp__pend *s, uint64_t now) {
     cdp_group *g = s->of;
     cdp__head f;
@@ -13762,21 +13789,13 @@ CDP__PRIVATE bool cdp__any_look(cdp__pend *s, uint64_t now) {
     }
     if (g->looked != g->w->polls) cdp__any_read(g);
     p = s->seen == g->w->arrivals ? UINT32_MAX : cdp__any_find(g, CDP_ANY_RANK, s->want.tag, &f);
-    s->seen = g->w->arrivals;
     if (p != UINT32_MAX) {
-        uint64_t left_ms = CDP_NO_TIMEOUT;
-        if (s->deadline_ns <= now)
-            left_ms = 1;
-        else if (s->deadline_ns != CDP__NEVER)
-            left_ms = (s->deadline_ns - now) / CDP__MS + 1;
-        s->want.peer = p;
-        s->want.timeout_ms = (uint32_t)cdp__min(left_ms, CDP_NO_TIMEOUT);
-        g->any_turn = (p + 1) % g->desc.world_size;
-        cdp__pend_unlist(s);
-        if (cdp__message_locked(g, &s->want, cdp__any_done, s, &s->after) != CDP_OK)
-            cdp__group_fail_last(g);
+        /* A message may have come into a slot since those before this one looked: messages of a
+           rank keep their order only if the first of them takes it. */
+        cdp__any_take(cdp__any_first(s), p, now);
         return true;
     }
+    s->seen = g->w->arrivals;
     if (now >= s->deadline_ns) {
         g->late_ms = s->want.timeout_ms;
         cdp__fail(CDP_ERR_TIMEOUT,
