@@ -7791,6 +7791,8 @@ typedef struct cdp__world {
     uint32_t stream_count;
     uint32_t unexpected_count;
     uint64_t arrivals; /* counts what a receive from any rank might take */
+    /* counts what was read for others than the reader, who may go on; when all were polled last */
+    uint64_t stored, stored_seen;
     uint64_t gone[CDP__GONE];
     uint32_t gone_at;
     cdp__made *made;
@@ -8138,11 +8140,13 @@ CDP__PRIVATE bool cdp__stream_control(cdp__world *w, cdp__stream *s, const cdp__
     const bool slack = h->type == CDP__MESSAGE_LEAVE || h->type == CDP__MESSAGE_CROWDED;
     if (slack) {
         s->left = true;
+        ++w->stored;
         return true;
     }
     if (more > s->sent - s->acked) return false;
     if (more) s->asking = false;
     s->acked += more;
+    if (more || h->type == CDP__MESSAGE_READ || h->type == CDP__MESSAGE_REFUSED) ++w->stored;
     if (h->type == CDP__MESSAGE_ASK) s->asked = true;
     if (h->type == CDP__MESSAGE_REFUSED) s->refused = s->exposed;
     if (h->type == CDP__MESSAGE_READ || h->type == CDP__MESSAGE_REFUSED) s->exposed = false;
@@ -8254,6 +8258,7 @@ CDP__PRIVATE int64_t cdp__port_store(cdp__world *w, uint32_t peer) {
         if (!cdp__stream_room(w->os, s, CDP__HEAD_BYTES + port->rx_left))
             return cdp__fail_nomem("data that came early", CDP__HEAD_BYTES + port->rx_left);
         cdp__early_put(s, port->rx_head, CDP__HEAD_BYTES);
+        ++w->stored;
     }
     port->rx_fresh = false;
     ++w->arrivals;
@@ -8270,7 +8275,9 @@ CDP__PRIVATE int64_t cdp__port_store(cdp__world *w, uint32_t peer) {
     r = w->transport.recv(w->transport.self, peer, &v, 1);
     if (r <= 0) return r;
     port->rx_left -= (uint64_t)r;
-    if (!drop) s->early_used += (uint64_t)r;
+    if (drop) return 1;
+    s->early_used += (uint64_t)r;
+    ++w->stored;
     return 1;
 }
 
@@ -11868,7 +11875,10 @@ CDP__PRIVATE void cdp__enter(cdp_group *g) {
 }
 
 CDP__PRIVATE void cdp__leave(cdp_group *g) {
-    cdp_lock_release(&g->w->lock);
+    cdp__world *m = g->w;
+    /* what this call has read for others does not wake a thread that sleeps until something comes */
+    if (m->sleeping && m->stored != m->stored_seen) m->transport.wake(m->transport.self);
+    cdp_lock_release(&m->lock);
 }
 
 /* Is there anything to let advance? */
@@ -11880,6 +11890,7 @@ CDP__PRIVATE bool cdp__world_busy(const cdp__world *m) {
 CDP__PRIVATE cdp__advance cdp__world_poll(cdp__world *m) {
     cdp__advance most = CDP__IDLE;
     cdp_group **at = &m->active;
+    m->stored_seen = m->stored;
     if (m->deferred) cdp__world_deferred(m);
     while (*at) {
         cdp_group *g = *at;
@@ -11905,7 +11916,8 @@ CDP__PRIVATE cdp__advance cdp__world_poll(cdp__world *m) {
         const cdp__advance p = m->channels_poll(m);
         if (p > most) most = p;
     }
-    return most;
+    /* It may be what somebody waits for who was polled before it came. */
+    return m->stored != m->stored_seen ? CDP__MOVED : most;
 }
 
 CDP__PRIVATE void cdp__progress_poll(cdp__world *m) {

@@ -1622,6 +1622,49 @@ TEST(receives_from_any_rank_take_messages_in_their_order) {
     cdp_hub_destroy(hub);
 }
 
+/* Rank 1 waits for an operation and for a message. While it listens for the message, the operation
+   of rank 0 arrives, which it had listened for before: it must look again before it sleeps. */
+static uint32_t listened;
+
+static int64_t recv_and_an_operation(void *self, uint32_t peer, const cdp_iov *v, uint32_t n) {
+    cdp_group *g = sends_meanwhile;
+    cdp_work w;
+    if (++listened == 2 && g) OK(cdp_broadcast_async(g, large_one, 5000, CDP_DTYPE_F32, 0, &w));
+    return hub_recv(self, peer, v, n);
+}
+
+TEST(what_is_stored_for_another_is_looked_at) {
+    const cdp_hub_desc h = {.world_size = 2};
+    cdp_group_desc d = {.world_size = 2, .no_thread = true, .timeout_ms = 20000};
+    cdp_transport t = {0};
+    cdp_group *g[2];
+    cdp_work w[2];
+    static uint8_t got[sizeof large_one];
+    if (!OK(cdp_hub_create(&h, &hub)) || !OK(cdp__hub_attach(hub, 1, 2, &t))) return;
+    hub_recv = t.recv;
+    t.recv = recv_and_an_operation;
+    d.hub = hub;
+    OK(cdp_group_create(&d, &g[0]));
+    d.hub = NULL;
+    d.rank = 1;
+    d.transport = &t;
+    OK(cdp_group_create(&d, &g[1]));
+    OK(cdp_recv_async(g[1], small_one, 1, CDP_DTYPE_U8, 0, 7, &w[0]));
+    OK(cdp_broadcast_async(g[1], got, 5000, CDP_DTYPE_F32, 0, &w[1]));
+    for (uint32_t k = 0; k < 10; ++k) /* the ring is made */
+        OK(cdp_poll(g[1], 0));
+    listened = 0;
+    sends_meanwhile = g[0];
+    while (listened < 2) {
+        const cdp__advance a = cdp__world_poll(g[1]->w);
+        T_EQ(listened < 2 ? CDP__BLOCKED : CDP__MOVED, a);
+    }
+    cdp_group_abort(g[0], "the end");
+    cdp_group_destroy(g[0]);
+    cdp_group_destroy(g[1]);
+    cdp_hub_destroy(hub);
+}
+
 /* A thread polls with a budget while another one sleeps on behalf of all: it sleeps, too, and
    holds no lock meanwhile. */
 static void polls_and_sleeps(uint32_t rank, cdp_group *w) {
@@ -1683,6 +1726,7 @@ int main(int argc, char **argv) {
             a_message_behind_one_beside_the_stream_is_found, 20},
         {"receives_from_any_rank_take_messages_in_their_order",
             receives_from_any_rank_take_messages_in_their_order, 20},
+        {"what_is_stored_for_another_is_looked_at", what_is_stored_for_another_is_looked_at, 20},
         {"who_polls_lets_others_sleep", who_polls_lets_others_sleep, 60},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
