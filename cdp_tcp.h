@@ -1240,7 +1240,8 @@ typedef struct cdp__join {
     cdp_store *asked;
     cdp_store_request rq;
     uint32_t timeout_ms;
-    uint32_t polls; /* of a store that is not on the loop */
+    uint32_t polls;   /* of a store that is not on the loop */
+    uint64_t news_ns; /* when a failure that is told ends the wait for all ranks; 0: none is */
     char key_text[96];
     cdp_bytes key, values[2];
 
@@ -3238,6 +3239,17 @@ CDP__PRIVATE cdp_status cdp__join_adopted(cdp__mesh *m) {
     return st;
 }
 
+/* A rank that has started may fail at once. What the others have done for this start is on its way
+   then, and gets this much time before the failure ends it. */
+#define CDP__NEWS_MS 50u
+
+CDP__PRIVATE bool cdp__join_has_news(cdp__mesh *m, uint64_t now) {
+    cdp__join *s = m->join;
+    if (s->rq.keys != s->keys || !m->watching || m->watch_rq.status != CDP_OK) return false;
+    if (!s->news_ns) s->news_ns = now + CDP__NEWS_MS * CDP__MS;
+    return now >= s->news_ns && cdp__mesh_news(m) != CDP_OK;
+}
+
 /* A store of the caller's is not on the loop of this rank: it is polled, at growing intervals. */
 CDP__PRIVATE bool cdp__join_request_waits(cdp__mesh *m, uint64_t now) {
     cdp__join *s = m->join;
@@ -3248,7 +3260,7 @@ CDP__PRIVATE bool cdp__join_request_waits(cdp__mesh *m, uint64_t now) {
         ++s->polls;
     }
     if (s->result != CDP_PENDING) return false;
-    if (s->rq.keys == s->keys && cdp__mesh_news(m) != CDP_OK) {
+    if (cdp__join_has_news(m, now)) {
         cdp__format(s->key_text, sizeof s->key_text, "%s", m->fail_key);
         cdp__join_ask(m, m->store, CDP_STORE_GET, 1000, cdp__join_adopted);
         return cdp__join_request_waits(m, now);
@@ -3318,9 +3330,12 @@ CDP__PRIVATE bool cdp__join_waiting(cdp__mesh *m) {
 /* Until when to wait for what happens on the loop. */
 CDP__PRIVATE uint64_t cdp__join_until(const cdp__mesh *m) {
     const cdp__join *s = m->join;
-    if (s->waits != CDP__WAITS_REQUEST || s->asked == m->store) return s->until_ns;
-    return cdp__min(s->until_ns,
-        cdp__mesh_now(m) + cdp__min(10 * CDP__MS, (CDP__MS / 4) << cdp__min(s->polls, 6)));
+    uint64_t until = s->until_ns;
+    if (s->waits != CDP__WAITS_REQUEST) return until;
+    if (s->news_ns && s->rq.keys == s->keys && m->watching) until = cdp__min(until, s->news_ns);
+    if (s->asked == m->store) return until;
+    return cdp__min(
+        until, cdp__mesh_now(m) + cdp__min(10 * CDP__MS, (CDP__MS / 4) << cdp__min(s->polls, 6)));
 }
 
 CDP__PRIVATE void cdp__join_pause(cdp__join *s, uint64_t until_ns, cdp__join_func *next) {
