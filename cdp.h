@@ -11876,7 +11876,7 @@ CDP__PRIVATE void cdp__enter(cdp_group *g) {
 
 CDP__PRIVATE void cdp__leave(cdp_group *g) {
     cdp__world *m = g->w;
-    /* what this call has read for others does not wake a thread that sleeps until something comes */
+    /* what this call has read for others wakes no thread that sleeps until something comes */
     if (m->sleeping && m->stored != m->stored_seen) m->transport.wake(m->transport.self);
     cdp_lock_release(&m->lock);
 }
@@ -13767,12 +13767,12 @@ CDP__PRIVATE bool cdp__any_busy(const cdp_group *g, uint32_t tag) {
     return false;
 }
 
-/* The receive that was called first, of those from any rank that wait for messages like `s`. */
-CDP__PRIVATE cdp__pend *cdp__any_first(const cdp__pend *s) {
-    cdp__pend *first = s->owner->w->pending;
-    while (first->kind != CDP__PEND_ANY || first->of != s->of || first->want.tag != s->want.tag)
-        first = first->next;
-    return first;
+/* Of the receives from any rank with this tag the one that was called first, or NULL. */
+CDP__PRIVATE cdp__pend *cdp__any_first(const cdp_group *g, uint32_t tag) {
+    cdp__pend *s = g->w->pending;
+    while (s && (s->kind != CDP__PEND_ANY || s->of != g || s->want.tag != tag))
+        s = s->next;
+    return s;
 }
 
 /* It becomes a receive from rank p, which has sent something. */
@@ -13804,7 +13804,7 @@ CDP__PRIVATE bool cdp__any_look(cdp__pend *s, uint64_t now) {
     if (p != UINT32_MAX) {
         /* A message may have come into a slot since those before this one looked: messages of a
            rank keep their order only if the first of them takes it. */
-        cdp__any_take(cdp__any_first(s), p, now);
+        cdp__any_take(cdp__any_first(g, s->want.tag), p, now);
         return true;
     }
     s->seen = g->w->arrivals;
@@ -13909,14 +13909,20 @@ CDP_API cdp_status cdp_recv_any_async(cdp_group *g, void *data, uint64_t room, c
 CDP_API cdp_status cdp_probe(cdp_group *g, uint32_t from, uint32_t tag, cdp_message *got) {
     cdp_transfer t = cdp__transfer_of(true, NULL, 0, CDP_DTYPE_U8, from, tag);
     cdp_status st = cdp__transfer_check(g, &t, got);
+    cdp__pend *s;
     cdp__head f;
     uint32_t p;
     if (st != CDP_OK) return st;
     if (!g->w->thread) (void)cdp_poll(g, 0);
     cdp__enter(g);
     cdp__any_read(g);
+    p = cdp__any_find(g, from, tag, &f);
+    /* what a receive from any rank waits for, and has not seen yet, is not there for others */
+    while (p != UINT32_MAX && g->health == CDP__HEALTHY && (s = cdp__any_first(g, tag)) != NULL) {
+        cdp__any_take(s, p, cdp__now(g->os));
+        p = cdp__any_find(g, from, tag, &f);
+    }
     st = cdp__group_report(cdp__group_top(g));
-    p = st == CDP_OK ? cdp__any_find(g, from, tag, &f) : UINT32_MAX;
     if (st == CDP_OK && p == UINT32_MAX) st = CDP_PENDING;
     if (st == CDP_OK) {
         got->source = p;
