@@ -11874,7 +11874,7 @@ CDP__PRIVATE void cdp__enter(cdp_group *g) {
     __atomic_sub_fetch(&g->w->lock_waiters, 1, __ATOMIC_RELAXED);
 }
 
-CDP__PRIVATE void cdp__leave(cdp_group *g) {
+CDP__PRIVATE CDP__ONE_COPY void cdp__leave(cdp_group *g) {
     cdp__world *m = g->w;
     /* what this call has read for others wakes no thread that sleeps until something comes */
     if (m->sleeping && m->stored != m->stored_seen) m->transport.wake(m->transport.self);
