@@ -4408,6 +4408,14 @@ CDP__PRIVATE uint32_t cdp__store_server_clients(const cdp_store_server *s) {
     return s->client_count;
 }
 
+/* For cdp_tcp.h: true if all answers have been handed to the system. */
+CDP__PRIVATE bool cdp__store_server_sent(const cdp_store_server *s) {
+    const cdp__conn *c;
+    for (c = s->conns.next; c != &s->conns; c = c->next)
+        if (cdp__fifo_left(&c->out)) return false;
+    return true;
+}
+
 /* For cdp_tcp.h: true if all answers are sent and no client waits. A client whose wait is over asks
    for the value next. */
 CDP__PRIVATE bool cdp__store_server_quiet(const cdp_store_server *s) {

@@ -4048,6 +4048,16 @@ CDP__PRIVATE cdp_status cdp__mesh_all_done(cdp__mesh *m) {
     return cdp__join_await_all(m, "done", false);
 }
 
+/* The key of a rank is there before the rank has the answer that says so. An answer that a socket
+   has not taken yet would be lost if rank 0 left now. */
+CDP__PRIVATE cdp_status cdp__mesh_all_answered(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    const uint64_t now = cdp__mesh_now(m);
+    if (m->server && !cdp__store_server_sent(m->server) && now < s->deadline_ns)
+        cdp__join_pause(s, cdp__min(s->deadline_ns, now + CDP__MS), cdp__mesh_all_answered);
+    return CDP_OK;
+}
+
 CDP__PRIVATE cdp_status cdp__mesh_await_addrs_again(cdp__mesh *m) {
     return m->desc.external_store ? cdp__mesh_await_addrs(m) : CDP_OK;
 }
@@ -4404,7 +4414,7 @@ CDP__PRIVATE cdp_status cdp__join_withdraw(cdp__mesh *m) {
 static cdp__join_func *const cdp__join_steps[] = {cdp__mesh_prepare, cdp__mesh_meet,
     cdp__mesh_listen, cdp__mesh_config, cdp__mesh_claim, cdp__mesh_start_watch, cdp__mesh_exchange,
     cdp__mesh_await_addrs, cdp__mesh_read_addrs, cdp__mesh_done, cdp__mesh_all_done,
-    cdp__mesh_await_addrs_again, cdp__mesh_read_addrs};
+    cdp__mesh_all_answered, cdp__mesh_await_addrs_again, cdp__mesh_read_addrs};
 
 #define CDP__JOIN_STEPS ((uint32_t)(sizeof cdp__join_steps / sizeof *cdp__join_steps))
 
