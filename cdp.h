@@ -7754,6 +7754,7 @@ typedef struct cdp__port { /* this rank's end of one link */
     bool rx_fresh;   /* rx_head is complete, and rx_stream's reader has not seen it */
     uint8_t rx_note; /* WAIT or ENDPOINT: its body is being received; else 0 */
     bool broken;     /* what arrived was no message */
+    bool dead;       /* the transport takes nothing more: the peer is lost */
     /* 1: one stream too many arrived here, 2: one of ours was too many there */
     uint32_t crowded;
     cdp__eager slots;
@@ -7986,6 +7987,7 @@ CDP__PRIVATE bool cdp__control_add(
     cdp__port *port = &w->ports[peer];
     const uint32_t bytes = CDP__HEAD_BYTES + h->bytes;
     CDP_ASSERT(body || !h->bytes);
+    if (port->dead) return true; /* nobody will read it */
     if (!cdp__control_reserve(w, port, bytes)) return false;
     cdp__head_encode(h, port->control + port->control_used);
     if (body) memcpy(port->control + port->control_used + CDP__HEAD_BYTES, body, h->bytes);
@@ -8019,7 +8021,7 @@ CDP__PRIVATE void cdp__channel_note(
 CDP__PRIVATE bool cdp__port_flush(cdp__world *w, uint32_t peer) {
     static const uint8_t zeros[512] = {0};
     cdp__port *port = &w->ports[peer];
-    while (!port->tx_stream) {
+    while (!port->tx_stream && !port->dead) {
         cdp_iov v;
         int64_t r;
         const bool rest = port->tx_head_left || port->tx_left;
@@ -8034,6 +8036,12 @@ CDP__PRIVATE bool cdp__port_flush(cdp__world *w, uint32_t peer) {
                 port->tx_head_left ? port->tx_head_left : cdp__min(port->tx_left, sizeof zeros);
         }
         r = w->transport.send(w->transport.self, peer, &v, 1);
+        if (r < 0) { /* else it would be tried again in every turn of a wait */
+            port->dead = true;
+            port->control_at = port->control_used = 0;
+            port->tx_head_left = 0;
+            port->tx_left = 0;
+        }
         if (r <= 0) return false;
         if (!rest)
             port->control_at += (uint32_t)r;

@@ -1731,6 +1731,7 @@ typedef struct cdp__rpc_peer {
     uint32_t marks;    /* how many gradients it may still send */
     bool dropped;      /* it was given up */
     cdp_error why;
+    uint64_t sent, received;          /* messages to it and from it, for the sums of shutdown */
     cdp__rpc_out *queue, **queue_end; /* what there was no room for yet */
     cdp__rpc_out *offered;            /* bodies that it has not fetched yet */
 } cdp__rpc_peer;
@@ -1792,7 +1793,6 @@ struct cdp_rpc {
 
     cdp__rpc_task *tasks, **tasks_end;
     uint64_t timer_ns;
-    uint64_t sent, received; /* messages, for the sums of shutdown */
     uint64_t refused;
     uint32_t waiters; /* threads in waits */
     bool changed;     /* waits should look again */
@@ -2095,9 +2095,9 @@ CDP__PRIVATE cdp_channel_message cdp__rpc_message(
 }
 
 /* The request has left this rank: from now on nobody can say that it did not run. */
-CDP__PRIVATE void cdp__rpc_left(cdp_rpc *rpc, const cdp__rpc_packet *p) {
+CDP__PRIVATE void cdp__rpc_left(cdp_rpc *rpc, uint32_t to, const cdp__rpc_packet *p) {
     cdp__rpc_call *c = p->kind == CDP__RPC_CALL ? cdp__rpc_call_find(rpc, p->a) : NULL;
-    ++rpc->sent;
+    ++rpc->peers[to].sent;
     if (c) c->left = true;
 }
 
@@ -2112,7 +2112,7 @@ CDP__PRIVATE void cdp__rpc_flush(cdp_rpc *rpc, uint32_t to) {
                                     : cdp_channel_send(rpc->channel, &m);
         if (st == CDP_ERR_NOMEM) cdp__rpc_give_up(rpc, to, "out of memory for a message to it");
         if (st != CDP_OK) return;
-        cdp__rpc_left(rpc, &o->p);
+        cdp__rpc_left(rpc, to, &o->p);
         peer->queue = o->next;
         if (!o->next) peer->queue_end = &peer->queue;
         if (offer) {
@@ -2212,7 +2212,7 @@ CDP__PRIVATE cdp_status cdp__rpc_post(
         if (!direct) cdp__rpc_put_args(cdp__rpc_put_head(rpc->scratch, p), p, args);
         m = cdp__rpc_message(p, to, body);
         st = cdp_channel_send(rpc->channel, &m);
-        if (st == CDP_OK) cdp__rpc_left(rpc, p);
+        if (st == CDP_OK) cdp__rpc_left(rpc, to, p);
         if (st == CDP_OK || st == CDP_ERR_PEER_LOST) return CDP_OK;
         if (st != CDP_PENDING) return st;
     }
@@ -4056,7 +4056,7 @@ CDP__PRIVATE void cdp__rpc_got_cancel(cdp_rpc *rpc, uint32_t from, uint64_t call
 CDP__PRIVATE const char *cdp__rpc_got(
     cdp_rpc *rpc, uint32_t from, const cdp__rpc_packet *p, uint8_t **owned, bool cancelled) {
     bool honest = true;
-    ++rpc->received;
+    ++rpc->peers[from].received;
     switch (p->kind) {
     case CDP__RPC_CALL: return cdp__rpc_got_call(rpc, from, p, owned, cancelled);
     case CDP__RPC_REPLY:
@@ -4112,7 +4112,7 @@ CDP__PRIVATE void cdp__rpc_fetch_more(cdp_rpc *rpc) {
             cdp__rpc_call *c = result && !grad ? cdp__rpc_call_find(rpc, came->m.a) : NULL;
             cdp_ctx *ctx = grad ? cdp__ctx_find(rpc, came->m.a) : NULL;
             if (ctx) cdp__ctx_fail_here(rpc, ctx, CDP_ERR_NOMEM, "out of memory for a gradient");
-            ++rpc->received;
+            ++rpc->peers[came->m.peer].received;
             (void)!cdp_channel_refuse(rpc->channel, came->m.peer, came->m.handle);
             if (c && c->to == came->m.peer)
                 cdp__rpc_call_failed(
@@ -4229,6 +4229,7 @@ CDP__PRIVATE void cdp__rpc_fetched(void *user, uint32_t from, uint64_t handle, c
         came->body = NULL;
         came->m.handle = 0;
         came->m.body = owned;
+        if (status != CDP_OK) ++rpc->peers[from].received;
         if (status == CDP_OK)
             wrong = cdp__rpc_read(&came->m, rpc->rank, rpc->ranks, rpc->desc.max_message_bytes, &p);
         if (status == CDP_OK && !wrong)
@@ -4436,7 +4437,7 @@ CDP__PRIVATE void cdp__rpc_worker(void *arg) {
    or on none of those that see the exchange; shutdown ends by its deadline. May use: the sections
    above, public functions of groups. */
 
-#define CDP__RPC_MAGIC 0x31637072u /* version 1 of the messages */
+#define CDP__RPC_MAGIC 0x32637072u /* version 2 of the messages: tensors, contexts */
 #define CDP__RPC_CARD (24u + CDP__RPC_NAME)
 
 CDP__PRIVATE cdp_status cdp__rpc_desc_check(const cdp_rpc_desc *d) {
@@ -4732,6 +4733,38 @@ CDP__PRIVATE cdp_status cdp__rpc_blame(cdp_rpc *rpc) {
     return cdp__fail(CDP_ERR_TIMEOUT, "cdp_rpc_shutdown: this rank was not idle in time");
 }
 
+/* What ranks count, and add up while they shut down. */
+typedef enum cdp__rpc_count {
+    CDP__RPC_SENT,
+    CDP__RPC_RECEIVED,
+    CDP__RPC_LOSSES,
+    CDP__RPC_ONE_SIDED, /* the sum is 0 when both ends of every lost link know that it is lost */
+    CDP__RPC_COUNTS
+} cdp__rpc_count;
+
+/* Messages to and from lost ranks are no longer counted: some of them never arrive. */
+CDP__PRIVATE void cdp__rpc_tally(const cdp_rpc *rpc, uint64_t n[CDP__RPC_COUNTS]) {
+    uint32_t r;
+    memset(n, 0, CDP__RPC_COUNTS * sizeof *n);
+    for (r = 0; r < rpc->ranks; ++r) {
+        const uint64_t link[2] = {cdp__min(r, rpc->rank), cdp__max(r, rpc->rank)};
+        const uint64_t name = cdp__hash(CDP__HASH_START, link, sizeof link);
+        if (rpc->lost[r]) {
+            ++n[CDP__RPC_LOSSES];
+            n[CDP__RPC_ONE_SIDED] += r < rpc->rank ? name : 0 - name;
+        } else {
+            n[CDP__RPC_SENT] += rpc->peers[r].sent;
+            n[CDP__RPC_RECEIVED] += rpc->peers[r].received;
+        }
+    }
+}
+
+CDP__PRIVATE bool cdp__rpc_tally_moved(cdp_rpc *rpc, void *summed) {
+    uint64_t n[CDP__RPC_COUNTS];
+    cdp__rpc_tally(rpc, n);
+    return memcmp(n, summed, sizeof n) != 0;
+}
+
 typedef struct cdp__rpc_sum {
     cdp_rpc *rpc;
     cdp_status status;
@@ -4757,48 +4790,78 @@ CDP__PRIVATE bool cdp__rpc_sum_over(cdp_rpc *rpc, void *arg) {
     return ((cdp__rpc_sum *)arg)->over;
 }
 
+/* all = the sum of every rank's `mine`. Lock held, released meanwhile. */
+CDP__PRIVATE cdp_status cdp__rpc_add_up(
+    cdp_rpc *rpc, const uint64_t *mine, uint64_t *all, uint64_t until_ns) {
+    cdp_request request;
+    cdp__rpc_sum sum;
+    cdp_work work, then;
+    cdp_status st;
+    memset(&sum, 0, sizeof sum);
+    memset(&request, 0, sizeof request);
+    sum.rpc = rpc;
+    request.kind = CDP_COLL_ALLREDUCE;
+    request.in = mine;
+    request.out = all;
+    request.count = CDP__RPC_COUNTS;
+    request.dtype = CDP_DTYPE_U64;
+    request.op = CDP_REDUCE_SUM;
+    request.timeout_ms = CDP_NO_TIMEOUT;
+    if (until_ns != CDP__NEVER) {
+        const uint64_t now = cdp__now(rpc->os);
+        request.timeout_ms =
+            (uint32_t)(until_ns > now ? (until_ns - now + CDP__MS - 1) / CDP__MS : 1);
+    }
+    cdp_lock_release(&rpc->lock);
+    st = cdp_start(rpc->sums, &request, &work);
+    if (st == CDP_OK) st = cdp_work_then(work, cdp__rpc_summed, &sum, &then);
+    cdp_lock_acquire(&rpc->lock);
+    if (st == CDP_OK) st = cdp__rpc_wait(rpc, cdp__rpc_sum_over, &sum, CDP__NEVER);
+    if (st == CDP_OK && sum.status != CDP_OK) {
+        *cdp__error_slot() = sum.error;
+        st = sum.status;
+    }
+    return st;
+}
+
+/* Ranks add up again as soon as one of their counts changes, and after a pause that grows: what is
+   under way may take long, and adding up all the time would keep every rank's core busy. */
+#define CDP__RPC_PAUSE_NS 50000u
+#define CDP__RPC_PAUSE_MAX_NS 20000000u
+
 /* Serves until no rank has anything under way: two sums of what all ranks have sent and received,
    each taken while they are passive, are equal, and as much was received as was sent. The second
-   sum begins after the first is complete, so nothing can have been on its way past both. Lock
-   held, released meanwhile. */
+   sum begins after the first is complete, so nothing can have been on its way past both. A loss
+   between the two, or one that only one end knows, makes them unequal. Lock held, released
+   meanwhile. */
 CDP__PRIVATE cdp_status cdp__rpc_quiet(cdp_rpc *rpc, uint64_t until_ns) {
-    uint64_t before = UINT64_MAX, mine[2], all[2];
+    uint64_t before[CDP__RPC_COUNTS], mine[CDP__RPC_COUNTS], all[CDP__RPC_COUNTS];
+    uint64_t pause = 0;
+    memset(before, 0xff, sizeof before);
     for (;;) {
-        cdp_request request;
-        cdp__rpc_sum sum;
-        cdp_work work, then;
+        uint64_t now;
         cdp_status st = cdp__rpc_wait(rpc, cdp__rpc_passive, NULL, until_ns);
         if (st == CDP_PENDING) return cdp__rpc_blame(rpc);
         if (st != CDP_OK) return st;
-        memset(&sum, 0, sizeof sum);
-        memset(&request, 0, sizeof request);
-        sum.rpc = rpc;
-        mine[0] = rpc->sent;
-        mine[1] = rpc->received;
-        request.kind = CDP_COLL_ALLREDUCE;
-        request.in = mine;
-        request.out = all;
-        request.count = 2;
-        request.dtype = CDP_DTYPE_U64;
-        request.op = CDP_REDUCE_SUM;
-        request.timeout_ms = CDP_NO_TIMEOUT;
-        if (until_ns != CDP__NEVER) {
-            const uint64_t now = cdp__now(rpc->os);
-            request.timeout_ms =
-                (uint32_t)(until_ns > now ? (until_ns - now + CDP__MS - 1) / CDP__MS : 1);
-        }
-        cdp_lock_release(&rpc->lock);
-        st = cdp_start(rpc->sums, &request, &work);
-        if (st == CDP_OK) st = cdp_work_then(work, cdp__rpc_summed, &sum, &then);
-        cdp_lock_acquire(&rpc->lock);
-        if (st == CDP_OK) st = cdp__rpc_wait(rpc, cdp__rpc_sum_over, &sum, CDP__NEVER);
-        if (st == CDP_OK && sum.status != CDP_OK) {
-            *cdp__error_slot() = sum.error;
-            st = sum.status;
-        }
+        cdp__rpc_tally(rpc, mine);
+        st = cdp__rpc_add_up(rpc, mine, all, until_ns);
         if (st != CDP_OK) return st;
-        if (all[0] == all[1] && all[0] == before) return CDP_OK;
-        before = all[0] == all[1] ? all[0] : UINT64_MAX;
+        if (!memcmp(all, before, sizeof all)) return CDP_OK;
+        now = cdp__now(rpc->os);
+        if (now >= until_ns)
+            return cdp__fail(CDP_ERR_TIMEOUT,
+                "cdp_rpc_shutdown: messages between ranks are still under way: %llu were sent, "
+                "%llu have come",
+                (unsigned long long)all[CDP__RPC_SENT], (unsigned long long)all[CDP__RPC_RECEIVED]);
+        if (all[CDP__RPC_SENT] == all[CDP__RPC_RECEIVED] && !all[CDP__RPC_ONE_SIDED]) {
+            memcpy(before, all, sizeof before);
+            pause = 0;
+            continue;
+        }
+        memset(before, 0xff, sizeof before);
+        pause = cdp__min(cdp__max(2 * pause, CDP__RPC_PAUSE_NS), CDP__RPC_PAUSE_MAX_NS);
+        st = cdp__rpc_wait(rpc, cdp__rpc_tally_moved, mine, cdp__min(until_ns, now + pause));
+        if (st != CDP_OK && st != CDP_PENDING) return st;
     }
 }
 

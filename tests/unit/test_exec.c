@@ -19,7 +19,7 @@ typedef struct pipe_of {
 
 static pipe_of pipes[RANKS][RANKS]; /* by writer and reader */
 static uint32_t dribble;            /* bytes that one call moves, at most */
-static uint64_t polls, sent_bytes;
+static uint64_t polls, sent_bytes, put_calls;
 
 typedef struct rank_of {
     cdp__world *w;
@@ -33,6 +33,8 @@ static rank_of all[RANKS];
 static int64_t put(void *self, uint32_t peer, const cdp_iov *iov, uint32_t n) {
     pipe_of *p = &pipes[((rank_of *)self)->rank][peer];
     int64_t moved = 0;
+    ++put_calls;
+    if (p->ended) return cdp_error_set(CDP_ERR_PEER_LOST, (int32_t)peer, 0, "gone");
     for (uint32_t i = 0; i < n; ++i) {
         uint64_t k = iov[i].bytes;
         if (k > ROOM - p->used) k = ROOM - p->used;
@@ -259,6 +261,26 @@ TEST(a_lost_peer_is_a_fault) {
     close_all(2);
 }
 
+/* What is to be said to a lost peer is tried once, not in every turn of a wait, and takes no
+   memory. */
+TEST(messages_to_a_lost_peer_are_not_tried_again) {
+    open_all(2, ROOM);
+    cdp__world *w = all[0].w;
+    pipes[0][1].ended = true;
+    put_calls = 0;
+    for (int i = 0; i < 100; ++i) {
+        T(cdp__stream_note(w, &all[0].streams[1], CDP__MESSAGE_CREDIT));
+        cdp__world_deferred(w);
+    }
+    T_EQ(1, put_calls);
+    T(!cdp__port_flush(w, 1));
+    T_EQ(w->ports[1].control_at, w->ports[1].control_used);
+    w->deferred = true;
+    cdp__world_deferred(w);
+    T(!w->deferred);
+    close_all(2);
+}
+
 /* Another call than ours: what came is kept for the text of the error. */
 TEST(another_call_is_a_fault) {
     open_all(2, ROOM);
@@ -393,6 +415,8 @@ int main(int argc, char **argv) {
         {"steps_of_a_like_operation_are_kept", steps_of_a_like_operation_are_kept, 5},
         {"who_is_awaited_is_known", who_is_awaited_is_known, 5},
         {"a_lost_peer_is_a_fault", a_lost_peer_is_a_fault, 5},
+        {"messages_to_a_lost_peer_are_not_tried_again", messages_to_a_lost_peer_are_not_tried_again,
+            10},
         {"another_call_is_a_fault", another_call_is_a_fault, 5},
         {"a_receiver_that_has_read_may_be_a_call_ahead",
             a_receiver_that_has_read_may_be_a_call_ahead, 5},

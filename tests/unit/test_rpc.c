@@ -1137,6 +1137,64 @@ TEST(shutdown_errors) {
     run(2, shutdown_blames);
 }
 
+/* All ranks come here once they serve no more. */
+static void gather(uint32_t *place) {
+    const uint64_t until = test_now_ns() + 20000000000ull;
+    const uint32_t came = __atomic_fetch_add(place, 1, __ATOMIC_SEQ_CST);
+    while (counted_of(place) < (came / ranks + 1) * ranks && test_now_ns() < until)
+        test_sleep_ms(1);
+}
+
+/* A message that was sent and never comes: shutdown ends by its deadline, and sleeps until then
+   instead of adding up all the time. */
+static void a_message_is_missing(side *s) {
+    const uint64_t from = test_now_ns();
+    static uint32_t place;
+    if (s->rank == 0) {
+        cdp_lock_acquire(&s->rpc->lock);
+        ++s->rpc->peers[1].sent;
+        cdp_lock_release(&s->rpc->lock);
+    }
+    T_EQ(CDP_ERR_TIMEOUT, cdp_rpc_shutdown(s->rpc, 400));
+    T_WITHIN(400, test_now_ns() - from);
+    T(s->rpc->sums->issued > 4);
+    T(s->rpc->sums->issued < 60);
+    gather(&place);
+    cdp_rpc_destroy(s->rpc);
+}
+static void missing_body(side *s) {
+    open_then(s, a_message_is_missing);
+}
+TEST(a_message_that_never_comes_lets_shutdown_sleep_and_end) {
+    shut_by_body = true;
+    run(3, missing_body);
+}
+
+/* Two ranks have lost each other, and messages on that link never came: the shutdown of all three
+   is still a good one, as soon as both know. */
+static void a_link_is_lost(side *s) {
+    const uint64_t from = test_now_ns();
+    static uint32_t place;
+    if (s->rank == 0) {
+        cdp_lock_acquire(&s->rpc->lock);
+        s->rpc->peers[2].sent += 3;
+        cdp_lock_release(&s->rpc->lock);
+        cdp_channel_drop(s->rpc->channel, 2, "for the test");
+    }
+    OK(cdp_rpc_shutdown(s->rpc, 5000));
+    T(test_now_ns() - from < 4000000000ull);
+    T_EQ(s->rank != 1, !cdp_rpc_alive(s->rpc, 2 - s->rank));
+    gather(&place);
+    cdp_rpc_destroy(s->rpc);
+}
+static void lost_link_body(side *s) {
+    open_then(s, a_link_is_lost);
+}
+TEST(messages_of_a_lost_link_are_not_awaited) {
+    shut_by_body = true;
+    run(3, lost_link_body);
+}
+
 /* One rank leaves without shutdown, while the others have calls and references there. */
 static void one_leaves(side *s) {
     int64_t x[2] = {11, 0}, ms = 60000;
@@ -2275,6 +2333,9 @@ int main(int argc, char **argv) {
         {"graceful_shutdown_with_uneven_workload", graceful_shutdown_with_uneven_workload, 60},
         {"multi_layer_nested_async_rpc", multi_layer_nested_async_rpc, 60},
         {"shutdown_errors", shutdown_errors, 60},
+        {"a_message_that_never_comes_lets_shutdown_sleep_and_end",
+            a_message_that_never_comes_lets_shutdown_sleep_and_end, 60},
+        {"messages_of_a_lost_link_are_not_awaited", messages_of_a_lost_link_are_not_awaited, 60},
         {"local_shutdown", local_shutdown, 60},
         {"builtin_remote_ret", builtin_remote_ret, 60},
         {"rref_get_future", rref_get_future, 60},
