@@ -7885,6 +7885,8 @@ typedef struct cdp__world {
     uint32_t stream_count;
     uint32_t unexpected_count;
     uint64_t arrivals; /* counts what a receive from any rank might take */
+    /* counts what was read for others than the reader, who may go on; when all were polled last */
+    uint64_t stored, stored_seen;
     uint64_t gone[CDP__GONE];
     uint32_t gone_at;
     cdp__made *made;
@@ -8232,11 +8234,13 @@ CDP__PRIVATE bool cdp__stream_control(cdp__world *w, cdp__stream *s, const cdp__
     const bool slack = h->type == CDP__MESSAGE_LEAVE || h->type == CDP__MESSAGE_CROWDED;
     if (slack) {
         s->left = true;
+        ++w->stored;
         return true;
     }
     if (more > s->sent - s->acked) return false;
     if (more) s->asking = false;
     s->acked += more;
+    if (more || h->type == CDP__MESSAGE_READ || h->type == CDP__MESSAGE_REFUSED) ++w->stored;
     if (h->type == CDP__MESSAGE_ASK) s->asked = true;
     if (h->type == CDP__MESSAGE_REFUSED) s->refused = s->exposed;
     if (h->type == CDP__MESSAGE_READ || h->type == CDP__MESSAGE_REFUSED) s->exposed = false;
@@ -8348,6 +8352,7 @@ CDP__PRIVATE int64_t cdp__port_store(cdp__world *w, uint32_t peer) {
         if (!cdp__stream_room(w->os, s, CDP__HEAD_BYTES + port->rx_left))
             return cdp__fail_nomem("data that came early", CDP__HEAD_BYTES + port->rx_left);
         cdp__early_put(s, port->rx_head, CDP__HEAD_BYTES);
+        ++w->stored;
     }
     port->rx_fresh = false;
     ++w->arrivals;
@@ -8364,7 +8369,9 @@ CDP__PRIVATE int64_t cdp__port_store(cdp__world *w, uint32_t peer) {
     r = w->transport.recv(w->transport.self, peer, &v, 1);
     if (r <= 0) return r;
     port->rx_left -= (uint64_t)r;
-    if (!drop) s->early_used += (uint64_t)r;
+    if (drop) return 1;
+    s->early_used += (uint64_t)r;
+    ++w->stored;
     return 1;
 }
 
@@ -9172,19 +9179,22 @@ CDP__PRIVATE bool cdp__exec_expects(const cdp__exec *x, uint32_t i) {
     return false;
 }
 
-/* A rank that only sends does not read what the receiver says. The receiver is in the same round
-   or behind, and all that it was to send before has been received: what comes now belongs to a
-   call that is not ours. */
+/* A rank that only sends does not read what the receiver says. As long as its message is not sent,
+   or not read, the receiver is in the same round or behind, and all that it was to send before has
+   been received: what comes now belongs to a call that is not ours. True: the transfer can go on,
+   or the operation has failed. */
 CDP__PRIVATE bool cdp__exec_overhear(cdp__exec *x, uint32_t i) {
-    cdp__stream *s = x->transfers[i].s;
-    if (x->transfers[i].receive || x->transfers[i].done || s->body_left || cdp__exec_expects(x, i))
-        return false;
+    const cdp__transfer *t = &x->transfers[i];
+    cdp__stream *s = t->s;
+    if (t->receive || t->done || s->body_left || cdp__exec_expects(x, i)) return false;
     if (cdp__port_pump(x->w, s->peer, NULL) < 0) {
-        cdp__exec_fail(x, CDP__FAULT_LOST, cdp__exec_rank_of(x, &x->transfers[i]));
+        cdp__exec_fail(x, CDP__FAULT_LOST, cdp__exec_rank_of(x, t));
         return true;
     }
+    /* The receiver has read it since it was polled last, and may be ahead of this rank by now. */
+    if (t->remote && t->announced && !s->exposed) return true;
     if (!cdp__stream_peek(x->w, s, &x->theirs)) return false;
-    cdp__exec_fail(x, CDP__FAULT_ODD, cdp__exec_rank_of(x, &x->transfers[i]));
+    cdp__exec_fail(x, CDP__FAULT_ODD, cdp__exec_rank_of(x, t));
     return true;
 }
 
@@ -11990,8 +12000,11 @@ CDP__PRIVATE void cdp__enter(cdp_group *g) {
     __atomic_sub_fetch(&g->w->lock_waiters, 1, __ATOMIC_RELAXED);
 }
 
-CDP__PRIVATE void cdp__leave(cdp_group *g) {
-    cdp_lock_release(&g->w->lock);
+CDP__PRIVATE CDP__ONE_COPY void cdp__leave(cdp_group *g) {
+    cdp__world *m = g->w;
+    /* what this call has read for others wakes no thread that sleeps until something comes */
+    if (m->sleeping && m->stored != m->stored_seen) m->transport.wake(m->transport.self);
+    cdp_lock_release(&m->lock);
 }
 
 /* Is there anything to let advance? */
@@ -12003,6 +12016,7 @@ CDP__PRIVATE bool cdp__world_busy(const cdp__world *m) {
 CDP__PRIVATE cdp__advance cdp__world_poll(cdp__world *m) {
     cdp__advance most = CDP__IDLE;
     cdp_group **at = &m->active;
+    m->stored_seen = m->stored;
     if (m->deferred) cdp__world_deferred(m);
     while (*at) {
         cdp_group *g = *at;
@@ -12028,7 +12042,8 @@ CDP__PRIVATE cdp__advance cdp__world_poll(cdp__world *m) {
         const cdp__advance p = m->channels_poll(m);
         if (p > most) most = p;
     }
-    return most;
+    /* It may be what somebody waits for who was polled before it came. */
+    return m->stored != m->stored_seen ? CDP__MOVED : most;
 }
 
 CDP__PRIVATE void cdp__progress_poll(cdp__world *m) {
@@ -13946,6 +13961,30 @@ CDP__PRIVATE void cdp__any_alone(const cdp__pend *s) {
     cdp__group_see(g, &r, &e);
 }
 
+/* Of the receives from any rank with this tag the one that was called first, or NULL. */
+CDP__PRIVATE cdp__pend *cdp__any_first(const cdp_group *g, uint32_t tag) {
+    cdp__pend *s = g->w->pending;
+    while (s && (s->kind != CDP__PEND_ANY || s->of != g || s->want.tag != tag))
+        s = s->next;
+    return s;
+}
+
+/* It becomes a receive from rank p, which has sent something. */
+CDP__PRIVATE void cdp__any_take(cdp__pend *s, uint32_t p, uint64_t now) {
+    cdp_group *g = s->of;
+    uint64_t left_ms = CDP_NO_TIMEOUT;
+    if (s->deadline_ns <= now)
+        left_ms = 1;
+    else if (s->deadline_ns != CDP__NEVER)
+        left_ms = (s->deadline_ns - now) / CDP__MS + 1;
+    s->want.peer = p;
+    s->want.timeout_ms = (uint32_t)cdp__min(left_ms, CDP_NO_TIMEOUT);
+    g->any_turn = (p + 1) % g->desc.world_size;
+    cdp__pend_over(s);
+    if (cdp__message_locked(g, &s->want, cdp__any_done, s, &s->after) != CDP_OK)
+        cdp__group_fail_last(g);
+}
+
 CDP__PRIVATE bool cdp__any_look(cdp__pend *s, uint64_t now) {
     cdp_group *g = s->of;
     cdp__head f;
@@ -13956,24 +13995,16 @@ CDP__PRIVATE bool cdp__any_look(cdp__pend *s, uint64_t now) {
     }
     if (g->looked != g->w->polls) cdp__any_read(g);
     p = s->seen == g->w->arrivals ? UINT32_MAX : cdp__any_find(g, CDP_ANY_RANK, s->want.tag, &f);
-    s->seen = g->w->arrivals;
     if (p != UINT32_MAX) {
-        uint64_t left_ms = CDP_NO_TIMEOUT;
-        if (s->deadline_ns <= now)
-            left_ms = 1;
-        else if (s->deadline_ns != CDP__NEVER)
-            left_ms = (s->deadline_ns - now) / CDP__MS + 1;
-        s->want.peer = p;
-        s->want.timeout_ms = (uint32_t)cdp__min(left_ms, CDP_NO_TIMEOUT);
-        g->any_turn = (p + 1) % g->desc.world_size;
-        cdp__pend_over(s);
-        if (cdp__message_locked(g, &s->want, cdp__any_done, s, &s->after) != CDP_OK)
-            cdp__group_fail_last(g);
+        /* A message may have come into a slot since those before this one looked: messages of a
+           rank keep their order only if the first of them takes it. */
+        cdp__any_take(cdp__any_first(g, s->want.tag), p, now);
         return true;
     }
+    s->seen = g->w->arrivals;
     if (now >= s->deadline_ns) {
         cdp__any_late(s);
-    } else if (!g->looked && !cdp__any_busy(g, s->want.tag)) {
+    } else if (!g->looked && g->gone && !cdp__any_busy(g, s->want.tag)) {
         cdp__any_alone(s);
     } else {
         cdp__any_waits(s, now);
@@ -14070,14 +14101,20 @@ CDP_API cdp_status cdp_recv_any_async(cdp_group *g, void *data, uint64_t room, c
 CDP_API cdp_status cdp_probe(cdp_group *g, uint32_t from, uint32_t tag, cdp_message *got) {
     cdp_transfer t = cdp__transfer_of(true, NULL, 0, CDP_DTYPE_U8, from, tag);
     cdp_status st = cdp__transfer_check(g, &t, got);
+    cdp__pend *s;
     cdp__head f;
     uint32_t p;
     if (st != CDP_OK) return st;
     if (!g->w->thread) (void)cdp_poll(g, 0);
     cdp__enter(g);
     cdp__any_read(g);
+    p = cdp__any_find(g, from, tag, &f);
+    /* what a receive from any rank waits for, and has not seen yet, is not there for others */
+    while (p != UINT32_MAX && g->health == CDP__HEALTHY && (s = cdp__any_first(g, tag)) != NULL) {
+        cdp__any_take(s, p, cdp__now(g->os));
+        p = cdp__any_find(g, from, tag, &f);
+    }
     st = cdp__group_report(cdp__group_top(g));
-    p = st == CDP_OK ? cdp__any_find(g, from, tag, &f) : UINT32_MAX;
     if (st == CDP_OK && p == UINT32_MAX) st = CDP_PENDING;
     if (st == CDP_OK) {
         got->source = p;

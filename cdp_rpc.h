@@ -6466,6 +6466,7 @@ CDP__PRIVATE void cdp__rpc_builtins(cdp_rpc *rpc) {
 typedef struct cdp__optim_part {
     uint32_t owner;
     cdp_rref object;
+    bool started;
     cdp_call call;
 } cdp__optim_part;
 
@@ -6497,12 +6498,15 @@ CDP__PRIVATE cdp_status cdp__optim_all(cdp_dist_optim *o, const char *call, cons
         cdp__optim_part *p = &o->parts[i];
         memset(&p->call, 0, sizeof p->call);
         d.on = p->object;
-        p->call.status = cdp_rpc_start(o->rpc, &d, &p->call);
-        if (p->call.status != CDP_OK) p->call.error = *cdp_last_error();
+        st = cdp_rpc_start(o->rpc, &d, &p->call);
+        p->started = st == CDP_OK; /* from now on the call is written by other threads */
+        if (p->started) continue;
+        p->call.status = st;
+        p->call.error = *cdp_last_error();
     }
     for (i = 0; i < o->count; ++i) {
         cdp__optim_part *p = &o->parts[i];
-        st = p->call.priv[CDP__CALL_STAGE] ? cdp_call_wait(&p->call) : p->call.status;
+        st = p->started ? cdp_call_wait(&p->call) : p->call.status;
         if (st != CDP_OK && !failed++) {
             first = st;
             why = p->call.error;

@@ -3826,16 +3826,21 @@ CDP__PRIVATE void cdp__conn_parse(cdp__conn *c) {
 }
 
 /* If these first bytes ask for a link with this rank instead of its store, passes the connection
-   and the bytes read from it to link_func. */
+   and the bytes read from it to link_func. A rank that leaves has none any more: then the
+   connection is closed, as it is where no rank listens. */
 CDP__PRIVATE bool cdp__conn_hand_over(cdp__conn *c, const uint8_t *p, uint64_t n) {
     cdp_store_server *s = c->server;
     int32_t fd;
-    if (c->greeted || !s->link_func || c->purpose == CDP__AUTH_STORE
+    if (c->greeted || c->purpose == CDP__AUTH_STORE
         || memcmp(p, "cdp-link", (size_t)cdp__min(n, 8)) != 0)
         return false;
     if (n < 8) {
         c->need = 8;
         return cdp__conn_keep(c, p, n);
+    }
+    if (!s->link_func) {
+        cdp__conn_close(c, NULL);
+        return true;
     }
     fd = cdp__loop_detach(s->loop, &c->io);
     cdp__conn_close(c, NULL);
@@ -4160,7 +4165,7 @@ CDP__PRIVATE void cdp__conn_auth_open(cdp__conn *c) {
     }
     cdp__auth_open_with(c->auth, s->keyed ? nonce : NULL, s->keyed ? s->key : NULL, true,
         CDP__AUTH_STORE, CDP__AUTH_REMOTE);
-    c->auth->also = s->link_func ? CDP__AUTH_LINK : 0;
+    c->auth->also = CDP__AUTH_LINK;
 #endif
 }
 
@@ -4401,6 +4406,14 @@ CDP__PRIVATE cdp_addr cdp__store_server_addr(const cdp_store_server *s) {
 /* For cdp_tcp.h: how many are connected. */
 CDP__PRIVATE uint32_t cdp__store_server_clients(const cdp_store_server *s) {
     return s->client_count;
+}
+
+/* For cdp_tcp.h: true if all answers have been handed to the system. */
+CDP__PRIVATE bool cdp__store_server_sent(const cdp_store_server *s) {
+    const cdp__conn *c;
+    for (c = s->conns.next; c != &s->conns; c = c->next)
+        if (cdp__fifo_left(&c->out)) return false;
+    return true;
 }
 
 /* For cdp_tcp.h: true if all answers are sent and no client waits. A client whose wait is over asks

@@ -1240,7 +1240,8 @@ typedef struct cdp__join {
     cdp_store *asked;
     cdp_store_request rq;
     uint32_t timeout_ms;
-    uint32_t polls; /* of a store that is not on the loop */
+    uint32_t polls;   /* of a store that is not on the loop */
+    uint64_t news_ns; /* when a failure that is told ends the wait for all ranks; 0: none is */
     char key_text[96];
     cdp_bytes key, values[2];
 
@@ -3238,6 +3239,17 @@ CDP__PRIVATE cdp_status cdp__join_adopted(cdp__mesh *m) {
     return st;
 }
 
+/* A rank that has started may fail at once. What the others have done for this start is on its way
+   then, and gets this much time before the failure ends it. */
+#define CDP__NEWS_MS 50u
+
+CDP__PRIVATE bool cdp__join_has_news(cdp__mesh *m, uint64_t now) {
+    cdp__join *s = m->join;
+    if (s->rq.keys != s->keys || !m->watching || m->watch_rq.status != CDP_OK) return false;
+    if (!s->news_ns) s->news_ns = now + CDP__NEWS_MS * CDP__MS;
+    return now >= s->news_ns && cdp__mesh_news(m) != CDP_OK;
+}
+
 /* A store of the caller's is not on the loop of this rank: it is polled, at growing intervals. */
 CDP__PRIVATE bool cdp__join_request_waits(cdp__mesh *m, uint64_t now) {
     cdp__join *s = m->join;
@@ -3248,7 +3260,7 @@ CDP__PRIVATE bool cdp__join_request_waits(cdp__mesh *m, uint64_t now) {
         ++s->polls;
     }
     if (s->result != CDP_PENDING) return false;
-    if (s->rq.keys == s->keys && cdp__mesh_news(m) != CDP_OK) {
+    if (cdp__join_has_news(m, now)) {
         cdp__format(s->key_text, sizeof s->key_text, "%s", m->fail_key);
         cdp__join_ask(m, m->store, CDP_STORE_GET, 1000, cdp__join_adopted);
         return cdp__join_request_waits(m, now);
@@ -3318,9 +3330,12 @@ CDP__PRIVATE bool cdp__join_waiting(cdp__mesh *m) {
 /* Until when to wait for what happens on the loop. */
 CDP__PRIVATE uint64_t cdp__join_until(const cdp__mesh *m) {
     const cdp__join *s = m->join;
-    if (s->waits != CDP__WAITS_REQUEST || s->asked == m->store) return s->until_ns;
-    return cdp__min(s->until_ns,
-        cdp__mesh_now(m) + cdp__min(10 * CDP__MS, (CDP__MS / 4) << cdp__min(s->polls, 6)));
+    uint64_t until = s->until_ns;
+    if (s->waits != CDP__WAITS_REQUEST) return until;
+    if (s->news_ns && s->rq.keys == s->keys && m->watching) until = cdp__min(until, s->news_ns);
+    if (s->asked == m->store) return until;
+    return cdp__min(
+        until, cdp__mesh_now(m) + cdp__min(10 * CDP__MS, (CDP__MS / 4) << cdp__min(s->polls, 6)));
 }
 
 CDP__PRIVATE void cdp__join_pause(cdp__join *s, uint64_t until_ns, cdp__join_func *next) {
@@ -3401,14 +3416,17 @@ CDP__PRIVATE cdp_status cdp__join_failed(cdp__mesh *m) {
         own.status == CDP_ERR_STORE || own.status == CDP_ERR_STATE || own.status == CDP_ERR_TIMEOUT;
     cdp__text t = {e->text, sizeof e->text, 0};
     cdp__failure_record r;
+    uint64_t said;
     if (own.origin >= 0) return cdp__join_end(m);
     e->rank = e->origin = (int32_t)m->desc.group.rank;
-    cdp__text_add(&t, "rank %u/%u: %s", m->desc.group.rank, m->desc.group.world_size, own.text);
+    cdp__text_add(&t, "rank %u/%u: ", m->desc.group.rank, m->desc.group.world_size);
+    said = t.used;
+    cdp__text_add(&t, "%s", own.text);
     if (store && e->peer < 0 && m->desc.group.rank != 0 && !m->desc.external_store) {
         e->peer = 0;
         cdp__text_add(&t, " (rank 0 serves it)");
     }
-    cdp__failure_plain(&r, e->status, e->origin, e->peer, own.text);
+    cdp__failure_plain(&r, e->status, e->origin, e->peer, e->text + said);
     r.sys_errno = e->sys_errno;
     m->cause_bytes = cdp__failure_encode(&r, m->cause);
     s->result = CDP_ERR_STATE;
@@ -3819,6 +3837,14 @@ CDP__PRIVATE cdp_status cdp__join_config_get(cdp__mesh *m) {
     return cdp__join_config_ask(m);
 }
 
+/* The store only had the config of an earlier start; its address is in s->own. */
+CDP__PRIVATE cdp_status cdp__join_config_stale(cdp__mesh *m) {
+    return cdp__fail_peer(CDP_ERR_TIMEOUT, 0, 0,
+        "rank 0 did not come within %u ms: the store still names that of an earlier start, "
+        "and nobody listens at its address %s any more",
+        m->desc.init_timeout_ms, (const char *)m->join->own);
+}
+
 /* In an external store it may be that of an earlier start, whose rank 0 has ended; then it is read
    again until the next rank 0 has replaced it. */
 CDP__PRIVATE cdp_status cdp__join_config_reached(cdp__mesh *m) {
@@ -3826,7 +3852,6 @@ CDP__PRIVATE cdp_status cdp__join_config_reached(cdp__mesh *m) {
     const cdp_bytes *v = s->rq.results;
     const uint8_t *value = (const uint8_t *)v->data;
     const uint64_t now = cdp__mesh_now(m);
-    char old[128];
     if (s->reached) {
         const cdp_status st = cdp__mesh_compare(m, value, v->bytes);
         if (v->bytes >= CDP__CONFIG_BYTES && (!m->met || st == CDP_OK)) {
@@ -3835,12 +3860,9 @@ CDP__PRIVATE cdp_status cdp__join_config_reached(cdp__mesh *m) {
         }
         return st;
     }
-    cdp__mesh_text(value, v->bytes, CDP__CONFIG_BYTES, old, sizeof old);
-    if (now >= s->deadline_ns)
-        return cdp__fail_peer(CDP_ERR_TIMEOUT, 0, 0,
-            "rank 0 did not come within %u ms: the store still names that of an earlier start, "
-            "and nobody listens at its address %s any more",
-            m->desc.init_timeout_ms, old);
+    cdp__mesh_text(value, v->bytes, CDP__CONFIG_BYTES, (char *)s->own, 128);
+    s->own_bytes = strlen((const char *)s->own);
+    if (now >= s->deadline_ns) return cdp__join_config_stale(m);
     cdp__join_pause(
         s, cdp__min(now + s->patience_ms * CDP__MS, s->deadline_ns), cdp__join_config_get);
     s->patience_ms = cdp__min(2 * s->patience_ms, 500);
@@ -3851,6 +3873,7 @@ CDP__PRIVATE cdp_status cdp__join_config_got(cdp__mesh *m) {
     cdp__join *s = m->join;
     const cdp_bytes *v = s->rq.results;
     if (s->result == CDP_ERR_TIMEOUT) {
+        if (s->own_bytes && cdp__mesh_now(m) >= s->deadline_ns) return cdp__join_config_stale(m);
         cdp__format(s->names, sizeof s->names, "0");
         return cdp__join_complain(m, 0, cdp__join_config_missed);
     }
@@ -4023,6 +4046,16 @@ CDP__PRIVATE cdp_status cdp__mesh_done(cdp__mesh *m) {
 CDP__PRIVATE cdp_status cdp__mesh_all_done(cdp__mesh *m) {
     if (!m->server && !m->desc.external_store) return CDP_OK;
     return cdp__join_await_all(m, "done", false);
+}
+
+/* The key of a rank is there before the rank has the answer that says so. An answer that a socket
+   has not taken yet would be lost if rank 0 left now. */
+CDP__PRIVATE cdp_status cdp__mesh_all_answered(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    const uint64_t now = cdp__mesh_now(m);
+    if (m->server && !cdp__store_server_sent(m->server) && now < s->deadline_ns)
+        cdp__join_pause(s, cdp__min(s->deadline_ns, now + CDP__MS), cdp__mesh_all_answered);
+    return CDP_OK;
 }
 
 CDP__PRIVATE cdp_status cdp__mesh_await_addrs_again(cdp__mesh *m) {
@@ -4381,7 +4414,7 @@ CDP__PRIVATE cdp_status cdp__join_withdraw(cdp__mesh *m) {
 static cdp__join_func *const cdp__join_steps[] = {cdp__mesh_prepare, cdp__mesh_meet,
     cdp__mesh_listen, cdp__mesh_config, cdp__mesh_claim, cdp__mesh_start_watch, cdp__mesh_exchange,
     cdp__mesh_await_addrs, cdp__mesh_read_addrs, cdp__mesh_done, cdp__mesh_all_done,
-    cdp__mesh_await_addrs_again, cdp__mesh_read_addrs};
+    cdp__mesh_all_answered, cdp__mesh_await_addrs_again, cdp__mesh_read_addrs};
 
 #define CDP__JOIN_STEPS ((uint32_t)(sizeof cdp__join_steps / sizeof *cdp__join_steps))
 

@@ -275,6 +275,97 @@ TEST(another_call_is_a_fault) {
     close_all(2);
 }
 
+/* ---- a message that is read where it lies */
+
+static const void *lies_at;
+
+static bool show(
+    void *self, uint32_t peer, const void *data, uint64_t bytes, bool fresh, uint64_t *token) {
+    (void)self;
+    (void)peer;
+    (void)bytes;
+    (void)fresh;
+    lies_at = data;
+    *token = 5;
+    return true;
+}
+
+static void hide(void *self, uint32_t peer, uint64_t token) {
+    (void)self;
+    (void)peer;
+    (void)token;
+}
+
+static const void *look_at(void *self, uint32_t peer, uint64_t token, uint64_t bytes) {
+    (void)self;
+    (void)peer;
+    (void)bytes;
+    return token == 5 ? lies_at : NULL;
+}
+
+static bool looked_at(void *self, uint32_t peer, uint64_t token) {
+    hide(self, peer, token);
+    return true;
+}
+
+static void show_all(uint32_t size) {
+    for (uint32_t r = 0; r < size; ++r) {
+        all[r].w->transport.remote.expose = show;
+        all[r].w->transport.remote.revoke = hide;
+        all[r].w->transport.remote.map = look_at;
+        all[r].w->transport.remote.unmap = looked_at;
+        all[r].x.expose_bytes = 64;
+    }
+}
+
+/* Rank 0 waits until its message is read. Between its poll and its look at what else rank 1 says,
+   rank 1 reads it and goes on to its next call. */
+TEST(a_receiver_that_has_read_may_be_a_call_ahead) {
+    open_all(2, ROOM);
+    show_all(2);
+    fill(2);
+    cdp__task t = task_of(0, 2, CDP__TREE, 1, in[0], in[0], COUNT, 0);
+    cdp__exec_begin(&all[0].x, &t, false);
+    while (cdp__exec_poll(&all[0].x) == CDP__MOVED) {
+    }
+    t = task_of(1, 2, CDP__TREE, 1, out[1], out[1], COUNT, 0);
+    cdp__exec_begin(&all[1].x, &t, false);
+    for (int i = 0; i < 10 && all[1].x.running; ++i)
+        cdp__exec_poll(&all[1].x);
+    T(!all[1].x.running);
+    T(out[1][COUNT - 1] == in[0][COUNT - 1]);
+    t = task_of(1, 2, CDP__TREE, 2, in[1], in[1], 4, 1);
+    cdp__exec_begin(&all[1].x, &t, false);
+    for (int i = 0; i < 10 && all[1].x.running; ++i)
+        cdp__exec_poll(&all[1].x);
+    T(cdp__exec_overhear(&all[0].x, 0));
+    T_EQ(CDP__FAULT_NONE, all[0].x.fault);
+    T(run_all(2));
+    t = task_of(0, 2, CDP__TREE, 2, out[0], out[0], 4, 1);
+    cdp__exec_begin(&all[0].x, &t, false);
+    T(run_all(2));
+    T(out[0][3] == in[1][3]);
+    close_all(2);
+}
+
+/* As long as it has not read it, what it says is of a call that is not rank 0's. */
+TEST(a_receiver_that_has_not_read_is_overheard) {
+    open_all(2, ROOM);
+    show_all(2);
+    fill(2);
+    cdp__task t = task_of(0, 2, CDP__TREE, 1, in[0], in[0], COUNT, 0);
+    cdp__exec_begin(&all[0].x, &t, false);
+    while (cdp__exec_poll(&all[0].x) == CDP__MOVED) {
+    }
+    t = task_of(1, 2, CDP__TREE, 1, in[1], in[1], 4, 1);
+    cdp__exec_begin(&all[1].x, &t, false);
+    cdp__exec_poll(&all[1].x);
+    T(cdp__exec_overhear(&all[0].x, 0));
+    T_EQ(CDP__FAULT_ODD, all[0].x.fault);
+    T_EQ(4, all[0].x.theirs.count);
+    close_all(2);
+}
+
 static void *no_alloc(void *user, uint64_t bytes) {
     (void)user;
     (void)bytes;
@@ -303,6 +394,9 @@ int main(int argc, char **argv) {
         {"who_is_awaited_is_known", who_is_awaited_is_known, 5},
         {"a_lost_peer_is_a_fault", a_lost_peer_is_a_fault, 5},
         {"another_call_is_a_fault", another_call_is_a_fault, 5},
+        {"a_receiver_that_has_read_may_be_a_call_ahead",
+            a_receiver_that_has_read_may_be_a_call_ahead, 5},
+        {"a_receiver_that_has_not_read_is_overheard", a_receiver_that_has_not_read_is_overheard, 5},
         {"scratch_that_cannot_be_had_is_a_fault", scratch_that_cannot_be_had_is_a_fault, 5},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);

@@ -2204,6 +2204,8 @@ static void optimizers(side *s) {
                 cdp_call_free(&c);
                 OK(cdp_ctx_end(ctx, 0));
             }
+            /* the lock of its owner orders what its worker wrote before the look at it here */
+            (void)cdp_rpc_stats_of(weights_of[a].owner->rpc);
             if (!T(!memcmp(local, weights_of[a].w, 32)))
                 printf("  rule %u: %.17g, not %.17g\n", turn, weights_of[a].w[0], local[0]);
             T(!memcmp(before, weights_of[unused].w, 32)); /* dist_optim_none_grads */

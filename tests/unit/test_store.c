@@ -348,8 +348,9 @@ TEST(bad_requests) {
         "04 05 00 00 00 00 00 00 00 '/text' 01 00 00 00 00 00 00 00",
         "12 05 00 00 00 00 00 00 00 '/text' 01 00 00 00 00 00 00 00",
     };
-    static const char *const bad_greeting[] = {
-        "00 ce f7 85 3d 00 00 00 00", "09", "'GET / HTTP/1.0'", "03 05 00 00 00 01 00 00 00", "ff"};
+    /* the last one asks for a link with a rank, which this server does not have */
+    static const char *const bad_greeting[] = {"00 ce f7 85 3d 00 00 00 00", "09",
+        "'GET / HTTP/1.0'", "03 05 00 00 00 01 00 00 00", "ff", "'cdp-link' 04 00 00 00"};
     cdp_store_server *s = server_open();
     const uint16_t port = cdp_store_server_port(s);
     const int good = raw_greeted(port);

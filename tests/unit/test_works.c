@@ -1575,6 +1575,113 @@ TEST(a_message_behind_one_beside_the_stream_is_found) {
     cdp_hub_destroy(hub);
 }
 
+/* Two receives from any rank wait. The first one has looked in vain; before the second one looks
+   for the first time, two messages are put beside the stream: the first one takes the first.
+
+   How often rank 1 was listened to; when so many messages are sent: */
+static uint32_t listened, sends_at, sends;
+
+static int64_t recv_and_two_more(void *self, uint32_t peer, const cdp_iov *v, uint32_t n) {
+    cdp_group *g = sends_meanwhile;
+    cdp_work w;
+    if (peer != 1 || ++listened != sends_at) return hub_recv(self, peer, v, n);
+    sends_meanwhile = NULL;
+    for (uint8_t k = 1; g && k <= sends; ++k)
+        OK(cdp_send_async(g, &k, 1, CDP_DTYPE_U8, 2, 7, &w));
+    return hub_recv(self, peer, v, n);
+}
+
+TEST(receives_from_any_rank_take_messages_in_their_order) {
+    const cdp_hub_desc h = {.world_size = 3};
+    cdp_group_desc d = {.world_size = 3, .no_thread = true, .timeout_ms = 20000};
+    cdp_transport t = {0};
+    cdp_group *g[3];
+    cdp_message m[3];
+    cdp_work w[3], sent;
+    uint8_t got[3] = {9, 9, 9};
+    if (!OK(cdp_hub_create(&h, &hub)) || !OK(cdp__hub_attach(hub, 2, 3, &t))) return;
+    hub_recv = t.recv;
+    t.recv = recv_and_two_more;
+    for (d.rank = 0; d.rank < 3; ++d.rank) {
+        d.hub = d.rank < 2 ? hub : NULL;
+        d.transport = d.rank < 2 ? NULL : &t;
+        if (!OK(cdp_group_create(&d, &g[d.rank]))) return;
+    }
+    /* with the first message the slots are made */
+    OK(cdp_send_async(g[0], &got[1], 1, CDP_DTYPE_U8, 2, 7, &sent));
+    for (uint32_t i = 0; i < 3; ++i) {
+        if (i == 2) sends_meanwhile = g[0];
+        sends = 2;
+        sends_at = listened + 1; /* after rank 0, which sends, was listened to */
+        OK(cdp_recv_any_async(g[2], &got[i], 1, CDP_DTYPE_U8, CDP_ANY_RANK, 7, &m[i], &w[i]));
+        for (uint32_t k = 0; k < 20 && (i != 1 || k < 5); ++k)
+            OK(cdp_poll(g[2], 0));
+        T_EQ(i == 1 ? CDP_PENDING : CDP_OK, cdp_work_test(w[i]));
+    }
+    OK(cdp_work_test(w[1]));
+    T_EQ(1, got[1]);
+    T_EQ(2, got[2]);
+    /* One waits, and a message comes after its last look and before that of a probe: it is not
+       there for others. */
+    OK(cdp_recv_any_async(g[2], &got[0], 1, CDP_DTYPE_U8, CDP_ANY_RANK, 7, &m[0], &w[0]));
+    T_EQ(CDP_PENDING, cdp_probe(g[2], CDP_ANY_RANK, 7, &m[1]));
+    listened = sends_at = 0;
+    T_EQ(CDP_PENDING, cdp_probe(g[2], CDP_ANY_RANK, 7, &m[1]));
+    sends_at = listened;
+    listened = 0;
+    sends_meanwhile = g[0];
+    sends = 1;
+    T_EQ(CDP_PENDING, cdp_probe(g[2], CDP_ANY_RANK, 7, &m[1]));
+    T_EQ(sends_at, listened);
+    OK(cdp_work_test(w[0]));
+    T_EQ(1, got[0]);
+    for (uint32_t r = 0; r < 3; ++r)
+        cdp_group_destroy(g[r]);
+    cdp_hub_destroy(hub);
+}
+
+/* Rank 1 waits for an operation and for a message. While it listens for the message, the operation
+   of rank 0 arrives, which it had listened for before: it must look again before it sleeps. */
+
+static int64_t recv_and_an_operation(void *self, uint32_t peer, const cdp_iov *v, uint32_t n) {
+    cdp_group *g = sends_meanwhile;
+    cdp_work w;
+    if (++listened == 2 && g) OK(cdp_broadcast_async(g, large_one, 5000, CDP_DTYPE_F32, 0, &w));
+    return hub_recv(self, peer, v, n);
+}
+
+TEST(what_is_stored_for_another_is_looked_at) {
+    const cdp_hub_desc h = {.world_size = 2};
+    cdp_group_desc d = {.world_size = 2, .no_thread = true, .timeout_ms = 20000};
+    cdp_transport t = {0};
+    cdp_group *g[2];
+    cdp_work w[2];
+    static uint8_t got[sizeof large_one];
+    if (!OK(cdp_hub_create(&h, &hub)) || !OK(cdp__hub_attach(hub, 1, 2, &t))) return;
+    hub_recv = t.recv;
+    t.recv = recv_and_an_operation;
+    d.hub = hub;
+    OK(cdp_group_create(&d, &g[0]));
+    d.hub = NULL;
+    d.rank = 1;
+    d.transport = &t;
+    OK(cdp_group_create(&d, &g[1]));
+    OK(cdp_recv_async(g[1], small_one, 1, CDP_DTYPE_U8, 0, 7, &w[0]));
+    OK(cdp_broadcast_async(g[1], got, 5000, CDP_DTYPE_F32, 0, &w[1]));
+    for (uint32_t k = 0; k < 10; ++k) /* the ring is made */
+        OK(cdp_poll(g[1], 0));
+    listened = 0;
+    sends_meanwhile = g[0];
+    while (listened < 2) {
+        const cdp__advance a = cdp__world_poll(g[1]->w);
+        T_EQ(listened < 2 ? CDP__BLOCKED : CDP__MOVED, a);
+    }
+    cdp_group_abort(g[0], "the end");
+    cdp_group_destroy(g[0]);
+    cdp_group_destroy(g[1]);
+    cdp_hub_destroy(hub);
+}
+
 /* A thread polls with a budget while another one sleeps on behalf of all: it sleeps, too, and
    holds no lock meanwhile. */
 static void polls_and_sleeps(uint32_t rank, cdp_group *w) {
@@ -1634,6 +1741,9 @@ int main(int argc, char **argv) {
         {"wrong_works_cost_nothing", wrong_works_cost_nothing, 60},
         {"a_message_behind_one_beside_the_stream_is_found",
             a_message_behind_one_beside_the_stream_is_found, 20},
+        {"receives_from_any_rank_take_messages_in_their_order",
+            receives_from_any_rank_take_messages_in_their_order, 20},
+        {"what_is_stored_for_another_is_looked_at", what_is_stored_for_another_is_looked_at, 20},
         {"who_polls_lets_others_sleep", who_polls_lets_others_sleep, 60},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
