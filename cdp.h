@@ -1351,7 +1351,9 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_sendrecv(cdp_group *group, const void *out
    with this tag that arrives from any rank and that no receive from that very rank waits for;
    where several are there, ranks come in turn, starting after the one that was last. Messages
    from one rank keep their order. A rank that has left, or died, is not waited for; when no
-   other rank is left that could send: PEER_LOST, which breaks the group. *got is written when it
+   other rank is left that could send: PEER_LOST, which breaks the group and names the first that
+   went, if none of them said why. After a TIMEOUT all ranks that could have sent are asked: one
+   that does not answer is named, or else one that waits for nobody. *got is written when it
    is done, and must stay until then. Errors otherwise as for cdp_recv(); STATE: max_pending of
    the desc receives from any rank are waiting already. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_recv_any(cdp_group *group, void *data, uint64_t room,
@@ -6267,6 +6269,7 @@ typedef enum cdp__why {
     CDP__WHY_CALLS,   /* it calls something else */
     CDP__WHY_AWAITED, /* the lost rank had not finished starting, and waited for it */
     CDP__WHY_FIRST, /* it was lost before it was met, and so was rank 0: either may be the cause */
+    CDP__WHY_LEFT,  /* it has left, and said that it does */
     CDP__WHY_COUNT
 } cdp__why;
 
@@ -6274,6 +6277,7 @@ typedef struct cdp__endpoint {
     int32_t named;  /* the rank at the end, -1: nobody */
     uint8_t why;    /* cdp__why */
     uint8_t hops;   /* ranks that passed this on */
+    uint8_t picks;  /* those of them that wait for any of several ranks, and chose this end */
     cdp__wait last; /* the last wait of the chain */
 } cdp__endpoint;
 
@@ -6374,7 +6378,8 @@ CDP__PRIVATE void cdp__endpoint_encode(const cdp__endpoint *e, uint8_t *out) {
     cdp__put_u32(out, (uint32_t)e->named);
     out[4] = e->why;
     out[5] = e->hops;
-    out[6] = out[7] = 0;
+    out[6] = e->picks;
+    out[7] = 0;
     cdp__put_u32(out + 8, (uint32_t)e->last.waiter);
     cdp__put_u32(out + 12, (uint32_t)e->last.target);
     cdp__place_encode(&e->last.at, out + 16);
@@ -6385,16 +6390,18 @@ CDP__PRIVATE bool cdp__endpoint_decode(const uint8_t *in, uint32_t world_size, c
     e->named = (int32_t)cdp__get_u32(in);
     e->why = in[4];
     e->hops = in[5];
+    e->picks = in[6];
     e->last.waiter = (int32_t)cdp__get_u32(in + 8);
     e->last.target = (int32_t)cdp__get_u32(in + 12);
-    return cdp__place_decode(in + 16, &e->last.at) && e->why < CDP__WHY_COUNT && !in[6] && !in[7]
+    return cdp__place_decode(in + 16, &e->last.at) && e->why < CDP__WHY_COUNT && !in[7]
         && cdp__rank_valid(e->named, world_size) && cdp__rank_valid(e->last.waiter, world_size)
         && cdp__rank_valid(e->last.target, world_size);
 }
 
 CDP__PRIVATE bool cdp__endpoint_same(const cdp__endpoint *a, const cdp__endpoint *b) {
-    return a->named == b->named && a->why == b->why && a->last.waiter == b->last.waiter
-        && a->last.target == b->last.target && cdp__place_same(&a->last.at, &b->last.at);
+    return a->named == b->named && a->why == b->why && a->picks == b->picks
+        && a->last.waiter == b->last.waiter && a->last.target == b->last.target
+        && cdp__place_same(&a->last.at, &b->last.at);
 }
 
 /* Returns the bytes written, at most CDP__FAILURE_BYTES. */
@@ -6578,11 +6585,14 @@ CDP__PRIVATE void cdp__endpoint_text(cdp__text *t, const cdp__failure_record *r)
         ", which waits for nobody: it computes, or calls something else",
         ", which has done its part: the link to it is cut", ": these ranks wait for each other",
         ", because of whose failure others have left", "", "", ", which does not answer",
-        "; rank 0 is gone, too, and its store with it"};
+        "; rank 0 is gone, too, and its store with it", ", which has left"};
+    const bool said = r->text[0] && r->end.why != CDP__WHY_TEXT; /* what was waited for */
     if (r->end.named < 0) return;
     if (r->end.why == CDP__WHY_AWAITED)
         cdp__text_add(
             t, "; it had not finished starting, and waited for rank %d", (int)r->end.named);
+    else if (said && r->status == CDP_ERR_TIMEOUT)
+        cdp__text_add(t, "; in the end everybody waits for rank %d", (int)r->end.named);
     else if (r->end.named != r->peer && r->status == CDP_ERR_TIMEOUT)
         cdp__text_add(t, "; that rank is waiting too, and in the end everybody waits for rank %d",
             (int)r->end.named);
@@ -6648,7 +6658,12 @@ CDP__PRIVATE void cdp__failure_text(
    is cut, or a circle. What was said before a deadline does not count, since a rank may have
    stopped since: serial numbers tell. Before a deadline nobody asks, but a rank that has waited
    long for an operation of which nothing has come says once what it calls (a WAIT that is not to
-   be passed on): ranks that call different things, and wait for each other, learn it then. */
+   be passed on): ranks that call different things, and wait for each other, learn it then.
+
+   A receive from any rank waits for all that could send: one edge to each, of one set. All are
+   asked, and one of the ends is chosen: a rank that waits in turn for this one cannot be the
+   cause while another one could send. The end of a chain that passed such a rank counts how often
+   it was chosen, so that an old answer does not go round in a circle for ever. */
 
 typedef enum cdp__failure_state {
     CDP__FAILURE_HEALTHY,
@@ -6664,18 +6679,22 @@ typedef enum cdp__failure_state {
 #define CDP__FAILURE_SETTLE_MS 300u /* how long a lost peer's own words are awaited */
 #define CDP__FAILURE_TELL_MS 50u    /* how long peers are told */
 #define CDP__FAILURE_SHARE 20u      /* of a timeout, for each of the two */
+#define CDP__FAILURE_PICKS 8u       /* how often the end of one chain is chosen */
 
 typedef struct cdp__failure_edge { /* this rank waits for `peer` */
     bool used;
     bool caller;     /* a thread of the program is inside a call that waits for this */
     bool ask;        /* a WAIT is to be sent */
     bool compared;   /* the peer was told what this rank calls */
+    bool alone;      /* nobody but `peer` can end this wait, whatever `set` says */
+    bool left;       /* the peer has left */
     uint16_t probe;  /* how much further it is to be passed on; 0: it only compares calls */
     uint32_t serial; /* of the last WAIT */
     uint32_t needed; /* answers to earlier ones do not count */
     uint32_t answer; /* `end` answers this one; 0: none has come */
     uint32_t peer;   /* rank in the world */
     cdp__place at;
+    uint64_t set; /* not 0: any of the edges of this set ends the wait */
     uint64_t since_ns;
     cdp__endpoint end;
 } cdp__failure_edge;
@@ -6705,8 +6724,9 @@ typedef struct cdp__failure_domain { /* a group and its messages fail together *
     cdp__failure_record record;
 } cdp__failure_domain;
 
-/* One process. The caller provides the arrays, zeroed: one waiter per rank and some more, a few
-   edges, at least two wills. When one is full, the blame is less deep, never later. */
+/* One process. The caller provides the arrays, zeroed: one waiter per rank and some more, as many
+   edges (a few, where nothing waits for any of several ranks), at least two wills. When one is
+   full, the blame is less deep, never later. */
 typedef struct cdp__failure {
     uint32_t rank, world_size;
     uint32_t edge_room, waiter_room, will_room, will_at, waiter_at;
@@ -6729,7 +6749,7 @@ typedef enum cdp__failure_event_type {
     CDP__FAILURE_GROUP_EVENTS,
     /* of waits */
     CDP__FAILURE_BLOCKED = CDP__FAILURE_GROUP_EVENTS, /* at `at` this rank needs rank `from` */
-    CDP__FAILURE_MOVING, /* the channel has come to `at` and is not blocked */
+    CDP__FAILURE_MOVING, /* the channel or set has come to `at` and is not blocked */
     CDP__FAILURE_WAITS,  /* WAIT came from rank `from`, which is at `at` */
     CDP__FAILURE_ANSWER, /* ENDPOINT came from rank `from`: `end` for our wait at `at` */
     CDP__FAILURE_GOES_ON /* rank `from` did its part in an operation begun at `begun_ns` */
@@ -6745,8 +6765,10 @@ typedef struct cdp__failure_event {
     cdp__place at;
     cdp__endpoint end;
     uint64_t since_ns, begun_ns; /* BLOCKED, GOES_ON */
+    uint64_t set;                /* BLOCKED: any rank of this set will do; 0: `from` */
     bool caller;                 /* BLOCKED */
     bool compare;                /* BLOCKED: for long, and the rank may call something else */
+    bool left;                   /* BLOCKED: the rank has left */
     uint16_t probe;              /* WAITS */
     uint32_t serial;             /* WAITS, ANSWER */
     /* WAITS, ANSWER, TOLD: this rank has done what is waited for at `at`, `end.last.at` or
@@ -6772,13 +6794,24 @@ CDP__PRIVATE bool cdp__failure_answered(const cdp__failure_edge *e) {
     return e->answer >= e->needed;
 }
 
+/* Would edge x end the wait of edge e, too? */
+CDP__PRIVATE bool cdp__failure_joint(const cdp__failure_edge *e, const cdp__failure_edge *x) {
+    return x == e || (x->used && e->set && !e->alone && x->set == e->set);
+}
+
 /* A deadline has passed: ask once more, along the chain of waits for as many ranks. What they said
    before does not count. A probe that is under way is not repeated. */
-CDP__PRIVATE void cdp__failure_probe(cdp__failure *f, cdp__failure_edge *e, uint32_t ranks) {
+CDP__PRIVATE void cdp__failure_ask(cdp__failure *f, cdp__failure_edge *e, uint32_t ranks) {
     if (e->probe >= ranks && !cdp__failure_answered(e)) return;
     e->probe = (uint16_t)cdp__min(ranks, UINT16_MAX);
     e->needed = ++e->serial;
     e->ask = f->outbox = true;
+}
+
+CDP__PRIVATE void cdp__failure_probe(cdp__failure *f, const cdp__failure_edge *e, uint32_t ranks) {
+    uint32_t i;
+    for (i = 0; i < f->edge_room; ++i)
+        if (cdp__failure_joint(e, &f->edges[i])) cdp__failure_ask(f, &f->edges[i], ranks);
 }
 
 /* What this rank waits for before it does what is waited for in `channel`: the operation that is
@@ -6789,7 +6822,7 @@ CDP__PRIVATE cdp__failure_edge *cdp__failure_blocker(const cdp__failure *f, uint
     for (i = 0; i < f->edge_room && f->waited; ++i) {
         cdp__failure_edge *e = &f->edges[i];
         if (!e->used) continue;
-        if (e->at.channel == channel) return e;
+        if (e->at.channel == channel || (e->set && e->set == channel && !e->alone)) return e;
         if (e->caller && (!best || e->since_ns < best->since_ns)) best = e;
     }
     return best;
@@ -6818,13 +6851,14 @@ CDP__PRIVATE void cdp__failure_keep_will(
 
 /* The end of the chain that begins with edge e of this rank. A peer that has failed answers no
    more, but has said why. */
-CDP__PRIVATE cdp__endpoint cdp__failure_follow(const cdp__failure *f, const cdp__failure_edge *e) {
+CDP__PRIVATE cdp__endpoint cdp__failure_follow_one(
+    const cdp__failure *f, const cdp__failure_edge *e) {
     const cdp__failure_will *will = cdp__failure_find_will(f, e->peer);
     cdp__endpoint end = e->end;
     if (cdp__failure_answered(e)) return end;
     memset(&end, 0, sizeof end);
     end.named = end.last.target = (int32_t)e->peer;
-    end.why = CDP__WHY_SILENT;
+    end.why = e->left ? CDP__WHY_LEFT : CDP__WHY_SILENT;
     end.last.waiter = (int32_t)f->rank;
     end.last.at = e->at;
     if (!will || will->record.end.named < 0) return end;
@@ -6833,10 +6867,51 @@ CDP__PRIVATE cdp__endpoint cdp__failure_follow(const cdp__failure *f, const cdp_
     return end;
 }
 
+/* How likely is it that a rank waits in vain for any of several because of this end? What is known
+   to have failed comes first, a rank that may only be slow later; one that has left may have done
+   all it had to do; and a circle closes only when all its ends are circles. */
+CDP__PRIVATE uint32_t cdp__failure_weight(const cdp__endpoint *end) {
+    switch ((cdp__why)end->why) {
+    case CDP__WHY_EARLIER: return 5;
+    case CDP__WHY_SILENT:
+    case CDP__WHY_SENT: return 4;
+    case CDP__WHY_LEFT: return 2;
+    case CDP__WHY_CIRCLE: return 1;
+    default: return 3;
+    }
+}
+
+/* Of the edges of which any ends the wait of edge e: the one that keeps this rank waiting. */
+CDP__PRIVATE cdp__failure_edge *cdp__failure_pick(const cdp__failure *f, cdp__failure_edge *e) {
+    cdp__failure_edge *best = e;
+    cdp__endpoint end = cdp__failure_follow_one(f, e);
+    uint32_t i;
+    for (i = 0; i < f->edge_room && e->set && !e->alone; ++i) {
+        cdp__failure_edge *x = &f->edges[i];
+        cdp__endpoint other;
+        if (!cdp__failure_joint(e, x)) continue;
+        other = cdp__failure_follow_one(f, x);
+        if (cdp__failure_weight(&other) < cdp__failure_weight(&end)
+            || (cdp__failure_weight(&other) == cdp__failure_weight(&end)
+                && (other.picks > end.picks || (other.picks == end.picks && x >= best))))
+            continue;
+        best = x;
+        end = other;
+    }
+    return best;
+}
+
+CDP__PRIVATE cdp__endpoint cdp__failure_follow(const cdp__failure *f, cdp__failure_edge *e) {
+    cdp__endpoint end = cdp__failure_follow_one(f, cdp__failure_pick(f, e));
+    if (e->set && !e->alone && end.picks < UINT8_MAX) ++end.picks;
+    return end;
+}
+
 /* What rank w->rank is to be answered. */
 CDP__PRIVATE cdp__endpoint cdp__failure_answer(
     const cdp__failure *f, const cdp__failure_waiter *w) {
-    const cdp__failure_edge *e = cdp__failure_blocker(f, w->at.channel);
+    cdp__failure_edge *e = cdp__failure_blocker(f, w->at.channel);
+    const cdp__failure_edge *best = e ? cdp__failure_pick(f, e) : NULL;
     const cdp__failure_will *own = cdp__failure_find_will(f, f->rank);
     const bool here = e && e->at.channel == w->at.channel;
     cdp__endpoint end;
@@ -6847,6 +6922,13 @@ CDP__PRIVATE cdp__endpoint cdp__failure_answer(
     end.why = CDP__WHY_BUSY;
     if (w->passed || (here && cdp__place_reached(&e->at, &w->at))) {
         end.why = CDP__WHY_SENT;
+    } else if (best && best->peer == w->rank && best->end.picks && cdp__failure_answered(best)) {
+        /* that rank has chosen this end: what comes back to it is a circle */
+        end.named = (int32_t)w->rank;
+        end.why = CDP__WHY_SILENT;
+        end.last.waiter = (int32_t)f->rank;
+        end.last.target = (int32_t)w->rank;
+        end.last.at = best->at;
     } else if (e) {
         end = cdp__failure_follow(f, e);
         if (end.hops < UINT8_MAX) ++end.hops;
@@ -6885,10 +6967,11 @@ CDP__PRIVATE void cdp__failure_pass_probe(cdp__failure *f, cdp__failure_edge *e)
     uint32_t i, probe = 0;
     for (i = 0; i < f->waiter_room && f->waiting; ++i) {
         const cdp__failure_waiter *w = &f->waiters[i];
-        if (w->used && !w->passed && cdp__failure_blocker(f, w->at.channel) == e)
-            probe = w->probe > probe ? w->probe : probe;
+        const cdp__failure_edge *b = NULL;
+        if (w->used && !w->passed) b = cdp__failure_blocker(f, w->at.channel);
+        if (b && cdp__failure_joint(b, e)) probe = w->probe > probe ? w->probe : probe;
     }
-    if (probe > 1) cdp__failure_probe(f, e, probe - 1);
+    if (probe > 1) cdp__failure_ask(f, e, probe - 1);
 }
 
 CDP__PRIVATE void cdp__failure_on_blocked(cdp__failure *f, const cdp__failure_event *v) {
@@ -6903,6 +6986,7 @@ CDP__PRIVATE void cdp__failure_on_blocked(cdp__failure *f, const cdp__failure_ev
     if (!e) return;
     if (e->used && e->peer == v->from && cdp__place_same(&e->at, &v->at)) {
         e->caller = v->caller;
+        if (v->set) e->set = v->set;
     } else {
         if (!e->used) ++f->waited;
         memset(e, 0, sizeof *e);
@@ -6911,10 +6995,13 @@ CDP__PRIVATE void cdp__failure_on_blocked(cdp__failure *f, const cdp__failure_ev
         e->caller = v->caller;
         e->peer = v->from;
         e->at = v->at;
+        e->set = v->set;
         e->since_ns = v->since_ns;
         cdp__failure_drop_waiters(f, &v->at);
         cdp__failure_pass_probe(f, e);
     }
+    if (!v->set) e->alone = true;
+    if (v->set) e->left = v->left;
     if (v->compare && !e->compared) e->compared = e->ask = f->outbox = true;
     cdp__failure_update(f);
 }
@@ -6922,7 +7009,9 @@ CDP__PRIVATE void cdp__failure_on_blocked(cdp__failure *f, const cdp__failure_ev
 CDP__PRIVATE void cdp__failure_on_moving(cdp__failure *f, const cdp__failure_event *v) {
     uint32_t i;
     for (i = 0; i < f->edge_room && f->waited; ++i) {
-        if (!f->edges[i].used || f->edges[i].at.channel != v->at.channel) continue;
+        const cdp__failure_edge *e = &f->edges[i];
+        if (!e->used || (e->at.channel != v->at.channel && (!e->set || e->set != v->at.channel)))
+            continue;
         memset(&f->edges[i], 0, sizeof f->edges[i]);
         --f->waited;
     }
@@ -6975,7 +7064,8 @@ CDP__PRIVATE void cdp__failure_on_answer(cdp__failure *f, const cdp__failure_eve
             && v->end.last.waiter != (int32_t)f->rank) {
             e->end.named = v->end.last.waiter;
             e->end.why = CDP__WHY_SENT;
-        } else if (v->end.named == (int32_t)f->rank || v->end.hops > f->world_size) {
+        } else if (v->end.named == (int32_t)f->rank || v->end.hops > f->world_size
+            || v->end.picks > cdp__min(f->world_size, CDP__FAILURE_PICKS)) {
             e->end.named = (int32_t)e->peer;
             e->end.why = CDP__WHY_CIRCLE;
         }
@@ -7093,7 +7183,7 @@ CDP__PRIVATE uint32_t cdp__failure_begin(cdp__failure *f, const cdp__failure_eve
     r->observer = (int32_t)f->rank;
     r->domain = d->channel;
     r->hops = r->corrections = 0;
-    r->end.named = r->peer;
+    if (r->peer >= 0) r->end.named = r->peer;
     r->end.hops = 0;
     if (r->status == CDP_ERR_PEER_LOST && cdp__failure_inherit(f, d, r->peer))
         return cdp__failure_publish(f, v);
@@ -7118,12 +7208,12 @@ CDP__PRIVATE uint32_t cdp__failure_interrupt(cdp__failure *f, const cdp__failure
 CDP__PRIVATE uint32_t cdp__failure_conclude(cdp__failure *f, const cdp__failure_event *v) {
     cdp__failure_domain *d = v->domain;
     cdp__failure_record *r = &d->record;
-    const cdp__failure_edge *e;
+    cdp__failure_edge *e;
     if (v->time_ns < d->due_ns && !v->sure) return 0;
     e = r->status == CDP_ERR_TIMEOUT ? cdp__failure_blocker(f, r->at.channel) : NULL;
     if (e && r->peer >= 0 && r->peer != (int32_t)e->peer) e = NULL; /* of another wait */
     if (e) r->end = cdp__failure_follow(f, e);
-    if (e && r->peer < 0) r->peer = (int32_t)e->peer;
+    if (e && r->peer < 0) r->peer = (int32_t)cdp__failure_pick(f, e)->peer;
     if (r->end.named == (int32_t)f->rank) r->end.named = r->peer;
     if (r->status == CDP_ERR_TIMEOUT && r->end.named < 0) r->end.why = CDP__WHY_TURN;
     if (r->end.named >= 0 && cdp__failure_find_will(f, (uint32_t)r->end.named))
@@ -7138,6 +7228,7 @@ CDP__PRIVATE uint32_t cdp__failure_starting(cdp__failure *f, const cdp__failure_
     cdp__failure_edge *e = NULL;
     cdp__endpoint end = r->end;
     if (r->status == CDP_ERR_TIMEOUT) e = cdp__failure_blocker(f, r->at.channel);
+    if (e) e = cdp__failure_pick(f, e);
     if (e) end = cdp__failure_follow(f, e);
     if (!e && end.named == (int32_t)v->from && v->end.why == CDP__WHY_FIRST)
         r->end.why = CDP__WHY_FIRST;
@@ -7171,7 +7262,7 @@ CDP__PRIVATE void cdp__failure_take_sides(
    chain goes on. Each correction is counted, so records cannot correct each other forever. */
 CDP__PRIVATE bool cdp__failure_correct(
     const cdp__failure *f, cdp__failure_record *r, const cdp__failure_event *v) {
-    const cdp__failure_edge *e = cdp__failure_blocker(f, r->end.last.at.channel);
+    cdp__failure_edge *e = cdp__failure_blocker(f, r->end.last.at.channel);
     cdp__endpoint end;
     if (r->status != CDP_ERR_TIMEOUT || r->end.named != (int32_t)f->rank || v->passed || !e
         || r->corrections >= f->world_size || r->corrections == UINT8_MAX)
@@ -7690,7 +7781,10 @@ typedef struct cdp__pend {
     uint32_t left; /* BATCH: messages that are not done yet */
     cdp_group *of; /* ANY: whose ranks are meant */
     cdp_transfer want;
-    uint64_t seen; /* world->arrivals when it last looked */
+    uint64_t seen;              /* world->arrivals when it last looked */
+    uint64_t set;               /* ANY: the channel of the messages that it takes */
+    uint64_t told;              /* ANY: when it last said for whom it waits; 0: never */
+    uint64_t start_ns, wait_ns; /* ANY: when it began, and when it has waited for long */
     uint64_t deadline_ns;
     bool (*look)(struct cdp__pend *s, uint64_t now); /* ANY: true when something has changed */
 } cdp__pend;
@@ -9366,6 +9460,7 @@ struct cdp_group {
     uint64_t message_count;
     uint32_t any_turn; /* the rank that a receive from any rank looks at first */
     uint64_t looked;   /* world->polls, when links were last read for such receives */
+    uint32_t gone;     /* the first rank that was seen to be gone then, and 1; 0: none */
 
     /* works that are no operations */
     cdp__pend *pends; /* desc.max_pending, made with the first one */
@@ -9448,13 +9543,17 @@ CDP__PRIVATE void cdp__group_revoke(cdp_group *g) {
 }
 
 /* Messages from one rank to another are numbered by tag: the channel of their places. */
+CDP__PRIVATE uint64_t cdp__way_channel(uint64_t channel, uint32_t from, uint32_t to) {
+    uint8_t id[16];
+    cdp__put_u64(id, channel);
+    cdp__put_u32(id + 8, from);
+    cdp__put_u32(id + 12, to);
+    return cdp__hash(CDP__HASH_START, id, sizeof id) | 2;
+}
+
 CDP__PRIVATE uint64_t cdp__flow_channel(const cdp__flow *flow, bool receive) {
     const uint32_t me = flow->g->w->rank, peer = flow->s.peer;
-    uint8_t id[16];
-    cdp__put_u64(id, flow->s.channel);
-    cdp__put_u32(id + 8, receive ? peer : me);
-    cdp__put_u32(id + 12, receive ? me : peer);
-    return cdp__hash(CDP__HASH_START, id, sizeof id) | 2;
+    return cdp__way_channel(flow->s.channel, receive ? peer : me, receive ? me : peer);
 }
 
 CDP__PRIVATE cdp_group *cdp__group_of_channel(const cdp__world *w, uint64_t channel) {
@@ -9712,6 +9811,22 @@ CDP__PRIVATE bool cdp__group_awaited(const cdp_group *g) {
     for (x = g->w->groups; x; x = x->next)
         if (x->waiters && x->queue_used && cdp__group_head(x)->after.group == g) return true;
     return false;
+}
+
+/* This rank may take what it waits for from any of several: these waits are of one `set`. */
+CDP__PRIVATE void cdp__wait_any_lasts(const cdp_group *g, uint64_t set, const cdp__place *at,
+    uint32_t p, uint64_t since_ns, bool caller) {
+    cdp__failure_event v;
+    memset(&v, 0, sizeof v);
+    v.type = CDP__FAILURE_BLOCKED;
+    v.time_ns = cdp__now(g->os);
+    v.at = *at;
+    v.from = cdp__world_rank(g, p);
+    v.set = set;
+    v.since_ns = since_ns;
+    v.caller = caller;
+    v.left = g->streams[p].left;
+    (void)cdp__failure_step(&g->w->failure, &v);
 }
 
 /* `compare`: the peer is to know what this rank calls. */
@@ -10212,7 +10327,7 @@ CDP__PRIVATE void cdp__group_ask_starting(cdp_group *g) {
     const cdp_transport *t = &g->w->transport;
     const cdp__failure_record *r = &g->domain.record;
     const bool lost = r->status == CDP_ERR_PEER_LOST;
-    const cdp__failure_edge *e = cdp__failure_blocker(&g->w->failure, r->at.channel);
+    cdp__failure_edge *e = cdp__failure_blocker(&g->w->failure, r->at.channel);
     cdp__failure_event v;
     int32_t peer = r->end.named, named;
     if (!t->failure.starting || (!lost && (r->status != CDP_ERR_TIMEOUT || !e))) return;
@@ -11719,6 +11834,8 @@ CDP__PRIVATE cdp__pend *cdp__pend_open(cdp_group *g, cdp__pend_kind kind, cdp_wo
     s->look = NULL;
     s->of = NULL;
     s->deadline_ns = CDP__NEVER;
+    s->wait_ns = 0;
+    s->told = 0;
     memset(&s->after, 0, sizeof s->after);
     out->group = g;
     out->seq = CDP__PEND_BIT | s->use << 16 | g->pend_at;
@@ -11738,6 +11855,13 @@ CDP__PRIVATE void cdp__pend_unlist(cdp__pend *s) {
     while (*at && *at != s)
         at = &(*at)->next;
     if (*at) *at = s->next;
+}
+
+/* It waits for nobody any more. */
+CDP__PRIVATE void cdp__pend_over(cdp__pend *s) {
+    cdp__pend_unlist(s);
+    if (s->told) cdp__wait_over(s->of, s->set, 0, 0);
+    s->told = 0;
 }
 
 /* Its work has ended, well or by being cancelled. */
@@ -11811,8 +11935,10 @@ CDP__PRIVATE cdp__advance cdp__pends_poll(cdp__world *m) {
 CDP__PRIVATE uint64_t cdp__pends_deadline(const cdp__world *m) {
     const cdp__pend *s;
     uint64_t at = CDP__NEVER;
-    for (s = m->pending; s; s = s->next)
+    for (s = m->pending; s; s = s->next) {
         at = cdp__min(at, s->deadline_ns);
+        if (s->look && s->wait_ns) at = cdp__min(at, s->wait_ns);
+    }
     return at;
 }
 
@@ -11829,7 +11955,7 @@ CDP__PRIVATE void cdp__pends_drop(cdp_group *g) {
             cdp__pend_call(
                 s, cdp__fail(CDP_ERR_STATE, "the group was destroyed before this work was done"));
         else
-            cdp__pend_unlist(s);
+            cdp__pend_over(s);
         s = NULL;
     }
     for (x = m->groups; x; x = x->next)
@@ -12158,11 +12284,11 @@ CDP__PRIVATE cdp__world *cdp__world_create(
     m->ports = (cdp__port *)cdp__alloc_zero(os, size * sizeof *m->ports);
     m->failure.rank = rank;
     m->failure.world_size = size;
-    m->failure.edge_room = CDP__EDGES;
+    m->failure.edge_room = size + CDP__EDGES;
     m->failure.waiter_room = size + CDP__EDGES;
     m->failure.will_room = CDP__WILLS;
     m->failure.edges =
-        (cdp__failure_edge *)cdp__alloc_zero(os, CDP__EDGES * sizeof *m->failure.edges);
+        (cdp__failure_edge *)cdp__alloc_zero(os, m->failure.edge_room * sizeof *m->failure.edges);
     m->failure.waiters = (cdp__failure_waiter *)cdp__alloc_zero(
         os, m->failure.waiter_room * sizeof *m->failure.waiters);
     m->failure.wills =
@@ -13406,7 +13532,7 @@ CDP__PRIVATE cdp_status cdp__pend_cancel(cdp_group *g, uint64_t seq) {
         const cdp_status st = cdp__post_cancel(s->after.group, s->after.seq);
         if (st != CDP_OK) return st;
     }
-    cdp__pend_unlist(s);
+    cdp__pend_over(s);
     cdp__pend_close(s, true);
     return CDP_OK;
 }
@@ -13660,7 +13786,8 @@ CDP_API cdp_status cdp_alltoall_async(
 /* ---- >>message calls: sends and receives ----------------------------------------------------- */
 
 /* Knows: flows, receives from any rank. Promises: a call that returns an error at once has
-   started nothing. May use: >>flows, >>queue, >>pending, >>work calls, >>device. */
+   started nothing. May use: failure-records, failure-waits, >>waits, >>flows, >>queue, >>pending,
+   >>work calls, >>device. */
 
 #ifndef CDP_NO_MESSAGES
 
@@ -13732,7 +13859,7 @@ CDP__PRIVATE cdp_status cdp__message_locked(cdp_group *g, const cdp_transfer *t,
 /* Read what has come over the links of g. Who has left, or died, sends nothing any more. Lock
    held. */
 CDP__PRIVATE void cdp__any_read(cdp_group *g) {
-    uint32_t p, left = 0;
+    uint32_t p, left = 0, died = 0, went = 0; /* ranks, and 1 */
     for (p = 0; p < g->desc.world_size && g->health == CDP__HEALTHY; ++p) {
         cdp__peer *peer = &g->peers[p];
         if (p == g->desc.rank) continue;
@@ -13741,10 +13868,13 @@ CDP__PRIVATE void cdp__any_read(cdp_group *g) {
             peer->lost = true;
         }
         if (!peer->lost && !g->streams[p].left) ++left;
+        if (!died && peer->lost && !g->streams[p].left) died = p + 1;
+        if (!went && g->streams[p].left) went = p + 1;
         if (cdp__port_slots_wait(g->w, g->streams[p].peer)) ++g->w->arrivals;
     }
     if (g->health == CDP__HEALTHY && g->channel != CDP__WORLD_CHANNEL) (void)cdp__group_listen(g);
     g->looked = left ? g->w->polls : 0;
+    if (!g->gone) g->gone = died ? died : went;
 }
 
 /* Whose message a receive from `from` (or any rank) with this tag is to take: the next one in
@@ -13775,6 +13905,70 @@ CDP__PRIVATE bool cdp__any_busy(const cdp_group *g, uint32_t tag) {
     return false;
 }
 
+/* All ranks that could send are waited for, each for its next message with this tag. */
+CDP__PRIVATE void cdp__any_lasts(cdp__pend *s) {
+    cdp_group *g = s->of;
+    const bool caller = cdp__group_awaited(s->owner);
+    const uint64_t told = 2 * (g->w->arrivals + 1) + (caller ? 1 : 0);
+    uint32_t p;
+    if (s->told == told) return;
+    s->told = told;
+    for (p = 0; p < g->desc.world_size; ++p) {
+        const cdp__flow *flow = p == g->desc.rank ? NULL : cdp__flow_find(g, p, s->want.tag);
+        cdp__place at;
+        if (p == g->desc.rank) continue;
+        memset(&at, 0, sizeof at);
+        at.channel = cdp__way_channel(s->set, cdp__world_rank(g, p), g->w->rank);
+        at.seq = flow ? flow->count[1] + 1 : 1;
+        if (flow && flow->first[1]) at.seq = flow->first[1]->call.seq;
+        cdp__wait_any_lasts(g, s->set, &at, p, s->start_ns, caller);
+    }
+}
+
+/* It has waited for long, or somebody who waits for this rank wants to know for whom. */
+CDP__PRIVATE void cdp__any_waits(cdp__pend *s, uint64_t now) {
+    cdp__world *w = s->of->w;
+    if (now >= s->wait_ns || w->failure.waiting) cdp__any_lasts(s);
+    if (now >= s->wait_ns) s->wait_ns = now + cdp__failure_period_ns(s->want.timeout_ms);
+    cdp__world_answer(w);
+    if (w->failure.waited) cdp__world_listen(w);
+}
+
+/* The group fails: its deadline has passed. */
+CDP__PRIVATE void cdp__any_late(cdp__pend *s) {
+    cdp_group *g = s->of;
+    cdp__failure_record r;
+    cdp_error e;
+    s->told = 0;
+    cdp__any_lasts(s);
+    g->late_ms = s->want.timeout_ms;
+    cdp__fail(CDP_ERR_TIMEOUT,
+        "the deadline of %u ms passed while waiting for a message with tag %u from any rank",
+        g->late_ms, s->want.tag);
+    e = *cdp_last_error();
+    cdp__record_make(g, &r, &e);
+    r.at.channel = s->set;
+    cdp__group_see(g, &r, &e);
+}
+
+/* The group fails: nobody is left. Why the others went, one of them may have said; if not, the
+   first one that went is the best guess. */
+CDP__PRIVATE void cdp__any_alone(const cdp__pend *s) {
+    cdp_group *g = s->of;
+    const uint32_t first = cdp__world_rank(g, g->gone - 1);
+    cdp__failure_record r;
+    cdp_error e;
+    CDP_ASSERT(g->gone);
+    cdp__fail(CDP_ERR_PEER_LOST,
+        "a message with tag %u from any rank cannot come any more: all other ranks have left, "
+        "rank %u first",
+        s->want.tag, first);
+    e = *cdp_last_error();
+    cdp__record_make(g, &r, &e);
+    r.end.named = (int32_t)first;
+    cdp__group_see(g, &r, &e);
+}
+
 /* Of the receives from any rank with this tag the one that was called first, or NULL. */
 CDP__PRIVATE cdp__pend *cdp__any_first(const cdp_group *g, uint32_t tag) {
     cdp__pend *s = g->w->pending;
@@ -13794,7 +13988,7 @@ CDP__PRIVATE void cdp__any_take(cdp__pend *s, uint32_t p, uint64_t now) {
     s->want.peer = p;
     s->want.timeout_ms = (uint32_t)cdp__min(left_ms, CDP_NO_TIMEOUT);
     g->any_turn = (p + 1) % g->desc.world_size;
-    cdp__pend_unlist(s);
+    cdp__pend_over(s);
     if (cdp__message_locked(g, &s->want, cdp__any_done, s, &s->after) != CDP_OK)
         cdp__group_fail_last(g);
 }
@@ -13817,16 +14011,11 @@ CDP__PRIVATE bool cdp__any_look(cdp__pend *s, uint64_t now) {
     }
     s->seen = g->w->arrivals;
     if (now >= s->deadline_ns) {
-        g->late_ms = s->want.timeout_ms;
-        cdp__fail(CDP_ERR_TIMEOUT,
-            "the deadline of %u ms passed while waiting for a message with tag %u from any rank",
-            g->late_ms, s->want.tag);
-        cdp__group_fail_last(g);
-    } else if (!g->looked && !cdp__any_busy(g, s->want.tag)) {
-        cdp__fail(CDP_ERR_PEER_LOST,
-            "a message with tag %u from any rank cannot come any more: all other ranks have left",
-            s->want.tag);
-        cdp__group_fail_last(g);
+        cdp__any_late(s);
+    } else if (!g->looked && g->gone && !cdp__any_busy(g, s->want.tag)) {
+        cdp__any_alone(s);
+    } else {
+        cdp__any_waits(s, now);
     }
     return g->health != CDP__HEALTHY;
 }
@@ -13855,6 +14044,9 @@ CDP__PRIVATE cdp_status cdp__message(cdp_group *g, cdp_transfer t, cdp_work *out
             s->want = t;
             s->want.timeout_ms = cdp__def(t.timeout_ms, g->desc.timeout_ms);
             s->deadline_ns = cdp__deadline(g->os, s->want.timeout_ms);
+            s->set = cdp__message_channel(g, t.tag);
+            s->start_ns = cdp__now(g->os);
+            s->wait_ns = s->start_ns + cdp__failure_period_ns(s->want.timeout_ms);
             s->look = cdp__any_look;
             s->seen = g->w->arrivals - 1;
             cdp__pend_enlist(s);

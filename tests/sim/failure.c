@@ -26,7 +26,7 @@
 #define RANKS 4u
 #define ITEMS 12u
 #define DOMAINS 4u
-#define EDGES 2u
+#define EDGES 5u
 #define WAITERS 4u
 #define WILLS 4u
 #define QUEUE 24u
@@ -43,6 +43,7 @@ typedef enum item_kind {
 typedef struct item { /* what a rank does next: it sends, then waits for one message */
     uint8_t kind, channel, seq, round, call;
     int8_t to, from; /* -1: nobody */
+    uint8_t any;     /* it waits for the next message of any of these ranks (bits) */
 } item;
 
 typedef struct scenario {
@@ -72,9 +73,11 @@ typedef enum life {
 
 typedef struct rank {
     uint8_t life, pc;
-    uint16_t arrived; /* bit i: what item i waits for is here */
-    uint8_t posted;   /* items whose message was sent */
-    uint8_t lost;     /* bit p: nothing more comes from p */
+    uint16_t arrived;    /* bit i: what item i waits for is here */
+    uint8_t posted;      /* items whose message was sent */
+    uint8_t lost;        /* bit p: nothing more comes from p */
+    uint8_t gone;        /* the first of those, and 1 */
+    uint8_t came[RANKS]; /* messages from p that an item took which waits for any rank */
     cdp__failure f;
     cdp__failure_edge edges[EDGES];
     cdp__failure_waiter waiters[WAITERS];
@@ -157,13 +160,28 @@ static void found(const char *format, ...) {
 
 /* ---- a rank ---- */
 
-static bool linked(uint32_t a, uint32_t b) {
+static bool uses(uint32_t a, uint32_t b) {
     uint32_t i;
-    for (i = 0; i < now->length[a]; ++i)
-        if (now->program[a][i].to == (int8_t)b || now->program[a][i].from == (int8_t)b) return true;
-    for (i = 0; i < now->length[b]; ++i)
-        if (now->program[b][i].to == (int8_t)a || now->program[b][i].from == (int8_t)a) return true;
+    for (i = 0; i < now->length[a]; ++i) {
+        const item *x = &now->program[a][i];
+        if (x->to == (int8_t)b || x->from == (int8_t)b || (x->any >> b & 1)) return true;
+    }
     return false;
+}
+
+static bool linked(uint32_t a, uint32_t b) {
+    return uses(a, b) || uses(b, a);
+}
+
+/* The channel of messages from rank p to an item that waits for any rank. */
+static uint32_t way_of(const item *i, uint32_t p) {
+    return i->channel + 1u + p;
+}
+
+/* Does item i wait for the message x of rank p? Its number counts where it names a rank. */
+static bool takes(const item *i, uint32_t p, uint32_t channel, uint32_t seq, uint32_t round) {
+    if (i->any) return (i->any >> p & 1) && way_of(i, p) == channel;
+    return i->from == (int8_t)p && i->channel == channel && i->seq == seq && i->round == round;
 }
 
 static cdp__place place_of(const item *i) {
@@ -203,7 +221,7 @@ static void put(world *w, uint32_t from, uint32_t to, const uint8_t *data, uint3
 
 static bool blocked(const world *w, uint32_t a) {
     const item *i = item_of(w, a);
-    return w->r[a].life == ALIVE && i && i->kind == ITEM_MESSAGES && i->from >= 0
+    return w->r[a].life == ALIVE && i && i->kind == ITEM_MESSAGES && (i->from >= 0 || i->any)
         && !(w->r[a].arrived >> w->r[a].pc & 1);
 }
 
@@ -306,6 +324,8 @@ static void finished(world *w, uint32_t a, const cdp__failure_domain *d) {
         found("right: rank %u blames rank %d: %s", a, (int)named, e.text);
 }
 
+static bool more; /* other steps of this rank follow before anything is sent */
+
 static void step(world *w, uint32_t a, cdp__failure_event *v) {
     rank *r = &w->r[a];
     uint32_t what, i;
@@ -316,7 +336,7 @@ static void step(world *w, uint32_t a, cdp__failure_event *v) {
     what = cdp__failure_step(&r->f, v);
     if (what & CDP__FAILURE_REPORT) report(w, a, v->domain);
     if (what & CDP__FAILURE_FINISHED) finished(w, a, v->domain);
-    flush(w, a);
+    if (!more) flush(w, a);
     r->f.edges = NULL;
     r->f.waiters = NULL;
     r->f.wills = NULL;
@@ -334,9 +354,29 @@ static bool registered(const world *w, uint32_t a, bool compared) {
     for (k = 0; k < EDGES; ++k) {
         const cdp__failure_edge *e = &w->r[a].edges[k];
         const cdp__place at = place_of(i);
+        if (i->any && e->used && e->set == i->channel) return true;
         if (e->used && cdp__place_same(&e->at, &at)) return e->compared || !compared;
     }
     return false;
+}
+
+/* It waits for the next message of each of several ranks: one edge to each. */
+static void say_any(world *w, uint32_t a, const item *i) {
+    uint32_t p, left = i->any;
+    for (p = 0; p < now->ranks; ++p) {
+        cdp__failure_event v;
+        if (!(left >> p & 1)) continue;
+        left &= ~(1u << p);
+        memset(&v, 0, sizeof v);
+        v.type = CDP__FAILURE_BLOCKED;
+        v.at.channel = way_of(i, p);
+        v.at.seq = w->r[a].came[p] + 1u;
+        v.from = p;
+        v.set = i->channel;
+        v.caller = true;
+        more = left != 0;
+        step(w, a, &v);
+    }
 }
 
 /* Its wait lasts (`long_ago`), or somebody wants to know. */
@@ -344,6 +384,10 @@ static void say_blocked(world *w, uint32_t a, bool long_ago) {
     const item *i = item_of(w, a);
     cdp__failure_event v;
     if (!blocked(w, a) || registered(w, a, long_ago && now->early)) return;
+    if (i->any) {
+        say_any(w, a, i);
+        return;
+    }
     memset(&v, 0, sizeof v);
     v.type = CDP__FAILURE_BLOCKED;
     v.at = place_of(i);
@@ -364,6 +408,7 @@ static void saw(world *w, uint32_t a, cdp_status st, int32_t peer, const cdp__fi
     rec.at = place_of(i);
     rec.call = call_of(i);
     rec.timeout_ms = 1000;
+    if (st == CDP_ERR_PEER_LOST && peer < 0) rec.end.named = w->r[a].gone - 1;
     if (other) rec.other = *other;
     if (other) rec.end.why = CDP__WHY_CALLS;
     v.type = CDP__FAILURE_SEEN;
@@ -395,7 +440,7 @@ static void run(world *w, uint32_t a) {
             if (i->to >= 0) put(w, a, (uint32_t)i->to, data, 4);
         }
         if (blocked(w, a)) {
-            if (!(r->lost >> i->from & 1)) break;
+            if (i->any ? (i->any & ~r->lost) != 0 : !(r->lost >> i->from & 1)) break;
             saw(w, a, CDP_ERR_PEER_LOST, i->from, NULL);
             continue;
         }
@@ -485,12 +530,15 @@ static void receive(world *w, uint32_t a, uint32_t from, const message *m) {
     if (m->data[0] == DATA) {
         for (i = 0; i < now->length[a]; ++i) {
             const item *x = &now->program[a][i];
-            if (x->from == (int8_t)from && x->channel == m->data[1] && x->seq == m->data[2]
-                && x->round == m->data[3])
-                r->arrived |= (uint16_t)(1u << i);
+            if ((r->arrived >> i & 1) || !takes(x, from, m->data[1], m->data[2], m->data[3]))
+                continue;
+            r->arrived |= (uint16_t)(1u << i);
+            if (x->any) ++r->came[from];
+            if (x->any) break;
         }
     } else if (m->data[0] == BYE) {
         r->lost |= (uint8_t)(1u << from);
+        if (!r->gone) r->gone = (uint8_t)(from + 1);
     } else if (m->data[0] == FAILURE) {
         receive_failure(w, a, from, m);
     } else if (m->data[0] == WAIT) {
@@ -520,7 +568,7 @@ static void receive(world *w, uint32_t a, uint32_t from, const message *m) {
 /* Could rank a ever go on, if nobody noticed anything? */
 static bool stuck(const world *w, uint32_t a) {
     uint32_t pc[RANKS], got[RANKS], k, p, i;
-    bool more = true, posted;
+    bool again = true, posted;
     memset(got, 0, sizeof got);
     for (k = 0; k < now->ranks; ++k) {
         pc[k] = w->r[k].pc;
@@ -531,14 +579,15 @@ static bool stuck(const world *w, uint32_t a) {
                 uint32_t x;
                 for (x = 0; x < now->length[k] && m->data[0] == DATA; ++x) {
                     const item *it = &now->program[k][x];
-                    if (it->from == (int8_t)p && it->channel == m->data[1] && it->seq == m->data[2]
-                        && it->round == m->data[3])
-                        got[k] |= 1u << x;
+                    if ((got[k] >> x & 1) || !takes(it, p, m->data[1], m->data[2], m->data[3]))
+                        continue;
+                    got[k] |= 1u << x;
+                    if (it->any) break;
                 }
             }
     }
-    while (more) {
-        more = false;
+    while (again) {
+        again = false;
         for (k = 0; k < now->ranks; ++k) {
             const item *it = pc[k] < now->length[k] ? &now->program[k][pc[k]] : NULL;
             if (w->r[k].life != ALIVE || !it || it->kind != ITEM_MESSAGES
@@ -547,16 +596,16 @@ static bool stuck(const world *w, uint32_t a) {
             posted = it->to < 0 || (w->cut[k] >> it->to & 1);
             for (i = 0; !posted && i < now->length[it->to]; ++i) {
                 const item *x = &now->program[it->to][i];
-                if (x->from == (int8_t)k && x->channel == it->channel && x->seq == it->seq
-                    && x->round == it->round && pc[k] >= w->r[k].posted
+                if (takes(x, k, it->channel, it->seq, it->round) && pc[k] >= w->r[k].posted
                     && !(got[it->to] >> i & 1)) {
                     got[it->to] |= 1u << i;
-                    more = true;
+                    again = true;
+                    if (x->any) break;
                 }
             }
-            if (it->from >= 0 && !(got[k] >> pc[k] & 1)) continue;
+            if ((it->from >= 0 || it->any) && !(got[k] >> pc[k] & 1)) continue;
             ++pc[k];
-            more = true;
+            again = true;
         }
     }
     return pc[a] == w->r[a].pc;
@@ -732,14 +781,14 @@ static uint64_t hash_rank(uint64_t h, const rank *r) {
         r->life, r->pc, r->arrived, r->posted, r->lost, r->f.waiting, r->f.will_at, r->f.waiter_at};
     uint8_t out[CDP__WAIT_AT_BYTES + CDP__WAIT_END_BYTES];
     uint32_t i;
-    h = mix(h, head, sizeof head);
+    h = mix(mix(h ^ r->gone, head, sizeof head), r->came, sizeof r->came);
     for (i = 0; i < EDGES; ++i) {
         const cdp__failure_edge *e = &r->edges[i];
         const uint8_t bits[8] = {e->used, e->caller, e->probe, (uint8_t)e->serial,
             (uint8_t)e->needed, (uint8_t)e->answer, (uint8_t)e->peer, e->compared};
         cdp__place_encode(&e->at, out);
         cdp__endpoint_encode(&e->end, out + CDP__WAIT_AT_BYTES);
-        h = mix(mix(h, bits, 8), out, sizeof out);
+        h = mix(mix(h ^ e->set, bits, 8), out, sizeof out);
     }
     for (i = 0; i < WAITERS; ++i) {
         const cdp__failure_waiter *e = &r->waiters[i];
@@ -934,6 +983,17 @@ static void chain(uint32_t n, bool groups, item_kind last) {
         if (a + 1 < n) does(a, 2 + a, 1, 0, -1, (int)a + 1);
         if (a) does(a, 1 + a, 1, 0, (int)a - 1, -1);
     }
+}
+
+/* Rank a waits for a message of any of these ranks. */
+static void takes_any(uint32_t a, uint32_t channel, uint32_t ranks) {
+    does(a, channel, 0, 0, -1, -1);
+    made.program[a][made.length[a] - 1].any = (uint8_t)ranks;
+}
+
+/* What rank a sends to such a place of rank `to`, number `seq` of those. */
+static void feeds(uint32_t a, uint32_t channel, uint32_t seq, uint32_t to) {
+    does(a, channel + 1 + a, seq, 0, (int)to, -1);
 }
 
 /* Each waits for the next, the last for the first. */
@@ -1144,6 +1204,73 @@ static void circles(void) {
     }
 }
 
+/* Rank 0 takes messages from any rank, and others wait for it. Channels 4 to 8 are its. */
+static void server(const char *name, uint32_t n, uint32_t last_domain) {
+    uint32_t c;
+    begin(name, n);
+    made.domains = last_domain + 1;
+    for (c = 10; c < 16; ++c)
+        made.domain_of[c] = (uint8_t)last_domain;
+}
+
+static void servers(void) {
+    uint32_t g, a;
+    for (g = 0; g < 2; ++g) {
+        /* two messages from any of two, and an answer to each */
+        server(g ? "groups, server of 3" : "server of 3", 3, g);
+        takes_any(0, 4, 6);
+        takes_any(0, 4, 6);
+        for (a = 1; a < 3; ++a) {
+            feeds(a, 4, 1, 0);
+            does(a, 10, 1, a, -1, 0);
+            does(0, 10, 1, a, (int)a, -1);
+        }
+        single();
+        twofold();
+        /* one that could send waits for the next, which comes too late */
+        server(g ? "groups, any of a chain" : "any of a chain", 3, g);
+        takes_any(0, 4, 6);
+        does(1, 10, 1, 0, -1, 2);
+        feeds(1, 4, 1, 0);
+        quits(2, ITEM_COMPUTE);
+        faulty(": no fault", 0, 0, 0, 0);
+        made.stays = made.deaf = true;
+        faulty(": no fault, deaf, stays", 0, 0, 0, 0);
+        /* one that could send waits for the server itself */
+        server(g ? "groups, any of a circle" : "any of a circle", 3, g);
+        takes_any(0, 4, 6);
+        does(0, 10, 1, 0, 1, -1);
+        does(1, 10, 1, 0, -1, 0);
+        feeds(1, 4, 1, 0);
+        quits(2, ITEM_COMPUTE);
+        faulty(": no fault", 0, 0, 0, 0);
+        made.stays = true;
+        faulty(": no fault, stays", 0, 0, 0, 0);
+        made.fair = false;
+        faulty(": no fault, unfair", 0, 0, 0, 0);
+    }
+    /* what was thought of rank 2 at first must not go round in the circle */
+    server("any of a circle and a chain", 4, 0);
+    takes_any(0, 4, 6);
+    does(1, 10, 1, 0, -1, 0);
+    does(2, 10, 1, 1, -1, 3);
+    quits(3, ITEM_COMPUTE);
+    if (all) faulty(": no fault", 0, 0, 0, 0);
+    server("two servers of 3", 3, 0);
+    takes_any(0, 4, 6);
+    takes_any(1, 9, 5);
+    quits(2, ITEM_COMPUTE);
+    faulty(": no fault", 0, 0, 0, 0);
+    made.fair = false;
+    if (all) faulty(": no fault, unfair", 0, 0, 0, 0);
+    server("two servers of 4", 4, 0);
+    takes_any(0, 4, 6);
+    takes_any(1, 9, 13);
+    quits(2, ITEM_COMPUTE);
+    quits(3, ITEM_COMPUTE);
+    if (all) faulty(": no fault", 0, 0, 0, 0);
+}
+
 /* Ranks that call different things learn it without any deadline. */
 static void early(void) {
     made.early = made.endless = true;
@@ -1190,6 +1317,7 @@ int main(int argc, char **argv) {
     pairs_and_rings();
     chains();
     circles();
+    servers();
     calls();
     printf("%llu states, %llu transitions\n%u passed, %u failed\n", (unsigned long long)all_states,
         (unsigned long long)all_moves, passes, fails);

@@ -1353,9 +1353,8 @@ static const scenario scenarios[] = {
     {"job", tcp_main, 1, 9, ALL_FAULTS, true, NULL, 0, false},
     {"wide_tcp", tcp_main, 1, 8, ALL_FAULTS & ~((1u << F_MISMATCH) | (1u << F_CONFIG)), true,
         wide_program, 4, true},
-    /* What is not promised yet: a receive from any rank names nobody when its deadline passes or
-       when all have left; groups of some ranks do not know why a rank left; a rank that ends at
-       once is lost for one that still starts. */
+    /* What is not promised yet: groups of some ranks do not know why a rank left; a rank that ends
+       at once is lost for one that still starts. */
     {"strict_tcp", tcp_main, 2, 8, ALL_FAULTS & ~((1u << F_MISMATCH) | (1u << F_CONFIG)), true,
         strict_program, ONLY_BY_NAME, false},
 

@@ -461,6 +461,7 @@ TEST(wait_messages) {
     c.serial = 12;
     c.end.named = 3;
     c.end.why = CDP__WHY_SENT;
+    c.end.picks = 2;
     c.end.last.target = 3;
     n = cdp__answer_encode(&c, wire);
     T(cdp__answer_decode(wire, n, 4, &d) && memcmp(&c, &d, sizeof c) == 0);
