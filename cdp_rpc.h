@@ -57,8 +57,8 @@
         (implementation) table: owners, users, forks and holds by number; forks: who must know whom
         before a value may be destroyed; waves: which gradients flow where; packets: messages as
         bytes; rpc-state, rpc-send, rpc-contexts, rpc-calls, rpc-passes, rpc-requests, rpc-intake,
-        rpc-waits, rpc-life, rpc-facts, rpc-start, rpc-references, rpc-replies, rpc-gradients,
-        update-rules, rpc-optimizer, rpc-create
+        rpc-waits, rpc-life, rpc-shutdown, rpc-facts, rpc-start, rpc-references, rpc-replies,
+        rpc-gradients, update-rules, rpc-optimizer, rpc-create
 
     API BY TASK
         I want to...                                       call
@@ -4431,10 +4431,10 @@ CDP__PRIVATE void cdp__rpc_worker(void *arg) {
     cdp_lock_release(&rpc->lock);
 }
 
-/* ---- >>rpc-life: creation, shutdown, destruction --------------------------------------------- */
+/* ---- >>rpc-life: creation, destruction ------------------------------------------------------- */
 
-/* Knows: the exchange of names and limits, sums of messages. Promises: creation fails on all ranks
-   or on none of those that see the exchange; shutdown ends by its deadline. May use: the sections
+/* Knows: the exchange of names and limits. Promises: creation fails on all ranks
+   or on none of those that see the exchange. May use: the sections
    above, public functions of groups. */
 
 #define CDP__RPC_MAGIC 0x32637072u /* version 2 of the messages: tensors, contexts */
@@ -4690,7 +4690,11 @@ CDP_API void cdp_rpc_destroy(cdp_rpc *rpc) {
     if (!i) cdp__rpc_free(rpc);
 }
 
-/* ---- shutdown */
+/* ---- >>rpc-shutdown: until nothing is under way anywhere ------------------------------------- */
+
+/* Knows: sums of messages, what is left. Promises: ends by its deadline, sleeps until then; after
+   OK no rank has a call, a message or a reference. May use: rpc-life and the sections above, public
+   functions of groups. */
 
 /* Nothing of this rank is under way. */
 CDP__PRIVATE bool cdp__rpc_passive(cdp_rpc *rpc, void *none) {
