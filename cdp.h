@@ -210,7 +210,8 @@
         for each pair of rank and tag that was used, 0.6 KB for each message in flight; 10
         KB with the first cdp_work_then(), receive from any rank or batch of a group.
         Operations allocate nothing once the largest small message and the longest queue
-        have been seen.
+        have been seen, except that a rank that has waited for a second, or a quarter of the
+        timeout, needs memory once for a peer to say what it calls.
 
     ERRORS
         INVALID, UNSUPPORTED and NOMEM at a call: nothing was started; correct it and go on.
