@@ -51,7 +51,7 @@ PROGRAMS := $(UNIT) $(NO_THREADS) $(PROCS) $(NCCL) $(MEM) $(DTENSOR) $(FUZZ) $(S
 help:
 	@echo 'make demo       start four ranks on this machine that train a small text model together'
 	@echo 'make examples   compile the examples, each with the one gcc line of its first comment'
-	@echo 'make test       all tests; about eight minutes on two cores'
+	@echo 'make test       all tests; about seven minutes on two cores'
 	@echo 'make test-strict  tests with limits of time, to the letter: on a quiet machine'
 	@echo 'make sim        more simulated worlds: make sim SEEDS=1..100000'
 	@echo 'make sim-hour   simulated worlds from seeds that nobody used before, for SIM_SECONDS=3600; SIM_FROM=SEED repeats'
