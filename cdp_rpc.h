@@ -3181,8 +3181,6 @@ CDP__PRIVATE void cdp__ctx_queue(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t node) {
         cdp__ctx_fail_here(rpc, ctx, CDP_ERR_NOMEM, "out of memory for a backward function");
         return;
     }
-    rpc->backward.name = "a backward function";
-    rpc->backward.func = cdp__ctx_run_node;
     rq->f = &rpc->backward;
     rq->f_running = &rpc->backwards;
     rq->stage = CDP__RPC_QUEUED;
@@ -4570,6 +4568,9 @@ CDP__PRIVATE cdp_status cdp__rpc_open(cdp_rpc *rpc) {
     c.released = cdp__rpc_released;
     c.fetched = cdp__rpc_fetched;
     c.timer = cdp__rpc_tick;
+    /* before there are threads that read it without the lock */
+    rpc->backward.name = "a backward function";
+    rpc->backward.func = cdp__ctx_run_node;
     if (rpc->desc.workers) {
         rpc->cond = rpc->os->threads.cond_create(rpc->os);
         if (!rpc->cond) return cdp__fail_nomem("a condition of workers", 64);
