@@ -3831,9 +3831,11 @@ CDP__PRIVATE void cdp__conn_parse(cdp__conn *c) {
 CDP__PRIVATE bool cdp__conn_hand_over(cdp__conn *c, const uint8_t *p, uint64_t n) {
     cdp_store_server *s = c->server;
     int32_t fd;
-    if (c->greeted || c->purpose == CDP__AUTH_STORE
-        || memcmp(p, "cdp-link", (size_t)cdp__min(n, 8)) != 0)
+    if (c->greeted || c->purpose == CDP__AUTH_STORE) return false;
+    if (memcmp(p, "cdp-link", (size_t)cdp__min(n, 8)) != 0) {
+        if (p[0] == 'c') c->need = 1; /* its first bytes may have looked like it */
         return false;
+    }
     if (n < 8) {
         c->need = 8;
         return cdp__conn_keep(c, p, n);
