@@ -44,9 +44,9 @@
         TCP and shared memory of cdp_tcp.h
 
     WHICH OF THE TWO
-        On one machine and over Ethernet, cdp_tcp.h is faster: it reads what ranks of one machine
-        have where it lies, it sleeps where nothing comes, and it sees at once when a process ends.
-        cdp_mpi.h is for networks that TCP does not use well.
+        On one machine and over Ethernet take cdp_tcp.h: ranks of one machine read each other's
+        memory, a rank sleeps where nothing comes, and a process that ends is noticed at once.
+        cdp_mpi.h is for networks that TCP does not use well. The two were not compared in speed.
 
     THREADS
         With a progress thread (the default) MPI must have been initialized with
@@ -58,7 +58,8 @@
         MPI says nothing of a process that has ended; most launchers then end the job. Where they
         do not, the others notice by their deadlines, and the rank that hangs is named.
         cdp_group_destroy() says goodbye to the ranks that this one talked to, and waits up to 1 s
-        until they have what was sent.
+        until they have what was sent. What has not left by then stays with MPI: its memory and the
+        communicator are not released.
 
     MEMORY
         Up to 2 * CDP_MPI_WINDOW * CDP_MPI_SEGMENT bytes for each rank that this one talks to
@@ -137,14 +138,18 @@ extern "C" {
    use: nothing. */
 
 /* A message of MPI. One without bytes carries only what it says of the other direction. */
-typedef struct cdp__mpi_segment {
+typedef struct cdp__mpi_head {
     uint64_t acknowledged; /* of the segments of the other direction: how many were read */
     uint32_t bytes;
     uint32_t leaving; /* nothing comes after this one */
+} cdp__mpi_head;
+
+typedef struct cdp__mpi_segment {
+    cdp__mpi_head head;
     uint8_t data[CDP_MPI_SEGMENT];
 } cdp__mpi_segment;
 
-#define CDP__MPI_HEAD ((uint32_t)offsetof(cdp__mpi_segment, data))
+#define CDP__MPI_HEAD ((uint32_t)sizeof(cdp__mpi_head))
 #define CDP__MPI_TAG 0
 #define CDP__MPI_MS 1000000ull
 
@@ -165,7 +170,8 @@ typedef struct cdp__mpi {
     uint32_t rank, size;
     cdp__mpi_peer **peers; /* NULL: not talked to yet */
     uint32_t *hosts;
-    bool news; /* something came since the last wait() */
+    uint64_t coming; /* segments of all ranks that were matched and have not arrived */
+    bool news;       /* something came since the last wait() */
     /* guarded by `mutex` */
     void *mutex, *cond;
     bool woken;
@@ -200,15 +206,15 @@ CDP__PRIVATE cdp__mpi_segment *cdp__mpi_place(cdp__mpi *m, cdp__mpi_segment **at
 /* Knows: segments. Promises: at most CDP_MPI_WINDOW segments to a rank are unread, so what comes
    has a place. May use: >>mpi-state. */
 
-/* 1: sent; 0: the segment before it in its place has not left yet; < 0: lost. */
-CDP__PRIVATE int cdp__mpi_put(cdp__mpi *m, uint32_t peer, uint32_t bytes, bool leaving) {
+/* Sends the segment in the next place, which cdp__mpi_room() has found free. < 0: lost. */
+CDP__PRIVATE int cdp__mpi_put(cdp__mpi *m, uint32_t peer, uint32_t bytes) {
     cdp__mpi_peer *p = m->peers[peer];
     const uint32_t i = (uint32_t)(p->sent % CDP_MPI_WINDOW);
     cdp__mpi_segment *s = p->out[i];
     int rc;
-    s->acknowledged = p->told = p->read;
-    s->bytes = bytes;
-    s->leaving = leaving ? 1 : 0;
+    s->head.acknowledged = p->told = p->read;
+    s->head.bytes = bytes;
+    s->head.leaving = 0;
     rc = MPI_Isend(s, (int)(CDP__MPI_HEAD + bytes), MPI_BYTE, (int)peer, CDP__MPI_TAG, m->comm,
         &p->sending[i]);
     if (rc != MPI_SUCCESS) return cdp__mpi_failed(rc, (int32_t)peer, "MPI_Isend");
@@ -232,21 +238,19 @@ CDP__PRIVATE int cdp__mpi_room(cdp__mpi *m, uint32_t peer) {
    bytes at once. */
 CDP__PRIVATE int cdp__mpi_tell(cdp__mpi *m, uint32_t peer, bool leaving) {
     cdp__mpi_peer *p = m->peers[peer];
-    uint64_t head[2] = {p->read, 0};
-    const uint32_t last[2] = {0, leaving ? 1u : 0u};
+    const cdp__mpi_head head = {p->read, 0, leaving ? 1u : 0u};
     int rc;
     if (p->left || (!leaving && p->read - p->told < (CDP_MPI_WINDOW + 1) / 2)) return 0;
-    memcpy(&head[1], last, sizeof last);
-    rc = MPI_Send(head, (int)sizeof head, MPI_BYTE, (int)peer, CDP__MPI_TAG, m->comm);
+    rc = MPI_Send(&head, (int)sizeof head, MPI_BYTE, (int)peer, CDP__MPI_TAG, m->comm);
     if (rc != MPI_SUCCESS) return cdp__mpi_failed(rc, (int32_t)peer, "MPI_Send");
     p->told = p->read;
     return 1;
 }
 
 /* A segment, or its head alone, is here. */
-CDP__PRIVATE void cdp__mpi_heard(cdp__mpi *m, cdp__mpi_peer *p, const cdp__mpi_segment *s) {
-    if (s->acknowledged > p->acknowledged) p->acknowledged = s->acknowledged;
-    if (s->leaving) p->left = true;
+CDP__PRIVATE void cdp__mpi_heard(cdp__mpi *m, cdp__mpi_peer *p, const cdp__mpi_head *h) {
+    if (h->acknowledged > p->acknowledged) p->acknowledged = h->acknowledged;
+    if (h->leaving) p->left = true;
     m->news = true;
 }
 
@@ -259,7 +263,8 @@ CDP__PRIVATE int cdp__mpi_arrive(cdp__mpi *m, uint32_t peer) {
         const int rc = MPI_Test(&p->coming[i], &here, MPI_STATUS_IGNORE);
         if (rc != MPI_SUCCESS) return cdp__mpi_failed(rc, (int32_t)peer, "receiving");
         if (!here) break;
-        cdp__mpi_heard(m, p, p->in[i]);
+        --m->coming;
+        cdp__mpi_heard(m, p, &p->in[i]->head);
     }
     return 0;
 }
@@ -268,7 +273,7 @@ CDP__PRIVATE int cdp__mpi_arrive(cdp__mpi *m, uint32_t peer) {
 CDP__PRIVATE int cdp__mpi_match(cdp__mpi *m, MPI_Message *message, MPI_Status *status) {
     const uint32_t peer = (uint32_t)status->MPI_SOURCE;
     cdp__mpi_peer *p = cdp__mpi_peer_of(m, peer);
-    cdp__mpi_segment head;
+    cdp__mpi_head head;
     int bytes = 0, rc;
     MPI_Get_count(status, MPI_BYTE, &bytes);
     if (!p) return cdp__fail_nomem("the state of a peer", sizeof *p);
@@ -280,7 +285,10 @@ CDP__PRIVATE int cdp__mpi_match(cdp__mpi *m, MPI_Message *message, MPI_Status *s
         if (!cdp__mpi_place(m, &p->in[i])) return cdp__fail_nomem("a segment", CDP_MPI_SEGMENT);
         CDP_ASSERT(p->matched - p->read < CDP_MPI_WINDOW);
         rc = MPI_Imrecv(p->in[i], bytes, MPI_BYTE, message, &p->coming[i]);
-        if (rc == MPI_SUCCESS) ++p->matched;
+        if (rc == MPI_SUCCESS) {
+            ++p->matched;
+            ++m->coming;
+        }
     }
     return rc == MPI_SUCCESS ? 0 : cdp__mpi_failed(rc, (int32_t)peer, "MPI_Imrecv");
 }
@@ -295,7 +303,7 @@ CDP__PRIVATE int cdp__mpi_look(cdp__mpi *m) {
         if (rc != MPI_SUCCESS) return cdp__mpi_failed(rc, -1, "MPI_Improbe");
         if (found) rc = cdp__mpi_match(m, &message, &status);
     }
-    for (uint32_t i = 0; i < m->size && rc == 0; ++i)
+    for (uint32_t i = 0; m->coming && i < m->size && rc == 0; ++i)
         if (m->peers[i] && m->peers[i]->arrived < m->peers[i]->matched) rc = cdp__mpi_arrive(m, i);
     return rc;
 }
@@ -325,7 +333,7 @@ CDP__PRIVATE int64_t cdp__mpi_send(void *self, uint32_t peer, const cdp_iov *iov
             if (at < iov->bytes) break;
         }
         if (!bytes) return taken;
-        r = cdp__mpi_put(m, peer, bytes, false);
+        r = cdp__mpi_put(m, peer, bytes);
         if (r < 0) return taken ? taken : r;
         taken += bytes;
     }
@@ -335,10 +343,10 @@ CDP__PRIVATE int64_t cdp__mpi_send(void *self, uint32_t peer, const cdp_iov *iov
 /* Copy from the segment that is read, up to its end. */
 CDP__PRIVATE uint64_t cdp__mpi_copy(cdp__mpi_peer *p, uint8_t *to, uint64_t room) {
     const cdp__mpi_segment *s = p->in[p->read % CDP_MPI_WINDOW];
-    const uint64_t bytes = cdp__min(room, s->bytes - p->at);
+    const uint64_t bytes = cdp__min(room, s->head.bytes - p->at);
     memcpy(to, s->data + p->at, (size_t)bytes);
     p->at += (uint32_t)bytes;
-    if (p->at == s->bytes) {
+    if (p->at == s->head.bytes) {
         ++p->read;
         p->at = 0;
     }

@@ -5902,7 +5902,7 @@ CDP__PRIVATE cdp_status cdp__tcp_store_connected(cdp_store *s) {
 
 CDP__PRIVATE cdp_status cdp__client_create(
     const cdp_tcp_store_desc *desc, const uint8_t *key, cdp_store **out) {
-    cdp__client *c;
+    cdp__client *c = NULL;
     cdp_status status = cdp__client_make(desc, key, &c);
     if (status != CDP_OK) return status;
     status = cdp__client_connect(c, cdp__def(desc->connect_timeout_ms, c->store.timeout_ms));
@@ -5949,7 +5949,7 @@ CDP_API cdp_status cdp_tcp_store_create(const cdp_tcp_store_desc *desc, cdp_stor
 
 /* For cdp_tcp.h: a client that begins to connect. */
 CDP__PRIVATE cdp_status cdp__tcp_store_start(const cdp_tcp_store_desc *desc, cdp_store **out) {
-    cdp__client *c;
+    cdp__client *c = NULL;
     cdp_status status = cdp__tcp_store_check(desc);
     if (status == CDP_OK) status = cdp__client_make(desc, NULL, &c);
     if (status != CDP_OK) return status;
