@@ -21,10 +21,12 @@ sections_of() { # OBJECT: which sections have most of it
         awk '{ n = $1; $1 = ""; sum[$0] += n; sub(/\/.*/, ""); sum[$0 ", all"] += n } END { for (s in sum) printf "%8d %s\n", sum[s], s }' | sort -rn | head -n "$2"
     size -A "$1" | awk '$1 ~ /^[.](eh_frame|rodata[.]str)/ { sum[$1 ~ /eh/ ? "tables for unwinding" : "texts"] += $2 } END { for (s in sum) printf "%8d %s\n", sum[s], s }'
 }
-# A size above its limit is shown as known up to what it was when the limit was set, and is a failure beyond.
+# A size above its limit is shown as known up to what it was when this was written and one in a hundred more, since each
+# version of a compiler makes other code, and is a failure beyond.
 limit() { # NAME LIMIT KNOWN FLAGS...: the source is in $work/x.c
     local name=$1 most=$2 known=$3 bytes
     shift 3
+    known=$((known + known / 100))
     gcc -std=gnu11 "$@" -I. -c "$work/x.c" -o "$work/x.o" || { echo "not ok $name: does not compile"; failed=$((failed + 1)); return; }
     [[ $* != *-ffunction-sections* ]] || linked "$work/x.o" || failed=$((failed + 1))
     bytes=$(bytes_of "$work/x.o")
