@@ -343,7 +343,7 @@ TEST(pieces_are_used_as_they_arrive) {
     run_ranks(4, NULL, 0, pieces, NULL);
 }
 
-static cdp_status never(void *user, const cdp_box *box) {
+static cdp_status count_calls(void *user, const cdp_box *box) {
     (void)box;
     ++*(uint32_t *)user;
     return CDP_OK;
@@ -359,11 +359,11 @@ static void pieces_broken(cdp_group *g, void *arg) {
     for (uint32_t k = 0; k < 4; ++k)
         e[k] = edge_of(m, from[k], "R", NULL, 7, 5, k == 3 ? CDP_DTYPE_BF16 : CDP_DTYPE_DEFAULT);
     OK(cdp_barrier(g));
-    cdp_group_abort(g, "on purpose");
+    cdp_group_abort(m->all->group, "on purpose");
     for (uint32_t k = 0; k < 4; ++k) {
         uint32_t calls = 0;
-        T(cdp_edge_forward_pieces(e[k], x, y, never, &calls) != CDP_OK);
-        T_EQ(0, calls);
+        T(cdp_edge_forward_pieces(e[k], x, y, count_calls, &calls) != CDP_OK);
+        T(calls <= (k < 2 ? 1 : 0)); /* the own piece was there */
         cdp_edge_destroy(e[k]);
     }
     cdp_mesh_destroy(m);
