@@ -1187,6 +1187,9 @@ static void drawn_as(
     T(cdp_layout_draw(&l, CDP_DRAW_SVG, picture, sizeof picture) > 200);
     T_TEXT("prefers-color-scheme:dark", picture);
     T_TEXT("</svg>", picture);
+    char title[120];
+    cdp_layout_text(&l, title, sizeof title); /* the title */
+    T_TEXT(title, picture);
     T(!strstr(picture, "NaN"));
     T(cdp_layout_draw(&l, CDP_DRAW_JSON, picture, sizeof picture) > 20);
     T_TEXT("\"rank\": 3, \"start\": [", picture);

@@ -606,6 +606,59 @@ TEST(pictures) {
     full_end(&w);
 }
 
+/* PyTorch writes -1 where blocks may be split at any size. */
+TEST(files_tell_the_largest_block_that_is_split) {
+    static const uint64_t most[] = {0, 32 * MIB};
+    for (int i = 0; i < 2; ++i) {
+        cdp_mem_source source;
+        cdp_mem_desc d;
+        cdp_mem_shot *s;
+        fake f;
+        cdp_mem *mem;
+        memset(&f, 0, sizeof f);
+        memset(&d, 0, sizeof d);
+        f.numbers = true;
+        source = fake_source(&f);
+        d.source = &source;
+        d.max_split_bytes = most[i];
+        if (!OK(cdp_mem_create(&d, &mem))) return;
+        OK(cdp_mem_snapshot(&mem, 1, false, &s));
+        char *const json = text_of(s, CDP_MEM_JSON);
+        T_TEXT(i ? "\"max_split_size\":33554432.000," : "\"max_split_size\":-1.000,", json);
+        free(json);
+        cdp_mem_shot_free(s);
+        T_EQ(0, cdp_mem_destroy(mem));
+    }
+}
+
+/* A block that nothing moves is a box: four points, two of them at each end. */
+TEST(a_block_that_stays_is_a_box) {
+    const cdp_mem_record_desc d = recording(CDP_MEM_CONTEXT_NONE, CDP_MEM_STACKS_SITE);
+    world w;
+    void *p[3];
+    world_begin(&w, &d);
+    for (int i = 0; i < 3; ++i)
+        OK(cdp_mem_alloc(w.mem, MIB, NULL, &p[i]));
+    cdp_mem_shot *const s = shot_of(&w);
+    char *const svg = text_of(s, CDP_MEM_SVG);
+    const char *at = svg;
+    int boxes = 0;
+    while ((at = strstr(at, "<polygon fill=")) != NULL) {
+        const char *const points = strstr(at, "points=\"") + 8;
+        int count = 0;
+        for (at = points; *at && *at != '"'; ++at)
+            count += *at == ',';
+        T_EQ(4, count);
+        ++boxes;
+    }
+    T_EQ(3, boxes);
+    free(svg);
+    cdp_mem_shot_free(s);
+    for (int i = 0; i < 3; ++i)
+        OK(cdp_mem_free(w.mem, p[i]));
+    world_end(&w);
+}
+
 TEST(reports) {
     world w;
     cdp_mem_shot *const s = full_shot(&w);
@@ -942,7 +995,9 @@ int main(int argc, char **argv) {
         {"the_smallest_file", the_smallest_file, 20}, {"files_of_python", files_of_python, 20},
         {"bad_files_are_refused", bad_files_are_refused, 20},
         {"both_forms_and_back", both_forms_and_back, 20}, {"pictures", pictures, 20},
-        {"reports", reports, 20},
+        {"files_tell_the_largest_block_that_is_split", files_tell_the_largest_block_that_is_split,
+            20},
+        {"a_block_that_stays_is_a_box", a_block_that_stays_is_a_box, 20}, {"reports", reports, 20},
         {"reports_list_ten_and_count_the_others", reports_list_ten_and_count_the_others, 20},
         {"pictures_say_how_long_it_took", pictures_say_how_long_it_took, 20},
         {"writing_gives_all_memory_back", writing_gives_all_memory_back, 20},

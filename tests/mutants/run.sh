@@ -15,7 +15,8 @@
 #   RECORD (1; 0: no further case is recorded now, defects meet those that are),
 #   RECORD_CPU (5: seconds of processor time; a case that takes longer where it is watched has no part),
 #   PASSES (quick slow, or "none": only what is needed before), AGAIN (1: survivors are forgotten first, so that they meet
-#   the tests of today; cases that are new, or whose file changed, are recorded first in any case)
+#   the tests of today; cases that are new are recorded first in any case. Where a case was changed so that it reaches
+#   more, delete BUILD/mutants/reach)
 # Not counted: what does not compile, what gives the same object (equivalent), and what tests/mutants/equivalent.txt names.
 set -u
 export LC_ALL=C
@@ -219,7 +220,8 @@ list_cases() { # stdin: tests, or tests with words; those without words as one l
 record() { # CASE: how long it takes without a defect, and what it reaches; a case that fails then is left out
     local began ms v id=${1//\//_} d=$B/m/$$
     v=$(variant_of "${1%%+*}")
-    [ "$B/reach/$id" -nt "$B/bin/${1%%+*}" ] && return
+    if [ -s "$B/reach/$id" ] && [ "$B/reach/$id" -nt "$B/watched/lib-$v.so" ]; then return; fi
+    [ "$B/reach/$id" -nt "$B/bin/${1%%+*}" ] && return # it failed
     rm -rf "$d"
     mkdir -p "$d"
     export TMPDIR=$d REACH_FILE=$d/map
