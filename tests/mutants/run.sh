@@ -212,7 +212,7 @@ list_cases() { # stdin: tests, or tests with words; those without words as one l
     while read -r t; do
         names=
         [[ $t == *+* ]] || names=$(grep -ohE '(\{"|CASE\()[A-Za-z0-9_]{3,}"?,' "$root/$(source_of "$t")" | sed -E 's/..//; s/^SE.//; s/"?,//' | sort -u)
-        [[ $t != sim && $t != scripts && $t != rpc* && $t != desync && $t != failure ]] || names=
+        [[ $t != sim && $t != scripts && $t != rpc* && $t != desync && $t != failure && $t != rounds ]] || names=
         [ -f "$B/bin/${t%%+*}" ] || continue
         if [ -z "$names" ]; then echo "$t"; else sed "s/^/$t+/" <<< "$names"; fi
     done
