@@ -117,8 +117,10 @@
         and must not wait. Other functions run in worker threads. A thread that waits inside a
         function runs other functions meanwhile, so that ranks that call each other do not starve;
         without workers every thread that waits does. One of these can then delay the wait by the
-        time that it takes itself. With CDP_NO_THREADS, or with no_thread of the group, everything
-        runs in waits, INLINE functions and callbacks also in cdp_poll().
+        time that it computes or sleeps itself; but the calls that it starts (unless they are
+        detached), and what else it waits for, end at the latest 50 ms after the call that this
+        thread waits for, with TIMEOUT. With CDP_NO_THREADS, or with no_thread of the group,
+        everything runs in waits, INLINE functions and callbacks also in cdp_poll().
 
     MEMORY
         From the os of the group. Arguments and results are copied in the call that takes them, so
@@ -1661,6 +1663,7 @@ typedef struct cdp__rpc_call {
     uint64_t remote_fid; /* of the reference that it makes, or 0 */
     cdp_ctx *ctx;        /* used until the record is closed */
     bool used, left, wire_over, one_way;
+    bool cut; /* it has less time than it asked for, see cdp__rpc_cut() */
 } cdp__rpc_call;
 
 typedef struct cdp__rpc_value cdp__rpc_value;
@@ -1872,12 +1875,23 @@ typedef struct cdp__rpc_wave {
 typedef struct cdp__rpc_here {
     cdp__rpc_rq *request; /* whose function runs */
     uint32_t depth;
-    uint32_t no_wait; /* inside an INLINE function or a task */
+    uint32_t no_wait;  /* inside an INLINE function or a task */
+    uint64_t until_ns; /* the deadline of the waits that run it; 0: none */
 } cdp__rpc_here;
 
 CDP__PRIVATE cdp__rpc_here *cdp__rpc_here_of(void) {
     static CDP__THREAD_LOCAL cdp__rpc_here here;
     return &here;
+}
+
+/* A function that runs in a wait cannot end that wait. What it waits for itself ends this much
+   after the wait should have: a function that begins late still has time for a short call. */
+#define CDP__RPC_GRACE_NS 50000000u
+
+/* When waits and calls of this thread end at the latest, because of waits below them. */
+CDP__PRIVATE uint64_t cdp__rpc_cut(void) {
+    const uint64_t until = cdp__rpc_here_of()->until_ns;
+    return until && until != CDP__NEVER ? until + CDP__RPC_GRACE_NS : CDP__NEVER;
 }
 
 CDP__PRIVATE void cdp__rpc_add_task(cdp_rpc *rpc, cdp__rpc_task *task) {
@@ -2996,8 +3010,9 @@ CDP__PRIVATE void cdp__rpc_abandon(cdp_rpc *rpc, cdp__rpc_call *c, cdp_status st
         ran = CDP_RAN_NO;
     }
     if (status == CDP_ERR_TIMEOUT)
-        cdp__rpc_say(rpc, c, status, "no answer within %llu ms; %s",
+        cdp__rpc_say(rpc, c, status, "no answer within %llu ms%s; %s",
             (unsigned long long)((c->deadline_ns - c->start_ns) / CDP__MS),
+            c->cut ? ", when the wait that ran the calling function had to end" : "",
             ran == CDP_RAN_NO ? "the call never left this rank" : "whether it ran is not known");
     else
         cdp__rpc_say(rpc, c, status, "%s",
@@ -4307,11 +4322,9 @@ CDP__PRIVATE void cdp__rpc_lose(cdp_rpc *rpc, uint32_t rank) {
         after = rq->after;
         if (rq->pub.from != rank || rq->stage == CDP__RPC_REPLIED) continue;
         rq->cancelled = true;
-        if (cdp__rpc_unstage(rpc, rq))
-            cdp__rpc_refuse(rpc, rq, CDP_ERR_PEER_LOST, CDP_RAN_NO, 0, "its caller is lost");
+        if (!cdp__rpc_unstage(rpc, rq)) continue;
+        cdp__rpc_refuse(rpc, rq, CDP_ERR_PEER_LOST, CDP_RAN_NO, 0, "its caller is lost");
         after = rpc->all; /* others may have ended with it: from the beginning */
-        while (after && (after->pub.from != rank || after->cancelled))
-            after = after->after;
     }
     cdp__ref_lost(&rpc->refs, rank);
     cdp__ctx_lose(rpc, rank);
@@ -4379,12 +4392,29 @@ CDP__PRIVATE bool cdp__rpc_helps(const cdp_rpc *rpc) {
     return (!rpc->cond || here->request) && here->depth < rpc->desc.max_depth;
 }
 
-/* Lock held; it is released meanwhile. OK: over(rpc, arg); PENDING: it is until_ns. */
-CDP__PRIVATE cdp_status cdp__rpc_wait(
-    cdp_rpc *rpc, bool (*over)(cdp_rpc *rpc, void *arg), void *arg, uint64_t until_ns) {
+/* Runs a function in a wait that is to end by bound_ns. What the function waits for ends soon after
+   that, too: see cdp__rpc_cut(). */
+CDP__PRIVATE void cdp__rpc_help(cdp_rpc *rpc, cdp__rpc_rq *rq, uint64_t bound_ns) {
+    cdp__rpc_here *here = cdp__rpc_here_of();
+    const uint64_t outer = here->until_ns;
+    here->until_ns = cdp__min(bound_ns, outer ? outer : CDP__NEVER);
+    cdp__rpc_run(rpc, rq);
+    here->until_ns = outer;
+    cdp__rpc_tidy(rpc);
+}
+
+/* Lock held; it is released meanwhile. OK: over(rpc, arg); PENDING: it is until_ns. The functions
+   that run meanwhile begin before bound_ns; and before until_ns, but for one, so that waits that
+   only look serve, too. */
+CDP__PRIVATE cdp_status cdp__rpc_wait(cdp_rpc *rpc, bool (*over)(cdp_rpc *rpc, void *arg),
+    void *arg, uint64_t until_ns, uint64_t bound_ns) {
+    const uint64_t outer = cdp__rpc_here_of()->until_ns;
     uint64_t seen = 0;
     cdp_status st = CDP_OK;
+    bool ran = false;
     if (over(rpc, arg)) return CDP_OK;
+    if (outer) bound_ns = cdp__min(bound_ns, outer);
+    if (until_ns != CDP__NEVER) until_ns = cdp__min(until_ns, cdp__rpc_cut());
     if (cdp__rpc_here_of()->no_wait || *cdp__inside())
         return cdp__fail(CDP_ERR_STATE,
             "an INLINE function and a callback must not wait; start the call and return, or "
@@ -4392,13 +4422,15 @@ CDP__PRIVATE cdp_status cdp__rpc_wait(
     if (!rpc->channel) return cdp__fail(CDP_ERR_STATE, "the rpc has shut down");
     ++rpc->waiters;
     while (st >= 0 && !over(rpc, arg)) {
-        cdp__rpc_rq *rq = cdp__rpc_helps(rpc) ? cdp__rpc_next(rpc) : NULL;
+        const uint64_t now = cdp__now(rpc->os);
+        const bool may = now < bound_ns && (now < until_ns || !ran);
+        cdp__rpc_rq *rq = may && cdp__rpc_helps(rpc) ? cdp__rpc_next(rpc) : NULL;
         if (rq) {
-            cdp__rpc_run(rpc, rq);
-            cdp__rpc_tidy(rpc);
+            cdp__rpc_help(rpc, rq, bound_ns);
+            ran = true;
             continue;
         }
-        if (cdp__now(rpc->os) >= until_ns) {
+        if (now >= until_ns) {
             st = CDP_PENDING;
             break;
         }
@@ -4821,7 +4853,7 @@ CDP__PRIVATE cdp_status cdp__rpc_add_up(
     st = cdp_start(rpc->sums, &request, &work);
     if (st == CDP_OK) st = cdp_work_then(work, cdp__rpc_summed, &sum, &then);
     cdp_lock_acquire(&rpc->lock);
-    if (st == CDP_OK) st = cdp__rpc_wait(rpc, cdp__rpc_sum_over, &sum, CDP__NEVER);
+    if (st == CDP_OK) st = cdp__rpc_wait(rpc, cdp__rpc_sum_over, &sum, CDP__NEVER, until_ns);
     if (st == CDP_OK && sum.status != CDP_OK) {
         *cdp__error_slot() = sum.error;
         st = sum.status;
@@ -4845,7 +4877,7 @@ CDP__PRIVATE cdp_status cdp__rpc_quiet(cdp_rpc *rpc, uint64_t until_ns) {
     memset(before, 0xff, sizeof before);
     for (;;) {
         uint64_t now;
-        cdp_status st = cdp__rpc_wait(rpc, cdp__rpc_passive, NULL, until_ns);
+        cdp_status st = cdp__rpc_wait(rpc, cdp__rpc_passive, NULL, until_ns, until_ns);
         if (st == CDP_PENDING) return cdp__rpc_blame(rpc);
         if (st != CDP_OK) return st;
         cdp__rpc_tally(rpc, mine);
@@ -4865,7 +4897,8 @@ CDP__PRIVATE cdp_status cdp__rpc_quiet(cdp_rpc *rpc, uint64_t until_ns) {
         }
         memset(before, 0xff, sizeof before);
         pause = cdp__min(cdp__max(2 * pause, CDP__RPC_PAUSE_NS), CDP__RPC_PAUSE_MAX_NS);
-        st = cdp__rpc_wait(rpc, cdp__rpc_tally_moved, mine, cdp__min(until_ns, now + pause));
+        st = cdp__rpc_wait(
+            rpc, cdp__rpc_tally_moved, mine, cdp__min(until_ns, now + pause), until_ns);
         if (st != CDP_OK && st != CDP_PENDING) return st;
     }
 }
@@ -4992,7 +5025,7 @@ CDP_API cdp_status cdp_rpc_serve(cdp_rpc *rpc, uint32_t timeout_ms) {
     if (!outer) here->request = &serving;
     cdp_lock_acquire(&rpc->lock);
     st = cdp__rpc_wait(rpc, cdp__rpc_not_open, NULL,
-        cdp__deadline(rpc->os, cdp__def(timeout_ms, rpc->desc.timeout_ms)));
+        cdp__deadline(rpc->os, cdp__def(timeout_ms, rpc->desc.timeout_ms)), CDP__NEVER);
     cdp__rpc_leave(rpc);
     here->request = outer;
     return st;
@@ -5061,6 +5094,7 @@ typedef struct cdp__rpc_starting {
     uint32_t to, on; /* on: slot, 0: none */
     uint32_t flags;
     uint64_t deadline_ns, start_ns;
+    bool cut;       /* by a wait of this thread, see cdp__rpc_cut() */
     uint32_t makes; /* slot of the reference that the call makes */
 } cdp__rpc_starting;
 
@@ -5107,13 +5141,18 @@ CDP__PRIVATE cdp_status cdp__rpc_start_check(cdp_rpc *rpc, cdp__rpc_starting *s)
 }
 
 CDP__PRIVATE void cdp__rpc_start_time(cdp_rpc *rpc, cdp__rpc_starting *s) {
-    const cdp__rpc_rq *outer = cdp__rpc_here_of()->request;
+    const cdp__rpc_here *here = cdp__rpc_here_of();
+    const cdp__rpc_rq *outer = here->request;
     s->start_ns = cdp__now(rpc->os);
     s->deadline_ns = cdp__def(s->desc->timeout_ms, rpc->desc.timeout_ms) == CDP_NO_TIMEOUT
         ? CDP__NEVER
         : s->start_ns + cdp__def(s->desc->timeout_ms, rpc->desc.timeout_ms) * CDP__MS;
     if (outer && outer->pub.rpc == rpc && !s->desc->detached)
         s->deadline_ns = cdp__min(s->deadline_ns, outer->pub.deadline_ns);
+    if (!here->no_wait && !s->desc->detached && cdp__rpc_cut() < s->deadline_ns) {
+        s->deadline_ns = cdp__rpc_cut();
+        s->cut = true;
+    }
 }
 
 CDP__PRIVATE bool cdp__rpc_has_room(cdp_rpc *rpc, void *arg) {
@@ -5132,7 +5171,7 @@ CDP__PRIVATE cdp_status cdp__rpc_start_room(cdp_rpc *rpc, cdp__rpc_starting *s) 
             "%s: %u calls to rank %u (%s) are under way, the smaller one of max_calls here and its "
             "part of max_queue there; wait for one of them",
             s->name, rpc->peers[s->to].flight, s->to, rpc->peers[s->to].name);
-    st = cdp__rpc_wait(rpc, cdp__rpc_has_room, &s->to, s->deadline_ns);
+    st = cdp__rpc_wait(rpc, cdp__rpc_has_room, &s->to, s->deadline_ns, s->deadline_ns);
     if (st != CDP_OK) return st;
     return cdp__rpc_start_check(rpc, s); /* things may have changed meanwhile */
 }
@@ -5280,6 +5319,7 @@ CDP__PRIVATE cdp_status cdp__rpc_start_call(cdp_rpc *rpc, cdp__rpc_starting *s) 
     c->start_ns = s->start_ns;
     c->deadline_ns = s->deadline_ns;
     c->one_way = s->desc->one_way;
+    c->cut = s->cut;
     c->ctx = s->desc->ctx;
     if (c->ctx) ++c->ctx->uses;
     c->call = s->call;
@@ -5388,14 +5428,22 @@ CDP__PRIVATE cdp_status cdp__call_result(const cdp_call *call) {
     return call->status;
 }
 
+/* When it ends at the latest: of os->now_ns. */
+CDP__PRIVATE uint64_t cdp__call_deadline(cdp_rpc *rpc, const cdp_call *call) {
+    const cdp__rpc_call *c = call->priv[CDP__CALL_STAGE] == CDP__CALL_UNDER_WAY
+        ? cdp__rpc_call_find(rpc, call->priv[CDP__CALL_ID])
+        : NULL;
+    return c && c->call == call ? c->deadline_ns : CDP__NEVER;
+}
+
 CDP__PRIVATE cdp_status cdp__call_wait_until(
     const char *name, cdp_call *call, uint32_t timeout_ms) {
     cdp_rpc *rpc = cdp__call_rpc(name, call);
     cdp_status st = CDP_OK;
     if (!rpc) return CDP_ERR_INVALID;
     cdp_lock_acquire(&rpc->lock);
-    st = cdp__rpc_wait(
-        rpc, cdp__call_over, call, timeout_ms ? cdp__deadline(rpc->os, timeout_ms) : 0);
+    st = cdp__rpc_wait(rpc, cdp__call_over, call,
+        timeout_ms ? cdp__deadline(rpc->os, timeout_ms) : 0, cdp__call_deadline(rpc, call));
     cdp__rpc_leave(rpc);
     return st == CDP_OK ? cdp__call_result(call) : st;
 }
@@ -5450,6 +5498,7 @@ CDP_API cdp_status cdp_call_wait_any(
     cdp__calls c;
     cdp_rpc *rpc;
     cdp_status st;
+    uint64_t bound_ns = CDP__NEVER;
     uint32_t i;
     if (!calls || !count || !which)
         return cdp__fail(
@@ -5465,8 +5514,10 @@ CDP_API cdp_status cdp_call_wait_any(
     c.count = count;
     rpc = cdp__call_rpc("cdp_call_wait_any", calls[0]);
     cdp_lock_acquire(&rpc->lock);
+    for (i = 0; i < count; ++i)
+        bound_ns = cdp__min(bound_ns, cdp__call_deadline(rpc, calls[i]));
     st = cdp__rpc_wait(
-        rpc, cdp__call_any_over, &c, timeout_ms ? cdp__deadline(rpc->os, timeout_ms) : 0);
+        rpc, cdp__call_any_over, &c, timeout_ms ? cdp__deadline(rpc->os, timeout_ms) : 0, bound_ns);
     cdp__rpc_leave(rpc);
     if (st != CDP_OK) return st;
     *which = c.which;
@@ -5589,6 +5640,7 @@ CDP_API cdp_status cdp_rref_local(
     cdp_rpc *rpc = rref.rpc;
     const cdp__rpc_value *v;
     cdp_status st = CDP_OK;
+    uint64_t until;
     uint32_t slot;
     if (!rpc || !out)
         return cdp__fail(
@@ -5606,8 +5658,8 @@ CDP_API cdp_status cdp_rref_local(
     }
     if (slot) {
         ++rpc->refs.at[slot].handles;
-        st = cdp__rpc_wait(rpc, cdp__rpc_value_ready, &slot,
-            cdp__deadline(rpc->os, cdp__def(timeout_ms, rpc->desc.timeout_ms)));
+        until = cdp__deadline(rpc->os, cdp__def(timeout_ms, rpc->desc.timeout_ms));
+        st = cdp__rpc_wait(rpc, cdp__rpc_value_ready, &slot, until, until);
         v = rpc->extra[slot].value;
         if (st == CDP_PENDING)
             st = cdp__fail(CDP_ERR_TIMEOUT, "cdp_rref_local: the value was not made in time");
@@ -5645,8 +5697,8 @@ CDP_API cdp_status cdp_rref_confirmed(cdp_rref rref, uint32_t timeout_ms) {
     if (slot) {
         ++rpc->refs.at[slot].handles;
         if (!cdp__rpc_not_pending(rpc, &slot))
-            st = timeout_ms ? cdp__rpc_wait(
-                     rpc, cdp__rpc_not_pending, &slot, cdp__deadline(rpc->os, timeout_ms))
+            st = timeout_ms ? cdp__rpc_wait(rpc, cdp__rpc_not_pending, &slot,
+                     cdp__deadline(rpc->os, timeout_ms), CDP__NEVER)
                             : CDP_PENDING;
         if (rpc->refs.at[slot].state == CDP__REF_BROKEN)
             st = cdp__fail_peer(rpc->extra[slot].broken,
@@ -5864,6 +5916,7 @@ CDP__PRIVATE void cdp__ctx_tell_end(cdp_rpc *rpc, cdp_ctx *ctx) {
 CDP_API cdp_status cdp_ctx_end(cdp_ctx *ctx, uint32_t timeout_ms) {
     cdp_rpc *rpc;
     cdp_status st;
+    uint64_t until;
     uint32_t r;
     if (!ctx) return CDP_OK;
     rpc = ctx->rpc;
@@ -5877,8 +5930,8 @@ CDP_API cdp_status cdp_ctx_end(cdp_ctx *ctx, uint32_t timeout_ms) {
     }
     ++ctx->uses;
     cdp__ctx_tell_end(rpc, ctx);
-    st = cdp__rpc_wait(rpc, cdp__ctx_answered, ctx,
-        cdp__deadline(rpc->os, cdp__def(timeout_ms, rpc->desc.timeout_ms)));
+    until = cdp__deadline(rpc->os, cdp__def(timeout_ms, rpc->desc.timeout_ms));
+    st = cdp__rpc_wait(rpc, cdp__ctx_answered, ctx, until, until);
     if (st == CDP_PENDING) {
         for (r = 0; r < rpc->ranks && ctx->with[r] != CDP__CTX_ENDING;)
             ++r;
@@ -6095,10 +6148,9 @@ CDP__PRIVATE cdp_status cdp__ctx_drive(cdp_rpc *rpc, cdp_ctx *ctx, uint64_t unti
         if (rq) {
             ctx->fires = rq->next;
             if (!rq->next) ctx->fires_end = &ctx->fires;
-            cdp__rpc_run(rpc, rq);
-            cdp__rpc_tidy(rpc);
+            cdp__rpc_help(rpc, rq, until_ns);
         } else {
-            st = cdp__rpc_wait(rpc, cdp__ctx_next, ctx, until_ns);
+            st = cdp__rpc_wait(rpc, cdp__ctx_next, ctx, until_ns, until_ns);
         }
     }
     if (st == CDP_PENDING)

@@ -386,6 +386,17 @@ static void f_weight_rref(void *user, cdp_rpc_request *q) {
     OK(cdp_rpc_reply(q, &(cdp_args){.rrefs = &weight_rref[side_of(q)->rank], .rref_count = 1}));
 }
 
+/* waits for rank 1 as long as its caller does */
+static void f_asks_rank_1(void *user, cdp_rpc_request *q) {
+    cdp_call c = {0};
+    (void)user;
+    if (cdp_rpc_call(q->rpc, CALL(.to = 1, F("nothing")), &c) == CDP_OK)
+        OK(cdp_rpc_reply(q, NULL));
+    else
+        OK(cdp_rpc_fail(q, 1, "rank 1 does not answer"));
+    cdp_call_free(&c);
+}
+
 static const uint32_t only_rank_0[] = {0};
 static const cdp_rpc_function functions[] = {
     {.name = "add", .func = f_add, .flags = CDP_RPC_INLINE},
@@ -417,6 +428,7 @@ static const cdp_rpc_function functions[] = {
     {.name = "mul_chain", .func = f_mul_chain},
     {.name = "weight_grad", .func = f_weight_grad},
     {.name = "weight_rref", .func = f_weight_rref},
+    {.name = "asks_rank_1", .func = f_asks_rank_1},
 };
 
 /* ---- worlds ---- */
@@ -1193,6 +1205,62 @@ static void lost_link_body(side *s) {
 TEST(messages_of_a_lost_link_are_not_awaited) {
     shut_by_body = true;
     run(3, lost_link_body);
+}
+
+/* A rank ends its rpc while several requests wait in its queue: none of them is left in memory,
+   nor is the rpc. */
+static void a_full_queue(side *s) {
+    static uint32_t place;
+    cdp_call c[4] = {{0}};
+    gather(&place);
+    if (s->rank == 0) {
+        for (uint32_t i = 0; i < 4; ++i)
+            OK(cdp_rpc_start(s->rpc, CALL(.to = 1, F("nothing")), &c[i]));
+        (void)!cdp_call_wait_for(&c[3], 100);
+    }
+    gather(&place);
+    if (s->rank == 1 && how == HUB_NO_WORKERS) T_EQ(4, cdp_rpc_stats_of(s->rpc).queued);
+    if (s->rank == 1) cdp_rpc_destroy(s->rpc);
+    gather(&place);
+    if (s->rank == 0) cdp_rpc_destroy(s->rpc);
+    for (uint32_t i = 0; i < 4; ++i)
+        cdp_call_free(&c[i]);
+}
+static void full_queue_body(side *s) {
+    open_then(s, a_full_queue);
+}
+TEST(destroying_frees_requests_that_wait) {
+    shut_by_body = true;
+    run(2, full_queue_body);
+}
+
+/* Without workers: rank 0 waits 300 ms for a rank that does not answer, and meanwhile runs a
+   function of rank 2 that waits for the same rank. Its wait ends in time all the same. */
+static void a_helping_wait(side *s) {
+    static uint32_t place;
+    uint64_t from;
+    cdp_call c = {0};
+    gather(&place);
+    if (s->rank == 1) {
+        test_sleep_ms(1500); /* it serves nobody */
+    } else {
+        if (s->rank == 2) test_sleep_ms(50);
+        from = test_now_ns();
+        const cdp_call_desc *d = s->rank == 0 ? CALL(.to = 1, F("nothing"), .timeout_ms = 300)
+                                              : CALL(.to = 0, F("asks_rank_1"), .timeout_ms = 800);
+        T_EQ(s->rank == 0 ? CDP_ERR_TIMEOUT : CDP_ERR_REMOTE, cdp_rpc_call(s->rpc, d, &c));
+        if (s->rank == 0) T_WITHIN(350, test_now_ns() - from);
+        cdp_call_free(&c);
+    }
+    gather(&place);
+    cdp_rpc_destroy(s->rpc);
+}
+static void helping_body(side *s) {
+    if (how == HUB_NO_WORKERS) open_then(s, a_helping_wait);
+}
+TEST(a_wait_ends_in_time_whatever_it_helps) {
+    shut_by_body = true;
+    run(3, helping_body);
 }
 
 /* One rank leaves without shutdown, while the others have calls and references there. */
@@ -2335,6 +2403,8 @@ int main(int argc, char **argv) {
         {"shutdown_errors", shutdown_errors, 60},
         {"a_message_that_never_comes_lets_shutdown_sleep_and_end",
             a_message_that_never_comes_lets_shutdown_sleep_and_end, 60},
+        {"destroying_frees_requests_that_wait", destroying_frees_requests_that_wait, 60},
+        {"a_wait_ends_in_time_whatever_it_helps", a_wait_ends_in_time_whatever_it_helps, 60},
         {"messages_of_a_lost_link_are_not_awaited", messages_of_a_lost_link_are_not_awaited, 60},
         {"local_shutdown", local_shutdown, 60},
         {"builtin_remote_ret", builtin_remote_ret, 60},
