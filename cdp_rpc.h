@@ -1678,12 +1678,19 @@ typedef enum cdp__rpc_stage {
     CDP__RPC_REPLIED
 } cdp__rpc_stage;
 
+/* Of one function. */
+typedef struct cdp__rpc_use {
+    uint32_t running;
+    bool known; /* it has run, so `waits` says something */
+    bool waits; /* it has waited for something of this rpc */
+} cdp__rpc_use;
+
 typedef struct cdp__rpc_rq {
     struct cdp_rpc_request pub; /* the first member: the program has a pointer to it */
     struct cdp__rpc_rq *next;
     struct cdp__rpc_rq *after, *before; /* in the list of all */
     const cdp_rpc_function *f;
-    uint32_t *f_running;
+    cdp__rpc_use *use; /* of f */
     cdp__rpc_stage stage;
     uint64_t call;
     uint32_t flags;
@@ -1698,7 +1705,8 @@ typedef struct cdp__rpc_rq {
     uint32_t made_node;  /* of this call in its context, or 0 */
     uint64_t room[32];
     cdp_rref refs[CDP__RPC_RREFS];
-    uint64_t counted; /* of in_bytes */
+    uint64_t counted;   /* of in_bytes */
+    uint64_t passed_ns; /* since when waits that have too little time pass it over, or 0 */
     bool cancelled, in_function;
 } cdp__rpc_rq;
 
@@ -1767,8 +1775,8 @@ struct cdp_rpc {
     bool shutting; /* cdp_rpc_shutdown() was called */
     bool leaving;  /* ranks that close are not lost any more */
     cdp__rpc_peer *peers;
-    bool *lost;        /* by rank */
-    uint32_t *running; /* by function */
+    bool *lost;         /* by rank */
+    cdp__rpc_use *uses; /* by function */
 
     cdp__rpc_call **calls; /* by index; 0 is not used */
     uint32_t call_room, call_count, call_free, calls_used;
@@ -1790,9 +1798,9 @@ struct cdp_rpc {
     uint32_t context_count;
     struct cdp__rpc_wave *waves, **waves_end; /* steps of backward passes on this rank */
     cdp_rpc_function builtins[CDP__RPC_BUILTINS];
-    uint32_t builtins_running[CDP__RPC_BUILTINS];
+    cdp__rpc_use builtin_uses[CDP__RPC_BUILTINS];
     cdp_rpc_function backward; /* stands for functions of nodes */
-    uint32_t backwards;        /* of those that run */
+    cdp__rpc_use backward_use;
 
     cdp__rpc_task *tasks, **tasks_end;
     uint64_t timer_ns;
@@ -2000,7 +2008,7 @@ CDP__PRIVATE cdp__rpc_rq *cdp__rpc_rq_open(cdp_rpc *rpc) {
     if (!rq) return NULL;
     memset(rq, 0, offsetof(cdp__rpc_rq, room));
     memset(rq->refs, 0, sizeof rq->refs);
-    rq->counted = 0;
+    rq->counted = rq->passed_ns = 0;
     rq->cancelled = rq->in_function = false;
     rq->pub.rpc = rpc;
     rq->pub.user = rpc->desc.user;
@@ -3197,7 +3205,7 @@ CDP__PRIVATE void cdp__ctx_queue(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t node) {
         return;
     }
     rq->f = &rpc->backward;
-    rq->f_running = &rpc->backwards;
+    rq->use = &rpc->backward_use;
     rq->stage = CDP__RPC_QUEUED;
     rq->pub.from = rpc->rank;
     rq->pub.ctx = ctx;
@@ -3788,10 +3796,41 @@ CDP__PRIVATE void cdp__rpc_look_again(cdp_rpc *rpc) {
 
 /* ---- a function runs */
 
-/* The next request that may run, out of the queue. NULL: none. */
-CDP__PRIVATE cdp__rpc_rq *cdp__rpc_next(cdp_rpc *rpc) {
+/* Where no wait passes over a request for longer than this, nor for longer than a quarter of the
+   time that it has. */
+#define CDP__RPC_PASS_NS 1000000000u
+
+/* May a wait that ends by bound_ns run it? What a function waits for ends soon after the wait that
+   runs it. So a function that waits, or is not known yet, is left to a wait that has more time,
+   unless something needs its value within this one; but not for long: there may be none. */
+CDP__PRIVATE bool cdp__rpc_may(
+    const cdp_rpc *rpc, cdp__rpc_rq *rq, uint64_t now, uint64_t bound_ns) {
+    uint64_t ends = rq->pub.deadline_ns, enough;
+    const cdp__rpc_rq *parked;
+    if (rq->f->max_running && rq->use->running >= rq->f->max_running) return false;
+    if (bound_ns == CDP__NEVER || (rq->use->known && !rq->use->waits)) return true;
+    for (parked = rq->makes ? rpc->extra[rq->makes].value->parked : NULL; parked;
+         parked = parked->next)
+        ends = cdp__min(ends, parked->pub.deadline_ns);
+    if (ends <= bound_ns + CDP__RPC_GRACE_NS) return true;
+    enough = cdp__min((ends - now) / 4, CDP__RPC_PASS_NS);
+    if (bound_ns >= now + enough) return true;
+    if (!rq->passed_ns) rq->passed_ns = now;
+    return now - rq->passed_ns >= enough;
+}
+
+/* One at a time, in the order of arrival: none may overtake those that are passed over. */
+CDP__PRIVATE bool cdp__rpc_first(const cdp_rpc *rpc, const cdp__rpc_rq *rq) {
+    const cdp__rpc_rq *at = rpc->queue;
+    while (rq->f->max_running == 1 && at->f != rq->f)
+        at = at->next;
+    return rq->f->max_running != 1 || at == rq;
+}
+
+/* The next request that may run in a wait that ends by bound_ns, out of the queue. NULL: none. */
+CDP__PRIVATE cdp__rpc_rq *cdp__rpc_next(cdp_rpc *rpc, uint64_t now, uint64_t bound_ns) {
     cdp__rpc_rq *rq = rpc->queue;
-    while (rq && rq->f->max_running && *rq->f_running >= rq->f->max_running)
+    while (rq && !(cdp__rpc_may(rpc, rq, now, bound_ns) && cdp__rpc_first(rpc, rq)))
         rq = rq->next;
     if (rq) (void)cdp__rpc_unlist(&rpc->queue, &rpc->queue_end, rq);
     return rq;
@@ -3810,7 +3849,7 @@ CDP__PRIVATE void cdp__rpc_run(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     }
     rq->stage = CDP__RPC_RUNNING;
     rq->in_function = true;
-    ++*rq->f_running;
+    ++rq->use->running;
     cdp_lock_release(&rpc->lock);
     here->request = rq;
     ++here->depth;
@@ -3821,7 +3860,8 @@ CDP__PRIVATE void cdp__rpc_run(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     here->request = outer;
     cdp_lock_acquire(&rpc->lock);
     rq->in_function = false;
-    --*rq->f_running;
+    --rq->use->running;
+    rq->use->known = true;
     rpc->changed = true;
     if (rq->stage == CDP__RPC_REPLIED) {
         cdp__rpc_rq_close(rpc, rq);
@@ -3844,12 +3884,12 @@ CDP__PRIVATE const char *cdp__rpc_admit(
     for (i = 0; i < rpc->desc.function_count && !f; ++i)
         if (cdp_rpc_id(rpc->desc.functions[i].name) == rq->pub.function) {
             f = &rpc->desc.functions[i];
-            rq->f_running = &rpc->running[i];
+            rq->use = &rpc->uses[i];
         }
     for (i = 0; i < CDP__RPC_BUILTINS && !f; ++i)
         if (cdp_rpc_id(rpc->builtins[i].name) == rq->pub.function) {
             f = &rpc->builtins[i];
-            rq->f_running = &rpc->builtins_running[i];
+            rq->use = &rpc->builtin_uses[i];
         }
     *status = CDP_ERR_UNSUPPORTED;
     if (!f) return "no function of this name is registered there";
@@ -4403,6 +4443,12 @@ CDP__PRIVATE void cdp__rpc_help(cdp_rpc *rpc, cdp__rpc_rq *rq, uint64_t bound_ns
     cdp__rpc_tidy(rpc);
 }
 
+/* The function that runs in this thread, if any, is one that waits, or would have waited. */
+CDP__PRIVATE void cdp__rpc_it_waits(const cdp_rpc *rpc) {
+    cdp__rpc_rq *rq = cdp__rpc_here_of()->request;
+    if (rq && rq->pub.rpc == rpc && rq->use) rq->use->waits = true;
+}
+
 /* Lock held; it is released meanwhile. OK: over(rpc, arg); PENDING: it is until_ns. The functions
    that run meanwhile begin before bound_ns; and before until_ns, but for one, so that waits that
    only look serve, too. */
@@ -4412,6 +4458,7 @@ CDP__PRIVATE cdp_status cdp__rpc_wait(cdp_rpc *rpc, bool (*over)(cdp_rpc *rpc, v
     uint64_t seen = 0;
     cdp_status st = CDP_OK;
     bool ran = false;
+    cdp__rpc_it_waits(rpc);
     if (over(rpc, arg)) return CDP_OK;
     if (outer) bound_ns = cdp__min(bound_ns, outer);
     if (until_ns != CDP__NEVER) until_ns = cdp__min(until_ns, cdp__rpc_cut());
@@ -4424,7 +4471,7 @@ CDP__PRIVATE cdp_status cdp__rpc_wait(cdp_rpc *rpc, bool (*over)(cdp_rpc *rpc, v
     while (st >= 0 && !over(rpc, arg)) {
         const uint64_t now = cdp__now(rpc->os);
         const bool may = now < bound_ns && (now < until_ns || !ran);
-        cdp__rpc_rq *rq = may && cdp__rpc_helps(rpc) ? cdp__rpc_next(rpc) : NULL;
+        cdp__rpc_rq *rq = may && cdp__rpc_helps(rpc) ? cdp__rpc_next(rpc, now, bound_ns) : NULL;
         if (rq) {
             cdp__rpc_help(rpc, rq, bound_ns);
             ran = true;
@@ -4447,7 +4494,7 @@ CDP__PRIVATE void cdp__rpc_worker(void *arg) {
     cdp_rpc *rpc = (cdp_rpc *)arg;
     cdp_lock_acquire(&rpc->lock);
     while (!rpc->stop) {
-        cdp__rpc_rq *rq = cdp__rpc_next(rpc);
+        cdp__rpc_rq *rq = cdp__rpc_next(rpc, 0, CDP__NEVER);
         if (rq) {
             cdp__rpc_run(rpc, rq);
             cdp__rpc_leave(rpc);
@@ -4521,12 +4568,12 @@ CDP__PRIVATE cdp_status cdp__rpc_memory(cdp_rpc *rpc) {
     uint32_t r;
     rpc->peers = (cdp__rpc_peer *)cdp__alloc_zero(rpc->os, rpc->ranks * sizeof *rpc->peers);
     rpc->lost = (bool *)cdp__alloc_zero(rpc->os, rpc->ranks);
-    rpc->running =
-        (uint32_t *)cdp__alloc_zero(rpc->os, rpc->desc.function_count * sizeof *rpc->running);
+    rpc->uses =
+        (cdp__rpc_use *)cdp__alloc_zero(rpc->os, rpc->desc.function_count * sizeof *rpc->uses);
     rpc->scratch = (uint8_t *)cdp__alloc(rpc->os, CDP__RPC_INLINE_MAX);
     rpc->threads =
         (void **)cdp__alloc_zero(rpc->os, (rpc->desc.workers + 1) * sizeof *rpc->threads);
-    if (!rpc->peers || !rpc->lost || !rpc->running || !rpc->scratch || !rpc->threads
+    if (!rpc->peers || !rpc->lost || !rpc->uses || !rpc->scratch || !rpc->threads
         || !cdp__lock_open(&rpc->lock, rpc->os, true))
         return cdp__fail_nomem("an rpc", rpc->ranks * sizeof *rpc->peers + CDP__RPC_INLINE_MAX);
     for (r = 0; r < rpc->ranks; ++r)
@@ -4603,6 +4650,7 @@ CDP__PRIVATE cdp_status cdp__rpc_open(cdp_rpc *rpc) {
     /* before there are threads that read it without the lock */
     rpc->backward.name = "a backward function";
     rpc->backward.func = cdp__ctx_run_node;
+    rpc->backward_use.known = true;
     if (rpc->desc.workers) {
         rpc->cond = rpc->os->threads.cond_create(rpc->os);
         if (!rpc->cond) return cdp__fail_nomem("a condition of workers", 64);
@@ -4645,7 +4693,7 @@ CDP__PRIVATE void cdp__rpc_free_parts(cdp_rpc *rpc) {
     cdp__free(os, rpc->calls);
     cdp__free(os, rpc->peers);
     cdp__free(os, rpc->lost);
-    cdp__free(os, rpc->running);
+    cdp__free(os, rpc->uses);
     cdp__free(os, rpc->scratch);
     cdp__free(os, rpc->threads);
     cdp__free(os, rpc->refs.at);
@@ -5021,7 +5069,7 @@ CDP_API cdp_status cdp_rpc_serve(cdp_rpc *rpc, uint32_t timeout_ms) {
     cdp__rpc_rq *outer = here->request, serving;
     cdp_status st;
     if (!rpc) return cdp__fail(CDP_ERR_INVALID, "cdp_rpc_serve needs an rpc");
-    serving.pub.rpc = NULL; /* this thread runs functions although there are workers */
+    memset(&serving, 0, sizeof serving); /* this thread runs functions although there are workers */
     if (!outer) here->request = &serving;
     cdp_lock_acquire(&rpc->lock);
     st = cdp__rpc_wait(rpc, cdp__rpc_not_open, NULL,
