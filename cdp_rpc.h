@@ -66,6 +66,8 @@
         call one and wait                                  cdp_rpc_call
         call several at once                               cdp_rpc_start, cdp_call_wait_all, _any
         be told when a call has ended                      .done of cdp_call_desc
+        run calls of one value one after the other         .in_order of cdp_call_desc
+        start an operation of the group after a call       cdp_call_work
         send something and forget it                       .one_way
         give up                                            cdp_call_cancel, .timeout_ms
         answer later, or many callers at once              CDP_RPC_LATER, then cdp_rpc_reply
@@ -78,6 +80,7 @@
         only serve                                         cdp_rpc_shutdown: it serves until all
                                                            ranks have called it; or cdp_rpc_serve
         find references that were not dropped              .leaked, cdp_rpc_stats_of
+        see what waits for whom                            cdp_rpc_describe
         send described arrays                              .tensors of cdp_args
         record calls for a backward pass                   .ctx of cdp_call_desc, .backward of
                                                            cdp_rpc_function, cdp_ctx_op
@@ -87,7 +90,8 @@
     COMING FROM torch.distributed.rpc
         init_rpc(name, rank, world_size)       cdp_rpc_create, collective over a group
         rpc_sync, rpc_async, remote            cdp_rpc_call, cdp_rpc_start, cdp_rpc_remote
-        fut.wait(), fut.then(cb)               cdp_call_wait, .done; wait_all: cdp_call_wait_all
+        fut.wait(), fut.then(cb)               cdp_call_wait, .done or cdp_call_work with
+                                               cdp_work_then; wait_all: cdp_call_wait_all
         @functions.async_execution             CDP_RPC_LATER and cdp_rpc_reply
         rref.to_here(), rref.local_value()     cdp_rref_to_here, cdp_rref_local
         rref.rpc_sync().method(x)              cdp_rpc_call with .on = rref
@@ -95,7 +99,7 @@
         rpc_timeout, _set_rpc_timeout          .timeout_ms of cdp_rpc_desc and cdp_call_desc
         shutdown(graceful=True / False)        cdp_rpc_shutdown / cdp_rpc_destroy
         get_worker_info                        cdp_rpc_rank_of, cdp_rpc_name_of
-        _rref_context_get_debug_info           cdp_rpc_stats_of
+        _rref_context_get_debug_info           cdp_rpc_stats_of, cdp_rpc_describe
         Differences: functions are registered, and nothing else can be called; a call that was
         given up is cancelled on its rank, too; deadlines travel to nested calls; a reference is
         confirmed before its function runs, not afterwards; dead ranks release their references.
@@ -138,7 +142,8 @@
         Calls from one rank to another arrive in the order of the calls, unless their arguments are
         longer than 64 KiB, hold references that are not confirmed yet, or run on a value that is
         not ready. INLINE functions, and those with max_running 1, start in the order of arrival;
-        others in any order.
+        others in any order. Calls with in_order run one after the other: each leaves when the
+        one before has been answered.
 
     LIMITS
         65535 ranks | 16 references in one message | names: 127 bytes | texts of failures: 400
@@ -230,10 +235,11 @@ typedef struct cdp_rpc_function {
     const char *name;
     void (*func)(void *user, cdp_rpc_request *request); /* required */
     void *user;
-    uint32_t flags;        /* CDP_RPC_INLINE, CDP_RPC_LATER, CDP_RPC_EARLY (default: none) */
-    uint32_t max_running;  /* how many at once (default: no limit); 1: in the order of arrival */
-    uint64_t max_bytes;    /* of arguments, tensors included (default: max_message_bytes) */
-    const uint32_t *allow; /* ranks that may call it (default: all); kept, not copied */
+    uint32_t flags;       /* CDP_RPC_INLINE, CDP_RPC_LATER, CDP_RPC_EARLY (default: none) */
+    uint32_t max_running; /* how many at once (default: no limit); 1: in the order of arrival */
+    uint64_t max_bytes;   /* of arguments, tensors included (default: max_message_bytes) */
+    uint32_t max_tensors, max_rrefs; /* among its arguments (default: 16 each) */
+    const uint32_t *allow;           /* ranks that may call it (default: all); kept, not copied */
     uint32_t allow_count;
     /* Gradients of the tensors among its arguments, from those of its results: a call inside a
        context is then recorded, see cdp_backward. */
@@ -254,6 +260,7 @@ typedef struct cdp_rpc_desc {
     uint32_t workers;
     /* no such threads: functions run in waits, in cdp_rpc_serve() and in cdp_rpc_shutdown() */
     bool no_workers;
+    bool no_help; /* a thread that waits inside a function does not run others meanwhile */
     /* a call to a rank that has max_calls under way already is BUSY (default: it waits; inside
        callbacks it is always BUSY) */
     bool fail_when_full;
@@ -319,6 +326,12 @@ typedef struct cdp_rpc_stats {
 /* How much there is now. All zero for NULL. Any thread. */
 CDP_API cdp_rpc_stats cdp_rpc_stats_of(cdp_rpc *rpc);
 
+/* All of that one by one, as text for a reader: limits, lost ranks, calls and for whom they wait,
+   requests and what they wait for, values, references. Returns the length, which is below `size`:
+   what does not fit is cut (100 bytes for each call, request and reference are enough). Any
+   thread. */
+CDP_API uint64_t cdp_rpc_describe(cdp_rpc *rpc, char *out, uint64_t size);
+
 /* ---- >>calls --------------------------------------------------------------------------------- */
 
 /* Did the function run? UNKNOWN: the request left this rank, and no answer came. */
@@ -342,7 +355,7 @@ typedef struct cdp_call {
     uint32_t tensor_count;
     cdp_tensor *tensors; /* in memory of the call */
     cdp_error error;     /* why it failed */
-    uint64_t priv[9];
+    uint64_t priv[10];
 } cdp_call;
 
 typedef struct cdp_call_desc {
@@ -352,7 +365,11 @@ typedef struct cdp_call_desc {
     uint32_t function;   /* cdp_rpc_id() of its name */
     uint32_t timeout_ms; /* (default: that of cdp_rpc_desc; CDP_NO_TIMEOUT) */
     cdp_args args;
-    bool one_way;      /* no result: the call is done when it is on its way; no references */
+    bool one_way; /* no result: the call is done when it is on its way; no references */
+    /* It starts after earlier in_order calls of this rank have been answered: those on the same
+       value, or, without `on`, those of the same function on the same rank. It waits here, and
+       its time counts. Not for cdp_rpc_remote(). */
+    bool in_order;
     bool detached;     /* inside a function: does not end with the deadline of the call that runs */
     cdp_ctx *ctx;      /* the call is a part of this computation, see >>gradients (default: none) */
     const char *label; /* of the reference that cdp_rpc_remote() makes; kept, not copied (default:
@@ -394,6 +411,12 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_call_wait_any(
 /* Ends it with ABORTED. Not if it has ended: STATE. A function that runs already sees
    cdp_rpc_cancelled(), and its result is dropped. */
 CDP_API cdp_status cdp_call_cancel(cdp_call *call);
+/* The call as a work, for cdp_work_then(), cdp_start_after() and cdp_work_test() of this world,
+   until cdp_rpc_destroy(). It ends when the call has: OK, or ABORTED, whatever the call has failed
+   with, which stands in `error` of the call. Cancel the call, not the work. Waits for works run no
+   functions. Errors: INVALID (not started), NOMEM, STATE (max_pending of the group's
+   desc; it has one already). Any thread, but not beside another function for the same call. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_call_work(cdp_call *call, cdp_work *out);
 /* Frees the result and drops its references; the call can be used again. Not while it is under
    way: nothing happens then. NULL is allowed. */
 CDP_API void cdp_call_free(cdp_call *call);
@@ -428,8 +451,13 @@ typedef struct cdp_rref_info {
     uint64_t rid; /* the value: equal where it is the same one */
     uint64_t fid; /* this reference to it; 0 on the owner */
     uint32_t owner;
+    uint32_t parent; /* the rank that it came from; the owner's own number: from there */
     uint32_t handles, holds, forks;
     bool is_owner;
+    /* on the owner: of the value; else: of the reference. OK; PENDING: being made, not confirmed
+       yet; or why it is not there and never will be */
+    cdp_status status;
+    uint32_t type;     /* on the owner: of cdp_value */
     const char *label; /* NULL: none */
 } cdp_rref_info;
 /* Errors: STATE (dropped). */
@@ -1648,6 +1676,7 @@ typedef struct cdp__rpc_out {
     uint64_t child[CDP__RPC_RREFS];
     uint64_t handle; /* of the offer, once it was made */
     bool broken;     /* a reference in it broke: it must not leave */
+    bool in_order;   /* it waits until it is its call's turn */
 } cdp__rpc_out;
 
 typedef struct cdp__rpc_call {
@@ -1661,6 +1690,8 @@ typedef struct cdp__rpc_call {
     void *done_user;
     uint32_t on;         /* slot of the reference that it runs on, while it is on the wire */
     uint64_t remote_fid; /* of the reference that it makes, or 0 */
+    uint64_t order;      /* 0, or its number among those in order */
+    uint32_t order_on;   /* slot of the reference whose order that is, or 0: of the function */
     cdp_ctx *ctx;        /* used until the record is closed */
     bool used, left, wire_over, one_way;
     bool cut; /* it has less time than it asked for, see cdp__rpc_cut() */
@@ -1670,7 +1701,7 @@ typedef struct cdp__rpc_value cdp__rpc_value;
 
 typedef enum cdp__rpc_stage {
     CDP__RPC_NEW,
-    CDP__RPC_CONFIRMING, /* waits for references among its arguments */
+    CDP__RPC_CONFIRMING, /* waits for references among its arguments, or for its turn */
     CDP__RPC_PARKED,     /* waits for the value that it is to run on */
     CDP__RPC_QUEUED,     /* waits for a thread */
     CDP__RPC_RUNNING,
@@ -1791,8 +1822,9 @@ struct cdp_rpc {
 
     cdp__refs refs;
     cdp__rpc_extra *extra;
-    uint64_t ids;   /* how many numbers were given */
-    bool confirmed; /* some reference was confirmed, or broke: look again at what waits */
+    uint64_t ids;    /* how many numbers were given */
+    uint64_t orders; /* how many calls were in order */
+    bool confirmed;  /* some reference was confirmed, or broke: look again at what waits */
 
     cdp_ctx *contexts;
     uint32_t context_count;
@@ -1997,6 +2029,19 @@ CDP__PRIVATE cdp__rpc_call *cdp__rpc_call_find(const cdp_rpc *rpc, uint64_t id) 
     const uint32_t index = (uint32_t)id;
     cdp__rpc_call *c = index && index <= rpc->call_count ? rpc->calls[index] : NULL;
     return c && c->used && c->uses == (uint32_t)(id >> 32) ? c : NULL;
+}
+
+/* Have the calls before it, in its order, been answered? */
+CDP__PRIVATE bool cdp__rpc_turn(const cdp_rpc *rpc, const cdp__rpc_call *c) {
+    uint32_t i;
+    for (i = 1; c && c->order && i <= rpc->call_count; ++i) {
+        const cdp__rpc_call *other = rpc->calls[i];
+        if (other->used && !other->wire_over && other->order && other->order < c->order
+            && other->to == c->to && other->order_on == c->order_on
+            && (c->order_on || other->function == c->function))
+            return false;
+    }
+    return true;
 }
 
 CDP__PRIVATE cdp__rpc_rq *cdp__rpc_rq_open(cdp_rpc *rpc) {
@@ -2344,10 +2389,10 @@ CDP__PRIVATE void cdp__rpc_out_drop(cdp_rpc *rpc, cdp__rpc_out *o) {
     cdp__free(rpc->os, o);
 }
 
-/* A message with references in it, or one that waits for `on`. The references were checked, and
-   there is room. */
-CDP__PRIVATE cdp_status cdp__rpc_post_rrefs(
-    cdp_rpc *rpc, uint32_t to, cdp__rpc_packet *p, const cdp_args *args, uint32_t on) {
+/* A message with references in it, or one that waits for `on`, or for its turn. The references were
+   checked, and there is room. */
+CDP__PRIVATE cdp_status cdp__rpc_post_rrefs(cdp_rpc *rpc, uint32_t to, cdp__rpc_packet *p,
+    const cdp_args *args, uint32_t on, bool in_order) {
     cdp__rpc_out *o;
     uint8_t *at;
     uint32_t i;
@@ -2372,7 +2417,8 @@ CDP__PRIVATE cdp_status cdp__rpc_post_rrefs(
     }
     cdp__rpc_put_args(at, p, args);
     if (on && rpc->refs.at[on].state == CDP__REF_PENDING) o->on = on;
-    if (!o->waits && !o->on) {
+    o->in_order = in_order;
+    if (!o->waits && !o->on && !in_order) {
         cdp__rpc_queue_out(rpc, o);
         return CDP_OK;
     }
@@ -2805,13 +2851,27 @@ enum {
     CDP__CALL_STAGE,
     CDP__CALL_MEMORY,
     CDP__CALL_TENSORS,
-    CDP__CALL_ROOM
+    CDP__CALL_WORK,
+    CDP__CALL_ROOM,
+    CDP__CALL_WORDS = 10
 };
 #define CDP__CALL_UNDER_WAY 1u
 #define CDP__CALL_ENDED 2u
 
+/* The work of a call ends with it. */
+CDP__PRIVATE void cdp__rpc_end_work(cdp_rpc *rpc, cdp_call *call) {
+    const uint64_t seq = call->priv[CDP__CALL_WORK];
+    if (!seq) return;
+    cdp__enter(rpc->group);
+    cdp__pend_close(&rpc->group->pends[seq & 0xffff], call->status != CDP_OK);
+    cdp__world_tell(rpc->group->w);
+    cdp__leave(rpc->group);
+    call->priv[CDP__CALL_WORK] = 0;
+}
+
 /* The program may have its call again. */
 CDP__PRIVATE void cdp__rpc_publish(cdp_rpc *rpc, cdp_call *call) {
+    cdp__rpc_end_work(rpc, call);
     call->priv[CDP__CALL_STAGE] = CDP__CALL_ENDED;
     rpc->changed = true;
 }
@@ -2864,6 +2924,7 @@ CDP__PRIVATE void cdp__rpc_wire_over(cdp_rpc *rpc, cdp__rpc_call *c) {
     --rpc->peers[c->to].flight;
     rpc->changed = true;
     c->on = 0;
+    if (c->order) rpc->confirmed = true; /* it may be the turn of the next one */
     if (on) cdp__ref_off_wire(&rpc->refs, on);
     cdp__rpc_call_over(rpc, c);
 }
@@ -2896,7 +2957,7 @@ CDP__PRIVATE uint8_t *cdp__rpc_result_room(
         if (!call->tensors) return NULL;
         call->tensor_count = tensors;
     }
-    if (need > 8 * (9 - CDP__CALL_ROOM)) {
+    if (need > 8 * (CDP__CALL_WORDS - CDP__CALL_ROOM)) {
         at = (uint8_t *)cdp__alloc(rpc->os, need);
         call->priv[CDP__CALL_MEMORY] = (uint64_t)(uintptr_t)at;
         if (!at) return NULL;
@@ -3005,6 +3066,15 @@ CDP__PRIVATE bool cdp__rpc_take_back(cdp_rpc *rpc, cdp__rpc_out **list, uint64_t
     return true;
 }
 
+/* A call to this rank itself that has not begun, and will not if it is given up now. */
+CDP__PRIVATE bool cdp__rpc_still_here(const cdp_rpc *rpc, const cdp__rpc_call *c) {
+    const uint64_t id = cdp__rpc_call_id(c);
+    const cdp__rpc_rq *rq = c->to == rpc->rank ? rpc->all : NULL;
+    while (rq && (rq->pub.from != rpc->rank || rq->call != id))
+        rq = rq->after;
+    return rq && rq->stage < CDP__RPC_RUNNING;
+}
+
 /* The program does not wait any longer: status is TIMEOUT, ABORTED or STATE. */
 CDP__PRIVATE void cdp__rpc_abandon(cdp_rpc *rpc, cdp__rpc_call *c, cdp_status status) {
     cdp__rpc_peer *peer = &rpc->peers[c->to];
@@ -3017,6 +3087,7 @@ CDP__PRIVATE void cdp__rpc_abandon(cdp_rpc *rpc, cdp__rpc_call *c, cdp_status st
             peer->queue_end = &(*peer->queue_end)->next;
         ran = CDP_RAN_NO;
     }
+    if (cdp__rpc_still_here(rpc, c)) ran = CDP_RAN_NO;
     if (status == CDP_ERR_TIMEOUT)
         cdp__rpc_say(rpc, c, status, "no answer within %llu ms%s; %s",
             (unsigned long long)((c->deadline_ns - c->start_ns) / CDP__MS),
@@ -3027,7 +3098,7 @@ CDP__PRIVATE void cdp__rpc_abandon(cdp_rpc *rpc, cdp__rpc_call *c, cdp_status st
             status == CDP_ERR_ABORTED ? "cancelled by cdp_call_cancel()"
                                       : "this rank's rpc was destroyed");
     cdp__rpc_end(rpc, c, status, ran, 0);
-    if (ran == CDP_RAN_NO)
+    if (ran == CDP_RAN_NO && c->to != rpc->rank)
         cdp__rpc_wire_over(rpc, c);
     else if (c->to != rpc->rank)
         cdp__rpc_control(rpc, c->to, CDP__RPC_CANCEL, id, 0, 0);
@@ -3676,7 +3747,7 @@ CDP__PRIVATE cdp_status cdp__rpc_answer(cdp_rpc *rpc, cdp__rpc_rq *rq, const cdp
         if (args && args->rref_count && !cdp__rpc_reserve(rpc, args->rref_count))
             return cdp__fail(CDP_ERR_BUSY, "the table of references is full (max_rrefs %u)",
                 rpc->desc.max_rrefs);
-        st = args && args->rref_count ? cdp__rpc_post_rrefs(rpc, rq->pub.from, &p, args, 0)
+        st = args && args->rref_count ? cdp__rpc_post_rrefs(rpc, rq->pub.from, &p, args, 0, false)
                                       : cdp__rpc_post(rpc, rq->pub.from, &p, args);
         if (st != CDP_OK) return st;
         cdp__rpc_uncount(rpc, rq);
@@ -3714,13 +3785,15 @@ CDP__PRIVATE void cdp__rpc_answer_fetch(cdp_rpc *rpc, cdp__rpc_rq *rq) {
 /* The next stage of a request whose stage is NEW. */
 CDP__PRIVATE void cdp__rpc_advance(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     const bool early = rq->f && (rq->f->flags & CDP_RPC_EARLY);
+    const bool own = rq->pub.from == rpc->rank && !rq->node;
+    const bool turn = !own || cdp__rpc_turn(rpc, cdp__rpc_call_find(rpc, rq->call));
     const cdp__ref_state state = early ? CDP__REF_LIVE : cdp__rpc_confirmed(rpc, rq);
     cdp__rpc_value *v = rq->on ? rpc->extra[rq->on].value : NULL;
     if (state == CDP__REF_BROKEN) {
         cdp__rpc_refuse(rpc, rq, CDP_ERR_PEER_LOST, CDP_RAN_NO, 0,
             "a reference among its arguments is broken: the owner of the value is lost, or the "
             "value is gone");
-    } else if (state == CDP__REF_PENDING) {
+    } else if (state == CDP__REF_PENDING || !turn) {
         rq->stage = CDP__RPC_CONFIRMING;
         rq->next = rpc->confirming;
         rpc->confirming = rq;
@@ -3765,6 +3838,7 @@ CDP__PRIVATE void cdp__rpc_look_again(cdp_rpc *rpc) {
             o->broken = o->broken || rpc->refs.at[on].state == CDP__REF_BROKEN;
             o->on = 0;
         }
+        if (o->in_order && cdp__rpc_turn(rpc, cdp__rpc_call_find(rpc, o->p.a))) o->in_order = false;
         if (o->broken || rpc->lost[o->to]) {
             const cdp__rpc_packet p = o->p;
             const uint32_t to = o->to;
@@ -3778,7 +3852,7 @@ CDP__PRIVATE void cdp__rpc_look_again(cdp_rpc *rpc) {
             else if (p.kind == CDP__RPC_REPLY)
                 cdp__rpc_send_fail(rpc, to, p.a, CDP_ERR_PEER_LOST, CDP_RAN_YES, 0,
                     "a reference in the result broke: the owner of the value is lost");
-        } else if (o->waits || o->on) {
+        } else if (o->waits || o->on || o->in_order) {
             o->next = keep;
             keep = o;
         } else {
@@ -3901,6 +3975,16 @@ CDP__PRIVATE const char *cdp__rpc_admit(
     if (f->max_bytes && rq->area_bytes > f->max_bytes) {
         cdp__format(text, 96, "its arguments have %llu bytes, max_bytes of the function is %llu",
             (unsigned long long)rq->area_bytes, (unsigned long long)f->max_bytes);
+        return text;
+    }
+    if (f->max_tensors && rq->pub.tensor_count > f->max_tensors) {
+        cdp__format(text, 96, "its arguments have %u tensors, max_tensors of the function is %u",
+            rq->pub.tensor_count, f->max_tensors);
+        return text;
+    }
+    if (f->max_rrefs && rq->pub.rref_count > f->max_rrefs) {
+        cdp__format(text, 96, "its arguments have %u references, max_rrefs of the function is %u",
+            rq->pub.rref_count, f->max_rrefs);
         return text;
     }
     *status = CDP_ERR_STATE;
@@ -4429,6 +4513,7 @@ CDP__PRIVATE void cdp__rpc_tick(void *user) {
 
 CDP__PRIVATE bool cdp__rpc_helps(const cdp_rpc *rpc) {
     const cdp__rpc_here *here = cdp__rpc_here_of();
+    if (here->depth && rpc->desc.no_help) return false;
     return (!rpc->cond || here->request) && here->depth < rpc->desc.max_depth;
 }
 
@@ -5103,6 +5188,97 @@ CDP_API bool cdp_rpc_alive(cdp_rpc *rpc, uint32_t rank) {
     return alive;
 }
 
+/* Of the value on its owner, else of the reference. */
+CDP__PRIVATE cdp_status cdp__rpc_slot_status(const cdp_rpc *rpc, uint32_t slot) {
+    const cdp__ref *r = &rpc->refs.at[slot];
+    const cdp__rpc_value *v = rpc->extra[slot].value;
+    if (r->kind == CDP__REF_OWNER) return v && v->settled ? v->failed : CDP_PENDING;
+    if (r->state == CDP__REF_BROKEN) return rpc->extra[slot].broken;
+    return r->state == CDP__REF_PENDING ? CDP_PENDING : CDP_OK;
+}
+
+CDP__PRIVATE void cdp__rpc_describe_time(const cdp_rpc *rpc, cdp__text *t, uint64_t deadline_ns) {
+    const uint64_t now = cdp__now(rpc->os);
+    if (deadline_ns == CDP__NEVER)
+        cdp__text_add(t, ", no deadline\n");
+    else
+        cdp__text_add(t, ", %llu ms left\n",
+            (unsigned long long)(deadline_ns > now ? (deadline_ns - now) / CDP__MS : 0));
+}
+
+CDP__PRIVATE void cdp__rpc_describe_calls(const cdp_rpc *rpc, cdp__text *t) {
+    char name[16];
+    uint32_t i;
+    for (i = 1; i <= rpc->call_count; ++i) {
+        const cdp__rpc_call *c = rpc->calls[i];
+        if (!c->used) continue;
+        cdp__text_add(t, "call of %s on rank %u (%s): %s%s",
+            c->function ? cdp__rpc_function_name(rpc, c->function, name) : "a value", c->to,
+            rpc->peers[c->to].name, c->left ? "waits for the answer" : "has not left",
+            c->call ? "" : ", nobody waits for it");
+        cdp__rpc_describe_time(rpc, t, c->deadline_ns);
+    }
+}
+
+CDP__PRIVATE void cdp__rpc_describe_requests(const cdp_rpc *rpc, cdp__text *t) {
+    static const char *const stages[] = {"has come",
+        "waits until references are confirmed, or for its turn", "waits for the value",
+        "waits for a thread", "runs", "was kept", "was replied to"};
+    const cdp__rpc_rq *rq;
+    for (rq = rpc->all; rq; rq = rq->after) {
+        cdp__text_add(t, "request of rank %u (%s) for %s: %s%s", rq->pub.from,
+            rpc->peers[rq->pub.from].name, rq->f ? rq->f->name : "a value", stages[rq->stage],
+            rq->cancelled ? ", cancelled" : "");
+        cdp__rpc_describe_time(rpc, t, rq->pub.deadline_ns);
+    }
+}
+
+CDP__PRIVATE void cdp__rpc_describe_refs(const cdp_rpc *rpc, cdp__text *t) {
+    uint32_t slot;
+    for (slot = 1; slot < rpc->refs.room; ++slot) {
+        const cdp__ref *r = &rpc->refs.at[slot];
+        const char *label = rpc->extra[slot].label;
+        if (r->kind != CDP__REF_OWNER && r->kind != CDP__REF_USER) continue;
+        if (r->kind == CDP__REF_OWNER)
+            cdp__text_add(t, "value %llx", (unsigned long long)r->rid);
+        else
+            cdp__text_add(t, "reference to value %llx of rank %u (%s)", (unsigned long long)r->rid,
+                r->rank, rpc->peers[r->rank].name);
+        cdp__text_add(t, "%s%s: %s, %u handles, %u %s\n", label ? ", label " : "",
+            label ? label : "", cdp_status_name(cdp__rpc_slot_status(rpc, slot)), r->handles,
+            r->count, r->kind == CDP__REF_OWNER ? "references of others" : "holds");
+    }
+}
+
+CDP_API uint64_t cdp_rpc_describe(cdp_rpc *rpc, char *out, uint64_t size) {
+    cdp__text t;
+    uint32_t r;
+    if (!rpc || !out || !size) return 0;
+    t.at = out;
+    t.size = size;
+    t.used = 0;
+    cdp_lock_acquire(&rpc->lock);
+    cdp__text_add(&t, "rpc %u, rank %u of %u (%s)%s\n", rpc->desc.number, rpc->rank, rpc->ranks,
+        rpc->peers ? rpc->peers[rpc->rank].name : "", rpc->phase ? ", has shut down" : "");
+    cdp__text_add(&t,
+        "  %u workers, %u idle; timeout_ms %u, max_calls %u, max_queue %u, max_depth %u, "
+        "max_rrefs %u, max_message_bytes %llu, max_queue_bytes %llu\n",
+        rpc->desc.workers, rpc->idle, rpc->desc.timeout_ms, rpc->desc.max_calls,
+        rpc->desc.max_queue, rpc->desc.max_depth, rpc->desc.max_rrefs,
+        (unsigned long long)rpc->desc.max_message_bytes,
+        (unsigned long long)rpc->desc.max_queue_bytes);
+    for (r = 0; r < rpc->ranks; ++r)
+        if (rpc->lost[r])
+            cdp__text_add(
+                &t, "rank %u (%s) is lost: %s\n", r, rpc->peers[r].name, rpc->peers[r].why.text);
+    cdp__rpc_describe_calls(rpc, &t);
+    cdp__rpc_describe_requests(rpc, &t);
+    cdp__rpc_describe_refs(rpc, &t);
+    cdp_lock_release(&rpc->lock);
+    out[t.used] = 0;
+    return t.used;
+}
+
 CDP_API cdp_rpc_stats cdp_rpc_stats_of(cdp_rpc *rpc) {
     const cdp__rpc_rq *rq;
     cdp_rpc_stats s;
@@ -5237,6 +5413,7 @@ CDP__PRIVATE cdp_status cdp__rpc_start_far(cdp_rpc *rpc, cdp__rpc_starting *s, c
     const cdp_args *args = &s->desc->args;
     const uint32_t slot = s->on ? s->on : s->makes;
     const bool waits = s->on && rpc->refs.at[s->on].state == CDP__REF_PENDING;
+    const bool turn = cdp__rpc_turn(rpc, c);
     cdp__rpc_packet p;
     cdp_status st;
     memset(&p, 0, sizeof p);
@@ -5264,8 +5441,9 @@ CDP__PRIVATE cdp_status cdp__rpc_start_far(cdp_rpc *rpc, cdp__rpc_starting *s, c
             "the reference is broken: its owner never confirmed it");
         return CDP_OK;
     }
-    st = args->rref_count || waits ? cdp__rpc_post_rrefs(rpc, s->to, &p, args, s->on)
-                                   : cdp__rpc_post(rpc, s->to, &p, args);
+    st = args->rref_count || waits || !turn
+        ? cdp__rpc_post_rrefs(rpc, s->to, &p, args, s->on, !turn)
+        : cdp__rpc_post(rpc, s->to, &p, args);
     if (st == CDP_OK && s->on && !c->wire_over) {
         c->on = s->on;
         cdp__ref_on_wire(&rpc->refs, s->on);
@@ -5368,6 +5546,10 @@ CDP__PRIVATE cdp_status cdp__rpc_start_call(cdp_rpc *rpc, cdp__rpc_starting *s) 
     c->deadline_ns = s->deadline_ns;
     c->one_way = s->desc->one_way;
     c->cut = s->cut;
+    if (s->desc->in_order) {
+        c->order = ++rpc->orders;
+        c->order_on = s->on;
+    }
     c->ctx = s->desc->ctx;
     if (c->ctx) ++c->ctx->uses;
     c->call = s->call;
@@ -5442,9 +5624,9 @@ CDP_API cdp_status cdp_rpc_remote(cdp_rpc *rpc, const cdp_call_desc *desc, cdp_r
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_rpc_remote needs an rpc, a desc and a place for the reference");
     memset(out, 0, sizeof *out);
-    if (desc->done || desc->one_way || desc->on.rpc)
+    if (desc->done || desc->one_way || desc->in_order || desc->on.rpc)
         return cdp__fail(CDP_ERR_INVALID,
-            "cdp_rpc_remote: done, one_way and on of the desc must not be set; use "
+            "cdp_rpc_remote: done, one_way, in_order and on of the desc must not be set; use "
             "cdp_rref_confirmed(), or pass the reference as an argument");
     memset(&s, 0, sizeof s);
     s.name = "cdp_rpc_remote";
@@ -5587,6 +5769,27 @@ CDP_API cdp_status cdp_call_cancel(cdp_call *call) {
     } else {
         st = cdp__fail(CDP_ERR_STATE, "cdp_call_cancel: the call has ended before");
     }
+    cdp__rpc_leave(rpc);
+    return st;
+}
+
+CDP_API cdp_status cdp_call_work(cdp_call *call, cdp_work *out) {
+    cdp_rpc *rpc = cdp__call_rpc("cdp_call_work", call);
+    cdp_status st = CDP_OK;
+    if (!rpc || !out)
+        return rpc ? cdp__fail(CDP_ERR_INVALID, "cdp_call_work needs a place for the work")
+                   : CDP_ERR_INVALID;
+    memset(out, 0, sizeof *out);
+    cdp_lock_acquire(&rpc->lock);
+    if (call->priv[CDP__CALL_WORK])
+        st = cdp__fail(CDP_ERR_STATE, "cdp_call_work: this call has a work already; use that one");
+    if (st == CDP_OK) {
+        cdp__enter(rpc->group);
+        if (!cdp__pend_open(rpc->group, CDP__PEND_CALL, out)) st = cdp_last_error()->status;
+        cdp__leave(rpc->group);
+    }
+    if (st == CDP_OK) call->priv[CDP__CALL_WORK] = out->seq;
+    if (st == CDP_OK && cdp__call_over(rpc, call)) cdp__rpc_end_work(rpc, call);
     cdp__rpc_leave(rpc);
     return st;
 }
@@ -5778,6 +5981,9 @@ CDP_API cdp_status cdp_rref_info_of(cdp_rref rref, cdp_rref_info *out) {
         out->holds = out->is_owner ? 0 : r->count;
         out->forks = out->is_owner ? r->count : 0;
         out->label = rpc->extra[slot].label;
+        out->parent = out->is_owner ? rpc->rank : r->parent;
+        out->status = cdp__rpc_slot_status(rpc, slot);
+        if (out->is_owner) out->type = rpc->extra[slot].value->value.type;
     }
     cdp_lock_release(&rpc->lock);
     return slot ? CDP_OK : CDP_ERR_STATE;
