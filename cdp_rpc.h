@@ -251,7 +251,7 @@ CDP_API uint32_t cdp_rpc_id(const char *name);
 
 typedef struct cdp_rpc_desc {
     cdp_group *group; /* required: its ranks take part, by their numbers; it must outlive the rpc */
-    uint32_t number;  /* which rpc of this group: the same on all its ranks, each once */
+    uint32_t number;  /* of this rpc, for texts: the same on all its ranks */
     const char *name; /* of this rank, unique (default: "rankN"); as names of functions; copied */
     const cdp_rpc_function *functions; /* kept, not copied; may differ between ranks */
     uint32_t function_count;
