@@ -54,7 +54,7 @@
         objects interface                      bytes of any length
         ddp, hooks interface                   data parallel training; what happens to gradients
         Implementation: compiler, core;
-        the machine: os-posix, os-watch, os-threads, os-linux, loop;
+        the machine: os-posix, os-watch, os-threads, os-files, os-linux, file-text, loop;
         pure: bytes, hash, dtype, reduce-kernels, algo, algo-fixed, algo-more, hosts, select,
         message, failure-records, failure-waits, failure, fabric;
         messages and groups: pend, stream, port, receive, send, transfer, exec, state, records,
@@ -155,6 +155,8 @@
         CDP_ASSERT(x)          assert   checks of the library's own logic; with CDP_NO_LOG_STRINGS,
                                         abort() without a text
         CDP_NO_STDIO           off      no stdio: cdp_print_error and the logger write nothing
+        CDP_NO_FILES           off      the default os has no files: no cdp_error_record, no file
+                                        store; cdp_group_dump needs an os of the program's own
         CDP_NO_THREADS         off      no pthreads: communication advances in calls only; the last
                                         error is one per program
         CDP_NO_DDP *           off      no data parallel training, and none of the next eight
@@ -492,7 +494,7 @@ CDP_API int cdp_print_error(void *file);
    TORCHELASTIC_ERROR_FILE names, and nowhere (CDP_OK) if there is none. Made for the way out,
    beside cdp_print_error(): cdp_last_error() stays as it is even when this fails. Any thread.
    Errors: INVALID (no path); IO (the file cannot be written, errno says why); UNSUPPORTED under
-   CDP_NO_STDIO. */
+   CDP_NO_FILES. */
 CDP_API cdp_status cdp_error_record(const char *path, const char *message);
 CDP_API cdp_status cdp_error_record_from_env(const char *message);
 
@@ -540,11 +542,12 @@ typedef struct cdp_ready {
 
 typedef struct cdp_os cdp_os;
 
-/* What the library asks of the machine. The five members below are required; net, threads and
-   shared are optional groups. A group whose first function is NULL is absent: then everything
-   that needs it is refused at creation with a sentence, and the rest works. Without `threads` the
-   library runs in the caller's thread alone. Without `net` only hubs and a program's own
-   transport connect ranks. Without `shared` processes of one machine talk over `net`.
+/* What the library asks of the machine. alloc, release, now_ns and random are required; net,
+   threads, shared and files are optional groups. A group whose first function is NULL is absent:
+   then everything that needs it is refused at creation with a sentence, and the rest works. Without
+   `threads` the library runs in the caller's thread alone. Without `net` only hubs and a program's
+   own transport connect ranks. Without `shared` processes of one machine talk over `net`. Without
+   `files` there is no file store, and nothing writes dumps.
 
    To replace a part, copy *cdp_os_default(), change that part, and pass the copy in a desc; it
    must outlive everything that was made with it. A simulation replaces clock, random and net; a
@@ -678,6 +681,52 @@ typedef struct cdp_os_shared {
     int32_t (*process_open)(void *user, uint32_t number);
 } cdp_os_shared;
 
+/* How open_file() opens a file. */
+#define CDP_FILE_WRITE 1u  /* for reading and writing, else for reading alone */
+#define CDP_FILE_CREATE 2u /* creates the file if it does not exist */
+#define CDP_FILE_EMPTY 4u  /* removes what the file contains */
+#define CDP_FILE_PRIVATE \
+    8u /* refuses a symbolic link (-ELOOP); other users get no access to a new \
+                               file */
+
+/* What lock_file() does. */
+typedef enum cdp_file_lock {
+    CDP_FILE_UNLOCK,
+    CDP_FILE_LOCK_SHARED,
+    CDP_FILE_LOCK_ALONE
+} cdp_file_lock;
+
+/* What file_info() reports. */
+typedef struct cdp_file_info {
+    uint64_t bytes;
+    uint64_t device, number; /* no other file has both while this one is open */
+    uint32_t owner, mode;    /* user id and permission bits as in POSIX; 0 where there are none */
+    bool regular;            /* not a folder, pipe or device */
+    bool removed;            /* no path leads to it any more */
+    bool foreign;            /* another user owns it, or may write to it */
+} cdp_file_info;
+
+/* Files: of file stores, of dumps (cdp_group_dump, dump_path) and of snapshots (cdp_mem.h).
+   Functions return 0, or what they say, or a negative errno, and never -EINTR. */
+typedef struct cdp_os_files {
+    /* Returns a descriptor. Does not wait for the other end of a pipe. */
+    int32_t (*open_file)(void *user, const char *path, uint32_t how);
+    int32_t (*close_file)(void *user, int32_t fd);
+    /* Copies up to `bytes` bytes, from the byte `at` of the file on; returns how many (0: the end
+       of the file). write_at may ignore `at` where a file cannot be written elsewhere (a pipe). */
+    int64_t (*read_at)(void *user, int32_t fd, uint64_t at, void *to, uint64_t bytes);
+    int64_t (*write_at)(void *user, int32_t fd, uint64_t at, const void *from, uint64_t bytes);
+    /* Cuts the file to this length. */
+    int32_t (*cut_file)(void *user, int32_t fd, uint64_t bytes);
+    /* Never waits: -EAGAIN when another process, or another descriptor of this one, has a lock
+       that excludes this one. A process that ends loses its locks. */
+    int32_t (*lock_file)(void *user, int32_t fd, cdp_file_lock lock);
+    int32_t (*file_info)(void *user, int32_t fd, cdp_file_info *out);
+    int32_t (*remove_file)(void *user, const char *path);
+    /* Replaces the file `to` if there is one; whoever opens `to` gets the old file or the new. */
+    int32_t (*rename_file)(void *user, const char *from, const char *to);
+} cdp_os_files;
+
 struct cdp_os {
     /* first argument of all functions here and in the groups but those that take memory: these
        get the cdp_os itself, and use its alloc and release */
@@ -695,13 +744,15 @@ struct cdp_os {
     cdp_os_net net;
     cdp_os_threads threads;
     cdp_os_shared shared;
+    cdp_os_files files;
 };
 
 /* POSIX: posix_memalign, CLOCK_MONOTONIC, getrandom or /dev/urandom, BSD sockets, epoll or
-   poll(2), pthreads. All memory that it keeps comes from the alloc of the cdp_os that it is called
-   with; only the C library's own functions for names, interfaces and /proc allocate for themselves,
-   and a name that is still being looked up at its deadline keeps 0.5 KB of the C library's heap
-   until the answer comes. All descriptors are closed by exec. Static memory. Any thread. */
+   poll(2), pthreads, files with flock(). All memory that it keeps comes from the alloc of the
+   cdp_os that it is called with; only the C library's own functions for names, interfaces and /proc
+   allocate for themselves, and a name that is still being looked up at its deadline keeps 0.5 KB of
+   the C library's heap until the answer comes. All descriptors are closed by exec. Static memory.
+   Any thread. */
 CDP_API const cdp_os *cdp_os_default(void);
 
 /* Where a part of the library takes memory of a certain kind (device memory, say), in place of
@@ -1137,7 +1188,7 @@ CDP_API uint32_t cdp_group_records(cdp_group *group, cdp_record *out, uint32_t m
 /* Write all that this rank knows as JSON: its groups, their failures, the last operations of
    each and whom they wait for. examples/who_is_stuck.c reads the files of all ranks and says who
    keeps whom waiting. Any thread, any time. Errors: IO (the file), NOMEM, INVALID (no group, no
-   path), STATE (destroyed), UNSUPPORTED (CDP_NO_STDIO). */
+   path), STATE (destroyed), UNSUPPORTED (the group's os has no files). */
 CDP_API cdp_status cdp_group_dump(cdp_group *group, const char *path);
 
 /* Every setting with its value and where it came from, the table of algorithms, and the link to
@@ -2118,6 +2169,11 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #ifndef CDP_NO_STDIO
 #include <stdio.h>
 #endif
+#ifndef CDP_NO_FILES
+#include <stdio.h> /* rename() */
+#include <sys/file.h>
+#include <sys/stat.h>
+#endif
 #ifndef CDP_NO_THREADS
 #include <pthread.h>
 #include <sched.h>
@@ -2408,83 +2464,6 @@ CDP_API int cdp_print_error(void *file) {
     (void)file;
 #endif
     return 1;
-}
-
-#ifndef CDP_NO_STDIO
-/* The next code point of a text, '?' for each byte that is not UTF-8. */
-CDP__PRIVATE uint32_t cdp__utf8_next(const uint8_t **at) {
-    /* of a sequence with so many bytes more */
-    static const uint32_t least[4] = {0, 0x80, 0x800, 0x10000};
-    /* by the upper five bits of the first; 4: no sequence begins so */
-    static const uint8_t length[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 4,
-        4, 4, 4, 4, 1, 1, 1, 1, 2, 2, 3, 4};
-    const uint8_t *p = *at;
-    const uint32_t more = length[p[0] >> 3];
-    uint32_t i, c = p[0] & (more ? 0x3fu >> more : 0x7fu);
-    *at = p + 1;
-    if (more == 4) return '?';
-    for (i = 1; i <= more; ++i) {
-        if ((p[i] & 0xc0) != 0x80) return '?';
-        c = c << 6 | (p[i] & 0x3fu);
-    }
-    if (c < least[more] || c > 0x10ffff || (c >= 0xd800 && c < 0xe000)) return '?';
-    *at = p + more + 1;
-    return c;
-}
-
-/* Pure ASCII, which every reader's locale can take. */
-CDP__PRIVATE void cdp__json_put(FILE *f, const char *text) {
-    const uint8_t *p = (const uint8_t *)text;
-    while (*p) {
-        const uint32_t c = cdp__utf8_next(&p);
-        if (c == '"' || c == '\\')
-            fprintf(f, "\\%c", (int)c);
-        else if (c >= 0x20 && c < 0x7f)
-            fputc((int)c, f);
-        else if (c < 0x10000)
-            fprintf(f, "\\u%04x", c);
-        else
-            fprintf(f, "\\u%04x\\u%04x", 0xd7c0 + (c >> 10), 0xdc00 + (c & 0x3ff));
-    }
-}
-#endif
-
-CDP_API cdp_status cdp_error_record(const char *path, const char *message) {
-#ifndef CDP_NO_STDIO
-    const cdp_error *e = cdp_last_error();
-    char own[sizeof e->text + 32];
-    struct timespec now;
-    FILE *f;
-    bool bad;
-    if (!path || !*path) return CDP_ERR_INVALID;
-    cdp__format(own, sizeof own, "%s: %s", cdp_status_name(e->status), e->text);
-    f = fopen(path, "w");
-    if (!f) return CDP_ERR_IO;
-    fputs("{\"message\": {\"message\": \"", f);
-    cdp__json_put(f, message ? message : own);
-    fputs("\", \"extraInfo\": {\"py_callstack\": \"", f); /* what torchrun shows */
-    cdp__json_put(f, message ? message : own);
-    if (!message && e->line) {
-        fputs("\\n  at ", f);
-        cdp__json_put(f, e->file);
-        fprintf(f, ":%u", e->line);
-    }
-    clock_gettime(CLOCK_REALTIME, &now);
-    /* torchrun takes whole seconds only; cdprun goes by the microseconds */
-    fprintf(f, "\", \"timestamp\": \"%lld\", \"timestamp_us\": \"%lld\"}}}\n",
-        (long long)now.tv_sec, (long long)now.tv_sec * 1000000 + now.tv_nsec / 1000);
-    bad = ferror(f) != 0;
-    return fclose(f) != 0 || bad ? CDP_ERR_IO : CDP_OK;
-#else
-    (void)path;
-    (void)message;
-    return CDP_ERR_UNSUPPORTED;
-#endif
-}
-
-CDP_API cdp_status cdp_error_record_from_env(const char *message) {
-    const char *path = getenv("TORCHELASTIC_ERROR_FILE");
-    return path && *path ? cdp_error_record(path, message) : CDP_OK;
 }
 
 CDP__PRIVATE void cdp__log_text(
@@ -3478,6 +3457,107 @@ CDP__PRIVATE int32_t cdp__os_resolve(void *user, const char *host, uint16_t port
     return n;
 }
 
+/* ---- >>os-files: POSIX files ----------------------------------------------------------------- */
+
+/* Knows: system calls for files. Promises: what cdp_os_files says; nothing outside the os sections
+   calls the system for a file. May use: >>os. */
+
+#ifndef CDP_NO_FILES
+CDP__PRIVATE int32_t cdp__os_open_file(void *user, const char *path, uint32_t how) {
+    const bool alone = (how & CDP_FILE_PRIVATE) != 0;
+    int flags = O_CLOEXEC | O_NONBLOCK; /* O_NONBLOCK: the file may be a pipe */
+    int fd;
+    (void)user;
+    flags |= how & CDP_FILE_WRITE ? O_RDWR : O_RDONLY;
+    if (how & CDP_FILE_CREATE) flags |= O_CREAT;
+    if (how & CDP_FILE_EMPTY) flags |= O_TRUNC;
+    if (alone) flags |= O_NOFOLLOW;
+    do
+        fd = open(path, flags, alone ? 0600 : 0644);
+    while (fd < 0 && errno == EINTR);
+    return fd >= 0 ? fd : -errno;
+}
+
+CDP__PRIVATE int32_t cdp__os_close_file(void *user, int32_t fd) {
+    (void)user;
+    /* After EINTR the descriptor is closed, too. */
+    return close(fd) == 0 || errno == EINTR ? 0 : -errno;
+}
+
+CDP__PRIVATE int64_t cdp__os_read_at(
+    void *user, int32_t fd, uint64_t at, void *to, uint64_t bytes) {
+    ssize_t n;
+    (void)user;
+    do
+        n = pread(fd, to, (size_t)bytes, (off_t)at);
+    while (n < 0 && errno == EINTR);
+    return n >= 0 ? n : -errno;
+}
+
+CDP__PRIVATE int64_t cdp__os_write_at(
+    void *user, int32_t fd, uint64_t at, const void *from, uint64_t bytes) {
+    ssize_t n;
+    (void)user;
+    do {
+        n = pwrite(fd, from, (size_t)bytes, (off_t)at);
+        if (n < 0 && errno == ESPIPE) n = write(fd, from, (size_t)bytes);
+    } while (n < 0 && errno == EINTR);
+    return n >= 0 ? n : -errno;
+}
+
+CDP__PRIVATE int32_t cdp__os_cut_file(void *user, int32_t fd, uint64_t bytes) {
+    int r;
+    (void)user;
+    do
+        r = ftruncate(fd, (off_t)bytes);
+    while (r < 0 && errno == EINTR);
+    return r == 0 ? 0 : -errno;
+}
+
+CDP__PRIVATE int32_t cdp__os_lock_file(void *user, int32_t fd, cdp_file_lock lock) {
+    static const int how[] = {LOCK_UN, LOCK_SH | LOCK_NB, LOCK_EX | LOCK_NB};
+    int r;
+    (void)user;
+    do
+        r = flock(fd, how[lock]);
+    while (r < 0 && errno == EINTR);
+    if (r == 0) return 0;
+    return errno == EWOULDBLOCK ? -EAGAIN : -errno;
+}
+
+CDP__PRIVATE int32_t cdp__os_file_info(void *user, int32_t fd, cdp_file_info *out) {
+    struct stat st;
+    (void)user;
+    if (fstat(fd, &st) != 0) return -errno;
+    out->bytes = (uint64_t)st.st_size;
+    out->device = (uint64_t)st.st_dev;
+    out->number = (uint64_t)st.st_ino;
+    out->owner = (uint32_t)st.st_uid;
+    out->mode = (uint32_t)st.st_mode & 07777;
+    out->regular = S_ISREG(st.st_mode) != 0;
+    out->removed = st.st_nlink == 0;
+    out->foreign = st.st_uid != geteuid() || (st.st_mode & 022) != 0;
+    return 0;
+}
+
+CDP__PRIVATE int32_t cdp__os_remove_file(void *user, const char *path) {
+    (void)user;
+    return unlink(path) == 0 ? 0 : -errno;
+}
+
+CDP__PRIVATE int32_t cdp__os_rename_file(void *user, const char *from, const char *to) {
+    (void)user;
+    return rename(from, to) == 0 ? 0 : -errno;
+}
+
+/* Microseconds since 1970, which records of errors in files contain. */
+CDP__PRIVATE int64_t cdp__os_date_us(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+#endif
+
 /* ---- >>os-linux: who has a port, shared memory, processes ------------------------------------ */
 
 /* Knows: /proc, shared memory and descriptors sent to another process. Promises: what cdp_os
@@ -3782,6 +3862,17 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
 #define CDP__OS_SHARED \
     { NULL, NULL, NULL, NULL, NULL, NULL, NULL, CDP__OS_PROCESSES }
 #endif
+#ifdef CDP_NO_FILES
+#define CDP__OS_FILES \
+    { NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
+#else
+#define CDP__OS_FILES                                                                    \
+    {                                                                                    \
+        cdp__os_open_file, cdp__os_close_file, cdp__os_read_at, cdp__os_write_at,        \
+            cdp__os_cut_file, cdp__os_lock_file, cdp__os_file_info, cdp__os_remove_file, \
+            cdp__os_rename_file                                                          \
+    }
+#endif
 #ifdef CDP_NO_THREADS
 #define CDP__OS_THREADS \
     { NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
@@ -3813,6 +3904,7 @@ CDP_API const cdp_os *cdp_os_default(void) {
         CDP__OS_NET,
         CDP__OS_THREADS,
         CDP__OS_SHARED,
+        CDP__OS_FILES,
     };
     return &os;
 }
@@ -3840,6 +3932,152 @@ CDP_API CDP__ONE_COPY void cdp_lock_acquire(cdp_lock *l) {
 
 CDP_API CDP__ONE_COPY void cdp_lock_release(cdp_lock *l) {
     if (l && l->mutex) l->os->threads.mutex_unlock(l->os->user, l->mutex);
+}
+
+/* ---- >>file-text: text that goes to a file --------------------------------------------------- */
+
+/* Knows: files of a cdp_os. Promises: after the first failure nothing more is written, and closing
+   reports it. May use: >>os, >>core, >>os-files. */
+
+/* Text on its way to a file: pieces collect in `room`. */
+typedef struct cdp__file_text {
+    const cdp_os *os;
+    uint64_t at; /* where the next bytes go in the file */
+    int32_t fd;
+    int32_t err; /* errno of the first failure */
+    cdp__text text;
+    char room[1024];
+} cdp__file_text;
+
+#define CDP__FILE_TEXT_PIECE 512u /* the longest text of one cdp__file_add() */
+
+/* Returns 0 or the errno. */
+CDP__PRIVATE int32_t cdp__file_text_open(cdp__file_text *f, const cdp_os *os, const char *path) {
+    f->os = os;
+    f->at = 0;
+    f->text.at = f->room;
+    f->text.size = sizeof f->room;
+    f->text.used = 0;
+    f->fd = -ENOSYS;
+    if (os->files.open_file)
+        f->fd =
+            os->files.open_file(os->user, path, CDP_FILE_WRITE | CDP_FILE_CREATE | CDP_FILE_EMPTY);
+    f->err = f->fd < 0 ? -f->fd : 0;
+    return f->err;
+}
+
+CDP__PRIVATE void cdp__file_text_flush(cdp__file_text *f) {
+    uint64_t done = 0;
+    while (!f->err && done < f->text.used) {
+        const int64_t n =
+            f->os->files.write_at(f->os->user, f->fd, f->at, f->room + done, f->text.used - done);
+        if (n <= 0) {
+            f->err = n ? (int32_t)-n : EIO;
+            break;
+        }
+        done += (uint64_t)n;
+        f->at += (uint64_t)n;
+    }
+    f->text.used = 0;
+}
+
+/* Returns 0 or the errno of the first failure since the file was opened. */
+CDP__PRIVATE int32_t cdp__file_text_close(cdp__file_text *f) {
+    int32_t closed;
+    cdp__file_text_flush(f);
+    closed = f->os->files.close_file(f->os->user, f->fd);
+    if (!f->err) f->err = -closed;
+    return f->err;
+}
+
+CDP__PRIVATE CDP__PRINTF(2, 3) void cdp__file_add(cdp__file_text *f, const char *format, ...) {
+    va_list ap;
+    if (f->text.used > sizeof f->room - CDP__FILE_TEXT_PIECE) cdp__file_text_flush(f);
+    va_start(ap, format);
+    cdp__text_add_v(&f->text, format, ap);
+    va_end(ap);
+    CDP_ASSERT(f->text.used + 1 < f->text.size);
+}
+
+/* The next code point of a text, '?' for each byte that is not UTF-8. */
+CDP__PRIVATE uint32_t cdp__utf8_next(const uint8_t **at) {
+    /* of a sequence with so many bytes more */
+    static const uint32_t least[4] = {0, 0x80, 0x800, 0x10000};
+    /* by the upper five bits of the first; 4: no sequence begins so */
+    static const uint8_t length[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 4,
+        4, 4, 4, 4, 1, 1, 1, 1, 2, 2, 3, 4};
+    const uint8_t *p = *at;
+    const uint32_t more = length[p[0] >> 3];
+    uint32_t i, c = p[0] & (more ? 0x3fu >> more : 0x7fu);
+    *at = p + 1;
+    if (more == 4) return '?';
+    for (i = 1; i <= more; ++i) {
+        if ((p[i] & 0xc0) != 0x80) return '?';
+        c = c << 6 | (p[i] & 0x3fu);
+    }
+    if (c < least[more] || c > 0x10ffff || (c >= 0xd800 && c < 0xe000)) return '?';
+    *at = p + more + 1;
+    return c;
+}
+
+/* The text as the inside of a string of JSON, in pure ASCII, which readers of any locale accept. */
+CDP__PRIVATE void cdp__file_add_json(cdp__file_text *f, const char *text) {
+    static const char hex[] = "0123456789abcdef";
+    const uint8_t *p = (const uint8_t *)text;
+    while (*p) {
+        const uint32_t c = cdp__utf8_next(&p);
+        uint32_t unit[2] = {c, 0}, i, shift;
+        if (c >= 0x20 && c < 0x7f) {
+            cdp__file_add(f, c == '"' || c == '\\' ? "\\%c" : "%c", (int)c);
+            continue;
+        }
+        if (c >= 0x10000) {
+            unit[0] = 0xd7c0 + (c >> 10);
+            unit[1] = 0xdc00 + (c & 0x3ff);
+        }
+        for (i = 0; i < 2 && (i == 0 || unit[i]); ++i) {
+            cdp__file_add(f, "\\u");
+            for (shift = 16; shift; shift -= 4)
+                cdp__file_add(f, "%c", hex[unit[i] >> (shift - 4) & 15]);
+        }
+    }
+}
+
+CDP_API cdp_status cdp_error_record(const char *path, const char *message) {
+#ifndef CDP_NO_FILES
+    const cdp_error *e = cdp_last_error();
+    char own[sizeof e->text + 32];
+    const int64_t now_us = cdp__os_date_us();
+    cdp__file_text f;
+    if (!path || !*path) return CDP_ERR_INVALID;
+    cdp__format(own, sizeof own, "%s: %s", cdp_status_name(e->status), e->text);
+    errno = cdp__file_text_open(&f, cdp_os_default(), path);
+    if (f.err) return CDP_ERR_IO;
+    cdp__file_add(&f, "{\"message\": {\"message\": \"");
+    cdp__file_add_json(&f, message ? message : own);
+    /* what torchrun shows */
+    cdp__file_add(&f, "\", \"extraInfo\": {\"py_callstack\": \"");
+    cdp__file_add_json(&f, message ? message : own);
+    if (!message && e->line) {
+        cdp__file_add(&f, "\\n  at ");
+        cdp__file_add_json(&f, e->file);
+        cdp__file_add(&f, ":%u", e->line);
+    }
+    /* torchrun takes whole seconds only; cdprun goes by the microseconds */
+    cdp__file_add(&f, "\", \"timestamp\": \"%lld\", \"timestamp_us\": \"%lld\"}}}\n",
+        (long long)(now_us / 1000000), (long long)now_us);
+    errno = cdp__file_text_close(&f);
+    return f.err ? CDP_ERR_IO : CDP_OK;
+#else
+    (void)path;
+    (void)message;
+    return CDP_ERR_UNSUPPORTED;
+#endif
+}
+
+CDP_API cdp_status cdp_error_record_from_env(const char *message) {
+    const char *path = getenv("TORCHELASTIC_ERROR_FILE");
+    return path && *path ? cdp_error_record(path, message) : CDP_OK;
 }
 
 /* ---- >>loop: sockets and timers in one place ------------------------------------------------- */
@@ -9632,65 +9870,68 @@ CDP__PRIVATE bool cdp__record_of(const cdp_group *g, uint64_t seq, cdp_record *r
     return true;
 }
 
-#ifndef CDP_NO_STDIO
 /* JSON straight into a file; errors show at the end. */
-CDP__PRIVATE void cdp__dump_record(FILE *f, const cdp_record *r, uint64_t now) {
+CDP__PRIVATE void cdp__dump_record(cdp__file_text *f, const cdp_record *r, uint64_t now) {
     static const char *const states[] = {"queued", "running", "done", "failed"};
-    fprintf(f,
+    cdp__file_add(f,
         "\n      {\"seq\": %llu, \"state\": \"%s\", \"kind\": \"%s\", \"dtype\": \"%s\", "
         "\"count\": %llu",
         (unsigned long long)r->seq, states[r->state], cdp_coll_name(r->kind),
         cdp_dtype_name(r->dtype), (unsigned long long)r->count);
-    if (cdp__kind_reduces(r->kind)) fprintf(f, ", \"op\": \"%s\"", cdp_reduce_name(r->op));
-    fprintf(f, r->kind == CDP_COLL_SEND ? ", \"tag\": %u" : ", \"root\": %u", r->root);
+    if (cdp__kind_reduces(r->kind)) cdp__file_add(f, ", \"op\": \"%s\"", cdp_reduce_name(r->op));
+    cdp__file_add(f, r->kind == CDP_COLL_SEND ? ", \"tag\": %u" : ", \"root\": %u", r->root);
     if (r->algorithm)
-        fprintf(f, ", \"algorithm\": \"%s\", \"round\": %u, \"rounds\": %u, \"began_us_ago\": %llu",
+        cdp__file_add(f,
+            ", \"algorithm\": \"%s\", \"round\": %u, \"rounds\": %u, \"began_us_ago\": %llu",
             r->algorithm, r->round, r->rounds, (unsigned long long)((now - r->start_ns) / 1000));
     if (r->end_ns)
-        fprintf(f, ", \"took_us\": %llu", (unsigned long long)((r->end_ns - r->start_ns) / 1000));
-    if (r->waits_for >= 0) fprintf(f, ", \"waits_for\": %d", (int)r->waits_for);
-    fputc('}', f);
+        cdp__file_add(
+            f, ", \"took_us\": %llu", (unsigned long long)((r->end_ns - r->start_ns) / 1000));
+    if (r->waits_for >= 0) cdp__file_add(f, ", \"waits_for\": %d", (int)r->waits_for);
+    cdp__file_add(f, "}");
 }
 
 /* What is the same for a group and for its messages. */
 CDP__PRIVATE void cdp__dump_state(
-    FILE *f, const cdp_group *g, uint64_t called, uint64_t completed) {
+    cdp__file_text *f, const cdp_group *g, uint64_t called, uint64_t completed) {
     static const char *const health[] = {"healthy", "settling", "failed"};
-    fprintf(f, "\"health\": \"%s\", \"called\": %llu, \"completed\": %llu", health[g->health],
+    cdp__file_add(f, "\"health\": \"%s\", \"called\": %llu, \"completed\": %llu", health[g->health],
         (unsigned long long)called, (unsigned long long)completed);
     if (g->health != CDP__HEALTHY) {
-        fprintf(f, ", \"error\": {\"status\": \"%s\", \"peer\": %d, \"origin\": %d, \"text\": \"",
+        cdp__file_add(f,
+            ", \"error\": {\"status\": \"%s\", \"peer\": %d, \"origin\": %d, \"text\": \"",
             cdp_status_name(g->error.status), (int)g->error.peer, (int)g->error.origin);
-        cdp__json_put(f, g->error.text);
-        fputs("\"}", f);
+        cdp__file_add_json(f, g->error.text);
+        cdp__file_add(f, "\"}");
     }
-    fprintf(f, ", \"operations\": [");
+    cdp__file_add(f, ", \"operations\": [");
 }
 
-CDP__PRIVATE void cdp__dump_group(FILE *f, const cdp_group *g, uint64_t now) {
+CDP__PRIVATE void cdp__dump_group(cdp__file_text *f, const cdp_group *g, uint64_t now) {
     const uint64_t kept = g->desc.records;
     const char *comma = "";
     cdp_record r;
     uint64_t seq = g->issued > kept ? g->issued - kept + 1 : 1;
     uint32_t p;
-    fprintf(f, "\n    {\"group\": \"%llx\", \"is\": \"%s\", \"ranks\": [",
+    cdp__file_add(f, "\n    {\"group\": \"%llx\", \"is\": \"%s\", \"ranks\": [",
         (unsigned long long)g->channel, g->channel == CDP__WORLD_CHANNEL ? "world" : "group");
     for (p = 0; p < g->desc.world_size; ++p)
-        fprintf(f, "%s%u", p ? ", " : "", cdp__world_rank(g, p));
-    fprintf(f, "], ");
+        cdp__file_add(f, "%s%u", p ? ", " : "", cdp__world_rank(g, p));
+    cdp__file_add(f, "], ");
     cdp__dump_state(f, g, g->issued, g->completed);
     for (; seq <= g->issued; ++seq) {
         if (!cdp__record_of(g, seq, &r)) continue;
-        fputs(comma, f);
+        cdp__file_add(f, "%s", comma);
         cdp__dump_record(f, &r, now);
         comma = ",";
     }
-    fprintf(f, "]}");
+    cdp__file_add(f, "]}");
 }
 
 /* The messages of a flow in one direction (1: received here) that are remembered, then those
    that are under way. Returns how many are under way; `f` NULL: only count. */
-CDP__PRIVATE uint64_t cdp__dump_posts(FILE *f, const cdp__flow *flow, uint32_t way, uint64_t now) {
+CDP__PRIVATE uint64_t cdp__dump_posts(
+    cdp__file_text *f, const cdp__flow *flow, uint32_t way, uint64_t now) {
     const cdp_group *g = flow->g;
     const int32_t from = (int32_t)(way ? flow->s.peer : g->w->rank);
     const uint64_t kept = g->desc.records, count = g->message_count;
@@ -9704,7 +9945,7 @@ CDP__PRIVATE uint64_t cdp__dump_posts(FILE *f, const cdp__flow *flow, uint32_t w
         if ((way ? past->to != (int32_t)g->w->rank : past->to != (int32_t)flow->s.peer)) continue;
         cdp__record_fill(past, &r);
         r.algorithm = "message";
-        fputs(comma, f);
+        cdp__file_add(f, "%s", comma);
         cdp__dump_record(f, &r, now);
         comma = ",";
     }
@@ -9722,7 +9963,7 @@ CDP__PRIVATE uint64_t cdp__dump_posts(FILE *f, const cdp__flow *flow, uint32_t w
             r.rounds = 1;
             r.waits_for = (int32_t)flow->s.peer;
         }
-        fputs(comma, f);
+        cdp__file_add(f, "%s", comma);
         cdp__dump_record(f, &r, now);
         comma = ",";
     }
@@ -9730,52 +9971,48 @@ CDP__PRIVATE uint64_t cdp__dump_posts(FILE *f, const cdp__flow *flow, uint32_t w
 }
 
 /* The messages with one tag from one rank to another, as if these two were a group. */
-CDP__PRIVATE void cdp__dump_flow(FILE *f, const cdp__flow *flow, uint32_t way, uint64_t now) {
+CDP__PRIVATE void cdp__dump_flow(
+    cdp__file_text *f, const cdp__flow *flow, uint32_t way, uint64_t now) {
     const uint32_t from = way ? flow->s.peer : flow->g->w->rank;
     const uint32_t to = way ? flow->g->w->rank : flow->s.peer;
     uint8_t id[8];
     cdp__put_u32(id, from);
     cdp__put_u32(id + 4, to);
     if (!flow->count[way]) return;
-    fprintf(f, ",\n    {\"group\": \"%llx\", \"is\": \"messages\", \"ranks\": [%u, %u], ",
+    cdp__file_add(f, ",\n    {\"group\": \"%llx\", \"is\": \"messages\", \"ranks\": [%u, %u], ",
         (unsigned long long)cdp__hash(flow->s.channel, id, sizeof id), from, to);
     cdp__dump_state(
         f, flow->g, flow->count[way], flow->count[way] - cdp__dump_posts(NULL, flow, way, now));
     (void)cdp__dump_posts(f, flow, way, now);
-    fprintf(f, "]}");
+    cdp__file_add(f, "]}");
 }
 
 /* Lock held. */
 CDP__PRIVATE cdp_status cdp__dump(const cdp__world *m, const char *path) {
-    FILE *f = fopen(path, "w");
     const uint64_t now = cdp__now(m->os);
     const cdp_group *g;
     const cdp__flow *flow;
-    bool good;
-    int why = 0;
-    if (!f) return cdp__fail_peer(CDP_ERR_IO, -1, errno, "cannot write the dump %s", path);
-    fprintf(
-        f, "{\"cdp_dump\": 1, \"rank\": %u, \"world_size\": %u, \"groups\": [", m->rank, m->size);
+    cdp__file_text f;
+    int32_t why = cdp__file_text_open(&f, m->os, path);
+    if (why) return cdp__fail_peer(CDP_ERR_IO, -1, why, "cannot write the dump %s", path);
+    cdp__file_add(
+        &f, "{\"cdp_dump\": 1, \"rank\": %u, \"world_size\": %u, \"groups\": [", m->rank, m->size);
     for (g = m->groups; g; g = g->next) {
-        cdp__dump_group(f, g, now);
+        cdp__dump_group(&f, g, now);
         for (flow = g->flows; flow; flow = flow->next) {
-            cdp__dump_flow(f, flow, 0, now);
-            cdp__dump_flow(f, flow, 1, now);
+            cdp__dump_flow(&f, flow, 0, now);
+            cdp__dump_flow(&f, flow, 1, now);
         }
-        if (g->next) fputc(',', f);
+        if (g->next) cdp__file_add(&f, ",");
     }
-    fprintf(f, "\n]}\n");
-    good = !ferror(f);
-    if (!good) why = errno; /* before fclose() says something of its own */
-    if (fclose(f) != 0 && good) why = errno ? errno : EIO;
-    if (why == 0 && good) return CDP_OK;
+    cdp__file_add(&f, "\n]}\n");
+    why = cdp__file_text_close(&f);
+    if (!why) return CDP_OK;
     return cdp__fail_peer(CDP_ERR_IO, -1, why, "cannot write the dump %s", path);
 }
-#endif
 
 /* Writes the dump of a failed group, after all peers were told. Lock held. */
 CDP__PRIVATE void cdp__group_dump_failed(cdp_group *g) {
-#ifndef CDP_NO_STDIO
     const cdp_error before = *cdp_last_error();
     char path[1024];
     if (!g->desc.dump_path || g->parent) return;
@@ -9783,9 +10020,6 @@ CDP__PRIVATE void cdp__group_dump_failed(cdp_group *g) {
     if (cdp__dump(g->w, path) != CDP_OK)
         cdp__log(&g->desc.logger, CDP_LOG_WARN, g->desc.rank, "%s", cdp_last_error()->text);
     *cdp__error_slot() = before;
-#else
-    (void)g;
-#endif
 }
 
 #else
@@ -12617,6 +12851,12 @@ CDP__PRIVATE cdp_status cdp__group_desc_check(const cdp_group_desc *desc) {
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_group_create: dump_path has %u bytes; at most 1000 are kept",
             (unsigned)strlen(desc->dump_path));
+#ifndef CDP_NO_RECORDER
+    if (desc->dump_path && !(desc->os ? desc->os : cdp_os_default())->files.open_file)
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_group_create: dump_path is set and this cdp_os has no files; set its member "
+            "`files`, or leave dump_path NULL");
+#endif
     return CDP_OK;
 }
 
@@ -15350,14 +15590,13 @@ CDP_API cdp_status cdp_group_dump(cdp_group *g, const char *path) {
     cdp_status st;
     if (cdp__alive(g, "cdp_group_dump") != CDP_OK) return cdp_last_error()->status;
     if (!path) return cdp__fail(CDP_ERR_INVALID, "cdp_group_dump needs the path of a file");
-#ifdef CDP_NO_STDIO
-    st = cdp__fail(
-        CDP_ERR_UNSUPPORTED, "cdp_group_dump: CDP_NO_STDIO is defined; use cdp_group_records()");
-#else
+    if (!g->w->os->files.open_file)
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_group_dump: this cdp_os has no files; set its member `files`, or use "
+            "cdp_group_records()");
     cdp__enter(g);
     st = cdp__dump(g->w, path);
     cdp__leave(g);
-#endif
     return st;
 }
 

@@ -148,7 +148,8 @@ t_option() { # $5: a CDP_NO_ macro
     CDP_NO_THREADS) used=$(nm -u option.o | grep -E ' (pthread_|sched_yield|__tls_get_addr)') libs= ;;
     CDP_NO_LOG_STRINGS) ;;
     CDP_NO_TENSOR_OPS) used=$(nm option.o | grep -E ' cdp_(op|tp|cp|local_map|count|counts)_') ;;
-    CDP_NO_FILE_STORE) used=$(nm -u option.o | grep -E ' (flock|ftruncate|pwrite|pread|unlink)') ;;
+    CDP_NO_FILE_STORE) used=$(nm option.o | grep -E ' cdp_(file_store_create|_file_(enter|register))') ;;
+    CDP_NO_FILES) used=$(nm -u option.o | grep -E ' (flock|ftruncate|pwrite|pread|unlink|rename|fopen)(@|$)') ;;
     esac
     [ -z "$used" ] || die "$5 still uses: $used"
     # shellcheck disable=SC2086
@@ -375,7 +376,7 @@ for c in $c_compilers; do
         for option in CDP_NO_STDIO CDP_NO_THREADS; do add t_option $c c11 O0 "$h" $option; done
         [ "$h" != cdp_dtensor.h ] || add t_option $c c11 O0 "$h" CDP_NO_TENSOR_OPS
     done
-    for option in CDP_NO_LOG_STRINGS CDP_NO_FILE_STORE; do add t_option $c c11 O0 $TOP $option; done
+    for option in CDP_NO_LOG_STRINGS CDP_NO_FILE_STORE CDP_NO_FILES; do add t_option $c c11 O0 $TOP $option; done
     for part in '' $PARTS; do add t_parts $c c11 O0 $TOP $part; done
     add t_parts $c c11 O0 $TOP $PARTS
     add t_no_asserts $c gnu11 O0 $TOP
