@@ -2141,6 +2141,7 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION)) && !defined(CDP_IMPL_INCLUDED)
 #define CDP_IMPL_INCLUDED
+#define CDP__HERE CDP__FILE_CORE
 #undef cdp_reduce /* a macro under CDP_NAMES_0_1 */
 
 /* ---- >>compiler ------------------------------------------------------------------------------ */
@@ -2199,8 +2200,12 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 /* A few lines that dozens of functions call, and that compilers would copy into each of them.
    For the few whose copies cost most, as measured; tests/check_sources.sh counts them. */
 #define CDP__ONE_COPY __attribute__((__noinline__))
+/* For the functions that record errors: paths that lead there are rare, and compilers keep them
+   apart from the others. */
+#define CDP__COLD __attribute__((__cold__))
 #else
 #define CDP__ONE_COPY
+#define CDP__COLD
 #define CDP__PRIVATE static
 #define CDP__RESTRICT
 #define CDP__PRINTF(f, a)
@@ -2350,87 +2355,98 @@ CDP__PRIVATE void cdp__error_clear(cdp_error *e, cdp_status status) {
     e->file = "";
 }
 
-/* A status and the line of the call in one number: hundreds of calls report errors, and
-   each compiles to less code with one small constant instead of two. */
-#define CDP__AT(status) ((uint32_t)__LINE__ << 8 | (uint8_t)(status))
+/* The files of the library. Each defines CDP__HERE anew where its implementation begins. */
+enum {
+    CDP__FILE_NONE,
+    CDP__FILE_CORE,
+    CDP__FILE_STORE,
+    CDP__FILE_TCP,
+    CDP__FILE_NCCL,
+    CDP__FILE_DTENSOR,
+    CDP__FILE_RPC,
+    CDP__FILE_MEM
+};
+
+CDP__PRIVATE const char *cdp__file_name(uint32_t at) {
+    static const char names[8][16] = {"", "cdp.h", "cdp_store.h", "cdp_tcp.h", "cdp_nccl.h",
+        "cdp_dtensor.h", "cdp_rpc.h", "cdp_mem.h"};
+    return names[at >> 8 & 7];
+}
+
+/* A status, the file and the line of the call in one number: hundreds of calls report errors,
+   and each compiles to less code with one small constant instead of three. */
+#define CDP__AT(status) ((uint32_t)__LINE__ << 12 | CDP__HERE << 8 | (uint8_t)(status))
 
 CDP__PRIVATE cdp_status cdp__status_at(uint32_t at) {
     return (cdp_status)(int8_t)(at & 255);
 }
 
-CDP__PRIVATE cdp_status cdp__error_set_v(cdp_status status, uint32_t line, int32_t peer,
-    int32_t sys_errno, const char *file, const char *f, va_list ap) {
+CDP__PRIVATE void cdp__error_set_v(
+    uint32_t at, int32_t peer, int32_t sys_errno, const char *f, va_list ap) {
     cdp_error e; /* built apart: an argument may be the text of the last error */
     cdp__text t = {e.text, sizeof e.text, 0};
-    cdp__error_clear(&e, status);
-    e.file = file;
-    e.line = line;
+    cdp__error_clear(&e, cdp__status_at(at));
+    e.file = cdp__file_name(at);
+    e.line = at >> 12;
     e.peer = peer;
     e.sys_errno = sys_errno;
     cdp__text_add_v(&t, f, ap);
     if (sys_errno) cdp__text_add(&t, ": %s (errno %d)", strerror(sys_errno), sys_errno);
     *cdp__error_slot() = e;
-    return status;
 }
 
 CDP_API cdp_status cdp_error_set(
     cdp_status status, int32_t peer, int32_t sys_errno, const char *format, ...) {
     va_list ap;
     va_start(ap, format);
-    cdp__error_set_v(status, 0, peer, sys_errno, "", format, ap);
+    cdp__error_set_v((uint8_t)status, peer, sys_errno, format, ap);
     va_end(ap);
     return status;
 }
 
-CDP__PRIVATE CDP__PRINTF(5, 6) cdp_status cdp__error_of(
-    uint32_t at, int32_t peer, int32_t sys_errno, const char *file, const char *format, ...) {
+CDP__PRIVATE CDP__COLD CDP__PRINTF(4, 5) cdp_status
+    cdp__error_of(uint32_t at, int32_t peer, int32_t sys_errno, const char *format, ...) {
     va_list ap;
-    cdp_status st;
     va_start(ap, format);
-    st = cdp__error_set_v(cdp__status_at(at), at >> 8, peer, sys_errno, file, format, ap);
+    cdp__error_set_v(at, peer, sys_errno, format, ap);
     va_end(ap);
-    return st;
+    return cdp__status_at(at);
 }
 
-CDP__PRIVATE CDP__PRINTF(3, 4) cdp_status
-    cdp__error_at(uint32_t at, const char *file, const char *format, ...) {
+CDP__PRIVATE CDP__COLD CDP__PRINTF(2, 3) cdp_status
+    cdp__error_at(uint32_t at, const char *format, ...) {
     va_list ap;
-    cdp_status st;
     va_start(ap, format);
-    st = cdp__error_set_v(cdp__status_at(at), at >> 8, -1, 0, file, format, ap);
+    cdp__error_set_v(at, -1, 0, format, ap);
     va_end(ap);
-    return st;
+    return cdp__status_at(at);
 }
 
-CDP__PRIVATE cdp_status cdp__nomem_at(
-    uint32_t at, const char *file, const char *what, uint64_t bytes) {
-    return cdp__error_at(
-        at, file, "out of memory: %s needs %llu bytes", what, (unsigned long long)bytes);
+CDP__PRIVATE cdp_status cdp__nomem_at(uint32_t at, const char *what, uint64_t bytes) {
+    return cdp__error_at(at, "out of memory: %s needs %llu bytes", what, (unsigned long long)bytes);
 }
 
 /* Without texts, an error says where in the library it was found. */
-CDP__PRIVATE cdp_status cdp__error_bare(
-    uint32_t at, int32_t peer, int32_t sys_errno, const char *file) {
-    const char *name = strrchr(file, '/');
-    return cdp__error_of(
-        at, peer, sys_errno, file, "%s:%u", name ? name + 1 : file, (unsigned)(at >> 8));
+CDP__PRIVATE cdp_status cdp__bare_of(uint32_t at, int32_t peer, int32_t sys_errno) {
+    return cdp__error_of(at, peer, sys_errno, "%s:%u", cdp__file_name(at), (unsigned)(at >> 12));
+}
+
+CDP__PRIVATE cdp_status cdp__bare_at(uint32_t at) {
+    return cdp__bare_of(at, -1, 0);
 }
 
 /* The caller's mistake, and everything else without a peer and an errno. */
 #ifdef CDP_NO_LOG_STRINGS
-#define cdp__fail(status, ...) cdp__fail_peer(status, -1, 0, __VA_ARGS__)
+#define cdp__fail(status, ...) (0 ? cdp__error_at(0, __VA_ARGS__) : cdp__bare_at(CDP__AT(status)))
 #define cdp__fail_peer(status, peer, err, ...) \
-    (0 ? cdp__error_at(0, "", __VA_ARGS__)     \
-       : cdp__error_bare(CDP__AT(status), (int32_t)(peer), (err), __FILE__))
-#define cdp__fail_nomem(what, bytes)           \
-    (0 ? cdp__nomem_at(0, "", (what), (bytes)) \
-       : cdp__error_bare(CDP__AT(CDP_ERR_NOMEM), -1, 0, __FILE__))
-#else
-#define cdp__fail(status, ...) cdp__error_at(CDP__AT(status), __FILE__, __VA_ARGS__)
-#define cdp__fail_peer(status, peer, err, ...) \
-    cdp__error_of(CDP__AT(status), (int32_t)(peer), (err), __FILE__, __VA_ARGS__)
+    (0 ? cdp__error_at(0, __VA_ARGS__) : cdp__bare_of(CDP__AT(status), (int32_t)(peer), (err)))
 #define cdp__fail_nomem(what, bytes) \
-    cdp__nomem_at(CDP__AT(CDP_ERR_NOMEM), __FILE__, (what), (bytes))
+    (0 ? cdp__nomem_at(0, (what), (bytes)) : cdp__bare_at(CDP__AT(CDP_ERR_NOMEM)))
+#else
+#define cdp__fail(status, ...) cdp__error_at(CDP__AT(status), __VA_ARGS__)
+#define cdp__fail_peer(status, peer, err, ...) \
+    cdp__error_of(CDP__AT(status), (int32_t)(peer), (err), __VA_ARGS__)
+#define cdp__fail_nomem(what, bytes) cdp__nomem_at(CDP__AT(CDP_ERR_NOMEM), (what), (bytes))
 #endif
 
 CDP_API const char *cdp_status_name(cdp_status status) {

@@ -557,6 +557,8 @@ inline cdp_status cdp_mem_record(cdp_mem *mem, const cdp_mem_record_desc &desc) 
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_MEM_IMPLEMENTATION)) \
     && !defined(CDP_MEM_IMPL_INCLUDED)
 #define CDP_MEM_IMPL_INCLUDED
+#undef CDP__HERE
+#define CDP__HERE CDP__FILE_MEM
 
 #ifdef __cplusplus
 extern "C" {

@@ -625,6 +625,8 @@ inline cdp_status cdp_rpc_call(cdp_rpc *rpc, const cdp_call_desc &desc, cdp_call
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_RPC_IMPLEMENTATION)) \
     && !defined(CDP_RPC_IMPL_INCLUDED)
 #define CDP_RPC_IMPL_INCLUDED
+#undef CDP__HERE
+#define CDP__HERE CDP__FILE_RPC
 
 #ifdef __cplusplus
 extern "C" {

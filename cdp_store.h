@@ -554,6 +554,8 @@ inline cdp_status cdp_store_server_create(
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_STORE_IMPLEMENTATION)) \
     && !defined(CDP_STORE_IMPL_INCLUDED)
 #define CDP_STORE_IMPL_INCLUDED
+#undef CDP__HERE
+#define CDP__HERE CDP__FILE_STORE
 
 #ifndef CDP_NO_FILE_STORE
 #endif

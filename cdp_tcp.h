@@ -336,6 +336,8 @@ inline cdp_status cdp_init_url(const char *url, const cdp_tcp_desc &desc, cdp_gr
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_TCP_IMPLEMENTATION)) \
     && !defined(CDP_TCP_IMPL_INCLUDED)
 #define CDP_TCP_IMPL_INCLUDED
+#undef CDP__HERE
+#define CDP__HERE CDP__FILE_TCP
 
 #ifdef __cplusplus
 extern "C" {
