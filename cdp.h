@@ -1373,6 +1373,13 @@ typedef struct cdp_transfer {
     uint32_t timeout_ms; /* (default: the group's) */
     /* receive: NULL, or up to `count` elements are accepted, see cdp_recv_any() */
     cdp_message *got;
+    /* receive: `data` is rows of `row` elements each, which begin `step` elements apart; the last
+       one may be shorter (default: contiguous) */
+    uint64_t row, step;
+    /* send: it may wait until its receiver takes it, however short it is; then, from expose_bytes
+       of the group on, the receiver copies it from where it lies (default: only what is longer
+       than 4 MiB may wait) */
+    bool rendezvous;
 } cdp_transfer;
 
 #ifndef CDP_NO_MESSAGES
@@ -1427,7 +1434,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_group_reserve(cdp_group *group, uint32_t m
 
 /* Start `n` sends and receives in this order: all, or none when one of them is wrong. *out is
    done when all are. No rank waits for another because of the order inside a batch. Errors: as
-   for cdp_send(); STATE: max_pending of the desc. */
+   for cdp_send(); INVALID: also rows that overlap, or of a send; STATE: max_pending of the desc;
+   UNSUPPORTED: rows in device memory. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_batch(
     cdp_group *group, const cdp_transfer *list, uint32_t n, cdp_work *out);
 
@@ -2167,6 +2175,9 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 #ifndef CDP_NO_STDIO
 #include <stdio.h>
 #endif
@@ -2233,6 +2244,30 @@ CDP__PRIVATE uint64_t cdp__min(uint64_t a, uint64_t b) {
 CDP__PRIVATE uint64_t cdp__max(uint64_t a, uint64_t b) {
     return a > b ? a : b;
 }
+
+/* As memcpy, but where the processor can it writes past the caches: for what would not stay there
+   anyway. Call cdp__copied_past() after it, before somebody else may read what was written. */
+#ifdef __SSE2__
+CDP__PRIVATE void cdp__copy_past(uint8_t *to, const uint8_t *from, uint64_t bytes) {
+    uint64_t i;
+    if (((uintptr_t)to | bytes) % 16) {
+        memcpy(to, from, (size_t)bytes);
+        return;
+    }
+    for (i = 0; i < bytes; i += 16)
+        _mm_stream_si128((__m128i *)(void *)(to + i),
+            _mm_loadu_si128((const __m128i *)(const void *)(from + i)));
+}
+CDP__PRIVATE void cdp__copied_past(void) {
+    _mm_sfence();
+}
+#else
+CDP__PRIVATE void cdp__copy_past(uint8_t *to, const uint8_t *from, uint64_t bytes) {
+    memcpy(to, from, (size_t)bytes);
+}
+CDP__PRIVATE void cdp__copied_past(void) {
+}
+#endif
 
 /* A deadline that is `ms` from now; a timeout of CDP_NO_TIMEOUT never comes. */
 CDP__PRIVATE uint64_t cdp__deadline(const cdp_os *os, uint32_t ms) {
@@ -8945,7 +8980,8 @@ typedef struct cdp__transfer {
     /* A receive: the sender has been told that its memory is free. A send: it is sent after
        all. */
     bool returned;
-    uint8_t *data; /* where to read from, or to write to */
+    uint8_t *data;      /* where to read from, or to write to */
+    uint64_t row, step; /* a plain receive: `row` bytes, every `step` bytes; 0: contiguous */
     const uint8_t *other;
     uint64_t bytes, moved; /* of the payload, over all pieces */
     uint64_t limit;        /* a receive: not further than this for now */
@@ -8965,6 +9001,9 @@ typedef struct cdp__transfer {
 /* what is only copied, and by the system: a call for each 128 KiB takes a tenth longer */
 #define CDP__GET_SLICE (1024u * 1024u)
 #define CDP__REMOTE_BLOCK (16u * 1024u)
+/* Rows of an array this large leave the caches before the last one is there: writing past them
+   takes half the time, below it takes longer (tests/bench/NOTES.md). */
+#define CDP__ROWS_PAST_BYTES (12u * 1024u * 1024u)
 
 /* What is exposed belongs to this rank alone again: nobody reads it any more. */
 CDP__PRIVATE void cdp__transfer_revoke(cdp__world *w, cdp__transfer *x) {
@@ -9079,16 +9118,35 @@ CDP__PRIVATE void cdp__transfer_combine(
         came, bytes / x->elem);
 }
 
+/* Bytes of the payload, from byte `at` on, go to their rows. */
+CDP__PRIVATE void cdp__transfer_scatter(
+    const cdp__transfer *x, uint64_t at, const uint8_t *from, uint64_t bytes) {
+    const bool past = x->bytes / x->row * x->step >= CDP__ROWS_PAST_BYTES;
+    uint64_t in = at % x->row, n;
+    uint8_t *row = x->data + at / x->row * x->step;
+    CDP_ASSERT(x->row && !x->reduce);
+    for (; bytes; bytes -= n) {
+        n = cdp__min(bytes, x->row - in);
+        if (past)
+            cdp__copy_past(row + in, from, n);
+        else
+            memcpy(row + in, from, (size_t)n);
+        from += n;
+        row += x->step;
+        in = 0;
+    }
+    if (past) cdp__copied_past();
+}
+
 /* Body bytes of a plain receive go straight to their place, also those of one that is combined
-   with an operand elsewhere. Those that are combined with what is at their place pass through
-   the stage. */
+   with an operand elsewhere. Those that are combined with what is at their place, or belong to
+   rows, pass through the stage. */
 CDP__PRIVATE int64_t cdp__transfer_body(cdp__world *w, cdp__transfer *x) {
-    const bool staged = x->reduce && !x->other;
-    uint8_t *to = x->data + x->moved;
+    const bool staged = x->reduce && !x->other, stage = staged || x->row || x->skip;
+    uint8_t *to = stage ? w->stage + x->torn_bytes : x->data + x->moved;
     uint64_t bytes = x->s->body_left, done = x->moved / x->elem, whole;
     int64_t r;
-    if (staged || x->skip) to = w->stage + x->torn_bytes;
-    if (x->reduce || x->skip) bytes = cdp__min(bytes, CDP__STAGE_BYTES - x->torn_bytes);
+    if (stage || x->reduce) bytes = cdp__min(bytes, CDP__STAGE_BYTES - x->torn_bytes);
     if (x->skip) bytes = cdp__min(bytes, x->skip);
     r = cdp__stream_read(w, x->s, to, bytes);
     if (r <= 0) return r;
@@ -9096,6 +9154,7 @@ CDP__PRIVATE int64_t cdp__transfer_body(cdp__world *w, cdp__transfer *x) {
         x->skip -= (uint64_t)r;
         return r;
     }
+    if (x->row) cdp__transfer_scatter(x, x->moved, w->stage, (uint64_t)r);
     x->moved += (uint64_t)r;
     whole = (x->moved / x->elem - done) * x->elem;
     done *= x->elem;
@@ -9117,6 +9176,10 @@ CDP__PRIVATE void cdp__transfer_from(
     const bool staged = x->reduce && !x->other;
     uint8_t *to = x->data + x->moved;
     uint64_t at, n;
+    if (x->row) {
+        cdp__transfer_scatter(x, x->moved, src, bytes);
+        return;
+    }
     for (at = 0; at < bytes; at += n) {
         n = x->other ? cdp__min(bytes - at, CDP__REMOTE_BLOCK) : bytes;
         if (!staged && mapped) memcpy(to + at, src + at, (size_t)n);
@@ -9133,7 +9196,8 @@ CDP__PRIVATE void cdp__transfer_from(
 CDP__PRIVATE int64_t cdp__transfer_get(
     cdp__world *w, cdp__transfer *x, uint64_t token, uint64_t bytes) {
     const cdp_transport *t = &w->transport;
-    uint8_t *to = x->reduce && !x->other ? w->stage : x->data + x->moved;
+    const bool staged = x->row || (x->reduce && !x->other);
+    uint8_t *to = staged ? w->stage : x->data + x->moved;
     int64_t r = 0;
     if (t->remote.get) r = t->remote.get(t->self, x->s->peer, token, x->moved, to, bytes);
     if (r == CDP_ERR_PEER_LOST) return r;
@@ -9163,11 +9227,11 @@ CDP__PRIVATE int64_t cdp__transfer_slice(cdp__world *w, cdp__transfer *x, uint64
         if (x->remote) x->moved += bytes;
         return 1;
     }
-    if (!x->reduce) bytes = cdp__min(x->bytes - x->moved, CDP__GET_SLICE);
+    if (!x->reduce && !x->row) bytes = cdp__min(x->bytes - x->moved, CDP__GET_SLICE);
     r = cdp__transfer_get(w, x, token, bytes);
     if (r < 0) return r;
     if (r == 0) return x->remote ? 0 : 1;
-    if (x->reduce) cdp__transfer_from(x, w->stage, bytes, false);
+    if (x->reduce || x->row) cdp__transfer_from(x, w->stage, bytes, false);
     x->moved += bytes;
     return 1;
 }
@@ -9323,6 +9387,7 @@ CDP__PRIVATE void cdp__exec_transfer(cdp__exec *x, const cdp__step *step, cdp__t
     t->piece_bytes = x->piece_bytes;
     t->expose_bytes = x->expose_bytes;
     t->other = NULL;
+    t->row = 0;
     if (receive) {
         t->data = (uint8_t *)cdp__exec_buffer(x, step->dst, step->dst_off);
         if (t->reduce && step->src)
@@ -9638,6 +9703,7 @@ typedef struct cdp__post {
     void *user;
     uint64_t seen; /* bytes that had moved when its wait was looked at, and 1 */
     bool begun, taken;
+    bool rendezvous; /* a send that may wait for its receiver, however short it is */
 } cdp__post;
 
 /* The messages with one tag between this rank and another. */
@@ -10913,8 +10979,9 @@ CDP__PRIVATE void cdp__post_begin(cdp__flow *flow, cdp__post *post, bool receive
     x->bytes = x->limit = post->call.count * elem;
     x->elem = elem;
     x->piece_bytes = flow->g->desc.piece_bytes;
+    x->expose_bytes = flow->g->desc.expose_bytes;
     /* Up to the window, a message leaves before the receiver asks for it. */
-    x->expose_bytes = cdp__max(flow->g->desc.expose_bytes, CDP__WINDOW + 1);
+    if (!post->rendezvous) x->expose_bytes = cdp__max(x->expose_bytes, CDP__WINDOW + 1);
     post->begun = true;
 }
 
@@ -11144,6 +11211,9 @@ CDP__PRIVATE cdp_status cdp__flow_post(cdp__flow *flow, const cdp_transfer *t,
     post->x.s = &flow->s;
     post->x.receive = t->receive;
     post->x.data = (uint8_t *)t->data;
+    post->x.row = t->row * cdp_dtype_size(t->dtype);
+    post->x.step = t->step * cdp_dtype_size(t->dtype);
+    post->rendezvous = t->rendezvous;
     if (flow->last[way])
         flow->last[way]->next = post;
     else
@@ -14061,6 +14131,25 @@ CDP__PRIVATE cdp_transfer cdp__transfer_of(
     return t;
 }
 
+CDP__PRIVATE cdp_status cdp__transfer_check_rows(const cdp_transfer *t, uint64_t size) {
+    uint64_t bytes;
+    if (!t->row && !t->step) return CDP_OK;
+    if (!t->receive)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_batch: a send of rows; pack them before");
+    if (!t->row || t->step < t->row)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_batch: rows of %llu elements that begin %llu apart; row must be at least 1 and "
+            "step at least row",
+            (unsigned long long)t->row, (unsigned long long)t->step);
+    if (!cdp__mul_fits(t->step, size, &bytes)
+        || !cdp__mul_fits(t->count / t->row + 1, bytes, &bytes))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_batch: %llu elements in rows %llu apart are more "
+            "than 2^63 bytes",
+            (unsigned long long)t->count, (unsigned long long)t->step);
+    return CDP_OK;
+}
+
 /* The caller's mistakes; fills in the defaults. */
 CDP__PRIVATE cdp_status cdp__transfer_check(const cdp_group *g, cdp_transfer *t, const void *out) {
     const char *name = t->receive ? "cdp_recv" : "cdp_send";
@@ -14090,7 +14179,7 @@ CDP__PRIVATE cdp_status cdp__transfer_check(const cdp_group *g, cdp_transfer *t,
     if (bytes && (uintptr_t)t->data % size)
         return cdp__fail(CDP_ERR_INVALID, "%s: the data is not aligned to its dtype %s", name,
             cdp_dtype_name(t->dtype));
-    return CDP_OK;
+    return cdp__transfer_check_rows(t, size);
 }
 
 /* The arguments have been checked. Lock held. */
