@@ -340,7 +340,8 @@ typedef enum cdp_status {
     CDP_ERR_INVALID = -1,
     /* the allocator returned nothing */
     CDP_ERR_NOMEM = -2,
-    /* the deadline passed; the text names who was waited for */
+    /* The deadline passed; the text names who was waited for. What completes while that is being
+       found out (5% of the timeout, at most 300 ms) is CDP_OK. */
     CDP_ERR_TIMEOUT = -3,
     /* a peer's connection ended or could not be made; `peer` names it */
     CDP_ERR_PEER_LOST = -4,
@@ -7012,6 +7013,11 @@ typedef struct cdp__failure_domain { /* a group and its messages fail together *
     uint64_t channel; /* equal on all its ranks */
     uint64_t due_ns;  /* when settling or telling ends */
     cdp__failure_record record;
+    /* After a timeout, while settling: the wait that others are asked about, and its end as far as
+       that was `known` while it lasted; `found`: they had answered. */
+    cdp__place asked;
+    cdp__endpoint end;
+    bool known, found;
 } cdp__failure_domain;
 
 /* One process. The caller provides the arrays, zeroed: one waiter per rank and some more, as many
@@ -7036,6 +7042,7 @@ typedef enum cdp__failure_event_type {
     CDP__FAILURE_TIMER,
     CDP__FAILURE_DELIVERED, /* every peer has the record */
     CDP__FAILURE_STARTING,  /* rank `from` has not finished starting, and waits for `end.named` */
+    CDP__FAILURE_RESUMED,   /* what was late has completed while its timeout was settled */
     CDP__FAILURE_GROUP_EVENTS,
     /* of waits */
     CDP__FAILURE_BLOCKED = CDP__FAILURE_GROUP_EVENTS, /* at `at` this rank needs rank `from` */
@@ -7411,12 +7418,16 @@ CDP__PRIVATE uint32_t cdp__failure_take(
    leaves later, the will says why. Where the transport keeps the first record of all ranks, a rank
    that lost a peer offers its own, and is `sure` when that one is the first.
 
-     state      SEEN              TOLD        TIMER          DELIVERED   STARTING
-     healthy    settle, publish   adopt       -              -           -
-     settling   sure causes:      adopt       conclude       -           another one
+     state      SEEN              TOLD        TIMER          DELIVERED   STARTING      RESUMED
+     healthy    settle, publish   adopt       -              -           -             -
+     settling   sure causes:      adopt       conclude       -           another one   healthy
                 publish                                                  is named
-     telling    -                 correct     done           done        -
-     done       -                 -           -              -           -                       */
+     telling    -                 correct     done           done        -             -
+     done       -                 -           -              -           -             -
+
+   A rank that answers late may have been kept waiting itself, until just now. So after a timeout
+   the operation goes on while its cause is settled: if it completes, nothing has failed. If not,
+   the wait that lasted until the deadline decides who is named, not one that followed upon it. */
 
 CDP__PRIVATE uint32_t cdp__failure_publish(cdp__failure *f, const cdp__failure_event *v) {
     cdp__failure_domain *d = v->domain;
@@ -7481,6 +7492,8 @@ CDP__PRIVATE uint32_t cdp__failure_begin(cdp__failure *f, const cdp__failure_eve
         return cdp__failure_publish(f, v);
     if (r->peer >= 0) cdp__failure_add_edge(f, v, r);
     d->state = CDP__FAILURE_SETTLING;
+    d->asked = r->at;
+    d->known = d->found = false;
     d->due_ns = v->time_ns + cdp__failure_share_ns(r, CDP__FAILURE_SETTLE_MS);
     if (r->status == CDP_ERR_TIMEOUT) e = cdp__failure_blocker(f, r->at.channel);
     if (e) cdp__failure_probe(f, e, f->world_size);
@@ -7494,16 +7507,51 @@ CDP__PRIVATE uint32_t cdp__failure_interrupt(cdp__failure *f, const cdp__failure
     return st != CDP_ERR_PEER_LOST && st != CDP_ERR_TIMEOUT ? cdp__failure_begin(f, v) : 0;
 }
 
+/* This timeout is being settled. What is known of the wait that lasted is kept, since the operation
+   may go on to another wait; if nothing was known of the first one, the next one is asked about. In
+   the last eighth of the time nothing new is kept: what a rank says then that was silent before, it
+   says too late for others to answer. */
+CDP__PRIVATE void cdp__failure_look_back(cdp__failure *f, const cdp__failure_event *v) {
+    cdp__failure_domain *d = v->domain;
+    cdp__failure_edge *e = cdp__failure_blocker(f, d->asked.channel);
+    const uint64_t share = cdp__failure_share_ns(&d->record, CDP__FAILURE_SETTLE_MS);
+    if (!e || (e->at.channel != d->asked.channel && e->set != d->asked.channel)) return;
+    if (v->time_ns + share / 8 >= d->due_ns) return;
+    if (!e->set && !cdp__place_same(&e->at, &d->asked)) {
+        if (d->found) return;
+        d->asked = e->at;
+        cdp__failure_probe(f, e, f->world_size);
+    }
+    d->known = true;
+    d->found = cdp__failure_answered(cdp__failure_pick(f, e));
+    d->end = cdp__failure_follow(f, e);
+}
+
+/* Where the chain of waits ends that this timeout is due to, if this rank waited for anybody. */
+CDP__PRIVATE void cdp__failure_end_of(cdp__failure *f, cdp__failure_domain *d, cdp__endpoint *end) {
+    cdp__failure_record *r = &d->record;
+    cdp__failure_edge *e = cdp__failure_blocker(f, r->at.channel);
+    const bool same = e && (e->set || cdp__place_same(&e->at, &d->asked));
+    if (d->known) *end = d->end;
+    if (!e || (d->known && !same)) return;
+    if (r->peer >= 0 && d->known && !cdp__place_same(&r->at, &d->asked)) {
+        r->peer = (int32_t)e->peer; /* this rank got what it waited for first, and nothing else */
+        r->at = d->asked;
+        r->moved = r->expected = 0;
+    }
+    if (r->peer >= 0 && r->peer != (int32_t)e->peer) return; /* of another wait */
+    *end = cdp__failure_follow(f, e);
+    if (d->known && d->end.why == CDP__WHY_SILENT && end->why == CDP__WHY_SILENT) *end = d->end;
+    if (r->peer < 0) r->peer = (int32_t)cdp__failure_pick(f, e)->peer;
+}
+
 /* Settling is over: nobody knows an earlier cause. */
 CDP__PRIVATE uint32_t cdp__failure_conclude(cdp__failure *f, const cdp__failure_event *v) {
     cdp__failure_domain *d = v->domain;
     cdp__failure_record *r = &d->record;
-    cdp__failure_edge *e;
+    if (r->status == CDP_ERR_TIMEOUT) cdp__failure_look_back(f, v);
     if (v->time_ns < d->due_ns && !v->sure) return 0;
-    e = r->status == CDP_ERR_TIMEOUT ? cdp__failure_blocker(f, r->at.channel) : NULL;
-    if (e && r->peer >= 0 && r->peer != (int32_t)e->peer) e = NULL; /* of another wait */
-    if (e) r->end = cdp__failure_follow(f, e);
-    if (e && r->peer < 0) r->peer = (int32_t)cdp__failure_pick(f, e)->peer;
+    if (r->status == CDP_ERR_TIMEOUT) cdp__failure_end_of(f, d, &r->end);
     if (r->end.named == (int32_t)f->rank) r->end.named = r->peer;
     if (r->status == CDP_ERR_TIMEOUT && r->end.named < 0) r->end.why = CDP__WHY_TURN;
     if (r->end.named >= 0 && cdp__failure_find_will(f, (uint32_t)r->end.named))
@@ -7529,7 +7577,7 @@ CDP__PRIVATE uint32_t cdp__failure_starting(cdp__failure *f, const cdp__failure_
     end.last.target = end.named = v->end.named;
     if (e) {
         e->answer = e->serial;
-        e->end = end;
+        e->end = v->domain->end = end;
         cdp__failure_update(f);
     } else {
         end.why = CDP__WHY_AWAITED;
@@ -7602,6 +7650,15 @@ CDP__PRIVATE uint32_t cdp__failure_finish(cdp__failure *f, const cdp__failure_ev
     return CDP__FAILURE_FINISHED;
 }
 
+CDP__PRIVATE uint32_t cdp__failure_resume(cdp__failure *f, const cdp__failure_event *v) {
+    cdp__failure_domain *d = v->domain;
+    (void)f;
+    if (d->record.status != CDP_ERR_TIMEOUT) return 0;
+    d->state = CDP__FAILURE_HEALTHY;
+    d->due_ns = CDP__NEVER;
+    return 0;
+}
+
 CDP__PRIVATE uint32_t cdp__failure_ignore(cdp__failure *f, const cdp__failure_event *v) {
     (void)f;
     (void)v;
@@ -7613,13 +7670,13 @@ typedef uint32_t (*cdp__failure_rule)(cdp__failure *f, const cdp__failure_event 
 CDP__PRIVATE uint32_t cdp__failure_step_domain(cdp__failure *f, const cdp__failure_event *v) {
     static const cdp__failure_rule rules[CDP__FAILURE_STATES][CDP__FAILURE_GROUP_EVENTS] = {
         {cdp__failure_begin, cdp__failure_adopt, cdp__failure_ignore, cdp__failure_ignore,
-            cdp__failure_ignore},
+            cdp__failure_ignore, cdp__failure_ignore},
         {cdp__failure_interrupt, cdp__failure_adopt, cdp__failure_conclude, cdp__failure_ignore,
-            cdp__failure_starting},
+            cdp__failure_starting, cdp__failure_resume},
         {cdp__failure_ignore, cdp__failure_revise, cdp__failure_finish, cdp__failure_finish,
-            cdp__failure_ignore},
+            cdp__failure_ignore, cdp__failure_ignore},
         {cdp__failure_ignore, cdp__failure_ignore, cdp__failure_ignore, cdp__failure_ignore,
-            cdp__failure_ignore},
+            cdp__failure_ignore, cdp__failure_ignore},
     };
     return rules[v->domain->state][v->type](f, v);
 }
@@ -9851,6 +9908,12 @@ CDP__PRIVATE cdp_group *cdp__group_top(cdp_group *g) {
     return g->parent ? g->parent : g;
 }
 
+/* Is it being found out why this group fails, or is late? */
+CDP__PRIVATE bool cdp__group_settling(const cdp_group *g) {
+    const cdp_group *top = g->parent ? g->parent : g;
+    return top->domain.state == CDP__FAILURE_SETTLING;
+}
+
 CDP__PRIVATE cdp__past *cdp__past_at(const cdp_group *g, uint64_t seq) {
     return &g->past[seq % g->desc.records];
 }
@@ -10531,10 +10594,11 @@ CDP__PRIVATE void cdp__group_see(cdp_group *g, const cdp__failure_record *r, con
     const bool sure = r->status != CDP_ERR_PEER_LOST && r->status != CDP_ERR_TIMEOUT;
     const cdp__failure_state most = sure ? CDP__FAILURE_SETTLING : CDP__FAILURE_HEALTHY;
     if (g->health == CDP__FAILED || (g->health == CDP__SETTLING && !sure)) return;
-    g->health = CDP__SETTLING;
+    /* what is late goes on while its cause is being found out */
+    if (r->status != CDP_ERR_TIMEOUT) g->health = CDP__SETTLING;
     if (top->domain.state > most) return;
     if (top->channel == CDP__WORLD_CHANNEL && cdp__world_told_first(g->w)) return;
-    top->health = CDP__SETTLING;
+    if (r->status != CDP_ERR_TIMEOUT) top->health = CDP__SETTLING;
     top->error.file = e->file;
     top->error.line = e->line;
     cdp__group_activate(top);
@@ -10669,10 +10733,10 @@ CDP__PRIVATE void cdp__group_settle(cdp_group *g) {
     bool sure = false;
     if (g->channel == CDP__WORLD_CHANNEL && lost)
         sure = cdp__world_read_first(g->w, true) == CDP__FIRST_OWN;
-    if (g->health != CDP__SETTLING) return;
+    if (g->domain.state != CDP__FAILURE_SETTLING) return;
     cdp__world_listen(g->w);
     cdp__world_answer(g->w);
-    if (g->health != CDP__SETTLING) return;
+    if (g->domain.state != CDP__FAILURE_SETTLING) return;
     if (g->channel == CDP__WORLD_CHANNEL || !lost) cdp__group_ask_starting(g);
     cdp__domain_step(g, CDP__FAILURE_TIMER, NULL, sure);
 }
@@ -11654,7 +11718,7 @@ CDP__PRIVATE void cdp__queue_waits(cdp_group *g, bool look, bool tick) {
 CDP__PRIVATE bool cdp__group_waits(cdp_group *g, uint64_t now) {
     const bool tick = now >= g->wait_ns;
     cdp__world *w = g->w;
-    const bool look = tick || w->failure.waiting;
+    const bool look = tick || w->failure.waiting || cdp__group_settling(g);
     uint64_t period = CDP__FAILURE_WAIT_MS * CDP__MS;
     uint32_t i;
     if (look) period = cdp__min(period, cdp__flows_waits(g));
@@ -11680,7 +11744,7 @@ CDP__PRIVATE bool cdp__group_waits(cdp_group *g, uint64_t now) {
 /* Nothing moved in the queue nor in messages. */
 CDP__PRIVATE cdp__advance cdp__group_blocked(cdp_group *g) {
     const uint64_t now = cdp__now(g->os);
-    if (cdp__group_due(g, now)) {
+    if (!cdp__group_settling(g) && cdp__group_due(g, now)) {
         if (!cdp__flows_due(g, now)) cdp__group_fail_timeout(g, now);
         return CDP__MOVED; /* it has just failed: look again */
     }
@@ -11690,6 +11754,33 @@ CDP__PRIVATE cdp__advance cdp__group_blocked(cdp_group *g) {
         && cdp__group_waits(g, now))
         return CDP__MOVED;
     return g->active_flows ? cdp__flows_stuck(g, now) : CDP__BLOCKED;
+}
+
+/* Is some operation, message or receive from any rank late, in a group that fails with `top`? */
+CDP__PRIVATE bool cdp__domain_late(cdp_group *top, uint64_t now) {
+    cdp_group *x;
+    const cdp__pend *s;
+    for (x = top->w->groups; x; x = x->next)
+        if (cdp__group_top(x) == top && (x->health != CDP__HEALTHY || cdp__group_due(x, now)))
+            return true;
+    for (s = top->w->pending; s; s = s->next)
+        if (s->kind == CDP__PEND_ANY && s->set && s->deadline_ns <= now
+            && cdp__group_top(s->of) == top)
+            return true;
+    return false;
+}
+
+/* A deadline has passed, and who is to blame is being found out. What is late may complete
+   meanwhile: then nothing has failed. */
+CDP__PRIVATE cdp__advance cdp__group_settle_late(cdp_group *g, cdp__advance polled) {
+    if (g->parent || g->domain.state != CDP__FAILURE_SETTLING) return polled;
+    if (!cdp__domain_late(g, cdp__now(g->os))) {
+        cdp__domain_step(g, CDP__FAILURE_RESUMED, NULL, false);
+        if (g->domain.state == CDP__FAILURE_HEALTHY) return polled;
+    }
+    cdp__group_settle(g);
+    if (g->health != CDP__HEALTHY) return CDP__MOVED;
+    return polled == CDP__IDLE ? CDP__BLOCKED : polled;
 }
 
 /* One look at everything: never blocks, never allocates after the first operation of a size. */
@@ -11703,19 +11794,24 @@ CDP__PRIVATE cdp__advance cdp__group_poll(cdp_group *g) {
     polled = cdp__queue_poll(g);
     if (g->active_flows && g->health == CDP__HEALTHY) flows = cdp__flows_poll(g);
     if (flows > polled) polled = flows;
+    if (g->health == CDP__HEALTHY) polled = cdp__group_settle_late(g, polled);
     if (polled != CDP__BLOCKED || g->w->fast_poll) return polled;
     return g->health == CDP__HEALTHY ? cdp__group_blocked(g) : CDP__MOVED;
 }
 
+/* When settling ends, or has its last chance to ask. */
+CDP__PRIVATE uint64_t cdp__group_settle_end(const cdp_group *g) {
+    const uint64_t due = (g->parent ? g->parent : g)->domain.due_ns;
+    return cdp__now(g->os) + 2 * CDP__MS < due ? due - 2 * CDP__MS : due;
+}
+
 /* When the group wants to be looked at again even if nothing arrives. */
 CDP__PRIVATE uint64_t cdp__group_deadline(const cdp_group *g) {
-    uint64_t at = g->soonest_ns;
+    uint64_t at = cdp__group_settling(g) ? cdp__group_settle_end(g) : g->soonest_ns;
     if (g->w->failure.outbox) at = 0;
     if (g->health == CDP__SETTLING && g->parent) return CDP__NEVER; /* the other group's */
     if (g->health == CDP__FAILED && g->settle_ns != CDP__NEVER && g->answer_ns) return g->answer_ns;
-    if (g->health == CDP__SETTLING && cdp__now(g->os) + 2 * CDP__MS < g->domain.due_ns)
-        return g->domain.due_ns - 2 * CDP__MS;
-    if (g->health == CDP__SETTLING) return g->domain.due_ns;
+    if (g->health == CDP__SETTLING) return cdp__group_settle_end(g);
     if (g->health != CDP__HEALTHY) return g->settle_ns;
     if (g->active_flows) at = cdp__min(at, cdp__min(g->wait_ns, g->listen_ns));
     if (g->exec.running)
@@ -12157,6 +12253,7 @@ CDP__PRIVATE cdp__pend *cdp__pend_open(cdp_group *g, cdp__pend_kind kind, cdp_wo
     s->deadline_ns = CDP__NEVER;
     s->wait_ns = 0;
     s->told = 0;
+    s->set = 0;
     memset(&s->after, 0, sizeof s->after);
     out->group = g;
     out->seq = CDP__PEND_BIT | s->use << 16 | g->pend_at;
@@ -12257,7 +12354,8 @@ CDP__PRIVATE uint64_t cdp__pends_deadline(const cdp__world *m) {
     const cdp__pend *s;
     uint64_t at = CDP__NEVER;
     for (s = m->pending; s; s = s->next) {
-        at = cdp__min(at, s->deadline_ns);
+        /* a receive that is late goes on until its group has settled why */
+        if (!s->set || !cdp__group_settling(s->of)) at = cdp__min(at, s->deadline_ns);
         if (s->look && s->wait_ns) at = cdp__min(at, s->wait_ns);
     }
     return at;
@@ -14356,7 +14454,7 @@ CDP__PRIVATE bool cdp__any_look(cdp__pend *s, uint64_t now) {
         return true;
     }
     s->seen = g->w->arrivals;
-    if (now >= s->deadline_ns) {
+    if (now >= s->deadline_ns && !cdp__group_settling(g)) {
         cdp__any_late(s);
     } else if (!g->looked && g->gone && !cdp__any_busy(g, s->want.tag)) {
         cdp__any_alone(s);
