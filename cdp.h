@@ -8113,7 +8113,8 @@ typedef enum cdp__pend_kind {
     CDP__PEND_FREE = 0,
     CDP__PEND_THEN,
     CDP__PEND_ANY,
-    CDP__PEND_BATCH
+    CDP__PEND_BATCH,
+    CDP__PEND_CALL /* whoever opened it closes it */
 } cdp__pend_kind;
 
 typedef struct cdp__pend {
@@ -13951,6 +13952,10 @@ CDP__PRIVATE cdp_status cdp__pend_cancel(cdp_group *g, uint64_t seq) {
         return cdp__fail(CDP_ERR_STATE,
             "cdp_work_cancel: a batch cannot be cancelled; abort the group, or start its messages "
             "one by one");
+    if (s->kind == CDP__PEND_CALL)
+        return cdp__fail(CDP_ERR_STATE,
+            "cdp_work_cancel: this work stands for something else, which is to be cancelled "
+            "itself; a call by cdp_call_cancel()");
     if (!x && s->kind == CDP__PEND_THEN)
         return cdp__fail(CDP_ERR_STATE, "cdp_work_cancel: the function is being called");
     if (!x) { /* it has become a receive from one rank */
