@@ -10663,8 +10663,9 @@ CDP__PRIVATE void cdp__post_begin(cdp__flow *flow, cdp__post *post, bool receive
     x->bytes = x->limit = post->call.count * elem;
     x->elem = elem;
     x->piece_bytes = flow->g->desc.piece_bytes;
-    /* Up to the window, a message leaves before the receiver asks for it. */
-    x->expose_bytes = cdp__max(flow->g->desc.expose_bytes, CDP__WINDOW + 1);
+    /* Up to the window, a message leaves before the receiver asks for it; it has asked for a body
+       that a channel offered. */
+    x->expose_bytes = cdp__max(flow->g->desc.expose_bytes, flow->owner ? 0 : CDP__WINDOW + 1);
     post->begun = true;
 }
 
