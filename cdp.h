@@ -11045,8 +11045,10 @@ CDP__PRIVATE void cdp__post_begin(cdp__flow *flow, cdp__post *post, bool receive
     x->elem = elem;
     x->piece_bytes = flow->g->desc.piece_bytes;
     x->expose_bytes = flow->g->desc.expose_bytes;
-    /* Up to the window, a message leaves before the receiver asks for it. */
-    if (!post->rendezvous) x->expose_bytes = cdp__max(x->expose_bytes, CDP__WINDOW + 1);
+    /* Up to the window, a message leaves before the receiver asks for it; it has asked for a body
+       that a channel offered, and for one that may wait. */
+    if (!post->rendezvous && !flow->owner)
+        x->expose_bytes = cdp__max(x->expose_bytes, CDP__WINDOW + 1);
     post->begun = true;
 }
 
