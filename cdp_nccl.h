@@ -2413,8 +2413,10 @@ CDP__PRIVATE bool cdp__nccl_memory_deregister(cdp__nccl *b, const cdp__nccl_memo
     bool known;
     if (!m->handle && !m->window) return true;
     cdp__nccl_hold(b);
-    known = b->comm != NULL;
-    if (known && !cdp__nccl_failed(b)) {
+    cdp__nccl_lock(b);
+    known = b->comm || (cdp__nccl_failed(b) && !b->aborted); /* that is being aborted */
+    cdp__nccl_unlock(b);
+    if (b->comm && !cdp__nccl_failed(b)) {
         if (m->handle && cdp__nc.ncclCommDeregister)
             r = (int)cdp__nc.ncclCommDeregister(b->comm, m->handle);
         if (m->window && cdp__nc.ncclCommWindowDeregister)

@@ -258,7 +258,6 @@ static void inside_of_rank(card *c) {
     const cdp_status st = cdp_nccl_alloc_symmetric(c->g, 4096, &p);
     test_check(st == in->want, __FILE__, __LINE__, "rank %u got %s: %s", c->rank,
         cdp_status_name(st), cdp_last_error()->text);
-    printf("rank %u: %s %s\n", c->rank, cdp_status_name(st), cdp_last_error()->text);
     T_TEXT(in->part, cdp_last_error()->text);
     T_WITHIN(2500, test_now_ns() - start);
     T(!p);
