@@ -243,9 +243,9 @@ CDP_API void cdp_nccl_free(cdp_group *group, void *data);
    is copied; it may be that of cdp_mem_allocator or cdp_mem_pool_allocator of cdp_mem.h. Each
    allocation has a label that says what it is for ("ddp bucket 3", "hook scratch", "nccl"). NULL:
    from NCCL and CUDA again. Such memory is not registered piece by piece. For registered memory
-   make a fixed pool over cdp_nccl_allocator() or cdp_nccl_symmetric_allocator(), on all ranks alike.
-   Memory is released to where it
-   was allocated: free all of it before `memory` ends. Errors: INVALID. */
+   make a fixed pool over cdp_nccl_allocator() or cdp_nccl_symmetric_allocator(), on all ranks
+   alike. Memory is released to where it was allocated: free all of it before `memory` ends.
+   Errors: INVALID. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_nccl_set_memory(
     cdp_group *group, const cdp_allocator *memory);
 
@@ -256,8 +256,10 @@ CDP_API cdp_allocator cdp_nccl_allocator(cdp_group *group);
 
 /* Symmetric device memory: `bytes` from ncclMemAlloc, which all ranks register together as a window
    (ncclCommWindowRegister with NCCL_WIN_COLL_SYMMETRIC, NCCL 2.27 and later). NCCL may then use its
-   kernels for symmetric memory in operations of this group whose input and result lie in windows,
-   at the same offset from their beginning on all ranks. Not zeroed; *out is NULL on failure.
+   kernels for symmetric memory in operations of this group whose input and result lie in windows.
+   NCCL asks for them at the same offset from the beginning of the same window on all ranks, and
+   nobody checks that: equal calls to a fixed pool of cdp_mem.h give equal offsets, and
+   cdp_mem_pool_hash() compares them. Not zeroed; *out is NULL on failure.
 
    Collective: all ranks of the group call it in the same order among its operations, with the same
    `bytes`, while they hold the same symmetric memory. So free it alike on all ranks before the next
