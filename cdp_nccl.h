@@ -280,9 +280,9 @@ CDP_API cdp_allocator cdp_nccl_allocator(cdp_group *group);
    is named; or a rank did not come to the end of NCCL's call, which is), MISMATCH (a rank called
    another operation), IO (NCCL's words), ABORTED, NOMEM (no host memory for the comparison).
 
-   Free it with cdp_nccl_free() on each rank, when operations on it are done on that rank; the memory
-   is deregistered then. What is freed inside a capture, and what is left, goes with the group. A
-   group made from this one (cdp_group_split, desc.from) does not have the windows. */
+   Free it with cdp_nccl_free() on each rank, when operations on it are done on that rank; the
+   memory is deregistered then. What is freed inside a capture, and what is left, goes with the
+   group. A group made from this one (cdp_group_split, desc.from) does not have the windows. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_nccl_alloc_symmetric(
     cdp_group *group, uint64_t bytes, void **out);
 
@@ -2285,7 +2285,8 @@ CDP__PRIVATE void cdp__nccl_group_failed(void *self, const cdp_error *error) {
 /* ---- >>memory: of the device, for operations ------------------------------------------------- */
 
 /* Knows: allocators of CUDA, of NCCL and of the caller. Promises: memory goes back to where it
-   came from, when nothing that is queued uses it. May use: load, bootstrap, stream, backend. */
+   came from, when nothing that is queued uses it. May use: load, bootstrap, stream, watchdog,
+   backend. */
 
 /* NCCL wants memory of an operation registered on all ranks or on none, so what fails here is an
    error, and nothing is done without. */
@@ -2528,8 +2529,8 @@ CDP__PRIVATE cdp_status cdp__nccl_sum_squares(
 
 /* Knows: windows of NCCL, which all ranks open together, and whose place follows from the windows
    that exist. Promises: no rank calls NCCL before all ranks have said that they are going to, with
-   the same size and the same windows; all have the memory in the end, or none has it. May use: load,
-   bootstrap, stream, memory. */
+   the same size and the same windows; all have the memory in the end, or none has it. May use:
+   load, bootstrap, stream, memory. */
 
 static const char cdp__nccl_symmetric_name[] = "cdp_nccl_alloc_symmetric";
 
@@ -2606,7 +2607,7 @@ CDP__PRIVATE void cdp__nccl_symmetric_tell(cdp__nccl *b, const cdp__nccl_memory 
 /* Register `m`, which this rank has, or has not: then `st` says why. */
 CDP__PRIVATE cdp_status cdp__nccl_symmetric_register(
     cdp__nccl *b, cdp__nccl_memory *m, cdp_status st, cdp__nccl_hello *all, uint64_t bytes) {
-    /* A rank that is still inside NCCL at its deadline says so, before others lose patience with it */
+    /* longer than NCCL's call has: a rank that hangs in there fails the group itself */
     const uint32_t longer = b->timeout_ms > CDP_NO_TIMEOUT / 2 ? CDP_NO_TIMEOUT : 2 * b->timeout_ms;
     cdp__nccl_hello *const mine = &all[b->rank];
     mine->bytes = bytes;
