@@ -526,6 +526,11 @@ struct cdp_backward {
        has returned: use grad_out, saved memory, or cdp_backward_alloc(). */
     cdp_tensor *grad_in;
     uint32_t in_count;
+    /* Of each input: NULL, or which rows of the value grad_in holds, shape[0] of them in any order:
+       the gradient of an embedding is that of the rows that were looked up. The others are zero; a
+       row that occurs twice is added. Read as grad_in is. Only where cdp_ctx_grad() is asked for
+       the value, on this rank; all contributions to it are then rows. */
+    const uint32_t **grad_rows;
     void *priv;
 };
 /* Memory for gradients, aligned to 8 bytes; freed when they have left. NULL: out of memory. Only
@@ -588,6 +593,9 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_ctx_backward(cdp_ctx *ctx, const cdp_backw
 /* The gradient of a value of this rank that no step made; data NULL: it has none. Its memory is
    the context's, until it ends or the next pass. Errors: INVALID, STATE (a pass has failed). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ctx_grad(cdp_ctx *ctx, uint64_t value, cdp_tensor *out);
+/* Which rows of the value cdp_ctx_grad() gives, shape[0] of them, ascending, each once; NULL: all.
+   The memory is the gradient's. */
+CDP_API const uint32_t *cdp_ctx_grad_rows(cdp_ctx *ctx, uint64_t value);
 
 /* ---- >>optimizer ----------------------------------------------------------------------------- */
 
@@ -628,7 +636,8 @@ typedef struct cdp_dist_optim cdp_dist_optim;
 CDP_MUST_CHECK CDP_API cdp_status cdp_dist_optim_create(
     const cdp_optim_desc *desc, cdp_dist_optim **out);
 /* One step with the gradients of a context, on all owners at once; waits for all. A parameter
-   without a gradient stays as it is. After a failure, which names every owner that failed, the
+   without a gradient stays as it is, and so do rows of one whose gradient is of some rows (see
+   grad_rows; SGD, ADAGRAD and ADAM without weight_decay). After a failure, which names every owner that failed, the
    others have made their step. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_dist_optim_step(cdp_dist_optim *optim, cdp_ctx *ctx);
 /* Other settings from the next step on. 0: as it was. */
@@ -655,6 +664,8 @@ inline cdp_status cdp_rpc_call(cdp_rpc *rpc, const cdp_call_desc &desc, cdp_call
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_RPC_IMPLEMENTATION)) \
     && !defined(CDP_RPC_IMPL_INCLUDED)
 #define CDP_RPC_IMPL_INCLUDED
+#undef CDP__HERE
+#define CDP__HERE CDP__FILE_RPC
 
 #ifdef __cplusplus
 extern "C" {
@@ -1862,6 +1873,7 @@ typedef struct cdp__ctx_sum {
     struct cdp__ctx_sum *next;
     uint32_t rank, node, edge; /* contributions are added in this order */
     cdp_tensor t;              /* its contents follow in memory */
+    uint32_t *rows;            /* behind them: which rows these are; NULL: all */
 } cdp__ctx_sum;
 
 /* Beside each node. */
@@ -1907,9 +1919,10 @@ struct cdp_ctx {
     cdp__ctx_node *nodes;
     cdp__ctx_value *values;
     uint32_t node_room, edge_room, value_room, went_room, chains[64];
-    const cdp_tensor *roots;         /* while it is mine */
-    const cdp_tensor *sending;       /* gradients of the inputs of the node whose messages leave */
-    cdp__rpc_rq *fires, **fires_end; /* for the thread in cdp_ctx_backward() */
+    const cdp_tensor *roots;   /* while it is mine */
+    const cdp_tensor *sending; /* gradients of the inputs of the node whose messages leave */
+    const uint32_t *const *sending_rows; /* and which rows they are; NULL: all of all */
+    cdp__rpc_rq *fires, **fires_end;     /* for the thread in cdp_ctx_backward() */
 };
 
 /* A step of a pass on this rank. */
@@ -2675,36 +2688,51 @@ CDP__PRIVATE CDP__PRINTF(4, 5) void cdp__ctx_fail_here(
 
 /* ---- messages of passes */
 
-/* A gradient as a record of its own; NULL: out of memory. */
-CDP__PRIVATE cdp__ctx_sum *cdp__ctx_copy(
-    cdp_rpc *rpc, const cdp_tensor *t, uint32_t rank, uint32_t node, uint32_t edge) {
-    const uint64_t bytes = cdp__rpc_tensor_bytes(t);
+/* Room for a gradient like `t`, of some rows or of all. NULL: out of memory. */
+CDP__PRIVATE cdp__ctx_sum *cdp__ctx_room_for(cdp_rpc *rpc, const cdp_tensor *t, bool rows) {
+    const uint64_t bytes = cdp__rpc_filled(cdp__rpc_tensor_bytes(t));
     const uint64_t head = cdp__rpc_filled(sizeof(cdp__ctx_sum));
-    cdp__ctx_sum *sum = (cdp__ctx_sum *)cdp__alloc(rpc->os, head + bytes);
+    const uint64_t more = rows ? t->shape[0] * sizeof(uint32_t) : 0;
+    cdp__ctx_sum *sum = (cdp__ctx_sum *)cdp__alloc(rpc->os, head + bytes + more);
     if (!sum) return NULL;
-    sum->next = NULL;
-    sum->rank = rank;
-    sum->node = node;
-    sum->edge = edge;
+    memset(sum, 0, sizeof *sum);
     sum->t = *t;
     sum->t.value = 0;
     sum->t.data = (uint8_t *)sum + head;
-    if (bytes) memcpy(sum->t.data, t->data, (size_t)bytes);
+    if (rows) sum->rows = (uint32_t *)(void *)((uint8_t *)sum + head + bytes);
     return sum;
 }
 
-CDP__PRIVATE const cdp_tensor *cdp__ctx_sent(const cdp_ctx *ctx, const cdp__wave_act *a) {
+/* A gradient as a record of its own; NULL: out of memory. */
+CDP__PRIVATE cdp__ctx_sum *cdp__ctx_copy(cdp_rpc *rpc, const cdp_tensor *t, const uint32_t *rows,
+    uint32_t rank, uint32_t node, uint32_t edge) {
+    const uint64_t bytes = cdp__rpc_tensor_bytes(t);
+    cdp__ctx_sum *sum = cdp__ctx_room_for(rpc, t, rows != NULL);
+    if (!sum) return NULL;
+    sum->rank = rank;
+    sum->node = node;
+    sum->edge = edge;
+    if (bytes) memcpy(sum->t.data, t->data, (size_t)bytes);
+    if (rows) memcpy(sum->rows, rows, (size_t)(t->shape[0] * sizeof *rows));
+    return sum;
+}
+
+CDP__PRIVATE const cdp_tensor *cdp__ctx_sent(
+    const cdp_ctx *ctx, const cdp__wave_act *a, const uint32_t **rows) {
     const uint32_t *input_of = a->node ? ctx->nodes[a->node].input_of : NULL;
-    const cdp_tensor *t = NULL;
-    if (a->what == CDP__WAVE_SEND_GRAD) t = &ctx->sending[input_of ? input_of[a->edge] : a->edge];
-    return t && t->data ? t : NULL;
+    const uint32_t input = input_of ? input_of[a->edge] : a->edge;
+    *rows = NULL;
+    if (a->what != CDP__WAVE_SEND_GRAD || !ctx->sending[input].data) return NULL;
+    if (ctx->sending_rows) *rows = ctx->sending_rows[input];
+    return &ctx->sending[input];
 }
 
 /* To a node of this rank: a step that waits in a list. */
 CDP__PRIVATE void cdp__ctx_local(cdp_rpc *rpc, cdp_ctx *ctx, const cdp__wave_act *a) {
-    const cdp_tensor *t = cdp__ctx_sent(ctx, a);
+    const uint32_t *rows;
+    const cdp_tensor *t = cdp__ctx_sent(ctx, a, &rows);
     cdp__rpc_wave *w = (cdp__rpc_wave *)cdp__alloc_zero(rpc->os, sizeof *w);
-    if (w && t) w->sum = cdp__ctx_copy(rpc, t, rpc->rank, a->node, a->edge);
+    if (w && t) w->sum = cdp__ctx_copy(rpc, t, rows, rpc->rank, a->node, a->edge);
     if (!w || (t && !w->sum)) {
         cdp__free(rpc->os, w);
         cdp__ctx_fail_here(rpc, ctx, CDP_ERR_NOMEM, "out of memory for a gradient");
@@ -2719,7 +2747,8 @@ CDP__PRIVATE void cdp__ctx_local(cdp_rpc *rpc, cdp_ctx *ctx, const cdp__wave_act
 
 CDP__PRIVATE void cdp__ctx_remote(cdp_rpc *rpc, cdp_ctx *ctx, const cdp__wave_act *a) {
     static const cdp__rpc_kind kinds[] = {CDP__RPC_MARK, CDP__RPC_GRAD, CDP__RPC_DONE};
-    const cdp_tensor *t = cdp__ctx_sent(ctx, a);
+    const uint32_t *rows;
+    const cdp_tensor *t = cdp__ctx_sent(ctx, a, &rows);
     cdp__rpc_packet p;
     cdp_args args;
     memset(&p, 0, sizeof p);
@@ -3191,11 +3220,95 @@ CDP__PRIVATE bool cdp__ctx_plus(
     return true;
 }
 
+typedef struct cdp__ctx_row {
+    uint32_t row;
+    uint32_t order; /* among all contributions */
+    const uint8_t *data;
+} cdp__ctx_row;
+
+CDP__PRIVATE int cdp__ctx_row_order(const void *a, const void *b) {
+    const cdp__ctx_row *x = (const cdp__ctx_row *)a, *y = (const cdp__ctx_row *)b;
+    if (x->row != y->row) return x->row < y->row ? -1 : 1;
+    return x->order < y->order ? -1 : 1;
+}
+
+/* How many rows a list of contributions has. False: they are not alike. */
+CDP__PRIVATE bool cdp__ctx_rows_fit(const cdp__ctx_sum *list, uint64_t *count) {
+    const cdp_tensor *a = &list->t;
+    const cdp__ctx_sum *s;
+    *count = 0;
+    for (s = list; s; s = s->next) {
+        if (!s->rows || s->t.dtype != a->dtype || s->t.dims != a->dims
+            || memcmp(s->t.shape + 1, a->shape + 1, (a->dims - 1) * sizeof *a->shape) != 0)
+            return false;
+        *count += s->t.shape[0];
+    }
+    return *count < UINT32_MAX;
+}
+
+/* Contributions of some rows as one, each row once, ascending: contributions to a row are added
+   in their order. NULL: the context has failed. */
+CDP__PRIVATE cdp__ctx_sum *cdp__ctx_rows_total(
+    cdp_rpc *rpc, cdp_ctx *ctx, const cdp__ctx_sum *list) {
+    const cdp__ctx_sum *s;
+    cdp__ctx_sum *total = NULL;
+    cdp__ctx_row *all;
+    cdp_tensor t = list->t;
+    uint64_t count, bytes, i;
+    uint32_t n = 0;
+    if (!cdp__ctx_rows_fit(list, &count)) {
+        cdp__ctx_fail_here(rpc, ctx, CDP_ERR_MISMATCH,
+            "gradients of one value differ on rank %u (%s): some are rows, others are not, or "
+            "their rows have other shapes",
+            rpc->rank, rpc->peers[rpc->rank].name);
+        return NULL;
+    }
+    t.shape[0] = 1;
+    bytes = cdp__rpc_tensor_bytes(&t);
+    t.shape[0] = count;
+    all = (cdp__ctx_row *)cdp__alloc(rpc->os, (count + 1) * sizeof *all);
+    if (all) total = cdp__ctx_room_for(rpc, &t, true);
+    if (!total) {
+        cdp__free(rpc->os, all);
+        cdp__ctx_fail_here(rpc, ctx, CDP_ERR_NOMEM, "out of memory for rows of a gradient");
+        return NULL;
+    }
+    for (s = list; s; s = s->next)
+        for (i = 0; i < s->t.shape[0]; ++i, ++n) {
+            all[n].row = s->rows[i];
+            all[n].order = n;
+            all[n].data = (const uint8_t *)s->t.data + i * bytes;
+        }
+    qsort(all, (size_t)count, sizeof *all, cdp__ctx_row_order);
+    total->t.shape[0] = 0;
+    for (i = 0; i < count; ++i) {
+        uint8_t *end = (uint8_t *)total->t.data + total->t.shape[0] * bytes;
+        if (i && all[i].row == all[i - 1].row) {
+            cdp__reduce(t.dtype, CDP_REDUCE_SUM, false, end - bytes, all[i].data,
+                bytes / cdp_dtype_size(t.dtype));
+            continue;
+        }
+        memcpy(end, all[i].data, (size_t)bytes);
+        total->rows[total->t.shape[0]++] = all[i].row;
+    }
+    cdp__free(rpc->os, all);
+    return total;
+}
+
 /* What all contributions to a value add up to, which is the caller's; NULL: there was none, or
    they do not fit. */
 CDP__PRIVATE cdp__ctx_sum *cdp__ctx_total(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t value) {
     cdp__ctx_sum *total = ctx->values[value].sums, *rest, *s;
+    bool rows = false;
     ctx->values[value].sums = NULL;
+    for (s = total; s; s = s->next)
+        rows = rows || s->rows;
+    if (rows) {
+        rest = total;
+        total = cdp__ctx_rows_total(rpc, ctx, rest);
+        cdp__ctx_sums_free(rpc, &rest);
+        return total;
+    }
     if (!total) return NULL;
     rest = total->next;
     total->next = NULL;
@@ -3235,6 +3348,7 @@ CDP__PRIVATE const char *cdp__ctx_wrong(const cdp_backward *b) {
             return "has left a gradient without a dtype that can be added, or with 9 dims";
         if (cdp__rpc_tensor_bytes(t) > b->rpc->desc.max_message_bytes)
             return "has left a gradient longer than max_message_bytes";
+        if (b->grad_rows[i] && !t->dims) return "has left rows of a gradient without dims";
     }
     return NULL;
 }
@@ -3253,8 +3367,10 @@ CDP__PRIVATE void cdp__ctx_ran(
             rpc->rank, rpc->peers[rpc->rank].name, wrong);
     } else if (!ctx->failed && !ctx->ended) {
         ctx->sending = b->grad_in;
+        ctx->sending_rows = b->grad_rows;
         cdp__wave_fired(&ctx->w, node);
         ctx->sending = NULL;
+        ctx->sending_rows = NULL;
     }
 }
 
@@ -3281,7 +3397,10 @@ CDP__PRIVATE void cdp__ctx_run_node(void *user, cdp_rpc_request *request) {
     b.in_count = x.in_count;
     t = (cdp_tensor *)cdp__alloc_zero(rpc->os, (x.in_count + x.out_count + 1) * sizeof *t);
     held = (cdp__ctx_sum **)cdp__alloc_zero(rpc->os, (x.out_count + 1) * sizeof *held);
-    if (!t || !held) cdp__ctx_fail_here(rpc, ctx, CDP_ERR_NOMEM, "out of memory for gradients");
+    b.grad_rows =
+        (const uint32_t **)cdp__alloc_zero(rpc->os, (x.in_count + 1) * sizeof *b.grad_rows);
+    if (!t || !held || !b.grad_rows)
+        cdp__ctx_fail_here(rpc, ctx, CDP_ERR_NOMEM, "out of memory for gradients");
     for (i = 0; i < x.out_count && !ctx->failed && !ctx->ended; ++i) {
         held[i] = cdp__ctx_total(rpc, ctx, x.outputs[i]);
         if (held[i]) t[i] = held[i]->t;
@@ -3301,6 +3420,7 @@ CDP__PRIVATE void cdp__ctx_run_node(void *user, cdp_rpc_request *request) {
         cdp__free(rpc->os, b.priv);
         b.priv = next;
     }
+    cdp__free(rpc->os, (void *)(uintptr_t)b.grad_rows);
     cdp__free(rpc->os, held);
     cdp__free(rpc->os, t);
     cdp_lock_release(&rpc->lock);
@@ -3325,6 +3445,28 @@ CDP__PRIVATE void cdp__ctx_queue(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t node) {
     rpc->changed = true;
 }
 
+/* The gradient of a leaf, beside that of earlier passes. True: it is the leaf's. */
+CDP__PRIVATE bool cdp__ctx_keep(
+    cdp_rpc *rpc, cdp_ctx *ctx, cdp__ctx_sum **grad, cdp__ctx_sum *total) {
+    cdp__ctx_sum *both;
+    if (!*grad) {
+        *grad = total;
+        return true;
+    }
+    if (!(*grad)->rows && !total->rows) {
+        (void)cdp__ctx_plus(rpc, ctx, &(*grad)->t, &total->t);
+        return false;
+    }
+    (*grad)->next = total;
+    both = cdp__ctx_rows_total(rpc, ctx, *grad);
+    (*grad)->next = NULL;
+    if (both) {
+        cdp__ctx_sums_free(rpc, grad);
+        *grad = both;
+    }
+    return false;
+}
+
 /* All gradients of a node have arrived. */
 CDP__PRIVATE void cdp__ctx_fire(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t node) {
     const uint32_t value = ctx->nodes[node].value;
@@ -3338,11 +3480,8 @@ CDP__PRIVATE void cdp__ctx_fire(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t node) {
     total = cdp__ctx_total(rpc, ctx, value);
     if (ctx->failed) return;
     if (!ctx->w.nodes[node].edges && total) {
-        cdp__ctx_sum **grad = &ctx->values[value].grad;
-        if (!*grad) {
-            *grad = total;
-            total = NULL;
-        } else if (!cdp__ctx_plus(rpc, ctx, &(*grad)->t, &total->t)) {
+        if (cdp__ctx_keep(rpc, ctx, &ctx->values[value].grad, total)) total = NULL;
+        if (ctx->failed) {
             cdp__ctx_sums_free(rpc, &total);
             return;
         }
@@ -3367,6 +3506,14 @@ CDP__PRIVATE bool cdp__ctx_got_grad(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t from, u
     uint64_t pass, uint64_t value, cdp__ctx_sum *sum) {
     uint32_t entry;
     const cdp__wave_how how = cdp__wave_got_grad(&ctx->w, from, node, pass, value, &entry);
+    if (sum && sum->rows && how == CDP__WAVE_OK) {
+        const uint32_t to = ctx->w.values[entry].node;
+        if (ctx->nodes[to].backward || ctx->w.nodes[to].edges)
+            cdp__ctx_fail_here(rpc, ctx, CDP_ERR_INVALID,
+                "a backward function on rank %u (%s) has left rows as the gradient of a value that "
+                "is no parameter of that rank",
+                rpc->rank, rpc->peers[rpc->rank].name);
+    }
     if (sum && how == CDP__WAVE_OK && !ctx->failed)
         cdp__ctx_add(ctx, entry, sum);
     else
@@ -3424,7 +3571,7 @@ CDP__PRIVATE const char *cdp__ctx_got_wave(cdp_rpc *rpc, uint32_t from, const cd
     if (p->tensors) {
         cdp_tensor t = cdp__rpc_get_shape(p->shapes);
         t.data = (void *)(uintptr_t)p->area;
-        sum = cdp__ctx_copy(rpc, &t, from, p->aux, 0);
+        sum = cdp__ctx_copy(rpc, &t, NULL, from, p->aux, 0);
         if (!sum) {
             cdp__ctx_fail_here(rpc, ctx, CDP_ERR_NOMEM, "out of memory for a gradient");
             return NULL;
@@ -6545,6 +6692,17 @@ CDP_API cdp_status cdp_ctx_grad(cdp_ctx *ctx, uint64_t value, cdp_tensor *out) {
     return st;
 }
 
+CDP_API const uint32_t *cdp_ctx_grad_rows(cdp_ctx *ctx, uint64_t value) {
+    const uint32_t *rows = NULL;
+    uint32_t entry;
+    if (!ctx) return NULL;
+    cdp_lock_acquire(&ctx->rpc->lock);
+    entry = cdp__ctx_entry(ctx, value);
+    if (entry && ctx->values[entry].grad) rows = ctx->values[entry].grad->rows;
+    cdp_lock_release(&ctx->rpc->lock);
+    return rows;
+}
+
 /* ---- >>update-rules (pure): one element of a parameter --------------------------------------- */
 
 /* Knows: settings, an element, its gradient, its state. Promises: the same bits as the same
@@ -6820,21 +6978,46 @@ CDP__PRIVATE void cdp__optim_store(const cdp_tensor *t, void *data, uint64_t i, 
         ((float *)data)[i] = (float)x;
 }
 
+/* NULL, or why a gradient does not fit its parameter. */
+CDP__PRIVATE const char *cdp__optim_misfit(
+    const cdp__optim_rule *rule, const cdp_tensor *t, const cdp_tensor *g, const uint32_t *rows) {
+    uint64_t i;
+    if (g->dtype != t->dtype) return "a gradient has another dtype than its parameter";
+    if (!rows)
+        return cdp__rpc_tensor_bytes(g) == cdp__rpc_tensor_bytes(t)
+            ? NULL
+            : "a gradient is not as long as its parameter";
+    if (rule->kind != CDP_OPTIM_SGD && rule->kind != CDP_OPTIM_ADAGRAD
+        && rule->kind != CDP_OPTIM_ADAM)
+        return "a gradient is of some rows, which only SGD, ADAGRAD and ADAM take";
+    if (rule->decay != 0) return "a gradient is of some rows; weight_decay must be 0 then";
+    if (g->dims != t->dims
+        || memcmp(g->shape + 1, t->shape + 1, (g->dims - 1) * sizeof *g->shape) != 0)
+        return "the rows of a gradient have another shape than those of its parameter";
+    for (i = 0; i < g->shape[0]; ++i)
+        if (rows[i] >= t->shape[0])
+            return "a gradient is of a row that its parameter does not have";
+    return NULL;
+}
+
+/* `rows`: what the gradient is of; NULL: all elements. */
 CDP__PRIVATE void cdp__optim_update(
-    const cdp__optim_rule *rule, cdp__optim_param *p, const cdp_tensor *g) {
-    const uint64_t n = cdp__rpc_tensor_bytes(&p->t) / cdp_dtype_size(p->t.dtype);
+    const cdp__optim_rule *rule, cdp__optim_param *p, const cdp_tensor *g, const uint32_t *rows) {
+    const uint64_t n = cdp__rpc_tensor_bytes(g) / cdp_dtype_size(g->dtype);
+    const uint64_t width = rows && n ? n / g->shape[0] : 1;
     const double t = (double)++p->steps;
     uint64_t i;
     uint32_t k;
     for (i = 0; i < n; ++i) {
+        const uint64_t at = rows ? rows[i / width] * width + i % width : i;
         double s[3];
         for (k = 0; k < 3; ++k)
-            s[k] = cdp__optim_load(&p->t, p->state[k], i);
-        cdp__optim_store(&p->t, p->t.data, i,
-            cdp__optim_element(rule, t, cdp__optim_load(&p->t, p->t.data, i),
+            s[k] = cdp__optim_load(&p->t, p->state[k], at);
+        cdp__optim_store(&p->t, p->t.data, at,
+            cdp__optim_element(rule, t, cdp__optim_load(&p->t, p->t.data, at),
                 cdp__optim_load(&p->t, g->data, i), s));
         for (k = 0; k < 3; ++k)
-            cdp__optim_store(&p->t, p->state[k], i, s[k]);
+            cdp__optim_store(&p->t, p->state[k], at, s[k]);
     }
 }
 
@@ -6844,6 +7027,8 @@ CDP__PRIVATE void cdp__optim_step_here(void *user, cdp_rpc_request *q) {
     (void)user;
     for (i = 0; o && i < o->count; ++i) {
         cdp__optim_param *p = &o->params[i];
+        const uint32_t *rows;
+        const char *wrong;
         uint64_t value;
         cdp_tensor g;
         if (cdp_ctx_param(q->ctx, p->rref, &value) != CDP_OK
@@ -6852,11 +7037,13 @@ CDP__PRIVATE void cdp__optim_step_here(void *user, cdp_rpc_request *q) {
             return;
         }
         if (!g.data) continue;
-        if (g.dtype != p->t.dtype || cdp__rpc_tensor_bytes(&g) != cdp__rpc_tensor_bytes(&p->t)) {
-            (void)cdp_rpc_fail(q, 1, "a gradient is not like its parameter");
+        rows = cdp_ctx_grad_rows(q->ctx, value);
+        wrong = cdp__optim_misfit(&o->rule, &p->t, &g, rows);
+        if (wrong) {
+            (void)cdp_rpc_fail(q, 1, wrong);
             return;
         }
-        cdp__optim_update(&o->rule, p, &g);
+        cdp__optim_update(&o->rule, p, &g, rows);
     }
 }
 

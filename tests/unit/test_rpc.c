@@ -1765,6 +1765,191 @@ TEST(dist_optim) {
     run(3, optimizers);
 }
 
+/* ---- a remote embedding ---- */
+
+static void table_open(side *s) {
+    table *t = &table_of[s->rank];
+    for (uint32_t i = 0; i < TABLE_ROWS * TABLE_WIDTH; ++i)
+        t->w[i] = (float)i;
+    t->ill = 0;
+    t->t = (cdp_tensor){
+        .data = t->w, .dtype = CDP_DTYPE_F32, .dims = 2, .shape = {TABLE_ROWS, TABLE_WIDTH}};
+    const cdp_value v = {.data = t, .plain = {.tensors = &t->t, .tensor_count = 1}};
+    OK(cdp_rref_create(s->rpc, &v, "a table", &t->rref));
+    saved_live[s->rank] = 0;
+}
+
+static cdp_call lookup(side *s, cdp_ctx *ctx, uint32_t to, uint32_t *rows, uint32_t n) {
+    cdp_call c = {0};
+    OK(cdp_rpc_call(s->rpc, CALL(.to = to, F("lookup"), .ctx = ctx, BYTES(rows, 4 * n)), &c));
+    return c;
+}
+
+/* Two lookups of one table, rows twice among them, and a pass over both: only these rows change,
+   as one loop over the rows would change them. `passes`: of the same context. */
+static void embed_step(side *s, uint32_t to, cdp_dist_optim *optim, uint32_t passes, float *w,
+    const cdp_optim_desc *d, double t, double state[TABLE_ROWS * TABLE_WIDTH][3]) {
+    uint32_t a[3] = {7, 999, 7}, b[2] = {7, 0};
+    static const uint32_t order[] = {0, 7, 999};
+    float ga[9], gb[6], sum[3][TABLE_WIDTH];
+    cdp_ctx *ctx;
+    cdp_call c[2];
+    if (!OK(cdp_ctx_begin(s->rpc, &ctx))) return;
+    c[0] = lookup(s, ctx, to, a, 3);
+    c[1] = lookup(s, ctx, to, b, 2);
+    if (!T_EQ(1, c[0].tensor_count) || !T_EQ(1, c[1].tensor_count)) return;
+    T(((float *)c[0].tensors[0].data)[3] == w[2997]);
+    for (uint32_t i = 0; i < 9; ++i)
+        ga[i] = (float)(i + 1) / 3;
+    for (uint32_t i = 0; i < 6; ++i)
+        gb[i] = (float)(i + 1) / 7;
+    for (uint32_t k = 0; k < TABLE_WIDTH; ++k) {
+        sum[0][k] = gb[3 + k];
+        sum[1][k] = ga[k] + ga[6 + k];
+        sum[1][k] += gb[k];
+        sum[2][k] = ga[3 + k];
+    }
+    cdp_tensor roots[2] = {c[0].tensors[0], c[1].tensors[0]}, grads[2] = {roots[0], roots[1]};
+    grads[0].data = ga;
+    grads[1].data = gb;
+    for (uint32_t pass = 0; pass < passes; ++pass)
+        OK(cdp_ctx_backward(
+            ctx, &(cdp_backward_desc){.roots = roots, .root_count = 2, .grads = grads}));
+    OK(cdp_dist_optim_step(optim, ctx));
+    for (uint32_t r = 0; r < 3; ++r)
+        for (uint32_t k = 0; k < TABLE_WIDTH; ++k) {
+            const uint32_t at = order[r] * TABLE_WIDTH + k;
+            const float g = passes == 2 ? sum[r][k] + sum[r][k] : sum[r][k];
+            double x = w[at];
+            for (uint32_t i = 0; i < 3; ++i)
+                state[at][i] = (float)state[at][i];
+            local_step(d, t, &x, g, state[at]);
+            for (uint32_t i = 0; i < 3; ++i)
+                state[at][i] = (float)state[at][i];
+            w[at] = (float)x;
+        }
+    cdp_call_free(&c[0]);
+    cdp_call_free(&c[1]);
+    OK(cdp_ctx_end(ctx, 0));
+}
+
+static void embeddings(side *s) {
+    static const cdp_optim_desc kinds[] = {{.kind = CDP_OPTIM_SGD, .lr = .1},
+        {.kind = CDP_OPTIM_ADAGRAD, .lr = .05}, {.kind = CDP_OPTIM_ADAM, .lr = .05}};
+    static float w[TABLE_ROWS * TABLE_WIDTH];
+    static double state[TABLE_ROWS * TABLE_WIDTH][3];
+    static uint32_t place;
+    table_open(s);
+    meet(s, &place);
+    for (uint32_t kind = 0; kind < 3 && s->rank == 0; ++kind) {
+        const uint32_t to = kind == 1 ? 0 : 1; /* one's own table, too */
+        cdp_optim_desc d = kinds[kind];
+        cdp_dist_optim *optim;
+        cdp_call ref = {0};
+        OK(cdp_rpc_call(s->rpc, CALL(.to = to, F("table_rref")), &ref));
+        d.rpc = s->rpc;
+        d.params = ref.rrefs;
+        d.param_count = 1;
+        if (!OK(cdp_dist_optim_create(&d, &optim))) return;
+        memcpy(w, table_of[to].w, sizeof w);
+        memset(state, 0, sizeof state);
+        for (uint32_t step = 1; step < 4; ++step)
+            embed_step(s, to, optim, step == 3 ? 2 : 1, w, &d, step, state);
+        (void)cdp_rpc_stats_of(s->rpc);
+        T(!memcmp(w, table_of[to].w, sizeof w));
+        cdp_dist_optim_destroy(optim);
+        cdp_call_free(&ref);
+    }
+    meet(s, &place);
+    cdp_rref_drop(table_of[s->rank].rref);
+}
+TEST(embedding_bag_with_no_grad_tensors_sparse) {
+    run(2, embeddings);
+}
+
+/* What does not fit: a row that is not there, a rule without rows, rows and a whole gradient, rows
+   for a value that is no parameter there. */
+static cdp_status b_rows_of_nothing(void *user, cdp_backward *b) {
+    static const uint32_t rows[] = {1};
+    (void)user;
+    b->grad_in[0] = b->grad_out[0];
+    b->grad_rows[0] = rows;
+    return CDP_OK;
+}
+static void rows_for_a_call(side *s, uint32_t to) {
+    uint32_t rows[1] = {3};
+    uint64_t out;
+    cdp_ctx *ctx;
+    if (!OK(cdp_ctx_begin(s->rpc, &ctx))) return;
+    cdp_call c = lookup(s, ctx, to, rows, 1);
+    cdp_tensor root = c.tensors[0];
+    OK(cdp_ctx_value(ctx, &out));
+    OK(cdp_ctx_op(ctx,
+        &(cdp_ctx_op_desc){.inputs = &root.value,
+            .input_count = 1,
+            .outputs = &out,
+            .output_count = 1,
+            .backward = b_rows_of_nothing}));
+    root.value = out;
+    REFUSED(CDP_ERR_INVALID, "no parameter of that rank",
+        cdp_ctx_backward(ctx, &(cdp_backward_desc){.roots = &root, .root_count = 1}));
+    cdp_call_free(&c);
+    OK(cdp_ctx_end(ctx, 0));
+}
+
+static void embedding_mistakes(side *s) {
+    static const cdp_optim_desc kinds[] = {{.kind = CDP_OPTIM_SGD}, {.kind = CDP_OPTIM_RMSPROP},
+        {.kind = CDP_OPTIM_SGD, .weight_decay = .1}};
+    static const char *const texts[] = {
+        "does not have", "only SGD, ADAGRAD and ADAM", "weight_decay must be 0"};
+    static uint32_t place;
+    uint32_t a[2] = {7, 9}, b[1] = {7};
+    table_open(s);
+    meet(s, &place);
+    for (uint32_t i = 0; i < 4 && s->rank == 0; ++i) {
+        cdp_optim_desc d = kinds[i % 3];
+        cdp_dist_optim *optim;
+        cdp_call ref = {0}, c[2];
+        cdp_ctx *ctx;
+        table_of[1].ill = i == 0 ? 1 : 0;
+        if (i == 3) table_of[1].ill = 2;
+        OK(cdp_rpc_call(s->rpc, CALL(.to = 1, F("table_rref")), &ref));
+        d.rpc = s->rpc;
+        d.params = ref.rrefs;
+        d.param_count = 1;
+        OK(cdp_dist_optim_create(&d, &optim));
+        if (!OK(cdp_ctx_begin(s->rpc, &ctx))) return;
+        c[0] = lookup(s, ctx, 1, b, 1);
+        c[1] = lookup(s, ctx, 1, a, 2);
+        const cdp_tensor roots[2] = {c[0].tensors[0], c[1].tensors[0]};
+        const cdp_backward_desc pass = {.roots = roots, .root_count = 2};
+        if (i == 3) {
+            REFUSED(
+                CDP_ERR_MISMATCH, "some are rows, others are not", cdp_ctx_backward(ctx, &pass));
+        } else {
+            OK(cdp_ctx_backward(ctx, &pass));
+            REFUSED(CDP_ERR_REMOTE, texts[i], cdp_dist_optim_step(optim, ctx));
+        }
+        cdp_call_free(&c[0]);
+        cdp_call_free(&c[1]);
+        OK(cdp_ctx_end(ctx, 0));
+        cdp_dist_optim_destroy(optim);
+        cdp_call_free(&ref);
+    }
+    if (s->rank == 0) {
+        table_of[1].ill = 0;
+        rows_for_a_call(s, 1);
+        T(!cdp_ctx_grad_rows(NULL, 1));
+    }
+    meet(s, &place);
+    for (uint32_t i = 0; i < TABLE_ROWS * TABLE_WIDTH; ++i)
+        if (!T(table_of[s->rank].w[i] == (float)i)) break;
+    cdp_rref_drop(table_of[s->rank].rref);
+}
+TEST(embedding_rows_that_do_not_fit) {
+    run(2, embedding_mistakes);
+}
+
 static void optim_mistakes(side *s) {
     static uint32_t place;
     int64_t x[2] = {5, 0};
@@ -1845,6 +2030,9 @@ int main(int argc, char **argv) {
         {"backward_invalid_args", backward_invalid_args, 60},
         {"py_tensors", py_tensors, 60},
         {"dist_optim", dist_optim, 60},
+        {"embedding_bag_with_no_grad_tensors_sparse", embedding_bag_with_no_grad_tensors_sparse,
+            60},
+        {"embedding_rows_that_do_not_fit", embedding_rows_that_do_not_fit, 60},
         {"dist_optim_exception_on_constructor", dist_optim_exception_on_constructor, 60},
         {"backward_node_failure", backward_node_failure, 60},
     };
