@@ -4292,7 +4292,8 @@ CDP__PRIVATE void cdp__server_drop_silent(cdp_store_server *s, int32_t err) {
     (void)err; /* unused without log texts */
     if (!s->accept_logged)
         cdp__log(&s->desc.logger, CDP_LOG_WARN, -1,
-            "store server: cannot accept a connection: %s (errno %d)", strerror(err), err);
+            "store server: cannot accept a connection: %s (errno %d)", cdp__os_error_text(err),
+            err);
     s->accept_logged = true;
     for (c = s->fresh.next, i = 0; i < half && c != &s->fresh; c = c->next, ++i)
         cdp__conn_close(c, "too many connections have not greeted");
@@ -5263,7 +5264,8 @@ CDP__PRIVATE void cdp__client_retry(cdp__client *c, int32_t sys_errno) {
         w->warned = true;
         cdp__log(&c->logger, CDP_LOG_WARN, -1,
             "still no store at %s after %u s: %s (errno %d); the client keeps trying", c->name,
-            (uint32_t)((now - w->started_ns) / 1000000000u), strerror(sys_errno), sys_errno);
+            (uint32_t)((now - w->started_ns) / 1000000000u), cdp__os_error_text(sys_errno),
+            sys_errno);
     }
     cdp__loop_timer_set(c->loop, &c->timer, now + pause, c->timer.func, c);
 }

@@ -1747,7 +1747,7 @@ CDP__PRIVATE void cdp__mesh_no_memory(cdp__mesh *m, uint32_t peer, int32_t err) 
         m->desc.group.rank,
         "no shared memory with rank %u, although it is on this machine (errno %d, %s): their bytes "
         "go over TCP, which is slower; no_shared_memory says that this is meant",
-        peer, (int)err, err ? strerror(err) : "the other rank could not");
+        peer, (int)err, err ? cdp__os_error_text(err) : "the other rank could not");
     m->memory_told = true;
 }
 
@@ -4956,13 +4956,14 @@ CDP_API cdp_status cdp_launch_read(cdp_getenv_func get, void *user, cdp_launch *
 
 /* Where the ranks of one machine meet when their launcher says no port. */
 CDP__PRIVATE void cdp__launch_file(const cdp_launch *l, char *file, uint64_t size) {
-    const char *tmp = getenv("TMPDIR"), *dir = tmp && *tmp ? tmp : "/tmp";
-    if (l->dir[0]) dir = l->dir;
-    if (l->job[0]) cdp__format(file, size, "%s/cdp-%u-%s", dir, (unsigned)getuid(), l->job);
+    const char *dir = l->dir[0] ? l->dir : cdp__os_temporary();
+    const unsigned user = cdp__os_user_number();
+    if (l->job[0]) {
+        cdp__format(file, size, "%s/cdp-%u-%s", dir, user, l->job);
+        return;
+    }
     /* Hydra: one for all of a machine */
-    else
-        cdp__format(
-            file, size, "%s/cdp-%u-parent-%u", dir, (unsigned)getuid(), (unsigned)getppid());
+    cdp__format(file, size, "%s/cdp-%u-parent-%u", dir, user, (unsigned)cdp__os_parent_number());
 }
 
 CDP__PRIVATE cdp_status cdp__log_level_read(const char *text, cdp_log_level *level) {
