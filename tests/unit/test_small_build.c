@@ -9,6 +9,7 @@
 #define CDP_NO_VERIFY
 #define CDP_NO_SAMPLER
 #define CDP_NO_FILE_STORE
+#define CDP_NO_FILES
 #define CDP_NO_HASH_STORE
 #define CDP_NO_PREFIX_STORE
 #define CDP_NO_CUSTOM_STORE
