@@ -154,7 +154,7 @@
         CDP_API *              extern   prefix of all functions
         CDP_STATIC *           off      all functions are private to the file that implements them
         CDP_ASSERT(x)          assert   checks of the library's own logic; with CDP_NO_LOG_STRINGS,
-                                        abort() without a text
+                                        abort() without a text; with NDEBUG, nothing
         CDP_NO_STDIO           off      no stdio: cdp_print_error and the logger write nothing
         CDP_NO_FILES           off      the default os has no files: no cdp_error_record, no file
                                         store; cdp_group_dump needs an os of the program's own
@@ -2151,7 +2151,6 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION)) && !defined(CDP_IMPL_INCLUDED)
 #define CDP_IMPL_INCLUDED
-#define CDP__HERE CDP__FILE_CORE
 #undef cdp_reduce /* a macro under CDP_NAMES_0_1 */
 
 /* ---- >>compiler ------------------------------------------------------------------------------ */
@@ -2211,7 +2210,7 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #endif
 
 #ifndef CDP_ASSERT
-#ifdef CDP_NO_LOG_STRINGS
+#if defined(CDP_NO_LOG_STRINGS) && !defined(NDEBUG)
 #define CDP_ASSERT(x) ((x) ? (void)0 : abort())
 #else
 #include <assert.h>
@@ -2253,6 +2252,19 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* The files of the library. Each defines CDP__HERE anew where its implementation begins. */
+enum {
+    CDP__FILE_NONE,
+    CDP__FILE_CORE,
+    CDP__FILE_STORE,
+    CDP__FILE_TCP,
+    CDP__FILE_NCCL,
+    CDP__FILE_DTENSOR,
+    CDP__FILE_RPC,
+    CDP__FILE_MEM
+};
+#define CDP__HERE CDP__FILE_CORE
 
 /* 0 in a desc means "the default". */
 #define cdp__def(value, fallback) ((value) ? (value) : (fallback))
@@ -2499,18 +2511,6 @@ CDP__PRIVATE void cdp__error_clear(cdp_error *e, cdp_status status) {
     e->rank = e->peer = e->origin = -1;
     e->file = "";
 }
-
-/* The files of the library. Each defines CDP__HERE anew where its implementation begins. */
-enum {
-    CDP__FILE_NONE,
-    CDP__FILE_CORE,
-    CDP__FILE_STORE,
-    CDP__FILE_TCP,
-    CDP__FILE_NCCL,
-    CDP__FILE_DTENSOR,
-    CDP__FILE_RPC,
-    CDP__FILE_MEM
-};
 
 CDP__PRIVATE const char *cdp__file_name(uint32_t at) {
     static const char names[8][16] = {"", "cdp.h", "cdp_store.h", "cdp_tcp.h", "cdp_nccl.h",
