@@ -484,6 +484,8 @@ static const cdp_rpc_function functions[] = {
     {.name = "weight_grad", .func = f_weight_grad},
     {.name = "weight_rref", .func = f_weight_rref},
     {.name = "asks_rank_1", .func = f_asks_rank_1},
+    {.name = "lookup", .func = f_lookup, .backward = b_lookup},
+    {.name = "table_rref", .func = f_table_rref},
 };
 
 /* ---- worlds ---- */
