@@ -8,6 +8,13 @@
 
 #include "rpc_sides.h"
 
+/* Another rank's request of "keep" is here. */
+static void wait_until_kept(side *s) {
+    const uint64_t until = test_now_ns() + 10000000000ull;
+    while (!counted_of(&s->kept_count) && test_now_ns() < until)
+        (void)!cdp_rpc_serve(s->rpc, 1);
+}
+
 /* ---- waits that run functions ---- */
 
 /* calls `sleep` of rank 3 */
@@ -150,6 +157,7 @@ static void orders(side *s) {
     T_EQ(CDP_RAN_NO, c[1].ran);
     T_TEXT("never left this rank", c[1].error.text);
     cdp_call_free(&c[1]);
+    wait_until_kept(s);
     meet(s, &place);
     OK(cdp_rpc_reply(s->kept[0], NULL));
     OK(cdp_call_wait(&c[0]));
@@ -239,6 +247,7 @@ static void works(side *s) {
     T_EQ(CDP_OK, cdp_call_test(&c[0]));
     T_EQ(ranks * (ranks + 1) / 2, sum);
     cdp_call_free(&c[0]);
+    wait_until_kept(s);
     meet(s, &place);
     OK(cdp_rpc_reply(s->kept[0], NULL));
 }
@@ -255,9 +264,7 @@ static void works_at_the_end(side *s) {
     OK(cdp_rpc_start(s->rpc, CALL(.to = next_of(s), F("keep")), &c));
     OK(cdp_call_work(&c, &w));
     OK(cdp_work_then(w, on_then, &saw, &then));
-    const uint64_t until = test_now_ns() + 10000000000ull;
-    while (!counted_of(&s->kept_count) && test_now_ns() < until)
-        (void)!cdp_rpc_serve(s->rpc, 1);
+    wait_until_kept(s);
     gather(&place);
     cdp_rpc_destroy(s->rpc);
     T_EQ(1, counted_of(&saw.calls));
