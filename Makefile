@@ -86,6 +86,9 @@ $(BUILD)/train_text: $(DEMO_SRC) $(HEADERS)
 	@mkdir -p $(@D)
 	gcc -O2 $< -o $@ -pthread -lm
 
+# one example takes the model of another
+$(BUILD)/11_pipeline: examples/03_train_text.c
+
 examples: $(EXAMPLES)
 
 $(BUILD)/sources: tests/tools/sources.c
@@ -119,6 +122,7 @@ $(DECLARED_EXAMPLES): $(BUILD)/include/declared/%: %
 	@cp $< $@
 $(EXAMPLE_SRC:examples/%.c=$(BUILD)/test/%): $(BUILD)/test/%: $(BUILD)/include/declared/examples/%.c $(DECLARED) $(BUILD)/test/libcdp.a
 	gcc -O2 $< -o $@ $(BUILD)/test/libcdp.a -pthread -lm
+$(BUILD)/test/11_pipeline: $(BUILD)/include/declared/examples/03_train_text.c
 
 # $(1): folder below BUILD, $(2): compiler and flags. Dependencies on headers are tracked by the compiler.
 define PROGRAM_RULES

@@ -69,6 +69,8 @@
                                                            examples/memory_viz.c
         find a leak                                        cdp_mem_snapshot twice, cdp_mem_compare
         let NCCL or DDP allocate here                      cdp_mem_allocator
+        have their memory in a window of all ranks         cdp_nccl_symmetric_allocator,
+                                                           cdp_mem_source_of, fixed_bytes
 
     COMING FROM torch.cuda.memory
         torch.empty(n, device="cuda"), del t               cdp_mem_alloc, cdp_mem_free
@@ -172,8 +174,9 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_mem_source_host(
     const cdp_os *os, uint64_t limit_bytes, cdp_mem_source *out);
 
 /* Segments from another allocator (of cdp_nccl_allocator(), say), which must return memory
-   aligned to 512. `from` is copied; `os` as above. Errors: INVALID, NOMEM. Pass it to one
-   allocator or pool. */
+   aligned to 512. If it returns NULL, the error that it has set is the error of the request, else
+   NOMEM. `from` is copied; `os` as above. Errors: INVALID, NOMEM. Pass it to one allocator or
+   pool. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_source_of(
     const cdp_allocator *from, const cdp_os *os, cdp_mem_source *out);
 
@@ -364,13 +367,17 @@ typedef struct cdp_mem_pool_desc {
     /* copied, and destroyed with the pool (default: the allocator's) */
     const cdp_mem_source *source;
     /* One segment of this size now, and never another: offsets follow from the order of calls
-       alone, so equal calls give equal offsets on all ranks. Frees wait for no events. */
+       alone, so equal calls give equal offsets on all ranks. Frees wait for no events. Over a
+       source of cdp_nccl_symmetric_allocator() it is a pool in a window of NCCL: then all ranks
+       create it, and destroy it, together; cdp_mem_pool_create() waits for them, under the lock
+       of the allocator, as cdp_nccl_alloc_symmetric() says, and has its errors too. */
     uint64_t fixed_bytes;
     bool no_split;   /* blocks are not split                                              */
     bool use_on_oom; /* the ordinary pool may use its free blocks before it fails         */
 } cdp_mem_pool_desc;
 
-/* Make a pool. Errors: INVALID, NOMEM, IO. Takes over the source also when it fails. */
+/* Make a pool. Errors: INVALID, NOMEM, IO, and those of the source. Takes over the source also when
+   it fails. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_pool_create(
     cdp_mem *mem, const cdp_mem_pool_desc *desc, cdp_mem_pool **out);
 
@@ -557,6 +564,8 @@ inline cdp_status cdp_mem_record(cdp_mem *mem, const cdp_mem_record_desc &desc) 
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_MEM_IMPLEMENTATION)) \
     && !defined(CDP_MEM_IMPL_INCLUDED)
 #define CDP_MEM_IMPL_INCLUDED
+#undef CDP__HERE
+#define CDP__HERE CDP__FILE_MEM
 
 #ifdef __cplusplus
 extern "C" {
@@ -5392,8 +5401,10 @@ CDP__PRIVATE cdp_status cdp__mem_host_info(void *user, uint64_t *free_bytes, uin
 
 CDP__PRIVATE cdp_status cdp__mem_of_reserve(void *user, uint64_t bytes, void **out) {
     const cdp__mem_host *const h = (const cdp__mem_host *)user;
+    cdp__error_clear(cdp__error_slot(), CDP_OK);
     *out = h->from.alloc(h->from.user, bytes, NULL, "segment");
     if (*out) return CDP_OK;
+    if (cdp_last_error()->status < 0) return cdp_last_error()->status;
     return cdp__fail(
         CDP_ERR_NOMEM, "the allocator below has no %llu bytes", (unsigned long long)bytes);
 }
