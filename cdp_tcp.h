@@ -4163,7 +4163,7 @@ CDP__PRIVATE cdp_status cdp__join_file(cdp__mesh *m) {
     if (st == CDP_PENDING)
         cdp__join_pause(s, cdp__min(s->deadline_ns, now + CDP__MS), cdp__join_file);
     if (st != CDP_OK) return st < 0 ? st : CDP_OK;
-    m->meeting = &f->tried.store;
+    m->meeting = &f->polling.store;
     return cdp__join_open_store(m);
 }
 #endif
