@@ -4718,7 +4718,7 @@ typedef struct cdp__client_target {
     /* when something first took the connection and closed it without a word; 0: not yet */
     uint64_t refused_ns;
     int32_t sys_errno; /* of the last attempt */
-    bool warned;       /* a warning that it takes long was logged */
+    bool warned;       /* the warning that connecting takes long was logged */
     uint32_t nonce;
 } cdp__client_target;
 
@@ -4730,9 +4730,9 @@ typedef struct cdp__client_target {
 #define CDP__CLIENT_BACKOFF_MAX_NS (2000 * CDP__MS)
 #define CDP__CLIENT_WARN_NS (10000 * CDP__MS)
 #define CDP__CLIENT_REFUSED_NS (5000 * CDP__MS)
-/* for one address, when there are others; later rounds have more patience */
+/* limit of one connection attempt if the server has other addresses; it grows with each round */
 #define CDP__CLIENT_ATTEMPT_NS (300 * CDP__MS)
-/* likewise, for its first answer: a busy server is slow */
+/* limit of the wait for the greeting; a busy server takes long */
 #define CDP__CLIENT_GREET_NS (15000 * CDP__MS)
 #define CDP__CLIENT_GOODBYE_NS (100 * CDP__MS)
 
@@ -4768,9 +4768,9 @@ typedef struct cdp__client {
     uint64_t value_left, max_value_bytes;
     cdp_store_request *first, *last; /* those behind it */
     bool is_cdp;                     /* the server knows the extensions of this library */
-    /* the server speaks the dialect of PyTorch 1.13, or is tried in it */
+    /* requests are sent in the dialect of PyTorch 1.13 */
     bool old;
-    bool reconnecting; /* it was connected before */
+    bool reconnecting; /* this client was connected before */
     bool bare;         /* the next key goes without its slash */
     bool keyed;
     uint8_t key[CDP__AUTH_BYTES];
