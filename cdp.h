@@ -4151,9 +4151,9 @@ CDP__PRIVATE int32_t cdp__os_open_file(void *user, const char *path, uint32_t ho
     const DWORD share = FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE;
     const DWORD access = GENERIC_READ | (how & CDP_FILE_WRITE ? GENERIC_WRITE : 0u);
     const DWORD flags = FILE_ATTRIBUTE_NORMAL | (alone ? FILE_FLAG_OPEN_REPARSE_POINT : 0u);
-    static const DWORD modes[2][2] = {
-        {OPEN_EXISTING, OPEN_ALWAYS}, {TRUNCATE_EXISTING, CREATE_ALWAYS}};
-    const DWORD mode = modes[(how & CDP_FILE_EMPTY) != 0][create];
+    const DWORD empty = create ? CREATE_ALWAYS : TRUNCATE_EXISTING;
+    const DWORD whole = create ? OPEN_ALWAYS : OPEN_EXISTING;
+    const DWORD mode = how & CDP_FILE_EMPTY ? empty : whole;
     const HANDLE h = CreateFileA(path, access, share, NULL, mode, flags, NULL);
     BY_HANDLE_FILE_INFORMATION info;
     (void)user;

@@ -145,7 +145,11 @@ static void f_result(void *user, cdp_rpc_request *q) {
     const cdp_args results = {.iov = &iov, .iov_count = 1};
     (void)user;
     if (q->bytes == 8) memcpy(&iov.bytes, q->data, 8);
-    (void)cdp_rpc_reply(q, &results);
+    const cdp_value value = {.plain = {.iov = &iov, .iov_count = 1}};
+    if (iov.bytes > 65536)
+        (void)cdp_rpc_reply_value(q, &value); /* the caller reads it in place */
+    else
+        (void)cdp_rpc_reply(q, &results);
 }
 
 static void call_of(world *w, const char *name, void *argument, uint64_t bytes) {
