@@ -7210,7 +7210,7 @@ typedef struct cdp__endpoint {
     int32_t named;  /* the rank at the end, -1: nobody */
     uint8_t why;    /* cdp__why */
     uint8_t hops;   /* ranks that passed this on */
-    uint8_t picks;  /* those of them that wait for any of several ranks, and chose this end */
+    uint8_t picks;  /* how many of these ranks wait for any of several ranks and chose this one */
     cdp__wait last; /* the last wait of the chain */
 } cdp__endpoint;
 
@@ -8143,7 +8143,8 @@ CDP__PRIVATE uint32_t cdp__failure_begin(cdp__failure *f, const cdp__failure_eve
     return 0;
 }
 
-/* What needs no settling overrides a cause that is not settled yet. */
+/* While a cause is being settled, a failure that needs no settling (an abort, a mismatch) replaces
+   it; another timeout or lost peer does not. */
 CDP__PRIVATE uint32_t cdp__failure_interrupt(cdp__failure *f, const cdp__failure_event *v) {
     const cdp_status st = v->record->status;
     return st != CDP_ERR_PEER_LOST && st != CDP_ERR_TIMEOUT ? cdp__failure_begin(f, v) : 0;
@@ -9892,7 +9893,8 @@ CDP__PRIVATE void cdp__transfer_from(
     }
 }
 
-/* The transport copies it, since it is nowhere mapped. > 0: copied; 0: revoked, or refused. */
+/* Copies exposed memory that this rank has not mapped, through the transport's remote.get. Returns
+   the bytes copied, 0 if the owner revoked or refused it, or CDP_ERR_PEER_LOST. */
 CDP__PRIVATE int64_t cdp__transfer_get(
     cdp__world *w, cdp__transfer *x, uint64_t token, uint64_t bytes) {
     const cdp_transport *t = &w->transport;
@@ -11384,7 +11386,7 @@ CDP__PRIVATE void cdp__group_settle(cdp_group *g) {
     cdp__domain_step(g, CDP__FAILURE_TIMER, NULL, sure);
 }
 
-/* A FAILURE has come on this channel from a rank of the world. */
+/* Handles a FAILURE message that rank `peer` of the world sent on this channel. */
 CDP__PRIVATE void cdp__channel_failed(
     cdp__world *w, uint64_t channel, uint32_t peer, const uint8_t *body, uint32_t bytes) {
     cdp_group *g = cdp__group_of_channel(w, channel);
@@ -11531,7 +11533,7 @@ CDP__PRIVATE bool cdp__world_note(
 CDP__PRIVATE bool cdp__group_telling(cdp_group *g, uint64_t now) {
     if (g->settle_ns == CDP__NEVER) return false;
     if (cdp__group_tell_all(g, now)) return true;
-    g->settle_ns = CDP__NEVER; /* whoever cannot be told by now will not be */
+    g->settle_ns = CDP__NEVER; /* Peers that did not take the record until now do not get it. */
     cdp__group_dump_failed(g);
     if (!g->parent) cdp__domain_step(g, CDP__FAILURE_DELIVERED, NULL, false);
     return false;
@@ -11859,7 +11861,8 @@ CDP__PRIVATE cdp__advance cdp__flows_stuck(cdp_group *g, uint64_t now) {
     return g->health == CDP__HEALTHY ? CDP__BLOCKED : CDP__MOVED;
 }
 
-/* The first messages of a flow: what they wait for is over, or lasts. */
+/* Updates the wait records of the oldest send and the oldest receive of a flow: if it has moved
+   data since the last call, the old wait is over and a new one begins. */
 CDP__PRIVATE void cdp__flow_waits(cdp__flow *flow) {
     uint32_t way;
     for (way = 0; way < 2; ++way) {
@@ -16783,7 +16786,7 @@ typedef struct cdp__bucket {
     cdp_dtype dtype;
     uint32_t params, pending; /* how many it holds, how many of them are not complete yet */
     const uint32_t *slots;    /* their indices, in the order in which they lie in memory */
-    bool done;                /* a hook has finished with it */
+    bool done;                /* the hook needs this bucket no more */
     uint8_t *flags;           /* gradients in device memory: the flags on the host; else NULL */
     cdp_work work;
     uint64_t start_ns, end_ns; /* written with the group's lock held */
@@ -17407,7 +17410,7 @@ CDP__PRIVATE cdp_status cdp__ddp_open_pack(cdp_ddp *d, uint32_t first) {
     return d->pack ? CDP_OK : cdp__fail_nomem("a copy of small parameters", small_bytes);
 }
 
-/* All buffers of rank `root` to all ranks, and with `params` all parameters. */
+/* Broadcasts all buffers, and if `params` all parameters, from rank `root`. */
 CDP__PRIVATE cdp_status cdp__ddp_broadcast(cdp_ddp *d, uint32_t root, bool params) {
     const uint32_t count = d->param_count + d->desc.buffer_count,
                    first = params ? 0 : d->param_count;
@@ -18304,7 +18307,7 @@ CDP__PRIVATE cdp_status cdp__ddp_rebuild(cdp_ddp *d) {
     if (st != CDP_OK) { /* the others go on with other buckets */
         const cdp_error why = *cdp_last_error();
         cdp_group_abort(d->group, why.text);
-        *cdp__error_slot() = why; /* this rank knows more than that it was aborted */
+        *cdp__error_slot() = why; /* It says more than the error of the abort. */
     }
     d->stats.rebuilt = st == CDP_OK;
     return st;
@@ -18579,8 +18582,9 @@ CDP__PRIVATE void cdp__ddp_divide(cdp_ddp *d, cdp__bucket *b) {
     if (by != 1) (void)cdp__ddp_fail(d, cdp__ddp_divide_data(d, b->dtype, b->memory, b->count, by));
 }
 
-/* One parameter's result to where the caller reads it. `used`: some rank had a gradient for it;
-   the place in the bucket of one that no rank used gets its old content back. */
+/* Copies the result of one parameter to where the caller reads it. `used`: at least one rank had a
+   gradient for the parameter. If not, the gradient gets the content back that it had before the
+   step. */
 CDP__PRIVATE void cdp__ddp_deliver_param(cdp_ddp *d, cdp__param *p, bool used) {
     const uint64_t bytes = cdp__param_bytes(p);
     p->used = used;
