@@ -336,6 +336,8 @@ inline cdp_status cdp_init_url(const char *url, const cdp_tcp_desc &desc, cdp_gr
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_TCP_IMPLEMENTATION)) \
     && !defined(CDP_TCP_IMPL_INCLUDED)
 #define CDP_TCP_IMPL_INCLUDED
+#undef CDP__HERE
+#define CDP__HERE CDP__FILE_TCP
 
 #ifdef __cplusplus
 extern "C" {
@@ -3021,15 +3023,30 @@ CDP__PRIVATE void cdp__mesh_describe(void *self, uint32_t peer, char *out, uint6
 }
 #endif
 
+/* How long the rank that serves the store waits at most for ranks that came to it late. */
+#define CDP__LATE_MS 1000u
+
+/* Rank 0 could not start. Some ranks may not even have come: the store is open for twice
+   CDP__SETTLE_MS more. Ranks that have come by then are still reading the cause, each from a
+   connection or two; the store is closed when no rank is connected. */
+CDP__PRIVATE void cdp__mesh_linger_start(cdp__mesh *m, uint32_t own) {
+    const uint64_t least = m->os->now_ns(m->os->user) + 2 * CDP__SETTLE_MS * CDP__MS;
+    const uint64_t most = cdp__min(least + CDP__LATE_MS * CDP__MS, m->init_deadline_ns);
+    uint64_t now;
+    while ((now = m->os->now_ns(m->os->user)) < most) {
+        if (now >= least && cdp__store_server_clients(m->server) <= own) return;
+        if (cdp__loop_run(&m->loop, NULL, now < least ? cdp__min(least, most) : most) != CDP_OK)
+            return;
+    }
+}
+
 /* A failed rank does not leave at once, but when the store has its cause. The one that serves
    the store waits until the others have gone, or for CDP__TELL_MS when all that they wait for has
-   been sent to them: they read it even if they are late. While starting it waits for twice
-   CDP__SETTLE_MS, since some may not even have come. Without a store, whoever connects late is
+   been sent to them: they read it even if they are late. Without a store, whoever connects late is
    told. */
 CDP__PRIVATE void cdp__mesh_linger(cdp__mesh *m) {
     const bool store_gone = !m->server && m->watch_rq.status < CDP_OK;
-    const uint32_t while_starting = m->started ? 1 : 2;
-    const uint64_t ms = m->server ? while_starting * CDP__SETTLE_MS : CDP__TELL_MS;
+    const uint64_t ms = m->server ? CDP__SETTLE_MS : CDP__TELL_MS;
     const uint64_t began = m->os->now_ns(m->os->user), told = began + CDP__TELL_MS * CDP__MS;
     const uint64_t until =
         cdp__min(began + ms * CDP__MS, m->started ? CDP__NEVER : m->init_deadline_ns);
@@ -3041,10 +3058,14 @@ CDP__PRIVATE void cdp__mesh_linger(cdp__mesh *m) {
         return;
     }
     m->leaving = true;
-    while ((!m->server || !m->started || cdp__store_server_clients(m->server) > own)
+    if (m->server && !m->started) {
+        cdp__mesh_linger_start(m, own);
+        return;
+    }
+    while ((!m->server || cdp__store_server_clients(m->server) > own)
         && m->os->now_ns(m->os->user) < until) {
         const bool late = m->os->now_ns(m->os->user) >= told;
-        if (late && m->server && m->started && cdp__store_server_quiet(m->server)) return;
+        if (late && m->server && cdp__store_server_quiet(m->server)) return;
         if (cdp__loop_run(&m->loop, NULL, late ? until : cdp__min(told, until)) != CDP_OK) return;
     }
 }
