@@ -699,6 +699,55 @@ TEST(redistribute_named_sizes) {
     RUN(4, named_sizes);
 }
 
+/* Pieces so large that they wait for their receivers, in rows that are received where they belong:
+   no scratch memory, also where pieces are uneven, and in both halves of a plan with two phases. */
+static void large_rows(cdp_group *g, void *arg) {
+    static const struct {
+        const char *from, *to;
+        uint64_t shape[2];
+        bool scratch; /* a sender packs */
+    } rows[] = {{"S1", "R", {256, 1024}, false}, {"S1", "R", {201, 1003}, false},
+        {"S1", "S0", {512, 515}, false}, {"S0", "S1", {512, 515}, true},
+        {"P", "S1", {64, 999}, true},
+        {"S1", "R", {999, 28}, true}}; /* rows shorter than 64 bytes are copied */
+    const cdp_fill ramp = {.kind = CDP_FILL_RAMP, .b = 1};
+    cdp_mesh *m = mesh_of(g, 1, 4, 0);
+    (void)arg;
+    for (uint32_t k = 0; m && k < 2 * (sizeof rows / sizeof *rows); ++k) {
+        const bool async = k % 2;
+        cdp_layout l = {.mesh = m, .dtype = CDP_DTYPE_I64, .ndim = 2};
+        cdp_plan_desc d = {.kind = CDP_PLAN_DIRECT};
+        cdp_dtensor x, y;
+        cdp_work work;
+        memcpy(l.shape, rows[k / 2].shape, sizeof rows[0].shape);
+        OK(cdp_layout_parse(&l, rows[k / 2].from));
+        OK(cdp_dtensor_create(&l, NULL, &x));
+        d.from = l;
+        OK(cdp_layout_parse(&l, rows[k / 2].to));
+        OK(cdp_dtensor_create(&l, NULL, &y));
+        d.to = l;
+        OK(cdp_dtensor_fill(&x, &ramp));
+        memset(y.data, 0x77, cdp__dt_local_bytes(&l));
+        cdp_plan *plan;
+        if (!OK(cdp_plan_create(&d, &plan))) break;
+        T_EQ(rows[k / 2].scratch, cdp_plan_info_of(plan).scratch_bytes != 0);
+        if (async && OK(cdp_plan_run_async(plan, x.data, y.data, &work)))
+            OK(cdp_work_wait(work));
+        else if (!async)
+            OK(cdp_plan_run(plan, x.data, y.data));
+        test_check(ramp_is_right(&y, 0), __FILE__, __LINE__, "%s -> %s, case %u, rank %u",
+            rows[k / 2].from, rows[k / 2].to, k, cdp_rank(g));
+        cdp_plan_destroy(plan);
+        cdp_dtensor_free(&x);
+        cdp_dtensor_free(&y);
+    }
+    cdp_mesh_destroy(m);
+}
+
+TEST(redistribute_large_rows) {
+    RUN(4, large_rows);
+}
+
 /* Every order of every tensor dimension to every other. */
 static void every_order(cdp_group *g, void *arg) {
     (void)arg;
@@ -1339,6 +1388,7 @@ int main(int argc, char **argv) {
         {"inconsistent_meshes", inconsistent_meshes, 20},
         {"bad_meshes_are_refused", bad_meshes_are_refused, 10},
         {"redistribute_every_pair", redistribute_every_pair, 60},
+        {"redistribute_large_rows", redistribute_large_rows, 30},
         {"redistribute_named_sizes", redistribute_named_sizes, 30},
         {"redistribute_every_order", redistribute_every_order, 60},
         {"redistribute_every_reduction", redistribute_every_reduction, 30},
