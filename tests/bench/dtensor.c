@@ -8,7 +8,7 @@
    PROCESSOR_US: processor time of all ranks for one redistribution. COPY_US: the least possible
    time: all ranks at once copy, from memory of their own, each byte of their results once, in
    rows as long as those of the pair; the processor time of that, least of all repetitions,
-   divided by the cores that the ranks can use. 0: the pair reduces. */
+   divided by the cores that the ranks can use. 0: the pair reduces, or the tensor is small. */
 #define CDP_IMPLEMENTATION
 #include "cdp_tcp.h"
 #include "cdp_dtensor.h"
@@ -19,7 +19,8 @@
 #include <unistd.h>
 
 enum {
-    MOST = 2000
+    MOST = 2000,
+    COPY_LEAST = 1000000 /* bytes; the clock takes too long for less */
 };
 
 static double seconds = 0.5;
@@ -150,14 +151,15 @@ static bool measure(
     for (uint32_t i = 0; i < 3; ++i)
         if (cdp_redistribute(&x, &y) != CDP_OK) return false;
     const uint32_t n = repeat(world, &x, &y, side, us, &processor);
-    if (!n || (!strchr(from, 'P') && !copy_us(world, &x, &y, &copy))) return false;
+    const uint64_t bytes = side * side * cdp_dtype_size(dtype);
+    const bool copies = !strchr(from, 'P') && bytes >= COPY_LEAST;
+    if (!n || (copies && !copy_us(world, &x, &y, &copy))) return false;
     if (cdp_allreduce(world, &processor, &processor, 1, CDP_DTYPE_F64, CDP_REDUCE_SUM) != CDP_OK)
         return false;
     qsort(us, n, sizeof *us, by_size);
     if (cdp_rank(world) == 0)
-        printf("%s->%s %llu %.1f %.1f %.1f %.1f\n", from, to,
-            (unsigned long long)(side * side * cdp_dtype_size(dtype)), us[0], us[n / 2], processor,
-            copy);
+        printf("%s->%s %llu %.1f %.1f %.1f %.1f\n", from, to, (unsigned long long)bytes, us[0],
+            us[n / 2], processor, copy);
     cdp_dtensor_free(&x);
     cdp_dtensor_free(&y);
     return true;

@@ -830,23 +830,70 @@ TEST(redistribute_every_reduction) {
     RUN(4, every_reduction);
 }
 
+/* Norms 1, 2 and inf of a cut tensor: what each rank sums over its box becomes a number that is
+   PARTIAL where the tensor is cut, and counts once where it is replicated. */
+static void norms(cdp_group *g, void *arg) {
+    static const char *const texts[] = {"R,R", "S0,R", "R,S1", "S0,S1", "S1,S1", "S0!1,S0"};
+    static const uint64_t shapes[3][2] = {{9, 5}, {1, 3}, {4, 4}}; /* also empty pieces */
+    (void)arg;
+    cdp_mesh *m = mesh_of(g, 2, 2, 2);
+    const cdp_fill ramp = {.kind = CDP_FILL_RAMP, .a = -7, .b = 2};
+    for (uint32_t k = 0; k < 18 * 3; ++k) {
+        const uint32_t p = k % 3; /* 1, 2, inf */
+        const uint64_t *shape = shapes[k / 18];
+        cdp_layout l = {
+            .mesh = m, .dtype = CDP_DTYPE_I64, .ndim = 2, .shape = {shape[0], shape[1]}};
+        cdp_dtensor x;
+        int64_t own = 0, all = -1, want = 0;
+        OK(cdp_layout_parse(&l, texts[k / 3 % 6]));
+        OK(cdp_dtensor_create(&l, NULL, &x));
+        OK(cdp_dtensor_fill(&x, &ramp));
+        const uint64_t n = cdp_layout_box(&l, NULL, NULL);
+        for (uint64_t i = 0; i < n; ++i) {
+            const int64_t v = llabs(((int64_t *)x.data)[i]);
+            own = p == 2 ? (v > own ? v : own) : own + (p ? v * v : v);
+        }
+        for (int64_t i = 0; i < (int64_t)(shape[0] * shape[1]); ++i) {
+            const int64_t v = llabs(2 * i - 7);
+            want = p == 2 ? (v > want ? v : want) : want + (p ? v * v : v);
+        }
+        cdp_layout number = {.mesh = m, .dtype = CDP_DTYPE_I64};
+        cdp_dtensor from = {.layout = number, .data = &own}, to = {.layout = number, .data = &all};
+        for (uint32_t by = 0; by < 2; ++by)
+            if (l.place[by].kind == CDP_PLACE_SHARD) {
+                from.layout.place[by].kind = CDP_PLACE_PARTIAL;
+                from.layout.place[by].op = p == 2 ? CDP_REDUCE_MAX : CDP_REDUCE_SUM;
+            }
+        OK(cdp_redistribute(&from, &to));
+        test_check(all == want, __FILE__, __LINE__, "norm %u of %s: %lld, not %lld", p + 1,
+            texts[k / 3 % 6], (long long)all, (long long)want);
+        cdp_dtensor_free(&x);
+    }
+    cdp_mesh_destroy(m);
+}
+
+TEST(norms_of_cut_tensors) {
+    RUN(4, norms);
+}
+
 /* The same plan again and again: the first round makes it, and nothing is allocated later. */
 static void nothing_allocated(cdp_group *g, void *arg) {
     (void)arg;
     static const char *const texts[][2] = {
-        {"S0,S1", "S1,S0"}, {"S0,S0", "R,R"}, {"P,S0", "S0,R"}, {"S1,R", "R,S0"}};
+        {"S0,S1", "S1,S0"}, {"S0,S0", "R,R"}, {"P,S0", "S0,R"}, {"S1,R", "R,S0"}, {"S1,R", "R,R"}};
     cdp_mesh *m = mesh_of(g, 2, 2, 2);
-    static float memory[4][4][2][4096];
+    static float memory[4][5][2][256 * 512]; /* pieces of 256 KiB: their senders wait */
     int64_t before = 0, after = 0;
     for (uint32_t i = 0; m && i < 101; ++i) { /* the first round makes the plans */
         OK(cdp_barrier(g));
         if (i == 1) before = __atomic_load_n(&counted.calls, __ATOMIC_SEQ_CST);
         if (i == 1) OK(cdp_barrier(g));
-        for (uint32_t k = 0; k < 4; ++k) {
+        for (uint32_t k = 0; k < 5; ++k) {
+            const uint64_t rows = k < 4 ? 64 : 256, columns = k < 4 ? 64 : 512;
             cdp_dtensor x = {.data = memory[cdp_rank(g)][k][0]},
                         y = {.data = memory[cdp_rank(g)][k][1]};
-            x.layout = layout_of(m, texts[k][0], 2, 64, 64, 0);
-            y.layout = layout_of(m, texts[k][1], 2, 64, 64, 0);
+            x.layout = layout_of(m, texts[k][0], 2, rows, columns, 0);
+            y.layout = layout_of(m, texts[k][1], 2, rows, columns, 0);
             OK(cdp_redistribute(&x, &y));
         }
     }
@@ -1392,6 +1439,7 @@ int main(int argc, char **argv) {
         {"redistribute_named_sizes", redistribute_named_sizes, 30},
         {"redistribute_every_order", redistribute_every_order, 60},
         {"redistribute_every_reduction", redistribute_every_reduction, 30},
+        {"norms_of_cut_tensors", norms_of_cut_tensors, 20},
         {"a_kept_plan_allocates_nothing", a_kept_plan_allocates_nothing, 30},
         {"plans_without_memory", plans_without_memory, 10},
         {"distribute_and_full", distribute_and_full, 30},
