@@ -10961,8 +10961,11 @@ CDP__PRIVATE cdp_status cdp__flow_post(cdp__flow *flow, const cdp_transfer *t,
     post->x.s = &flow->s;
     post->x.receive = t->receive;
     post->x.data = (uint8_t *)t->data;
-    post->x.row = t->row * cdp_dtype_size(t->dtype);
-    post->x.step = t->step * cdp_dtype_size(t->dtype);
+    post->x.row = post->x.step = 0;
+    if (t->row) {
+        post->x.row = t->row * cdp_dtype_size(t->dtype);
+        post->x.step = t->step * cdp_dtype_size(t->dtype);
+    }
     post->rendezvous = t->rendezvous;
     if (flow->last[way])
         flow->last[way]->next = post;

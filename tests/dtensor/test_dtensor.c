@@ -832,6 +832,11 @@ TEST(redistribute_every_reduction) {
 
 /* Norms 1, 2 and inf of a cut tensor: what each rank sums over its box becomes a number that is
    PARTIAL where the tensor is cut, and counts once where it is replicated. */
+static int64_t norm_with(int64_t so_far, int64_t v, uint32_t p) {
+    if (p == 2) return v > so_far ? v : so_far;
+    return so_far + (p ? v * v : v);
+}
+
 static void norms(cdp_group *g, void *arg) {
     static const char *const texts[] = {"R,R", "S0,R", "R,S1", "S0,S1", "S1,S1", "S0!1,S0"};
     static const uint64_t shapes[3][2] = {{9, 5}, {1, 3}, {4, 4}}; /* also empty pieces */
@@ -849,14 +854,10 @@ static void norms(cdp_group *g, void *arg) {
         OK(cdp_dtensor_create(&l, NULL, &x));
         OK(cdp_dtensor_fill(&x, &ramp));
         const uint64_t n = cdp_layout_box(&l, NULL, NULL);
-        for (uint64_t i = 0; i < n; ++i) {
-            const int64_t v = llabs(((int64_t *)x.data)[i]);
-            own = p == 2 ? (v > own ? v : own) : own + (p ? v * v : v);
-        }
-        for (int64_t i = 0; i < (int64_t)(shape[0] * shape[1]); ++i) {
-            const int64_t v = llabs(2 * i - 7);
-            want = p == 2 ? (v > want ? v : want) : want + (p ? v * v : v);
-        }
+        for (uint64_t i = 0; i < n; ++i)
+            own = norm_with(own, llabs(((int64_t *)x.data)[i]), p);
+        for (int64_t i = 0; i < (int64_t)(shape[0] * shape[1]); ++i)
+            want = norm_with(want, llabs(2 * i - 7), p);
         cdp_layout number = {.mesh = m, .dtype = CDP_DTYPE_I64};
         cdp_dtensor from = {.layout = number, .data = &own}, to = {.layout = number, .data = &all};
         for (uint32_t by = 0; by < 2; ++by)
