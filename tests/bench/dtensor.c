@@ -1,6 +1,7 @@
 /* One rank of the measurement of redistributions that dtensor.sh starts; 2 or 4 ranks.
 
-   dtensor [--seconds S [--f64]]     --f64: what scalapack.c measures
+   dtensor [--seconds S [--f64 | --large]]     --f64: what scalapack.c measures; --large: 1 and
+                                               16 MiB alone
        RANK, WORLD_SIZE, MASTER_* in the environment, as usual
 
    Rank 0 prints a line for each pair and size: PAIR BYTES LEAST_US MEDIAN_US PROCESSOR_US COPY_US.
@@ -176,6 +177,7 @@ int main(int argc, char **argv) {
     bool ok = true;
     if (argc >= 3 && strcmp(argv[1], "--seconds") == 0) seconds = atof(argv[2]);
     const bool f64 = argc == 4 && strcmp(argv[3], "--f64") == 0;
+    const bool large = argc == 4 && strcmp(argv[3], "--large") == 0;
     if (f64) dtype = CDP_DTYPE_F64;
     if (cdp_init_from_env(NULL, &world) != CDP_OK) return cdp_print_error(stderr);
     const cdp_mesh_desc flat = {.group = world};
@@ -188,7 +190,7 @@ int main(int argc, char **argv) {
         ok = measure(world, line, "S0", "S1", doubles[s])
             && (!square || measure(world, square, "S0,S1", "S0,S0", doubles[s]));
     }
-    for (uint32_t s = 0; ok && !f64 && s < 4; ++s) {
+    for (uint32_t s = large ? 2 : 0; ok && !f64 && s < 4; ++s) {
         for (uint32_t k = 0; ok && k < sizeof one / sizeof *one; ++k)
             ok = measure(world, line, one[k][0], one[k][1], sides[s]);
         for (uint32_t k = 0; ok && square && k < sizeof two / sizeof *two; ++k)
