@@ -847,6 +847,8 @@ inline cdp_status cdp_local_map(const cdp_local_map_desc &desc) {
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_DTENSOR_IMPLEMENTATION)) \
     && !defined(CDP_DTENSOR_IMPL_INCLUDED)
 #define CDP_DTENSOR_IMPL_INCLUDED
+#undef CDP__HERE
+#define CDP__HERE CDP__FILE_DTENSOR
 
 /* ---- >>kit: small helpers ------------------------------------------------------------------ */
 
