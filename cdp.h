@@ -78,6 +78,7 @@
         send something to one rank             cdp_send, cdp_recv, cdp_sendrecv, cdp_batch
         allocate nothing later on              cdp_group_reserve
         take messages from any sender          cdp_recv_any, cdp_probe
+        receive into columns of an array       cdp_batch, .row and .step of cdp_transfer
         build a protocol of my own             cdp_channel_open, cdp_channel_send
         exchange bytes of any length           cdp_allgather_bytes, cdp_gather_bytes,
                                                cdp_broadcast_bytes, cdp_scatter_bytes
@@ -11923,8 +11924,11 @@ CDP__PRIVATE cdp_status cdp__flow_post(cdp__flow *flow, const cdp_transfer *t,
     post->x.s = &flow->s;
     post->x.receive = t->receive;
     post->x.data = (uint8_t *)t->data;
-    post->x.row = t->row * cdp_dtype_size(t->dtype);
-    post->x.step = t->step * cdp_dtype_size(t->dtype);
+    post->x.row = post->x.step = 0;
+    if (t->row) {
+        post->x.row = t->row * cdp_dtype_size(t->dtype);
+        post->x.step = t->step * cdp_dtype_size(t->dtype);
+    }
     post->rendezvous = t->rendezvous;
     if (flow->last[way])
         flow->last[way]->next = post;
@@ -14049,10 +14053,14 @@ CDP__PRIVATE cdp_status cdp__device_transfer(
     uint64_t number = 0;
     cdp_status st = cdp_group_status(g);
     uint32_t i;
-    for (i = 0; i < n && st == CDP_OK; ++i)
+    for (i = 0; i < n && st == CDP_OK; ++i) {
         if (list[i].peer == CDP_ANY_RANK || list[i].got)
             st = cdp__fail(CDP_ERR_UNSUPPORTED,
                 "device memory: a receive must say from which rank and how much; use cdp_recv()");
+        if (list[i].row)
+            st = cdp__fail(CDP_ERR_UNSUPPORTED,
+                "device memory: a receive into rows; receive contiguous memory and copy it");
+    }
     if (st != CDP_OK) return st;
     st = g->backend->transfer(g->backend->self, list, n, &number);
     return cdp__device_begun(g, st, number, out);
