@@ -1478,9 +1478,10 @@ CDP_API void cdp_channel_wake(cdp_channel *channel);
 
 /* Gives up the rank `peer`, which has sent what it must not send: the callback `lost` is called
    here with `reason` (copied; at most 400 bytes), and there as if this rank had closed the channel.
-   The other ranks of the channel go on. Any thread; a rank that the channel does not have, and
-   NULL, are ignored. */
-CDP_API void cdp_channel_drop(cdp_channel *channel, uint32_t peer, const char *reason);
+   The other ranks of the channel go on; a rank that was lost before stays so. Any thread. Errors:
+   INVALID: channel or reason is NULL, or `peer` is this rank or not in the channel's group; nothing
+   was done. */
+CDP_API cdp_status cdp_channel_drop(cdp_channel *channel, uint32_t peer, const char *reason);
 
 /* Closes the channel: no callback runs after this returned (or, inside a callback, after that one
    returned). Other ranks hear that this one is lost to them. What was offered is the caller's
@@ -15157,14 +15158,20 @@ CDP_API void cdp_channel_wake(cdp_channel *c) {
     cdp__leave(c->g);
 }
 
-CDP_API void cdp_channel_drop(cdp_channel *c, uint32_t peer, const char *reason) {
-    if (!c || !reason || peer >= c->g->desc.world_size || peer == c->g->desc.rank) return;
+CDP_API cdp_status cdp_channel_drop(cdp_channel *c, uint32_t peer, const char *reason) {
+    if (!c || !reason)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_channel_drop needs a channel and a reason");
+    if (peer >= c->g->desc.world_size || peer == c->g->desc.rank)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_channel_drop: rank %u is no other rank of the channel's group of %u", peer,
+            c->g->desc.world_size);
     cdp__enter(c->g);
     (void)cdp__fail_peer(CDP_ERR_PEER_LOST, c->streams[peer].peer, 0, "rank %u was given up: %s",
         c->streams[peer].peer, reason);
     cdp__channel_lose(c, peer);
     if (c->g->w->sleeping) cdp__world_tell(c->g->w);
     cdp__leave(c->g);
+    return CDP_OK;
 }
 
 CDP_API cdp_status cdp_channel_wait_since(cdp_channel *c, uint64_t *seen, uint64_t until_ns) {
