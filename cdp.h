@@ -1539,9 +1539,10 @@ CDP_API void cdp_channel_wake(cdp_channel *channel);
 
 /* Gives up the rank `peer`, which has sent what it must not send: the callback `lost` is called
    here with `reason` (copied; at most 400 bytes), and there as if this rank had closed the channel.
-   The other ranks of the channel go on. Any thread; a rank that the channel does not have, and
-   NULL, are ignored. */
-CDP_API void cdp_channel_drop(cdp_channel *channel, uint32_t peer, const char *reason);
+   The other ranks of the channel go on; a rank that was lost before stays so. Any thread. Errors:
+   INVALID: channel or reason is NULL, or `peer` is this rank or not in the channel's group; nothing
+   was done. */
+CDP_API cdp_status cdp_channel_drop(cdp_channel *channel, uint32_t peer, const char *reason);
 
 /* Closes the channel: no callback runs after this returned (or, inside a callback, after that one
    returned). Other ranks hear that this one is lost to them. What was offered is the caller's
@@ -8096,6 +8097,24 @@ CDP__PRIVATE const cdp__failure_will *cdp__failure_any_will(const cdp__failure *
     return NULL;
 }
 
+/* How long a failure of some ranks may be why another rank leaves. */
+#define CDP__FAILURE_WAKE_MS 10000u
+
+/* A rank is gone, and has not said why. If this rank knows of a failure that made another one
+   leave, and that was not long ago, it need not look for a second cause. */
+CDP__PRIVATE const cdp__failure_will *cdp__failure_recent_will(
+    const cdp__failure *f, uint64_t now) {
+    const cdp__failure_will *best = NULL;
+    uint32_t i;
+    for (i = 0; i < f->will_room; ++i) {
+        const cdp__failure_will *w = &f->wills[i];
+        if (w->used && w->since_ns + CDP__FAILURE_WAKE_MS * CDP__MS >= now
+            && (!best || w->since_ns < best->since_ns))
+            best = w;
+    }
+    return best;
+}
+
 /* Why did `peer` go (-1: all others)? It said so; or this rank itself has failed lately in another
    group, and the peer with it. */
 CDP__PRIVATE bool cdp__failure_inherit(
@@ -8105,6 +8124,11 @@ CDP__PRIVATE bool cdp__failure_inherit(
     if (!w) w = cdp__failure_find_will(f, f->rank);
     if (w) cdp__failure_quote(d, &w->record);
     return w != NULL;
+}
+
+CDP__PRIVATE void cdp__failure_inherit_any(const cdp__failure *f, const cdp__failure_event *v) {
+    const cdp__failure_will *w = cdp__failure_recent_will(f, v->time_ns);
+    if (w) cdp__failure_quote(v->domain, &w->record);
 }
 
 /* Until it is settled, whoever waits for this rank is to know what keeps it. */
@@ -8200,6 +8224,8 @@ CDP__PRIVATE uint32_t cdp__failure_conclude(cdp__failure *f, const cdp__failure_
     if (r->status == CDP_ERR_TIMEOUT && r->end.named < 0) r->end.why = CDP__WHY_TURN;
     if (r->end.named >= 0 && cdp__failure_find_will(f, (uint32_t)r->end.named))
         (void)cdp__failure_inherit(f, d, r->end.named);
+    else if (r->status == CDP_ERR_PEER_LOST && r->end.why == CDP__WHY_TEXT)
+        cdp__failure_inherit_any(f, v);
     return cdp__failure_publish(f, v);
 }
 
@@ -8262,6 +8288,9 @@ CDP__PRIVATE bool cdp__failure_correct(
 CDP__PRIVATE uint32_t cdp__failure_adopt(cdp__failure *f, const cdp__failure_event *v) {
     cdp__failure_record *r = &v->domain->record;
     cdp__failure_quote(v->domain, v->record);
+    /* the first rank that saw a loss may not have heard why */
+    if (r->status == CDP_ERR_PEER_LOST && r->end.why == CDP__WHY_TEXT)
+        cdp__failure_inherit_any(f, v);
     if (r->observer != (int32_t)f->rank) cdp__failure_take_sides(f, r, &v->own);
     (void)cdp__failure_correct(f, r, v);
     return cdp__failure_publish(f, v);
@@ -10851,7 +10880,8 @@ CDP__PRIVATE void cdp__wait_any_lasts(const cdp_group *g, uint64_t set, const cd
     v.set = set;
     v.since_ns = since_ns;
     v.caller = caller;
-    v.left = g->streams[p].left;
+    /* one that cannot be reached, and was never met, has most likely left before */
+    v.left = g->streams[p].left || (g->peers[p].lost && !cdp__peer_used(g, p));
     (void)cdp__failure_step(&g->w->failure, &v);
 }
 
@@ -13046,7 +13076,7 @@ CDP__PRIVATE void cdp__pends_drop(cdp_group *g) {
 
 /* Knows: the world's lock, its threads, its groups. Promises: at most one thread sleeps in
    transport.wait, and work in flight always has a thread that advances it. May use: >>state,
-   >>failing, >>running, >>pending. */
+   >>waits, >>failing, >>running, >>pending. */
 
 /* At most one thread sleeps in transport.wait. A caller that waits drives the group itself, so
    that a synchronous operation needs no hand-over between threads; the progress thread stands by
@@ -13146,6 +13176,8 @@ CDP__PRIVATE void cdp__world_wait_failed(cdp__world *m) {
     const bool news = e.status == CDP_ERR_ABORTED || e.status == CDP_ERR_PEER_LOST;
     cdp_group *g;
     if (news) e.status = CDP_ERR_PEER_LOST; /* why is to be found out */
+    /* what peers said themselves may tell more than a record of the loss of one of them */
+    if (news) cdp__world_listen(m);
     if (news && cdp__world_told_first(m)) return;
     for (g = m->groups; g; g = g->next)
         if (!news || g->channel == CDP__WORLD_CHANNEL) cdp__group_fail(g, &e);
@@ -15055,18 +15087,35 @@ CDP__PRIVATE void cdp__any_late(cdp__pend *s) {
     cdp__group_see(g, &r, &e);
 }
 
-/* The group fails: nobody is left. Why the others went, one of them may have said; if not, the
-   first one that went is the best guess. */
+/* How many messages with this tag have come from rank p. */
+CDP__PRIVATE uint64_t cdp__any_count(const cdp_group *g, uint32_t p, uint32_t tag) {
+    const cdp__flow *flow = cdp__flow_find(g, p, tag);
+    return flow ? flow->count[1] : 0;
+}
+
+/* Of the others, which have all gone, the one that sent fewest messages with this tag; of several
+   the one that was seen to go first. */
+CDP__PRIVATE uint32_t cdp__any_owing(const cdp_group *g, uint32_t tag) {
+    uint32_t p, best = g->gone - 1;
+    for (p = 0; p < g->desc.world_size; ++p)
+        if (p != g->desc.rank && cdp__any_count(g, p, tag) < cdp__any_count(g, best, tag)) best = p;
+    return best;
+}
+
+/* The group fails: nobody is left. Why the others went, one of them may have said; if not, the one
+   that owes most is the best guess. */
 CDP__PRIVATE void cdp__any_alone(const cdp__pend *s) {
     cdp_group *g = s->of;
-    const uint32_t first = cdp__world_rank(g, g->gone - 1);
+    const uint32_t owing = cdp__any_owing(g, s->want.tag);
+    const uint64_t sent = cdp__any_count(g, owing, s->want.tag);
+    const uint32_t first = cdp__world_rank(g, owing);
     cdp__failure_record r;
     cdp_error e;
     CDP_ASSERT(g->gone);
     cdp__fail(CDP_ERR_PEER_LOST,
-        "a message with tag %u from any rank cannot come any more: all other ranks have left, "
-        "rank %u first",
-        s->want.tag, first);
+        "a message with tag %u from any rank cannot come any more: all other ranks have left; "
+        "rank %u sent fewest of them, %llu",
+        s->want.tag, first, (unsigned long long)sent);
     e = *cdp_last_error();
     cdp__record_make(g, &r, &e);
     r.end.named = (int32_t)first;
@@ -16114,14 +16163,20 @@ CDP_API void cdp_channel_wake(cdp_channel *c) {
     cdp__leave(c->g);
 }
 
-CDP_API void cdp_channel_drop(cdp_channel *c, uint32_t peer, const char *reason) {
-    if (!c || !reason || peer >= c->g->desc.world_size || peer == c->g->desc.rank) return;
+CDP_API cdp_status cdp_channel_drop(cdp_channel *c, uint32_t peer, const char *reason) {
+    if (!c || !reason)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_channel_drop needs a channel and a reason");
+    if (peer >= c->g->desc.world_size || peer == c->g->desc.rank)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_channel_drop: rank %u is no other rank of the channel's group of %u", peer,
+            c->g->desc.world_size);
     cdp__enter(c->g);
     (void)cdp__fail_peer(CDP_ERR_PEER_LOST, c->streams[peer].peer, 0, "rank %u was given up: %s",
         c->streams[peer].peer, reason);
     cdp__channel_lose(c, peer);
     if (c->g->w->sleeping) cdp__world_tell(c->g->w);
     cdp__leave(c->g);
+    return CDP_OK;
 }
 
 CDP_API cdp_status cdp_channel_wait_since(cdp_channel *c, uint64_t *seen, uint64_t until_ns) {

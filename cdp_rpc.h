@@ -2234,7 +2234,7 @@ CDP__PRIVATE bool cdp__rpc_reserve(cdp_rpc *rpc, uint32_t need) {
 
 CDP__PRIVATE void cdp__rpc_give_up(cdp_rpc *rpc, uint32_t rank, const char *reason) {
     rpc->peers[rank].dropped = true;
-    cdp_channel_drop(rpc->channel, rank, reason);
+    (void)cdp_channel_drop(rpc->channel, rank, reason);
 }
 
 CDP__PRIVATE uint8_t *cdp__rpc_body(cdp__rpc_out *o) {
