@@ -421,6 +421,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_mem_note_alloc(
     cdp_mem *mem, const void *data, uint64_t bytes, void *stream);
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_note_free(cdp_mem *mem, const void *data);
 
+struct cdp_mem_event; /* see >>shots */
+
 /* For desc.recorder_only: any event of another allocator, one that has segments, frees that wait
    for streams, or failures. Members action, address, size and stream of `event` count, of OOM also
    device_free (bytes that the device has free; its address is ignored). Blocks that lie in a
@@ -434,7 +436,6 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_mem_note_free(cdp_mem *mem, const void *da
      OOM                      a request failed
    Errors: INVALID (overlaps what is recorded; not recorded; not free; another action, which has a
    call of its own), NOMEM, STATE (this allocator has a source); nothing is recorded then. */
-struct cdp_mem_event;
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_note_event(
     cdp_mem *mem, const struct cdp_mem_event *event);
 
