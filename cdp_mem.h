@@ -496,7 +496,8 @@ typedef bool (*cdp_mem_sink)(void *user, const void *data, uint64_t bytes);
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_write(
     const cdp_mem_shot *shot, cdp_mem_format format, cdp_mem_sink sink, void *user);
 
-/* The same into a file: PATH.tmp, then renamed. Errors: also IO (the system's reason). */
+/* The same into a file: PATH.tmp, then renamed. Errors: also IO (the system's reason),
+   UNSUPPORTED (the os of the memory has no files). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_write_file(
     const cdp_mem_shot *shot, cdp_mem_format format, const char *path);
 
@@ -582,8 +583,8 @@ inline cdp_status cdp_mem_record(cdp_mem *mem, const cdp_mem_record_desc &desc) 
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_MEM_IMPLEMENTATION)) \
     && !defined(CDP_MEM_IMPL_INCLUDED)
 #define CDP_MEM_IMPL_INCLUDED
-
-#include <stdio.h> /* rename() */
+#undef CDP__HERE
+#define CDP__HERE CDP__FILE_MEM
 
 #ifdef __cplusplus
 extern "C" {
@@ -1160,11 +1161,16 @@ CDP__PRIVATE void cdp__mem_maps(
     char text[8192];
     uint64_t have = 0;
     bool more = true;
-    const int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+    const cdp_os *os = cdp_os_default();
+    uint64_t at = 0;
+    int32_t fd = -1;
+    if (os->files.open_file) fd = os->files.open_file(os->user, "/proc/self/maps", 0);
     while (fd >= 0 && more) {
-        const ssize_t got = read(fd, text + have, sizeof text - have - 1);
+        const int64_t got =
+            os->files.read_at(os->user, fd, at, text + have, sizeof text - have - 1);
         char *line = text, *end;
         if (got <= 0) break;
+        at += (uint64_t)got;
         have += (uint64_t)got;
         text[have] = 0;
         for (; more && (end = strchr(line, '\n')) != NULL; line = end + 1) {
@@ -1176,7 +1182,7 @@ CDP__PRIVATE void cdp__mem_maps(
         if (have + 1 == sizeof text) have = 0; /* no such line is so long */
         memmove(text, line, (size_t)have);
     }
-    if (fd >= 0) close(fd);
+    if (fd >= 0) (void)os->files.close_file(os->user, fd);
 }
 
 typedef struct cdp__mem_stack_range {
@@ -7292,20 +7298,22 @@ CDP_API cdp_status cdp_mem_write(
 }
 
 typedef struct cdp__mem_file {
-    int fd, err;
+    const cdp_os *os;
+    uint64_t at;
+    int32_t fd, err;
 } cdp__mem_file;
 
 CDP__PRIVATE bool cdp__mem_file_sink(void *user, const void *data, uint64_t bytes) {
     cdp__mem_file *const f = (cdp__mem_file *)user;
-    const char *at = (const char *)data;
+    const char *from = (const char *)data;
     while (bytes) {
-        const ssize_t n = write(f->fd, at, (size_t)bytes);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) {
-            f->err = errno;
+        const int64_t n = f->os->files.write_at(f->os->user, f->fd, f->at, from, bytes);
+        if (n <= 0) {
+            f->err = n ? (int32_t)-n : EIO;
             return false;
         }
-        at += n;
+        from += n;
+        f->at += (uint64_t)n;
         bytes -= (uint64_t)n;
     }
     return true;
@@ -7313,26 +7321,28 @@ CDP__PRIVATE bool cdp__mem_file_sink(void *user, const void *data, uint64_t byte
 
 CDP_API cdp_status cdp_mem_write_file(
     const cdp_mem_shot *shot, cdp_mem_format format, const char *path) {
-    cdp__mem_file f = {-1, 0};
+    cdp__mem_file f = {NULL, 0, -1, 0};
     char beside[1100];
+    int32_t err;
     cdp_status st;
     if (!shot || !path || strlen(path) + 5 > sizeof beside)
         return cdp__fail(CDP_ERR_INVALID, "cdp_mem_write_file needs a shot and a path below 1 KiB");
+    f.os = shot->os;
+    if (!f.os->files.open_file)
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_mem_write_file: this cdp_os has no files; set its member `files`, or use "
+            "cdp_mem_write()");
     cdp__format(beside, sizeof beside, "%s.tmp", path);
-    f.fd = open(beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    f.fd = f.os->files.open_file(
+        f.os->user, beside, CDP_FILE_WRITE | CDP_FILE_CREATE | CDP_FILE_EMPTY);
     if (f.fd < 0)
-        return cdp__fail_peer(CDP_ERR_IO, -1, errno, "cdp_mem_write_file: cannot write %s", beside);
+        return cdp__fail_peer(CDP_ERR_IO, -1, -f.fd, "cdp_mem_write_file: cannot write %s", beside);
     st = cdp_mem_write(shot, format, cdp__mem_file_sink, &f);
-    if (close(f.fd) != 0 && st == CDP_OK) {
-        f.err = errno;
-        st = CDP_ERR_IO;
-    }
-    if (st == CDP_OK && rename(beside, path) != 0) {
-        f.err = errno;
-        st = CDP_ERR_IO;
-    }
-    if (st == CDP_OK) return CDP_OK;
-    (void)unlink(beside);
+    err = -f.os->files.close_file(f.os->user, f.fd);
+    if (st == CDP_OK) f.err = err;
+    if (st == CDP_OK && !err) f.err = -f.os->files.rename_file(f.os->user, beside, path);
+    if (st == CDP_OK && !f.err) return CDP_OK;
+    (void)f.os->files.remove_file(f.os->user, beside);
     if (!f.err) return st;
     return cdp__fail_peer(CDP_ERR_IO, -1, f.err, "cdp_mem_write_file: cannot write %s", path);
 }

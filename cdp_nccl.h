@@ -323,6 +323,8 @@ inline cdp_status cdp_nccl_attach(cdp_group *group, const cdp_nccl_desc &desc) {
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_NCCL_IMPLEMENTATION)) \
     && !defined(CDP_NCCL_IMPL_INCLUDED)
 #define CDP_NCCL_IMPL_INCLUDED
+#undef CDP__HERE
+#define CDP__HERE CDP__FILE_NCCL
 
 /* ---- >>load: libraries, and what is called in them ------------------------------------------- */
 
