@@ -181,6 +181,8 @@
         CDP_NO_HUB *           off      no cdp_hub_create: no ranks in one process
         CDP_FEW_ALGORITHMS     off      one or two algorithms for each collective, none for several
                                         hosts; all ranks must be built so, else: MISMATCH
+        CDP_NO_REPRODUCIBLE    off      no reductions in a fixed order: a desc with reproducible is
+                                        UNSUPPORTED
         CDP_NO_RECORDER *      off      no cdp_group_records, cdp_group_dump, cdp_describe; the
                                         desc's dump_path is ignored
         CDP_NO_SHARED_MEMORY   off      the default os has no memory that processes share; see also
@@ -2231,8 +2233,8 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 /* A few lines that dozens of functions call, and that compilers would copy into each of them.
    For the few whose copies cost most, as measured; tests/check_sources.sh counts them. */
 #define CDP__ONE_COPY __attribute__((__noinline__))
-/* For the functions that record errors: paths that lead there are rare, and compilers keep them
-   apart from the others. */
+/* For the functions that record errors and make texts: paths that lead there are rare, and
+   compilers keep them apart from the others. */
 #define CDP__COLD __attribute__((__cold__))
 #else
 #define CDP__ONE_COPY
@@ -2490,7 +2492,8 @@ CDP__PRIVATE CDP__PRINTF(2, 3) void cdp__text_add(cdp__text *t, const char *f, .
     va_end(ap);
 }
 
-CDP__PRIVATE CDP__PRINTF(3, 4) void cdp__format(char *dst, uint64_t size, const char *f, ...) {
+CDP__PRIVATE CDP__COLD CDP__PRINTF(3, 4) void cdp__format(
+    char *dst, uint64_t size, const char *f, ...) {
     cdp__text t = {dst, size, 0};
     va_list ap;
     va_start(ap, f);
@@ -4983,7 +4986,7 @@ CDP__PRIVATE void cdp__loop_timer_clear(cdp__timer *t) {
     t->at_ns = CDP__NEVER;
 }
 
-CDP__PRIVATE void cdp__loop_timer_set(
+CDP__PRIVATE CDP__ONE_COPY void cdp__loop_timer_set(
     cdp__loop *l, cdp__timer *t, uint64_t at_ns, void (*func)(cdp__timer *t), void *user) {
     cdp__loop_timer_clear(t);
     t->at_ns = at_ns;
@@ -5916,6 +5919,13 @@ CDP__PRIVATE uint32_t cdp__barrier_round(const cdp__shape *s, uint32_t k, cdp__s
 /* Knows: shapes and steps. Promises: the contract of >>algo; the same bits for every size of a
    message. May use: >>algo. */
 
+/* What rank i reduces in the end. */
+CDP__PRIVATE cdp__span cdp__fixed_part(const cdp__shape *s, uint32_t i) {
+    return s->kind == CDP_COLL_REDUCE_SCATTER ? cdp__block_of(s, s->in_offs, i) : cdp__part(s, i);
+}
+
+#ifndef CDP_NO_REPRODUCIBLE
+
 /* Allreduce, reduce and reduce-scatter whose bits depend on the inputs alone: every element is
    combined along the same tree over the ranks (that of recursive doubling), whatever its place,
    and so whatever the message that it travels in. In waves, each rank collects everybody's slice
@@ -5925,10 +5935,6 @@ CDP__PRIVATE uint32_t cdp__barrier_round(const cdp__shape *s, uint32_t k, cdp__s
 #define CDP__WAVE 65536u /* elements of a slot; fewer for many ranks, more for huge messages */
 #endif
 #define CDP__TREE_STEPS 3u /* in one round */
-
-CDP__PRIVATE cdp__span cdp__fixed_part(const cdp__shape *s, uint32_t i) {
-    return s->kind == CDP_COLL_REDUCE_SCATTER ? cdp__block_of(s, s->in_offs, i) : cdp__part(s, i);
-}
 
 /* How many waves, and the elements of a slot. */
 CDP__PRIVATE uint32_t cdp__fixed_waves(const cdp__shape *s, uint64_t *slot) {
@@ -6072,6 +6078,8 @@ CDP__PRIVATE uint32_t cdp__fixed_round(const cdp__shape *s, uint32_t k, cdp__ste
         return 0;
     return 1;
 }
+
+#endif /* CDP_NO_REPRODUCIBLE */
 
 /* ---- >>algo-more (pure): algorithms for some sizes and numbers of ranks ---------------------- */
 
@@ -6804,10 +6812,15 @@ static const cdp__algo cdp__algos[] = {
         cdp__pairwise_tmp},
     {"pairwise", CDP_COLL_ALLTOALL, true, cdp__gather_rounds, cdp__alltoall_round, cdp__no_tmp},
     {"direct", CDP_COLL_SEND, true, cdp__log_rounds, cdp__tree_round, cdp__no_tmp},
+#ifdef CDP_NO_REPRODUCIBLE /* the numbers of the others stay */
+    {"?", CDP_COLL_NONE, false, NULL, NULL, NULL}, {"?", CDP_COLL_NONE, false, NULL, NULL, NULL},
+    {"?", CDP_COLL_NONE, false, NULL, NULL, NULL},
+#else
     {"fixed order", CDP_COLL_ALLREDUCE, true, cdp__fixed_rounds, cdp__fixed_round, cdp__fixed_tmp},
     {"fixed order", CDP_COLL_REDUCE, true, cdp__fixed_rounds, cdp__fixed_round, cdp__fixed_tmp},
     {"fixed order", CDP_COLL_REDUCE_SCATTER, true, cdp__fixed_rounds, cdp__fixed_round,
         cdp__fixed_tmp},
+#endif
 #ifndef CDP_FEW_ALGORITHMS
     {"ring", CDP_COLL_REDUCE, false, cdp__ring_rounds, cdp__reduce_ring_round, cdp__reduce_tmp},
     {"Bruck", CDP_COLL_ALLGATHER, true, cdp__bruck_rounds, cdp__bruck_round, cdp__bruck_tmp},
@@ -13103,7 +13116,7 @@ CDP__PRIVATE void cdp__progress_yield_lock(cdp__world *m) {
 }
 
 /* How every call from outside takes the lock. */
-CDP__PRIVATE void cdp__enter(cdp_group *g) {
+CDP__PRIVATE CDP__ONE_COPY void cdp__enter(cdp_group *g) {
     __atomic_add_fetch(&g->w->lock_waiters, 1, __ATOMIC_RELAXED);
     cdp_lock_acquire(&g->w->lock);
     __atomic_sub_fetch(&g->w->lock_waiters, 1, __ATOMIC_RELAXED);
@@ -13665,6 +13678,12 @@ CDP__PRIVATE cdp_status cdp__choices_read(cdp__world *m, const cdp_group_desc *d
     m->choosing.small_bytes = cdp__def(desc->small_bytes, 64 * 1024);
     m->choosing.reproducible = desc->reproducible;
     if (!rows) return cdp__fail_nomem("a group", desc->choice_count * sizeof *rows);
+#ifdef CDP_NO_REPRODUCIBLE
+    if (desc->reproducible)
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_group_create: reproducible is set, but this program was built with "
+            "CDP_NO_REPRODUCIBLE");
+#endif
     if (desc->choice_count && !desc->choices)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_group_create: choice_count is %u but choices is NULL", desc->choice_count);
