@@ -16,7 +16,7 @@ static void clean(void) {
     const int n = standin_faults(text, sizeof text);
     test_check(n == 0, __FILE__, __LINE__, "%d faults: %s", n, text);
     static const char *const kinds[] = {
-        "streams", "events", "bytes", "pinned", "graphs", "comms", "modules"};
+        "streams", "events", "bytes", "pinned", "graphs", "comms", "modules", "windows"};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; ++i)
         test_check(standin_left(kinds[i]) == 0, __FILE__, __LINE__, "%ld %s are left",
             standin_left(kinds[i]), kinds[i]);
