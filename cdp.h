@@ -11509,10 +11509,13 @@ CDP__PRIVATE cdp__advance cdp__group_poll(cdp_group *g) {
     return g->health == CDP__HEALTHY ? cdp__group_blocked(g) : CDP__MOVED;
 }
 
-/* When settling ends, or has its last chance to ask. */
+/* When settling ends, or has its last chance to ask, or to note what is known in good time. */
 CDP__PRIVATE uint64_t cdp__group_settle_end(const cdp_group *g) {
-    const uint64_t due = (g->parent ? g->parent : g)->domain.due_ns;
-    return cdp__now(g->os) + 2 * CDP__MS < due ? due - 2 * CDP__MS : due;
+    const cdp__failure_domain *d = &(g->parent ? g->parent : g)->domain;
+    const uint64_t now = cdp__now(g->os), little = 2 * CDP__MS;
+    const uint64_t share = cdp__failure_share_ns(&d->record, CDP__FAILURE_SETTLE_MS);
+    if (now + share / 8 + little < d->due_ns) return d->due_ns - share / 8 - little;
+    return now + little < d->due_ns ? d->due_ns - little : d->due_ns;
 }
 
 /* When the group wants to be looked at again even if nothing arrives. */

@@ -1723,7 +1723,8 @@ static verdict seed_run(run *r, const scenario *sc, fault_class fault, uint64_t 
     verdict v;
     plan_make(r, sc, fault, seed);
     if (fault != F_NONE && fault != F_DELAY) {
-        if (!kept || dry.sc != sc || dry.seed != seed || dry.nodes != r->nodes) {
+        if (!kept || dry.sc != sc || dry.seed != seed || dry.nodes != r->nodes
+            || dry.memory != r->memory) {
             plan_make(&dry, sc, fault, seed);
             v = judge(&dry, world_run(&dry, NULL), text, size);
             sim_close(dry.world);
