@@ -53,8 +53,9 @@
         backend interface                      memory of devices (cdp_nccl.h)
         objects interface                      bytes of any length
         ddp, hooks interface                   data parallel training; what happens to gradients
-        Implementation: compiler, core;
-        the machine: os-posix, os-watch, os-threads, os-linux, loop;
+        Implementation: compiler, os-words, core;
+        the machine: os-addresses, os-posix, os-windows, os-watch, os-threads,
+        os-windows-threads, os-files, os-linux, file-text, loop;
         pure: bytes, hash, dtype, reduce-kernels, algo, algo-fixed, algo-more, hosts, select,
         message, failure-records, failure-waits, failure, fabric;
         messages and groups: pend, stream, port, receive, send, transfer, exec, state, records,
@@ -77,6 +78,7 @@
         send something to one rank             cdp_send, cdp_recv, cdp_sendrecv, cdp_batch
         allocate nothing later on              cdp_group_reserve
         take messages from any sender          cdp_recv_any, cdp_probe
+        receive into columns of an array       cdp_batch, .row and .step of cdp_transfer
         build a protocol of my own             cdp_channel_open, cdp_channel_send
         exchange bytes of any length           cdp_allgather_bytes, cdp_gather_bytes,
                                                cdp_broadcast_bytes, cdp_scatter_bytes
@@ -153,8 +155,10 @@
         CDP_API *              extern   prefix of all functions
         CDP_STATIC *           off      all functions are private to the file that implements them
         CDP_ASSERT(x)          assert   checks of the library's own logic; with CDP_NO_LOG_STRINGS,
-                                        abort() without a text
+                                        abort() without a text; with NDEBUG, nothing
         CDP_NO_STDIO           off      no stdio: cdp_print_error and the logger write nothing
+        CDP_NO_FILES           off      the default os has no files: no cdp_error_record, no file
+                                        store; cdp_group_dump needs an os of the program's own
         CDP_NO_THREADS         off      no pthreads: communication advances in calls only; the last
                                         error is one per program
         CDP_NO_DDP *           off      no data parallel training, and none of the next eight
@@ -177,6 +181,8 @@
         CDP_NO_HUB *           off      no cdp_hub_create: no ranks in one process
         CDP_FEW_ALGORITHMS     off      one or two algorithms for each collective, none for several
                                         hosts; all ranks must be built so, else: MISMATCH
+        CDP_NO_REPRODUCIBLE    off      no reductions in a fixed order: a desc with reproducible is
+                                        UNSUPPORTED
         CDP_NO_RECORDER *      off      no cdp_group_records, cdp_group_dump, cdp_describe; the
                                         desc's dump_path is ignored
         CDP_NO_SHARED_MEMORY   off      the default os has no memory that processes share; see also
@@ -493,7 +499,7 @@ CDP_API int cdp_print_error(void *file);
    TORCHELASTIC_ERROR_FILE names, and nowhere (CDP_OK) if there is none. Made for the way out,
    beside cdp_print_error(): cdp_last_error() stays as it is even when this fails. Any thread.
    Errors: INVALID (no path); IO (the file cannot be written, errno says why); UNSUPPORTED under
-   CDP_NO_STDIO. */
+   CDP_NO_FILES. */
 CDP_API cdp_status cdp_error_record(const char *path, const char *message);
 CDP_API cdp_status cdp_error_record_from_env(const char *message);
 
@@ -541,11 +547,12 @@ typedef struct cdp_ready {
 
 typedef struct cdp_os cdp_os;
 
-/* What the library asks of the machine. The five members below are required; net, threads and
-   shared are optional groups. A group whose first function is NULL is absent: then everything
-   that needs it is refused at creation with a sentence, and the rest works. Without `threads` the
-   library runs in the caller's thread alone. Without `net` only hubs and a program's own
-   transport connect ranks. Without `shared` processes of one machine talk over `net`.
+/* What the library asks of the machine. alloc, release, now_ns and random are required; net,
+   threads, shared and files are optional groups. A group whose first function is NULL is absent:
+   then everything that needs it is refused at creation with a sentence, and the rest works. Without
+   `threads` the library runs in the caller's thread alone. Without `net` only hubs and a program's
+   own transport connect ranks. Without `shared` processes of one machine talk over `net`. Without
+   `files` there is no file store, and nothing writes dumps.
 
    To replace a part, copy *cdp_os_default(), change that part, and pass the copy in a desc; it
    must outlive everything that was made with it. A simulation replaces clock, random and net; a
@@ -679,6 +686,52 @@ typedef struct cdp_os_shared {
     int32_t (*process_open)(void *user, uint32_t number);
 } cdp_os_shared;
 
+/* How open_file() opens a file. */
+#define CDP_FILE_WRITE 1u  /* for reading and writing, else for reading alone */
+#define CDP_FILE_CREATE 2u /* creates the file if it does not exist */
+#define CDP_FILE_EMPTY 4u  /* removes what the file contains */
+#define CDP_FILE_PRIVATE \
+    8u /* refuses a symbolic link (-ELOOP); other users get no access to a new \
+                               file */
+
+/* What lock_file() does. */
+typedef enum cdp_file_lock {
+    CDP_FILE_UNLOCK,
+    CDP_FILE_LOCK_SHARED,
+    CDP_FILE_LOCK_ALONE
+} cdp_file_lock;
+
+/* What file_info() reports. */
+typedef struct cdp_file_info {
+    uint64_t bytes;
+    uint64_t device, number; /* no other file has both while this one is open */
+    uint32_t owner, mode;    /* user id and permission bits as in POSIX; 0 where there are none */
+    bool regular;            /* not a folder, pipe or device */
+    bool removed;            /* no path leads to it any more */
+    bool foreign;            /* another user owns it, or may write to it */
+} cdp_file_info;
+
+/* Files: of file stores, of dumps (cdp_group_dump, dump_path) and of snapshots (cdp_mem.h).
+   Functions return 0, or what they say, or a negative errno, and never -EINTR. */
+typedef struct cdp_os_files {
+    /* Returns a descriptor. Does not wait for the other end of a pipe. */
+    int32_t (*open_file)(void *user, const char *path, uint32_t how);
+    int32_t (*close_file)(void *user, int32_t fd);
+    /* Copies up to `bytes` bytes, from the byte `at` of the file on; returns how many (0: the end
+       of the file). write_at may ignore `at` where a file cannot be written elsewhere (a pipe). */
+    int64_t (*read_at)(void *user, int32_t fd, uint64_t at, void *to, uint64_t bytes);
+    int64_t (*write_at)(void *user, int32_t fd, uint64_t at, const void *from, uint64_t bytes);
+    /* Cuts the file to this length. */
+    int32_t (*cut_file)(void *user, int32_t fd, uint64_t bytes);
+    /* Never waits: -EAGAIN when another process, or another descriptor of this one, has a lock
+       that excludes this one. A process that ends loses its locks. */
+    int32_t (*lock_file)(void *user, int32_t fd, cdp_file_lock lock);
+    int32_t (*file_info)(void *user, int32_t fd, cdp_file_info *out);
+    int32_t (*remove_file)(void *user, const char *path);
+    /* Replaces the file `to` if there is one; whoever opens `to` gets the old file or the new. */
+    int32_t (*rename_file)(void *user, const char *from, const char *to);
+} cdp_os_files;
+
 struct cdp_os {
     /* first argument of all functions here and in the groups but those that take memory: these
        get the cdp_os itself, and use its alloc and release */
@@ -696,13 +749,15 @@ struct cdp_os {
     cdp_os_net net;
     cdp_os_threads threads;
     cdp_os_shared shared;
+    cdp_os_files files;
 };
 
 /* POSIX: posix_memalign, CLOCK_MONOTONIC, getrandom or /dev/urandom, BSD sockets, epoll or
-   poll(2), pthreads. All memory that it keeps comes from the alloc of the cdp_os that it is called
-   with; only the C library's own functions for names, interfaces and /proc allocate for themselves,
-   and a name that is still being looked up at its deadline keeps 0.5 KB of the C library's heap
-   until the answer comes. All descriptors are closed by exec. Static memory. Any thread. */
+   poll(2), pthreads, files with flock(). All memory that it keeps comes from the alloc of the
+   cdp_os that it is called with; only the C library's own functions for names, interfaces and /proc
+   allocate for themselves, and a name that is still being looked up at its deadline keeps 0.5 KB of
+   the C library's heap until the answer comes. All descriptors are closed by exec. Static memory.
+   Any thread. */
 CDP_API const cdp_os *cdp_os_default(void);
 
 /* Where a part of the library takes memory of a certain kind (device memory, say), in place of
@@ -1138,7 +1193,7 @@ CDP_API uint32_t cdp_group_records(cdp_group *group, cdp_record *out, uint32_t m
 /* Write all that this rank knows as JSON: its groups, their failures, the last operations of
    each and whom they wait for. examples/who_is_stuck.c reads the files of all ranks and says who
    keeps whom waiting. Any thread, any time. Errors: IO (the file), NOMEM, INVALID (no group, no
-   path), STATE (destroyed), UNSUPPORTED (CDP_NO_STDIO). */
+   path), STATE (destroyed), UNSUPPORTED (the group's os has no files). */
 CDP_API cdp_status cdp_group_dump(cdp_group *group, const char *path);
 
 /* Every setting with its value and where it came from, the table of algorithms, and the link to
@@ -1323,6 +1378,13 @@ typedef struct cdp_transfer {
     uint32_t timeout_ms; /* (default: the group's) */
     /* receive: NULL, or up to `count` elements are accepted, see cdp_recv_any() */
     cdp_message *got;
+    /* receive: `data` is rows of `row` elements each, which begin `step` elements apart; the last
+       one may be shorter (default: contiguous) */
+    uint64_t row, step;
+    /* send: it may wait until its receiver takes it, however short it is; then, from expose_bytes
+       of the group on, the receiver copies it from where it lies (default: only what is longer
+       than 4 MiB may wait) */
+    bool rendezvous;
 } cdp_transfer;
 
 #ifndef CDP_NO_MESSAGES
@@ -1377,7 +1439,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_group_reserve(cdp_group *group, uint32_t m
 
 /* Start `n` sends and receives in this order: all, or none when one of them is wrong. *out is
    done when all are. No rank waits for another because of the order inside a batch. Errors: as
-   for cdp_send(); STATE: max_pending of the desc. */
+   for cdp_send(); INVALID: also rows that overlap, or of a send; STATE: max_pending of the desc;
+   UNSUPPORTED: rows in device memory. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_batch(
     cdp_group *group, const cdp_transfer *list, uint32_t n, cdp_work *out);
 
@@ -2099,38 +2162,59 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 /* Knows: compilers and system headers. Promises: the other sections contain no compiler
    extension but `__atomic` builtins. May use: >>os. */
 
+#ifdef _WIN32
+#ifndef WIN32_LEAN_AND_MEAN
+#define WIN32_LEAN_AND_MEAN
+#endif
+#ifndef NOMINMAX
+#define NOMINMAX
+#endif
+#include <winsock2.h> /* before windows.h, always */
+#include <ws2tcpip.h>
+#include <windows.h>
+#include <bcrypt.h>
+#else
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
-#include <math.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/types.h>
 #include <sys/uio.h>
-#include <time.h>
 #include <unistd.h>
-#ifndef CDP_NO_STDIO
-#include <stdio.h>
+#ifndef CDP_NO_FILES
+#include <stdio.h> /* rename() */
+#include <sys/file.h>
+#include <sys/stat.h>
 #endif
 #ifndef CDP_NO_THREADS
 #include <pthread.h>
 #include <sched.h>
 #endif
+#endif
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+#ifndef CDP_NO_STDIO
+#include <stdio.h>
+#endif
 
-#ifndef CLOCK_MONOTONIC
+#if !defined(_WIN32) && !defined(CLOCK_MONOTONIC)
 #error "cdp.h: a system header came first under -std=c11: define _DEFAULT_SOURCE above it"
 #endif
 
 #ifndef CDP_ASSERT
-#ifdef CDP_NO_LOG_STRINGS
+#if defined(CDP_NO_LOG_STRINGS) && !defined(NDEBUG)
 #define CDP_ASSERT(x) ((x) ? (void)0 : abort())
 #else
 #include <assert.h>
@@ -2141,12 +2225,20 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #if defined(__GNUC__) || defined(__clang__)
 #define CDP__PRIVATE __attribute__((__unused__)) static
 #define CDP__RESTRICT __restrict__
+#if defined(_WIN32) && !defined(__clang__)
+#define CDP__PRINTF(f, a) __attribute__((format(gnu_printf, f, a)))
+#else
 #define CDP__PRINTF(f, a) __attribute__((format(printf, f, a)))
+#endif
 /* A few lines that dozens of functions call, and that compilers would copy into each of them.
    For the few whose copies cost most, as measured; tests/check_sources.sh counts them. */
 #define CDP__ONE_COPY __attribute__((__noinline__))
+/* For the functions that record errors and make texts: paths that lead there are rare, and
+   compilers keep them apart from the others. */
+#define CDP__COLD __attribute__((__cold__))
 #else
 #define CDP__ONE_COPY
+#define CDP__COLD
 #define CDP__PRIVATE static
 #define CDP__RESTRICT
 #define CDP__PRINTF(f, a)
@@ -2165,6 +2257,19 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 extern "C" {
 #endif
 
+/* The files of the library. Each defines CDP__HERE anew where its implementation begins. */
+enum {
+    CDP__FILE_NONE,
+    CDP__FILE_CORE,
+    CDP__FILE_STORE,
+    CDP__FILE_TCP,
+    CDP__FILE_NCCL,
+    CDP__FILE_DTENSOR,
+    CDP__FILE_RPC,
+    CDP__FILE_MEM
+};
+#define CDP__HERE CDP__FILE_CORE
+
 /* 0 in a desc means "the default". */
 #define cdp__def(value, fallback) ((value) ? (value) : (fallback))
 
@@ -2174,6 +2279,30 @@ CDP__PRIVATE uint64_t cdp__min(uint64_t a, uint64_t b) {
 CDP__PRIVATE uint64_t cdp__max(uint64_t a, uint64_t b) {
     return a > b ? a : b;
 }
+
+/* As memcpy, but where the processor can it writes past the caches: for what would not stay there
+   anyway. Call cdp__copied_past() after it, before somebody else may read what was written. */
+#ifdef __SSE2__
+CDP__PRIVATE void cdp__copy_past(uint8_t *to, const uint8_t *from, uint64_t bytes) {
+    uint64_t i;
+    if (((uintptr_t)to | bytes) % 16) {
+        memcpy(to, from, (size_t)bytes);
+        return;
+    }
+    for (i = 0; i < bytes; i += 16)
+        _mm_stream_si128((__m128i *)(void *)(to + i),
+            _mm_loadu_si128((const __m128i *)(const void *)(from + i)));
+}
+CDP__PRIVATE void cdp__copied_past(void) {
+    _mm_sfence();
+}
+#else
+CDP__PRIVATE void cdp__copy_past(uint8_t *to, const uint8_t *from, uint64_t bytes) {
+    memcpy(to, from, (size_t)bytes);
+}
+CDP__PRIVATE void cdp__copied_past(void) {
+}
+#endif
 
 /* A deadline that is `ms` from now; a timeout of CDP_NO_TIMEOUT never comes. */
 CDP__PRIVATE uint64_t cdp__deadline(const cdp_os *os, uint32_t ms) {
@@ -2203,6 +2332,97 @@ CDP__PRIVATE const char **cdp__purpose(void) {
     static CDP__THREAD_LOCAL const char *text;
     return &text;
 }
+
+/* ---- >>os-words: what the system says in words, and the date --------------------------------- */
+
+/* Knows: errors of the C library and of Winsock, the system's calendar. Promises: a text for every
+   errno. May use: >>compiler. */
+
+#ifdef _WIN32
+/* What Winsock says, as errno has it; its own texts for these are not in every C library. */
+typedef struct cdp__os_reason {
+    int said, err;
+    const char *text;
+} cdp__os_reason;
+
+CDP__PRIVATE const cdp__os_reason *cdp__os_reason_at(uint32_t i) {
+    static const cdp__os_reason known[] = {
+        {WSAEACCES, EACCES, "permission denied"},
+        {WSAEADDRINUSE, EADDRINUSE, "address in use"},
+        {WSAEADDRNOTAVAIL, EADDRNOTAVAIL, "no such address on this machine"},
+        {WSAEAFNOSUPPORT, EAFNOSUPPORT, "this kind of address is not supported"},
+        {WSAECONNABORTED, ECONNABORTED, "connection ended by this machine"},
+        {WSAECONNREFUSED, ECONNREFUSED, "connection refused"},
+        {WSAECONNRESET, ECONNRESET, "connection reset by the other end"},
+        {WSAEHOSTUNREACH, EHOSTUNREACH, "no route to that machine"},
+        {WSAEINTR, EINTR, "interrupted"},
+        {WSAEINVAL, EINVAL, "invalid argument"},
+        {WSAEMFILE, EMFILE, "too many sockets"},
+        {WSAENETDOWN, ENETDOWN, "the network is down"},
+        {WSAENETRESET, ENETRESET, "connection lost"},
+        {WSAENETUNREACH, ENETUNREACH, "network unreachable"},
+        {WSAENOBUFS, ENOBUFS, "no room for more in the system"},
+        {WSAENOTCONN, ENOTCONN, "not connected"},
+        {WSAENOTSOCK, ENOTSOCK, "not a socket"},
+        {WSAESHUTDOWN, EPIPE, "connection was ended here"},
+        {WSAETIMEDOUT, ETIMEDOUT, "timed out"},
+        {WSAEWOULDBLOCK, EAGAIN, "not now"},
+    };
+    return i < sizeof known / sizeof known[0] ? &known[i] : NULL;
+}
+
+CDP__PRIVATE const char *cdp__os_error_text(int err) {
+    const cdp__os_reason *r;
+    uint32_t i;
+    for (i = 0; (r = cdp__os_reason_at(i)) != NULL; ++i)
+        if (r->err == err) return r->text;
+    return strerror(err);
+}
+
+/* Windows counts tenths of microseconds from 1601. */
+CDP__PRIVATE uint64_t cdp__os_date_us(void) {
+    FILETIME t;
+    GetSystemTimeAsFileTime(&t);
+    return ((uint64_t)t.dwHighDateTime << 32 | t.dwLowDateTime) / 10 - 11644473600000000ull;
+}
+
+/* The temporary folder is the user's own. */
+CDP__PRIVATE uint32_t cdp__os_user_number(void) {
+    return 0;
+}
+
+CDP__PRIVATE uint32_t cdp__os_parent_number(void) {
+    return 0;
+}
+
+CDP__PRIVATE const char *cdp__os_temporary(void) {
+    const char *dir = getenv("TEMP");
+    return dir && *dir ? dir : ".";
+}
+#else
+CDP__PRIVATE const char *cdp__os_error_text(int err) {
+    return strerror(err);
+}
+
+CDP__PRIVATE uint32_t cdp__os_user_number(void) {
+    return (uint32_t)getuid();
+}
+
+CDP__PRIVATE uint32_t cdp__os_parent_number(void) {
+    return (uint32_t)getppid();
+}
+
+CDP__PRIVATE const char *cdp__os_temporary(void) {
+    const char *dir = getenv("TMPDIR");
+    return dir && *dir ? dir : "/tmp";
+}
+
+CDP__PRIVATE uint64_t cdp__os_date_us(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
+#endif
 
 /* ---- >>core: text, errors, log --------------------------------------------------------------- */
 
@@ -2272,7 +2492,8 @@ CDP__PRIVATE CDP__PRINTF(2, 3) void cdp__text_add(cdp__text *t, const char *f, .
     va_end(ap);
 }
 
-CDP__PRIVATE CDP__PRINTF(3, 4) void cdp__format(char *dst, uint64_t size, const char *f, ...) {
+CDP__PRIVATE CDP__COLD CDP__PRINTF(3, 4) void cdp__format(
+    char *dst, uint64_t size, const char *f, ...) {
     cdp__text t = {dst, size, 0};
     va_list ap;
     va_start(ap, f);
@@ -2296,87 +2517,86 @@ CDP__PRIVATE void cdp__error_clear(cdp_error *e, cdp_status status) {
     e->file = "";
 }
 
-/* A status and the line of the call in one number: hundreds of calls report errors, and
-   each compiles to less code with one small constant instead of two. */
-#define CDP__AT(status) ((uint32_t)__LINE__ << 8 | (uint8_t)(status))
+CDP__PRIVATE const char *cdp__file_name(uint32_t at) {
+    static const char names[8][16] = {"", "cdp.h", "cdp_store.h", "cdp_tcp.h", "cdp_nccl.h",
+        "cdp_dtensor.h", "cdp_rpc.h", "cdp_mem.h"};
+    return names[at >> 8 & 7];
+}
+
+/* A status, the file and the line of the call in one number: hundreds of calls report errors,
+   and each compiles to less code with one small constant instead of three. */
+#define CDP__AT(status) ((uint32_t)__LINE__ << 12 | CDP__HERE << 8 | (uint8_t)(status))
 
 CDP__PRIVATE cdp_status cdp__status_at(uint32_t at) {
     return (cdp_status)(int8_t)(at & 255);
 }
 
-CDP__PRIVATE cdp_status cdp__error_set_v(cdp_status status, uint32_t line, int32_t peer,
-    int32_t sys_errno, const char *file, const char *f, va_list ap) {
+CDP__PRIVATE void cdp__error_set_v(
+    uint32_t at, int32_t peer, int32_t sys_errno, const char *f, va_list ap) {
     cdp_error e; /* built apart: an argument may be the text of the last error */
     cdp__text t = {e.text, sizeof e.text, 0};
-    cdp__error_clear(&e, status);
-    e.file = file;
-    e.line = line;
+    cdp__error_clear(&e, cdp__status_at(at));
+    e.file = cdp__file_name(at);
+    e.line = at >> 12;
     e.peer = peer;
     e.sys_errno = sys_errno;
     cdp__text_add_v(&t, f, ap);
-    if (sys_errno) cdp__text_add(&t, ": %s (errno %d)", strerror(sys_errno), sys_errno);
+    if (sys_errno) cdp__text_add(&t, ": %s (errno %d)", cdp__os_error_text(sys_errno), sys_errno);
     *cdp__error_slot() = e;
-    return status;
 }
 
 CDP_API cdp_status cdp_error_set(
     cdp_status status, int32_t peer, int32_t sys_errno, const char *format, ...) {
     va_list ap;
     va_start(ap, format);
-    cdp__error_set_v(status, 0, peer, sys_errno, "", format, ap);
+    cdp__error_set_v((uint8_t)status, peer, sys_errno, format, ap);
     va_end(ap);
     return status;
 }
 
-CDP__PRIVATE CDP__PRINTF(5, 6) cdp_status cdp__error_of(
-    uint32_t at, int32_t peer, int32_t sys_errno, const char *file, const char *format, ...) {
+CDP__PRIVATE CDP__COLD CDP__PRINTF(4, 5) cdp_status
+    cdp__error_of(uint32_t at, int32_t peer, int32_t sys_errno, const char *format, ...) {
     va_list ap;
-    cdp_status st;
     va_start(ap, format);
-    st = cdp__error_set_v(cdp__status_at(at), at >> 8, peer, sys_errno, file, format, ap);
+    cdp__error_set_v(at, peer, sys_errno, format, ap);
     va_end(ap);
-    return st;
+    return cdp__status_at(at);
 }
 
-CDP__PRIVATE CDP__PRINTF(3, 4) cdp_status
-    cdp__error_at(uint32_t at, const char *file, const char *format, ...) {
+CDP__PRIVATE CDP__COLD CDP__PRINTF(2, 3) cdp_status
+    cdp__error_at(uint32_t at, const char *format, ...) {
     va_list ap;
-    cdp_status st;
     va_start(ap, format);
-    st = cdp__error_set_v(cdp__status_at(at), at >> 8, -1, 0, file, format, ap);
+    cdp__error_set_v(at, -1, 0, format, ap);
     va_end(ap);
-    return st;
+    return cdp__status_at(at);
 }
 
-CDP__PRIVATE cdp_status cdp__nomem_at(
-    uint32_t at, const char *file, const char *what, uint64_t bytes) {
-    return cdp__error_at(
-        at, file, "out of memory: %s needs %llu bytes", what, (unsigned long long)bytes);
+CDP__PRIVATE cdp_status cdp__nomem_at(uint32_t at, const char *what, uint64_t bytes) {
+    return cdp__error_at(at, "out of memory: %s needs %llu bytes", what, (unsigned long long)bytes);
 }
 
 /* Without texts, an error says where in the library it was found. */
-CDP__PRIVATE cdp_status cdp__error_bare(
-    uint32_t at, int32_t peer, int32_t sys_errno, const char *file) {
-    const char *name = strrchr(file, '/');
-    return cdp__error_of(
-        at, peer, sys_errno, file, "%s:%u", name ? name + 1 : file, (unsigned)(at >> 8));
+CDP__PRIVATE cdp_status cdp__bare_of(uint32_t at, int32_t peer, int32_t sys_errno) {
+    return cdp__error_of(at, peer, sys_errno, "%s:%u", cdp__file_name(at), (unsigned)(at >> 12));
+}
+
+CDP__PRIVATE cdp_status cdp__bare_at(uint32_t at) {
+    return cdp__bare_of(at, -1, 0);
 }
 
 /* The caller's mistake, and everything else without a peer and an errno. */
 #ifdef CDP_NO_LOG_STRINGS
-#define cdp__fail(status, ...) cdp__fail_peer(status, -1, 0, __VA_ARGS__)
+#define cdp__fail(status, ...) (0 ? cdp__error_at(0, __VA_ARGS__) : cdp__bare_at(CDP__AT(status)))
 #define cdp__fail_peer(status, peer, err, ...) \
-    (0 ? cdp__error_at(0, "", __VA_ARGS__)     \
-       : cdp__error_bare(CDP__AT(status), (int32_t)(peer), (err), __FILE__))
-#define cdp__fail_nomem(what, bytes)           \
-    (0 ? cdp__nomem_at(0, "", (what), (bytes)) \
-       : cdp__error_bare(CDP__AT(CDP_ERR_NOMEM), -1, 0, __FILE__))
-#else
-#define cdp__fail(status, ...) cdp__error_at(CDP__AT(status), __FILE__, __VA_ARGS__)
-#define cdp__fail_peer(status, peer, err, ...) \
-    cdp__error_of(CDP__AT(status), (int32_t)(peer), (err), __FILE__, __VA_ARGS__)
+    (0 ? cdp__error_at(0, __VA_ARGS__) : cdp__bare_of(CDP__AT(status), (int32_t)(peer), (err)))
 #define cdp__fail_nomem(what, bytes) \
-    cdp__nomem_at(CDP__AT(CDP_ERR_NOMEM), __FILE__, (what), (bytes))
+    (0 ? cdp__nomem_at(0, (what), (bytes)) : cdp__bare_at(CDP__AT(CDP_ERR_NOMEM)))
+#else
+#define cdp__fail(status, ...) cdp__error_at(CDP__AT(status), __VA_ARGS__)
+#define cdp__fail_peer(status, peer, err, ...) \
+    cdp__error_of(CDP__AT(status), (int32_t)(peer), (err), __VA_ARGS__)
+#define cdp__fail_nomem(what, bytes) cdp__nomem_at(CDP__AT(CDP_ERR_NOMEM), (what), (bytes))
 #endif
 
 CDP_API const char *cdp_status_name(cdp_status status) {
@@ -2412,83 +2632,6 @@ CDP_API int cdp_print_error(void *file) {
     return 1;
 }
 
-#ifndef CDP_NO_STDIO
-/* The next code point of a text, '?' for each byte that is not UTF-8. */
-CDP__PRIVATE uint32_t cdp__utf8_next(const uint8_t **at) {
-    /* of a sequence with so many bytes more */
-    static const uint32_t least[4] = {0, 0x80, 0x800, 0x10000};
-    /* by the upper five bits of the first; 4: no sequence begins so */
-    static const uint8_t length[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 4,
-        4, 4, 4, 4, 1, 1, 1, 1, 2, 2, 3, 4};
-    const uint8_t *p = *at;
-    const uint32_t more = length[p[0] >> 3];
-    uint32_t i, c = p[0] & (more ? 0x3fu >> more : 0x7fu);
-    *at = p + 1;
-    if (more == 4) return '?';
-    for (i = 1; i <= more; ++i) {
-        if ((p[i] & 0xc0) != 0x80) return '?';
-        c = c << 6 | (p[i] & 0x3fu);
-    }
-    if (c < least[more] || c > 0x10ffff || (c >= 0xd800 && c < 0xe000)) return '?';
-    *at = p + more + 1;
-    return c;
-}
-
-/* Pure ASCII, which every reader's locale can take. */
-CDP__PRIVATE void cdp__json_put(FILE *f, const char *text) {
-    const uint8_t *p = (const uint8_t *)text;
-    while (*p) {
-        const uint32_t c = cdp__utf8_next(&p);
-        if (c == '"' || c == '\\')
-            fprintf(f, "\\%c", (int)c);
-        else if (c >= 0x20 && c < 0x7f)
-            fputc((int)c, f);
-        else if (c < 0x10000)
-            fprintf(f, "\\u%04x", c);
-        else
-            fprintf(f, "\\u%04x\\u%04x", 0xd7c0 + (c >> 10), 0xdc00 + (c & 0x3ff));
-    }
-}
-#endif
-
-CDP_API cdp_status cdp_error_record(const char *path, const char *message) {
-#ifndef CDP_NO_STDIO
-    const cdp_error *e = cdp_last_error();
-    char own[sizeof e->text + 32];
-    struct timespec now;
-    FILE *f;
-    bool bad;
-    if (!path || !*path) return CDP_ERR_INVALID;
-    cdp__format(own, sizeof own, "%s: %s", cdp_status_name(e->status), e->text);
-    f = fopen(path, "w");
-    if (!f) return CDP_ERR_IO;
-    fputs("{\"message\": {\"message\": \"", f);
-    cdp__json_put(f, message ? message : own);
-    fputs("\", \"extraInfo\": {\"py_callstack\": \"", f); /* what torchrun shows */
-    cdp__json_put(f, message ? message : own);
-    if (!message && e->line) {
-        fputs("\\n  at ", f);
-        cdp__json_put(f, e->file);
-        fprintf(f, ":%u", e->line);
-    }
-    clock_gettime(CLOCK_REALTIME, &now);
-    /* torchrun takes whole seconds only; cdprun goes by the microseconds */
-    fprintf(f, "\", \"timestamp\": \"%lld\", \"timestamp_us\": \"%lld\"}}}\n",
-        (long long)now.tv_sec, (long long)now.tv_sec * 1000000 + now.tv_nsec / 1000);
-    bad = ferror(f) != 0;
-    return fclose(f) != 0 || bad ? CDP_ERR_IO : CDP_OK;
-#else
-    (void)path;
-    (void)message;
-    return CDP_ERR_UNSUPPORTED;
-#endif
-}
-
-CDP_API cdp_status cdp_error_record_from_env(const char *message) {
-    const char *path = getenv("TORCHELASTIC_ERROR_FILE");
-    return path && *path ? cdp_error_record(path, message) : CDP_OK;
-}
-
 CDP__PRIVATE void cdp__log_text(
     const cdp_logger *l, cdp_log_level level, int32_t rank, const char *text) {
     if (l->func) {
@@ -2521,80 +2664,10 @@ CDP__PRIVATE CDP__PRINTF(4, 5) void cdp__log_at(
     cdp__log_at((logger), (level), (int32_t)(rank), __VA_ARGS__)
 #endif
 
-/* ---- >>os-posix: memory, clock, chance, sockets ---------------------------------------------- */
+/* ---- >>os-addresses: what sockets of POSIX and of Windows have in common --------------------- */
 
-/* Knows: system calls that POSIX has. Promises: what cdp_os says of memory, time, sockets and
-   addresses; errors are negative errno values. May use: core. */
-
-#ifndef MSG_NOSIGNAL
-#define MSG_NOSIGNAL 0 /* macOS: SO_NOSIGPIPE is set on the socket instead */
-#endif
-
-CDP__PRIVATE void *cdp__os_alloc(void *user, uint64_t bytes) {
-    void *p = NULL;
-    (void)user;
-    if (bytes > SIZE_MAX) return NULL;
-    return posix_memalign(&p, 64, (size_t)bytes) == 0 ? p : NULL;
-}
-
-CDP__PRIVATE void cdp__os_release(void *user, void *p) {
-    (void)user;
-    free(p);
-}
-
-CDP__PRIVATE uint64_t cdp__os_now(void *user) {
-    struct timespec t;
-    (void)user;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
-}
-
-#ifdef __linux__
-#include <sys/syscall.h>
-#endif
-
-/* From the kernel, without a descriptor; 0: that is not possible here. */
-CDP__PRIVATE uint64_t cdp__os_getrandom(uint8_t *dst, uint64_t bytes) {
-    uint64_t done = 0;
-#ifdef SYS_getrandom
-    while (done < bytes) {
-        const long n = syscall(SYS_getrandom, dst + done, (size_t)(bytes - done), 0u);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) break;
-        done += (uint64_t)n;
-    }
-#else
-    (void)dst;
-    (void)bytes;
-#endif
-    return done;
-}
-
-CDP__PRIVATE cdp_status cdp__os_random(void *user, void *dst, uint64_t bytes) {
-    uint8_t *p = (uint8_t *)dst;
-    uint64_t done = cdp__os_getrandom(p, bytes);
-    const int fd = done < bytes ? open("/dev/urandom", O_RDONLY | O_CLOEXEC) : -1;
-    (void)user;
-    while (fd >= 0 && done < bytes) {
-        const ssize_t n = read(fd, p + done, (size_t)(bytes - done));
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) break;
-        done += (uint64_t)n;
-    }
-    if (fd >= 0) close(fd);
-    if (done == bytes) return CDP_OK;
-    return cdp__fail_peer(CDP_ERR_IO, -1, errno, "the system gives no random bytes");
-}
-
-/* Ends early when a signal comes. */
-CDP__PRIVATE void cdp__os_sleep_until(void *user, uint64_t deadline_ns) {
-    const uint64_t now = cdp__os_now(user), left = deadline_ns > now ? deadline_ns - now : 0;
-    struct timespec t;
-    if (!left) return;
-    t.tv_sec = (time_t)(cdp__min(left, 1000000 * 1000000000ull) / 1000000000ull);
-    t.tv_nsec = (long)(left % 1000000000ull);
-    (void)nanosleep(&t, NULL);
-}
+/* Knows: BSD sockets' forms of an address, and getaddrinfo(). Promises: the same addresses on all
+   systems. May use: >>os. */
 
 typedef union cdp__sockaddr {
     struct sockaddr any;
@@ -2670,6 +2743,82 @@ CDP__PRIVATE bool cdp__interface_chosen(const char *list, const char *name) {
         if (end > word && strncmp(name, word, (size_t)(end - word)) == 0) return !others;
     }
     return !list || others;
+}
+
+/* ---- >>os-posix: memory, clock, chance, sockets ---------------------------------------------- */
+
+/* Knows: system calls that POSIX has. Promises: what cdp_os says of memory, time, sockets and
+   addresses; errors are negative errno values. May use: core, os-addresses. */
+
+#ifndef _WIN32
+#ifndef MSG_NOSIGNAL
+#define MSG_NOSIGNAL 0 /* macOS: SO_NOSIGPIPE is set on the socket instead */
+#endif
+
+CDP__PRIVATE void *cdp__os_alloc(void *user, uint64_t bytes) {
+    void *p = NULL;
+    (void)user;
+    if (bytes > SIZE_MAX) return NULL;
+    return posix_memalign(&p, 64, (size_t)bytes) == 0 ? p : NULL;
+}
+
+CDP__PRIVATE void cdp__os_release(void *user, void *p) {
+    (void)user;
+    free(p);
+}
+
+CDP__PRIVATE uint64_t cdp__os_now(void *user) {
+    struct timespec t;
+    (void)user;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
+}
+
+#ifdef __linux__
+#include <sys/syscall.h>
+#endif
+
+/* From the kernel, without a descriptor; 0: that is not possible here. */
+CDP__PRIVATE uint64_t cdp__os_getrandom(uint8_t *dst, uint64_t bytes) {
+    uint64_t done = 0;
+#ifdef SYS_getrandom
+    while (done < bytes) {
+        const long n = syscall(SYS_getrandom, dst + done, (size_t)(bytes - done), 0u);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) break;
+        done += (uint64_t)n;
+    }
+#else
+    (void)dst;
+    (void)bytes;
+#endif
+    return done;
+}
+
+CDP__PRIVATE cdp_status cdp__os_random(void *user, void *dst, uint64_t bytes) {
+    uint8_t *p = (uint8_t *)dst;
+    uint64_t done = cdp__os_getrandom(p, bytes);
+    const int fd = done < bytes ? open("/dev/urandom", O_RDONLY | O_CLOEXEC) : -1;
+    (void)user;
+    while (fd >= 0 && done < bytes) {
+        const ssize_t n = read(fd, p + done, (size_t)(bytes - done));
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) break;
+        done += (uint64_t)n;
+    }
+    if (fd >= 0) close(fd);
+    if (done == bytes) return CDP_OK;
+    return cdp__fail_peer(CDP_ERR_IO, -1, errno, "the system gives no random bytes");
+}
+
+/* Ends early when a signal comes. */
+CDP__PRIVATE void cdp__os_sleep_until(void *user, uint64_t deadline_ns) {
+    const uint64_t now = cdp__os_now(user), left = deadline_ns > now ? deadline_ns - now : 0;
+    struct timespec t;
+    if (!left) return;
+    t.tv_sec = (time_t)(cdp__min(left, 1000000 * 1000000000ull) / 1000000000ull);
+    t.tv_nsec = (long)(left % 1000000000ull);
+    (void)nanosleep(&t, NULL);
 }
 
 CDP__PRIVATE uint32_t cdp__os_addresses(
@@ -2984,10 +3133,268 @@ CDP__PRIVATE void cdp__os_wake_clear(void *user, int32_t fd) {
     }
 }
 
+#endif /* not Windows */
+
+/* ---- >>os-windows: memory, clock, chance, sockets -------------------------------------------- */
+
+/* Knows: Win32 and Winsock. Promises: what cdp_os says of memory, time, sockets and addresses;
+   errors are negative errno values. A socket is an int32_t: Windows' handles are small numbers.
+   May use: core, os-addresses. */
+
+#ifdef _WIN32
+CDP__PRIVATE void *cdp__os_alloc(void *user, uint64_t bytes) {
+    (void)user;
+    return bytes > SIZE_MAX ? NULL : _aligned_malloc((size_t)bytes, 64);
+}
+
+CDP__PRIVATE void cdp__os_release(void *user, void *p) {
+    (void)user;
+    _aligned_free(p);
+}
+
+CDP__PRIVATE uint64_t cdp__os_now(void *user) {
+    LARGE_INTEGER ticks, per_s;
+    uint64_t t, f;
+    (void)user;
+    QueryPerformanceCounter(&ticks);
+    QueryPerformanceFrequency(&per_s);
+    t = (uint64_t)ticks.QuadPart;
+    f = (uint64_t)per_s.QuadPart;
+    return t / f * 1000000000ull + t % f * 1000000000ull / f;
+}
+
+CDP__PRIVATE cdp_status cdp__os_random(void *user, void *dst, uint64_t bytes) {
+    uint8_t *p = (uint8_t *)dst;
+    (void)user;
+    while (bytes) {
+        const ULONG n = (ULONG)cdp__min(bytes, 1u << 20);
+        if (BCryptGenRandom(NULL, p, n, BCRYPT_USE_SYSTEM_PREFERRED_RNG) != 0)
+            return cdp__fail(CDP_ERR_IO, "the system gives no random bytes");
+        p += n;
+        bytes -= n;
+    }
+    return CDP_OK;
+}
+
+/* Less than a millisecond is not slept: the system would sleep longer. */
+CDP__PRIVATE void cdp__os_sleep_until(void *user, uint64_t deadline_ns) {
+    const uint64_t now = cdp__os_now(user), left = deadline_ns > now ? deadline_ns - now : 0;
+    if (left >= CDP__MS)
+        Sleep((DWORD)cdp__min(left / CDP__MS, 1u << 30));
+    else if (left)
+        SwitchToThread();
+}
+
+/* What the last call of Winsock said. */
+CDP__PRIVATE int cdp__os_socket_error(void) {
+    const int said = WSAGetLastError();
+    const cdp__os_reason *r;
+    uint32_t i;
+    for (i = 0; (r = cdp__os_reason_at(i)) != NULL; ++i)
+        if (r->said == said) return r->err;
+    return EIO;
+}
+
+/* Winsock wants to be started before its first use; it ends with the process. */
+static BOOL CALLBACK cdp__os_start_winsock(PINIT_ONCE once, PVOID arg, PVOID *out) {
+    WSADATA data;
+    (void)once;
+    (void)arg;
+    (void)out;
+    return WSAStartup(MAKEWORD(2, 2), &data) == 0;
+}
+
+CDP__PRIVATE bool cdp__os_winsock(void) {
+    static INIT_ONCE once = INIT_ONCE_STATIC_INIT;
+    return InitOnceExecuteOnce(&once, cdp__os_start_winsock, NULL, NULL) != 0;
+}
+
+/* What the library expects of a socket: non-blocking, not inherited, no Nagle, a keepalive that
+   notices a machine that went away. 0 or a negative errno. */
+CDP__PRIVATE int cdp__os_prepare_socket(SOCKET s) {
+    const DWORD on = 1, idle_s = 10, every_s = 5;
+    u_long set = 1;
+    if (ioctlsocket(s, (long)FIONBIO, &set) != 0) return -cdp__os_socket_error();
+    SetHandleInformation((HANDLE)s, HANDLE_FLAG_INHERIT, 0);
+    setsockopt(s, SOL_SOCKET, SO_KEEPALIVE, (const char *)&on, sizeof on);
+    setsockopt(s, IPPROTO_TCP, TCP_NODELAY, (const char *)&on, sizeof on);
+    setsockopt(s, IPPROTO_TCP, 3, (const char *)&idle_s, sizeof idle_s);    /* TCP_KEEPIDLE */
+    setsockopt(s, IPPROTO_TCP, 17, (const char *)&every_s, sizeof every_s); /* TCP_KEEPINTVL */
+    return 0;
+}
+
+CDP__PRIVATE void cdp__os_close(void *user, int32_t fd) {
+    (void)user;
+    closesocket((SOCKET)fd);
+}
+
+/* A socket, prepared, as a descriptor, or a negative errno, and it is closed. */
+CDP__PRIVATE int32_t cdp__os_descriptor(SOCKET s) {
+    int err;
+    if (s == INVALID_SOCKET) return -cdp__os_socket_error();
+    err = s <= INT32_MAX ? cdp__os_prepare_socket(s) : -EMFILE;
+    if (err) closesocket(s);
+    return err ? err : (int32_t)s;
+}
+
+CDP__PRIVATE int32_t cdp__os_socket(int family, int type) {
+    if (!cdp__os_winsock()) return -ENETDOWN;
+    return cdp__os_descriptor(socket(family, type, 0));
+}
+
+CDP__PRIVATE int32_t cdp__os_adopt(void *user, int32_t fd) {
+    (void)user;
+    return cdp__os_prepare_socket((SOCKET)fd);
+}
+
+CDP__PRIVATE int32_t cdp__os_local_addr(void *user, int32_t fd, cdp_addr *out) {
+    cdp__sockaddr s;
+    socklen_t len = sizeof s;
+    (void)user;
+    if (getsockname((SOCKET)fd, &s.any, &len) != 0) return -cdp__os_socket_error();
+    cdp__os_from_native(&s, out);
+    return 0;
+}
+
+/* Closes a socket that a call failed for, and says why. */
+CDP__PRIVATE int32_t cdp__os_give_up(int32_t fd) {
+    const int err = cdp__os_socket_error();
+    closesocket((SOCKET)fd);
+    return -err;
+}
+
+/* SO_REUSEADDR would let two programs listen at one port. */
+CDP__PRIVATE int32_t cdp__os_listen(void *user, const cdp_addr *at, cdp_addr *bound) {
+    cdp__sockaddr s;
+    const socklen_t len = cdp__os_to_native(at, &s);
+    const DWORD on = 1, off = 0;
+    const int32_t fd = cdp__os_socket(s.any.sa_family, SOCK_STREAM);
+    if (fd < 0) return fd;
+    setsockopt((SOCKET)fd, SOL_SOCKET, SO_EXCLUSIVEADDRUSE, (const char *)&on, sizeof on);
+    if (at->family == 6) /* "::" is for IPv4, too */
+        setsockopt((SOCKET)fd, IPPROTO_IPV6, IPV6_V6ONLY, (const char *)&off, sizeof off);
+    if (bind((SOCKET)fd, &s.any, len) != 0 || listen((SOCKET)fd, SOMAXCONN) != 0)
+        return cdp__os_give_up(fd);
+    cdp__os_local_addr(user, fd, bound);
+    return fd;
+}
+
+CDP__PRIVATE int32_t cdp__os_accept(void *user, int32_t listener, cdp_addr *from) {
+    cdp__sockaddr s;
+    socklen_t len;
+    SOCKET made;
+    (void)user;
+    do {
+        len = sizeof s;
+        made = accept((SOCKET)listener, &s.any, &len);
+    } while (made == INVALID_SOCKET && WSAGetLastError() == WSAECONNRESET);
+    if (made != INVALID_SOCKET) cdp__os_from_native(&s, from);
+    return cdp__os_descriptor(made);
+}
+
+CDP__PRIVATE int32_t cdp__os_connect(void *user, const cdp_addr *to) {
+    cdp__sockaddr s;
+    const socklen_t len = cdp__os_to_native(to, &s);
+    const int32_t fd = cdp__os_socket(s.any.sa_family, SOCK_STREAM);
+    (void)user;
+    if (fd < 0) return fd;
+    if (connect((SOCKET)fd, &s.any, len) == 0 || WSAGetLastError() == WSAEWOULDBLOCK) return fd;
+    return cdp__os_give_up(fd);
+}
+
+CDP__PRIVATE int32_t cdp__os_connect_result(void *user, int32_t fd) {
+    int err = 0;
+    cdp__sockaddr s;
+    socklen_t len = sizeof err, slen = sizeof s;
+    (void)user;
+    if (getsockopt((SOCKET)fd, SOL_SOCKET, SO_ERROR, (char *)&err, &len) != 0)
+        return -cdp__os_socket_error();
+    WSASetLastError(err);
+    if (err) return -cdp__os_socket_error();
+    return getpeername((SOCKET)fd, &s.any, &slen) == 0 ? 0 : -cdp__os_socket_error();
+}
+
+#define CDP__IOV_MAX 8u
+
+CDP__PRIVATE DWORD cdp__os_buffers(const cdp_iov *v, uint32_t n, WSABUF *out) {
+    DWORD i;
+    for (i = 0; i < n && i < CDP__IOV_MAX; ++i) {
+        out[i].buf = (char *)v[i].data;
+        out[i].len = (ULONG)cdp__min(v[i].bytes, 1u << 30);
+        if (out[i].len < v[i].bytes) return i + 1; /* what follows it does not go yet */
+    }
+    return i;
+}
+
+CDP__PRIVATE int64_t cdp__os_send(void *user, int32_t fd, const cdp_iov *v, uint32_t n) {
+    WSABUF b[CDP__IOV_MAX];
+    DWORD moved = 0;
+    (void)user;
+    if (WSASend((SOCKET)fd, b, cdp__os_buffers(v, n, b), &moved, 0, NULL, NULL) == 0)
+        return (int64_t)moved;
+    return WSAGetLastError() == WSAEWOULDBLOCK ? 0 : -cdp__os_socket_error();
+}
+
+CDP__PRIVATE int64_t cdp__os_recv(void *user, int32_t fd, const cdp_iov *v, uint32_t n) {
+    WSABUF b[CDP__IOV_MAX];
+    DWORD moved = 0, flags = 0;
+    (void)user;
+    if (WSARecv((SOCKET)fd, b, cdp__os_buffers(v, n, b), &moved, &flags, NULL, NULL) == 0)
+        return moved ? (int64_t)moved : CDP_IO_EOF;
+    return WSAGetLastError() == WSAEWOULDBLOCK ? 0 : -cdp__os_socket_error();
+}
+
+CDP__PRIVATE void cdp__os_end_sending(void *user, int32_t fd) {
+    (void)user;
+    (void)shutdown((SOCKET)fd, SD_SEND); /* a broken connection needs none */
+}
+
+/* A datagram socket that is connected to itself: nobody else can send to it, and it can be waited
+   for with the others. */
+CDP__PRIVATE int32_t cdp__os_wake_open(void *user, int32_t fd[2]) {
+    cdp__sockaddr s;
+    socklen_t len = sizeof s.v4;
+    const int32_t made = cdp__os_socket(AF_INET, SOCK_DGRAM);
+    (void)user;
+    if (made < 0) return made;
+    memset(&s, 0, sizeof s);
+    s.v4.sin_family = AF_INET;
+    s.v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (bind((SOCKET)made, &s.any, len) != 0 || getsockname((SOCKET)made, &s.any, &len) != 0
+        || connect((SOCKET)made, &s.any, len) != 0)
+        return cdp__os_give_up(made);
+    fd[0] = fd[1] = made;
+    return 0;
+}
+
+CDP__PRIVATE void cdp__os_wake_set(void *user, int32_t fd) {
+    (void)user;
+    (void)send((SOCKET)fd, "", 1, 0); /* a full queue is as good as a byte */
+}
+
+CDP__PRIVATE void cdp__os_wake_clear(void *user, int32_t fd) {
+    char sink[8];
+    (void)user;
+    while (recv((SOCKET)fd, sink, sizeof sink, 0) > 0) {
+    }
+}
+#endif /* Windows */
+
 /* ---- >>os-watch: over epoll, or over any poll function --------------------------------------- */
 
 /* Knows: cdp_os and the two system calls. Promises: what cdp_os_net says of watches. May use:
    >>os, >>os-posix. */
+
+/* Milliseconds for the functions of the system that wait: rounded up, so that a deadline is never
+   looked at too early in a busy loop. */
+CDP__PRIVATE int cdp__os_poll_ms(uint64_t deadline_ns) {
+    uint64_t now, ms;
+    if (deadline_ns == CDP__NEVER) return -1;
+    if (deadline_ns == 0) return 0;
+    now = cdp__os_now(NULL);
+    ms = deadline_ns > now ? (deadline_ns - now + CDP__MS - 1) / CDP__MS : 0;
+    return (int)cdp__min(ms, 1u << 30);
+}
 
 /* As poll(2): `got` is filled in. */
 typedef struct cdp__pollfd {
@@ -3186,17 +3593,7 @@ CDP__PRIVATE int32_t cdp__pollwatch_wait(
     return r;
 }
 
-/* Milliseconds for poll(2) and epoll: rounded up, so that a deadline is never looked at too early
-   in a busy loop. */
-CDP__PRIVATE int cdp__os_poll_ms(uint64_t deadline_ns) {
-    uint64_t now, ms;
-    if (deadline_ns == CDP__NEVER) return -1;
-    if (deadline_ns == 0) return 0;
-    now = cdp__os_now(NULL);
-    ms = deadline_ns > now ? (deadline_ns - now + CDP__MS - 1) / CDP__MS : 0;
-    return (int)cdp__min(ms, 1u << 30);
-}
-
+#ifndef _WIN32
 CDP__PRIVATE int32_t cdp__os_poll(
     void *user, cdp__pollfd *fds, uint32_t n, uint64_t deadline_ns, void *room) {
     struct pollfd *p = (struct pollfd *)room;
@@ -3223,6 +3620,7 @@ CDP__PRIVATE int32_t cdp__os_poll(
 CDP__PRIVATE int32_t cdp__os_polled_open(const cdp_os *os, void **watch) {
     return cdp__pollwatch_open(os, cdp__os_poll, sizeof(struct pollfd), watch);
 }
+#endif
 
 #define CDP__MANY 64u /* how many descriptors are served before the next look */
 
@@ -3299,7 +3697,7 @@ CDP__PRIVATE int32_t cdp__os_watch_wait(
 /* Knows: pthreads, the resolver. Promises: what cdp_os says of threads and of names; looking up
    a name ends by its deadline, although the resolver may not. May use: os-posix. */
 
-#ifndef CDP_NO_THREADS
+#if !defined(CDP_NO_THREADS) && !defined(_WIN32)
 typedef struct cdp__os_thread {
     pthread_t id;
     void (*func)(void *arg);
@@ -3394,14 +3792,12 @@ CDP__PRIVATE void cdp__os_cond_broadcast(void *user, void *c) {
 }
 #endif
 
-#ifndef CDP_NO_THREADS
+#if !defined(CDP_NO_THREADS) && !defined(_WIN32)
 CDP__PRIVATE void cdp__os_thread_yield(void *user) {
     (void)user;
     sched_yield();
 }
-#endif
 
-#ifndef CDP_NO_THREADS
 /* getaddrinfo() cannot be told when to give up, so it runs in a thread of its own, which is left
    behind at the deadline. Whoever of the two is last frees this; the thread may outlive everything
    that the caller owns, therefore this memory is the C library's. */
@@ -3464,6 +3860,165 @@ CDP__PRIVATE int32_t cdp__os_lookup_run(
 }
 #endif
 
+/* ---- >>os-windows-threads: waiting, threads, and names looked up in one ---------------------- */
+
+/* Knows: Win32 threads, WSAPoll, the resolver. Promises: what cdp_os says of watches, threads and
+   names. May use: core, os-addresses, os-windows, os-watch. */
+
+#ifdef _WIN32
+CDP__PRIVATE int32_t cdp__os_poll(
+    void *user, cdp__pollfd *fds, uint32_t n, uint64_t deadline_ns, void *room) {
+    WSAPOLLFD *p = (WSAPOLLFD *)room;
+    int r;
+    uint32_t i;
+    (void)user;
+    for (i = 0; i < n; ++i) {
+        p[i].fd = (SOCKET)fds[i].fd;
+        p[i].events = (short)((fds[i].want & CDP_IO_READ ? POLLRDNORM : 0)
+            | (fds[i].want & CDP_IO_WRITE ? POLLWRNORM : 0));
+        p[i].revents = 0;
+    }
+    r = WSAPoll(p, n, cdp__os_poll_ms(deadline_ns));
+    if (r < 0) return -cdp__os_socket_error();
+    for (i = 0; i < n; ++i) {
+        const short e = p[i].revents;
+        fds[i].got = (e & POLLRDNORM ? CDP_IO_READ : 0) | (e & POLLWRNORM ? CDP_IO_WRITE : 0)
+            | (e & (POLLERR | POLLHUP | POLLNVAL) ? CDP_IO_ERROR : 0);
+    }
+    return r;
+}
+
+CDP__PRIVATE int32_t cdp__os_polled_open(const cdp_os *os, void **watch) {
+    return cdp__pollwatch_open(os, cdp__os_poll, sizeof(WSAPOLLFD), watch);
+}
+
+#ifndef CDP_NO_THREADS
+typedef struct cdp__os_thread {
+    HANDLE id;
+    void (*func)(void *arg);
+    void *arg;
+} cdp__os_thread;
+
+static DWORD WINAPI cdp__os_thread_main(LPVOID p) {
+    cdp__os_thread *t = (cdp__os_thread *)p;
+    t->func(t->arg);
+    return 0;
+}
+
+CDP__PRIVATE void *cdp__os_thread_start(const cdp_os *os, void (*func)(void *arg), void *arg) {
+    cdp__os_thread *t = (cdp__os_thread *)cdp__alloc(os, sizeof *t);
+    if (!t) return NULL;
+    t->func = func;
+    t->arg = arg;
+    t->id = CreateThread(NULL, 0, cdp__os_thread_main, t, 0, NULL);
+    if (t->id) return t;
+    cdp__free(os, t);
+    return NULL;
+}
+
+CDP__PRIVATE void cdp__os_thread_join(const cdp_os *os, void *thread) {
+    cdp__os_thread *t = (cdp__os_thread *)thread;
+    WaitForSingleObject(t->id, INFINITE);
+    CloseHandle(t->id);
+    cdp__free(os, t);
+}
+
+CDP__PRIVATE void cdp__os_thread_yield(void *user) {
+    (void)user;
+    SwitchToThread();
+}
+
+CDP__PRIVATE void *cdp__os_mutex_create(const cdp_os *os) {
+    SRWLOCK *m = (SRWLOCK *)cdp__alloc(os, sizeof *m);
+    if (m) InitializeSRWLock(m);
+    return m;
+}
+
+CDP__PRIVATE void cdp__os_mutex_destroy(const cdp_os *os, void *m) {
+    cdp__free(os, m);
+}
+
+CDP__PRIVATE void cdp__os_mutex_lock(void *user, void *m) {
+    (void)user;
+    AcquireSRWLockExclusive((SRWLOCK *)m);
+}
+
+CDP__PRIVATE void cdp__os_mutex_unlock(void *user, void *m) {
+    (void)user;
+    ReleaseSRWLockExclusive((SRWLOCK *)m);
+}
+
+CDP__PRIVATE void *cdp__os_cond_create(const cdp_os *os) {
+    CONDITION_VARIABLE *c = (CONDITION_VARIABLE *)cdp__alloc(os, sizeof *c);
+    if (c) InitializeConditionVariable(c);
+    return c;
+}
+
+CDP__PRIVATE void cdp__os_cond_destroy(const cdp_os *os, void *c) {
+    cdp__free(os, c);
+}
+
+CDP__PRIVATE void cdp__os_cond_wait(void *user, void *c, void *m, uint64_t deadline_ns) {
+    const int ms = cdp__os_poll_ms(deadline_ns);
+    (void)user;
+    SleepConditionVariableSRW(
+        (CONDITION_VARIABLE *)c, (SRWLOCK *)m, ms < 0 ? INFINITE : (DWORD)ms, 0);
+}
+
+CDP__PRIVATE void cdp__os_cond_broadcast(void *user, void *c) {
+    (void)user;
+    WakeAllConditionVariable((CONDITION_VARIABLE *)c);
+}
+
+/* As on POSIX: getaddrinfo() runs in a thread of its own, which is left behind at the deadline.
+   Whoever of the two is last frees this. */
+typedef struct cdp__os_lookup {
+    HANDLE done;
+    volatile LONG left; /* one of the two is done with this */
+    int32_t n;
+    cdp_addr at[16];
+    char host[256];
+} cdp__os_lookup;
+
+CDP__PRIVATE void cdp__os_lookup_leave(cdp__os_lookup *k) {
+    if (!InterlockedExchange(&k->left, 1)) return;
+    CloseHandle(k->done);
+    free(k);
+}
+
+static DWORD WINAPI cdp__os_lookup_main(LPVOID p) {
+    cdp__os_lookup *k = (cdp__os_lookup *)p;
+    k->n = cdp__os_getaddrinfo(k->host, k->at, 16);
+    SetEvent(k->done);
+    cdp__os_lookup_leave(k);
+    return 0;
+}
+
+CDP__PRIVATE int32_t cdp__os_lookup_run(
+    const char *host, cdp_addr *out, uint32_t max_count, uint64_t deadline_ns) {
+    cdp__os_lookup *k = (cdp__os_lookup *)calloc(1, sizeof *k);
+    const int ms = cdp__os_poll_ms(deadline_ns);
+    HANDLE thread;
+    int32_t n = -ETIMEDOUT;
+    if (!k) return -ENOMEM;
+    memcpy(k->host, host, strlen(host));
+    k->done = CreateEventA(NULL, TRUE, FALSE, NULL);
+    thread = k->done ? CreateThread(NULL, 0, cdp__os_lookup_main, k, 0, NULL) : NULL;
+    if (!thread) {
+        if (k->done) CloseHandle(k->done);
+        free(k);
+        return -ENOMEM;
+    }
+    CloseHandle(thread);
+    if (WaitForSingleObject(k->done, ms < 0 ? INFINITE : (DWORD)ms) == WAIT_OBJECT_0)
+        n = (int32_t)cdp__min((uint64_t)k->n, k->n < 0 ? CDP__NEVER : max_count);
+    if (n > 0) memcpy(out, k->at, (size_t)n * sizeof *out);
+    cdp__os_lookup_leave(k);
+    return n;
+}
+#endif
+#endif /* Windows */
+
 CDP__PRIVATE int32_t cdp__os_resolve(void *user, const char *host, uint16_t port, cdp_addr *out,
     uint32_t max, uint64_t deadline_ns) {
     int32_t n, i;
@@ -3479,6 +4034,223 @@ CDP__PRIVATE int32_t cdp__os_resolve(void *user, const char *host, uint16_t port
         out[i].port = port;
     return n;
 }
+
+/* ---- >>os-files: POSIX files ----------------------------------------------------------------- */
+
+/* Knows: system calls for files. Promises: what cdp_os_files says; nothing outside the os sections
+   calls the system for a file. May use: >>os. */
+
+#ifndef CDP_NO_FILES
+#ifndef _WIN32
+CDP__PRIVATE int32_t cdp__os_open_file(void *user, const char *path, uint32_t how) {
+    const bool alone = (how & CDP_FILE_PRIVATE) != 0;
+    int flags = O_CLOEXEC | O_NONBLOCK; /* O_NONBLOCK: the file may be a pipe */
+    int fd;
+    (void)user;
+    flags |= how & CDP_FILE_WRITE ? O_RDWR : O_RDONLY;
+    if (how & CDP_FILE_CREATE) flags |= O_CREAT;
+    if (how & CDP_FILE_EMPTY) flags |= O_TRUNC;
+    if (alone) flags |= O_NOFOLLOW;
+    do
+        fd = open(path, flags, alone ? 0600 : 0644);
+    while (fd < 0 && errno == EINTR);
+    return fd >= 0 ? fd : -errno;
+}
+
+CDP__PRIVATE int32_t cdp__os_close_file(void *user, int32_t fd) {
+    (void)user;
+    /* After EINTR the descriptor is closed, too. */
+    return close(fd) == 0 || errno == EINTR ? 0 : -errno;
+}
+
+CDP__PRIVATE int64_t cdp__os_read_at(
+    void *user, int32_t fd, uint64_t at, void *to, uint64_t bytes) {
+    ssize_t n;
+    (void)user;
+    do
+        n = pread(fd, to, (size_t)bytes, (off_t)at);
+    while (n < 0 && errno == EINTR);
+    return n >= 0 ? n : -errno;
+}
+
+CDP__PRIVATE int64_t cdp__os_write_at(
+    void *user, int32_t fd, uint64_t at, const void *from, uint64_t bytes) {
+    ssize_t n;
+    (void)user;
+    do {
+        n = pwrite(fd, from, (size_t)bytes, (off_t)at);
+        if (n < 0 && errno == ESPIPE) n = write(fd, from, (size_t)bytes);
+    } while (n < 0 && errno == EINTR);
+    return n >= 0 ? n : -errno;
+}
+
+CDP__PRIVATE int32_t cdp__os_cut_file(void *user, int32_t fd, uint64_t bytes) {
+    int r;
+    (void)user;
+    do
+        r = ftruncate(fd, (off_t)bytes);
+    while (r < 0 && errno == EINTR);
+    return r == 0 ? 0 : -errno;
+}
+
+CDP__PRIVATE int32_t cdp__os_lock_file(void *user, int32_t fd, cdp_file_lock lock) {
+    static const int how[] = {LOCK_UN, LOCK_SH | LOCK_NB, LOCK_EX | LOCK_NB};
+    int r;
+    (void)user;
+    do
+        r = flock(fd, how[lock]);
+    while (r < 0 && errno == EINTR);
+    if (r == 0) return 0;
+    return errno == EWOULDBLOCK ? -EAGAIN : -errno;
+}
+
+CDP__PRIVATE int32_t cdp__os_file_info(void *user, int32_t fd, cdp_file_info *out) {
+    struct stat st;
+    (void)user;
+    if (fstat(fd, &st) != 0) return -errno;
+    out->bytes = (uint64_t)st.st_size;
+    out->device = (uint64_t)st.st_dev;
+    out->number = (uint64_t)st.st_ino;
+    out->owner = (uint32_t)st.st_uid;
+    out->mode = (uint32_t)st.st_mode & 07777;
+    out->regular = S_ISREG(st.st_mode) != 0;
+    out->removed = st.st_nlink == 0;
+    out->foreign = st.st_uid != geteuid() || (st.st_mode & 022) != 0;
+    return 0;
+}
+
+CDP__PRIVATE int32_t cdp__os_remove_file(void *user, const char *path) {
+    (void)user;
+    return unlink(path) == 0 ? 0 : -errno;
+}
+
+CDP__PRIVATE int32_t cdp__os_rename_file(void *user, const char *from, const char *to) {
+    (void)user;
+    return rename(from, to) == 0 ? 0 : -errno;
+}
+#else
+CDP__PRIVATE int32_t cdp__os_file_error(void) {
+    switch (GetLastError()) {
+    case ERROR_FILE_NOT_FOUND:
+    case ERROR_PATH_NOT_FOUND: return -ENOENT;
+    case ERROR_ACCESS_DENIED:
+    case ERROR_SHARING_VIOLATION: return -EACCES;
+    case ERROR_FILE_EXISTS:
+    case ERROR_ALREADY_EXISTS: return -EEXIST;
+    case ERROR_DISK_FULL: return -ENOSPC;
+    case ERROR_TOO_MANY_OPEN_FILES: return -EMFILE;
+    case ERROR_LOCK_VIOLATION:
+    case ERROR_IO_PENDING: return -EAGAIN;
+    default: return -EIO;
+    }
+}
+
+CDP__PRIVATE HANDLE cdp__os_file_handle(int32_t fd) {
+    return (HANDLE)(intptr_t)fd;
+}
+
+/* Others may open, rename and remove the file meanwhile, as on POSIX. A new file is for the user
+   alone where its folder is; links are refused only where that is asked for. */
+CDP__PRIVATE int32_t cdp__os_open_file(void *user, const char *path, uint32_t how) {
+    const bool alone = (how & CDP_FILE_PRIVATE) != 0, create = (how & CDP_FILE_CREATE) != 0;
+    const DWORD share = FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE;
+    const DWORD access = GENERIC_READ | (how & CDP_FILE_WRITE ? GENERIC_WRITE : 0u);
+    const DWORD flags = FILE_ATTRIBUTE_NORMAL | (alone ? FILE_FLAG_OPEN_REPARSE_POINT : 0u);
+    const DWORD empty = create ? CREATE_ALWAYS : TRUNCATE_EXISTING;
+    const DWORD whole = create ? OPEN_ALWAYS : OPEN_EXISTING;
+    const DWORD mode = how & CDP_FILE_EMPTY ? empty : whole;
+    const HANDLE h = CreateFileA(path, access, share, NULL, mode, flags, NULL);
+    BY_HANDLE_FILE_INFORMATION info;
+    (void)user;
+    if (h == INVALID_HANDLE_VALUE) return cdp__os_file_error();
+    if (alone && GetFileInformationByHandle(h, &info)
+        && (info.dwFileAttributes & FILE_ATTRIBUTE_REPARSE_POINT)) {
+        CloseHandle(h);
+        return -ELOOP;
+    }
+    return (int32_t)(intptr_t)h;
+}
+
+CDP__PRIVATE int32_t cdp__os_close_file(void *user, int32_t fd) {
+    (void)user;
+    return CloseHandle(cdp__os_file_handle(fd)) ? 0 : cdp__os_file_error();
+}
+
+CDP__PRIVATE OVERLAPPED cdp__os_file_place(uint64_t at) {
+    OVERLAPPED o;
+    memset(&o, 0, sizeof o);
+    o.Offset = (DWORD)at;
+    o.OffsetHigh = (DWORD)(at >> 32);
+    return o;
+}
+
+CDP__PRIVATE int64_t cdp__os_read_at(
+    void *user, int32_t fd, uint64_t at, void *to, uint64_t bytes) {
+    OVERLAPPED o = cdp__os_file_place(at);
+    DWORD n = 0;
+    (void)user;
+    if (ReadFile(cdp__os_file_handle(fd), to, (DWORD)cdp__min(bytes, 1u << 30), &n, &o))
+        return (int64_t)n;
+    return GetLastError() == ERROR_HANDLE_EOF ? 0 : cdp__os_file_error();
+}
+
+CDP__PRIVATE int64_t cdp__os_write_at(
+    void *user, int32_t fd, uint64_t at, const void *from, uint64_t bytes) {
+    OVERLAPPED o = cdp__os_file_place(at);
+    DWORD n = 0;
+    (void)user;
+    if (WriteFile(cdp__os_file_handle(fd), from, (DWORD)cdp__min(bytes, 1u << 30), &n, &o))
+        return (int64_t)n;
+    return cdp__os_file_error();
+}
+
+CDP__PRIVATE int32_t cdp__os_cut_file(void *user, int32_t fd, uint64_t bytes) {
+    const HANDLE h = cdp__os_file_handle(fd);
+    LARGE_INTEGER at;
+    (void)user;
+    at.QuadPart = (LONGLONG)bytes;
+    return SetFilePointerEx(h, at, NULL, FILE_BEGIN) && SetEndOfFile(h) ? 0 : cdp__os_file_error();
+}
+
+/* Windows locks bytes, and nobody else can read them meanwhile: a byte that no file has. */
+CDP__PRIVATE int32_t cdp__os_lock_file(void *user, int32_t fd, cdp_file_lock lock) {
+    OVERLAPPED o = cdp__os_file_place(1ull << 62);
+    const HANDLE h = cdp__os_file_handle(fd);
+    const DWORD how =
+        LOCKFILE_FAIL_IMMEDIATELY | (lock == CDP_FILE_LOCK_ALONE ? LOCKFILE_EXCLUSIVE_LOCK : 0u);
+    (void)user;
+    if (lock == CDP_FILE_UNLOCK)
+        return UnlockFileEx(h, 0, 1, 0, &o) || GetLastError() == ERROR_NOT_LOCKED
+            ? 0
+            : cdp__os_file_error();
+    return LockFileEx(h, how, 0, 1, 0, &o) ? 0 : cdp__os_file_error();
+}
+
+CDP__PRIVATE int32_t cdp__os_file_info(void *user, int32_t fd, cdp_file_info *out) {
+    BY_HANDLE_FILE_INFORMATION info;
+    (void)user;
+    if (!GetFileInformationByHandle(cdp__os_file_handle(fd), &info)) return cdp__os_file_error();
+    memset(out, 0, sizeof *out);
+    out->bytes = (uint64_t)info.nFileSizeHigh << 32 | info.nFileSizeLow;
+    out->device = info.dwVolumeSerialNumber;
+    out->number = (uint64_t)info.nFileIndexHigh << 32 | info.nFileIndexLow;
+    out->regular =
+        !(info.dwFileAttributes & (FILE_ATTRIBUTE_DIRECTORY | FILE_ATTRIBUTE_REPARSE_POINT));
+    out->removed = info.nNumberOfLinks == 0;
+    return 0;
+}
+
+CDP__PRIVATE int32_t cdp__os_remove_file(void *user, const char *path) {
+    (void)user;
+    return DeleteFileA(path) ? 0 : cdp__os_file_error();
+}
+
+CDP__PRIVATE int32_t cdp__os_rename_file(void *user, const char *from, const char *to) {
+    (void)user;
+    return MoveFileExA(from, to, MOVEFILE_REPLACE_EXISTING) ? 0 : cdp__os_file_error();
+}
+#endif
+#endif
 
 /* ---- >>os-linux: who has a port, shared memory, processes ------------------------------------ */
 
@@ -3768,6 +4540,12 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
         cdp__pollwatch_used_up, cdp__pollwatch_remove, cdp__pollwatch_wait
 #define CDP__OS_PROCESSES NULL, NULL
 #endif
+#ifdef _WIN32
+#define CDP__OS_NEWS NULL, NULL, NULL, NULL
+#else
+#define CDP__OS_NEWS \
+    cdp__os_unanswered, cdp__os_addresses, CDP__OS_PORT_OWNER, cdp__os_descriptor_limit
+#endif
 /* Only the text of an error asks for it. */
 #if defined(__linux__) && !defined(CDP_NO_LOG_STRINGS)
 #define CDP__OS_PORT_OWNER cdp__os_port_owner
@@ -3783,6 +4561,17 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
 #else
 #define CDP__OS_SHARED \
     { NULL, NULL, NULL, NULL, NULL, NULL, NULL, CDP__OS_PROCESSES }
+#endif
+#ifdef CDP_NO_FILES
+#define CDP__OS_FILES \
+    { NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
+#else
+#define CDP__OS_FILES                                                                    \
+    {                                                                                    \
+        cdp__os_open_file, cdp__os_close_file, cdp__os_read_at, cdp__os_write_at,        \
+            cdp__os_cut_file, cdp__os_lock_file, cdp__os_file_info, cdp__os_remove_file, \
+            cdp__os_rename_file                                                          \
+    }
 #endif
 #ifdef CDP_NO_THREADS
 #define CDP__OS_THREADS \
@@ -3800,8 +4589,7 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
         cdp__os_resolve, cdp__os_listen, cdp__os_adopt, cdp__os_accept, cdp__os_connect, \
             cdp__os_connect_result, cdp__os_send, cdp__os_recv, cdp__os_close,           \
             cdp__os_end_sending, cdp__os_local_addr, CDP__OS_WATCH, cdp__os_wake_open,   \
-            cdp__os_wake_set, cdp__os_wake_clear, cdp__os_unanswered, cdp__os_addresses, \
-            CDP__OS_PORT_OWNER, cdp__os_descriptor_limit                                 \
+            cdp__os_wake_set, cdp__os_wake_clear, CDP__OS_NEWS                           \
     }
 
 CDP_API const cdp_os *cdp_os_default(void) {
@@ -3815,6 +4603,7 @@ CDP_API const cdp_os *cdp_os_default(void) {
         CDP__OS_NET,
         CDP__OS_THREADS,
         CDP__OS_SHARED,
+        CDP__OS_FILES,
     };
     return &os;
 }
@@ -3842,6 +4631,152 @@ CDP_API CDP__ONE_COPY void cdp_lock_acquire(cdp_lock *l) {
 
 CDP_API CDP__ONE_COPY void cdp_lock_release(cdp_lock *l) {
     if (l && l->mutex) l->os->threads.mutex_unlock(l->os->user, l->mutex);
+}
+
+/* ---- >>file-text: text that goes to a file --------------------------------------------------- */
+
+/* Knows: files of a cdp_os. Promises: after the first failure nothing more is written, and closing
+   reports it. May use: >>os, >>core, >>os-files. */
+
+/* Text on its way to a file: pieces collect in `room`. */
+typedef struct cdp__file_text {
+    const cdp_os *os;
+    uint64_t at; /* where the next bytes go in the file */
+    int32_t fd;
+    int32_t err; /* errno of the first failure */
+    cdp__text text;
+    char room[1024];
+} cdp__file_text;
+
+#define CDP__FILE_TEXT_PIECE 512u /* the longest text of one cdp__file_add() */
+
+/* Returns 0 or the errno. */
+CDP__PRIVATE int32_t cdp__file_text_open(cdp__file_text *f, const cdp_os *os, const char *path) {
+    f->os = os;
+    f->at = 0;
+    f->text.at = f->room;
+    f->text.size = sizeof f->room;
+    f->text.used = 0;
+    f->fd = -ENOSYS;
+    if (os->files.open_file)
+        f->fd =
+            os->files.open_file(os->user, path, CDP_FILE_WRITE | CDP_FILE_CREATE | CDP_FILE_EMPTY);
+    f->err = f->fd < 0 ? -f->fd : 0;
+    return f->err;
+}
+
+CDP__PRIVATE void cdp__file_text_flush(cdp__file_text *f) {
+    uint64_t done = 0;
+    while (!f->err && done < f->text.used) {
+        const int64_t n =
+            f->os->files.write_at(f->os->user, f->fd, f->at, f->room + done, f->text.used - done);
+        if (n <= 0) {
+            f->err = n ? (int32_t)-n : EIO;
+            break;
+        }
+        done += (uint64_t)n;
+        f->at += (uint64_t)n;
+    }
+    f->text.used = 0;
+}
+
+/* Returns 0 or the errno of the first failure since the file was opened. */
+CDP__PRIVATE int32_t cdp__file_text_close(cdp__file_text *f) {
+    int32_t closed;
+    cdp__file_text_flush(f);
+    closed = f->os->files.close_file(f->os->user, f->fd);
+    if (!f->err) f->err = -closed;
+    return f->err;
+}
+
+CDP__PRIVATE CDP__PRINTF(2, 3) void cdp__file_add(cdp__file_text *f, const char *format, ...) {
+    va_list ap;
+    if (f->text.used > sizeof f->room - CDP__FILE_TEXT_PIECE) cdp__file_text_flush(f);
+    va_start(ap, format);
+    cdp__text_add_v(&f->text, format, ap);
+    va_end(ap);
+    CDP_ASSERT(f->text.used + 1 < f->text.size);
+}
+
+/* The next code point of a text, '?' for each byte that is not UTF-8. */
+CDP__PRIVATE uint32_t cdp__utf8_next(const uint8_t **at) {
+    /* of a sequence with so many bytes more */
+    static const uint32_t least[4] = {0, 0x80, 0x800, 0x10000};
+    /* by the upper five bits of the first; 4: no sequence begins so */
+    static const uint8_t length[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 4,
+        4, 4, 4, 4, 1, 1, 1, 1, 2, 2, 3, 4};
+    const uint8_t *p = *at;
+    const uint32_t more = length[p[0] >> 3];
+    uint32_t i, c = p[0] & (more ? 0x3fu >> more : 0x7fu);
+    *at = p + 1;
+    if (more == 4) return '?';
+    for (i = 1; i <= more; ++i) {
+        if ((p[i] & 0xc0) != 0x80) return '?';
+        c = c << 6 | (p[i] & 0x3fu);
+    }
+    if (c < least[more] || c > 0x10ffff || (c >= 0xd800 && c < 0xe000)) return '?';
+    *at = p + more + 1;
+    return c;
+}
+
+/* The text as the inside of a string of JSON, in pure ASCII, which readers of any locale accept. */
+CDP__PRIVATE void cdp__file_add_json(cdp__file_text *f, const char *text) {
+    static const char hex[] = "0123456789abcdef";
+    const uint8_t *p = (const uint8_t *)text;
+    while (*p) {
+        const uint32_t c = cdp__utf8_next(&p);
+        uint32_t unit[2] = {c, 0}, i, shift;
+        if (c >= 0x20 && c < 0x7f) {
+            cdp__file_add(f, c == '"' || c == '\\' ? "\\%c" : "%c", (int)c);
+            continue;
+        }
+        if (c >= 0x10000) {
+            unit[0] = 0xd7c0 + (c >> 10);
+            unit[1] = 0xdc00 + (c & 0x3ff);
+        }
+        for (i = 0; i < 2 && (i == 0 || unit[i]); ++i) {
+            cdp__file_add(f, "\\u");
+            for (shift = 16; shift; shift -= 4)
+                cdp__file_add(f, "%c", hex[unit[i] >> (shift - 4) & 15]);
+        }
+    }
+}
+
+CDP_API cdp_status cdp_error_record(const char *path, const char *message) {
+#ifndef CDP_NO_FILES
+    const cdp_error *e = cdp_last_error();
+    char own[sizeof e->text + 32];
+    const uint64_t now_us = cdp__os_date_us();
+    cdp__file_text f;
+    if (!path || !*path) return CDP_ERR_INVALID;
+    cdp__format(own, sizeof own, "%s: %s", cdp_status_name(e->status), e->text);
+    errno = cdp__file_text_open(&f, cdp_os_default(), path);
+    if (f.err) return CDP_ERR_IO;
+    cdp__file_add(&f, "{\"message\": {\"message\": \"");
+    cdp__file_add_json(&f, message ? message : own);
+    /* what torchrun shows */
+    cdp__file_add(&f, "\", \"extraInfo\": {\"py_callstack\": \"");
+    cdp__file_add_json(&f, message ? message : own);
+    if (!message && e->line) {
+        cdp__file_add(&f, "\\n  at ");
+        cdp__file_add_json(&f, e->file);
+        cdp__file_add(&f, ":%u", e->line);
+    }
+    /* torchrun takes whole seconds only; cdprun goes by the microseconds */
+    cdp__file_add(&f, "\", \"timestamp\": \"%llu\", \"timestamp_us\": \"%llu\"}}}\n",
+        (unsigned long long)(now_us / 1000000), (unsigned long long)now_us);
+    errno = cdp__file_text_close(&f);
+    return f.err ? CDP_ERR_IO : CDP_OK;
+#else
+    (void)path;
+    (void)message;
+    return CDP_ERR_UNSUPPORTED;
+#endif
+}
+
+CDP_API cdp_status cdp_error_record_from_env(const char *message) {
+    const char *path = getenv("TORCHELASTIC_ERROR_FILE");
+    return path && *path ? cdp_error_record(path, message) : CDP_OK;
 }
 
 /* ---- >>loop: sockets and timers in one place ------------------------------------------------- */
@@ -4051,7 +4986,7 @@ CDP__PRIVATE void cdp__loop_timer_clear(cdp__timer *t) {
     t->at_ns = CDP__NEVER;
 }
 
-CDP__PRIVATE void cdp__loop_timer_set(
+CDP__PRIVATE CDP__ONE_COPY void cdp__loop_timer_set(
     cdp__loop *l, cdp__timer *t, uint64_t at_ns, void (*func)(cdp__timer *t), void *user) {
     cdp__loop_timer_clear(t);
     t->at_ns = at_ns;
@@ -4984,6 +5919,13 @@ CDP__PRIVATE uint32_t cdp__barrier_round(const cdp__shape *s, uint32_t k, cdp__s
 /* Knows: shapes and steps. Promises: the contract of >>algo; the same bits for every size of a
    message. May use: >>algo. */
 
+/* What rank i reduces in the end. */
+CDP__PRIVATE cdp__span cdp__fixed_part(const cdp__shape *s, uint32_t i) {
+    return s->kind == CDP_COLL_REDUCE_SCATTER ? cdp__block_of(s, s->in_offs, i) : cdp__part(s, i);
+}
+
+#ifndef CDP_NO_REPRODUCIBLE
+
 /* Allreduce, reduce and reduce-scatter whose bits depend on the inputs alone: every element is
    combined along the same tree over the ranks (that of recursive doubling), whatever its place,
    and so whatever the message that it travels in. In waves, each rank collects everybody's slice
@@ -4993,10 +5935,6 @@ CDP__PRIVATE uint32_t cdp__barrier_round(const cdp__shape *s, uint32_t k, cdp__s
 #define CDP__WAVE 65536u /* elements of a slot; fewer for many ranks, more for huge messages */
 #endif
 #define CDP__TREE_STEPS 3u /* in one round */
-
-CDP__PRIVATE cdp__span cdp__fixed_part(const cdp__shape *s, uint32_t i) {
-    return s->kind == CDP_COLL_REDUCE_SCATTER ? cdp__block_of(s, s->in_offs, i) : cdp__part(s, i);
-}
 
 /* How many waves, and the elements of a slot. */
 CDP__PRIVATE uint32_t cdp__fixed_waves(const cdp__shape *s, uint64_t *slot) {
@@ -5140,6 +6078,8 @@ CDP__PRIVATE uint32_t cdp__fixed_round(const cdp__shape *s, uint32_t k, cdp__ste
         return 0;
     return 1;
 }
+
+#endif /* CDP_NO_REPRODUCIBLE */
 
 /* ---- >>algo-more (pure): algorithms for some sizes and numbers of ranks ---------------------- */
 
@@ -5872,10 +6812,15 @@ static const cdp__algo cdp__algos[] = {
         cdp__pairwise_tmp},
     {"pairwise", CDP_COLL_ALLTOALL, true, cdp__gather_rounds, cdp__alltoall_round, cdp__no_tmp},
     {"direct", CDP_COLL_SEND, true, cdp__log_rounds, cdp__tree_round, cdp__no_tmp},
+#ifdef CDP_NO_REPRODUCIBLE /* the numbers of the others stay */
+    {"?", CDP_COLL_NONE, false, NULL, NULL, NULL}, {"?", CDP_COLL_NONE, false, NULL, NULL, NULL},
+    {"?", CDP_COLL_NONE, false, NULL, NULL, NULL},
+#else
     {"fixed order", CDP_COLL_ALLREDUCE, true, cdp__fixed_rounds, cdp__fixed_round, cdp__fixed_tmp},
     {"fixed order", CDP_COLL_REDUCE, true, cdp__fixed_rounds, cdp__fixed_round, cdp__fixed_tmp},
     {"fixed order", CDP_COLL_REDUCE_SCATTER, true, cdp__fixed_rounds, cdp__fixed_round,
         cdp__fixed_tmp},
+#endif
 #ifndef CDP_FEW_ALGORITHMS
     {"ring", CDP_COLL_REDUCE, false, cdp__ring_rounds, cdp__reduce_ring_round, cdp__reduce_tmp},
     {"Bruck", CDP_COLL_ALLGATHER, true, cdp__bruck_rounds, cdp__bruck_round, cdp__bruck_tmp},
@@ -6280,7 +7225,7 @@ typedef struct cdp__endpoint {
     int32_t named;  /* the rank at the end, -1: nobody */
     uint8_t why;    /* cdp__why */
     uint8_t hops;   /* ranks that passed this on */
-    uint8_t picks;  /* those of them that wait for any of several ranks, and chose this end */
+    uint8_t picks;  /* how many of these ranks wait for any of several ranks and chose this one */
     cdp__wait last; /* the last wait of the chain */
 } cdp__endpoint;
 
@@ -7236,7 +8181,8 @@ CDP__PRIVATE uint32_t cdp__failure_begin(cdp__failure *f, const cdp__failure_eve
     return 0;
 }
 
-/* What needs no settling overrides a cause that is not settled yet. */
+/* While a cause is being settled, a failure that needs no settling (an abort, a mismatch) replaces
+   it; another timeout or lost peer does not. */
 CDP__PRIVATE uint32_t cdp__failure_interrupt(cdp__failure *f, const cdp__failure_event *v) {
     const cdp_status st = v->record->status;
     return st != CDP_ERR_PEER_LOST && st != CDP_ERR_TIMEOUT ? cdp__failure_begin(f, v) : 0;
@@ -7853,7 +8799,8 @@ typedef enum cdp__pend_kind {
     CDP__PEND_FREE = 0,
     CDP__PEND_THEN,
     CDP__PEND_ANY,
-    CDP__PEND_BATCH
+    CDP__PEND_BATCH,
+    CDP__PEND_CALL /* whoever opened it closes it */
 } cdp__pend_kind;
 
 typedef struct cdp__pend {
@@ -8781,7 +9728,8 @@ typedef struct cdp__transfer {
     /* A receive: the sender has been told that its memory is free. A send: it is sent after
        all. */
     bool returned;
-    uint8_t *data; /* where to read from, or to write to */
+    uint8_t *data;      /* where to read from, or to write to */
+    uint64_t row, step; /* a plain receive: `row` bytes, every `step` bytes; 0: contiguous */
     const uint8_t *other;
     uint64_t bytes, moved; /* of the payload, over all pieces */
     uint64_t limit;        /* a receive: not further than this for now */
@@ -8801,6 +9749,9 @@ typedef struct cdp__transfer {
 /* what is only copied, and by the system: a call for each 128 KiB takes a tenth longer */
 #define CDP__GET_SLICE (1024u * 1024u)
 #define CDP__REMOTE_BLOCK (16u * 1024u)
+/* Rows of an array this large leave the caches before the last one is there: writing past them
+   takes half the time, below it takes longer (tests/bench/NOTES.md). */
+#define CDP__ROWS_PAST_BYTES (12u * 1024u * 1024u)
 
 /* What is exposed belongs to this rank alone again: nobody reads it any more. */
 CDP__PRIVATE void cdp__transfer_revoke(cdp__world *w, cdp__transfer *x) {
@@ -8915,16 +9866,35 @@ CDP__PRIVATE void cdp__transfer_combine(
         came, bytes / x->elem);
 }
 
+/* Bytes of the payload, from byte `at` on, go to their rows. */
+CDP__PRIVATE void cdp__transfer_scatter(
+    const cdp__transfer *x, uint64_t at, const uint8_t *from, uint64_t bytes) {
+    const bool past = x->bytes / x->row * x->step >= CDP__ROWS_PAST_BYTES;
+    uint64_t in = at % x->row, n;
+    uint8_t *row = x->data + at / x->row * x->step;
+    CDP_ASSERT(x->row && !x->reduce);
+    for (; bytes; bytes -= n) {
+        n = cdp__min(bytes, x->row - in);
+        if (past)
+            cdp__copy_past(row + in, from, n);
+        else
+            memcpy(row + in, from, (size_t)n);
+        from += n;
+        row += x->step;
+        in = 0;
+    }
+    if (past) cdp__copied_past();
+}
+
 /* Body bytes of a plain receive go straight to their place, also those of one that is combined
-   with an operand elsewhere. Those that are combined with what is at their place pass through
-   the stage. */
+   with an operand elsewhere. Those that are combined with what is at their place, or belong to
+   rows, pass through the stage. */
 CDP__PRIVATE int64_t cdp__transfer_body(cdp__world *w, cdp__transfer *x) {
-    const bool staged = x->reduce && !x->other;
-    uint8_t *to = x->data + x->moved;
+    const bool staged = x->reduce && !x->other, stage = staged || x->row || x->skip;
+    uint8_t *to = stage ? w->stage + x->torn_bytes : x->data + x->moved;
     uint64_t bytes = x->s->body_left, done = x->moved / x->elem, whole;
     int64_t r;
-    if (staged || x->skip) to = w->stage + x->torn_bytes;
-    if (x->reduce || x->skip) bytes = cdp__min(bytes, CDP__STAGE_BYTES - x->torn_bytes);
+    if (stage || x->reduce) bytes = cdp__min(bytes, CDP__STAGE_BYTES - x->torn_bytes);
     if (x->skip) bytes = cdp__min(bytes, x->skip);
     r = cdp__stream_read(w, x->s, to, bytes);
     if (r <= 0) return r;
@@ -8932,6 +9902,7 @@ CDP__PRIVATE int64_t cdp__transfer_body(cdp__world *w, cdp__transfer *x) {
         x->skip -= (uint64_t)r;
         return r;
     }
+    if (x->row) cdp__transfer_scatter(x, x->moved, w->stage, (uint64_t)r);
     x->moved += (uint64_t)r;
     whole = (x->moved / x->elem - done) * x->elem;
     done *= x->elem;
@@ -8953,6 +9924,10 @@ CDP__PRIVATE void cdp__transfer_from(
     const bool staged = x->reduce && !x->other;
     uint8_t *to = x->data + x->moved;
     uint64_t at, n;
+    if (x->row) {
+        cdp__transfer_scatter(x, x->moved, src, bytes);
+        return;
+    }
     for (at = 0; at < bytes; at += n) {
         n = x->other ? cdp__min(bytes - at, CDP__REMOTE_BLOCK) : bytes;
         if (!staged && mapped) memcpy(to + at, src + at, (size_t)n);
@@ -8965,11 +9940,13 @@ CDP__PRIVATE void cdp__transfer_from(
     }
 }
 
-/* The transport copies it, since it is nowhere mapped. > 0: copied; 0: revoked, or refused. */
+/* Copies exposed memory that this rank has not mapped, through the transport's remote.get. Returns
+   the bytes copied, 0 if the owner revoked or refused it, or CDP_ERR_PEER_LOST. */
 CDP__PRIVATE int64_t cdp__transfer_get(
     cdp__world *w, cdp__transfer *x, uint64_t token, uint64_t bytes) {
     const cdp_transport *t = &w->transport;
-    uint8_t *to = x->reduce && !x->other ? w->stage : x->data + x->moved;
+    const bool staged = x->row || (x->reduce && !x->other);
+    uint8_t *to = staged ? w->stage : x->data + x->moved;
     int64_t r = 0;
     if (t->remote.get) r = t->remote.get(t->self, x->s->peer, token, x->moved, to, bytes);
     if (r == CDP_ERR_PEER_LOST) return r;
@@ -8999,11 +9976,11 @@ CDP__PRIVATE int64_t cdp__transfer_slice(cdp__world *w, cdp__transfer *x, uint64
         if (x->remote) x->moved += bytes;
         return 1;
     }
-    if (!x->reduce) bytes = cdp__min(x->bytes - x->moved, CDP__GET_SLICE);
+    if (!x->reduce && !x->row) bytes = cdp__min(x->bytes - x->moved, CDP__GET_SLICE);
     r = cdp__transfer_get(w, x, token, bytes);
     if (r < 0) return r;
     if (r == 0) return x->remote ? 0 : 1;
-    if (x->reduce) cdp__transfer_from(x, w->stage, bytes, false);
+    if (x->reduce || x->row) cdp__transfer_from(x, w->stage, bytes, false);
     x->moved += bytes;
     return 1;
 }
@@ -9159,6 +10136,7 @@ CDP__PRIVATE void cdp__exec_transfer(cdp__exec *x, const cdp__step *step, cdp__t
     t->piece_bytes = x->piece_bytes;
     t->expose_bytes = x->expose_bytes;
     t->other = NULL;
+    t->row = 0;
     if (receive) {
         t->data = (uint8_t *)cdp__exec_buffer(x, step->dst, step->dst_off);
         if (t->reduce && step->src)
@@ -9474,6 +10452,7 @@ typedef struct cdp__post {
     void *user;
     uint64_t seen; /* bytes that had moved when its wait was looked at, and 1 */
     bool begun, taken;
+    bool rendezvous; /* a send that may wait for its receiver, however short it is */
 } cdp__post;
 
 /* The messages with one tag between this rank and another. */
@@ -9728,65 +10707,68 @@ CDP__PRIVATE bool cdp__record_of(const cdp_group *g, uint64_t seq, cdp_record *r
     return true;
 }
 
-#ifndef CDP_NO_STDIO
 /* JSON straight into a file; errors show at the end. */
-CDP__PRIVATE void cdp__dump_record(FILE *f, const cdp_record *r, uint64_t now) {
+CDP__PRIVATE void cdp__dump_record(cdp__file_text *f, const cdp_record *r, uint64_t now) {
     static const char *const states[] = {"queued", "running", "done", "failed"};
-    fprintf(f,
+    cdp__file_add(f,
         "\n      {\"seq\": %llu, \"state\": \"%s\", \"kind\": \"%s\", \"dtype\": \"%s\", "
         "\"count\": %llu",
         (unsigned long long)r->seq, states[r->state], cdp_coll_name(r->kind),
         cdp_dtype_name(r->dtype), (unsigned long long)r->count);
-    if (cdp__kind_reduces(r->kind)) fprintf(f, ", \"op\": \"%s\"", cdp_reduce_name(r->op));
-    fprintf(f, r->kind == CDP_COLL_SEND ? ", \"tag\": %u" : ", \"root\": %u", r->root);
+    if (cdp__kind_reduces(r->kind)) cdp__file_add(f, ", \"op\": \"%s\"", cdp_reduce_name(r->op));
+    cdp__file_add(f, r->kind == CDP_COLL_SEND ? ", \"tag\": %u" : ", \"root\": %u", r->root);
     if (r->algorithm)
-        fprintf(f, ", \"algorithm\": \"%s\", \"round\": %u, \"rounds\": %u, \"began_us_ago\": %llu",
+        cdp__file_add(f,
+            ", \"algorithm\": \"%s\", \"round\": %u, \"rounds\": %u, \"began_us_ago\": %llu",
             r->algorithm, r->round, r->rounds, (unsigned long long)((now - r->start_ns) / 1000));
     if (r->end_ns)
-        fprintf(f, ", \"took_us\": %llu", (unsigned long long)((r->end_ns - r->start_ns) / 1000));
-    if (r->waits_for >= 0) fprintf(f, ", \"waits_for\": %d", (int)r->waits_for);
-    fputc('}', f);
+        cdp__file_add(
+            f, ", \"took_us\": %llu", (unsigned long long)((r->end_ns - r->start_ns) / 1000));
+    if (r->waits_for >= 0) cdp__file_add(f, ", \"waits_for\": %d", (int)r->waits_for);
+    cdp__file_add(f, "}");
 }
 
 /* What is the same for a group and for its messages. */
 CDP__PRIVATE void cdp__dump_state(
-    FILE *f, const cdp_group *g, uint64_t called, uint64_t completed) {
+    cdp__file_text *f, const cdp_group *g, uint64_t called, uint64_t completed) {
     static const char *const health[] = {"healthy", "settling", "failed"};
-    fprintf(f, "\"health\": \"%s\", \"called\": %llu, \"completed\": %llu", health[g->health],
+    cdp__file_add(f, "\"health\": \"%s\", \"called\": %llu, \"completed\": %llu", health[g->health],
         (unsigned long long)called, (unsigned long long)completed);
     if (g->health != CDP__HEALTHY) {
-        fprintf(f, ", \"error\": {\"status\": \"%s\", \"peer\": %d, \"origin\": %d, \"text\": \"",
+        cdp__file_add(f,
+            ", \"error\": {\"status\": \"%s\", \"peer\": %d, \"origin\": %d, \"text\": \"",
             cdp_status_name(g->error.status), (int)g->error.peer, (int)g->error.origin);
-        cdp__json_put(f, g->error.text);
-        fputs("\"}", f);
+        cdp__file_add_json(f, g->error.text);
+        cdp__file_add(f, "\"}");
     }
-    fprintf(f, ", \"operations\": [");
+    cdp__file_add(f, ", \"operations\": [");
 }
 
-CDP__PRIVATE void cdp__dump_group(FILE *f, const cdp_group *g, uint64_t now) {
+CDP__PRIVATE void cdp__dump_group(cdp__file_text *f, const cdp_group *g, uint64_t now) {
     const uint64_t kept = g->desc.records;
     const char *comma = "";
     cdp_record r;
     uint64_t seq = g->issued > kept ? g->issued - kept + 1 : 1;
     uint32_t p;
-    fprintf(f, "\n    {\"group\": \"%llx\", \"is\": \"%s\", \"ranks\": [",
+    cdp__file_add(f, "\n    {\"group\": \"%llx\", \"is\": \"%s\", \"ranks\": [",
         (unsigned long long)g->channel, g->channel == CDP__WORLD_CHANNEL ? "world" : "group");
     for (p = 0; p < g->desc.world_size; ++p)
-        fprintf(f, "%s%u", p ? ", " : "", cdp__world_rank(g, p));
-    fprintf(f, "], ");
+        cdp__file_add(f, "%s%u", p ? ", " : "", cdp__world_rank(g, p));
+    cdp__file_add(f, "], ");
     cdp__dump_state(f, g, g->issued, g->completed);
     for (; seq <= g->issued; ++seq) {
         if (!cdp__record_of(g, seq, &r)) continue;
-        fputs(comma, f);
+        cdp__file_add(f, "%s", comma);
         cdp__dump_record(f, &r, now);
         comma = ",";
     }
-    fprintf(f, "]}");
+    cdp__file_add(f, "]}");
 }
 
 /* The messages of a flow in one direction (1: received here) that are remembered, then those
    that are under way. Returns how many are under way; `f` NULL: only count. */
-CDP__PRIVATE uint64_t cdp__dump_posts(FILE *f, const cdp__flow *flow, uint32_t way, uint64_t now) {
+CDP__PRIVATE uint64_t cdp__dump_posts(
+    cdp__file_text *f, const cdp__flow *flow, uint32_t way, uint64_t now) {
     const cdp_group *g = flow->g;
     const int32_t from = (int32_t)(way ? flow->s.peer : g->w->rank);
     const uint64_t kept = g->desc.records, count = g->message_count;
@@ -9800,7 +10782,7 @@ CDP__PRIVATE uint64_t cdp__dump_posts(FILE *f, const cdp__flow *flow, uint32_t w
         if ((way ? past->to != (int32_t)g->w->rank : past->to != (int32_t)flow->s.peer)) continue;
         cdp__record_fill(past, &r);
         r.algorithm = "message";
-        fputs(comma, f);
+        cdp__file_add(f, "%s", comma);
         cdp__dump_record(f, &r, now);
         comma = ",";
     }
@@ -9818,7 +10800,7 @@ CDP__PRIVATE uint64_t cdp__dump_posts(FILE *f, const cdp__flow *flow, uint32_t w
             r.rounds = 1;
             r.waits_for = (int32_t)flow->s.peer;
         }
-        fputs(comma, f);
+        cdp__file_add(f, "%s", comma);
         cdp__dump_record(f, &r, now);
         comma = ",";
     }
@@ -9826,52 +10808,48 @@ CDP__PRIVATE uint64_t cdp__dump_posts(FILE *f, const cdp__flow *flow, uint32_t w
 }
 
 /* The messages with one tag from one rank to another, as if these two were a group. */
-CDP__PRIVATE void cdp__dump_flow(FILE *f, const cdp__flow *flow, uint32_t way, uint64_t now) {
+CDP__PRIVATE void cdp__dump_flow(
+    cdp__file_text *f, const cdp__flow *flow, uint32_t way, uint64_t now) {
     const uint32_t from = way ? flow->s.peer : flow->g->w->rank;
     const uint32_t to = way ? flow->g->w->rank : flow->s.peer;
     uint8_t id[8];
     cdp__put_u32(id, from);
     cdp__put_u32(id + 4, to);
     if (!flow->count[way]) return;
-    fprintf(f, ",\n    {\"group\": \"%llx\", \"is\": \"messages\", \"ranks\": [%u, %u], ",
+    cdp__file_add(f, ",\n    {\"group\": \"%llx\", \"is\": \"messages\", \"ranks\": [%u, %u], ",
         (unsigned long long)cdp__hash(flow->s.channel, id, sizeof id), from, to);
     cdp__dump_state(
         f, flow->g, flow->count[way], flow->count[way] - cdp__dump_posts(NULL, flow, way, now));
     (void)cdp__dump_posts(f, flow, way, now);
-    fprintf(f, "]}");
+    cdp__file_add(f, "]}");
 }
 
 /* Lock held. */
 CDP__PRIVATE cdp_status cdp__dump(const cdp__world *m, const char *path) {
-    FILE *f = fopen(path, "w");
     const uint64_t now = cdp__now(m->os);
     const cdp_group *g;
     const cdp__flow *flow;
-    bool good;
-    int why = 0;
-    if (!f) return cdp__fail_peer(CDP_ERR_IO, -1, errno, "cannot write the dump %s", path);
-    fprintf(
-        f, "{\"cdp_dump\": 1, \"rank\": %u, \"world_size\": %u, \"groups\": [", m->rank, m->size);
+    cdp__file_text f;
+    int32_t why = cdp__file_text_open(&f, m->os, path);
+    if (why) return cdp__fail_peer(CDP_ERR_IO, -1, why, "cannot write the dump %s", path);
+    cdp__file_add(
+        &f, "{\"cdp_dump\": 1, \"rank\": %u, \"world_size\": %u, \"groups\": [", m->rank, m->size);
     for (g = m->groups; g; g = g->next) {
-        cdp__dump_group(f, g, now);
+        cdp__dump_group(&f, g, now);
         for (flow = g->flows; flow; flow = flow->next) {
-            cdp__dump_flow(f, flow, 0, now);
-            cdp__dump_flow(f, flow, 1, now);
+            cdp__dump_flow(&f, flow, 0, now);
+            cdp__dump_flow(&f, flow, 1, now);
         }
-        if (g->next) fputc(',', f);
+        if (g->next) cdp__file_add(&f, ",");
     }
-    fprintf(f, "\n]}\n");
-    good = !ferror(f);
-    if (!good) why = errno; /* before fclose() says something of its own */
-    if (fclose(f) != 0 && good) why = errno ? errno : EIO;
-    if (why == 0 && good) return CDP_OK;
+    cdp__file_add(&f, "\n]}\n");
+    why = cdp__file_text_close(&f);
+    if (!why) return CDP_OK;
     return cdp__fail_peer(CDP_ERR_IO, -1, why, "cannot write the dump %s", path);
 }
-#endif
 
 /* Writes the dump of a failed group, after all peers were told. Lock held. */
 CDP__PRIVATE void cdp__group_dump_failed(cdp_group *g) {
-#ifndef CDP_NO_STDIO
     const cdp_error before = *cdp_last_error();
     char path[1024];
     if (!g->desc.dump_path || g->parent) return;
@@ -9879,9 +10857,6 @@ CDP__PRIVATE void cdp__group_dump_failed(cdp_group *g) {
     if (cdp__dump(g->w, path) != CDP_OK)
         cdp__log(&g->desc.logger, CDP_LOG_WARN, g->desc.rank, "%s", cdp_last_error()->text);
     *cdp__error_slot() = before;
-#else
-    (void)g;
-#endif
 }
 
 #else
@@ -10459,7 +11434,7 @@ CDP__PRIVATE void cdp__group_settle(cdp_group *g) {
     cdp__domain_step(g, CDP__FAILURE_TIMER, NULL, sure);
 }
 
-/* A FAILURE has come on this channel from a rank of the world. */
+/* Handles a FAILURE message that rank `peer` of the world sent on this channel. */
 CDP__PRIVATE void cdp__channel_failed(
     cdp__world *w, uint64_t channel, uint32_t peer, const uint8_t *body, uint32_t bytes) {
     cdp_group *g = cdp__group_of_channel(w, channel);
@@ -10606,7 +11581,7 @@ CDP__PRIVATE bool cdp__world_note(
 CDP__PRIVATE bool cdp__group_telling(cdp_group *g, uint64_t now) {
     if (g->settle_ns == CDP__NEVER) return false;
     if (cdp__group_tell_all(g, now)) return true;
-    g->settle_ns = CDP__NEVER; /* whoever cannot be told by now will not be */
+    g->settle_ns = CDP__NEVER; /* Peers that did not take the record until now do not get it. */
     cdp__group_dump_failed(g);
     if (!g->parent) cdp__domain_step(g, CDP__FAILURE_DELIVERED, NULL, false);
     return false;
@@ -10761,8 +11736,11 @@ CDP__PRIVATE void cdp__post_begin(cdp__flow *flow, cdp__post *post, bool receive
     x->bytes = x->limit = post->call.count * elem;
     x->elem = elem;
     x->piece_bytes = flow->g->desc.piece_bytes;
-    /* Up to the window, a message leaves before the receiver asks for it. */
-    x->expose_bytes = cdp__max(flow->g->desc.expose_bytes, CDP__WINDOW + 1);
+    x->expose_bytes = flow->g->desc.expose_bytes;
+    /* Up to the window, a message leaves before the receiver asks for it; it has asked for a body
+       that a channel offered, and for one that may wait. */
+    if (!post->rendezvous && !flow->owner)
+        x->expose_bytes = cdp__max(x->expose_bytes, CDP__WINDOW + 1);
     post->begun = true;
 }
 
@@ -10931,7 +11909,8 @@ CDP__PRIVATE cdp__advance cdp__flows_stuck(cdp_group *g, uint64_t now) {
     return g->health == CDP__HEALTHY ? CDP__BLOCKED : CDP__MOVED;
 }
 
-/* The first messages of a flow: what they wait for is over, or lasts. */
+/* Updates the wait records of the oldest send and the oldest receive of a flow: if it has moved
+   data since the last call, the old wait is over and a new one begins. */
 CDP__PRIVATE void cdp__flow_waits(cdp__flow *flow) {
     uint32_t way;
     for (way = 0; way < 2; ++way) {
@@ -10992,6 +11971,12 @@ CDP__PRIVATE cdp_status cdp__flow_post(cdp__flow *flow, const cdp_transfer *t,
     post->x.s = &flow->s;
     post->x.receive = t->receive;
     post->x.data = (uint8_t *)t->data;
+    post->x.row = post->x.step = 0;
+    if (t->row) {
+        post->x.row = t->row * cdp_dtype_size(t->dtype);
+        post->x.step = t->step * cdp_dtype_size(t->dtype);
+    }
+    post->rendezvous = t->rendezvous;
     if (flow->last[way])
         flow->last[way]->next = post;
     else
@@ -12138,7 +13123,7 @@ CDP__PRIVATE void cdp__progress_yield_lock(cdp__world *m) {
 }
 
 /* How every call from outside takes the lock. */
-CDP__PRIVATE void cdp__enter(cdp_group *g) {
+CDP__PRIVATE CDP__ONE_COPY void cdp__enter(cdp_group *g) {
     __atomic_add_fetch(&g->w->lock_waiters, 1, __ATOMIC_RELAXED);
     cdp_lock_acquire(&g->w->lock);
     __atomic_sub_fetch(&g->w->lock_waiters, 1, __ATOMIC_RELAXED);
@@ -12700,6 +13685,12 @@ CDP__PRIVATE cdp_status cdp__choices_read(cdp__world *m, const cdp_group_desc *d
     m->choosing.small_bytes = cdp__def(desc->small_bytes, 64 * 1024);
     m->choosing.reproducible = desc->reproducible;
     if (!rows) return cdp__fail_nomem("a group", desc->choice_count * sizeof *rows);
+#ifdef CDP_NO_REPRODUCIBLE
+    if (desc->reproducible)
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_group_create: reproducible is set, but this program was built with "
+            "CDP_NO_REPRODUCIBLE");
+#endif
     if (desc->choice_count && !desc->choices)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_group_create: choice_count is %u but choices is NULL", desc->choice_count);
@@ -12754,6 +13745,12 @@ CDP__PRIVATE cdp_status cdp__group_desc_check(const cdp_group_desc *desc) {
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_group_create: dump_path has %u bytes; at most 1000 are kept",
             (unsigned)strlen(desc->dump_path));
+#ifndef CDP_NO_RECORDER
+    if (desc->dump_path && !(desc->os ? desc->os : cdp_os_default())->files.open_file)
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_group_create: dump_path is set and this cdp_os has no files; set its member "
+            "`files`, or leave dump_path NULL");
+#endif
     return CDP_OK;
 }
 
@@ -13114,10 +14111,14 @@ CDP__PRIVATE cdp_status cdp__device_transfer(
     uint64_t number = 0;
     cdp_status st = cdp_group_status(g);
     uint32_t i;
-    for (i = 0; i < n && st == CDP_OK; ++i)
+    for (i = 0; i < n && st == CDP_OK; ++i) {
         if (list[i].peer == CDP_ANY_RANK || list[i].got)
             st = cdp__fail(CDP_ERR_UNSUPPORTED,
                 "device memory: a receive must say from which rank and how much; use cdp_recv()");
+        if (list[i].row)
+            st = cdp__fail(CDP_ERR_UNSUPPORTED,
+                "device memory: a receive into rows; receive contiguous memory and copy it");
+    }
     if (st != CDP_OK) return st;
     st = g->backend->transfer(g->backend->self, list, n, &number);
     return cdp__device_begun(g, st, number, out);
@@ -13664,6 +14665,10 @@ CDP__PRIVATE cdp_status cdp__pend_cancel(cdp_group *g, uint64_t seq) {
         return cdp__fail(CDP_ERR_STATE,
             "cdp_work_cancel: a batch cannot be cancelled; abort the group, or start its messages "
             "one by one");
+    if (s->kind == CDP__PEND_CALL)
+        return cdp__fail(CDP_ERR_STATE,
+            "cdp_work_cancel: this work stands for something else, which is to be cancelled "
+            "itself; a call by cdp_call_cancel()");
     if (!x && s->kind == CDP__PEND_THEN)
         return cdp__fail(CDP_ERR_STATE, "cdp_work_cancel: the function is being called");
     if (!x) { /* it has become a receive from one rank */
@@ -13942,6 +14947,25 @@ CDP__PRIVATE cdp_transfer cdp__transfer_of(
     return t;
 }
 
+CDP__PRIVATE cdp_status cdp__transfer_check_rows(const cdp_transfer *t, uint64_t size) {
+    uint64_t bytes;
+    if (!t->row && !t->step) return CDP_OK;
+    if (!t->receive)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_batch: a send of rows; pack them before");
+    if (!t->row || t->step < t->row)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_batch: rows of %llu elements that begin %llu apart; row must be at least 1 and "
+            "step at least row",
+            (unsigned long long)t->row, (unsigned long long)t->step);
+    if (!cdp__mul_fits(t->step, size, &bytes)
+        || !cdp__mul_fits(t->count / t->row + 1, bytes, &bytes))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_batch: %llu elements in rows %llu apart are more "
+            "than 2^63 bytes",
+            (unsigned long long)t->count, (unsigned long long)t->step);
+    return CDP_OK;
+}
+
 /* The caller's mistakes; fills in the defaults. */
 CDP__PRIVATE cdp_status cdp__transfer_check(const cdp_group *g, cdp_transfer *t, const void *out) {
     const char *name = t->receive ? "cdp_recv" : "cdp_send";
@@ -13971,7 +14995,7 @@ CDP__PRIVATE cdp_status cdp__transfer_check(const cdp_group *g, cdp_transfer *t,
     if (bytes && (uintptr_t)t->data % size)
         return cdp__fail(CDP_ERR_INVALID, "%s: the data is not aligned to its dtype %s", name,
             cdp_dtype_name(t->dtype));
-    return CDP_OK;
+    return cdp__transfer_check_rows(t, size);
 }
 
 /* The arguments have been checked. Lock held. */
@@ -15510,14 +16534,13 @@ CDP_API cdp_status cdp_group_dump(cdp_group *g, const char *path) {
     cdp_status st;
     if (cdp__alive(g, "cdp_group_dump") != CDP_OK) return cdp_last_error()->status;
     if (!path) return cdp__fail(CDP_ERR_INVALID, "cdp_group_dump needs the path of a file");
-#ifdef CDP_NO_STDIO
-    st = cdp__fail(
-        CDP_ERR_UNSUPPORTED, "cdp_group_dump: CDP_NO_STDIO is defined; use cdp_group_records()");
-#else
+    if (!g->w->os->files.open_file)
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_group_dump: this cdp_os has no files; set its member `files`, or use "
+            "cdp_group_records()");
     cdp__enter(g);
     st = cdp__dump(g->w, path);
     cdp__leave(g);
-#endif
     return st;
 }
 
@@ -15852,7 +16875,7 @@ typedef struct cdp__bucket {
     cdp_dtype dtype;
     uint32_t params, pending; /* how many it holds, how many of them are not complete yet */
     const uint32_t *slots;    /* their indices, in the order in which they lie in memory */
-    bool done;                /* a hook has finished with it */
+    bool done;                /* the hook needs this bucket no more */
     uint8_t *flags;           /* gradients in device memory: the flags on the host; else NULL */
     cdp_work work;
     uint64_t start_ns, end_ns; /* written with the group's lock held */
@@ -16476,7 +17499,7 @@ CDP__PRIVATE cdp_status cdp__ddp_open_pack(cdp_ddp *d, uint32_t first) {
     return d->pack ? CDP_OK : cdp__fail_nomem("a copy of small parameters", small_bytes);
 }
 
-/* All buffers of rank `root` to all ranks, and with `params` all parameters. */
+/* Broadcasts all buffers, and if `params` all parameters, from rank `root`. */
 CDP__PRIVATE cdp_status cdp__ddp_broadcast(cdp_ddp *d, uint32_t root, bool params) {
     const uint32_t count = d->param_count + d->desc.buffer_count,
                    first = params ? 0 : d->param_count;
@@ -17373,7 +18396,7 @@ CDP__PRIVATE cdp_status cdp__ddp_rebuild(cdp_ddp *d) {
     if (st != CDP_OK) { /* the others go on with other buckets */
         const cdp_error why = *cdp_last_error();
         cdp_group_abort(d->group, why.text);
-        *cdp__error_slot() = why; /* this rank knows more than that it was aborted */
+        *cdp__error_slot() = why; /* It says more than the error of the abort. */
     }
     d->stats.rebuilt = st == CDP_OK;
     return st;
@@ -17648,8 +18671,9 @@ CDP__PRIVATE void cdp__ddp_divide(cdp_ddp *d, cdp__bucket *b) {
     if (by != 1) (void)cdp__ddp_fail(d, cdp__ddp_divide_data(d, b->dtype, b->memory, b->count, by));
 }
 
-/* One parameter's result to where the caller reads it. `used`: some rank had a gradient for it;
-   the place in the bucket of one that no rank used gets its old content back. */
+/* Copies the result of one parameter to where the caller reads it. `used`: at least one rank had a
+   gradient for the parameter. If not, the gradient gets the content back that it had before the
+   step. */
 CDP__PRIVATE void cdp__ddp_deliver_param(cdp_ddp *d, cdp__param *p, bool used) {
     const uint64_t bytes = cdp__param_bytes(p);
     p->used = used;

@@ -847,6 +847,8 @@ inline cdp_status cdp_local_map(const cdp_local_map_desc &desc) {
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_DTENSOR_IMPLEMENTATION)) \
     && !defined(CDP_DTENSOR_IMPL_INCLUDED)
 #define CDP_DTENSOR_IMPL_INCLUDED
+#undef CDP__HERE
+#define CDP__HERE CDP__FILE_DTENSOR
 
 /* ---- >>kit: small helpers ------------------------------------------------------------------ */
 
@@ -3246,13 +3248,18 @@ typedef enum cdp__dt_memory {
     CDP__DT_SCRATCH
 } cdp__dt_memory;
 
+/* Rows at least this long are received where they belong; shorter ones are cheaper to receive
+   together and then to copy. */
+#define CDP__DT_ROW_BYTES 64u
+
 /* One message, or one local copy. */
 typedef struct cdp__dt_piece {
     uint32_t peer;           /* node */
     cdp__dt_memory from, to; /* what copy's offsets count from */
     bool direct;             /* the message lies in the tensor: nothing is packed or unpacked */
-    bool again;              /* it was packed for the piece before */
-    uint64_t elements, at;   /* at: of the message, in its memory */
+    bool rows;  /* a message that is received into rows of the tensor: nothing is unpacked */
+    bool again; /* it was packed for the piece before */
+    uint64_t elements, at; /* at: of the message, in its memory */
     cdp__dt_copy copy;
     cdp__dt_region region;
 } cdp__dt_piece;
@@ -3514,8 +3521,9 @@ CDP__DT void cdp__dt_build_recv(cdp__dt_build *b, const cdp__dt_move *m) {
     r->copy = cdp__dt_copy_of(&m->region, &m->region, &b->to_box, ndim, b->plan->elem);
     r->copy.to_at += b->to_at;
     r->direct = r->copy.dims == 0;
+    r->rows = r->copy.dims == 1 && r->copy.run >= CDP__DT_ROW_BYTES;
     r->at = r->copy.to_at;
-    if (r->direct) return;
+    if (r->direct || r->rows) return;
     r->from = CDP__DT_SCRATCH;
     r->at = r->copy.from_at = cdp__dt_reserve(b->plan, r->elements * b->plan->elem);
     b->plan->info.copied_bytes += r->elements * b->plan->elem;
@@ -3944,6 +3952,9 @@ CDP_API cdp_plan_info cdp_plan_info_of(const cdp_plan *p) {
    May use: kit, kernels, counter, grid, meshes, stages. */
 
 #define CDP__DT_TAG 0xcd700000u
+/* All ranks run a phase at the same time, so its messages may wait for their receivers. Shorter
+   ones leave sooner through the link. */
+#define CDP__DT_RENDEZVOUS_BYTES (128u * 1024u)
 
 CDP__DT uint8_t *cdp__dt_at(const cdp_plan *p, cdp__dt_memory memory) {
     if (memory == CDP__DT_IN) return (uint8_t *)(uintptr_t)p->in;
@@ -3982,11 +3993,16 @@ CDP__DT void cdp__dt_fold_run(const cdp_plan *p, const cdp__dt_phase *ph, const 
     if (s->divisor > 1) cdp__dt_divide(p->dtype, slab, f->elements, s->divisor);
 }
 
+/* A message that has arrived: copy it to its place, unless it was received there. */
+CDP__DT void cdp__dt_unpack(const cdp_plan *p, const cdp__dt_piece *x) {
+    if (!x->direct && !x->rows) cdp__dt_copy_piece(p, x);
+}
+
 CDP__DT void cdp__dt_finish(const cdp_plan *p, const cdp__dt_phase *ph) {
     for (uint32_t i = 0; i < ph->folds; ++i)
         cdp__dt_fold_run(p, ph, &ph->fold[i]);
     for (uint32_t i = 0; i < ph->recvs; ++i)
-        if (!ph->recv[i].direct) cdp__dt_copy_piece(p, &ph->recv[i]);
+        cdp__dt_unpack(p, &ph->recv[i]);
 }
 
 CDP__DT void cdp__dt_locals(const cdp_plan *p, const cdp__dt_phase *ph) {
@@ -3997,7 +4013,7 @@ CDP__DT void cdp__dt_locals(const cdp_plan *p, const cdp__dt_phase *ph) {
 CDP__DT void cdp__dt_transfer(
     const cdp_plan *p, cdp_transfer *t, const cdp__dt_piece *x, bool receive) {
     const cdp__dt_memory tensor = receive ? x->to : x->from;
-    const cdp__dt_memory memory = x->direct ? tensor : CDP__DT_SCRATCH;
+    const cdp__dt_memory memory = x->direct || x->rows ? tensor : CDP__DT_SCRATCH;
     memset(t, 0, sizeof *t);
     t->receive = receive;
     t->data = cdp__dt_at(p, memory) + x->at;
@@ -4005,6 +4021,10 @@ CDP__DT void cdp__dt_transfer(
     t->dtype = p->dtype;
     t->peer = x->peer;
     t->tag = CDP__DT_TAG;
+    t->rendezvous = !receive && x->elements * p->elem >= CDP__DT_RENDEZVOUS_BYTES;
+    if (!x->rows) return;
+    t->row = x->copy.run / p->elem;
+    t->step = x->copy.to_step[0] / p->elem;
 }
 
 /* Start the messages of a phase; *work stays empty if there are none. */
@@ -4152,7 +4172,7 @@ CDP_API cdp_status cdp_plan_run(cdp_plan *p, const void *in, void *out) {
 /* ---- >>runner-async: phases that chain themselves ------------------------------------------ */
 
 /* Knows: phases and works. Promises: all phases have their place in the group's order at the call.
-   May use: kit, meshes, stages, planner, runner.
+   May use: kit, kernels, meshes, stages, planner, runner.
 
    The first phase is a batch. Every later one is an alltoall, because that takes its place in the
    group's order at the call; its messages are packed one after the other, by peer. */
@@ -4256,8 +4276,12 @@ CDP__DT void cdp__dt_wide_unpack(cdp_plan *p, uint32_t k) {
     const cdp__dt_phase *ph = &p->phases[k];
     for (uint32_t i = 0; i < ph->recvs; ++i) {
         const cdp__dt_piece *x = &ph->recv[i];
+        const uint8_t *from = p->wide[k].in + p->wide[k].recv_at[i];
         uint8_t *to = cdp__dt_at(p, x->direct ? x->to : CDP__DT_SCRATCH) + x->at;
-        memcpy(to, p->wide[k].in + p->wide[k].recv_at[i], (size_t)(x->elements * p->elem));
+        if (x->rows)
+            cdp__dt_copy_run(&x->copy, cdp__dt_at(p, x->to), from);
+        else
+            memcpy(to, from, (size_t)(x->elements * p->elem));
     }
 }
 
@@ -5688,8 +5712,7 @@ CDP__DT cdp_status cdp__dt_feed_run(cdp_plan *p, cdp__dt_feed *f, cdp_work *work
     cdp__dt_pack(p, ph);
     for (i = 0; st == CDP_OK && i < ph->recvs; ++i) {
         cdp__dt_transfer(p, &p->list[0], &ph->recv[i], true);
-        st = cdp_recv_async(p->group, p->list[0].data, p->list[0].count, p->dtype, p->list[0].peer,
-            CDP__DT_TAG, &works[i]);
+        st = cdp_batch(p->group, p->list, 1, &works[i]);
     }
     for (i = 0; i < ph->sends; ++i)
         cdp__dt_transfer(p, &p->list[i], &ph->send[i], false);
@@ -5701,7 +5724,7 @@ CDP__DT cdp_status cdp__dt_feed_run(cdp_plan *p, cdp__dt_feed *f, cdp_work *work
     for (i = 0; st == CDP_OK && i < ph->recvs; ++i) {
         st = cdp_work_wait(works[i]);
         if (st != CDP_OK) break;
-        if (!ph->recv[i].direct) cdp__dt_copy_piece(p, &ph->recv[i]);
+        cdp__dt_unpack(p, &ph->recv[i]);
         cdp__dt_feed_piece(f, &ph->recv[i].region);
     }
     if (st == CDP_OK && sent.seq) st = cdp_work_wait(sent);

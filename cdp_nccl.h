@@ -46,7 +46,7 @@
         Implementation: load (libraries and their functions), map (names of ours in theirs),
         bootstrap (a communicator of all ranks), stream (what runs when), watchdog (stopping),
         regroup (a communicator from another), kernels (what NVRTC compiles), backend (requests of
-        cdp.h), memory, public, device-hooks
+        cdp.h), memory, symmetric (memory that all ranks register together), public, device-hooks
 
     API BY TASK
         I want to...                           call
@@ -60,6 +60,7 @@
         train                                  cdp_ddp_create with device pointers
         send fewer bytes                       cdp_nccl_hook_create, cdp_ddp_set_hook
         memory that NCCL reaches directly      cdp_nccl_alloc
+        the same, in a window of all ranks     cdp_nccl_alloc_symmetric
         go on without ranks that died          desc.keep, then cdp_group_new of the others and
                                                desc.from
         take in new ranks                      desc.from with desc.grow
@@ -242,8 +243,9 @@ CDP_API void cdp_nccl_free(cdp_group *group, void *data);
    is copied; it may be that of cdp_mem_allocator or cdp_mem_pool_allocator of cdp_mem.h. Each
    allocation has a label that says what it is for ("ddp bucket 3", "hook scratch", "nccl"). NULL:
    from NCCL and CUDA again. Such memory is not registered piece by piece. For registered memory
-   make a fixed pool over cdp_nccl_allocator(), on all ranks alike. Memory is released to where it
-   was allocated: free all of it before `memory` ends. Errors: INVALID. */
+   make a fixed pool over cdp_nccl_allocator() or cdp_nccl_symmetric_allocator(), on all ranks
+   alike. Memory is released to where it was allocated: free all of it before `memory` ends.
+   Errors: INVALID. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_nccl_set_memory(
     cdp_group *group, const cdp_allocator *memory);
 
@@ -251,6 +253,49 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_nccl_set_memory(
    to be asked for alike on all ranks. For cdp_mem_source_of(). All of it must be freed before the
    group is destroyed. */
 CDP_API cdp_allocator cdp_nccl_allocator(cdp_group *group);
+
+/* Symmetric device memory: `bytes` from ncclMemAlloc, which all ranks register together as a window
+   (ncclCommWindowRegister with NCCL_WIN_COLL_SYMMETRIC, NCCL 2.27 and later). NCCL may then use its
+   kernels for symmetric memory in operations of this group whose input and result lie in windows.
+   NCCL asks for them at the same offset from the beginning of the same window on all ranks, and
+   nobody checks that: equal calls to a fixed pool of cdp_mem.h give equal offsets, and
+   cdp_mem_pool_hash() compares them. Not zeroed; *out is NULL on failure.
+
+   Collective: all ranks of the group call it in the same order among its operations, with the same
+   `bytes`, while they hold the same symmetric memory. So free it alike on all ranks before the next
+   call; between two calls the order of frees does not matter. Ranks compare all of that over the
+   links before NCCL is called, and after it whether all have a window, so every rank gets the same
+   status, and no rank is left inside NCCL because another one has no memory. The call blocks the
+   host until all ranks have registered: timeout_ms for the first comparison, as for any operation,
+   then timeout_ms for NCCL's call, and twice timeout_ms for the second comparison.
+
+   Where NCCL has no ncclCommWindowRegister, or gives no window because the GPUs cannot reach each
+   other's memory, all ranks register with ncclCommRegister in place of it, if there is one; rank 0
+   logs a warning the first time, and cdp_nccl_window() returns NULL.
+
+   Errors, on all ranks alike, the group stays whole: MISMATCH (bytes, or what ranks hold, differ;
+   names two ranks; or some ranks have a window and others none), NOMEM, STATE (a rank is inside a
+   capture: allocate before), INVALID (no communicator, no_register, another device current); the
+   text names the rank that cannot. Errors that fail the group: TIMEOUT (a rank did not call, which
+   is named; or a rank did not come to the end of NCCL's call, which is), MISMATCH (a rank called
+   another operation), IO (NCCL's words), ABORTED, NOMEM (no host memory for the comparison).
+
+   Free it with cdp_nccl_free() on each rank, when operations on it are done on that rank; the
+   memory is deregistered then. What is freed inside a capture, and what is left, goes with the
+   group. A group made from this one (cdp_group_split, desc.from) does not have the windows. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_nccl_alloc_symmetric(
+    cdp_group *group, uint64_t bytes, void **out);
+
+/* cdp_nccl_alloc_symmetric() as an allocator, for cdp_mem_source_of(): each of its allocations is
+   that collective call. So use it for a pool with fixed_bytes, which allocates once, when it is
+   created: create that pool on all ranks alike, and give it to cdp_nccl_set_memory(). A pool that
+   grows would call it at different moments on different ranks. All of it must be freed before the
+   group is destroyed. */
+CDP_API cdp_allocator cdp_nccl_symmetric_allocator(cdp_group *group);
+
+/* The window (ncclWindow_t) that `data` lies in; NULL: none. It belongs to the group, and ends when
+   its memory is freed. */
+CDP_API void *cdp_nccl_window(const cdp_group *group, const void *data);
 
 #ifndef CDP_NO_HOOKS
 /* A hook for cdp_ddp_set_hook() where parameters are in device memory; the desc, what it does
@@ -278,6 +323,8 @@ inline cdp_status cdp_nccl_attach(cdp_group *group, const cdp_nccl_desc &desc) {
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_NCCL_IMPLEMENTATION)) \
     && !defined(CDP_NCCL_IMPL_INCLUDED)
 #define CDP_NCCL_IMPL_INCLUDED
+#undef CDP__HERE
+#define CDP__HERE CDP__FILE_NCCL
 
 /* ---- >>load: libraries, and what is called in them ------------------------------------------- */
 
@@ -314,6 +361,11 @@ typedef ncclConfig_t cdp__nc_config;
 typedef ncclDataType_t cdp__nc_type;
 typedef ncclRedOp_t cdp__nc_op;
 typedef ncclScalarResidence_t cdp__nc_residence;
+#if NCCL_VERSION_CODE >= 22700
+typedef ncclWindow_t cdp__nc_window;
+#else
+typedef void *cdp__nc_window;
+#endif
 typedef nvrtcResult cdp__rtc_result;
 typedef nvrtcProgram cdp__rtc_program;
 #else
@@ -339,6 +391,7 @@ typedef struct cdp__nc_config cdp__nc_config;
 typedef int cdp__nc_type;
 typedef int cdp__nc_op;
 typedef int cdp__nc_residence;
+typedef void *cdp__nc_window;
 typedef int cdp__rtc_result;
 typedef struct _nvrtcProgram *cdp__rtc_program;
 #endif
@@ -378,7 +431,8 @@ enum {
     CDP__NC_MIN = 3,
     CDP__NC_AVG = 4,
     CDP__NC_HOST_SCALAR = 1,
-    CDP__NC_SHRINK_ABORT = 1
+    CDP__NC_SHRINK_ABORT = 1,
+    CDP__NC_WINDOW_SYMMETRIC = 1
 };
 #ifdef CDP_NCCL_LINK
 typedef char cdp__nccl_numbers_agree[(int)cudaErrorNotReady == CDP__CU_NOT_READY
@@ -399,6 +453,9 @@ typedef char cdp__nccl_numbers_agree[(int)cudaErrorNotReady == CDP__CU_NOT_READY
             && (int)ncclSum == CDP__NC_SUM && (int)ncclProd == CDP__NC_PRODUCT
             && (int)ncclMax == CDP__NC_MAX && (int)ncclMin == CDP__NC_MIN
             && (int)ncclAvg == CDP__NC_AVG && (int)ncclScalarHostImmediate == CDP__NC_HOST_SCALAR
+#if NCCL_VERSION_CODE >= 22700
+            && NCCL_WIN_COLL_SYMMETRIC == CDP__NC_WINDOW_SYMMETRIC
+#endif
             && sizeof(ncclConfig_t) >= sizeof(cdp__nc_settings)
             && offsetof(ncclConfig_t, splitShare) == offsetof(cdp__nc_settings, split_share)
             && offsetof(ncclConfig_t, netName) == offsetof(cdp__nc_settings, net)
@@ -475,6 +532,9 @@ typedef char cdp__nccl_numbers_agree[(int)cudaErrorNotReady == CDP__CU_NOT_READY
     X(ncclMemFree, cdp__nc_result, (void *))                                     \
     X(ncclCommRegister, cdp__nc_result, (cdp__nc_comm, void *, size_t, void **)) \
     X(ncclCommDeregister, cdp__nc_result, (cdp__nc_comm, void *))                \
+    X(ncclCommWindowRegister, cdp__nc_result,                                    \
+        (cdp__nc_comm, void *, size_t, cdp__nc_window *, int))                   \
+    X(ncclCommWindowDeregister, cdp__nc_result, (cdp__nc_comm, cdp__nc_window))  \
     X(ncclCommShrink, cdp__nc_result,                                            \
         (cdp__nc_comm, int *, int, cdp__nc_comm *, cdp__nc_config *, int))       \
     X(ncclCommRevoke, cdp__nc_result, (cdp__nc_comm, int))                       \
@@ -631,6 +691,8 @@ CDP__PRIVATE void cdp__nccl_link(cdp__nccl_library *l) {
 #endif
 #if NCCL_VERSION_CODE >= 22700
     l->f.ncclCommShrink = ncclCommShrink;
+    l->f.ncclCommWindowRegister = ncclCommWindowRegister;
+    l->f.ncclCommWindowDeregister = ncclCommWindowDeregister;
 #endif
 #if NCCL_VERSION_CODE >= 22809
     l->f.ncclCommRevoke = ncclCommRevoke;
@@ -811,8 +873,12 @@ typedef struct cdp__nccl_op {
 typedef struct cdp__nccl_memory {
     struct cdp__nccl_memory *next;
     void *data, *handle; /* handle: registered */
-    bool nccl;           /* from ncclMemAlloc */
-    cdp_allocator from;  /* of cdp_nccl_set_memory; alloc NULL: of CUDA or NCCL */
+    cdp__nc_window window;
+    uint64_t bytes;     /* of symmetric memory */
+    uint64_t number;    /* of symmetric memory, from 1, the same on all ranks; 0: it is not */
+    bool nccl;          /* from ncclMemAlloc */
+    bool opening;       /* NCCL may write `window` yet */
+    cdp_allocator from; /* of cdp_nccl_set_memory; alloc NULL: of CUDA or NCCL */
 } cdp__nccl_memory;
 
 /* Where NCCL writes a communicator that is made from another one: maybe late, when nobody waits
@@ -841,6 +907,9 @@ typedef struct cdp__nccl {
     uint64_t ended;
     cdp__nccl_memory *memories;
     cdp_allocator from; /* where memory is taken from; alloc NULL: CUDA or NCCL */
+    /* symmetric memory so far, and a hash of the numbers of what exists (guarded by `lock`) */
+    uint64_t symmetric_count, symmetric_hash;
+    bool symmetric_told; /* that there are no windows */
     /* of calls that did not come to an end: kept until the communicator has */
     cdp__nccl_cell *cells;
 
@@ -960,26 +1029,31 @@ typedef struct cdp__nccl_hello {
     uint32_t settings;
     uint32_t from; /* ranks of desc.from; 0: none */
     int32_t capability;
+    uint32_t windows;     /* of symmetric memory: this rank can have, or has, one */
+    uint64_t bytes, hash; /* of symmetric memory */
     char text[240];
 } cdp__nccl_hello;
 
-/* All ranks learn how the others fare; all come to the same answer. */
-CDP__PRIVATE cdp_status cdp__nccl_agree(
-    cdp__nccl *b, cdp_status st, cdp__nccl_hello *all, const char *what) {
+/* All ranks learn how the others fare; all come to the same answer. What else this rank says is in
+   its place of `all` already. `timeout_ms`: 0 is the group's. */
+CDP__PRIVATE cdp_status cdp__nccl_gather(
+    cdp__nccl *b, cdp_status st, cdp__nccl_hello *all, const char *what, uint32_t timeout_ms) {
     cdp__nccl_hello *mine = &all[b->rank];
     const cdp_error own = *cdp_last_error();
+    cdp_request rq;
+    cdp_work work;
     uint32_t r;
     cdp_status together;
-    memset(mine, 0, sizeof *mine);
+    memset(&rq, 0, sizeof rq);
+    rq.kind = CDP_COLL_ALLGATHER;
+    rq.out = all;
+    rq.count = sizeof *all;
+    rq.dtype = CDP_DTYPE_U8;
+    rq.timeout_ms = timeout_ms;
     mine->status = (int32_t)st;
-    mine->nccl = cdp__nccl_lib()->nccl;
-    mine->settings = (b->desc.no_check ? 1u : 0u) | (b->desc.check_first ? 2u : 0u)
-        | (b->desc.no_vigil ? 4u : 0u) | (b->desc.keep ? 8u : 0u) | (b->desc.grow ? 16u : 0u)
-        | (b->desc.no_register ? 32u : 0u);
-    mine->capability = (int32_t)b->capability;
-    mine->from = b->desc.from ? cdp_size(b->desc.from) : 0;
     if (st != CDP_OK) cdp__format(mine->text, sizeof mine->text, "%s", own.text);
-    together = cdp_allgather(b->group, NULL, all, sizeof *all, CDP_DTYPE_U8);
+    together = cdp_start(b->group, &rq, &work);
+    if (together == CDP_OK) together = cdp_work_wait(work);
     if (together != CDP_OK) return together;
     for (r = 0; r < b->size; ++r)
         if (all[r].status != CDP_OK && all[r].status != CDP_ERR_ABORTED) break;
@@ -992,6 +1066,23 @@ CDP__PRIVATE cdp_status cdp__nccl_agree(
             r == b->rank ? "%s: rank %u cannot: %s"
                          : "%s: not here either, because rank %u cannot: %s",
             what, cdp_world_rank_of(b->group, r), all[r].text);
+    return CDP_OK;
+}
+
+/* The same before and after a communicator is made; and the descs are compared. */
+CDP__PRIVATE cdp_status cdp__nccl_agree(
+    cdp__nccl *b, cdp_status st, cdp__nccl_hello *all, const char *what) {
+    cdp__nccl_hello *mine = &all[b->rank];
+    uint32_t r;
+    memset(mine, 0, sizeof *mine);
+    mine->nccl = cdp__nccl_lib()->nccl;
+    mine->settings = (b->desc.no_check ? 1u : 0u) | (b->desc.check_first ? 2u : 0u)
+        | (b->desc.no_vigil ? 4u : 0u) | (b->desc.keep ? 8u : 0u) | (b->desc.grow ? 16u : 0u)
+        | (b->desc.no_register ? 32u : 0u);
+    mine->capability = (int32_t)b->capability;
+    mine->from = b->desc.from ? cdp_size(b->desc.from) : 0;
+    st = cdp__nccl_gather(b, st, all, what, 0);
+    if (st != CDP_OK) return st;
     for (r = 0; r < b->size; ++r)
         if (all[r].capability < b->capability) b->capability = (int)all[r].capability;
     for (r = 1; r < b->size; ++r) {
@@ -2196,7 +2287,8 @@ CDP__PRIVATE void cdp__nccl_group_failed(void *self, const cdp_error *error) {
 /* ---- >>memory: of the device, for operations ------------------------------------------------- */
 
 /* Knows: allocators of CUDA, of NCCL and of the caller. Promises: memory goes back to where it
-   came from, when nothing that is queued uses it. May use: load, bootstrap, stream, backend. */
+   came from, when nothing that is queued uses it. May use: load, bootstrap, stream, watchdog,
+   backend. */
 
 /* NCCL wants memory of an operation registered on all ranks or on none, so what fails here is an
    error, and nothing is done without. */
@@ -2207,8 +2299,8 @@ CDP__PRIVATE void cdp__nccl_memory_keep(cdp__nccl *b, cdp__nccl_memory *m) {
     cdp__nccl_unlock(b);
 }
 
-/* Of CUDA or NCCL, registered. */
-CDP__PRIVATE void *cdp__nccl_memory_own(cdp__nccl *b, uint64_t bytes) {
+/* Of CUDA or NCCL, not registered, and in no list yet. NULL: the last error says why. */
+CDP__PRIVATE cdp__nccl_memory *cdp__nccl_memory_take(cdp__nccl *b, uint64_t bytes) {
     cdp__nccl_memory *m;
     cdp__cu_error e = (cdp__cu_error)0;
     char what[64];
@@ -2231,23 +2323,43 @@ CDP__PRIVATE void *cdp__nccl_memory_own(cdp__nccl *b, uint64_t bytes) {
         r = (int)cdp__nc.ncclMemAlloc(&m->data, (size_t)bytes);
     else
         e = cdp__nc.cudaMalloc(&m->data, (size_t)bytes);
+    if (e == 0 && r == 0) return m;
     if (e != 0) (void)cdp__nccl_cuda_failed(e, what);
     /* of CUDA it needs nothing but memory */
-    else if (r != 0)
+    else
         (void)cdp__nccl_says(r == CDP__NC_CUDA ? CDP_ERR_NOMEM : cdp__nccl_status(r), r, what);
-    if (e == 0 && r == 0 && !b->desc.no_register && m->nccl && cdp__nc.ncclCommRegister
-        && cdp__nccl_enter(b) == CDP_OK) {
-        if (b->comm && !cdp__nccl_failed(b))
-            r = (int)cdp__nc.ncclCommRegister(b->comm, m->data, (size_t)bytes, &m->handle);
-        cdp__nccl_leave(b);
-        if (r != 0) {
-            (void)cdp__nccl_says(cdp__nccl_status(r), r, "ncclCommRegister");
-            (void)cdp__nc.ncclMemFree(m->data);
-        }
-    }
-    if (e != 0 || r != 0) {
-        (void)cdp__nc.cudaGetLastError();
-        cdp__free(b->os, m);
+    (void)cdp__nc.cudaGetLastError();
+    cdp__free(b->os, m);
+    return NULL;
+}
+
+/* Give what is in no list and not registered back. */
+CDP__PRIVATE void cdp__nccl_memory_drop(cdp__nccl *b, cdp__nccl_memory *m) {
+    if (m->nccl)
+        (void)cdp__nc.ncclMemFree(m->data);
+    else
+        (void)cdp__nc.cudaFree(m->data);
+    (void)cdp__nc.cudaGetLastError();
+    cdp__free(b->os, m);
+}
+
+/* Register with the communicator, where this NCCL can. Of this rank alone. */
+CDP__PRIVATE cdp_status cdp__nccl_memory_register(
+    cdp__nccl *b, cdp__nccl_memory *m, uint64_t bytes) {
+    int r = 0;
+    if (!m->nccl || !cdp__nc.ncclCommRegister || cdp__nccl_enter(b) != CDP_OK) return CDP_OK;
+    if (b->comm && !cdp__nccl_failed(b))
+        r = (int)cdp__nc.ncclCommRegister(b->comm, m->data, (size_t)bytes, &m->handle);
+    cdp__nccl_leave(b);
+    return r ? cdp__nccl_says(cdp__nccl_status(r), r, "ncclCommRegister") : CDP_OK;
+}
+
+/* Of CUDA or NCCL, registered. */
+CDP__PRIVATE void *cdp__nccl_memory_own(cdp__nccl *b, uint64_t bytes) {
+    cdp__nccl_memory *const m = cdp__nccl_memory_take(b, bytes);
+    if (!m) return NULL;
+    if (!b->desc.no_register && cdp__nccl_memory_register(b, m, bytes) != CDP_OK) {
+        cdp__nccl_memory_drop(b, m);
         return NULL;
     }
     cdp__nccl_memory_keep(b, m);
@@ -2293,6 +2405,34 @@ CDP__PRIVATE bool cdp__nccl_unused(cdp__nccl *b) {
         && cdp__nccl_drain(b, b->all, b->stream, 2000);
 }
 
+/* What one piece of symmetric memory adds to the hash of those that exist. */
+CDP__PRIVATE uint64_t cdp__nccl_symmetric_part(uint64_t number) {
+    return number ? cdp__hash(CDP__HASH_START, &number, sizeof number) : 0;
+}
+
+/* End the registration of memory that nothing uses any more. Both calls are of this rank alone.
+   False: the communicator may still know the memory, because it refused or has failed: it forgets
+   the memory when it ends. */
+CDP__PRIVATE bool cdp__nccl_memory_deregister(cdp__nccl *b, const cdp__nccl_memory *m) {
+    int r = 0;
+    bool known;
+    if (!m->handle && !m->window) return true;
+    cdp__nccl_hold(b);
+    cdp__nccl_lock(b);
+    known = b->comm || (cdp__nccl_failed(b) && !b->aborted); /* that is being aborted */
+    cdp__nccl_unlock(b);
+    if (b->comm && !cdp__nccl_failed(b)) {
+        if (m->handle && cdp__nc.ncclCommDeregister)
+            r = (int)cdp__nc.ncclCommDeregister(b->comm, m->handle);
+        if (m->window && cdp__nc.ncclCommWindowDeregister)
+            r = (int)cdp__nc.ncclCommWindowDeregister(b->comm, m->window);
+        if (r == CDP__NC_IN_PROGRESS) cdp__nccl_rest(b, b->comm, CDP__NCCL_LEAVE_MS);
+        known = r != 0;
+    }
+    cdp__nccl_leave(b);
+    return !known;
+}
+
 CDP__PRIVATE void cdp__nccl_memory_free(void *self, void *data) {
     cdp__nccl *b = (cdp__nccl *)self;
     /* a group that fails meanwhile says so at the next call */
@@ -2306,14 +2446,15 @@ CDP__PRIVATE void cdp__nccl_memory_free(void *self, void *data) {
     }
     m = *at;
     if (m) *at = m->next;
+    if (m) b->symmetric_hash -= cdp__nccl_symmetric_part(m->number);
     cdp__nccl_unlock(b);
     if (!m) return;
+    m->number = 0;
     if (cdp__nccl_unused(b)) { /* else the memory is lost rather than this thread */
-        if (m->handle) {
-            cdp__nccl_hold(b);
-            if (b->comm && cdp__nc.ncclCommDeregister && !cdp__nccl_failed(b))
-                (void)cdp__nc.ncclCommDeregister(b->comm, m->handle);
-            cdp__nccl_leave(b);
+        if (!cdp__nccl_memory_deregister(b, m) && b->installed) {
+            cdp__nccl_memory_keep(b, m); /* it goes with the group */
+            *cdp__error_slot() = e;
+            return;
         }
         if (m->from.alloc)
             m->from.release(m->from.user, m->data);
@@ -2384,6 +2525,152 @@ CDP__PRIVATE cdp_status cdp__nccl_sum_squares(
         *sum += host[i];
     cdp__free(b->os, host);
     return st;
+}
+
+/* ---- >>symmetric: memory that all ranks register together ------------------------------------ */
+
+/* Knows: windows of NCCL, which all ranks open together, and whose place follows from the windows
+   that exist. Promises: no rank calls NCCL before all ranks have said that they are going to, with
+   the same size and the same windows; all have the memory in the end, or none has it. May use:
+   load, bootstrap, stream, memory. */
+
+static const char cdp__nccl_symmetric_name[] = "cdp_nccl_alloc_symmetric";
+
+CDP__PRIVATE bool cdp__nccl_has_windows(void) {
+    return cdp__nc.ncclCommWindowRegister && cdp__nc.ncclCommWindowDeregister;
+}
+
+/* All ranks said that they can; do they mean the same? */
+CDP__PRIVATE cdp_status cdp__nccl_symmetric_compare(
+    const cdp__nccl *b, const cdp__nccl_hello *all) {
+    const uint32_t zero = cdp_world_rank_of(b->group, 0);
+    uint32_t r;
+    for (r = 1; r < b->size; ++r) {
+        const uint32_t rank = cdp_world_rank_of(b->group, r);
+        if (all[r].bytes != all[0].bytes)
+            return cdp__fail_peer(CDP_ERR_MISMATCH, rank, 0,
+                "%s: rank %u asks for %llu bytes, rank %u for %llu; give all ranks the same size",
+                cdp__nccl_symmetric_name, zero, (unsigned long long)all[0].bytes, rank,
+                (unsigned long long)all[r].bytes);
+        if (all[r].hash != all[0].hash)
+            return cdp__fail_peer(CDP_ERR_MISMATCH, rank, 0,
+                "%s: rank %u has not freed the same symmetric memory as rank %u; free it alike on "
+                "all ranks, and not inside a capture, before more is allocated",
+                cdp__nccl_symmetric_name, rank, zero);
+    }
+    return CDP_OK;
+}
+
+/* How many ranks said that they can have, or have, a window. */
+CDP__PRIVATE uint32_t cdp__nccl_symmetric_windows(const cdp__nccl *b, const cdp__nccl_hello *all) {
+    uint32_t n = 0, r;
+    for (r = 0; r < b->size; ++r)
+        n += all[r].windows;
+    return n;
+}
+
+/* NCCL's own call, which waits for all ranks. No window and OK: these GPUs cannot. Where it fails,
+   the group does: other ranks are inside NCCL, and the communicator may be in progress for good. */
+CDP__PRIVATE cdp_status cdp__nccl_symmetric_open(cdp__nccl *b, cdp__nccl_memory *m) {
+    const uint64_t deadline_ns = cdp__deadline(b->os, b->timeout_ms);
+    static const char what[] = "cdp_nccl_alloc_symmetric: ncclCommWindowRegister";
+    cdp_status st = cdp__nccl_enter(b);
+    int r;
+    if (st == CDP_OK) {
+        st = cdp__nccl_over(b, what);
+        if (st == CDP_OK) {
+            m->opening = true;
+            r = (int)cdp__nc.ncclCommWindowRegister(
+                b->comm, m->data, (size_t)m->bytes, &m->window, CDP__NC_WINDOW_SYMMETRIC);
+            st = r == 0 || r == CDP__NC_IN_PROGRESS
+                ? cdp__nccl_settle(b, b->comm, deadline_ns, what)
+                : cdp__nccl_nccl_failed(r, what);
+        }
+        cdp__nccl_leave(b);
+    }
+    m->opening = m->opening && st != CDP_OK;
+    if (st == CDP_OK) return CDP_OK;
+    cdp_group_fail(b->group);
+    return cdp_group_status(b->group) != CDP_OK ? cdp_last_error()->status : st;
+}
+
+CDP__PRIVATE void cdp__nccl_symmetric_tell(cdp__nccl *b, const cdp__nccl_memory *m) {
+    char why[96] = "NCCL gives no window, because GPUs cannot reach each other's memory";
+    if (b->symmetric_told || b->rank != 0) return;
+    b->symmetric_told = true;
+    if (!cdp__nccl_has_windows())
+        cdp__format(why, sizeof why, "NCCL %d.%d has no ncclCommWindowRegister", b->version / 10000,
+            b->version / 100 % 100);
+    cdp__log(&cdp_group_desc_of(b->group)->logger, CDP_LOG_WARN, (int32_t)b->rank,
+        "%s: %s: memory %s in place of being symmetric", cdp__nccl_symmetric_name, why,
+        m->handle ? "is registered with ncclCommRegister" : "is not registered");
+}
+
+/* Register `m`, which this rank has, or has not: then `st` says why. */
+CDP__PRIVATE cdp_status cdp__nccl_symmetric_register(
+    cdp__nccl *b, cdp__nccl_memory *m, cdp_status st, cdp__nccl_hello *all, uint64_t bytes) {
+    /* longer than NCCL's call has: a rank that hangs in there fails the group itself */
+    const uint32_t longer = b->timeout_ms > CDP_NO_TIMEOUT / 2 ? CDP_NO_TIMEOUT : 2 * b->timeout_ms;
+    cdp__nccl_hello *const mine = &all[b->rank];
+    mine->bytes = bytes;
+    mine->windows = cdp__nccl_has_windows() ? 1 : 0;
+    cdp__nccl_lock(b);
+    mine->hash = b->symmetric_hash;
+    cdp__nccl_unlock(b);
+    st = cdp__nccl_gather(b, st, all, cdp__nccl_symmetric_name, 0);
+    if (st == CDP_OK) st = cdp__nccl_symmetric_compare(b, all);
+    if (st != CDP_OK) return st;
+    if (cdp__nccl_symmetric_windows(b, all) == b->size) {
+        st = cdp__nccl_symmetric_open(b, m);
+        if (st != CDP_OK) return st;
+    }
+    if (!m->window) st = cdp__nccl_memory_register(b, m, bytes);
+    mine->windows = m->window ? 1 : 0;
+    st = cdp__nccl_gather(b, st, all, cdp__nccl_symmetric_name, longer);
+    if (st != CDP_OK) return st;
+    if (cdp__nccl_symmetric_windows(b, all) % b->size)
+        return cdp__fail(CDP_ERR_MISMATCH,
+            "%s: NCCL gave a window to %u of %u ranks; the same settings of NCCL belong on all",
+            cdp__nccl_symmetric_name, cdp__nccl_symmetric_windows(b, all), b->size);
+    if (!m->window) cdp__nccl_symmetric_tell(b, m);
+    return CDP_OK;
+}
+
+/* Memory that did not become symmetric. What NCCL may know yet goes with the group. */
+CDP__PRIVATE void cdp__nccl_symmetric_undo(cdp__nccl *b, cdp__nccl_memory *m) {
+    const cdp_error e = *cdp_last_error();
+    if (!m->opening && cdp__nccl_memory_deregister(b, m))
+        cdp__nccl_memory_drop(b, m);
+    else
+        cdp__nccl_memory_keep(b, m);
+    *cdp__error_slot() = e;
+}
+
+CDP__PRIVATE cdp_status cdp__nccl_symmetric_alloc(cdp__nccl *b, uint64_t bytes, void **out) {
+    cdp__nccl_hello *const all = (cdp__nccl_hello *)cdp__alloc_zero(b->os, b->size * sizeof *all);
+    cdp__nccl_memory *m;
+    cdp_status st;
+    if (!all) {
+        st = cdp__fail_nomem(cdp__nccl_symmetric_name, b->size * sizeof *all);
+        cdp_group_fail(b->group); /* the others wait for what this rank cannot even say */
+        return st;
+    }
+    m = cdp__nccl_memory_take(b, bytes);
+    if (m) m->bytes = bytes;
+    st = m ? CDP_OK : cdp_last_error()->status;
+    st = cdp__nccl_symmetric_register(b, m, st, all, bytes);
+    cdp__free(b->os, all);
+    if (st != CDP_OK) {
+        if (m) cdp__nccl_symmetric_undo(b, m);
+        return st;
+    }
+    m->number = ++b->symmetric_count;
+    cdp__nccl_lock(b);
+    b->symmetric_hash += cdp__nccl_symmetric_part(m->number);
+    cdp__nccl_unlock(b);
+    cdp__nccl_memory_keep(b, m);
+    *out = m->data;
+    return CDP_OK;
 }
 
 /* ---- >>public -------------------------------------------------------------------------------- */
@@ -2801,6 +3088,50 @@ CDP_API cdp_allocator cdp_nccl_allocator(cdp_group *group) {
     a.alloc = cdp__nccl_callback_alloc;
     a.release = cdp__nccl_callback_free;
     return a;
+}
+
+CDP_API cdp_status cdp_nccl_alloc_symmetric(cdp_group *group, uint64_t bytes, void **out) {
+    cdp__nccl *const b = cdp__nccl_of(group);
+    if (!out)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_nccl_alloc_symmetric needs a place for the result");
+    *out = NULL;
+    if (!b)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_nccl_alloc_symmetric: this group has no communicator; call cdp_nccl_attach first");
+    if (b->desc.no_register)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_nccl_alloc_symmetric: the group was attached with no_register; leave that out");
+    return cdp__nccl_symmetric_alloc(b, bytes ? bytes : 1, out);
+}
+
+CDP__PRIVATE void *cdp__nccl_callback_symmetric(
+    void *user, uint64_t bytes, void *stream, const char *label) {
+    void *data = NULL;
+    (void)stream;
+    (void)label;
+    return cdp_nccl_alloc_symmetric((cdp_group *)user, bytes, &data) == CDP_OK ? data : NULL;
+}
+
+CDP_API cdp_allocator cdp_nccl_symmetric_allocator(cdp_group *group) {
+    cdp_allocator a;
+    a.user = group;
+    a.alloc = cdp__nccl_callback_symmetric;
+    a.release = cdp__nccl_callback_free;
+    return a;
+}
+
+CDP_API void *cdp_nccl_window(const cdp_group *group, const void *data) {
+    cdp__nccl *const b = cdp__nccl_of(group);
+    const uintptr_t at = (uintptr_t)data;
+    const cdp__nccl_memory *m;
+    void *window = NULL;
+    if (!b) return NULL;
+    cdp__nccl_lock(b);
+    for (m = b->memories; m && !window; m = m->next)
+        if (m->number && at >= (uintptr_t)m->data && at - (uintptr_t)m->data < m->bytes)
+            window = (void *)m->window;
+    cdp__nccl_unlock(b);
+    return window;
 }
 
 /* ---- >>device-hooks: compression on the device ----------------------------------------------- */

@@ -12,6 +12,7 @@
         #define CDP_IMPLEMENTATION      in exactly one C or C++ file, before
         #include "cdp_tcp.h"            or another way to connect ranks, and
         #include "cdp_rpc.h"            which needs cdp.h alone
+        Install: cp cdp.h cdp_store.h cdp_tcp.h cdp_rpc.h your/program/; there is nothing to build.
 
     QUICK START
         #define CDP_IMPLEMENTATION
@@ -56,9 +57,9 @@
         optimizer          steps on the owners of parameters
         (implementation) table: owners, users, forks and holds by number; forks: who must know whom
         before a value may be destroyed; waves: which gradients flow where; packets: messages as
-        bytes; rpc-state, rpc-send, rpc-contexts, rpc-calls, rpc-passes, rpc-requests, rpc-intake,
-        rpc-waits, rpc-life, rpc-shutdown, rpc-facts, rpc-start, rpc-references, rpc-replies,
-        rpc-gradients, update-rules, rpc-optimizer, rpc-create
+        bytes; rpc-state, rpc-send, rpc-contexts, rpc-calls, rpc-sums, rpc-passes, rpc-requests,
+        rpc-intake, rpc-waits, rpc-life, rpc-shutdown, rpc-facts, rpc-start, rpc-references,
+        rpc-replies, rpc-gradients, update-rules, rpc-optimizer, rpc-create
 
     API BY TASK
         I want to...                                       call
@@ -66,6 +67,8 @@
         call one and wait                                  cdp_rpc_call
         call several at once                               cdp_rpc_start, cdp_call_wait_all, _any
         be told when a call has ended                      .done of cdp_call_desc
+        run calls of one value one after the other         .in_order of cdp_call_desc
+        start an operation of the group after a call       cdp_call_work
         send something and forget it                       .one_way
         give up                                            cdp_call_cancel, .timeout_ms
         answer later, or many callers at once              CDP_RPC_LATER, then cdp_rpc_reply
@@ -78,16 +81,20 @@
         only serve                                         cdp_rpc_shutdown: it serves until all
                                                            ranks have called it; or cdp_rpc_serve
         find references that were not dropped              .leaked, cdp_rpc_stats_of
+        see what waits for whom                            cdp_rpc_describe
         send described arrays                              .tensors of cdp_args
         record calls for a backward pass                   .ctx of cdp_call_desc, .backward of
                                                            cdp_rpc_function, cdp_ctx_op
         compute gradients over all ranks                   cdp_ctx_backward, cdp_ctx_grad
+        train a table of which few rows are used           .grad_rows of cdp_backward
+        return much without a copy                         cdp_rpc_reply_value
         update parameters on their ranks                   cdp_dist_optim_step
 
     COMING FROM torch.distributed.rpc
         init_rpc(name, rank, world_size)       cdp_rpc_create, collective over a group
         rpc_sync, rpc_async, remote            cdp_rpc_call, cdp_rpc_start, cdp_rpc_remote
-        fut.wait(), fut.then(cb)               cdp_call_wait, .done; wait_all: cdp_call_wait_all
+        fut.wait(), fut.then(cb)               cdp_call_wait, .done or cdp_call_work with
+                                               cdp_work_then; wait_all: cdp_call_wait_all
         @functions.async_execution             CDP_RPC_LATER and cdp_rpc_reply
         rref.to_here(), rref.local_value()     cdp_rref_to_here, cdp_rref_local
         rref.rpc_sync().method(x)              cdp_rpc_call with .on = rref
@@ -95,7 +102,7 @@
         rpc_timeout, _set_rpc_timeout          .timeout_ms of cdp_rpc_desc and cdp_call_desc
         shutdown(graceful=True / False)        cdp_rpc_shutdown / cdp_rpc_destroy
         get_worker_info                        cdp_rpc_rank_of, cdp_rpc_name_of
-        _rref_context_get_debug_info           cdp_rpc_stats_of
+        _rref_context_get_debug_info           cdp_rpc_stats_of, cdp_rpc_describe
         Differences: functions are registered, and nothing else can be called; a call that was
         given up is cancelled on its rank, too; deadlines travel to nested calls; a reference is
         confirmed before its function runs, not afterwards; dead ranks release their references.
@@ -103,6 +110,7 @@
         dist_autograd.context()                cdp_ctx_begin, cdp_ctx_end, .ctx of cdp_call_desc
         dist_autograd.backward(id, roots)      cdp_ctx_backward: ends also where a value is unused
         dist_autograd.get_gradients(id)        cdp_ctx_grad
+        nn.Embedding(sparse=True)              .grad_rows of cdp_backward, cdp_ctx_grad_rows
         DistributedOptimizer, opt.step(id)     cdp_dist_optim_create, cdp_dist_optim_step
 
     CONFIGURATION
@@ -117,15 +125,18 @@
         and must not wait. Other functions run in worker threads. A thread that waits inside a
         function runs other functions meanwhile, so that ranks that call each other do not starve;
         without workers every thread that waits does. One of these can then delay the wait by the
-        time that it takes itself. With CDP_NO_THREADS, or with no_thread of the group, everything
-        runs in waits, INLINE functions and callbacks also in cdp_poll().
+        time that it computes or sleeps itself; but the calls that it starts (unless they are
+        detached), and what else it waits for, end at the latest 50 ms after the call that this
+        thread waits for, with TIMEOUT. With CDP_NO_THREADS, or with no_thread of the group,
+        everything runs in waits, INLINE functions and callbacks also in cdp_poll().
 
     MEMORY
         From the os of the group. Arguments and results are copied in the call that takes them, so
         the caller's memory is free again when it returns. Bodies of more than 64 KiB stay with
         their sender until the receiver has room (max_queue_bytes). At most max_calls calls to one
         rank are under way, and a rank serves at most its part of max_queue for each other one: more
-        wait at the caller. Records are kept and used again.
+        wait at the caller. Records are kept and used again, and so is the memory of messages of
+        more than 64 KiB: at most twice max_message_bytes that nothing uses.
 
     ERRORS
         See cdp_rpc_start(). `ran` of cdp_call says whether the function ran: NO is certain, YES is
@@ -136,7 +147,8 @@
         Calls from one rank to another arrive in the order of the calls, unless their arguments are
         longer than 64 KiB, hold references that are not confirmed yet, or run on a value that is
         not ready. INLINE functions, and those with max_running 1, start in the order of arrival;
-        others in any order.
+        others in any order. Calls with in_order run one after the other: each leaves when the
+        one before has been answered.
 
     LIMITS
         65535 ranks | 16 references in one message | names: 127 bytes | texts of failures: 400
@@ -228,10 +240,11 @@ typedef struct cdp_rpc_function {
     const char *name;
     void (*func)(void *user, cdp_rpc_request *request); /* required */
     void *user;
-    uint32_t flags;        /* CDP_RPC_INLINE, CDP_RPC_LATER, CDP_RPC_EARLY (default: none) */
-    uint32_t max_running;  /* how many at once (default: no limit); 1: in the order of arrival */
-    uint64_t max_bytes;    /* of arguments, tensors included (default: max_message_bytes) */
-    const uint32_t *allow; /* ranks that may call it (default: all); kept, not copied */
+    uint32_t flags;       /* CDP_RPC_INLINE, CDP_RPC_LATER, CDP_RPC_EARLY (default: none) */
+    uint32_t max_running; /* how many at once (default: no limit); 1: in the order of arrival */
+    uint64_t max_bytes;   /* of arguments, tensors included (default: max_message_bytes) */
+    uint32_t max_tensors, max_rrefs; /* among its arguments (default: 16 each) */
+    const uint32_t *allow;           /* ranks that may call it (default: all); kept, not copied */
     uint32_t allow_count;
     /* Gradients of the tensors among its arguments, from those of its results: a call inside a
        context is then recorded, see cdp_backward. */
@@ -243,7 +256,7 @@ CDP_API uint32_t cdp_rpc_id(const char *name);
 
 typedef struct cdp_rpc_desc {
     cdp_group *group; /* required: its ranks take part, by their numbers; it must outlive the rpc */
-    uint32_t number;  /* which rpc of this group: the same on all its ranks, each once */
+    uint32_t number;  /* of this rpc, for texts: the same on all its ranks */
     const char *name; /* of this rank, unique (default: "rankN"); as names of functions; copied */
     const cdp_rpc_function *functions; /* kept, not copied; may differ between ranks */
     uint32_t function_count;
@@ -252,6 +265,7 @@ typedef struct cdp_rpc_desc {
     uint32_t workers;
     /* no such threads: functions run in waits, in cdp_rpc_serve() and in cdp_rpc_shutdown() */
     bool no_workers;
+    bool no_help; /* a thread that waits inside a function does not run others meanwhile */
     /* a call to a rank that has max_calls under way already is BUSY (default: it waits; inside
        callbacks it is always BUSY) */
     bool fail_when_full;
@@ -317,6 +331,12 @@ typedef struct cdp_rpc_stats {
 /* How much there is now. All zero for NULL. Any thread. */
 CDP_API cdp_rpc_stats cdp_rpc_stats_of(cdp_rpc *rpc);
 
+/* All of that one by one, as text for a reader: limits, lost ranks, calls and for whom they wait,
+   requests and what they wait for, values, references. Returns the length, which is below `size`:
+   what does not fit is cut (100 bytes for each call, request and reference are enough). Any
+   thread. */
+CDP_API uint64_t cdp_rpc_describe(cdp_rpc *rpc, char *out, uint64_t size);
+
 /* ---- >>calls --------------------------------------------------------------------------------- */
 
 /* Did the function run? UNKNOWN: the request left this rank, and no answer came. */
@@ -340,7 +360,7 @@ typedef struct cdp_call {
     uint32_t tensor_count;
     cdp_tensor *tensors; /* in memory of the call */
     cdp_error error;     /* why it failed */
-    uint64_t priv[9];
+    uint64_t priv[10];
 } cdp_call;
 
 typedef struct cdp_call_desc {
@@ -350,7 +370,11 @@ typedef struct cdp_call_desc {
     uint32_t function;   /* cdp_rpc_id() of its name */
     uint32_t timeout_ms; /* (default: that of cdp_rpc_desc; CDP_NO_TIMEOUT) */
     cdp_args args;
-    bool one_way;      /* no result: the call is done when it is on its way; no references */
+    bool one_way; /* no result: the call is done when it is on its way; no references */
+    /* It starts after earlier in_order calls of this rank have been answered: those on the same
+       value, or, without `on`, those of the same function on the same rank. It waits here, and
+       its time counts. Not for cdp_rpc_remote(). */
+    bool in_order;
     bool detached;     /* inside a function: does not end with the deadline of the call that runs */
     cdp_ctx *ctx;      /* the call is a part of this computation, see >>gradients (default: none) */
     const char *label; /* of the reference that cdp_rpc_remote() makes; kept, not copied (default:
@@ -392,6 +416,12 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_call_wait_any(
 /* Ends it with ABORTED. Not if it has ended: STATE. A function that runs already sees
    cdp_rpc_cancelled(), and its result is dropped. */
 CDP_API cdp_status cdp_call_cancel(cdp_call *call);
+/* The call as a work, for cdp_work_then(), cdp_start_after() and cdp_work_test() of this world,
+   until cdp_rpc_destroy(). It ends when the call has: OK, or ABORTED, whatever the call has failed
+   with, which stands in `error` of the call. Cancel the call, not the work. Waits for works run no
+   functions. Errors: INVALID (not started), NOMEM, STATE (max_pending of the group's
+   desc; it has one already). Any thread, but not beside another function for the same call. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_call_work(cdp_call *call, cdp_work *out);
 /* Frees the result and drops its references; the call can be used again. Not while it is under
    way: nothing happens then. NULL is allowed. */
 CDP_API void cdp_call_free(cdp_call *call);
@@ -426,8 +456,13 @@ typedef struct cdp_rref_info {
     uint64_t rid; /* the value: equal where it is the same one */
     uint64_t fid; /* this reference to it; 0 on the owner */
     uint32_t owner;
+    uint32_t parent; /* the rank that it came from; the owner's own number: from there */
     uint32_t handles, holds, forks;
     bool is_owner;
+    /* on the owner: of the value; else: of the reference. OK; PENDING: being made, not confirmed
+       yet; or why it is not there and never will be */
+    cdp_status status;
+    uint32_t type;     /* on the owner: of cdp_value */
     const char *label; /* NULL: none */
 } cdp_rref_info;
 /* Errors: STATE (dropped). */
@@ -462,7 +497,8 @@ struct cdp_rpc_request {
    INVALID (too long), NOMEM. */
 CDP_API cdp_status cdp_rpc_reply(cdp_rpc_request *request, const cdp_args *results);
 /* Of cdp_rpc_remote(): this value stays here. Of another call: its plain bytes are sent, then it
-   is destroyed. Errors as above, after which the value is the caller's. */
+   is destroyed; more than 64 KiB in one piece (one iov, no tensors and references) are not copied
+   here, the caller reads them in place. Errors as above, after which the value is the caller's. */
 CDP_API cdp_status cdp_rpc_reply_value(cdp_rpc_request *request, const cdp_value *value);
 /* The function failed: the caller gets CDP_ERR_REMOTE, `code` and this text (at most 400 bytes; no
    format). NULL: no text. */
@@ -496,6 +532,11 @@ struct cdp_backward {
        has returned: use grad_out, saved memory, or cdp_backward_alloc(). */
     cdp_tensor *grad_in;
     uint32_t in_count;
+    /* Of each input: NULL, or which rows of the value grad_in holds, shape[0] of them in any order:
+       the gradient of an embedding is that of the rows that were looked up. The others are zero; a
+       row that occurs twice is added. Read as grad_in is. Only where cdp_ctx_grad() is asked for
+       the value, on this rank; all contributions to it are then rows. */
+    const uint32_t **grad_rows;
     void *priv;
 };
 /* Memory for gradients, aligned to 8 bytes; freed when they have left. NULL: out of memory. Only
@@ -558,6 +599,9 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_ctx_backward(cdp_ctx *ctx, const cdp_backw
 /* The gradient of a value of this rank that no step made; data NULL: it has none. Its memory is
    the context's, until it ends or the next pass. Errors: INVALID, STATE (a pass has failed). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ctx_grad(cdp_ctx *ctx, uint64_t value, cdp_tensor *out);
+/* Which rows of the value cdp_ctx_grad() gives, shape[0] of them, ascending, each once; NULL: all.
+   The memory is the gradient's. */
+CDP_API const uint32_t *cdp_ctx_grad_rows(cdp_ctx *ctx, uint64_t value);
 
 /* ---- >>optimizer ----------------------------------------------------------------------------- */
 
@@ -598,8 +642,9 @@ typedef struct cdp_dist_optim cdp_dist_optim;
 CDP_MUST_CHECK CDP_API cdp_status cdp_dist_optim_create(
     const cdp_optim_desc *desc, cdp_dist_optim **out);
 /* One step with the gradients of a context, on all owners at once; waits for all. A parameter
-   without a gradient stays as it is. After a failure, which names every owner that failed, the
-   others have made their step. */
+   without a gradient stays as it is, and so do the other rows of one whose gradient is of some
+   rows (see grad_rows; SGD, ADAGRAD and ADAM without weight_decay). After a failure, which names
+   every owner that failed, the others have made their step. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_dist_optim_step(cdp_dist_optim *optim, cdp_ctx *ctx);
 /* Other settings from the next step on. 0: as it was. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_dist_optim_set(
@@ -625,6 +670,8 @@ inline cdp_status cdp_rpc_call(cdp_rpc *rpc, const cdp_call_desc &desc, cdp_call
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_RPC_IMPLEMENTATION)) \
     && !defined(CDP_RPC_IMPL_INCLUDED)
 #define CDP_RPC_IMPL_INCLUDED
+#undef CDP__HERE
+#define CDP__HERE CDP__FILE_RPC
 
 #ifdef __cplusplus
 extern "C" {
@@ -1381,8 +1428,8 @@ typedef enum cdp__rpc_kind {
     CDP__RPC_REMOTE_ACK, /* a: rid; b: fid; aux: how */
     CDP__RPC_FORK,       /* a: rid; b: fid; aux: parent */
     CDP__RPC_FORK_ACK,   /* as REMOTE_ACK */
-    CDP__RPC_ACCEPT,     /* b: fid */
-    CDP__RPC_DELETE,     /* a: rid; b: fid */
+    CDP__RPC_ACCEPT,     /* b: fid; body: more of them, as a and b */
+    CDP__RPC_DELETE,     /* a: rid; b: fid; body: more of them */
     CDP__RPC_MARK,       /* a: context; b: value; aux: node that sends it; slot: pass */
     CDP__RPC_GRAD,       /* as MARK, and a tensor, or none: no gradient */
     CDP__RPC_DONE,       /* a: context; b: pass; aux: node that gets it */
@@ -1405,6 +1452,7 @@ typedef enum cdp__rpc_kind {
 #define CDP__RPC_SHAPE 80u         /* a tensor: dtype, dims, value, shape */
 #define CDP__RPC_TENSORS 16u       /* in one message */
 #define CDP__RPC_TEXT 400u         /* of a failure */
+#define CDP__RPC_LIST 4080u        /* bytes of a list: 255 more than the first */
 #define CDP__RPC_INLINE_MAX 65536u /* longer bodies are offered */
 #define CDP__RPC_NAME 128u
 
@@ -1493,6 +1541,10 @@ CDP__PRIVATE const char *cdp__rpc_wrong_shapes(const cdp__rpc_packet *p, uint32_
     return NULL;
 }
 
+CDP__PRIVATE bool cdp__rpc_is_list(cdp__rpc_kind kind) {
+    return kind == CDP__RPC_ACCEPT || kind == CDP__RPC_DELETE;
+}
+
 /* Of the parts of a message; the words of a failure name the part. NULL: all is well. */
 CDP__PRIVATE const char *cdp__rpc_wrong_head(const cdp__rpc_packet *p, uint64_t max_bytes) {
     const uint32_t on = p->flags & (CDP__RPC_ON | CDP__RPC_REMOTE);
@@ -1514,6 +1566,8 @@ CDP__PRIVATE const char *cdp__rpc_wrong_head(const cdp__rpc_packet *p, uint64_t 
     if (p->tensors > (p->kind == CDP__RPC_GRAD ? 1 : CDP__RPC_TENSORS)
         || (p->tensors && p->kind > CDP__RPC_REPLY && p->kind != CDP__RPC_GRAD))
         return "too many tensors";
+    if (cdp__rpc_is_list(p->kind))
+        return p->bytes % 16 || p->bytes > CDP__RPC_LIST ? "a list of no length" : NULL;
     if (p->kind >= CDP__RPC_CANCEL && p->bytes != cdp__rpc_head_bytes(p) && p->kind != CDP__RPC_GRAD
         && p->kind != CDP__RPC_CTX_FAIL)
         return "a body where there is none";
@@ -1597,7 +1651,8 @@ CDP__PRIVATE const char *cdp__rpc_read(const cdp_channel_message *m, uint32_t me
         return "an unknown answer";
     if (p->kind > CDP__RPC_DELETE && (cdp__rpc_maker(p->a) >= ranks || !(p->a << 16)))
         return "a context of no rank";
-    if (p->kind != CDP__RPC_FAIL && p->kind != CDP__RPC_CTX_FAIL && p->bytes)
+    if (p->kind != CDP__RPC_FAIL && p->kind != CDP__RPC_CTX_FAIL && p->bytes
+        && !cdp__rpc_is_list(p->kind))
         return cdp__rpc_wrong_body(p, m->peer, me, ranks);
     return NULL;
 }
@@ -1644,8 +1699,11 @@ typedef struct cdp__rpc_out {
     uint32_t on;    /* slot of a reference that must be confirmed first, or 0 */
     uint32_t children;
     uint64_t child[CDP__RPC_RREFS];
-    uint64_t handle; /* of the offer, once it was made */
-    bool broken;     /* a reference in it broke: it must not leave */
+    uint64_t handle;     /* of the offer, once it was made */
+    bool broken;         /* a reference in it broke: it must not leave */
+    bool in_order;       /* it waits until it is its call's turn */
+    const void *lent;    /* the body, if it is the program's; else it lies behind this record */
+    cdp__rpc_task *back; /* runs when the program's body is its own again */
 } cdp__rpc_out;
 
 typedef struct cdp__rpc_call {
@@ -1659,15 +1717,18 @@ typedef struct cdp__rpc_call {
     void *done_user;
     uint32_t on;         /* slot of the reference that it runs on, while it is on the wire */
     uint64_t remote_fid; /* of the reference that it makes, or 0 */
+    uint64_t order;      /* 0, or its number among those in order */
+    uint32_t order_on;   /* slot of the reference whose order that is, or 0: of the function */
     cdp_ctx *ctx;        /* used until the record is closed */
     bool used, left, wire_over, one_way;
+    bool cut; /* it has less time than it asked for, see cdp__rpc_cut() */
 } cdp__rpc_call;
 
 typedef struct cdp__rpc_value cdp__rpc_value;
 
 typedef enum cdp__rpc_stage {
     CDP__RPC_NEW,
-    CDP__RPC_CONFIRMING, /* waits for references among its arguments */
+    CDP__RPC_CONFIRMING, /* waits for references among its arguments, or for its turn */
     CDP__RPC_PARKED,     /* waits for the value that it is to run on */
     CDP__RPC_QUEUED,     /* waits for a thread */
     CDP__RPC_RUNNING,
@@ -1675,12 +1736,19 @@ typedef enum cdp__rpc_stage {
     CDP__RPC_REPLIED
 } cdp__rpc_stage;
 
+/* Of one function. */
+typedef struct cdp__rpc_use {
+    uint32_t running;
+    bool known; /* it has run, so `waits` says something */
+    bool waits; /* it has waited for something of this rpc */
+} cdp__rpc_use;
+
 typedef struct cdp__rpc_rq {
     struct cdp_rpc_request pub; /* the first member: the program has a pointer to it */
     struct cdp__rpc_rq *next;
     struct cdp__rpc_rq *after, *before; /* in the list of all */
     const cdp_rpc_function *f;
-    uint32_t *f_running;
+    cdp__rpc_use *use; /* of f */
     cdp__rpc_stage stage;
     uint64_t call;
     uint32_t flags;
@@ -1695,7 +1763,8 @@ typedef struct cdp__rpc_rq {
     uint32_t made_node;  /* of this call in its context, or 0 */
     uint64_t room[32];
     cdp_rref refs[CDP__RPC_RREFS];
-    uint64_t counted; /* of in_bytes */
+    uint64_t counted;   /* of in_bytes */
+    uint64_t passed_ns; /* since when waits that have too little time pass it over, or 0 */
     bool cancelled, in_function;
 } cdp__rpc_rq;
 
@@ -1733,6 +1802,7 @@ typedef struct cdp__rpc_peer {
     cdp_error why;
     uint64_t sent, received;          /* messages to it and from it, for the sums of shutdown */
     cdp__rpc_out *queue, **queue_end; /* what there was no room for yet */
+    cdp__rpc_out *list;               /* one of them that more may be put into, or NULL */
     cdp__rpc_out *offered;            /* bodies that it has not fetched yet */
 } cdp__rpc_peer;
 
@@ -1752,6 +1822,15 @@ typedef enum cdp__rpc_phase {
 
 #define CDP__RPC_BUILTINS 3u
 
+/* Memory for long messages, which is kept for the next ones: fresh memory of the system costs as
+   much as a copy. */
+#define CDP__RPC_AREAS 16u
+typedef struct cdp__rpc_area {
+    void *at; /* NULL: none */
+    uint64_t room;
+    bool used;
+} cdp__rpc_area;
+
 struct cdp_rpc {
     cdp_rpc_desc desc;
     const cdp_os *os;
@@ -1764,8 +1843,8 @@ struct cdp_rpc {
     bool shutting; /* cdp_rpc_shutdown() was called */
     bool leaving;  /* ranks that close are not lost any more */
     cdp__rpc_peer *peers;
-    bool *lost;        /* by rank */
-    uint32_t *running; /* by function */
+    bool *lost;         /* by rank */
+    cdp__rpc_use *uses; /* by function */
 
     cdp__rpc_call **calls; /* by index; 0 is not used */
     uint32_t call_room, call_count, call_free, calls_used;
@@ -1780,16 +1859,17 @@ struct cdp_rpc {
 
     cdp__refs refs;
     cdp__rpc_extra *extra;
-    uint64_t ids;   /* how many numbers were given */
-    bool confirmed; /* some reference was confirmed, or broke: look again at what waits */
+    uint64_t ids;    /* how many numbers were given */
+    uint64_t orders; /* how many calls were in order */
+    bool confirmed;  /* some reference was confirmed, or broke: look again at what waits */
 
     cdp_ctx *contexts;
     uint32_t context_count;
     struct cdp__rpc_wave *waves, **waves_end; /* steps of backward passes on this rank */
     cdp_rpc_function builtins[CDP__RPC_BUILTINS];
-    uint32_t builtins_running[CDP__RPC_BUILTINS];
+    cdp__rpc_use builtin_uses[CDP__RPC_BUILTINS];
     cdp_rpc_function backward; /* stands for functions of nodes */
-    uint32_t backwards;        /* of those that run */
+    cdp__rpc_use backward_use;
 
     cdp__rpc_task *tasks, **tasks_end;
     uint64_t timer_ns;
@@ -1803,6 +1883,10 @@ struct cdp_rpc {
     bool stop;
     uint32_t kept;    /* requests that outlive cdp_rpc_destroy() */
     uint8_t *scratch; /* CDP__RPC_INLINE_MAX bytes: a short message is gathered here */
+    cdp__rpc_area areas[CDP__RPC_AREAS];
+    uint64_t areas_kept; /* bytes of those that are not used */
+    /* while an answer is posted: what runs when its body may be freed; NULL: it is copied */
+    cdp__rpc_task *lends;
 };
 
 /* A gradient that one input of one node sent. */
@@ -1810,6 +1894,7 @@ typedef struct cdp__ctx_sum {
     struct cdp__ctx_sum *next;
     uint32_t rank, node, edge; /* contributions are added in this order */
     cdp_tensor t;              /* its contents follow in memory */
+    uint32_t *rows;            /* behind them: which rows these are; NULL: all */
 } cdp__ctx_sum;
 
 /* Beside each node. */
@@ -1855,9 +1940,10 @@ struct cdp_ctx {
     cdp__ctx_node *nodes;
     cdp__ctx_value *values;
     uint32_t node_room, edge_room, value_room, went_room, chains[64];
-    const cdp_tensor *roots;         /* while it is mine */
-    const cdp_tensor *sending;       /* gradients of the inputs of the node whose messages leave */
-    cdp__rpc_rq *fires, **fires_end; /* for the thread in cdp_ctx_backward() */
+    const cdp_tensor *roots;   /* while it is mine */
+    const cdp_tensor *sending; /* gradients of the inputs of the node whose messages leave */
+    const uint32_t *const *sending_rows; /* and which rows they are; NULL: all of all */
+    cdp__rpc_rq *fires, **fires_end;     /* for the thread in cdp_ctx_backward() */
 };
 
 /* A step of a pass on this rank. */
@@ -1872,12 +1958,23 @@ typedef struct cdp__rpc_wave {
 typedef struct cdp__rpc_here {
     cdp__rpc_rq *request; /* whose function runs */
     uint32_t depth;
-    uint32_t no_wait; /* inside an INLINE function or a task */
+    uint32_t no_wait;  /* inside an INLINE function or a task */
+    uint64_t until_ns; /* the deadline of the waits that run it; 0: none */
 } cdp__rpc_here;
 
 CDP__PRIVATE cdp__rpc_here *cdp__rpc_here_of(void) {
     static CDP__THREAD_LOCAL cdp__rpc_here here;
     return &here;
+}
+
+/* A function that runs in a wait cannot end that wait. What it waits for itself ends this much
+   after the wait should have: a function that begins late still has time for a short call. */
+#define CDP__RPC_GRACE_NS 50000000u
+
+/* When waits and calls of this thread end at the latest, because of waits below them. */
+CDP__PRIVATE uint64_t cdp__rpc_cut(void) {
+    const uint64_t until = cdp__rpc_here_of()->until_ns;
+    return until && until != CDP__NEVER ? until + CDP__RPC_GRACE_NS : CDP__NEVER;
 }
 
 CDP__PRIVATE void cdp__rpc_add_task(cdp_rpc *rpc, cdp__rpc_task *task) {
@@ -1977,6 +2074,70 @@ CDP__PRIVATE cdp__rpc_call *cdp__rpc_call_find(const cdp_rpc *rpc, uint64_t id) 
     return c && c->used && c->uses == (uint32_t)(id >> 32) ? c : NULL;
 }
 
+/* Have the calls before it, in its order, been answered? */
+CDP__PRIVATE bool cdp__rpc_turn(const cdp_rpc *rpc, const cdp__rpc_call *c) {
+    uint32_t i;
+    for (i = 1; c && c->order && i <= rpc->call_count; ++i) {
+        const cdp__rpc_call *other = rpc->calls[i];
+        if (other->used && !other->wire_over && other->order && other->order < c->order
+            && other->to == c->to && other->order_on == c->order_on
+            && (c->order_on || other->function == c->function))
+            return false;
+    }
+    return true;
+}
+
+/* ---- memory of long messages */
+
+/* Memory that is not used goes back to the system. */
+CDP__PRIVATE void cdp__rpc_area_drop(cdp_rpc *rpc, cdp__rpc_area *a) {
+    if (!a->at || a->used) return;
+    rpc->areas_kept -= a->room;
+    cdp__free(rpc->os, a->at);
+    a->at = NULL;
+}
+
+/* NULL: out of memory. */
+CDP__PRIVATE void *cdp__rpc_area_alloc(cdp_rpc *rpc, uint64_t bytes) {
+    cdp__rpc_area *fit = NULL, *none = NULL;
+    uint32_t i;
+    if (bytes <= CDP__RPC_INLINE_MAX) return cdp__alloc(rpc->os, bytes);
+    for (i = 0; i < CDP__RPC_AREAS; ++i) {
+        cdp__rpc_area *a = &rpc->areas[i];
+        if (!a->at) none = a;
+        if (!a->at || a->used || a->room < bytes || a->room / 2 > bytes) continue;
+        if (!fit || a->room < fit->room) fit = a;
+    }
+    if (fit) {
+        rpc->areas_kept -= fit->room;
+        fit->used = true;
+        return fit->at;
+    }
+    for (i = 0; i < CDP__RPC_AREAS && !none; ++i) {
+        cdp__rpc_area_drop(rpc, &rpc->areas[i]);
+        if (!rpc->areas[i].at) none = &rpc->areas[i];
+    }
+    if (!none) return cdp__alloc(rpc->os, bytes);
+    none->at = cdp__alloc(rpc->os, bytes);
+    none->room = bytes;
+    none->used = none->at != NULL;
+    return none->at;
+}
+
+/* Of cdp__rpc_area_alloc(), or any other memory. */
+CDP__PRIVATE void cdp__rpc_area_free(cdp_rpc *rpc, void *p) {
+    cdp__rpc_area *a = rpc->areas;
+    while (p && a < rpc->areas + CDP__RPC_AREAS && a->at != p)
+        ++a;
+    if (!p || a == rpc->areas + CDP__RPC_AREAS) {
+        cdp__free(rpc->os, p);
+        return;
+    }
+    a->used = false;
+    rpc->areas_kept += a->room;
+    if (rpc->areas_kept > 2 * rpc->desc.max_message_bytes) cdp__rpc_area_drop(rpc, a);
+}
+
 CDP__PRIVATE cdp__rpc_rq *cdp__rpc_rq_open(cdp_rpc *rpc) {
     cdp__rpc_rq *rq = rpc->free_rqs;
     if (rq)
@@ -1986,7 +2147,7 @@ CDP__PRIVATE cdp__rpc_rq *cdp__rpc_rq_open(cdp_rpc *rpc) {
     if (!rq) return NULL;
     memset(rq, 0, offsetof(cdp__rpc_rq, room));
     memset(rq->refs, 0, sizeof rq->refs);
-    rq->counted = 0;
+    rq->counted = rq->passed_ns = 0;
     rq->cancelled = rq->in_function = false;
     rq->pub.rpc = rpc;
     rq->pub.user = rpc->desc.user;
@@ -2005,7 +2166,7 @@ CDP__PRIVATE void cdp__rpc_rq_close(cdp_rpc *rpc, cdp__rpc_rq *rq) {
         rpc->all = rq->after;
     if (rq->after) rq->after->before = rq->before;
     rpc->in_bytes -= rq->counted;
-    cdp__free(rpc->os, rq->buffer);
+    cdp__rpc_area_free(rpc, rq->buffer);
     cdp__free(rpc->os, rq->tensors);
     if (rq->pub.ctx) cdp__ctx_unuse(rpc, rq->pub.ctx);
     rq->next = rpc->free_rqs;
@@ -2080,6 +2241,12 @@ CDP__PRIVATE uint8_t *cdp__rpc_body(cdp__rpc_out *o) {
     return (uint8_t *)(o + 1);
 }
 
+/* Nothing reads the message any more. */
+CDP__PRIVATE void cdp__rpc_out_free(cdp_rpc *rpc, cdp__rpc_out *o) {
+    if (o->back) cdp__rpc_add_task(rpc, o->back);
+    cdp__rpc_area_free(rpc, o);
+}
+
 CDP__PRIVATE cdp_channel_message cdp__rpc_message(
     const cdp__rpc_packet *p, uint32_t to, const void *body) {
     cdp_channel_message m;
@@ -2106,20 +2273,22 @@ CDP__PRIVATE void cdp__rpc_flush(cdp_rpc *rpc, uint32_t to) {
     cdp__rpc_peer *peer = &rpc->peers[to];
     while (peer->queue && !rpc->lost[to]) {
         cdp__rpc_out *o = peer->queue;
-        const cdp_channel_message m = cdp__rpc_message(&o->p, to, cdp__rpc_body(o));
+        const cdp_channel_message m =
+            cdp__rpc_message(&o->p, to, o->lent ? o->lent : cdp__rpc_body(o));
         const bool offer = o->p.bytes > CDP__RPC_INLINE_MAX;
         const cdp_status st = offer ? cdp_channel_offer(rpc->channel, &m, &o->handle)
                                     : cdp_channel_send(rpc->channel, &m);
         if (st == CDP_ERR_NOMEM) cdp__rpc_give_up(rpc, to, "out of memory for a message to it");
         if (st != CDP_OK) return;
         cdp__rpc_left(rpc, to, &o->p);
+        if (o == peer->list) peer->list = NULL;
         peer->queue = o->next;
         if (!o->next) peer->queue_end = &peer->queue;
         if (offer) {
             o->next = peer->offered;
             peer->offered = o;
         } else {
-            cdp__free(rpc->os, o);
+            cdp__rpc_out_free(rpc, o);
         }
     }
 }
@@ -2200,6 +2369,7 @@ CDP__PRIVATE cdp_status cdp__rpc_post(
     cdp_rpc *rpc, uint32_t to, cdp__rpc_packet *p, const cdp_args *args) {
     uint64_t head;
     cdp__rpc_out *o;
+    bool lend;
     if (rpc->lost[to]) return CDP_OK; /* nobody reads it */
     p->tensors = args ? args->tensor_count : 0;
     head = cdp__rpc_head_bytes(p);
@@ -2216,12 +2386,19 @@ CDP__PRIVATE cdp_status cdp__rpc_post(
         if (st == CDP_OK || st == CDP_ERR_PEER_LOST) return CDP_OK;
         if (st != CDP_PENDING) return st;
     }
-    o = (cdp__rpc_out *)cdp__alloc(rpc->os, sizeof *o + p->bytes);
+    lend = rpc->lends && p->bytes > CDP__RPC_INLINE_MAX && !head && args->iov_count == 1;
+    o = (cdp__rpc_out *)cdp__rpc_area_alloc(rpc, sizeof *o + (lend ? 0 : p->bytes));
     if (!o) return cdp__fail_nomem("a message of a call", sizeof *o + p->bytes);
     memset(o, 0, sizeof *o);
     o->p = *p;
     o->to = to;
-    cdp__rpc_put_args(cdp__rpc_put_head(cdp__rpc_body(o), p), p, args);
+    if (lend) {
+        o->lent = args->iov[0].data;
+        o->back = rpc->lends;
+        rpc->lends = NULL;
+    } else {
+        cdp__rpc_put_args(cdp__rpc_put_head(cdp__rpc_body(o), p), p, args);
+    }
     cdp__rpc_queue_out(rpc, o);
     return CDP_OK;
 }
@@ -2233,9 +2410,37 @@ CDP__PRIVATE void cdp__rpc_must_post(
         cdp__rpc_give_up(rpc, to, "out of memory for a message to it");
 }
 
+/* While the link to a rank is busy, what references have to say there is put into one message, as
+   far as it goes; the table allows it to overtake others. False: send it by itself. */
+CDP__PRIVATE bool cdp__rpc_listed(
+    cdp_rpc *rpc, uint32_t to, cdp__rpc_kind kind, uint64_t a, uint64_t b) {
+    cdp__rpc_peer *peer = &rpc->peers[to];
+    cdp__rpc_out *o = peer->list;
+    uint8_t *at;
+    if (!cdp__rpc_is_list(kind) || !peer->queue) return false;
+    if (o && o->p.kind == kind && o->p.bytes < CDP__RPC_LIST) {
+        at = cdp__rpc_body(o) + o->p.bytes;
+        cdp__put_u64(at, a);
+        cdp__put_u64(at + 8, b);
+        o->p.bytes += 16;
+        return true;
+    }
+    o = (cdp__rpc_out *)cdp__alloc(rpc->os, sizeof *o + CDP__RPC_LIST);
+    if (!o) return false;
+    memset(o, 0, sizeof *o);
+    o->p.kind = kind;
+    o->p.a = a;
+    o->p.b = b;
+    o->to = to;
+    peer->list = o;
+    cdp__rpc_queue_out(rpc, o);
+    return true;
+}
+
 CDP__PRIVATE void cdp__rpc_control(
     cdp_rpc *rpc, uint32_t to, cdp__rpc_kind kind, uint64_t a, uint64_t b, uint32_t aux) {
     cdp__rpc_packet p;
+    if (cdp__rpc_listed(rpc, to, kind, a, b)) return;
     memset(&p, 0, sizeof p);
     p.kind = kind;
     p.a = a;
@@ -2319,13 +2524,13 @@ CDP__PRIVATE void cdp__rpc_out_drop(cdp_rpc *rpc, cdp__rpc_out *o) {
         if (hold) rpc->extra[hold].out = NULL;
         cdp__ref_unshare(&rpc->refs, o->child[i]);
     }
-    cdp__free(rpc->os, o);
+    cdp__rpc_out_free(rpc, o);
 }
 
-/* A message with references in it, or one that waits for `on`. The references were checked, and
-   there is room. */
-CDP__PRIVATE cdp_status cdp__rpc_post_rrefs(
-    cdp_rpc *rpc, uint32_t to, cdp__rpc_packet *p, const cdp_args *args, uint32_t on) {
+/* A message with references in it, or one that waits for `on`, or for its turn. The references were
+   checked, and there is room. */
+CDP__PRIVATE cdp_status cdp__rpc_post_rrefs(cdp_rpc *rpc, uint32_t to, cdp__rpc_packet *p,
+    const cdp_args *args, uint32_t on, bool in_order) {
     cdp__rpc_out *o;
     uint8_t *at;
     uint32_t i;
@@ -2333,7 +2538,7 @@ CDP__PRIVATE cdp_status cdp__rpc_post_rrefs(
     p->rrefs = args ? args->rref_count : 0;
     p->tensors = args ? args->tensor_count : 0;
     p->bytes = cdp__rpc_head_bytes(p) + cdp__rpc_args_bytes(args);
-    o = (cdp__rpc_out *)cdp__alloc(rpc->os, sizeof *o + p->bytes);
+    o = (cdp__rpc_out *)cdp__rpc_area_alloc(rpc, sizeof *o + p->bytes);
     if (!o) return cdp__fail_nomem("a message of a call", sizeof *o + p->bytes);
     memset(o, 0, sizeof *o);
     o->p = *p;
@@ -2350,7 +2555,8 @@ CDP__PRIVATE cdp_status cdp__rpc_post_rrefs(
     }
     cdp__rpc_put_args(at, p, args);
     if (on && rpc->refs.at[on].state == CDP__REF_PENDING) o->on = on;
-    if (!o->waits && !o->on) {
+    o->in_order = in_order;
+    if (!o->waits && !o->on && !in_order) {
         cdp__rpc_queue_out(rpc, o);
         return CDP_OK;
     }
@@ -2569,36 +2775,51 @@ CDP__PRIVATE CDP__PRINTF(4, 5) void cdp__ctx_fail_here(
 
 /* ---- messages of passes */
 
-/* A gradient as a record of its own; NULL: out of memory. */
-CDP__PRIVATE cdp__ctx_sum *cdp__ctx_copy(
-    cdp_rpc *rpc, const cdp_tensor *t, uint32_t rank, uint32_t node, uint32_t edge) {
-    const uint64_t bytes = cdp__rpc_tensor_bytes(t);
+/* Room for a gradient like `t`, of some rows or of all. NULL: out of memory. */
+CDP__PRIVATE cdp__ctx_sum *cdp__ctx_room_for(cdp_rpc *rpc, const cdp_tensor *t, bool rows) {
+    const uint64_t bytes = cdp__rpc_filled(cdp__rpc_tensor_bytes(t));
     const uint64_t head = cdp__rpc_filled(sizeof(cdp__ctx_sum));
-    cdp__ctx_sum *sum = (cdp__ctx_sum *)cdp__alloc(rpc->os, head + bytes);
+    const uint64_t more = rows ? t->shape[0] * sizeof(uint32_t) : 0;
+    cdp__ctx_sum *sum = (cdp__ctx_sum *)cdp__alloc(rpc->os, head + bytes + more);
     if (!sum) return NULL;
-    sum->next = NULL;
-    sum->rank = rank;
-    sum->node = node;
-    sum->edge = edge;
+    memset(sum, 0, sizeof *sum);
     sum->t = *t;
     sum->t.value = 0;
     sum->t.data = (uint8_t *)sum + head;
-    if (bytes) memcpy(sum->t.data, t->data, (size_t)bytes);
+    if (rows) sum->rows = (uint32_t *)(void *)((uint8_t *)sum + head + bytes);
     return sum;
 }
 
-CDP__PRIVATE const cdp_tensor *cdp__ctx_sent(const cdp_ctx *ctx, const cdp__wave_act *a) {
+/* A gradient as a record of its own; NULL: out of memory. */
+CDP__PRIVATE cdp__ctx_sum *cdp__ctx_copy(cdp_rpc *rpc, const cdp_tensor *t, const uint32_t *rows,
+    uint32_t rank, uint32_t node, uint32_t edge) {
+    const uint64_t bytes = cdp__rpc_tensor_bytes(t);
+    cdp__ctx_sum *sum = cdp__ctx_room_for(rpc, t, rows != NULL);
+    if (!sum) return NULL;
+    sum->rank = rank;
+    sum->node = node;
+    sum->edge = edge;
+    if (bytes) memcpy(sum->t.data, t->data, (size_t)bytes);
+    if (rows) memcpy(sum->rows, rows, (size_t)(t->shape[0] * sizeof *rows));
+    return sum;
+}
+
+CDP__PRIVATE const cdp_tensor *cdp__ctx_sent(
+    const cdp_ctx *ctx, const cdp__wave_act *a, const uint32_t **rows) {
     const uint32_t *input_of = a->node ? ctx->nodes[a->node].input_of : NULL;
-    const cdp_tensor *t = NULL;
-    if (a->what == CDP__WAVE_SEND_GRAD) t = &ctx->sending[input_of ? input_of[a->edge] : a->edge];
-    return t && t->data ? t : NULL;
+    const uint32_t input = input_of ? input_of[a->edge] : a->edge;
+    *rows = NULL;
+    if (a->what != CDP__WAVE_SEND_GRAD || !ctx->sending[input].data) return NULL;
+    if (ctx->sending_rows) *rows = ctx->sending_rows[input];
+    return &ctx->sending[input];
 }
 
 /* To a node of this rank: a step that waits in a list. */
 CDP__PRIVATE void cdp__ctx_local(cdp_rpc *rpc, cdp_ctx *ctx, const cdp__wave_act *a) {
-    const cdp_tensor *t = cdp__ctx_sent(ctx, a);
+    const uint32_t *rows;
+    const cdp_tensor *t = cdp__ctx_sent(ctx, a, &rows);
     cdp__rpc_wave *w = (cdp__rpc_wave *)cdp__alloc_zero(rpc->os, sizeof *w);
-    if (w && t) w->sum = cdp__ctx_copy(rpc, t, rpc->rank, a->node, a->edge);
+    if (w && t) w->sum = cdp__ctx_copy(rpc, t, rows, rpc->rank, a->node, a->edge);
     if (!w || (t && !w->sum)) {
         cdp__free(rpc->os, w);
         cdp__ctx_fail_here(rpc, ctx, CDP_ERR_NOMEM, "out of memory for a gradient");
@@ -2613,7 +2834,8 @@ CDP__PRIVATE void cdp__ctx_local(cdp_rpc *rpc, cdp_ctx *ctx, const cdp__wave_act
 
 CDP__PRIVATE void cdp__ctx_remote(cdp_rpc *rpc, cdp_ctx *ctx, const cdp__wave_act *a) {
     static const cdp__rpc_kind kinds[] = {CDP__RPC_MARK, CDP__RPC_GRAD, CDP__RPC_DONE};
-    const cdp_tensor *t = cdp__ctx_sent(ctx, a);
+    const uint32_t *rows;
+    const cdp_tensor *t = cdp__ctx_sent(ctx, a, &rows);
     cdp__rpc_packet p;
     cdp_args args;
     memset(&p, 0, sizeof p);
@@ -2783,13 +3005,27 @@ enum {
     CDP__CALL_STAGE,
     CDP__CALL_MEMORY,
     CDP__CALL_TENSORS,
-    CDP__CALL_ROOM
+    CDP__CALL_WORK,
+    CDP__CALL_ROOM,
+    CDP__CALL_WORDS = 10
 };
 #define CDP__CALL_UNDER_WAY 1u
 #define CDP__CALL_ENDED 2u
 
+/* The work of a call ends with it. */
+CDP__PRIVATE void cdp__rpc_end_work(cdp_rpc *rpc, cdp_call *call) {
+    const uint64_t seq = call->priv[CDP__CALL_WORK];
+    if (!seq) return;
+    cdp__enter(rpc->group);
+    cdp__pend_close(&rpc->group->pends[seq & 0xffff], call->status != CDP_OK);
+    cdp__world_tell(rpc->group->w);
+    cdp__leave(rpc->group);
+    call->priv[CDP__CALL_WORK] = 0;
+}
+
 /* The program may have its call again. */
 CDP__PRIVATE void cdp__rpc_publish(cdp_rpc *rpc, cdp_call *call) {
+    cdp__rpc_end_work(rpc, call);
     call->priv[CDP__CALL_STAGE] = CDP__CALL_ENDED;
     rpc->changed = true;
 }
@@ -2842,6 +3078,7 @@ CDP__PRIVATE void cdp__rpc_wire_over(cdp_rpc *rpc, cdp__rpc_call *c) {
     --rpc->peers[c->to].flight;
     rpc->changed = true;
     c->on = 0;
+    if (c->order) rpc->confirmed = true; /* it may be the turn of the next one */
     if (on) cdp__ref_off_wire(&rpc->refs, on);
     cdp__rpc_call_over(rpc, c);
 }
@@ -2874,7 +3111,7 @@ CDP__PRIVATE uint8_t *cdp__rpc_result_room(
         if (!call->tensors) return NULL;
         call->tensor_count = tensors;
     }
-    if (need > 8 * (9 - CDP__CALL_ROOM)) {
+    if (need > 8 * (CDP__CALL_WORDS - CDP__CALL_ROOM)) {
         at = (uint8_t *)cdp__alloc(rpc->os, need);
         call->priv[CDP__CALL_MEMORY] = (uint64_t)(uintptr_t)at;
         if (!at) return NULL;
@@ -2983,6 +3220,15 @@ CDP__PRIVATE bool cdp__rpc_take_back(cdp_rpc *rpc, cdp__rpc_out **list, uint64_t
     return true;
 }
 
+/* A call to this rank itself that has not begun, and will not if it is given up now. */
+CDP__PRIVATE bool cdp__rpc_still_here(const cdp_rpc *rpc, const cdp__rpc_call *c) {
+    const uint64_t id = cdp__rpc_call_id(c);
+    const cdp__rpc_rq *rq = c->to == rpc->rank ? rpc->all : NULL;
+    while (rq && (rq->pub.from != rpc->rank || rq->call != id))
+        rq = rq->after;
+    return rq && rq->stage < CDP__RPC_RUNNING;
+}
+
 /* The program does not wait any longer: status is TIMEOUT, ABORTED or STATE. */
 CDP__PRIVATE void cdp__rpc_abandon(cdp_rpc *rpc, cdp__rpc_call *c, cdp_status status) {
     cdp__rpc_peer *peer = &rpc->peers[c->to];
@@ -2995,16 +3241,18 @@ CDP__PRIVATE void cdp__rpc_abandon(cdp_rpc *rpc, cdp__rpc_call *c, cdp_status st
             peer->queue_end = &(*peer->queue_end)->next;
         ran = CDP_RAN_NO;
     }
+    if (cdp__rpc_still_here(rpc, c)) ran = CDP_RAN_NO;
     if (status == CDP_ERR_TIMEOUT)
-        cdp__rpc_say(rpc, c, status, "no answer within %llu ms; %s",
+        cdp__rpc_say(rpc, c, status, "no answer within %llu ms%s; %s",
             (unsigned long long)((c->deadline_ns - c->start_ns) / CDP__MS),
+            c->cut ? ", when the wait that ran the calling function had to end" : "",
             ran == CDP_RAN_NO ? "the call never left this rank" : "whether it ran is not known");
     else
         cdp__rpc_say(rpc, c, status, "%s",
             status == CDP_ERR_ABORTED ? "cancelled by cdp_call_cancel()"
                                       : "this rank's rpc was destroyed");
     cdp__rpc_end(rpc, c, status, ran, 0);
-    if (ran == CDP_RAN_NO)
+    if (ran == CDP_RAN_NO && c->to != rpc->rank)
         cdp__rpc_wire_over(rpc, c);
     else if (c->to != rpc->rank)
         cdp__rpc_control(rpc, c->to, CDP__RPC_CANCEL, id, 0, 0);
@@ -3020,11 +3268,10 @@ CDP__PRIVATE void cdp__rpc_call_failed(
     cdp__rpc_wire_over(rpc, c);
 }
 
-/* ---- >>rpc-passes: backward passes ----------------------------------------------------------- */
+/* ---- >>rpc-sums: contributions to a value ---------------------------------------------------- */
 
-/* Knows: messages of waves, nodes that fire. Promises: a gradient is added to a value once; the
-   functions of nodes run without the lock, as those of calls do. May use: rpc-state, rpc-send,
-   rpc-contexts, waves, reduce-kernels. Lock held, where a function does not say otherwise. */
+/* Knows: gradients, whole ones and rows. Promises: contributions are added in an order that does
+   not depend on when they arrive. May use: rpc-state, rpc-contexts, reduce-kernels. Lock held. */
 
 /* A contribution to a value, in its place. */
 CDP__PRIVATE void cdp__ctx_add(cdp_ctx *ctx, uint32_t value, cdp__ctx_sum *sum) {
@@ -3059,11 +3306,95 @@ CDP__PRIVATE bool cdp__ctx_plus(
     return true;
 }
 
+typedef struct cdp__ctx_row {
+    uint32_t row;
+    uint32_t order; /* among all contributions */
+    const uint8_t *data;
+} cdp__ctx_row;
+
+CDP__PRIVATE int cdp__ctx_row_order(const void *a, const void *b) {
+    const cdp__ctx_row *x = (const cdp__ctx_row *)a, *y = (const cdp__ctx_row *)b;
+    if (x->row != y->row) return x->row < y->row ? -1 : 1;
+    return x->order < y->order ? -1 : 1;
+}
+
+/* How many rows a list of contributions has. False: they are not alike. */
+CDP__PRIVATE bool cdp__ctx_rows_fit(const cdp__ctx_sum *list, uint64_t *count) {
+    const cdp_tensor *a = &list->t;
+    const cdp__ctx_sum *s;
+    *count = 0;
+    for (s = list; s; s = s->next) {
+        if (!s->rows || s->t.dtype != a->dtype || s->t.dims != a->dims
+            || memcmp(s->t.shape + 1, a->shape + 1, (a->dims - 1) * sizeof *a->shape) != 0)
+            return false;
+        *count += s->t.shape[0];
+    }
+    return *count < UINT32_MAX;
+}
+
+/* Contributions of some rows as one, each row once, ascending: contributions to a row are added
+   in their order. NULL: the context has failed. */
+CDP__PRIVATE cdp__ctx_sum *cdp__ctx_rows_total(
+    cdp_rpc *rpc, cdp_ctx *ctx, const cdp__ctx_sum *list) {
+    const cdp__ctx_sum *s;
+    cdp__ctx_sum *total = NULL;
+    cdp__ctx_row *all;
+    cdp_tensor t = list->t;
+    uint64_t count, bytes, i;
+    uint32_t n = 0;
+    if (!cdp__ctx_rows_fit(list, &count)) {
+        cdp__ctx_fail_here(rpc, ctx, CDP_ERR_MISMATCH,
+            "gradients of one value differ on rank %u (%s): some are rows, others are not, or "
+            "their rows have other shapes",
+            rpc->rank, rpc->peers[rpc->rank].name);
+        return NULL;
+    }
+    t.shape[0] = 1;
+    bytes = cdp__rpc_tensor_bytes(&t);
+    t.shape[0] = count;
+    all = (cdp__ctx_row *)cdp__alloc(rpc->os, (count + 1) * sizeof *all);
+    if (all) total = cdp__ctx_room_for(rpc, &t, true);
+    if (!total) {
+        cdp__free(rpc->os, all);
+        cdp__ctx_fail_here(rpc, ctx, CDP_ERR_NOMEM, "out of memory for rows of a gradient");
+        return NULL;
+    }
+    for (s = list; s; s = s->next)
+        for (i = 0; i < s->t.shape[0]; ++i, ++n) {
+            all[n].row = s->rows[i];
+            all[n].order = n;
+            all[n].data = (const uint8_t *)s->t.data + i * bytes;
+        }
+    qsort(all, (size_t)count, sizeof *all, cdp__ctx_row_order);
+    total->t.shape[0] = 0;
+    for (i = 0; i < count; ++i) {
+        uint8_t *end = (uint8_t *)total->t.data + total->t.shape[0] * bytes;
+        if (i && all[i].row == all[i - 1].row) {
+            cdp__reduce(t.dtype, CDP_REDUCE_SUM, false, end - bytes, all[i].data,
+                bytes / cdp_dtype_size(t.dtype));
+            continue;
+        }
+        memcpy(end, all[i].data, (size_t)bytes);
+        total->rows[total->t.shape[0]++] = all[i].row;
+    }
+    cdp__free(rpc->os, all);
+    return total;
+}
+
 /* What all contributions to a value add up to, which is the caller's; NULL: there was none, or
    they do not fit. */
 CDP__PRIVATE cdp__ctx_sum *cdp__ctx_total(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t value) {
     cdp__ctx_sum *total = ctx->values[value].sums, *rest, *s;
+    bool rows = false;
     ctx->values[value].sums = NULL;
+    for (s = total; s; s = s->next)
+        rows = rows || s->rows;
+    if (rows) {
+        rest = total;
+        total = cdp__ctx_rows_total(rpc, ctx, rest);
+        cdp__ctx_sums_free(rpc, &rest);
+        return total;
+    }
     if (!total) return NULL;
     rest = total->next;
     total->next = NULL;
@@ -3075,6 +3406,12 @@ CDP__PRIVATE cdp__ctx_sum *cdp__ctx_total(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t v
     cdp__ctx_sums_free(rpc, &rest);
     return total;
 }
+
+/* ---- >>rpc-passes: backward passes ----------------------------------------------------------- */
+
+/* Knows: messages of waves, nodes that fire. Promises: a gradient is added to a value once; the
+   functions of nodes run without the lock, as those of calls do. May use: rpc-state, rpc-send,
+   rpc-contexts, rpc-sums, waves. Lock held, where a function does not say otherwise. */
 
 /* ---- nodes fire */
 
@@ -3103,6 +3440,7 @@ CDP__PRIVATE const char *cdp__ctx_wrong(const cdp_backward *b) {
             return "has left a gradient without a dtype that can be added, or with 9 dims";
         if (cdp__rpc_tensor_bytes(t) > b->rpc->desc.max_message_bytes)
             return "has left a gradient longer than max_message_bytes";
+        if (b->grad_rows[i] && !t->dims) return "has left rows of a gradient without dims";
     }
     return NULL;
 }
@@ -3121,8 +3459,10 @@ CDP__PRIVATE void cdp__ctx_ran(
             rpc->rank, rpc->peers[rpc->rank].name, wrong);
     } else if (!ctx->failed && !ctx->ended) {
         ctx->sending = b->grad_in;
+        ctx->sending_rows = b->grad_rows;
         cdp__wave_fired(&ctx->w, node);
         ctx->sending = NULL;
+        ctx->sending_rows = NULL;
     }
 }
 
@@ -3149,7 +3489,10 @@ CDP__PRIVATE void cdp__ctx_run_node(void *user, cdp_rpc_request *request) {
     b.in_count = x.in_count;
     t = (cdp_tensor *)cdp__alloc_zero(rpc->os, (x.in_count + x.out_count + 1) * sizeof *t);
     held = (cdp__ctx_sum **)cdp__alloc_zero(rpc->os, (x.out_count + 1) * sizeof *held);
-    if (!t || !held) cdp__ctx_fail_here(rpc, ctx, CDP_ERR_NOMEM, "out of memory for gradients");
+    b.grad_rows =
+        (const uint32_t **)cdp__alloc_zero(rpc->os, (x.in_count + 1) * sizeof *b.grad_rows);
+    if (!t || !held || !b.grad_rows)
+        cdp__ctx_fail_here(rpc, ctx, CDP_ERR_NOMEM, "out of memory for gradients");
     for (i = 0; i < x.out_count && !ctx->failed && !ctx->ended; ++i) {
         held[i] = cdp__ctx_total(rpc, ctx, x.outputs[i]);
         if (held[i]) t[i] = held[i]->t;
@@ -3169,6 +3512,7 @@ CDP__PRIVATE void cdp__ctx_run_node(void *user, cdp_rpc_request *request) {
         cdp__free(rpc->os, b.priv);
         b.priv = next;
     }
+    cdp__free(rpc->os, (void *)(uintptr_t)b.grad_rows);
     cdp__free(rpc->os, held);
     cdp__free(rpc->os, t);
     cdp_lock_release(&rpc->lock);
@@ -3182,7 +3526,7 @@ CDP__PRIVATE void cdp__ctx_queue(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t node) {
         return;
     }
     rq->f = &rpc->backward;
-    rq->f_running = &rpc->backwards;
+    rq->use = &rpc->backward_use;
     rq->stage = CDP__RPC_QUEUED;
     rq->pub.from = rpc->rank;
     rq->pub.ctx = ctx;
@@ -3191,6 +3535,28 @@ CDP__PRIVATE void cdp__ctx_queue(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t node) {
     ++ctx->uses;
     cdp__rpc_append(ctx->mine ? &ctx->fires_end : &rpc->queue_end, rq);
     rpc->changed = true;
+}
+
+/* The gradient of a leaf, beside that of earlier passes. True: it is the leaf's. */
+CDP__PRIVATE bool cdp__ctx_keep(
+    cdp_rpc *rpc, cdp_ctx *ctx, cdp__ctx_sum **grad, cdp__ctx_sum *total) {
+    cdp__ctx_sum *both;
+    if (!*grad) {
+        *grad = total;
+        return true;
+    }
+    if (!(*grad)->rows && !total->rows) {
+        (void)cdp__ctx_plus(rpc, ctx, &(*grad)->t, &total->t);
+        return false;
+    }
+    (*grad)->next = total;
+    both = cdp__ctx_rows_total(rpc, ctx, *grad);
+    (*grad)->next = NULL;
+    if (both) {
+        cdp__ctx_sums_free(rpc, grad);
+        *grad = both;
+    }
+    return false;
 }
 
 /* All gradients of a node have arrived. */
@@ -3206,11 +3572,8 @@ CDP__PRIVATE void cdp__ctx_fire(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t node) {
     total = cdp__ctx_total(rpc, ctx, value);
     if (ctx->failed) return;
     if (!ctx->w.nodes[node].edges && total) {
-        cdp__ctx_sum **grad = &ctx->values[value].grad;
-        if (!*grad) {
-            *grad = total;
-            total = NULL;
-        } else if (!cdp__ctx_plus(rpc, ctx, &(*grad)->t, &total->t)) {
+        if (cdp__ctx_keep(rpc, ctx, &ctx->values[value].grad, total)) total = NULL;
+        if (ctx->failed) {
             cdp__ctx_sums_free(rpc, &total);
             return;
         }
@@ -3235,6 +3598,14 @@ CDP__PRIVATE bool cdp__ctx_got_grad(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t from, u
     uint64_t pass, uint64_t value, cdp__ctx_sum *sum) {
     uint32_t entry;
     const cdp__wave_how how = cdp__wave_got_grad(&ctx->w, from, node, pass, value, &entry);
+    if (sum && sum->rows && how == CDP__WAVE_OK) {
+        const uint32_t to = ctx->w.values[entry].node;
+        if (ctx->nodes[to].backward || ctx->w.nodes[to].edges)
+            cdp__ctx_fail_here(rpc, ctx, CDP_ERR_INVALID,
+                "a backward function on rank %u (%s) has left rows as the gradient of a value that "
+                "is no parameter of that rank",
+                rpc->rank, rpc->peers[rpc->rank].name);
+    }
     if (sum && how == CDP__WAVE_OK && !ctx->failed)
         cdp__ctx_add(ctx, entry, sum);
     else
@@ -3292,7 +3663,7 @@ CDP__PRIVATE const char *cdp__ctx_got_wave(cdp_rpc *rpc, uint32_t from, const cd
     if (p->tensors) {
         cdp_tensor t = cdp__rpc_get_shape(p->shapes);
         t.data = (void *)(uintptr_t)p->area;
-        sum = cdp__ctx_copy(rpc, &t, from, p->aux, 0);
+        sum = cdp__ctx_copy(rpc, &t, NULL, from, p->aux, 0);
         if (!sum) {
             cdp__ctx_fail_here(rpc, ctx, CDP_ERR_NOMEM, "out of memory for a gradient");
             return NULL;
@@ -3653,7 +4024,7 @@ CDP__PRIVATE cdp_status cdp__rpc_answer(cdp_rpc *rpc, cdp__rpc_rq *rq, const cdp
         if (args && args->rref_count && !cdp__rpc_reserve(rpc, args->rref_count))
             return cdp__fail(CDP_ERR_BUSY, "the table of references is full (max_rrefs %u)",
                 rpc->desc.max_rrefs);
-        st = args && args->rref_count ? cdp__rpc_post_rrefs(rpc, rq->pub.from, &p, args, 0)
+        st = args && args->rref_count ? cdp__rpc_post_rrefs(rpc, rq->pub.from, &p, args, 0, false)
                                       : cdp__rpc_post(rpc, rq->pub.from, &p, args);
         if (st != CDP_OK) return st;
         cdp__rpc_uncount(rpc, rq);
@@ -3691,13 +4062,15 @@ CDP__PRIVATE void cdp__rpc_answer_fetch(cdp_rpc *rpc, cdp__rpc_rq *rq) {
 /* The next stage of a request whose stage is NEW. */
 CDP__PRIVATE void cdp__rpc_advance(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     const bool early = rq->f && (rq->f->flags & CDP_RPC_EARLY);
+    const bool own = rq->pub.from == rpc->rank && !rq->node;
+    const bool turn = !own || cdp__rpc_turn(rpc, cdp__rpc_call_find(rpc, rq->call));
     const cdp__ref_state state = early ? CDP__REF_LIVE : cdp__rpc_confirmed(rpc, rq);
     cdp__rpc_value *v = rq->on ? rpc->extra[rq->on].value : NULL;
     if (state == CDP__REF_BROKEN) {
         cdp__rpc_refuse(rpc, rq, CDP_ERR_PEER_LOST, CDP_RAN_NO, 0,
             "a reference among its arguments is broken: the owner of the value is lost, or the "
             "value is gone");
-    } else if (state == CDP__REF_PENDING) {
+    } else if (state == CDP__REF_PENDING || !turn) {
         rq->stage = CDP__RPC_CONFIRMING;
         rq->next = rpc->confirming;
         rpc->confirming = rq;
@@ -3742,6 +4115,7 @@ CDP__PRIVATE void cdp__rpc_look_again(cdp_rpc *rpc) {
             o->broken = o->broken || rpc->refs.at[on].state == CDP__REF_BROKEN;
             o->on = 0;
         }
+        if (o->in_order && cdp__rpc_turn(rpc, cdp__rpc_call_find(rpc, o->p.a))) o->in_order = false;
         if (o->broken || rpc->lost[o->to]) {
             const cdp__rpc_packet p = o->p;
             const uint32_t to = o->to;
@@ -3755,7 +4129,7 @@ CDP__PRIVATE void cdp__rpc_look_again(cdp_rpc *rpc) {
             else if (p.kind == CDP__RPC_REPLY)
                 cdp__rpc_send_fail(rpc, to, p.a, CDP_ERR_PEER_LOST, CDP_RAN_YES, 0,
                     "a reference in the result broke: the owner of the value is lost");
-        } else if (o->waits || o->on) {
+        } else if (o->waits || o->on || o->in_order) {
             o->next = keep;
             keep = o;
         } else {
@@ -3773,10 +4147,41 @@ CDP__PRIVATE void cdp__rpc_look_again(cdp_rpc *rpc) {
 
 /* ---- a function runs */
 
-/* The next request that may run, out of the queue. NULL: none. */
-CDP__PRIVATE cdp__rpc_rq *cdp__rpc_next(cdp_rpc *rpc) {
+/* Where no wait passes over a request for longer than this, nor for longer than a quarter of the
+   time that it has. */
+#define CDP__RPC_PASS_NS 1000000000u
+
+/* May a wait that ends by bound_ns run it? What a function waits for ends soon after the wait that
+   runs it. So a function that waits, or is not known yet, is left to a wait that has more time,
+   unless something needs its value within this one; but not for long: there may be none. */
+CDP__PRIVATE bool cdp__rpc_may(
+    const cdp_rpc *rpc, cdp__rpc_rq *rq, uint64_t now, uint64_t bound_ns) {
+    uint64_t ends = rq->pub.deadline_ns, enough;
+    const cdp__rpc_rq *parked;
+    if (rq->f->max_running && rq->use->running >= rq->f->max_running) return false;
+    if (bound_ns == CDP__NEVER || (rq->use->known && !rq->use->waits)) return true;
+    for (parked = rq->makes ? rpc->extra[rq->makes].value->parked : NULL; parked;
+         parked = parked->next)
+        ends = cdp__min(ends, parked->pub.deadline_ns);
+    if (ends <= bound_ns + CDP__RPC_GRACE_NS) return true;
+    enough = cdp__min((ends - now) / 4, CDP__RPC_PASS_NS);
+    if (bound_ns >= now + enough) return true;
+    if (!rq->passed_ns) rq->passed_ns = now;
+    return now - rq->passed_ns >= enough;
+}
+
+/* One at a time, in the order of arrival: none may overtake those that are passed over. */
+CDP__PRIVATE bool cdp__rpc_first(const cdp_rpc *rpc, const cdp__rpc_rq *rq) {
+    const cdp__rpc_rq *at = rpc->queue;
+    while (rq->f->max_running == 1 && at->f != rq->f)
+        at = at->next;
+    return rq->f->max_running != 1 || at == rq;
+}
+
+/* The next request that may run in a wait that ends by bound_ns, out of the queue. NULL: none. */
+CDP__PRIVATE cdp__rpc_rq *cdp__rpc_next(cdp_rpc *rpc, uint64_t now, uint64_t bound_ns) {
     cdp__rpc_rq *rq = rpc->queue;
-    while (rq && rq->f->max_running && *rq->f_running >= rq->f->max_running)
+    while (rq && !(cdp__rpc_may(rpc, rq, now, bound_ns) && cdp__rpc_first(rpc, rq)))
         rq = rq->next;
     if (rq) (void)cdp__rpc_unlist(&rpc->queue, &rpc->queue_end, rq);
     return rq;
@@ -3795,7 +4200,7 @@ CDP__PRIVATE void cdp__rpc_run(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     }
     rq->stage = CDP__RPC_RUNNING;
     rq->in_function = true;
-    ++*rq->f_running;
+    ++rq->use->running;
     cdp_lock_release(&rpc->lock);
     here->request = rq;
     ++here->depth;
@@ -3806,7 +4211,8 @@ CDP__PRIVATE void cdp__rpc_run(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     here->request = outer;
     cdp_lock_acquire(&rpc->lock);
     rq->in_function = false;
-    --*rq->f_running;
+    --rq->use->running;
+    rq->use->known = true;
     rpc->changed = true;
     if (rq->stage == CDP__RPC_REPLIED) {
         cdp__rpc_rq_close(rpc, rq);
@@ -3829,12 +4235,12 @@ CDP__PRIVATE const char *cdp__rpc_admit(
     for (i = 0; i < rpc->desc.function_count && !f; ++i)
         if (cdp_rpc_id(rpc->desc.functions[i].name) == rq->pub.function) {
             f = &rpc->desc.functions[i];
-            rq->f_running = &rpc->running[i];
+            rq->use = &rpc->uses[i];
         }
     for (i = 0; i < CDP__RPC_BUILTINS && !f; ++i)
         if (cdp_rpc_id(rpc->builtins[i].name) == rq->pub.function) {
             f = &rpc->builtins[i];
-            rq->f_running = &rpc->builtins_running[i];
+            rq->use = &rpc->builtin_uses[i];
         }
     *status = CDP_ERR_UNSUPPORTED;
     if (!f) return "no function of this name is registered there";
@@ -3846,6 +4252,16 @@ CDP__PRIVATE const char *cdp__rpc_admit(
     if (f->max_bytes && rq->area_bytes > f->max_bytes) {
         cdp__format(text, 96, "its arguments have %llu bytes, max_bytes of the function is %llu",
             (unsigned long long)rq->area_bytes, (unsigned long long)f->max_bytes);
+        return text;
+    }
+    if (f->max_tensors && rq->pub.tensor_count > f->max_tensors) {
+        cdp__format(text, 96, "its arguments have %u tensors, max_tensors of the function is %u",
+            rq->pub.tensor_count, f->max_tensors);
+        return text;
+    }
+    if (f->max_rrefs && rq->pub.rref_count > f->max_rrefs) {
+        cdp__format(text, 96, "its arguments have %u references, max_rrefs of the function is %u",
+            rq->pub.rref_count, f->max_rrefs);
         return text;
     }
     *status = CDP_ERR_STATE;
@@ -4050,6 +4466,20 @@ CDP__PRIVATE void cdp__rpc_got_cancel(cdp_rpc *rpc, uint32_t from, uint64_t call
         rq->cancelled = true;
 }
 
+/* Children that their owner knows, or references that are gone. */
+CDP__PRIVATE bool cdp__rpc_got_list(cdp_rpc *rpc, uint32_t from, const cdp__rpc_packet *p) {
+    uint64_t a = p->a, b = p->b, i;
+    bool honest = true;
+    for (i = 0; honest; i += 16) {
+        honest = p->kind == CDP__RPC_ACCEPT ? cdp__ref_got_accept(&rpc->refs, from, b)
+                                            : cdp__ref_got_delete(&rpc->refs, from, a, b);
+        if (i >= p->bytes) break;
+        a = cdp__get_u64(p->body + i);
+        b = cdp__get_u64(p->body + i + 8);
+    }
+    return honest;
+}
+
 /* A complete message; *owned: its body, if that is ours to keep. A text: what is wrong. */
 CDP__PRIVATE const char *cdp__rpc_got(
     cdp_rpc *rpc, uint32_t from, const cdp__rpc_packet *p, uint8_t **owned, bool cancelled) {
@@ -4068,8 +4498,8 @@ CDP__PRIVATE const char *cdp__rpc_got(
         (void)cdp__rpc_reserve(rpc, 1);
         honest = cdp__ref_got_fork(&rpc->refs, from, p->a, p->b);
         break;
-    case CDP__RPC_ACCEPT: honest = cdp__ref_got_accept(&rpc->refs, from, p->b); break;
-    case CDP__RPC_DELETE: honest = cdp__ref_got_delete(&rpc->refs, from, p->a, p->b); break;
+    case CDP__RPC_ACCEPT:
+    case CDP__RPC_DELETE: honest = cdp__rpc_got_list(rpc, from, p); break;
     case CDP__RPC_MARK:
     case CDP__RPC_GRAD:
     case CDP__RPC_DONE: return cdp__ctx_got_wave(rpc, from, p);
@@ -4091,7 +4521,7 @@ CDP__PRIVATE void cdp__rpc_in_close(cdp_rpc *rpc, cdp__rpc_in *came) {
     *at = came->next;
     if (!*at) rpc->in_end = at;
     --rpc->peers[came->m.peer].coming;
-    cdp__free(rpc->os, came->body);
+    cdp__rpc_area_free(rpc, came->body);
     cdp__free(rpc->os, came);
 }
 
@@ -4104,7 +4534,7 @@ CDP__PRIVATE void cdp__rpc_fetch_more(cdp_rpc *rpc) {
         if (came->body || rpc->lost[came->m.peer]) continue;
         if (!result && rpc->in_bytes && rpc->in_bytes + came->m.bytes > rpc->desc.max_queue_bytes)
             continue;
-        came->body = (uint8_t *)cdp__alloc(rpc->os, came->m.bytes);
+        came->body = (uint8_t *)cdp__rpc_area_alloc(rpc, came->m.bytes);
         if (!came->body) {
             const bool grad = (came->m.kind & 0xff) == CDP__RPC_GRAD;
             cdp__rpc_call *c = result && !grad ? cdp__rpc_call_find(rpc, came->m.a) : NULL;
@@ -4233,7 +4663,7 @@ CDP__PRIVATE void cdp__rpc_fetched(void *user, uint32_t from, uint64_t handle, c
         if (status == CDP_OK && !wrong)
             wrong = cdp__rpc_got(rpc, from, &p, &owned, came->cancelled);
         if (owned && !result) rpc->in_bytes -= came->m.bytes;
-        cdp__free(rpc->os, owned);
+        cdp__rpc_area_free(rpc, owned);
         cdp__rpc_in_close(rpc, came);
     }
     if (wrong) cdp__rpc_give_up(rpc, from, wrong);
@@ -4250,7 +4680,7 @@ CDP__PRIVATE void cdp__rpc_released(void *user, uint32_t to, uint64_t handle, cd
     o = *at;
     if (o) *at = o->next;
     if (o && status == CDP_OK) {
-        cdp__free(rpc->os, o);
+        cdp__rpc_out_free(rpc, o);
     } else if (o) {
         cdp__rpc_call *c = o->p.kind == CDP__RPC_CALL ? cdp__rpc_call_find(rpc, o->p.a) : NULL;
         const bool refused = status == CDP_ERR_ABORTED;
@@ -4298,6 +4728,7 @@ CDP__PRIVATE void cdp__rpc_lose(cdp_rpc *rpc, uint32_t rank) {
         peer->queue = o->next;
         cdp__rpc_out_drop(rpc, o);
     }
+    peer->list = NULL;
     peer->queue_end = &peer->queue;
     for (came = rpc->in; came; came = next) {
         next = came->next;
@@ -4307,11 +4738,9 @@ CDP__PRIVATE void cdp__rpc_lose(cdp_rpc *rpc, uint32_t rank) {
         after = rq->after;
         if (rq->pub.from != rank || rq->stage == CDP__RPC_REPLIED) continue;
         rq->cancelled = true;
-        if (cdp__rpc_unstage(rpc, rq))
-            cdp__rpc_refuse(rpc, rq, CDP_ERR_PEER_LOST, CDP_RAN_NO, 0, "its caller is lost");
+        if (!cdp__rpc_unstage(rpc, rq)) continue;
+        cdp__rpc_refuse(rpc, rq, CDP_ERR_PEER_LOST, CDP_RAN_NO, 0, "its caller is lost");
         after = rpc->all; /* others may have ended with it: from the beginning */
-        while (after && (after->pub.from != rank || after->cancelled))
-            after = after->after;
     }
     cdp__ref_lost(&rpc->refs, rank);
     cdp__ctx_lose(rpc, rank);
@@ -4376,15 +4805,40 @@ CDP__PRIVATE void cdp__rpc_tick(void *user) {
 
 CDP__PRIVATE bool cdp__rpc_helps(const cdp_rpc *rpc) {
     const cdp__rpc_here *here = cdp__rpc_here_of();
+    if (here->depth && rpc->desc.no_help) return false;
     return (!rpc->cond || here->request) && here->depth < rpc->desc.max_depth;
 }
 
-/* Lock held; it is released meanwhile. OK: over(rpc, arg); PENDING: it is until_ns. */
-CDP__PRIVATE cdp_status cdp__rpc_wait(
-    cdp_rpc *rpc, bool (*over)(cdp_rpc *rpc, void *arg), void *arg, uint64_t until_ns) {
+/* Runs a function in a wait that is to end by bound_ns. What the function waits for ends soon after
+   that, too: see cdp__rpc_cut(). */
+CDP__PRIVATE void cdp__rpc_help(cdp_rpc *rpc, cdp__rpc_rq *rq, uint64_t bound_ns) {
+    cdp__rpc_here *here = cdp__rpc_here_of();
+    const uint64_t outer = here->until_ns;
+    here->until_ns = cdp__min(bound_ns, outer ? outer : CDP__NEVER);
+    cdp__rpc_run(rpc, rq);
+    here->until_ns = outer;
+    cdp__rpc_tidy(rpc);
+}
+
+/* The function that runs in this thread, if any, is one that waits, or would have waited. */
+CDP__PRIVATE void cdp__rpc_it_waits(const cdp_rpc *rpc) {
+    cdp__rpc_rq *rq = cdp__rpc_here_of()->request;
+    if (rq && rq->pub.rpc == rpc && rq->use) rq->use->waits = true;
+}
+
+/* Lock held; it is released meanwhile. OK: over(rpc, arg); PENDING: it is until_ns. The functions
+   that run meanwhile begin before bound_ns; and before until_ns, but for one, so that waits that
+   only look serve, too. */
+CDP__PRIVATE cdp_status cdp__rpc_wait(cdp_rpc *rpc, bool (*over)(cdp_rpc *rpc, void *arg),
+    void *arg, uint64_t until_ns, uint64_t bound_ns) {
+    const uint64_t outer = cdp__rpc_here_of()->until_ns;
     uint64_t seen = 0;
     cdp_status st = CDP_OK;
+    bool ran = false;
+    cdp__rpc_it_waits(rpc);
     if (over(rpc, arg)) return CDP_OK;
+    if (outer) bound_ns = cdp__min(bound_ns, outer);
+    if (until_ns != CDP__NEVER) until_ns = cdp__min(until_ns, cdp__rpc_cut());
     if (cdp__rpc_here_of()->no_wait || *cdp__inside())
         return cdp__fail(CDP_ERR_STATE,
             "an INLINE function and a callback must not wait; start the call and return, or "
@@ -4392,13 +4846,15 @@ CDP__PRIVATE cdp_status cdp__rpc_wait(
     if (!rpc->channel) return cdp__fail(CDP_ERR_STATE, "the rpc has shut down");
     ++rpc->waiters;
     while (st >= 0 && !over(rpc, arg)) {
-        cdp__rpc_rq *rq = cdp__rpc_helps(rpc) ? cdp__rpc_next(rpc) : NULL;
+        const uint64_t now = cdp__now(rpc->os);
+        const bool may = now < bound_ns && (now < until_ns || !ran);
+        cdp__rpc_rq *rq = may && cdp__rpc_helps(rpc) ? cdp__rpc_next(rpc, now, bound_ns) : NULL;
         if (rq) {
-            cdp__rpc_run(rpc, rq);
-            cdp__rpc_tidy(rpc);
+            cdp__rpc_help(rpc, rq, bound_ns);
+            ran = true;
             continue;
         }
-        if (cdp__now(rpc->os) >= until_ns) {
+        if (now >= until_ns) {
             st = CDP_PENDING;
             break;
         }
@@ -4415,7 +4871,7 @@ CDP__PRIVATE void cdp__rpc_worker(void *arg) {
     cdp_rpc *rpc = (cdp_rpc *)arg;
     cdp_lock_acquire(&rpc->lock);
     while (!rpc->stop) {
-        cdp__rpc_rq *rq = cdp__rpc_next(rpc);
+        cdp__rpc_rq *rq = cdp__rpc_next(rpc, 0, CDP__NEVER);
         if (rq) {
             cdp__rpc_run(rpc, rq);
             cdp__rpc_leave(rpc);
@@ -4435,7 +4891,7 @@ CDP__PRIVATE void cdp__rpc_worker(void *arg) {
    or on none of those that see the exchange. May use: the sections
    above, public functions of groups. */
 
-#define CDP__RPC_MAGIC 0x32637072u /* version 2 of the messages: tensors, contexts */
+#define CDP__RPC_MAGIC 0x33637072u /* version 3 of the messages: lists */
 #define CDP__RPC_CARD (24u + CDP__RPC_NAME)
 
 CDP__PRIVATE cdp_status cdp__rpc_desc_check(const cdp_rpc_desc *d) {
@@ -4489,12 +4945,12 @@ CDP__PRIVATE cdp_status cdp__rpc_memory(cdp_rpc *rpc) {
     uint32_t r;
     rpc->peers = (cdp__rpc_peer *)cdp__alloc_zero(rpc->os, rpc->ranks * sizeof *rpc->peers);
     rpc->lost = (bool *)cdp__alloc_zero(rpc->os, rpc->ranks);
-    rpc->running =
-        (uint32_t *)cdp__alloc_zero(rpc->os, rpc->desc.function_count * sizeof *rpc->running);
+    rpc->uses =
+        (cdp__rpc_use *)cdp__alloc_zero(rpc->os, rpc->desc.function_count * sizeof *rpc->uses);
     rpc->scratch = (uint8_t *)cdp__alloc(rpc->os, CDP__RPC_INLINE_MAX);
     rpc->threads =
         (void **)cdp__alloc_zero(rpc->os, (rpc->desc.workers + 1) * sizeof *rpc->threads);
-    if (!rpc->peers || !rpc->lost || !rpc->running || !rpc->scratch || !rpc->threads
+    if (!rpc->peers || !rpc->lost || !rpc->uses || !rpc->scratch || !rpc->threads
         || !cdp__lock_open(&rpc->lock, rpc->os, true))
         return cdp__fail_nomem("an rpc", rpc->ranks * sizeof *rpc->peers + CDP__RPC_INLINE_MAX);
     for (r = 0; r < rpc->ranks; ++r)
@@ -4571,6 +5027,7 @@ CDP__PRIVATE cdp_status cdp__rpc_open(cdp_rpc *rpc) {
     /* before there are threads that read it without the lock */
     rpc->backward.name = "a backward function";
     rpc->backward.func = cdp__ctx_run_node;
+    rpc->backward_use.known = true;
     if (rpc->desc.workers) {
         rpc->cond = rpc->os->threads.cond_create(rpc->os);
         if (!rpc->cond) return cdp__fail_nomem("a condition of workers", 64);
@@ -4607,13 +5064,15 @@ CDP__PRIVATE void cdp__rpc_free_parts(cdp_rpc *rpc) {
         cdp__free(os, rpc->free_rqs);
         rpc->free_rqs = next;
     }
+    for (i = 0; i < CDP__RPC_AREAS; ++i)
+        cdp__rpc_area_drop(rpc, &rpc->areas[i]);
     if (rpc->cond) os->threads.cond_destroy(os, rpc->cond);
     cdp_group_destroy(rpc->sums);
     cdp_group_destroy(rpc->group);
     cdp__free(os, rpc->calls);
     cdp__free(os, rpc->peers);
     cdp__free(os, rpc->lost);
-    cdp__free(os, rpc->running);
+    cdp__free(os, rpc->uses);
     cdp__free(os, rpc->scratch);
     cdp__free(os, rpc->threads);
     cdp__free(os, rpc->refs.at);
@@ -4821,7 +5280,7 @@ CDP__PRIVATE cdp_status cdp__rpc_add_up(
     st = cdp_start(rpc->sums, &request, &work);
     if (st == CDP_OK) st = cdp_work_then(work, cdp__rpc_summed, &sum, &then);
     cdp_lock_acquire(&rpc->lock);
-    if (st == CDP_OK) st = cdp__rpc_wait(rpc, cdp__rpc_sum_over, &sum, CDP__NEVER);
+    if (st == CDP_OK) st = cdp__rpc_wait(rpc, cdp__rpc_sum_over, &sum, CDP__NEVER, until_ns);
     if (st == CDP_OK && sum.status != CDP_OK) {
         *cdp__error_slot() = sum.error;
         st = sum.status;
@@ -4845,7 +5304,7 @@ CDP__PRIVATE cdp_status cdp__rpc_quiet(cdp_rpc *rpc, uint64_t until_ns) {
     memset(before, 0xff, sizeof before);
     for (;;) {
         uint64_t now;
-        cdp_status st = cdp__rpc_wait(rpc, cdp__rpc_passive, NULL, until_ns);
+        cdp_status st = cdp__rpc_wait(rpc, cdp__rpc_passive, NULL, until_ns, until_ns);
         if (st == CDP_PENDING) return cdp__rpc_blame(rpc);
         if (st != CDP_OK) return st;
         cdp__rpc_tally(rpc, mine);
@@ -4865,7 +5324,8 @@ CDP__PRIVATE cdp_status cdp__rpc_quiet(cdp_rpc *rpc, uint64_t until_ns) {
         }
         memset(before, 0xff, sizeof before);
         pause = cdp__min(cdp__max(2 * pause, CDP__RPC_PAUSE_NS), CDP__RPC_PAUSE_MAX_NS);
-        st = cdp__rpc_wait(rpc, cdp__rpc_tally_moved, mine, cdp__min(until_ns, now + pause));
+        st = cdp__rpc_wait(
+            rpc, cdp__rpc_tally_moved, mine, cdp__min(until_ns, now + pause), until_ns);
         if (st != CDP_OK && st != CDP_PENDING) return st;
     }
 }
@@ -4988,11 +5448,11 @@ CDP_API cdp_status cdp_rpc_serve(cdp_rpc *rpc, uint32_t timeout_ms) {
     cdp__rpc_rq *outer = here->request, serving;
     cdp_status st;
     if (!rpc) return cdp__fail(CDP_ERR_INVALID, "cdp_rpc_serve needs an rpc");
-    serving.pub.rpc = NULL; /* this thread runs functions although there are workers */
+    memset(&serving, 0, sizeof serving); /* this thread runs functions although there are workers */
     if (!outer) here->request = &serving;
     cdp_lock_acquire(&rpc->lock);
     st = cdp__rpc_wait(rpc, cdp__rpc_not_open, NULL,
-        cdp__deadline(rpc->os, cdp__def(timeout_ms, rpc->desc.timeout_ms)));
+        cdp__deadline(rpc->os, cdp__def(timeout_ms, rpc->desc.timeout_ms)), CDP__NEVER);
     cdp__rpc_leave(rpc);
     here->request = outer;
     return st;
@@ -5020,6 +5480,97 @@ CDP_API bool cdp_rpc_alive(cdp_rpc *rpc, uint32_t rank) {
     alive = !rpc->lost[rank];
     cdp_lock_release(&rpc->lock);
     return alive;
+}
+
+/* Of the value on its owner, else of the reference. */
+CDP__PRIVATE cdp_status cdp__rpc_slot_status(const cdp_rpc *rpc, uint32_t slot) {
+    const cdp__ref *r = &rpc->refs.at[slot];
+    const cdp__rpc_value *v = rpc->extra[slot].value;
+    if (r->kind == CDP__REF_OWNER) return v && v->settled ? v->failed : CDP_PENDING;
+    if (r->state == CDP__REF_BROKEN) return rpc->extra[slot].broken;
+    return r->state == CDP__REF_PENDING ? CDP_PENDING : CDP_OK;
+}
+
+CDP__PRIVATE void cdp__rpc_describe_time(const cdp_rpc *rpc, cdp__text *t, uint64_t deadline_ns) {
+    const uint64_t now = cdp__now(rpc->os);
+    if (deadline_ns == CDP__NEVER)
+        cdp__text_add(t, ", no deadline\n");
+    else
+        cdp__text_add(t, ", %llu ms left\n",
+            (unsigned long long)(deadline_ns > now ? (deadline_ns - now) / CDP__MS : 0));
+}
+
+CDP__PRIVATE void cdp__rpc_describe_calls(const cdp_rpc *rpc, cdp__text *t) {
+    char name[16];
+    uint32_t i;
+    for (i = 1; i <= rpc->call_count; ++i) {
+        const cdp__rpc_call *c = rpc->calls[i];
+        if (!c->used) continue;
+        cdp__text_add(t, "call of %s on rank %u (%s): %s%s",
+            c->function ? cdp__rpc_function_name(rpc, c->function, name) : "a value", c->to,
+            rpc->peers[c->to].name, c->left ? "waits for the answer" : "has not left",
+            c->call ? "" : ", nobody waits for it");
+        cdp__rpc_describe_time(rpc, t, c->deadline_ns);
+    }
+}
+
+CDP__PRIVATE void cdp__rpc_describe_requests(const cdp_rpc *rpc, cdp__text *t) {
+    static const char *const stages[] = {"has come",
+        "waits until references are confirmed, or for its turn", "waits for the value",
+        "waits for a thread", "runs", "was kept", "was replied to"};
+    const cdp__rpc_rq *rq;
+    for (rq = rpc->all; rq; rq = rq->after) {
+        cdp__text_add(t, "request of rank %u (%s) for %s: %s%s", rq->pub.from,
+            rpc->peers[rq->pub.from].name, rq->f ? rq->f->name : "a value", stages[rq->stage],
+            rq->cancelled ? ", cancelled" : "");
+        cdp__rpc_describe_time(rpc, t, rq->pub.deadline_ns);
+    }
+}
+
+CDP__PRIVATE void cdp__rpc_describe_refs(const cdp_rpc *rpc, cdp__text *t) {
+    uint32_t slot;
+    for (slot = 1; slot < rpc->refs.room; ++slot) {
+        const cdp__ref *r = &rpc->refs.at[slot];
+        const char *label = rpc->extra[slot].label;
+        if (r->kind != CDP__REF_OWNER && r->kind != CDP__REF_USER) continue;
+        if (r->kind == CDP__REF_OWNER)
+            cdp__text_add(t, "value %llx", (unsigned long long)r->rid);
+        else
+            cdp__text_add(t, "reference to value %llx of rank %u (%s)", (unsigned long long)r->rid,
+                r->rank, rpc->peers[r->rank].name);
+        cdp__text_add(t, "%s%s: %s, %u handles, %u %s\n", label ? ", label " : "",
+            label ? label : "", cdp_status_name(cdp__rpc_slot_status(rpc, slot)), r->handles,
+            r->count, r->kind == CDP__REF_OWNER ? "references of others" : "holds");
+    }
+}
+
+CDP_API uint64_t cdp_rpc_describe(cdp_rpc *rpc, char *out, uint64_t size) {
+    cdp__text t;
+    uint32_t r;
+    if (!rpc || !out || !size) return 0;
+    t.at = out;
+    t.size = size;
+    t.used = 0;
+    cdp_lock_acquire(&rpc->lock);
+    cdp__text_add(&t, "rpc %u, rank %u of %u (%s)%s\n", rpc->desc.number, rpc->rank, rpc->ranks,
+        rpc->peers ? rpc->peers[rpc->rank].name : "", rpc->phase ? ", has shut down" : "");
+    cdp__text_add(&t,
+        "  %u workers, %u idle; timeout_ms %u, max_calls %u, max_queue %u, max_depth %u, "
+        "max_rrefs %u, max_message_bytes %llu, max_queue_bytes %llu\n",
+        rpc->desc.workers, rpc->idle, rpc->desc.timeout_ms, rpc->desc.max_calls,
+        rpc->desc.max_queue, rpc->desc.max_depth, rpc->desc.max_rrefs,
+        (unsigned long long)rpc->desc.max_message_bytes,
+        (unsigned long long)rpc->desc.max_queue_bytes);
+    for (r = 0; r < rpc->ranks; ++r)
+        if (rpc->lost[r])
+            cdp__text_add(
+                &t, "rank %u (%s) is lost: %s\n", r, rpc->peers[r].name, rpc->peers[r].why.text);
+    cdp__rpc_describe_calls(rpc, &t);
+    cdp__rpc_describe_requests(rpc, &t);
+    cdp__rpc_describe_refs(rpc, &t);
+    cdp_lock_release(&rpc->lock);
+    out[t.used] = 0;
+    return t.used;
 }
 
 CDP_API cdp_rpc_stats cdp_rpc_stats_of(cdp_rpc *rpc) {
@@ -5061,6 +5612,7 @@ typedef struct cdp__rpc_starting {
     uint32_t to, on; /* on: slot, 0: none */
     uint32_t flags;
     uint64_t deadline_ns, start_ns;
+    bool cut;       /* by a wait of this thread, see cdp__rpc_cut() */
     uint32_t makes; /* slot of the reference that the call makes */
 } cdp__rpc_starting;
 
@@ -5107,13 +5659,18 @@ CDP__PRIVATE cdp_status cdp__rpc_start_check(cdp_rpc *rpc, cdp__rpc_starting *s)
 }
 
 CDP__PRIVATE void cdp__rpc_start_time(cdp_rpc *rpc, cdp__rpc_starting *s) {
-    const cdp__rpc_rq *outer = cdp__rpc_here_of()->request;
+    const cdp__rpc_here *here = cdp__rpc_here_of();
+    const cdp__rpc_rq *outer = here->request;
     s->start_ns = cdp__now(rpc->os);
     s->deadline_ns = cdp__def(s->desc->timeout_ms, rpc->desc.timeout_ms) == CDP_NO_TIMEOUT
         ? CDP__NEVER
         : s->start_ns + cdp__def(s->desc->timeout_ms, rpc->desc.timeout_ms) * CDP__MS;
     if (outer && outer->pub.rpc == rpc && !s->desc->detached)
         s->deadline_ns = cdp__min(s->deadline_ns, outer->pub.deadline_ns);
+    if (!here->no_wait && !s->desc->detached && cdp__rpc_cut() < s->deadline_ns) {
+        s->deadline_ns = cdp__rpc_cut();
+        s->cut = true;
+    }
 }
 
 CDP__PRIVATE bool cdp__rpc_has_room(cdp_rpc *rpc, void *arg) {
@@ -5132,7 +5689,7 @@ CDP__PRIVATE cdp_status cdp__rpc_start_room(cdp_rpc *rpc, cdp__rpc_starting *s) 
             "%s: %u calls to rank %u (%s) are under way, the smaller one of max_calls here and its "
             "part of max_queue there; wait for one of them",
             s->name, rpc->peers[s->to].flight, s->to, rpc->peers[s->to].name);
-    st = cdp__rpc_wait(rpc, cdp__rpc_has_room, &s->to, s->deadline_ns);
+    st = cdp__rpc_wait(rpc, cdp__rpc_has_room, &s->to, s->deadline_ns, s->deadline_ns);
     if (st != CDP_OK) return st;
     return cdp__rpc_start_check(rpc, s); /* things may have changed meanwhile */
 }
@@ -5150,6 +5707,7 @@ CDP__PRIVATE cdp_status cdp__rpc_start_far(cdp_rpc *rpc, cdp__rpc_starting *s, c
     const cdp_args *args = &s->desc->args;
     const uint32_t slot = s->on ? s->on : s->makes;
     const bool waits = s->on && rpc->refs.at[s->on].state == CDP__REF_PENDING;
+    const bool turn = cdp__rpc_turn(rpc, c);
     cdp__rpc_packet p;
     cdp_status st;
     memset(&p, 0, sizeof p);
@@ -5177,8 +5735,9 @@ CDP__PRIVATE cdp_status cdp__rpc_start_far(cdp_rpc *rpc, cdp__rpc_starting *s, c
             "the reference is broken: its owner never confirmed it");
         return CDP_OK;
     }
-    st = args->rref_count || waits ? cdp__rpc_post_rrefs(rpc, s->to, &p, args, s->on)
-                                   : cdp__rpc_post(rpc, s->to, &p, args);
+    st = args->rref_count || waits || !turn
+        ? cdp__rpc_post_rrefs(rpc, s->to, &p, args, s->on, !turn)
+        : cdp__rpc_post(rpc, s->to, &p, args);
     if (st == CDP_OK && s->on && !c->wire_over) {
         c->on = s->on;
         cdp__ref_on_wire(&rpc->refs, s->on);
@@ -5280,6 +5839,11 @@ CDP__PRIVATE cdp_status cdp__rpc_start_call(cdp_rpc *rpc, cdp__rpc_starting *s) 
     c->start_ns = s->start_ns;
     c->deadline_ns = s->deadline_ns;
     c->one_way = s->desc->one_way;
+    c->cut = s->cut;
+    if (s->desc->in_order) {
+        c->order = ++rpc->orders;
+        c->order_on = s->on;
+    }
     c->ctx = s->desc->ctx;
     if (c->ctx) ++c->ctx->uses;
     c->call = s->call;
@@ -5354,9 +5918,9 @@ CDP_API cdp_status cdp_rpc_remote(cdp_rpc *rpc, const cdp_call_desc *desc, cdp_r
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_rpc_remote needs an rpc, a desc and a place for the reference");
     memset(out, 0, sizeof *out);
-    if (desc->done || desc->one_way || desc->on.rpc)
+    if (desc->done || desc->one_way || desc->in_order || desc->on.rpc)
         return cdp__fail(CDP_ERR_INVALID,
-            "cdp_rpc_remote: done, one_way and on of the desc must not be set; use "
+            "cdp_rpc_remote: done, one_way, in_order and on of the desc must not be set; use "
             "cdp_rref_confirmed(), or pass the reference as an argument");
     memset(&s, 0, sizeof s);
     s.name = "cdp_rpc_remote";
@@ -5388,14 +5952,22 @@ CDP__PRIVATE cdp_status cdp__call_result(const cdp_call *call) {
     return call->status;
 }
 
+/* When it ends at the latest: of os->now_ns. */
+CDP__PRIVATE uint64_t cdp__call_deadline(cdp_rpc *rpc, const cdp_call *call) {
+    const cdp__rpc_call *c = call->priv[CDP__CALL_STAGE] == CDP__CALL_UNDER_WAY
+        ? cdp__rpc_call_find(rpc, call->priv[CDP__CALL_ID])
+        : NULL;
+    return c && c->call == call ? c->deadline_ns : CDP__NEVER;
+}
+
 CDP__PRIVATE cdp_status cdp__call_wait_until(
     const char *name, cdp_call *call, uint32_t timeout_ms) {
     cdp_rpc *rpc = cdp__call_rpc(name, call);
     cdp_status st = CDP_OK;
     if (!rpc) return CDP_ERR_INVALID;
     cdp_lock_acquire(&rpc->lock);
-    st = cdp__rpc_wait(
-        rpc, cdp__call_over, call, timeout_ms ? cdp__deadline(rpc->os, timeout_ms) : 0);
+    st = cdp__rpc_wait(rpc, cdp__call_over, call,
+        timeout_ms ? cdp__deadline(rpc->os, timeout_ms) : 0, cdp__call_deadline(rpc, call));
     cdp__rpc_leave(rpc);
     return st == CDP_OK ? cdp__call_result(call) : st;
 }
@@ -5450,6 +6022,7 @@ CDP_API cdp_status cdp_call_wait_any(
     cdp__calls c;
     cdp_rpc *rpc;
     cdp_status st;
+    uint64_t bound_ns = CDP__NEVER;
     uint32_t i;
     if (!calls || !count || !which)
         return cdp__fail(
@@ -5465,8 +6038,10 @@ CDP_API cdp_status cdp_call_wait_any(
     c.count = count;
     rpc = cdp__call_rpc("cdp_call_wait_any", calls[0]);
     cdp_lock_acquire(&rpc->lock);
+    for (i = 0; i < count; ++i)
+        bound_ns = cdp__min(bound_ns, cdp__call_deadline(rpc, calls[i]));
     st = cdp__rpc_wait(
-        rpc, cdp__call_any_over, &c, timeout_ms ? cdp__deadline(rpc->os, timeout_ms) : 0);
+        rpc, cdp__call_any_over, &c, timeout_ms ? cdp__deadline(rpc->os, timeout_ms) : 0, bound_ns);
     cdp__rpc_leave(rpc);
     if (st != CDP_OK) return st;
     *which = c.which;
@@ -5492,6 +6067,27 @@ CDP_API cdp_status cdp_call_cancel(cdp_call *call) {
     return st;
 }
 
+CDP_API cdp_status cdp_call_work(cdp_call *call, cdp_work *out) {
+    cdp_rpc *rpc = cdp__call_rpc("cdp_call_work", call);
+    cdp_status st = CDP_OK;
+    if (!rpc || !out)
+        return rpc ? cdp__fail(CDP_ERR_INVALID, "cdp_call_work needs a place for the work")
+                   : CDP_ERR_INVALID;
+    memset(out, 0, sizeof *out);
+    cdp_lock_acquire(&rpc->lock);
+    if (call->priv[CDP__CALL_WORK])
+        st = cdp__fail(CDP_ERR_STATE, "cdp_call_work: this call has a work already; use that one");
+    if (st == CDP_OK) {
+        cdp__enter(rpc->group);
+        if (!cdp__pend_open(rpc->group, CDP__PEND_CALL, out)) st = cdp_last_error()->status;
+        cdp__leave(rpc->group);
+    }
+    if (st == CDP_OK) call->priv[CDP__CALL_WORK] = out->seq;
+    if (st == CDP_OK && cdp__call_over(rpc, call)) cdp__rpc_end_work(rpc, call);
+    cdp__rpc_leave(rpc);
+    return st;
+}
+
 CDP_API void cdp_call_free(cdp_call *call) {
     cdp_rpc *rpc;
     uint32_t i;
@@ -5499,7 +6095,11 @@ CDP_API void cdp_call_free(cdp_call *call) {
     rpc = (cdp_rpc *)(uintptr_t)call->priv[CDP__CALL_RPC];
     for (i = 0; i < call->rref_count; ++i)
         cdp_rref_drop(call->rrefs[i]);
-    cdp__free(rpc->os, (void *)(uintptr_t)call->priv[CDP__CALL_MEMORY]);
+    if (call->priv[CDP__CALL_MEMORY]) {
+        cdp_lock_acquire(&rpc->lock);
+        cdp__rpc_area_free(rpc, (void *)(uintptr_t)call->priv[CDP__CALL_MEMORY]);
+        cdp_lock_release(&rpc->lock);
+    }
     cdp__free(rpc->os, (void *)(uintptr_t)call->priv[CDP__CALL_TENSORS]);
     memset(call, 0, sizeof *call);
 }
@@ -5589,6 +6189,7 @@ CDP_API cdp_status cdp_rref_local(
     cdp_rpc *rpc = rref.rpc;
     const cdp__rpc_value *v;
     cdp_status st = CDP_OK;
+    uint64_t until;
     uint32_t slot;
     if (!rpc || !out)
         return cdp__fail(
@@ -5606,8 +6207,8 @@ CDP_API cdp_status cdp_rref_local(
     }
     if (slot) {
         ++rpc->refs.at[slot].handles;
-        st = cdp__rpc_wait(rpc, cdp__rpc_value_ready, &slot,
-            cdp__deadline(rpc->os, cdp__def(timeout_ms, rpc->desc.timeout_ms)));
+        until = cdp__deadline(rpc->os, cdp__def(timeout_ms, rpc->desc.timeout_ms));
+        st = cdp__rpc_wait(rpc, cdp__rpc_value_ready, &slot, until, until);
         v = rpc->extra[slot].value;
         if (st == CDP_PENDING)
             st = cdp__fail(CDP_ERR_TIMEOUT, "cdp_rref_local: the value was not made in time");
@@ -5645,8 +6246,8 @@ CDP_API cdp_status cdp_rref_confirmed(cdp_rref rref, uint32_t timeout_ms) {
     if (slot) {
         ++rpc->refs.at[slot].handles;
         if (!cdp__rpc_not_pending(rpc, &slot))
-            st = timeout_ms ? cdp__rpc_wait(
-                     rpc, cdp__rpc_not_pending, &slot, cdp__deadline(rpc->os, timeout_ms))
+            st = timeout_ms ? cdp__rpc_wait(rpc, cdp__rpc_not_pending, &slot,
+                     cdp__deadline(rpc->os, timeout_ms), CDP__NEVER)
                             : CDP_PENDING;
         if (rpc->refs.at[slot].state == CDP__REF_BROKEN)
             st = cdp__fail_peer(rpc->extra[slot].broken,
@@ -5678,6 +6279,9 @@ CDP_API cdp_status cdp_rref_info_of(cdp_rref rref, cdp_rref_info *out) {
         out->holds = out->is_owner ? 0 : r->count;
         out->forks = out->is_owner ? r->count : 0;
         out->label = rpc->extra[slot].label;
+        out->parent = out->is_owner ? rpc->rank : r->parent;
+        out->status = cdp__rpc_slot_status(rpc, slot);
+        if (out->is_owner) out->type = rpc->extra[slot].value->value.type;
     }
     cdp_lock_release(&rpc->lock);
     return slot ? CDP_OK : CDP_ERR_STATE;
@@ -5759,6 +6363,7 @@ CDP_API cdp_status cdp_rpc_reply_value(cdp_rpc_request *request, const cdp_value
                           : cdp__fail(CDP_ERR_INVALID, "cdp_rpc_reply_value needs a value");
     cdp__rpc_value *v;
     cdp_rpc *rpc;
+    bool copied;
     if (st != CDP_OK) return st;
     rpc = request->rpc;
     if (rpc->phase == CDP__RPC_SHUT && rpc->kept) {
@@ -5776,13 +6381,16 @@ CDP_API cdp_status cdp_rpc_reply_value(cdp_rpc_request *request, const cdp_value
     }
     st = cdp__rpc_results_check(rpc, "cdp_rpc_reply_value", &value->plain);
     v = st == CDP_OK ? cdp__rpc_value_make(rpc) : NULL;
+    if (v) rpc->lends = &v->task;
     if (st == CDP_OK) st = v ? cdp__rpc_answer(rpc, rq, &value->plain) : CDP_ERR_NOMEM;
+    copied = rpc->lends != NULL;
+    rpc->lends = NULL;
     if (st != CDP_OK) {
         cdp__free(rpc->os, v);
         return cdp__rpc_reply_failed(rpc, rq, st);
     }
     v->value = *value;
-    cdp__rpc_add_task(rpc, &v->task); /* its plain bytes were sent: destroy it */
+    if (copied) cdp__rpc_add_task(rpc, &v->task); /* its bytes were sent: destroy it */
     cdp__rpc_leave(rpc);
     return CDP_OK;
 }
@@ -5864,6 +6472,7 @@ CDP__PRIVATE void cdp__ctx_tell_end(cdp_rpc *rpc, cdp_ctx *ctx) {
 CDP_API cdp_status cdp_ctx_end(cdp_ctx *ctx, uint32_t timeout_ms) {
     cdp_rpc *rpc;
     cdp_status st;
+    uint64_t until;
     uint32_t r;
     if (!ctx) return CDP_OK;
     rpc = ctx->rpc;
@@ -5877,8 +6486,8 @@ CDP_API cdp_status cdp_ctx_end(cdp_ctx *ctx, uint32_t timeout_ms) {
     }
     ++ctx->uses;
     cdp__ctx_tell_end(rpc, ctx);
-    st = cdp__rpc_wait(rpc, cdp__ctx_answered, ctx,
-        cdp__deadline(rpc->os, cdp__def(timeout_ms, rpc->desc.timeout_ms)));
+    until = cdp__deadline(rpc->os, cdp__def(timeout_ms, rpc->desc.timeout_ms));
+    st = cdp__rpc_wait(rpc, cdp__ctx_answered, ctx, until, until);
     if (st == CDP_PENDING) {
         for (r = 0; r < rpc->ranks && ctx->with[r] != CDP__CTX_ENDING;)
             ++r;
@@ -6095,10 +6704,9 @@ CDP__PRIVATE cdp_status cdp__ctx_drive(cdp_rpc *rpc, cdp_ctx *ctx, uint64_t unti
         if (rq) {
             ctx->fires = rq->next;
             if (!rq->next) ctx->fires_end = &ctx->fires;
-            cdp__rpc_run(rpc, rq);
-            cdp__rpc_tidy(rpc);
+            cdp__rpc_help(rpc, rq, until_ns);
         } else {
-            st = cdp__rpc_wait(rpc, cdp__ctx_next, ctx, until_ns);
+            st = cdp__rpc_wait(rpc, cdp__ctx_next, ctx, until_ns, until_ns);
         }
     }
     if (st == CDP_PENDING)
@@ -6184,6 +6792,17 @@ CDP_API cdp_status cdp_ctx_grad(cdp_ctx *ctx, uint64_t value, cdp_tensor *out) {
         *out = ctx->values[entry].grad->t;
     cdp_lock_release(&ctx->rpc->lock);
     return st;
+}
+
+CDP_API const uint32_t *cdp_ctx_grad_rows(cdp_ctx *ctx, uint64_t value) {
+    const uint32_t *rows = NULL;
+    uint32_t entry;
+    if (!ctx) return NULL;
+    cdp_lock_acquire(&ctx->rpc->lock);
+    entry = cdp__ctx_entry(ctx, value);
+    if (entry && ctx->values[entry].grad) rows = ctx->values[entry].grad->rows;
+    cdp_lock_release(&ctx->rpc->lock);
+    return rows;
 }
 
 /* ---- >>update-rules (pure): one element of a parameter --------------------------------------- */
@@ -6461,21 +7080,46 @@ CDP__PRIVATE void cdp__optim_store(const cdp_tensor *t, void *data, uint64_t i, 
         ((float *)data)[i] = (float)x;
 }
 
+/* NULL, or why a gradient does not fit its parameter. */
+CDP__PRIVATE const char *cdp__optim_misfit(
+    const cdp__optim_rule *rule, const cdp_tensor *t, const cdp_tensor *g, const uint32_t *rows) {
+    uint64_t i;
+    if (g->dtype != t->dtype) return "a gradient has another dtype than its parameter";
+    if (!rows)
+        return cdp__rpc_tensor_bytes(g) == cdp__rpc_tensor_bytes(t)
+            ? NULL
+            : "a gradient is not as long as its parameter";
+    if (rule->kind != CDP_OPTIM_SGD && rule->kind != CDP_OPTIM_ADAGRAD
+        && rule->kind != CDP_OPTIM_ADAM)
+        return "a gradient is of some rows, which only SGD, ADAGRAD and ADAM take";
+    if (rule->decay != 0) return "a gradient is of some rows; weight_decay must be 0 then";
+    if (g->dims != t->dims
+        || memcmp(g->shape + 1, t->shape + 1, (g->dims - 1) * sizeof *g->shape) != 0)
+        return "the rows of a gradient have another shape than those of its parameter";
+    for (i = 0; i < g->shape[0]; ++i)
+        if (rows[i] >= t->shape[0])
+            return "a gradient is of a row that its parameter does not have";
+    return NULL;
+}
+
+/* `rows`: what the gradient is of; NULL: all elements. */
 CDP__PRIVATE void cdp__optim_update(
-    const cdp__optim_rule *rule, cdp__optim_param *p, const cdp_tensor *g) {
-    const uint64_t n = cdp__rpc_tensor_bytes(&p->t) / cdp_dtype_size(p->t.dtype);
+    const cdp__optim_rule *rule, cdp__optim_param *p, const cdp_tensor *g, const uint32_t *rows) {
+    const uint64_t n = cdp__rpc_tensor_bytes(g) / cdp_dtype_size(g->dtype);
+    const uint64_t width = rows && n ? n / g->shape[0] : 1;
     const double t = (double)++p->steps;
     uint64_t i;
     uint32_t k;
     for (i = 0; i < n; ++i) {
+        const uint64_t at = rows ? rows[i / width] * width + i % width : i;
         double s[3];
         for (k = 0; k < 3; ++k)
-            s[k] = cdp__optim_load(&p->t, p->state[k], i);
-        cdp__optim_store(&p->t, p->t.data, i,
-            cdp__optim_element(rule, t, cdp__optim_load(&p->t, p->t.data, i),
+            s[k] = cdp__optim_load(&p->t, p->state[k], at);
+        cdp__optim_store(&p->t, p->t.data, at,
+            cdp__optim_element(rule, t, cdp__optim_load(&p->t, p->t.data, at),
                 cdp__optim_load(&p->t, g->data, i), s));
         for (k = 0; k < 3; ++k)
-            cdp__optim_store(&p->t, p->state[k], i, s[k]);
+            cdp__optim_store(&p->t, p->state[k], at, s[k]);
     }
 }
 
@@ -6485,6 +7129,8 @@ CDP__PRIVATE void cdp__optim_step_here(void *user, cdp_rpc_request *q) {
     (void)user;
     for (i = 0; o && i < o->count; ++i) {
         cdp__optim_param *p = &o->params[i];
+        const uint32_t *rows;
+        const char *wrong;
         uint64_t value;
         cdp_tensor g;
         if (cdp_ctx_param(q->ctx, p->rref, &value) != CDP_OK
@@ -6493,11 +7139,13 @@ CDP__PRIVATE void cdp__optim_step_here(void *user, cdp_rpc_request *q) {
             return;
         }
         if (!g.data) continue;
-        if (g.dtype != p->t.dtype || cdp__rpc_tensor_bytes(&g) != cdp__rpc_tensor_bytes(&p->t)) {
-            (void)cdp_rpc_fail(q, 1, "a gradient is not like its parameter");
+        rows = cdp_ctx_grad_rows(q->ctx, value);
+        wrong = cdp__optim_misfit(&o->rule, &p->t, &g, rows);
+        if (wrong) {
+            (void)cdp_rpc_fail(q, 1, wrong);
             return;
         }
-        cdp__optim_update(&o->rule, p, &g);
+        cdp__optim_update(&o->rule, p, &g, rows);
     }
 }
 

@@ -99,10 +99,12 @@
                              clone, multi_get, multi_set; a server closes the connection of a client
                              that sends such a request, and PyTorch 1.13 is not understood. Requests
                              for what is left out return UNSUPPORTED. The same in every file
+        CDP_NO_STORE_SERVER  no cdp_store_server_create and what belongs to it: the program uses
+                             stores that others serve; see also cdp_tcp.h. The same in every file
         CDP_NO_JOB_KEY       no authentication: a job_key in a desc is UNSUPPORTED, and a server or
                              rank without trust_network serves its own machine only; it closes
                              other connections without telling the reason. The same in every file
-        CDP_NO_FILE_STORE    no file store, and nothing of <sys/file.h> and <sys/stat.h>; the same
+        CDP_NO_FILE_STORE    no file store; the same
                              in every file
 
     THREADS
@@ -254,7 +256,8 @@ typedef struct cdp_file_store_desc {
    includes the keys in which the users are counted. Any number of threads may use the store. The
    caller owns *out (cdp_store_destroy()). Errors: INVALID (the desc, or `private_file` refused the
    file); NOMEM; IO (the text names path and errno); STORE (the file is not a store, or is damaged:
-   remove it); TIMEOUT (another process kept the file locked: resume or end that process). */
+   remove it); TIMEOUT (another process kept the file locked: resume or end that process);
+   UNSUPPORTED (the os has no files). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_file_store_create(
     const cdp_file_store_desc *desc, cdp_store **out);
 #endif
@@ -351,6 +354,7 @@ typedef struct cdp_store_server_desc {
     struct cdp__loop *loop;
 } cdp_store_server_desc;
 
+#ifndef CDP_NO_STORE_SERVER
 /* Starts a server for both dialects of PyTorch's TCPStore, that of 2.x and that of 1.13. Without a
    job_key it serves only processes of this machine. With one, client and server prove to each other
    that they have it before the server parses any other byte (SECURITY in cdp_tcp.h). The server
@@ -374,6 +378,7 @@ CDP_API cdp_status cdp_store_server_poll(cdp_store_server *server, uint64_t dead
 /* Closes all connections and frees the server. Calls of connected clients of this library then fail
    with STATE. No other thread may use the server meanwhile. NULL is allowed. */
 CDP_API void cdp_store_server_destroy(cdp_store_server *server);
+#endif /* CDP_NO_STORE_SERVER */
 
 /* ---- >>store functions ----------------------------------------------------------------------- */
 
@@ -542,10 +547,12 @@ inline cdp_status cdp_file_store_create(const cdp_file_store_desc &desc, cdp_sto
 inline cdp_status cdp_tcp_store_create(const cdp_tcp_store_desc &desc, cdp_store **out) {
     return cdp_tcp_store_create(&desc, out);
 }
+#ifndef CDP_NO_STORE_SERVER
 inline cdp_status cdp_store_server_create(
     const cdp_store_server_desc &desc, cdp_store_server **out) {
     return cdp_store_server_create(&desc, out);
 }
+#endif
 #endif
 
 #endif /* CDP_STORE_INCLUDED */
@@ -553,10 +560,10 @@ inline cdp_status cdp_store_server_create(
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_STORE_IMPLEMENTATION)) \
     && !defined(CDP_STORE_IMPL_INCLUDED)
 #define CDP_STORE_IMPL_INCLUDED
+#undef CDP__HERE
+#define CDP__HERE CDP__FILE_STORE
 
 #ifndef CDP_NO_FILE_STORE
-#include <sys/file.h>
-#include <sys/stat.h>
 #endif
 
 #ifdef __cplusplus
@@ -1402,11 +1409,11 @@ CDP__PRIVATE cdp_status cdp__auth_read(cdp__auth *a) {
 
 /* ---- >>kv: the map --------------------------------------------------------------------------- */
 
-/* Knows: keys, values, queues. Promises: entries stay where they are while links to them exist.
+/* Knows: keys, values, queues. Promises: an entry keeps its address while a chain links to it.
    May use: >>number, hash of cdp.h. */
 
-/* A link of a chain, which is a ring of links whose head is a link, too: so a link leaves its chain
-   without knowing the head, and a whole chain moves in one step. */
+/* A link of a doubly linked ring. The head of a chain is itself a link, so removing a link does not
+   need the head, and all links move to another chain in constant time. */
 typedef struct cdp__chain {
     struct cdp__chain *next, *prev;
 } cdp__chain;
@@ -1425,7 +1432,7 @@ CDP__PRIVATE void cdp__chain_add(cdp__chain *head, cdp__chain *link) {
     link->prev->next = link->next->prev = link;
 }
 
-/* Returns the head when the chain is empty now, else NULL. */
+/* Removes a link from its chain. Returns the head if that leaves the chain empty, else NULL. */
 CDP__PRIVATE cdp__chain *cdp__chain_remove(cdp__chain *link) {
     cdp__chain *next = link->next, *prev = link->prev;
     next->prev = prev;
@@ -1434,7 +1441,7 @@ CDP__PRIVATE cdp__chain *cdp__chain_remove(cdp__chain *link) {
     return next == prev && next->next == next ? next : NULL;
 }
 
-/* All links of `from`, in their order, behind those of `to`. */
+/* Appends all links of `from` to the chain `to`, in their order; `from` is empty afterwards. */
 CDP__PRIVATE void cdp__chain_move(cdp__chain *from, cdp__chain *to) {
     if (cdp__chain_empty(from)) return;
     from->next->prev = to->prev;
@@ -1450,18 +1457,18 @@ typedef struct cdp__kv_item {
     uint64_t bytes;
 } cdp__kv_item;
 
-/* A key with a value, with a queue, or with connections that wait for it; at least one of these.
-   The key's bytes follow the struct. */
+/* An entry exists while its key has a value, queued values, or connections that wait for it or
+   watch it. The bytes of the key follow the struct in memory. */
 typedef struct cdp__kv_entry {
     struct cdp__kv_entry *next;
     uint64_t hash, key_bytes;
     uint8_t *value;
     uint64_t value_bytes, value_room;
     uint64_t since;                       /* kv->arrivals when the key got its value */
-    cdp__kv_item *first_item, *last_item; /* the queue, which has nothing to do with the value */
+    cdp__kv_item *first_item, *last_item; /* the queue, which is independent of the value */
     uint64_t item_count;
-    cdp__chain waits, watches; /* the server's */
-    bool present;              /* has a value */
+    cdp__chain waits, watches; /* connections of a store server */
+    bool present;              /* the key has a value */
 } cdp__kv_entry;
 
 typedef struct cdp__kv {
@@ -1469,13 +1476,13 @@ typedef struct cdp__kv {
     cdp__kv_entry **buckets;
     uint64_t bucket_count; /* a power of two, or 0 before the first entry */
     uint64_t entry_count, present_count;
-    uint64_t arrivals; /* how often a key without a value got one */
+    uint64_t arrivals; /* how many times a key without a value was given one */
     uint64_t seed;
-    uint64_t bytes, max_bytes; /* as cdp__kv_cost() counts them */
+    uint64_t bytes, max_bytes; /* memory in use and its limit, see cdp__kv_cost() */
 } cdp__kv;
 
-/* What `bytes` of memory really take, at most: allocations are aligned to 64 bytes, and the
-   allocator keeps headers and gaps between them. */
+/* An upper bound of the memory that an allocation of `bytes` takes: it is aligned to 64 bytes, and
+   the allocator adds a header and a gap. */
 CDP__PRIVATE uint64_t cdp__kv_cost(uint64_t bytes) {
     return bytes ? (bytes + 63) / 64 * 64 + 48 : 0;
 }
@@ -1498,13 +1505,13 @@ CDP__PRIVATE cdp__kv_item *cdp__kv_pop(cdp__kv *kv, cdp__kv_entry *e) {
     if (!item->next) e->last_item = NULL;
     --e->item_count;
     kv->bytes -= cdp__kv_cost(sizeof *item + item->bytes);
-    return item; /* the caller frees it, and then may release the entry */
+    return item; /* The caller frees it, and then may release the entry. */
 }
 
 CDP__PRIVATE void cdp__kv_drop_items(cdp__kv *kv, cdp__kv_entry *e) {
 #ifdef CDP_NO_STORE_CALLS
     (void)kv;
-    CDP_ASSERT(!e->item_count); /* without the calls for queues there are none */
+    CDP_ASSERT(!e->item_count); /* This build has no calls that fill a queue. */
     (void)e;
 #else
     while (e->item_count)
@@ -1538,7 +1545,7 @@ CDP__PRIVATE cdp__kv_entry *cdp__kv_find(const cdp__kv *kv, cdp_bytes key) {
     return NULL;
 }
 
-/* The entry when it has a value, else NULL. */
+/* The entry of a key that has a value; NULL if the key has none. */
 CDP__PRIVATE cdp__kv_entry *cdp__kv_get(const cdp__kv *kv, cdp_bytes key) {
     cdp__kv_entry *e = cdp__kv_find(kv, key);
     return e && e->present ? e : NULL;
@@ -1550,7 +1557,7 @@ CDP__PRIVATE bool cdp__kv_grow(cdp__kv *kv) {
     uint64_t i;
     if (kv->entry_count < kv->bucket_count) return true;
     buckets = (cdp__kv_entry **)cdp__alloc_zero(kv->os, n * sizeof *buckets);
-    if (!buckets) return kv->bucket_count != 0; /* longer chains are better than no entry */
+    if (!buckets) return kv->bucket_count != 0; /* Use the old table: only slower. */
     for (i = 0; i < kv->bucket_count; ++i) {
         cdp__kv_entry *e = kv->buckets[i], *next;
         for (; e; e = next) {
@@ -1574,8 +1581,8 @@ CDP__PRIVATE cdp_status cdp__kv_full(const cdp__kv *kv) {
         (unsigned long long)kv->max_bytes);
 }
 
-/* The entry of a key, made without a value when there is none. NULL when there is no room, with
-   the last error set. */
+/* Returns the entry of a key and creates it, without a value, if there is none. NULL: no room; the
+   last error is set. */
 CDP__PRIVATE cdp__kv_entry *cdp__kv_obtain(cdp__kv *kv, cdp_bytes key) {
     const uint64_t bytes = sizeof(cdp__kv_entry) + key.bytes;
     cdp__kv_entry *e = cdp__kv_find(kv, key), **bucket;
@@ -1602,7 +1609,8 @@ CDP__PRIVATE cdp__kv_entry *cdp__kv_obtain(cdp__kv *kv, cdp_bytes key) {
     return e;
 }
 
-/* Frees an entry that has no value, no queue and no waiting connection. */
+/* Frees an entry whose key has no value and no queue, and which no connection waits for or watches;
+   leaves any other entry alone. NULL is allowed. */
 CDP__PRIVATE void cdp__kv_release(cdp__kv *kv, cdp__kv_entry *e) {
     cdp__kv_entry **at;
     if (!e || e->present || e->item_count) return;
@@ -1616,11 +1624,11 @@ CDP__PRIVATE void cdp__kv_release(cdp__kv *kv, cdp__kv_entry *e) {
     cdp__free(kv->os, e);
 }
 
-/* Room for a value of `bytes`, keeping the first `keep` bytes of the old one. On failure nothing
-   has changed. */
+/* Makes room for a value of `bytes` and keeps the first `keep` bytes of the old value. A failure
+   changes nothing. */
 CDP__PRIVATE cdp_status cdp__kv_reserve(
     cdp__kv *kv, cdp__kv_entry *e, uint64_t bytes, uint64_t keep) {
-    /* appending little by little stays linear */
+    /* Half as much again, so that many small appends take linear time. */
     const uint64_t room = keep ? cdp__max(bytes, keep + keep / 2) : bytes;
     uint8_t *value;
     if (e->value && bytes <= e->value_room && e->value_room / 4 <= bytes + 64) return CDP_OK;
@@ -1637,11 +1645,12 @@ CDP__PRIVATE cdp_status cdp__kv_reserve(
     return CDP_OK;
 }
 
-/* key[at ..] := value; shorter or longer than before. `value` must not lie in the entry. */
+/* Replaces everything from byte `at` of the value on by `value`, which must not be memory of this
+   entry. */
 CDP__PRIVATE cdp_status cdp__kv_write(cdp__kv *kv, cdp__kv_entry *e, uint64_t at, cdp_bytes value) {
     const cdp_status status = cdp__kv_reserve(kv, e, at + value.bytes, at);
     if (status != CDP_OK) {
-        cdp__kv_release(kv, e); /* it may have been made just for this */
+        cdp__kv_release(kv, e); /* It may have been created for this value. */
         return status;
     }
     if (value.bytes) memcpy(e->value + at, value.data, (size_t)value.bytes);
@@ -1654,8 +1663,8 @@ CDP__PRIVATE cdp_status cdp__kv_write(cdp__kv *kv, cdp__kv_entry *e, uint64_t at
     return CDP_OK;
 }
 
-/* The operations. *out is the entry, whose waiters may now be woken, or NULL when nothing was
-   stored. */
+/* The operations on a value: set, append, add, compare_set. They set *out to the entry, so that the
+   caller can wake its waiters, or to NULL if they stored nothing. */
 CDP__PRIVATE cdp_status cdp__kv_set(
     cdp__kv *kv, cdp_bytes key, cdp_bytes value, cdp__kv_entry **out) {
     *out = cdp__kv_obtain(kv, key);
@@ -1682,7 +1691,8 @@ CDP__PRIVATE cdp_status cdp__kv_add(
     return cdp__kv_set(kv, key, value, out);
 }
 
-/* *answer points into the map, or is `expected`; valid until the next change. */
+/* *answer: the value afterwards, in memory of the map, which is valid until the next change; or
+   `expected` if the key is absent. */
 CDP__PRIVATE cdp_status cdp__kv_compare_set(cdp__kv *kv, cdp_bytes key, cdp_bytes expected,
     cdp_bytes desired, cdp_bytes *answer, cdp__kv_entry **out) {
     cdp__kv_entry *e = cdp__kv_get(kv, key);
@@ -1715,7 +1725,7 @@ CDP__PRIVATE bool cdp__kv_delete(cdp__kv *kv, cdp_bytes key) {
     return true;
 }
 
-/* A value behind the others of a key's queue. */
+/* Appends a value to the queue of a key. *out as above. */
 CDP__PRIVATE cdp_status cdp__kv_push(
     cdp__kv *kv, cdp_bytes key, cdp_bytes value, cdp__kv_entry **out) {
     cdp__kv_entry *e = cdp__kv_obtain(kv, key);
@@ -1742,7 +1752,7 @@ CDP__PRIVATE cdp_status cdp__kv_push(
     return CDP_OK;
 }
 
-/* Whether a wait for this key is over: it has a value, or something is in its queue. */
+/* True if the key has a value or a queued value, which ends a wait for the key. */
 CDP__PRIVATE bool cdp__kv_available(const cdp__kv *kv, cdp_bytes key) {
     const cdp__kv_entry *e = cdp__kv_find(kv, key);
     return e && (e->present || e->item_count);
@@ -1755,9 +1765,10 @@ CDP__PRIVATE uint64_t cdp__kv_reverse(uint64_t v) {
     return out;
 }
 
-/* The bucket to look at after `cursor`; 0 when all were seen, since the first one. Counts from the
-   highest bit of the bucket's number down: when the table doubles between two looks, what was seen
-   of the old one is exactly what need not be seen of the new one. */
+/* The bucket that follows `cursor` in a listing, which begins with bucket 0; returns 0 after the
+   last one. It increments the bucket number from its highest bit down. So if the table doubles
+   during a listing, the buckets that were listed in the old table correspond exactly to those that
+   the new order has passed. */
 CDP__PRIVATE uint64_t cdp__kv_next_bucket(const cdp__kv *kv, uint64_t cursor) {
     CDP_ASSERT(kv->bucket_count);
     return cdp__kv_reverse(cdp__kv_reverse(cursor | ~(kv->bucket_count - 1)) + 1);
@@ -2139,7 +2150,7 @@ CDP__PRIVATE cdp_status cdp__hash_wait(void *self, cdp_store_request *rq, uint64
 
 CDP__PRIVATE void cdp__hash_cancel(void *self, cdp_store_request *rq) {
     (void)self;
-    (void)rq; /* only the caller refers to a pending request */
+    (void)rq; /* The store keeps no reference to a pending request. */
 }
 
 CDP__PRIVATE void cdp__hash_destroy(void *self) {
@@ -2187,12 +2198,13 @@ CDP_API cdp_status cdp_hash_store_create(const cdp_hash_store_desc *desc, cdp_st
 
 /* ---- >>store-custom: two functions of a program as a store; polling stores ------------------- */
 
-/* Knows: stores that cannot wake their users. Promises: every operation is atomic if `swap` is;
-   a wait polls at most 10 ms apart. May use: >>record, >>number, >>request. */
+/* Knows: stores without notification, which have to be polled. Promises: each operation is atomic
+   if the program's `swap` is; a waiting call polls at least every 10 ms. May use: os of cdp.h,
+   >>record, >>number, >>request. */
 
-/* What is common to stores that cannot wake their users: an attempt does a request at once, or
-   returns CDP_PENDING and has done nothing that the next attempt would do twice; a wait attempts
-   again, at growing intervals. */
+/* The common part of polling stores: the custom store and the file store. `attempt` either
+   completes a request, or returns CDP_PENDING and may be called again for it without doing anything
+   twice. A wait calls it again at growing intervals. The lock is held during an attempt. */
 typedef struct cdp__polling {
     cdp_store store;
     cdp_lock lock;
@@ -2201,7 +2213,8 @@ typedef struct cdp__polling {
 
 #define CDP__POLLING_PAUSE_MAX_NS (10 * CDP__MS)
 
-/* A barrier made of other operations: count once, which `priv` remembers, then look. */
+/* Implements a barrier with ADD and GET: the first attempt adds 1 to the counter and sets rq->priv,
+   later attempts only read the counter. */
 CDP__PRIVATE cdp_status cdp__polling_barrier(cdp__polling *t, cdp_store_request *rq) {
     cdp_store_request part = *rq;
     cdp_status status;
@@ -2247,8 +2260,8 @@ CDP__PRIVATE cdp_status cdp__polling_start(void *self, cdp_store_request *rq) {
     return rq->status;
 }
 
-/* Sleep until the next look. The first ones are close together: what was in the way may be over
-   in microseconds. */
+/* Sleeps until the next attempt. The first four pauses only yield the processor, because another
+   user holds a lock for microseconds; then they double from 4 ms to 10 ms. */
 CDP__PRIVATE void cdp__polling_pause(
     const cdp_os *os, uint32_t attempts, uint64_t now, uint64_t deadline_ns) {
     if (attempts < 4 && os->threads.yield)
@@ -2265,7 +2278,7 @@ CDP__PRIVATE cdp_status cdp__polling_wait(void *self, cdp_store_request *rq, uin
     cdp__polling *t = (cdp__polling *)self;
     uint32_t attempts;
     for (attempts = 0; rq->status == CDP_PENDING; ++attempts) {
-        /* before the attempt: the last one comes after the deadline */
+        /* Read the clock first, so that the last attempt begins after the deadline. */
         const uint64_t now = t->store.os->now_ns(t->store.os->user);
         cdp_lock_acquire(&t->lock);
         rq->status = cdp__polling_attempt(t, rq);
@@ -2278,10 +2291,11 @@ CDP__PRIVATE cdp_status cdp__polling_wait(void *self, cdp_store_request *rq, uin
 
 CDP__PRIVATE void cdp__polling_cancel(void *self, cdp_store_request *rq) {
     (void)self;
-    (void)rq; /* only the caller refers to a pending request */
+    (void)rq; /* The store keeps no reference to a pending request. */
 }
 
-/* False without memory. What else is in *t is the caller's; its `destroy` must be set. */
+/* Returns false when out of memory. The caller has set t->store.destroy; other members of the
+   object around *t are left alone. */
 CDP__PRIVATE bool cdp__polling_open(cdp__polling *t, const cdp_os *os, uint32_t timeout_ms,
     cdp_status (*attempt)(cdp__polling *t, cdp_store_request *rq)) {
     t->store.self = t;
@@ -2295,7 +2309,7 @@ CDP__PRIVATE bool cdp__polling_open(cdp__polling *t, const cdp_os *os, uint32_t 
 }
 
 typedef struct cdp__custom_store {
-    cdp__polling tried;
+    cdp__polling polling;
     cdp_custom_store_desc desc;
 } cdp__custom_store;
 
@@ -2315,8 +2329,9 @@ CDP__PRIVATE cdp_status cdp__custom_read(cdp__custom_store *c, cdp_store_request
     return status;
 }
 
-/* What the i-th key of a request is to hold, given what it holds (NULL: it is absent). *memory
-   is to be freed afterwards. *out is NULL for nothing at all; PENDING: it is to stay as it is. */
+/* Computes the value that a request gives its i-th key, from the value that the key has now (`now`;
+   NULL: absent). OK: *out is the new value (of no use to DELETE); PENDING: the value does not
+   change. `text` has room for 24 bytes. The caller frees *memory when it no longer needs *out. */
 CDP__PRIVATE cdp_status cdp__custom_new_value(cdp__custom_store *c, cdp_store_request *rq,
     uint64_t i, const cdp_bytes *now, cdp_bytes *out, char *text, uint8_t **memory) {
     int64_t sum = 0;
@@ -2346,7 +2361,8 @@ CDP__PRIVATE cdp_status cdp__custom_new_value(cdp__custom_store *c, cdp_store_re
     return CDP_OK;
 }
 
-/* One key: get, swap. PENDING: another user was faster. */
+/* Changes one key: reads it with `get` and replaces it with `swap`. PENDING: another user changed
+   the key in between. */
 CDP__PRIVATE cdp_status cdp__custom_change(
     cdp__custom_store *c, cdp_store_request *rq, uint64_t i) {
     char text[24];
@@ -2364,7 +2380,7 @@ CDP__PRIVATE cdp_status cdp__custom_change(
         if (!cdp__store_answer(c->desc.os, rq, answer))
             status = cdp__fail_nomem("a value", answer.bytes);
     }
-    if (status == CDP_PENDING) return CDP_OK; /* nothing is to be changed */
+    if (status == CDP_PENDING) return CDP_OK; /* The value does not change. */
     if (status == CDP_OK)
         status = (c->desc.swap)(c->desc.user, rq->keys[i], found == CDP_OK ? &now : NULL,
             rq->op == CDP_STORE_DELETE ? NULL : &wish);
@@ -2393,7 +2409,7 @@ CDP__PRIVATE cdp_status cdp__custom_attempt(cdp__polling *t, cdp_store_request *
         return c->desc.num_keys(c->desc.user, &rq->number);
     case CDP_STORE_LIST_KEYS:
         return cdp__fail(CDP_ERR_UNSUPPORTED, "a custom store cannot list its keys");
-    case CDP_STORE_MULTI_SET: /* `number` is how many are done, so that none is set twice */
+    case CDP_STORE_MULTI_SET: /* `number` keys are set; a later attempt sets the others */
         while ((uint64_t)rq->number < rq->key_count && status == CDP_OK) {
             status = cdp__custom_change(c, rq, (uint64_t)rq->number);
             rq->number += status == CDP_OK;
@@ -2406,7 +2422,7 @@ CDP__PRIVATE cdp_status cdp__custom_attempt(cdp__polling *t, cdp_store_request *
 CDP__PRIVATE void cdp__custom_destroy(void *self) {
     cdp__custom_store *c = (cdp__custom_store *)self;
     if (c->desc.destroy) c->desc.destroy(c->desc.user);
-    cdp__lock_close(&c->tried.lock);
+    cdp__lock_close(&c->polling.lock);
     cdp__free(c->desc.os, c);
 }
 
@@ -2424,12 +2440,12 @@ CDP_API cdp_status cdp_custom_store_create(const cdp_custom_store_desc *desc, cd
     if (!c) return cdp__fail_nomem("a custom store", sizeof *c);
     c->desc = *desc;
     c->desc.os = os;
-    c->tried.store.destroy = cdp__custom_destroy;
-    if (!cdp__polling_open(&c->tried, os, desc->timeout_ms, cdp__custom_attempt)) {
-        cdp__free(os, c); /* not destroyed: `user` stays the caller's when there is no store */
+    c->polling.store.destroy = cdp__custom_destroy;
+    if (!cdp__polling_open(&c->polling, os, desc->timeout_ms, cdp__custom_attempt)) {
+        cdp__free(os, c); /* Without calling desc->destroy: the caller still owns `user`. */
         return cdp__fail_nomem("a lock", sizeof(cdp_lock));
     }
-    *out = &c->tried.store;
+    *out = &c->polling.store;
     return CDP_OK;
 }
 
@@ -2437,30 +2453,29 @@ CDP_API cdp_status cdp_custom_store_create(const cdp_custom_store_desc *desc, cd
 
 /* ---- >>store-file: a file of records that its users append to under a lock ------------------- */
 
-/* Knows: the file, its lock, this user's copy of the map. Promises: a user may be killed at any
-   point, and the others go on. May use: >>record, >>kv, >>request, >>store-hash, >>store-custom. */
+/* Knows: the file, its lock, this process's copy of the keys and values. Promises: a process that
+   is killed at any point leaves a file that the others can use. May use: os of cdp.h, >>record,
+   >>kv, >>request, >>store-hash, >>store-custom. */
 
 #ifndef CDP_NO_FILE_STORE
-/* The file is opened, locked with flock() and closed for every request, as PyTorch does it: so
-   the lock of a user that dies is gone with it, and the children of a fork do not share one.
-   Each user keeps the map as of the last record that it has read, and reads on from there. These
-   are POSIX calls and not functions of cdp_os: a store in a file makes sense only between
-   processes that share a real file system, which no replaced os can give them. Memory, clock,
-   sleep and locks between threads are those of the os. */
+/* A user of the file is one store object in one process. Every request opens the file, locks it and
+   closes it again, as PyTorch does: the lock of a process that dies is released, and the children
+   of a fork do not share one. Each user keeps a copy of the keys and values up to the last record
+   that it read, and the next request reads only what follows. */
 typedef struct cdp__file_store {
-    cdp__polling tried;
+    cdp__polling polling;
     const cdp_os *os;
-    cdp__kv kv; /* with keys as in the file */
-    char *path; /* behind the struct */
+    cdp__kv kv; /* the copy; its keys have the prefixes that they have in the file */
+    char *path; /* allocated with this struct, right after it */
     uint32_t world_size;
     bool private_file;
-    uint64_t at; /* how much of the file is in the map */
-    /* the file that was read; open, so that its number is not given to another one meanwhile */
+    uint64_t at; /* bytes of the file that the copy contains */
+    /* descriptor of the file that was read, or -1. It stays open so that the system does not give
+       the numbers below to another file */
     int32_t pin;
-    dev_t device;
-    ino_t number;
-    bool torn; /* half a record behind `at`, seen by a reader */
-    bool busy; /* somebody else has the lock */
+    uint64_t device, number; /* of that file, see cdp_file_info */
+    bool torn;               /* a reader found an incomplete record at `at` */
+    bool busy;               /* another user holds the lock */
     uint8_t key[1 + CDP_STORE_MAX_KEY_BYTES];
 } cdp__file_store;
 
@@ -2477,26 +2492,31 @@ CDP__PRIVATE cdp_status cdp__file_fail(const cdp__file_store *f, int err, const 
     return cdp__fail_peer(CDP_ERR_IO, -1, err, "the file store %s: %s", f->path, what);
 }
 
-/* Another file, or none: forget what was read. */
-CDP__PRIVATE void cdp__file_reset(cdp__file_store *f, int fd, const struct stat *st) {
+CDP__PRIVATE void cdp__file_close_fd(const cdp__file_store *f, int32_t fd) {
+    if (fd >= 0) (void)f->os->files.close_file(f->os->user, fd);
+}
+
+/* Forgets the copy. From now on `fd` is the file that the copy is made from; -1: there is none.
+   `info` may be NULL if `fd` is the same file as before. */
+CDP__PRIVATE void cdp__file_reset(cdp__file_store *f, int32_t fd, const cdp_file_info *info) {
     const uint64_t seed = f->kv.seed;
     cdp__kv_close(&f->kv);
     cdp__kv_open(&f->kv, f->os, seed, UINT64_MAX);
-    if (f->pin >= 0) close(f->pin);
-    /* without a copy of the descriptor, everything is read again each time: slow, not wrong */
-    f->pin = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
-    if (st) {
-        f->device = st->st_dev;
-        f->number = st->st_ino;
+    if (f->pin != fd) cdp__file_close_fd(f, f->pin);
+    f->pin = fd;
+    if (info) {
+        f->device = info->device;
+        f->number = info->number;
     }
     f->at = 0;
 }
 
-CDP__PRIVATE void cdp__file_close(int fd) {
+/* Ends a request. */
+CDP__PRIVATE void cdp__file_close(cdp__file_store *f, int32_t fd) {
     if (fd < 0) return;
-    /* said, because the pin may be a copy of this descriptor, and a fork may have made others */
-    flock(fd, LOCK_UN);
-    close(fd);
+    /* Closing may not release the lock: the pin stays open, and so do copies in forked children. */
+    (void)f->os->files.lock_file(f->os->user, fd, CDP_FILE_UNLOCK);
+    if (fd != f->pin) cdp__file_close_fd(f, fd);
 }
 
 CDP__PRIVATE cdp_status cdp__file_apply(cdp__file_store *f, const cdp__record *r) {
@@ -2506,8 +2526,8 @@ CDP__PRIVATE cdp_status cdp__file_apply(cdp__file_store *f, const cdp__record *r
     return CDP_OK;
 }
 
-/* The records in the n bytes at p, which lie at f->at of a file of `size`. *need: how many bytes
-   the next one takes. */
+/* Applies the records in the n bytes at p, which the file of `size` bytes has at f->at. *need:
+   bytes of the next record, which may be more than are left of n. */
 CDP__PRIVATE cdp_status cdp__file_apply_all(
     cdp__file_store *f, const uint8_t *p, uint64_t n, uint64_t size, uint64_t *need) {
     const uint64_t start = f->at;
@@ -2517,11 +2537,11 @@ CDP__PRIVATE cdp_status cdp__file_apply_all(
         const cdp__record_result result = cdp__record_next(p + used, n - used, size - f->at, &r);
         f->torn = result == CDP__RECORD_TORN;
         *need = r.bytes;
-        /* so few bytes tell nothing: rather refuse than cut another program's file */
+        /* Fewer than 4 bytes may belong to another program's file: refuse it, do not cut it. */
         if (result == CDP__RECORD_BAD || (f->torn && size < 4))
             return cdp__fail(CDP_ERR_STORE,
-                "%s is no file of a store, or is damaged: there is no record at byte %llu; take "
-                "another path, or remove it when nobody uses it",
+                "%s is not the file of a store, or is damaged: there is no record at byte %llu; "
+                "choose another path, or remove the file when no process uses it",
                 f->path, (unsigned long long)f->at);
         if (result != CDP__RECORD_WHOLE) return CDP_OK;
         if (cdp__file_apply(f, &r) != CDP_OK) return CDP_ERR_NOMEM;
@@ -2530,24 +2550,29 @@ CDP__PRIVATE cdp_status cdp__file_apply_all(
     return CDP_OK;
 }
 
-/* With the lock held: read what is new. */
-CDP__PRIVATE cdp_status cdp__file_read(cdp__file_store *f, int fd, uint64_t size) {
+/* Copies exactly n bytes of the file, from the byte f->at on. */
+CDP__PRIVATE cdp_status cdp__file_copy(cdp__file_store *f, int32_t fd, uint8_t *p, uint64_t n) {
+    uint64_t done = 0;
+    while (done < n) {
+        const int64_t r = f->os->files.read_at(f->os->user, fd, f->at + done, p + done, n - done);
+        if (r <= 0) return cdp__file_fail(f, r ? (int)-r : EIO, "cannot read");
+        done += (uint64_t)r;
+    }
+    return CDP_OK;
+}
+
+/* Reads what other users appended since the last request. The caller holds the lock. */
+CDP__PRIVATE cdp_status cdp__file_read(cdp__file_store *f, int32_t fd, uint64_t size) {
     uint64_t room = cdp__min(CDP__FILE_PIECE, size - f->at), need = 0;
     uint8_t *p = NULL;
     cdp_status status = CDP_OK;
     f->torn = false;
     while (f->at < size && !f->torn && status == CDP_OK) {
-        int64_t n;
+        const uint64_t n = cdp__min(room, size - f->at);
         if (!p && !(p = (uint8_t *)cdp__alloc(f->os, room)))
             return cdp__fail_nomem("a record of a file store", room);
-        do
-            n = pread(fd, p, (size_t)cdp__min(room, size - f->at), (off_t)f->at);
-        while (n < 0 && errno == EINTR);
-        if (n <= 0) {
-            status = cdp__file_fail(f, n ? errno : EIO, "cannot read");
-            break;
-        }
-        status = cdp__file_apply_all(f, p, (uint64_t)n, size, &need);
+        status = cdp__file_copy(f, fd, p, n);
+        if (status == CDP_OK) status = cdp__file_apply_all(f, p, n, size, &need);
         if (need > room) {
             cdp__free(f->os, p);
             p = NULL;
@@ -2558,84 +2583,86 @@ CDP__PRIVATE cdp_status cdp__file_read(cdp__file_store *f, int fd, uint64_t size
     return status;
 }
 
-CDP__PRIVATE cdp_status cdp__file_lock(cdp__file_store *f, int fd, cdp__file_mode mode) {
-    int r;
-    do
-        r = flock(fd, (mode == CDP__FILE_READ ? LOCK_SH : LOCK_EX) | LOCK_NB);
-    while (r < 0 && errno == EINTR);
-    f->busy = r < 0 && errno == EWOULDBLOCK;
+CDP__PRIVATE cdp_status cdp__file_lock(cdp__file_store *f, int32_t fd, cdp__file_mode mode) {
+    const int32_t r = f->os->files.lock_file(
+        f->os->user, fd, mode == CDP__FILE_READ ? CDP_FILE_LOCK_SHARED : CDP_FILE_LOCK_ALONE);
+    f->busy = r == -EAGAIN;
     if (r == 0) return CDP_OK;
     return f->busy ? CDP_PENDING
-                   : cdp__file_fail(f, errno, "cannot lock it; does its file system know flock()?");
+                   : cdp__file_fail(f, -r, "cannot lock it; does its file system have flock()?");
 }
 
-/* The open file `fd`: lock it, see whether it is the one that was read, read on, cut off half a
-   record. *gone: it was removed, and perhaps made anew, just before it was locked. */
+/* Is the file one that this store may use at all? */
+CDP__PRIVATE cdp_status cdp__file_allowed(const cdp__file_store *f, const cdp_file_info *info) {
+    if (!info->regular)
+        return cdp__fail(CDP_ERR_INVALID, "the file store %s is no regular file", f->path);
+    if (!f->private_file || !info->foreign) return CDP_OK;
+    return cdp__fail(CDP_ERR_INVALID,
+        "the file store %s belongs to user %u and has mode %u%u%u: it must belong to this user, "
+        "and others must not be allowed to write to it; remove it, or choose another path",
+        f->path, info->owner, info->mode >> 6 & 7, info->mode >> 3 & 7, info->mode & 7);
+}
+
+CDP__PRIVATE bool cdp__file_same(const cdp__file_store *f, const cdp_file_info *info) {
+    return f->pin >= 0 && info->device == f->device && info->number == f->number;
+}
+
+/* Locks the open file `fd`, starts a new copy if it is not the file that the copy is of, reads what
+   is new, and cuts off an incomplete record. *gone: another user removed the file just before it
+   was locked; open it again. */
 CDP__PRIVATE cdp_status cdp__file_refresh(
-    cdp__file_store *f, int fd, cdp__file_mode mode, bool *gone) {
-    struct stat st;
+    cdp__file_store *f, int32_t fd, cdp__file_mode mode, bool *gone) {
+    const cdp_os_files *files = &f->os->files;
+    void *user = f->os->user;
+    cdp_file_info info;
     cdp_status status;
+    int32_t r = files->file_info(user, fd, &info);
     *gone = false;
     f->busy = false;
-    if (fstat(fd, &st) != 0) return cdp__file_fail(f, errno, "cannot look at it");
-    if (!S_ISREG(st.st_mode))
-        return cdp__fail(CDP_ERR_INVALID, "the file store %s is no regular file", f->path);
-    if (f->private_file && (st.st_uid != geteuid() || (st.st_mode & 022)))
-        return cdp__fail(CDP_ERR_INVALID,
-            "the file store %s belongs to user %u and has mode %u%u%u: it must belong to this "
-            "user, "
-            "and others must not be allowed to write to it; remove it, or take another path",
-            f->path, (unsigned)st.st_uid, (unsigned)(st.st_mode >> 6 & 7),
-            (unsigned)(st.st_mode >> 3 & 7), (unsigned)(st.st_mode & 7));
-    if (mode == CDP__FILE_READ && f->pin >= 0 && st.st_nlink && st.st_dev == f->device
-        && st.st_ino == f->number && (uint64_t)st.st_size == f->at)
-        return CDP_OK; /* nothing is new, so nobody needs to be kept from writing */
+    if (r != 0) return cdp__file_fail(f, -r, "cannot read its size");
+    status = cdp__file_allowed(f, &info);
+    if (status != CDP_OK) return status;
+    if (mode == CDP__FILE_READ && !info.removed && cdp__file_same(f, &info) && info.bytes == f->at)
+        return CDP_OK; /* The copy is complete: no lock is needed. */
     status = cdp__file_lock(f, fd, mode);
     if (status != CDP_OK) return status;
-    if (fstat(fd, &st) != 0) return cdp__file_fail(f, errno, "cannot look at it");
-    *gone = !st.st_nlink;
+    r = files->file_info(user, fd, &info);
+    if (r != 0) return cdp__file_fail(f, -r, "cannot read its size");
+    *gone = info.removed;
     if (*gone) return CDP_OK;
-    if (f->pin < 0 || st.st_dev != f->device || st.st_ino != f->number
-        || (uint64_t)st.st_size < f->at) {
-        /* not the file that this user came to: nobody asks for a text */
+    if (!cdp__file_same(f, &info) || info.bytes < f->at) {
+        /* Not the file in which this user was counted; its caller drops the error. */
         if (mode == CDP__FILE_LEAVE) return CDP_ERR_STATE;
-        cdp__file_reset(f, fd, &st);
+        cdp__file_reset(f, fd, &info);
     }
-    status = cdp__file_read(f, fd, (uint64_t)st.st_size);
-    if (status == CDP_OK && f->torn && mode != CDP__FILE_READ) {
-        if (ftruncate(fd, (off_t)f->at) != 0)
-            return cdp__file_fail(f, errno, "cannot cut off half a record that somebody left");
-        f->torn = false;
-    }
-    return status;
+    status = cdp__file_read(f, fd, info.bytes);
+    if (status != CDP_OK || !f->torn || mode == CDP__FILE_READ) return status;
+    r = files->cut_file(user, fd, f->at);
+    if (r != 0) return cdp__file_fail(f, -r, "cannot cut off the incomplete record at its end");
+    f->torn = false;
+    return CDP_OK;
 }
 
-/* *out: the file, locked and read; -1 when there is none (to READ and to LEAVE only). PENDING:
-   not now. */
-CDP__PRIVATE cdp_status cdp__file_enter(cdp__file_store *f, cdp__file_mode mode, int *out) {
-    static const int flags[] = {O_RDONLY, O_RDWR | O_CREAT, O_RDWR};
+/* *out: the file, locked and read; -1 if there is no file (READ and LEAVE only). PENDING: another
+   user has the lock, or removed the file; try again later. */
+CDP__PRIVATE cdp_status cdp__file_enter(cdp__file_store *f, cdp__file_mode mode, int32_t *out) {
+    static const uint32_t how[] = {0, CDP_FILE_WRITE | CDP_FILE_CREATE, CDP_FILE_WRITE};
     cdp_status status;
     bool gone;
-    int fd;
+    int32_t fd = f->os->files.open_file(
+        f->os->user, f->path, how[mode] | (f->private_file ? CDP_FILE_PRIVATE : 0));
     *out = -1;
-    /* NONBLOCK: it may be a pipe */
-    do
-        fd =
-            open(f->path, flags[mode] | O_CLOEXEC | O_NONBLOCK | (f->private_file ? O_NOFOLLOW : 0),
-                f->private_file ? 0600 : 0644);
-    while (fd < 0 && errno == EINTR);
-    if (fd < 0 && errno == ELOOP && f->private_file)
+    if (fd == -ELOOP && f->private_file)
         return cdp__fail_peer(CDP_ERR_INVALID, -1, ELOOP,
             "the file store %s is a symbolic link, which another user may have put there; remove "
-            "it, "
-            "or take another path",
+            "it, or choose another path",
             f->path);
-    if (fd < 0 && errno == ENOENT && mode != CDP__FILE_WRITE) {
+    if (fd == -ENOENT && mode != CDP__FILE_WRITE) {
         cdp__file_reset(f, -1, NULL);
         return CDP_OK;
     }
     if (fd < 0)
-        return cdp__file_fail(f, errno,
+        return cdp__file_fail(f, -fd,
             mode == CDP__FILE_READ ? "cannot open it"
                                    : "cannot open it for writing; all users must be allowed to");
     status = cdp__file_refresh(f, fd, mode, &gone);
@@ -2643,25 +2670,26 @@ CDP__PRIVATE cdp_status cdp__file_enter(cdp__file_store *f, cdp__file_mode mode,
         *out = fd;
         return CDP_OK;
     }
-    cdp__file_close(fd);
+    cdp__file_close(f, fd);
     return status == CDP_OK ? CDP_PENDING : status;
 }
 
-/* With the lock held: n bytes behind the last record, or none of them. */
-CDP__PRIVATE cdp_status cdp__file_append(cdp__file_store *f, int fd, const uint8_t *p, uint64_t n) {
+/* Appends n bytes after the last record: all of them or, after a failure, none. The caller holds
+   the lock. */
+CDP__PRIVATE cdp_status cdp__file_append(
+    cdp__file_store *f, int32_t fd, const uint8_t *p, uint64_t n) {
+    const cdp_os_files *files = &f->os->files;
     uint64_t done = 0;
-    int err;
-    while (done < n) {
-        const int64_t r = pwrite(fd, p + done, (size_t)(n - done), (off_t)(f->at + done));
-        if (r < 0 && errno == EINTR) continue;
-        if (r <= 0) break;
-        done += (uint64_t)r;
+    int32_t err = 0;
+    while (done < n && !err) {
+        const int64_t r = files->write_at(f->os->user, fd, f->at + done, p + done, n - done);
+        if (r > 0) done += (uint64_t)r;
+        if (r <= 0) err = r ? (int32_t)-r : EIO;
     }
-    if (done == n) return CDP_OK;
-    err = errno;
-    if (ftruncate(fd, (off_t)f->at) != 0)
+    if (!err) return CDP_OK;
+    if (files->cut_file(f->os->user, fd, f->at) != 0)
         return cdp__file_fail(
-            f, err, "cannot write; whoever writes next will cut off what was written");
+            f, err, "cannot write; the next user that writes will cut off what was written");
     return cdp__file_fail(f, err, "cannot write, nothing of it was kept; is the disk full?");
 }
 
@@ -2674,9 +2702,9 @@ CDP__PRIVATE const cdp__kv_entry *cdp__file_find(cdp__file_store *f, cdp_bytes k
     return cdp__kv_get(&f->kv, full);
 }
 
-/* One record for each key of a request. A removal has the prefix "-/"; `old` goes in front of
-   the value. */
-CDP__PRIVATE cdp_status cdp__file_write(cdp__file_store *f, int fd, const cdp_store_request *rq,
+/* Appends one record for each key of a request. The prefix of a removal is "-/"; each value begins
+   with `old` (cdp_store_append() writes the whole value again). */
+CDP__PRIVATE cdp_status cdp__file_write(cdp__file_store *f, int32_t fd, const cdp_store_request *rq,
     const char *prefix, cdp_bytes old, const cdp_bytes *values) {
     uint64_t bytes = 0, i;
     uint8_t *p, *end;
@@ -2693,7 +2721,7 @@ CDP__PRIVATE cdp_status cdp__file_write(cdp__file_store *f, int fd, const cdp_st
     return status;
 }
 
-CDP__PRIVATE cdp_status cdp__file_change(cdp__file_store *f, int fd, cdp_store_request *rq) {
+CDP__PRIVATE cdp_status cdp__file_change(cdp__file_store *f, int32_t fd, cdp_store_request *rq) {
     const cdp__kv_entry *e = rq->op == CDP_STORE_MULTI_SET ? NULL : cdp__file_find(f, rq->keys[0]);
     const char *prefix = "/";
     const cdp_bytes *values = rq->values;
@@ -2756,12 +2784,12 @@ CDP__PRIVATE cdp_status cdp__file_answer(cdp__file_store *f, cdp_store_request *
     return CDP_OK;
 }
 
-/* A reader that met half a record cuts it off, because other programs may not; without the right to
-   write it leaves the record. */
+/* A reader that found an incomplete record cuts it off, because PyTorch does not. Without
+   permission to write it leaves the record. */
 CDP__PRIVATE void cdp__file_repair(cdp__file_store *f) {
     const cdp_error before = *cdp_last_error();
-    int fd;
-    if (f->torn && cdp__file_enter(f, CDP__FILE_LEAVE, &fd) == CDP_OK) cdp__file_close(fd);
+    int32_t fd;
+    if (f->torn && cdp__file_enter(f, CDP__FILE_LEAVE, &fd) == CDP_OK) cdp__file_close(f, fd);
     f->torn = false;
     *cdp__error_slot() = before;
 }
@@ -2771,7 +2799,7 @@ CDP__PRIVATE cdp_status cdp__file_attempt(cdp__polling *t, cdp_store_request *rq
     const bool reads = rq->op == CDP_STORE_GET || rq->op == CDP_STORE_WAIT
         || rq->op == CDP_STORE_MULTI_GET || rq->op == CDP_STORE_CHECK
         || rq->op == CDP_STORE_NUM_KEYS || rq->op == CDP_STORE_LIST_KEYS;
-    int fd;
+    int32_t fd;
     cdp_status status = cdp__file_enter(f, reads ? CDP__FILE_READ : CDP__FILE_WRITE, &fd);
     if (status != CDP_OK) return status;
     if (rq->op == CDP_STORE_NUM_KEYS)
@@ -2780,7 +2808,7 @@ CDP__PRIVATE cdp_status cdp__file_attempt(cdp__polling *t, cdp_store_request *rq
         status = cdp__kv_list(&f->kv, "/", rq);
     else
         status = reads ? cdp__file_answer(f, rq) : cdp__file_change(f, fd, rq);
-    cdp__file_close(fd);
+    cdp__file_close(f, fd);
     cdp__file_repair(f);
     if (rq->op != CDP_STORE_CHECK || status < 0) return status;
     rq->number = status == CDP_OK;
@@ -2789,13 +2817,13 @@ CDP__PRIVATE cdp_status cdp__file_attempt(cdp__polling *t, cdp_store_request *rq
 
 CDP__PRIVATE bool cdp__file_busy(cdp__file_store *f) {
     bool busy;
-    cdp_lock_acquire(&f->tried.lock);
+    cdp_lock_acquire(&f->polling.lock);
     busy = f->busy;
-    cdp_lock_release(&f->tried.lock);
+    cdp_lock_release(&f->polling.lock);
     return busy;
 }
 
-/* A counter of users in the file. */
+/* The value of a counter of users in the file, 0 if there is none. */
 CDP__PRIVATE int64_t cdp__file_number(const cdp__file_store *f, const char *name) {
     const cdp__kv_entry *e;
     cdp_bytes key;
@@ -2817,15 +2845,15 @@ CDP__PRIVATE uint8_t *cdp__file_put_number(uint8_t *p, const char *name, int64_t
     return cdp__record_put(p, "", key, text, none);
 }
 
-/* Count this user in, or off; the last one removes the file, under its lock: users that opened
-   it before notice that and open it again. (Users of older versions of PyTorch are counted off
-   only.) A user that finds a file that all have left, because the last was killed just before it
-   removed the file, starts it anew. */
+/* Adds this user to the counters in the file or, if `leave`, removes it from them. The last user
+   removes the file while it holds the lock; a user that opened the file before then finds it
+   removed and opens the path again. (Older versions of PyTorch count only users that leave.) If the
+   last user was killed before it removed the file, the next user that comes empties it. */
 CDP__PRIVATE cdp_status cdp__file_register(cdp__file_store *f, bool leave) {
     uint8_t records[128], *p = records;
     int64_t here, left;
     bool over;
-    int fd;
+    int32_t fd, r;
     cdp_status status = cdp__file_enter(f, leave ? CDP__FILE_LEAVE : CDP__FILE_WRITE, &fd);
     if (status != CDP_OK || fd < 0) return status;
     here = cdp__file_number(f, "refcount/") + (leave ? -1 : 0);
@@ -2835,15 +2863,18 @@ CDP__PRIVATE cdp_status cdp__file_register(cdp__file_store *f, bool leave) {
     if (!leave) here = over ? 1 : here + 1;
     p = cdp__file_put_number(p, "refcount/", here);
     if (over && !leave) {
-        if (ftruncate(fd, 0) != 0)
-            status = cdp__file_fail(f, errno, "cannot start it anew");
+        r = f->os->files.cut_file(f->os->user, fd, 0);
+        if (r != 0)
+            status = cdp__file_fail(f, -r, "cannot empty it");
         else
-            cdp__file_reset(f, fd, NULL);
+            cdp__file_reset(f, f->pin, NULL);
     }
     if (status == CDP_OK) status = cdp__file_append(f, fd, records, (uint64_t)(p - records));
-    if (over && leave && unlink(f->path) != 0)
-        status = cdp__file_fail(f, errno, "cannot remove it");
-    cdp__file_close(fd);
+    if (over && leave) {
+        r = f->os->files.remove_file(f->os->user, f->path);
+        if (r != 0) status = cdp__file_fail(f, -r, "cannot remove it");
+    }
+    cdp__file_close(f, fd);
     return status;
 }
 
@@ -2859,9 +2890,9 @@ CDP__PRIVATE cdp_status cdp__file_register_until(
 }
 
 CDP__PRIVATE void cdp__file_free(cdp__file_store *f) {
-    if (f->pin >= 0) close(f->pin);
+    cdp__file_close_fd(f, f->pin);
     cdp__kv_close(&f->kv);
-    cdp__lock_close(&f->tried.lock);
+    cdp__lock_close(&f->polling.lock);
     cdp__free(f->os, f);
 }
 
@@ -2869,17 +2900,22 @@ CDP__PRIVATE void cdp__file_destroy(void *self) {
     cdp__file_store *f = (cdp__file_store *)self;
     const cdp_error before = *cdp_last_error();
     (void)cdp__file_register_until(f, true, f->os->now_ns(f->os->user) + CDP__FILE_LEAVE_NS);
-    *cdp__error_slot() = before; /* leaving is no failure */
+    *cdp__error_slot() = before; /* Destroying a store reports no error. */
     cdp__file_free(f);
 }
 
-/* It is no user of the file before cdp__file_register(). */
+/* Creates the object; cdp__file_register() then adds it to the users of the file. */
 CDP__PRIVATE cdp_status cdp__file_make(const cdp_file_store_desc *desc, cdp__file_store **out) {
     const cdp_os *os = desc && desc->os ? desc->os : cdp_os_default();
     const uint64_t path_bytes = desc && desc->path ? strlen(desc->path) + 1 : 0;
     cdp__file_store *f;
     uint64_t seed = 0;
     if (path_bytes < 2) return cdp__fail(CDP_ERR_INVALID, "cdp_file_store_desc.path is missing");
+    if (!os->files.open_file)
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "the file store %s: this cdp_os has no files; set its member `files`, or use another "
+            "store",
+            desc->path);
     f = (cdp__file_store *)cdp__alloc_zero(os, sizeof *f + path_bytes);
     if (!f) return cdp__fail_nomem("a file store", sizeof *f + path_bytes);
     f->os = os;
@@ -2890,8 +2926,8 @@ CDP__PRIVATE cdp_status cdp__file_make(const cdp_file_store_desc *desc, cdp__fil
     f->pin = -1;
     if (os->random(os->user, &seed, sizeof seed) != CDP_OK) seed = os->now_ns(os->user);
     cdp__kv_open(&f->kv, os, seed, UINT64_MAX);
-    f->tried.store.destroy = cdp__file_destroy;
-    if (cdp__polling_open(&f->tried, os, desc->timeout_ms, cdp__file_attempt)) {
+    f->polling.store.destroy = cdp__file_destroy;
+    if (cdp__polling_open(&f->polling, os, desc->timeout_ms, cdp__file_attempt)) {
         *out = f;
         return CDP_OK;
     }
@@ -2901,7 +2937,8 @@ CDP__PRIVATE cdp_status cdp__file_make(const cdp_file_store_desc *desc, cdp__fil
 
 CDP__PRIVATE cdp_status cdp__file_locked(const cdp__file_store *f) {
     return cdp__fail(CDP_ERR_TIMEOUT,
-        "the file store %s is locked all the time; does one of its users stand still?", f->path);
+        "the file store %s was locked all the time; resume or end the process that holds the lock",
+        f->path);
 }
 
 CDP_API cdp_status cdp_file_store_create(const cdp_file_store_desc *desc, cdp_store **out) {
@@ -2911,9 +2948,9 @@ CDP_API cdp_status cdp_file_store_create(const cdp_file_store_desc *desc, cdp_st
     *out = NULL;
     status = cdp__file_make(desc, &f);
     if (status != CDP_OK) return status;
-    status = cdp__file_register_until(f, false, cdp__deadline(f->os, f->tried.store.timeout_ms));
+    status = cdp__file_register_until(f, false, cdp__deadline(f->os, f->polling.store.timeout_ms));
     if (status == CDP_OK) {
-        *out = &f->tried.store;
+        *out = &f->polling.store;
         return CDP_OK;
     }
     if (status == CDP_PENDING) status = cdp__file_locked(f);
@@ -3040,6 +3077,12 @@ CDP__PRIVATE void cdp__auth_drain(cdp__loop *l, cdp__io *io) {
    desc.max_total_bytes, and one turn of the loop does a bounded amount of work. The other
    sections of the server stand on this one. May use: kv, wire, auth, buffer, loop. */
 
+/* Who is given a connection that begins as a link does; see cdp__store_server_share. */
+typedef void (*cdp__server_link_func)(void *user, int32_t fd, const cdp_addr *from,
+    const uint8_t *received, uint64_t bytes, uint8_t nonce[2][16]);
+
+#ifndef CDP_NO_STORE_SERVER
+
 struct cdp__conn;
 
 /* One connection waiting for one key. */
@@ -3124,9 +3167,6 @@ typedef struct cdp__conn {
 #define CDP__SERVER_GRACE_NS (1000 * CDP__MS)
 /* One that is silent for so long is parked, and looked at as often. */
 #define CDP__SERVER_PARK_NS (20 * CDP__MS)
-
-typedef void (*cdp__server_link_func)(void *user, int32_t fd, const cdp_addr *from,
-    const uint8_t *received, uint64_t bytes, uint8_t nonce[2][16]);
 
 struct cdp_store_server {
     cdp_store_server_desc desc; /* resolved */
@@ -3277,10 +3317,14 @@ CDP__PRIVATE bool cdp__conn_is_behind(const cdp__conn *c) {
     return cdp__fifo_left(&c->out) > CDP__SERVER_BACKLOG;
 }
 
+#endif /* CDP_NO_STORE_SERVER */
+
 /* ---- >>store-server-waits: which connections wait for which key ------------------------------ */
 
 /* Knows: waiters. Promises: any number of connections may wait for one key: when it comes, they
    are moved aside in one step, and told a bounded number at a time. May use: store-server, kv. */
+
+#ifndef CDP_NO_STORE_SERVER
 
 CDP__PRIVATE cdp__waiter *cdp__waiter_of_conn(cdp__chain *link) {
     return (cdp__waiter *)(void *)((uint8_t *)link - offsetof(cdp__waiter, of_conn));
@@ -3420,11 +3464,15 @@ CDP__PRIVATE void cdp__server_notify_watchers(
     }
 }
 
+#endif /* CDP_NO_STORE_SERVER */
+
 /* ---- >>store-server-commands: what each request does ----------------------------------------- */
 
 /* Knows: the commands of the wire. One function each, called with an item of the wire; see
    cdp__wire_item. Promises: a command that has an answer gets exactly one, now or when its wait
    ends. May use: >>store-server, >>store-server-waits, >>kv, >>wire. */
+
+#ifndef CDP_NO_STORE_SERVER
 
 CDP__PRIVATE void cdp__conn_stored(cdp__conn *c, cdp_status status, cdp__kv_entry *e) {
     if (status == CDP_OK) {
@@ -3767,11 +3815,15 @@ CDP__PRIVATE void cdp__server_command(cdp__conn *c, const cdp__wire_item *it) {
 }
 #endif
 
+#endif /* CDP_NO_STORE_SERVER */
+
 /* ---- >>store-server-bytes: requests in, answers out ------------------------------------------ */
 
 /* Knows: how bytes of a connection become items, and when to read. Promises: half a request
    costs what has arrived of it, not what it announced. May use: store-server, store-server-
    commands, wire, loop. */
+
+#ifndef CDP_NO_STORE_SERVER
 
 /* Carries out the commands in n bytes; returns how many bytes were consumed. */
 CDP__PRIVATE uint64_t cdp__conn_consume(cdp__conn *c, const uint8_t *p, uint64_t n) {
@@ -3946,11 +3998,15 @@ CDP__PRIVATE void cdp__conn_resume(cdp__conn *c) {
     if (!c->closing && !CDP__LISTING(c) && !cdp__conn_is_behind(c)) cdp__conn_read(c);
 }
 
+#endif /* CDP_NO_STORE_SERVER */
+
 /* ---- >>store-server-connections: accepting, proving, parking, closing ------------------------ */
 
 /* Knows: the life of a connection. Promises: strangers that connect and stay silent, or flood
    the port, cost a bounded share of memory, descriptors and time. May use: the sections of the
    server above, auth, loop. */
+
+#ifndef CDP_NO_STORE_SERVER
 
 /* A last will is a compare_set of an absent key. */
 CDP__PRIVATE void cdp__conn_execute_last_will(cdp__conn *c) {
@@ -4270,7 +4326,8 @@ CDP__PRIVATE void cdp__server_drop_silent(cdp_store_server *s, int32_t err) {
     (void)err; /* unused without log texts */
     if (!s->accept_logged)
         cdp__log(&s->desc.logger, CDP_LOG_WARN, -1,
-            "store server: cannot accept a connection: %s (errno %d)", strerror(err), err);
+            "store server: cannot accept a connection: %s (errno %d)", cdp__os_error_text(err),
+            err);
     s->accept_logged = true;
     for (c = s->fresh.next, i = 0; i < half && c != &s->fresh; c = c->next, ++i)
         cdp__conn_close(c, "too many connections have not greeted");
@@ -4316,11 +4373,32 @@ CDP__PRIVATE void cdp__conn_dismiss(cdp__conn *c) {
     cdp__conn_free(c);
 }
 
+#endif /* CDP_NO_STORE_SERVER */
+
 /* ---- >>store-server-create: making, running and ending a server ------------------------------ */
 
 /* Knows: the desc of a server, its thread, and what cdp_tcp.h asks of it. Promises: a server
    that could not be made leaves nothing behind. May use: the sections of the server above,
    >>addr, loop of cdp.h. */
+
+/* Also for cdp_tcp.h. */
+CDP__PRIVATE cdp_status cdp__cannot_listen(const cdp_os *os, const cdp_addr *at, int32_t err) {
+    char text[64], owner[128];
+    const char *hint = "";
+    cdp__addr_text(at, text, sizeof text);
+    if (err == EADDRINUSE && os->net.port_owner
+        && os->net.port_owner(os->user, at->port, owner, sizeof owner))
+        return cdp__fail_peer(CDP_ERR_IO, -1, err,
+            "cannot listen on %s; %s has this port: choose another one, or 0 for any free one",
+            text, owner);
+    if (err == EADDRINUSE)
+        hint = "; another program has this port: choose another one, or 0 for any free one";
+    if (err == EADDRNOTAVAIL) hint = "; that is no address of this machine";
+    if (err == EACCES) hint = "; ports below 1024 are reserved";
+    return cdp__fail_peer(CDP_ERR_IO, -1, err, "cannot listen on %s%s", text, hint);
+}
+
+#ifndef CDP_NO_STORE_SERVER
 
 #define CDP__SERVER_POLL_NS 30000u
 
@@ -4451,23 +4529,6 @@ CDP__PRIVATE void cdp__server_desc_defaults(cdp_store_server_desc *d) {
     d->handshake_timeout_ms = cdp__def(d->handshake_timeout_ms, 30000);
 }
 
-/* Also for cdp_tcp.h. */
-CDP__PRIVATE cdp_status cdp__cannot_listen(const cdp_os *os, const cdp_addr *at, int32_t err) {
-    char text[64], owner[128];
-    const char *hint = "";
-    cdp__addr_text(at, text, sizeof text);
-    if (err == EADDRINUSE && os->net.port_owner
-        && os->net.port_owner(os->user, at->port, owner, sizeof owner))
-        return cdp__fail_peer(CDP_ERR_IO, -1, err,
-            "cannot listen on %s; %s has this port: choose another one, or 0 for any free one",
-            text, owner);
-    if (err == EADDRINUSE)
-        hint = "; another program has this port: choose another one, or 0 for any free one";
-    if (err == EADDRNOTAVAIL) hint = "; that is no address of this machine";
-    if (err == EACCES) hint = "; ports below 1024 are reserved";
-    return cdp__fail_peer(CDP_ERR_IO, -1, err, "cannot listen on %s%s", text, hint);
-}
-
 /* The addresses that a desc asks for, literal or by name, with the port filled in. Returns how
    many, 0 with the last error set. Blocks only for names. */
 CDP__PRIVATE uint32_t cdp__server_addresses(
@@ -4575,6 +4636,46 @@ CDP_API cdp_status cdp_store_server_create(
     return status;
 }
 
+#else
+
+/* For cdp_tcp.h, which finds no server and so calls none of these. */
+CDP__PRIVATE bool cdp__store_server_has(const cdp_store_server *s, const char *key) {
+    (void)s;
+    (void)key;
+    return false;
+}
+
+CDP__PRIVATE void cdp__store_server_share(
+    cdp_store_server *s, cdp__server_link_func func, void *user) {
+    (void)s;
+    (void)func;
+    (void)user;
+}
+
+CDP__PRIVATE cdp_addr cdp__store_server_addr(const cdp_store_server *s) {
+    cdp_addr none;
+    (void)s;
+    memset(&none, 0, sizeof none);
+    return none;
+}
+
+CDP__PRIVATE uint32_t cdp__store_server_clients(const cdp_store_server *s) {
+    (void)s;
+    return 0;
+}
+
+CDP__PRIVATE bool cdp__store_server_sent(const cdp_store_server *s) {
+    (void)s;
+    return true;
+}
+
+CDP__PRIVATE bool cdp__store_server_quiet(const cdp_store_server *s) {
+    (void)s;
+    return true;
+}
+
+#endif /* CDP_NO_STORE_SERVER */
+
 /* ---- >>store-client: what a client is, and how its requests end ------------------------------ */
 
 /* Knows: the state of a client, and of the one request that is on the wire. Promises: a request
@@ -4617,7 +4718,7 @@ typedef struct cdp__client_target {
     /* when something first took the connection and closed it without a word; 0: not yet */
     uint64_t refused_ns;
     int32_t sys_errno; /* of the last attempt */
-    bool warned;       /* a warning that it takes long was logged */
+    bool warned;       /* the warning that connecting takes long was logged */
     uint32_t nonce;
 } cdp__client_target;
 
@@ -4629,9 +4730,9 @@ typedef struct cdp__client_target {
 #define CDP__CLIENT_BACKOFF_MAX_NS (2000 * CDP__MS)
 #define CDP__CLIENT_WARN_NS (10000 * CDP__MS)
 #define CDP__CLIENT_REFUSED_NS (5000 * CDP__MS)
-/* for one address, when there are others; later rounds have more patience */
+/* limit of one connection attempt if the server has other addresses; it grows with each round */
 #define CDP__CLIENT_ATTEMPT_NS (300 * CDP__MS)
-/* likewise, for its first answer: a busy server is slow */
+/* limit of the wait for the greeting; a busy server takes long */
 #define CDP__CLIENT_GREET_NS (15000 * CDP__MS)
 #define CDP__CLIENT_GOODBYE_NS (100 * CDP__MS)
 
@@ -4667,9 +4768,9 @@ typedef struct cdp__client {
     uint64_t value_left, max_value_bytes;
     cdp_store_request *first, *last; /* those behind it */
     bool is_cdp;                     /* the server knows the extensions of this library */
-    /* the server speaks the dialect of PyTorch 1.13, or is tried in it */
+    /* requests are sent in the dialect of PyTorch 1.13 */
     bool old;
-    bool reconnecting; /* it was connected before */
+    bool reconnecting; /* this client was connected before */
     bool bare;         /* the next key goes without its slash */
     bool keyed;
     uint8_t key[CDP__AUTH_BYTES];
@@ -5241,7 +5342,8 @@ CDP__PRIVATE void cdp__client_retry(cdp__client *c, int32_t sys_errno) {
         w->warned = true;
         cdp__log(&c->logger, CDP_LOG_WARN, -1,
             "still no store at %s after %u s: %s (errno %d); the client keeps trying", c->name,
-            (uint32_t)((now - w->started_ns) / 1000000000u), strerror(sys_errno), sys_errno);
+            (uint32_t)((now - w->started_ns) / 1000000000u), cdp__os_error_text(sys_errno),
+            sys_errno);
     }
     cdp__loop_timer_set(c->loop, &c->timer, now + pause, c->timer.func, c);
 }
@@ -5960,19 +6062,20 @@ CDP__PRIVATE cdp_status cdp__tcp_store_start(const cdp_tcp_store_desc *desc, cdp
     return CDP_OK;
 }
 
-/* ---- >>store-prefix -------------------------------------------------------------------------- */
+/* ---- >>store-prefix: another store, with a prefix before each key ---------------------------- */
 
-/* Knows: the inner store and the prefix. Promises: every key gets the prefix, and no result
-   shows it. May use: >>request. */
+/* Knows: the inner store and the prefix. Promises: the inner store sees each key with the prefix,
+   the caller without it. May use: >>request. */
 
 typedef struct cdp__prefix_store {
     cdp_store store;
     cdp_store *inner;
-    bool owns_inner;       /* a clone */
-    uint64_t prefix_bytes; /* with the slash; the text follows the struct */
+    bool owns_inner;       /* true for clones: destroying the store destroys `inner`, too */
+    uint64_t prefix_bytes; /* including the slash; the prefix follows the struct in memory */
 } cdp__prefix_store;
 
-/* The request as the inner store sees it; its keys, and the bytes of those, follow the struct. */
+/* The request to the inner store. Its key table and the bytes of its keys follow the struct in
+   memory. */
 typedef struct cdp__prefix_request {
     cdp_store_request inner;
 } cdp__prefix_request;
@@ -6008,7 +6111,8 @@ CDP__PRIVATE cdp__prefix_request *cdp__prefix_make(
     return p;
 }
 
-/* Of all keys that the inner store has listed, those under this prefix, without it. */
+/* Keeps the listed keys that begin with the prefix, removes the prefix from them, and frees the
+   others. */
 CDP__PRIVATE void cdp__prefix_filter(const cdp__prefix_store *s, cdp_store_request *rq) {
     int64_t i, kept = 0;
     for (i = 0; i < rq->number; ++i) {
@@ -6026,8 +6130,8 @@ CDP__PRIVATE void cdp__prefix_filter(const cdp__prefix_store *s, cdp_store_reque
     rq->number = kept;
 }
 
-/* Hand on what the inner request has come to. `status` is what the inner store said: while it
-   says PENDING, another thread may be writing to the inner request. */
+/* Copies the result of the inner request to the caller's request. `status` is what the inner store
+   returned. If that is PENDING, the inner request is not read: another thread may be writing it. */
 CDP__PRIVATE cdp_status cdp__prefix_update(
     cdp__prefix_store *s, cdp_store_request *rq, cdp_status status) {
     cdp__prefix_request *p = (cdp__prefix_request *)rq->priv;
@@ -6067,7 +6171,7 @@ CDP__PRIVATE void cdp__prefix_cancel(void *self, cdp_store_request *rq) {
     cdp__prefix_request *p = (cdp__prefix_request *)rq->priv;
     if (!p) return;
     s->inner->cancel(s->inner->self, &p->inner);
-    /* perhaps just done */
+    /* It may have completed before it was cancelled. */
     cdp__prefix_update(s, rq, p->inner.status == CDP_PENDING ? CDP_ERR_TIMEOUT : p->inner.status);
 }
 
@@ -6077,7 +6181,7 @@ CDP__PRIVATE void cdp__prefix_destroy(void *self) {
     cdp__free(s->store.os, s);
 }
 
-/* `prefix` has n bytes, the last of which is a slash. */
+/* `prefix` has n bytes; the last one is the slash. */
 CDP__PRIVATE cdp_status cdp__prefix_create(
     cdp_store *inner, const void *prefix, uint64_t n, cdp_store **out) {
     cdp__prefix_store *s = (cdp__prefix_store *)cdp__alloc_zero(inner->os, sizeof *s + n);
@@ -6085,7 +6189,7 @@ CDP__PRIVATE cdp_status cdp__prefix_create(
     memcpy(s + 1, prefix, (size_t)n);
     s->inner = inner;
     s->prefix_bytes = n;
-    s->store = *inner; /* os and timeout */
+    s->store = *inner; /* for os and timeout_ms */
     s->store.self = s;
     s->store.start = cdp__prefix_start;
     s->store.wait = cdp__prefix_wait;
@@ -6106,7 +6210,7 @@ CDP_API cdp_status cdp_prefix_store_create(cdp_store *inner, const char *prefix,
     if (!inner || !prefix)
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_prefix_store_create: the inner store or the prefix is NULL");
-    /* the zero at its end becomes the slash */
+    /* Copies the terminating zero, too, which becomes the slash. */
     status = cdp__prefix_create(inner, prefix, n + 1, out);
     if (status != CDP_OK) return status;
     s = (cdp__prefix_store *)(*out)->self;

@@ -875,8 +875,8 @@ static void block_forward(const model *m, uint64_t layer, real *out, uint64_t se
         weight_of(m, block_param(layer, BLOCK_DOWN)), true);
 }
 
-/* Leaves one row of 256 logits for each byte of each sequence in m->logits. */
-static void model_forward(model *m, const uint8_t *bytes, uint64_t sequences) {
+/* The first part of the model: bytes become the stream that enters the first block. */
+static void embed(model *m, const uint8_t *bytes, uint64_t sequences) {
     const size_t rows = sequences * m->context, w = m->width;
     for (size_t r = 0; r < rows; ++r) {
         const real *token = value_of(m, PARAM_TOKEN) + bytes[r] * w,
@@ -884,12 +884,27 @@ static void model_forward(model *m, const uint8_t *bytes, uint64_t sequences) {
         for (size_t j = 0; j < w; ++j)
             m->blocks[0].in[r * w + j] = token[j] + position[j];
     }
+}
+
+/* From the first block's input to m->last. */
+static void blocks_forward(model *m, uint64_t sequences) {
     for (uint64_t l = 0; l < m->layers; ++l)
         block_forward(m, l, l + 1 < m->layers ? m->blocks[l + 1].in : m->last, sequences);
+}
+
+/* The last part: one row of 256 logits for each byte of each sequence, in m->logits. */
+static void head_forward(model *m, uint64_t sequences) {
+    const size_t rows = sequences * m->context, w = m->width;
     layer_norm(m->norm, m->stat, m->last, value_of(m, last_param(m, LAST_GAIN)),
         value_of(m, last_param(m, LAST_BIAS)), rows, w);
     matmul(matrix_of(m->logits, rows, VOCABULARY), matrix_of(m->norm, rows, w),
         weight_of(m, last_param(m, LAST_HEAD)), false);
+}
+
+static void model_forward(model *m, const uint8_t *bytes, uint64_t sequences) {
+    embed(m, bytes, sequences);
+    blocks_forward(m, sequences);
+    head_forward(m, sequences);
 }
 
 /* The sum over all rows of -log2 p(target): bits. The logits become their own gradient, times
@@ -948,9 +963,8 @@ static void block_backward(model *m, uint64_t layer, uint64_t sequences) {
     gradient_done(m, first + BLOCK_GAIN1);
 }
 
-/* After model_forward() and model_loss(): adds to the gradients of all parameters, last layer
-   first. */
-static void model_backward(model *m, const uint8_t *bytes, uint64_t sequences) {
+/* Logits that are their own gradient become that of m->last, in m->stream. */
+static void head_backward(model *m, uint64_t sequences) {
     const size_t rows = sequences * m->context, w = m->width;
     const uint32_t gain = last_param(m, LAST_GAIN), bias = last_param(m, LAST_BIAS),
                    head = last_param(m, LAST_HEAD);
@@ -963,8 +977,15 @@ static void model_backward(model *m, const uint8_t *bytes, uint64_t sequences) {
         value_of(m, gain), rows, w);
     gradient_done(m, bias);
     gradient_done(m, gain);
+}
+
+static void blocks_backward(model *m, uint64_t sequences) {
     for (uint64_t l = m->layers; l-- > 0;)
         block_backward(m, l, sequences);
+}
+
+static void embed_backward(model *m, const uint8_t *bytes, uint64_t sequences) {
+    const size_t rows = sequences * m->context, w = m->width;
     for (size_t r = 0; r < rows; ++r) {
         real *restrict token = m->grads[PARAM_TOKEN] + bytes[r] * w;
         real *restrict position = m->grads[PARAM_POSITION] + r % m->context * w;
@@ -975,6 +996,14 @@ static void model_backward(model *m, const uint8_t *bytes, uint64_t sequences) {
     }
     gradient_done(m, PARAM_POSITION);
     gradient_done(m, PARAM_TOKEN);
+}
+
+/* After model_forward() and model_loss(): adds to the gradients of all parameters, last layer
+   first. */
+static void model_backward(model *m, const uint8_t *bytes, uint64_t sequences) {
+    head_backward(m, sequences);
+    blocks_backward(m, sequences);
+    embed_backward(m, bytes, sequences);
 }
 
 /* ---- >>adam ---------------------------------------------------------------------------------- */

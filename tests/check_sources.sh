@@ -125,8 +125,27 @@ for pair in 'cdp_tcp.h cdp_nccl.h' 'cdp_nccl.h cdp_tcp.h' 'cdp_nccl.h cdp_store.
 done | rule 'headers include downwards only'
 
 for h in $HEADERS; do
-    awk -v file="$h" '/^\/\* ---- >>/ { section = $3 } /^#[ ]*(if|elif).*(__linux__|_WIN32|__APPLE__|__FreeBSD__)/ && section !~ /^>>os/ { print file ":" FNR ": " $0 }' "$h"
-done | rule 'only the os section asks which system this is'
+    awk -v file="$h" '/^\/\* ---- >>/ { section = $3 } /^#[ ]*(if|elif).*(__linux__|_WIN32|__APPLE__|__FreeBSD__)/ && section !~ /^>>(os|compiler$|config$)/ { print file ":" FNR ": " $0 }' "$h"
+done | rule 'only config, compiler and the os sections ask which system this is'
+
+# "file:line: text" for every line of code outside the os sections that calls the system for a file
+FILE_CALLS='open|openat|creat|fopen|freopen|fdopen|tmpfile|mkstemp|opendir|close|fclose|read|write|pread|pwrite|readv|writev|lseek|rename|unlink|remove|flock|lockf|ftruncate|truncate|stat|fstat|lstat|access|mkdir|chmod|fsync|fcntl|dup|dup2'
+file_calls() { # HEADER ...
+    for h in "$@"; do
+        paste "$h" <(code_of "$h") | awk -F '\t' -v file="$h" -v calls="(^|[^A-Za-z0-9_.>])($FILE_CALLS) *[(]" '
+            $1 ~ /^\/\* ---- >>/ { os = $1 ~ /^\/\* ---- >>os/ }
+            !os && $2 ~ calls && $2 !~ /^ *#/ { print file ":" FNR ": " $2 }'
+    done
+}
+{
+    echo '/* ---- >>os-x ---- */'
+    echo 'int a(void) { return open("x", 0); }'
+    echo '/* ---- >>x ---- */'
+    echo 'int b(const char *p) { return rename(p, "y"); } /* open() */'
+    echo 'int c(void) { return os->files.open_file(0) + cdp__mem_open(1) + t->remove(2) + t.close(3); }'
+} > "$tally/planted/y.h"
+(cd "$tally/planted" && file_calls y.h) | diff - <(echo 'y.h:4: int b(const char *p) { return rename(p, ""); } ') | rule 'calls for files that were planted are found'
+file_calls $HEADERS | rule 'only the os sections call the system for a file'
 
 # The names of sections stand in the CONTENTS of the first comment, in the order of the file.
 for h in $HEADERS; do
@@ -147,6 +166,9 @@ for h in $HEADERS; do
         if [ -n "$rest" ]; then contents=$rest; else echo "$file: section $name is not in CONTENTS, or not in this order"; fi
     done < <(sources contents "$h")
 done | rule 'sections stand in the order of CONTENTS'
+
+[ ! -f tests/bench/peers/chart.sh ] || bash tests/bench/peers/chart.sh --check 2>&1 | rule 'the chart of the README shows the recorded figures'
+awk 'END { if (NR > 150) print "README.md has " NR " lines" }' README.md 2> /dev/null | rule 'the README has at most 150 lines'
 
 version=$(awk '/^#define CDP_VERSION_(MAJOR|MINOR|PATCH) / { v = v (v == "" ? "" : ".") $3 } END { print v }' cdp.h)
 number=$(awk -F . '{ print $1 * 10000 + $2 * 100 + $3 }' <<< "$version")
@@ -171,8 +193,8 @@ grep '^wide ' "$tally/layout" | known_rule wide 'lines have at most 100 columns'
 grep '^ternary ' "$tally/layout" | known_rule ternary 'no ternary inside another'
 grep '^comma ' "$tally/layout" | known_rule comma 'no statements joined by commas'
 { of_headers pragma; of_headers attribute; } | rule 'nothing tells the compiler how much to optimise'
-copies=$(cat $HEADERS | grep -c '^CDP_[A-Z_]* CDP__ONE_COPY ')
-{ [ "$copies" -gt 0 ] && [ "$copies" -le 15 ] || echo "CDP__ONE_COPY is there $copies times"; } | rule 'at most 15 functions are kept out of line'
+copies=$(cat $HEADERS | grep -cE '^CDP_[A-Z_]* CDP__(ONE_COPY|COLD) ')
+{ [ "$copies" -gt 0 ] && [ "$copies" -le 15 ] || echo "CDP__ONE_COPY and CDP__COLD are there $copies times"; } | rule 'at most 15 functions are kept out of line'
 of_headers function | known_rule function 'functions of headers have at most 60 lines'
 grep -E '^function examples/' "$tally/layout" | known_rule function 'functions of examples have at most 60 lines'
 sources functions $HEADERS | sort -n | awk '{ lines[NR] = $1 } END { print "INFO " NR " functions in headers, lines: median " lines[int((NR + 1) / 2)] ", 90 in 100 at most " lines[int(NR * 0.9)] ", longest " lines[NR] }'

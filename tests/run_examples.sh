@@ -35,6 +35,8 @@ example 05_accumulate '640000 bytes sent one by one, 80000 accumulated; gradient
 example 06_compress '  learned' 8 "$build/06_compress"
 example 07_trace 'rank [0-3] wrote .*(json|svg)' 8 "$build/07_trace" "$tmp"
 example 13_tensor_parallel 'all checks passed' 1 "$build/13_tensor_parallel" --steps 12 --layers 2
+# Four stages, and the same in one process: --steps 3 says nothing about the loss, but all about equal bits.
+example 11_pipeline 'all checks passed' 1 "$build/11_pipeline" --steps 3 --width 16 cdp.h
 example 12_actors '150 questions, answered in 50 batches of 3: right' 1 "$build/12_actors"
 # Starts its four ranks itself and kills one of them.
 if [ -x "$build/10_parameter_server" ]; then

@@ -1,14 +1,20 @@
 #!/usr/bin/env bash
 # Redistributions beside PyTorch's DTensor over Gloo (where a Python has torch), and beside ScaLAPACK's pdgemr2d (where
 # mpicc links with scalapack-openmpi), 2 and 4 ranks of this machine. Both sides take turns, --rounds times; of each side the
-# least median over the rounds counts. The last column is theirs / ours.
+# least median over the rounds counts.
 #
-#   dtensor.sh [--rounds N] [--seconds S] [BUILD_DIR]       PYTHON: which Python to ask
+# Columns: pair, bytes; least and median of ours in us; the least possible time, measured in the same runs (each byte of the
+# results copied once, by all ranks at once: see dtensor.c), and ours / that; least and median of theirs; theirs / ours of the
+# least, of the medians, and of the processor time of all ranks together, which other programs on the machine change least;
+# and theirs / least possible: theirs / ours cannot be larger than that.
+#
+#   dtensor.sh [--rounds N] [--seconds S] [--large] [BUILD_DIR]       PYTHON: which Python to ask; --large: 1 and 16 MiB alone
 set -u -o pipefail
 cd "$(dirname "$0")/../.." || exit 1
-rounds=2 seconds=0.2
+rounds=2 seconds=0.2 large=
 while [[ ${1:-} == --* ]]; do
     case $1 in
+    --large) large=--large; shift; continue ;;
     --rounds) rounds=$2 ;;
     --seconds) seconds=$2 ;;
     *) echo "$0: unknown option $1"; exit 2 ;;
@@ -38,14 +44,17 @@ ranks() { # N COMMAND...: rank 0's output
 }
 
 report() { # files of ours and theirs
-    awk 'NF != 4 { print FILENAME ": " $0; next }
+    awk 'NF < 4 || NF > 6 { print FILENAME ": " $0; next }
         { k = $1 " " $2; f = FILENAME ~ /ours$/ ? "a" : "b" }
         f == "a" && !(k in seen) { order[++n] = k; seen[k] = 1 }
         !((f, k) in low) || $3 < low[f, k] { low[f, k] = $3 }
         !((f, k) in mid) || $4 < mid[f, k] { mid[f, k] = $4 }
-        END { for (i = 1; i <= n; ++i) { k = order[i]; split(k, p, " ")
-            printf "%-14s %9d B %9.1f %9.1f", p[1], p[2], low["a", k], mid["a", k]
-            if (("b", k) in low) printf " %9.1f %9.1f  %6.1f", low["b", k], mid["b", k], mid["b", k] / (mid["a", k] ? mid["a", k] : 0.1)
+        NF > 4 && (!((f, k) in cpu) || $5 < cpu[f, k]) { cpu[f, k] = $5 }
+        NF > 5 && (!(k in copy) || $6 < copy[k]) { copy[k] = $6 }
+        function ratio(x, y) { return y ? sprintf("%7.1f", x / y) : "      -" }
+        END { for (i = 1; i <= n; ++i) { k = order[i]; split(k, p, " "); a = mid["a", k]; b = mid["b", k]
+            printf "%-14s %9d B %9.1f %9.1f %9.1f %s", p[1], p[2], low["a", k], a, copy[k], ratio(a, copy[k])
+            if (("b", k) in low) printf " %9.1f %9.1f %s %s %s %s", low["b", k], b, ratio(low["b", k], low["a", k]), ratio(b, a), ratio(cpu["b", k], cpu["a", k]), ratio(b, copy[k])
             print "" } }' "$out/ours" "$out/theirs"
 }
 
@@ -53,13 +62,14 @@ echo "# $(uname -srm), $(nproc) cores, load $(cut -d' ' -f1-3 /proc/loadavg), ${
 for n in 2 4; do
     : > "$out/ours" > "$out/theirs"
     for ((i = 0; i < rounds; ++i)); do
-        ranks "$n" "$build/bench/dtensor" --seconds "$seconds" >> "$out/ours"
-        [ -z "$python" ] || ranks "$n" "$python" tests/bench/dtensor.py --seconds "$seconds" >> "$out/theirs"
+        ranks "$n" "$build/bench/dtensor" --seconds "$seconds" $large >> "$out/ours"
+        [ -z "$python" ] || ranks "$n" "$python" tests/bench/dtensor.py --seconds "$seconds" $large >> "$out/theirs"
     done
-    echo "# $n ranks: least and median in us, ours and theirs"
+    echo "# $n ranks: ours: least, median, least possible, median to that; theirs: least, median; ratios of least, of medians, of processor time, to the least possible"
     report
 done
 
+[ -z "$large" ] || exit 0
 if ! mpicc -O2 tests/bench/scalapack.c -o "$build/bench/scalapack" -lscalapack-openmpi > /dev/null 2>&1; then
     echo 'SKIP pdgemr2d: mpicc does not link with scalapack-openmpi'
     exit 0

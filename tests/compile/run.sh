@@ -3,6 +3,7 @@
 # objects: a test that compiled nothing fails. JOBS: how many compilers at once. Ends with "N passed, N failed".
 #
 # COMPILERS: which of gcc, g++, clang, clang++ (default: gcc, all that the other tests need; .ci/run takes the others).
+# EVERYTHING=1: each way with each header and each define alone; else those that have found most, once.
 #
 # Each test is a function below; `job` runs one in a process of its own.
 set -u
@@ -148,7 +149,8 @@ t_option() { # $5: a CDP_NO_ macro
     CDP_NO_THREADS) used=$(nm -u option.o | grep -E ' (pthread_|sched_yield|__tls_get_addr)') libs= ;;
     CDP_NO_LOG_STRINGS) ;;
     CDP_NO_TENSOR_OPS) used=$(nm option.o | grep -E ' cdp_(op|tp|cp|local_map|count|counts)_') ;;
-    CDP_NO_FILE_STORE) used=$(nm -u option.o | grep -E ' (flock|ftruncate|pwrite|pread|unlink)') ;;
+    CDP_NO_FILE_STORE) used=$(nm option.o | grep -E ' cdp_(file_store_create|_file_(enter|register))') ;;
+    CDP_NO_FILES) used=$(nm -u option.o | grep -E ' (flock|ftruncate|pwrite|pread|unlink|rename|fopen)(@|$)') ;;
     esac
     [ -z "$used" ] || die "$5 still uses: $used"
     # shellcheck disable=SC2086
@@ -159,7 +161,7 @@ PARTS='CDP_NO_HOOKS CDP_NO_AVERAGER CDP_NO_ZERO CDP_NO_TRACE CDP_NO_SAMPLER CDP_
     CDP_NO_SPARSE CDP_NO_JOIN CDP_NO_CLIP CDP_NO_VERIFY
     CDP_NO_CHANNELS CDP_NO_MESSAGES CDP_NO_OBJECTS CDP_NO_HUB CDP_NO_RECORDER CDP_NO_CHAINS CDP_NO_GROUPS
     CDP_NO_HASH_STORE CDP_NO_PREFIX_STORE CDP_NO_CUSTOM_STORE CDP_NO_ENV CDP_NO_SHARED_MEMORY CDP_NO_MAC CDP_FEW_ALGORITHMS
-    CDP_NO_STORE_CALLS CDP_NO_JOB_KEY'
+    CDP_NO_STORE_CALLS CDP_NO_JOB_KEY CDP_NO_STORE_SERVER CDP_NO_MEETING CDP_NO_REPRODUCIBLE'
 part_of() { # define: the functions that it leaves out
     case $1 in
     CDP_NO_DDP) echo ' cdp_(ddp|hook|averager|zero)_' ;;
@@ -182,6 +184,9 @@ part_of() { # define: the functions that it leaves out
     CDP_NO_PREFIX_STORE) echo ' cdp_prefix_store_' ;;
     CDP_NO_CUSTOM_STORE) echo ' cdp_custom_store_' ;;
     CDP_NO_STORE_CALLS) echo ' (cdp_store_(append|wait|check|delete|num_keys|list_keys|queue_push|queue_pop|queue_try_pop|queue_len|barrier|clone|multi_get|multi_set)|cdp__wire_old)$' ;;
+    CDP_NO_MEETING) echo ' cdp__(mesh_(parse_endpoint|publish_endpoint)|join_follow_to)$' ;;
+    CDP_NO_REPRODUCIBLE) echo ' cdp__fixed_(round|tmp)$' ;;
+    CDP_NO_STORE_SERVER) echo ' cdp_(store_server_(create|port|poll|destroy)|_(conn|server|waiter)_[a-z_]+)$' ;;
     CDP_NO_JOB_KEY) echo ' cdp__(auth_open|auth_open_with|auth_pump|client_authenticate)$' ;;
     CDP_NO_ENV) echo ' cdp_(init_from_env|init_url|launch_read|tcp_desc_from_env|tcp_desc_from_url)$' ;;
     CDP_NO_SHARED_MEMORY) echo ' cdp__mesh_(expose|map|get|slots)$' ;;
@@ -361,6 +366,11 @@ for c in gcc clang g++ clang++; do
 done
 
 # Optimising takes long and finds other warnings: once or twice for each compiler is enough.
+MOST=$HEADERS SINGLE="$PARTS" MACROS="$HEADERS cdp_nccl.h"
+if [ -z "${EVERYTHING-}" ]; then
+    MOST=$TOP SINGLE='CDP_NO_DDP CDP_NO_MESSAGES CDP_NO_RECORDER' MACROS=$(grep -vE '^cdp(_store)?[.]h$' <<< "$WITHOUT_MPI")
+    echo 'SKIP some defines and headers: with EVERYTHING=1, as .ci/run has it'
+fi
 for c in $c_compilers; do
     for std in c11 gnu11 c17; do
         for h in $HEADERS; do add t_declarations $c $std O0 "$h"; done
@@ -368,19 +378,21 @@ for c in $c_compilers; do
     done
     add t_implementation $c c11 O2 $TOP
     for h in $HEADERS; do
-        add t_own_macro $c c11 O0 "$h"
         add t_later $c gnu11 O0 "$h" # with -std=c11 that is the documented #error, below
         add t_two_files $c c11 O0 "$h" $c c11
         add t_static $c c11 O0 "$h"
-        for option in CDP_NO_STDIO CDP_NO_THREADS; do add t_option $c c11 O0 "$h" $option; done
         [ "$h" != cdp_dtensor.h ] || add t_option $c c11 O0 "$h" CDP_NO_TENSOR_OPS
     done
-    for option in CDP_NO_LOG_STRINGS CDP_NO_FILE_STORE; do add t_option $c c11 O0 $TOP $option; done
-    for part in '' $PARTS; do add t_parts $c c11 O0 $TOP $part; done
+    for h in $MOST; do
+        add t_own_macro $c c11 O0 "$h"
+        for option in CDP_NO_STDIO CDP_NO_THREADS; do add t_option $c c11 O0 "$h" $option; done
+    done
+    for option in CDP_NO_LOG_STRINGS CDP_NO_FILE_STORE CDP_NO_FILES; do add t_option $c c11 O0 $TOP $option; done
+    for part in '' $SINGLE; do add t_parts $c c11 O0 $TOP $part; done
     add t_parts $c c11 O0 $TOP $PARTS
     add t_no_asserts $c gnu11 O0 $TOP
     add t_system_header_first $c c11 O0 $TOP
-    for h in $HEADERS cdp_nccl.h; do add t_platform_macros $c c11 O0 "$h"; done
+    for h in $MACROS; do add t_platform_macros $c c11 O0 "$h"; done
     add t_names_0_1 $c c11 O0 $TOP
     [ $TOP = cdp.h ] || add t_mixed_versions $c c11 O0 $TOP
 done
@@ -424,6 +436,8 @@ if [ -f cdp_nccl.h ]; then
     fi
 fi
 gcc_alone() {
+    for e in examples/*.c; do add t_example gcc gnu17 O0 "$e"; done
+    [ -n "${EVERYTHING-}" ] || return
     add t_implementation gcc c11 Os $TOP
     if [ "$(uname -m)" = x86_64 ] && [ "$(gcc -dumpversion | cut -d. -f1)" -ge 12 ]; then
         add t_vectors gcc gnu11 O2 cdp.h
@@ -431,7 +445,6 @@ gcc_alone() {
         echo 'SKIP vectorised loops: before gcc 12, -O2 does not vectorise; elsewhere than on x86_64 it was not looked at'
     fi
     add t_nccl gcc c11 O2
-    for e in examples/*.c; do add t_example gcc gnu17 O0 "$e"; done
 }
 case "$c_compilers " in *' gcc '*) gcc_alone ;; esac
 

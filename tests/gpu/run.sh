@@ -79,7 +79,7 @@ for n in 1 2 3 4; do
         SKIP) echo "SKIP $n ranks, $rest" ;;
         esac
     done < "$build/rank0.log"
-    grep -hE '^  .*(bytes|allreduce of f32|the stream went on) ' "$build/rank0.log"
+    grep -hE '^  .*(bytes|allreduce of f32|the stream went on)[ ,]' "$build/rank0.log"
     if [ $rc != 0 ]; then
         failed=$((failed + 1))
         echo "$n ranks: exit code $rc"

@@ -24,12 +24,13 @@ static bool has_label(cdp_mem *mem, const char *label) {
     return found;
 }
 
-static cdp_mem *mem_begin(card *c, cdp_mem_pool **pool) {
+static cdp_mem *mem_begin(card *c, cdp_mem_pool **pool, bool symmetric) {
     cdp_mem_source cuda, registered;
     cdp_mem_desc d;
     cdp_mem_pool_desc pd;
     cdp_mem *mem = NULL;
-    const cdp_allocator own = cdp_nccl_allocator(c->g);
+    const cdp_allocator own =
+        symmetric ? cdp_nccl_symmetric_allocator(c->g) : cdp_nccl_allocator(c->g);
     memset(&d, 0, sizeof d);
     memset(&pd, 0, sizeof pd);
     d.source = &cuda;
@@ -96,7 +97,8 @@ static void train(card *c, cdp_mem *mem) {
 
 static void joined_of_rank(card *c) {
     cdp_mem_pool *pool = NULL;
-    cdp_mem *const mem = mem_begin(c, &pool);
+    const bool symmetric = c->arg != NULL;
+    cdp_mem *const mem = mem_begin(c, &pool, symmetric);
     cdp_allocator a, half = {NULL, NULL, NULL};
     void *x = NULL, *y = NULL;
     if (!mem || !pool) return;
@@ -106,6 +108,7 @@ static void joined_of_rank(card *c) {
     train(c, mem);
     OK(cdp_nccl_alloc(c->g, MIB, &x));
     T(cdp_mem_usable(mem, x) == MIB && has_label(mem, "nccl"));
+    T((cdp_nccl_window(c->g, x) != NULL) == symmetric);
     GPU(cudaMemsetAsync(x, 0, MIB, c->stream));
     OK(cdp_allreduce(c->g, NULL, x, (int)MIB / 4, CDP_DTYPE_F32, CDP_REDUCE_SUM));
     FAILS(CDP_ERR_NOMEM, "the pool is fixed at 4.0 MiB", cdp_nccl_alloc(c->g, 5 * MIB, &y));
@@ -124,9 +127,66 @@ TEST(buckets_hooks_and_nccl_alloc) {
     clean();
 }
 
+/* The same, with the pool in a window that all ranks have registered together. */
+TEST(in_a_symmetric_pool) {
+    static bool symmetric = true;
+    const long before = standin_calls("ncclCommWindowRegister");
+    for (uint32_t n = 1; n < 4; ++n) {
+        on_cards(n, joined_of_rank, &symmetric);
+        clean();
+    }
+    T_EQ(6, standin_calls("ncclCommWindowRegister") - before); /* once for each pool */
+}
+
+static cdp_status pool_of(card *c, cdp_mem *mem, uint64_t bytes, cdp_mem_pool **pool) {
+    const cdp_allocator own = cdp_nccl_symmetric_allocator(c->g);
+    cdp_mem_source windows;
+    cdp_mem_pool_desc d;
+    memset(&d, 0, sizeof d);
+    d.source = &windows;
+    d.fixed_bytes = bytes;
+    const cdp_status st = cdp_mem_source_of(&own, NULL, &windows);
+    return st == CDP_OK ? cdp_mem_pool_create(mem, &d, pool) : st;
+}
+
+/* What keeps the pool of one rank from being made is the error of all ranks. */
+static void unlike_of_rank(card *c) {
+    cdp_mem_pool *pool = NULL, *second = NULL;
+    cdp_mem_source cuda;
+    cdp_mem_desc d;
+    cdp_mem *mem = NULL;
+    void *p, *q;
+    memset(&d, 0, sizeof d);
+    d.source = &cuda;
+    OK(cdp_mem_source_cuda(NULL, &cuda));
+    if (!OK(cdp_mem_create(&d, &mem))) return;
+    FAILS(CDP_ERR_MISMATCH, "2097152", pool_of(c, mem, c->rank ? MIB : 2 * MIB, &pool));
+    T_TEXT("1048576", cdp_last_error()->text);
+    FAILS(CDP_ERR_NOMEM, "rank", pool_of(c, mem, 1ull << 40, &pool));
+    T(!pool && cdp_group_status(c->g) == CDP_OK);
+    OK(pool_of(c, mem, MIB, &pool));
+    OK(cdp_mem_alloc_at(mem, pool, 5000, c->stream, NULL, &p));
+    OK(cdp_mem_alloc_at(mem, pool, 100, c->stream, NULL, &q));
+    T(cdp_nccl_window(c->g, p) != NULL && cdp_nccl_window(c->g, p) == cdp_nccl_window(c->g, q));
+    same_offsets(c, pool);
+    OK(cdp_mem_free(mem, p));
+    OK(cdp_mem_free(mem, q));
+    OK(cdp_mem_pool_destroy(pool));
+    T(!cdp_nccl_window(c->g, p));
+    OK(pool_of(c, mem, MIB, &second));
+    OK(cdp_mem_pool_destroy(second));
+    T_EQ(0, cdp_mem_destroy(mem));
+}
+TEST(pools_that_differ) {
+    on_cards(3, unlike_of_rank, NULL);
+    clean();
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
-        {"buckets_hooks_and_nccl_alloc", buckets_hooks_and_nccl_alloc, 120}};
+        {"buckets_hooks_and_nccl_alloc", buckets_hooks_and_nccl_alloc, 120},
+        {"in_a_symmetric_pool", in_a_symmetric_pool, 120},
+        {"pools_that_differ", pools_that_differ, 60}};
     const char *missing;
     libraries_at_hand(argv, "");
     missing = gpu_load();

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes the stand-in for CUDA and NCCL (standin.h says what that is) as shared libraries with the real ones' names:
 #   build.sh DIR [FLAGS...]
-# DIR has the newest NCCL that it knows; DIR/2.18, DIR/2.27 and DIR/2.10 have older ones (the last one is too old for cdp),
+# DIR has the newest NCCL that it knows; DIR/2.18, 2.26, 2.27 and 2.10 have older ones (the last one is too old for cdp),
 # DIR/none has CUDA without NCCL. STANDIN_REAL=/usr/local/cuda/include compares every declaration with the real headers.
 set -eu
 dir=$1
@@ -19,12 +19,12 @@ lib() { # FILE NAME [FLAGS]
 lib standin_cuda.c libcudart.so.13 "$@"
 lib standin_driver.c libcuda.so.1 "$@" -L"$dir" -l:libcudart.so.13 -ldl
 lib standin_nvrtc.c libnvrtc.so.13 "$@" -L"$dir" -l:libcudart.so.13
-for v in .:22907 2.18:21805 2.27:22703 2.10:21003; do
+for v in .:22907 2.18:21805 2.26:22605 2.27:22703 2.10:21003; do
     [ -n "$real" ] && [ ${v#*:} = 21003 ] && continue # lacks what today's headers declare
     lib standin_nccl.c "${v%:*}/libnccl.so.2" -DSTANDIN_NCCL="${v#*:}" "$@" -L"$dir" -l:libcudart.so.13
 done
-mkdir -p "$dir/none"
-for d in 2.18 2.27 2.10 none; do
+for d in 2.18 2.26 2.27 2.10 none; do
+    mkdir -p "$dir/$d"
     for f in libcudart.so.13 libcuda.so.1 libnvrtc.so.13; do ln -sf "../$f" "$dir/$d/$f"; done
 done
 for f in libcudart.so.13:libcudart.so libnvrtc.so.13:libnvrtc.so libcuda.so.1:libcuda.so libnccl.so.2:libnccl.so; do ln -sf "${f%:*}" "$dir/${f#*:}"; done # for linking

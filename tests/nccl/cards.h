@@ -27,7 +27,7 @@ const char *__tsan_default_suppressions(void) {
 /* Nothing wrong was done, and nothing is left of what the libraries gave. */
 TEST_API void clean(void) {
     static const char *const kinds[] = {
-        "streams", "events", "bytes", "pinned", "graphs", "comms", "modules"};
+        "streams", "events", "bytes", "pinned", "graphs", "comms", "modules", "windows"};
     char text[400];
     const int n = standin_faults(text, sizeof text);
     if (n) NOTE("%d faults: %s", n, text);

@@ -48,6 +48,8 @@
              returns, and the first one always is (4); 0: none
    slow_init milliseconds that making a communicator takes at least (0)
    capability of all devices, 90 is 9.0 (90)
+   symmetric 0: ncclCommWindowRegister succeeds and gives no window, as the real one does where the
+             GPUs of a communicator cannot reach each other's memory (1)
    refuse    what a communicator says, in place of ncclSuccess, when its ranks have met (0) */
 STANDIN_API void standin_set(const char *name, long value);
 STANDIN_API long standin_get(const char *name);
@@ -63,7 +65,7 @@ STANDIN_API int standin_faults(char *text, size_t size);
 STANDIN_API void standin_forget_faults(void);
 
 /* What is still there: "streams", "events", "bytes" of devices, "pinned" pieces of host memory,
-   "graphs", "comms", "modules". */
+   "graphs", "comms", "modules", "windows" of communicators. */
 STANDIN_API long standin_left(const char *what);
 
 /* (libnccl) Every communicator of rank `rank` in this process has the asynchronous error `code`
@@ -189,6 +191,7 @@ typedef struct {
 #define cudaEventDisableTiming 2
 
 typedef struct ncclComm *ncclComm_t;
+typedef struct ncclWindow_vidmem *ncclWindow_t;
 typedef struct {
     char internal[128];
 } ncclUniqueId;
@@ -243,6 +246,7 @@ typedef struct ncclConfig_v22800 {
 #define NCCL_CONFIG_UNDEF_INT INT_MIN
 #define NCCL_SPLIT_NOCOLOR (-1)
 #define NCCL_SHRINK_ABORT 1
+#define NCCL_WIN_COLL_SYMMETRIC 1
 
 typedef enum {
     NVRTC_SUCCESS = 0,

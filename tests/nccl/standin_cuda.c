@@ -28,7 +28,7 @@ static struct {
     long value;
 } settings[] = {{"delay_us", 200}, {"seed", 1}, {"devices", 4}, {"driver", 13000},
     {"memory", (long)ARENA_BYTES}, {"drop_wait", 0}, {"early_free", 0}, {"lazy", 4},
-    {"slow_init", 0}, {"refuse", 0}, {"capability", 90}, {"runtime", 13000}};
+    {"slow_init", 0}, {"refuse", 0}, {"capability", 90}, {"runtime", 13000}, {"symmetric", 1}};
 
 typedef struct counted {
     char name[48];

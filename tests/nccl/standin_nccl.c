@@ -41,6 +41,15 @@ typedef struct handle {
     struct handle *next;
 } handle;
 
+/* Memory that all ranks have registered together. The real library keeps it at one offset on all
+   ranks, which follows from the windows that exist: so these must be the same ones everywhere. */
+typedef struct window {
+    struct window *next;
+    const uint8_t *at;
+    size_t bytes;
+    uint32_t number; /* of this communicator, from 1 */
+} window;
+
 struct ncclComm {
     struct ncclComm *next;
     int n, rank, device;
@@ -53,6 +62,8 @@ struct ncclComm {
     uint64_t ops;
     uint32_t splits, shrinks, grows;
     struct handle *handles; /* of memory that is registered; they go with the communicator */
+    struct window *windows; /* likewise */
+    uint32_t windows_made;
     /* operations of one communicator run one after the other, whatever their streams */
     standin_point *last;
     double factors[64]; /* of operators of its own */
@@ -744,11 +755,13 @@ ncclResult_t ncclGetVersion(int *version) {
 }
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
     ENTER("ncclGetUniqueId");
-    const char *const dir = getenv("TMPDIR");
+    const char *dir = getenv("TMPDIR");
     static uint32_t made;
     memset(id, 0, sizeof *id);
-    snprintf(id->internal, sizeof id->internal, "%.60s/standin.%d.%u", dir && *dir ? dir : "/tmp",
-        (int)getpid(), __atomic_add_fetch(&made, 1, __ATOMIC_SEQ_CST));
+    /* the name is the id, so a folder with a long name has no room in it */
+    if (!dir || !*dir || strlen(dir) > 60) dir = "/tmp";
+    snprintf(id->internal, sizeof id->internal, "%s/standin.%d.%u", dir, (int)getpid(),
+        __atomic_add_fetch(&made, 1, __ATOMIC_SEQ_CST));
     return ncclSuccess;
 }
 #if STANDIN_NCCL < 21400
@@ -849,6 +862,12 @@ static ncclResult_t take_away(ncclComm_t c, const char *how) {
         handle *const h = c->handles;
         c->handles = h->next;
         free(h);
+    }
+    while (c->windows) {
+        window *const w = c->windows;
+        c->windows = w->next;
+        free(w);
+        standin_count("windows", -1);
     }
     standin_point *const last = c->last;
     c->last = NULL;
@@ -1066,13 +1085,50 @@ ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t c) {
 #endif
 
 #if STANDIN_NCCL >= 21900
+typedef struct piece { /* of ncclMemAlloc */
+    struct piece *next;
+    uint8_t *at;
+    size_t bytes;
+} piece;
+static piece *pieces; /* guarded by `lock` */
+
 ncclResult_t ncclMemAlloc(void **p, size_t bytes) {
     extern cudaError_t cudaMalloc(void **, size_t);
     ENTER("ncclMemAlloc");
-    return cudaMalloc(p, bytes) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+    if (cudaMalloc(p, bytes) != cudaSuccess) return ncclUnhandledCudaError;
+    piece *const made = (piece *)calloc(1, sizeof *made);
+    made->at = (uint8_t *)*p;
+    made->bytes = bytes;
+    pthread_mutex_lock(&lock);
+    made->next = pieces;
+    pieces = made;
+    pthread_mutex_unlock(&lock);
+    return ncclSuccess;
 }
+
+/* Whether a window of any communicator is in memory from `at` on. Under the lock. */
+static bool in_a_window(const uint8_t *at, size_t bytes) {
+    for (ncclComm_t c = comms; c; c = c->next)
+        for (const window *w = c->windows; w; w = w->next)
+            if (w->at < at + bytes && at < w->at + w->bytes) return true;
+    return false;
+}
+
 ncclResult_t ncclMemFree(void *p) {
+    piece **at, *gone = NULL;
+    bool registered = false;
     ENTER("ncclMemFree");
+    pthread_mutex_lock(&lock);
+    for (at = &pieces; *at && (*at)->at != p; at = &(*at)->next) {
+    }
+    if (*at) {
+        gone = *at;
+        *at = gone->next;
+        registered = in_a_window(gone->at, gone->bytes);
+    }
+    pthread_mutex_unlock(&lock);
+    free(gone);
+    if (registered) standin_fault("ncclMemFree(%p): it is in a window", p);
     /* unmaps: waits for nothing, unlike cudaFree */
     return standin_free(p) ? ncclSuccess : ncclUnhandledCudaError;
 }
@@ -1108,6 +1164,118 @@ ncclResult_t ncclCommDeregister(const ncclComm_t c, void *p) {
 #endif
 
 #if STANDIN_NCCL >= 22700
+/* A window that is being made: all ranks meet, and *out is written when they have, maybe late. */
+typedef struct opening {
+    ncclComm_t comm;
+    ncclWindow_t *out;
+    window *made;
+} opening;
+
+/* What all ranks must agree about: the windows that exist, and the size of the next one. */
+static int heap_of(ncclComm_t c) {
+    uint32_t sum = 0;
+    pthread_mutex_lock(&lock);
+    for (const window *w = c->windows; w; w = w->next)
+        sum += (w->number * 2654435761u) ^ (uint32_t)w->bytes;
+    pthread_mutex_unlock(&lock);
+    return (int)(sum & 0x7fffffff);
+}
+
+static ncclResult_t open_together(opening *o) {
+    ncclComm_t const c = o->comm;
+    int bytes[RANKS_MAX], heaps[RANKS_MAX];
+    if (!agree(c, (int)(o->made->bytes & 0x7fffffff), heap_of(c), bytes, heaps))
+        return refuse(ncclInternalError, "aborted");
+    for (int r = 0; r < c->n; ++r) {
+        if (bytes[r] != bytes[0])
+            standin_fault("ncclCommWindowRegister of %d bytes on rank 0, %d on rank %d", bytes[0],
+                bytes[r], r);
+        if (heaps[r] != heaps[0])
+            standin_fault("ncclCommWindowRegister: rank %d has other windows than rank 0", r);
+    }
+    pthread_mutex_lock(&lock);
+    o->made->number = ++c->windows_made;
+    o->made->next = c->windows;
+    c->windows = o->made;
+    pthread_mutex_unlock(&lock);
+    standin_count("windows", 1);
+    __atomic_store_n(o->out, (ncclWindow_t)(void *)o->made, __ATOMIC_SEQ_CST);
+    return ncclSuccess;
+}
+
+static void *opening_main(void *p) {
+    opening *const o = (opening *)p;
+    standin_pause();
+    const ncclResult_t e = open_together(o);
+    if (e != ncclSuccess) free(o->made);
+    pthread_mutex_lock(&lock);
+    if (o->comm->state == ncclInProgress) store(&o->comm->state, (int)e);
+    --o->comm->launching;
+    pthread_mutex_unlock(&lock);
+    free(o);
+    return NULL;
+}
+
+/* Windows are in memory of ncclMemAlloc, and begin at a multiple of 4096. */
+static bool suits_a_window(const uint8_t *at, size_t bytes) {
+    bool found = false;
+    pthread_mutex_lock(&lock);
+    for (const piece *m = pieces; m; m = m->next)
+        found = found
+            || (at >= m->at && at + bytes <= m->at + m->bytes && (size_t)(at - m->at) % 4096 == 0);
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+ncclResult_t ncclCommWindowRegister(
+    ncclComm_t c, void *p, size_t bytes, ncclWindow_t *out, int flags) {
+    ENTER("ncclCommWindowRegister");
+    const ncclResult_t e = usable(c);
+    *out = NULL;
+    if (e != ncclSuccess) return e;
+    if (flags != NCCL_WIN_COLL_SYMMETRIC) return refuse(ncclInvalidArgument, "flags %d", flags);
+    if (!standin_get("symmetric")) return ncclSuccess; /* and there is no window */
+    if (!suits_a_window((const uint8_t *)p, bytes))
+        return refuse(ncclInvalidArgument, "%zu bytes at %p are not of ncclMemAlloc", bytes, p);
+    opening *const o = (opening *)calloc(1, sizeof *o);
+    o->comm = c;
+    o->out = out;
+    o->made = (window *)calloc(1, sizeof *o->made);
+    o->made->at = (const uint8_t *)p;
+    o->made->bytes = bytes;
+    pthread_mutex_lock(&lock);
+    store(&c->state, ncclInProgress);
+    ++c->launching;
+    pthread_mutex_unlock(&lock);
+    if (!c->blocking) {
+        detached(opening_main, o);
+        return ncclInProgress;
+    }
+    opening_main(o);
+    return (ncclResult_t)load(&c->state);
+}
+
+/* Of this rank alone: unmaps at once. */
+ncclResult_t ncclCommWindowDeregister(ncclComm_t c, ncclWindow_t p) {
+    window **at, *w = NULL;
+    ENTER("ncclCommWindowDeregister");
+    const ncclResult_t e = usable(c);
+    if (e != ncclSuccess || !p) return e;
+    outstanding(c, "ncclCommWindowDeregister");
+    pthread_mutex_lock(&lock);
+    for (at = &c->windows; *at && (void *)*at != (void *)p; at = &(*at)->next) {
+    }
+    if (*at) {
+        w = *at;
+        *at = w->next;
+    }
+    pthread_mutex_unlock(&lock);
+    if (!w) standin_fault("ncclCommWindowDeregister of a window that does not exist");
+    if (w) standin_count("windows", -1);
+    free(w);
+    return w ? ncclSuccess : ncclInvalidArgument;
+}
+
 /* Ends what is in flight, and makes the communicator usable for management again. */
 static void stop_flying(ncclComm_t c) {
     store(&c->abort_flag, 1);

@@ -902,7 +902,7 @@ static void any_allocation_of_rank(card *c) {
     cdp_hook hook;
     cdp_hook_desc h;
     cdp_request rq[3];
-    void *mem = NULL, *d = gpu_new(NULL, 256);
+    void *mem = NULL, *window = NULL, *d = gpu_new(NULL, 256);
     cdp_work w;
     double sum;
     memset(&desc, 0, sizeof desc);
@@ -922,6 +922,7 @@ static void any_allocation_of_rank(card *c) {
             __ATOMIC_SEQ_CST);
     cdp_status st = cdp_nccl_attach(c->g, &desc);
     if (st == CDP_OK) st = cdp_nccl_alloc(c->g, 1024, &mem);
+    if (st == CDP_OK) st = cdp_nccl_alloc_symmetric(c->g, 1024, &window);
     if (st == CDP_OK) st = cdp_start_all(c->g, rq, 3, &w);
     if (st == CDP_OK) st = cdp_work_wait_for(w, 3000);
     if (st == CDP_OK && c->n == 1) { /* of one rank alone: the others go on */
@@ -940,6 +941,7 @@ static void any_allocation_of_rank(card *c) {
     if (st < 0 && c->n > 1) cdp_group_abort(c->g, "this rank cannot go on");
     if (st < 0 && part) cdp_group_abort(part, "this rank cannot go on");
     gpu_cudaStreamSynchronize(c->stream);
+    cdp_nccl_free(c->g, window);
     cdp_nccl_free(c->g, mem);
     cdp_group_destroy(part);
     gpu_cudaDeviceSynchronize();

@@ -266,9 +266,7 @@ static uint64_t now_of(const rank_state *r) {
 
 /* A call has ended: what it says must be true, and it must not be late. */
 static void check_call(rank_state *r, const cdp_call *c, int64_t id, uint64_t began, uint32_t ms) {
-    /* seeded stalls, and functions that the wait helps to run: they may wait for a silent rank */
-    const uint64_t helped = x.kind == F_ISOLATE ? 11 * SIM_S : 0;
-    const uint64_t bound = ms * SIM_MS * 11 / 10 + 400 * SIM_MS + helped;
+    const uint64_t bound = ms * SIM_MS * 11 / 10 + 400 * SIM_MS; /* seeded stalls */
     if (c->ran == CDP_RAN_NO && x.ran[id]) wrong(node_of(r), "it ran, and the call says not");
     if (c->ran == CDP_RAN_YES && x.ran[id] != 1) wrong(node_of(r), "it did not run, they say so");
     if (x.kind != F_STOP && now_of(r) - began > bound)

@@ -271,12 +271,34 @@ static cdp_status wide_ring(wide *w, cdp_group *g, uint64_t *s, uint64_t id) {
     return st;
 }
 
+/* Into rows of an array in place of contiguous memory, with gaps of this rank's own. */
+static void wide_rows(wide *w, cdp_transfer *t) {
+    t->row = sim_between(&w->own, 1, t->count);
+    t->step = t->row + sim_between(&w->own, 0, 3);
+    t->data = wide_room(w, (t->count / t->row + 1) * t->step * 4);
+    memset(t->data, 0x5a, (t->count / t->row + 1) * t->step * 4);
+}
+
+/* Moves rows together; in the gaps nothing may have been written. */
+static void wide_unrow(wide *w, const cdp_transfer *t) {
+    int32_t *data = (int32_t *)t->data;
+    for (uint64_t i = 0; t->row && i < (t->count / t->row + 1) * t->step; ++i) {
+        const uint64_t at = i / t->step * t->row + i % t->step;
+        if (i % t->step < t->row && at < t->count)
+            data[at] = data[i];
+        else if (data[i] != 0x5a5a5a5a)
+            wrong(w->r, w->node, "a receive of rows of %llu wrote into the gap at %llu",
+                (unsigned long long)t->row, (unsigned long long)i);
+    }
+}
+
 /* A message from each to each, in one batch, in an order of this rank's own. */
 static cdp_status wide_batch(wide *w, cdp_group *g, uint64_t *s, uint64_t id) {
     const uint32_t n = cdp_size(g), me = cdp_rank(g);
     const uint64_t count = sim_log_between(s, 1, w->r->tiny ? 8 : 100);
     cdp_transfer list[2 * SIM_MAX_NODES];
     const uint32_t first = (uint32_t)(sim_random(&w->own) % n);
+    const bool shaped = w->r->seed % 3 == 2; /* of one world in three messages have shapes */
     cdp_work work = {NULL, 0};
     uint32_t m = 0;
     cdp_status st;
@@ -287,11 +309,15 @@ static cdp_status wide_batch(wide *w, cdp_group *g, uint64_t *s, uint64_t id) {
         t->peer = (first + i / 2) % n;
         if (t->peer == me) continue;
         t->receive = (i + first) % 2;
-        t->data = wide_room(w, count * 4);
         t->count = count;
+        if (shaped && t->receive && sim_chance(&w->own, 500))
+            wide_rows(w, t);
+        else
+            t->data = wide_room(w, count * 4);
         t->dtype = CDP_DTYPE_I32;
         t->tag = 9;
         if (!t->receive) wide_numbers(w, (int32_t *)t->data, count, id + t->peer, me);
+        t->rendezvous = shaped && !t->receive && sim_chance(&w->own, 500);
         ++m;
     }
     sim_doing(w->node, "batch of %u messages", m);
@@ -299,8 +325,11 @@ static cdp_status wide_batch(wide *w, cdp_group *g, uint64_t *s, uint64_t id) {
     st = failed(w->r, w->node, cdp_batch(g, list, m, &work));
     if (st == CDP_OK) st = failed(w->r, w->node, cdp_work_wait(work));
     call_end(w->r, w->node, "cdp_batch");
-    for (uint32_t i = 0; i < m && st == CDP_OK; ++i)
-        if (list[i].receive) wide_compare(w, (int32_t *)list[i].data, count, id + me, list[i].peer);
+    for (uint32_t i = 0; i < m && st == CDP_OK; ++i) {
+        if (!list[i].receive) continue;
+        wide_unrow(w, &list[i]);
+        wide_compare(w, (int32_t *)list[i].data, count, id + me, list[i].peer);
+    }
     return st;
 }
 

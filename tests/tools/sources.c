@@ -700,6 +700,7 @@ static void forbidden(const source *s) {
             broken(s, "pragma", line, "how much to optimise is the user's choice");
         /* one macro names the few functions that have it, which check_sources.sh counts */
         if (memmem(p, n, "__attribute__", 13) && !memmem(p, n, "define CDP__ONE_COPY ", 21)
+            && !memmem(p, n, "define CDP__COLD ", 17)
             && (memmem(p, n, "cold", 4) || memmem(p, n, "noinline", 8)))
             broken(s, "attribute", line, "cold or noinline");
     }

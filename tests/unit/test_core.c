@@ -87,8 +87,7 @@ TEST(errors_are_complete_sentences) {
     cdp_error_set(CDP_ERR_STATE, -1, 0, "again: %s", e->text);
     T_TEXT("again: peer 3 left", e->text);
     cdp__fail(CDP_ERR_INVALID, "x");
-    T_TEXT("test_core.c", e->file); /* the place of the call */
-    T_EQ(__LINE__ - 2, e->line);
+    T_EQ(__LINE__ - 1, e->line); /* the place of the call */
     T_EQ(0, e->sys_errno);
     if (T(f != NULL)) {
         T_EQ(1, cdp_print_error(f));
@@ -98,6 +97,23 @@ TEST(errors_are_complete_sentences) {
         fclose(f);
     }
     print_error_to_nowhere();
+}
+
+/* An error names the file of the library that found it, by its own name. */
+TEST(errors_name_their_file) {
+    T_EQ(CDP_ERR_INVALID, cdp__fail(CDP_ERR_INVALID, "x"));
+    T(strcmp("cdp.h", cdp_last_error()->file) == 0);
+    static const char *const names[] = {"", "cdp.h", "cdp_store.h", "cdp_tcp.h", "cdp_nccl.h",
+        "cdp_dtensor.h", "cdp_rpc.h", "cdp_mem.h"};
+    for (uint32_t i = 0; i < sizeof names / sizeof *names; ++i)
+        T(strcmp(names[i], cdp__file_name(0xfffff00fu | i << 8)) == 0);
+    /* the highest line and the lowest status that fit */
+    T_EQ(CDP_ERR_BUSY, cdp__error_of(0xfffff100u | (uint8_t)CDP_ERR_BUSY, 7, ENOENT, "y"));
+    T_EQ(0xfffff, cdp_last_error()->line);
+    T(strcmp("cdp.h", cdp_last_error()->file) == 0);
+    T_EQ(CDP_ERR_BUSY, cdp_last_error()->status);
+    T_EQ(7, cdp_last_error()->peer);
+    T_EQ(ENOENT, cdp_last_error()->sys_errno);
 }
 
 static void *other_thread_error(void *arg) {
@@ -1175,6 +1191,7 @@ int main(int argc, char **argv) {
         {"formatter_cuts_and_survives", formatter_cuts_and_survives, 10},
         {"errors_are_complete_sentences", errors_are_complete_sentences, 10},
         {"errors_are_recorded_for_launchers", errors_are_recorded_for_launchers, 10},
+        {"errors_name_their_file", errors_name_their_file, 10},
         {"errors_belong_to_threads", errors_belong_to_threads, 10},
         {"names_exist_for_everything", names_exist_for_everything, 10},
         {"log_levels", log_levels, 10},

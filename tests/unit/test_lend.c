@@ -294,6 +294,139 @@ TEST(cancelled_before_anything_moved) {
     munmap(z, LONG);
 }
 
+/* ---- rows, and sends that may wait for their receivers ---- */
+
+/* Rows as long as `row`, and gaps of 5 elements, which stay as they were. */
+static void receive_rows(cdp_group *g, uint64_t count, uint64_t row, bool rendezvous) {
+    const uint64_t step = row + 5, room = (count / row + 1) * step * 4;
+    float *y = (float *)map(room, 7);
+    const cdp_transfer t = {.receive = true, .data = y, .count = count, .row = row, .step = step};
+    bool rows = true, gaps = true;
+    cdp_work w;
+    if (T_EQ(CDP_OK, cdp_batch(g, &t, 1, &w))) T_EQ(CDP_OK, cdp_work_wait(w));
+    for (uint64_t i = 0; i < room / 4; ++i) {
+        const uint64_t at = i / step * row + i % step;
+        if (i % step < row && at < count)
+            rows = rows && y[i] == (float)(at % 1000 + 3);
+        else
+            gaps = gaps && y[i] == (float)(i % 1000 + 7);
+    }
+    if (!T(rows && gaps))
+        printf("  %llu elements in rows of %llu, rendezvous %d\n", (unsigned long long)count,
+            (unsigned long long)row, (int)rendezvous);
+    munmap(y, room);
+}
+
+static void rows(uint32_t r, cdp_group *g) {
+    static const uint64_t counts[] = {1, 900, 50001, LONG / 4 + 3};
+    static const uint64_t lengths[] = {1, 7, 1000, 32768, LONG};
+    float *x = (float *)map(LONG + 16, 3);
+    for (uint32_t c = 0; c < 4; ++c)
+        for (uint32_t k = 0; k < 10; ++k) {
+            const cdp_transfer t = {
+                .data = x, .count = counts[c], .peer = 1, .rendezvous = k % 2 == 1};
+            cdp_work w;
+            if (r == 1)
+                receive_rows(g, counts[c], lengths[k / 2], t.rendezvous);
+            else if (T_EQ(CDP_OK, cdp_batch(g, &t, 1, &w)))
+                T_EQ(CDP_OK, cdp_work_wait(w));
+        }
+    munmap(x, LONG + 16);
+    cdp_group_destroy(g);
+}
+
+/* Rows of mapped memory, of memory that the transport copies (once it gives up in the middle),
+   and of what arrives through the ring. */
+TEST(receives_into_rows) {
+    const cdp_group_desc never = {.timeout_ms = 20000 * TEST_SLACK, .expose_bytes = UINT64_MAX};
+    open_hub(2, 0);
+    run(2, NULL, rows);
+    T_EQ(5 + 10, close_hub()); /* 200 KB that may wait, and all that is long */
+    for (getting = true, refuse_at = 0; refuse_at < 20; refuse_at += 7) {
+        gets = 0;
+        open_hub(2, 0);
+        run(2, NULL, rows);
+        T_EQ(15, close_hub());
+        T(gets > 40);
+    }
+    getting = false;
+    refuse_at = 0;
+    open_hub(2, 4096);
+    run(2, &never, rows);
+    T_EQ(0, close_hub());
+}
+
+/* An array so large that rows are written past the caches: also rows that are not aligned. */
+static void large_rows(uint32_t r, cdp_group *g) {
+    const uint64_t count = 1u << 20;
+    float *x = (float *)map(count * 4, 3);
+    for (uint32_t k = 0; k < 3; ++k) {
+        const uint64_t row = 256 - k, step = 4 * row;
+        const cdp_transfer t = {.data = r ? map(count * 16 + 4096, 7) : x,
+            .receive = r == 1,
+            .count = count,
+            .peer = !r,
+            .row = r ? row : 0,
+            .step = r ? step : 0,
+            .rendezvous = r == 0};
+        cdp_work w;
+        bool right = true;
+        if (T_EQ(CDP_OK, cdp_batch(g, &t, 1, &w))) T_EQ(CDP_OK, cdp_work_wait(w));
+        if (!r) continue;
+        for (uint64_t i = 0; i < count; ++i)
+            right = right && ((float *)t.data)[i / row * step + i % row] == (float)(i % 1000 + 3);
+        for (uint64_t i = 0; i < count / row; ++i)
+            right =
+                right && ((float *)t.data)[i * step + row] == (float)((i * step + row) % 1000 + 7);
+        T(right);
+        munmap(t.data, count * 16 + 4096);
+    }
+    munmap(x, count * 4);
+    cdp_group_destroy(g);
+}
+
+TEST(receives_into_rows_of_a_large_array) {
+    open_hub(2, 0);
+    run(2, NULL, large_rows);
+    T_EQ(3, close_hub());
+}
+
+/* 200 KB leave before the receiver asks for them, unless they may wait. */
+TEST(a_send_that_may_wait_waits) {
+    const cdp_group_desc like = {.timeout_ms = 20000 * TEST_SLACK, .no_thread = true};
+    const uint64_t bytes = 200u << 10;
+    uint8_t *x = (uint8_t *)map(bytes, 0), *y = (uint8_t *)map(2 * bytes, 9);
+    cdp_group *g[2];
+    cdp_work out[2], in[2];
+    open_hub(2, 1 << 20);
+    for (uint32_t r = 0; r < 2; ++r)
+        g[r] = open_rank(r, &like);
+    for (uint32_t i = 0; i < 2; ++i) {
+        const cdp_transfer t = {.data = x,
+            .count = bytes,
+            .dtype = CDP_DTYPE_U8,
+            .peer = 1,
+            .tag = i,
+            .rendezvous = i == 1};
+        T_EQ(CDP_OK, cdp_batch(g[0], &t, 1, &out[i]));
+    }
+    for (uint32_t i = 0; i < 1000; ++i)
+        T_EQ(CDP_PENDING, cdp_work_test(out[1]));
+    T_EQ(CDP_OK, cdp_work_test(out[0]));
+    T_EQ(1, exposures());
+    for (uint32_t i = 0; i < 2; ++i)
+        T_EQ(CDP_OK, cdp_recv_async(g[1], y + i * bytes, bytes, CDP_DTYPE_U8, 0, i, &in[i]));
+    while ((int)(cdp_work_test(in[0]) == CDP_PENDING) | (int)(cdp_work_test(in[1]) == CDP_PENDING)
+        | (int)(cdp_work_test(out[1]) == CDP_PENDING)) {
+    }
+    T(memcmp(x, y, bytes) == 0 && memcmp(x, y + bytes, bytes) == 0);
+    for (uint32_t r = 0; r < 2; ++r)
+        cdp_group_destroy(g[r]);
+    T_EQ(1, close_hub());
+    munmap(x, bytes);
+    munmap(y, 2 * bytes);
+}
+
 /* ---- failures: memory goes away as soon as the operation has ended ---- */
 
 static uint64_t dice = 1;
@@ -595,6 +728,9 @@ int main(int argc, char **argv) {
         {"copies_longer_than_the_window", copies_longer_than_the_window, 60},
         {"what_cannot_be_lent_is_copied", what_cannot_be_lent_is_copied, 60},
         {"cancelled_before_anything_moved", cancelled_before_anything_moved, 60},
+        {"receives_into_rows", receives_into_rows, 120},
+        {"receives_into_rows_of_a_large_array", receives_into_rows_of_a_large_array, 60},
+        {"a_send_that_may_wait_waits", a_send_that_may_wait_waits, 60},
         {"abort_at_random_moments", abort_at_random_moments, 120},
         {"who_reads_is_waited_for", who_reads_is_waited_for, 60},
         {"a_rank_leaves_while_it_lends_or_reads", a_rank_leaves_while_it_lends_or_reads, 120},

@@ -264,6 +264,30 @@ TEST(a_rank_without_memory_has_left) {
     T(fail_at > 3 && fail_at < 100);
 }
 
+/* Rows are of a receive, do not overlap, and lie within 2^63 bytes. */
+TEST(rows_that_are_none) {
+    float x[8] = {0};
+    cdp_work work;
+    cdp_transfer t = {.data = x, .count = 4, .peer = 1, .row = 2, .step = 4};
+    world w;
+    if (!world_open(&w, 2, &polled, 0)) return;
+    cdp_group *g = w.group[0];
+    REFUSED(CDP_ERR_INVALID, "pack them", cdp_batch(g, &t, 1, &work));
+    t.receive = true;
+    t.step = 1;
+    REFUSED(CDP_ERR_INVALID, "rows of 2 elements that begin 1 apart", cdp_batch(g, &t, 1, &work));
+    t.row = 0;
+    t.step = 4;
+    REFUSED(CDP_ERR_INVALID, "rows of 0 elements", cdp_batch(g, &t, 1, &work));
+    t.row = 1;
+    t.step = 1ull << 61;
+    REFUSED(CDP_ERR_INVALID, "more than 2^63 bytes", cdp_batch(g, &t, 1, &work));
+    t.step = UINT64_MAX / 4 + 2; /* a wrong product would be small */
+    REFUSED(CDP_ERR_INVALID, "more than 2^63 bytes", cdp_batch(g, &t, 1, &work));
+    still_works(&w);
+    world_close(&w);
+}
+
 /* The last tag is the monitored barrier's; MPI knows -1 as "any tag", which there is none of
    here. */
 TEST(the_last_tag_is_taken) {
@@ -554,6 +578,7 @@ int main(int argc, char **argv) {
         {"transports_without_functions", transports_without_functions, 60},
         {"a_rank_without_memory_has_left", a_rank_without_memory_has_left, 30},
         {"a_rank_of_a_hub_is_taken_once", a_rank_of_a_hub_is_taken_once, 60},
+        {"rows_that_are_none", rows_that_are_none, 60},
         {"the_last_tag_is_taken", the_last_tag_is_taken, 60},
         {"groups_that_are_gone", groups_that_are_gone, 60},
         {"works_that_never_were_are_refused_by_every_call",

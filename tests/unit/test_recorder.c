@@ -157,6 +157,60 @@ TEST(a_failure_leaves_a_dump) {
     unlink(path);
 }
 
+/* A disk that is full after so many bytes. */
+static uint64_t disk_left;
+
+static int64_t full_disk(void *user, int32_t fd, uint64_t at, const void *from, uint64_t n) {
+    if (!disk_left) return -ENOSPC;
+    n = n < disk_left ? n : disk_left;
+    disk_left -= n;
+    return cdp_os_default()->files.write_at(user, fd, at, from, n);
+}
+
+TEST(a_dump_on_a_full_disk_is_an_error) {
+    char path[64];
+    cdp_os os = *cdp_os_default();
+    cdp_group_desc like = {.os = &os};
+    uint32_t times = 40;
+    uint64_t bytes;
+    world w;
+    os.files.write_at = full_disk;
+    snprintf(path, sizeof path, "/tmp/cdp_full_%d", (int)getpid());
+    if (!world_open(&w, 2, &like, 0)) return;
+    world_threads(&w, allreduce_some, &times);
+    disk_left = 1000000;
+    T_EQ(CDP_OK, cdp_group_dump(w.group[0], path));
+    bytes = strlen(read_all(path));
+    T_EQ(1000000, bytes + disk_left);
+    T(bytes > 4096 && looks_like_json(read_all(path))); /* in several pieces */
+    for (uint64_t room = 0; room < bytes; room += room + 611 < bytes ? 611 : bytes - room) {
+        disk_left = room;
+        T_EQ(CDP_ERR_IO, cdp_group_dump(w.group[0], path));
+        T_EQ(ENOSPC, cdp_last_error()->sys_errno);
+        T(strstr(cdp_last_error()->text, path) != NULL);
+    }
+    disk_left = bytes - 1; /* only the last byte is missing */
+    T_EQ(CDP_ERR_IO, cdp_group_dump(w.group[0], path));
+    unlink(path);
+    world_close(&w);
+}
+
+TEST(an_os_without_files_writes_no_dumps) {
+    cdp_os os = *cdp_os_default();
+    cdp_group_desc like = {.os = &os};
+    const cdp_group_desc alone = {.world_size = 1, .os = &os, .dump_path = "/tmp/never"};
+    cdp_group *g = NULL;
+    world w;
+    memset(&os.files, 0, sizeof os.files);
+    if (!world_open(&w, 2, &like, 0)) return;
+    T_EQ(CDP_ERR_UNSUPPORTED, cdp_group_dump(w.group[0], "/tmp/never"));
+    T_TEXT("has no files", cdp_last_error()->text);
+    world_close(&w);
+    T_EQ(CDP_ERR_UNSUPPORTED, cdp_group_create(&alone, &g));
+    T_TEXT("dump_path", cdp_last_error()->text);
+    T(!g && access("/tmp/never", F_OK) != 0);
+}
+
 /* ---- descriptions, choices ---- */
 
 TEST(a_description_says_what_is_set) {
@@ -544,6 +598,8 @@ int main(int argc, char **argv) {
         {"records_of_wrong_arguments", records_of_wrong_arguments, 20},
         {"a_dump_tells_all", a_dump_tells_all, 20},
         {"a_failure_leaves_a_dump", a_failure_leaves_a_dump, 20},
+        {"a_dump_on_a_full_disk_is_an_error", a_dump_on_a_full_disk_is_an_error, 20},
+        {"an_os_without_files_writes_no_dumps", an_os_without_files_writes_no_dumps, 20},
         {"a_description_says_what_is_set", a_description_says_what_is_set, 20},
         {"choices_choose", choices_choose, 20},
         {"wrong_choices_are_refused", wrong_choices_are_refused, 20},

@@ -9,6 +9,7 @@
 #define CDP_NO_VERIFY
 #define CDP_NO_SAMPLER
 #define CDP_NO_FILE_STORE
+#define CDP_NO_FILES
 #define CDP_NO_HASH_STORE
 #define CDP_NO_PREFIX_STORE
 #define CDP_NO_CUSTOM_STORE
@@ -210,12 +211,23 @@ static cdp_status no_stage(void *self, cdp_bucket *bucket, uint32_t stage, cdp_r
 }
 
 /* Without texts an error says where it was found: in which file, at which line. */
-static void names_its_line(void) {
+static void names_its_line(const char *file) {
     const cdp_error *e = cdp_last_error();
     char where[32];
-    T(e->line > 0 && strstr(e->file, "cdp.h") != NULL);
-    snprintf(where, sizeof where, "cdp.h:%u", e->line);
+    T(e->line > 0 && strcmp(e->file, file) == 0);
+    snprintf(where, sizeof where, "%s:%u", file, e->line);
     T(strcmp(where, e->text) == 0);
+}
+
+TEST(errors_name_the_header_that_found_them) {
+    cdp_group *g = NULL;
+    cdp_store_server *server = NULL;
+    const cdp_tcp_desc nobody = {.master_port = 1, .group = {.world_size = 0}};
+    const cdp_store_server_desc nowhere = {.has_listen_fd = true, .listen_fd = -1};
+    T_EQ(CDP_ERR_INVALID, cdp_init(&nobody, &g));
+    names_its_line("cdp_tcp.h");
+    T_EQ(CDP_ERR_INVALID, cdp_store_server_create(&nowhere, &server));
+    names_its_line("cdp_store.h");
 }
 
 static void hook_of_two(cdp_group *g) {
@@ -229,7 +241,7 @@ static void hook_of_two(cdp_group *g) {
     hook.operations = 2;
     T_EQ(CDP_OK, cdp_ddp_create(&desc, &ddp));
     T_EQ(CDP_ERR_UNSUPPORTED, cdp_ddp_set_hook(ddp, &hook));
-    names_its_line();
+    names_its_line("cdp.h");
     cdp_ddp_destroy(ddp);
 }
 
@@ -244,12 +256,12 @@ static void sparse_or_join(cdp_group *g) {
     cdp_ddp_desc desc = {.group = g, .params = params, .param_count = 1};
     cdp_ddp *ddp = NULL;
     T_EQ(CDP_ERR_UNSUPPORTED, cdp_ddp_create(&desc, &ddp));
-    names_its_line();
+    names_its_line("cdp.h");
     T(!ddp);
     desc.params = dense;
     desc.join = true;
     T_EQ(CDP_ERR_UNSUPPORTED, cdp_ddp_create(&desc, &ddp));
-    names_its_line();
+    names_its_line("cdp.h");
     T(!ddp);
     desc.join = false;
     T_EQ(CDP_OK, cdp_ddp_create(&desc, &ddp));
@@ -265,7 +277,7 @@ TEST(an_algorithm_that_was_left_out_is_unknown) {
     const cdp_group_desc desc = {.world_size = 1, .choices = &choice, .choice_count = 1};
     cdp_group *g = NULL;
     T_EQ(CDP_ERR_INVALID, cdp_group_create(&desc, &g));
-    names_its_line();
+    names_its_line("cdp.h");
     T(strstr(cdp_last_error()->text, "Bruck") == NULL);
 }
 
@@ -362,6 +374,7 @@ int main(int argc, char **argv) {
         {"every_collective_has_an_algorithm_for_every_size",
             every_collective_has_an_algorithm_for_every_size, 60},
         {"reproducible_groups_have_one_too", reproducible_groups_have_one_too, 60},
+        {"errors_name_the_header_that_found_them", errors_name_the_header_that_found_them, 10},
         {"ranks_train_over_tcp", ranks_train_over_tcp, 60},
         {"a_hook_of_two_operations_needs_groups", a_hook_of_two_operations_needs_groups, 10},
         {"sparse_parameters_and_joins_that_were_left_out_are_refused",

@@ -332,7 +332,7 @@ TEST(no_store) {
     cdp_store *s;
     cdp_file_store_desc d = {.path = path};
     fresh();
-    refused(script, sizeof script - 1, CDP_ERR_STORE, "no file of a store");
+    refused(script, sizeof script - 1, CDP_ERR_STORE, "not the file of a store");
     refused(zeros, sizeof zeros, CDP_ERR_STORE, "no record at byte 0");
     refused(wrong_key, sizeof wrong_key - 1, CDP_ERR_STORE, "no record at byte 0");
     refused("hi\n", 3, CDP_ERR_STORE, "no record at byte 0");
@@ -716,6 +716,148 @@ TEST(large_records) {
     free(big);
 }
 
+/* ---- files that fail, and no files ---- */
+
+static uint32_t file_calls, file_fails_at; /* from 1; 0: never */
+static bool file_in_pieces;                /* reads and writes move one byte */
+
+static bool file_fails(void) {
+    return ++file_calls == file_fails_at;
+}
+
+static int32_t failing_open(void *user, const char *at, uint32_t how) {
+    return file_fails() ? -EIO : cdp_os_default()->files.open_file(user, at, how);
+}
+
+static int64_t failing_read(void *user, int32_t fd, uint64_t at, void *to, uint64_t n) {
+    if (file_fails()) return -EIO;
+    return cdp_os_default()->files.read_at(user, fd, at, to, file_in_pieces ? 1 : n);
+}
+
+/* A failure comes after half of the bytes. */
+static int64_t failing_write(void *user, int32_t fd, uint64_t at, const void *from, uint64_t n) {
+    const bool fails = file_fails();
+    if (file_in_pieces) n = 1;
+    if (!fails) return cdp_os_default()->files.write_at(user, fd, at, from, n);
+    (void)cdp_os_default()->files.write_at(user, fd, at, from, n / 2);
+    return -EIO;
+}
+
+static int32_t failing_cut(void *user, int32_t fd, uint64_t n) {
+    return file_fails() ? -EIO : cdp_os_default()->files.cut_file(user, fd, n);
+}
+
+static int32_t failing_lock(void *user, int32_t fd, cdp_file_lock lock) {
+    if (lock != CDP_FILE_UNLOCK && file_fails()) return -EIO;
+    return cdp_os_default()->files.lock_file(user, fd, lock);
+}
+
+static int32_t failing_info(void *user, int32_t fd, cdp_file_info *out) {
+    return file_fails() ? -EIO : cdp_os_default()->files.file_info(user, fd, out);
+}
+
+static int32_t failing_remove(void *user, const char *at) {
+    return file_fails() ? -EIO : cdp_os_default()->files.remove_file(user, at);
+}
+
+static int32_t failing_close(void *user, int32_t fd) {
+    const bool fails = file_fails();
+    const int32_t r = cdp_os_default()->files.close_file(user, fd);
+    return fails ? -EIO : r;
+}
+
+static cdp_os failing_files(void) {
+    cdp_os os = *cdp_os_default();
+    os.files.open_file = failing_open;
+    os.files.close_file = failing_close;
+    os.files.read_at = failing_read;
+    os.files.write_at = failing_write;
+    os.files.cut_file = failing_cut;
+    os.files.lock_file = failing_lock;
+    os.files.file_info = failing_info;
+    os.files.remove_file = failing_remove;
+    return os;
+}
+
+static uint32_t descriptors_open(void) {
+    uint32_t n = 0;
+    for (int fd = 0; fd < 256; ++fd)
+        n += fcntl(fd, F_GETFD) >= 0;
+    return n;
+}
+
+static bool ok_or_failed(cdp_status st, const char *what) {
+    if (st == CDP_OK) return true;
+    test_check(st == CDP_ERR_IO && cdp_last_error()->sys_errno == EIO, __FILE__, __LINE__,
+        "call %u fails, %s: %s: %s", file_fails_at, what, cdp_status_name(st),
+        cdp_last_error()->text);
+    return false;
+}
+
+/* One user of a file, whose calls of the system begin to be counted here: what it was told is what
+   another user finds. */
+static void user_whose_files_fail(const cdp_os *os) {
+    const cdp_file_store_desc d = {.path = path, .os = os};
+    cdp_store *s = NULL;
+    int64_t told = 0, sum = 0;
+    void *value = NULL;
+    uint64_t bytes;
+    bool was;
+    file_calls = 0;
+    if (!ok_or_failed(cdp_file_store_create(&d, &s), "create")) return;
+    for (uint32_t i = 0; i < 3; ++i)
+        if (ok_or_failed(cdp_store_add(s, "n", 5, &sum), "add")) T_EQ(told += 5, sum);
+    if (ok_or_failed(cdp_store_set(s, "k", "value", 5), "set")
+        && ok_or_failed(cdp_store_get(s, "k", &value, &bytes, 100), "get")) {
+        T(bytes == 5 && memcmp(value, "value", 5) == 0);
+        cdp_store_free(s, value);
+    }
+    (void)ok_or_failed(cdp_store_delete(s, "k", &was), "delete");
+    cdp_store *other = user_open(0);
+    OK(cdp_store_add(other, "n", 0, &sum));
+    T_EQ(told, sum);
+    cdp_store_destroy(other);
+    cdp_store_destroy(s);
+}
+
+TEST(every_call_for_a_file_fails_once) {
+    const cdp_os os = failing_files();
+    const uint32_t before = descriptors_open();
+    uint32_t calls;
+    file_fails_at = 0;
+    fresh();
+    user_whose_files_fail(&os);
+    unlink(path);
+    calls = file_calls;
+    T(calls > 30);
+    for (file_fails_at = 1; file_fails_at <= calls; ++file_fails_at) {
+        user_whose_files_fail(&os);
+        unlink(path);
+    }
+    T_EQ(before, descriptors_open());
+    file_fails_at = 0;
+}
+
+TEST(files_read_and_written_in_pieces) {
+    const cdp_os os = failing_files();
+    file_in_pieces = true;
+    fresh();
+    user_whose_files_fail(&os);
+    file_in_pieces = false;
+    unlink(path);
+}
+
+TEST(an_os_without_files) {
+    cdp_os os = *cdp_os_default();
+    const cdp_file_store_desc d = {.path = fresh(), .os = &os};
+    cdp_store *s = NULL;
+    memset(&os.files, 0, sizeof os.files);
+    ST(cdp_file_store_create(&d, &s), CDP_ERR_UNSUPPORTED);
+    TEXT(path);
+    TEXT("has no files");
+    T(!s && !there());
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"bytes", bytes, 10},
@@ -736,6 +878,9 @@ int main(int argc, char **argv) {
         {"many_processes", many_processes, 60},
         {"fork_in_between", fork_in_between, 20},
         {"large_records", large_records, 20},
+        {"every_call_for_a_file_fails_once", every_call_for_a_file_fails_once, 20},
+        {"files_read_and_written_in_pieces", files_read_and_written_in_pieces, 20},
+        {"an_os_without_files", an_os_without_files, 20},
     };
     const int failed = test_main(argc, argv, cases, sizeof cases / sizeof *cases);
     if (*folder) rmdir(folder);
