@@ -803,6 +803,59 @@ TEST(pictures) {
     full_end(&w);
 }
 
+/* PyTorch writes -1 where blocks may be split at any size. */
+TEST(files_tell_the_largest_block_that_is_split) {
+    static const uint64_t most[] = {0, 32 * MIB};
+    for (int i = 0; i < 2; ++i) {
+        cdp_mem_source source;
+        cdp_mem_desc d;
+        cdp_mem_shot *s;
+        fake f;
+        cdp_mem *mem;
+        memset(&f, 0, sizeof f);
+        memset(&d, 0, sizeof d);
+        f.numbers = true;
+        source = fake_source(&f);
+        d.source = &source;
+        d.max_split_bytes = most[i];
+        if (!OK(cdp_mem_create(&d, &mem))) return;
+        OK(cdp_mem_snapshot(&mem, 1, false, &s));
+        char *const json = text_of(s, CDP_MEM_JSON);
+        T_TEXT(i ? "\"max_split_size\":33554432.000," : "\"max_split_size\":-1.000,", json);
+        free(json);
+        cdp_mem_shot_free(s);
+        T_EQ(0, cdp_mem_destroy(mem));
+    }
+}
+
+/* A block that nothing moves is a box: four points, two of them at each end. */
+TEST(a_block_that_stays_is_a_box) {
+    const cdp_mem_record_desc d = recording(CDP_MEM_CONTEXT_NONE, CDP_MEM_STACKS_SITE);
+    world w;
+    void *p[3];
+    world_begin(&w, &d);
+    for (int i = 0; i < 3; ++i)
+        OK(cdp_mem_alloc(w.mem, MIB, NULL, &p[i]));
+    cdp_mem_shot *const s = shot_of(&w);
+    char *const svg = text_of(s, CDP_MEM_SVG);
+    const char *at = svg;
+    int boxes = 0;
+    while ((at = strstr(at, "<polygon fill=")) != NULL) {
+        const char *const points = strstr(at, "points=\"") + 8;
+        int count = 0;
+        for (at = points; *at && *at != '"'; ++at)
+            count += *at == ',';
+        T_EQ(4, count);
+        ++boxes;
+    }
+    T_EQ(3, boxes);
+    free(svg);
+    cdp_mem_shot_free(s);
+    for (int i = 0; i < 3; ++i)
+        OK(cdp_mem_free(w.mem, p[i]));
+    world_end(&w);
+}
+
 TEST(reports) {
     world w;
     cdp_mem_shot *const s = full_shot(&w);
@@ -822,6 +875,131 @@ TEST(reports) {
     free(peak);
     cdp_mem_shot_free(s);
     full_end(&w);
+}
+
+/* The ten largest are listed; of more, how many. */
+TEST(reports_list_ten_and_count_the_others) {
+    const cdp_mem_record_desc d = recording(CDP_MEM_CONTEXT_NONE, CDP_MEM_STACKS_SITE);
+    char label[16];
+    world w;
+    void *p[12];
+    world_begin(&w, &d);
+    for (int i = 0; i < 12; ++i) {
+        snprintf(label, sizeof label, "holder %d", i);
+        cdp_mem_label(label);
+        OK(cdp_mem_alloc(w.mem, MIB + (uint64_t)i * 512, NULL, &p[i]));
+        cdp_mem_label(NULL);
+        cdp_mem_shot *const s = shot_of(&w);
+        char *const text = text_of(s, CDP_MEM_PEAK);
+        const size_t listed = count_of(text, " in 1 blocks: holder ");
+        T_EQ(2 * (i < 10 ? i + 1 : 10), (int64_t)listed); /* of the peak, and of the end */
+        T_EQ(i < 10 ? 0 : 2, (int64_t)count_of(text, "others"));
+        if (i == 11) T_TEXT("    and 2 others\n", text);
+        free(text);
+        cdp_mem_shot_free(s);
+    }
+    for (int i = 0; i < 12; ++i)
+        OK(cdp_mem_free(w.mem, p[i]));
+    world_end(&w);
+}
+
+/* Five milliseconds later at each look. */
+static uint64_t steady_clock(void *user) {
+    static uint64_t now = 1000000000;
+    (void)user;
+    return now += 5000000;
+}
+
+TEST(pictures_say_how_long_it_took) {
+    cdp_os os = *cdp_os_default();
+    cdp_mem_source source;
+    cdp_mem_desc d;
+    fake f;
+    cdp_mem *mem;
+    void *p[4];
+    memset(&f, 0, sizeof f);
+    memset(&d, 0, sizeof d);
+    f.limit = 64 * MIB;
+    f.numbers = true;
+    source = fake_source(&f);
+    os.now_ns = steady_clock;
+    d.os = &os;
+    d.source = &source;
+    d.record = recording(CDP_MEM_CONTEXT_NONE, CDP_MEM_STACKS_SITE);
+    d.record.max_entries = 2;
+    d.record.skip = 1u << CDP_MEM_SNAPSHOT;
+    OK(cdp_mem_create(&d, &mem));
+    for (uint32_t i = 0; i < 4; ++i) { /* the last two are a block and another block */
+        const cdp_mem_event *e;
+        cdp_mem_shot *s;
+        char want[60] = "2 events;"; /* a segment and its first block: at the same time */
+        OK(cdp_mem_alloc(mem, MIB / 4, NULL, &p[i]));
+        OK(cdp_mem_snapshot(&mem, 1, false, &s));
+        if (!T_EQ(2, (int64_t)cdp_mem_events(s, 0, &e))) return;
+        char *const svg = text_of(s, CDP_MEM_SVG);
+        const uint64_t took = e[1].time_us - e[0].time_us;
+        if (i > 0) T(took >= 5000);
+        if (i > 0) snprintf(want, sizeof want, "2 events in %u ms;", (unsigned)(took / 1000));
+        T_TEXT(want, svg);
+        free(svg);
+        cdp_mem_shot_free(s);
+    }
+    for (uint32_t i = 0; i < 4; ++i)
+        OK(cdp_mem_free(mem, p[i]));
+    T_EQ(0, cdp_mem_destroy(mem));
+}
+
+/* ---- memory that is counted ---- */
+
+static int64_t counted_live;
+
+static void *counted_alloc(void *user, uint64_t bytes) {
+    void *const p = malloc((size_t)bytes);
+    (void)user;
+    counted_live += p != NULL;
+    return p;
+}
+
+static void counted_release(void *user, void *p) {
+    (void)user;
+    counted_live -= p != NULL;
+    free(p);
+}
+
+TEST(writing_gives_all_memory_back) {
+    const cdp_mem_record_desc record = recording(CDP_MEM_CONTEXT_ALL, CDP_MEM_STACKS_SITE);
+    cdp_os os = *cdp_os_default();
+    cdp_mem_source source;
+    cdp_mem_desc d;
+    fake f;
+    cdp_mem *mem;
+    cdp_mem_shot *s;
+    void *p;
+    os.alloc = counted_alloc;
+    os.release = counted_release;
+    memset(&f, 0, sizeof f);
+    memset(&d, 0, sizeof d);
+    f.limit = 64 * MIB;
+    f.numbers = true;
+    source = fake_source(&f);
+    d.os = &os;
+    d.source = &source;
+    d.record = record;
+    OK(cdp_mem_create(&d, &mem));
+    OK(cdp_mem_alloc(mem, MIB, NULL, &p));
+    OK(cdp_mem_snapshot(&mem, 1, false, &s));
+    for (int format = 0; format < 20; ++format) {
+        const int64_t before = counted_live;
+        written w = {NULL, 0, 0, 0};
+        const cdp_status st = cdp_mem_write(s, (cdp_mem_format)format, written_sink, &w);
+        if (format <= CDP_MEM_PEAK) T(st == CDP_OK && w.bytes > 0);
+        T_EQ(before, counted_live);
+        free(w.at);
+    }
+    cdp_mem_shot_free(s);
+    OK(cdp_mem_free(mem, p));
+    T_EQ(0, cdp_mem_destroy(mem));
+    T_EQ(0, counted_live);
 }
 
 TEST(what_grew) {
@@ -1016,8 +1194,13 @@ int main(int argc, char **argv) {
         {"the_smallest_file", the_smallest_file, 20}, {"files_of_python", files_of_python, 20},
         {"bad_files_are_refused", bad_files_are_refused, 20},
         {"both_forms_and_back", both_forms_and_back, 20}, {"pictures", pictures, 20},
-        {"reports", reports, 20}, {"what_grew", what_grew, 20},
-        {"frames_can_be_named_later", frames_can_be_named_later, 20},
+        {"files_tell_the_largest_block_that_is_split", files_tell_the_largest_block_that_is_split,
+            20},
+        {"a_block_that_stays_is_a_box", a_block_that_stays_is_a_box, 20}, {"reports", reports, 20},
+        {"reports_list_ten_and_count_the_others", reports_list_ten_and_count_the_others, 20},
+        {"pictures_say_how_long_it_took", pictures_say_how_long_it_took, 20},
+        {"writing_gives_all_memory_back", writing_gives_all_memory_back, 20},
+        {"what_grew", what_grew, 20}, {"frames_can_be_named_later", frames_can_be_named_later, 20},
         {"several_devices", several_devices, 20},
         {"files_are_replaced_whole", files_are_replaced_whole, 20},
         {"names_of_actions", names_of_actions, 20}, {"callbacks", callbacks, 20},
