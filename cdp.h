@@ -10542,6 +10542,7 @@ struct cdp_group {
 
     /* failure */
     cdp__health health;
+    bool broken_by_caller; /* a backend's timeout, say: no operation that completes undoes it */
     cdp_error error;
     cdp__failure_domain domain; /* of a group without a parent */
     uint32_t late_ms;           /* the timeout that has passed */
@@ -11311,6 +11312,7 @@ CDP__PRIVATE void cdp__group_fail_last(cdp_group *g) {
 CDP__PRIVATE void cdp__group_break_for(cdp_group *g, const cdp_error *e) {
     cdp_group *top = cdp__group_top(g);
     cdp__failure_record r;
+    top->broken_by_caller = true;
     if (top->domain.state != CDP__FAILURE_SETTLING) {
         cdp__group_fail(g, e);
         return;
@@ -12469,7 +12471,7 @@ CDP__PRIVATE bool cdp__domain_late(cdp_group *top, uint64_t now) {
    meanwhile: then nothing has failed. */
 CDP__PRIVATE cdp__advance cdp__group_settle_late(cdp_group *g, cdp__advance polled) {
     if (g->parent || g->domain.state != CDP__FAILURE_SETTLING) return polled;
-    if (!cdp__domain_late(g, cdp__now(g->os))) {
+    if (!g->broken_by_caller && !cdp__domain_late(g, cdp__now(g->os))) {
         cdp__domain_step(g, CDP__FAILURE_RESUMED, NULL, false);
         if (g->domain.state == CDP__FAILURE_HEALTHY) return polled;
     }
