@@ -1693,9 +1693,9 @@ typedef struct cdp__rpc_out {
     uint64_t child[CDP__RPC_RREFS];
     uint64_t handle;     /* of the offer, once it was made */
     bool broken;         /* a reference in it broke: it must not leave */
+    bool in_order;       /* it waits until it is its call's turn */
     const void *lent;    /* the body, if it is the program's; else it lies behind this record */
     cdp__rpc_task *back; /* runs when the program's body is its own again */
-    bool in_order;       /* it waits until it is its call's turn */
 } cdp__rpc_out;
 
 typedef struct cdp__rpc_call {
@@ -2768,10 +2768,13 @@ CDP__PRIVATE cdp__ctx_sum *cdp__ctx_copy(cdp_rpc *rpc, const cdp_tensor *t, cons
 
 CDP__PRIVATE const cdp_tensor *cdp__ctx_sent(
     const cdp_ctx *ctx, const cdp__wave_act *a, const uint32_t **rows) {
-    const uint32_t *input_of = a->node ? ctx->nodes[a->node].input_of : NULL;
-    const uint32_t input = input_of ? input_of[a->edge] : a->edge;
+    const uint32_t *input_of;
+    uint32_t input;
     *rows = NULL;
-    if (a->what != CDP__WAVE_SEND_GRAD || !ctx->sending[input].data) return NULL;
+    if (a->what != CDP__WAVE_SEND_GRAD) return NULL; /* then the node may be another rank's */
+    input_of = a->node ? ctx->nodes[a->node].input_of : NULL;
+    input = input_of ? input_of[a->edge] : a->edge;
+    if (!ctx->sending[input].data) return NULL;
     if (ctx->sending_rows) *rows = ctx->sending_rows[input];
     return &ctx->sending[input];
 }

@@ -99,6 +99,8 @@
                              clone, multi_get, multi_set; a server closes the connection of a client
                              that sends such a request, and PyTorch 1.13 is not understood. Requests
                              for what is left out return UNSUPPORTED. The same in every file
+        CDP_NO_STORE_SERVER  no cdp_store_server_create and what belongs to it: the program uses
+                             stores that others serve; see also cdp_tcp.h. The same in every file
         CDP_NO_JOB_KEY       no authentication: a job_key in a desc is UNSUPPORTED, and a server or
                              rank without trust_network serves its own machine only; it closes
                              other connections without telling the reason. The same in every file
@@ -352,6 +354,7 @@ typedef struct cdp_store_server_desc {
     struct cdp__loop *loop;
 } cdp_store_server_desc;
 
+#ifndef CDP_NO_STORE_SERVER
 /* Starts a server for both dialects of PyTorch's TCPStore, that of 2.x and that of 1.13. Without a
    job_key it serves only processes of this machine. With one, client and server prove to each other
    that they have it before the server parses any other byte (SECURITY in cdp_tcp.h). The server
@@ -375,6 +378,7 @@ CDP_API cdp_status cdp_store_server_poll(cdp_store_server *server, uint64_t dead
 /* Closes all connections and frees the server. Calls of connected clients of this library then fail
    with STATE. No other thread may use the server meanwhile. NULL is allowed. */
 CDP_API void cdp_store_server_destroy(cdp_store_server *server);
+#endif /* CDP_NO_STORE_SERVER */
 
 /* ---- >>store functions ----------------------------------------------------------------------- */
 
@@ -543,10 +547,12 @@ inline cdp_status cdp_file_store_create(const cdp_file_store_desc &desc, cdp_sto
 inline cdp_status cdp_tcp_store_create(const cdp_tcp_store_desc &desc, cdp_store **out) {
     return cdp_tcp_store_create(&desc, out);
 }
+#ifndef CDP_NO_STORE_SERVER
 inline cdp_status cdp_store_server_create(
     const cdp_store_server_desc &desc, cdp_store_server **out) {
     return cdp_store_server_create(&desc, out);
 }
+#endif
 #endif
 
 #endif /* CDP_STORE_INCLUDED */
@@ -3062,6 +3068,12 @@ CDP__PRIVATE void cdp__auth_drain(cdp__loop *l, cdp__io *io) {
    desc.max_total_bytes, and one turn of the loop does a bounded amount of work. The other
    sections of the server stand on this one. May use: kv, wire, auth, buffer, loop. */
 
+/* Who is given a connection that begins as a link does; see cdp__store_server_share. */
+typedef void (*cdp__server_link_func)(void *user, int32_t fd, const cdp_addr *from,
+    const uint8_t *received, uint64_t bytes, uint8_t nonce[2][16]);
+
+#ifndef CDP_NO_STORE_SERVER
+
 struct cdp__conn;
 
 /* One connection waiting for one key. */
@@ -3146,9 +3158,6 @@ typedef struct cdp__conn {
 #define CDP__SERVER_GRACE_NS (1000 * CDP__MS)
 /* One that is silent for so long is parked, and looked at as often. */
 #define CDP__SERVER_PARK_NS (20 * CDP__MS)
-
-typedef void (*cdp__server_link_func)(void *user, int32_t fd, const cdp_addr *from,
-    const uint8_t *received, uint64_t bytes, uint8_t nonce[2][16]);
 
 struct cdp_store_server {
     cdp_store_server_desc desc; /* resolved */
@@ -3299,10 +3308,14 @@ CDP__PRIVATE bool cdp__conn_is_behind(const cdp__conn *c) {
     return cdp__fifo_left(&c->out) > CDP__SERVER_BACKLOG;
 }
 
+#endif /* CDP_NO_STORE_SERVER */
+
 /* ---- >>store-server-waits: which connections wait for which key ------------------------------ */
 
 /* Knows: waiters. Promises: any number of connections may wait for one key: when it comes, they
    are moved aside in one step, and told a bounded number at a time. May use: store-server, kv. */
+
+#ifndef CDP_NO_STORE_SERVER
 
 CDP__PRIVATE cdp__waiter *cdp__waiter_of_conn(cdp__chain *link) {
     return (cdp__waiter *)(void *)((uint8_t *)link - offsetof(cdp__waiter, of_conn));
@@ -3442,11 +3455,15 @@ CDP__PRIVATE void cdp__server_notify_watchers(
     }
 }
 
+#endif /* CDP_NO_STORE_SERVER */
+
 /* ---- >>store-server-commands: what each request does ----------------------------------------- */
 
 /* Knows: the commands of the wire. One function each, called with an item of the wire; see
    cdp__wire_item. Promises: a command that has an answer gets exactly one, now or when its wait
    ends. May use: >>store-server, >>store-server-waits, >>kv, >>wire. */
+
+#ifndef CDP_NO_STORE_SERVER
 
 CDP__PRIVATE void cdp__conn_stored(cdp__conn *c, cdp_status status, cdp__kv_entry *e) {
     if (status == CDP_OK) {
@@ -3789,11 +3806,15 @@ CDP__PRIVATE void cdp__server_command(cdp__conn *c, const cdp__wire_item *it) {
 }
 #endif
 
+#endif /* CDP_NO_STORE_SERVER */
+
 /* ---- >>store-server-bytes: requests in, answers out ------------------------------------------ */
 
 /* Knows: how bytes of a connection become items, and when to read. Promises: half a request
    costs what has arrived of it, not what it announced. May use: store-server, store-server-
    commands, wire, loop. */
+
+#ifndef CDP_NO_STORE_SERVER
 
 /* Carries out the commands in n bytes; returns how many bytes were consumed. */
 CDP__PRIVATE uint64_t cdp__conn_consume(cdp__conn *c, const uint8_t *p, uint64_t n) {
@@ -3968,11 +3989,15 @@ CDP__PRIVATE void cdp__conn_resume(cdp__conn *c) {
     if (!c->closing && !CDP__LISTING(c) && !cdp__conn_is_behind(c)) cdp__conn_read(c);
 }
 
+#endif /* CDP_NO_STORE_SERVER */
+
 /* ---- >>store-server-connections: accepting, proving, parking, closing ------------------------ */
 
 /* Knows: the life of a connection. Promises: strangers that connect and stay silent, or flood
    the port, cost a bounded share of memory, descriptors and time. May use: the sections of the
    server above, auth, loop. */
+
+#ifndef CDP_NO_STORE_SERVER
 
 /* A last will is a compare_set of an absent key. */
 CDP__PRIVATE void cdp__conn_execute_last_will(cdp__conn *c) {
@@ -4292,7 +4317,8 @@ CDP__PRIVATE void cdp__server_drop_silent(cdp_store_server *s, int32_t err) {
     (void)err; /* unused without log texts */
     if (!s->accept_logged)
         cdp__log(&s->desc.logger, CDP_LOG_WARN, -1,
-            "store server: cannot accept a connection: %s (errno %d)", strerror(err), err);
+            "store server: cannot accept a connection: %s (errno %d)", cdp__os_error_text(err),
+            err);
     s->accept_logged = true;
     for (c = s->fresh.next, i = 0; i < half && c != &s->fresh; c = c->next, ++i)
         cdp__conn_close(c, "too many connections have not greeted");
@@ -4338,11 +4364,32 @@ CDP__PRIVATE void cdp__conn_dismiss(cdp__conn *c) {
     cdp__conn_free(c);
 }
 
+#endif /* CDP_NO_STORE_SERVER */
+
 /* ---- >>store-server-create: making, running and ending a server ------------------------------ */
 
 /* Knows: the desc of a server, its thread, and what cdp_tcp.h asks of it. Promises: a server
    that could not be made leaves nothing behind. May use: the sections of the server above,
    >>addr, loop of cdp.h. */
+
+/* Also for cdp_tcp.h. */
+CDP__PRIVATE cdp_status cdp__cannot_listen(const cdp_os *os, const cdp_addr *at, int32_t err) {
+    char text[64], owner[128];
+    const char *hint = "";
+    cdp__addr_text(at, text, sizeof text);
+    if (err == EADDRINUSE && os->net.port_owner
+        && os->net.port_owner(os->user, at->port, owner, sizeof owner))
+        return cdp__fail_peer(CDP_ERR_IO, -1, err,
+            "cannot listen on %s; %s has this port: choose another one, or 0 for any free one",
+            text, owner);
+    if (err == EADDRINUSE)
+        hint = "; another program has this port: choose another one, or 0 for any free one";
+    if (err == EADDRNOTAVAIL) hint = "; that is no address of this machine";
+    if (err == EACCES) hint = "; ports below 1024 are reserved";
+    return cdp__fail_peer(CDP_ERR_IO, -1, err, "cannot listen on %s%s", text, hint);
+}
+
+#ifndef CDP_NO_STORE_SERVER
 
 #define CDP__SERVER_POLL_NS 30000u
 
@@ -4473,23 +4520,6 @@ CDP__PRIVATE void cdp__server_desc_defaults(cdp_store_server_desc *d) {
     d->handshake_timeout_ms = cdp__def(d->handshake_timeout_ms, 30000);
 }
 
-/* Also for cdp_tcp.h. */
-CDP__PRIVATE cdp_status cdp__cannot_listen(const cdp_os *os, const cdp_addr *at, int32_t err) {
-    char text[64], owner[128];
-    const char *hint = "";
-    cdp__addr_text(at, text, sizeof text);
-    if (err == EADDRINUSE && os->net.port_owner
-        && os->net.port_owner(os->user, at->port, owner, sizeof owner))
-        return cdp__fail_peer(CDP_ERR_IO, -1, err,
-            "cannot listen on %s; %s has this port: choose another one, or 0 for any free one",
-            text, owner);
-    if (err == EADDRINUSE)
-        hint = "; another program has this port: choose another one, or 0 for any free one";
-    if (err == EADDRNOTAVAIL) hint = "; that is no address of this machine";
-    if (err == EACCES) hint = "; ports below 1024 are reserved";
-    return cdp__fail_peer(CDP_ERR_IO, -1, err, "cannot listen on %s%s", text, hint);
-}
-
 /* The addresses that a desc asks for, literal or by name, with the port filled in. Returns how
    many, 0 with the last error set. Blocks only for names. */
 CDP__PRIVATE uint32_t cdp__server_addresses(
@@ -4596,6 +4626,46 @@ CDP_API cdp_status cdp_store_server_create(
         *out = s;
     return status;
 }
+
+#else
+
+/* For cdp_tcp.h, which finds no server and so calls none of these. */
+CDP__PRIVATE bool cdp__store_server_has(const cdp_store_server *s, const char *key) {
+    (void)s;
+    (void)key;
+    return false;
+}
+
+CDP__PRIVATE void cdp__store_server_share(
+    cdp_store_server *s, cdp__server_link_func func, void *user) {
+    (void)s;
+    (void)func;
+    (void)user;
+}
+
+CDP__PRIVATE cdp_addr cdp__store_server_addr(const cdp_store_server *s) {
+    cdp_addr none;
+    (void)s;
+    memset(&none, 0, sizeof none);
+    return none;
+}
+
+CDP__PRIVATE uint32_t cdp__store_server_clients(const cdp_store_server *s) {
+    (void)s;
+    return 0;
+}
+
+CDP__PRIVATE bool cdp__store_server_sent(const cdp_store_server *s) {
+    (void)s;
+    return true;
+}
+
+CDP__PRIVATE bool cdp__store_server_quiet(const cdp_store_server *s) {
+    (void)s;
+    return true;
+}
+
+#endif /* CDP_NO_STORE_SERVER */
 
 /* ---- >>store-client: what a client is, and how its requests end ------------------------------ */
 
@@ -5263,7 +5333,8 @@ CDP__PRIVATE void cdp__client_retry(cdp__client *c, int32_t sys_errno) {
         w->warned = true;
         cdp__log(&c->logger, CDP_LOG_WARN, -1,
             "still no store at %s after %u s: %s (errno %d); the client keeps trying", c->name,
-            (uint32_t)((now - w->started_ns) / 1000000000u), strerror(sys_errno), sys_errno);
+            (uint32_t)((now - w->started_ns) / 1000000000u), cdp__os_error_text(sys_errno),
+            sys_errno);
     }
     cdp__loop_timer_set(c->loop, &c->timer, now + pause, c->timer.func, c);
 }

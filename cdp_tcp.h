@@ -64,6 +64,8 @@
                                cdp_tcp_desc_from_env, cdp_tcp_desc_from_url: fill in a cdp_tcp_desc
         CDP_NO_SHARED_MEMORY   ranks of one host use TCP, as with no_shared_memory
         CDP_NO_MAC             no authentication codes: a desc with `mac` is UNSUPPORTED
+        CDP_NO_STORE_SERVER    rank 0 cannot serve the store: without external_store it must be
+                               another program, or cdp_init returns UNSUPPORTED
         CDP_NO_JOB_KEY         no authentication; cdp_init returns UNSUPPORTED when a job_key is
                                set. Several machines then need trust_network
 
@@ -1340,6 +1342,16 @@ typedef struct cdp__mesh {
     char note_text[96];
 } cdp__mesh;
 
+/* Whether this process serves the store. */
+CDP__PRIVATE bool cdp__mesh_serves(const cdp__mesh *m) {
+#ifdef CDP_NO_STORE_SERVER
+    (void)m;
+    return false;
+#else
+    return m->server != NULL;
+#endif
+}
+
 /* The memory of a link. A constant where shared memory is left out, so that the compiler leaves out
    what it takes. */
 CDP__PRIVATE cdp__shared *cdp__link_shared(const cdp__link *l) {
@@ -1747,7 +1759,7 @@ CDP__PRIVATE void cdp__mesh_no_memory(cdp__mesh *m, uint32_t peer, int32_t err) 
         m->desc.group.rank,
         "no shared memory with rank %u, although it is on this machine (errno %d, %s): their bytes "
         "go over TCP, which is slower; no_shared_memory says that this is meant",
-        peer, (int)err, err ? strerror(err) : "the other rank could not");
+        peer, (int)err, err ? cdp__os_error_text(err) : "the other rank could not");
     m->memory_told = true;
 }
 
@@ -2911,7 +2923,7 @@ CDP__PRIVATE void cdp__mesh_readers_late(cdp__timer *t) {
    there others that have not read the first cause? Not for long, since one may have stopped. */
 CDP__PRIVATE bool cdp__mesh_readers(cdp__mesh *m) {
     const uint64_t now = m->os->now_ns(m->os->user);
-    if (!m->server || !m->started) return false;
+    if (!cdp__mesh_serves(m) || !m->started) return false;
     if (!m->known_ns) {
         m->known_ns = now;
         cdp__loop_timer_set(
@@ -3045,27 +3057,27 @@ CDP__PRIVATE void cdp__mesh_linger_start(cdp__mesh *m, uint32_t own) {
    been sent to them: they read it even if they are late. Without a store, whoever connects late is
    told. */
 CDP__PRIVATE void cdp__mesh_linger(cdp__mesh *m) {
-    const bool store_gone = !m->server && m->watch_rq.status < CDP_OK;
-    const uint64_t ms = m->server ? CDP__SETTLE_MS : CDP__TELL_MS;
+    const bool store_gone = !cdp__mesh_serves(m) && m->watch_rq.status < CDP_OK;
+    const uint64_t ms = cdp__mesh_serves(m) ? CDP__SETTLE_MS : CDP__TELL_MS;
     const uint64_t began = m->os->now_ns(m->os->user), told = began + CDP__TELL_MS * CDP__MS;
     const uint64_t until =
         cdp__min(began + ms * CDP__MS, m->started ? CDP__NEVER : m->init_deadline_ns);
     const uint32_t own = (m->store ? 1u : 0u) + (m->watch ? 1u : 0u);
     /* whoever sees this rank leave asks the store why: the answer must be there before */
-    if (!m->server && !store_gone) {
+    if (!cdp__mesh_serves(m) && !store_gone) {
         while (m->asking && m->ask_rq.status == CDP_PENDING && m->os->now_ns(m->os->user) < until)
             if (cdp__loop_run(&m->loop, NULL, until) != CDP_OK) return;
         return;
     }
     m->leaving = true;
-    if (m->server && !m->started) {
+    if (cdp__mesh_serves(m) && !m->started) {
         cdp__mesh_linger_start(m, own);
         return;
     }
-    while ((!m->server || cdp__store_server_clients(m->server) > own)
+    while ((!cdp__mesh_serves(m) || cdp__store_server_clients(m->server) > own)
         && m->os->now_ns(m->os->user) < until) {
         const bool late = m->os->now_ns(m->os->user) >= told;
-        if (late && m->server && cdp__store_server_quiet(m->server)) return;
+        if (late && cdp__mesh_serves(m) && cdp__store_server_quiet(m->server)) return;
         if (cdp__loop_run(&m->loop, NULL, late ? until : cdp__min(told, until)) != CDP_OK) return;
     }
 }
@@ -3117,9 +3129,9 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
     const cdp_os *os = m->os;
     uint32_t i;
     cdp__mesh_discard(m, false);
-    if (m->failing || (m->server && cdp__store_server_has(m->server, m->fail_key)))
+    if (m->failing || (cdp__mesh_serves(m) && cdp__store_server_has(m->server, m->fail_key)))
         cdp__mesh_linger(m);
-    if (m->server) cdp__store_server_share(m->server, NULL, NULL);
+    if (cdp__mesh_serves(m)) cdp__store_server_share(m->server, NULL, NULL);
     cdp__loop_timer_clear(&m->accept_timer);
     cdp__loop_timer_clear(&m->vigil_timer);
     cdp__loop_timer_clear(&m->readers_timer);
@@ -3153,7 +3165,9 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
         cdp_store_destroy(m->watch);
     }
     if (m->store) cdp_store_destroy(m->store);
+#ifndef CDP_NO_STORE_SERVER
     cdp_store_server_destroy(m->server);
+#endif
     cdp__loop_close(&m->loop);
     cdp__free(os, m->links);
     cdp__free(os, m);
@@ -3650,7 +3664,7 @@ CDP__PRIVATE int32_t cdp__mesh_bind(cdp__mesh *m, cdp_addr *at) {
 CDP__PRIVATE cdp_status cdp__mesh_listen(cdp__mesh *m) {
     cdp_addr at;
     int32_t fd;
-    if (m->server) {
+    if (cdp__mesh_serves(m)) {
         cdp__store_server_share(m->server, cdp__mesh_incoming, m);
         return CDP_OK;
     }
@@ -4065,7 +4079,7 @@ CDP__PRIVATE cdp_status cdp__mesh_done(cdp__mesh *m) {
    not tell that a rank has ended, so there everybody waits for everybody, and reads the addresses
    again: another process may have taken over a rank meanwhile. */
 CDP__PRIVATE cdp_status cdp__mesh_all_done(cdp__mesh *m) {
-    if (!m->server && !m->desc.external_store) return CDP_OK;
+    if (!cdp__mesh_serves(m) && !m->desc.external_store) return CDP_OK;
     return cdp__join_await_all(m, "done", false);
 }
 
@@ -4074,7 +4088,7 @@ CDP__PRIVATE cdp_status cdp__mesh_all_done(cdp__mesh *m) {
 CDP__PRIVATE cdp_status cdp__mesh_all_answered(cdp__mesh *m) {
     cdp__join *s = m->join;
     const uint64_t now = cdp__mesh_now(m);
-    if (m->server && !cdp__store_server_sent(m->server) && now < s->deadline_ns)
+    if (cdp__mesh_serves(m) && !cdp__store_server_sent(m->server) && now < s->deadline_ns)
         cdp__join_pause(s, cdp__min(s->deadline_ns, now + CDP__MS), cdp__mesh_all_answered);
     return CDP_OK;
 }
@@ -4220,9 +4234,9 @@ CDP__PRIVATE cdp_status cdp__join_store_up(cdp__mesh *m) {
     if (s->result == CDP_OK) {
         m->store = s->made;
         s->made = NULL;
-        return m->server && cdp__mesh_meets(m) ? cdp__mesh_publish_endpoint(m) : CDP_OK;
+        return cdp__mesh_serves(m) && cdp__mesh_meets(m) ? cdp__mesh_publish_endpoint(m) : CDP_OK;
     }
-    if (m->server || !m->meeting || cdp__mesh_now(m) >= s->deadline_ns) return s->result;
+    if (cdp__mesh_serves(m) || !m->meeting || cdp__mesh_now(m) >= s->deadline_ns) return s->result;
     cdp__join_disconnect(s);
     s->patience_ms = cdp__min(2 * s->patience_ms, 8000);
     return cdp__join_follow(m);
@@ -4267,6 +4281,12 @@ CDP__PRIVATE cdp_status cdp__join_follow(cdp__mesh *m) {
 /* Where rank 0 serves the store. A name may mean another address on each machine, so then it
    listens everywhere. */
 CDP__PRIVATE cdp_status cdp__mesh_serve(cdp__mesh *m) {
+#ifdef CDP_NO_STORE_SERVER
+    (void)m;
+    return cdp__fail(CDP_ERR_UNSUPPORTED,
+        "rank 0 serves the store, but this program was built with CDP_NO_STORE_SERVER: set "
+        "external_store, or let another program be rank 0");
+#else
     cdp_store_server_desc s;
     cdp_addr self;
     memset(&s, 0, sizeof s);
@@ -4293,6 +4313,7 @@ CDP__PRIVATE cdp_status cdp__mesh_serve(cdp__mesh *m) {
     s.logger = m->desc.group.logger;
     s.loop = &m->loop;
     return cdp_store_server_create(&s, &m->server);
+#endif
 }
 
 /* Rank 0 serves the store unless somebody else does; everybody connects. Rank 0 finds itself
@@ -4956,13 +4977,14 @@ CDP_API cdp_status cdp_launch_read(cdp_getenv_func get, void *user, cdp_launch *
 
 /* Where the ranks of one machine meet when their launcher says no port. */
 CDP__PRIVATE void cdp__launch_file(const cdp_launch *l, char *file, uint64_t size) {
-    const char *tmp = getenv("TMPDIR"), *dir = tmp && *tmp ? tmp : "/tmp";
-    if (l->dir[0]) dir = l->dir;
-    if (l->job[0]) cdp__format(file, size, "%s/cdp-%u-%s", dir, (unsigned)getuid(), l->job);
+    const char *dir = l->dir[0] ? l->dir : cdp__os_temporary();
+    const unsigned user = cdp__os_user_number();
+    if (l->job[0]) {
+        cdp__format(file, size, "%s/cdp-%u-%s", dir, user, l->job);
+        return;
+    }
     /* Hydra: one for all of a machine */
-    else
-        cdp__format(
-            file, size, "%s/cdp-%u-parent-%u", dir, (unsigned)getuid(), (unsigned)getppid());
+    cdp__format(file, size, "%s/cdp-%u-parent-%u", dir, user, (unsigned)cdp__os_parent_number());
 }
 
 CDP__PRIVATE cdp_status cdp__log_level_read(const char *text, cdp_log_level *level) {

@@ -1,0 +1,109 @@
+/* Ranks that cannot serve a store: with a store that others serve, and with a rank 0 of another
+   build. The functions of the other build are those of the whole library. */
+#define CDP_NO_STORE_SERVER
+#define CDP_API static __attribute__((unused))
+#define CDP_IMPLEMENTATION
+#define CDP__TEST_OF_ITS_OWN /* this program compiles the library itself */
+#include "cdp_tcp.h"
+
+#include "test.h"
+#include "ports.h"
+
+#include <pthread.h>
+
+#define RANKS 3u
+
+cdp_status cdp_store_server_create(const cdp_store_server_desc *desc, cdp_store_server **out);
+uint16_t cdp_store_server_port(const cdp_store_server *server);
+void cdp_store_server_destroy(cdp_store_server *server);
+cdp_status whole_init(const cdp_tcp_desc *desc, cdp_group **out) __asm__("cdp_init");
+cdp_status whole_allreduce(cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype,
+    cdp_reduce_op op) __asm__("cdp_allreduce");
+void whole_destroy(cdp_group *g) __asm__("cdp_group_destroy");
+
+typedef struct seat {
+    uint32_t rank;
+    uint16_t port;
+    bool external, whole;
+    pthread_t thread;
+} seat;
+
+static void *run_rank(void *user) {
+    const seat *s = user;
+    cdp_tcp_desc d;
+    cdp_group *g = NULL;
+    int32_t x[RANKS];
+    cdp_status st;
+    memset(&d, 0, sizeof d);
+    d.group.rank = s->rank;
+    d.group.world_size = RANKS;
+    d.group.timeout_ms = 20000;
+    d.master_addr = "127.0.0.1";
+    d.master_port = s->port;
+    d.external_store = s->external;
+    d.init_timeout_ms = 20000;
+    st = s->whole ? whole_init(&d, &g) : cdp_init(&d, &g);
+    test_check(st == CDP_OK, __FILE__, __LINE__, "rank %u: %s", s->rank, cdp_last_error()->text);
+    if (!g) return NULL;
+    for (uint32_t i = 0; i < RANKS; ++i)
+        x[i] = (int32_t)(i * 10 + s->rank);
+    st = s->whole ? whole_allreduce(g, x, x, RANKS, CDP_DTYPE_I32, CDP_REDUCE_SUM)
+                  : cdp_allreduce(g, x, x, RANKS, CDP_DTYPE_I32, CDP_REDUCE_SUM);
+    T_EQ(CDP_OK, st);
+    for (uint32_t i = 0; i < RANKS; ++i)
+        T_EQ((int32_t)(i * 10 * RANKS + 3), x[i]);
+    if (s->whole)
+        whole_destroy(g);
+    else
+        cdp_group_destroy(g);
+    return NULL;
+}
+
+static void run_job(uint16_t port, bool external, bool whole_first) {
+    seat seats[RANKS];
+    for (uint32_t i = 0; i < RANKS; ++i) {
+        seats[i].rank = i;
+        seats[i].port = port;
+        seats[i].external = external;
+        seats[i].whole = whole_first && i == 0;
+        pthread_create(&seats[i].thread, NULL, run_rank, &seats[i]);
+    }
+    for (uint32_t i = 0; i < RANKS; ++i)
+        pthread_join(seats[i].thread, NULL);
+}
+
+TEST(all_ranks_use_a_store_that_others_serve) {
+    cdp_store_server_desc d;
+    cdp_store_server *server = NULL;
+    memset(&d, 0, sizeof d);
+    if (!T_EQ(CDP_OK, cdp_store_server_create(&d, &server))) return;
+    run_job(cdp_store_server_port(server), true, false);
+    cdp_store_server_destroy(server);
+}
+
+TEST(rank_0_of_another_build_serves_the_others) {
+    run_job(free_port(), false, true);
+}
+
+TEST(rank_0_without_a_server_says_so) {
+    cdp_tcp_desc d;
+    cdp_group *g = NULL;
+    memset(&d, 0, sizeof d);
+    d.group.world_size = 2;
+    d.master_port = free_port();
+    d.init_timeout_ms = 20000;
+    T_EQ(CDP_ERR_UNSUPPORTED, cdp_init(&d, &g));
+    T(g == NULL);
+    T_TEXT("CDP_NO_STORE_SERVER", cdp_last_error()->text);
+    T_TEXT("external_store", cdp_last_error()->text);
+}
+
+int main(int argc, char **argv) {
+    static const test_case cases[] = {
+        {"all_ranks_use_a_store_that_others_serve", all_ranks_use_a_store_that_others_serve, 60},
+        {"rank_0_of_another_build_serves_the_others", rank_0_of_another_build_serves_the_others,
+            60},
+        {"rank_0_without_a_server_says_so", rank_0_without_a_server_says_so, 10},
+    };
+    return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
+}
