@@ -423,7 +423,8 @@ CDP_API cdp_status cdp_call_cancel(cdp_call *call);
    desc; it has one already). Any thread, but not beside another function for the same call. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_call_work(cdp_call *call, cdp_work *out);
 /* Frees the result and drops its references; the call can be used again. Not while it is under
-   way: nothing happens then. NULL is allowed. */
+   way: nothing happens then. NULL is allowed. Before
+   cdp_rpc_destroy(). */
 CDP_API void cdp_call_free(cdp_call *call);
 
 /* ---- >>references ---------------------------------------------------------------------------- */
