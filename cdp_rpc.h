@@ -423,7 +423,8 @@ CDP_API cdp_status cdp_call_cancel(cdp_call *call);
    desc; it has one already). Any thread, but not beside another function for the same call. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_call_work(cdp_call *call, cdp_work *out);
 /* Frees the result and drops its references; the call can be used again. Not while it is under
-   way: nothing happens then. NULL is allowed. */
+   way: nothing happens then. NULL is allowed. Before
+   cdp_rpc_destroy(). */
 CDP_API void cdp_call_free(cdp_call *call);
 
 /* ---- >>references ---------------------------------------------------------------------------- */
@@ -2806,10 +2807,13 @@ CDP__PRIVATE cdp__ctx_sum *cdp__ctx_copy(cdp_rpc *rpc, const cdp_tensor *t, cons
 
 CDP__PRIVATE const cdp_tensor *cdp__ctx_sent(
     const cdp_ctx *ctx, const cdp__wave_act *a, const uint32_t **rows) {
-    const uint32_t *input_of = a->node ? ctx->nodes[a->node].input_of : NULL;
-    const uint32_t input = input_of ? input_of[a->edge] : a->edge;
+    const uint32_t *input_of;
+    uint32_t input;
     *rows = NULL;
-    if (a->what != CDP__WAVE_SEND_GRAD || !ctx->sending[input].data) return NULL;
+    if (a->what != CDP__WAVE_SEND_GRAD) return NULL; /* then the node may be another rank's */
+    input_of = a->node ? ctx->nodes[a->node].input_of : NULL;
+    input = input_of ? input_of[a->edge] : a->edge;
+    if (!ctx->sending[input].data) return NULL;
     if (ctx->sending_rows) *rows = ctx->sending_rows[input];
     return &ctx->sending[input];
 }
