@@ -2873,7 +2873,7 @@ CDP__PRIVATE cdp__nccl *cdp__nccl_new(cdp_group *group, const cdp_nccl_desc *des
     return b;
 }
 
-/* Take down what did not come to stand. */
+/* Frees a backend that could not be created; the last error stays. */
 CDP__PRIVATE void cdp__nccl_undo(cdp__nccl *b) {
     const cdp_error e = *cdp_last_error();
     if (b->comm) (void)cdp__nc.ncclCommAbort(b->comm);
