@@ -5647,7 +5647,9 @@ CDP__PRIVATE void cdp__client_connect_start(cdp__client *c, uint32_t timeout_ms)
 
 /* How far that is: PENDING, or what came out. */
 CDP__PRIVATE cdp_status cdp__client_connected(cdp__client *c) {
-    if (c->state == CDP__CLIENT_READY) return CDP_OK;
+    /* a last will that is not on its way would not be carried out */
+    if (c->state == CDP__CLIENT_READY && (!c->last_will_sent || !cdp__fifo_left(&c->out)))
+        return CDP_OK;
     if (c->state == CDP__CLIENT_BROKEN) {
         *cdp__error_slot() = c->error;
         return c->error.status;

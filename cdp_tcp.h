@@ -66,6 +66,8 @@
         CDP_NO_MAC             no authentication codes: a desc with `mac` is UNSUPPORTED
         CDP_NO_STORE_SERVER    rank 0 cannot serve the store: without external_store it must be
                                another program, or cdp_init returns UNSUPPORTED
+        CDP_NO_MEETING         rank 0 is found by master_addr alone: a desc with file, store or
+                               exchange is UNSUPPORTED
         CDP_NO_JOB_KEY         no authentication; cdp_init returns UNSUPPORTED when a job_key is
                                set. Several machines then need trust_network
 
@@ -4116,7 +4118,17 @@ CDP__PRIVATE cdp_tcp_store_desc cdp__mesh_store_desc(cdp__mesh *m) {
 
 /* Do the ranks find rank 0 by other means than its address? */
 CDP__PRIVATE bool cdp__mesh_meets(const cdp__mesh *m) {
+#ifdef CDP_NO_MEETING
+    (void)m;
+    return false;
+#else
     return m->desc.file || m->desc.store || m->desc.exchange;
+#endif
+}
+
+/* Is there a store through which they meet? (Not before cdp__mesh_meet.) */
+CDP__PRIVATE bool cdp__mesh_meets_in_store(const cdp__mesh *m) {
+    return cdp__mesh_meets(m) && m->meeting;
 }
 
 /* ---- >>rendezvous-meeting: how the others find rank 0 ---------------------------------------- */
@@ -4125,6 +4137,7 @@ CDP__PRIVATE bool cdp__mesh_meets(const cdp__mesh *m) {
    exchange function. Promises: an address of an earlier run is not mistaken for this one's. May
    use: >>rendezvous, >>rendezvous-steps, stores. */
 
+#ifndef CDP_NO_MEETING
 /* What rank 0 publishes: "JOB ADDRESSES", the job's random name as 32 hexadecimal digits. */
 CDP__PRIVATE void cdp__mesh_endpoint(cdp__mesh *m, char out[CDP__ENDPOINT_BYTES]) {
     cdp__text t = {out, CDP__ENDPOINT_BYTES, 0};
@@ -4153,6 +4166,7 @@ CDP__PRIVATE bool cdp__mesh_parse_endpoint(
     m->met = true;
     return n > 0;
 }
+#endif /* CDP_NO_MEETING */
 
 CDP__PRIVATE cdp_status cdp__join_open_store(cdp__mesh *m);
 
@@ -4174,7 +4188,12 @@ CDP__PRIVATE cdp_status cdp__join_file(cdp__mesh *m) {
 
 /* The store through which the ranks meet, if it is one. */
 CDP__PRIVATE cdp_status cdp__mesh_meet(cdp__mesh *m) {
-#ifdef CDP_NO_FILE_STORE
+#ifdef CDP_NO_MEETING
+    if (m->desc.file || m->desc.store || m->desc.exchange)
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_init: file, store or exchange is set, but this program was built with "
+            "CDP_NO_MEETING: set master_addr and master_port");
+#elif defined(CDP_NO_FILE_STORE)
     m->meeting = m->desc.store;
     if (m->desc.file)
         return cdp__fail(CDP_ERR_UNSUPPORTED,
@@ -4198,6 +4217,7 @@ CDP__PRIVATE cdp_status cdp__mesh_meet(cdp__mesh *m) {
     return cdp__join_open_store(m);
 }
 
+#ifndef CDP_NO_MEETING
 /* Rank 0 publishes its address. It replaces that of an earlier run. */
 CDP__PRIVATE cdp_status cdp__mesh_publish_endpoint(cdp__mesh *m) {
     cdp__join *s = m->join;
@@ -4212,6 +4232,7 @@ CDP__PRIVATE cdp_status cdp__mesh_publish_endpoint(cdp__mesh *m) {
     cdp__join_ask(m, m->meeting, CDP_STORE_SET, 0, cdp__join_set);
     return CDP_OK;
 }
+#endif
 
 /* A connection to the store; what came of it is s->result in `next`, and s->made the store. */
 CDP__PRIVATE cdp_status cdp__join_connect(
@@ -4238,14 +4259,23 @@ CDP__PRIVATE cdp_status cdp__join_store_up(cdp__mesh *m) {
     if (s->result == CDP_OK) {
         m->store = s->made;
         s->made = NULL;
-        return cdp__mesh_serves(m) && cdp__mesh_meets(m) ? cdp__mesh_publish_endpoint(m) : CDP_OK;
+#ifndef CDP_NO_MEETING
+        if (cdp__mesh_serves(m) && cdp__mesh_meets(m)) return cdp__mesh_publish_endpoint(m);
+#endif
+        return CDP_OK;
     }
-    if (cdp__mesh_serves(m) || !m->meeting || cdp__mesh_now(m) >= s->deadline_ns) return s->result;
+    if (cdp__mesh_serves(m) || !cdp__mesh_meets_in_store(m) || cdp__mesh_now(m) >= s->deadline_ns)
+        return s->result;
     cdp__join_disconnect(s);
     s->patience_ms = cdp__min(2 * s->patience_ms, 8000);
     return cdp__join_follow(m);
 }
 
+#ifdef CDP_NO_MEETING
+CDP__PRIVATE cdp_status cdp__join_follow(cdp__mesh *m) {
+    return m->join->result;
+}
+#else
 CDP__PRIVATE cdp_status cdp__join_follow_to(cdp__mesh *m, const char *word, uint64_t bytes) {
     cdp__join *s = m->join;
     cdp_tcp_store_desc d = cdp__mesh_store_desc(m);
@@ -4253,7 +4283,8 @@ CDP__PRIVATE cdp_status cdp__join_follow_to(cdp__mesh *m, const char *word, uint
         return cdp__fail(CDP_ERR_MISMATCH, "the published address of rank 0 cannot be read");
     d.addrs = s->at;
     d.connect_timeout_ms = cdp__join_ms_left(m);
-    if (m->meeting) d.connect_timeout_ms = (uint32_t)cdp__min(d.connect_timeout_ms, s->patience_ms);
+    if (cdp__mesh_meets_in_store(m))
+        d.connect_timeout_ms = (uint32_t)cdp__min(d.connect_timeout_ms, s->patience_ms);
     s->result = cdp__join_connect(m, &d, cdp__join_store_up);
     return s->result == CDP_OK ? CDP_OK : cdp__join_store_up(m);
 }
@@ -4281,6 +4312,7 @@ CDP__PRIVATE cdp_status cdp__join_follow(cdp__mesh *m) {
     cdp__join_ask(m, m->meeting, CDP_STORE_GET, 0, cdp__join_followed);
     return CDP_OK;
 }
+#endif /* CDP_NO_MEETING */
 
 /* Where rank 0 serves the store. A name may mean another address on each machine, so then it
    listens everywhere. */
@@ -4450,7 +4482,7 @@ CDP__PRIVATE cdp_status cdp__join_leave(cdp__mesh *m) {
 CDP__PRIVATE cdp_status cdp__join_withdraw(cdp__mesh *m) {
     cdp__join *s = m->join;
     s->give_up_ns = cdp__deadline(m->os, CDP__SETTLE_MS + CDP__LEAVE_MS);
-    if (!m->meeting || m->desc.group.rank != 0) return cdp__join_leave(m);
+    if (!cdp__mesh_meets_in_store(m) || m->desc.group.rank != 0) return cdp__join_leave(m);
     cdp__mesh_key(m, s->key_text, "meet", UINT32_MAX);
     cdp__join_ask(m, m->meeting, CDP_STORE_DELETE, CDP__SETTLE_MS, cdp__join_leave);
     return CDP_OK;
