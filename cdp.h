@@ -7216,8 +7216,8 @@ typedef enum cdp__why {
     CDP__WHY_TURN,    /* nobody: the operation waited for its turn on this rank */
     CDP__WHY_CALLS,   /* it calls something else */
     CDP__WHY_AWAITED, /* the lost rank had not finished starting, and waited for it */
-    CDP__WHY_FIRST, /* it was lost before it was met, and so was rank 0: either may be the cause */
-    CDP__WHY_LEFT,  /* it has left, and said that it does */
+    CDP__WHY_FIRST,   /* lost before it was ready, as was rank 0: either may be the cause */
+    CDP__WHY_LEFT,    /* it has left the group and announced that */
     CDP__WHY_COUNT
 } cdp__why;
 
@@ -8861,8 +8861,9 @@ typedef struct cdp__stream {
     bool refused;             /* it has said that it cannot */
     uint64_t sent, acked;     /* bytes, with headers; of these, read by the peer */
     uint64_t taken;           /* bytes read here */
-    uint64_t slack;           /* more than the window that may come: answers to what was offered */
-    uint8_t *early;           /* a ring of bytes that arrived before they were asked for */
+    uint64_t
+        slack; /* bytes beyond the window: the peer's answers to bodies that this rank offers */
+    uint8_t *early; /* a ring of bytes that arrived before they were asked for */
     uint64_t early_at, early_used, early_room;
     /* of a channel that is not open here yet: the body of its FAILURE */
     uint8_t *failure;
@@ -12260,7 +12261,7 @@ CDP__PRIVATE void cdp__group_begin(cdp_group *g) {
     memset(past, 0, sizeof *past);
     past->call = task.call;
     past->from = past->to = -1;
-    /* it had to wait for those before */
+    /* It waited in the queue for earlier operations until now. */
     if (!op->start_ns) op->start_ns = cdp__now(g->os);
     past->start_ns = op->start_ns;
     g->wait_ns = cdp__min(g->wait_ns, op->start_ns + cdp__failure_period_ns(op->rq.timeout_ms));
@@ -13428,8 +13429,8 @@ CDP__PRIVATE cdp__world *cdp__world_create(
 /* Knows: worlds, streams, the queue. Promises: destroying is local and bounded; others are told.
    May use: world, failing, running, flows, pending. */
 
-/* The group's streams enter the table, and continue those that came before the group was made.
-   False: out of memory. */
+/* Enters the streams of a new group into the table. Messages that arrived for its channel before it
+   was created become its own. Returns false when out of memory. */
 CDP__PRIVATE bool cdp__group_enter_streams(cdp_group *g) {
     cdp__world *w = g->w;
     uint32_t p;
@@ -19604,8 +19605,8 @@ CDP__PRIVATE cdp_status cdp__hook_topk(
 /* Knows: the mathematics of PowerSGD (Vogels, Karimireddy and Jaggi 2019). Promises: the same
    bits on every rank. May use: >>hooks, >>hooks-topk (error feedback), >>numbers. */
 
-/* Columns of an n x r matrix (by rows) become orthonormal, one after the other. Small beside a
-   bucket: n + m values of a matrix of n * m. */
+/* Makes the columns of an n x r matrix, stored by rows, orthonormal, one after the other.
+   This takes little time compared with the bucket, which has many more elements. */
 CDP__PRIVATE void cdp__orthogonalize(float *a, uint64_t n, uint64_t r, float epsilon) {
     uint64_t i, j, k;
     for (j = 0; j < r; ++j) {

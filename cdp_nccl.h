@@ -1238,7 +1238,7 @@ CDP__PRIVATE void cdp__nccl_ended(void *user) {
     __atomic_add_fetch(&((cdp__nccl *)user)->ended, 1, __ATOMIC_RELEASE);
 }
 
-/* The operation that was just given to the stream gets its event. */
+/* Records an event in the stream after the operation that was just enqueued. */
 CDP__PRIVATE cdp_status cdp__nccl_mark(cdp__nccl *b, cdp__nccl_op *op, bool capture) {
     cdp__cu_error e = cdp__nc.cudaEventRecord(op->event, b->stream);
     if (e == 0 && !capture && b->desc.watchdog_ms)

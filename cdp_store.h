@@ -4470,8 +4470,8 @@ CDP__PRIVATE bool cdp__store_server_has(const cdp_store_server *s, const char *k
     return cdp__kv_get(&s->kv, k) != NULL;
 }
 
-/* For cdp_tcp.h: one port for all. Connections that begin as a link does are given to `func`
-   (NULL: closed, like strangers). */
+/* For cdp_tcp.h, whose links share the port of the server: connections whose first bytes are those
+   of a link are passed to `func` (NULL: they are closed). */
 CDP__PRIVATE void cdp__store_server_share(
     cdp_store_server *s, cdp__server_link_func func, void *user) {
     s->link_func = func;

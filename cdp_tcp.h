@@ -1105,8 +1105,8 @@ CDP__PRIVATE void cdp__shared_rise(cdp__shared *list) {
 typedef enum cdp__link_state {
     CDP__LINK_NONE,       /* never needed                                                       */
     CDP__LINK_AWAITED,    /* needed; the peer has the higher rank, so it is to connect          */
-    CDP__LINK_CONNECTING, /* ours to make: the addresses of the peer are being tried            */
-    CDP__LINK_CHOOSING,   /* one of them was right: CHOSEN is being sent, TAKEN awaited; or sent */
+    CDP__LINK_CONNECTING, /* this rank connects: it tries the addresses of the peer             */
+    CDP__LINK_CHOOSING,   /* the peer was found: CHOSEN is sent, TAKEN expected, or the reverse  */
     CDP__LINK_UP,
     CDP__LINK_LOST /* for good; `status` and `lost_errno` say why                        */
 } cdp__link_state;
@@ -1155,7 +1155,7 @@ typedef struct cdp__link {
     cdp__link_state state;
     cdp_addr addr; /* the peer's end, or where it is sought */
     cdp__io io;
-    cdp__io probe; /* a connection that is made only to see whether it is refused */
+    cdp__io probe; /* a connection that only tests whether the peer's port refuses it */
     cdp__timer probe_timer;
     cdp__race *race; /* while CONNECTING, or inviting */
     bool inviting;
@@ -3663,9 +3663,9 @@ CDP__PRIVATE int32_t cdp__mesh_bind(cdp__mesh *m, cdp_addr *at) {
     return fd;
 }
 
-/* Rank 0 has a port already, that of the store. The others listen where rank 0 can be reached
-   from, when the job stays on one machine or nothing else is known; otherwise everywhere, since
-   it is the peers who find out what leads here. */
+/* Opens this rank's listener. Rank 0 shares the port of the store. Other ranks listen at the
+   address from which they reach rank 0 if the job is on one machine or no other address is known,
+   else at all addresses: each peer finds out which of them it can reach. */
 CDP__PRIVATE cdp_status cdp__mesh_listen(cdp__mesh *m) {
     cdp_addr at;
     int32_t fd;
