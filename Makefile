@@ -152,7 +152,7 @@ $(BUILD)/$(1)/%: tests/$(folder)/%.c $(BUILD)/$(1)/libcdp.a $(DECLARED)
 endef
 # The library is tested at -O2. What only calls it takes gcc longer to optimise than to run.
 BUSY    := libcdp.a rounds ring failure test_table
-QUICK   := test_group_no_threads $(PROCS) $(FUZZ) \
+QUICK   := $(PROCS) $(filter-out fuzz_memory,$(FUZZ)) \
            $(filter-out test_ddp_model test_memory test_lend test_group test_rpc,$(UNIT))
 TEST_O  = $(if $(MORE)$(filter $(BUSY),$(notdir $@)),,$(if $(filter $(QUICK),$(notdir $@)),-O0,-O1))
 $(eval $(call PROGRAM_RULES,test,$(CC) $(CFLAGS) $$(TEST_O)))

@@ -6570,7 +6570,7 @@ CDP__PRIVATE cdp__phase cdp__phase_of(
         f.s.root = root->host;
         f.s.lanes = 0;
         f.s.in_place = true;
-        f.skip = sums; /* everything is in its place */
+        f.skip = sums; /* the data is already where the next rounds need it */
         if (s->kind == CDP_COLL_REDUCE) {
             const bool ring = hosts > 2 && s->count >= 65536;
             f.round = ring ? cdp__reduce_ring_round : cdp__reduce_tree_round;
@@ -7216,8 +7216,8 @@ typedef enum cdp__why {
     CDP__WHY_TURN,    /* nobody: the operation waited for its turn on this rank */
     CDP__WHY_CALLS,   /* it calls something else */
     CDP__WHY_AWAITED, /* the lost rank had not finished starting, and waited for it */
-    CDP__WHY_FIRST, /* it was lost before it was met, and so was rank 0: either may be the cause */
-    CDP__WHY_LEFT,  /* it has left, and said that it does */
+    CDP__WHY_FIRST,   /* lost before it was ready, as was rank 0: either may be the cause */
+    CDP__WHY_LEFT,    /* it has left the group and announced that */
     CDP__WHY_COUNT
 } cdp__why;
 
@@ -8815,10 +8815,10 @@ typedef struct cdp__pend {
     uint32_t left; /* BATCH: messages that are not done yet */
     cdp_group *of; /* ANY: whose ranks are meant */
     cdp_transfer want;
-    uint64_t seen;              /* world->arrivals when it last looked */
-    uint64_t set;               /* ANY: the channel of the messages that it takes */
-    uint64_t told;              /* ANY: when it last said for whom it waits; 0: never */
-    uint64_t start_ns, wait_ns; /* ANY: when it began, and when it has waited for long */
+    uint64_t seen; /* world->arrivals at the last poll */
+    uint64_t set;  /* ANY: the channel of the messages that it takes */
+    uint64_t told; /* ANY: when this rank last reported the wait to its peers; 0: never */
+    uint64_t start_ns, wait_ns; /* ANY: when it began, and when it counts as a long wait */
     uint64_t deadline_ns;
     bool (*look)(struct cdp__pend *s, uint64_t now); /* ANY: true when something has changed */
 } cdp__pend;
@@ -8861,8 +8861,9 @@ typedef struct cdp__stream {
     bool refused;             /* it has said that it cannot */
     uint64_t sent, acked;     /* bytes, with headers; of these, read by the peer */
     uint64_t taken;           /* bytes read here */
-    uint64_t slack;           /* more than the window that may come: answers to what was offered */
-    uint8_t *early;           /* a ring of bytes that arrived before they were asked for */
+    uint64_t
+        slack; /* bytes beyond the window: the peer's answers to bodies that this rank offers */
+    uint8_t *early; /* a ring of bytes that arrived before they were asked for */
     uint64_t early_at, early_used, early_room;
     /* of a channel that is not open here yet: the body of its FAILURE */
     uint8_t *failure;
@@ -9914,7 +9915,8 @@ CDP__PRIVATE int64_t cdp__transfer_body(cdp__world *w, cdp__transfer *x) {
     return r;
 }
 
-/* Copy or combine `bytes` from where the sender has them, which is `src`. */
+/* Copies `bytes` at `src`, which is the sender's memory, to the receiver, or combines them with
+   what it has. */
 CDP__PRIVATE void cdp__transfer_from(
     const cdp__transfer *x, const uint8_t *src, uint64_t bytes, bool mapped) {
     const bool staged = x->reduce && !x->other;
@@ -10406,13 +10408,13 @@ typedef struct cdp__past {
     int32_t from, to; /* of a message: ranks of the world; else -1 */
 } cdp__past;
 
-/* What a group knows of one of its ranks. */
+/* What a group records of each of its ranks. */
 typedef struct cdp__peer {
-    bool used; /* it may be told of a failure */
-    bool tell; /* FAILURE is still to be sent */
-    /* nothing more comes over this link: receives from any rank do not count on it */
+    bool used; /* the group has used the link to it, so it is told of a failure */
+    bool tell; /* a FAILURE has to be sent to it */
+    /* its link has ended: receives from any rank no longer wait for this one */
     bool lost;
-    /* it has sent FAILURE itself, or is gone: there is no need to wait for it */
+    /* it has sent its own FAILURE, or its link has ended: this rank does not wait for it */
     bool heard;
 } cdp__peer;
 
@@ -10546,7 +10548,7 @@ struct cdp_group {
     cdp_error error;
     cdp__failure_domain domain; /* of a group without a parent */
     uint32_t late_ms;           /* the timeout that has passed */
-    uint64_t answer_ns;         /* how long peers' own FAILUREs are awaited; 0: no longer */
+    uint64_t answer_ns;         /* until when it waits for FAILUREs of peers; 0: it does not */
     uint64_t settle_ns;         /* deadline of SETTLING, then of passing the failure on */
     uint8_t cause[CDP__FAILURE_MAX];
     uint32_t cause_bytes;
@@ -12261,7 +12263,7 @@ CDP__PRIVATE void cdp__group_begin(cdp_group *g) {
     memset(past, 0, sizeof *past);
     past->call = task.call;
     past->from = past->to = -1;
-    /* it had to wait for those before */
+    /* It waited in the queue for earlier operations until now. */
     if (!op->start_ns) op->start_ns = cdp__now(g->os);
     past->start_ns = op->start_ns;
     g->wait_ns = cdp__min(g->wait_ns, op->start_ns + cdp__failure_period_ns(op->rq.timeout_ms));
@@ -13429,8 +13431,8 @@ CDP__PRIVATE cdp__world *cdp__world_create(
 /* Knows: worlds, streams, the queue. Promises: destroying is local and bounded; others are told.
    May use: world, failing, running, flows, pending. */
 
-/* The group's streams enter the table, and continue those that came before the group was made.
-   False: out of memory. */
+/* Enters the streams of a new group into the table. Messages that arrived for its channel before it
+   was created become its own. Returns false when out of memory. */
 CDP__PRIVATE bool cdp__group_enter_streams(cdp_group *g) {
     cdp__world *w = g->w;
     uint32_t p;
@@ -13518,8 +13520,8 @@ CDP__PRIVATE void cdp__group_free(cdp_group *g) {
     cdp__free(os, g);
 }
 
-/* Threads that still wait for operations of the group leave with an error, and its functions
-   have their last call. Lock held. */
+/* Makes threads that wait for operations of the group return with an error, and waits until no
+   callback of the group runs. The caller holds the lock. */
 CDP__PRIVATE void cdp__group_dismiss(cdp_group *g) {
     cdp__world *m = g->w;
     cdp_group *x;
@@ -16947,7 +16949,8 @@ CDP__PRIVATE cdp_status cdp__ddp_failed(cdp_ddp *d) {
     return st;
 }
 
-/* Memory for gradients, cleared. A failure of a device is reported at the end of the pass. */
+/* Allocates zeroed memory for gradients. If a device cannot clear it, the end of the pass reports
+   that. */
 CDP__PRIVATE void *cdp__ddp_alloc(cdp_ddp *d, uint64_t bytes, const char *purpose) {
     void *p;
     if (!d->device) return cdp__alloc_zero(d->os, bytes);
@@ -19604,8 +19607,8 @@ CDP__PRIVATE cdp_status cdp__hook_topk(
 /* Knows: the mathematics of PowerSGD (Vogels, Karimireddy and Jaggi 2019). Promises: the same
    bits on every rank. May use: >>hooks, >>hooks-topk (error feedback), >>numbers. */
 
-/* Columns of an n x r matrix (by rows) become orthonormal, one after the other. Small beside a
-   bucket: n + m values of a matrix of n * m. */
+/* Makes the columns of an n x r matrix, stored by rows, orthonormal, one after the other.
+   This takes little time compared with the bucket, which has many more elements. */
 CDP__PRIVATE void cdp__orthogonalize(float *a, uint64_t n, uint64_t r, float epsilon) {
     uint64_t i, j, k;
     for (j = 0; j < r; ++j) {

@@ -1239,7 +1239,7 @@ CDP__PRIVATE void cdp__nccl_ended(void *user) {
     __atomic_add_fetch(&((cdp__nccl *)user)->ended, 1, __ATOMIC_RELEASE);
 }
 
-/* The operation that was just given to the stream gets its event. */
+/* Records an event in the stream after the operation that was just enqueued. */
 CDP__PRIVATE cdp_status cdp__nccl_mark(cdp__nccl *b, cdp__nccl_op *op, bool capture) {
     cdp__cu_error e = cdp__nc.cudaEventRecord(op->event, b->stream);
     if (e == 0 && !capture && b->desc.watchdog_ms)
@@ -2888,7 +2888,7 @@ CDP__PRIVATE cdp__nccl *cdp__nccl_new(cdp_group *group, const cdp_nccl_desc *des
     return b;
 }
 
-/* Take down what did not come to stand. */
+/* Frees a backend that could not be created; the last error stays. */
 CDP__PRIVATE void cdp__nccl_undo(cdp__nccl *b) {
     const cdp_error e = *cdp_last_error();
     if (b->comm) (void)cdp__nc.ncclCommAbort(b->comm);
