@@ -127,15 +127,17 @@
         without workers every thread that waits does. One of these can then delay the wait by the
         time that it computes or sleeps itself; but the calls that it starts (unless they are
         detached), and what else it waits for, end at the latest 50 ms after the call that this
-        thread waits for, with TIMEOUT. With CDP_NO_THREADS, or with no_thread of the group,
+        thread waits for, with TIMEOUT. So a wait with less time left than a second, and than a
+        quarter of what a function has, leaves functions that wait to later waits, but not for
+        longer than that, nor those whose values are asked for meanwhile. With CDP_NO_THREADS, or with no_thread of the group,
         everything runs in waits, INLINE functions and callbacks also in cdp_poll().
 
     MEMORY
         From the os of the group. Arguments and results are copied in the call that takes them, so
-        the caller's memory is free again when it returns, unless .release is set. Bodies of more than 64 KiB stay with
-        their sender until the receiver has room (max_queue_bytes). At most max_calls calls to one
-        rank are under way, and a rank serves at most its part of max_queue for each other one: more
-        wait at the caller. Records are kept and used again, and so is the memory of messages of
+        the caller's memory is free again when it returns, unless .release is set. Bodies of more
+        than 64 KiB stay with their sender until the receiver has room (max_queue_bytes). At most
+        max_calls calls to one rank are under way, and a rank serves at most its part of max_queue
+        for each other one: more wait at the caller. Records are kept and used again, and so is the memory of messages of
         more than 64 KiB: at most twice max_message_bytes that nothing uses.
 
     ERRORS
@@ -1891,7 +1893,7 @@ struct cdp_rpc {
     uint8_t *scratch; /* CDP__RPC_INLINE_MAX bytes: a short message is gathered here */
     cdp__rpc_area areas[CDP__RPC_AREAS];
     uint64_t areas_kept; /* bytes of those that are not used */
-    /* while a call or an answer is posted: what runs when its body may be freed; NULL: it is copied */
+    /* while a message is posted: what runs when its body may be freed; NULL: it is copied */
     cdp__rpc_task *lends;
 };
 
