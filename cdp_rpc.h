@@ -129,16 +129,18 @@
         detached), and what else it waits for, end at the latest 50 ms after the call that this
         thread waits for, with TIMEOUT. So a wait with less time left than a second, and than a
         quarter of what a function has, leaves functions that wait to later waits, but not for
-        longer than that, nor those whose values are asked for meanwhile. With CDP_NO_THREADS, or with no_thread of the group,
-        everything runs in waits, INLINE functions and callbacks also in cdp_poll().
+        longer than that, nor those whose values are asked for meanwhile. With CDP_NO_THREADS, or
+        with no_thread of the group, everything runs in waits, INLINE functions and callbacks also
+        in cdp_poll().
 
     MEMORY
         From the os of the group. Arguments and results are copied in the call that takes them, so
         the caller's memory is free again when it returns, unless .release is set. Bodies of more
         than 64 KiB stay with their sender until the receiver has room (max_queue_bytes). At most
         max_calls calls to one rank are under way, and a rank serves at most its part of max_queue
-        for each other one: more wait at the caller. Records are kept and used again, and so is the memory of messages of
-        more than 64 KiB: at most twice max_message_bytes that nothing uses.
+        for each other one: more wait at the caller. Records are kept and used again, and so is
+        the memory of messages of more than 64 KiB: at most twice max_message_bytes that nothing
+        uses.
 
     ERRORS
         See cdp_rpc_start(). `ran` of cdp_call says whether the function ran: NO is certain, YES is
@@ -2242,7 +2244,7 @@ CDP__PRIVATE bool cdp__rpc_reserve(cdp_rpc *rpc, uint32_t need) {
 
 CDP__PRIVATE void cdp__rpc_give_up(cdp_rpc *rpc, uint32_t rank, const char *reason) {
     rpc->peers[rank].dropped = true;
-    cdp_channel_drop(rpc->channel, rank, reason);
+    (void)cdp_channel_drop(rpc->channel, rank, reason);
 }
 
 CDP__PRIVATE uint8_t *cdp__rpc_body(cdp__rpc_out *o) {
