@@ -181,6 +181,8 @@
         CDP_NO_HUB *           off      no cdp_hub_create: no ranks in one process
         CDP_FEW_ALGORITHMS     off      one or two algorithms for each collective, none for several
                                         hosts; all ranks must be built so, else: MISMATCH
+        CDP_NO_REPRODUCIBLE    off      no reductions in a fixed order: a desc with reproducible is
+                                        UNSUPPORTED
         CDP_NO_RECORDER *      off      no cdp_group_records, cdp_group_dump, cdp_describe; the
                                         desc's dump_path is ignored
         CDP_NO_SHARED_MEMORY   off      the default os has no memory that processes share; see also
@@ -1539,9 +1541,10 @@ CDP_API void cdp_channel_wake(cdp_channel *channel);
 
 /* Gives up the rank `peer`, which has sent what it must not send: the callback `lost` is called
    here with `reason` (copied; at most 400 bytes), and there as if this rank had closed the channel.
-   The other ranks of the channel go on. Any thread; a rank that the channel does not have, and
-   NULL, are ignored. */
-CDP_API void cdp_channel_drop(cdp_channel *channel, uint32_t peer, const char *reason);
+   The other ranks of the channel go on; a rank that was lost before stays so. Any thread. Errors:
+   INVALID: channel or reason is NULL, or `peer` is this rank or not in the channel's group; nothing
+   was done. */
+CDP_API cdp_status cdp_channel_drop(cdp_channel *channel, uint32_t peer, const char *reason);
 
 /* Closes the channel: no callback runs after this returned (or, inside a callback, after that one
    returned). Other ranks hear that this one is lost to them. What was offered is the caller's
@@ -2230,8 +2233,8 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 /* A few lines that dozens of functions call, and that compilers would copy into each of them.
    For the few whose copies cost most, as measured; tests/check_sources.sh counts them. */
 #define CDP__ONE_COPY __attribute__((__noinline__))
-/* For the functions that record errors: paths that lead there are rare, and compilers keep them
-   apart from the others. */
+/* For the functions that record errors and make texts: paths that lead there are rare, and
+   compilers keep them apart from the others. */
 #define CDP__COLD __attribute__((__cold__))
 #else
 #define CDP__ONE_COPY
@@ -2489,7 +2492,8 @@ CDP__PRIVATE CDP__PRINTF(2, 3) void cdp__text_add(cdp__text *t, const char *f, .
     va_end(ap);
 }
 
-CDP__PRIVATE CDP__PRINTF(3, 4) void cdp__format(char *dst, uint64_t size, const char *f, ...) {
+CDP__PRIVATE CDP__COLD CDP__PRINTF(3, 4) void cdp__format(
+    char *dst, uint64_t size, const char *f, ...) {
     cdp__text t = {dst, size, 0};
     va_list ap;
     va_start(ap, f);
@@ -4982,7 +4986,7 @@ CDP__PRIVATE void cdp__loop_timer_clear(cdp__timer *t) {
     t->at_ns = CDP__NEVER;
 }
 
-CDP__PRIVATE void cdp__loop_timer_set(
+CDP__PRIVATE CDP__ONE_COPY void cdp__loop_timer_set(
     cdp__loop *l, cdp__timer *t, uint64_t at_ns, void (*func)(cdp__timer *t), void *user) {
     cdp__loop_timer_clear(t);
     t->at_ns = at_ns;
@@ -5915,6 +5919,13 @@ CDP__PRIVATE uint32_t cdp__barrier_round(const cdp__shape *s, uint32_t k, cdp__s
 /* Knows: shapes and steps. Promises: the contract of >>algo; the same bits for every size of a
    message. May use: >>algo. */
 
+/* What rank i reduces in the end. */
+CDP__PRIVATE cdp__span cdp__fixed_part(const cdp__shape *s, uint32_t i) {
+    return s->kind == CDP_COLL_REDUCE_SCATTER ? cdp__block_of(s, s->in_offs, i) : cdp__part(s, i);
+}
+
+#ifndef CDP_NO_REPRODUCIBLE
+
 /* Allreduce, reduce and reduce-scatter whose bits depend on the inputs alone: every element is
    combined along the same tree over the ranks (that of recursive doubling), whatever its place,
    and so whatever the message that it travels in. In waves, each rank collects everybody's slice
@@ -5924,10 +5935,6 @@ CDP__PRIVATE uint32_t cdp__barrier_round(const cdp__shape *s, uint32_t k, cdp__s
 #define CDP__WAVE 65536u /* elements of a slot; fewer for many ranks, more for huge messages */
 #endif
 #define CDP__TREE_STEPS 3u /* in one round */
-
-CDP__PRIVATE cdp__span cdp__fixed_part(const cdp__shape *s, uint32_t i) {
-    return s->kind == CDP_COLL_REDUCE_SCATTER ? cdp__block_of(s, s->in_offs, i) : cdp__part(s, i);
-}
 
 /* How many waves, and the elements of a slot. */
 CDP__PRIVATE uint32_t cdp__fixed_waves(const cdp__shape *s, uint64_t *slot) {
@@ -6071,6 +6078,8 @@ CDP__PRIVATE uint32_t cdp__fixed_round(const cdp__shape *s, uint32_t k, cdp__ste
         return 0;
     return 1;
 }
+
+#endif /* CDP_NO_REPRODUCIBLE */
 
 /* ---- >>algo-more (pure): algorithms for some sizes and numbers of ranks ---------------------- */
 
@@ -6803,10 +6812,15 @@ static const cdp__algo cdp__algos[] = {
         cdp__pairwise_tmp},
     {"pairwise", CDP_COLL_ALLTOALL, true, cdp__gather_rounds, cdp__alltoall_round, cdp__no_tmp},
     {"direct", CDP_COLL_SEND, true, cdp__log_rounds, cdp__tree_round, cdp__no_tmp},
+#ifdef CDP_NO_REPRODUCIBLE /* the numbers of the others stay */
+    {"?", CDP_COLL_NONE, false, NULL, NULL, NULL}, {"?", CDP_COLL_NONE, false, NULL, NULL, NULL},
+    {"?", CDP_COLL_NONE, false, NULL, NULL, NULL},
+#else
     {"fixed order", CDP_COLL_ALLREDUCE, true, cdp__fixed_rounds, cdp__fixed_round, cdp__fixed_tmp},
     {"fixed order", CDP_COLL_REDUCE, true, cdp__fixed_rounds, cdp__fixed_round, cdp__fixed_tmp},
     {"fixed order", CDP_COLL_REDUCE_SCATTER, true, cdp__fixed_rounds, cdp__fixed_round,
         cdp__fixed_tmp},
+#endif
 #ifndef CDP_FEW_ALGORITHMS
     {"ring", CDP_COLL_REDUCE, false, cdp__ring_rounds, cdp__reduce_ring_round, cdp__reduce_tmp},
     {"Bruck", CDP_COLL_ALLGATHER, true, cdp__bruck_rounds, cdp__bruck_round, cdp__bruck_tmp},
@@ -7211,7 +7225,7 @@ typedef struct cdp__endpoint {
     int32_t named;  /* the rank at the end, -1: nobody */
     uint8_t why;    /* cdp__why */
     uint8_t hops;   /* ranks that passed this on */
-    uint8_t picks;  /* those of them that wait for any of several ranks, and chose this end */
+    uint8_t picks;  /* how many of these ranks wait for any of several ranks and chose this one */
     cdp__wait last; /* the last wait of the chain */
 } cdp__endpoint;
 
@@ -8096,6 +8110,24 @@ CDP__PRIVATE const cdp__failure_will *cdp__failure_any_will(const cdp__failure *
     return NULL;
 }
 
+/* How long a failure of some ranks may be why another rank leaves. */
+#define CDP__FAILURE_WAKE_MS 10000u
+
+/* A rank is gone, and has not said why. If this rank knows of a failure that made another one
+   leave, and that was not long ago, it need not look for a second cause. */
+CDP__PRIVATE const cdp__failure_will *cdp__failure_recent_will(
+    const cdp__failure *f, uint64_t now) {
+    const cdp__failure_will *best = NULL;
+    uint32_t i;
+    for (i = 0; i < f->will_room; ++i) {
+        const cdp__failure_will *w = &f->wills[i];
+        if (w->used && w->since_ns + CDP__FAILURE_WAKE_MS * CDP__MS >= now
+            && (!best || w->since_ns < best->since_ns))
+            best = w;
+    }
+    return best;
+}
+
 /* Why did `peer` go (-1: all others)? It said so; or this rank itself has failed lately in another
    group, and the peer with it. */
 CDP__PRIVATE bool cdp__failure_inherit(
@@ -8105,6 +8137,11 @@ CDP__PRIVATE bool cdp__failure_inherit(
     if (!w) w = cdp__failure_find_will(f, f->rank);
     if (w) cdp__failure_quote(d, &w->record);
     return w != NULL;
+}
+
+CDP__PRIVATE void cdp__failure_inherit_any(const cdp__failure *f, const cdp__failure_event *v) {
+    const cdp__failure_will *w = cdp__failure_recent_will(f, v->time_ns);
+    if (w) cdp__failure_quote(v->domain, &w->record);
 }
 
 /* Until it is settled, whoever waits for this rank is to know what keeps it. */
@@ -8144,7 +8181,8 @@ CDP__PRIVATE uint32_t cdp__failure_begin(cdp__failure *f, const cdp__failure_eve
     return 0;
 }
 
-/* What needs no settling overrides a cause that is not settled yet. */
+/* While a cause is being settled, a failure that needs no settling (an abort, a mismatch) replaces
+   it; another timeout or lost peer does not. */
 CDP__PRIVATE uint32_t cdp__failure_interrupt(cdp__failure *f, const cdp__failure_event *v) {
     const cdp_status st = v->record->status;
     return st != CDP_ERR_PEER_LOST && st != CDP_ERR_TIMEOUT ? cdp__failure_begin(f, v) : 0;
@@ -8199,6 +8237,8 @@ CDP__PRIVATE uint32_t cdp__failure_conclude(cdp__failure *f, const cdp__failure_
     if (r->status == CDP_ERR_TIMEOUT && r->end.named < 0) r->end.why = CDP__WHY_TURN;
     if (r->end.named >= 0 && cdp__failure_find_will(f, (uint32_t)r->end.named))
         (void)cdp__failure_inherit(f, d, r->end.named);
+    else if (r->status == CDP_ERR_PEER_LOST && r->end.why == CDP__WHY_TEXT)
+        cdp__failure_inherit_any(f, v);
     return cdp__failure_publish(f, v);
 }
 
@@ -8261,6 +8301,9 @@ CDP__PRIVATE bool cdp__failure_correct(
 CDP__PRIVATE uint32_t cdp__failure_adopt(cdp__failure *f, const cdp__failure_event *v) {
     cdp__failure_record *r = &v->domain->record;
     cdp__failure_quote(v->domain, v->record);
+    /* the first rank that saw a loss may not have heard why */
+    if (r->status == CDP_ERR_PEER_LOST && r->end.why == CDP__WHY_TEXT)
+        cdp__failure_inherit_any(f, v);
     if (r->observer != (int32_t)f->rank) cdp__failure_take_sides(f, r, &v->own);
     (void)cdp__failure_correct(f, r, v);
     return cdp__failure_publish(f, v);
@@ -9893,7 +9936,8 @@ CDP__PRIVATE void cdp__transfer_from(
     }
 }
 
-/* The transport copies it, since it is nowhere mapped. > 0: copied; 0: revoked, or refused. */
+/* Copies exposed memory that this rank has not mapped, through the transport's remote.get. Returns
+   the bytes copied, 0 if the owner revoked or refused it, or CDP_ERR_PEER_LOST. */
 CDP__PRIVATE int64_t cdp__transfer_get(
     cdp__world *w, cdp__transfer *x, uint64_t token, uint64_t bytes) {
     const cdp_transport *t = &w->transport;
@@ -10849,7 +10893,8 @@ CDP__PRIVATE void cdp__wait_any_lasts(const cdp_group *g, uint64_t set, const cd
     v.set = set;
     v.since_ns = since_ns;
     v.caller = caller;
-    v.left = g->streams[p].left;
+    /* one that cannot be reached, and was never met, has most likely left before */
+    v.left = g->streams[p].left || (g->peers[p].lost && !cdp__peer_used(g, p));
     (void)cdp__failure_step(&g->w->failure, &v);
 }
 
@@ -11385,7 +11430,7 @@ CDP__PRIVATE void cdp__group_settle(cdp_group *g) {
     cdp__domain_step(g, CDP__FAILURE_TIMER, NULL, sure);
 }
 
-/* A FAILURE has come on this channel from a rank of the world. */
+/* Handles a FAILURE message that rank `peer` of the world sent on this channel. */
 CDP__PRIVATE void cdp__channel_failed(
     cdp__world *w, uint64_t channel, uint32_t peer, const uint8_t *body, uint32_t bytes) {
     cdp_group *g = cdp__group_of_channel(w, channel);
@@ -11532,7 +11577,7 @@ CDP__PRIVATE bool cdp__world_note(
 CDP__PRIVATE bool cdp__group_telling(cdp_group *g, uint64_t now) {
     if (g->settle_ns == CDP__NEVER) return false;
     if (cdp__group_tell_all(g, now)) return true;
-    g->settle_ns = CDP__NEVER; /* whoever cannot be told by now will not be */
+    g->settle_ns = CDP__NEVER; /* Peers that did not take the record until now do not get it. */
     cdp__group_dump_failed(g);
     if (!g->parent) cdp__domain_step(g, CDP__FAILURE_DELIVERED, NULL, false);
     return false;
@@ -11860,7 +11905,8 @@ CDP__PRIVATE cdp__advance cdp__flows_stuck(cdp_group *g, uint64_t now) {
     return g->health == CDP__HEALTHY ? CDP__BLOCKED : CDP__MOVED;
 }
 
-/* The first messages of a flow: what they wait for is over, or lasts. */
+/* Updates the wait records of the oldest send and the oldest receive of a flow: if it has moved
+   data since the last call, the old wait is over and a new one begins. */
 CDP__PRIVATE void cdp__flow_waits(cdp__flow *flow) {
     uint32_t way;
     for (way = 0; way < 2; ++way) {
@@ -13043,7 +13089,7 @@ CDP__PRIVATE void cdp__pends_drop(cdp_group *g) {
 
 /* Knows: the world's lock, its threads, its groups. Promises: at most one thread sleeps in
    transport.wait, and work in flight always has a thread that advances it. May use: >>state,
-   >>failing, >>running, >>pending. */
+   >>waits, >>failing, >>running, >>pending. */
 
 /* At most one thread sleeps in transport.wait. A caller that waits drives the group itself, so
    that a synchronous operation needs no hand-over between threads; the progress thread stands by
@@ -13070,7 +13116,7 @@ CDP__PRIVATE void cdp__progress_yield_lock(cdp__world *m) {
 }
 
 /* How every call from outside takes the lock. */
-CDP__PRIVATE void cdp__enter(cdp_group *g) {
+CDP__PRIVATE CDP__ONE_COPY void cdp__enter(cdp_group *g) {
     __atomic_add_fetch(&g->w->lock_waiters, 1, __ATOMIC_RELAXED);
     cdp_lock_acquire(&g->w->lock);
     __atomic_sub_fetch(&g->w->lock_waiters, 1, __ATOMIC_RELAXED);
@@ -13143,6 +13189,8 @@ CDP__PRIVATE void cdp__world_wait_failed(cdp__world *m) {
     const bool news = e.status == CDP_ERR_ABORTED || e.status == CDP_ERR_PEER_LOST;
     cdp_group *g;
     if (news) e.status = CDP_ERR_PEER_LOST; /* why is to be found out */
+    /* what peers said themselves may tell more than a record of the loss of one of them */
+    if (news) cdp__world_listen(m);
     if (news && cdp__world_told_first(m)) return;
     for (g = m->groups; g; g = g->next)
         if (!news || g->channel == CDP__WORLD_CHANNEL) cdp__group_fail(g, &e);
@@ -13630,6 +13678,12 @@ CDP__PRIVATE cdp_status cdp__choices_read(cdp__world *m, const cdp_group_desc *d
     m->choosing.small_bytes = cdp__def(desc->small_bytes, 64 * 1024);
     m->choosing.reproducible = desc->reproducible;
     if (!rows) return cdp__fail_nomem("a group", desc->choice_count * sizeof *rows);
+#ifdef CDP_NO_REPRODUCIBLE
+    if (desc->reproducible)
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_group_create: reproducible is set, but this program was built with "
+            "CDP_NO_REPRODUCIBLE");
+#endif
     if (desc->choice_count && !desc->choices)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_group_create: choice_count is %u but choices is NULL", desc->choice_count);
@@ -15052,18 +15106,35 @@ CDP__PRIVATE void cdp__any_late(cdp__pend *s) {
     cdp__group_see(g, &r, &e);
 }
 
-/* The group fails: nobody is left. Why the others went, one of them may have said; if not, the
-   first one that went is the best guess. */
+/* How many messages with this tag have come from rank p. */
+CDP__PRIVATE uint64_t cdp__any_count(const cdp_group *g, uint32_t p, uint32_t tag) {
+    const cdp__flow *flow = cdp__flow_find(g, p, tag);
+    return flow ? flow->count[1] : 0;
+}
+
+/* Of the others, which have all gone, the one that sent fewest messages with this tag; of several
+   the one that was seen to go first. */
+CDP__PRIVATE uint32_t cdp__any_owing(const cdp_group *g, uint32_t tag) {
+    uint32_t p, best = g->gone - 1;
+    for (p = 0; p < g->desc.world_size; ++p)
+        if (p != g->desc.rank && cdp__any_count(g, p, tag) < cdp__any_count(g, best, tag)) best = p;
+    return best;
+}
+
+/* The group fails: nobody is left. Why the others went, one of them may have said; if not, the one
+   that owes most is the best guess. */
 CDP__PRIVATE void cdp__any_alone(const cdp__pend *s) {
     cdp_group *g = s->of;
-    const uint32_t first = cdp__world_rank(g, g->gone - 1);
+    const uint32_t owing = cdp__any_owing(g, s->want.tag);
+    const uint64_t sent = cdp__any_count(g, owing, s->want.tag);
+    const uint32_t first = cdp__world_rank(g, owing);
     cdp__failure_record r;
     cdp_error e;
     CDP_ASSERT(g->gone);
     cdp__fail(CDP_ERR_PEER_LOST,
-        "a message with tag %u from any rank cannot come any more: all other ranks have left, "
-        "rank %u first",
-        s->want.tag, first);
+        "a message with tag %u from any rank cannot come any more: all other ranks have left; "
+        "rank %u sent fewest of them, %llu",
+        s->want.tag, first, (unsigned long long)sent);
     e = *cdp_last_error();
     cdp__record_make(g, &r, &e);
     r.end.named = (int32_t)first;
@@ -16111,14 +16182,20 @@ CDP_API void cdp_channel_wake(cdp_channel *c) {
     cdp__leave(c->g);
 }
 
-CDP_API void cdp_channel_drop(cdp_channel *c, uint32_t peer, const char *reason) {
-    if (!c || !reason || peer >= c->g->desc.world_size || peer == c->g->desc.rank) return;
+CDP_API cdp_status cdp_channel_drop(cdp_channel *c, uint32_t peer, const char *reason) {
+    if (!c || !reason)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_channel_drop needs a channel and a reason");
+    if (peer >= c->g->desc.world_size || peer == c->g->desc.rank)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_channel_drop: rank %u is no other rank of the channel's group of %u", peer,
+            c->g->desc.world_size);
     cdp__enter(c->g);
     (void)cdp__fail_peer(CDP_ERR_PEER_LOST, c->streams[peer].peer, 0, "rank %u was given up: %s",
         c->streams[peer].peer, reason);
     cdp__channel_lose(c, peer);
     if (c->g->w->sleeping) cdp__world_tell(c->g->w);
     cdp__leave(c->g);
+    return CDP_OK;
 }
 
 CDP_API cdp_status cdp_channel_wait_since(cdp_channel *c, uint64_t *seen, uint64_t until_ns) {
@@ -16791,7 +16868,7 @@ typedef struct cdp__bucket {
     cdp_dtype dtype;
     uint32_t params, pending; /* how many it holds, how many of them are not complete yet */
     const uint32_t *slots;    /* their indices, in the order in which they lie in memory */
-    bool done;                /* a hook has finished with it */
+    bool done;                /* the hook needs this bucket no more */
     uint8_t *flags;           /* gradients in device memory: the flags on the host; else NULL */
     cdp_work work;
     uint64_t start_ns, end_ns; /* written with the group's lock held */
@@ -17415,7 +17492,7 @@ CDP__PRIVATE cdp_status cdp__ddp_open_pack(cdp_ddp *d, uint32_t first) {
     return d->pack ? CDP_OK : cdp__fail_nomem("a copy of small parameters", small_bytes);
 }
 
-/* All buffers of rank `root` to all ranks, and with `params` all parameters. */
+/* Broadcasts all buffers, and if `params` all parameters, from rank `root`. */
 CDP__PRIVATE cdp_status cdp__ddp_broadcast(cdp_ddp *d, uint32_t root, bool params) {
     const uint32_t count = d->param_count + d->desc.buffer_count,
                    first = params ? 0 : d->param_count;
@@ -18312,7 +18389,7 @@ CDP__PRIVATE cdp_status cdp__ddp_rebuild(cdp_ddp *d) {
     if (st != CDP_OK) { /* the others go on with other buckets */
         const cdp_error why = *cdp_last_error();
         cdp_group_abort(d->group, why.text);
-        *cdp__error_slot() = why; /* this rank knows more than that it was aborted */
+        *cdp__error_slot() = why; /* It says more than the error of the abort. */
     }
     d->stats.rebuilt = st == CDP_OK;
     return st;
@@ -18587,8 +18664,9 @@ CDP__PRIVATE void cdp__ddp_divide(cdp_ddp *d, cdp__bucket *b) {
     if (by != 1) (void)cdp__ddp_fail(d, cdp__ddp_divide_data(d, b->dtype, b->memory, b->count, by));
 }
 
-/* One parameter's result to where the caller reads it. `used`: some rank had a gradient for it;
-   the place in the bucket of one that no rank used gets its old content back. */
+/* Copies the result of one parameter to where the caller reads it. `used`: at least one rank had a
+   gradient for the parameter. If not, the gradient gets the content back that it had before the
+   step. */
 CDP__PRIVATE void cdp__ddp_deliver_param(cdp_ddp *d, cdp__param *p, bool used) {
     const uint64_t bytes = cdp__param_bytes(p);
     p->used = used;

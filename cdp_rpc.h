@@ -1428,8 +1428,8 @@ typedef enum cdp__rpc_kind {
     CDP__RPC_REMOTE_ACK, /* a: rid; b: fid; aux: how */
     CDP__RPC_FORK,       /* a: rid; b: fid; aux: parent */
     CDP__RPC_FORK_ACK,   /* as REMOTE_ACK */
-    CDP__RPC_ACCEPT,     /* b: fid */
-    CDP__RPC_DELETE,     /* a: rid; b: fid */
+    CDP__RPC_ACCEPT,     /* b: fid; body: more of them, as a and b */
+    CDP__RPC_DELETE,     /* a: rid; b: fid; body: more of them */
     CDP__RPC_MARK,       /* a: context; b: value; aux: node that sends it; slot: pass */
     CDP__RPC_GRAD,       /* as MARK, and a tensor, or none: no gradient */
     CDP__RPC_DONE,       /* a: context; b: pass; aux: node that gets it */
@@ -1452,6 +1452,7 @@ typedef enum cdp__rpc_kind {
 #define CDP__RPC_SHAPE 80u         /* a tensor: dtype, dims, value, shape */
 #define CDP__RPC_TENSORS 16u       /* in one message */
 #define CDP__RPC_TEXT 400u         /* of a failure */
+#define CDP__RPC_LIST 4080u        /* bytes of a list: 255 more than the first */
 #define CDP__RPC_INLINE_MAX 65536u /* longer bodies are offered */
 #define CDP__RPC_NAME 128u
 
@@ -1540,6 +1541,10 @@ CDP__PRIVATE const char *cdp__rpc_wrong_shapes(const cdp__rpc_packet *p, uint32_
     return NULL;
 }
 
+CDP__PRIVATE bool cdp__rpc_is_list(cdp__rpc_kind kind) {
+    return kind == CDP__RPC_ACCEPT || kind == CDP__RPC_DELETE;
+}
+
 /* Of the parts of a message; the words of a failure name the part. NULL: all is well. */
 CDP__PRIVATE const char *cdp__rpc_wrong_head(const cdp__rpc_packet *p, uint64_t max_bytes) {
     const uint32_t on = p->flags & (CDP__RPC_ON | CDP__RPC_REMOTE);
@@ -1561,6 +1566,8 @@ CDP__PRIVATE const char *cdp__rpc_wrong_head(const cdp__rpc_packet *p, uint64_t 
     if (p->tensors > (p->kind == CDP__RPC_GRAD ? 1 : CDP__RPC_TENSORS)
         || (p->tensors && p->kind > CDP__RPC_REPLY && p->kind != CDP__RPC_GRAD))
         return "too many tensors";
+    if (cdp__rpc_is_list(p->kind))
+        return p->bytes % 16 || p->bytes > CDP__RPC_LIST ? "a list of no length" : NULL;
     if (p->kind >= CDP__RPC_CANCEL && p->bytes != cdp__rpc_head_bytes(p) && p->kind != CDP__RPC_GRAD
         && p->kind != CDP__RPC_CTX_FAIL)
         return "a body where there is none";
@@ -1644,7 +1651,8 @@ CDP__PRIVATE const char *cdp__rpc_read(const cdp_channel_message *m, uint32_t me
         return "an unknown answer";
     if (p->kind > CDP__RPC_DELETE && (cdp__rpc_maker(p->a) >= ranks || !(p->a << 16)))
         return "a context of no rank";
-    if (p->kind != CDP__RPC_FAIL && p->kind != CDP__RPC_CTX_FAIL && p->bytes)
+    if (p->kind != CDP__RPC_FAIL && p->kind != CDP__RPC_CTX_FAIL && p->bytes
+        && !cdp__rpc_is_list(p->kind))
         return cdp__rpc_wrong_body(p, m->peer, me, ranks);
     return NULL;
 }
@@ -1794,6 +1802,7 @@ typedef struct cdp__rpc_peer {
     cdp_error why;
     uint64_t sent, received;          /* messages to it and from it, for the sums of shutdown */
     cdp__rpc_out *queue, **queue_end; /* what there was no room for yet */
+    cdp__rpc_out *list;               /* one of them that more may be put into, or NULL */
     cdp__rpc_out *offered;            /* bodies that it has not fetched yet */
 } cdp__rpc_peer;
 
@@ -2225,7 +2234,7 @@ CDP__PRIVATE bool cdp__rpc_reserve(cdp_rpc *rpc, uint32_t need) {
 
 CDP__PRIVATE void cdp__rpc_give_up(cdp_rpc *rpc, uint32_t rank, const char *reason) {
     rpc->peers[rank].dropped = true;
-    cdp_channel_drop(rpc->channel, rank, reason);
+    (void)cdp_channel_drop(rpc->channel, rank, reason);
 }
 
 CDP__PRIVATE uint8_t *cdp__rpc_body(cdp__rpc_out *o) {
@@ -2272,6 +2281,7 @@ CDP__PRIVATE void cdp__rpc_flush(cdp_rpc *rpc, uint32_t to) {
         if (st == CDP_ERR_NOMEM) cdp__rpc_give_up(rpc, to, "out of memory for a message to it");
         if (st != CDP_OK) return;
         cdp__rpc_left(rpc, to, &o->p);
+        if (o == peer->list) peer->list = NULL;
         peer->queue = o->next;
         if (!o->next) peer->queue_end = &peer->queue;
         if (offer) {
@@ -2400,9 +2410,37 @@ CDP__PRIVATE void cdp__rpc_must_post(
         cdp__rpc_give_up(rpc, to, "out of memory for a message to it");
 }
 
+/* While the link to a rank is busy, what references have to say there is put into one message, as
+   far as it goes; the table allows it to overtake others. False: send it by itself. */
+CDP__PRIVATE bool cdp__rpc_listed(
+    cdp_rpc *rpc, uint32_t to, cdp__rpc_kind kind, uint64_t a, uint64_t b) {
+    cdp__rpc_peer *peer = &rpc->peers[to];
+    cdp__rpc_out *o = peer->list;
+    uint8_t *at;
+    if (!cdp__rpc_is_list(kind) || !peer->queue) return false;
+    if (o && o->p.kind == kind && o->p.bytes < CDP__RPC_LIST) {
+        at = cdp__rpc_body(o) + o->p.bytes;
+        cdp__put_u64(at, a);
+        cdp__put_u64(at + 8, b);
+        o->p.bytes += 16;
+        return true;
+    }
+    o = (cdp__rpc_out *)cdp__alloc(rpc->os, sizeof *o + CDP__RPC_LIST);
+    if (!o) return false;
+    memset(o, 0, sizeof *o);
+    o->p.kind = kind;
+    o->p.a = a;
+    o->p.b = b;
+    o->to = to;
+    peer->list = o;
+    cdp__rpc_queue_out(rpc, o);
+    return true;
+}
+
 CDP__PRIVATE void cdp__rpc_control(
     cdp_rpc *rpc, uint32_t to, cdp__rpc_kind kind, uint64_t a, uint64_t b, uint32_t aux) {
     cdp__rpc_packet p;
+    if (cdp__rpc_listed(rpc, to, kind, a, b)) return;
     memset(&p, 0, sizeof p);
     p.kind = kind;
     p.a = a;
@@ -4428,6 +4466,20 @@ CDP__PRIVATE void cdp__rpc_got_cancel(cdp_rpc *rpc, uint32_t from, uint64_t call
         rq->cancelled = true;
 }
 
+/* Children that their owner knows, or references that are gone. */
+CDP__PRIVATE bool cdp__rpc_got_list(cdp_rpc *rpc, uint32_t from, const cdp__rpc_packet *p) {
+    uint64_t a = p->a, b = p->b, i;
+    bool honest = true;
+    for (i = 0; honest; i += 16) {
+        honest = p->kind == CDP__RPC_ACCEPT ? cdp__ref_got_accept(&rpc->refs, from, b)
+                                            : cdp__ref_got_delete(&rpc->refs, from, a, b);
+        if (i >= p->bytes) break;
+        a = cdp__get_u64(p->body + i);
+        b = cdp__get_u64(p->body + i + 8);
+    }
+    return honest;
+}
+
 /* A complete message; *owned: its body, if that is ours to keep. A text: what is wrong. */
 CDP__PRIVATE const char *cdp__rpc_got(
     cdp_rpc *rpc, uint32_t from, const cdp__rpc_packet *p, uint8_t **owned, bool cancelled) {
@@ -4446,8 +4498,8 @@ CDP__PRIVATE const char *cdp__rpc_got(
         (void)cdp__rpc_reserve(rpc, 1);
         honest = cdp__ref_got_fork(&rpc->refs, from, p->a, p->b);
         break;
-    case CDP__RPC_ACCEPT: honest = cdp__ref_got_accept(&rpc->refs, from, p->b); break;
-    case CDP__RPC_DELETE: honest = cdp__ref_got_delete(&rpc->refs, from, p->a, p->b); break;
+    case CDP__RPC_ACCEPT:
+    case CDP__RPC_DELETE: honest = cdp__rpc_got_list(rpc, from, p); break;
     case CDP__RPC_MARK:
     case CDP__RPC_GRAD:
     case CDP__RPC_DONE: return cdp__ctx_got_wave(rpc, from, p);
@@ -4676,6 +4728,7 @@ CDP__PRIVATE void cdp__rpc_lose(cdp_rpc *rpc, uint32_t rank) {
         peer->queue = o->next;
         cdp__rpc_out_drop(rpc, o);
     }
+    peer->list = NULL;
     peer->queue_end = &peer->queue;
     for (came = rpc->in; came; came = next) {
         next = came->next;
@@ -4838,7 +4891,7 @@ CDP__PRIVATE void cdp__rpc_worker(void *arg) {
    or on none of those that see the exchange. May use: the sections
    above, public functions of groups. */
 
-#define CDP__RPC_MAGIC 0x32637072u /* version 2 of the messages: tensors, contexts */
+#define CDP__RPC_MAGIC 0x33637072u /* version 3 of the messages: lists */
 #define CDP__RPC_CARD (24u + CDP__RPC_NAME)
 
 CDP__PRIVATE cdp_status cdp__rpc_desc_check(const cdp_rpc_desc *d) {

@@ -66,6 +66,8 @@
         CDP_NO_MAC             no authentication codes: a desc with `mac` is UNSUPPORTED
         CDP_NO_STORE_SERVER    rank 0 cannot serve the store: without external_store it must be
                                another program, or cdp_init returns UNSUPPORTED
+        CDP_NO_MEETING         rank 0 is found by master_addr alone: a desc with file, store or
+                               exchange is UNSUPPORTED
         CDP_NO_JOB_KEY         no authentication; cdp_init returns UNSUPPORTED when a job_key is
                                set. Several machines then need trust_network
 
@@ -428,7 +430,7 @@ CDP__PRIVATE bool cdp__hello_decode(const uint8_t in[CDP__HELLO_BYTES], cdp__hel
     return memcmp(in, "cdp-link", 8) == 0;
 }
 
-/* Is `theirs` what rank `mine->from` may be told by a rank that connects to it? */
+/* Decides whether rank `mine->from` accepts the HELLO of a rank that connects to it. */
 CDP__PRIVATE cdp__refusal cdp__hello_judge(const cdp__hello *mine, const cdp__hello *theirs) {
     if (theirs->version != mine->version || theirs->type != CDP__HELLO) return CDP__REFUSE_VERSION;
     if (theirs->order != mine->order) return CDP__REFUSE_ORDER;
@@ -531,8 +533,9 @@ CDP__PRIVATE uint32_t cdp__path_cost(
     return 300 - common;
 }
 
-/* From a peer's addresses those to connect to, the best first. The zone of a link-local address
-   is a matter of each machine: it is tried in every zone that this one has. */
+/* Selects the addresses of a peer to connect to, the most promising first. Zone numbers of
+   link-local addresses differ from machine to machine, so such an address is tried in every zone of
+   this machine. */
 CDP__PRIVATE uint32_t cdp__paths(const cdp_addr *mine, uint32_t n, const cdp_addr *theirs,
     uint32_t k, cdp_addr out[CDP__PATHS]) {
     uint32_t cost[CDP__PATHS], i, j, count = 0;
@@ -615,7 +618,7 @@ CDP__PRIVATE void cdp__paths_turn(
 #define CDP__MAC_BYTES (CDP__MAC_RECORDS * (CDP__MAC_HEAD + CDP__MAC_BODY + CDP__MAC_CODE))
 
 typedef struct cdp__mac {
-    /* of what is received and sent: keys, and how many records were found right, or made */
+    /* [0]: receiving, [1]: sending; number: records verified, or made, so far */
     uint64_t key[2][2], number[2];
     uint32_t in_at, in_used;     /* received and not found right yet */
     uint32_t body_at, body_left; /* found right and not handed out yet */
@@ -1192,12 +1195,12 @@ typedef struct cdp__incoming {
     cdp__io io;
     cdp__timer timer;
     cdp_addr from;
-    bool guarded; /* still to prove itself, or to be refused */
+    bool guarded; /* not authenticated yet, or about to be refused */
     cdp__auth auth;
     uint8_t hello[CDP__HELLO_BYTES];
     uint32_t sent, got;
-    bool welcome; /* it is one of us: WELCOME is being sent, then CHOSEN awaited */
-    bool offers;  /* at `pass` we wait for memory to share */
+    bool welcome; /* accepted: WELCOME is being sent, then CHOSEN is expected */
+    bool offers;  /* descriptors of shared memory are expected at `pass` */
     int32_t pass;
     struct cdp__incoming *next;
 } cdp__incoming;
@@ -1456,9 +1459,9 @@ CDP__PRIVATE void cdp__link_end_sending(cdp__link *l) {
     cdp__link_discard(l);
 }
 
-/* With it go all the others. They are not closed at once: what the peer has sent there and nobody
-   has read would turn that into a reset, and if the peer saw the reset before it noticed the end
-   of this one, it would take another connection for the one that was lost. */
+/* When one connection to a peer breaks, all connections to that peer end. The others only stop
+   sending at first: closing a socket with unread data sends a reset, and a peer that sees this
+   reset before the first break would report the wrong connection. */
 CDP__PRIVATE void cdp__bundle_drop(cdp__link *l, cdp_status status, int32_t err) {
     uint32_t i;
     cdp__loop_timer_clear(&cdp__bundle_at(l, 0)->end_timer);
@@ -1467,7 +1470,7 @@ CDP__PRIVATE void cdp__bundle_drop(cdp__link *l, cdp_status status, int32_t err)
         s->addr = l->addr;
         s->refusal = l->refusal;
         s->broken = l->index;
-        if (s->state == CDP__LINK_LOST) { /* it has ended, and now it is known why */
+        if (s->state == CDP__LINK_LOST) { /* It ended before the reason was known. */
             s->status = status;
             s->lost_errno = err;
         } else if (s != l && s->state == CDP__LINK_UP && !s->shared
@@ -2266,7 +2269,8 @@ CDP__PRIVATE cdp__shared *cdp__incoming_share(cdp__incoming *g, const cdp__hello
     return NULL;
 }
 
-/* The visitor is the rank it says it is, and has chosen this connection: it becomes the link. */
+/* The connecting rank has authenticated itself and has chosen this connection, which becomes the
+   link to it. */
 CDP__PRIVATE void cdp__incoming_adopt(cdp__incoming *g, cdp__link *l, const cdp__hello *chosen) {
     const bool asks = cdp__mesh_shares(l->mesh) && g->offers && chosen->memory[0];
     cdp_addr at[CDP__PATHS];
@@ -4112,7 +4116,17 @@ CDP__PRIVATE cdp_tcp_store_desc cdp__mesh_store_desc(cdp__mesh *m) {
 
 /* Do the ranks find rank 0 by other means than its address? */
 CDP__PRIVATE bool cdp__mesh_meets(const cdp__mesh *m) {
+#ifdef CDP_NO_MEETING
+    (void)m;
+    return false;
+#else
     return m->desc.file || m->desc.store || m->desc.exchange;
+#endif
+}
+
+/* Is there a store through which they meet? (Not before cdp__mesh_meet.) */
+CDP__PRIVATE bool cdp__mesh_meets_in_store(const cdp__mesh *m) {
+    return cdp__mesh_meets(m) && m->meeting;
 }
 
 /* ---- >>rendezvous-meeting: how the others find rank 0 ---------------------------------------- */
@@ -4121,6 +4135,7 @@ CDP__PRIVATE bool cdp__mesh_meets(const cdp__mesh *m) {
    exchange function. Promises: an address of an earlier run is not mistaken for this one's. May
    use: >>rendezvous, >>rendezvous-steps, stores. */
 
+#ifndef CDP_NO_MEETING
 /* What rank 0 publishes: "JOB ADDRESSES", the job's random name as 32 hexadecimal digits. */
 CDP__PRIVATE void cdp__mesh_endpoint(cdp__mesh *m, char out[CDP__ENDPOINT_BYTES]) {
     cdp__text t = {out, CDP__ENDPOINT_BYTES, 0};
@@ -4149,6 +4164,7 @@ CDP__PRIVATE bool cdp__mesh_parse_endpoint(
     m->met = true;
     return n > 0;
 }
+#endif /* CDP_NO_MEETING */
 
 CDP__PRIVATE cdp_status cdp__join_open_store(cdp__mesh *m);
 
@@ -4163,14 +4179,19 @@ CDP__PRIVATE cdp_status cdp__join_file(cdp__mesh *m) {
     if (st == CDP_PENDING)
         cdp__join_pause(s, cdp__min(s->deadline_ns, now + CDP__MS), cdp__join_file);
     if (st != CDP_OK) return st < 0 ? st : CDP_OK;
-    m->meeting = &f->tried.store;
+    m->meeting = &f->polling.store;
     return cdp__join_open_store(m);
 }
 #endif
 
 /* The store through which the ranks meet, if it is one. */
 CDP__PRIVATE cdp_status cdp__mesh_meet(cdp__mesh *m) {
-#ifdef CDP_NO_FILE_STORE
+#ifdef CDP_NO_MEETING
+    if (m->desc.file || m->desc.store || m->desc.exchange)
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_init: file, store or exchange is set, but this program was built with "
+            "CDP_NO_MEETING: set master_addr and master_port");
+#elif defined(CDP_NO_FILE_STORE)
     m->meeting = m->desc.store;
     if (m->desc.file)
         return cdp__fail(CDP_ERR_UNSUPPORTED,
@@ -4194,6 +4215,7 @@ CDP__PRIVATE cdp_status cdp__mesh_meet(cdp__mesh *m) {
     return cdp__join_open_store(m);
 }
 
+#ifndef CDP_NO_MEETING
 /* Rank 0 publishes its address. It replaces that of an earlier run. */
 CDP__PRIVATE cdp_status cdp__mesh_publish_endpoint(cdp__mesh *m) {
     cdp__join *s = m->join;
@@ -4208,6 +4230,7 @@ CDP__PRIVATE cdp_status cdp__mesh_publish_endpoint(cdp__mesh *m) {
     cdp__join_ask(m, m->meeting, CDP_STORE_SET, 0, cdp__join_set);
     return CDP_OK;
 }
+#endif
 
 /* A connection to the store; what came of it is s->result in `next`, and s->made the store. */
 CDP__PRIVATE cdp_status cdp__join_connect(
@@ -4234,14 +4257,23 @@ CDP__PRIVATE cdp_status cdp__join_store_up(cdp__mesh *m) {
     if (s->result == CDP_OK) {
         m->store = s->made;
         s->made = NULL;
-        return cdp__mesh_serves(m) && cdp__mesh_meets(m) ? cdp__mesh_publish_endpoint(m) : CDP_OK;
+#ifndef CDP_NO_MEETING
+        if (cdp__mesh_serves(m) && cdp__mesh_meets(m)) return cdp__mesh_publish_endpoint(m);
+#endif
+        return CDP_OK;
     }
-    if (cdp__mesh_serves(m) || !m->meeting || cdp__mesh_now(m) >= s->deadline_ns) return s->result;
+    if (cdp__mesh_serves(m) || !cdp__mesh_meets_in_store(m) || cdp__mesh_now(m) >= s->deadline_ns)
+        return s->result;
     cdp__join_disconnect(s);
     s->patience_ms = cdp__min(2 * s->patience_ms, 8000);
     return cdp__join_follow(m);
 }
 
+#ifdef CDP_NO_MEETING
+CDP__PRIVATE cdp_status cdp__join_follow(cdp__mesh *m) {
+    return m->join->result;
+}
+#else
 CDP__PRIVATE cdp_status cdp__join_follow_to(cdp__mesh *m, const char *word, uint64_t bytes) {
     cdp__join *s = m->join;
     cdp_tcp_store_desc d = cdp__mesh_store_desc(m);
@@ -4249,7 +4281,8 @@ CDP__PRIVATE cdp_status cdp__join_follow_to(cdp__mesh *m, const char *word, uint
         return cdp__fail(CDP_ERR_MISMATCH, "the published address of rank 0 cannot be read");
     d.addrs = s->at;
     d.connect_timeout_ms = cdp__join_ms_left(m);
-    if (m->meeting) d.connect_timeout_ms = (uint32_t)cdp__min(d.connect_timeout_ms, s->patience_ms);
+    if (cdp__mesh_meets_in_store(m))
+        d.connect_timeout_ms = (uint32_t)cdp__min(d.connect_timeout_ms, s->patience_ms);
     s->result = cdp__join_connect(m, &d, cdp__join_store_up);
     return s->result == CDP_OK ? CDP_OK : cdp__join_store_up(m);
 }
@@ -4277,6 +4310,7 @@ CDP__PRIVATE cdp_status cdp__join_follow(cdp__mesh *m) {
     cdp__join_ask(m, m->meeting, CDP_STORE_GET, 0, cdp__join_followed);
     return CDP_OK;
 }
+#endif /* CDP_NO_MEETING */
 
 /* Where rank 0 serves the store. A name may mean another address on each machine, so then it
    listens everywhere. */
@@ -4446,7 +4480,7 @@ CDP__PRIVATE cdp_status cdp__join_leave(cdp__mesh *m) {
 CDP__PRIVATE cdp_status cdp__join_withdraw(cdp__mesh *m) {
     cdp__join *s = m->join;
     s->give_up_ns = cdp__deadline(m->os, CDP__SETTLE_MS + CDP__LEAVE_MS);
-    if (!m->meeting || m->desc.group.rank != 0) return cdp__join_leave(m);
+    if (!cdp__mesh_meets_in_store(m) || m->desc.group.rank != 0) return cdp__join_leave(m);
     cdp__mesh_key(m, s->key_text, "meet", UINT32_MAX);
     cdp__join_ask(m, m->meeting, CDP_STORE_DELETE, CDP__SETTLE_MS, cdp__join_leave);
     return CDP_OK;

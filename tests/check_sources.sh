@@ -167,6 +167,9 @@ for h in $HEADERS; do
     done < <(sources contents "$h")
 done | rule 'sections stand in the order of CONTENTS'
 
+[ ! -f tests/bench/peers/chart.sh ] || bash tests/bench/peers/chart.sh --check 2>&1 | rule 'the chart of the README shows the recorded figures'
+awk 'END { if (NR > 150) print "README.md has " NR " lines" }' README.md 2> /dev/null | rule 'the README has at most 150 lines'
+
 version=$(awk '/^#define CDP_VERSION_(MAJOR|MINOR|PATCH) / { v = v (v == "" ? "" : ".") $3 } END { print v }' cdp.h)
 number=$(awk -F . '{ print $1 * 10000 + $2 * 100 + $3 }' <<< "$version")
 {

@@ -42,15 +42,15 @@ ${CC:-gcc} -O2 -g -std=gnu11 -I. tests/bench/rpc.c -o "$build/rpc" -pthread -lm 
 out=$(mktemp -d) || exit 1
 declare -A pid in from paused dead
 sides=()
-finish() { # they end with their input; what is left of them after a second does not
+finish() { # they end with their input; what is left of them after 3 s does not
     local s
     for s in "${sides[@]}"; do
         kill -CONT -- "-${pid[$s]}" 2> /dev/null
         eval "exec ${in[$s]}>&-"
     done
-    sleep 1
+    sleep 3
     for s in "${sides[@]}"; do kill -KILL -- "-${pid[$s]}" 2> /dev/null; done
-    wait
+    wait 2> /dev/null
     rm -rf "$out"
 }
 trap finish EXIT

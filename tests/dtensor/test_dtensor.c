@@ -186,6 +186,18 @@ TEST(texts_parse_back) {
     cdp_mesh_destroy(m);
 }
 
+TEST(a_layout_needs_a_mesh_and_a_text) {
+    cdp_mesh *m = paper_mesh(2, 2, 2, 0);
+    cdp_layout l = {.mesh = m, .ndim = 2, .shape = {8, 8}}, without = {.ndim = 2};
+    const cdp_layout *const layouts[] = {NULL, &without, &l};
+    for (uint32_t k = 0; k < 3; ++k) {
+        REFUSED(CDP_ERR_INVALID, "layout, its mesh or the text is NULL",
+            cdp_layout_parse((cdp_layout *)layouts[k], k < 2 ? "R,R" : NULL));
+        T_EQ(-1, cdp_last_error()->peer); /* nobody else is to blame */
+    }
+    cdp_mesh_destroy(m);
+}
+
 TEST(bad_layouts_are_refused) {
     static const char *const bad[] = {"", "S0", "S0,R,R", "S2,R", "S-3,R", "X,R", "S,R",
         "P(band),R", "P(,R", "S0/0,R", "S0//2,R", "R R", "S0/99999999999999999999,R", "S0/3,S0/2",
@@ -361,7 +373,7 @@ TEST(bad_plans_are_refused) {
 
 /* ---- meshes ---- */
 
-#define RUN(n, name) run_ranks(n, NULL, 0, name, NULL)
+#define RUN(n, name) run_counted(n, name, NULL)
 
 static void mesh_shapes(cdp_group *g, void *arg) {
     (void)arg;
@@ -1272,6 +1284,9 @@ static void drawn_as(
     T(cdp_layout_draw(&l, CDP_DRAW_SVG, picture, sizeof picture) > 200);
     T_TEXT("prefers-color-scheme:dark", picture);
     T_TEXT("</svg>", picture);
+    char title[120];
+    cdp_layout_text(&l, title, sizeof title); /* the title */
+    T_TEXT(title, picture);
     T(!strstr(picture, "NaN"));
     T(cdp_layout_draw(&l, CDP_DRAW_JSON, picture, sizeof picture) > 20);
     T_TEXT("\"rank\": 3, \"start\": [", picture);
@@ -1423,6 +1438,7 @@ int main(int argc, char **argv) {
         {"boxes_against_brute_force", boxes_against_brute_force, 20},
         {"nested_chunks_and_orders", nested_chunks_and_orders, 10},
         {"texts_parse_back", texts_parse_back, 10},
+        {"a_layout_needs_a_mesh_and_a_text", a_layout_needs_a_mesh_and_a_text, 20},
         {"bad_layouts_are_refused", bad_layouts_are_refused, 10},
         {"own_cuts", own_cuts, 10},
         {"torch_step_counts", torch_step_counts, 10},

@@ -351,12 +351,43 @@ TEST(pieces_are_used_as_they_arrive) {
     run_ranks(4, NULL, 0, pieces, NULL);
 }
 
+static cdp_status count_calls(void *user, const cdp_box *box) {
+    (void)box;
+    ++*(uint32_t *)user;
+    return CDP_OK;
+}
+
+/* What did not arrive is not used, and the error is told; in one phase, and in more. */
+static void pieces_broken(cdp_group *g, void *arg) {
+    static const char *const from[4] = {"S0", "S1", "P", "S0"};
+    cdp_mesh *m = line(g);
+    float x[35] = {0}, y[35];
+    cdp_edge *e[4];
+    (void)arg;
+    for (uint32_t k = 0; k < 4; ++k)
+        e[k] = edge_of(m, from[k], "R", NULL, 7, 5, k == 3 ? CDP_DTYPE_BF16 : CDP_DTYPE_DEFAULT);
+    OK(cdp_barrier(g));
+    cdp_group_abort(m->all->group, "on purpose");
+    for (uint32_t k = 0; k < 4; ++k) {
+        uint32_t calls = 0;
+        T(cdp_edge_forward_pieces(e[k], x, y, count_calls, &calls) != CDP_OK);
+        T(calls <= (k < 2 ? 1 : 0)); /* the own piece was there */
+        cdp_edge_destroy(e[k]);
+    }
+    cdp_mesh_destroy(m);
+}
+
+TEST(pieces_of_a_broken_group_are_not_used) {
+    run_ranks(2, NULL, 0, pieces_broken, NULL);
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"every_backward_is_the_adjoint", every_backward_is_the_adjoint, 60},
         {"edges_cost_what_they_should", edges_cost_what_they_should, 10},
         {"megatron_edges", megatron_edges, 20},
         {"wire_dtypes", wire_dtypes, 20},
+        {"pieces_of_a_broken_group_are_not_used", pieces_of_a_broken_group_are_not_used, 20},
         {"pieces_are_used_as_they_arrive", pieces_are_used_as_they_arrive, 20},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);

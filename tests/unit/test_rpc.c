@@ -634,7 +634,7 @@ static void a_link_is_lost(side *s) {
         cdp_lock_acquire(&s->rpc->lock);
         s->rpc->peers[2].sent += 3;
         cdp_lock_release(&s->rpc->lock);
-        cdp_channel_drop(s->rpc->channel, 2, "for the test");
+        OK(cdp_channel_drop(s->rpc->channel, 2, "for the test"));
     }
     OK(cdp_rpc_shutdown(s->rpc, 5000));
     T(test_now_ns() - from < 4000000000ull);

@@ -1,10 +1,19 @@
-/* Ranks that cannot serve a store: with a store that others serve, and with a rank 0 of another
-   build. The functions of the other build are those of the whole library. */
+/* Ranks of a build without the store server and without what else a board can do without: with a
+   store that others serve, and with a rank 0 of another build. The functions of the other build are
+   those of the whole library. */
 #define CDP_NO_STORE_SERVER
+#define CDP_NO_MEETING
+#define CDP_NO_REPRODUCIBLE
 #define CDP_API static __attribute__((unused))
 #define CDP_IMPLEMENTATION
 #define CDP__TEST_OF_ITS_OWN /* this program compiles the library itself */
+#define cdp_init board_init
+#define cdp_allreduce board_allreduce
+#define cdp_group_destroy board_group_destroy
 #include "cdp_tcp.h"
+#undef cdp_init
+#undef cdp_allreduce
+#undef cdp_group_destroy
 
 #include "test.h"
 #include "ports.h"
@@ -16,10 +25,10 @@
 cdp_status cdp_store_server_create(const cdp_store_server_desc *desc, cdp_store_server **out);
 uint16_t cdp_store_server_port(const cdp_store_server *server);
 void cdp_store_server_destroy(cdp_store_server *server);
-cdp_status whole_init(const cdp_tcp_desc *desc, cdp_group **out) __asm__("cdp_init");
-cdp_status whole_allreduce(cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype,
-    cdp_reduce_op op) __asm__("cdp_allreduce");
-void whole_destroy(cdp_group *g) __asm__("cdp_group_destroy");
+cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out);
+cdp_status cdp_allreduce(
+    cdp_group *g, const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce_op op);
+void cdp_group_destroy(cdp_group *g);
 
 typedef struct seat {
     uint32_t rank;
@@ -42,20 +51,20 @@ static void *run_rank(void *user) {
     d.master_port = s->port;
     d.external_store = s->external;
     d.init_timeout_ms = 20000;
-    st = s->whole ? whole_init(&d, &g) : cdp_init(&d, &g);
+    st = s->whole ? cdp_init(&d, &g) : board_init(&d, &g);
     test_check(st == CDP_OK, __FILE__, __LINE__, "rank %u: %s", s->rank, cdp_last_error()->text);
     if (!g) return NULL;
     for (uint32_t i = 0; i < RANKS; ++i)
         x[i] = (int32_t)(i * 10 + s->rank);
-    st = s->whole ? whole_allreduce(g, x, x, RANKS, CDP_DTYPE_I32, CDP_REDUCE_SUM)
-                  : cdp_allreduce(g, x, x, RANKS, CDP_DTYPE_I32, CDP_REDUCE_SUM);
+    st = s->whole ? cdp_allreduce(g, x, x, RANKS, CDP_DTYPE_I32, CDP_REDUCE_SUM)
+                  : board_allreduce(g, x, x, RANKS, CDP_DTYPE_I32, CDP_REDUCE_SUM);
     T_EQ(CDP_OK, st);
     for (uint32_t i = 0; i < RANKS; ++i)
         T_EQ((int32_t)(i * 10 * RANKS + 3), x[i]);
     if (s->whole)
-        whole_destroy(g);
-    else
         cdp_group_destroy(g);
+    else
+        board_group_destroy(g);
     return NULL;
 }
 
@@ -92,10 +101,29 @@ TEST(rank_0_without_a_server_says_so) {
     d.group.world_size = 2;
     d.master_port = free_port();
     d.init_timeout_ms = 20000;
-    T_EQ(CDP_ERR_UNSUPPORTED, cdp_init(&d, &g));
+    T_EQ(CDP_ERR_UNSUPPORTED, board_init(&d, &g));
     T(g == NULL);
     T_TEXT("CDP_NO_STORE_SERVER", cdp_last_error()->text);
     T_TEXT("external_store", cdp_last_error()->text);
+}
+
+TEST(what_was_left_out_is_refused_by_name) {
+    cdp_tcp_desc d;
+    cdp_group *g = NULL;
+    memset(&d, 0, sizeof d);
+    d.group.world_size = 2;
+    d.group.rank = 1;
+    d.file = "/tmp/cdp_test_board.meeting";
+    d.init_timeout_ms = 20000;
+    T_EQ(CDP_ERR_UNSUPPORTED, board_init(&d, &g));
+    T_TEXT("CDP_NO_MEETING", cdp_last_error()->text);
+    T(access(d.file, F_OK) != 0);
+    memset(&d, 0, sizeof d);
+    d.group.world_size = 1;
+    d.group.reproducible = true;
+    T_EQ(CDP_ERR_UNSUPPORTED, board_init(&d, &g));
+    T_TEXT("CDP_NO_REPRODUCIBLE", cdp_last_error()->text);
+    T(g == NULL);
 }
 
 int main(int argc, char **argv) {
@@ -104,6 +132,7 @@ int main(int argc, char **argv) {
         {"rank_0_of_another_build_serves_the_others", rank_0_of_another_build_serves_the_others,
             60},
         {"rank_0_without_a_server_says_so", rank_0_without_a_server_says_so, 10},
+        {"what_was_left_out_is_refused_by_name", what_was_left_out_is_refused_by_name, 10},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }
