@@ -8886,6 +8886,7 @@ typedef struct cdp__port { /* this rank's end of one link */
     bool dead;       /* the transport takes nothing more: the peer is lost */
     /* 1: one stream too many arrived here, 2: one of ours was too many there */
     uint32_t crowded;
+    bool nomem; /* nor was there memory for such a stream: its messages cannot be kept */
     cdp__eager slots;
     uint8_t *control; /* whole messages that leave before the next DATA */
     uint32_t control_at, control_used, control_room;
@@ -9077,6 +9078,7 @@ CDP__PRIVATE cdp__stream *cdp__stream_unexpected(cdp__world *w, uint64_t channel
         return NULL;
     }
     s = cdp__stream_make(w, channel, peer);
+    w->ports[peer].nomem = !s;
     if (!s) return NULL;
     s->unexpected = true;
     ++w->unexpected_count;
@@ -9317,7 +9319,7 @@ CDP__PRIVATE bool cdp__port_head(cdp__world *w, uint32_t peer) {
         s = cdp__stream_unexpected(w, h.channel, peer);
     port->rx_stream = s;
     if (h.type == CDP__MESSAGE_CROWDED) port->crowded = 2;
-    if (!s && !cdp__type_is_control(h.type)) /* the peer does not know that yet */
+    if (!s && !port->nomem && !cdp__type_is_control(h.type)) /* the peer does not know that yet */
         cdp__channel_note(
             w, peer, h.channel, port->crowded ? CDP__MESSAGE_CROWDED : CDP__MESSAGE_LEAVE);
     if (s && !cdp__stream_control(w, s, &h)) return false;
@@ -9445,6 +9447,8 @@ CDP__PRIVATE int64_t cdp__port_pump(cdp__world *w, uint32_t peer, const cdp__str
             if (r <= 0) return r;
             continue;
         }
+        if (port->nomem)
+            return cdp__fail_nomem("a stream of messages that came early", sizeof(cdp__stream));
         if (port->crowded) return cdp__port_crowded(port->crowded == 1 ? w->rank : peer, peer);
         if (port->broken)
             return cdp__fail_peer(CDP_ERR_MISMATCH, peer, 0,
@@ -12498,10 +12502,13 @@ CDP__PRIVATE cdp__advance cdp__group_poll(cdp_group *g) {
     return g->health == CDP__HEALTHY ? cdp__group_blocked(g) : CDP__MOVED;
 }
 
-/* When settling ends, or has its last chance to ask. */
+/* When settling ends, or has its last chance to ask, or to note what is known in good time. */
 CDP__PRIVATE uint64_t cdp__group_settle_end(const cdp_group *g) {
-    const uint64_t due = (g->parent ? g->parent : g)->domain.due_ns;
-    return cdp__now(g->os) + 2 * CDP__MS < due ? due - 2 * CDP__MS : due;
+    const cdp__failure_domain *d = &(g->parent ? g->parent : g)->domain;
+    const uint64_t now = cdp__now(g->os), little = 2 * CDP__MS;
+    const uint64_t share = cdp__failure_share_ns(&d->record, CDP__FAILURE_SETTLE_MS);
+    if (now + share / 8 + little < d->due_ns) return d->due_ns - share / 8 - little;
+    return now + little < d->due_ns ? d->due_ns - little : d->due_ns;
 }
 
 /* When the group wants to be looked at again even if nothing arrives. */
