@@ -3987,12 +3987,20 @@ CDP__PRIVATE void cdp__lock_close(cdp_lock *l) {
     l->mutex = NULL;
 }
 
+CDP__PRIVATE void cdp__lock_take(cdp_lock *l) {
+    if (l->mutex) l->os->threads.mutex_lock(l->os->user, l->mutex);
+}
+
+CDP__PRIVATE void cdp__lock_give(cdp_lock *l) {
+    if (l->mutex) l->os->threads.mutex_unlock(l->os->user, l->mutex);
+}
+
 CDP_API CDP__ONE_COPY void cdp_lock_acquire(cdp_lock *l) {
-    if (l && l->mutex) l->os->threads.mutex_lock(l->os->user, l->mutex);
+    if (l) cdp__lock_take(l);
 }
 
 CDP_API CDP__ONE_COPY void cdp_lock_release(cdp_lock *l) {
-    if (l && l->mutex) l->os->threads.mutex_unlock(l->os->user, l->mutex);
+    if (l) cdp__lock_give(l);
 }
 
 /* ---- >>file-text: text that goes to a file --------------------------------------------------- */
@@ -12454,16 +12462,17 @@ CDP__PRIVATE void cdp__progress_yield_lock(cdp__world *m) {
 
 /* How every call from outside takes the lock. */
 CDP__PRIVATE CDP__ONE_COPY void cdp__enter(cdp_group *g) {
-    __atomic_add_fetch(&g->w->lock_waiters, 1, __ATOMIC_RELAXED);
-    cdp_lock_acquire(&g->w->lock);
-    __atomic_sub_fetch(&g->w->lock_waiters, 1, __ATOMIC_RELAXED);
+    cdp__world *m = g->w;
+    __atomic_add_fetch(&m->lock_waiters, 1, __ATOMIC_RELAXED);
+    cdp__lock_take(&m->lock);
+    __atomic_sub_fetch(&m->lock_waiters, 1, __ATOMIC_RELAXED);
 }
 
 CDP__PRIVATE CDP__ONE_COPY void cdp__leave(cdp_group *g) {
     cdp__world *m = g->w;
     /* what this call has read for others wakes no thread that sleeps until something comes */
     if (m->sleeping && m->stored != m->stored_seen) m->transport.wake(m->transport.self);
-    cdp_lock_release(&m->lock);
+    cdp__lock_give(&m->lock);
 }
 
 /* Is there anything to let advance? */
