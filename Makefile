@@ -61,7 +61,7 @@ help:
 	@echo 'make bench-peers  measure side by side with Open MPI, MPICH, Gloo and raw sockets; PEERS="--full" for longer'
 	@echo 'make bench-dtensor  measure redistributions beside PyTorch and ScaLAPACK; PYTHON=python3 says which Python has torch'
 	@echo 'make bench-memory  measure the memory allocator beside others and a model of PyTorch'\''s'
-	@echo 'make bench-rpc  measure calls beside bare messages'
+	@echo 'make bench-rpc  measure calls beside bare messages, gRPC and PyTorch; RPC="--help" says how'
 	@echo 'make bench-store  measure the store server beside PyTorch and Redis'
 	@echo 'make bench-mac  measure what authentication codes between ranks cost'
 	@echo 'make scale      what each algorithm costs with 16 to 4,096 ranks, and what that predicts'
@@ -253,8 +253,8 @@ bench-dtensor:
 bench-memory:
 	@BUILD='$(BUILD)' bash tests/bench/memory.sh
 
-bench-rpc: $(BUILD)/bench/rpc
-	@$(BUILD)/bench/rpc
+bench-rpc:
+	@BUILD='$(BUILD)' PYTHON='$(PYTHON)' bash tests/bench/rpc.sh $(RPC)
 
 bench-store:
 	@bash tests/bench/store/run.sh

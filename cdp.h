@@ -53,8 +53,9 @@
         backend interface                      memory of devices (cdp_nccl.h)
         objects interface                      bytes of any length
         ddp, hooks interface                   data parallel training; what happens to gradients
-        Implementation: compiler, core;
-        the machine: os-posix, os-watch, os-threads, os-files, os-linux, file-text, loop;
+        Implementation: compiler, os-words, core;
+        the machine: os-addresses, os-posix, os-windows, os-watch, os-threads,
+        os-windows-threads, os-files, os-linux, file-text, loop;
         pure: bytes, hash, dtype, reduce-kernels, algo, algo-fixed, algo-more, hosts, select,
         message, failure-records, failure-waits, failure, fabric;
         messages and groups: pend, stream, port, receive, send, transfer, exec, state, records,
@@ -77,6 +78,7 @@
         send something to one rank             cdp_send, cdp_recv, cdp_sendrecv, cdp_batch
         allocate nothing later on              cdp_group_reserve
         take messages from any sender          cdp_recv_any, cdp_probe
+        receive into columns of an array       cdp_batch, .row and .step of cdp_transfer
         build a protocol of my own             cdp_channel_open, cdp_channel_send
         exchange bytes of any length           cdp_allgather_bytes, cdp_gather_bytes,
                                                cdp_broadcast_bytes, cdp_scatter_bytes
@@ -1542,9 +1544,10 @@ CDP_API void cdp_channel_wake(cdp_channel *channel);
 
 /* Gives up the rank `peer`, which has sent what it must not send: the callback `lost` is called
    here with `reason` (copied; at most 400 bytes), and there as if this rank had closed the channel.
-   The other ranks of the channel go on. Any thread; a rank that the channel does not have, and
-   NULL, are ignored. */
-CDP_API void cdp_channel_drop(cdp_channel *channel, uint32_t peer, const char *reason);
+   The other ranks of the channel go on; a rank that was lost before stays so. Any thread. Errors:
+   INVALID: channel or reason is NULL, or `peer` is this rank or not in the channel's group; nothing
+   was done. */
+CDP_API cdp_status cdp_channel_drop(cdp_channel *channel, uint32_t peer, const char *reason);
 
 /* Closes the channel: no callback runs after this returned (or, inside a callback, after that one
    returned). Other ranks hear that this one is lost to them. What was offered is the caller's
@@ -2165,30 +2168,30 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 /* Knows: compilers and system headers. Promises: the other sections contain no compiler
    extension but `__atomic` builtins. May use: >>os. */
 
+#ifdef _WIN32
+#ifndef WIN32_LEAN_AND_MEAN
+#define WIN32_LEAN_AND_MEAN
+#endif
+#ifndef NOMINMAX
+#define NOMINMAX
+#endif
+#include <winsock2.h> /* before windows.h, always */
+#include <ws2tcpip.h>
+#include <windows.h>
+#include <bcrypt.h>
+#else
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
-#include <math.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/types.h>
 #include <sys/uio.h>
-#include <time.h>
 #include <unistd.h>
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
-#ifndef CDP_NO_STDIO
-#include <stdio.h>
-#endif
 #ifndef CDP_NO_FILES
 #include <stdio.h> /* rename() */
 #include <sys/file.h>
@@ -2198,8 +2201,21 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #include <pthread.h>
 #include <sched.h>
 #endif
+#endif
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+#ifndef CDP_NO_STDIO
+#include <stdio.h>
+#endif
 
-#ifndef CLOCK_MONOTONIC
+#if !defined(_WIN32) && !defined(CLOCK_MONOTONIC)
 #error "cdp.h: a system header came first under -std=c11: define _DEFAULT_SOURCE above it"
 #endif
 
@@ -2215,7 +2231,11 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #if defined(__GNUC__) || defined(__clang__)
 #define CDP__PRIVATE __attribute__((__unused__)) static
 #define CDP__RESTRICT __restrict__
+#if defined(_WIN32) && !defined(__clang__)
+#define CDP__PRINTF(f, a) __attribute__((format(gnu_printf, f, a)))
+#else
 #define CDP__PRINTF(f, a) __attribute__((format(printf, f, a)))
+#endif
 /* A few lines that dozens of functions call, and that compilers would copy into each of them.
    For the few whose copies cost most, as measured; tests/check_sources.sh counts them. */
 #define CDP__ONE_COPY __attribute__((__noinline__))
@@ -2318,6 +2338,97 @@ CDP__PRIVATE const char **cdp__purpose(void) {
     static CDP__THREAD_LOCAL const char *text;
     return &text;
 }
+
+/* ---- >>os-words: what the system says in words, and the date --------------------------------- */
+
+/* Knows: errors of the C library and of Winsock, the system's calendar. Promises: a text for every
+   errno. May use: >>compiler. */
+
+#ifdef _WIN32
+/* What Winsock says, as errno has it; its own texts for these are not in every C library. */
+typedef struct cdp__os_reason {
+    int said, err;
+    const char *text;
+} cdp__os_reason;
+
+CDP__PRIVATE const cdp__os_reason *cdp__os_reason_at(uint32_t i) {
+    static const cdp__os_reason known[] = {
+        {WSAEACCES, EACCES, "permission denied"},
+        {WSAEADDRINUSE, EADDRINUSE, "address in use"},
+        {WSAEADDRNOTAVAIL, EADDRNOTAVAIL, "no such address on this machine"},
+        {WSAEAFNOSUPPORT, EAFNOSUPPORT, "this kind of address is not supported"},
+        {WSAECONNABORTED, ECONNABORTED, "connection ended by this machine"},
+        {WSAECONNREFUSED, ECONNREFUSED, "connection refused"},
+        {WSAECONNRESET, ECONNRESET, "connection reset by the other end"},
+        {WSAEHOSTUNREACH, EHOSTUNREACH, "no route to that machine"},
+        {WSAEINTR, EINTR, "interrupted"},
+        {WSAEINVAL, EINVAL, "invalid argument"},
+        {WSAEMFILE, EMFILE, "too many sockets"},
+        {WSAENETDOWN, ENETDOWN, "the network is down"},
+        {WSAENETRESET, ENETRESET, "connection lost"},
+        {WSAENETUNREACH, ENETUNREACH, "network unreachable"},
+        {WSAENOBUFS, ENOBUFS, "no room for more in the system"},
+        {WSAENOTCONN, ENOTCONN, "not connected"},
+        {WSAENOTSOCK, ENOTSOCK, "not a socket"},
+        {WSAESHUTDOWN, EPIPE, "connection was ended here"},
+        {WSAETIMEDOUT, ETIMEDOUT, "timed out"},
+        {WSAEWOULDBLOCK, EAGAIN, "not now"},
+    };
+    return i < sizeof known / sizeof known[0] ? &known[i] : NULL;
+}
+
+CDP__PRIVATE const char *cdp__os_error_text(int err) {
+    const cdp__os_reason *r;
+    uint32_t i;
+    for (i = 0; (r = cdp__os_reason_at(i)) != NULL; ++i)
+        if (r->err == err) return r->text;
+    return strerror(err);
+}
+
+/* Windows counts tenths of microseconds from 1601. */
+CDP__PRIVATE uint64_t cdp__os_date_us(void) {
+    FILETIME t;
+    GetSystemTimeAsFileTime(&t);
+    return ((uint64_t)t.dwHighDateTime << 32 | t.dwLowDateTime) / 10 - 11644473600000000ull;
+}
+
+/* The temporary folder is the user's own. */
+CDP__PRIVATE uint32_t cdp__os_user_number(void) {
+    return 0;
+}
+
+CDP__PRIVATE uint32_t cdp__os_parent_number(void) {
+    return 0;
+}
+
+CDP__PRIVATE const char *cdp__os_temporary(void) {
+    const char *dir = getenv("TEMP");
+    return dir && *dir ? dir : ".";
+}
+#else
+CDP__PRIVATE const char *cdp__os_error_text(int err) {
+    return strerror(err);
+}
+
+CDP__PRIVATE uint32_t cdp__os_user_number(void) {
+    return (uint32_t)getuid();
+}
+
+CDP__PRIVATE uint32_t cdp__os_parent_number(void) {
+    return (uint32_t)getppid();
+}
+
+CDP__PRIVATE const char *cdp__os_temporary(void) {
+    const char *dir = getenv("TMPDIR");
+    return dir && *dir ? dir : "/tmp";
+}
+
+CDP__PRIVATE uint64_t cdp__os_date_us(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
+#endif
 
 /* ---- >>core: text, errors, log --------------------------------------------------------------- */
 
@@ -2436,7 +2547,7 @@ CDP__PRIVATE void cdp__error_set_v(
     e.peer = peer;
     e.sys_errno = sys_errno;
     cdp__text_add_v(&t, f, ap);
-    if (sys_errno) cdp__text_add(&t, ": %s (errno %d)", strerror(sys_errno), sys_errno);
+    if (sys_errno) cdp__text_add(&t, ": %s (errno %d)", cdp__os_error_text(sys_errno), sys_errno);
     *cdp__error_slot() = e;
 }
 
@@ -2559,80 +2670,10 @@ CDP__PRIVATE CDP__PRINTF(4, 5) void cdp__log_at(
     cdp__log_at((logger), (level), (int32_t)(rank), __VA_ARGS__)
 #endif
 
-/* ---- >>os-posix: memory, clock, chance, sockets ---------------------------------------------- */
+/* ---- >>os-addresses: what sockets of POSIX and of Windows have in common --------------------- */
 
-/* Knows: system calls that POSIX has. Promises: what cdp_os says of memory, time, sockets and
-   addresses; errors are negative errno values. May use: core. */
-
-#ifndef MSG_NOSIGNAL
-#define MSG_NOSIGNAL 0 /* macOS: SO_NOSIGPIPE is set on the socket instead */
-#endif
-
-CDP__PRIVATE void *cdp__os_alloc(void *user, uint64_t bytes) {
-    void *p = NULL;
-    (void)user;
-    if (bytes > SIZE_MAX) return NULL;
-    return posix_memalign(&p, 64, (size_t)bytes) == 0 ? p : NULL;
-}
-
-CDP__PRIVATE void cdp__os_release(void *user, void *p) {
-    (void)user;
-    free(p);
-}
-
-CDP__PRIVATE uint64_t cdp__os_now(void *user) {
-    struct timespec t;
-    (void)user;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
-}
-
-#ifdef __linux__
-#include <sys/syscall.h>
-#endif
-
-/* From the kernel, without a descriptor; 0: that is not possible here. */
-CDP__PRIVATE uint64_t cdp__os_getrandom(uint8_t *dst, uint64_t bytes) {
-    uint64_t done = 0;
-#ifdef SYS_getrandom
-    while (done < bytes) {
-        const long n = syscall(SYS_getrandom, dst + done, (size_t)(bytes - done), 0u);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) break;
-        done += (uint64_t)n;
-    }
-#else
-    (void)dst;
-    (void)bytes;
-#endif
-    return done;
-}
-
-CDP__PRIVATE cdp_status cdp__os_random(void *user, void *dst, uint64_t bytes) {
-    uint8_t *p = (uint8_t *)dst;
-    uint64_t done = cdp__os_getrandom(p, bytes);
-    const int fd = done < bytes ? open("/dev/urandom", O_RDONLY | O_CLOEXEC) : -1;
-    (void)user;
-    while (fd >= 0 && done < bytes) {
-        const ssize_t n = read(fd, p + done, (size_t)(bytes - done));
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) break;
-        done += (uint64_t)n;
-    }
-    if (fd >= 0) close(fd);
-    if (done == bytes) return CDP_OK;
-    return cdp__fail_peer(CDP_ERR_IO, -1, errno, "the system gives no random bytes");
-}
-
-/* Ends early when a signal comes. */
-CDP__PRIVATE void cdp__os_sleep_until(void *user, uint64_t deadline_ns) {
-    const uint64_t now = cdp__os_now(user), left = deadline_ns > now ? deadline_ns - now : 0;
-    struct timespec t;
-    if (!left) return;
-    t.tv_sec = (time_t)(cdp__min(left, 1000000 * 1000000000ull) / 1000000000ull);
-    t.tv_nsec = (long)(left % 1000000000ull);
-    (void)nanosleep(&t, NULL);
-}
+/* Knows: BSD sockets' forms of an address, and getaddrinfo(). Promises: the same addresses on all
+   systems. May use: >>os. */
 
 typedef union cdp__sockaddr {
     struct sockaddr any;
@@ -2708,6 +2749,82 @@ CDP__PRIVATE bool cdp__interface_chosen(const char *list, const char *name) {
         if (end > word && strncmp(name, word, (size_t)(end - word)) == 0) return !others;
     }
     return !list || others;
+}
+
+/* ---- >>os-posix: memory, clock, chance, sockets ---------------------------------------------- */
+
+/* Knows: system calls that POSIX has. Promises: what cdp_os says of memory, time, sockets and
+   addresses; errors are negative errno values. May use: core, os-addresses. */
+
+#ifndef _WIN32
+#ifndef MSG_NOSIGNAL
+#define MSG_NOSIGNAL 0 /* macOS: SO_NOSIGPIPE is set on the socket instead */
+#endif
+
+CDP__PRIVATE void *cdp__os_alloc(void *user, uint64_t bytes) {
+    void *p = NULL;
+    (void)user;
+    if (bytes > SIZE_MAX) return NULL;
+    return posix_memalign(&p, 64, (size_t)bytes) == 0 ? p : NULL;
+}
+
+CDP__PRIVATE void cdp__os_release(void *user, void *p) {
+    (void)user;
+    free(p);
+}
+
+CDP__PRIVATE uint64_t cdp__os_now(void *user) {
+    struct timespec t;
+    (void)user;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
+}
+
+#ifdef __linux__
+#include <sys/syscall.h>
+#endif
+
+/* From the kernel, without a descriptor; 0: that is not possible here. */
+CDP__PRIVATE uint64_t cdp__os_getrandom(uint8_t *dst, uint64_t bytes) {
+    uint64_t done = 0;
+#ifdef SYS_getrandom
+    while (done < bytes) {
+        const long n = syscall(SYS_getrandom, dst + done, (size_t)(bytes - done), 0u);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) break;
+        done += (uint64_t)n;
+    }
+#else
+    (void)dst;
+    (void)bytes;
+#endif
+    return done;
+}
+
+CDP__PRIVATE cdp_status cdp__os_random(void *user, void *dst, uint64_t bytes) {
+    uint8_t *p = (uint8_t *)dst;
+    uint64_t done = cdp__os_getrandom(p, bytes);
+    const int fd = done < bytes ? open("/dev/urandom", O_RDONLY | O_CLOEXEC) : -1;
+    (void)user;
+    while (fd >= 0 && done < bytes) {
+        const ssize_t n = read(fd, p + done, (size_t)(bytes - done));
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) break;
+        done += (uint64_t)n;
+    }
+    if (fd >= 0) close(fd);
+    if (done == bytes) return CDP_OK;
+    return cdp__fail_peer(CDP_ERR_IO, -1, errno, "the system gives no random bytes");
+}
+
+/* Ends early when a signal comes. */
+CDP__PRIVATE void cdp__os_sleep_until(void *user, uint64_t deadline_ns) {
+    const uint64_t now = cdp__os_now(user), left = deadline_ns > now ? deadline_ns - now : 0;
+    struct timespec t;
+    if (!left) return;
+    t.tv_sec = (time_t)(cdp__min(left, 1000000 * 1000000000ull) / 1000000000ull);
+    t.tv_nsec = (long)(left % 1000000000ull);
+    (void)nanosleep(&t, NULL);
 }
 
 CDP__PRIVATE uint32_t cdp__os_addresses(
@@ -3022,10 +3139,268 @@ CDP__PRIVATE void cdp__os_wake_clear(void *user, int32_t fd) {
     }
 }
 
+#endif /* not Windows */
+
+/* ---- >>os-windows: memory, clock, chance, sockets -------------------------------------------- */
+
+/* Knows: Win32 and Winsock. Promises: what cdp_os says of memory, time, sockets and addresses;
+   errors are negative errno values. A socket is an int32_t: Windows' handles are small numbers.
+   May use: core, os-addresses. */
+
+#ifdef _WIN32
+CDP__PRIVATE void *cdp__os_alloc(void *user, uint64_t bytes) {
+    (void)user;
+    return bytes > SIZE_MAX ? NULL : _aligned_malloc((size_t)bytes, 64);
+}
+
+CDP__PRIVATE void cdp__os_release(void *user, void *p) {
+    (void)user;
+    _aligned_free(p);
+}
+
+CDP__PRIVATE uint64_t cdp__os_now(void *user) {
+    LARGE_INTEGER ticks, per_s;
+    uint64_t t, f;
+    (void)user;
+    QueryPerformanceCounter(&ticks);
+    QueryPerformanceFrequency(&per_s);
+    t = (uint64_t)ticks.QuadPart;
+    f = (uint64_t)per_s.QuadPart;
+    return t / f * 1000000000ull + t % f * 1000000000ull / f;
+}
+
+CDP__PRIVATE cdp_status cdp__os_random(void *user, void *dst, uint64_t bytes) {
+    uint8_t *p = (uint8_t *)dst;
+    (void)user;
+    while (bytes) {
+        const ULONG n = (ULONG)cdp__min(bytes, 1u << 20);
+        if (BCryptGenRandom(NULL, p, n, BCRYPT_USE_SYSTEM_PREFERRED_RNG) != 0)
+            return cdp__fail(CDP_ERR_IO, "the system gives no random bytes");
+        p += n;
+        bytes -= n;
+    }
+    return CDP_OK;
+}
+
+/* Less than a millisecond is not slept: the system would sleep longer. */
+CDP__PRIVATE void cdp__os_sleep_until(void *user, uint64_t deadline_ns) {
+    const uint64_t now = cdp__os_now(user), left = deadline_ns > now ? deadline_ns - now : 0;
+    if (left >= CDP__MS)
+        Sleep((DWORD)cdp__min(left / CDP__MS, 1u << 30));
+    else if (left)
+        SwitchToThread();
+}
+
+/* What the last call of Winsock said. */
+CDP__PRIVATE int cdp__os_socket_error(void) {
+    const int said = WSAGetLastError();
+    const cdp__os_reason *r;
+    uint32_t i;
+    for (i = 0; (r = cdp__os_reason_at(i)) != NULL; ++i)
+        if (r->said == said) return r->err;
+    return EIO;
+}
+
+/* Winsock wants to be started before its first use; it ends with the process. */
+static BOOL CALLBACK cdp__os_start_winsock(PINIT_ONCE once, PVOID arg, PVOID *out) {
+    WSADATA data;
+    (void)once;
+    (void)arg;
+    (void)out;
+    return WSAStartup(MAKEWORD(2, 2), &data) == 0;
+}
+
+CDP__PRIVATE bool cdp__os_winsock(void) {
+    static INIT_ONCE once = INIT_ONCE_STATIC_INIT;
+    return InitOnceExecuteOnce(&once, cdp__os_start_winsock, NULL, NULL) != 0;
+}
+
+/* What the library expects of a socket: non-blocking, not inherited, no Nagle, a keepalive that
+   notices a machine that went away. 0 or a negative errno. */
+CDP__PRIVATE int cdp__os_prepare_socket(SOCKET s) {
+    const DWORD on = 1, idle_s = 10, every_s = 5;
+    u_long set = 1;
+    if (ioctlsocket(s, (long)FIONBIO, &set) != 0) return -cdp__os_socket_error();
+    SetHandleInformation((HANDLE)s, HANDLE_FLAG_INHERIT, 0);
+    setsockopt(s, SOL_SOCKET, SO_KEEPALIVE, (const char *)&on, sizeof on);
+    setsockopt(s, IPPROTO_TCP, TCP_NODELAY, (const char *)&on, sizeof on);
+    setsockopt(s, IPPROTO_TCP, 3, (const char *)&idle_s, sizeof idle_s);    /* TCP_KEEPIDLE */
+    setsockopt(s, IPPROTO_TCP, 17, (const char *)&every_s, sizeof every_s); /* TCP_KEEPINTVL */
+    return 0;
+}
+
+CDP__PRIVATE void cdp__os_close(void *user, int32_t fd) {
+    (void)user;
+    closesocket((SOCKET)fd);
+}
+
+/* A socket, prepared, as a descriptor, or a negative errno, and it is closed. */
+CDP__PRIVATE int32_t cdp__os_descriptor(SOCKET s) {
+    int err;
+    if (s == INVALID_SOCKET) return -cdp__os_socket_error();
+    err = s <= INT32_MAX ? cdp__os_prepare_socket(s) : -EMFILE;
+    if (err) closesocket(s);
+    return err ? err : (int32_t)s;
+}
+
+CDP__PRIVATE int32_t cdp__os_socket(int family, int type) {
+    if (!cdp__os_winsock()) return -ENETDOWN;
+    return cdp__os_descriptor(socket(family, type, 0));
+}
+
+CDP__PRIVATE int32_t cdp__os_adopt(void *user, int32_t fd) {
+    (void)user;
+    return cdp__os_prepare_socket((SOCKET)fd);
+}
+
+CDP__PRIVATE int32_t cdp__os_local_addr(void *user, int32_t fd, cdp_addr *out) {
+    cdp__sockaddr s;
+    socklen_t len = sizeof s;
+    (void)user;
+    if (getsockname((SOCKET)fd, &s.any, &len) != 0) return -cdp__os_socket_error();
+    cdp__os_from_native(&s, out);
+    return 0;
+}
+
+/* Closes a socket that a call failed for, and says why. */
+CDP__PRIVATE int32_t cdp__os_give_up(int32_t fd) {
+    const int err = cdp__os_socket_error();
+    closesocket((SOCKET)fd);
+    return -err;
+}
+
+/* SO_REUSEADDR would let two programs listen at one port. */
+CDP__PRIVATE int32_t cdp__os_listen(void *user, const cdp_addr *at, cdp_addr *bound) {
+    cdp__sockaddr s;
+    const socklen_t len = cdp__os_to_native(at, &s);
+    const DWORD on = 1, off = 0;
+    const int32_t fd = cdp__os_socket(s.any.sa_family, SOCK_STREAM);
+    if (fd < 0) return fd;
+    setsockopt((SOCKET)fd, SOL_SOCKET, SO_EXCLUSIVEADDRUSE, (const char *)&on, sizeof on);
+    if (at->family == 6) /* "::" is for IPv4, too */
+        setsockopt((SOCKET)fd, IPPROTO_IPV6, IPV6_V6ONLY, (const char *)&off, sizeof off);
+    if (bind((SOCKET)fd, &s.any, len) != 0 || listen((SOCKET)fd, SOMAXCONN) != 0)
+        return cdp__os_give_up(fd);
+    cdp__os_local_addr(user, fd, bound);
+    return fd;
+}
+
+CDP__PRIVATE int32_t cdp__os_accept(void *user, int32_t listener, cdp_addr *from) {
+    cdp__sockaddr s;
+    socklen_t len;
+    SOCKET made;
+    (void)user;
+    do {
+        len = sizeof s;
+        made = accept((SOCKET)listener, &s.any, &len);
+    } while (made == INVALID_SOCKET && WSAGetLastError() == WSAECONNRESET);
+    if (made != INVALID_SOCKET) cdp__os_from_native(&s, from);
+    return cdp__os_descriptor(made);
+}
+
+CDP__PRIVATE int32_t cdp__os_connect(void *user, const cdp_addr *to) {
+    cdp__sockaddr s;
+    const socklen_t len = cdp__os_to_native(to, &s);
+    const int32_t fd = cdp__os_socket(s.any.sa_family, SOCK_STREAM);
+    (void)user;
+    if (fd < 0) return fd;
+    if (connect((SOCKET)fd, &s.any, len) == 0 || WSAGetLastError() == WSAEWOULDBLOCK) return fd;
+    return cdp__os_give_up(fd);
+}
+
+CDP__PRIVATE int32_t cdp__os_connect_result(void *user, int32_t fd) {
+    int err = 0;
+    cdp__sockaddr s;
+    socklen_t len = sizeof err, slen = sizeof s;
+    (void)user;
+    if (getsockopt((SOCKET)fd, SOL_SOCKET, SO_ERROR, (char *)&err, &len) != 0)
+        return -cdp__os_socket_error();
+    WSASetLastError(err);
+    if (err) return -cdp__os_socket_error();
+    return getpeername((SOCKET)fd, &s.any, &slen) == 0 ? 0 : -cdp__os_socket_error();
+}
+
+#define CDP__IOV_MAX 8u
+
+CDP__PRIVATE DWORD cdp__os_buffers(const cdp_iov *v, uint32_t n, WSABUF *out) {
+    DWORD i;
+    for (i = 0; i < n && i < CDP__IOV_MAX; ++i) {
+        out[i].buf = (char *)v[i].data;
+        out[i].len = (ULONG)cdp__min(v[i].bytes, 1u << 30);
+        if (out[i].len < v[i].bytes) return i + 1; /* what follows it does not go yet */
+    }
+    return i;
+}
+
+CDP__PRIVATE int64_t cdp__os_send(void *user, int32_t fd, const cdp_iov *v, uint32_t n) {
+    WSABUF b[CDP__IOV_MAX];
+    DWORD moved = 0;
+    (void)user;
+    if (WSASend((SOCKET)fd, b, cdp__os_buffers(v, n, b), &moved, 0, NULL, NULL) == 0)
+        return (int64_t)moved;
+    return WSAGetLastError() == WSAEWOULDBLOCK ? 0 : -cdp__os_socket_error();
+}
+
+CDP__PRIVATE int64_t cdp__os_recv(void *user, int32_t fd, const cdp_iov *v, uint32_t n) {
+    WSABUF b[CDP__IOV_MAX];
+    DWORD moved = 0, flags = 0;
+    (void)user;
+    if (WSARecv((SOCKET)fd, b, cdp__os_buffers(v, n, b), &moved, &flags, NULL, NULL) == 0)
+        return moved ? (int64_t)moved : CDP_IO_EOF;
+    return WSAGetLastError() == WSAEWOULDBLOCK ? 0 : -cdp__os_socket_error();
+}
+
+CDP__PRIVATE void cdp__os_end_sending(void *user, int32_t fd) {
+    (void)user;
+    (void)shutdown((SOCKET)fd, SD_SEND); /* a broken connection needs none */
+}
+
+/* A datagram socket that is connected to itself: nobody else can send to it, and it can be waited
+   for with the others. */
+CDP__PRIVATE int32_t cdp__os_wake_open(void *user, int32_t fd[2]) {
+    cdp__sockaddr s;
+    socklen_t len = sizeof s.v4;
+    const int32_t made = cdp__os_socket(AF_INET, SOCK_DGRAM);
+    (void)user;
+    if (made < 0) return made;
+    memset(&s, 0, sizeof s);
+    s.v4.sin_family = AF_INET;
+    s.v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (bind((SOCKET)made, &s.any, len) != 0 || getsockname((SOCKET)made, &s.any, &len) != 0
+        || connect((SOCKET)made, &s.any, len) != 0)
+        return cdp__os_give_up(made);
+    fd[0] = fd[1] = made;
+    return 0;
+}
+
+CDP__PRIVATE void cdp__os_wake_set(void *user, int32_t fd) {
+    (void)user;
+    (void)send((SOCKET)fd, "", 1, 0); /* a full queue is as good as a byte */
+}
+
+CDP__PRIVATE void cdp__os_wake_clear(void *user, int32_t fd) {
+    char sink[8];
+    (void)user;
+    while (recv((SOCKET)fd, sink, sizeof sink, 0) > 0) {
+    }
+}
+#endif /* Windows */
+
 /* ---- >>os-watch: over epoll, or over any poll function --------------------------------------- */
 
 /* Knows: cdp_os and the two system calls. Promises: what cdp_os_net says of watches. May use:
    >>os, >>os-posix. */
+
+/* Milliseconds for the functions of the system that wait: rounded up, so that a deadline is never
+   looked at too early in a busy loop. */
+CDP__PRIVATE int cdp__os_poll_ms(uint64_t deadline_ns) {
+    uint64_t now, ms;
+    if (deadline_ns == CDP__NEVER) return -1;
+    if (deadline_ns == 0) return 0;
+    now = cdp__os_now(NULL);
+    ms = deadline_ns > now ? (deadline_ns - now + CDP__MS - 1) / CDP__MS : 0;
+    return (int)cdp__min(ms, 1u << 30);
+}
 
 /* As poll(2): `got` is filled in. */
 typedef struct cdp__pollfd {
@@ -3224,17 +3599,7 @@ CDP__PRIVATE int32_t cdp__pollwatch_wait(
     return r;
 }
 
-/* Milliseconds for poll(2) and epoll: rounded up, so that a deadline is never looked at too early
-   in a busy loop. */
-CDP__PRIVATE int cdp__os_poll_ms(uint64_t deadline_ns) {
-    uint64_t now, ms;
-    if (deadline_ns == CDP__NEVER) return -1;
-    if (deadline_ns == 0) return 0;
-    now = cdp__os_now(NULL);
-    ms = deadline_ns > now ? (deadline_ns - now + CDP__MS - 1) / CDP__MS : 0;
-    return (int)cdp__min(ms, 1u << 30);
-}
-
+#ifndef _WIN32
 CDP__PRIVATE int32_t cdp__os_poll(
     void *user, cdp__pollfd *fds, uint32_t n, uint64_t deadline_ns, void *room) {
     struct pollfd *p = (struct pollfd *)room;
@@ -3261,6 +3626,7 @@ CDP__PRIVATE int32_t cdp__os_poll(
 CDP__PRIVATE int32_t cdp__os_polled_open(const cdp_os *os, void **watch) {
     return cdp__pollwatch_open(os, cdp__os_poll, sizeof(struct pollfd), watch);
 }
+#endif
 
 #define CDP__MANY 64u /* how many descriptors are served before the next look */
 
@@ -3337,7 +3703,7 @@ CDP__PRIVATE int32_t cdp__os_watch_wait(
 /* Knows: pthreads, the resolver. Promises: what cdp_os says of threads and of names; looking up
    a name ends by its deadline, although the resolver may not. May use: os-posix. */
 
-#ifndef CDP_NO_THREADS
+#if !defined(CDP_NO_THREADS) && !defined(_WIN32)
 typedef struct cdp__os_thread {
     pthread_t id;
     void (*func)(void *arg);
@@ -3432,14 +3798,12 @@ CDP__PRIVATE void cdp__os_cond_broadcast(void *user, void *c) {
 }
 #endif
 
-#ifndef CDP_NO_THREADS
+#if !defined(CDP_NO_THREADS) && !defined(_WIN32)
 CDP__PRIVATE void cdp__os_thread_yield(void *user) {
     (void)user;
     sched_yield();
 }
-#endif
 
-#ifndef CDP_NO_THREADS
 /* getaddrinfo() cannot be told when to give up, so it runs in a thread of its own, which is left
    behind at the deadline. Whoever of the two is last frees this; the thread may outlive everything
    that the caller owns, therefore this memory is the C library's. */
@@ -3502,6 +3866,165 @@ CDP__PRIVATE int32_t cdp__os_lookup_run(
 }
 #endif
 
+/* ---- >>os-windows-threads: waiting, threads, and names looked up in one ---------------------- */
+
+/* Knows: Win32 threads, WSAPoll, the resolver. Promises: what cdp_os says of watches, threads and
+   names. May use: core, os-addresses, os-windows, os-watch. */
+
+#ifdef _WIN32
+CDP__PRIVATE int32_t cdp__os_poll(
+    void *user, cdp__pollfd *fds, uint32_t n, uint64_t deadline_ns, void *room) {
+    WSAPOLLFD *p = (WSAPOLLFD *)room;
+    int r;
+    uint32_t i;
+    (void)user;
+    for (i = 0; i < n; ++i) {
+        p[i].fd = (SOCKET)fds[i].fd;
+        p[i].events = (short)((fds[i].want & CDP_IO_READ ? POLLRDNORM : 0)
+            | (fds[i].want & CDP_IO_WRITE ? POLLWRNORM : 0));
+        p[i].revents = 0;
+    }
+    r = WSAPoll(p, n, cdp__os_poll_ms(deadline_ns));
+    if (r < 0) return -cdp__os_socket_error();
+    for (i = 0; i < n; ++i) {
+        const short e = p[i].revents;
+        fds[i].got = (e & POLLRDNORM ? CDP_IO_READ : 0) | (e & POLLWRNORM ? CDP_IO_WRITE : 0)
+            | (e & (POLLERR | POLLHUP | POLLNVAL) ? CDP_IO_ERROR : 0);
+    }
+    return r;
+}
+
+CDP__PRIVATE int32_t cdp__os_polled_open(const cdp_os *os, void **watch) {
+    return cdp__pollwatch_open(os, cdp__os_poll, sizeof(WSAPOLLFD), watch);
+}
+
+#ifndef CDP_NO_THREADS
+typedef struct cdp__os_thread {
+    HANDLE id;
+    void (*func)(void *arg);
+    void *arg;
+} cdp__os_thread;
+
+static DWORD WINAPI cdp__os_thread_main(LPVOID p) {
+    cdp__os_thread *t = (cdp__os_thread *)p;
+    t->func(t->arg);
+    return 0;
+}
+
+CDP__PRIVATE void *cdp__os_thread_start(const cdp_os *os, void (*func)(void *arg), void *arg) {
+    cdp__os_thread *t = (cdp__os_thread *)cdp__alloc(os, sizeof *t);
+    if (!t) return NULL;
+    t->func = func;
+    t->arg = arg;
+    t->id = CreateThread(NULL, 0, cdp__os_thread_main, t, 0, NULL);
+    if (t->id) return t;
+    cdp__free(os, t);
+    return NULL;
+}
+
+CDP__PRIVATE void cdp__os_thread_join(const cdp_os *os, void *thread) {
+    cdp__os_thread *t = (cdp__os_thread *)thread;
+    WaitForSingleObject(t->id, INFINITE);
+    CloseHandle(t->id);
+    cdp__free(os, t);
+}
+
+CDP__PRIVATE void cdp__os_thread_yield(void *user) {
+    (void)user;
+    SwitchToThread();
+}
+
+CDP__PRIVATE void *cdp__os_mutex_create(const cdp_os *os) {
+    SRWLOCK *m = (SRWLOCK *)cdp__alloc(os, sizeof *m);
+    if (m) InitializeSRWLock(m);
+    return m;
+}
+
+CDP__PRIVATE void cdp__os_mutex_destroy(const cdp_os *os, void *m) {
+    cdp__free(os, m);
+}
+
+CDP__PRIVATE void cdp__os_mutex_lock(void *user, void *m) {
+    (void)user;
+    AcquireSRWLockExclusive((SRWLOCK *)m);
+}
+
+CDP__PRIVATE void cdp__os_mutex_unlock(void *user, void *m) {
+    (void)user;
+    ReleaseSRWLockExclusive((SRWLOCK *)m);
+}
+
+CDP__PRIVATE void *cdp__os_cond_create(const cdp_os *os) {
+    CONDITION_VARIABLE *c = (CONDITION_VARIABLE *)cdp__alloc(os, sizeof *c);
+    if (c) InitializeConditionVariable(c);
+    return c;
+}
+
+CDP__PRIVATE void cdp__os_cond_destroy(const cdp_os *os, void *c) {
+    cdp__free(os, c);
+}
+
+CDP__PRIVATE void cdp__os_cond_wait(void *user, void *c, void *m, uint64_t deadline_ns) {
+    const int ms = cdp__os_poll_ms(deadline_ns);
+    (void)user;
+    SleepConditionVariableSRW(
+        (CONDITION_VARIABLE *)c, (SRWLOCK *)m, ms < 0 ? INFINITE : (DWORD)ms, 0);
+}
+
+CDP__PRIVATE void cdp__os_cond_broadcast(void *user, void *c) {
+    (void)user;
+    WakeAllConditionVariable((CONDITION_VARIABLE *)c);
+}
+
+/* As on POSIX: getaddrinfo() runs in a thread of its own, which is left behind at the deadline.
+   Whoever of the two is last frees this. */
+typedef struct cdp__os_lookup {
+    HANDLE done;
+    volatile LONG left; /* one of the two is done with this */
+    int32_t n;
+    cdp_addr at[16];
+    char host[256];
+} cdp__os_lookup;
+
+CDP__PRIVATE void cdp__os_lookup_leave(cdp__os_lookup *k) {
+    if (!InterlockedExchange(&k->left, 1)) return;
+    CloseHandle(k->done);
+    free(k);
+}
+
+static DWORD WINAPI cdp__os_lookup_main(LPVOID p) {
+    cdp__os_lookup *k = (cdp__os_lookup *)p;
+    k->n = cdp__os_getaddrinfo(k->host, k->at, 16);
+    SetEvent(k->done);
+    cdp__os_lookup_leave(k);
+    return 0;
+}
+
+CDP__PRIVATE int32_t cdp__os_lookup_run(
+    const char *host, cdp_addr *out, uint32_t max_count, uint64_t deadline_ns) {
+    cdp__os_lookup *k = (cdp__os_lookup *)calloc(1, sizeof *k);
+    const int ms = cdp__os_poll_ms(deadline_ns);
+    HANDLE thread;
+    int32_t n = -ETIMEDOUT;
+    if (!k) return -ENOMEM;
+    memcpy(k->host, host, strlen(host));
+    k->done = CreateEventA(NULL, TRUE, FALSE, NULL);
+    thread = k->done ? CreateThread(NULL, 0, cdp__os_lookup_main, k, 0, NULL) : NULL;
+    if (!thread) {
+        if (k->done) CloseHandle(k->done);
+        free(k);
+        return -ENOMEM;
+    }
+    CloseHandle(thread);
+    if (WaitForSingleObject(k->done, ms < 0 ? INFINITE : (DWORD)ms) == WAIT_OBJECT_0)
+        n = (int32_t)cdp__min((uint64_t)k->n, k->n < 0 ? CDP__NEVER : max_count);
+    if (n > 0) memcpy(out, k->at, (size_t)n * sizeof *out);
+    cdp__os_lookup_leave(k);
+    return n;
+}
+#endif
+#endif /* Windows */
+
 CDP__PRIVATE int32_t cdp__os_resolve(void *user, const char *host, uint16_t port, cdp_addr *out,
     uint32_t max, uint64_t deadline_ns) {
     int32_t n, i;
@@ -3524,6 +4047,7 @@ CDP__PRIVATE int32_t cdp__os_resolve(void *user, const char *host, uint16_t port
    calls the system for a file. May use: >>os. */
 
 #ifndef CDP_NO_FILES
+#ifndef _WIN32
 CDP__PRIVATE int32_t cdp__os_open_file(void *user, const char *path, uint32_t how) {
     const bool alone = (how & CDP_FILE_PRIVATE) != 0;
     int flags = O_CLOEXEC | O_NONBLOCK; /* O_NONBLOCK: the file may be a pipe */
@@ -3610,13 +4134,128 @@ CDP__PRIVATE int32_t cdp__os_rename_file(void *user, const char *from, const cha
     (void)user;
     return rename(from, to) == 0 ? 0 : -errno;
 }
-
-/* Microseconds since 1970, which records of errors in files contain. */
-CDP__PRIVATE int64_t cdp__os_date_us(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+#else
+CDP__PRIVATE int32_t cdp__os_file_error(void) {
+    switch (GetLastError()) {
+    case ERROR_FILE_NOT_FOUND:
+    case ERROR_PATH_NOT_FOUND: return -ENOENT;
+    case ERROR_ACCESS_DENIED:
+    case ERROR_SHARING_VIOLATION: return -EACCES;
+    case ERROR_FILE_EXISTS:
+    case ERROR_ALREADY_EXISTS: return -EEXIST;
+    case ERROR_DISK_FULL: return -ENOSPC;
+    case ERROR_TOO_MANY_OPEN_FILES: return -EMFILE;
+    case ERROR_LOCK_VIOLATION:
+    case ERROR_IO_PENDING: return -EAGAIN;
+    default: return -EIO;
+    }
 }
+
+CDP__PRIVATE HANDLE cdp__os_file_handle(int32_t fd) {
+    return (HANDLE)(intptr_t)fd;
+}
+
+/* Others may open, rename and remove the file meanwhile, as on POSIX. A new file is for the user
+   alone where its folder is; links are refused only where that is asked for. */
+CDP__PRIVATE int32_t cdp__os_open_file(void *user, const char *path, uint32_t how) {
+    const bool alone = (how & CDP_FILE_PRIVATE) != 0, create = (how & CDP_FILE_CREATE) != 0;
+    const DWORD share = FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE;
+    const DWORD access = GENERIC_READ | (how & CDP_FILE_WRITE ? GENERIC_WRITE : 0u);
+    const DWORD flags = FILE_ATTRIBUTE_NORMAL | (alone ? FILE_FLAG_OPEN_REPARSE_POINT : 0u);
+    const DWORD empty = create ? CREATE_ALWAYS : TRUNCATE_EXISTING;
+    const DWORD whole = create ? OPEN_ALWAYS : OPEN_EXISTING;
+    const DWORD mode = how & CDP_FILE_EMPTY ? empty : whole;
+    const HANDLE h = CreateFileA(path, access, share, NULL, mode, flags, NULL);
+    BY_HANDLE_FILE_INFORMATION info;
+    (void)user;
+    if (h == INVALID_HANDLE_VALUE) return cdp__os_file_error();
+    if (alone && GetFileInformationByHandle(h, &info)
+        && (info.dwFileAttributes & FILE_ATTRIBUTE_REPARSE_POINT)) {
+        CloseHandle(h);
+        return -ELOOP;
+    }
+    return (int32_t)(intptr_t)h;
+}
+
+CDP__PRIVATE int32_t cdp__os_close_file(void *user, int32_t fd) {
+    (void)user;
+    return CloseHandle(cdp__os_file_handle(fd)) ? 0 : cdp__os_file_error();
+}
+
+CDP__PRIVATE OVERLAPPED cdp__os_file_place(uint64_t at) {
+    OVERLAPPED o;
+    memset(&o, 0, sizeof o);
+    o.Offset = (DWORD)at;
+    o.OffsetHigh = (DWORD)(at >> 32);
+    return o;
+}
+
+CDP__PRIVATE int64_t cdp__os_read_at(
+    void *user, int32_t fd, uint64_t at, void *to, uint64_t bytes) {
+    OVERLAPPED o = cdp__os_file_place(at);
+    DWORD n = 0;
+    (void)user;
+    if (ReadFile(cdp__os_file_handle(fd), to, (DWORD)cdp__min(bytes, 1u << 30), &n, &o))
+        return (int64_t)n;
+    return GetLastError() == ERROR_HANDLE_EOF ? 0 : cdp__os_file_error();
+}
+
+CDP__PRIVATE int64_t cdp__os_write_at(
+    void *user, int32_t fd, uint64_t at, const void *from, uint64_t bytes) {
+    OVERLAPPED o = cdp__os_file_place(at);
+    DWORD n = 0;
+    (void)user;
+    if (WriteFile(cdp__os_file_handle(fd), from, (DWORD)cdp__min(bytes, 1u << 30), &n, &o))
+        return (int64_t)n;
+    return cdp__os_file_error();
+}
+
+CDP__PRIVATE int32_t cdp__os_cut_file(void *user, int32_t fd, uint64_t bytes) {
+    const HANDLE h = cdp__os_file_handle(fd);
+    LARGE_INTEGER at;
+    (void)user;
+    at.QuadPart = (LONGLONG)bytes;
+    return SetFilePointerEx(h, at, NULL, FILE_BEGIN) && SetEndOfFile(h) ? 0 : cdp__os_file_error();
+}
+
+/* Windows locks bytes, and nobody else can read them meanwhile: a byte that no file has. */
+CDP__PRIVATE int32_t cdp__os_lock_file(void *user, int32_t fd, cdp_file_lock lock) {
+    OVERLAPPED o = cdp__os_file_place(1ull << 62);
+    const HANDLE h = cdp__os_file_handle(fd);
+    const DWORD how =
+        LOCKFILE_FAIL_IMMEDIATELY | (lock == CDP_FILE_LOCK_ALONE ? LOCKFILE_EXCLUSIVE_LOCK : 0u);
+    (void)user;
+    if (lock == CDP_FILE_UNLOCK)
+        return UnlockFileEx(h, 0, 1, 0, &o) || GetLastError() == ERROR_NOT_LOCKED
+            ? 0
+            : cdp__os_file_error();
+    return LockFileEx(h, how, 0, 1, 0, &o) ? 0 : cdp__os_file_error();
+}
+
+CDP__PRIVATE int32_t cdp__os_file_info(void *user, int32_t fd, cdp_file_info *out) {
+    BY_HANDLE_FILE_INFORMATION info;
+    (void)user;
+    if (!GetFileInformationByHandle(cdp__os_file_handle(fd), &info)) return cdp__os_file_error();
+    memset(out, 0, sizeof *out);
+    out->bytes = (uint64_t)info.nFileSizeHigh << 32 | info.nFileSizeLow;
+    out->device = info.dwVolumeSerialNumber;
+    out->number = (uint64_t)info.nFileIndexHigh << 32 | info.nFileIndexLow;
+    out->regular =
+        !(info.dwFileAttributes & (FILE_ATTRIBUTE_DIRECTORY | FILE_ATTRIBUTE_REPARSE_POINT));
+    out->removed = info.nNumberOfLinks == 0;
+    return 0;
+}
+
+CDP__PRIVATE int32_t cdp__os_remove_file(void *user, const char *path) {
+    (void)user;
+    return DeleteFileA(path) ? 0 : cdp__os_file_error();
+}
+
+CDP__PRIVATE int32_t cdp__os_rename_file(void *user, const char *from, const char *to) {
+    (void)user;
+    return MoveFileExA(from, to, MOVEFILE_REPLACE_EXISTING) ? 0 : cdp__os_file_error();
+}
+#endif
 #endif
 
 /* ---- >>os-linux: who has a port, shared memory, processes ------------------------------------ */
@@ -3907,6 +4546,12 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
         cdp__pollwatch_used_up, cdp__pollwatch_remove, cdp__pollwatch_wait
 #define CDP__OS_PROCESSES NULL, NULL
 #endif
+#ifdef _WIN32
+#define CDP__OS_NEWS NULL, NULL, NULL, NULL
+#else
+#define CDP__OS_NEWS \
+    cdp__os_unanswered, cdp__os_addresses, CDP__OS_PORT_OWNER, cdp__os_descriptor_limit
+#endif
 /* Only the text of an error asks for it. */
 #if defined(__linux__) && !defined(CDP_NO_LOG_STRINGS)
 #define CDP__OS_PORT_OWNER cdp__os_port_owner
@@ -3950,8 +4595,7 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
         cdp__os_resolve, cdp__os_listen, cdp__os_adopt, cdp__os_accept, cdp__os_connect, \
             cdp__os_connect_result, cdp__os_send, cdp__os_recv, cdp__os_close,           \
             cdp__os_end_sending, cdp__os_local_addr, CDP__OS_WATCH, cdp__os_wake_open,   \
-            cdp__os_wake_set, cdp__os_wake_clear, cdp__os_unanswered, cdp__os_addresses, \
-            CDP__OS_PORT_OWNER, cdp__os_descriptor_limit                                 \
+            cdp__os_wake_set, cdp__os_wake_clear, CDP__OS_NEWS                           \
     }
 
 CDP_API const cdp_os *cdp_os_default(void) {
@@ -4116,7 +4760,7 @@ CDP_API cdp_status cdp_error_record(const char *path, const char *message) {
 #ifndef CDP_NO_FILES
     const cdp_error *e = cdp_last_error();
     char own[sizeof e->text + 32];
-    const int64_t now_us = cdp__os_date_us();
+    const uint64_t now_us = cdp__os_date_us();
     cdp__file_text f;
     if (!path || !*path) return CDP_ERR_INVALID;
     cdp__format(own, sizeof own, "%s: %s", cdp_status_name(e->status), e->text);
@@ -4133,8 +4777,8 @@ CDP_API cdp_status cdp_error_record(const char *path, const char *message) {
         cdp__file_add(&f, ":%u", e->line);
     }
     /* torchrun takes whole seconds only; cdprun goes by the microseconds */
-    cdp__file_add(&f, "\", \"timestamp\": \"%lld\", \"timestamp_us\": \"%lld\"}}}\n",
-        (long long)(now_us / 1000000), (long long)now_us);
+    cdp__file_add(&f, "\", \"timestamp\": \"%llu\", \"timestamp_us\": \"%llu\"}}}\n",
+        (unsigned long long)(now_us / 1000000), (unsigned long long)now_us);
     errno = cdp__file_text_close(&f);
     return f.err ? CDP_ERR_IO : CDP_OK;
 #else
@@ -6595,7 +7239,7 @@ typedef struct cdp__endpoint {
     int32_t named;  /* the rank at the end, -1: nobody */
     uint8_t why;    /* cdp__why */
     uint8_t hops;   /* ranks that passed this on */
-    uint8_t picks;  /* those of them that wait for any of several ranks, and chose this end */
+    uint8_t picks;  /* how many of these ranks wait for any of several ranks and chose this one */
     cdp__wait last; /* the last wait of the chain */
 } cdp__endpoint;
 
@@ -7480,6 +8124,24 @@ CDP__PRIVATE const cdp__failure_will *cdp__failure_any_will(const cdp__failure *
     return NULL;
 }
 
+/* How long a failure of some ranks may be why another rank leaves. */
+#define CDP__FAILURE_WAKE_MS 10000u
+
+/* A rank is gone, and has not said why. If this rank knows of a failure that made another one
+   leave, and that was not long ago, it need not look for a second cause. */
+CDP__PRIVATE const cdp__failure_will *cdp__failure_recent_will(
+    const cdp__failure *f, uint64_t now) {
+    const cdp__failure_will *best = NULL;
+    uint32_t i;
+    for (i = 0; i < f->will_room; ++i) {
+        const cdp__failure_will *w = &f->wills[i];
+        if (w->used && w->since_ns + CDP__FAILURE_WAKE_MS * CDP__MS >= now
+            && (!best || w->since_ns < best->since_ns))
+            best = w;
+    }
+    return best;
+}
+
 /* Why did `peer` go (-1: all others)? It said so; or this rank itself has failed lately in another
    group, and the peer with it. */
 CDP__PRIVATE bool cdp__failure_inherit(
@@ -7489,6 +8151,11 @@ CDP__PRIVATE bool cdp__failure_inherit(
     if (!w) w = cdp__failure_find_will(f, f->rank);
     if (w) cdp__failure_quote(d, &w->record);
     return w != NULL;
+}
+
+CDP__PRIVATE void cdp__failure_inherit_any(const cdp__failure *f, const cdp__failure_event *v) {
+    const cdp__failure_will *w = cdp__failure_recent_will(f, v->time_ns);
+    if (w) cdp__failure_quote(v->domain, &w->record);
 }
 
 /* Until it is settled, whoever waits for this rank is to know what keeps it. */
@@ -7528,7 +8195,8 @@ CDP__PRIVATE uint32_t cdp__failure_begin(cdp__failure *f, const cdp__failure_eve
     return 0;
 }
 
-/* What needs no settling overrides a cause that is not settled yet. */
+/* While a cause is being settled, a failure that needs no settling (an abort, a mismatch) replaces
+   it; another timeout or lost peer does not. */
 CDP__PRIVATE uint32_t cdp__failure_interrupt(cdp__failure *f, const cdp__failure_event *v) {
     const cdp_status st = v->record->status;
     return st != CDP_ERR_PEER_LOST && st != CDP_ERR_TIMEOUT ? cdp__failure_begin(f, v) : 0;
@@ -7583,6 +8251,8 @@ CDP__PRIVATE uint32_t cdp__failure_conclude(cdp__failure *f, const cdp__failure_
     if (r->status == CDP_ERR_TIMEOUT && r->end.named < 0) r->end.why = CDP__WHY_TURN;
     if (r->end.named >= 0 && cdp__failure_find_will(f, (uint32_t)r->end.named))
         (void)cdp__failure_inherit(f, d, r->end.named);
+    else if (r->status == CDP_ERR_PEER_LOST && r->end.why == CDP__WHY_TEXT)
+        cdp__failure_inherit_any(f, v);
     return cdp__failure_publish(f, v);
 }
 
@@ -7645,6 +8315,9 @@ CDP__PRIVATE bool cdp__failure_correct(
 CDP__PRIVATE uint32_t cdp__failure_adopt(cdp__failure *f, const cdp__failure_event *v) {
     cdp__failure_record *r = &v->domain->record;
     cdp__failure_quote(v->domain, v->record);
+    /* the first rank that saw a loss may not have heard why */
+    if (r->status == CDP_ERR_PEER_LOST && r->end.why == CDP__WHY_TEXT)
+        cdp__failure_inherit_any(f, v);
     if (r->observer != (int32_t)f->rank) cdp__failure_take_sides(f, r, &v->own);
     (void)cdp__failure_correct(f, r, v);
     return cdp__failure_publish(f, v);
@@ -9277,7 +9950,8 @@ CDP__PRIVATE void cdp__transfer_from(
     }
 }
 
-/* The transport copies it, since it is nowhere mapped. > 0: copied; 0: revoked, or refused. */
+/* Copies exposed memory that this rank has not mapped, through the transport's remote.get. Returns
+   the bytes copied, 0 if the owner revoked or refused it, or CDP_ERR_PEER_LOST. */
 CDP__PRIVATE int64_t cdp__transfer_get(
     cdp__world *w, cdp__transfer *x, uint64_t token, uint64_t bytes) {
     const cdp_transport *t = &w->transport;
@@ -10243,7 +10917,8 @@ CDP__PRIVATE void cdp__wait_any_lasts(const cdp_group *g, uint64_t set, const cd
     v.set = set;
     v.since_ns = since_ns;
     v.caller = caller;
-    v.left = g->streams[p].left;
+    /* one that cannot be reached, and was never met, has most likely left before */
+    v.left = g->streams[p].left || (g->peers[p].lost && !cdp__peer_used(g, p));
     (void)cdp__failure_step(&g->w->failure, &v);
 }
 
@@ -10779,7 +11454,7 @@ CDP__PRIVATE void cdp__group_settle(cdp_group *g) {
     cdp__domain_step(g, CDP__FAILURE_TIMER, NULL, sure);
 }
 
-/* A FAILURE has come on this channel from a rank of the world. */
+/* Handles a FAILURE message that rank `peer` of the world sent on this channel. */
 CDP__PRIVATE void cdp__channel_failed(
     cdp__world *w, uint64_t channel, uint32_t peer, const uint8_t *body, uint32_t bytes) {
     cdp_group *g = cdp__group_of_channel(w, channel);
@@ -10926,7 +11601,7 @@ CDP__PRIVATE bool cdp__world_note(
 CDP__PRIVATE bool cdp__group_telling(cdp_group *g, uint64_t now) {
     if (g->settle_ns == CDP__NEVER) return false;
     if (cdp__group_tell_all(g, now)) return true;
-    g->settle_ns = CDP__NEVER; /* whoever cannot be told by now will not be */
+    g->settle_ns = CDP__NEVER; /* Peers that did not take the record until now do not get it. */
     cdp__group_dump_failed(g);
     if (!g->parent) cdp__domain_step(g, CDP__FAILURE_DELIVERED, NULL, false);
     return false;
@@ -11254,7 +11929,8 @@ CDP__PRIVATE cdp__advance cdp__flows_stuck(cdp_group *g, uint64_t now) {
     return g->health == CDP__HEALTHY ? CDP__BLOCKED : CDP__MOVED;
 }
 
-/* The first messages of a flow: what they wait for is over, or lasts. */
+/* Updates the wait records of the oldest send and the oldest receive of a flow: if it has moved
+   data since the last call, the old wait is over and a new one begins. */
 CDP__PRIVATE void cdp__flow_waits(cdp__flow *flow) {
     uint32_t way;
     for (way = 0; way < 2; ++way) {
@@ -11315,8 +11991,11 @@ CDP__PRIVATE cdp_status cdp__flow_post(cdp__flow *flow, const cdp_transfer *t,
     post->x.s = &flow->s;
     post->x.receive = t->receive;
     post->x.data = (uint8_t *)t->data;
-    post->x.row = t->row * cdp_dtype_size(t->dtype);
-    post->x.step = t->step * cdp_dtype_size(t->dtype);
+    post->x.row = post->x.step = 0;
+    if (t->row) {
+        post->x.row = t->row * cdp_dtype_size(t->dtype);
+        post->x.step = t->step * cdp_dtype_size(t->dtype);
+    }
     post->rendezvous = t->rendezvous;
     if (flow->last[way])
         flow->last[way]->next = post;
@@ -12434,7 +13113,7 @@ CDP__PRIVATE void cdp__pends_drop(cdp_group *g) {
 
 /* Knows: the world's lock, its threads, its groups. Promises: at most one thread sleeps in
    transport.wait, and work in flight always has a thread that advances it. May use: >>state,
-   >>failing, >>running, >>pending. */
+   >>waits, >>failing, >>running, >>pending. */
 
 /* At most one thread sleeps in transport.wait. A caller that waits drives the group itself, so
    that a synchronous operation needs no hand-over between threads; the progress thread stands by
@@ -12535,6 +13214,8 @@ CDP__PRIVATE void cdp__world_wait_failed(cdp__world *m) {
     const bool news = e.status == CDP_ERR_ABORTED || e.status == CDP_ERR_PEER_LOST;
     cdp_group *g;
     if (news) e.status = CDP_ERR_PEER_LOST; /* why is to be found out */
+    /* what peers said themselves may tell more than a record of the loss of one of them */
+    if (news) cdp__world_listen(m);
     if (news && cdp__world_told_first(m)) return;
     for (g = m->groups; g; g = g->next)
         if (!news || g->channel == CDP__WORLD_CHANNEL) cdp__group_fail(g, &e);
@@ -13452,10 +14133,14 @@ CDP__PRIVATE cdp_status cdp__device_transfer(
     uint64_t number = 0;
     cdp_status st = cdp_group_status(g);
     uint32_t i;
-    for (i = 0; i < n && st == CDP_OK; ++i)
+    for (i = 0; i < n && st == CDP_OK; ++i) {
         if (list[i].peer == CDP_ANY_RANK || list[i].got)
             st = cdp__fail(CDP_ERR_UNSUPPORTED,
                 "device memory: a receive must say from which rank and how much; use cdp_recv()");
+        if (list[i].row)
+            st = cdp__fail(CDP_ERR_UNSUPPORTED,
+                "device memory: a receive into rows; receive contiguous memory and copy it");
+    }
     if (st != CDP_OK) return st;
     st = g->backend->transfer(g->backend->self, list, n, &number);
     return cdp__device_begun(g, st, number, out);
@@ -14463,18 +15148,35 @@ CDP__PRIVATE void cdp__any_late(cdp__pend *s) {
     cdp__group_see(g, &r, &e);
 }
 
-/* The group fails: nobody is left. Why the others went, one of them may have said; if not, the
-   first one that went is the best guess. */
+/* How many messages with this tag have come from rank p. */
+CDP__PRIVATE uint64_t cdp__any_count(const cdp_group *g, uint32_t p, uint32_t tag) {
+    const cdp__flow *flow = cdp__flow_find(g, p, tag);
+    return flow ? flow->count[1] : 0;
+}
+
+/* Of the others, which have all gone, the one that sent fewest messages with this tag; of several
+   the one that was seen to go first. */
+CDP__PRIVATE uint32_t cdp__any_owing(const cdp_group *g, uint32_t tag) {
+    uint32_t p, best = g->gone - 1;
+    for (p = 0; p < g->desc.world_size; ++p)
+        if (p != g->desc.rank && cdp__any_count(g, p, tag) < cdp__any_count(g, best, tag)) best = p;
+    return best;
+}
+
+/* The group fails: nobody is left. Why the others went, one of them may have said; if not, the one
+   that owes most is the best guess. */
 CDP__PRIVATE void cdp__any_alone(const cdp__pend *s) {
     cdp_group *g = s->of;
-    const uint32_t first = cdp__world_rank(g, g->gone - 1);
+    const uint32_t owing = cdp__any_owing(g, s->want.tag);
+    const uint64_t sent = cdp__any_count(g, owing, s->want.tag);
+    const uint32_t first = cdp__world_rank(g, owing);
     cdp__failure_record r;
     cdp_error e;
     CDP_ASSERT(g->gone);
     cdp__fail(CDP_ERR_PEER_LOST,
-        "a message with tag %u from any rank cannot come any more: all other ranks have left, "
-        "rank %u first",
-        s->want.tag, first);
+        "a message with tag %u from any rank cannot come any more: all other ranks have left; "
+        "rank %u sent fewest of them, %llu",
+        s->want.tag, first, (unsigned long long)sent);
     e = *cdp_last_error();
     cdp__record_make(g, &r, &e);
     r.end.named = (int32_t)first;
@@ -15523,14 +16225,20 @@ CDP_API void cdp_channel_wake(cdp_channel *c) {
     cdp__leave(c->g);
 }
 
-CDP_API void cdp_channel_drop(cdp_channel *c, uint32_t peer, const char *reason) {
-    if (!c || !reason || peer >= c->g->desc.world_size || peer == c->g->desc.rank) return;
+CDP_API cdp_status cdp_channel_drop(cdp_channel *c, uint32_t peer, const char *reason) {
+    if (!c || !reason)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_channel_drop needs a channel and a reason");
+    if (peer >= c->g->desc.world_size || peer == c->g->desc.rank)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_channel_drop: rank %u is no other rank of the channel's group of %u", peer,
+            c->g->desc.world_size);
     cdp__enter(c->g);
     (void)cdp__fail_peer(CDP_ERR_PEER_LOST, c->streams[peer].peer, 0, "rank %u was given up: %s",
         c->streams[peer].peer, reason);
     cdp__channel_lose(c, peer);
     if (c->g->w->sleeping) cdp__world_tell(c->g->w);
     cdp__leave(c->g);
+    return CDP_OK;
 }
 
 CDP_API cdp_status cdp_channel_wait_since(cdp_channel *c, uint64_t *seen, uint64_t until_ns) {
@@ -16203,7 +16911,7 @@ typedef struct cdp__bucket {
     cdp_dtype dtype;
     uint32_t params, pending; /* how many it holds, how many of them are not complete yet */
     const uint32_t *slots;    /* their indices, in the order in which they lie in memory */
-    bool done;                /* a hook has finished with it */
+    bool done;                /* the hook needs this bucket no more */
     uint8_t *flags;           /* gradients in device memory: the flags on the host; else NULL */
     cdp_work work;
     uint64_t start_ns, end_ns; /* written with the group's lock held */
@@ -16838,7 +17546,7 @@ CDP__PRIVATE cdp_status cdp__ddp_open_pack(cdp_ddp *d, uint32_t first) {
     return d->pack ? CDP_OK : cdp__fail_nomem("a copy of small parameters", small_bytes);
 }
 
-/* All buffers of rank `root` to all ranks, and with `params` all parameters. */
+/* Broadcasts all buffers, and if `params` all parameters, from rank `root`. */
 CDP__PRIVATE cdp_status cdp__ddp_broadcast(cdp_ddp *d, uint32_t root, bool params) {
     const uint32_t count = d->param_count + d->desc.buffer_count,
                    first = params ? 0 : d->param_count;
@@ -17735,7 +18443,7 @@ CDP__PRIVATE cdp_status cdp__ddp_rebuild(cdp_ddp *d) {
     if (st != CDP_OK) { /* the others go on with other buckets */
         const cdp_error why = *cdp_last_error();
         cdp_group_abort(d->group, why.text);
-        *cdp__error_slot() = why; /* this rank knows more than that it was aborted */
+        *cdp__error_slot() = why; /* It says more than the error of the abort. */
     }
     d->stats.rebuilt = st == CDP_OK;
     return st;
@@ -18010,8 +18718,9 @@ CDP__PRIVATE void cdp__ddp_divide(cdp_ddp *d, cdp__bucket *b) {
     if (by != 1) (void)cdp__ddp_fail(d, cdp__ddp_divide_data(d, b->dtype, b->memory, b->count, by));
 }
 
-/* One parameter's result to where the caller reads it. `used`: some rank had a gradient for it;
-   the place in the bucket of one that no rank used gets its old content back. */
+/* Copies the result of one parameter to where the caller reads it. `used`: at least one rank had a
+   gradient for the parameter. If not, the gradient gets the content back that it had before the
+   step. */
 CDP__PRIVATE void cdp__ddp_deliver_param(cdp_ddp *d, cdp__param *p, bool used) {
     const uint64_t bytes = cdp__param_bytes(p);
     p->used = used;

@@ -4172,7 +4172,7 @@ CDP_API cdp_status cdp_plan_run(cdp_plan *p, const void *in, void *out) {
 /* ---- >>runner-async: phases that chain themselves ------------------------------------------ */
 
 /* Knows: phases and works. Promises: all phases have their place in the group's order at the call.
-   May use: kit, meshes, stages, planner, runner.
+   May use: kit, kernels, meshes, stages, planner, runner.
 
    The first phase is a batch. Every later one is an alltoall, because that takes its place in the
    group's order at the call; its messages are packed one after the other, by peer. */

@@ -45,7 +45,7 @@
         (implementation) sizes, bins, table, ring, depot, os-stacks, blocks, history, streams,
         request, out-of-memory, texts, shot, build, writer, pickle, json, value, unpickle, unjson,
         import, timeline, svg, reports, sources, cuda, public, settings, lifetime, calls,
-        pool-calls, recording, figures, files
+        pool-calls, recording, notes, figures, files
 
     API BY TASK
         I want to...                                       call
@@ -64,7 +64,7 @@
         know why an allocation failed                      its error text, desc.dump_path,
                                                            cdp_mem_on_oom
         record an allocator that is not this one           desc.recorder_only, cdp_mem_note_alloc,
-                                                           cdp_mem_note_free
+                                                           cdp_mem_note_free, cdp_mem_note_event
         see it without a browser                           cdp_mem_write with CDP_MEM_SVG;
                                                            examples/memory_viz.c
         find a leak                                        cdp_mem_snapshot twice, cdp_mem_compare
@@ -206,7 +206,8 @@ typedef enum cdp_mem_stacks {
     CDP_MEM_STACKS_SITE
 } cdp_mem_stacks;
 
-/* Kinds of events, as PyTorch names them. MAP and UNMAP occur only in files that PyTorch wrote. */
+/* Kinds of events, as PyTorch names them. MAP and UNMAP are of allocators whose segments grow:
+   PyTorch's, and those that cdp_mem_note_event() records. */
 typedef enum cdp_mem_action {
     CDP_MEM_ALLOC = 0,
     CDP_MEM_FREE_REQUESTED,
@@ -242,7 +243,7 @@ typedef struct cdp_mem_record_desc {
 
 typedef struct cdp_mem_desc {
     const cdp_mem_source *source; /* copied, and destroyed with the allocator (default: CUDA)   */
-    bool recorder_only;           /* no source: cdp_mem_note_alloc and _free alone              */
+    bool recorder_only;           /* no source: the calls cdp_mem_note_... alone                */
     uint32_t device;              /* ordinal in snapshots of a recorder_only, up to 1023        */
     uint64_t limit_bytes;         /* never hold more (default: no limit)                        */
     uint64_t max_split_bytes;     /* larger blocks are not split (default: no limit; else at
@@ -419,6 +420,24 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_mem_external(cdp_mem *mem, const char *lab
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_note_alloc(
     cdp_mem *mem, const void *data, uint64_t bytes, void *stream);
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_note_free(cdp_mem *mem, const void *data);
+
+struct cdp_mem_event; /* see >>shots */
+
+/* For desc.recorder_only: any event of another allocator, one that has segments, frees that wait
+   for streams, or failures. Members action, address, size and stream of `event` count, of OOM also
+   device_free (bytes that the device has free; its address is ignored). Blocks that lie in a
+   segment which was recorded before them are shown in it, between free ones.
+     ALLOC, FREE_REQUESTED,   a block is given out; is freed but waits for streams; may be used
+     FREE_COMPLETED           again. Without FREE_COMPLETED it is shown as one that waits.
+     SEGMENT_ALLOC, _FREE     a whole segment; the latter needs address and size of the former
+     SEGMENT_MAP, _UNMAP      pages of segments that grow: MAP adds them to the segment of this
+                              stream that they touch, or they begin one; UNMAP takes free pages
+                              away anywhere, and may leave two segments
+     OOM                      a request failed
+   Errors: INVALID (overlaps what is recorded; not recorded; not free; another action, which has a
+   call of its own), NOMEM, STATE (this allocator has a source); nothing is recorded then. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_mem_note_event(
+    cdp_mem *mem, const struct cdp_mem_event *event);
 
 /* ---- >>statistics ---------------------------------------------------------------------------- */
 
@@ -694,6 +713,8 @@ struct cdp__mem_span { /* a segment */
     uint32_t stack, label;
     uint32_t busy; /* blocks in use or waiting */
     bool large;
+    bool noted; /* of another allocator, which says when it ends */
+    bool grows; /* likewise, page by page */
 };
 
 struct cdp__mem_arena { /* what one pool has for one stream */
@@ -1321,6 +1342,7 @@ struct cdp_mem {
     cdp_mem_oom_func on_oom;
     void *on_oom_user;
     bool dumped;
+    bool noted; /* there are segments of another allocator */
     char dump_path[1024];
 };
 
@@ -1464,8 +1486,8 @@ CDP__MEM_HOT void cdp__mem_free_put(cdp_mem *m, cdp__mem_bins *b, cdp__mem_part 
     cdp__mem_bins_put(b, p);
 }
 
-/* `p`, which is in no list, keeps its first `size` bytes; the rest becomes a free block. */
-CDP__MEM_HOT void cdp__mem_split(cdp_mem *m, cdp__mem_part *p, uint64_t size) {
+/* `p` keeps its first `size` bytes; the rest becomes a block of its own, in no list, like `p`. */
+CDP__MEM_HOT cdp__mem_part *cdp__mem_part_rest(cdp_mem *m, cdp__mem_part *p, uint64_t size) {
     cdp__mem_part *const rest = cdp__mem_part_new(m, p->at + size, p->size - size);
     rest->span = p->span;
     rest->prev = p;
@@ -1473,7 +1495,12 @@ CDP__MEM_HOT void cdp__mem_split(cdp_mem *m, cdp__mem_part *p, uint64_t size) {
     if (rest->next) rest->next->prev = rest;
     p->next = rest;
     p->size = size;
-    cdp__mem_free_put(m, cdp__mem_bins_of(p), rest);
+    return rest;
+}
+
+/* `p`, which is in no list, keeps its first `size` bytes; the rest becomes a free block. */
+CDP__MEM_HOT void cdp__mem_split(cdp_mem *m, cdp__mem_part *p, uint64_t size) {
+    cdp__mem_free_put(m, cdp__mem_bins_of(p), cdp__mem_part_rest(m, p, size));
 }
 
 /* A block that was in a list is given out; with `splits`, only its first `size` bytes. Free pieces
@@ -2003,7 +2030,7 @@ CDP__MEM_HOT void cdp__mem_complete(cdp_mem *m, const cdp__mem_call *c, cdp__mem
     cdp__mem_event_part(m, c, CDP_MEM_FREE_COMPLETED, p);
     cdp__mem_part_end(m, p);
     cdp__mem_part_free(m, p);
-    if (m->desc.no_cache && !s->busy && !s->arena->pool->fixed_bytes)
+    if (m->desc.no_cache && !s->busy && !s->noted && !s->arena->pool->fixed_bytes)
         (void)cdp__mem_release(m, c, s);
 }
 
@@ -2222,7 +2249,7 @@ CDP__PRIVATE cdp_status cdp__mem_segment_new(
 
 /* Whether a segment is whole, free and the ordinary pool's: it can be given back. */
 CDP__PRIVATE bool cdp__mem_idle(const cdp_mem *m, const cdp__mem_span *s) {
-    return !s->busy && s->arena->pool == &m->base;
+    return !s->busy && !s->noted && s->arena->pool == &m->base;
 }
 
 /* Give all idle segments back. Returns the bytes; stops if the source fails, with its status in
@@ -2903,7 +2930,7 @@ typedef struct cdp__mem_raw_part {
 typedef struct cdp__mem_raw_span {
     uint64_t at, size, stream;
     uint32_t stack, label, pool, parts;
-    bool large, external;
+    bool large, external, grows;
 } cdp__mem_raw_span;
 
 typedef struct cdp__mem_raw {
@@ -2965,6 +2992,7 @@ CDP__PRIVATE void cdp__mem_raw_span_of(const cdp__mem_span *s, cdp__mem_raw_span
     out->pool = s->arena->pool->number;
     out->parts = 0;
     out->large = s->large;
+    out->grows = s->grows;
     out->external = false;
 }
 
@@ -3188,6 +3216,7 @@ CDP__PRIVATE bool cdp__mem_build_segments(cdp_mem_shot *s, const cdp__mem_raw *r
         g->stream = span->stream;
         g->large = span->large;
         g->external = span->external;
+        g->grows = span->grows;
         g->label = cdp__mem_raw_label(s, r, span->label);
         g->block_count = span->parts;
         for (j = 0; j < span->parts; ++j, ++at) {
@@ -6717,23 +6746,321 @@ CDP_API cdp_status cdp_mem_external(cdp_mem *mem, const char *label, uint64_t by
     return st;
 }
 
+/* ---- >>notes: events of another allocator ---------------------------------------------------- */
+
+/* Knows: segments and blocks whose places another allocator chose. Promises: the history of what it
+   says can be replayed; what does not fit together is refused, and nothing changes. May use: desc,
+   allocator, record, shots, sizes, bins, table, blocks, history, streams, calls. */
+
+/* The first segment that overlaps these bytes. */
+CDP__PRIVATE cdp__mem_span *cdp__mem_noted_at(const cdp_mem *m, uint64_t at, uint64_t bytes) {
+    cdp__mem_span *s;
+    for (s = m->spans; s; s = s->next)
+        if (s->at < at + bytes && at < s->at + s->size) return s;
+    return NULL;
+}
+
+/* A free block of a segment that has others is a piece in the statistics: from now on, or no more.
+   Every change of a segment's blocks stands between these two. */
+CDP__PRIVATE void cdp__mem_piece_begin(cdp_mem *m, const cdp__mem_part *p) {
+    if (!p || p->state != CDP_MEM_INACTIVE || !cdp__mem_is_split(p)) return;
+    cdp__mem_up(&m->tally.inactive_split, p->span->large, 1);
+    cdp__mem_up(&m->tally.inactive_split_bytes, p->span->large, p->size);
+}
+
+CDP__PRIVATE void cdp__mem_piece_end(cdp_mem *m, const cdp__mem_part *p) {
+    if (!p || p->state != CDP_MEM_INACTIVE || !cdp__mem_is_split(p)) return;
+    cdp__mem_down(&m->tally.inactive_split, p->span->large, 1);
+    cdp__mem_down(&m->tally.inactive_split_bytes, p->span->large, p->size);
+}
+
+/* These bytes of a segment as a block of their own, in no list; NULL: they are not free. */
+CDP__PRIVATE cdp__mem_part *cdp__mem_noted_cut(
+    cdp_mem *m, cdp__mem_span *s, uint64_t at, uint64_t bytes) {
+    cdp__mem_part *p = s->first, *whole, *rest;
+    while (p && p->at + p->size <= at)
+        p = p->next;
+    if (!p || p->state != CDP_MEM_INACTIVE || p->at > at || at + bytes > p->at + p->size)
+        return NULL;
+    whole = p;
+    cdp__mem_piece_end(m, whole);
+    cdp__mem_bins_take(cdp__mem_bins_of(whole), whole);
+    if (whole->at < at) {
+        p = cdp__mem_part_rest(m, whole, at - whole->at);
+        cdp__mem_free_put(m, cdp__mem_bins_of(whole), whole);
+        cdp__mem_piece_begin(m, whole);
+    }
+    if (p->size > bytes) {
+        rest = cdp__mem_part_rest(m, p, bytes);
+        cdp__mem_free_put(m, cdp__mem_bins_of(rest), rest);
+        cdp__mem_piece_begin(m, rest);
+    }
+    return p;
+}
+
+/* A segment has another size from now on. */
+CDP__PRIVATE void cdp__mem_noted_resize(cdp_mem *m, cdp__mem_span *s, uint64_t size) {
+    if (s->size >= m->sizes.max_split) cdp__mem_down(&m->tally.oversize_segments, false, 1);
+    if (size >= m->sizes.max_split) cdp__mem_up(&m->tally.oversize_segments, false, 1);
+    cdp__mem_down(&m->tally.reserved_bytes, s->large, s->size);
+    cdp__mem_up(&m->tally.reserved_bytes, s->large, size);
+    m->held = m->held - s->size + size;
+    s->size = size;
+}
+
+CDP__PRIVATE void cdp__mem_noted_event(
+    cdp_mem *m, const cdp__mem_call *c, const cdp_mem_event *e, cdp__mem_arena *arena) {
+    cdp__mem_span range;
+    memset(&range, 0, sizeof range);
+    range.at = e->address;
+    range.size = e->size;
+    range.arena = arena;
+    range.stack = c->stack;
+    cdp__mem_event_span(m, c, e->action, &range);
+}
+
+/* A new segment, free as a whole. */
+CDP__PRIVATE void cdp__mem_noted_add(
+    cdp_mem *m, const cdp__mem_call *c, const cdp_mem_event *e, cdp__mem_arena *a, bool large) {
+    cdp__mem_part *const p = cdp__mem_span_add(m, a, e->address, e->size, large);
+    p->span->noted = true;
+    p->span->grows = e->action == CDP_MEM_SEGMENT_MAP;
+    p->span->stack = c->stack;
+    p->span->label = c->label;
+    cdp__mem_free_put(m, cdp__mem_bins_of(p), p);
+}
+
+/* Pages at the end of a segment, or in front of it. */
+CDP__PRIVATE void cdp__mem_noted_grow(cdp_mem *m, cdp__mem_span *s, const cdp_mem_event *e) {
+    const bool behind = e->address == s->at + s->size;
+    cdp__mem_part *const p = cdp__mem_part_new(m, e->address, e->size);
+    cdp__mem_part *other = s->first;
+    while (behind && other->next)
+        other = other->next;
+    cdp__mem_piece_end(m, other);
+    p->span = s;
+    p->state = CDP_MEM_PENDING; /* not free yet */
+    if (behind) {
+        p->prev = other;
+        other->next = p;
+    } else {
+        p->next = other;
+        other->prev = p;
+        s->first = p;
+        s->at = e->address;
+    }
+    cdp__mem_piece_begin(m, other);
+    cdp__mem_noted_resize(m, s, s->size + e->size);
+    cdp__mem_part_free(m, p);
+    cdp__mem_hear(m, e->action, e->address, e->size, &m->base);
+}
+
+/* The blocks from `p` on are a segment of their own from now on. */
+CDP__PRIVATE void cdp__mem_noted_divide(cdp_mem *m, cdp__mem_span *s, cdp__mem_part *p) {
+    cdp__mem_span *const t = m->unused_spans;
+    const uint64_t end = s->at + s->size;
+    m->unused_spans = t->next;
+    *t = *s;
+    t->prev = s;
+    t->next = s->next;
+    if (t->next)
+        t->next->prev = t;
+    else
+        m->last_span = t;
+    s->next = t;
+    t->first = p;
+    t->at = p->at;
+    t->size = 0;
+    t->busy = 0;
+    cdp__mem_up(&m->tally.segment, t->large, 1);
+    cdp__mem_noted_resize(m, t, end - p->at);
+    cdp__mem_noted_resize(m, s, s->size - t->size);
+    for (; p; p = p->next) {
+        p->span = t;
+        if (p->state != CDP_MEM_INACTIVE) ++t->busy;
+    }
+    s->busy -= t->busy;
+}
+
+/* Take free pages away; `p` is their block, in no list. */
+CDP__PRIVATE void cdp__mem_noted_shrink(cdp_mem *m, cdp__mem_part *p) {
+    cdp__mem_span *const s = p->span;
+    cdp__mem_part *const prev = p->prev, *const next = p->next;
+    if (!prev && !next) {
+        cdp__mem_span_remove(m, s);
+        return;
+    }
+    cdp__mem_piece_end(m, prev);
+    cdp__mem_piece_end(m, next);
+    if (prev && next) cdp__mem_noted_divide(m, s, next);
+    if (prev)
+        prev->next = NULL;
+    else
+        s->first = next;
+    if (next) next->prev = NULL;
+    if (!prev) s->at = next->at;
+    cdp__mem_noted_resize(m, s, s->size - p->size);
+    cdp__mem_part_drop(m, p);
+    cdp__mem_piece_begin(m, prev);
+    cdp__mem_piece_begin(m, next);
+}
+
+CDP__PRIVATE cdp_status cdp__mem_noted_wrong(const cdp_mem_event *e, const char *why) {
+    return cdp__fail(CDP_ERR_INVALID, "cdp_mem_note_event: %s of %llu bytes at 0x%llx: %s",
+        cdp_mem_action_name(e->action), (unsigned long long)e->size, (unsigned long long)e->address,
+        why);
+}
+
+/* The segment of this stream that grows and touches these pages. */
+CDP__PRIVATE cdp__mem_span *cdp__mem_noted_beside(
+    const cdp_mem *m, const cdp__mem_arena *a, const cdp_mem_event *e) {
+    cdp__mem_span *s;
+    for (s = m->spans; s; s = s->next)
+        if (s->grows && s->arena == a
+            && (s->at + s->size == e->address || e->address + e->size == s->at))
+            return s;
+    return NULL;
+}
+
+/* SEGMENT_ALLOC and SEGMENT_MAP. */
+CDP__PRIVATE cdp_status cdp__mem_note_more(
+    cdp_mem *m, const cdp__mem_call *c, const cdp_mem_event *e) {
+    const bool large = e->size > CDP__MEM_SMALL_SEGMENT;
+    cdp__mem_arena *const a = cdp__mem_arena_of(m, &m->base, (void *)(uintptr_t)e->stream);
+    cdp__mem_span *s;
+    if (cdp__mem_noted_at(m, e->address, e->size))
+        return cdp__mem_noted_wrong(e, "overlaps a segment that exists");
+    if (!a || !cdp__mem_arena_ready(m, a, large) || !cdp__mem_prepare(m))
+        return cdp__fail_nomem("cdp_mem_note_event", cdp__mem_bins_bytes(false));
+    s = e->action == CDP_MEM_SEGMENT_MAP ? cdp__mem_noted_beside(m, a, e) : NULL;
+    if (s)
+        cdp__mem_noted_grow(m, s, e);
+    else
+        cdp__mem_noted_add(m, c, e, a, large);
+    cdp__mem_noted_event(m, c, e, a);
+    return CDP_OK;
+}
+
+/* SEGMENT_FREE and SEGMENT_UNMAP. */
+CDP__PRIVATE cdp_status cdp__mem_note_less(
+    cdp_mem *m, const cdp__mem_call *c, const cdp_mem_event *e) {
+    const bool pages = e->action == CDP_MEM_SEGMENT_UNMAP;
+    cdp__mem_span *const s = cdp__mem_noted_at(m, e->address, e->size);
+    cdp__mem_arena *a;
+    cdp__mem_part *p;
+    if (!s || !s->noted || s->grows != pages
+        || (!pages && (s->at != e->address || s->size != e->size)))
+        return cdp__mem_noted_wrong(e, "there is no such segment");
+    if (!cdp__mem_prepare(m)) return cdp__fail_nomem("cdp_mem_note_event", sizeof *p);
+    a = s->arena;
+    p = cdp__mem_noted_cut(m, s, e->address, e->size);
+    if (!p) return cdp__mem_noted_wrong(e, "it is not free, or not of one segment");
+    cdp__mem_hear(m, e->action, e->address, e->size, &m->base);
+    cdp__mem_noted_event(m, c, e, a);
+    cdp__mem_noted_shrink(m, p);
+    return CDP_OK;
+}
+
 CDP__PRIVATE cdp_status cdp__mem_note_block(
     cdp_mem *m, cdp__mem_call *c, uint64_t at, uint64_t bytes, void *stream) {
     cdp__mem_arena *const a = cdp__mem_arena_of(m, &m->base, stream);
     const bool large = cdp__mem_is_large(bytes);
+    cdp__mem_span *s;
     cdp__mem_part *p;
     if (cdp__mem_table_find(&m->table, at))
         return cdp__fail(CDP_ERR_INVALID, "cdp_mem_note_alloc: 0x%llx is in use already",
             (unsigned long long)at);
     if (!a || !cdp__mem_arena_ready(m, a, large) || !cdp__mem_prepare(m))
         return cdp__fail_nomem("cdp_mem_note_alloc", cdp__mem_bins_bytes(false));
-    p = cdp__mem_span_add(m, a, at, bytes, large);
-    p->span->stack = p->stack = c->stack;
-    p->span->label = p->label = c->label;
-    if (bytes >= m->log.desc.min_bytes) cdp__mem_event_span(m, c, CDP_MEM_SEGMENT_ALLOC, p->span);
+    s = m->noted ? cdp__mem_noted_at(m, at, bytes) : NULL;
+    p = s && s->noted ? cdp__mem_noted_cut(m, s, at, bytes) : NULL;
+    if (s && !p)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_mem_note_alloc: %llu bytes at 0x%llx are not free in one segment",
+            (unsigned long long)bytes, (unsigned long long)at);
+    if (!p) {
+        p = cdp__mem_span_add(m, a, at, bytes, large);
+        p->span->stack = c->stack;
+        p->span->label = c->label;
+        if (bytes >= m->log.desc.min_bytes)
+            cdp__mem_event_span(m, c, CDP_MEM_SEGMENT_ALLOC, p->span);
+    }
+    p->stack = c->stack;
+    p->label = c->label;
     cdp__mem_part_begin(m, p, bytes);
     cdp__mem_event_part(m, c, CDP_MEM_ALLOC, p);
     return CDP_OK;
+}
+
+/* FREE_REQUESTED and FREE_COMPLETED. */
+CDP__PRIVATE cdp_status cdp__mem_note_freed(
+    cdp_mem *m, const cdp__mem_call *c, const cdp_mem_event *e) {
+    cdp__mem_part *const p = cdp__mem_table_find(&m->table, e->address);
+    const bool asked = e->action == CDP_MEM_FREE_REQUESTED;
+    if (!p || p->state != (asked ? CDP_MEM_ACTIVE : CDP_MEM_PENDING))
+        return cdp__mem_noted_wrong(e, asked ? "no block in use begins there" : "no free waits");
+    if (!asked) {
+        cdp__mem_complete_waited(m, c, p);
+        return CDP_OK;
+    }
+    cdp__mem_event_part(m, c, CDP_MEM_FREE_REQUESTED, p);
+    cdp__mem_part_leave(m, p);
+    cdp__mem_part_wait(m, p);
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__mem_note_oom(
+    cdp_mem *m, const cdp__mem_call *c, const cdp_mem_event *e) {
+    cdp__mem_arena *const a = cdp__mem_arena_of(m, &m->base, (void *)(uintptr_t)e->stream);
+    cdp__mem_record *r;
+    if (!a) return cdp__fail_nomem("cdp_mem_note_event", sizeof *a);
+    ++m->stats.ooms;
+    r = cdp__mem_event_add(m, c, CDP_MEM_OOM, 0, e->size);
+    cdp__mem_event_place(r, a);
+    if (r) r->extra = e->device_free;
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__mem_note_any(cdp_mem *m, cdp__mem_call *c, const cdp_mem_event *e) {
+    cdp_status st;
+    switch (e->action) {
+    case CDP_MEM_ALLOC:
+        return cdp__mem_note_block(m, c, e->address, e->size, (void *)(uintptr_t)e->stream);
+    case CDP_MEM_FREE_REQUESTED:
+    case CDP_MEM_FREE_COMPLETED: return cdp__mem_note_freed(m, c, e);
+    case CDP_MEM_SEGMENT_ALLOC:
+    case CDP_MEM_SEGMENT_MAP:
+        st = cdp__mem_note_more(m, c, e);
+        m->noted = m->noted || st == CDP_OK;
+        return st;
+    case CDP_MEM_SEGMENT_FREE:
+    case CDP_MEM_SEGMENT_UNMAP: return cdp__mem_note_less(m, c, e);
+    case CDP_MEM_OOM: return cdp__mem_note_oom(m, c, e);
+    case CDP_MEM_SNAPSHOT:
+    case CDP_MEM_USER_DEFINED:
+    case CDP_MEM_ANNOTATE:
+    case CDP_MEM_ACTION_COUNT:
+    default: return cdp__mem_noted_wrong(e, "this action has a call of its own, or is none");
+    }
+}
+
+CDP_API cdp_status cdp_mem_note_event(cdp_mem *mem, const cdp_mem_event *event) {
+    const uint64_t most = CDP__MEM_REQUEST_MAX;
+    cdp__mem_call c;
+    cdp_status st;
+    if (!mem || !event)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_mem_note_event needs mem and an event");
+    if (!mem->desc.recorder_only)
+        return cdp__fail(CDP_ERR_STATE, "cdp_mem_note_event: this allocator has a source");
+    if (!event->size || event->size >= most || event->address > UINT64_MAX - most)
+        return cdp__mem_noted_wrong(event, "no such size or place is possible");
+    CDP__MEM_CALLER(&c);
+    cdp__mem_call_begin(mem, &c, CDP__MEM_WANTS_STACK, NULL);
+    cdp__mem_lock(mem);
+    cdp__mem_call_enter(mem, &c);
+    st = cdp__mem_note_any(mem, &c, event);
+    cdp__mem_unlock(mem);
+    return st;
 }
 
 CDP_API cdp_status cdp_mem_note_alloc(

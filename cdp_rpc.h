@@ -12,6 +12,7 @@
         #define CDP_IMPLEMENTATION      in exactly one C or C++ file, before
         #include "cdp_tcp.h"            or another way to connect ranks, and
         #include "cdp_rpc.h"            which needs cdp.h alone
+        Install: cp cdp.h cdp_store.h cdp_tcp.h cdp_rpc.h your/program/; there is nothing to build.
 
     QUICK START
         #define CDP_IMPLEMENTATION
@@ -56,9 +57,9 @@
         optimizer          steps on the owners of parameters
         (implementation) table: owners, users, forks and holds by number; forks: who must know whom
         before a value may be destroyed; waves: which gradients flow where; packets: messages as
-        bytes; rpc-state, rpc-send, rpc-contexts, rpc-calls, rpc-passes, rpc-requests, rpc-intake,
-        rpc-waits, rpc-life, rpc-shutdown, rpc-facts, rpc-start, rpc-references, rpc-replies,
-        rpc-gradients, update-rules, rpc-optimizer, rpc-create
+        bytes; rpc-state, rpc-send, rpc-contexts, rpc-calls, rpc-sums, rpc-passes, rpc-requests,
+        rpc-intake, rpc-waits, rpc-life, rpc-shutdown, rpc-facts, rpc-start, rpc-references,
+        rpc-replies, rpc-gradients, update-rules, rpc-optimizer, rpc-create
 
     API BY TASK
         I want to...                                       call
@@ -85,6 +86,8 @@
         record calls for a backward pass                   .ctx of cdp_call_desc, .backward of
                                                            cdp_rpc_function, cdp_ctx_op
         compute gradients over all ranks                   cdp_ctx_backward, cdp_ctx_grad
+        train a table of which few rows are used           .grad_rows of cdp_backward
+        return much without a copy                         cdp_rpc_reply_value
         update parameters on their ranks                   cdp_dist_optim_step
 
     COMING FROM torch.distributed.rpc
@@ -107,6 +110,7 @@
         dist_autograd.context()                cdp_ctx_begin, cdp_ctx_end, .ctx of cdp_call_desc
         dist_autograd.backward(id, roots)      cdp_ctx_backward: ends also where a value is unused
         dist_autograd.get_gradients(id)        cdp_ctx_grad
+        nn.Embedding(sparse=True)              .grad_rows of cdp_backward, cdp_ctx_grad_rows
         DistributedOptimizer, opt.step(id)     cdp_dist_optim_create, cdp_dist_optim_step
 
     CONFIGURATION
@@ -131,7 +135,8 @@
         the caller's memory is free again when it returns. Bodies of more than 64 KiB stay with
         their sender until the receiver has room (max_queue_bytes). At most max_calls calls to one
         rank are under way, and a rank serves at most its part of max_queue for each other one: more
-        wait at the caller. Records are kept and used again.
+        wait at the caller. Records are kept and used again, and so is the memory of messages of
+        more than 64 KiB: at most twice max_message_bytes that nothing uses.
 
     ERRORS
         See cdp_rpc_start(). `ran` of cdp_call says whether the function ran: NO is certain, YES is
@@ -492,7 +497,8 @@ struct cdp_rpc_request {
    INVALID (too long), NOMEM. */
 CDP_API cdp_status cdp_rpc_reply(cdp_rpc_request *request, const cdp_args *results);
 /* Of cdp_rpc_remote(): this value stays here. Of another call: its plain bytes are sent, then it
-   is destroyed. Errors as above, after which the value is the caller's. */
+   is destroyed; more than 64 KiB in one piece (one iov, no tensors and references) are not copied
+   here, the caller reads them in place. Errors as above, after which the value is the caller's. */
 CDP_API cdp_status cdp_rpc_reply_value(cdp_rpc_request *request, const cdp_value *value);
 /* The function failed: the caller gets CDP_ERR_REMOTE, `code` and this text (at most 400 bytes; no
    format). NULL: no text. */
@@ -636,9 +642,9 @@ typedef struct cdp_dist_optim cdp_dist_optim;
 CDP_MUST_CHECK CDP_API cdp_status cdp_dist_optim_create(
     const cdp_optim_desc *desc, cdp_dist_optim **out);
 /* One step with the gradients of a context, on all owners at once; waits for all. A parameter
-   without a gradient stays as it is, and so do rows of one whose gradient is of some rows (see
-   grad_rows; SGD, ADAGRAD and ADAM without weight_decay). After a failure, which names every owner that failed, the
-   others have made their step. */
+   without a gradient stays as it is, and so do the other rows of one whose gradient is of some
+   rows (see grad_rows; SGD, ADAGRAD and ADAM without weight_decay). After a failure, which names
+   every owner that failed, the others have made their step. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_dist_optim_step(cdp_dist_optim *optim, cdp_ctx *ctx);
 /* Other settings from the next step on. 0: as it was. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_dist_optim_set(
@@ -1422,8 +1428,8 @@ typedef enum cdp__rpc_kind {
     CDP__RPC_REMOTE_ACK, /* a: rid; b: fid; aux: how */
     CDP__RPC_FORK,       /* a: rid; b: fid; aux: parent */
     CDP__RPC_FORK_ACK,   /* as REMOTE_ACK */
-    CDP__RPC_ACCEPT,     /* b: fid */
-    CDP__RPC_DELETE,     /* a: rid; b: fid */
+    CDP__RPC_ACCEPT,     /* b: fid; body: more of them, as a and b */
+    CDP__RPC_DELETE,     /* a: rid; b: fid; body: more of them */
     CDP__RPC_MARK,       /* a: context; b: value; aux: node that sends it; slot: pass */
     CDP__RPC_GRAD,       /* as MARK, and a tensor, or none: no gradient */
     CDP__RPC_DONE,       /* a: context; b: pass; aux: node that gets it */
@@ -1446,6 +1452,7 @@ typedef enum cdp__rpc_kind {
 #define CDP__RPC_SHAPE 80u         /* a tensor: dtype, dims, value, shape */
 #define CDP__RPC_TENSORS 16u       /* in one message */
 #define CDP__RPC_TEXT 400u         /* of a failure */
+#define CDP__RPC_LIST 4080u        /* bytes of a list: 255 more than the first */
 #define CDP__RPC_INLINE_MAX 65536u /* longer bodies are offered */
 #define CDP__RPC_NAME 128u
 
@@ -1534,6 +1541,10 @@ CDP__PRIVATE const char *cdp__rpc_wrong_shapes(const cdp__rpc_packet *p, uint32_
     return NULL;
 }
 
+CDP__PRIVATE bool cdp__rpc_is_list(cdp__rpc_kind kind) {
+    return kind == CDP__RPC_ACCEPT || kind == CDP__RPC_DELETE;
+}
+
 /* Of the parts of a message; the words of a failure name the part. NULL: all is well. */
 CDP__PRIVATE const char *cdp__rpc_wrong_head(const cdp__rpc_packet *p, uint64_t max_bytes) {
     const uint32_t on = p->flags & (CDP__RPC_ON | CDP__RPC_REMOTE);
@@ -1555,6 +1566,8 @@ CDP__PRIVATE const char *cdp__rpc_wrong_head(const cdp__rpc_packet *p, uint64_t 
     if (p->tensors > (p->kind == CDP__RPC_GRAD ? 1 : CDP__RPC_TENSORS)
         || (p->tensors && p->kind > CDP__RPC_REPLY && p->kind != CDP__RPC_GRAD))
         return "too many tensors";
+    if (cdp__rpc_is_list(p->kind))
+        return p->bytes % 16 || p->bytes > CDP__RPC_LIST ? "a list of no length" : NULL;
     if (p->kind >= CDP__RPC_CANCEL && p->bytes != cdp__rpc_head_bytes(p) && p->kind != CDP__RPC_GRAD
         && p->kind != CDP__RPC_CTX_FAIL)
         return "a body where there is none";
@@ -1638,7 +1651,8 @@ CDP__PRIVATE const char *cdp__rpc_read(const cdp_channel_message *m, uint32_t me
         return "an unknown answer";
     if (p->kind > CDP__RPC_DELETE && (cdp__rpc_maker(p->a) >= ranks || !(p->a << 16)))
         return "a context of no rank";
-    if (p->kind != CDP__RPC_FAIL && p->kind != CDP__RPC_CTX_FAIL && p->bytes)
+    if (p->kind != CDP__RPC_FAIL && p->kind != CDP__RPC_CTX_FAIL && p->bytes
+        && !cdp__rpc_is_list(p->kind))
         return cdp__rpc_wrong_body(p, m->peer, me, ranks);
     return NULL;
 }
@@ -1685,9 +1699,11 @@ typedef struct cdp__rpc_out {
     uint32_t on;    /* slot of a reference that must be confirmed first, or 0 */
     uint32_t children;
     uint64_t child[CDP__RPC_RREFS];
-    uint64_t handle; /* of the offer, once it was made */
-    bool broken;     /* a reference in it broke: it must not leave */
-    bool in_order;   /* it waits until it is its call's turn */
+    uint64_t handle;     /* of the offer, once it was made */
+    bool broken;         /* a reference in it broke: it must not leave */
+    bool in_order;       /* it waits until it is its call's turn */
+    const void *lent;    /* the body, if it is the program's; else it lies behind this record */
+    cdp__rpc_task *back; /* runs when the program's body is its own again */
 } cdp__rpc_out;
 
 typedef struct cdp__rpc_call {
@@ -1786,6 +1802,7 @@ typedef struct cdp__rpc_peer {
     cdp_error why;
     uint64_t sent, received;          /* messages to it and from it, for the sums of shutdown */
     cdp__rpc_out *queue, **queue_end; /* what there was no room for yet */
+    cdp__rpc_out *list;               /* one of them that more may be put into, or NULL */
     cdp__rpc_out *offered;            /* bodies that it has not fetched yet */
 } cdp__rpc_peer;
 
@@ -1804,6 +1821,15 @@ typedef enum cdp__rpc_phase {
 } cdp__rpc_phase;
 
 #define CDP__RPC_BUILTINS 3u
+
+/* Memory for long messages, which is kept for the next ones: fresh memory of the system costs as
+   much as a copy. */
+#define CDP__RPC_AREAS 16u
+typedef struct cdp__rpc_area {
+    void *at; /* NULL: none */
+    uint64_t room;
+    bool used;
+} cdp__rpc_area;
 
 struct cdp_rpc {
     cdp_rpc_desc desc;
@@ -1857,6 +1883,10 @@ struct cdp_rpc {
     bool stop;
     uint32_t kept;    /* requests that outlive cdp_rpc_destroy() */
     uint8_t *scratch; /* CDP__RPC_INLINE_MAX bytes: a short message is gathered here */
+    cdp__rpc_area areas[CDP__RPC_AREAS];
+    uint64_t areas_kept; /* bytes of those that are not used */
+    /* while an answer is posted: what runs when its body may be freed; NULL: it is copied */
+    cdp__rpc_task *lends;
 };
 
 /* A gradient that one input of one node sent. */
@@ -2057,6 +2087,57 @@ CDP__PRIVATE bool cdp__rpc_turn(const cdp_rpc *rpc, const cdp__rpc_call *c) {
     return true;
 }
 
+/* ---- memory of long messages */
+
+/* Memory that is not used goes back to the system. */
+CDP__PRIVATE void cdp__rpc_area_drop(cdp_rpc *rpc, cdp__rpc_area *a) {
+    if (!a->at || a->used) return;
+    rpc->areas_kept -= a->room;
+    cdp__free(rpc->os, a->at);
+    a->at = NULL;
+}
+
+/* NULL: out of memory. */
+CDP__PRIVATE void *cdp__rpc_area_alloc(cdp_rpc *rpc, uint64_t bytes) {
+    cdp__rpc_area *fit = NULL, *none = NULL;
+    uint32_t i;
+    if (bytes <= CDP__RPC_INLINE_MAX) return cdp__alloc(rpc->os, bytes);
+    for (i = 0; i < CDP__RPC_AREAS; ++i) {
+        cdp__rpc_area *a = &rpc->areas[i];
+        if (!a->at) none = a;
+        if (!a->at || a->used || a->room < bytes || a->room / 2 > bytes) continue;
+        if (!fit || a->room < fit->room) fit = a;
+    }
+    if (fit) {
+        rpc->areas_kept -= fit->room;
+        fit->used = true;
+        return fit->at;
+    }
+    for (i = 0; i < CDP__RPC_AREAS && !none; ++i) {
+        cdp__rpc_area_drop(rpc, &rpc->areas[i]);
+        if (!rpc->areas[i].at) none = &rpc->areas[i];
+    }
+    if (!none) return cdp__alloc(rpc->os, bytes);
+    none->at = cdp__alloc(rpc->os, bytes);
+    none->room = bytes;
+    none->used = none->at != NULL;
+    return none->at;
+}
+
+/* Of cdp__rpc_area_alloc(), or any other memory. */
+CDP__PRIVATE void cdp__rpc_area_free(cdp_rpc *rpc, void *p) {
+    cdp__rpc_area *a = rpc->areas;
+    while (p && a < rpc->areas + CDP__RPC_AREAS && a->at != p)
+        ++a;
+    if (!p || a == rpc->areas + CDP__RPC_AREAS) {
+        cdp__free(rpc->os, p);
+        return;
+    }
+    a->used = false;
+    rpc->areas_kept += a->room;
+    if (rpc->areas_kept > 2 * rpc->desc.max_message_bytes) cdp__rpc_area_drop(rpc, a);
+}
+
 CDP__PRIVATE cdp__rpc_rq *cdp__rpc_rq_open(cdp_rpc *rpc) {
     cdp__rpc_rq *rq = rpc->free_rqs;
     if (rq)
@@ -2085,7 +2166,7 @@ CDP__PRIVATE void cdp__rpc_rq_close(cdp_rpc *rpc, cdp__rpc_rq *rq) {
         rpc->all = rq->after;
     if (rq->after) rq->after->before = rq->before;
     rpc->in_bytes -= rq->counted;
-    cdp__free(rpc->os, rq->buffer);
+    cdp__rpc_area_free(rpc, rq->buffer);
     cdp__free(rpc->os, rq->tensors);
     if (rq->pub.ctx) cdp__ctx_unuse(rpc, rq->pub.ctx);
     rq->next = rpc->free_rqs;
@@ -2153,11 +2234,17 @@ CDP__PRIVATE bool cdp__rpc_reserve(cdp_rpc *rpc, uint32_t need) {
 
 CDP__PRIVATE void cdp__rpc_give_up(cdp_rpc *rpc, uint32_t rank, const char *reason) {
     rpc->peers[rank].dropped = true;
-    cdp_channel_drop(rpc->channel, rank, reason);
+    (void)cdp_channel_drop(rpc->channel, rank, reason);
 }
 
 CDP__PRIVATE uint8_t *cdp__rpc_body(cdp__rpc_out *o) {
     return (uint8_t *)(o + 1);
+}
+
+/* Nothing reads the message any more. */
+CDP__PRIVATE void cdp__rpc_out_free(cdp_rpc *rpc, cdp__rpc_out *o) {
+    if (o->back) cdp__rpc_add_task(rpc, o->back);
+    cdp__rpc_area_free(rpc, o);
 }
 
 CDP__PRIVATE cdp_channel_message cdp__rpc_message(
@@ -2186,20 +2273,22 @@ CDP__PRIVATE void cdp__rpc_flush(cdp_rpc *rpc, uint32_t to) {
     cdp__rpc_peer *peer = &rpc->peers[to];
     while (peer->queue && !rpc->lost[to]) {
         cdp__rpc_out *o = peer->queue;
-        const cdp_channel_message m = cdp__rpc_message(&o->p, to, cdp__rpc_body(o));
+        const cdp_channel_message m =
+            cdp__rpc_message(&o->p, to, o->lent ? o->lent : cdp__rpc_body(o));
         const bool offer = o->p.bytes > CDP__RPC_INLINE_MAX;
         const cdp_status st = offer ? cdp_channel_offer(rpc->channel, &m, &o->handle)
                                     : cdp_channel_send(rpc->channel, &m);
         if (st == CDP_ERR_NOMEM) cdp__rpc_give_up(rpc, to, "out of memory for a message to it");
         if (st != CDP_OK) return;
         cdp__rpc_left(rpc, to, &o->p);
+        if (o == peer->list) peer->list = NULL;
         peer->queue = o->next;
         if (!o->next) peer->queue_end = &peer->queue;
         if (offer) {
             o->next = peer->offered;
             peer->offered = o;
         } else {
-            cdp__free(rpc->os, o);
+            cdp__rpc_out_free(rpc, o);
         }
     }
 }
@@ -2280,6 +2369,7 @@ CDP__PRIVATE cdp_status cdp__rpc_post(
     cdp_rpc *rpc, uint32_t to, cdp__rpc_packet *p, const cdp_args *args) {
     uint64_t head;
     cdp__rpc_out *o;
+    bool lend;
     if (rpc->lost[to]) return CDP_OK; /* nobody reads it */
     p->tensors = args ? args->tensor_count : 0;
     head = cdp__rpc_head_bytes(p);
@@ -2296,12 +2386,19 @@ CDP__PRIVATE cdp_status cdp__rpc_post(
         if (st == CDP_OK || st == CDP_ERR_PEER_LOST) return CDP_OK;
         if (st != CDP_PENDING) return st;
     }
-    o = (cdp__rpc_out *)cdp__alloc(rpc->os, sizeof *o + p->bytes);
+    lend = rpc->lends && p->bytes > CDP__RPC_INLINE_MAX && !head && args->iov_count == 1;
+    o = (cdp__rpc_out *)cdp__rpc_area_alloc(rpc, sizeof *o + (lend ? 0 : p->bytes));
     if (!o) return cdp__fail_nomem("a message of a call", sizeof *o + p->bytes);
     memset(o, 0, sizeof *o);
     o->p = *p;
     o->to = to;
-    cdp__rpc_put_args(cdp__rpc_put_head(cdp__rpc_body(o), p), p, args);
+    if (lend) {
+        o->lent = args->iov[0].data;
+        o->back = rpc->lends;
+        rpc->lends = NULL;
+    } else {
+        cdp__rpc_put_args(cdp__rpc_put_head(cdp__rpc_body(o), p), p, args);
+    }
     cdp__rpc_queue_out(rpc, o);
     return CDP_OK;
 }
@@ -2313,9 +2410,37 @@ CDP__PRIVATE void cdp__rpc_must_post(
         cdp__rpc_give_up(rpc, to, "out of memory for a message to it");
 }
 
+/* While the link to a rank is busy, what references have to say there is put into one message, as
+   far as it goes; the table allows it to overtake others. False: send it by itself. */
+CDP__PRIVATE bool cdp__rpc_listed(
+    cdp_rpc *rpc, uint32_t to, cdp__rpc_kind kind, uint64_t a, uint64_t b) {
+    cdp__rpc_peer *peer = &rpc->peers[to];
+    cdp__rpc_out *o = peer->list;
+    uint8_t *at;
+    if (!cdp__rpc_is_list(kind) || !peer->queue) return false;
+    if (o && o->p.kind == kind && o->p.bytes < CDP__RPC_LIST) {
+        at = cdp__rpc_body(o) + o->p.bytes;
+        cdp__put_u64(at, a);
+        cdp__put_u64(at + 8, b);
+        o->p.bytes += 16;
+        return true;
+    }
+    o = (cdp__rpc_out *)cdp__alloc(rpc->os, sizeof *o + CDP__RPC_LIST);
+    if (!o) return false;
+    memset(o, 0, sizeof *o);
+    o->p.kind = kind;
+    o->p.a = a;
+    o->p.b = b;
+    o->to = to;
+    peer->list = o;
+    cdp__rpc_queue_out(rpc, o);
+    return true;
+}
+
 CDP__PRIVATE void cdp__rpc_control(
     cdp_rpc *rpc, uint32_t to, cdp__rpc_kind kind, uint64_t a, uint64_t b, uint32_t aux) {
     cdp__rpc_packet p;
+    if (cdp__rpc_listed(rpc, to, kind, a, b)) return;
     memset(&p, 0, sizeof p);
     p.kind = kind;
     p.a = a;
@@ -2399,7 +2524,7 @@ CDP__PRIVATE void cdp__rpc_out_drop(cdp_rpc *rpc, cdp__rpc_out *o) {
         if (hold) rpc->extra[hold].out = NULL;
         cdp__ref_unshare(&rpc->refs, o->child[i]);
     }
-    cdp__free(rpc->os, o);
+    cdp__rpc_out_free(rpc, o);
 }
 
 /* A message with references in it, or one that waits for `on`, or for its turn. The references were
@@ -2413,7 +2538,7 @@ CDP__PRIVATE cdp_status cdp__rpc_post_rrefs(cdp_rpc *rpc, uint32_t to, cdp__rpc_
     p->rrefs = args ? args->rref_count : 0;
     p->tensors = args ? args->tensor_count : 0;
     p->bytes = cdp__rpc_head_bytes(p) + cdp__rpc_args_bytes(args);
-    o = (cdp__rpc_out *)cdp__alloc(rpc->os, sizeof *o + p->bytes);
+    o = (cdp__rpc_out *)cdp__rpc_area_alloc(rpc, sizeof *o + p->bytes);
     if (!o) return cdp__fail_nomem("a message of a call", sizeof *o + p->bytes);
     memset(o, 0, sizeof *o);
     o->p = *p;
@@ -3143,11 +3268,10 @@ CDP__PRIVATE void cdp__rpc_call_failed(
     cdp__rpc_wire_over(rpc, c);
 }
 
-/* ---- >>rpc-passes: backward passes ----------------------------------------------------------- */
+/* ---- >>rpc-sums: contributions to a value ---------------------------------------------------- */
 
-/* Knows: messages of waves, nodes that fire. Promises: a gradient is added to a value once; the
-   functions of nodes run without the lock, as those of calls do. May use: rpc-state, rpc-send,
-   rpc-contexts, waves, reduce-kernels. Lock held, where a function does not say otherwise. */
+/* Knows: gradients, whole ones and rows. Promises: contributions are added in an order that does
+   not depend on when they arrive. May use: rpc-state, rpc-contexts, reduce-kernels. Lock held. */
 
 /* A contribution to a value, in its place. */
 CDP__PRIVATE void cdp__ctx_add(cdp_ctx *ctx, uint32_t value, cdp__ctx_sum *sum) {
@@ -3282,6 +3406,12 @@ CDP__PRIVATE cdp__ctx_sum *cdp__ctx_total(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t v
     cdp__ctx_sums_free(rpc, &rest);
     return total;
 }
+
+/* ---- >>rpc-passes: backward passes ----------------------------------------------------------- */
+
+/* Knows: messages of waves, nodes that fire. Promises: a gradient is added to a value once; the
+   functions of nodes run without the lock, as those of calls do. May use: rpc-state, rpc-send,
+   rpc-contexts, rpc-sums, waves. Lock held, where a function does not say otherwise. */
 
 /* ---- nodes fire */
 
@@ -4336,6 +4466,20 @@ CDP__PRIVATE void cdp__rpc_got_cancel(cdp_rpc *rpc, uint32_t from, uint64_t call
         rq->cancelled = true;
 }
 
+/* Children that their owner knows, or references that are gone. */
+CDP__PRIVATE bool cdp__rpc_got_list(cdp_rpc *rpc, uint32_t from, const cdp__rpc_packet *p) {
+    uint64_t a = p->a, b = p->b, i;
+    bool honest = true;
+    for (i = 0; honest; i += 16) {
+        honest = p->kind == CDP__RPC_ACCEPT ? cdp__ref_got_accept(&rpc->refs, from, b)
+                                            : cdp__ref_got_delete(&rpc->refs, from, a, b);
+        if (i >= p->bytes) break;
+        a = cdp__get_u64(p->body + i);
+        b = cdp__get_u64(p->body + i + 8);
+    }
+    return honest;
+}
+
 /* A complete message; *owned: its body, if that is ours to keep. A text: what is wrong. */
 CDP__PRIVATE const char *cdp__rpc_got(
     cdp_rpc *rpc, uint32_t from, const cdp__rpc_packet *p, uint8_t **owned, bool cancelled) {
@@ -4354,8 +4498,8 @@ CDP__PRIVATE const char *cdp__rpc_got(
         (void)cdp__rpc_reserve(rpc, 1);
         honest = cdp__ref_got_fork(&rpc->refs, from, p->a, p->b);
         break;
-    case CDP__RPC_ACCEPT: honest = cdp__ref_got_accept(&rpc->refs, from, p->b); break;
-    case CDP__RPC_DELETE: honest = cdp__ref_got_delete(&rpc->refs, from, p->a, p->b); break;
+    case CDP__RPC_ACCEPT:
+    case CDP__RPC_DELETE: honest = cdp__rpc_got_list(rpc, from, p); break;
     case CDP__RPC_MARK:
     case CDP__RPC_GRAD:
     case CDP__RPC_DONE: return cdp__ctx_got_wave(rpc, from, p);
@@ -4377,7 +4521,7 @@ CDP__PRIVATE void cdp__rpc_in_close(cdp_rpc *rpc, cdp__rpc_in *came) {
     *at = came->next;
     if (!*at) rpc->in_end = at;
     --rpc->peers[came->m.peer].coming;
-    cdp__free(rpc->os, came->body);
+    cdp__rpc_area_free(rpc, came->body);
     cdp__free(rpc->os, came);
 }
 
@@ -4390,7 +4534,7 @@ CDP__PRIVATE void cdp__rpc_fetch_more(cdp_rpc *rpc) {
         if (came->body || rpc->lost[came->m.peer]) continue;
         if (!result && rpc->in_bytes && rpc->in_bytes + came->m.bytes > rpc->desc.max_queue_bytes)
             continue;
-        came->body = (uint8_t *)cdp__alloc(rpc->os, came->m.bytes);
+        came->body = (uint8_t *)cdp__rpc_area_alloc(rpc, came->m.bytes);
         if (!came->body) {
             const bool grad = (came->m.kind & 0xff) == CDP__RPC_GRAD;
             cdp__rpc_call *c = result && !grad ? cdp__rpc_call_find(rpc, came->m.a) : NULL;
@@ -4519,7 +4663,7 @@ CDP__PRIVATE void cdp__rpc_fetched(void *user, uint32_t from, uint64_t handle, c
         if (status == CDP_OK && !wrong)
             wrong = cdp__rpc_got(rpc, from, &p, &owned, came->cancelled);
         if (owned && !result) rpc->in_bytes -= came->m.bytes;
-        cdp__free(rpc->os, owned);
+        cdp__rpc_area_free(rpc, owned);
         cdp__rpc_in_close(rpc, came);
     }
     if (wrong) cdp__rpc_give_up(rpc, from, wrong);
@@ -4536,7 +4680,7 @@ CDP__PRIVATE void cdp__rpc_released(void *user, uint32_t to, uint64_t handle, cd
     o = *at;
     if (o) *at = o->next;
     if (o && status == CDP_OK) {
-        cdp__free(rpc->os, o);
+        cdp__rpc_out_free(rpc, o);
     } else if (o) {
         cdp__rpc_call *c = o->p.kind == CDP__RPC_CALL ? cdp__rpc_call_find(rpc, o->p.a) : NULL;
         const bool refused = status == CDP_ERR_ABORTED;
@@ -4584,6 +4728,7 @@ CDP__PRIVATE void cdp__rpc_lose(cdp_rpc *rpc, uint32_t rank) {
         peer->queue = o->next;
         cdp__rpc_out_drop(rpc, o);
     }
+    peer->list = NULL;
     peer->queue_end = &peer->queue;
     for (came = rpc->in; came; came = next) {
         next = came->next;
@@ -4746,7 +4891,7 @@ CDP__PRIVATE void cdp__rpc_worker(void *arg) {
    or on none of those that see the exchange. May use: the sections
    above, public functions of groups. */
 
-#define CDP__RPC_MAGIC 0x32637072u /* version 2 of the messages: tensors, contexts */
+#define CDP__RPC_MAGIC 0x33637072u /* version 3 of the messages: lists */
 #define CDP__RPC_CARD (24u + CDP__RPC_NAME)
 
 CDP__PRIVATE cdp_status cdp__rpc_desc_check(const cdp_rpc_desc *d) {
@@ -4919,6 +5064,8 @@ CDP__PRIVATE void cdp__rpc_free_parts(cdp_rpc *rpc) {
         cdp__free(os, rpc->free_rqs);
         rpc->free_rqs = next;
     }
+    for (i = 0; i < CDP__RPC_AREAS; ++i)
+        cdp__rpc_area_drop(rpc, &rpc->areas[i]);
     if (rpc->cond) os->threads.cond_destroy(os, rpc->cond);
     cdp_group_destroy(rpc->sums);
     cdp_group_destroy(rpc->group);
@@ -5948,7 +6095,11 @@ CDP_API void cdp_call_free(cdp_call *call) {
     rpc = (cdp_rpc *)(uintptr_t)call->priv[CDP__CALL_RPC];
     for (i = 0; i < call->rref_count; ++i)
         cdp_rref_drop(call->rrefs[i]);
-    cdp__free(rpc->os, (void *)(uintptr_t)call->priv[CDP__CALL_MEMORY]);
+    if (call->priv[CDP__CALL_MEMORY]) {
+        cdp_lock_acquire(&rpc->lock);
+        cdp__rpc_area_free(rpc, (void *)(uintptr_t)call->priv[CDP__CALL_MEMORY]);
+        cdp_lock_release(&rpc->lock);
+    }
     cdp__free(rpc->os, (void *)(uintptr_t)call->priv[CDP__CALL_TENSORS]);
     memset(call, 0, sizeof *call);
 }
@@ -6212,6 +6363,7 @@ CDP_API cdp_status cdp_rpc_reply_value(cdp_rpc_request *request, const cdp_value
                           : cdp__fail(CDP_ERR_INVALID, "cdp_rpc_reply_value needs a value");
     cdp__rpc_value *v;
     cdp_rpc *rpc;
+    bool copied;
     if (st != CDP_OK) return st;
     rpc = request->rpc;
     if (rpc->phase == CDP__RPC_SHUT && rpc->kept) {
@@ -6229,13 +6381,16 @@ CDP_API cdp_status cdp_rpc_reply_value(cdp_rpc_request *request, const cdp_value
     }
     st = cdp__rpc_results_check(rpc, "cdp_rpc_reply_value", &value->plain);
     v = st == CDP_OK ? cdp__rpc_value_make(rpc) : NULL;
+    if (v) rpc->lends = &v->task;
     if (st == CDP_OK) st = v ? cdp__rpc_answer(rpc, rq, &value->plain) : CDP_ERR_NOMEM;
+    copied = rpc->lends != NULL;
+    rpc->lends = NULL;
     if (st != CDP_OK) {
         cdp__free(rpc->os, v);
         return cdp__rpc_reply_failed(rpc, rq, st);
     }
     v->value = *value;
-    cdp__rpc_add_task(rpc, &v->task); /* its plain bytes were sent: destroy it */
+    if (copied) cdp__rpc_add_task(rpc, &v->task); /* its bytes were sent: destroy it */
     cdp__rpc_leave(rpc);
     return CDP_OK;
 }

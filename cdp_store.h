@@ -1409,11 +1409,11 @@ CDP__PRIVATE cdp_status cdp__auth_read(cdp__auth *a) {
 
 /* ---- >>kv: the map --------------------------------------------------------------------------- */
 
-/* Knows: keys, values, queues. Promises: entries stay where they are while links to them exist.
+/* Knows: keys, values, queues. Promises: an entry keeps its address while a chain links to it.
    May use: >>number, hash of cdp.h. */
 
-/* A link of a chain, which is a ring of links whose head is a link, too: so a link leaves its chain
-   without knowing the head, and a whole chain moves in one step. */
+/* A link of a doubly linked ring. The head of a chain is itself a link, so removing a link does not
+   need the head, and all links move to another chain in constant time. */
 typedef struct cdp__chain {
     struct cdp__chain *next, *prev;
 } cdp__chain;
@@ -1432,7 +1432,7 @@ CDP__PRIVATE void cdp__chain_add(cdp__chain *head, cdp__chain *link) {
     link->prev->next = link->next->prev = link;
 }
 
-/* Returns the head when the chain is empty now, else NULL. */
+/* Removes a link from its chain. Returns the head if that leaves the chain empty, else NULL. */
 CDP__PRIVATE cdp__chain *cdp__chain_remove(cdp__chain *link) {
     cdp__chain *next = link->next, *prev = link->prev;
     next->prev = prev;
@@ -1441,7 +1441,7 @@ CDP__PRIVATE cdp__chain *cdp__chain_remove(cdp__chain *link) {
     return next == prev && next->next == next ? next : NULL;
 }
 
-/* All links of `from`, in their order, behind those of `to`. */
+/* Appends all links of `from` to the chain `to`, in their order; `from` is empty afterwards. */
 CDP__PRIVATE void cdp__chain_move(cdp__chain *from, cdp__chain *to) {
     if (cdp__chain_empty(from)) return;
     from->next->prev = to->prev;
@@ -1457,18 +1457,18 @@ typedef struct cdp__kv_item {
     uint64_t bytes;
 } cdp__kv_item;
 
-/* A key with a value, with a queue, or with connections that wait for it; at least one of these.
-   The key's bytes follow the struct. */
+/* An entry exists while its key has a value, queued values, or connections that wait for it or
+   watch it. The bytes of the key follow the struct in memory. */
 typedef struct cdp__kv_entry {
     struct cdp__kv_entry *next;
     uint64_t hash, key_bytes;
     uint8_t *value;
     uint64_t value_bytes, value_room;
     uint64_t since;                       /* kv->arrivals when the key got its value */
-    cdp__kv_item *first_item, *last_item; /* the queue, which has nothing to do with the value */
+    cdp__kv_item *first_item, *last_item; /* the queue, which is independent of the value */
     uint64_t item_count;
-    cdp__chain waits, watches; /* the server's */
-    bool present;              /* has a value */
+    cdp__chain waits, watches; /* connections of a store server */
+    bool present;              /* the key has a value */
 } cdp__kv_entry;
 
 typedef struct cdp__kv {
@@ -1476,13 +1476,13 @@ typedef struct cdp__kv {
     cdp__kv_entry **buckets;
     uint64_t bucket_count; /* a power of two, or 0 before the first entry */
     uint64_t entry_count, present_count;
-    uint64_t arrivals; /* how often a key without a value got one */
+    uint64_t arrivals; /* how many times a key without a value was given one */
     uint64_t seed;
-    uint64_t bytes, max_bytes; /* as cdp__kv_cost() counts them */
+    uint64_t bytes, max_bytes; /* memory in use and its limit, see cdp__kv_cost() */
 } cdp__kv;
 
-/* What `bytes` of memory really take, at most: allocations are aligned to 64 bytes, and the
-   allocator keeps headers and gaps between them. */
+/* An upper bound of the memory that an allocation of `bytes` takes: it is aligned to 64 bytes, and
+   the allocator adds a header and a gap. */
 CDP__PRIVATE uint64_t cdp__kv_cost(uint64_t bytes) {
     return bytes ? (bytes + 63) / 64 * 64 + 48 : 0;
 }
@@ -1505,13 +1505,13 @@ CDP__PRIVATE cdp__kv_item *cdp__kv_pop(cdp__kv *kv, cdp__kv_entry *e) {
     if (!item->next) e->last_item = NULL;
     --e->item_count;
     kv->bytes -= cdp__kv_cost(sizeof *item + item->bytes);
-    return item; /* the caller frees it, and then may release the entry */
+    return item; /* The caller frees it, and then may release the entry. */
 }
 
 CDP__PRIVATE void cdp__kv_drop_items(cdp__kv *kv, cdp__kv_entry *e) {
 #ifdef CDP_NO_STORE_CALLS
     (void)kv;
-    CDP_ASSERT(!e->item_count); /* without the calls for queues there are none */
+    CDP_ASSERT(!e->item_count); /* This build has no calls that fill a queue. */
     (void)e;
 #else
     while (e->item_count)
@@ -1545,7 +1545,7 @@ CDP__PRIVATE cdp__kv_entry *cdp__kv_find(const cdp__kv *kv, cdp_bytes key) {
     return NULL;
 }
 
-/* The entry when it has a value, else NULL. */
+/* The entry of a key that has a value; NULL if the key has none. */
 CDP__PRIVATE cdp__kv_entry *cdp__kv_get(const cdp__kv *kv, cdp_bytes key) {
     cdp__kv_entry *e = cdp__kv_find(kv, key);
     return e && e->present ? e : NULL;
@@ -1557,7 +1557,7 @@ CDP__PRIVATE bool cdp__kv_grow(cdp__kv *kv) {
     uint64_t i;
     if (kv->entry_count < kv->bucket_count) return true;
     buckets = (cdp__kv_entry **)cdp__alloc_zero(kv->os, n * sizeof *buckets);
-    if (!buckets) return kv->bucket_count != 0; /* longer chains are better than no entry */
+    if (!buckets) return kv->bucket_count != 0; /* Use the old table: only slower. */
     for (i = 0; i < kv->bucket_count; ++i) {
         cdp__kv_entry *e = kv->buckets[i], *next;
         for (; e; e = next) {
@@ -1581,8 +1581,8 @@ CDP__PRIVATE cdp_status cdp__kv_full(const cdp__kv *kv) {
         (unsigned long long)kv->max_bytes);
 }
 
-/* The entry of a key, made without a value when there is none. NULL when there is no room, with
-   the last error set. */
+/* Returns the entry of a key and creates it, without a value, if there is none. NULL: no room; the
+   last error is set. */
 CDP__PRIVATE cdp__kv_entry *cdp__kv_obtain(cdp__kv *kv, cdp_bytes key) {
     const uint64_t bytes = sizeof(cdp__kv_entry) + key.bytes;
     cdp__kv_entry *e = cdp__kv_find(kv, key), **bucket;
@@ -1609,7 +1609,8 @@ CDP__PRIVATE cdp__kv_entry *cdp__kv_obtain(cdp__kv *kv, cdp_bytes key) {
     return e;
 }
 
-/* Frees an entry that has no value, no queue and no waiting connection. */
+/* Frees an entry whose key has no value and no queue, and which no connection waits for or watches;
+   leaves any other entry alone. NULL is allowed. */
 CDP__PRIVATE void cdp__kv_release(cdp__kv *kv, cdp__kv_entry *e) {
     cdp__kv_entry **at;
     if (!e || e->present || e->item_count) return;
@@ -1623,11 +1624,11 @@ CDP__PRIVATE void cdp__kv_release(cdp__kv *kv, cdp__kv_entry *e) {
     cdp__free(kv->os, e);
 }
 
-/* Room for a value of `bytes`, keeping the first `keep` bytes of the old one. On failure nothing
-   has changed. */
+/* Makes room for a value of `bytes` and keeps the first `keep` bytes of the old value. A failure
+   changes nothing. */
 CDP__PRIVATE cdp_status cdp__kv_reserve(
     cdp__kv *kv, cdp__kv_entry *e, uint64_t bytes, uint64_t keep) {
-    /* appending little by little stays linear */
+    /* Half as much again, so that many small appends take linear time. */
     const uint64_t room = keep ? cdp__max(bytes, keep + keep / 2) : bytes;
     uint8_t *value;
     if (e->value && bytes <= e->value_room && e->value_room / 4 <= bytes + 64) return CDP_OK;
@@ -1644,11 +1645,12 @@ CDP__PRIVATE cdp_status cdp__kv_reserve(
     return CDP_OK;
 }
 
-/* key[at ..] := value; shorter or longer than before. `value` must not lie in the entry. */
+/* Replaces everything from byte `at` of the value on by `value`, which must not be memory of this
+   entry. */
 CDP__PRIVATE cdp_status cdp__kv_write(cdp__kv *kv, cdp__kv_entry *e, uint64_t at, cdp_bytes value) {
     const cdp_status status = cdp__kv_reserve(kv, e, at + value.bytes, at);
     if (status != CDP_OK) {
-        cdp__kv_release(kv, e); /* it may have been made just for this */
+        cdp__kv_release(kv, e); /* It may have been created for this value. */
         return status;
     }
     if (value.bytes) memcpy(e->value + at, value.data, (size_t)value.bytes);
@@ -1661,8 +1663,8 @@ CDP__PRIVATE cdp_status cdp__kv_write(cdp__kv *kv, cdp__kv_entry *e, uint64_t at
     return CDP_OK;
 }
 
-/* The operations. *out is the entry, whose waiters may now be woken, or NULL when nothing was
-   stored. */
+/* The operations on a value: set, append, add, compare_set. They set *out to the entry, so that the
+   caller can wake its waiters, or to NULL if they stored nothing. */
 CDP__PRIVATE cdp_status cdp__kv_set(
     cdp__kv *kv, cdp_bytes key, cdp_bytes value, cdp__kv_entry **out) {
     *out = cdp__kv_obtain(kv, key);
@@ -1689,7 +1691,8 @@ CDP__PRIVATE cdp_status cdp__kv_add(
     return cdp__kv_set(kv, key, value, out);
 }
 
-/* *answer points into the map, or is `expected`; valid until the next change. */
+/* *answer: the value afterwards, in memory of the map, which is valid until the next change; or
+   `expected` if the key is absent. */
 CDP__PRIVATE cdp_status cdp__kv_compare_set(cdp__kv *kv, cdp_bytes key, cdp_bytes expected,
     cdp_bytes desired, cdp_bytes *answer, cdp__kv_entry **out) {
     cdp__kv_entry *e = cdp__kv_get(kv, key);
@@ -1722,7 +1725,7 @@ CDP__PRIVATE bool cdp__kv_delete(cdp__kv *kv, cdp_bytes key) {
     return true;
 }
 
-/* A value behind the others of a key's queue. */
+/* Appends a value to the queue of a key. *out as above. */
 CDP__PRIVATE cdp_status cdp__kv_push(
     cdp__kv *kv, cdp_bytes key, cdp_bytes value, cdp__kv_entry **out) {
     cdp__kv_entry *e = cdp__kv_obtain(kv, key);
@@ -1749,7 +1752,7 @@ CDP__PRIVATE cdp_status cdp__kv_push(
     return CDP_OK;
 }
 
-/* Whether a wait for this key is over: it has a value, or something is in its queue. */
+/* True if the key has a value or a queued value, which ends a wait for the key. */
 CDP__PRIVATE bool cdp__kv_available(const cdp__kv *kv, cdp_bytes key) {
     const cdp__kv_entry *e = cdp__kv_find(kv, key);
     return e && (e->present || e->item_count);
@@ -1762,9 +1765,10 @@ CDP__PRIVATE uint64_t cdp__kv_reverse(uint64_t v) {
     return out;
 }
 
-/* The bucket to look at after `cursor`; 0 when all were seen, since the first one. Counts from the
-   highest bit of the bucket's number down: when the table doubles between two looks, what was seen
-   of the old one is exactly what need not be seen of the new one. */
+/* The bucket that follows `cursor` in a listing, which begins with bucket 0; returns 0 after the
+   last one. It increments the bucket number from its highest bit down. So if the table doubles
+   during a listing, the buckets that were listed in the old table correspond exactly to those that
+   the new order has passed. */
 CDP__PRIVATE uint64_t cdp__kv_next_bucket(const cdp__kv *kv, uint64_t cursor) {
     CDP_ASSERT(kv->bucket_count);
     return cdp__kv_reverse(cdp__kv_reverse(cursor | ~(kv->bucket_count - 1)) + 1);
@@ -2146,7 +2150,7 @@ CDP__PRIVATE cdp_status cdp__hash_wait(void *self, cdp_store_request *rq, uint64
 
 CDP__PRIVATE void cdp__hash_cancel(void *self, cdp_store_request *rq) {
     (void)self;
-    (void)rq; /* only the caller refers to a pending request */
+    (void)rq; /* The store keeps no reference to a pending request. */
 }
 
 CDP__PRIVATE void cdp__hash_destroy(void *self) {
@@ -2194,12 +2198,13 @@ CDP_API cdp_status cdp_hash_store_create(const cdp_hash_store_desc *desc, cdp_st
 
 /* ---- >>store-custom: two functions of a program as a store; polling stores ------------------- */
 
-/* Knows: stores that cannot wake their users. Promises: every operation is atomic if `swap` is;
-   a wait polls at most 10 ms apart. May use: >>record, >>number, >>request. */
+/* Knows: stores without notification, which have to be polled. Promises: each operation is atomic
+   if the program's `swap` is; a waiting call polls at least every 10 ms. May use: os of cdp.h,
+   >>record, >>number, >>request. */
 
-/* What is common to stores that cannot wake their users: an attempt does a request at once, or
-   returns CDP_PENDING and has done nothing that the next attempt would do twice; a wait attempts
-   again, at growing intervals. */
+/* The common part of polling stores: the custom store and the file store. `attempt` either
+   completes a request, or returns CDP_PENDING and may be called again for it without doing anything
+   twice. A wait calls it again at growing intervals. The lock is held during an attempt. */
 typedef struct cdp__polling {
     cdp_store store;
     cdp_lock lock;
@@ -2208,7 +2213,8 @@ typedef struct cdp__polling {
 
 #define CDP__POLLING_PAUSE_MAX_NS (10 * CDP__MS)
 
-/* A barrier made of other operations: count once, which `priv` remembers, then look. */
+/* Implements a barrier with ADD and GET: the first attempt adds 1 to the counter and sets rq->priv,
+   later attempts only read the counter. */
 CDP__PRIVATE cdp_status cdp__polling_barrier(cdp__polling *t, cdp_store_request *rq) {
     cdp_store_request part = *rq;
     cdp_status status;
@@ -2254,8 +2260,8 @@ CDP__PRIVATE cdp_status cdp__polling_start(void *self, cdp_store_request *rq) {
     return rq->status;
 }
 
-/* Sleep until the next look. The first ones are close together: what was in the way may be over
-   in microseconds. */
+/* Sleeps until the next attempt. The first four pauses only yield the processor, because another
+   user holds a lock for microseconds; then they double from 4 ms to 10 ms. */
 CDP__PRIVATE void cdp__polling_pause(
     const cdp_os *os, uint32_t attempts, uint64_t now, uint64_t deadline_ns) {
     if (attempts < 4 && os->threads.yield)
@@ -2272,7 +2278,7 @@ CDP__PRIVATE cdp_status cdp__polling_wait(void *self, cdp_store_request *rq, uin
     cdp__polling *t = (cdp__polling *)self;
     uint32_t attempts;
     for (attempts = 0; rq->status == CDP_PENDING; ++attempts) {
-        /* before the attempt: the last one comes after the deadline */
+        /* Read the clock first, so that the last attempt begins after the deadline. */
         const uint64_t now = t->store.os->now_ns(t->store.os->user);
         cdp_lock_acquire(&t->lock);
         rq->status = cdp__polling_attempt(t, rq);
@@ -2285,10 +2291,11 @@ CDP__PRIVATE cdp_status cdp__polling_wait(void *self, cdp_store_request *rq, uin
 
 CDP__PRIVATE void cdp__polling_cancel(void *self, cdp_store_request *rq) {
     (void)self;
-    (void)rq; /* only the caller refers to a pending request */
+    (void)rq; /* The store keeps no reference to a pending request. */
 }
 
-/* False without memory. What else is in *t is the caller's; its `destroy` must be set. */
+/* Returns false when out of memory. The caller has set t->store.destroy; other members of the
+   object around *t are left alone. */
 CDP__PRIVATE bool cdp__polling_open(cdp__polling *t, const cdp_os *os, uint32_t timeout_ms,
     cdp_status (*attempt)(cdp__polling *t, cdp_store_request *rq)) {
     t->store.self = t;
@@ -2302,7 +2309,7 @@ CDP__PRIVATE bool cdp__polling_open(cdp__polling *t, const cdp_os *os, uint32_t 
 }
 
 typedef struct cdp__custom_store {
-    cdp__polling tried;
+    cdp__polling polling;
     cdp_custom_store_desc desc;
 } cdp__custom_store;
 
@@ -2322,8 +2329,9 @@ CDP__PRIVATE cdp_status cdp__custom_read(cdp__custom_store *c, cdp_store_request
     return status;
 }
 
-/* What the i-th key of a request is to hold, given what it holds (NULL: it is absent). *memory
-   is to be freed afterwards. *out is NULL for nothing at all; PENDING: it is to stay as it is. */
+/* Computes the value that a request gives its i-th key, from the value that the key has now (`now`;
+   NULL: absent). OK: *out is the new value (of no use to DELETE); PENDING: the value does not
+   change. `text` has room for 24 bytes. The caller frees *memory when it no longer needs *out. */
 CDP__PRIVATE cdp_status cdp__custom_new_value(cdp__custom_store *c, cdp_store_request *rq,
     uint64_t i, const cdp_bytes *now, cdp_bytes *out, char *text, uint8_t **memory) {
     int64_t sum = 0;
@@ -2353,7 +2361,8 @@ CDP__PRIVATE cdp_status cdp__custom_new_value(cdp__custom_store *c, cdp_store_re
     return CDP_OK;
 }
 
-/* One key: get, swap. PENDING: another user was faster. */
+/* Changes one key: reads it with `get` and replaces it with `swap`. PENDING: another user changed
+   the key in between. */
 CDP__PRIVATE cdp_status cdp__custom_change(
     cdp__custom_store *c, cdp_store_request *rq, uint64_t i) {
     char text[24];
@@ -2371,7 +2380,7 @@ CDP__PRIVATE cdp_status cdp__custom_change(
         if (!cdp__store_answer(c->desc.os, rq, answer))
             status = cdp__fail_nomem("a value", answer.bytes);
     }
-    if (status == CDP_PENDING) return CDP_OK; /* nothing is to be changed */
+    if (status == CDP_PENDING) return CDP_OK; /* The value does not change. */
     if (status == CDP_OK)
         status = (c->desc.swap)(c->desc.user, rq->keys[i], found == CDP_OK ? &now : NULL,
             rq->op == CDP_STORE_DELETE ? NULL : &wish);
@@ -2400,7 +2409,7 @@ CDP__PRIVATE cdp_status cdp__custom_attempt(cdp__polling *t, cdp_store_request *
         return c->desc.num_keys(c->desc.user, &rq->number);
     case CDP_STORE_LIST_KEYS:
         return cdp__fail(CDP_ERR_UNSUPPORTED, "a custom store cannot list its keys");
-    case CDP_STORE_MULTI_SET: /* `number` is how many are done, so that none is set twice */
+    case CDP_STORE_MULTI_SET: /* `number` keys are set; a later attempt sets the others */
         while ((uint64_t)rq->number < rq->key_count && status == CDP_OK) {
             status = cdp__custom_change(c, rq, (uint64_t)rq->number);
             rq->number += status == CDP_OK;
@@ -2413,7 +2422,7 @@ CDP__PRIVATE cdp_status cdp__custom_attempt(cdp__polling *t, cdp_store_request *
 CDP__PRIVATE void cdp__custom_destroy(void *self) {
     cdp__custom_store *c = (cdp__custom_store *)self;
     if (c->desc.destroy) c->desc.destroy(c->desc.user);
-    cdp__lock_close(&c->tried.lock);
+    cdp__lock_close(&c->polling.lock);
     cdp__free(c->desc.os, c);
 }
 
@@ -2431,12 +2440,12 @@ CDP_API cdp_status cdp_custom_store_create(const cdp_custom_store_desc *desc, cd
     if (!c) return cdp__fail_nomem("a custom store", sizeof *c);
     c->desc = *desc;
     c->desc.os = os;
-    c->tried.store.destroy = cdp__custom_destroy;
-    if (!cdp__polling_open(&c->tried, os, desc->timeout_ms, cdp__custom_attempt)) {
-        cdp__free(os, c); /* not destroyed: `user` stays the caller's when there is no store */
+    c->polling.store.destroy = cdp__custom_destroy;
+    if (!cdp__polling_open(&c->polling, os, desc->timeout_ms, cdp__custom_attempt)) {
+        cdp__free(os, c); /* Without calling desc->destroy: the caller still owns `user`. */
         return cdp__fail_nomem("a lock", sizeof(cdp_lock));
     }
-    *out = &c->tried.store;
+    *out = &c->polling.store;
     return CDP_OK;
 }
 
@@ -2454,7 +2463,7 @@ CDP_API cdp_status cdp_custom_store_create(const cdp_custom_store_desc *desc, cd
    of a fork do not share one. Each user keeps a copy of the keys and values up to the last record
    that it read, and the next request reads only what follows. */
 typedef struct cdp__file_store {
-    cdp__polling tried;
+    cdp__polling polling;
     const cdp_os *os;
     cdp__kv kv; /* the copy; its keys have the prefixes that they have in the file */
     char *path; /* allocated with this struct, right after it */
@@ -2808,9 +2817,9 @@ CDP__PRIVATE cdp_status cdp__file_attempt(cdp__polling *t, cdp_store_request *rq
 
 CDP__PRIVATE bool cdp__file_busy(cdp__file_store *f) {
     bool busy;
-    cdp_lock_acquire(&f->tried.lock);
+    cdp_lock_acquire(&f->polling.lock);
     busy = f->busy;
-    cdp_lock_release(&f->tried.lock);
+    cdp_lock_release(&f->polling.lock);
     return busy;
 }
 
@@ -2883,7 +2892,7 @@ CDP__PRIVATE cdp_status cdp__file_register_until(
 CDP__PRIVATE void cdp__file_free(cdp__file_store *f) {
     cdp__file_close_fd(f, f->pin);
     cdp__kv_close(&f->kv);
-    cdp__lock_close(&f->tried.lock);
+    cdp__lock_close(&f->polling.lock);
     cdp__free(f->os, f);
 }
 
@@ -2917,8 +2926,8 @@ CDP__PRIVATE cdp_status cdp__file_make(const cdp_file_store_desc *desc, cdp__fil
     f->pin = -1;
     if (os->random(os->user, &seed, sizeof seed) != CDP_OK) seed = os->now_ns(os->user);
     cdp__kv_open(&f->kv, os, seed, UINT64_MAX);
-    f->tried.store.destroy = cdp__file_destroy;
-    if (cdp__polling_open(&f->tried, os, desc->timeout_ms, cdp__file_attempt)) {
+    f->polling.store.destroy = cdp__file_destroy;
+    if (cdp__polling_open(&f->polling, os, desc->timeout_ms, cdp__file_attempt)) {
         *out = f;
         return CDP_OK;
     }
@@ -2939,9 +2948,9 @@ CDP_API cdp_status cdp_file_store_create(const cdp_file_store_desc *desc, cdp_st
     *out = NULL;
     status = cdp__file_make(desc, &f);
     if (status != CDP_OK) return status;
-    status = cdp__file_register_until(f, false, cdp__deadline(f->os, f->tried.store.timeout_ms));
+    status = cdp__file_register_until(f, false, cdp__deadline(f->os, f->polling.store.timeout_ms));
     if (status == CDP_OK) {
-        *out = &f->tried.store;
+        *out = &f->polling.store;
         return CDP_OK;
     }
     if (status == CDP_PENDING) status = cdp__file_locked(f);
@@ -4317,7 +4326,8 @@ CDP__PRIVATE void cdp__server_drop_silent(cdp_store_server *s, int32_t err) {
     (void)err; /* unused without log texts */
     if (!s->accept_logged)
         cdp__log(&s->desc.logger, CDP_LOG_WARN, -1,
-            "store server: cannot accept a connection: %s (errno %d)", strerror(err), err);
+            "store server: cannot accept a connection: %s (errno %d)", cdp__os_error_text(err),
+            err);
     s->accept_logged = true;
     for (c = s->fresh.next, i = 0; i < half && c != &s->fresh; c = c->next, ++i)
         cdp__conn_close(c, "too many connections have not greeted");
@@ -4708,7 +4718,7 @@ typedef struct cdp__client_target {
     /* when something first took the connection and closed it without a word; 0: not yet */
     uint64_t refused_ns;
     int32_t sys_errno; /* of the last attempt */
-    bool warned;       /* a warning that it takes long was logged */
+    bool warned;       /* the warning that connecting takes long was logged */
     uint32_t nonce;
 } cdp__client_target;
 
@@ -4720,9 +4730,9 @@ typedef struct cdp__client_target {
 #define CDP__CLIENT_BACKOFF_MAX_NS (2000 * CDP__MS)
 #define CDP__CLIENT_WARN_NS (10000 * CDP__MS)
 #define CDP__CLIENT_REFUSED_NS (5000 * CDP__MS)
-/* for one address, when there are others; later rounds have more patience */
+/* limit of one connection attempt if the server has other addresses; it grows with each round */
 #define CDP__CLIENT_ATTEMPT_NS (300 * CDP__MS)
-/* likewise, for its first answer: a busy server is slow */
+/* limit of the wait for the greeting; a busy server takes long */
 #define CDP__CLIENT_GREET_NS (15000 * CDP__MS)
 #define CDP__CLIENT_GOODBYE_NS (100 * CDP__MS)
 
@@ -4758,9 +4768,9 @@ typedef struct cdp__client {
     uint64_t value_left, max_value_bytes;
     cdp_store_request *first, *last; /* those behind it */
     bool is_cdp;                     /* the server knows the extensions of this library */
-    /* the server speaks the dialect of PyTorch 1.13, or is tried in it */
+    /* requests are sent in the dialect of PyTorch 1.13 */
     bool old;
-    bool reconnecting; /* it was connected before */
+    bool reconnecting; /* this client was connected before */
     bool bare;         /* the next key goes without its slash */
     bool keyed;
     uint8_t key[CDP__AUTH_BYTES];
@@ -5332,7 +5342,8 @@ CDP__PRIVATE void cdp__client_retry(cdp__client *c, int32_t sys_errno) {
         w->warned = true;
         cdp__log(&c->logger, CDP_LOG_WARN, -1,
             "still no store at %s after %u s: %s (errno %d); the client keeps trying", c->name,
-            (uint32_t)((now - w->started_ns) / 1000000000u), strerror(sys_errno), sys_errno);
+            (uint32_t)((now - w->started_ns) / 1000000000u), cdp__os_error_text(sys_errno),
+            sys_errno);
     }
     cdp__loop_timer_set(c->loop, &c->timer, now + pause, c->timer.func, c);
 }
@@ -5635,7 +5646,9 @@ CDP__PRIVATE void cdp__client_connect_start(cdp__client *c, uint32_t timeout_ms)
 
 /* How far that is: PENDING, or what came out. */
 CDP__PRIVATE cdp_status cdp__client_connected(cdp__client *c) {
-    if (c->state == CDP__CLIENT_READY) return CDP_OK;
+    /* a last will that is not on its way would not be carried out */
+    if (c->state == CDP__CLIENT_READY && (!c->last_will_sent || !cdp__fifo_left(&c->out)))
+        return CDP_OK;
     if (c->state == CDP__CLIENT_BROKEN) {
         *cdp__error_slot() = c->error;
         return c->error.status;
@@ -6049,19 +6062,20 @@ CDP__PRIVATE cdp_status cdp__tcp_store_start(const cdp_tcp_store_desc *desc, cdp
     return CDP_OK;
 }
 
-/* ---- >>store-prefix -------------------------------------------------------------------------- */
+/* ---- >>store-prefix: another store, with a prefix before each key ---------------------------- */
 
-/* Knows: the inner store and the prefix. Promises: every key gets the prefix, and no result
-   shows it. May use: >>request. */
+/* Knows: the inner store and the prefix. Promises: the inner store sees each key with the prefix,
+   the caller without it. May use: >>request. */
 
 typedef struct cdp__prefix_store {
     cdp_store store;
     cdp_store *inner;
-    bool owns_inner;       /* a clone */
-    uint64_t prefix_bytes; /* with the slash; the text follows the struct */
+    bool owns_inner;       /* true for clones: destroying the store destroys `inner`, too */
+    uint64_t prefix_bytes; /* including the slash; the prefix follows the struct in memory */
 } cdp__prefix_store;
 
-/* The request as the inner store sees it; its keys, and the bytes of those, follow the struct. */
+/* The request to the inner store. Its key table and the bytes of its keys follow the struct in
+   memory. */
 typedef struct cdp__prefix_request {
     cdp_store_request inner;
 } cdp__prefix_request;
@@ -6097,7 +6111,8 @@ CDP__PRIVATE cdp__prefix_request *cdp__prefix_make(
     return p;
 }
 
-/* Of all keys that the inner store has listed, those under this prefix, without it. */
+/* Keeps the listed keys that begin with the prefix, removes the prefix from them, and frees the
+   others. */
 CDP__PRIVATE void cdp__prefix_filter(const cdp__prefix_store *s, cdp_store_request *rq) {
     int64_t i, kept = 0;
     for (i = 0; i < rq->number; ++i) {
@@ -6115,8 +6130,8 @@ CDP__PRIVATE void cdp__prefix_filter(const cdp__prefix_store *s, cdp_store_reque
     rq->number = kept;
 }
 
-/* Hand on what the inner request has come to. `status` is what the inner store said: while it
-   says PENDING, another thread may be writing to the inner request. */
+/* Copies the result of the inner request to the caller's request. `status` is what the inner store
+   returned. If that is PENDING, the inner request is not read: another thread may be writing it. */
 CDP__PRIVATE cdp_status cdp__prefix_update(
     cdp__prefix_store *s, cdp_store_request *rq, cdp_status status) {
     cdp__prefix_request *p = (cdp__prefix_request *)rq->priv;
@@ -6156,7 +6171,7 @@ CDP__PRIVATE void cdp__prefix_cancel(void *self, cdp_store_request *rq) {
     cdp__prefix_request *p = (cdp__prefix_request *)rq->priv;
     if (!p) return;
     s->inner->cancel(s->inner->self, &p->inner);
-    /* perhaps just done */
+    /* It may have completed before it was cancelled. */
     cdp__prefix_update(s, rq, p->inner.status == CDP_PENDING ? CDP_ERR_TIMEOUT : p->inner.status);
 }
 
@@ -6166,7 +6181,7 @@ CDP__PRIVATE void cdp__prefix_destroy(void *self) {
     cdp__free(s->store.os, s);
 }
 
-/* `prefix` has n bytes, the last of which is a slash. */
+/* `prefix` has n bytes; the last one is the slash. */
 CDP__PRIVATE cdp_status cdp__prefix_create(
     cdp_store *inner, const void *prefix, uint64_t n, cdp_store **out) {
     cdp__prefix_store *s = (cdp__prefix_store *)cdp__alloc_zero(inner->os, sizeof *s + n);
@@ -6174,7 +6189,7 @@ CDP__PRIVATE cdp_status cdp__prefix_create(
     memcpy(s + 1, prefix, (size_t)n);
     s->inner = inner;
     s->prefix_bytes = n;
-    s->store = *inner; /* os and timeout */
+    s->store = *inner; /* for os and timeout_ms */
     s->store.self = s;
     s->store.start = cdp__prefix_start;
     s->store.wait = cdp__prefix_wait;
@@ -6195,7 +6210,7 @@ CDP_API cdp_status cdp_prefix_store_create(cdp_store *inner, const char *prefix,
     if (!inner || !prefix)
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_prefix_store_create: the inner store or the prefix is NULL");
-    /* the zero at its end becomes the slash */
+    /* Copies the terminating zero, too, which becomes the slash. */
     status = cdp__prefix_create(inner, prefix, n + 1, out);
     if (status != CDP_OK) return status;
     s = (cdp__prefix_store *)(*out)->self;

@@ -430,7 +430,7 @@ CDP__PRIVATE bool cdp__hello_decode(const uint8_t in[CDP__HELLO_BYTES], cdp__hel
     return memcmp(in, "cdp-link", 8) == 0;
 }
 
-/* Is `theirs` what rank `mine->from` may be told by a rank that connects to it? */
+/* Decides whether rank `mine->from` accepts the HELLO of a rank that connects to it. */
 CDP__PRIVATE cdp__refusal cdp__hello_judge(const cdp__hello *mine, const cdp__hello *theirs) {
     if (theirs->version != mine->version || theirs->type != CDP__HELLO) return CDP__REFUSE_VERSION;
     if (theirs->order != mine->order) return CDP__REFUSE_ORDER;
@@ -533,8 +533,9 @@ CDP__PRIVATE uint32_t cdp__path_cost(
     return 300 - common;
 }
 
-/* From a peer's addresses those to connect to, the best first. The zone of a link-local address
-   is a matter of each machine: it is tried in every zone that this one has. */
+/* Selects the addresses of a peer to connect to, the most promising first. Zone numbers of
+   link-local addresses differ from machine to machine, so such an address is tried in every zone of
+   this machine. */
 CDP__PRIVATE uint32_t cdp__paths(const cdp_addr *mine, uint32_t n, const cdp_addr *theirs,
     uint32_t k, cdp_addr out[CDP__PATHS]) {
     uint32_t cost[CDP__PATHS], i, j, count = 0;
@@ -617,7 +618,7 @@ CDP__PRIVATE void cdp__paths_turn(
 #define CDP__MAC_BYTES (CDP__MAC_RECORDS * (CDP__MAC_HEAD + CDP__MAC_BODY + CDP__MAC_CODE))
 
 typedef struct cdp__mac {
-    /* of what is received and sent: keys, and how many records were found right, or made */
+    /* [0]: receiving, [1]: sending; number: records verified, or made, so far */
     uint64_t key[2][2], number[2];
     uint32_t in_at, in_used;     /* received and not found right yet */
     uint32_t body_at, body_left; /* found right and not handed out yet */
@@ -1194,12 +1195,12 @@ typedef struct cdp__incoming {
     cdp__io io;
     cdp__timer timer;
     cdp_addr from;
-    bool guarded; /* still to prove itself, or to be refused */
+    bool guarded; /* not authenticated yet, or about to be refused */
     cdp__auth auth;
     uint8_t hello[CDP__HELLO_BYTES];
     uint32_t sent, got;
-    bool welcome; /* it is one of us: WELCOME is being sent, then CHOSEN awaited */
-    bool offers;  /* at `pass` we wait for memory to share */
+    bool welcome; /* accepted: WELCOME is being sent, then CHOSEN is expected */
+    bool offers;  /* descriptors of shared memory are expected at `pass` */
     int32_t pass;
     struct cdp__incoming *next;
 } cdp__incoming;
@@ -1458,9 +1459,9 @@ CDP__PRIVATE void cdp__link_end_sending(cdp__link *l) {
     cdp__link_discard(l);
 }
 
-/* With it go all the others. They are not closed at once: what the peer has sent there and nobody
-   has read would turn that into a reset, and if the peer saw the reset before it noticed the end
-   of this one, it would take another connection for the one that was lost. */
+/* When one connection to a peer breaks, all connections to that peer end. The others only stop
+   sending at first: closing a socket with unread data sends a reset, and a peer that sees this
+   reset before the first break would report the wrong connection. */
 CDP__PRIVATE void cdp__bundle_drop(cdp__link *l, cdp_status status, int32_t err) {
     uint32_t i;
     cdp__loop_timer_clear(&cdp__bundle_at(l, 0)->end_timer);
@@ -1469,7 +1470,7 @@ CDP__PRIVATE void cdp__bundle_drop(cdp__link *l, cdp_status status, int32_t err)
         s->addr = l->addr;
         s->refusal = l->refusal;
         s->broken = l->index;
-        if (s->state == CDP__LINK_LOST) { /* it has ended, and now it is known why */
+        if (s->state == CDP__LINK_LOST) { /* It ended before the reason was known. */
             s->status = status;
             s->lost_errno = err;
         } else if (s != l && s->state == CDP__LINK_UP && !s->shared
@@ -1761,7 +1762,7 @@ CDP__PRIVATE void cdp__mesh_no_memory(cdp__mesh *m, uint32_t peer, int32_t err) 
         m->desc.group.rank,
         "no shared memory with rank %u, although it is on this machine (errno %d, %s): their bytes "
         "go over TCP, which is slower; no_shared_memory says that this is meant",
-        peer, (int)err, err ? strerror(err) : "the other rank could not");
+        peer, (int)err, err ? cdp__os_error_text(err) : "the other rank could not");
     m->memory_told = true;
 }
 
@@ -2268,7 +2269,8 @@ CDP__PRIVATE cdp__shared *cdp__incoming_share(cdp__incoming *g, const cdp__hello
     return NULL;
 }
 
-/* The visitor is the rank it says it is, and has chosen this connection: it becomes the link. */
+/* The connecting rank has authenticated itself and has chosen this connection, which becomes the
+   link to it. */
 CDP__PRIVATE void cdp__incoming_adopt(cdp__incoming *g, cdp__link *l, const cdp__hello *chosen) {
     const bool asks = cdp__mesh_shares(l->mesh) && g->offers && chosen->memory[0];
     cdp_addr at[CDP__PATHS];
@@ -4177,7 +4179,7 @@ CDP__PRIVATE cdp_status cdp__join_file(cdp__mesh *m) {
     if (st == CDP_PENDING)
         cdp__join_pause(s, cdp__min(s->deadline_ns, now + CDP__MS), cdp__join_file);
     if (st != CDP_OK) return st < 0 ? st : CDP_OK;
-    m->meeting = &f->tried.store;
+    m->meeting = &f->polling.store;
     return cdp__join_open_store(m);
 }
 #endif
@@ -5009,13 +5011,14 @@ CDP_API cdp_status cdp_launch_read(cdp_getenv_func get, void *user, cdp_launch *
 
 /* Where the ranks of one machine meet when their launcher says no port. */
 CDP__PRIVATE void cdp__launch_file(const cdp_launch *l, char *file, uint64_t size) {
-    const char *tmp = getenv("TMPDIR"), *dir = tmp && *tmp ? tmp : "/tmp";
-    if (l->dir[0]) dir = l->dir;
-    if (l->job[0]) cdp__format(file, size, "%s/cdp-%u-%s", dir, (unsigned)getuid(), l->job);
+    const char *dir = l->dir[0] ? l->dir : cdp__os_temporary();
+    const unsigned user = cdp__os_user_number();
+    if (l->job[0]) {
+        cdp__format(file, size, "%s/cdp-%u-%s", dir, user, l->job);
+        return;
+    }
     /* Hydra: one for all of a machine */
-    else
-        cdp__format(
-            file, size, "%s/cdp-%u-parent-%u", dir, (unsigned)getuid(), (unsigned)getppid());
+    cdp__format(file, size, "%s/cdp-%u-parent-%u", dir, user, (unsigned)cdp__os_parent_number());
 }
 
 CDP__PRIVATE cdp_status cdp__log_level_read(const char *text, cdp_log_level *level) {

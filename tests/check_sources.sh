@@ -125,8 +125,8 @@ for pair in 'cdp_tcp.h cdp_nccl.h' 'cdp_nccl.h cdp_tcp.h' 'cdp_nccl.h cdp_store.
 done | rule 'headers include downwards only'
 
 for h in $HEADERS; do
-    awk -v file="$h" '/^\/\* ---- >>/ { section = $3 } /^#[ ]*(if|elif).*(__linux__|_WIN32|__APPLE__|__FreeBSD__)/ && section !~ /^>>os/ { print file ":" FNR ": " $0 }' "$h"
-done | rule 'only the os section asks which system this is'
+    awk -v file="$h" '/^\/\* ---- >>/ { section = $3 } /^#[ ]*(if|elif).*(__linux__|_WIN32|__APPLE__|__FreeBSD__)/ && section !~ /^>>(os|compiler$|config$)/ { print file ":" FNR ": " $0 }' "$h"
+done | rule 'only config, compiler and the os sections ask which system this is'
 
 # "file:line: text" for every line of code outside the os sections that calls the system for a file
 FILE_CALLS='open|openat|creat|fopen|freopen|fdopen|tmpfile|mkstemp|opendir|close|fclose|read|write|pread|pwrite|readv|writev|lseek|rename|unlink|remove|flock|lockf|ftruncate|truncate|stat|fstat|lstat|access|mkdir|chmod|fsync|fcntl|dup|dup2'
@@ -166,6 +166,9 @@ for h in $HEADERS; do
         if [ -n "$rest" ]; then contents=$rest; else echo "$file: section $name is not in CONTENTS, or not in this order"; fi
     done < <(sources contents "$h")
 done | rule 'sections stand in the order of CONTENTS'
+
+[ ! -f tests/bench/peers/chart.sh ] || bash tests/bench/peers/chart.sh --check 2>&1 | rule 'the chart of the README shows the recorded figures'
+awk 'END { if (NR > 150) print "README.md has " NR " lines" }' README.md 2> /dev/null | rule 'the README has at most 150 lines'
 
 version=$(awk '/^#define CDP_VERSION_(MAJOR|MINOR|PATCH) / { v = v (v == "" ? "" : ".") $3 } END { print v }' cdp.h)
 number=$(awk -F . '{ print $1 * 10000 + $2 * 100 + $3 }' <<< "$version")

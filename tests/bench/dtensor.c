@@ -1,6 +1,7 @@
 /* One rank of the measurement of redistributions that dtensor.sh starts; 2 or 4 ranks.
 
-   dtensor [--seconds S [--f64]]     --f64: what scalapack.c measures
+   dtensor [--seconds S [--f64 | --large]]     --f64: what scalapack.c measures; --large: 1 and
+                                               16 MiB alone
        RANK, WORLD_SIZE, MASTER_* in the environment, as usual
 
    Rank 0 prints a line for each pair and size: PAIR BYTES LEAST_US MEDIAN_US PROCESSOR_US COPY_US.
@@ -8,7 +9,7 @@
    PROCESSOR_US: processor time of all ranks for one redistribution. COPY_US: the least possible
    time: all ranks at once copy, from memory of their own, each byte of their results once, in
    rows as long as those of the pair; the processor time of that, least of all repetitions,
-   divided by the cores that the ranks can use. 0: the pair reduces. */
+   divided by the cores that the ranks can use. 0: the pair reduces, or the tensor is small. */
 #define CDP_IMPLEMENTATION
 #include "cdp_tcp.h"
 #include "cdp_dtensor.h"
@@ -19,7 +20,8 @@
 #include <unistd.h>
 
 enum {
-    MOST = 2000
+    MOST = 2000,
+    COPY_LEAST = 1000000 /* bytes; the clock takes too long for less */
 };
 
 static double seconds = 0.5;
@@ -150,14 +152,15 @@ static bool measure(
     for (uint32_t i = 0; i < 3; ++i)
         if (cdp_redistribute(&x, &y) != CDP_OK) return false;
     const uint32_t n = repeat(world, &x, &y, side, us, &processor);
-    if (!n || (!strchr(from, 'P') && !copy_us(world, &x, &y, &copy))) return false;
+    const uint64_t bytes = side * side * cdp_dtype_size(dtype);
+    const bool copies = !strchr(from, 'P') && bytes >= COPY_LEAST;
+    if (!n || (copies && !copy_us(world, &x, &y, &copy))) return false;
     if (cdp_allreduce(world, &processor, &processor, 1, CDP_DTYPE_F64, CDP_REDUCE_SUM) != CDP_OK)
         return false;
     qsort(us, n, sizeof *us, by_size);
     if (cdp_rank(world) == 0)
-        printf("%s->%s %llu %.1f %.1f %.1f %.1f\n", from, to,
-            (unsigned long long)(side * side * cdp_dtype_size(dtype)), us[0], us[n / 2], processor,
-            copy);
+        printf("%s->%s %llu %.1f %.1f %.1f %.1f\n", from, to, (unsigned long long)bytes, us[0],
+            us[n / 2], processor, copy);
     cdp_dtensor_free(&x);
     cdp_dtensor_free(&y);
     return true;
@@ -174,6 +177,7 @@ int main(int argc, char **argv) {
     bool ok = true;
     if (argc >= 3 && strcmp(argv[1], "--seconds") == 0) seconds = atof(argv[2]);
     const bool f64 = argc == 4 && strcmp(argv[3], "--f64") == 0;
+    const bool large = argc == 4 && strcmp(argv[3], "--large") == 0;
     if (f64) dtype = CDP_DTYPE_F64;
     if (cdp_init_from_env(NULL, &world) != CDP_OK) return cdp_print_error(stderr);
     const cdp_mesh_desc flat = {.group = world};
@@ -186,7 +190,7 @@ int main(int argc, char **argv) {
         ok = measure(world, line, "S0", "S1", doubles[s])
             && (!square || measure(world, square, "S0,S1", "S0,S0", doubles[s]));
     }
-    for (uint32_t s = 0; ok && !f64 && s < 4; ++s) {
+    for (uint32_t s = large ? 2 : 0; ok && !f64 && s < 4; ++s) {
         for (uint32_t k = 0; ok && k < sizeof one / sizeof *one; ++k)
             ok = measure(world, line, one[k][0], one[k][1], sides[s]);
         for (uint32_t k = 0; ok && square && k < sizeof two / sizeof *two; ++k)

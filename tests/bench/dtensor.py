@@ -51,7 +51,7 @@ def measure(mesh, source, target, side):
 line = init_device_mesh("cpu", (size,))
 square = init_device_mesh("cpu", (2, 2)) if size == 4 else None
 with torch.no_grad():
-    for side in (32, 128, 512, 2048):
+    for side in (512, 2048) if "--large" in sys.argv else (32, 128, 512, 2048):
         for pair in ("R->S0", "S0->R", "S1->R", "S0->S1", "P->R", "P->S0"):
             measure(line, *pair.split("->"), side)
         if square:

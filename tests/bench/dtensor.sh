@@ -4,15 +4,17 @@
 # least median over the rounds counts.
 #
 # Columns: pair, bytes; least and median of ours in us; the least possible time, measured in the same runs (each byte of the
-# results copied once, by all ranks at once: see dtensor.c), and ours / that; least and median of theirs, theirs / ours, the
-# same of the processor time of all ranks together, and theirs / least possible: theirs / ours cannot be larger than that.
+# results copied once, by all ranks at once: see dtensor.c), and ours / that; least and median of theirs; theirs / ours of the
+# least, of the medians, and of the processor time of all ranks together, which other programs on the machine change least;
+# and theirs / least possible: theirs / ours cannot be larger than that.
 #
-#   dtensor.sh [--rounds N] [--seconds S] [BUILD_DIR]       PYTHON: which Python to ask
+#   dtensor.sh [--rounds N] [--seconds S] [--large] [BUILD_DIR]       PYTHON: which Python to ask; --large: 1 and 16 MiB alone
 set -u -o pipefail
 cd "$(dirname "$0")/../.." || exit 1
-rounds=2 seconds=0.2
+rounds=2 seconds=0.2 large=
 while [[ ${1:-} == --* ]]; do
     case $1 in
+    --large) large=--large; shift; continue ;;
     --rounds) rounds=$2 ;;
     --seconds) seconds=$2 ;;
     *) echo "$0: unknown option $1"; exit 2 ;;
@@ -52,7 +54,7 @@ report() { # files of ours and theirs
         function ratio(x, y) { return y ? sprintf("%7.1f", x / y) : "      -" }
         END { for (i = 1; i <= n; ++i) { k = order[i]; split(k, p, " "); a = mid["a", k]; b = mid["b", k]
             printf "%-14s %9d B %9.1f %9.1f %9.1f %s", p[1], p[2], low["a", k], a, copy[k], ratio(a, copy[k])
-            if (("b", k) in low) printf " %9.1f %9.1f %s %s %s", low["b", k], b, ratio(b, a), ratio(cpu["b", k], cpu["a", k]), ratio(b, copy[k])
+            if (("b", k) in low) printf " %9.1f %9.1f %s %s %s %s", low["b", k], b, ratio(low["b", k], low["a", k]), ratio(b, a), ratio(cpu["b", k], cpu["a", k]), ratio(b, copy[k])
             print "" } }' "$out/ours" "$out/theirs"
 }
 
@@ -60,13 +62,14 @@ echo "# $(uname -srm), $(nproc) cores, load $(cut -d' ' -f1-3 /proc/loadavg), ${
 for n in 2 4; do
     : > "$out/ours" > "$out/theirs"
     for ((i = 0; i < rounds; ++i)); do
-        ranks "$n" "$build/bench/dtensor" --seconds "$seconds" >> "$out/ours"
-        [ -z "$python" ] || ranks "$n" "$python" tests/bench/dtensor.py --seconds "$seconds" >> "$out/theirs"
+        ranks "$n" "$build/bench/dtensor" --seconds "$seconds" $large >> "$out/ours"
+        [ -z "$python" ] || ranks "$n" "$python" tests/bench/dtensor.py --seconds "$seconds" $large >> "$out/theirs"
     done
-    echo "# $n ranks: ours: least, median, least possible, ratio; theirs: least, median, ratio, of processor time, to least possible"
+    echo "# $n ranks: ours: least, median, least possible, median to that; theirs: least, median; ratios of least, of medians, of processor time, to the least possible"
     report
 done
 
+[ -z "$large" ] || exit 0
 if ! mpicc -O2 tests/bench/scalapack.c -o "$build/bench/scalapack" -lscalapack-openmpi > /dev/null 2>&1; then
     echo 'SKIP pdgemr2d: mpicc does not link with scalapack-openmpi'
     exit 0

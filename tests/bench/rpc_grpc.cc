@@ -40,7 +40,7 @@ static ByteBuffer bytes_of(const void *from, size_t bytes) {
 static ByteBuffer result_of(const ByteBuffer &request) {
     uint64_t bytes = 0;
     grpc::Slice slice;
-    if (request.Length() == 8 && request.TrySingleSlice(&slice).ok())
+    if (request.Length() == 8 && request.DumpToSingleSlice(&slice).ok())
         memcpy(&bytes, slice.begin(), 8);
     return bytes_of(data, bytes);
 }

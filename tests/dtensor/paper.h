@@ -133,6 +133,17 @@ TEST_API const cdp__dt_piece *paper_send(const cdp__dt_phase *ph, uint32_t to, u
     return NULL;
 }
 
+/* What a message of the group would do: `row` elements, `step` apart, where it is received. */
+TEST_API void paper_message(
+    const cdp_plan *to, const cdp__dt_piece *x, const cdp_plan *from, const cdp__dt_piece *y) {
+    cdp_transfer in, out;
+    cdp__dt_transfer(to, &in, x, true);
+    cdp__dt_transfer(from, &out, y, false);
+    if (!in.row) memcpy(in.data, out.data, in.count * 8);
+    for (uint64_t i = 0; in.row && i < in.count; ++i)
+        ((uint64_t *)in.data)[i / in.row * in.step + i % in.row] = ((const uint64_t *)out.data)[i];
+}
+
 /* Deliver all messages of phase number `phase`; false if one has no counterpart. */
 TEST_API bool paper_deliver(const paper *p, uint32_t phase) {
     uint64_t sent = 0, received = 0;
@@ -148,8 +159,7 @@ TEST_API bool paper_deliver(const paper *p, uint32_t phase) {
             cdp_plan *other = paper_now.plan[x->peer];
             const cdp__dt_piece *y = paper_send(&other->phases[phase], r, seen[x->peer]++);
             if (!y || y->elements != x->elements) return false;
-            memcpy(cdp__dt_at(plan, x->direct ? x->to : CDP__DT_SCRATCH) + x->at,
-                cdp__dt_at(other, y->direct ? y->from : CDP__DT_SCRATCH) + y->at, x->elements * 8);
+            paper_message(plan, x, other, y);
         }
     }
     return sent == received;

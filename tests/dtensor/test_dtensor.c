@@ -186,6 +186,18 @@ TEST(texts_parse_back) {
     cdp_mesh_destroy(m);
 }
 
+TEST(a_layout_needs_a_mesh_and_a_text) {
+    cdp_mesh *m = paper_mesh(2, 2, 2, 0);
+    cdp_layout l = {.mesh = m, .ndim = 2, .shape = {8, 8}}, without = {.ndim = 2};
+    const cdp_layout *const layouts[] = {NULL, &without, &l};
+    for (uint32_t k = 0; k < 3; ++k) {
+        REFUSED(CDP_ERR_INVALID, "layout, its mesh or the text is NULL",
+            cdp_layout_parse((cdp_layout *)layouts[k], k < 2 ? "R,R" : NULL));
+        T_EQ(-1, cdp_last_error()->peer); /* nobody else is to blame */
+    }
+    cdp_mesh_destroy(m);
+}
+
 TEST(bad_layouts_are_refused) {
     static const char *const bad[] = {"", "S0", "S0,R,R", "S2,R", "S-3,R", "X,R", "S,R",
         "P(band),R", "P(,R", "S0/0,R", "S0//2,R", "R R", "S0/99999999999999999999,R", "S0/3,S0/2",
@@ -361,7 +373,7 @@ TEST(bad_plans_are_refused) {
 
 /* ---- meshes ---- */
 
-#define RUN(n, name) run_ranks(n, NULL, 0, name, NULL)
+#define RUN(n, name) run_counted(n, name, NULL)
 
 static void mesh_shapes(cdp_group *g, void *arg) {
     (void)arg;
@@ -699,6 +711,55 @@ TEST(redistribute_named_sizes) {
     RUN(4, named_sizes);
 }
 
+/* Pieces so large that they wait for their receivers, in rows that are received where they belong:
+   no scratch memory, also where pieces are uneven, and in both halves of a plan with two phases. */
+static void large_rows(cdp_group *g, void *arg) {
+    static const struct {
+        const char *from, *to;
+        uint64_t shape[2];
+        bool scratch; /* a sender packs */
+    } rows[] = {{"S1", "R", {256, 1024}, false}, {"S1", "R", {201, 1003}, false},
+        {"S1", "S0", {512, 515}, false}, {"S0", "S1", {512, 515}, true},
+        {"P", "S1", {64, 999}, true},
+        {"S1", "R", {999, 28}, true}}; /* rows shorter than 64 bytes are copied */
+    const cdp_fill ramp = {.kind = CDP_FILL_RAMP, .b = 1};
+    cdp_mesh *m = mesh_of(g, 1, 4, 0);
+    (void)arg;
+    for (uint32_t k = 0; m && k < 2 * (sizeof rows / sizeof *rows); ++k) {
+        const bool async = k % 2;
+        cdp_layout l = {.mesh = m, .dtype = CDP_DTYPE_I64, .ndim = 2};
+        cdp_plan_desc d = {.kind = CDP_PLAN_DIRECT};
+        cdp_dtensor x, y;
+        cdp_work work;
+        memcpy(l.shape, rows[k / 2].shape, sizeof rows[0].shape);
+        OK(cdp_layout_parse(&l, rows[k / 2].from));
+        OK(cdp_dtensor_create(&l, NULL, &x));
+        d.from = l;
+        OK(cdp_layout_parse(&l, rows[k / 2].to));
+        OK(cdp_dtensor_create(&l, NULL, &y));
+        d.to = l;
+        OK(cdp_dtensor_fill(&x, &ramp));
+        memset(y.data, 0x77, cdp__dt_local_bytes(&l));
+        cdp_plan *plan;
+        if (!OK(cdp_plan_create(&d, &plan))) break;
+        T_EQ(rows[k / 2].scratch, cdp_plan_info_of(plan).scratch_bytes != 0);
+        if (async && OK(cdp_plan_run_async(plan, x.data, y.data, &work)))
+            OK(cdp_work_wait(work));
+        else if (!async)
+            OK(cdp_plan_run(plan, x.data, y.data));
+        test_check(ramp_is_right(&y, 0), __FILE__, __LINE__, "%s -> %s, case %u, rank %u",
+            rows[k / 2].from, rows[k / 2].to, k, cdp_rank(g));
+        cdp_plan_destroy(plan);
+        cdp_dtensor_free(&x);
+        cdp_dtensor_free(&y);
+    }
+    cdp_mesh_destroy(m);
+}
+
+TEST(redistribute_large_rows) {
+    RUN(4, large_rows);
+}
+
 /* Every order of every tensor dimension to every other. */
 static void every_order(cdp_group *g, void *arg) {
     (void)arg;
@@ -781,23 +842,71 @@ TEST(redistribute_every_reduction) {
     RUN(4, every_reduction);
 }
 
+/* Norms 1, 2 and inf of a cut tensor: what each rank sums over its box becomes a number that is
+   PARTIAL where the tensor is cut, and counts once where it is replicated. */
+static int64_t norm_with(int64_t so_far, int64_t v, uint32_t p) {
+    if (p == 2) return v > so_far ? v : so_far;
+    return so_far + (p ? v * v : v);
+}
+
+static void norms(cdp_group *g, void *arg) {
+    static const char *const texts[] = {"R,R", "S0,R", "R,S1", "S0,S1", "S1,S1", "S0!1,S0"};
+    static const uint64_t shapes[3][2] = {{9, 5}, {1, 3}, {4, 4}}; /* also empty pieces */
+    (void)arg;
+    cdp_mesh *m = mesh_of(g, 2, 2, 2);
+    const cdp_fill ramp = {.kind = CDP_FILL_RAMP, .a = -7, .b = 2};
+    for (uint32_t k = 0; k < 18 * 3; ++k) {
+        const uint32_t p = k % 3; /* 1, 2, inf */
+        const uint64_t *shape = shapes[k / 18];
+        cdp_layout l = {
+            .mesh = m, .dtype = CDP_DTYPE_I64, .ndim = 2, .shape = {shape[0], shape[1]}};
+        cdp_dtensor x;
+        int64_t own = 0, all = -1, want = 0;
+        OK(cdp_layout_parse(&l, texts[k / 3 % 6]));
+        OK(cdp_dtensor_create(&l, NULL, &x));
+        OK(cdp_dtensor_fill(&x, &ramp));
+        const uint64_t n = cdp_layout_box(&l, NULL, NULL);
+        for (uint64_t i = 0; i < n; ++i)
+            own = norm_with(own, llabs(((int64_t *)x.data)[i]), p);
+        for (int64_t i = 0; i < (int64_t)(shape[0] * shape[1]); ++i)
+            want = norm_with(want, llabs(2 * i - 7), p);
+        cdp_layout number = {.mesh = m, .dtype = CDP_DTYPE_I64};
+        cdp_dtensor from = {.layout = number, .data = &own}, to = {.layout = number, .data = &all};
+        for (uint32_t by = 0; by < 2; ++by)
+            if (l.place[by].kind == CDP_PLACE_SHARD) {
+                from.layout.place[by].kind = CDP_PLACE_PARTIAL;
+                from.layout.place[by].op = p == 2 ? CDP_REDUCE_MAX : CDP_REDUCE_SUM;
+            }
+        OK(cdp_redistribute(&from, &to));
+        test_check(all == want, __FILE__, __LINE__, "norm %u of %s: %lld, not %lld", p + 1,
+            texts[k / 3 % 6], (long long)all, (long long)want);
+        cdp_dtensor_free(&x);
+    }
+    cdp_mesh_destroy(m);
+}
+
+TEST(norms_of_cut_tensors) {
+    RUN(4, norms);
+}
+
 /* The same plan again and again: the first round makes it, and nothing is allocated later. */
 static void nothing_allocated(cdp_group *g, void *arg) {
     (void)arg;
     static const char *const texts[][2] = {
-        {"S0,S1", "S1,S0"}, {"S0,S0", "R,R"}, {"P,S0", "S0,R"}, {"S1,R", "R,S0"}};
+        {"S0,S1", "S1,S0"}, {"S0,S0", "R,R"}, {"P,S0", "S0,R"}, {"S1,R", "R,S0"}, {"S1,R", "R,R"}};
     cdp_mesh *m = mesh_of(g, 2, 2, 2);
-    static float memory[4][4][2][4096];
+    static float memory[4][5][2][256 * 512]; /* pieces of 256 KiB: their senders wait */
     int64_t before = 0, after = 0;
     for (uint32_t i = 0; m && i < 101; ++i) { /* the first round makes the plans */
         OK(cdp_barrier(g));
         if (i == 1) before = __atomic_load_n(&counted.calls, __ATOMIC_SEQ_CST);
         if (i == 1) OK(cdp_barrier(g));
-        for (uint32_t k = 0; k < 4; ++k) {
+        for (uint32_t k = 0; k < 5; ++k) {
+            const uint64_t rows = k < 4 ? 64 : 256, columns = k < 4 ? 64 : 512;
             cdp_dtensor x = {.data = memory[cdp_rank(g)][k][0]},
                         y = {.data = memory[cdp_rank(g)][k][1]};
-            x.layout = layout_of(m, texts[k][0], 2, 64, 64, 0);
-            y.layout = layout_of(m, texts[k][1], 2, 64, 64, 0);
+            x.layout = layout_of(m, texts[k][0], 2, rows, columns, 0);
+            y.layout = layout_of(m, texts[k][1], 2, rows, columns, 0);
             OK(cdp_redistribute(&x, &y));
         }
     }
@@ -1175,6 +1284,9 @@ static void drawn_as(
     T(cdp_layout_draw(&l, CDP_DRAW_SVG, picture, sizeof picture) > 200);
     T_TEXT("prefers-color-scheme:dark", picture);
     T_TEXT("</svg>", picture);
+    char title[120];
+    cdp_layout_text(&l, title, sizeof title); /* the title */
+    T_TEXT(title, picture);
     T(!strstr(picture, "NaN"));
     T(cdp_layout_draw(&l, CDP_DRAW_JSON, picture, sizeof picture) > 20);
     T_TEXT("\"rank\": 3, \"start\": [", picture);
@@ -1326,6 +1438,7 @@ int main(int argc, char **argv) {
         {"boxes_against_brute_force", boxes_against_brute_force, 20},
         {"nested_chunks_and_orders", nested_chunks_and_orders, 10},
         {"texts_parse_back", texts_parse_back, 10},
+        {"a_layout_needs_a_mesh_and_a_text", a_layout_needs_a_mesh_and_a_text, 20},
         {"bad_layouts_are_refused", bad_layouts_are_refused, 10},
         {"own_cuts", own_cuts, 10},
         {"torch_step_counts", torch_step_counts, 10},
@@ -1339,9 +1452,11 @@ int main(int argc, char **argv) {
         {"inconsistent_meshes", inconsistent_meshes, 20},
         {"bad_meshes_are_refused", bad_meshes_are_refused, 10},
         {"redistribute_every_pair", redistribute_every_pair, 60},
+        {"redistribute_large_rows", redistribute_large_rows, 30},
         {"redistribute_named_sizes", redistribute_named_sizes, 30},
         {"redistribute_every_order", redistribute_every_order, 60},
         {"redistribute_every_reduction", redistribute_every_reduction, 30},
+        {"norms_of_cut_tensors", norms_of_cut_tensors, 20},
         {"a_kept_plan_allocates_nothing", a_kept_plan_allocates_nothing, 30},
         {"plans_without_memory", plans_without_memory, 10},
         {"distribute_and_full", distribute_and_full, 30},

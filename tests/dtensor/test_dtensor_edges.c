@@ -153,10 +153,12 @@ TEST(edges_cost_what_they_should) {
     static const struct {
         const char *from, *to, *grad;
         uint64_t forward, backward;
-    } rows[] = {{"S0", "R", "R", 3 * 64, 0}, {"S0", "R", "P", 3 * 64, 3 * 64},
-        {"R", "R", "P", 0, 6 * 64}, {"R", "S0", "S0", 0, 3 * 64}, {"P", "R", "R", 6 * 64, 0},
-        {"P", "S0", "S0", 3 * 64, 3 * 64}, {"S0", "S1", "S1", 48, 48}, {"R", "R", "R", 0, 0},
-        {"P", "P", "R", 0, 0}};
+        const char *grad_out; /* NULL: the default */
+    } rows[] = {{"S0", "R", "R", 3 * 64, 0, NULL}, {"S0", "R", "P", 3 * 64, 3 * 64, NULL},
+        {"R", "R", "P", 0, 6 * 64, NULL}, {"R", "S0", "S0", 0, 3 * 64, NULL},
+        {"P", "R", "R", 6 * 64, 0, NULL}, {"P", "S0", "S0", 3 * 64, 3 * 64, NULL},
+        {"S0", "S1", "S1", 48, 48, NULL}, {"R", "R", "R", 0, 0, NULL}, {"P", "P", "R", 0, 0, NULL},
+        {"P", "P", "P", 0, 0, "P"}}; /* a gradient that is a sum stays one */
     paper p;
     const uint32_t four[1] = {4};
     if (!paper_open(&p, 1, four)) return;
@@ -167,6 +169,10 @@ TEST(edges_cost_what_they_should) {
         OK(cdp_layout_parse(&d.from, rows[k].from));
         OK(cdp_layout_parse(&d.to, rows[k].to));
         OK(cdp_layout_parse(&d.grad_in, rows[k].grad));
+        if (rows[k].grad_out) {
+            d.grad_out = d.from;
+            OK(cdp_layout_parse(&d.grad_out, rows[k].grad_out));
+        }
         if (!OK(cdp_edge_create(&d, &e))) return;
         T_EQ(rows[k].forward, cdp_edge_info(e, false).total_bytes);
         T_EQ(rows[k].backward, cdp_edge_info(e, true).total_bytes);
@@ -198,11 +204,12 @@ static cdp_mesh *line(cdp_group *g) {
 }
 
 static cdp_edge *edge_of(cdp_mesh *m, const char *from, const char *to, const char *grad,
-    uint64_t rows, uint64_t columns, cdp_dtype wire) {
+    uint64_t rows, uint64_t columns, cdp_dtype wire, cdp_dtype grad_wire) {
     cdp_edge_desc d = {.from = {.mesh = m, .ndim = 2, .shape = {rows, columns}}};
     cdp_edge *e = NULL;
     d.to = d.from;
-    d.wire = d.grad_wire = wire;
+    d.wire = wire;
+    d.grad_wire = grad_wire;
     OK(cdp_layout_parse(&d.from, from));
     OK(cdp_layout_parse(&d.to, to));
     if (grad) {
@@ -217,9 +224,9 @@ static cdp_edge *edge_of(cdp_mesh *m, const char *from, const char *to, const ch
 static void megatron(cdp_group *g, void *arg) {
     (void)arg;
     cdp_mesh *m = line(g);
-    cdp_edge *f = edge_of(m, "R", "R", "P", 2, 2, CDP_DTYPE_DEFAULT);
-    cdp_edge *h = edge_of(m, "P", "R", NULL, 2, 2, CDP_DTYPE_DEFAULT);
-    cdp_edge *mean = edge_of(m, "P(avg)", "R", NULL, 2, 2, CDP_DTYPE_DEFAULT);
+    cdp_edge *f = edge_of(m, "R", "R", "P", 2, 2, CDP_DTYPE_DEFAULT, CDP_DTYPE_DEFAULT);
+    cdp_edge *h = edge_of(m, "P", "R", NULL, 2, 2, CDP_DTYPE_DEFAULT, CDP_DTYPE_DEFAULT);
+    cdp_edge *mean = edge_of(m, "P(avg)", "R", NULL, 2, 2, CDP_DTYPE_DEFAULT, CDP_DTYPE_DEFAULT);
     float x[4], y[4];
     for (uint32_t i = 0; i < 4; ++i)
         x[i] = (float)(cdp_rank(g) + i);
@@ -249,20 +256,21 @@ TEST(megatron_edges) {
     run_ranks(4, NULL, 0, megatron, NULL);
 }
 
-/* f32 that travels as bf16 or f16, both ways, waiting and not. */
+/* f32 that travels as f32, bf16 or f16, forward and backward in all combinations, waiting and not.
+   */
 static void wires(cdp_group *g, void *arg) {
     static const cdp_dtype wire[3] = {CDP_DTYPE_F32, CDP_DTYPE_BF16, CDP_DTYPE_F16};
     (void)arg;
     cdp_mesh *m = line(g);
-    for (uint32_t k = 0; k < 6; ++k) {
-        cdp_edge *e = edge_of(m, "S0", "R", "P", 7, 3, wire[k % 3]);
+    for (uint32_t k = 0; k < 18; ++k) {
+        cdp_edge *e = edge_of(m, "S0", "R", "P", 7, 3, wire[k % 3], wire[k / 3 % 3]);
         cdp_box box;
         cdp_work work;
         float x[9], y[21], dy[21], dx[9];
         const uint64_t n = cdp_layout_box(&cdp_edge_desc_of(e)->from, NULL, &box);
         for (uint64_t i = 0; i < n; ++i)
             x[i] = (float)(box.start[0] * 3 + i);
-        if (k < 3) {
+        if (k < 9) {
             OK(cdp_edge_forward(e, x, y));
         } else if (OK(cdp_edge_forward_async(e, x, y, &work))) {
             OK(cdp_work_wait(work));
@@ -271,15 +279,15 @@ static void wires(cdp_group *g, void *arg) {
             T(y[i] == (float)i);
             dy[i] = (float)(i + cdp_rank(g));
         }
-        if (k < 3) {
+        if (k < 9) {
             OK(cdp_edge_backward(e, dy, dx));
         } else if (OK(cdp_edge_backward_async(e, dy, dx, &work))) {
             OK(cdp_work_wait(work));
         }
         for (uint64_t i = 0; i < n; ++i)
             T(dx[i] == (float)(3 * (box.start[0] * 3 + i) + 3));
-        const uint64_t size = cdp_dtype_size(wire[k % 3]);
-        T_EQ(2 * 21 * size, cdp_edge_info(e, false).total_bytes);
+        T_EQ(2 * 21 * cdp_dtype_size(wire[k % 3]), cdp_edge_info(e, false).total_bytes);
+        T_EQ(2 * 21 * cdp_dtype_size(wire[k / 3 % 3]), cdp_edge_info(e, true).total_bytes);
         cdp_edge_destroy(e);
     }
     cdp_mesh_destroy(m);
@@ -313,8 +321,8 @@ static void pieces(cdp_group *g, void *arg) {
     cdp_mesh *m = line(g);
     static const char *const from[4] = {"S0", "S1", "P", "S0"};
     for (uint32_t k = 0; k < 4; ++k) {
-        cdp_edge *e =
-            edge_of(m, from[k], "R", NULL, 7, 5, k == 3 ? CDP_DTYPE_BF16 : CDP_DTYPE_DEFAULT);
+        cdp_edge *e = edge_of(m, from[k], "R", NULL, 7, 5,
+            k == 3 ? CDP_DTYPE_BF16 : CDP_DTYPE_DEFAULT, CDP_DTYPE_DEFAULT);
         cdp_box box;
         float x[35], y[35];
         const uint64_t n = cdp_layout_box(&cdp_edge_desc_of(e)->from, NULL, &box);
@@ -343,12 +351,43 @@ TEST(pieces_are_used_as_they_arrive) {
     run_ranks(4, NULL, 0, pieces, NULL);
 }
 
+static cdp_status count_calls(void *user, const cdp_box *box) {
+    (void)box;
+    ++*(uint32_t *)user;
+    return CDP_OK;
+}
+
+/* What did not arrive is not used, and the error is told; in one phase, and in more. */
+static void pieces_broken(cdp_group *g, void *arg) {
+    static const char *const from[4] = {"S0", "S1", "P", "S0"};
+    cdp_mesh *m = line(g);
+    float x[35] = {0}, y[35];
+    cdp_edge *e[4];
+    (void)arg;
+    for (uint32_t k = 0; k < 4; ++k)
+        e[k] = edge_of(m, from[k], "R", NULL, 7, 5, k == 3 ? CDP_DTYPE_BF16 : CDP_DTYPE_DEFAULT);
+    OK(cdp_barrier(g));
+    cdp_group_abort(m->all->group, "on purpose");
+    for (uint32_t k = 0; k < 4; ++k) {
+        uint32_t calls = 0;
+        T(cdp_edge_forward_pieces(e[k], x, y, count_calls, &calls) != CDP_OK);
+        T(calls <= (k < 2 ? 1 : 0)); /* the own piece was there */
+        cdp_edge_destroy(e[k]);
+    }
+    cdp_mesh_destroy(m);
+}
+
+TEST(pieces_of_a_broken_group_are_not_used) {
+    run_ranks(2, NULL, 0, pieces_broken, NULL);
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"every_backward_is_the_adjoint", every_backward_is_the_adjoint, 60},
         {"edges_cost_what_they_should", edges_cost_what_they_should, 10},
         {"megatron_edges", megatron_edges, 20},
         {"wire_dtypes", wire_dtypes, 20},
+        {"pieces_of_a_broken_group_are_not_used", pieces_of_a_broken_group_are_not_used, 20},
         {"pieces_are_used_as_they_arrive", pieces_are_used_as_they_arrive, 20},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);

@@ -8,7 +8,7 @@
 #include "../unit/said.h"
 #include "../unit/ranks.h"
 
-#define RUN(n, func, arg) run_ranks(n, NULL, 0, func, arg)
+#define RUN(n, func, arg) run_counted(n, func, arg)
 
 static cdp_mesh *line_of(cdp_group *g) {
     const cdp_mesh_desc d = {.group = g, .names = {"tp"}};
@@ -419,6 +419,33 @@ static void mlp_run(cdp_group *g, void *arg) {
     cdp_tp_destroy(a);
     cdp_tp_destroy(b);
     cdp_mesh_destroy(m);
+}
+
+/* Whichever request for memory fails: a layer that is made has all it needs. */
+static void starved_run(cdp_group *g, void *arg) {
+    cdp_mesh *m = line_of(g);
+    cdp_tp_desc d = {.mesh = m,
+        .style = CDP_TP_COLUMN,
+        .rows = 8,
+        .in_features = 6,
+        .out_features = 12,
+        .dtype = CDP_DTYPE_I64};
+    bool done = false;
+    (void)arg;
+    for (int64_t at = 1; !done && T(at < 100); ++at) {
+        cdp_tp *tp = NULL;
+        counted.fail_at = counted.calls + at;
+        const cdp_status st = cdp_tp_create(&d, &tp);
+        done = counted.calls < counted.fail_at;
+        T_EQ(done ? CDP_OK : CDP_ERR_NOMEM, st);
+        counted.fail_at = 0;
+        cdp_tp_destroy(tp);
+    }
+    cdp_mesh_destroy(m);
+}
+
+TEST(layers_without_memory) {
+    RUN(1, starved_run, NULL);
 }
 
 TEST(counts_by_label) {
@@ -1053,6 +1080,7 @@ int main(int argc, char **argv) {
         {"layers_equal_one_process", layers_equal_one_process, 60},
         {"tables_equal_one_process", tables_equal_one_process, 60},
         {"tied_table_and_perceptron", tied_table_and_perceptron, 30},
+        {"layers_without_memory", layers_without_memory, 20},
         {"counts_by_label", counts_by_label, 20},
         {"operations_have_names", operations_have_names, 20},
         {"ranks_without_rows_take_part", ranks_without_rows_take_part, 20},

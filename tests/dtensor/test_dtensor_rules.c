@@ -307,6 +307,56 @@ TEST(custom_rules) {
     cdp_mesh_destroy(m);
 }
 
+/* A rule's shards are those of its inputs' and its result's own dimensions. */
+TEST(own_rules_fit_each_input) {
+    const uint32_t two = 2;
+    cdp_mesh *m = paper_mesh(1, &two);
+    op_case c = case_of("custom", (cdp_op){.kind = CDP_OP_CUSTOM, .ndim = 2, .shape = {4, 6}}, 2);
+    cdp_rule rules[8];
+    uint32_t n;
+    c = shaped(c, "4x6", "6", "", "");
+    c.in[0].mesh = c.in[1].mesh = m;
+    for (uint32_t k = 0; k < 3; ++k)
+        for (int32_t dim = -4; dim < 4; ++dim) {
+            cdp_rule own = {.out = {.kind = CDP_PLACE_REPLICATE}};
+            cdp_place *const place = k < 2 ? &own.in[k] : &own.out;
+            const int32_t dims = k == 1 ? 1 : 2;
+            *place = (cdp_place){.kind = CDP_PLACE_SHARD, .dim = dim};
+            c.op.rules = &own;
+            c.op.rule_count = 1;
+            if (dim >= -dims && dim < dims)
+                OK(cdp_op_rules(&c.op, c.in, 2, rules, 8, &n));
+            else
+                REFUSED(CDP_ERR_INVALID, "rules[0] shards a dimension",
+                    cdp_op_rules(&c.op, c.in, 2, rules, 8, &n));
+        }
+    cdp_mesh_destroy(m);
+}
+
+/* Of two cuts of one dimension, that of the lower order, or of the earlier dimension of the mesh,
+   is made of whole blocks of the other. */
+TEST(blocks_that_nest_go_together) {
+    static const struct {
+        uint64_t block[2];
+        uint32_t order[2];
+        bool fit;
+    } t[] = {{{4, 2}, {0, 0}, true}, {{2, 4}, {0, 0}, false}, {{3, 2}, {0, 0}, false},
+        {{4, 2}, {0, 1}, true}, {{2, 4}, {0, 1}, false}, {{4, 2}, {1, 0}, false},
+        {{2, 4}, {1, 0}, true}, {{3, 2}, {1, 1}, false}, {{6, 2}, {1, 1}, true}};
+    const uint32_t shape[2] = {2, 2};
+    cdp_mesh *m = paper_mesh(2, shape);
+    for (uint32_t k = 0; k < sizeof t / sizeof *t; ++k) {
+        cdp_layout l = {.mesh = m, .dtype = CDP_DTYPE_I64, .ndim = 1, .shape = {48}};
+        for (uint32_t by = 0; by < 2; ++by) {
+            l.place[by].kind = CDP_PLACE_SHARD;
+            l.place[by].block = t[k].block[by];
+            l.place[by].order = t[k].order[by];
+        }
+        test_check(cdp__dt_places_fit(&l) == t[k].fit, __FILE__, __LINE__, "row %u", k);
+    }
+    cdp_mesh_destroy(m);
+}
+
 TEST(bad_operators_are_refused) {
     static const char *const bad[][2] = {{"mk,kn", "mk,kn"}, {"mm,mn->m", "\"mm,mn->m\""},
         {"mk,kn->mx", "mx"}, {"mk,kn->mnn", "mnn"}, {"mk,kn+k->mn", "+k"}, {"a,b,c,d,e->a", ",e"}};
@@ -512,6 +562,8 @@ int main(int argc, char **argv) {
         {"embedding_rows_and_columns", embedding_rows_and_columns, 60},
         {"attention_heads", attention_heads, 60},
         {"views_are_exact", views_are_exact, 60},
+        {"own_rules_fit_each_input", own_rules_fit_each_input, 20},
+        {"blocks_that_nest_go_together", blocks_that_nest_go_together, 20},
         {"custom_rules", custom_rules, 10},
         {"bad_operators_are_refused", bad_operators_are_refused, 10},
         {"the_cheapest_is_chosen", the_cheapest_is_chosen, 60},

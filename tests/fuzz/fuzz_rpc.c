@@ -273,6 +273,14 @@ static void message_of(cdp_rpc *rpc, input *in) {
         cdp__rpc_put_shape(p, &t, value);
         if (i + 1 == tensors) p += t.dims <= 8 && odd > 3 ? cdp__rpc_tensor_bytes(&t) : 0;
     }
+    for (uint32_t i = cdp__rpc_is_list((cdp__rpc_kind)m.kind) ? next_byte(in) % 4 : 0; i; --i) {
+        cdp_channel_message more = m; /* a list: of what there is, or of anything */
+        more.a = more.b = number_of(in);
+        if (odd > 3) (void)honest_message(rpc, in, &more, numbers);
+        cdp__put_u64(p, more.a);
+        cdp__put_u64(p + 8, more.b);
+        p += 16;
+    }
     m.bytes = (uint64_t)(p - body);
     if (m.kind <= CDP__RPC_FAIL && !(flags & CDP__RPC_FETCH)) m.bytes += next_byte(in);
     m.kind |= flags << 8 | rrefs << 16 | tensors << 24;
@@ -407,7 +415,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         if (next_byte(&in) % 4 == 0) {
             cdp_lock_acquire(&rpc->lock);
             while (rpc->queue)
-                cdp__rpc_run(rpc, cdp__rpc_next(rpc));
+                cdp__rpc_run(rpc, cdp__rpc_next(rpc, 0, CDP__NEVER));
             cdp__rpc_leave(rpc);
         }
         T(rpc->peers[1].requests <= rpc->share && rpc->peers[2].requests <= rpc->share);

@@ -67,6 +67,50 @@ static void run(
     save(m, name);
 }
 
+/* Another allocator, whose segments grow. */
+static void say(cdp_mem *m, cdp_mem_action action, uint64_t at, uint64_t size) {
+    cdp_mem_event e;
+    memset(&e, 0, sizeof e);
+    e.action = action;
+    e.address = (1ull << 44) + at;
+    e.size = size;
+    e.stream = 3;
+    e.device_free = 9 * MIB;
+    if (cdp_mem_note_event(m, &e) != CDP_OK) exit(cdp_print_error(stderr));
+}
+static void run_mapped(const cdp_mem_record_desc *record) {
+    cdp_mem_desc d;
+    cdp_mem *m;
+    memset(&d, 0, sizeof d);
+    d.recorder_only = true;
+    d.record = *record;
+    if (cdp_mem_create(&d, &m) != CDP_OK) exit(cdp_print_error(stderr));
+    say(m, CDP_MEM_SEGMENT_ALLOC, 100 * MIB, 4 * MIB);
+    say(m, CDP_MEM_ALLOC, 101 * MIB, MIB);
+    for (uint64_t turn = 0; turn < 200; ++turn) {
+        const uint64_t from = turn % 2 * 50 * MIB;
+        say(m, CDP_MEM_SEGMENT_MAP, from, 2 * MIB);
+        say(m, CDP_MEM_ALLOC, from, MIB);
+        say(m, CDP_MEM_SEGMENT_MAP, from + 2 * MIB, 20 * MIB);
+        say(m, CDP_MEM_ALLOC, from + MIB, 8 * MIB); /* over both */
+        say(m, CDP_MEM_ALLOC, from + 12 * MIB, 3 * MIB);
+        if (turn > 197) break;
+        say(m, CDP_MEM_FREE_REQUESTED, from + MIB, 1);
+        say(m, CDP_MEM_SEGMENT_UNMAP, from + 16 * MIB, 6 * MIB);
+        say(m, CDP_MEM_FREE_COMPLETED, from + MIB, 1);
+        say(m, CDP_MEM_SEGMENT_UNMAP, from + 2 * MIB, 4 * MIB); /* in the middle */
+        say(m, CDP_MEM_FREE_REQUESTED, from, 1);
+        say(m, CDP_MEM_FREE_COMPLETED, from, 1);
+        say(m, CDP_MEM_SEGMENT_UNMAP, from, 2 * MIB);
+        say(m, CDP_MEM_FREE_REQUESTED, from + 12 * MIB, 1);
+        say(m, CDP_MEM_FREE_COMPLETED, from + 12 * MIB, 1);
+        say(m, CDP_MEM_SEGMENT_UNMAP, from + 6 * MIB, 10 * MIB);
+    }
+    say(m, CDP_MEM_FREE_REQUESTED, 12 * MIB, 1); /* waits at the end */
+    say(m, CDP_MEM_OOM, 0, 500 * MIB);
+    save(m, "mapped");
+}
+
 int main(int argc, char **argv) {
     cdp_mem_record_desc d;
     if (argc != 2) return 2;
@@ -82,9 +126,10 @@ int main(int argc, char **argv) {
     d.max_entries = 0;
     d.context = CDP_MEM_CONTEXT_NONE;
     run("no_stacks", d, 4000, false, true);
+    run_mapped(&d);
     d.context = CDP_MEM_CONTEXT_ALL;
     d.max_stacks = 3;
     run("full_table", d, 1000, false, true);
-    printf("7 files\n");
+    printf("8 files\n");
     return 0;
 }

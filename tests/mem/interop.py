@@ -92,7 +92,7 @@ def torch_functions(viz, path, before):
 
 files = sorted(glob.glob(os.path.join(folder, "*.pickle")))
 files = [f for f in files if not f.endswith("before.pickle")]
-if len(files) < 7:
+if len(files) < 8:
     print("not ok files: only %d" % len(files))
     failed += 1
 for path in files:

@@ -23,8 +23,8 @@ if ! ${CC:-gcc} -O1 -std=gnu11 -fno-omit-frame-pointer -Wall -Wextra -I. -Itests
     exit 1
 fi
 
-py=python3
-[ -x /usr/bin/python3 ] && /usr/bin/python3 -c 'import torch' 2> /dev/null && py=/usr/bin/python3
+py=${PYTHON:-python3}
+[ -z "${PYTHON:-}" ] && [ -x /usr/bin/python3 ] && /usr/bin/python3 -c 'import torch' 2> /dev/null && py=/usr/bin/python3
 viz=${MEMORY_VIZ_PY:-}
 if ! command -v $py > /dev/null; then
     echo 'SKIP pickle and _memory_viz.py: there is no python3'

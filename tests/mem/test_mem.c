@@ -46,6 +46,14 @@ TEST(sizes_are_rounded) {
     T_EQ(15, cdp__mem_interval(1ull << 50));
 }
 
+TEST(intervals_begin_at_powers_of_two) {
+    for (uint32_t log = 21; log < 64; ++log) {
+        const uint32_t at = log < 35 ? log - 20 : 15;
+        T_EQ(at, cdp__mem_interval(1ull << log));
+        T_EQ(log < 36 ? at - 1 : 15, cdp__mem_interval((1ull << log) - 1));
+    }
+}
+
 TEST(sizes_split_and_suit) {
     cdp__mem_sizes s = usual();
     T(cdp__mem_splits(&s, false, 512, 1024));
@@ -1006,6 +1014,7 @@ TEST(leaks_are_named) {
 
 int main(int argc, char **argv) {
     static const test_case cases[] = {{"sizes_are_rounded", sizes_are_rounded, 10},
+        {"intervals_begin_at_powers_of_two", intervals_begin_at_powers_of_two, 10},
         {"sizes_split_and_suit", sizes_split_and_suit, 10},
         {"bins_find_the_best", bins_find_the_best, 30},
         {"bins_cover_every_size", bins_cover_every_size, 30},

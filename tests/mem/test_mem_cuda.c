@@ -255,6 +255,16 @@ TEST(streams_may_be_gone) {
     world_end(&w);
 }
 
+TEST(a_library_can_be_named) {
+    static const char *const names[] = {"libcudart.so.13", "libcudart.so"};
+    for (int i = 0; i < 2; ++i) {
+        cdp_mem_source source;
+        if (!OK(cdp_mem_source_cuda(names[i], &source))) return;
+        T_TEXT("cuda:", source.name);
+        source.destroy(source.user);
+    }
+}
+
 TEST(no_device_no_library) {
     cdp_mem_source source;
     cdp_mem_desc d;
@@ -276,6 +286,7 @@ int main(int argc, char **argv) {
         {"the_driver_fails_everywhere", the_driver_fails_everywhere, 60},
         {"graphs_have_their_own_pool", graphs_have_their_own_pool, 30},
         {"streams_may_be_gone", streams_may_be_gone, 30},
+        {"a_library_can_be_named", a_library_can_be_named, 30},
         {"no_device_no_library", no_device_no_library, 30}};
     libraries_at_hand(argv, "");
     if (!calls_found()) {

@@ -348,6 +348,203 @@ TEST(an_allocator_that_is_not_ours) {
     T_EQ(0, cdp_mem_destroy(m));
 }
 
+/* An allocator that has segments of its own, some of which grow page by page, and frees that wait:
+   all of its events. Beside it, what each 4 KiB page of its addresses is. */
+enum {
+    PAGES = 64
+};
+typedef struct foreign {
+    cdp_mem *mem;
+    char page[PAGES];     /* ' ' nothing, 'f' free, 'u' in use, 'w' waits */
+    uint32_t size[PAGES]; /* of the block that begins there */
+    bool grows[PAGES];
+} foreign;
+
+static cdp_status say(foreign *f, cdp_mem_action action, uint64_t page, uint64_t pages) {
+    cdp_mem_event e;
+    memset(&e, 0, sizeof e);
+    e.action = action;
+    /* between those that grow and those that do not there is a gap, as there always is */
+    e.address = (1ull << 40) + (page < 32 ? page : page + 1) * 4096;
+    e.size = pages * 4096;
+    e.stream = 7;
+    e.device_free = 12345;
+    return cdp_mem_note_event(f->mem, &e);
+}
+static bool all_are(const foreign *f, uint32_t page, uint32_t pages, char what, bool grows) {
+    for (uint32_t i = page; i < page + pages; ++i)
+        if (i >= PAGES || f->page[i] != what || (what != ' ' && f->grows[i] != grows)) return false;
+    return true;
+}
+static void become(foreign *f, uint32_t page, uint32_t pages, char what) {
+    for (uint32_t i = page; i < page + pages; ++i)
+        f->page[i] = what;
+}
+/* Blocks must not lie across segments that do not grow: those are of four pages, at 0, 4 .. 28. */
+static bool in_one(uint32_t page, uint32_t pages) {
+    return page >= 32 || page / 4 == (page + pages - 1) / 4;
+}
+/* In pages that grow one segment may end where another begins: then a block fits into one of both,
+   or not. So what the recorder says counts, if the pages are free at all. */
+static void foreign_turn(foreign *f, uint64_t *random) {
+    const uint32_t page = (uint32_t)(test_random(random) % PAGES),
+                   pages = 1 + (uint32_t)(test_random(random) % 4), start = page / 4 * 4;
+    const bool grows = page >= 32;
+    cdp_status st;
+    if (page + pages > PAGES || (!grows && page + pages > 32)) return;
+    switch (test_random(random) % 6) {
+    case 0:
+        if (grows) {
+            st = say(f, CDP_MEM_SEGMENT_MAP, page, pages);
+            T(st == (all_are(f, page, pages, ' ', true) ? CDP_OK : CDP_ERR_INVALID));
+            if (st != CDP_OK) break;
+            become(f, page, pages, 'f');
+            for (uint32_t i = page; i < page + pages; ++i)
+                f->grows[i] = true;
+        } else {
+            st = say(f, CDP_MEM_SEGMENT_ALLOC, start, 4);
+            T(st == (all_are(f, start, 4, ' ', false) ? CDP_OK : CDP_ERR_INVALID));
+            if (st == CDP_OK) become(f, start, 4, 'f');
+        }
+        break;
+    case 1:
+        if (!grows) {
+            st = say(f, CDP_MEM_SEGMENT_FREE, start, 4);
+            T(st == (all_are(f, start, 4, 'f', false) ? CDP_OK : CDP_ERR_INVALID));
+            if (st == CDP_OK) become(f, start, 4, ' ');
+            break;
+        }
+        st = say(f, CDP_MEM_SEGMENT_UNMAP, page, pages);
+        T(st == CDP_ERR_INVALID || all_are(f, page, pages, 'f', true));
+        if (st == CDP_OK) become(f, page, pages, ' ');
+        break;
+    case 2:
+    case 3:
+        st = say(f, CDP_MEM_ALLOC, page, pages);
+        if (st == CDP_OK && all_are(f, page, pages, ' ', grows)) { /* a segment of its own */
+            OK(say(f, CDP_MEM_FREE_REQUESTED, page, pages));
+            OK(say(f, CDP_MEM_FREE_COMPLETED, page, pages));
+            break;
+        }
+        T(st == CDP_ERR_INVALID || (all_are(f, page, pages, 'f', grows) && in_one(page, pages)));
+        if (st != CDP_OK) break;
+        become(f, page, pages, 'u');
+        f->size[page] = pages;
+        break;
+    case 4:
+        st = say(f, CDP_MEM_FREE_REQUESTED, page, 1);
+        T((st == CDP_OK) == (f->size[page] && f->page[page] == 'u'));
+        if (st == CDP_OK) become(f, page, f->size[page], 'w');
+        break;
+    default:
+        st = say(f, CDP_MEM_FREE_COMPLETED, page, 1);
+        T((st == CDP_OK) == (f->size[page] && f->page[page] == 'w'));
+        if (st != CDP_OK) break;
+        become(f, page, f->size[page], 'f');
+        f->size[page] = 0;
+    }
+}
+
+/* What the snapshot and the statistics say is what the pages are; and the viewer can replay it. */
+static void foreign_check(foreign *f) {
+    uint64_t bytes[4] = {0}, is[4] = {0}, pieces = 0;
+    const cdp_mem_segment *g;
+    cdp_mem_stats stats;
+    cdp_mem_shot *s;
+    written a = {NULL, 0, 0, 0};
+    viewer_file v;
+    for (uint32_t i = 0; i < PAGES; ++i)
+        bytes[strchr(" fuw", f->page[i]) - " fuw"] += 4096;
+    if (!OK(cdp_mem_snapshot(&f->mem, 1, false, &s))) return;
+    const uint32_t n = cdp_mem_segments(s, &g);
+    for (uint32_t i = 0; i < n; ++i) {
+        T(g[i].grows == (g[i].address >= (1ull << 40) + 32 * 4096));
+        for (uint32_t j = 0; j < g[i].block_count; ++j) {
+            is[1 + g[i].blocks[j].state] += g[i].blocks[j].size;
+            if (g[i].block_count > 1 && g[i].blocks[j].state == CDP_MEM_INACTIVE)
+                pieces += g[i].blocks[j].size;
+        }
+    }
+    T(is[1] == bytes[1] && is[2] == bytes[2] && is[3] == bytes[3]);
+    cdp_mem_stats_of(f->mem, &stats);
+    T_EQ(bytes[1] + bytes[2] + bytes[3], stats.reserved_bytes[0].current);
+    T_EQ(bytes[2], stats.allocated_bytes[0].current);
+    T_EQ(bytes[2] + bytes[3], stats.active_bytes[0].current);
+    T_EQ(pieces, stats.inactive_split_bytes[0].current);
+    T_EQ(n, stats.segment[0].current);
+    OK(cdp_mem_write(s, CDP_MEM_PICKLE, written_sink, &a));
+    const char *wrong = viewer_open(&v, a.at, a.bytes);
+    if (!wrong) wrong = viewer_replay(&v, 0, true);
+    test_check(!wrong, __FILE__, __LINE__, "the viewer would fail: %s", wrong ? wrong : "");
+    viewer_close(&v);
+    free(a.at);
+    cdp_mem_shot_free(s);
+}
+
+TEST(all_events_of_another_allocator) {
+    for (uint64_t seed = 1; seed <= (TEST_SLOW ? 5 : 20); ++seed) {
+        uint64_t random = seed;
+        cdp_mem_desc d;
+        foreign f;
+        memset(&f, 0, sizeof f);
+        memset(f.page, ' ', sizeof f.page);
+        memset(&d, 0, sizeof d);
+        d.recorder_only = true;
+        d.record.history = CDP_MEM_HISTORY_ALL;
+        d.record.stacks = CDP_MEM_STACKS_SITE;
+        OK(cdp_mem_create(&d, &f.mem));
+        for (int turn = 0; turn < 2000 && !test__now.failed_checks; ++turn) {
+            foreign_turn(&f, &random);
+            if (turn % 100 == 0) foreign_check(&f);
+        }
+        foreign_check(&f);
+        (void)cdp_mem_destroy(f.mem);
+        if (test__now.failed_checks)
+            test_check(false, __FILE__, __LINE__, "seed %llu", (unsigned long long)seed);
+    }
+}
+
+TEST(events_that_do_not_fit) {
+    const cdp_mem_action others[] = {
+        CDP_MEM_SNAPSHOT, CDP_MEM_USER_DEFINED, CDP_MEM_ANNOTATE, CDP_MEM_ACTION_COUNT};
+    const cdp_mem_event *e;
+    cdp_mem_event none;
+    cdp_mem_desc d;
+    cdp_mem_shot *s;
+    world w;
+    foreign f;
+    memset(&none, 0, sizeof none);
+    memset(&f, 0, sizeof f);
+    memset(&d, 0, sizeof d);
+    world_begin(&w, NULL);
+    none.size = 512;
+    FAILS(CDP_ERR_STATE, "source", cdp_mem_note_event(w.mem, &none));
+    world_end(&w);
+    d.recorder_only = true;
+    d.record.history = CDP_MEM_HISTORY_ALL;
+    OK(cdp_mem_create(&d, &f.mem));
+    FAILS(CDP_ERR_INVALID, "needs", cdp_mem_note_event(f.mem, NULL));
+    FAILS(CDP_ERR_INVALID, "size", say(&f, CDP_MEM_ALLOC, 0, 0));
+    for (size_t i = 0; i < 4; ++i)
+        FAILS(CDP_ERR_INVALID, "action", say(&f, others[i], 0, 1));
+    FAILS(CDP_ERR_INVALID, "no such segment", say(&f, CDP_MEM_SEGMENT_FREE, 0, 1));
+    FAILS(CDP_ERR_INVALID, "no such segment", say(&f, CDP_MEM_SEGMENT_UNMAP, 0, 1));
+    FAILS(CDP_ERR_INVALID, "no block", say(&f, CDP_MEM_FREE_REQUESTED, 0, 1));
+    FAILS(CDP_ERR_INVALID, "no free waits", say(&f, CDP_MEM_FREE_COMPLETED, 0, 1));
+    OK(say(&f, CDP_MEM_SEGMENT_ALLOC, 0, 4));
+    FAILS(CDP_ERR_INVALID, "overlaps", say(&f, CDP_MEM_SEGMENT_MAP, 3, 2));
+    FAILS(CDP_ERR_INVALID, "not free in one segment", say(&f, CDP_MEM_ALLOC, 3, 2));
+    OK(say(&f, CDP_MEM_ALLOC, 1, 1));
+    FAILS(CDP_ERR_INVALID, "not free", say(&f, CDP_MEM_SEGMENT_FREE, 0, 4));
+    FAILS(CDP_ERR_INVALID, "no such segment", say(&f, CDP_MEM_SEGMENT_UNMAP, 2, 1));
+    OK(say(&f, CDP_MEM_OOM, 0, 99));
+    OK(cdp_mem_snapshot(&f.mem, 1, false, &s));
+    T_EQ(3, cdp_mem_events(s, 0, &e));
+    T(e[2].action == CDP_MEM_OOM && e[2].device_free == 12345 && e[2].size == 99 * 4096);
+    cdp_mem_shot_free(s);
+    T_EQ(4096, cdp_mem_destroy(f.mem));
+}
+
 /* The smallest file, byte by byte, and a file with nothing in it. */
 TEST(the_smallest_file) {
     static const char bytes[] = "\x80\x02}(X\x08\x00\x00\x00segments]X\x0d\x00\x00\x00"
@@ -606,6 +803,59 @@ TEST(pictures) {
     full_end(&w);
 }
 
+/* PyTorch writes -1 where blocks may be split at any size. */
+TEST(files_tell_the_largest_block_that_is_split) {
+    static const uint64_t most[] = {0, 32 * MIB};
+    for (int i = 0; i < 2; ++i) {
+        cdp_mem_source source;
+        cdp_mem_desc d;
+        cdp_mem_shot *s;
+        fake f;
+        cdp_mem *mem;
+        memset(&f, 0, sizeof f);
+        memset(&d, 0, sizeof d);
+        f.numbers = true;
+        source = fake_source(&f);
+        d.source = &source;
+        d.max_split_bytes = most[i];
+        if (!OK(cdp_mem_create(&d, &mem))) return;
+        OK(cdp_mem_snapshot(&mem, 1, false, &s));
+        char *const json = text_of(s, CDP_MEM_JSON);
+        T_TEXT(i ? "\"max_split_size\":33554432.000," : "\"max_split_size\":-1.000,", json);
+        free(json);
+        cdp_mem_shot_free(s);
+        T_EQ(0, cdp_mem_destroy(mem));
+    }
+}
+
+/* A block that nothing moves is a box: four points, two of them at each end. */
+TEST(a_block_that_stays_is_a_box) {
+    const cdp_mem_record_desc d = recording(CDP_MEM_CONTEXT_NONE, CDP_MEM_STACKS_SITE);
+    world w;
+    void *p[3];
+    world_begin(&w, &d);
+    for (int i = 0; i < 3; ++i)
+        OK(cdp_mem_alloc(w.mem, MIB, NULL, &p[i]));
+    cdp_mem_shot *const s = shot_of(&w);
+    char *const svg = text_of(s, CDP_MEM_SVG);
+    const char *at = svg;
+    int boxes = 0;
+    while ((at = strstr(at, "<polygon fill=")) != NULL) {
+        const char *const points = strstr(at, "points=\"") + 8;
+        int count = 0;
+        for (at = points; *at && *at != '"'; ++at)
+            count += *at == ',';
+        T_EQ(4, count);
+        ++boxes;
+    }
+    T_EQ(3, boxes);
+    free(svg);
+    cdp_mem_shot_free(s);
+    for (int i = 0; i < 3; ++i)
+        OK(cdp_mem_free(w.mem, p[i]));
+    world_end(&w);
+}
+
 TEST(reports) {
     world w;
     cdp_mem_shot *const s = full_shot(&w);
@@ -625,6 +875,131 @@ TEST(reports) {
     free(peak);
     cdp_mem_shot_free(s);
     full_end(&w);
+}
+
+/* The ten largest are listed; of more, how many. */
+TEST(reports_list_ten_and_count_the_others) {
+    const cdp_mem_record_desc d = recording(CDP_MEM_CONTEXT_NONE, CDP_MEM_STACKS_SITE);
+    char label[16];
+    world w;
+    void *p[12];
+    world_begin(&w, &d);
+    for (int i = 0; i < 12; ++i) {
+        snprintf(label, sizeof label, "holder %d", i);
+        cdp_mem_label(label);
+        OK(cdp_mem_alloc(w.mem, MIB + (uint64_t)i * 512, NULL, &p[i]));
+        cdp_mem_label(NULL);
+        cdp_mem_shot *const s = shot_of(&w);
+        char *const text = text_of(s, CDP_MEM_PEAK);
+        const size_t listed = count_of(text, " in 1 blocks: holder ");
+        T_EQ(2 * (i < 10 ? i + 1 : 10), (int64_t)listed); /* of the peak, and of the end */
+        T_EQ(i < 10 ? 0 : 2, (int64_t)count_of(text, "others"));
+        if (i == 11) T_TEXT("    and 2 others\n", text);
+        free(text);
+        cdp_mem_shot_free(s);
+    }
+    for (int i = 0; i < 12; ++i)
+        OK(cdp_mem_free(w.mem, p[i]));
+    world_end(&w);
+}
+
+/* Five milliseconds later at each look. */
+static uint64_t steady_clock(void *user) {
+    static uint64_t now = 1000000000;
+    (void)user;
+    return now += 5000000;
+}
+
+TEST(pictures_say_how_long_it_took) {
+    cdp_os os = *cdp_os_default();
+    cdp_mem_source source;
+    cdp_mem_desc d;
+    fake f;
+    cdp_mem *mem;
+    void *p[4];
+    memset(&f, 0, sizeof f);
+    memset(&d, 0, sizeof d);
+    f.limit = 64 * MIB;
+    f.numbers = true;
+    source = fake_source(&f);
+    os.now_ns = steady_clock;
+    d.os = &os;
+    d.source = &source;
+    d.record = recording(CDP_MEM_CONTEXT_NONE, CDP_MEM_STACKS_SITE);
+    d.record.max_entries = 2;
+    d.record.skip = 1u << CDP_MEM_SNAPSHOT;
+    OK(cdp_mem_create(&d, &mem));
+    for (uint32_t i = 0; i < 4; ++i) { /* the last two are a block and another block */
+        const cdp_mem_event *e;
+        cdp_mem_shot *s;
+        char want[60] = "2 events;"; /* a segment and its first block: at the same time */
+        OK(cdp_mem_alloc(mem, MIB / 4, NULL, &p[i]));
+        OK(cdp_mem_snapshot(&mem, 1, false, &s));
+        if (!T_EQ(2, (int64_t)cdp_mem_events(s, 0, &e))) return;
+        char *const svg = text_of(s, CDP_MEM_SVG);
+        const uint64_t took = e[1].time_us - e[0].time_us;
+        if (i > 0) T(took >= 5000);
+        if (i > 0) snprintf(want, sizeof want, "2 events in %u ms;", (unsigned)(took / 1000));
+        T_TEXT(want, svg);
+        free(svg);
+        cdp_mem_shot_free(s);
+    }
+    for (uint32_t i = 0; i < 4; ++i)
+        OK(cdp_mem_free(mem, p[i]));
+    T_EQ(0, cdp_mem_destroy(mem));
+}
+
+/* ---- memory that is counted ---- */
+
+static int64_t counted_live;
+
+static void *counted_alloc(void *user, uint64_t bytes) {
+    void *const p = malloc((size_t)bytes);
+    (void)user;
+    counted_live += p != NULL;
+    return p;
+}
+
+static void counted_release(void *user, void *p) {
+    (void)user;
+    counted_live -= p != NULL;
+    free(p);
+}
+
+TEST(writing_gives_all_memory_back) {
+    const cdp_mem_record_desc record = recording(CDP_MEM_CONTEXT_ALL, CDP_MEM_STACKS_SITE);
+    cdp_os os = *cdp_os_default();
+    cdp_mem_source source;
+    cdp_mem_desc d;
+    fake f;
+    cdp_mem *mem;
+    cdp_mem_shot *s;
+    void *p;
+    os.alloc = counted_alloc;
+    os.release = counted_release;
+    memset(&f, 0, sizeof f);
+    memset(&d, 0, sizeof d);
+    f.limit = 64 * MIB;
+    f.numbers = true;
+    source = fake_source(&f);
+    d.os = &os;
+    d.source = &source;
+    d.record = record;
+    OK(cdp_mem_create(&d, &mem));
+    OK(cdp_mem_alloc(mem, MIB, NULL, &p));
+    OK(cdp_mem_snapshot(&mem, 1, false, &s));
+    for (int format = 0; format < 20; ++format) {
+        const int64_t before = counted_live;
+        written w = {NULL, 0, 0, 0};
+        const cdp_status st = cdp_mem_write(s, (cdp_mem_format)format, written_sink, &w);
+        if (format <= CDP_MEM_PEAK) T(st == CDP_OK && w.bytes > 0);
+        T_EQ(before, counted_live);
+        free(w.at);
+    }
+    cdp_mem_shot_free(s);
+    OK(cdp_mem_free(mem, p));
+    T_EQ(0, cdp_mem_destroy(mem));
+    T_EQ(0, counted_live);
 }
 
 TEST(what_grew) {
@@ -813,12 +1188,19 @@ int main(int argc, char **argv) {
         {"labels_nest", labels_nest, 20},
         {"small_events_are_left_out", small_events_are_left_out, 20},
         {"memory_of_others", memory_of_others, 20},
+        {"all_events_of_another_allocator", all_events_of_another_allocator, 60},
+        {"events_that_do_not_fit", events_that_do_not_fit, 60},
         {"an_allocator_that_is_not_ours", an_allocator_that_is_not_ours, 20},
         {"the_smallest_file", the_smallest_file, 20}, {"files_of_python", files_of_python, 20},
         {"bad_files_are_refused", bad_files_are_refused, 20},
         {"both_forms_and_back", both_forms_and_back, 20}, {"pictures", pictures, 20},
-        {"reports", reports, 20}, {"what_grew", what_grew, 20},
-        {"frames_can_be_named_later", frames_can_be_named_later, 20},
+        {"files_tell_the_largest_block_that_is_split", files_tell_the_largest_block_that_is_split,
+            20},
+        {"a_block_that_stays_is_a_box", a_block_that_stays_is_a_box, 20}, {"reports", reports, 20},
+        {"reports_list_ten_and_count_the_others", reports_list_ten_and_count_the_others, 20},
+        {"pictures_say_how_long_it_took", pictures_say_how_long_it_took, 20},
+        {"writing_gives_all_memory_back", writing_gives_all_memory_back, 20},
+        {"what_grew", what_grew, 20}, {"frames_can_be_named_later", frames_can_be_named_later, 20},
         {"several_devices", several_devices, 20},
         {"files_are_replaced_whole", files_are_replaced_whole, 20},
         {"names_of_actions", names_of_actions, 20}, {"callbacks", callbacks, 20},

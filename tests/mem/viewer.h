@@ -296,6 +296,33 @@ VIEWER_API bool viewer_inside(const viewer_ranges *segments, uint64_t at, uint64
     return false;
 }
 
+/* Pages come to segments: one with those that they touch. */
+VIEWER_API void viewer_map(viewer_ranges *segments, uint64_t at, uint64_t size) {
+    for (uint32_t i = segments->count; i > 0; --i) {
+        const viewer_range s = segments->at[i - 1];
+        if (s.at + s.size != at && at + size != s.at) continue;
+        if (s.at < at) at = s.at;
+        size += s.size;
+        viewer_range_drop(segments, &segments->at[i - 1]);
+        i = segments->count + 1;
+    }
+    viewer_range_add(segments, at, size, false);
+}
+
+/* Pages leave the segment that they are in. */
+VIEWER_API const char *viewer_unmap(viewer_ranges *segments, uint64_t at, uint64_t size) {
+    for (uint32_t i = segments->count; i > 0; --i) {
+        const viewer_range s = segments->at[i - 1];
+        if (at < s.at || at + size > s.at + s.size) continue;
+        viewer_range_drop(segments, &segments->at[i - 1]);
+        if (at > s.at) viewer_range_add(segments, s.at, at - s.at, false);
+        if (at + size < s.at + s.size)
+            viewer_range_add(segments, at + size, s.at + s.size - at - size, false);
+        return NULL;
+    }
+    return "a segment_map of pages that are not there afterwards";
+}
+
 /* The final state, as the viewer computes it: blocks lie one after the other. */
 VIEWER_API const char *viewer_final(
     const viewer_file *f, uint32_t device, viewer_ranges *segments, viewer_ranges *blocks) {
@@ -355,6 +382,15 @@ VIEWER_API const char *viewer_undo(
             if (blocks->at[i].at >= at && blocks->at[i].at < at + size)
                 return "a segment appears under a block";
         viewer_range_drop(segments, s);
+    } else if (viewer_is(f, a, "segment_unmap")) {
+        if (viewer_inside(segments, at, size))
+            return "a segment_unmap of pages that are still there";
+        viewer_map(segments, at, size);
+    } else if (viewer_is(f, a, "segment_map")) {
+        for (uint32_t i = 0; i < blocks->count; ++i)
+            if (blocks->at[i].at < at + size && at < blocks->at[i].at + blocks->at[i].size)
+                return "pages appear under a block";
+        return viewer_unmap(segments, at, size);
     } else if (!viewer_is(f, a, "snapshot") && !viewer_is(f, a, "user_defined")
         && !viewer_is(f, a, "annotate"))
         return "an unknown action";

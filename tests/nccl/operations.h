@@ -369,6 +369,9 @@ static void messages_of_rank(card *c) {
     FAILS(CDP_ERR_UNSUPPORTED, "tag 7", cdp_send(c->g, d, 1, CDP_DTYPE_F32, next, 7));
     list[1].tag = 1;
     FAILS(CDP_ERR_UNSUPPORTED, "tag 1", cdp_batch(c->g, list, n, &w));
+    list[1].tag = 0;
+    list[n - 1].row = list[n - 1].step = 4;
+    FAILS(CDP_ERR_UNSUPPORTED, "into rows", cdp_batch(c->g, list, n, &w));
     FAILS(CDP_ERR_UNSUPPORTED, "tag 2",
         cdp_sendrecv(c->g, d, 8, next, e, 8, before, CDP_DTYPE_F32, 2));
     OK(cdp_sendrecv(c->g, d, 8, next, e, 8, before, CDP_DTYPE_F32, 0));

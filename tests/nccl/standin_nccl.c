@@ -755,11 +755,13 @@ ncclResult_t ncclGetVersion(int *version) {
 }
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
     ENTER("ncclGetUniqueId");
-    const char *const dir = getenv("TMPDIR");
+    const char *dir = getenv("TMPDIR");
     static uint32_t made;
     memset(id, 0, sizeof *id);
-    snprintf(id->internal, sizeof id->internal, "%.60s/standin.%d.%u", dir && *dir ? dir : "/tmp",
-        (int)getpid(), __atomic_add_fetch(&made, 1, __ATOMIC_SEQ_CST));
+    /* the name is the id, so a folder with a long name has no room in it */
+    if (!dir || !*dir || strlen(dir) > 60) dir = "/tmp";
+    snprintf(id->internal, sizeof id->internal, "%s/standin.%d.%u", dir, (int)getpid(),
+        __atomic_add_fetch(&made, 1, __ATOMIC_SEQ_CST));
     return ncclSuccess;
 }
 #if STANDIN_NCCL < 21400

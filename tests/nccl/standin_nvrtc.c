@@ -119,7 +119,8 @@ static bool compile(nvrtcProgram p, const char *dir) {
     write_runners(f, text);
     fclose(f);
     free(text);
-    return shell("gcc -w -O1 -ffp-contract=off -fno-strict-aliasing -fPIC -shared %s/k2.c -o "
+    return shell("gcc -w -O1 -ffp-contract=off -fno-strict-aliasing -fPIC -shared "
+                 "-Wl,-Bsymbolic %s/k2.c -o "
                  "%s/k.so 2> %s/log",
         dir);
 }

@@ -117,6 +117,13 @@ TEST_API void run_ranks(uint32_t n, const cdp_group_desc *like, uint64_t ring_by
     if (world_open(&w, n, like, ring_bytes)) world_threads(&w, func, arg);
     world_close(&w);
 }
+
+/* The same over memory that is counted: all of it comes back. */
+TEST_API void run_counted(uint32_t n, void (*func)(cdp_group *g, void *arg), void *arg) {
+    const cdp_group_desc like = {.os = counted_os()};
+    run_ranks(n, &like, 0, func, arg);
+    T_EQ(0, counted.held);
+}
 #endif
 
 /* ---- collective calls as data ---- */

@@ -267,6 +267,32 @@ static void f_forward(void *user, cdp_rpc_request *q) {
     cdp_rref_drop(r);
 }
 
+/* {bytes}: a result of so many, in memory that is poisoned when it is given back */
+static uint32_t in_place_now[RANKS_MAX], in_place_back[RANKS_MAX];
+static void in_place_end(void *user, void *data) {
+    uint8_t *at = (uint8_t *)data;
+    const uint64_t bytes = (uint64_t)i64_at(at, 0);
+    memset(at, 0xee, bytes);
+    free(at);
+    __atomic_add_fetch((uint32_t *)user, 1, __ATOMIC_SEQ_CST);
+}
+static void f_in_place(void *user, cdp_rpc_request *q) {
+    const uint32_t rank = side_of(q)->rank;
+    const uint64_t bytes = (uint64_t)i64_at(q->data, 0);
+    uint8_t *data = (uint8_t *)malloc(bytes);
+    cdp_iov iov = {data, bytes};
+    const cdp_value v = {.data = data,
+        .plain = {.iov = &iov, .iov_count = 1},
+        .destroy = in_place_end,
+        .user = &in_place_back[rank]};
+    (void)user;
+    for (uint64_t i = 8; i < bytes; ++i)
+        data[i] = (uint8_t)(i * 7);
+    memcpy(data, &bytes, 8);
+    __atomic_add_fetch(&in_place_now[rank], 1, __ATOMIC_SEQ_CST);
+    OK(cdp_rpc_reply_value(q, &v));
+}
+
 /* ---- gradients: functions ---- */
 
 typedef struct weights {
@@ -483,7 +509,13 @@ static const cdp_rpc_function functions[] = {
     {.name = "mul_chain", .func = f_mul_chain},
     {.name = "weight_grad", .func = f_weight_grad},
     {.name = "weight_rref", .func = f_weight_rref},
+    {.name = "in_place", .func = f_in_place},
+    {.name = "lookup", .func = f_lookup, .backward = b_lookup},
+    {.name = "table_rref", .func = f_table_rref},
     {.name = "asks_rank_1", .func = f_asks_rank_1},
+    {.name = "in_place", .func = f_in_place},
+    {.name = "lookup", .func = f_lookup, .backward = b_lookup},
+    {.name = "table_rref", .func = f_table_rref},
 };
 
 /* ---- worlds ---- */

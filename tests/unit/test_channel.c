@@ -523,8 +523,14 @@ static void drops_one(uint32_t rank, cdp_group *g) {
     OK(cdp_barrier(g));
     if (rank == 0) {
         const cdp_channel_message m = {2, 7, 0, 0, 0, NULL, 0, 0};
-        cdp_channel_drop(s.c, 2, "it lies");
-        cdp_channel_drop(s.c, 0, "this rank itself is no peer");
+        T_EQ(CDP_ERR_INVALID, cdp_channel_drop(s.c, 0, "this rank itself"));
+        T_TEXT("rank 0 is no other rank of the channel's group of 3", cdp_last_error()->text);
+        T_EQ(CDP_ERR_INVALID, cdp_channel_drop(s.c, 3, "a rank that there is not"));
+        T_EQ(CDP_ERR_INVALID, cdp_channel_drop(s.c, 2, NULL));
+        T_EQ(CDP_ERR_INVALID, cdp_channel_drop(NULL, 2, "it lies"));
+        T_TEXT("needs a channel and a reason", cdp_last_error()->text);
+        T_EQ(0, counted(&s.lost));
+        OK(cdp_channel_drop(s.c, 2, "it lies"));
         T_EQ(CDP_ERR_PEER_LOST, cdp_channel_send(s.c, &m));
         T_TEXT("it lies", cdp_last_error()->text);
     }

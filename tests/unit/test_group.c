@@ -1285,8 +1285,18 @@ TEST(uneven_parts_and_monitored_barriers_allocate_nothing) {
 }
 #endif
 
+/* What texts about calls that differ say. */
+TEST(calls_with_objects_have_names) {
+    static const char *const want[] = {"?", "cdp_allgather_bytes", "cdp_gather_bytes",
+        "cdp_broadcast_bytes", "cdp_scatter_bytes", "?"};
+    for (uint32_t kind = 0; kind < 6; ++kind)
+        T(strcmp(cdp__object_name(kind), want[kind]) == 0);
+    T(strcmp(cdp__object_name(UINT64_MAX), "?") == 0);
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
+        {"calls_with_objects_have_names", calls_with_objects_have_names, 10},
         {"polled_in_turn_every_call", polled_in_turn_every_call, 60},
         {"polled_in_random_turns_with_all_settings", polled_in_random_turns_with_all_settings, 60},
         {"polled_many_in_flight", polled_many_in_flight, 30},

@@ -634,7 +634,7 @@ static void a_link_is_lost(side *s) {
         cdp_lock_acquire(&s->rpc->lock);
         s->rpc->peers[2].sent += 3;
         cdp_lock_release(&s->rpc->lock);
-        cdp_channel_drop(s->rpc->channel, 2, "for the test");
+        OK(cdp_channel_drop(s->rpc->channel, 2, "for the test"));
     }
     OK(cdp_rpc_shutdown(s->rpc, 5000));
     T(test_now_ns() - from < 4000000000ull);
@@ -1765,6 +1765,46 @@ TEST(dist_optim) {
     run(3, optimizers);
 }
 
+/* ---- results that are read in place ---- */
+
+static void in_place(side *s) {
+    static const uint64_t sizes[] = {100, 65536, 65537, 300000, 6 << 20, 100000, 300001};
+    static uint32_t place;
+    const uint32_t n = sizeof sizes / sizeof *sizes;
+    const uint64_t until = test_now_ns() + 10000000000ull;
+    in_place_now[s->rank] = in_place_back[s->rank] = 0;
+    meet(s, &place);
+    for (uint32_t i = 0; i < 3 * n; ++i) {
+        cdp_call c = {0}, gone = {0};
+        uint64_t bytes = sizes[i % n];
+        const uint32_t to = i < 2 * n ? next_of(s) : s->rank;
+        OK(cdp_rpc_start(s->rpc, CALL(.to = to, F("in_place"), BYTES(&bytes, 8)), &gone));
+        if (OK(cdp_rpc_call(s->rpc, CALL(.to = to, F("in_place"), BYTES(&bytes, 8)), &c))) {
+            const uint8_t *at = (const uint8_t *)c.data;
+            uint64_t wrong = 0;
+            T_EQ(bytes, c.bytes);
+            for (uint64_t k = 8; k < bytes; ++k)
+                wrong += at[k] != (uint8_t)(k * 7);
+            T_EQ(0, wrong);
+            T_EQ(bytes, (uint64_t)i64_at(at, 0));
+        }
+        if (i % 2) (void)cdp_call_cancel(&gone); /* nobody wants the result any more */
+        (void)!cdp_call_wait(&gone);
+        cdp_call_free(&gone);
+        cdp_call_free(&c);
+    }
+    meet(s, &place);
+    while (__atomic_load_n(&in_place_now[s->rank], __ATOMIC_SEQ_CST)
+            != __atomic_load_n(&in_place_back[s->rank], __ATOMIC_SEQ_CST)
+        && test_now_ns() < until)
+        (void)!cdp_rpc_serve(s->rpc, 1);
+    T_EQ(in_place_now[s->rank], in_place_back[s->rank]);
+    meet(s, &place);
+}
+TEST(results_in_place) {
+    run(2, in_place);
+}
+
 /* ---- a remote embedding ---- */
 
 static void table_open(side *s) {
@@ -2029,6 +2069,7 @@ int main(int argc, char **argv) {
         {"backward_autograd_engine_error", backward_autograd_engine_error, 60},
         {"backward_invalid_args", backward_invalid_args, 60},
         {"py_tensors", py_tensors, 60},
+        {"results_in_place", results_in_place, 60},
         {"dist_optim", dist_optim, 60},
         {"embedding_bag_with_no_grad_tensors_sparse", embedding_bag_with_no_grad_tensors_sparse,
             60},

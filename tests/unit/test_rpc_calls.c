@@ -8,6 +8,13 @@
 
 #include "rpc_sides.h"
 
+/* Another rank's request of "keep" is here. */
+static void wait_until_kept(side *s) {
+    const uint64_t until = test_now_ns() + 10000000000ull;
+    while (!counted_of(&s->kept_count) && test_now_ns() < until)
+        (void)!cdp_rpc_serve(s->rpc, 1);
+}
+
 /* ---- waits that run functions ---- */
 
 /* calls `sleep` of rank 3 */
@@ -150,6 +157,7 @@ static void orders(side *s) {
     T_EQ(CDP_RAN_NO, c[1].ran);
     T_TEXT("never left this rank", c[1].error.text);
     cdp_call_free(&c[1]);
+    wait_until_kept(s);
     meet(s, &place);
     OK(cdp_rpc_reply(s->kept[0], NULL));
     OK(cdp_call_wait(&c[0]));
@@ -239,6 +247,7 @@ static void works(side *s) {
     T_EQ(CDP_OK, cdp_call_test(&c[0]));
     T_EQ(ranks * (ranks + 1) / 2, sum);
     cdp_call_free(&c[0]);
+    wait_until_kept(s);
     meet(s, &place);
     OK(cdp_rpc_reply(s->kept[0], NULL));
 }
@@ -255,9 +264,7 @@ static void works_at_the_end(side *s) {
     OK(cdp_rpc_start(s->rpc, CALL(.to = next_of(s), F("keep")), &c));
     OK(cdp_call_work(&c, &w));
     OK(cdp_work_then(w, on_then, &saw, &then));
-    const uint64_t until = test_now_ns() + 10000000000ull;
-    while (!counted_of(&s->kept_count) && test_now_ns() < until)
-        (void)!cdp_rpc_serve(s->rpc, 1);
+    wait_until_kept(s);
     gather(&place);
     cdp_rpc_destroy(s->rpc);
     T_EQ(1, counted_of(&saw.calls));
@@ -274,6 +281,76 @@ TEST(works_of_calls_end_with_the_rpc) {
     run(2, works_end_body);
 }
 
+/* References that are dropped while the link to their owner is busy go there as lists: what waits
+   for the link does not grow with each of them. */
+static void busy_link(side *s) {
+    enum {
+        N = 1500
+    };
+    static uint8_t bulk[60000];
+    static cdp_rref held[N];
+    static uint32_t place;
+    cdp_value v = counter_value(s, 1, iov_next());
+    cdp_rref r;
+    OK(cdp_rref_create(s->rpc, &v, NULL, &r));
+    for (uint32_t i = 0; s->rank == 1 && i < N; ++i) {
+        cdp_call c = {0};
+        int64_t x = 7;
+        OK(cdp_rpc_call(s->rpc, CALL(.to = 0, F("lend"), BYTES(&x, 8)), &c));
+        if (!T_EQ(1, c.rref_count)) return;
+        held[i] = c.rrefs[0];
+        cdp_rref_keep(held[i]);
+        cdp_call_free(&c);
+    }
+    meet(s, &place);
+    gather(&place); /* rank 0 lets nothing advance until they meet again */
+    if (s->rank == 1) {
+        uint32_t n = 0, lists = 0;
+        for (uint32_t i = 0; i < 2000 && !s->rpc->peers[0].queue; ++i) {
+            cdp_call c = {0};
+            OK(cdp_rpc_call(s->rpc,
+                CALL(.to = 0, F("nothing"), .one_way = true, BYTES(bulk, sizeof bulk)), &c));
+            cdp_call_free(&c);
+        }
+        T(s->rpc->peers[0].queue != NULL);
+        for (uint32_t i = 0; i < N; ++i)
+            cdp_rref_drop(held[i]);
+        for (const cdp__rpc_out *o = s->rpc->peers[0].queue; o; o = o->next) {
+            ++n;
+            lists += o->p.kind == CDP__RPC_DELETE;
+        }
+        T_EQ((N + 255) / 256, lists);
+        T(n < 20);
+        T_EQ(0, cdp_rpc_stats_of(s->rpc).users);
+    }
+    gather(&place);
+    const uint64_t until = test_now_ns() + 10000000000ull;
+    while (cdp_rpc_stats_of(s->rpc).forks && test_now_ns() < until)
+        (void)!cdp_rpc_serve(s->rpc, 1);
+    T_EQ(1, cdp_rpc_stats_of(s->rpc).owners);
+    cdp_rref_drop(r);
+    meet(s, &place);
+}
+static const cdp_rpc_function busy_functions[] = {
+    {.name = "nothing", .func = f_nothing}, {.name = "lend", .func = f_lend}};
+static void gone_quietly(side *s) {
+    (void)s;
+}
+static void busy_body(side *s) {
+    open_then(s, how == HUB_POLLED ? busy_link : gone_quietly);
+    OK(cdp_rpc_shutdown(s->rpc, 20000));
+    OK(cdp_barrier(s->g));
+    cdp_rpc_destroy(s->rpc);
+    T_EQ(s->values.made, s->values.destroyed);
+}
+TEST(references_dropped_on_a_busy_link_go_as_lists) {
+    like.functions = busy_functions;
+    like.function_count = 2;
+    like.max_calls = like.max_queue = 8192;
+    shut_by_body = true;
+    run(2, busy_body);
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"a_short_wait_leaves_functions_that_wait_to_longer_ones",
@@ -281,6 +358,8 @@ int main(int argc, char **argv) {
         {"calls_in_order_run_one_after_the_other", calls_in_order_run_one_after_the_other, 60},
         {"callback_chain", callback_chain, 60},
         {"works_of_calls_end_with_the_rpc", works_of_calls_end_with_the_rpc, 60},
+        {"references_dropped_on_a_busy_link_go_as_lists",
+            references_dropped_on_a_busy_link_go_as_lists, 60},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }

@@ -720,6 +720,180 @@ TEST(a_flood_leaves_room_for_others) {
     scenario(3, flood);
 }
 
+/* ---- mistakes ---- */
+
+/* Those of creation: each gets one sentence, and nothing is left behind. */
+static void create_mistakes(side *s) {
+    static const cdp_rpc_function bad[] = {{.name = "no_func"}, {.func = f_nothing},
+        {.name = "a b", .func = f_nothing},
+        {.name = "allowed", .func = f_nothing, .allow_count = 1}};
+    cdp_rpc_desc d = desc_of(s);
+    REFUSED(CDP_ERR_INVALID, "needs a desc and a place", cdp_rpc_create(NULL, &s->rpc));
+    REFUSED(CDP_ERR_INVALID, "needs a desc and a place", cdp_rpc_create(&d, NULL));
+    d.group = NULL;
+    REFUSED(CDP_ERR_INVALID, "set group of the desc", cdp_rpc_create(&d, &s->rpc));
+    d = desc_of(s);
+    d.functions = NULL;
+    REFUSED(CDP_ERR_INVALID, "functions is NULL, function_count", cdp_rpc_create(&d, &s->rpc));
+    for (uint32_t i = 0; i < 4; ++i) {
+        d.functions = &bad[i];
+        d.function_count = 1;
+        REFUSED(CDP_ERR_INVALID, "functions[0] needs func, a name", cdp_rpc_create(&d, &s->rpc));
+    }
+    T(s->rpc == NULL);
+    REFUSED(CDP_ERR_INVALID, "needs an rpc", cdp_rpc_shutdown(NULL, 0));
+    REFUSED(CDP_ERR_INVALID, "needs an rpc", cdp_rpc_serve(NULL, 0));
+    T(!cdp_rpc_alive(NULL, 0));
+    T_EQ(-1, cdp_rpc_rank_of(NULL, "x"));
+    T(cdp_rpc_name_of(NULL, 0) == NULL);
+    T_EQ(0, cdp_rpc_stats_of(NULL).owners);
+}
+TEST(every_mistake_of_creation_gets_a_sentence) {
+    shut_by_body = true;
+    scenario(2, create_mistakes);
+}
+
+/* What is wrong only inside a function: replies. */
+static void f_bad_replies(void *user, cdp_rpc_request *q) {
+    static uint8_t data[1001];
+    const cdp_iov iov = {data, 1001};
+    cdp_tensor t = {.dtype = CDP_DTYPE_F32, .dims = 9};
+    uint64_t value = 3;
+    (void)user;
+    switch (i64_at(q->data, 0)) {
+    case 0:
+        REFUSED(CDP_ERR_INVALID, "results of 1001 bytes; max_message_bytes",
+            cdp_rpc_reply(q, &(cdp_args){.iov = &iov, .iov_count = 1}));
+        break;
+    case 1:
+        REFUSED(CDP_ERR_INVALID, "tensors[0] has dtype",
+            cdp_rpc_reply(q, &(cdp_args){.tensors = &t, .tensor_count = 1}));
+        break;
+    case 2:
+        REFUSED(CDP_ERR_INVALID, "there is no reference in this cdp_rref",
+            cdp_rpc_reply(q, &(cdp_args){.rrefs = &(cdp_rref){0}, .rref_count = 1}));
+        break;
+    case 3:
+        REFUSED(CDP_ERR_INVALID, "needs a value", cdp_rpc_reply_value(q, NULL));
+        REFUSED(CDP_ERR_INVALID, "needs a request", cdp_ctx_save(NULL, NULL, NULL, NULL, 0));
+        REFUSED(CDP_ERR_INVALID, "and inputs if it has any", cdp_ctx_save(q, NULL, NULL, NULL, 1));
+        REFUSED(CDP_ERR_STATE, "belongs to no context", cdp_ctx_save(q, NULL, NULL, &value, 1));
+        REFUSED(CDP_ERR_STATE, "must not shut down", cdp_rpc_shutdown(q->rpc, 0));
+        reply_i64(q, 4);
+        REFUSED(CDP_ERR_STATE, "replied to before", cdp_rpc_fail(q, 1, "again"));
+        break;
+    default: break;
+    }
+}
+static const cdp_rpc_function mistaken_functions[] = {
+    {.name = "bad_replies", .func = f_bad_replies, .flags = CDP_RPC_LATER},
+    {.name = "nothing", .func = f_nothing}, {.name = "counter", .func = f_counter},
+    {.name = "sleepy", .func = f_counter}, {.name = "fail", .func = f_fail}};
+
+static void call_mistakes(side *s, cdp_rpc *other) {
+    cdp_call c = {0}, d = {0}, *two[2] = {&c, &d};
+    cdp_rref r = {0}, foreign;
+    cdp_value v = {.type = 1}, got;
+    uint32_t which;
+    int64_t x[2] = {1, 0};
+    REFUSED(CDP_ERR_INVALID, "needs an rpc, a desc and a place", cdp_rpc_remote(s->rpc, NULL, &r));
+    REFUSED(CDP_ERR_INVALID, "wait_all needs calls", cdp_call_wait_all(NULL, 2));
+    OK(cdp_call_wait_all(NULL, 0));
+    OK(cdp_rpc_call(s->rpc, CALL(.to = s->rank, F("nothing")), &c));
+    OK(cdp_rpc_call(other, CALL(.to = s->rank, F("nothing")), &d));
+    REFUSED(CDP_ERR_INVALID, "belong to different rpcs", cdp_call_wait_any(two, 2, 1000, &which));
+    cdp_call_free(&c);
+    cdp_call_free(&d);
+    OK(cdp_rref_create(other, &v, NULL, &foreign));
+    REFUSED(CDP_ERR_INVALID, "belongs to another rpc",
+        cdp_rpc_call(s->rpc, CALL(.to = s->rank, F("nothing"), RREF(foreign)), &c));
+    REFUSED(CDP_ERR_INVALID, "belongs to another rpc",
+        cdp_rpc_call(s->rpc, CALL(.on = foreign, F("nothing")), &c));
+    cdp_rref_drop(foreign);
+    REFUSED(CDP_ERR_INVALID, "needs a reference and a place", cdp_rref_local(r, 0, 0, &got));
+    x[1] = 60; /* made in time, but not for the first look; and never */
+    OK(cdp_rpc_remote(s->rpc, CALL(.to = s->rank, F("sleepy"), BYTES(x, 16)), &r));
+    if (how == HUB || how >= TCP) {
+        REFUSED(CDP_ERR_TIMEOUT, "was not made in time", cdp_rref_local(r, 0, 5, &got));
+    }
+    OK(cdp_rref_local(r, 5, 10000, &got));
+    cdp_rref_unpin(r);
+    cdp_rref_drop(r);
+    OK(cdp_rpc_remote(s->rpc, CALL(.to = s->rank, F("fail"), BYTES(x, 8)), &r));
+    REFUSED(CDP_ERR_REMOTE, "the value was not made", cdp_rref_local(r, 0, 10000, &got));
+    cdp_rref_drop(r);
+    for (int64_t i = 0; i < 4; ++i) {
+        T_EQ(i < 3 ? CDP_ERR_INVALID : CDP_OK,
+            cdp_rpc_call(s->rpc, CALL(.to = next_of(s), F("bad_replies"), BYTES(&i, 8)), &c));
+        T_EQ(CDP_RAN_YES, c.ran);
+        cdp_call_free(&c);
+    }
+}
+static void ctx_mistakes(side *s, cdp_rpc *other) {
+    cdp_ctx *ctx, *two, *foreign;
+    cdp_rref far;
+    cdp_call c = {0};
+    cdp_tensor g, t;
+    uint64_t value = 0, wrong;
+    double x[4] = {1, 2, 3, 4};
+    int64_t n[2] = {1, 0};
+    REFUSED(CDP_ERR_INVALID, "needs an rpc and a place", cdp_ctx_begin(s->rpc, NULL));
+    OK(cdp_ctx_begin(s->rpc, &ctx));
+    OK(cdp_ctx_begin(s->rpc, &two));
+    REFUSED(CDP_ERR_BUSY, "max_contexts of the desc", cdp_ctx_begin(s->rpc, &foreign));
+    OK(cdp_ctx_begin(other, &foreign));
+    REFUSED(CDP_ERR_INVALID, "ctx belongs to another rpc",
+        cdp_rpc_call(s->rpc, CALL(.to = s->rank, F("nothing"), .ctx = foreign), &c));
+    REFUSED(CDP_ERR_INVALID, "is made outside contexts",
+        cdp_rpc_remote(s->rpc, CALL(.to = s->rank, F("counter"), .ctx = ctx), &far));
+    REFUSED(CDP_ERR_INVALID, "needs a place for the value", cdp_ctx_value(ctx, NULL));
+    REFUSED(
+        CDP_ERR_INVALID, "needs a place for the value", cdp_ctx_param(ctx, (cdp_rref){0}, NULL));
+    REFUSED(CDP_ERR_INVALID, "needs a place for the gradient", cdp_ctx_grad(ctx, value, NULL));
+    OK(cdp_rpc_remote(s->rpc, CALL(.to = next_of(s), F("counter"), BYTES(n, 16)), &far));
+    REFUSED(CDP_ERR_INVALID, "the parameter is on rank", cdp_ctx_param(ctx, far, &value));
+    cdp_rref_drop(far);
+    OK(cdp_ctx_value(ctx, &value));
+    wrong = value + 9;
+    REFUSED(CDP_ERR_INVALID, "inputs[0] is not a value of this rank",
+        cdp_ctx_op(ctx,
+            &(cdp_ctx_op_desc){.inputs = &wrong,
+                .input_count = 1,
+                .outputs = &value,
+                .output_count = 1,
+                .backward = b_fails}));
+    t = f64s(x, 4, value);
+    g = f64s(x, 3, 0);
+    REFUSED(CDP_ERR_INVALID, "is not like its root",
+        cdp_ctx_backward(ctx, &(cdp_backward_desc){.roots = &t, .root_count = 1, .grads = &g}));
+    OK(cdp_ctx_end(foreign, 0));
+    OK(cdp_ctx_end(two, 0));
+    OK(cdp_ctx_end(ctx, 0));
+    REFUSED(CDP_ERR_INVALID, "needs an rpc and parameters",
+        cdp_dist_optim_create(&(cdp_optim_desc){.rpc = s->rpc}, &(cdp_dist_optim *){NULL}));
+    REFUSED(CDP_ERR_INVALID, "needs an optimizer", cdp_dist_optim_set(NULL, 1, 0));
+}
+static void mistakes(side *s) {
+    static uint32_t place;
+    const cdp_rpc_desc d = desc_of(s);
+    cdp_rpc *other;
+    cdp_ctx *late;
+    if (!OK(cdp_rpc_create(&d, &other))) return;
+    call_mistakes(s, other);
+    ctx_mistakes(s, other);
+    meet(s, &place);
+    OK(cdp_rpc_shutdown(other, 0));
+    REFUSED(CDP_ERR_STATE, "was shut down", cdp_ctx_begin(other, &late));
+    cdp_rpc_destroy(other);
+}
+TEST(every_mistake_of_calls_and_contexts_gets_a_sentence) {
+    like.functions = mistaken_functions;
+    like.function_count = sizeof mistaken_functions / sizeof *mistaken_functions;
+    like.max_message_bytes = 1000;
+    like.max_contexts = 2;
+    run(2, mistakes);
+}
+
 /* ---- gradients ---- */
 
 /* autograd_context: two hundred numbers differ, and are gone afterwards; error_in_context. */
@@ -873,6 +1047,10 @@ int main(int argc, char **argv) {
         {"threads_that_do_not_help_hold_nothing_for_ever",
             threads_that_do_not_help_hold_nothing_for_ever, 60},
         {"a_flood_leaves_room_for_others", a_flood_leaves_room_for_others, 60},
+        {"every_mistake_of_creation_gets_a_sentence", every_mistake_of_creation_gets_a_sentence,
+            60},
+        {"every_mistake_of_calls_and_contexts_gets_a_sentence",
+            every_mistake_of_calls_and_contexts_gets_a_sentence, 60},
         {"autograd_context", autograd_context, 60},
         {"multiple_backward_with_errors", multiple_backward_with_errors, 60},
         {"dist_optim_exception", dist_optim_exception, 60},

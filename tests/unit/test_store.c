@@ -675,6 +675,30 @@ TEST(other_machines_without_a_key) {
     }
 }
 
+/* As PyTorch's clients do: each adds one to the number by which its server knows how many came. */
+TEST(clients_count_themselves_once) {
+    cdp_store_server_desc d;
+    cdp_store_server *s;
+    cdp_store *c[3];
+    memset(&d, 0, sizeof d);
+    d.host = "127.0.0.1";
+    if (!OK(cdp_store_server_create(&d, &s))) return;
+    cdp_tcp_store_desc cd = client_desc(cdp_store_server_port(s));
+    for (uint8_t i = 0; i < 3; ++i) {
+        uint8_t got[8] = {0};
+        cd.count_me = i != 1;
+        if (!OK(cdp_tcp_store_create(&cd, &c[i]))) return;
+        const int fd = raw_greeted(cdp_store_server_port(s));
+        raw_send(fd, "04 05 00 00 00 00 00 00 00 'init/' 00 00 00 00 00 00 00 00");
+        T(raw_read(fd, (char *)got, 8));
+        T_EQ(i < 2 ? 1 : 2, got[0]);
+        close(fd);
+    }
+    for (uint32_t i = 0; i < 3; ++i)
+        cdp_store_destroy(c[i]);
+    cdp_store_server_destroy(s);
+}
+
 TEST(what_is_this_machine) {
     static const struct {
         const char *from, *here;
@@ -683,6 +707,10 @@ TEST(what_is_this_machine) {
         {"127.0.0.1:1", "127.0.0.1:2", true},
         {"127.9.9.9:1", "10.0.0.1:2", true},
         {"[::1]:1", "[::1]:2", true},
+        {"[::1]:1", "[fe80::2]:2", true},
+        {"[::1]:1", "10.0.0.1:2", true},
+        {"[::1:1]:1", "[fe80::2]:2", false},
+        {"[100::1]:1", "[fe80::2]:2", false},
         {"[::ffff:7f00:1]:1", "[::ffff:7f00:1]:2", true},
         {"10.0.0.1:1", "10.0.0.1:2", true},
         {"[::ffff:a00:1]:1", "[::ffff:a00:1]:2", true},
@@ -2738,6 +2766,7 @@ int main(int argc, char **argv) {
         CASE(keys_that_fit_and_others, 20),
         CASE(strangers_and_a_key, 20),
         CASE(other_machines_without_a_key, 20),
+        CASE(clients_count_themselves_once, 10),
         CASE(what_is_this_machine, 10),
         CASE(proving_takes_less_than_a_millisecond, 20),
         CASE(slow_and_silent_strangers, 20),

@@ -211,6 +211,32 @@ TEST(the_pool_is_bounded) {
     cdp_group_destroy(g);
 }
 
+/* Whichever place is free between others that are taken, it is found, and no other is touched. */
+TEST(a_free_place_between_others_is_found) {
+    const cdp_group_desc d = {.world_size = 1, .max_pending = 5};
+    cdp_group *g;
+    cdp_work a, next[5], again;
+    if (!OK(cdp_group_create(&d, &g))) return;
+    for (uint32_t freed = 0; freed < 25; ++freed) {
+        float x[6] = {1, 1, 1, 1, 1, 1};
+        note n[6];
+        OK(cdp_barrier_async(g, &a));
+        for (uint32_t i = 0; i < 6; ++i)
+            n[i] = (note){.x = &x[i], .factor = (float)(i + 2)};
+        for (uint32_t i = 0; i < 5; ++i)
+            OK(cdp_work_then(a, noted, &n[i], &next[i]));
+        OK(cdp_work_wait(next[freed % 5]));
+        OK(cdp_work_then(a, noted, &n[5], &again));
+        OK(cdp_work_wait(again));
+        for (uint32_t i = 0; i < 5; ++i)
+            if (i != freed % 5) OK(cdp_work_wait(next[i]));
+        for (uint32_t i = 0; i < 6; ++i)
+            T(x[i] == (float)(i + 2));
+        OK(cdp_work_wait(a));
+    }
+    cdp_group_destroy(g);
+}
+
 /* ---- cancel ---------------------------------------------------------------------------------- */
 
 static void cancelled_messages(uint32_t rank, cdp_group *w) {
@@ -513,7 +539,7 @@ static void all_leave(uint32_t rank, cdp_group *w) {
     OK(cdp_recv_any(w, &x, 1, CDP_DTYPE_I32, CDP_ANY_RANK, 1, &got));
     OK(cdp_recv_any(w, &x, 1, CDP_DTYPE_I32, CDP_ANY_RANK, 1, &got));
     T_EQ(CDP_ERR_PEER_LOST, cdp_recv_any(w, &x, 1, CDP_DTYPE_I32, CDP_ANY_RANK, 1, &got));
-    T_TEXT("all other ranks have left, rank 1 first", cdp_last_error()->text);
+    T_TEXT("all other ranks have left; rank 1 sent fewest of them, 1", cdp_last_error()->text);
     T_EQ(1, cdp_last_error()->peer);
 }
 
@@ -1715,6 +1741,7 @@ int main(int argc, char **argv) {
         {"an_operation_after_that_of_another_group", an_operation_after_that_of_another_group, 60},
         {"an_error_of_a_function_breaks_the_group", an_error_of_a_function_breaks_the_group, 60},
         {"what_functions_may_do", what_functions_may_do, 60},
+        {"a_free_place_between_others_is_found", a_free_place_between_others_is_found, 20},
         {"the_pool_is_bounded", the_pool_is_bounded, 60},
         {"a_receive_is_cancelled_quietly", a_receive_is_cancelled_quietly, 60},
         {"a_send_is_cancelled_quietly", a_send_is_cancelled_quietly, 60},

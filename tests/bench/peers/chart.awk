@@ -1,7 +1,6 @@
-# The table of report.awk becomes a picture: for each size the time of cdp over that of the best peer, a dot for each
-# operation and a line through their medians, over TCP and in shared memory (memory of cdp_group_alloc). Below 1 cdp is
-# faster. Sizes stand at equal distances, ratios on a logarithmic scale. Variables: ranks, title.
-function trim(s) { gsub(/^ +| +$/, "", s); return s }
+# Draws ratios as a picture: for each kind of link a panel, for each size a dot for each operation and number of ranks, and
+# a line through the medians. Below 1 cdp is faster. Sizes stand at equal distances, ratios on a logarithmic scale.
+# Input: lines "panel|its name|ranks|operation|size|ratio". Variables: facts (what was measured, when, on what), source.
 function middle(list,   n, a, i, j, t) {
     n = split(list, a, " ")
     for (i = 2; i <= n; ++i)
@@ -10,51 +9,74 @@ function middle(list,   n, a, i, j, t) {
 }
 function y_of(ratio) {
     if (ratio < 0.125) ratio = 0.125
-    if (ratio > 4) ratio = 4
-    return 40 + (log(4) - log(ratio)) / log(2) * 44
+    if (ratio > 2) ratio = 2
+    return 104 + (log(2) - log(ratio)) / log(2) * 46
 }
-function x_of(i, shift) { return 90 + (i - 0.5) * 640 / sizes + shift }
-function add(kind, size, op, ratio) {
-    if (ratio + 0 <= 0) return
-    list[kind, size] = list[kind, size] " " ratio
-    dots[++dot_count] = kind SUBSEP size SUBSEP op SUBSEP ratio
+function left_of(p) { return 50 + (p - 1) * 284 }
+function x_of(p, s) { return left_of(p) + (s - 0.5) * WIDE / sizes }
+function text(x, y, anchor, size, color, what) {
+    printf "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\" font-size=\"%s\" fill=\"%s\">%s</text>\n", x, y, anchor, size, color, what
 }
-BEGIN { FS = "|" }
-/^(allreduce|reduce_scatter|allgather|broadcast|alltoall) / {
-    split($1, f, " ")
-    if (f[2] != ranks) next
-    size = f[3] " " f[4]
-    if (!(size in place)) { place[size] = ++sizes; name[sizes] = size }
-    split($3, tcp, " ")
-    add("TCP", size, f[1], tcp[length(tcp)] == "-" ? 0 : tcp[length(tcp)])
-    split($7, group, " ")
-    add("shared memory", size, f[1], group[2])
+function line(x1, y1, x2, y2, color, wide) {
+    printf "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"%s\" stroke-width=\"%s\"/>\n", x1, y1, x2, y2, color, wide
 }
-function series(kind, shift, color, label_y,   i, s, k, d, at) {
-    printf "<g fill=\"%s\" stroke=\"none\">\n", color
+function panel(p,   r, s, k, d, points, m) {
+    if (panels[p] == "") return
+    printf "<rect x=\"%.1f\" y=\"%.1f\" width=\"%d\" height=\"%.1f\" fill=\"#eef6f1\"/>\n", left_of(p), y_of(1), WIDE, y_of(0.125) - y_of(1)
+    text(left_of(p), 88, "start", 13, INK, "<tspan font-weight=\"bold\">" panels[p] "</tspan>")
+    for (r = 2; r >= 0.125; r /= 2) {
+        if (r != 1) line(left_of(p), y_of(r), left_of(p) + WIDE, y_of(r), "#d5dbd8", 1)
+        if (p == 1) text(left_of(p) - 8, y_of(r) + 4, "end", 11, GREY, r >= 1 ? r : "1/" 1 / r)
+    }
+    line(left_of(p), y_of(1), left_of(p) + WIDE, y_of(1), INK, 1.5)
+    if (p == 1) {
+        text(left_of(p) + 4, y_of(2) + 15, "start", 11, GREY, "cdp is slower")
+        text(left_of(p) + 4, y_of(0.125) - 7, "start", 11, "#2c7a51", "cdp is faster")
+    }
     for (k = 1; k <= dot_count; ++k) {
         split(dots[k], d, SUBSEP)
-        if (d[1] != kind) continue
-        printf "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3.5\" fill-opacity=\"0.55\"><title>%s, %s, %s: %.2f of the time</title></circle>\n", x_of(place[d[2]], shift), y_of(d[4]), d[3], d[2], kind, d[4]
+        if (d[1] != p) continue
+        printf "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3.2\" fill=\"%s\" fill-opacity=\"0.75\"><title>%s of %s, %s ranks: %s</title></circle>\n",
+            x_of(p, d[4]) + (d[2] == first_ranks ? -4 : 4), y_of(d[5]), d[2] == first_ranks ? "#2f6f9f" : "#c0702a", d[3], names[d[4]], d[2], d[5]
     }
-    printf "</g>\n<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"2\" points=\"", color
-    for (i = 1; i <= sizes; ++i)
-        if ((kind, name[i]) in list) printf "%.1f,%.1f ", x_of(i, shift), y_of(middle(list[kind, name[i]]))
-    printf "\"></polyline>\n<circle cx=\"752\" cy=\"%d\" r=\"4\" fill=\"%s\"></circle><text x=\"762\" y=\"%d\">%s</text>\n", label_y - 4, color, label_y, kind
+    for (s = 1; s <= sizes; ++s) {
+        if (!((p, s) in list)) continue
+        m = middle(list[p, s])
+        points = points sprintf("%.1f,%.1f ", x_of(p, s), y_of(m))
+        text(x_of(p, s), y_of(0.125) + 34, "middle", 11, INK, sprintf("%.2f", m))
+    }
+    printf "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"2\" stroke-linejoin=\"round\" points=\"%s\"/>\n", INK, points
+    for (s = 1; s <= sizes; ++s) text(x_of(p, s), y_of(0.125) + 17, "middle", 10.5, GREY, names[s])
+}
+BEGIN { FS = "|"; WIDE = 268; INK = "#1f2a26"; GREY = "#5f6b66" }
+$6 + 0 > 0 {
+    panels[$1] = $2
+    if ($1 > panel_count) panel_count = $1
+    if (!($5 in size_of)) { size_of[$5] = ++sizes; names[sizes] = $5 }
+    if (first_ranks == "") first_ranks = $3
+    if ($3 != first_ranks) other_ranks = $3
+    list[$1, size_of[$5]] = list[$1, size_of[$5]] " " $6
+    dots[++dot_count] = $1 SUBSEP $3 SUBSEP $4 SUBSEP size_of[$5] SUBSEP $6
+    if (!($4 in op_seen)) { op_seen[$4] = 1; ops = ops (ops == "" ? "" : ", ") $4 }
 }
 END {
-    if (!sizes) { print "chart.awk: no row with " ranks " ranks" > "/dev/stderr"; exit 1 }
-    print "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"880\" height=\"320\" viewBox=\"0 0 880 320\" font-family=\"sans-serif\" font-size=\"12\">"
-    print "<rect width=\"880\" height=\"320\" fill=\"#ffffff\"></rect><g fill=\"#222222\">"
-    printf "<text x=\"90\" y=\"22\" font-size=\"14\">%s</text>\n", title
-    for (r = 4; r >= 0.125; r /= 2) {
-        printf "<line x1=\"90\" x2=\"730\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"%s\" stroke-width=\"%s\"></line>", y_of(r), y_of(r), r == 1 ? "#222222" : "#dddddd", r == 1 ? 1.5 : 1
-        printf "<text x=\"82\" y=\"%.1f\" text-anchor=\"end\">%s</text>\n", y_of(r) + 4, r
+    if (!dot_count) { print "chart.awk: nothing to draw" > "/dev/stderr"; exit 1 }
+    high = y_of(0.125) + 86
+    all = left_of(panel_count) + WIDE + 24
+    printf "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\" font-family=\"Helvetica, Arial, sans-serif\">\n", all, high, all, high
+    print "<title>Time of cdp over that of the fastest peer</title>"
+    printf "<rect x=\"0.5\" y=\"0.5\" width=\"%d\" height=\"%d\" rx=\"6\" fill=\"#ffffff\" stroke=\"#d5dbd8\"/>\n", all - 1, high - 1
+    text(24, 32, "start", 17, INK, "<tspan font-weight=\"bold\">Time of cdp over that of the fastest peer</tspan>")
+    text(24, 54, "start", 12, GREY, facts)
+    printf "<circle cx=\"%d\" cy=\"27\" r=\"4\" fill=\"#2f6f9f\"/>\n", all - (other_ranks == "" ? 84 : 164)
+    text(all - (other_ranks == "" ? 74 : 154), 31, "start", 12, INK, first_ranks " ranks")
+    if (other_ranks != "") {
+        printf "<circle cx=\"%d\" cy=\"27\" r=\"4\" fill=\"#c0702a\"/>\n", all - 84
+        text(all - 74, 31, "start", 12, INK, other_ranks " ranks")
     }
-    printf "<text x=\"752\" y=\"%.1f\" fill=\"#666666\">the best peer</text>\n", y_of(1) + 4
-    for (i = 1; i <= sizes; ++i) printf "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%s</text>\n", x_of(i, 0), 282, name[i]
-    print "<text x=\"410\" y=\"306\" text-anchor=\"middle\" fill=\"#666666\">bytes of one rank; each dot is an operation, lines are medians</text>"
-    series("TCP", -7, "#2f6f9f", 60)
-    series("shared memory", 7, "#c0702a", 80)
-    print "</g></svg>"
+    for (p = 1; p <= panel_count; ++p) panel(p)
+    text(left_of(1) - 8, y_of(0.125) + 34, "end", 11, INK, "median")
+    text(24, y_of(0.125) + 60, "start", 11, GREY, "A dot is an operation (" ops "), the line their median; sizes in bytes of one rank.")
+    text(24, y_of(0.125) + 75, "start", 11, GREY, source)
+    print "</svg>"
 }

@@ -5,7 +5,7 @@
 #   run.sh [--full] [--quick] [--ranks LIST] [--op LIST] [--size LIST] [--rounds N] [--seconds S] [--only LIBS] [--lines FILE] [--svg FILE]
 #     default: 2 and 4 ranks, 4 B to 64 MiB, 3 rounds of half a second or 2,000 calls for each figure; --full: 7 rounds
 #     --quick: TCP peers, 2 ranks, one round of 0.2 s. --only cdp,cdp-memory,cdp-segments,openmpi-tcp,mpich-tcp,openmpi,mpich,gloo,raw. --lines keeps all lines;
-#     --svg draws the ratios with 2 ranks.
+#     --svg draws the ratios, as in the README.
 # Settings: Open MPI over TCP: ob1 with btl tcp,self on lo; MPICH over TCP: UCX with tcp,self on lo and no node-local path.
 set -u -o pipefail
 cd "$(dirname "$0")/../../.." || exit 1
@@ -130,6 +130,8 @@ total=0 steal=$((cpu1[8] - cpu0[8]))
 for k in 1 2 3 4 5 6 7 8; do total=$((total + cpu1[k] - cpu0[k])); done
 echo "# the hypervisor took $((100 * steal / (total ? total : 1))) % of the processor time meanwhile"
 sort -t $'\t' -k4,4n -k3,3 -k5,5n -k1,2 "$tmp/lines" | awk -F '\t' -f tests/bench/peers/report.awk | tee "$tmp/table"
-[ -z "$svg" ] || awk -v ranks=2 -v title='Time of cdp over that of the best of Open MPI, MPICH and Gloo, 2 ranks of one machine' \
-    -f tests/bench/peers/chart.awk "$tmp/table" > "$svg" || rc=1
+facts="1 is the time of the fastest peer of: $(grep -oE 'openmpi|mpich|gloo' <<< "$libs" | sort -u | paste -sd ' '). $(date +%Y-%m-%d)"
+facts="$facts, $(sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo 2> /dev/null | head -n 1) with $(nproc) cores, $(uname -sr)."
+[ -z "$svg" ] || awk -f tests/bench/peers/chart_input.awk "$tmp/table" |
+    awk -v facts="$facts" -v source='Figures: make bench-peers PEERS="--svg FILE".' -f tests/bench/peers/chart.awk > "$svg" || rc=1
 exit $rc
