@@ -157,6 +157,9 @@
 #if CDP_NCCL_VERSION != CDP_VERSION
 #error "cdp_nccl.h and cdp.h are of different versions: copy all headers from the same release"
 #endif
+#ifdef CDP_NO_BACKEND
+#error "cdp_nccl.h is a backend of groups, which CDP_NO_BACKEND leaves out"
+#endif
 
 #ifdef __cplusplus
 extern "C" {
