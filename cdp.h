@@ -6584,7 +6584,7 @@ CDP__PRIVATE cdp__phase cdp__phase_of(
         f.s.root = root->host;
         f.s.lanes = 0;
         f.s.in_place = true;
-        f.skip = sums; /* everything is in its place */
+        f.skip = sums; /* the data is already where the next rounds need it */
         if (s->kind == CDP_COLL_REDUCE) {
             const bool ring = hosts > 2 && s->count >= 65536;
             f.round = ring ? cdp__reduce_ring_round : cdp__reduce_tree_round;
@@ -7230,8 +7230,8 @@ typedef enum cdp__why {
     CDP__WHY_TURN,    /* nobody: the operation waited for its turn on this rank */
     CDP__WHY_CALLS,   /* it calls something else */
     CDP__WHY_AWAITED, /* the lost rank had not finished starting, and waited for it */
-    CDP__WHY_FIRST, /* it was lost before it was met, and so was rank 0: either may be the cause */
-    CDP__WHY_LEFT,  /* it has left, and said that it does */
+    CDP__WHY_FIRST,   /* lost before it was ready, as was rank 0: either may be the cause */
+    CDP__WHY_LEFT,    /* it has left the group and announced that */
     CDP__WHY_COUNT
 } cdp__why;
 
@@ -8829,10 +8829,10 @@ typedef struct cdp__pend {
     uint32_t left; /* BATCH: messages that are not done yet */
     cdp_group *of; /* ANY: whose ranks are meant */
     cdp_transfer want;
-    uint64_t seen;              /* world->arrivals when it last looked */
-    uint64_t set;               /* ANY: the channel of the messages that it takes */
-    uint64_t told;              /* ANY: when it last said for whom it waits; 0: never */
-    uint64_t start_ns, wait_ns; /* ANY: when it began, and when it has waited for long */
+    uint64_t seen; /* world->arrivals at the last poll */
+    uint64_t set;  /* ANY: the channel of the messages that it takes */
+    uint64_t told; /* ANY: when this rank last reported the wait to its peers; 0: never */
+    uint64_t start_ns, wait_ns; /* ANY: when it began, and when it counts as a long wait */
     uint64_t deadline_ns;
     bool (*look)(struct cdp__pend *s, uint64_t now); /* ANY: true when something has changed */
 } cdp__pend;
@@ -8875,8 +8875,9 @@ typedef struct cdp__stream {
     bool refused;             /* it has said that it cannot */
     uint64_t sent, acked;     /* bytes, with headers; of these, read by the peer */
     uint64_t taken;           /* bytes read here */
-    uint64_t slack;           /* more than the window that may come: answers to what was offered */
-    uint8_t *early;           /* a ring of bytes that arrived before they were asked for */
+    uint64_t
+        slack; /* bytes beyond the window: the peer's answers to bodies that this rank offers */
+    uint8_t *early; /* a ring of bytes that arrived before they were asked for */
     uint64_t early_at, early_used, early_room;
     /* of a channel that is not open here yet: the body of its FAILURE */
     uint8_t *failure;
@@ -8899,6 +8900,7 @@ typedef struct cdp__port { /* this rank's end of one link */
     bool dead;       /* the transport takes nothing more: the peer is lost */
     /* 1: one stream too many arrived here, 2: one of ours was too many there */
     uint32_t crowded;
+    bool nomem; /* nor was there memory for such a stream: its messages cannot be kept */
     cdp__eager slots;
     uint8_t *control; /* whole messages that leave before the next DATA */
     uint32_t control_at, control_used, control_room;
@@ -9090,6 +9092,7 @@ CDP__PRIVATE cdp__stream *cdp__stream_unexpected(cdp__world *w, uint64_t channel
         return NULL;
     }
     s = cdp__stream_make(w, channel, peer);
+    w->ports[peer].nomem = !s;
     if (!s) return NULL;
     s->unexpected = true;
     ++w->unexpected_count;
@@ -9330,7 +9333,7 @@ CDP__PRIVATE bool cdp__port_head(cdp__world *w, uint32_t peer) {
         s = cdp__stream_unexpected(w, h.channel, peer);
     port->rx_stream = s;
     if (h.type == CDP__MESSAGE_CROWDED) port->crowded = 2;
-    if (!s && !cdp__type_is_control(h.type)) /* the peer does not know that yet */
+    if (!s && !port->nomem && !cdp__type_is_control(h.type)) /* the peer does not know that yet */
         cdp__channel_note(
             w, peer, h.channel, port->crowded ? CDP__MESSAGE_CROWDED : CDP__MESSAGE_LEAVE);
     if (s && !cdp__stream_control(w, s, &h)) return false;
@@ -9458,6 +9461,8 @@ CDP__PRIVATE int64_t cdp__port_pump(cdp__world *w, uint32_t peer, const cdp__str
             if (r <= 0) return r;
             continue;
         }
+        if (port->nomem)
+            return cdp__fail_nomem("a stream of messages that came early", sizeof(cdp__stream));
         if (port->crowded) return cdp__port_crowded(port->crowded == 1 ? w->rank : peer, peer);
         if (port->broken)
             return cdp__fail_peer(CDP_ERR_MISMATCH, peer, 0,
@@ -9928,7 +9933,8 @@ CDP__PRIVATE int64_t cdp__transfer_body(cdp__world *w, cdp__transfer *x) {
     return r;
 }
 
-/* Copy or combine `bytes` from where the sender has them, which is `src`. */
+/* Copies `bytes` at `src`, which is the sender's memory, to the receiver, or combines them with
+   what it has. */
 CDP__PRIVATE void cdp__transfer_from(
     const cdp__transfer *x, const uint8_t *src, uint64_t bytes, bool mapped) {
     const bool staged = x->reduce && !x->other;
@@ -10420,13 +10426,13 @@ typedef struct cdp__past {
     int32_t from, to; /* of a message: ranks of the world; else -1 */
 } cdp__past;
 
-/* What a group knows of one of its ranks. */
+/* What a group records of each of its ranks. */
 typedef struct cdp__peer {
-    bool used; /* it may be told of a failure */
-    bool tell; /* FAILURE is still to be sent */
-    /* nothing more comes over this link: receives from any rank do not count on it */
+    bool used; /* the group has used the link to it, so it is told of a failure */
+    bool tell; /* a FAILURE has to be sent to it */
+    /* its link has ended: receives from any rank no longer wait for this one */
     bool lost;
-    /* it has sent FAILURE itself, or is gone: there is no need to wait for it */
+    /* it has sent its own FAILURE, or its link has ended: this rank does not wait for it */
     bool heard;
 } cdp__peer;
 
@@ -10556,10 +10562,11 @@ struct cdp_group {
 
     /* failure */
     cdp__health health;
+    bool broken_by_caller; /* a backend's timeout, say: no operation that completes undoes it */
     cdp_error error;
     cdp__failure_domain domain; /* of a group without a parent */
     uint32_t late_ms;           /* the timeout that has passed */
-    uint64_t answer_ns;         /* how long peers' own FAILUREs are awaited; 0: no longer */
+    uint64_t answer_ns;         /* until when it waits for FAILUREs of peers; 0: it does not */
     uint64_t settle_ns;         /* deadline of SETTLING, then of passing the failure on */
     uint8_t cause[CDP__FAILURE_MAX];
     uint32_t cause_bytes;
@@ -11335,6 +11342,7 @@ CDP__PRIVATE void cdp__group_fail_last(cdp_group *g) {
 CDP__PRIVATE void cdp__group_break_for(cdp_group *g, const cdp_error *e) {
     cdp_group *top = cdp__group_top(g);
     cdp__failure_record r;
+    top->broken_by_caller = true;
     if (top->domain.state != CDP__FAILURE_SETTLING) {
         cdp__group_fail(g, e);
         return;
@@ -12283,7 +12291,7 @@ CDP__PRIVATE void cdp__group_begin(cdp_group *g) {
     memset(past, 0, sizeof *past);
     past->call = task.call;
     past->from = past->to = -1;
-    /* it had to wait for those before */
+    /* It waited in the queue for earlier operations until now. */
     if (!op->start_ns) op->start_ns = cdp__now(g->os);
     past->start_ns = op->start_ns;
     g->wait_ns = cdp__min(g->wait_ns, op->start_ns + cdp__failure_period_ns(op->rq.timeout_ms));
@@ -12493,7 +12501,7 @@ CDP__PRIVATE bool cdp__domain_late(cdp_group *top, uint64_t now) {
    meanwhile: then nothing has failed. */
 CDP__PRIVATE cdp__advance cdp__group_settle_late(cdp_group *g, cdp__advance polled) {
     if (g->parent || g->domain.state != CDP__FAILURE_SETTLING) return polled;
-    if (!cdp__domain_late(g, cdp__now(g->os))) {
+    if (!g->broken_by_caller && !cdp__domain_late(g, cdp__now(g->os))) {
         cdp__domain_step(g, CDP__FAILURE_RESUMED, NULL, false);
         if (g->domain.state == CDP__FAILURE_HEALTHY) return polled;
     }
@@ -12518,10 +12526,13 @@ CDP__PRIVATE cdp__advance cdp__group_poll(cdp_group *g) {
     return g->health == CDP__HEALTHY ? cdp__group_blocked(g) : CDP__MOVED;
 }
 
-/* When settling ends, or has its last chance to ask. */
+/* When settling ends, or has its last chance to ask, or to note what is known in good time. */
 CDP__PRIVATE uint64_t cdp__group_settle_end(const cdp_group *g) {
-    const uint64_t due = (g->parent ? g->parent : g)->domain.due_ns;
-    return cdp__now(g->os) + 2 * CDP__MS < due ? due - 2 * CDP__MS : due;
+    const cdp__failure_domain *d = &(g->parent ? g->parent : g)->domain;
+    const uint64_t now = cdp__now(g->os), little = 2 * CDP__MS;
+    const uint64_t share = cdp__failure_share_ns(&d->record, CDP__FAILURE_SETTLE_MS);
+    if (now + share / 8 + little < d->due_ns) return d->due_ns - share / 8 - little;
+    return now + little < d->due_ns ? d->due_ns - little : d->due_ns;
 }
 
 /* When the group wants to be looked at again even if nothing arrives. */
@@ -13452,8 +13463,8 @@ CDP__PRIVATE cdp__world *cdp__world_create(
 /* Knows: worlds, streams, the queue. Promises: destroying is local and bounded; others are told.
    May use: world, failing, running, flows, pending. */
 
-/* The group's streams enter the table, and continue those that came before the group was made.
-   False: out of memory. */
+/* Enters the streams of a new group into the table. Messages that arrived for its channel before it
+   was created become its own. Returns false when out of memory. */
 CDP__PRIVATE bool cdp__group_enter_streams(cdp_group *g) {
     cdp__world *w = g->w;
     uint32_t p;
@@ -13541,8 +13552,8 @@ CDP__PRIVATE void cdp__group_free(cdp_group *g) {
     cdp__free(os, g);
 }
 
-/* Threads that still wait for operations of the group leave with an error, and its functions
-   have their last call. Lock held. */
+/* Makes threads that wait for operations of the group return with an error, and waits until no
+   callback of the group runs. The caller holds the lock. */
 CDP__PRIVATE void cdp__group_dismiss(cdp_group *g) {
     cdp__world *m = g->w;
     cdp_group *x;
@@ -16998,7 +17009,8 @@ CDP__PRIVATE cdp_status cdp__ddp_failed(cdp_ddp *d) {
     return st;
 }
 
-/* Memory for gradients, cleared. A failure of a device is reported at the end of the pass. */
+/* Allocates zeroed memory for gradients. If a device cannot clear it, the end of the pass reports
+   that. */
 CDP__PRIVATE void *cdp__ddp_alloc(cdp_ddp *d, uint64_t bytes, const char *purpose) {
     void *p;
     if (!cdp__ddp_on_device(d)) return cdp__alloc_zero(d->os, bytes);
@@ -19656,8 +19668,8 @@ CDP__PRIVATE cdp_status cdp__hook_topk(
 /* Knows: the mathematics of PowerSGD (Vogels, Karimireddy and Jaggi 2019). Promises: the same
    bits on every rank. May use: >>hooks, >>hooks-topk (error feedback), >>numbers. */
 
-/* Columns of an n x r matrix (by rows) become orthonormal, one after the other. Small beside a
-   bucket: n + m values of a matrix of n * m. */
+/* Makes the columns of an n x r matrix, stored by rows, orthonormal, one after the other.
+   This takes little time compared with the bucket, which has many more elements. */
 CDP__PRIVATE void cdp__orthogonalize(float *a, uint64_t n, uint64_t r, float epsilon) {
     uint64_t i, j, k;
     for (j = 0; j < r; ++j) {

@@ -198,6 +198,17 @@ TEST(a_layout_needs_a_mesh_and_a_text) {
     cdp_mesh_destroy(m);
 }
 
+TEST(a_partial_is_a_sum_where_nothing_is_said) {
+    cdp_mesh *m = paper_mesh(2, 2, 2, 0);
+    cdp_layout l = layout_of(m, "P,R", 2, 8, 8, 0);
+    T_EQ(CDP_REDUCE_SUM, l.place[0].op);
+    OK(cdp_layout_parse(&l, "P(avg),P(avg)"));
+    T_EQ(CDP_REDUCE_AVG, l.place[0].op);
+    OK(cdp_layout_parse(&l, "R,P"));
+    T_EQ(CDP_REDUCE_SUM, l.place[1].op);
+    cdp_mesh_destroy(m);
+}
+
 TEST(bad_layouts_are_refused) {
     static const char *const bad[] = {"", "S0", "S0,R,R", "S2,R", "S-3,R", "X,R", "S,R",
         "P(band),R", "P(,R", "S0/0,R", "S0//2,R", "R R", "S0/99999999999999999999,R", "S0/3,S0/2",
@@ -1439,6 +1450,7 @@ int main(int argc, char **argv) {
         {"nested_chunks_and_orders", nested_chunks_and_orders, 10},
         {"texts_parse_back", texts_parse_back, 10},
         {"a_layout_needs_a_mesh_and_a_text", a_layout_needs_a_mesh_and_a_text, 20},
+        {"a_partial_is_a_sum_where_nothing_is_said", a_partial_is_a_sum_where_nothing_is_said, 20},
         {"bad_layouts_are_refused", bad_layouts_are_refused, 10},
         {"own_cuts", own_cuts, 10},
         {"torch_step_counts", torch_step_counts, 10},

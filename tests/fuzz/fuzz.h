@@ -12,6 +12,7 @@
         gcc -g -O1 -fsanitize=address,undefined -I. tests/fuzz/TARGET.c -o fuzz -pthread
         ./fuzz                     the inputs of seeds 1 to 20000
         ./fuzz --count 10000000    those of more
+        ./fuzz --seeds 20001 30000 those of seeds from here to there
         ./fuzz --seed 7            that one alone
         ./fuzz FILE...             replay
         ./fuzz --write 7 FILE      the input of a seed, for a corpus */
@@ -86,13 +87,17 @@ int main(int argc, char **argv) {
     int i;
     if (argc == 4 && strcmp(argv[1], "--write") == 0)
         return write_input(strtoull(argv[2], NULL, 10), argv[3]);
-    if (argc == 3 && strcmp(argv[1], "--seed") == 0)
+    if (argc == 3 && strcmp(argv[1], "--seed") == 0) {
         first = last = strtoull(argv[2], NULL, 10);
-    else if (argc == 3 && strcmp(argv[1], "--count") == 0)
+    } else if (argc == 3 && strcmp(argv[1], "--count") == 0) {
         last = strtoull(argv[2], NULL, 10);
-    else
+    } else if (argc == 4 && strcmp(argv[1], "--seeds") == 0) {
+        first = strtoull(argv[2], NULL, 10);
+        last = strtoull(argv[3], NULL, 10);
+    } else {
         for (i = 1; i < argc; ++i)
             replay(argv[i]);
+    }
     for (seed = first; seed <= last && (argc == 1 || argv[1][0] == '-'); ++seed)
         LLVMFuzzerTestOneInput(data, input_of(seed, data));
     printf("%u passed, 0 failed\n",

@@ -13,7 +13,7 @@
 #   COUNT (300), SEED (1), JOBS (2), LIMIT (10800: seconds, then no further defect is begun), HEADERS, BUILD (build),
 #   QUICK (4000), SLOW (40000), CONTROL (20: so many runs without a defect; how often they fail is what chance adds),
 #   RECORD (1; 0: no further case is recorded now, defects meet those that are),
-#   RECORD_CPU (5: seconds of processor time; a case that takes longer where it is watched has no part),
+#   RECORD_CPU (20: seconds of processor time; a case that takes longer where it is watched has no part),
 #   PASSES (quick slow, or "none": only what is needed before), AGAIN (1: survivors are forgotten first, so that they meet
 #   the tests of today; cases that are new are recorded first in any case. Where a case was changed so that it reaches
 #   more, delete BUILD/mutants/reach)
@@ -25,7 +25,7 @@ root=$PWD
 B=$root/${BUILD:-build}/mutants
 case ${BUILD:-build} in /*) B=$BUILD/mutants ;; esac
 SEED=${SEED:-1} COUNT=${COUNT:-300} JOBS=${JOBS:-2} LIMIT=${LIMIT:-10800} CONTROL=${CONTROL:-20} PASSES=${PASSES:-quick slow}
-QUICK=${QUICK:-4000} SLOW=${SLOW:-40000} RECORD_CPU=${RECORD_CPU:-5}
+QUICK=${QUICK:-4000} SLOW=${SLOW:-40000} RECORD_CPU=${RECORD_CPU:-20}
 HEADERS=${HEADERS:-cdp.h cdp_store.h cdp_tcp.h cdp_dtensor.h cdp_mem.h cdp_nccl.h cdp_rpc.h}
 CC=${CC:-gcc}
 # Of code that a program can replace, gcc takes nothing for granted: so it does not look into functions that it calls.
@@ -212,7 +212,7 @@ list_cases() { # stdin: tests, or tests with words; those without words as one l
     while read -r t; do
         names=
         [[ $t == *+* ]] || names=$(grep -ohE '(\{"|CASE\()[A-Za-z0-9_]{3,}"?,' "$root/$(source_of "$t")" | sed -E 's/..//; s/^SE.//; s/"?,//' | sort -u)
-        [[ $t != sim && $t != scripts && $t != rpc* && $t != desync && $t != failure ]] || names=
+        [[ $t != sim && $t != scripts && $t != rpc* && $t != desync && $t != failure && $t != rounds ]] || names=
         [ -f "$B/bin/${t%%+*}" ] || continue
         if [ -z "$names" ]; then echo "$t"; else sed "s/^/$t+/" <<< "$names"; fi
     done

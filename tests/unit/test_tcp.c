@@ -22,6 +22,34 @@ static cdp__hello hello_of(uint32_t from, uint32_t to) {
     return h;
 }
 
+/* An invitation is for this rank and comes from a lower one: no other number is used as one. */
+TEST(invitations_come_from_lower_ranks) {
+    static cdp__mesh m;
+    static cdp__link links[8];
+    memset(&m, 0, sizeof m);
+    memset(links, 0, sizeof links);
+    m.os = cdp_os_default();
+    m.desc.group.rank = 1;
+    m.desc.group.world_size = 3;
+    m.desc.connections = 1;
+    m.links = links;
+    m.started = true;
+    for (uint32_t i = 0; i < 8; ++i) {
+        links[i].mesh = &m;
+        links[i].peer = i;
+        links[i].index = 1; /* without a timer */
+    }
+    for (uint32_t from = 1; from < 8; ++from)
+        for (uint32_t to = 0; to < 4; ++to) {
+            cdp__hello h = hello_of(from, to);
+            h.world_size = 3;
+            memcpy(h.job, m.job, sizeof h.job);
+            cdp__mesh_invited(&m, &h);
+            for (uint32_t i = 0; i < 8; ++i)
+                T_EQ(CDP__LINK_NONE, links[i].state);
+        }
+}
+
 TEST(hello_survives_the_wire) {
     uint64_t state = 1;
     for (int i = 0; i < 1000; ++i) {
@@ -1287,6 +1315,7 @@ int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"hello_survives_the_wire", hello_survives_the_wire, 10},
         {"hello_is_judged", hello_is_judged, 10},
+        {"invitations_come_from_lower_ranks", invitations_come_from_lower_ranks, 10},
         {"connections_take_interfaces_in_turn", connections_take_interfaces_in_turn, 10},
         {"addresses_are_tried_in_a_good_order", addresses_are_tried_in_a_good_order, 10},
         {"interfaces_are_chosen_by_name", interfaces_are_chosen_by_name, 10},
