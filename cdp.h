@@ -4949,7 +4949,7 @@ CDP__PRIVATE void cdp__loop_again(cdp__loop *l, cdp__io *io) {
 }
 
 /* Nothing could be moved in this direction: it is not ready until the next report. */
-CDP__PRIVATE CDP__ONE_COPY void cdp__loop_used_up(cdp__loop *l, cdp__io *io, uint32_t bit) {
+CDP__PRIVATE void cdp__loop_used_up(cdp__loop *l, cdp__io *io, uint32_t bit) {
     io->ready &= (uint16_t)~bit;
     if (l->os->net.watch_used_up) l->os->net.watch_used_up(l->os->user, l->watch, io->fd, bit);
 }
@@ -13158,7 +13158,7 @@ CDP__PRIVATE CDP__ONE_COPY void cdp__enter(cdp_group *g) {
     __atomic_sub_fetch(&m->lock_waiters, 1, __ATOMIC_RELAXED);
 }
 
-CDP__PRIVATE CDP__ONE_COPY void cdp__leave(cdp_group *g) {
+CDP__PRIVATE void cdp__leave(cdp_group *g) {
     cdp__world *m = g->w;
     /* what this call has read for others wakes no thread that sleeps until something comes */
     if (m->sleeping && m->stored != m->stored_seen) m->transport.wake(m->transport.self);

@@ -1802,7 +1802,7 @@ CDP__PRIVATE bool cdp__store_lists(const cdp_store_request *rq) {
 }
 
 /* Of LIST_KEYS: as many as were found so far. */
-CDP__PRIVATE uint64_t cdp__store_request_result_count(const cdp_store_request *rq) {
+CDP__PRIVATE CDP__ONE_COPY uint64_t cdp__store_request_result_count(const cdp_store_request *rq) {
     switch (rq->op) {
     case CDP_STORE_GET:
     case CDP_STORE_COMPARE_SET:
@@ -3223,7 +3223,7 @@ CDP__PRIVATE void cdp__conn_mark(cdp__conn *c) {
 
 /* Requests that a connection be closed. cdp__server_settle() frees it later, when no caller uses it
    any more. */
-CDP__PRIVATE void cdp__conn_close(cdp__conn *c, const char *why) {
+CDP__PRIVATE CDP__ONE_COPY void cdp__conn_close(cdp__conn *c, const char *why) {
     if (c->closing) return;
     c->closing = true;
     cdp__conn_mark(c);
