@@ -365,7 +365,8 @@ static void pieces_broken(cdp_group *g, void *arg) {
     cdp_edge *e[4];
     (void)arg;
     for (uint32_t k = 0; k < 4; ++k)
-        e[k] = edge_of(m, from[k], "R", NULL, 7, 5, k == 3 ? CDP_DTYPE_BF16 : CDP_DTYPE_DEFAULT);
+        e[k] = edge_of(m, from[k], "R", NULL, 7, 5, k == 3 ? CDP_DTYPE_BF16 : CDP_DTYPE_DEFAULT,
+            CDP_DTYPE_DEFAULT);
     OK(cdp_barrier(g));
     cdp_group_abort(m->all->group, "on purpose");
     for (uint32_t k = 0; k < 4; ++k) {
