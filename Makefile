@@ -152,7 +152,7 @@ $(BUILD)/$(1)/%: tests/$(folder)/%.c $(BUILD)/$(1)/libcdp.a $(DECLARED)
 endef
 # The library is tested at -O2. What only calls it takes gcc longer to optimise than to run.
 BUSY    := libcdp.a rounds ring failure test_table
-QUICK   := test_group_no_threads $(PROCS) $(FUZZ) \
+QUICK   := $(PROCS) $(filter-out fuzz_memory,$(FUZZ)) \
            $(filter-out test_ddp_model test_memory test_lend test_group test_rpc,$(UNIT))
 TEST_O  = $(if $(MORE)$(filter $(BUSY),$(notdir $@)),,$(if $(filter $(QUICK),$(notdir $@)),-O0,-O1))
 $(eval $(call PROGRAM_RULES,test,$(CC) $(CFLAGS) $$(TEST_O)))
@@ -184,7 +184,7 @@ RUN := BUILD='$(BUILD)' JOBS='$(JOBS)' CC='$(CC)' bash tests/run_all.sh
 # More suites at a time than there are cores: many of them mostly wait. The longest begin first.
 LANES := $(if $(filter 1,$(JOBS)),1,5)
 LONG := test_nccl sim test_group test_store rounds ring test_lanes test_memory test_table fuzz_memory \
-        linear test_rpc test_works test_lend test_tcp
+        linear test_rpc test_rpc_scenarios test_works test_lend test_tcp
 longest_first = $(foreach t,$(LONG),$(filter $(t),$(1))) $(filter-out $(LONG),$(1))
 test: programs
 	@LANES='$(LANES)' $(RUN) $(BUILD)/logs \

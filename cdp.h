@@ -181,6 +181,9 @@
         CDP_NO_HUB *           off      no cdp_hub_create: no ranks in one process
         CDP_FEW_ALGORITHMS     off      one or two algorithms for each collective, none for several
                                         hosts; all ranks must be built so, else: MISMATCH
+        CDP_NO_BACKEND *       off      no cdp_group_set_backend, cdp_group_clear_backend,
+                                        cdp_group_compare, cdp_group_watch: all memory is that of
+                                        the host, and there is no cdp_nccl.h
         CDP_NO_REPRODUCIBLE    off      no reductions in a fixed order: a desc with reproducible is
                                         UNSUPPORTED
         CDP_NO_RECORDER *      off      no cdp_group_records, cdp_group_dump, cdp_describe; the
@@ -1595,11 +1598,11 @@ typedef struct cdp_backend {
         void *self, cdp_dtype dtype, const void *data, uint64_t count, double *sum);
 } cdp_backend;
 
+#ifndef CDP_NO_BACKEND
 /* Give the group a backend; it is copied, and destroyed with the group. Groups made of this one
    have none, but those of cdp_group_split(). Errors: INVALID; STATE (it has one). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_group_set_backend(
     cdp_group *group, const cdp_backend *backend);
-CDP_API const cdp_backend *cdp_group_backend(const cdp_group *group); /* NULL: none */
 /* For backends: let the ranks compare that they call the same requests (the text of a MISMATCH
    names both), and name who does not call by the deadline; nothing else is sent. `wait`: until
    they have. Errors: INVALID (no group, no requests), STATE (destroyed), the group's failure. */
@@ -1609,12 +1612,15 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_group_compare(
    when work of the backend is still not done half a second later. Takes one place of
    max_pending. Errors: INVALID, NOMEM, STATE. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_group_watch(cdp_group *group, uint32_t peer);
-/* For backends: break the group on all ranks for this thread's last error, unless it is broken.
-   Any thread, not in `failed`. */
-CDP_API void cdp_group_fail(cdp_group *group);
 /* For backends, in their destroy: from now on no thread calls one of their functions. NULL is
    allowed. */
 CDP_API void cdp_group_clear_backend(cdp_group *group);
+#endif /* CDP_NO_BACKEND */
+
+CDP_API const cdp_backend *cdp_group_backend(const cdp_group *group); /* NULL: none */
+/* For backends: break the group on all ranks for this thread's last error, unless it is broken.
+   Any thread, not in `failed`. */
+CDP_API void cdp_group_fail(cdp_group *group);
 
 /* ---- >>objects interface: bytes of any length from every rank ------------------------------- */
 
@@ -4625,12 +4631,20 @@ CDP__PRIVATE void cdp__lock_close(cdp_lock *l) {
     l->mutex = NULL;
 }
 
+CDP__PRIVATE void cdp__lock_take(cdp_lock *l) {
+    if (l->mutex) l->os->threads.mutex_lock(l->os->user, l->mutex);
+}
+
+CDP__PRIVATE void cdp__lock_give(cdp_lock *l) {
+    if (l->mutex) l->os->threads.mutex_unlock(l->os->user, l->mutex);
+}
+
 CDP_API CDP__ONE_COPY void cdp_lock_acquire(cdp_lock *l) {
-    if (l && l->mutex) l->os->threads.mutex_lock(l->os->user, l->mutex);
+    if (l) cdp__lock_take(l);
 }
 
 CDP_API CDP__ONE_COPY void cdp_lock_release(cdp_lock *l) {
-    if (l && l->mutex) l->os->threads.mutex_unlock(l->os->user, l->mutex);
+    if (l) cdp__lock_give(l);
 }
 
 /* ---- >>file-text: text that goes to a file --------------------------------------------------- */
@@ -4935,7 +4949,7 @@ CDP__PRIVATE void cdp__loop_again(cdp__loop *l, cdp__io *io) {
 }
 
 /* Nothing could be moved in this direction: it is not ready until the next report. */
-CDP__PRIVATE CDP__ONE_COPY void cdp__loop_used_up(cdp__loop *l, cdp__io *io, uint32_t bit) {
+CDP__PRIVATE void cdp__loop_used_up(cdp__loop *l, cdp__io *io, uint32_t bit) {
     io->ready &= (uint16_t)~bit;
     if (l->os->net.watch_used_up) l->os->net.watch_used_up(l->os->user, l->watch, io->fd, bit);
 }
@@ -6570,7 +6584,7 @@ CDP__PRIVATE cdp__phase cdp__phase_of(
         f.s.root = root->host;
         f.s.lanes = 0;
         f.s.in_place = true;
-        f.skip = sums; /* everything is in its place */
+        f.skip = sums; /* the data is already where the next rounds need it */
         if (s->kind == CDP_COLL_REDUCE) {
             const bool ring = hosts > 2 && s->count >= 65536;
             f.round = ring ? cdp__reduce_ring_round : cdp__reduce_tree_round;
@@ -7216,8 +7230,8 @@ typedef enum cdp__why {
     CDP__WHY_TURN,    /* nobody: the operation waited for its turn on this rank */
     CDP__WHY_CALLS,   /* it calls something else */
     CDP__WHY_AWAITED, /* the lost rank had not finished starting, and waited for it */
-    CDP__WHY_FIRST, /* it was lost before it was met, and so was rank 0: either may be the cause */
-    CDP__WHY_LEFT,  /* it has left, and said that it does */
+    CDP__WHY_FIRST,   /* lost before it was ready, as was rank 0: either may be the cause */
+    CDP__WHY_LEFT,    /* it has left the group and announced that */
     CDP__WHY_COUNT
 } cdp__why;
 
@@ -8815,10 +8829,10 @@ typedef struct cdp__pend {
     uint32_t left; /* BATCH: messages that are not done yet */
     cdp_group *of; /* ANY: whose ranks are meant */
     cdp_transfer want;
-    uint64_t seen;              /* world->arrivals when it last looked */
-    uint64_t set;               /* ANY: the channel of the messages that it takes */
-    uint64_t told;              /* ANY: when it last said for whom it waits; 0: never */
-    uint64_t start_ns, wait_ns; /* ANY: when it began, and when it has waited for long */
+    uint64_t seen; /* world->arrivals at the last poll */
+    uint64_t set;  /* ANY: the channel of the messages that it takes */
+    uint64_t told; /* ANY: when this rank last reported the wait to its peers; 0: never */
+    uint64_t start_ns, wait_ns; /* ANY: when it began, and when it counts as a long wait */
     uint64_t deadline_ns;
     bool (*look)(struct cdp__pend *s, uint64_t now); /* ANY: true when something has changed */
 } cdp__pend;
@@ -8861,8 +8875,9 @@ typedef struct cdp__stream {
     bool refused;             /* it has said that it cannot */
     uint64_t sent, acked;     /* bytes, with headers; of these, read by the peer */
     uint64_t taken;           /* bytes read here */
-    uint64_t slack;           /* more than the window that may come: answers to what was offered */
-    uint8_t *early;           /* a ring of bytes that arrived before they were asked for */
+    uint64_t
+        slack; /* bytes beyond the window: the peer's answers to bodies that this rank offers */
+    uint8_t *early; /* a ring of bytes that arrived before they were asked for */
     uint64_t early_at, early_used, early_room;
     /* of a channel that is not open here yet: the body of its FAILURE */
     uint8_t *failure;
@@ -8885,6 +8900,7 @@ typedef struct cdp__port { /* this rank's end of one link */
     bool dead;       /* the transport takes nothing more: the peer is lost */
     /* 1: one stream too many arrived here, 2: one of ours was too many there */
     uint32_t crowded;
+    bool nomem; /* nor was there memory for such a stream: its messages cannot be kept */
     cdp__eager slots;
     uint8_t *control; /* whole messages that leave before the next DATA */
     uint32_t control_at, control_used, control_room;
@@ -9076,6 +9092,7 @@ CDP__PRIVATE cdp__stream *cdp__stream_unexpected(cdp__world *w, uint64_t channel
         return NULL;
     }
     s = cdp__stream_make(w, channel, peer);
+    w->ports[peer].nomem = !s;
     if (!s) return NULL;
     s->unexpected = true;
     ++w->unexpected_count;
@@ -9316,7 +9333,7 @@ CDP__PRIVATE bool cdp__port_head(cdp__world *w, uint32_t peer) {
         s = cdp__stream_unexpected(w, h.channel, peer);
     port->rx_stream = s;
     if (h.type == CDP__MESSAGE_CROWDED) port->crowded = 2;
-    if (!s && !cdp__type_is_control(h.type)) /* the peer does not know that yet */
+    if (!s && !port->nomem && !cdp__type_is_control(h.type)) /* the peer does not know that yet */
         cdp__channel_note(
             w, peer, h.channel, port->crowded ? CDP__MESSAGE_CROWDED : CDP__MESSAGE_LEAVE);
     if (s && !cdp__stream_control(w, s, &h)) return false;
@@ -9444,6 +9461,8 @@ CDP__PRIVATE int64_t cdp__port_pump(cdp__world *w, uint32_t peer, const cdp__str
             if (r <= 0) return r;
             continue;
         }
+        if (port->nomem)
+            return cdp__fail_nomem("a stream of messages that came early", sizeof(cdp__stream));
         if (port->crowded) return cdp__port_crowded(port->crowded == 1 ? w->rank : peer, peer);
         if (port->broken)
             return cdp__fail_peer(CDP_ERR_MISMATCH, peer, 0,
@@ -9914,7 +9933,8 @@ CDP__PRIVATE int64_t cdp__transfer_body(cdp__world *w, cdp__transfer *x) {
     return r;
 }
 
-/* Copy or combine `bytes` from where the sender has them, which is `src`. */
+/* Copies `bytes` at `src`, which is the sender's memory, to the receiver, or combines them with
+   what it has. */
 CDP__PRIVATE void cdp__transfer_from(
     const cdp__transfer *x, const uint8_t *src, uint64_t bytes, bool mapped) {
     const bool staged = x->reduce && !x->other;
@@ -10406,13 +10426,13 @@ typedef struct cdp__past {
     int32_t from, to; /* of a message: ranks of the world; else -1 */
 } cdp__past;
 
-/* What a group knows of one of its ranks. */
+/* What a group records of each of its ranks. */
 typedef struct cdp__peer {
-    bool used; /* it may be told of a failure */
-    bool tell; /* FAILURE is still to be sent */
-    /* nothing more comes over this link: receives from any rank do not count on it */
+    bool used; /* the group has used the link to it, so it is told of a failure */
+    bool tell; /* a FAILURE has to be sent to it */
+    /* its link has ended: receives from any rank no longer wait for this one */
     bool lost;
-    /* it has sent FAILURE itself, or is gone: there is no need to wait for it */
+    /* it has sent its own FAILURE, or its link has ended: this rank does not wait for it */
     bool heard;
 } cdp__peer;
 
@@ -10542,14 +10562,25 @@ struct cdp_group {
 
     /* failure */
     cdp__health health;
+    bool broken_by_caller; /* a backend's timeout, say: no operation that completes undoes it */
     cdp_error error;
     cdp__failure_domain domain; /* of a group without a parent */
     uint32_t late_ms;           /* the timeout that has passed */
-    uint64_t answer_ns;         /* how long peers' own FAILUREs are awaited; 0: no longer */
+    uint64_t answer_ns;         /* until when it waits for FAILUREs of peers; 0: it does not */
     uint64_t settle_ns;         /* deadline of SETTLING, then of passing the failure on */
     uint8_t cause[CDP__FAILURE_MAX];
     uint32_t cause_bytes;
 };
+
+/* NULL: none; then all memory is that of the host. */
+CDP__PRIVATE const cdp_backend *cdp__backend_of(const cdp_group *g) {
+#ifdef CDP_NO_BACKEND
+    (void)g;
+    return NULL;
+#else
+    return g->backend;
+#endif
+}
 
 #define CDP__SETTLE_MS CDP__FAILURE_SETTLE_MS
 #define CDP__TELL_MS CDP__FAILURE_TELL_MS
@@ -11062,7 +11093,7 @@ CDP__PRIVATE void cdp__group_publish(cdp_group *g, const cdp__failure_record *r)
     g->answer_ns = now + answer_ms * CDP__MS;
     if (g->channel == CDP__WORLD_CHANNEL && g->w->transport.failure.publish)
         g->w->transport.failure.publish(g->w->transport.self, g->cause, g->cause_bytes);
-    if (g->backend) g->backend->failed(g->backend->self, &g->error);
+    if (cdp__backend_of(g)) g->backend->failed(g->backend->self, &g->error);
     cdp__group_activate(g);
     cdp__log(&g->desc.logger, CDP_LOG_DEBUG, g->desc.rank, "%s", g->error.text);
 }
@@ -11311,6 +11342,7 @@ CDP__PRIVATE void cdp__group_fail_last(cdp_group *g) {
 CDP__PRIVATE void cdp__group_break_for(cdp_group *g, const cdp_error *e) {
     cdp_group *top = cdp__group_top(g);
     cdp__failure_record r;
+    top->broken_by_caller = true;
     if (top->domain.state != CDP__FAILURE_SETTLING) {
         cdp__group_fail(g, e);
         return;
@@ -12170,7 +12202,7 @@ CDP__PRIVATE cdp_status cdp__post_look(const cdp_group *g, uint64_t seq) {
 CDP__PRIVATE cdp_status cdp__device_look(const cdp_group *g, uint64_t seq) {
     cdp_status st = CDP_PENDING;
     if (g->health == CDP__FAILED) return g->error.status; /* whoever waits hears why */
-    if (g->backend) st = g->backend->wait(g->backend->self, seq & ~CDP__DEVICE_BIT, 0);
+    if (cdp__backend_of(g)) st = g->backend->wait(g->backend->self, seq & ~CDP__DEVICE_BIT, 0);
     return st == CDP_OK ? st : CDP_PENDING;
 }
 
@@ -12259,7 +12291,7 @@ CDP__PRIVATE void cdp__group_begin(cdp_group *g) {
     memset(past, 0, sizeof *past);
     past->call = task.call;
     past->from = past->to = -1;
-    /* it had to wait for those before */
+    /* It waited in the queue for earlier operations until now. */
     if (!op->start_ns) op->start_ns = cdp__now(g->os);
     past->start_ns = op->start_ns;
     g->wait_ns = cdp__min(g->wait_ns, op->start_ns + cdp__failure_period_ns(op->rq.timeout_ms));
@@ -12469,7 +12501,7 @@ CDP__PRIVATE bool cdp__domain_late(cdp_group *top, uint64_t now) {
    meanwhile: then nothing has failed. */
 CDP__PRIVATE cdp__advance cdp__group_settle_late(cdp_group *g, cdp__advance polled) {
     if (g->parent || g->domain.state != CDP__FAILURE_SETTLING) return polled;
-    if (!cdp__domain_late(g, cdp__now(g->os))) {
+    if (!g->broken_by_caller && !cdp__domain_late(g, cdp__now(g->os))) {
         cdp__domain_step(g, CDP__FAILURE_RESUMED, NULL, false);
         if (g->domain.state == CDP__FAILURE_HEALTHY) return polled;
     }
@@ -12494,10 +12526,13 @@ CDP__PRIVATE cdp__advance cdp__group_poll(cdp_group *g) {
     return g->health == CDP__HEALTHY ? cdp__group_blocked(g) : CDP__MOVED;
 }
 
-/* When settling ends, or has its last chance to ask. */
+/* When settling ends, or has its last chance to ask, or to note what is known in good time. */
 CDP__PRIVATE uint64_t cdp__group_settle_end(const cdp_group *g) {
-    const uint64_t due = (g->parent ? g->parent : g)->domain.due_ns;
-    return cdp__now(g->os) + 2 * CDP__MS < due ? due - 2 * CDP__MS : due;
+    const cdp__failure_domain *d = &(g->parent ? g->parent : g)->domain;
+    const uint64_t now = cdp__now(g->os), little = 2 * CDP__MS;
+    const uint64_t share = cdp__failure_share_ns(&d->record, CDP__FAILURE_SETTLE_MS);
+    if (now + share / 8 + little < d->due_ns) return d->due_ns - share / 8 - little;
+    return now + little < d->due_ns ? d->due_ns - little : d->due_ns;
 }
 
 /* When the group wants to be looked at again even if nothing arrives. */
@@ -13117,16 +13152,17 @@ CDP__PRIVATE void cdp__progress_yield_lock(cdp__world *m) {
 
 /* How every call from outside takes the lock. */
 CDP__PRIVATE CDP__ONE_COPY void cdp__enter(cdp_group *g) {
-    __atomic_add_fetch(&g->w->lock_waiters, 1, __ATOMIC_RELAXED);
-    cdp_lock_acquire(&g->w->lock);
-    __atomic_sub_fetch(&g->w->lock_waiters, 1, __ATOMIC_RELAXED);
+    cdp__world *m = g->w;
+    __atomic_add_fetch(&m->lock_waiters, 1, __ATOMIC_RELAXED);
+    cdp__lock_take(&m->lock);
+    __atomic_sub_fetch(&m->lock_waiters, 1, __ATOMIC_RELAXED);
 }
 
-CDP__PRIVATE CDP__ONE_COPY void cdp__leave(cdp_group *g) {
+CDP__PRIVATE void cdp__leave(cdp_group *g) {
     cdp__world *m = g->w;
     /* what this call has read for others wakes no thread that sleeps until something comes */
     if (m->sleeping && m->stored != m->stored_seen) m->transport.wake(m->transport.self);
-    cdp_lock_release(&m->lock);
+    cdp__lock_give(&m->lock);
 }
 
 /* Is there anything to let advance? */
@@ -13427,8 +13463,8 @@ CDP__PRIVATE cdp__world *cdp__world_create(
 /* Knows: worlds, streams, the queue. Promises: destroying is local and bounded; others are told.
    May use: world, failing, running, flows, pending. */
 
-/* The group's streams enter the table, and continue those that came before the group was made.
-   False: out of memory. */
+/* Enters the streams of a new group into the table. Messages that arrived for its channel before it
+   was created become its own. Returns false when out of memory. */
 CDP__PRIVATE bool cdp__group_enter_streams(cdp_group *g) {
     cdp__world *w = g->w;
     uint32_t p;
@@ -13516,8 +13552,8 @@ CDP__PRIVATE void cdp__group_free(cdp_group *g) {
     cdp__free(os, g);
 }
 
-/* Threads that still wait for operations of the group leave with an error, and its functions
-   have their last call. Lock held. */
+/* Makes threads that wait for operations of the group return with an error, and waits until no
+   callback of the group runs. The caller holds the lock. */
 CDP__PRIVATE void cdp__group_dismiss(cdp_group *g) {
     cdp__world *m = g->w;
     cdp_group *x;
@@ -13568,11 +13604,13 @@ CDP_API void cdp_group_destroy(cdp_group *g) {
     if (!g || cdp__alive(g, "cdp_group_destroy") != CDP_OK) return; /* twice is once */
     m = g->w;
     if (cdp__destroys_inside(g, "cdp_group_destroy")) return;
+#ifndef CDP_NO_BACKEND
     if (g->backend) {
         const cdp_backend b = *g->backend;
         b.destroy(b.self);
         cdp_group_clear_backend(g);
     }
+#endif
     cdp__enter(g);
     cdp__group_dismiss(g);
     /* what others asked is read, since unread data would reset the connection */
@@ -13914,7 +13952,7 @@ CDP_API cdp_status cdp_group_split(
     }
     if (st == CDP_OK && color != CDP_NO_COLOR) st = cdp_group_new(parent, ranks, count, out);
     cdp__free(parent->os, all);
-    if (st == CDP_OK && parent->backend && parent->backend->split)
+    if (st == CDP_OK && cdp__backend_of(parent) && parent->backend->split)
         st = parent->backend->split(parent->backend->self, color, key, *out);
     if (st != CDP_OK && *out) {
         const cdp_error e = *cdp_last_error();
@@ -14028,6 +14066,7 @@ CDP_API cdp_status cdp_poll(cdp_group *g, uint32_t budget_us) {
 /* Knows: the functions of a cdp_backend. Promises: an operation on memory that the backend owns
    goes to the backend, and its end is that of a work. May use: state, drive, groups, core. */
 
+#ifndef CDP_NO_BACKEND
 CDP_API cdp_status cdp_group_set_backend(cdp_group *g, const cdp_backend *backend) {
     cdp_backend *own;
     if (cdp__alive(g, "cdp_group_set_backend") != CDP_OK) return cdp_last_error()->status;
@@ -14052,9 +14091,10 @@ CDP_API void cdp_group_clear_backend(cdp_group *g) {
     g->backend = NULL;
     cdp__leave(g);
 }
+#endif /* CDP_NO_BACKEND */
 
 CDP_API const cdp_backend *cdp_group_backend(const cdp_group *g) {
-    return g ? g->backend : NULL;
+    return g ? cdp__backend_of(g) : NULL;
 }
 
 CDP_API void cdp_group_fail(cdp_group *g) {
@@ -14067,7 +14107,7 @@ CDP_API void cdp_group_fail(cdp_group *g) {
 /* Whose memory is meant? *device says it; one in each is a mistake. */
 CDP__PRIVATE cdp_status cdp__device_claims(
     const cdp_group *g, const char *name, const void *in, const void *out, bool *device) {
-    const cdp_backend *b = g->backend;
+    const cdp_backend *b = cdp__backend_of(g);
     const int i = b && in ? b->owns(b->self, in) : 0, o = b && out ? b->owns(b->self, out) : 0;
     *device = i > 0 || o > 0;
     if (i < 0 || o < 0) return (cdp_status)(i < 0 ? i : o);
@@ -14122,7 +14162,8 @@ CDP__PRIVATE cdp_status cdp__device_wait(cdp_work w, uint64_t deadline_ns) {
     cdp_group *g = w.group;
     cdp_status st = cdp_group_status(g);
     if (st != CDP_OK) return st;
-    if (!g->backend) return cdp__fail(CDP_ERR_STATE, "this work's group has no backend any more");
+    if (!cdp__backend_of(g))
+        return cdp__fail(CDP_ERR_STATE, "this work's group has no backend any more");
     st = g->backend->wait(g->backend->self, w.seq & ~CDP__DEVICE_BIT, deadline_ns);
     if (st >= CDP_OK || st == CDP_ERR_INVALID || st == CDP_ERR_STATE) return st;
     cdp_group_fail(g);
@@ -14130,7 +14171,12 @@ CDP__PRIVATE cdp_status cdp__device_wait(cdp_work w, uint64_t deadline_ns) {
 }
 
 CDP__PRIVATE bool cdp__work_on_device(cdp_work w) {
+#ifdef CDP_NO_BACKEND
+    (void)w;
+    return false;
+#else
     return (w.seq & (CDP__PEND_BIT | CDP__DEVICE_BIT)) == CDP__DEVICE_BIT;
+#endif
 }
 
 CDP__PRIVATE cdp_status cdp__device_cannot(const char *call) {
@@ -14260,7 +14306,8 @@ CDP__PRIVATE cdp_status cdp__request_check(const cdp_group *g, cdp_request *rq, 
     cdp_status st = cdp__request_defaults(g, rq);
     *device = false;
     if (st == CDP_OK) cdp__request_in_place(g, rq);
-    if (st == CDP_OK && g->backend) st = cdp__device_claims(g, name, rq->in, rq->out, device);
+    if (st == CDP_OK && cdp__backend_of(g))
+        st = cdp__device_claims(g, name, rq->in, rq->out, device);
     if (st != CDP_OK) return st;
     if (cdp__kind_reduces(rq->kind) && !*device && !cdp__reduce_exists(rq->dtype, rq->op))
         return cdp__fail(CDP_ERR_UNSUPPORTED, "%s: there is no %s of %s", name,
@@ -14456,6 +14503,7 @@ CDP__PRIVATE cdp_status cdp__device_start_all(
     return st;
 }
 
+#ifndef CDP_NO_BACKEND
 CDP_API cdp_status cdp_group_compare(
     cdp_group *g, const cdp_request *requests, uint32_t n, bool wait) {
     const cdp__with with = {{NULL, 0}, NULL, NULL, true};
@@ -14476,6 +14524,7 @@ CDP_API cdp_status cdp_group_compare(
     if (st == CDP_OK) cdp__hand_over(g);
     return st == CDP_OK && wait ? cdp_work_wait(w) : st;
 }
+#endif /* CDP_NO_BACKEND */
 
 CDP_API cdp_status cdp_start_all(
     cdp_group *g, const cdp_request *requests, uint32_t n, cdp_work *out) {
@@ -14704,6 +14753,8 @@ CDP_API cdp_status cdp_work_cancel(cdp_work w) {
 
 #endif /* CDP_NO_CHAINS */
 
+#ifndef CDP_NO_BACKEND
+
 #define CDP__WATCH_MS 500u
 
 /* A neighbour is listened to, for a backend whose work may wait for it. It may have gone in good
@@ -14769,6 +14820,8 @@ CDP_API cdp_status cdp_group_watch(cdp_group *g, uint32_t peer) {
     if (s) cdp__hand_over(g);
     return s ? CDP_OK : cdp_last_error()->status;
 }
+
+#endif /* CDP_NO_BACKEND */
 
 /* ---- >>collective calls: the named operations ------------------------------------------------ */
 
@@ -15200,7 +15253,8 @@ CDP__PRIVATE cdp_status cdp__message(cdp_group *g, cdp_transfer t, cdp_work *out
         out->group = NULL;
         out->seq = 0;
     }
-    if (st == CDP_OK && g->backend) st = cdp__device_claims(g, "a message", t.data, NULL, &device);
+    if (st == CDP_OK && cdp__backend_of(g))
+        st = cdp__device_claims(g, "a message", t.data, NULL, &device);
     if (st == CDP_OK && device) return cdp__device_transfer(g, &t, 1, out);
     if (st != CDP_OK) return st;
     cdp__enter(g);
@@ -15338,7 +15392,7 @@ CDP_API cdp_status cdp_batch(cdp_group *g, const cdp_transfer *list, uint32_t n,
                  "cdp_batch: a receive from any rank cannot be part of a batch; use "
                  "cdp_recv_any_async()")
                                     : cdp__transfer_check(g, &t, out);
-        if (st == CDP_OK && g->backend)
+        if (st == CDP_OK && cdp__backend_of(g))
             st = cdp__device_claims(g, "a message", t.data, NULL, &device);
         devices += device ? 1 : 0;
     }
@@ -16588,7 +16642,7 @@ CDP_API uint64_t cdp_describe(cdp_group *g, char *out, uint64_t size) {
     if (g->members) cdp__text_add(&t, ", rank %u of %u in the world", g->w->rank, g->w->size);
     cdp__text_add(&t, "; %llu operations called, %llu completed\n", (unsigned long long)g->issued,
         (unsigned long long)g->completed);
-    if (g->backend) cdp__text_add(&t, "device memory: %s\n", g->backend->name);
+    if (cdp__backend_of(g)) cdp__text_add(&t, "device memory: %s\n", g->backend->name);
     cdp__text_add(&t, "settings:\n");
     CDP__SAY(timeout_ms, " ms");
     CDP__SAY(small_bytes, "");
@@ -16924,6 +16978,16 @@ struct cdp_ddp {
     cdp_ddp_stats stats;
 };
 
+/* Are parameters and gradients in device memory? */
+CDP__PRIVATE bool cdp__ddp_on_device(const cdp_ddp *d) {
+#ifdef CDP_NO_BACKEND
+    (void)d;
+    return false;
+#else
+    return d->device != NULL;
+#endif
+}
+
 /* Keep the first failure of a pass; backward_end reports it again. Returns st. Not with the ddp's
    lock held. */
 CDP__PRIVATE cdp_status cdp__ddp_fail(cdp_ddp *d, cdp_status st) {
@@ -16945,10 +17009,11 @@ CDP__PRIVATE cdp_status cdp__ddp_failed(cdp_ddp *d) {
     return st;
 }
 
-/* Memory for gradients, cleared. A failure of a device is reported at the end of the pass. */
+/* Allocates zeroed memory for gradients. If a device cannot clear it, the end of the pass reports
+   that. */
 CDP__PRIVATE void *cdp__ddp_alloc(cdp_ddp *d, uint64_t bytes, const char *purpose) {
     void *p;
-    if (!d->device) return cdp__alloc_zero(d->os, bytes);
+    if (!cdp__ddp_on_device(d)) return cdp__alloc_zero(d->os, bytes);
     *cdp__purpose() = purpose;
     p = d->device->alloc(d->device->self, bytes ? bytes : 1);
     *cdp__purpose() = NULL;
@@ -16964,14 +17029,14 @@ CDP__PRIVATE void cdp__ddp_free(cdp_ddp *d, void *p) {
 }
 
 CDP__PRIVATE void cdp__ddp_copy(cdp_ddp *d, void *dst, const void *src, uint64_t bytes) {
-    if (!d->device)
+    if (!cdp__ddp_on_device(d))
         memcpy(dst, src, (size_t)bytes);
     else if (bytes)
         (void)cdp__ddp_fail(d, d->device->copy(d->device->self, dst, src, bytes));
 }
 
 CDP__PRIVATE void cdp__ddp_zero(cdp_ddp *d, void *dst, uint64_t bytes) {
-    if (!d->device)
+    if (!cdp__ddp_on_device(d))
         memset(dst, 0, (size_t)bytes);
     else if (bytes)
         (void)cdp__ddp_fail(d, d->device->zero(d->device->self, dst, bytes));
@@ -16980,7 +17045,8 @@ CDP__PRIVATE void cdp__ddp_zero(cdp_ddp *d, void *dst, uint64_t bytes) {
 /* Divide `n` numbers in the memory of this ddp, host or device. */
 CDP__PRIVATE cdp_status cdp__ddp_divide_data(
     cdp_ddp *d, cdp_dtype t, void *data, uint64_t n, double by) {
-    if (d->device) return n ? d->device->scale(d->device->self, t, data, n, 1 / by) : CDP_OK;
+    if (cdp__ddp_on_device(d))
+        return n ? d->device->scale(d->device->self, t, data, n, 1 / by) : CDP_OK;
     cdp__divide_by(t, data, n, by);
     return CDP_OK;
 }
@@ -17072,7 +17138,7 @@ CDP__PRIVATE bool cdp__flag_get(const cdp__bucket *b, uint64_t i) {
 CDP__PRIVATE void cdp__ddp_free_buckets(cdp_ddp *d, cdp__bucket *buckets, uint32_t count) {
     uint32_t i;
     for (i = 0; buckets && i < count; ++i) {
-        if (d->device)
+        if (cdp__ddp_on_device(d))
             cdp__ddp_free(d, buckets[i].memory);
         else
             cdp_group_free(d->group, buckets[i].memory);
@@ -17108,7 +17174,7 @@ CDP__PRIVATE cdp_status cdp__ddp_alloc_bucket(cdp_ddp *d, cdp__bucket *b) {
         * cdp_dtype_size(b->dtype),
                    bytes = cdp__bucket_bytes(b) + flags;
     bool ok = true;
-    if (d->device) {
+    if (cdp__ddp_on_device(d)) {
         char purpose[32];
         cdp__format(purpose, sizeof purpose, "ddp bucket %u", (unsigned)(b - d->buckets));
         b->memory = (uint8_t *)cdp__ddp_alloc(d, bytes, purpose);
@@ -17420,9 +17486,9 @@ CDP_API cdp_status cdp_ddp_verify(cdp_ddp *d) {
             "cdp_ddp_verify: a backward pass is open; call cdp_ddp_backward_end first");
     world = cdp_size(d->group);
     room = ((uint64_t)world + d->param_count) * sizeof *all;
-    all = (uint64_t *)cdp__alloc(d->os, room + (d->device ? CDP__PIECE_BYTES : 0));
+    all = (uint64_t *)cdp__alloc(d->os, room + (cdp__ddp_on_device(d) ? CDP__PIECE_BYTES : 0));
     if (!all) return cdp__fail_nomem("a comparison of parameters", room);
-    if (d->device) stage = (uint8_t *)all + room;
+    if (cdp__ddp_on_device(d)) stage = (uint8_t *)all + room;
     d->failed = CDP_OK;
     for (i = 0; i < d->param_count; ++i) {
         all[world + i] = cdp__ddp_bits(d, &d->params[i], stage);
@@ -17553,7 +17619,7 @@ CDP__PRIVATE void cdp__ddp_settle(cdp_ddp *d) {
     (void)!cdp_work_wait(d->last);
     for (i = 0; d->in_backward && d->hook.stage && i < d->launched; ++i)
         (void)!cdp_work_wait(d->buckets[i].work);
-    if (d->device)
+    if (cdp__ddp_on_device(d))
         (void)!cdp_work_wait_for(
             cdp__group_device_work(d->group), cdp_group_desc_of(d->group)->timeout_ms);
 }
@@ -17603,7 +17669,7 @@ CDP__PRIVATE cdp_status cdp__ddp_where(
     if (own < 0) return (cdp_status)own;
     if (data && !d->placed) d->device = own ? b : NULL;
     d->placed = d->placed || data;
-    if (!data || (own != 0) == (d->device != NULL)) return CDP_OK;
+    if (!data || (own != 0) == cdp__ddp_on_device(d)) return CDP_OK;
     return cdp__fail(CDP_ERR_INVALID,
         "cdp_ddp_create: %s '%s' (index %u) is in %s memory, but those before are in %s memory; "
         "put all of them in the same memory",
@@ -17650,7 +17716,7 @@ CDP__PRIVATE cdp_status cdp__ddp_open_sparse(cdp_ddp *d, cdp__param *mine, uint3
 CDP__PRIVATE cdp_status cdp__ddp_open_sparse(cdp_ddp *d, cdp__param *mine, uint32_t i) {
     const cdp_param *p = &mine->user;
     cdp__sparse *s;
-    if (d->device)
+    if (cdp__ddp_on_device(d))
         return cdp__fail(CDP_ERR_UNSUPPORTED,
             "cdp_ddp_create: parameter '%s' (index %u) is sparse; rows of gradients must be in "
             "host memory",
@@ -17729,7 +17795,7 @@ CDP__PRIVATE cdp_status cdp__ddp_open(cdp_ddp *d, const cdp_ddp_desc *desc) {
     cdp_status st = cdp__ddp_open_lists(d, desc);
     if (st == CDP_OK) st = cdp__ddp_place(d, d->order);
     /* device memory is small: one rank may run out of it while the others do not */
-    if (st == CDP_OK || (st == CDP_ERR_NOMEM && d->device)) {
+    if (st == CDP_OK || (st == CDP_ERR_NOMEM && cdp__ddp_on_device(d))) {
         const cdp_error e = *cdp_last_error();
         const cdp_status compared = cdp__ddp_compare(d, st != CDP_OK);
         if (st != CDP_OK && compared == st) *cdp__error_slot() = e;
@@ -18153,7 +18219,7 @@ CDP__PRIVATE cdp_status cdp__ddp_launch_full(cdp_ddp *d, bool wait) {
     while (st == CDP_OK && cdp__ddp_next_is_full(d)) {
         st = cdp__ddp_launch(d, &d->buckets[d->launched]);
         /* on a device all stages share one queue: bucket by bucket on every rank */
-        if (st == CDP_OK && d->hook.stage && d->device) st = cdp__ddp_advance(d);
+        if (st == CDP_OK && d->hook.stage && cdp__ddp_on_device(d)) st = cdp__ddp_advance(d);
     }
     if (st == CDP_OK && d->hook.stage) st = cdp__ddp_advance(d);
     if (st == CDP_OK && d->launched && cdp__group_is_polled(d->group)) st = cdp_poll(d->group, 0);
@@ -18706,7 +18772,7 @@ CDP__PRIVATE cdp_status cdp__ddp_finish(cdp_ddp *d) {
     cdp_status st = d->hook.stage ? cdp__ddp_finish_hook(d) : CDP_OK;
     if (st == CDP_OK) st = cdp_work_wait(d->last);
     /* a hook's own kernels are part of no operation */
-    if (st == CDP_OK && d->device) st = cdp_work_wait(cdp__group_device_work(d->group));
+    if (st == CDP_OK && cdp__ddp_on_device(d)) st = cdp_work_wait(cdp__group_device_work(d->group));
     if (st == CDP_OK) st = cdp__ddp_read_active(d);
     if (st == CDP_OK && d->sparse_count) st = cdp__ddp_sparse(d);
     if (st != CDP_OK) return st;
@@ -18857,11 +18923,11 @@ CDP__PRIVATE cdp_status cdp__clip_squares(cdp_ddp *d, double *sum) {
     for (i = 0; i < d->param_count && st == CDP_OK; ++i) {
         const cdp__param *p = &d->params[i];
         const uint64_t n = cdp__clip_part(p, &part);
-        if (d->device && n) {
+        if (cdp__ddp_on_device(d) && n) {
             st = d->device->sum_squares(d->device->self, p->user.dtype, part, n, &g);
             *sum += g;
         }
-        for (k = 0; k < n && !d->device; ++k) {
+        for (k = 0; k < n && !cdp__ddp_on_device(d); ++k) {
             g = cdp__float_get(p->user.dtype, part, k);
             *sum += g * g;
         }
@@ -18889,7 +18955,7 @@ CDP_API cdp_status cdp_ddp_clip(cdp_ddp *d, double max_norm, double *norm) {
     for (i = 0; i < d->param_count; ++i) {
         const cdp_dtype dtype = d->params[i].user.dtype;
         const uint64_t n = cdp__clip_part(&d->params[i], &part);
-        if (!d->device)
+        if (!cdp__ddp_on_device(d))
             cdp__scale(dtype, part, n, by);
         else if (n && st == CDP_OK)
             st = d->device->scale(d->device->self, dtype, part, n, by);
@@ -18914,9 +18980,9 @@ CDP__PRIVATE cdp_status cdp__ddp_open_lanes(cdp_ddp *d, uint32_t operations) {
     uint32_t *all, i;
     cdp_status st = CDP_OK;
     d->lanes[0] = d->group;
-    for (i = 1; i < operations && d->device; ++i)
+    for (i = 1; i < operations && cdp__ddp_on_device(d); ++i)
         d->lanes[i] = d->group;
-    if (operations < 2 || d->device) return CDP_OK;
+    if (operations < 2 || cdp__ddp_on_device(d)) return CDP_OK;
 #ifdef CDP_NO_GROUPS
     (void)all;
     (void)n;
@@ -18950,11 +19016,11 @@ CDP__PRIVATE cdp_status cdp__ddp_check_hook(cdp_ddp *d, const cdp_hook *hook) {
     if (d->in_backward)
         return cdp__fail(CDP_ERR_STATE,
             "cdp_ddp_set_hook: a backward pass is open; call cdp_ddp_backward_end first");
-    if (hook && hook->device != (d->device != NULL))
+    if (hook && hook->device != cdp__ddp_on_device(d))
         return cdp__fail(CDP_ERR_UNSUPPORTED,
             "cdp_ddp_set_hook: the parameters are in %s memory, and this hook is not for that (see "
             "cdp_nccl_hook_create)",
-            d->device ? "device" : "host");
+            cdp__ddp_on_device(d) ? "device" : "host");
     return hook ? cdp__ddp_open_lanes(d, hook->operations) : CDP_OK;
 }
 
@@ -19602,8 +19668,8 @@ CDP__PRIVATE cdp_status cdp__hook_topk(
 /* Knows: the mathematics of PowerSGD (Vogels, Karimireddy and Jaggi 2019). Promises: the same
    bits on every rank. May use: >>hooks, >>hooks-topk (error feedback), >>numbers. */
 
-/* Columns of an n x r matrix (by rows) become orthonormal, one after the other. Small beside a
-   bucket: n + m values of a matrix of n * m. */
+/* Makes the columns of an n x r matrix, stored by rows, orthonormal, one after the other.
+   This takes little time compared with the bucket, which has many more elements. */
 CDP__PRIVATE void cdp__orthogonalize(float *a, uint64_t n, uint64_t r, float epsilon) {
     uint64_t i, j, k;
     for (j = 0; j < r; ++j) {

@@ -157,6 +157,9 @@
 #if CDP_NCCL_VERSION != CDP_VERSION
 #error "cdp_nccl.h and cdp.h are of different versions: copy all headers from the same release"
 #endif
+#ifdef CDP_NO_BACKEND
+#error "cdp_nccl.h is a backend of groups, which CDP_NO_BACKEND leaves out"
+#endif
 
 #ifdef __cplusplus
 extern "C" {
@@ -267,7 +270,8 @@ CDP_API cdp_allocator cdp_nccl_allocator(cdp_group *group);
    links before NCCL is called, and after it whether all have a window, so every rank gets the same
    status, and no rank is left inside NCCL because another one has no memory. The call blocks the
    host until all ranks have registered: timeout_ms for the first comparison, as for any operation,
-   then timeout_ms for NCCL's call, and twice timeout_ms for the second comparison.
+   then timeout_ms for NCCL's call, and twice timeout_ms and 5 s for the second comparison, so
+   that the rank that hangs inside NCCL is the one that reports it.
 
    Where NCCL has no ncclCommWindowRegister, or gives no window because the GPUs cannot reach each
    other's memory, all ranks register with ncclCommRegister in place of it, if there is one; rank 0
@@ -1238,7 +1242,7 @@ CDP__PRIVATE void cdp__nccl_ended(void *user) {
     __atomic_add_fetch(&((cdp__nccl *)user)->ended, 1, __ATOMIC_RELEASE);
 }
 
-/* The operation that was just given to the stream gets its event. */
+/* Records an event in the stream after the operation that was just enqueued. */
 CDP__PRIVATE cdp_status cdp__nccl_mark(cdp__nccl *b, cdp__nccl_op *op, bool capture) {
     cdp__cu_error e = cdp__nc.cudaEventRecord(op->event, b->stream);
     if (e == 0 && !capture && b->desc.watchdog_ms)
@@ -2569,6 +2573,19 @@ CDP__PRIVATE uint32_t cdp__nccl_symmetric_windows(const cdp__nccl *b, const cdp_
     return n;
 }
 
+/* Break the group for this thread's last error, and wait until ranks have settled who is to blame:
+   a timeout needs their answers. Nothing else may drive the group meanwhile. */
+CDP__PRIVATE cdp_status cdp__nccl_symmetric_break(cdp__nccl *b) {
+    const cdp_error e = *cdp_last_error();
+    const uint64_t until = cdp__nccl_now(b) + CDP__NCCL_LEAVE_MS * CDP__MS;
+    cdp_group_fail(b->group);
+    while (cdp_group_status(b->group) == CDP_OK && cdp__nccl_now(b) < until)
+        (void)cdp_poll(b->group, 1000);
+    if (cdp_group_status(b->group) != CDP_OK) return cdp_last_error()->status;
+    *cdp__error_slot() = e;
+    return e.status;
+}
+
 /* NCCL's own call, which waits for all ranks. No window and OK: these GPUs cannot. Where it fails,
    the group does: other ranks are inside NCCL, and the communicator may be in progress for good. */
 CDP__PRIVATE cdp_status cdp__nccl_symmetric_open(cdp__nccl *b, cdp__nccl_memory *m) {
@@ -2589,9 +2606,7 @@ CDP__PRIVATE cdp_status cdp__nccl_symmetric_open(cdp__nccl *b, cdp__nccl_memory 
         cdp__nccl_leave(b);
     }
     m->opening = m->opening && st != CDP_OK;
-    if (st == CDP_OK) return CDP_OK;
-    cdp_group_fail(b->group);
-    return cdp_group_status(b->group) != CDP_OK ? cdp_last_error()->status : st;
+    return st == CDP_OK ? CDP_OK : cdp__nccl_symmetric_break(b);
 }
 
 CDP__PRIVATE void cdp__nccl_symmetric_tell(cdp__nccl *b, const cdp__nccl_memory *m) {
@@ -2609,8 +2624,11 @@ CDP__PRIVATE void cdp__nccl_symmetric_tell(cdp__nccl *b, const cdp__nccl_memory 
 /* Register `m`, which this rank has, or has not: then `st` says why. */
 CDP__PRIVATE cdp_status cdp__nccl_symmetric_register(
     cdp__nccl *b, cdp__nccl_memory *m, cdp_status st, cdp__nccl_hello *all, uint64_t bytes) {
-    /* longer than NCCL's call has: a rank that hangs in there fails the group itself */
-    const uint32_t longer = b->timeout_ms > CDP_NO_TIMEOUT / 2 ? CDP_NO_TIMEOUT : 2 * b->timeout_ms;
+    /* longer than NCCL's call has, and than the group needs to settle who is to blame: a rank that
+       hangs in there fails the group itself */
+    const uint32_t longer = b->timeout_ms > CDP_NO_TIMEOUT / 4
+        ? CDP_NO_TIMEOUT
+        : 2 * b->timeout_ms + CDP__NCCL_LEAVE_MS;
     cdp__nccl_hello *const mine = &all[b->rank];
     mine->bytes = bytes;
     mine->windows = cdp__nccl_has_windows() ? 1 : 0;
@@ -2873,7 +2891,7 @@ CDP__PRIVATE cdp__nccl *cdp__nccl_new(cdp_group *group, const cdp_nccl_desc *des
     return b;
 }
 
-/* Take down what did not come to stand. */
+/* Frees a backend that could not be created; the last error stays. */
 CDP__PRIVATE void cdp__nccl_undo(cdp__nccl *b) {
     const cdp_error e = *cdp_last_error();
     if (b->comm) (void)cdp__nc.ncclCommAbort(b->comm);

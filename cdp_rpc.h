@@ -87,7 +87,7 @@
                                                            cdp_rpc_function, cdp_ctx_op
         compute gradients over all ranks                   cdp_ctx_backward, cdp_ctx_grad
         train a table of which few rows are used           .grad_rows of cdp_backward
-        return much without a copy                         cdp_rpc_reply_value
+        send or return much without a copy                 .release, cdp_rpc_reply_value
         update parameters on their ranks                   cdp_dist_optim_step
 
     COMING FROM torch.distributed.rpc
@@ -127,16 +127,20 @@
         without workers every thread that waits does. One of these can then delay the wait by the
         time that it computes or sleeps itself; but the calls that it starts (unless they are
         detached), and what else it waits for, end at the latest 50 ms after the call that this
-        thread waits for, with TIMEOUT. With CDP_NO_THREADS, or with no_thread of the group,
-        everything runs in waits, INLINE functions and callbacks also in cdp_poll().
+        thread waits for, with TIMEOUT. So a wait with less time left than a second, and than a
+        quarter of what a function has, leaves functions that wait to later waits, but not for
+        longer than that, nor those whose values are asked for meanwhile. With CDP_NO_THREADS, or
+        with no_thread of the group, everything runs in waits, INLINE functions and callbacks also
+        in cdp_poll().
 
     MEMORY
         From the os of the group. Arguments and results are copied in the call that takes them, so
-        the caller's memory is free again when it returns. Bodies of more than 64 KiB stay with
-        their sender until the receiver has room (max_queue_bytes). At most max_calls calls to one
-        rank are under way, and a rank serves at most its part of max_queue for each other one: more
-        wait at the caller. Records are kept and used again, and so is the memory of messages of
-        more than 64 KiB: at most twice max_message_bytes that nothing uses.
+        the caller's memory is free again when it returns, unless .release is set. Bodies of more
+        than 64 KiB stay with their sender until the receiver has room (max_queue_bytes). At most
+        max_calls calls to one rank are under way, and a rank serves at most its part of max_queue
+        for each other one: more wait at the caller. Records are kept and used again, and so is
+        the memory of messages of more than 64 KiB: at most twice max_message_bytes that nothing
+        uses.
 
     ERRORS
         See cdp_rpc_start(). `ran` of cdp_call says whether the function ran: NO is certain, YES is
@@ -383,6 +387,12 @@ typedef struct cdp_call_desc {
        calls, but not wait. Where callbacks run, see THREADS. */
     void (*done)(void *user, cdp_call *call);
     void *user;
+    /* Set, the memory of `args` is not copied where it need not be, and is the program's again when
+       this is called: once, after a start that was OK; perhaps after the call has ended, or at
+       once. A copy is avoided for more than 64 KiB in one piece, without tensors, references,
+       `on` and `ctx`, to another rank. Where callbacks run. */
+    void (*release)(void *user);
+    void *release_user;
 } cdp_call_desc;
 
 /* Starts a call. At most once: nothing is ever sent again. Errors (nothing was started): INVALID,
@@ -423,7 +433,8 @@ CDP_API cdp_status cdp_call_cancel(cdp_call *call);
    desc; it has one already). Any thread, but not beside another function for the same call. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_call_work(cdp_call *call, cdp_work *out);
 /* Frees the result and drops its references; the call can be used again. Not while it is under
-   way: nothing happens then. NULL is allowed. */
+   way: nothing happens then. NULL is allowed. Before
+   cdp_rpc_destroy(). */
 CDP_API void cdp_call_free(cdp_call *call);
 
 /* ---- >>references ---------------------------------------------------------------------------- */
@@ -1885,7 +1896,7 @@ struct cdp_rpc {
     uint8_t *scratch; /* CDP__RPC_INLINE_MAX bytes: a short message is gathered here */
     cdp__rpc_area areas[CDP__RPC_AREAS];
     uint64_t areas_kept; /* bytes of those that are not used */
-    /* while an answer is posted: what runs when its body may be freed; NULL: it is copied */
+    /* while a message is posted: what runs when its body may be freed; NULL: it is copied */
     cdp__rpc_task *lends;
 };
 
@@ -2806,10 +2817,13 @@ CDP__PRIVATE cdp__ctx_sum *cdp__ctx_copy(cdp_rpc *rpc, const cdp_tensor *t, cons
 
 CDP__PRIVATE const cdp_tensor *cdp__ctx_sent(
     const cdp_ctx *ctx, const cdp__wave_act *a, const uint32_t **rows) {
-    const uint32_t *input_of = a->node ? ctx->nodes[a->node].input_of : NULL;
-    const uint32_t input = input_of ? input_of[a->edge] : a->edge;
+    const uint32_t *input_of;
+    uint32_t input;
     *rows = NULL;
-    if (a->what != CDP__WAVE_SEND_GRAD || !ctx->sending[input].data) return NULL;
+    if (a->what != CDP__WAVE_SEND_GRAD) return NULL; /* then the node may be another rank's */
+    input_of = a->node ? ctx->nodes[a->node].input_of : NULL;
+    input = input_of ? input_of[a->edge] : a->edge;
+    if (!ctx->sending[input].data) return NULL;
     if (ctx->sending_rows) *rows = ctx->sending_rows[input];
     return &ctx->sending[input];
 }
@@ -5604,6 +5618,19 @@ CDP_API cdp_rpc_stats cdp_rpc_stats_of(cdp_rpc *rpc) {
 /* Knows: descs of calls. Promises: what cannot work is refused at the call, with nothing started.
    May use: the sections above. */
 
+/* Memory of the program that goes back to it. */
+typedef struct cdp__rpc_lender {
+    cdp__rpc_task task;
+    void (*release)(void *user);
+    void *user;
+} cdp__rpc_lender;
+
+CDP__PRIVATE void cdp__rpc_lender_end(cdp_rpc *rpc, cdp__rpc_task *task) {
+    cdp__rpc_lender *l = (cdp__rpc_lender *)task;
+    l->release(l->user);
+    cdp__free(rpc->os, l);
+}
+
 /* What a call is to become; filled step by step. */
 typedef struct cdp__rpc_starting {
     const char *name; /* of the public function */
@@ -5612,8 +5639,9 @@ typedef struct cdp__rpc_starting {
     uint32_t to, on; /* on: slot, 0: none */
     uint32_t flags;
     uint64_t deadline_ns, start_ns;
-    bool cut;       /* by a wait of this thread, see cdp__rpc_cut() */
-    uint32_t makes; /* slot of the reference that the call makes */
+    cdp__rpc_lender *lender; /* of the memory of its arguments, or NULL */
+    bool cut;                /* by a wait of this thread, see cdp__rpc_cut() */
+    uint32_t makes;          /* slot of the reference that the call makes */
 } cdp__rpc_starting;
 
 CDP__PRIVATE cdp_status cdp__rpc_start_check(cdp_rpc *rpc, cdp__rpc_starting *s) {
@@ -5735,9 +5763,12 @@ CDP__PRIVATE cdp_status cdp__rpc_start_far(cdp_rpc *rpc, cdp__rpc_starting *s, c
             "the reference is broken: its owner never confirmed it");
         return CDP_OK;
     }
+    rpc->lends = s->lender ? &s->lender->task : NULL;
     st = args->rref_count || waits || !turn
         ? cdp__rpc_post_rrefs(rpc, s->to, &p, args, s->on, !turn)
         : cdp__rpc_post(rpc, s->to, &p, args);
+    if (!rpc->lends) s->lender = NULL;
+    rpc->lends = NULL;
     if (st == CDP_OK && s->on && !c->wire_over) {
         c->on = s->on;
         cdp__ref_on_wire(&rpc->refs, s->on);
@@ -5819,10 +5850,9 @@ CDP__PRIVATE void cdp__rpc_start_undo(cdp_rpc *rpc, cdp__rpc_starting *s, cdp__r
     s->makes = 0;
 }
 
-CDP__PRIVATE cdp_status cdp__rpc_start_call(cdp_rpc *rpc, cdp__rpc_starting *s) {
+CDP__PRIVATE cdp_status cdp__rpc_start_checked(cdp_rpc *rpc, cdp__rpc_starting *s) {
     cdp__rpc_call *c;
-    cdp_status st = cdp__rpc_start_check(rpc, s), room;
-    if (st != CDP_OK) return st;
+    cdp_status st, room;
     cdp__rpc_start_time(rpc, s);
     room = cdp__rpc_start_room(rpc, s);
     if (room < 0) return room;
@@ -5868,6 +5898,24 @@ CDP__PRIVATE cdp_status cdp__rpc_start_call(cdp_rpc *rpc, cdp__rpc_starting *s) 
     } else if (s->desc->one_way && c->used && c->call == s->call && s->call) {
         cdp__rpc_end(rpc, c, CDP_OK, CDP_RAN_UNKNOWN, 0);
     }
+    return st;
+}
+
+CDP__PRIVATE cdp_status cdp__rpc_start_call(cdp_rpc *rpc, cdp__rpc_starting *s) {
+    cdp_status st = cdp__rpc_start_check(rpc, s);
+    cdp__rpc_lender *l = NULL;
+    if (st == CDP_OK && s->desc->release) {
+        l = (cdp__rpc_lender *)cdp__alloc_zero(rpc->os, sizeof *l);
+        if (!l) return cdp__fail_nomem("a call", sizeof *l);
+        l->task.run = cdp__rpc_lender_end;
+        l->release = s->desc->release;
+        l->user = s->desc->release_user;
+    }
+    s->lender = l;
+    if (st == CDP_OK) st = cdp__rpc_start_checked(rpc, s);
+    l = s->lender; /* NULL: a message has it */
+    if (l && st == CDP_OK) cdp__rpc_add_task(rpc, &l->task);
+    if (l && st != CDP_OK) cdp__free(rpc->os, l);
     return st;
 }
 

@@ -1802,7 +1802,7 @@ CDP__PRIVATE bool cdp__store_lists(const cdp_store_request *rq) {
 }
 
 /* Of LIST_KEYS: as many as were found so far. */
-CDP__PRIVATE uint64_t cdp__store_request_result_count(const cdp_store_request *rq) {
+CDP__PRIVATE CDP__ONE_COPY uint64_t cdp__store_request_result_count(const cdp_store_request *rq) {
     switch (rq->op) {
     case CDP_STORE_GET:
     case CDP_STORE_COMPARE_SET:
@@ -3223,7 +3223,7 @@ CDP__PRIVATE void cdp__conn_mark(cdp__conn *c) {
 
 /* Requests that a connection be closed. cdp__server_settle() frees it later, when no caller uses it
    any more. */
-CDP__PRIVATE void cdp__conn_close(cdp__conn *c, const char *why) {
+CDP__PRIVATE CDP__ONE_COPY void cdp__conn_close(cdp__conn *c, const char *why) {
     if (c->closing) return;
     c->closing = true;
     cdp__conn_mark(c);
@@ -4470,8 +4470,8 @@ CDP__PRIVATE bool cdp__store_server_has(const cdp_store_server *s, const char *k
     return cdp__kv_get(&s->kv, k) != NULL;
 }
 
-/* For cdp_tcp.h: one port for all. Connections that begin as a link does are given to `func`
-   (NULL: closed, like strangers). */
+/* For cdp_tcp.h, whose links share the port of the server: connections whose first bytes are those
+   of a link are passed to `func` (NULL: they are closed). */
 CDP__PRIVATE void cdp__store_server_share(
     cdp_store_server *s, cdp__server_link_func func, void *user) {
     s->link_func = func;
@@ -4707,15 +4707,16 @@ typedef enum cdp__expect {
     CDP__EXPECT_VALUES
 } cdp__expect;
 
-/* Where a client tries to get to; only needed until it is connected, except host and port. */
+/* The addresses that a client connects to. Host and port are kept, all else is used only until it
+   is connected. */
 typedef struct cdp__client_target {
     cdp_addr at[16];
     uint32_t count, index; /* index: the address being tried */
-    bool fixed;            /* these and no others: there is no name to ask for */
+    bool fixed;            /* the caller supplied at[]: there is no host name to resolve */
     uint32_t attempts;
-    /* attempt_ns: when the one under way began */
+    /* attempt_ns: start of the current attempt */
     uint64_t started_ns, deadline_ns, backoff_ns, attempt_ns;
-    /* when something first took the connection and closed it without a word; 0: not yet */
+    /* first time that a peer accepted the connection and closed it without a byte; 0: never */
     uint64_t refused_ns;
     int32_t sys_errno; /* of the last attempt */
     bool warned;       /* the warning that connecting takes long was logged */
@@ -5044,13 +5045,13 @@ CDP__PRIVATE int64_t cdp__client_take(cdp__client *c, uint8_t *dst, uint64_t byt
 /* Knows: what each answer means, and what is sent after it. Promises: nothing blocks; an answer
    that no server gives ends the client. May use: store-client, store-client-requests, loop. */
 
-/* The next part of a request is to be sent, and then this is expected. */
+/* Sends the next part of the current request; `expect` says what the server then answers. */
 CDP__PRIVATE void cdp__client_proceed(cdp__client *c, cdp__expect expect) {
     c->expect = expect;
     if (!cdp__client_put(c, c->rq)) cdp__client_done(c, CDP_ERR_NOMEM);
 }
 
-/* The value or values of the request follow. */
+/* The server sends `count` values next. */
 CDP__PRIVATE void cdp__client_expect_values(cdp__client *c, uint64_t count) {
     if (c->rq && !cdp__store_lists(c->rq))
         c->rq->number =
@@ -5758,11 +5759,11 @@ CDP__PRIVATE void cdp__client_cancel(void *self, cdp_store_request *rq) {
     cdp_lock_release(&c->lock);
 }
 
-/* With the lock held: let the loop run once, or sleep while another thread does that. */
+/* Runs the loop once, or sleeps while another thread runs it. The caller holds the lock. */
 CDP__PRIVATE cdp_status cdp__client_turn(cdp__client *c, uint64_t deadline_ns) {
     cdp_status status;
     if (c->driven) {
-        if (!c->cond) return CDP_OK; /* called from inside the loop: it cannot turn once more */
+        if (!c->cond) return CDP_OK; /* called by a callback: the loop is running */
         ++c->sleepers;
         c->os->threads.cond_wait(c->os->user, c->cond, c->lock.mutex, deadline_ns);
         --c->sleepers;

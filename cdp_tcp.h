@@ -909,13 +909,13 @@ typedef struct cdp__shared {
     uint8_t proof[CDP__NAME_BYTES];
     int32_t pid; /* of the peer, if its memory can be read; else 0 */
     cdp__mapping mappings[CDP__SEGMENTS];
-    bool told[CDP__SEGMENTS];  /* the peer was passed that segment of ours */
+    bool told[CDP__SEGMENTS];  /* this rank has passed that segment to the peer */
     uint32_t passed, received; /* descriptors */
-    uint32_t freed;            /* of the peer, when that was last read */
+    uint32_t freed;            /* the peer's count of freed segments when it was last read */
     int32_t bell;              /* wakes the peer */
     int32_t pass;              /* descriptors of segments */
-    int32_t memory;            /* until the peer has taken it */
-    bool taken;                /* it has */
+    int32_t memory;            /* descriptor, until the peer has mapped it */
+    bool taken;                /* the peer has mapped it */
     struct cdp__shared *next;
 } cdp__shared;
 
@@ -1105,8 +1105,8 @@ CDP__PRIVATE void cdp__shared_rise(cdp__shared *list) {
 typedef enum cdp__link_state {
     CDP__LINK_NONE,       /* never needed                                                       */
     CDP__LINK_AWAITED,    /* needed; the peer has the higher rank, so it is to connect          */
-    CDP__LINK_CONNECTING, /* ours to make: the addresses of the peer are being tried            */
-    CDP__LINK_CHOOSING,   /* one of them was right: CHOSEN is being sent, TAKEN awaited; or sent */
+    CDP__LINK_CONNECTING, /* this rank connects: it tries the addresses of the peer             */
+    CDP__LINK_CHOOSING,   /* the peer was found: CHOSEN is sent, TAKEN expected, or the reverse  */
     CDP__LINK_UP,
     CDP__LINK_LOST /* for good; `status` and `lost_errno` say why                        */
 } cdp__link_state;
@@ -1155,7 +1155,7 @@ typedef struct cdp__link {
     cdp__link_state state;
     cdp_addr addr; /* the peer's end, or where it is sought */
     cdp__io io;
-    cdp__io probe; /* a connection that is made only to see whether it is refused */
+    cdp__io probe; /* a connection that only tests whether the peer's port refuses it */
     cdp__timer probe_timer;
     cdp__race *race; /* while CONNECTING, or inviting */
     bool inviting;
@@ -1450,8 +1450,8 @@ CDP__PRIVATE void cdp__link_parting(cdp__io *io) {
     cdp__link_discard((cdp__link *)io->user);
 }
 
-/* Nothing more is sent over this connection, which is fit for use, and it is closed when the peer
-   has ended it, too. */
+/* Ends the sending side of an intact connection. The connection is closed when the peer has ended
+   its side, too. */
 CDP__PRIVATE void cdp__link_end_sending(cdp__link *l) {
     l->mesh->os->net.end_sending(l->mesh->os->user, l->io.fd);
     l->io.func = cdp__link_parting;
@@ -1838,12 +1838,13 @@ CDP__PRIVATE bool cdp__link_taken(cdp__link *l) {
 }
 
 #ifndef CDP__VIGIL_MS
-#define CDP__VIGIL_MS 5000u    /* how often it is looked whether machines still answer */
-#define CDP__SILENCE_MS 30000u /* how long one may leave what was sent without an answer */
+#define CDP__VIGIL_MS 5000u    /* period of the check whether machines still answer */
+#define CDP__SILENCE_MS 30000u /* a machine that acknowledges nothing for so long is lost */
 #endif
 
-/* A machine that is gone sends no end of stream. Two looks in a row: what was sent just before the
-   first one has been answered by the second. */
+/* Finds machines that are gone, which send no end of stream. A link is lost only if two checks in a
+   row find it silent: data that was sent just before the first check is acknowledged by the second.
+   */
 CDP__PRIVATE void cdp__mesh_vigil(cdp__timer *t) {
     cdp__mesh *m = (cdp__mesh *)t->user;
     const uint32_t count = m->desc.group.world_size * m->desc.connections;
@@ -2342,14 +2343,14 @@ CDP__PRIVATE bool cdp__incoming_judge(cdp__incoming *g) {
             "refused a connection: %s", cdp__refusal_text(refusal));
     cdp__hello_encode(&mine, g->hello);
     g->welcome = !refusal;
-    if (g->welcome) cdp__loop_timer_clear(&g->timer); /* it may take its time to choose */
-    /* a courtesy: if it does not fit, it is dropped */
+    if (g->welcome) cdp__loop_timer_clear(&g->timer); /* no deadline for its choice */
+    /* The refusal is dropped if the socket has no room for it. */
     else
         (void)cdp__hello_send(m, &g->io, g->hello, &g->sent);
     return g->welcome;
 }
 
-/* The first is a warning: a rank of this job may be the one that was refused. */
+/* Logs a refused connection. The first one is a warning, because it may be a rank of this job. */
 CDP__PRIVATE void cdp__incoming_refused(cdp__incoming *g, uint32_t refusal) {
     cdp__mesh *m = g->mesh;
     (void)refusal; /* unused without log texts */
@@ -3662,9 +3663,9 @@ CDP__PRIVATE int32_t cdp__mesh_bind(cdp__mesh *m, cdp_addr *at) {
     return fd;
 }
 
-/* Rank 0 has a port already, that of the store. The others listen where rank 0 can be reached
-   from, when the job stays on one machine or nothing else is known; otherwise everywhere, since
-   it is the peers who find out what leads here. */
+/* Opens this rank's listener. Rank 0 shares the port of the store. Other ranks listen at the
+   address from which they reach rank 0 if the job is on one machine or no other address is known,
+   else at all addresses: each peer finds out which of them it can reach. */
 CDP__PRIVATE cdp_status cdp__mesh_listen(cdp__mesh *m) {
     cdp_addr at;
     int32_t fd;
@@ -3983,7 +3984,8 @@ CDP__PRIVATE uint32_t cdp__mesh_own_addrs(cdp__mesh *m, cdp_addr out[CDP__ADDRS]
     return n;
 }
 
-/* Better here and once than from every link. */
+/* Decides whether this rank may connect to rank `r`, before any link is opened, so that the error
+   is reported once. */
 CDP__PRIVATE cdp_status cdp__mesh_admissible(const cdp__mesh *m, uint32_t r, const cdp_addr *theirs,
     uint32_t n, const cdp_addr *own, uint32_t count) {
     uint32_t i, k;
@@ -4605,8 +4607,8 @@ CDP__PRIVATE cdp_status cdp__var_number(
     return CDP_OK;
 }
 
-/* The four that every launcher has under names of its own; the last two (NULL: none) may be
-   missing. */
+/* Reads rank, world size, local rank and local size from the variables with these names. The last
+   two names may be NULL, and these variables may be unset. */
 CDP__PRIVATE cdp_status cdp__launch_numbers(const cdp__vars *v, cdp_launch *l, const char *rank,
     const char *size, const char *local_rank, const char *local_size) {
     cdp_status st = cdp__var_number(v, size, 1, 65535, &l->world_size);
@@ -4676,9 +4678,9 @@ CDP__PRIVATE uint32_t cdp__tasks_of(const char *list, uint32_t node) {
     }
 }
 
-/* srun says who we are; where rank 0 is, is for us to find out: on the first node of the step. A
-   script under sbatch sees most of these variables, too, though it is no task: only a step has a
-   number. */
+/* srun sets the rank and the size, but not the address of rank 0, which runs on the first node of
+   the step. A script under sbatch has most of these variables, too, without being a task of a step;
+   only SLURM_STEP_ID tells them apart. */
 CDP__PRIVATE cdp_status cdp__launch_slurm(const cdp__vars *v, cdp_launch *l) {
     const char *list = cdp__var(v, "SLURM_STEP_NODELIST"), *job = cdp__var(v, "SLURM_JOB_ID"),
                *step = cdp__var(v, "SLURM_STEP_ID");

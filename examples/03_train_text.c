@@ -56,6 +56,14 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+#ifdef _WIN32 /* what POSIX has beyond it; gcc -static and -lws2_32 -lbcrypt in place of -pthread */
+#include <io.h>
+#define fsync _commit
+#define lstat stat
+#define rename(from, to) (MoveFileExA(from, to, MOVEFILE_REPLACE_EXISTING) ? 0 : -1)
+#else
+#define O_BINARY 0
+#endif
 
 /* the unit test compares gradients with finite differences, which takes doubles */
 #ifdef TRAIN_TEXT_DOUBLE
@@ -206,12 +214,17 @@ static const char *folder_of(const char *path, char folder[1024]) {
 
 /* A rename is only safe against power loss once the folder itself is on the disk. */
 static bool sync_folder_of(const char *path) {
+#ifdef _WIN32
+    (void)path; /* a folder is no file there */
+    return true;
+#else
     char folder[1024];
     const int fd = open(folder_of(path, folder), O_RDONLY | O_DIRECTORY);
     /* EINVAL: a file system that needs no sync */
     const bool ok = fd >= 0 && (fsync(fd) == 0 || errno == EINVAL);
     if (fd >= 0) close(fd);
     return ok;
+#endif
 }
 
 /* Whole or not at all: readers see the old file or the new one, never half of it, even when the
@@ -220,7 +233,7 @@ static bool file_write(const char *path, const void *data, size_t bytes, reason 
     char temporary[1024];
     if (snprintf(temporary, sizeof temporary, "%s.tmp", path) >= (int)sizeof temporary)
         return because(why, "the path of the file to write is too long: %.300s", path);
-    const int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    const int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_BINARY, 0666);
     if (fd < 0) return because(why, "cannot create %s: %s", temporary, strerror(errno));
     bool ok = write_all(fd, data, bytes) && fsync(fd) == 0;
     int error = errno; /* of the first thing that went wrong: what follows may overwrite it */

@@ -517,8 +517,8 @@ static bool train_in_stages(cdp_group *world, char *path, const char *program) {
     if (is_first(&s)) good = drive(rpc, s.count, &text);
     /* Until all ranks are here the other stages serve in this call. */
     good = worked(cdp_rpc_shutdown(rpc, CDP_NO_TIMEOUT)) && good;
+    stage_close(&s); /* results of calls are freed before the rpc is */
     cdp_rpc_destroy(rpc);
-    stage_close(&s);
     corpus_free(&text);
     return good;
 }

@@ -161,7 +161,7 @@ PARTS='CDP_NO_HOOKS CDP_NO_AVERAGER CDP_NO_ZERO CDP_NO_TRACE CDP_NO_SAMPLER CDP_
     CDP_NO_SPARSE CDP_NO_JOIN CDP_NO_CLIP CDP_NO_VERIFY
     CDP_NO_CHANNELS CDP_NO_MESSAGES CDP_NO_OBJECTS CDP_NO_HUB CDP_NO_RECORDER CDP_NO_CHAINS CDP_NO_GROUPS
     CDP_NO_HASH_STORE CDP_NO_PREFIX_STORE CDP_NO_CUSTOM_STORE CDP_NO_ENV CDP_NO_SHARED_MEMORY CDP_NO_MAC CDP_FEW_ALGORITHMS
-    CDP_NO_STORE_CALLS CDP_NO_JOB_KEY CDP_NO_STORE_SERVER CDP_NO_MEETING CDP_NO_REPRODUCIBLE'
+    CDP_NO_STORE_CALLS CDP_NO_JOB_KEY CDP_NO_STORE_SERVER CDP_NO_MEETING CDP_NO_REPRODUCIBLE CDP_NO_BACKEND'
 part_of() { # define: the functions that it leaves out
     case $1 in
     CDP_NO_DDP) echo ' cdp_(ddp|hook|averager|zero)_' ;;
@@ -186,6 +186,7 @@ part_of() { # define: the functions that it leaves out
     CDP_NO_STORE_CALLS) echo ' (cdp_store_(append|wait|check|delete|num_keys|list_keys|queue_push|queue_pop|queue_try_pop|queue_len|barrier|clone|multi_get|multi_set)|cdp__wire_old)$' ;;
     CDP_NO_MEETING) echo ' cdp__(mesh_(parse_endpoint|publish_endpoint)|join_follow_to)$' ;;
     CDP_NO_REPRODUCIBLE) echo ' cdp__fixed_(round|tmp)$' ;;
+    CDP_NO_BACKEND) echo ' cdp_group_(set_backend|clear_backend|compare|watch)$' ;;
     CDP_NO_STORE_SERVER) echo ' cdp_(store_server_(create|port|poll|destroy)|_(conn|server|waiter)_[a-z_]+)$' ;;
     CDP_NO_JOB_KEY) echo ' cdp__(auth_open|auth_open_with|auth_pump|client_authenticate)$' ;;
     CDP_NO_ENV) echo ' cdp_(init_from_env|init_url|launch_read|tcp_desc_from_env|tcp_desc_from_url)$' ;;

@@ -44,7 +44,7 @@ cp cdp.h "$dir/cdp.h"
 defect 'a probe stops at the first rank' 'late_rank' \
     'if (e && !w->passed) cdp__failure_probe(f, e, v->probe - 1u);' ''
 defect 'a wait that begins later passes no probe on' 'late_rank' \
-    'if (probe > 1) cdp__failure_probe(f, e, probe - 1);' ''
+    'if (probe > 1) cdp__failure_ask(f, e, probe - 1);' ''
 defect 'wills are not kept' 'groups,_chain_of_3:_kill' \
     'cdp__failure_keep_will(f, v->from, v->record, v->time_ns);' ''
 defect 'nobody reads wills' 'groups,_chain_of_3:_kill' \

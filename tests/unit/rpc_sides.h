@@ -513,9 +513,6 @@ static const cdp_rpc_function functions[] = {
     {.name = "lookup", .func = f_lookup, .backward = b_lookup},
     {.name = "table_rref", .func = f_table_rref},
     {.name = "asks_rank_1", .func = f_asks_rank_1},
-    {.name = "in_place", .func = f_in_place},
-    {.name = "lookup", .func = f_lookup, .backward = b_lookup},
-    {.name = "table_rref", .func = f_table_rref},
 };
 
 /* ---- worlds ---- */

@@ -4,6 +4,7 @@
 #define CDP_NO_STORE_SERVER
 #define CDP_NO_MEETING
 #define CDP_NO_REPRODUCIBLE
+#define CDP_NO_BACKEND
 #define CDP_API static __attribute__((unused))
 #define CDP_IMPLEMENTATION
 #define CDP__TEST_OF_ITS_OWN /* this program compiles the library itself */

@@ -1765,6 +1765,34 @@ TEST(dist_optim) {
     run(3, optimizers);
 }
 
+/* A pass in which this rank has far more nodes than the other one, which answers for them. */
+static void many_nodes(side *s) {
+    static uint32_t place;
+    double x[4] = {1, 2, 3, 4};
+    cdp_call c = {0};
+    uint64_t value;
+    cdp_tensor g = {0};
+    cdp_ctx *ctx;
+    weights_open(s);
+    meet(s, &place);
+    if (s->rank == 0 && OK(cdp_ctx_begin(s->rpc, &ctx))) {
+        for (uint32_t i = 0; i < 100000; ++i)
+            if (!OK(cdp_ctx_value(ctx, &value))) break;
+        const cdp_tensor tx = f64s(x, 4, value);
+        OK(mul(s, ctx, 1, "mul", 0, &tx, &c));
+        OK(cdp_ctx_backward(ctx, &(cdp_backward_desc){.roots = c.tensors, .root_count = 1}));
+        OK(cdp_ctx_grad(ctx, value, &g));
+        T(g.data && !memcmp(g.data, weights_of[1].w, 32));
+        cdp_call_free(&c);
+        OK(cdp_ctx_end(ctx, 0));
+    }
+    meet(s, &place);
+    weights_close(s);
+}
+TEST(answers_for_nodes_of_another_rank) {
+    run(2, many_nodes);
+}
+
 /* ---- results that are read in place ---- */
 
 static void in_place(side *s) {
@@ -2069,6 +2097,7 @@ int main(int argc, char **argv) {
         {"backward_autograd_engine_error", backward_autograd_engine_error, 60},
         {"backward_invalid_args", backward_invalid_args, 60},
         {"py_tensors", py_tensors, 60},
+        {"answers_for_nodes_of_another_rank", answers_for_nodes_of_another_rank, 60},
         {"results_in_place", results_in_place, 60},
         {"dist_optim", dist_optim, 60},
         {"embedding_bag_with_no_grad_tensors_sparse", embedding_bag_with_no_grad_tensors_sparse,

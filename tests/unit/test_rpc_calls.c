@@ -33,12 +33,6 @@ static const cdp_rpc_function own_functions[] = {
     {.name = "asks_a_sleeper", .func = f_asks_a_sleeper}, {.name = "sleep", .func = f_sleep},
     {.name = "nothing", .func = f_nothing}, {.name = "counter", .func = f_counter}};
 
-static void open_own(side *s, void (*func)(side *s)) {
-    like.functions = own_functions;
-    like.function_count = sizeof own_functions / sizeof *own_functions;
-    open_then(s, func);
-}
-
 /* Without workers: rank 0 waits for short times for a rank that does not answer. What rank 2 wants
    of it takes longer and has time: it is left to the long wait that follows, and does not fail. A
    value that a short wait needs is made in it, whatever time it has. */
@@ -77,9 +71,11 @@ static void short_waits(side *s) {
     cdp_rpc_destroy(s->rpc);
 }
 static void short_body(side *s) {
-    if (how == HUB_NO_WORKERS) open_own(s, short_waits);
+    if (how == HUB_NO_WORKERS) open_then(s, short_waits);
 }
 TEST(a_short_wait_leaves_functions_that_wait_to_longer_ones) {
+    like.functions = own_functions;
+    like.function_count = sizeof own_functions / sizeof *own_functions;
     shut_by_body = true;
     run(4, short_body);
 }
@@ -168,8 +164,6 @@ static void orders(side *s) {
 }
 static void order_body(side *s) {
     const uint64_t until = test_now_ns() + 5000000000ull;
-    like.functions = order_functions;
-    like.function_count = sizeof order_functions / sizeof *order_functions;
     open_then(s, orders);
     while (cdp_rpc_stats_of(s->rpc).owners && test_now_ns() < until)
         (void)!cdp_rpc_serve(s->rpc, 1);
@@ -178,6 +172,8 @@ static void order_body(side *s) {
     cdp_rpc_destroy(s->rpc);
 }
 TEST(calls_in_order_run_one_after_the_other) {
+    like.functions = order_functions;
+    like.function_count = sizeof order_functions / sizeof *order_functions;
     shut_by_body = true;
     run(2, order_body);
 }
@@ -351,6 +347,120 @@ TEST(references_dropped_on_a_busy_link_go_as_lists) {
     run(2, busy_body);
 }
 
+/* ---- arguments that are not copied ---- */
+
+typedef struct lent {
+    side *s;
+    uint8_t *data;
+    uint64_t bytes;
+    uint32_t released;
+} lent;
+static void on_release(void *user) {
+    lent *l = (lent *)user;
+    memset(l->data, 0xee, l->bytes); /* it is the program's again */
+    count(&l->released);
+}
+/* returns the sum of its bytes, after as many ms as the first one says */
+static void f_sum_bytes(void *user, cdp_rpc_request *q) {
+    int64_t sum = 0;
+    (void)user;
+    test_sleep_ms(*(const uint8_t *)q->data);
+    for (uint64_t i = 0; i < q->bytes; ++i)
+        sum += ((const uint8_t *)q->data)[i];
+    reply_i64(q, sum);
+}
+static const cdp_rpc_function lent_functions[] = {
+    {.name = "sum_bytes", .func = f_sum_bytes}, {.name = "nothing", .func = f_nothing}};
+
+static void wait_until_released(side *s, lent *l) {
+    const uint64_t until = test_now_ns() + 10000000000ull;
+    while (!counted_of(&l->released) && test_now_ns() < until)
+        (void)!cdp_rpc_serve(s->rpc, 1);
+    T_EQ(1, counted_of(&l->released));
+}
+
+/* Long and short arguments, to others and to oneself, calls that end well, too late, or are
+   cancelled: each memory comes back once, and what the function got is what was in it. */
+static void lends_arguments(side *s) {
+    static const uint64_t sizes[] = {100, 70000, 3000000};
+    static uint32_t place;
+    for (uint32_t i = 0; i < 24; ++i) {
+        lent l = {.s = s, .bytes = sizes[i % 3]};
+        const uint32_t to = i / 3 % 2 ? s->rank : next_of(s);
+        const uint32_t end = i / 6; /* well, too late, cancelled, well */
+        int64_t sum = 0;
+        cdp_call c = {0};
+        l.data = (uint8_t *)malloc(l.bytes);
+        for (uint64_t k = 0; k < l.bytes; ++k)
+            l.data[k] = (uint8_t)(k * 7 + i);
+        l.data[0] = end == 1 ? 60 : 0;
+        for (uint64_t k = 0; k < l.bytes; ++k)
+            sum += l.data[k];
+        OK(cdp_rpc_start(s->rpc,
+            CALL(.to = to, F("sum_bytes"), BYTES(l.data, l.bytes), .release = on_release,
+                .release_user = &l, .timeout_ms = end == 1 ? 15 : 0),
+            &c));
+        if (end == 2) (void)cdp_call_cancel(&c);
+        const cdp_status st = cdp_call_wait(&c);
+        if (end == 0 || end == 3) T_EQ(CDP_OK, st);
+        if (st == CDP_OK) T_EQ(sum, i64_at(c.data, 0));
+        cdp_call_free(&c);
+        wait_until_released(s, &l);
+        free(l.data);
+    }
+    lent l = {.s = s};
+    cdp_call c = {0};
+    REFUSED(CDP_ERR_INVALID, "the group has ranks",
+        cdp_rpc_start(
+            s->rpc, CALL(.to = 77, F("nothing"), .release = on_release, .release_user = &l), &c));
+    T_EQ(0, l.released); /* nothing was started */
+    meet(s, &place);
+}
+TEST(arguments_that_are_not_copied_come_back_once) {
+    like.functions = lent_functions;
+    like.function_count = 2;
+    run(2, lends_arguments);
+}
+
+/* They come back too where the rank that was to read them is lost, and at destruction. */
+static void lends_to_the_lost(side *s) {
+    static uint32_t place;
+    lent l[2] = {{.s = s, .bytes = 3000000}, {.s = s, .bytes = 3000000}};
+    cdp_call c[2] = {{0}};
+    for (uint32_t i = 0; i < 2; ++i)
+        l[i].data = (uint8_t *)calloc(1, l[i].bytes);
+    gather(&place);
+    if (s->rank == 0) {
+        for (uint32_t i = 0; i < 2; ++i)
+            OK(cdp_rpc_start(s->rpc,
+                CALL(.to = 1 + i, F("sum_bytes"), BYTES(l[i].data, l[i].bytes),
+                    .release = on_release, .release_user = &l[i]),
+                &c[i]));
+        if (how == HUB_POLLED) /* rank 2 has not looked for it yet */
+            T(s->rpc->peers[2].offered && s->rpc->peers[2].offered->lent == l[1].data);
+        cdp_channel_drop(s->rpc->channel, 1, "for the test");
+        T_EQ(CDP_ERR_PEER_LOST, cdp_call_wait(&c[0]));
+        wait_until_released(s, &l[0]);
+    }
+    if (s->rank == 0) cdp_rpc_destroy(s->rpc);
+    gather(&place);
+    if (s->rank != 0) cdp_rpc_destroy(s->rpc);
+    if (s->rank == 0) T_EQ(1, l[1].released);
+    for (uint32_t i = 0; i < 2; ++i) {
+        free(l[i].data);
+        cdp_call_free(&c[i]);
+    }
+}
+static void lends_lost_body(side *s) {
+    open_then(s, lends_to_the_lost);
+}
+TEST(arguments_that_are_not_copied_come_back_from_the_lost) {
+    like.functions = lent_functions;
+    like.function_count = 2;
+    shut_by_body = true;
+    run(3, lends_lost_body);
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"a_short_wait_leaves_functions_that_wait_to_longer_ones",
@@ -358,6 +468,10 @@ int main(int argc, char **argv) {
         {"calls_in_order_run_one_after_the_other", calls_in_order_run_one_after_the_other, 60},
         {"callback_chain", callback_chain, 60},
         {"works_of_calls_end_with_the_rpc", works_of_calls_end_with_the_rpc, 60},
+        {"arguments_that_are_not_copied_come_back_once",
+            arguments_that_are_not_copied_come_back_once, 60},
+        {"arguments_that_are_not_copied_come_back_from_the_lost",
+            arguments_that_are_not_copied_come_back_from_the_lost, 60},
         {"references_dropped_on_a_busy_link_go_as_lists",
             references_dropped_on_a_busy_link_go_as_lists, 60},
     };
