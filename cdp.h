@@ -11313,12 +11313,13 @@ CDP__PRIVATE void cdp__group_see(cdp_group *g, const cdp__failure_record *r, con
     /* what needs no second opinion overrides what is still being settled */
     const bool sure = r->status != CDP_ERR_PEER_LOST && r->status != CDP_ERR_TIMEOUT;
     const cdp__failure_state most = sure ? CDP__FAILURE_SETTLING : CDP__FAILURE_HEALTHY;
+    /* what is late goes on while its cause is being found out, unless the caller gave it up */
+    const bool stops = r->status != CDP_ERR_TIMEOUT || top->broken_by_caller;
     if (g->health == CDP__FAILED || (g->health == CDP__SETTLING && !sure)) return;
-    /* what is late goes on while its cause is being found out */
-    if (r->status != CDP_ERR_TIMEOUT) g->health = CDP__SETTLING;
+    if (stops) g->health = CDP__SETTLING;
     if (top->domain.state > most) return;
     if (top->channel == CDP__WORLD_CHANNEL && cdp__world_told_first(g->w)) return;
-    if (r->status != CDP_ERR_TIMEOUT) top->health = CDP__SETTLING;
+    if (stops) top->health = CDP__SETTLING;
     top->error.file = e->file;
     top->error.line = e->line;
     cdp__group_activate(top);
@@ -11347,6 +11348,7 @@ CDP__PRIVATE void cdp__group_break_for(cdp_group *g, const cdp_error *e) {
         cdp__group_fail(g, e);
         return;
     }
+    g->health = top->health = CDP__SETTLING;
     cdp__record_make(g, &r, e);
     top->error.file = e->file;
     top->error.line = e->line;
@@ -12501,7 +12503,7 @@ CDP__PRIVATE bool cdp__domain_late(cdp_group *top, uint64_t now) {
    meanwhile: then nothing has failed. */
 CDP__PRIVATE cdp__advance cdp__group_settle_late(cdp_group *g, cdp__advance polled) {
     if (g->parent || g->domain.state != CDP__FAILURE_SETTLING) return polled;
-    if (!g->broken_by_caller && !cdp__domain_late(g, cdp__now(g->os))) {
+    if (!cdp__domain_late(g, cdp__now(g->os))) {
         cdp__domain_step(g, CDP__FAILURE_RESUMED, NULL, false);
         if (g->domain.state == CDP__FAILURE_HEALTHY) return polled;
     }
