@@ -42,6 +42,7 @@
             return 0;
         }
         gcc -O2 fit.c -o fit -pthread        cdprun -n 4 ./fit
+        Windows: gcc -O2 fit.c -o fit -lws2_32 -lbcrypt
 
     CONTENTS (search for the name with >> before it)
         config, status, types, error, log      macros, what calls return, dtypes, failures in words
@@ -756,7 +757,9 @@ struct cdp_os {
 };
 
 /* POSIX: posix_memalign, CLOCK_MONOTONIC, getrandom or /dev/urandom, BSD sockets, epoll or
-   poll(2), pthreads, files with flock(). All memory that it keeps comes from the alloc of the
+   poll(2), pthreads, files with flock(). Windows: QueryPerformanceCounter, BCryptGenRandom,
+   Winsock, WSAPoll, SRW locks, LockFileEx; no memory that processes share, and a machine that
+   vanished is noticed by the keepalive alone. All memory that it keeps comes from the alloc of the
    cdp_os that it is called with; only the C library's own functions for names, interfaces and /proc
    allocate for themselves, and a name that is still being looked up at its deadline keeps 0.5 KB of
    the C library's heap until the answer comes. All descriptors are closed by exec. Static memory.
