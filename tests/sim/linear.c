@@ -901,6 +901,7 @@ static bool node_connect(run *r, sim_node *node, client *c, cdp_os *os) {
         const cdp_file_store_desc d = {.path = path, .os = os};
         *os = node->os;
         os->alloc = node_alloc;
+        os->files = cdp_os_default()->files; /* real files: what is shared is the machine's */
         st = cdp_file_store_create(&d, &c->store);
     } else {
         char host[20];
@@ -1090,6 +1091,7 @@ static void sim_many(char kind) {
         if (a == NOT_LINEAR) show(&the_history);
         break;
     }
+    T(moves > last_seed - first_seed); /* histories in which nothing happens prove nothing */
     printf("  %llu histories of %u moves, %u of them with an unknown end; %u too hard as a whole, "
            "judged key by key\n",
         (unsigned long long)(last_seed - first_seed + 1), moves, perhaps, key_by_key);
