@@ -2414,6 +2414,15 @@ CDP__PRIVATE uint64_t cdp__nccl_symmetric_part(uint64_t number) {
     return number ? cdp__hash(CDP__HASH_START, &number, sizeof number) : 0;
 }
 
+/* The communicator does not know this memory any more. Memory that it still knows stays in the hash:
+   where the next windows lie follows from it, too. */
+CDP__PRIVATE void cdp__nccl_symmetric_gone(cdp__nccl *b, cdp__nccl_memory *m) {
+    cdp__nccl_lock(b);
+    b->symmetric_hash -= cdp__nccl_symmetric_part(m->number);
+    m->number = 0;
+    cdp__nccl_unlock(b);
+}
+
 /* End the registration of memory that nothing uses any more. Both calls are of this rank alone.
    False: the communicator may still know the memory, because it refused or has failed: it forgets
    the memory when it ends. */
@@ -2450,16 +2459,15 @@ CDP__PRIVATE void cdp__nccl_memory_free(void *self, void *data) {
     }
     m = *at;
     if (m) *at = m->next;
-    if (m) b->symmetric_hash -= cdp__nccl_symmetric_part(m->number);
     cdp__nccl_unlock(b);
     if (!m) return;
-    m->number = 0;
     if (cdp__nccl_unused(b)) { /* else the memory is lost rather than this thread */
         if (!cdp__nccl_memory_deregister(b, m) && b->installed) {
             cdp__nccl_memory_keep(b, m); /* it goes with the group */
             *cdp__error_slot() = e;
             return;
         }
+        cdp__nccl_symmetric_gone(b, m);
         if (m->from.alloc)
             m->from.release(m->from.user, m->data);
         else if (m->nccl)

@@ -169,6 +169,24 @@ TEST(captures) {
     run(2, capture_of_one_rank, NULL, 0);
 }
 
+/* NCCL keeps a window on one rank: the next one would lie elsewhere there. */
+static void kept_of_rank(card *c) {
+    void *p = NULL;
+    OK(cdp_nccl_alloc_symmetric(c->g, 4096, &p));
+    meet(c);
+    if (c->rank == 0) {
+        standin_fail("ncclCommWindowDeregister", 1, 3);
+        cdp_nccl_free(c->g, p);
+        standin_fail("ncclCommWindowDeregister", 0, 0);
+    }
+    meet(c);
+    if (c->rank != 0) cdp_nccl_free(c->g, p);
+    FAILS(CDP_ERR_MISMATCH, "alike", cdp_nccl_alloc_symmetric(c->g, 4096, &p));
+}
+TEST(a_window_that_one_rank_keeps) {
+    run(2, kept_of_rank, NULL, 0);
+}
+
 static void refused_of_rank(card *c) {
     cdp_nccl_desc d;
     void *p = &d;
@@ -425,6 +443,7 @@ int main(int argc, char **argv) {
         {"goes_with_the_group", goes_with_the_group, 60}, {"as_an_allocator", as_an_allocator, 60},
         {"sizes_differ", sizes_differ, 60}, {"what_exists_differs", what_exists_differs, 60},
         {"no_memory_on_one_rank", no_memory_on_one_rank, 60}, {"captures", captures, 60},
+        {"a_window_that_one_rank_keeps", a_window_that_one_rank_keeps, 60},
         {"refusals", refusals, 60}, {"a_rank_does_not_call", a_rank_does_not_call, 60},
         {"a_rank_calls_something_else", a_rank_calls_something_else, 60},
         {"nccl_fails_or_hangs", nccl_fails_or_hangs, 60}, {"abort_anywhere", abort_anywhere, 60},
