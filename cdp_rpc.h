@@ -1729,7 +1729,7 @@ typedef struct cdp__rpc_call {
     uint32_t on;         /* slot of the reference that it runs on, while it is on the wire */
     uint64_t remote_fid; /* of the reference that it makes, or 0 */
     uint64_t order;      /* 0, or its number among those in order */
-    uint32_t order_on;   /* slot of the reference whose order that is, or 0: of the function */
+    uint64_t order_on;   /* the value whose order that is, or 0: of the function */
     cdp_ctx *ctx;        /* used until the record is closed */
     bool used, left, wire_over, one_way;
     bool cut; /* it has less time than it asked for, see cdp__rpc_cut() */
@@ -1988,6 +1988,11 @@ CDP__PRIVATE uint64_t cdp__rpc_cut(void) {
     return until && until != CDP__NEVER ? until + CDP__RPC_GRACE_NS : CDP__NEVER;
 }
 
+/* The end of a wait that was given timeout_ms, where 0 only looks. */
+CDP__PRIVATE uint64_t cdp__rpc_until(const cdp_rpc *rpc, uint32_t timeout_ms) {
+    return timeout_ms ? cdp__min(cdp__deadline(rpc->os, timeout_ms), cdp__rpc_cut()) : 0;
+}
+
 CDP__PRIVATE void cdp__rpc_add_task(cdp_rpc *rpc, cdp__rpc_task *task) {
     task->next = NULL;
     *rpc->tasks_end = task;
@@ -2130,6 +2135,11 @@ CDP__PRIVATE void *cdp__rpc_area_alloc(cdp_rpc *rpc, uint64_t bytes) {
     }
     if (!none) return cdp__alloc(rpc->os, bytes);
     none->at = cdp__alloc(rpc->os, bytes);
+    if (!none->at && rpc->areas_kept) {
+        for (i = 0; i < CDP__RPC_AREAS; ++i)
+            cdp__rpc_area_drop(rpc, &rpc->areas[i]);
+        none->at = cdp__alloc(rpc->os, bytes);
+    }
     none->room = bytes;
     none->used = none->at != NULL;
     return none->at;
@@ -3243,6 +3253,12 @@ CDP__PRIVATE bool cdp__rpc_still_here(const cdp_rpc *rpc, const cdp__rpc_call *c
     return rq && rq->stage < CDP__RPC_RUNNING;
 }
 
+CDP__PRIVATE const char *cdp__rpc_ran_text(
+    const cdp_rpc *rpc, const cdp__rpc_call *c, cdp_ran ran) {
+    if (ran != CDP_RAN_NO) return "whether it ran is not known";
+    return c->to == rpc->rank ? "it had not begun" : "the call never left this rank";
+}
+
 /* The program does not wait any longer: status is TIMEOUT, ABORTED or STATE. */
 CDP__PRIVATE void cdp__rpc_abandon(cdp_rpc *rpc, cdp__rpc_call *c, cdp_status status) {
     cdp__rpc_peer *peer = &rpc->peers[c->to];
@@ -3258,9 +3274,11 @@ CDP__PRIVATE void cdp__rpc_abandon(cdp_rpc *rpc, cdp__rpc_call *c, cdp_status st
     if (cdp__rpc_still_here(rpc, c)) ran = CDP_RAN_NO;
     if (status == CDP_ERR_TIMEOUT)
         cdp__rpc_say(rpc, c, status, "no answer within %llu ms%s; %s",
-            (unsigned long long)((c->deadline_ns - c->start_ns) / CDP__MS),
+            (unsigned long long)(c->deadline_ns > c->start_ns
+                    ? (c->deadline_ns - c->start_ns) / CDP__MS
+                    : 0),
             c->cut ? ", when the wait that ran the calling function had to end" : "",
-            ran == CDP_RAN_NO ? "the call never left this rank" : "whether it ran is not known");
+            cdp__rpc_ran_text(rpc, c, ran));
     else
         cdp__rpc_say(rpc, c, status, "%s",
             status == CDP_ERR_ABORTED ? "cancelled by cdp_call_cancel()"
@@ -5067,7 +5085,14 @@ CDP__PRIVATE void cdp__rpc_stop_workers(cdp_rpc *rpc) {
         rpc->os->threads.join(rpc->os, rpc->threads[--rpc->thread_count]);
 }
 
-/* Everything but the record itself, which requests that were kept still need. */
+/* Without the lock: groups wait until no callback runs, and callbacks may want the lock. */
+CDP__PRIVATE void cdp__rpc_free_groups(cdp_rpc *rpc) {
+    cdp_group_destroy(rpc->sums);
+    cdp_group_destroy(rpc->group);
+    rpc->sums = rpc->group = NULL;
+}
+
+/* Everything else but the record itself, which requests that were kept still need. */
 CDP__PRIVATE void cdp__rpc_free_parts(cdp_rpc *rpc) {
     const cdp_os *os = rpc->os;
     uint32_t i;
@@ -5081,8 +5106,6 @@ CDP__PRIVATE void cdp__rpc_free_parts(cdp_rpc *rpc) {
     for (i = 0; i < CDP__RPC_AREAS; ++i)
         cdp__rpc_area_drop(rpc, &rpc->areas[i]);
     if (rpc->cond) os->threads.cond_destroy(os, rpc->cond);
-    cdp_group_destroy(rpc->sums);
-    cdp_group_destroy(rpc->group);
     cdp__free(os, rpc->calls);
     cdp__free(os, rpc->peers);
     cdp__free(os, rpc->lost);
@@ -5150,16 +5173,19 @@ CDP_API void cdp_rpc_destroy(cdp_rpc *rpc) {
     cdp__rpc_end_refs(rpc);
     cdp__rpc_tasks(rpc);
     rpc->refs.room = 0;
-    rpc->kept = rpc->rqs;
+    rpc->kept = rpc->rqs + 1; /* that one is this function */
     for (rq = rpc->all; rq; rq = rq->after) {
         rq->pub.rref_count = 0;
         if (rq->pub.ctx) cdp__ctx_unuse(rpc, rq->pub.ctx);
         rq->pub.ctx = NULL;
     }
     cdp__rpc_tasks(rpc);
+    cdp_lock_release(&rpc->lock);
+    cdp__rpc_free_groups(rpc);
+    cdp_lock_acquire(&rpc->lock);
     cdp__rpc_free_parts(rpc);
     rpc->free_rqs = NULL;
-    i = rpc->kept;
+    i = --rpc->kept;
     cdp_lock_release(&rpc->lock);
     if (!i) cdp__rpc_free(rpc);
 }
@@ -5842,7 +5868,11 @@ CDP__PRIVATE void cdp__rpc_start_undo(cdp_rpc *rpc, cdp__rpc_starting *s, cdp__r
         c->done = NULL;
         cdp__rpc_wire_over(rpc, c);
     }
-    if (s->call) s->call->priv[CDP__CALL_STAGE] = 0;
+    if (s->call) {
+        s->call->priv[CDP__CALL_RPC] = 0;
+        s->call->priv[CDP__CALL_ID] = 0;
+        s->call->priv[CDP__CALL_STAGE] = 0;
+    }
     if (!s->makes) return;
     if (s->to != rpc->rank && rpc->refs.at[s->makes].state == CDP__REF_PENDING)
         (void)cdp__ref_got_ack(&rpc->refs, s->to, rpc->refs.at[s->makes].key, CDP__REF_FULL);
@@ -5872,7 +5902,7 @@ CDP__PRIVATE cdp_status cdp__rpc_start_checked(cdp_rpc *rpc, cdp__rpc_starting *
     c->cut = s->cut;
     if (s->desc->in_order) {
         c->order = ++rpc->orders;
-        c->order_on = s->on;
+        c->order_on = s->on ? rpc->refs.at[s->on].rid : 0;
     }
     c->ctx = s->desc->ctx;
     if (c->ctx) ++c->ctx->uses;
@@ -6009,23 +6039,23 @@ CDP__PRIVATE uint64_t cdp__call_deadline(cdp_rpc *rpc, const cdp_call *call) {
 }
 
 CDP__PRIVATE cdp_status cdp__call_wait_until(
-    const char *name, cdp_call *call, uint32_t timeout_ms) {
+    const char *name, cdp_call *call, bool bounded, uint32_t timeout_ms) {
     cdp_rpc *rpc = cdp__call_rpc(name, call);
     cdp_status st = CDP_OK;
     if (!rpc) return CDP_ERR_INVALID;
     cdp_lock_acquire(&rpc->lock);
     st = cdp__rpc_wait(rpc, cdp__call_over, call,
-        timeout_ms ? cdp__deadline(rpc->os, timeout_ms) : 0, cdp__call_deadline(rpc, call));
+        bounded ? cdp__rpc_until(rpc, timeout_ms) : CDP__NEVER, cdp__call_deadline(rpc, call));
     cdp__rpc_leave(rpc);
     return st == CDP_OK ? cdp__call_result(call) : st;
 }
 
 CDP_API cdp_status cdp_call_wait(cdp_call *call) {
-    return cdp__call_wait_until("cdp_call_wait", call, CDP_NO_TIMEOUT);
+    return cdp__call_wait_until("cdp_call_wait", call, false, 0);
 }
 
 CDP_API cdp_status cdp_call_wait_for(cdp_call *call, uint32_t timeout_ms) {
-    return cdp__call_wait_until("cdp_call_wait_for", call, timeout_ms);
+    return cdp__call_wait_until("cdp_call_wait_for", call, true, timeout_ms);
 }
 
 CDP_API cdp_status cdp_call_test(cdp_call *call) {
@@ -6088,8 +6118,7 @@ CDP_API cdp_status cdp_call_wait_any(
     cdp_lock_acquire(&rpc->lock);
     for (i = 0; i < count; ++i)
         bound_ns = cdp__min(bound_ns, cdp__call_deadline(rpc, calls[i]));
-    st = cdp__rpc_wait(
-        rpc, cdp__call_any_over, &c, timeout_ms ? cdp__deadline(rpc->os, timeout_ms) : 0, bound_ns);
+    st = cdp__rpc_wait(rpc, cdp__call_any_over, &c, cdp__rpc_until(rpc, timeout_ms), bound_ns);
     cdp__rpc_leave(rpc);
     if (st != CDP_OK) return st;
     *which = c.which;
@@ -6148,7 +6177,8 @@ CDP_API void cdp_call_free(cdp_call *call) {
         cdp__rpc_area_free(rpc, (void *)(uintptr_t)call->priv[CDP__CALL_MEMORY]);
         cdp_lock_release(&rpc->lock);
     }
-    cdp__free(rpc->os, (void *)(uintptr_t)call->priv[CDP__CALL_TENSORS]);
+    if (call->priv[CDP__CALL_TENSORS]) /* without any of these, the rpc may be gone */
+        cdp__free(rpc->os, (void *)(uintptr_t)call->priv[CDP__CALL_TENSORS]);
     memset(call, 0, sizeof *call);
 }
 
@@ -6255,7 +6285,7 @@ CDP_API cdp_status cdp_rref_local(
     }
     if (slot) {
         ++rpc->refs.at[slot].handles;
-        until = cdp__deadline(rpc->os, cdp__def(timeout_ms, rpc->desc.timeout_ms));
+        until = cdp__rpc_until(rpc, cdp__def(timeout_ms, rpc->desc.timeout_ms));
         st = cdp__rpc_wait(rpc, cdp__rpc_value_ready, &slot, until, until);
         v = rpc->extra[slot].value;
         if (st == CDP_PENDING)
@@ -6294,8 +6324,8 @@ CDP_API cdp_status cdp_rref_confirmed(cdp_rref rref, uint32_t timeout_ms) {
     if (slot) {
         ++rpc->refs.at[slot].handles;
         if (!cdp__rpc_not_pending(rpc, &slot))
-            st = timeout_ms ? cdp__rpc_wait(rpc, cdp__rpc_not_pending, &slot,
-                     cdp__deadline(rpc->os, timeout_ms), CDP__NEVER)
+            st = timeout_ms ? cdp__rpc_wait(
+                     rpc, cdp__rpc_not_pending, &slot, cdp__rpc_until(rpc, timeout_ms), CDP__NEVER)
                             : CDP_PENDING;
         if (rpc->refs.at[slot].state == CDP__REF_BROKEN)
             st = cdp__fail_peer(rpc->extra[slot].broken,
@@ -6327,7 +6357,7 @@ CDP_API cdp_status cdp_rref_info_of(cdp_rref rref, cdp_rref_info *out) {
         out->holds = out->is_owner ? 0 : r->count;
         out->forks = out->is_owner ? r->count : 0;
         out->label = rpc->extra[slot].label;
-        out->parent = out->is_owner ? rpc->rank : r->parent;
+        out->parent = r->parent == CDP__REF_NONE ? r->rank : r->parent;
         out->status = cdp__rpc_slot_status(rpc, slot);
         if (out->is_owner) out->type = rpc->extra[slot].value->value.type;
     }
@@ -6411,7 +6441,7 @@ CDP_API cdp_status cdp_rpc_reply_value(cdp_rpc_request *request, const cdp_value
                           : cdp__fail(CDP_ERR_INVALID, "cdp_rpc_reply_value needs a value");
     cdp__rpc_value *v;
     cdp_rpc *rpc;
-    bool copied;
+    bool lent;
     if (st != CDP_OK) return st;
     rpc = request->rpc;
     if (rpc->phase == CDP__RPC_SHUT && rpc->kept) {
@@ -6429,16 +6459,17 @@ CDP_API cdp_status cdp_rpc_reply_value(cdp_rpc_request *request, const cdp_value
     }
     st = cdp__rpc_results_check(rpc, "cdp_rpc_reply_value", &value->plain);
     v = st == CDP_OK ? cdp__rpc_value_make(rpc) : NULL;
-    if (v) rpc->lends = &v->task;
+    lent = value->destroy != NULL; /* else nothing tells the program when its memory is free */
+    if (v && lent) rpc->lends = &v->task;
     if (st == CDP_OK) st = v ? cdp__rpc_answer(rpc, rq, &value->plain) : CDP_ERR_NOMEM;
-    copied = rpc->lends != NULL;
+    lent = lent && !rpc->lends;
     rpc->lends = NULL;
     if (st != CDP_OK) {
         cdp__free(rpc->os, v);
         return cdp__rpc_reply_failed(rpc, rq, st);
     }
     v->value = *value;
-    if (copied) cdp__rpc_add_task(rpc, &v->task); /* its bytes were sent: destroy it */
+    if (!lent) cdp__rpc_add_task(rpc, &v->task); /* its bytes were sent: destroy it */
     cdp__rpc_leave(rpc);
     return CDP_OK;
 }
@@ -6534,7 +6565,7 @@ CDP_API cdp_status cdp_ctx_end(cdp_ctx *ctx, uint32_t timeout_ms) {
     }
     ++ctx->uses;
     cdp__ctx_tell_end(rpc, ctx);
-    until = cdp__deadline(rpc->os, cdp__def(timeout_ms, rpc->desc.timeout_ms));
+    until = cdp__rpc_until(rpc, cdp__def(timeout_ms, rpc->desc.timeout_ms));
     st = cdp__rpc_wait(rpc, cdp__ctx_answered, ctx, until, until);
     if (st == CDP_PENDING) {
         for (r = 0; r < rpc->ranks && ctx->with[r] != CDP__CTX_ENDING;)
@@ -7447,6 +7478,7 @@ CDP_API cdp_status cdp_rpc_create(const cdp_rpc_desc *desc, cdp_rpc **out) {
     if (st != CDP_OK) {
         const cdp_error e = *cdp_last_error();
         if (rpc->lock.os) cdp__rpc_stop_workers(rpc);
+        cdp__rpc_free_groups(rpc);
         cdp__rpc_free_parts(rpc);
         cdp__rpc_free(rpc);
         *cdp__error_slot() = e;

@@ -178,6 +178,133 @@ TEST(calls_in_order_run_one_after_the_other) {
     run(2, order_body);
 }
 
+/* Two references to one value, which came in two messages: calls in order on either one run one
+   after the other. The owner sent both, so it is their parent. */
+static void order_of_value(side *s) {
+    static uint32_t place;
+    cdp_call c[2] = {{0}}, back = {0};
+    cdp_rref_info info;
+    cdp_rref r;
+    int64_t start[2] = {1, 0}, note[2][2] = {{0, 60}, {1, 0}};
+    seen_count[s->rank] = worst[s->rank] = 0;
+    meet(s, &place);
+    if (s->rank == 0) {
+        OK(cdp_rpc_remote(s->rpc, CALL(.to = 1, F("counter"), BYTES(start, 16)), &r));
+        OK(cdp_rpc_call(s->rpc, CALL(.to = 1, F("give_back"), RREF(r)), &back));
+        if (!T_EQ(1, back.rref_count)) return;
+        const cdp_rref same[2] = {r, back.rrefs[0]};
+        for (uint32_t i = 0; i < 2; ++i) {
+            OK(cdp_rref_info_of(same[i], &info));
+            T_EQ(1, info.parent);
+            OK(cdp_rpc_start(s->rpc,
+                CALL(.on = same[i], F("note"), .in_order = true, BYTES(note[i], 16)), &c[i]));
+        }
+        for (uint32_t i = 0; i < 2; ++i) {
+            OK(cdp_call_wait(&c[i]));
+            cdp_call_free(&c[i]);
+        }
+        cdp_call_free(&back);
+        cdp_rref_drop(r);
+    }
+    meet(s, &place);
+    if (s->rank == 1) {
+        T_EQ(1, worst[1]);
+        T_EQ(2, seen_count[1]);
+        T_EQ(0, seen[1][0]);
+    }
+    meet(s, &place);
+}
+TEST(the_order_of_calls_is_that_of_the_value) {
+    static const cdp_rpc_function some[] = {{.name = "note", .func = f_note},
+        {.name = "counter", .func = f_counter}, {.name = "give_back", .func = f_give_back}};
+    like.functions = some;
+    like.function_count = sizeof some / sizeof *some;
+    run(2, order_of_value);
+}
+
+/* ---- time that is over ---- */
+
+static uint32_t late_done;
+/* outlives its own deadline, then calls another rank and itself */
+static void f_late(void *user, cdp_rpc_request *q) {
+    (void)user;
+    test_sleep_ms(80);
+    for (uint32_t i = 0; i < 2; ++i) {
+        cdp_call c = {0};
+        T_EQ(CDP_ERR_TIMEOUT, cdp_rpc_call(q->rpc, CALL(.to = i, F("nothing")), &c));
+        if (i == 1) T_TEXT("no answer within 0 ms", c.error.text);
+        T(i == 1 || !strstr(c.error.text, "left this rank"));
+        cdp_call_free(&c);
+    }
+    (void)!cdp_rpc_reply(q, NULL);
+    count(&late_done);
+}
+static void late_calls(side *s) {
+    static uint32_t place;
+    cdp_call c = {0};
+    const uint32_t before = counted_of(&late_done);
+    meet(s, &place);
+    if (s->rank == 0) {
+        const uint64_t until = test_now_ns() + 5000000000ull;
+        T_EQ(CDP_ERR_TIMEOUT, cdp_rpc_call(s->rpc, CALL(.to = 0, F("late"), .timeout_ms = 30), &c));
+        cdp_call_free(&c);
+        while (counted_of(&late_done) == before && test_now_ns() < until)
+            (void)!cdp_rpc_serve(s->rpc, 1);
+        T_EQ(before + 1, counted_of(&late_done));
+    }
+    meet(s, &place);
+}
+TEST(a_function_after_its_deadline_starts_calls) {
+    static const cdp_rpc_function some[] = {
+        {.name = "late", .func = f_late}, {.name = "nothing", .func = f_nothing}};
+    like.functions = some;
+    like.function_count = 2;
+    run(2, late_calls);
+}
+
+/* waits without an end for a call that does not end with its own */
+static void f_waits_on(void *user, cdp_rpc_request *q) {
+    cdp_call c = {0}, *list = &c;
+    uint32_t which;
+    (void)user;
+    OK(cdp_rpc_start(
+        q->rpc, CALL(.to = 1, F("nothing"), .detached = true, .timeout_ms = 3000), &c));
+    T_EQ(CDP_PENDING, cdp_call_wait_for(&c, CDP_NO_TIMEOUT));
+    T_EQ(CDP_PENDING, cdp_call_wait_any(&list, 1, CDP_NO_TIMEOUT, &which));
+    OK(cdp_call_cancel(&c));
+    cdp_call_free(&c);
+    OK(cdp_rpc_reply(q, NULL));
+}
+/* Without workers: the function runs in the short wait of its own rank, which ends in time. */
+static void waits_inside(side *s) {
+    static uint32_t place;
+    cdp_call c[2] = {{0}};
+    gather(&place);
+    if (s->rank == 0) {
+        const uint64_t from = test_now_ns();
+        OK(cdp_rpc_start(s->rpc, CALL(.to = 0, F("waits_on"), .timeout_ms = 220), &c[0]));
+        T_EQ(CDP_ERR_TIMEOUT,
+            cdp_rpc_call(s->rpc, CALL(.to = 1, F("nothing"), .timeout_ms = 60), &c[1]));
+        T_WITHIN(300, test_now_ns() - from);
+        OK(cdp_call_wait(&c[0]));
+        cdp_call_free(&c[0]);
+        cdp_call_free(&c[1]);
+    }
+    gather(&place); /* rank 1 serves nobody before */
+    cdp_rpc_destroy(s->rpc);
+}
+static void waits_inside_body(side *s) {
+    if (how == HUB_NO_WORKERS) open_then(s, waits_inside);
+}
+TEST(waits_without_an_end_inside_a_wait_end_with_it) {
+    static const cdp_rpc_function some[] = {
+        {.name = "waits_on", .func = f_waits_on}, {.name = "nothing", .func = f_nothing}};
+    like.functions = some;
+    like.function_count = 2;
+    shut_by_body = true;
+    run(2, waits_inside_body);
+}
+
 /* ---- works ---- */
 
 typedef struct then_seen {
@@ -275,6 +402,48 @@ static void works_end_body(side *s) {
 TEST(works_of_calls_end_with_the_rpc) {
     shut_by_body = true;
     run(2, works_end_body);
+}
+
+/* A function that follows a call asks for it while the rpc is destroyed. */
+typedef struct asks {
+    cdp_call call;
+    uint32_t asked;
+} asks;
+static cdp_status on_then_ask(void *user, cdp_status status) {
+    asks *a = (asks *)user;
+    (void)status;
+    test_sleep_ms(30);
+    T(cdp_call_test(&a->call) != CDP_PENDING);
+    count(&a->asked);
+    return CDP_OK;
+}
+static void asks_at_the_end(side *s) {
+    static uint32_t place;
+    asks a[4];
+    memset(a, 0, sizeof a);
+    for (uint32_t i = 0; i < 4; ++i) {
+        cdp_work w, then;
+        OK(cdp_rpc_start(s->rpc, CALL(.to = next_of(s), F("keep")), &a[i].call));
+        OK(cdp_call_work(&a[i].call, &w));
+        OK(cdp_work_then(w, on_then_ask, &a[i], &then));
+    }
+    const uint64_t until = test_now_ns() + 10000000000ull;
+    while (counted_of(&s->kept_count) < 4 && test_now_ns() < until)
+        (void)!cdp_rpc_serve(s->rpc, 1);
+    gather(&place);
+    cdp_rpc_destroy(s->rpc);
+    for (uint32_t i = 0; i < 4; ++i) {
+        T_EQ(1, counted_of(&a[i].asked));
+        cdp_call_free(&a[i].call);
+        OK(cdp_rpc_reply(s->kept[i], NULL));
+    }
+}
+static void asks_body(side *s) {
+    open_then(s, asks_at_the_end);
+}
+TEST(functions_after_calls_ask_while_the_rpc_is_destroyed) {
+    shut_by_body = true;
+    run(2, asks_body);
 }
 
 /* References that are dropped while the link to their owner is busy go there as lists: what waits
@@ -466,7 +635,14 @@ int main(int argc, char **argv) {
         {"a_short_wait_leaves_functions_that_wait_to_longer_ones",
             a_short_wait_leaves_functions_that_wait_to_longer_ones, 60},
         {"calls_in_order_run_one_after_the_other", calls_in_order_run_one_after_the_other, 60},
+        {"the_order_of_calls_is_that_of_the_value", the_order_of_calls_is_that_of_the_value, 60},
+        {"a_function_after_its_deadline_starts_calls", a_function_after_its_deadline_starts_calls,
+            60},
+        {"waits_without_an_end_inside_a_wait_end_with_it",
+            waits_without_an_end_inside_a_wait_end_with_it, 60},
         {"callback_chain", callback_chain, 60},
+        {"functions_after_calls_ask_while_the_rpc_is_destroyed",
+            functions_after_calls_ask_while_the_rpc_is_destroyed, 60},
         {"works_of_calls_end_with_the_rpc", works_of_calls_end_with_the_rpc, 60},
         {"arguments_that_are_not_copied_come_back_once",
             arguments_that_are_not_copied_come_back_once, 60},
