@@ -6798,14 +6798,20 @@ CDP__PRIVATE cdp__mem_part *cdp__mem_noted_cut(
     return p;
 }
 
-/* A segment has another size from now on. */
-CDP__PRIVATE void cdp__mem_noted_resize(cdp_mem *m, cdp__mem_span *s, uint64_t size) {
-    if (s->size >= m->sizes.max_split) cdp__mem_down(&m->tally.oversize_segments, false, 1);
-    if (size >= m->sizes.max_split) cdp__mem_up(&m->tally.oversize_segments, false, 1);
-    cdp__mem_down(&m->tally.reserved_bytes, s->large, s->size);
-    cdp__mem_up(&m->tally.reserved_bytes, s->large, size);
-    m->held = m->held - s->size + size;
+/* A segment is counted with another size from now on; the sum of all sizes is the caller's. */
+CDP__PRIVATE void cdp__mem_noted_size(cdp_mem *m, cdp__mem_span *s, uint64_t size) {
+    const bool was = s->size >= m->sizes.max_split, is = size >= m->sizes.max_split;
+    if (was && !is) cdp__mem_down(&m->tally.oversize_segments, false, 1);
+    if (is && !was) cdp__mem_up(&m->tally.oversize_segments, false, 1);
     s->size = size;
+}
+
+/* A segment has another size from now on. Only the difference was taken or given back. */
+CDP__PRIVATE void cdp__mem_noted_resize(cdp_mem *m, cdp__mem_span *s, uint64_t size) {
+    if (size > s->size) cdp__mem_up(&m->tally.reserved_bytes, s->large, size - s->size);
+    if (size < s->size) cdp__mem_down(&m->tally.reserved_bytes, s->large, s->size - size);
+    m->held = m->held - s->size + size;
+    cdp__mem_noted_size(m, s, size);
 }
 
 CDP__PRIVATE void cdp__mem_noted_event(
@@ -6873,8 +6879,8 @@ CDP__PRIVATE void cdp__mem_noted_divide(cdp_mem *m, cdp__mem_span *s, cdp__mem_p
     t->size = 0;
     t->busy = 0;
     cdp__mem_up(&m->tally.segment, t->large, 1);
-    cdp__mem_noted_resize(m, t, end - p->at);
-    cdp__mem_noted_resize(m, s, s->size - t->size);
+    cdp__mem_noted_size(m, s, p->at - s->at);
+    cdp__mem_noted_size(m, t, end - p->at);
     for (; p; p = p->next) {
         p->span = t;
         if (p->state != CDP_MEM_INACTIVE) ++t->busy;

@@ -504,6 +504,26 @@ TEST(all_events_of_another_allocator) {
     }
 }
 
+/* Pages that one segment gains, and loses in its middle: never more is held than there was. */
+TEST(pages_come_and_go_one_by_one) {
+    cdp_mem_stats stats;
+    cdp_mem_desc d;
+    foreign f;
+    memset(&f, 0, sizeof f);
+    memset(&d, 0, sizeof d);
+    d.recorder_only = true;
+    OK(cdp_mem_create(&d, &f.mem));
+    OK(say(&f, CDP_MEM_SEGMENT_MAP, 32, 2));
+    OK(say(&f, CDP_MEM_SEGMENT_MAP, 34, 2));
+    OK(say(&f, CDP_MEM_SEGMENT_UNMAP, 33, 1));
+    cdp_mem_stats_of(f.mem, &stats);
+    T_EQ(3 * 4096, stats.reserved_bytes[0].current);
+    T_EQ(4 * 4096, stats.reserved_bytes[0].peak);
+    T_EQ(4 * 4096, stats.reserved_bytes[0].allocated);
+    T_EQ(4096, stats.reserved_bytes[0].freed);
+    (void)cdp_mem_destroy(f.mem);
+}
+
 TEST(events_that_do_not_fit) {
     const cdp_mem_action others[] = {
         CDP_MEM_SNAPSHOT, CDP_MEM_USER_DEFINED, CDP_MEM_ANNOTATE, CDP_MEM_ACTION_COUNT};
@@ -1189,6 +1209,7 @@ int main(int argc, char **argv) {
         {"small_events_are_left_out", small_events_are_left_out, 20},
         {"memory_of_others", memory_of_others, 20},
         {"all_events_of_another_allocator", all_events_of_another_allocator, 60},
+        {"pages_come_and_go_one_by_one", pages_come_and_go_one_by_one, 20},
         {"events_that_do_not_fit", events_that_do_not_fit, 60},
         {"an_allocator_that_is_not_ours", an_allocator_that_is_not_ours, 20},
         {"the_smallest_file", the_smallest_file, 20}, {"files_of_python", files_of_python, 20},
