@@ -4285,8 +4285,7 @@ CDP__DT void cdp__dt_wide_unpack(cdp_plan *p, uint32_t k) {
     }
 }
 
-/* Called when the messages of a phase are done, on whichever thread lets communication advance.
-   */
+/* Runs when the messages of a phase are done, on whichever thread lets communication advance. */
 CDP__DT cdp_status cdp__dt_turn_done(void *user, cdp_status status) {
     const cdp__dt_turn *turn = (const cdp__dt_turn *)user;
     const uint32_t k = turn->phase;

@@ -261,8 +261,8 @@ CDP_API cdp_allocator cdp_nccl_allocator(cdp_group *group);
    (ncclCommWindowRegister with NCCL_WIN_COLL_SYMMETRIC, NCCL 2.27 and later). NCCL may then use its
    kernels for symmetric memory in operations of this group whose input and result lie in windows.
    NCCL asks for them at the same offset from the beginning of the same window on all ranks, and
-   nobody checks that: equal calls to a fixed pool of cdp_mem.h give equal offsets, and
-   cdp_mem_pool_hash() compares them. Not zeroed; *out is NULL on failure.
+   neither NCCL nor this library checks that: equal calls to a fixed pool of cdp_mem.h give equal
+   offsets, and cdp_mem_pool_hash() compares them. Not zeroed; *out is NULL on failure.
 
    Collective: all ranks of the group call it in the same order among its operations, with the same
    `bytes`, while they hold the same symmetric memory. So free it alike on all ranks before the next
@@ -281,8 +281,9 @@ CDP_API cdp_allocator cdp_nccl_allocator(cdp_group *group);
    names two ranks; or some ranks have a window and others none), NOMEM, STATE (a rank is inside a
    capture: allocate before), INVALID (no communicator, no_register, another device current); the
    text names the rank that cannot. Errors that fail the group: TIMEOUT (a rank did not call, which
-   is named; or a rank did not come to the end of NCCL's call, which is), MISMATCH (a rank called
-   another operation), IO (NCCL's words), ABORTED, NOMEM (no host memory for the comparison).
+   is named; or NCCL's call did not end, which the text names: NCCL does not tell which rank is
+   missing), MISMATCH (a rank called another operation), IO (NCCL's words), ABORTED, NOMEM (no host
+   memory for the comparison).
 
    Free it with cdp_nccl_free() on each rank, when operations on it are done on that rank; the
    memory is deregistered then. What is freed inside a capture, and what is left, goes with the
@@ -1038,8 +1039,8 @@ typedef struct cdp__nccl_hello {
     char text[240];
 } cdp__nccl_hello;
 
-/* All ranks learn how the others fare; all come to the same answer. What else this rank says is in
-   its place of `all` already. `timeout_ms`: 0 is the group's. */
+/* Exchanges the statuses of all ranks; every rank returns the same one. What else this rank sends
+   is in its place of `all` already. `timeout_ms`: 0 is the group's. */
 CDP__PRIVATE cdp_status cdp__nccl_gather(
     cdp__nccl *b, cdp_status st, cdp__nccl_hello *all, const char *what, uint32_t timeout_ms) {
     cdp__nccl_hello *mine = &all[b->rank];
@@ -2414,8 +2415,8 @@ CDP__PRIVATE uint64_t cdp__nccl_symmetric_part(uint64_t number) {
     return number ? cdp__hash(CDP__HASH_START, &number, sizeof number) : 0;
 }
 
-/* The communicator does not know this memory any more. Memory that it still knows stays in the hash:
-   where the next windows lie follows from it, too. */
+/* The communicator does not know this memory any more. Memory that it still knows stays in the
+   hash: where the next windows lie follows from it, too. */
 CDP__PRIVATE void cdp__nccl_symmetric_gone(cdp__nccl *b, cdp__nccl_memory *m) {
     cdp__nccl_lock(b);
     b->symmetric_hash -= cdp__nccl_symmetric_part(m->number);
@@ -2552,7 +2553,7 @@ CDP__PRIVATE bool cdp__nccl_has_windows(void) {
     return cdp__nc.ncclCommWindowRegister && cdp__nc.ncclCommWindowDeregister;
 }
 
-/* All ranks said that they can; do they mean the same? */
+/* All ranks sent OK; are their sizes and windows equal, too? */
 CDP__PRIVATE cdp_status cdp__nccl_symmetric_compare(
     const cdp__nccl *b, const cdp__nccl_hello *all) {
     const uint32_t zero = cdp_world_rank_of(b->group, 0);
@@ -2573,7 +2574,7 @@ CDP__PRIVATE cdp_status cdp__nccl_symmetric_compare(
     return CDP_OK;
 }
 
-/* How many ranks said that they can have, or have, a window. */
+/* The number of ranks that can have, or have, a window, by what they sent. */
 CDP__PRIVATE uint32_t cdp__nccl_symmetric_windows(const cdp__nccl *b, const cdp__nccl_hello *all) {
     uint32_t n = 0, r;
     for (r = 0; r < b->size; ++r)
@@ -2581,8 +2582,8 @@ CDP__PRIVATE uint32_t cdp__nccl_symmetric_windows(const cdp__nccl *b, const cdp_
     return n;
 }
 
-/* Break the group for this thread's last error, and wait until ranks have settled who is to blame:
-   a timeout needs their answers. Nothing else may drive the group meanwhile. */
+/* Break the group for this thread's last error, and wait until the group has found the first
+   cause: for a timeout that takes answers of other ranks. Perhaps no other thread polls it. */
 CDP__PRIVATE cdp_status cdp__nccl_symmetric_break(cdp__nccl *b) {
     const cdp_error e = *cdp_last_error();
     const uint64_t until = cdp__nccl_now(b) + CDP__NCCL_LEAVE_MS * CDP__MS;
@@ -2632,8 +2633,8 @@ CDP__PRIVATE void cdp__nccl_symmetric_tell(cdp__nccl *b, const cdp__nccl_memory 
 /* Register `m`, which this rank has, or has not: then `st` says why. */
 CDP__PRIVATE cdp_status cdp__nccl_symmetric_register(
     cdp__nccl *b, cdp__nccl_memory *m, cdp_status st, cdp__nccl_hello *all, uint64_t bytes) {
-    /* longer than NCCL's call has, and than the group needs to settle who is to blame: a rank that
-       hangs in there fails the group itself */
+    /* longer than NCCL's call has, and than the group needs to find the first cause: a rank on which
+       NCCL hangs fails the group itself */
     const uint32_t longer = b->timeout_ms > CDP_NO_TIMEOUT / 4
         ? CDP_NO_TIMEOUT
         : 2 * b->timeout_ms + CDP__NCCL_LEAVE_MS;
@@ -2678,7 +2679,7 @@ CDP__PRIVATE cdp_status cdp__nccl_symmetric_alloc(cdp__nccl *b, uint64_t bytes, 
     cdp_status st;
     if (!all) {
         st = cdp__fail_nomem(cdp__nccl_symmetric_name, b->size * sizeof *all);
-        cdp_group_fail(b->group); /* the others wait for what this rank cannot even say */
+        cdp_group_fail(b->group); /* the others wait for what this rank cannot send */
         return st;
     }
     m = cdp__nccl_memory_take(b, bytes);
@@ -2967,7 +2968,7 @@ CDP_API cdp_status cdp_nccl_attach(cdp_group *group, const cdp_nccl_desc *desc) 
             st = cdp_last_error()->status;
         else
             st = cdp__fail_nomem("a communicator", g->world_size * sizeof *all);
-        cdp_group_fail(group); /* the others wait for what this rank cannot even say */
+        cdp_group_fail(group); /* the others wait for what this rank cannot send */
         if (b) cdp__free(g->os, b);
         cdp__free(g->os, all);
         return st;

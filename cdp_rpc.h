@@ -127,8 +127,10 @@
         without workers every thread that waits does. One of these can then delay the wait by the
         time that it computes or sleeps itself; but the calls that it starts (unless they are
         detached), and what else it waits for, end at the latest 50 ms after the call that this
-        thread waits for, with TIMEOUT. So a wait with less time left than a second, and than a
-        quarter of what a function has, leaves functions that wait to later waits, but not for
+        thread waits for, with TIMEOUT, or PENDING where a wait has that. Not cut are waits for
+        works, and cdp_call_wait() for a detached call or one that another thread started. So a
+        wait with less time left than a second, and than a quarter of what a function has, leaves
+        functions that wait, also functions that have not run yet, to later waits, but not for
         longer than that, nor those whose values are asked for meanwhile. With CDP_NO_THREADS, or
         with no_thread of the group, everything runs in waits, INLINE functions and callbacks also
         in cdp_poll().
@@ -269,7 +271,9 @@ typedef struct cdp_rpc_desc {
     uint32_t workers;
     /* no such threads: functions run in waits, in cdp_rpc_serve() and in cdp_rpc_shutdown() */
     bool no_workers;
-    bool no_help; /* a thread that waits inside a function does not run others meanwhile */
+    /* a thread that waits inside a function does not run others meanwhile: functions of ranks that
+       call each other can then hold all workers until their calls end with TIMEOUT */
+    bool no_help;
     /* a call to a rank that has max_calls under way already is BUSY (default: it waits; inside
        callbacks it is always BUSY) */
     bool fail_when_full;
@@ -337,8 +341,9 @@ CDP_API cdp_rpc_stats cdp_rpc_stats_of(cdp_rpc *rpc);
 
 /* All of that one by one, as text for a reader: limits, lost ranks, calls and for whom they wait,
    requests and what they wait for, values, references. Returns the length, which is below `size`:
-   what does not fit is cut (100 bytes for each call, request and reference are enough). Any
-   thread. */
+   what does not fit is cut (300 bytes for each call, request and reference are enough, and the
+   names of functions and ranks and the labels besides). 0 if rpc or out is NULL, or size is 0.
+   Any thread. */
 CDP_API uint64_t cdp_rpc_describe(cdp_rpc *rpc, char *out, uint64_t size);
 
 /* ---- >>calls --------------------------------------------------------------------------------- */
@@ -390,7 +395,8 @@ typedef struct cdp_call_desc {
     /* Set, the memory of `args` is not copied where it need not be, and is the program's again when
        this is called: once, after a start that was OK; perhaps after the call has ended, or at
        once. A copy is avoided for more than 64 KiB in one piece, without tensors, references,
-       `on` and `ctx`, to another rank. Where callbacks run. */
+       `on` and `ctx`, to another rank; a call that waits for its turn (in_order) is copied, too.
+       Where callbacks run. */
     void (*release)(void *user);
     void *release_user;
 } cdp_call_desc;
@@ -414,7 +420,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_remote(
 /* Waits until it has ended; returns its status, again and again, and sets cdp_last_error(). STATE
    inside an INLINE function or a callback. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_call_wait(cdp_call *call);
-/* PENDING after timeout_ms; the call goes on. */
+/* PENDING after timeout_ms; the call goes on. PENDING earlier where a wait below ends, see
+   THREADS. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_call_wait_for(cdp_call *call, uint32_t timeout_ms);
 /* Its status, or PENDING, at once. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_call_test(cdp_call *call);
@@ -429,12 +436,12 @@ CDP_API cdp_status cdp_call_cancel(cdp_call *call);
 /* The call as a work, for cdp_work_then(), cdp_start_after() and cdp_work_test() of this world,
    until cdp_rpc_destroy(). It ends when the call has: OK, or ABORTED, whatever the call has failed
    with, which stands in `error` of the call. Cancel the call, not the work. Waits for works run no
-   functions. Errors: INVALID (not started), NOMEM, STATE (max_pending of the group's
-   desc; it has one already). Any thread, but not beside another function for the same call. */
+   functions. Errors: INVALID (not started), NOMEM, STATE (max_pending of the group's desc; it has
+   one already). Any thread, but not beside another function for the same call. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_call_work(cdp_call *call, cdp_work *out);
 /* Frees the result and drops its references; the call can be used again. Not while it is under
-   way: nothing happens then. NULL is allowed. Before
-   cdp_rpc_destroy(). */
+   way: nothing happens then. NULL is allowed. Before cdp_rpc_destroy(), unless it has neither a
+   result nor references. */
 CDP_API void cdp_call_free(cdp_call *call);
 
 /* ---- >>references ---------------------------------------------------------------------------- */
@@ -509,7 +516,8 @@ struct cdp_rpc_request {
 CDP_API cdp_status cdp_rpc_reply(cdp_rpc_request *request, const cdp_args *results);
 /* Of cdp_rpc_remote(): this value stays here. Of another call: its plain bytes are sent, then it
    is destroyed; more than 64 KiB in one piece (one iov, no tensors and references) are not copied
-   here, the caller reads them in place. Errors as above, after which the value is the caller's. */
+   here, the caller reads them in place until `destroy` is called; without `destroy` they are
+   copied. Errors as above, after which the value is the caller's. */
 CDP_API cdp_status cdp_rpc_reply_value(cdp_rpc_request *request, const cdp_value *value);
 /* The function failed: the caller gets CDP_ERR_REMOTE, `code` and this text (at most 400 bytes; no
    format). NULL: no text. */
@@ -611,7 +619,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_ctx_backward(cdp_ctx *ctx, const cdp_backw
    the context's, until it ends or the next pass. Errors: INVALID, STATE (a pass has failed). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ctx_grad(cdp_ctx *ctx, uint64_t value, cdp_tensor *out);
 /* Which rows of the value cdp_ctx_grad() gives, shape[0] of them, ascending, each once; NULL: all.
-   The memory is the gradient's. */
+   Valid until the next pass, or the end of the context. */
 CDP_API const uint32_t *cdp_ctx_grad_rows(cdp_ctx *ctx, uint64_t value);
 
 /* ---- >>optimizer ----------------------------------------------------------------------------- */
@@ -1978,21 +1986,6 @@ CDP__PRIVATE cdp__rpc_here *cdp__rpc_here_of(void) {
     return &here;
 }
 
-/* A function that runs in a wait cannot end that wait. What it waits for itself ends this much
-   after the wait should have: a function that begins late still has time for a short call. */
-#define CDP__RPC_GRACE_NS 50000000u
-
-/* When waits and calls of this thread end at the latest, because of waits below them. */
-CDP__PRIVATE uint64_t cdp__rpc_cut(void) {
-    const uint64_t until = cdp__rpc_here_of()->until_ns;
-    return until && until != CDP__NEVER ? until + CDP__RPC_GRACE_NS : CDP__NEVER;
-}
-
-/* The end of a wait that was given timeout_ms, where 0 only looks. */
-CDP__PRIVATE uint64_t cdp__rpc_until(const cdp_rpc *rpc, uint32_t timeout_ms) {
-    return timeout_ms ? cdp__min(cdp__deadline(rpc->os, timeout_ms), cdp__rpc_cut()) : 0;
-}
-
 CDP__PRIVATE void cdp__rpc_add_task(cdp_rpc *rpc, cdp__rpc_task *task) {
     task->next = NULL;
     *rpc->tasks_end = task;
@@ -2431,8 +2424,8 @@ CDP__PRIVATE void cdp__rpc_must_post(
         cdp__rpc_give_up(rpc, to, "out of memory for a message to it");
 }
 
-/* While the link to a rank is busy, what references have to say there is put into one message, as
-   far as it goes; the table allows it to overtake others. False: send it by itself. */
+/* While the link to a rank is busy, messages about references are put into one, as far as there is
+   room; the table allows it to overtake others. False: send it by itself. */
 CDP__PRIVATE bool cdp__rpc_listed(
     cdp_rpc *rpc, uint32_t to, cdp__rpc_kind kind, uint64_t a, uint64_t b) {
     cdp__rpc_peer *peer = &rpc->peers[to];
@@ -4835,6 +4828,21 @@ CDP__PRIVATE void cdp__rpc_tick(void *user) {
    a function runs other functions meanwhile, up to max_depth of them on top of each other. May
    use: rpc-intake and the sections above. */
 
+/* A function that runs in a wait cannot end that wait. What it waits for itself ends this much
+   after the wait should have: a function that begins late still has time for a short call. */
+#define CDP__RPC_GRACE_NS 50000000u
+
+/* When waits and calls of this thread end at the latest, because of waits below them. */
+CDP__PRIVATE uint64_t cdp__rpc_cut(void) {
+    const uint64_t until = cdp__rpc_here_of()->until_ns;
+    return until && until != CDP__NEVER ? until + CDP__RPC_GRACE_NS : CDP__NEVER;
+}
+
+/* The end of a wait that was given timeout_ms, where 0 only looks. */
+CDP__PRIVATE uint64_t cdp__rpc_until(const cdp_rpc *rpc, uint32_t timeout_ms) {
+    return timeout_ms ? cdp__min(cdp__deadline(rpc->os, timeout_ms), cdp__rpc_cut()) : 0;
+}
+
 CDP__PRIVATE bool cdp__rpc_helps(const cdp_rpc *rpc) {
     const cdp__rpc_here *here = cdp__rpc_here_of();
     if (here->depth && rpc->desc.no_help) return false;
@@ -4919,9 +4927,8 @@ CDP__PRIVATE void cdp__rpc_worker(void *arg) {
 
 /* ---- >>rpc-life: creation, destruction ------------------------------------------------------- */
 
-/* Knows: the exchange of names and limits. Promises: creation fails on all ranks
-   or on none of those that see the exchange. May use: the sections
-   above, public functions of groups. */
+/* Knows: the exchange of names and limits. Promises: creation fails on all ranks or on none of
+   those that see the exchange. May use: the sections above, public functions of groups. */
 
 #define CDP__RPC_MAGIC 0x33637072u /* version 3 of the messages: lists */
 #define CDP__RPC_CARD (24u + CDP__RPC_NAME)
@@ -6846,7 +6853,7 @@ CDP_API cdp_status cdp_ctx_backward(cdp_ctx *ctx, const cdp_backward_desc *desc)
     ctx->roots = roots;
     (void)cdp__wave_begin(&ctx->w, cdp__rpc_number(rpc), values, desc->root_count);
     st = cdp__ctx_drive(
-        rpc, ctx, cdp__deadline(rpc->os, cdp__def(desc->timeout_ms, rpc->desc.timeout_ms)));
+        rpc, ctx, cdp__rpc_until(rpc, cdp__def(desc->timeout_ms, rpc->desc.timeout_ms)));
     ctx->mine = false;
     ctx->roots = NULL;
     cdp__free(rpc->os, ones);

@@ -221,6 +221,12 @@ static void slot_answered(void *user, cdp_call *call) {
         cdp_rpc_fail(k->asked, 1, call->error.text);
 }
 
+/* Is that what the stage before this one gives? */
+static bool is_stream(const cdp_tensor *t) {
+    return t->dtype == REAL_DTYPE && t->dims == 2 && t->shape[0] == tokens_of()
+        && t->shape[1] == plan_of.width;
+}
+
 /* {which micro-batch, inputs, targets}, and what came out of the stage before this one. */
 static void forward(void *user, cdp_rpc_request *q) {
     stage *s = (stage *)user;
@@ -228,7 +234,8 @@ static void forward(void *user, cdp_rpc_request *q) {
     uint64_t number = MAX_MICRO;
     cdp_tensor out;
     if (q->bytes == 8 + 2 * tokens_of()) memcpy(&number, q->data, 8);
-    if (number >= run_of.micro || !q->ctx || q->tensor_count != !is_first(s)) {
+    if (number >= run_of.micro || !q->ctx || q->tensor_count != !is_first(s)
+        || (q->tensor_count && !is_stream(&q->tensors[0]))) {
         cdp_rpc_fail(q, 1, "this is no micro-batch; start all ranks with the same options");
         return;
     }
@@ -502,7 +509,7 @@ static bool train_in_stages(cdp_group *world, char *path, const char *program) {
     corpus text = {0};
     reason why;
     bool good = true;
-    cdp_rpc *rpc;
+    cdp_rpc *rpc = NULL;
     if (cdp_rank(world) == 0
         && !corpus_gather(&text, &path, path ? 1 : 0, program, plan_of.context, &why)) {
         complain(&why);
@@ -512,8 +519,11 @@ static bool train_in_stages(cdp_group *world, char *path, const char *program) {
     const cdp_value value = {.data = &s, .plain = {.tensors = &s.values, .tensor_count = 1}};
     if (!worked(cdp_rpc_create(&desc, &rpc))
         || !worked(cdp_rref_create(rpc, &value, "the values of a stage", &s.parameter))
-        || !worked(cdp_barrier(world))) /* every stage is ready */
+        || !worked(cdp_barrier(world))) { /* every stage is ready */
+        cdp_rpc_destroy(rpc);             /* ends the functions that use the stage, which lasts */
+        corpus_free(&text);
         return false;
+    }
     if (is_first(&s)) good = drive(rpc, s.count, &text);
     /* Until all ranks are here the other stages serve in this call. */
     good = worked(cdp_rpc_shutdown(rpc, CDP_NO_TIMEOUT)) && good;
