@@ -2633,8 +2633,8 @@ CDP__PRIVATE void cdp__nccl_symmetric_tell(cdp__nccl *b, const cdp__nccl_memory 
 /* Register `m`, which this rank has, or has not: then `st` says why. */
 CDP__PRIVATE cdp_status cdp__nccl_symmetric_register(
     cdp__nccl *b, cdp__nccl_memory *m, cdp_status st, cdp__nccl_hello *all, uint64_t bytes) {
-    /* longer than NCCL's call has, and than the group needs to find the first cause: a rank on which
-       NCCL hangs fails the group itself */
+    /* longer than NCCL's call has, and than the group needs to find the first cause: a rank on
+       which NCCL hangs fails the group itself */
     const uint32_t longer = b->timeout_ms > CDP_NO_TIMEOUT / 4
         ? CDP_NO_TIMEOUT
         : 2 * b->timeout_ms + CDP__NCCL_LEAVE_MS;

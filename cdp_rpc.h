@@ -1986,6 +1986,10 @@ CDP__PRIVATE cdp__rpc_here *cdp__rpc_here_of(void) {
     return &here;
 }
 
+/* A function that runs in a wait cannot end that wait. What it waits for itself ends this much
+   after the wait should have: a function that begins late still has time for a short call. */
+#define CDP__RPC_GRACE_NS 50000000u
+
 CDP__PRIVATE void cdp__rpc_add_task(cdp_rpc *rpc, cdp__rpc_task *task) {
     task->next = NULL;
     *rpc->tasks_end = task;
@@ -4827,10 +4831,6 @@ CDP__PRIVATE void cdp__rpc_tick(void *user) {
 /* Knows: workers, waits. Promises: one absolute deadline for each wait; a thread that waits inside
    a function runs other functions meanwhile, up to max_depth of them on top of each other. May
    use: rpc-intake and the sections above. */
-
-/* A function that runs in a wait cannot end that wait. What it waits for itself ends this much
-   after the wait should have: a function that begins late still has time for a short call. */
-#define CDP__RPC_GRACE_NS 50000000u
 
 /* When waits and calls of this thread end at the latest, because of waits below them. */
 CDP__PRIVATE uint64_t cdp__rpc_cut(void) {
