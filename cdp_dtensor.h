@@ -5703,17 +5703,45 @@ CDP__DT void cdp__dt_feed_piece(cdp__dt_feed *f, const cdp__dt_region *region) {
     f->status = f->piece(f->user, &box);
 }
 
-/* Receives one by one, so that each can be used while others travel. */
+/* How many receives one batch has: a batch takes one of the max_pending places of the group. */
+CDP__DT uint32_t cdp__dt_feed_step(const cdp_plan *p, const cdp__dt_phase *ph) {
+    const uint32_t places = cdp_group_desc_of(p->group)->max_pending / 4;
+    bool rows = false;
+    for (uint32_t i = 0; i < ph->recvs; ++i)
+        rows = rows || ph->recv[i].rows;
+    if (!rows) return 0;
+    return places ? ph->recvs / places + 1 : ph->recvs;
+}
+
+/* Receives one by one, so that each can be used while others travel. Only batches receive into
+   rows, and there may be fewer places for them than receives: then they have some in one. */
+CDP__DT cdp_status cdp__dt_feed_post(cdp_plan *p, const cdp__dt_phase *ph, cdp_work *works) {
+    const uint32_t step = cdp__dt_feed_step(p, ph);
+    cdp_status st = CDP_OK;
+    uint32_t i, k;
+    for (i = 0; st == CDP_OK && !step && i < ph->recvs; ++i) {
+        cdp__dt_transfer(p, &p->list[0], &ph->recv[i], true);
+        st = cdp_recv_async(p->group, p->list[0].data, p->list[0].count, p->dtype, p->list[0].peer,
+            CDP__DT_TAG, &works[i]);
+    }
+    for (i = 0; st == CDP_OK && step && i < ph->recvs; i += k) {
+        for (k = 0; k < step && i + k < ph->recvs; ++k) {
+            cdp__dt_transfer(p, &p->list[k], &ph->recv[i + k], true);
+            works[i + k].group = p->group;
+            works[i + k].seq = 0; /* it ends with the first one of its batch */
+        }
+        st = cdp_batch(p->group, p->list, k, &works[i]);
+    }
+    return st;
+}
+
 CDP__DT cdp_status cdp__dt_feed_run(cdp_plan *p, cdp__dt_feed *f, cdp_work *works) {
     const cdp__dt_phase *ph = &p->phases[0];
     cdp_work sent = {NULL, 0};
-    cdp_status st = CDP_OK;
+    cdp_status st;
     uint32_t i;
     cdp__dt_pack(p, ph);
-    for (i = 0; st == CDP_OK && i < ph->recvs; ++i) {
-        cdp__dt_transfer(p, &p->list[0], &ph->recv[i], true);
-        st = cdp_batch(p->group, p->list, 1, &works[i]);
-    }
+    st = cdp__dt_feed_post(p, ph, works);
     for (i = 0; i < ph->sends; ++i)
         cdp__dt_transfer(p, &p->list[i], &ph->send[i], false);
     if (st == CDP_OK && ph->sends) st = cdp_batch(p->group, p->list, ph->sends, &sent);
@@ -5722,7 +5750,7 @@ CDP__DT cdp_status cdp__dt_feed_run(cdp_plan *p, cdp__dt_feed *f, cdp_work *work
         cdp__dt_feed_piece(f, &ph->here[i].region);
     }
     for (i = 0; st == CDP_OK && i < ph->recvs; ++i) {
-        st = cdp_work_wait(works[i]);
+        if (works[i].seq) st = cdp_work_wait(works[i]);
         if (st != CDP_OK) break;
         cdp__dt_unpack(p, &ph->recv[i]);
         cdp__dt_feed_piece(f, &ph->recv[i].region);

@@ -351,6 +351,35 @@ TEST(pieces_are_used_as_they_arrive) {
     run_ranks(4, NULL, 0, pieces, NULL);
 }
 
+/* Each rank receives 4 pieces: in one block each, or into rows of the target. */
+static void pieces_beside_works(cdp_group *g, void *arg) {
+    cdp_mesh *m = line(g);
+    (void)arg;
+    for (uint32_t k = 0; k < 2; ++k) {
+        cdp_edge *e =
+            edge_of(m, k ? "S1" : "S0", "R", NULL, 5, 80, CDP_DTYPE_DEFAULT, CDP_DTYPE_DEFAULT);
+        float x[400], y[400];
+        cdp_dtensor t = {.layout = cdp_edge_desc_of(e)->from, .data = x};
+        const cdp_fill ramp = {.kind = CDP_FILL_RAMP, .b = 1};
+        used u = {.y = y, .columns = 80};
+        OK(cdp_dtensor_fill(&t, &ramp));
+        for (uint32_t i = 0; i < 400; ++i)
+            y[i] = -1;
+        OK(cdp_edge_forward_pieces(e, x, y, use, &u));
+        T_EQ(400, u.elements);
+        T_EQ(5, u.calls);
+        cdp_edge_destroy(e);
+    }
+    cdp_mesh_destroy(m);
+}
+
+TEST(more_pieces_than_max_pending) {
+    for (uint32_t pending = 2; pending < 14; pending += 5) {
+        const cdp_group_desc like = {.max_pending = pending};
+        run_ranks(5, &like, 0, pieces_beside_works, NULL);
+    }
+}
+
 static cdp_status count_calls(void *user, const cdp_box *box) {
     (void)box;
     ++*(uint32_t *)user;
@@ -389,6 +418,7 @@ int main(int argc, char **argv) {
         {"megatron_edges", megatron_edges, 20},
         {"wire_dtypes", wire_dtypes, 20},
         {"pieces_of_a_broken_group_are_not_used", pieces_of_a_broken_group_are_not_used, 20},
+        {"more_pieces_than_max_pending", more_pieces_than_max_pending, 20},
         {"pieces_are_used_as_they_arrive", pieces_are_used_as_they_arrive, 20},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
