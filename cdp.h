@@ -694,9 +694,8 @@ typedef struct cdp_os_shared {
 #define CDP_FILE_WRITE 1u  /* for reading and writing, else for reading alone */
 #define CDP_FILE_CREATE 2u /* creates the file if it does not exist */
 #define CDP_FILE_EMPTY 4u  /* removes what the file contains */
-#define CDP_FILE_PRIVATE \
-    8u /* refuses a symbolic link (-ELOOP); other users get no access to a new \
-                               file */
+/* refuses a symbolic link (-ELOOP); other users get no access to a new file */
+#define CDP_FILE_PRIVATE 8u
 
 /* What lock_file() does. */
 typedef enum cdp_file_lock {
@@ -11323,6 +11322,8 @@ CDP__PRIVATE void cdp__group_see(
     const bool stops = !late || top->broken_by_caller;
     if (g->health == CDP__FAILED || (g->health == CDP__SETTLING && !sure)) return;
     if (stops) g->health = CDP__SETTLING;
+    /* a deadline of `top` or of another part of it has passed: nothing takes that back now */
+    if (stops && top->domain.state == CDP__FAILURE_SETTLING) top->health = CDP__SETTLING;
     if (top->domain.state > most) return;
     if (top->channel == CDP__WORLD_CHANNEL && cdp__world_told_first(g->w)) return;
     if (stops) top->health = CDP__SETTLING;
@@ -12055,6 +12056,8 @@ CDP__PRIVATE cdp_status cdp__post_cancel(cdp_group *g, uint64_t seq) {
     CDP_ASSERT(*at == post);
     cdp__transfer_revoke(g->w, &post->x);
     *at = post->next;
+    if (g->w->failure.waited)
+        cdp__wait_over(g, cdp__flow_channel(flow, way == 1), post->call.seq, 0);
     if (!post->next) flow->last[way] = last;
     for (; *at; at = &(*at)->next)
         --(*at)->call.seq;
@@ -13623,8 +13626,9 @@ CDP_API void cdp_group_destroy(cdp_group *g) {
     cdp__group_dismiss(g);
     /* what others asked is read, since unread data would reset the connection */
     if (!g->parent && g->channel == CDP__WORLD_CHANNEL) cdp__world_listen(m);
-    /* a failure is passed on before leaving */
-    if (g->health != CDP__HEALTHY && g->settle_ns != CDP__NEVER)
+    /* a failure is passed on before leaving, also one whose cause is still being settled */
+    if ((g->health != CDP__HEALTHY || (!g->parent && cdp__group_settling(g)))
+        && g->settle_ns != CDP__NEVER)
         cdp__progress_until(g, CDP__ALL_WORK,
             m->os->now_ns(m->os->user) + (CDP__SETTLE_MS + CDP__TELL_MS) * CDP__MS);
     for (x = m->groups; x; x = x->next)

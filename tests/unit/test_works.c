@@ -1744,18 +1744,23 @@ static bool late_is_settled(cdp_group *w) {
     return is;
 }
 
+/* Drive until the work is late, and why is being settled. */
+static bool until_late(cdp_work work) {
+    cdp_status st = CDP_PENDING;
+    while (!late_is_settled(work.group) && st == CDP_PENDING)
+        st = cdp_work_wait_for(work, 1);
+    return T_EQ(CDP_PENDING, st);
+}
+
 /* A receive from any rank is late. While the cause is being settled, a message to another rank
    starts and ends at once: the receive still ends as late, and is not forgotten. */
 static void late_and_a_message(uint32_t rank, cdp_group *w) {
     int32_t x = 0;
     cdp_message got;
     cdp_work work;
-    uint32_t i;
     if (rank == 0) {
         OK(cdp_recv_any_async(w, &x, 1, CDP_DTYPE_I32, CDP_ANY_RANK, 3, &got, &work));
-        for (i = 0; i < 5000 && !late_is_settled(w); ++i)
-            T_EQ(CDP_PENDING, cdp_work_wait_for(work, 1));
-        T(late_is_settled(w));
+        if (!until_late(work)) return;
         OK(cdp_send(w, &x, 1, CDP_DTYPE_I32, 1, 4));
         T_EQ(CDP_ERR_TIMEOUT, cdp_work_wait_for(work, 3000));
         come();
@@ -1766,7 +1771,7 @@ static void late_and_a_message(uint32_t rank, cdp_group *w) {
 }
 
 TEST(a_message_that_ends_at_once_does_not_end_settling) {
-    run(2, 1000, late_and_a_message);
+    run(2, 2000, late_and_a_message);
 }
 
 /* A function may answer with the status of a timeout: nothing is late then, and what stops the
@@ -1785,6 +1790,57 @@ static void answers_late(uint32_t rank, cdp_group *w) {
 
 TEST(a_function_that_answers_timeout_breaks_the_group) {
     run(2, 20000, answers_late);
+}
+
+/* A rank that leaves while the cause of a timeout is settled tells the others of the timeout. */
+static void leaves_late(uint32_t rank, cdp_group *w) {
+    int32_t x = 0;
+    cdp_work work;
+    if (rank == 0) {
+        OK(cdp_recv_async(w, &x, 1, CDP_DTYPE_I32, 1, 3, &work));
+        (void)until_late(work);
+        come();
+    } else {
+        await(1);
+        T_EQ(CDP_ERR_TIMEOUT, cdp_barrier(w));
+    }
+}
+
+TEST(who_leaves_while_settling_says_why) {
+    run(2, 2000, leaves_late);
+}
+
+/* A group loses a rank while the one that it fails with is late, and that one is destroyed: the
+   wait for an operation of the first ends. */
+static void loses_its_parent(uint32_t rank, cdp_group *w) {
+    const uint32_t both[2] = {0, 1};
+    cdp_group *whole, *part;
+    cdp_work work, lost;
+    int32_t x = 0, y = 0;
+    if (!OK(cdp_group_new(w, both, 2, &whole)) || !OK(cdp_group_new(w, both, 2, &part))) return;
+    cdp__group_share_failures(part, whole);
+    OK(cdp_barrier(part)); /* who has met is told when one leaves */
+    if (rank == 0) {
+        OK(cdp_recv_async(whole, &x, 1, CDP_DTYPE_I32, 1, 3, &work));
+        (void)until_late(work);
+        OK(cdp_allreduce_async(part, NULL, &y, 1, CDP_DTYPE_I32, CDP_REDUCE_SUM, &lost));
+        come();
+        while (part->health == CDP__HEALTHY && cdp_work_wait_for(lost, 1) == CDP_PENDING) {
+        }
+        cdp_group_destroy(whole);
+        T(cdp_work_wait_for(lost, 3000) < CDP_OK);
+        cdp_group_destroy(part);
+        come();
+    } else {
+        await(1);
+        cdp_group_destroy(part);
+        await(2);
+        cdp_group_destroy(whole);
+    }
+}
+
+TEST(a_group_that_loses_a_late_parent_fails) {
+    run(2, 2000, loses_its_parent);
 }
 
 int main(int argc, char **argv) {
@@ -1828,6 +1884,8 @@ int main(int argc, char **argv) {
             a_message_that_ends_at_once_does_not_end_settling, 60},
         {"a_function_that_answers_timeout_breaks_the_group",
             a_function_that_answers_timeout_breaks_the_group, 60},
+        {"who_leaves_while_settling_says_why", who_leaves_while_settling_says_why, 60},
+        {"a_group_that_loses_a_late_parent_fails", a_group_that_loses_a_late_parent_fails, 60},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }
