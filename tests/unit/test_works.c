@@ -1843,6 +1843,93 @@ TEST(a_group_that_loses_a_late_parent_fails) {
     run(2, 2000, loses_its_parent);
 }
 
+/* What a cancelled receive waited for is nobody's fault any more. */
+static void cancels_a_wait(uint32_t rank, cdp_group *w) {
+    int32_t x = 0;
+    cdp_work work;
+    uint32_t before = 0, after;
+    if (rank == 0) {
+        OK(cdp_recv_async(w, &x, 1, CDP_DTYPE_I32, 1, 3, &work));
+        for (uint32_t i = 0; i < 5000 && !before; ++i) {
+            T_EQ(CDP_PENDING, cdp_work_wait_for(work, 1));
+            cdp__enter(w);
+            before = w->w->failure.waited;
+            cdp__leave(w);
+        }
+        T_EQ(1, before);
+        OK(cdp_work_cancel(work));
+        cdp__enter(w);
+        after = w->w->failure.waited;
+        cdp__leave(w);
+        T_EQ(0, after);
+        come();
+    } else {
+        await(1);
+    }
+    OK(cdp_barrier(w));
+}
+
+TEST(a_cancelled_receive_waits_for_nobody) {
+    run(2, 20000, cancels_a_wait);
+}
+
+/* A message of a late receive from any rank has begun to come while the cause is settled: it has
+   as much time as settling takes, and the receive ends well. */
+static void comes_late(uint32_t rank, cdp_group *w) {
+    static uint8_t in[8 << 20], out[8 << 20];
+    cdp_message got;
+    cdp_work work;
+    if (rank == 0) {
+        OK(cdp_recv_any_async(w, in, sizeof in, CDP_DTYPE_U8, CDP_ANY_RANK, 3, &got, &work));
+        if (!until_late(work)) return;
+        come();
+        T_EQ(CDP_OK, cdp_work_wait_for(work, 3000));
+        T_EQ(1, got.source);
+    } else {
+        await(1);
+        OK(cdp_send_async(w, out, sizeof out, CDP_DTYPE_U8, 0, 3, &work));
+        while (cdp_work_test(work) == CDP_PENDING) {
+            test_sleep_ms(5); /* without a progress thread it comes in parts */
+            (void)cdp_poll(w, 0);
+        }
+    }
+    OK(cdp_barrier(w));
+}
+
+TEST(a_message_that_comes_while_settling_is_taken) {
+    run(2, 3000, comes_late);
+}
+
+/* All others are gone: one died, the other left in good order and had sent less. */
+static void one_has_died(uint32_t rank, cdp_group *w) {
+    int32_t x = 0;
+    cdp_message got;
+    if (rank == 0) {
+        OK(cdp_recv_any(w, &x, 1, CDP_DTYPE_I32, CDP_ANY_RANK, 3, &got));
+        cdp__enter(w);
+        const uint32_t gone = w->gone;
+        const bool lost = w->peers[1].lost, left = w->streams[2].left;
+        w->streams[2].left = w->peers[1].lost = true;
+        w->gone = 2;
+        T_EQ(1, cdp__any_fewest(w, 3));
+        w->peers[1].lost = false;
+        w->streams[1].left = true; /* this one left, too: the other one sent less */
+        T_EQ(2, cdp__any_fewest(w, 3));
+        w->streams[1].left = false;
+        w->streams[2].left = left;
+        w->peers[1].lost = lost;
+        w->gone = gone;
+        cdp__leave(w);
+    } else if (rank == 1) {
+        OK(cdp_send(w, &x, 1, CDP_DTYPE_I32, 0, 3));
+    }
+    OK(cdp_barrier(w));
+}
+
+TEST(who_died_is_named_before_who_left) {
+    run(3, 20000, one_has_died);
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"functions_and_operations_in_a_chain", functions_and_operations_in_a_chain, 60},
@@ -1886,6 +1973,10 @@ int main(int argc, char **argv) {
             a_function_that_answers_timeout_breaks_the_group, 60},
         {"who_leaves_while_settling_says_why", who_leaves_while_settling_says_why, 60},
         {"a_group_that_loses_a_late_parent_fails", a_group_that_loses_a_late_parent_fails, 60},
+        {"a_cancelled_receive_waits_for_nobody", a_cancelled_receive_waits_for_nobody, 60},
+        {"a_message_that_comes_while_settling_is_taken",
+            a_message_that_comes_while_settling_is_taken, 60},
+        {"who_died_is_named_before_who_left", who_died_is_named_before_who_left, 60},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }
