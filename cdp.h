@@ -694,9 +694,8 @@ typedef struct cdp_os_shared {
 #define CDP_FILE_WRITE 1u  /* for reading and writing, else for reading alone */
 #define CDP_FILE_CREATE 2u /* creates the file if it does not exist */
 #define CDP_FILE_EMPTY 4u  /* removes what the file contains */
-#define CDP_FILE_PRIVATE \
-    8u /* refuses a symbolic link (-ELOOP); other users get no access to a new \
-                               file */
+/* refuses a symbolic link (-ELOOP); other users get no access to a new file */
+#define CDP_FILE_PRIVATE 8u
 
 /* What lock_file() does. */
 typedef enum cdp_file_lock {
@@ -11323,6 +11322,8 @@ CDP__PRIVATE void cdp__group_see(
     const bool stops = !late || top->broken_by_caller;
     if (g->health == CDP__FAILED || (g->health == CDP__SETTLING && !sure)) return;
     if (stops) g->health = CDP__SETTLING;
+    /* a deadline of `top` or of another part of it has passed: nothing takes that back now */
+    if (stops && top->domain.state == CDP__FAILURE_SETTLING) top->health = CDP__SETTLING;
     if (top->domain.state > most) return;
     if (top->channel == CDP__WORLD_CHANNEL && cdp__world_told_first(g->w)) return;
     if (stops) top->health = CDP__SETTLING;
@@ -12048,13 +12049,12 @@ CDP__PRIVATE cdp_status cdp__post_cancel(cdp_group *g, uint64_t seq) {
     if (cdp__post_moved(flow, post, way))
         return cdp__fail(
             CDP_ERR_STATE, "cdp_work_cancel: the message has begun to move; wait for it");
-    while (*at && *at != post) {
+    for (; *at && *at != post; at = &last->next)
         last = *at;
-        at = &(*at)->next;
-    }
     CDP_ASSERT(*at == post);
     cdp__transfer_revoke(g->w, &post->x);
     *at = post->next;
+    cdp__wait_over(g, cdp__flow_channel(flow, way == 1), post->call.seq, 0);
     if (!post->next) flow->last[way] = last;
     for (; *at; at = &(*at)->next)
         --(*at)->call.seq;
@@ -13623,8 +13623,9 @@ CDP_API void cdp_group_destroy(cdp_group *g) {
     cdp__group_dismiss(g);
     /* what others asked is read, since unread data would reset the connection */
     if (!g->parent && g->channel == CDP__WORLD_CHANNEL) cdp__world_listen(m);
-    /* a failure is passed on before leaving */
-    if (g->health != CDP__HEALTHY && g->settle_ns != CDP__NEVER)
+    /* a failure is passed on before leaving, also one whose cause is still being settled */
+    if ((g->health != CDP__HEALTHY || (!g->parent && cdp__group_settling(g)))
+        && g->settle_ns != CDP__NEVER)
         cdp__progress_until(g, CDP__ALL_WORK,
             m->os->now_ns(m->os->user) + (CDP__SETTLE_MS + CDP__TELL_MS) * CDP__MS);
     for (x = m->groups; x; x = x->next)
@@ -14406,8 +14407,8 @@ CDP__PRIVATE void cdp__first_moves(cdp_group *g) {
     }
     g->w->fast_poll = false;
     /* ended at once: there is nothing for a thread to do */
-    if (!g->queue_used && !g->active_flows && g->health == CDP__HEALTHY
-        && g->domain.state != CDP__FAILURE_SETTLING && g->w->active == g) {
+    if (!g->queue_used && !g->active_flows && g->health == CDP__HEALTHY && !cdp__group_settling(g)
+        && g->w->active == g) {
         g->w->active = g->next_active;
         g->active = false;
     }
@@ -15053,8 +15054,8 @@ CDP__PRIVATE cdp_status cdp__transfer_check(const cdp_group *g, cdp_transfer *t,
     return cdp__transfer_check_rows(t, size);
 }
 
-/* The arguments have been checked. Lock held. */
-CDP__PRIVATE cdp_status cdp__message_locked(cdp_group *g, const cdp_transfer *t,
+/* The arguments have been checked; no move is made yet. Lock held. */
+CDP__PRIVATE cdp_status cdp__message_post(cdp_group *g, const cdp_transfer *t,
     void (*done)(void *, uint64_t, uint64_t), void *user, cdp_work *out) {
     cdp_status st = cdp__group_report(g);
     cdp__flow *flow;
@@ -15067,8 +15068,14 @@ CDP__PRIVATE cdp_status cdp__message_locked(cdp_group *g, const cdp_transfer *t,
         t->got->tag = t->tag;
         t->got->dtype = t->dtype;
     }
-    cdp__first_moves(g);
     return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__message_locked(cdp_group *g, const cdp_transfer *t,
+    void (*done)(void *, uint64_t, uint64_t), void *user, cdp_work *out) {
+    const cdp_status st = cdp__message_post(g, t, done, user, out);
+    if (st == CDP_OK) cdp__first_moves(g);
+    return st;
 }
 
 /* ---- receives from any rank: wishes, until some rank has announced a message with that tag */
@@ -15175,21 +15182,24 @@ CDP__PRIVATE uint64_t cdp__any_count(const cdp_group *g, uint32_t p, uint32_t ta
 }
 
 /* Of the others, which have all gone, the one that sent fewest messages with this tag; of several
-   the one that was seen to go first. */
-CDP__PRIVATE uint32_t cdp__any_owing(const cdp_group *g, uint32_t tag) {
+   the one that was seen to go first. If that one died, no rank that left in good order is named. */
+CDP__PRIVATE uint32_t cdp__any_fewest(const cdp_group *g, uint32_t tag) {
     uint32_t p, best = g->gone - 1;
-    for (p = 0; p < g->desc.world_size; ++p)
-        if (p != g->desc.rank && cdp__any_count(g, p, tag) < cdp__any_count(g, best, tag)) best = p;
+    const bool died = g->peers[best].lost && !g->streams[best].left;
+    for (p = 0; p < g->desc.world_size; ++p) {
+        if (p == g->desc.rank || (died && g->streams[p].left)) continue;
+        if (cdp__any_count(g, p, tag) < cdp__any_count(g, best, tag)) best = p;
+    }
     return best;
 }
 
 /* The group fails: nobody is left. Why the others went, one of them may have said; if not, the one
-   that owes most is the best guess. */
+   that sent fewest messages is the best guess. */
 CDP__PRIVATE void cdp__any_alone(const cdp__pend *s) {
     cdp_group *g = s->of;
-    const uint32_t owing = cdp__any_owing(g, s->want.tag);
-    const uint64_t sent = cdp__any_count(g, owing, s->want.tag);
-    const uint32_t first = cdp__world_rank(g, owing);
+    const uint32_t fewest = cdp__any_fewest(g, s->want.tag);
+    const uint64_t sent = cdp__any_count(g, fewest, s->want.tag);
+    const uint32_t first = cdp__world_rank(g, fewest);
     cdp__failure_record r;
     cdp_error e;
     CDP_ASSERT(g->gone);
@@ -15211,20 +15221,20 @@ CDP__PRIVATE cdp__pend *cdp__any_first(const cdp_group *g, uint32_t tag) {
     return s;
 }
 
-/* It becomes a receive from rank p, which has sent something. */
-CDP__PRIVATE void cdp__any_take(cdp__pend *s, uint32_t p, uint64_t now) {
+/* It becomes a receive from rank p, which has sent something, with the same deadline. If that has
+   passed, the cause is being settled, and the message may still end it well. */
+CDP__PRIVATE void cdp__any_take(cdp__pend *s, uint32_t p) {
     cdp_group *g = s->of;
-    uint64_t left_ms = CDP_NO_TIMEOUT;
-    if (s->deadline_ns <= now)
-        left_ms = 1;
-    else if (s->deadline_ns != CDP__NEVER)
-        left_ms = (s->deadline_ns - now) / CDP__MS + 1;
     s->want.peer = p;
-    s->want.timeout_ms = (uint32_t)cdp__min(left_ms, CDP_NO_TIMEOUT);
     g->any_turn = (p + 1) % g->desc.world_size;
     cdp__pend_over(s);
-    if (cdp__message_locked(g, &s->want, cdp__any_done, s, &s->after) != CDP_OK)
+    if (cdp__message_post(g, &s->want, cdp__any_done, s, &s->after) != CDP_OK) {
         cdp__group_fail_last(g);
+        return;
+    }
+    g->posts[s->after.seq & ((1u << CDP__POST_INDEX) - 1)]->deadline_ns = s->deadline_ns;
+    g->soonest_ns = cdp__min(g->soonest_ns, s->deadline_ns);
+    cdp__first_moves(g);
 }
 
 CDP__PRIVATE bool cdp__any_look(cdp__pend *s, uint64_t now) {
@@ -15240,7 +15250,7 @@ CDP__PRIVATE bool cdp__any_look(cdp__pend *s, uint64_t now) {
     if (p != UINT32_MAX) {
         /* A message may have come into a slot since those before this one looked: messages of a
            rank keep their order only if the first of them takes it. */
-        cdp__any_take(cdp__any_first(g, s->want.tag), p, now);
+        cdp__any_take(cdp__any_first(g, s->want.tag), p);
         return true;
     }
     s->seen = g->w->arrivals;
@@ -15354,7 +15364,7 @@ CDP_API cdp_status cdp_probe(cdp_group *g, uint32_t from, uint32_t tag, cdp_mess
     p = cdp__any_find(g, from, tag, &f);
     /* what a receive from any rank waits for, and has not seen yet, is not there for others */
     while (p != UINT32_MAX && g->health == CDP__HEALTHY && (s = cdp__any_first(g, tag)) != NULL) {
-        cdp__any_take(s, p, cdp__now(g->os));
+        cdp__any_take(s, p);
         p = cdp__any_find(g, from, tag, &f);
     }
     st = cdp__group_report(cdp__group_top(g));
@@ -16246,6 +16256,7 @@ CDP_API void cdp_channel_wake(cdp_channel *c) {
 }
 
 CDP_API cdp_status cdp_channel_drop(cdp_channel *c, uint32_t peer, const char *reason) {
+    const cdp_error before = *cdp_last_error(); /* of this thread: nothing fails in this call */
     if (!c || !reason)
         return cdp__fail(CDP_ERR_INVALID, "cdp_channel_drop needs a channel and a reason");
     if (peer >= c->g->desc.world_size || peer == c->g->desc.rank)
@@ -16258,6 +16269,7 @@ CDP_API cdp_status cdp_channel_drop(cdp_channel *c, uint32_t peer, const char *r
     cdp__channel_lose(c, peer);
     if (c->g->w->sleeping) cdp__world_tell(c->g->w);
     cdp__leave(c->g);
+    *cdp__error_slot() = before;
     return CDP_OK;
 }
 

@@ -563,9 +563,6 @@ inline cdp_status cdp_store_server_create(
 #undef CDP__HERE
 #define CDP__HERE CDP__FILE_STORE
 
-#ifndef CDP_NO_FILE_STORE
-#endif
-
 #ifdef __cplusplus
 extern "C" {
 #endif

@@ -531,6 +531,7 @@ static void drops_one(uint32_t rank, cdp_group *g) {
         T_TEXT("needs a channel and a reason", cdp_last_error()->text);
         T_EQ(0, counted(&s.lost));
         OK(cdp_channel_drop(s.c, 2, "it lies"));
+        T_TEXT("needs a channel and a reason", cdp_last_error()->text); /* not changed */
         T_EQ(CDP_ERR_PEER_LOST, cdp_channel_send(s.c, &m));
         T_TEXT("it lies", cdp_last_error()->text);
     }

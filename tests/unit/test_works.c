@@ -1744,18 +1744,23 @@ static bool late_is_settled(cdp_group *w) {
     return is;
 }
 
+/* Drive until the work is late, and why is being settled. */
+static bool until_late(cdp_work work) {
+    cdp_status st = CDP_PENDING;
+    while (!late_is_settled(work.group) && st == CDP_PENDING)
+        st = cdp_work_wait_for(work, 1);
+    return T_EQ(CDP_PENDING, st);
+}
+
 /* A receive from any rank is late. While the cause is being settled, a message to another rank
    starts and ends at once: the receive still ends as late, and is not forgotten. */
 static void late_and_a_message(uint32_t rank, cdp_group *w) {
     int32_t x = 0;
     cdp_message got;
     cdp_work work;
-    uint32_t i;
     if (rank == 0) {
         OK(cdp_recv_any_async(w, &x, 1, CDP_DTYPE_I32, CDP_ANY_RANK, 3, &got, &work));
-        for (i = 0; i < 5000 && !late_is_settled(w); ++i)
-            T_EQ(CDP_PENDING, cdp_work_wait_for(work, 1));
-        T(late_is_settled(w));
+        if (!until_late(work)) return;
         OK(cdp_send(w, &x, 1, CDP_DTYPE_I32, 1, 4));
         T_EQ(CDP_ERR_TIMEOUT, cdp_work_wait_for(work, 3000));
         come();
@@ -1766,7 +1771,7 @@ static void late_and_a_message(uint32_t rank, cdp_group *w) {
 }
 
 TEST(a_message_that_ends_at_once_does_not_end_settling) {
-    run(2, 1000, late_and_a_message);
+    run(2, 2000, late_and_a_message);
 }
 
 /* A function may answer with the status of a timeout: nothing is late then, and what stops the
@@ -1785,6 +1790,144 @@ static void answers_late(uint32_t rank, cdp_group *w) {
 
 TEST(a_function_that_answers_timeout_breaks_the_group) {
     run(2, 20000, answers_late);
+}
+
+/* A rank that leaves while the cause of a timeout is settled tells the others of the timeout. */
+static void leaves_late(uint32_t rank, cdp_group *w) {
+    int32_t x = 0;
+    cdp_work work;
+    if (rank == 0) {
+        OK(cdp_recv_async(w, &x, 1, CDP_DTYPE_I32, 1, 3, &work));
+        (void)until_late(work);
+        come();
+    } else {
+        await(1);
+        T_EQ(CDP_ERR_TIMEOUT, cdp_barrier(w));
+    }
+}
+
+TEST(who_leaves_while_settling_says_why) {
+    run(2, 2000, leaves_late);
+}
+
+/* A group loses a rank while the one that it fails with is late, and that one is destroyed: the
+   wait for an operation of the first ends. */
+static void loses_its_parent(uint32_t rank, cdp_group *w) {
+    const uint32_t both[2] = {0, 1};
+    cdp_group *whole, *part;
+    cdp_work work, lost;
+    int32_t x = 0, y = 0;
+    if (!OK(cdp_group_new(w, both, 2, &whole)) || !OK(cdp_group_new(w, both, 2, &part))) return;
+    cdp__group_share_failures(part, whole);
+    OK(cdp_barrier(part)); /* who has met is told when one leaves */
+    if (rank == 0) {
+        OK(cdp_recv_async(whole, &x, 1, CDP_DTYPE_I32, 1, 3, &work));
+        (void)until_late(work);
+        OK(cdp_allreduce_async(part, NULL, &y, 1, CDP_DTYPE_I32, CDP_REDUCE_SUM, &lost));
+        come();
+        while (part->health == CDP__HEALTHY && cdp_work_wait_for(lost, 1) == CDP_PENDING) {
+        }
+        cdp_group_destroy(whole);
+        T(cdp_work_wait_for(lost, 3000) < CDP_OK);
+        cdp_group_destroy(part);
+        come();
+    } else {
+        await(1);
+        cdp_group_destroy(part);
+        await(2);
+        cdp_group_destroy(whole);
+    }
+}
+
+TEST(a_group_that_loses_a_late_parent_fails) {
+    run(2, 2000, loses_its_parent);
+}
+
+/* What a cancelled receive waited for is nobody's fault any more. */
+static void cancels_a_wait(uint32_t rank, cdp_group *w) {
+    int32_t x = 0;
+    cdp_work work;
+    uint32_t before = 0, after;
+    if (rank == 0) {
+        OK(cdp_recv_async(w, &x, 1, CDP_DTYPE_I32, 1, 3, &work));
+        for (uint32_t i = 0; i < 5000 && !before; ++i) {
+            T_EQ(CDP_PENDING, cdp_work_wait_for(work, 1));
+            cdp__enter(w);
+            before = w->w->failure.waited;
+            cdp__leave(w);
+        }
+        T_EQ(1, before);
+        OK(cdp_work_cancel(work));
+        cdp__enter(w);
+        after = w->w->failure.waited;
+        cdp__leave(w);
+        T_EQ(0, after);
+        come();
+    } else {
+        await(1);
+    }
+    OK(cdp_barrier(w));
+}
+
+TEST(a_cancelled_receive_waits_for_nobody) {
+    run(2, 20000, cancels_a_wait);
+}
+
+/* A message of a late receive from any rank has begun to come while the cause is settled: it has
+   as much time as settling takes, and the receive ends well. */
+static void comes_late(uint32_t rank, cdp_group *w) {
+    static uint8_t in[8 << 20], out[8 << 20];
+    cdp_message got;
+    cdp_work work;
+    if (rank == 0) {
+        OK(cdp_recv_any_async(w, in, sizeof in, CDP_DTYPE_U8, CDP_ANY_RANK, 3, &got, &work));
+        if (!until_late(work)) return;
+        come();
+        T_EQ(CDP_OK, cdp_work_wait_for(work, 3000));
+        T_EQ(1, got.source);
+    } else {
+        await(1);
+        OK(cdp_send_async(w, out, sizeof out, CDP_DTYPE_U8, 0, 3, &work));
+        while (cdp_work_test(work) == CDP_PENDING) {
+            test_sleep_ms(5); /* without a progress thread it comes in parts */
+            (void)cdp_poll(w, 0);
+        }
+    }
+    OK(cdp_barrier(w));
+}
+
+TEST(a_message_that_comes_while_settling_is_taken) {
+    run(2, 3000, comes_late);
+}
+
+/* All others are gone: one died, the other left in good order and had sent less. */
+static void one_has_died(uint32_t rank, cdp_group *w) {
+    int32_t x = 0;
+    cdp_message got;
+    if (rank == 0) {
+        OK(cdp_recv_any(w, &x, 1, CDP_DTYPE_I32, CDP_ANY_RANK, 3, &got));
+        cdp__enter(w);
+        const uint32_t gone = w->gone;
+        const bool lost = w->peers[1].lost, left = w->streams[2].left;
+        w->streams[2].left = w->peers[1].lost = true;
+        w->gone = 2;
+        T_EQ(1, cdp__any_fewest(w, 3));
+        w->peers[1].lost = false;
+        w->streams[1].left = true; /* this one left, too: the other one sent less */
+        T_EQ(2, cdp__any_fewest(w, 3));
+        w->streams[1].left = false;
+        w->streams[2].left = left;
+        w->peers[1].lost = lost;
+        w->gone = gone;
+        cdp__leave(w);
+    } else if (rank == 1) {
+        OK(cdp_send(w, &x, 1, CDP_DTYPE_I32, 0, 3));
+    }
+    OK(cdp_barrier(w));
+}
+
+TEST(who_died_is_named_before_who_left) {
+    run(3, 20000, one_has_died);
 }
 
 int main(int argc, char **argv) {
@@ -1828,6 +1971,12 @@ int main(int argc, char **argv) {
             a_message_that_ends_at_once_does_not_end_settling, 60},
         {"a_function_that_answers_timeout_breaks_the_group",
             a_function_that_answers_timeout_breaks_the_group, 60},
+        {"who_leaves_while_settling_says_why", who_leaves_while_settling_says_why, 60},
+        {"a_group_that_loses_a_late_parent_fails", a_group_that_loses_a_late_parent_fails, 60},
+        {"a_cancelled_receive_waits_for_nobody", a_cancelled_receive_waits_for_nobody, 60},
+        {"a_message_that_comes_while_settling_is_taken",
+            a_message_that_comes_while_settling_is_taken, 60},
+        {"who_died_is_named_before_who_left", who_died_is_named_before_who_left, 60},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }
