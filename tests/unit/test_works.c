@@ -1744,6 +1744,13 @@ static bool late_is_settled(cdp_group *w) {
     return is;
 }
 
+/* Settling lasts a tenth of a second: on a busy machine it is over before a test has looked. */
+static bool is_quiet(void) {
+    if (!TEST_SLOW && test__load() <= 0.75) return true;
+    test_skip("settling is over before a busy machine has looked");
+    return false;
+}
+
 /* Drive until the work is late, and why is being settled. */
 static bool until_late(cdp_work work) {
     cdp_status st = CDP_PENDING;
@@ -1771,7 +1778,7 @@ static void late_and_a_message(uint32_t rank, cdp_group *w) {
 }
 
 TEST(a_message_that_ends_at_once_does_not_end_settling) {
-    run(2, 2000, late_and_a_message);
+    if (is_quiet()) run(2, 2000, late_and_a_message);
 }
 
 /* A function may answer with the status of a timeout: nothing is late then, and what stops the
@@ -1807,7 +1814,7 @@ static void leaves_late(uint32_t rank, cdp_group *w) {
 }
 
 TEST(who_leaves_while_settling_says_why) {
-    run(2, 2000, leaves_late);
+    if (is_quiet()) run(2, 2000, leaves_late);
 }
 
 /* A group loses a rank while the one that it fails with is late, and that one is destroyed: the
@@ -1840,7 +1847,7 @@ static void loses_its_parent(uint32_t rank, cdp_group *w) {
 }
 
 TEST(a_group_that_loses_a_late_parent_fails) {
-    run(2, 2000, loses_its_parent);
+    if (is_quiet()) run(2, 2000, loses_its_parent);
 }
 
 /* What a cancelled receive waited for is nobody's fault any more. */
@@ -1897,7 +1904,7 @@ static void comes_late(uint32_t rank, cdp_group *w) {
 }
 
 TEST(a_message_that_comes_while_settling_is_taken) {
-    run(2, 3000, comes_late);
+    if (is_quiet()) run(2, 3000, comes_late);
 }
 
 /* All others are gone: one died, the other left in good order and had sent less. */
