@@ -758,11 +758,12 @@ struct cdp_os {
 /* POSIX: posix_memalign, CLOCK_MONOTONIC, getrandom or /dev/urandom, BSD sockets, epoll or
    poll(2), pthreads, files with flock(). Windows: QueryPerformanceCounter, BCryptGenRandom,
    Winsock, WSAPoll, SRW locks, LockFileEx; no memory that processes share, and a machine that
-   vanished is noticed by the keepalive alone. All memory that it keeps comes from the alloc of the
-   cdp_os that it is called with; only the C library's own functions for names, interfaces and /proc
-   allocate for themselves, and a name that is still being looked up at its deadline keeps 0.5 KB of
-   the C library's heap until the answer comes. All descriptors are closed by exec. Static memory.
-   Any thread. */
+   vanished is noticed by the keepalive alone. Paths are in the code page of the process, and files
+   have no owner and mode: where those are looked at, only links are refused. All memory that it
+   keeps comes from the alloc of the cdp_os that it is called with; only the C library's own
+   functions for names, interfaces and /proc allocate for themselves, and a name that is still being
+   looked up at its deadline keeps 0.5 KB of the C library's heap until the answer comes. All
+   descriptors are closed by exec. Static memory. Any thread. */
 CDP_API const cdp_os *cdp_os_default(void);
 
 /* Where a part of the library takes memory of a certain kind (device memory, say), in place of
@@ -3247,7 +3248,8 @@ CDP__PRIVATE int32_t cdp__os_descriptor(SOCKET s) {
 
 CDP__PRIVATE int32_t cdp__os_socket(int family, int type) {
     if (!cdp__os_winsock()) return -ENETDOWN;
-    return cdp__os_descriptor(socket(family, type, 0));
+    return cdp__os_descriptor(
+        WSASocketW(family, type, 0, NULL, 0, WSA_FLAG_OVERLAPPED | WSA_FLAG_NO_HANDLE_INHERIT));
 }
 
 CDP__PRIVATE int32_t cdp__os_adopt(void *user, int32_t fd) {
@@ -4032,6 +4034,9 @@ CDP__PRIVATE int32_t cdp__os_resolve(void *user, const char *host, uint16_t port
     int32_t n, i;
     (void)user;
     if (strlen(host) > 255) return -ENAMETOOLONG;
+#ifdef _WIN32
+    if (!cdp__os_winsock()) return -ENETDOWN; /* getaddrinfo() needs it, too */
+#endif
 #ifdef CDP_NO_THREADS
     (void)deadline_ns;
     n = cdp__os_getaddrinfo(host, out, max);

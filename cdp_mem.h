@@ -5745,10 +5745,8 @@ CDP_API const char *cdp_mem_action_name(cdp_mem_action action) {
 }
 
 CDP__PRIVATE uint64_t cdp__mem_wall_us(void *user) {
-    struct timespec t;
     (void)user;
-    if (clock_gettime(CLOCK_REALTIME, &t) != 0) return 0;
-    return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+    return cdp__os_date_us();
 }
 
 /* ---- >>settings: PyTorch's texts of settings ------------------------------------------------- */

@@ -90,6 +90,11 @@
 #error "cdp_mpi.h and cdp.h are of different versions: copy both from one release"
 #endif
 
+#ifdef __has_include
+#if !__has_include(<mpi.h>)
+#error "cdp_mpi.h needs an MPI: compile with mpicc, or name the folder of its mpi.h with -I"
+#endif
+#endif
 #include <mpi.h>
 
 #ifdef __cplusplus
