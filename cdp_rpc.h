@@ -311,8 +311,9 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_shutdown(cdp_rpc *rpc, uint32_t timeou
 
 /* Local, at once: own calls end with STATE, other ranks lose this one for this rpc, values are
    destroyed. Waits for functions that run in worker threads; cdp_rpc_cancelled() tells them. A
-   request that was kept stays valid until it is replied to. Not inside callbacks and functions,
-   nor while another thread uses the rpc. NULL is allowed. */
+   request that was kept stays valid until it is replied to, but has no references, value and
+   context any more. Not while another thread uses the rpc. Inside a callback or a function nothing
+   happens, and the last error is STATE. NULL is allowed. */
 CDP_API void cdp_rpc_destroy(cdp_rpc *rpc);
 
 /* Runs functions in this thread until this rank shuts down (OK) or the time is over (PENDING). */
@@ -389,7 +390,8 @@ typedef struct cdp_call_desc {
     const char *label; /* of the reference that cdp_rpc_remote() makes; kept, not copied (default:
                           none) */
     /* Called once when the call has ended; waits return after it has returned. It may start
-       calls, but not wait. Where callbacks run, see THREADS. */
+       calls, but not wait. It may give its call to cdp_call_free(), whose memory is the program's
+       then: nobody may wait for that call. Where callbacks run, see THREADS. */
     void (*done)(void *user, cdp_call *call);
     void *user;
     /* Set, the memory of `args` is not copied where it need not be, and is the program's again when
@@ -413,7 +415,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_call(
     cdp_rpc *rpc, const cdp_call_desc *desc, cdp_call *call);
 /* What the function makes stays on its rank; *out refers to it at once, with one handle. `done`
    and `one_way` must not be set. If the function fails, so do all uses of the value. Errors as for
-   cdp_rpc_start(), and BUSY (max_rrefs). */
+   cdp_rpc_start(), BUSY (max_rrefs), and TIMEOUT (there was no room for the call in its time: see
+   max_calls; nothing was started). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_remote(
     cdp_rpc *rpc, const cdp_call_desc *desc, cdp_rref *out);
 
@@ -1740,7 +1743,8 @@ typedef struct cdp__rpc_call {
     uint64_t order_on;   /* the value whose order that is, or 0: of the function */
     cdp_ctx *ctx;        /* used until the record is closed */
     bool used, left, wire_over, one_way;
-    bool cut; /* it has less time than it asked for, see cdp__rpc_cut() */
+    bool result_comes; /* a long one was offered */
+    bool cut;          /* it has less time than it asked for, see cdp__rpc_cut() */
 } cdp__rpc_call;
 
 typedef struct cdp__rpc_value cdp__rpc_value;
@@ -1979,6 +1983,7 @@ typedef struct cdp__rpc_here {
     uint32_t depth;
     uint32_t no_wait;  /* inside an INLINE function or a task */
     uint64_t until_ns; /* the deadline of the waits that run it; 0: none */
+    cdp_call *done;    /* whose `done` runs; NULL: none, or it has freed its call */
 } cdp__rpc_here;
 
 CDP__PRIVATE cdp__rpc_here *cdp__rpc_here_of(void) {
@@ -2279,6 +2284,15 @@ CDP__PRIVATE cdp_channel_message cdp__rpc_message(
     return m;
 }
 
+/* What a header says of a deadline. */
+CDP__PRIVATE uint32_t cdp__rpc_time_left(const cdp_rpc *rpc, uint64_t deadline_ns) {
+    const uint64_t now = cdp__now(rpc->os);
+    uint64_t ms;
+    if (deadline_ns == CDP__NEVER) return CDP_NO_TIMEOUT;
+    ms = deadline_ns > now ? (deadline_ns - now + CDP__MS - 1) / CDP__MS : 0;
+    return (uint32_t)cdp__min(ms, CDP_NO_TIMEOUT - 1);
+}
+
 /* The request has left this rank: from now on nobody can say that it did not run. */
 CDP__PRIVATE void cdp__rpc_left(cdp_rpc *rpc, uint32_t to, const cdp__rpc_packet *p) {
     cdp__rpc_call *c = p->kind == CDP__RPC_CALL ? cdp__rpc_call_find(rpc, p->a) : NULL;
@@ -2291,11 +2305,15 @@ CDP__PRIVATE void cdp__rpc_flush(cdp_rpc *rpc, uint32_t to) {
     cdp__rpc_peer *peer = &rpc->peers[to];
     while (peer->queue && !rpc->lost[to]) {
         cdp__rpc_out *o = peer->queue;
-        const cdp_channel_message m =
-            cdp__rpc_message(&o->p, to, o->lent ? o->lent : cdp__rpc_body(o));
+        const cdp__rpc_call *c =
+            o->p.kind == CDP__RPC_CALL ? cdp__rpc_call_find(rpc, o->p.a) : NULL;
+        cdp_channel_message m;
+        cdp_status st;
         const bool offer = o->p.bytes > CDP__RPC_INLINE_MAX;
-        const cdp_status st = offer ? cdp_channel_offer(rpc->channel, &m, &o->handle)
-                                    : cdp_channel_send(rpc->channel, &m);
+        if (c) o->p.b = cdp__rpc_time_left(rpc, c->deadline_ns); /* it has waited */
+        m = cdp__rpc_message(&o->p, to, o->lent ? o->lent : cdp__rpc_body(o));
+        st = offer ? cdp_channel_offer(rpc->channel, &m, &o->handle)
+                   : cdp_channel_send(rpc->channel, &m);
         if (st == CDP_ERR_NOMEM) cdp__rpc_give_up(rpc, to, "out of memory for a message to it");
         if (st != CDP_OK) return;
         cdp__rpc_left(rpc, to, &o->p);
@@ -3058,12 +3076,15 @@ CDP__PRIVATE void cdp__rpc_call_over(cdp_rpc *rpc, cdp__rpc_call *c) {
 
 CDP__PRIVATE void cdp__rpc_done(cdp_rpc *rpc, cdp__rpc_task *task) {
     cdp__rpc_call *c = (cdp__rpc_call *)task;
+    cdp__rpc_here *here = cdp__rpc_here_of();
     cdp_call *call = c->done_call;
     if (call->status != CDP_OK) *cdp__error_slot() = call->error;
+    here->done = call;
     c->done(c->done_user, call);
     cdp_lock_acquire(&rpc->lock);
     c->done_call = NULL;
-    cdp__rpc_publish(rpc, call);
+    if (here->done) cdp__rpc_publish(rpc, call);
+    here->done = NULL;
     cdp__rpc_call_over(rpc, c);
     cdp_lock_release(&rpc->lock);
 }
@@ -3260,15 +3281,15 @@ CDP__PRIVATE const char *cdp__rpc_ran_text(
 CDP__PRIVATE void cdp__rpc_abandon(cdp_rpc *rpc, cdp__rpc_call *c, cdp_status status) {
     cdp__rpc_peer *peer = &rpc->peers[c->to];
     const uint64_t id = cdp__rpc_call_id(c);
+    const bool never_left = !c->left; /* for a call to this rank: there is no request of it yet */
     cdp_ran ran = CDP_RAN_UNKNOWN;
-    if (!c->left && c->to != rpc->rank) {
+    if (never_left && c->to != rpc->rank) {
         (void)(cdp__rpc_take_back(rpc, &rpc->waiting, id)
             || cdp__rpc_take_back(rpc, &peer->queue, id));
         for (peer->queue_end = &peer->queue; *peer->queue_end;)
             peer->queue_end = &(*peer->queue_end)->next;
-        ran = CDP_RAN_NO;
     }
-    if (cdp__rpc_still_here(rpc, c)) ran = CDP_RAN_NO;
+    if (never_left || cdp__rpc_still_here(rpc, c)) ran = CDP_RAN_NO;
     if (status == CDP_ERR_TIMEOUT)
         cdp__rpc_say(rpc, c, status, "no answer within %llu ms%s; %s",
             (unsigned long long)(c->deadline_ns > c->start_ns
@@ -3281,7 +3302,7 @@ CDP__PRIVATE void cdp__rpc_abandon(cdp_rpc *rpc, cdp__rpc_call *c, cdp_status st
             status == CDP_ERR_ABORTED ? "cancelled by cdp_call_cancel()"
                                       : "this rank's rpc was destroyed");
     cdp__rpc_end(rpc, c, status, ran, 0);
-    if (ran == CDP_RAN_NO && c->to != rpc->rank)
+    if (never_left)
         cdp__rpc_wire_over(rpc, c);
     else if (c->to != rpc->rank)
         cdp__rpc_control(rpc, c->to, CDP__RPC_CANCEL, id, 0, 0);
@@ -4053,8 +4074,12 @@ CDP__PRIVATE cdp_status cdp__rpc_answer(cdp_rpc *rpc, cdp__rpc_rq *rq, const cdp
         if (args && args->rref_count && !cdp__rpc_reserve(rpc, args->rref_count))
             return cdp__fail(CDP_ERR_BUSY, "the table of references is full (max_rrefs %u)",
                 rpc->desc.max_rrefs);
-        st = args && args->rref_count ? cdp__rpc_post_rrefs(rpc, rq->pub.from, &p, args, 0, false)
-                                      : cdp__rpc_post(rpc, rq->pub.from, &p, args);
+        if (silent) /* nothing of it can fail for the program: the value is there */
+            cdp__rpc_must_post(rpc, rq->pub.from, &p, NULL);
+        else if (args && args->rref_count)
+            st = cdp__rpc_post_rrefs(rpc, rq->pub.from, &p, args, 0, false);
+        else
+            st = cdp__rpc_post(rpc, rq->pub.from, &p, args);
         if (st != CDP_OK) return st;
         cdp__rpc_uncount(rpc, rq);
     }
@@ -4363,7 +4388,14 @@ CDP__PRIVATE void cdp__rpc_begin(cdp_rpc *rpc, cdp__rpc_rq *rq) {
    link to its sender alone; references in a message are taken over before anything else is looked
    at. May use: the sections above. Lock held. */
 
-/* Takes the references of a message. A text: what is wrong with them. */
+/* References of a message that is not used. */
+CDP__PRIVATE void cdp__rpc_untake(cdp_rpc *rpc, const uint32_t *slots, uint32_t count) {
+    uint32_t i;
+    for (i = 0; i < count; ++i)
+        if (slots[i]) cdp__ref_drop(&rpc->refs, slots[i]);
+}
+
+/* Takes the references of a message. A text: what is wrong with them, and none is taken. */
 CDP__PRIVATE const char *cdp__rpc_take(
     cdp_rpc *rpc, uint32_t from, const cdp__rpc_packet *p, uint32_t *slots) {
     uint32_t i;
@@ -4372,8 +4404,10 @@ CDP__PRIVATE const char *cdp__rpc_take(
         const uint8_t *r = p->records + i * CDP__RPC_RECORD;
         slots[i] = 0;
         if (!cdp__ref_take(&rpc->refs, from, cdp__get_u32(r + 16), cdp__get_u64(r),
-                cdp__get_u64(r + 8), &slots[i]))
+                cdp__get_u64(r + 8), &slots[i])) {
+            cdp__rpc_untake(rpc, slots, i);
             return "a fork that is there already";
+        }
     }
     return NULL;
 }
@@ -4413,9 +4447,12 @@ CDP__PRIVATE const char *cdp__rpc_got_call(
     const char *wrong = cdp__rpc_take(rpc, from, p, slots);
     cdp__rpc_rq *rq;
     if (wrong) return wrong;
-    if (peer->requests >= rpc->share) return "more calls at once than were agreed upon";
-    rq = cdp__rpc_rq_open(rpc);
-    if (!rq) return "out of memory for a call of it";
+    rq = peer->requests < rpc->share ? cdp__rpc_rq_open(rpc) : NULL;
+    if (!rq) {
+        cdp__rpc_untake(rpc, slots, p->rrefs);
+        return peer->requests < rpc->share ? "out of memory for a call of it"
+                                           : "more calls at once than were agreed upon";
+    }
     ++peer->requests;
     rq->pub.from = from;
     rq->pub.function = p->aux;
@@ -4452,7 +4489,10 @@ CDP__PRIVATE const char *cdp__rpc_got_answer(
     cdp__rpc_call *c = cdp__rpc_call_find(rpc, p->a);
     if (p->kind == CDP__RPC_REPLY) wrong = cdp__rpc_take(rpc, from, p, slots);
     if (wrong) return wrong;
-    if (!c || c->to != from || !c->left || c->wire_over) return "an answer to no call";
+    if (!c || c->to != from || !c->left || c->wire_over) {
+        cdp__rpc_untake(rpc, slots, p->kind == CDP__RPC_REPLY ? p->rrefs : 0);
+        return "an answer to no call";
+    }
     if (p->kind == CDP__RPC_REPLY) {
         if (cdp__rpc_reply_came(rpc, c, p, slots, *owned)) *owned = NULL;
     } else {
@@ -4589,6 +4629,12 @@ CDP__PRIVATE const char *cdp__rpc_offered(cdp_rpc *rpc, const cdp_channel_messag
     cdp__rpc_in *came;
     if ((m->kind & 0xff) != CDP__RPC_GRAD && peer->coming >= rpc->share + peer->flight)
         return "more calls at once than were agreed upon";
+    if ((m->kind & 0xff) == CDP__RPC_REPLY) { /* memory for one result of each call */
+        cdp__rpc_call *c = cdp__rpc_call_find(rpc, m->a);
+        if (!c || c->to != m->peer || !c->left || c->wire_over || c->result_comes)
+            return "an answer to no call";
+        c->result_comes = true;
+    }
     came = (cdp__rpc_in *)cdp__alloc_zero(rpc->os, sizeof *came);
     if (!came) return "out of memory for a message of it";
     came->m = *m;
@@ -4903,8 +4949,9 @@ CDP__PRIVATE cdp_status cdp__rpc_wait(cdp_rpc *rpc, bool (*over)(cdp_rpc *rpc, v
         cdp_lock_acquire(&rpc->lock);
     }
     --rpc->waiters;
-    if (st < 0) return st;
-    return over(rpc, arg) ? CDP_OK : CDP_PENDING;
+    if (rpc->phase == CDP__RPC_SHUT) rpc->changed = true; /* cdp_rpc_shutdown() waits for waits */
+    if (over(rpc, arg)) return CDP_OK;
+    return st < 0 ? st : CDP_PENDING;
 }
 
 CDP__PRIVATE void cdp__rpc_worker(void *arg) {
@@ -5148,6 +5195,13 @@ CDP_API void cdp_rpc_destroy(cdp_rpc *rpc) {
     cdp__rpc_rq *rq;
     uint32_t i;
     if (!rpc) return;
+    if (cdp__rpc_here_of()->request || cdp__rpc_here_of()->no_wait || *cdp__inside()) {
+        (void)cdp__fail(CDP_ERR_STATE,
+            "cdp_rpc_destroy: a function or a callback must not destroy an rpc; do it where "
+            "nothing "
+            "of it runs");
+        return;
+    }
     cdp_lock_acquire(&rpc->lock);
     rpc->phase = CDP__RPC_SHUT;
     rpc->leaving = true;
@@ -5185,6 +5239,7 @@ CDP_API void cdp_rpc_destroy(cdp_rpc *rpc) {
         rq->pub.rref_count = 0;
         if (rq->pub.ctx) cdp__ctx_unuse(rpc, rq->pub.ctx);
         rq->pub.ctx = NULL;
+        rq->pub.on = NULL;
     }
     cdp__rpc_tasks(rpc);
     cdp_lock_release(&rpc->lock);
@@ -5325,7 +5380,11 @@ CDP__PRIVATE cdp_status cdp__rpc_add_up(
     }
     cdp_lock_release(&rpc->lock);
     st = cdp_start(rpc->sums, &request, &work);
-    if (st == CDP_OK) st = cdp_work_then(work, cdp__rpc_summed, &sum, &then);
+    if (st == CDP_OK) {
+        st = cdp_work_then(work, cdp__rpc_summed, &sum, &then);
+        /* nobody tells when it ends, which writes to `all` */
+        if (st != CDP_OK) (void)!cdp_work_wait(work);
+    }
     cdp_lock_acquire(&rpc->lock);
     if (st == CDP_OK) st = cdp__rpc_wait(rpc, cdp__rpc_sum_over, &sum, CDP__NEVER, until_ns);
     if (st == CDP_OK && sum.status != CDP_OK) {
@@ -5447,6 +5506,18 @@ CDP__PRIVATE cdp_status cdp__rpc_shut(cdp_rpc *rpc, uint64_t until_ns) {
     return CDP_OK;
 }
 
+/* Other threads may be in waits that have just ended: they leave before the channel is closed. Lock
+   held, released meanwhile. */
+CDP__PRIVATE void cdp__rpc_waits_end(cdp_rpc *rpc, cdp_channel *channel, uint64_t until_ns) {
+    uint64_t seen = 0, now = cdp__now(rpc->os);
+    for (; rpc->waiters && now < until_ns; now = cdp__now(rpc->os)) {
+        cdp_lock_release(&rpc->lock);
+        cdp_channel_wake(channel);
+        (void)!cdp_channel_wait_since(channel, &seen, cdp__min(until_ns, now + 10 * CDP__MS));
+        cdp_lock_acquire(&rpc->lock);
+    }
+}
+
 CDP_API cdp_status cdp_rpc_shutdown(cdp_rpc *rpc, uint32_t timeout_ms) {
     cdp_channel *channel;
     cdp_status st;
@@ -5471,9 +5542,10 @@ CDP_API cdp_status cdp_rpc_shutdown(cdp_rpc *rpc, uint32_t timeout_ms) {
     }
     channel = rpc->channel;
     rpc->phase = CDP__RPC_SHUT;
-    cdp_lock_release(&rpc->lock);
     {
         const cdp_error e = *cdp_last_error();
+        cdp__rpc_waits_end(rpc, channel, until);
+        cdp_lock_release(&rpc->lock);
         cdp__rpc_stop_workers(rpc);
         cdp_channel_close(channel);
         *cdp__error_slot() = e;
@@ -5755,14 +5827,6 @@ CDP__PRIVATE cdp_status cdp__rpc_start_room(cdp_rpc *rpc, cdp__rpc_starting *s) 
     return cdp__rpc_start_check(rpc, s); /* things may have changed meanwhile */
 }
 
-CDP__PRIVATE uint32_t cdp__rpc_time_left(const cdp_rpc *rpc, uint64_t deadline_ns) {
-    const uint64_t now = cdp__now(rpc->os);
-    uint64_t ms;
-    if (deadline_ns == CDP__NEVER) return CDP_NO_TIMEOUT;
-    ms = deadline_ns > now ? (deadline_ns - now + CDP__MS - 1) / CDP__MS : 0;
-    return (uint32_t)cdp__min(ms, CDP_NO_TIMEOUT - 1);
-}
-
 /* To another rank. */
 CDP__PRIVATE cdp_status cdp__rpc_start_far(cdp_rpc *rpc, cdp__rpc_starting *s, cdp__rpc_call *c) {
     const cdp_args *args = &s->desc->args;
@@ -5892,6 +5956,11 @@ CDP__PRIVATE cdp_status cdp__rpc_start_checked(cdp_rpc *rpc, cdp__rpc_starting *
     cdp_status st, room;
     cdp__rpc_start_time(rpc, s);
     room = cdp__rpc_start_room(rpc, s);
+    if (room == CDP_PENDING && !s->call)
+        return cdp__fail_peer(CDP_ERR_TIMEOUT, cdp_world_rank_of(rpc->group, s->to), 0,
+            "%s: %u calls to rank %u (%s) were under way until its deadline (max_calls); it never "
+            "left this rank",
+            s->name, rpc->peers[s->to].flight, s->to, rpc->peers[s->to].name);
     if (room < 0) return room;
     st = cdp__rpc_start_makes(rpc, s);
     if (st != CDP_OK) return st;
@@ -6173,10 +6242,18 @@ CDP_API cdp_status cdp_call_work(cdp_call *call, cdp_work *out) {
 }
 
 CDP_API void cdp_call_free(cdp_call *call) {
+    cdp__rpc_here *here = cdp__rpc_here_of();
+    const bool in_done = call && here->done == call;
     cdp_rpc *rpc;
     uint32_t i;
-    if (!call || call->priv[CDP__CALL_STAGE] != CDP__CALL_ENDED) return;
+    if (!call || (!in_done && call->priv[CDP__CALL_STAGE] != CDP__CALL_ENDED)) return;
     rpc = (cdp_rpc *)(uintptr_t)call->priv[CDP__CALL_RPC];
+    if (in_done) {
+        here->done = NULL;
+        cdp_lock_acquire(&rpc->lock);
+        cdp__rpc_end_work(rpc, call);
+        cdp_lock_release(&rpc->lock);
+    }
     for (i = 0; i < call->rref_count; ++i)
         cdp_rref_drop(call->rrefs[i]);
     if (call->priv[CDP__CALL_MEMORY]) {
@@ -6317,7 +6394,8 @@ CDP_API void cdp_rref_unpin(cdp_rref rref) {
 }
 
 CDP__PRIVATE bool cdp__rpc_not_pending(cdp_rpc *rpc, void *arg) {
-    return rpc->refs.at[*(uint32_t *)arg].state != CDP__REF_PENDING;
+    const cdp__ref *r = &rpc->refs.at[*(uint32_t *)arg];
+    return r->kind != CDP__REF_USER || !r->handles || r->state != CDP__REF_PENDING;
 }
 
 CDP_API cdp_status cdp_rref_confirmed(cdp_rref rref, uint32_t timeout_ms) {
@@ -6334,6 +6412,11 @@ CDP_API cdp_status cdp_rref_confirmed(cdp_rref rref, uint32_t timeout_ms) {
             st = timeout_ms ? cdp__rpc_wait(
                      rpc, cdp__rpc_not_pending, &slot, cdp__rpc_until(rpc, timeout_ms), CDP__NEVER)
                             : CDP_PENDING;
+        /* another thread may have shut the rpc down, which drops what is left */
+        slot = cdp__rpc_slot(rpc, "cdp_rref_confirmed", rref);
+        if (!slot) st = cdp_last_error()->status;
+    }
+    if (slot) {
         if (rpc->refs.at[slot].state == CDP__REF_BROKEN)
             st = cdp__fail_peer(rpc->extra[slot].broken,
                 cdp_world_rank_of(rpc->group, rpc->refs.at[slot].rank), 0,
