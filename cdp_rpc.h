@@ -57,9 +57,10 @@
         optimizer          steps on the owners of parameters
         (implementation) table: owners, users, forks and holds by number; forks: who must know whom
         before a value may be destroyed; waves: which gradients flow where; packets: messages as
-        bytes; rpc-state, rpc-send, rpc-contexts, rpc-calls, rpc-sums, rpc-passes, rpc-requests,
-        rpc-intake, rpc-waits, rpc-life, rpc-shutdown, rpc-facts, rpc-start, rpc-references,
-        rpc-replies, rpc-gradients, update-rules, rpc-optimizer, rpc-create
+        bytes; rpc-state, rpc-pools, rpc-send, rpc-contexts, rpc-calls, rpc-sums, rpc-passes,
+        rpc-requests, rpc-intake, rpc-waits, rpc-life, rpc-shutdown, rpc-facts, rpc-records,
+        rpc-start, rpc-call-waits, rpc-references, rpc-replies, rpc-gradients, update-rules,
+        rpc-optimizer, rpc-create
 
     API BY TASK
         I want to...                                       call
@@ -88,6 +89,8 @@
         compute gradients over all ranks                   cdp_ctx_backward, cdp_ctx_grad
         train a table of which few rows are used           .grad_rows of cdp_backward
         send or return much without a copy                 .release, cdp_rpc_reply_value
+        get a result in memory of the program              .into of cdp_call
+        see when the last calls left, ran and ended        cdp_rpc_records
         update parameters on their ranks                   cdp_dist_optim_step
 
     COMING FROM torch.distributed.rpc
@@ -139,10 +142,10 @@
         From the os of the group. Arguments and results are copied in the call that takes them, so
         the caller's memory is free again when it returns, unless .release is set. Bodies of more
         than 64 KiB stay with their sender until the receiver has room (max_queue_bytes). At most
-        max_calls calls to one rank are under way, and a rank serves at most its part of max_queue
-        for each other one: more wait at the caller. Records are kept and used again, and so is
-        the memory of messages of more than 64 KiB: at most twice max_message_bytes that nothing
-        uses.
+        max_calls calls to one rank, with max_call_bytes of arguments, are under way, and a rank
+        serves at most its part of max_queue for each other one: more wait at the caller. Records
+        are kept and used again, and so is the memory of messages of more than 64 KiB: at most twice
+        max_message_bytes that nothing uses.
 
     ERRORS
         See cdp_rpc_start(). `ran` of cdp_call says whether the function ran: NO is certain, YES is
@@ -274,14 +277,17 @@ typedef struct cdp_rpc_desc {
     /* a thread that waits inside a function does not run others meanwhile: functions of ranks that
        call each other can then hold all workers until their calls end with TIMEOUT */
     bool no_help;
-    /* a call to a rank that has max_calls under way already is BUSY (default: it waits; inside
-       callbacks it is always BUSY) */
+    /* a call to a rank that has max_calls under way already, or max_call_bytes, is BUSY (default:
+       it waits; inside callbacks it is always BUSY) */
     bool fail_when_full;
     uint32_t timeout_ms; /* of calls that give none (default: 60000; CDP_NO_TIMEOUT) */
     uint32_t max_calls;  /* under way from this rank to one other (default: 256) */
-    uint32_t max_queue;  /* waiting or running here; each rank may use its equal part
+    /* of the arguments of those; a call that finds more waits, or is BUSY, as for max_calls, but
+       not if none is under way (default: 64 MiB) */
+    uint64_t max_call_bytes;
+    uint32_t max_queue; /* waiting or running here; each rank may use its equal part
                             (default: 4096) */
-    uint32_t max_depth;  /* functions on top of each other in one thread that waits (default: 16) */
+    uint32_t max_depth; /* functions on top of each other in one thread that waits (default: 16) */
     uint64_t max_message_bytes; /* of one message, both ways (default: 64 MiB) */
     uint64_t max_queue_bytes;   /* memory for long arguments that wait here (default: 256 MiB) */
     uint32_t max_rrefs;    /* entries of the table of references; a fork, and a child that is being
@@ -334,8 +340,21 @@ typedef struct cdp_rpc_stats {
     uint64_t pending;   /* of those: not confirmed yet */
     uint64_t forks;     /* references of others to values of this rank */
     uint64_t holds;     /* references on their way to others */
-    uint64_t refused;   /* requests that did not run */
+    uint64_t refused;   /* requests that did not run, since the rpc was created */
     uint64_t contexts;  /* of gradients, that this rank takes part in */
+    uint64_t kept;      /* of calls_in: their function has returned without a reply (LATER) */
+    uint64_t parked;    /* of queued: waiting for the value that they are to run on */
+    uint64_t passes;    /* backward passes that are under way on this rank */
+    uint64_t workers, workers_idle;
+    uint64_t call_bytes;          /* of the arguments of calls_out */
+    uint64_t queue_bytes;         /* memory for long arguments that are here, see max_queue_bytes */
+    uint64_t bytes_out, bytes_in; /* of messages with other ranks, since the rpc was created */
+    uint64_t one_way;             /* one-way calls that were started here, since then */
+    uint64_t late; /* since then: calls of this rank that ended with TIMEOUT, and requests that did
+                      not run since their time was over */
+    /* Nanoseconds that calls of this rank took, of the last ones that cdp_rpc_records() has: half
+       of them at most p50, 99 of 100 at most p99; 0: there are none. */
+    uint64_t p50_ns, p99_ns, worst_ns;
 } cdp_rpc_stats;
 /* How much there is now. All zero for NULL. Any thread. */
 CDP_API cdp_rpc_stats cdp_rpc_stats_of(cdp_rpc *rpc);
@@ -370,6 +389,11 @@ typedef struct cdp_call {
     uint32_t tensor_count;
     cdp_tensor *tensors; /* in memory of the call */
     cdp_error error;     /* why it failed */
+    /* Set before the start, where the contents of the result go: memory of the program, aligned to
+       8 bytes, that nobody else uses until the call has ended; cdp_call_free() does not free it.
+       Tensors come first, each filled up to a multiple of 8 bytes. A result that is longer: the
+       call fails with INVALID, and `ran` is YES (default: memory of the library). */
+    cdp_iov into;
     uint64_t priv[10];
 } cdp_call;
 
@@ -446,6 +470,24 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_call_work(cdp_call *call, cdp_work *out);
    way: nothing happens then. NULL is allowed. Before cdp_rpc_destroy(), unless it has neither a
    result nor references. */
 CDP_API void cdp_call_free(cdp_call *call);
+
+/* What is remembered of one call. Times are of os->now_ns of this rank; 0: not yet, or that happens
+   on the other rank. */
+typedef struct cdp_rpc_record {
+    uint64_t call;       /* its number on the rank that calls: the same in its record there */
+    uint32_t from, to;   /* ranks; both this one: a call to oneself */
+    uint32_t function;   /* 0: a value was asked for */
+    cdp_status status;   /* PENDING: under way; of a call in: what was answered */
+    cdp_ran ran;         /* did the function run? */
+    uint64_t start_ns;   /* it was started, or came here */
+    uint64_t sent_ns;    /* it left this rank */
+    uint64_t run_ns;     /* its function began */
+    uint64_t replied_ns; /* its answer was given */
+    uint64_t end_ns; /* it ended for its caller; of cdp_rpc_remote(): its function has replied */
+} cdp_rpc_record;
+/* The last calls from and to this rank, at most `max` and at most 256 of them, the oldest first.
+   They are always recorded. Returns how many; 0 if rpc or out is NULL. Any thread. */
+CDP_API uint32_t cdp_rpc_records(cdp_rpc *rpc, cdp_rpc_record *out, uint32_t max);
 
 /* ---- >>references ---------------------------------------------------------------------------- */
 
@@ -1733,7 +1775,9 @@ typedef struct cdp__rpc_call {
     uint32_t index, uses, next_free;
     uint32_t to, function;
     uint64_t start_ns, deadline_ns;
-    cdp_call *call; /* NULL: nobody waits for it any more */
+    uint64_t bytes;  /* of its arguments */
+    uint64_t record; /* its number among records */
+    cdp_call *call;  /* NULL: nobody waits for it any more */
     cdp_call *done_call;
     void (*done)(void *user, cdp_call *call);
     void *done_user;
@@ -1787,6 +1831,7 @@ typedef struct cdp__rpc_rq {
     uint64_t room[32];
     cdp_rref refs[CDP__RPC_RREFS];
     uint64_t counted;   /* of in_bytes */
+    uint64_t record;    /* its number among records */
     uint64_t passed_ns; /* since when waits that have too little time pass it over, or 0 */
     bool cancelled, in_function;
 } cdp__rpc_rq;
@@ -1816,12 +1861,13 @@ typedef struct cdp__rpc_in {
 typedef struct cdp__rpc_peer {
     cdp__rpc_task task; /* tells the program that it is lost */
     char name[CDP__RPC_NAME];
-    uint32_t limit;    /* calls under way to it */
-    uint32_t flight;   /* calls under way to it */
-    uint32_t requests; /* of it, here */
-    uint32_t coming;   /* long bodies of it, in `in` */
-    uint32_t marks;    /* how many gradients it may still send */
-    bool dropped;      /* it was given up */
+    uint32_t limit;        /* calls under way to it */
+    uint32_t flight;       /* calls under way to it */
+    uint64_t flight_bytes; /* of their arguments */
+    uint32_t requests;     /* of it, here */
+    uint32_t coming;       /* long bodies of it, in `in` */
+    uint32_t marks;        /* how many gradients it may still send */
+    bool dropped;          /* it was given up */
     cdp_error why;
     uint64_t sent, received;          /* messages to it and from it, for the sums of shutdown */
     cdp__rpc_out *queue, **queue_end; /* what there was no room for yet */
@@ -1844,6 +1890,7 @@ typedef enum cdp__rpc_phase {
 } cdp__rpc_phase;
 
 #define CDP__RPC_BUILTINS 3u
+#define CDP__RPC_RECORDS 256u
 
 /* Memory for long messages, which is kept for the next ones: fresh memory of the system costs as
    much as a copy. */
@@ -1896,7 +1943,9 @@ struct cdp_rpc {
 
     cdp__rpc_task *tasks, **tasks_end;
     uint64_t timer_ns;
-    uint64_t refused;
+    uint64_t refused, late, one_ways, bytes_out, bytes_in; /* since it was created */
+    cdp_rpc_record *records; /* of the last CDP__RPC_RECORDS calls, by their numbers */
+    uint64_t record_count;
     uint32_t waiters; /* threads in waits */
     bool changed;     /* waits should look again */
 
@@ -2026,7 +2075,35 @@ CDP__PRIVATE const char *cdp__rpc_function_name(const cdp_rpc *rpc, uint32_t id,
     return text;
 }
 
-/* ---- records */
+/* ---- >>rpc-pools: records of calls and requests, memory of long messages --------------------- */
+
+/* Knows: what was used once and is kept for the next use, what is remembered of calls. Promises: a
+   record that ended is not taken for the one that uses its memory. May use: rpc-state, table.
+   Lock held. */
+
+/* ---- what is remembered of calls */
+
+/* A new one, under way; its number is not 0. */
+CDP__PRIVATE uint64_t cdp__rpc_record_new(
+    cdp_rpc *rpc, uint64_t call, uint32_t from, uint32_t to, uint32_t function, uint64_t start_ns) {
+    cdp_rpc_record *r = &rpc->records[++rpc->record_count % CDP__RPC_RECORDS];
+    memset(r, 0, sizeof *r);
+    r->call = call;
+    r->from = from;
+    r->to = to;
+    r->function = function;
+    r->status = CDP_PENDING;
+    r->start_ns = start_ns;
+    return rpc->record_count;
+}
+
+/* NULL: it has made room for later ones. */
+CDP__PRIVATE cdp_rpc_record *cdp__rpc_record_of(cdp_rpc *rpc, uint64_t number) {
+    if (!number || rpc->record_count - number >= CDP__RPC_RECORDS) return NULL;
+    return &rpc->records[number % CDP__RPC_RECORDS];
+}
+
+/* ---- records of calls and requests */
 
 /* A record that was not used before. */
 CDP__PRIVATE bool cdp__rpc_call_more(cdp_rpc *rpc) {
@@ -2105,6 +2182,22 @@ CDP__PRIVATE bool cdp__rpc_turn(const cdp_rpc *rpc, const cdp__rpc_call *c) {
     return true;
 }
 
+CDP__PRIVATE void cdp__rpc_record_call(cdp_rpc *rpc, cdp__rpc_call *c) {
+    c->record =
+        cdp__rpc_record_new(rpc, cdp__rpc_call_id(c), rpc->rank, c->to, c->function, c->start_ns);
+    rpc->one_ways += c->one_way;
+}
+
+/* It has ended for its caller; what is said later does not count. */
+CDP__PRIVATE void cdp__rpc_record_end(
+    cdp_rpc *rpc, const cdp__rpc_call *c, cdp_status status, cdp_ran ran) {
+    cdp_rpc_record *r = cdp__rpc_record_of(rpc, c->record);
+    if (!r || r->end_ns) return;
+    r->status = status;
+    r->ran = ran;
+    r->end_ns = cdp__now(rpc->os);
+}
+
 /* ---- memory of long messages */
 
 /* Memory that is not used goes back to the system. */
@@ -2170,7 +2263,7 @@ CDP__PRIVATE cdp__rpc_rq *cdp__rpc_rq_open(cdp_rpc *rpc) {
     if (!rq) return NULL;
     memset(rq, 0, offsetof(cdp__rpc_rq, room));
     memset(rq->refs, 0, sizeof rq->refs);
-    rq->counted = rq->passed_ns = 0;
+    rq->counted = rq->passed_ns = rq->record = 0;
     rq->cancelled = rq->in_function = false;
     rq->pub.rpc = rpc;
     rq->pub.user = rpc->desc.user;
@@ -2296,8 +2389,11 @@ CDP__PRIVATE uint32_t cdp__rpc_time_left(const cdp_rpc *rpc, uint64_t deadline_n
 /* The request has left this rank: from now on nobody can say that it did not run. */
 CDP__PRIVATE void cdp__rpc_left(cdp_rpc *rpc, uint32_t to, const cdp__rpc_packet *p) {
     cdp__rpc_call *c = p->kind == CDP__RPC_CALL ? cdp__rpc_call_find(rpc, p->a) : NULL;
+    cdp_rpc_record *r = c ? cdp__rpc_record_of(rpc, c->record) : NULL;
     ++rpc->peers[to].sent;
+    rpc->bytes_out += p->bytes;
     if (c) c->left = true;
+    if (r) r->sent_ns = cdp__now(rpc->os);
 }
 
 /* What a peer's queue holds leaves as far as there is room. */
@@ -3094,6 +3190,8 @@ CDP__PRIVATE void cdp__rpc_end(
     cdp_rpc *rpc, cdp__rpc_call *c, cdp_status status, cdp_ran ran, int32_t code) {
     cdp_call *call = c->call;
     if (!call) return;
+    cdp__rpc_record_end(rpc, c, status, ran);
+    rpc->late += status == CDP_ERR_TIMEOUT;
     c->call = NULL;
     call->status = status;
     call->ran = ran;
@@ -3116,8 +3214,10 @@ CDP__PRIVATE void cdp__rpc_end(
 CDP__PRIVATE void cdp__rpc_wire_over(cdp_rpc *rpc, cdp__rpc_call *c) {
     const uint32_t on = c->on;
     if (c->wire_over) return;
+    cdp__rpc_record_end(rpc, c, CDP_OK, CDP_RAN_UNKNOWN); /* nobody waited for it */
     c->wire_over = true;
     --rpc->peers[c->to].flight;
+    rpc->peers[c->to].flight_bytes -= c->bytes;
     rpc->changed = true;
     c->on = 0;
     if (c->order) rpc->confirmed = true; /* it may be the turn of the next one */
@@ -3142,10 +3242,11 @@ CDP__PRIVATE CDP__PRINTF(4, 5) void cdp__rpc_say(
         rpc->peers[c->to].name, text);
 }
 
-/* Room for a result: references first. NULL: out of memory. */
+/* Room for a result: for references, and then, or where the program wants it, for its contents.
+   NULL: out of memory. */
 CDP__PRIVATE uint8_t *cdp__rpc_result_room(
     cdp_rpc *rpc, cdp_call *call, uint32_t rrefs, uint32_t tensors, uint64_t bytes) {
-    const uint64_t need = rrefs * sizeof(cdp_rref) + bytes;
+    const uint64_t need = rrefs * sizeof(cdp_rref) + (call->into.data ? 0 : bytes);
     uint8_t *at = (uint8_t *)&call->priv[CDP__CALL_ROOM];
     if (tensors) {
         call->tensors = (cdp_tensor *)cdp__alloc(rpc->os, tensors * sizeof *call->tensors);
@@ -3160,7 +3261,17 @@ CDP__PRIVATE uint8_t *cdp__rpc_result_room(
     }
     call->rrefs = rrefs ? (cdp_rref *)(void *)at : NULL;
     call->rref_count = rrefs;
-    return at;
+    return call->into.data ? (uint8_t *)call->into.data : at + rrefs * sizeof(cdp_rref);
+}
+
+/* Where the program wants the result, there is room for it; else the call has failed. */
+CDP__PRIVATE bool cdp__rpc_result_fits(cdp_rpc *rpc, cdp__rpc_call *c, uint64_t bytes) {
+    if (!c->call->into.data || bytes <= c->call->into.bytes) return true;
+    cdp__rpc_say(rpc, c, CDP_ERR_INVALID,
+        "its result has %llu bytes, into of the cdp_call has room for %llu",
+        (unsigned long long)bytes, (unsigned long long)c->call->into.bytes);
+    cdp__rpc_end(rpc, c, CDP_ERR_INVALID, CDP_RAN_YES, 0);
+    return false;
 }
 
 /* The area of a result is in its place: its tensors are `like`. */
@@ -3177,7 +3288,7 @@ CDP__PRIVATE void cdp__rpc_own_reply(cdp_rpc *rpc, cdp__rpc_call *c, const cdp_a
     const uint64_t bytes = cdp__rpc_args_bytes(args);
     uint8_t *at = NULL;
     uint32_t i;
-    if (!c->call) return;
+    if (!c->call || !cdp__rpc_result_fits(rpc, c, bytes)) return;
     at = cdp__rpc_result_room(rpc, c->call, rrefs, args ? args->tensor_count : 0, bytes);
     if (!at) {
         cdp__rpc_say(rpc, c, CDP_ERR_NOMEM, "out of memory: its result needs %llu bytes",
@@ -3189,10 +3300,16 @@ CDP__PRIVATE void cdp__rpc_own_reply(cdp_rpc *rpc, cdp__rpc_call *c, const cdp_a
         c->call->rrefs[i] = args->rrefs[i];
         ++rpc->refs.at[(uint32_t)args->rrefs[i].slot].handles;
     }
-    at += rrefs * sizeof(cdp_rref);
     cdp__rpc_gather(at, args);
     cdp__rpc_result_in(c->call, args ? args->tensors : NULL, at, bytes);
     cdp__rpc_end(rpc, c, CDP_OK, CDP_RAN_YES, 0);
+}
+
+/* References of a message that is not used. */
+CDP__PRIVATE void cdp__rpc_untake(cdp_rpc *rpc, const uint32_t *slots, uint32_t count) {
+    uint32_t i;
+    for (i = 0; i < count; ++i)
+        if (slots[i]) cdp__ref_drop(&rpc->refs, slots[i]);
 }
 
 /* A result has come; its references were taken over already. `owned`: the body is ours. True:
@@ -3208,16 +3325,14 @@ CDP__PRIVATE bool cdp__rpc_reply_came(cdp_rpc *rpc, cdp__rpc_call *c, const cdp_
         if (like[i].value)
             like[i].value = cdp__ctx_import(rpc, c->ctx, p->slot, c->to, like[i].value);
     }
-    if (!c->call) {
-        for (i = 0; i < p->rrefs; ++i)
-            if (slots[i]) cdp__ref_drop(&rpc->refs, slots[i]);
+    if (!c->call || !cdp__rpc_result_fits(rpc, c, p->area_bytes)) {
+        cdp__rpc_untake(rpc, slots, p->rrefs);
         return false;
     }
-    kept = owned && !p->rrefs;
+    kept = owned && !p->rrefs && !c->call->into.data;
     at = cdp__rpc_result_room(rpc, c->call, p->rrefs, p->tensors, kept ? 0 : p->area_bytes);
     if (!at) {
-        for (i = 0; i < p->rrefs; ++i)
-            if (slots[i]) cdp__ref_drop(&rpc->refs, slots[i]);
+        cdp__rpc_untake(rpc, slots, p->rrefs);
         cdp__rpc_say(rpc, c, CDP_ERR_NOMEM, "out of memory: its result needs %llu bytes",
             (unsigned long long)p->area_bytes);
         cdp__rpc_end(rpc, c, CDP_ERR_NOMEM, CDP_RAN_YES, 0);
@@ -3227,7 +3342,6 @@ CDP__PRIVATE bool cdp__rpc_reply_came(cdp_rpc *rpc, cdp__rpc_call *c, const cdp_
         memset(&c->call->rrefs[i], 0, sizeof(cdp_rref));
         if (slots[i]) c->call->rrefs[i] = cdp__rpc_rref(rpc, slots[i]);
     }
-    at += p->rrefs * sizeof(cdp_rref);
     if (kept) {
         at = (uint8_t *)(uintptr_t)p->area;
         c->call->priv[CDP__CALL_MEMORY] = (uint64_t)(uintptr_t)owned;
@@ -3315,6 +3429,7 @@ CDP__PRIVATE void cdp__rpc_call_failed(
         cdp__rpc_say(rpc, c, status, "%s", why);
         cdp__rpc_end(rpc, c, status, ran, 0);
     }
+    cdp__rpc_record_end(rpc, c, status, ran);
     cdp__rpc_wire_over(rpc, c);
 }
 
@@ -3981,9 +4096,14 @@ CDP__PRIVATE void cdp__rpc_value_fail(
 /* ---- answers */
 
 /* The request is over; its record ends when its function has returned, too. */
-CDP__PRIVATE void cdp__rpc_replied(cdp_rpc *rpc, cdp__rpc_rq *rq) {
+CDP__PRIVATE void cdp__rpc_replied(cdp_rpc *rpc, cdp__rpc_rq *rq, cdp_status status) {
+    cdp_rpc_record *record = cdp__rpc_record_of(rpc, rq->record);
     const uint32_t on = rq->on, makes = rq->makes;
     uint32_t i;
+    if (record) {
+        record->replied_ns = cdp__now(rpc->os);
+        if (record->from != rpc->rank || !record->end_ns) record->status = status;
+    }
     rq->stage = CDP__RPC_REPLIED;
     rq->on = rq->makes = 0;
     for (i = 0; i < rq->pub.rref_count; ++i)
@@ -4036,13 +4156,16 @@ CDP__PRIVATE void cdp__rpc_answer_fail(
     } else {
         cdp__rpc_send_fail(rpc, rq->pub.from, rq->call, status, ran, code, text);
     }
-    cdp__rpc_replied(rpc, rq);
+    cdp__rpc_replied(rpc, rq, status);
 }
 
 /* It does not run. */
 CDP__PRIVATE void cdp__rpc_refuse(
     cdp_rpc *rpc, cdp__rpc_rq *rq, cdp_status status, cdp_ran ran, int32_t code, const char *text) {
+    cdp_rpc_record *record = cdp__rpc_record_of(rpc, rq->record);
     ++rpc->refused;
+    rpc->late += status == CDP_ERR_TIMEOUT;
+    if (record) record->ran = ran;
     cdp__rpc_answer_fail(rpc, rq, status, ran, code, text);
 }
 
@@ -4083,7 +4206,7 @@ CDP__PRIVATE cdp_status cdp__rpc_answer(cdp_rpc *rpc, cdp__rpc_rq *rq, const cdp
         if (st != CDP_OK) return st;
         cdp__rpc_uncount(rpc, rq);
     }
-    cdp__rpc_replied(rpc, rq);
+    cdp__rpc_replied(rpc, rq, CDP_OK);
     return CDP_OK;
 }
 
@@ -4246,11 +4369,17 @@ CDP__PRIVATE void cdp__rpc_run(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     cdp__rpc_here *here = cdp__rpc_here_of();
     cdp__rpc_rq *outer = here->request;
     const uint32_t no_wait = (rq->f->flags & CDP_RPC_INLINE) ? 1 : 0;
-    const bool late = rq->pub.deadline_ns <= cdp__now(rpc->os);
+    const uint64_t now = cdp__now(rpc->os);
+    const bool late = rq->pub.deadline_ns <= now;
+    cdp_rpc_record *record = cdp__rpc_record_of(rpc, rq->record);
     if (rq->cancelled || late) {
         cdp__rpc_refuse(rpc, rq, rq->cancelled ? CDP_ERR_ABORTED : CDP_ERR_TIMEOUT, CDP_RAN_NO, 0,
             rq->cancelled ? "cancelled before it ran" : "its time was over before it ran");
         return;
+    }
+    if (record) {
+        record->run_ns = now;
+        record->ran = CDP_RAN_YES;
     }
     rq->stage = CDP__RPC_RUNNING;
     rq->in_function = true;
@@ -4388,13 +4517,6 @@ CDP__PRIVATE void cdp__rpc_begin(cdp_rpc *rpc, cdp__rpc_rq *rq) {
    link to its sender alone; references in a message are taken over before anything else is looked
    at. May use: the sections above. Lock held. */
 
-/* References of a message that is not used. */
-CDP__PRIVATE void cdp__rpc_untake(cdp_rpc *rpc, const uint32_t *slots, uint32_t count) {
-    uint32_t i;
-    for (i = 0; i < count; ++i)
-        if (slots[i]) cdp__ref_drop(&rpc->refs, slots[i]);
-}
-
 /* Takes the references of a message. A text: what is wrong with them, and none is taken. */
 CDP__PRIVATE const char *cdp__rpc_take(
     cdp_rpc *rpc, uint32_t from, const cdp__rpc_packet *p, uint32_t *slots) {
@@ -4443,6 +4565,7 @@ CDP__PRIVATE const char *cdp__rpc_target(cdp_rpc *rpc, cdp__rpc_rq *rq, const cd
 CDP__PRIVATE const char *cdp__rpc_got_call(
     cdp_rpc *rpc, uint32_t from, const cdp__rpc_packet *p, uint8_t **owned, bool cancelled) {
     cdp__rpc_peer *peer = &rpc->peers[from];
+    const uint64_t now = cdp__now(rpc->os);
     uint32_t slots[CDP__RPC_RREFS], i;
     const char *wrong = cdp__rpc_take(rpc, from, p, slots);
     cdp__rpc_rq *rq;
@@ -4458,9 +4581,11 @@ CDP__PRIVATE const char *cdp__rpc_got_call(
     rq->pub.function = p->aux;
     rq->pub.one_way = (p->flags & CDP__RPC_ONE_WAY) != 0;
     rq->pub.remote = (p->flags & CDP__RPC_REMOTE) != 0;
-    rq->pub.deadline_ns = cdp__deadline(rpc->os, (uint32_t)p->b);
+    rq->pub.deadline_ns =
+        (uint32_t)p->b == CDP_NO_TIMEOUT ? CDP__NEVER : now + (uint32_t)p->b * CDP__MS;
     rq->pub.rrefs = rq->refs;
     rq->pub.rref_count = p->rrefs;
+    rq->record = cdp__rpc_record_new(rpc, p->a, from, rpc->rank, p->aux, now);
     rq->call = p->a;
     rq->flags = p->flags;
     rq->cancelled = cancelled;
@@ -4554,6 +4679,7 @@ CDP__PRIVATE const char *cdp__rpc_got(
     cdp_rpc *rpc, uint32_t from, const cdp__rpc_packet *p, uint8_t **owned, bool cancelled) {
     bool honest = true;
     ++rpc->peers[from].received;
+    rpc->bytes_in += p->bytes;
     switch (p->kind) {
     case CDP__RPC_CALL: return cdp__rpc_got_call(rpc, from, p, owned, cancelled);
     case CDP__RPC_REPLY:
@@ -5015,6 +5141,7 @@ CDP__PRIVATE void cdp__rpc_defaults(cdp_rpc *rpc) {
     d->timeout_ms = cdp__def(d->timeout_ms, 60000u);
     d->workers = d->no_workers || !threads ? 0 : cdp__def(d->workers, 4u);
     d->max_calls = cdp__def(d->max_calls, 256u);
+    d->max_call_bytes = cdp__def(d->max_call_bytes, 64ull << 20);
     d->max_queue = cdp__def(d->max_queue, 4096u);
     d->max_depth = cdp__def(d->max_depth, 16u);
     d->max_message_bytes = cdp__def(d->max_message_bytes, 64ull << 20);
@@ -5034,9 +5161,10 @@ CDP__PRIVATE cdp_status cdp__rpc_memory(cdp_rpc *rpc) {
     rpc->uses =
         (cdp__rpc_use *)cdp__alloc_zero(rpc->os, rpc->desc.function_count * sizeof *rpc->uses);
     rpc->scratch = (uint8_t *)cdp__alloc(rpc->os, CDP__RPC_INLINE_MAX);
+    rpc->records = (cdp_rpc_record *)cdp__alloc(rpc->os, CDP__RPC_RECORDS * sizeof *rpc->records);
     rpc->threads =
         (void **)cdp__alloc_zero(rpc->os, (rpc->desc.workers + 1) * sizeof *rpc->threads);
-    if (!rpc->peers || !rpc->lost || !rpc->uses || !rpc->scratch || !rpc->threads
+    if (!rpc->peers || !rpc->lost || !rpc->uses || !rpc->scratch || !rpc->threads || !rpc->records
         || !cdp__lock_open(&rpc->lock, rpc->os, true))
         return cdp__fail_nomem("an rpc", rpc->ranks * sizeof *rpc->peers + CDP__RPC_INLINE_MAX);
     for (r = 0; r < rpc->ranks; ++r)
@@ -5165,6 +5293,7 @@ CDP__PRIVATE void cdp__rpc_free_parts(cdp_rpc *rpc) {
     cdp__free(os, rpc->lost);
     cdp__free(os, rpc->uses);
     cdp__free(os, rpc->scratch);
+    cdp__free(os, rpc->records);
     cdp__free(os, rpc->threads);
     cdp__free(os, rpc->refs.at);
     cdp__free(os, rpc->refs.heads);
@@ -5675,9 +5804,10 @@ CDP_API uint64_t cdp_rpc_describe(cdp_rpc *rpc, char *out, uint64_t size) {
         rpc->peers ? rpc->peers[rpc->rank].name : "", rpc->phase ? ", has shut down" : "");
     cdp__text_add(&t,
         "  %u workers, %u idle; timeout_ms %u, max_calls %u, max_queue %u, max_depth %u, "
-        "max_rrefs %u, max_message_bytes %llu, max_queue_bytes %llu\n",
+        "max_rrefs %u, max_call_bytes %llu, max_message_bytes %llu, max_queue_bytes %llu\n",
         rpc->desc.workers, rpc->idle, rpc->desc.timeout_ms, rpc->desc.max_calls,
         rpc->desc.max_queue, rpc->desc.max_depth, rpc->desc.max_rrefs,
+        (unsigned long long)rpc->desc.max_call_bytes,
         (unsigned long long)rpc->desc.max_message_bytes,
         (unsigned long long)rpc->desc.max_queue_bytes);
     for (r = 0; r < rpc->ranks; ++r)
@@ -5692,10 +5822,47 @@ CDP_API uint64_t cdp_rpc_describe(cdp_rpc *rpc, char *out, uint64_t size) {
     return t.used;
 }
 
-CDP_API cdp_rpc_stats cdp_rpc_stats_of(cdp_rpc *rpc) {
+/* ---- >>rpc-records: how much there is, and the last calls ------------------------------------ */
+
+/* Knows: tables, lists, what is remembered of calls. Promises: it changes nothing. May use:
+   rpc-state. */
+
+CDP__PRIVATE int cdp__rpc_longer(const void *a, const void *b) {
+    uint64_t x, y;
+    memcpy(&x, a, sizeof x);
+    memcpy(&y, b, sizeof y);
+    return (x > y) - (x < y);
+}
+
+/* How long the last calls of this rank took. */
+CDP__PRIVATE void cdp__rpc_times(const cdp_rpc *rpc, cdp_rpc_stats *s) {
+    uint64_t took[CDP__RPC_RECORDS], i, n = 0;
+    for (i = 0; i < cdp__min(rpc->record_count, CDP__RPC_RECORDS); ++i) {
+        const cdp_rpc_record *r = &rpc->records[(rpc->record_count - i) % CDP__RPC_RECORDS];
+        if (r->from == rpc->rank && r->end_ns) took[n++] = r->end_ns - r->start_ns;
+    }
+    if (!n) return;
+    qsort(took, (size_t)n, sizeof *took, cdp__rpc_longer);
+    s->p50_ns = took[(n - 1) / 2];
+    s->p99_ns = took[(n * 99 + 99) / 100 - 1];
+    s->worst_ns = took[n - 1];
+}
+
+CDP__PRIVATE void cdp__rpc_count_requests(const cdp_rpc *rpc, cdp_rpc_stats *s) {
     const cdp__rpc_rq *rq;
+    for (rq = rpc->all; rq; rq = rq->after) {
+        if (rq->stage == CDP__RPC_REPLIED) continue;
+        ++s->calls_in;
+        s->queued += rq->stage < CDP__RPC_RUNNING;
+        s->parked += rq->stage == CDP__RPC_PARKED;
+        s->kept += rq->stage == CDP__RPC_KEPT;
+    }
+}
+
+CDP_API cdp_rpc_stats cdp_rpc_stats_of(cdp_rpc *rpc) {
+    const cdp_ctx *ctx;
     cdp_rpc_stats s;
-    uint32_t slot;
+    uint32_t i;
     memset(&s, 0, sizeof s);
     if (!rpc) return s;
     cdp_lock_acquire(&rpc->lock);
@@ -5706,16 +5873,35 @@ CDP_API cdp_rpc_stats cdp_rpc_stats_of(cdp_rpc *rpc) {
     s.users = rpc->refs.used[CDP__REF_USER];
     s.forks = rpc->refs.used[CDP__REF_FORK];
     s.holds = rpc->refs.used[CDP__REF_HOLD];
-    for (rq = rpc->all; rq; rq = rq->after) {
-        if (rq->stage == CDP__RPC_REPLIED) continue;
-        ++s.calls_in;
-        s.queued += rq->stage < CDP__RPC_RUNNING;
-    }
-    for (slot = 1; slot < rpc->refs.room; ++slot)
-        s.pending += rpc->refs.at[slot].kind == CDP__REF_USER
-            && rpc->refs.at[slot].state == CDP__REF_PENDING;
+    s.workers = rpc->thread_count;
+    s.workers_idle = rpc->idle;
+    s.queue_bytes = rpc->in_bytes;
+    s.bytes_out = rpc->bytes_out;
+    s.bytes_in = rpc->bytes_in;
+    s.one_way = rpc->one_ways;
+    s.late = rpc->late;
+    for (ctx = rpc->contexts; ctx; ctx = ctx->next)
+        s.passes += !ctx->failed && (ctx->w.open || ctx->mine);
+    for (i = 0; i < rpc->ranks; ++i)
+        s.call_bytes += rpc->peers[i].flight_bytes;
+    for (i = 1; i < rpc->refs.room; ++i)
+        s.pending +=
+            rpc->refs.at[i].kind == CDP__REF_USER && rpc->refs.at[i].state == CDP__REF_PENDING;
+    cdp__rpc_count_requests(rpc, &s);
+    cdp__rpc_times(rpc, &s);
     cdp_lock_release(&rpc->lock);
     return s;
+}
+
+CDP_API uint32_t cdp_rpc_records(cdp_rpc *rpc, cdp_rpc_record *out, uint32_t max) {
+    uint32_t n, i;
+    if (!rpc || !out) return 0;
+    cdp_lock_acquire(&rpc->lock);
+    n = (uint32_t)cdp__min(cdp__min(rpc->record_count, CDP__RPC_RECORDS), max);
+    for (i = 0; i < n; ++i)
+        out[i] = rpc->records[(rpc->record_count - n + 1 + i) % CDP__RPC_RECORDS];
+    cdp_lock_release(&rpc->lock);
+    return n;
 }
 
 /* ---- >>rpc-start: calls begin ---------------------------------------------------------------- */
@@ -5744,6 +5930,7 @@ typedef struct cdp__rpc_starting {
     uint32_t to, on; /* on: slot, 0: none */
     uint32_t flags;
     uint64_t deadline_ns, start_ns;
+    uint64_t bytes;          /* of its arguments */
     cdp__rpc_lender *lender; /* of the memory of its arguments, or NULL */
     bool cut;                /* by a wait of this thread, see cdp__rpc_cut() */
     uint32_t makes;          /* slot of the reference that the call makes */
@@ -5807,22 +5994,28 @@ CDP__PRIVATE void cdp__rpc_start_time(cdp_rpc *rpc, cdp__rpc_starting *s) {
 }
 
 CDP__PRIVATE bool cdp__rpc_has_room(cdp_rpc *rpc, void *arg) {
-    const uint32_t to = *(const uint32_t *)arg;
-    return rpc->lost[to] || rpc->phase != CDP__RPC_OPEN
-        || rpc->peers[to].flight < rpc->peers[to].limit;
+    const cdp__rpc_starting *s = (const cdp__rpc_starting *)arg;
+    const cdp__rpc_peer *peer = &rpc->peers[s->to];
+    const uint64_t most = rpc->desc.max_call_bytes;
+    if (rpc->lost[s->to] || rpc->phase != CDP__RPC_OPEN || !peer->flight) return true;
+    return peer->flight < peer->limit && s->bytes <= most && peer->flight_bytes <= most - s->bytes;
 }
 
 /* PENDING: its time is over, it never left. */
 CDP__PRIVATE cdp_status cdp__rpc_start_room(cdp_rpc *rpc, cdp__rpc_starting *s) {
     const bool inside = cdp__rpc_here_of()->no_wait || *cdp__inside();
     cdp_status st;
-    if (cdp__rpc_has_room(rpc, &s->to)) return CDP_OK;
+    s->bytes = cdp__rpc_args_bytes(&s->desc->args);
+    if (cdp__rpc_has_room(rpc, s)) return CDP_OK;
     if (rpc->desc.fail_when_full || inside)
         return cdp__fail_peer(CDP_ERR_BUSY, cdp_world_rank_of(rpc->group, s->to), 0,
-            "%s: %u calls to rank %u (%s) are under way, the smaller one of max_calls here and its "
-            "part of max_queue there; wait for one of them",
-            s->name, rpc->peers[s->to].flight, s->to, rpc->peers[s->to].name);
-    st = cdp__rpc_wait(rpc, cdp__rpc_has_room, &s->to, s->deadline_ns, s->deadline_ns);
+            "%s: %u calls to rank %u (%s) with %llu bytes are under way; %u is the smaller one of "
+            "max_calls here and its part of max_queue there, max_call_bytes is %llu; wait for one "
+            "of them",
+            s->name, rpc->peers[s->to].flight, s->to, rpc->peers[s->to].name,
+            (unsigned long long)rpc->peers[s->to].flight_bytes, rpc->peers[s->to].limit,
+            (unsigned long long)rpc->desc.max_call_bytes);
+    st = cdp__rpc_wait(rpc, cdp__rpc_has_room, s, s->deadline_ns, s->deadline_ns);
     if (st != CDP_OK) return st;
     return cdp__rpc_start_check(rpc, s); /* things may have changed meanwhile */
 }
@@ -5895,6 +6088,7 @@ CDP__PRIVATE cdp_status cdp__rpc_start_here(cdp_rpc *rpc, cdp__rpc_starting *s, 
     rq->pub.deadline_ns = s->deadline_ns;
     rq->pub.rref_count = args->rref_count;
     rq->call = cdp__rpc_call_id(c);
+    rq->record = c->record;
     rq->flags = s->flags;
     for (i = 0; i < args->rref_count; ++i) {
         rq->refs[i] = args->rrefs[i];
@@ -5985,7 +6179,10 @@ CDP__PRIVATE cdp_status cdp__rpc_start_checked(cdp_rpc *rpc, cdp__rpc_starting *
     c->call = s->call;
     c->done = s->desc->done;
     c->done_user = s->desc->user;
+    c->bytes = s->bytes;
     ++rpc->peers[s->to].flight;
+    rpc->peers[s->to].flight_bytes += s->bytes;
+    cdp__rpc_record_call(rpc, c);
     if (s->call) {
         s->call->priv[CDP__CALL_RPC] = (uint64_t)(uintptr_t)rpc;
         s->call->priv[CDP__CALL_ID] = cdp__rpc_call_id(c);
@@ -6033,7 +6230,14 @@ CDP__PRIVATE cdp_status cdp__rpc_call_ready(const char *name, cdp_call *call) {
         return cdp__fail(CDP_ERR_STATE,
             "%s: this cdp_call has a result; give it to cdp_call_free() before it is used again",
             name);
-    memset(call, 0, sizeof *call);
+    if ((call->into.bytes && !call->into.data) || ((uintptr_t)call->into.data & 7))
+        return cdp__fail(CDP_ERR_INVALID,
+            "%s: into of the cdp_call is not memory that is aligned to 8 bytes; or the cdp_call "
+            "was "
+            "not set to {0} before its first use",
+            name);
+    memset(call, 0, offsetof(cdp_call, into));
+    memset(call->priv, 0, sizeof call->priv);
     call->status = CDP_PENDING;
     return CDP_OK;
 }
@@ -6087,7 +6291,10 @@ CDP_API cdp_status cdp_rpc_remote(cdp_rpc *rpc, const cdp_call_desc *desc, cdp_r
     return st;
 }
 
-/* ---- waiting */
+/* ---- >>rpc-call-waits: a call under way ------------------------------------------------------ */
+
+/* Knows: a call of the program, and its record. Promises: a wait returns the status that the call
+   has ended with; its memory is freed once. May use: the sections above. */
 
 CDP__PRIVATE bool cdp__call_over(cdp_rpc *rpc, void *arg) {
     (void)rpc;

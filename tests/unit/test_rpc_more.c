@@ -37,6 +37,14 @@ static void f_time(void *user, cdp_rpc_request *q) {
     reply_i64(q, (int64_t)(q->deadline_ns - cdp_os_default()->now_ns(NULL)) / 1000000);
 }
 static void f_destroys(void *user, cdp_rpc_request *q);
+/* its tensors and bytes */
+static void f_back(void *user, cdp_rpc_request *q) {
+    const cdp_iov iov = {(void *)(uintptr_t)q->data, q->bytes};
+    (void)user;
+    OK(cdp_rpc_reply(q,
+        &(cdp_args){
+            .iov = &iov, .iov_count = 1, .tensors = q->tensors, .tensor_count = q->tensor_count}));
+}
 
 static const cdp_rpc_function more_functions[] = {
     {.name = "no_memory", .func = f_value_without_memory},
@@ -50,6 +58,7 @@ static const cdp_rpc_function more_functions[] = {
     {.name = "echo", .func = f_echo, .flags = CDP_RPC_INLINE},
     {.name = "lend", .func = f_lend},
     {.name = "fail", .func = f_fail},
+    {.name = "back", .func = f_back},
 };
 static void more(uint32_t n, void (*func)(side *s)) {
     like.functions = more_functions;
@@ -151,6 +160,235 @@ static void time_goes_on(side *s) {
 }
 TEST(a_call_that_waits_for_its_turn_says_what_time_is_left) {
     more(2, time_goes_on);
+}
+
+/* ---- results in memory of the program ---- */
+
+static bool into_is(const cdp_call *c, const void *at) {
+    return T(c->data == at);
+}
+static void results_into(side *s) {
+    static uint64_t rooms[RANKS_MAX][13000]; /* 104,000 bytes: long messages, too */
+    static uint8_t sent[RANKS_MAX][100000];
+    uint64_t *room = rooms[s->rank];
+    uint8_t *data = sent[s->rank];
+    const uint64_t sizes[] = {0, 1, 8, 40, 3000, 100000};
+    cdp_rref r;
+    for (uint32_t i = 0; i < sizeof sent[0]; ++i)
+        data[i] = (uint8_t)(i * 7 + s->rank);
+    for (uint32_t i = 0; i < 12; ++i) {
+        const uint64_t n = sizes[i / 2];
+        const uint32_t to = i % 2 ? s->rank : next_of(s);
+        cdp_call c = {.into = {room, n}};
+        memset(room, 0xee, sizeof rooms[0]);
+        OK(cdp_rpc_call(s->rpc, CALL(.to = to, F("echo"), BYTES(data, n)), &c));
+        T_EQ(n, c.bytes);
+        if (n) into_is(&c, room);
+        T_EQ(0, memcmp(room, data, n));
+        T_EQ(0xee, ((uint8_t *)room)[n]);
+        cdp_call_free(&c);
+        T(!c.into.data);
+        if (!n) continue;
+        c.into = (cdp_iov){room, n - 1};
+        memset(room, 0xee, sizeof rooms[0]);
+        T_EQ(CDP_ERR_INVALID, cdp_rpc_call(s->rpc, CALL(.to = to, F("echo"), BYTES(data, n)), &c));
+        T_TEXT("into of the cdp_call has room for", c.error.text);
+        T_EQ(CDP_RAN_YES, c.ran);
+        T_EQ(0xee, ((uint8_t *)room)[0]);
+        cdp_call_free(&c);
+    }
+    int64_t x = 77;
+    cdp_call c = {.into = {room, 0}}; /* references alone need no room there */
+    OK(cdp_rpc_call(s->rpc, CALL(.to = next_of(s), F("lend"), BYTES(&x, 8)), &c));
+    if (!T_EQ(1, c.rref_count)) return;
+    r = c.rrefs[0];
+    cdp_call f = {.into = {room, 8}};
+    OK(cdp_rref_to_here(r, 0, &f));
+    T_EQ(77, i64_at(room, 0));
+    into_is(&f, room);
+    cdp_call_free(&f);
+    cdp_call_free(&c);
+    c.into = (cdp_iov){(uint8_t *)room + 4, 8};
+    REFUSED(CDP_ERR_INVALID, "aligned to 8 bytes",
+        cdp_rpc_start(s->rpc, CALL(.to = next_of(s), F("nothing")), &c));
+    c.into = (cdp_iov){NULL, 8};
+    REFUSED(CDP_ERR_INVALID, "aligned to 8 bytes",
+        cdp_rpc_start(s->rpc, CALL(.to = next_of(s), F("nothing")), &c));
+}
+TEST(results_in_memory_of_the_program) {
+    more(2, results_into);
+}
+
+/* Tensors come there, too; and a call that ended writes nothing there any more (I13). */
+static void into_tensors(side *s) {
+    static uint32_t place;
+    double room[6] = {0}, x[4] = {1, 2, 3, 4};
+    const cdp_tensor t = f64s(x, 4, 0);
+    int64_t word = 9;
+    cdp_call c = {.into = {room, sizeof room}};
+    OK(cdp_rpc_call(s->rpc,
+        CALL(.to = next_of(s), F("back"),
+            .args =
+                {.iov = &(cdp_iov){&word, 8}, .iov_count = 1, .tensors = &t, .tensor_count = 1}),
+        &c));
+    if (!T_EQ(1, c.tensor_count)) return;
+    T(c.tensors[0].data == room);
+    T_EQ(0, memcmp(room, x, sizeof x));
+    T(c.data == room + 4);
+    T_EQ(9, i64_at(c.data, 0));
+    cdp_call_free(&c);
+    c.into = (cdp_iov){room, sizeof room};
+    memset(room, 0xee, sizeof room);
+    OK(cdp_rpc_start(s->rpc, CALL(.to = next_of(s), F("keep")), &c));
+    serve_until(s, &s->kept_count, 1);
+    OK(cdp_call_cancel(&c));
+    cdp_call_free(&c);
+    meet(s, &place);
+    reply_i64(s->kept[0], 5);
+    meet(s, &place);
+    T_EQ(0xee, ((uint8_t *)room)[0]);
+}
+TEST(tensors_in_memory_of_the_program) {
+    more(2, into_tensors);
+}
+
+/* ---- limits, counts, records ---- */
+
+static void call_bytes(side *s) {
+    static uint8_t data[RANKS_MAX][1000];
+    static uint32_t place;
+    cdp_call kept[2] = {{0}}, c = {0};
+    OK(cdp_rpc_start(
+        s->rpc, CALL(.to = next_of(s), F("keep"), BYTES(data[s->rank], 600)), &kept[0]));
+    OK(cdp_rpc_start(
+        s->rpc, CALL(.to = next_of(s), F("keep"), BYTES(data[s->rank], 400)), &kept[1]));
+    serve_until(s, &s->kept_count, 2);
+    T_EQ(1000, cdp_rpc_stats_of(s->rpc).call_bytes);
+    T_EQ(2, cdp_rpc_stats_of(s->rpc).kept);
+    REFUSED(CDP_ERR_BUSY, "with 1000 bytes are under way",
+        cdp_rpc_start(s->rpc, CALL(.to = next_of(s), F("keep"), BYTES(data[s->rank], 1)), &c));
+    OK(cdp_rpc_call(s->rpc, CALL(.to = s->rank, F("nothing"), BYTES(data[s->rank], 1000)), &c));
+    cdp_call_free(&c); /* each rank has its own bytes, and one call may have more than there are */
+    OK(cdp_rpc_call(s->rpc, CALL(.to = s->rank, F("nothing"), BYTES(data[s->rank], 1000)), &c));
+    cdp_call_free(&c);
+    meet(s, &place);
+    for (uint32_t i = 0; i < 2; ++i)
+        OK(cdp_rpc_reply(s->kept[i], NULL));
+    for (uint32_t i = 0; i < 2; ++i) {
+        OK(cdp_call_wait(&kept[i]));
+        cdp_call_free(&kept[i]);
+    }
+    T_EQ(0, cdp_rpc_stats_of(s->rpc).call_bytes);
+    meet(s, &place);
+}
+TEST(bytes_of_arguments_under_way_are_limited) {
+    like.max_call_bytes = 1000;
+    like.fail_when_full = true;
+    more(2, call_bytes);
+}
+
+/* One more waits until there is room. */
+static void call_bytes_wait(side *s) {
+    static uint8_t data[RANKS_MAX][900];
+    cdp_call c[8] = {{0}};
+    for (uint32_t i = 0; i < 8; ++i) {
+        OK(cdp_rpc_start(
+            s->rpc, CALL(.to = next_of(s), F("nothing"), BYTES(data[s->rank], 900)), &c[i]));
+        T(cdp_rpc_stats_of(s->rpc).call_bytes <= 1000);
+    }
+    for (uint32_t i = 0; i < 8; ++i) {
+        OK(cdp_call_wait(&c[i]));
+        cdp_call_free(&c[i]);
+    }
+}
+TEST(calls_wait_until_there_is_room_for_their_bytes) {
+    like.max_call_bytes = 1000;
+    more(2, call_bytes_wait);
+}
+
+static const cdp_rpc_record *record_of(
+    const cdp_rpc_record *r, uint32_t n, uint32_t from, uint32_t to, const char *name) {
+    for (uint32_t i = n; i-- > 0;)
+        if (r[i].from == from && r[i].to == to && r[i].function == cdp_rpc_id(name)) return &r[i];
+    return NULL;
+}
+static void recorded(side *s) {
+    static cdp_rpc_record all[RANKS_MAX][300];
+    static uint32_t place;
+    cdp_rpc_record *r = all[s->rank];
+    const cdp_rpc_record *one, *other;
+    int64_t x[2] = {1, 0};
+    cdp_call c = {0};
+    cdp_rref made;
+    uint32_t n;
+    T_EQ(0, cdp_rpc_records(s->rpc, NULL, 5) + cdp_rpc_records(NULL, r, 5));
+    OK(cdp_rpc_call(s->rpc, CALL(.to = next_of(s), F("echo"), BYTES(x, 16)), &c));
+    cdp_call_free(&c);
+    OK(cdp_rpc_start(s->rpc, CALL(.to = next_of(s), F("nothing"), .one_way = true), &c));
+    cdp_call_free(&c);
+    T_EQ(CDP_ERR_REMOTE, cdp_rpc_call(s->rpc, CALL(.to = s->rank, F("fail")), &c));
+    cdp_call_free(&c);
+    T_EQ(CDP_ERR_UNSUPPORTED, cdp_rpc_call(s->rpc, CALL(.to = next_of(s), F("none_such")), &c));
+    cdp_call_free(&c);
+    OK(cdp_rpc_remote(s->rpc, CALL(.to = next_of(s), F("counter"), BYTES(x, 16)), &made));
+    OK(cdp_rref_to_here(made, 0, &c));
+    cdp_call_free(&c);
+    cdp_rref_drop(made);
+    T_EQ(CDP_ERR_TIMEOUT,
+        cdp_rpc_call(s->rpc, CALL(.to = next_of(s), F("keep"), .timeout_ms = 1), &c));
+    cdp_call_free(&c);
+    meet(s, &place);
+    n = cdp_rpc_records(s->rpc, r, 300);
+    for (uint32_t i = 1; i < n; ++i)
+        T(r[i].start_ns >= r[i - 1].start_ns);
+    one = record_of(r, n, s->rank, next_of(s), "echo");
+    if (!T(one != NULL)) return;
+    T_EQ(CDP_OK, one->status);
+    T_EQ(CDP_RAN_YES, one->ran);
+    T(one->start_ns && one->sent_ns >= one->start_ns && one->end_ns >= one->sent_ns);
+    T(!one->run_ns && !one->replied_ns);
+    one = record_of(r, n, next_of(s), s->rank, "echo"); /* of two ranks: it came */
+    if (!T(one != NULL)) return;
+    T_EQ(CDP_OK, one->status);
+    T(one->start_ns && one->run_ns >= one->start_ns && one->replied_ns >= one->run_ns);
+    T(!one->sent_ns && !one->end_ns);
+    one = record_of(r, n, s->rank, s->rank, "fail");
+    if (!T(one != NULL)) return;
+    T_EQ(CDP_ERR_REMOTE, one->status);
+    T(one->run_ns && one->replied_ns && one->end_ns);
+    one = record_of(r, n, s->rank, next_of(s), "none_such");
+    other = record_of(r, n, next_of(s), s->rank, "none_such");
+    if (!T(one != NULL && other != NULL)) return;
+    T_EQ(CDP_ERR_UNSUPPORTED, one->status);
+    T_EQ(CDP_RAN_NO, one->ran);
+    T_EQ(CDP_ERR_UNSUPPORTED, other->status);
+    T(!other->run_ns);
+    one = record_of(r, n, s->rank, next_of(s), "keep");
+    if (!T(one != NULL)) return;
+    T_EQ(CDP_ERR_TIMEOUT, one->status);
+    one = record_of(r, n, s->rank, next_of(s), "nothing");
+    if (!T(one != NULL)) return;
+    T(one->end_ns != 0);
+    const cdp_rpc_stats st = cdp_rpc_stats_of(s->rpc);
+    T_EQ(1, st.one_way);
+    T(st.late >= 1 && st.bytes_out && st.bytes_in);
+    T(st.p50_ns && st.p50_ns <= st.p99_ns && st.p99_ns <= st.worst_ns);
+    T_EQ(s->rpc->desc.workers, st.workers);
+    for (uint32_t i = 0; i < 300; ++i) {
+        OK(cdp_rpc_call(s->rpc, CALL(.to = s->rank, F("echo"), BYTES(x, 16)), &c));
+        cdp_call_free(&c);
+    }
+    T_EQ(256, cdp_rpc_records(s->rpc, r, 300));
+    T_EQ(s->rank, r[5].to);
+    T_EQ(2, cdp_rpc_records(s->rpc, r, 2));
+    T(r[1].end_ns != 0);
+    meet(s, &place);
+    for (uint32_t i = 0; i < counted_of(&s->kept_count); ++i)
+        OK(cdp_rpc_reply(s->kept[i], NULL));
+    meet(s, &place);
+}
+TEST(the_last_calls_are_recorded) {
+    more(2, recorded);
 }
 
 /* ---- ends ---- */
@@ -362,6 +600,12 @@ int main(int argc, char **argv) {
         {"a_call_that_waits_for_its_turn_says_what_time_is_left",
             a_call_that_waits_for_its_turn_says_what_time_is_left, 60},
         {"destroying_inside_a_function_is_refused", destroying_inside_a_function_is_refused, 60},
+        {"results_in_memory_of_the_program", results_in_memory_of_the_program, 60},
+        {"tensors_in_memory_of_the_program", tensors_in_memory_of_the_program, 60},
+        {"bytes_of_arguments_under_way_are_limited", bytes_of_arguments_under_way_are_limited, 60},
+        {"calls_wait_until_there_is_room_for_their_bytes",
+            calls_wait_until_there_is_room_for_their_bytes, 60},
+        {"the_last_calls_are_recorded", the_last_calls_are_recorded, 60},
         {"threads_that_serve_end_with_the_rpc", threads_that_serve_end_with_the_rpc, 60},
         {"a_leak_that_another_thread_asks_for", a_leak_that_another_thread_asks_for, 60},
         {"a_kept_request_outlives_its_value", a_kept_request_outlives_its_value, 60},
