@@ -3707,6 +3707,34 @@ CDP__PRIVATE int32_t cdp__os_watch_wait(
 /* Knows: pthreads, the resolver. Promises: what cdp_os says of threads and of names; looking up
    a name ends by its deadline, although the resolver may not. May use: os-posix. */
 
+/* A number that changes in a child of fork(), where the first call was before it: what such a child
+   must not use, or would wait for ever for, remembers it. Not without threads, nor on Windows. */
+#if !defined(CDP_NO_THREADS) && !defined(_WIN32)
+CDP__PRIVATE uint32_t *cdp__os_forks_at(void) {
+    static uint32_t forks;
+    return &forks;
+}
+
+static void cdp__os_forked(void) {
+    ++*cdp__os_forks_at();
+}
+
+static void cdp__os_watch_forks(void) {
+    (void)pthread_atfork(NULL, NULL, cdp__os_forked);
+}
+
+CDP__PRIVATE const uint32_t *cdp__os_forks(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, cdp__os_watch_forks);
+    return cdp__os_forks_at();
+}
+#else
+CDP__PRIVATE const uint32_t *cdp__os_forks(void) {
+    static const uint32_t none = 0;
+    return &none;
+}
+#endif
+
 #if !defined(CDP_NO_THREADS) && !defined(_WIN32)
 typedef struct cdp__os_thread {
     pthread_t id;

@@ -92,6 +92,7 @@
         get a result in memory of the program              .into of cdp_call
         see when the last calls left, ran and ended        cdp_rpc_records
         update parameters on their ranks                   cdp_dist_optim_step
+        by a rule of the program                           CDP_OPTIM_OWN
 
     COMING FROM torch.distributed.rpc
         init_rpc(name, rank, world_size)       cdp_rpc_create, collective over a group
@@ -136,7 +137,9 @@
         functions that wait, also functions that have not run yet, to later waits, but not for
         longer than that, nor those whose values are asked for meanwhile. With CDP_NO_THREADS, or
         with no_thread of the group, everything runs in waits, INLINE functions and callbacks also
-        in cdp_poll().
+        in cdp_poll(). In a child of fork(), every function for an rpc of its parent is INVALID,
+        or does nothing, and the parent's is as it was (not noticed with CDP_NO_THREADS and on
+        Windows): a child makes groups and an rpc of its own.
 
     MEMORY
         From the os of the group. Arguments and results are copied in the call that takes them, so
@@ -682,7 +685,8 @@ typedef enum cdp_optim_kind {
     CDP_OPTIM_ADAGRAD,  /* lr .01, eps 1e-10 */
     CDP_OPTIM_ADADELTA, /* lr 1, rho .9, eps 1e-6 */
     CDP_OPTIM_RMSPROP,  /* lr .01, alpha .99, eps 1e-8 */
-    CDP_OPTIM_RPROP     /* lr .01; factors .5 and 1.2, steps 1e-6 to 50 */
+    CDP_OPTIM_RPROP,    /* lr .01; factors .5 and 1.2, steps 1e-6 to 50 */
+    CDP_OPTIM_OWN       /* a function of the program, see own_function */
 } cdp_optim_kind;
 #define CDP_OPTIM_ZERO (-1.0) /* where 0 would mean the default */
 
@@ -698,6 +702,13 @@ typedef struct cdp_optim_desc {
     bool centered; /* RMSPROP */
     bool maximize;
     uint32_t timeout_ms; /* of each of its calls (default: that of cdp_rpc_desc) */
+    /* OWN, and required there: cdp_rpc_id() of a function that every owner has registered, best with
+       max_running 1, so that steps run one after the other. A step calls it once on each owner for
+       every 16 parameters: request->rrefs are those, request->ctx the context, whose gradients
+       cdp_ctx_param() and cdp_ctx_grad() give, and request->data two doubles, lr and weight_decay
+       (default: 0). It fails by cdp_rpc_fail(). Its state is the program's, and parameters may be
+       values of any kind; whether owners have the function, the first step tells. */
+    uint32_t own_function;
 } cdp_optim_desc;
 
 typedef struct cdp_dist_optim cdp_dist_optim;
@@ -1904,6 +1915,8 @@ typedef struct cdp__rpc_area {
 struct cdp_rpc {
     cdp_rpc_desc desc;
     const cdp_os *os;
+    const uint32_t *forks; /* changes in a child of fork() */
+    uint32_t forked;       /* what it was at creation */
     cdp_lock lock;
     cdp_group *group; /* of its own: bodies move in it, and no operation can break it */
     cdp_group *sums;  /* of its own: the exchange of names, and sums while it shuts down */
@@ -2043,6 +2056,17 @@ CDP__PRIVATE cdp__rpc_here *cdp__rpc_here_of(void) {
 /* A function that runs in a wait cannot end that wait. What it waits for itself ends this much
    after the wait should have: a function that begins late still has time for a short call. */
 #define CDP__RPC_GRACE_NS 50000000u
+
+/* This process is a child of the one that made the rpc: its locks may be held by threads that are
+   not here, its links are the parent's. */
+CDP__PRIVATE bool cdp__rpc_forked(const cdp_rpc *rpc, const char *call) {
+    if (*rpc->forks == rpc->forked) return false;
+    (void)cdp__fail(CDP_ERR_INVALID,
+        "%s: this process is a child, by fork(), of the one that created the rpc, which alone uses "
+        "it; make groups and an rpc of its own here",
+        call);
+    return true;
+}
 
 CDP__PRIVATE void cdp__rpc_add_task(cdp_rpc *rpc, cdp__rpc_task *task) {
     task->next = NULL;
@@ -5323,7 +5347,7 @@ CDP__PRIVATE void cdp__rpc_end_refs(cdp_rpc *rpc) {
 CDP_API void cdp_rpc_destroy(cdp_rpc *rpc) {
     cdp__rpc_rq *rq;
     uint32_t i;
-    if (!rpc) return;
+    if (!rpc || cdp__rpc_forked(rpc, "cdp_rpc_destroy")) return;
     if (cdp__rpc_here_of()->request || cdp__rpc_here_of()->no_wait || *cdp__inside()) {
         (void)cdp__fail(CDP_ERR_STATE,
             "cdp_rpc_destroy: a function or a callback must not destroy an rpc; do it where "
@@ -5653,6 +5677,7 @@ CDP_API cdp_status cdp_rpc_shutdown(cdp_rpc *rpc, uint32_t timeout_ms) {
     uint64_t until;
     bool inside;
     if (!rpc) return cdp__fail(CDP_ERR_INVALID, "cdp_rpc_shutdown needs an rpc");
+    if (cdp__rpc_forked(rpc, "cdp_rpc_shutdown")) return CDP_ERR_INVALID;
     until = cdp__deadline(rpc->os, cdp__def(timeout_ms, rpc->desc.timeout_ms));
     cdp_lock_acquire(&rpc->lock);
     inside = cdp__rpc_here_of()->request || cdp__rpc_here_of()->no_wait || *cdp__inside();
@@ -5696,6 +5721,7 @@ CDP_API cdp_status cdp_rpc_serve(cdp_rpc *rpc, uint32_t timeout_ms) {
     cdp__rpc_rq *outer = here->request, serving;
     cdp_status st;
     if (!rpc) return cdp__fail(CDP_ERR_INVALID, "cdp_rpc_serve needs an rpc");
+    if (cdp__rpc_forked(rpc, "cdp_rpc_serve")) return CDP_ERR_INVALID;
     memset(&serving, 0, sizeof serving); /* this thread runs functions although there are workers */
     if (!outer) here->request = &serving;
     cdp_lock_acquire(&rpc->lock);
@@ -5723,7 +5749,7 @@ CDP_API const char *cdp_rpc_name_of(const cdp_rpc *rpc, uint32_t rank) {
 
 CDP_API bool cdp_rpc_alive(cdp_rpc *rpc, uint32_t rank) {
     bool alive;
-    if (!rpc || rank >= rpc->ranks) return false;
+    if (!rpc || rank >= rpc->ranks || cdp__rpc_forked(rpc, "cdp_rpc_alive")) return false;
     cdp_lock_acquire(&rpc->lock);
     alive = !rpc->lost[rank];
     cdp_lock_release(&rpc->lock);
@@ -5795,7 +5821,7 @@ CDP__PRIVATE void cdp__rpc_describe_refs(const cdp_rpc *rpc, cdp__text *t) {
 CDP_API uint64_t cdp_rpc_describe(cdp_rpc *rpc, char *out, uint64_t size) {
     cdp__text t;
     uint32_t r;
-    if (!rpc || !out || !size) return 0;
+    if (!rpc || !out || !size || cdp__rpc_forked(rpc, "cdp_rpc_describe")) return 0;
     t.at = out;
     t.size = size;
     t.used = 0;
@@ -5864,7 +5890,7 @@ CDP_API cdp_rpc_stats cdp_rpc_stats_of(cdp_rpc *rpc) {
     cdp_rpc_stats s;
     uint32_t i;
     memset(&s, 0, sizeof s);
-    if (!rpc) return s;
+    if (!rpc || cdp__rpc_forked(rpc, "cdp_rpc_stats_of")) return s;
     cdp_lock_acquire(&rpc->lock);
     s.calls_out = rpc->calls_used;
     s.refused = rpc->refused;
@@ -5895,7 +5921,7 @@ CDP_API cdp_rpc_stats cdp_rpc_stats_of(cdp_rpc *rpc) {
 
 CDP_API uint32_t cdp_rpc_records(cdp_rpc *rpc, cdp_rpc_record *out, uint32_t max) {
     uint32_t n, i;
-    if (!rpc || !out) return 0;
+    if (!rpc || !out || cdp__rpc_forked(rpc, "cdp_rpc_records")) return 0;
     cdp_lock_acquire(&rpc->lock);
     n = (uint32_t)cdp__min(cdp__min(rpc->record_count, CDP__RPC_RECORDS), max);
     for (i = 0; i < n; ++i)
@@ -6243,7 +6269,8 @@ CDP__PRIVATE cdp_status cdp__rpc_call_ready(const char *name, cdp_call *call) {
 }
 
 CDP__PRIVATE cdp_status cdp__rpc_start_any(cdp_rpc *rpc, cdp__rpc_starting *s) {
-    cdp_status st = s->call ? cdp__rpc_call_ready(s->name, s->call) : CDP_OK;
+    cdp_status st = CDP_ERR_INVALID;
+    if (!cdp__rpc_forked(rpc, s->name)) st = cdp__rpc_call_ready(s->name, s->call);
     if (st != CDP_OK) return st;
     if (s->desc->one_way) s->flags |= CDP__RPC_ONE_WAY;
     cdp_lock_acquire(&rpc->lock);
@@ -6276,6 +6303,7 @@ CDP_API cdp_status cdp_rpc_remote(cdp_rpc *rpc, const cdp_call_desc *desc, cdp_r
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_rpc_remote needs an rpc, a desc and a place for the reference");
     memset(out, 0, sizeof *out);
+    if (cdp__rpc_forked(rpc, "cdp_rpc_remote")) return CDP_ERR_INVALID;
     if (desc->done || desc->one_way || desc->in_order || desc->on.rpc)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_rpc_remote: done, one_way, in_order and on of the desc must not be set; use "
@@ -6303,7 +6331,8 @@ CDP__PRIVATE bool cdp__call_over(cdp_rpc *rpc, void *arg) {
 
 /* NULL: it was never started. */
 CDP__PRIVATE cdp_rpc *cdp__call_rpc(const char *name, const cdp_call *call) {
-    if (call && call->priv[CDP__CALL_RPC]) return (cdp_rpc *)(uintptr_t)call->priv[CDP__CALL_RPC];
+    cdp_rpc *rpc = call ? (cdp_rpc *)(uintptr_t)call->priv[CDP__CALL_RPC] : NULL;
+    if (rpc) return cdp__rpc_forked(rpc, name) ? NULL : rpc;
     (void)cdp__fail(CDP_ERR_INVALID, "%s: this cdp_call was not started", name);
     return NULL;
 }
@@ -6451,10 +6480,13 @@ CDP_API cdp_status cdp_call_work(cdp_call *call, cdp_work *out) {
 CDP_API void cdp_call_free(cdp_call *call) {
     cdp__rpc_here *here = cdp__rpc_here_of();
     const bool in_done = call && here->done == call;
+    bool used;
     cdp_rpc *rpc;
     uint32_t i;
     if (!call || (!in_done && call->priv[CDP__CALL_STAGE] != CDP__CALL_ENDED)) return;
     rpc = (cdp_rpc *)(uintptr_t)call->priv[CDP__CALL_RPC];
+    used = call->rref_count || call->priv[CDP__CALL_MEMORY] || call->priv[CDP__CALL_TENSORS];
+    if (used && cdp__rpc_forked(rpc, "cdp_call_free")) return; /* else the rpc may be gone */
     if (in_done) {
         here->done = NULL;
         cdp_lock_acquire(&rpc->lock);
@@ -6486,6 +6518,7 @@ CDP_API cdp_status cdp_rref_create(
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_rref_create needs an rpc, a value and a place for the reference");
     memset(out, 0, sizeof *out);
+    if (cdp__rpc_forked(rpc, "cdp_rref_create")) return CDP_ERR_INVALID;
     v = cdp__rpc_value_make(rpc);
     if (!v) return CDP_ERR_NOMEM;
     v->value = *value;
@@ -6511,7 +6544,7 @@ CDP_API cdp_status cdp_rref_create(
 
 CDP_API void cdp_rref_keep(cdp_rref rref) {
     uint32_t slot;
-    if (!rref.rpc) return;
+    if (!rref.rpc || cdp__rpc_forked(rref.rpc, "cdp_rref_keep")) return;
     cdp_lock_acquire(&rref.rpc->lock);
     slot = cdp__rpc_slot(rref.rpc, "cdp_rref_keep", rref);
     if (slot) ++rref.rpc->refs.at[slot].handles;
@@ -6520,7 +6553,7 @@ CDP_API void cdp_rref_keep(cdp_rref rref) {
 
 CDP_API void cdp_rref_drop(cdp_rref rref) {
     uint32_t slot;
-    if (!rref.rpc) return;
+    if (!rref.rpc || cdp__rpc_forked(rref.rpc, "cdp_rref_drop")) return;
     cdp_lock_acquire(&rref.rpc->lock);
     slot = cdp__rpc_slot(rref.rpc, "cdp_rref_drop", rref);
     if (slot) cdp__ref_drop(&rref.rpc->refs, slot);
@@ -6563,6 +6596,7 @@ CDP_API cdp_status cdp_rref_local(
     if (!rpc || !out)
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_rref_local needs a reference and a place for the value");
+    if (cdp__rpc_forked(rpc, "cdp_rref_local")) return CDP_ERR_INVALID;
     cdp_lock_acquire(&rpc->lock);
     slot = cdp__rpc_slot(rpc, "cdp_rref_local", rref);
     if (!slot) st = cdp_last_error()->status;
@@ -6610,6 +6644,7 @@ CDP_API cdp_status cdp_rref_confirmed(cdp_rref rref, uint32_t timeout_ms) {
     cdp_status st = CDP_OK;
     uint32_t slot;
     if (!rpc) return cdp__fail(CDP_ERR_INVALID, "cdp_rref_confirmed needs a reference");
+    if (cdp__rpc_forked(rpc, "cdp_rref_confirmed")) return CDP_ERR_INVALID;
     cdp_lock_acquire(&rpc->lock);
     slot = cdp__rpc_slot(rpc, "cdp_rref_confirmed", rref);
     if (!slot) st = cdp_last_error()->status;
@@ -6642,6 +6677,7 @@ CDP_API cdp_status cdp_rref_info_of(cdp_rref rref, cdp_rref_info *out) {
     if (!rpc || !out)
         return cdp__fail(CDP_ERR_INVALID, "cdp_rref_info_of needs a reference and a place");
     memset(out, 0, sizeof *out);
+    if (cdp__rpc_forked(rpc, "cdp_rref_info_of")) return CDP_ERR_INVALID;
     cdp_lock_acquire(&rpc->lock);
     slot = cdp__rpc_slot(rpc, "cdp_rref_info_of", rref);
     if (slot) {
@@ -6673,6 +6709,7 @@ CDP__PRIVATE cdp_status cdp__rpc_reply_begin(const char *name, cdp_rpc_request *
     cdp_rpc *rpc;
     if (!request) return cdp__fail(CDP_ERR_INVALID, "%s needs a request", name);
     rpc = request->rpc;
+    if (cdp__rpc_forked(rpc, name)) return CDP_ERR_INVALID;
     cdp_lock_acquire(&rpc->lock);
     if (rq->stage == CDP__RPC_RUNNING || rq->stage == CDP__RPC_KEPT) return CDP_OK;
     cdp_lock_release(&rpc->lock);
@@ -6790,6 +6827,7 @@ CDP_API bool cdp_rpc_cancelled(const cdp_rpc_request *request) {
     bool over;
     if (!request) return false;
     rpc = request->rpc;
+    if (cdp__rpc_forked(rpc, "cdp_rpc_cancelled")) return true;
     cdp_lock_acquire(&rpc->lock);
     over = rq->cancelled || rq->pub.deadline_ns <= cdp__now(rpc->os);
     cdp_lock_release(&rpc->lock);
@@ -6807,6 +6845,7 @@ CDP_API cdp_status cdp_ctx_begin(cdp_rpc *rpc, cdp_ctx **out) {
     if (!rpc || !out)
         return cdp__fail(CDP_ERR_INVALID, "cdp_ctx_begin needs an rpc and a place for the context");
     *out = NULL;
+    if (cdp__rpc_forked(rpc, "cdp_ctx_begin")) return CDP_ERR_INVALID;
     cdp_lock_acquire(&rpc->lock);
     if (rpc->phase != CDP__RPC_OPEN) {
         st = cdp__fail(CDP_ERR_STATE, "cdp_ctx_begin: the rpc was shut down");
@@ -6852,6 +6891,7 @@ CDP_API cdp_status cdp_ctx_end(cdp_ctx *ctx, uint32_t timeout_ms) {
     uint32_t r;
     if (!ctx) return CDP_OK;
     rpc = ctx->rpc;
+    if (cdp__rpc_forked(rpc, "cdp_ctx_end")) return CDP_ERR_INVALID;
     cdp_lock_acquire(&rpc->lock);
     if (cdp__rpc_maker(ctx->id) != rpc->rank || cdp__rpc_here_of()->no_wait || *cdp__inside()
         || ctx->mine || ctx->ended) {
@@ -6882,6 +6922,7 @@ CDP_API cdp_status cdp_ctx_end(cdp_ctx *ctx, uint32_t timeout_ms) {
 CDP__PRIVATE cdp_status cdp__ctx_open(const char *call, cdp_ctx *ctx) {
     cdp_status st;
     if (!ctx) return cdp__fail(CDP_ERR_INVALID, "%s needs a context", call);
+    if (cdp__rpc_forked(ctx->rpc, call)) return CDP_ERR_INVALID;
     cdp_lock_acquire(&ctx->rpc->lock);
     st = cdp__ctx_check(call, ctx, NULL);
     if (st != CDP_OK) cdp_lock_release(&ctx->rpc->lock);
@@ -7173,7 +7214,7 @@ CDP_API cdp_status cdp_ctx_grad(cdp_ctx *ctx, uint64_t value, cdp_tensor *out) {
 CDP_API const uint32_t *cdp_ctx_grad_rows(cdp_ctx *ctx, uint64_t value) {
     const uint32_t *rows = NULL;
     uint32_t entry;
-    if (!ctx) return NULL;
+    if (!ctx || cdp__rpc_forked(ctx->rpc, "cdp_ctx_grad_rows")) return NULL;
     cdp_lock_acquire(&ctx->rpc->lock);
     entry = cdp__ctx_entry(ctx, value);
     if (entry && ctx->values[entry].grad) rows = ctx->values[entry].grad->rows;
@@ -7267,7 +7308,8 @@ CDP__PRIVATE double cdp__optim_element(
     else if (o->decay != 0)
         g += o->decay * w;
     switch (o->kind) {
-    case CDP_OPTIM_NONE: break;
+    case CDP_OPTIM_NONE:
+    case CDP_OPTIM_OWN: break; /* a function of the program */
     case CDP_OPTIM_SGD: return w - cdp__optim_sgd(o, t, g, s);
     case CDP_OPTIM_ADAM:
     case CDP_OPTIM_ADAMW: return w - cdp__optim_adam(o, t, g, s);
@@ -7557,7 +7599,9 @@ CDP__PRIVATE void cdp__rpc_builtins(cdp_rpc *rpc) {
 
 typedef struct cdp__optim_part {
     uint32_t owner;
-    cdp_rref object;
+    cdp_rref object;                 /* not with OWN */
+    cdp_rref params[CDP__RPC_RREFS]; /* with OWN */
+    uint32_t param_count;
     bool started;
     cdp_call call;
 } cdp__optim_part;
@@ -7565,11 +7609,13 @@ typedef struct cdp__optim_part {
 struct cdp_dist_optim {
     cdp_rpc *rpc;
     uint32_t timeout_ms, count;
+    uint32_t own;       /* with OWN: the function that makes a step */
+    double settings[2]; /* with OWN: lr, weight_decay */
     cdp__optim_part *parts;
 };
 
 /* Calls a function on all objects and waits for all. */
-CDP__PRIVATE cdp_status cdp__optim_all(cdp_dist_optim *o, const char *call, const char *function,
+CDP__PRIVATE cdp_status cdp__optim_all(cdp_dist_optim *o, const char *call, uint32_t function,
     cdp_ctx *ctx, const void *data, uint64_t bytes) {
     cdp_status first = CDP_OK, st;
     char ranks[120] = "";
@@ -7581,7 +7627,7 @@ CDP__PRIVATE cdp_status cdp__optim_all(cdp_dist_optim *o, const char *call, cons
     memset(&d, 0, sizeof d);
     iov.data = (void *)(uintptr_t)data;
     iov.bytes = bytes;
-    d.function = cdp_rpc_id(function);
+    d.function = function;
     d.timeout_ms = o->timeout_ms;
     d.ctx = ctx;
     d.args.iov = &iov;
@@ -7590,6 +7636,9 @@ CDP__PRIVATE cdp_status cdp__optim_all(cdp_dist_optim *o, const char *call, cons
         cdp__optim_part *p = &o->parts[i];
         memset(&p->call, 0, sizeof p->call);
         d.on = p->object;
+        d.to = p->owner;
+        d.args.rrefs = p->params;
+        d.args.rref_count = p->param_count;
         st = cdp_rpc_start(o->rpc, &d, &p->call);
         p->started = st == CDP_OK; /* from now on the call is written by other threads */
         if (p->started) continue;
@@ -7629,6 +7678,14 @@ CDP__PRIVATE cdp_status cdp__optim_make(cdp_dist_optim *o, const cdp_optim_desc 
         rrefs[n++] = d->params[i];
         done[i] = true;
     }
+    if (o->own) {
+        memcpy(p->params, rrefs, n * sizeof *rrefs);
+        p->param_count = n;
+        ++o->count;
+        for (i = 0; i < n; ++i)
+            cdp_rref_keep(rrefs[i]);
+        return CDP_OK;
+    }
     memset(&call, 0, sizeof call);
     iov.data = (void *)(uintptr_t)settings;
     iov.bytes = CDP__OPTIM_BYTES;
@@ -7648,8 +7705,12 @@ CDP__PRIVATE cdp_status cdp__optim_make(cdp_dist_optim *o, const cdp_optim_desc 
 CDP__PRIVATE cdp_status cdp__optim_check(const cdp_optim_desc *d) {
     if (!d || !d->rpc || !d->params || !d->param_count)
         return cdp__fail(CDP_ERR_INVALID, "cdp_dist_optim_create needs an rpc and parameters");
-    if (d->kind < CDP_OPTIM_SGD || d->kind > CDP_OPTIM_RPROP)
+    if (d->kind < CDP_OPTIM_SGD || d->kind > CDP_OPTIM_OWN)
         return cdp__fail(CDP_ERR_INVALID, "cdp_dist_optim_create: set kind, not %d", (int)d->kind);
+    if ((d->kind == CDP_OPTIM_OWN) != (d->own_function != 0))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_dist_optim_create: set own_function to cdp_rpc_id(name) with CDP_OPTIM_OWN, and "
+            "with no other kind");
     if (d->nesterov && (d->momentum <= 0 || d->dampening > 0))
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_dist_optim_create: nesterov needs momentum, and no dampening");
@@ -7677,6 +7738,9 @@ CDP_API cdp_status cdp_dist_optim_create(const cdp_optim_desc *desc, cdp_dist_op
     } else {
         o->rpc = desc->rpc;
         o->timeout_ms = desc->timeout_ms;
+        o->own = desc->own_function;
+        o->settings[0] = cdp__optim_or(desc->lr, 0);
+        o->settings[1] = cdp__optim_or(desc->weight_decay, 0);
     }
     for (i = 0; st == CDP_OK && i < desc->param_count; ++i) {
         cdp_rref_info info;
@@ -7687,14 +7751,15 @@ CDP_API cdp_status cdp_dist_optim_create(const cdp_optim_desc *desc, cdp_dist_op
             st = cdp_rref_info_of(desc->params[i], &info);
         if (st == CDP_OK) owners[i] = info.owner;
     }
-    if (st == CDP_OK) {
+    if (st == CDP_OK && !o->own) {
         rule = cdp__optim_rule_of(desc);
         cdp__optim_put(settings, &rule);
     }
     for (i = 0; st == CDP_OK && i < desc->param_count; ++i)
         if (!done[i]) st = cdp__optim_make(o, desc, owners, done, settings);
-    if (st == CDP_OK)
-        st = cdp__optim_all(o, "cdp_dist_optim_create", "cdp.optim.set", NULL, zeros, sizeof zeros);
+    if (st == CDP_OK && !o->own)
+        st = cdp__optim_all(
+            o, "cdp_dist_optim_create", cdp_rpc_id("cdp.optim.set"), NULL, zeros, sizeof zeros);
     cdp__free(desc->rpc->os, owners);
     cdp__free(desc->rpc->os, done);
     if (st != CDP_OK) {
@@ -7715,25 +7780,37 @@ CDP_API cdp_status cdp_dist_optim_create(const cdp_optim_desc *desc, cdp_dist_op
 CDP_API cdp_status cdp_dist_optim_step(cdp_dist_optim *optim, cdp_ctx *ctx) {
     if (!optim || !ctx)
         return cdp__fail(CDP_ERR_INVALID, "cdp_dist_optim_step needs an optimizer and a context");
-    return cdp__optim_all(optim, "cdp_dist_optim_step", "cdp.optim.step", ctx, NULL, 0);
+    if (optim->own)
+        return cdp__optim_all(
+            optim, "cdp_dist_optim_step", optim->own, ctx, optim->settings, sizeof optim->settings);
+    return cdp__optim_all(optim, "cdp_dist_optim_step", cdp_rpc_id("cdp.optim.step"), ctx, NULL, 0);
 }
 
 CDP_API cdp_status cdp_dist_optim_set(cdp_dist_optim *optim, double lr, double weight_decay) {
     uint8_t data[16];
     uint64_t bits;
     if (!optim) return cdp__fail(CDP_ERR_INVALID, "cdp_dist_optim_set needs an optimizer");
+    if (optim->own) {
+        optim->settings[0] = cdp__optim_or(lr, optim->settings[0]);
+        optim->settings[1] = cdp__optim_or(weight_decay, optim->settings[1]);
+        return CDP_OK;
+    }
     memcpy(&bits, &lr, 8);
     cdp__put_u64(data, bits);
     memcpy(&bits, &weight_decay, 8);
     cdp__put_u64(data + 8, bits);
-    return cdp__optim_all(optim, "cdp_dist_optim_set", "cdp.optim.set", NULL, data, sizeof data);
+    return cdp__optim_all(
+        optim, "cdp_dist_optim_set", cdp_rpc_id("cdp.optim.set"), NULL, data, sizeof data);
 }
 
 CDP_API void cdp_dist_optim_destroy(cdp_dist_optim *optim) {
-    uint32_t i;
+    uint32_t i, k;
     if (!optim) return;
-    for (i = 0; i < optim->count; ++i)
+    for (i = 0; i < optim->count; ++i) {
         cdp_rref_drop(optim->parts[i].object);
+        for (k = 0; k < optim->parts[i].param_count; ++k)
+            cdp_rref_drop(optim->parts[i].params[k]);
+    }
     cdp__free(optim->rpc->os, optim->parts);
     cdp__free(optim->rpc->os, optim);
 }
@@ -7758,6 +7835,8 @@ CDP_API cdp_status cdp_rpc_create(const cdp_rpc_desc *desc, cdp_rpc **out) {
     if (!rpc) return cdp__fail_nomem("an rpc", sizeof *rpc);
     rpc->desc = *desc;
     rpc->os = cdp_group_desc_of(desc->group)->os;
+    rpc->forks = cdp__os_forks();
+    rpc->forked = *rpc->forks;
     rpc->rank = cdp_rank(desc->group);
     rpc->ranks = cdp_size(desc->group);
     cdp__rpc_defaults(rpc);

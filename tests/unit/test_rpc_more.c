@@ -7,6 +7,8 @@
 
 #include "rpc_sides.h"
 
+#include <sys/wait.h>
+
 /* Serves until *n is at least `want`. */
 static void serve_until(side *s, const uint32_t *n, uint32_t want) {
     const uint64_t until = test_now_ns() + 20000000000ull;
@@ -37,6 +39,7 @@ static void f_time(void *user, cdp_rpc_request *q) {
     reply_i64(q, (int64_t)(q->deadline_ns - cdp_os_default()->now_ns(NULL)) / 1000000);
 }
 static void f_destroys(void *user, cdp_rpc_request *q);
+static void f_own_step(void *user, cdp_rpc_request *q);
 /* its tensors and bytes */
 static void f_back(void *user, cdp_rpc_request *q) {
     const cdp_iov iov = {(void *)(uintptr_t)q->data, q->bytes};
@@ -59,6 +62,9 @@ static const cdp_rpc_function more_functions[] = {
     {.name = "lend", .func = f_lend},
     {.name = "fail", .func = f_fail},
     {.name = "back", .func = f_back},
+    {.name = "own_step", .func = f_own_step, .max_running = 1},
+    {.name = "mul", .func = f_mul, .backward = b_mul},
+    {.name = "weight_rref", .func = f_weight_rref},
 };
 static void more(uint32_t n, void (*func)(side *s)) {
     like.functions = more_functions;
@@ -521,6 +527,195 @@ TEST(a_kept_request_outlives_its_value) {
     run(2, outlives_body);
 }
 
+/* ---- a child of fork() ---- */
+
+typedef struct parts {
+    cdp_call ended, under_way;
+    cdp_rref mine, far;
+    cdp_ctx *ctx;
+} parts;
+
+static bool is_told(cdp_status st) {
+    return st == CDP_ERR_INVALID && cdp_last_error()->status == CDP_ERR_INVALID
+        && strstr(cdp_last_error()->text, "this process is a child, by fork()") != NULL;
+}
+/* In the child, where only this thread is. Returns the first function that was not refused. */
+static int child_main(side *s, parts *p) {
+    cdp_call c = {0};
+    cdp_call *one = &p->under_way;
+    const cdp_value value = {.data = p};
+    cdp_rref_info info;
+    cdp_rpc_record record;
+    cdp_dist_optim *optim;
+    cdp_value v;
+    cdp_work w;
+    cdp_rref r;
+    cdp_ctx *ctx;
+    uint32_t which;
+    uint64_t number;
+    char text[100];
+    alarm(30);
+    if (!is_told(cdp_rpc_call(s->rpc, CALL(F("nothing")), &c))) return 1;
+    if (!is_told(cdp_rpc_start(s->rpc, CALL(F("nothing")), &c))) return 2;
+    if (!is_told(cdp_rpc_remote(s->rpc, CALL(F("counter")), &r))) return 3;
+    if (!is_told(cdp_call_wait(one)) || !is_told(cdp_call_test(one))) return 4;
+    if (!is_told(cdp_call_wait_for(one, 5)) || !is_told(cdp_call_wait_all(&one, 1))) return 5;
+    if (!is_told(cdp_call_wait_any(&one, 1, 5, &which))) return 6;
+    if (!is_told(cdp_call_cancel(one)) || !is_told(cdp_call_work(one, &w))) return 7;
+    if (!is_told(cdp_rref_create(s->rpc, &value, NULL, &r))) return 8;
+    if (!is_told(cdp_rref_fetch(p->far, 0, &c)) || !is_told(cdp_rref_to_here(p->far, 0, &c)))
+        return 9;
+    if (!is_told(cdp_rref_local(p->mine, 0, 0, &v))) return 10;
+    if (!is_told(cdp_rref_confirmed(p->far, 0)) || !is_told(cdp_rref_info_of(p->far, &info)))
+        return 11;
+    if (!is_told(cdp_rpc_reply(s->kept[0], NULL)) || !is_told(cdp_rpc_fail(s->kept[0], 1, NULL)))
+        return 12;
+    if (!is_told(cdp_rpc_reply_value(s->kept[0], &value)) || !cdp_rpc_cancelled(s->kept[0]))
+        return 13;
+    if (!is_told(cdp_ctx_begin(s->rpc, &ctx)) || !is_told(cdp_ctx_end(p->ctx, 5))) return 14;
+    if (!is_told(cdp_ctx_value(p->ctx, &number)) || cdp_ctx_grad_rows(p->ctx, 1)) return 15;
+    if (!is_told(cdp_rpc_serve(s->rpc, 5)) || !is_told(cdp_rpc_shutdown(s->rpc, 5))) return 16;
+    if (cdp_rpc_alive(s->rpc, 0) || cdp_rpc_stats_of(s->rpc).calls_out) return 17;
+    if (cdp_rpc_describe(s->rpc, text, 100) || cdp_rpc_records(s->rpc, &record, 1)) return 18;
+    if (!is_told(cdp_dist_optim_create(
+            &(cdp_optim_desc){
+                .rpc = s->rpc, .params = &p->mine, .param_count = 1, .kind = CDP_OPTIM_SGD},
+            &optim)))
+        return 19;
+    cdp_rref_keep(p->far);
+    if (!is_told(cdp_last_error()->status)) return 20;
+    cdp_rref_drop(p->far);
+    cdp_rref_drop(p->mine);
+    cdp_call_free(&p->ended);
+    cdp_rpc_destroy(s->rpc);
+    return is_told(cdp_last_error()->status) ? 0 : 21;
+}
+static void forks(side *s) {
+    static uint32_t place;
+    parts p = {.ctx = NULL};
+    cdp_value v = counter_value(s, 3, iov_next());
+    int64_t x[2] = {5, 0};
+    int result = -1;
+    OK(cdp_rref_create(s->rpc, &v, NULL, &p.mine));
+    OK(cdp_rpc_remote(s->rpc, CALL(.to = next_of(s), F("counter"), BYTES(x, 16)), &p.far));
+    OK(cdp_rref_to_here(p.far, 0, &p.ended));
+    OK(cdp_rpc_start(s->rpc, CALL(.to = next_of(s), F("keep")), &p.under_way));
+    OK(cdp_ctx_begin(s->rpc, &p.ctx));
+    serve_until(s, &s->kept_count, 1);
+    meet(s, &place);
+    fflush(stdout);
+    const pid_t child = fork();
+    if (child == 0) _exit(child_main(s, &p));
+    T_EQ(child, waitpid(child, &result, 0));
+    T(WIFEXITED(result));
+    T_EQ(0, WEXITSTATUS(result));
+    meet(s, &place); /* and here nothing was lost */
+    OK(cdp_rpc_reply(s->kept[0], NULL));
+    OK(cdp_call_wait(&p.under_way));
+    cdp_call_free(&p.under_way);
+    T_EQ(5, i64_at(p.ended.data, 0));
+    cdp_call_free(&p.ended);
+    OK(cdp_rref_to_here(p.far, 0, &p.ended));
+    cdp_call_free(&p.ended);
+    OK(cdp_ctx_end(p.ctx, 0));
+    T_EQ(2, cdp_rpc_stats_of(s->rpc).owners);
+    meet(s, &place);
+    cdp_rref_drop(p.far);
+    cdp_rref_drop(p.mine);
+}
+TEST(a_child_of_fork_is_told_and_loses_nothing) {
+    more(2, forks);
+}
+
+/* ---- an update rule of the program ---- */
+
+/* w -= lr * gradient, for every parameter that has one */
+static void f_own_step(void *user, cdp_rpc_request *q) {
+    double set[2];
+    (void)user;
+    if (!T_EQ(sizeof set, q->bytes) || !T_EQ(2, q->rref_count)) return;
+    memcpy(set, q->data, sizeof set);
+    if (set[1] != 0) {
+        OK(cdp_rpc_fail(q, 9, "no decay here"));
+        return;
+    }
+    for (uint32_t i = 0; i < q->rref_count; ++i) {
+        cdp_value v;
+        cdp_tensor g;
+        uint64_t number;
+        if (!OK(cdp_rref_local(q->rrefs[i], 0, 0, &v))) return;
+        if (OK(cdp_ctx_param(q->ctx, q->rrefs[i], &number)) && OK(cdp_ctx_grad(q->ctx, number, &g))
+            && g.data) {
+            double *w = (double *)v.plain.tensors[0].data;
+            for (uint32_t k = 0; k < 4; ++k)
+                w[k] -= set[0] * ((const double *)g.data)[k];
+            count(&side_of(q)->ran);
+        }
+        cdp_rref_unpin(q->rrefs[i]);
+    }
+}
+static void own_rule(side *s) {
+    static uint32_t place;
+    const uint32_t to = next_of(s);
+    double x[4] = {1, -2, 3, 4}, w[4];
+    cdp_optim_desc d = {.rpc = s->rpc,
+        .kind = CDP_OPTIM_OWN,
+        .param_count = 4,
+        .lr = .5,
+        .own_function = cdp_rpc_id("own_step")};
+    cdp_rref params[4];
+    cdp_dist_optim *optim;
+    cdp_call get[2] = {{0}}, c = {0};
+    cdp_ctx *ctx;
+    uint64_t number;
+    weights_open(s);
+    meet(s, &place);
+    if (s->rank == 0) {
+        for (uint32_t i = 0; i < 2; ++i) {
+            OK(cdp_rpc_call(s->rpc, CALL(.to = i, F("weight_rref")), &get[i]));
+            params[i] = params[2 + i] = get[i].rrefs[0]; /* each twice: two for each owner */
+        }
+        d.params = params;
+        d.own_function = 0;
+        REFUSED(CDP_ERR_INVALID, "set own_function", cdp_dist_optim_create(&d, &optim));
+        d.own_function = cdp_rpc_id("own_step");
+        d.kind = CDP_OPTIM_SGD;
+        REFUSED(CDP_ERR_INVALID, "set own_function", cdp_dist_optim_create(&d, &optim));
+        d.kind = CDP_OPTIM_OWN;
+        if (!OK(cdp_dist_optim_create(&d, &optim))) return;
+        memcpy(w, weights_of[to].w, sizeof w);
+        OK(cdp_ctx_begin(s->rpc, &ctx));
+        OK(cdp_ctx_value(ctx, &number));
+        const cdp_tensor t = f64s(x, 4, number);
+        OK(mul(s, ctx, to, "mul", 0, &t, &c));
+        OK(cdp_ctx_backward(ctx, &(cdp_backward_desc){.roots = &c.tensors[0], .root_count = 1}));
+        OK(cdp_dist_optim_step(optim, ctx));
+        for (uint32_t k = 0; k < 4; ++k)
+            w[k] = (w[k] - .5 * x[k]) - .5 * x[k];
+        (void)cdp_rpc_stats_of(weights_of[to].owner->rpc); /* its lock orders what was written */
+        T(!memcmp(w, weights_of[to].w, sizeof w));
+        T_EQ(0, sides[0].ran); /* no gradient there */
+        OK(cdp_dist_optim_set(optim, CDP_OPTIM_ZERO, 1));
+        REFUSED(CDP_ERR_REMOTE, "failed on rank 0 1; first: own_step on rank 0",
+            cdp_dist_optim_step(optim, ctx));
+        T(!memcmp(w, weights_of[to].w, sizeof w));
+        cdp_dist_optim_destroy(optim);
+        d.own_function = cdp_rpc_id("nobody has it");
+        OK(cdp_dist_optim_create(&d, &optim));
+        T_EQ(CDP_ERR_UNSUPPORTED, cdp_dist_optim_step(optim, ctx));
+        cdp_dist_optim_destroy(optim);
+        cdp_call_free(&c);
+        OK(cdp_ctx_end(ctx, 0));
+        for (uint32_t i = 0; i < 2; ++i)
+            cdp_call_free(&get[i]);
+    }
+    meet(s, &place);
+    weights_close(s);
+}
+TEST(an_update_rule_of_the_program) {
+    more(2, own_rule);
+}
+
 /* ---- messages that end a link ---- */
 
 /* A result that nobody waits for brings a reference: the link to its sender ends, and what the
@@ -609,6 +804,9 @@ int main(int argc, char **argv) {
         {"threads_that_serve_end_with_the_rpc", threads_that_serve_end_with_the_rpc, 60},
         {"a_leak_that_another_thread_asks_for", a_leak_that_another_thread_asks_for, 60},
         {"a_kept_request_outlives_its_value", a_kept_request_outlives_its_value, 60},
+        {"a_child_of_fork_is_told_and_loses_nothing", a_child_of_fork_is_told_and_loses_nothing,
+            60},
+        {"an_update_rule_of_the_program", an_update_rule_of_the_program, 60},
         {"references_of_a_liar_are_let_go", references_of_a_liar_are_let_go, 60},
         {"an_answer_without_memory", an_answer_without_memory, 60},
     };
