@@ -116,6 +116,18 @@
         dist_autograd.get_gradients(id)        cdp_ctx_grad
         nn.Embedding(sparse=True)              .grad_rows of cdp_backward, cdp_ctx_grad_rows
         DistributedOptimizer, opt.step(id)     cdp_dist_optim_create, cdp_dist_optim_step
+        functional_optim_map, an own class     CDP_OPTIM_OWN
+        profiler around a call                 cdp_rpc_records, on both ranks
+        What is not here, and why: joining and leaving (a group has fixed ranks; make another one);
+        targets by name in a call (cdp_rpc_rank_of() once is faster); a method on a reference that
+        makes a reference (give it to cdp_rpc_remote() as an argument); waits inside `done` (it runs
+        where messages arrive); futures that travel (reply later, or return a reference); references
+        in pickles and one-way calls (nobody would know when they end). retain_graph: what
+        cdp_ctx_save() keeps is freed when the context ends, so a second pass needs nothing. The
+        fast mode of a pass, which expects every value to be used, ends late where one is not. The
+        reverse of one call without a context: a registered function does that. Values that are
+        encoded when they are fetched: ask by a function. Gradients to_here(): a call of a function
+        that returns the value is recorded, a copy of a parameter is not.
 
     CONFIGURATION
         CDP_RPC_IMPLEMENTATION implements this header and cdp.h, whose private parts it uses, in
@@ -702,17 +714,17 @@ typedef struct cdp_optim_desc {
     bool centered; /* RMSPROP */
     bool maximize;
     uint32_t timeout_ms; /* of each of its calls (default: that of cdp_rpc_desc) */
-    /* OWN, and required there: cdp_rpc_id() of a function that every owner has registered, best with
-       max_running 1, so that steps run one after the other. A step calls it once on each owner for
-       every 16 parameters: request->rrefs are those, request->ctx the context, whose gradients
-       cdp_ctx_param() and cdp_ctx_grad() give, and request->data two doubles, lr and weight_decay
-       (default: 0). It fails by cdp_rpc_fail(). Its state is the program's, and parameters may be
+    /* OWN, and required there: cdp_rpc_id() of a function that every owner has registered, best
+       with max_running 1, so that steps run one after the other. A step calls it once on each
+       owner for every 16 parameters: request->rrefs are those, request->ctx the context, whose
+       gradients cdp_ctx_param() and cdp_ctx_grad() give, and request->data two doubles, lr and
+       weight_decay (default: 0). It fails by cdp_rpc_fail(). Its state is the program's, and parameters may be
        values of any kind; whether owners have the function, the first step tells. */
     uint32_t own_function;
 } cdp_optim_desc;
 
 typedef struct cdp_dist_optim cdp_dist_optim;
-/* Makes the objects on all owners and waits for them. Errors: INVALID, NOMEM, and those of
+/* Makes the objects on all owners and waits for them. One thread at a time uses it. Errors: INVALID, NOMEM, and those of
    cdp_rpc_call(); REMOTE: an owner refuses a parameter, the text says why. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_dist_optim_create(
     const cdp_optim_desc *desc, cdp_dist_optim **out);
@@ -2635,9 +2647,13 @@ CDP__PRIVATE cdp_rref cdp__rpc_rref(cdp_rpc *rpc, uint32_t slot) {
     return r;
 }
 
-/* Tensors are described fully; else the reason is this thread's last error. */
-CDP__PRIVATE cdp_status cdp__rpc_tensors_check(const char *call, const cdp_args *args) {
+/* Tensors are described fully, and bytes have memory; else the reason is this thread's last error.
+   Before anything else looks at them. */
+CDP__PRIVATE cdp_status cdp__rpc_args_check(const char *call, const cdp_args *args) {
     uint32_t i;
+    for (i = 0; args && i < args->iov_count; ++i)
+        if (!args->iov || (args->iov[i].bytes && !args->iov[i].data))
+            return cdp__fail(CDP_ERR_INVALID, "%s: args.iov[%u] has no memory", call, i);
     if (!args || !args->tensor_count) return CDP_OK;
     if (!args->tensors || args->tensor_count > CDP__RPC_TENSORS)
         return cdp__fail(CDP_ERR_INVALID, "%s: %u tensors in one message; at most %u travel", call,
@@ -2660,6 +2676,8 @@ CDP__PRIVATE cdp_status cdp__rpc_rrefs_check(cdp_rpc *rpc, const char *call, con
     if (args && args->rref_count > CDP__RPC_RREFS)
         return cdp__fail(CDP_ERR_INVALID, "%s: %u references in one message; at most %u travel",
             call, args->rref_count, CDP__RPC_RREFS);
+    if (args && args->rref_count && !args->rrefs)
+        return cdp__fail(CDP_ERR_INVALID, "%s: args.rrefs is NULL", call);
     for (i = 0; args && i < args->rref_count; ++i) {
         const uint32_t slot = cdp__rpc_slot(rpc, call, args->rrefs[i]);
         if (!slot) return cdp_last_error()->status;
@@ -2811,8 +2829,9 @@ CDP__PRIVATE cdp_ctx *cdp__ctx_find(const cdp_rpc *rpc, uint64_t id) {
 /* It is not known here any more; its memory stays as long as something uses it. */
 CDP__PRIVATE void cdp__ctx_drop(cdp_rpc *rpc, cdp_ctx *ctx) {
     cdp_ctx **at = &rpc->contexts;
-    while (*at != ctx)
+    while (*at && *at != ctx)
         at = &(*at)->next;
+    if (!*at) return; /* its origin was lost meanwhile */
     *at = ctx->next;
     --rpc->context_count;
     ctx->ended = true;
@@ -4193,6 +4212,19 @@ CDP__PRIVATE void cdp__rpc_refuse(
     cdp__rpc_answer_fail(rpc, rq, status, ran, code, text);
 }
 
+/* They can be sent; else the reason is this thread's last error. */
+CDP__PRIVATE cdp_status cdp__rpc_results_check(
+    cdp_rpc *rpc, const char *name, const cdp_args *results) {
+    const cdp_status st = cdp__rpc_args_check(name, results);
+    const uint64_t bytes = st == CDP_OK ? cdp__rpc_args_bytes(results) : 0;
+    if (st != CDP_OK) return st;
+    if (bytes > rpc->desc.max_message_bytes)
+        return cdp__fail(CDP_ERR_INVALID,
+            "%s: results of %llu bytes; max_message_bytes of cdp_rpc_desc is %llu", name,
+            (unsigned long long)bytes, (unsigned long long)rpc->desc.max_message_bytes);
+    return cdp__rpc_rrefs_check(rpc, name, results);
+}
+
 /* The results leave. A failure: nothing was said. */
 CDP__PRIVATE cdp_status cdp__rpc_answer(cdp_rpc *rpc, cdp__rpc_rq *rq, const cdp_args *args) {
     const bool silent = (rq->flags & (CDP__RPC_ONE_WAY | CDP__RPC_REMOTE)) != 0;
@@ -4251,11 +4283,7 @@ CDP__PRIVATE cdp__ref_state cdp__rpc_confirmed(const cdp_rpc *rpc, const cdp__rp
 /* A value was asked for, and it is ready. */
 CDP__PRIVATE void cdp__rpc_answer_fetch(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     const cdp_args *plain = &rpc->extra[rq->on].value->value.plain;
-    cdp_status st = cdp__rpc_rrefs_check(rpc, "cdp_rref_to_here", plain);
-    if (st == CDP_OK && cdp__rpc_args_bytes(plain) > rpc->desc.max_message_bytes)
-        st = cdp__fail(CDP_ERR_INVALID, "the value has %llu bytes; max_message_bytes is %llu",
-            (unsigned long long)cdp__rpc_args_bytes(plain),
-            (unsigned long long)rpc->desc.max_message_bytes);
+    cdp_status st = cdp__rpc_results_check(rpc, "the value's plain", plain);
     if (st == CDP_OK) st = cdp__rpc_answer(rpc, rq, plain);
     if (st != CDP_OK) cdp__rpc_refuse(rpc, rq, st, CDP_RAN_NO, 0, cdp_last_error()->text);
 }
@@ -5145,6 +5173,12 @@ CDP__PRIVATE cdp_status cdp__rpc_desc_check(const cdp_rpc_desc *d) {
             CDP_ERR_INVALID, "cdp_rpc_create: %u ranks; at most 65535", cdp_size(d->group));
     for (i = 0; i < d->function_count; ++i) {
         const cdp_rpc_function *f = &d->functions[i];
+        if (f->flags & ~(CDP_RPC_INLINE | CDP_RPC_LATER | CDP_RPC_EARLY))
+            return cdp__fail(CDP_ERR_INVALID,
+                "cdp_rpc_create: functions[%u] has flags 0x%x; there are CDP_RPC_INLINE, _LATER "
+                "and "
+                "_EARLY",
+                i, f->flags);
         if (!cdp__rpc_name_fits(f->name) || !f->func || (f->allow_count && !f->allow))
             return cdp__fail(CDP_ERR_INVALID,
                 "cdp_rpc_create: functions[%u] needs func, a name of 1 to 127 letters, digits and "
@@ -5618,7 +5652,8 @@ CDP__PRIVATE uint32_t cdp__rpc_end_contexts(cdp_rpc *rpc) {
     uint32_t r, n = 0;
     for (ctx = rpc->contexts; ctx; ctx = next) {
         next = ctx->next;
-        if (cdp__rpc_maker(ctx->id) != rpc->rank) continue;
+        /* one that has ended waits for answers in another thread, which drops it */
+        if (cdp__rpc_maker(ctx->id) != rpc->rank || ctx->ended) continue;
         ++n;
         for (r = 0; r < rpc->ranks; ++r)
             if (ctx->with[r] == CDP__CTX_WITH && r != rpc->rank)
@@ -5964,9 +5999,7 @@ typedef struct cdp__rpc_starting {
 
 CDP__PRIVATE cdp_status cdp__rpc_start_check(cdp_rpc *rpc, cdp__rpc_starting *s) {
     const cdp_call_desc *d = s->desc;
-    const bool tensors = d->args.tensors || !d->args.tensor_count;
-    const uint64_t bytes = tensors ? cdp__rpc_args_bytes(&d->args) : 0;
-    uint32_t i;
+    uint64_t bytes;
     if (rpc->phase != CDP__RPC_OPEN)
         return cdp__fail(CDP_ERR_STATE, "%s: the rpc was shut down", s->name);
     s->to = d->to;
@@ -5985,16 +6018,12 @@ CDP__PRIVATE cdp_status cdp__rpc_start_check(cdp_rpc *rpc, cdp__rpc_starting *s)
     if (d->one_way && (d->args.rref_count || (s->flags & CDP__RPC_REMOTE)))
         return cdp__fail(CDP_ERR_INVALID,
             "%s: a one-way call takes no references and makes none; clear one_way", s->name);
-    for (i = 0; i < d->args.iov_count; ++i)
-        if (!d->args.iov || (d->args.iov[i].bytes && !d->args.iov[i].data))
-            return cdp__fail(CDP_ERR_INVALID, "%s: args.iov[%u] has no memory", s->name, i);
-    if (cdp__rpc_tensors_check(s->name, &d->args) != CDP_OK) return CDP_ERR_INVALID;
+    if (cdp__rpc_args_check(s->name, &d->args) != CDP_OK) return CDP_ERR_INVALID;
+    bytes = cdp__rpc_args_bytes(&d->args);
     if (bytes > rpc->desc.max_message_bytes)
         return cdp__fail(CDP_ERR_INVALID,
             "%s: arguments of %llu bytes; max_message_bytes of cdp_rpc_desc is %llu", s->name,
             (unsigned long long)bytes, (unsigned long long)rpc->desc.max_message_bytes);
-    if (d->args.rref_count && !d->args.rrefs)
-        return cdp__fail(CDP_ERR_INVALID, "%s: args.rrefs is NULL", s->name);
     if (d->ctx && d->ctx->rpc != rpc)
         return cdp__fail(CDP_ERR_INVALID, "%s: ctx belongs to another rpc", s->name);
     if (d->ctx && (s->flags & (CDP__RPC_REMOTE | CDP__RPC_FETCH)))
@@ -6519,6 +6548,7 @@ CDP_API cdp_status cdp_rref_create(
             CDP_ERR_INVALID, "cdp_rref_create needs an rpc, a value and a place for the reference");
     memset(out, 0, sizeof *out);
     if (cdp__rpc_forked(rpc, "cdp_rref_create")) return CDP_ERR_INVALID;
+    if (cdp__rpc_args_check("cdp_rref_create", &value->plain) != CDP_OK) return CDP_ERR_INVALID;
     v = cdp__rpc_value_make(rpc);
     if (!v) return CDP_ERR_NOMEM;
     v->value = *value;
@@ -6738,18 +6768,6 @@ CDP__PRIVATE cdp_status cdp__rpc_reply_failed(cdp_rpc *rpc, cdp__rpc_rq *rq, cdp
     return st;
 }
 
-CDP__PRIVATE cdp_status cdp__rpc_results_check(
-    cdp_rpc *rpc, const char *name, const cdp_args *results) {
-    const cdp_status st = cdp__rpc_tensors_check(name, results);
-    const uint64_t bytes = st == CDP_OK ? cdp__rpc_args_bytes(results) : 0;
-    if (st != CDP_OK) return st;
-    if (bytes > rpc->desc.max_message_bytes)
-        return cdp__fail(CDP_ERR_INVALID,
-            "%s: results of %llu bytes; max_message_bytes of cdp_rpc_desc is %llu", name,
-            (unsigned long long)bytes, (unsigned long long)rpc->desc.max_message_bytes);
-    return cdp__rpc_rrefs_check(rpc, name, results);
-}
-
 CDP_API cdp_status cdp_rpc_reply(cdp_rpc_request *request, const cdp_args *results) {
     cdp__rpc_rq *rq = (cdp__rpc_rq *)(void *)request;
     cdp_status st = cdp__rpc_reply_begin("cdp_rpc_reply", request);
@@ -6783,6 +6801,8 @@ CDP_API cdp_status cdp_rpc_reply_value(cdp_rpc_request *request, const cdp_value
         (void)cdp__rpc_reply_late(rpc, rq);
         return CDP_OK;
     }
+    st = rq->makes ? cdp__rpc_args_check("cdp_rpc_reply_value", &value->plain) : CDP_OK;
+    if (st != CDP_OK) return cdp__rpc_reply_failed(rpc, rq, st);
     if (rq->makes) {
         v = rpc->extra[rq->makes].value;
         v->value = *value;

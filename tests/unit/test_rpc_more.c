@@ -40,6 +40,11 @@ static void f_time(void *user, cdp_rpc_request *q) {
 }
 static void f_destroys(void *user, cdp_rpc_request *q);
 static void f_own_step(void *user, cdp_rpc_request *q);
+static void f_bad_value(void *user, cdp_rpc_request *q);
+static void f_is_confirmed(void *user, cdp_rpc_request *q);
+static void f_passes_on(void *user, cdp_rpc_request *q);
+static void f_ends_it(void *user, cdp_rpc_request *q);
+static void f_backward_here(void *user, cdp_rpc_request *q);
 /* its tensors and bytes */
 static void f_back(void *user, cdp_rpc_request *q) {
     const cdp_iov iov = {(void *)(uintptr_t)q->data, q->bytes};
@@ -62,6 +67,11 @@ static const cdp_rpc_function more_functions[] = {
     {.name = "lend", .func = f_lend},
     {.name = "fail", .func = f_fail},
     {.name = "back", .func = f_back},
+    {.name = "is_confirmed", .func = f_is_confirmed},
+    {.name = "passes_on", .func = f_passes_on},
+    {.name = "ends_it", .func = f_ends_it, .flags = CDP_RPC_LATER},
+    {.name = "backward_here", .func = f_backward_here},
+    {.name = "bad_value", .func = f_bad_value},
     {.name = "own_step", .func = f_own_step, .max_running = 1},
     {.name = "mul", .func = f_mul, .backward = b_mul},
     {.name = "weight_rref", .func = f_weight_rref},
@@ -501,6 +511,108 @@ TEST(a_leak_that_another_thread_asks_for) {
     run(2, leaks_while_asked_body);
 }
 
+/* A context is ended by one thread while another one shuts the rpc down. */
+static void *end_main(void *arg) {
+    OK(cdp_ctx_end((cdp_ctx *)arg, 20000));
+    return NULL;
+}
+static void ends_twice(side *s) {
+    static uint32_t place;
+    cdp_call c = {0};
+    cdp_ctx *ctx = NULL;
+    pthread_t t;
+    if (s->rank == 0) {
+        OK(cdp_ctx_begin(s->rpc, &ctx));
+        OK(cdp_rpc_call(s->rpc, CALL(.to = 1, F("nothing"), .ctx = ctx), &c));
+        cdp_call_free(&c);
+    } else {
+        serve_until(s, &s->ran, 1);
+        (void)!cdp_rpc_serve(s->rpc, 1);
+    }
+    gather(&place);
+    if (s->rank == 0) {
+        pthread_create(&t, NULL, end_main, ctx);
+        const uint64_t until = test_now_ns() + 10000000000ull;
+        while (!__atomic_load_n(&s->rpc->waiters, __ATOMIC_SEQ_CST) && test_now_ns() < until)
+            test_sleep_ms(1);
+        cdp_lock_acquire(&s->rpc->lock);
+        T_EQ(0, cdp__rpc_end_contexts(s->rpc));
+        cdp_lock_release(&s->rpc->lock);
+    }
+    gather(&place);
+    meet(s, &place); /* now rank 1 answers */
+    if (s->rank == 0) pthread_join(t, NULL);
+    meet(s, &place);
+    OK(cdp_rpc_shutdown(s->rpc, 20000));
+    cdp_rpc_destroy(s->rpc);
+}
+static void ends_twice_body(side *s) {
+    if (how == HUB_POLLED) open_then(s, ends_twice);
+}
+TEST(a_context_that_two_threads_end) {
+    shut_by_body = true;
+    more(2, ends_twice_body);
+}
+
+/* Values and results that cannot be sent: a sentence, and the call fails. */
+static void f_bad_value(void *user, cdp_rpc_request *q) {
+    const int64_t kind = i64_at(q->data, 0);
+    const cdp_iov none = {NULL, 8};
+    const cdp_tensor t = {.dtype = CDP_DTYPE_F32, .dims = 9};
+    cdp_value v = {.data = NULL};
+    (void)user;
+    if (kind == 0)
+        REFUSED(CDP_ERR_INVALID, "args.iov[0] has no memory",
+            cdp_rpc_reply(q, &(cdp_args){.iov = &none, .iov_count = 1}));
+    if (kind == 1)
+        REFUSED(
+            CDP_ERR_INVALID, "args.rrefs is NULL", cdp_rpc_reply(q, &(cdp_args){.rref_count = 1}));
+    v.plain = (cdp_args){.tensors = &t, .tensor_count = 1};
+    if (kind == 2) REFUSED(CDP_ERR_INVALID, "tensors[0] has dtype", cdp_rpc_reply_value(q, &v));
+    count(&side_of(q)->ran);
+}
+static void bad_values(side *s) {
+    static uint32_t place;
+    const cdp_tensor t = {.dtype = CDP_DTYPE_F32, .dims = 9};
+    cdp_value v = {.plain = {.tensors = &t, .tensor_count = 1}};
+    cdp_tensor later = {.dtype = CDP_DTYPE_F32};
+    float one = 1;
+    cdp_call c = {0};
+    cdp_rref r;
+    REFUSED(CDP_ERR_INVALID, "cdp_rref_create: tensors[0] has dtype",
+        cdp_rref_create(s->rpc, &v, NULL, &r));
+    later.data = &one;
+    v.plain.tensors = &later;
+    OK(cdp_rref_create(s->rpc, &v, NULL, &r));
+    later.dims = 9; /* the program may change it, and makes a mistake */
+    T_EQ(CDP_ERR_INVALID, cdp_rref_to_here(r, 0, &c));
+    T_TEXT("the value's plain: tensors[0] has dtype", c.error.text);
+    cdp_call_free(&c);
+    cdp_rref_drop(r);
+    for (int64_t kind = 0; kind < 3; ++kind) {
+        T_EQ(CDP_ERR_INVALID,
+            cdp_rpc_call(s->rpc, CALL(.to = next_of(s), F("bad_value"), BYTES(&kind, 8)), &c));
+        T_EQ(CDP_RAN_YES, c.ran);
+        cdp_call_free(&c);
+    }
+    int64_t kind = 2;
+    OK(cdp_rpc_remote(s->rpc, CALL(.to = next_of(s), F("bad_value"), BYTES(&kind, 8)), &r));
+    T_EQ(CDP_ERR_INVALID, cdp_rref_to_here(r, 0, &c));
+    cdp_call_free(&c);
+    cdp_rref_drop(r);
+    serve_until(s, &s->ran, 4);
+    cdp_rpc_function f = {.name = "f", .func = f_nothing, .flags = 8};
+    cdp_rpc_desc d = desc_of(s);
+    cdp_rpc *other;
+    d.functions = &f;
+    d.function_count = 1;
+    REFUSED(CDP_ERR_INVALID, "has flags 0x8", cdp_rpc_create(&d, &other));
+    meet(s, &place);
+}
+TEST(values_that_cannot_be_sent) {
+    more(2, bad_values);
+}
+
 /* A request that is kept longer than its rpc: the value that it runs on is gone. */
 static void outlives(side *s) {
     static uint32_t place;
@@ -716,6 +828,186 @@ TEST(an_update_rule_of_the_program) {
     more(2, own_rule);
 }
 
+/* ---- scenarios ---- */
+
+/* user_rrefs_confirmed: soon true where the reference was made; user_rrefs_confirmed_remote: true
+   inside the function that gets it. */
+static void f_is_confirmed(void *user, cdp_rpc_request *q) {
+    (void)user;
+    reply_i64(q, cdp_rref_confirmed(q->rrefs[0], 0));
+}
+static void confirmed(side *s) {
+    const uint32_t owner = next_of(s), third = (s->rank + 2) % ranks;
+    int64_t x[2] = {4, 0};
+    cdp_call c = {0};
+    cdp_rref r;
+    OK(cdp_rpc_remote(s->rpc, CALL(.to = owner, F("counter"), BYTES(x, 16)), &r));
+    for (uint32_t i = 0; i < 2; ++i) { /* its owner, and a rank that gets it from this one */
+        OK(cdp_rpc_call(s->rpc, CALL(.to = i ? owner : third, F("is_confirmed"), RREF(r)), &c));
+        T_EQ(CDP_OK, i64_at(c.data, 0));
+        cdp_call_free(&c);
+    }
+    OK(cdp_rref_confirmed(r, 20000));
+    OK(cdp_rref_confirmed(r, 0));
+    cdp_rref_drop(r);
+}
+TEST(user_rrefs_confirmed) {
+    more(3, confirmed);
+}
+
+/* handle_send_exceptions: the callee is gone: pending calls and new ones fail, nothing else. */
+static void callee_gone(side *s) {
+    static uint32_t place;
+    cdp_call pending = {0}, c = {0};
+    if (s->rank == 0) OK(cdp_rpc_start(s->rpc, CALL(.to = 1, F("keep")), &pending));
+    if (s->rank == 1) {
+        serve_until(s, &s->kept_count, 1);
+        cdp_rpc_destroy(s->rpc);
+        OK(cdp_rpc_reply(s->kept[0], NULL));
+    } else if (s->rank == 0) {
+        T_EQ(CDP_ERR_PEER_LOST, cdp_call_wait(&pending));
+        T_EQ(1, pending.error.peer);
+        T_EQ(CDP_RAN_UNKNOWN, pending.ran);
+        cdp_call_free(&pending);
+        for (uint32_t i = 0; i < 3; ++i) {
+            T_EQ(CDP_ERR_PEER_LOST, cdp_rpc_call(s->rpc, CALL(.to = 1, F("nothing")), &c));
+            T_EQ(CDP_RAN_NO, c.ran);
+            T_TEXT("nothing on rank 1", c.error.text);
+            cdp_call_free(&c);
+        }
+        OK(cdp_rpc_call(s->rpc, CALL(.to = 2, F("nothing")), &c)); /* and rank 2 goes on */
+        cdp_call_free(&c);
+    } else {
+        serve_until(s, &s->ran, 1);
+    }
+    gather(&place);
+    if (s->rank != 1) cdp_rpc_destroy(s->rpc);
+}
+static void callee_gone_body(side *s) {
+    open_then(s, callee_gone);
+}
+TEST(handle_send_exceptions) {
+    shut_by_body = true;
+    more(3, callee_gone_body);
+}
+
+/* worker_ids_recorded, context_cleanup: of a context with gradients, without tensors, and through
+   nested calls; every rank that a call reached takes part, and after the end none does. */
+static void f_passes_on(void *user, cdp_rpc_request *q) {
+    cdp_call c = {0};
+    (void)user;
+    OK(cdp_rpc_call(q->rpc, CALL(.to = next_of(side_of(q)), F("nothing"), .ctx = q->ctx), &c));
+    cdp_call_free(&c);
+}
+static void cleaned(side *s) {
+    static const char *const names[] = {"nothing", "mul", "passes_on"};
+    static uint32_t place;
+    double x[4] = {1, 2, 3, 4};
+    weights_open(s);
+    meet(s, &place);
+    for (uint32_t turn = 0; turn < 3 * ranks; ++turn) {
+        if (turn % ranks == s->rank) {
+            const uint32_t kind = turn / ranks;
+            cdp_tensor t = f64s(x, 4, 0);
+            cdp_call c = {0};
+            cdp_ctx *ctx;
+            OK(cdp_ctx_begin(s->rpc, &ctx));
+            if (kind == 1) OK(cdp_ctx_value(ctx, &t.value));
+            OK(mul(s, ctx, next_of(s), names[kind], 0, &t, &c));
+            for (uint32_t r = 0; r < ranks; ++r)
+                T_EQ(r == s->rank || r == next_of(s) || kind == 2,
+                    cdp_rpc_stats_of(sides[r].rpc).contexts);
+            cdp_call_free(&c);
+            OK(cdp_ctx_end(ctx, 0));
+            for (uint32_t r = 0; r < ranks; ++r)
+                T_EQ(0, cdp_rpc_stats_of(sides[r].rpc).contexts);
+        }
+        meet(s, &place);
+    }
+    weights_close(s);
+}
+TEST(context_cleanup) {
+    more(3, cleaned);
+}
+
+/* backward_without_rpc: a graph of this rank alone. clean_context_during_backward: another rank
+   ends the context in the middle of a pass, which fails then; nothing is left. */
+typedef struct layers {
+    side *s;
+    uint32_t fired, stop_at;
+} layers;
+static cdp_ctx *to_be_ended;
+
+static void f_ends_it(void *user, cdp_rpc_request *q) {
+    (void)user;
+    OK(cdp_ctx_end(to_be_ended, 0));
+    OK(cdp_rpc_reply(q, NULL));
+}
+static cdp_status b_layer(void *user, cdp_backward *b) {
+    layers *l = (layers *)user;
+    double *g = (double *)cdp_backward_alloc(b, 32);
+    if (++l->fired == l->stop_at) {
+        cdp_call c = {0};
+        OK(cdp_rpc_call(l->s->rpc, CALL(.to = 0, F("ends_it")), &c));
+        cdp_call_free(&c);
+    }
+    for (uint32_t k = 0; k < 4; ++k)
+        g[k] = 2 * ((const double *)b->grad_out[0].data)[k];
+    b->grad_in[0] = f64s(g, 4, 0);
+    return CDP_OK;
+}
+static cdp_status through_layers(cdp_ctx *ctx, layers *l, uint64_t *first) {
+    uint64_t from, to = 0;
+    OK(cdp_ctx_value(ctx, &from));
+    *first = from;
+    for (uint32_t i = 0; i < 20; ++i, from = to) {
+        OK(cdp_ctx_value(ctx, &to));
+        OK(cdp_ctx_op(ctx,
+            &(cdp_ctx_op_desc){.inputs = &from,
+                .input_count = 1,
+                .outputs = &to,
+                .output_count = 1,
+                .backward = b_layer,
+                .user = l}));
+    }
+    const cdp_tensor root = f64s(NULL, 4, to);
+    return cdp_ctx_backward(ctx, &(cdp_backward_desc){.roots = &root, .root_count = 1});
+}
+static void f_backward_here(void *user, cdp_rpc_request *q) {
+    layers l = {.s = side_of(q), .stop_at = 10};
+    uint64_t first;
+    (void)user;
+    T_EQ(CDP_ERR_ABORTED, through_layers(q->ctx, &l, &first));
+    T_EQ(10, l.fired);
+    count(&l.s->ran);
+}
+static void cleaned_during_backward(side *s) {
+    static uint32_t place;
+    layers l = {.s = s};
+    cdp_call c = {0};
+    uint64_t first;
+    cdp_tensor g;
+    cdp_ctx *ctx;
+    OK(cdp_ctx_begin(s->rpc, &ctx));
+    OK(through_layers(ctx, &l, &first));
+    T_EQ(20, l.fired);
+    OK(cdp_ctx_grad(ctx, first, &g));
+    T(g.data && ((const double *)g.data)[3] == 1048576);
+    OK(cdp_ctx_end(ctx, 0));
+    meet(s, &place);
+    if (s->rank == 0) {
+        OK(cdp_ctx_begin(s->rpc, &to_be_ended));
+        OK(cdp_rpc_call(s->rpc, CALL(.to = 1, F("backward_here"), .ctx = to_be_ended), &c));
+        cdp_call_free(&c);
+    }
+    meet(s, &place);
+    T_EQ(s->rank, s->ran);
+    T_EQ(0, cdp_rpc_stats_of(s->rpc).contexts);
+}
+TEST(clean_context_during_backward) {
+    more(2, cleaned_during_backward);
+}
+
 /* ---- messages that end a link ---- */
 
 /* A result that nobody waits for brings a reference: the link to its sender ends, and what the
@@ -803,10 +1095,16 @@ int main(int argc, char **argv) {
         {"the_last_calls_are_recorded", the_last_calls_are_recorded, 60},
         {"threads_that_serve_end_with_the_rpc", threads_that_serve_end_with_the_rpc, 60},
         {"a_leak_that_another_thread_asks_for", a_leak_that_another_thread_asks_for, 60},
+        {"a_context_that_two_threads_end", a_context_that_two_threads_end, 60},
+        {"values_that_cannot_be_sent", values_that_cannot_be_sent, 60},
         {"a_kept_request_outlives_its_value", a_kept_request_outlives_its_value, 60},
         {"a_child_of_fork_is_told_and_loses_nothing", a_child_of_fork_is_told_and_loses_nothing,
             60},
         {"an_update_rule_of_the_program", an_update_rule_of_the_program, 60},
+        {"user_rrefs_confirmed", user_rrefs_confirmed, 60},
+        {"handle_send_exceptions", handle_send_exceptions, 60},
+        {"context_cleanup", context_cleanup, 60},
+        {"clean_context_during_backward", clean_context_during_backward, 60},
         {"references_of_a_liar_are_let_go", references_of_a_liar_are_let_go, 60},
         {"an_answer_without_memory", an_answer_without_memory, 60},
     };
