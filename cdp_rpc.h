@@ -718,14 +718,16 @@ typedef struct cdp_optim_desc {
        with max_running 1, so that steps run one after the other. A step calls it once on each
        owner for every 16 parameters: request->rrefs are those, request->ctx the context, whose
        gradients cdp_ctx_param() and cdp_ctx_grad() give, and request->data two doubles, lr and
-       weight_decay (default: 0). It fails by cdp_rpc_fail(). Its state is the program's, and parameters may be
-       values of any kind; whether owners have the function, the first step tells. */
+       weight_decay (default: 0). It fails by cdp_rpc_fail(). Its state is the program's, and
+       parameters may be values of any kind; whether owners have the function, the first step
+       tells. */
     uint32_t own_function;
 } cdp_optim_desc;
 
 typedef struct cdp_dist_optim cdp_dist_optim;
-/* Makes the objects on all owners and waits for them. One thread at a time uses it. Errors: INVALID, NOMEM, and those of
-   cdp_rpc_call(); REMOTE: an owner refuses a parameter, the text says why. */
+/* Makes the objects on all owners and waits for them. One thread at a time uses it. Errors:
+   INVALID, NOMEM, and those of cdp_rpc_call(); REMOTE: an owner refuses a parameter, the text says
+   why. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_dist_optim_create(
     const cdp_optim_desc *desc, cdp_dist_optim **out);
 /* One step with the gradients of a context, on all owners at once; waits for all. A parameter
@@ -6064,9 +6066,9 @@ CDP__PRIVATE cdp_status cdp__rpc_start_room(cdp_rpc *rpc, cdp__rpc_starting *s) 
     if (cdp__rpc_has_room(rpc, s)) return CDP_OK;
     if (rpc->desc.fail_when_full || inside)
         return cdp__fail_peer(CDP_ERR_BUSY, cdp_world_rank_of(rpc->group, s->to), 0,
-            "%s: %u calls to rank %u (%s) with %llu bytes are under way; %u is the smaller one of "
-            "max_calls here and its part of max_queue there, max_call_bytes is %llu; wait for one "
-            "of them",
+            "%s: %u calls to rank %u (%s) are under way, with %llu bytes of arguments; %u is the "
+            "smaller one of max_calls here and its part of max_queue there, max_call_bytes is %llu; "
+            "wait for one of them",
             s->name, rpc->peers[s->to].flight, s->to, rpc->peers[s->to].name,
             (unsigned long long)rpc->peers[s->to].flight_bytes, rpc->peers[s->to].limit,
             (unsigned long long)rpc->desc.max_call_bytes);

@@ -1642,7 +1642,8 @@ static void local_step(const cdp_optim_desc *d, double t, double *w, double g, d
     if (d->maximize) g = -g;
     if (d->kind != CDP_OPTIM_ADAMW) g = wd != 0 ? g + wd * *w : g;
     switch (d->kind) {
-    case CDP_OPTIM_NONE: break;
+    case CDP_OPTIM_NONE:
+    case CDP_OPTIM_OWN: break;
     case CDP_OPTIM_SGD:
         if (mu == 0) {
             *w -= lr * g;

@@ -281,7 +281,7 @@ static void call_bytes(side *s) {
     serve_until(s, &s->kept_count, 2);
     T_EQ(1000, cdp_rpc_stats_of(s->rpc).call_bytes);
     T_EQ(2, cdp_rpc_stats_of(s->rpc).kept);
-    REFUSED(CDP_ERR_BUSY, "with 1000 bytes are under way",
+    REFUSED(CDP_ERR_BUSY, "are under way, with 1000 bytes",
         cdp_rpc_start(s->rpc, CALL(.to = next_of(s), F("keep"), BYTES(data[s->rank], 1)), &c));
     OK(cdp_rpc_call(s->rpc, CALL(.to = s->rank, F("nothing"), BYTES(data[s->rank], 1000)), &c));
     cdp_call_free(&c); /* each rank has its own bytes, and one call may have more than there are */
