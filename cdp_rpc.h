@@ -6067,7 +6067,8 @@ CDP__PRIVATE cdp_status cdp__rpc_start_room(cdp_rpc *rpc, cdp__rpc_starting *s) 
     if (rpc->desc.fail_when_full || inside)
         return cdp__fail_peer(CDP_ERR_BUSY, cdp_world_rank_of(rpc->group, s->to), 0,
             "%s: %u calls to rank %u (%s) are under way, with %llu bytes of arguments; %u is the "
-            "smaller one of max_calls here and its part of max_queue there, max_call_bytes is %llu; "
+            "smaller one of max_calls here and its part of max_queue there, max_call_bytes is "
+            "%llu; "
             "wait for one of them",
             s->name, rpc->peers[s->to].flight, s->to, rpc->peers[s->to].name,
             (unsigned long long)rpc->peers[s->to].flight_bytes, rpc->peers[s->to].limit,
