@@ -472,6 +472,18 @@ TEST(threads_that_serve_end_with_the_rpc) {
     }
 }
 
+static void until_one_waits(side *s) {
+    const uint64_t until = test_now_ns() + 10000000000ull;
+    uint32_t waiters = 0;
+    while (!waiters && test_now_ns() < until) {
+        test_sleep_ms(1);
+        cdp_lock_acquire(&s->rpc->lock);
+        waiters = s->rpc->waiters;
+        cdp_lock_release(&s->rpc->lock);
+    }
+    T_EQ(1, waiters);
+}
+
 /* A reference is dropped as a leak while another thread waits until it is confirmed. */
 static void *confirm_main(void *arg) {
     const cdp_rref *r = (const cdp_rref *)arg;
@@ -488,9 +500,7 @@ static void leaks_while_asked(side *s) {
     if (s->rank == 0) {
         OK(cdp_rpc_remote(s->rpc, CALL(.to = 1, F("counter"), BYTES(x, 16)), &r));
         pthread_create(&t, NULL, confirm_main, &r);
-        const uint64_t until = test_now_ns() + 10000000000ull;
-        while (!__atomic_load_n(&s->rpc->waiters, __ATOMIC_SEQ_CST) && test_now_ns() < until)
-            test_sleep_ms(1);
+        until_one_waits(s);
         cdp_lock_acquire(&s->rpc->lock);
         T_EQ(1, cdp__rpc_drop_leaks(s->rpc, text));
         cdp_lock_release(&s->rpc->lock);
@@ -532,9 +542,7 @@ static void ends_twice(side *s) {
     gather(&place);
     if (s->rank == 0) {
         pthread_create(&t, NULL, end_main, ctx);
-        const uint64_t until = test_now_ns() + 10000000000ull;
-        while (!__atomic_load_n(&s->rpc->waiters, __ATOMIC_SEQ_CST) && test_now_ns() < until)
-            test_sleep_ms(1);
+        until_one_waits(s);
         cdp_lock_acquire(&s->rpc->lock);
         T_EQ(0, cdp__rpc_end_contexts(s->rpc));
         cdp_lock_release(&s->rpc->lock);
