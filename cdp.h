@@ -2239,11 +2239,11 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #else
 #define CDP__PRINTF(f, a) __attribute__((format(printf, f, a)))
 #endif
-/* A few lines that dozens of functions call, and that compilers would copy into each of them.
-   For the few whose copies cost most, as measured; tests/check_sources.sh counts them. */
+/* Keeps compilers from copying a few short functions into each of their dozens of callers. Used
+   only where measured copies cost most; tests/check_sources.sh counts the uses. */
 #define CDP__ONE_COPY __attribute__((__noinline__))
-/* For the functions that record errors and make texts: paths that lead there are rare, and
-   compilers keep them apart from the others. */
+/* Marks functions that record errors and make texts: compilers then treat the paths that lead to
+   them as rare, and keep that code apart. */
 #define CDP__COLD __attribute__((__cold__))
 #else
 #define CDP__ONE_COPY
@@ -2266,7 +2266,8 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 extern "C" {
 #endif
 
-/* The files of the library. Each defines CDP__HERE anew where its implementation begins. */
+/* The files of the library, as numbers for cdp_error.file. Each file redefines CDP__HERE where
+   its implementation begins. */
 enum {
     CDP__FILE_NONE,
     CDP__FILE_CORE,
@@ -2289,8 +2290,8 @@ CDP__PRIVATE uint64_t cdp__max(uint64_t a, uint64_t b) {
     return a > b ? a : b;
 }
 
-/* As memcpy, but where the processor can it writes past the caches: for what would not stay there
-   anyway. Call cdp__copied_past() after it, before somebody else may read what was written. */
+/* As memcpy, but bypasses the caches where the processor can: for data too large to stay in them
+   anyway. Call cdp__copied_past() before another thread may read the copy. */
 #ifdef __SSE2__
 CDP__PRIVATE void cdp__copy_past(uint8_t *to, const uint8_t *from, uint64_t bytes) {
     uint64_t i;
@@ -2313,7 +2314,7 @@ CDP__PRIVATE void cdp__copied_past(void) {
 }
 #endif
 
-/* A deadline that is `ms` from now; a timeout of CDP_NO_TIMEOUT never comes. */
+/* The deadline `ms` milliseconds from now; CDP__NEVER for CDP_NO_TIMEOUT. */
 CDP__PRIVATE uint64_t cdp__deadline(const cdp_os *os, uint32_t ms) {
     return ms == CDP_NO_TIMEOUT ? CDP__NEVER : os->now_ns(os->user) + ms * CDP__MS;
 }
@@ -2336,7 +2337,8 @@ CDP__PRIVATE void cdp__free(const cdp_os *os, void *p) {
     if (p) os->release(os->user, p);
 }
 
-/* What the memory is for that this thread asks a backend for next: the label of cdp_allocator. */
+/* What this thread's next request for a backend's memory is for: the label that cdp_allocator
+   gets. */
 CDP__PRIVATE const char **cdp__purpose(void) {
     static CDP__THREAD_LOCAL const char *text;
     return &text;
@@ -2344,11 +2346,11 @@ CDP__PRIVATE const char **cdp__purpose(void) {
 
 /* ---- >>os-words: what the system says in words, and the date --------------------------------- */
 
-/* Knows: errors of the C library and of Winsock, the system's calendar. Promises: a text for every
-   errno. May use: >>compiler. */
+/* Knows: errors of the C library and of Winsock, the system's calendar. Promises: a text for
+   every errno. May use: >>compiler. */
 
 #ifdef _WIN32
-/* What Winsock says, as errno has it; its own texts for these are not in every C library. */
+/* A Winsock error as an errno value, with a text: some C libraries have none for these errors. */
 typedef struct cdp__os_reason {
     int said, err;
     const char *text;
@@ -2388,14 +2390,14 @@ CDP__PRIVATE const char *cdp__os_error_text(int err) {
     return strerror(err);
 }
 
-/* Windows counts tenths of microseconds from 1601. */
+/* Windows counts units of 100 ns since 1601. */
 CDP__PRIVATE uint64_t cdp__os_date_us(void) {
     FILETIME t;
     GetSystemTimeAsFileTime(&t);
     return ((uint64_t)t.dwHighDateTime << 32 | t.dwLowDateTime) / 10 - 11644473600000000ull;
 }
 
-/* The temporary folder is the user's own. */
+/* Not needed: on Windows every user has a temporary folder of their own. */
 CDP__PRIVATE uint32_t cdp__os_user_number(void) {
     return 0;
 }
@@ -2438,8 +2440,8 @@ CDP__PRIVATE uint64_t cdp__os_date_us(void) {
 /* Knows: text, this thread's last error, loggers. Promises: a text always ends with a zero and
    never exceeds its memory. May use: >>compiler, >>log. */
 
-/* Our own small formatter, so that a build without stdio still has every message. Always ends
-   the text with a zero, cuts what does not fit. */
+/* A small formatter of our own, so that builds without stdio have every message. It always ends
+   the text with a zero and truncates what does not fit. */
 typedef struct cdp__text {
     char *at;
     uint64_t size, used;
@@ -2532,8 +2534,8 @@ CDP__PRIVATE const char *cdp__file_name(uint32_t at) {
     return names[at >> 8 & 7];
 }
 
-/* A status, the file and the line of the call in one number: hundreds of calls report errors,
-   and each compiles to less code with one small constant instead of three. */
+/* Packs status, file and line of a call into one number: hundreds of calls report errors, and
+   each compiles to less code with one small constant than with three. */
 #define CDP__AT(status) ((uint32_t)__LINE__ << 12 | CDP__HERE << 8 | (uint8_t)(status))
 
 CDP__PRIVATE cdp_status cdp__status_at(uint32_t at) {
@@ -2542,7 +2544,7 @@ CDP__PRIVATE cdp_status cdp__status_at(uint32_t at) {
 
 CDP__PRIVATE void cdp__error_set_v(
     uint32_t at, int32_t peer, int32_t sys_errno, const char *f, va_list ap) {
-    cdp_error e; /* built apart: an argument may be the text of the last error */
+    cdp_error e; /* built in a copy: an argument may be the text of the last error */
     cdp__text t = {e.text, sizeof e.text, 0};
     cdp__error_clear(&e, cdp__status_at(at));
     e.file = cdp__file_name(at);
@@ -2585,7 +2587,7 @@ CDP__PRIVATE cdp_status cdp__nomem_at(uint32_t at, const char *what, uint64_t by
     return cdp__error_at(at, "out of memory: %s needs %llu bytes", what, (unsigned long long)bytes);
 }
 
-/* Without texts, an error says where in the library it was found. */
+/* In builds without texts, an error holds only the file and line that reported it. */
 CDP__PRIVATE cdp_status cdp__bare_of(uint32_t at, int32_t peer, int32_t sys_errno) {
     return cdp__error_of(at, peer, sys_errno, "%s:%u", cdp__file_name(at), (unsigned)(at >> 12));
 }
@@ -2594,7 +2596,7 @@ CDP__PRIVATE cdp_status cdp__bare_at(uint32_t at) {
     return cdp__bare_of(at, -1, 0);
 }
 
-/* The caller's mistake, and everything else without a peer and an errno. */
+/* Records an error that has no peer and no errno, mostly a mistake of the caller. */
 #ifdef CDP_NO_LOG_STRINGS
 #define cdp__fail(status, ...) (0 ? cdp__error_at(0, __VA_ARGS__) : cdp__bare_at(CDP__AT(status)))
 #define cdp__fail_peer(status, peer, err, ...) \
@@ -2675,8 +2677,8 @@ CDP__PRIVATE CDP__PRINTF(4, 5) void cdp__log_at(
 
 /* ---- >>os-addresses: what sockets of POSIX and of Windows have in common --------------------- */
 
-/* Knows: BSD sockets' forms of an address, and getaddrinfo(). Promises: the same addresses on all
-   systems. May use: >>os. */
+/* Knows: socket address structures of POSIX and Winsock, and getaddrinfo(). Promises: the same
+   addresses on all systems. May use: >>os. */
 
 typedef union cdp__sockaddr {
     struct sockaddr any;
@@ -2702,7 +2704,7 @@ CDP__PRIVATE socklen_t cdp__os_to_native(const cdp_addr *a, cdp__sockaddr *out) 
 
 CDP__PRIVATE void cdp__os_from_native(const cdp__sockaddr *s, cdp_addr *out) {
     memset(out, 0, sizeof *out);
-    /* IPv4, at a socket for both */
+    /* an IPv4 address, as a dual-stack socket reports it */
     if (s->any.sa_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&s->v6.sin6_addr)) {
         out->family = 4;
         out->port = ntohs(s->v6.sin6_port);
@@ -2719,7 +2721,7 @@ CDP__PRIVATE void cdp__os_from_native(const cdp__sockaddr *s, cdp_addr *out) {
     }
 }
 
-/* What came with a zone ("fe80::1%eth0") is no name: nobody is asked over the network for it. */
+/* An address with a zone ("fe80::1%eth0") is resolved without asking a name server. */
 CDP__PRIVATE int32_t cdp__os_getaddrinfo(const char *host, cdp_addr *out, uint32_t max) {
     struct addrinfo hints, *list = NULL, *it;
     uint32_t n = 0;
@@ -2728,7 +2730,7 @@ CDP__PRIVATE int32_t cdp__os_getaddrinfo(const char *host, cdp_addr *out, uint32
     hints.ai_socktype = SOCK_STREAM;
     hints.ai_flags = strchr(host, ':') ? AI_NUMERICHOST : 0;
     rc = getaddrinfo(host, NULL, &hints, &list);
-    /* that nobody answers does not say that there is no such name */
+    /* EAI_AGAIN: no name server answered, so the name may still exist */
     if (rc != 0) return rc == EAI_AGAIN ? -EAGAIN : -ENOENT;
     for (it = list; it && n < max; it = it->ai_next) {
         cdp__sockaddr s;
@@ -2741,8 +2743,8 @@ CDP__PRIVATE int32_t cdp__os_getaddrinfo(const char *host, cdp_addr *out, uint32
     return n ? (int32_t)n : -ENOENT;
 }
 
-/* Does `name` begin with one of the comma-separated words of `list`, or with none of them where
-   a ^ stands before the list? */
+/* True if `name` begins with one of the comma-separated words of `list`. A leading ^ inverts the
+   result. */
 CDP__PRIVATE bool cdp__interface_chosen(const char *list, const char *name) {
     const bool others = list && *list == '^';
     const char *word = list && others ? list + 1 : list, *end;
@@ -2787,7 +2789,8 @@ CDP__PRIVATE uint64_t cdp__os_now(void *user) {
 #include <sys/syscall.h>
 #endif
 
-/* From the kernel, without a descriptor; 0: that is not possible here. */
+/* Random bytes from the kernel, without a descriptor. Returns how many; 0 if there is no such
+   call. */
 CDP__PRIVATE uint64_t cdp__os_getrandom(uint8_t *dst, uint64_t bytes) {
     uint64_t done = 0;
 #ifdef SYS_getrandom
@@ -2820,7 +2823,7 @@ CDP__PRIVATE cdp_status cdp__os_random(void *user, void *dst, uint64_t bytes) {
     return cdp__fail_peer(CDP_ERR_IO, -1, errno, "the system gives no random bytes");
 }
 
-/* Ends early when a signal comes. */
+/* Returns early when a signal arrives. */
 CDP__PRIVATE void cdp__os_sleep_until(void *user, uint64_t deadline_ns) {
     const uint64_t now = cdp__os_now(user), left = deadline_ns > now ? deadline_ns - now : 0;
     struct timespec t;
@@ -2850,10 +2853,10 @@ CDP__PRIVATE uint32_t cdp__os_addresses(
     return n;
 }
 
-/* The one place that makes a socket what the library expects: non-blocking, not inherited, no
-   SIGPIPE, no Nagle. The keepalive notices a machine that went away while the connection was idle;
-   cdp__os_unanswered finds the others. (TCP_USER_TIMEOUT would also end the connection to a program
-   that does not read for that long, although its machine answers.) */
+/* Gives a socket the options that the library expects: non-blocking, not inherited, no SIGPIPE,
+   no Nagle. The keepalive detects a host that disappears while the connection is idle;
+   cdp__os_unanswered detects the others. (TCP_USER_TIMEOUT would also close connections to a
+   program that does not read for that long although its host answers.) */
 CDP__PRIVATE int cdp__os_prepare_socket(int fd) {
     const int on = 1;
     int set = 0;
@@ -2861,7 +2864,7 @@ CDP__PRIVATE int cdp__os_prepare_socket(int fd) {
 #ifdef SO_NOSIGPIPE
     setsockopt(fd, SOL_SOCKET, SO_NOSIGPIPE, &on, sizeof on);
 #endif
-    /* it has the rest from the one that listens */
+    /* an accepted socket has inherited all options from its listener */
     if (getsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &set, &len) == 0 && set) return fd;
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
 #if defined(__linux__) && defined(TCP_KEEPIDLE)
@@ -2876,24 +2879,25 @@ CDP__PRIVATE int cdp__os_prepare_socket(int fd) {
         setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
         setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &every_s, sizeof every_s);
         setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
-        /* ask a machine whose program does not read again after 5 s at most, not after 120 s */
+        /* probe the closed window of a peer at least every 5 s; the default rises to 120 s */
         setsockopt(fd, IPPROTO_TCP, rto_max, &rto_max_ms, sizeof rto_max_ms);
     }
 #endif
-    /* last: says that the others are set */
+    /* set last: marks a socket that has all options, see above */
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     return fd;
 }
 
-/* For descriptors that were not made so at creation. One that would block could outlive any
-   deadline. */
+/* For descriptors that could not get these flags at creation. A blocking descriptor could
+   outlast any deadline. */
 CDP__PRIVATE int cdp__os_set_flags(int fd) {
     const int now = fcntl(fd, F_GETFL);
     if (now < 0 || fcntl(fd, F_SETFL, now | O_NONBLOCK) != 0) return -errno;
     return fcntl(fd, F_SETFD, FD_CLOEXEC) == 0 ? 0 : -errno;
 }
 
-/* For systems that cannot do it at creation: the descriptor, or -errno and it is closed. */
+/* Sets the flags on systems that cannot do it at creation. Returns the descriptor, or -errno
+   after closing it. */
 CDP__PRIVATE int cdp__os_protect(int fd) {
     const int err = fd < 0 ? -errno : cdp__os_set_flags(fd);
     if (fd >= 0 && err < 0) close(fd);
@@ -2907,8 +2911,8 @@ CDP__PRIVATE int32_t cdp__os_adopt(void *user, int32_t fd) {
     return err;
 }
 
-/* Closed by exec from the start where the system can do that: another thread may fork and exec at
-   any moment. */
+/* Sets close-on-exec at creation where the system can: another thread may fork and exec at any
+   moment. */
 CDP__PRIVATE int cdp__os_socket(int family) {
 #ifdef SOCK_CLOEXEC
     const int made = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -2919,17 +2923,17 @@ CDP__PRIVATE int cdp__os_socket(int family) {
     return fd < 0 ? fd : cdp__os_prepare_socket(fd);
 }
 
-/* The beginning of the kernel's struct tcp_info, which some C libraries show only to programs that
-   ask for GNU extensions. */
+/* The beginning of the kernel's struct tcp_info. Some C libraries declare it only for programs
+   that ask for GNU extensions. */
 typedef struct cdp__tcp_info {
     uint8_t state, congestion, retransmits, probes, more[4];
     uint32_t rto, ato, mss[2], unacked, queues[4], last_data_sent, last_ack_sent, last_data_recv,
         last_ack_recv; /* ms */
 } cdp__tcp_info;
 
-/* While data is outstanding its machine acknowledges every retransmission, and while the window is
-   closed every probe; so only with several probes lost the age of the last acknowledgement means
-   that nobody is there. */
+/* Nanoseconds since the peer's host last acknowledged anything, if it should have; else 0. A
+   live host acknowledges retransmitted data and probes of a closed window, so the age counts
+   only while data is unacknowledged or at least two probes were lost. */
 CDP__PRIVATE uint64_t cdp__os_unanswered(void *user, int32_t fd) {
 #if defined(__linux__) && defined(TCP_INFO)
     cdp__tcp_info i;
@@ -2968,7 +2972,7 @@ CDP__PRIVATE int32_t cdp__os_listen(void *user, const cdp_addr *at, cdp_addr *bo
     const int on = 1, off = 0, fd = cdp__os_socket(s.any.sa_family);
     if (fd < 0) return fd;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    /* "::" is for IPv4, too */
+    /* let "::" accept IPv4, too */
     if (at->family == 6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
     if (bind(fd, &s.any, len) != 0 || listen(fd, SOMAXCONN) != 0) {
         const int err = errno;
@@ -2979,8 +2983,8 @@ CDP__PRIVATE int32_t cdp__os_listen(void *user, const cdp_addr *at, cdp_addr *bo
     return fd;
 }
 
-/* Inside one machine there is no congestion to control, and pacing (bbr) only costs: a sixth of
-   the time of 16 MiB. */
+/* Connections inside one host need no congestion control, and pacing (bbr) made 16 MiB take a
+   sixth longer. */
 CDP__PRIVATE void cdp__os_tune(int fd, const cdp__sockaddr *peer) {
 #if defined(__linux__) && defined(TCP_CONGESTION)
     cdp_addr a;
@@ -2994,7 +2998,7 @@ CDP__PRIVATE void cdp__os_tune(int fd, const cdp__sockaddr *peer) {
 #endif
 }
 
-/* A connection that exec closes and that does not block, or -errno. */
+/* Accepts a connection, non-blocking and close-on-exec; returns the descriptor or -errno. */
 CDP__PRIVATE int cdp__os_accept_one(int listener, cdp__sockaddr *from) {
     socklen_t len = sizeof *from;
 #if defined(__linux__) && defined(SYS_accept4) && defined(SOCK_CLOEXEC)
@@ -3069,7 +3073,7 @@ CDP__PRIVATE int64_t cdp__os_send(void *user, int32_t fd, const cdp_iov *v, uint
     memset(&m, 0, sizeof m);
     m.msg_iov = iov;
     m.msg_iovlen = cdp__os_iov(v, n, iov);
-    /* the kernel does less for one piece */
+    /* send() is cheaper than sendmsg() for a single piece */
     do
         r = n == 1 ? send(fd, v->data, (size_t)v->bytes, MSG_NOSIGNAL)
                    : sendmsg(fd, &m, MSG_NOSIGNAL);
@@ -3101,7 +3105,7 @@ CDP__PRIVATE void cdp__os_close(void *user, int32_t fd) {
 
 CDP__PRIVATE void cdp__os_end_sending(void *user, int32_t fd) {
     (void)user;
-    (void)shutdown(fd, SHUT_WR); /* a broken connection needs none */
+    (void)shutdown(fd, SHUT_WR); /* fails on a broken connection, harmlessly */
 }
 
 #ifdef __linux__
@@ -3112,7 +3116,7 @@ CDP__PRIVATE int32_t cdp__os_wake_open(void *user, int32_t fd[2]) {
     return fd[0] < 0 ? -errno : 0;
 }
 #else
-/* A pipe: the only thing that POSIX lets another thread wake a poll() with. */
+/* A pipe: POSIX has no other way for one thread to wake another from poll(). */
 CDP__PRIVATE int32_t cdp__os_wake_open(void *user, int32_t fd[2]) {
     int p[2];
     (void)user;
@@ -3129,7 +3133,7 @@ CDP__PRIVATE int32_t cdp__os_wake_open(void *user, int32_t fd[2]) {
 CDP__PRIVATE void cdp__os_wake_set(void *user, int32_t fd) {
     const uint64_t one = 1;
     (void)user;
-    /* a full pipe is as good as a byte */
+    /* if the pipe is full, the reader wakes anyway */
     while (write(fd, &one, sizeof one) < 0 && errno == EINTR) {
     }
 }
@@ -3137,7 +3141,7 @@ CDP__PRIVATE void cdp__os_wake_set(void *user, int32_t fd) {
 CDP__PRIVATE void cdp__os_wake_clear(void *user, int32_t fd) {
     char sink[64];
     (void)user;
-    /* an eventfd gives all with one call */
+    /* one read() empties an eventfd; a pipe may need several */
     while (read(fd, sink, sizeof sink) == (ssize_t)sizeof sink) {
     }
 }
@@ -3147,8 +3151,8 @@ CDP__PRIVATE void cdp__os_wake_clear(void *user, int32_t fd) {
 /* ---- >>os-windows: memory, clock, chance, sockets -------------------------------------------- */
 
 /* Knows: Win32 and Winsock. Promises: what cdp_os says of memory, time, sockets and addresses;
-   errors are negative errno values. A socket is an int32_t: Windows' handles are small numbers.
-   May use: core, os-addresses. */
+   errors are negative errno values. A socket fits an int32_t because Windows' handles are small
+   numbers. May use: core, os-addresses. */
 
 #ifdef _WIN32
 CDP__PRIVATE void *cdp__os_alloc(void *user, uint64_t bytes) {
@@ -3185,7 +3189,7 @@ CDP__PRIVATE cdp_status cdp__os_random(void *user, void *dst, uint64_t bytes) {
     return CDP_OK;
 }
 
-/* Less than a millisecond is not slept: the system would sleep longer. */
+/* Waits below one millisecond are not slept, because Windows would sleep longer. */
 CDP__PRIVATE void cdp__os_sleep_until(void *user, uint64_t deadline_ns) {
     const uint64_t now = cdp__os_now(user), left = deadline_ns > now ? deadline_ns - now : 0;
     if (left >= CDP__MS)
@@ -3194,7 +3198,7 @@ CDP__PRIVATE void cdp__os_sleep_until(void *user, uint64_t deadline_ns) {
         SwitchToThread();
 }
 
-/* What the last call of Winsock said. */
+/* The last Winsock error, as an errno value. */
 CDP__PRIVATE int cdp__os_socket_error(void) {
     const int said = WSAGetLastError();
     const cdp__os_reason *r;
@@ -3204,7 +3208,7 @@ CDP__PRIVATE int cdp__os_socket_error(void) {
     return EIO;
 }
 
-/* Winsock wants to be started before its first use; it ends with the process. */
+/* Winsock must be started before its first use. It is never stopped: it ends with the process. */
 static BOOL CALLBACK cdp__os_start_winsock(PINIT_ONCE once, PVOID arg, PVOID *out) {
     WSADATA data;
     (void)once;
@@ -3218,8 +3222,8 @@ CDP__PRIVATE bool cdp__os_winsock(void) {
     return InitOnceExecuteOnce(&once, cdp__os_start_winsock, NULL, NULL) != 0;
 }
 
-/* What the library expects of a socket: non-blocking, not inherited, no Nagle, a keepalive that
-   notices a machine that went away. 0 or a negative errno. */
+/* Gives a socket the options that the library expects: non-blocking, not inherited, no Nagle,
+   and a keepalive that detects a host that disappears. Returns 0 or a negative errno. */
 CDP__PRIVATE int cdp__os_prepare_socket(SOCKET s) {
     const DWORD on = 1, idle_s = 10, every_s = 5;
     u_long set = 1;
@@ -3237,7 +3241,7 @@ CDP__PRIVATE void cdp__os_close(void *user, int32_t fd) {
     closesocket((SOCKET)fd);
 }
 
-/* A socket, prepared, as a descriptor, or a negative errno, and it is closed. */
+/* Prepares a socket and returns it as a descriptor, or closes it and returns a negative errno. */
 CDP__PRIVATE int32_t cdp__os_descriptor(SOCKET s) {
     int err;
     if (s == INVALID_SOCKET) return -cdp__os_socket_error();
@@ -3266,14 +3270,14 @@ CDP__PRIVATE int32_t cdp__os_local_addr(void *user, int32_t fd, cdp_addr *out) {
     return 0;
 }
 
-/* Closes a socket that a call failed for, and says why. */
+/* Closes a socket for which a call failed, and returns the reason as a negative errno. */
 CDP__PRIVATE int32_t cdp__os_give_up(int32_t fd) {
     const int err = cdp__os_socket_error();
     closesocket((SOCKET)fd);
     return -err;
 }
 
-/* SO_REUSEADDR would let two programs listen at one port. */
+/* SO_REUSEADDR is not set: on Windows it would let two programs listen at one port. */
 CDP__PRIVATE int32_t cdp__os_listen(void *user, const cdp_addr *at, cdp_addr *bound) {
     cdp__sockaddr s;
     const socklen_t len = cdp__os_to_native(at, &s);
@@ -3281,7 +3285,7 @@ CDP__PRIVATE int32_t cdp__os_listen(void *user, const cdp_addr *at, cdp_addr *bo
     const int32_t fd = cdp__os_socket(s.any.sa_family, SOCK_STREAM);
     if (fd < 0) return fd;
     setsockopt((SOCKET)fd, SOL_SOCKET, SO_EXCLUSIVEADDRUSE, (const char *)&on, sizeof on);
-    if (at->family == 6) /* "::" is for IPv4, too */
+    if (at->family == 6) /* let "::" accept IPv4, too */
         setsockopt((SOCKET)fd, IPPROTO_IPV6, IPV6_V6ONLY, (const char *)&off, sizeof off);
     if (bind((SOCKET)fd, &s.any, len) != 0 || listen((SOCKET)fd, SOMAXCONN) != 0)
         return cdp__os_give_up(fd);
@@ -3331,7 +3335,7 @@ CDP__PRIVATE DWORD cdp__os_buffers(const cdp_iov *v, uint32_t n, WSABUF *out) {
     for (i = 0; i < n && i < CDP__IOV_MAX; ++i) {
         out[i].buf = (char *)v[i].data;
         out[i].len = (ULONG)cdp__min(v[i].bytes, 1u << 30);
-        if (out[i].len < v[i].bytes) return i + 1; /* what follows it does not go yet */
+        if (out[i].len < v[i].bytes) return i + 1; /* the socket buffer is full */
     }
     return i;
 }
@@ -3356,11 +3360,11 @@ CDP__PRIVATE int64_t cdp__os_recv(void *user, int32_t fd, const cdp_iov *v, uint
 
 CDP__PRIVATE void cdp__os_end_sending(void *user, int32_t fd) {
     (void)user;
-    (void)shutdown((SOCKET)fd, SD_SEND); /* a broken connection needs none */
+    (void)shutdown((SOCKET)fd, SD_SEND); /* fails on a broken connection, harmlessly */
 }
 
-/* A datagram socket that is connected to itself: nobody else can send to it, and it can be waited
-   for with the others. */
+/* A datagram socket connected to itself: no other socket can send to it, and WSAPoll can wait
+   for it together with other sockets. */
 CDP__PRIVATE int32_t cdp__os_wake_open(void *user, int32_t fd[2]) {
     cdp__sockaddr s;
     socklen_t len = sizeof s.v4;
@@ -3379,7 +3383,7 @@ CDP__PRIVATE int32_t cdp__os_wake_open(void *user, int32_t fd[2]) {
 
 CDP__PRIVATE void cdp__os_wake_set(void *user, int32_t fd) {
     (void)user;
-    (void)send((SOCKET)fd, "", 1, 0); /* a full queue is as good as a byte */
+    (void)send((SOCKET)fd, "", 1, 0); /* if the queue is full, the reader wakes anyway */
 }
 
 CDP__PRIVATE void cdp__os_wake_clear(void *user, int32_t fd) {
@@ -3395,8 +3399,8 @@ CDP__PRIVATE void cdp__os_wake_clear(void *user, int32_t fd) {
 /* Knows: cdp_os and the two system calls. Promises: what cdp_os_net says of watches. May use:
    >>os, >>os-posix. */
 
-/* Milliseconds for the functions of the system that wait: rounded up, so that a deadline is never
-   looked at too early in a busy loop. */
+/* A deadline as milliseconds from now, for poll() and epoll_wait(). Rounded up: rounded down,
+   the last millisecond would be a busy loop. */
 CDP__PRIVATE int cdp__os_poll_ms(uint64_t deadline_ns) {
     uint64_t now, ms;
     if (deadline_ns == CDP__NEVER) return -1;
@@ -3406,33 +3410,33 @@ CDP__PRIVATE int cdp__os_poll_ms(uint64_t deadline_ns) {
     return (int)cdp__min(ms, 1u << 30);
 }
 
-/* As poll(2): `got` is filled in. */
+/* As struct pollfd, with cdp's bits; the poll function fills in `got`. */
 typedef struct cdp__pollfd {
     int32_t fd;
     uint32_t want; /* CDP_IO_READ | CDP_IO_WRITE */
     uint32_t got;
 } cdp__pollfd;
 
-/* Returns how many have something, or a negative errno; 0 also for a signal. */
+/* Returns how many descriptors have events, or a negative errno; 0 also after a signal. */
 typedef int32_t (*cdp__poll_func)(
     void *user, cdp__pollfd *fds, uint32_t n, uint64_t deadline_ns, void *room);
 
 typedef struct cdp__pollwatch_entry {
     int32_t fd;
-    uint32_t bits, armed; /* what is wanted, and what of it is still to be reported */
-    bool broken;          /* nothing is reported any more */
+    uint32_t bits, armed; /* events wanted; of these, the ones not reported yet */
+    bool broken;          /* failed: nothing is reported any more */
     void *owner;
 } cdp__pollwatch_entry;
 
-/* A watch for systems that keep no list of descriptors. poll() itself runs without the lock, on a
-   copy of what is to be looked for. */
+/* A watch for systems without epoll. poll() runs without the lock, on a copy of the list. */
 typedef struct cdp__pollwatch {
     const cdp_os *os;
     cdp__poll_func poll;
-    uint64_t room_bytes; /* scratch of the poll function, for each descriptor */
+    uint64_t room_bytes; /* scratch memory of the poll function, bytes per descriptor */
     void *mutex;
     cdp__pollwatch_entry *entries;
-    uint32_t count, room, begin; /* begin: which entry is reported first, so that all get a turn */
+    /* begin: the entry reported first; it rotates, so that none starves */
+    uint32_t count, room, begin;
     cdp__pollfd *fds;
     void *scratch;
     uint32_t fds_room;
@@ -3471,7 +3475,7 @@ CDP__PRIVATE void cdp__pollwatch_close(const cdp_os *os, void *watch) {
     cdp__free(os, p);
 }
 
-/* With the lock held. */
+/* The caller holds the lock. */
 CDP__PRIVATE cdp__pollwatch_entry *cdp__pollwatch_find(cdp__pollwatch *p, int32_t fd) {
     uint32_t i;
     for (i = 0; i < p->count; ++i)
@@ -3479,7 +3483,7 @@ CDP__PRIVATE cdp__pollwatch_entry *cdp__pollwatch_find(cdp__pollwatch *p, int32_
     return NULL;
 }
 
-/* With the lock held. */
+/* The caller holds the lock. */
 CDP__PRIVATE bool cdp__pollwatch_reserve(cdp__pollwatch *p) {
     const uint32_t room = p->room ? 2 * p->room : 16;
     cdp__pollwatch_entry *e;
@@ -3549,8 +3553,8 @@ CDP__PRIVATE void cdp__pollwatch_remove(void *user, void *watch, int32_t fd) {
     cdp__pollwatch_unlock(p);
 }
 
-/* What to poll for. Also an entry of which nothing is wanted: a broken connection is noticed. The
-   number of them, or a negative errno. */
+/* Fills the list for poll(). Entries without wanted events stay in it, so that broken
+   connections are noticed. Returns the number of entries or a negative errno. */
 CDP__PRIVATE int32_t cdp__pollwatch_fill(cdp__pollwatch *p) {
     uint32_t i, n = 0;
     if (p->fds_room < p->count) {
@@ -3571,7 +3575,7 @@ CDP__PRIVATE int32_t cdp__pollwatch_fill(cdp__pollwatch *p) {
     return (int32_t)n;
 }
 
-/* Reports what poll found of the first `n`, at most `max_count`. */
+/* Reports the events that poll() found among the first `n` entries, at most `max_count` of them. */
 CDP__PRIVATE int32_t cdp__pollwatch_report(
     cdp__pollwatch *p, uint32_t n, cdp_ready *out, uint32_t max_count) {
     uint32_t i, reported = 0;
@@ -3632,7 +3636,7 @@ CDP__PRIVATE int32_t cdp__os_polled_open(const cdp_os *os, void **watch) {
 }
 #endif
 
-#define CDP__MANY 64u /* how many descriptors are served before the next look */
+#define CDP__MANY 64u /* descriptors that one poll serves, at most */
 
 #ifdef __linux__
 #include <sys/epoll.h>
@@ -3808,19 +3812,19 @@ CDP__PRIVATE void cdp__os_thread_yield(void *user) {
     sched_yield();
 }
 
-/* getaddrinfo() cannot be told when to give up, so it runs in a thread of its own, which is left
-   behind at the deadline. Whoever of the two is last frees this; the thread may outlive everything
-   that the caller owns, therefore this memory is the C library's. */
+/* getaddrinfo() has no timeout, so it runs in a thread of its own, which is abandoned at the
+   deadline. Whichever of the two threads finishes last frees this record. That thread may
+   outlive all memory of the caller, so the record is allocated with malloc(). */
 typedef struct cdp__os_lookup {
     pthread_mutex_t mutex;
     pthread_cond_t cond;
-    bool left; /* one of the two is done with this */
+    bool left; /* one of the two threads has finished */
     int32_t n;
     cdp_addr at[16];
     char host[256];
 } cdp__os_lookup;
 
-/* With the lock held. */
+/* The caller holds the lock. */
 CDP__PRIVATE void cdp__os_lookup_leave(cdp__os_lookup *k) {
     const bool last = k->left;
     k->left = true;
@@ -3856,7 +3860,8 @@ CDP__PRIVATE int32_t cdp__os_lookup_run(
         k->left = true;
         pthread_mutex_lock(&k->mutex);
         cdp__os_lookup_leave(k);
-        return cdp__os_getaddrinfo(host, out, max_count); /* the deadline may pass meanwhile */
+        /* without a thread, the deadline may pass meanwhile */
+        return cdp__os_getaddrinfo(host, out, max_count);
     }
     pthread_detach(id);
     pthread_mutex_lock(&k->mutex);
@@ -3980,11 +3985,11 @@ CDP__PRIVATE void cdp__os_cond_broadcast(void *user, void *c) {
     WakeAllConditionVariable((CONDITION_VARIABLE *)c);
 }
 
-/* As on POSIX: getaddrinfo() runs in a thread of its own, which is left behind at the deadline.
-   Whoever of the two is last frees this. */
+/* As on POSIX: getaddrinfo() runs in a thread of its own, which is abandoned at the deadline.
+   Whichever of the two threads finishes last frees this record. */
 typedef struct cdp__os_lookup {
     HANDLE done;
-    volatile LONG left; /* one of the two is done with this */
+    volatile LONG left; /* one of the two threads has finished */
     int32_t n;
     cdp_addr at[16];
     char host[256];
@@ -4035,7 +4040,7 @@ CDP__PRIVATE int32_t cdp__os_resolve(void *user, const char *host, uint16_t port
     (void)user;
     if (strlen(host) > 255) return -ENAMETOOLONG;
 #ifdef _WIN32
-    if (!cdp__os_winsock()) return -ENETDOWN; /* getaddrinfo() needs it, too */
+    if (!cdp__os_winsock()) return -ENETDOWN; /* getaddrinfo() needs Winsock */
 #endif
 #ifdef CDP_NO_THREADS
     (void)deadline_ns;
@@ -4072,7 +4077,7 @@ CDP__PRIVATE int32_t cdp__os_open_file(void *user, const char *path, uint32_t ho
 
 CDP__PRIVATE int32_t cdp__os_close_file(void *user, int32_t fd) {
     (void)user;
-    /* After EINTR the descriptor is closed, too. */
+    /* EINTR: the descriptor is closed all the same */
     return close(fd) == 0 || errno == EINTR ? 0 : -errno;
 }
 
@@ -4162,8 +4167,8 @@ CDP__PRIVATE HANDLE cdp__os_file_handle(int32_t fd) {
     return (HANDLE)(intptr_t)fd;
 }
 
-/* Others may open, rename and remove the file meanwhile, as on POSIX. A new file is for the user
-   alone where its folder is; links are refused only where that is asked for. */
+/* Other processes may open, rename and remove the file meanwhile, as on POSIX. A new file
+   inherits the permissions of its folder. Links are refused only if `how` asks for that. */
 CDP__PRIVATE int32_t cdp__os_open_file(void *user, const char *path, uint32_t how) {
     const bool alone = (how & CDP_FILE_PRIVATE) != 0, create = (how & CDP_FILE_CREATE) != 0;
     const DWORD share = FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE;
@@ -4225,7 +4230,8 @@ CDP__PRIVATE int32_t cdp__os_cut_file(void *user, int32_t fd, uint64_t bytes) {
     return SetFilePointerEx(h, at, NULL, FILE_BEGIN) && SetEndOfFile(h) ? 0 : cdp__os_file_error();
 }
 
-/* Windows locks bytes, and nobody else can read them meanwhile: a byte that no file has. */
+/* Locked bytes of a file cannot be read by other processes on Windows, so the lock is on a byte
+   far behind the end of any file. */
 CDP__PRIVATE int32_t cdp__os_lock_file(void *user, int32_t fd, cdp_file_lock lock) {
     OVERLAPPED o = cdp__os_file_place(1ull << 62);
     const HANDLE h = cdp__os_file_handle(fd);
@@ -4267,11 +4273,12 @@ CDP__PRIVATE int32_t cdp__os_rename_file(void *user, const char *from, const cha
 
 /* ---- >>os-linux: who has a port, shared memory, processes ------------------------------------ */
 
-/* Knows: /proc, shared memory and descriptors sent to another process. Promises: what cdp_os
-   says of them; elsewhere they are absent or refuse. May use: core and the os sections above. */
+/* Knows: /proc, shared memory, descriptors sent to another process. Promises: what cdp_os says
+   of them; on other systems these members are NULL or fail. May use: core and the os sections
+   above. */
 
 #ifdef __linux__
-/* Up to size - 1 bytes of a file, as text. */
+/* Reads up to size - 1 bytes of a file as a text. */
 CDP__PRIVATE bool cdp__os_read_text(const char *path, char *text, uint64_t size) {
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
     const ssize_t n = fd >= 0 ? read(fd, text, (size_t)size - 1) : -1;
@@ -4280,9 +4287,9 @@ CDP__PRIVATE bool cdp__os_read_text(const char *path, char *text, uint64_t size)
     return n > 0;
 }
 
-/* The inode of the socket that listens on `port`, from /proc/net/tcp or tcp6; 0: none. A line is
-   "sl: ADDRESS:PORT REMOTE STATE queues timers retransmits uid timeout INODE ...", port and
-   state as hexadecimal numbers, 0A for listening. */
+/* The inode of the socket that listens on `port`, from /proc/net/tcp or tcp6; 0: none. A line
+   reads "sl: ADDRESS:PORT REMOTE STATE queues timers retransmits uid timeout INODE ...", with
+   port and state in hexadecimal; state 0A is listening. */
 CDP__PRIVATE uint64_t cdp__os_listener_inode(const char *path, uint16_t port) {
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
     char text[4096];
@@ -4314,7 +4321,7 @@ CDP__PRIVATE uint64_t cdp__os_listener_inode(const char *path, uint16_t port) {
     return found;
 }
 
-/* Does one of the descriptors of process `pid` refer to `target`? */
+/* True if a descriptor of process `pid` refers to `target`. */
 CDP__PRIVATE bool cdp__os_process_has(const char *pid, const char *target) {
     char path[64], link[64];
     const struct dirent *e;
@@ -4362,15 +4369,15 @@ CDP__PRIVATE bool cdp__os_port_owner(void *user, uint16_t port, char *text, uint
 #include <sys/syscall.h>
 #include <sys/un.h>
 
-/* A file without a name, which ends with its last descriptor and mapping; nothing in /dev/shm,
-   which containers keep small. Numbers, since the C library shows their names only with
-   _GNU_SOURCE. */
+/* Creates an anonymous file, which lives as long as its last descriptor or mapping. It is not in
+   /dev/shm, which containers keep small. The flags are numbers because the C library declares
+   their names only with _GNU_SOURCE. */
 CDP__PRIVATE int32_t cdp__os_memory_create(void *user, uint64_t bytes) {
     struct rlimit most;
     int fd, err;
     (void)user;
     if (bytes > PTRDIFF_MAX / 2) return -ENOMEM;
-    /* beyond that limit comes a signal */
+    /* beyond this limit the kernel would send SIGXFSZ */
     if (getrlimit(RLIMIT_FSIZE, &most) == 0 && most.rlim_cur < bytes) return -EFBIG;
     /* MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL */
     fd = (int)syscall(SYS_memfd_create, "cdp", 11u);
@@ -4403,7 +4410,7 @@ CDP__PRIVATE void cdp__os_memory_unmap(void *user, void *at, uint64_t bytes) {
     munmap(at, (size_t)bytes);
 }
 
-/* Of the kernel that runs, the network namespace, and the user. */
+/* Identifies the running kernel, the network namespace and the user. */
 CDP__PRIVATE uint64_t cdp__os_memory_host(void *user) {
     char boot[64];
     struct stat net;
@@ -4449,8 +4456,8 @@ CDP__PRIVATE int32_t cdp__os_process_open(void *user, uint32_t number) {
 #endif
 }
 
-/* Names in the abstract namespace are no files; processes of another network namespace do not
-   find them. */
+/* Names in the abstract namespace are no files. They are visible only inside one network
+   namespace. */
 CDP__PRIVATE int32_t cdp__os_pass_open(void *user, const uint8_t name[12], bool waits) {
     const int fd = cdp__os_socket(AF_UNIX);
     const socklen_t len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 13);
@@ -4519,7 +4526,9 @@ CDP__PRIVATE int32_t cdp__os_pass(void *user, int32_t fd, int32_t *fds, uint32_t
         memcpy(&fd, CMSG_DATA(&c.head) + i * sizeof fd, sizeof fd);
         close(fd);
     }
-    return r ? -EMFILE : -ECONNRESET; /* most likely; they wait until there is room */
+    /* most likely no descriptors are left; MSG_PEEK left the message queued, so the caller may
+       retry */
+    return r ? -EMFILE : -ECONNRESET;
 }
 
 CDP__PRIVATE int32_t cdp__os_memory_read(
@@ -4531,7 +4540,8 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
     long r;
     (void)user;
     for (i = 0; i < k; bytes += to[i++].bytes) {
-        if ((uintptr_t)from[i] != from[i]) return -EFAULT; /* of a process with longer addresses */
+        /* from a 64-bit process, read by a 32-bit one */
+        if ((uintptr_t)from[i] != from[i]) return -EFAULT;
         there[i].iov_base = (void *)(uintptr_t)from[i];
         there[i].iov_len = here[i].iov_len;
     }
@@ -4541,7 +4551,7 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
 }
 #endif
 
-/* The groups of the default os, in the order of their members. */
+/* The groups of functions of the default os, in the order of cdp_os's members. */
 #ifdef __linux__
 #define CDP__OS_WATCH                                                                       \
     cdp__os_watch_open, cdp__os_watch_close, cdp__os_watch_add, cdp__os_watch_change, NULL, \
@@ -4559,7 +4569,7 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
 #define CDP__OS_NEWS \
     cdp__os_unanswered, cdp__os_addresses, CDP__OS_PORT_OWNER, cdp__os_descriptor_limit
 #endif
-/* Only the text of an error asks for it. */
+/* Only the texts of errors need the owner of a port. */
 #if defined(__linux__) && !defined(CDP_NO_LOG_STRINGS)
 #define CDP__OS_PORT_OWNER cdp__os_port_owner
 #else
@@ -4621,7 +4631,7 @@ CDP_API const cdp_os *cdp_os_default(void) {
     return &os;
 }
 
-/* A lock that is nothing where there are no threads. */
+/* A lock; does nothing in builds without threads. */
 struct cdp_lock {
     const cdp_os *os;
     void *mutex;
@@ -4656,13 +4666,13 @@ CDP_API CDP__ONE_COPY void cdp_lock_release(cdp_lock *l) {
 
 /* ---- >>file-text: text that goes to a file --------------------------------------------------- */
 
-/* Knows: files of a cdp_os. Promises: after the first failure nothing more is written, and closing
-   reports it. May use: >>os, >>core, >>os-files. */
+/* Knows: files of a cdp_os. Promises: after the first failure nothing more is written, and
+   closing the file reports that failure. May use: >>os, >>core, >>os-files. */
 
-/* Text on its way to a file: pieces collect in `room`. */
+/* Text on its way to a file; `room` collects short pieces. */
 typedef struct cdp__file_text {
     const cdp_os *os;
-    uint64_t at; /* where the next bytes go in the file */
+    uint64_t at; /* file offset of the next write */
     int32_t fd;
     int32_t err; /* errno of the first failure */
     cdp__text text;
@@ -4671,7 +4681,7 @@ typedef struct cdp__file_text {
 
 #define CDP__FILE_TEXT_PIECE 512u /* the longest text of one cdp__file_add() */
 
-/* Returns 0 or the errno. */
+/* Returns 0 or a positive errno. */
 CDP__PRIVATE int32_t cdp__file_text_open(cdp__file_text *f, const cdp_os *os, const char *path) {
     f->os = os;
     f->at = 0;
@@ -4719,11 +4729,11 @@ CDP__PRIVATE CDP__PRINTF(2, 3) void cdp__file_add(cdp__file_text *f, const char 
     CDP_ASSERT(f->text.used + 1 < f->text.size);
 }
 
-/* The next code point of a text, '?' for each byte that is not UTF-8. */
+/* Returns the next code point of a text, '?' for each byte that is not valid UTF-8. */
 CDP__PRIVATE uint32_t cdp__utf8_next(const uint8_t **at) {
-    /* of a sequence with so many bytes more */
+    /* by number of continuation bytes: the smallest code point that needs so many */
     static const uint32_t least[4] = {0, 0x80, 0x800, 0x10000};
-    /* by the upper five bits of the first; 4: no sequence begins so */
+    /* continuation bytes, by the upper five bits of the first byte; 4: not a first byte */
     static const uint8_t length[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 4,
         4, 4, 4, 4, 1, 1, 1, 1, 2, 2, 3, 4};
     const uint8_t *p = *at;
@@ -4740,7 +4750,7 @@ CDP__PRIVATE uint32_t cdp__utf8_next(const uint8_t **at) {
     return c;
 }
 
-/* The text as the inside of a string of JSON, in pure ASCII, which readers of any locale accept. */
+/* Writes text as the inside of a JSON string, in pure ASCII, which readers of any locale accept. */
 CDP__PRIVATE void cdp__file_add_json(cdp__file_text *f, const char *text) {
     static const char hex[] = "0123456789abcdef";
     const uint8_t *p = (const uint8_t *)text;
@@ -4775,7 +4785,7 @@ CDP_API cdp_status cdp_error_record(const char *path, const char *message) {
     if (f.err) return CDP_ERR_IO;
     cdp__file_add(&f, "{\"message\": {\"message\": \"");
     cdp__file_add_json(&f, message ? message : own);
-    /* what torchrun shows */
+    /* torchrun prints this member */
     cdp__file_add(&f, "\", \"extraInfo\": {\"py_callstack\": \"");
     cdp__file_add_json(&f, message ? message : own);
     if (!message && e->line) {
@@ -4783,7 +4793,7 @@ CDP_API cdp_status cdp_error_record(const char *path, const char *message) {
         cdp__file_add_json(&f, e->file);
         cdp__file_add(&f, ":%u", e->line);
     }
-    /* torchrun takes whole seconds only; cdprun goes by the microseconds */
+    /* torchrun accepts whole seconds only; cdprun reads the microseconds */
     cdp__file_add(&f, "\", \"timestamp\": \"%llu\", \"timestamp_us\": \"%llu\"}}}\n",
         (unsigned long long)(now_us / 1000000), (unsigned long long)now_us);
     errno = cdp__file_text_close(&f);
@@ -4802,33 +4812,33 @@ CDP_API cdp_status cdp_error_record_from_env(const char *message) {
 
 /* ---- >>loop: sockets and timers in one place ------------------------------------------------- */
 
-/* Knows: cdp_os and locks. Promises: at most one thread sleeps here; callbacks may add and
-   remove any socket or timer; the system is not asked about a socket that has nothing new. May
-   use: >>os, >>core, >>os-watch. */
+/* Knows: cdp_os and locks. Promises: at most one thread sleeps in a loop; callbacks may add and
+   remove any socket or timer; no system call is made for a socket without events. May use: >>os,
+   >>core, >>os-watch. */
 
-/* A socket in a loop. `ready` says what may be worth trying: a report of the system sets a bit, and
-   a call that moves nothing clears it. So a socket whose data nobody wants yet costs nothing, and
-   no interest ever needs to be registered or withdrawn. */
+/* A socket in a loop. `ready` holds the directions worth trying: an event of the system sets a
+   bit, and a call that moves no bytes clears it. So a socket with unread data costs nothing, and
+   no interest in reading is ever registered or withdrawn. */
 typedef struct cdp__io {
     int32_t fd;      /* -1: none */
     uint16_t ready;  /* CDP_IO_READ | CDP_IO_WRITE | CDP_IO_END */
     bool want_write; /* there is something to send */
-    /* the system looks for room to send, too: only while that is awaited, since on a connection
-       with room every change of anything would be reported */
+    /* the system also watches for room to send. Only while the loop waits for it: otherwise
+       every acknowledgement on the connection would be an event. */
     bool watched_write;
-    /* an error was reported: both directions were made ready once, nothing more is reported */
+    /* the system reported an error: both directions became ready once, later events are ignored */
     bool broken;
     void (*func)(struct cdp__io *io); /* called when `ready` grew; may remove any io of the loop */
     void *user;
-    uint32_t slot; /* where it is in cdp__loop.slots */
+    uint32_t slot; /* index in cdp__loop.slots */
     struct cdp__io *next, *prev;
 } cdp__io;
 
-/* A report of the system may be of a socket that was removed while this loop slept, and whose
-   memory belongs to something else by now. So sockets are known to the system by the number of
-   their slot and how often it was used, not by their address. */
+/* An event may concern a socket that was removed while the loop slept, and whose memory is in
+   use for something else. So the system stores the number of a socket's slot and a use count,
+   not the address of the socket. */
 typedef struct cdp__loop_slot {
-    cdp__io *io; /* NULL: free, and next_free is the next one */
+    cdp__io *io; /* NULL: the slot is free, next_free is the next free one */
     uint32_t used, next_free;
 } cdp__loop_slot;
 
@@ -4845,24 +4855,24 @@ typedef struct cdp__loop {
     cdp__io ios; /* list heads */
     cdp__timer timers;
     uint32_t io_count;
-    int32_t add_errno; /* a socket that could not be watched: reported by the next run */
+    int32_t add_errno; /* errno of a socket that could not be watched; the next run reports it */
     cdp__loop_slot *slots;
     uint32_t slot_count, free_slot; /* free_slot: CDP__NO_SLOT when all are in use */
-    cdp_ready events[CDP__MANY];    /* what is being served */
-    uint32_t moved;                 /* how many sockets had something at the last look */
+    cdp_ready events[CDP__MANY];    /* events being served */
+    uint32_t moved;                 /* sockets that had events at the last poll */
     int32_t wake_fd[2];
-    uint64_t turns; /* how often it has run: work that is to be spread over turns counts by it */
+    uint64_t turns; /* runs of the loop: work that is spread over several runs counts by it */
     bool awake;     /* wake was set and not yet cleared */
 } cdp__loop;
 
 #define CDP__NO_SLOT UINT32_MAX
-#define CDP__SLOT_BITS 20u /* of the number that the system keeps; the rest says which use it is */
+#define CDP__SLOT_BITS 20u /* low bits of the system's number: the slot; high bits: its use */
 
 CDP__PRIVATE void *cdp__loop_owner(const cdp__loop *l, uint32_t slot) {
     return (void *)(((uintptr_t)l->slots[slot].used << CDP__SLOT_BITS | slot) + 1);
 }
 
-/* NULL: it was removed. */
+/* NULL: the socket was removed. */
 CDP__PRIVATE cdp__io *cdp__loop_find(const cdp__loop *l, const void *owner) {
     const uint32_t slot = (uint32_t)(((uintptr_t)owner - 1) & ((1u << CDP__SLOT_BITS) - 1));
     if (slot >= l->slot_count || cdp__loop_owner(l, slot) != owner) return NULL;
@@ -4920,7 +4930,7 @@ CDP__PRIVATE cdp_status cdp__loop_open(cdp__loop *l, const cdp_os *os) {
                                      : "");
 }
 
-/* Watches `fd` from now on. `io` is the caller's memory and must stay in place until
+/* Watches `fd` from now on. The caller owns `io` and must not move or free it before
    cdp__loop_remove. */
 CDP__PRIVATE void cdp__loop_add(
     cdp__loop *l, cdp__io *io, int32_t fd, void (*func)(cdp__io *io), void *user) {
@@ -4949,19 +4959,19 @@ CDP__PRIVATE void cdp__loop_watch(cdp__loop *l, const cdp__io *io) {
             CDP_IO_READ | (io->watched_write ? CDP_IO_WRITE : 0), cdp__loop_owner(l, io->slot));
 }
 
-/* There is more to read than was read: report it once more. */
+/* The callback left bytes unread: call it once more in the next run. */
 CDP__PRIVATE void cdp__loop_again(cdp__loop *l, cdp__io *io) {
     io->ready &= (uint16_t)~CDP_IO_READ;
     cdp__loop_watch(l, io);
 }
 
-/* Nothing could be moved in this direction: it is not ready until the next report. */
+/* A call moved no bytes in this direction: it is not ready until the next event. */
 CDP__PRIVATE void cdp__loop_used_up(cdp__loop *l, cdp__io *io, uint32_t bit) {
     io->ready &= (uint16_t)~bit;
     if (l->os->net.watch_used_up) l->os->net.watch_used_up(l->os->user, l->watch, io->fd, bit);
 }
 
-/* Room to send, or the end of an attempt to connect, is awaited. */
+/* Waits for room to send, or for the end of an attempt to connect. */
 CDP__PRIVATE void cdp__loop_want_write(cdp__loop *l, cdp__io *io) {
     io->want_write = true;
     if (io->watched_write) {
@@ -4973,7 +4983,7 @@ CDP__PRIVATE void cdp__loop_want_write(cdp__loop *l, cdp__io *io) {
     cdp__loop_watch(l, io);
 }
 
-/* Takes the descriptor out of the loop and returns it, open; -1: there is none. */
+/* Removes the descriptor from the loop and returns it, still open; -1: `io` had none. */
 CDP__PRIVATE int32_t cdp__loop_detach(cdp__loop *l, cdp__io *io) {
     const int32_t fd = io->fd;
     if (!io->next) return -1;
@@ -4992,7 +5002,7 @@ CDP__PRIVATE int32_t cdp__loop_detach(cdp__loop *l, cdp__io *io) {
     return fd;
 }
 
-/* Removes and closes. Harmless for an io that is in no loop. */
+/* Removes and closes the descriptor. Does nothing if `io` is in no loop. */
 CDP__PRIVATE void cdp__loop_remove(cdp__loop *l, cdp__io *io) {
     const int32_t fd = cdp__loop_detach(l, io);
     if (fd >= 0) l->os->net.close_fd(l->os->user, fd);
@@ -5026,7 +5036,7 @@ CDP__PRIVATE uint64_t cdp__loop_next_timer(const cdp__loop *l) {
     return at;
 }
 
-/* Each due timer fires once and is cleared first, so it may set itself again. */
+/* Each due timer fires once. It is cleared before its callback, which may set it again. */
 CDP__PRIVATE void cdp__loop_fire_timers(cdp__loop *l) {
     const uint64_t now = l->timers.next != &l->timers ? l->os->now_ns(l->os->user) : 0;
     cdp__timer *t = l->timers.next;
@@ -5034,7 +5044,7 @@ CDP__PRIVATE void cdp__loop_fire_timers(cdp__loop *l) {
         if (t->at_ns <= now) {
             cdp__loop_timer_clear(t);
             t->func(t);
-            t = l->timers.next; /* the list may have changed */
+            t = l->timers.next; /* restart: the callback may have changed the list */
         } else {
             t = t->next;
         }
@@ -5068,12 +5078,13 @@ CDP__PRIVATE void cdp__loop_dispatch(cdp__loop *l, uint32_t count) {
         }
         io->func(io);
     }
-    if (woken) cdp__loop_woken(l); /* last: what the other thread did is seen after this turn */
+    /* last: wake-ups during this run need no system call, because the caller polls after it */
+    if (woken) cdp__loop_woken(l);
 }
 
-/* Sleep once, until a socket, a timer, a wake-up or the deadline; then call whose turn it is.
-   `lock` (may be NULL) is held on entry and exit and released during the sleep. One thread at a
-   time. */
+/* Sleeps once, until an event, a due timer, a wake-up or the deadline, then calls the callbacks
+   that are due. `lock` (may be NULL) is held on entry and exit, and released during the sleep.
+   One thread at a time. */
 CDP__PRIVATE cdp_status cdp__loop_run(cdp__loop *l, cdp_lock *lock, uint64_t deadline_ns) {
     const cdp_os *os = l->os;
     int32_t r = -l->add_errno;
@@ -5092,22 +5103,21 @@ CDP__PRIVATE cdp_status cdp__loop_run(cdp__loop *l, cdp_lock *lock, uint64_t dea
     return CDP_OK;
 }
 
-/* Any thread. Two wake-ups before the loop looked are one system call. */
+/* Thread-safe. Several wake-ups before the loop runs again cost one system call. */
 CDP__PRIVATE void cdp__loop_wake(cdp__loop *l) {
     if (l->wake_fd[1] >= 0 && !__atomic_exchange_n(&l->awake, true, __ATOMIC_ACQ_REL))
         l->os->net.wake_set(l->os->user, l->wake_fd[1]);
 }
 
-/* The two calls that move bytes, and clear the ready bit when there was nothing to move. Results
-   as in cdp_os. */
+/* Receive and send. A call that moves no bytes clears the ready bit. Results as in cdp_os. */
 CDP__PRIVATE int64_t cdp__io_recv(cdp__loop *l, cdp__io *io, const cdp_iov *iov, uint32_t n) {
     const int64_t r = l->os->net.recv_iov(l->os->user, io->fd, iov, n);
     if (r == 0) cdp__loop_used_up(l, io, CDP_IO_READ);
     return r;
 }
 
-/* Less than there was room for was all there is, unless the end of the stream is known to
-   follow: it would not be told of again. */
+/* Receives one buffer. A short read emptied the socket, so its ready bit is cleared, unless the
+   end of the stream was reported: that event does not repeat. */
 CDP__PRIVATE int64_t cdp__io_drain(cdp__loop *l, cdp__io *io, const cdp_iov *iov) {
     const int64_t r = cdp__io_recv(l, io, iov, 1);
     if (r > 0 && (uint64_t)r < iov->bytes && !(io->ready & CDP_IO_END) && !io->broken)
@@ -5124,10 +5134,10 @@ CDP__PRIVATE int64_t cdp__io_send(cdp__loop *l, cdp__io *io, const cdp_iov *iov,
 
 /* ---- >>bytes (pure): fixed layouts, little-endian on every machine --------------------------- */
 
-/* Knows: the width of a number. Promises: the same bytes on every machine, at any alignment. May
+/* Knows: widths of integers. Promises: the same bytes on every machine, at any alignment. May
    use: nothing. */
 
-/* without a loop: compilers make one store of it */
+/* not a loop, so that compilers make one store of it */
 CDP__PRIVATE void cdp__put_u32(uint8_t *p, uint32_t v) {
     p[0] = (uint8_t)v;
     p[1] = (uint8_t)(v >> 8);
@@ -5154,16 +5164,16 @@ CDP__PRIVATE uint64_t cdp__get_u64(const uint8_t *p) {
     return (uint64_t)cdp__get_u32(p) | (uint64_t)cdp__get_u32(p + 4) << 32;
 }
 
-/* a * b: the size of an array of a elements of b bytes. False where that is more than any
-   memory: so a length that was negative before it became unsigned is seen, and no address
-   overflows. */
+/* Stores a * b, the size of an array of `a` elements of `b` bytes. False if the product exceeds
+   any memory. This also catches negative lengths that became unsigned, and keeps addresses from
+   overflowing. */
 CDP__PRIVATE bool cdp__mul_fits(uint64_t a, uint64_t b, uint64_t *out) {
     if (b && a > UINT64_MAX / 2 / b) return false;
     *out = a * b;
     return true;
 }
 
-/* Which of this machine's bytes comes first: 1 the lowest, 2 the highest. */
+/* This machine's byte order: 1 little-endian, 2 big-endian. */
 CDP__PRIVATE uint32_t cdp__byte_order(void) {
     const uint16_t one = 1;
     uint8_t first;
@@ -5176,7 +5186,7 @@ CDP__PRIVATE uint32_t cdp__byte_order(void) {
 /* Knows: bytes. Promises: the same number from the same bytes on every machine. May use:
    nothing. */
 
-/* FNV-1a, 64 bits (Fowler, Noll, Vo): to tell equal from different, not against an adversary. */
+/* FNV-1a, 64 bits (Fowler, Noll, Vo): detects accidental differences, not malicious ones. */
 #define CDP__HASH_START 0xcbf29ce484222325ull
 CDP__PRIVATE uint64_t cdp__hash(uint64_t h, const void *data, uint64_t bytes) {
     const uint8_t *p = (const uint8_t *)data;
@@ -5188,7 +5198,7 @@ CDP__PRIVATE uint64_t cdp__hash(uint64_t h, const void *data, uint64_t bytes) {
 
 /* ---- >>dtype (pure) -------------------------------------------------------------------------- */
 
-/* Knows: sizes and names of dtypes. Promises: one table for all who ask. May use: nothing. */
+/* Knows: sizes and names of dtypes. Promises: one table for all sections. May use: nothing. */
 
 CDP_API uint64_t cdp_dtype_size(cdp_dtype dtype) {
     static const uint8_t sizes[CDP_DTYPE_COUNT] = {4, 4, 8, 4, 8, 1, 2, 2, 1, 2, 2, 4, 8, 1, 1, 1};
@@ -5245,19 +5255,19 @@ CDP__PRIVATE bool cdp__reduce_exists(cdp_dtype t, cdp_reduce_op op) {
 /* Knows: the arithmetic of each dtype. Promises: the same bits for the same operands in the same
    order. May use: dtype. */
 
-/* acc[i] = acc[i] OP x[i], or x[i] OP acc[i] when x comes from the lower rank: the order of
-   operands is part of the result (NaN, signed zero) and must be the same everywhere. Kernels
-   work on blocks of constant length, because gcc -O2 vectorises a loop only when it needs
-   neither a remainder nor an overlap check; what is no whole block is padded. */
+/* acc[i] = acc[i] OP x[i], or x[i] OP acc[i] if x comes from the lower rank: the order of the
+   operands is part of the result (NaN, signed zero) and must be the same on all ranks. Kernels
+   work on blocks of constant length, because gcc -O2 vectorises a loop only if it needs neither
+   a remainder nor an overlap check; an incomplete block is padded. */
 #define CDP__BLOCK 256u
 #define CDP__STRIP 32u
-/* of CDP__STRIP elements; `x` of divide and scale is one number */
+/* Runs on CDP__STRIP elements per strip. For divide and scale, `x` points to one number. */
 typedef void (*cdp__kernel)(void *acc, const void *x, uint64_t strips);
 
 #define CDP__ADD(l, r) ((l) + (r))
 #define CDP__MUL(l, r) (1u * (l) * (r)) /* not as int, where small types would overflow */
-/* Of two NaNs an addition keeps either, as the compiler likes; here every result that is none is
-   the same NaN. */
+/* An addition of two different NaNs returns either, depending on the compiler; these macros
+   return the same NaN for every result that is not a number. */
 #define CDP__ADD_F32(l, r) ((l) + (r) == (l) + (r) ? (l) + (r) : NAN)
 #define CDP__ADD_F64(l, r) ((l) + (r) == (l) + (r) ? (l) + (r) : (double)NAN)
 #define CDP__MUL_F32(l, r) ((l) * (r) == (l) * (r) ? (l) * (r) : NAN)
@@ -5283,7 +5293,7 @@ typedef void (*cdp__kernel)(void *acc, const void *x, uint64_t strips);
             for (i = 0; i < CDP__STRIP; ++i)                                       \
                 acc[i] = (T)EXPR(acc[i], x[i]);                                    \
     }
-/* BY_T holds the number of ranks, which a byte does not. */
+/* BY_T is the type of the number of ranks, which may not fit 8 bits. */
 #define CDP__KERNEL_BY(name, T, BY_T, OP)                                \
     CDP__PRIVATE void name(void *acc_, const void *x, uint64_t strips) { \
         T *acc = (T *)acc_;                                              \
@@ -5303,7 +5313,7 @@ typedef void (*cdp__kernel)(void *acc, const void *x, uint64_t strips);
     CDP__KERNEL(cdp__high_swap_##s, T, CDP__SWAP_HIGH) \
     CDP__KERNEL_BY(cdp__divide_##s, T, T, /)           \
     CDP__KERNEL_BY(cdp__scale_##s, T, T, *)
-/* Sums and products of unsigned numbers wrap, and have the bits of those of signed ones. */
+/* Unsigned integers: sums and products wrap, with the same bits as those of signed integers. */
 #define CDP__KERNELS_INT(bits, BY_T)                            \
     CDP__KERNEL(cdp__add_##bits, uint##bits##_t, CDP__ADD)      \
     CDP__KERNEL(cdp__mul_##bits, uint##bits##_t, CDP__MUL)      \
@@ -5324,8 +5334,8 @@ CDP__KERNEL(cdp__and_8, uint8_t, CDP__AND)
 CDP__KERNEL(cdp__or_8, uint8_t, CDP__OR)
 CDP__KERNEL(cdp__xor_8, uint8_t, CDP__XOR)
 
-/* The kernel for a reduction; `swap`: x is the left operand. Bits are combined as bytes; halves
-   as f32. */
+/* The kernel for a reduction; `swap`: x is the left operand. Bitwise operations treat all dtypes
+   as bytes; 16-bit floats are reduced as f32. */
 CDP__PRIVATE cdp__kernel cdp__kernel_of(cdp_dtype t, cdp_reduce_op op, bool swap) {
 #define CDP__ROW_FLOAT(s)                                                           \
     {                                                                               \
@@ -5348,9 +5358,10 @@ CDP__PRIVATE cdp__kernel cdp__kernel_of(cdp_dtype t, cdp_reduce_op op, bool swap
     case CDP_REDUCE_PRODUCT: return table[t - 1][1];
     case CDP_REDUCE_MIN: return table[t - 1][swap ? 4 : 2];
     case CDP_REDUCE_MAX: return table[t - 1][swap ? 5 : 3];
-    /* the division; before it, an average is a sum */
+    /* the final division: until then, an average is a sum */
     case CDP_REDUCE_AVG: return table[t - 1][6];
-    case CDP_REDUCE_PREMUL_SUM: return table[t - 1][7]; /* likewise */
+    /* the scaling: after it, PREMUL_SUM is a sum */
+    case CDP_REDUCE_PREMUL_SUM: return table[t - 1][7];
     case CDP_REDUCE_BAND: return cdp__and_8;
     case CDP_REDUCE_BOR: return cdp__or_8;
     case CDP_REDUCE_BXOR: return cdp__xor_8;
@@ -5358,9 +5369,9 @@ CDP__PRIVATE cdp__kernel cdp__kernel_of(cdp_dtype t, cdp_reduce_op op, bool swap
     }
 }
 
-/* Halves to f32 and back, CDP__BLOCK at a time. All cases are computed and one is chosen by a
-   mask, so that the loops vectorise; none computes with tiny f32 numbers, which some programs
-   let the processor treat as zero. */
+/* Convert 16-bit floats to f32 and back, CDP__BLOCK at a time. All cases are computed and a mask
+   selects one, so that the loops vectorise. No case computes with subnormal f32 numbers, which
+   some programs let the processor treat as zero. */
 #define CDP__PICK(cond, yes, no) \
     (((yes) & (0u - (uint32_t)(cond))) | ((no) & ((uint32_t)(cond)-1u)))
 CDP__PRIVATE void cdp__widen_block(
@@ -5375,7 +5386,7 @@ CDP__PRIVATE void cdp__widen_block(
     }
     for (i = 0; i < CDP__BLOCK; ++i) {
         const uint32_t sign = (uint32_t)(in[i] & 0x8000u) << 16, mag = in[i] & 0x7fffu;
-        /* 2^-24: exact below 2^-14, where halves have no exponent */
+        /* 2^-24: exact below 2^-14, where f16 numbers are subnormal */
         const float tiny = (float)(int32_t)mag * 5.9604644775390625e-8f;
         uint32_t bits, tiny_bits;
         memcpy(&tiny_bits, &tiny, 4);
@@ -5403,19 +5414,20 @@ CDP__PRIVATE void cdp__narrow_block(
         memcpy(&bits, &in[i], 4);
         mag = bits & 0x7fffffffu;
         memcpy(&tiny, &mag, 4);
-        tiny += 0.5f; /* rounds to a multiple of 2^-24, the step of the smallest halves */
+        tiny += 0.5f; /* rounds to a multiple of 2^-24, the step of subnormal f16 numbers */
         memcpy(&tiny_bits, &tiny, 4);
         half = (mag + 0xfffu + (mag >> 13 & 1u) - (112u << 23)) >> 13;
         half = CDP__PICK(mag < 0x38800000u, tiny_bits - 0x3f000000u, half);
-        /* from 65520 on the nearest is infinity */
+        /* from 65520 on, the nearest f16 is infinity */
         half = CDP__PICK(mag >= 0x477ff000u, 0x7c00u, half);
         half = CDP__PICK(mag > 0x7f800000u, 0x7e00u, half);
         out[i] = (uint16_t)(half | (bits >> 16 & 0x8000u));
     }
 }
 
-/* Run a kernel over n elements of dtype t; `scalar`: x is one number (f32 for halves). Halves go
-   block by block through f32; of the others only what is no whole strip is padded. */
+/* Runs a kernel over n elements of dtype t; `scalar`: x is one number (f32 for 16-bit floats).
+   16-bit floats are converted block by block; other dtypes are padded only in an incomplete
+   strip. */
 CDP__PRIVATE void cdp__kernel_run(
     cdp_dtype t, cdp__kernel k, void *acc, const void *x, uint64_t n, bool scalar) {
     const uint64_t size = cdp_dtype_size(t), unit = cdp__dtype_is_half(t) ? CDP__BLOCK : CDP__STRIP;
@@ -5451,7 +5463,7 @@ CDP__PRIVATE void cdp__kernel_run(
     }
 }
 
-/* acc = acc OP x for n elements; `swap`: acc = x OP acc. */
+/* acc = acc OP x for n elements; with `swap`, acc = x OP acc. */
 CDP__PRIVATE void cdp__reduce(
     cdp_dtype t, cdp_reduce_op op, bool swap, void *acc, const void *x, uint64_t n) {
     const bool bits = op == CDP_REDUCE_BAND || op == CDP_REDUCE_BOR || op == CDP_REDUCE_BXOR;
@@ -5481,20 +5493,19 @@ CDP__PRIVATE void cdp__scale(cdp_dtype t, void *data, uint64_t n, double by) {
 
 /* An algorithm is a function of (shape, round) that lists the steps of one rank in one round.
    The contract:
-   1. The messages of a round (SEND, RECV, RECV_REDUCE) are posted together; when all are done,
-     the local steps (COPY, REDUCE, DIVIDE, SCALE) run in their order; then comes the next round.
-   2. What is sent in round k is received in round k, with equal length, at most one message per
-     ordered pair of ranks.
+   1. The messages of a round (SEND, RECV, RECV_REDUCE) are posted together. When all of them are
+     done, the local steps (COPY, REDUCE, DIVIDE, SCALE) run in their order, then the next round.
+   2. What one rank sends in round k, its peer receives in round k, with equal length. A round has
+     at most one message per ordered pair of ranks.
    3. No message of a round writes a range that another message of that round reads or writes.
-   4. The order of operands is fixed by rank, so all ranks compute the same bits, and so does the
-     next run.
-   5. A RECV_REDUCE combines what comes with what is at its destination, or, if it names a
-     source, with what is there.
-   6. But several of them may have one destination, if all but the first are marked CDP__CHAINED:
-     element by element they are combined in the order in which they are listed.
-   7. A COPY from IN that is listed last may be made while the messages are under way: none of
-     them concerns its destination. Nothing here depends on buffering: a send may complete only
-     when its receive is posted. */
+   4. The order of operands is fixed by rank, so all ranks compute the same bits, in every run.
+   5. A RECV_REDUCE combines the received elements with those at its destination or, if it names
+     a source, with those at its source.
+   6. Exception to 3: several RECV_REDUCE may share a destination if all but the first are marked
+     CDP__CHAINED. Then each element is combined in the order in which the steps are listed.
+   7. A COPY from IN that is listed last may run while the messages are in flight, because none
+     of them touches its destination. No algorithm relies on buffering: a send may complete only
+     after its receive is posted. */
 typedef enum cdp__step_kind {
     CDP__SEND = 1,
     CDP__RECV,
@@ -5511,7 +5522,7 @@ typedef enum cdp__buffer {
 } cdp__buffer;
 
 #define CDP__SRC_FIRST 1u /* step flag: the source is the left operand */
-/* step flag: goes to where the RECV_REDUCE listed before goes, after it */
+/* step flag: has the destination of the RECV_REDUCE listed before it, and is combined after it */
 #define CDP__CHAINED 2u
 
 typedef struct cdp__step { /* relocatable: offsets and lengths in elements, never pointers */
@@ -5520,11 +5531,11 @@ typedef struct cdp__step { /* relocatable: offsets and lengths in elements, neve
     uint8_t kind, src, dst, flags;
 } cdp__step;
 
-/* Which ranks of a group share a host: 2 bytes for each. Only for groups of several hosts of
-   which one has several ranks. */
+/* Which ranks of a group share a host, 2 bytes per rank. Exists only for groups that span
+   several hosts and have several ranks on at least one. */
 typedef struct cdp__hosts {
-    uint32_t count, fewest, most; /* hosts; ranks of the one that has fewest, most */
-    /* host after host, in the order of their lowest ranks; a host's first one is marked */
+    uint32_t count, fewest, most; /* number of hosts; ranks of the host with the fewest, the most */
+    /* ranks host by host, ordered by each host's lowest rank; the first rank of a host is marked */
     uint16_t *ranks;
 } cdp__hosts;
 #define CDP__HOST_BEGINS 0x8000u
@@ -5533,12 +5544,12 @@ typedef struct cdp__shape {
     cdp_coll_kind kind;
     cdp_reduce_op op;
     uint32_t rank, size, root;
-    /* into how many parts a vector is cut; 0: as many as there are ranks */
+    /* number of parts that a vector is cut into; 0: one per rank */
     uint32_t lanes;
-    const cdp__hosts *hosts; /* NULL: of no interest */
+    const cdp__hosts *hosts; /* NULL: all on one host, or irrelevant */
     uint64_t count;          /* elements, as in cdp_request */
     bool in_place;
-    /* where part i begins, size + 1 numbers; NULL: at i * count */
+    /* where part i begins, size + 1 entries; NULL: at i * count */
     const uint64_t *in_offs, *out_offs;
 } cdp__shape;
 
@@ -5547,14 +5558,14 @@ typedef struct cdp__shape {
 typedef struct cdp__algo {
     const char *name;
     cdp_coll_kind kind;
-    /* the bits of the result depend on the inputs alone: not on counts, nor on where in a
-       message an element lies */
+    /* the bits of the result depend on the inputs alone, not on the length of the message nor on
+       the position of an element in it */
     bool fixed;
-    /* equal on all ranks */
+    /* number of rounds; equal on all ranks */
     uint32_t (*rounds)(const cdp__shape *s);
-    /* returns the number of steps */
+    /* lists the steps of round k, returns how many */
     uint32_t (*round)(const cdp__shape *s, uint32_t k, cdp__step out[CDP__ROUND_MAX]);
-    /* elements of TMP */
+    /* elements of scratch memory (TMP) */
     uint64_t (*tmp_len)(const cdp__shape *s);
 } cdp__algo;
 
@@ -5562,8 +5573,8 @@ typedef struct cdp__span {
     uint64_t off, len;
 } cdp__span;
 
-/* Part i when `count` elements are cut into s->size parts that differ by at most one element;
-   ranks beyond `lanes` have none. */
+/* Part i when `count` elements are cut into parts that differ by at most one element. There are
+   s->lanes parts (if 0, s->size); ranks beyond that number have none. */
 CDP__PRIVATE CDP__ONE_COPY cdp__span cdp__part(const cdp__shape *s, uint32_t i) {
     const uint32_t n = s->lanes ? s->lanes : s->size;
     const uint64_t q = s->count / n, rest = s->count % n;
@@ -5573,8 +5584,8 @@ CDP__PRIVATE CDP__ONE_COPY cdp__span cdp__part(const cdp__shape *s, uint32_t i) 
     return p;
 }
 
-/* Where each rank has a part of its own: where that of rank i begins, what ranks from .. to - 1
-   bring or get, and what rank i does. */
+/* For collectives in which each rank has a part of its own: where rank i's part begins, the
+   parts of ranks `from` to `to` - 1, and the part of rank i. */
 CDP__PRIVATE uint64_t cdp__edge(const cdp__shape *s, const uint64_t *offs, uint32_t i) {
     return offs ? offs[i] : i * s->count;
 }
@@ -5620,8 +5631,8 @@ CDP__PRIVATE cdp__step cdp__step_recv(uint32_t peer, uint8_t buf, cdp__span p) {
     return cdp__step_make(CDP__RECV, (int32_t)peer, 0, buf, 0, p.off, p.len);
 }
 
-/* What round 0 of most algorithms does: bring the own input to where it is worked on, scaled
-   where the reduction wants it. */
+/* Round 0 of most algorithms: copies this rank's input to the buffer that the next rounds work
+   on, and scales it for PREMUL_SUM. */
 CDP__PRIVATE uint32_t cdp__bring(const cdp__shape *s, uint8_t src, cdp__span from, uint8_t dst,
     uint64_t dst_off, cdp__step out[]) {
     uint32_t n = 0;
@@ -5651,22 +5662,22 @@ CDP__PRIVATE uint64_t cdp__no_tmp(const cdp__shape *s) {
 
 /* Ring allreduce (Patarasuk, Yuan 2009): optimal in bytes. n parts travel round the ring. In n-1
    rounds each part collects the contribution of one rank after the other; in n-1 more rounds the
-   finished parts pass on. With 3 ranks, part -> what the rank holds:
+   ranks pass on the finished parts. With 3 ranks, part -> what the rank holds:
        start        round 1             round 2             rounds 3, 4
-       r0: a0       r0: part 2 = r2+r0  part 1 complete     the finished parts pass on
-   Sender and receiver of a round agree, because rank r receives in round k the part that rank
-   r-1 sends in it. */
+       r0: a0       r0: part 2 = r2+r0  part 1 complete     the finished parts are passed on
+   Sender and receiver of a round agree, because in round k rank r receives the part that rank
+   r-1 sends. */
 CDP__PRIVATE uint32_t cdp__ring_rounds(const cdp__shape *s) {
     return 1 + 2 * (s->size - 1);
 }
 
-/* The own input need not be copied to where it is worked on: it is combined with what comes as
-   it is. */
+/* True if this rank's input need not be copied first: it is combined in place with received
+   data. */
 CDP__PRIVATE bool cdp__reads_in(const cdp__shape *s) {
     return !s->in_place && s->op != CDP_REDUCE_PREMUL_SUM && s->size > 1;
 }
 
-/* Rounds 1 .. n-1 in buffer `work`; afterwards rank r has the finished part r+1. */
+/* Rounds 1 .. n-1, in buffer `work`. Afterwards rank r holds the finished part r+1. */
 CDP__PRIVATE uint32_t cdp__ring_reduce(
     const cdp__shape *s, uint32_t k, uint8_t work, cdp__step out[]) {
     const uint32_t n = s->size, r = s->rank, send = (r + n - (k - 1)) % n;
@@ -5676,15 +5687,15 @@ CDP__PRIVATE uint32_t cdp__ring_reduce(
         (r + 1) % n, from_in && k == 1 ? (uint8_t)CDP__IN : work, cdp__part(s, send));
     out[1] = cdp__step_make(CDP__RECV_REDUCE, (int32_t)((r + n - 1) % n), from_in ? CDP__IN : 0,
         work, p.off, p.off, p.len);
-    out[1].flags = CDP__SRC_FIRST; /* the running value stays on the left all the way round */
+    out[1].flags = CDP__SRC_FIRST; /* the running value stays the left operand all the way round */
     if (k != n - 1 || s->op != CDP_REDUCE_AVG) return 2;
-    /* just completed: divide it once, here */
+    /* this part has just been completed: divide it here, once */
     out[2] = cdp__step_make(CDP__DIVIDE, -1, 0, work, 0, p.off, p.len);
     return 3;
 }
 
 CDP__PRIVATE uint32_t cdp__ring_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
-    /* in rounds n .. 2n-2 */
+    /* which part, in rounds n .. 2n-2 */
     const uint32_t n = s->size, r = s->rank, send = (r + 2 * n - k + 1) % n;
     if (k == 0) return cdp__reads_in(s) ? 0 : cdp__copy_in(s, 0, out);
     if (k < n) return cdp__ring_reduce(s, k, CDP__OUT, out);
@@ -5694,12 +5705,12 @@ CDP__PRIVATE uint32_t cdp__ring_round(const cdp__shape *s, uint32_t k, cdp__step
 }
 
 /* Recursive doubling (Thakur, Rabenseifner, Gropp 2005): log2 n rounds of the whole vector, for
-   small messages. Ranks beyond the largest power of two first fold their vector into a neighbour
-   and get the result back at the end. */
+   small messages. Each rank beyond the largest power of two first adds its vector to a
+   neighbour's ("folds"), and receives the result at the end. */
 typedef struct cdp__fold {
     uint32_t extra; /* ranks beyond the power of two */
     uint32_t bits;  /* log2 of the power of two */
-    int32_t id;     /* this rank's number among the 2^bits, -1 while it sits out */
+    int32_t id;     /* this rank's number among the 2^bits; -1: folded, takes no part */
 } cdp__fold;
 
 CDP__PRIVATE cdp__fold cdp__fold_of(const cdp__shape *s) {
@@ -5724,7 +5735,7 @@ CDP__PRIVATE uint64_t cdp__doubling_tmp(const cdp__shape *s) {
     return s->size > 1 ? s->count : 0;
 }
 
-/* Receive a whole vector into TMP and combine: the lower rank's vector is the left operand. */
+/* Receives a whole vector into TMP and combines it; the lower rank's vector is the left operand. */
 CDP__PRIVATE uint32_t cdp__combine(const cdp__shape *s, uint32_t peer, cdp__step out[]) {
     cdp__span all;
     all.off = 0;
@@ -5743,7 +5754,7 @@ CDP__PRIVATE uint32_t cdp__doubling_round(const cdp__shape *s, uint32_t k, cdp__
     all.off = 0;
     all.len = s->count;
     if (k == 0) return cdp__copy_in(s, 0, out);
-    if (k < first || k == first + f.bits) { /* fold in, or hand the result back out */
+    if (k < first || k == first + f.bits) { /* fold, or send the result to the folded rank */
         const bool back = k != 1;
         if (s->rank >= 2 * f.extra) return 0;
         if ((s->rank % 2 == 0) == back) {
@@ -5764,8 +5775,8 @@ CDP__PRIVATE uint32_t cdp__doubling_round(const cdp__shape *s, uint32_t k, cdp__
     return m;
 }
 
-/* Binomial tree: in round k the 2^k ranks that have the data (counted from the root) each pass
-   it to one more. */
+/* Binomial tree: in round k, each of the 2^k ranks that have the data (counted from the root)
+   sends it to one more rank. */
 CDP__PRIVATE uint32_t cdp__log_rounds(const cdp__shape *s) {
     return cdp__log2_up(s->size);
 }
@@ -5784,14 +5795,14 @@ CDP__PRIVATE uint32_t cdp__tree_round(const cdp__shape *s, uint32_t k, cdp__step
     return 1;
 }
 
-/* Ring allgather: every round each rank passes on the part that it got last. Its own one comes
-   from where it is, and is copied meanwhile. */
+/* Ring allgather: in every round each rank passes on the part that it received last. It sends
+   its own part straight from the input, and copies it meanwhile. */
 CDP__PRIVATE uint32_t cdp__gather_rounds(const cdp__shape *s) {
     return s->size;
 }
 
-/* Of m messages all those sent are the own part; in the first round it is copied. Returns the
-   number of steps. */
+/* Makes all sends among the m steps read this rank's own part from the input; in the first round
+   also adds its copy to the output. Returns the number of steps. */
 CDP__PRIVATE uint32_t cdp__gather_own(
     const cdp__shape *s, uint32_t k, uint32_t m, cdp__step out[]) {
     const cdp__span own = cdp__block_of(s, s->out_offs, s->rank);
@@ -5816,9 +5827,9 @@ CDP__PRIVATE uint32_t cdp__gather_round(const cdp__shape *s, uint32_t k, cdp__st
     return k == 1 ? cdp__gather_own(s, 1, 2, out) : 2;
 }
 
-/* Binomial tree towards the root: in round k+1 every second of the ranks that are left (counted
-   from the root) hands its sum to the one before it. The root works in OUT, the others in TMP:
-   their OUT is not touched. */
+/* Binomial tree towards the root: in round k+1, every second remaining rank (counted from the
+   root) sends its sum to the rank before it. The root works in OUT, the others in TMP, because
+   their OUT must not change. */
 CDP__PRIVATE uint8_t cdp__reduce_buffer(const cdp__shape *s) {
     return s->rank == s->root ? CDP__OUT : CDP__TMP;
 }
@@ -5846,8 +5857,8 @@ CDP__PRIVATE uint32_t cdp__reduce_tree_round(const cdp__shape *s, uint32_t k, cd
     return m;
 }
 
-/* Gather and scatter: the root and one other rank per round. The parts are in OUT or IN of the
-   root. */
+/* Gather and scatter: in each round the root exchanges one part with one other rank. All parts
+   are in the root's OUT (gather) or IN (scatter). */
 CDP__PRIVATE uint32_t cdp__linear_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const bool root = s->rank == s->root, gather = s->kind == CDP_COLL_GATHER;
     const uint32_t other = (s->root + k) % s->size;
@@ -5870,9 +5881,9 @@ CDP__PRIVATE uint32_t cdp__linear_round(const cdp__shape *s, uint32_t k, cdp__st
     return 1;
 }
 
-/* Pairwise exchange: in round k everybody talks to the ranks k before and k behind.
-   Reduce-scatter adds what comes to its own part, in the order r, r-1, r-2, ...; only PREMUL_SUM
-   needs scratch, for the scaled input. */
+/* Pairwise exchange: in round k every rank sends to the rank k after it and receives from the
+   rank k before it. Reduce-scatter combines received data with its own part in the order r, r-1,
+   r-2, ...; only PREMUL_SUM needs scratch memory, for the scaled input. */
 CDP__PRIVATE uint64_t cdp__pairwise_tmp(const cdp__shape *s) {
     if (s->kind != CDP_COLL_REDUCE_SCATTER || s->op != CDP_REDUCE_PREMUL_SUM || s->in_place)
         return 0;
@@ -5902,9 +5913,9 @@ CDP__PRIVATE uint32_t cdp__scatter_reduce_round(const cdp__shape *s, uint32_t k,
     return m;
 }
 
-/* To whom, or from whom, `stride` ranks on or back. With 2, 4, 8, ... ranks both are the same one,
-   so that two ranks wait for each other alone: where they share a core, a barrier mostly takes a
-   fifth less time than in a ring. */
+/* The rank to send to (`back`: to receive from) at distance `stride`. With 2, 4, 8, ... ranks
+   both are the same rank, so that only two ranks wait for each other; if they share a core, a
+   barrier takes about a fifth less time than with a ring. */
 CDP__PRIVATE uint32_t cdp__partner(const cdp__shape *s, uint32_t stride, bool back) {
     const uint32_t n = s->size, onward = back ? n - stride : stride;
     return n & (n - 1) ? (s->rank + onward) % n : s->rank ^ stride;
@@ -5924,8 +5935,8 @@ CDP__PRIVATE uint32_t cdp__alltoall_round(const cdp__shape *s, uint32_t k, cdp__
     return 2;
 }
 
-/* Dissemination barrier (Hensgen, Finkel, Manber 1988): after round k every rank has heard,
-   through others, of 2^(k+1). */
+/* Dissemination barrier (Hensgen, Finkel, Manber 1988): after round k, every rank has learned,
+   directly or through others, that 2^(k+1) ranks have arrived. */
 CDP__PRIVATE uint32_t cdp__barrier_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const uint32_t stride = 1u << k;
     cdp__span none;
@@ -5937,10 +5948,10 @@ CDP__PRIVATE uint32_t cdp__barrier_round(const cdp__shape *s, uint32_t k, cdp__s
 
 /* ---- >>algo-fixed (pure): reductions whose bits depend on the inputs alone ------------------- */
 
-/* Knows: shapes and steps. Promises: the contract of >>algo; the same bits for every size of a
-   message. May use: >>algo. */
+/* Knows: shapes and steps. Promises: the contract of >>algo; the same bits for all message
+   sizes. May use: >>algo. */
 
-/* What rank i reduces in the end. */
+/* The part of which rank i computes the final result. */
 CDP__PRIVATE cdp__span cdp__fixed_part(const cdp__shape *s, uint32_t i) {
     return s->kind == CDP_COLL_REDUCE_SCATTER ? cdp__block_of(s, s->in_offs, i) : cdp__part(s, i);
 }
@@ -5948,16 +5959,16 @@ CDP__PRIVATE cdp__span cdp__fixed_part(const cdp__shape *s, uint32_t i) {
 #ifndef CDP_NO_REPRODUCIBLE
 
 /* Allreduce, reduce and reduce-scatter whose bits depend on the inputs alone: every element is
-   combined along the same tree over the ranks (that of recursive doubling), whatever its place,
-   and so whatever the message that it travels in. In waves, each rank collects everybody's slice
-   of its own part in scratch, one slot per rank, and combines the slots; then the parts go round
-   the ring, or to the root. As many bytes on the wire as a ring. */
+   combined along the same tree over the ranks (that of recursive doubling), wherever it lies in
+   a message. The parts are handled in waves: each rank collects all ranks' slices of its own
+   part in scratch memory, one slot per rank, and combines the slots. Then the parts travel round
+   the ring, or to the root. The algorithm sends as many bytes as a ring. */
 #ifndef CDP__WAVE
 #define CDP__WAVE 65536u /* elements of a slot; fewer for many ranks, more for huge messages */
 #endif
-#define CDP__TREE_STEPS 3u /* in one round */
+#define CDP__TREE_STEPS 3u /* per round */
 
-/* How many waves, and the elements of a slot. */
+/* Returns the number of waves and stores the elements of a slot. */
 CDP__PRIVATE uint32_t cdp__fixed_waves(const cdp__shape *s, uint64_t *slot) {
     uint64_t longest = cdp__fixed_part(s, 0).len;
     uint32_t i;
@@ -5977,7 +5988,7 @@ CDP__PRIVATE cdp__span cdp__fixed_slice(
     return p;
 }
 
-/* TMP: what is worked on where that may not be OUT, then the slots. */
+/* TMP begins with a working copy, for operations that must not work in OUT; the slots follow. */
 CDP__PRIVATE uint64_t cdp__fixed_work_len(const cdp__shape *s) {
     if (s->kind == CDP_COLL_REDUCE) return cdp__reduce_tmp(s);
     return s->kind == CDP_COLL_REDUCE_SCATTER ? cdp__pairwise_tmp(s) : 0;
@@ -5999,9 +6010,9 @@ CDP__PRIVATE uint32_t cdp__fixed_rounds(const cdp__shape *s) {
     return 1 + (s->size > 1 ? cdp__fixed_waves(s, &slot) * cdp__fixed_wave_rounds(s) + last : 0);
 }
 
-/* Where a node of the tree is kept: 2^level numbers of ranks (after folding) from node * 2^level
-   on. What contains this rank's own contribution stays in its place, so the result ends up
-   there; the others stay in the slot of one of their ranks. */
+/* The buffer of a tree node, which combines 2^level ranks (after folding) from node * 2^level
+   on. A node that includes this rank's contribution is kept in this rank's own buffer, so the
+   result ends up there; other nodes are kept in the slot of one of their ranks. */
 CDP__PRIVATE cdp__step cdp__fixed_place(const cdp__shape *s, uint32_t node, uint32_t level,
     uint64_t slots, uint64_t slot, cdp__step own) {
     const cdp__fold f = cdp__fold_of(s);
@@ -6011,8 +6022,7 @@ CDP__PRIVATE cdp__step cdp__fixed_place(const cdp__shape *s, uint32_t node, uint
         slots + (id < f.extra ? 2 * id + 1 : id + f.extra) * slot, own.len);
 }
 
-/* Step t of the n-1 of the tree: into which place which other one is added, the lower ranks on
-   the left. */
+/* Step t of the tree's n-1: combines two nodes, the lower ranks on the left. */
 CDP__PRIVATE cdp__step cdp__fixed_tree_step(
     const cdp__shape *s, uint32_t t, uint64_t slots, uint64_t slot, cdp__step own) {
     const cdp__fold f = cdp__fold_of(s);
@@ -6047,7 +6057,7 @@ CDP__PRIVATE uint32_t cdp__fixed_wave(
                    here = (r + 2 * n - k - 1) % n;
     const uint64_t slots = cdp__fixed_work_len(s);
     const cdp__span from = cdp__fixed_slice(s, r, at, slot);
-    /* the own part is to end up elsewhere */
+    /* the result goes to another buffer than the input */
     const bool moved = s->kind == CDP_COLL_REDUCE_SCATTER && !s->in_place;
     const cdp__step own = cdp__step_make(CDP__COPY, -1, work, moved ? (uint8_t)CDP__OUT : work,
         from.off, moved ? from.off - cdp__fixed_part(s, r).off : from.off, from.len);
@@ -6077,7 +6087,7 @@ CDP__PRIVATE uint32_t cdp__fixed_round(const cdp__shape *s, uint32_t k, cdp__ste
     uint32_t from, waves;
     if (s->kind == CDP_COLL_REDUCE_SCATTER) {
         all = cdp__first(s->in_offs ? s->in_offs[n] : n * s->count);
-        /* only scaled input is copied */
+        /* working in IN is possible unless the input must be scaled */
         work = s->op == CDP_REDUCE_PREMUL_SUM && !s->in_place ? (uint8_t)CDP__TMP : mine;
         if (n == 1) return cdp__bring(s, mine, all, CDP__OUT, 0, out);
     }
@@ -6104,13 +6114,14 @@ CDP__PRIVATE uint32_t cdp__fixed_round(const cdp__shape *s, uint32_t k, cdp__ste
 
 /* ---- >>algo-more (pure): algorithms for some sizes and numbers of ranks ---------------------- */
 
-/* Knows: shapes and steps. Promises: the contract of >>algo. May use: >>algo. Every collective
-   has an algorithm in >>algo or >>algo-fixed that suits all sizes, so CDP_FEW_ALGORITHMS leaves
-   out these. */
+/* Knows: shapes and steps. Promises: the contract of >>algo. May use: >>algo. CDP_FEW_ALGORITHMS
+   leaves this section out: every collective has an algorithm in >>algo or >>algo-fixed that
+   suits all sizes. */
 
 #ifndef CDP_FEW_ALGORITHMS
 
-/* The reducing half of the ring, then every rank hands its finished part to the root. */
+/* Reduce: the first half of a ring allreduce, then every rank sends its finished part to the
+   root. */
 CDP__PRIVATE uint32_t cdp__reduce_ring_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const uint32_t n = s->size, from = k < n ? 0 : (s->root + (k - n) + 1) % n;
     const uint8_t work = cdp__reduce_buffer(s);
@@ -6127,9 +6138,8 @@ CDP__PRIVATE uint32_t cdp__reduce_ring_round(const cdp__shape *s, uint32_t k, cd
     return 1;
 }
 
-/* The same with several at once, for small messages: nobody waits for one answer before the next
-   is on its way. */
-#define CDP__SPREAD_WIDTH 6u /* two messages of each; the first is the own part, a copy */
+/* The same with several peers in each round, for small messages: no message waits for an answer. */
+#define CDP__SPREAD_WIDTH 6u /* two messages per peer; place 0 is the copy of the own part */
 
 CDP__PRIVATE uint32_t cdp__spread_rounds(const cdp__shape *s) {
     return (s->size - 1) / CDP__SPREAD_WIDTH + 1;
@@ -6142,7 +6152,8 @@ CDP__PRIVATE uint32_t cdp__spread_round(const cdp__shape *s, uint32_t k, cdp__st
     return m;
 }
 
-/* How many elements `parts` parts from that of rank `first` on have, round the end. */
+/* The elements in `parts` consecutive parts from rank `first` on, continuing at rank 0 after the
+   last. */
 CDP__PRIVATE uint64_t cdp__run_len(
     const cdp__shape *s, const uint64_t *offs, uint32_t first, uint32_t parts) {
     const uint32_t n = s->size, to = first + parts;
@@ -6150,8 +6161,8 @@ CDP__PRIVATE uint64_t cdp__run_len(
                    : cdp__edge(s, offs, n) - cdp__edge(s, offs, first) + cdp__edge(s, offs, to - n);
 }
 
-/* TMP holds the parts from that of rank `first` on; bring all to their places in `buf`, or
-   (`in`) from there. */
+/* TMP holds all parts, rotated so that rank `first` comes first: copies them to their places in
+   `buf` or, if `in`, from there. */
 CDP__PRIVATE uint32_t cdp__turn_back(const cdp__shape *s, const uint64_t *offs, uint32_t first,
     uint8_t buf, bool in, cdp__step out[]) {
     const uint64_t at = cdp__edge(s, offs, first), head = cdp__edge(s, offs, s->size) - at;
@@ -6162,10 +6173,11 @@ CDP__PRIVATE uint32_t cdp__turn_back(const cdp__shape *s, const uint64_t *offs, 
     return at ? 2 : 1;
 }
 
-/* Allgather in log2 n rounds (Bruck and others 1997): each rank has the parts up to its own, 1,
-   2, 4, ... of them, and gets as many from the rank that stands just before them. In TMP they
-   lie from the end backwards. With 2, 4, 8, ... ranks each has those of an aligned group of 1,
-   2, 4, ..., in their places, and its partner in the group beside it has the next. */
+/* Allgather in log2 n rounds (Bruck and others 1997): each rank holds 1, 2, 4, ... consecutive
+   parts that end with its own, and receives as many from the rank just before them. TMP is
+   filled from its end towards its beginning. With 2, 4, 8, ... ranks the parts are those of an
+   aligned group of 1, 2, 4, ... ranks, already in their final places, and the partner in the
+   neighbouring group holds the next ones. */
 CDP__PRIVATE uint32_t cdp__bruck_rounds(const cdp__shape *s) {
     return 1 + cdp__log2_up(s->size);
 }
@@ -6204,10 +6216,11 @@ CDP__PRIVATE uint32_t cdp__bruck_round(const cdp__shape *s, uint32_t k, cdp__ste
     return 2 + (2ull * stride >= n ? cdp__turn_back(s, offs, first, CDP__OUT, false, out + 2) : 0);
 }
 
-/* Gather and scatter along a binomial tree, for small messages between many: in TMP each rank
-   has the parts of its subtree, from its own on. Gather works from the leaves, scatter from the
-   root; counted from the root, rank v has its parent v - stride where stride is its lowest bit. */
-/* how many ranks are in it */
+/* Gather and scatter along a binomial tree, for small messages of many ranks. In TMP each rank
+   holds the parts of its subtree, its own first. Gather works from the leaves, scatter from the
+   root. Counted from the root, rank v has the parent v - stride, where stride is v's lowest set
+   bit. */
+/* The number of ranks in the subtree of this rank. */
 CDP__PRIVATE uint32_t cdp__subtree(const cdp__shape *s, uint32_t stride) {
     return (uint32_t)cdp__min(stride, s->size - (s->rank + s->size - s->root) % s->size);
 }
@@ -6248,22 +6261,22 @@ CDP__PRIVATE uint32_t cdp__subtree_round(const cdp__shape *s, uint32_t k, cdp__s
 }
 
 /* Reduce-scatter by recursive halving (Thakur, Rabenseifner, Gropp 2005), for small messages: in
-   each round two ranks whose numbers differ in one bit, the highest first, send each other the
-   half that the other one goes on with. Ranks beyond the power of two fold first and get their
-   part at the end, as in recursive doubling. */
+   each round two ranks whose numbers differ in one bit, the highest bit first, exchange halves,
+   and each keeps the half that its partner no longer needs. Ranks beyond the power of two fold
+   first and receive their part at the end, as in recursive doubling. */
 CDP__PRIVATE uint64_t cdp__halving_tmp(const cdp__shape *s) {
     return s->in_place || s->size == 1 ? 0 : cdp__edge(s, s->in_offs, s->size);
 }
 
-/* the parts of those */
+/* The parts of ranks `id` to `id` + `ids` - 1, as numbered after folding. */
 CDP__PRIVATE cdp__span cdp__halving_range(
     const cdp__shape *s, const cdp__fold *f, uint32_t id, uint32_t ids) {
     return cdp__blocks(s, s->in_offs, id < f->extra ? 2 * id : id + f->extra,
         id + ids < f->extra ? 2 * (id + ids) : id + ids + f->extra);
 }
 
-/* Ranks beyond the power of two: the even ones hand over all that they have, and get their part
-   back. */
+/* For ranks beyond the power of two: the even ones send their whole vector to a neighbour, and
+   receive their part at the end. */
 CDP__PRIVATE uint32_t cdp__halving_fold(
     const cdp__shape *s, bool back, uint8_t work, cdp__step out[]) {
     const uint32_t r = s->rank;
@@ -6290,7 +6303,7 @@ CDP__PRIVATE uint32_t cdp__halving_round(const cdp__shape *s, uint32_t k, cdp__s
     const cdp__fold f = cdp__fold_of(s);
     const uint32_t first = f.extra ? 2 : 1, id = (uint32_t)f.id;
     const uint8_t work = s->in_place ? CDP__OUT : CDP__TMP;
-    /* what this rank brings is still in IN */
+    /* this rank's input is still in IN */
     const bool fresh = cdp__reads_in(s) && k == first && s->rank >= 2 * f.extra;
     const cdp__span own = cdp__block_of(s, s->in_offs, s->rank);
     cdp__span mine, theirs;
@@ -6319,8 +6332,8 @@ CDP__PRIVATE uint32_t cdp__halving_round(const cdp__shape *s, uint32_t k, cdp__s
 }
 
 /* Allreduce as a reduce-scatter by recursive halving and an allgather by recursive doubling
-   (Rabenseifner 2004): hardly more bytes than the ring, in 2 log2 n rounds. The vector is cut in
-   as many parts as ranks take part. */
+   (Rabenseifner 2004): hardly more bytes than a ring, in 2 log2 n rounds. The vector is cut into
+   one part per rank that is not folded. */
 CDP__PRIVATE uint32_t cdp__both_rounds(const cdp__shape *s) {
     const cdp__fold f = cdp__fold_of(s);
     return 1 + 2 * f.bits + (f.extra ? 2 : 0);
@@ -6338,7 +6351,7 @@ CDP__PRIVATE cdp__span cdp__both_range(
 CDP__PRIVATE uint32_t cdp__both_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const cdp__fold f = cdp__fold_of(s);
     const uint32_t first = f.extra ? 2 : 1, j = k - first, id = (uint32_t)f.id;
-    /* what this rank brings is still in IN */
+    /* this rank's input is still in IN */
     const bool from_in = cdp__reads_in(s),
                fresh = from_in && k == (s->rank < 2 * f.extra ? 1 : first);
     const cdp__span all = cdp__first(s->count);
@@ -6378,11 +6391,11 @@ CDP__PRIVATE uint32_t cdp__both_round(const cdp__shape *s, uint32_t k, cdp__step
     return 3;
 }
 
-/* For ranks that read each other's memory: each combines its part of everybody's vector from
-   where they lie, CDP__DIRECT_WIDTH at once so that what is combined is written but once, in few
-   rounds; each copies the finished parts likewise. An element is combined in the order in which
-   the ring does it, or pairwise exchange, so its bits are those. */
-#define CDP__DIRECT_WIDTH 3u /* two messages of each, and a division, make a round */
+/* For ranks that read each other's memory: each rank reads its part of all vectors in place and
+   combines CDP__DIRECT_WIDTH of them at once, so that the result is written once; then it copies
+   the finished parts in the same way. Elements are combined in the order of the ring, or of
+   pairwise exchange, so the result has the same bits. */
+#define CDP__DIRECT_WIDTH 3u /* two messages per peer, and a division, make a round */
 
 CDP__PRIVATE uint32_t cdp__direct_waves(const cdp__shape *s) {
     return (s->size - 1 + CDP__DIRECT_WIDTH - 1) / CDP__DIRECT_WIDTH;
@@ -6391,7 +6404,7 @@ CDP__PRIVATE uint32_t cdp__direct_rounds(const cdp__shape *s) {
     return 1 + cdp__direct_waves(s) * (s->kind == CDP_COLL_ALLREDUCE ? 2 : 1);
 }
 
-/* Which buffer peers read. `copies`: the reduction is over, or there is none. */
+/* The buffer that peers read. `copies`: the reduction is over, or there is none. */
 CDP__PRIVATE uint8_t cdp__direct_source(const cdp__shape *s, bool copies) {
     if (s->kind == CDP_COLL_REDUCE_SCATTER && !s->in_place)
         return s->op == CDP_REDUCE_PREMUL_SUM ? CDP__TMP : CDP__IN;
@@ -6428,10 +6441,10 @@ CDP__PRIVATE uint32_t cdp__direct_round(const cdp__shape *s, uint32_t k, cdp__st
     return gather ? cdp__gather_own(s, k, m, out) : m;
 }
 
-/* Small operations of ranks that reach each other's memory: everybody's vector goes to everybody
-   at once, so that who sleeps is woken once, and each rank combines all of them in TMP along the
-   tree of recursive doubling. A list of messages, then of local steps, is cut into rounds; up to
-   4 ranks need but one (and one before it to scale). */
+/* For small operations of ranks that share memory: every rank sends its vector to all others at
+   once, so that each sleeping rank is woken once, and combines all vectors in TMP along the tree
+   of recursive doubling. The list of messages and local steps is cut into rounds; up to 4 ranks
+   need one round (and one before it to scale). */
 CDP__PRIVATE uint32_t cdp__once_units(const cdp__shape *s) {
     return 2 * (s->size - 1)
         + (s->kind == CDP_COLL_ALLREDUCE ? s->size + 2 : s->kind == CDP_COLL_ALLGATHER);
@@ -6447,8 +6460,8 @@ CDP__PRIVATE uint64_t cdp__once_tmp(const cdp__shape *s) {
     return s->kind == CDP_COLL_ALLREDUCE && s->size > 1 ? s->size * s->count : 0;
 }
 
-/* Step t of the n-1 of the tree. Ranks beyond the power of two fold first; then a pair is kept
-   where the lower one was. */
+/* Step t of the tree's n-1. Ranks beyond the power of two fold first; a combined pair is kept in
+   the place of the lower rank. */
 CDP__PRIVATE cdp__step cdp__once_combine(const cdp__shape *s, uint32_t t) {
     const cdp__fold f = cdp__fold_of(s);
     uint32_t stride = 1, half = (1u << f.bits) / 2, left = 2 * t, right = 2 * t + 1;
@@ -6507,22 +6520,24 @@ CDP__PRIVATE uint32_t cdp__once_round(const cdp__shape *s, uint32_t k, cdp__step
 
 /* ---- >>hosts (pure): collectives of several hosts, where ranks of one host share memory ------ */
 
-/* Knows: which ranks share a host. Promises: rounds that obey the contract of algo, in which
-   hosts exchange each byte once. May use: algo. */
+/* Knows: which ranks share a host. Promises: rounds that obey the contract of algo, and send
+   each byte between two hosts once. May use: algo. */
 
 #ifndef CDP_FEW_ALGORITHMS
 
-/* First the ranks of each host combine in memory; then hosts exchange each byte once; then the
-   result spreads in memory. Each of the three is an algorithm from above among fewer ranks. In a
-   large allreduce rank i of each host has part i of the vector and talks to rank i of the other
-   hosts, so that all ranks share the work of the network. Otherwise the first rank of a host, or
-   the root, acts for its host:
+/* In three phases: the ranks of each host combine their vectors in shared memory; hosts exchange
+   each byte once; the result spreads in shared memory. Each phase is an algorithm from above, run
+   among fewer ranks. In a large allreduce, rank i of each host has part i of the vector and
+   exchanges it with rank i of the other hosts, so that all ranks share the network traffic.
+   Otherwise one rank acts for its host: the root, or the first rank of the host.
        2 hosts, ranks 0 1 | 2 3      inside               between              inside
        part 0 of rank 0, 2           0 = 0+1, 2 = 2+3     0 = 2 = 0+1+2+3      to 1, 3
        part 1 of rank 1, 3           1 = 1+0, 3 = 3+2     1 = 3 = 1+0+3+2      to 0, 2 */
-/* where a rank is; on its host ranks are counted from the root on, if that is there */
+/* Where a rank is: its host, and its number among the ranks of that host. The root, if it is on
+   this host, has number 0. */
 typedef struct cdp__spot {
-    uint32_t host, first, ranks, at; /* of the host: where it begins in the list, how many it has */
+    /* first: index of the host's first rank in the list; ranks: their number on the host */
+    uint32_t host, first, ranks, at;
 } cdp__spot;
 
 CDP__PRIVATE cdp__spot cdp__spot_of(const cdp__shape *s, uint32_t rank, const cdp__spot *root) {
@@ -6558,14 +6573,14 @@ CDP__PRIVATE uint32_t cdp__rank_on(
     return list[at] % CDP__HOST_BEGINS;
 }
 
-/* Part 0, 1 or 2 of an operation as one of some ranks; `p`: where this one is, or (to count
-   rounds) one of the host that has most. What comes from the caller is scaled in the first part,
-   and divided in the second. */
+/* Phase 0, 1 or 2 of an operation, as an operation among fewer ranks. `p` is the place of this
+   rank or, for counting rounds, of a rank on the largest host. Input is scaled in phase 0, and
+   sums are divided in phase 1. */
 typedef struct cdp__phase {
     cdp__shape s;
     uint32_t (*round)(const cdp__shape *s, uint32_t k, cdp__step out[CDP__ROUND_MAX]);
-    uint32_t rounds, skip; /* those that it counts, and how many it leaves out at the beginning */
-    uint64_t off;          /* of its vector */
+    uint32_t rounds, skip; /* its rounds; of these, left out at the beginning */
+    uint64_t off;          /* where its vector begins in that of the whole operation */
 } cdp__phase;
 
 CDP__PRIVATE cdp__phase cdp__phase_of(
@@ -6591,7 +6606,7 @@ CDP__PRIVATE cdp__phase cdp__phase_of(
         f.s.root = root->host;
         f.s.lanes = 0;
         f.s.in_place = true;
-        f.skip = sums; /* the data is already where the next rounds need it */
+        f.skip = sums; /* without its first round: the data is already in the right buffer */
         if (s->kind == CDP_COLL_REDUCE) {
             const bool ring = hosts > 2 && s->count >= 65536;
             f.round = ring ? cdp__reduce_ring_round : cdp__reduce_tree_round;
@@ -6627,7 +6642,7 @@ CDP__PRIVATE uint32_t cdp__phase_rounds(
     }
 }
 
-/* Who speaks for the ranks of the first host. */
+/* The rank that acts for the first host. */
 CDP__PRIVATE cdp__spot cdp__head_of(const cdp__shape *s) {
     return cdp__spot_of(
         s, s->kind == CDP_COLL_BROADCAST || s->kind == CDP_COLL_REDUCE ? s->root : 0, NULL);
@@ -6642,7 +6657,7 @@ CDP__PRIVATE uint32_t cdp__phases_count(const cdp__shape *s, bool lanes) {
 CDP__PRIVATE uint32_t cdp__phases_round(
     const cdp__shape *s, uint32_t k, bool lanes, cdp__step out[]) {
     const cdp__spot root = cdp__head_of(s), me = cdp__spot_of(s, s->rank, &root);
-    /* only the root's OUT may be written */
+    /* OUT of ranks other than the root must not change */
     const uint8_t work = s->kind == CDP_COLL_REDUCE ? cdp__reduce_buffer(s) : 0;
     cdp__phase f;
     uint32_t part, rounds, n, i, m = 0;
@@ -6650,12 +6665,12 @@ CDP__PRIVATE uint32_t cdp__phases_round(
     for (part = 0; k >= (rounds = cdp__phase_rounds(s, part, lanes, &root)); ++part)
         k -= rounds;
     f = cdp__phase_of(s, part, lanes, &me, &root);
-    /* this host has fewer ranks; others speak for it */
+    /* this rank takes no part: its host has fewer ranks, or another rank acts for the host */
     if (k + f.skip >= f.rounds || (part == 1 && me.at >= (lanes ? s->hosts->fewest : 1))) return 0;
     n = (f.round)(&f.s, k + f.skip, out);
     for (i = 0; i < n; ++i) {
         cdp__step t = out[i];
-        if (!t.len && (s->count || t.peer < 0)) continue; /* both sides know */
+        if (!t.len && (s->count || t.peer < 0)) continue; /* both sides leave out empty messages */
         if (t.peer >= 0)
             t.peer = (int32_t)(part == 1 ? cdp__rank_on(s, &root, (uint32_t)t.peer, me.at)
                                          : cdp__rank_on(s, &root, me.host, (uint32_t)t.peer));
@@ -6681,14 +6696,14 @@ CDP__PRIVATE uint32_t cdp__leaders_round(const cdp__shape *s, uint32_t k, cdp__s
     return cdp__phases_round(s, k, false, out);
 }
 
-/* Allgather, where all hosts have as many ranks: the parts of the i-th ranks go round a ring of
-   these, and each hands what it got last to the others on its host, CDP__DIRECT_WIDTH at once,
-   while the next is on its way. */
+/* Allgather where all hosts have equally many ranks: the i-th ranks of all hosts form a ring
+   that passes on their parts. Each rank sends the part that it received last to the other ranks
+   of its host, CDP__DIRECT_WIDTH at once, while the next part is in flight. */
 CDP__PRIVATE uint32_t cdp__hosts_waves(const cdp__shape *s) {
     return (s->hosts->most + CDP__DIRECT_WIDTH - 2) / CDP__DIRECT_WIDTH;
 }
 
-/* both count round the end */
+/* `host` and `at` wrap around. */
 CDP__PRIVATE int32_t cdp__even_rank(const cdp__shape *s, uint32_t host, uint32_t at) {
     return s->hosts->ranks[host % s->hosts->count * s->hosts->most + at % s->hosts->most]
         % CDP__HOST_BEGINS;
@@ -6725,8 +6740,9 @@ CDP__PRIVATE uint32_t cdp__hosts_gather_round(const cdp__shape *s, uint32_t k, c
     return m;
 }
 
-/* Reduce-scatter likewise: host by host, the own one first, a rank combines what is for the rank
-   that has its place there, and sends it that. TMP: scaled input, then what is on its way. */
+/* Reduce-scatter where all hosts have equally many ranks: for one host after the other, its own
+   first, a rank combines the parts for the rank of the same number there, and sends it the sum.
+   TMP: the scaled input, then data in flight. */
 CDP__PRIVATE uint32_t cdp__hosts_scatter_rounds(const cdp__shape *s) {
     return s->hosts->count * (cdp__hosts_waves(s) + 1);
 }
@@ -6833,7 +6849,7 @@ static const cdp__algo cdp__algos[] = {
         cdp__pairwise_tmp},
     {"pairwise", CDP_COLL_ALLTOALL, true, cdp__gather_rounds, cdp__alltoall_round, cdp__no_tmp},
     {"direct", CDP_COLL_SEND, true, cdp__log_rounds, cdp__tree_round, cdp__no_tmp},
-#ifdef CDP_NO_REPRODUCIBLE /* the numbers of the others stay */
+#ifdef CDP_NO_REPRODUCIBLE /* removed constants keep their numbers */
     {"?", CDP_COLL_NONE, false, NULL, NULL, NULL}, {"?", CDP_COLL_NONE, false, NULL, NULL, NULL},
     {"?", CDP_COLL_NONE, false, NULL, NULL, NULL},
 #else
@@ -6875,7 +6891,7 @@ static const cdp__algo cdp__algos[] = {
     {"hierarchical", CDP_COLL_REDUCE_SCATTER, false, cdp__hosts_scatter_rounds,
         cdp__hosts_scatter_round, cdp__hosts_scatter_tmp},
 #endif
-    {"?", CDP_COLL_NONE, false, NULL, NULL, NULL}, /* what another build may name */
+    {"?", CDP_COLL_NONE, false, NULL, NULL, NULL}, /* an algorithm of another build */
 };
 
 CDP__PRIVATE const cdp__algo *cdp__algo_at(uint32_t i) {
@@ -6883,25 +6899,26 @@ CDP__PRIVATE const cdp__algo *cdp__algo_at(uint32_t i) {
 }
 
 #define CDP__SMALL UINT64_MAX        /* in a row: the group's small_bytes */
-#define CDP__TINY (UINT64_MAX - 1)   /* a quarter of that */
-#define CDP__LITTLE (UINT64_MAX - 2) /* a sixteenth */
-/* the parts of 64 ranks are shorter than the default of expose_bytes */
+#define CDP__TINY (UINT64_MAX - 1)   /* in a row: a quarter of CDP__SMALL */
+#define CDP__LITTLE (UINT64_MAX - 2) /* in a row: a sixteenth of CDP__SMALL */
+/* up to this size, the parts of 64 ranks are below the default expose_bytes and are copied */
 #define CDP__PARTS_COPIED (4u << 20)
 
-/* the first row that fits an operation chooses its algorithm; 0: any number of bytes or ranks */
+/* A row of the table. The first row that matches an operation chooses its algorithm; 0 stands
+   for any number of bytes or ranks. */
 typedef struct cdp__row {
     uint64_t max_bytes;
     uint32_t max_ranks;
     uint8_t algo;
-    uint8_t only; /* for groups that are all of this */
+    uint8_t only; /* CDP__POWERS, ...: the group must have all these properties */
 } cdp__row;
-#define CDP__POWERS 1u /* for 2, 4, 8, ... ranks: with others it would send much more */
-#define CDP__SHARED 2u /* for ranks that read each other's memory */
-#define CDP__NEAR 4u   /* for ranks of one host */
-#define CDP__HOSTS 8u  /* for those of several hosts, of which one has several */
-#define CDP__EVEN 16u  /* all hosts have as many */
+#define CDP__POWERS 1u /* 2, 4, 8, ... ranks: with others it would send much more */
+#define CDP__SHARED 2u /* all ranks read each other's memory */
+#define CDP__NEAR 4u   /* all ranks are on one host */
+#define CDP__HOSTS 8u  /* several hosts, at least one with several ranks */
+#define CDP__EVEN 16u  /* all hosts have equally many ranks */
 
-/* The built-in rows; they come after the caller's own (cdp_group_desc.choices). */
+/* The built-in rows. The caller's own rows (cdp_group_desc.choices) come before them. */
 #ifdef CDP_FEW_ALGORITHMS
 static const cdp__row cdp__rows[] = {
     {CDP__SMALL, 0, CDP__DOUBLING, 0},
@@ -6921,7 +6938,7 @@ static const cdp__row cdp__rows[] = {
 };
 #else
 static const cdp__row cdp__rows[] = {
-    /* the more ranks, the more a round less is worth */
+    /* with more ranks, fewer rounds matter more */
     {CDP__LITTLE, 4, CDP__ONCE, CDP__NEAR},
     {CDP__LITTLE, 4, CDP__ONCE_BROADCAST, CDP__NEAR},
     {CDP__LITTLE, 4, CDP__DIRECT_SCATTER, CDP__NEAR},
@@ -6930,7 +6947,7 @@ static const cdp__row cdp__rows[] = {
     {CDP__TINY, 0, CDP__LEADERS, CDP__HOSTS},
     {0, 0, CDP__LANES, CDP__HOSTS},
     {CDP__TINY, 0, CDP__DOUBLING, 0},
-    /* its rounds grow with the ranks, and pay where the parts are long enough to be exposed */
+    /* its rounds grow with the ranks, so it pays only if the parts are long enough to be exposed */
     {0, 8, CDP__DIRECT_ALL, CDP__SHARED},
     {CDP__PARTS_COPIED, 0, CDP__BOTH, CDP__SHARED},
     {0, 0, CDP__DIRECT_ALL, CDP__SHARED},
@@ -6998,7 +7015,7 @@ CDP__PRIVATE const cdp__row *cdp__row_at(uint32_t i) {
 
 /* What the choice depends on; equal on all ranks. */
 typedef struct cdp__choosing {
-    const cdp__row *rows; /* the caller's own */
+    const cdp__row *rows; /* the caller's own rows */
     uint32_t row_count;
     uint64_t small_bytes;
     bool reproducible; /* only algorithms whose bits depend on the inputs alone */
@@ -7009,8 +7026,8 @@ CDP__PRIVATE uint64_t cdp__row_bytes(const cdp__choosing *c, const cdp__row *row
                                         : c->small_bytes >> 2 * (CDP__SMALL - row->max_bytes);
 }
 
-/* `bytes`: of the vector that is reduced or broadcast, or of the parts of all ranks together.
-   `is`: what the group is. */
+/* `bytes`: length of the vector that is reduced or broadcast, or of all ranks' parts together.
+   `is`: the properties of the group, as in cdp__row.only. */
 CDP__PRIVATE uint32_t cdp__select(
     const cdp__choosing *c, cdp_coll_kind kind, uint64_t bytes, uint32_t ranks, uint8_t is) {
     uint32_t i;
@@ -7018,7 +7035,8 @@ CDP__PRIVATE uint32_t cdp__select(
     for (i = 0;; ++i) {
         const cdp__row *row = i < c->row_count ? &c->rows[i] : cdp__row_at(i - c->row_count);
         const cdp__algo *a;
-        CDP_ASSERT(row); /* every kind has a row for all sizes, whose algorithm has a fixed order */
+        /* every kind has a row for all sizes, whose algorithm has a fixed order of operands */
+        CDP_ASSERT(row);
         a = cdp__algo_at(row->algo);
         if (a->kind != kind || (c->reproducible && !a->fixed)
             || (row->max_ranks && ranks > row->max_ranks) || (row->only & ~is))
@@ -7030,35 +7048,38 @@ CDP__PRIVATE uint32_t cdp__select(
 
 /* ---- >>message (pure): one header for everything that travels -------------------------------- */
 
-/* Knows: bytes, names of operations and algorithms. Promises: what is decoded was checked. May
-   use: bytes, dtype, algo, text. Every message has one 64-byte header, which names the call that
-   the message belongs to in full: so ranks that call different things find out at the first
-   message, and the error holds both calls. A body follows the header on the link, or lies in a
-   slot beside the header, or stays in the sender's memory (REMOTE), or there is none. */
+/* Knows: bytes, names of operations and algorithms. Promises: decoded messages were checked. May
+   use: bytes, dtype, algo, text. Every message has a 64-byte header, which names the call that
+   the message belongs to in full. So ranks that make different calls find out at the first
+   message, and the error names both calls. A body follows the header on the link, or lies in an
+   eager slot beside the header, or stays in the sender's memory (REMOTE); some messages have
+   none. */
 typedef enum cdp__message_type {
     CDP__MESSAGE_DATA = 1, /* a piece of a payload follows */
     CDP__MESSAGE_REMOTE =
         2, /* a token and a length follow: the receiver reads the payload itself */
     CDP__MESSAGE_FAILURE = 3, /* an encoded error follows: the channel is broken */
-    /* The rest has no body, and is neither counted nor limited by the window. */
-    CDP__MESSAGE_CREDIT = 4,  /* only `ack` is of interest */
+    /* The next ones have no body, and are neither counted nor limited by the window. */
+    CDP__MESSAGE_CREDIT = 4,  /* only the field `ack` is used */
     CDP__MESSAGE_ASK = 5,     /* the window is exhausted: send CREDIT when half of it is free */
-    CDP__MESSAGE_READ = 6,    /* the payload of the last REMOTE has been read */
-    CDP__MESSAGE_REFUSED = 7, /* that payload cannot be read: send it as DATA */
+    CDP__MESSAGE_READ = 6,    /* the receiver has read the payload of the last REMOTE */
+    CDP__MESSAGE_REFUSED = 7, /* the receiver cannot read that payload: send it as DATA */
     CDP__MESSAGE_LEAVE = 8,   /* the sender has left the channel */
-    CDP__MESSAGE_CROWDED = 9, /* the sender has no room for one more unexpected stream */
-    /* With a body, and neither counted nor limited by the window; the channel is the world's. */
+    CDP__MESSAGE_CROWDED = 9, /* the sender has too many unexpected streams */
+    /* The next ones have a body, and are neither counted nor limited by the window. They use the
+       world's channel. */
     CDP__MESSAGE_WAIT = 10,    /* the sender waits for the receiver, see >>failure-records */
-    CDP__MESSAGE_ENDPOINT = 11 /* the answer */
+    CDP__MESSAGE_ENDPOINT = 11 /* the answer to a WAIT */
 } cdp__message_type;
 
-/* What was called: equal in all messages of one operation, on all ranks. */
+/* The header of a message. The fields that name the call are equal on all ranks of an operation. */
 typedef struct cdp__head {
     uint64_t channel;
     uint64_t seq, count;
-    /* uneven parts: a hash of their lengths, or 1 where those differ by rank; else 0 */
+    /* uneven parts: a hash of their lengths, or 1 if the lengths are not known to all ranks;
+       else 0 */
     uint64_t parts;
-    uint32_t bytes; /* body that follows */
+    uint32_t bytes; /* length of the body that follows */
     uint32_t ack;   /* bytes of this channel that the sender has read from the receiver, mod 2^32 */
     uint32_t round, root;
     uint8_t type, kind, dtype, op, algo;
@@ -7094,8 +7115,8 @@ CDP__PRIVATE void cdp__head_encode(const cdp__head *h, uint8_t out[CDP__HEAD_BYT
     cdp__put_u32(out + 60, 0);
 }
 
-/* A message in a slot has a shorter header: the slot names channel and length, and uneven parts
-   have no count. */
+/* The shorter header of a message in an eager slot: the slot stores channel and length, and
+   operations with uneven parts have no count. */
 #define CDP__SLOT_HEAD 30u
 CDP__PRIVATE void cdp__slot_head_encode(const cdp__head *h, uint8_t out[CDP__SLOT_HEAD]) {
     out[0] = h->kind;
@@ -7139,7 +7160,7 @@ CDP__PRIVATE uint32_t cdp__body_max(uint8_t type) {
     }
 }
 
-/* False: no header of this version looks like that. */
+/* Returns false if the bytes are no valid header of this version. */
 CDP__PRIVATE bool cdp__head_decode(const uint8_t in[CDP__HEAD_BYTES], cdp__head *h) {
     h->type = in[5];
     h->channel = cdp__get_u64(in + 8);
@@ -7160,14 +7181,14 @@ CDP__PRIVATE bool cdp__head_decode(const uint8_t in[CDP__HEAD_BYTES], cdp__head 
         && (h->type != CDP__MESSAGE_REMOTE || h->bytes == CDP__REMOTE_BYTES);
 }
 
-/* Do both headers name the same call? Position, length and type may differ. */
+/* True if both headers name the same call; rounds, lengths and types may differ. */
 CDP__PRIVATE bool cdp__same_call(const cdp__head *a, const cdp__head *b) {
     return a->kind == b->kind && a->dtype == b->dtype && a->op == b->op && a->algo == b->algo
         && a->root == b->root && a->seq == b->seq && a->count == b->count && a->parts == b->parts;
 }
 
-/* Buckets of a ddp carry their number in place of a root (where an operation has none), so that
-   ranks that come to different ones, which may have equal sizes, are told apart. */
+/* Buckets of a ddp store their number in the field of the root, if the operation has none. So an
+   error is reported if ranks reduce different buckets that happen to have equal sizes. */
 #define CDP__TAG_BUCKET 0xdd000000u
 CDP__PRIVATE bool cdp__root_is_bucket(uint32_t root) {
     return (root & 0xff000000u) == CDP__TAG_BUCKET;
@@ -7201,52 +7222,56 @@ CDP__PRIVATE void cdp__call_text(const cdp__head *h, char *out, uint64_t size) {
 /* ---- >>failure-records (pure): what ranks tell each other about failures and waits ----------- */
 
 /* Knows: the layout of three messages: FAILURE (a group is broken, and why), WAIT (the sender
-   waits for the receiver) and ENDPOINT (the answer: who keeps the receiver waiting, in the end).
-   Promises: decoders accept any bytes of any length and check every field; what they accept can
-   be stored and printed. Text is made from records here, and nothing ever reads text back.
-   May use: text, bytes, dtype, algo, select (names only). */
+   waits for the receiver) and ENDPOINT (the answer: which rank keeps the receiver waiting, at
+   the end of the chain). Promises: decoders accept any bytes of any length and check every
+   field; a decoded record is safe to store and print. Texts are made from records in this
+   section; no code parses them. May use: text, bytes, dtype, algo, select (names only). */
 
-/* Which call an operation is. Two ranks that take part in one operation have equal ones. */
+/* Identifies a call. Ranks that take part in the same operation have equal fingerprints. */
 typedef struct cdp__fingerprint {
-    uint8_t kind, dtype, op, algo; /* kind CDP_COLL_NONE: not known */
+    uint8_t kind, dtype, op, algo; /* kind CDP_COLL_NONE: the call is not known */
     uint32_t root;                 /* or tag, or bucket */
     uint64_t seq, count;
-    uint64_t parts; /* uneven parts: a hash of their lengths, or 1 where those differ by rank */
+    /* uneven parts: a hash of their lengths, or 1 if the lengths are not known to all ranks */
+    uint64_t parts;
 } cdp__fingerprint;
 
-/* How far a channel has come. */
+/* A position in a channel: operation and round. */
 typedef struct cdp__place {
     uint64_t channel, seq;
     uint32_t round;
 } cdp__place;
 
-/* Rank `waiter` needs something of rank `target`: what that one does at this place. */
+/* Rank `waiter` waits for rank `target` to reach the position `at`. */
 typedef struct cdp__wait {
     int32_t waiter, target;
     cdp__place at;
 } cdp__wait;
 
-/* What is known of the rank at the end of a chain of waits. */
+/* Why a chain of waits ends at a rank ("it"). */
 typedef enum cdp__why {
-    CDP__WHY_TEXT,    /* no chain: the record's text says what happened */
-    CDP__WHY_SILENT,  /* it has not answered: stopped, dead or not reachable */
-    CDP__WHY_BUSY,    /* it answers, and waits for nobody: it computes, or calls something else */
-    CDP__WHY_SENT,    /* it has done what is waited for: the link to the waiter is cut */
-    CDP__WHY_CIRCLE,  /* it waits for a rank that waits for it */
-    CDP__WHY_EARLIER, /* an earlier failure made it leave its group; that one's culprit is named */
-    CDP__WHY_TURN,    /* nobody: the operation waited for its turn on this rank */
-    CDP__WHY_CALLS,   /* it calls something else */
-    CDP__WHY_AWAITED, /* the lost rank had not finished starting, and waited for it */
-    CDP__WHY_FIRST,   /* lost before it was ready, as was rank 0: either may be the cause */
-    CDP__WHY_LEFT,    /* it has left the group and announced that */
+    CDP__WHY_TEXT,   /* there is no chain: the record's text says what happened */
+    CDP__WHY_SILENT, /* it has not answered: stopped, dead or not reachable */
+    CDP__WHY_BUSY,   /* it answers and waits for no rank: it computes, or makes another call */
+    CDP__WHY_SENT,   /* it did what the waiter waits for, so the link between the two is cut */
+    CDP__WHY_CIRCLE, /* it waits for a rank that waits for it */
+    /* it left its group after an earlier failure; `named` is the rank to blame for that */
+    CDP__WHY_EARLIER,
+    CDP__WHY_TURN,    /* no rank: the operation was queued behind another one on this rank */
+    CDP__WHY_CALLS,   /* it makes another call */
+    CDP__WHY_AWAITED, /* the lost rank was still starting, and waited for this one */
+    /* both it and rank 0 were lost before they were ready: either may be the cause */
+    CDP__WHY_FIRST,
+    CDP__WHY_LEFT, /* it has left the group and announced that */
     CDP__WHY_COUNT
 } cdp__why;
 
 typedef struct cdp__endpoint {
-    int32_t named;  /* the rank at the end, -1: nobody */
-    uint8_t why;    /* cdp__why */
-    uint8_t hops;   /* ranks that passed this on */
-    uint8_t picks;  /* how many of these ranks wait for any of several ranks and chose this one */
+    int32_t named; /* the rank at the end; -1: none */
+    uint8_t why;   /* cdp__why */
+    uint8_t hops;  /* ranks that passed on this answer */
+    /* of these, ranks whose receive from any rank could wait for several, and chose this one */
+    uint8_t picks;
     cdp__wait last; /* the last wait of the chain */
 } cdp__endpoint;
 
@@ -7254,19 +7279,19 @@ typedef struct cdp__endpoint {
 
 typedef struct cdp__failure_record {
     cdp_status status;
-    int32_t observer; /* the rank that saw it */
-    int32_t peer;     /* the neighbour at which it saw it, -1: none */
+    int32_t observer; /* the rank that saw the failure */
+    int32_t peer;     /* the peer for which the observer waited or which it lost; -1: none */
     cdp__endpoint end;
-    uint64_t domain; /* the group that is broken, by its channel */
-    cdp__place at;   /* where the observer was */
+    uint64_t domain; /* the group that is broken, identified by its channel */
+    cdp__place at;   /* the observer's position */
     cdp__fingerprint call;
-    cdp__fingerprint other; /* CDP__WHY_CALLS: what the named rank calls */
+    cdp__fingerprint other; /* CDP__WHY_CALLS: the call of the named rank */
     uint32_t rounds, group_size, timeout_ms;
     int32_t sys_errno;
-    uint64_t moved, expected; /* bytes of the message that was waited for */
+    uint64_t moved, expected; /* bytes of the awaited message: transferred, and in total */
     uint8_t hops;             /* ranks that passed the record on */
-    uint8_t corrections;      /* how often its blame was corrected */
-    bool sending;             /* the observer waited for `peer` to take bytes, not to send them */
+    uint8_t corrections;      /* how often the blame was corrected */
+    bool sending;             /* the observer waited for `peer` to receive, not to send */
     char text[CDP__FAILURE_TEXT];
 } cdp__failure_record;
 
@@ -7303,14 +7328,15 @@ CDP__PRIVATE bool cdp__fingerprint_decode(const uint8_t *in, cdp__fingerprint *f
         && f->algo <= CDP__ALGO_COUNT;
 }
 
-/* One call? A receive names the room it has, not what comes: lengths of messages may differ. */
+/* True if both name the same call. A receive states the size of its buffer, not of the message,
+   so lengths of messages may differ. */
 CDP__PRIVATE bool cdp__fingerprint_same(const cdp__fingerprint *a, const cdp__fingerprint *b) {
     return a->kind == b->kind && a->dtype == b->dtype && a->op == b->op && a->algo == b->algo
         && a->root == b->root && a->seq == b->seq && a->parts == b->parts
         && (a->count == b->count || a->kind == CDP_COLL_SEND);
 }
 
-/* Both ranks know call number `seq` and it is not the same one: false where one does not. */
+/* True if both ranks know their call number `seq` and the calls differ. */
 CDP__PRIVATE bool cdp__fingerprint_differs(const cdp__fingerprint *a, const cdp__fingerprint *b) {
     return a->kind != CDP_COLL_NONE && b->kind != CDP_COLL_NONE && a->seq == b->seq
         && !cdp__fingerprint_same(a, b);
@@ -7330,7 +7356,7 @@ CDP__PRIVATE bool cdp__place_decode(const uint8_t *in, cdp__place *at) {
     return cdp__get_u32(in + 20) == 0;
 }
 
-/* Of one channel: is a as far as b, or further? */
+/* Both positions are of one channel: true if a is at b or beyond. */
 CDP__PRIVATE bool cdp__place_reached(const cdp__place *a, const cdp__place *b) {
     return a->seq > b->seq || (a->seq == b->seq && a->round >= b->round);
 }
@@ -7401,7 +7427,7 @@ CDP__PRIVATE uint32_t cdp__failure_encode(
     return CDP__FAILURE_HEAD + n;
 }
 
-/* A record outside any operation. */
+/* A failure outside any operation. */
 CDP__PRIVATE void cdp__failure_plain(
     cdp__failure_record *r, cdp_status status, int32_t observer, int32_t named, const char *text) {
     memset(r, 0, sizeof *r);
@@ -7413,7 +7439,7 @@ CDP__PRIVATE void cdp__failure_plain(
     cdp__format(r->text, sizeof r->text, "%s", text);
 }
 
-/* The text loses what could upset a terminal. */
+/* Control characters in the received text are replaced, because they could upset a terminal. */
 CDP__PRIVATE bool cdp__failure_decode(
     const uint8_t *in, uint64_t bytes, uint32_t world_size, cdp__failure_record *r) {
     uint32_t i, n;
@@ -7447,13 +7473,13 @@ CDP__PRIVATE bool cdp__failure_decode(
         && cdp__fingerprint_decode(in + 152, &r->other);
 }
 
-/* WAIT: where the sender waits for the receiver, and what it called there lately. */
+/* WAIT: the position where the sender waits for the receiver, and its latest calls there. */
 typedef struct cdp__wait_message {
     cdp__place at;
-    uint32_t serial; /* counts what is asked about this wait */
+    uint32_t serial; /* number of this question about the wait */
     uint8_t call_count;
-    /* how many ranks on, those waited for are to be asked, too; 0: no answer is wanted, the
-       calls are to be compared */
+    /* how many ranks further the question is to be passed on; 0: no answer is wanted, the
+       receiver only compares the calls */
     uint16_t probe;
     cdp__fingerprint calls[CDP__WAIT_CALLS];
 } cdp__wait_message;
@@ -7488,7 +7514,7 @@ CDP__PRIVATE bool cdp__wait_decode(const uint8_t *in, uint64_t bytes, cdp__wait_
     return true;
 }
 
-/* ENDPOINT: which WAIT it answers, and the answer. */
+/* ENDPOINT: identifies the WAIT, and answers it. */
 typedef struct cdp__answer_message {
     cdp__place at;
     uint32_t serial;
@@ -7555,7 +7581,8 @@ CDP__PRIVATE void cdp__endpoint_text(cdp__text *t, const cdp__failure_record *r)
         ", which has done its part: the link to it is cut", ": these ranks wait for each other",
         ", because of whose failure others have left", "", "", ", which does not answer",
         "; rank 0 is gone, too, and its store with it", ", which has left"};
-    const bool said = r->text[0] && r->end.why != CDP__WHY_TEXT; /* what was waited for */
+    /* the text says what this rank waited for */
+    const bool said = r->text[0] && r->end.why != CDP__WHY_TEXT;
     if (r->end.named < 0) return;
     if (r->end.why == CDP__WHY_AWAITED)
         cdp__text_add(
@@ -7585,8 +7612,9 @@ CDP__PRIVATE void cdp__failure_cause_text(cdp__text *t, const cdp__failure_recor
     cdp__fingerprint_text(t, &r->other);
 }
 
-/* Two ranks that differ blame each other. The one that is blamed passes that on, since others know
-   better which of the two is right; but what it reports itself is that the other one differs. */
+/* Two ranks with different calls blame each other. The blamed rank passes that record on
+   unchanged, because other ranks decide better which of the two is wrong; but the error of its
+   own group names the other rank. */
 CDP__PRIVATE int32_t cdp__failure_reported(const cdp__failure_record *r, uint32_t rank) {
     return r->end.why == CDP__WHY_CALLS && r->end.named == (int32_t)rank ? r->observer
                                                                          : r->end.named;
@@ -7616,118 +7644,121 @@ CDP__PRIVATE void cdp__failure_text(
 
 /* ---- >>failure-waits (pure): where a chain of waits ends ------------------------------------- */
 
-/* Knows: the waits of this rank, the ranks that wait for it, and the failures it was told of.
-   Promises: as far as ranks answer, the end of every chain of waits is found. No clock (events
+/* Knows: the waits of this rank, the ranks that wait for it, and the failures that it received.
+   Promises: if all ranks answer, the end of every chain of waits is found. No clock (events
    carry the time), no input or output, no memory of its own. May use: failure-records.
 
-   A rank whose deadline has passed asks the rank that it needs (WAIT), which asks the rank that it
-   needs in turn, link by link. Each answers with the end of its own chain as far as it knows it
-   (ENDPOINT), and once more whenever that changes. So while its failure settles, every rank learns
-   who keeps it waiting in the end: a rank that does not answer, that waits for nobody, whose link
-   is cut, or a circle. What was said before a deadline does not count, since a rank may have
-   stopped since: serial numbers tell. Before a deadline nobody asks, but a rank that has waited
-   long for an operation of which nothing has come says once what it calls (a WAIT that is not to
-   be passed on): ranks that call different things, and wait for each other, learn it then.
+   A rank whose deadline has passed sends a WAIT to the rank that it waits for, which sends one to
+   the rank that it waits for in turn, and so on. Each rank answers with an ENDPOINT, the end of
+   its own chain as far as it knows, and sends another one whenever that changes. So while a
+   failure settles, every rank learns what keeps it waiting in the end: a rank that does not
+   answer, a rank that waits for nobody, a cut link, or a circle. Answers from before the deadline
+   do not count, because a rank may have stopped since: serial numbers tell them apart. Before a
+   deadline ranks send no such questions. But a rank that has waited long for an operation of which
+   no data has arrived sends its call once (a WAIT that is not passed on), so that ranks which wait
+   for each other in different calls find out then.
 
-   A receive from any rank waits for all that could send: one edge to each, of one set. All are
-   asked, and one of the ends is chosen: a rank that waits in turn for this one cannot be the
-   cause while another one could send. The end of a chain that passed such a rank counts how often
-   it was chosen, so that an old answer does not go round in a circle for ever. */
+   A receive from any rank waits for all ranks that could send: one edge to each, in one set. All
+   of them are asked, and one of the answers is chosen: a rank that waits in turn for this one
+   cannot be the cause while another one could send. An endpoint counts how often it was chosen in
+   this way, so that an old answer does not travel round a circle for ever. */
 
 typedef enum cdp__failure_state {
     CDP__FAILURE_HEALTHY,
-    CDP__FAILURE_SETTLING, /* this rank saw a failure, and waits a little for a deeper cause */
-    CDP__FAILURE_TELLING,  /* the record is what this rank reports; peers are being told */
+    CDP__FAILURE_SETTLING, /* this rank saw a failure, and waits for reports of an earlier cause */
+    CDP__FAILURE_TELLING,  /* the record is this rank's error; peers are being told */
     CDP__FAILURE_DONE,
     CDP__FAILURE_STATES
 } cdp__failure_state;
 
-/* All times of this section. A group has failed on every rank at most SETTLE + TELL after the
-   first rank saw the cause; after a timeout each is at most 5% of that timeout. */
-#define CDP__FAILURE_WAIT_MS 1000u  /* a wait of that length, or of a quarter of the timeout */
-#define CDP__FAILURE_SETTLE_MS 300u /* how long a lost peer's own words are awaited */
-#define CDP__FAILURE_TELL_MS 50u    /* how long peers are told */
-#define CDP__FAILURE_SHARE 20u      /* of a timeout, for each of the two */
-#define CDP__FAILURE_PICKS 8u       /* how often the end of one chain is chosen */
+/* All time limits of this section. A group has failed on every rank at most SETTLE + TELL after
+   the first rank saw the cause; after a timeout, each of the two is at most 5% of that timeout. */
+#define CDP__FAILURE_WAIT_MS 1000u  /* a wait is long after this, or a quarter of the timeout */
+#define CDP__FAILURE_SETTLE_MS 300u /* how long an earlier cause is awaited */
+#define CDP__FAILURE_TELL_MS 50u    /* how long this rank tries to tell its peers */
+#define CDP__FAILURE_SHARE 20u      /* limits SETTLE and TELL to this fraction of the timeout */
+#define CDP__FAILURE_PICKS 8u       /* how often the end of one chain may be chosen, see above */
 
 typedef struct cdp__failure_edge { /* this rank waits for `peer` */
     bool used;
     bool caller;     /* a thread of the program is inside a call that waits for this */
     bool ask;        /* a WAIT is to be sent */
-    bool compared;   /* the peer was told what this rank calls */
-    bool alone;      /* nobody but `peer` can end this wait, whatever `set` says */
+    bool compared;   /* the peer has received this rank's call */
+    bool alone;      /* only `peer` can end this wait, even if `set` names several */
     bool left;       /* the peer has left */
-    uint16_t probe;  /* how much further it is to be passed on; 0: it only compares calls */
-    uint32_t serial; /* of the last WAIT */
-    uint32_t needed; /* answers to earlier ones do not count */
-    uint32_t answer; /* `end` answers this one; 0: none has come */
+    uint16_t probe;  /* how much further the WAIT is to be passed on; 0: it only compares calls */
+    uint32_t serial; /* serial number of the last WAIT */
+    uint32_t needed; /* answers with a smaller serial number do not count */
+    uint32_t answer; /* serial number that `end` answers; 0: no answer yet */
     uint32_t peer;   /* rank in the world */
     cdp__place at;
-    uint64_t set; /* not 0: any of the edges of this set ends the wait */
+    uint64_t set; /* not 0: progress on any edge of this set ends the wait */
     uint64_t since_ns;
     cdp__endpoint end;
 } cdp__failure_edge;
 
 typedef struct cdp__failure_waiter { /* `rank` waits for this rank */
     bool used;
-    bool passed; /* and this rank has done its part */
-    bool tell;   /* `end` is to be sent to it */
+    bool passed; /* this rank has already done what the waiter waits for */
+    bool tell;   /* `end` is to be sent to the waiter */
     uint32_t rank;
-    uint16_t probe;  /* how much further its question is to be passed on */
-    uint32_t serial; /* of the WAIT that is answered */
+    uint16_t probe;  /* how much further its WAIT is to be passed on */
+    uint32_t serial; /* serial number of the WAIT to answer */
     cdp__place at;
     cdp__endpoint end;
 } cdp__failure_waiter;
 
-typedef struct cdp__failure_will { /* what `rank` said when it failed */
+typedef struct cdp__failure_will { /* the record that `rank` sent when it failed */
     bool used;
     uint32_t rank;
     uint64_t since_ns;
     cdp__failure_record record;
 } cdp__failure_will;
 
-typedef struct cdp__failure_domain { /* a group and its messages fail together */
+typedef struct cdp__failure_domain { /* a group, and all messages that fail with it */
     cdp__failure_state state;
-    uint64_t channel; /* equal on all its ranks */
-    uint64_t due_ns;  /* when settling or telling ends */
+    uint64_t channel; /* identifies the group; equal on all its ranks */
+    uint64_t due_ns;  /* when SETTLING or TELLING ends */
     cdp__failure_record record;
-    /* After a timeout, while settling: the wait that others are asked about, and its end as far as
-       that was `known` while it lasted; `found`: they had answered. */
+    /* After a timeout, while settling: `asked` is the wait that the probes are about, `end` its
+       end as last seen while it lasted (if `known`), and `found` says that it was an answer. */
     cdp__place asked;
     cdp__endpoint end;
     bool known, found;
 } cdp__failure_domain;
 
-/* One process. The caller provides the arrays, zeroed: one waiter per rank and some more, as many
-   edges (a few, where nothing waits for any of several ranks), at least two wills. When one is
-   full, the blame is less deep, never later. */
+/* The failure state of one process. The caller provides the arrays, zeroed: one waiter per rank
+   and a few more, as many edges (a few, if nothing receives from any rank), at least two wills.
+   If one is full, the blame may be less precise, but never later. */
 typedef struct cdp__failure {
     uint32_t rank, world_size;
     uint32_t edge_room, waiter_room, will_room, will_at, waiter_at;
-    uint32_t waiting; /* ranks that wait for this one: then report blocked operations at once */
-    uint32_t waited;  /* edges: waits of this rank that have lasted long */
-    uint32_t willed;  /* wills */
-    bool outbox;      /* cdp__failure_take() may have something */
+    uint32_t waiting; /* ranks that wait for this one; if any, report BLOCKED operations at once */
+    uint32_t waited;  /* edges in use: long waits of this rank */
+    uint32_t willed;  /* wills in use */
+    bool outbox;      /* cdp__failure_take() may have a message */
     cdp__failure_edge *edges;
     cdp__failure_waiter *waiters;
     cdp__failure_will *wills;
 } cdp__failure;
 
 typedef enum cdp__failure_event_type {
-    /* of a group; `domain` is set */
-    CDP__FAILURE_SEEN, /* `record`: status, peer, call, at, ...: what this rank saw */
-    CDP__FAILURE_TOLD, /* `record` came from rank `from`; no domain: of a group not ours */
+    /* events of a group; `domain` is set */
+    CDP__FAILURE_SEEN, /* `record`: status, peer, call, at, ... as this rank saw them */
+    /* `record` came from rank `from`; without a domain: of a group that this rank is not in */
+    CDP__FAILURE_TOLD,
     CDP__FAILURE_TIMER,
     CDP__FAILURE_DELIVERED, /* every peer has the record */
-    CDP__FAILURE_STARTING,  /* rank `from` has not finished starting, and waits for `end.named` */
-    CDP__FAILURE_RESUMED,   /* what was late has completed while its timeout was settled */
+    CDP__FAILURE_STARTING,  /* rank `from` is still starting, and waits for `end.named` */
+    CDP__FAILURE_RESUMED,   /* the operation completed while its timeout was settling */
     CDP__FAILURE_GROUP_EVENTS,
-    /* of waits */
+    /* events of waits */
     CDP__FAILURE_BLOCKED = CDP__FAILURE_GROUP_EVENTS, /* at `at` this rank needs rank `from` */
-    CDP__FAILURE_MOVING, /* the channel or set has come to `at` and is not blocked */
+    CDP__FAILURE_MOVING, /* the channel or set has reached `at` and is not blocked */
     CDP__FAILURE_WAITS,  /* WAIT came from rank `from`, which is at `at` */
-    CDP__FAILURE_ANSWER, /* ENDPOINT came from rank `from`: `end` for our wait at `at` */
-    CDP__FAILURE_GOES_ON /* rank `from` did its part in an operation begun at `begun_ns` */
+    /* ENDPOINT came from rank `from`: `end` answers this rank's wait at `at` */
+    CDP__FAILURE_ANSWER,
+    CDP__FAILURE_GOES_ON /* rank `from` did its part in an operation that began at `begun_ns` */
 } cdp__failure_event_type;
 
 typedef struct cdp__failure_event {
@@ -7735,24 +7766,25 @@ typedef struct cdp__failure_event {
     uint64_t time_ns;
     cdp__failure_domain *domain;
     const cdp__failure_record *record;
-    cdp__fingerprint own; /* TOLD: what this rank calls at the number of record->call */
+    cdp__fingerprint own; /* TOLD: this rank's own call with the number of record->call */
     uint32_t from;
     cdp__place at;
     cdp__endpoint end;
     uint64_t since_ns, begun_ns; /* BLOCKED, GOES_ON */
     uint64_t set;                /* BLOCKED: any rank of this set will do; 0: `from` */
     bool caller;                 /* BLOCKED */
-    bool compare;                /* BLOCKED: for long, and the rank may call something else */
-    bool left;                   /* BLOCKED: the rank has left */
-    uint16_t probe;              /* WAITS */
-    uint32_t serial;             /* WAITS, ANSWER */
+    /* BLOCKED: the wait is long, and the rank may have made another call */
+    bool compare;
+    bool left;       /* BLOCKED: the rank has left */
+    uint16_t probe;  /* WAITS */
+    uint32_t serial; /* WAITS, ANSWER */
     /* WAITS, ANSWER, TOLD: this rank has done what is waited for at `at`, `end.last.at` or
        `record->end.last.at` */
     bool passed;
     bool sure; /* TIMER: no rank knows an earlier cause */
 } cdp__failure_event;
 
-#define CDP__FAILURE_REPORT 1u   /* domain->record is new: it is the group's error; tell peers */
+#define CDP__FAILURE_REPORT 1u   /* domain->record is the group's new error; tell peers */
 #define CDP__FAILURE_FINISHED 2u /* the group is DONE */
 
 CDP__PRIVATE uint64_t cdp__failure_share_ns(const cdp__failure_record *r, uint32_t most_ms) {
@@ -7760,7 +7792,7 @@ CDP__PRIVATE uint64_t cdp__failure_share_ns(const cdp__failure_record *r, uint32
     return cdp__min(most_ms * CDP__MS, r->timeout_ms * CDP__MS / CDP__FAILURE_SHARE);
 }
 
-/* How long a wait lasts before others are asked about it. */
+/* How long a wait lasts before it is reported to peers. */
 CDP__PRIVATE uint64_t cdp__failure_period_ns(uint32_t timeout_ms) {
     return cdp__min(CDP__FAILURE_WAIT_MS * CDP__MS, timeout_ms * CDP__MS / 4);
 }
@@ -7769,13 +7801,13 @@ CDP__PRIVATE bool cdp__failure_answered(const cdp__failure_edge *e) {
     return e->answer >= e->needed;
 }
 
-/* Would edge x end the wait of edge e, too? */
+/* True if progress on edge x would also end the wait of edge e. */
 CDP__PRIVATE bool cdp__failure_joint(const cdp__failure_edge *e, const cdp__failure_edge *x) {
     return x == e || (x->used && e->set && !e->alone && x->set == e->set);
 }
 
-/* A deadline has passed: ask once more, along the chain of waits for as many ranks. What they said
-   before does not count. A probe that is under way is not repeated. */
+/* A deadline has passed: sends a new WAIT, to be passed on along at most `ranks` ranks. Earlier
+   answers no longer count. Does nothing if such a question is still unanswered. */
 CDP__PRIVATE void cdp__failure_ask(cdp__failure *f, cdp__failure_edge *e, uint32_t ranks) {
     if (e->probe >= ranks && !cdp__failure_answered(e)) return;
     e->probe = (uint16_t)cdp__min(ranks, UINT16_MAX);
@@ -7789,8 +7821,8 @@ CDP__PRIVATE void cdp__failure_probe(cdp__failure *f, const cdp__failure_edge *e
         if (cdp__failure_joint(e, &f->edges[i])) cdp__failure_ask(f, &f->edges[i], ranks);
 }
 
-/* What this rank waits for before it does what is waited for in `channel`: the operation that is
-   blocked there; or, when it has not come so far, what its threads wait for. NULL: nobody. */
+/* The edge that keeps this rank from making progress in `channel`: the operation blocked there
+   or, if this rank has not come to it, the oldest wait of one of its threads. NULL: none. */
 CDP__PRIVATE cdp__failure_edge *cdp__failure_blocker(const cdp__failure *f, uint64_t channel) {
     cdp__failure_edge *best = NULL;
     uint32_t i;
@@ -7810,7 +7842,7 @@ CDP__PRIVATE cdp__failure_will *cdp__failure_find_will(const cdp__failure *f, ui
     return NULL;
 }
 
-/* The first place is for this rank's own; of the others, the oldest goes. */
+/* The first entry is for this rank's own will. When the others are full, the oldest is replaced. */
 CDP__PRIVATE void cdp__failure_keep_will(
     cdp__failure *f, uint32_t rank, const cdp__failure_record *r, uint64_t time_ns) {
     cdp__failure_will *w = cdp__failure_find_will(f, rank);
@@ -7824,8 +7856,8 @@ CDP__PRIVATE void cdp__failure_keep_will(
     w->record = *r;
 }
 
-/* The end of the chain that begins with edge e of this rank. A peer that has failed answers no
-   more, but has said why. */
+/* The end of the chain that begins with edge e. A peer that has failed does not answer, but its
+   last will says why it failed. */
 CDP__PRIVATE cdp__endpoint cdp__failure_follow_one(
     const cdp__failure *f, const cdp__failure_edge *e) {
     const cdp__failure_will *will = cdp__failure_find_will(f, e->peer);
@@ -7842,9 +7874,9 @@ CDP__PRIVATE cdp__endpoint cdp__failure_follow_one(
     return end;
 }
 
-/* How likely is it that a rank waits in vain for any of several because of this end? What is known
-   to have failed comes first, a rank that may only be slow later; one that has left may have done
-   all it had to do; and a circle closes only when all its ends are circles. */
+/* Ranks endpoints of a receive from any rank: the highest is most likely the cause. A rank known
+   to have failed comes first, then one that may only be slow. A rank that left may have done all
+   it had to do. A circle is the cause only if all the endpoints are circles. */
 CDP__PRIVATE uint32_t cdp__failure_weight(const cdp__endpoint *end) {
     switch ((cdp__why)end->why) {
     case CDP__WHY_EARLIER: return 5;
@@ -7856,7 +7888,7 @@ CDP__PRIVATE uint32_t cdp__failure_weight(const cdp__endpoint *end) {
     }
 }
 
-/* Of the edges of which any ends the wait of edge e: the one that keeps this rank waiting. */
+/* Of all edges that could end the wait of edge e, the one most likely to be the cause. */
 CDP__PRIVATE cdp__failure_edge *cdp__failure_pick(const cdp__failure *f, cdp__failure_edge *e) {
     cdp__failure_edge *best = e;
     cdp__endpoint end = cdp__failure_follow_one(f, e);
@@ -7882,7 +7914,7 @@ CDP__PRIVATE cdp__endpoint cdp__failure_follow(const cdp__failure *f, cdp__failu
     return end;
 }
 
-/* What rank w->rank is to be answered. */
+/* The answer to rank w->rank. */
 CDP__PRIVATE cdp__endpoint cdp__failure_answer(
     const cdp__failure *f, const cdp__failure_waiter *w) {
     cdp__failure_edge *e = cdp__failure_blocker(f, w->at.channel);
@@ -7898,7 +7930,8 @@ CDP__PRIVATE cdp__endpoint cdp__failure_answer(
     if (w->passed || (here && cdp__place_reached(&e->at, &w->at))) {
         end.why = CDP__WHY_SENT;
     } else if (best && best->peer == w->rank && best->end.picks && cdp__failure_answered(best)) {
-        /* that rank has chosen this end: what comes back to it is a circle */
+        /* rank w->rank has chosen the end that this rank would answer: stop, else it goes in
+           circles */
         end.named = (int32_t)w->rank;
         end.why = CDP__WHY_SILENT;
         end.last.waiter = (int32_t)f->rank;
@@ -7914,7 +7947,7 @@ CDP__PRIVATE cdp__endpoint cdp__failure_answer(
     return end;
 }
 
-/* Something has changed here: whoever waits for this rank learns it. */
+/* Call after every change: prepares new answers for the waiters whose endpoint has changed. */
 CDP__PRIVATE void cdp__failure_update(cdp__failure *f) {
     uint32_t i;
     for (i = 0; i < f->waiter_room && f->waiting; ++i) {
@@ -7926,7 +7959,7 @@ CDP__PRIVATE void cdp__failure_update(cdp__failure *f) {
     }
 }
 
-/* The channel has come to `at`: ranks that waited for something before that have it. */
+/* The channel has reached `at`: ranks that waited for an earlier position wait no longer. */
 CDP__PRIVATE void cdp__failure_drop_waiters(cdp__failure *f, const cdp__place *at) {
     uint32_t i;
     for (i = 0; i < f->waiter_room && f->waiting; ++i) {
@@ -7937,7 +7970,7 @@ CDP__PRIVATE void cdp__failure_drop_waiters(cdp__failure *f, const cdp__place *a
     }
 }
 
-/* Edge e is new. Ranks that wait for what it keeps back have asked already. */
+/* Edge e is new: passes on the questions of ranks that already wait for what it blocks. */
 CDP__PRIVATE void cdp__failure_pass_probe(cdp__failure *f, cdp__failure_edge *e) {
     uint32_t i, probe = 0;
     for (i = 0; i < f->waiter_room && f->waiting; ++i) {
@@ -7994,7 +8027,7 @@ CDP__PRIVATE void cdp__failure_on_moving(cdp__failure *f, const cdp__failure_eve
     cdp__failure_update(f);
 }
 
-/* One entry per rank and channel; in a full table the oldest goes. */
+/* Stores one entry per rank and channel; in a full table the oldest is replaced. */
 CDP__PRIVATE void cdp__failure_on_waits(cdp__failure *f, const cdp__failure_event *v) {
     cdp__failure_waiter *w = NULL;
     cdp__failure_edge *e = v->probe > 1 ? cdp__failure_blocker(f, v->at.channel) : NULL;
@@ -8022,8 +8055,9 @@ CDP__PRIVATE void cdp__failure_on_waits(cdp__failure *f, const cdp__failure_even
     cdp__failure_update(f);
 }
 
-/* An answer that ends at this rank closes a circle: each waits for the next. Where this rank has
-   done its part for the last waiter, the link between the two is cut, and either is to blame. */
+/* An answer whose chain ends at this rank closes a circle. But if this rank has already done its
+   part for the last waiter of the chain, the link between these two is cut, and either is to
+   blame. */
 CDP__PRIVATE void cdp__failure_on_answer(cdp__failure *f, const cdp__failure_event *v) {
     uint32_t i;
     for (i = 0; i < f->edge_room; ++i) {
@@ -8048,7 +8082,8 @@ CDP__PRIVATE void cdp__failure_on_answer(cdp__failure *f, const cdp__failure_eve
     cdp__failure_update(f);
 }
 
-/* A rank that goes on after a failure has not left because of it. */
+/* A rank that takes part in an operation begun after a failure did not leave because of it:
+   removes its last will. */
 CDP__PRIVATE void cdp__failure_on_goes_on(cdp__failure *f, const cdp__failure_event *v) {
     cdp__failure_will *w = cdp__failure_find_will(f, v->from);
     if (!w || w->since_ns >= v->begun_ns) return;
@@ -8056,7 +8091,8 @@ CDP__PRIVATE void cdp__failure_on_goes_on(cdp__failure *f, const cdp__failure_ev
     --f->willed;
 }
 
-/* The next message for rank `peer`: 1: *wait (the caller adds the calls), 2: *answer, 0: none. */
+/* The next message for rank `peer`. Returns 1: *wait is set (the caller adds the calls), 2:
+   *answer is set, 0: no message. */
 CDP__PRIVATE uint32_t cdp__failure_take(
     cdp__failure *f, uint32_t peer, cdp__wait_message *wait, cdp__answer_message *answer) {
     uint32_t i;
@@ -8085,16 +8121,16 @@ CDP__PRIVATE uint32_t cdp__failure_take(
 
 /* ---- >>failure (pure): who is to blame ------------------------------------------------------- */
 
-/* Knows: what failure-waits knows, and the groups that fail. Promises: this is the only place that
-   decides blame. One function takes every event and returns what to do; like failure-waits it has
+/* Knows: what failure-waits knows, and the groups that fail. Promises: no other section decides
+   blame. One function takes every event and returns what to do; like failure-waits it has
    no clock, no input or output, no memory of its own. A blame is right if it names any end of a cut
    link, or any of several simultaneous victims, and nobody else. tests/sim/failure.c explores it
    exhaustively for small worlds. May use: failure-records, failure-waits.
 
-   How one cause reaches all. A rank that fails sends its record over every link that it has used.
-   Receivers in the same group adopt it. Others keep it as the sender's last will: if the sender
-   leaves later, the will says why. Where the transport keeps the first record of all ranks, a rank
-   that lost a peer offers its own, and is `sure` when that one is the first.
+   How one cause reaches all ranks. A rank that fails sends its record over every link that it has
+   used. Receivers in the same group adopt it. Others keep it as the sender's last will: if the
+   sender leaves later, the will says why. Some transports store the first record of any rank: a
+   rank that lost a peer offers its own, and is `sure` if that is the one stored.
 
      state      SEEN              TOLD        TIMER          DELIVERED   STARTING      RESUMED
      healthy    settle, publish   adopt       -              -           -             -
@@ -8103,9 +8139,9 @@ CDP__PRIVATE uint32_t cdp__failure_take(
      telling    -                 correct     done           done        -             -
      done       -                 -           -              -           -             -
 
-   A rank that answers late may have been kept waiting itself, until just now. So after a timeout
-   the operation goes on while its cause is settled: if it completes, nothing has failed. If not,
-   the wait that lasted until the deadline decides who is named, not one that followed upon it. */
+   A rank that makes this one wait may have been kept waiting itself until just now. So after a
+   timeout the operation goes on while its cause is settled: if it completes, nothing has failed.
+   If not, the wait that lasted until the deadline decides the blame, not a later wait. */
 
 CDP__PRIVATE uint32_t cdp__failure_publish(cdp__failure *f, const cdp__failure_event *v) {
     cdp__failure_domain *d = v->domain;
@@ -8116,14 +8152,14 @@ CDP__PRIVATE uint32_t cdp__failure_publish(cdp__failure *f, const cdp__failure_e
     return CDP__FAILURE_REPORT;
 }
 
-/* The record of another rank, or of another group of this one, explains what happened here. */
+/* Makes the record of another rank, or of another group of this rank, the cause of this failure. */
 CDP__PRIVATE void cdp__failure_quote(cdp__failure_domain *d, const cdp__failure_record *r) {
     d->record = *r;
     d->record.domain = d->channel;
     if (d->record.hops < UINT8_MAX) ++d->record.hops;
 }
 
-/* All others have gone: one that said why, and names a rank. */
+/* All other ranks are gone: returns any will that names a rank. */
 CDP__PRIVATE const cdp__failure_will *cdp__failure_any_will(const cdp__failure *f) {
     uint32_t i;
     for (i = 0; i < f->will_room; ++i)
@@ -8131,11 +8167,11 @@ CDP__PRIVATE const cdp__failure_will *cdp__failure_any_will(const cdp__failure *
     return NULL;
 }
 
-/* How long a failure of some ranks may be why another rank leaves. */
+/* How long a failure of some ranks may explain why other ranks leave. */
 #define CDP__FAILURE_WAKE_MS 10000u
 
-/* A rank is gone, and has not said why. If this rank knows of a failure that made another one
-   leave, and that was not long ago, it need not look for a second cause. */
+/* A rank is gone and sent no will. Returns the oldest recent will of any rank: that failure most
+   likely made this rank leave, too. */
 CDP__PRIVATE const cdp__failure_will *cdp__failure_recent_will(
     const cdp__failure *f, uint64_t now) {
     const cdp__failure_will *best = NULL;
@@ -8149,8 +8185,8 @@ CDP__PRIVATE const cdp__failure_will *cdp__failure_recent_will(
     return best;
 }
 
-/* Why did `peer` go (-1: all others)? It said so; or this rank itself has failed lately in another
-   group, and the peer with it. */
+/* Adopts the reason why `peer` left (-1: all others): its last will or, without one, a failure
+   of this rank in another group, which most likely reached the peer, too. */
 CDP__PRIVATE bool cdp__failure_inherit(
     const cdp__failure *f, cdp__failure_domain *d, int32_t peer) {
     const cdp__failure_will *w =
@@ -8165,7 +8201,7 @@ CDP__PRIVATE void cdp__failure_inherit_any(const cdp__failure *f, const cdp__fai
     if (w) cdp__failure_quote(v->domain, &w->record);
 }
 
-/* Until it is settled, whoever waits for this rank is to know what keeps it. */
+/* While the failure settles, ranks that wait for this one receive the lost peer as the cause. */
 CDP__PRIVATE void cdp__failure_add_edge(
     cdp__failure *f, const cdp__failure_event *v, const cdp__failure_record *r) {
     cdp__failure_event blocked;
@@ -8202,17 +8238,17 @@ CDP__PRIVATE uint32_t cdp__failure_begin(cdp__failure *f, const cdp__failure_eve
     return 0;
 }
 
-/* While a cause is being settled, a failure that needs no settling (an abort, a mismatch) replaces
-   it; another timeout or lost peer does not. */
+/* While a cause is being settled, a failure that needs no settling (an abort, a mismatch)
+   replaces it. Another timeout or lost peer does not. */
 CDP__PRIVATE uint32_t cdp__failure_interrupt(cdp__failure *f, const cdp__failure_event *v) {
     const cdp_status st = v->record->status;
     return st != CDP_ERR_PEER_LOST && st != CDP_ERR_TIMEOUT ? cdp__failure_begin(f, v) : 0;
 }
 
-/* This timeout is being settled. What is known of the wait that lasted is kept, since the operation
-   may go on to another wait; if nothing was known of the first one, the next one is asked about. In
-   the last eighth of the time nothing new is kept: what a rank says then that was silent before, it
-   says too late for others to answer. */
+/* Called while a timeout settles. Keeps the end of the wait that lasted until the deadline,
+   because the operation may go on to another wait; if no end was found for the first wait, the
+   next one is probed. In the last eighth of the time nothing new is kept: it would be too late
+   for other ranks to answer. */
 CDP__PRIVATE void cdp__failure_look_back(cdp__failure *f, const cdp__failure_event *v) {
     cdp__failure_domain *d = v->domain;
     cdp__failure_edge *e = cdp__failure_blocker(f, d->asked.channel);
@@ -8229,7 +8265,7 @@ CDP__PRIVATE void cdp__failure_look_back(cdp__failure *f, const cdp__failure_eve
     d->end = cdp__failure_follow(f, e);
 }
 
-/* Where the chain of waits ends that this timeout is due to, if this rank waited for anybody. */
+/* Stores the end of the chain of waits that caused this timeout, if this rank waited for a rank. */
 CDP__PRIVATE void cdp__failure_end_of(cdp__failure *f, cdp__failure_domain *d, cdp__endpoint *end) {
     cdp__failure_record *r = &d->record;
     cdp__failure_edge *e = cdp__failure_blocker(f, r->at.channel);
@@ -8237,17 +8273,19 @@ CDP__PRIVATE void cdp__failure_end_of(cdp__failure *f, cdp__failure_domain *d, c
     if (d->known) *end = d->end;
     if (!e || (d->known && !same)) return;
     if (r->peer >= 0 && d->known && !cdp__place_same(&r->at, &d->asked)) {
-        r->peer = (int32_t)e->peer; /* this rank got what it waited for first, and nothing else */
+        /* the first wait ended; the operation now waits for another peer */
+        r->peer = (int32_t)e->peer;
         r->at = d->asked;
         r->moved = r->expected = 0;
     }
-    if (r->peer >= 0 && r->peer != (int32_t)e->peer) return; /* of another wait */
+    if (r->peer >= 0 && r->peer != (int32_t)e->peer) return; /* that edge is of another wait */
     *end = cdp__failure_follow(f, e);
     if (d->known && d->end.why == CDP__WHY_SILENT && end->why == CDP__WHY_SILENT) *end = d->end;
     if (r->peer < 0) r->peer = (int32_t)cdp__failure_pick(f, e)->peer;
 }
 
-/* Settling is over: nobody knows an earlier cause. */
+/* Settling is over: this rank's own view becomes the group's error, unless a last will explains
+   it. */
 CDP__PRIVATE uint32_t cdp__failure_conclude(cdp__failure *f, const cdp__failure_event *v) {
     cdp__failure_domain *d = v->domain;
     cdp__failure_record *r = &d->record;
@@ -8263,8 +8301,8 @@ CDP__PRIVATE uint32_t cdp__failure_conclude(cdp__failure *f, const cdp__failure_
     return cdp__failure_publish(f, v);
 }
 
-/* The rank that is named, and does not answer or is gone, had not finished starting: so it was
-   waiting for another one; `end.why` says more, where which one that is is not known. */
+/* Rank v->from was still starting, and waited for another rank. If the blame is on v->from, it
+   moves to that other rank; if that rank is not known, `end.why` says so. */
 CDP__PRIVATE uint32_t cdp__failure_starting(cdp__failure *f, const cdp__failure_event *v) {
     cdp__failure_record *r = &v->domain->record;
     cdp__failure_edge *e = NULL;
@@ -8290,9 +8328,9 @@ CDP__PRIVATE uint32_t cdp__failure_starting(cdp__failure *f, const cdp__failure_
     return 0;
 }
 
-/* Two ranks that differ blame each other. A third one compares with what it calls itself: if it
-   sides with the one that is blamed, the observer differs. The one that is blamed passes on what
-   it was told, since it is no witness. */
+/* Two ranks with different calls blame each other. A third rank compares both with its own call:
+   if it equals that of the blamed rank, the observer is to blame. The blamed rank does not
+   decide. */
 CDP__PRIVATE void cdp__failure_take_sides(
     const cdp__failure *f, cdp__failure_record *r, const cdp__fingerprint *own) {
     if (r->end.named != (int32_t)f->rank && r->end.why == CDP__WHY_CALLS
@@ -8300,8 +8338,8 @@ CDP__PRIVATE void cdp__failure_take_sides(
         r->end.named = r->observer;
 }
 
-/* The record says that in the end all wait for this rank, which waits for another one: then the
-   chain goes on. Each correction is counted, so records cannot correct each other forever. */
+/* The record blames this rank, which itself waits for another rank: extends the chain. Each
+   correction is counted, so that records cannot correct each other for ever. */
 CDP__PRIVATE bool cdp__failure_correct(
     const cdp__failure *f, cdp__failure_record *r, const cdp__failure_event *v) {
     cdp__failure_edge *e = cdp__failure_blocker(f, r->end.last.at.channel);
@@ -8311,7 +8349,7 @@ CDP__PRIVATE bool cdp__failure_correct(
         return false;
     end = cdp__failure_follow(f, e);
     if (end.named == (int32_t)f->rank || end.why == CDP__WHY_CIRCLE) return false;
-    /* the same cut link, seen from its other end */
+    /* the same cut link, seen from its other end: nothing to correct */
     if (end.why == CDP__WHY_SENT && r->end.why == end.why && end.named == r->end.last.waiter)
         return false;
     r->end = end;
@@ -8322,7 +8360,7 @@ CDP__PRIVATE bool cdp__failure_correct(
 CDP__PRIVATE uint32_t cdp__failure_adopt(cdp__failure *f, const cdp__failure_event *v) {
     cdp__failure_record *r = &v->domain->record;
     cdp__failure_quote(v->domain, v->record);
-    /* the first rank that saw a loss may not have heard why */
+    /* the first rank that saw a loss may not have received the reason */
     if (r->status == CDP_ERR_PEER_LOST && r->end.why == CDP__WHY_TEXT)
         cdp__failure_inherit_any(f, v);
     if (r->observer != (int32_t)f->rank) cdp__failure_take_sides(f, r, &v->own);
@@ -8330,8 +8368,8 @@ CDP__PRIVATE uint32_t cdp__failure_adopt(cdp__failure *f, const cdp__failure_eve
     return cdp__failure_publish(f, v);
 }
 
-/* Of two records of one timeout, the one that was corrected more often is right. One that blames
-   this rank for what another one keeps waiting is answered with a further correction. */
+/* Of two records of one timeout, the one with more corrections is right. A record that blames
+   this rank, although another rank keeps it waiting, is answered with one more correction. */
 CDP__PRIVATE uint32_t cdp__failure_revise(cdp__failure *f, const cdp__failure_event *v) {
     cdp__failure_domain *d = v->domain;
     cdp__failure_record r = *v->record;
@@ -8388,8 +8426,8 @@ CDP__PRIVATE uint32_t cdp__failure_step_domain(cdp__failure *f, const cdp__failu
     return rules[v->domain->state][v->type](f, v);
 }
 
-/* The transition function: returns what to do, see CDP__FAILURE_REPORT. WAIT and ENDPOINT
-   messages to send come from cdp__failure_take(). */
+/* The transition function. Returns what to do, see CDP__FAILURE_REPORT. cdp__failure_take()
+   returns the WAIT and ENDPOINT messages to send. */
 CDP__PRIVATE uint32_t cdp__failure_step(cdp__failure *f, const cdp__failure_event *v) {
     CDP_ASSERT(f->rank < f->world_size && (!v->domain || v->type < CDP__FAILURE_GROUP_EVENTS));
     if (v->type == CDP__FAILURE_TOLD) {
