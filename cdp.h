@@ -8446,17 +8446,17 @@ CDP__PRIVATE uint32_t cdp__failure_step(cdp__failure *f, const cdp__failure_even
 /* ---- >>fabric (pure): memory that two ranks both see ----------------------------------------- */
 
 /* Knows: memory of two kinds, shared by the threads of one process (a hub) or by processes of one
-   host (cdp_tcp.h). It does not know where the memory comes from, nor how a sleeping peer is
-   woken: `wake` of a line does that.
-   Promises: bytes arrive in order; a rank that arms its doorbell before its last look is woken by
-   every later change; memory that was exposed is not read after it was revoked, or what was read
-   is void. A peer in another process may store anything: each value of the peer is read once and
-   checked, and nothing but the peer's own messages suffers.
+   host (cdp_tcp.h). The caller provides that memory, and wakes a sleeping peer in the function
+   `wake` of a line.
+   Promises: bytes arrive in order. A rank that arms its doorbell before its last poll is woken by
+   every later change. Exposed memory is not read after it was revoked, or what was read is
+   discarded. A peer in another process may store any value: each of its values is read once and
+   checked, and a wrong one damages only messages of that peer.
    May use: bytes.
 
-   A pair of ranks has one way in each direction. A way holds a table of exposures, slots for
-   small messages, and a ring of bytes. Each rank has a line to each peer: what it alone knows of
-   the two ways. A doorbell belongs to one rank; it serves one peer, or all of them. */
+   A pair of ranks has one way in each direction. A way holds a table of exposures, eager slots for
+   small messages, and a ring of bytes. Each rank has a line to each peer, which holds its private
+   state of the two ways. A doorbell belongs to one rank; it serves one peer, or all of them. */
 
 /* ---- doorbells */
 
@@ -8464,16 +8464,17 @@ CDP__PRIVATE uint32_t cdp__failure_step(cdp__failure *f, const cdp__failure_even
 #define CDP__BELL_ROOM 2u
 #define CDP__BELL_ALL (CDP__BELL_DATA | CDP__BELL_ROOM)
 
-/* The owner stores `wants` and then looks at the counts; a peer counts and then looks at `wants`.
-   All four accesses are SEQ_CST, so one of the two sees what the other did. The counts are read
-   only for change. */
+/* The owner stores `wants`, then reads the counts; a peer increments a count, then reads
+   `wants`. All four accesses are SEQ_CST, so at least one of the two sees the other's store.
+   Counts are only compared for change. */
 typedef struct cdp__doorbell {
-    uint32_t wants;   /* what the owner is to be woken for; 0: it is awake */
-    uint32_t rung[2]; /* by peers: for data, for room */
+    uint32_t wants;   /* what the owner sleeps for (CDP__BELL_...); 0: it is awake */
+    uint32_t rung[2]; /* incremented by peers: for new data, for new room */
     uint8_t pad_[52];
 } cdp__doorbell;
 
-/* After a change: must the owner be woken? Once is enough as a rule: the word is cleared. */
+/* Call after a change. Returns true if the owner must be woken. `wants` is cleared, so that
+   usually only one peer wakes it. */
 CDP__PRIVATE bool cdp__doorbell_ring(cdp__doorbell *b, uint32_t what) {
     CDP_ASSERT(what == CDP__BELL_DATA || what == CDP__BELL_ROOM);
     (void)__atomic_add_fetch(&b->rung[what == CDP__BELL_ROOM], 1, __ATOMIC_SEQ_CST);
@@ -8486,14 +8487,14 @@ CDP__PRIVATE void cdp__doorbell_arm(cdp__doorbell *b, uint32_t wants) {
     __atomic_store_n(&b->wants, wants, __ATOMIC_SEQ_CST);
 }
 
-/* Was it rung for one of `wants` since `seen` was stored? The last look before sleeping. */
+/* True if a peer rang for one of `wants` since `seen` was stored: the last poll before sleeping. */
 CDP__PRIVATE bool cdp__doorbell_rung(
     const cdp__doorbell *b, const uint32_t seen[2], uint32_t wants) {
     return ((wants & CDP__BELL_DATA) && __atomic_load_n(&b->rung[0], __ATOMIC_SEQ_CST) != seen[0])
         || ((wants & CDP__BELL_ROOM) && __atomic_load_n(&b->rung[1], __ATOMIC_SEQ_CST) != seen[1]);
 }
 
-/* The owner is awake, and looks at everything after this. */
+/* The owner is awake. It polls everything after this call. */
 CDP__PRIVATE void cdp__doorbell_seen(cdp__doorbell *b, uint32_t seen[2]) {
     if (__atomic_load_n(&b->wants, __ATOMIC_RELAXED))
         __atomic_store_n(&b->wants, 0, __ATOMIC_RELAXED);
@@ -8503,7 +8504,8 @@ CDP__PRIVATE void cdp__doorbell_seen(cdp__doorbell *b, uint32_t seen[2]) {
 
 /* ---- rings */
 
-/* Bytes from one writer to one reader. Head and tail only grow; the bytes follow. */
+/* Bytes from one writer to one reader. Head and tail only grow; the ring's bytes follow in
+   memory. */
 typedef struct cdp__ring {
     uint64_t head; /* bytes ever written; only the writer stores */
     uint8_t pad_[56];
@@ -8511,8 +8513,8 @@ typedef struct cdp__ring {
     uint8_t pad2_[56];
 } cdp__ring;
 
-/* At most `room` bytes between the ring (of `size` bytes, at position `at`, wrapping) and pieces
-   of memory. Returns how many. */
+/* Copies at most `room` bytes between pieces of memory and the ring, which has `size` bytes,
+   from position `at` on, wrapping. Returns how many. */
 CDP__PRIVATE uint64_t cdp__ring_move(cdp__ring *ring, uint64_t size, uint64_t at, uint64_t room,
     const cdp_iov *v, uint32_t n, bool into_ring) {
     uint8_t *bytes = (uint8_t *)(ring + 1);
@@ -8536,33 +8538,33 @@ CDP__PRIVATE uint64_t cdp__ring_move(cdp__ring *ring, uint64_t size, uint64_t at
     return moved;
 }
 
-/* ---- slots for small messages */
+/* ---- eager slots for small messages */
 
-/* A message of at most CDP__SLOT_BYTES may go into a slot in place of the stream that it belongs
-   to, if its slot is free. The slot follows from the number of the message in its stream, so the
-   reader looks at one word. If it is not free (the reader is behind, or the slot holds what
-   another channel has not asked for yet) the message takes the stream; the number tells the
-   reader which of the two comes next. So nobody waits for a slot, and nothing is agreed upon.
-   The head of a message is the upper layer's, of a fixed length. */
+/* A message of at most CDP__SLOT_BYTES may travel in an eager slot instead of the stream, if its
+   slot is free. The slot follows from the message's number in its stream, so the reader polls
+   one word. If the slot is in use (the reader is behind, or the slot holds an unread message of
+   another channel), the message takes the stream; the number tells the reader which of the two
+   comes next. So no rank waits for a slot, and none is reserved. The header of a message is
+   opaque here and has a fixed length. */
 #define CDP__SLOTS 8u
 #define CDP__SLOT_BYTES 4096u
 typedef struct cdp__eager_slot {
-    uint32_t serial;  /* counts what was put here; written last (atomic) */
-    uint32_t number;  /* of the message among those of its stream, from 0 */
-    uint64_t channel; /* which stream */
+    uint32_t serial;  /* counts the messages stored in this slot; written last (atomic) */
+    uint32_t number;  /* number of the message in its stream, from 0 */
+    uint64_t channel; /* identifies the stream */
     uint16_t bytes;
     uint8_t head[CDP__SLOT_HEAD];
     uint8_t data[CDP__SLOT_BYTES + 16]; /* the first 16 bytes lie in the first cache line */
 } cdp__eager_slot;
 typedef struct cdp__eager_slots {
     cdp__eager_slot place[CDP__SLOTS];
-    uint32_t taken[16]; /* the reader's: the serial that it has read last (atomic) */
+    uint32_t taken[16]; /* written by the reader: the last serial that it has read (atomic) */
 } cdp__eager_slots;
 
-/* Both directions of a pair, as one side knows them. */
+/* The slots must fit into the memory that a transport reserves for them. */
 typedef char cdp__slots_fit[sizeof(cdp__eager_slots) <= CDP_SLOTS_BYTES ? 1 : -1];
 
-/* What one side knows of the slots of both directions. */
+/* One side's private state of the slots of both directions. */
 typedef struct cdp__eager {
     uint32_t put[CDP__SLOTS], freed[CDP__SLOTS], got[CDP__SLOTS];
 } cdp__eager;
@@ -8571,8 +8573,8 @@ CDP__PRIVATE uint32_t cdp__eager_place(uint64_t channel, uint32_t number) {
     return ((uint32_t)channel + number) % CDP__SLOTS;
 }
 
-/* Is slot i free? What has been taken is looked up for all slots at once: that line of memory
-   comes from the other side. */
+/* True if slot i is free. Refreshes the copy of all `taken` counts at once, because reading that
+   cache line of the other side is expensive. */
 CDP__PRIVATE bool cdp__eager_free(cdp__eager *w, const cdp__eager_slots *to, uint32_t i) {
     uint32_t k;
     for (k = 0; k < CDP__SLOTS && w->put[i] != w->freed[i]; ++k) {
@@ -8582,7 +8584,8 @@ CDP__PRIVATE bool cdp__eager_free(cdp__eager *w, const cdp__eager_slots *to, uin
     return w->put[i] == w->freed[i];
 }
 
-/* False: its slot is not free now. The caller rings the peer's doorbell afterwards. */
+/* Stores a message in its slot. False: the slot is in use. The caller rings the peer's doorbell
+   afterwards. */
 CDP__PRIVATE bool cdp__eager_put(cdp__eager *w, cdp__eager_slots *to, uint64_t channel,
     uint32_t number, const uint8_t head[CDP__SLOT_HEAD], const void *data, uint32_t bytes) {
     const uint32_t i = cdp__eager_place(channel, number);
@@ -8607,15 +8610,15 @@ CDP__PRIVATE const cdp__eager_slot *cdp__eager_find(
     return p->number == number && p->channel == channel ? p : NULL;
 }
 
-/* Copies the head. Returns the length of the message, or UINT32_MAX: the peer has stored a length
-   that no message has. The length may change under a hostile peer: use what this returned. */
+/* Copies the header. Returns the length of the message, or UINT32_MAX if the stored length is
+   impossible. A malicious peer may change the stored length: use the returned one. */
 CDP__PRIVATE uint32_t cdp__eager_head(const cdp__eager_slot *p, uint8_t head[CDP__SLOT_HEAD]) {
     const uint32_t bytes = __atomic_load_n(&p->bytes, __ATOMIC_RELAXED);
     memcpy(head, p->head, CDP__SLOT_HEAD);
     return bytes <= CDP__SLOT_BYTES ? bytes : UINT32_MAX;
 }
 
-/* It has been read: its slot is free again. */
+/* The message has been read: frees its slot. */
 CDP__PRIVATE void cdp__eager_taken(
     cdp__eager *w, cdp__eager_slots *from, uint64_t channel, uint32_t number) {
     const uint32_t i = cdp__eager_place(channel, number);
@@ -8623,7 +8626,7 @@ CDP__PRIVATE void cdp__eager_taken(
     __atomic_store_n(&from->taken[i], w->got[i], __ATOMIC_RELEASE);
 }
 
-/* Does any slot hold a message that was not taken? */
+/* True if any slot holds an unread message. */
 CDP__PRIVATE bool cdp__eager_any(const cdp__eager_slots *from) {
     uint32_t i;
     for (i = 0; i < CDP__SLOTS; ++i)
@@ -8635,35 +8638,35 @@ CDP__PRIVATE bool cdp__eager_any(const cdp__eager_slots *from) {
 
 /* ---- exposures */
 
-/* Large messages stay where they are, and the peer reads them there. The state of an exposure is
-   a number that grows, and three bits. All changes replace a value that is known (or clear bits),
-   so they are in one order.
+/* A large message stays in the sender's memory, and the receiver reads it in place. The state of
+   an exposure is a growing number and three bits. Every change is a compare-and-swap of a known
+   value (or clears bits), so all changes have one order.
      Owner:  free -> EXPOSED; try_revoke: EXPOSED -> free; revoke: any -> free, with the next
              number.
      Reader: EXPOSED -> EXPOSED, BEGUN before its first read.
-   In one process the reader also sets HELD while it reads, and the owner waits for it: both
-   threads end together, so that wait is bounded. Between processes nobody waits for the other.
-   The reader checks the state again after each slice: if the owner's change came first, what was
-   read is void; if it comes later, it synchronizes with the reader's, and what the owner writes
-   there afterwards was not what was read. A reader may see fields of a later exposure: it keeps
-   to memory that it has mapped. */
-#define CDP__EXPOSURES 32u /* to one peer, at once */
+   In one process the reader also sets HELD while it reads, and the owner waits until it is
+   cleared. That wait is bounded, because threads of one process end together. Processes do not
+   wait for each other: the reader checks the state again after each slice. If the owner revoked
+   before that check, the slice is discarded; if it revokes later, it writes its memory only after
+   the slice was read. A reader may see fields of a later exposure: it only reads memory that it
+   has mapped. */
+#define CDP__EXPOSURES 32u /* at once, to one peer */
 #define CDP__HELD 1u
 #define CDP__EXPOSED 2u
 #define CDP__BEGUN 4u
 #define CDP__STATE_BITS 7u
 
 typedef struct cdp__exposure {
-    uint64_t at, bytes, off; /* its address; its offset in a segment */
+    uint64_t at, bytes, off; /* address and length; offset in a segment */
     uint32_t state;
-    uint32_t segment; /* the number of that segment + 1, or 0 */
+    uint32_t segment; /* number of that segment + 1; 0: in none */
 } cdp__exposure;
 
 /* ---- ways and lines */
 
-/* One direction of a pair. The ring is the last member: its bytes follow. */
+/* One direction of a pair. The ring is the last member, because its bytes follow it. */
 typedef struct cdp__way {
-    cdp__exposure exposed[CDP__EXPOSURES]; /* by the writer, to the reader */
+    cdp__exposure exposed[CDP__EXPOSURES]; /* the writer's memory that the reader may read */
     union {
         cdp__eager_slots slots;
         uint8_t slots_room[CDP_SLOTS_BYTES];
@@ -8671,19 +8674,19 @@ typedef struct cdp__way {
     cdp__ring ring;
 } cdp__way;
 
-/* Much at once moves in pieces, so that the other side copies at the same time. */
+/* Long data moves in pieces, so that both sides copy at the same time. */
 #define CDP__LINE_PIECE (32u * 1024u)
 
 typedef struct cdp__line {
     cdp__way *out, *in;             /* NULL until made */
-    uint64_t size;                  /* of each ring */
-    uint64_t out_at, in_at;         /* how far this side has written and read */
+    uint64_t size;                  /* bytes that this side has written and read */
+    uint64_t out_at, in_at;         /* bytes that the peer had read, as last loaded */
     uint64_t out_tail;              /* how far the peer had read, when that was last needed */
     bool full;                      /* the last write did not fit */
     bool same_process;              /* the peer is a thread of this process */
-    uint32_t state[CDP__EXPOSURES]; /* of this side's exposures */
+    uint32_t state[CDP__EXPOSURES]; /* states of this side's exposures */
     cdp__doorbell *theirs;
-    void (*wake)(struct cdp__line *line); /* the peer, which sleeps */
+    void (*wake)(struct cdp__line *line); /* wakes the sleeping peer */
     void *owner;
     uint32_t peer;
 } cdp__line;
@@ -8692,7 +8695,7 @@ CDP__PRIVATE void cdp__line_ring(cdp__line *l, uint32_t what) {
     if (cdp__doorbell_ring(l->theirs, what)) l->wake(l);
 }
 
-/* One piece, which the peer is told of at once. < 0: what the peer has stored makes no sense. */
+/* Writes one piece and rings the peer's doorbell. < 0: the peer has stored impossible values. */
 CDP__PRIVATE int64_t cdp__line_put(cdp__line *l, const cdp_iov *v, uint32_t n, uint64_t bytes) {
     cdp__ring *ring = &l->out->ring;
     uint64_t moved;
@@ -8726,7 +8729,7 @@ CDP__PRIVATE int64_t cdp__line_get(cdp__line *l, const cdp_iov *v, uint32_t n) {
     return (int64_t)moved;
 }
 
-/* As transport.send and .recv, but < 0: what the peer has stored makes no sense. */
+/* As transport.send and .recv. < 0: the peer has stored impossible values. */
 CDP__PRIVATE int64_t cdp__line_move(cdp__line *l, const cdp_iov *v, uint32_t n, bool sending) {
     uint64_t bytes = 0, off;
     int64_t moved = 0, r = 0;
@@ -8747,20 +8750,20 @@ CDP__PRIVATE int64_t cdp__line_move(cdp__line *l, const cdp_iov *v, uint32_t n, 
     return moved;
 }
 
-/* For a line whose peer has a doorbell of this rank for itself. What this rank waits for: */
+/* What this rank sleeps for (CDP__BELL_...), for a line that has a doorbell of its own. */
 CDP__PRIVATE uint32_t cdp__line_wants(const cdp__line *l) {
     return CDP__BELL_DATA | (l->full ? CDP__BELL_ROOM : 0u);
 }
 
-/* Is there anything that was not read, or new room for what did not fit? Asked when the doorbell
-   was rung: it may have been for something that has been read since. */
+/* True if there is unread data, or new room for data that did not fit. Checked after the
+   doorbell rang: it may have rung for data that has been read since. */
 CDP__PRIVATE bool cdp__line_busy(const cdp__line *l) {
     return __atomic_load_n(&l->in->ring.head, __ATOMIC_ACQUIRE) != l->in_at
         || cdp__eager_any(&l->in->eager.slots)
         || (l->full && __atomic_load_n(&l->out->ring.tail, __ATOMIC_ACQUIRE) != l->out_tail);
 }
 
-/* The index comes from a token of this side. */
+/* The slot of the exposure table that a token of this side names. */
 CDP__PRIVATE uint32_t cdp__exposure_index(const cdp__line *l, uint64_t token) {
     const uint32_t i = (uint32_t)(token >> 32);
     CDP_ASSERT(i < CDP__EXPOSURES && l->state[i] == (uint32_t)token);
@@ -8768,7 +8771,8 @@ CDP__PRIVATE uint32_t cdp__exposure_index(const cdp__line *l, uint64_t token) {
     return i % CDP__EXPOSURES;
 }
 
-/* False: there are too many. `segment` and `off` say where the peer can map it, or are 0. */
+/* Exposes memory to the peer. False: too many exposures. `segment` and `off` say where the peer
+   can map the memory; 0: it cannot. */
 CDP__PRIVATE bool cdp__line_expose(cdp__line *l, const void *data, uint64_t bytes, uint32_t segment,
     uint64_t off, uint64_t *token) {
     cdp__exposure *e;
@@ -8798,8 +8802,8 @@ CDP__PRIVATE bool cdp__line_try_revoke(cdp__line *l, uint64_t token) {
     return true;
 }
 
-/* False: the reader, a thread of this process, is in the middle of a slice, and will not begin
-   another one. Let it run, and call again. */
+/* False: the reader, a thread of this process, is reading a slice, and will not begin another
+   one. Let it run, then call again. */
 CDP__PRIVATE bool cdp__line_revoke(cdp__line *l, uint64_t token) {
     const uint32_t i = cdp__exposure_index(l, token);
     uint32_t *state = &l->out->exposed[i].state;
@@ -8808,13 +8812,13 @@ CDP__PRIVATE bool cdp__line_revoke(cdp__line *l, uint64_t token) {
         && (__atomic_and_fetch(state, ~(CDP__EXPOSED | CDP__BEGUN), __ATOMIC_ACQ_REL) & CDP__HELD))
         return false;
     l->state[i] = next;
-    /* before the owner writes there */
+    /* must precede the owner's next write to that memory */
     (void)__atomic_exchange_n(state, next, __ATOMIC_ACQ_REL);
     return true;
 }
 
-/* Before a slice of a peer's exposure is read. Copies its fields, which are the peer's word.
-   False: it is not exposed (any more), or never was. */
+/* Call before reading a slice of a peer's exposure. Copies its fields, which may hold any
+   values. False: the memory is not exposed, or no longer. */
 CDP__PRIVATE bool cdp__line_read_begin(cdp__line *l, uint64_t token, cdp__exposure *out) {
     const uint32_t exposed = (uint32_t)token, begun = exposed | CDP__BEGUN;
     const uint32_t hold = begun | (l->same_process ? CDP__HELD : 0u);
@@ -8835,7 +8839,8 @@ CDP__PRIVATE bool cdp__line_read_begin(cdp__line *l, uint64_t token, cdp__exposu
     return true;
 }
 
-/* After a slice: was it still exposed? */
+/* Call after reading a slice. True if the memory was exposed all the time, so the slice is
+   valid. */
 CDP__PRIVATE bool cdp__line_read_end(cdp__line *l, uint64_t token) {
     uint32_t begun = (uint32_t)token | CDP__BEGUN;
     cdp__exposure *e = &l->in->exposed[(token >> 32) % CDP__EXPOSURES];
@@ -8849,17 +8854,17 @@ CDP__PRIVATE bool cdp__line_read_end(cdp__line *l, uint64_t token) {
 
 /* ---- >>pend: a work that is no operation ----------------------------------------------------- */
 
-/* Knows: works, requests for messages. Promises: a place in a pool, which is used again. May use:
+/* Knows: works, requests for messages. Promises: entries of a pool, which are reused. May use:
    >>messages. */
 
-/* A work that is no operation of the queue. Its place is used again; `use` says which work of it
-   is meant. */
+/* A work that is not an operation of the queue: a chained function, a receive from any rank, a
+   batch. Entries are reused; `use` says which work an entry currently belongs to. */
 typedef enum cdp__pend_kind {
     CDP__PEND_FREE = 0,
     CDP__PEND_THEN,
     CDP__PEND_ANY,
     CDP__PEND_BATCH,
-    CDP__PEND_CALL /* whoever opened it closes it */
+    CDP__PEND_CALL /* completed by whoever opened it */
 } cdp__pend_kind;
 
 typedef struct cdp__pend {
@@ -8867,19 +8872,21 @@ typedef struct cdp__pend {
     cdp_group *owner;
     cdp__pend_kind kind;
     uint64_t use;
-    uint64_t cancelled; /* bit i: use number `use - 1 - i` ended so */
-    cdp_work after;     /* THEN: what it waits for. ANY: the receive that it has become */
+    uint64_t cancelled; /* bit i: use number `use - 1 - i` was cancelled */
+    /* THEN: the work that it waits for. ANY: the receive that it was turned into */
+    cdp_work after;
     cdp_status (*func)(void *user, cdp_status status);
     void *user;
-    uint32_t left; /* BATCH: messages that are not done yet */
-    cdp_group *of; /* ANY: whose ranks are meant */
+    uint32_t left; /* BATCH: messages that are not complete yet */
+    cdp_group *of; /* ANY: the group whose ranks may send */
     cdp_transfer want;
     uint64_t seen; /* world->arrivals at the last poll */
-    uint64_t set;  /* ANY: the channel of the messages that it takes */
+    uint64_t set;  /* ANY: the channel of the messages that it accepts */
     uint64_t told; /* ANY: when this rank last reported the wait to its peers; 0: never */
-    uint64_t start_ns, wait_ns; /* ANY: when it began, and when it counts as a long wait */
+    uint64_t start_ns, wait_ns; /* ANY: when it began, and when its wait counts as long */
     uint64_t deadline_ns;
-    bool (*look)(struct cdp__pend *s, uint64_t now); /* ANY: true when something has changed */
+    /* ANY: polls; true when something has changed */
+    bool (*look)(struct cdp__pend *s, uint64_t now);
 } cdp__pend;
 
 /* ---- >>stream: the messages of one channel to and from one peer ------------------------------ */
@@ -8888,87 +8895,94 @@ typedef struct cdp__pend {
    whatever order ranks use their channels in, no channel waits for another; unexpected data is
    bounded. May use: message, slot, os, error. All functions need the world's lock.
 
-   All channels share one link per pair of ranks. Its end here is a port, which holds the message
-   that is half sent and the one that is half received: the only partial I/O there is. Whoever
-   reads a port stores bodies of other streams in their `early` rings, so that nobody is kept
-   waiting. A sender is never further ahead of its receiver than CDP__WINDOW bytes, so what is
-   stored is bounded. A receiver tells how far it has read only in messages that it sends anyway,
-   or when a sender with an exhausted window asks: a message to a rank that has done its part and
-   left would reset the connection, and what that rank sent last would be lost. */
+   All channels share one link per pair of ranks. This rank's end of a link is a port, which holds
+   the message that is half sent and the one that is half received: the only partial I/O there is.
+   A thread that reads a port stores messages of other streams in their `early` rings, so that no
+   stream blocks another. A sender is at most CDP__WINDOW bytes ahead of its receiver, so the
+   stored data is bounded. A receiver reports how far it has read only in messages that it sends
+   anyway, or when a sender with an exhausted window asks. An extra message could arrive at a rank
+   that has done its part and left; that would reset the connection and lose the last message of
+   that rank. */
 #define CDP__WINDOW (4u << 20)
 /* A FAILURE may exceed the window. */
 #define CDP__WINDOW_SLACK (CDP__HEAD_BYTES + CDP__FAILURE_MAX)
-/* half of a usual L2, so that a reduction reads what the socket just wrote */
+/* Half of a usual L2 cache, so that a reduction finds received data in the cache. */
 #define CDP__STAGE_BYTES (128u * 1024u)
-/* A longer message begins only when the window has room for this much of it. */
+/* A message longer than this begins only if the window has room for this much of it. */
 #define CDP__PIECE_MIN (64u * 1024u)
-#define CDP__UNEXPECTED 256u /* streams that nobody here asked for yet, at most */
-#define CDP__GONE 64u        /* channels closed lately: what still arrives for them is dropped */
-#define CDP__CONTROL_MAX (1u << 30) /* bytes of messages that wait for one link, at most */
-#define CDP__WORLD_CHANNEL 1u       /* of the group that was created with the transport */
+#define CDP__UNEXPECTED 256u        /* unexpected streams, at most */
+#define CDP__GONE 64u               /* recently closed channels; messages for them are dropped */
+#define CDP__CONTROL_MAX (1u << 30) /* bytes of queued messages per link, at most */
+#define CDP__WORLD_CHANNEL 1u       /* channel of the group created with the transport */
 
 typedef struct cdp__stream {
     uint64_t channel;
-    struct cdp__stream *next; /* in its row of world->streams */
+    struct cdp__stream *next; /* next stream in the same row of world->streams */
     uint32_t peer;            /* rank in the world */
-    uint32_t put, got;        /* messages, in slots or on the link */
-    bool unexpected;          /* nobody here asked for it yet */
+    uint32_t put, got;        /* messages sent and received, in slots or on the link */
+    bool unexpected;          /* no call of this rank has asked for it yet */
     bool left;                /* the peer has left the channel */
-    bool dropping;            /* the channel failed: what arrives is dropped */
-    bool asking, asked;       /* we, the peer: the window is exhausted */
-    bool exposed;             /* the peer has not said yet that it has read what is exposed */
-    bool refused;             /* it has said that it cannot */
-    uint64_t sent, acked;     /* bytes, with headers; of these, read by the peer */
-    uint64_t taken;           /* bytes read here */
+    bool dropping;            /* the channel failed: arriving messages are dropped */
+    bool asking, asked;       /* this rank, the peer has asked for credit */
+    /* the peer has not yet confirmed that it has read the exposed payload */
+    bool exposed;
+    bool refused;         /* the peer has answered that it cannot read that payload */
+    uint64_t sent, acked; /* bytes with headers: sent; of these, read by the peer */
+    uint64_t taken;       /* bytes read here */
     uint64_t
-        slack; /* bytes beyond the window: the peer's answers to bodies that this rank offers */
-    uint8_t *early; /* a ring of bytes that arrived before they were asked for */
+        /* bytes allowed beyond the window, for the peer's answers to bodies that this rank
+           offers */
+        slack;
+    uint8_t *early; /* ring of bytes that arrived before a call asked for them */
     uint64_t early_at, early_used, early_room;
-    /* of a channel that is not open here yet: the body of its FAILURE */
+    /* body of a FAILURE for a channel that is not open here yet */
     uint8_t *failure;
     uint32_t failure_bytes;
-    /* the message that is being read */
+    /* the message being read */
     uint64_t body_left;
-    const cdp__eager_slot *slot; /* where its body lies; NULL: early, or on the link */
+    /* the slot with its body; NULL: the body is in `early` or on the link */
+    const cdp__eager_slot *slot;
     uint32_t slot_at;
 } cdp__stream;
 
 typedef struct cdp__port { /* this rank's end of one link */
     uint8_t tx_head[CDP__HEAD_BYTES], rx_head[CDP__HEAD_BYTES];
     uint32_t tx_head_left, rx_head_got;
-    uint64_t tx_left, rx_left; /* body bytes of the message half sent, half received */
-    /* whose it is. NULL: zeros fill up a body whose stream is gone; dropped */
+    /* body bytes still missing of the message half sent, half received */
+    uint64_t tx_left, rx_left;
+    /* its stream. NULL: the stream is gone: zeros complete the body; it is dropped */
     cdp__stream *tx_stream, *rx_stream;
-    bool rx_fresh;   /* rx_head is complete, and rx_stream's reader has not seen it */
+    bool rx_fresh;   /* rx_head is complete, but the reader of rx_stream has not taken it */
     uint8_t rx_note; /* WAIT or ENDPOINT: its body is being received; else 0 */
-    bool broken;     /* what arrived was no message */
-    bool dead;       /* the transport takes nothing more: the peer is lost */
-    /* 1: one stream too many arrived here, 2: one of ours was too many there */
+    bool broken;     /* received bytes were no valid message */
+    bool dead;       /* the transport reports that the peer is lost */
+    /* 1: unexpected streams of the peer reached the limit here; 2: streams of this rank did
+       there */
     uint32_t crowded;
-    bool nomem; /* nor was there memory for such a stream: its messages cannot be kept */
+    bool nomem; /* out of memory for an unexpected stream: its messages cannot be stored */
     cdp__eager slots;
-    uint8_t *control; /* whole messages that leave before the next DATA */
+    uint8_t *control; /* queued whole messages, sent before the next DATA */
     uint32_t control_at, control_used, control_room;
     uint8_t *failure; /* body of the FAILURE, WAIT or ENDPOINT that is being received */
     uint32_t failure_got;
 } cdp__port;
 
-/* How many groups of these ranks have been created here: their numbers agree on all ranks
-   without a message. */
+/* How many groups of the same ranks were created here. The counts are equal on all ranks, so
+   they number such groups without a message. */
 typedef struct cdp__made {
-    uint64_t ranks; /* a hash of them */
+    uint64_t ranks; /* hash of the ranks */
     uint64_t count;
     struct cdp__made *next;
 } cdp__made;
 
-/* What a call that never blocks has achieved. */
+/* Result of a call that never blocks. */
 typedef enum cdp__advance {
     CDP__IDLE,    /* nothing to do */
-    CDP__BLOCKED, /* only the transport can help */
+    CDP__BLOCKED, /* waits for the transport */
     CDP__MOVED    /* poll again */
 } cdp__advance;
 
-/* All that the groups of one transport share. */
+/* State shared by all groups of one transport. */
 typedef struct cdp__world {
     const cdp_os *os;
     cdp_lock lock; /* guards everything below and all groups */
@@ -8980,47 +8994,49 @@ typedef struct cdp__world {
     uint32_t stream_rows;  /* a power of two */
     uint32_t stream_count;
     uint32_t unexpected_count;
-    uint64_t arrivals; /* counts what a receive from any rank might take */
-    /* counts what was read for others than the reader, who may go on; when all were polled last */
+    uint64_t arrivals; /* increases when a receive from any rank might find a message */
+    /* `stored` counts events for other streams than the one being read; `stored_seen` is its
+       value at the last poll of all groups */
     uint64_t stored, stored_seen;
     uint64_t gone[CDP__GONE];
     uint32_t gone_at;
     cdp__made *made;
     cdp_group *groups;            /* all */
     cdp_group *active;            /* those with something to do */
-    struct cdp__pend *pending;    /* works that are no operations, in order of registration */
+    struct cdp__pend *pending;    /* works that are not operations, in the order of the calls */
     struct cdp_channel *channels; /* that are open */
-    /* called with the body of a FAILURE as soon as it has arrived */
+    /* called as soon as the body of a FAILURE has arrived */
     void (*channel_failed)(
         struct cdp__world *w, uint64_t channel, uint32_t peer, const uint8_t *body, uint32_t bytes);
-    /* what a rank says of waits; false: it is nonsense */
+    /* called with a received WAIT or ENDPOINT; false: it is invalid */
     bool (*note)(
         struct cdp__world *w, uint32_t peer, uint8_t type, const uint8_t *body, uint32_t bytes);
     /* set when the first channel opens */
     cdp__advance (*channels_poll)(struct cdp__world *w);
     uint64_t (*channels_deadline)(const struct cdp__world *w);
-    uint64_t polls;     /* how often that list was looked through */
-    cdp_group *calling; /* whose function of cdp_work_then() is running, without the lock */
-    uint8_t *stage;     /* received bytes on their way into a reduction */
+    uint64_t polls;     /* how often `pending` was polled */
+    cdp_group *calling; /* the group whose callback is running, without the lock */
+    uint8_t *stage;     /* received bytes before they are reduced */
 
-    /* who polls: at most one thread sleeps in transport.wait */
+    /* threads; at most one of them sleeps in transport.wait */
     void *thread;
-    void *cond;            /* callers that wait beside the one that polls */
-    void *park;            /* the progress thread, standing by */
+    void *cond;            /* where callers sleep while another thread is in transport.wait */
+    void *park;            /* where the progress thread sleeps while callers make progress */
     uint32_t lock_waiters; /* (atomic) */
     bool sleeping;         /* a thread is in transport.wait */
-    bool stop;             /* the progress thread is to end */
-    uint32_t callers;      /* threads inside a wait: they poll, the progress thread stands by */
-    /* Counts of waits and of operations, many of which need no wait: they show the progress
-       thread that callers are active. */
+    bool stop;             /* the progress thread must end */
+    /* threads inside a wait: they make progress, the progress thread stands by */
+    uint32_t callers;
+    /* Counts of waits and of completed operations, many of which need no wait: a change shows
+       the progress thread that callers are active. */
     uint64_t waits, ended;
-    uint64_t yield_again; /* in which wait yielding is tried again */
-    /* this poll of the groups is one of several: only the last one looks at deadlines */
+    uint64_t yield_again; /* the value of `waits` from which on yielding is tried again */
+    /* this poll of the groups is one of several: only the last one checks deadlines */
     bool fast_poll;
-    int32_t spin_luck; /* whether polling before sleeping has paid off lately */
+    int32_t spin_luck; /* > 0: polling before sleeping has paid off lately; < 0: it has not */
     cdp__failure failure;
     cdp__choosing choosing;
-    cdp_group_desc given; /* as the caller wrote it: what is 0 there took its default */
+    cdp_group_desc given; /* the desc as the caller wrote it, without defaults */
 } cdp__world;
 
 CDP__PRIVATE uint64_t cdp__now(const cdp_os *os) {
@@ -9041,7 +9057,7 @@ CDP__PRIVATE cdp__stream *cdp__stream_find(const cdp__world *w, uint64_t channel
     return s;
 }
 
-/* Room for `more` streams in the table. False: out of memory. */
+/* Makes room for `more` streams in the table. False: out of memory. */
 CDP__PRIVATE bool cdp__streams_reserve(cdp__world *w, uint32_t more) {
     cdp__stream **old = w->streams;
     const uint32_t old_rows = w->stream_rows;
@@ -9052,7 +9068,7 @@ CDP__PRIVATE bool cdp__streams_reserve(cdp__world *w, uint32_t more) {
     w->streams = (cdp__stream **)cdp__alloc_zero(w->os, rows * sizeof *w->streams);
     if (!w->streams) {
         w->streams = old;
-        return old != NULL; /* longer rows are slower, and still right */
+        return old != NULL; /* without a larger table, rows only become longer and slower */
     }
     w->stream_rows = rows;
     for (i = 0; i < old_rows; ++i)
@@ -9073,7 +9089,7 @@ CDP__PRIVATE void cdp__stream_insert(cdp__world *w, cdp__stream *s) {
     ++w->stream_count;
 }
 
-/* Take it out of the table and off its port. */
+/* Removes the stream from the table and from its port. */
 CDP__PRIVATE void cdp__stream_remove(cdp__world *w, cdp__stream *s) {
     cdp__stream **at = cdp__stream_row(w, s->channel, s->peer);
     cdp__port *port = &w->ports[s->peer];
@@ -9091,7 +9107,7 @@ CDP__PRIVATE void cdp__stream_remove(cdp__world *w, cdp__stream *s) {
     }
 }
 
-/* `to` continues what `from`, which is in the table, has begun. */
+/* The new stream `to` takes over all state of the unexpected stream `from`. */
 CDP__PRIVATE void cdp__stream_replace(cdp__world *w, cdp__stream *from, cdp__stream *to) {
     cdp__port *port = &w->ports[from->peer];
     const bool receiving = port->rx_stream == from, fresh = port->rx_fresh;
@@ -9118,7 +9134,7 @@ CDP__PRIVATE cdp__stream *cdp__stream_make(cdp__world *w, uint64_t channel, uint
     return s;
 }
 
-/* A channel has been closed here; its streams to many ranks are one entry. */
+/* Records that a channel was closed here; one entry covers its streams to all ranks. */
 CDP__PRIVATE void cdp__world_gone(cdp__world *w, uint64_t channel) {
     uint32_t i;
     for (i = 0; i < CDP__GONE; ++i)
@@ -9126,7 +9142,8 @@ CDP__PRIVATE void cdp__world_gone(cdp__world *w, uint64_t channel) {
     w->gone[w->gone_at++ % CDP__GONE] = channel;
 }
 
-/* For a message that nobody asked for yet. NULL: the channel is gone, or there are too many. */
+/* A stream for a message that no call has asked for. NULL: the channel is closed, the limit of
+   unexpected streams is reached, or out of memory. */
 CDP__PRIVATE cdp__stream *cdp__stream_unexpected(cdp__world *w, uint64_t channel, uint32_t peer) {
     cdp__stream *s;
     uint32_t i;
@@ -9149,7 +9166,8 @@ CDP__PRIVATE cdp__stream *cdp__stream_unexpected(cdp__world *w, uint64_t channel
 /* Knows: ports and their streams. Promises: control messages are whole, and leave before the
    next DATA. May use: stream, message. */
 
-/* Room for `bytes` behind what waits to be sent. False: out of memory, or of CDP__CONTROL_MAX. */
+/* Makes room for `bytes` in the queue of control messages. False: out of memory, or the queue
+   would exceed CDP__CONTROL_MAX. */
 CDP__PRIVATE bool cdp__control_reserve(cdp__world *w, cdp__port *port, uint32_t bytes) {
     const uint32_t left = port->control_used - port->control_at;
     const uint64_t need = (uint64_t)left + bytes, room = cdp__max(2 * need, 4 * (uint64_t)bytes);
@@ -9171,13 +9189,13 @@ CDP__PRIVATE bool cdp__control_reserve(cdp__world *w, cdp__port *port, uint32_t 
     return true;
 }
 
-/* Append one whole message; it leaves as soon as no body is half sent. False: out of memory. */
+/* Queues one whole message, sent as soon as no other message is half sent. False: out of memory. */
 CDP__PRIVATE bool cdp__control_add(
     cdp__world *w, uint32_t peer, const cdp__head *h, const uint8_t *body) {
     cdp__port *port = &w->ports[peer];
     const uint32_t bytes = CDP__HEAD_BYTES + h->bytes;
     CDP_ASSERT(body || !h->bytes);
-    if (port->dead) return true; /* nobody will read it */
+    if (port->dead) return true; /* the peer is lost: drop it */
     if (!cdp__control_reserve(w, port, bytes)) return false;
     cdp__head_encode(h, port->control + port->control_used);
     if (body) memcpy(port->control + port->control_used + CDP__HEAD_BYTES, body, h->bytes);
@@ -9186,7 +9204,7 @@ CDP__PRIVATE bool cdp__control_add(
     return true;
 }
 
-/* A control message without a body. False: out of memory. */
+/* Queues a control message without a body. False: out of memory. */
 CDP__PRIVATE bool cdp__stream_note(cdp__world *w, const cdp__stream *s, cdp__message_type type) {
     cdp__head h;
     memset(&h, 0, sizeof h);
@@ -9196,7 +9214,7 @@ CDP__PRIVATE bool cdp__stream_note(cdp__world *w, const cdp__stream *s, cdp__mes
     return cdp__control_add(w, s->peer, &h, NULL);
 }
 
-/* The same where there is no stream. */
+/* The same for a channel without a stream. */
 CDP__PRIVATE void cdp__channel_note(
     cdp__world *w, uint32_t peer, uint64_t channel, cdp__message_type type) {
     cdp__head h;
@@ -9206,8 +9224,8 @@ CDP__PRIVATE void cdp__channel_note(
     (void)cdp__control_add(w, peer, &h, NULL);
 }
 
-/* Send what belongs to no reader: control messages, and zeros for a body whose stream is gone.
-   True when the port is free for the next message. */
+/* Sends queued control messages, and zeros for the rest of a body whose stream is gone. True if
+   the port is free for the next message. */
 CDP__PRIVATE bool cdp__port_flush(cdp__world *w, uint32_t peer) {
     static const uint8_t zeros[512] = {0};
     cdp__port *port = &w->ports[peer];
@@ -9226,7 +9244,7 @@ CDP__PRIVATE bool cdp__port_flush(cdp__world *w, uint32_t peer) {
                 port->tx_head_left ? port->tx_head_left : cdp__min(port->tx_left, sizeof zeros);
         }
         r = w->transport.send(w->transport.self, peer, &v, 1);
-        if (r < 0) { /* else it would be tried again in every turn of a wait */
+        if (r < 0) { /* without `dead`, every poll would try again */
             port->dead = true;
             port->control_at = port->control_used = 0;
             port->tx_head_left = 0;
@@ -9243,7 +9261,7 @@ CDP__PRIVATE bool cdp__port_flush(cdp__world *w, uint32_t peer) {
     return false;
 }
 
-/* Send what waited for a free port. */
+/* Sends queued messages of all ports that have become free. */
 CDP__PRIVATE void cdp__world_deferred(cdp__world *w) {
     uint32_t i;
     w->deferred = false;
@@ -9255,8 +9273,8 @@ CDP__PRIVATE void cdp__world_deferred(cdp__world *w) {
     }
 }
 
-/* The memory of the message that is half sent is about to go: what is left of it, the header's
-   rest and `body`, is copied, and leaves first. Out of memory: zeros take its place. */
+/* The buffer of the half-sent message is about to be freed: copies the rest of header and `body`
+   to the head of the queue. Without memory, zeros are sent in its place. */
 CDP__PRIVATE void cdp__port_keep(cdp__world *w, uint32_t peer, const uint8_t *body) {
     cdp__port *port = &w->ports[peer];
     const uint64_t head = port->tx_head_left, rest = head + port->tx_left;
@@ -9276,21 +9294,21 @@ CDP__PRIVATE void cdp__port_keep(cdp__world *w, uint32_t peer, const uint8_t *bo
     w->deferred = true;
 }
 
-/* A sender that has asked hears how far this rank has read as soon as half the window is free. */
+/* Answers a sender's request for credit, once at most half of the window is in use. */
 CDP__PRIVATE void cdp__stream_answer(cdp__world *w, cdp__stream *s) {
     if (!s->asked || s->early_used > CDP__WINDOW / 2) return;
-    /* out of memory: it waits a little longer */
+    /* out of memory: try again later */
     s->asked = !cdp__stream_note(w, s, CDP__MESSAGE_CREDIT);
     (void)cdp__port_flush(w, s->peer);
 }
 
 /* ---- >>receive: what arrives at a port ------------------------------------------------------- */
 
-/* Knows: ports, streams, slots. Promises: bytes of a stream that nobody reads now are stored,
-   within the window; whoever reads a stream gets its bytes in order. May use: port, stream,
+/* Knows: ports, streams, slots. Promises: bytes of streams that no call reads now are stored,
+   within the window; the reader of a stream gets its bytes in order. May use: port, stream,
    fabric. */
 
-/* Make room in `early` for `more` bytes behind those that wait already. */
+/* Makes room for `more` bytes in `early`. */
 CDP__PRIVATE bool cdp__stream_room(const cdp_os *os, cdp__stream *s, uint64_t more) {
     uint64_t room = cdp__max(s->early_room, 1024);
     uint8_t *p;
@@ -9311,7 +9329,7 @@ CDP__PRIVATE bool cdp__stream_room(const cdp_os *os, cdp__stream *s, uint64_t mo
     return true;
 }
 
-/* Append to the ring, which has room. */
+/* Appends to `early`, which has room. */
 CDP__PRIVATE void cdp__early_put(cdp__stream *s, const uint8_t *from, uint64_t bytes) {
     const uint64_t at = (s->early_at + s->early_used) % s->early_room;
     const uint64_t first = cdp__min(bytes, s->early_room - at);
@@ -9320,7 +9338,7 @@ CDP__PRIVATE void cdp__early_put(cdp__stream *s, const uint8_t *from, uint64_t b
     s->early_used += bytes;
 }
 
-/* Copy from the ring without, or (`take`) with, making room. */
+/* Copies the first bytes of `early`, and removes them if `take` is set. */
 CDP__PRIVATE void cdp__early_copy(cdp__stream *s, uint8_t *to, uint64_t bytes, bool take) {
     const uint64_t first = cdp__min(bytes, s->early_room - s->early_at);
     CDP_ASSERT(bytes <= s->early_used);
@@ -9331,8 +9349,8 @@ CDP__PRIVATE void cdp__early_copy(cdp__stream *s, uint8_t *to, uint64_t bytes, b
     s->early_used -= bytes;
 }
 
-/* What a control message, or the header of any message, says of its stream. False: no peer of
-   this version says that. */
+/* Applies the control fields of a received header to its stream. False: the peer sent an
+   impossible value. */
 CDP__PRIVATE bool cdp__stream_control(cdp__world *w, cdp__stream *s, const cdp__head *h) {
     const uint32_t more = h->ack - (uint32_t)s->acked;
     const bool slack = h->type == CDP__MESSAGE_LEAVE || h->type == CDP__MESSAGE_CROWDED;
@@ -9356,14 +9374,14 @@ CDP__PRIVATE bool cdp__type_is_control(uint8_t type) {
     return type >= CDP__MESSAGE_CREDIT;
 }
 
-/* A complete header has arrived. False: it is none. */
+/* Handles a complete header. False: it is invalid. */
 CDP__PRIVATE bool cdp__port_head(cdp__world *w, uint32_t peer) {
     cdp__port *port = &w->ports[peer];
     cdp__stream *s;
     cdp__head h;
     port->rx_head_got = 0;
     port->rx_left = 0;
-    port->failure_got = 0; /* of one whose stream has gone */
+    port->failure_got = 0; /* a half-received FAILURE whose stream is gone is forgotten */
     if (!cdp__head_decode(port->rx_head, &h)) return false;
     if (h.type >= CDP__MESSAGE_WAIT) {
         port->rx_stream = NULL;
@@ -9378,7 +9396,8 @@ CDP__PRIVATE bool cdp__port_head(cdp__world *w, uint32_t peer) {
         s = cdp__stream_unexpected(w, h.channel, peer);
     port->rx_stream = s;
     if (h.type == CDP__MESSAGE_CROWDED) port->crowded = 2;
-    if (!s && !port->nomem && !cdp__type_is_control(h.type)) /* the peer does not know that yet */
+    /* tell the peer that its messages are dropped */
+    if (!s && !port->nomem && !cdp__type_is_control(h.type))
         cdp__channel_note(
             w, peer, h.channel, port->crowded ? CDP__MESSAGE_CROWDED : CDP__MESSAGE_LEAVE);
     if (s && !cdp__stream_control(w, s, &h)) return false;
@@ -9389,7 +9408,7 @@ CDP__PRIVATE bool cdp__port_head(cdp__world *w, uint32_t peer) {
         || s->early_used + CDP__HEAD_BYTES + h.bytes <= CDP__WINDOW + CDP__WINDOW_SLACK + s->slack;
 }
 
-/* Receive into port->failure. 1: moved, 0: later, < 0: failed. */
+/* Receives into port->failure. 1: moved; 0: later; < 0: failed. */
 CDP__PRIVATE int64_t cdp__port_body(cdp__world *w, uint32_t peer) {
     cdp__port *port = &w->ports[peer];
     cdp_iov v;
@@ -9406,7 +9425,7 @@ CDP__PRIVATE int64_t cdp__port_body(cdp__world *w, uint32_t peer) {
     return 1;
 }
 
-/* The body of a WAIT or an ENDPOINT. As cdp__port_failure(). */
+/* Receives the body of a WAIT or an ENDPOINT. Returns as cdp__port_failure(). */
 CDP__PRIVATE int64_t cdp__port_note(cdp__world *w, uint32_t peer) {
     cdp__port *port = &w->ports[peer];
     const int64_t r = cdp__port_body(w, peer);
@@ -9419,8 +9438,8 @@ CDP__PRIVATE int64_t cdp__port_note(cdp__world *w, uint32_t peer) {
     return 1;
 }
 
-/* The body of a FAILURE. Of a channel that is not open yet it is kept until it is. 1: moved, 0:
-   later, < 0: failed. */
+/* Receives the body of a FAILURE. If its channel is not open yet, the body is stored until it
+   is. 1: moved; 0: later; < 0: failed. */
 CDP__PRIVATE int64_t cdp__port_failure(cdp__world *w, uint32_t peer) {
     cdp__port *port = &w->ports[peer];
     cdp__stream *s = port->rx_stream;
@@ -9440,8 +9459,8 @@ CDP__PRIVATE int64_t cdp__port_failure(cdp__world *w, uint32_t peer) {
     return 1;
 }
 
-/* Store what has arrived of the message that is being received, or drop it. 1: moved, 0: later,
-   < 0: failed. */
+/* Stores the received bytes of the current message, or drops them. 1: moved; 0: later; < 0:
+   failed. */
 CDP__PRIVATE int64_t cdp__port_store(cdp__world *w, uint32_t peer) {
     cdp__port *port = &w->ports[peer];
     cdp__stream *s = port->rx_stream;
@@ -9479,7 +9498,8 @@ CDP__PRIVATE int64_t cdp__port_store(cdp__world *w, uint32_t peer) {
     return 1;
 }
 
-/* Where one stream was too many, nothing else is read: what it carried is lost. */
+/* The limit of unexpected streams was reached at rank `where`. Messages were lost, so this port
+   reads nothing more. */
 CDP__PRIVATE cdp_status cdp__port_crowded(uint32_t where, uint32_t peer) {
     return cdp__fail_peer(CDP_ERR_MISMATCH, peer, 0,
         "other ranks use more than %u groups and tags at once that rank %u has not asked for yet; "
@@ -9487,14 +9507,14 @@ CDP__PRIVATE cdp_status cdp__port_crowded(uint32_t where, uint32_t peer) {
         CDP__UNEXPECTED, where);
 }
 
-/* Does the message that is being received belong to `want`, whose reader has nothing stored? */
+/* True if the message being received belongs to `want` and no earlier bytes of it are stored. */
 CDP__PRIVATE bool cdp__port_has(const cdp__port *port, const cdp__stream *want) {
     if (!want || port->rx_stream != want || want->early_used) return false;
     return port->rx_fresh ? port->rx_head[5] != CDP__MESSAGE_FAILURE : port->rx_left != 0;
 }
 
-/* Read headers, and store what belongs to others. 1: the next bytes of the link belong to
-   `want`; 0: nothing now. */
+/* Reads headers, and stores messages of other streams than `want`. 1: the next bytes of the link
+   belong to `want`; 0: no data now. */
 CDP__PRIVATE int64_t cdp__port_pump(cdp__world *w, uint32_t peer, const cdp__stream *want) {
     cdp__port *port = &w->ports[peer];
     for (;;) {
@@ -9522,7 +9542,7 @@ CDP__PRIVATE int64_t cdp__port_pump(cdp__world *w, uint32_t peer, const cdp__str
         if (port->rx_head_got == CDP__HEAD_BYTES && !cdp__port_head(w, peer)) {
             port->broken = true;
             port->rx_fresh = false;
-            port->rx_left = 0; /* nothing of that size follows */
+            port->rx_left = 0; /* the length in an invalid header means nothing */
         }
     }
 }
@@ -9533,7 +9553,7 @@ CDP__PRIVATE cdp__eager_slots *cdp__stream_slots(
     return t->slots.memory ? (cdp__eager_slots *)t->slots.memory(t->self, s->peer, out) : NULL;
 }
 
-/* Does some message of this peer lie in a slot? */
+/* True if a slot holds a message of this peer. */
 CDP__PRIVATE bool cdp__port_slots_wait(const cdp__world *w, uint32_t peer) {
     const cdp_transport *t = &w->transport;
     const cdp__eager_slots *memory = NULL;
@@ -9546,20 +9566,20 @@ CDP__PRIVATE bool cdp__port_slots_wait(const cdp__world *w, uint32_t peer) {
     return false;
 }
 
-/* Does the next message of the stream lie in a slot? */
+/* The slot that holds the stream's next message, or NULL. */
 CDP__PRIVATE const cdp__eager_slot *cdp__stream_slot(const cdp__world *w, const cdp__stream *s) {
     const cdp__eager_slots *memory = cdp__stream_slots(w, s, false);
     return memory ? cdp__eager_find(&w->ports[s->peer].slots, memory, s->channel, s->got) : NULL;
 }
 
-/* The body that lay in a slot has been read. */
+/* The body in a slot has been read: frees the slot. */
 CDP__PRIVATE void cdp__stream_slot_done(cdp__world *w, cdp__stream *s) {
     s->slot = NULL;
     cdp__eager_taken(
         &w->ports[s->peer].slots, cdp__stream_slots(w, s, false), s->channel, s->got - 1);
 }
 
-/* The header of a message in a slot. False: no message looks like that. */
+/* Decodes the header of a message in a slot. False: it is invalid. */
 CDP__PRIVATE bool cdp__stream_slot_head(const cdp__eager_slot *slot, cdp__head *h) {
     uint8_t head[CDP__SLOT_HEAD];
     const uint32_t bytes = cdp__eager_head(slot, head);
@@ -9580,8 +9600,8 @@ CDP__PRIVATE int64_t cdp__stream_gone(const cdp__stream *s) {
     return cdp__fail_peer(CDP_ERR_PEER_LOST, s->peer, 0, "rank %u has left the group", s->peer);
 }
 
-/* The header of the next message. 1: *h is it, and its body is to be read; 0: later; < 0: the
-   peer is lost or has left. */
+/* Takes the header of the next message. 1: *h is set, read its body now; 0: later; < 0: the peer
+   is lost or has left. */
 CDP__PRIVATE int64_t cdp__stream_next(cdp__world *w, cdp__stream *s, cdp__head *h) {
     cdp__port *port = &w->ports[s->peer];
     const cdp__eager_slot *slot = cdp__stream_slot(w, s);
@@ -9590,7 +9610,8 @@ CDP__PRIVATE int64_t cdp__stream_next(cdp__world *w, cdp__stream *s, cdp__head *
     CDP_ASSERT(!s->body_left && !s->slot);
     if (!slot) {
         const int64_t r = s->early_used ? 1 : cdp__port_pump(w, s->peer, s);
-        /* What was put into a slot before this arrived, or the link was lost, is visible now. */
+        /* messages stored in slots before these bytes were sent, or the link broke, are visible
+           now */
         slot = cdp__stream_slot(w, s);
         if (!slot && r < 0) return r;
         if (!slot && r == 0) return s->left ? cdp__stream_gone(s) : 0;
@@ -9614,8 +9635,8 @@ CDP__PRIVATE int64_t cdp__stream_next(cdp__world *w, cdp__stream *s, cdp__head *
     return good ? 1 : cdp__stream_nonsense(s);
 }
 
-/* Look at the header of the next message without taking it. It is found only where it has been
-   stored, or lies in a slot: pump the port before. */
+/* Copies the header of the next message without taking it. Only finds messages that are stored
+   or in a slot: pump the port first. */
 CDP__PRIVATE bool cdp__stream_peek(const cdp__world *w, cdp__stream *s, cdp__head *h) {
     const cdp__eager_slot *slot = cdp__stream_slot(w, s);
     uint8_t bytes[CDP__HEAD_BYTES];
@@ -9626,7 +9647,7 @@ CDP__PRIVATE bool cdp__stream_peek(const cdp__world *w, cdp__stream *s, cdp__hea
     return cdp__head_decode(bytes, h);
 }
 
-/* Up to `bytes` of the body that is being read. Returns how many; 0: later; < 0: lost. */
+/* Reads up to `bytes` of the current body. Returns how many; 0: later; < 0: lost. */
 CDP__PRIVATE int64_t cdp__stream_read(cdp__world *w, cdp__stream *s, void *to, uint64_t bytes) {
     cdp__port *port = &w->ports[s->peer];
     cdp_iov v;
@@ -9664,7 +9685,7 @@ CDP__PRIVATE int64_t cdp__stream_read(cdp__world *w, cdp__stream *s, void *to, u
 /* Knows: ports, streams, slots. Promises: a message leaves whole, header and body together. May
    use: receive, port, stream, fabric. */
 
-/* A small message into a slot. False: it takes the link. */
+/* Stores a small message in a slot. False: it must take the link. */
 CDP__PRIVATE bool cdp__stream_put(
     cdp__world *w, cdp__stream *s, const cdp__head *h, const void *body) {
     const cdp_transport *t = &w->transport;
@@ -9681,14 +9702,14 @@ CDP__PRIVATE bool cdp__stream_put(
     return true;
 }
 
-/* Is the port free, and has the window room for a message with this body, or for a good part of
-   it? *h gets the body's length. 1: yes; 0: later; < 0: lost. */
+/* Checks that the port is free, and that the window has room for this message, or for at least
+   CDP__PIECE_MIN of it. Reduces h->bytes to that room. 1: ready; 0: later; < 0: lost. */
 CDP__PRIVATE int64_t cdp__stream_ready(cdp__world *w, cdp__stream *s, cdp__head *h) {
     const uint64_t least = CDP__HEAD_BYTES + cdp__min(h->bytes, CDP__PIECE_MIN);
     uint64_t room;
     int64_t r;
     if (w->ports[s->peer].tx_stream || !cdp__port_flush(w, s->peer)) {
-        /* another message is in the way; see at least whether the link still stands */
+        /* another message is half sent; still find out whether the link is broken */
         r = cdp__port_pump(w, s->peer, s);
         return r < 0 ? r : 0;
     }
@@ -9706,7 +9727,7 @@ CDP__PRIVATE int64_t cdp__stream_ready(cdp__world *w, cdp__stream *s, cdp__head 
     return 1;
 }
 
-/* Begin a message; cdp__stream_write() sends it. The port must be ready. */
+/* Begins a message; cdp__stream_write() sends it. The port must be ready. */
 CDP__PRIVATE void cdp__stream_begin(cdp__world *w, cdp__stream *s, cdp__head *h) {
     cdp__port *port = &w->ports[s->peer];
     CDP_ASSERT(!port->tx_stream && !port->tx_head_left && !port->tx_left);
@@ -9720,9 +9741,9 @@ CDP__PRIVATE void cdp__stream_begin(cdp__world *w, cdp__stream *s, cdp__head *h)
     ++s->put;
 }
 
-/* Go on with the message that was begun; `body` points to what is left of its body. Header and
-   body go together, so that a small message is one system call. *moved: bytes of the body.
-   Returns what the transport returned. */
+/* Continues the message that was begun; `body` points to the unsent rest of its body. Header and
+   body are sent together, so that a small message is one system call. *moved: bytes of the body.
+   Returns the result of the transport. */
 CDP__PRIVATE int64_t cdp__stream_write(
     cdp__world *w, cdp__stream *s, const void *body, uint64_t *moved) {
     cdp__port *port = &w->ports[s->peer];
@@ -9747,8 +9768,8 @@ CDP__PRIVATE int64_t cdp__stream_write(
     return r;
 }
 
-/* The channel is not used here any more: free the slots that hold messages of it, and (`tell`)
-   say so to the peer. The stream's memory stays the caller's. */
+/* Closes this rank's side of the stream: frees the slots with its messages and, if `tell`, sends
+   LEAVE to the peer. The caller owns the stream's memory. */
 CDP__PRIVATE void cdp__stream_close(cdp__world *w, cdp__stream *s, bool tell) {
     uint32_t i;
     cdp__stream_remove(w, s);
@@ -9768,59 +9789,60 @@ CDP__PRIVATE void cdp__stream_close(cdp__world *w, cdp__stream *s, bool tell) {
 
 /* ---- >>transfer: one message of a round, or of a program, from memory to memory -------------- */
 
-/* Knows: streams, the remote reads of a transport. Promises: bytes that arrive go straight to
-   where they belong, or are combined there in cache-sized portions; memory that a peer may read
-   is the caller's again when the transfer is done, or revoked. May use: stream, message, reduce-
-   kernels. */
+/* Knows: streams, the remote reads of a transport. Promises: received bytes are written straight
+   to their destination, or combined there in cache-sized pieces; when a transfer is done or
+   revoked, peers no longer read its memory. May use: stream, message, reduce-kernels. */
 typedef struct cdp__transfer {
     cdp__stream *s;
-    const cdp__head *call; /* what its messages say; not copied */
+    const cdp__head *call; /* header fields of its messages; not copied */
     uint32_t round;
     bool receive;
-    bool reduce;  /* combine what comes with `other`, or with what is at `data` */
-    bool swap;    /* what comes is the left operand */
-    bool chained; /* not further than the transfer before it */
+    bool reduce;  /* combine received elements with `other`, or with those at `data` */
+    bool swap;    /* received elements are the left operand */
+    bool chained; /* never ahead of the transfer listed before it */
     bool fresh;   /* a send: this operation has just written these bytes */
     bool done;
     bool remote;    /* the receiver reads the payload in the sender's memory */
-    bool exposing;  /* the token is valid, and not revoked */
-    bool announced; /* and the receiver was told */
-    /* A receive: the sender has been told that its memory is free. A send: it is sent after
-       all. */
+    bool exposing;  /* the token is valid and not revoked */
+    bool announced; /* the receiver has the token */
+    /* receive: the sender was told that its memory is free again; send: the payload is sent,
+       although it was exposed */
     bool returned;
-    uint8_t *data;      /* where to read from, or to write to */
-    uint64_t row, step; /* a plain receive: `row` bytes, every `step` bytes; 0: contiguous */
+    uint8_t *data;      /* source of a send, destination of a receive */
+    uint64_t row, step; /* receive into rows: `row` bytes every `step` bytes; 0: contiguous */
     const uint8_t *other;
     uint64_t bytes, moved; /* of the payload, over all pieces */
-    uint64_t limit;        /* a receive: not further than this for now */
-    uint64_t skip;         /* bytes that come, and were read remotely before */
+    uint64_t limit;        /* receive: bytes that may be combined for now */
+    uint64_t skip;         /* bytes still to arrive that were already read remotely */
     uint64_t elem;         /* bytes of one element */
     uint64_t piece_bytes;  /* largest body */
-    uint64_t expose_bytes; /* from this size on the receiver may read it remotely */
+    uint64_t expose_bytes; /* payloads from this size on are exposed to the receiver */
     uint8_t token[CDP__REMOTE_BYTES];
-    uint8_t torn[8]; /* the beginning of an element whose rest is still to come */
+    uint8_t torn[8]; /* the first bytes of an element that arrived incomplete */
     uint64_t torn_bytes;
-    cdp__head theirs; /* CDP__ODD: what came */
+    cdp__head theirs; /* CDP__ODD: header of the unexpected message */
 } cdp__transfer;
 
-/* A message that does not belong to this transfer has come: see `theirs`. */
+/* Result: a message arrived that does not belong to this transfer, see `theirs`. */
 #define CDP__ODD INT64_MIN
 #define CDP__REMOTE_SLICE (128u * 1024u)
-/* what is only copied, and by the system: a call for each 128 KiB takes a tenth longer */
+/* Slice of a remote read by the system without a reduction: slices of 128 KiB take a tenth
+   longer. */
 #define CDP__GET_SLICE (1024u * 1024u)
 #define CDP__REMOTE_BLOCK (16u * 1024u)
-/* Rows of an array this large leave the caches before the last one is there: writing past them
-   takes half the time, below it takes longer (tests/bench/NOTES.md). */
+/* A receive into rows of at least this size bypasses the caches, which takes half the time. The
+   first rows leave the caches before the last one arrives anyway. Smaller ones would take longer
+   (tests/bench/NOTES.md). */
 #define CDP__ROWS_PAST_BYTES (12u * 1024u * 1024u)
 
-/* What is exposed belongs to this rank alone again: nobody reads it any more. */
+/* Revokes the exposed memory: the receiver reads it no more. */
 CDP__PRIVATE void cdp__transfer_revoke(cdp__world *w, cdp__transfer *x) {
     const cdp_transport *t = &w->transport;
     if (x->exposing) t->remote.revoke(t->self, x->s->peer, cdp__get_u64(x->token));
     x->exposing = false;
 }
 
-/* Can the receiver read it where it lies? */
+/* Exposes the payload to the receiver. False: it must be sent. */
 CDP__PRIVATE bool cdp__transfer_expose(cdp__world *w, cdp__transfer *x) {
     const cdp_transport *t = &w->transport;
     uint64_t token;
@@ -9834,8 +9856,8 @@ CDP__PRIVATE bool cdp__transfer_expose(cdp__world *w, cdp__transfer *x) {
     return true;
 }
 
-/* Tell the receiver where the payload is, as soon as no other message is half sent. 1: done; 0:
-   later; < 0: lost. */
+/* Sends the token to the receiver, once no other message is half sent. 1: done; 0: later; < 0:
+   lost. */
 CDP__PRIVATE int64_t cdp__transfer_announce(cdp__world *w, cdp__transfer *x) {
     cdp__stream *s = x->s;
     cdp__head h = *x->call;
@@ -9850,7 +9872,7 @@ CDP__PRIVATE int64_t cdp__transfer_announce(cdp__world *w, cdp__transfer *x) {
     h.round = x->round;
     h.bytes = CDP__REMOTE_BYTES;
     h.ack = (uint32_t)s->taken;
-    if (!cdp__control_add(w, s->peer, &h, x->token)) return 0; /* out of memory: again later */
+    if (!cdp__control_add(w, s->peer, &h, x->token)) return 0; /* out of memory: try again later */
     x->announced = s->exposed = true;
     s->sent += CDP__HEAD_BYTES + CDP__REMOTE_BYTES;
     ++s->put;
@@ -9858,14 +9880,15 @@ CDP__PRIVATE int64_t cdp__transfer_announce(cdp__world *w, cdp__transfer *x) {
     return 1;
 }
 
-/* It was not read remotely, or not wholly: it is sent from its beginning, and the receiver skips
-   what it has. */
+/* The receiver did not read the payload, or not all of it: sends it from the beginning, and the
+   receiver skips the bytes that it has. */
 CDP__PRIVATE void cdp__transfer_unexpose(cdp__transfer *x) {
     x->exposing = x->s->exposed = x->s->refused = x->remote = false;
     x->returned = true;
 }
 
-/* Nobody has begun to read it: take it back, and send it. False: it is being read. */
+/* Revokes the payload if the receiver has not begun to read it, so that it is sent instead.
+   False: it is being read. */
 CDP__PRIVATE bool cdp__transfer_take_back(cdp__world *w, cdp__transfer *x) {
     const cdp_transport *t = &w->transport;
     if (!t->remote.try_revoke(t->self, x->s->peer, cdp__get_u64(x->token))) return false;
@@ -9873,7 +9896,7 @@ CDP__PRIVATE bool cdp__transfer_take_back(cdp__world *w, cdp__transfer *x) {
     return true;
 }
 
-/* It is exposed: has it been read? 1: something moved; 0: not yet; < 0: lost. */
+/* Checks whether the receiver has read the exposed payload. 1: progress; 0: not yet; < 0: lost. */
 CDP__PRIVATE int64_t cdp__transfer_await(cdp__world *w, cdp__transfer *x) {
     cdp__stream *s = x->s;
     const int64_t r = s->exposed ? cdp__port_pump(w, s->peer, s) : 0;
@@ -9889,12 +9912,12 @@ CDP__PRIVATE int64_t cdp__transfer_await(cdp__world *w, cdp__transfer *x) {
     return 1;
 }
 
-/* Let a send advance. 1: moved; 0: later; < 0: lost. */
+/* Advances a send. 1: moved; 0: later; < 0: lost. */
 CDP__PRIVATE int64_t cdp__transfer_send(cdp__world *w, cdp__transfer *x) {
     cdp__stream *s = x->s;
     uint64_t moved;
     int64_t r;
-    if (w->ports[s->peer].tx_stream != s) { /* the next piece */
+    if (w->ports[s->peer].tx_stream != s) { /* between two pieces */
         cdp__head h;
         if (x->remote && x->announced) return cdp__transfer_await(w, x);
         if (x->remote || cdp__transfer_expose(w, x)) return cdp__transfer_announce(w, x);
@@ -9919,14 +9942,14 @@ CDP__PRIVATE int64_t cdp__transfer_send(cdp__world *w, cdp__transfer *x) {
     return 1;
 }
 
-/* Combine `bytes` at `offset` of the destination with what came. */
+/* Combines `bytes` received bytes with the destination at `offset`. */
 CDP__PRIVATE void cdp__transfer_combine(
     const cdp__transfer *x, uint64_t offset, const uint8_t *came, uint64_t bytes) {
     cdp__reduce((cdp_dtype)x->call->dtype, (cdp_reduce_op)x->call->op, x->swap, x->data + offset,
         came, bytes / x->elem);
 }
 
-/* Bytes of the payload, from byte `at` on, go to their rows. */
+/* Copies bytes of the payload, from byte `at` on, to their rows. */
 CDP__PRIVATE void cdp__transfer_scatter(
     const cdp__transfer *x, uint64_t at, const uint8_t *from, uint64_t bytes) {
     const bool past = x->bytes / x->row * x->step >= CDP__ROWS_PAST_BYTES;
@@ -9946,8 +9969,8 @@ CDP__PRIVATE void cdp__transfer_scatter(
     if (past) cdp__copied_past();
 }
 
-/* Body bytes of a plain receive go straight to their place, also those of one that is combined
-   with an operand elsewhere. Those that are combined with what is at their place, or belong to
+/* Receives body bytes. Those of a plain receive, or to be combined with a separate operand, go
+   straight to the destination. Those to be combined with the destination, or to be copied to
    rows, pass through the stage. */
 CDP__PRIVATE int64_t cdp__transfer_body(cdp__world *w, cdp__transfer *x) {
     const bool staged = x->reduce && !x->other, stage = staged || x->row || x->skip;
@@ -9969,7 +9992,7 @@ CDP__PRIVATE int64_t cdp__transfer_body(cdp__world *w, cdp__transfer *x) {
     if (staged) {
         memcpy(w->stage, x->torn, (size_t)x->torn_bytes);
         cdp__transfer_combine(x, done, w->stage, whole);
-        x->torn_bytes = x->moved % x->elem; /* a torn element waits for its rest */
+        x->torn_bytes = x->moved % x->elem; /* the rest of a torn element is still to come */
         memcpy(x->torn, w->stage + whole, (size_t)x->torn_bytes);
     } else if (x->reduce) {
         cdp__reduce((cdp_dtype)x->call->dtype, (cdp_reduce_op)x->call->op, !x->swap, x->data + done,
@@ -9978,8 +10001,7 @@ CDP__PRIVATE int64_t cdp__transfer_body(cdp__world *w, cdp__transfer *x) {
     return r;
 }
 
-/* Copies `bytes` at `src`, which is the sender's memory, to the receiver, or combines them with
-   what it has. */
+/* Copies `bytes` at `src`, the sender's memory, to the destination, or combines them with it. */
 CDP__PRIVATE void cdp__transfer_from(
     const cdp__transfer *x, const uint8_t *src, uint64_t bytes, bool mapped) {
     const bool staged = x->reduce && !x->other;
@@ -10017,16 +10039,16 @@ CDP__PRIVATE int64_t cdp__transfer_get(
     return r > 0 ? r : 0;
 }
 
-/* Read the next slice of what the sender exposes. That it was revoked is nothing to complain of:
-   the sender sends instead, or has failed or left, which it is about to say itself. What cannot
-   be read is to be sent. */
+/* Reads the next slice of exposed memory. If the memory was revoked, that is no error: the
+   sender sends the payload instead, or it has failed or left and will report that. If the memory
+   cannot be read, asks the sender to send it. */
 CDP__PRIVATE int64_t cdp__transfer_slice(cdp__world *w, cdp__transfer *x, uint64_t bytes) {
     const cdp_transport *t = &w->transport;
     const uint64_t token = cdp__get_u64(x->token);
     const uint8_t *at = NULL;
     int64_t r;
     if (t->remote.map) at = (const uint8_t *)t->remote.map(t->self, x->s->peer, token, x->bytes);
-    /* no sender of ours does that, but a kernel may not survive it */
+    /* our senders align their memory, but kernels may crash on misaligned elements */
     if (at && (uintptr_t)at % x->elem) {
         (void)t->remote.unmap(t->self, x->s->peer, token);
         at = NULL;
@@ -10046,8 +10068,8 @@ CDP__PRIVATE int64_t cdp__transfer_slice(cdp__world *w, cdp__transfer *x, uint64
     return 1;
 }
 
-/* A payload in the sender's memory: first its token, then the slices. In the end the sender is
-   told that its memory is free. */
+/* Receives a payload that stays in the sender's memory: first its token, then slice by slice.
+   Finally tells the sender that its memory is free again. */
 CDP__PRIVATE int64_t cdp__transfer_remote(cdp__world *w, cdp__transfer *x) {
     cdp__stream *s = x->s;
     const cdp__port *port = &w->ports[s->peer];
@@ -10066,7 +10088,7 @@ CDP__PRIVATE int64_t cdp__transfer_remote(cdp__world *w, cdp__transfer *x) {
         return bytes ? cdp__transfer_slice(w, x, bytes) : 0;
     }
     if (!x->returned) x->returned = cdp__stream_note(w, s, CDP__MESSAGE_READ);
-    /* whoever leaves after this has said it */
+    /* done only when READ has been sent: this rank may leave right after this */
     x->done = x->returned
         && (cdp__port_flush(w, s->peer) || s->left
             || (port->control_at == port->control_used && port->tx_stream));
@@ -10083,7 +10105,7 @@ CDP__PRIVATE bool cdp__transfer_fits(
     return h->bytes <= left && (h->bytes == 0) == (x->bytes == 0);
 }
 
-/* Let a receive advance. > 0: moved; 0: later; CDP__ODD; < 0: lost. */
+/* Advances a receive. > 0: moved; 0: later; CDP__ODD; < 0: lost. */
 CDP__PRIVATE int64_t cdp__transfer_receive(cdp__world *w, cdp__transfer *x) {
     cdp__stream *s = x->s;
     int64_t r = 0, n;
@@ -10099,7 +10121,7 @@ CDP__PRIVATE int64_t cdp__transfer_receive(cdp__world *w, cdp__transfer *x) {
         if (n < 0) return n;
         r += n;
     } else if (s->body_left && x->bytes > CDP__WINDOW / 2) {
-        /* It is not its turn: store it, lest the peer's CREDIT stands behind it. */
+        /* not its turn yet: store it, because the peer's CREDIT may be behind it */
         n = cdp__port_pump(w, s->peer, NULL);
         if (n < 0) return n;
     }
@@ -10113,12 +10135,13 @@ CDP__PRIVATE int64_t cdp__transfer_poll(cdp__world *w, cdp__transfer *x) {
 
 /* ---- >>exec: runs the rounds of one operation ------------------------------------------------ */
 
-/* Knows: round functions, transfers. Promises: an operation is done, or fails with whom and why;
-   it never blocks, and allocates only when an operation needs more scratch than all before it.
-   May use: algo, transfer, stream, reduce-kernels. An executor needs no group: it is given
-   streams to the ranks of a channel, a call, buffers and an algorithm. */
+/* Knows: round functions, transfers. Promises: an operation completes, or fails with a reason
+   and the rank concerned; it never blocks, and allocates only when an operation needs more
+   scratch memory than all before it. May use: algo, transfer, stream, reduce-kernels. An
+   executor needs no group: it is given streams to the ranks of a channel, a call, buffers and an
+   algorithm. */
 
-/* What an operation works on. */
+/* Call, buffers and shape of an operation. */
 typedef struct cdp__task {
     cdp__head call;
     cdp__shape shape;
@@ -10130,7 +10153,7 @@ typedef struct cdp__task {
 typedef enum cdp__fault_kind {
     CDP__FAULT_NONE,
     CDP__FAULT_LOST, /* the reason is this thread's last error */
-    CDP__FAULT_ODD,  /* `theirs` came instead of what was expected */
+    CDP__FAULT_ODD,  /* `theirs` arrived instead of the expected message */
     CDP__FAULT_NOMEM /* the reason is this thread's last error */
 } cdp__fault_kind;
 
@@ -10143,15 +10166,15 @@ typedef struct cdp__exec {
     uint64_t elem; /* bytes of one element */
     uint32_t round, rounds, transfer_count, step_count;
     bool running;
-    bool kept;       /* the steps are those of a whole operation: one like it finds them here */
-    bool exposing;   /* a transfer of this round is exposed, and may be taken back */
-    uint64_t copied; /* bytes of the last local step, while messages were awaited */
+    bool kept;       /* the steps are those of a whole operation: an equal operation reuses them */
+    bool exposing;   /* a payload of this round is exposed, and may be revoked and sent instead */
+    uint64_t copied; /* bytes of the last local step that were copied while waiting for messages */
     cdp__step steps[CDP__ROUND_MAX];
     cdp__transfer transfers[CDP__ROUND_MAX];
     void *tmp;
     uint64_t tmp_bytes;
     cdp__fault_kind fault;
-    uint32_t fault_rank; /* of the channel */
+    uint32_t fault_rank; /* rank in the channel */
     cdp__head theirs;
 } cdp__exec;
 
@@ -10168,7 +10191,7 @@ CDP__PRIVATE void cdp__exec_fail(cdp__exec *x, cdp__fault_kind kind, uint32_t ra
     x->fault_rank = rank;
 }
 
-/* Other ranks may not read memory of the caller any more. */
+/* Revokes all exposed memory of the operation. */
 CDP__PRIVATE void cdp__exec_revoke(cdp__exec *x) {
     uint32_t i;
     for (i = 0; i < x->transfer_count; ++i)
@@ -10180,7 +10203,7 @@ CDP__PRIVATE void cdp__transfer_reset(cdp__transfer *t) {
     t->moved = t->skip = t->torn_bytes = 0;
 }
 
-/* A step between two ranks becomes a transfer. */
+/* Makes a transfer of a step between two ranks. */
 CDP__PRIVATE void cdp__exec_transfer(cdp__exec *x, const cdp__step *step, cdp__transfer *t) {
     const bool receive = step->kind != CDP__SEND;
     cdp__transfer_reset(t);
@@ -10207,8 +10230,8 @@ CDP__PRIVATE void cdp__exec_transfer(cdp__exec *x, const cdp__step *step, cdp__t
     }
 }
 
-/* List the steps of the current round and post its messages: first what others may wait for,
-   then what to wait for. */
+/* Lists the steps of the current round and posts their messages: first sends, for which peers
+   may wait, then receives. */
 CDP__PRIVATE void cdp__exec_post(cdp__exec *x) {
     uint32_t i;
     x->step_count = (x->algo->round)(&x->task.shape, x->round, x->steps);
@@ -10223,7 +10246,7 @@ CDP__PRIVATE void cdp__exec_post(cdp__exec *x) {
     }
 }
 
-/* The scratch of an algorithm; it grows to the largest that was needed, and stays. */
+/* Scratch memory of the algorithm. It grows to the largest size needed so far, and is kept. */
 CDP__PRIVATE bool cdp__exec_scratch(cdp__exec *x, uint64_t bytes) {
     void *p;
     if (bytes <= x->tmp_bytes) return true;
@@ -10238,7 +10261,7 @@ CDP__PRIVATE bool cdp__exec_scratch(cdp__exec *x, uint64_t bytes) {
     return true;
 }
 
-/* Of an operation that is not like the one before. */
+/* Prepares an operation that differs from the previous one. */
 CDP__PRIVATE void cdp__exec_plan(cdp__exec *x) {
     x->step_count = x->transfer_count = x->round = 0;
     x->kept = false;
@@ -10255,14 +10278,14 @@ CDP__PRIVATE void cdp__exec_plan(cdp__exec *x) {
     x->kept = x->round + 1 == x->rounds;
 }
 
-/* Is the next operation like the last one, whose steps are kept? Shapes are compared as bytes:
-   their padding must be zero. */
+/* True if the next operation is equal to the previous one, whose steps are kept. Shapes are
+   compared as bytes: their padding must be zero. */
 CDP__PRIVATE bool cdp__exec_like(const cdp__exec *x, const cdp__shape *s, uint64_t elem) {
     return x->kept && x->elem == elem && !s->in_offs && !s->out_offs
         && memcmp(s, &x->task.shape, sizeof *s) == 0;
 }
 
-/* Steps are relocatable, so only the buffers of the transfers change. */
+/* Reuses the steps of the previous operation: only the buffers of the transfers change. */
 CDP__PRIVATE void cdp__exec_again(cdp__exec *x) {
     uint32_t i, n = 0;
     x->round = x->rounds - 1;
@@ -10275,7 +10298,7 @@ CDP__PRIVATE void cdp__exec_again(cdp__exec *x) {
     CDP_ASSERT(n == x->transfer_count);
 }
 
-/* Begin an operation. The caller's memory is in use until it is done or revoked. */
+/* Begins an operation. It uses the caller's memory until it is done or revoked. */
 CDP__PRIVATE void cdp__exec_begin(cdp__exec *x, const cdp__task *task, bool again) {
     CDP_ASSERT(!x->running);
     x->task = *task;
@@ -10290,8 +10313,9 @@ CDP__PRIVATE void cdp__exec_begin(cdp__exec *x, const cdp__task *task, bool agai
         cdp__exec_plan(x);
 }
 
-/* The last local step may be made while messages are under way: when nothing moves. Much of it
-   goes in step with them: what is sent, too, is read once while it is in a cache. */
+/* Runs part of the last local step, a copy, while messages are in flight. A small copy waits
+   until nothing moves; a large one is interleaved with the messages, so that data which is also
+   sent is read while it is in a cache. */
 CDP__PRIVATE bool cdp__exec_meanwhile(cdp__exec *x, bool moved) {
     const cdp__step *s = &x->steps[x->step_count - 1];
     const uint64_t bytes = s->len * x->elem;
@@ -10307,7 +10331,7 @@ CDP__PRIVATE uint32_t cdp__exec_rank_of(const cdp__exec *x, const cdp__transfer 
     return (uint32_t)(t->s - x->streams);
 }
 
-/* Does this rank expect something from the rank that transfer `i` goes to? */
+/* True if this rank also waits for data from the rank that transfer `i` sends to. */
 CDP__PRIVATE bool cdp__exec_expects(const cdp__exec *x, uint32_t i) {
     uint32_t k;
     for (k = 0; k < x->transfer_count; ++k)
@@ -10317,10 +10341,10 @@ CDP__PRIVATE bool cdp__exec_expects(const cdp__exec *x, uint32_t i) {
     return false;
 }
 
-/* A rank that only sends does not read what the receiver says. As long as its message is not sent,
-   or not read, the receiver is in the same round or behind, and all that it was to send before has
-   been received: what comes now belongs to a call that is not ours. True: the transfer can go on,
-   or the operation has failed. */
+/* A rank that only sends would not read from its receiver. Until its message is sent or read,
+   the receiver is in the same round or an earlier one, and all earlier data of the receiver has
+   arrived. So any further message belongs to a different call. True: the transfer can go on, or
+   the operation has failed. */
 CDP__PRIVATE bool cdp__exec_overhear(cdp__exec *x, uint32_t i) {
     const cdp__transfer *t = &x->transfers[i];
     cdp__stream *s = t->s;
@@ -10329,14 +10353,14 @@ CDP__PRIVATE bool cdp__exec_overhear(cdp__exec *x, uint32_t i) {
         cdp__exec_fail(x, CDP__FAULT_LOST, cdp__exec_rank_of(x, t));
         return true;
     }
-    /* The receiver has read it since it was polled last, and may be ahead of this rank by now. */
+    /* the receiver has read the payload meanwhile, and may be ahead of this rank */
     if (t->remote && t->announced && !s->exposed) return true;
     if (!cdp__stream_peek(x->w, s, &x->theirs)) return false;
     cdp__exec_fail(x, CDP__FAULT_ODD, cdp__exec_rank_of(x, t));
     return true;
 }
 
-/* What a poll of transfer `i` came to. True: it moved, or failed. */
+/* Handles the result of polling transfer `i`. True: it moved, or failed. */
 CDP__PRIVATE bool cdp__exec_result(cdp__exec *x, uint32_t i, int64_t r) {
     cdp__transfer *t = &x->transfers[i];
     if (r == CDP__ODD) {
@@ -10355,7 +10379,7 @@ CDP__PRIVATE bool cdp__exec_result(cdp__exec *x, uint32_t i, int64_t r) {
     return r != 0;
 }
 
-/* How far transfer `i` may be combined: a chained one not further than the one before it. */
+/* Sets how far transfer `i` may be combined: a chained one not beyond the one before it. */
 CDP__PRIVATE void cdp__exec_limit(cdp__exec *x, uint32_t i) {
     cdp__transfer *t = &x->transfers[i];
     const cdp__transfer *before = t - 1;
@@ -10364,7 +10388,7 @@ CDP__PRIVATE void cdp__exec_limit(cdp__exec *x, uint32_t i) {
     t->limit = before->remote ? before->moved : t->moved;
 }
 
-/* Let every message of the round advance. True when something moved. */
+/* Advances every message of the round. True if something moved. */
 CDP__PRIVATE bool cdp__exec_move(cdp__exec *x) {
     bool any = false;
     uint32_t i;
@@ -10395,21 +10419,21 @@ CDP__PRIVATE void cdp__exec_step(cdp__exec *x, const cdp__step *s) {
     }
 }
 
-/* The local steps of the round, in their order. */
+/* Runs the local steps of the round, in their order. */
 CDP__PRIVATE void cdp__exec_local(cdp__exec *x) {
     uint32_t i;
     for (i = 0; i < x->step_count; ++i) {
         const cdp__step *s = &x->steps[i];
-        /* the last one has been made meanwhile */
+        /* the last one was copied while waiting */
         if (x->copied && i + 1 == x->step_count) continue;
         if (s->peer < 0 && s->len) cdp__exec_step(x, s);
     }
     x->copied = 0;
 }
 
-/* Nothing moves: a small payload that is exposed and not read is sent now, as far as the window
-   lets it, so that nobody waits for a reader that waits for somebody else. A receiver that has
-   begun reads on: it runs. True when something changed. */
+/* Called when nothing moves: revokes small exposed payloads that are not being read, and sends
+   them, so that this rank does not wait for a reader that is itself waiting. True if something
+   changed. */
 CDP__PRIVATE bool cdp__exec_take_back(cdp__exec *x) {
     bool any = false;
     uint32_t i;
@@ -10422,8 +10446,8 @@ CDP__PRIVATE bool cdp__exec_take_back(cdp__exec *x) {
     return any;
 }
 
-/* Whom this rank waits for: a receive says more than a send, and one that waits for its turn
-   nothing. NULL: nobody. */
+/* The transfer that this rank waits for, or NULL. A receive is preferred to a send; chained
+   transfers that wait for an earlier one are left out. */
 CDP__PRIVATE const cdp__transfer *cdp__exec_late(const cdp__exec *x) {
     const cdp__transfer *late = NULL;
     uint32_t i;
@@ -10436,7 +10460,7 @@ CDP__PRIVATE const cdp__transfer *cdp__exec_late(const cdp__exec *x) {
     return late;
 }
 
-/* Every message of the round is done: its local steps, then the next round or the end. */
+/* Every message of the round is done: runs its local steps and starts the next round. */
 CDP__PRIVATE void cdp__exec_next(cdp__exec *x) {
     cdp__exec_local(x);
     if (++x->round < x->rounds)
@@ -10445,7 +10469,7 @@ CDP__PRIVATE void cdp__exec_next(cdp__exec *x) {
         x->running = false;
 }
 
-/* One poll. IDLE: the operation is done. MOVED with a fault: it has failed. */
+/* Polls once. IDLE: the operation is done. MOVED with a fault: it has failed. */
 CDP__PRIVATE cdp__advance cdp__exec_poll(cdp__exec *x) {
     uint32_t i = 0;
     if (!x->running) return CDP__IDLE;
@@ -10459,16 +10483,15 @@ CDP__PRIVATE cdp__advance cdp__exec_poll(cdp__exec *x) {
 
 /* ---- >>state: what a group is ---------------------------------------------------------------- */
 
-/* Knows: executors, streams, works. Promises: types, and small questions that every later
-   section asks of a group. May use: >>core, >>algo, >>message, >>stream, >>transfer, >>exec. */
+/* Knows: executors, streams, works. Promises: types, and small functions about groups that many
+   later sections need. May use: >>core, >>algo, >>message, >>stream, >>transfer, >>exec. */
 
-/* What is remembered of an operation: for the text of a mismatch that shows only later, and for
-   cdp_group_records(). */
+/* The record of an operation: for cdp_group_records(), and for comparing calls later. */
 typedef struct cdp__past {
     cdp__head call;
     uint64_t start_ns, end_ns;
     uint32_t round, rounds;
-    int32_t from, to; /* of a message: ranks of the world; else -1 */
+    int32_t from, to; /* of a message: ranks in the world; else -1 */
 } cdp__past;
 
 /* What a group records of each of its ranks. */
@@ -10483,45 +10506,46 @@ typedef struct cdp__peer {
 
 /* An operation in the queue. */
 typedef struct cdp__op {
-    /* defaults filled in; in_counts and out_counts say only whether there are any */
+    /* with defaults; in_counts and out_counts only say whether the caller gave any */
     cdp_request rq;
-    /* where uneven parts begin: 2 * (world_size + 1) numbers; stays with its place in the queue */
+    /* where uneven parts begin, 2 * (world_size + 1) entries; belongs to the place in the queue */
     uint64_t *offs;
     uint64_t parts;
     uint64_t seq;
     uint64_t deadline_ns, start_ns;
-    cdp_work after; /* it does not begin before this is done */
-    /* called with the lock held, by whoever polls */
+    cdp_work after; /* the work that must be done before it begins */
+    /* called with the lock held, by the thread that made the progress */
     void (*done)(void *user, uint64_t start_ns, uint64_t end_ns);
     void *user;
-    bool device; /* a backend runs it: only the call is compared, by a barrier */
+    bool device; /* a backend runs it: the ranks only compare the call, in a barrier */
 } cdp__op;
 
-/* A send or a receive of one message. Its place in the pool is used again; `use` says which work
-   of it is meant. */
+/* A send or a receive of one message. Entries of the pool are reused; `use` says which work an
+   entry currently belongs to. */
 typedef struct cdp__post {
-    struct cdp__post *next; /* in the queue of its flow, or among the free ones */
+    struct cdp__post *next; /* in the queue of its flow, or in the list of free posts */
     cdp__head call;
     cdp__transfer x;
     uint64_t start_ns, deadline_ns;
     uint32_t timeout_ms;
     uint32_t index;
     uint64_t use;
-    uint64_t cancelled; /* bit i: use number `use - 1 - i` ended so */
-    cdp_message *got;   /* a receive of up to call.count elements: where to say how many came */
+    uint64_t cancelled; /* bit i: use number `use - 1 - i` was cancelled */
+    cdp_message *got;   /* receives of up to call.count elements store the true count here */
     void (*done)(void *user, uint64_t start_ns, uint64_t end_ns);
     void *user;
-    uint64_t seen; /* bytes that had moved when its wait was looked at, and 1 */
+    uint64_t seen; /* bytes that had moved when its wait was last reported, plus 1 */
     bool begun, taken;
     bool rendezvous; /* a send that may wait for its receiver, however short it is */
 } cdp__post;
 
-/* The messages with one tag between this rank and another. */
+/* The messages with one tag between this rank and one other. */
 typedef struct cdp__flow {
-    cdp__stream s; /* first: a stream of a message channel is its flow */
+    cdp__stream s; /* must be first: a message channel's stream is cast to its flow */
     cdp_group *g;
-    struct cdp_channel *owner; /* whose offered bodies it moves; NULL: messages of the group */
-    /* set with `owner`: a failure ends the channel's link to this rank, and no group */
+    /* the channel whose offered bodies it moves; NULL: messages of the group */
+    struct cdp_channel *owner;
+    /* set with `owner`: called if a transfer fails, which then breaks no group */
     void (*failed)(struct cdp__flow *flow);
     struct cdp__flow *next;        /* in g->flows */
     struct cdp__flow *next_active; /* in g->active_flows */
@@ -10529,44 +10553,43 @@ typedef struct cdp__flow {
     uint32_t tag, rank;
     /* [0]: sends, [1]: receives */
     cdp__post *first[2], *last[2];
-    uint64_t count[2]; /* messages, without the cancelled ones */
+    uint64_t count[2]; /* messages, without cancelled ones */
 } cdp__flow;
 
-/* The number of a work says what it is: a deferred work (47 bits of use, 16 of index), one of the
-   backend (and the rest is the backend's number), a message (41 bits of use, 20 of index), or
-   without these bits an operation of the queue. */
+/* The number of a work encodes its kind: a deferred work (47 bits of use, 16 of index), a work
+   of the backend (the other bits are the backend's number), a message (41 bits of use, 20 of
+   index), or without any of these bits an operation of the queue. */
 #define CDP__PEND_BIT (1ull << 63)
 #define CDP__DEVICE_BIT (1ull << 62)
 #define CDP__POST_BIT (1ull << 61)
 #define CDP__WORK_BITS (CDP__PEND_BIT | CDP__DEVICE_BIT | CDP__POST_BIT)
 #define CDP__POST_INDEX 20u
 
-#define CDP__TAG_BARRIER 0xffffffffu /* of cdp_monitored_barrier(), and of bodies of channels */
+#define CDP__TAG_BARRIER 0xffffffffu /* tag of cdp_monitored_barrier() and of bodies of channels */
 
 typedef enum cdp__health {
     CDP__HEALTHY,
-    CDP__SETTLING, /* something failed here; an earlier cause is being asked for */
+    CDP__SETTLING, /* a failure was seen here; peers may still report an earlier cause */
     CDP__FAILED    /* `error` is final and is being passed on */
 } cdp__health;
 
 #define CDP__GROUP_MAGIC 0x70726763u
 
 struct cdp_group {
-    /* so that the use of a destroyed group is noticed as long as its memory is not used again */
+    /* detects the use of a destroyed group, until its memory is reused */
     uint32_t magic;
-    cdp_group_desc desc; /* defaults filled in; rank and world_size are those of this group */
+    cdp_group_desc desc; /* with defaults; rank and world_size are those of this group */
     const cdp_os *os;
     cdp__world *w;
     uint64_t channel;  /* equal on all its ranks */
-    uint32_t *members; /* the rank in the world of each of its ranks; NULL: the same */
-    /* CDP__NEAR: all on one host; CDP__SHARED: which read each other's memory; CDP__HOSTS,
-       CDP__EVEN */
+    uint32_t *members; /* world rank of each of its ranks; NULL: equal */
+    /* properties for >>select: CDP__NEAR, CDP__SHARED, CDP__HOSTS, CDP__EVEN */
     uint8_t is;
-    cdp__hosts hosts; /* where there are several */
+    cdp__hosts hosts; /* only for several hosts */
     cdp_group *next;  /* in world->groups */
     cdp_group *next_active;
     bool active;          /* in world->active */
-    cdp_group *parent;    /* they fail together */
+    cdp_group *parent;    /* the group that it fails together with; NULL: none */
     cdp__stream *streams; /* of the channel, one per rank */
     cdp__peer *peers;
 
@@ -10574,50 +10597,52 @@ struct cdp_group {
     cdp__op *queue;
     uint32_t queue_room, queue_at, queue_used;
     uint64_t issued, completed; /* sequence numbers */
-    uint32_t ddps;              /* that were made on it */
+    uint32_t ddps;              /* ddps created on it */
     void *barrier;              /* memory of cdp_monitored_barrier(), kept for the next one */
     const cdp_backend *backend; /* NULL: none */
-    bool backed;                /* it has, or had, one */
+    bool backed;                /* it has or had a backend */
     uint32_t waiters;           /* threads that wait for one of its operations */
     cdp__exec exec;
-    cdp__past *past; /* desc.records of them, by sequence number */
+    cdp__past *past; /* the last desc.records operations, by sequence number */
 
     /* messages */
     cdp__flow *flows, *active_flows;
     cdp__post **posts;                      /* the pool, by index */
-    cdp__post *free_posts, *last_free_post; /* the one that was free longest comes first */
+    cdp__post *free_posts, *last_free_post; /* the one that was free longest is first */
     uint32_t post_count, post_room;
-    cdp__past *past_messages; /* the last desc.records of them; made with the first */
+    cdp__past *past_messages; /* the last desc.records messages; allocated with the first */
     uint64_t message_count;
-    uint32_t any_turn; /* the rank that a receive from any rank looks at first */
-    uint64_t looked;   /* world->polls, when links were last read for such receives */
-    uint32_t gone;     /* the first rank that was seen to be gone then, and 1; 0: none */
+    uint32_t any_turn; /* the rank that a receive from any rank tries first */
+    uint64_t looked;   /* value of world->polls when links were last read for such receives */
+    uint32_t gone;     /* the first rank then found to have left or died, plus 1; 0: none */
 
     /* works that are no operations */
-    cdp__pend *pends; /* desc.max_pending, made with the first one */
-    uint32_t pend_at; /* where to look for a free one: the one that was free longest */
+    cdp__pend *pends; /* desc.max_pending entries, allocated with the first one */
+    /* index where the search for a free entry begins: the one that was free longest */
+    uint32_t pend_at;
 
     /* timers; CDP__NEVER: not set */
-    uint64_t soonest_ns;   /* no deadline of an operation or message is earlier */
-    uint64_t wait_ns;      /* when to look whether a wait lasts long */
-    uint64_t listen_ns;    /* when to read from ranks that nothing is wanted from */
-    uint64_t take_back_ns; /* when what is exposed and not read is sent instead */
-    uint64_t seen_moved;   /* bytes of the awaited transfer when that was looked at last, */
-    uint32_t seen_round;   /* and the round */
+    uint64_t soonest_ns;   /* at or before the earliest deadline of an operation or message */
+    uint64_t wait_ns;      /* when to check for long waits */
+    uint64_t listen_ns;    /* when to read from peers that this rank does not wait for */
+    uint64_t take_back_ns; /* when exposed payloads that are not being read are sent instead */
+    uint64_t seen_moved;   /* progress of the awaited transfer when last checked: its bytes */
+    uint32_t seen_round;   /* and its round */
 
     /* failure */
     cdp__health health;
-    bool broken_by_caller; /* a backend's timeout, say: no operation that completes undoes it */
+    /* failed by the caller or a backend: a late operation that completes does not undo it */
+    bool broken_by_caller;
     cdp_error error;
     cdp__failure_domain domain; /* of a group without a parent */
-    uint32_t late_ms;           /* the timeout that has passed */
-    uint64_t answer_ns;         /* until when it waits for FAILUREs of peers; 0: it does not */
-    uint64_t settle_ns;         /* deadline of SETTLING, then of passing the failure on */
+    uint32_t late_ms;           /* the timeout that passed, ms */
+    uint64_t answer_ns;         /* until when peers may answer with their FAILURE; 0: over */
+    uint64_t settle_ns;         /* when SETTLING ends, then when telling ends */
     uint8_t cause[CDP__FAILURE_MAX];
     uint32_t cause_bytes;
 };
 
-/* NULL: none; then all memory is that of the host. */
+/* NULL: the group has no backend, so all memory is host memory. */
 CDP__PRIVATE const cdp_backend *cdp__backend_of(const cdp_group *g) {
 #ifdef CDP_NO_BACKEND
     (void)g;
@@ -10629,23 +10654,23 @@ CDP__PRIVATE const cdp_backend *cdp__backend_of(const cdp_group *g) {
 
 #define CDP__SETTLE_MS CDP__FAILURE_SETTLE_MS
 #define CDP__TELL_MS CDP__FAILURE_TELL_MS
-#define CDP__ANSWER_MS 8u /* how much of that is spent on waiting for answers only */
+#define CDP__ANSWER_MS 8u /* how much of CDP__TELL_MS may be spent waiting for answers */
 #define CDP__LISTEN_MS 20u
 #define CDP__TAKE_BACK_MS 5u /* copying 4 MiB is cheaper than waiting longer for the reader */
 
-/* What every public function asks first. */
+/* The first check of every public function. */
 CDP__PRIVATE CDP__ONE_COPY cdp_status cdp__alive(const cdp_group *g, const char *call) {
     if (!g) return cdp__fail(CDP_ERR_INVALID, "%s needs a group; this one is NULL", call);
     if (g->magic == CDP__GROUP_MAGIC) return CDP_OK;
     return cdp__fail(CDP_ERR_STATE, "%s: this group was destroyed", call);
 }
 
-/* Groups number their own ranks; errors and links name ranks of the world. */
+/* The world rank of rank p of the group. Errors and links use world ranks. */
 CDP__PRIVATE uint32_t cdp__world_rank(const cdp_group *g, uint32_t p) {
     return g->members ? g->members[p] : p;
 }
 
-/* The first operation of the queue, when there is one. */
+/* The first operation of the queue, which must not be empty. */
 CDP__PRIVATE cdp__op *cdp__group_head(const cdp_group *g) {
     return &g->queue[g->queue_at];
 }
@@ -10662,17 +10687,17 @@ CDP__PRIVATE bool cdp__group_linked(const cdp_group *g, uint32_t p) {
     return t->failure.linked && t->failure.linked(t->self, cdp__world_rank(g, p));
 }
 
-/* Was anything exchanged with rank p on this group's channel? */
+/* True if this group has exchanged messages with rank p. */
 CDP__PRIVATE bool cdp__peer_used(const cdp_group *g, uint32_t p) {
     return g->peers[p].used || g->streams[p].put || g->streams[p].got;
 }
 
-/* The group that decides for all that fail together. */
+/* The group that settles failures for all groups that fail together with g. */
 CDP__PRIVATE cdp_group *cdp__group_top(cdp_group *g) {
     return g->parent ? g->parent : g;
 }
 
-/* Is it being found out why this group fails, or is late? */
+/* True while the cause of a failure or timeout is being settled. */
 CDP__PRIVATE bool cdp__group_settling(const cdp_group *g) {
     const cdp_group *top = g->parent ? g->parent : g;
     return top->domain.state == CDP__FAILURE_SETTLING;
@@ -10682,7 +10707,7 @@ CDP__PRIVATE cdp__past *cdp__past_at(const cdp_group *g, uint64_t seq) {
     return &g->past[seq % g->desc.records];
 }
 
-/* Other ranks may not read the caller's memory any more. */
+/* Revokes all exposed memory of the group's operations and messages. */
 CDP__PRIVATE void cdp__group_revoke(cdp_group *g) {
     cdp__flow *flow;
     cdp__exec_revoke(&g->exec);
@@ -10690,7 +10715,8 @@ CDP__PRIVATE void cdp__group_revoke(cdp_group *g) {
         if (flow->first[0]) cdp__transfer_revoke(g->w, &flow->first[0]->x);
 }
 
-/* Messages from one rank to another are numbered by tag: the channel of their places. */
+/* The channel number under which waits for messages are reported: one per pair of ranks,
+   direction and tag. */
 CDP__PRIVATE uint64_t cdp__way_channel(uint64_t channel, uint32_t from, uint32_t to) {
     uint8_t id[16];
     cdp__put_u64(id, channel);
@@ -10732,13 +10758,12 @@ CDP__PRIVATE cdp__head cdp__op_call(const cdp__op *op) {
 
 /* ---- >>records: what a group remembers, as records and as JSON ------------------------------- */
 
-/* Knows: all members of a group. Promises: what it writes was true at one moment, in bounded
-   memory, also while the group fails. May use: >>core, >>dtype, >>algo, >>select, >>exec,
-   >>state. */
+/* Knows: all members of a group. Promises: a consistent snapshot in bounded memory, even while
+   the group fails. May use: >>core, >>dtype, >>algo, >>select, >>exec, >>state. */
 
 #ifndef CDP_NO_RECORDER
 
-/* A remembered call as a record. */
+/* Converts the internal record of a call to a cdp_record. */
 CDP__PRIVATE void cdp__record_fill(const cdp__past *past, cdp_record *r) {
     memset(r, 0, sizeof *r);
     r->seq = past->call.seq;
@@ -10755,7 +10780,8 @@ CDP__PRIVATE void cdp__record_fill(const cdp__past *past, cdp_record *r) {
     r->state = CDP_RECORD_DONE;
 }
 
-/* Operation `seq` of g as a record. False: it is forgotten, or was never called. Lock held. */
+/* Stores operation `seq` of g as a record. False: it is no longer kept, or does not exist. Lock
+   held. */
 CDP__PRIVATE bool cdp__record_of(const cdp_group *g, uint64_t seq, cdp_record *r) {
     const cdp__past *past = cdp__past_at(g, seq);
     const bool begun = past->call.seq == seq, queued = seq > g->completed && seq <= g->issued;
@@ -10779,7 +10805,7 @@ CDP__PRIVATE bool cdp__record_of(const cdp_group *g, uint64_t seq, cdp_record *r
     return true;
 }
 
-/* JSON straight into a file; errors show at the end. */
+/* Writes JSON to a file; closing the file reports errors. */
 CDP__PRIVATE void cdp__dump_record(cdp__file_text *f, const cdp_record *r, uint64_t now) {
     static const char *const states[] = {"queued", "running", "done", "failed"};
     cdp__file_add(f,
@@ -10800,7 +10826,7 @@ CDP__PRIVATE void cdp__dump_record(cdp__file_text *f, const cdp_record *r, uint6
     cdp__file_add(f, "}");
 }
 
-/* What is the same for a group and for its messages. */
+/* Writes the members that groups and message flows have in common. */
 CDP__PRIVATE void cdp__dump_state(
     cdp__file_text *f, const cdp_group *g, uint64_t called, uint64_t completed) {
     static const char *const health[] = {"healthy", "settling", "failed"};
@@ -10837,8 +10863,8 @@ CDP__PRIVATE void cdp__dump_group(cdp__file_text *f, const cdp_group *g, uint64_
     cdp__file_add(f, "]}");
 }
 
-/* The messages of a flow in one direction (1: received here) that are remembered, then those
-   that are under way. Returns how many are under way; `f` NULL: only count. */
+/* Writes the kept messages of a flow in one direction (1: received here), then those in flight.
+   Returns the number of those in flight; `f` NULL: only counts. */
 CDP__PRIVATE uint64_t cdp__dump_posts(
     cdp__file_text *f, const cdp__flow *flow, uint32_t way, uint64_t now) {
     const cdp_group *g = flow->g;
@@ -10879,7 +10905,7 @@ CDP__PRIVATE uint64_t cdp__dump_posts(
     return n;
 }
 
-/* The messages with one tag from one rank to another, as if these two were a group. */
+/* Writes the messages with one tag from one rank to another, as if these two ranks were a group. */
 CDP__PRIVATE void cdp__dump_flow(
     cdp__file_text *f, const cdp__flow *flow, uint32_t way, uint64_t now) {
     const uint32_t from = way ? flow->s.peer : flow->g->w->rank;
@@ -10920,7 +10946,7 @@ CDP__PRIVATE cdp_status cdp__dump(const cdp__world *m, const char *path) {
     return cdp__fail_peer(CDP_ERR_IO, -1, why, "cannot write the dump %s", path);
 }
 
-/* Writes the dump of a failed group, after all peers were told. Lock held. */
+/* Writes the dump of a failed group, after telling its peers. Lock held. */
 CDP__PRIVATE void cdp__group_dump_failed(cdp_group *g) {
     const cdp_error before = *cdp_last_error();
     char path[1024];
@@ -10941,14 +10967,14 @@ CDP__PRIVATE void cdp__group_dump_failed(cdp_group *g) {
 
 /* ---- >>waits: who keeps whom waiting --------------------------------------------------------- */
 
-/* Knows: operations and messages of all groups, and their places. Promises: waits that last long
-   become events of >>failure, and what that has to ask or to answer becomes messages. May use:
-   failure, state, port, receive. */
+/* Knows: operations and messages of all groups, and their positions. Promises: long waits become
+   events of >>failure, and its questions and answers become messages. May use: failure, state,
+   port, receive. */
 
 #define CDP__EDGES 32u
 #define CDP__WILLS 8u
 
-/* Is a thread inside a call that waits for something of g, or for what is to start after it? */
+/* True if a thread of the program waits for an operation of g, or for one that starts after it. */
 CDP__PRIVATE bool cdp__group_awaited(const cdp_group *g) {
     const cdp_group *x;
     if (g->waiters) return true;
@@ -10957,7 +10983,8 @@ CDP__PRIVATE bool cdp__group_awaited(const cdp_group *g) {
     return false;
 }
 
-/* This rank may take what it waits for from any of several: these waits are of one `set`. */
+/* Reports that a receive from any rank waits for rank p. Its waits for all ranks share one
+   `set`. */
 CDP__PRIVATE void cdp__wait_any_lasts(const cdp_group *g, uint64_t set, const cdp__place *at,
     uint32_t p, uint64_t since_ns, bool caller) {
     cdp__failure_event v;
@@ -10969,12 +10996,12 @@ CDP__PRIVATE void cdp__wait_any_lasts(const cdp_group *g, uint64_t set, const cd
     v.set = set;
     v.since_ns = since_ns;
     v.caller = caller;
-    /* one that cannot be reached, and was never met, has most likely left before */
+    /* a peer that was never reached has most likely left before */
     v.left = g->streams[p].left || (g->peers[p].lost && !cdp__peer_used(g, p));
     (void)cdp__failure_step(&g->w->failure, &v);
 }
 
-/* `compare`: the peer is to know what this rank calls. */
+/* Reports a long wait for `peer`. `compare`: send it this rank's calls, too. */
 CDP__PRIVATE void cdp__wait_lasts(
     cdp_group *g, const cdp__place *at, uint32_t peer, uint64_t since_ns, bool compare) {
     cdp__failure_event v;
@@ -10989,7 +11016,7 @@ CDP__PRIVATE void cdp__wait_lasts(
     (void)cdp__failure_step(&g->w->failure, &v);
 }
 
-/* A channel has come to this place. */
+/* Reports that a channel has reached this position. */
 CDP__PRIVATE void cdp__wait_over(cdp_group *g, uint64_t channel, uint64_t seq, uint32_t round) {
     cdp__failure_event v;
     memset(&v, 0, sizeof v);
@@ -11001,7 +11028,7 @@ CDP__PRIVATE void cdp__wait_over(cdp_group *g, uint64_t channel, uint64_t seq, u
     (void)cdp__failure_step(&g->w->failure, &v);
 }
 
-/* A rank that takes part again has not left because of a failure. */
+/* A rank that takes part in a new operation did not leave because of a failure. */
 CDP__PRIVATE void cdp__rank_goes_on(cdp__world *w, uint32_t rank, uint64_t begun_ns) {
     cdp__failure_event v;
     memset(&v, 0, sizeof v);
@@ -11020,7 +11047,7 @@ CDP__PRIVATE void cdp__group_goes_on(cdp_group *g, uint64_t begun_ns) {
     }
 }
 
-/* The calls of a group up to number `seq`, for others to compare. */
+/* Adds the calls of the group up to number `seq`, which the receiver compares with its own. */
 CDP__PRIVATE void cdp__wait_calls(const cdp__world *w, cdp__wait_message *m) {
     const cdp_group *g = cdp__group_of_channel(w, m->at.channel);
     uint64_t seq = m->at.seq;
@@ -11059,14 +11086,14 @@ CDP__PRIVATE void cdp__world_answer(cdp__world *w) {
     w->failure.outbox = false;
 }
 
-/* An operation or a message is done: ranks that wait for something else learn that this one does
-   not wait any more. */
+/* An operation or a message is done: ranks that wait for this one receive the new end of the
+   chain. */
 CDP__PRIVATE void cdp__wait_done(cdp_group *g, uint64_t channel, uint64_t next_seq) {
     cdp__wait_over(g, channel, next_seq, 0);
     cdp__world_answer(g->w);
 }
 
-/* Read from all ranks: they may ask. */
+/* Reads from all ranks, for their WAIT and ENDPOINT messages. */
 CDP__PRIVATE void cdp__world_listen(cdp__world *w) {
     const cdp_transport *t = &w->transport;
     uint32_t p;
@@ -11081,7 +11108,7 @@ CDP__PRIVATE void cdp__world_listen(cdp__world *w) {
     }
 }
 
-/* Rank `peer` of the world waits for something of this group at `at`: has this rank done it? */
+/* True if this rank has already sent what rank `peer` of the world waits for at `at`. */
 CDP__PRIVATE bool cdp__group_passed(const cdp_group *g, uint32_t peer, const cdp__place *at) {
     const cdp__exec *x = &g->exec;
     uint32_t i;
@@ -11111,11 +11138,11 @@ CDP__PRIVATE bool cdp__world_passed(const cdp__world *w, int32_t peer, const cdp
 
 /* ---- >>telling: a failure is passed on to the peers ------------------------------------------ */
 
-/* Knows: groups that have failed, and their streams. Promises: every peer that can be told in time
-   has the record, behind whatever was half sent; what peers still send is read, so that no reset
-   overtakes it. May use: failure-records, state, send, receive. */
+/* Knows: groups that have failed, and their streams. Promises: every peer that can be reached in
+   time receives the record, after any half-sent message; messages of peers are read until then,
+   so that no reset overtakes the record. May use: failure-records, state, send, receive. */
 
-/* The group is broken: every peer that it has exchanged something with is told. */
+/* Breaks the group, and prepares a FAILURE for every peer that it has exchanged messages with. */
 CDP__PRIVATE void cdp__group_publish(cdp_group *g, const cdp__failure_record *r) {
     const uint64_t now = cdp__now(g->os);
     const uint64_t share_ms = cdp__failure_share_ns(r, CDP__TELL_MS) / CDP__MS;
@@ -11127,7 +11154,8 @@ CDP__PRIVATE void cdp__group_publish(cdp_group *g, const cdp__failure_record *r)
     for (p = 0; p < g->desc.world_size; ++p) {
         cdp__peer *peer = &g->peers[p];
         if (p == g->desc.rank) continue;
-        /* of a smaller group nobody else tells */
+        /* in a group of some ranks all peers are told: the transport only reports failures of
+           the world */
         peer->used =
             cdp__peer_used(g, p) || cdp__group_linked(g, p) || g->channel != CDP__WORLD_CHANNEL;
         peer->tell = peer->used;
@@ -11143,7 +11171,7 @@ CDP__PRIVATE void cdp__group_publish(cdp_group *g, const cdp__failure_record *r)
     cdp__log(&g->desc.logger, CDP_LOG_DEBUG, g->desc.rank, "%s", g->error.text);
 }
 
-/* Ranks that are not in the group learn why this one may leave soon: its last will. */
+/* Sends the record to ranks outside the group, as this rank's last will: it may leave soon. */
 CDP__PRIVATE void cdp__group_send_will(cdp_group *g) {
     const cdp_transport *t = &g->w->transport;
     cdp__head h;
@@ -11163,23 +11191,22 @@ CDP__PRIVATE void cdp__group_send_will(cdp_group *g) {
     }
 }
 
-/* Once something has failed, payload does not matter any more: what still arrives is dropped, up
-   to the FAILURE that may follow. Reading it has a second use: a process that ends with unread
-   data resets its connections, and the reset would overtake what it has told the others. */
+/* Reads and drops what p still sends, up to its FAILURE. A process that exits with unread data
+   resets its connections, and that reset could overtake the FAILURE that it has sent. */
 CDP__PRIVATE void cdp__group_drain(cdp_group *g, uint32_t p) {
     if (!g->peers[p].heard && cdp__port_pump(g->w, g->streams[p].peer, NULL) < 0)
         g->peers[p].heard = true;
 }
 
-/* While a failure here is being settled: has a peer sent the reason why it left? */
+/* While a failure settles: reads from all peers, which may have sent the cause. */
 CDP__PRIVATE void cdp__group_hear(cdp_group *g) {
     uint32_t p;
     for (p = 0; p < g->desc.world_size && g->health == CDP__SETTLING; ++p)
         if (cdp__peer_used(g, p)) cdp__group_drain(g, p);
 }
 
-/* Until it is sent, or the transport takes no more: only then does the transport say when there is
-   room again. */
+/* Sends the rest of a message, until the transport accepts no more: only then does the transport
+   report new room. */
 CDP__PRIVATE int64_t cdp__group_finish_one(cdp__world *w, cdp__stream *s, cdp__transfer *t) {
     uint64_t moved;
     int64_t r;
@@ -11190,10 +11217,9 @@ CDP__PRIVATE int64_t cdp__group_finish_one(cdp__world *w, cdp__stream *s, cdp__t
     return r;
 }
 
-/* A message of this group to p is half sent: it is finished with its true bytes, since the
-   receiver may need nothing more than those to complete its operation. The bytes are there: a
-   work that failed is reported as PENDING until telling has ended, so their memory still belongs
-   to the library. > 0: finished, or there is none. */
+/* Completes a half-sent message of this group to p with its true bytes, because the receiver's
+   operation may need only these. The buffer is still valid: failed works stay PENDING until
+   telling has ended. > 0: complete, or there was none. */
 CDP__PRIVATE int64_t cdp__group_finish(cdp_group *g, uint32_t p) {
     cdp__stream *s = &g->streams[p];
     cdp__exec *x = &g->exec;
@@ -11207,7 +11233,7 @@ CDP__PRIVATE int64_t cdp__group_finish(cdp_group *g, uint32_t p) {
     return g->w->ports[s->peer].tx_stream == s && r > 0 ? 0 : r;
 }
 
-/* The same for messages between two ranks. */
+/* The same for half-sent messages of flows. */
 CDP__PRIVATE int64_t cdp__flows_finish(cdp_group *g, uint32_t p) {
     const uint32_t peer = g->streams[p].peer;
     cdp__flow *flow;
@@ -11221,14 +11247,14 @@ CDP__PRIVATE int64_t cdp__flows_finish(cdp_group *g, uint32_t p) {
     return r;
 }
 
-/* Pass the failure on to p. */
+/* Sends the FAILURE to p. */
 CDP__PRIVATE void cdp__group_tell(cdp_group *g, uint32_t p) {
     cdp__stream *s = &g->streams[p];
     cdp__head h;
     int64_t r = cdp__group_finish(g, p);
     if (r > 0) r = cdp__flows_finish(g, p);
     if (r < 0) {
-        g->peers[p].heard = true; /* it cannot be told any more */
+        g->peers[p].heard = true; /* p is lost: there is nothing more to send or to wait for */
         g->peers[p].tell = false;
     }
     if (r <= 0) return;
@@ -11243,7 +11269,7 @@ CDP__PRIVATE void cdp__group_tell(cdp_group *g, uint32_t p) {
     (void)cdp__port_flush(g->w, s->peer);
 }
 
-/* Is what p is to be told still on its way? */
+/* True while the FAILURE for p is not sent completely. */
 CDP__PRIVATE bool cdp__group_telling_peer(cdp_group *g, uint32_t p) {
     const uint32_t peer = g->streams[p].peer;
     if (g->peers[p].tell) cdp__group_tell(g, p);
@@ -11252,22 +11278,22 @@ CDP__PRIVATE bool cdp__group_telling_peer(cdp_group *g, uint32_t p) {
         && g->w->ports[peer].control_at != g->w->ports[peer].control_used;
 }
 
-/* True while there is time, and some peer has not been told, or might still answer with its own
-   FAILURE (which empties the connection, see cdp__group_drain). An answer comes at once or not at
-   all: it is awaited for CDP__ANSWER_MS only. */
+/* True while there is time and a peer has not received the FAILURE, or may still answer with its
+   own one (reading it empties the connection, see cdp__group_drain). Peers answer at once or
+   never, so answers are awaited for CDP__ANSWER_MS only. */
 CDP__PRIVATE bool cdp__group_tell_all(cdp_group *g, uint64_t now) {
     bool more = false;
     uint32_t p;
     if (now >= g->answer_ns)
-        g->answer_ns = 0; /* over, and seen to be: until then it is a deadline */
+        g->answer_ns = 0; /* over: answer_ns must not be a deadline any longer */
     for (p = 0; p < g->desc.world_size && now < g->settle_ns; ++p) {
         cdp__peer *peer = &g->peers[p];
-        /* it has just come */
+        /* connected only now */
         if (p != g->desc.rank && !peer->used && cdp__group_linked(g, p))
             peer->used = peer->tell = true;
         if (peer->used) cdp__group_drain(g, p);
     }
-    /* after all of them, since what one says may correct what the others are told */
+    /* a second loop, because a record that was just read may correct the one to be sent */
     for (p = 0; p < g->desc.world_size && now < g->settle_ns; ++p) {
         const cdp__peer *peer = &g->peers[p];
         if (!peer->used) continue;
@@ -11278,11 +11304,11 @@ CDP__PRIVATE bool cdp__group_tell_all(cdp_group *g, uint64_t now) {
 
 /* ---- >>failing: how a failure becomes an error on all ranks ---------------------------------- */
 
-/* Knows: groups, streams. Promises: what happens here becomes events of >>failure, and what that
-   decides becomes errors and messages; every group that failed says why within a bounded time. It
-   decides nothing itself. May use: failure, state, exec, stream, message. */
+/* Knows: groups, streams. Promises: local failures become events of >>failure, and its decisions
+   become errors and messages; every failed group reports its cause within a bounded time. This
+   section decides nothing itself. May use: failure, state, exec, stream, message. */
 
-/* A record of what this rank saw: `e` has status, peer, errno and the bare text. */
+/* Makes a record of what this rank saw; `e` has status, peer, errno and a text without a prefix. */
 CDP__PRIVATE void cdp__record_make(const cdp_group *g, cdp__failure_record *r, const cdp_error *e) {
     memset(r, 0, sizeof *r);
     r->status = e->status;
@@ -11296,7 +11322,7 @@ CDP__PRIVATE void cdp__record_make(const cdp_group *g, cdp__failure_record *r, c
     cdp__format(r->text, sizeof r->text, "%s", e->text);
 }
 
-/* What this rank was doing. */
+/* Adds the call and the round of this rank to the record. */
 CDP__PRIVATE void cdp__record_call(
     cdp__failure_record *r, const cdp__head *call, uint32_t round, uint32_t rounds) {
     r->call = cdp__fingerprint_of(call);
@@ -11305,7 +11331,8 @@ CDP__PRIVATE void cdp__record_call(
     r->rounds = rounds;
 }
 
-/* Do what the transition function has decided for the group `top` and all that fail with it. */
+/* Carries out the decision of the transition function for `top` and all groups that fail with
+   it. */
 CDP__PRIVATE void cdp__domain_act(cdp_group *top, uint32_t what) {
     const cdp__failure_record *r = &top->domain.record;
     const bool here = r->observer == (int32_t)top->w->rank, again = top->health == CDP__FAILED;
@@ -11340,8 +11367,8 @@ CDP__PRIVATE void cdp__domain_step(
 
 CDP__PRIVATE bool cdp__world_told_first(cdp__world *w);
 
-/* A lost rank may have left because of an earlier failure. The first rank that publishes what it
-   saw knows that there is none. */
+/* A lost rank may have left because of an earlier failure. So this rank offers its record to the
+   transport: if that becomes the first record, no rank knows an earlier failure. */
 CDP__PRIVATE void cdp__group_offer(cdp_group *g) {
     const cdp_transport *t = &g->w->transport;
     const cdp__failure_record *r = &g->domain.record;
@@ -11352,20 +11379,20 @@ CDP__PRIVATE void cdp__group_offer(cdp_group *g) {
     t->failure.publish(t->self, g->cause, g->cause_bytes);
 }
 
-/* This rank saw a failure of g. What happens to a group with a parent is settled by the parent.
-   `late`: a deadline of g has passed. Only that is taken back if what is late completes: a timeout
-   that a function of the caller returns is none of the group's. */
+/* Reports a failure of g that this rank saw to the group that settles it (g or its parent).
+   `late`: a deadline of g has passed. Only such a failure is undone if the late operation
+   completes; a timeout that a callback of the program returns is not. */
 CDP__PRIVATE void cdp__group_see(
     cdp_group *g, const cdp__failure_record *r, const cdp_error *e, bool late) {
     cdp_group *top = cdp__group_top(g);
-    /* what needs no second opinion overrides what is still being settled */
+    /* a failure that needs no settling overrides one that is being settled */
     const bool sure = r->status != CDP_ERR_PEER_LOST && r->status != CDP_ERR_TIMEOUT;
     const cdp__failure_state most = sure ? CDP__FAILURE_SETTLING : CDP__FAILURE_HEALTHY;
-    /* what is late goes on while its cause is being found out, unless the caller broke the group */
+    /* a late operation goes on while its cause is settled, unless the caller broke the group */
     const bool stops = !late || top->broken_by_caller;
     if (g->health == CDP__FAILED || (g->health == CDP__SETTLING && !sure)) return;
     if (stops) g->health = CDP__SETTLING;
-    /* a deadline of `top` or of another part of it has passed: nothing takes that back now */
+    /* a deadline is being settled as well: its operation cannot undo this failure */
     if (stops && top->domain.state == CDP__FAILURE_SETTLING) top->health = CDP__SETTLING;
     if (top->domain.state > most) return;
     if (top->channel == CDP__WORLD_CHANNEL && cdp__world_told_first(g->w)) return;
@@ -11389,7 +11416,7 @@ CDP__PRIVATE void cdp__group_fail_last(cdp_group *g) {
     cdp__group_fail(g, cdp_last_error(), false);
 }
 
-/* The caller breaks the group: that overrides a cause that is not settled yet. */
+/* The caller breaks the group. This overrides a cause that is still being settled. */
 CDP__PRIVATE void cdp__group_break_for(cdp_group *g, const cdp_error *e) {
     cdp_group *top = cdp__group_top(g);
     cdp__failure_record r;
@@ -11421,13 +11448,13 @@ CDP__PRIVATE void cdp__group_late(
     r.moved = t->moved;
     r.expected = t->bytes;
     r.sending = !t->receive;
-    r.text[0] = 0; /* it is made of these */
+    r.text[0] = 0; /* the text is made from the fields above */
     cdp__group_see(g, &r, &e, true);
 }
 
 CDP__PRIVATE void cdp__group_dump_failed(cdp_group *g);
 
-/* Rank `from` of the world says that a group has failed, here or elsewhere. */
+/* Handles a failure record of rank `from` of the world, of a group of this rank or another one. */
 CDP__PRIVATE void cdp__world_told(cdp__world *w, uint32_t from, const cdp__failure_record *r) {
     cdp_group *g = cdp__group_of_channel(w, r->domain);
     cdp__failure_event v;
@@ -11449,11 +11476,11 @@ CDP__PRIVATE void cdp__world_told(cdp__world *w, uint32_t from, const cdp__failu
     cdp__domain_act(g, cdp__failure_step(&w->failure, &v));
 }
 
-/* The record that the transport keeps of the first failure; `guess`: also one of no group, which
-   is a guess. What is known now: */
+/* Result of reading the first failure record of all ranks, which some transports store. `guess`:
+   also accept a record without a group, which the transport only guessed. */
 typedef enum cdp__known_first {
     CDP__FIRST_NONE,
-    CDP__FIRST_NEWS, /* it came from another rank, and has been taken */
+    CDP__FIRST_NEWS, /* it came from another rank and was handled */
     CDP__FIRST_OWN   /* this rank's own is the first */
 } cdp__known_first;
 
@@ -11475,8 +11502,8 @@ CDP__PRIVATE bool cdp__world_told_first(cdp__world *w) {
     return cdp__world_read_first(w, false) == CDP__FIRST_NEWS;
 }
 
-/* A rank that does not answer, or refuses to be connected, may not have finished starting: then the
-   transport may know what it waits for. */
+/* A named rank that does not answer or refuses connections may still be starting: asks the
+   transport which rank it waits for. */
 CDP__PRIVATE void cdp__group_ask_starting(cdp_group *g) {
     const cdp_transport *t = &g->w->transport;
     const cdp__failure_record *r = &g->domain.record;
@@ -11500,7 +11527,7 @@ CDP__PRIVATE void cdp__group_ask_starting(cdp_group *g) {
     (void)cdp__failure_step(&g->w->failure, &v);
 }
 
-/* SETTLING: has somebody left word of an earlier cause? */
+/* Called while SETTLING: looks for an earlier cause. */
 CDP__PRIVATE void cdp__group_settle(cdp_group *g) {
     const bool lost = g->domain.record.status == CDP_ERR_PEER_LOST;
     bool sure = false;
@@ -11525,7 +11552,8 @@ CDP__PRIVATE void cdp__channel_failed(
         p = cdp_rank_of_world(g, peer);
         CDP_ASSERT(p < g->desc.world_size);
         g->peers[p].used = true;
-        g->peers[p].heard = good && r.status != CDP_ERR_TIMEOUT; /* else it may learn more */
+        /* after its timeout a peer may still send a correction */
+        g->peers[p].heard = good && r.status != CDP_ERR_TIMEOUT;
     }
     if (good) {
         cdp__world_told(w, peer, &r);
@@ -11536,7 +11564,8 @@ CDP__PRIVATE void cdp__channel_failed(
     }
 }
 
-/* `theirs` came from p where this rank expected something of `call`: this thread's last error. */
+/* `theirs` came from p where this rank expected a message of `call`: sets this thread's last
+   error. */
 CDP__PRIVATE void cdp__group_mismatch(
     const cdp_group *g, uint32_t p, const cdp__head *call, const cdp__head *theirs) {
     const uint32_t other = cdp__world_rank(g, p);
@@ -11554,7 +11583,8 @@ CDP__PRIVATE void cdp__group_mismatch(
             other, there);
 }
 
-/* The call that this rank compares with `theirs`: its own of that number, if it is remembered. */
+/* This rank's own call to compare with `theirs`: the one with the same number, if still
+   recorded. */
 CDP__PRIVATE const cdp__head *cdp__group_call_like(const cdp_group *g, const cdp__head *theirs) {
     const cdp__head *past = &cdp__past_at(g, theirs->seq)->call;
     return past->seq == theirs->seq ? past : &g->exec.task.call;
@@ -11576,14 +11606,13 @@ CDP__PRIVATE void cdp__group_odd(cdp_group *g, uint32_t p, const cdp__head *thei
     cdp__group_see(g, &r, &e, false);
 }
 
-/* Does this header belong to a call that this rank has come to, and calls otherwise? */
+/* True if the header belongs to an operation that this rank has begun, and names another call. */
 CDP__PRIVATE bool cdp__group_differs(const cdp_group *g, const cdp__head *h) {
     return h->seq <= g->exec.task.call.seq && !cdp__same_call(&cdp__past_at(g, h->seq)->call, h);
 }
 
-/* The transport gave p up (the reason is this thread's last error). What p had said before, if
-   anything, is the better explanation: a FAILURE has been taken already; a call that is not ours
-   lies where it can be looked at. */
+/* The transport has lost p (the reason is this thread's last error). A mismatching call that p
+   sent before is the better explanation; a FAILURE would have been handled already. */
 CDP__PRIVATE void cdp__group_lost(cdp_group *g, uint32_t p) {
     const cdp_error e = *cdp_last_error();
     cdp__head h;
@@ -11593,9 +11622,8 @@ CDP__PRIVATE void cdp__group_lost(cdp_group *g, uint32_t p) {
     cdp__group_fail(g, &e, false);
 }
 
-/* A rank reads from those that it needs something of now. Others may have failed and said so, or
-   called something else: look at what they sent. The world does so only when it waits for long:
-   it hears of failures from the store, or from the hub. */
+/* Reads from peers that this rank does not wait for: they may have failed, or made another call.
+   The world's group calls this only during long waits: its transport reports failures. */
 CDP__PRIVATE bool cdp__group_listen(cdp_group *g) {
     uint32_t p;
     for (p = 0; p < g->desc.world_size && g->health == CDP__HEALTHY; ++p) {
@@ -11613,7 +11641,8 @@ CDP__PRIVATE bool cdp__group_listen(cdp_group *g) {
     return g->health != CDP__HEALTHY;
 }
 
-/* A rank that waits has called something else than this one: it waits in vain. */
+/* Compares the calls in a WAIT with this rank's own. True if they differ: the sender waits in
+   vain, and the group fails. */
 CDP__PRIVATE bool cdp__world_differs(cdp__world *w, uint32_t peer, const cdp__wait_message *m) {
     cdp_group *g = cdp__group_of_channel(w, m->at.channel);
     uint32_t i, p;
@@ -11654,14 +11683,14 @@ CDP__PRIVATE bool cdp__world_note(
         v.passed = cdp__world_passed(w, answer.end.last.waiter, &answer.end.last.at);
     }
     (void)cdp__failure_step(&w->failure, &v);
-    return true; /* it is answered when nothing moves any more: see cdp__group_waits() */
+    return true; /* answered when nothing moves any more: see cdp__group_waits() */
 }
 
-/* The group has failed: are peers still being told? */
+/* The group has failed. True while its peers are still being told. */
 CDP__PRIVATE bool cdp__group_telling(cdp_group *g, uint64_t now) {
     if (g->settle_ns == CDP__NEVER) return false;
     if (cdp__group_tell_all(g, now)) return true;
-    g->settle_ns = CDP__NEVER; /* Peers that did not take the record until now do not get it. */
+    g->settle_ns = CDP__NEVER; /* peers that have not accepted the record by now do not get it */
     cdp__group_dump_failed(g);
     if (!g->parent) cdp__domain_step(g, CDP__FAILURE_DELIVERED, NULL, false);
     return false;
@@ -11669,10 +11698,11 @@ CDP__PRIVATE bool cdp__group_telling(cdp_group *g, uint64_t now) {
 
 /* ---- >>flows: messages from one rank to another ---------------------------------------------- */
 
-/* Knows: groups, transfers. Promises: the k-th send with a tag meets the k-th receive; tags are
-   independent of each other and of collectives. May use: transfer, stream, port, failing, state. */
+/* Knows: groups, transfers. Promises: the k-th send with a tag matches the k-th receive; tags
+   are independent of each other and of collectives. May use: transfer, stream, port, failing,
+   state. */
 
-/* Something ended that another caller may wait for. */
+/* A work has ended: wakes other callers, which may wait for it. */
 CDP__PRIVATE void cdp__group_ended(cdp_group *g) {
     ++g->w->ended;
     if (g->w->callers > 1) g->os->threads.cond_broadcast(g->os->user, g->w->cond);
@@ -11680,7 +11710,7 @@ CDP__PRIVATE void cdp__group_ended(cdp_group *g) {
 
 #ifndef CDP_NO_MESSAGES
 
-/* All messages of a group with one tag are one channel. */
+/* The channel of all messages of a group with one tag. */
 CDP__PRIVATE uint64_t cdp__message_channel(const cdp_group *g, uint32_t tag) {
     uint8_t id[12];
     cdp__put_u64(id, g->channel);
@@ -11688,13 +11718,13 @@ CDP__PRIVATE uint64_t cdp__message_channel(const cdp_group *g, uint32_t tag) {
     return cdp__hash(CDP__HASH_START, id, sizeof id) | 2;
 }
 
-/* The flow, if this rank has used it already. */
+/* Returns the flow, or NULL if this rank has not used it yet. */
 CDP__PRIVATE cdp__flow *cdp__flow_find(const cdp_group *g, uint32_t rank, uint32_t tag) {
     cdp__stream *s = cdp__stream_find(g->w, cdp__message_channel(g, tag), cdp__world_rank(g, rank));
     return s && !s->unexpected ? (cdp__flow *)s : NULL;
 }
 
-/* A new flow of a channel to a rank of g. NULL: out of memory. */
+/* A new flow from a channel to a rank of g. NULL: out of memory. */
 CDP__PRIVATE cdp__flow *cdp__flow_make(
     cdp_group *g, uint64_t channel, uint32_t rank, uint32_t tag) {
     const uint32_t peer = cdp__world_rank(g, rank);
@@ -11720,8 +11750,7 @@ CDP__PRIVATE cdp__flow *cdp__flow_make(
     return flow;
 }
 
-/* The flow of messages with this tag, made when it is used for the first time. NULL: out of
-   memory. */
+/* The flow of messages with this tag, created on first use. NULL: out of memory. */
 CDP__PRIVATE cdp__flow *cdp__flow_open(cdp_group *g, uint32_t rank, uint32_t tag) {
     const uint64_t channel = cdp__message_channel(g, tag);
     cdp__stream *s = cdp__stream_find(g->w, channel, cdp__world_rank(g, rank));
@@ -11761,7 +11790,7 @@ CDP__PRIVATE cdp__post *cdp__post_new(cdp_group *g) {
     return post;
 }
 
-/* A free post, the one that was free longest; NULL: out of memory. */
+/* Takes the post that was free longest. NULL: out of memory. */
 CDP__PRIVATE cdp__post *cdp__post_take(cdp_group *g) {
     cdp__post *post = g->free_posts;
     if (post) {
@@ -11785,7 +11814,7 @@ CDP__PRIVATE void cdp__post_free(cdp_group *g, cdp__post *post) {
     g->last_free_post = post;
 }
 
-/* Its work has ended, well or by being cancelled. */
+/* The work of the post has ended, completed or cancelled: returns it to the pool. */
 CDP__PRIVATE void cdp__post_give(cdp_group *g, cdp__post *post, bool cancelled) {
     post->cancelled = post->cancelled << 1 | (cancelled ? 1u : 0u);
     ++post->use;
@@ -11793,7 +11822,7 @@ CDP__PRIVATE void cdp__post_give(cdp_group *g, cdp__post *post, bool cancelled) 
     cdp__post_free(g, post);
 }
 
-/* Does the pool have room for `n` posts? */
+/* Makes room for `n` posts in the pool. False: out of memory. */
 CDP__PRIVATE bool cdp__posts_reserve(cdp_group *g, uint32_t n) {
     if (n > 1u << CDP__POST_INDEX) return false;
     while (g->post_count < n) {
@@ -11817,8 +11846,8 @@ CDP__PRIVATE void cdp__post_begin(cdp__flow *flow, cdp__post *post, bool receive
     x->elem = elem;
     x->piece_bytes = flow->g->desc.piece_bytes;
     x->expose_bytes = flow->g->desc.expose_bytes;
-    /* Up to the window, a message leaves before the receiver asks for it; it has asked for a body
-       that a channel offered, and for one that may wait. */
+    /* messages that fit the window are sent before the receiver asks, so only longer ones are
+       exposed; offered bodies and rendezvous sends wait for the receiver anyway */
     if (!post->rendezvous && !flow->owner)
         x->expose_bytes = cdp__max(x->expose_bytes, CDP__WINDOW + 1);
     post->begun = true;
@@ -11828,7 +11857,7 @@ CDP__PRIVATE void cdp__post_begin_if(cdp__flow *flow, cdp__post *post, bool rece
     if (!post->begun) cdp__post_begin(flow, post, receive);
 }
 
-/* What is remembered of a message, beside what is remembered of operations. */
+/* Records a message, in a list separate from that of operations. */
 CDP__PRIVATE void cdp__post_remember(cdp_group *g, const cdp__post *post, uint64_t end_ns) {
     const uint32_t me = g->w->rank, peer = post->x.s->peer;
     cdp__past *past;
@@ -11870,7 +11899,7 @@ CDP__PRIVATE void cdp__post_see(cdp__flow *flow, const cdp__post *post) {
     cdp__group_see(flow->g, &r, &e, false);
 }
 
-/* The reason is this thread's last error. */
+/* The message failed; the reason is this thread's last error. */
 CDP__PRIVATE void cdp__post_fail(cdp__flow *flow, const cdp__post *post) {
     if (flow->failed) {
         flow->failed(flow);
@@ -11879,7 +11908,7 @@ CDP__PRIVATE void cdp__post_fail(cdp__flow *flow, const cdp__post *post) {
     cdp__post_see(flow, post);
 }
 
-/* A receive of up to so many elements learns how many there are. */
+/* A receive of up to call.count elements adopts the true count of the message. */
 CDP__PRIVATE bool cdp__post_accept(cdp__post *post) {
     cdp__transfer *x = &post->x;
     const cdp__head *h = &x->theirs;
@@ -11889,7 +11918,7 @@ CDP__PRIVATE bool cdp__post_accept(cdp__post *post) {
     return true;
 }
 
-/* Something else came than this receive expects. True: it fits after all. */
+/* The header differs from what this receive expects. True: the receive accepts it after all. */
 CDP__PRIVATE bool cdp__post_odd(cdp__flow *flow, cdp__post *post) {
     cdp__transfer *x = &post->x;
     const cdp__head *h = &x->theirs;
@@ -11911,7 +11940,7 @@ CDP__PRIVATE bool cdp__post_odd(cdp__flow *flow, cdp__post *post) {
     return false;
 }
 
-/* Let the first send or receive of a flow advance. True when something moved. */
+/* Advances the first send or receive of a flow. True if something moved. */
 CDP__PRIVATE bool cdp__flow_move(cdp__flow *flow, uint32_t way) {
     cdp_group *g = flow->g;
     bool any = false;
@@ -11934,7 +11963,7 @@ CDP__PRIVATE bool cdp__flow_move(cdp__flow *flow, uint32_t way) {
     return any;
 }
 
-/* Sends go first: others may wait for them. */
+/* Advances all flows. Sends are polled first, because peers may wait for them. */
 CDP__PRIVATE cdp__advance cdp__flows_poll(cdp_group *g) {
     cdp__flow **at = &g->active_flows;
     bool any = false;
@@ -11942,7 +11971,7 @@ CDP__PRIVATE cdp__advance cdp__flows_poll(cdp_group *g) {
         cdp__flow *flow = *at;
         if (cdp__flow_move(flow, 0)) any = true;
         if (cdp__flow_move(flow, 1)) any = true;
-        while (*at != flow) /* another one became active: it stands in front */
+        while (*at != flow) /* a flow that became active meanwhile was inserted in front */
             at = &(*at)->next_active;
         if (flow->first[0] || flow->first[1]) {
             at = &flow->next_active;
@@ -11958,7 +11987,7 @@ CDP__PRIVATE cdp__advance cdp__flows_poll(cdp_group *g) {
     return any ? CDP__MOVED : CDP__BLOCKED;
 }
 
-/* The deadline of a message has passed: the group fails, and this says true. */
+/* True if the deadline of a message has passed: then the group fails. */
 CDP__PRIVATE bool cdp__flows_due(cdp_group *g, uint64_t now) {
     cdp__flow *flow;
     uint32_t way;
@@ -11976,7 +12005,8 @@ CDP__PRIVATE bool cdp__flows_due(cdp_group *g, uint64_t now) {
     return false;
 }
 
-/* Nothing moves: what peers say that nothing is wanted from may be a failure. */
+/* Called when nothing moves: reads from peers that this rank only sends to, because they may
+   have failed. */
 CDP__PRIVATE cdp__advance cdp__flows_stuck(cdp_group *g, uint64_t now) {
     cdp__flow *flow;
     if (now < g->listen_ns) return CDP__BLOCKED;
@@ -12007,7 +12037,7 @@ CDP__PRIVATE void cdp__flow_waits(cdp__flow *flow) {
     }
 }
 
-/* All of them. Returns after how long to look again. */
+/* Updates the wait records of all flows. Returns after which time to do that again. */
 CDP__PRIVATE uint64_t cdp__flows_waits(cdp_group *g) {
     uint64_t period = CDP__NEVER;
     cdp__flow *flow;
@@ -12021,7 +12051,7 @@ CDP__PRIVATE uint64_t cdp__flows_waits(cdp_group *g) {
     return period;
 }
 
-/* A send or a receive joins the queue of its flow. Lock held. */
+/* Appends a send or a receive to the queue of its flow. Lock held. */
 CDP__PRIVATE cdp_status cdp__flow_post(cdp__flow *flow, const cdp_transfer *t,
     void (*done)(void *, uint64_t, uint64_t), void *user, cdp_work *out) {
     const uint32_t way = t->receive ? 1 : 0;
@@ -12073,7 +12103,7 @@ CDP__PRIVATE cdp_status cdp__flow_post(cdp__flow *flow, const cdp_transfer *t,
     return CDP_OK;
 }
 
-/* Has any of it been sent or received? */
+/* True if any bytes of the message were sent or received. */
 CDP__PRIVATE bool cdp__post_moved(const cdp__flow *flow, const cdp__post *post, uint32_t way) {
     const cdp__stream *s = &flow->s;
     if (!post->begun || flow->first[way] != post) return false;
@@ -12083,7 +12113,8 @@ CDP__PRIVATE bool cdp__post_moved(const cdp__flow *flow, const cdp__post *post, 
     return s->body_left || s->early_used;
 }
 
-/* Take a message out of its queue when none of it has moved. Those behind it move up. Lock held. */
+/* Cancels a message of which no bytes have moved: removes it from its queue. Later messages move
+   up. Lock held. */
 CDP__PRIVATE cdp_status cdp__post_cancel(cdp_group *g, uint64_t seq) {
     cdp__post *post = g->posts[seq & ((1u << CDP__POST_INDEX) - 1)];
     cdp__flow *flow = (cdp__flow *)post->x.s;
@@ -12107,27 +12138,29 @@ CDP__PRIVATE cdp_status cdp__post_cancel(cdp_group *g, uint64_t seq) {
     return CDP_OK;
 }
 
-/* Whether a message has come from rank p that no receive waits for. */
+/* True if a message from rank p has arrived that no posted receive will take. */
 CDP__PRIVATE bool cdp__flow_peek(const cdp_group *g, uint32_t p, uint32_t tag, cdp__head *h) {
     const uint64_t channel = cdp__message_channel(g, tag);
     cdp__stream *s = cdp__stream_find(g->w, channel, cdp__world_rank(g, p));
     cdp__stream none;
     if (s && !s->unexpected && ((cdp__flow *)s)->first[1]) return false;
     if (s) return cdp__stream_peek(g->w, s, h);
-    /* the first message of a stream may lie in a slot, where no stream is needed */
+    /* a message in a slot can be found without a stream */
     memset(&none, 0, sizeof none);
     none.channel = channel;
     none.peer = cdp__world_rank(g, p);
     return cdp__stream_peek(g->w, &none, h);
 }
 
-/* Its sends and receives end, and nobody is told; their memory is the caller's again. Lock held. */
+/* Ends all sends and receives of a flow without notifying the peer; the caller owns their memory
+   again. Lock held. */
 CDP__PRIVATE void cdp__flow_stop(cdp__flow *flow) {
     cdp_group *g = flow->g;
     cdp__port *port = &g->w->ports[flow->s.peer];
     uint32_t way;
     if (port->tx_stream == &flow->s) {
-        /* the receiver may need nothing more than these bytes; after a failure they are not ours */
+        /* complete a half-sent message, because its receiver may need only these bytes; but
+           after a failure the memory belongs to the caller */
         const cdp__transfer *x = flow->first[0] ? &flow->first[0]->x : NULL;
         if (x && g->health == CDP__HEALTHY)
             cdp__port_keep(g->w, flow->s.peer, x->data ? x->data + x->moved : NULL);
@@ -12144,7 +12177,7 @@ CDP__PRIVATE void cdp__flow_stop(cdp__flow *flow) {
     }
 }
 
-/* A flow ends before its group does. Lock held. */
+/* Removes a flow whose group lives on. Lock held. */
 CDP__PRIVATE void cdp__flow_drop(cdp__flow *flow) {
     cdp_group *g = flow->g;
     cdp__flow **at;
@@ -12160,7 +12193,7 @@ CDP__PRIVATE void cdp__flow_drop(cdp__flow *flow) {
     cdp__free(g->os, flow);
 }
 
-/* Close what is left of a group's messages. Lock held. */
+/* Closes all flows of a group. Lock held. */
 CDP__PRIVATE void cdp__flows_close(cdp_group *g, bool tell) {
     cdp__world *w = g->w;
     uint32_t i;
@@ -12184,7 +12217,7 @@ CDP__PRIVATE void cdp__flows_close(cdp_group *g, bool tell) {
 
 #else
 
-/* Without messages no flow is made, so `active_flows` stays empty. */
+/* In builds without messages no flow exists, so `active_flows` stays empty. */
 CDP__PRIVATE cdp__advance cdp__flows_poll(cdp_group *g) {
     (void)g;
     return CDP__IDLE;
@@ -12219,18 +12252,17 @@ CDP__PRIVATE uint64_t cdp__flows_waits(cdp_group *g) {
 /* ---- >>running: the operations of a group ---------------------------------------------------- */
 
 /* Knows: the queue of a group, its executor. Promises: operations run one after the other, in
-   the order of the calls; each is done, or its group has failed, by its deadline. May use: exec,
-   failing, select, state. */
+   the order of the calls; each completes, or its group has failed, by its deadline. May use:
+   exec, failing, select, state. */
 
-/* A work that is no operation of the queue. One that was not done when its group failed has
-   failed, too. CDP__ALL_WORK: whatever there is to do is one, too. */
+/* Stands for a work that ends when the world has nothing left to do. */
 #define CDP__ALL_WORK UINT64_MAX
 
 CDP__PRIVATE cdp_status cdp__failed_status(const cdp_group *g) {
     return g->health == CDP__FAILED && g->settle_ns == CDP__NEVER ? g->error.status : CDP_PENDING;
 }
 
-/* A place in a pool: is this use of it over? */
+/* The status of use number `use` of a pool entry. */
 CDP__PRIVATE cdp_status cdp__use_look(
     const cdp_group *g, uint64_t now_used, uint64_t use, uint64_t cancelled) {
     if (now_used == use) return cdp__failed_status(g);
@@ -12252,12 +12284,13 @@ CDP__PRIVATE cdp_status cdp__post_look(const cdp_group *g, uint64_t seq) {
 
 CDP__PRIVATE cdp_status cdp__device_look(const cdp_group *g, uint64_t seq) {
     cdp_status st = CDP_PENDING;
-    if (g->health == CDP__FAILED) return g->error.status; /* whoever waits hears why */
+    /* a thread that waits receives the cause */
+    if (g->health == CDP__FAILED) return g->error.status;
     if (cdp__backend_of(g)) st = g->backend->wait(g->backend->self, seq & ~CDP__DEVICE_BIT, 0);
     return st == CDP_OK ? st : CDP_PENDING;
 }
 
-/* Was this work ever started here? */
+/* True if this work was started in this group. */
 CDP__PRIVATE bool cdp__work_exists(const cdp_group *g, uint64_t seq) {
     if (seq & CDP__PEND_BIT) {
         const uint64_t use = seq >> 16 & ((1ull << 47) - 1), index = seq & 0xffff;
@@ -12265,7 +12298,7 @@ CDP__PRIVATE bool cdp__work_exists(const cdp_group *g, uint64_t seq) {
         if (!s || index >= g->desc.max_pending) return false;
         return use < s->use || (use == s->use && s->kind != CDP__PEND_FREE);
     }
-    if (seq & CDP__DEVICE_BIT) return true; /* the backend knows */
+    if (seq & CDP__DEVICE_BIT) return true; /* only the backend can tell */
     if (seq & CDP__POST_BIT) {
         const uint64_t index = seq & ((1u << CDP__POST_INDEX) - 1);
         const uint64_t use = (seq & ~CDP__POST_BIT) >> CDP__POST_INDEX;
@@ -12275,8 +12308,8 @@ CDP__PRIVATE bool cdp__work_exists(const cdp_group *g, uint64_t seq) {
     return seq <= g->issued;
 }
 
-/* OK, PENDING or the failure; leaves the thread's last error alone. While a failure is being
-   passed on, the memory of the operation is still in use: not yet failed. */
+/* OK, PENDING or the error of the failure; does not change the thread's last error. While a
+   failure is being passed on, the operation's memory is still in use, so the result is PENDING. */
 CDP__PRIVATE cdp_status cdp__work_look(const cdp_group *g, uint64_t seq) {
     if (seq == CDP__ALL_WORK)
         return !g->w->active && !g->w->pending ? CDP_OK : cdp__failed_status(g);
@@ -12286,8 +12319,8 @@ CDP__PRIVATE cdp_status cdp__work_look(const cdp_group *g, uint64_t seq) {
     return g->completed >= seq ? CDP_OK : cdp__failed_status(g);
 }
 
-/* Bytes that the choice of an algorithm goes by: uneven parts of an alltoall, which differ by
-   rank, count as many. */
+/* The bytes that the choice of an algorithm depends on. Parts of an uneven alltoall differ by
+   rank, so they count as infinitely long. */
 CDP__PRIVATE uint64_t cdp__op_bytes(const cdp_group *g, const cdp__op *op) {
     const cdp_request *rq = &op->rq;
     const uint32_t n = g->desc.world_size;
@@ -12304,11 +12337,11 @@ CDP__PRIVATE uint8_t cdp__op_algo(const cdp_group *g, const cdp__op *op) {
     return (uint8_t)cdp__select(&g->w->choosing, kind, bytes, g->desc.world_size, g->is);
 }
 
-/* What an operation's messages say; its algorithm is still to be chosen. */
+/* The call that the operation's messages name, still without an algorithm. */
 
 CDP__PRIVATE void cdp__op_shape(const cdp_group *g, const cdp__op *op, cdp__shape *s) {
     const cdp_request *rq = &op->rq;
-    memset(s, 0, sizeof *s); /* its padding is compared */
+    memset(s, 0, sizeof *s); /* clears the padding: shapes are compared as bytes */
     s->kind = rq->kind;
     s->op = rq->op;
     s->rank = g->desc.rank;
@@ -12325,7 +12358,7 @@ CDP__PRIVATE void cdp__op_shape(const cdp_group *g, const cdp__op *op, cdp__shap
     s->in_offs = s->out_offs = NULL;
 }
 
-/* The first operation of the queue begins. */
+/* Begins the first operation of the queue. */
 CDP__PRIVATE void cdp__group_begin(cdp_group *g) {
     cdp__op *op = cdp__group_head(g);
     cdp__past *past = cdp__past_at(g, op->seq);
@@ -12342,7 +12375,7 @@ CDP__PRIVATE void cdp__group_begin(cdp_group *g) {
     memset(past, 0, sizeof *past);
     past->call = task.call;
     past->from = past->to = -1;
-    /* It waited in the queue for earlier operations until now. */
+    /* until now it was queued behind others */
     if (!op->start_ns) op->start_ns = cdp__now(g->os);
     past->start_ns = op->start_ns;
     g->wait_ns = cdp__min(g->wait_ns, op->start_ns + cdp__failure_period_ns(op->rq.timeout_ms));
@@ -12356,7 +12389,8 @@ CDP__PRIVATE void cdp__group_begin(cdp_group *g) {
     past->rounds = g->exec.rounds;
 }
 
-/* Has a deadline passed? The earliest known may be that of an operation which is done. */
+/* True if a deadline has passed. Recomputes the earliest deadline, which may be that of an
+   operation that is done. */
 CDP__PRIVATE bool cdp__group_due(cdp_group *g, uint64_t now) {
     const cdp__flow *flow;
     const cdp__post *post;
@@ -12390,7 +12424,7 @@ CDP__PRIVATE void cdp__group_complete(cdp_group *g) {
     cdp__group_ended(g);
 }
 
-/* The deadline of an operation, or of one behind it, has passed. */
+/* The deadline of the first operation, or of one queued behind it, has passed. */
 CDP__PRIVATE void cdp__group_fail_timeout(cdp_group *g, uint64_t now) {
     const cdp__transfer *late = cdp__exec_late(&g->exec);
     const cdp__op *op = cdp__group_head(g);
@@ -12407,7 +12441,7 @@ CDP__PRIVATE void cdp__group_fail_timeout(cdp_group *g, uint64_t now) {
     cdp__group_fail(g, cdp_last_error(), true);
 }
 
-/* What the executor has found wrong. */
+/* Turns a fault of the executor into a failure of the group. */
 CDP__PRIVATE void cdp__group_fault(cdp_group *g) {
     const cdp__exec *x = &g->exec;
     if (x->fault == CDP__FAULT_LOST) cdp__group_lost(g, x->fault_rank);
@@ -12415,7 +12449,8 @@ CDP__PRIVATE void cdp__group_fault(cdp_group *g) {
     if (x->fault == CDP__FAULT_NOMEM) cdp__group_fail_last(g);
 }
 
-/* Nothing moves: a deadline has passed, or it takes long, or there is nothing to do but sleep. */
+/* Called when nothing moves: sends exposed payloads that are not being read, and reads from
+   other peers, each when its time has come. */
 CDP__PRIVATE cdp__advance cdp__group_stuck(cdp_group *g, uint64_t now) {
     if (g->exec.exposing && g->take_back_ns == CDP__NEVER)
         g->take_back_ns = now + CDP__TAKE_BACK_MS * CDP__MS;
@@ -12431,7 +12466,7 @@ CDP__PRIVATE cdp__advance cdp__group_stuck(cdp_group *g, uint64_t now) {
     return CDP__BLOCKED;
 }
 
-/* The first operation waits for a work of this or another group. True when it may begin. */
+/* The first operation must start after a work of this or another group. True if it may begin. */
 CDP__PRIVATE bool cdp__group_gate(cdp_group *g, uint64_t now) {
     cdp__op *op = cdp__group_head(g);
     const cdp_group *other = op->after.group;
@@ -12454,7 +12489,7 @@ CDP__PRIVATE bool cdp__group_gate(cdp_group *g, uint64_t now) {
     return false;
 }
 
-/* Let the first operation of the queue advance. */
+/* Advances the first operation of the queue. */
 CDP__PRIVATE cdp__advance cdp__queue_poll(cdp_group *g) {
     cdp__advance polled;
     if (!g->queue_used) return CDP__IDLE;
@@ -12474,7 +12509,8 @@ CDP__PRIVATE cdp__advance cdp__queue_poll(cdp_group *g) {
     return CDP__MOVED;
 }
 
-/* The running operation: what it waits for is over, or (`look`) lasts; `tick`: for long. */
+/* Reports waits of the running operation: that the last wait is over if data has moved since
+   and, if `look`, the current one. `tick`: the wait is long, so peers may compare calls. */
 CDP__PRIVATE void cdp__queue_waits(cdp_group *g, bool look, bool tick) {
     const cdp__transfer *late = cdp__exec_late(&g->exec);
     const bool same = late && g->seen_round == g->exec.round && g->seen_moved == late->moved;
@@ -12492,7 +12528,8 @@ CDP__PRIVATE void cdp__queue_waits(cdp_group *g, bool look, bool tick) {
     g->seen_moved = late->moved;
 }
 
-/* Nothing moves: report what waits for long; all of it when somebody asks. True: look again. */
+/* Called when nothing moves: reports long waits, or all waits if other ranks wait for this one.
+   True: poll again. */
 CDP__PRIVATE bool cdp__group_waits(cdp_group *g, uint64_t now) {
     const bool tick = now >= g->wait_ns;
     cdp__world *w = g->w;
@@ -12505,7 +12542,8 @@ CDP__PRIVATE bool cdp__group_waits(cdp_group *g, uint64_t now) {
         period = cdp__min(period, cdp__failure_period_ns(cdp__group_head(g)->rq.timeout_ms));
     }
     if (tick) {
-        g->wait_ns = now + period; /* after the last look, or after the youngest wait began */
+        /* from the last check, or from the beginning of the latest wait */
+        g->wait_ns = now + period;
         for (i = 0; i < g->exec.transfer_count && g->exec.running; ++i)
             if (cdp__exec_overhear(&g->exec, i)) {
                 cdp__group_fault(g);
@@ -12515,16 +12553,16 @@ CDP__PRIVATE bool cdp__group_waits(cdp_group *g, uint64_t now) {
     }
     cdp__world_answer(w);
     if (w->failure.waited) cdp__world_listen(w);
-    /* What was read may let this rank go on: then there is nothing to answer. */
+    /* the messages just read may let this rank continue; then it does not answer now */
     return w->failure.outbox || g->health != CDP__HEALTHY;
 }
 
-/* Nothing moved in the queue nor in messages. */
+/* Neither operations nor messages have moved. */
 CDP__PRIVATE cdp__advance cdp__group_blocked(cdp_group *g) {
     const uint64_t now = cdp__now(g->os);
     if (!cdp__group_settling(g) && cdp__group_due(g, now)) {
         if (!cdp__flows_due(g, now)) cdp__group_fail_timeout(g, now);
-        return CDP__MOVED; /* it has just failed: look again */
+        return CDP__MOVED; /* the group has just failed: poll again */
     }
     if (g->queue_used && g->exec.running && cdp__group_stuck(g, now) == CDP__MOVED)
         return CDP__MOVED;
@@ -12534,7 +12572,8 @@ CDP__PRIVATE cdp__advance cdp__group_blocked(cdp_group *g) {
     return g->active_flows ? cdp__flows_stuck(g, now) : CDP__BLOCKED;
 }
 
-/* Is some operation, message or receive from any rank late, in a group that fails with `top`? */
+/* True if an operation, message or receive from any rank is late, in a group that fails together
+   with `top`. */
 CDP__PRIVATE bool cdp__domain_late(cdp_group *top, uint64_t now) {
     cdp_group *x;
     const cdp__pend *s;
@@ -12548,8 +12587,7 @@ CDP__PRIVATE bool cdp__domain_late(cdp_group *top, uint64_t now) {
     return false;
 }
 
-/* A deadline has passed, and who is to blame is being found out. What is late may complete
-   meanwhile: then nothing has failed. */
+/* While a timeout settles, the late operation may still complete: then nothing has failed. */
 CDP__PRIVATE cdp__advance cdp__group_settle_late(cdp_group *g, cdp__advance polled) {
     if (g->parent || g->domain.state != CDP__FAILURE_SETTLING) return polled;
     if (!cdp__domain_late(g, cdp__now(g->os))) {
@@ -12561,7 +12599,7 @@ CDP__PRIVATE cdp__advance cdp__group_settle_late(cdp_group *g, cdp__advance poll
     return polled == CDP__IDLE ? CDP__BLOCKED : polled;
 }
 
-/* One look at everything: never blocks, never allocates after the first operation of a size. */
+/* Polls everything once. Never blocks; allocates only for the first operation of a size. */
 CDP__PRIVATE cdp__advance cdp__group_poll(cdp_group *g) {
     cdp__advance polled, flows = CDP__IDLE;
     if (g->health == CDP__SETTLING) cdp__group_hear(g);
@@ -12577,7 +12615,8 @@ CDP__PRIVATE cdp__advance cdp__group_poll(cdp_group *g) {
     return g->health == CDP__HEALTHY ? cdp__group_blocked(g) : CDP__MOVED;
 }
 
-/* When settling ends, or has its last chance to ask, or to note what is known in good time. */
+/* The next moment that matters while settling: the last chance to store the end of a wait, the
+   last chance to ask, or the end. */
 CDP__PRIVATE uint64_t cdp__group_settle_end(const cdp_group *g) {
     const cdp__failure_domain *d = &(g->parent ? g->parent : g)->domain;
     const uint64_t now = cdp__now(g->os), little = 2 * CDP__MS;
@@ -12586,11 +12625,11 @@ CDP__PRIVATE uint64_t cdp__group_settle_end(const cdp_group *g) {
     return now + little < d->due_ns ? d->due_ns - little : d->due_ns;
 }
 
-/* When the group wants to be looked at again even if nothing arrives. */
+/* When the group must be polled again even if no data arrives. */
 CDP__PRIVATE uint64_t cdp__group_deadline(const cdp_group *g) {
     uint64_t at = cdp__group_settling(g) ? cdp__group_settle_end(g) : g->soonest_ns;
     if (g->w->failure.outbox) at = 0;
-    if (g->health == CDP__SETTLING && g->parent) return CDP__NEVER; /* the other group's */
+    if (g->health == CDP__SETTLING && g->parent) return CDP__NEVER; /* the parent settles */
     if (g->health == CDP__FAILED && g->settle_ns != CDP__NEVER && g->answer_ns) return g->answer_ns;
     if (g->health == CDP__SETTLING) return cdp__group_settle_end(g);
     if (g->health != CDP__HEALTHY) return g->settle_ns;
@@ -12603,16 +12642,16 @@ CDP__PRIVATE uint64_t cdp__group_deadline(const cdp_group *g) {
 /* ---- >>hub: the in-process transport --------------------------------------------------------- */
 
 /* Knows: the lines of >>fabric between threads of one process, in memory of the os's allocator.
-   Promises: what cdp_transport asks for; peers read exposed memory in place. Without threads,
-   when one thread polls all ranks in turn, a wait sleeps a little, so that others run. May use:
-   os, fabric, and failure-records. */
+   Promises: what cdp_transport asks for; peers read exposed memory in place. Without condition
+   variables, as when one thread polls all ranks in turn, a wait sleeps briefly, so that other
+   ranks run. May use: os, fabric, and failure-records. */
 
 #ifndef CDP_NO_HUB
 
-/* What all ranks know of one. */
+/* The state of one rank that all ranks share. */
 typedef struct cdp__hub_rank {
-    cdp__doorbell bell; /* of all its lines */
-    cdp_lock lock;      /* guards the sleep of its owner */
+    cdp__doorbell bell; /* one doorbell for all its lines */
+    cdp_lock lock;      /* guards the owner's sleep */
     void *cond;
     bool left, taken; /* (atomic) */
 } cdp__hub_rank;
@@ -12625,20 +12664,21 @@ struct cdp_hub {
     cdp_lock cause_lock;
     uint8_t cause[CDP__FAILURE_MAX]; /* the first record of any rank */
     uint32_t cause_bytes;            /* 0: none yet */
-    bool broken;                     /* there is one, and every rank is to be told (atomic) */
+    bool broken;                     /* a record exists: every rank must be told (atomic) */
 };
 
 typedef struct cdp__hub_end {
     cdp_hub *hub;
     cdp__line **lines; /* by peer, made on first use */
     uint32_t rank;
-    uint32_t seen[2]; /* of its doorbell */
-    bool told;        /* this rank's group knows that the hub is broken */
-    /* its destroy means that the rank has left; false after a mistake: it may be created again */
+    uint32_t seen[2]; /* counts of its doorbell when last polled */
+    bool told;        /* this rank's group has received the record */
+    /* destroying this end means that the rank has left; false after an invalid desc: the rank
+       may be created again */
     bool made;
 } cdp__hub_end;
 
-/* Both sides may make a way at the same time; the loser of the race frees its own. */
+/* Two threads may create the same way at once; the one that loses the race frees its own. */
 CDP__PRIVATE cdp__way *cdp__hub_way(cdp_hub *h, uint32_t from, uint32_t to, bool make) {
     cdp__way **place = &h->ways[(uint64_t)from * h->desc.world_size + to];
     cdp__way *way = __atomic_load_n(place, __ATOMIC_ACQUIRE), *expected = NULL;
@@ -12695,8 +12735,8 @@ CDP__PRIVATE cdp__line *cdp__hub_line_make(cdp__hub_end *e, uint32_t peer) {
     return e->lines[peer] = l;
 }
 
-/* The line to a peer, whose way in this direction exists. NULL: out of memory, or (unless `make`)
-   neither side has made it. */
+/* The line to a peer, whose way in this direction exists. NULL: out of memory or, unless `make`
+   is set, neither side has created the way. */
 CDP__PRIVATE cdp__line *cdp__hub_line(cdp__hub_end *e, uint32_t peer, bool outgoing, bool make) {
     cdp__line *l = e->lines[peer];
     cdp__way *way = NULL;
@@ -12715,12 +12755,12 @@ CDP__PRIVATE bool cdp__hub_left(const cdp__hub_end *e, uint32_t peer) {
 CDP__PRIVATE int64_t cdp__hub_move(
     cdp__hub_end *e, uint32_t peer, const cdp_iov *v, uint32_t n, bool sending) {
     cdp__line *l = cdp__hub_line(e, peer, sending, true);
-    /* looked up before the ring: what the peer wrote before it left counts */
+    /* read before the ring, because data that the peer wrote before it left is still valid */
     const bool left = cdp__hub_left(e, peer);
     int64_t moved;
     if (!l) return CDP_ERR_NOMEM;
     moved = sending && left ? 0 : cdp__line_move(l, v, n, sending);
-    CDP_ASSERT(moved >= 0); /* threads of one process store nothing else */
+    CDP_ASSERT(moved >= 0); /* threads of one process store no invalid values */
     if (!moved && left)
         return cdp__fail_peer(CDP_ERR_PEER_LOST, peer, 0, "rank %u has left the group", peer);
     return moved;
@@ -12750,8 +12790,8 @@ CDP__PRIVATE bool cdp__hub_linked(void *self, uint32_t peer) {
     return cdp__hub_way(e->hub, peer, e->rank, false) != NULL;
 }
 
-/* Until the doorbell is rung, or the deadline. The lock guards only the sleep: who rings takes it
-   after it has counted, so it cannot come between the look and the sleep. */
+/* Sleeps until the doorbell rings or the deadline. The lock guards only the sleep: a peer takes
+   it after it has incremented the count, so no ring is lost between the last poll and the sleep. */
 CDP__PRIVATE void cdp__hub_sleep(cdp__hub_end *e, uint64_t deadline_ns) {
     cdp__hub_rank *r = &e->hub->ranks[e->rank];
     const cdp_os *os = e->hub->os;
@@ -12760,7 +12800,7 @@ CDP__PRIVATE void cdp__hub_sleep(cdp__hub_end *e, uint64_t deadline_ns) {
         return;
     }
     cdp_lock_acquire(&r->lock);
-    /* again before each sleep: whoever rang for an earlier one may disarm it only now */
+    /* again before each sleep: a peer that rang for an earlier one may clear `wants` only now */
     cdp__doorbell_arm(&r->bell, CDP__BELL_ALL);
     while (!cdp__doorbell_rung(&r->bell, e->seen, CDP__BELL_ALL)
         && os->now_ns(os->user) < deadline_ns) {
@@ -12781,7 +12821,7 @@ CDP__PRIVATE cdp_status cdp__hub_wait(void *self, cdp_lock *lock, uint64_t deadl
     cdp__doorbell_seen(bell, e->seen);
     if (e->told || !__atomic_load_n(&e->hub->broken, __ATOMIC_ACQUIRE)) return CDP_OK;
     e->told = true;
-    /* who and why: cdp__hub_first */
+    /* cdp__hub_first() returns the record */
     return cdp__fail(CDP_ERR_PEER_LOST, "another rank has failed");
 }
 
@@ -12827,7 +12867,8 @@ CDP__PRIVATE bool cdp__hub_unmap(void *self, uint32_t peer, uint64_t token) {
     return cdp__line_read_end(((cdp__hub_end *)self)->lines[peer], token);
 }
 
-/* The first rank that fails says here why; every rank that only sees others leave finds it. */
+/* Returns the failure record that the first failing rank published. Ranks that only see other
+   ranks leave learn the cause from it. */
 CDP__PRIVATE uint32_t cdp__hub_first(void *self, void *record, uint32_t room) {
     cdp_hub *h = ((cdp__hub_end *)self)->hub;
     uint32_t n;
@@ -12848,7 +12889,7 @@ CDP__PRIVATE void cdp__hub_publish(void *self, const void *record, uint32_t byte
     }
     cdp_lock_release(&h->cause_lock);
     end->told = true;
-    /* also those that have no traffic with us */
+    /* also those without messages from this rank */
     if (!__atomic_exchange_n(&h->broken, true, __ATOMIC_ACQ_REL)) cdp__hub_ring_all(h);
 }
 
@@ -12912,7 +12953,7 @@ CDP__PRIVATE cdp_status cdp__hub_attach(
     return CDP_OK;
 }
 
-/* The group was not made because its desc is wrong: this rank may try again. */
+/* The group was not created because its desc is invalid: this rank may try again. */
 CDP__PRIVATE void cdp__hub_refuse(void *self) {
     ((cdp__hub_end *)self)->made = false;
 }
@@ -12982,16 +13023,15 @@ CDP__PRIVATE void cdp__hub_refuse(void *self) {
 
 /* ---- >>pending: works that are no operations ------------------------------------------------- */
 
-/* Knows: the pool of works of a group, the list of those that wait. Promises: a work stays a
-   plain value; nothing is allocated after the pool. May use: >>state, >>failing, >>running. */
+/* Knows: the pool of works of a group, the list of waiting works. Promises: a work stays a plain
+   value; nothing is allocated after the pool. May use: >>state, >>failing, >>running. */
 
-/* Such a work is a place in a pool of its group, and the number of times that this place had
-   been used before; so it stays a plain value, and nothing is allocated after the pool. Those
-   that wait for something stand in one list per world; whichever thread advances communication
-   looks through it. */
+/* The number of such a work is the index of its pool entry and the entry's use count, so a work
+   stays a plain value and needs no allocation. Waiting works are in one list per world, which
+   any thread that makes progress polls. */
 
-/* Is this thread inside a function given to cdp_work_then()? Then it must not wait: what it
-   waits for may need it. */
+/* True while this thread runs a function given to cdp_work_then(). Such a function must not
+   wait, because the work that it waits for may need the same thread. */
 CDP__PRIVATE bool *cdp__inside(void) {
     static CDP__THREAD_LOCAL bool inside;
     return &inside;
@@ -13004,8 +13044,8 @@ CDP__PRIVATE cdp_status cdp__must_not_wait(void) {
                           : CDP_OK;
 }
 
-/* A free place of the group's pool, the one that was free longest; NULL: the reason is this
-   thread's last error. Lock held. */
+/* Takes the pool entry that was free longest. NULL: the reason is this thread's last error. Lock
+   held. */
 CDP__PRIVATE cdp__pend *cdp__pend_open(cdp_group *g, cdp__pend_kind kind, cdp_work *out) {
     const uint32_t room = g->desc.max_pending;
     cdp__pend *s;
@@ -13056,32 +13096,32 @@ CDP__PRIVATE void cdp__pend_unlist(cdp__pend *s) {
     if (*at) *at = s->next;
 }
 
-/* It waits for nobody any more. */
+/* The work no longer waits for other ranks. */
 CDP__PRIVATE void cdp__pend_over(cdp__pend *s) {
     cdp__pend_unlist(s);
     if (s->told) cdp__wait_over(s->of, s->set, 0, 0);
     s->told = 0;
 }
 
-/* Its work has ended, well or by being cancelled. */
+/* The work has ended, completed or cancelled: frees its entry. */
 CDP__PRIVATE void cdp__pend_close(cdp__pend *s, bool cancelled) {
     s->cancelled = s->cancelled << 1 | (cancelled ? 1u : 0u);
     s->kind = CDP__PEND_FREE;
     ++s->use;
 }
 
-/* Others may wait for what has just changed. */
+/* Wakes all threads that may wait for what has just changed. */
 CDP__PRIVATE void cdp__world_tell(cdp__world *m) {
     if (m->cond) m->os->threads.cond_broadcast(m->os->user, m->cond);
     if (m->sleeping) m->transport.wake(m->transport.self);
 }
 
-/* Call the function of a work that has ended as `st`, without the lock. An error of its own
-   breaks the group. */
+/* Calls the function of a work that ended with status `st`, without the lock. If the function
+   returns an error, the group fails. */
 CDP__PRIVATE void cdp__pend_call(cdp__pend *s, cdp_status st) {
     cdp_group *g = s->owner;
     cdp__world *m = g->w;
-    /* a function of another world, which lets this one advance */
+    /* true if this thread runs a callback of another world, which has polled this one */
     const bool within = *cdp__inside();
     cdp_status answer;
     cdp__pend_unlist(s);
@@ -13104,7 +13144,7 @@ CDP__PRIVATE void cdp__pend_call(cdp__pend *s, cdp_status st) {
     cdp__world_tell(m);
 }
 
-/* Why a work has failed, as this thread's last error. */
+/* Sets this thread's last error to the reason why a work failed. */
 CDP__PRIVATE cdp_status cdp__work_explain(const cdp_group *g, cdp_status st) {
     if (g->health == CDP__FAILED && g->error.status == st)
         *cdp__error_slot() = g->error;
@@ -13113,14 +13153,14 @@ CDP__PRIVATE cdp_status cdp__work_explain(const cdp_group *g, cdp_status st) {
     return st;
 }
 
-/* What waits for others, in the order of the calls; functions one at a time. */
+/* Polls waiting works in the order of the calls. Functions of the program run one at a time. */
 CDP__PRIVATE cdp__advance cdp__pends_poll(cdp__world *m) {
     const uint64_t now = m->os->now_ns(m->os->user);
     cdp__pend *s;
     ++m->polls;
     for (s = m->pending; s; s = s->next) {
         cdp_status st;
-        if (s->look && s->look(s, now)) return CDP__MOVED; /* the list may be another now */
+        if (s->look && s->look(s, now)) return CDP__MOVED; /* the list may have changed */
         st = s->kind == CDP__PEND_THEN && !m->calling ? cdp__work_look(s->after.group, s->after.seq)
                                                       : CDP_PENDING;
         if (st == CDP_PENDING) continue;
@@ -13135,15 +13175,15 @@ CDP__PRIVATE uint64_t cdp__pends_deadline(const cdp__world *m) {
     const cdp__pend *s;
     uint64_t at = CDP__NEVER;
     for (s = m->pending; s; s = s->next) {
-        /* a receive that is late goes on until its group has settled why */
+        /* a late receive goes on until its group has settled the cause */
         if (!s->set || !cdp__group_settling(s->of)) at = cdp__min(at, s->deadline_ns);
         if (s->look && s->wait_ns) at = cdp__min(at, s->wait_ns);
     }
     return at;
 }
 
-/* The group is being destroyed: what waits there is called a last time, and what other groups
-   were to start afterwards fails. */
+/* The group is being destroyed: calls its waiting functions a last time with an error, and fails
+   operations of other groups that were to start after its works. */
 CDP__PRIVATE void cdp__pends_drop(cdp_group *g) {
     cdp__world *m = g->w;
     cdp__pend *s;
@@ -13174,24 +13214,24 @@ CDP__PRIVATE void cdp__pends_drop(cdp_group *g) {
 /* ---- >>drive: who lets communication advance ------------------------------------------------- */
 
 /* Knows: the world's lock, its threads, its groups. Promises: at most one thread sleeps in
-   transport.wait, and work in flight always has a thread that advances it. May use: >>state,
+   transport.wait, and work in flight always has a thread that makes progress. May use: >>state,
    >>waits, >>failing, >>running, >>pending. */
 
-/* At most one thread sleeps in transport.wait. A caller that waits drives the group itself, so
-   that a synchronous operation needs no hand-over between threads; the progress thread stands by
-   while callers come and go, and takes over when work is in flight and nobody waits for it, or
-   when nobody has waited for a while (then it watches for news). */
-#define CDP__STAND_BY_MS 2u /* how soon after the last caller the thread goes back to its watch */
-#define CDP__CALLER_MS 10u  /* how often it looks whether there still is one */
-#define CDP__YIELDS 4u      /* times spin_us: how long others are let run before sleeping */
+/* A thread that waits for a work makes progress itself, so that a synchronous operation needs no
+   hand-over between threads. The progress thread stands by while callers come and go. It takes
+   over if work is in flight and no caller waits, or if no caller has waited for CDP__STAND_BY_MS
+   (then it sleeps in the transport, for failures). */
+#define CDP__STAND_BY_MS 2u /* after the last caller, the progress thread takes over */
+#define CDP__CALLER_MS 10u  /* how often it checks that a caller is still there */
+#define CDP__YIELDS 4u      /* times spin_us: how long other threads may run before sleeping */
 #define CDP__YIELD_LONG_NS 300000u
-/* looks at what is awaited for each look at all sockets, and at the clock */
+/* polls of the awaited operation for each poll of all sockets and of the clock */
 #define CDP__LOOKS 8u
-/* what a starting caller does itself: copy in, and the first bytes out */
+/* polls by the thread that starts an operation: copy the input, send the first bytes */
 #define CDP__FIRST_MOVES 3u
 
-/* Let a thread that waits for the lock have it: a mutex alone would give it back to the one that
-   just released it. */
+/* Yields the lock to a waiting thread: after a plain release, a mutex mostly goes back to the
+   thread that has just released it. */
 CDP__PRIVATE void cdp__progress_yield_lock(cdp__world *m) {
     uint32_t i;
     if (!__atomic_load_n(&m->lock_waiters, __ATOMIC_RELAXED)) return;
@@ -13201,7 +13241,7 @@ CDP__PRIVATE void cdp__progress_yield_lock(cdp__world *m) {
     cdp_lock_acquire(&m->lock);
 }
 
-/* How every call from outside takes the lock. */
+/* Takes the lock for a call of the program. */
 CDP__PRIVATE CDP__ONE_COPY void cdp__enter(cdp_group *g) {
     cdp__world *m = g->w;
     __atomic_add_fetch(&m->lock_waiters, 1, __ATOMIC_RELAXED);
@@ -13211,17 +13251,17 @@ CDP__PRIVATE CDP__ONE_COPY void cdp__enter(cdp_group *g) {
 
 CDP__PRIVATE void cdp__leave(cdp_group *g) {
     cdp__world *m = g->w;
-    /* what this call has read for others wakes no thread that sleeps until something comes */
+    /* a sleeping thread does not see messages that this call has stored for it */
     if (m->sleeping && m->stored != m->stored_seen) m->transport.wake(m->transport.self);
     cdp__lock_give(&m->lock);
 }
 
-/* Is there anything to let advance? */
+/* True if there is work in flight. */
 CDP__PRIVATE bool cdp__world_busy(const cdp__world *m) {
     return m->active || m->pending;
 }
 
-/* One look at every group that has something to do. */
+/* Polls every active group once. */
 CDP__PRIVATE cdp__advance cdp__world_poll(cdp__world *m) {
     cdp__advance most = CDP__IDLE;
     cdp_group **at = &m->active;
@@ -13231,7 +13271,7 @@ CDP__PRIVATE cdp__advance cdp__world_poll(cdp__world *m) {
         cdp_group *g = *at;
         const cdp__advance p = cdp__group_poll(g);
         if (p > most) most = p;
-        if (*at != g) { /* another one became active: it stands in front */
+        if (*at != g) { /* a group that became active meanwhile was inserted in front */
             most = CDP__MOVED;
             for (at = &m->active; *at != g; at = &(*at)->next_active) {
             }
@@ -13251,7 +13291,7 @@ CDP__PRIVATE cdp__advance cdp__world_poll(cdp__world *m) {
         const cdp__advance p = m->channels_poll(m);
         if (p > most) most = p;
     }
-    /* It may be what somebody waits for who was polled before it came. */
+    /* stored messages may be for groups that were polled before they arrived */
     return m->stored != m->stored_seen ? CDP__MOVED : most;
 }
 
@@ -13269,14 +13309,14 @@ CDP__PRIVATE uint64_t cdp__world_deadline(const cdp__world *m) {
     return at;
 }
 
-/* The transport has news of the whole job, or does not work any more: the reason is this
+/* transport.wait reports a failure of another rank, or has failed itself; the reason is this
    thread's last error. */
 CDP__PRIVATE void cdp__world_wait_failed(cdp__world *m) {
     cdp_error e = *cdp_last_error();
     const bool news = e.status == CDP_ERR_ABORTED || e.status == CDP_ERR_PEER_LOST;
     cdp_group *g;
-    if (news) e.status = CDP_ERR_PEER_LOST; /* why is to be found out */
-    /* what peers said themselves may tell more than a record of the loss of one of them */
+    if (news) e.status = CDP_ERR_PEER_LOST; /* the cause is settled first */
+    /* records of peers may tell more than that of one lost rank */
     if (news) cdp__world_listen(m);
     if (news && cdp__world_told_first(m)) return;
     for (g = m->groups; g; g = g->next)
@@ -13290,7 +13330,7 @@ CDP__PRIVATE void cdp__world_wait(cdp__world *m, cdp_lock *lock, uint64_t deadli
     m->sleeping = false;
 }
 
-/* Sleep in the transport, or beside whoever does. */
+/* Sleeps in the transport or, if another thread sleeps there, on the condition variable. */
 CDP__PRIVATE void cdp__progress_sleep(cdp__world *m, uint64_t deadline_ns) {
     deadline_ns = cdp__min(deadline_ns, cdp__world_deadline(m));
     if (m->sleeping) {
@@ -13298,15 +13338,14 @@ CDP__PRIVATE void cdp__progress_sleep(cdp__world *m, uint64_t deadline_ns) {
         return;
     }
     cdp__world_wait(m, &m->lock, deadline_ns);
-    if (m->cond && m->callers)
-        m->os->threads.cond_broadcast(m->os->user, m->cond); /* the next driver */
+    if (m->cond && m->callers) /* another caller sleeps in the transport next */
+        m->os->threads.cond_broadcast(m->os->user, m->cond);
 }
 
-/* Look for a few microseconds before sleeping: a wake-up costs more than most small operations.
-   Where looking has not paid off lately (more ranks than cores), it is tried only now and then;
-   in between others are let run, which are likely to be those that are waited for, unless that
-   took long the last time (somebody else uses the core). Returns true when it is worth another
-   poll. */
+/* Polls for a few microseconds before sleeping, because a wake-up costs more than most small
+   operations. If polling has not paid off lately (more ranks than cores), most waits yield the
+   core instead, likely to the awaited rank, unless that took long last time (another program
+   uses the core). Returns true if another poll is worthwhile. */
 CDP__PRIVATE bool cdp__progress_spin(cdp__world *m, const cdp_group_desc *desc, uint64_t now,
     uint64_t until_ns, uint32_t *looks, uint32_t *spun) {
     const bool out_of_luck = m->spin_luck < 0 && (m->waits & 31) != 0;
@@ -13316,7 +13355,7 @@ CDP__PRIVATE bool cdp__progress_spin(cdp__world *m, const cdp_group_desc *desc, 
         && (!m->os->threads.yield || m->waits < m->yield_again
             || now >= until_ns + CDP__YIELDS * desc->spin_us * 1000ull))
         return false;
-    /* what is awaited is looked at in any case; now also the rest */
+    /* the caller polls the awaited operation; this polls all sockets */
     if (++*looks % (out_of_luck ? CDP__LOOKS : 1) == 0) cdp__world_wait(m, NULL, 0);
     if (!out_of_luck) {
         ++*spun;
@@ -13329,8 +13368,8 @@ CDP__PRIVATE bool cdp__progress_spin(cdp__world *m, const cdp_group_desc *desc, 
     return true;
 }
 
-/* Drive until operation `seq` of g is done, the group has failed and passed it on, or the
-   deadline. */
+/* Makes progress until operation `seq` of g is done, the group has failed and told its peers, or
+   the deadline. */
 CDP__PRIVATE void cdp__progress_until(cdp_group *g, uint64_t seq, uint64_t deadline_ns) {
     cdp__world *m = g->w;
     uint64_t spin_until = 0;
@@ -13338,7 +13377,7 @@ CDP__PRIVATE void cdp__progress_until(cdp_group *g, uint64_t seq, uint64_t deadl
     bool spinning = !g->desc.no_spin && m->spin_luck >= 0 && seq != CDP__ALL_WORK;
     ++m->callers;
     ++m->waits;
-    /* the progress thread: it will stand by */
+    /* if the progress thread sleeps there, it will stand by */
     if (m->sleeping) m->transport.wake(m->transport.self);
     for (;;) {
         const uint64_t before = g->completed;
@@ -13363,7 +13402,7 @@ CDP__PRIVATE void cdp__progress_until(cdp_group *g, uint64_t seq, uint64_t deadl
     if (spun && m->spin_luck < 8) m->spin_luck += 2;
     --m->callers;
     if (m->callers)
-        m->os->threads.cond_broadcast(m->os->user, m->cond); /* one of them drives now */
+        m->os->threads.cond_broadcast(m->os->user, m->cond); /* another caller takes over */
     else if (m->thread && cdp__world_busy(m))
         m->os->threads.cond_broadcast(m->os->user, m->park);
 }
@@ -13374,7 +13413,7 @@ CDP__PRIVATE void cdp__progress_thread(void *arg) {
     uint64_t seen = 0;
     cdp_lock_acquire(&m->lock);
     while (!m->stop) {
-        /* stand by */
+        /* stand by while callers make progress */
         if (m->callers || m->sleeping || (!cdp__world_busy(m) && seen != m->waits + m->ended)) {
             seen = m->waits + m->ended;
             os->threads.cond_wait(os->user, m->park, m->lock.mutex,
@@ -13390,8 +13429,8 @@ CDP__PRIVATE void cdp__progress_thread(void *arg) {
 
 /* ---- >>world: what the groups of one transport share ----------------------------------------- */
 
-/* Knows: ports, the lock, threads. Promises: a world that was half made is released whole. May
-   use: stream, drive, os. */
+/* Knows: ports, the lock, threads. Promises: a world that was only partly created is released
+   completely. May use: stream, drive, os. */
 
 CDP__PRIVATE int64_t cdp__alone_move(void *self, uint32_t peer, const cdp_iov *v, uint32_t n) {
     (void)self;
@@ -13435,15 +13474,16 @@ CDP__PRIVATE void cdp__world_stop(cdp__world *m) {
     os->threads.join(os, m->thread);
 }
 
-/* Accepts a world that was only half made. */
+/* Accepts a world that was only partly created. */
 CDP__PRIVATE void cdp__world_destroy(cdp__world *m) {
     const cdp_os *os = m->os;
-    const cdp_error kept = *cdp_last_error(); /* why it was not made: leaving may say more */
+    /* why creation failed: destroying may set other errors */
+    const cdp_error kept = *cdp_last_error();
     uint32_t i;
     cdp__world_stop(m);
     if (m->transport.destroy) m->transport.destroy(m->transport.self);
     for (i = 0; i < m->stream_rows; ++i)
-        while (m->streams[i]) { /* of groups that were never made here */
+        while (m->streams[i]) { /* unexpected streams */
             cdp__stream *s = m->streams[i];
             m->streams[i] = s->next;
             cdp__free(os, s->early);
@@ -13505,14 +13545,14 @@ CDP__PRIVATE cdp__world *cdp__world_create(
         cdp__world_destroy(m);
         return NULL;
     }
-    m->transport = *t; /* only now: until here it is the caller's */
+    m->transport = *t; /* from here on the world owns it */
     return m;
 }
 
 /* ---- >>group: its life ----------------------------------------------------------------------- */
 
-/* Knows: worlds, streams, the queue. Promises: destroying is local and bounded; others are told.
-   May use: world, failing, running, flows, pending. */
+/* Knows: worlds, streams, the queue. Promises: destroying is local and bounded; other ranks are
+   told. May use: world, failing, running, flows, pending. */
 
 /* Enters the streams of a new group into the table. Messages that arrived for its channel before it
    was created become its own. Returns false when out of memory. */
@@ -13537,7 +13577,7 @@ CDP__PRIVATE bool cdp__group_enter_streams(cdp_group *g) {
     return true;
 }
 
-/* Ranks that failed before this rank made the group have said so. */
+/* Handles FAILURE messages that arrived before this rank created the group. */
 CDP__PRIVATE void cdp__group_hear_early(cdp_group *g) {
     uint32_t p;
     for (p = 0; p < g->desc.world_size; ++p) {
@@ -13549,8 +13589,8 @@ CDP__PRIVATE void cdp__group_hear_early(cdp_group *g) {
     }
 }
 
-/* What is half sent of an operation that never ends here leaves with its true bytes: a receiver may
-   need no more than those. Not after a failure: that was reported, and the memory is the caller's
+/* Completes half-sent messages of operations that never end here with their true bytes: a
+   receiver may need only these. Not after a failure, because the memory belongs to the caller
    again. */
 CDP__PRIVATE void cdp__group_keep(cdp_group *g) {
     cdp__exec *x = &g->exec;
@@ -13565,7 +13605,7 @@ CDP__PRIVATE void cdp__group_keep(cdp_group *g) {
     }
 }
 
-/* Tell the others that this rank has left, and let go of the ports. Lock held. */
+/* Tells peers that this rank has left, and releases the ports. Lock held. */
 CDP__PRIVATE void cdp__group_unlink(cdp_group *g) {
     cdp__world *m = g->w;
     cdp_group **at;
@@ -13635,10 +13675,10 @@ CDP__PRIVATE void cdp__group_dismiss(cdp_group *g) {
     }
 }
 
-/* A function given to cdp_work_then() destroys nothing that works of the group may still use. */
+/* Refuses to destroy a group inside a callback, because its works may still be in use. */
 CDP__PRIVATE bool cdp__destroys_inside(cdp_group *g, const char *call) {
     if (!*cdp__inside()) return false;
-    (void)call; /* CDP_NO_LOG_STRINGS */
+    (void)call; /* unused with CDP_NO_LOG_STRINGS */
     cdp__enter(g);
     cdp__log(&g->desc.logger, CDP_LOG_ERROR, g->desc.rank,
         "%s: a function given to cdp_work_then() must not destroy groups, nor a ddp in a backward "
@@ -13652,7 +13692,7 @@ CDP_API void cdp_group_destroy(cdp_group *g) {
     cdp__world *m;
     cdp_group *x;
     bool last;
-    if (!g || cdp__alive(g, "cdp_group_destroy") != CDP_OK) return; /* twice is once */
+    if (!g || cdp__alive(g, "cdp_group_destroy") != CDP_OK) return; /* a second call does nothing */
     m = g->w;
     if (cdp__destroys_inside(g, "cdp_group_destroy")) return;
 #ifndef CDP_NO_BACKEND
@@ -13664,15 +13704,15 @@ CDP_API void cdp_group_destroy(cdp_group *g) {
 #endif
     cdp__enter(g);
     cdp__group_dismiss(g);
-    /* what others asked is read, since unread data would reset the connection */
+    /* reads the questions of other ranks, since unread data would reset the connections */
     if (!g->parent && g->channel == CDP__WORLD_CHANNEL) cdp__world_listen(m);
-    /* a failure is passed on before leaving, also one whose cause is still being settled */
+    /* tells peers about a failure before leaving, even if its cause is not settled */
     if ((g->health != CDP__HEALTHY || (!g->parent && cdp__group_settling(g)))
         && g->settle_ns != CDP__NEVER)
         cdp__progress_until(g, CDP__ALL_WORK,
             m->os->now_ns(m->os->user) + (CDP__SETTLE_MS + CDP__TELL_MS) * CDP__MS);
     for (x = m->groups; x; x = x->next)
-        if (x->parent == g) x->parent = NULL; /* it lives on, and fails alone */
+        if (x->parent == g) x->parent = NULL; /* it lives on, and from now on fails alone */
     cdp__group_unlink(g);
     last = !m->groups;
     cdp_lock_release(&m->lock);
@@ -13680,7 +13720,8 @@ CDP_API void cdp_group_destroy(cdp_group *g) {
     if (last) cdp__world_destroy(m);
 }
 
-/* What the group is, and which of its ranks are on one host. False: out of memory. */
+/* Stores which ranks share a host, and the resulting properties of the group. False: out of
+   memory. */
 CDP__PRIVATE bool cdp__group_look_round(cdp_group *g) {
     const cdp_transport *t = &g->w->transport;
     const uint32_t n = g->desc.world_size;
@@ -13693,7 +13734,7 @@ CDP__PRIVATE bool cdp__group_look_round(cdp_group *g) {
         host[i] = t->topology.host(t->self, cdp__world_rank(g, i));
     for (i = 0; i < n && host && list; ++i) {
         const uint32_t first = at, of = host[i];
-        if (of == UINT32_MAX) continue; /* it is in the list already */
+        if (of == UINT32_MAX) continue; /* already in the list */
         for (k = i; k < n; ++k) {
             if (host[k] != of) continue;
             list[at] = (uint16_t)(k | (at == first ? CDP__HOST_BEGINS : 0));
@@ -13708,14 +13749,14 @@ CDP__PRIVATE bool cdp__group_look_round(cdp_group *g) {
     if (h->count == 1) g->is = (uint8_t)(CDP__NEAR | (t->remote.map ? CDP__SHARED : 0));
     if (h->count > 1 && h->most > 1 && n <= CDP__HOST_BEGINS) {
         g->is = h->fewest == h->most ? CDP__HOSTS | CDP__EVEN : CDP__HOSTS;
-    } else { /* not needed */
+    } else { /* the list is not needed */
         cdp__free(g->os, list);
         h->ranks = NULL;
     }
     return host && list;
 }
 
-/* Memory of a group; what it lacks is seen by cdp__group_free(). */
+/* Allocates the group's arrays. After a failure cdp__group_free() frees those that exist. */
 CDP__PRIVATE bool cdp__group_memory(cdp_group *g) {
     const uint32_t n = g->desc.world_size;
     g->peers = (cdp__peer *)cdp__alloc_zero(g->os, n * sizeof *g->peers);
@@ -13725,8 +13766,8 @@ CDP__PRIVATE bool cdp__group_memory(cdp_group *g) {
     return g->peers && g->streams && g->queue && g->past;
 }
 
-/* A group over links that stand already. `members` (NULL: all) becomes its own. Lock held where
-   others may use the world. */
+/* Creates a group over existing links. Takes ownership of `members` (NULL: all ranks) if it
+   succeeds. Lock held if other threads use the world. */
 CDP__PRIVATE cdp_group *cdp__group_make(
     cdp__world *m, const cdp_group_desc *desc, uint64_t channel, uint32_t *members) {
     cdp_group *g = (cdp_group *)cdp__alloc_zero(m->os, sizeof *g);
@@ -13746,7 +13787,7 @@ CDP__PRIVATE cdp_group *cdp__group_make(
     good = cdp__group_memory(g) && cdp__streams_reserve(m, desc->world_size)
         && (!m->transport.topology.host || cdp__group_look_round(g));
     if (!good || !cdp__group_enter_streams(g)) {
-        g->members = NULL; /* still the caller's */
+        g->members = NULL; /* the caller keeps it */
         cdp__group_free(g);
         return NULL;
     }
@@ -13760,7 +13801,7 @@ CDP__PRIVATE cdp_group *cdp__group_make(
     return g;
 }
 
-/* The caller's rows, names looked up. */
+/* Reads the caller's rows of algorithm choices, and resolves the algorithms' names. */
 CDP__PRIVATE cdp_status cdp__choices_read(cdp__world *m, const cdp_group_desc *desc) {
     cdp__row *rows = (cdp__row *)cdp__alloc(m->os, desc->choice_count * sizeof *rows);
     uint32_t i, a;
@@ -13809,7 +13850,7 @@ CDP__PRIVATE cdp_status cdp__choices_read(cdp__world *m, const cdp_group_desc *d
     return CDP_OK;
 }
 
-/* Is the desc that a user has filled in possible? */
+/* Checks the desc that the caller has filled in. */
 CDP__PRIVATE cdp_status cdp__group_desc_check(const cdp_group_desc *desc) {
     const cdp_transport *t = desc->transport;
     const bool linked =
@@ -13847,7 +13888,7 @@ CDP__PRIVATE cdp_status cdp__group_transport(const cdp_group_desc *desc, cdp_tra
     return CDP_OK;
 }
 
-/* A thread lets the world's communication advance, unless the desc forbids it. */
+/* Starts the progress thread of the world, unless the desc forbids it. */
 CDP__PRIVATE cdp_status cdp__group_start_thread(cdp_group *g) {
     cdp__world *m = g->w;
     if (!m->cond || g->desc.no_thread || g->desc.world_size == 1) return CDP_OK;
@@ -13898,13 +13939,13 @@ CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out)
 
 /* ---- >>groups: groups of some ranks, and what is asked of a group ---------------------------- */
 
-/* Knows: groups and the ranks that they share. Promises: groups of the same ranks get the same
+/* Knows: groups and the ranks that they share. Promises: groups of the same ranks get equal
    numbers on every rank. May use: >>group, >>world, >>failing, >>drive. */
 
 #ifndef CDP_NO_GROUPS
 
-/* Groups of the same ranks get different numbers, the same ones on every rank: a hash of the
-   ranks, and how many there were. */
+/* A new channel number for a group: a hash of its ranks and of how many groups of these ranks
+   exist. Equal on all ranks, and different for each group. */
 CDP__PRIVATE uint64_t cdp__world_channel(cdp__world *m, uint64_t ranks) {
     cdp__made *made;
     for (made = m->made; made && made->ranks != ranks; made = made->next) {
@@ -13917,10 +13958,11 @@ CDP__PRIVATE uint64_t cdp__world_channel(cdp__world *m, uint64_t ranks) {
         m->made = made;
     }
     ++made->count;
-    return cdp__hash(ranks, &made->count, sizeof made->count) | 2; /* neither 0 nor the world's */
+    /* neither 0 nor CDP__WORLD_CHANNEL */
+    return cdp__hash(ranks, &made->count, sizeof made->count) | 2;
 }
 
-/* The group of these ranks (in the world). Lock held. NULL: out of memory. */
+/* Creates the group of these world ranks. Lock held. NULL: out of memory. */
 CDP__PRIVATE cdp_group *cdp__group_of(
     cdp_group *parent, const uint32_t *world, uint32_t count, uint64_t channel, uint32_t records) {
     cdp_group_desc d = parent->desc;
@@ -13995,7 +14037,7 @@ CDP_API cdp_status cdp_group_split(
     all[2 * me] = color;
     all[2 * me + 1] = key;
     st = cdp_allgather(parent, NULL, all, 2, CDP_DTYPE_U32);
-    /* insert by key; ranks come in order, so equal keys stay in it */
+    /* insertion sort by key; ranks are read in order, so equal keys stay in rank order */
     for (i = 0; i < n && st == CDP_OK; ++i) {
         if (all[2 * i] != color) continue;
         for (k = count++; k && all[2 * ranks[k - 1] + 1] > all[2 * i + 1]; --k)
@@ -14038,8 +14080,8 @@ CDP_API const cdp_group_desc *cdp_group_desc_of(const cdp_group *g) {
     return g ? &g->desc : NULL;
 }
 
-/* The group's failure becomes this thread's last error. Lock held. While SETTLING the cause is
-   not final: not failed yet. */
+/* Copies the group's failure to this thread's last error. Lock held. OK while SETTLING, because
+   the cause is not final yet. */
 CDP__PRIVATE cdp_status cdp__group_report(cdp_group *g) {
     if (g->health != CDP__FAILED) return CDP_OK;
     *cdp__error_slot() = g->error;
@@ -14076,11 +14118,12 @@ CDP_API cdp_status cdp_group_status(cdp_group *g) {
     return st;
 }
 
-/* Fail with an error that needs no second opinion, and start telling the others. Lock held. */
+/* Fails the group with an error that needs no settling, and begins to tell peers. Lock held. */
 CDP__PRIVATE void cdp__group_break(cdp_group *g, const cdp_error *e) {
-    const cdp_error kept = *e; /* maybe this thread's last error, which telling others changes */
+    /* `e` may be this thread's last error, which telling peers changes */
+    const cdp_error kept = *e;
     if (g->health == CDP__FAILED) return;
-    /* it overrides a cause that is still being settled */
+    /* overrides a cause that is still being settled */
     cdp__group_break_for(g, &kept);
     cdp__progress_poll(g->w);
     if (g->w->cond) g->os->threads.cond_broadcast(g->os->user, g->w->cond);
@@ -14105,7 +14148,7 @@ CDP_API cdp_status cdp_poll(cdp_group *g, uint32_t budget_us) {
     m = g->w;
     until = m->os->now_ns(m->os->user) + budget_us * 1000ull;
     cdp__enter(g);
-    /* also when nothing is in flight: there may be news */
+    /* even if nothing is in flight: another rank may have failed */
     if (!m->sleeping) cdp__world_wait(m, NULL, 0);
     cdp__progress_until(g, CDP__ALL_WORK, until);
     st = cdp__group_report(g);
@@ -14116,7 +14159,8 @@ CDP_API cdp_status cdp_poll(cdp_group *g, uint32_t budget_us) {
 /* ---- >>device: what a backend runs ----------------------------------------------------------- */
 
 /* Knows: the functions of a cdp_backend. Promises: an operation on memory that the backend owns
-   goes to the backend, and its end is that of a work. May use: state, drive, groups, core. */
+   is passed to the backend, and completes like any other work. May use: state, drive, groups,
+   core. */
 
 #ifndef CDP_NO_BACKEND
 CDP_API cdp_status cdp_group_set_backend(cdp_group *g, const cdp_backend *backend) {
@@ -14156,7 +14200,8 @@ CDP_API void cdp_group_fail(cdp_group *g) {
     cdp__leave(g);
 }
 
-/* Whose memory is meant? *device says it; one in each is a mistake. */
+/* Stores whether the buffers are in device memory. It is an error if one of them is and one is
+   not. */
 CDP__PRIVATE cdp_status cdp__device_claims(
     const cdp_group *g, const char *name, const void *in, const void *out, bool *device) {
     const cdp_backend *b = cdp__backend_of(g);
@@ -14169,7 +14214,7 @@ CDP__PRIVATE cdp_status cdp__device_claims(
         i ? "device" : "the processor's", o ? "device" : "the processor's");
 }
 
-/* What start or transfer of the backend has come to. */
+/* Handles the result of the backend's start or transfer. */
 CDP__PRIVATE cdp_status cdp__device_begun(
     cdp_group *g, cdp_status st, uint64_t number, cdp_work *out) {
     if (st == CDP_OK) {
@@ -14209,7 +14254,7 @@ CDP__PRIVATE cdp_status cdp__device_transfer(
     return cdp__device_begun(g, st, number, out);
 }
 
-/* A work of the backend; see cdp_backend.wait for the deadline. */
+/* Waits for a work of the backend; see cdp_backend.wait for the deadline. */
 CDP__PRIVATE cdp_status cdp__device_wait(cdp_work w, uint64_t deadline_ns) {
     cdp_group *g = w.group;
     cdp_status st = cdp_group_status(g);
@@ -14240,15 +14285,15 @@ CDP__PRIVATE cdp_status cdp__device_cannot(const char *call) {
 
 /* ---- >>requests: what was called, checked ---------------------------------------------------- */
 
-/* Knows: requests, groups' sizes. Promises: a mistake gets one sentence, and nothing was
-   started. May use: device, dtype, error. */
+/* Knows: requests, groups' sizes. Promises: a mistake is reported in one sentence, and nothing
+   was started. May use: device, dtype, error. */
 
 CDP__PRIVATE bool cdp__overlap(const void *a, const void *b, uint64_t a_bytes, uint64_t b_bytes) {
     const uintptr_t x = (uintptr_t)a, y = (uintptr_t)b;
     return x < y + b_bytes && y < x + a_bytes;
 }
 
-/* Elements of `in` and `out` on this rank; false when that is more than 64 bits can say. */
+/* Stores the number of elements of `in` and `out` on this rank; false if it exceeds 64 bits. */
 CDP__PRIVATE bool cdp__request_lengths(
     const cdp_group *g, const cdp_request *rq, uint64_t *in, uint64_t *out) {
     const uint32_t n = g->desc.world_size;
@@ -14290,7 +14335,7 @@ CDP__PRIVATE bool cdp__request_lengths(
     }
 }
 
-/* Fills in the defaults; what an operation does not use is made equal on all ranks. */
+/* Fills in the defaults. Members that an operation does not use are made equal on all ranks. */
 CDP__PRIVATE cdp_status cdp__request_defaults(const cdp_group *g, cdp_request *rq) {
     const cdp_coll_kind k = rq->kind;
     const bool parts_in =
@@ -14324,7 +14369,7 @@ CDP__PRIVATE cdp_status cdp__request_defaults(const cdp_group *g, cdp_request *r
     return CDP_OK;
 }
 
-/* This rank's part among all parts, in bytes from the first one. */
+/* Where this rank's part begins among all parts, in bytes. */
 CDP__PRIVATE uintptr_t cdp__request_own_part(
     const cdp_group *g, const cdp_request *rq, const uint64_t *counts) {
     uint64_t before = counts ? 0 : rq->count * g->desc.rank;
@@ -14334,8 +14379,8 @@ CDP__PRIVATE uintptr_t cdp__request_own_part(
     return (uintptr_t)(before * cdp_dtype_size(rq->dtype));
 }
 
-/* "In place" may also be said as NCCL says it: the smaller buffer is this rank's own part of the
-   larger one. Rank 0 cannot tell that from in == out, so every rank accepts it. */
+/* Recognises in-place calls in NCCL's form, too: the smaller buffer is this rank's own part of
+   the larger one. On rank 0 this looks like in == out, so every rank accepts it. */
 CDP__PRIVATE void cdp__request_in_place(const cdp_group *g, cdp_request *rq) {
     const bool root = g->desc.rank == rq->root;
     if (!rq->in || !rq->out) return;
@@ -14350,7 +14395,7 @@ CDP__PRIVATE void cdp__request_in_place(const cdp_group *g, cdp_request *rq) {
     }
 }
 
-/* The caller's mistakes, each in one sentence. *device: its memory is the backend's. */
+/* Checks a request for mistakes of the caller. *device: its buffers are in device memory. */
 CDP__PRIVATE cdp_status cdp__request_check(const cdp_group *g, cdp_request *rq, bool *device) {
     const char *name = cdp_coll_name(rq->kind);
     const uint64_t size = cdp_dtype_size(rq->dtype ? rq->dtype : CDP_DTYPE_F32);
@@ -14390,15 +14435,15 @@ CDP__PRIVATE cdp_status cdp__request_check(const cdp_group *g, cdp_request *rq, 
 
 /* ---- >>queue: operations that wait for their turn -------------------------------------------- */
 
-/* Knows: the queue of a group. Promises: an operation is in the queue whole, or not at all. May
-   use: requests, running, drive, device. */
+/* Knows: the queue of a group. Promises: an operation is in the queue completely, or not at all.
+   May use: requests, running, drive, device. */
 
 CDP__PRIVATE bool cdp__queue_grow(cdp_group *g) {
     const uint32_t room = g->queue_room * 2;
     cdp__op *q = (cdp__op *)cdp__alloc_zero(g->os, room * sizeof *q);
     uint32_t i;
     if (!q) return false;
-    /* it is full: every place is copied */
+    /* the queue is full: copy all entries */
     for (i = 0; i < g->queue_used; ++i)
         q[i] = g->queue[(g->queue_at + i) % g->queue_room];
     cdp__free(g->os, g->queue);
@@ -14408,15 +14453,15 @@ CDP__PRIVATE bool cdp__queue_grow(cdp_group *g) {
     return true;
 }
 
-/* The caller's counts are read now: where each part begins, and a hash of it all for the other
-   ranks to compare. */
+/* Reads the caller's counts: stores where each part begins, and a hash of all counts, which
+   ranks compare. */
 CDP__PRIVATE bool cdp__op_parts(cdp_group *g, cdp__op *op) {
     const uint32_t n = g->desc.world_size;
     const cdp_request *rq = &op->rq;
     uint32_t i;
     op->parts = 0;
     if (!rq->in_counts && !rq->out_counts) return true;
-    /* once for every place of the queue, so that later operations allocate nothing */
+    /* allocated once for all entries of the queue, so that later operations allocate nothing */
     for (i = 0; !op->offs && i < g->queue_room; ++i)
         if (!g->queue[i].offs)
             g->queue[i].offs =
@@ -14434,7 +14479,7 @@ CDP__PRIVATE bool cdp__op_parts(cdp_group *g, cdp__op *op) {
     return true;
 }
 
-/* What an operation may have beside its request. */
+/* Optional properties of an operation. */
 typedef struct cdp__with {
     cdp_work after;
     void (*done)(void *user, uint64_t start_ns, uint64_t end_ns);
@@ -14442,14 +14487,14 @@ typedef struct cdp__with {
     bool device;
 } cdp__with;
 
-/* The caller's thread makes the first moves. Lock held. */
+/* Polls a few times in the caller's thread. Lock held. */
 CDP__PRIVATE void cdp__first_moves(cdp_group *g) {
     uint32_t i;
-    g->w->fast_poll = true; /* no deadline has passed yet */
+    g->w->fast_poll = true; /* no deadline can have passed yet */
     for (i = 0; i < CDP__FIRST_MOVES && cdp__group_poll(g) == CDP__MOVED; ++i) {
     }
     g->w->fast_poll = false;
-    /* ended at once: there is nothing for a thread to do */
+    /* already complete: no thread is needed */
     if (!g->queue_used && !g->active_flows && g->health == CDP__HEALTHY && !cdp__group_settling(g)
         && g->w->active == g) {
         g->w->active = g->next_active;
@@ -14457,8 +14502,8 @@ CDP__PRIVATE void cdp__first_moves(cdp_group *g) {
     }
 }
 
-/* Lock held. The caller's thread makes the first move, so that the first bytes leave before this
-   returns. */
+/* Appends an operation to the queue and polls in the caller's thread, so that the first bytes
+   are sent before this returns. Lock held. */
 CDP__PRIVATE cdp_status cdp__start_locked(
     cdp_group *g, const cdp_request *rq, const cdp__with *with, cdp_work *out) {
     cdp_status st = cdp__group_report(g);
@@ -14476,7 +14521,7 @@ CDP__PRIVATE cdp_status cdp__start_locked(
     op->start_ns = g->os->now_ns(g->os->user);
     op->deadline_ns =
         rq->timeout_ms == CDP_NO_TIMEOUT ? CDP__NEVER : op->start_ns + rq->timeout_ms * CDP__MS;
-    if (g->queue_used > 1 || with->after.group) op->start_ns = 0; /* not yet */
+    if (g->queue_used > 1 || with->after.group) op->start_ns = 0; /* set when it begins */
     op->done = with->done;
     op->user = with->user;
     op->device = with->device;
@@ -14504,7 +14549,7 @@ CDP__PRIVATE cdp_status cdp__start(cdp_group *g, const cdp_request *request,
     if (st != CDP_OK) return st;
     if (device) {
         const uint64_t now = g->os->now_ns(g->os->user);
-        if (done) done(user, now, now); /* how long it takes is not known here */
+        if (done) done(user, now, now); /* the device's duration is not known here */
         return cdp__device_start(g, &rq, 1, out);
     }
     cdp__enter(g);
@@ -14513,13 +14558,13 @@ CDP__PRIVATE cdp_status cdp__start(cdp_group *g, const cdp_request *request,
     return st;
 }
 
-/* Work that nobody waits for yet: see that somebody sleeps on its behalf. */
+/* Work was started without waiting: makes sure that some thread makes progress for it. */
 CDP__PRIVATE void cdp__hand_over(cdp_group *g) {
     cdp__world *m = g->w;
     if (!m->cond) return;
     cdp__enter(g);
     if (cdp__world_busy(m)) {
-        /* whoever it is sleeps on what was known before */
+        /* the sleeping thread does not know of this work */
         if (m->sleeping)
             m->transport.wake(m->transport.self);
         else if (!m->callers)
@@ -14570,7 +14615,7 @@ CDP_API cdp_status cdp_group_compare(
         if (!rq.timeout_ms) rq.timeout_ms = g->desc.timeout_ms;
         cdp__enter(g);
         st = cdp__start_locked(g, &rq, &with, &w);
-        /* what was called long ago is compared before more is */
+        /* bounds how many calls are queued before they are compared */
         wait = wait || g->queue_used > 256;
         cdp__leave(g);
     }
@@ -14600,7 +14645,7 @@ CDP_API cdp_status cdp_start_all(
     if (st == CDP_OK)
         cdp__hand_over(g);
     else if (i > 1)
-        cdp_group_fail(g); /* out of memory, and a part of it is on its way already */
+        cdp_group_fail(g); /* out of memory after a part was started */
     return st;
 }
 
@@ -14623,7 +14668,7 @@ CDP__PRIVATE cdp_status cdp__work_wait_locked(cdp_work w, uint64_t deadline_ns) 
     ++w.group->waiters;
     cdp__progress_until(w.group, w.seq, deadline_ns);
     st = cdp__work_state(w);
-    /* who destroys the group waits for this: nothing of it is touched afterwards */
+    /* last access: a thread that destroys the group waits until this is 0 */
     --w.group->waiters;
     return st;
 }
@@ -14766,7 +14811,7 @@ CDP__PRIVATE cdp_status cdp__pend_cancel(cdp_group *g, uint64_t seq) {
             "itself; a call by cdp_call_cancel()");
     if (!x && s->kind == CDP__PEND_THEN)
         return cdp__fail(CDP_ERR_STATE, "cdp_work_cancel: the function is being called");
-    if (!x) { /* it has become a receive from one rank */
+    if (!x) { /* it was turned into a receive from one rank */
         const cdp_status st = cdp__post_cancel(s->after.group, s->after.seq);
         if (st != CDP_OK) return st;
     }
@@ -14810,8 +14855,8 @@ CDP_API cdp_status cdp_work_cancel(cdp_work w) {
 
 #define CDP__WATCH_MS 500u
 
-/* A neighbour is listened to, for a backend whose work may wait for it. It may have gone in good
-   order. */
+/* Polls a neighbour, for a backend whose work may wait for it. A neighbour that has left in good
+   order is no failure. */
 CDP__PRIVATE bool cdp__watch_look(cdp__pend *s, uint64_t now) {
     cdp_group *g = s->of;
     cdp__peer *peer = &g->peers[s->want.peer];
@@ -14821,7 +14866,7 @@ CDP__PRIVATE bool cdp__watch_look(cdp__pend *s, uint64_t now) {
         return true;
     }
     if (!peer->lost) {
-        /* this look follows upon the one that listened */
+        /* the poll right after the one that read */
         if (s->left) {
             s->left = 0;
             s->deadline_ns = CDP__NEVER;
@@ -14837,10 +14882,10 @@ CDP__PRIVATE bool cdp__watch_look(cdp__pend *s, uint64_t now) {
             peer->lost = true;
             s->deadline_ns = now + CDP__WATCH_MS * CDP__MS;
         }
-        /* others may have failed */
+        /* other ranks may have failed */
         if (g->channel != CDP__WORLD_CHANNEL && g->health == CDP__HEALTHY)
             (void)cdp__group_listen(g);
-        return true; /* somebody may wait for what was stored */
+        return true; /* another thread may wait for messages just stored */
     }
     if (now < s->deadline_ns) return false;
     s->deadline_ns = now + CDP__WATCH_MS * CDP__MS;
@@ -14911,7 +14956,7 @@ CDP__PRIVATE cdp_status cdp__run(cdp_group *g, cdp_request rq) {
     if (st != CDP_OK) return st;
     m = g->w;
     cdp__enter(g);
-    st = cdp__start_locked(g, &rq, &with, &w); /* no hand-over: this thread drives it */
+    st = cdp__start_locked(g, &rq, &with, &w); /* no hand-over: this thread makes the progress */
     if (st == CDP_OK && (st = cdp__work_state(w)) == CDP_PENDING)
         st = cdp__work_wait_locked(w, CDP__NEVER);
     cdp_lock_release(&m->lock);
@@ -15028,8 +15073,8 @@ CDP_API cdp_status cdp_alltoall_async(
 /* ---- >>message calls: sends and receives ----------------------------------------------------- */
 
 /* Knows: flows, receives from any rank. Promises: a call that returns an error at once has
-   started nothing. May use: failure-records, failure-waits, >>waits, >>flows, >>queue, >>pending,
-   >>work calls, >>device. */
+   started nothing. May use: failure-records, failure-waits, >>waits, >>flows, >>queue,
+   >>pending, >>work calls, >>device. */
 
 #ifndef CDP_NO_MESSAGES
 
@@ -15065,7 +15110,7 @@ CDP__PRIVATE cdp_status cdp__transfer_check_rows(const cdp_transfer *t, uint64_t
     return CDP_OK;
 }
 
-/* The caller's mistakes; fills in the defaults. */
+/* Checks a transfer for mistakes of the caller, and fills in the defaults. */
 CDP__PRIVATE cdp_status cdp__transfer_check(const cdp_group *g, cdp_transfer *t, const void *out) {
     const char *name = t->receive ? "cdp_recv" : "cdp_send";
     uint64_t bytes, size;
@@ -15097,7 +15142,7 @@ CDP__PRIVATE cdp_status cdp__transfer_check(const cdp_group *g, cdp_transfer *t,
     return cdp__transfer_check_rows(t, size);
 }
 
-/* The arguments have been checked; no move is made yet. Lock held. */
+/* Posts a message with checked arguments, without polling it. Lock held. */
 CDP__PRIVATE cdp_status cdp__message_post(cdp_group *g, const cdp_transfer *t,
     void (*done)(void *, uint64_t, uint64_t), void *user, cdp_work *out) {
     cdp_status st = cdp__group_report(g);
@@ -15121,12 +15166,12 @@ CDP__PRIVATE cdp_status cdp__message_locked(cdp_group *g, const cdp_transfer *t,
     return st;
 }
 
-/* ---- receives from any rank: wishes, until some rank has announced a message with that tag */
+/* ---- receives from any rank: pending works until a message with that tag has arrived */
 
-/* Read what has come over the links of g. Who has left, or died, sends nothing any more. Lock
-   held. */
+/* Reads from all links of g, and records which ranks have left or died, since these send no more
+   messages. Lock held. */
 CDP__PRIVATE void cdp__any_read(cdp_group *g) {
-    uint32_t p, left = 0, died = 0, went = 0; /* ranks, and 1 */
+    uint32_t p, left = 0, died = 0, went = 0; /* `died` and `went` are ranks plus 1 */
     for (p = 0; p < g->desc.world_size && g->health == CDP__HEALTHY; ++p) {
         cdp__peer *peer = &g->peers[p];
         if (p == g->desc.rank) continue;
@@ -15144,8 +15189,8 @@ CDP__PRIVATE void cdp__any_read(cdp_group *g) {
     if (!g->gone) g->gone = died ? died : went;
 }
 
-/* Whose message a receive from `from` (or any rank) with this tag is to take: the next one in
-   turn that has announced one which no other receive waits for. UINT32_MAX: nobody's. Lock held. */
+/* The rank whose message a receive from `from` (or any rank) with this tag takes: the next rank
+   in turn with a message that no posted receive will take. UINT32_MAX: none. Lock held. */
 CDP__PRIVATE uint32_t cdp__any_find(const cdp_group *g, uint32_t from, uint32_t tag, cdp__head *h) {
     const uint32_t n = g->desc.world_size;
     uint32_t i;
@@ -15163,8 +15208,8 @@ CDP__PRIVATE void cdp__any_done(void *user, uint64_t start_ns, uint64_t end_ns) 
     cdp__pend_close((cdp__pend *)user, false);
 }
 
-/* A message with this tag is being received: there may be more behind it, though its sender has
-   left. */
+/* True if a message with this tag is being received: more messages may follow it, even if its
+   sender has left. */
 CDP__PRIVATE bool cdp__any_busy(const cdp_group *g, uint32_t tag) {
     const cdp__flow *flow;
     for (flow = g->active_flows; flow; flow = flow->next_active)
@@ -15172,7 +15217,8 @@ CDP__PRIVATE bool cdp__any_busy(const cdp_group *g, uint32_t tag) {
     return false;
 }
 
-/* All ranks that could send are waited for, each for its next message with this tag. */
+/* Reports that this rank waits for all ranks that could send, each for its next message with
+   this tag. */
 CDP__PRIVATE void cdp__any_lasts(cdp__pend *s) {
     cdp_group *g = s->of;
     const bool caller = cdp__group_awaited(s->owner);
@@ -15192,7 +15238,7 @@ CDP__PRIVATE void cdp__any_lasts(cdp__pend *s) {
     }
 }
 
-/* It has waited for long, or somebody who waits for this rank wants to know for whom. */
+/* Reports the wait if it is long, or if another rank waits for this one. */
 CDP__PRIVATE void cdp__any_waits(cdp__pend *s, uint64_t now) {
     cdp__world *w = s->of->w;
     if (now >= s->wait_ns || w->failure.waiting) cdp__any_lasts(s);
@@ -15201,7 +15247,7 @@ CDP__PRIVATE void cdp__any_waits(cdp__pend *s, uint64_t now) {
     if (w->failure.waited) cdp__world_listen(w);
 }
 
-/* The group fails: its deadline has passed. */
+/* The deadline of the receive has passed: the group fails. */
 CDP__PRIVATE void cdp__any_late(cdp__pend *s) {
     cdp_group *g = s->of;
     cdp__failure_record r;
@@ -15218,14 +15264,15 @@ CDP__PRIVATE void cdp__any_late(cdp__pend *s) {
     cdp__group_see(g, &r, &e, true);
 }
 
-/* How many messages with this tag have come from rank p. */
+/* The number of messages with this tag that rank p has sent to this one. */
 CDP__PRIVATE uint64_t cdp__any_count(const cdp_group *g, uint32_t p, uint32_t tag) {
     const cdp__flow *flow = cdp__flow_find(g, p, tag);
     return flow ? flow->count[1] : 0;
 }
 
-/* Of the others, which have all gone, the one that sent fewest messages with this tag; of several
-   the one that was seen to go first. If that one died, no rank that left in good order is named. */
+/* Chooses a rank to blame when all others are gone: the one that sent fewest messages with this
+   tag or, among equals, the one that went first. If that rank died, ranks that left in good
+   order are not chosen. */
 CDP__PRIVATE uint32_t cdp__any_fewest(const cdp_group *g, uint32_t tag) {
     uint32_t p, best = g->gone - 1;
     const bool died = g->peers[best].lost && !g->streams[best].left;
@@ -15236,8 +15283,8 @@ CDP__PRIVATE uint32_t cdp__any_fewest(const cdp_group *g, uint32_t tag) {
     return best;
 }
 
-/* The group fails: nobody is left. Why the others went, one of them may have said; if not, the one
-   that sent fewest messages is the best guess. */
+/* All other ranks are gone, so the group fails. The blame goes to the cause that one of them
+   reported or, without one, to the rank that sent fewest messages. */
 CDP__PRIVATE void cdp__any_alone(const cdp__pend *s) {
     cdp_group *g = s->of;
     const uint32_t fewest = cdp__any_fewest(g, s->want.tag);
@@ -15256,7 +15303,7 @@ CDP__PRIVATE void cdp__any_alone(const cdp__pend *s) {
     cdp__group_see(g, &r, &e, false);
 }
 
-/* Of the receives from any rank with this tag the one that was called first, or NULL. */
+/* The oldest receive from any rank with this tag, or NULL. */
 CDP__PRIVATE cdp__pend *cdp__any_first(const cdp_group *g, uint32_t tag) {
     cdp__pend *s = g->w->pending;
     while (s && (s->kind != CDP__PEND_ANY || s->of != g || s->want.tag != tag))
@@ -15264,8 +15311,8 @@ CDP__PRIVATE cdp__pend *cdp__any_first(const cdp_group *g, uint32_t tag) {
     return s;
 }
 
-/* It becomes a receive from rank p, which has sent something, with the same deadline. If that has
-   passed, the cause is being settled, and the message may still end it well. */
+/* Turns it into a receive from rank p, which has sent a message, with the same deadline. If that
+   has passed, the cause is still being settled, and the message may still complete the receive. */
 CDP__PRIVATE void cdp__any_take(cdp__pend *s, uint32_t p) {
     cdp_group *g = s->of;
     s->want.peer = p;
@@ -15291,8 +15338,8 @@ CDP__PRIVATE bool cdp__any_look(cdp__pend *s, uint64_t now) {
     if (g->looked != g->w->polls) cdp__any_read(g);
     p = s->seen == g->w->arrivals ? UINT32_MAX : cdp__any_find(g, CDP_ANY_RANK, s->want.tag, &f);
     if (p != UINT32_MAX) {
-        /* A message may have come into a slot since those before this one looked: messages of a
-           rank keep their order only if the first of them takes it. */
+        /* the oldest receive takes it, even if it did not see the message when it was polled:
+           otherwise two messages of a rank could change their order */
         cdp__any_take(cdp__any_first(g, s->want.tag), p);
         return true;
     }
@@ -15405,7 +15452,7 @@ CDP_API cdp_status cdp_probe(cdp_group *g, uint32_t from, uint32_t tag, cdp_mess
     cdp__enter(g);
     cdp__any_read(g);
     p = cdp__any_find(g, from, tag, &f);
-    /* what a receive from any rank waits for, and has not seen yet, is not there for others */
+    /* a message that a receive from any rank will take is not reported to the caller */
     while (p != UINT32_MAX && g->health == CDP__HEALTHY && (s = cdp__any_first(g, tag)) != NULL) {
         cdp__any_take(s, p);
         p = cdp__any_find(g, from, tag, &f);
@@ -15477,7 +15524,7 @@ CDP_API cdp_status cdp_batch(cdp_group *g, const cdp_transfer *list, uint32_t n,
         cdp_work work;
         (void)cdp__transfer_check(g, &t, out);
         st = cdp__message_locked(g, &t, cdp__batch_done, s, &work);
-        /* a part of it is on its way already */
+        /* a part of it was started already */
         if (st != CDP_OK && i)
             cdp__group_break(g, cdp_last_error());
         else if (st != CDP_OK)
@@ -15526,13 +15573,13 @@ CDP__PRIVATE cdp_status cdp__barrier_message(
     return st;
 }
 
-/* Rank 0, when time is up: break the group with the names of those who are missing. */
+/* Rank 0's deadline has passed: breaks the group with an error that names the missing ranks. */
 CDP__PRIVATE cdp_status cdp__barrier_missing(
     cdp_group *g, const cdp_work *works, uint32_t timeout_ms) {
     char names[256];
     cdp__text t = {names, sizeof names, 0};
     const uint32_t none = UINT32_MAX - 1;
-    /* ranks one after the other are named as "3 to 9" */
+    /* consecutive ranks are printed as "3 to 9" */
     uint32_t p, count = 0, first = 0, last = none, run = 0;
     cdp__enter(g);
     for (p = 1; p <= g->desc.world_size; ++p) {
@@ -15566,7 +15613,7 @@ CDP__PRIVATE cdp_work *cdp__barrier_take(cdp_group *g) {
     void *memory;
     cdp__enter(g);
     memory = g->barrier;
-    g->barrier = NULL; /* another thread's call must not use it, too */
+    g->barrier = NULL; /* a concurrent call must not use the same memory */
     cdp__leave(g);
     if (!memory) memory = cdp__alloc(g->os, bytes);
     if (memory) memset(memory, 0, (size_t)bytes);
@@ -15584,7 +15631,7 @@ CDP__PRIVATE void cdp__barrier_give(cdp_group *g, void *memory) {
     cdp__free(g->os, memory);
 }
 
-/* Rank 0's part: hear from every rank until `until`, then answer all of them. */
+/* Rank 0's part: receives from every rank until `until`, then answers all of them. */
 CDP__PRIVATE cdp_status cdp__barrier_root(cdp_group *g, cdp_work *works, uint8_t *bytes,
     uint32_t timeout_ms, uint32_t longer, uint64_t until) {
     const uint32_t n = g->desc.world_size;
@@ -15612,7 +15659,8 @@ CDP_API cdp_status cdp_monitored_barrier(cdp_group *g, uint32_t timeout_ms) {
     st = cdp__must_not_wait();
     if (st != CDP_OK) return st;
     timeout_ms = cdp__def(timeout_ms, g->desc.timeout_ms);
-    /* rank 0's error must come first: it names the ranks that are missing */
+    /* the other ranks wait longer, so that rank 0's error, which names the missing ranks, comes
+       first */
     longer = timeout_ms > CDP_NO_TIMEOUT / 2 ? CDP_NO_TIMEOUT : 2 * timeout_ms;
     until = cdp__deadline(g->os, timeout_ms);
     works = cdp__barrier_take(g);
@@ -15639,9 +15687,9 @@ CDP_API cdp_status cdp_monitored_barrier(cdp_group *g, uint32_t timeout_ms) {
    delivered in order, one at a time, without the lock; losing one rank fails no group and no
    other rank. May use: stream, flows, group, progress, pending. */
 #define CDP__CHANNEL_INLINE 0u /* `dtype` of a message's header: the body follows */
-#define CDP__CHANNEL_OFFER 1u  /* handle and length follow */
-#define CDP__CHANNEL_FETCH 2u  /* a: handle */
-#define CDP__CHANNEL_REFUSE 3u /* a: handle */
+#define CDP__CHANNEL_OFFER 1u  /* a handle and a length follow */
+#define CDP__CHANNEL_FETCH 2u  /* answers an offer; `a` is its handle */
+#define CDP__CHANNEL_REFUSE 3u /* answers an offer; `a` is its handle */
 
 typedef struct cdp__offer {
     struct cdp__offer *next;
@@ -15650,22 +15698,22 @@ typedef struct cdp__offer {
     uint32_t peer;
     void *data;
     uint64_t bytes;
-    bool receive; /* a body that this rank has asked for */
+    bool receive; /* a body that this rank fetches */
     bool moving;  /* its transfer has begun */
-    bool over;    /* `status` is to be told */
+    bool over;    /* `status` must be reported to the program */
     cdp_status status;
 } cdp__offer;
 
-/* What a channel knows of one rank. */
+/* A channel's state for one rank. */
 typedef struct cdp__channel_peer {
-    cdp__head head; /* of the message that is being read */
+    cdp__head head; /* header of the message being read */
     bool reading;
     uint8_t *body;
     uint64_t room, got;
-    bool starved; /* a send was not taken */
+    bool starved; /* a send was refused for lack of credit */
     bool lost, lost_told;
     cdp_error why;
-    cdp__flow *bulk; /* for offered bodies; made with the first */
+    cdp__flow *bulk; /* moves offered bodies; created with the first one */
 } cdp__channel_peer;
 
 struct cdp_channel {
@@ -15676,13 +15724,13 @@ struct cdp_channel {
     cdp__stream *streams; /* one per rank */
     cdp__channel_peer *peers;
     cdp__offer *offers;
-    uint64_t handles; /* how many were given */
+    uint64_t handles; /* number of handles given out */
     uint64_t timer_ns;
     uint64_t called;  /* counts callbacks */
     uint32_t waiting; /* threads in cdp_channel_wait() */
-    bool calling;     /* a callback runs */
-    bool closing;     /* no callback begins any more */
-    bool left_over;   /* closed by a caller that cannot wait: whoever is the last here frees it */
+    bool calling;     /* a callback is running */
+    bool closing;     /* no new callback may begin */
+    bool left_over;   /* closed inside a callback: the last thread that uses it frees it */
 };
 
 CDP__PRIVATE uint64_t cdp__channel_id(const cdp_group *g, uint32_t number, uint32_t what) {
@@ -15693,8 +15741,8 @@ CDP__PRIVATE uint64_t cdp__channel_id(const cdp_group *g, uint32_t number, uint3
     return cdp__hash(CDP__HASH_START, id, sizeof id) | 2;
 }
 
-/* The rank is lost for this channel; why is this thread's last error. It is told, lest it wait:
-   what it sends is not read any more. */
+/* The channel loses rank p; the reason is this thread's last error. Sends LEAVE, so that p does
+   not wait: this rank reads no more of its messages. */
 CDP__PRIVATE void cdp__channel_lose(cdp_channel *c, uint32_t p) {
     cdp__channel_peer *peer = &c->peers[p];
     cdp__offer *o;
@@ -15704,7 +15752,7 @@ CDP__PRIVATE void cdp__channel_lose(cdp_channel *c, uint32_t p) {
     c->streams[p].dropping = true;
     if (!c->streams[p].left) (void)cdp__stream_note(c->g->w, &c->streams[p], CDP__MESSAGE_LEAVE);
     if (peer->bulk) {
-        cdp__flow_stop(peer->bulk); /* bodies that are under way are the caller's again */
+        cdp__flow_stop(peer->bulk); /* the caller owns the bodies in flight again */
         peer->bulk->s.dropping = true;
     }
     for (o = c->offers; o; o = o->next) {
@@ -15714,14 +15762,14 @@ CDP__PRIVATE void cdp__channel_lose(cdp_channel *c, uint32_t p) {
     }
 }
 
-/* A transfer of a channel has failed, and no group with it. */
+/* A transfer of an offered body has failed: only this channel loses the rank. */
 CDP__PRIVATE void cdp__channel_flow_failed(cdp__flow *flow) {
     cdp__channel_lose(flow->owner, flow->rank);
 }
 
 /* ---- callbacks */
 
-/* A callback of c is about to run, without the lock, or has returned. */
+/* Releases the lock for a callback of c; cdp__channel_called() takes it again. */
 CDP__PRIVATE void cdp__channel_call(cdp_channel *c) {
     cdp__world *w = c->g->w;
     c->calling = true;
@@ -15732,7 +15780,7 @@ CDP__PRIVATE void cdp__channel_call(cdp_channel *c) {
 
 CDP__PRIVATE void cdp__channel_called(cdp_channel *c) {
     cdp__world *w = c->g->w;
-    cdp__enter(c->g); /* ahead of threads that only look */
+    cdp__enter(c->g); /* takes precedence over threads that only poll */
     *cdp__inside() = false;
     w->calling = NULL;
     c->calling = false;
@@ -15752,7 +15800,7 @@ CDP__PRIVATE cdp_status cdp__channel_peer_check(
         "%s: rank %u is lost: %s", call, c->streams[peer].peer, c->peers[peer].why.text);
 }
 
-/* One message with a body that is copied. Lock held. */
+/* Queues one message; its body is copied. Lock held. */
 CDP__PRIVATE cdp_status cdp__channel_put(
     cdp_channel *c, uint32_t p, cdp__head *h, const void *body) {
     cdp__world *w = c->g->w;
@@ -15787,7 +15835,7 @@ CDP__PRIVATE cdp__head cdp__channel_head(const cdp_channel_message *m) {
     return h;
 }
 
-/* Somebody may have to sleep for what was just queued. */
+/* Releases the lock. Wakes the sleeping thread if messages were queued that it must send. */
 CDP__PRIVATE cdp_status cdp__channel_leave(cdp_channel *c, cdp_status st) {
     if (c->g->w->deferred && c->g->w->sleeping) c->g->w->transport.wake(c->g->w->transport.self);
     cdp__leave(c->g);
@@ -15860,8 +15908,8 @@ CDP_API cdp_status cdp_channel_offer(
 
 /* ---- >>channel bodies: bodies that stay with the sender -------------------------------------- */
 
-/* Knows: offers, flows. Promises: an offered body is the caller's again exactly once. May use:
-   channel, flows. */
+/* Knows: offers, flows. Promises: an offered body is returned to the caller exactly once. May
+   use: channel, flows. */
 
 CDP__PRIVATE void cdp__offer_moved(void *user, uint64_t start_ns, uint64_t end_ns) {
     cdp__offer *o = (cdp__offer *)user;
@@ -15871,7 +15919,7 @@ CDP__PRIVATE void cdp__offer_moved(void *user, uint64_t start_ns, uint64_t end_n
     o->status = CDP_OK;
 }
 
-/* The flow over which bodies to and from p move. NULL: out of memory. */
+/* The flow that moves bodies to and from rank p, created on first use. NULL: out of memory. */
 CDP__PRIVATE cdp__flow *cdp__channel_bulk(cdp_channel *c, uint32_t p) {
     cdp__channel_peer *peer = &c->peers[p];
     if (peer->bulk) return peer->bulk;
@@ -15884,7 +15932,7 @@ CDP__PRIVATE cdp__flow *cdp__channel_bulk(cdp_channel *c, uint32_t p) {
     return peer->bulk;
 }
 
-/* Send or receive the body of an offer. */
+/* Begins to send or receive the body of an offer. */
 CDP__PRIVATE cdp_status cdp__offer_move(cdp__offer *o) {
     cdp_channel *c = o->channel;
     cdp__flow *flow = cdp__channel_bulk(c, o->peer);
@@ -15918,7 +15966,7 @@ CDP__PRIVATE bool cdp__channel_answer(cdp_channel *c, uint32_t p, const cdp__hea
     return h->dtype == CDP__CHANNEL_REFUSE;
 }
 
-/* FETCH and REFUSE are as small as the offer that they answer, and go beyond the window. */
+/* Sends FETCH or REFUSE. These answers may exceed the window: they are no longer than the offer. */
 CDP__PRIVATE cdp_status cdp__channel_reply(
     cdp_channel *c, uint32_t p, uint8_t what, uint64_t handle, uint64_t bytes) {
     cdp__stream *s = &c->streams[p];
@@ -15955,7 +16003,7 @@ CDP_API cdp_status cdp_channel_fetch(
         c->offers = o;
         st = cdp__offer_move(o);
         if (st == CDP_OK) st = cdp__channel_reply(c, peer, CDP__CHANNEL_FETCH, handle, bytes);
-        if (st != CDP_OK) cdp__channel_lose(c, peer); /* half asked for: it cannot be taken back */
+        if (st != CDP_OK) cdp__channel_lose(c, peer); /* the receive cannot be withdrawn any more */
         st = CDP_OK;
     }
     return cdp__channel_leave(c, st);
@@ -15976,7 +16024,8 @@ CDP_API cdp_status cdp_channel_refuse(cdp_channel *c, uint32_t peer, uint64_t ha
 /* Knows: the channels of a world. Promises: messages of a rank are delivered in order, one at a
    time, without the lock. May use: >>channel, >>channel bodies, >>pending. */
 
-/* A message is complete. False: the peer sent what no peer of this version sends. */
+/* Delivers a complete message to the program, or handles an answer to an offer. The channel
+   loses a peer that answers without an offer. */
 CDP__PRIVATE void cdp__channel_deliver(cdp_channel *c, uint32_t p) {
     cdp__channel_peer *peer = &c->peers[p];
     const cdp__head h = peer->head;
@@ -16014,7 +16063,7 @@ CDP__PRIVATE void cdp__channel_deliver(cdp_channel *c, uint32_t p) {
 
 /* ---- receiving */
 
-/* The header of a message has come: make room for its body. */
+/* A header has arrived: allocates memory for the body. */
 CDP__PRIVATE bool cdp__channel_begin(cdp_channel *c, uint32_t p) {
     cdp__channel_peer *peer = &c->peers[p];
     const cdp__head *h = &peer->head;
@@ -16034,7 +16083,7 @@ CDP__PRIVATE bool cdp__channel_begin(cdp_channel *c, uint32_t p) {
     return false;
 }
 
-/* Read what has come from p. True: something moved. */
+/* Reads messages of rank p. True if something moved. */
 CDP__PRIVATE bool cdp__channel_read(cdp_channel *c, uint32_t p) {
     cdp__channel_peer *peer = &c->peers[p];
     cdp__stream *s = &c->streams[p];
@@ -16050,7 +16099,7 @@ CDP__PRIVATE bool cdp__channel_read(cdp_channel *c, uint32_t p) {
     }
     if (r < 0) {
         const cdp_error why = *cdp_last_error();
-        /* a body that came before its sender left is still taken */
+        /* still receive bodies that arrived before the sender left */
         while (peer->bulk && cdp__flow_move(peer->bulk, 1)) {
         }
         *cdp__error_slot() = why;
@@ -16092,7 +16141,7 @@ CDP__PRIVATE bool cdp__channel_tell_peer(cdp_channel *c, uint32_t p) {
     }
     if (!peer->starved || peer->lost) return false;
     if (s->sent - s->acked > CDP__WINDOW / 2) {
-        /* what was sent after the last question may have used up what the answer gave */
+        /* ask once more: messages sent after the last request may have used up the credit */
         if (!s->asking && (s->asking = cdp__stream_note(c->g->w, s, CDP__MESSAGE_ASK)))
             (void)cdp__port_flush(c->g->w, s->peer);
         return false;
@@ -16113,7 +16162,7 @@ CDP__PRIVATE bool cdp__channel_tell_time(cdp_channel *c) {
     return true;
 }
 
-/* A group that failed moves no bodies any more. */
+/* Offers of a failed group end with its error, because the group moves no more bodies. */
 CDP__PRIVATE void cdp__channel_group_failed(cdp_channel *c) {
     cdp__offer *o;
     for (o = c->offers; o; o = o->next) {
@@ -16123,7 +16172,7 @@ CDP__PRIVATE void cdp__channel_group_failed(cdp_channel *c) {
     }
 }
 
-/* One step of one channel. MOVED: the lock was released meanwhile. */
+/* Advances one channel by one step. True: something happened, maybe with the lock released. */
 CDP__PRIVATE bool cdp__channel_step(cdp_channel *c) {
     uint32_t p;
     if (c->g->health != CDP__HEALTHY) cdp__channel_group_failed(c);
@@ -16136,7 +16185,7 @@ CDP__PRIVATE bool cdp__channel_step(cdp_channel *c) {
     return false;
 }
 
-/* Free it if it was closed inside a callback and nobody uses it any more. */
+/* Frees a channel, its streams and its offers. */
 CDP__PRIVATE void cdp__channel_free(cdp_channel *c) {
     cdp__world *w = c->g->w;
     cdp_channel **at = &w->channels;
@@ -16165,7 +16214,7 @@ CDP__PRIVATE void cdp__channel_over(cdp_channel *c) {
     if (c->left_over && !c->calling && !c->waiting) cdp__channel_free(c);
 }
 
-/* Every channel of the world, one callback at a time. */
+/* Polls all channels of the world, until one callback has run. */
 CDP__PRIVATE cdp__advance cdp__channels_poll(cdp__world *w) {
     cdp_channel *c;
     for (c = w->channels; c && !w->calling; c = c->next) {
@@ -16179,7 +16228,7 @@ CDP__PRIVATE cdp__advance cdp__channels_poll(cdp__world *w) {
 CDP__PRIVATE uint64_t cdp__channels_deadline(const cdp__world *w) {
     uint64_t at = CDP__NEVER;
     const cdp_channel *c;
-    /* no timer is called before the callback that runs has returned, which wakes whoever sleeps */
+    /* while a callback runs no timer can fire; its return wakes the sleeping thread */
     for (c = w->calling ? NULL : w->channels; c; c = c->next)
         at = cdp__min(at, c->timer_ns);
     return at;
@@ -16187,10 +16236,11 @@ CDP__PRIVATE uint64_t cdp__channels_deadline(const cdp__world *w) {
 
 /* ---- >>channel life: opening, waiting, closing ----------------------------------------------- */
 
-/* Knows: channels, streams. Promises: no callback runs after a channel was closed. May use:
+/* Knows: channels, streams. Promises: no callback runs after its channel was closed. May use:
    channel, drive, stream. */
 
-/* The channel's streams enter the table and continue those that came early. Lock held. */
+/* Enters the channel's streams into the table; they take over unexpected streams of the same
+   channel. Lock held. */
 CDP__PRIVATE cdp_status cdp__channel_enter(cdp_channel *c) {
     cdp__world *w = c->g->w;
     const uint32_t n = c->g->desc.world_size;
@@ -16260,7 +16310,8 @@ CDP_API void cdp_channel_timer(cdp_channel *c, uint64_t at_ns) {
     cdp__leave(c->g);
 }
 
-/* Until more than `before` callbacks have run, the channel closes, or the deadline. Lock held. */
+/* Makes progress until more than `before` callbacks have run, the channel closes, or the
+   deadline. Lock held. */
 CDP__PRIVATE void cdp__channel_advance(cdp_channel *c, uint64_t before, uint64_t until_ns) {
     cdp__world *w = c->g->w;
     uint64_t spin_until = 0;
@@ -16299,7 +16350,8 @@ CDP_API void cdp_channel_wake(cdp_channel *c) {
 }
 
 CDP_API cdp_status cdp_channel_drop(cdp_channel *c, uint32_t peer, const char *reason) {
-    const cdp_error before = *cdp_last_error(); /* of this thread: nothing fails in this call */
+    /* restored below, because this call does not fail */
+    const cdp_error before = *cdp_last_error();
     if (!c || !reason)
         return cdp__fail(CDP_ERR_INVALID, "cdp_channel_drop needs a channel and a reason");
     if (peer >= c->g->desc.world_size || peer == c->g->desc.rank)
@@ -16372,9 +16424,9 @@ CDP_API void cdp_channel_close(cdp_channel *c) {
 
 /* ---- >>objects: bytes of any length from every rank ------------------------------------------ */
 
-/* Knows: lengths that only their owner knows before. Promises: lengths travel first, memory for
-   the result is allocated once, and nothing is leaked by a failure. May use: collective calls,
-   requests, pending, state. */
+/* Knows: byte strings whose lengths only their owners know. Promises: lengths are exchanged
+   first, memory for the result is allocated once, and a failure leaks nothing. May use:
+   collective calls, requests, pending, state. */
 
 typedef enum cdp__object_kind {
     CDP__OBJECT_ALLGATHER = 1,
@@ -16383,7 +16435,8 @@ typedef enum cdp__object_kind {
     CDP__OBJECT_SCATTER
 } cdp__object_kind;
 
-/* what each rank says first: kind, root, length of its bytes, what it can take, does it allocate */
+/* Fields that all ranks exchange first: kind, root, length of the rank's bytes, limit of what it
+   accepts, whether it allocates the result. */
 #define CDP__OBJECT_FIELDS 5u
 
 typedef struct cdp__objects {
@@ -16393,7 +16446,7 @@ typedef struct cdp__objects {
     const void *data;
     uint64_t bytes;
     cdp_blob *blob;
-    uint64_t *said, *lengths; /* of all ranks */
+    uint64_t *said, *lengths; /* of all ranks: the exchanged fields; the lengths */
 } cdp__objects;
 
 CDP__PRIVATE const char *cdp__object_name(uint64_t kind) {
@@ -16402,7 +16455,7 @@ CDP__PRIVATE const char *cdp__object_name(uint64_t kind) {
     return names[kind <= CDP__OBJECT_SCATTER ? kind : 0];
 }
 
-/* What rank r is to get. */
+/* The number of bytes that rank r receives. */
 CDP__PRIVATE uint64_t cdp__objects_share(const cdp__objects *o, uint32_t r, uint64_t total) {
     if (o->kind == CDP__OBJECT_SCATTER) return o->lengths[r];
     return o->kind == CDP__OBJECT_ALLGATHER || (r == o->root) == (o->kind == CDP__OBJECT_GATHER)
@@ -16410,7 +16463,8 @@ CDP__PRIVATE uint64_t cdp__objects_share(const cdp__objects *o, uint32_t r, uint
         : 0;
 }
 
-/* All ranks look at the same numbers in the same order, and so come to the same verdict. */
+/* Checks the exchanged numbers. All ranks check equal numbers in the same order, so they return
+   the same error. */
 CDP__PRIVATE cdp_status cdp__objects_judge(const cdp__objects *o, uint64_t *total) {
     const char *name = cdp__object_name(o->kind);
     const uint32_t n = o->g->desc.world_size;
@@ -16433,7 +16487,7 @@ CDP__PRIVATE cdp_status cdp__objects_judge(const cdp__objects *o, uint64_t *tota
     return CDP_OK;
 }
 
-/* Say what this rank brings and can take, hear it from all. */
+/* Exchanges the fields with all ranks. */
 CDP__PRIVATE cdp_status cdp__objects_exchange(cdp__objects *o, const uint64_t *lengths) {
     cdp_group *g = o->g;
     const uint32_t n = g->desc.world_size;
@@ -16464,11 +16518,12 @@ CDP__PRIVATE cdp_status cdp__objects_exchange(cdp__objects *o, const uint64_t *l
     return cdp_broadcast(g, o->lengths, n, CDP_DTYPE_U64, o->root);
 }
 
-/* Where somebody allocates, all hear whether it went well before anything is sent. */
+/* Allocates the result. If any rank allocates, all ranks exchange whether it succeeded, before
+   any bytes are sent. */
 CDP__PRIVATE cdp_status cdp__objects_memory(cdp__objects *o, uint64_t share, bool *owned) {
     cdp_group *g = o->g;
     const uint32_t n = g->desc.world_size;
-    uint8_t *fine = (uint8_t *)o->said; /* what was said is not needed any more */
+    uint8_t *fine = (uint8_t *)o->said; /* reuses that memory: the fields are no longer needed */
     cdp_blob *b = o->blob;
     bool any = false;
     uint32_t r;
@@ -16499,7 +16554,7 @@ CDP__PRIVATE cdp_status cdp__objects_move(const cdp__objects *o) {
     else if (o->kind != CDP__OBJECT_BROADCAST)
         rq.out_counts = o->lengths;
     else if (o->g->desc.rank == o->root)
-        rq.out = (void *)(uintptr_t)o->data; /* only read there */
+        rq.out = (void *)(uintptr_t)o->data; /* the root only reads it */
     if (o->kind == CDP__OBJECT_BROADCAST) rq.in = NULL;
     return cdp__run(o->g, rq);
 }
@@ -16513,7 +16568,7 @@ CDP__PRIVATE void cdp__blob_drop(cdp_group *g, cdp_blob *b) {
     b->allocated = false;
 }
 
-/* The caller's mistakes, where nothing has been said yet. */
+/* Checks for mistakes of the caller, before anything is exchanged. */
 CDP__PRIVATE cdp_status cdp__objects_check(const cdp__objects *o, const uint64_t *lengths) {
     const char *name = cdp__object_name(o->kind);
     const cdp_group *g = o->g;
@@ -16619,8 +16674,8 @@ CDP_API void cdp_blob_free(cdp_group *g, cdp_blob *b) {
 
 /* ---- >>recorder: what a group remembers, and what it is set to, in words --------------------- */
 
-/* Knows: all members of a group. Promises: what it returns was true at one moment. May use:
-   >>records and everything before it. */
+/* Knows: all members of a group. Promises: a consistent snapshot. May use: >>records and
+   everything before it. */
 
 #ifndef CDP_NO_RECORDER
 
@@ -16744,38 +16799,39 @@ CDP_API uint64_t cdp_describe(cdp_group *g, char *out, uint64_t size) {
 
 /* ---- >>group-access: what training uses of a group beyond the public calls ------------------- */
 
-/* Knows: the members of cdp_group. Promises: the sections below reach a group through its public
-   functions and these alone. May use: everything above. */
+/* Knows: the members of cdp_group. Promises: later sections access a group only through its
+   public functions and those of this section. May use: everything above. */
 
 /* The operating system interface that the group was created with. */
 CDP__PRIVATE const cdp_os *cdp__group_os(const cdp_group *g) {
     return g->os;
 }
 
-/* Break the group on every rank for `e`, unless it is failing already: then its own cause
-   stands. */
+/* Breaks the group on every rank with error `e`, unless it is failing already: then its own
+   cause stands. */
 CDP__PRIVATE void cdp__group_break_unless_failing(cdp_group *g, const cdp_error *e) {
     cdp__enter(g);
     if (g->health == CDP__HEALTHY) cdp__group_break(g, e);
     cdp__leave(g);
 }
 
-/* Does communication advance only inside calls? */
+/* True if communication advances only inside calls. */
 CDP__PRIVATE bool cdp__group_is_polled(const cdp_group *g) {
     return !g->w->thread;
 }
 
-/* A number for one more ddp of this group; ddps are made in the same order on all ranks. */
+/* The number of a new ddp of this group; equal on all ranks, because ddps are created in the
+   same order. */
 CDP__PRIVATE uint32_t cdp__group_next_ddp(cdp_group *g) {
     return g->ddps++;
 }
 
-/* A failure of `part` is one of `whole`, and the reverse. */
+/* Makes a failure of `part` one of `whole`, and the reverse. */
 CDP__PRIVATE void cdp__group_share_failures(cdp_group *part, cdp_group *whole) {
     part->parent = cdp__group_top(whole);
 }
 
-/* The work "everything that the group's backend was given so far". */
+/* A work that completes when the group's backend has done everything given to it so far. */
 CDP__PRIVATE cdp_work cdp__group_device_work(cdp_group *g) {
     cdp_work w;
     w.group = g;
@@ -16783,10 +16839,10 @@ CDP__PRIVATE cdp_work cdp__group_device_work(cdp_group *g) {
     return w;
 }
 
-/* Start an operation for bucket `bucket` (0xffff: none) of ddp number `ddp`. Ranks compare both
+/* Starts an operation for bucket `bucket` (0xffff: none) of ddp number `ddp`. Ranks compare both
    numbers, so that ranks at different buckets of equal size get an error. `done`, which may be
-   NULL, is called with the times at which the operation began and ended; the group's lock is
-   held then. */
+   NULL, is called with the times at which the operation began and ended, with the group's lock
+   held. */
 CDP__PRIVATE cdp_status cdp__group_start_bucket(cdp_group *g, const cdp_request *request,
     uint32_t ddp, uint32_t bucket, void (*done)(void *, uint64_t, uint64_t), void *user,
     cdp_work *out) {
@@ -16827,7 +16883,7 @@ CDP__PRIVATE double cdp__sqrt(double x) {
     return y;
 }
 
-/* Whole numbers divide; others are multiplied by their reciprocal. */
+/* Divides integers; multiplies floats by the reciprocal. */
 CDP__PRIVATE void cdp__divide_by(cdp_dtype t, void *data, uint64_t n, double by) {
     if (by >= 1 && by < 4e9 && by == (double)(uint32_t)by)
         cdp__divide(t, data, n, (uint32_t)by);
@@ -16835,7 +16891,7 @@ CDP__PRIVATE void cdp__divide_by(cdp_dtype t, void *data, uint64_t n, double by)
         cdp__scale(t, data, n, 1 / by);
 }
 
-/* CDP__BLOCK values of a float dtype to f32. */
+/* Converts CDP__BLOCK values of a float dtype to f32. */
 CDP__PRIVATE void cdp__cast_in(
     cdp_dtype from, const void *CDP__RESTRICT in, float *CDP__RESTRICT wide) {
     const double *d = (const double *)in;
@@ -16849,7 +16905,7 @@ CDP__PRIVATE void cdp__cast_in(
         cdp__widen_block(from, (const uint16_t *)in, wide);
 }
 
-/* And back. */
+/* Converts them back. */
 CDP__PRIVATE void cdp__cast_out(
     cdp_dtype to, const float *CDP__RESTRICT wide, void *CDP__RESTRICT out) {
     double *d = (double *)out;
@@ -16863,8 +16919,8 @@ CDP__PRIVATE void cdp__cast_out(
         cdp__narrow_block(to, wide, (uint16_t *)out);
 }
 
-/* `n` values of one float dtype become values of another, through f32. In blocks of constant
-   length, which gcc -O2 vectorises; a rest is copied to a whole block. */
+/* Converts `n` values of one float dtype to another, through f32. Works in blocks of constant
+   length, which gcc -O2 vectorises; an incomplete block is padded. */
 CDP__PRIVATE void cdp__cast(cdp_dtype from, const void *in, cdp_dtype to, void *out, uint64_t n) {
     const uint64_t from_size = cdp_dtype_size(from), to_size = cdp_dtype_size(to);
     const uint8_t *src = (const uint8_t *)in;
