@@ -11846,8 +11846,8 @@ CDP__PRIVATE void cdp__post_begin(cdp__flow *flow, cdp__post *post, bool receive
     x->elem = elem;
     x->piece_bytes = flow->g->desc.piece_bytes;
     x->expose_bytes = flow->g->desc.expose_bytes;
-    /* messages that fit the window are sent before the receiver asks, so only longer ones are
-       exposed; offered bodies and rendezvous sends wait for the receiver anyway */
+    /* only messages above the window are exposed; shorter ones are sent unasked, except those
+       that may wait for their receiver */
     if (!post->rendezvous && !flow->owner)
         x->expose_bytes = cdp__max(x->expose_bytes, CDP__WINDOW + 1);
     post->begun = true;
@@ -12005,8 +12005,7 @@ CDP__PRIVATE bool cdp__flows_due(cdp_group *g, uint64_t now) {
     return false;
 }
 
-/* Called when nothing moves: reads from peers that this rank only sends to, because they may
-   have failed. */
+/* Nothing moves: reads from peers that this rank only sends to, which may have failed. */
 CDP__PRIVATE cdp__advance cdp__flows_stuck(cdp_group *g, uint64_t now) {
     cdp__flow *flow;
     if (now < g->listen_ns) return CDP__BLOCKED;
@@ -12113,8 +12112,7 @@ CDP__PRIVATE bool cdp__post_moved(const cdp__flow *flow, const cdp__post *post, 
     return s->body_left || s->early_used;
 }
 
-/* Cancels a message of which no bytes have moved: removes it from its queue. Later messages move
-   up. Lock held. */
+/* Cancels a message of which no bytes have moved, and removes it from its queue. Lock held. */
 CDP__PRIVATE cdp_status cdp__post_cancel(cdp_group *g, uint64_t seq) {
     cdp__post *post = g->posts[seq & ((1u << CDP__POST_INDEX) - 1)];
     cdp__flow *flow = (cdp__flow *)post->x.s;
@@ -12159,8 +12157,7 @@ CDP__PRIVATE void cdp__flow_stop(cdp__flow *flow) {
     cdp__port *port = &g->w->ports[flow->s.peer];
     uint32_t way;
     if (port->tx_stream == &flow->s) {
-        /* complete a half-sent message, because its receiver may need only these bytes; but
-           after a failure the memory belongs to the caller */
+        /* the receiver may need only these bytes; after a failure they belong to the caller */
         const cdp__transfer *x = flow->first[0] ? &flow->first[0]->x : NULL;
         if (x && g->health == CDP__HEALTHY)
             cdp__port_keep(g->w, flow->s.peer, x->data ? x->data + x->moved : NULL);
@@ -16945,15 +16942,15 @@ CDP__PRIVATE void cdp__cast(cdp_dtype from, const void *in, cdp_dtype to, void *
 
 /* ---- >>bucket (pure): which parameters share a bucket ---------------------------------------- */
 
-/* Knows: dtypes and sizes of parameters. Promises: the same plan from the same numbers, in
-   linear time, without memory of its own. May use: >>dtype. */
+/* Knows: dtypes and sizes of parameters. Promises: the same plan for the same numbers, in linear
+   time, without memory of its own. May use: >>dtype. */
 
 /* The bucket that is being filled with parameters of one dtype. While it is open, bucket_of[] of
    its parameters is a list: each entry is the index of the parameter that was added before it. */
 typedef struct cdp__bucket_open {
     uint64_t bytes, limit;
     uint32_t newest; /* the parameter added last; UINT32_MAX: the bucket is empty */
-    uint32_t lowest; /* the lowest index of this dtype: it completes the last bucket */
+    uint32_t lowest; /* the lowest index of this dtype: completes the last bucket */
 } cdp__bucket_open;
 
 CDP__PRIVATE void cdp__bucket_close(cdp__bucket_open *o, uint32_t number, uint32_t *bucket_of) {
@@ -17008,11 +17005,11 @@ typedef enum cdp__mark {
     CDP__MARK_UNUSED
 } cdp__mark;
 
-/* A sparse parameter: the rows that this rank has had since the last synchronized pass, and the
-   mean that came out of that pass. */
+/* A sparse parameter: the rows that this rank has received since the last synchronized pass, and
+   the mean that this pass computed. */
 typedef struct cdp__sparse {
     uint32_t *rows, *mean_rows;
-    uint32_t *place; /* of each row of the matrix: its place in the mean, from 1; 0: none */
+    uint32_t *place; /* for each row of the matrix: its position in the mean, from 1; 0: none */
     uint8_t *values, *mean;
     uint64_t used, room, mean_used, mean_room;
     /* the rows of all ranks while they are exchanged */
@@ -17025,13 +17022,15 @@ typedef struct cdp__param {
     cdp_param user; /* as the caller gave it, with defaults; its name is a copy */
     char *name;
     uint32_t bucket;
-    uint8_t *grad; /* its place in the bucket */
+    uint8_t *grad; /* the gradient's position in its bucket */
     uint8_t
-        *kept; /* copy of that place, restored if no rank used it; allocated when first needed */
+        /* copy of the gradient, restored if no rank used the parameter; allocated when first
+           needed */
+        *kept;
     cdp__mark mark;       /* in this pass */
     bool touched;         /* this rank had a gradient for it since the last synchronized pass */
     bool used;            /* some rank had a gradient for it in the last synchronized pass */
-    uint32_t calls, want; /* of ready() in this pass; static graph: as recorded */
+    uint32_t calls, want; /* calls of ready() in this pass; expected calls (static graph) */
     uint64_t ready_ns;
     cdp__sparse *sparse; /* NULL: dense */
 } cdp__param;
@@ -17040,13 +17039,13 @@ typedef struct cdp__bucket {
     uint8_t *memory; /* gradients, then flags that are summed with them */
     uint64_t count;  /* elements, without the flags */
     cdp_dtype dtype;
-    uint32_t params, pending; /* how many it holds, how many of them are not complete yet */
-    const uint32_t *slots;    /* their indices, in the order in which they lie in memory */
-    bool done;                /* the hook needs this bucket no more */
-    uint8_t *flags;           /* gradients in device memory: the flags on the host; else NULL */
+    uint32_t params, pending; /* its parameters; those not complete yet */
+    const uint32_t *slots;    /* indices of its parameters, in memory order */
+    bool done;                /* the hook has finished with this bucket */
+    uint8_t *flags;           /* flags on the host if gradients are in device memory; else NULL */
     cdp_work work;
     uint64_t start_ns, end_ns; /* written with the group's lock held */
-    uint64_t late_ns;          /* duration of its further operations, which only hooks start */
+    uint64_t late_ns;          /* duration of further operations, which only hooks start */
     cdp_bucket view;           /* what the hook sees */
 } cdp__bucket;
 
@@ -17060,16 +17059,15 @@ struct cdp_ddp {
     cdp_buffer *buffers;
     uint32_t param_count, bucket_count;
     cdp__bucket *buckets;
-    uint32_t *slots; /* indices of parameters in the order in which they lie in memory */
-    uint8_t *pack;   /* small parameters or buffers are broadcast from here as one message */
+    uint32_t *slots; /* indices of parameters, in memory order */
+    uint8_t *pack;   /* small parameters or buffers are broadcast from here in one message */
     uint64_t pack_bytes;
-    uint32_t
-        *order; /* the order in which parameters were complete in the first synchronized pass */
-    uint32_t *seen, ordered; /* the order in the last one, and how many are complete */
+    uint32_t *order; /* order in which parameters became complete in the first synchronized pass */
+    uint32_t *seen, ordered; /* that order in the last pass; number of complete parameters */
 
     /* Several threads may call ready() in one pass. The lock guards marks, `pending`, rows of
-       sparse parameters, `failed` and the next two; everything else belongs to the one thread that
-       has set `launching`, or to the thread that begins and ends passes. */
+       sparse parameters, `failed` and the next two members. The others are only used by the
+       thread that has set `launching`, or by the thread that begins and ends passes. */
     cdp_lock lock;
     bool launching, launch_again;
 
@@ -17081,24 +17079,26 @@ struct cdp_ddp {
     bool equal;    /* all ranks had data in the last pass in which any rank had data */
     uint32_t root; /* the highest rank that had data in that pass */
     cdp_hook hook; /* stage NULL: none */
-    cdp_group *lanes[CDP__HOOK_LANES]; /* where stages of a hook run; the first one is `group` */
-    uint32_t at[CDP__HOOK_LANES + 1];  /* the next bucket for each stage */
-    cdp_work active, used; /* flags that a hook must not see are summed by these operations */
-    cdp_work last;         /* the last operation started in `group` */
-    cdp_status failed;     /* the first failure of this pass */
+    /* groups in which the stages of a hook run; the first one is `group` */
+    cdp_group *lanes[CDP__HOOK_LANES];
+    uint32_t at[CDP__HOOK_LANES + 1]; /* the next bucket for each stage */
+    cdp_work active, used;            /* operations that sum flags which a hook must not see */
+    cdp_work last;                    /* the last operation started in `group` */
+    cdp_status failed;                /* the first failure of this pass */
     cdp_error failed_error;
     uint64_t forward_ns, begin_ns, called_ns, end_ns;
-    uint32_t number; /* among the ddps of this group */
+    uint32_t number; /* number of this ddp in its group */
     uint32_t sparse_count;
     uint64_t *sparse_counts;   /* rows of each rank and sparse parameter, then of one parameter */
     const cdp_backend *device; /* where parameters and gradients are; NULL: in host memory */
     bool placed;               /* `device` is decided */
     uint64_t own_steps;        /* synchronized passes in which this rank had data */
-    uint64_t marks;            /* hash of what this rank used in the last one */
+    /* hash of the parameters that this rank used in the last of these passes */
+    uint64_t marks;
     cdp_ddp_stats stats;
 };
 
-/* Are parameters and gradients in device memory? */
+/* True if parameters and gradients are in device memory. */
 CDP__PRIVATE bool cdp__ddp_on_device(const cdp_ddp *d) {
 #ifdef CDP_NO_BACKEND
     (void)d;
@@ -17108,8 +17108,8 @@ CDP__PRIVATE bool cdp__ddp_on_device(const cdp_ddp *d) {
 #endif
 }
 
-/* Keep the first failure of a pass; backward_end reports it again. Returns st. Not with the ddp's
-   lock held. */
+/* Keeps the first failure of a pass, which backward_end reports again. Returns st. The caller
+   must not hold the ddp's lock. */
 CDP__PRIVATE cdp_status cdp__ddp_fail(cdp_ddp *d, cdp_status st) {
     if (st == CDP_OK) return st;
     cdp_lock_acquire(&d->lock);
@@ -17162,7 +17162,7 @@ CDP__PRIVATE void cdp__ddp_zero(cdp_ddp *d, void *dst, uint64_t bytes) {
         (void)cdp__ddp_fail(d, d->device->zero(d->device->self, dst, bytes));
 }
 
-/* Divide `n` numbers in the memory of this ddp, host or device. */
+/* Divides `n` numbers in the ddp's memory, on host or device. */
 CDP__PRIVATE cdp_status cdp__ddp_divide_data(
     cdp_ddp *d, cdp_dtype t, void *data, uint64_t n, double by) {
     if (cdp__ddp_on_device(d))
@@ -17171,14 +17171,14 @@ CDP__PRIVATE cdp_status cdp__ddp_divide_data(
     return CDP_OK;
 }
 
-/* The others wait for buckets that this rank will not send: break the group, so that they learn
-   the reason wherever they wait. */
+/* Other ranks wait for buckets that this rank will not send: breaks the group, so that they
+   receive the reason. */
 CDP__PRIVATE void cdp__ddp_break(cdp_ddp *d) {
     cdp__group_break_unless_failing(d->group, &d->failed_error);
     (void)cdp_group_status(d->group);
 }
 
-/* Elements and bytes that a parameter has in its bucket. */
+/* Number of elements and bytes of a parameter in its bucket. */
 CDP__PRIVATE uint64_t cdp__param_count(const cdp__param *p) {
     return p->user.sparse ? 0 : p->user.count;
 }
@@ -17191,8 +17191,8 @@ CDP__PRIVATE uint64_t cdp__bucket_bytes(const cdp__bucket *b) {
     return b->count * cdp_dtype_size(b->dtype);
 }
 
-/* Where a gradient is between passes: in the caller's own array or in the bucket. NULL: the
-   parameter is sparse. */
+/* The gradient between passes: in the caller's own array or in the bucket. NULL: the parameter
+   is sparse. */
 CDP__PRIVATE uint8_t *cdp__param_grad(const cdp__param *p) {
     if (p->sparse) return NULL;
     return p->user.grad ? (uint8_t *)p->user.grad : p->grad;
@@ -17202,7 +17202,7 @@ CDP__PRIVATE uint64_t cdp__sparse_width(const cdp_param *p) {
     return p->count / p->rows;
 }
 
-/* What the sum of a bucket is divided by in the end. */
+/* The number by which the sum of a bucket is finally divided. */
 CDP__PRIVATE double cdp__ddp_divisor(const cdp_ddp *d) {
     if (d->desc.join_effective) return (double)cdp__max(d->stats.active_ranks, 1);
     return d->desc.divisor != 0 ? d->desc.divisor : (double)cdp_size(d->group);
@@ -17213,9 +17213,9 @@ CDP__PRIVATE double cdp__ddp_divisor(const cdp_ddp *d) {
 /* Knows: the layout of a bucket. Promises: gradients keep their values when buckets are rebuilt.
    May use: >>bucket, >>ddp-state.
 
-   Flags travel behind the gradients of a bucket, in its dtype. Those of the first bucket say
-   which ranks have data, those of the last one which parameters a rank has used. They are summed
-   or averaged with the gradients; zero means that no rank has set them. */
+   Flags travel behind the gradients of a bucket, in its dtype. The flags of the first bucket say
+   which ranks have data, those of the last bucket which parameters a rank has used. They are
+   summed or averaged with the gradients; zero means that no rank has set the flag. */
 CDP__PRIVATE uint32_t cdp__ddp_active_flags(const cdp_ddp *d, const cdp__bucket *b) {
     return d->desc.join && b == d->buckets ? cdp_size(d->group) : 0;
 }
@@ -17229,7 +17229,7 @@ CDP__PRIVATE uint8_t *cdp__flag_at(const cdp__bucket *b, uint64_t i) {
     return first + i * cdp_dtype_size(b->dtype);
 }
 
-/* Gradients in device memory: copy `n` flags to it, or back. */
+/* Copies `n` flags to device memory, or back. Does nothing if gradients are in host memory. */
 CDP__PRIVATE void cdp__flags_move(cdp_ddp *d, cdp__bucket *b, uint64_t n, bool to_device) {
     uint8_t *const there = b->memory + cdp__bucket_bytes(b);
     const uint64_t bytes = n * cdp_dtype_size(b->dtype);
@@ -17267,7 +17267,7 @@ CDP__PRIVATE void cdp__ddp_free_buckets(cdp_ddp *d, cdp__bucket *buckets, uint32
     cdp__free(d->os, buckets);
 }
 
-/* d->buckets becomes an array of empty buckets for parameters that are complete in this order. */
+/* Replaces d->buckets by empty buckets for parameters that become complete in this order. */
 CDP__PRIVATE cdp_status cdp__ddp_plan(cdp_ddp *d, const uint32_t *order) {
     const uint32_t n = d->param_count;
     uint32_t *bucket_of = (uint32_t *)cdp__alloc(d->os, n * sizeof *bucket_of), i;
@@ -17307,7 +17307,7 @@ CDP__PRIVATE cdp_status cdp__ddp_alloc_bucket(cdp_ddp *d, cdp__bucket *b) {
     return b->memory && ok ? CDP_OK : cdp__fail_nomem("a gradient bucket", bytes);
 }
 
-/* Every parameter gets its place in its bucket; the gradient that it had elsewhere is copied. */
+/* Assigns each parameter its position in its bucket, and copies its gradient there. */
 CDP__PRIVATE void cdp__ddp_fill_buckets(cdp_ddp *d, const uint32_t *order) {
     uint32_t at = 0, i;
     for (i = 0; i < d->bucket_count; ++i) {
@@ -17315,7 +17315,7 @@ CDP__PRIVATE void cdp__ddp_fill_buckets(cdp_ddp *d, const uint32_t *order) {
         d->stats.bytes_per_step += cdp__bucket_bytes(b);
         b->slots = d->slots + at;
         at += b->params;
-        b->count = b->params = 0; /* they count up again below */
+        b->count = b->params = 0; /* counted again below */
     }
     CDP_ASSERT(at == d->param_count);
     for (i = 0; i < d->param_count; ++i) {
@@ -17329,7 +17329,7 @@ CDP__PRIVATE void cdp__ddp_fill_buckets(cdp_ddp *d, const uint32_t *order) {
     }
 }
 
-/* A rebuild that failed changes nothing: back to the buckets of before. */
+/* A rebuild failed: restores the old buckets. */
 CDP__PRIVATE void cdp__ddp_restore_buckets(cdp_ddp *d, cdp__bucket *old, uint32_t count) {
     uint32_t i, k;
     cdp__ddp_free_buckets(d, d->buckets, d->bucket_count);
@@ -17340,7 +17340,7 @@ CDP__PRIVATE void cdp__ddp_restore_buckets(cdp_ddp *d, cdp__bucket *old, uint32_
             d->params[old[i].slots[k]].bucket = i;
 }
 
-/* New buckets for parameters that are complete in this order, with the old gradients in them. */
+/* Makes new buckets for parameters that become complete in this order, and copies the gradients. */
 CDP__PRIVATE cdp_status cdp__ddp_place(cdp_ddp *d, const uint32_t *order) {
     cdp__bucket *old = d->buckets;
     const uint32_t old_count = d->bucket_count;
@@ -17367,12 +17367,11 @@ CDP__PRIVATE cdp_status cdp__ddp_place(cdp_ddp *d, const uint32_t *order) {
 
 /* ---- >>ddp-compare: is the model the same on all ranks? -------------------------------------- */
 
-/* Knows: names, shapes and settings of a model, and the bits of its parameters. Promises: where
-   ranks differ, every rank returns the same sentence with the first difference. May use: >>ddp-
-   state, public collectives. */
+/* Knows: names, shapes and settings of a model, and the bits of its parameters. Promises: if
+   ranks differ, every rank returns the same sentence about the first difference. May use:
+   >>ddp-state, public collectives. */
 
-/* Of parameter i; from param_count on, of buffers. */
-/* A buffer's shape is told from that of a parameter by a number of rows that none has. */
+/* A hash of one parameter or buffer. Buffers pass a number of rows that no parameter has. */
 CDP__PRIVATE uint64_t cdp__shape_hash(
     const char *name, cdp_dtype dtype, uint64_t count, uint64_t rows) {
     char shape[80];
@@ -17392,15 +17391,15 @@ CDP__PRIVATE uint64_t cdp__param_hash(const cdp_ddp *d, uint32_t i) {
     }
 }
 
-/* The end of a long name: names of one model differ there. */
+/* Shortens a long name to its end, where the names of one model differ. */
 CDP__PRIVATE const char *cdp__param_short(const char *name, char out[48]) {
     const size_t n = strlen(name);
     cdp__format(out, 48, n < 48 ? "%s" : "...%s", n < 48 ? name : name + n - 44);
     return out;
 }
 
-/* What a rank says about one of its parameters or buffers. The first 8 bytes are a hash, because
-   the texts of different long names may be equal. */
+/* Describes one of this rank's parameters or buffers, to be compared. The first 8 bytes are a
+   hash, because shortened names may be equal. */
 #define CDP__PARAM_TEXT 104u
 CDP__PRIVATE void cdp__param_text(const cdp_ddp *d, uint32_t i, char out[CDP__PARAM_TEXT]) {
     const uint32_t n = d->param_count, all = n + d->desc.buffer_count;
@@ -17425,8 +17424,8 @@ CDP__PRIVATE void cdp__param_text(const cdp_ddp *d, uint32_t i, char out[CDP__PA
     }
 }
 
-/* The first parameter or buffer whose hash is not that of rank 0; `most`: there is none here.
-   `hashes` has room for `most` numbers. */
+/* Stores the index of the first parameter or buffer whose hash differs from rank 0's; `most`:
+   none differs on this rank. `hashes` has room for `most` numbers. */
 CDP__PRIVATE cdp_status cdp__ddp_first_difference(
     cdp_ddp *d, uint64_t *hashes, uint32_t most, int64_t *out) {
     const uint32_t count = d->param_count + d->desc.buffer_count;
@@ -17442,9 +17441,9 @@ CDP__PRIVATE cdp_status cdp__ddp_first_difference(
     return st;
 }
 
-/* Ranks have different models. Find the first parameter that differs anywhere, and report on
-   every rank what it is on rank 0 and on the first rank that differs. `heads` holds (hash, count,
-   settings) of each rank. */
+/* The ranks have different models. Finds the first parameter that differs on any rank; every
+   rank reports how it looks on rank 0 and on the first rank that differs. `heads` holds (hash,
+   count, settings) of each rank. */
 CDP__PRIVATE cdp_status cdp__ddp_explain(cdp_ddp *d, const uint64_t *heads) {
     const uint32_t world = cdp_size(d->group), rank = cdp_rank(d->group);
     uint32_t most = 0, other = 0, r;
@@ -17473,8 +17472,8 @@ CDP__PRIVATE cdp_status cdp__ddp_explain(cdp_ddp *d, const uint64_t *heads) {
     return st;
 }
 
-/* The settings that must agree: one bit for each switch, so that a difference can be named; the
-   numbers among them as a hash above those bits. */
+/* The settings that must agree: one bit per switch, so that an error can name it, and above
+   these bits a hash of the numbers. */
 CDP__PRIVATE uint64_t cdp__ddp_settings(const cdp_ddp_desc *s) {
     const uint64_t numbers[2] = {s->first_bucket_bytes, s->bucket_bytes};
     const double factors[2] = {s->divisor, s->predivide};
@@ -17499,8 +17498,8 @@ CDP__PRIVATE cdp_status cdp__ddp_explain_settings(
         cdp_rank(d->group), cdp_size(d->group), names[i], other);
 }
 
-/* One hash of the whole model per rank; only if they differ, more is exchanged. `nomem`: this rank
-   has no device memory left. */
+/* Compares one hash of the whole model per rank; only if they differ, more data is exchanged.
+   `nomem`: this rank has run out of device memory. */
 CDP__PRIVATE cdp_status cdp__ddp_compare(cdp_ddp *d, bool nomem) {
     const uint32_t world = cdp_size(d->group), rank = cdp_rank(d->group),
                    count = d->param_count + d->desc.buffer_count;
@@ -17554,8 +17553,8 @@ CDP__PRIVATE uint64_t cdp__bits_hash(uint64_t h, const uint8_t *at, uint64_t n) 
     return (h ^ w) * 0x9fb21c651e98df25ull;
 }
 
-/* A hash of a parameter's bits, eight bytes at a time; not proof against forgery. `stage` has
-   room for a piece where parameters are in device memory, else it is NULL. */
+/* A hash of a parameter's bits, eight bytes at a time; not cryptographic. `stage` has room for
+   one piece if parameters are in device memory; else it is NULL. */
 CDP__PRIVATE uint64_t cdp__ddp_bits(cdp_ddp *d, const cdp__param *p, uint8_t *stage) {
     const uint8_t *from = (const uint8_t *)p->user.data;
     uint64_t left = p->user.count * cdp_dtype_size(p->user.dtype), n, h = 0x9e3779b97f4a7c15ull;
@@ -17567,7 +17566,7 @@ CDP__PRIVATE uint64_t cdp__ddp_bits(cdp_ddp *d, const cdp__param *p, uint8_t *st
     return h ^ h >> 32;
 }
 
-/* The first rank whose number is not that of rank 0; 0: all are equal. */
+/* The first rank whose number differs from rank 0's; 0: all are equal. */
 CDP__PRIVATE uint32_t cdp__first_odd_rank(const uint64_t *numbers, uint32_t world) {
     uint32_t r;
     for (r = 1; r < world; ++r)
@@ -17575,8 +17574,8 @@ CDP__PRIVATE uint32_t cdp__first_odd_rank(const uint64_t *numbers, uint32_t worl
     return 0;
 }
 
-/* Parameters differ: compare one after the other, and name the first. `all` has world places;
-   `hashes` are those of this rank's parameters. */
+/* The models differ: compares parameter by parameter, and names the first that differs. `all`
+   has room for one number per rank; `hashes` are those of this rank's parameters. */
 CDP__PRIVATE cdp_status cdp__ddp_verify_each(cdp_ddp *d, uint64_t *all, const uint64_t *hashes) {
     const uint32_t world = cdp_size(d->group), rank = cdp_rank(d->group);
     uint32_t i, odd;
@@ -17629,11 +17628,11 @@ CDP_API cdp_status cdp_ddp_verify(cdp_ddp *d) {
 /* Knows: where parameters and buffers are. Promises: small ones share messages, large ones are
    in flight together. May use: >>ddp-state, public collectives. */
 
-/* Smaller parameters and buffers are copied into one message. */
+/* Parameters and buffers smaller than this are packed into one message. */
 #define CDP__PACK_BELOW 65536u
 #define CDP__PACK_BYTES 1048576u
 
-/* Memory of parameter i; from param_count on, of buffers. */
+/* The memory of parameter i; indices from param_count on are buffers. */
 CDP__PRIVATE uint8_t *cdp__ddp_item(const cdp_ddp *d, uint32_t i, uint64_t *bytes) {
     const cdp_buffer *b = &d->buffers[i < d->param_count ? 0 : i - d->param_count];
     const cdp_param *p = &d->params[i < d->param_count ? i : 0].user;
@@ -17642,14 +17641,14 @@ CDP__PRIVATE uint8_t *cdp__ddp_item(const cdp_ddp *d, uint32_t i, uint64_t *byte
     return (uint8_t *)(i < d->param_count ? p->data : b->data);
 }
 
-/* The small items from `from` up to (not including) `to` travel as one message. */
+/* Broadcasts the small items among `from` .. `to` - 1 in one message. */
 CDP__PRIVATE cdp_status cdp__ddp_send_packed(
     cdp_ddp *d, uint32_t root, uint32_t from, uint32_t to) {
     const bool mine = cdp_rank(d->group) == root;
     uint64_t bytes, used = 0;
     cdp_status st = CDP_OK;
     uint32_t pass, i;
-    for (pass = 0; pass < 2 && st == CDP_OK; ++pass) { /* there, and back */
+    for (pass = 0; pass < 2 && st == CDP_OK; ++pass) { /* pack, then unpack */
         for (i = from, used = 0; i < to; ++i) {
             uint8_t *const item = cdp__ddp_item(d, i, &bytes);
             if (bytes >= CDP__PACK_BELOW) continue;
@@ -17662,7 +17661,7 @@ CDP__PRIVATE cdp_status cdp__ddp_send_packed(
     return st;
 }
 
-/* Room for one message of small items from `first` on. */
+/* Allocates the buffer for one message of the small items from index `first` on. */
 CDP__PRIVATE cdp_status cdp__ddp_open_pack(cdp_ddp *d, uint32_t first) {
     uint64_t bytes, small_bytes = 0;
     uint32_t i;
@@ -17678,7 +17677,7 @@ CDP__PRIVATE cdp_status cdp__ddp_open_pack(cdp_ddp *d, uint32_t first) {
     return d->pack ? CDP_OK : cdp__fail_nomem("a copy of small parameters", small_bytes);
 }
 
-/* Broadcasts all buffers, and if `params` all parameters, from rank `root`. */
+/* Broadcasts all buffers and, if `params` is set, all parameters from rank `root`. */
 CDP__PRIVATE cdp_status cdp__ddp_broadcast(cdp_ddp *d, uint32_t root, bool params) {
     const uint32_t count = d->param_count + d->desc.buffer_count,
                    first = params ? 0 : d->param_count;
@@ -17702,9 +17701,9 @@ CDP__PRIVATE cdp_status cdp__ddp_broadcast(cdp_ddp *d, uint32_t root, bool param
     return st == CDP_OK ? cdp_work_wait(d->last) : st; /* operations of a group end in order */
 }
 
-/* Buffers are copied once per synchronized pass. With join they come from the highest rank that
-   has data in this very step, as in PyTorch; one small operation finds out which one that is. If
-   no rank has data any more, cdp_ddp_join() copies them. */
+/* Broadcasts the buffers once per synchronized pass. With join, the root is the highest rank
+   that has data in this step, as in PyTorch; a small allreduce determines it. If no rank has
+   data, cdp_ddp_join() broadcasts the buffers. */
 CDP__PRIVATE cdp_status cdp__ddp_send_buffers(cdp_ddp *d) {
     int32_t root = d->shadow ? -1 : (int32_t)cdp_rank(d->group);
     cdp_status st = CDP_OK;
@@ -17718,7 +17717,7 @@ CDP__PRIVATE cdp_status cdp__ddp_send_buffers(cdp_ddp *d) {
 
 /* ---- >>ddp-create: construction and its checks ----------------------------------------------- */
 
-/* Knows: what a desc may hold. Promises: a ddp is complete, or nothing is left of it. May use:
+/* Knows: valid descs. Promises: a ddp is created completely, or not at all. May use:
    >>ddp-state, >>ddp-buckets, >>ddp-compare, >>ddp-broadcast. */
 
 CDP__PRIVATE void cdp__sparse_free(cdp_ddp *d, cdp__sparse *s) {
@@ -17733,7 +17732,7 @@ CDP__PRIVATE void cdp__sparse_free(cdp_ddp *d, cdp__sparse *s) {
     cdp__free(d->os, s);
 }
 
-/* Wait for what still uses this ddp's memory. */
+/* Waits for all operations that use memory of this ddp. */
 CDP__PRIVATE void cdp__ddp_settle(cdp_ddp *d) {
     uint32_t i;
     (void)!cdp_work_wait(d->last);
@@ -17781,7 +17780,8 @@ CDP__PRIVATE char *cdp__ddp_name(cdp_ddp *d, const char *name, const char *what,
     return copy;
 }
 
-/* Parameters, gradients and buffers are all in one kind of memory: that of the first one. */
+/* Stores whether the model is in device memory. All parameters, gradients and buffers must be
+   where the first one is. */
 CDP__PRIVATE cdp_status cdp__ddp_where(
     cdp_ddp *d, const char *what, const char *name, uint32_t i, const void *data) {
     const cdp_backend *b = cdp_group_backend(d->group);
@@ -17796,7 +17796,7 @@ CDP__PRIVATE cdp_status cdp__ddp_where(
         what, name, i, own ? "device" : "host", own ? "host" : "device");
 }
 
-/* Mistakes in one parameter that are seen from its numbers. */
+/* Checks the numbers of one parameter for mistakes. */
 CDP__PRIVATE cdp_status cdp__ddp_check_param(const cdp__param *mine, uint32_t i) {
     const cdp_param *p = &mine->user;
     uint64_t bytes;
@@ -17884,7 +17884,7 @@ CDP__PRIVATE cdp_status cdp__ddp_copy_buffer(cdp_ddp *d, uint32_t i, const cdp_b
     return cdp__ddp_where(d, "buffer", mine->name, i, b->data);
 }
 
-/* Lists of parameters and buffers, with the caller's entries copied. */
+/* Allocates the lists of parameters and buffers, and copies the caller's entries. */
 CDP__PRIVATE cdp_status cdp__ddp_open_lists(cdp_ddp *d, const cdp_ddp_desc *desc) {
     const uint32_t n = desc->param_count;
     cdp_status st = CDP_OK;
@@ -17914,7 +17914,7 @@ CDP__PRIVATE cdp_status cdp__ddp_open_lists(cdp_ddp *d, const cdp_ddp_desc *desc
 CDP__PRIVATE cdp_status cdp__ddp_open(cdp_ddp *d, const cdp_ddp_desc *desc) {
     cdp_status st = cdp__ddp_open_lists(d, desc);
     if (st == CDP_OK) st = cdp__ddp_place(d, d->order);
-    /* device memory is small: one rank may run out of it while the others do not */
+    /* some ranks may run out of device memory while others do not: these must learn it */
     if (st == CDP_OK || (st == CDP_ERR_NOMEM && cdp__ddp_on_device(d))) {
         const cdp_error e = *cdp_last_error();
         const cdp_status compared = cdp__ddp_compare(d, st != CDP_OK);
@@ -17966,7 +17966,7 @@ CDP_API cdp_status cdp_ddp_create(const cdp_ddp_desc *desc, cdp_ddp **out) {
     d->os = os;
     d->group = desc->group;
     d->desc = *desc;
-    /* an explicit size is that of the first bucket, too, as in PyTorch */
+    /* an explicit bucket size also applies to the first bucket, as in PyTorch */
     d->desc.first_bucket_bytes =
         cdp__def(desc->first_bucket_bytes, cdp__def(desc->bucket_bytes, 1024 * 1024));
     d->desc.bucket_bytes = cdp__def(desc->bucket_bytes, 25 * 1024 * 1024);
@@ -18027,22 +18027,22 @@ CDP_API void cdp_ddp_zero_grad(cdp_ddp *d) {
 
 /* ---- >>ddp-stats: figures of the last step and of all ---------------------------------------- */
 
-/* Knows: the times of a pass. Promises: figures only, nothing depends on them. May use: >>ddp-
-   state. */
+/* Knows: the times of a pass. Promises: only statistics; nothing depends on them. May use:
+   >>ddp-state. */
 
-/* Of the last step: how long operations ran, and for how long backward_end waited for them. */
+/* Computes for the last step how long operations ran, and how long backward_end waited for them. */
 CDP__PRIVATE void cdp__ddp_account_comm(cdp_ddp *d) {
     cdp_ddp_stats *s = &d->stats;
     uint32_t i;
     s->comm_ns = s->exposed_ns = 0;
-    /* operations of a group run one after the other: nothing is counted twice */
+    /* operations of a group run one after the other, so no time is counted twice */
     for (i = 0; i < d->bucket_count; ++i) {
         const cdp__bucket *b = &d->buckets[i];
         s->comm_ns += b->end_ns - b->start_ns + b->late_ns;
         if (b->end_ns > d->called_ns)
             s->exposed_ns += b->end_ns - cdp__max(b->start_ns, d->called_ns);
     }
-    if (d->hook.stage) { /* stages overlap each other: only the wait is known */
+    if (d->hook.stage) { /* stages of a hook overlap, so only the waiting time is known */
         s->exposed_ns = d->end_ns - d->called_ns;
         s->comm_ns = cdp__max(s->comm_ns, s->exposed_ns);
     }
@@ -18097,11 +18097,11 @@ CDP_API cdp_bucket_stats cdp_ddp_bucket(const cdp_ddp *d, uint32_t index) {
 
 /* ---- >>ddp-launch: full buckets start on their way ------------------------------------------- */
 
-/* Knows: the order of buckets and of the stages of a hook. Promises: buckets start in their
-   order on every rank, whatever the order in which they are full. May use: >>group-access,
-   >>ddp-state, >>ddp-buckets. */
+/* Knows: the order of buckets and of the stages of a hook. Promises: buckets start in the same
+   order on every rank, in whatever order they become full. May use: >>group-access, >>ddp-state,
+   >>ddp-buckets. */
 
-/* Called with the group's lock held. */
+/* Callback; the caller holds the group's lock. */
 CDP__PRIVATE void cdp__bucket_done(void *user, uint64_t start_ns, uint64_t end_ns) {
     cdp__bucket *b = (cdp__bucket *)user;
     b->start_ns = start_ns;
@@ -18112,7 +18112,7 @@ CDP__PRIVATE void cdp__bucket_done_later(void *user, uint64_t start_ns, uint64_t
     ((cdp__bucket *)user)->late_ns += end_ns - start_ns;
 }
 
-/* Start an operation for a bucket, or beside the buckets (`b` NULL: its times are not kept). */
+/* Starts an operation for a bucket. `b` NULL: for none, so its times are not recorded. */
 CDP__PRIVATE cdp_status cdp__ddp_start(cdp_ddp *d, cdp_group *group, const cdp_request *rq,
     void (*done)(void *, uint64_t, uint64_t), cdp__bucket *b, cdp_work *out) {
     const uint32_t bucket = b ? (uint32_t)(b - d->buckets) : 0xffffu;
@@ -18123,7 +18123,7 @@ CDP__PRIVATE cdp_status cdp__ddp_start(cdp_ddp *d, cdp_group *group, const cdp_r
     return CDP_OK;
 }
 
-/* Flags as an operation of their own, because a hook changes what is in front of them. */
+/* Sums flags in an operation of their own, because a hook changes the values in front of them. */
 CDP__PRIVATE cdp_status cdp__ddp_start_flags(
     cdp_ddp *d, cdp__bucket *b, uint32_t from, uint32_t count, cdp_work *out) {
     const cdp_request rq = cdp__request_of(CDP_COLL_ALLREDUCE, NULL,
@@ -18132,7 +18132,7 @@ CDP__PRIVATE cdp_status cdp__ddp_start_flags(
     return count ? cdp__ddp_start(d, d->group, &rq, NULL, NULL, out) : CDP_OK;
 }
 
-/* Call one stage of the hook for one bucket, and start the operation that it asks for. */
+/* Calls one stage of the hook for a bucket, and starts the operation that it returns. */
 CDP__PRIVATE cdp_status cdp__ddp_stage(cdp_ddp *d, cdp__bucket *b, uint32_t stage) {
     cdp_request rq;
     cdp_status st, before;
@@ -18174,8 +18174,8 @@ CDP__PRIVATE cdp_status cdp__ddp_launch_hook(cdp_ddp *d, cdp__bucket *b, uint32_
     return st == CDP_OK ? cdp__ddp_start_flags(d, b, 0, used, &d->used) : st;
 }
 
-/* Parameters of a bucket that this rank has not used: their gradients are contributed as they
-   are, and kept, because they stay as they are if no rank used them. */
+/* This rank has not used some parameters of the bucket. It contributes their gradients unchanged
+   and keeps a copy, which is restored if no rank has used them. */
 CDP__PRIVATE cdp_status cdp__ddp_keep(cdp_ddp *d, cdp__bucket *b) {
     uint32_t i;
     for (i = 0; i < b->params; ++i) {
@@ -18194,7 +18194,7 @@ CDP__PRIVATE cdp_status cdp__ddp_keep(cdp_ddp *d, cdp__bucket *b) {
     return cdp__ddp_failed(d);
 }
 
-/* This rank's flag among those that say which ranks have data; `from`: where they begin. */
+/* Sets this rank's flag among those that say which ranks have data; `from`: index of the first. */
 CDP__PRIVATE void cdp__ddp_set_active(
     cdp_ddp *d, const cdp__bucket *b, uint32_t from, uint32_t active) {
     uint32_t i;
@@ -18214,16 +18214,15 @@ CDP__PRIVATE cdp_status cdp__ddp_set_flags(
     return used && !d->shadow ? cdp__ddp_keep(d, b) : cdp__ddp_failed(d);
 }
 
-/* The part of the divisor by which gradients are divided before they are summed; 0: none. Sums of
-   f16 exceed its range (65504) early, so f16 is divided first, as PyTorch divides all dtypes. */
+/* The part of the divisor by which gradients are divided before summing; 0: none. f16 is divided
+   before, because sums would soon exceed its range (65504); PyTorch does so for all dtypes. */
 CDP__PRIVATE double cdp__ddp_predivide(const cdp_ddp *d, cdp_dtype dtype) {
     const double divisor = d->desc.divisor != 0 ? d->desc.divisor : (double)cdp_size(d->group);
     if (d->desc.predivide != 0 || dtype != CDP_DTYPE_F16) return d->desc.predivide;
     return divisor >= 1 ? divisor : 0;
 }
 
-/* The sum or mean of a bucket as one operation; cdp__ddp_divide does what is left of the
-   division. */
+/* The request that reduces a bucket; cdp__ddp_divide() applies the rest of the divisor. */
 CDP__PRIVATE cdp_request cdp__ddp_request(const cdp_ddp *d, const cdp__bucket *b, uint32_t tail) {
     const double before = cdp__ddp_predivide(d, b->dtype);
     cdp_reduce_op op = CDP_REDUCE_SUM;
@@ -18237,7 +18236,7 @@ CDP__PRIVATE cdp_request cdp__ddp_request(const cdp_ddp *d, const cdp__bucket *b
     return rq;
 }
 
-/* Read from the flags which ranks had data in this pass. */
+/* Reads from the flags which ranks had data in this pass. */
 CDP__PRIVATE cdp_status cdp__ddp_read_active(cdp_ddp *d) {
     cdp__bucket *b = d->buckets;
     const uint32_t n = cdp__ddp_active_flags(d, b), used = cdp__ddp_used_flags(d, b);
@@ -18260,8 +18259,8 @@ CDP__PRIVATE cdp_status cdp__ddp_read_active(cdp_ddp *d) {
     return CDP_OK;
 }
 
-/* Before a hook sees the first bucket: sum the flags that say which ranks have data. Returns
-   CDP_PENDING if the hook divides by their number, which is not known yet, and `wait` is false. */
+/* Sums the flags that say which ranks have data, before a hook sees the first bucket. Returns
+   CDP_PENDING if the hook divides by their number, it is not known yet, and `wait` is false. */
 CDP__PRIVATE cdp_status cdp__ddp_start_active(cdp_ddp *d, bool wait) {
     const uint32_t active = cdp__ddp_active_flags(d, d->buckets);
     cdp_status st = CDP_OK;
@@ -18283,7 +18282,7 @@ CDP__PRIVATE cdp_status cdp__ddp_launch(cdp_ddp *d, cdp__bucket *b) {
     const bool may_be_unused = d->desc.find_unused || d->desc.static_graph;
     cdp_request rq;
     cdp_status st = CDP_OK;
-    CDP_ASSERT(b == &d->buckets[d->launched]); /* buckets start in their order */
+    CDP_ASSERT(b == &d->buckets[d->launched]); /* buckets start in order */
     if (active || used) st = cdp__ddp_set_flags(d, b, active, used);
     if (st == CDP_OK && may_be_unused && !used && !d->shadow) st = cdp__ddp_keep(d, b);
     if (st != CDP_OK) return st;
@@ -18297,18 +18296,19 @@ CDP__PRIVATE cdp_status cdp__ddp_launch(cdp_ddp *d, cdp__bucket *b) {
     return st;
 }
 
-/* The next stage of the hook for its next bucket. CDP_PENDING: its operation has not ended. */
+/* Runs the next stage of the hook for its next bucket. CDP_PENDING: the previous operation of
+   that bucket is not done. */
 CDP__PRIVATE cdp_status cdp__ddp_advance_one(cdp_ddp *d, uint32_t stage) {
     cdp__bucket *b = &d->buckets[d->at[stage]];
     cdp_status st;
     if (b->done) return CDP_OK;
-    /* a device has a queue: the hook appends to it without waiting */
+    /* on a device, the hook appends to a queue without waiting */
     st = cdp__work_on_device(b->work) ? CDP_OK : cdp_work_test(b->work);
     return st == CDP_OK ? cdp__ddp_stage(d, b, stage) : st;
 }
 
-/* The later stages of a hook, as far as they go without waiting; each takes the buckets in their
-   order. */
+/* Runs the later stages of a hook as far as possible without waiting. Each stage handles the
+   buckets in order. */
 CDP__PRIVATE cdp_status cdp__ddp_advance(cdp_ddp *d) {
     uint32_t stage;
     for (stage = 1; stage <= d->hook.operations; ++stage)
@@ -18321,8 +18321,8 @@ CDP__PRIVATE cdp_status cdp__ddp_advance(cdp_ddp *d) {
     return CDP_OK;
 }
 
-/* Start every bucket that is full, as far as their order allows. Only the thread that has set
-   `launching` comes here. */
+/* Starts every full bucket, as far as the order of buckets allows. Only the thread that has set
+   `launching` calls this. */
 CDP__PRIVATE bool cdp__ddp_next_is_full(cdp_ddp *d) {
     bool full;
     cdp_lock_acquire(&d->lock);
@@ -18335,10 +18335,10 @@ CDP__PRIVATE cdp_status cdp__ddp_launch_full(cdp_ddp *d, bool wait) {
     cdp_status st = CDP_OK;
     if (d->hook.stage && !d->launched && cdp__ddp_next_is_full(d))
         st = cdp__ddp_start_active(d, wait);
-    if (st == CDP_PENDING) return CDP_OK; /* a later call goes on */
+    if (st == CDP_PENDING) return CDP_OK; /* a later call continues */
     while (st == CDP_OK && cdp__ddp_next_is_full(d)) {
         st = cdp__ddp_launch(d, &d->buckets[d->launched]);
-        /* on a device all stages share one queue: bucket by bucket on every rank */
+        /* on a device all stages share one queue, so finish bucket by bucket on every rank */
         if (st == CDP_OK && d->hook.stage && cdp__ddp_on_device(d)) st = cdp__ddp_advance(d);
     }
     if (st == CDP_OK && d->hook.stage) st = cdp__ddp_advance(d);
@@ -18346,8 +18346,8 @@ CDP__PRIVATE cdp_status cdp__ddp_launch_full(cdp_ddp *d, bool wait) {
     return st;
 }
 
-/* The same from any thread: if another thread is launching already, it launches this thread's
-   buckets, too. `wait`: operations that decide what is launched may be waited for. */
+/* Starts full buckets from any thread. If another thread is launching already, it also launches
+   the buckets of this one. `wait`: may wait for operations that decide what is launched. */
 CDP__PRIVATE cdp_status cdp__ddp_launch_ready(cdp_ddp *d, bool wait) {
     cdp_status st = CDP_OK;
     bool again;
@@ -18368,7 +18368,7 @@ CDP__PRIVATE cdp_status cdp__ddp_launch_ready(cdp_ddp *d, bool wait) {
     return st;
 }
 
-/* Until the hook has finished with every bucket. */
+/* Waits until the hook has finished with every bucket. */
 CDP__PRIVATE cdp_status cdp__ddp_finish_hook(cdp_ddp *d) {
     cdp_status st = cdp__ddp_advance(d);
     uint32_t i = 0;
@@ -18385,11 +18385,11 @@ CDP__PRIVATE cdp_status cdp__ddp_finish_hook(cdp_ddp *d) {
 
 /* ---- >>ddp-rows: gradients of sparse parameters ---------------------------------------------- */
 
-/* Knows: rows of a matrix and their places. Promises: the same mean, in the same order, on every
-   rank; after the first steps no memory is allocated. May use: >>ddp-state, >>ddp-launch. */
+/* Knows: rows of a matrix and their positions. Promises: the same mean, in the same order, on
+   every rank; after the first steps no memory is allocated. May use: >>ddp-state, >>ddp-launch. */
 
 #ifndef CDP_NO_SPARSE
-/* Make room for `more` rows behind those that are there. False: out of memory. */
+/* Makes room for `more` rows after the existing ones. False: out of memory. */
 CDP__PRIVATE bool cdp__sparse_room(const cdp_ddp *d, uint32_t **rows, uint8_t **values,
     uint64_t used, uint64_t *room, uint64_t more, uint64_t row_bytes) {
     const uint64_t want = cdp__max(used + more, *room * 2);
@@ -18415,7 +18415,7 @@ CDP__PRIVATE bool cdp__sparse_room(const cdp_ddp *d, uint32_t **rows, uint8_t **
     return true;
 }
 
-/* Copy rows behind those of the passes before. False: out of memory. With the ddp's lock held. */
+/* Appends copies of rows. False: out of memory. The caller holds the ddp's lock. */
 CDP__PRIVATE bool cdp__sparse_append(
     cdp_ddp *d, cdp__param *p, const uint32_t *rows, uint32_t n, const void *values) {
     const uint64_t bytes = cdp__sparse_width(&p->user) * cdp_dtype_size(p->user.dtype);
@@ -18440,7 +18440,7 @@ CDP_API cdp_rows cdp_ddp_rows(const cdp_ddp *d, uint32_t i) {
     return r;
 }
 
-/* The mean of all ranks' rows, added in the order of ranks: each row has one place in it. */
+/* Computes the mean of all ranks' rows, added in rank order, with one entry per distinct row. */
 CDP__PRIVATE cdp_status cdp__sparse_add(cdp_ddp *d, cdp__param *p, uint64_t n) {
     cdp__sparse *s = p->sparse;
     const uint64_t width = cdp__sparse_width(&p->user),
@@ -18474,7 +18474,7 @@ CDP__PRIVATE cdp_status cdp__sparse_add(cdp_ddp *d, cdp__param *p, uint64_t n) {
     return CDP_OK;
 }
 
-/* One sparse parameter: all ranks' indices, then values; rank r has counts[r] rows. */
+/* Exchanges one sparse parameter: indices of all ranks, then values. Rank r has counts[r] rows. */
 CDP__PRIVATE cdp_status cdp__sparse_exchange(cdp_ddp *d, cdp__param *p, uint64_t *counts) {
     const uint32_t n = cdp_size(d->group), rank = cdp_rank(d->group);
     const uint64_t width = cdp__sparse_width(&p->user),
@@ -18508,7 +18508,8 @@ CDP__PRIVATE cdp_status cdp__sparse_exchange(cdp_ddp *d, cdp__param *p, uint64_t
     return st == CDP_OK ? cdp__sparse_add(d, p, all) : st;
 }
 
-/* After the buckets: how many rows each rank has of each sparse parameter, then the rows. */
+/* Runs after the buckets: exchanges how many rows each rank has of each sparse parameter, then
+   the rows. */
 CDP__PRIVATE cdp_status cdp__ddp_sparse(cdp_ddp *d) {
     const uint32_t n = cdp_size(d->group);
     uint64_t *counts = d->sparse_counts, *one = counts + (uint64_t)d->sparse_count * n;
@@ -18555,13 +18556,13 @@ CDP_API cdp_status cdp_ddp_no_sync(cdp_ddp *d, bool on) {
     return CDP_OK;
 }
 
-/* The order is recorded in the first pass in which parameters become ready while it runs. With a
-   static graph the pass before that one ends before anything is launched. */
+/* The number of the pass that records the order of parameters. With a static graph, the first
+   pass launches nothing until its end, so it has no order. */
 CDP__PRIVATE uint64_t cdp__ddp_observed(const cdp_ddp *d) {
     return d->desc.static_graph ? 1 : 0;
 }
 
-/* The recorded order of rank 0 becomes the order in memory, unless a hook keeps state for each
+/* Rebuilds the buckets in the order that rank 0 has recorded, unless a hook keeps state for each
    bucket. */
 CDP__PRIVATE cdp_status cdp__ddp_rebuild(cdp_ddp *d) {
     cdp_status st;
@@ -18572,10 +18573,10 @@ CDP__PRIVATE cdp_status cdp__ddp_rebuild(cdp_ddp *d) {
     st = cdp_broadcast(d->group, d->order, d->param_count, CDP_DTYPE_U32, 0);
     if (st != CDP_OK) return st;
     st = cdp__ddp_place(d, d->order);
-    if (st != CDP_OK) { /* the others go on with other buckets */
+    if (st != CDP_OK) { /* other ranks continue with new buckets, so this rank cannot */
         const cdp_error why = *cdp_last_error();
         cdp_group_abort(d->group, why.text);
-        *cdp__error_slot() = why; /* It says more than the error of the abort. */
+        *cdp__error_slot() = why; /* the reason, not the error of the abort */
     }
     d->stats.rebuilt = st == CDP_OK;
     return st;
@@ -18593,7 +18594,7 @@ CDP_API cdp_status cdp_ddp_forward_begin(cdp_ddp *d) {
     return st == CDP_OK && d->sync_next ? cdp__ddp_send_buffers(d) : st;
 }
 
-/* The beginning of every pass, also of one in which this rank has no data. */
+/* Begins a pass, also one in which this rank has no data. */
 CDP__PRIVATE cdp_status cdp__ddp_begin(cdp_ddp *d, bool sync) {
     cdp_status st = cdp_group_status(d->group);
     uint32_t i;
@@ -18622,8 +18623,7 @@ CDP__PRIVATE cdp_status cdp__ddp_begin(cdp_ddp *d, bool sync) {
     return st;
 }
 
-/* Report a mistake in a call of ready() or unused() that is seen before parameter i is looked
-   at. */
+/* Checks a call of ready() or unused() before parameter i is accessed. */
 CDP__PRIVATE cdp_status cdp__ddp_call_check(cdp_ddp *d, uint32_t i, const char *call) {
     if (!d) return cdp__fail(CDP_ERR_INVALID, "%s needs a ddp", call);
     if (!d->in_backward)
@@ -18635,7 +18635,7 @@ CDP__PRIVATE cdp_status cdp__ddp_call_check(cdp_ddp *d, uint32_t i, const char *
             CDP_ERR_INVALID, "%s(%u): there are only %u parameters", call, i, d->param_count));
 }
 
-/* Report that parameter i cannot be marked as `now` in this pass any more. */
+/* Reports that parameter i is marked already and cannot be marked as `now` in this pass. */
 CDP__PRIVATE cdp_status cdp__ddp_marked_twice(cdp_ddp *d, uint32_t i, cdp__mark now) {
     static const char *const how[2][2] = {
         {"ready twice", "ready and then unused"}, {"unused and then ready", "unused twice"}};
@@ -18655,8 +18655,8 @@ CDP__PRIVATE cdp_status cdp__ddp_marked_twice(cdp_ddp *d, uint32_t i, cdp__mark 
             p->name, i, how[p->mark == CDP__MARK_UNUSED][now == CDP__MARK_UNUSED], rank));
 }
 
-/* Parameter i is complete in this pass: its bucket waits for one parameter less. A gradient in the
-   caller's own array is copied to the bucket first. */
+/* Parameter i is complete in this pass: its bucket waits for one parameter less. If the gradient
+   is in the caller's own array, it is copied to the bucket first. */
 CDP__PRIVATE void cdp__ddp_complete(cdp_ddp *d, uint32_t i) {
     cdp__param *p = &d->params[i];
     if (p->mark == CDP__MARK_READY && p->user.grad)
@@ -18679,8 +18679,9 @@ CDP_API cdp_status cdp_ddp_backward_begin(cdp_ddp *d) {
             "cdp_ddp_backward_begin: the backward pass before this one has not ended; call "
             "cdp_ddp_backward_end first");
     st = cdp__ddp_begin(d, d->sync_next);
-    (void)cdp__ddp_fail(d, st); /* backward_end reports it to callers that ignore it here */
-    /* static graph: parameters that are never ready are known from the first pass */
+    /* kept, so that backward_end reports it if the caller ignores it here */
+    (void)cdp__ddp_fail(d, st);
+    /* static graph: the first pass has shown which parameters are never ready */
     for (i = 0; d->sync && d->recorded && i < d->param_count; ++i) {
         if (d->params[i].want) continue;
         d->params[i].mark = CDP__MARK_UNUSED;
@@ -18689,14 +18690,14 @@ CDP_API cdp_status cdp_ddp_backward_begin(cdp_ddp *d) {
     return st;
 }
 
-/* May parameter p be marked ready now? With the ddp's lock held. */
+/* True if parameter p may be marked ready now. The caller holds the ddp's lock. */
 CDP__PRIVATE bool cdp__ddp_may_be_ready(const cdp_ddp *d, const cdp__param *p) {
     if (!d->desc.static_graph) return p->mark == CDP__MARK_NONE;
     if (p->mark == CDP__MARK_UNUSED) return false;
     return !d->sync || !d->recorded || p->calls < p->want;
 }
 
-/* Parameter i is marked, and its gradient is in place: send what is full. */
+/* Parameter i is marked and its gradient is in place: launches full buckets. */
 CDP__PRIVATE cdp_status cdp__ddp_marked_ready(cdp_ddp *d, uint32_t i, bool complete) {
     if (!complete) return CDP_OK;
     d->params[i].ready_ns = d->os->now_ns(d->os->user);
@@ -18704,7 +18705,8 @@ CDP__PRIVATE cdp_status cdp__ddp_marked_ready(cdp_ddp *d, uint32_t i, bool compl
     return cdp__ddp_fail(d, cdp__ddp_launch_ready(d, false));
 }
 
-/* Mark p ready; true: it is complete and travels in this pass. With the ddp's lock held. */
+/* Marks p ready. True: it is complete, and is reduced in this pass. The caller holds the ddp's
+   lock. */
 CDP__PRIVATE bool cdp__ddp_mark_ready(cdp_ddp *d, cdp__param *p) {
     p->mark = CDP__MARK_READY;
     ++p->calls;
@@ -18731,7 +18733,7 @@ CDP_API cdp_status cdp_ddp_ready(cdp_ddp *d, uint32_t i) {
 }
 
 #ifndef CDP_NO_SPARSE
-/* Mistakes in what is given to ready_rows. */
+/* Checks the arguments of ready_rows. */
 CDP__PRIVATE cdp_status cdp__ddp_check_rows(
     const cdp__param *p, uint32_t i, const uint32_t *rows, uint32_t n, const void *values) {
     uint32_t k;
@@ -18785,7 +18787,7 @@ CDP_API cdp_status cdp_ddp_unused(cdp_ddp *d, uint32_t i) {
                 "ranks, so that they can agree on which parameters no rank used",
                 p->name, i));
     cdp_lock_acquire(&d->lock);
-    known = d->sync && d->recorded; /* the first pass of a static graph decided it */
+    known = d->sync && d->recorded; /* the first pass of a static graph has decided it */
     may = known ? p->mark == CDP__MARK_UNUSED : p->mark == CDP__MARK_NONE;
     if (may) p->mark = CDP__MARK_UNUSED;
     cdp_lock_release(&d->lock);
@@ -18795,8 +18797,8 @@ CDP_API cdp_status cdp_ddp_unused(cdp_ddp *d, uint32_t i) {
     return cdp__ddp_fail(d, cdp__ddp_launch_ready(d, false));
 }
 
-/* Name parameters that were not marked ready; the list is cut when there are many. CDP_OK: there
-   is none. */
+/* Reports parameters that were not marked ready; a long list is truncated. CDP_OK: there are
+   none. */
 CDP__PRIVATE cdp_status cdp__ddp_missing(cdp_ddp *d) {
     char names[256];
     cdp__text t = {names, sizeof names, 0};
@@ -18820,8 +18822,8 @@ CDP__PRIVATE cdp_status cdp__ddp_missing(cdp_ddp *d) {
             : "; if they have no gradient in this pass, set find_unused in the desc");
 }
 
-/* The end of a pass: parameters that were not marked are unused where that is allowed, and a first
-   pass of a static graph is sent now. */
+/* Ends the marking of a pass: unmarked parameters count as unused where that is allowed, and the
+   first pass of a static graph launches its buckets now. */
 CDP__PRIVATE cdp_status cdp__ddp_close(cdp_ddp *d) {
     const bool first = d->desc.static_graph && !d->recorded;
     uint32_t i;
@@ -18841,7 +18843,7 @@ CDP__PRIVATE cdp_status cdp__ddp_close(cdp_ddp *d) {
     return cdp__ddp_launch_ready(d, true);
 }
 
-/* What cdp__ddp_request left of the division. */
+/* Applies the rest of the divisor, see cdp__ddp_request(). */
 CDP__PRIVATE void cdp__ddp_divide(cdp_ddp *d, cdp__bucket *b) {
     const double before = cdp__ddp_predivide(d, b->dtype);
     double by = cdp__ddp_divisor(d);
@@ -18850,9 +18852,8 @@ CDP__PRIVATE void cdp__ddp_divide(cdp_ddp *d, cdp__bucket *b) {
     if (by != 1) (void)cdp__ddp_fail(d, cdp__ddp_divide_data(d, b->dtype, b->memory, b->count, by));
 }
 
-/* Copies the result of one parameter to where the caller reads it. `used`: at least one rank had a
-   gradient for the parameter. If not, the gradient gets the content back that it had before the
-   step. */
+/* Copies the result of one parameter to where the caller reads it. `used`: at least one rank had
+   a gradient for the parameter. If not, the gradient is restored to its content before the step. */
 CDP__PRIVATE void cdp__ddp_deliver_param(cdp_ddp *d, cdp__param *p, bool used) {
     const uint64_t bytes = cdp__param_bytes(p);
     p->used = used;
@@ -18887,11 +18888,11 @@ CDP__PRIVATE void cdp__ddp_deliver(cdp_ddp *d) {
     d->marks = marks;
 }
 
-/* Wait for everything that a synchronized pass has started, and finish the pass. */
+/* Waits for all operations of a synchronized pass, and finishes it. */
 CDP__PRIVATE cdp_status cdp__ddp_finish(cdp_ddp *d) {
     cdp_status st = d->hook.stage ? cdp__ddp_finish_hook(d) : CDP_OK;
     if (st == CDP_OK) st = cdp_work_wait(d->last);
-    /* a hook's own kernels are part of no operation */
+    /* kernels of a hook belong to no operation */
     if (st == CDP_OK && cdp__ddp_on_device(d)) st = cdp_work_wait(cdp__group_device_work(d->group));
     if (st == CDP_OK) st = cdp__ddp_read_active(d);
     if (st == CDP_OK && d->sparse_count) st = cdp__ddp_sparse(d);
@@ -18911,7 +18912,7 @@ CDP__PRIVATE cdp_status cdp__ddp_uneven(const cdp_ddp *d) {
     return CDP_OK;
 }
 #else
-/* With join_throw: report the ranks that have no more data while others have. */
+/* With join_throw: reports the ranks that have run out of data while others have not. */
 CDP__PRIVATE cdp_status cdp__ddp_uneven(const cdp_ddp *d) {
     const uint32_t used = cdp__ddp_used_flags(d, d->buckets), n = cdp_size(d->group);
     char ranks[128];
@@ -18940,7 +18941,7 @@ CDP_API cdp_status cdp_ddp_backward_end(cdp_ddp *d) {
     st = d->failed;
     if (st != CDP_OK && d->sync) {
         cdp__ddp_break(d);
-        /* the first cause */
+        /* the group's error is the first cause */
         if (cdp_group_status(d->group) != CDP_OK) st = cdp_group_status(d->group);
     }
     if (st != CDP_OK && !d->sync) *cdp__error_slot() = d->failed_error;
@@ -18951,14 +18952,14 @@ CDP_API cdp_status cdp_ddp_backward_end(cdp_ddp *d) {
 
 /* ---- >>join: ranks that run out of data at different times ----------------------------------- */
 
-/* Knows: what the other ranks do in a step. Promises: a rank without data starts the same
-   operations as they do. May use: >>ddp-backward and the sections before it. */
+/* Knows: the operations of other ranks in a step. Promises: a rank without data starts the same
+   operations. May use: >>ddp-backward and the sections before it. */
 
 #ifndef CDP_NO_JOIN
-/* One step of a rank that has no data. Every step begins on every rank in the same way: the
-   rebuild if it is due, buffers if they are due, then the first bucket, whose flags say which ranks
-   have data. The other buckets follow only if some rank has. So the last step, in which no rank
-   has data, ends after the first bucket on all ranks. */
+/* Begins one step of a rank without data. Every step begins in the same way on every rank: the
+   rebuild if due, buffers if due, then the first bucket, whose flags say which ranks have data.
+   The other buckets follow only if some rank has data. So in the last step, in which no rank has
+   data, all ranks stop after the first bucket. */
 CDP__PRIVATE cdp_status cdp__ddp_shadow_first(cdp_ddp *d) {
     cdp_status st = cdp__ddp_begin(d, true);
     uint32_t i;
@@ -18977,7 +18978,7 @@ CDP__PRIVATE cdp_status cdp__ddp_shadow(cdp_ddp *d) {
     cdp_status st = cdp__ddp_shadow_first(d);
     uint32_t i;
     if (st != CDP_OK) return st;
-    if (!d->stats.active_ranks) { /* a hook's operations for this bucket still have to end */
+    if (!d->stats.active_ranks) { /* the hook's operations for the first bucket must still end */
         for (i = 1; i < d->bucket_count; ++i)
             d->buckets[i].done = true;
         if (d->hook.stage) st = cdp__ddp_finish_hook(d);
@@ -18985,7 +18986,7 @@ CDP__PRIVATE cdp_status cdp__ddp_shadow(cdp_ddp *d) {
     }
     for (i = 0; i < d->bucket_count; ++i)
         d->buckets[i].pending = 0;
-    if (d->stats.steps == cdp__ddp_observed(d)) /* this rank observes no order */
+    if (d->stats.steps == cdp__ddp_observed(d)) /* this rank has recorded no order */
         for (i = 0; i < d->param_count; ++i)
             d->order[i] = d->param_count - 1 - i;
     st = cdp__ddp_launch_ready(d, true);
@@ -19022,17 +19023,17 @@ CDP_API cdp_status cdp_ddp_join(cdp_ddp *d) {
 
 /* ---- >>clip: the norm of all gradients ------------------------------------------------------- */
 
-/* Knows: where gradients are. Promises: the same norm on all ranks. May use: >>numbers, >>ddp-
-   state. */
+/* Knows: where gradients are. Promises: the same norm on all ranks. May use: >>numbers,
+   >>ddp-state. */
 
 #ifndef CDP_NO_CLIP
-/* The numbers of a gradient: where they are, and how many. */
+/* Stores where the numbers of a gradient are, and returns their count. */
 CDP__PRIVATE uint64_t cdp__clip_part(const cdp__param *p, void **part) {
     *part = p->sparse ? p->sparse->mean : cdp__param_grad(p);
     return p->sparse ? p->sparse->mean_used * cdp__sparse_width(&p->user) : p->user.count;
 }
 
-/* Add up in the order of parameters, which gives the same sum on all ranks. */
+/* Adds the squares in the order of parameters, which gives the same sum on all ranks. */
 CDP__PRIVATE cdp_status cdp__clip_squares(cdp_ddp *d, double *sum) {
     cdp_status st = CDP_OK;
     double g = 0;
@@ -19093,8 +19094,8 @@ CDP_API const cdp_hook *cdp_ddp_hook(const cdp_ddp *d) {
     return d && d->hook.stage ? &d->hook : NULL;
 }
 
-/* One group for each operation that a bucket may have. On a device all stages share the queue of
-   one group. */
+/* Creates one group per operation of a bucket. On a device all stages share the queue of one
+   group. */
 CDP__PRIVATE cdp_status cdp__ddp_open_lanes(cdp_ddp *d, uint32_t operations) {
     const uint32_t n = cdp_size(d->group);
     uint32_t *all, i;
@@ -19161,10 +19162,10 @@ CDP_API cdp_status cdp_ddp_set_hook(cdp_ddp *d, const cdp_hook *hook) {
 
 /* ---- >>trace: one step as a picture, a ddp as text ------------------------------------------- */
 
-/* Knows: the figures of a ddp. Promises: at most `room` bytes are written, and the length of the
-   whole text is returned. May use: >>core, >>ddp-state, >>ddp-stats. */
+/* Knows: the statistics of a ddp. Promises: at most `room` bytes are written, and the length of
+   the whole text is returned. May use: >>core, >>ddp-state, >>ddp-stats. */
 
-/* Text whose whole length is counted even if it does not fit. */
+/* A text buffer that counts the full length, including what does not fit. */
 typedef struct cdp__long_text {
     char *at;
     uint64_t room, used;
@@ -19182,7 +19183,7 @@ CDP__PRIVATE CDP__PRINTF(2, 3) void cdp__long_add(cdp__long_text *t, const char 
         if (t->used + 1 < t->room) t->at[t->used] = part[i];
 }
 
-/* A name without characters that JSON or XML would have to escape. */
+/* Copies a name without characters that JSON or XML would have to escape. */
 CDP__PRIVATE void cdp__trace_name(const char *name, char out[64]) {
     uint32_t i;
     for (i = 0; i < 63 && name[i]; ++i)
@@ -19368,19 +19369,19 @@ CDP_API uint64_t cdp_ddp_trace(
 /* ---- >>hooks: memory of a hook, plain hooks, halves ------------------------------------------ */
 
 /* Knows: buckets as a hook sees them (cdp_bucket), not the ddp behind them. Promises: memory of
-   a finished bucket serves the next one. May use: >>numbers, public functions. */
+   a finished bucket is reused for the next one. May use: >>numbers, public functions. */
 
-/* What a hook keeps for one bucket. */
+/* State and memory that a hook keeps per bucket. */
 typedef struct cdp__slot {
-    uint8_t *scratch; /* within one step */
-    uint8_t *wide;    /* a copy in f32, within one step */
-    uint8_t *error;   /* values that were not sent so far */
+    uint8_t *scratch; /* used within one step */
+    uint8_t *wide;    /* a copy in f32, used within one step */
+    uint8_t *error;   /* values that compression has left out so far */
     uint8_t *q;       /* PowerSGD: the last right factors */
     uint64_t scratch_bytes, wide_bytes, error_bytes, q_bytes;
-    uint32_t phase;   /* PowerSGD: which operation comes next */
-    bool plain;       /* this step is one without compression */
+    uint32_t phase;   /* PowerSGD: the next operation */
+    bool plain;       /* this step runs without compression */
     bool busy;        /* scratch and wide are in use; if not, another bucket may take them */
-    cdp_bucket inner; /* what a wrapped hook, or code for f32, sees */
+    cdp_bucket inner; /* the bucket as a wrapped hook, or code for f32, sees it */
 } cdp__slot;
 
 typedef struct cdp__hook {
@@ -19419,7 +19420,7 @@ CDP__PRIVATE cdp__slot *cdp__hook_slot(cdp__hook *h, uint32_t count, uint32_t in
     return &h->slots[index];
 }
 
-/* Memory of a slot, at least `bytes`, zero when it is new. False: out of memory. */
+/* Makes memory of a slot at least `bytes` long; new memory is zero. False: out of memory. */
 CDP__PRIVATE bool cdp__hook_memory(cdp__hook *h, uint8_t **p, uint64_t *have, uint64_t bytes) {
     if (*p && *have >= bytes) return true;
     cdp__free(h->os, *p);
@@ -19428,8 +19429,8 @@ CDP__PRIVATE bool cdp__hook_memory(cdp__hook *h, uint8_t **p, uint64_t *have, ui
     return *p != NULL;
 }
 
-/* A bucket begins: it takes over scratch memory of one that has finished, so that there is as
-   much of it as buckets are in flight. */
+/* Begins a bucket: takes over scratch memory from a finished one, so that only buckets in flight
+   have any. */
 CDP__PRIVATE void cdp__hook_begin(cdp__hook *h, cdp__slot *s) {
     uint32_t i;
     s->busy = true;
@@ -19445,7 +19446,7 @@ CDP__PRIVATE void cdp__hook_begin(cdp__hook *h, cdp__slot *s) {
     }
 }
 
-/* Divide, then sum in `group`. */
+/* Divides, then sums in `group`. */
 CDP__PRIVATE cdp_status cdp__hook_allreduce(
     cdp_bucket *b, uint32_t stage, cdp_request *op, cdp_group *group) {
     if (stage) return CDP_OK;
@@ -19456,7 +19457,7 @@ CDP__PRIVATE cdp_status cdp__hook_allreduce(
     return CDP_PENDING;
 }
 
-/* The bucket travels as f16 or bf16, around an inner hook if there is one. */
+/* Sends the bucket as f16 or bf16; an inner hook may run on that copy. */
 CDP__PRIVATE cdp_status cdp__hook_half(
     cdp__hook *h, cdp__slot *s, cdp_bucket *b, uint32_t stage, cdp_request *op) {
     const cdp_dtype t = h->desc.kind == CDP_HOOK_FP16 ? CDP_DTYPE_F16 : CDP_DTYPE_BF16;
@@ -19483,11 +19484,11 @@ CDP__PRIVATE cdp_status cdp__hook_half(
    May use: >>hooks, >>numbers.
 
    Loops over a bucket work on CDP__BLOCK values at a time, because gcc -O2 vectorises only loops
-   of constant length; a rest is copied to a block of its own. */
+   of constant length; an incomplete block is copied to a full one. */
 
-/* To the nearest whole number, and to the even one of two; values beyond +-1024 become +-1024, NaN
-   becomes -1024. Part of a loop that vectorises: so it is inline, and masks choose between cases,
-   because gcc makes branches of `?:` here. */
+/* Rounds to the nearest integer, ties to even. Values beyond +-1024 become +-1024, NaN becomes
+   -1024. Inline, so that the calling loop vectorises; masks select the case, because gcc makes
+   branches of `?:` here. */
 CDP__PRIVATE inline int32_t cdp__round_whole(float v) {
     uint32_t bits;
     int32_t whole, odd, up, down;
@@ -19510,7 +19511,7 @@ CDP__PRIVATE float cdp__round_even(float v) {
 
 #define CDP__RANGE_LANES 16u
 
-/* Least and largest values so far, in lanes. */
+/* Updates the smallest and largest values so far, in lanes. */
 CDP__PRIVATE void cdp__quantize_range_block(
     const float *CDP__RESTRICT x, float *CDP__RESTRICT lows, float *CDP__RESTRICT highs) {
     uint32_t i, k;
@@ -19521,7 +19522,7 @@ CDP__PRIVATE void cdp__quantize_range_block(
         }
 }
 
-/* Scale and zero point of one row, as an observer that always includes 0 finds them. */
+/* Scale and zero point of one row, from a range that always includes 0. */
 CDP__PRIVATE void cdp__quantize_range(const float *x, uint64_t n, float *out) {
     float lows[CDP__RANGE_LANES] = {0}, highs[CDP__RANGE_LANES] = {0}, rest[CDP__BLOCK] = {0};
     float low = 0, high = 0, scale, zero;
@@ -19545,7 +19546,7 @@ CDP__PRIVATE void cdp__quantize_range(const float *x, uint64_t n, float *out) {
 
 CDP__PRIVATE void cdp__quantize_block(
     const float *CDP__RESTRICT x, float scale, float zero, uint8_t *CDP__RESTRICT out) {
-    const int32_t origin = (int32_t)zero; /* 0 to 255, a whole number */
+    const int32_t origin = (int32_t)zero; /* an integer, 0 to 255 */
     uint32_t i;
     for (i = 0; i < CDP__BLOCK; ++i) {
         int32_t q = cdp__round_whole(x[i] / scale) + origin;
@@ -19573,7 +19574,7 @@ CDP__PRIVATE void cdp__dequantize_block(
         x[i] += scale * ((float)q[i] - zero);
 }
 
-/* x += the values that one rank sent. */
+/* Adds the values that one rank sent to x. */
 CDP__PRIVATE void cdp__dequantize_row(float *x, uint64_t n, const float *range, const uint8_t *q) {
     float rest[CDP__BLOCK] = {0};
     uint8_t bytes[CDP__BLOCK] = {0};
@@ -19586,15 +19587,16 @@ CDP__PRIVATE void cdp__dequantize_row(float *x, uint64_t n, const float *range, 
     memcpy(x, rest, (size_t)n * sizeof *rest);
 }
 
-/* A bucket as rows with a scale and zero point each: of 512 values, the last one padded, or one
-   row. Scratch memory holds the ranges of all ranks, then the bytes of all ranks. */
+/* A bucket as rows that have a scale and a zero point each: rows of 512 values, the last one
+   padded, or a single row. Scratch memory holds the ranges of all ranks, then the bytes of all
+   ranks. */
 typedef struct cdp__quantized {
     uint64_t row, rows;
-    float *ranges;  /* of rank r: rows pairs from r * rows * 2 on */
-    uint8_t *bytes; /* of rank r: rows * row from there on */
+    float *ranges;  /* rank r: `rows` pairs, from r * rows * 2 on */
+    uint8_t *bytes; /* rank r: `rows` * `row` bytes, from r * rows * row on */
 } cdp__quantized;
 
-/* Values of row i that are no padding. */
+/* The number of values in row i, without padding. */
 CDP__PRIVATE uint64_t cdp__quantized_row(const cdp__quantized *z, const cdp_bucket *b, uint64_t i) {
     const uint64_t begin = i * z->row;
     return begin < b->count ? cdp__min(z->row, b->count - begin) : 0;
@@ -19616,7 +19618,7 @@ CDP__PRIVATE void cdp__quantize_own(
     }
 }
 
-/* The bucket becomes the mean of what all ranks sent. */
+/* Replaces the bucket by the mean of the values of all ranks. */
 CDP__PRIVATE void cdp__quantized_mean(const cdp__quantized *z, const cdp_bucket *b) {
     const uint64_t world = cdp_size(b->group), n = z->rows * z->row;
     const float divisor = (float)b->divisor;
@@ -19659,13 +19661,13 @@ CDP__PRIVATE cdp_status cdp__hook_quantize(
 
 /* ---- >>hooks-topk: the largest values alone -------------------------------------------------- */
 
-/* Knows: magnitudes of floats as bits. Promises: exactly k values, of equal ones the first. May
-   use: >>hooks, >>numbers. */
+/* Knows: magnitudes of floats as bits. Promises: selects exactly k values; of equal ones, the
+   first. May use: >>hooks, >>numbers. */
 
 /* A kernel over two arrays of CDP__BLOCK values. */
 typedef void (*cdp__pair_kernel)(float *CDP__RESTRICT a, float *CDP__RESTRICT b);
 
-/* Run it over n values; a rest is copied to blocks of its own. */
+/* Runs a kernel over n values; an incomplete block is copied to a full one. */
 CDP__PRIVATE void cdp__pair_run(cdp__pair_kernel k, float *a, float *b, uint64_t n) {
     float rest[2][CDP__BLOCK] = {{0}};
     for (; n >= CDP__BLOCK; n -= CDP__BLOCK, a += CDP__BLOCK, b += CDP__BLOCK)
@@ -19678,7 +19680,7 @@ CDP__PRIVATE void cdp__pair_run(cdp__pair_kernel k, float *a, float *b, uint64_t
     memcpy(b, rest[1], (size_t)n * sizeof *b);
 }
 
-/* Error feedback, before: x += error, and error = x. */
+/* Error feedback before compression: x += error, and error = x. */
 CDP__PRIVATE void cdp__feed_back(float *CDP__RESTRICT x, float *CDP__RESTRICT error) {
     uint32_t i;
     for (i = 0; i < CDP__BLOCK; ++i) {
@@ -19688,19 +19690,19 @@ CDP__PRIVATE void cdp__feed_back(float *CDP__RESTRICT x, float *CDP__RESTRICT er
     }
 }
 
-/* Without error feedback: error = x. */
+/* Without error feedback, before compression: error = x. */
 CDP__PRIVATE void cdp__feed_none(float *CDP__RESTRICT x, float *CDP__RESTRICT error) {
     memcpy(error, x, CDP__BLOCK * sizeof *x);
 }
 
-/* Error feedback, after: error -= x. */
+/* Error feedback after compression: error -= x. */
 CDP__PRIVATE void cdp__feed_left(float *CDP__RESTRICT x, float *CDP__RESTRICT error) {
     uint32_t i;
     for (i = 0; i < CDP__BLOCK; ++i)
         error[i] -= x[i];
 }
 
-/* size = the bits of |x|: ordered as the magnitudes are, with NaN as the largest. */
+/* size = bits of |x|, which order like the magnitudes, with NaN as the largest. */
 CDP__PRIVATE void cdp__magnitudes(float *CDP__RESTRICT x, float *CDP__RESTRICT size) {
     uint32_t i;
     for (i = 0; i < CDP__BLOCK; ++i) {
@@ -19711,8 +19713,8 @@ CDP__PRIVATE void cdp__magnitudes(float *CDP__RESTRICT x, float *CDP__RESTRICT s
     }
 }
 
-/* The k-th largest of n magnitudes (k from 0; floats as bits without their sign), digit by digit
-   (9 bits, 11, 11), by counting. n is below 2^32. */
+/* The k-th largest of n magnitudes (k from 0; floats as bits without their sign). A radix
+   selection: counts digits of 9, 11 and 11 bits. n must be below 2^32. */
 CDP__PRIVATE uint32_t cdp__topk_threshold(const uint32_t *x, uint64_t n, uint64_t k) {
     static const uint32_t above[3] = {0, 22, 11}, shift[3] = {22, 11, 0};
     uint32_t counts[2048], found = 0, step, d;
@@ -19730,7 +19732,7 @@ CDP__PRIVATE uint32_t cdp__topk_threshold(const uint32_t *x, uint64_t n, uint64_
     return found;
 }
 
-/* Write (index, value) of the k largest values to `own`, and remove them from `error`. */
+/* Writes (index, value) of the k largest values to `own`, and removes these values from `error`. */
 CDP__PRIVATE void cdp__topk_select(
     const float *x, const uint32_t *size, uint64_t n, uint64_t k, uint32_t *own, float *error) {
     const uint32_t limit = k ? cdp__topk_threshold(size, n, k - 1) : 0;
@@ -19788,8 +19790,8 @@ CDP__PRIVATE cdp_status cdp__hook_topk(
 /* Knows: the mathematics of PowerSGD (Vogels, Karimireddy and Jaggi 2019). Promises: the same
    bits on every rank. May use: >>hooks, >>hooks-topk (error feedback), >>numbers. */
 
-/* Makes the columns of an n x r matrix, stored by rows, orthonormal, one after the other.
-   This takes little time compared with the bucket, which has many more elements. */
+/* Makes the columns of an n x r matrix, stored by rows, orthonormal, one after the other. Fast
+   compared with the rest, because a bucket has many more elements. */
 CDP__PRIVATE void cdp__orthogonalize(float *a, uint64_t n, uint64_t r, float epsilon) {
     uint64_t i, j, k;
     for (j = 0; j < r; ++j) {
@@ -19809,11 +19811,11 @@ CDP__PRIVATE void cdp__orthogonalize(float *a, uint64_t n, uint64_t r, float eps
     }
 }
 
-/* One parameter of a bucket (or, batched, the bucket) as PowerSGD sees it. */
+/* One parameter of a bucket (or, if batched, the whole bucket) as a matrix of PowerSGD. */
 typedef struct cdp__matrix {
     float *at;               /* n x m by rows */
     uint64_t n, m, r, count; /* r 0: not compressed */
-    uint64_t p, q, plain;    /* where its parts begin in the buffers of all */
+    uint64_t p, q, plain;    /* where its data begins in the buffers that all parameters share */
 } cdp__matrix;
 
 /* Side of the smallest square with room for n numbers. */
@@ -19826,7 +19828,7 @@ CDP__PRIVATE uint64_t cdp__square_side(uint64_t n) {
     return side;
 }
 
-/* Shape of a parameter as a matrix; x->r 0: compression would not pay, it travels as it is. */
+/* Shapes a parameter as a matrix. x->r 0: compression would not pay, so it is sent uncompressed. */
 CDP__PRIVATE void cdp__matrix_of_param(const cdp__hook *h, const cdp_param *p, cdp__matrix *x) {
     x->count = p->sparse ? 0 : p->count;
     x->n = p->rows ? p->rows : x->count;
@@ -19836,8 +19838,8 @@ CDP__PRIVATE void cdp__matrix_of_param(const cdp__hook *h, const cdp_param *p, c
         x->r = 0;
 }
 
-/* Go to the next matrix of a bucket; *i begins at 0. False at the end: *x then knows the sizes of
-   all. */
+/* Advances to the next matrix of a bucket; *i begins at 0. False at the end: then *x holds the
+   total sizes. */
 CDP__PRIVATE bool cdp__matrix_next(
     const cdp__hook *h, const cdp_bucket *b, uint32_t *i, cdp__matrix *x) {
     const bool batched = h->desc.kind == CDP_HOOK_POWERSGD_BATCHED;
@@ -19862,7 +19864,7 @@ CDP__PRIVATE bool cdp__matrix_next(
     return true;
 }
 
-/* Nearly normal: the sum of twelve uniform numbers (splitmix64) has variance 1. */
+/* A nearly normal random number: the sum of twelve uniform ones (splitmix64) has variance 1. */
 CDP__PRIVATE float cdp__hook_normal(cdp__hook *h) {
     double sum = -6;
     uint32_t i;
@@ -19875,16 +19877,17 @@ CDP__PRIVATE float cdp__hook_normal(cdp__hook *h) {
     return (float)sum;
 }
 
-/* Products with a matrix go through it in strips of CDP__BLOCK columns and, of the thin matrix, in
-   groups of CDP__COLUMNS columns: all loops over values have constant length. */
+/* Matrix products handle CDP__BLOCK columns of the large matrix and CDP__COLUMNS columns of the
+   thin one at a time, so that all loops over values have constant length. */
 #define CDP__COLUMNS 4u
 typedef struct cdp__strip {
-    uint64_t from, used;                  /* columns of the large matrix: rows of the thin one */
-    uint64_t first, count;                /* columns of the thin one */
-    float thin[CDP__COLUMNS][CDP__BLOCK]; /* zeros behind `used` */
+    /* columns of the large matrix, which are rows of the thin one */
+    uint64_t from, used;
+    uint64_t first, count;                /* columns of the thin matrix */
+    float thin[CDP__COLUMNS][CDP__BLOCK]; /* zeros after `used` */
 } cdp__strip;
 
-/* Columns `first` on of the rows `from` on of an m x r matrix; zeros where it ends. */
+/* Loads a part of an m x r matrix: rows `from` on, columns `first` on; zeros beyond its end. */
 CDP__PRIVATE void cdp__strip_load(cdp__strip *t, const float *a, uint64_t m, uint64_t r) {
     uint64_t c, j;
     t->used = cdp__min(m - t->from, CDP__BLOCK);
@@ -19902,13 +19905,13 @@ CDP__PRIVATE void cdp__strip_store(const cdp__strip *t, float *a, uint64_t r) {
             a[(t->from + j) * r + t->first + c] = t->thin[c][j];
 }
 
-/* Values of row i in the columns of a strip; the last row of a batched matrix may be short. */
+/* The number of values of row i in the strip; the last row of a batched matrix may be short. */
 CDP__PRIVATE uint64_t cdp__strip_row(const cdp__strip *t, const cdp__matrix *x, uint64_t i) {
     const uint64_t begin = i * x->m + t->from;
     return begin < x->count ? cdp__min(t->used, x->count - begin) : 0;
 }
 
-/* A row's CDP__BLOCK values: where they are, or, if there are fewer, a copy in `rest`. */
+/* CDP__BLOCK values of a row: in place or, if there are fewer, copied to `rest` with zeros. */
 CDP__PRIVATE const float *cdp__strip_values(
     const cdp__strip *t, const cdp__matrix *x, uint64_t i, float rest[CDP__BLOCK]) {
     const uint64_t n = cdp__strip_row(t, x, i);
@@ -19992,14 +19995,14 @@ CDP__PRIVATE void cdp__matrix_compose(const cdp__matrix *x, const float *p, cons
         }
 }
 
-/* What a step of PowerSGD works on: left factors, right factors, values that are not compressed. */
+/* The buffers of a PowerSGD step: left factors, right factors, uncompressed values. */
 typedef struct cdp__factors {
     float *p, *q, *plain;
     uint64_t p_count, q_count, plain_count;
 } cdp__factors;
 
-/* One matrix before the operation of a phase (0: plain values, 1: left factors, 2: right factors),
-   and after the last one (3). */
+/* Handles one matrix before the operation of a phase (0: uncompressed values, 1: left factors,
+   2: right factors), and after the last operation (3). */
 CDP__PRIVATE void cdp__powersgd_matrix(cdp__hook *h, uint32_t phase, const cdp_bucket *b,
     const cdp__factors *f, const cdp__matrix *x) {
     const float epsilon = (float)h->desc.epsilon;
@@ -20034,7 +20037,7 @@ CDP__PRIVATE void cdp__powersgd_phase(
     if (s->phase == 3 && feedback) cdp__pair_run(cdp__feed_left, data, error, b->count);
 }
 
-/* The numbers that the operation of a phase sums. */
+/* The numbers that the operation of this phase sums. */
 CDP__PRIVATE float *cdp__powersgd_part(const cdp__factors *f, uint32_t phase, uint64_t *count) {
     const uint64_t counts[3] = {f->plain_count, f->p_count, f->q_count};
     float *const parts[3] = {f->plain, f->p, f->q};
@@ -20042,7 +20045,7 @@ CDP__PRIVATE float *cdp__powersgd_part(const cdp__factors *f, uint32_t phase, ui
     return parts[phase];
 }
 
-/* Memory for all of them in a slot; `half`: a copy as 16-bit floats follows. *fresh: the right
+/* Allocates the buffers in a slot; `half`: with a copy as 16-bit floats. *fresh: the right
    factors are new. */
 CDP__PRIVATE cdp_status cdp__powersgd_memory(
     cdp__hook *h, cdp__slot *s, const cdp_bucket *b, bool half, cdp__factors *f, bool *fresh) {
@@ -20069,7 +20072,7 @@ CDP__PRIVATE cdp_status cdp__powersgd_memory(
     return CDP_OK;
 }
 
-/* `dtype`: that of the bucket, whose f32 copy `b` is; 16-bit floats travel as such. */
+/* `dtype`: the dtype of the bucket, of which `b` is an f32 copy; 16-bit floats are sent as such. */
 CDP__PRIVATE cdp_status cdp__hook_powersgd(
     cdp__hook *h, cdp__slot *s, cdp_bucket *b, cdp_dtype dtype, uint32_t stage, cdp_request *op) {
     const bool half = cdp__dtype_is_half(dtype);
@@ -20087,12 +20090,12 @@ CDP__PRIVATE cdp_status cdp__hook_powersgd(
         s->phase = 0;
         for (k = 0; k < f.q_count && (h->desc.no_warm_start || fresh); ++k)
             f.q[k] = cdp__hook_normal(h);
-    } else if (half) { /* the operation before has ended */
+    } else if (half) { /* the previous operation is done */
         CDP_ASSERT(s->phase > 0 && s->phase <= 3);
         part = cdp__powersgd_part(&f, s->phase - 1, &n);
         cdp__cast(dtype, wire, CDP_DTYPE_F32, part, n);
     }
-    for (;; ++s->phase) { /* an operation without values is left out */
+    for (;; ++s->phase) { /* operations without values are left out */
         cdp__powersgd_phase(h, s, b, &f);
         if (s->phase == 3) return CDP_OK;
         part = cdp__powersgd_part(&f, s->phase, &n);
@@ -20107,11 +20110,11 @@ CDP__PRIVATE cdp_status cdp__hook_powersgd(
 
 /* ---- >>hooks-state: choice of a hook, its state as bytes ------------------------------------- */
 
-/* Knows: all kinds of hooks. Promises: save and load agree on every machine (32-bit words, least
-   significant byte first). May use: >>hooks and the sections that compress, >>bytes. */
+/* Knows: all kinds of hooks. Promises: saved state can be loaded on every machine (32-bit words,
+   least significant byte first). May use: >>hooks and the sections that compress, >>bytes. */
 
-/* Hooks that compress compute in f32: other dtypes go through a copy. Batched PowerSGD has a copy
-   with zeros up to a square, because errors are fed back there, too. */
+/* Compressing hooks compute in f32; other dtypes go through a copy. Batched PowerSGD always uses
+   a copy, padded with zeros to a square, because errors are fed back in the padding, too. */
 CDP__PRIVATE cdp_status cdp__hook_compress(
     cdp__hook *h, cdp__slot *s, cdp_bucket *b, uint32_t stage, cdp_request *op) {
     const cdp_hook_kind kind = h->desc.kind;
@@ -20149,7 +20152,7 @@ CDP__PRIVATE cdp_status cdp__hook_stage(
     const cdp_hook_kind kind = h->desc.kind;
     cdp_status st;
     if (!s) return cdp__fail_nomem("a hook", b->bucket_count * sizeof *s);
-    if (!stage) { /* PowerSGD and post-local SGD begin with plain steps */
+    if (!stage) { /* PowerSGD and post-local SGD begin with uncompressed steps */
         cdp__hook_begin(h, s);
         s->plain = h->step < h->desc.start;
     }
@@ -20181,7 +20184,7 @@ CDP__PRIVATE double cdp__hook_error_norm(void *self) {
     return h->inner.error_norm ? h->inner.error_norm(h->inner.self) : cdp__sqrt(sum);
 }
 
-/* State as bytes: kind, step, random numbers, how many slots; for each slot the sizes and the
+/* Layout of a saved state: kind, step, random state, number of slots; per slot the sizes and
    contents of error and q; then the state of the wrapped hook. */
 CDP__PRIVATE void cdp__hook_put(
     uint8_t *out, uint64_t room, uint64_t *at, const uint8_t *words, uint64_t bytes) {
@@ -20239,7 +20242,7 @@ CDP__PRIVATE bool cdp__hook_get_u64(const uint8_t *in, uint64_t count, uint64_t 
     return true;
 }
 
-/* One slot's state. INVALID: these bytes are none. */
+/* Loads one slot's state. INVALID: the bytes are no valid state. */
 CDP__PRIVATE cdp_status cdp__hook_load_slot(
     cdp__hook *h, cdp__slot *s, const uint8_t *in, uint64_t count, uint64_t *at) {
     uint64_t error = 0, q = 0;
@@ -20309,7 +20312,7 @@ CDP__PRIVATE void cdp__hook_defaults(cdp__hook *h, const cdp_hook_desc *desc) {
     if (desc->inner) h->inner = *desc->inner;
 }
 
-/* The most operations of one bucket. */
+/* The largest number of operations per bucket. */
 CDP__PRIVATE uint32_t cdp__hook_operations(const cdp_hook_desc *desc) {
     if (desc->inner) return desc->inner->operations;
     switch (desc->kind) {
@@ -20356,7 +20359,7 @@ CDP_API cdp_status cdp_hook_create(const cdp_hook_desc *desc, cdp_hook *out) {
 /* Knows: when to average, and with which ranks. Promises: every rank averages at the same steps.
    May use: public functions, division of >>ddp-state. */
 
-/* The group to average in at this step; NULL: none. */
+/* The group in which parameters are averaged at this step; NULL: no averaging. */
 CDP__PRIVATE cdp_group *cdp__averager_group(const cdp_averager *a, uint64_t since) {
     cdp_group *group = NULL, *all = cdp_ddp_group(a->ddp);
     uint64_t longest = 0;
@@ -20397,10 +20400,10 @@ CDP_API cdp_status cdp_averager_step(cdp_averager *a) {
 
 /* ---- >>zero: optimizer state on one rank for each parameter ---------------------------------- */
 
-/* Knows: which rank owns which parameter. Promises: owners follow from counts alone. May use:
-   public functions. */
+/* Knows: which rank owns which parameter. Promises: owners depend on element counts alone. May
+   use: public functions. */
 
-/* The largest count among parameters without an owner; false: every parameter has one. */
+/* Finds the largest count among parameters without an owner; false: every parameter has one. */
 CDP__PRIVATE bool cdp__zero_largest(
     const uint64_t *counts, uint32_t n, const uint32_t *owner, uint64_t *largest) {
     bool found = false;
@@ -20420,7 +20423,7 @@ CDP__PRIVATE uint32_t cdp__zero_least(const uint64_t *totals, uint32_t world) {
     return least;
 }
 
-/* One pass over the parameters for each different count, of which a model has few. */
+/* Makes one pass over the parameters per distinct count, of which a model has few. */
 CDP_API void cdp_zero_partition(
     const uint64_t *counts, uint32_t n, uint32_t world, uint64_t *totals, uint32_t *owner) {
     uint64_t largest = 0;
@@ -20435,7 +20438,7 @@ CDP_API void cdp_zero_partition(
         }
 }
 
-/* The gradient of a parameter where the caller reads it; NULL: it is sparse. */
+/* The gradient of a parameter, where the caller reads it; NULL: the parameter is sparse. */
 CDP__PRIVATE const void *cdp__zero_grad(cdp_ddp *d, uint32_t i) {
     const cdp_param *p = cdp_ddp_param(d, i);
     if (p->sparse) return NULL;
@@ -20514,7 +20517,7 @@ CDP_API uint64_t cdp_sampler_count(const cdp_sampler *s) {
     return s->drop_last ? s->size / s->ranks : (s->size + s->ranks - 1) / s->ranks;
 }
 
-/* A permutation of 0 .. n - 1 in `order`. */
+/* Writes a random permutation of 0 .. n - 1 to `order`. */
 CDP__PRIVATE void cdp__sampler_shuffle(uint32_t *order, uint64_t n, uint32_t seed) {
     uint64_t i;
     cdp__mt m;
@@ -20545,7 +20548,7 @@ CDP_API cdp_status cdp_sampler_fill(const cdp_sampler *s, uint64_t *indices) {
         cdp__sampler_shuffle(order, s->size, (uint32_t)(s->seed + s->epoch));
     }
     for (i = 0; i < count; ++i) {
-        at = (s->rank + i * s->ranks) % s->size; /* beyond the end the list begins again */
+        at = (s->rank + i * s->ranks) % s->size; /* beyond the end, the list starts over */
         indices[i] = order ? order[at] : at;
     }
     cdp__free(os, order);
@@ -20559,9 +20562,10 @@ CDP_API cdp_status cdp_sampler_fill(const cdp_sampler *s, uint64_t *indices) {
 #endif /* CDP_IMPL_INCLUDED */
 
 #ifdef CDP_NAMES_0_1
-/* The public names of 0.1, for one version: the type cdp_reduce_op was called cdp_reduce, and the
-   call cdp_reduce was called cdp_reduce_to. Members of structs have no old names; CHANGELOG.md
-   lists them. Here, at the end, because this would rename the call in what comes before. */
+/* Public names of version 0.1, kept for one version: the type cdp_reduce_op was called
+   cdp_reduce, and the call cdp_reduce was called cdp_reduce_to. Members of structs have no old
+   names; CHANGELOG.md lists them. At the end of the file, because the macro would rename the
+   call above. */
 #undef cdp_reduce
 #define cdp_reduce cdp_reduce_op
 #endif
