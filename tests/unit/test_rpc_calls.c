@@ -85,8 +85,9 @@ TEST(a_short_wait_leaves_functions_that_wait_to_longer_ones) {
 static pthread_mutex_t seen_mutex = PTHREAD_MUTEX_INITIALIZER;
 static int64_t seen[RANKS_MAX][64];
 static uint32_t seen_count[RANKS_MAX], at_once[RANKS_MAX], worst[RANKS_MAX];
+static uint32_t cancelled_one[RANKS_MAX]; /* this rank has cancelled what it wanted to */
 
-/* {n, ms}: notes n, takes a while */
+/* {n, ms}: notes n, takes a while; ms -1: until its caller has cancelled a later call */
 static void f_note(void *user, cdp_rpc_request *q) {
     side *s = side_of(q);
     (void)user;
@@ -94,7 +95,13 @@ static void f_note(void *user, cdp_rpc_request *q) {
     if (++at_once[s->rank] > worst[s->rank]) worst[s->rank] = at_once[s->rank];
     if (seen_count[s->rank] < 64) seen[s->rank][seen_count[s->rank]++] = i64_at(q->data, 0);
     pthread_mutex_unlock(&seen_mutex);
-    test_sleep_ms((uint32_t)i64_at(q->data, 1));
+    if (i64_at(q->data, 1) >= 0) {
+        test_sleep_ms((uint32_t)i64_at(q->data, 1));
+    } else {
+        const uint64_t until = test_until_ns(5000);
+        while (!counted_of(&cancelled_one[q->from]) && test_now_ns() < until)
+            test_sleep_ms(1);
+    }
     pthread_mutex_lock(&seen_mutex);
     --at_once[s->rank];
     pthread_mutex_unlock(&seen_mutex);
@@ -105,7 +112,8 @@ static const cdp_rpc_function order_functions[] = {{.name = "note", .func = f_no
     {.name = "keep", .func = f_keep, .flags = CDP_RPC_LATER}};
 
 /* Calls in order run one after the other, long ones and short ones, here and elsewhere, on a value
-   or not; one that ends without running lets the next one go. */
+   or not; one that ends without running lets the next one go. The first runs until the tenth is
+   cancelled: starting and cancelling runs no function in this thread, so they cannot block. */
 static void orders(side *s) {
     enum {
         N = 12
@@ -119,10 +127,11 @@ static void orders(side *s) {
         const uint32_t to = turn & 1 ? s->rank : next_of(s);
         meet(s, &place);
         seen_count[s->rank] = worst[s->rank] = 0;
+        __atomic_store_n(&cancelled_one[s->rank], 0, __ATOMIC_SEQ_CST);
         meet(s, &place);
         OK(cdp_rpc_remote(s->rpc, CALL(.to = to, F("counter"), BYTES(start, 16)), &r));
         for (uint32_t i = 0; i < N; ++i) {
-            const int64_t head[2] = {i, i % 3 ? 0 : 2};
+            const int64_t ms = i % 3 ? 0 : 2, head[2] = {i, i ? ms : -1};
             cdp_call_desc d = {.to = to,
                 F("note"),
                 .in_order = true,
@@ -133,6 +142,7 @@ static void orders(side *s) {
             OK(cdp_rpc_start(s->rpc, &d, &c[i]));
         }
         OK(cdp_call_cancel(&c[9]));
+        count(&cancelled_one[s->rank]);
         for (uint32_t i = 0; i < N; ++i) {
             T_EQ(i == 9 ? CDP_ERR_ABORTED : CDP_OK, cdp_call_wait(&c[i]));
             if (i == 9) T_EQ(CDP_RAN_NO, c[i].ran);
