@@ -156,10 +156,13 @@ static void f_batch(void *user, cdp_rpc_request *q) {
     pthread_mutex_unlock(&mutex);
 }
 static void f_keep(void *user, cdp_rpc_request *q) {
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
     side *s = side_of(q);
     (void)user;
-    s->kept[s->kept_count] = q;
+    pthread_mutex_lock(&mutex);
+    s->kept[counted_of(&s->kept_count)] = q;
     count(&s->kept_count);
+    pthread_mutex_unlock(&mutex);
 }
 static void f_twice(void *user, cdp_rpc_request *q) {
     cdp_rpc_request *again = q;
@@ -573,13 +576,15 @@ static bool side_open(side *s) {
     cdp_group_desc d = {.rank = s->rank,
         .world_size = ranks,
         .hub = hub,
-        .timeout_ms = 20000,
+        .timeout_ms = 5000 * TEST_LATE,
         .no_thread = how == HUB_POLLED,
         .os = os,
         .logger = {.level = CDP_LOG_SILENT}};
     if (how < TCP) return OK(cdp_group_create(&d, &s->g));
-    cdp_tcp_desc t = {
-        .group = d, .master_port = port, .init_timeout_ms = 20000, .no_shared_memory = how == TCP};
+    cdp_tcp_desc t = {.group = d,
+        .master_port = port,
+        .init_timeout_ms = 5000 * TEST_LATE,
+        .no_shared_memory = how == TCP};
     t.group.hub = NULL;
     return OK(cdp_init(&t, &s->g));
 }
@@ -594,7 +599,7 @@ static void *side_main(void *arg) {
     } else if (OK(cdp_rpc_create(&d, &s->rpc))) {
         OK(cdp_barrier(s->g)); /* all know the others' sides */
         body(s);
-        OK(cdp_rpc_shutdown(s->rpc, 20000));
+        OK(cdp_rpc_shutdown(s->rpc, 5000 * TEST_LATE));
         const cdp_rpc_stats st = cdp_rpc_stats_of(s->rpc);
         T_EQ(0, st.calls_out + st.calls_in + st.users + st.forks + st.holds);
         OK(cdp_barrier(s->g));
@@ -690,9 +695,11 @@ TEST_API void weights_open(side *s) {
 TEST_API void weights_close(side *s) {
     const uint64_t until = test_until_ns(5000);
     cdp_rref_drop(weight_rref[s->rank]);
-    while (__atomic_load_n(&saved_live[s->rank], __ATOMIC_SEQ_CST) && test_now_ns() < until)
+    while (test_now_ns() < until
+        && (__atomic_load_n(&saved_live[s->rank], __ATOMIC_SEQ_CST)
+            || cdp_rpc_stats_of(s->rpc).contexts))
         (void)!cdp_rpc_serve(s->rpc, 1); /* what a context has saved goes soon after its end */
-    T_EQ(0, saved_live[s->rank]);
+    T_EQ(0, __atomic_load_n(&saved_live[s->rank], __ATOMIC_SEQ_CST));
     T_EQ(0, cdp_rpc_stats_of(s->rpc).contexts);
 }
 
