@@ -7236,7 +7236,7 @@ typedef enum cdp__why {
     CDP__WHY_EARLIER, /* an earlier failure made it leave its group; that one's culprit is named */
     CDP__WHY_TURN,    /* nobody: the operation waited for its turn on this rank */
     CDP__WHY_CALLS,   /* it calls something else */
-    CDP__WHY_AWAITED, /* the lost rank had not finished starting, and waited for it */
+    CDP__WHY_AWAITED, /* a rank that is gone or silent had not finished starting, and waited for it */
     CDP__WHY_FIRST,   /* lost before it was ready, as was rank 0: either may be the cause */
     CDP__WHY_LEFT,    /* it has left the group and announced that */
     CDP__WHY_COUNT
@@ -7557,7 +7557,12 @@ CDP__PRIVATE void cdp__endpoint_text(cdp__text *t, const cdp__failure_record *r)
         "; rank 0 is gone, too, and its store with it", ", which has left"};
     const bool said = r->text[0] && r->end.why != CDP__WHY_TEXT; /* what was waited for */
     if (r->end.named < 0) return;
-    if (r->end.why == CDP__WHY_AWAITED)
+    if (r->end.why == CDP__WHY_AWAITED && r->end.last.target >= 0 && r->end.last.target != r->peer)
+        cdp__text_add(t,
+            "; in the end everybody waits for rank %d, which had not finished starting, and waited "
+            "for rank %d",
+            (int)r->end.last.target, (int)r->end.named);
+    else if (r->end.why == CDP__WHY_AWAITED)
         cdp__text_add(
             t, "; it had not finished starting, and waited for rank %d", (int)r->end.named);
     else if (said && r->status == CDP_ERR_TIMEOUT)
@@ -7849,6 +7854,7 @@ CDP__PRIVATE uint32_t cdp__failure_weight(const cdp__endpoint *end) {
     switch ((cdp__why)end->why) {
     case CDP__WHY_EARLIER: return 5;
     case CDP__WHY_SILENT:
+    case CDP__WHY_AWAITED:
     case CDP__WHY_SENT: return 4;
     case CDP__WHY_LEFT: return 2;
     case CDP__WHY_CIRCLE: return 1;
@@ -8022,9 +8028,25 @@ CDP__PRIVATE void cdp__failure_on_waits(cdp__failure *f, const cdp__failure_even
     cdp__failure_update(f);
 }
 
+/* What an answer says, as this rank knows it. That a rank which does not answer had not finished
+   starting is a guess where the store does not answer either. This rank has finished: it does not
+   keep another one waiting at its start, nor is it the one that waits there. */
+CDP__PRIVATE cdp__endpoint cdp__failure_heard(const cdp__failure *f, const cdp__endpoint *said) {
+    const int32_t self = (int32_t)f->rank;
+    cdp__endpoint end = *said;
+    if (end.why != CDP__WHY_AWAITED || end.last.target < 0
+        || (end.named != self && end.last.target != self))
+        return end;
+    end.named = end.last.target;
+    end.why = CDP__WHY_SILENT;
+    return end;
+}
+
 /* An answer that ends at this rank closes a circle: each waits for the next. Where this rank has
    done its part for the last waiter, the link between the two is cut, and either is to blame. */
 CDP__PRIVATE void cdp__failure_on_answer(cdp__failure *f, const cdp__failure_event *v) {
+    const cdp__endpoint end = cdp__failure_heard(f, &v->end);
+    const bool here = end.named == (int32_t)f->rank;
     uint32_t i;
     for (i = 0; i < f->edge_room; ++i) {
         cdp__failure_edge *e = &f->edges[i];
@@ -8032,15 +8054,14 @@ CDP__PRIVATE void cdp__failure_on_answer(cdp__failure *f, const cdp__failure_eve
             || v->serial > e->serial)
             continue;
         e->answer = v->serial;
-        if (v->end.why == CDP__WHY_CIRCLE && e->end.why == CDP__WHY_CIRCLE) continue;
-        e->end = v->end;
-        if (v->end.why == CDP__WHY_CIRCLE) continue;
-        if (v->end.named == (int32_t)f->rank && v->passed && v->end.last.waiter >= 0
-            && v->end.last.waiter != (int32_t)f->rank) {
-            e->end.named = v->end.last.waiter;
+        if (end.why == CDP__WHY_CIRCLE && e->end.why == CDP__WHY_CIRCLE) continue;
+        e->end = end;
+        if (end.why == CDP__WHY_CIRCLE) continue;
+        if (here && v->passed && end.last.waiter >= 0 && end.last.waiter != (int32_t)f->rank) {
+            e->end.named = end.last.waiter;
             e->end.why = CDP__WHY_SENT;
-        } else if (v->end.named == (int32_t)f->rank || v->end.hops > f->world_size
-            || v->end.picks > cdp__min(f->world_size, CDP__FAILURE_PICKS)) {
+        } else if (here || end.hops > f->world_size
+            || end.picks > cdp__min(f->world_size, CDP__FAILURE_PICKS)) {
             e->end.named = (int32_t)e->peer;
             e->end.why = CDP__WHY_CIRCLE;
         }
@@ -8243,7 +8264,9 @@ CDP__PRIVATE void cdp__failure_end_of(cdp__failure *f, cdp__failure_domain *d, c
     }
     if (r->peer >= 0 && r->peer != (int32_t)e->peer) return; /* of another wait */
     *end = cdp__failure_follow(f, e);
-    if (d->known && d->end.why == CDP__WHY_SILENT && end->why == CDP__WHY_SILENT) *end = d->end;
+    if (d->known && (d->end.why == CDP__WHY_SILENT || d->end.why == CDP__WHY_AWAITED)
+        && end->why == CDP__WHY_SILENT)
+        *end = d->end;
     if (r->peer < 0) r->peer = (int32_t)cdp__failure_pick(f, e)->peer;
 }
 
@@ -8277,14 +8300,13 @@ CDP__PRIVATE uint32_t cdp__failure_starting(cdp__failure *f, const cdp__failure_
     if (end.named != (int32_t)v->from || v->end.named < 0 || end.named == v->end.named
         || (e ? end.why != CDP__WHY_SILENT : r->status != CDP_ERR_PEER_LOST))
         return 0;
-    end.last.waiter = end.named;
-    end.last.target = end.named = v->end.named;
+    end.named = v->end.named;
+    end.why = CDP__WHY_AWAITED;
     if (e) {
         e->answer = e->serial;
         e->end = v->domain->end = end;
         cdp__failure_update(f);
     } else {
-        end.why = CDP__WHY_AWAITED;
         r->end = end;
     }
     return 0;
@@ -11437,6 +11459,16 @@ CDP__PRIVATE bool cdp__world_told_first(cdp__world *w) {
     return cdp__world_read_first(w, false) == CDP__FIRST_NEWS;
 }
 
+/* Was anything received from this rank of the world? Then it has finished starting. */
+CDP__PRIVATE bool cdp__world_heard(const cdp__world *w, uint32_t peer) {
+    const cdp__stream *s;
+    uint32_t i;
+    for (i = 0; i < w->stream_rows; ++i)
+        for (s = w->streams[i]; s; s = s->next)
+            if (s->peer == peer && (s->got || s->early_used)) return true;
+    return false;
+}
+
 /* A rank that does not answer, or refuses to be connected, may not have finished starting: then the
    transport may know what it waits for. */
 CDP__PRIVATE void cdp__group_ask_starting(cdp_group *g) {
@@ -11453,6 +11485,7 @@ CDP__PRIVATE void cdp__group_ask_starting(cdp_group *g) {
     v.domain = &g->domain;
     if (!lost) peer = cdp__failure_follow(&g->w->failure, e).named;
     if (peer < 0 || peer == (int32_t)g->w->rank) return;
+    if (!lost && cdp__world_heard(g->w, (uint32_t)peer)) return;
     v.from = (uint32_t)peer;
     named = t->failure.starting(
         t->self, (uint32_t)peer, lost, v.time_ns + 2 * CDP__MS >= g->domain.due_ns);
