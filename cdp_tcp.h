@@ -1173,7 +1173,9 @@ typedef struct cdp__link {
     cdp__timer process_timer;
     uint32_t silent; /* looks in a row at which its machine, or its process, said nothing */
     bool was_up;
-    bool wanted; /* the executor asked for bytes and got none: it will read them itself */
+    uint32_t told; /* bytes of the cause that were sent to the peer; see cdp__link_tell */
+    bool telling;  /* and the rest waits for room */
+    bool wanted;   /* the executor asked for bytes and got none: it will read them itself */
 #ifndef CDP_NO_MAC
     cdp__mac *mac; /* NULL: bytes travel as they are */
 #endif
@@ -1446,8 +1448,12 @@ CDP__PRIVATE void cdp__link_discard(cdp__link *l) {
         cdp__link_drop(l, CDP_ERR_STATE, 0);
 }
 
+CDP__PRIVATE void cdp__link_tell(cdp__link *l);
+
 CDP__PRIVATE void cdp__link_parting(cdp__io *io) {
-    cdp__link_discard((cdp__link *)io->user);
+    cdp__link *l = (cdp__link *)io->user;
+    if (l->telling && l->state == CDP__LINK_UP) cdp__link_tell(l);
+    cdp__link_discard(l);
 }
 
 /* Ends the sending side of an intact connection. The connection is closed when the peer has ended
@@ -1684,12 +1690,14 @@ CDP__PRIVATE void cdp__link_unguard(cdp__link *l) {
 #endif
 }
 
-/* Nothing was sent over this link yet, so a FAILURE of the whole job's group can go out as it
-   is. */
+/* Nothing else was sent over this link, so a FAILURE of the whole job's group can go out as it is.
+   A socket may take a part of it: then `telling` is set, and this is called again. */
 CDP__PRIVATE void cdp__link_tell(cdp__link *l) {
     uint8_t bytes[CDP__HEAD_BYTES + CDP__FAILURE_MAX];
+    const uint32_t all = CDP__HEAD_BYTES + l->mesh->cause_bytes;
     cdp__head h;
     cdp_iov v;
+    int64_t r = 1;
     memset(&h, 0, sizeof h);
     h.type = CDP__MESSAGE_FAILURE;
     h.channel = CDP__WORLD_CHANNEL;
@@ -1697,11 +1705,14 @@ CDP__PRIVATE void cdp__link_tell(cdp__link *l) {
     if (!h.bytes) return;
     memcpy(bytes + CDP__HEAD_BYTES, l->mesh->cause, h.bytes);
     cdp__head_encode(&h, bytes);
-    v.data = bytes;
-    v.bytes = CDP__HEAD_BYTES + h.bytes;
-    /* a fresh link takes it whole, or is lost anyway */
-    (void)(cdp__link_shared(l) ? cdp__line_move(&l->shared->line, &v, 1, true)
-                               : cdp__link_put(l, &v, 1));
+    while (r > 0 && l->told < all) {
+        v.data = bytes + l->told;
+        v.bytes = all - l->told;
+        r = cdp__link_shared(l) ? cdp__line_move(&l->shared->line, &v, 1, true)
+                                : cdp__link_put(l, &v, 1);
+        if (r > 0) l->told += (uint32_t)r;
+    }
+    l->telling = r == 0 && !cdp__link_shared(l);
 }
 
 CDP__PRIVATE void cdp__link_nonsense(cdp__link *l) {
@@ -3094,6 +3105,20 @@ CDP__PRIVATE bool cdp__link_open(const cdp__link *l) {
     return l->io.next && !l->shared && (l->state == CDP__LINK_UP || l->state == CDP__LINK_LOST);
 }
 
+/* Goes on telling the cause where a socket has taken a part of it. True: some still waits for
+   room. */
+CDP__PRIVATE bool cdp__mesh_telling(cdp__mesh *m) {
+    bool more = false;
+    uint32_t i;
+    for (i = 0; i < m->desc.group.world_size; ++i) {
+        cdp__link *l = &m->links[i];
+        if (l->state != CDP__LINK_UP || !l->telling) continue;
+        cdp__link_tell(l);
+        more = more || l->telling;
+    }
+    return more;
+}
+
 CDP__PRIVATE bool cdp__mesh_parting(const cdp__mesh *m) {
     uint32_t i;
     for (i = 0; i < m->desc.group.world_size * m->desc.connections; ++i)
@@ -3123,6 +3148,8 @@ CDP__PRIVATE void cdp__mesh_discard(cdp__mesh *m, bool end_sending) {
 CDP__PRIVATE void cdp__mesh_part(cdp__mesh *m) {
     const uint64_t until = m->os->now_ns(m->os->user) + CDP__PART_MS * CDP__MS;
     if (!m->links || !m->os->net.end_sending) return;
+    while (cdp__mesh_telling(m) && m->os->now_ns(m->os->user) < until)
+        if (cdp__loop_run(&m->loop, NULL, until) != CDP_OK) return;
     cdp__mesh_discard(m, true);
     while (cdp__mesh_parting(m) && m->os->now_ns(m->os->user) < until)
         if (cdp__loop_run(&m->loop, NULL, until) != CDP_OK) return;
