@@ -126,8 +126,9 @@
         cdp_ctx_save() keeps is freed when the context ends, so a second pass needs nothing. The
         fast mode of a pass, which expects every value to be used, ends late where one is not. The
         reverse of one call without a context: a registered function does that. Values that are
-        encoded when they are fetched: ask by a function. Gradients to_here(): a call of a function
-        that returns the value is recorded, a copy of a parameter is not.
+        encoded when they are fetched: ask by a function. A context for to_here(): a call of a
+        function that returns the value is recorded, a copy is not. Received memory that is wiped:
+        the links would keep copies.
 
     CONFIGURATION
         CDP_RPC_IMPLEMENTATION implements this header and cdp.h, whose private parts it uses, in

@@ -1060,6 +1060,42 @@ TEST(references_of_a_liar_are_let_go) {
     run(2, lies_body);
 }
 
+/* Two long results are offered for one call: memory for one of them is all that a peer gets. */
+static void offers_twice(side *s) {
+    static uint8_t result[100000];
+    static uint32_t place;
+    cdp_call c = {0};
+    if (s->rank == 0) {
+        OK(cdp_rpc_start(s->rpc, CALL(.to = 1, F("keep")), &c));
+    } else {
+        serve_until(s, &s->kept_count, 1);
+        for (uint32_t i = 0; i < 2; ++i) {
+            const cdp_channel_message m = {.kind = CDP__RPC_REPLY,
+                .a = ((const cdp__rpc_rq *)(const void *)s->kept[0])->call,
+                .body = result,
+                .bytes = sizeof result};
+            uint64_t handle;
+            OK(cdp_channel_offer(s->rpc->channel, &m, &handle));
+        }
+    }
+    gather(&place);
+    if (s->rank == 0) {
+        T_EQ(CDP_ERR_PEER_LOST, cdp_call_wait(&c));
+        T_TEXT("an answer to no call", c.error.text);
+        cdp_call_free(&c);
+    }
+    gather(&place);
+    cdp_rpc_destroy(s->rpc);
+    if (s->rank == 1) OK(cdp_rpc_reply(s->kept[0], NULL));
+}
+static void offers_twice_body(side *s) {
+    if (how == HUB_POLLED) open_then(s, offers_twice);
+}
+TEST(two_results_of_one_call) {
+    shut_by_body = true;
+    run(2, offers_twice_body);
+}
+
 /* Out of memory for the answer to a call that makes a value: the value is kept once, and the rank
    that waits for it is lost. */
 static uint32_t no_memory_place;
@@ -1114,6 +1150,7 @@ int main(int argc, char **argv) {
         {"context_cleanup", context_cleanup, 60},
         {"clean_context_during_backward", clean_context_during_backward, 60},
         {"references_of_a_liar_are_let_go", references_of_a_liar_are_let_go, 60},
+        {"two_results_of_one_call", two_results_of_one_call, 60},
         {"an_answer_without_memory", an_answer_without_memory, 60},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
