@@ -5234,6 +5234,8 @@ CDP__PRIVATE cdp_status cdp__rpc_memory(cdp_rpc *rpc) {
     rpc->inline_end = &rpc->inline_queue;
     rpc->tasks_end = &rpc->tasks;
     rpc->in_end = &rpc->in;
+    rpc->forks = cdp__os_forks();
+    rpc->forked = *rpc->forks;
     rpc->timer_ns = CDP__NEVER;
     rpc->waves_end = &rpc->waves;
     rpc->refs.rank = rpc->rank;
@@ -7859,8 +7861,6 @@ CDP_API cdp_status cdp_rpc_create(const cdp_rpc_desc *desc, cdp_rpc **out) {
     if (!rpc) return cdp__fail_nomem("an rpc", sizeof *rpc);
     rpc->desc = *desc;
     rpc->os = cdp_group_desc_of(desc->group)->os;
-    rpc->forks = cdp__os_forks();
-    rpc->forked = *rpc->forks;
     rpc->rank = cdp_rank(desc->group);
     rpc->ranks = cdp_size(desc->group);
     cdp__rpc_defaults(rpc);
