@@ -1881,6 +1881,7 @@ typedef struct cdp__rpc_in {
     struct cdp__rpc_in *next;
     cdp_channel_message m;
     uint8_t *body; /* NULL: not asked for yet */
+    uint64_t came_ns;
     bool cancelled;
 } cdp__rpc_in;
 
@@ -4819,6 +4820,7 @@ CDP__PRIVATE const char *cdp__rpc_offered(cdp_rpc *rpc, const cdp_channel_messag
     came = (cdp__rpc_in *)cdp__alloc_zero(rpc->os, sizeof *came);
     if (!came) return "out of memory for a message of it";
     came->m = *m;
+    came->came_ns = cdp__now(rpc->os);
     ++peer->coming;
     *rpc->in_end = came;
     rpc->in_end = &came->next;
@@ -4899,6 +4901,13 @@ CDP__PRIVATE void cdp__rpc_deliver(void *user, const cdp_channel_message *m) {
     cdp__rpc_leave_callback(rpc);
 }
 
+/* The time of a request goes on while its arguments wait for memory. */
+CDP__PRIVATE void cdp__rpc_waited(const cdp_rpc *rpc, const cdp__rpc_in *came, cdp__rpc_packet *p) {
+    const uint64_t ms = (cdp__now(rpc->os) - came->came_ns) / CDP__MS;
+    if (p->kind != CDP__RPC_CALL || (uint32_t)p->b == CDP_NO_TIMEOUT) return;
+    p->b = (uint32_t)p->b > ms ? (uint32_t)p->b - ms : 0;
+}
+
 CDP__PRIVATE void cdp__rpc_fetched(void *user, uint32_t from, uint64_t handle, cdp_status status) {
     cdp_rpc *rpc = (cdp_rpc *)user;
     cdp__rpc_packet p;
@@ -4916,8 +4925,10 @@ CDP__PRIVATE void cdp__rpc_fetched(void *user, uint32_t from, uint64_t handle, c
         if (status != CDP_OK) ++rpc->peers[from].received;
         if (status == CDP_OK)
             wrong = cdp__rpc_read(&came->m, rpc->rank, rpc->ranks, rpc->desc.max_message_bytes, &p);
-        if (status == CDP_OK && !wrong)
+        if (status == CDP_OK && !wrong) {
+            cdp__rpc_waited(rpc, came, &p);
             wrong = cdp__rpc_got(rpc, from, &p, &owned, came->cancelled);
+        }
         if (owned && !result) rpc->in_bytes -= came->m.bytes;
         cdp__rpc_area_free(rpc, owned);
         cdp__rpc_in_close(rpc, came);

@@ -178,6 +178,58 @@ TEST(a_call_that_waits_for_its_turn_says_what_time_is_left) {
     more(2, time_goes_on);
 }
 
+/* So does one whose long arguments wait for memory: it does not run after its time, also where
+   nobody waits for it. */
+static void waits_for_memory(side *s) {
+    static uint8_t data[100000];
+    static uint32_t place;
+    cdp_call c = {0};
+    if (s->rank == 0) {
+        OK(cdp_rpc_start(
+            s->rpc, CALL(.to = 1, F("nothing"), BYTES(data, sizeof data), .one_way = true), &c));
+        cdp_call_free(&c);
+    } else {
+        const uint64_t until = test_now_ns() + 10000000000ull;
+        bool here = false;
+        cdp_lock_acquire(&s->rpc->lock);
+        s->rpc->in_bytes += s->rpc->desc.max_queue_bytes; /* there is no memory */
+        cdp_lock_release(&s->rpc->lock);
+        gather(&place);
+        while (!here && test_now_ns() < until) {
+            (void)!cdp_rpc_serve(s->rpc, 1);
+            cdp_lock_acquire(&s->rpc->lock);
+            here = s->rpc->in != NULL;
+            if (here) s->rpc->in->came_ns -= 61000000000u; /* a minute passes */
+            cdp_lock_release(&s->rpc->lock);
+        }
+        cdp_lock_acquire(&s->rpc->lock);
+        s->rpc->in_bytes -= s->rpc->desc.max_queue_bytes;
+        cdp_lock_release(&s->rpc->lock);
+        T(here);
+    }
+    if (s->rank == 0) gather(&place);
+    meet(s, &place);
+    while (s->rank == 1 && !cdp_rpc_stats_of(s->rpc).refused
+        && !counted_of(&s->ran)) { /* the next message moves it on */
+        OK(cdp_rpc_call(s->rpc, CALL(.to = 0, F("nothing")), &c));
+        cdp_call_free(&c);
+    }
+    meet(s, &place);
+    T_EQ(0, s->rank == 1 ? s->ran : 0);
+    T_EQ(s->rank, cdp_rpc_stats_of(s->rpc).late);
+}
+static void waits_for_memory_body(side *s) {
+    if (how == HUB_POLLED) {
+        open_then(s, waits_for_memory);
+        OK(cdp_rpc_shutdown(s->rpc, 20000));
+        cdp_rpc_destroy(s->rpc);
+    }
+}
+TEST(time_goes_on_while_arguments_wait_for_memory) {
+    shut_by_body = true;
+    run(2, waits_for_memory_body);
+}
+
 /* ---- results in memory of the program ---- */
 
 static bool into_is(const cdp_call *c, const void *at) {
@@ -1130,6 +1182,8 @@ int main(int argc, char **argv) {
         {"done_frees_its_call", done_frees_its_call, 60},
         {"a_call_that_waits_for_its_turn_says_what_time_is_left",
             a_call_that_waits_for_its_turn_says_what_time_is_left, 60},
+        {"time_goes_on_while_arguments_wait_for_memory",
+            time_goes_on_while_arguments_wait_for_memory, 60},
         {"destroying_inside_a_function_is_refused", destroying_inside_a_function_is_refused, 60},
         {"results_in_memory_of_the_program", results_in_memory_of_the_program, 60},
         {"tensors_in_memory_of_the_program", tensors_in_memory_of_the_program, 60},
