@@ -56,7 +56,7 @@
         ddp, hooks interface                   data parallel training; what happens to gradients
         Implementation: compiler, os-words, core;
         the machine: os-addresses, os-posix, os-windows, os-watch, os-threads,
-        os-windows-threads, os-files, os-linux, file-text, loop;
+        os-windows-threads, os-libraries, os-files, os-linux, file-text, loop;
         pure: bytes, hash, dtype, reduce-kernels, algo, algo-fixed, algo-more, hosts, select,
         message, failure-records, failure-waits, failure, fabric;
         messages and groups: pend, stream, port, receive, send, transfer, exec, state, records,
@@ -3065,14 +3065,23 @@ CDP__PRIVATE uint32_t cdp__os_iov(const cdp_iov *v, uint32_t n, struct iovec *ou
     return i;
 }
 
+/* A message of these pieces, in `out`. msg_iovlen is an int, an unsigned or a size_t, as the system
+   has it. */
+CDP__PRIVATE struct msghdr cdp__os_message(const cdp_iov *v, uint32_t n, struct iovec *out) {
+    struct msghdr m;
+    uint32_t i = cdp__os_iov(v, n, out);
+    memset(&m, 0, sizeof m);
+    m.msg_iov = out;
+    for (; i; --i)
+        ++m.msg_iovlen;
+    return m;
+}
+
 CDP__PRIVATE int64_t cdp__os_send(void *user, int32_t fd, const cdp_iov *v, uint32_t n) {
     struct iovec iov[CDP__IOV_MAX];
-    struct msghdr m;
+    struct msghdr m = cdp__os_message(v, n, iov);
     ssize_t r;
     (void)user;
-    memset(&m, 0, sizeof m);
-    m.msg_iov = iov;
-    m.msg_iovlen = cdp__os_iov(v, n, iov);
     /* send() is cheaper than sendmsg() for a single piece */
     do
         r = n == 1 ? send(fd, v->data, (size_t)v->bytes, MSG_NOSIGNAL)
@@ -3084,12 +3093,9 @@ CDP__PRIVATE int64_t cdp__os_send(void *user, int32_t fd, const cdp_iov *v, uint
 
 CDP__PRIVATE int64_t cdp__os_recv(void *user, int32_t fd, const cdp_iov *v, uint32_t n) {
     struct iovec iov[CDP__IOV_MAX];
-    struct msghdr m;
+    struct msghdr m = cdp__os_message(v, n, iov);
     ssize_t r;
     (void)user;
-    memset(&m, 0, sizeof m);
-    m.msg_iov = iov;
-    m.msg_iovlen = cdp__os_iov(v, n, iov);
     do
         r = n == 1 ? recv(fd, v->data, (size_t)v->bytes, 0) : recvmsg(fd, &m, 0);
     while (r < 0 && errno == EINTR);
@@ -4052,6 +4058,54 @@ CDP__PRIVATE int32_t cdp__os_resolve(void *user, const char *host, uint16_t port
         out[i].port = port;
     return n;
 }
+
+/* ---- >>os-libraries: libraries that are loaded while the program runs ------------------------ */
+
+/* Knows: dlopen() and LoadLibrary(). Promises: a library stays loaded as long as somebody has it;
+   NULL where there is none, or no such function. For cdp_nccl.h and cdp_mem.h. May use: core. */
+
+#ifdef CDP_NO_OS
+CDP__PRIVATE void *cdp__library_open(const char *file) {
+    (void)file;
+    return NULL;
+}
+CDP__PRIVATE void *cdp__library_find(void *library, const char *name) {
+    (void)library;
+    (void)name;
+    return NULL;
+}
+CDP__PRIVATE void cdp__library_close(void *library) {
+    (void)library;
+}
+#elif defined(_WIN32)
+/* NULL: the program itself. */
+CDP__PRIVATE void *cdp__library_open(const char *file) {
+    HMODULE own = NULL;
+    if (file) return (void *)LoadLibraryA(file);
+    GetModuleHandleExA(0, NULL, &own);
+    return (void *)own;
+}
+CDP__PRIVATE void *cdp__library_find(void *library, const char *name) {
+    const FARPROC function = GetProcAddress((HMODULE)library, name);
+    void *found;
+    memcpy(&found, &function, sizeof found);
+    return found;
+}
+CDP__PRIVATE void cdp__library_close(void *library) {
+    FreeLibrary((HMODULE)library);
+}
+#else
+#include <dlfcn.h>
+CDP__PRIVATE void *cdp__library_open(const char *file) {
+    return dlopen(file, RTLD_NOW | RTLD_LOCAL);
+}
+CDP__PRIVATE void *cdp__library_find(void *library, const char *name) {
+    return dlsym(library, name);
+}
+CDP__PRIVATE void cdp__library_close(void *library) {
+    dlclose(library);
+}
+#endif
 
 /* ---- >>os-files: POSIX files ----------------------------------------------------------------- */
 
