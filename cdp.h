@@ -7259,7 +7259,7 @@ typedef enum cdp__why {
     CDP__WHY_EARLIER,
     CDP__WHY_TURN,    /* no rank: the operation was queued behind another one on this rank */
     CDP__WHY_CALLS,   /* it makes another call */
-    CDP__WHY_AWAITED, /* the lost rank was still starting, and waited for this one */
+    CDP__WHY_AWAITED, /* a lost or silent rank was still starting, and waited for this one */
     /* both it and rank 0 were lost before they were ready: either may be the cause */
     CDP__WHY_FIRST,
     CDP__WHY_LEFT, /* it has left the group and announced that */
@@ -7584,7 +7584,12 @@ CDP__PRIVATE void cdp__endpoint_text(cdp__text *t, const cdp__failure_record *r)
     /* the text says what this rank waited for */
     const bool said = r->text[0] && r->end.why != CDP__WHY_TEXT;
     if (r->end.named < 0) return;
-    if (r->end.why == CDP__WHY_AWAITED)
+    if (r->end.why == CDP__WHY_AWAITED && r->end.last.target >= 0 && r->end.last.target != r->peer)
+        cdp__text_add(t,
+            "; in the end everybody waits for rank %d, which had not finished starting, and waited "
+            "for rank %d",
+            (int)r->end.last.target, (int)r->end.named);
+    else if (r->end.why == CDP__WHY_AWAITED)
         cdp__text_add(
             t, "; it had not finished starting, and waited for rank %d", (int)r->end.named);
     else if (said && r->status == CDP_ERR_TIMEOUT)
@@ -7881,6 +7886,7 @@ CDP__PRIVATE uint32_t cdp__failure_weight(const cdp__endpoint *end) {
     switch ((cdp__why)end->why) {
     case CDP__WHY_EARLIER: return 5;
     case CDP__WHY_SILENT:
+    case CDP__WHY_AWAITED:
     case CDP__WHY_SENT: return 4;
     case CDP__WHY_LEFT: return 2;
     case CDP__WHY_CIRCLE: return 1;
@@ -8055,10 +8061,26 @@ CDP__PRIVATE void cdp__failure_on_waits(cdp__failure *f, const cdp__failure_even
     cdp__failure_update(f);
 }
 
+/* Corrects an answer by what this rank knows. If the store does not answer, it is only a guess that
+   a silent rank had not finished starting. This rank has finished, so it neither waits in its own
+   start nor keeps another rank waiting there. */
+CDP__PRIVATE cdp__endpoint cdp__failure_heard(const cdp__failure *f, const cdp__endpoint *said) {
+    const int32_t self = (int32_t)f->rank;
+    cdp__endpoint end = *said;
+    if (end.why != CDP__WHY_AWAITED || end.last.target < 0
+        || (end.named != self && end.last.target != self))
+        return end;
+    end.named = end.last.target;
+    end.why = CDP__WHY_SILENT;
+    return end;
+}
+
 /* An answer whose chain ends at this rank closes a circle. But if this rank has already done its
    part for the last waiter of the chain, the link between these two is cut, and either is to
    blame. */
 CDP__PRIVATE void cdp__failure_on_answer(cdp__failure *f, const cdp__failure_event *v) {
+    const cdp__endpoint end = cdp__failure_heard(f, &v->end);
+    const bool here = end.named == (int32_t)f->rank;
     uint32_t i;
     for (i = 0; i < f->edge_room; ++i) {
         cdp__failure_edge *e = &f->edges[i];
@@ -8066,15 +8088,14 @@ CDP__PRIVATE void cdp__failure_on_answer(cdp__failure *f, const cdp__failure_eve
             || v->serial > e->serial)
             continue;
         e->answer = v->serial;
-        if (v->end.why == CDP__WHY_CIRCLE && e->end.why == CDP__WHY_CIRCLE) continue;
-        e->end = v->end;
-        if (v->end.why == CDP__WHY_CIRCLE) continue;
-        if (v->end.named == (int32_t)f->rank && v->passed && v->end.last.waiter >= 0
-            && v->end.last.waiter != (int32_t)f->rank) {
-            e->end.named = v->end.last.waiter;
+        if (end.why == CDP__WHY_CIRCLE && e->end.why == CDP__WHY_CIRCLE) continue;
+        e->end = end;
+        if (end.why == CDP__WHY_CIRCLE) continue;
+        if (here && v->passed && end.last.waiter >= 0 && end.last.waiter != (int32_t)f->rank) {
+            e->end.named = end.last.waiter;
             e->end.why = CDP__WHY_SENT;
-        } else if (v->end.named == (int32_t)f->rank || v->end.hops > f->world_size
-            || v->end.picks > cdp__min(f->world_size, CDP__FAILURE_PICKS)) {
+        } else if (here || end.hops > f->world_size
+            || end.picks > cdp__min(f->world_size, CDP__FAILURE_PICKS)) {
             e->end.named = (int32_t)e->peer;
             e->end.why = CDP__WHY_CIRCLE;
         }
@@ -8280,7 +8301,9 @@ CDP__PRIVATE void cdp__failure_end_of(cdp__failure *f, cdp__failure_domain *d, c
     }
     if (r->peer >= 0 && r->peer != (int32_t)e->peer) return; /* that edge is of another wait */
     *end = cdp__failure_follow(f, e);
-    if (d->known && d->end.why == CDP__WHY_SILENT && end->why == CDP__WHY_SILENT) *end = d->end;
+    if (d->known && (d->end.why == CDP__WHY_SILENT || d->end.why == CDP__WHY_AWAITED)
+        && end->why == CDP__WHY_SILENT)
+        *end = d->end;
     if (r->peer < 0) r->peer = (int32_t)cdp__failure_pick(f, e)->peer;
 }
 
@@ -8315,14 +8338,13 @@ CDP__PRIVATE uint32_t cdp__failure_starting(cdp__failure *f, const cdp__failure_
     if (end.named != (int32_t)v->from || v->end.named < 0 || end.named == v->end.named
         || (e ? end.why != CDP__WHY_SILENT : r->status != CDP_ERR_PEER_LOST))
         return 0;
-    end.last.waiter = end.named;
-    end.last.target = end.named = v->end.named;
+    end.named = v->end.named;
+    end.why = CDP__WHY_AWAITED;
     if (e) {
         e->answer = e->serial;
         e->end = v->domain->end = end;
         cdp__failure_update(f);
     } else {
-        end.why = CDP__WHY_AWAITED;
         r->end = end;
     }
     return 0;
@@ -11502,6 +11524,16 @@ CDP__PRIVATE bool cdp__world_told_first(cdp__world *w) {
     return cdp__world_read_first(w, false) == CDP__FIRST_NEWS;
 }
 
+/* Whether this rank received anything from `peer`, which then has finished starting. */
+CDP__PRIVATE bool cdp__world_heard(const cdp__world *w, uint32_t peer) {
+    const cdp__stream *s;
+    uint32_t i;
+    for (i = 0; i < w->stream_rows; ++i)
+        for (s = w->streams[i]; s; s = s->next)
+            if (s->peer == peer && (s->got || s->early_used)) return true;
+    return false;
+}
+
 /* A named rank that does not answer or refuses connections may still be starting: asks the
    transport which rank it waits for. */
 CDP__PRIVATE void cdp__group_ask_starting(cdp_group *g) {
@@ -11518,6 +11550,7 @@ CDP__PRIVATE void cdp__group_ask_starting(cdp_group *g) {
     v.domain = &g->domain;
     if (!lost) peer = cdp__failure_follow(&g->w->failure, e).named;
     if (peer < 0 || peer == (int32_t)g->w->rank) return;
+    if (!lost && cdp__world_heard(g->w, (uint32_t)peer)) return;
     v.from = (uint32_t)peer;
     named = t->failure.starting(
         t->self, (uint32_t)peer, lost, v.time_ns + 2 * CDP__MS >= g->domain.due_ns);

@@ -1186,7 +1186,9 @@ typedef struct cdp__link {
     cdp__timer process_timer;
     uint32_t silent; /* consecutive checks in which the peer's host or process was silent */
     bool was_up;
-    bool wanted; /* a receive found no bytes: its caller will read the socket itself */
+    uint32_t told; /* bytes of the cause that were sent to the peer; see cdp__link_tell */
+    bool telling;  /* its rest waits for room in the socket */
+    bool wanted;   /* a receive found no bytes: its caller will read the socket itself */
 #ifndef CDP_NO_MAC
     cdp__mac *mac; /* NULL: no authentication codes */
 #endif
@@ -1461,8 +1463,12 @@ CDP__PRIVATE void cdp__link_discard(cdp__link *l) {
         cdp__link_drop(l, CDP_ERR_STATE, 0);
 }
 
+CDP__PRIVATE void cdp__link_tell(cdp__link *l);
+
 CDP__PRIVATE void cdp__link_parting(cdp__io *io) {
-    cdp__link_discard((cdp__link *)io->user);
+    cdp__link *l = (cdp__link *)io->user;
+    if (l->telling && l->state == CDP__LINK_UP) cdp__link_tell(l);
+    cdp__link_discard(l);
 }
 
 /* Ends the sending side of an intact connection. The connection is closed when the peer has ended
@@ -1700,12 +1706,15 @@ CDP__PRIVATE void cdp__link_unguard(cdp__link *l) {
 #endif
 }
 
-/* Sends the cause of the job's failure over a new link, on which nothing was sent yet, so a
-   FAILURE on the world's channel needs no stream. */
+/* Sends the cause of the job's failure over a link on which nothing else was sent, so a FAILURE on
+   the world's channel needs no stream. A socket may accept only a part of it: then `telling` is
+   set, and this is called again. */
 CDP__PRIVATE void cdp__link_tell(cdp__link *l) {
     uint8_t bytes[CDP__HEAD_BYTES + CDP__FAILURE_MAX];
+    const uint32_t all = CDP__HEAD_BYTES + l->mesh->cause_bytes;
     cdp__head h;
     cdp_iov v;
+    int64_t r = 1;
     memset(&h, 0, sizeof h);
     h.type = CDP__MESSAGE_FAILURE;
     h.channel = CDP__WORLD_CHANNEL;
@@ -1713,11 +1722,14 @@ CDP__PRIVATE void cdp__link_tell(cdp__link *l) {
     if (!h.bytes) return;
     memcpy(bytes + CDP__HEAD_BYTES, l->mesh->cause, h.bytes);
     cdp__head_encode(&h, bytes);
-    v.data = bytes;
-    v.bytes = CDP__HEAD_BYTES + h.bytes;
-    /* a new link has room for all of it, or is lost anyway */
-    (void)(cdp__link_shared(l) ? cdp__line_move(&l->shared->line, &v, 1, true)
-                               : cdp__link_put(l, &v, 1));
+    while (r > 0 && l->told < all) {
+        v.data = bytes + l->told;
+        v.bytes = all - l->told;
+        r = cdp__link_shared(l) ? cdp__line_move(&l->shared->line, &v, 1, true)
+                                : cdp__link_put(l, &v, 1);
+        if (r > 0) l->told += (uint32_t)r;
+    }
+    l->telling = r == 0 && !cdp__link_shared(l);
 }
 
 CDP__PRIVATE void cdp__link_nonsense(cdp__link *l) {
@@ -3114,6 +3126,20 @@ CDP__PRIVATE bool cdp__link_open(const cdp__link *l) {
     return l->io.next && !l->shared && (l->state == CDP__LINK_UP || l->state == CDP__LINK_LOST);
 }
 
+/* Goes on telling the cause where a socket has taken a part of it. True: some still waits for
+   room. */
+CDP__PRIVATE bool cdp__mesh_telling(cdp__mesh *m) {
+    bool more = false;
+    uint32_t i;
+    for (i = 0; i < m->desc.group.world_size; ++i) {
+        cdp__link *l = &m->links[i];
+        if (l->state != CDP__LINK_UP || !l->telling) continue;
+        cdp__link_tell(l);
+        more = more || l->telling;
+    }
+    return more;
+}
+
 CDP__PRIVATE bool cdp__mesh_parting(const cdp__mesh *m) {
     uint32_t i;
     for (i = 0; i < m->desc.group.world_size * m->desc.connections; ++i)
@@ -3142,6 +3168,8 @@ CDP__PRIVATE void cdp__mesh_discard(cdp__mesh *m, bool end_sending) {
 CDP__PRIVATE void cdp__mesh_part(cdp__mesh *m) {
     const uint64_t until = m->os->now_ns(m->os->user) + CDP__PART_MS * CDP__MS;
     if (!m->links || !m->os->net.end_sending) return;
+    while (cdp__mesh_telling(m) && m->os->now_ns(m->os->user) < until)
+        if (cdp__loop_run(&m->loop, NULL, until) != CDP_OK) return;
     cdp__mesh_discard(m, true);
     while (cdp__mesh_parting(m) && m->os->now_ns(m->os->user) < until)
         if (cdp__loop_run(&m->loop, NULL, until) != CDP_OK) return;

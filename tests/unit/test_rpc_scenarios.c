@@ -155,8 +155,9 @@ static void workers(side *s) {
     char text[4000], few[20];
     cdp_call c = {0};
     static uint32_t place;
-    OK(cdp_rpc_start(s->rpc, CALL(.to = next_of(s), F("keep"), .timeout_ms = 9000), &c));
-    const uint64_t until = test_now_ns() + 10000000000ull;
+    OK(cdp_rpc_start(
+        s->rpc, CALL(.to = next_of(s), F("keep"), .timeout_ms = 9000 * TEST_SLACK), &c));
+    const uint64_t until = test_until_ns(10000);
     while (!counted_of(&s->kept_count) && test_now_ns() < until)
         (void)!cdp_rpc_serve(s->rpc, 1);
     meet(s, &place);
@@ -198,7 +199,7 @@ TEST(stress_heavy_rpc) {
 /* deadlock: one rank waits for a slow call of its own while the others make a group. */
 static void slow_one(side *s) {
     const uint32_t all[] = {0, 1, 2};
-    int64_t ms = 150;
+    int64_t ms = 60;
     cdp_group *g = NULL;
     cdp_call c = {0};
     if (s->rank == 0) OK(cdp_rpc_start(s->rpc, CALL(.to = 0, F("sleep"), BYTES(&ms, 8)), &c));
@@ -224,7 +225,7 @@ static void wait_alls(side *s) {
             const char *name = fails ? "fail" : "add";
             const cdp_call_desc d = {.to = next_of(s),
                 .function = cdp_rpc_id(late ? "sleep" : name),
-                .timeout_ms = late ? 100 : 0,
+                .timeout_ms = late ? 30 : 0,
                 BYTES(late ? &ms : x, 8)};
             list[i] = &c[i];
             OK(cdp_rpc_start(s->rpc, &d, list[i]));
@@ -507,7 +508,7 @@ static void too_late(side *s) {
     T_EQ(5, i64_at(c[1].data, 0));
     cdp_call_free(&c[1]);
     meet(s, &place);
-    const uint64_t until = test_now_ns() + 10000000000ull;
+    const uint64_t until = test_until_ns(10000);
     do {
         (void)!cdp_rpc_serve(s->rpc, 2);
         st = cdp_rpc_stats_of(s->rpc);
@@ -665,9 +666,9 @@ static void no_help(side *s) {
     const uint64_t from = test_now_ns();
     if (s->rank == 0) {
         const cdp_status st = cdp_rpc_call(
-            s->rpc, CALL(.to = 1, F("chain_or_not"), BYTES(&ttl, 8), .timeout_ms = 300), &c);
+            s->rpc, CALL(.to = 1, F("chain_or_not"), BYTES(&ttl, 8), .timeout_ms = 120), &c);
         T(st == CDP_ERR_TIMEOUT || st == CDP_ERR_REMOTE);
-        T_WITHIN(380, test_now_ns() - from);
+        T_WITHIN(200, test_now_ns() - from);
         cdp_call_free(&c);
     }
 }
