@@ -896,7 +896,8 @@ typedef struct cdp__nccl_cell {
 
 typedef struct cdp__nccl {
     cdp_group *group;
-    struct cdp__nccl *parent; /* group whose live communicator is being derived from */
+    /* while its communicator is derived from that of this group; else NULL */
+    struct cdp__nccl *parent;
     const cdp_os *os;
     cdp_nccl_desc desc;
     uint32_t rank, size, timeout_ms;
