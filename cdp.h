@@ -6104,7 +6104,7 @@ CDP__PRIVATE cdp__step cdp__fixed_tree_step(
     return into;
 }
 
-/* Round k of the wave that begins at element `at` of every part. */
+/* Lists the steps of round k of a wave; the wave begins at element `at` of every part. */
 CDP__PRIVATE uint32_t cdp__fixed_wave(
     const cdp__shape *s, uint32_t k, uint64_t at, uint64_t slot, uint8_t work, cdp__step out[]) {
     const uint32_t n = s->size, r = s->rank, there = (r + k + 1) % n,
@@ -7067,7 +7067,7 @@ CDP__PRIVATE const cdp__row *cdp__row_at(uint32_t i) {
     return i < sizeof cdp__rows / sizeof cdp__rows[0] ? &cdp__rows[i] : NULL;
 }
 
-/* What the choice depends on; equal on all ranks. */
+/* The inputs of a choice; equal on all ranks. */
 typedef struct cdp__choosing {
     const cdp__row *rows; /* the caller's own rows */
     uint32_t row_count;
@@ -7248,7 +7248,7 @@ CDP__PRIVATE bool cdp__root_is_bucket(uint32_t root) {
     return (root & 0xff000000u) == CDP__TAG_BUCKET;
 }
 
-/* "allreduce #17 of 4194304 x f32 sum, ring" */
+/* Makes a text like "allreduce #17 of 4194304 x f32 sum, ring". */
 CDP__PRIVATE void cdp__call_text(const cdp__head *h, char *out, uint64_t size) {
     cdp__text t = {out, size, 0};
     const cdp_coll_kind kind = (cdp_coll_kind)h->kind;
@@ -7628,7 +7628,7 @@ CDP__PRIVATE void cdp__fingerprint_text(cdp__text *t, const cdp__fingerprint *f)
     cdp__text_add(t, "%s", call);
 }
 
-/* "; in the end everybody waits for rank 2, which does not answer" */
+/* Appends a text like "; in the end everybody waits for rank 2, which does not answer". */
 CDP__PRIVATE void cdp__endpoint_text(cdp__text *t, const cdp__failure_record *r) {
     static const char *const why[CDP__WHY_COUNT] = {"", ", which does not answer",
         ", which waits for nobody: it computes, or calls something else",
@@ -7679,7 +7679,8 @@ CDP__PRIVATE int32_t cdp__failure_reported(const cdp__failure_record *r, uint32_
                                                                          : r->end.named;
 }
 
-/* "rank 0/8: told by rank 3/8: group of 4: allreduce #17 of 4 x f32 sum (round 5/14): ..." */
+/* Makes a text like "rank 0/8: told by rank 3/8: group of 4: allreduce #17 of 4 x f32 sum (round
+   5/14): ...". */
 CDP__PRIVATE void cdp__failure_text(
     const cdp__failure_record *r, uint32_t rank, uint32_t world_size, cdp_error *e) {
     cdp__text t = {e->text, sizeof e->text, 0};
@@ -7812,7 +7813,7 @@ typedef enum cdp__failure_event_type {
     CDP__FAILURE_RESUMED,   /* the operation completed while its timeout was settling */
     CDP__FAILURE_GROUP_EVENTS,
     /* events of waits */
-    CDP__FAILURE_BLOCKED = CDP__FAILURE_GROUP_EVENTS, /* at `at` this rank needs rank `from` */
+    CDP__FAILURE_BLOCKED = CDP__FAILURE_GROUP_EVENTS, /* at `at`, this rank waits for rank `from` */
     CDP__FAILURE_MOVING, /* the channel or set has reached `at` and is not blocked */
     CDP__FAILURE_WAITS,  /* WAIT came from rank `from`, which is at `at` */
     /* ENDPOINT came from rank `from`: `end` answers this rank's wait at `at` */
@@ -7830,8 +7831,9 @@ typedef struct cdp__failure_event {
     cdp__place at;
     cdp__endpoint end;
     uint64_t since_ns, begun_ns; /* BLOCKED, GOES_ON */
-    uint64_t set;                /* BLOCKED: any rank of this set will do; 0: `from` */
-    bool caller;                 /* BLOCKED */
+    /* BLOCKED: any rank of this set can end the wait; 0: only `from` can */
+    uint64_t set;
+    bool caller; /* BLOCKED */
     /* BLOCKED: the wait is long, and the rank may have made another call */
     bool compare;
     bool left;       /* BLOCKED: the rank has left */
@@ -8755,9 +8757,9 @@ typedef struct cdp__way {
 
 typedef struct cdp__line {
     cdp__way *out, *in;             /* NULL until made */
-    uint64_t size;                  /* bytes that this side has written and read */
-    uint64_t out_at, in_at;         /* bytes that the peer had read, as last loaded */
-    uint64_t out_tail;              /* how far the peer had read, when that was last needed */
+    uint64_t size;                  /* bytes of each ring */
+    uint64_t out_at, in_at;         /* bytes that this side has written and read */
+    uint64_t out_tail;              /* bytes that the peer had read, as last loaded */
     bool full;                      /* the last write did not fit */
     bool same_process;              /* the peer is a thread of this process */
     uint32_t state[CDP__EXPOSURES]; /* states of this side's exposures */
@@ -8940,7 +8942,7 @@ typedef enum cdp__pend_kind {
     CDP__PEND_THEN,
     CDP__PEND_ANY,
     CDP__PEND_BATCH,
-    CDP__PEND_CALL /* completed by whoever opened it */
+    CDP__PEND_CALL /* the code that opened it closes it */
 } cdp__pend_kind;
 
 typedef struct cdp__pend {
@@ -12756,7 +12758,7 @@ typedef struct cdp__hub_end {
     cdp__line **lines; /* by peer, made on first use */
     uint32_t rank;
     uint32_t seen[2]; /* counts of its doorbell when last polled */
-    bool told;        /* this rank's group has received the record */
+    bool told;        /* this rank's group was told that there is a record */
     /* destroying this end means that the rank has left; false after an invalid desc: the rank
        may be created again */
     bool made;
@@ -13305,7 +13307,7 @@ CDP__PRIVATE void cdp__pends_drop(cdp_group *g) {
    hand-over between threads. The progress thread stands by while callers come and go. It takes
    over if work is in flight and no caller waits, or if no caller has waited for CDP__STAND_BY_MS
    (then it sleeps in the transport, for failures). */
-#define CDP__STAND_BY_MS 2u /* after the last caller, the progress thread takes over */
+#define CDP__STAND_BY_MS 2u /* after the last caller, until the progress thread takes over */
 #define CDP__CALLER_MS 10u  /* how often it checks that a caller is still there */
 #define CDP__YIELDS 4u      /* times spin_us: how long other threads may run before sleeping */
 #define CDP__YIELD_LONG_NS 300000u
@@ -19905,7 +19907,7 @@ typedef struct cdp__matrix {
     uint64_t p, q, plain;    /* where its data begins in the buffers that all parameters share */
 } cdp__matrix;
 
-/* Side of the smallest square with room for n numbers. */
+/* The side of the smallest square with room for n numbers. */
 CDP__PRIVATE uint64_t cdp__square_side(uint64_t n) {
     uint64_t side = (uint64_t)cdp__sqrt((double)n);
     while (side && side * side > n)
@@ -20026,7 +20028,7 @@ CDP__PRIVATE void cdp__block_add(float *CDP__RESTRICT out, const float *CDP__RES
         out[i] += a[i] * by;
 }
 
-/* out = M a; a and out by rows of r. */
+/* out = M a; a and out are stored by rows of r values. */
 CDP__PRIVATE void cdp__matrix_times(const cdp__matrix *x, const float *a, float *out) {
     float rest[CDP__BLOCK];
     cdp__strip t;
@@ -20043,7 +20045,7 @@ CDP__PRIVATE void cdp__matrix_times(const cdp__matrix *x, const float *a, float 
         }
 }
 
-/* out = M^T a; a and out by rows of r. */
+/* out = M^T a; a and out are stored by rows of r values. */
 CDP__PRIVATE void cdp__matrix_transposed_times(const cdp__matrix *x, const float *a, float *out) {
     float rest[CDP__BLOCK];
     cdp__strip t;
