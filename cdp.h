@@ -2931,7 +2931,7 @@ typedef struct cdp__tcp_info {
         last_ack_recv; /* ms */
 } cdp__tcp_info;
 
-/* Nanoseconds since the peer's host last acknowledged anything, if it should have; else 0. A
+/* Nanoseconds since the peer's host last acknowledged anything; 0 if no acknowledgement is due. A
    live host acknowledges retransmitted data and probes of a closed window, so the age counts
    only while data is unacknowledged or at least two probes were lost. */
 CDP__PRIVATE uint64_t cdp__os_unanswered(void *user, int32_t fd) {
@@ -5261,7 +5261,8 @@ CDP__PRIVATE bool cdp__reduce_exists(cdp_dtype t, cdp_reduce_op op) {
    a remainder nor an overlap check; an incomplete block is padded. */
 #define CDP__BLOCK 256u
 #define CDP__STRIP 32u
-/* Runs on CDP__STRIP elements per strip. For divide and scale, `x` points to one number. */
+/* Combines `strips` strips of CDP__STRIP elements each. For divide and scale, `x` points to one
+   number. */
 typedef void (*cdp__kernel)(void *acc, const void *x, uint64_t strips);
 
 #define CDP__ADD(l, r) ((l) + (r))
@@ -11719,7 +11720,7 @@ CDP__PRIVATE bool cdp__world_note(
         v.passed = cdp__world_passed(w, answer.end.last.waiter, &answer.end.last.at);
     }
     (void)cdp__failure_step(&w->failure, &v);
-    return true; /* answered when nothing moves any more: see cdp__group_waits() */
+    return true; /* the answer is sent when nothing moves: see cdp__group_waits() */
 }
 
 /* The group has failed. True while its peers are still being told. */
@@ -12370,7 +12371,7 @@ CDP__PRIVATE uint8_t cdp__op_algo(const cdp_group *g, const cdp__op *op) {
     return (uint8_t)cdp__select(&g->w->choosing, kind, bytes, g->desc.world_size, g->is);
 }
 
-/* The call that the operation's messages name, still without an algorithm. */
+/* The shape of an operation, from which its algorithm is chosen. */
 
 CDP__PRIVATE void cdp__op_shape(const cdp_group *g, const cdp__op *op, cdp__shape *s) {
     const cdp_request *rq = &op->rq;
@@ -15344,8 +15345,9 @@ CDP__PRIVATE cdp__pend *cdp__any_first(const cdp_group *g, uint32_t tag) {
     return s;
 }
 
-/* Turns it into a receive from rank p, which has sent a message, with the same deadline. If that
-   has passed, the cause is still being settled, and the message may still complete the receive. */
+/* Turns a receive from any rank into one from rank p, which has sent a message, with the same
+   deadline. If that has passed, the cause is still being settled, and the message may still
+   complete the receive. */
 CDP__PRIVATE void cdp__any_take(cdp__pend *s, uint32_t p) {
     cdp_group *g = s->of;
     s->want.peer = p;
