@@ -2344,7 +2344,7 @@ CDP__PRIVATE const char **cdp__purpose(void) {
     return &text;
 }
 
-/* ---- >>os-words: what the system says in words, and the date --------------------------------- */
+/* ---- >>os-words: error texts of the system, and the date ------------------------------------- */
 
 /* Knows: errors of the C library and of Winsock, the system's calendar. Promises: a text for
    every errno. May use: >>compiler. */
@@ -2675,7 +2675,7 @@ CDP__PRIVATE CDP__PRINTF(4, 5) void cdp__log_at(
     cdp__log_at((logger), (level), (int32_t)(rank), __VA_ARGS__)
 #endif
 
-/* ---- >>os-addresses: what sockets of POSIX and of Windows have in common --------------------- */
+/* ---- >>os-addresses: socket addresses on POSIX and Windows ----------------------------------- */
 
 /* Knows: socket address structures of POSIX and Winsock, and getaddrinfo(). Promises: the same
    addresses on all systems. May use: >>os. */
@@ -2756,7 +2756,7 @@ CDP__PRIVATE bool cdp__interface_chosen(const char *list, const char *name) {
     return !list || others;
 }
 
-/* ---- >>os-posix: memory, clock, chance, sockets ---------------------------------------------- */
+/* ---- >>os-posix: memory, clock, random numbers, sockets -------------------------------------- */
 
 /* Knows: system calls that POSIX has. Promises: what cdp_os says of memory, time, sockets and
    addresses; errors are negative errno values. May use: core, os-addresses. */
@@ -2931,7 +2931,7 @@ typedef struct cdp__tcp_info {
         last_ack_recv; /* ms */
 } cdp__tcp_info;
 
-/* Nanoseconds since the peer's host last acknowledged anything, if it should have; else 0. A
+/* Nanoseconds since the peer's host last acknowledged anything; 0 if no acknowledgement is due. A
    live host acknowledges retransmitted data and probes of a closed window, so the age counts
    only while data is unacknowledged or at least two probes were lost. */
 CDP__PRIVATE uint64_t cdp__os_unanswered(void *user, int32_t fd) {
@@ -3154,7 +3154,7 @@ CDP__PRIVATE void cdp__os_wake_clear(void *user, int32_t fd) {
 
 #endif /* not Windows */
 
-/* ---- >>os-windows: memory, clock, chance, sockets -------------------------------------------- */
+/* ---- >>os-windows: memory, clock, random numbers, sockets ------------------------------------ */
 
 /* Knows: Win32 and Winsock. Promises: what cdp_os says of memory, time, sockets and addresses;
    errors are negative errno values. A socket fits an int32_t because Windows' handles are small
@@ -3400,7 +3400,7 @@ CDP__PRIVATE void cdp__os_wake_clear(void *user, int32_t fd) {
 }
 #endif /* Windows */
 
-/* ---- >>os-watch: over epoll, or over any poll function --------------------------------------- */
+/* ---- >>os-watch: watches over epoll, or over any poll function ------------------------------- */
 
 /* Knows: cdp_os and the two system calls. Promises: what cdp_os_net says of watches. May use:
    >>os, >>os-posix. */
@@ -3712,7 +3712,7 @@ CDP__PRIVATE int32_t cdp__os_watch_wait(
 }
 #endif
 
-/* ---- >>os-threads: POSIX threads, and names looked up in one --------------------------------- */
+/* ---- >>os-threads: POSIX threads, and resolving names in a thread ---------------------------- */
 
 /* Knows: pthreads, the resolver. Promises: what cdp_os says of threads and of names; looking up
    a name ends by its deadline, although the resolver may not. May use: os-posix. */
@@ -3881,7 +3881,7 @@ CDP__PRIVATE int32_t cdp__os_lookup_run(
 }
 #endif
 
-/* ---- >>os-windows-threads: waiting, threads, and names looked up in one ---------------------- */
+/* ---- >>os-windows-threads: waiting, threads, and resolving names in a thread ----------------- */
 
 /* Knows: Win32 threads, WSAPoll, the resolver. Promises: what cdp_os says of watches, threads and
    names. May use: core, os-addresses, os-windows, os-watch. */
@@ -4325,7 +4325,7 @@ CDP__PRIVATE int32_t cdp__os_rename_file(void *user, const char *from, const cha
 #endif
 #endif
 
-/* ---- >>os-linux: who has a port, shared memory, processes ------------------------------------ */
+/* ---- >>os-linux: owners of ports, shared memory, processes ----------------------------------- */
 
 /* Knows: /proc, shared memory, descriptors sent to another process. Promises: what cdp_os says
    of them; on other systems these members are NULL or fail. May use: core and the os sections
@@ -4718,7 +4718,7 @@ CDP_API CDP__ONE_COPY void cdp_lock_release(cdp_lock *l) {
     if (l) cdp__lock_give(l);
 }
 
-/* ---- >>file-text: text that goes to a file --------------------------------------------------- */
+/* ---- >>file-text: text written to a file ----------------------------------------------------- */
 
 /* Knows: files of a cdp_os. Promises: after the first failure nothing more is written, and
    closing the file reports that failure. May use: >>os, >>core, >>os-files. */
@@ -5315,7 +5315,8 @@ CDP__PRIVATE bool cdp__reduce_exists(cdp_dtype t, cdp_reduce_op op) {
    a remainder nor an overlap check; an incomplete block is padded. */
 #define CDP__BLOCK 256u
 #define CDP__STRIP 32u
-/* Runs on CDP__STRIP elements per strip. For divide and scale, `x` points to one number. */
+/* Combines `strips` strips of CDP__STRIP elements each. For divide and scale, `x` points to one
+   number. */
 typedef void (*cdp__kernel)(void *acc, const void *x, uint64_t strips);
 
 #define CDP__ADD(l, r) ((l) + (r))
@@ -6842,7 +6843,7 @@ CDP__PRIVATE uint32_t cdp__hosts_scatter_round(const cdp__shape *s, uint32_t k, 
 
 #endif /* CDP_FEW_ALGORITHMS */
 
-/* ---- >>select (pure): which algorithm; equal on all ranks because its inputs are ------------- */
+/* ---- >>select (pure): the choice of an algorithm, equal on all ranks ------------------------- */
 
 /* Knows: what each algorithm is good at, as a table. Promises: the same choice on all ranks,
    from inputs that are equal on all. May use: algo, hosts. */
@@ -7100,7 +7101,7 @@ CDP__PRIVATE uint32_t cdp__select(
     }
 }
 
-/* ---- >>message (pure): one header for everything that travels -------------------------------- */
+/* ---- >>message (pure): one header for all messages ------------------------------------------- */
 
 /* Knows: bytes, names of operations and algorithms. Promises: decoded messages were checked. May
    use: bytes, dtype, algo, text. Every message has a 64-byte header, which names the call that
@@ -7273,7 +7274,7 @@ CDP__PRIVATE void cdp__call_text(const cdp__head *h, char *out, uint64_t size) {
         cdp__text_add(&t, ", %s", cdp__algo_at(h->algo)->name);
 }
 
-/* ---- >>failure-records (pure): what ranks tell each other about failures and waits ----------- */
+/* ---- >>failure-records (pure): records of failures and waits, as sent to other ranks --------- */
 
 /* Knows: the layout of three messages: FAILURE (a group is broken, and why), WAIT (the sender
    waits for the receiver) and ENDPOINT (the answer: which rank keeps the receiver waiting, at
@@ -8196,7 +8197,7 @@ CDP__PRIVATE uint32_t cdp__failure_take(
     return 0;
 }
 
-/* ---- >>failure (pure): who is to blame ------------------------------------------------------- */
+/* ---- >>failure (pure): which rank is to blame ------------------------------------------------ */
 
 /* Knows: what failure-waits knows, and the groups that fail. Promises: no other section decides
    blame. One function takes every event and returns what to do; like failure-waits it has
@@ -8521,7 +8522,7 @@ CDP__PRIVATE uint32_t cdp__failure_step(cdp__failure *f, const cdp__failure_even
     return 0;
 }
 
-/* ---- >>fabric (pure): memory that two ranks both see ----------------------------------------- */
+/* ---- >>fabric (pure): memory that two ranks share -------------------------------------------- */
 
 /* Knows: memory of two kinds, shared by the threads of one process (a hub) or by processes of one
    host (cdp_tcp.h). The caller provides that memory, and wakes a sleeping peer in the function
@@ -8565,7 +8566,7 @@ CDP__PRIVATE void cdp__doorbell_arm(cdp__doorbell *b, uint32_t wants) {
     __atomic_store_n(&b->wants, wants, __ATOMIC_SEQ_CST);
 }
 
-/* True if a peer rang for one of `wants` since `seen` was stored: the last poll before sleeping. */
+/* True if a peer rang for one of `wants` since `seen` was stored: checked before each sleep. */
 CDP__PRIVATE bool cdp__doorbell_rung(
     const cdp__doorbell *b, const uint32_t seen[2], uint32_t wants) {
     return ((wants & CDP__BELL_DATA) && __atomic_load_n(&b->rung[0], __ATOMIC_SEQ_CST) != seen[0])
@@ -8930,7 +8931,7 @@ CDP__PRIVATE bool cdp__line_read_end(cdp__line *l, uint64_t token) {
         &e->state, &begun, begun, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
 }
 
-/* ---- >>pend: a work that is no operation ----------------------------------------------------- */
+/* ---- >>pend: works that are not operations --------------------------------------------------- */
 
 /* Knows: works, requests for messages. Promises: entries of a pool, which are reused. May use:
    >>messages. */
@@ -9239,7 +9240,7 @@ CDP__PRIVATE cdp__stream *cdp__stream_unexpected(cdp__world *w, uint64_t channel
     return s;
 }
 
-/* ---- >>port: control messages, and what a port sends for nobody ------------------------------ */
+/* ---- >>port: control messages of a link ------------------------------------------------------ */
 
 /* Knows: ports and their streams. Promises: control messages are whole, and leave before the
    next DATA. May use: stream, message. */
@@ -9380,7 +9381,7 @@ CDP__PRIVATE void cdp__stream_answer(cdp__world *w, cdp__stream *s) {
     (void)cdp__port_flush(w, s->peer);
 }
 
-/* ---- >>receive: what arrives at a port ------------------------------------------------------- */
+/* ---- >>receive: messages that arrive at a port ----------------------------------------------- */
 
 /* Knows: ports, streams, slots. Promises: bytes of streams that no call reads now are stored,
    within the window; the reader of a stream gets its bytes in order. May use: port, stream,
@@ -9758,7 +9759,7 @@ CDP__PRIVATE int64_t cdp__stream_read(cdp__world *w, cdp__stream *s, void *to, u
     return r;
 }
 
-/* ---- >>send: messages on their way out ------------------------------------------------------- */
+/* ---- >>send: messages that leave a port ------------------------------------------------------ */
 
 /* Knows: ports, streams, slots. Promises: a message leaves whole, header and body together. May
    use: receive, port, stream, fabric. */
@@ -9865,7 +9866,7 @@ CDP__PRIVATE void cdp__stream_close(cdp__world *w, cdp__stream *s, bool tell) {
     s->failure = NULL;
 }
 
-/* ---- >>transfer: one message of a round, or of a program, from memory to memory -------------- */
+/* ---- >>transfer: one message, from memory to memory ------------------------------------------ */
 
 /* Knows: streams, the remote reads of a transport. Promises: received bytes are written straight
    to their destination, or combined there in cache-sized pieces; when a transfer is done or
@@ -10559,7 +10560,7 @@ CDP__PRIVATE cdp__advance cdp__exec_poll(cdp__exec *x) {
     return x->running ? CDP__MOVED : CDP__IDLE;
 }
 
-/* ---- >>state: what a group is ---------------------------------------------------------------- */
+/* ---- >>state: the data of a group ------------------------------------------------------------ */
 
 /* Knows: executors, streams, works. Promises: types, and small functions about groups that many
    later sections need. May use: >>core, >>algo, >>message, >>stream, >>transfer, >>exec. */
@@ -10586,7 +10587,8 @@ typedef struct cdp__peer {
 typedef struct cdp__op {
     /* with defaults; in_counts and out_counts only say whether the caller gave any */
     cdp_request rq;
-    /* where uneven parts begin, 2 * (world_size + 1) entries; belongs to the place in the queue */
+    /* where uneven parts begin, 2 * (world_size + 1) entries; reused by later operations that take
+       this place in the queue */
     uint64_t *offs;
     uint64_t parts;
     uint64_t seq;
@@ -10834,7 +10836,7 @@ CDP__PRIVATE cdp__head cdp__op_call(const cdp__op *op) {
     return h;
 }
 
-/* ---- >>records: what a group remembers, as records and as JSON ------------------------------- */
+/* ---- >>records: recorded calls of a group, as records and as JSON ---------------------------- */
 
 /* Knows: all members of a group. Promises: a consistent snapshot in bounded memory, even while
    the group fails. May use: >>core, >>dtype, >>algo, >>select, >>exec, >>state. */
@@ -11043,7 +11045,7 @@ CDP__PRIVATE void cdp__group_dump_failed(cdp_group *g) {
 
 #endif /* CDP_NO_RECORDER */
 
-/* ---- >>waits: who keeps whom waiting --------------------------------------------------------- */
+/* ---- >>waits: which rank waits for which other rank ------------------------------------------ */
 
 /* Knows: operations and messages of all groups, and their positions. Promises: long waits become
    events of >>failure, and its questions and answers become messages. May use: failure, state,
@@ -11214,7 +11216,7 @@ CDP__PRIVATE bool cdp__world_passed(const cdp__world *w, int32_t peer, const cdp
     return false;
 }
 
-/* ---- >>telling: a failure is passed on to the peers ------------------------------------------ */
+/* ---- >>telling: reports a failure to the peers ----------------------------------------------- */
 
 /* Knows: groups that have failed, and their streams. Promises: every peer that can be reached in
    time receives the record, after any half-sent message; messages of peers are read until then,
@@ -11772,7 +11774,7 @@ CDP__PRIVATE bool cdp__world_note(
         v.passed = cdp__world_passed(w, answer.end.last.waiter, &answer.end.last.at);
     }
     (void)cdp__failure_step(&w->failure, &v);
-    return true; /* answered when nothing moves any more: see cdp__group_waits() */
+    return true; /* the answer is sent when nothing moves: see cdp__group_waits() */
 }
 
 /* The group has failed. True while its peers are still being told. */
@@ -12335,7 +12337,7 @@ CDP__PRIVATE uint64_t cdp__flows_waits(cdp_group *g) {
 
 #endif /* CDP_NO_MESSAGES */
 
-/* ---- >>running: the operations of a group ---------------------------------------------------- */
+/* ---- >>running: runs the operations of a group ----------------------------------------------- */
 
 /* Knows: the queue of a group, its executor. Promises: operations run one after the other, in
    the order of the calls; each completes, or its group has failed, by its deadline. May use:
@@ -12423,7 +12425,7 @@ CDP__PRIVATE uint8_t cdp__op_algo(const cdp_group *g, const cdp__op *op) {
     return (uint8_t)cdp__select(&g->w->choosing, kind, bytes, g->desc.world_size, g->is);
 }
 
-/* The call that the operation's messages name, still without an algorithm. */
+/* The shape of an operation, from which its algorithm is chosen. */
 
 CDP__PRIVATE void cdp__op_shape(const cdp_group *g, const cdp__op *op, cdp__shape *s) {
     const cdp_request *rq = &op->rq;
@@ -12759,8 +12761,8 @@ typedef struct cdp__hub_end {
     uint32_t rank;
     uint32_t seen[2]; /* counts of its doorbell when last polled */
     bool told;        /* this rank's group was told that there is a record */
-    /* destroying this end means that the rank has left; false after an invalid desc: the rank
-       may be created again */
+    /* the rank has joined, so destroying this end means that it leaves; false after an invalid
+       desc, so that the rank may try again */
     bool made;
 } cdp__hub_end;
 
@@ -13107,7 +13109,7 @@ CDP__PRIVATE void cdp__hub_refuse(void *self) {
 
 #endif /* CDP_NO_HUB */
 
-/* ---- >>pending: works that are no operations ------------------------------------------------- */
+/* ---- >>pending: runs works that are not operations ------------------------------------------- */
 
 /* Knows: the pool of works of a group, the list of waiting works. Promises: a work stays a plain
    value; nothing is allocated after the pool. May use: >>state, >>failing, >>running. */
@@ -13297,7 +13299,7 @@ CDP__PRIVATE void cdp__pends_drop(cdp_group *g) {
         }
 }
 
-/* ---- >>drive: who lets communication advance ------------------------------------------------- */
+/* ---- >>drive: which thread makes progress ---------------------------------------------------- */
 
 /* Knows: the world's lock, its threads, its groups. Promises: at most one thread sleeps in
    transport.wait, and work in flight always has a thread that makes progress. May use: >>state,
@@ -13313,7 +13315,7 @@ CDP__PRIVATE void cdp__pends_drop(cdp_group *g) {
 #define CDP__YIELD_LONG_NS 300000u
 /* polls of the awaited operation for each poll of all sockets and of the clock */
 #define CDP__LOOKS 8u
-/* polls by the thread that starts an operation: copy the input, send the first bytes */
+/* The thread that starts an operation polls so often: copies the input, sends the first bytes. */
 #define CDP__FIRST_MOVES 3u
 
 /* Yields the lock to a waiting thread: after a plain release, a mutex mostly goes back to the
@@ -13635,7 +13637,7 @@ CDP__PRIVATE cdp__world *cdp__world_create(
     return m;
 }
 
-/* ---- >>group: its life ----------------------------------------------------------------------- */
+/* ---- >>group: creating and destroying a group ------------------------------------------------ */
 
 /* Knows: worlds, streams, the queue. Promises: destroying is local and bounded; other ranks are
    told. May use: world, failing, running, flows, pending. */
@@ -14023,7 +14025,7 @@ CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out)
     return st;
 }
 
-/* ---- >>groups: groups of some ranks, and what is asked of a group ---------------------------- */
+/* ---- >>groups: groups of some ranks, and queries about a group ------------------------------- */
 
 /* Knows: groups and the ranks that they share. Promises: groups of the same ranks get equal
    numbers on every rank. May use: >>group, >>world, >>failing, >>drive. */
@@ -14048,7 +14050,7 @@ CDP__PRIVATE uint64_t cdp__world_channel(cdp__world *m, uint64_t ranks) {
     return cdp__hash(ranks, &made->count, sizeof made->count) | 2;
 }
 
-/* Creates the group of these world ranks. Lock held. NULL: out of memory. */
+/* Creates a group of the world ranks world[0 .. count - 1]. Lock held. NULL: out of memory. */
 CDP__PRIVATE cdp_group *cdp__group_of(
     cdp_group *parent, const uint32_t *world, uint32_t count, uint64_t channel, uint32_t records) {
     cdp_group_desc d = parent->desc;
@@ -14242,7 +14244,7 @@ CDP_API cdp_status cdp_poll(cdp_group *g, uint32_t budget_us) {
     return st;
 }
 
-/* ---- >>device: what a backend runs ----------------------------------------------------------- */
+/* ---- >>device: operations that a backend runs ------------------------------------------------ */
 
 /* Knows: the functions of a cdp_backend. Promises: an operation on memory that the backend owns
    is passed to the backend, and completes like any other work. May use: state, drive, groups,
@@ -14369,7 +14371,7 @@ CDP__PRIVATE cdp_status cdp__device_cannot(const char *call) {
         call);
 }
 
-/* ---- >>requests: what was called, checked ---------------------------------------------------- */
+/* ---- >>requests: checks of the arguments of calls -------------------------------------------- */
 
 /* Knows: requests, groups' sizes. Promises: a mistake is reported in one sentence, and nothing
    was started. May use: device, dtype, error. */
@@ -15397,8 +15399,9 @@ CDP__PRIVATE cdp__pend *cdp__any_first(const cdp_group *g, uint32_t tag) {
     return s;
 }
 
-/* Turns it into a receive from rank p, which has sent a message, with the same deadline. If that
-   has passed, the cause is still being settled, and the message may still complete the receive. */
+/* Turns a receive from any rank into one from rank p, which has sent a message, with the same
+   deadline. If that has passed, the cause is still being settled, and the message may still
+   complete the receive. */
 CDP__PRIVATE void cdp__any_take(cdp__pend *s, uint32_t p) {
     cdp_group *g = s->of;
     s->want.peer = p;
@@ -16105,7 +16108,7 @@ CDP_API cdp_status cdp_channel_refuse(cdp_channel *c, uint32_t peer, uint64_t ha
     return cdp__channel_leave(c, st);
 }
 
-/* ---- >>channel progress: receiving, and telling the program ---------------------------------- */
+/* ---- >>channel progress: receiving, and callbacks -------------------------------------------- */
 
 /* Knows: the channels of a world. Promises: messages of a rank are delivered in order, one at a
    time, without the lock. May use: >>channel, >>channel bodies, >>pending. */
@@ -16758,7 +16761,7 @@ CDP_API void cdp_blob_free(cdp_group *g, cdp_blob *b) {
 
 #endif /* CDP_NO_OBJECTS */
 
-/* ---- >>recorder: what a group remembers, and what it is set to, in words --------------------- */
+/* ---- >>recorder: records and settings of a group, as text ------------------------------------ */
 
 /* Knows: all members of a group. Promises: a consistent snapshot. May use: >>records and
    everything before it. */
@@ -16883,7 +16886,7 @@ CDP_API uint64_t cdp_describe(cdp_group *g, char *out, uint64_t size) {
 
 #endif /* CDP_NO_RECORDER */
 
-/* ---- >>group-access: what training uses of a group beyond the public calls ------------------- */
+/* ---- >>group-access: functions of a group for training only ---------------------------------- */
 
 /* Knows: the members of cdp_group. Promises: later sections access a group only through its
    public functions and those of this section. May use: everything above. */
@@ -17082,7 +17085,7 @@ CDP__PRIVATE uint32_t cdp__bucket_plan_make(const cdp_param *params, uint32_t n,
     return count;
 }
 
-/* ---- >>ddp-state: what a ddp holds ----------------------------------------------------------- */
+/* ---- >>ddp-state: the data of a ddp ---------------------------------------------------------- */
 
 /* Knows: all members of a ddp, and whether gradients are in host or device memory. Promises: the
    first failure of a pass is kept. May use: >>group-access, public functions of groups,
@@ -17454,7 +17457,7 @@ CDP__PRIVATE cdp_status cdp__ddp_place(cdp_ddp *d, const uint32_t *order) {
     return d->failed;
 }
 
-/* ---- >>ddp-compare: is the model the same on all ranks? -------------------------------------- */
+/* ---- >>ddp-compare: compares the model on all ranks ------------------------------------------ */
 
 /* Knows: names, shapes and settings of a model, and the bits of its parameters. Promises: if
    ranks differ, every rank returns the same sentence about the first difference. May use:
@@ -17712,7 +17715,7 @@ CDP_API cdp_status cdp_ddp_verify(cdp_ddp *d) {
 }
 #endif /* CDP_NO_VERIFY */
 
-/* ---- >>ddp-broadcast: parameters and buffers of one rank to all ------------------------------ */
+/* ---- >>ddp-broadcast: broadcasts parameters and buffers of one rank -------------------------- */
 
 /* Knows: where parameters and buffers are. Promises: small ones share messages, large ones are
    in flight together. May use: >>ddp-state, public collectives. */
@@ -17804,7 +17807,7 @@ CDP__PRIVATE cdp_status cdp__ddp_send_buffers(cdp_ddp *d) {
     return st == CDP_OK && root >= 0 ? cdp__ddp_broadcast(d, (uint32_t)root, false) : st;
 }
 
-/* ---- >>ddp-create: construction and its checks ----------------------------------------------- */
+/* ---- >>ddp-create: creating a ddp, and its checks -------------------------------------------- */
 
 /* Knows: valid descs. Promises: a ddp is created completely, or not at all. May use:
    >>ddp-state, >>ddp-buckets, >>ddp-compare, >>ddp-broadcast. */
@@ -18114,7 +18117,7 @@ CDP_API void cdp_ddp_zero_grad(cdp_ddp *d) {
     }
 }
 
-/* ---- >>ddp-stats: figures of the last step and of all ---------------------------------------- */
+/* ---- >>ddp-stats: statistics of the last step and of all steps ------------------------------- */
 
 /* Knows: the times of a pass. Promises: only statistics; nothing depends on them. May use:
    >>ddp-state. */
@@ -18184,7 +18187,7 @@ CDP_API cdp_bucket_stats cdp_ddp_bucket(const cdp_ddp *d, uint32_t index) {
     return s;
 }
 
-/* ---- >>ddp-launch: full buckets start on their way ------------------------------------------- */
+/* ---- >>ddp-launch: starts the operations of full buckets ------------------------------------- */
 
 /* Knows: the order of buckets and of the stages of a hook. Promises: buckets start in the same
    order on every rank, in whatever order they become full. May use: >>group-access, >>ddp-state,
@@ -18626,7 +18629,7 @@ CDP__PRIVATE cdp_status cdp__ddp_sparse(cdp_ddp *d) {
 }
 #endif /* CDP_NO_SPARSE */
 
-/* ---- >>ddp-backward: one pass from begin to end ---------------------------------------------- */
+/* ---- >>ddp-backward: one backward pass, from begin to end ------------------------------------ */
 
 /* Knows: which parameters are complete, unused or missing. Promises: backward_end returns the
    first failure of the pass, on every rank. May use: >>ddp-launch, >>ddp-rows, >>ddp-stats,
@@ -19174,7 +19177,7 @@ CDP_API cdp_status cdp_ddp_clip(cdp_ddp *d, double max_norm, double *norm) {
 }
 #endif /* CDP_NO_CLIP */
 
-/* ---- >>ddp-hook: which hook a ddp uses ------------------------------------------------------- */
+/* ---- >>ddp-hook: sets the hook of a ddp ------------------------------------------------------ */
 
 /* Knows: that stages of a hook run in groups of their own. Promises: a hook given to
    cdp_ddp_set_hook is destroyed exactly once. May use: >>ddp-state, >>group-access. */
@@ -19455,7 +19458,7 @@ CDP_API uint64_t cdp_ddp_trace(
 
 #ifndef CDP_NO_HOOKS
 
-/* ---- >>hooks: memory of a hook, plain hooks, halves ------------------------------------------ */
+/* ---- >>hooks: memory of a hook, hooks without compression, 16-bit hooks ---------------------- */
 
 /* Knows: buckets as a hook sees them (cdp_bucket), not the ddp behind them. Promises: memory of
    a finished bucket is reused for the next one. May use: >>numbers, public functions. */
@@ -19567,7 +19570,7 @@ CDP__PRIVATE cdp_status cdp__hook_half(
     return st;
 }
 
-/* ---- >>hooks-quantize: eight bits for each value --------------------------------------------- */
+/* ---- >>hooks-quantize: sends 8 bits per value ------------------------------------------------ */
 
 /* Knows: the arithmetic of PyTorch's quantization hooks. Promises: the same bits on every rank.
    May use: >>hooks, >>numbers.
@@ -19748,7 +19751,7 @@ CDP__PRIVATE cdp_status cdp__hook_quantize(
     return CDP_PENDING;
 }
 
-/* ---- >>hooks-topk: the largest values alone -------------------------------------------------- */
+/* ---- >>hooks-topk: sends only the largest values --------------------------------------------- */
 
 /* Knows: magnitudes of floats as bits. Promises: selects exactly k values; of equal ones, the
    first. May use: >>hooks, >>numbers. */
@@ -19874,7 +19877,7 @@ CDP__PRIVATE cdp_status cdp__hook_topk(
     return CDP_OK;
 }
 
-/* ---- >>hooks-powersgd: matrices as products of two thin ones --------------------------------- */
+/* ---- >>hooks-powersgd: sends matrices as products of two thin ones --------------------------- */
 
 /* Knows: the mathematics of PowerSGD (Vogels, Karimireddy and Jaggi 2019). Promises: the same
    bits on every rank. May use: >>hooks, >>hooks-topk (error feedback), >>numbers. */
@@ -20197,7 +20200,7 @@ CDP__PRIVATE cdp_status cdp__hook_powersgd(
     return CDP_PENDING;
 }
 
-/* ---- >>hooks-state: choice of a hook, its state as bytes ------------------------------------- */
+/* ---- >>hooks-state: creating a hook, saving and loading its state ---------------------------- */
 
 /* Knows: all kinds of hooks. Promises: saved state can be loaded on every machine (32-bit words,
    least significant byte first). May use: >>hooks and the sections that compress, >>bytes. */
@@ -20443,7 +20446,7 @@ CDP_API cdp_status cdp_hook_create(const cdp_hook_desc *desc, cdp_hook *out) {
 
 #ifndef CDP_NO_AVERAGER
 
-/* ---- >>averager: means of parameters, now and then ------------------------------------------- */
+/* ---- >>averager: periodic averaging of parameters -------------------------------------------- */
 
 /* Knows: when to average, and with which ranks. Promises: every rank averages at the same steps.
    May use: public functions, division of >>ddp-state. */
@@ -20487,7 +20490,7 @@ CDP_API cdp_status cdp_averager_step(cdp_averager *a) {
 
 #ifndef CDP_NO_ZERO
 
-/* ---- >>zero: optimizer state on one rank for each parameter ---------------------------------- */
+/* ---- >>zero: each parameter has its optimizer state on one rank ------------------------------ */
 
 /* Knows: which rank owns which parameter. Promises: owners depend on element counts alone. May
    use: public functions. */
@@ -20567,7 +20570,7 @@ CDP_API cdp_status cdp_zero_step(cdp_ddp *d, const uint32_t *owner,
 
 #ifndef CDP_NO_SAMPLER
 
-/* ---- >>sampler: which samples a rank sees ---------------------------------------------------- */
+/* ---- >>sampler: which samples a rank trains on ----------------------------------------------- */
 
 /* Knows: PyTorch's random permutation. Promises: the order of PyTorch's DistributedSampler. May
    use: >>core. */
