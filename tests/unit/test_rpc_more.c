@@ -185,6 +185,7 @@ static void waits_for_memory(side *s) {
     static uint32_t place;
     cdp_call c = {0};
     if (s->rank == 0) {
+        gather(&place);
         OK(cdp_rpc_start(
             s->rpc, CALL(.to = 1, F("nothing"), BYTES(data, sizeof data), .one_way = true), &c));
         cdp_call_free(&c);
@@ -207,7 +208,6 @@ static void waits_for_memory(side *s) {
         cdp_lock_release(&s->rpc->lock);
         T(here);
     }
-    if (s->rank == 0) gather(&place);
     meet(s, &place);
     while (s->rank == 1 && !cdp_rpc_stats_of(s->rpc).refused
         && !counted_of(&s->ran)) { /* the next message moves it on */
