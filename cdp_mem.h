@@ -5399,7 +5399,7 @@ typedef struct cdp__mem_host {
     uint64_t limit, used;
 } cdp__mem_host;
 
-/* os->alloc aligns to 64, so the segment is aligned here; the address to free is stored before it. */
+/* os->alloc aligns to 64, so this aligns the segment, and stores the address to free before it. */
 CDP__PRIVATE cdp_status cdp__mem_host_reserve(void *user, uint64_t bytes, void **out) {
     cdp__mem_host *const h = (cdp__mem_host *)user;
     char *raw, *at;
