@@ -55,8 +55,8 @@
         objects interface                      bytes of any length
         ddp, hooks interface                   data parallel training; what happens to gradients
         Implementation: compiler, os-words, core;
-        the machine: os-addresses, os-posix, os-windows, os-watch, os-threads,
-        os-windows-threads, os-files, os-linux, file-text, loop;
+        the machine: os-addresses, os-posix, os-windows, os-windows-shared, os-watch, os-threads,
+        os-windows-threads, os-libraries, os-files, os-linux, file-text, loop;
         pure: bytes, hash, dtype, reduce-kernels, algo, algo-fixed, algo-more, hosts, select,
         message, failure-records, failure-waits, failure, fabric;
         messages and groups: pend, stream, port, receive, send, transfer, exec, state, records,
@@ -757,7 +757,7 @@ struct cdp_os {
 
 /* POSIX: posix_memalign, CLOCK_MONOTONIC, getrandom or /dev/urandom, BSD sockets, epoll or
    poll(2), pthreads, files with flock(). Windows: QueryPerformanceCounter, BCryptGenRandom,
-   Winsock, WSAPoll, SRW locks, LockFileEx; no memory that processes share, and a machine that
+   Winsock, WSAPoll, SRW locks, LockFileEx, file mappings that named pipes pass; a machine that
    vanished is noticed by the keepalive alone. Paths are in the code page of the process, and files
    have no owner and mode: where those are looked at, only links are refused. All memory that it
    keeps comes from the alloc of the cdp_os that it is called with; only the C library's own
@@ -3065,14 +3065,23 @@ CDP__PRIVATE uint32_t cdp__os_iov(const cdp_iov *v, uint32_t n, struct iovec *ou
     return i;
 }
 
+/* A message of these pieces, in `out`. msg_iovlen is an int, an unsigned or a size_t, as the system
+   has it. */
+CDP__PRIVATE struct msghdr cdp__os_message(const cdp_iov *v, uint32_t n, struct iovec *out) {
+    struct msghdr m;
+    uint32_t i = cdp__os_iov(v, n, out);
+    memset(&m, 0, sizeof m);
+    m.msg_iov = out;
+    for (; i; --i)
+        ++m.msg_iovlen;
+    return m;
+}
+
 CDP__PRIVATE int64_t cdp__os_send(void *user, int32_t fd, const cdp_iov *v, uint32_t n) {
     struct iovec iov[CDP__IOV_MAX];
-    struct msghdr m;
+    struct msghdr m = cdp__os_message(v, n, iov);
     ssize_t r;
     (void)user;
-    memset(&m, 0, sizeof m);
-    m.msg_iov = iov;
-    m.msg_iovlen = cdp__os_iov(v, n, iov);
     /* send() is cheaper than sendmsg() for a single piece */
     do
         r = n == 1 ? send(fd, v->data, (size_t)v->bytes, MSG_NOSIGNAL)
@@ -3084,12 +3093,9 @@ CDP__PRIVATE int64_t cdp__os_send(void *user, int32_t fd, const cdp_iov *v, uint
 
 CDP__PRIVATE int64_t cdp__os_recv(void *user, int32_t fd, const cdp_iov *v, uint32_t n) {
     struct iovec iov[CDP__IOV_MAX];
-    struct msghdr m;
+    struct msghdr m = cdp__os_message(v, n, iov);
     ssize_t r;
     (void)user;
-    memset(&m, 0, sizeof m);
-    m.msg_iov = iov;
-    m.msg_iovlen = cdp__os_iov(v, n, iov);
     do
         r = n == 1 ? recv(fd, v->data, (size_t)v->bytes, 0) : recvmsg(fd, &m, 0);
     while (r < 0 && errno == EINTR);
@@ -3236,9 +3242,11 @@ CDP__PRIVATE int cdp__os_prepare_socket(SOCKET s) {
     return 0;
 }
 
+/* Shared memory and pipes are handles as sockets are, but closed otherwise. */
 CDP__PRIVATE void cdp__os_close(void *user, int32_t fd) {
     (void)user;
-    closesocket((SOCKET)fd);
+    if (closesocket((SOCKET)fd) != 0 && WSAGetLastError() == WSAENOTSOCK)
+        CloseHandle((HANDLE)(uintptr_t)fd);
 }
 
 /* Prepares a socket and returns it as a descriptor, or closes it and returns a negative errno. */
@@ -3293,6 +3301,10 @@ CDP__PRIVATE int32_t cdp__os_listen(void *user, const cdp_addr *at, cdp_addr *bo
     return fd;
 }
 
+#ifndef CDP_NO_SHARED_MEMORY
+CDP__PRIVATE int32_t cdp__os_pipe_accept(int32_t pipe);
+#endif
+
 CDP__PRIVATE int32_t cdp__os_accept(void *user, int32_t listener, cdp_addr *from) {
     cdp__sockaddr s;
     socklen_t len;
@@ -3302,6 +3314,12 @@ CDP__PRIVATE int32_t cdp__os_accept(void *user, int32_t listener, cdp_addr *from
         len = sizeof s;
         made = accept((SOCKET)listener, &s.any, &len);
     } while (made == INVALID_SOCKET && WSAGetLastError() == WSAECONNRESET);
+#ifndef CDP_NO_SHARED_MEMORY
+    /* from pass_open(); wine says the second */
+    if (made == INVALID_SOCKET
+        && (WSAGetLastError() == WSAENOTSOCK || WSAGetLastError() == WSAEOPNOTSUPP))
+        return cdp__os_pipe_accept(listener);
+#endif
     if (made != INVALID_SOCKET) cdp__os_from_native(&s, from);
     return cdp__os_descriptor(made);
 }
@@ -3393,6 +3411,229 @@ CDP__PRIVATE void cdp__os_wake_clear(void *user, int32_t fd) {
     }
 }
 #endif /* Windows */
+
+/* ---- >>os-windows-shared: memory that processes share, and handles for another process ------- */
+
+/* Knows: file mappings, named pipes, handles of other processes. Promises: what cdp_os says of
+   shared memory. The system itself says which process is at the other end of a pipe. May use: core,
+   os-windows. */
+
+#if defined(_WIN32) && !defined(CDP_NO_SHARED_MEMORY)
+#define CDP__PASS_MAX 4u
+
+/* What goes through a pipe: for a socket what WSADuplicateSocket() wrote for the other process, for
+   memory its handle in the process that sends. */
+typedef struct cdp__os_passed {
+    uint32_t count, is_socket;
+    uint64_t handle;
+    WSAPROTOCOL_INFOW socket;
+} cdp__os_passed;
+
+/* The mapping is backed by the page file and committed as a whole; it has no name. */
+CDP__PRIVATE int32_t cdp__os_memory_create(void *user, uint64_t bytes) {
+    HANDLE h;
+    (void)user;
+    if (bytes > PTRDIFF_MAX / 2) return -ENOMEM;
+    h = CreateFileMappingW(INVALID_HANDLE_VALUE, NULL, PAGE_READWRITE | SEC_COMMIT,
+        (DWORD)(bytes >> 32), (DWORD)(bytes & 0xffffffff), NULL);
+    if (!h) return -ENOMEM;
+    if ((uintptr_t)h <= INT32_MAX) return (int32_t)(uintptr_t)h;
+    CloseHandle(h);
+    return -EMFILE;
+}
+
+/* All of it, in whole pages: both sides see the same size. */
+CDP__PRIVATE void *cdp__os_memory_map(void *user, int32_t fd, bool writable, uint64_t *bytes) {
+    MEMORY_BASIC_INFORMATION info;
+    const DWORD access = writable ? FILE_MAP_READ | FILE_MAP_WRITE : FILE_MAP_READ;
+    void *at = MapViewOfFile((HANDLE)(uintptr_t)fd, access, 0, 0, 0);
+    (void)user;
+    if (!at) return NULL;
+    *bytes = VirtualQuery(at, &info, sizeof info) ? (uint64_t)info.RegionSize : 0;
+    if (*bytes) return at;
+    UnmapViewOfFile(at);
+    return NULL;
+}
+
+CDP__PRIVATE void cdp__os_memory_unmap(void *user, void *at, uint64_t bytes) {
+    (void)user;
+    (void)bytes;
+    UnmapViewOfFile(at);
+}
+
+/* A number of this machine and the user of this process; 0: not known. */
+CDP__PRIVATE uint64_t cdp__os_memory_host(void *user) {
+    char text[256];
+    union {
+        TOKEN_USER head;
+        uint8_t room[sizeof(TOKEN_USER) + SECURITY_MAX_SID_SIZE];
+    } who;
+    DWORD n = sizeof text, i;
+    HANDLE token = NULL;
+    uint64_t id = 1;
+    bool known;
+    (void)user;
+    known = GetComputerNameA(text, &n) != 0;
+    for (i = 0; known && i < n; ++i)
+        id = id * 1000003 + (uint8_t)text[i];
+    n = sizeof text;
+    known = known
+        && RegGetValueA(HKEY_LOCAL_MACHINE, "SOFTWARE\\Microsoft\\Cryptography", "MachineGuid",
+               RRF_RT_REG_SZ, NULL, text, &n)
+            == 0;
+    for (i = 0; known && i < n; ++i)
+        id = id * 1000003 + (uint8_t)text[i];
+    known = known && OpenProcessToken(GetCurrentProcess(), TOKEN_QUERY, &token)
+        && GetTokenInformation(token, TokenUser, &who, sizeof who, &n);
+    if (token) CloseHandle(token);
+    n = known ? GetLengthSid(who.head.User.Sid) : 0;
+    for (i = 0; i < n; ++i)
+        id = id * 1000003 + ((const uint8_t *)who.head.User.Sid)[i];
+    return known ? id | 1 : 0;
+}
+
+/* A pipe for one other process, of this machine, which never blocks. */
+CDP__PRIVATE int32_t cdp__os_pass_open(void *user, const uint8_t name[12], bool waits) {
+    char path[32] = "\\\\.\\pipe\\cdp-";
+    DWORD never = PIPE_READMODE_MESSAGE | PIPE_NOWAIT;
+    HANDLE h;
+    (void)user;
+    memcpy(path + 13, name, 12);
+    if (waits)
+        h = CreateNamedPipeA(path, PIPE_ACCESS_DUPLEX | FILE_FLAG_FIRST_PIPE_INSTANCE,
+            PIPE_TYPE_MESSAGE | never | PIPE_REJECT_REMOTE_CLIENTS, 1, 65536, 65536, 0, NULL);
+    else
+        h = CreateFileA(path, GENERIC_READ | GENERIC_WRITE, 0, NULL, OPEN_EXISTING,
+            SECURITY_SQOS_PRESENT | SECURITY_IDENTIFICATION, NULL);
+    if (h == INVALID_HANDLE_VALUE) return GetLastError() == ERROR_ACCESS_DENIED ? -EACCES : -ENOENT;
+    if (waits || SetNamedPipeHandleState(h, &never, NULL, NULL)) return (int32_t)(uintptr_t)h;
+    CloseHandle(h);
+    return -EIO;
+}
+
+/* The one connection of a pipe, as a handle of its own; -EAGAIN: nobody has sent anything. */
+CDP__PRIVATE int32_t cdp__os_pipe_accept(int32_t pipe) {
+    DWORD bytes = 0;
+    HANDLE made;
+    (void)ConnectNamedPipe((HANDLE)(uintptr_t)pipe, NULL);
+    if (!PeekNamedPipe((HANDLE)(uintptr_t)pipe, NULL, 0, NULL, &bytes, NULL) || !bytes)
+        return -EAGAIN;
+    if (!DuplicateHandle(GetCurrentProcess(), (HANDLE)(uintptr_t)pipe, GetCurrentProcess(), &made,
+            0, FALSE, DUPLICATE_SAME_ACCESS))
+        return -EMFILE;
+    return (int32_t)(uintptr_t)made;
+}
+
+/* Does this process belong to the user of this one? */
+CDP__PRIVATE bool cdp__os_same_user(HANDLE process) {
+    union {
+        TOKEN_USER head;
+        uint8_t room[sizeof(TOKEN_USER) + SECURITY_MAX_SID_SIZE];
+    } who[2];
+    const HANDLE of[2] = {process, GetCurrentProcess()};
+    uint32_t i;
+    for (i = 0; i < 2; ++i) {
+        HANDLE token;
+        DWORD n;
+        BOOL known;
+        if (!OpenProcessToken(of[i], TOKEN_QUERY, &token)) return false;
+        known = GetTokenInformation(token, TokenUser, &who[i], sizeof who[i], &n);
+        CloseHandle(token);
+        if (!known) return false;
+    }
+    return EqualSid(who[0].head.User.Sid, who[1].head.User.Sid) != 0;
+}
+
+/* The process at the other end of a pipe, if it may be trusted; NULL: not. */
+CDP__PRIVATE HANDLE cdp__os_pipe_peer(HANDLE pipe, ULONG *pid) {
+    DWORD flags = 0;
+    HANDLE peer;
+    if (!GetNamedPipeInfo(pipe, &flags, NULL, NULL, NULL)) return NULL;
+    if (!(flags & PIPE_SERVER_END ? GetNamedPipeClientProcessId(pipe, pid)
+                                  : GetNamedPipeServerProcessId(pipe, pid)))
+        return NULL;
+    peer = OpenProcess(PROCESS_DUP_HANDLE | PROCESS_QUERY_INFORMATION, FALSE, *pid);
+    if (peer && cdp__os_same_user(peer)) return peer;
+    if (peer) CloseHandle(peer);
+    return NULL;
+}
+
+CDP__PRIVATE int32_t cdp__os_pass_send(HANDLE pipe, ULONG pid, const int32_t *fds, uint32_t n) {
+    cdp__os_passed of[CDP__PASS_MAX];
+    DWORD moved = 0, i;
+    memset(of, 0, sizeof of);
+    for (i = 0; i < n; ++i) {
+        of[i].count = n;
+        of[i].handle = (uint64_t)fds[i];
+        of[i].is_socket = WSADuplicateSocketW((SOCKET)fds[i], pid, &of[i].socket) == 0;
+        if (!of[i].is_socket && WSAGetLastError() != WSAENOTSOCK) return -cdp__os_socket_error();
+    }
+    if (!WriteFile(pipe, of, n * (DWORD)sizeof *of, &moved, NULL)) return -EPIPE;
+    return moved ? (int32_t)pid : -EAGAIN;
+}
+
+/* A descriptor of this process for one of the other. */
+CDP__PRIVATE int32_t cdp__os_pass_take(HANDLE peer, cdp__os_passed *p) {
+    HANDLE made;
+    if (p->is_socket)
+        return cdp__os_descriptor(WSASocketW(FROM_PROTOCOL_INFO, FROM_PROTOCOL_INFO,
+            FROM_PROTOCOL_INFO, &p->socket, 0, WSA_FLAG_OVERLAPPED | WSA_FLAG_NO_HANDLE_INHERIT));
+    if (!DuplicateHandle(peer, (HANDLE)(uintptr_t)p->handle, GetCurrentProcess(), &made, 0, FALSE,
+            DUPLICATE_SAME_ACCESS))
+        return -EMFILE;
+    return (int32_t)(uintptr_t)made;
+}
+
+CDP__PRIVATE int32_t cdp__os_pass_receive(
+    HANDLE pipe, HANDLE peer, ULONG pid, int32_t *fds, uint32_t n) {
+    cdp__os_passed of[CDP__PASS_MAX];
+    DWORD moved = 0, i;
+    if (!PeekNamedPipe(pipe, NULL, 0, NULL, &moved, NULL)) return -ECONNRESET;
+    if (!moved) return -EAGAIN;
+    if (!ReadFile(pipe, of, sizeof of, &moved, NULL)) return -ECONNRESET;
+    if (moved != n * sizeof *of || of[0].count != n) return -EPROTO;
+    for (i = 0; i < n; ++i) {
+        fds[i] = cdp__os_pass_take(peer, &of[i]);
+        if (fds[i] >= 0) continue;
+        moved = i;
+        for (i = 0; i < moved; ++i)
+            cdp__os_close(NULL, fds[i]);
+        return fds[moved];
+    }
+    return (int32_t)pid;
+}
+
+CDP__PRIVATE int32_t cdp__os_pass(void *user, int32_t fd, int32_t *fds, uint32_t n, bool sending) {
+    const HANDLE pipe = (HANDLE)(uintptr_t)fd;
+    ULONG pid = 0;
+    const HANDLE peer = cdp__os_pipe_peer(pipe, &pid);
+    int32_t r;
+    (void)user;
+    if (!peer) return -EACCES;
+    r = sending ? cdp__os_pass_send(pipe, pid, fds, n)
+                : cdp__os_pass_receive(pipe, peer, pid, fds, n);
+    CloseHandle(peer);
+    return r;
+}
+
+CDP__PRIVATE int32_t cdp__os_memory_read(
+    void *user, int32_t pid, const uint64_t *from, const cdp_iov *to, uint32_t n) {
+    const HANDLE peer = OpenProcess(PROCESS_VM_READ, FALSE, (DWORD)pid);
+    int32_t err = peer ? 0 : -EPERM;
+    uint32_t i;
+    (void)user;
+    for (i = 0; i < n && !err; ++i) {
+        SIZE_T moved = 0;
+        if ((uintptr_t)from[i] != from[i] /* of a process with longer addresses */
+            || !ReadProcessMemory(
+                peer, (const void *)(uintptr_t)from[i], to[i].data, (SIZE_T)to[i].bytes, &moved)
+            || moved != to[i].bytes)
+            err = -EFAULT;
+    }
+    if (peer) CloseHandle(peer);
+    return err;
+}
+#endif
 
 /* ---- >>os-watch: watches over epoll, or over any poll function ------------------------------- */
 
@@ -4053,6 +4294,54 @@ CDP__PRIVATE int32_t cdp__os_resolve(void *user, const char *host, uint16_t port
     return n;
 }
 
+/* ---- >>os-libraries: libraries that are loaded while the program runs ------------------------ */
+
+/* Knows: dlopen() and LoadLibrary(). Promises: a library stays loaded as long as somebody has it;
+   NULL where there is none, or no such function. For cdp_nccl.h and cdp_mem.h. May use: core. */
+
+#ifdef CDP_NO_OS
+CDP__PRIVATE void *cdp__library_open(const char *file) {
+    (void)file;
+    return NULL;
+}
+CDP__PRIVATE void *cdp__library_find(void *library, const char *name) {
+    (void)library;
+    (void)name;
+    return NULL;
+}
+CDP__PRIVATE void cdp__library_close(void *library) {
+    (void)library;
+}
+#elif defined(_WIN32)
+/* NULL: the program itself. */
+CDP__PRIVATE void *cdp__library_open(const char *file) {
+    HMODULE own = NULL;
+    if (file) return (void *)LoadLibraryA(file);
+    GetModuleHandleExA(0, NULL, &own);
+    return (void *)own;
+}
+CDP__PRIVATE void *cdp__library_find(void *library, const char *name) {
+    const FARPROC function = GetProcAddress((HMODULE)library, name);
+    void *found;
+    memcpy(&found, &function, sizeof found);
+    return found;
+}
+CDP__PRIVATE void cdp__library_close(void *library) {
+    FreeLibrary((HMODULE)library);
+}
+#else
+#include <dlfcn.h>
+CDP__PRIVATE void *cdp__library_open(const char *file) {
+    return dlopen(file, RTLD_NOW | RTLD_LOCAL);
+}
+CDP__PRIVATE void *cdp__library_find(void *library, const char *name) {
+    return dlsym(library, name);
+}
+CDP__PRIVATE void cdp__library_close(void *library) {
+    dlclose(library);
+}
+#endif
+
 /* ---- >>os-files: POSIX files ----------------------------------------------------------------- */
 
 /* Knows: system calls for files. Promises: what cdp_os_files says; nothing outside the os sections
@@ -4575,7 +4864,7 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
 #else
 #define CDP__OS_PORT_OWNER NULL
 #endif
-#if defined(__linux__) && !defined(CDP_NO_SHARED_MEMORY)
+#if (defined(__linux__) || defined(_WIN32)) && !defined(CDP_NO_SHARED_MEMORY)
 #define CDP__OS_SHARED                                                                      \
     {                                                                                       \
         cdp__os_memory_create, cdp__os_memory_map, cdp__os_memory_unmap, cdp__os_pass_open, \

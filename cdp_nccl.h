@@ -336,7 +336,6 @@ inline cdp_status cdp_nccl_attach(cdp_group *group, const cdp_nccl_desc &desc) {
 /* Knows: names and types of functions of CUDA, NCCL and NVRTC. Promises: a missing library or
    function is an error that names it. May use: core and os of cdp.h. */
 
-#include <dlfcn.h>
 #include <limits.h>
 #ifdef CDP_NCCL_LINK
 #include <cuda_runtime_api.h>
@@ -639,15 +638,15 @@ CDP__PRIVATE void *cdp__nccl_find_file(
     const cdp__nccl_part_info *info, const char *file, const char *probe) {
     char name[64];
     const char *at;
-    void *lib = file ? dlopen(file, RTLD_NOW | RTLD_LOCAL) : dlopen(NULL, RTLD_NOW);
-    if (file || (lib && dlsym(lib, probe))) return lib;
-    if (lib) dlclose(lib);
+    void *lib = cdp__library_open(file);
+    if (file || (lib && cdp__library_find(lib, probe))) return lib;
+    if (lib) cdp__library_close(lib);
     for (lib = NULL, at = info->files; *at && !lib; ++at) {
         uint32_t n = 0;
         for (; *at != ' '; ++at)
             name[n++] = *at;
         name[n] = 0;
-        lib = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+        lib = cdp__library_open(name);
     }
     return lib;
 }
@@ -669,7 +668,7 @@ CDP__PRIVATE cdp_status cdp__nccl_load_part(
             "the file in desc.%s",
             info.what, file ? file : info.files, info.advice);
     for (i = info.first; i < info.first + info.count; ++i) {
-        function = dlsym(lib, names[i]);
+        function = cdp__library_find(lib, names[i]);
         if (!function && part != CDP__PART_NEWER)
             return cdp__fail(CDP_ERR_UNSUPPORTED,
                 "%s has no function %s: it is too old (NCCL 2.18 and CUDA 11.8 are the least); "

@@ -3870,8 +3870,9 @@ CDP__PRIVATE cdp_status cdp__mesh_compare(cdp__mesh *m, const uint8_t *value, ui
             (unsigned)CDP_WIRE_VERSION);
     if (value[3] != cdp__byte_order())
         return cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
-            "the processor of rank 0 has another byte order than this one; all ranks of a job must "
-            "have the same");
+            "byte order: rank 0 is %s-endian and this rank %s-endian; they must be the same",
+            value[3] == CDP__HEAD_LITTLE_ENDIAN ? "little" : "big",
+            cdp__byte_order() == CDP__HEAD_LITTLE_ENDIAN ? "little" : "big");
     if (cdp__get_u32(value + 4) != m->desc.group.world_size)
         return cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
             "WORLD_SIZE is %u here but %u on rank 0; make them equal", m->desc.group.world_size,
