@@ -3302,7 +3302,18 @@ CDP__PRIVATE int32_t cdp__os_listen(void *user, const cdp_addr *at, cdp_addr *bo
 }
 
 #ifndef CDP_NO_SHARED_MEMORY
-CDP__PRIVATE int32_t cdp__os_pipe_accept(int32_t pipe);
+/* The one connection of a pipe, as a handle of its own; -EAGAIN: nobody has sent anything. */
+CDP__PRIVATE int32_t cdp__os_pipe_accept(int32_t pipe) {
+    DWORD bytes = 0;
+    HANDLE made;
+    (void)ConnectNamedPipe((HANDLE)(uintptr_t)pipe, NULL);
+    if (!PeekNamedPipe((HANDLE)(uintptr_t)pipe, NULL, 0, NULL, &bytes, NULL) || !bytes)
+        return -EAGAIN;
+    if (!DuplicateHandle(GetCurrentProcess(), (HANDLE)(uintptr_t)pipe, GetCurrentProcess(), &made,
+            0, FALSE, DUPLICATE_SAME_ACCESS))
+        return -EMFILE;
+    return (int32_t)(uintptr_t)made;
+}
 #endif
 
 CDP__PRIVATE int32_t cdp__os_accept(void *user, int32_t listener, cdp_addr *from) {
@@ -3509,19 +3520,6 @@ CDP__PRIVATE int32_t cdp__os_pass_open(void *user, const uint8_t name[12], bool 
     if (waits || SetNamedPipeHandleState(h, &never, NULL, NULL)) return (int32_t)(uintptr_t)h;
     CloseHandle(h);
     return -EIO;
-}
-
-/* The one connection of a pipe, as a handle of its own; -EAGAIN: nobody has sent anything. */
-CDP__PRIVATE int32_t cdp__os_pipe_accept(int32_t pipe) {
-    DWORD bytes = 0;
-    HANDLE made;
-    (void)ConnectNamedPipe((HANDLE)(uintptr_t)pipe, NULL);
-    if (!PeekNamedPipe((HANDLE)(uintptr_t)pipe, NULL, 0, NULL, &bytes, NULL) || !bytes)
-        return -EAGAIN;
-    if (!DuplicateHandle(GetCurrentProcess(), (HANDLE)(uintptr_t)pipe, GetCurrentProcess(), &made,
-            0, FALSE, DUPLICATE_SAME_ACCESS))
-        return -EMFILE;
-    return (int32_t)(uintptr_t)made;
 }
 
 /* Does this process belong to the user of this one? */
