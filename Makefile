@@ -183,7 +183,7 @@ RUN := BUILD='$(BUILD)' JOBS='$(JOBS)' CC='$(CC)' bash tests/run_all.sh
 
 # More suites at a time than there are cores: many of them mostly wait. The longest begin first.
 LANES := $(if $(filter 1,$(JOBS)),1,5)
-LONG := test_nccl sim test_group test_store rounds ring test_lanes test_memory test_table fuzz_memory \
+LONG := test_procs test_nccl sim scripts test_group test_store rounds ring test_lanes test_memory test_table fuzz_memory \
         linear test_rpc test_rpc_scenarios test_works test_lend test_tcp
 longest_first = $(foreach t,$(LONG),$(filter $(t),$(1))) $(filter-out $(LONG),$(1))
 test: programs
