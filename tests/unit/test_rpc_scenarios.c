@@ -786,10 +786,18 @@ static void f_bad_replies(void *user, cdp_rpc_request *q) {
     default: break;
     }
 }
+/* Makes a counter when its rank allows it; at the latest after 10 s. */
+static bool may_make[RANKS_MAX];
+static void f_when_allowed(void *user, cdp_rpc_request *q) {
+    const uint64_t until = test_now_ns() + 10000000000ull;
+    while (!__atomic_load_n(&may_make[side_of(q)->rank], __ATOMIC_ACQUIRE) && test_now_ns() < until)
+        test_sleep_ms(1);
+    f_counter(user, q);
+}
 static const cdp_rpc_function mistaken_functions[] = {
     {.name = "bad_replies", .func = f_bad_replies, .flags = CDP_RPC_LATER},
     {.name = "nothing", .func = f_nothing}, {.name = "counter", .func = f_counter},
-    {.name = "sleepy", .func = f_counter}, {.name = "fail", .func = f_fail}};
+    {.name = "when_allowed", .func = f_when_allowed}, {.name = "fail", .func = f_fail}};
 
 static void call_mistakes(side *s, cdp_rpc *other) {
     cdp_call c = {0}, d = {0}, *two[2] = {&c, &d};
@@ -812,11 +820,13 @@ static void call_mistakes(side *s, cdp_rpc *other) {
         cdp_rpc_call(s->rpc, CALL(.on = foreign, F("nothing")), &c));
     cdp_rref_drop(foreign);
     REFUSED(CDP_ERR_INVALID, "needs a reference and a place", cdp_rref_local(r, 0, 0, &got));
-    x[1] = 60; /* made in time, but not for the first look; and never */
-    OK(cdp_rpc_remote(s->rpc, CALL(.to = s->rank, F("sleepy"), BYTES(x, 16)), &r));
+    /* made in time, but not for the first look; and never */
+    __atomic_store_n(&may_make[s->rank], how != HUB && how < TCP, __ATOMIC_RELEASE);
+    OK(cdp_rpc_remote(s->rpc, CALL(.to = s->rank, F("when_allowed"), BYTES(x, 8)), &r));
     if (how == HUB || how >= TCP) {
         REFUSED(CDP_ERR_TIMEOUT, "was not made in time", cdp_rref_local(r, 0, 5, &got));
     }
+    __atomic_store_n(&may_make[s->rank], true, __ATOMIC_RELEASE);
     OK(cdp_rref_local(r, 5, 10000, &got));
     cdp_rref_unpin(r);
     cdp_rref_drop(r);
