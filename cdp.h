@@ -2206,6 +2206,7 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #endif
 #endif
 #include <errno.h>
+#include <float.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -2257,6 +2258,19 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #define CDP__THREAD_LOCAL
 #else
 #define CDP__THREAD_LOCAL __thread
+#endif
+
+/* How this build computes with floating-point numbers, for cdp_describe(). Ranks agree in every bit
+   whatever it says, since a sum is computed once and passed on or in one order everywhere as long
+   as all ranks run one build; builds that differ in this may differ in the last bit. */
+#ifdef __FAST_MATH__
+#define CDP__ARITHMETIC "fast-math (-Ofast): other builds may get other last bits"
+#elif FLT_EVAL_METHOD != 0
+#define CDP__ARITHMETIC "wider than the types (x87): other builds may get other last bits"
+#elif defined(__FP_FAST_FMAF) || defined(__FP_FAST_FMA)
+#define CDP__ARITHMETIC "IEEE 754; products and sums may be fused unless -ffp-contract=off"
+#else
+#define CDP__ARITHMETIC "IEEE 754, each operation rounded"
 #endif
 
 #define CDP__MS 1000000ull /* nanoseconds */
@@ -17099,6 +17113,7 @@ CDP_API uint64_t cdp_describe(cdp_group *g, char *out, uint64_t size) {
     CDP__SAY(max_pending, "");
 #undef CDP__SAY
     cdp__text_add(&t, "  dump_path = %s\n", d->dump_path ? d->dump_path : "none (default)");
+    cdp__text_add(&t, "arithmetic: %s\n", CDP__ARITHMETIC);
     cdp__describe_choices(g, &t);
     cdp__text_add(&t, "links:\n");
     for (p = 0; p < d->world_size; ++p) {
