@@ -287,6 +287,18 @@
 
 /* ---- >>config -------------------------------------------------------------------------------- */
 
+/* No system: the program brings a cdp_os, and none of what the default one is made of is there. */
+#ifdef CDP_NO_OS
+#undef CDP_NO_STDIO
+#undef CDP_NO_FILES
+#undef CDP_NO_THREADS
+#undef CDP_NO_SHARED_MEMORY
+#define CDP_NO_STDIO
+#define CDP_NO_FILES
+#define CDP_NO_THREADS
+#define CDP_NO_SHARED_MEMORY
+#endif
+
 /* Channels move offered bodies as messages do. */
 #ifdef CDP_NO_MESSAGES
 #undef CDP_NO_CHANNELS
@@ -2171,7 +2183,9 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 /* Knows: compilers and system headers. Promises: the other sections contain no compiler
    extension but `__atomic` builtins. May use: >>os. */
 
-#ifdef _WIN32
+#ifdef CDP_NO_OS
+/* nothing of a system */
+#elif defined(_WIN32)
 #ifndef WIN32_LEAN_AND_MEAN
 #define WIN32_LEAN_AND_MEAN
 #endif
@@ -2210,7 +2224,9 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#ifndef CDP_NO_OS
 #include <time.h>
+#endif
 #ifdef __SSE2__
 #include <emmintrin.h>
 #endif
@@ -2218,7 +2234,7 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #include <stdio.h>
 #endif
 
-#if !defined(_WIN32) && !defined(CLOCK_MONOTONIC)
+#if !defined(CDP_NO_OS) && !defined(_WIN32) && !defined(CLOCK_MONOTONIC)
 #error "cdp.h: a system header came first under -std=c11: define _DEFAULT_SOURCE above it"
 #endif
 
@@ -2234,7 +2250,9 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #if defined(__GNUC__) || defined(__clang__)
 #define CDP__PRIVATE __attribute__((__unused__)) static
 #define CDP__RESTRICT __restrict__
-#if defined(_WIN32) && !defined(__clang__)
+#if defined(CDP_NO_OS) /* where uint32_t is a long, as on many boards, every %u would be wrong */
+#define CDP__PRINTF(f, a)
+#elif defined(_WIN32) && !defined(__clang__)
 #define CDP__PRINTF(f, a) __attribute__((format(gnu_printf, f, a)))
 #else
 #define CDP__PRINTF(f, a) __attribute__((format(printf, f, a)))
@@ -2261,6 +2279,8 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 
 #define CDP__MS 1000000ull /* nanoseconds */
 #define CDP__NEVER UINT64_MAX
+#define CDP__MANY 64u   /* how many descriptors are served before the next look */
+#define CDP__IOV_MAX 8u /* pieces of one call for a socket */
 
 #ifdef __cplusplus
 extern "C" {
@@ -2347,7 +2367,29 @@ CDP__PRIVATE const char **cdp__purpose(void) {
 /* Knows: errors of the C library and of Winsock, the system's calendar. Promises: a text for every
    errno. May use: >>compiler. */
 
-#ifdef _WIN32
+#ifdef CDP_NO_OS
+CDP__PRIVATE const char *cdp__os_error_text(int err) {
+    (void)err;
+    return "error of the system";
+}
+
+/* There is no calendar. */
+CDP__PRIVATE uint64_t cdp__os_date_us(void) {
+    return 0;
+}
+
+CDP__PRIVATE uint32_t cdp__os_user_number(void) {
+    return 0;
+}
+
+CDP__PRIVATE uint32_t cdp__os_parent_number(void) {
+    return 0;
+}
+
+CDP__PRIVATE const char *cdp__os_temporary(void) {
+    return ".";
+}
+#elif defined(_WIN32)
 /* What Winsock says, as errno has it; its own texts for these are not in every C library. */
 typedef struct cdp__os_reason {
     int said, err;
@@ -2678,6 +2720,7 @@ CDP__PRIVATE CDP__PRINTF(4, 5) void cdp__log_at(
 /* Knows: BSD sockets' forms of an address, and getaddrinfo(). Promises: the same addresses on all
    systems. May use: >>os. */
 
+#ifndef CDP_NO_OS /* what the default cdp_os is made of, to the end of >>os-linux */
 typedef union cdp__sockaddr {
     struct sockaddr any;
     struct sockaddr_in v4;
@@ -3050,8 +3093,6 @@ CDP__PRIVATE int32_t cdp__os_connect_result(void *user, int32_t fd) {
     return getpeername(fd, &s.any, &slen) == 0 ? 0 : -errno;
 }
 
-#define CDP__IOV_MAX 8u
-
 CDP__PRIVATE uint32_t cdp__os_iov(const cdp_iov *v, uint32_t n, struct iovec *out) {
     uint32_t i;
     for (i = 0; i < n && i < CDP__IOV_MAX; ++i) {
@@ -3323,8 +3364,6 @@ CDP__PRIVATE int32_t cdp__os_connect_result(void *user, int32_t fd) {
     if (err) return -cdp__os_socket_error();
     return getpeername((SOCKET)fd, &s.any, &slen) == 0 ? 0 : -cdp__os_socket_error();
 }
-
-#define CDP__IOV_MAX 8u
 
 CDP__PRIVATE DWORD cdp__os_buffers(const cdp_iov *v, uint32_t n, WSABUF *out) {
     DWORD i;
@@ -3631,8 +3670,6 @@ CDP__PRIVATE int32_t cdp__os_polled_open(const cdp_os *os, void **watch) {
     return cdp__pollwatch_open(os, cdp__os_poll, sizeof(struct pollfd), watch);
 }
 #endif
-
-#define CDP__MANY 64u /* how many descriptors are served before the next look */
 
 #ifdef __linux__
 #include <sys/epoll.h>
@@ -4620,6 +4657,21 @@ CDP_API const cdp_os *cdp_os_default(void) {
     };
     return &os;
 }
+
+#else
+CDP__PRIVATE void *cdp__os_no_memory(void *user, uint64_t bytes) {
+    (void)user;
+    (void)bytes;
+    return NULL;
+}
+
+/* Not NULL, since every creation asks it for memory: that fails in an orderly way. */
+CDP_API const cdp_os *cdp_os_default(void) {
+    static cdp_os os;
+    os.alloc = cdp__os_no_memory;
+    return &os;
+}
+#endif /* CDP_NO_OS */
 
 /* A lock that is nothing where there are no threads. */
 struct cdp_lock {
@@ -13771,6 +13823,16 @@ CDP__PRIVATE cdp_status cdp__choices_read(cdp__world *m, const cdp_group_desc *d
     return CDP_OK;
 }
 
+/* Without a system the caller's cdp_os is required, and whole. */
+CDP__PRIVATE bool cdp__group_has_os(const cdp_os *os) {
+#ifdef CDP_NO_OS
+    return os && os->alloc && os->release && os->now_ns && os->random;
+#else
+    (void)os;
+    return true;
+#endif
+}
+
 /* Is the desc that a user has filled in possible? */
 CDP__PRIVATE cdp_status cdp__group_desc_check(const cdp_group_desc *desc) {
     const cdp_transport *t = desc->transport;
@@ -13781,6 +13843,10 @@ CDP__PRIVATE cdp_status cdp__group_desc_check(const cdp_group_desc *desc) {
     if (desc->rank >= desc->world_size)
         return cdp__fail(CDP_ERR_INVALID, "cdp_group_create: rank %u is not below world_size %u",
             desc->rank, desc->world_size);
+    if (!cdp__group_has_os(desc->os))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_group_create: the library was compiled with CDP_NO_OS: set os in the desc, with "
+            "alloc, release, now_ns and random");
     if (!linked)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_group_create: %u ranks need a hub or a transport with send, recv, wait and wake "
