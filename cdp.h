@@ -106,6 +106,8 @@
         draw one step                          cdp_ddp_trace
         see how much was hidden                cdp_ddp_stats_of, cdp_ddp_bucket
         run without threads                    .no_thread = true and cdp_poll, or CDP_NO_THREADS
+        run without a system                   CDP_NO_OS, a cdp_os and a cdp_transport
+        use little memory                      .stage_bytes, .operations, .waits, .records
         stop everybody                         cdp_group_abort
         know what went wrong                   cdp_last_error, cdp_print_error
         see what a group did or waits for      cdp_group_records, cdp_group_dump, .dump_path
@@ -157,6 +159,10 @@
         CDP_STATIC *           off      all functions are private to the file that implements them
         CDP_ASSERT(x)          assert   checks of the library's own logic; with CDP_NO_LOG_STRINGS,
                                         abort() without a text; with NDEBUG, nothing
+        CDP_NO_OS              off      no system: none of its headers is included, there is no
+                                        default os, and CDP_NO_STDIO, CDP_NO_FILES, CDP_NO_THREADS,
+                                        CDP_NO_SHARED_MEMORY hold; see WITHOUT A SYSTEM
+        CDP_ERROR_TEXT *       512      bytes of cdp_error.text, at least 64; longer texts are cut
         CDP_NO_STDIO           off      no stdio: cdp_print_error and the logger write nothing
         CDP_NO_FILES           off      the default os has no files: no cdp_error_record, no file
                                         store; cdp_group_dump needs an os of the program's own
@@ -197,6 +203,20 @@
                                         a failure that ranks tell each other
         CDP_NAMES_0_1 *        off      public names of 0.1 compile, too: the type cdp_reduce, the
                                         call cdp_reduce_to
+
+    WITHOUT A SYSTEM (CDP_NO_OS)
+        Each desc needs the program's own cdp_os: cdp_group_create without one is INVALID, other
+        creations run out of memory. Of the C library only memcpy, strlen and their like are used
+        (cdp_tcp.h also getenv, but with CDP_NO_ENV). `int` has 32 bits or more. What needs what:
+        groups, collectives, DDP, messages     alloc, release, now_ns, random of the os; send, recv,
+                                               wait, wake, destroy of a cdp_transport
+        a hub polled by one thread             alloc, release, now_ns, random
+        cdp_store.h, cdp_tcp.h                 the same, sleep_until, and the group net
+        file stores, cdp_group_dump            the group files
+        Calls must not overlap: an interrupt calls nothing. Memory: stage_bytes, operations, waits,
+        records and max_pending of the group's desc, CDP_ERROR_TEXT, and the C stack, of which a
+        program in examples/18_firmware, on a Cortex-M3, uses 5 KB; in all it uses 18 KB of memory
+        and 70 KB of code. `make firmware` builds it, runs two of them, and prints the sizes.
 
     THREADS
         Any thread may use a group. All ranks must start the operations of a group in one order, so
@@ -335,9 +355,13 @@
 
 #if defined(__GNUC__) || defined(__clang__)
 #define CDP_MUST_CHECK __attribute__((warn_unused_result))
-#define CDP_FORMAT_CHECK __attribute__((format(printf, 4, 5)))
 #else
 #define CDP_MUST_CHECK
+#endif
+/* Where uint32_t is a long, as on many boards, the check would complain of every %u. */
+#if (defined(__GNUC__) || defined(__clang__)) && !defined(CDP_NO_OS)
+#define CDP_FORMAT_CHECK __attribute__((format(printf, 4, 5)))
+#else
 #define CDP_FORMAT_CHECK
 #endif
 
@@ -347,6 +371,11 @@ extern "C" {
 
 /* A desc's timeout_ms: 0 means the default, this means never. */
 #define CDP_NO_TIMEOUT 0xffffffffu
+
+/* Bytes of cdp_error.text, at least 64. */
+#ifndef CDP_ERROR_TEXT
+#define CDP_ERROR_TEXT 512
+#endif
 
 /* ---- >>status -------------------------------------------------------------------------------- */
 
@@ -495,7 +524,7 @@ typedef struct cdp_error {
     const char *file;
     /* (0: not in the library) */
     uint32_t line;
-    char text[512];
+    char text[CDP_ERROR_TEXT];
 } cdp_error;
 
 /* The last failure that this thread was told of. Never NULL; status CDP_OK before the first one.
@@ -752,7 +781,8 @@ struct cdp_os {
        get the cdp_os itself, and use its alloc and release */
     void *user;
 
-    void *(*alloc)(void *user, uint64_t bytes);                  /* aligned to 64 bytes, or NULL */
+    /* aligned to 64 bytes, or NULL; without threads and shared memory, as any C type needs it */
+    void *(*alloc)(void *user, uint64_t bytes);
     void (*release)(void *user, void *ptr);                      /* NULL is allowed */
     uint64_t (*now_ns)(void *user);                              /* monotonic */
     cdp_status (*random)(void *user, void *dst, uint64_t bytes); /* unpredictable bytes */
@@ -1112,6 +1142,15 @@ typedef struct cdp_group_desc {
         /* works that are not operations, such as those of cdp_work_then(), at once, at most
            65535 (default: 64) */
         max_pending;
+    /* received bytes are combined in portions of this many bytes (default: 128 KiB; at least
+       256) */
+    uint64_t stage_bytes;
+    /* operations for which there is memory from the beginning; longer queues take more of it
+       (default: 64) */
+    uint32_t operations;
+    /* waits, beyond one for each rank, that are remembered to find whom to blame for a timeout;
+       with too few the blame is less deep (default: 32) */
+    uint32_t waits;
     /* (default: cdp_os_default()) */
     const cdp_os *os;
     /* (default: warnings and errors to stderr) */
@@ -2250,7 +2289,7 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #if defined(__GNUC__) || defined(__clang__)
 #define CDP__PRIVATE __attribute__((__unused__)) static
 #define CDP__RESTRICT __restrict__
-#if defined(CDP_NO_OS) /* where uint32_t is a long, as on many boards, every %u would be wrong */
+#if defined(CDP_NO_OS) /* see CDP_FORMAT_CHECK */
 #define CDP__PRINTF(f, a)
 #elif defined(_WIN32) && !defined(__clang__)
 #define CDP__PRINTF(f, a) __attribute__((format(gnu_printf, f, a)))
@@ -2699,7 +2738,7 @@ CDP__PRIVATE void cdp__log_text(
 
 CDP__PRIVATE CDP__PRINTF(4, 5) void cdp__log_at(
     const cdp_logger *l, cdp_log_level level, int32_t rank, const char *f, ...) {
-    char text[600];
+    char text[CDP_ERROR_TEXT + 88];
     cdp__text t = {text, sizeof text, 0};
     va_list ap;
     if (level > cdp__def(l->level, CDP_LOG_WARN) || l->level == CDP_LOG_SILENT) return;
@@ -7302,7 +7341,12 @@ typedef struct cdp__endpoint {
     cdp__wait last; /* the last wait of the chain */
 } cdp__endpoint;
 
-#define CDP__FAILURE_TEXT 400u /* bytes of a text, with its final zero */
+#define CDP__FAILURE_SAID 400u /* bytes of a text that is sent, with a final zero */
+#if CDP_ERROR_TEXT < 400       /* bytes of a text that is kept */
+#define CDP__FAILURE_TEXT CDP_ERROR_TEXT
+#else
+#define CDP__FAILURE_TEXT CDP__FAILURE_SAID
+#endif
 
 typedef struct cdp__failure_record {
     cdp_status status;
@@ -7472,7 +7516,7 @@ CDP__PRIVATE bool cdp__failure_decode(
     memset(r, 0, sizeof *r);
     if (bytes < CDP__FAILURE_HEAD) return false;
     n = cdp__get_u32(in + 184);
-    if (bytes != CDP__FAILURE_HEAD + (uint64_t)n || n >= CDP__FAILURE_TEXT || in[30] > 1 || in[31]
+    if (bytes != CDP__FAILURE_HEAD + (uint64_t)n || n >= CDP__FAILURE_SAID || in[30] > 1 || in[31]
         || cdp__get_u32(in + 188) != 0)
         return false;
     r->status = (cdp_status)(int32_t)cdp__get_u32(in);
@@ -7488,7 +7532,7 @@ CDP__PRIVATE bool cdp__failure_decode(
     r->domain = cdp__get_u64(in + 32);
     r->moved = cdp__get_u64(in + 40);
     r->expected = cdp__get_u64(in + 48);
-    for (i = 0; i < n; ++i) {
+    for (i = 0; i < n && i < CDP__FAILURE_TEXT - 1; ++i) {
         const uint8_t c = in[CDP__FAILURE_HEAD + i];
         r->text[i] = c < 32 || c == 127 ? '?' : (char)c;
     }
@@ -8917,7 +8961,12 @@ typedef struct cdp__pend {
 /* A longer message begins only when the window has room for this much of it. */
 #define CDP__PIECE_MIN (64u * 1024u)
 #define CDP__UNEXPECTED 256u /* streams that nobody here asked for yet, at most */
-#define CDP__GONE 64u        /* channels closed lately: what still arrives for them is dropped */
+/* channels closed lately: what still arrives for them is dropped */
+#if defined(CDP_NO_GROUPS) && defined(CDP_NO_MESSAGES)
+#define CDP__GONE 1u /* there is one */
+#else
+#define CDP__GONE 64u
+#endif
 #define CDP__CONTROL_MAX (1u << 30) /* bytes of messages that wait for one link, at most */
 #define CDP__WORLD_CHANNEL 1u       /* of the group that was created with the transport */
 
@@ -9016,6 +9065,7 @@ typedef struct cdp__world {
     uint64_t polls;     /* how often that list was looked through */
     cdp_group *calling; /* whose function of cdp_work_then() is running, without the lock */
     uint8_t *stage;     /* received bytes on their way into a reduction */
+    uint64_t stage_bytes;
 
     /* who polls: at most one thread sleeps in transport.wait */
     void *thread;
@@ -9059,7 +9109,7 @@ CDP__PRIVATE cdp__stream *cdp__stream_find(const cdp__world *w, uint64_t channel
 CDP__PRIVATE bool cdp__streams_reserve(cdp__world *w, uint32_t more) {
     cdp__stream **old = w->streams;
     const uint32_t old_rows = w->stream_rows;
-    uint32_t rows = old_rows ? old_rows : 64, i;
+    uint32_t rows = old_rows ? old_rows : 8, i;
     while (rows < w->stream_count + more)
         rows *= 2;
     if (rows == old_rows) return true;
@@ -9476,7 +9526,7 @@ CDP__PRIVATE int64_t cdp__port_store(cdp__world *w, uint32_t peer) {
     ++w->arrivals;
     if (!port->rx_left) return 1;
     v.data = w->stage;
-    v.bytes = cdp__min(port->rx_left, CDP__STAGE_BYTES);
+    v.bytes = cdp__min(port->rx_left, w->stage_bytes);
     if (!drop) {
         if (!cdp__stream_room(w->os, s, port->rx_left))
             return cdp__fail_nomem("data that came early", port->rx_left);
@@ -9968,7 +10018,7 @@ CDP__PRIVATE int64_t cdp__transfer_body(cdp__world *w, cdp__transfer *x) {
     uint8_t *to = stage ? w->stage + x->torn_bytes : x->data + x->moved;
     uint64_t bytes = x->s->body_left, done = x->moved / x->elem, whole;
     int64_t r;
-    if (stage || x->reduce) bytes = cdp__min(bytes, CDP__STAGE_BYTES - x->torn_bytes);
+    if (stage || x->reduce) bytes = cdp__min(bytes, w->stage_bytes - x->torn_bytes);
     if (x->skip) bytes = cdp__min(bytes, x->skip);
     r = cdp__stream_read(w, x->s, to, bytes);
     if (r <= 0) return r;
@@ -10051,7 +10101,10 @@ CDP__PRIVATE int64_t cdp__transfer_slice(cdp__world *w, cdp__transfer *x, uint64
         if (x->remote) x->moved += bytes;
         return 1;
     }
-    if (!x->reduce && !x->row) bytes = cdp__min(x->bytes - x->moved, CDP__GET_SLICE);
+    if (!x->reduce && !x->row)
+        bytes = cdp__min(x->bytes - x->moved, CDP__GET_SLICE);
+    else if (!x->other)
+        bytes = cdp__min(bytes, w->stage_bytes);
     r = cdp__transfer_get(w, x, token, bytes);
     if (r < 0) return r;
     if (r == 0) return x->remote ? 0 : 1;
@@ -10474,7 +10527,8 @@ CDP__PRIVATE cdp__advance cdp__exec_poll(cdp__exec *x) {
 /* ---- >>state: what a group is ---------------------------------------------------------------- */
 
 /* Knows: executors, streams, works. Promises: types, and small questions that every later
-   section asks of a group. May use: >>core, >>algo, >>message, >>stream, >>transfer, >>exec. */
+   section asks of a group. May use: >>core, >>algo, >>message, >>failure-records, >>stream,
+   >>transfer, >>exec. */
 
 /* What is remembered of an operation: for the text of a mismatch that shows only later, and for
    cdp_group_records(). */
@@ -10627,7 +10681,7 @@ struct cdp_group {
     uint32_t late_ms;           /* the timeout that has passed */
     uint64_t answer_ns;         /* until when it waits for FAILUREs of peers; 0: it does not */
     uint64_t settle_ns;         /* deadline of SETTLING, then of passing the failure on */
-    uint8_t cause[CDP__FAILURE_MAX];
+    uint8_t cause[CDP__FAILURE_BYTES];
     uint32_t cause_bytes;
 };
 
@@ -10656,7 +10710,12 @@ CDP__PRIVATE CDP__ONE_COPY cdp_status cdp__alive(const cdp_group *g, const char 
 
 /* Groups number their own ranks; errors and links name ranks of the world. */
 CDP__PRIVATE uint32_t cdp__world_rank(const cdp_group *g, uint32_t p) {
+#ifdef CDP_NO_GROUPS
+    (void)g;
+    return p;
+#else
     return g->members ? g->members[p] : p;
+#endif
 }
 
 /* The first operation of the queue, when there is one. */
@@ -10681,14 +10740,24 @@ CDP__PRIVATE bool cdp__peer_used(const cdp_group *g, uint32_t p) {
     return g->peers[p].used || g->streams[p].put || g->streams[p].got;
 }
 
+/* The group that this one was made from, and fails together with; or NULL. */
+CDP__PRIVATE cdp_group *cdp__group_parent(const cdp_group *g) {
+#ifdef CDP_NO_GROUPS
+    (void)g;
+    return NULL;
+#else
+    return g->parent;
+#endif
+}
+
 /* The group that decides for all that fail together. */
 CDP__PRIVATE cdp_group *cdp__group_top(cdp_group *g) {
-    return g->parent ? g->parent : g;
+    return cdp__group_parent(g) ? cdp__group_parent(g) : g;
 }
 
 /* Is it being found out why this group fails, or is late? */
 CDP__PRIVATE bool cdp__group_settling(const cdp_group *g) {
-    const cdp_group *top = g->parent ? g->parent : g;
+    const cdp_group *top = cdp__group_parent(g) ? cdp__group_parent(g) : g;
     return top->domain.state == CDP__FAILURE_SETTLING;
 }
 
@@ -10959,7 +11028,6 @@ CDP__PRIVATE void cdp__group_dump_failed(cdp_group *g) {
    become events of >>failure, and what that has to ask or to answer becomes messages. May use:
    failure, state, port, receive. */
 
-#define CDP__EDGES 32u
 #define CDP__WILLS 8u
 
 /* Is a thread inside a call that waits for something of g, or for what is to start after it? */
@@ -11027,7 +11095,7 @@ CDP__PRIVATE void cdp__rank_goes_on(cdp__world *w, uint32_t rank, uint64_t begun
 
 CDP__PRIVATE void cdp__group_goes_on(cdp_group *g, uint64_t begun_ns) {
     uint32_t i;
-    for (i = 0; i < CDP__WILLS; ++i) {
+    for (i = 0; i < g->w->failure.will_room; ++i) {
         const cdp__failure_will *will = &g->w->failure.wills[i];
         if (will->used && cdp_rank_of_world(g, will->rank) < g->desc.world_size)
             cdp__rank_goes_on(g->w, will->rank, begun_ns);
@@ -11451,7 +11519,7 @@ CDP__PRIVATE void cdp__world_told(cdp__world *w, uint32_t from, const cdp__failu
     v.from = from;
     v.record = r;
     v.passed = cdp__world_passed(w, r->end.last.waiter, &r->end.last.at);
-    if (!g || g->parent) {
+    if (!g || cdp__group_parent(g)) {
         (void)cdp__failure_step(&w->failure, &v);
         cdp__world_answer(w);
         return;
@@ -11677,7 +11745,7 @@ CDP__PRIVATE bool cdp__group_telling(cdp_group *g, uint64_t now) {
     if (cdp__group_tell_all(g, now)) return true;
     g->settle_ns = CDP__NEVER; /* Peers that did not take the record until now do not get it. */
     cdp__group_dump_failed(g);
-    if (!g->parent) cdp__domain_step(g, CDP__FAILURE_DELIVERED, NULL, false);
+    if (!cdp__group_parent(g)) cdp__domain_step(g, CDP__FAILURE_DELIVERED, NULL, false);
     return false;
 }
 
@@ -12565,7 +12633,7 @@ CDP__PRIVATE bool cdp__domain_late(cdp_group *top, uint64_t now) {
 /* A deadline has passed, and who is to blame is being found out. What is late may complete
    meanwhile: then nothing has failed. */
 CDP__PRIVATE cdp__advance cdp__group_settle_late(cdp_group *g, cdp__advance polled) {
-    if (g->parent || g->domain.state != CDP__FAILURE_SETTLING) return polled;
+    if (cdp__group_parent(g) || g->domain.state != CDP__FAILURE_SETTLING) return polled;
     if (!cdp__domain_late(g, cdp__now(g->os))) {
         cdp__domain_step(g, CDP__FAILURE_RESUMED, NULL, false);
         if (g->domain.state == CDP__FAILURE_HEALTHY) return polled;
@@ -12579,7 +12647,7 @@ CDP__PRIVATE cdp__advance cdp__group_settle_late(cdp_group *g, cdp__advance poll
 CDP__PRIVATE cdp__advance cdp__group_poll(cdp_group *g) {
     cdp__advance polled, flows = CDP__IDLE;
     if (g->health == CDP__SETTLING) cdp__group_hear(g);
-    if (g->health == CDP__SETTLING && !g->parent) cdp__group_settle(g);
+    if (g->health == CDP__SETTLING && !cdp__group_parent(g)) cdp__group_settle(g);
     if (g->health == CDP__SETTLING) return CDP__BLOCKED;
     if (g->health == CDP__FAILED)
         return cdp__group_telling(g, cdp__now(g->os)) ? CDP__BLOCKED : CDP__IDLE;
@@ -12593,7 +12661,7 @@ CDP__PRIVATE cdp__advance cdp__group_poll(cdp_group *g) {
 
 /* When settling ends, or has its last chance to ask, or to note what is known in good time. */
 CDP__PRIVATE uint64_t cdp__group_settle_end(const cdp_group *g) {
-    const cdp__failure_domain *d = &(g->parent ? g->parent : g)->domain;
+    const cdp__failure_domain *d = &(cdp__group_parent(g) ? cdp__group_parent(g) : g)->domain;
     const uint64_t now = cdp__now(g->os), little = 2 * CDP__MS;
     const uint64_t share = cdp__failure_share_ns(&d->record, CDP__FAILURE_SETTLE_MS);
     if (now + share / 8 + little < d->due_ns) return d->due_ns - share / 8 - little;
@@ -12604,7 +12672,8 @@ CDP__PRIVATE uint64_t cdp__group_settle_end(const cdp_group *g) {
 CDP__PRIVATE uint64_t cdp__group_deadline(const cdp_group *g) {
     uint64_t at = cdp__group_settling(g) ? cdp__group_settle_end(g) : g->soonest_ns;
     if (g->w->failure.outbox) at = 0;
-    if (g->health == CDP__SETTLING && g->parent) return CDP__NEVER; /* the other group's */
+    if (g->health == CDP__SETTLING && cdp__group_parent(g))
+        return CDP__NEVER; /* the other group's */
     if (g->health == CDP__FAILED && g->settle_ns != CDP__NEVER && g->answer_ns) return g->answer_ns;
     if (g->health == CDP__SETTLING) return cdp__group_settle_end(g);
     if (g->health != CDP__HEALTHY) return g->settle_ns;
@@ -13432,6 +13501,9 @@ CDP__PRIVATE cdp_group_desc cdp__group_desc_defaults(const cdp_group_desc *desc)
     d.spin_us = cdp__def(d.spin_us, 20);
     d.max_pending = (uint32_t)cdp__min(cdp__def(d.max_pending, 64), 65535);
     d.records = cdp__def(d.records, 32);
+    d.stage_bytes = cdp__max(cdp__def(d.stage_bytes, CDP__STAGE_BYTES), 256) & ~63ull;
+    d.operations = cdp__def(d.operations, 64);
+    d.waits = cdp__def(d.waits, 32);
     d.choices = NULL;
     d.choice_count = 0;
     if (!d.os) d.os = cdp_os_default();
@@ -13487,8 +13559,10 @@ CDP__PRIVATE void cdp__world_destroy(cdp__world *m) {
     *cdp__error_slot() = kept;
 }
 
-CDP__PRIVATE cdp__world *cdp__world_create(
-    const cdp_os *os, const cdp_transport *t, uint32_t rank, uint32_t size) {
+/* The desc's defaults are filled in. */
+CDP__PRIVATE cdp__world *cdp__world_create(const cdp_group_desc *d, const cdp_transport *t) {
+    const cdp_os *os = d->os;
+    const uint32_t rank = d->rank, size = d->world_size;
     /* callers may be threads even without a progress thread */
     const bool threads = os->threads.start && os->threads.mutex_create;
     cdp__world *m = (cdp__world *)cdp__alloc_zero(os, sizeof *m);
@@ -13501,16 +13575,16 @@ CDP__PRIVATE cdp__world *cdp__world_create(
     m->ports = (cdp__port *)cdp__alloc_zero(os, size * sizeof *m->ports);
     m->failure.rank = rank;
     m->failure.world_size = size;
-    m->failure.edge_room = size + CDP__EDGES;
-    m->failure.waiter_room = size + CDP__EDGES;
-    m->failure.will_room = CDP__WILLS;
+    m->failure.edge_room = m->failure.waiter_room = size + d->waits;
+    m->failure.will_room = size < 2 ? 2 : (uint32_t)cdp__min(size, CDP__WILLS);
     m->failure.edges =
         (cdp__failure_edge *)cdp__alloc_zero(os, m->failure.edge_room * sizeof *m->failure.edges);
     m->failure.waiters = (cdp__failure_waiter *)cdp__alloc_zero(
         os, m->failure.waiter_room * sizeof *m->failure.waiters);
     m->failure.wills =
-        (cdp__failure_will *)cdp__alloc_zero(os, CDP__WILLS * sizeof *m->failure.wills);
-    m->stage = (uint8_t *)cdp__alloc(os, CDP__STAGE_BYTES);
+        (cdp__failure_will *)cdp__alloc_zero(os, m->failure.will_room * sizeof *m->failure.wills);
+    m->stage_bytes = d->stage_bytes;
+    m->stage = (uint8_t *)cdp__alloc(os, m->stage_bytes);
     m->cond = threads ? os->threads.cond_create(os) : NULL;
     m->park = threads ? os->threads.cond_create(os) : NULL;
     if (!m->ports || !m->stage || !m->failure.edges || !m->failure.waiters || !m->failure.wills
@@ -13679,14 +13753,14 @@ CDP_API void cdp_group_destroy(cdp_group *g) {
     cdp__enter(g);
     cdp__group_dismiss(g);
     /* what others asked is read, since unread data would reset the connection */
-    if (!g->parent && g->channel == CDP__WORLD_CHANNEL) cdp__world_listen(m);
+    if (!cdp__group_parent(g) && g->channel == CDP__WORLD_CHANNEL) cdp__world_listen(m);
     /* a failure is passed on before leaving, also one whose cause is still being settled */
-    if ((g->health != CDP__HEALTHY || (!g->parent && cdp__group_settling(g)))
+    if ((g->health != CDP__HEALTHY || (!cdp__group_parent(g) && cdp__group_settling(g)))
         && g->settle_ns != CDP__NEVER)
         cdp__progress_until(g, CDP__ALL_WORK,
             m->os->now_ns(m->os->user) + (CDP__SETTLE_MS + CDP__TELL_MS) * CDP__MS);
     for (x = m->groups; x; x = x->next)
-        if (x->parent == g) x->parent = NULL; /* it lives on, and fails alone */
+        if (cdp__group_parent(x) == g) x->parent = NULL; /* it lives on, and fails alone */
     cdp__group_unlink(g);
     last = !m->groups;
     cdp_lock_release(&m->lock);
@@ -13756,7 +13830,8 @@ CDP__PRIVATE cdp_group *cdp__group_make(
     g->domain.channel = channel;
     g->domain.due_ns = g->wait_ns = CDP__NEVER;
     g->soonest_ns = g->take_back_ns = CDP__NEVER;
-    g->queue_room = channel == CDP__WORLD_CHANNEL ? 64 : 8;
+    g->queue_room = desc->operations;
+    if (channel != CDP__WORLD_CHANNEL) g->queue_room = (uint32_t)cdp__min(desc->operations, 8);
     good = cdp__group_memory(g) && cdp__streams_reserve(m, desc->world_size)
         && (!m->transport.topology.host || cdp__group_look_round(g));
     if (!good || !cdp__group_enter_streams(g)) {
@@ -13900,11 +13975,11 @@ CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out)
     if (desc->transport) t = *desc->transport;
     st = cdp__group_desc_check(desc);
     if (st == CDP_OK) st = cdp__group_transport(desc, &t);
-    if (st == CDP_OK) m = cdp__world_create(d.os, &t, d.rank, d.world_size);
+    if (st == CDP_OK) m = cdp__world_create(&d, &t);
     if (!m) {
         if (t.destroy) t.destroy(t.self);
         return st == CDP_OK
-            ? cdp__fail_nomem("a group", d.world_size * sizeof(cdp__port) + CDP__STAGE_BYTES)
+            ? cdp__fail_nomem("a group", d.world_size * sizeof(cdp__port) + d.stage_bytes)
             : st;
     }
     m->given = *desc;
@@ -16746,6 +16821,9 @@ CDP_API uint64_t cdp_describe(cdp_group *g, char *out, uint64_t size) {
     CDP__SAY(reproducible, "");
     CDP__SAY(records, "");
     CDP__SAY(max_pending, "");
+    CDP__SAY(stage_bytes, "");
+    CDP__SAY(operations, "");
+    CDP__SAY(waits, "");
 #undef CDP__SAY
     cdp__text_add(&t, "  dump_path = %s\n", d->dump_path ? d->dump_path : "none (default)");
     cdp__describe_choices(g, &t);

@@ -2077,7 +2077,8 @@ CDP__PRIVATE cdp_status cdp__kv_list(const cdp__kv *kv, const char *prefix, cdp_
         const cdp__kv_entry *e;
         for (e = kv->buckets[i]; e; e = e->next) {
             cdp_bytes key;
-            if (!e->present || e->key_bytes < skip || memcmp(cdp__kv_key(e), prefix, skip) != 0)
+            if (!e->present || e->key_bytes < skip
+                || memcmp(cdp__kv_key(e), prefix, (size_t)skip) != 0)
                 continue;
             key.data = cdp__kv_key(e) + skip;
             key.bytes = e->key_bytes - skip;

@@ -10,7 +10,7 @@ enum {
     MODEL_IN = 3,
     MODEL_HIDDEN = 8,
     MODEL_BATCH = 8,
-    MODEL_STEPS = 400,
+    MODEL_STEPS = 250,
     /* where each parameter begins in model.v */
     MODEL_W1 = 0,
     MODEL_B1 = MODEL_W1 + MODEL_HIDDEN * MODEL_IN,

@@ -23,6 +23,9 @@ static cdp_group_desc train_group_desc(uint32_t rank, cdp_transport *transport, 
     d.no_spin = true;
     d.records = 1;
     d.max_pending = 1;
+    d.stage_bytes = 256;
+    d.operations = 4;
+    d.waits = 2;
     return d;
 }
 
@@ -76,6 +79,7 @@ static cdp_status train(
     return st;
 }
 
+#ifndef TRAIN_RANKS_ONLY
 /* The same training in one program without ranks. */
 static float train_alone(model *m) {
     float loss = 0;
@@ -91,5 +95,6 @@ static float train_alone(model *m) {
     }
     return loss;
 }
+#endif
 
 #endif

@@ -219,7 +219,7 @@ static void check_training(void) {
     model alone;
     const float loss = train_alone(&alone);
     uint32_t i;
-    test_check(loss < 0.02f, __FILE__, __LINE__, "the loss is %f", (double)loss);
+    test_check(loss < 0.05f, __FILE__, __LINE__, "the loss is %f", (double)loss);
     for (i = 0; i < 2; ++i) {
         const side *s = &world.sides[i];
         test_check(s->status == CDP_OK, __FILE__, __LINE__, "rank %u: %s", i, s->kept.text);
@@ -233,8 +233,7 @@ TEST(two_ranks_without_a_system_train_as_one_program_does) {
     world_run();
     check_training();
     T_EQ(0, (int)(world.sides[0].l.counts.again + world.sides[1].l.counts.again));
-    printf("# %u allocations, %u bytes at most, %u frames\n", world.sides[0].a.count,
-        (unsigned)world.sides[0].a.most, world.sides[0].l.counts.frames);
+    T(world.sides[0].a.most < 24000 && world.sides[0].a.most > 1000); /* as the desc sizes it */
     world_close();
 }
 
@@ -247,6 +246,74 @@ TEST(a_line_that_loses_and_changes_bytes_delivers_all) {
         T(world.sides[0].l.counts.again + world.sides[1].l.counts.again > 10);
         world_close();
     }
+}
+
+/* Long vectors, whose elements are torn by the frames of the line, pass through a stage of 256
+   bytes, and more operations are called at once than there was memory for. */
+#define LONG 3001u
+#define AT_ONCE 5u
+static void run_long(side *s) {
+    static int64_t wide[2][LONG];
+    static int16_t narrow[2][AT_ONCE][LONG];
+    int64_t *w = wide[s->rank];
+    cdp_transport t;
+    cdp_group *g = NULL;
+    cdp_group_desc d;
+    cdp_work works[AT_ONCE];
+    uint32_t i, k;
+    (void)line_of(s, &t);
+    d = train_group_desc(s->rank, &t, &s->os);
+    d.operations = 1;
+    if (!T_EQ(CDP_OK, cdp_group_create(&d, &g))) return;
+    for (i = 0; i < LONG; ++i) {
+        w[i] = (int64_t)i << 33 | s->rank;
+        for (k = 0; k < AT_ONCE; ++k)
+            narrow[s->rank][k][i] = (int16_t)(i * 3 + k + s->rank);
+    }
+    for (k = 0; k < AT_ONCE; ++k) {
+        int16_t *n = narrow[s->rank][k];
+        T_EQ(CDP_OK, cdp_allreduce_async(g, n, n, LONG, CDP_DTYPE_I16, CDP_REDUCE_SUM, &works[k]));
+    }
+    T_EQ(CDP_OK, cdp_allreduce(g, w, w, LONG, CDP_DTYPE_I64, CDP_REDUCE_SUM));
+    for (k = 0; k < AT_ONCE; ++k)
+        T_EQ(CDP_OK, cdp_work_wait(works[k]));
+    for (i = 0; i < LONG; ++i) {
+        T(w[i] == ((int64_t)i << 34 | 1));
+        for (k = 0; k < AT_ONCE; ++k)
+            T_EQ((int16_t)(2 * (i * 3 + k) + 1), narrow[s->rank][k][i]);
+    }
+    cdp_group_destroy(g);
+}
+
+TEST(small_sizes_move_long_vectors) {
+    world_open(5000, 1, run_long);
+    world_run();
+    world_close();
+}
+
+/* The peer stays away: with room for two waits the deadline still names it. */
+static void run_late(side *s) {
+    cdp_transport t;
+    cdp_group *g = NULL;
+    cdp_group_desc d;
+    float x = 1;
+    (void)line_of(s, &t);
+    d = train_group_desc(s->rank, &t, &s->os);
+    d.timeout_ms = 4000;
+    if (!T_EQ(CDP_OK, cdp_group_create(&d, &g))) return;
+    s->status = cdp_allreduce(g, &x, &x, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM);
+    if (s->rank == 0) s->status = cdp_allreduce(g, &x, &x, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM);
+    if (s->rank == 1) port_pause(s, false, world.now + 20000 * LINE_MS);
+    cdp_group_destroy(g);
+}
+
+TEST(a_rank_that_does_not_take_part_is_named_at_the_deadline) {
+    world_open(0, 1, run_late);
+    world_run();
+    T_EQ(CDP_OK, world.sides[1].status);
+    T_EQ(CDP_ERR_TIMEOUT, world.sides[0].status);
+    T_EQ(1, world.sides[0].kept.peer);
+    world_close();
 }
 
 /* Each allocation fails once: creation says so, nothing is kept, and the other rank's wait ends. */
@@ -322,7 +389,7 @@ TEST(an_os_is_required_and_whole) {
     T(cdp_os_default()->alloc(NULL, 1) == NULL);
 }
 
-TEST(threads_of_one_program_need_a_hub_of_their_own_os) {
+TEST(a_hub_without_an_os_is_out_of_memory) {
     cdp_hub_desc d;
     cdp_hub *h = NULL;
     memset(&d, 0, sizeof d);
@@ -337,12 +404,14 @@ int main(int argc, char **argv) {
             two_ranks_without_a_system_train_as_one_program_does, 20},
         {"a_line_that_loses_and_changes_bytes_delivers_all",
             a_line_that_loses_and_changes_bytes_delivers_all, 60},
+        {"small_sizes_move_long_vectors", small_sizes_move_long_vectors, 60},
+        {"a_rank_that_does_not_take_part_is_named_at_the_deadline",
+            a_rank_that_does_not_take_part_is_named_at_the_deadline, 20},
         {"without_memory_nothing_is_made_and_nothing_is_kept",
             without_memory_nothing_is_made_and_nothing_is_kept, 60},
         {"a_rank_that_starts_anew_is_noticed", a_rank_that_starts_anew_is_noticed, 20},
         {"an_os_is_required_and_whole", an_os_is_required_and_whole, 10},
-        {"threads_of_one_program_need_a_hub_of_their_own_os",
-            threads_of_one_program_need_a_hub_of_their_own_os, 10},
+        {"a_hub_without_an_os_is_out_of_memory", a_hub_without_an_os_is_out_of_memory, 10},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }
