@@ -2316,6 +2316,16 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #define CDP__THREAD_LOCAL __thread
 #endif
 
+/* Where nobody else can read this memory, a number of 64 bits need not be written at once: small
+   processors cannot do that. */
+#if defined(CDP_NO_THREADS) && defined(CDP_NO_SHARED_MEMORY)
+#define cdp__load_u64(from, order) (*(from))
+#define cdp__store_u64(to, value, order) ((void)(*(to) = (value)))
+#else
+#define cdp__load_u64(from, order) __atomic_load_n(from, order)
+#define cdp__store_u64(to, value, order) __atomic_store_n(to, value, order)
+#endif
+
 #define CDP__MS 1000000ull /* nanoseconds */
 #define CDP__NEVER UINT64_MAX
 #define CDP__MANY 64u   /* how many descriptors are served before the next look */
@@ -8756,7 +8766,7 @@ CDP__PRIVATE int64_t cdp__line_put(cdp__line *l, const cdp_iov *v, uint32_t n, u
     uint64_t moved;
     CDP_ASSERT(l->out_at - l->out_tail <= l->size);
     if (bytes > l->size - (l->out_at - l->out_tail)) {
-        const uint64_t tail = __atomic_load_n(&ring->tail, __ATOMIC_ACQUIRE);
+        const uint64_t tail = cdp__load_u64(&ring->tail, __ATOMIC_ACQUIRE);
         if (l->out_at - tail > l->size) return -1;
         l->out_tail = tail;
     }
@@ -8765,21 +8775,21 @@ CDP__PRIVATE int64_t cdp__line_put(cdp__line *l, const cdp_iov *v, uint32_t n, u
     l->full = moved < bytes;
     if (!moved) return 0;
     l->out_at += moved;
-    __atomic_store_n(&ring->head, l->out_at, __ATOMIC_RELEASE);
+    cdp__store_u64(&ring->head, l->out_at, __ATOMIC_RELEASE);
     cdp__line_ring(l, CDP__BELL_DATA);
     return (int64_t)moved;
 }
 
 CDP__PRIVATE int64_t cdp__line_get(cdp__line *l, const cdp_iov *v, uint32_t n) {
     cdp__ring *ring = &l->in->ring;
-    const uint64_t head = __atomic_load_n(&ring->head, __ATOMIC_ACQUIRE);
+    const uint64_t head = cdp__load_u64(&ring->head, __ATOMIC_ACQUIRE);
     uint64_t moved;
     if (head - l->in_at > l->size) return -1;
     if (head == l->in_at) return 0;
     moved = cdp__ring_move(ring, l->size, l->in_at, head - l->in_at, v, n, false);
     if (!moved) return 0;
     l->in_at += moved;
-    __atomic_store_n(&ring->tail, l->in_at, __ATOMIC_RELEASE);
+    cdp__store_u64(&ring->tail, l->in_at, __ATOMIC_RELEASE);
     cdp__line_ring(l, CDP__BELL_ROOM);
     return (int64_t)moved;
 }
@@ -8813,9 +8823,9 @@ CDP__PRIVATE uint32_t cdp__line_wants(const cdp__line *l) {
 /* Is there anything that was not read, or new room for what did not fit? Asked when the doorbell
    was rung: it may have been for something that has been read since. */
 CDP__PRIVATE bool cdp__line_busy(const cdp__line *l) {
-    return __atomic_load_n(&l->in->ring.head, __ATOMIC_ACQUIRE) != l->in_at
+    return cdp__load_u64(&l->in->ring.head, __ATOMIC_ACQUIRE) != l->in_at
         || cdp__eager_any(&l->in->eager.slots)
-        || (l->full && __atomic_load_n(&l->out->ring.tail, __ATOMIC_ACQUIRE) != l->out_tail);
+        || (l->full && cdp__load_u64(&l->out->ring.tail, __ATOMIC_ACQUIRE) != l->out_tail);
 }
 
 /* The index comes from a token of this side. */
@@ -8835,9 +8845,9 @@ CDP__PRIVATE bool cdp__line_expose(cdp__line *l, const void *data, uint64_t byte
         ++i;
     if (i == CDP__EXPOSURES) return false;
     e = &l->out->exposed[i];
-    __atomic_store_n(&e->at, (uint64_t)(uintptr_t)data, __ATOMIC_RELAXED);
-    __atomic_store_n(&e->bytes, bytes, __ATOMIC_RELAXED);
-    __atomic_store_n(&e->off, off, __ATOMIC_RELAXED);
+    cdp__store_u64(&e->at, (uint64_t)(uintptr_t)data, __ATOMIC_RELAXED);
+    cdp__store_u64(&e->bytes, bytes, __ATOMIC_RELAXED);
+    cdp__store_u64(&e->off, off, __ATOMIC_RELAXED);
     __atomic_store_n(&e->segment, segment, __ATOMIC_RELAXED);
     l->state[i] |= CDP__EXPOSED;
     __atomic_store_n(&e->state, l->state[i], __ATOMIC_RELEASE);
@@ -8886,9 +8896,9 @@ CDP__PRIVATE bool cdp__line_read_begin(cdp__line *l, uint64_t token, cdp__exposu
         && !__atomic_compare_exchange_n(
             &e->state, &again, hold, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
         return false;
-    out->at = __atomic_load_n(&e->at, __ATOMIC_RELAXED);
-    out->bytes = __atomic_load_n(&e->bytes, __ATOMIC_RELAXED);
-    out->off = __atomic_load_n(&e->off, __ATOMIC_RELAXED);
+    out->at = cdp__load_u64(&e->at, __ATOMIC_RELAXED);
+    out->bytes = cdp__load_u64(&e->bytes, __ATOMIC_RELAXED);
+    out->off = cdp__load_u64(&e->off, __ATOMIC_RELAXED);
     out->segment = __atomic_load_n(&e->segment, __ATOMIC_RELAXED);
     return true;
 }
@@ -13287,9 +13297,13 @@ CDP__PRIVATE void cdp__progress_yield_lock(cdp__world *m) {
 /* How every call from outside takes the lock. */
 CDP__PRIVATE CDP__ONE_COPY void cdp__enter(cdp_group *g) {
     cdp__world *m = g->w;
+#ifndef CDP_NO_THREADS /* no thread would yield to this one */
     __atomic_add_fetch(&m->lock_waiters, 1, __ATOMIC_RELAXED);
+#endif
     cdp__lock_take(&m->lock);
+#ifndef CDP_NO_THREADS
     __atomic_sub_fetch(&m->lock_waiters, 1, __ATOMIC_RELAXED);
+#endif
 }
 
 CDP__PRIVATE void cdp__leave(cdp_group *g) {

@@ -170,28 +170,29 @@ static void world_run(void) {
     }
 }
 
+static void side_open(side *s, uint32_t rank, void (*run)(side *s)) {
+    s->rank = rank;
+    s->run = run;
+    s->kept.rank = s->kept.peer = s->kept.origin = -1;
+    s->kept.file = "";
+    s->os.user = s;
+    s->os.alloc = arena_alloc;
+    s->os.release = arena_release;
+    s->os.now_ns = now_ns;
+    s->os.random = random_bytes;
+    s->stack = (uint8_t *)malloc(STACK);
+    getcontext(&s->at);
+    s->at.uc_stack.ss_sp = s->stack;
+    s->at.uc_stack.ss_size = STACK;
+    makecontext(&s->at, side_main, 0);
+}
+
 static void world_open(uint32_t loss_of, uint64_t seed, void (*run)(side *s)) {
-    uint32_t i;
     memset(&world, 0, sizeof world);
     world.loss_of = loss_of;
     world.dice = seed * 0x9e3779b97f4a7c15ull + 1;
-    for (i = 0; i < 2; ++i) {
-        side *s = &world.sides[i];
-        s->rank = i;
-        s->run = run;
-        s->kept.rank = s->kept.peer = s->kept.origin = -1;
-        s->kept.file = "";
-        s->os.user = s;
-        s->os.alloc = arena_alloc;
-        s->os.release = arena_release;
-        s->os.now_ns = now_ns;
-        s->os.random = random_bytes;
-        s->stack = (uint8_t *)malloc(STACK);
-        getcontext(&s->at);
-        s->at.uc_stack.ss_sp = s->stack;
-        s->at.uc_stack.ss_size = STACK;
-        makecontext(&s->at, side_main, 0);
-    }
+    side_open(&world.sides[0], 0, run);
+    side_open(&world.sides[1], 1, run);
 }
 
 static void world_close(void) {
@@ -398,6 +399,42 @@ TEST(a_hub_without_an_os_is_out_of_memory) {
     T(h == NULL);
 }
 
+/* Ranks of one thread that polls them in turn. */
+TEST(a_hub_works_in_one_thread) {
+    cdp_hub_desc hd;
+    cdp_hub *h = NULL;
+    cdp_group *g[2] = {NULL, NULL};
+    cdp_work works[2];
+    static int32_t x[2][LONG];
+    uint32_t i, k;
+    world_open(0, 1, run_training);
+    memset(&hd, 0, sizeof hd);
+    hd.world_size = 2;
+    hd.ring_bytes = 512;
+    hd.os = &world.sides[0].os;
+    T_EQ(CDP_OK, cdp_hub_create(&hd, &h));
+    for (i = 0; i < 2; ++i) {
+        cdp_group_desc d = train_group_desc(i, NULL, hd.os);
+        d.hub = h;
+        if (!T_EQ(CDP_OK, cdp_group_create(&d, &g[i]))) return;
+        for (k = 0; k < LONG; ++k)
+            x[i][k] = (int32_t)(k * 2 + i);
+        T_EQ(CDP_OK,
+            cdp_allreduce_async(g[i], x[i], x[i], LONG, CDP_DTYPE_I32, CDP_REDUCE_SUM, &works[i]));
+    }
+    for (i = 0; i < 100000
+         && (cdp_work_test(works[0]) == CDP_PENDING || cdp_work_test(works[1]) == CDP_PENDING);
+         ++i)
+        (void)cdp_poll(g[i % 2], 0);
+    for (i = 0; i < 2; ++i)
+        for (k = 0; k < LONG; ++k)
+            T_EQ((int)(k * 4 + 1), x[i][k]);
+    cdp_group_destroy(g[0]);
+    cdp_group_destroy(g[1]);
+    cdp_hub_destroy(h);
+    world_close();
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"two_ranks_without_a_system_train_as_one_program_does",
@@ -411,6 +448,7 @@ int main(int argc, char **argv) {
             without_memory_nothing_is_made_and_nothing_is_kept, 60},
         {"a_rank_that_starts_anew_is_noticed", a_rank_that_starts_anew_is_noticed, 20},
         {"an_os_is_required_and_whole", an_os_is_required_and_whole, 10},
+        {"a_hub_works_in_one_thread", a_hub_works_in_one_thread, 20},
         {"a_hub_without_an_os_is_out_of_memory", a_hub_without_an_os_is_out_of_memory, 10},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
