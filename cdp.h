@@ -163,6 +163,9 @@
                                         default os, and CDP_NO_STDIO, CDP_NO_FILES, CDP_NO_THREADS,
                                         CDP_NO_SHARED_MEMORY hold; see WITHOUT A SYSTEM
         CDP_ERROR_TEXT *       512      bytes of cdp_error.text, at least 64; longer texts are cut
+        CDP_ONLY_F32 *         off      no arithmetic of other floats: reductions and parameters of
+                                        f64, f16 and bf16 are UNSUPPORTED, factors and divisors
+                                        (cdp_real) are float; no hooks, no cdp_ddp_clip
         CDP_NO_STDIO           off      no stdio: cdp_print_error and the logger write nothing
         CDP_NO_FILES           off      the default os has no files: no cdp_error_record, no file
                                         store; cdp_group_dump needs an os of the program's own
@@ -325,6 +328,14 @@
 #define CDP_NO_CHANNELS
 #endif
 
+/* They compute with f64. */
+#ifdef CDP_ONLY_F32
+#undef CDP_NO_HOOKS
+#undef CDP_NO_CLIP
+#define CDP_NO_HOOKS
+#define CDP_NO_CLIP
+#endif
+
 /* The parts of training need it. */
 #ifdef CDP_NO_DDP
 #undef CDP_NO_HOOKS
@@ -441,6 +452,13 @@ typedef enum cdp_dtype {
     CDP_DTYPE_F8E5M2,
     CDP_DTYPE_COUNT
 } cdp_dtype;
+
+/* Factors, divisors and shares. */
+#ifdef CDP_ONLY_F32
+typedef float cdp_real;
+#else
+typedef double cdp_real;
+#endif
 
 /* Reductions. AVG is the sum divided by the number of ranks, once, after summing (integers: C
    division, towards zero). Integer sums and products wrap around modulo 2^bits. Floats: a NaN
@@ -1289,7 +1307,7 @@ typedef struct cdp_request {
     uint32_t timeout_ms; /* (default: the group's) */
     /* world_size numbers, NULL: all parts have `count` elements */
     const uint64_t *in_counts, *out_counts;
-    double factor; /* PREMUL_SUM: what this rank's input is multiplied by (default: 1) */
+    cdp_real factor; /* PREMUL_SUM: what this rank's input is multiplied by (default: 1) */
 } cdp_request;
 
 /* An operation in flight: a plain value, free to copy and to drop; it stays meaningful until its
@@ -1798,11 +1816,11 @@ typedef struct cdp_ddp_desc {
     cdp_status (*buffer_hook)(cdp_ddp *ddp, void *user);
     void *user; /* for buffer_hook and join_hook */
     /* The sum over ranks is divided by this (default: the number of ranks; 1 keeps the sum). */
-    double divisor;
+    cdp_real divisor;
     /* The part of the divisor by which gradients are multiplied as 1 / predivide before they are
        summed, against overflow (default: 1; for f16 all of the divisor, because sums of f16 exceed
        65504 early). PyTorch divides all dtypes first: the number of ranks gives its bits. */
-    double predivide;
+    cdp_real predivide;
     /* Parameters may have no gradient in a pass, different ones on different ranks. */
     bool find_unused;
     /* The same parameters get gradients, equally often, in every synchronized pass. */
@@ -1828,7 +1846,7 @@ typedef struct cdp_ddp_stats {
     uint64_t backward_ns;    /* last step: from backward_begin to the call of backward_end */
     uint64_t comm_ns;        /* last step: operations of buckets were running */
     uint64_t exposed_ns;     /* last step: the part of comm_ns for which backward_end waited */
-    double hidden;           /* last step: 1 - exposed_ns / comm_ns, 0 to 1 */
+    cdp_real hidden;         /* last step: 1 - exposed_ns / comm_ns, 0 to 1 */
     uint64_t total_backward_ns, total_comm_ns, total_exposed_ns; /* over all steps */
     uint32_t active_ranks;     /* last step: ranks that had data */
     uint32_t unused_count;     /* last step: parameters that no rank used */
@@ -2032,7 +2050,7 @@ typedef struct cdp_bucket {
     const uint32_t
         *params; /* `param_count` indices, see cdp_ddp_param(); sparse ones have 0 values */
     uint32_t param_count;
-    double divisor; /* the hook divides the sum by this */
+    cdp_real divisor; /* the hook divides the sum by this */
     cdp_ddp *ddp;
     cdp_group *group; /* where this stage's operation runs; a stage may set another group */
 } cdp_bucket;
@@ -5332,9 +5350,18 @@ CDP__PRIVATE bool cdp__dtype_is_half(cdp_dtype t) {
 CDP__PRIVATE bool cdp__dtype_is_float(cdp_dtype t) {
     return t <= CDP_DTYPE_F64 || cdp__dtype_is_half(t);
 }
+/* Is there no arithmetic for it in this build? */
+CDP__PRIVATE bool cdp__dtype_left_out(cdp_dtype t) {
+#ifdef CDP_ONLY_F32
+    return t == CDP_DTYPE_F64 || cdp__dtype_is_half(t);
+#else
+    (void)t;
+    return false;
+#endif
+}
 
 CDP__PRIVATE bool cdp__reduce_exists(cdp_dtype t, cdp_reduce_op op) {
-    if (t > CDP_DTYPE_BOOL) return false;
+    if (t > CDP_DTYPE_BOOL || cdp__dtype_left_out(t)) return false;
     if (op == CDP_REDUCE_BAND || op == CDP_REDUCE_BOR || op == CDP_REDUCE_BXOR)
         return !cdp__dtype_is_float(t);
     if (op == CDP_REDUCE_PREMUL_SUM) return cdp__dtype_is_float(t);
@@ -5416,7 +5443,14 @@ typedef void (*cdp__kernel)(void *acc, const void *x, uint64_t strips);
     CDP__KERNEL_BY(cdp__divide_u##bits, uint##bits##_t, u##BY_T, /)
 
 CDP__KERNELS_FLOAT(f32, float, CDP__ADD_F32, CDP__MUL_F32)
+#ifdef CDP_ONLY_F32
+#define CDP__F64 f32 /* never asked for */
+#define CDP__PAD CDP__STRIP
+#else
 CDP__KERNELS_FLOAT(f64, double, CDP__ADD_F64, CDP__MUL_F64)
+#define CDP__F64 f64
+#define CDP__PAD (CDP__BLOCK / 4)
+#endif
 CDP__KERNELS_INT(8, int32_t)
 CDP__KERNELS_INT(16, int32_t)
 CDP__KERNELS_INT(32, int32_t)
@@ -5428,6 +5462,7 @@ CDP__KERNEL(cdp__xor_8, uint8_t, CDP__XOR)
 /* The kernel for a reduction; `swap`: x is the left operand. Bits are combined as bytes; halves
    as f32. */
 CDP__PRIVATE cdp__kernel cdp__kernel_of(cdp_dtype t, cdp_reduce_op op, bool swap) {
+#define CDP__ROW_OF(s) CDP__ROW_FLOAT(s)
 #define CDP__ROW_FLOAT(s)                                                           \
     {                                                                               \
         cdp__add_##s, cdp__mul_##s, cdp__low_##s, cdp__high_##s, cdp__low_swap_##s, \
@@ -5439,11 +5474,12 @@ CDP__PRIVATE cdp__kernel cdp__kernel_of(cdp_dtype t, cdp_reduce_op op, bool swap
             cdp__low_##s##bits, cdp__high_##s##bits, cdp__divide_##s##bits, NULL   \
     }
     static const cdp__kernel table[CDP_DTYPE_COUNT - 1][8] = {CDP__ROW_FLOAT(f32),
-        CDP__ROW_FLOAT(f64), CDP__ROW_INT(i, 32), CDP__ROW_INT(i, 64), CDP__ROW_INT(u, 8),
+        CDP__ROW_OF(CDP__F64), CDP__ROW_INT(i, 32), CDP__ROW_INT(i, 64), CDP__ROW_INT(u, 8),
         CDP__ROW_FLOAT(f32), CDP__ROW_FLOAT(f32), CDP__ROW_INT(i, 8), CDP__ROW_INT(i, 16),
         CDP__ROW_INT(u, 16), CDP__ROW_INT(u, 32), CDP__ROW_INT(u, 64),
         {cdp__or_8, cdp__and_8, cdp__and_8, cdp__or_8, cdp__and_8, cdp__or_8, NULL, NULL}};
 #undef CDP__ROW_FLOAT
+#undef CDP__ROW_OF
 #undef CDP__ROW_INT
     switch (op) {
     case CDP_REDUCE_PRODUCT: return table[t - 1][1];
@@ -5519,8 +5555,9 @@ CDP__PRIVATE void cdp__narrow_block(
    block by block through f32; of the others only what is no whole strip is padded. */
 CDP__PRIVATE void cdp__kernel_run(
     cdp_dtype t, cdp__kernel k, void *acc, const void *x, uint64_t n, bool scalar) {
-    const uint64_t size = cdp_dtype_size(t), unit = cdp__dtype_is_half(t) ? CDP__BLOCK : CDP__STRIP;
-    uint64_t pad[2][CDP__BLOCK / 4];
+    const bool half = cdp__dtype_is_half(t) && !cdp__dtype_left_out(t);
+    const uint64_t size = cdp_dtype_size(t), unit = half ? CDP__BLOCK : CDP__STRIP;
+    uint64_t pad[2][CDP__PAD];
     float wide[2][CDP__BLOCK];
     uint64_t at, part;
     for (at = 0; at < n; at += part) {
@@ -5540,7 +5577,7 @@ CDP__PRIVATE void cdp__kernel_run(
                 b = (const uint8_t *)pad[1];
             }
         }
-        if (unit == CDP__BLOCK) {
+        if (half) {
             cdp__widen_block(t, (const uint16_t *)(const void *)a, wide[0]);
             if (!scalar) cdp__widen_block(t, (const uint16_t *)(const void *)b, wide[1]);
             k(wide[0], scalar ? (const void *)b : (const void *)wide[1], CDP__BLOCK / CDP__STRIP);
@@ -5563,14 +5600,14 @@ CDP__PRIVATE void cdp__reduce(
 
 CDP__PRIVATE void cdp__divide(cdp_dtype t, void *data, uint64_t n, uint32_t by) {
     const float f = (float)by;
-    const double d = (double)by;
+    const cdp_real d = (cdp_real)by;
     const uint64_t u = by;
     const void *x = cdp_dtype_size(t) == 8 ? (const void *)&u : (const void *)&by;
     if (cdp__dtype_is_float(t)) x = t == CDP_DTYPE_F64 ? (const void *)&d : (const void *)&f;
     cdp__kernel_run(t, cdp__kernel_of(t, CDP_REDUCE_AVG, false), data, x, n, true);
 }
 
-CDP__PRIVATE void cdp__scale(cdp_dtype t, void *data, uint64_t n, double by) {
+CDP__PRIVATE void cdp__scale(cdp_dtype t, void *data, uint64_t n, cdp_real by) {
     const float f = (float)by;
     cdp__kernel_run(t, cdp__kernel_of(t, CDP_REDUCE_PREMUL_SUM, false), data,
         t == CDP_DTYPE_F64 ? (const void *)&by : (const void *)&f, n, true);
@@ -10201,7 +10238,7 @@ typedef struct cdp__task {
     cdp__shape shape;
     const void *in;
     void *out;
-    double factor; /* of CDP_REDUCE_PREMUL_SUM */
+    cdp_real factor; /* of CDP_REDUCE_PREMUL_SUM */
 } cdp__task;
 
 typedef enum cdp__fault_kind {
@@ -16948,8 +16985,8 @@ CDP__PRIVATE double cdp__sqrt(double x) {
 }
 
 /* Whole numbers divide; others are multiplied by their reciprocal. */
-CDP__PRIVATE void cdp__divide_by(cdp_dtype t, void *data, uint64_t n, double by) {
-    if (by >= 1 && by < 4e9 && by == (double)(uint32_t)by)
+CDP__PRIVATE void cdp__divide_by(cdp_dtype t, void *data, uint64_t n, cdp_real by) {
+    if (by >= 1 && by < (cdp_real)4e9 && by == (cdp_real)(uint32_t)by)
         cdp__divide(t, data, n, (uint32_t)by);
     else
         cdp__scale(t, data, n, 1 / by);
@@ -17228,7 +17265,7 @@ CDP__PRIVATE void cdp__ddp_zero(cdp_ddp *d, void *dst, uint64_t bytes) {
 
 /* Divide `n` numbers in the memory of this ddp, host or device. */
 CDP__PRIVATE cdp_status cdp__ddp_divide_data(
-    cdp_ddp *d, cdp_dtype t, void *data, uint64_t n, double by) {
+    cdp_ddp *d, cdp_dtype t, void *data, uint64_t n, cdp_real by) {
     if (cdp__ddp_on_device(d))
         return n ? d->device->scale(d->device->self, t, data, n, 1 / by) : CDP_OK;
     cdp__divide_by(t, data, n, by);
@@ -17267,9 +17304,9 @@ CDP__PRIVATE uint64_t cdp__sparse_width(const cdp_param *p) {
 }
 
 /* What the sum of a bucket is divided by in the end. */
-CDP__PRIVATE double cdp__ddp_divisor(const cdp_ddp *d) {
-    if (d->desc.join_effective) return (double)cdp__max(d->stats.active_ranks, 1);
-    return d->desc.divisor != 0 ? d->desc.divisor : (double)cdp_size(d->group);
+CDP__PRIVATE cdp_real cdp__ddp_divisor(const cdp_ddp *d) {
+    if (d->desc.join_effective) return (cdp_real)cdp__max(d->stats.active_ranks, 1);
+    return d->desc.divisor != 0 ? d->desc.divisor : (cdp_real)cdp_size(d->group);
 }
 
 /* ---- >>ddp-buckets: gradients and flags in bucket memory ------------------------------------- */
@@ -17537,11 +17574,25 @@ CDP__PRIVATE cdp_status cdp__ddp_explain(cdp_ddp *d, const uint64_t *heads) {
     return st;
 }
 
+/* The bits of the f64 that has this value, equal on ranks of every build. */
+CDP__PRIVATE uint64_t cdp__real_bits(cdp_real x) {
+#ifdef CDP_ONLY_F32
+    uint32_t bits, size;
+    memcpy(&bits, &x, 4);
+    size = bits & 0x7fffffffu;
+    return (uint64_t)(bits ^ size) << 32 | (size ? ((uint64_t)size << 29) + (896ull << 52) : 0);
+#else
+    uint64_t bits;
+    memcpy(&bits, &x, 8);
+    return bits;
+#endif
+}
+
 /* The settings that must agree: one bit for each switch, so that a difference can be named; the
    numbers among them as a hash above those bits. */
 CDP__PRIVATE uint64_t cdp__ddp_settings(const cdp_ddp_desc *s) {
     const uint64_t numbers[2] = {s->first_bucket_bytes, s->bucket_bytes};
-    const double factors[2] = {s->divisor, s->predivide};
+    const uint64_t factors[2] = {cdp__real_bits(s->divisor), cdp__real_bits(s->predivide)};
     const uint64_t hash =
         cdp__hash(cdp__hash(CDP__HASH_START, numbers, sizeof numbers), factors, sizeof factors);
     return (hash & ~255ull) | (s->no_broadcast ? 1u : 0u) | (s->no_buffer_broadcast ? 2u : 0u)
@@ -17869,6 +17920,11 @@ CDP__PRIVATE cdp_status cdp__ddp_check_param(const cdp__param *mine, uint32_t i)
             "cdp_ddp_create: parameter '%s' (index %u) has dtype %s; gradients are f32, f64, f16 "
             "or bf16",
             mine->name, i, cdp_dtype_name(p->dtype));
+    if (cdp__dtype_left_out(p->dtype))
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_ddp_create: parameter '%s' (index %u) has dtype %s, and CDP_ONLY_F32 was defined "
+            "when cdp.h was compiled",
+            mine->name, i, cdp_dtype_name(p->dtype));
     if (!cdp__mul_fits(p->count, cdp_dtype_size(p->dtype), &bytes))
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_ddp_create: parameter '%s' (index %u) is larger than 2^63 bytes", mine->name, i);
@@ -18110,7 +18166,7 @@ CDP__PRIVATE void cdp__ddp_account_comm(cdp_ddp *d) {
         s->exposed_ns = d->end_ns - d->called_ns;
         s->comm_ns = cdp__max(s->comm_ns, s->exposed_ns);
     }
-    s->hidden = s->comm_ns ? 1.0 - (double)s->exposed_ns / (double)s->comm_ns : 0.0;
+    s->hidden = s->comm_ns ? 1 - (cdp_real)s->exposed_ns / (cdp_real)s->comm_ns : 0;
 }
 
 CDP__PRIVATE void cdp__ddp_account(cdp_ddp *d) {
@@ -18280,8 +18336,8 @@ CDP__PRIVATE cdp_status cdp__ddp_set_flags(
 
 /* The part of the divisor by which gradients are divided before they are summed; 0: none. Sums of
    f16 exceed its range (65504) early, so f16 is divided first, as PyTorch divides all dtypes. */
-CDP__PRIVATE double cdp__ddp_predivide(const cdp_ddp *d, cdp_dtype dtype) {
-    const double divisor = d->desc.divisor != 0 ? d->desc.divisor : (double)cdp_size(d->group);
+CDP__PRIVATE cdp_real cdp__ddp_predivide(const cdp_ddp *d, cdp_dtype dtype) {
+    const cdp_real divisor = d->desc.divisor != 0 ? d->desc.divisor : (cdp_real)cdp_size(d->group);
     if (d->desc.predivide != 0 || dtype != CDP_DTYPE_F16) return d->desc.predivide;
     return divisor >= 1 ? divisor : 0;
 }
@@ -18289,7 +18345,7 @@ CDP__PRIVATE double cdp__ddp_predivide(const cdp_ddp *d, cdp_dtype dtype) {
 /* The sum or mean of a bucket as one operation; cdp__ddp_divide does what is left of the
    division. */
 CDP__PRIVATE cdp_request cdp__ddp_request(const cdp_ddp *d, const cdp__bucket *b, uint32_t tail) {
-    const double before = cdp__ddp_predivide(d, b->dtype);
+    const cdp_real before = cdp__ddp_predivide(d, b->dtype);
     cdp_reduce_op op = CDP_REDUCE_SUM;
     cdp_request rq;
     if (before != 0)
@@ -18907,8 +18963,8 @@ CDP__PRIVATE cdp_status cdp__ddp_close(cdp_ddp *d) {
 
 /* What cdp__ddp_request left of the division. */
 CDP__PRIVATE void cdp__ddp_divide(cdp_ddp *d, cdp__bucket *b) {
-    const double before = cdp__ddp_predivide(d, b->dtype);
-    double by = cdp__ddp_divisor(d);
+    const cdp_real before = cdp__ddp_predivide(d, b->dtype);
+    cdp_real by = cdp__ddp_divisor(d);
     if (d->hook.stage || (d->desc.divisor == 0 && before == 0 && !d->desc.join_effective)) return;
     if (before != 0) by /= before;
     if (by != 1) (void)cdp__ddp_fail(d, cdp__ddp_divide_data(d, b->dtype, b->memory, b->count, by));
@@ -20448,7 +20504,7 @@ CDP_API cdp_status cdp_averager_step(cdp_averager *a) {
     memset(&last, 0, sizeof last);
     for (i = 0; group && i < cdp_ddp_param_count(a->ddp) && st == CDP_OK; ++i) {
         const cdp_param *p = cdp_ddp_param(a->ddp, i);
-        st = cdp__ddp_divide_data(a->ddp, p->dtype, p->data, p->count, cdp_size(group));
+        st = cdp__ddp_divide_data(a->ddp, p->dtype, p->data, p->count, (cdp_real)cdp_size(group));
         if (st == CDP_OK)
             st = cdp_allreduce_async(
                 group, NULL, p->data, p->count, p->dtype, CDP_REDUCE_SUM, &last);

@@ -2,7 +2,7 @@
 # The library without a system on two boards: examples/18_firmware is compiled for a Cortex-M3, and linked into 80 KB of code
 # and 20 KB of memory, which the linker and the program itself measure. Two emulated boards train together over a serial
 # line; then each of them does with a PC. All losses must have the same bits as the same training in one program.
-# firmware.sh BUILD. What is not installed is skipped. Ends with "N passed, N failed".
+# firmware.sh BUILD. What is not installed is skipped. BUILD_ONLY=1: without the emulator. Ends with "N passed, N failed".
 set -u
 cd "$(dirname "$0")/.." || exit 1
 export LC_ALL=C
@@ -42,12 +42,12 @@ for h in cdp.h cdp_store.h cdp_tcp.h cdp_dtensor.h cdp_rpc.h; do
 done
 
 # What two ranks that train do not need. CDP_FEW_ALGORITHMS and CDP_ERROR_TEXT: of all files.
-LESS='-DCDP_NO_OS -DCDP_FEW_ALGORITHMS -DCDP_ERROR_TEXT=96 -DNDEBUG'
+LESS='-DCDP_NO_OS -DCDP_FEW_ALGORITHMS -DCDP_ERROR_TEXT=96 -DCDP_ONLY_F32 -DNDEBUG'
 for part in HOOKS AVERAGER ZERO TRACE SPARSE JOIN CLIP VERIFY SAMPLER MESSAGES OBJECTS HUB RECORDER CHAINS GROUPS LOG_STRINGS BACKEND REPRODUCIBLE; do
     LESS="$LESS -DCDP_NO_$part"
 done
 FLAGS="$CPU -std=gnu11 -Os -ffp-contract=off -ffunction-sections -fdata-sections $STRICT $LESS -I."
-ARENA=11776 STACK=5632
+ARENA=11776 STACK=3584
 printf '#define CDP_IMPLEMENTATION\n#include "cdp.h"\n' > "$work/cdp.c"
 # shellcheck disable=SC2086
 "$CC" $FLAGS -c "$work/cdp.c" -o "$work/cdp.o" || bad 'the library for the board does not compile'
@@ -65,8 +65,8 @@ done
 
 # ---- what it consists of ----
 symbols=$(arm-none-eabi-nm -S "$work/board0.elf")
-unwanted=$(awk '{ print $NF }' <<< "$symbols" | grep -E 'printf|scanf|malloc|_sbrk|__atomic|__sync_|strtod|_dtoa|errno|^_exit$' | grep -v '^cdp_' | xargs)
-if [ -z "$unwanted" ]; then good 'no heap, no stdio, no atomics'; else bad "linked, too: $unwanted"; fi
+unwanted=$(awk '{ print $NF }' <<< "$symbols" | grep -E 'printf|scanf|malloc|_sbrk|__atomic|__sync_|strtod|_dtoa|errno|^_exit$|aeabi_d(add|sub|mul|div|cmp)|(add|sub|mul|div)df3' | grep -v '^cdp_' | xargs)
+if [ -z "$unwanted" ]; then good 'no heap, no stdio, no atomics, no arithmetic of double'; else bad "linked, too: $unwanted"; fi
 code=$(size -A "$work/board0.elf" 2> /dev/null | awk '$1 ~ /^[.](text|data|ARM)/ { sum += $2 } END { print sum + 0 }')
 if [ "$code" -gt 10000 ] && [ "$code" -le $MOST_CODE ]; then good "$code bytes of code and constants (limit $MOST_CODE)"; else bad "$code bytes of code and constants (limit $MOST_CODE)"; fi
 part() { # NAME PATTERN-OF-OBJECTS: code and constants that the linker took from there
@@ -75,11 +75,24 @@ part() { # NAME PATTERN-OF-OBJECTS: code and constants that the linker took from
         function hex(s, i, v) { for (i = 3; i <= length(s); ++i) v = v * 16 + index("0123456789abcdef", substr(s, i, 1)) - 1; return v }
         END { printf "  %-42s %6d\n", name, sum }' name="$1" "$work/board0.map"
 }
+# shellcheck disable=SC2086
+for cpu in cortex-m0 cortex-m4; do # the first has no atomic instructions and no division, and nobody brings them
+    if "$CC" ${FLAGS/cortex-m3/$cpu} -DRANK=0 -DARENA_BYTES=$ARENA -c $here/board.c -o "$work/other.o" &&
+        "$CC" ${FLAGS/cortex-m3/$cpu} -c "$work/cdp.c" -o "$work/other_cdp.o" &&
+        "$CC" -mcpu=$cpu -mthumb --specs=nano.specs -nostartfiles -T $here/board.ld -Wl,--gc-sections,--defsym=board_stack_bytes=$STACK \
+            "$work/other.o" "$work/other_cdp.o" -o "$work/other.elf"; then
+        good "it fits on a $cpu, too: $(arm-none-eabi-size "$work/other.elf" | awk 'NR == 2 { print $1 + $2 }') bytes of code and constants, not run"
+    else
+        bad "it does not fit on a $cpu"
+    fi
+done
 echo "bytes of code and constants on a Cortex-M3:"
 part 'cdp.h' '/cdp[.]o$'
 part 'line.h, model.h, train.h, board.c' '/board0[.]o$'
 part 'C library (memcpy, strcmp, ...)' 'libc_nano|libg_nano|libm|libnosys'
-part 'arithmetic of float, double and 64 bits' 'libgcc'
+part 'arithmetic of float and of 64 bits' 'libgcc'
+
+[ -z "${BUILD_ONLY-}" ] || finish
 
 # ---- run ----
 if ! command -v "$QEMU" > /dev/null; then

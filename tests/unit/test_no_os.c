@@ -2,6 +2,8 @@
    clock and an arena of their own, and train over the serial line of examples/18_firmware, whose
    bytes are lost and changed as a seed says. */
 #define CDP_NO_OS
+#define CDP_ONLY_F32
+#define CDP_ERROR_TEXT 200
 #define CDP_IMPLEMENTATION
 #define CDP__TEST_OF_ITS_OWN /* this program compiles the library itself */
 #define CDP_API static __attribute__((unused))
@@ -390,6 +392,48 @@ TEST(an_os_is_required_and_whole) {
     T(cdp_os_default()->alloc(NULL, 1) == NULL);
 }
 
+TEST(other_floats_are_refused_by_name) {
+    cdp_group *g = NULL;
+    cdp_group_desc d;
+    cdp_ddp *ddp = NULL;
+    cdp_ddp_desc dd;
+    cdp_param p;
+    double x[2] = {1, 2};
+    world_open(0, 1, run_training);
+    d = train_group_desc(0, NULL, &world.sides[0].os);
+    d.world_size = 1;
+    if (!T_EQ(CDP_OK, cdp_group_create(&d, &g))) return;
+    T_EQ(CDP_ERR_UNSUPPORTED, cdp_allreduce(g, x, x, 2, CDP_DTYPE_F64, CDP_REDUCE_SUM));
+    T_EQ(CDP_ERR_UNSUPPORTED, cdp_allreduce(g, x, x, 2, CDP_DTYPE_BF16, CDP_REDUCE_MAX));
+    T_EQ(CDP_OK, cdp_broadcast(g, x, 2, CDP_DTYPE_F64, 0));
+    memset(&p, 0, sizeof p);
+    p.data = x;
+    p.count = 2;
+    p.dtype = CDP_DTYPE_F64;
+    memset(&dd, 0, sizeof dd);
+    dd.group = g;
+    dd.params = &p;
+    dd.param_count = 1;
+    T_EQ(CDP_ERR_UNSUPPORTED, cdp_ddp_create(&dd, &ddp));
+    T_TEXT("CDP_ONLY_F32", cdp_last_error()->text);
+    cdp_group_destroy(g);
+    world_close();
+}
+
+/* Ranks of other builds compare divisors with this one: as f64. */
+TEST(factors_have_the_bits_of_f64) {
+    static const float values[] = {0.0f, 1.0f, 2.0f, 3.0f, 0.1f, 1e30f, 1.5e-30f, 65504.0f};
+    uint32_t i;
+    for (i = 0; i < sizeof values / sizeof *values; ++i) {
+        const double wide = (double)values[i];
+        uint64_t bits;
+        memcpy(&bits, &wide, 8);
+        T(cdp__real_bits(values[i]) == bits);
+        bits |= 1ull << 63;
+        T(cdp__real_bits(-values[i]) == bits);
+    }
+}
+
 TEST(a_hub_without_an_os_is_out_of_memory) {
     cdp_hub_desc d;
     cdp_hub *h = NULL;
@@ -449,6 +493,8 @@ int main(int argc, char **argv) {
         {"a_rank_that_starts_anew_is_noticed", a_rank_that_starts_anew_is_noticed, 20},
         {"an_os_is_required_and_whole", an_os_is_required_and_whole, 10},
         {"a_hub_works_in_one_thread", a_hub_works_in_one_thread, 20},
+        {"other_floats_are_refused_by_name", other_floats_are_refused_by_name, 10},
+        {"factors_have_the_bits_of_f64", factors_have_the_bits_of_f64, 10},
         {"a_hub_without_an_os_is_out_of_memory", a_hub_without_an_os_is_out_of_memory, 10},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
