@@ -70,7 +70,7 @@ help:
 	@echo 'make format     lay out all C sources as .clang-format says (clang-format 14)'
 	@echo 'make sections   write tests/sections.txt anew: which section of the headers uses which'
 	@echo 'make sizes      text and data of the headers, with their limits; compile time for each line'
-	@echo 'make platforms  other systems: compiled (zig, from pip: ziglang; mingw-w64), Windows run under wine'
+	@echo 'make platforms  a table of systems: compiled with zig (pip install ziglang), run under qemu-user and wine'
 	@echo 'make firmware   two emulated boards without a system train together: gcc-arm-none-eabi, qemu-system-arm'
 	@echo 'make clean      remove $(BUILD)'
 	@echo
@@ -283,8 +283,7 @@ sections: $(BUILD)/sources
 	@cat tests/sections.txt
 
 platforms:
-	@bash tests/platforms.sh
-	@bash tests/windows.sh $(BUILD)
+	@bash tests/platforms.sh $(BUILD)
 
 # Two Cortex-M boards, each with 80 KB of code and 20 KB of memory, train over a serial line, and then with this machine.
 firmware:
