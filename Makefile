@@ -46,7 +46,7 @@ EXAMPLES := $(EXAMPLE_SRC:examples/%.c=$(BUILD)/%)
 NO_THREADS := $(if $(filter test_group,$(UNIT)),test_group_no_threads)
 PROGRAMS := $(UNIT) $(NO_THREADS) $(PROCS) $(NCCL) $(MEM) $(DTENSOR) $(FUZZ) $(SIM) $(SCRIPTS) $(ROUNDS) $(LINEAR)
 
-.PHONY: help demo examples programs test test-strict sim sim-hour bench bench-peers bench-memory bench-store bench-mac bench-dtensor bench-rpc scale mutants sanitize format format-check sections sizes platforms clean
+.PHONY: help demo examples programs test test-strict sim sim-hour bench bench-peers bench-memory bench-store bench-mac bench-dtensor bench-rpc scale mutants sanitize format format-check sections sizes platforms firmware clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -71,6 +71,7 @@ help:
 	@echo 'make sections   write tests/sections.txt anew: which section of the headers uses which'
 	@echo 'make sizes      text and data of the headers, with their limits; compile time for each line'
 	@echo 'make platforms  a table of systems: compiled with zig (pip install ziglang), run under qemu-user and wine'
+	@echo 'make firmware   two emulated boards without a system train together: gcc-arm-none-eabi, qemu-system-arm'
 	@echo 'make clean      remove $(BUILD)'
 	@echo
 	@echo 'BUILD=DIR puts everything elsewhere, JOBS=N limits how many processes a suite uses.'
@@ -285,6 +286,10 @@ sections: $(BUILD)/sources
 
 platforms:
 	@bash tests/platforms.sh $(BUILD)
+
+# Two Cortex-M boards, each with 80 KB of code and 20 KB of memory, train over a serial line, and then with this machine.
+firmware:
+	@bash tests/firmware.sh $(BUILD)
 
 sizes:
 	@bash tests/sizes.sh $(BUILD)

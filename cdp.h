@@ -106,6 +106,8 @@
         draw one step                          cdp_ddp_trace
         see how much was hidden                cdp_ddp_stats_of, cdp_ddp_bucket
         run without threads                    .no_thread = true and cdp_poll, or CDP_NO_THREADS
+        run without a system                   CDP_NO_OS, a cdp_os and a cdp_transport
+        use little memory                      .stage_bytes, .operations, .waits, .records
         stop everybody                         cdp_group_abort
         know what went wrong                   cdp_last_error, cdp_print_error
         see what a group did or waits for      cdp_group_records, cdp_group_dump, .dump_path
@@ -157,6 +159,13 @@
         CDP_STATIC *           off      all functions are private to the file that implements them
         CDP_ASSERT(x)          assert   checks of the library's own logic; with CDP_NO_LOG_STRINGS,
                                         abort() without a text; with NDEBUG, nothing
+        CDP_NO_OS              off      no system: none of its headers is included, there is no
+                                        default os, and CDP_NO_STDIO, CDP_NO_FILES, CDP_NO_THREADS,
+                                        CDP_NO_SHARED_MEMORY hold; see WITHOUT A SYSTEM
+        CDP_ERROR_TEXT *       512      bytes of cdp_error.text, at least 64; longer texts are cut
+        CDP_ONLY_F32 *         off      no arithmetic of other floats: reductions and parameters of
+                                        f64, f16 and bf16 are UNSUPPORTED, factors and divisors
+                                        (cdp_real) are float; no hooks, no cdp_ddp_clip
         CDP_NO_STDIO           off      no stdio: cdp_print_error and the logger write nothing
         CDP_NO_FILES           off      the default os has no files: no cdp_error_record, no file
                                         store; cdp_group_dump needs an os of the program's own
@@ -197,6 +206,20 @@
                                         a failure that ranks tell each other
         CDP_NAMES_0_1 *        off      public names of 0.1 compile, too: the type cdp_reduce, the
                                         call cdp_reduce_to
+
+    WITHOUT A SYSTEM (CDP_NO_OS)
+        Each desc needs the program's own cdp_os: cdp_group_create without one is INVALID, other
+        creations run out of memory. Of the C library only memcpy, strlen and their like are used
+        (cdp_tcp.h also getenv, but with CDP_NO_ENV). `int` has 32 bits or more. What needs what:
+        groups, collectives, DDP, messages     alloc, release, now_ns, random of the os; send, recv,
+                                               wait, wake, destroy of a cdp_transport
+        a hub polled by one thread             alloc, release, now_ns, random
+        cdp_store.h, cdp_tcp.h                 the same, sleep_until, and the group net
+        file stores, cdp_group_dump            the group files
+        Calls must not overlap; interrupts must not call the library. What sizes its memory:
+        stage_bytes, operations, waits, records and max_pending of the group's desc, CDP_ERROR_TEXT,
+        CDP_ONLY_F32. The firmware in examples/18_firmware, two ranks on a Cortex-M3, takes 15 KB of
+        memory, 2.5 KB of stack included, and 67 KB of code; `make firmware` measures it.
 
     THREADS
         Any thread may use a group. All ranks must start the operations of a group in one order, so
@@ -287,10 +310,30 @@
 
 /* ---- >>config -------------------------------------------------------------------------------- */
 
+/* No system: the program brings a cdp_os, and none of what the default one is made of is there. */
+#ifdef CDP_NO_OS
+#undef CDP_NO_STDIO
+#undef CDP_NO_FILES
+#undef CDP_NO_THREADS
+#undef CDP_NO_SHARED_MEMORY
+#define CDP_NO_STDIO
+#define CDP_NO_FILES
+#define CDP_NO_THREADS
+#define CDP_NO_SHARED_MEMORY
+#endif
+
 /* Channels move offered bodies as messages do. */
 #ifdef CDP_NO_MESSAGES
 #undef CDP_NO_CHANNELS
 #define CDP_NO_CHANNELS
+#endif
+
+/* They compute with f64. */
+#ifdef CDP_ONLY_F32
+#undef CDP_NO_HOOKS
+#undef CDP_NO_CLIP
+#define CDP_NO_HOOKS
+#define CDP_NO_CLIP
 #endif
 
 /* The parts of training need it. */
@@ -323,9 +366,13 @@
 
 #if defined(__GNUC__) || defined(__clang__)
 #define CDP_MUST_CHECK __attribute__((warn_unused_result))
-#define CDP_FORMAT_CHECK __attribute__((format(printf, 4, 5)))
 #else
 #define CDP_MUST_CHECK
+#endif
+/* Where uint32_t is a long, as on many boards, the check would complain of every %u. */
+#if (defined(__GNUC__) || defined(__clang__)) && !defined(CDP_NO_OS)
+#define CDP_FORMAT_CHECK __attribute__((format(printf, 4, 5)))
+#else
 #define CDP_FORMAT_CHECK
 #endif
 
@@ -335,6 +382,11 @@ extern "C" {
 
 /* A desc's timeout_ms: 0 means the default, this means never. */
 #define CDP_NO_TIMEOUT 0xffffffffu
+
+/* Bytes of cdp_error.text, at least 64. */
+#ifndef CDP_ERROR_TEXT
+#define CDP_ERROR_TEXT 512
+#endif
 
 /* ---- >>status -------------------------------------------------------------------------------- */
 
@@ -400,6 +452,13 @@ typedef enum cdp_dtype {
     CDP_DTYPE_F8E5M2,
     CDP_DTYPE_COUNT
 } cdp_dtype;
+
+/* Factors, divisors and shares. */
+#ifdef CDP_ONLY_F32
+typedef float cdp_real;
+#else
+typedef double cdp_real;
+#endif
 
 /* Reductions. AVG is the sum divided by the number of ranks, once, after summing (integers: C
    division, towards zero). Integer sums and products wrap around modulo 2^bits. Floats: a NaN
@@ -483,7 +542,7 @@ typedef struct cdp_error {
     const char *file;
     /* (0: not in the library) */
     uint32_t line;
-    char text[512];
+    char text[CDP_ERROR_TEXT];
 } cdp_error;
 
 /* The last failure that this thread was told of. Never NULL; status CDP_OK before the first one.
@@ -740,7 +799,8 @@ struct cdp_os {
        get the cdp_os itself, and use its alloc and release */
     void *user;
 
-    void *(*alloc)(void *user, uint64_t bytes);                  /* aligned to 64 bytes, or NULL */
+    /* aligned to 64 bytes, or NULL; without threads and shared memory, as any C type needs it */
+    void *(*alloc)(void *user, uint64_t bytes);
     void (*release)(void *user, void *ptr);                      /* NULL is allowed */
     uint64_t (*now_ns)(void *user);                              /* monotonic */
     cdp_status (*random)(void *user, void *dst, uint64_t bytes); /* unpredictable bytes */
@@ -1100,6 +1160,15 @@ typedef struct cdp_group_desc {
         /* works that are not operations, such as those of cdp_work_then(), at once, at most
            65535 (default: 64) */
         max_pending;
+    /* received bytes are combined in portions of this many bytes (default: 128 KiB; at least
+       256) */
+    uint64_t stage_bytes;
+    /* operations for which there is memory from the beginning; longer queues take more of it
+       (default: 64) */
+    uint32_t operations;
+    /* waits, beyond one for each rank, that are remembered to find whom to blame for a timeout;
+       with too few the blame is less deep (default: 32) */
+    uint32_t waits;
     /* (default: cdp_os_default()) */
     const cdp_os *os;
     /* (default: warnings and errors to stderr) */
@@ -1238,7 +1307,7 @@ typedef struct cdp_request {
     uint32_t timeout_ms; /* (default: the group's) */
     /* world_size numbers, NULL: all parts have `count` elements */
     const uint64_t *in_counts, *out_counts;
-    double factor; /* PREMUL_SUM: what this rank's input is multiplied by (default: 1) */
+    cdp_real factor; /* PREMUL_SUM: what this rank's input is multiplied by (default: 1) */
 } cdp_request;
 
 /* An operation in flight: a plain value, free to copy and to drop; it stays meaningful until its
@@ -1747,11 +1816,11 @@ typedef struct cdp_ddp_desc {
     cdp_status (*buffer_hook)(cdp_ddp *ddp, void *user);
     void *user; /* for buffer_hook and join_hook */
     /* The sum over ranks is divided by this (default: the number of ranks; 1 keeps the sum). */
-    double divisor;
+    cdp_real divisor;
     /* The part of the divisor by which gradients are multiplied as 1 / predivide before they are
        summed, against overflow (default: 1; for f16 all of the divisor, because sums of f16 exceed
        65504 early). PyTorch divides all dtypes first: the number of ranks gives its bits. */
-    double predivide;
+    cdp_real predivide;
     /* Parameters may have no gradient in a pass, different ones on different ranks. */
     bool find_unused;
     /* The same parameters get gradients, equally often, in every synchronized pass. */
@@ -1777,7 +1846,7 @@ typedef struct cdp_ddp_stats {
     uint64_t backward_ns;    /* last step: from backward_begin to the call of backward_end */
     uint64_t comm_ns;        /* last step: operations of buckets were running */
     uint64_t exposed_ns;     /* last step: the part of comm_ns for which backward_end waited */
-    double hidden;           /* last step: 1 - exposed_ns / comm_ns, 0 to 1 */
+    cdp_real hidden;         /* last step: 1 - exposed_ns / comm_ns, 0 to 1 */
     uint64_t total_backward_ns, total_comm_ns, total_exposed_ns; /* over all steps */
     uint32_t active_ranks;     /* last step: ranks that had data */
     uint32_t unused_count;     /* last step: parameters that no rank used */
@@ -1981,7 +2050,7 @@ typedef struct cdp_bucket {
     const uint32_t
         *params; /* `param_count` indices, see cdp_ddp_param(); sparse ones have 0 values */
     uint32_t param_count;
-    double divisor; /* the hook divides the sum by this */
+    cdp_real divisor; /* the hook divides the sum by this */
     cdp_ddp *ddp;
     cdp_group *group; /* where this stage's operation runs; a stage may set another group */
 } cdp_bucket;
@@ -2171,7 +2240,9 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 /* Knows: compilers and system headers. Promises: the other sections contain no compiler
    extension but `__atomic` builtins. May use: >>os. */
 
-#ifdef _WIN32
+#ifdef CDP_NO_OS
+/* nothing of a system */
+#elif defined(_WIN32)
 #ifndef WIN32_LEAN_AND_MEAN
 #define WIN32_LEAN_AND_MEAN
 #endif
@@ -2211,7 +2282,9 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#ifndef CDP_NO_OS
 #include <time.h>
+#endif
 #ifdef __SSE2__
 #include <emmintrin.h>
 #endif
@@ -2219,7 +2292,7 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #include <stdio.h>
 #endif
 
-#if !defined(_WIN32) && !defined(CLOCK_MONOTONIC)
+#if !defined(CDP_NO_OS) && !defined(_WIN32) && !defined(CLOCK_MONOTONIC)
 #error "cdp.h: a system header came first under -std=c11: define _DEFAULT_SOURCE above it"
 #endif
 
@@ -2235,7 +2308,9 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #if defined(__GNUC__) || defined(__clang__)
 #define CDP__PRIVATE __attribute__((__unused__)) static
 #define CDP__RESTRICT __restrict__
-#if defined(_WIN32) && !defined(__clang__)
+#if defined(CDP_NO_OS) /* see CDP_FORMAT_CHECK */
+#define CDP__PRINTF(f, a)
+#elif defined(_WIN32) && !defined(__clang__)
 #define CDP__PRINTF(f, a) __attribute__((format(gnu_printf, f, a)))
 #else
 #define CDP__PRINTF(f, a) __attribute__((format(printf, f, a)))
@@ -2273,8 +2348,20 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #define CDP__ARITHMETIC "IEEE 754, each operation rounded"
 #endif
 
+/* Where nobody else can read this memory, a number of 64 bits need not be written at once: small
+   processors cannot do that. */
+#if defined(CDP_NO_THREADS) && defined(CDP_NO_SHARED_MEMORY)
+#define cdp__load_u64(from, order) (*(from))
+#define cdp__store_u64(to, value, order) ((void)(*(to) = (value)))
+#else
+#define cdp__load_u64(from, order) __atomic_load_n(from, order)
+#define cdp__store_u64(to, value, order) __atomic_store_n(to, value, order)
+#endif
+
 #define CDP__MS 1000000ull /* nanoseconds */
 #define CDP__NEVER UINT64_MAX
+#define CDP__MANY 64u   /* how many descriptors are served before the next look */
+#define CDP__IOV_MAX 8u /* pieces of one call for a socket */
 
 #ifdef __cplusplus
 extern "C" {
@@ -2363,7 +2450,29 @@ CDP__PRIVATE const char **cdp__purpose(void) {
 /* Knows: errors of the C library and of Winsock, the system's calendar. Promises: a text for
    every errno. May use: >>compiler. */
 
-#ifdef _WIN32
+#ifdef CDP_NO_OS
+CDP__PRIVATE const char *cdp__os_error_text(int err) {
+    (void)err;
+    return "error of the system";
+}
+
+/* There is no calendar. */
+CDP__PRIVATE uint64_t cdp__os_date_us(void) {
+    return 0;
+}
+
+CDP__PRIVATE uint32_t cdp__os_user_number(void) {
+    return 0;
+}
+
+CDP__PRIVATE uint32_t cdp__os_parent_number(void) {
+    return 0;
+}
+
+CDP__PRIVATE const char *cdp__os_temporary(void) {
+    return ".";
+}
+#elif defined(_WIN32)
 /* A Winsock error as an errno value, with a text: some C libraries have none for these errors. */
 typedef struct cdp__os_reason {
     int said, err;
@@ -2673,7 +2782,7 @@ CDP__PRIVATE void cdp__log_text(
 
 CDP__PRIVATE CDP__PRINTF(4, 5) void cdp__log_at(
     const cdp_logger *l, cdp_log_level level, int32_t rank, const char *f, ...) {
-    char text[600];
+    char text[CDP_ERROR_TEXT + 88];
     cdp__text t = {text, sizeof text, 0};
     va_list ap;
     if (level > cdp__def(l->level, CDP_LOG_WARN) || l->level == CDP_LOG_SILENT) return;
@@ -2694,6 +2803,7 @@ CDP__PRIVATE CDP__PRINTF(4, 5) void cdp__log_at(
 /* Knows: socket address structures of POSIX and Winsock, and getaddrinfo(). Promises: the same
    addresses on all systems. May use: >>os. */
 
+#ifndef CDP_NO_OS /* what the default cdp_os is made of, to the end of >>os-linux */
 typedef union cdp__sockaddr {
     struct sockaddr any;
     struct sockaddr_in v4;
@@ -3068,8 +3178,6 @@ CDP__PRIVATE int32_t cdp__os_connect_result(void *user, int32_t fd) {
     return getpeername(fd, &s.any, &slen) == 0 ? 0 : -errno;
 }
 
-#define CDP__IOV_MAX 8u
-
 CDP__PRIVATE uint32_t cdp__os_iov(const cdp_iov *v, uint32_t n, struct iovec *out) {
     uint32_t i;
     for (i = 0; i < n && i < CDP__IOV_MAX; ++i) {
@@ -3370,8 +3478,6 @@ CDP__PRIVATE int32_t cdp__os_connect_result(void *user, int32_t fd) {
     if (err) return -cdp__os_socket_error();
     return getpeername((SOCKET)fd, &s.any, &slen) == 0 ? 0 : -cdp__os_socket_error();
 }
-
-#define CDP__IOV_MAX 8u
 
 CDP__PRIVATE DWORD cdp__os_buffers(const cdp_iov *v, uint32_t n, WSABUF *out) {
     DWORD i;
@@ -3889,8 +3995,6 @@ CDP__PRIVATE int32_t cdp__os_polled_open(const cdp_os *os, void **watch) {
     return cdp__pollwatch_open(os, cdp__os_poll, sizeof(struct pollfd), watch);
 }
 #endif
-
-#define CDP__MANY 64u /* descriptors that one poll serves, at most */
 
 #ifdef __linux__
 #include <sys/epoll.h>
@@ -4962,6 +5066,21 @@ CDP_API const cdp_os *cdp_os_default(void) {
     return &os;
 }
 
+#else
+CDP__PRIVATE void *cdp__os_no_memory(void *user, uint64_t bytes) {
+    (void)user;
+    (void)bytes;
+    return NULL;
+}
+
+/* Not NULL, since every creation asks it for memory: that fails in an orderly way. */
+CDP_API const cdp_os *cdp_os_default(void) {
+    static cdp_os os;
+    os.alloc = cdp__os_no_memory;
+    return &os;
+}
+#endif /* CDP_NO_OS */
+
 /* A lock; does nothing in builds without threads. */
 struct cdp_lock {
     const cdp_os *os;
@@ -5572,9 +5691,18 @@ CDP__PRIVATE bool cdp__dtype_is_half(cdp_dtype t) {
 CDP__PRIVATE bool cdp__dtype_is_float(cdp_dtype t) {
     return t <= CDP_DTYPE_F64 || cdp__dtype_is_half(t);
 }
+/* Is there no arithmetic for it in this build? */
+CDP__PRIVATE bool cdp__dtype_left_out(cdp_dtype t) {
+#ifdef CDP_ONLY_F32
+    return t == CDP_DTYPE_F64 || cdp__dtype_is_half(t);
+#else
+    (void)t;
+    return false;
+#endif
+}
 
 CDP__PRIVATE bool cdp__reduce_exists(cdp_dtype t, cdp_reduce_op op) {
-    if (t > CDP_DTYPE_BOOL) return false;
+    if (t > CDP_DTYPE_BOOL || cdp__dtype_left_out(t)) return false;
     if (op == CDP_REDUCE_BAND || op == CDP_REDUCE_BOR || op == CDP_REDUCE_BXOR)
         return !cdp__dtype_is_float(t);
     if (op == CDP_REDUCE_PREMUL_SUM) return cdp__dtype_is_float(t);
@@ -5657,7 +5785,14 @@ typedef void (*cdp__kernel)(void *acc, const void *x, uint64_t strips);
     CDP__KERNEL_BY(cdp__divide_u##bits, uint##bits##_t, u##BY_T, /)
 
 CDP__KERNELS_FLOAT(f32, float, CDP__ADD_F32, CDP__MUL_F32)
+#ifdef CDP_ONLY_F32
+#define CDP__F64 f32 /* never asked for */
+#define CDP__PAD CDP__STRIP
+#else
 CDP__KERNELS_FLOAT(f64, double, CDP__ADD_F64, CDP__MUL_F64)
+#define CDP__F64 f64
+#define CDP__PAD (CDP__BLOCK / 4)
+#endif
 CDP__KERNELS_INT(8, int32_t)
 CDP__KERNELS_INT(16, int32_t)
 CDP__KERNELS_INT(32, int32_t)
@@ -5669,6 +5804,7 @@ CDP__KERNEL(cdp__xor_8, uint8_t, CDP__XOR)
 /* The kernel for a reduction; `swap`: x is the left operand. Bitwise operations treat all dtypes
    as bytes; 16-bit floats are reduced as f32. */
 CDP__PRIVATE cdp__kernel cdp__kernel_of(cdp_dtype t, cdp_reduce_op op, bool swap) {
+#define CDP__ROW_OF(s) CDP__ROW_FLOAT(s)
 #define CDP__ROW_FLOAT(s)                                                           \
     {                                                                               \
         cdp__add_##s, cdp__mul_##s, cdp__low_##s, cdp__high_##s, cdp__low_swap_##s, \
@@ -5680,11 +5816,12 @@ CDP__PRIVATE cdp__kernel cdp__kernel_of(cdp_dtype t, cdp_reduce_op op, bool swap
             cdp__low_##s##bits, cdp__high_##s##bits, cdp__divide_##s##bits, NULL   \
     }
     static const cdp__kernel table[CDP_DTYPE_COUNT - 1][8] = {CDP__ROW_FLOAT(f32),
-        CDP__ROW_FLOAT(f64), CDP__ROW_INT(i, 32), CDP__ROW_INT(i, 64), CDP__ROW_INT(u, 8),
+        CDP__ROW_OF(CDP__F64), CDP__ROW_INT(i, 32), CDP__ROW_INT(i, 64), CDP__ROW_INT(u, 8),
         CDP__ROW_FLOAT(f32), CDP__ROW_FLOAT(f32), CDP__ROW_INT(i, 8), CDP__ROW_INT(i, 16),
         CDP__ROW_INT(u, 16), CDP__ROW_INT(u, 32), CDP__ROW_INT(u, 64),
         {cdp__or_8, cdp__and_8, cdp__and_8, cdp__or_8, cdp__and_8, cdp__or_8, NULL, NULL}};
 #undef CDP__ROW_FLOAT
+#undef CDP__ROW_OF
 #undef CDP__ROW_INT
     switch (op) {
     case CDP_REDUCE_PRODUCT: return table[t - 1][1];
@@ -5762,8 +5899,9 @@ CDP__PRIVATE void cdp__narrow_block(
    strip. */
 CDP__PRIVATE void cdp__kernel_run(
     cdp_dtype t, cdp__kernel k, void *acc, const void *x, uint64_t n, bool scalar) {
-    const uint64_t size = cdp_dtype_size(t), unit = cdp__dtype_is_half(t) ? CDP__BLOCK : CDP__STRIP;
-    uint64_t pad[2][CDP__BLOCK / 4];
+    const bool half = cdp__dtype_is_half(t) && !cdp__dtype_left_out(t);
+    const uint64_t size = cdp_dtype_size(t), unit = half ? CDP__BLOCK : CDP__STRIP;
+    uint64_t pad[2][CDP__PAD];
     float wide[2][CDP__BLOCK];
     uint64_t at, part;
     for (at = 0; at < n; at += part) {
@@ -5783,7 +5921,7 @@ CDP__PRIVATE void cdp__kernel_run(
                 b = (const uint8_t *)pad[1];
             }
         }
-        if (unit == CDP__BLOCK) {
+        if (half) {
             cdp__widen_block(t, (const uint16_t *)(const void *)a, wide[0]);
             if (!scalar) cdp__widen_block(t, (const uint16_t *)(const void *)b, wide[1]);
             k(wide[0], scalar ? (const void *)b : (const void *)wide[1], CDP__BLOCK / CDP__STRIP);
@@ -5806,14 +5944,14 @@ CDP__PRIVATE void cdp__reduce(
 
 CDP__PRIVATE void cdp__divide(cdp_dtype t, void *data, uint64_t n, uint32_t by) {
     const float f = (float)by;
-    const double d = (double)by;
+    const cdp_real d = (cdp_real)by;
     const uint64_t u = by;
     const void *x = cdp_dtype_size(t) == 8 ? (const void *)&u : (const void *)&by;
     if (cdp__dtype_is_float(t)) x = t == CDP_DTYPE_F64 ? (const void *)&d : (const void *)&f;
     cdp__kernel_run(t, cdp__kernel_of(t, CDP_REDUCE_AVG, false), data, x, n, true);
 }
 
-CDP__PRIVATE void cdp__scale(cdp_dtype t, void *data, uint64_t n, double by) {
+CDP__PRIVATE void cdp__scale(cdp_dtype t, void *data, uint64_t n, cdp_real by) {
     const float f = (float)by;
     cdp__kernel_run(t, cdp__kernel_of(t, CDP_REDUCE_PREMUL_SUM, false), data,
         t == CDP_DTYPE_F64 ? (const void *)&by : (const void *)&f, n, true);
@@ -7607,7 +7745,12 @@ typedef struct cdp__endpoint {
     cdp__wait last; /* the last wait of the chain */
 } cdp__endpoint;
 
-#define CDP__FAILURE_TEXT 400u /* bytes of a text, with its final zero */
+#define CDP__FAILURE_SAID 400u /* bytes of a text that is sent, with a final zero */
+#if CDP_ERROR_TEXT < 400       /* bytes of a text that is kept */
+#define CDP__FAILURE_TEXT CDP_ERROR_TEXT
+#else
+#define CDP__FAILURE_TEXT CDP__FAILURE_SAID
+#endif
 
 typedef struct cdp__failure_record {
     cdp_status status;
@@ -7778,7 +7921,7 @@ CDP__PRIVATE bool cdp__failure_decode(
     memset(r, 0, sizeof *r);
     if (bytes < CDP__FAILURE_HEAD) return false;
     n = cdp__get_u32(in + 184);
-    if (bytes != CDP__FAILURE_HEAD + (uint64_t)n || n >= CDP__FAILURE_TEXT || in[30] > 1 || in[31]
+    if (bytes != CDP__FAILURE_HEAD + (uint64_t)n || n >= CDP__FAILURE_SAID || in[30] > 1 || in[31]
         || cdp__get_u32(in + 188) != 0)
         return false;
     r->status = (cdp_status)(int32_t)cdp__get_u32(in);
@@ -7794,7 +7937,7 @@ CDP__PRIVATE bool cdp__failure_decode(
     r->domain = cdp__get_u64(in + 32);
     r->moved = cdp__get_u64(in + 40);
     r->expected = cdp__get_u64(in + 48);
-    for (i = 0; i < n; ++i) {
+    for (i = 0; i < n && i < CDP__FAILURE_TEXT - 1; ++i) {
         const uint8_t c = in[CDP__FAILURE_HEAD + i];
         r->text[i] = c < 32 || c == 127 ? '?' : (char)c;
     }
@@ -9057,7 +9200,7 @@ CDP__PRIVATE int64_t cdp__line_put(cdp__line *l, const cdp_iov *v, uint32_t n, u
     uint64_t moved;
     CDP_ASSERT(l->out_at - l->out_tail <= l->size);
     if (bytes > l->size - (l->out_at - l->out_tail)) {
-        const uint64_t tail = __atomic_load_n(&ring->tail, __ATOMIC_ACQUIRE);
+        const uint64_t tail = cdp__load_u64(&ring->tail, __ATOMIC_ACQUIRE);
         if (l->out_at - tail > l->size) return -1;
         l->out_tail = tail;
     }
@@ -9066,21 +9209,21 @@ CDP__PRIVATE int64_t cdp__line_put(cdp__line *l, const cdp_iov *v, uint32_t n, u
     l->full = moved < bytes;
     if (!moved) return 0;
     l->out_at += moved;
-    __atomic_store_n(&ring->head, l->out_at, __ATOMIC_RELEASE);
+    cdp__store_u64(&ring->head, l->out_at, __ATOMIC_RELEASE);
     cdp__line_ring(l, CDP__BELL_DATA);
     return (int64_t)moved;
 }
 
 CDP__PRIVATE int64_t cdp__line_get(cdp__line *l, const cdp_iov *v, uint32_t n) {
     cdp__ring *ring = &l->in->ring;
-    const uint64_t head = __atomic_load_n(&ring->head, __ATOMIC_ACQUIRE);
+    const uint64_t head = cdp__load_u64(&ring->head, __ATOMIC_ACQUIRE);
     uint64_t moved;
     if (head - l->in_at > l->size) return -1;
     if (head == l->in_at) return 0;
     moved = cdp__ring_move(ring, l->size, l->in_at, head - l->in_at, v, n, false);
     if (!moved) return 0;
     l->in_at += moved;
-    __atomic_store_n(&ring->tail, l->in_at, __ATOMIC_RELEASE);
+    cdp__store_u64(&ring->tail, l->in_at, __ATOMIC_RELEASE);
     cdp__line_ring(l, CDP__BELL_ROOM);
     return (int64_t)moved;
 }
@@ -9114,9 +9257,9 @@ CDP__PRIVATE uint32_t cdp__line_wants(const cdp__line *l) {
 /* True if there is unread data, or new room for data that did not fit. Checked after the
    doorbell rang: it may have rung for data that has been read since. */
 CDP__PRIVATE bool cdp__line_busy(const cdp__line *l) {
-    return __atomic_load_n(&l->in->ring.head, __ATOMIC_ACQUIRE) != l->in_at
+    return cdp__load_u64(&l->in->ring.head, __ATOMIC_ACQUIRE) != l->in_at
         || cdp__eager_any(&l->in->eager.slots)
-        || (l->full && __atomic_load_n(&l->out->ring.tail, __ATOMIC_ACQUIRE) != l->out_tail);
+        || (l->full && cdp__load_u64(&l->out->ring.tail, __ATOMIC_ACQUIRE) != l->out_tail);
 }
 
 /* The slot of the exposure table that a token of this side names. */
@@ -9137,9 +9280,9 @@ CDP__PRIVATE bool cdp__line_expose(cdp__line *l, const void *data, uint64_t byte
         ++i;
     if (i == CDP__EXPOSURES) return false;
     e = &l->out->exposed[i];
-    __atomic_store_n(&e->at, (uint64_t)(uintptr_t)data, __ATOMIC_RELAXED);
-    __atomic_store_n(&e->bytes, bytes, __ATOMIC_RELAXED);
-    __atomic_store_n(&e->off, off, __ATOMIC_RELAXED);
+    cdp__store_u64(&e->at, (uint64_t)(uintptr_t)data, __ATOMIC_RELAXED);
+    cdp__store_u64(&e->bytes, bytes, __ATOMIC_RELAXED);
+    cdp__store_u64(&e->off, off, __ATOMIC_RELAXED);
     __atomic_store_n(&e->segment, segment, __ATOMIC_RELAXED);
     l->state[i] |= CDP__EXPOSED;
     __atomic_store_n(&e->state, l->state[i], __ATOMIC_RELEASE);
@@ -9188,9 +9331,9 @@ CDP__PRIVATE bool cdp__line_read_begin(cdp__line *l, uint64_t token, cdp__exposu
         && !__atomic_compare_exchange_n(
             &e->state, &again, hold, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
         return false;
-    out->at = __atomic_load_n(&e->at, __ATOMIC_RELAXED);
-    out->bytes = __atomic_load_n(&e->bytes, __ATOMIC_RELAXED);
-    out->off = __atomic_load_n(&e->off, __ATOMIC_RELAXED);
+    out->at = cdp__load_u64(&e->at, __ATOMIC_RELAXED);
+    out->bytes = cdp__load_u64(&e->bytes, __ATOMIC_RELAXED);
+    out->off = cdp__load_u64(&e->off, __ATOMIC_RELAXED);
     out->segment = __atomic_load_n(&e->segment, __ATOMIC_RELAXED);
     return true;
 }
@@ -9266,8 +9409,13 @@ typedef struct cdp__pend {
 #define CDP__STAGE_BYTES (128u * 1024u)
 /* A message longer than this begins only if the window has room for this much of it. */
 #define CDP__PIECE_MIN (64u * 1024u)
-#define CDP__UNEXPECTED 256u        /* unexpected streams, at most */
-#define CDP__GONE 64u               /* recently closed channels; messages for them are dropped */
+#define CDP__UNEXPECTED 256u /* unexpected streams, at most */
+/* recently closed channels; messages for them are dropped */
+#if defined(CDP_NO_GROUPS) && defined(CDP_NO_MESSAGES)
+#define CDP__GONE 1u /* there is one channel */
+#else
+#define CDP__GONE 64u
+#endif
 #define CDP__CONTROL_MAX (1u << 30) /* bytes of queued messages per link, at most */
 #define CDP__WORLD_CHANNEL 1u       /* channel of the group created with the transport */
 
@@ -9373,6 +9521,7 @@ typedef struct cdp__world {
     uint64_t polls;     /* how often `pending` was polled */
     cdp_group *calling; /* the group whose callback is running, without the lock */
     uint8_t *stage;     /* received bytes before they are reduced */
+    uint64_t stage_bytes;
 
     /* threads; at most one of them sleeps in transport.wait */
     void *thread;
@@ -9417,7 +9566,7 @@ CDP__PRIVATE cdp__stream *cdp__stream_find(const cdp__world *w, uint64_t channel
 CDP__PRIVATE bool cdp__streams_reserve(cdp__world *w, uint32_t more) {
     cdp__stream **old = w->streams;
     const uint32_t old_rows = w->stream_rows;
-    uint32_t rows = old_rows ? old_rows : 64, i;
+    uint32_t rows = old_rows ? old_rows : 8, i;
     while (rows < w->stream_count + more)
         rows *= 2;
     if (rows == old_rows) return true;
@@ -9837,7 +9986,7 @@ CDP__PRIVATE int64_t cdp__port_store(cdp__world *w, uint32_t peer) {
     ++w->arrivals;
     if (!port->rx_left) return 1;
     v.data = w->stage;
-    v.bytes = cdp__min(port->rx_left, CDP__STAGE_BYTES);
+    v.bytes = cdp__min(port->rx_left, w->stage_bytes);
     if (!drop) {
         if (!cdp__stream_room(w->os, s, port->rx_left))
             return cdp__fail_nomem("data that came early", port->rx_left);
@@ -10333,7 +10482,7 @@ CDP__PRIVATE int64_t cdp__transfer_body(cdp__world *w, cdp__transfer *x) {
     uint8_t *to = stage ? w->stage + x->torn_bytes : x->data + x->moved;
     uint64_t bytes = x->s->body_left, done = x->moved / x->elem, whole;
     int64_t r;
-    if (stage || x->reduce) bytes = cdp__min(bytes, CDP__STAGE_BYTES - x->torn_bytes);
+    if (stage || x->reduce) bytes = cdp__min(bytes, w->stage_bytes - x->torn_bytes);
     if (x->skip) bytes = cdp__min(bytes, x->skip);
     r = cdp__stream_read(w, x->s, to, bytes);
     if (r <= 0) return r;
@@ -10415,7 +10564,10 @@ CDP__PRIVATE int64_t cdp__transfer_slice(cdp__world *w, cdp__transfer *x, uint64
         if (x->remote) x->moved += bytes;
         return 1;
     }
-    if (!x->reduce && !x->row) bytes = cdp__min(x->bytes - x->moved, CDP__GET_SLICE);
+    if (!x->reduce && !x->row)
+        bytes = cdp__min(x->bytes - x->moved, CDP__GET_SLICE);
+    else if (!x->other)
+        bytes = cdp__min(bytes, w->stage_bytes);
     r = cdp__transfer_get(w, x, token, bytes);
     if (r < 0) return r;
     if (r == 0) return x->remote ? 0 : 1;
@@ -10503,7 +10655,7 @@ typedef struct cdp__task {
     cdp__shape shape;
     const void *in;
     void *out;
-    double factor; /* of CDP_REDUCE_PREMUL_SUM */
+    cdp_real factor; /* of CDP_REDUCE_PREMUL_SUM */
 } cdp__task;
 
 typedef enum cdp__fault_kind {
@@ -10840,7 +10992,8 @@ CDP__PRIVATE cdp__advance cdp__exec_poll(cdp__exec *x) {
 /* ---- >>state: the data of a group ------------------------------------------------------------ */
 
 /* Knows: executors, streams, works. Promises: types, and small functions about groups that many
-   later sections need. May use: >>core, >>algo, >>message, >>stream, >>transfer, >>exec. */
+   later sections need. May use: >>core, >>algo, >>message, >>failure-records, >>stream,
+   >>transfer, >>exec. */
 
 /* The record of an operation: for cdp_group_records(), and for comparing calls later. */
 typedef struct cdp__past {
@@ -10995,7 +11148,7 @@ struct cdp_group {
     uint32_t late_ms;           /* the timeout that passed, ms */
     uint64_t answer_ns;         /* until when peers may answer with their FAILURE; 0: over */
     uint64_t settle_ns;         /* when SETTLING ends, then when telling ends */
-    uint8_t cause[CDP__FAILURE_MAX];
+    uint8_t cause[CDP__FAILURE_BYTES];
     uint32_t cause_bytes;
 };
 
@@ -11024,7 +11177,12 @@ CDP__PRIVATE CDP__ONE_COPY cdp_status cdp__alive(const cdp_group *g, const char 
 
 /* The world rank of rank p of the group. Errors and links use world ranks. */
 CDP__PRIVATE uint32_t cdp__world_rank(const cdp_group *g, uint32_t p) {
+#ifdef CDP_NO_GROUPS
+    (void)g;
+    return p;
+#else
     return g->members ? g->members[p] : p;
+#endif
 }
 
 /* The first operation of the queue, which must not be empty. */
@@ -11049,14 +11207,24 @@ CDP__PRIVATE bool cdp__peer_used(const cdp_group *g, uint32_t p) {
     return g->peers[p].used || g->streams[p].put || g->streams[p].got;
 }
 
+/* The group that this one was made from, and fails together with; or NULL. */
+CDP__PRIVATE cdp_group *cdp__group_parent(const cdp_group *g) {
+#ifdef CDP_NO_GROUPS
+    (void)g;
+    return NULL;
+#else
+    return g->parent;
+#endif
+}
+
 /* The group that settles failures for all groups that fail together with g. */
 CDP__PRIVATE cdp_group *cdp__group_top(cdp_group *g) {
-    return g->parent ? g->parent : g;
+    return cdp__group_parent(g) ? cdp__group_parent(g) : g;
 }
 
 /* True while the cause of a failure or timeout is being settled. */
 CDP__PRIVATE bool cdp__group_settling(const cdp_group *g) {
-    const cdp_group *top = g->parent ? g->parent : g;
+    const cdp_group *top = cdp__group_parent(g) ? cdp__group_parent(g) : g;
     return top->domain.state == CDP__FAILURE_SETTLING;
 }
 
@@ -11328,7 +11496,6 @@ CDP__PRIVATE void cdp__group_dump_failed(cdp_group *g) {
    events of >>failure, and its questions and answers become messages. May use: failure, state,
    port, receive. */
 
-#define CDP__EDGES 32u
 #define CDP__WILLS 8u
 
 /* True if a thread of the program waits for an operation of g, or for one that starts after it. */
@@ -11397,7 +11564,7 @@ CDP__PRIVATE void cdp__rank_goes_on(cdp__world *w, uint32_t rank, uint64_t begun
 
 CDP__PRIVATE void cdp__group_goes_on(cdp_group *g, uint64_t begun_ns) {
     uint32_t i;
-    for (i = 0; i < CDP__WILLS; ++i) {
+    for (i = 0; i < g->w->failure.will_room; ++i) {
         const cdp__failure_will *will = &g->w->failure.wills[i];
         if (will->used && cdp_rank_of_world(g, will->rank) < g->desc.world_size)
             cdp__rank_goes_on(g->w, will->rank, begun_ns);
@@ -11821,7 +11988,7 @@ CDP__PRIVATE void cdp__world_told(cdp__world *w, uint32_t from, const cdp__failu
     v.from = from;
     v.record = r;
     v.passed = cdp__world_passed(w, r->end.last.waiter, &r->end.last.at);
-    if (!g || g->parent) {
+    if (!g || cdp__group_parent(g)) {
         (void)cdp__failure_step(&w->failure, &v);
         cdp__world_answer(w);
         return;
@@ -12060,7 +12227,7 @@ CDP__PRIVATE bool cdp__group_telling(cdp_group *g, uint64_t now) {
     if (cdp__group_tell_all(g, now)) return true;
     g->settle_ns = CDP__NEVER; /* peers that have not accepted the record by now do not get it */
     cdp__group_dump_failed(g);
-    if (!g->parent) cdp__domain_step(g, CDP__FAILURE_DELIVERED, NULL, false);
+    if (!cdp__group_parent(g)) cdp__domain_step(g, CDP__FAILURE_DELIVERED, NULL, false);
     return false;
 }
 
@@ -12954,7 +13121,7 @@ CDP__PRIVATE bool cdp__domain_late(cdp_group *top, uint64_t now) {
 
 /* While a timeout settles, the late operation may still complete: then nothing has failed. */
 CDP__PRIVATE cdp__advance cdp__group_settle_late(cdp_group *g, cdp__advance polled) {
-    if (g->parent || g->domain.state != CDP__FAILURE_SETTLING) return polled;
+    if (cdp__group_parent(g) || g->domain.state != CDP__FAILURE_SETTLING) return polled;
     if (!cdp__domain_late(g, cdp__now(g->os))) {
         cdp__domain_step(g, CDP__FAILURE_RESUMED, NULL, false);
         if (g->domain.state == CDP__FAILURE_HEALTHY) return polled;
@@ -12968,7 +13135,7 @@ CDP__PRIVATE cdp__advance cdp__group_settle_late(cdp_group *g, cdp__advance poll
 CDP__PRIVATE cdp__advance cdp__group_poll(cdp_group *g) {
     cdp__advance polled, flows = CDP__IDLE;
     if (g->health == CDP__SETTLING) cdp__group_hear(g);
-    if (g->health == CDP__SETTLING && !g->parent) cdp__group_settle(g);
+    if (g->health == CDP__SETTLING && !cdp__group_parent(g)) cdp__group_settle(g);
     if (g->health == CDP__SETTLING) return CDP__BLOCKED;
     if (g->health == CDP__FAILED)
         return cdp__group_telling(g, cdp__now(g->os)) ? CDP__BLOCKED : CDP__IDLE;
@@ -12983,7 +13150,7 @@ CDP__PRIVATE cdp__advance cdp__group_poll(cdp_group *g) {
 /* The next moment that matters while settling: the last chance to store the end of a wait, the
    last chance to ask, or the end. */
 CDP__PRIVATE uint64_t cdp__group_settle_end(const cdp_group *g) {
-    const cdp__failure_domain *d = &(g->parent ? g->parent : g)->domain;
+    const cdp__failure_domain *d = &(cdp__group_parent(g) ? cdp__group_parent(g) : g)->domain;
     const uint64_t now = cdp__now(g->os), little = 2 * CDP__MS;
     const uint64_t share = cdp__failure_share_ns(&d->record, CDP__FAILURE_SETTLE_MS);
     if (now + share / 8 + little < d->due_ns) return d->due_ns - share / 8 - little;
@@ -12994,7 +13161,8 @@ CDP__PRIVATE uint64_t cdp__group_settle_end(const cdp_group *g) {
 CDP__PRIVATE uint64_t cdp__group_deadline(const cdp_group *g) {
     uint64_t at = cdp__group_settling(g) ? cdp__group_settle_end(g) : g->soonest_ns;
     if (g->w->failure.outbox) at = 0;
-    if (g->health == CDP__SETTLING && g->parent) return CDP__NEVER; /* the parent settles */
+    if (g->health == CDP__SETTLING && cdp__group_parent(g))
+        return CDP__NEVER; /* the parent settles */
     if (g->health == CDP__FAILED && g->settle_ns != CDP__NEVER && g->answer_ns) return g->answer_ns;
     if (g->health == CDP__SETTLING) return cdp__group_settle_end(g);
     if (g->health != CDP__HEALTHY) return g->settle_ns;
@@ -13609,9 +13777,13 @@ CDP__PRIVATE void cdp__progress_yield_lock(cdp__world *m) {
 /* Takes the lock for a call of the program. */
 CDP__PRIVATE CDP__ONE_COPY void cdp__enter(cdp_group *g) {
     cdp__world *m = g->w;
+#ifndef CDP_NO_THREADS /* no thread would yield to this one */
     __atomic_add_fetch(&m->lock_waiters, 1, __ATOMIC_RELAXED);
+#endif
     cdp__lock_take(&m->lock);
+#ifndef CDP_NO_THREADS
     __atomic_sub_fetch(&m->lock_waiters, 1, __ATOMIC_RELAXED);
+#endif
 }
 
 CDP__PRIVATE void cdp__leave(cdp_group *g) {
@@ -13822,6 +13994,9 @@ CDP__PRIVATE cdp_group_desc cdp__group_desc_defaults(const cdp_group_desc *desc)
     d.spin_us = cdp__def(d.spin_us, 20);
     d.max_pending = (uint32_t)cdp__min(cdp__def(d.max_pending, 64), 65535);
     d.records = cdp__def(d.records, 32);
+    d.stage_bytes = cdp__max(cdp__def(d.stage_bytes, CDP__STAGE_BYTES), 256) & ~63ull;
+    d.operations = cdp__def(d.operations, 64);
+    d.waits = cdp__def(d.waits, 32);
     d.choices = NULL;
     d.choice_count = 0;
     if (!d.os) d.os = cdp_os_default();
@@ -13878,8 +14053,10 @@ CDP__PRIVATE void cdp__world_destroy(cdp__world *m) {
     *cdp__error_slot() = kept;
 }
 
-CDP__PRIVATE cdp__world *cdp__world_create(
-    const cdp_os *os, const cdp_transport *t, uint32_t rank, uint32_t size) {
+/* The desc's defaults are filled in. */
+CDP__PRIVATE cdp__world *cdp__world_create(const cdp_group_desc *d, const cdp_transport *t) {
+    const cdp_os *os = d->os;
+    const uint32_t rank = d->rank, size = d->world_size;
     /* callers may be threads even without a progress thread */
     const bool threads = os->threads.start && os->threads.mutex_create;
     cdp__world *m = (cdp__world *)cdp__alloc_zero(os, sizeof *m);
@@ -13892,16 +14069,16 @@ CDP__PRIVATE cdp__world *cdp__world_create(
     m->ports = (cdp__port *)cdp__alloc_zero(os, size * sizeof *m->ports);
     m->failure.rank = rank;
     m->failure.world_size = size;
-    m->failure.edge_room = size + CDP__EDGES;
-    m->failure.waiter_room = size + CDP__EDGES;
-    m->failure.will_room = CDP__WILLS;
+    m->failure.edge_room = m->failure.waiter_room = size + d->waits;
+    m->failure.will_room = size < 2 ? 2 : (uint32_t)cdp__min(size, CDP__WILLS);
     m->failure.edges =
         (cdp__failure_edge *)cdp__alloc_zero(os, m->failure.edge_room * sizeof *m->failure.edges);
     m->failure.waiters = (cdp__failure_waiter *)cdp__alloc_zero(
         os, m->failure.waiter_room * sizeof *m->failure.waiters);
     m->failure.wills =
-        (cdp__failure_will *)cdp__alloc_zero(os, CDP__WILLS * sizeof *m->failure.wills);
-    m->stage = (uint8_t *)cdp__alloc(os, CDP__STAGE_BYTES);
+        (cdp__failure_will *)cdp__alloc_zero(os, m->failure.will_room * sizeof *m->failure.wills);
+    m->stage_bytes = d->stage_bytes;
+    m->stage = (uint8_t *)cdp__alloc(os, m->stage_bytes);
     m->cond = threads ? os->threads.cond_create(os) : NULL;
     m->park = threads ? os->threads.cond_create(os) : NULL;
     if (!m->ports || !m->stage || !m->failure.edges || !m->failure.waiters || !m->failure.wills
@@ -14070,14 +14247,15 @@ CDP_API void cdp_group_destroy(cdp_group *g) {
     cdp__enter(g);
     cdp__group_dismiss(g);
     /* reads the questions of other ranks, since unread data would reset the connections */
-    if (!g->parent && g->channel == CDP__WORLD_CHANNEL) cdp__world_listen(m);
+    if (!cdp__group_parent(g) && g->channel == CDP__WORLD_CHANNEL) cdp__world_listen(m);
     /* tells peers about a failure before leaving, even if its cause is not settled */
-    if ((g->health != CDP__HEALTHY || (!g->parent && cdp__group_settling(g)))
+    if ((g->health != CDP__HEALTHY || (!cdp__group_parent(g) && cdp__group_settling(g)))
         && g->settle_ns != CDP__NEVER)
         cdp__progress_until(g, CDP__ALL_WORK,
             m->os->now_ns(m->os->user) + (CDP__SETTLE_MS + CDP__TELL_MS) * CDP__MS);
     for (x = m->groups; x; x = x->next)
-        if (x->parent == g) x->parent = NULL; /* it lives on, and from now on fails alone */
+        if (cdp__group_parent(x) == g)
+            x->parent = NULL; /* it lives on, and from now on fails alone */
     cdp__group_unlink(g);
     last = !m->groups;
     cdp_lock_release(&m->lock);
@@ -14148,7 +14326,8 @@ CDP__PRIVATE cdp_group *cdp__group_make(
     g->domain.channel = channel;
     g->domain.due_ns = g->wait_ns = CDP__NEVER;
     g->soonest_ns = g->take_back_ns = CDP__NEVER;
-    g->queue_room = channel == CDP__WORLD_CHANNEL ? 64 : 8;
+    g->queue_room = desc->operations;
+    if (channel != CDP__WORLD_CHANNEL) g->queue_room = (uint32_t)cdp__min(desc->operations, 8);
     good = cdp__group_memory(g) && cdp__streams_reserve(m, desc->world_size)
         && (!m->transport.topology.host || cdp__group_look_round(g));
     if (!good || !cdp__group_enter_streams(g)) {
@@ -14215,6 +14394,16 @@ CDP__PRIVATE cdp_status cdp__choices_read(cdp__world *m, const cdp_group_desc *d
     return CDP_OK;
 }
 
+/* Without a system the caller's cdp_os is required, and whole. */
+CDP__PRIVATE bool cdp__group_has_os(const cdp_os *os) {
+#ifdef CDP_NO_OS
+    return os && os->alloc && os->release && os->now_ns && os->random;
+#else
+    (void)os;
+    return true;
+#endif
+}
+
 /* Checks the desc that the caller has filled in. */
 CDP__PRIVATE cdp_status cdp__group_desc_check(const cdp_group_desc *desc) {
     const cdp_transport *t = desc->transport;
@@ -14225,6 +14414,10 @@ CDP__PRIVATE cdp_status cdp__group_desc_check(const cdp_group_desc *desc) {
     if (desc->rank >= desc->world_size)
         return cdp__fail(CDP_ERR_INVALID, "cdp_group_create: rank %u is not below world_size %u",
             desc->rank, desc->world_size);
+    if (!cdp__group_has_os(desc->os))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_group_create: the library was compiled with CDP_NO_OS: set os in the desc, with "
+            "alloc, release, now_ns and random");
     if (!linked)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_group_create: %u ranks need a hub or a transport with send, recv, wait and wake "
@@ -14278,11 +14471,11 @@ CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out)
     if (desc->transport) t = *desc->transport;
     st = cdp__group_desc_check(desc);
     if (st == CDP_OK) st = cdp__group_transport(desc, &t);
-    if (st == CDP_OK) m = cdp__world_create(d.os, &t, d.rank, d.world_size);
+    if (st == CDP_OK) m = cdp__world_create(&d, &t);
     if (!m) {
         if (t.destroy) t.destroy(t.self);
         return st == CDP_OK
-            ? cdp__fail_nomem("a group", d.world_size * sizeof(cdp__port) + CDP__STAGE_BYTES)
+            ? cdp__fail_nomem("a group", d.world_size * sizeof(cdp__port) + d.stage_bytes)
             : st;
     }
     m->given = *desc;
@@ -17139,6 +17332,9 @@ CDP_API uint64_t cdp_describe(cdp_group *g, char *out, uint64_t size) {
     CDP__SAY(reproducible, "");
     CDP__SAY(records, "");
     CDP__SAY(max_pending, "");
+    CDP__SAY(stage_bytes, "");
+    CDP__SAY(operations, "");
+    CDP__SAY(waits, "");
 #undef CDP__SAY
     cdp__text_add(&t, "  dump_path = %s\n", d->dump_path ? d->dump_path : "none (default)");
     cdp__text_add(&t, "arithmetic: %s\n", CDP__ARITHMETIC);
@@ -17251,8 +17447,8 @@ CDP__PRIVATE double cdp__sqrt(double x) {
 }
 
 /* Divides integers; multiplies floats by the reciprocal. */
-CDP__PRIVATE void cdp__divide_by(cdp_dtype t, void *data, uint64_t n, double by) {
-    if (by >= 1 && by < 4e9 && by == (double)(uint32_t)by)
+CDP__PRIVATE void cdp__divide_by(cdp_dtype t, void *data, uint64_t n, cdp_real by) {
+    if (by >= 1 && by < (cdp_real)4e9 && by == (cdp_real)(uint32_t)by)
         cdp__divide(t, data, n, (uint32_t)by);
     else
         cdp__scale(t, data, n, 1 / by);
@@ -17534,7 +17730,7 @@ CDP__PRIVATE void cdp__ddp_zero(cdp_ddp *d, void *dst, uint64_t bytes) {
 
 /* Divides `n` numbers in the ddp's memory, on host or device. */
 CDP__PRIVATE cdp_status cdp__ddp_divide_data(
-    cdp_ddp *d, cdp_dtype t, void *data, uint64_t n, double by) {
+    cdp_ddp *d, cdp_dtype t, void *data, uint64_t n, cdp_real by) {
     if (cdp__ddp_on_device(d))
         return n ? d->device->scale(d->device->self, t, data, n, 1 / by) : CDP_OK;
     cdp__divide_by(t, data, n, by);
@@ -17573,9 +17769,9 @@ CDP__PRIVATE uint64_t cdp__sparse_width(const cdp_param *p) {
 }
 
 /* The number by which the sum of a bucket is finally divided. */
-CDP__PRIVATE double cdp__ddp_divisor(const cdp_ddp *d) {
-    if (d->desc.join_effective) return (double)cdp__max(d->stats.active_ranks, 1);
-    return d->desc.divisor != 0 ? d->desc.divisor : (double)cdp_size(d->group);
+CDP__PRIVATE cdp_real cdp__ddp_divisor(const cdp_ddp *d) {
+    if (d->desc.join_effective) return (cdp_real)cdp__max(d->stats.active_ranks, 1);
+    return d->desc.divisor != 0 ? d->desc.divisor : (cdp_real)cdp_size(d->group);
 }
 
 /* ---- >>ddp-buckets: gradients and flags in bucket memory ------------------------------------- */
@@ -17842,11 +18038,25 @@ CDP__PRIVATE cdp_status cdp__ddp_explain(cdp_ddp *d, const uint64_t *heads) {
     return st;
 }
 
+/* The bits of the f64 that has this value, equal on ranks of every build. */
+CDP__PRIVATE uint64_t cdp__real_bits(cdp_real x) {
+#ifdef CDP_ONLY_F32
+    uint32_t bits, size;
+    memcpy(&bits, &x, 4);
+    size = bits & 0x7fffffffu;
+    return (uint64_t)(bits ^ size) << 32 | (size ? ((uint64_t)size << 29) + (896ull << 52) : 0);
+#else
+    uint64_t bits;
+    memcpy(&bits, &x, 8);
+    return bits;
+#endif
+}
+
 /* The settings that must agree: one bit per switch, so that an error can name it, and above
    these bits a hash of the numbers. */
 CDP__PRIVATE uint64_t cdp__ddp_settings(const cdp_ddp_desc *s) {
     const uint64_t numbers[2] = {s->first_bucket_bytes, s->bucket_bytes};
-    const double factors[2] = {s->divisor, s->predivide};
+    const uint64_t factors[2] = {cdp__real_bits(s->divisor), cdp__real_bits(s->predivide)};
     const uint64_t hash =
         cdp__hash(cdp__hash(CDP__HASH_START, numbers, sizeof numbers), factors, sizeof factors);
     return (hash & ~255ull) | (s->no_broadcast ? 1u : 0u) | (s->no_buffer_broadcast ? 2u : 0u)
@@ -18175,6 +18385,11 @@ CDP__PRIVATE cdp_status cdp__ddp_check_param(const cdp__param *mine, uint32_t i)
             "cdp_ddp_create: parameter '%s' (index %u) has dtype %s; gradients are f32, f64, f16 "
             "or bf16",
             mine->name, i, cdp_dtype_name(p->dtype));
+    if (cdp__dtype_left_out(p->dtype))
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_ddp_create: parameter '%s' (index %u) has dtype %s, and CDP_ONLY_F32 was defined "
+            "when cdp.h was compiled",
+            mine->name, i, cdp_dtype_name(p->dtype));
     if (!cdp__mul_fits(p->count, cdp_dtype_size(p->dtype), &bytes))
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_ddp_create: parameter '%s' (index %u) is larger than 2^63 bytes", mine->name, i);
@@ -18416,7 +18631,7 @@ CDP__PRIVATE void cdp__ddp_account_comm(cdp_ddp *d) {
         s->exposed_ns = d->end_ns - d->called_ns;
         s->comm_ns = cdp__max(s->comm_ns, s->exposed_ns);
     }
-    s->hidden = s->comm_ns ? 1.0 - (double)s->exposed_ns / (double)s->comm_ns : 0.0;
+    s->hidden = s->comm_ns ? 1 - (cdp_real)s->exposed_ns / (cdp_real)s->comm_ns : 0;
 }
 
 CDP__PRIVATE void cdp__ddp_account(cdp_ddp *d) {
@@ -18586,15 +18801,15 @@ CDP__PRIVATE cdp_status cdp__ddp_set_flags(
 
 /* The part of the divisor by which gradients are divided before summing; 0: none. f16 is divided
    before, because sums would soon exceed its range (65504); PyTorch does so for all dtypes. */
-CDP__PRIVATE double cdp__ddp_predivide(const cdp_ddp *d, cdp_dtype dtype) {
-    const double divisor = d->desc.divisor != 0 ? d->desc.divisor : (double)cdp_size(d->group);
+CDP__PRIVATE cdp_real cdp__ddp_predivide(const cdp_ddp *d, cdp_dtype dtype) {
+    const cdp_real divisor = d->desc.divisor != 0 ? d->desc.divisor : (cdp_real)cdp_size(d->group);
     if (d->desc.predivide != 0 || dtype != CDP_DTYPE_F16) return d->desc.predivide;
     return divisor >= 1 ? divisor : 0;
 }
 
 /* The request that reduces a bucket; cdp__ddp_divide() applies the rest of the divisor. */
 CDP__PRIVATE cdp_request cdp__ddp_request(const cdp_ddp *d, const cdp__bucket *b, uint32_t tail) {
-    const double before = cdp__ddp_predivide(d, b->dtype);
+    const cdp_real before = cdp__ddp_predivide(d, b->dtype);
     cdp_reduce_op op = CDP_REDUCE_SUM;
     cdp_request rq;
     if (before != 0)
@@ -19215,8 +19430,8 @@ CDP__PRIVATE cdp_status cdp__ddp_close(cdp_ddp *d) {
 
 /* Applies the rest of the divisor, see cdp__ddp_request(). */
 CDP__PRIVATE void cdp__ddp_divide(cdp_ddp *d, cdp__bucket *b) {
-    const double before = cdp__ddp_predivide(d, b->dtype);
-    double by = cdp__ddp_divisor(d);
+    const cdp_real before = cdp__ddp_predivide(d, b->dtype);
+    cdp_real by = cdp__ddp_divisor(d);
     if (d->hook.stage || (d->desc.divisor == 0 && before == 0 && !d->desc.join_effective)) return;
     if (before != 0) by /= before;
     if (by != 1) (void)cdp__ddp_fail(d, cdp__ddp_divide_data(d, b->dtype, b->memory, b->count, by));
@@ -20757,7 +20972,7 @@ CDP_API cdp_status cdp_averager_step(cdp_averager *a) {
     memset(&last, 0, sizeof last);
     for (i = 0; group && i < cdp_ddp_param_count(a->ddp) && st == CDP_OK; ++i) {
         const cdp_param *p = cdp_ddp_param(a->ddp, i);
-        st = cdp__ddp_divide_data(a->ddp, p->dtype, p->data, p->count, cdp_size(group));
+        st = cdp__ddp_divide_data(a->ddp, p->dtype, p->data, p->count, (cdp_real)cdp_size(group));
         if (st == CDP_OK)
             st = cdp_allreduce_async(
                 group, NULL, p->data, p->count, p->dtype, CDP_REDUCE_SUM, &last);

@@ -10,7 +10,7 @@ tally=$(mktemp -d) || exit 1
 trap 'rm -rf "$tally"' EXIT
 
 HEADERS=$(ls cdp*.h)
-C_FILES=$(ls examples/*.c tests/*.h tests/*/*.h tests/*/*.c 2> /dev/null)
+C_FILES=$(ls examples/*.c examples/*/*.[ch] tests/*.h tests/*/*.h tests/*/*.c 2> /dev/null)
 SOURCES="$HEADERS $C_FILES $(ls tests/*.sh tests/*/*.sh Makefile 2> /dev/null)"
 
 rule() { # NAME: reads what breaks it; nothing is good

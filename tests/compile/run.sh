@@ -143,8 +143,11 @@ t_option() { # $5: a CDP_NO_ macro
     { printf '#define %s\n#define CDP_IMPLEMENTATION\n' "$5"; user_of "$4"; proof "$(below "$4")"; } > "option.$ext"
     compile "$1 -std=$2 -$3" "option.$ext" option.o
     exports_only_api option.o
-    local libs=-pthread used=
+    local libs=-pthread used= answer=0
     case $5 in
+    # without an os of its own the program makes no group
+    CDP_NO_OS) used=$(nm -u option.o | grep -E ' (socket|poll|epoll_[a-z0-9]*|pthread_[a-z_]*|clock_gettime|open|close|read|write|getuid|getpid|posix_memalign|malloc|strerror|stderr)(@|$)') libs= answer=1 ;;
+    CDP_ONLY_F32) used=$(nm -C option.o | grep -E ' cdp_(hook_create|ddp_clip|_add_f64|_clip_squares)') ;;
     CDP_NO_STDIO) used=$(nm -u option.o | grep -E ' (v?f?printf|v?sn?printf|puts|fputs|fopen|fwrite|stderr|stdout|fflush)(@|$)') ;;
     CDP_NO_THREADS) used=$(nm -u option.o | grep -E ' (pthread_|sched_yield|__tls_get_addr)') libs= ;;
     CDP_NO_LOG_STRINGS) ;;
@@ -154,7 +157,10 @@ t_option() { # $5: a CDP_NO_ macro
     esac
     [ -z "$used" ] || die "$5 still uses: $used"
     # shellcheck disable=SC2086
-    $1 option.o -o option $libs -lm && ./option || die "the program returned $?"
+    $1 option.o -o option $libs -lm || die 'does not link'
+    ./option
+    used=$?
+    [ $used = $answer ] || die "the program returned $used"
 }
 # Parts: each define leaves out its functions, declarations and implementation, and no others.
 PARTS='CDP_NO_HOOKS CDP_NO_AVERAGER CDP_NO_ZERO CDP_NO_TRACE CDP_NO_SAMPLER CDP_NO_DDP
@@ -388,7 +394,7 @@ for c in $c_compilers; do
         add t_own_macro $c c11 O0 "$h"
         for option in CDP_NO_STDIO CDP_NO_THREADS; do add t_option $c c11 O0 "$h" $option; done
     done
-    for option in CDP_NO_LOG_STRINGS CDP_NO_FILE_STORE CDP_NO_FILES; do add t_option $c c11 O0 $TOP $option; done
+    for option in CDP_NO_LOG_STRINGS CDP_NO_FILE_STORE CDP_NO_FILES CDP_NO_OS CDP_ONLY_F32; do add t_option $c c11 O0 $TOP $option; done
     for part in '' $SINGLE; do add t_parts $c c11 O0 $TOP $part; done
     add t_parts $c c11 O0 $TOP $PARTS
     add t_no_asserts $c gnu11 O0 $TOP
@@ -409,7 +415,7 @@ for c in $cxx_compilers; do
     for h in $HEADERS cdp_nccl.h; do add t_platform_macros $c c++17 O0 "$h"; done
     add t_names_0_1 $c c++17 O0 $TOP
     add t_static $c c++17 O0 $TOP
-    for option in CDP_NO_STDIO CDP_NO_THREADS CDP_NO_LOG_STRINGS; do add t_option $c c++11 O0 $TOP $option; done
+    for option in CDP_NO_STDIO CDP_NO_THREADS CDP_NO_LOG_STRINGS CDP_NO_OS CDP_ONLY_F32; do add t_option $c c++11 O0 $TOP $option; done
     for partner in ${c_compilers:-gcc}; do
         add t_two_files "$partner" c11 O0 $TOP $c c++17
         add t_two_files $c c++17 O0 $TOP "$partner" c11

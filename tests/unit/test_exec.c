@@ -80,9 +80,14 @@ static void open_rank(uint32_t rank, uint32_t size) {
     rank_of *r = &all[rank];
     const cdp_transport t = {
         .self = r, .send = put, .recv = take, .wait = rest, .wake = nothing, .destroy = nothing};
+    cdp_group_desc d;
+    memset(&d, 0, sizeof d);
+    d.rank = rank;
+    d.world_size = size;
+    d = cdp__group_desc_defaults(&d);
     memset(r, 0, sizeof *r);
     r->rank = rank;
-    r->w = cdp__world_create(cdp_os_default(), &t, rank, size);
+    r->w = cdp__world_create(&d, &t);
     if (!T(r->w != NULL)) abort();
     for (uint32_t p = 0; p < size; ++p) {
         r->streams[p].channel = CHANNEL;
