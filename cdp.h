@@ -8120,7 +8120,9 @@ CDP__PRIVATE uint32_t cdp__failure_take(
      state      SEEN              TOLD        TIMER          DELIVERED   STARTING      RESUMED
      healthy    settle, publish   adopt       -              -           -             -
      settling   sure causes:      adopt       conclude       -           another one   healthy
-                publish                                                  is named
+                publish; a loss                                          is named
+                behind a late
+                message: settle
      telling    -                 correct     done           done        -             -
      done       -                 -           -              -           -             -
 
@@ -8223,11 +8225,22 @@ CDP__PRIVATE uint32_t cdp__failure_begin(cdp__failure *f, const cdp__failure_eve
     return 0;
 }
 
+/* Has this rank got what it waited for when its deadline passed? */
+CDP__PRIVATE bool cdp__failure_got(const cdp__failure *f, const cdp__failure_domain *d) {
+    uint32_t i;
+    for (i = 0; i < f->edge_room; ++i)
+        if (f->edges[i].used && cdp__place_same(&f->edges[i].at, &d->asked)) return false;
+    return d->record.status == CDP_ERR_TIMEOUT && d->record.peer >= 0;
+}
+
 /* While a cause is being settled, a failure that needs no settling (an abort, a mismatch) replaces
-   it; another timeout or lost peer does not. */
+   it. Another timeout or lost peer does not, unless what was late has come and only the lost peer
+   keeps the operation from completing. */
 CDP__PRIVATE uint32_t cdp__failure_interrupt(cdp__failure *f, const cdp__failure_event *v) {
     const cdp_status st = v->record->status;
-    return st != CDP_ERR_PEER_LOST && st != CDP_ERR_TIMEOUT ? cdp__failure_begin(f, v) : 0;
+    if (st == CDP_ERR_TIMEOUT) return 0;
+    if (st == CDP_ERR_PEER_LOST && !cdp__failure_got(f, v->domain)) return 0;
+    return cdp__failure_begin(f, v);
 }
 
 /* This timeout is being settled. What is known of the wait that lasted is kept, since the operation
@@ -8323,13 +8336,14 @@ CDP__PRIVATE void cdp__failure_take_sides(
 }
 
 /* The record says that in the end all wait for this rank, which waits for another one: then the
-   chain goes on. Each correction is counted, so records cannot correct each other forever. */
+   chain goes on. What a rank says that could not start is the end of no chain. Each correction is
+   counted, so records cannot correct each other forever. */
 CDP__PRIVATE bool cdp__failure_correct(
     const cdp__failure *f, cdp__failure_record *r, const cdp__failure_event *v) {
     cdp__failure_edge *e = cdp__failure_blocker(f, r->end.last.at.channel);
     cdp__endpoint end;
     if (r->status != CDP_ERR_TIMEOUT || r->end.named != (int32_t)f->rank || v->passed || !e
-        || r->corrections >= f->world_size || r->corrections == UINT8_MAX)
+        || r->end.last.waiter < 0 || r->corrections >= f->world_size || r->corrections == UINT8_MAX)
         return false;
     end = cdp__failure_follow(f, e);
     if (end.named == (int32_t)f->rank || end.why == CDP__WHY_CIRCLE) return false;
@@ -11344,7 +11358,10 @@ CDP__PRIVATE void cdp__group_see(
     cdp_group *top = cdp__group_top(g);
     /* what needs no second opinion overrides what is still being settled */
     const bool sure = r->status != CDP_ERR_PEER_LOST && r->status != CDP_ERR_TIMEOUT;
-    const cdp__failure_state most = sure ? CDP__FAILURE_SETTLING : CDP__FAILURE_HEALTHY;
+    /* a loss may be what keeps an operation back that has got what was late */
+    const bool lost =
+        r->status == CDP_ERR_PEER_LOST && top->domain.record.status == CDP_ERR_TIMEOUT;
+    const cdp__failure_state most = sure || lost ? CDP__FAILURE_SETTLING : CDP__FAILURE_HEALTHY;
     /* what is late goes on while its cause is being found out, unless the caller broke the group */
     const bool stops = !late || top->broken_by_caller;
     if (g->health == CDP__FAILED || (g->health == CDP__SETTLING && !sure)) return;

@@ -2969,6 +2969,21 @@ CDP__PRIVATE void cdp__mesh_note_start(cdp__mesh *m, cdp_store_op op) {
     if (begun) m->note_state = op == CDP_STORE_GET ? CDP__NOTE_READ : CDP__NOTE_THERE;
 }
 
+/* The note of `note_rank` is being read: the next step. */
+CDP__PRIVATE void cdp__mesh_note_step(cdp__mesh *m) {
+    if (m->note_state == CDP__NOTE_DONE || m->note_rq.status == CDP_PENDING) return;
+    if (m->note_state == CDP__NOTE_THERE && m->note_rq.status == CDP_OK && m->note_rq.number) {
+        cdp_store_request_free(m->store, &m->note_rq);
+        cdp__mesh_note_start(m, CDP_STORE_GET);
+        return;
+    }
+    if (m->note_state == CDP__NOTE_READ && m->note_rq.status == CDP_OK
+        && m->note_rq.results[0].bytes == 4)
+        m->note_named = (int32_t)cdp__get_u32((const uint8_t *)m->note_rq.results[0].data);
+    cdp_store_request_free(m->store, &m->note_rq);
+    m->note_state = CDP__NOTE_DONE;
+}
+
 /* Read the note of a rank that does not answer. A store that does not answer either, at the last
    call, is rank 0's fault; one that is gone tells nothing. A rank that was connected speaks for
    itself when it goes. */
@@ -2977,7 +2992,9 @@ CDP__PRIVATE int32_t cdp__mesh_starting(void *self, uint32_t peer, bool lost, bo
     if (lost && peer && !m->desc.external_store && m->watch && m->watch_rq.status < CDP_OK)
         return -2;
     if (lost && m->links[peer].was_up) return -1;
-    if (!m->store || (m->note_state != CDP__NOTE_NONE && m->note_rank != peer)) return -1;
+    if (!m->store) return -1;
+    if (m->note_state != CDP__NOTE_NONE) cdp__mesh_note_step(m);
+    if (m->note_state == CDP__NOTE_DONE && m->note_rank != peer) m->note_state = CDP__NOTE_NONE;
     if (m->note_state == CDP__NOTE_NONE) {
         m->note_rank = peer;
         m->note_named = -1;
@@ -2987,19 +3004,8 @@ CDP__PRIVATE int32_t cdp__mesh_starting(void *self, uint32_t peer, bool lost, bo
         cdp__mesh_note_start(m, CDP_STORE_CHECK);
     }
     if (m->note_state == CDP__NOTE_DONE) return m->note_named;
-    if (m->note_rq.status == CDP_PENDING)
-        return last && m->desc.group.rank && !m->desc.external_store ? 0 : -1;
-    if (m->note_state == CDP__NOTE_THERE && m->note_rq.status == CDP_OK && m->note_rq.number) {
-        cdp_store_request_free(m->store, &m->note_rq);
-        cdp__mesh_note_start(m, CDP_STORE_GET);
-        return -1;
-    }
-    if (m->note_state == CDP__NOTE_READ && m->note_rq.status == CDP_OK
-        && m->note_rq.results[0].bytes == 4)
-        m->note_named = (int32_t)cdp__get_u32((const uint8_t *)m->note_rq.results[0].data);
-    cdp_store_request_free(m->store, &m->note_rq);
-    m->note_state = CDP__NOTE_DONE;
-    return m->note_named;
+    if (!last || m->note_rq.status != CDP_PENDING) return -1;
+    return m->desc.group.rank && !m->desc.external_store ? 0 : -1;
 }
 
 CDP__PRIVATE bool cdp__mesh_linked(void *self, uint32_t peer) {
