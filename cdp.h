@@ -4065,7 +4065,7 @@ CDP__PRIVATE int32_t cdp__os_open_file(void *user, const char *path, uint32_t ho
     if (how & CDP_FILE_EMPTY) flags |= O_TRUNC;
     if (alone) flags |= O_NOFOLLOW;
     do
-        fd = open(path, flags, alone ? 0600 : 0644);
+        fd = open(path, flags, alone ? 0600 : 0666); /* less what umask takes away */
     while (fd < 0 && errno == EINTR);
     return fd >= 0 ? fd : -errno;
 }
@@ -4662,7 +4662,8 @@ CDP_API CDP__ONE_COPY void cdp_lock_release(cdp_lock *l) {
 /* Text on its way to a file: pieces collect in `room`. */
 typedef struct cdp__file_text {
     const cdp_os *os;
-    uint64_t at; /* where the next bytes go in the file */
+    uint64_t at;       /* where the next bytes go in the file */
+    uint64_t until_ns; /* a pipe is full: how long to wait for its reader; 0: it was never full */
     int32_t fd;
     int32_t err; /* errno of the first failure */
     cdp__text text;
@@ -4674,7 +4675,7 @@ typedef struct cdp__file_text {
 /* Returns 0 or the errno. */
 CDP__PRIVATE int32_t cdp__file_text_open(cdp__file_text *f, const cdp_os *os, const char *path) {
     f->os = os;
-    f->at = 0;
+    f->at = f->until_ns = 0;
     f->text.at = f->room;
     f->text.size = sizeof f->room;
     f->text.used = 0;
@@ -4686,11 +4687,23 @@ CDP__PRIVATE int32_t cdp__file_text_open(cdp__file_text *f, const cdp_os *os, co
     return f->err;
 }
 
+#define CDP__PIPE_MS 1000u /* for all of a text, how long a full pipe is waited for */
+
+/* The file is a pipe, and full. False: its reader has been waited for long enough. */
+CDP__PRIVATE bool cdp__file_text_wait(cdp__file_text *f) {
+    const uint64_t now = f->os->now_ns(f->os->user);
+    if (!f->until_ns) f->until_ns = now + CDP__PIPE_MS * CDP__MS;
+    if (now >= f->until_ns) return false;
+    cdp__sleep_until(f->os, now + CDP__MS);
+    return true;
+}
+
 CDP__PRIVATE void cdp__file_text_flush(cdp__file_text *f) {
     uint64_t done = 0;
     while (!f->err && done < f->text.used) {
         const int64_t n =
             f->os->files.write_at(f->os->user, f->fd, f->at, f->room + done, f->text.used - done);
+        if (n == -EAGAIN && cdp__file_text_wait(f)) continue;
         if (n <= 0) {
             f->err = n ? (int32_t)-n : EIO;
             break;
