@@ -375,9 +375,9 @@ CDP_API uint16_t cdp_store_server_port(const cdp_store_server *server);
    later). */
 CDP_API cdp_status cdp_store_server_poll(cdp_store_server *server, uint64_t deadline_ns);
 
-/* Closes all connections and frees the server. Waits up to 300 ms for clients that are still reading
-   an answer. Other calls of connected clients of this library fail with STATE. No other thread may
-   use the server meanwhile. NULL is allowed. */
+/* Closes all connections and frees the server. Waits up to 300 ms for clients that are still
+   reading an answer. Other calls of connected clients of this library fail with STATE. No other
+   thread may use the server meanwhile. NULL is allowed. */
 CDP_API void cdp_store_server_destroy(cdp_store_server *server);
 #endif /* CDP_NO_STORE_SERVER */
 
