@@ -4505,7 +4505,7 @@ CDP__PRIVATE int32_t cdp__os_open_file(void *user, const char *path, uint32_t ho
     if (how & CDP_FILE_EMPTY) flags |= O_TRUNC;
     if (alone) flags |= O_NOFOLLOW;
     do
-        fd = open(path, flags, alone ? 0600 : 0644);
+        fd = open(path, flags, alone ? 0600 : 0666); /* less what umask takes away */
     while (fd < 0 && errno == EINTR);
     return fd >= 0 ? fd : -errno;
 }
@@ -5122,7 +5122,8 @@ CDP_API CDP__ONE_COPY void cdp_lock_release(cdp_lock *l) {
 /* Text on its way to a file; `room` collects short pieces. */
 typedef struct cdp__file_text {
     const cdp_os *os;
-    uint64_t at; /* file offset of the next write */
+    uint64_t at;       /* file offset of the next write */
+    uint64_t until_ns; /* how long to wait for the reader of a full pipe; 0: it was never full */
     int32_t fd;
     int32_t err; /* errno of the first failure */
     cdp__text text;
@@ -5134,7 +5135,7 @@ typedef struct cdp__file_text {
 /* Returns 0 or a positive errno. */
 CDP__PRIVATE int32_t cdp__file_text_open(cdp__file_text *f, const cdp_os *os, const char *path) {
     f->os = os;
-    f->at = 0;
+    f->at = f->until_ns = 0;
     f->text.at = f->room;
     f->text.size = sizeof f->room;
     f->text.used = 0;
@@ -5146,11 +5147,23 @@ CDP__PRIVATE int32_t cdp__file_text_open(cdp__file_text *f, const cdp_os *os, co
     return f->err;
 }
 
+#define CDP__PIPE_MS 1000u /* for all of a text, how long a full pipe is waited for */
+
+/* The file is a pipe, and full. False: its reader has been waited for long enough. */
+CDP__PRIVATE bool cdp__file_text_wait(cdp__file_text *f) {
+    const uint64_t now = f->os->now_ns(f->os->user);
+    if (!f->until_ns) f->until_ns = now + CDP__PIPE_MS * CDP__MS;
+    if (now >= f->until_ns) return false;
+    cdp__sleep_until(f->os, now + CDP__MS);
+    return true;
+}
+
 CDP__PRIVATE void cdp__file_text_flush(cdp__file_text *f) {
     uint64_t done = 0;
     while (!f->err && done < f->text.used) {
         const int64_t n =
             f->os->files.write_at(f->os->user, f->fd, f->at, f->room + done, f->text.used - done);
+        if (n == -EAGAIN && cdp__file_text_wait(f)) continue;
         if (n <= 0) {
             f->err = n ? (int32_t)-n : EIO;
             break;
@@ -8633,7 +8646,9 @@ CDP__PRIVATE uint32_t cdp__failure_take(
      state      SEEN              TOLD        TIMER          DELIVERED   STARTING      RESUMED
      healthy    settle, publish   adopt       -              -           -             -
      settling   sure causes:      adopt       conclude       -           another one   healthy
-                publish                                                  is named
+                publish; a loss                                          is named
+                behind a late
+                message: settle
      telling    -                 correct     done           done        -             -
      done       -                 -           -              -           -             -
 
@@ -8736,11 +8751,22 @@ CDP__PRIVATE uint32_t cdp__failure_begin(cdp__failure *f, const cdp__failure_eve
     return 0;
 }
 
+/* Did what was late arrive, so that this rank does not wait for it any more? */
+CDP__PRIVATE bool cdp__failure_got(const cdp__failure *f, const cdp__failure_domain *d) {
+    uint32_t i;
+    for (i = 0; i < f->edge_room; ++i)
+        if (f->edges[i].used && cdp__place_same(&f->edges[i].at, &d->asked)) return false;
+    return d->record.status == CDP_ERR_TIMEOUT && d->record.peer >= 0;
+}
+
 /* While a cause is being settled, a failure that needs no settling (an abort, a mismatch)
-   replaces it. Another timeout or lost peer does not. */
+   replaces it. Another timeout or lost peer does not, unless what was late has arrived and only
+   the lost peer keeps the operation from completing. */
 CDP__PRIVATE uint32_t cdp__failure_interrupt(cdp__failure *f, const cdp__failure_event *v) {
     const cdp_status st = v->record->status;
-    return st != CDP_ERR_PEER_LOST && st != CDP_ERR_TIMEOUT ? cdp__failure_begin(f, v) : 0;
+    if (st == CDP_ERR_TIMEOUT) return 0;
+    if (st == CDP_ERR_PEER_LOST && !cdp__failure_got(f, v->domain)) return 0;
+    return cdp__failure_begin(f, v);
 }
 
 /* Called while a timeout settles. Keeps the end of the wait that lasted until the deadline,
@@ -8837,14 +8863,15 @@ CDP__PRIVATE void cdp__failure_take_sides(
         r->end.named = r->observer;
 }
 
-/* The record blames this rank, which itself waits for another rank: extends the chain. Each
-   correction is counted, so that records cannot correct each other for ever. */
+/* The record blames this rank, which itself waits for another rank: extends the chain. The record
+   of a rank that could not start is the end of no chain. Each correction is counted, so that
+   records cannot correct each other for ever. */
 CDP__PRIVATE bool cdp__failure_correct(
     const cdp__failure *f, cdp__failure_record *r, const cdp__failure_event *v) {
     cdp__failure_edge *e = cdp__failure_blocker(f, r->end.last.at.channel);
     cdp__endpoint end;
     if (r->status != CDP_ERR_TIMEOUT || r->end.named != (int32_t)f->rank || v->passed || !e
-        || r->corrections >= f->world_size || r->corrections == UINT8_MAX)
+        || r->end.last.waiter < 0 || r->corrections >= f->world_size || r->corrections == UINT8_MAX)
         return false;
     end = cdp__failure_follow(f, e);
     if (end.named == (int32_t)f->rank || end.why == CDP__WHY_CIRCLE) return false;
@@ -11911,7 +11938,10 @@ CDP__PRIVATE void cdp__group_see(
     cdp_group *top = cdp__group_top(g);
     /* a failure that needs no settling overrides one that is being settled */
     const bool sure = r->status != CDP_ERR_PEER_LOST && r->status != CDP_ERR_TIMEOUT;
-    const cdp__failure_state most = sure ? CDP__FAILURE_SETTLING : CDP__FAILURE_HEALTHY;
+    /* a lost peer may keep back an operation whose late message has arrived */
+    const bool lost =
+        r->status == CDP_ERR_PEER_LOST && top->domain.record.status == CDP_ERR_TIMEOUT;
+    const cdp__failure_state most = sure || lost ? CDP__FAILURE_SETTLING : CDP__FAILURE_HEALTHY;
     /* a late operation goes on while its cause is settled, unless the caller broke the group */
     const bool stops = !late || top->broken_by_caller;
     if (g->health == CDP__FAILED || (g->health == CDP__SETTLING && !sure)) return;

@@ -375,8 +375,9 @@ CDP_API uint16_t cdp_store_server_port(const cdp_store_server *server);
    later). */
 CDP_API cdp_status cdp_store_server_poll(cdp_store_server *server, uint64_t deadline_ns);
 
-/* Closes all connections and frees the server. Calls of connected clients of this library then fail
-   with STATE. No other thread may use the server meanwhile. NULL is allowed. */
+/* Closes all connections and frees the server. Waits up to 300 ms for clients that are still
+   reading an answer. Other calls of connected clients of this library fail with STATE. No other
+   thread may use the server meanwhile. NULL is allowed. */
 CDP_API void cdp_store_server_destroy(cdp_store_server *server);
 #endif /* CDP_NO_STORE_SERVER */
 
@@ -4445,8 +4446,26 @@ CDP__PRIVATE void cdp__server_thread(void *arg) {
     }
 }
 
+#define CDP__SERVER_LAST_MS \
+    300u /* how long answers that clients have not read keep a server open */
+
+/* Sends what sockets have not taken yet. False: all was sent. */
+CDP__PRIVATE bool cdp__server_flush(cdp_store_server *s) {
+    cdp__conn *c, *next;
+    bool more = false;
+    for (c = s->conns.next; c != &s->conns; c = next) {
+        next = c->next;
+        if (c->closing) continue;
+        cdp__conn_flush(c);
+        if (!c->closing && CDP__LISTING(c)) cdp__conn_list(c);
+        more = more || (!c->closing && cdp__fifo_left(&c->out));
+    }
+    return more;
+}
+
 CDP_API void cdp_store_server_destroy(cdp_store_server *s) {
     const cdp_os *os = s ? s->os : NULL;
+    uint64_t now, until;
     if (!s) return;
     __atomic_store_n(&s->stop, true, __ATOMIC_RELEASE);
     if (s->thread) {
@@ -4455,6 +4474,9 @@ CDP_API void cdp_store_server_destroy(cdp_store_server *s) {
     }
     while (!cdp__chain_empty(&s->satisfied))
         cdp__waiter_satisfied((cdp__waiter *)s->satisfied.next);
+    until = os->now_ns(os->user) + CDP__SERVER_LAST_MS * CDP__MS;
+    while (cdp__server_flush(s) && (now = os->now_ns(os->user)) < until)
+        cdp__sleep_until(os, now + CDP__MS);
     while (s->fresh.next != &s->fresh)
         cdp__conn_dismiss(s->fresh.next);
     while (s->conns.next != &s->conns)

@@ -2991,6 +2991,21 @@ CDP__PRIVATE void cdp__mesh_note_start(cdp__mesh *m, cdp_store_op op) {
     if (begun) m->note_state = op == CDP_STORE_GET ? CDP__NOTE_READ : CDP__NOTE_THERE;
 }
 
+/* Takes the next step of reading the note of `note_rank`. */
+CDP__PRIVATE void cdp__mesh_note_step(cdp__mesh *m) {
+    if (m->note_state == CDP__NOTE_DONE || m->note_rq.status == CDP_PENDING) return;
+    if (m->note_state == CDP__NOTE_THERE && m->note_rq.status == CDP_OK && m->note_rq.number) {
+        cdp_store_request_free(m->store, &m->note_rq);
+        cdp__mesh_note_start(m, CDP_STORE_GET);
+        return;
+    }
+    if (m->note_state == CDP__NOTE_READ && m->note_rq.status == CDP_OK
+        && m->note_rq.results[0].bytes == 4)
+        m->note_named = (int32_t)cdp__get_u32((const uint8_t *)m->note_rq.results[0].data);
+    cdp_store_request_free(m->store, &m->note_rq);
+    m->note_state = CDP__NOTE_DONE;
+}
+
 /* Reads the note of a rank that does not answer: for whom it waits. If the store does not answer
    by the last call (`last`), rank 0 is to blame, which serves it; a store that is gone tells
    nothing. A lost rank that was connected before was not starting any more. */
@@ -2999,7 +3014,9 @@ CDP__PRIVATE int32_t cdp__mesh_starting(void *self, uint32_t peer, bool lost, bo
     if (lost && peer && !m->desc.external_store && m->watch && m->watch_rq.status < CDP_OK)
         return -2;
     if (lost && m->links[peer].was_up) return -1;
-    if (!m->store || (m->note_state != CDP__NOTE_NONE && m->note_rank != peer)) return -1;
+    if (!m->store) return -1;
+    if (m->note_state != CDP__NOTE_NONE) cdp__mesh_note_step(m);
+    if (m->note_state == CDP__NOTE_DONE && m->note_rank != peer) m->note_state = CDP__NOTE_NONE;
     if (m->note_state == CDP__NOTE_NONE) {
         m->note_rank = peer;
         m->note_named = -1;
@@ -3009,19 +3026,8 @@ CDP__PRIVATE int32_t cdp__mesh_starting(void *self, uint32_t peer, bool lost, bo
         cdp__mesh_note_start(m, CDP_STORE_CHECK);
     }
     if (m->note_state == CDP__NOTE_DONE) return m->note_named;
-    if (m->note_rq.status == CDP_PENDING)
-        return last && m->desc.group.rank && !m->desc.external_store ? 0 : -1;
-    if (m->note_state == CDP__NOTE_THERE && m->note_rq.status == CDP_OK && m->note_rq.number) {
-        cdp_store_request_free(m->store, &m->note_rq);
-        cdp__mesh_note_start(m, CDP_STORE_GET);
-        return -1;
-    }
-    if (m->note_state == CDP__NOTE_READ && m->note_rq.status == CDP_OK
-        && m->note_rq.results[0].bytes == 4)
-        m->note_named = (int32_t)cdp__get_u32((const uint8_t *)m->note_rq.results[0].data);
-    cdp_store_request_free(m->store, &m->note_rq);
-    m->note_state = CDP__NOTE_DONE;
-    return m->note_named;
+    if (!last || m->note_rq.status != CDP_PENDING) return -1;
+    return m->desc.group.rank && !m->desc.external_store ? 0 : -1;
 }
 
 CDP__PRIVATE bool cdp__mesh_linked(void *self, uint32_t peer) {

@@ -63,6 +63,10 @@ typedef struct scenario {
     bool endless; /* and no deadline passes */
     /* the transport keeps the first record of all ranks, and shows it to them; one group */
     bool keeps;
+    /* deadlines that pass although what is waited for is on its way: that goes on while the timeout
+       is settled, and if it completes nothing has failed */
+    uint32_t lates;
+    bool skips; /* a rank goes on with its other groups when one has failed */
 } scenario;
 
 typedef enum life {
@@ -78,6 +82,9 @@ typedef struct rank {
     uint8_t lost;        /* bit p: nothing more comes from p */
     uint8_t gone;        /* the first of those, and 1 */
     uint8_t came[RANKS]; /* messages from p that an item took which waits for any rank */
+    uint8_t late;        /* an operation is late that ends before this item; 0: none */
+    uint8_t will[RANKS]; /* items begun when the last will of p came, and 1 */
+    uint8_t stale;       /* bit p: named by a will whose author has gone on since */
     cdp__failure f;
     cdp__failure_edge edges[EDGES];
     cdp__failure_waiter waiters[WAITERS];
@@ -90,7 +97,7 @@ typedef struct world {
     uint16_t queue[RANKS][RANKS][QUEUE]; /* message numbers */
     uint8_t queued[RANKS][RANKS];
     uint8_t cut[RANKS]; /* bit p: what this rank sends to p is lost */
-    uint8_t culprits, kills, stops, cuts, half_cuts;
+    uint8_t culprits, kills, stops, cuts, half_cuts, lates;
     uint16_t kept; /* number of the FAILURE whose record the transport keeps, 0: none */
 } world;
 
@@ -322,6 +329,8 @@ static void finished(world *w, uint32_t a, const cdp__failure_domain *d) {
         found("right: rank %u does not blame rank %d: %s", a, (int)now->differs, e.text);
     if (now->fair && (named < 0 || !(w->culprits >> named & 1)))
         found("right: rank %u blames rank %d: %s", a, (int)named, e.text);
+    if (named >= 0 && (w->r[a].stale >> named & 1))
+        found("right: rank %u blames rank %d by a last will that holds no more", a, (int)named);
 }
 
 static bool more; /* other steps of this rank follow before anything is sent */
@@ -417,31 +426,104 @@ static void saw(world *w, uint32_t a, cdp_status st, int32_t peer, const cdp__fi
     step(w, a, &v);
 }
 
+/* The operation that begins at item i of rank a ends before this item. */
+static uint8_t end_of_call(uint32_t a, uint32_t i) {
+    const item *x = &now->program[a][i];
+    while (i < now->length[a] && now->program[a][i].channel == x->channel
+        && now->program[a][i].seq == x->seq)
+        ++i;
+    return (uint8_t)i;
+}
+
+/* Is an operation of rank a late, and goes on while that is settled? */
+static bool goes_on_late(const rank *r, const cdp__failure_domain *d) {
+    return r->late && d->state == CDP__FAILURE_SETTLING;
+}
+
+/* The timer of a domain that settles, before its time is up: groups look again and again. */
+static void look(world *w, uint32_t a, cdp__failure_domain *d) {
+    cdp__failure_event v;
+    memset(&v, 0, sizeof v);
+    v.type = CDP__FAILURE_TIMER;
+    v.domain = d;
+    d->due_ns = CDP__NEVER;
+    step(w, a, &v);
+}
+
+/* Rank a has done item i: the operation that was late may be complete, and who took part in it has
+   not left because of an earlier failure. */
+static void done_with(world *w, uint32_t a, const item *i) {
+    rank *r = &w->r[a];
+    cdp__failure_event v;
+    const cdp__failure_will *will;
+    memset(&v, 0, sizeof v);
+    if (r->late && r->pc >= r->late) {
+        r->late = 0;
+        v.type = CDP__FAILURE_RESUMED;
+        v.domain = domain_of(w, a, i->channel);
+        step(w, a, &v);
+    }
+    if (!now->skips || i->from < 0 || !r->will[i->from] || r->will[i->from] > r->pc) return;
+    r->f.wills = r->wills;
+    will = cdp__failure_find_will(&r->f, (uint32_t)i->from);
+    if (will && will->record.end.named >= 0) r->stale |= (uint8_t)(1u << will->record.end.named);
+    r->will[i->from] = 0;
+    memset(&v, 0, sizeof v);
+    v.type = CDP__FAILURE_GOES_ON;
+    v.from = (uint32_t)i->from;
+    v.begun_ns = 1; /* after the will */
+    step(w, a, &v);
+}
+
+/* What rank a sends at item i. False: the receiver is gone, and that was seen. */
+static bool post(world *w, uint32_t a, const item *i) {
+    const uint8_t data[4] = {DATA, i->channel, i->seq, i->round};
+    rank *r = &w->r[a];
+    if (r->posted != r->pc) return true;
+    ++r->posted;
+    if (i->to < 0) return true;
+    if (r->lost >> i->to & 1) {
+        saw(w, a, CDP_ERR_PEER_LOST, i->to, NULL);
+        return false;
+    }
+    put(w, a, (uint32_t)i->to, data, 4);
+    return true;
+}
+
+/* The group that item i belongs to has failed on rank a. True: it goes on with another one. */
+static bool after_failure(world *w, uint32_t a, const item *i) {
+    rank *r = &w->r[a];
+    const uint32_t d = now->domain_of[i->channel];
+    if (now->stays) r->pc = (uint8_t)now->length[a];
+    if (!now->stays && !now->skips) leave(w, a);
+    if (now->stays || !now->skips) return false;
+    while (
+        (i = item_of(w, a)) != NULL && i->kind == ITEM_MESSAGES && now->domain_of[i->channel] == d)
+        ++r->pc;
+    if (r->posted < r->pc) r->posted = r->pc;
+    return true;
+}
+
 /* Everything that rank a does without anybody else: it goes on as far as it can. */
 static void run(world *w, uint32_t a) {
     rank *r = &w->r[a];
     const item *i;
     while (r->life == ALIVE && (i = item_of(w, a)) != NULL && i->kind == ITEM_MESSAGES) {
-        const cdp__failure_domain *d = domain_of(w, a, i->channel);
-        uint8_t data[4] = {DATA, i->channel, i->seq, i->round};
+        cdp__failure_domain *d = domain_of(w, a, i->channel);
         cdp__failure_event v;
         if (d->state == CDP__FAILURE_DONE) {
-            if (now->stays) r->pc = (uint8_t)now->length[a];
-            if (!now->stays) leave(w, a);
-            return;
+            if (!after_failure(w, a, i)) return;
+            continue;
         }
-        if (d->state != CDP__FAILURE_HEALTHY) return;
-        if (r->posted == r->pc) {
-            ++r->posted;
-            if (i->to >= 0 && (r->lost >> i->to & 1)) {
-                saw(w, a, CDP_ERR_PEER_LOST, i->to, NULL);
-                continue;
-            }
-            if (i->to >= 0) put(w, a, (uint32_t)i->to, data, 4);
+        if (d->state != CDP__FAILURE_HEALTHY && !goes_on_late(r, d)) return;
+        if (!post(w, a, i)) {
+            if (r->late) return;
+            continue;
         }
         if (blocked(w, a)) {
             if (i->any ? (i->any & ~r->lost) != 0 : !(r->lost >> i->from & 1)) break;
             saw(w, a, CDP_ERR_PEER_LOST, i->from, NULL);
+            if (r->late) return;
             continue;
         }
         ++r->pc;
@@ -450,10 +532,14 @@ static void run(world *w, uint32_t a) {
         v.at = place_of(i);
         ++v.at.round;
         step(w, a, &v);
+        done_with(w, a, i);
     }
     i = r->life == ALIVE ? item_of(w, a) : NULL;
     if (i && i->kind == ITEM_LEAVE) leave(w, a);
     if (r->life == ALIVE && r->f.waiting) say_blocked(w, a, false);
+    if (i && r->life == ALIVE && i->kind == ITEM_MESSAGES
+        && goes_on_late(r, domain_of(w, a, i->channel)))
+        look(w, a, domain_of(w, a, i->channel));
 }
 
 static void receive_failure(world *w, uint32_t a, uint32_t from, const message *m) {
@@ -468,6 +554,7 @@ static void receive_failure(world *w, uint32_t a, uint32_t from, const message *
     v.passed = passed(w, a, &rec.end.last.at);
     for (i = 0; i < DOMAINS; ++i)
         if (w->r[a].domains[i].channel == rec.domain) v.domain = &w->r[a].domains[i];
+    if (!v.domain) w->r[a].will[from] = (uint8_t)(w->r[a].posted + 1);
     for (i = 0; i < now->length[a] && i <= w->r[a].pc; ++i)
         if (now->program[a][i].channel == rec.at.channel && now->program[a][i].seq == rec.call.seq)
             v.own = call_of(&now->program[a][i]);
@@ -689,7 +776,8 @@ static uint32_t choices(const world *w, choice *out) {
             const uint32_t d = now->domain_of[item_of(w, a)->channel];
             const bool healthy = r->domains[d].state == CDP__FAILURE_HEALTHY;
             if (healthy && !registered(w, a, now->early)) n = add(out, n, NOTICE, a, 0);
-            if (healthy && !now->endless && stuck(w, a)) n = add(out, n, DEADLINE, a, 0);
+            if (healthy && !now->endless && (w->lates < now->lates || stuck(w, a)))
+                n = add(out, n, DEADLINE, a, 0);
         }
         for (b = 0; b < now->domains; ++b)
             if ((r->domains[b].state == CDP__FAILURE_SETTLING
@@ -714,7 +802,9 @@ static void cut(world *w, uint32_t a, uint32_t b) {
 }
 
 static void deadline(world *w, uint32_t a) {
+    if (now->lates && !stuck(w, a)) ++w->lates;
     say_blocked(w, a, false);
+    if (now->lates) w->r[a].late = end_of_call(a, w->r[a].pc);
     saw(w, a, CDP_ERR_TIMEOUT, item_of(w, a)->from, NULL);
 }
 
@@ -782,6 +872,7 @@ static uint64_t hash_rank(uint64_t h, const rank *r) {
     uint8_t out[CDP__WAIT_AT_BYTES + CDP__WAIT_END_BYTES];
     uint32_t i;
     h = mix(mix(h ^ r->gone, head, sizeof head), r->came, sizeof r->came);
+    h = mix(h ^ r->late ^ (uint32_t)r->stale << 8, r->will, sizeof r->will);
     for (i = 0; i < EDGES; ++i) {
         const cdp__failure_edge *e = &r->edges[i];
         const uint8_t bits[8] = {e->used, e->caller, e->probe, (uint8_t)e->serial,
@@ -803,13 +894,18 @@ static uint64_t hash_rank(uint64_t h, const rank *r) {
     for (i = 0; i < now->domains; ++i) {
         h = (h ^ r->domains[i].state) * 0x9e3779b97f4a7c15ull;
         if (r->domains[i].state) h = hash_record(h ^ i, &r->domains[i].record);
+        if (r->domains[i].state == CDP__FAILURE_SETTLING && now->lates) {
+            cdp__place_encode(&r->domains[i].asked, out);
+            cdp__endpoint_encode(&r->domains[i].end, out + CDP__WAIT_AT_BYTES);
+            h = mix(h ^ r->domains[i].known ^ (uint32_t)r->domains[i].found << 1, out, sizeof out);
+        }
     }
     return h;
 }
 
 static uint64_t hash_world(const world *w) {
     uint64_t h = mix(1, w->cut, sizeof w->cut);
-    const uint8_t budget[8] = {w->culprits, w->kills, w->stops, w->cuts, w->half_cuts};
+    const uint8_t budget[8] = {w->culprits, w->kills, w->stops, w->cuts, w->half_cuts, w->lates};
     uint32_t a, b;
     h = mix(h ^ w->kept, budget, sizeof budget);
     for (a = 0; a < now->ranks; ++a) {
@@ -1304,6 +1400,61 @@ static void calls(void) {
     faulty(", early: half cut", 0, 0, 0, 1);
 }
 
+/* A deadline passes although what is waited for is on its way. In a fair run it comes while the
+   timeout is settled: then nobody fails, unless there was a fault. */
+static void late(uint32_t lates) {
+    made.lates = lates;
+    faulty(": late", 0, 0, 0, 0);
+    made.calm = true;
+    faulty(": late, kill", 1, 0, 0, 0);
+    faulty(": late, stop", 0, 1, 0, 0);
+    faulty(": late, cut", 0, 0, 1, 0);
+    made.calm = made.fair = false;
+    if (made.ranks < 3 || all) faulty(": late, unfair", 0, 0, 0, 0);
+    made.fair = true;
+}
+
+static void resumed(void) {
+    uint32_t g;
+    begin("late pair", 2);
+    ring(2, 2, 1);
+    ring(2, 1, 2);
+    late(2);
+    begin("late ring of 3", 3);
+    ring(3, 2, 1);
+    late(1);
+    for (g = 0; g < 2; ++g) {
+        begin(g ? "groups, late chain of 3" : "late chain of 3", 3);
+        chain(3, g == 1, ITEM_MESSAGES);
+        late(1);
+    }
+    begin("late star of 3", 3);
+    star(3);
+    late(1);
+}
+
+/* Rank 1 loses rank 0 in a group of the two, and goes on in its group with rank 2, which has its
+   last will. When rank 2 loses rank 1 later, the will explains that only as long as rank 1 has not
+   gone on. */
+static void wills(void) {
+    begin("wills, three in two groups", 3);
+    made.domains = 2;
+    made.domain_of[3] = 1;
+    made.skips = made.endless = true;
+    does(0, 2, 1, 0, 1, -1);
+    does(1, 2, 1, 0, -1, 0);
+    does(1, 3, 1, 0, 2, 2);
+    does(2, 3, 1, 0, 1, 1);
+    does(1, 3, 2, 0, 2, 2);
+    does(2, 3, 2, 0, 1, 1);
+    does(1, 3, 3, 0, 2, 2);
+    does(2, 3, 3, 0, 1, 1);
+    faulty(": kill", 1, 0, 0, 0);
+    faulty(": two kills", 2, 0, 0, 0);
+    made.fair = false;
+    faulty(": two kills, unfair", 2, 0, 0, 0);
+}
+
 int main(int argc, char **argv) {
     words = argv + 1;
     word_count = argc - 1;
@@ -1319,6 +1470,8 @@ int main(int argc, char **argv) {
     circles();
     servers();
     calls();
+    resumed();
+    wills();
     printf("%llu states, %llu transitions\n%u passed, %u failed\n", (unsigned long long)all_states,
         (unsigned long long)all_moves, passes, fails);
     free(stack);

@@ -5,6 +5,9 @@
 
 #include "ranks.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+
 static void allreduce_some(cdp_group *g, void *arg) {
     float x[100];
     uint32_t i, k;
@@ -191,6 +194,67 @@ TEST(a_dump_on_a_full_disk_is_an_error) {
     }
     disk_left = bytes - 1; /* only the last byte is missing */
     T_EQ(CDP_ERR_IO, cdp_group_dump(w.group[0], path));
+    unlink(path);
+    world_close(&w);
+}
+
+/* A reader that begins late, and then reads slowly. */
+static void *read_slowly(void *arg) {
+    int fd = *(int *)arg;
+    char room[512];
+    ssize_t n;
+    usleep(100000);
+    while ((n = read(fd, room, sizeof room)) > 0)
+        usleep(200);
+    return NULL;
+}
+
+TEST(a_dump_into_a_full_pipe_waits_for_its_reader) {
+    char path[64];
+    cdp_group_desc like = {0};
+    const char fill[512] = "";
+    uint32_t times = 40;
+    pthread_t reader;
+    int fd;
+    world w;
+    snprintf(path, sizeof path, "/tmp/cdp_pipe_%d", (int)getpid());
+    T_EQ(0, mkfifo(path, 0600));
+    fd = open(path, O_RDWR); /* so that the reader sees no end while the dump opens it */
+    T(fd >= 0);
+    if (!world_open(&w, 2, &like, 0)) return;
+    world_threads(&w, allreduce_some, &times);
+    T_EQ(0, fcntl(fd, F_SETFL, O_NONBLOCK));
+    while (write(fd, fill, sizeof fill) > 0) {
+    }
+    T_EQ(CDP_ERR_IO, cdp_group_dump(w.group[0], path)); /* nobody reads */
+    T_EQ(EAGAIN, cdp_last_error()->sys_errno);
+    T_EQ(0, fcntl(fd, F_SETFL, 0));
+    T_EQ(0, pthread_create(&reader, NULL, read_slowly, &fd));
+    T_EQ(CDP_OK, cdp_group_dump(w.group[0], path));
+    pthread_cancel(reader);
+    pthread_join(reader, NULL);
+    close(fd);
+    unlink(path);
+    world_close(&w);
+}
+
+TEST(the_umask_decides_who_may_read_a_dump) {
+    static const mode_t masks[] = {0, 022, 027, 077};
+    char path[64];
+    cdp_group_desc like = {0};
+    struct stat st;
+    const mode_t before = umask(0);
+    world w;
+    snprintf(path, sizeof path, "/tmp/cdp_umask_%d", (int)getpid());
+    if (!world_open(&w, 1, &like, 0)) return;
+    for (uint32_t i = 0; i < sizeof masks / sizeof *masks; ++i) {
+        unlink(path);
+        umask(masks[i]);
+        T_EQ(CDP_OK, cdp_group_dump(w.group[0], path));
+        T_EQ(0, stat(path, &st));
+        T_EQ(0666 & ~masks[i], st.st_mode & 0777);
+    }
+    umask(before);
     unlink(path);
     world_close(&w);
 }
@@ -599,6 +663,9 @@ int main(int argc, char **argv) {
         {"a_dump_tells_all", a_dump_tells_all, 20},
         {"a_failure_leaves_a_dump", a_failure_leaves_a_dump, 20},
         {"a_dump_on_a_full_disk_is_an_error", a_dump_on_a_full_disk_is_an_error, 20},
+        {"a_dump_into_a_full_pipe_waits_for_its_reader",
+            a_dump_into_a_full_pipe_waits_for_its_reader, 20},
+        {"the_umask_decides_who_may_read_a_dump", the_umask_decides_who_may_read_a_dump, 10},
         {"an_os_without_files_writes_no_dumps", an_os_without_files_writes_no_dumps, 20},
         {"a_description_says_what_is_set", a_description_says_what_is_set, 20},
         {"choices_choose", choices_choose, 20},

@@ -1710,6 +1710,46 @@ TEST(destroy_sees_off_what_was_sent) {
     free(big);
 }
 
+static void destroy_main(void *arg) {
+    cdp_store_server_destroy((cdp_store_server *)arg);
+}
+
+/* A client that is still reading a large answer gets all of it from a server that is closed. */
+TEST(destroy_sends_answers_to_the_end) {
+    const cdp_os *os = cdp_os_default();
+    cdp_store_server_desc d = server_desc();
+    cdp_store_server *s;
+    cdp_store *writer, *reader;
+    void *big = calloc(1, 8000000), *thread;
+    const cdp_bytes key = bytes_of("big");
+    const char *name = "big";
+    cdp_store_request rq;
+    bool there = false;
+    uint64_t start;
+    OK(cdp_store_server_create(&d, &s));
+    writer = client_open(cdp_store_server_port(s));
+    reader = client_open(cdp_store_server_port(s));
+    OK(cdp_store_set(writer, "big", big, 8000000));
+    OK(cdp_store_check(writer, &name, 1, &there)); /* the server has it */
+    memset(&rq, 0, sizeof rq);
+    rq.op = CDP_STORE_GET;
+    rq.keys = &key;
+    rq.key_count = 1;
+    T(reader->start(reader->self, &rq) == CDP_PENDING);
+    test_sleep_ms(100); /* sockets are full now, and nobody reads */
+    start = now_ms();
+    thread = os->threads.start(os, destroy_main, s);
+    test_sleep_ms(20);
+    T_EQ(CDP_OK, reader->wait(reader->self, &rq, os->now_ns(NULL) + 5000000000u));
+    T(rq.results && rq.results[0].bytes == 8000000);
+    os->threads.join(os, thread);
+    T(now_ms() - start <= 300 + 30 * TEST_LATE);
+    cdp_store_request_free(reader, &rq);
+    cdp_store_destroy(reader);
+    cdp_store_destroy(writer);
+    free(big);
+}
+
 /* A server that stops as if its process had been stopped. */
 static bool stopped;
 static int32_t stopping_wait(
@@ -2789,6 +2829,7 @@ int main(int argc, char **argv) {
         CASE(will, 20),
         CASE(will_of_a_killed_process, 10),
         CASE(destroy_sees_off_what_was_sent, 20),
+        CASE(destroy_sends_answers_to_the_end, 20),
         CASE(destroy_is_bounded, 20),
         CASE(orderly_shutdown, 10),
         CASE(server_killed, 10),
