@@ -25,7 +25,9 @@ typedef struct job_member {
     uint64_t spoil_at;   /* step at which it gets a weight wrong; 0: never */
     uint32_t pace_ms;    /* pause in each step */
     void (*each)(struct job_member *m, cdp_elastic *e, const cdp_elastic_now *now);
-    /* the outcome */
+    bool from_env;
+    /* the outcome; another process may read it meanwhile */
+    uint64_t changed_ns, working_ns; /* the last change was reported; its first allreduce ended */
     cdp_status status;
     cdp_error error;
     cdp_elastic_now last;
@@ -40,7 +42,7 @@ static uint64_t job_weight(uint64_t samples, uint64_t i) {
     return samples * (samples + 1) / 2 * (i + 1);
 }
 
-static void job_fill(job_member *m, uint64_t samples) {
+TEST_API void job_fill(job_member *m, uint64_t samples) {
     for (uint64_t i = 0; i < JOB_WEIGHTS; ++i)
         m->w[i] = job_weight(samples, i);
 }
@@ -102,6 +104,7 @@ static bool job_step(job_member *m, cdp_elastic *e, const cdp_elastic_now *now) 
         ++m->dropped;
         return false;
     }
+    if (now->changed) m->working_ns = test_now_ns();
     for (uint64_t i = 0; i < JOB_WEIGHTS; ++i)
         m->w[i] += m->grad[i];
     if (m->spoil_at && now->step + 1 == m->spoil_at) ++m->w[1];
@@ -115,6 +118,7 @@ static cdp_status job_loop(job_member *m, cdp_elastic *e) {
     while ((st = cdp_elastic_next(e, &now)) == CDP_OK) {
         if (now.changed && !m->changes++) m->first_step = now.step;
         if (now.changed && !m->steps && now.size == m->want) end = now.step + m->more;
+        if (now.changed) m->changed_ns = test_now_ns();
         m->received += now.received;
         m->last = now;
         if (!m->spoil_at) job_compare(m, now.samples);
@@ -131,7 +135,8 @@ static cdp_status job_loop(job_member *m, cdp_elastic *e) {
 static void job_run(job_member *m) {
     cdp_elastic *e = NULL;
     job_desc(m);
-    m->status = cdp_elastic_create(&m->desc, &e);
+    m->status =
+        m->from_env ? cdp_elastic_create_from_env(&m->desc, &e) : cdp_elastic_create(&m->desc, &e);
     if (m->status == CDP_OK) m->status = job_loop(m, e);
     m->error = *cdp_last_error();
     if (e) (void)cdp_elastic_history(e, m->history, sizeof m->history);
