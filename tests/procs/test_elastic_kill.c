@@ -208,6 +208,58 @@ TEST(a_killed_member_is_replaced) {
     job_end();
 }
 
+static uint64_t die_while_sending(void *user, void *data, uint64_t room) {
+    const job_member *m = (const job_member *)user;
+    if (m->last.epoch > 0 && room) raise(SIGKILL); /* entries were sent, the blob was not */
+    return job_save(user, data, room);
+}
+
+/* What came of its state is half of it, and counts for nothing. */
+TEST(the_only_source_dies_while_it_sends) {
+    job_begin();
+    for (uint32_t i = 0; i < 2; ++i) {
+        job.m[i].want = UINT32_MAX;
+        job.m[i].pace_ms = 1;
+        job.m[i].desc.settle_ms = 300;
+        job.m[i].save = die_while_sending;
+    }
+    (void)start();
+    reaches(0, 5);
+    (void)start();
+    end_of(0);
+    ended(1, CDP_ERR_STATE);
+    T_TEXT("no member of epoch 2 that is left has state: start again from a checkpoint",
+        job.m[1].error.text);
+    T_EQ(0, job.m[1].last.epoch); /* it never ran a step */
+    job_end();
+}
+
+static void linger(job_member *m, cdp_elastic *e, const cdp_elastic_now *now) {
+    (void)e;
+    m->loads = 1;
+    if (now->step == 19) test_sleep_ms(60000);
+}
+
+/* Rank 0 waits in cdp_elastic_finish() for a member that dies before its last step is committed. */
+TEST(a_member_dies_while_another_one_finishes) {
+    job_begin();
+    for (uint32_t i = 0; i < 2; ++i) {
+        job.m[i].desc.min_ranks = 2;
+        job.m[i].desc.max_ranks = 2;
+        job.m[i].steps = 20;
+    }
+    job.m[1].between = linger;
+    (void)start();
+    (void)start();
+    reaches(0, 20);
+    test_sleep_ms(100);
+    kill_one(1);
+    ended(0, CDP_OK);
+    T_EQ(20u * 2 * JOB_BATCH, job.m[0].last.samples);
+    T_EQ(20, job.m[0].last.step);
+    job_end();
+}
+
 /* It is as if its machine stood still: left out, and told so when it goes on. */
 TEST(a_stopped_member_is_left_out) {
     job_begin();
@@ -284,6 +336,8 @@ int main(int argc, char **argv) {
         {"all_but_one_are_killed", all_but_one_are_killed, 60},
         {"each_of_three_is_killed", each_of_three_is_killed, 60},
         {"a_killed_member_is_replaced", a_killed_member_is_replaced, 60},
+        {"the_only_source_dies_while_it_sends", the_only_source_dies_while_it_sends, 60},
+        {"a_member_dies_while_another_one_finishes", a_member_dies_while_another_one_finishes, 60},
         {"a_stopped_member_is_left_out", a_stopped_member_is_left_out, 60},
         {"members_come_and_die", members_come_and_die, 120},
     };

@@ -25,6 +25,9 @@ typedef struct job_member {
     uint64_t spoil_at;   /* step at which it gets a weight wrong; 0: never */
     uint32_t pace_ms;    /* pause in each step */
     void (*each)(struct job_member *m, cdp_elastic *e, const cdp_elastic_now *now);
+    /* between the allreduce of a step and its commit */
+    void (*between)(struct job_member *m, cdp_elastic *e, const cdp_elastic_now *now);
+    uint64_t (*save)(void *user, void *data, uint64_t room); /* in place of job_save() */
     bool from_env;
     /* the outcome; another process may read it meanwhile */
     uint64_t changed_ns, working_ns; /* the last change was reported; its first allreduce ended */
@@ -86,7 +89,7 @@ static void job_desc(job_member *m) {
     m->desc.entries = m->entries;
     m->desc.entry_count = 2;
     m->desc.batch = JOB_BATCH;
-    m->desc.save = job_save;
+    m->desc.save = m->save ? m->save : job_save;
     m->desc.load = job_load;
     m->desc.user = m;
     if (!m->desc.join_ms) m->desc.join_ms = 20000;
@@ -96,11 +99,12 @@ static void job_desc(job_member *m) {
 
 /* A step; false: it counts nowhere here. */
 static bool job_step(job_member *m, cdp_elastic *e, const cdp_elastic_now *now) {
+    cdp_status st;
     job_gradient(m, now);
     if (m->pace_ms) test_sleep_ms(m->pace_ms);
-    if (cdp_allreduce(now->group, NULL, m->grad, JOB_WEIGHTS, CDP_DTYPE_U64, CDP_REDUCE_SUM)
-            != CDP_OK
-        || cdp_elastic_commit(e) != CDP_OK) {
+    st = cdp_allreduce(now->group, NULL, m->grad, JOB_WEIGHTS, CDP_DTYPE_U64, CDP_REDUCE_SUM);
+    if (st == CDP_OK && m->between) m->between(m, e, now);
+    if (st != CDP_OK || cdp_elastic_commit(e) != CDP_OK) {
         ++m->dropped;
         return false;
     }

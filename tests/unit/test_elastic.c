@@ -3,6 +3,7 @@
 #include "cdp_elastic.h"
 
 #include "elastic_job.h"
+#include "ranks.h"
 
 #include <pthread.h>
 
@@ -251,6 +252,38 @@ TEST(a_rank_that_is_destroyed_has_left) {
         ended(&members[i], CDP_OK);
         T_EQ(2, members[i].last.size);
     }
+    cdp_store_destroy(shared);
+}
+
+/* Rank 1 arrives between the operation of a step and its commit, while rank 0 commits it: the step
+   counts, and rank 1 receives what it lacks. */
+static void arrive_before_commit(job_member *m, cdp_elastic *e, const cdp_elastic_now *now) {
+    if (now->rank != 1 || now->epoch != 1 || now->step != 5) return;
+    m->between = NULL;
+    test_sleep_ms(100);
+    OK(cdp_elastic_alarm(e, "rank 1 is late"));
+    test_sleep_ms(300);
+}
+
+TEST(a_member_that_is_behind_by_one_step_receives_it) {
+    uint32_t received = 0, dropped = 0;
+    job_begin();
+    for (uint32_t i = 0; i < 2; ++i) {
+        members[i].desc.min_ranks = 2;
+        members[i].desc.max_ranks = 2;
+        members[i].steps = 12;
+        members[i].between = arrive_before_commit;
+    }
+    run_all(2);
+    for (uint32_t i = 0; i < 2; ++i) {
+        ended(&members[i], CDP_OK);
+        T_EQ(12u * 2 * JOB_BATCH, members[i].last.samples);
+        T_TEXT("\"epoch\": 2, \"step\": 6", members[i].history);
+        received += members[i].received;
+        dropped += members[i].dropped > 0;
+    }
+    T_EQ(2, received); /* once in each epoch: the state of the first one is that of its rank 0 */
+    T(dropped >= 1);
     cdp_store_destroy(shared);
 }
 
@@ -569,6 +602,61 @@ TEST(ranks_agree) {
     cdp_store_destroy(shared);
 }
 
+/* Whichever allocation fails: an error, nothing is left, and nobody waits. */
+TEST(out_of_memory_at_any_point) {
+    uint32_t refused = 0;
+    for (int64_t n = 1; n < 400; ++n) {
+        cdp_elastic_desc d = {0};
+        cdp_tcp_desc tcp = {0};
+        cdp_elastic *e = NULL;
+        cdp_elastic_now now;
+        cdp_status st;
+        OK(cdp_hash_store_create(NULL, &shared));
+        tcp.group.os = counted_os();
+        tcp.group.timeout_ms = 3000;
+        tcp.group.logger.level = CDP_LOG_SILENT;
+        counted.fail_at = n;
+        d.store = shared;
+        d.tcp = &tcp;
+        d.settle_ms = 1;
+        d.join_ms = 3000;
+        st = cdp_elastic_create(&d, &e);
+        if (st == CDP_OK) st = cdp_elastic_next(e, &now);
+        if (st == CDP_OK) st = cdp_elastic_finish(e);
+        refused += st == CDP_ERR_NOMEM;
+        test_check(st == CDP_OK || st == CDP_ERR_NOMEM || st == CDP_ERR_IO, __FILE__, __LINE__,
+            "allocation %d: %s: %s", (int)n, cdp_status_name(st), cdp_last_error()->text);
+        cdp_elastic_destroy(e);
+        if (!T_EQ(0, counted.held)) printf("  after allocation %d failed\n", (int)n);
+        cdp_store_destroy(shared);
+        if (counted.calls < n) break;
+    }
+    T(refused > 10);
+}
+
+/* What a step costs besides its operations. */
+TEST(next_and_commit_cost_little) {
+    cdp_elastic_desc d = {0};
+    cdp_elastic *e;
+    cdp_elastic_now now;
+    uint64_t begun, best = UINT64_MAX;
+    OK(cdp_hash_store_create(NULL, &shared));
+    d.store = shared;
+    OK(cdp_elastic_create(&d, &e));
+    for (uint32_t round = 0; round < 20; ++round) {
+        begun = test_cpu_ns();
+        for (uint32_t i = 0; i < 10000; ++i)
+            if (cdp_elastic_next(e, &now) != CDP_OK || cdp_elastic_commit(e) != CDP_OK) abort();
+        begun = test_cpu_ns() - begun;
+        if (begun < best) best = begun;
+    }
+    printf("    cdp_elastic_next and cdp_elastic_commit: %.0f ns together\n", (double)best / 10000);
+    if (!TEST_SLOW) T(best < 10000 * 1000);
+    OK(cdp_elastic_finish(e));
+    cdp_elastic_destroy(e);
+    cdp_store_destroy(shared);
+}
+
 /* Over a store server, whose clients have clones for the thread that watches; and by variables. */
 TEST(a_job_from_the_environment) {
     cdp_store_server_desc sd = {0};
@@ -639,6 +727,10 @@ int main(int argc, char **argv) {
         {"the_first_rank_brings_the_state", the_first_rank_brings_the_state, 30},
         {"a_rank_leaves_and_the_others_go_on", a_rank_leaves_and_the_others_go_on, 40},
         {"a_rank_that_is_destroyed_has_left", a_rank_that_is_destroyed_has_left, 40},
+        {"a_member_that_is_behind_by_one_step_receives_it",
+            a_member_that_is_behind_by_one_step_receives_it, 40},
+        {"out_of_memory_at_any_point", out_of_memory_at_any_point, 120},
+        {"next_and_commit_cost_little", next_and_commit_cost_little, 40},
         {"a_newcomer_is_taken_in", a_newcomer_is_taken_in, 40},
         {"newcomers_receive_from_several_sources", newcomers_receive_from_several_sources, 40},
         {"an_alarm_begins_an_epoch_with_the_same_members",
