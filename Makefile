@@ -70,7 +70,7 @@ help:
 	@echo 'make format     lay out all C sources as .clang-format says (clang-format 14)'
 	@echo 'make sections   write tests/sections.txt anew: which section of the headers uses which'
 	@echo 'make sizes      text and data of the headers, with their limits; compile time for each line'
-	@echo 'make platforms  other systems: compiled (zig, from pip: ziglang; mingw-w64), Windows run under wine'
+	@echo 'make platforms  a table of systems: compiled with zig (pip install ziglang), run under qemu-user and wine'
 	@echo 'make clean      remove $(BUILD)'
 	@echo
 	@echo 'BUILD=DIR puts everything elsewhere, JOBS=N limits how many processes a suite uses.'
@@ -282,8 +282,7 @@ sections: $(BUILD)/sources
 	@cat tests/sections.txt
 
 platforms:
-	@bash tests/platforms.sh
-	@bash tests/windows.sh $(BUILD)
+	@bash tests/platforms.sh $(BUILD)
 
 sizes:
 	@bash tests/sizes.sh $(BUILD)

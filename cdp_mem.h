@@ -1106,6 +1106,11 @@ CDP__PRIVATE void cdp__mem_labels_at(cdp__mem_labels *l, void *memory) {
 #if defined(__GLIBC__) || defined(__APPLE__) || defined(__FreeBSD__)
 #include <execinfo.h>
 #define CDP__MEM_BACKTRACE 1
+#ifdef __FreeBSD__
+typedef size_t cdp__mem_depth; /* what backtrace() counts in */
+#else
+typedef int cdp__mem_depth;
+#endif
 #else
 #define CDP__MEM_BACKTRACE 0
 #endif
@@ -1237,7 +1242,7 @@ CDP__MEM_RAW CDP__PRIVATE void cdp__mem_walk(const void *frame, uint32_t most, c
 CDP__PRIVATE void cdp__mem_unwind(const void *caller, uint32_t most, cdp__mem_trace *t) {
 #if CDP__MEM_BACKTRACE
     void *at[CDP__MEM_FRAMES + 8];
-    const int got = backtrace(at, (int)(most + 8));
+    const int got = (int)backtrace(at, (cdp__mem_depth)(most + 8));
     int i, own = 0;
     for (i = 0; i < got && i < 8; ++i)
         if (at[i] == caller) own = i;
@@ -2854,7 +2859,8 @@ CDP__PRIVATE cdp_mem_shot *cdp__mem_shot_new(const cdp_os *os) {
 CDP__PRIVATE bool cdp__mem_shot_devices(cdp_mem_shot *s, uint64_t count) {
     if (count <= s->device_count) return true;
     if (!cdp__mem_add(s, device, count - s->device_count)) return false;
-    memset(s->devices + s->device_count, 0, (count - s->device_count) * sizeof *s->devices);
+    memset(
+        s->devices + s->device_count, 0, (size_t)((count - s->device_count) * sizeof *s->devices));
     s->device_count = count;
     return true;
 }
@@ -2882,8 +2888,8 @@ CDP__PRIVATE uint32_t cdp__mem_shot_stack(cdp_mem_shot *s, uint64_t count) {
     k = &s->stacks[s->stack_count++];
     k->first = s->frame_count;
     k->count = (uint32_t)count;
-    memset(s->frames + k->first, 0, count * sizeof *s->frames);
-    memset(s->addresses + k->first, 0, count * sizeof *s->addresses);
+    memset(s->frames + k->first, 0, (size_t)(count * sizeof *s->frames));
+    memset(s->addresses + k->first, 0, (size_t)(count * sizeof *s->addresses));
     s->frame_count += count;
     return (uint32_t)s->stack_count - 1;
 }
@@ -3036,9 +3042,10 @@ CDP__PRIVATE void cdp__mem_raw_copy(const cdp_mem *m, cdp__mem_raw *r) {
         }
     }
     cdp__mem_raw_outside(m, r, s, p);
-    if (r->row_count) memcpy(r->rows, l->depot.rows, r->row_count * sizeof *r->rows);
-    if (r->word_count) memcpy(r->words, l->depot.words, r->word_count * sizeof *r->words);
-    if (r->label_count) memcpy(r->labels, l->labels.text, r->label_count * sizeof *r->labels);
+    if (r->row_count) memcpy(r->rows, l->depot.rows, (size_t)(r->row_count * sizeof *r->rows));
+    if (r->word_count) memcpy(r->words, l->depot.words, (size_t)(r->word_count * sizeof *r->words));
+    if (r->label_count)
+        memcpy(r->labels, l->labels.text, (size_t)(r->label_count * sizeof *r->labels));
     r->limit = m->limit;
     r->start_ns = l->start_ns;
     r->start_us = l->start_us;
@@ -3788,11 +3795,11 @@ CDP__PRIVATE bool cdp__mem_box_add(
         cdp__mem_value *const more =
             (cdp__mem_value *)cdp__mem_texts_room(&r->memory, room * sizeof *v);
         if (!more) return cdp__mem_dry(r);
-        if (b->count) memcpy(more, b->items, b->count * sizeof *v);
+        if (b->count) memcpy(more, b->items, (size_t)(b->count * sizeof *v));
         b->items = more;
         b->room = room;
     }
-    if (count) memcpy(b->items + b->count, v, count * sizeof *v);
+    if (count) memcpy(b->items + b->count, v, (size_t)(count * sizeof *v));
     b->count += count;
     return true;
 }
@@ -5495,8 +5502,6 @@ CDP_API cdp_status cdp_mem_source_of(
    first source is made. Promises: every call leaves the current device and the capture mode as
    they were, and no error of its own in CUDA. May use: source. */
 
-#include <dlfcn.h>
-
 /* clang-format off */
 #define CDP__MEM_CUDA(X) \
     X(cudaRuntimeGetVersion, (int *)) \
@@ -5645,17 +5650,19 @@ CDP__PRIVATE void cdp__mem_cuda_destroy(void *user) {
     cdp__free(cdp_os_default(), user);
 }
 
-#define CDP__MEM_CUDA_FILES "libcudart.so.13 libcudart.so.12 libcudart.so.11.0 libcudart.so"
+#define CDP__MEM_CUDA_FILES                                                           \
+    "libcudart.so.13 libcudart.so.12 libcudart.so.11.0 libcudart.so cudart64_13.dll " \
+    "cudart64_12.dll cudart64_110.dll"
 
 /* The file, or the program itself where that brings CUDA along, or the first of the usual names. */
 CDP__PRIVATE void *cdp__mem_cuda_file(const char *file) {
     const char *at = CDP__MEM_CUDA_FILES;
     char name[64];
     void *lib;
-    if (file) return dlopen(file, RTLD_NOW | RTLD_LOCAL);
-    lib = dlopen(NULL, RTLD_NOW);
-    if (lib && dlsym(lib, "cudaMalloc")) return lib;
-    if (lib) dlclose(lib);
+    if (file) return cdp__library_open(file);
+    lib = cdp__library_open(NULL);
+    if (lib && cdp__library_find(lib, "cudaMalloc")) return lib;
+    if (lib) cdp__library_close(lib);
     for (lib = NULL; *at && !lib;) {
         uint32_t n = 0;
         while (*at && *at != ' ')
@@ -5663,7 +5670,7 @@ CDP__PRIVATE void *cdp__mem_cuda_file(const char *file) {
         while (*at == ' ')
             ++at;
         name[n] = 0;
-        lib = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+        lib = cdp__library_open(name);
     }
     return lib;
 }
@@ -5679,7 +5686,7 @@ CDP__PRIVATE cdp_status cdp__mem_cuda_load(cdp__mem_cuda *u, const char *file) {
             "LD_LIBRARY_PATH, or name the file",
             file ? file : CDP__MEM_CUDA_FILES);
     for (i = 0; i < sizeof names / sizeof *names; ++i) {
-        void *const function = dlsym(lib, names[i]);
+        void *const function = cdp__library_find(lib, names[i]);
         if (!function)
             return cdp__fail(CDP_ERR_UNSUPPORTED,
                 "cdp_mem_source_cuda: the CUDA runtime has no function %s; 11.8 is the least",
