@@ -602,13 +602,21 @@ CDP__PRIVATE bool cdp__elastic_complete(const cdp__elastic_turn *t) {
     return true;
 }
 
-/* Whether this process proposes now. No: it looks again after *wait_ms. The lowest rank among the
-   arrivals leads; the others propose later, one after the other. */
+/* The lowest rank that has arrived, as far as is known here alive: it leads. */
+CDP__PRIVATE uint32_t cdp__elastic_leader(const cdp__elastic_turn *t) {
+    uint32_t r;
+    for (r = 0; r < t->rank; ++r)
+        if (!t->gone[r] && cdp__elastic_arrival_of(t->d, r, t->arrivals, t->count)) break;
+    return r;
+}
+
+/* Whether this process proposes now. No: it looks again after *wait_ms. The others propose after
+   the leader, one after the other. */
 CDP__PRIVATE bool cdp__elastic_proposes(const cdp__elastic_turn *t, uint64_t *wait_ms) {
     uint64_t own_ms = t->settle_ms;
     uint32_t r, before = 0;
     for (r = 0; r < t->rank; ++r)
-        before += cdp__elastic_arrival_of(t->d, r, t->arrivals, t->count) != NULL;
+        if (!t->gone[r]) before += cdp__elastic_arrival_of(t->d, r, t->arrivals, t->count) != NULL;
     *wait_ms = 0;
     if (!before && cdp__elastic_complete(t)) return true;
     own_ms += (uint64_t)before * CDP__ELASTIC_STAGGER_MS;
@@ -749,6 +757,7 @@ typedef struct cdp__elastic_past { /* one epoch, for cdp_elastic_history() */
 #define CDP__ELASTIC_KEY 192u
 #define CDP__ELASTIC_SLICE_MS 100u /* how soon a thread that waits looks whether it still should */
 #define CDP__ELASTIC_STORE_MS 30000u
+#define CDP__ELASTIC_INIT_MS 500u /* for the first attempt to connect */
 
 struct cdp_elastic {
     cdp_elastic_desc desc; /* with defaults */
@@ -760,6 +769,9 @@ struct cdp_elastic {
     char job[64], id[2 * CDP__ELASTIC_ID_BYTES + 1];
     uint32_t store_ms;
     void *mutex, *cond, *thread;
+    /* of the thread in cdp_elastic_next() */
+    void *burying;     /* a thread that destroys a group; NULL: none was started */
+    uint32_t failures; /* attempts to connect that failed in a row */
     /* guarded by mutex from here on */
     cdp__elastic_place place;
     cdp__elastic_decision d; /* of place.epoch */
@@ -1136,42 +1148,68 @@ CDP__PRIVATE cdp_status cdp__elastic_try(cdp_elastic *e, cdp_store *s,
     return st;
 }
 
+/* Which members are gone. Who does not lead asks for the leader alone, and asks for all when that
+   one is gone. An arrival of a member that is gone counts for nothing: it could send no state. */
+CDP__PRIVATE cdp_status cdp__elastic_look_for_gone(
+    cdp_elastic *e, cdp__elastic_turn *t, bool *gone, cdp__elastic_arrival *arrivals) {
+    const uint32_t leader = cdp__elastic_leader(t);
+    uint32_t r, i;
+    cdp_status st = CDP_OK;
+    if (leader != t->rank) {
+        st = cdp__elastic_gone(e, e->watched, t->d->members[leader].id, &gone[leader]);
+        if (st != CDP_OK || !gone[leader]) return st;
+    }
+    for (r = 0; st == CDP_OK && r < t->d->size; ++r)
+        if (r != t->rank) st = cdp__elastic_gone(e, e->watched, t->d->members[r].id, &gone[r]);
+    for (i = 0; i < t->count;) {
+        r = arrivals[i].rank;
+        if (r < t->d->size && gone[r])
+            arrivals[i] = arrivals[--t->count];
+        else
+            ++i;
+    }
+    return st;
+}
+
+/* Why a turn that cannot be decided ends: CDP_OK if it goes on. */
+CDP__PRIVATE cdp_status cdp__elastic_hopeless(
+    cdp_elastic *e, const cdp__elastic_turn *t, cdp__elastic_verdict verdict) {
+    if (verdict == CDP__ELASTIC_NO_STATE && cdp__elastic_complete(t))
+        return cdp__fail(CDP_ERR_STATE,
+            "no member of epoch %llu that is left has state: start again from a checkpoint",
+            (unsigned long long)t->d->epoch);
+    if (verdict == CDP__ELASTIC_DECIDED || t->since_ms < e->desc.join_ms) return CDP_OK;
+    return cdp__fail(CDP_ERR_TIMEOUT,
+        "epoch %llu ended and %u of its %u ranks arrived, but min_ranks is %u: nobody came within "
+        "join_ms, %u ms",
+        (unsigned long long)t->d->epoch, t->count, t->d->size, e->desc.min_ranks, e->desc.join_ms);
+}
+
 /* One look at a turn: proposes if it is time. *wait_ms: when to look again. */
 CDP__PRIVATE cdp_status cdp__elastic_look(cdp_elastic *e, uint64_t begun_ns, uint64_t *wait_ms) {
     char key[CDP__ELASTIC_KEY];
-    const cdp__elastic_decision *old = &e->d; /* this thread alone changes it */
-    const uint64_t since_ms = (cdp__elastic_now_ns(e) - begun_ns) / CDP__MS;
     cdp__elastic_verdict verdict = CDP__ELASTIC_DECIDED;
     cdp__elastic_arrival *arrivals;
-    uint32_t count, r;
-    bool *gone = (bool *)cdp__alloc_zero(e->os, old->size * sizeof *gone);
+    cdp__elastic_turn t;
+    bool *gone = (bool *)cdp__alloc_zero(e->os, e->d.size * sizeof *gone);
     cdp_status st;
-    if (!gone) return cdp__fail_nomem("a list of members", old->size);
-    cdp__elastic_key(e, key, "e/%llu/in", (unsigned long long)old->epoch);
-    st = cdp__elastic_read_records(e, e->watched, key, &arrivals, &count);
-    for (r = 0; st == CDP_OK && r < old->size; ++r)
-        if (!cdp__elastic_arrival_of(old, r, arrivals, count))
-            st = cdp__elastic_gone(e, e->watched, old->members[r].id, &gone[r]);
-    if (st == CDP_OK) {
-        const cdp__elastic_turn t = {
-            old, arrivals, count, gone, e->place.rank, since_ms, e->desc.settle_ms};
-        const bool complete = cdp__elastic_complete(&t);
-        if (cdp__elastic_proposes(&t, wait_ms)) {
-            *wait_ms = CDP__ELASTIC_AGAIN_MS;
-            st = cdp__elastic_try(e, e->watched, old, arrivals, count, &verdict);
-            if (st == CDP_OK && verdict == CDP__ELASTIC_DECIDED) *wait_ms = 0;
-        }
-        if (st == CDP_OK && verdict == CDP__ELASTIC_NO_STATE && complete)
-            st = cdp__fail(CDP_ERR_STATE,
-                "no member of epoch %llu that is left has state: start again from a checkpoint",
-                (unsigned long long)old->epoch);
-        if (st == CDP_OK && verdict == CDP__ELASTIC_FEW && since_ms >= e->desc.join_ms)
-            st = cdp__fail(CDP_ERR_TIMEOUT,
-                "epoch %llu ended and %u of its %u ranks arrived, but min_ranks is %u: nobody "
-                "came within join_ms, %u ms",
-                (unsigned long long)old->epoch, count, old->size, e->desc.min_ranks,
-                e->desc.join_ms);
+    if (!gone) return cdp__fail_nomem("a list of members", e->d.size);
+    memset(&t, 0, sizeof t);
+    t.d = &e->d; /* this thread alone changes it */
+    t.gone = gone;
+    t.rank = e->place.rank;
+    t.since_ms = (cdp__elastic_now_ns(e) - begun_ns) / CDP__MS;
+    t.settle_ms = e->desc.settle_ms;
+    cdp__elastic_key(e, key, "e/%llu/in", (unsigned long long)e->d.epoch);
+    st = cdp__elastic_read_records(e, e->watched, key, &arrivals, &t.count);
+    t.arrivals = arrivals;
+    if (st == CDP_OK) st = cdp__elastic_look_for_gone(e, &t, gone, arrivals);
+    if (st == CDP_OK && cdp__elastic_proposes(&t, wait_ms)) {
+        *wait_ms = CDP__ELASTIC_AGAIN_MS;
+        st = cdp__elastic_try(e, e->watched, t.d, arrivals, t.count, &verdict);
+        if (st == CDP_OK && verdict == CDP__ELASTIC_DECIDED) *wait_ms = 0;
     }
+    if (st == CDP_OK) st = cdp__elastic_hopeless(e, &t, verdict);
     cdp__free(e->os, arrivals);
     cdp__free(e->os, gone);
     return st;
@@ -1533,13 +1571,27 @@ CDP__PRIVATE cdp_status cdp__elastic_init(
     cdp_elastic *e, const cdp__elastic_decision *d, uint32_t rank, cdp_group **out) {
     char job[CDP__ELASTIC_KEY];
     cdp_tcp_desc t = e->tcp;
+    cdp_error why;
+    bool there;
+    cdp_status st;
     cdp__elastic_key(e, job, "e/%llu/init", (unsigned long long)d->epoch);
     t.group.rank = rank;
     t.group.world_size = d->size;
     t.store = e->store;
     t.job = job;
-    t.init_timeout_ms = (uint32_t)cdp__min(e->tcp.group.timeout_ms, CDP__ELASTIC_STORE_MS);
-    return cdp_init(&t, out);
+    /* All members are here, so connecting takes milliseconds. Whoever dies now may be noticed at
+       the deadline alone; where more time is needed, the next attempts have it. */
+    t.init_timeout_ms = (CDP__ELASTIC_INIT_MS + d->size * 20u) << cdp__min(e->failures, 5);
+    t.init_timeout_ms = (uint32_t)cdp__min(t.init_timeout_ms, e->store_ms);
+    ++e->failures;
+    st = cdp_init(&t, out);
+    if (st == CDP_OK) e->failures = 0;
+    if (st != CDP_ERR_STORE) return st;
+    /* the store through which the ranks meet ends with rank 0; that of the job may be well */
+    why = *cdp_last_error();
+    if (cdp__elastic_there(e, e->store, job, &there) != CDP_OK) return cdp_last_error()->status;
+    return cdp__fail(CDP_ERR_PEER_LOST, "epoch %llu: rank 0 ended while it was connected: %s",
+        (unsigned long long)d->epoch, why.text);
 }
 
 /* Rank 0 removes what nobody needs any more: all keys of the epoch before last but its decision. */
@@ -1880,6 +1932,7 @@ CDP__PRIVATE cdp_status cdp__elastic_defaults(cdp_elastic *e, const cdp_elastic_
 CDP__PRIVATE void cdp__elastic_free(cdp_elastic *e) {
     const cdp_os *os = e->os;
     if (e->thread) os->threads.join(os, e->thread);
+    if (e->burying) os->threads.join(os, e->burying);
     cdp_group_destroy(e->group);
     cdp_group_destroy(e->retired);
     if (e->watched != e->store) cdp_store_destroy(e->watched);
@@ -2099,6 +2152,18 @@ CDP__PRIVATE cdp_status cdp__elastic_go(cdp_elastic *e) {
     return st;
 }
 
+CDP__PRIVATE void cdp__elastic_bury_now(void *arg) {
+    cdp_group_destroy((cdp_group *)arg);
+}
+
+/* Destroys a group: in a thread of its own, because after a failure that takes up to 0.7 s. */
+CDP__PRIVATE void cdp__elastic_bury(cdp_elastic *e, cdp_group *group) {
+    if (!group) return;
+    if (e->burying) e->os->threads.join(e->os, e->burying);
+    e->burying = e->os->threads.start(e->os, cdp__elastic_bury_now, group);
+    if (!e->burying) cdp_group_destroy(group);
+}
+
 /* The group of the epoch before stays until the call after the one that said `changed`. */
 CDP__PRIVATE void cdp__elastic_retire(cdp_elastic *e) {
     cdp_group *old;
@@ -2106,7 +2171,7 @@ CDP__PRIVATE void cdp__elastic_retire(cdp_elastic *e) {
     old = e->retired;
     e->retired = NULL;
     cdp__elastic_unlock(e);
-    cdp_group_destroy(old);
+    cdp__elastic_bury(e, old);
 }
 
 /* One attempt to begin the epoch in which this process is. Lock held; given back meanwhile. */
@@ -2125,7 +2190,7 @@ CDP__PRIVATE cdp_status cdp__elastic_join(cdp_elastic *e) {
     d.members = (cdp__elastic_member *)cdp__alloc(e->os, d.size * sizeof *d.members);
     if (d.members) memcpy(d.members, e->d.members, d.size * sizeof *d.members);
     cdp__elastic_unlock(e);
-    cdp_group_destroy(old);
+    cdp__elastic_bury(e, old);
     st = d.members ? cdp__elastic_connect(e, &d, rank) : cdp__fail_nomem("a list of members", 0);
     cdp__free(e->os, d.members);
     cdp__elastic_lock(e);

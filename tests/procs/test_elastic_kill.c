@@ -260,6 +260,116 @@ TEST(a_member_dies_while_another_one_finishes) {
     job_end();
 }
 
+/* ---- a member dies at its n-th call of the network after an alarm ---- */
+
+static struct {
+    job_member *m;
+    int32_t left;
+    cdp_os os;
+} doom;
+
+static void come_closer(void) {
+    if (!doom.m->mark_ns) return; /* set by arm() */
+    if (__atomic_sub_fetch(&doom.left, 1, __ATOMIC_SEQ_CST) < 0) raise(SIGKILL);
+}
+static int32_t doomed_accept(void *user, int32_t fd, cdp_addr *from) {
+    come_closer();
+    return cdp_os_default()->net.accept_next(user, fd, from);
+}
+static int32_t doomed_connect(void *user, const cdp_addr *to) {
+    come_closer();
+    return cdp_os_default()->net.connect_to(user, to);
+}
+static int64_t doomed_send(void *user, int32_t fd, const cdp_iov *iov, uint32_t n) {
+    come_closer();
+    return cdp_os_default()->net.send_iov(user, fd, iov, n);
+}
+static int64_t doomed_recv(void *user, int32_t fd, const cdp_iov *iov, uint32_t n) {
+    come_closer();
+    return cdp_os_default()->net.recv_iov(user, fd, iov, n);
+}
+
+static void arm(job_member *m, cdp_elastic *e, const cdp_elastic_now *now) {
+    if (now->step != 10 || now->epoch != 1) return;
+    m->mark_ns = test_now_ns();
+    OK(cdp_elastic_alarm(e, "a turn begins"));
+}
+
+static pid_t start_doomed(uint32_t after) {
+    const uint32_t i = job.count++;
+    job.pid[i] = fork_one();
+    if (job.pid[i]) return job.pid[i];
+    doom.m = &job.m[i];
+    doom.left = (int32_t)after;
+    doom.os = *cdp_os_default();
+    doom.os.net.accept_next = doomed_accept;
+    doom.os.net.connect_to = doomed_connect;
+    doom.os.net.send_iov = doomed_send;
+    doom.os.net.recv_iov = doomed_recv;
+    doom.m->tcp.group.os = &doom.os;
+    doom.m->tcp.no_shared_memory = true;
+    doom.m->each = arm;
+    job_run(doom.m);
+    _exit(0);
+}
+
+/* Returns how long the others took from the alarm to their first allreduce without it, in ms; -1:
+   it did not die before they had ended. */
+static int64_t die_at(uint32_t after, bool first) {
+    uint64_t worst = 0;
+    const uint32_t victim = first ? 0 : 2;
+    bool died;
+    job_begin();
+    for (uint32_t i = 0; i < 3; ++i) {
+        job.m[i].desc.min_ranks = 2;
+        job.m[i].desc.max_ranks = 3;
+        job.m[i].desc.settle_ms = 300;
+        job.m[i].want = 2;
+        job.m[i].more = 15;
+        job.m[i].pace_ms = 1;
+        job.m[i].tcp.group.timeout_ms = 10000;
+    }
+    for (uint32_t i = 0; i < 3; ++i) {
+        if (i != victim)
+            (void)start();
+        else
+            (void)start_doomed(after);
+        test_sleep_ms(20); /* so that ranks follow numbers */
+    }
+    end_of(victim);
+    died = test_check(job.m[victim].status == CDP_PENDING, __FILE__, __LINE__, "it ended: %s",
+        job.m[victim].error.text);
+    for (uint32_t i = 0; died && i < 3; ++i) {
+        if (i == victim) continue;
+        test_check(ended(i, CDP_OK), __FILE__, __LINE__, "after %u calls", after);
+        if (job.m[i].working_ns - job.m[victim].mark_ns > worst)
+            worst = job.m[i].working_ns - job.m[victim].mark_ns;
+    }
+    job_end();
+    return died ? (int64_t)(worst / 1000000) : -1;
+}
+
+static void die_at_each(bool first) {
+    const char *more = getenv("MORE");
+    const uint32_t step = more && more[0] ? 4 : 19;
+    int64_t worst = 0;
+    uint32_t runs = 0;
+    for (uint32_t after = 0; after < 160; after += step) {
+        const int64_t ms = die_at(after, first);
+        if (ms > worst) worst = ms;
+        ++runs;
+    }
+    printf("    %u kill points: at most %lld ms to the first allreduce of the others\n", runs,
+        (long long)worst);
+}
+
+TEST(rank_0_dies_at_any_point_of_a_turn) {
+    die_at_each(true);
+}
+TEST(a_member_dies_at_any_point_of_a_turn) {
+    die_at_each(false);
+}
+
 /* It is as if its machine stood still: left out, and told so when it goes on. */
 TEST(a_stopped_member_is_left_out) {
     job_begin();
@@ -324,8 +434,7 @@ static void churn(uint64_t seed, uint32_t changes) {
 TEST(members_come_and_die) {
     const char *text = getenv("ELASTIC_SEED");
     const uint64_t seed = text ? strtoull(text, NULL, 10) : 1;
-    for (uint64_t i = 0; i < (text ? 1 : 2); ++i)
-        churn(seed + i, 16);
+    churn(seed, 16);
 }
 
 int main(int argc, char **argv) {
@@ -338,6 +447,8 @@ int main(int argc, char **argv) {
         {"a_killed_member_is_replaced", a_killed_member_is_replaced, 60},
         {"the_only_source_dies_while_it_sends", the_only_source_dies_while_it_sends, 60},
         {"a_member_dies_while_another_one_finishes", a_member_dies_while_another_one_finishes, 60},
+        {"rank_0_dies_at_any_point_of_a_turn", rank_0_dies_at_any_point_of_a_turn, 200},
+        {"a_member_dies_at_any_point_of_a_turn", a_member_dies_at_any_point_of_a_turn, 200},
         {"a_stopped_member_is_left_out", a_stopped_member_is_left_out, 60},
         {"members_come_and_die", members_come_and_die, 120},
     };

@@ -278,7 +278,7 @@ static void check_waiting(const state *s, uint32_t k) {
         const uint32_t i = proc_of(s, k, r);
         gone[r] = i < PROCS && (s->p[i].dead || s->p[i].ended);
         if (!s->e[k].arrived[r] && !gone[r]) return;
-        if (s->e[k].arrived[r]) t.rank = r;
+        if (s->e[k].arrived[r] && !gone[r]) t.rank = r;
     }
     if (t.rank < PROCS && !cdp__elastic_proposes(&t, &wait_ms))
         wrong("the leader waits for members that are dead");

@@ -31,6 +31,7 @@ typedef struct job_member {
     bool from_env;
     /* the outcome; another process may read it meanwhile */
     uint64_t changed_ns, working_ns; /* the last change was reported; its first allreduce ended */
+    uint64_t mark_ns;                /* the test's own */
     cdp_status status;
     cdp_error error;
     cdp_elastic_now last;
@@ -138,11 +139,12 @@ static cdp_status job_loop(job_member *m, cdp_elastic *e) {
 
 static void job_run(job_member *m) {
     cdp_elastic *e = NULL;
+    cdp_status st;
     job_desc(m);
-    m->status =
-        m->from_env ? cdp_elastic_create_from_env(&m->desc, &e) : cdp_elastic_create(&m->desc, &e);
-    if (m->status == CDP_OK) m->status = job_loop(m, e);
+    st = m->from_env ? cdp_elastic_create_from_env(&m->desc, &e) : cdp_elastic_create(&m->desc, &e);
+    if (st == CDP_OK) st = job_loop(m, e);
     m->error = *cdp_last_error();
+    m->status = st;
     if (e) (void)cdp_elastic_history(e, m->history, sizeof m->history);
     cdp_elastic_destroy(e);
 }

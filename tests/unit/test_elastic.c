@@ -109,6 +109,14 @@ TEST(a_turn_waits_for_the_living_and_for_nobody_else) {
     T(!cdp__elastic_proposes(&t, &wait_ms));
     t.rank = 1;
     T(cdp__elastic_proposes(&t, &wait_ms));
+    /* so is rank 1, which arrived and leads: the next one does */
+    gone[1] = true;
+    t.rank = 2;
+    T_EQ(2, cdp__elastic_leader(&t));
+    T(cdp__elastic_proposes(&t, &wait_ms));
+    gone[1] = false;
+    T_EQ(1, cdp__elastic_leader(&t));
+    T(!cdp__elastic_proposes(&t, &wait_ms));
     /* the arrival of a stranger with the number of a member is none */
     in[0].id[5] = 1;
     T(!cdp__elastic_complete(&t));
