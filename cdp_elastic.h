@@ -1244,62 +1244,70 @@ CDP__PRIVATE cdp_status cdp__elastic_turn_over(cdp_elastic *e) {
     return st;
 }
 
-/* Rank 0 looks for newcomers; grow_ms after the epoch began they end it. */
+/* Newcomers end the epoch. */
 CDP__PRIVATE cdp_status cdp__elastic_look_for_newcomers(cdp_elastic *e) {
     cdp__elastic_ticket *tickets;
     uint32_t count, i, waiting = 0;
-    uint64_t age;
     char why[80];
     cdp_status st;
-    cdp__elastic_lock(e);
-    age = cdp__elastic_now_ns(e) - e->epoch_ns;
-    cdp__elastic_unlock(e);
-    if (e->d.size >= e->desc.max_ranks || age < e->desc.grow_ms * CDP__MS) return CDP_OK;
-    st = cdp__elastic_read_tickets(e, e->store, e->d.tickets, &tickets, &count);
+    st = cdp__elastic_read_tickets(e, e->watched, e->d.tickets, &tickets, &count);
     if (st != CDP_OK) return st;
     for (i = e->d.tickets; i < count; ++i)
         waiting += !tickets[i].gone;
     cdp__free(e->os, tickets);
     if (!waiting) return CDP_OK;
     cdp__format(why, sizeof why, "%u newcomers wait", waiting);
-    return cdp__elastic_alarm_at(e, e->store, e->d.epoch, why);
+    return cdp__elastic_alarm_at(e, e->watched, e->d.epoch, why);
 }
 
-/* What there is to do beside waiting for the alarm of epoch k. No: the wait is over. */
-CDP__PRIVATE bool cdp__elastic_between(cdp_elastic *e, uint64_t k, cdp_status *st) {
-    bool on, grows;
-    cdp_status failed = CDP_OK;
+/* What there is to do beside waiting for an alarm. */
+typedef enum cdp__elastic_duty {
+    CDP__ELASTIC_NOTHING,
+    CDP__ELASTIC_STOP,     /* the wait is over */
+    CDP__ELASTIC_ALARM,    /* the group failed: this thread's last error says why */
+    CDP__ELASTIC_NEWCOMERS /* rank 0 looks for them, from grow_ms after the epoch began on */
+} cdp__elastic_duty;
+
+CDP__PRIVATE cdp__elastic_duty cdp__elastic_duty_of(cdp_elastic *e, uint64_t k) {
+    cdp__elastic_duty duty = CDP__ELASTIC_NOTHING;
     cdp__elastic_lock(e);
-    on = !e->stop && !e->ended && e->failure.status == CDP_OK && e->place.epoch == k;
-    grows = on && e->place.phase == CDP__ELASTIC_RUNNING && e->place.rank == 0 && !e->place.ending;
-    if (on && e->group) failed = cdp_group_status(e->group);
+    if (e->stop || e->ended || e->failure.status != CDP_OK || e->place.epoch != k)
+        duty = CDP__ELASTIC_STOP;
+    else if (e->place.phase != CDP__ELASTIC_RUNNING)
+        duty = CDP__ELASTIC_NOTHING; /* `group` may still be that of the epoch before */
+    else if (cdp__elastic_is_loss(cdp_group_status(e->group)))
+        duty = CDP__ELASTIC_ALARM;
+    else if (e->place.rank == 0 && !e->place.ending && e->place.size < e->desc.max_ranks
+        && cdp__elastic_now_ns(e) - e->epoch_ns >= e->desc.grow_ms * CDP__MS)
+        duty = CDP__ELASTIC_NEWCOMERS;
     cdp__elastic_unlock(e);
-    if (!on) return false;
-    if (cdp__elastic_is_loss(failed))
-        *st = cdp__elastic_alarm_at(e, e->store, k, cdp_last_error()->text);
-    else if (grows)
-        *st = cdp__elastic_look_for_newcomers(e);
-    return *st == CDP_OK;
+    return duty;
 }
 
-/* Waits for the alarm of epoch k: CDP_OK, or CDP_PENDING if the wait ended for another reason. */
+/* Waits for the alarm of epoch k: CDP_OK, or CDP_PENDING if the wait ended for another reason. This
+   thread uses `watched` alone: `store` may be busy for as long as the program's thread connects. */
 CDP__PRIVATE cdp_status cdp__elastic_watch(cdp_elastic *e, uint64_t k) {
     char key[CDP__ELASTIC_KEY];
     cdp__store_call c;
     cdp_store *s = e->watched;
-    cdp_status st, between = CDP_OK;
+    cdp__elastic_duty duty = CDP__ELASTIC_NOTHING;
+    cdp_status st;
     cdp__elastic_key(e, key, "e/%llu/alarm", (unsigned long long)k);
     st = cdp__store_call_make(&c, CDP_STORE_WAIT, key, NULL, 0);
     if (st == CDP_OK) st = cdp__store_begin(s, &c.rq);
     if (st < 0) return st;
-    for (st = c.rq.status; st == CDP_PENDING;) {
+    st = c.rq.status;
+    while (st == CDP_PENDING && duty == CDP__ELASTIC_NOTHING) {
         st = s->wait(s->self, &c.rq, cdp__elastic_now_ns(e) + CDP__ELASTIC_SLICE_MS * CDP__MS);
-        if (st != CDP_PENDING) break;
-        if (cdp__elastic_between(e, k, &between)) continue;
-        s->cancel(s->self, &c.rq);
-        return between == CDP_OK ? CDP_PENDING : between;
+        if (st == CDP_PENDING) duty = cdp__elastic_duty_of(e, k);
     }
-    return st;
+    if (st != CDP_PENDING) return st;
+    s->cancel(s->self, &c.rq);
+    if (duty == CDP__ELASTIC_ALARM)
+        st = cdp__elastic_alarm_at(e, s, k, cdp_last_error()->text);
+    else if (duty == CDP__ELASTIC_NEWCOMERS)
+        st = cdp__elastic_look_for_newcomers(e);
+    return st < 0 ? st : CDP_PENDING;
 }
 
 CDP__PRIVATE void cdp__elastic_main(void *arg) {

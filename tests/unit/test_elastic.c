@@ -355,6 +355,33 @@ TEST(an_alarm_begins_an_epoch_with_the_same_members) {
     cdp_store_destroy(shared);
 }
 
+/* One rank computes while the others have begun a turn, are in the next epoch, and wait for it. */
+static void compute_for_long(job_member *m, cdp_elastic *e, const cdp_elastic_now *now) {
+    if (now->epoch != 1 || now->step != 5) return;
+    m->each = NULL;
+    if (now->rank == 0)
+        test_sleep_ms(700);
+    else
+        OK(cdp_elastic_alarm(e, "while rank 0 computes"));
+}
+
+TEST(a_rank_that_computes_for_long_begins_no_other_epoch) {
+    job_begin();
+    for (uint32_t i = 0; i < 2; ++i) {
+        members[i].desc.min_ranks = 2;
+        members[i].desc.max_ranks = 2;
+        members[i].steps = 12;
+        members[i].each = compute_for_long;
+    }
+    run_all(2);
+    for (uint32_t i = 0; i < 2; ++i) {
+        ended(&members[i], CDP_OK);
+        T_EQ(2, members[i].last.epoch);
+        T_EQ(0, members[i].last.lost);
+    }
+    cdp_store_destroy(shared);
+}
+
 static void ask_for_an_epoch(job_member *m, cdp_elastic *e, const cdp_elastic_now *now) {
     if (now->epoch == 1 && now->step == 6 && now->rank == 1) {
         m->each = NULL;
@@ -743,6 +770,8 @@ int main(int argc, char **argv) {
         {"newcomers_receive_from_several_sources", newcomers_receive_from_several_sources, 40},
         {"an_alarm_begins_an_epoch_with_the_same_members",
             an_alarm_begins_an_epoch_with_the_same_members, 40},
+        {"a_rank_that_computes_for_long_begins_no_other_epoch",
+            a_rank_that_computes_for_long_begins_no_other_epoch, 40},
         {"any_rank_can_end_an_epoch", any_rank_can_end_an_epoch, 40},
         {"below_the_minimum_the_job_waits_and_then_ends",
             below_the_minimum_the_job_waits_and_then_ends, 40},
