@@ -97,12 +97,15 @@
         cdp_elastic_next, _commit, _agree, _finish: one thread at a time. cdp_elastic_leave, _alarm,
         _history: any thread. The store must be one that several threads may use (all of
         cdp_store.h are). One thread of this header's own sleeps in a wait of the store and wakes
-        ten times a second. On rank 0 it also looks for newcomers.
+        ten times a second. On rank 0 it also looks for newcomers. Another one destroys the group of
+        an epoch that has ended.
 
     THE DEAD
         A killed process is noticed by its peers' connections. Whether it is known to be dead, so
         that a turn need not wait for settle_ms, depends on the store: a TCP client whose will_key
         is JOB/gone/ID (cdp_elastic_create_from_env makes one) tells it at once.
+        A death while the members of a new epoch connect may be noticed at the deadline of that
+        attempt alone: 500 ms and 20 ms for each rank, twice as long after each attempt that failed.
 
     MEMORY
         From the os of tcp->group. 24 bytes for each member of the epoch; the blob, while it moves.
@@ -260,7 +263,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_finish(cdp_elastic *e);
 CDP_API void cdp_elastic_leave(cdp_elastic *e, const char *reason);
 
 /* Ends the epoch now: all ranks that live are in the next one. `reason` (may be NULL) becomes its
-   cause. Any thread. Errors: STORE, TIMEOUT, INVALID. */
+   cause. Any thread; may wait while another thread connects. Errors: STORE, TIMEOUT, INVALID. */
 CDP_API cdp_status cdp_elastic_alarm(cdp_elastic *e, const char *reason);
 
 /* Ends this member. Without cdp_elastic_finish() or cdp_elastic_leave() before, the others take it
