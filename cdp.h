@@ -55,7 +55,7 @@
         objects interface                      bytes of any length
         ddp, hooks interface                   data parallel training; what happens to gradients
         Implementation: compiler, os-words, core;
-        the machine: os-addresses, os-posix, os-windows, os-watch, os-threads,
+        the machine: os-addresses, os-posix, os-windows, os-windows-shared, os-watch, os-threads,
         os-windows-threads, os-libraries, os-files, os-linux, file-text, loop;
         pure: bytes, hash, dtype, reduce-kernels, algo, algo-fixed, algo-more, hosts, select,
         message, failure-records, failure-waits, failure, fabric;
@@ -757,7 +757,7 @@ struct cdp_os {
 
 /* POSIX: posix_memalign, CLOCK_MONOTONIC, getrandom or /dev/urandom, BSD sockets, epoll or
    poll(2), pthreads, files with flock(). Windows: QueryPerformanceCounter, BCryptGenRandom,
-   Winsock, WSAPoll, SRW locks, LockFileEx; no memory that processes share, and a machine that
+   Winsock, WSAPoll, SRW locks, LockFileEx, file mappings that named pipes pass; a machine that
    vanished is noticed by the keepalive alone. Paths are in the code page of the process, and files
    have no owner and mode: where those are looked at, only links are refused. All memory that it
    keeps comes from the alloc of the cdp_os that it is called with; only the C library's own
@@ -2345,7 +2345,7 @@ CDP__PRIVATE const char **cdp__purpose(void) {
     return &text;
 }
 
-/* ---- >>os-words: what the system says in words, and the date --------------------------------- */
+/* ---- >>os-words: error texts of the system, and the date ------------------------------------- */
 
 /* Knows: errors of the C library and of Winsock, the system's calendar. Promises: a text for
    every errno. May use: >>compiler. */
@@ -2676,7 +2676,7 @@ CDP__PRIVATE CDP__PRINTF(4, 5) void cdp__log_at(
     cdp__log_at((logger), (level), (int32_t)(rank), __VA_ARGS__)
 #endif
 
-/* ---- >>os-addresses: what sockets of POSIX and of Windows have in common --------------------- */
+/* ---- >>os-addresses: socket addresses on POSIX and Windows ----------------------------------- */
 
 /* Knows: socket address structures of POSIX and Winsock, and getaddrinfo(). Promises: the same
    addresses on all systems. May use: >>os. */
@@ -2757,7 +2757,7 @@ CDP__PRIVATE bool cdp__interface_chosen(const char *list, const char *name) {
     return !list || others;
 }
 
-/* ---- >>os-posix: memory, clock, chance, sockets ---------------------------------------------- */
+/* ---- >>os-posix: memory, clock, random numbers, sockets -------------------------------------- */
 
 /* Knows: system calls that POSIX has. Promises: what cdp_os says of memory, time, sockets and
    addresses; errors are negative errno values. May use: core, os-addresses. */
@@ -2932,7 +2932,7 @@ typedef struct cdp__tcp_info {
         last_ack_recv; /* ms */
 } cdp__tcp_info;
 
-/* Nanoseconds since the peer's host last acknowledged anything, if it should have; else 0. A
+/* Nanoseconds since the peer's host last acknowledged anything; 0 if no acknowledgement is due. A
    live host acknowledges retransmitted data and probes of a closed window, so the age counts
    only while data is unacknowledged or at least two probes were lost. */
 CDP__PRIVATE uint64_t cdp__os_unanswered(void *user, int32_t fd) {
@@ -3155,7 +3155,7 @@ CDP__PRIVATE void cdp__os_wake_clear(void *user, int32_t fd) {
 
 #endif /* not Windows */
 
-/* ---- >>os-windows: memory, clock, chance, sockets -------------------------------------------- */
+/* ---- >>os-windows: memory, clock, random numbers, sockets ------------------------------------ */
 
 /* Knows: Win32 and Winsock. Promises: what cdp_os says of memory, time, sockets and addresses;
    errors are negative errno values. A socket fits an int32_t because Windows' handles are small
@@ -3243,9 +3243,11 @@ CDP__PRIVATE int cdp__os_prepare_socket(SOCKET s) {
     return 0;
 }
 
+/* Shared memory and pipes are handles as sockets are, but closed otherwise. */
 CDP__PRIVATE void cdp__os_close(void *user, int32_t fd) {
     (void)user;
-    closesocket((SOCKET)fd);
+    if (closesocket((SOCKET)fd) != 0 && WSAGetLastError() == WSAENOTSOCK)
+        CloseHandle((HANDLE)(uintptr_t)fd);
 }
 
 /* Prepares a socket and returns it as a descriptor, or closes it and returns a negative errno. */
@@ -3300,6 +3302,21 @@ CDP__PRIVATE int32_t cdp__os_listen(void *user, const cdp_addr *at, cdp_addr *bo
     return fd;
 }
 
+#ifndef CDP_NO_SHARED_MEMORY
+/* The one connection of a pipe, as a handle of its own; -EAGAIN: nobody has sent anything. */
+CDP__PRIVATE int32_t cdp__os_pipe_accept(int32_t pipe) {
+    DWORD bytes = 0;
+    HANDLE made;
+    (void)ConnectNamedPipe((HANDLE)(uintptr_t)pipe, NULL);
+    if (!PeekNamedPipe((HANDLE)(uintptr_t)pipe, NULL, 0, NULL, &bytes, NULL) || !bytes)
+        return -EAGAIN;
+    if (!DuplicateHandle(GetCurrentProcess(), (HANDLE)(uintptr_t)pipe, GetCurrentProcess(), &made,
+            0, FALSE, DUPLICATE_SAME_ACCESS))
+        return -EMFILE;
+    return (int32_t)(uintptr_t)made;
+}
+#endif
+
 CDP__PRIVATE int32_t cdp__os_accept(void *user, int32_t listener, cdp_addr *from) {
     cdp__sockaddr s;
     socklen_t len;
@@ -3309,6 +3326,12 @@ CDP__PRIVATE int32_t cdp__os_accept(void *user, int32_t listener, cdp_addr *from
         len = sizeof s;
         made = accept((SOCKET)listener, &s.any, &len);
     } while (made == INVALID_SOCKET && WSAGetLastError() == WSAECONNRESET);
+#ifndef CDP_NO_SHARED_MEMORY
+    /* from pass_open(); wine says the second */
+    if (made == INVALID_SOCKET
+        && (WSAGetLastError() == WSAENOTSOCK || WSAGetLastError() == WSAEOPNOTSUPP))
+        return cdp__os_pipe_accept(listener);
+#endif
     if (made != INVALID_SOCKET) cdp__os_from_native(&s, from);
     return cdp__os_descriptor(made);
 }
@@ -3401,7 +3424,217 @@ CDP__PRIVATE void cdp__os_wake_clear(void *user, int32_t fd) {
 }
 #endif /* Windows */
 
-/* ---- >>os-watch: over epoll, or over any poll function --------------------------------------- */
+/* ---- >>os-windows-shared: memory that processes share, and handles for another process ------- */
+
+/* Knows: file mappings, named pipes, handles of other processes. Promises: what cdp_os says of
+   shared memory. The system itself says which process is at the other end of a pipe. May use: core,
+   os-windows. */
+
+#if defined(_WIN32) && !defined(CDP_NO_SHARED_MEMORY)
+#define CDP__PASS_MAX 4u
+
+/* What goes through a pipe: for a socket what WSADuplicateSocket() wrote for the other process, for
+   memory its handle in the process that sends. */
+typedef struct cdp__os_passed {
+    uint32_t count, is_socket;
+    uint64_t handle;
+    WSAPROTOCOL_INFOW socket;
+} cdp__os_passed;
+
+/* The mapping is backed by the page file and committed as a whole; it has no name. */
+CDP__PRIVATE int32_t cdp__os_memory_create(void *user, uint64_t bytes) {
+    HANDLE h;
+    (void)user;
+    if (bytes > PTRDIFF_MAX / 2) return -ENOMEM;
+    h = CreateFileMappingW(INVALID_HANDLE_VALUE, NULL, PAGE_READWRITE | SEC_COMMIT,
+        (DWORD)(bytes >> 32), (DWORD)(bytes & 0xffffffff), NULL);
+    if (!h) return -ENOMEM;
+    if ((uintptr_t)h <= INT32_MAX) return (int32_t)(uintptr_t)h;
+    CloseHandle(h);
+    return -EMFILE;
+}
+
+/* All of it, in whole pages: both sides see the same size. */
+CDP__PRIVATE void *cdp__os_memory_map(void *user, int32_t fd, bool writable, uint64_t *bytes) {
+    MEMORY_BASIC_INFORMATION info;
+    const DWORD access = writable ? FILE_MAP_READ | FILE_MAP_WRITE : FILE_MAP_READ;
+    void *at = MapViewOfFile((HANDLE)(uintptr_t)fd, access, 0, 0, 0);
+    (void)user;
+    if (!at) return NULL;
+    *bytes = VirtualQuery(at, &info, sizeof info) ? (uint64_t)info.RegionSize : 0;
+    if (*bytes) return at;
+    UnmapViewOfFile(at);
+    return NULL;
+}
+
+CDP__PRIVATE void cdp__os_memory_unmap(void *user, void *at, uint64_t bytes) {
+    (void)user;
+    (void)bytes;
+    UnmapViewOfFile(at);
+}
+
+/* A number of this machine and the user of this process; 0: not known. */
+CDP__PRIVATE uint64_t cdp__os_memory_host(void *user) {
+    char text[256];
+    union {
+        TOKEN_USER head;
+        uint8_t room[sizeof(TOKEN_USER) + SECURITY_MAX_SID_SIZE];
+    } who;
+    DWORD n = sizeof text, i;
+    HANDLE token = NULL;
+    uint64_t id = 1;
+    bool known;
+    (void)user;
+    known = GetComputerNameA(text, &n) != 0;
+    for (i = 0; known && i < n; ++i)
+        id = id * 1000003 + (uint8_t)text[i];
+    n = sizeof text;
+    known = known
+        && RegGetValueA(HKEY_LOCAL_MACHINE, "SOFTWARE\\Microsoft\\Cryptography", "MachineGuid",
+               RRF_RT_REG_SZ, NULL, text, &n)
+            == 0;
+    for (i = 0; known && i < n; ++i)
+        id = id * 1000003 + (uint8_t)text[i];
+    known = known && OpenProcessToken(GetCurrentProcess(), TOKEN_QUERY, &token)
+        && GetTokenInformation(token, TokenUser, &who, sizeof who, &n);
+    if (token) CloseHandle(token);
+    n = known ? GetLengthSid(who.head.User.Sid) : 0;
+    for (i = 0; i < n; ++i)
+        id = id * 1000003 + ((const uint8_t *)who.head.User.Sid)[i];
+    return known ? id | 1 : 0;
+}
+
+/* A pipe for one other process, of this machine, which never blocks. */
+CDP__PRIVATE int32_t cdp__os_pass_open(void *user, const uint8_t name[12], bool waits) {
+    char path[32] = "\\\\.\\pipe\\cdp-";
+    DWORD never = PIPE_READMODE_MESSAGE | PIPE_NOWAIT;
+    HANDLE h;
+    (void)user;
+    memcpy(path + 13, name, 12);
+    if (waits)
+        h = CreateNamedPipeA(path, PIPE_ACCESS_DUPLEX | FILE_FLAG_FIRST_PIPE_INSTANCE,
+            PIPE_TYPE_MESSAGE | never | PIPE_REJECT_REMOTE_CLIENTS, 1, 65536, 65536, 0, NULL);
+    else
+        h = CreateFileA(path, GENERIC_READ | GENERIC_WRITE, 0, NULL, OPEN_EXISTING,
+            SECURITY_SQOS_PRESENT | SECURITY_IDENTIFICATION, NULL);
+    if (h == INVALID_HANDLE_VALUE) return GetLastError() == ERROR_ACCESS_DENIED ? -EACCES : -ENOENT;
+    if (waits || SetNamedPipeHandleState(h, &never, NULL, NULL)) return (int32_t)(uintptr_t)h;
+    CloseHandle(h);
+    return -EIO;
+}
+
+/* Does this process belong to the user of this one? */
+CDP__PRIVATE bool cdp__os_same_user(HANDLE process) {
+    union {
+        TOKEN_USER head;
+        uint8_t room[sizeof(TOKEN_USER) + SECURITY_MAX_SID_SIZE];
+    } who[2];
+    const HANDLE of[2] = {process, GetCurrentProcess()};
+    uint32_t i;
+    for (i = 0; i < 2; ++i) {
+        HANDLE token;
+        DWORD n;
+        BOOL known;
+        if (!OpenProcessToken(of[i], TOKEN_QUERY, &token)) return false;
+        known = GetTokenInformation(token, TokenUser, &who[i], sizeof who[i], &n);
+        CloseHandle(token);
+        if (!known) return false;
+    }
+    return EqualSid(who[0].head.User.Sid, who[1].head.User.Sid) != 0;
+}
+
+/* The process at the other end of a pipe, if it may be trusted; NULL: not. */
+CDP__PRIVATE HANDLE cdp__os_pipe_peer(HANDLE pipe, ULONG *pid) {
+    DWORD flags = 0;
+    HANDLE peer;
+    if (!GetNamedPipeInfo(pipe, &flags, NULL, NULL, NULL)) return NULL;
+    if (!(flags & PIPE_SERVER_END ? GetNamedPipeClientProcessId(pipe, pid)
+                                  : GetNamedPipeServerProcessId(pipe, pid)))
+        return NULL;
+    peer = OpenProcess(PROCESS_DUP_HANDLE | PROCESS_QUERY_INFORMATION, FALSE, *pid);
+    if (peer && cdp__os_same_user(peer)) return peer;
+    if (peer) CloseHandle(peer);
+    return NULL;
+}
+
+CDP__PRIVATE int32_t cdp__os_pass_send(HANDLE pipe, ULONG pid, const int32_t *fds, uint32_t n) {
+    cdp__os_passed of[CDP__PASS_MAX];
+    DWORD moved = 0, i;
+    memset(of, 0, sizeof of);
+    for (i = 0; i < n; ++i) {
+        of[i].count = n;
+        of[i].handle = (uint64_t)fds[i];
+        of[i].is_socket = WSADuplicateSocketW((SOCKET)fds[i], pid, &of[i].socket) == 0;
+        if (!of[i].is_socket && WSAGetLastError() != WSAENOTSOCK) return -cdp__os_socket_error();
+    }
+    if (!WriteFile(pipe, of, n * (DWORD)sizeof *of, &moved, NULL)) return -EPIPE;
+    return moved ? (int32_t)pid : -EAGAIN;
+}
+
+/* A descriptor of this process for one of the other. */
+CDP__PRIVATE int32_t cdp__os_pass_take(HANDLE peer, cdp__os_passed *p) {
+    HANDLE made;
+    if (p->is_socket)
+        return cdp__os_descriptor(WSASocketW(FROM_PROTOCOL_INFO, FROM_PROTOCOL_INFO,
+            FROM_PROTOCOL_INFO, &p->socket, 0, WSA_FLAG_OVERLAPPED | WSA_FLAG_NO_HANDLE_INHERIT));
+    if (!DuplicateHandle(peer, (HANDLE)(uintptr_t)p->handle, GetCurrentProcess(), &made, 0, FALSE,
+            DUPLICATE_SAME_ACCESS))
+        return -EMFILE;
+    return (int32_t)(uintptr_t)made;
+}
+
+CDP__PRIVATE int32_t cdp__os_pass_receive(
+    HANDLE pipe, HANDLE peer, ULONG pid, int32_t *fds, uint32_t n) {
+    cdp__os_passed of[CDP__PASS_MAX];
+    DWORD moved = 0, i;
+    if (!PeekNamedPipe(pipe, NULL, 0, NULL, &moved, NULL)) return -ECONNRESET;
+    if (!moved) return -EAGAIN;
+    if (!ReadFile(pipe, of, sizeof of, &moved, NULL)) return -ECONNRESET;
+    if (moved != n * sizeof *of || of[0].count != n) return -EPROTO;
+    for (i = 0; i < n; ++i) {
+        fds[i] = cdp__os_pass_take(peer, &of[i]);
+        if (fds[i] >= 0) continue;
+        moved = i;
+        for (i = 0; i < moved; ++i)
+            cdp__os_close(NULL, fds[i]);
+        return fds[moved];
+    }
+    return (int32_t)pid;
+}
+
+CDP__PRIVATE int32_t cdp__os_pass(void *user, int32_t fd, int32_t *fds, uint32_t n, bool sending) {
+    const HANDLE pipe = (HANDLE)(uintptr_t)fd;
+    ULONG pid = 0;
+    const HANDLE peer = cdp__os_pipe_peer(pipe, &pid);
+    int32_t r;
+    (void)user;
+    if (!peer) return -EACCES;
+    r = sending ? cdp__os_pass_send(pipe, pid, fds, n)
+                : cdp__os_pass_receive(pipe, peer, pid, fds, n);
+    CloseHandle(peer);
+    return r;
+}
+
+CDP__PRIVATE int32_t cdp__os_memory_read(
+    void *user, int32_t pid, const uint64_t *from, const cdp_iov *to, uint32_t n) {
+    const HANDLE peer = OpenProcess(PROCESS_VM_READ, FALSE, (DWORD)pid);
+    int32_t err = peer ? 0 : -EPERM;
+    uint32_t i;
+    (void)user;
+    for (i = 0; i < n && !err; ++i) {
+        SIZE_T moved = 0;
+        if ((uintptr_t)from[i] != from[i] /* of a process with longer addresses */
+            || !ReadProcessMemory(
+                peer, (const void *)(uintptr_t)from[i], to[i].data, (SIZE_T)to[i].bytes, &moved)
+            || moved != to[i].bytes)
+            err = -EFAULT;
+    }
+    if (peer) CloseHandle(peer);
+    return err;
+}
+#endif
+
+/* ---- >>os-watch: watches over epoll, or over any poll function ------------------------------- */
 
 /* Knows: cdp_os and the two system calls. Promises: what cdp_os_net says of watches. May use:
    >>os, >>os-posix. */
@@ -3713,7 +3946,7 @@ CDP__PRIVATE int32_t cdp__os_watch_wait(
 }
 #endif
 
-/* ---- >>os-threads: POSIX threads, and names looked up in one --------------------------------- */
+/* ---- >>os-threads: POSIX threads, and resolving names in a thread ---------------------------- */
 
 /* Knows: pthreads, the resolver. Promises: what cdp_os says of threads and of names; looking up
    a name ends by its deadline, although the resolver may not. May use: os-posix. */
@@ -3882,7 +4115,7 @@ CDP__PRIVATE int32_t cdp__os_lookup_run(
 }
 #endif
 
-/* ---- >>os-windows-threads: waiting, threads, and names looked up in one ---------------------- */
+/* ---- >>os-windows-threads: waiting, threads, and resolving names in a thread ----------------- */
 
 /* Knows: Win32 threads, WSAPoll, the resolver. Promises: what cdp_os says of watches, threads and
    names. May use: core, os-addresses, os-windows, os-watch. */
@@ -4326,7 +4559,7 @@ CDP__PRIVATE int32_t cdp__os_rename_file(void *user, const char *from, const cha
 #endif
 #endif
 
-/* ---- >>os-linux: who has a port, shared memory, processes ------------------------------------ */
+/* ---- >>os-linux: owners of ports, shared memory, processes ----------------------------------- */
 
 /* Knows: /proc, shared memory, descriptors sent to another process. Promises: what cdp_os says
    of them; on other systems these members are NULL or fail. May use: core and the os sections
@@ -4630,7 +4863,7 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
 #else
 #define CDP__OS_PORT_OWNER NULL
 #endif
-#if defined(__linux__) && !defined(CDP_NO_SHARED_MEMORY)
+#if (defined(__linux__) || defined(_WIN32)) && !defined(CDP_NO_SHARED_MEMORY)
 #define CDP__OS_SHARED                                                                      \
     {                                                                                       \
         cdp__os_memory_create, cdp__os_memory_map, cdp__os_memory_unmap, cdp__os_pass_open, \
@@ -4719,7 +4952,7 @@ CDP_API CDP__ONE_COPY void cdp_lock_release(cdp_lock *l) {
     if (l) cdp__lock_give(l);
 }
 
-/* ---- >>file-text: text that goes to a file --------------------------------------------------- */
+/* ---- >>file-text: text written to a file ----------------------------------------------------- */
 
 /* Knows: files of a cdp_os. Promises: after the first failure nothing more is written, and
    closing the file reports that failure. May use: >>os, >>core, >>os-files. */
@@ -5316,7 +5549,8 @@ CDP__PRIVATE bool cdp__reduce_exists(cdp_dtype t, cdp_reduce_op op) {
    a remainder nor an overlap check; an incomplete block is padded. */
 #define CDP__BLOCK 256u
 #define CDP__STRIP 32u
-/* Runs on CDP__STRIP elements per strip. For divide and scale, `x` points to one number. */
+/* Combines `strips` strips of CDP__STRIP elements each. For divide and scale, `x` points to one
+   number. */
 typedef void (*cdp__kernel)(void *acc, const void *x, uint64_t strips);
 
 #define CDP__ADD(l, r) ((l) + (r))
@@ -6843,7 +7077,7 @@ CDP__PRIVATE uint32_t cdp__hosts_scatter_round(const cdp__shape *s, uint32_t k, 
 
 #endif /* CDP_FEW_ALGORITHMS */
 
-/* ---- >>select (pure): which algorithm; equal on all ranks because its inputs are ------------- */
+/* ---- >>select (pure): the choice of an algorithm, equal on all ranks ------------------------- */
 
 /* Knows: what each algorithm is good at, as a table. Promises: the same choice on all ranks,
    from inputs that are equal on all. May use: algo, hosts. */
@@ -7101,7 +7335,7 @@ CDP__PRIVATE uint32_t cdp__select(
     }
 }
 
-/* ---- >>message (pure): one header for everything that travels -------------------------------- */
+/* ---- >>message (pure): one header for all messages ------------------------------------------- */
 
 /* Knows: bytes, names of operations and algorithms. Promises: decoded messages were checked. May
    use: bytes, dtype, algo, text. Every message has a 64-byte header, which names the call that
@@ -7274,7 +7508,7 @@ CDP__PRIVATE void cdp__call_text(const cdp__head *h, char *out, uint64_t size) {
         cdp__text_add(&t, ", %s", cdp__algo_at(h->algo)->name);
 }
 
-/* ---- >>failure-records (pure): what ranks tell each other about failures and waits ----------- */
+/* ---- >>failure-records (pure): records of failures and waits, as sent to other ranks --------- */
 
 /* Knows: the layout of three messages: FAILURE (a group is broken, and why), WAIT (the sender
    waits for the receiver) and ENDPOINT (the answer: which rank keeps the receiver waiting, at
@@ -8197,7 +8431,7 @@ CDP__PRIVATE uint32_t cdp__failure_take(
     return 0;
 }
 
-/* ---- >>failure (pure): who is to blame ------------------------------------------------------- */
+/* ---- >>failure (pure): which rank is to blame ------------------------------------------------ */
 
 /* Knows: what failure-waits knows, and the groups that fail. Promises: no other section decides
    blame. One function takes every event and returns what to do; like failure-waits it has
@@ -8522,7 +8756,7 @@ CDP__PRIVATE uint32_t cdp__failure_step(cdp__failure *f, const cdp__failure_even
     return 0;
 }
 
-/* ---- >>fabric (pure): memory that two ranks both see ----------------------------------------- */
+/* ---- >>fabric (pure): memory that two ranks share -------------------------------------------- */
 
 /* Knows: memory of two kinds, shared by the threads of one process (a hub) or by processes of one
    host (cdp_tcp.h). The caller provides that memory, and wakes a sleeping peer in the function
@@ -8566,7 +8800,7 @@ CDP__PRIVATE void cdp__doorbell_arm(cdp__doorbell *b, uint32_t wants) {
     __atomic_store_n(&b->wants, wants, __ATOMIC_SEQ_CST);
 }
 
-/* True if a peer rang for one of `wants` since `seen` was stored: the last poll before sleeping. */
+/* True if a peer rang for one of `wants` since `seen` was stored: checked before each sleep. */
 CDP__PRIVATE bool cdp__doorbell_rung(
     const cdp__doorbell *b, const uint32_t seen[2], uint32_t wants) {
     return ((wants & CDP__BELL_DATA) && __atomic_load_n(&b->rung[0], __ATOMIC_SEQ_CST) != seen[0])
@@ -8931,7 +9165,7 @@ CDP__PRIVATE bool cdp__line_read_end(cdp__line *l, uint64_t token) {
         &e->state, &begun, begun, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
 }
 
-/* ---- >>pend: a work that is no operation ----------------------------------------------------- */
+/* ---- >>pend: works that are not operations --------------------------------------------------- */
 
 /* Knows: works, requests for messages. Promises: entries of a pool, which are reused. May use:
    >>messages. */
@@ -9240,7 +9474,7 @@ CDP__PRIVATE cdp__stream *cdp__stream_unexpected(cdp__world *w, uint64_t channel
     return s;
 }
 
-/* ---- >>port: control messages, and what a port sends for nobody ------------------------------ */
+/* ---- >>port: control messages of a link ------------------------------------------------------ */
 
 /* Knows: ports and their streams. Promises: control messages are whole, and leave before the
    next DATA. May use: stream, message. */
@@ -9381,7 +9615,7 @@ CDP__PRIVATE void cdp__stream_answer(cdp__world *w, cdp__stream *s) {
     (void)cdp__port_flush(w, s->peer);
 }
 
-/* ---- >>receive: what arrives at a port ------------------------------------------------------- */
+/* ---- >>receive: messages that arrive at a port ----------------------------------------------- */
 
 /* Knows: ports, streams, slots. Promises: bytes of streams that no call reads now are stored,
    within the window; the reader of a stream gets its bytes in order. May use: port, stream,
@@ -9759,7 +9993,7 @@ CDP__PRIVATE int64_t cdp__stream_read(cdp__world *w, cdp__stream *s, void *to, u
     return r;
 }
 
-/* ---- >>send: messages on their way out ------------------------------------------------------- */
+/* ---- >>send: messages that leave a port ------------------------------------------------------ */
 
 /* Knows: ports, streams, slots. Promises: a message leaves whole, header and body together. May
    use: receive, port, stream, fabric. */
@@ -9866,7 +10100,7 @@ CDP__PRIVATE void cdp__stream_close(cdp__world *w, cdp__stream *s, bool tell) {
     s->failure = NULL;
 }
 
-/* ---- >>transfer: one message of a round, or of a program, from memory to memory -------------- */
+/* ---- >>transfer: one message, from memory to memory ------------------------------------------ */
 
 /* Knows: streams, the remote reads of a transport. Promises: received bytes are written straight
    to their destination, or combined there in cache-sized pieces; when a transfer is done or
@@ -10560,7 +10794,7 @@ CDP__PRIVATE cdp__advance cdp__exec_poll(cdp__exec *x) {
     return x->running ? CDP__MOVED : CDP__IDLE;
 }
 
-/* ---- >>state: what a group is ---------------------------------------------------------------- */
+/* ---- >>state: the data of a group ------------------------------------------------------------ */
 
 /* Knows: executors, streams, works. Promises: types, and small functions about groups that many
    later sections need. May use: >>core, >>algo, >>message, >>stream, >>transfer, >>exec. */
@@ -10587,7 +10821,8 @@ typedef struct cdp__peer {
 typedef struct cdp__op {
     /* with defaults; in_counts and out_counts only say whether the caller gave any */
     cdp_request rq;
-    /* where uneven parts begin, 2 * (world_size + 1) entries; belongs to the place in the queue */
+    /* where uneven parts begin, 2 * (world_size + 1) entries; reused by later operations that take
+       this place in the queue */
     uint64_t *offs;
     uint64_t parts;
     uint64_t seq;
@@ -10835,7 +11070,7 @@ CDP__PRIVATE cdp__head cdp__op_call(const cdp__op *op) {
     return h;
 }
 
-/* ---- >>records: what a group remembers, as records and as JSON ------------------------------- */
+/* ---- >>records: recorded calls of a group, as records and as JSON ---------------------------- */
 
 /* Knows: all members of a group. Promises: a consistent snapshot in bounded memory, even while
    the group fails. May use: >>core, >>dtype, >>algo, >>select, >>exec, >>state. */
@@ -11044,7 +11279,7 @@ CDP__PRIVATE void cdp__group_dump_failed(cdp_group *g) {
 
 #endif /* CDP_NO_RECORDER */
 
-/* ---- >>waits: who keeps whom waiting --------------------------------------------------------- */
+/* ---- >>waits: which rank waits for which other rank ------------------------------------------ */
 
 /* Knows: operations and messages of all groups, and their positions. Promises: long waits become
    events of >>failure, and its questions and answers become messages. May use: failure, state,
@@ -11215,7 +11450,7 @@ CDP__PRIVATE bool cdp__world_passed(const cdp__world *w, int32_t peer, const cdp
     return false;
 }
 
-/* ---- >>telling: a failure is passed on to the peers ------------------------------------------ */
+/* ---- >>telling: reports a failure to the peers ----------------------------------------------- */
 
 /* Knows: groups that have failed, and their streams. Promises: every peer that can be reached in
    time receives the record, after any half-sent message; messages of peers are read until then,
@@ -11773,7 +12008,7 @@ CDP__PRIVATE bool cdp__world_note(
         v.passed = cdp__world_passed(w, answer.end.last.waiter, &answer.end.last.at);
     }
     (void)cdp__failure_step(&w->failure, &v);
-    return true; /* answered when nothing moves any more: see cdp__group_waits() */
+    return true; /* the answer is sent when nothing moves: see cdp__group_waits() */
 }
 
 /* The group has failed. True while its peers are still being told. */
@@ -12336,7 +12571,7 @@ CDP__PRIVATE uint64_t cdp__flows_waits(cdp_group *g) {
 
 #endif /* CDP_NO_MESSAGES */
 
-/* ---- >>running: the operations of a group ---------------------------------------------------- */
+/* ---- >>running: runs the operations of a group ----------------------------------------------- */
 
 /* Knows: the queue of a group, its executor. Promises: operations run one after the other, in
    the order of the calls; each completes, or its group has failed, by its deadline. May use:
@@ -12424,7 +12659,7 @@ CDP__PRIVATE uint8_t cdp__op_algo(const cdp_group *g, const cdp__op *op) {
     return (uint8_t)cdp__select(&g->w->choosing, kind, bytes, g->desc.world_size, g->is);
 }
 
-/* The call that the operation's messages name, still without an algorithm. */
+/* The shape of an operation, from which its algorithm is chosen. */
 
 CDP__PRIVATE void cdp__op_shape(const cdp_group *g, const cdp__op *op, cdp__shape *s) {
     const cdp_request *rq = &op->rq;
@@ -12760,8 +12995,8 @@ typedef struct cdp__hub_end {
     uint32_t rank;
     uint32_t seen[2]; /* counts of its doorbell when last polled */
     bool told;        /* this rank's group was told that there is a record */
-    /* destroying this end means that the rank has left; false after an invalid desc: the rank
-       may be created again */
+    /* the rank has joined, so destroying this end means that it leaves; false after an invalid
+       desc, so that the rank may try again */
     bool made;
 } cdp__hub_end;
 
@@ -13108,7 +13343,7 @@ CDP__PRIVATE void cdp__hub_refuse(void *self) {
 
 #endif /* CDP_NO_HUB */
 
-/* ---- >>pending: works that are no operations ------------------------------------------------- */
+/* ---- >>pending: runs works that are not operations ------------------------------------------- */
 
 /* Knows: the pool of works of a group, the list of waiting works. Promises: a work stays a plain
    value; nothing is allocated after the pool. May use: >>state, >>failing, >>running. */
@@ -13298,7 +13533,7 @@ CDP__PRIVATE void cdp__pends_drop(cdp_group *g) {
         }
 }
 
-/* ---- >>drive: who lets communication advance ------------------------------------------------- */
+/* ---- >>drive: which thread makes progress ---------------------------------------------------- */
 
 /* Knows: the world's lock, its threads, its groups. Promises: at most one thread sleeps in
    transport.wait, and work in flight always has a thread that makes progress. May use: >>state,
@@ -13314,7 +13549,7 @@ CDP__PRIVATE void cdp__pends_drop(cdp_group *g) {
 #define CDP__YIELD_LONG_NS 300000u
 /* polls of the awaited operation for each poll of all sockets and of the clock */
 #define CDP__LOOKS 8u
-/* polls by the thread that starts an operation: copy the input, send the first bytes */
+/* The thread that starts an operation polls so often: copies the input, sends the first bytes. */
 #define CDP__FIRST_MOVES 3u
 
 /* Yields the lock to a waiting thread: after a plain release, a mutex mostly goes back to the
@@ -13636,7 +13871,7 @@ CDP__PRIVATE cdp__world *cdp__world_create(
     return m;
 }
 
-/* ---- >>group: its life ----------------------------------------------------------------------- */
+/* ---- >>group: creating and destroying a group ------------------------------------------------ */
 
 /* Knows: worlds, streams, the queue. Promises: destroying is local and bounded; other ranks are
    told. May use: world, failing, running, flows, pending. */
@@ -14024,7 +14259,7 @@ CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out)
     return st;
 }
 
-/* ---- >>groups: groups of some ranks, and what is asked of a group ---------------------------- */
+/* ---- >>groups: groups of some ranks, and queries about a group ------------------------------- */
 
 /* Knows: groups and the ranks that they share. Promises: groups of the same ranks get equal
    numbers on every rank. May use: >>group, >>world, >>failing, >>drive. */
@@ -14049,7 +14284,7 @@ CDP__PRIVATE uint64_t cdp__world_channel(cdp__world *m, uint64_t ranks) {
     return cdp__hash(ranks, &made->count, sizeof made->count) | 2;
 }
 
-/* Creates the group of these world ranks. Lock held. NULL: out of memory. */
+/* Creates a group of the world ranks world[0 .. count - 1]. Lock held. NULL: out of memory. */
 CDP__PRIVATE cdp_group *cdp__group_of(
     cdp_group *parent, const uint32_t *world, uint32_t count, uint64_t channel, uint32_t records) {
     cdp_group_desc d = parent->desc;
@@ -14243,7 +14478,7 @@ CDP_API cdp_status cdp_poll(cdp_group *g, uint32_t budget_us) {
     return st;
 }
 
-/* ---- >>device: what a backend runs ----------------------------------------------------------- */
+/* ---- >>device: operations that a backend runs ------------------------------------------------ */
 
 /* Knows: the functions of a cdp_backend. Promises: an operation on memory that the backend owns
    is passed to the backend, and completes like any other work. May use: state, drive, groups,
@@ -14370,7 +14605,7 @@ CDP__PRIVATE cdp_status cdp__device_cannot(const char *call) {
         call);
 }
 
-/* ---- >>requests: what was called, checked ---------------------------------------------------- */
+/* ---- >>requests: checks of the arguments of calls -------------------------------------------- */
 
 /* Knows: requests, groups' sizes. Promises: a mistake is reported in one sentence, and nothing
    was started. May use: device, dtype, error. */
@@ -15398,8 +15633,9 @@ CDP__PRIVATE cdp__pend *cdp__any_first(const cdp_group *g, uint32_t tag) {
     return s;
 }
 
-/* Turns it into a receive from rank p, which has sent a message, with the same deadline. If that
-   has passed, the cause is still being settled, and the message may still complete the receive. */
+/* Turns a receive from any rank into one from rank p, which has sent a message, with the same
+   deadline. If that has passed, the cause is still being settled, and the message may still
+   complete the receive. */
 CDP__PRIVATE void cdp__any_take(cdp__pend *s, uint32_t p) {
     cdp_group *g = s->of;
     s->want.peer = p;
@@ -16106,7 +16342,7 @@ CDP_API cdp_status cdp_channel_refuse(cdp_channel *c, uint32_t peer, uint64_t ha
     return cdp__channel_leave(c, st);
 }
 
-/* ---- >>channel progress: receiving, and telling the program ---------------------------------- */
+/* ---- >>channel progress: receiving, and callbacks -------------------------------------------- */
 
 /* Knows: the channels of a world. Promises: messages of a rank are delivered in order, one at a
    time, without the lock. May use: >>channel, >>channel bodies, >>pending. */
@@ -16759,7 +16995,7 @@ CDP_API void cdp_blob_free(cdp_group *g, cdp_blob *b) {
 
 #endif /* CDP_NO_OBJECTS */
 
-/* ---- >>recorder: what a group remembers, and what it is set to, in words --------------------- */
+/* ---- >>recorder: records and settings of a group, as text ------------------------------------ */
 
 /* Knows: all members of a group. Promises: a consistent snapshot. May use: >>records and
    everything before it. */
@@ -16884,7 +17120,7 @@ CDP_API uint64_t cdp_describe(cdp_group *g, char *out, uint64_t size) {
 
 #endif /* CDP_NO_RECORDER */
 
-/* ---- >>group-access: what training uses of a group beyond the public calls ------------------- */
+/* ---- >>group-access: functions of a group for training only ---------------------------------- */
 
 /* Knows: the members of cdp_group. Promises: later sections access a group only through its
    public functions and those of this section. May use: everything above. */
@@ -17083,7 +17319,7 @@ CDP__PRIVATE uint32_t cdp__bucket_plan_make(const cdp_param *params, uint32_t n,
     return count;
 }
 
-/* ---- >>ddp-state: what a ddp holds ----------------------------------------------------------- */
+/* ---- >>ddp-state: the data of a ddp ---------------------------------------------------------- */
 
 /* Knows: all members of a ddp, and whether gradients are in host or device memory. Promises: the
    first failure of a pass is kept. May use: >>group-access, public functions of groups,
@@ -17455,7 +17691,7 @@ CDP__PRIVATE cdp_status cdp__ddp_place(cdp_ddp *d, const uint32_t *order) {
     return d->failed;
 }
 
-/* ---- >>ddp-compare: is the model the same on all ranks? -------------------------------------- */
+/* ---- >>ddp-compare: compares the model on all ranks ------------------------------------------ */
 
 /* Knows: names, shapes and settings of a model, and the bits of its parameters. Promises: if
    ranks differ, every rank returns the same sentence about the first difference. May use:
@@ -17713,7 +17949,7 @@ CDP_API cdp_status cdp_ddp_verify(cdp_ddp *d) {
 }
 #endif /* CDP_NO_VERIFY */
 
-/* ---- >>ddp-broadcast: parameters and buffers of one rank to all ------------------------------ */
+/* ---- >>ddp-broadcast: broadcasts parameters and buffers of one rank -------------------------- */
 
 /* Knows: where parameters and buffers are. Promises: small ones share messages, large ones are
    in flight together. May use: >>ddp-state, public collectives. */
@@ -17805,7 +18041,7 @@ CDP__PRIVATE cdp_status cdp__ddp_send_buffers(cdp_ddp *d) {
     return st == CDP_OK && root >= 0 ? cdp__ddp_broadcast(d, (uint32_t)root, false) : st;
 }
 
-/* ---- >>ddp-create: construction and its checks ----------------------------------------------- */
+/* ---- >>ddp-create: creating a ddp, and its checks -------------------------------------------- */
 
 /* Knows: valid descs. Promises: a ddp is created completely, or not at all. May use:
    >>ddp-state, >>ddp-buckets, >>ddp-compare, >>ddp-broadcast. */
@@ -18115,7 +18351,7 @@ CDP_API void cdp_ddp_zero_grad(cdp_ddp *d) {
     }
 }
 
-/* ---- >>ddp-stats: figures of the last step and of all ---------------------------------------- */
+/* ---- >>ddp-stats: statistics of the last step and of all steps ------------------------------- */
 
 /* Knows: the times of a pass. Promises: only statistics; nothing depends on them. May use:
    >>ddp-state. */
@@ -18185,7 +18421,7 @@ CDP_API cdp_bucket_stats cdp_ddp_bucket(const cdp_ddp *d, uint32_t index) {
     return s;
 }
 
-/* ---- >>ddp-launch: full buckets start on their way ------------------------------------------- */
+/* ---- >>ddp-launch: starts the operations of full buckets ------------------------------------- */
 
 /* Knows: the order of buckets and of the stages of a hook. Promises: buckets start in the same
    order on every rank, in whatever order they become full. May use: >>group-access, >>ddp-state,
@@ -18627,7 +18863,7 @@ CDP__PRIVATE cdp_status cdp__ddp_sparse(cdp_ddp *d) {
 }
 #endif /* CDP_NO_SPARSE */
 
-/* ---- >>ddp-backward: one pass from begin to end ---------------------------------------------- */
+/* ---- >>ddp-backward: one backward pass, from begin to end ------------------------------------ */
 
 /* Knows: which parameters are complete, unused or missing. Promises: backward_end returns the
    first failure of the pass, on every rank. May use: >>ddp-launch, >>ddp-rows, >>ddp-stats,
@@ -19175,7 +19411,7 @@ CDP_API cdp_status cdp_ddp_clip(cdp_ddp *d, double max_norm, double *norm) {
 }
 #endif /* CDP_NO_CLIP */
 
-/* ---- >>ddp-hook: which hook a ddp uses ------------------------------------------------------- */
+/* ---- >>ddp-hook: sets the hook of a ddp ------------------------------------------------------ */
 
 /* Knows: that stages of a hook run in groups of their own. Promises: a hook given to
    cdp_ddp_set_hook is destroyed exactly once. May use: >>ddp-state, >>group-access. */
@@ -19456,7 +19692,7 @@ CDP_API uint64_t cdp_ddp_trace(
 
 #ifndef CDP_NO_HOOKS
 
-/* ---- >>hooks: memory of a hook, plain hooks, halves ------------------------------------------ */
+/* ---- >>hooks: memory of a hook, hooks without compression, 16-bit hooks ---------------------- */
 
 /* Knows: buckets as a hook sees them (cdp_bucket), not the ddp behind them. Promises: memory of
    a finished bucket is reused for the next one. May use: >>numbers, public functions. */
@@ -19568,7 +19804,7 @@ CDP__PRIVATE cdp_status cdp__hook_half(
     return st;
 }
 
-/* ---- >>hooks-quantize: eight bits for each value --------------------------------------------- */
+/* ---- >>hooks-quantize: sends 8 bits per value ------------------------------------------------ */
 
 /* Knows: the arithmetic of PyTorch's quantization hooks. Promises: the same bits on every rank.
    May use: >>hooks, >>numbers.
@@ -19749,7 +19985,7 @@ CDP__PRIVATE cdp_status cdp__hook_quantize(
     return CDP_PENDING;
 }
 
-/* ---- >>hooks-topk: the largest values alone -------------------------------------------------- */
+/* ---- >>hooks-topk: sends only the largest values --------------------------------------------- */
 
 /* Knows: magnitudes of floats as bits. Promises: selects exactly k values; of equal ones, the
    first. May use: >>hooks, >>numbers. */
@@ -19875,7 +20111,7 @@ CDP__PRIVATE cdp_status cdp__hook_topk(
     return CDP_OK;
 }
 
-/* ---- >>hooks-powersgd: matrices as products of two thin ones --------------------------------- */
+/* ---- >>hooks-powersgd: sends matrices as products of two thin ones --------------------------- */
 
 /* Knows: the mathematics of PowerSGD (Vogels, Karimireddy and Jaggi 2019). Promises: the same
    bits on every rank. May use: >>hooks, >>hooks-topk (error feedback), >>numbers. */
@@ -20198,7 +20434,7 @@ CDP__PRIVATE cdp_status cdp__hook_powersgd(
     return CDP_PENDING;
 }
 
-/* ---- >>hooks-state: choice of a hook, its state as bytes ------------------------------------- */
+/* ---- >>hooks-state: creating a hook, saving and loading its state ---------------------------- */
 
 /* Knows: all kinds of hooks. Promises: saved state can be loaded on every machine (32-bit words,
    least significant byte first). May use: >>hooks and the sections that compress, >>bytes. */
@@ -20444,7 +20680,7 @@ CDP_API cdp_status cdp_hook_create(const cdp_hook_desc *desc, cdp_hook *out) {
 
 #ifndef CDP_NO_AVERAGER
 
-/* ---- >>averager: means of parameters, now and then ------------------------------------------- */
+/* ---- >>averager: periodic averaging of parameters -------------------------------------------- */
 
 /* Knows: when to average, and with which ranks. Promises: every rank averages at the same steps.
    May use: public functions, division of >>ddp-state. */
@@ -20488,7 +20724,7 @@ CDP_API cdp_status cdp_averager_step(cdp_averager *a) {
 
 #ifndef CDP_NO_ZERO
 
-/* ---- >>zero: optimizer state on one rank for each parameter ---------------------------------- */
+/* ---- >>zero: each parameter has its optimizer state on one rank ------------------------------ */
 
 /* Knows: which rank owns which parameter. Promises: owners depend on element counts alone. May
    use: public functions. */
@@ -20568,7 +20804,7 @@ CDP_API cdp_status cdp_zero_step(cdp_ddp *d, const uint32_t *owner,
 
 #ifndef CDP_NO_SAMPLER
 
-/* ---- >>sampler: which samples a rank sees ---------------------------------------------------- */
+/* ---- >>sampler: which samples a rank trains on ----------------------------------------------- */
 
 /* Knows: PyTorch's random permutation. Promises: the order of PyTorch's DistributedSampler. May
    use: >>core. */

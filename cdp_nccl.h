@@ -331,7 +331,7 @@ inline cdp_status cdp_nccl_attach(cdp_group *group, const cdp_nccl_desc &desc) {
 #undef CDP__HERE
 #define CDP__HERE CDP__FILE_NCCL
 
-/* ---- >>load: libraries, and what is called in them ------------------------------------------- */
+/* ---- >>load: loads the libraries and looks up their functions -------------------------------- */
 
 /* Knows: names and types of functions of CUDA, NCCL and NVRTC. Promises: a missing library or
    function is an error that names it. May use: core and os of cdp.h. */
@@ -754,7 +754,7 @@ CDP__PRIVATE cdp_status cdp__nccl_load(const cdp_os *os, const cdp_nccl_desc *d,
 
 #define cdp__nc (cdp__nccl_lib()->f)
 
-/* ---- >>map (pure): names of ours in theirs --------------------------------------------------- */
+/* ---- >>map (pure): dtypes, reductions and errors in terms of NCCL ---------------------------- */
 
 /* Knows: the numbers that NCCL gives to dtypes, reductions and results. Promises: what NCCL does
    not support is reported. May use: load, dtype. */
@@ -834,7 +834,7 @@ CDP__PRIVATE cdp_status cdp__nccl_status(int result) {
     return result == CDP__NC_TIMEOUT ? CDP_ERR_TIMEOUT : CDP_ERR_IO;
 }
 
-/* ---- >>bootstrap: a communicator of all ranks ------------------------------------------------ */
+/* ---- >>bootstrap: creates a communicator of all ranks ---------------------------------------- */
 
 /* Knows: how a communicator is created. Promises: it exists on all ranks or on none, by a
    deadline. May use: load, map, and the interfaces of groups. */
@@ -1163,7 +1163,7 @@ CDP__PRIVATE cdp_status cdp__nccl_made(cdp__nccl *b, cdp__nccl *old, cdp__nccl_c
     return st;
 }
 
-/* ---- >>stream: what runs when ---------------------------------------------------------------- */
+/* ---- >>stream: the order of work in streams -------------------------------------------------- */
 
 /* Knows: events and streams. Promises: later work of a stream runs after what it depends on, and
    nothing blocks the host. May use: load, map, bootstrap. */
@@ -1418,7 +1418,7 @@ CDP__PRIVATE bool cdp__nccl_drain(
     return (int)e != CDP__CU_NOT_READY;
 }
 
-/* ---- >>watchdog: stopping -------------------------------------------------------------------- */
+/* ---- >>watchdog: finds late operations and stops them ---------------------------------------- */
 
 /* Knows: operations that are late. Promises: a communicator whose peer is gone is aborted by the
    deadline of its operation. May use: load, bootstrap, stream. */
@@ -1551,7 +1551,7 @@ CDP__PRIVATE bool cdp__nccl_await(cdp__nccl *b, const bool *flag, uint32_t ms) {
     return done;
 }
 
-/* ---- >>regroup: a communicator from that of another group ------------------------------------ */
+/* ---- >>regroup: derives a communicator from that of another group ---------------------------- */
 
 /* Knows: the communicator of the other group, and which of its ranks are gone. Promises: dead
    ranks block no other rank. May use: >>bootstrap, >>stream, >>watchdog. */
@@ -1619,7 +1619,7 @@ CDP__PRIVATE cdp_status cdp__nccl_grow(cdp__nccl *b, cdp__nccl *old, uint64_t de
                         : st;
 }
 
-/* ---- >>kernels: what NVRTC compiles ---------------------------------------------------------- */
+/* ---- >>kernels: kernels that NVRTC compiles -------------------------------------------------- */
 
 /* Knows: sources for NVRTC. Promises: each is compiled once per device, and a failure is
    reported with its reason. May use: load, bootstrap, stream. */
@@ -1914,7 +1914,7 @@ CDP__PRIVATE cdp_status cdp__nccl_cast(cdp__nccl *b, cdp_dtype from, const void 
         cdp__nccl_blocks(count), stream, arguments);
 }
 
-/* ---- >>backend: requests of cdp.h ------------------------------------------------------------ */
+/* ---- >>backend: requests of cdp.h, run by NCCL ----------------------------------------------- */
 
 /* Knows: requests of cdp.h. Promises: what cdp_backend says; what NCCL does not support is
    refused before anything starts. May use: load, map, bootstrap, stream, watchdog, kernels. */
@@ -2297,7 +2297,7 @@ CDP__PRIVATE void cdp__nccl_group_failed(void *self, const cdp_error *error) {
     cdp__nccl_tell(b);
 }
 
-/* ---- >>memory: of the device, for operations ------------------------------------------------- */
+/* ---- >>memory: device memory for operations -------------------------------------------------- */
 
 /* Knows: allocators of CUDA, of NCCL and of the caller. Promises: memory is released to its
    source once no queued work uses it. May use: load, bootstrap, stream, watchdog, backend. */
@@ -2710,7 +2710,7 @@ CDP__PRIVATE cdp_status cdp__nccl_symmetric_alloc(cdp__nccl *b, uint64_t bytes, 
     return CDP_OK;
 }
 
-/* ---- >>public -------------------------------------------------------------------------------- */
+/* ---- >>public: the public functions ---------------------------------------------------------- */
 
 /* Knows: all of a backend. Promises: attach and split succeed on all ranks, or change nothing on
    any. May use: everything above. */

@@ -1021,7 +1021,7 @@ CDP__PRIVATE uint8_t *cdp__wire_put_string(uint8_t *p, const char *prefix, cdp_b
     return p + prefix_bytes + s.bytes;
 }
 
-/* ---- >>record (pure): what a file store's file is made of ------------------------------------ */
+/* ---- >>record (pure): the records of a file store -------------------------------------------- */
 
 /* Knows: the format of a file store's file. Promises: an incomplete record is recognised. May
    use: bytes of cdp.h. */
@@ -1162,8 +1162,7 @@ CDP__PRIVATE cdp_status cdp__store_no_number(cdp_bytes key) {
         CDP_ERR_INVALID, "the key \"%s\" holds no number to add to", cdp__key_print(&t, key));
 }
 
-/* ---- >>auth (pure): proofs that a peer has the job's key --------------------------------------
-   */
+/* ---- >>auth (pure): proofs that a peer has the job's key ------------------------------------- */
 
 /* Knows: the job's key, nonces, the messages of the exchange. Promises: the key never leaves the
    process; proofs are compared in constant time. May use: >>wire. */
@@ -1774,7 +1773,7 @@ CDP__PRIVATE uint64_t cdp__kv_next_bucket(const cdp__kv *kv, uint64_t cursor) {
     return cdp__kv_reverse(cdp__kv_reverse(cursor | ~(kv->bucket_count - 1)) + 1);
 }
 
-/* ---- >>request: what all stores do with one -------------------------------------------------- */
+/* ---- >>request: functions for requests that all stores share --------------------------------- */
 
 /* Knows: requests and their results. Promises: results are one block from the os's allocator,
    and so is each value. May use: >>desc, >>number. */
@@ -1950,7 +1949,7 @@ CDP__PRIVATE cdp_status cdp__store_request_validate(
     return cdp__store_request_validate_sizes(rq, max_value_bytes);
 }
 
-/* ---- >>store-hash ---------------------------------------------------------------------------- */
+/* ---- >>store-hash: a map inside one process as a store --------------------------------------- */
 
 /* Knows: a map and the threads that wait for its keys. Promises: a waiting thread wakes when its
    key is set. May use: >>kv, >>request. */
@@ -2962,7 +2961,7 @@ CDP_API cdp_status cdp_file_store_create(const cdp_file_store_desc *desc, cdp_st
 }
 #endif
 
-/* ---- >>buffer: bytes on their way ------------------------------------------------------------ */
+/* ---- >>buffer: bytes to be sent or parsed ---------------------------------------------------- */
 
 /* Knows: bytes to be sent or parsed. Promises: memory grows to a limit and is reused. May use:
    os of cdp.h. */
@@ -3002,7 +3001,7 @@ CDP__PRIVATE bool cdp__fifo_reserve(const cdp_os *os, cdp__fifo *b, uint64_t mor
     return true;
 }
 
-/* ---- >>auth-exchange: proving on a socket ---------------------------------------------------- */
+/* ---- >>auth-exchange: runs an authentication exchange on a socket ---------------------------- */
 
 /* Knows: one socket and the state of its exchange. Promises: it never blocks, and reads nothing
    beyond the exchange. May use: >>auth, loop of cdp.h. */
@@ -3474,7 +3473,7 @@ CDP__PRIVATE void cdp__server_notify_watchers(
 
 #endif /* CDP_NO_STORE_SERVER */
 
-/* ---- >>store-server-commands: what each request does ----------------------------------------- */
+/* ---- >>store-server-commands: runs each command of the protocol ------------------------------ */
 
 /* Knows: the commands of the protocol. There is one function per command, called with an item of
    the wire (cdp__wire_item). Promises: a command that has an answer gets exactly one, at once or
@@ -3826,7 +3825,7 @@ CDP__PRIVATE void cdp__server_command(cdp__conn *c, const cdp__wire_item *it) {
 
 #endif /* CDP_NO_STORE_SERVER */
 
-/* ---- >>store-server-bytes: requests in, answers out ------------------------------------------ */
+/* ---- >>store-server-bytes: parses requests, sends answers ------------------------------------ */
 
 /* Knows: how received bytes become items, and when to read. Promises: an incomplete request uses
    memory in proportion to the bytes that arrived, not to its announced length. May use:
@@ -4010,7 +4009,7 @@ CDP__PRIVATE void cdp__conn_resume(cdp__conn *c) {
 
 #endif /* CDP_NO_STORE_SERVER */
 
-/* ---- >>store-server-connections: accepting, proving, parking, closing ------------------------ */
+/* ---- >>store-server-connections: accepting, authenticating, parking, closing ----------------- */
 
 /* Knows: the life of a connection. Promises: clients that stay silent, or flood the port, use a
    bounded share of memory, descriptors and time. May use: the sections of the server above,
@@ -4388,7 +4387,7 @@ CDP__PRIVATE void cdp__conn_dismiss(cdp__conn *c) {
 
 #endif /* CDP_NO_STORE_SERVER */
 
-/* ---- >>store-server-create: making, running and ending a server ------------------------------ */
+/* ---- >>store-server-create: creating, running and destroying a server ------------------------ */
 
 /* Knows: the desc of a server, its thread, and what cdp_tcp.h needs of it. Promises: a failed
    creation leaves nothing behind. May use: the sections of the server above, >>addr, loop of
@@ -4691,7 +4690,7 @@ CDP__PRIVATE bool cdp__store_server_quiet(const cdp_store_server *s) {
 
 #endif /* CDP_NO_STORE_SERVER */
 
-/* ---- >>store-client: what a client is, and how its requests end ------------------------------ */
+/* ---- >>store-client: the data of a client, and how its requests end -------------------------- */
 
 /* Knows: the state of a client, and of its request in progress. Promises: a request ends exactly
    once, and a broken client ends all its requests with one error. May use: buffer, auth, wire,
@@ -4876,7 +4875,7 @@ CDP__PRIVATE void cdp__client_violated(cdp__client *c, const char *what) {
     cdp__client_break(c);
 }
 
-/* ---- >>store-client-requests: requests as bytes ---------------------------------------------- */
+/* ---- >>store-client-requests: sends requests ------------------------------------------------- */
 
 /* Knows: the bytes of each operation, in both dialects. Promises: a request that runs out of
    memory is not sent in part. May use: >>store-client, >>wire, loop of cdp.h. */
@@ -5058,7 +5057,7 @@ CDP__PRIVATE int64_t cdp__client_take(cdp__client *c, uint8_t *dst, uint64_t byt
     return (int64_t)n;
 }
 
-/* ---- >>store-client-answers: bytes as results ------------------------------------------------ */
+/* ---- >>store-client-answers: handles answers ------------------------------------------------- */
 
 /* Knows: the meaning of each answer, and what is sent after it. Promises: nothing blocks; an
    invalid answer breaks the client. May use: store-client, store-client-requests, loop. */
@@ -5334,7 +5333,7 @@ CDP__PRIVATE void cdp__client_pump(cdp__client *c) {
     }
 }
 
-/* ---- >>store-client-connect: to a server, and its greeting ----------------------------------- */
+/* ---- >>store-client-connect: connects to a server, and greets it ----------------------------- */
 
 /* Knows: addresses, dialects, the job key. Promises: tries until the deadline, then reports what
    prevented the connection. May use: the sections of the client above, addr, auth-exchange,

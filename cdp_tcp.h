@@ -347,7 +347,7 @@ inline cdp_status cdp_init_url(const char *url, const cdp_tcp_desc &desc, cdp_gr
 extern "C" {
 #endif
 
-/* ---- >>handshake (pure): what two processes say before anything else ------------------------- */
+/* ---- >>handshake (pure): the first messages on a connection between two ranks ---------------- */
 
 /* Knows: the messages of the handshake. Promises: both sides choose the same connection; an
    unauthenticated client costs a few hundred bytes. May use: bytes of cdp.h, auth of
@@ -859,7 +859,7 @@ CDP__PRIVATE int64_t cdp__mac_recv(cdp__mac *c, cdp__loop *l, cdp__io *io, const
 
 #endif /* CDP_NO_MAC */
 
-/* ---- >>memory: what two processes of one host share ------------------------------------------ */
+/* ---- >>memory: memory that two processes of one host share ----------------------------------- */
 
 /* Knows: memory that the os shares between processes, and how far a process can read the memory
    of another one. The line between two ranks is that of >>fabric in cdp.h. Promises: values that
@@ -1220,7 +1220,7 @@ typedef struct cdp__incoming {
     struct cdp__incoming *next;
 } cdp__incoming;
 
-/* ---- >>mesh: all links of a rank, and what it listens at ------------------------------------- */
+/* ---- >>mesh: all links of a rank, and its listener ------------------------------------------- */
 
 /* Knows: all links of a rank, its listener, the store. Promises: the first cause of a failure is
    kept. May use: >>link, >>memory, >>handshake, loop of cdp.h. */
@@ -1424,7 +1424,7 @@ CDP__PRIVATE void cdp__link_drop(cdp__link *l, cdp_status status, int32_t err) {
     cdp__loop_remove(&l->mesh->loop, &l->io);
 }
 
-/* ---- >>link-streams: connections that make one link, and what goes over them ----------------- */
+/* ---- >>link-streams: several connections as one link, and the bytes on them ------------------ */
 
 /* Knows: the connections of a link, their ends, records with a code. Promises: the error names
    the connection that was lost first; data that the peer sent is read before a link ends. May
@@ -1826,7 +1826,7 @@ CDP__PRIVATE void cdp__link_offer(
     cdp__mesh_no_memory(m, l->peer, -err);
 }
 
-/* ---- >>link-choosing: a connection becomes a link, and its end is noticed -------------------- */
+/* ---- >>link-choosing: a connection becomes a link; how its end is noticed -------------------- */
 
 /* Knows: links and the handshake. Promises: a link is UP only when both sides have chosen the
    same connection. From then on its end is noticed: by the end of the stream, by the silence of
@@ -1992,7 +1992,7 @@ CDP__PRIVATE void cdp__link_take(cdp__link *l, cdp__io *io, cdp__link_state stat
     l->state = state;
 }
 
-/* ---- >>link-connecting: the addresses of a peer, several at once ----------------------------- */
+/* ---- >>link-connecting: connects to several addresses of a peer at once ---------------------- */
 
 /* Knows: the addresses of a peer and the attempts in progress. Promises: the first address whose
    handshake succeeds becomes the link; of several failures, the most informative is kept. May
@@ -2217,7 +2217,7 @@ CDP__PRIVATE void cdp__link_need(cdp__link *l) {
             m->os->now_ns(m->os->user) + CDP__PROBE_FIRST_MS * CDP__MS, cdp__link_probe, l);
 }
 
-/* ---- >>incoming: connections that have not proved themselves --------------------------------- */
+/* ---- >>incoming: accepted connections that are not authenticated ----------------------------- */
 
 /* Knows: connections that are not authenticated. Promises: they are bounded in number, in time
    and in work per turn; only the handshake is read from them. May use: >>handshake, >>link,
@@ -2564,7 +2564,7 @@ CDP__PRIVATE void cdp__mesh_accept(cdp__io *io) {
     cdp__loop_again(&m->loop, io);
 }
 
-/* ---- >>transport: the mesh as cdp.h wants it ------------------------------------------------- */
+/* ---- >>transport: the mesh as a cdp_transport ------------------------------------------------ */
 
 /* Knows: the mesh and the interface of transports. Promises: what cdp_transport asks for. May
    use: >>memory, >>link, >>mesh, >>link-connecting. */
@@ -2847,7 +2847,7 @@ CDP__PRIVATE void cdp__mesh_doorbell(void *self, uint32_t peer) {
 
 #endif /* CDP_NO_SHARED_MEMORY */
 
-/* ---- >>first-cause: what the store knows of a failure ---------------------------------------- */
+/* ---- >>first-cause: the first failure of a job, recorded in the store ------------------------ */
 
 /* Knows: the store's keys "fail" and "wait". Promises: an earlier or deeper cause that another
    rank has recorded replaces this rank's own. May use: >>memory, >>link, >>mesh, >>incoming,
@@ -3225,7 +3225,7 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
     cdp__free(os, m);
 }
 
-/* ---- >>rendezvous ---------------------------------------------------------------------------- */
+/* ---- >>rendezvous: how the ranks of a job find each other ------------------------------------ */
 
 /* Knows: the keys of the job in the store. Promises: every wait ends by the deadline of
    cdp_init(); no step waits except cdp__mesh_rendezvous(). May use: >>paths, >>mesh,
@@ -4180,7 +4180,7 @@ CDP__PRIVATE bool cdp__mesh_meets_in_store(const cdp__mesh *m) {
     return cdp__mesh_meets(m) && m->meeting;
 }
 
-/* ---- >>rendezvous-meeting: how the others find rank 0 ---------------------------------------- */
+/* ---- >>rendezvous-meeting: how the other ranks find rank 0 ----------------------------------- */
 
 /* Knows: how rank 0 publishes its address: directly, in a file, in a store, or through an
    exchange function. Promises: an address of an earlier run is not mistaken for this one's. May
@@ -4620,7 +4620,7 @@ CDP__PRIVATE cdp_status cdp__mesh_open(cdp__mesh *m) {
     return cdp__mesh_rendezvous(m);
 }
 
-/* ---- >>launchers (pure): their variables ----------------------------------------------------- */
+/* ---- >>launchers (pure): variables that launchers set ---------------------------------------- */
 
 /* Knows: the variables of cdprun, torchrun, Open MPI, MPICH and Slurm. Promises: an error names
    the variable, its value, and what it should contain. May use: text and hash of cdp.h. */
@@ -4819,7 +4819,7 @@ CDP__PRIVATE cdp_status cdp__launch_read(const cdp__vars *v, cdp_launch *l) {
     return st;
 }
 
-/* ---- >>url (pure) ---------------------------------------------------------------------------- */
+/* ---- >>url (pure): the address of a job as a text -------------------------------------------- */
 
 /* Knows: the three forms of a job's URL. Promises: an invalid text is refused completely. May
    use: >>addr of cdp_store.h. */
@@ -4904,7 +4904,7 @@ CDP__PRIVATE cdp_status cdp__url_parse(const char *url, cdp__url *u) {
 
 #endif /* CDP_NO_ENV */
 
-/* ---- >>public -------------------------------------------------------------------------------- */
+/* ---- >>public: the public functions ---------------------------------------------------------- */
 
 /* Knows: descs and the environment. Promises: a call that fails leaves nothing behind. May use:
    everything above. */

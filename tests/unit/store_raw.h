@@ -84,7 +84,7 @@ TEST_API bool raw_readable(int fd, int ms) {
     return poll(&p, 1, ms) == 1;
 }
 
-/* Until an answer has begun to come and no more of it comes, since nobody reads: the server has sent
+/* Until an answer has begun to come and no more of it comes, since nobody reads: the server sent
    what the sockets hold. Also ends where the connection has. */
 TEST_API void raw_full(int fd) {
     const uint64_t until = test_until_ns(5000);

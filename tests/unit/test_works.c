@@ -1745,7 +1745,7 @@ static bool late_is_settled(cdp_group *w) {
 }
 
 /* A receive of rank 0, of `peer` or CDP_ANY_RANK, that is late: returns while why is being settled.
-   That would last some milliseconds; the clock stands at the deadline, so it lasts until clock_go().
+   That would last some milliseconds; the clock stands at the deadline, so until clock_go().
    Waits with a limit of time would not end before that, either. */
 static cdp_status driven(cdp_work work) {
     (void)cdp_poll(work.group, 0);
