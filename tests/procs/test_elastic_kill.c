@@ -174,6 +174,10 @@ TEST(the_last_member_is_killed) {
 TEST(two_of_five_are_killed) {
     survive(5, 0x0a);
 }
+TEST(one_and_four_of_sixteen_are_killed) {
+    survive(16, 0x80);
+    survive(16, 0x1111);
+}
 TEST(all_but_one_are_killed) {
     survive(4, 0x0b);
 }
@@ -442,6 +446,7 @@ int main(int argc, char **argv) {
         {"a_member_is_killed", a_member_is_killed, 60},
         {"the_last_member_is_killed", the_last_member_is_killed, 60},
         {"two_of_five_are_killed", two_of_five_are_killed, 60},
+        {"one_and_four_of_sixteen_are_killed", one_and_four_of_sixteen_are_killed, 60},
         {"all_but_one_are_killed", all_but_one_are_killed, 60},
         {"each_of_three_is_killed", each_of_three_is_killed, 60},
         {"a_killed_member_is_replaced", a_killed_member_is_replaced, 60},
