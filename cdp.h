@@ -2206,6 +2206,7 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #endif
 #endif
 #include <errno.h>
+#include <float.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -2257,6 +2258,19 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #define CDP__THREAD_LOCAL
 #else
 #define CDP__THREAD_LOCAL __thread
+#endif
+
+/* How this build computes with floating-point numbers, for cdp_describe(). Ranks agree in every bit
+   whatever it says, since a sum is computed once and passed on or in one order everywhere as long
+   as all ranks run one build; builds that differ in this may differ in the last bit. */
+#ifdef __FAST_MATH__
+#define CDP__ARITHMETIC "fast-math (-Ofast): other builds may get other last bits"
+#elif FLT_EVAL_METHOD != 0
+#define CDP__ARITHMETIC "wider than the types (x87): other builds may get other last bits"
+#elif defined(__FP_FAST_FMAF) || defined(__FP_FAST_FMA)
+#define CDP__ARITHMETIC "IEEE 754; products and sums may be fused unless -ffp-contract=off"
+#else
+#define CDP__ARITHMETIC "IEEE 754, each operation rounded"
 #endif
 
 #define CDP__MS 1000000ull /* nanoseconds */
@@ -3066,8 +3080,8 @@ CDP__PRIVATE uint32_t cdp__os_iov(const cdp_iov *v, uint32_t n, struct iovec *ou
     return i;
 }
 
-/* A message of these pieces, in `out`. msg_iovlen is an int, an unsigned or a size_t, as the system
-   has it. */
+/* A msghdr for these pieces; `out` is its array. The type of msg_iovlen depends on the system: int,
+   unsigned or size_t. */
 CDP__PRIVATE struct msghdr cdp__os_message(const cdp_iov *v, uint32_t n, struct iovec *out) {
     struct msghdr m;
     uint32_t i = cdp__os_iov(v, n, out);
@@ -3243,7 +3257,7 @@ CDP__PRIVATE int cdp__os_prepare_socket(SOCKET s) {
     return 0;
 }
 
-/* Shared memory and pipes are handles as sockets are, but closed otherwise. */
+/* Shared memory and pipes are handles, too, but are closed with another function than sockets. */
 CDP__PRIVATE void cdp__os_close(void *user, int32_t fd) {
     (void)user;
     if (closesocket((SOCKET)fd) != 0 && WSAGetLastError() == WSAENOTSOCK)
@@ -3303,7 +3317,7 @@ CDP__PRIVATE int32_t cdp__os_listen(void *user, const cdp_addr *at, cdp_addr *bo
 }
 
 #ifndef CDP_NO_SHARED_MEMORY
-/* The one connection of a pipe, as a handle of its own; -EAGAIN: nobody has sent anything. */
+/* A new handle for the only connection of a pipe; -EAGAIN: no data has arrived. */
 CDP__PRIVATE int32_t cdp__os_pipe_accept(int32_t pipe) {
     DWORD bytes = 0;
     HANDLE made;
@@ -3433,8 +3447,8 @@ CDP__PRIVATE void cdp__os_wake_clear(void *user, int32_t fd) {
 #if defined(_WIN32) && !defined(CDP_NO_SHARED_MEMORY)
 #define CDP__PASS_MAX 4u
 
-/* What goes through a pipe: for a socket what WSADuplicateSocket() wrote for the other process, for
-   memory its handle in the process that sends. */
+/* A message in a pipe. It passes either a socket, as WSADuplicateSocket() describes it to the
+   other process, or memory: its handle in the sending process. */
 typedef struct cdp__os_passed {
     uint32_t count, is_socket;
     uint64_t handle;
@@ -3454,7 +3468,8 @@ CDP__PRIVATE int32_t cdp__os_memory_create(void *user, uint64_t bytes) {
     return -EMFILE;
 }
 
-/* All of it, in whole pages: both sides see the same size. */
+/* Maps the whole memory. Its size is a multiple of the page size, so both processes see the same
+   size. */
 CDP__PRIVATE void *cdp__os_memory_map(void *user, int32_t fd, bool writable, uint64_t *bytes) {
     MEMORY_BASIC_INFORMATION info;
     const DWORD access = writable ? FILE_MAP_READ | FILE_MAP_WRITE : FILE_MAP_READ;
@@ -3473,7 +3488,7 @@ CDP__PRIVATE void cdp__os_memory_unmap(void *user, void *at, uint64_t bytes) {
     UnmapViewOfFile(at);
 }
 
-/* A number of this machine and the user of this process; 0: not known. */
+/* A hash of this machine and of the user of this process; 0: not known. */
 CDP__PRIVATE uint64_t cdp__os_memory_host(void *user) {
     char text[256];
     union {
@@ -3504,7 +3519,7 @@ CDP__PRIVATE uint64_t cdp__os_memory_host(void *user) {
     return known ? id | 1 : 0;
 }
 
-/* A pipe for one other process, of this machine, which never blocks. */
+/* A pipe to one other process on this machine. It never blocks. */
 CDP__PRIVATE int32_t cdp__os_pass_open(void *user, const uint8_t name[12], bool waits) {
     char path[32] = "\\\\.\\pipe\\cdp-";
     DWORD never = PIPE_READMODE_MESSAGE | PIPE_NOWAIT;
@@ -3523,7 +3538,7 @@ CDP__PRIVATE int32_t cdp__os_pass_open(void *user, const uint8_t name[12], bool 
     return -EIO;
 }
 
-/* Does this process belong to the user of this one? */
+/* Whether `process` belongs to the user of this process. */
 CDP__PRIVATE bool cdp__os_same_user(HANDLE process) {
     union {
         TOKEN_USER head;
@@ -3543,7 +3558,7 @@ CDP__PRIVATE bool cdp__os_same_user(HANDLE process) {
     return EqualSid(who[0].head.User.Sid, who[1].head.User.Sid) != 0;
 }
 
-/* The process at the other end of a pipe, if it may be trusted; NULL: not. */
+/* The process at the other end of a pipe; NULL if it is not known to belong to the same user. */
 CDP__PRIVATE HANDLE cdp__os_pipe_peer(HANDLE pipe, ULONG *pid) {
     DWORD flags = 0;
     HANDLE peer;
@@ -3571,7 +3586,7 @@ CDP__PRIVATE int32_t cdp__os_pass_send(HANDLE pipe, ULONG pid, const int32_t *fd
     return moved ? (int32_t)pid : -EAGAIN;
 }
 
-/* A descriptor of this process for one of the other. */
+/* Makes a descriptor in this process for one that the other process passed. */
 CDP__PRIVATE int32_t cdp__os_pass_take(HANDLE peer, cdp__os_passed *p) {
     HANDLE made;
     if (p->is_socket)
@@ -4295,8 +4310,9 @@ CDP__PRIVATE int32_t cdp__os_resolve(void *user, const char *host, uint16_t port
 
 /* ---- >>os-libraries: libraries that are loaded while the program runs ------------------------ */
 
-/* Knows: dlopen() and LoadLibrary(). Promises: a library stays loaded as long as somebody has it;
-   NULL where there is none, or no such function. For cdp_nccl.h and cdp_mem.h. May use: core. */
+/* Knows: dlopen() and LoadLibrary(). Promises: a library stays loaded until it is closed; the
+   result is NULL if there is no such library or function. For cdp_nccl.h and cdp_mem.h. May use:
+   core. */
 
 #ifdef CDP_NO_OS
 CDP__PRIVATE void *cdp__library_open(const char *file) {
@@ -4312,7 +4328,7 @@ CDP__PRIVATE void cdp__library_close(void *library) {
     (void)library;
 }
 #elif defined(_WIN32)
-/* NULL: the program itself. */
+/* file NULL: the program itself. */
 CDP__PRIVATE void *cdp__library_open(const char *file) {
     HMODULE own = NULL;
     if (file) return (void *)LoadLibraryA(file);
@@ -17098,6 +17114,7 @@ CDP_API uint64_t cdp_describe(cdp_group *g, char *out, uint64_t size) {
     CDP__SAY(max_pending, "");
 #undef CDP__SAY
     cdp__text_add(&t, "  dump_path = %s\n", d->dump_path ? d->dump_path : "none (default)");
+    cdp__text_add(&t, "arithmetic: %s\n", CDP__ARITHMETIC);
     cdp__describe_choices(g, &t);
     cdp__text_add(&t, "links:\n");
     for (p = 0; p < d->world_size; ++p) {

@@ -380,13 +380,14 @@ static int job_watch(const options *o, HANDLE job) {
             if (!ending)
                 fprintf(stderr, "cdprun: %g s are over: all ranks are ended\n", o->timeout_s);
             TerminateJobObject(job, EXIT_TIMEOUT);
+            if (failed < 0) failed = o->n; /* these ends are no news */
             ending = true;
             end_at = UINT64_MAX;
         }
         Sleep(10);
     }
     if (interrupted) code = EXIT_CTRL_C;
-    if (code || failed < 0) return code;
+    if (code || failed < 0 || failed == o->n) return code;
     return ranks[failed].code > 255 ? 1 : (int)ranks[failed].code;
 }
 

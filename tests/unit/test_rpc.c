@@ -687,7 +687,7 @@ TEST(destroying_frees_requests_that_wait) {
    serves nobody until all have come to the end. */
 static void a_helping_wait(side *s) {
     static uint32_t place, waits;
-    const uint32_t late = TEST_LATE;
+    const uint32_t late = TEST_SLACK;
     cdp_call c = {0};
     gather(&place);
     if (s->rank == 0) {
