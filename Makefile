@@ -24,7 +24,7 @@ DTENSOR_SRC := $(wildcard tests/dtensor/test_*.c)
 SIM_SRC   := $(wildcard tests/sim/sim_main.c)
 SCRIPT_SRC := $(wildcard tests/sim/scripts.c)
 ROUND_SRC := $(wildcard tests/sim/rounds.c tests/sim/desync.c tests/sim/ring.c tests/sim/failure.c \
-             tests/sim/rpc_tables.c tests/sim/rpc_waves.c tests/sim/rpc_worlds.c)
+             tests/sim/rpc_tables.c tests/sim/rpc_waves.c tests/sim/rpc_worlds.c tests/sim/elastic.c)
 LINEAR_SRC := $(wildcard tests/sim/linear.c)
 FUZZ_SRC  := $(wildcard tests/fuzz/*.c)
 BENCH_SRC := $(wildcard tests/bench/bench.c)
@@ -175,7 +175,7 @@ $(BUILD)/bench/%: tests/bench/%.c $(HEADERS)
 # Suites as tests/run_all.sh takes them: 'name|seconds|command'. $(1): folder below BUILD, $(2): seconds for each,
 # $(3): seeds of the simulation, $(4): names of programs, $(5): what to put before each.
 suites = $(foreach t,$(4),'$(t)|$(2)|$(5) $(BUILD)/$(1)/$(t)$(if $(filter sim,$(t)), --seeds $(3) --jobs $(JOBS))$(if \
-             $(MORE),$(if $(filter rounds,$(t)), --all))')
+             $(MORE),$(if $(filter rounds elastic,$(t)), --all))')
 
 # One simulated world that once went wrong: name, scenario, fault, seed.
 world_again = 'sim_$(1)|60|$(BUILD)/test/sim --scenario $(2) --faults $(3) --seeds $(4)..$(4)'

@@ -2377,7 +2377,8 @@ enum {
     CDP__FILE_NCCL,
     CDP__FILE_DTENSOR,
     CDP__FILE_RPC,
-    CDP__FILE_MEM
+    CDP__FILE_MEM,
+    CDP__FILE_ELASTIC
 };
 #define CDP__HERE CDP__FILE_CORE
 
@@ -2652,9 +2653,9 @@ CDP__PRIVATE void cdp__error_clear(cdp_error *e, cdp_status status) {
 }
 
 CDP__PRIVATE const char *cdp__file_name(uint32_t at) {
-    static const char names[8][16] = {"", "cdp.h", "cdp_store.h", "cdp_tcp.h", "cdp_nccl.h",
-        "cdp_dtensor.h", "cdp_rpc.h", "cdp_mem.h"};
-    return names[at >> 8 & 7];
+    static const char names[9][16] = {"", "cdp.h", "cdp_store.h", "cdp_tcp.h", "cdp_nccl.h",
+        "cdp_dtensor.h", "cdp_rpc.h", "cdp_mem.h", "cdp_elastic.h"};
+    return names[cdp__min(at >> 8 & 15, 8)];
 }
 
 /* Packs status, file and line of a call into one number: hundreds of calls report errors, and

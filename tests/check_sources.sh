@@ -119,7 +119,8 @@ sources pure $HEADERS | rule 'pure sections call nothing impure'
 
 for pair in 'cdp_tcp.h cdp_nccl.h' 'cdp_nccl.h cdp_tcp.h' 'cdp_nccl.h cdp_store.h' 'cdp_store.h cdp_tcp.h' 'cdp_store.h cdp_nccl.h' 'cdp.h cdp_store.h' 'cdp.h cdp_tcp.h' 'cdp.h cdp_nccl.h' \
     'cdp.h cdp_dtensor.h' 'cdp_store.h cdp_dtensor.h' 'cdp_tcp.h cdp_dtensor.h' 'cdp_nccl.h cdp_dtensor.h' 'cdp_dtensor.h cdp_store.h' 'cdp_dtensor.h cdp_tcp.h' 'cdp_dtensor.h cdp_nccl.h' \
-    'cdp.h cdp_rpc.h' 'cdp_store.h cdp_rpc.h' 'cdp_tcp.h cdp_rpc.h' 'cdp_nccl.h cdp_rpc.h' 'cdp_rpc.h cdp_store.h' 'cdp_rpc.h cdp_tcp.h' 'cdp_rpc.h cdp_dtensor.h'; do
+    'cdp.h cdp_rpc.h' 'cdp_store.h cdp_rpc.h' 'cdp_tcp.h cdp_rpc.h' 'cdp_nccl.h cdp_rpc.h' 'cdp_rpc.h cdp_store.h' 'cdp_rpc.h cdp_tcp.h' 'cdp_rpc.h cdp_dtensor.h' \
+    'cdp.h cdp_elastic.h' 'cdp_store.h cdp_elastic.h' 'cdp_tcp.h cdp_elastic.h' 'cdp_rpc.h cdp_elastic.h' 'cdp_elastic.h cdp_rpc.h' 'cdp_elastic.h cdp_nccl.h' 'cdp_elastic.h cdp_dtensor.h'; do
     read -r from to <<< "$pair"
     [ -f "$from" ] && code_of "$from" | grep -nE '#[[:space:]]*include' | paste - <(grep -nE '^#[[:space:]]*include' "$from") | grep "\"$to\"" | sed "s/^/$from: /"
 done | rule 'headers include downwards only'

@@ -47,6 +47,15 @@ if [ -x "$build/10_parameter_server" ]; then
 else
     echo "SKIP 10_parameter_server: it does not exist"
 fi
+# Starts its four ranks itself, kills one of them and adds another.
+if [ -x "$build/21_elastic" ]; then
+    if timeout $((60 * slack)) "$build/21_elastic" > "$tmp/out" 2>&1 < /dev/null && grep -q ': 3 ranks, 1 lost, 0 joined' "$tmp/out" &&
+        grep -q ': 4 ranks, 0 lost, 1 joined' "$tmp/out" && grep -q '^y = 1.000 + 2.000 x: right' "$tmp/out"; then
+        good 21_elastic
+    else bad 21_elastic 'see its output'; fi
+else
+    echo "SKIP 21_elastic: it does not exist"
+fi
 example 14_redistribute 'direct: phases: 1; bytes: 80, the least possible 80, PyTorch.s steps 352' 4 "$build/14_redistribute"
 example 15_ring_attention 'all checks passed' 1 "$build/15_ring_attention" 128
 example doctor '^.*3 +[0-9]+ +[0-9]+ +[0-9]+ +-$' 1 "$build/doctor"

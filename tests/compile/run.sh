@@ -38,6 +38,7 @@ below() { # a header and what it brings along
     case $1 in
     cdp.h) echo cdp.h ;;
     cdp_tcp.h) echo cdp_tcp.h cdp_store.h cdp.h ;;
+    cdp_elastic.h) echo cdp_elastic.h cdp_tcp.h cdp_store.h cdp.h ;;
     *) echo "$1" cdp.h ;;
     esac
 }

@@ -1,0 +1,2412 @@
+/*  cdp_elastic.h - ranks that come, go and die - v0.2.0 - MIT-0 or Unlicense
+
+    WHAT IT IS
+        A training job that goes on when its number of processes changes. When a rank dies or
+        leaves, the others continue in the same process with the state of the last committed step;
+        at most the step in flight is computed again. A newcomer receives that state from the ranks
+        that have it; nobody restarts. A key-value store decides which processes are in: the first
+        decision in the store counts, so the history of a job never forks.
+
+    DO THIS
+        #define CDP_IMPLEMENTATION      in exactly one C or C++ file, before
+        #include "cdp_elastic.h"        which includes cdp_tcp.h, cdp_store.h and cdp.h
+
+    QUICK START
+        cdp_entry entries[] = {{"w", w, w_count, CDP_DTYPE_F32}, {"momentum", m, w_count,
+            CDP_DTYPE_F32}};
+        cdp_elastic_desc desc = {0};
+        desc.store = store;             // served by a process that outlives the ranks
+        desc.min_ranks = 2;
+        desc.entries = entries;
+        desc.entry_count = 2;
+        cdp_elastic *e;
+        cdp_elastic_now now;
+        cdp_status st;
+        if (cdp_elastic_create(&desc, &e) != CDP_OK) return cdp_print_error(stderr);
+        while ((st = cdp_elastic_next(e, &now)) == CDP_OK && now.step < steps) {
+            forward_backward(grad, now.step, now.rank, now.size);
+            if (cdp_allreduce(now.group, NULL, grad, w_count, CDP_DTYPE_F32, CDP_REDUCE_AVG)
+                != CDP_OK) continue;    // somebody died: this step counts nowhere here
+            if (cdp_elastic_commit(e) != CDP_OK) continue;
+            optimizer(w, m, grad);      // only now
+        }
+        if (st == CDP_OK) st = cdp_elastic_finish(e);
+        if (st != CDP_OK) return cdp_print_error(stderr);
+        cdp_elastic_destroy(e);
+
+    CONTENTS (search for the name with >> before it)
+        elastic            all public types and functions
+        (implementation) epoch: who is in, from which step on, and whose state counts; turn: who
+        proposes, and when; records: tickets, arrivals and decisions as bytes; elastic-store,
+        elastic-turns, elastic-transfer, elastic-connect, elastic-entry, elastic-create,
+        elastic-calls, elastic-history
+
+    API BY TASK
+        I want to...                                       call
+        join a job, or begin it                            cdp_elastic_create
+        the same, told by variables                        cdp_elastic_create_from_env
+        get this step's group, rank and size               cdp_elastic_next
+        say that the gradients of a step are complete      cdp_elastic_commit
+        know which samples belong to this step             .batch, now.samples
+        decide something together, also when ranks die     cdp_elastic_agree
+        end the job                                        cdp_elastic_finish, cdp_elastic_destroy
+        take this process out, the others go on            cdp_elastic_leave
+        end the epoch from outside                         cdp_elastic_alarm
+        attach NCCL to each new group                      .connected
+        see what happened and how long it took             cdp_elastic_history
+
+    COMING FROM torchrun, torchft
+        --nnodes MIN:MAX                       .min_ranks, .max_ranks; CDP_ELASTIC=MIN:MAX
+        restart of all workers on a change     none: survivors keep their memory
+        rendezvous, last_call_timeout          a turn: .settle_ms, for those of whom nobody knows
+                                               whether they live
+        lighthouse, quorum                     compare-and-set of one key for each epoch
+        should_commit (a vote)                 cdp_elastic_commit: local; repaired by transfer
+        heal from the highest step             only from members of the last epoch: a newcomer that
+                                               claims a higher step is never a source
+
+    HOW IT WORKS
+        An epoch is a decided list of members with ranks. When a rank is lost, leaves or asks to be
+        taken in, somebody sets the alarm of the epoch. Each process has a thread that waits for it:
+        it aborts the group, and writes into the store which step it has committed (it arrives).
+        From then on nothing is committed in that epoch. The lowest rank that arrived decides: the
+        next epoch has those who arrived, then the newcomers; it begins with the highest step that
+        one of the arrived members has committed, and those who have it are the sources of state.
+        The others receive entries and blob, in pieces from up to 8 sources, and use them only after
+        the hashes of all ranks were equal. Every epoch has connections of its own, and each rank
+        says on them which member of which epoch it is.
+        Committed steps differ by at most one within an epoch, because an allreduce completes
+        nowhere before each member gave its part.
+
+    TIMES
+        timeout_ms of tcp->group   one operation, and the time until each rank calls
+                                   cdp_elastic_next() after a change
+        settle_ms                  a turn waits so long for members of whom nobody knows whether
+                                   they live. A process whose machine or network stands still for
+                                   longer is left out, and comes back as a newcomer
+        join_ms                    being below min_ranks, and waiting to be taken in
+
+    CONFIGURATION
+        CDP_ELASTIC_IMPLEMENTATION implements this header and those below it, whose private parts it
+        uses, in the same file. The macros of cdp.h and cdp_tcp.h hold here, too. CDP_NO_ENV: no
+        cdp_elastic_create_from_env. CDP_NO_GROUPS, CDP_NO_OBJECTS and CDP_NO_STORE_CALLS are an
+        error. cdp_elastic_create_from_env reads CDP_ELASTIC (MIN:MAX, MIN: or N), CDP_ELASTIC_ID,
+        MASTER_ADDR, MASTER_PORT, CDP_JOB_KEY.
+
+    THREADS
+        cdp_elastic_next, _commit, _agree, _finish: one thread at a time. cdp_elastic_leave, _alarm,
+        _history: any thread. The store must be one that several threads may use (all of
+        cdp_store.h are). One thread of this header's own sleeps in a wait of the store and wakes
+        ten times a second. On rank 0 it also looks for newcomers. Another one destroys the group of
+        an epoch that has ended.
+
+    THE DEAD
+        A killed process is noticed by its peers' connections. Whether it is known to be dead, so
+        that a turn need not wait for settle_ms, depends on the store: a TCP client whose will_key
+        is JOB/gone/ID (cdp_elastic_create_from_env makes one) tells it at once.
+        A death while the members of a new epoch connect may be noticed at the deadline of that
+        attempt alone: 500 ms and 20 ms for each rank, twice as long after each attempt that failed.
+
+    MEMORY
+        From the os of tcp->group. 24 bytes for each member of the epoch; the blob, while it moves.
+        The store keeps each decision (216 bytes and 24 for each member) and each ticket (48).
+
+    ERRORS
+        cdp_elastic_create: INVALID (desc), UNSUPPORTED (no threads), TIMEOUT (join_ms; the text
+        says who was there), MISMATCH (settings or entries differ from those of the job; the text
+        shows the first that does), STATE (the job is over), STORE, NOMEM.
+        cdp_elastic_next: TIMEOUT (below min_ranks for join_ms), STATE (left out; left; nobody that
+        is left has state: start from a checkpoint), MISMATCH (state that should be equal is not),
+        STORE (the store is lost: this process must end), and whatever is a mistake of the program
+        (INVALID, MISMATCH, UNSUPPORTED of an operation): it does not start a turn.
+
+    WHAT IS NOT THERE
+        cdprun does not start such jobs yet: start the processes and a store (a
+        cdp_store_server of a process that outlives them) yourself. cdp_ddp has no rebind: destroy
+        it when now.changed is set, and create it again. The store is the single point of failure.
+        Survivors do not reuse their connections. A rank that lives but never calls again ends an
+        epoch after each timeout_ms and is not left out: end its process.
+
+    License: MIT-0 or Unlicense, as you like; see the end of cdp.h.                            */
+#if defined(CDP_ELASTIC_IMPLEMENTATION) && !defined(CDP_TCP_IMPLEMENTATION)
+#define CDP_TCP_IMPLEMENTATION
+#endif
+#include "cdp_tcp.h"
+
+#ifndef CDP_ELASTIC_INCLUDED
+#define CDP_ELASTIC_INCLUDED
+
+#define CDP_ELASTIC_VERSION 200 /* major * 10000 + minor * 100 + patch */
+#if CDP_ELASTIC_VERSION != CDP_VERSION
+#error "cdp_elastic.h and cdp.h are of different versions: copy both from the same release"
+#endif
+
+#if defined(CDP_NO_GROUPS) || defined(CDP_NO_OBJECTS) || defined(CDP_NO_STORE_CALLS)
+#error "cdp_elastic.h needs groups, objects and all store calls"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- >>elastic ------------------------------------------------------------------------------- */
+
+typedef struct cdp_elastic cdp_elastic;
+
+/* An array that all ranks have alike after each step: a parameter, a state of the optimizer. */
+typedef struct cdp_entry {
+    const char *name; /* for texts */
+    void *data;       /* host memory */
+    uint64_t count;   /* elements */
+    cdp_dtype dtype;
+} cdp_entry;
+
+/* Where the job stands; texts and the group are valid until the next call of cdp_elastic_next(). */
+typedef struct cdp_elastic_now {
+    /* of this epoch. When `changed` is set it is another one than before; the former one has
+       failed and is destroyed by the call after this one, so destroy what was made of it */
+    cdp_group *group;
+    uint64_t epoch;   /* from 1 */
+    uint64_t step;    /* how many are committed in the state that this rank holds */
+    uint64_t stable;  /* how many of them all ranks have committed: for effects outside */
+    uint64_t samples; /* the samples of those steps, of all ranks: see `batch` */
+    uint32_t rank, size;
+    uint32_t old_rank;     /* in the epoch before; UINT32_MAX: this process is new */
+    uint32_t lost, joined; /* members that went and came with this epoch */
+    bool changed;          /* since the last call: `group`, and perhaps rank and size */
+    bool received;         /* since the last call: entries were overwritten */
+    const char *cause;     /* why the epoch before ended */
+} cdp_elastic_now;
+
+typedef struct cdp_elastic_desc {
+    /* required: served by somebody who outlives the ranks; must outlive the cdp_elastic */
+    cdp_store *store;
+    /* prefix of this job's keys, 1 to 63 characters, equal on all (default: "elastic"); copied. Use
+       another one, or another store, for each run */
+    const char *job;
+    /* of this process: 32 digits 0 to 9 and a to f, never used twice (default: random); copied */
+    const char *id;
+    /* how groups connect; group.timeout_ms is the deadline of operations, and master_addr the
+       address at which this process listens if it becomes rank 0. rank, world_size, store, job and
+       init_timeout_ms are set here. Its texts must outlive the cdp_elastic (default: all
+       defaults) */
+    const cdp_tcp_desc *tcp;
+    /* with fewer the job waits; processes beyond max_ranks wait as spares. Equal on all (default:
+       1, 65535) */
+    uint32_t min_ranks, max_ranks;
+    /* for min_ranks, and for a newcomer to be taken in, in ms (default: 600000) */
+    uint32_t join_ms;
+    /* a turn waits so long for members of whom nobody knows whether they live, in ms; the first
+       epoch begins when no other process has come for so long (default: 200) */
+    uint32_t settle_ms;
+    /* newcomers end an epoch at the earliest so long after it began, in ms (default: 5000) */
+    uint32_t grow_ms;
+    /* what the entries hold at the start, from a checkpoint: counts on rank 0 of the first epoch,
+       from which the other ranks receive it */
+    uint64_t step, samples;
+    /* samples of one rank in one step; each commit adds size * batch to now.samples. Rank r takes
+       those from now.samples + r * batch on: a step that counts nowhere is dealt again, and none
+       twice. Equal on all (default: 0, not counted) */
+    uint32_t batch;
+    /* what every rank has alike: number, names, counts and dtypes are compared; kept, not copied */
+    const cdp_entry *entries;
+    uint32_t entry_count;
+    /* Both or neither: a small blob beside the entries (states of random generators, a schedule).
+       save() returns its size in bytes, and writes it if `room` is that much; it is called twice on
+       the first source. load() reads it on a rank that receives; an error that it returns is that
+       of cdp_elastic_next(). */
+    uint64_t (*save)(void *user, void *data, uint64_t room);
+    cdp_status (*load)(void *user, const void *data, uint64_t bytes);
+    /* called in cdp_elastic_next() on all ranks for each new group, before state moves; an error
+       that it returns is that of cdp_elastic_next() */
+    cdp_status (*connected)(void *user, const cdp_elastic_now *now);
+    void *user;
+} cdp_elastic_desc;
+
+/* Joins the job: waits until an epoch has this process in it, at most join_ms. Does not connect
+   yet. The caller owns *out (cdp_elastic_destroy()). Errors: see ERRORS above; nothing is left
+   behind. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_create(
+    const cdp_elastic_desc *desc, cdp_elastic **out);
+#ifndef CDP_NO_ENV
+/* The same on a copy of *desc (NULL: all defaults) with what the environment says: see
+   CONFIGURATION. `store` is not read: a client of the store at MASTER_ADDR:MASTER_PORT is made,
+   with a last will. Errors: as above, and INVALID (a variable; the text names it). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_create_from_env(
+    const cdp_elastic_desc *desc, cdp_elastic **out);
+#endif
+
+/* Call it before every step. If nothing has changed it costs two locks. Otherwise everything that
+   is needed happens here, as often as needed: the turn, new connections, the transfer. Errors: see
+   ERRORS above; after one, destroy the cdp_elastic. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_next(cdp_elastic *e, cdp_elastic_now *now);
+
+/* Call it when the gradients of the step are complete, before anything of the state is changed.
+   CDP_OK: the step counts, and the state must now become that of the next step. Local: no message.
+   Errors: ABORTED (an alarm was first: leave the state as it is, and call cdp_elastic_next());
+   INVALID. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_commit(cdp_elastic *e);
+
+/* Collective over the ranks of the epoch: *all is true if each rank said yes. Every rank that gets
+   an answer gets the same one, also when ranks die meanwhile (then it is false, or what the others
+   were told). One allreduce, one request to the store. Errors: STATE (before cdp_elastic_next()),
+   STORE, INVALID; a mistake of the program as in cdp_allreduce(). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_agree(cdp_elastic *e, bool yes, bool *all);
+
+/* Call it after the last step. Waits until all ranks have called it, and takes part in turns until
+   then: a rank that ended earlier might be the only one that has committed the last step. Then the
+   job is over, and newcomers get STATE. Errors: as cdp_elastic_next(). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_finish(cdp_elastic *e);
+
+/* Asks this process to leave: its next call of cdp_elastic_next() returns STATE, the others go on.
+   Then destroy it. `reason` (may be NULL) is copied. Any thread. */
+CDP_API void cdp_elastic_leave(cdp_elastic *e, const char *reason);
+
+/* Ends the epoch now: all ranks that live are in the next one. `reason` (may be NULL) becomes its
+   cause. Any thread; may wait while another thread connects. Errors: STORE, TIMEOUT, INVALID. */
+CDP_API cdp_status cdp_elastic_alarm(cdp_elastic *e, const char *reason);
+
+/* Ends this member. Without cdp_elastic_finish() or cdp_elastic_leave() before, the others take it
+   for one that has left. Destroys the group. Takes up to a second; a program that holds what was
+   made of the group destroys that before. NULL is allowed. */
+CDP_API void cdp_elastic_destroy(cdp_elastic *e);
+
+/* The last 32 epochs of this process as JSON: epoch, step, size, rank, lost, joined, cause, and how
+   long turn, connecting and transfer took, in microseconds. Returns the length, which is below
+   `size`: what does not fit is cut; 0 if e or out is NULL, or size is 0. Any thread. */
+CDP_API uint64_t cdp_elastic_history(cdp_elastic *e, char *out, uint64_t size);
+
+#ifdef __cplusplus
+} /* extern "C" */
+inline cdp_status cdp_elastic_create(const cdp_elastic_desc &desc, cdp_elastic **out) {
+    return cdp_elastic_create(&desc, out);
+}
+#endif
+
+#endif /* CDP_ELASTIC_INCLUDED */
+
+#if (defined(CDP_IMPLEMENTATION) || defined(CDP_ELASTIC_IMPLEMENTATION)) \
+    && !defined(CDP_ELASTIC_IMPL_INCLUDED)
+#define CDP_ELASTIC_IMPL_INCLUDED
+#undef CDP__HERE
+#define CDP__HERE CDP__FILE_ELASTIC
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- >>epoch (pure): who is in, from which step on, and whose state counts ------------------- */
+
+/* Knows: the place of one process, arrivals, tickets and decisions. Promises: a process that has
+   arrived commits nothing more in its epoch; the step of a decision is the highest one committed
+   among the arrived members of the epoch before; newcomers are never sources. May use: nothing. */
+
+/* Tests plant defects here, to see that their exploration finds them. */
+#ifndef CDP__ELASTIC_PLANT
+#define CDP__ELASTIC_PLANT(defect) false
+#endif
+
+#define CDP__ELASTIC_ID_BYTES 16u
+#define CDP__ELASTIC_NEW 0xffffffffu /* the old rank of a newcomer */
+
+typedef enum cdp__elastic_phase {
+    CDP__ELASTIC_WAITING, /* it has a ticket, and is in no epoch yet */
+    CDP__ELASTIC_JOINED,  /* in an epoch; it connects, sends or receives state */
+    CDP__ELASTIC_RUNNING, /* it runs and commits steps */
+    CDP__ELASTIC_ARRIVED, /* it commits nothing more in its epoch */
+    CDP__ELASTIC_OUT      /* it was left out, or has left */
+} cdp__elastic_phase;
+
+/* What one process stores about itself. */
+typedef struct cdp__elastic_place {
+    uint8_t id[CDP__ELASTIC_ID_BYTES];
+    uint64_t epoch;         /* 0: none yet */
+    uint64_t step, samples; /* committed, in the state that it holds */
+    uint32_t rank, size;    /* in that epoch */
+    uint8_t phase;          /* cdp__elastic_phase */
+    bool has_state;         /* no while it receives: half of it would be of another step */
+    bool live;              /* the group of this epoch may communicate */
+    bool ending;            /* it has committed its last step */
+} cdp__elastic_place;
+
+/* A newcomer asks to be taken in. The step counts for the first epoch alone. */
+typedef struct cdp__elastic_ticket {
+    uint8_t id[CDP__ELASTIC_ID_BYTES];
+    uint64_t step, samples;
+    bool gone; /* nobody stands behind it any more */
+} cdp__elastic_ticket;
+
+/* "I complete nothing more in this epoch." */
+typedef struct cdp__elastic_arrival {
+    uint8_t id[CDP__ELASTIC_ID_BYTES];
+    uint64_t step, samples;
+    uint32_t rank;
+    bool has_state, ending;
+} cdp__elastic_arrival;
+
+typedef struct cdp__elastic_member {
+    uint8_t id[CDP__ELASTIC_ID_BYTES];
+    uint32_t old_rank; /* CDP__ELASTIC_NEW: a newcomer */
+    bool source;       /* it holds the state of the decision's step */
+} cdp__elastic_member;
+
+typedef struct cdp__elastic_decision {
+    uint64_t epoch;         /* 0: none */
+    uint64_t step, samples; /* of the state with which this epoch begins */
+    uint32_t tickets;       /* how many tickets, from the first on, have been dealt with */
+    uint32_t size, sources, lost, joined;
+    cdp__elastic_member *members; /* in the order of ranks; the caller's memory */
+    char cause[160];
+} cdp__elastic_decision;
+
+typedef enum cdp__elastic_verdict {
+    CDP__ELASTIC_DECIDED,
+    CDP__ELASTIC_FEW,     /* below the minimum */
+    CDP__ELASTIC_NO_STATE /* no arrived member of the last epoch has state */
+} cdp__elastic_verdict;
+
+CDP__PRIVATE bool cdp__elastic_same(const uint8_t *a, const uint8_t *b) {
+    return memcmp(a, b, CDP__ELASTIC_ID_BYTES) == 0;
+}
+
+/* A step begins. No: this process has to take part in a turn first. */
+CDP__PRIVATE bool cdp__elastic_begin(cdp__elastic_place *p, uint32_t batch) {
+    if (p->phase != CDP__ELASTIC_RUNNING || !p->has_state) return false;
+    if (CDP__ELASTIC_PLANT(COUNTED_EARLY)) p->samples += (uint64_t)p->size * batch;
+    return true;
+}
+
+/* The step counts here, and its samples. No: an alarm was first, and it counts nowhere here. */
+CDP__PRIVATE bool cdp__elastic_count(cdp__elastic_place *p, uint32_t batch) {
+    const bool may = p->phase == CDP__ELASTIC_RUNNING
+        || (CDP__ELASTIC_PLANT(COMMIT_AFTER_ARRIVAL) && p->phase == CDP__ELASTIC_ARRIVED);
+    if (!may || !p->has_state) return false;
+    ++p->step;
+    if (!CDP__ELASTIC_PLANT(COUNTED_EARLY)) p->samples += (uint64_t)p->size * batch;
+    return true;
+}
+
+/* The process may end: all members of its epoch have called cdp_elastic_finish(). */
+CDP__PRIVATE bool cdp__elastic_ends(const cdp__elastic_place *p, bool all_called) {
+    if (p->phase != CDP__ELASTIC_RUNNING || !p->has_state) return false;
+    return all_called || CDP__ELASTIC_PLANT(LEAVES_EARLY);
+}
+
+/* The process arrives: it revokes its group, commits nothing more, and says what it holds. No: it
+   is in no epoch, or has arrived before. */
+CDP__PRIVATE bool cdp__elastic_arrive(cdp__elastic_place *p, cdp__elastic_arrival *out) {
+    if (p->phase != CDP__ELASTIC_JOINED && p->phase != CDP__ELASTIC_RUNNING) return false;
+    p->phase = CDP__ELASTIC_ARRIVED;
+    if (!CDP__ELASTIC_PLANT(NO_REVOKE)) p->live = false;
+    memset(out, 0, sizeof *out);
+    memcpy(out->id, p->id, sizeof out->id);
+    out->step = p->step;
+    out->samples = p->samples;
+    out->rank = p->rank;
+    out->has_state = p->has_state;
+    out->ending = p->ending;
+    return true;
+}
+
+/* The arrival of rank r of that epoch, or NULL. An arrival of anybody else counts for nothing. */
+CDP__PRIVATE const cdp__elastic_arrival *cdp__elastic_arrival_of(const cdp__elastic_decision *d,
+    uint32_t r, const cdp__elastic_arrival *arrivals, uint32_t count) {
+    uint32_t i;
+    for (i = 0; i < count; ++i)
+        if (arrivals[i].rank == r && cdp__elastic_same(arrivals[i].id, d->members[r].id))
+            return &arrivals[i];
+    return NULL;
+}
+
+CDP__PRIVATE void cdp__elastic_add(
+    cdp__elastic_decision *d, const uint8_t *id, uint32_t old_rank, bool source) {
+    cdp__elastic_member *m = &d->members[d->size++];
+    memset(m, 0, sizeof *m);
+    memcpy(m->id, id, sizeof m->id);
+    m->old_rank = old_rank;
+    m->source = source;
+    d->sources += source;
+}
+
+/* What a decision is made of. */
+typedef struct cdp__elastic_view {
+    const cdp__elastic_decision *old; /* epoch 0: this decision makes the first epoch */
+    const cdp__elastic_arrival *arrivals;
+    uint32_t arrival_count;
+    const cdp__elastic_ticket *tickets; /* all of them, oldest first */
+    uint32_t ticket_count;
+    uint32_t min_ranks, max_ranks;
+} cdp__elastic_view;
+
+/* Newcomers come behind the members of the last epoch, in the order of their tickets, until there
+   are max_ranks. */
+CDP__PRIVATE void cdp__elastic_take_in(const cdp__elastic_view *v, cdp__elastic_decision *out) {
+    uint32_t i;
+    for (i = v->old->tickets; i < v->ticket_count && out->size < v->max_ranks; ++i) {
+        out->tickets = i + 1;
+        if (v->tickets[i].gone) continue;
+        cdp__elastic_add(out, v->tickets[i].id, CDP__ELASTIC_NEW, false);
+        ++out->joined;
+    }
+}
+
+/* The state of the first epoch is that of its rank 0. */
+CDP__PRIVATE cdp__elastic_verdict cdp__elastic_found(
+    const cdp__elastic_view *v, cdp__elastic_decision *out) {
+    cdp__elastic_take_in(v, out);
+    if (!out->size || out->size < v->min_ranks) return CDP__ELASTIC_FEW;
+    out->members[0].source = true;
+    out->sources = 1;
+    for (uint32_t i = 0; i < v->ticket_count; ++i) {
+        if (!cdp__elastic_same(v->tickets[i].id, out->members[0].id)) continue;
+        out->step = v->tickets[i].step;
+        out->samples = v->tickets[i].samples;
+    }
+    return CDP__ELASTIC_DECIDED;
+}
+
+/* Who claims to be further than the last epoch is no source, however far that is: the members may
+   all have committed steps that it has never seen. This is the defect that would ask it. */
+CDP__PRIVATE void cdp__elastic_trust_newcomers(
+    const cdp__elastic_view *v, cdp__elastic_decision *out) {
+    uint32_t i, k;
+    for (i = v->old->tickets; i < v->ticket_count; ++i)
+        if (v->tickets[i].step > out->step) {
+            out->step = v->tickets[i].step;
+            out->samples = v->tickets[i].samples;
+            out->sources = 0;
+            for (k = 0; k < out->size; ++k)
+                out->members[k].source = false;
+        }
+    for (k = 0; k < out->size; ++k)
+        for (i = v->old->tickets; i < v->ticket_count; ++i)
+            if (v->tickets[i].step == out->step
+                && cdp__elastic_same(v->tickets[i].id, out->members[k].id)) {
+                out->members[k].source = true;
+                ++out->sources;
+            }
+}
+
+/* The next decision; out->members has room for max_ranks. Any process may make one of what it has
+   seen, at any time: the first one that is in the store counts. */
+CDP__PRIVATE cdp__elastic_verdict cdp__elastic_decide(
+    const cdp__elastic_view *v, cdp__elastic_decision *out) {
+    const cdp__elastic_decision *old = v->old;
+    cdp__elastic_member *const members = out->members;
+    const cdp__elastic_arrival *a;
+    uint32_t r, here = 0, ending = 0;
+    bool state = false;
+    memset(out, 0, sizeof *out);
+    out->members = members;
+    out->epoch = old->epoch + 1;
+    out->tickets = old->tickets;
+    if (!old->epoch) return cdp__elastic_found(v, out);
+    for (r = 0; r < old->size; ++r) {
+        a = cdp__elastic_arrival_of(old, r, v->arrivals, v->arrival_count);
+        if (!a) continue;
+        ++here;
+        ending += a->ending;
+        if (!a->has_state || (state && a->step <= out->step)) continue;
+        state = true;
+        out->step = a->step;
+        out->samples = a->samples;
+    }
+    for (r = 0; r < old->size && out->size < v->max_ranks; ++r) {
+        a = cdp__elastic_arrival_of(old, r, v->arrivals, v->arrival_count);
+        if (a) cdp__elastic_add(out, a->id, r, a->has_state && a->step == out->step);
+    }
+    out->lost = old->size - out->size;
+    /* who is done needs nobody else: the minimum is for steps that are still to come */
+    if (!here || ending < here) cdp__elastic_take_in(v, out);
+    if (CDP__ELASTIC_PLANT(NEWCOMER_SOURCE)) cdp__elastic_trust_newcomers(v, out);
+    if (!here || (out->size < v->min_ranks && ending < here)) return CDP__ELASTIC_FEW;
+    return state ? CDP__ELASTIC_DECIDED : CDP__ELASTIC_NO_STATE;
+}
+
+/* What a decision makes of a process. No: it is not in it. */
+CDP__PRIVATE bool cdp__elastic_learn(cdp__elastic_place *p, const cdp__elastic_decision *d) {
+    const cdp__elastic_member *m;
+    uint32_t r;
+    for (r = 0; r < d->size && !cdp__elastic_same(d->members[r].id, p->id); ++r) {
+    }
+    if (r == d->size) {
+        if (p->phase == CDP__ELASTIC_ARRIVED && d->epoch == p->epoch + 1)
+            p->phase = CDP__ELASTIC_OUT;
+        return false;
+    }
+    m = &d->members[r];
+    p->epoch = d->epoch;
+    p->rank = r;
+    p->size = d->size;
+    p->phase = CDP__ELASTIC_JOINED;
+    p->live = true;
+    /* what a newcomer holds is of no epoch; it would count if this epoch ended before it had
+       received */
+    if (m->old_rank == CDP__ELASTIC_NEW && !m->source) p->has_state = false;
+    return true;
+}
+
+/* The first byte of the entries is about to be overwritten. */
+CDP__PRIVATE void cdp__elastic_receive(cdp__elastic_place *p) {
+    if (!CDP__ELASTIC_PLANT(RECEIVER_KEEPS_STATE)) p->has_state = false;
+}
+
+/* The members are connected, and this process holds the state of the decision. No: an alarm was
+   first. */
+CDP__PRIVATE bool cdp__elastic_run(cdp__elastic_place *p, const cdp__elastic_decision *d) {
+    if (p->phase != CDP__ELASTIC_JOINED || p->epoch != d->epoch) return false;
+    p->phase = CDP__ELASTIC_RUNNING;
+    p->has_state = true;
+    p->step = d->step;
+    p->samples = d->samples;
+    return true;
+}
+
+/* What a process says first on its connections, and with everything that it sends: it is the
+   member with this rank of this epoch. */
+typedef struct cdp__elastic_hello {
+    uint8_t id[CDP__ELASTIC_ID_BYTES];
+    uint64_t epoch;
+} cdp__elastic_hello;
+
+CDP__PRIVATE bool cdp__elastic_fits(
+    const cdp__elastic_decision *d, uint32_t rank, const cdp__elastic_hello *h) {
+    if (rank >= d->size || !cdp__elastic_same(d->members[rank].id, h->id)) return false;
+    return h->epoch == d->epoch || CDP__ELASTIC_PLANT(NO_EPOCH);
+}
+
+/* ---- >>turn (pure): who proposes, and when --------------------------------------------------- */
+
+/* Knows: who arrived and who is dead. Promises: nobody waits for the dead, nor longer than
+   settle_ms for those of whom nothing is known; a dead leader costs CDP__ELASTIC_STAGGER_MS. These
+   times decide how good a decision is, never whether there is one. May use: epoch. */
+
+#define CDP__ELASTIC_STAGGER_MS 50u
+#define CDP__ELASTIC_LOOK_MS 10u   /* how often the leader looks at arrivals */
+#define CDP__ELASTIC_AGAIN_MS 100u /* after a proposal that was not possible */
+
+typedef struct cdp__elastic_turn {
+    const cdp__elastic_decision *d; /* the epoch that ends */
+    const cdp__elastic_arrival *arrivals;
+    uint32_t count;
+    const bool *gone;  /* of each rank: known to be dead */
+    uint32_t rank;     /* of the process that asks */
+    uint64_t since_ms; /* since it arrived */
+    uint32_t settle_ms;
+} cdp__elastic_turn;
+
+/* Each member has arrived or is known to be dead. */
+CDP__PRIVATE bool cdp__elastic_complete(const cdp__elastic_turn *t) {
+    uint32_t r;
+    for (r = 0; r < t->d->size; ++r) {
+        const bool known_dead = t->gone[r] && !CDP__ELASTIC_PLANT(WAITS_FOR_DEAD);
+        if (!known_dead && !cdp__elastic_arrival_of(t->d, r, t->arrivals, t->count)) return false;
+    }
+    return true;
+}
+
+/* The lowest rank that has arrived, as far as is known here alive: it leads. */
+CDP__PRIVATE uint32_t cdp__elastic_leader(const cdp__elastic_turn *t) {
+    uint32_t r;
+    for (r = 0; r < t->rank; ++r)
+        if (!t->gone[r] && cdp__elastic_arrival_of(t->d, r, t->arrivals, t->count)) break;
+    return r;
+}
+
+/* Whether this process proposes now. No: it looks again after *wait_ms. The others propose after
+   the leader, one after the other. */
+CDP__PRIVATE bool cdp__elastic_proposes(const cdp__elastic_turn *t, uint64_t *wait_ms) {
+    uint64_t own_ms = t->settle_ms;
+    uint32_t r, before = 0;
+    for (r = 0; r < t->rank; ++r)
+        if (!t->gone[r]) before += cdp__elastic_arrival_of(t->d, r, t->arrivals, t->count) != NULL;
+    *wait_ms = 0;
+    if (!before && cdp__elastic_complete(t)) return true;
+    own_ms += (uint64_t)before * CDP__ELASTIC_STAGGER_MS;
+    if (t->since_ms >= own_ms) return true;
+    *wait_ms = own_ms - t->since_ms;
+    if (!before && *wait_ms > CDP__ELASTIC_LOOK_MS) *wait_ms = CDP__ELASTIC_LOOK_MS;
+    return false;
+}
+
+/* The same for the first epoch: the oldest ticket that is not gone leads, and waits until max_ranks
+   are there, or min_ranks and no other one has come for settle_ms. */
+CDP__PRIVATE bool cdp__elastic_founds(
+    const cdp__elastic_view *v, const uint8_t *id, uint64_t quiet_ms, uint32_t settle_ms) {
+    uint32_t i, there = 0;
+    bool leads = false;
+    for (i = 0; i < v->ticket_count; ++i) {
+        if (v->tickets[i].gone) continue;
+        if (!there) leads = cdp__elastic_same(v->tickets[i].id, id);
+        ++there;
+    }
+    if (!leads || there < v->min_ranks) return false;
+    return there >= v->max_ranks || quiet_ms >= settle_ms;
+}
+
+/* ---- >>records (pure): tickets, arrivals and decisions as bytes ------------------------------ */
+
+/* Knows: what is in the store. Promises: bytes that nobody wrote as a record are refused, and never
+   read beyond their end. May use: epoch, bytes and hash of cdp.h. */
+
+#define CDP__ELASTIC_RECORD_BYTES 48u /* of a ticket or an arrival */
+#define CDP__ELASTIC_HEAD_BYTES 216u  /* of a decision, before its members */
+#define CDP__ELASTIC_MEMBER_BYTES 24u
+#define CDP__ELASTIC_RECORD_MARK 0x31726c65u   /* "elr1" */
+#define CDP__ELASTIC_DECISION_MARK 0x31646c65u /* "eld1" */
+
+/* mark, rank, flags, sum over the rest; step, samples; id */
+CDP__PRIVATE void cdp__elastic_put_record(uint8_t *out, const cdp__elastic_arrival *a) {
+    cdp__put_u32(out, CDP__ELASTIC_RECORD_MARK);
+    cdp__put_u32(out + 4, a->rank);
+    cdp__put_u32(out + 8, (a->has_state ? 1u : 0u) | (a->ending ? 2u : 0u));
+    cdp__put_u64(out + 16, a->step);
+    cdp__put_u64(out + 24, a->samples);
+    memcpy(out + 32, a->id, CDP__ELASTIC_ID_BYTES);
+    cdp__put_u32(out + 12, 0);
+    cdp__put_u32(out + 12, (uint32_t)cdp__hash(CDP__HASH_START, out, CDP__ELASTIC_RECORD_BYTES));
+}
+
+CDP__PRIVATE bool cdp__elastic_get_record(const uint8_t *in, cdp__elastic_arrival *a) {
+    uint8_t copy[CDP__ELASTIC_RECORD_BYTES];
+    memcpy(copy, in, sizeof copy);
+    memset(copy + 12, 0, 4);
+    memset(a, 0, sizeof *a);
+    if (cdp__get_u32(in) != CDP__ELASTIC_RECORD_MARK) return false;
+    if (cdp__get_u32(in + 12) != (uint32_t)cdp__hash(CDP__HASH_START, copy, sizeof copy))
+        return false;
+    a->rank = cdp__get_u32(in + 4);
+    a->has_state = (in[8] & 1) != 0;
+    a->ending = (in[8] & 2) != 0;
+    a->step = cdp__get_u64(in + 16);
+    a->samples = cdp__get_u64(in + 24);
+    memcpy(a->id, in + 32, sizeof a->id);
+    return true;
+}
+
+CDP__PRIVATE uint64_t cdp__elastic_decision_bytes(uint32_t size) {
+    return CDP__ELASTIC_HEAD_BYTES + (uint64_t)size * CDP__ELASTIC_MEMBER_BYTES;
+}
+
+/* mark, size, tickets, lost, joined, 0; epoch, step, samples; sum; cause; then members */
+CDP__PRIVATE void cdp__elastic_put_decision(uint8_t *out, const cdp__elastic_decision *d) {
+    const uint64_t bytes = cdp__elastic_decision_bytes(d->size);
+    uint32_t r;
+    memset(out, 0, (size_t)bytes);
+    cdp__put_u32(out, CDP__ELASTIC_DECISION_MARK);
+    cdp__put_u32(out + 4, d->size);
+    cdp__put_u32(out + 8, d->tickets);
+    cdp__put_u32(out + 12, d->lost);
+    cdp__put_u32(out + 16, d->joined);
+    cdp__put_u64(out + 24, d->epoch);
+    cdp__put_u64(out + 32, d->step);
+    cdp__put_u64(out + 40, d->samples);
+    memcpy(out + 56, d->cause, sizeof d->cause);
+    for (r = 0; r < d->size; ++r) {
+        uint8_t *at = out + cdp__elastic_decision_bytes(r);
+        memcpy(at, d->members[r].id, CDP__ELASTIC_ID_BYTES);
+        cdp__put_u32(at + 16, d->members[r].old_rank);
+        cdp__put_u32(at + 20, d->members[r].source ? 1 : 0);
+    }
+    cdp__put_u64(out + 48, cdp__hash(CDP__HASH_START, out, bytes));
+}
+
+/* How many members the bytes hold; 0: they are no decision. */
+CDP__PRIVATE uint32_t cdp__elastic_decision_size(const uint8_t *in, uint64_t bytes) {
+    uint32_t size;
+    if (bytes < CDP__ELASTIC_HEAD_BYTES || cdp__get_u32(in) != CDP__ELASTIC_DECISION_MARK) return 0;
+    size = cdp__get_u32(in + 4);
+    return bytes == cdp__elastic_decision_bytes(size) ? size : 0;
+}
+
+/* d->members has room for as many as cdp__elastic_decision_size() said. Changes `in`. */
+CDP__PRIVATE bool cdp__elastic_get_decision(uint8_t *in, uint64_t bytes, cdp__elastic_decision *d) {
+    const uint32_t size = cdp__elastic_decision_size(in, bytes);
+    const uint64_t sum = size ? cdp__get_u64(in + 48) : 0;
+    cdp__elastic_member *const members = d->members;
+    uint32_t r;
+    if (!size) return false;
+    cdp__put_u64(in + 48, 0);
+    if (cdp__hash(CDP__HASH_START, in, bytes) != sum) return false;
+    memset(d, 0, sizeof *d);
+    d->members = members;
+    d->tickets = cdp__get_u32(in + 8);
+    d->lost = cdp__get_u32(in + 12);
+    d->joined = cdp__get_u32(in + 16);
+    d->epoch = cdp__get_u64(in + 24);
+    d->step = cdp__get_u64(in + 32);
+    d->samples = cdp__get_u64(in + 40);
+    memcpy(d->cause, in + 56, sizeof d->cause - 1);
+    for (r = 0; r < size; ++r) {
+        const uint8_t *at = in + cdp__elastic_decision_bytes(r);
+        cdp__elastic_add(d, at, cdp__get_u32(at + 16), cdp__get_u32(at + 20) != 0);
+    }
+    return d->epoch && d->sources;
+}
+
+/* ---- >>elastic-store: keys of the job, and short requests ------------------------------------ */
+
+/* Knows: the keys. Promises: no request takes longer than e->store_ms; what a request returns is
+   the caller's memory. May use: epoch, records, store functions of cdp_store.h. */
+
+typedef struct cdp__elastic_past { /* one epoch, for cdp_elastic_history() */
+    uint64_t epoch, step;
+    uint32_t size, rank, lost, joined;
+    uint64_t turn_ns, connect_ns, transfer_ns;
+    char cause[160];
+} cdp__elastic_past;
+
+#define CDP__ELASTIC_PASTS 32u
+#define CDP__ELASTIC_KEY 192u
+#define CDP__ELASTIC_SLICE_MS 100u /* how soon a thread that waits looks whether it still should */
+#define CDP__ELASTIC_STORE_MS 30000u
+#define CDP__ELASTIC_INIT_MS 500u /* for the first attempt to connect */
+
+struct cdp_elastic {
+    cdp_elastic_desc desc; /* with defaults */
+    cdp_tcp_desc tcp;
+    const cdp_os *os;
+    cdp_store *store;   /* for the threads of the program */
+    cdp_store *watched; /* for the thread of this header; the same one, or a clone */
+    bool own_store;
+    char job[64], id[2 * CDP__ELASTIC_ID_BYTES + 1];
+    uint32_t store_ms;
+    void *mutex, *cond, *thread;
+    /* of the thread in cdp_elastic_next() */
+    void *burying;     /* a thread that destroys a group; NULL: none was started */
+    uint32_t failures; /* attempts to connect that failed in a row */
+    /* guarded by mutex from here on */
+    cdp__elastic_place place;
+    cdp__elastic_decision d; /* of place.epoch */
+    cdp_group *group;        /* of place.epoch; NULL: not connected */
+    cdp_group *retired;      /* of the epoch before: the program may still hold it */
+    cdp_error failure;       /* status CDP_OK: none; else this process cannot go on */
+    bool stop, changed, received, ended;
+    char leaving[100]; /* why; "": it stays */
+    char cause[160];   /* of now.cause */
+    uint64_t epoch_ns; /* when this epoch began here */
+    uint64_t agreed;   /* calls of cdp_elastic_agree() in this epoch */
+    cdp__elastic_past past[CDP__ELASTIC_PASTS];
+    uint64_t pasts;
+};
+
+CDP__PRIVATE uint64_t cdp__elastic_now_ns(const cdp_elastic *e) {
+    return e->os->now_ns(e->os->user);
+}
+CDP__PRIVATE void cdp__elastic_lock(cdp_elastic *e) {
+    e->os->threads.mutex_lock(e->os->user, e->mutex);
+}
+CDP__PRIVATE void cdp__elastic_unlock(cdp_elastic *e) {
+    e->os->threads.mutex_unlock(e->os->user, e->mutex);
+}
+CDP__PRIVATE void cdp__elastic_signal(cdp_elastic *e) {
+    e->os->threads.cond_broadcast(e->os->user, e->cond);
+}
+CDP__PRIVATE void cdp__elastic_sleep(cdp_elastic *e, uint64_t deadline_ns) {
+    e->os->threads.cond_wait(e->os->user, e->cond, e->mutex, deadline_ns);
+}
+
+CDP__PRIVATE CDP__PRINTF(3, 4) void cdp__elastic_key(
+    const cdp_elastic *e, char out[CDP__ELASTIC_KEY], const char *f, ...) {
+    cdp__text t = {out, CDP__ELASTIC_KEY, 0};
+    va_list ap;
+    cdp__text_add(&t, "%s/", e->job);
+    va_start(ap, f);
+    cdp__text_add_v(&t, f, ap);
+    va_end(ap);
+}
+
+CDP__PRIVATE void cdp__elastic_hex(const uint8_t *id, char out[2 * CDP__ELASTIC_ID_BYTES + 1]) {
+    uint32_t i;
+    for (i = 0; i < CDP__ELASTIC_ID_BYTES; ++i) {
+        out[2 * i] = "0123456789abcdef"[id[i] >> 4];
+        out[2 * i + 1] = "0123456789abcdef"[id[i] & 15];
+    }
+    out[2 * CDP__ELASTIC_ID_BYTES] = 0;
+}
+
+/* One request. *data (NULL: not wanted) is freed with cdp_store_free(). */
+CDP__PRIVATE cdp_status cdp__elastic_ask(
+    cdp_elastic *e, cdp_store *s, cdp__store_call *c, void **data, uint64_t *bytes) {
+    const cdp_status st = cdp_store_run(s, &c->rq, e->store_ms);
+    if (data) *data = NULL;
+    if (st != CDP_OK) return st;
+    if (data && c->rq.results) {
+        *bytes = c->rq.results[0].bytes;
+        memcpy(data, &c->rq.results[0].data, sizeof *data);
+        c->rq.results[0].data = NULL;
+    }
+    cdp_store_request_free(s, &c->rq);
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__elastic_put(cdp_elastic *e, cdp_store *s, cdp_store_op op,
+    const char *key, const void *value, uint64_t bytes) {
+    cdp__store_call c;
+    const cdp_status st = cdp__store_call_make(&c, op, key, value, bytes);
+    return st == CDP_OK ? cdp__elastic_ask(e, s, &c, NULL, NULL) : st;
+}
+
+/* Writes the key if it is absent; *data is what it holds then. */
+CDP__PRIVATE cdp_status cdp__elastic_claim(cdp_elastic *e, cdp_store *s, const char *key,
+    const void *value, uint64_t count, void **data, uint64_t *bytes) {
+    cdp__store_call c;
+    cdp_status st = cdp__store_call_make(&c, CDP_STORE_COMPARE_SET, key, "", 0);
+    *data = NULL;
+    if (st != CDP_OK) return st;
+    c.value[1].data = value;
+    c.value[1].bytes = count;
+    st = cdp__elastic_ask(e, s, &c, data, bytes);
+    if (st == CDP_OK && !*data) st = cdp__fail(CDP_ERR_STORE, "the store has no value of %s", key);
+    return st;
+}
+
+/* The same where nobody asks for the value. */
+CDP__PRIVATE cdp_status cdp__elastic_mark(
+    cdp_elastic *e, cdp_store *s, const char *key, const char *text) {
+    void *data;
+    uint64_t bytes;
+    const cdp_status st = cdp__elastic_claim(e, s, key, text, strlen(text), &data, &bytes);
+    cdp_store_free(s, data);
+    return st;
+}
+
+CDP__PRIVATE cdp_status cdp__elastic_there(
+    cdp_elastic *e, cdp_store *s, const char *key, bool *there) {
+    cdp__store_call c;
+    cdp_status st = cdp__store_call_make(&c, CDP_STORE_CHECK, key, NULL, 0);
+    *there = false;
+    if (st == CDP_OK) st = cdp__elastic_ask(e, s, &c, NULL, NULL);
+    if (st == CDP_OK) *there = c.rq.number == 1;
+    return st;
+}
+
+/* Reads the key; *data NULL: it is absent. */
+CDP__PRIVATE cdp_status cdp__elastic_read(
+    cdp_elastic *e, cdp_store *s, const char *key, void **data, uint64_t *bytes) {
+    cdp__store_call c;
+    bool there;
+    cdp_status st = cdp__elastic_there(e, s, key, &there);
+    *data = NULL;
+    *bytes = 0;
+    if (st != CDP_OK || !there) return st;
+    st = cdp__store_call_make(&c, CDP_STORE_GET, key, NULL, 0);
+    return st == CDP_OK ? cdp__elastic_ask(e, s, &c, data, bytes) : st;
+}
+
+/* Waits for the key, at most `ms`: CDP_OK, or CDP_PENDING if it is still absent. */
+CDP__PRIVATE cdp_status cdp__elastic_await(
+    cdp_elastic *e, cdp_store *s, const char *key, uint64_t ms) {
+    cdp__store_call c;
+    cdp_status st = cdp__store_call_make(&c, CDP_STORE_WAIT, key, NULL, 0);
+    if (st == CDP_OK) st = cdp__store_begin(s, &c.rq);
+    if (st < 0) return st;
+    if (c.rq.status == CDP_PENDING)
+        st = s->wait(s->self, &c.rq, cdp__elastic_now_ns(e) + ms * CDP__MS);
+    else
+        st = c.rq.status;
+    if (st == CDP_PENDING) s->cancel(s->self, &c.rq);
+    if (st == CDP_PENDING && c.rq.status == CDP_OK) st = CDP_OK;
+    return st;
+}
+
+/* The decision that made epoch k; d->members is allocated, NULL: there is none yet. */
+CDP__PRIVATE cdp_status cdp__elastic_read_decision(
+    cdp_elastic *e, cdp_store *s, uint64_t k, cdp__elastic_decision *d) {
+    char key[CDP__ELASTIC_KEY];
+    void *data;
+    uint64_t bytes;
+    uint32_t size;
+    cdp_status st;
+    memset(d, 0, sizeof *d);
+    cdp__elastic_key(e, key, "e/%llu", (unsigned long long)k);
+    st = cdp__elastic_read(e, s, key, &data, &bytes);
+    if (st != CDP_OK || !data) return st;
+    size = cdp__elastic_decision_size((const uint8_t *)data, bytes);
+    d->members = (cdp__elastic_member *)cdp__alloc(e->os, (size + 1) * sizeof *d->members);
+    if (!d->members)
+        st = cdp__fail_nomem("a list of members", size * sizeof *d->members);
+    else if (!cdp__elastic_get_decision((uint8_t *)data, bytes, d) || d->epoch != k) {
+        cdp__free(e->os, d->members);
+        d->members = NULL;
+        st = cdp__fail(CDP_ERR_STORE,
+            "the key %s holds no decision of cdp_elastic.h: another program writes to it; choose "
+            "another `job`",
+            key);
+    }
+    cdp_store_free(s, data);
+    return st;
+}
+
+/* A list of records; `tickets` or `arrivals`. *list is freed with cdp__free(). */
+CDP__PRIVATE cdp_status cdp__elastic_read_records(
+    cdp_elastic *e, cdp_store *s, const char *key, cdp__elastic_arrival **list, uint32_t *count) {
+    void *data;
+    uint64_t bytes, i;
+    cdp_status st = cdp__elastic_read(e, s, key, &data, &bytes);
+    *count = 0;
+    *list = NULL;
+    if (st != CDP_OK) return st;
+    *list = (cdp__elastic_arrival *)cdp__alloc(
+        e->os, (bytes / CDP__ELASTIC_RECORD_BYTES + 1) * sizeof **list);
+    if (!*list) st = cdp__fail_nomem("a list of records", bytes);
+    for (i = 0; st == CDP_OK && i < bytes / CDP__ELASTIC_RECORD_BYTES; ++i)
+        if (!cdp__elastic_get_record(
+                (const uint8_t *)data + i * CDP__ELASTIC_RECORD_BYTES, &(*list)[(*count)++]))
+            st = cdp__fail(CDP_ERR_STORE,
+                "the key %s holds no records of cdp_elastic.h: another program writes to it; "
+                "choose another `job`",
+                key);
+    cdp_store_free(s, data);
+    if (st != CDP_OK) {
+        cdp__free(e->os, *list);
+        *list = NULL;
+        *count = 0;
+    }
+    return st;
+}
+
+CDP__PRIVATE cdp_status cdp__elastic_gone(
+    cdp_elastic *e, cdp_store *s, const uint8_t *id, bool *gone) {
+    char key[CDP__ELASTIC_KEY], hex[2 * CDP__ELASTIC_ID_BYTES + 1];
+    cdp__elastic_hex(id, hex);
+    cdp__elastic_key(e, key, "gone/%s", hex);
+    return cdp__elastic_there(e, s, key, gone);
+}
+
+/* All tickets; of those from number `from` on, whether they are gone. */
+CDP__PRIVATE cdp_status cdp__elastic_read_tickets(
+    cdp_elastic *e, cdp_store *s, uint32_t from, cdp__elastic_ticket **list, uint32_t *count) {
+    char key[CDP__ELASTIC_KEY];
+    cdp__elastic_arrival *records;
+    uint32_t i;
+    cdp_status st;
+    *list = NULL;
+    cdp__elastic_key(e, key, "join/in");
+    st = cdp__elastic_read_records(e, s, key, &records, count);
+    if (st != CDP_OK) return st;
+    *list = (cdp__elastic_ticket *)cdp__alloc_zero(e->os, (*count + 1) * sizeof **list);
+    if (!*list) st = cdp__fail_nomem("a list of tickets", *count * sizeof **list);
+    for (i = 0; st == CDP_OK && i < *count; ++i) {
+        cdp__elastic_ticket *t = &(*list)[i];
+        memcpy(t->id, records[i].id, sizeof t->id);
+        t->step = records[i].step;
+        t->samples = records[i].samples;
+        if (i >= from) st = cdp__elastic_gone(e, s, t->id, &t->gone);
+    }
+    cdp__free(e->os, records);
+    if (st != CDP_OK) {
+        cdp__free(e->os, *list);
+        *list = NULL;
+        *count = 0;
+    }
+    return st;
+}
+
+/* Says to the others that nobody stands behind this id any more. */
+CDP__PRIVATE cdp_status cdp__elastic_say_gone(cdp_elastic *e, cdp_store *s, const char *why) {
+    char key[CDP__ELASTIC_KEY];
+    cdp__elastic_key(e, key, "gone/%s", e->id);
+    return cdp__elastic_mark(e, s, key, why);
+}
+
+/* Ends epoch k for everybody; the first reason counts. */
+CDP__PRIVATE cdp_status cdp__elastic_alarm_at(
+    cdp_elastic *e, cdp_store *s, uint64_t k, const char *why) {
+    char key[CDP__ELASTIC_KEY], text[160];
+    cdp__format(text, sizeof text, "%s", why);
+    cdp__elastic_key(e, key, "e/%llu/alarm", (unsigned long long)k);
+    return cdp__elastic_mark(e, s, key, text);
+}
+
+/* Proposes a decision; which one counts is then read from the store. */
+CDP__PRIVATE cdp_status cdp__elastic_propose(
+    cdp_elastic *e, cdp_store *s, const cdp__elastic_decision *d) {
+    char key[CDP__ELASTIC_KEY];
+    const uint64_t bytes = cdp__elastic_decision_bytes(d->size);
+    uint8_t *out = (uint8_t *)cdp__alloc(e->os, bytes);
+    void *data;
+    uint64_t held;
+    cdp_status st;
+    if (!out) return cdp__fail_nomem("a decision", bytes);
+    cdp__elastic_put_decision(out, d);
+    cdp__elastic_key(e, key, "e/%llu", (unsigned long long)d->epoch);
+    st = cdp__elastic_claim(e, s, key, out, bytes, &data, &held);
+    cdp_store_free(s, data);
+    cdp__free(e->os, out);
+    return st;
+}
+
+/* ---- >>elastic-turns: the thread that watches, arrives and decides --------------------------- */
+
+/* Knows: the alarm of the epoch. Promises: after an alarm this process arrives within
+   CDP__ELASTIC_SLICE_MS, also while the program computes; each turn ends with a decision, or with
+   e->failure. May use: epoch, turn, elastic-store. */
+
+/* What ends an epoch; everything else is a mistake that each survivor would make again. */
+CDP__PRIVATE bool cdp__elastic_is_loss(cdp_status st) {
+    return st == CDP_ERR_PEER_LOST || st == CDP_ERR_TIMEOUT || st == CDP_ERR_ABORTED
+        || st == CDP_ERR_IO;
+}
+
+/* This thread's last error is why this process cannot go on. Lock held. */
+CDP__PRIVATE void cdp__elastic_fail(cdp_elastic *e) {
+    if (e->failure.status == CDP_OK) e->failure = *cdp_last_error();
+    e->place.live = false;
+    if (e->place.phase != CDP__ELASTIC_OUT) e->place.phase = CDP__ELASTIC_OUT;
+    if (e->group) cdp_group_abort(e->group, e->failure.text);
+    cdp__elastic_signal(e);
+}
+
+/* A decision becomes the one of this process. Takes d->members. Lock held. */
+CDP__PRIVATE void cdp__elastic_adopt(cdp_elastic *e, cdp__elastic_decision *d) {
+    const uint64_t now = cdp__elastic_now_ns(e);
+    if (!cdp__elastic_learn(&e->place, d)) {
+        (void)cdp__fail(CDP_ERR_STATE,
+            "left out of epoch %llu (%s): this process did not arrive within settle_ms, %u ms; "
+            "create another cdp_elastic to come back as a newcomer",
+            (unsigned long long)d->epoch, d->cause, e->desc.settle_ms);
+        cdp__elastic_fail(e);
+        cdp__free(e->os, d->members);
+        return;
+    }
+    cdp__elastic_past *p = &e->past[e->pasts++ % CDP__ELASTIC_PASTS];
+    memset(p, 0, sizeof *p);
+    p->epoch = d->epoch;
+    p->step = d->step;
+    p->size = d->size;
+    p->rank = e->place.rank;
+    p->lost = d->lost;
+    p->joined = d->joined;
+    p->turn_ns = e->d.epoch ? now - e->epoch_ns : 0;
+    memcpy(p->cause, d->cause, sizeof p->cause);
+    cdp__free(e->os, e->d.members);
+    e->d = *d;
+    e->epoch_ns = now;
+    e->agreed = 0;
+    cdp__elastic_signal(e);
+}
+
+/* Epoch k ends here: nothing is committed in it from now on. */
+CDP__PRIVATE cdp_status cdp__elastic_arrive_at(cdp_elastic *e, uint64_t k) {
+    char key[CDP__ELASTIC_KEY], why[160];
+    uint8_t record[CDP__ELASTIC_RECORD_BYTES];
+    cdp__elastic_arrival a;
+    void *data;
+    uint64_t bytes;
+    bool arrived;
+    cdp_status st;
+    cdp__elastic_key(e, key, "e/%llu/alarm", (unsigned long long)k);
+    st = cdp__elastic_read(e, e->watched, key, &data, &bytes);
+    if (st != CDP_OK) return st;
+    cdp__format(why, sizeof why, "%s", data ? (const char *)data : "its alarm was removed");
+    cdp_store_free(e->watched, data);
+    cdp__elastic_lock(e);
+    arrived = e->place.epoch == k && cdp__elastic_arrive(&e->place, &a);
+    if (arrived) {
+        e->epoch_ns = cdp__elastic_now_ns(e);
+        if (e->group) cdp_group_abort(e->group, why);
+        cdp__elastic_signal(e);
+    }
+    cdp__elastic_unlock(e);
+    if (!arrived) return CDP_OK;
+    cdp__elastic_put_record(record, &a);
+    cdp__elastic_key(e, key, "e/%llu/in", (unsigned long long)k);
+    return cdp__elastic_put(e, e->watched, CDP_STORE_APPEND, key, record, sizeof record);
+}
+
+/* Makes a decision of what is in the store now, and proposes it. */
+CDP__PRIVATE cdp_status cdp__elastic_try(cdp_elastic *e, cdp_store *s,
+    const cdp__elastic_decision *old, const cdp__elastic_arrival *arrivals, uint32_t count,
+    cdp__elastic_verdict *verdict) {
+    char key[CDP__ELASTIC_KEY];
+    cdp__elastic_ticket *tickets = NULL;
+    cdp__elastic_decision d;
+    cdp__elastic_view v;
+    void *why = NULL;
+    uint64_t bytes, room;
+    cdp_status st;
+    memset(&v, 0, sizeof v);
+    v.old = old;
+    v.arrivals = arrivals;
+    v.arrival_count = count;
+    v.min_ranks = e->desc.min_ranks;
+    v.max_ranks = e->desc.max_ranks;
+    st = cdp__elastic_read_tickets(e, s, old->tickets, &tickets, &v.ticket_count);
+    if (st != CDP_OK) return st;
+    v.tickets = tickets;
+    room = (uint64_t)old->size + v.ticket_count + 1;
+    d.members = (cdp__elastic_member *)cdp__alloc(e->os, room * sizeof *d.members);
+    if (!d.members) st = cdp__fail_nomem("a list of members", room * sizeof *d.members);
+    cdp__elastic_key(e, key, "e/%llu/alarm", (unsigned long long)old->epoch);
+    if (st == CDP_OK) st = cdp__elastic_read(e, s, key, &why, &bytes);
+    if (st == CDP_OK) *verdict = cdp__elastic_decide(&v, &d);
+    if (st == CDP_OK && *verdict == CDP__ELASTIC_DECIDED) {
+        cdp__format(d.cause, sizeof d.cause, "%s", why ? (const char *)why : "the job begins");
+        st = cdp__elastic_propose(e, s, &d);
+    }
+    cdp_store_free(s, why);
+    cdp__free(e->os, d.members);
+    cdp__free(e->os, tickets);
+    return st;
+}
+
+/* Which members are gone. Who does not lead asks for the leader alone, and asks for all when that
+   one is gone. An arrival of a member that is gone counts for nothing: it could send no state. */
+CDP__PRIVATE cdp_status cdp__elastic_look_for_gone(
+    cdp_elastic *e, cdp__elastic_turn *t, bool *gone, cdp__elastic_arrival *arrivals) {
+    const uint32_t leader = cdp__elastic_leader(t);
+    uint32_t r, i;
+    cdp_status st = CDP_OK;
+    if (leader != t->rank) {
+        st = cdp__elastic_gone(e, e->watched, t->d->members[leader].id, &gone[leader]);
+        if (st != CDP_OK || !gone[leader]) return st;
+    }
+    for (r = 0; st == CDP_OK && r < t->d->size; ++r)
+        if (r != t->rank) st = cdp__elastic_gone(e, e->watched, t->d->members[r].id, &gone[r]);
+    for (i = 0; i < t->count;) {
+        r = arrivals[i].rank;
+        if (r < t->d->size && gone[r])
+            arrivals[i] = arrivals[--t->count];
+        else
+            ++i;
+    }
+    return st;
+}
+
+/* Why a turn that cannot be decided ends: CDP_OK if it goes on. */
+CDP__PRIVATE cdp_status cdp__elastic_hopeless(
+    cdp_elastic *e, const cdp__elastic_turn *t, cdp__elastic_verdict verdict) {
+    if (verdict == CDP__ELASTIC_NO_STATE && cdp__elastic_complete(t))
+        return cdp__fail(CDP_ERR_STATE,
+            "no member of epoch %llu that is left has state: start again from a checkpoint",
+            (unsigned long long)t->d->epoch);
+    if (verdict == CDP__ELASTIC_DECIDED || t->since_ms < e->desc.join_ms) return CDP_OK;
+    return cdp__fail(CDP_ERR_TIMEOUT,
+        "epoch %llu ended and %u of its %u ranks arrived, but min_ranks is %u: nobody came within "
+        "join_ms, %u ms",
+        (unsigned long long)t->d->epoch, t->count, t->d->size, e->desc.min_ranks, e->desc.join_ms);
+}
+
+/* One look at a turn: proposes if it is time. *wait_ms: when to look again. */
+CDP__PRIVATE cdp_status cdp__elastic_look(cdp_elastic *e, uint64_t begun_ns, uint64_t *wait_ms) {
+    char key[CDP__ELASTIC_KEY];
+    cdp__elastic_verdict verdict = CDP__ELASTIC_DECIDED;
+    cdp__elastic_arrival *arrivals;
+    cdp__elastic_turn t;
+    bool *gone = (bool *)cdp__alloc_zero(e->os, e->d.size * sizeof *gone);
+    cdp_status st;
+    if (!gone) return cdp__fail_nomem("a list of members", e->d.size);
+    memset(&t, 0, sizeof t);
+    t.d = &e->d; /* this thread alone changes it */
+    t.gone = gone;
+    t.rank = e->place.rank;
+    t.since_ms = (cdp__elastic_now_ns(e) - begun_ns) / CDP__MS;
+    t.settle_ms = e->desc.settle_ms;
+    cdp__elastic_key(e, key, "e/%llu/in", (unsigned long long)e->d.epoch);
+    st = cdp__elastic_read_records(e, e->watched, key, &arrivals, &t.count);
+    t.arrivals = arrivals;
+    if (st == CDP_OK) st = cdp__elastic_look_for_gone(e, &t, gone, arrivals);
+    if (st == CDP_OK && cdp__elastic_proposes(&t, wait_ms)) {
+        *wait_ms = CDP__ELASTIC_AGAIN_MS;
+        st = cdp__elastic_try(e, e->watched, t.d, arrivals, t.count, &verdict);
+        if (st == CDP_OK && verdict == CDP__ELASTIC_DECIDED) *wait_ms = 0;
+    }
+    if (st == CDP_OK) st = cdp__elastic_hopeless(e, &t, verdict);
+    cdp__free(e->os, arrivals);
+    cdp__free(e->os, gone);
+    return st;
+}
+
+/* From the arrival to the next decision. */
+CDP__PRIVATE cdp_status cdp__elastic_turn_over(cdp_elastic *e) {
+    char key[CDP__ELASTIC_KEY];
+    const uint64_t k = e->d.epoch, begun = e->epoch_ns;
+    cdp_status st = CDP_OK;
+    bool stop = false;
+    cdp__elastic_key(e, key, "e/%llu", (unsigned long long)(k + 1));
+    while (st == CDP_OK && !stop) {
+        cdp__elastic_decision d;
+        uint64_t wait_ms = 0;
+        st = cdp__elastic_read_decision(e, e->watched, k + 1, &d);
+        if (st != CDP_OK) break;
+        if (d.members) {
+            cdp__elastic_lock(e);
+            cdp__elastic_adopt(e, &d);
+            cdp__elastic_unlock(e);
+            return CDP_OK;
+        }
+        st = cdp__elastic_look(e, begun, &wait_ms);
+        if (st == CDP_OK && wait_ms)
+            st = cdp__elastic_await(e, e->watched, key, cdp__min(wait_ms, CDP__ELASTIC_SLICE_MS));
+        if (st == CDP_PENDING) st = CDP_OK;
+        cdp__elastic_lock(e);
+        stop = e->stop;
+        cdp__elastic_unlock(e);
+    }
+    return st;
+}
+
+/* Newcomers end the epoch. */
+CDP__PRIVATE cdp_status cdp__elastic_look_for_newcomers(cdp_elastic *e) {
+    cdp__elastic_ticket *tickets;
+    uint32_t count, i, waiting = 0;
+    char why[80];
+    cdp_status st;
+    st = cdp__elastic_read_tickets(e, e->watched, e->d.tickets, &tickets, &count);
+    if (st != CDP_OK) return st;
+    for (i = e->d.tickets; i < count; ++i)
+        waiting += !tickets[i].gone;
+    cdp__free(e->os, tickets);
+    if (!waiting) return CDP_OK;
+    cdp__format(why, sizeof why, "%u newcomers wait", waiting);
+    return cdp__elastic_alarm_at(e, e->watched, e->d.epoch, why);
+}
+
+/* What there is to do beside waiting for an alarm. */
+typedef enum cdp__elastic_duty {
+    CDP__ELASTIC_NOTHING,
+    CDP__ELASTIC_STOP,     /* the wait is over */
+    CDP__ELASTIC_ALARM,    /* the group failed: this thread's last error says why */
+    CDP__ELASTIC_NEWCOMERS /* rank 0 looks for them, from grow_ms after the epoch began on */
+} cdp__elastic_duty;
+
+CDP__PRIVATE cdp__elastic_duty cdp__elastic_duty_of(cdp_elastic *e, uint64_t k) {
+    cdp__elastic_duty duty = CDP__ELASTIC_NOTHING;
+    cdp__elastic_lock(e);
+    if (e->stop || e->ended || e->failure.status != CDP_OK || e->place.epoch != k)
+        duty = CDP__ELASTIC_STOP;
+    else if (e->place.phase != CDP__ELASTIC_RUNNING)
+        duty = CDP__ELASTIC_NOTHING; /* `group` may still be that of the epoch before */
+    else if (cdp__elastic_is_loss(cdp_group_status(e->group)))
+        duty = CDP__ELASTIC_ALARM;
+    else if (e->place.rank == 0 && !e->place.ending && e->place.size < e->desc.max_ranks
+        && cdp__elastic_now_ns(e) - e->epoch_ns >= e->desc.grow_ms * CDP__MS)
+        duty = CDP__ELASTIC_NEWCOMERS;
+    cdp__elastic_unlock(e);
+    return duty;
+}
+
+/* Waits for the alarm of epoch k: CDP_OK, or CDP_PENDING if the wait ended for another reason. This
+   thread uses `watched` alone: `store` may be busy for as long as the program's thread connects. */
+CDP__PRIVATE cdp_status cdp__elastic_watch(cdp_elastic *e, uint64_t k) {
+    char key[CDP__ELASTIC_KEY];
+    cdp__store_call c;
+    cdp_store *s = e->watched;
+    cdp__elastic_duty duty = CDP__ELASTIC_NOTHING;
+    cdp_status st;
+    cdp__elastic_key(e, key, "e/%llu/alarm", (unsigned long long)k);
+    st = cdp__store_call_make(&c, CDP_STORE_WAIT, key, NULL, 0);
+    if (st == CDP_OK) st = cdp__store_begin(s, &c.rq);
+    if (st < 0) return st;
+    st = c.rq.status;
+    while (st == CDP_PENDING && duty == CDP__ELASTIC_NOTHING) {
+        st = s->wait(s->self, &c.rq, cdp__elastic_now_ns(e) + CDP__ELASTIC_SLICE_MS * CDP__MS);
+        if (st == CDP_PENDING) duty = cdp__elastic_duty_of(e, k);
+    }
+    if (st != CDP_PENDING) return st;
+    s->cancel(s->self, &c.rq);
+    if (duty == CDP__ELASTIC_ALARM)
+        st = cdp__elastic_alarm_at(e, s, k, cdp_last_error()->text);
+    else if (duty == CDP__ELASTIC_NEWCOMERS)
+        st = cdp__elastic_look_for_newcomers(e);
+    return st < 0 ? st : CDP_PENDING;
+}
+
+CDP__PRIVATE void cdp__elastic_main(void *arg) {
+    cdp_elastic *e = (cdp_elastic *)arg;
+    cdp__elastic_lock(e);
+    while (!e->stop) {
+        const uint64_t k = e->place.epoch;
+        const uint8_t phase = e->place.phase;
+        cdp_status st = CDP_OK;
+        if (phase == CDP__ELASTIC_OUT || e->failure.status != CDP_OK || e->ended) {
+            cdp__elastic_sleep(e, CDP__NEVER);
+            continue;
+        }
+        cdp__elastic_unlock(e);
+        if (phase == CDP__ELASTIC_ARRIVED) {
+            st = cdp__elastic_turn_over(e);
+        } else {
+            st = cdp__elastic_watch(e, k);
+            if (st == CDP_OK) st = cdp__elastic_arrive_at(e, k);
+        }
+        cdp__elastic_lock(e);
+        if (st < 0) cdp__elastic_fail(e);
+    }
+    cdp__elastic_unlock(e);
+}
+
+/* ---- >>elastic-transfer: state, from several sources to all who lack it ---------------------- */
+
+/* Knows: entries, blobs, who is a source. Promises: what was received is used only after the hashes
+   of all members were equal. May use: epoch, groups, collectives and objects of cdp.h. */
+
+#define CDP__ELASTIC_SOURCES 8u /* more would not make it faster */
+#define CDP__ELASTIC_PIECE (4u << 20)
+
+typedef struct cdp__elastic_transfer {
+    cdp_elastic *e;
+    cdp_group *group;
+    const cdp__elastic_decision *d;
+    uint32_t rank, count; /* count: of sources that are used */
+    uint32_t source[CDP__ELASTIC_SOURCES];
+    cdp_group *from[CDP__ELASTIC_SOURCES]; /* that source, and all receivers; NULL: not with it */
+    uint64_t hash[2];                      /* of the entries; of the blob */
+} cdp__elastic_transfer;
+
+/* The groups of each source with all receivers. */
+CDP__PRIVATE cdp_status cdp__elastic_transfer_groups(cdp__elastic_transfer *t) {
+    const cdp__elastic_decision *d = t->d;
+    uint32_t *ranks = (uint32_t *)cdp__alloc(t->e->os, d->size * sizeof *ranks);
+    uint32_t i, r, n;
+    cdp_status st = CDP_OK;
+    if (!ranks) return cdp__fail_nomem("a list of ranks", d->size * sizeof *ranks);
+    for (r = 0; r < d->size && t->count < CDP__ELASTIC_SOURCES; ++r)
+        if (d->members[r].source) t->source[t->count++] = r;
+    for (i = 0; st == CDP_OK && i < t->count; ++i) {
+        if (d->members[t->rank].source && t->source[i] != t->rank) continue;
+        n = 0;
+        ranks[n++] = t->source[i];
+        for (r = 0; r < d->size; ++r)
+            if (!d->members[r].source) ranks[n++] = r;
+        st = cdp_group_new(t->group, ranks, n, &t->from[i]);
+    }
+    cdp__free(t->e->os, ranks);
+    return st;
+}
+
+/* Pieces of one entry go round the sources; each group has its own order. */
+CDP__PRIVATE cdp_status cdp__elastic_transfer_entry(
+    cdp__elastic_transfer *t, const cdp_entry *entry, uint32_t *turn) {
+    const uint64_t bytes = entry->count * cdp_dtype_size(entry->dtype);
+    cdp_work works[CDP__ELASTIC_SOURCES];
+    uint64_t at = 0;
+    cdp_status st = CDP_OK, one;
+    uint32_t i, n;
+    while (st == CDP_OK && at < bytes) {
+        n = 0;
+        for (i = 0; st == CDP_OK && i < t->count && at < bytes; ++i) {
+            const uint64_t piece = cdp__min(bytes - at, CDP__ELASTIC_PIECE);
+            cdp_group *g = t->from[(*turn)++ % t->count];
+            if (g)
+                st = cdp_broadcast_async(
+                    g, (uint8_t *)entry->data + at, piece, CDP_DTYPE_U8, 0, &works[n]);
+            if (g && st == CDP_OK) ++n;
+            at += piece;
+        }
+        for (i = 0; i < n; ++i) {
+            one = cdp_work_wait(works[i]);
+            if (st == CDP_OK) st = one;
+        }
+    }
+    return st;
+}
+
+/* The small blob comes from the first source. */
+CDP__PRIVATE cdp_status cdp__elastic_transfer_blob(cdp__elastic_transfer *t) {
+    const cdp_elastic_desc *d = &t->e->desc;
+    const bool first = t->rank == t->source[0];
+    cdp_blob got;
+    uint8_t *data = NULL;
+    uint64_t bytes = 0;
+    cdp_status st;
+    if (!d->save || !t->from[0]) return CDP_OK;
+    memset(&got, 0, sizeof got);
+    if (first) {
+        bytes = d->save(d->user, NULL, 0);
+        data = (uint8_t *)cdp__alloc(t->e->os, bytes + 1);
+        if (!data) return cdp__fail_nomem("the blob of save()", bytes);
+        if (d->save(d->user, data, bytes) != bytes) {
+            cdp__free(t->e->os, data);
+            return cdp__fail(CDP_ERR_INVALID,
+                "save() of cdp_elastic_desc returned another size in its second call");
+        }
+    }
+    st = cdp_broadcast_bytes(t->from[0], data, bytes, 0, first ? NULL : &got);
+    if (st == CDP_OK) {
+        t->hash[1] = first ? cdp__hash(CDP__HASH_START, data, bytes)
+                           : cdp__hash(CDP__HASH_START, got.data, got.bytes);
+        if (!first) st = d->load(d->user, got.data, got.bytes);
+    }
+    if (!first) cdp_blob_free(t->from[0], &got);
+    cdp__free(t->e->os, data);
+    return st;
+}
+
+/* The same bits everywhere, or nothing that came is used. */
+CDP__PRIVATE cdp_status cdp__elastic_transfer_compare(cdp__elastic_transfer *t) {
+    const cdp_elastic_desc *d = &t->e->desc;
+    const uint32_t size = t->d->size, first = t->source[0];
+    uint64_t *all = (uint64_t *)cdp__alloc(t->e->os, size * sizeof t->hash);
+    uint32_t i, r;
+    cdp_status st;
+    if (!all) return cdp__fail_nomem("hashes of all ranks", size * sizeof t->hash);
+    t->hash[0] = CDP__HASH_START;
+    for (i = 0; i < d->entry_count; ++i)
+        t->hash[0] = cdp__hash(t->hash[0], d->entries[i].data,
+            d->entries[i].count * cdp_dtype_size(d->entries[i].dtype));
+    st = cdp_allgather(t->group, t->hash, all, 2, CDP_DTYPE_U64);
+    for (r = 0; st == CDP_OK && r < size; ++r) {
+        const bool blob = r == first || !t->d->members[r].source;
+        if (all[(size_t)2 * r] == all[(size_t)2 * first]
+            && (!blob || all[(size_t)2 * r + 1] == all[(size_t)2 * first + 1]))
+            continue;
+        st = cdp__fail(CDP_ERR_MISMATCH,
+            "epoch %llu: the state of rank %u is not that of rank %u after step %llu, so the "
+            "optimizer does not give the same bits on all ranks, or an entry is missing",
+            (unsigned long long)t->d->epoch, r, first, (unsigned long long)t->d->step);
+    }
+    cdp__free(t->e->os, all);
+    return st;
+}
+
+/* Collective over the group of the epoch. CDP_OK: this rank holds the state of the decision. */
+CDP__PRIVATE cdp_status cdp__elastic_transfer_all(
+    cdp_elastic *e, cdp_group *group, const cdp__elastic_decision *d, uint32_t rank) {
+    cdp__elastic_transfer t;
+    uint32_t i, turn = 0;
+    cdp_status st;
+    if (d->sources == d->size || (!e->desc.entry_count && !e->desc.save)) return CDP_OK;
+    memset(&t, 0, sizeof t);
+    t.e = e;
+    t.group = group;
+    t.d = d;
+    t.rank = rank;
+    st = cdp__elastic_transfer_groups(&t);
+    for (i = 0; st == CDP_OK && i < e->desc.entry_count; ++i)
+        st = cdp__elastic_transfer_entry(&t, &e->desc.entries[i], &turn);
+    if (st == CDP_OK) st = cdp__elastic_transfer_blob(&t);
+    if (st == CDP_OK) st = cdp__elastic_transfer_compare(&t);
+    if (st != CDP_OK) {
+        const cdp_error why = *cdp_last_error();
+        for (i = 0; i < t.count; ++i)
+            cdp_group_destroy(t.from[i]);
+        *cdp__error_slot() = why;
+        return st;
+    }
+    for (i = 0; i < t.count; ++i)
+        cdp_group_destroy(t.from[i]);
+    return CDP_OK;
+}
+
+/* ---- >>elastic-connect: a decision becomes a group ------------------------------------------- */
+
+/* Knows: the members of a decision. Promises: a group is used only after each of its ranks has said
+   that it is that member of that epoch; nobody waits for a member that is known to be gone. May
+   use: epoch, elastic-store, elastic-turns, elastic-transfer, cdp_init() of cdp_tcp.h. */
+
+CDP__PRIVATE bool cdp__elastic_still(cdp_elastic *e, uint64_t k) {
+    bool still;
+    cdp__elastic_lock(e);
+    still = e->place.epoch == k && e->place.phase == CDP__ELASTIC_JOINED && !e->stop;
+    cdp__elastic_unlock(e);
+    return still;
+}
+
+CDP__PRIVATE cdp_status cdp__elastic_not_here(cdp_elastic *e, const cdp__elastic_decision *d) {
+    char key[CDP__ELASTIC_KEY];
+    uint32_t r, missing = 0, first = 0;
+    for (r = 0; r < d->size; ++r) {
+        bool there;
+        cdp__elastic_key(e, key, "e/%llu/here/%u", (unsigned long long)d->epoch, r);
+        if (cdp__elastic_there(e, e->store, key, &there) != CDP_OK) return cdp_last_error()->status;
+        if (!there && !missing++) first = r;
+    }
+    return cdp__fail(CDP_ERR_TIMEOUT,
+        "epoch %llu: %u of its %u ranks, rank %u first, did not call cdp_elastic_next() within "
+        "timeout_ms, %u ms",
+        (unsigned long long)d->epoch, missing, d->size, first, e->tcp.group.timeout_ms);
+}
+
+/* All members are inside cdp_elastic_next(). Each of them looks whether the next rank is gone. */
+CDP__PRIVATE cdp_status cdp__elastic_gather(
+    cdp_elastic *e, const cdp__elastic_decision *d, uint32_t rank) {
+    const uint64_t deadline = cdp__deadline(e->os, e->tcp.group.timeout_ms);
+    const uint32_t next = (rank + 1) % d->size;
+    const unsigned long long k = (unsigned long long)d->epoch;
+    char key[CDP__ELASTIC_KEY], go[CDP__ELASTIC_KEY];
+    cdp__store_call c;
+    bool gone = false;
+    cdp_status st;
+    cdp__elastic_key(e, go, "e/%llu/go", k);
+    cdp__elastic_key(e, key, "e/%llu/here/%u", k, rank);
+    st = cdp__elastic_put(e, e->store, CDP_STORE_SET, key, "1", 1);
+    cdp__elastic_key(e, key, "e/%llu/count", k);
+    if (st == CDP_OK) st = cdp__store_call_make(&c, CDP_STORE_ADD, key, NULL, 0);
+    if (st != CDP_OK) return st;
+    c.rq.delta = 1;
+    st = cdp__elastic_ask(e, e->store, &c, NULL, NULL);
+    if (st == CDP_OK && c.rq.number == d->size)
+        return cdp__elastic_put(e, e->store, CDP_STORE_SET, go, "1", 1);
+    while (st == CDP_OK) {
+        st = cdp__elastic_await(e, e->store, go, CDP__ELASTIC_SLICE_MS);
+        if (st != CDP_PENDING) return st;
+        if (!cdp__elastic_still(e, d->epoch))
+            return cdp__fail(CDP_ERR_ABORTED, "epoch %llu ended before it began", k);
+        if (cdp__elastic_now_ns(e) >= deadline) return cdp__elastic_not_here(e, d);
+        st = cdp__elastic_gone(e, e->store, d->members[next].id, &gone);
+        if (gone)
+            return cdp__fail(
+                CDP_ERR_PEER_LOST, "epoch %llu: rank %u ended before it was connected", k, next);
+    }
+    return st;
+}
+
+/* Each rank says who it is. */
+CDP__PRIVATE cdp_status cdp__elastic_greet(
+    cdp_elastic *e, cdp_group *group, const cdp__elastic_decision *d, uint32_t rank) {
+    const uint32_t each = CDP__ELASTIC_ID_BYTES + 8;
+    uint8_t mine[CDP__ELASTIC_ID_BYTES + 8], *all;
+    cdp__elastic_hello h;
+    uint32_t r;
+    cdp_status st;
+    all = (uint8_t *)cdp__alloc(e->os, (uint64_t)d->size * each);
+    if (!all) return cdp__fail_nomem("greetings of all ranks", (uint64_t)d->size * each);
+    memcpy(mine, d->members[rank].id, CDP__ELASTIC_ID_BYTES);
+    cdp__put_u64(mine + CDP__ELASTIC_ID_BYTES, d->epoch);
+    st = cdp_allgather(group, mine, all, each, CDP_DTYPE_U8);
+    for (r = 0; st == CDP_OK && r < d->size; ++r) {
+        memcpy(h.id, all + (size_t)r * each, sizeof h.id);
+        h.epoch = cdp__get_u64(all + (size_t)r * each + CDP__ELASTIC_ID_BYTES);
+        if (!cdp__elastic_fits(d, r, &h))
+            st = cdp__fail(CDP_ERR_MISMATCH,
+                "epoch %llu: rank %u is another process than its decision says",
+                (unsigned long long)d->epoch, r);
+    }
+    cdp__free(e->os, all);
+    return st;
+}
+
+CDP__PRIVATE cdp_status cdp__elastic_init(
+    cdp_elastic *e, const cdp__elastic_decision *d, uint32_t rank, cdp_group **out) {
+    char job[CDP__ELASTIC_KEY];
+    cdp_tcp_desc t = e->tcp;
+    cdp_error why;
+    bool there;
+    cdp_status st;
+    cdp__elastic_key(e, job, "e/%llu/init", (unsigned long long)d->epoch);
+    t.group.rank = rank;
+    t.group.world_size = d->size;
+    t.store = e->store;
+    t.job = job;
+    /* All members are here, so connecting takes milliseconds. Whoever dies now may be noticed at
+       the deadline alone; where more time is needed, the next attempts have it. */
+    t.init_timeout_ms = (CDP__ELASTIC_INIT_MS + d->size * 20u) << cdp__min(e->failures, 5);
+    t.init_timeout_ms = (uint32_t)cdp__min(t.init_timeout_ms, e->store_ms);
+    ++e->failures;
+    st = cdp_init(&t, out);
+    if (st == CDP_OK) e->failures = 0;
+    if (st != CDP_ERR_STORE) return st;
+    /* the store through which the ranks meet ends with rank 0; that of the job may be well */
+    why = *cdp_last_error();
+    if (cdp__elastic_there(e, e->store, job, &there) != CDP_OK) return cdp_last_error()->status;
+    return cdp__fail(CDP_ERR_PEER_LOST, "epoch %llu: rank 0 ended while it was connected: %s",
+        (unsigned long long)d->epoch, why.text);
+}
+
+/* Rank 0 removes what nobody needs any more: all keys of the epoch before last but its decision. */
+CDP__PRIVATE cdp_status cdp__elastic_tidy(cdp_elastic *e, const cdp__elastic_decision *d) {
+    static const char *const names[4] = {"alarm", "in", "go", "count"};
+    const unsigned long long k = (unsigned long long)d->epoch - 2;
+    char key[CDP__ELASTIC_KEY], text[24];
+    uint32_t i, r;
+    cdp_status st;
+    cdp__format(text, sizeof text, "%llu", (unsigned long long)d->epoch);
+    cdp__elastic_key(e, key, "e/now");
+    st = cdp__elastic_put(e, e->store, CDP_STORE_SET, key, text, strlen(text));
+    for (i = 0; st == CDP_OK && d->epoch > 2 && i < 4; ++i) {
+        cdp__elastic_key(e, key, "e/%llu/%s", k, names[i]);
+        st = cdp__elastic_put(e, e->store, CDP_STORE_DELETE, key, NULL, 0);
+    }
+    for (r = 0; st == CDP_OK && d->epoch > 2 && r < e->desc.max_ranks; ++r) {
+        bool there;
+        cdp__elastic_key(e, key, "e/%llu/here/%u", k, r);
+        st = cdp__elastic_there(e, e->store, key, &there);
+        if (st != CDP_OK || !there) break;
+        st = cdp__elastic_put(e, e->store, CDP_STORE_DELETE, key, NULL, 0);
+    }
+    return st;
+}
+
+/* The group is there: the program attaches what it needs, and state moves. */
+CDP__PRIVATE cdp_status cdp__elastic_fill(
+    cdp_elastic *e, cdp_group *group, const cdp__elastic_decision *d, uint32_t rank) {
+    cdp_elastic_now now;
+    bool in;
+    cdp_status st = cdp__elastic_greet(e, group, d, rank);
+    if (st == CDP_OK && e->desc.connected) {
+        memset(&now, 0, sizeof now);
+        now.group = group;
+        now.epoch = d->epoch;
+        now.step = d->step;
+        now.samples = d->samples;
+        now.rank = rank;
+        now.size = d->size;
+        now.old_rank = d->members[rank].old_rank;
+        now.cause = d->cause;
+        st = e->desc.connected(e->desc.user, &now);
+    }
+    if (st != CDP_OK) return st;
+    cdp__elastic_lock(e);
+    in = e->place.epoch == d->epoch && e->place.phase == CDP__ELASTIC_JOINED;
+    if (in && !d->members[rank].source) cdp__elastic_receive(&e->place);
+    cdp__elastic_unlock(e);
+    if (!in) return cdp__fail(CDP_ERR_ABORTED, "the epoch ended before its state was there");
+    return cdp__elastic_transfer_all(e, group, d, rank);
+}
+
+CDP__PRIVATE cdp_status cdp__elastic_connect(
+    cdp_elastic *e, const cdp__elastic_decision *d, uint32_t rank) {
+    const uint64_t begun = cdp__elastic_now_ns(e);
+    uint64_t connected;
+    cdp_group *group = NULL;
+    bool in;
+    cdp_status st = cdp__elastic_gather(e, d, rank);
+    if (st == CDP_OK) st = cdp__elastic_init(e, d, rank, &group);
+    if (st != CDP_OK) return st;
+    cdp__elastic_lock(e);
+    in = e->place.epoch == d->epoch && e->place.phase == CDP__ELASTIC_JOINED;
+    if (in) e->group = group;
+    cdp__elastic_unlock(e);
+    if (!in) {
+        cdp_group_destroy(group);
+        return cdp__fail(CDP_ERR_ABORTED, "the epoch ended before it began");
+    }
+    connected = cdp__elastic_now_ns(e);
+    st = cdp__elastic_fill(e, group, d, rank);
+    if (st == CDP_OK && rank == 0) st = cdp__elastic_tidy(e, d);
+    if (st != CDP_OK) return st;
+    cdp__elastic_lock(e);
+    in = cdp__elastic_run(&e->place, d);
+    if (in) {
+        cdp__elastic_past *p = &e->past[(e->pasts - 1) % CDP__ELASTIC_PASTS];
+        p->connect_ns = connected - begun;
+        p->transfer_ns = cdp__elastic_now_ns(e) - connected;
+        e->changed = true;
+        e->received = !d->members[rank].source;
+        e->epoch_ns = cdp__elastic_now_ns(e);
+        memcpy(e->cause, d->cause, sizeof e->cause);
+    }
+    cdp__elastic_unlock(e);
+    return in ? CDP_OK : cdp__fail(CDP_ERR_ABORTED, "the epoch ended before its first step");
+}
+
+/* ---- >>elastic-entry: from a ticket to the first epoch of a process -------------------------- */
+
+/* Knows: settings as text, tickets. Promises: a process whose settings differ never gets a ticket;
+   one that gives up says so. May use: epoch, turn, elastic-store, elastic-turns. */
+
+/* What must be equal on all ranks, a line each. Returns the length with its zero; writes as much as
+   there is room for. */
+CDP__PRIVATE uint64_t cdp__elastic_settings(const cdp_elastic *e, char *out, uint64_t room) {
+    const cdp_elastic_desc *d = &e->desc;
+    char none[1];
+    cdp__text t = {room ? out : none, room ? room : 1, 0};
+    uint64_t need = 120;
+    uint32_t i;
+    cdp__text_add(&t, "min_ranks %u\nmax_ranks %u\nbatch %u\nsave and load: %s\n", d->min_ranks,
+        d->max_ranks, d->batch, d->save ? "set" : "not set");
+    for (i = 0; i < d->entry_count; ++i) {
+        const cdp_entry *n = &d->entries[i];
+        need += strlen(n->name) + 64;
+        cdp__text_add(&t, "entry %u: %s, %llu x %s\n", i, n->name, (unsigned long long)n->count,
+            cdp_dtype_name(n->dtype));
+    }
+    cdp__text_add(&t, "%u entries\n", d->entry_count);
+    return need;
+}
+
+CDP__PRIVATE uint32_t cdp__elastic_line(const char *text) {
+    uint32_t n = 0;
+    while (text[n] && text[n] != '\n' && n < 150)
+        ++n;
+    return n;
+}
+
+/* The first line that differs. */
+CDP__PRIVATE cdp_status cdp__elastic_differs(const char *mine, const char *theirs) {
+    char a[160], b[160];
+    for (;;) {
+        const uint32_t n = cdp__elastic_line(mine), m = cdp__elastic_line(theirs);
+        cdp__format(a, n + 1u, "%s", mine);
+        cdp__format(b, m + 1u, "%s", theirs);
+        if (strcmp(a, b) != 0 || !mine[n] || !theirs[m]) break;
+        mine += n + (mine[n] == '\n');
+        theirs += m + (theirs[m] == '\n');
+    }
+    return cdp__fail(CDP_ERR_MISMATCH,
+        "cdp_elastic_create: the settings of this process are not those of the job: here \"%s\", "
+        "there \"%s\"",
+        a, b);
+}
+
+CDP__PRIVATE cdp_status cdp__elastic_compare(cdp_elastic *e) {
+    char key[CDP__ELASTIC_KEY];
+    const uint64_t room = cdp__elastic_settings(e, NULL, 0);
+    char *mine = (char *)cdp__alloc(e->os, room);
+    void *theirs;
+    uint64_t bytes;
+    cdp_status st;
+    if (!mine) return cdp__fail_nomem("the settings as text", room);
+    (void)cdp__elastic_settings(e, mine, room);
+    cdp__elastic_key(e, key, "settings");
+    st = cdp__elastic_claim(e, e->store, key, mine, strlen(mine), &theirs, &bytes);
+    if (st == CDP_OK && (bytes != strlen(mine) || memcmp(mine, theirs, (size_t)bytes) != 0))
+        st = cdp__elastic_differs(mine, (const char *)theirs);
+    cdp_store_free(e->store, theirs);
+    cdp__free(e->os, mine);
+    return st;
+}
+
+CDP__PRIVATE cdp_status cdp__elastic_hand_in(cdp_elastic *e) {
+    char key[CDP__ELASTIC_KEY];
+    uint8_t record[CDP__ELASTIC_RECORD_BYTES];
+    cdp__elastic_arrival a;
+    memset(&a, 0, sizeof a);
+    memcpy(a.id, e->place.id, sizeof a.id);
+    a.step = e->desc.step;
+    a.samples = e->desc.samples;
+    a.rank = CDP__ELASTIC_NEW;
+    a.has_state = true;
+    cdp__elastic_put_record(record, &a);
+    cdp__elastic_key(e, key, "join/in");
+    return cdp__elastic_put(e, e->store, CDP_STORE_APPEND, key, record, sizeof record);
+}
+
+/* The newest decision from *d on, or the one that this process is in; its members are allocated. *d
+   stays as it is if there is none. `skip`: old ones, before this process has a ticket. */
+CDP__PRIVATE cdp_status cdp__elastic_newest(cdp_elastic *e, cdp__elastic_decision *d, bool skip) {
+    char key[CDP__ELASTIC_KEY];
+    uint64_t k = d->epoch + 1, bytes;
+    cdp__elastic_decision next;
+    void *hint = NULL;
+    cdp_status st = CDP_OK;
+    cdp__elastic_key(e, key, "e/now");
+    if (skip) st = cdp__elastic_read(e, e->store, key, &hint, &bytes);
+    if (st == CDP_OK && hint) {
+        uint64_t said = 0;
+        const char *p;
+        for (p = (const char *)hint; *p >= '0' && *p <= '9' && said < UINT32_MAX; ++p)
+            said = said * 10 + (uint64_t)(*p - '0');
+        if (said > k) k = said;
+    }
+    cdp_store_free(e->store, hint);
+    for (; st == CDP_OK; ++k) {
+        st = cdp__elastic_read_decision(e, e->store, k, &next);
+        if (st != CDP_OK || !next.members) break;
+        cdp__free(e->os, d->members);
+        *d = next;
+        if (cdp__elastic_learn(&e->place, d)) break;
+    }
+    return st;
+}
+
+/* No epoch yet: the oldest ticket leads. *seen and *since_ns: how many tickets there were last, and
+   since when. */
+CDP__PRIVATE cdp_status cdp__elastic_found_first(
+    cdp_elastic *e, uint32_t *seen, uint64_t *since_ns) {
+    cdp__elastic_decision none;
+    cdp__elastic_ticket *tickets;
+    cdp__elastic_verdict verdict;
+    cdp__elastic_view v;
+    cdp_status st;
+    memset(&none, 0, sizeof none);
+    memset(&v, 0, sizeof v);
+    st = cdp__elastic_read_tickets(e, e->store, 0, &tickets, &v.ticket_count);
+    if (st != CDP_OK) return st;
+    if (v.ticket_count != *seen) {
+        *seen = v.ticket_count;
+        *since_ns = cdp__elastic_now_ns(e);
+    }
+    v.tickets = tickets;
+    v.min_ranks = e->desc.min_ranks;
+    v.max_ranks = e->desc.max_ranks;
+    if (cdp__elastic_founds(
+            &v, e->place.id, (cdp__elastic_now_ns(e) - *since_ns) / CDP__MS, e->desc.settle_ms))
+        st = cdp__elastic_try(e, e->store, &none, NULL, 0, &verdict);
+    cdp__free(e->os, tickets);
+    return st;
+}
+
+CDP__PRIVATE cdp_status cdp__elastic_nobody(
+    cdp_elastic *e, const cdp__elastic_decision *d, uint32_t tickets) {
+    if (!d->epoch)
+        return cdp__fail(CDP_ERR_TIMEOUT,
+            "cdp_elastic_create: %u processes came within join_ms, %u ms, and min_ranks is %u",
+            tickets, e->desc.join_ms, e->desc.min_ranks);
+    return cdp__fail(CDP_ERR_TIMEOUT,
+        "cdp_elastic_create: epoch %llu of %u ranks (max_ranks %u) did not take this process in "
+        "within join_ms, %u ms",
+        (unsigned long long)d->epoch, d->size, e->desc.max_ranks, e->desc.join_ms);
+}
+
+/* Waits until a decision has this process in it. */
+CDP__PRIVATE cdp_status cdp__elastic_enter(cdp_elastic *e) {
+    const uint64_t deadline = cdp__deadline(e->os, e->desc.join_ms);
+    char key[CDP__ELASTIC_KEY];
+    cdp__elastic_decision d;
+    uint32_t seen = 0;
+    uint64_t since_ns = cdp__elastic_now_ns(e);
+    bool over = false;
+    cdp_status st = CDP_OK;
+    memset(&d, 0, sizeof d);
+    st = cdp__elastic_newest(e, &d, true);
+    if (st == CDP_OK) st = cdp__elastic_hand_in(e);
+    while (st == CDP_OK) {
+        cdp__elastic_key(e, key, "final");
+        st = cdp__elastic_there(e, e->store, key, &over);
+        if (st == CDP_OK && over)
+            st = cdp__fail(CDP_ERR_STATE, "cdp_elastic_create: the job \"%s\" is over", e->job);
+        if (st == CDP_OK) st = cdp__elastic_newest(e, &d, false);
+        if (st != CDP_OK) break;
+        if (e->place.phase == CDP__ELASTIC_JOINED) {
+            cdp__elastic_adopt(e, &d);
+            return CDP_OK;
+        }
+        if (!d.epoch) st = cdp__elastic_found_first(e, &seen, &since_ns);
+        if (st == CDP_OK && cdp__elastic_now_ns(e) >= deadline)
+            st = cdp__elastic_nobody(e, &d, seen);
+        cdp__elastic_key(e, key, "e/%llu", (unsigned long long)(d.epoch + 1));
+        if (st == CDP_OK) st = cdp__elastic_await(e, e->store, key, CDP__ELASTIC_LOOK_MS * 5);
+        if (st == CDP_PENDING) st = CDP_OK;
+    }
+    cdp__free(e->os, d.members);
+    return st;
+}
+
+/* ---- >>elastic-create: making and ending a member -------------------------------------------- */
+
+/* Knows: the desc. Promises: nothing is left behind where creation fails. May use: elastic-entry,
+   elastic-turns. */
+
+CDP__PRIVATE cdp_status cdp__elastic_check(const cdp_elastic_desc *d) {
+    uint32_t i;
+    const char *p;
+    if (!d->store) return cdp__fail(CDP_ERR_INVALID, "cdp_elastic_desc.store is NULL");
+    if (!d->store->start || !d->store->os)
+        return cdp__fail(CDP_ERR_STATE, "cdp_elastic_desc.store was destroyed");
+    if (d->job && (!d->job[0] || strlen(d->job) > 63))
+        return cdp__fail(CDP_ERR_INVALID, "cdp_elastic_desc.job has 1 to 63 characters");
+    for (p = d->id; p && *p; ++p)
+        if (!((*p >= '0' && *p <= '9') || (*p >= 'a' && *p <= 'f'))) break;
+    if (d->id && (*p || strlen(d->id) != 2 * CDP__ELASTIC_ID_BYTES))
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_elastic_desc.id has 32 digits from 0 to 9 and a to f");
+    if (d->max_ranks && d->max_ranks < d->min_ranks)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_elastic_desc.max_ranks, %u, is below min_ranks, %u",
+            d->max_ranks, d->min_ranks);
+    if (d->entry_count && !d->entries)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_elastic_desc.entries is NULL");
+    for (i = 0; i < d->entry_count; ++i)
+        if (!d->entries[i].name || (!d->entries[i].data && d->entries[i].count)
+            || !cdp_dtype_size(d->entries[i].dtype))
+            return cdp__fail(
+                CDP_ERR_INVALID, "cdp_elastic_desc.entries[%u] needs a name, data and a dtype", i);
+    if (!d->save != !d->load)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_elastic_desc needs both save and load, or neither");
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__elastic_defaults(cdp_elastic *e, const cdp_elastic_desc *desc) {
+    cdp_elastic_desc *d = &e->desc;
+    uint32_t i;
+    *d = *desc;
+    if (desc->tcp) e->tcp = *desc->tcp;
+    d->tcp = NULL;
+    e->tcp.group.os = e->os;
+    e->tcp.group.timeout_ms = cdp__def(e->tcp.group.timeout_ms, 600000);
+    d->min_ranks = cdp__def(d->min_ranks, 1);
+    d->max_ranks = cdp__def(d->max_ranks, 65535);
+    d->join_ms = cdp__def(d->join_ms, 600000);
+    d->settle_ms = cdp__def(d->settle_ms, 200);
+    d->grow_ms = cdp__def(d->grow_ms, 5000);
+    e->store = d->store;
+    e->store_ms = (uint32_t)cdp__min(e->tcp.group.timeout_ms, CDP__ELASTIC_STORE_MS);
+    cdp__format(e->job, sizeof e->job, "%s", desc->job ? desc->job : "elastic");
+    if (!desc->id) {
+        const cdp_status st = e->os->random(e->os->user, e->place.id, sizeof e->place.id);
+        if (st != CDP_OK) return st;
+    }
+    for (i = 0; desc->id && i < 2 * CDP__ELASTIC_ID_BYTES; ++i) {
+        const char c = desc->id[i];
+        const uint8_t digit = (uint8_t)(c <= '9' ? c - '0' : c - 'a' + 10);
+        e->place.id[i / 2] = (uint8_t)(e->place.id[i / 2] << 4 | digit);
+    }
+    cdp__elastic_hex(e->place.id, e->id);
+    e->place.step = d->step;
+    e->place.samples = d->samples;
+    e->place.has_state = true;
+    return CDP_OK;
+}
+
+CDP__PRIVATE void cdp__elastic_free(cdp_elastic *e) {
+    const cdp_os *os = e->os;
+    if (e->thread) os->threads.join(os, e->thread);
+    if (e->burying) os->threads.join(os, e->burying);
+    cdp_group_destroy(e->group);
+    cdp_group_destroy(e->retired);
+    if (e->watched != e->store) cdp_store_destroy(e->watched);
+    if (e->own_store) cdp_store_destroy(e->store);
+    if (e->cond) os->threads.cond_destroy(os, e->cond);
+    if (e->mutex) os->threads.mutex_destroy(os, e->mutex);
+    cdp__free(os, e->d.members);
+    cdp__free(os, e);
+}
+
+CDP__PRIVATE cdp_status cdp__elastic_start(cdp_elastic *e) {
+    cdp_status st = cdp_store_clone(e->store, &e->watched);
+    if (st == CDP_ERR_UNSUPPORTED) {
+        e->watched = e->store;
+        st = CDP_OK;
+    }
+    if (st == CDP_OK) st = cdp__elastic_compare(e);
+    if (st != CDP_OK) return st;
+    st = cdp__elastic_enter(e);
+    if (st == CDP_OK) {
+        e->thread = e->os->threads.start(e->os, cdp__elastic_main, e);
+        if (!e->thread) st = cdp__fail(CDP_ERR_IO, "the system starts no thread");
+    }
+    if (st != CDP_OK) {
+        const cdp_error why = *cdp_last_error();
+        if (cdp__elastic_say_gone(e, e->store, "gave up") == CDP_OK && e->place.epoch)
+            (void)cdp__elastic_alarm_at(e, e->store, e->place.epoch, "a newcomer gave up");
+        *cdp__error_slot() = why;
+    }
+    return st;
+}
+
+CDP_API cdp_status cdp_elastic_create(const cdp_elastic_desc *desc, cdp_elastic **out) {
+    const cdp_os *os;
+    cdp_elastic *e;
+    cdp_status st;
+    if (!desc || !out)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_elastic_create needs a desc and a place for the result");
+    *out = NULL;
+    st = cdp__elastic_check(desc);
+    if (st != CDP_OK) return st;
+    os = desc->tcp && desc->tcp->group.os ? desc->tcp->group.os : cdp_os_default();
+    if (!os->threads.start)
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_elastic_create needs threads: a process must arrive while the program computes");
+    e = (cdp_elastic *)cdp__alloc_zero(os, sizeof *e);
+    if (!e) return cdp__fail_nomem("a cdp_elastic", sizeof *e);
+    e->os = os;
+    e->mutex = os->threads.mutex_create(os);
+    e->cond = os->threads.cond_create(os);
+    st = e->mutex && e->cond ? cdp__elastic_defaults(e, desc) : cdp__fail_nomem("a lock", 0);
+    if (st == CDP_OK) st = cdp__elastic_start(e);
+    if (st == CDP_OK) {
+        *out = e;
+        return CDP_OK;
+    }
+    const cdp_error why = *cdp_last_error();
+    cdp__elastic_free(e);
+    *cdp__error_slot() = why;
+    return st;
+}
+
+#ifndef CDP_NO_ENV
+/* MIN:MAX, MIN: or N. */
+CDP__PRIVATE bool cdp__elastic_range(const char *p, uint32_t *from, uint32_t *to) {
+    p = cdp__addr_decimal(p, 65535, from);
+    *to = *from;
+    if (!p || !*from) return false;
+    if (*p == ':') {
+        *to = 0;
+        if (!*++p) return true;
+        p = cdp__addr_decimal(p, 65535, to);
+    }
+    return p && !*p && *to >= *from;
+}
+
+/* A store client whose last will says that this process is gone. */
+CDP__PRIVATE cdp_status cdp__elastic_client(
+    cdp_elastic_desc *d, const cdp_tcp_desc *tcp, const char *id, cdp_store **out) {
+    const char *host = getenv("MASTER_ADDR"), *port = getenv("MASTER_PORT");
+    cdp_tcp_store_desc c;
+    uint32_t number = 0;
+    char key[CDP__ELASTIC_KEY];
+    const char *end = port ? cdp__addr_decimal(port, 65535, &number) : NULL;
+    if (!host || !end || *end || !number)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_elastic_create_from_env: MASTER_ADDR is \"%s\" and MASTER_PORT \"%s\"; set them "
+            "to where a store is served that outlives the ranks",
+            host ? host : "", port ? port : "");
+    memset(&c, 0, sizeof c);
+    c.host = host;
+    c.port = (uint16_t)number;
+    c.job_key = tcp->job_key;
+    c.os = tcp->group.os;
+    c.logger = tcp->group.logger;
+    c.connect_timeout_ms = cdp__def(d->join_ms, 600000);
+    cdp__format(key, sizeof key, "%s/gone/%s", d->job ? d->job : "elastic", id);
+    c.will_key = key;
+    c.will_value.data = "its process ended";
+    c.will_value.bytes = 17;
+    return cdp_tcp_store_create(&c, out);
+}
+
+CDP_API cdp_status cdp_elastic_create_from_env(const cdp_elastic_desc *desc, cdp_elastic **out) {
+    const char *range = getenv("CDP_ELASTIC");
+    const cdp_os *os;
+    cdp_elastic_desc d;
+    cdp_tcp_desc tcp;
+    uint8_t random[CDP__ELASTIC_ID_BYTES];
+    char id[2 * CDP__ELASTIC_ID_BYTES + 1];
+    cdp_store *store;
+    cdp_status st;
+    if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_elastic_create_from_env: out is NULL");
+    *out = NULL;
+    memset(&d, 0, sizeof d);
+    memset(&tcp, 0, sizeof tcp);
+    if (desc) d = *desc;
+    if (d.tcp) tcp = *d.tcp;
+    d.tcp = &tcp;
+    os = tcp.group.os ? tcp.group.os : cdp_os_default();
+    if (range && !cdp__elastic_range(range, &d.min_ranks, &d.max_ranks))
+        return cdp__fail(CDP_ERR_INVALID,
+            "CDP_ELASTIC is \"%s\"; it should be MIN:MAX, MIN: or a number", range);
+    if (!tcp.job_key) tcp.job_key = getenv("CDP_JOB_KEY");
+    if (!d.id) d.id = getenv("CDP_ELASTIC_ID");
+    if (!d.id) {
+        st = os->random(os->user, random, sizeof random);
+        if (st != CDP_OK) return st;
+        cdp__elastic_hex(random, id);
+        d.id = id;
+    }
+    st = cdp__elastic_client(&d, &tcp, d.id, &store);
+    if (st != CDP_OK) return st;
+    d.store = store;
+    st = cdp_elastic_create(&d, out);
+    if (st == CDP_OK) {
+        (*out)->own_store = true;
+        return CDP_OK;
+    }
+    const cdp_error why = *cdp_last_error();
+    cdp_store_destroy(store);
+    *cdp__error_slot() = why;
+    return st;
+}
+#endif /* CDP_NO_ENV */
+
+CDP_API void cdp_elastic_destroy(cdp_elastic *e) {
+    cdp_group *failed = NULL;
+    uint64_t k;
+    bool leaves;
+    if (!e) return;
+    cdp__elastic_lock(e);
+    e->stop = true;
+    k = e->place.epoch;
+    leaves = !e->ended && e->place.phase != CDP__ELASTIC_OUT && e->failure.status == CDP_OK;
+    e->place.phase = CDP__ELASTIC_OUT;
+    if (e->group && cdp_group_status(e->group) < 0
+        && !cdp__elastic_is_loss(cdp_last_error()->status)) {
+        failed = e->group;
+        e->group = NULL;
+    }
+    cdp__elastic_signal(e);
+    cdp__elastic_unlock(e);
+    cdp_group_destroy(failed); /* tells the mistake to the others, before the alarm hides it */
+    if (leaves && cdp__elastic_say_gone(e, e->store, "was destroyed") == CDP_OK)
+        (void)cdp__elastic_alarm_at(e, e->store, k, "a rank called cdp_elastic_destroy()");
+    cdp__elastic_free(e);
+}
+
+/* ---- >>elastic-calls: steps, and what ends them ---------------------------------------------- */
+
+/* Knows: the place of this process and its group. Promises: each wait ends by join_ms; what a call
+   returns holds for the epoch that it was made in. May use: epoch, elastic-store, elastic-turns,
+   elastic-connect, elastic-create. */
+
+CDP__PRIVATE cdp_status cdp__elastic_say(const cdp_error *why) {
+    *cdp__error_slot() = *why;
+    return why->status;
+}
+
+/* Lock held. */
+CDP__PRIVATE void cdp__elastic_now_of(cdp_elastic *e, cdp_elastic_now *now) {
+    const cdp__elastic_place *p = &e->place;
+    memset(now, 0, sizeof *now);
+    now->group = e->group;
+    now->epoch = p->epoch;
+    now->step = p->step;
+    now->samples = p->samples;
+    /* whoever is here has seen an operation end that all began with the step before */
+    now->stable = p->step > e->d.step ? p->step - 1 : p->step;
+    now->rank = p->rank;
+    now->size = p->size;
+    now->old_rank = e->d.members[p->rank].old_rank;
+    now->lost = e->d.lost;
+    now->joined = e->d.joined;
+    now->changed = e->changed;
+    now->received = e->received;
+    now->cause = e->cause;
+    e->changed = e->received = false;
+}
+
+/* The program asked to leave. Lock held; given back meanwhile. */
+CDP__PRIVATE cdp_status cdp__elastic_go(cdp_elastic *e) {
+    const uint64_t k = e->place.epoch;
+    char why[160];
+    cdp_status st;
+    cdp__format(why, sizeof why, "rank %u leaves: %s", e->place.rank, e->leaving);
+    e->place.phase = CDP__ELASTIC_OUT;
+    e->place.live = false;
+    cdp__elastic_unlock(e);
+    st = cdp__elastic_say_gone(e, e->store, why);
+    if (st == CDP_OK) st = cdp__elastic_alarm_at(e, e->store, k, why);
+    cdp__elastic_lock(e);
+    if (st == CDP_OK) st = cdp__fail(CDP_ERR_STATE, "this process left: %s", e->leaving);
+    cdp__elastic_fail(e);
+    return st;
+}
+
+CDP__PRIVATE void cdp__elastic_bury_now(void *arg) {
+    cdp_group_destroy((cdp_group *)arg);
+}
+
+/* Destroys a group: in a thread of its own, because after a failure that takes up to 0.7 s. */
+CDP__PRIVATE void cdp__elastic_bury(cdp_elastic *e, cdp_group *group) {
+    if (!group) return;
+    if (e->burying) e->os->threads.join(e->os, e->burying);
+    e->burying = e->os->threads.start(e->os, cdp__elastic_bury_now, group);
+    if (!e->burying) cdp_group_destroy(group);
+}
+
+/* The group of the epoch before stays until the call after the one that said `changed`. */
+CDP__PRIVATE void cdp__elastic_retire(cdp_elastic *e) {
+    cdp_group *old;
+    cdp__elastic_lock(e);
+    old = e->retired;
+    e->retired = NULL;
+    cdp__elastic_unlock(e);
+    cdp__elastic_bury(e, old);
+}
+
+/* One attempt to begin the epoch in which this process is. Lock held; given back meanwhile. */
+CDP__PRIVATE cdp_status cdp__elastic_join(cdp_elastic *e) {
+    cdp__elastic_decision d = e->d;
+    const uint32_t rank = e->place.rank;
+    cdp_group *old = NULL;
+    cdp_status st;
+    if (e->retired) { /* two changes in one call: nobody but this header has seen this group */
+        old = e->group;
+        e->group = NULL;
+    } else {
+        e->retired = e->group;
+        e->group = NULL;
+    }
+    d.members = (cdp__elastic_member *)cdp__alloc(e->os, d.size * sizeof *d.members);
+    if (d.members) memcpy(d.members, e->d.members, d.size * sizeof *d.members);
+    cdp__elastic_unlock(e);
+    cdp__elastic_bury(e, old);
+    st = d.members ? cdp__elastic_connect(e, &d, rank) : cdp__fail_nomem("a list of members", 0);
+    cdp__free(e->os, d.members);
+    cdp__elastic_lock(e);
+    return st;
+}
+
+/* This thread's last error ends the epoch if it is a loss. Waits until the thread of this header
+   has arrived. Lock held; given back meanwhile. */
+CDP__PRIVATE cdp_status cdp__elastic_give_up(cdp_elastic *e, uint64_t k, uint64_t deadline) {
+    const cdp_error why = *cdp_last_error();
+    cdp_status st;
+    if (!cdp__elastic_is_loss(why.status)) {
+        if (e->place.phase == CDP__ELASTIC_JOINED) cdp__elastic_fail(e);
+        return why.status;
+    }
+    cdp__elastic_unlock(e);
+    st = cdp__elastic_alarm_at(e, e->store, k, why.text);
+    cdp__elastic_lock(e);
+    if (st != CDP_OK) return st;
+    while (e->place.epoch == k && e->failure.status == CDP_OK
+        && e->place.phase != CDP__ELASTIC_ARRIVED && cdp__elastic_now_ns(e) < deadline)
+        cdp__elastic_sleep(e, deadline);
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__elastic_step(cdp_elastic *e, cdp_elastic_now *now) {
+    const uint64_t deadline =
+        cdp__deadline(e->os, e->desc.join_ms) + (uint64_t)e->store_ms * CDP__MS;
+    for (;;) {
+        const uint64_t k = e->place.epoch;
+        cdp_status st = CDP_OK;
+        if (e->failure.status != CDP_OK) return cdp__elastic_say(&e->failure);
+        if (e->ended) return cdp__fail(CDP_ERR_STATE, "cdp_elastic_finish() has ended the job");
+        if (e->leaving[0]) return cdp__elastic_go(e);
+        if (e->group && e->place.phase != CDP__ELASTIC_JOINED) st = cdp_group_status(e->group);
+        if (st != CDP_OK && !cdp__elastic_is_loss(st)) return cdp_last_error()->status;
+        if (e->place.phase == CDP__ELASTIC_RUNNING) {
+            if (st == CDP_OK && cdp__elastic_begin(&e->place, e->desc.batch)) {
+                cdp__elastic_now_of(e, now);
+                return CDP_OK;
+            }
+        } else if (e->place.phase == CDP__ELASTIC_JOINED) {
+            st = cdp__elastic_join(e);
+        } else if (cdp__elastic_now_ns(e) >= deadline) {
+            return cdp__fail(CDP_ERR_TIMEOUT,
+                "epoch %llu ended, and no decision was there after join_ms, %u ms",
+                (unsigned long long)k, e->desc.join_ms);
+        } else {
+            st = CDP_OK;
+            cdp__elastic_sleep(e, deadline);
+        }
+        if (st != CDP_OK) st = cdp__elastic_give_up(e, k, deadline);
+        if (st != CDP_OK) return st;
+    }
+}
+
+CDP_API cdp_status cdp_elastic_next(cdp_elastic *e, cdp_elastic_now *now) {
+    cdp_status st;
+    if (!e || !now)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_elastic_next needs an elastic and a cdp_elastic_now");
+    if (e->retired) cdp__elastic_retire(e); /* this thread alone sets it */
+    cdp__elastic_lock(e);
+    st = cdp__elastic_step(e, now);
+    cdp__elastic_unlock(e);
+    return st;
+}
+
+CDP_API cdp_status cdp_elastic_commit(cdp_elastic *e) {
+    bool counts;
+    if (!e) return cdp__fail(CDP_ERR_INVALID, "cdp_elastic_commit: the elastic is NULL");
+    cdp__elastic_lock(e);
+    counts = cdp__elastic_count(&e->place, e->desc.batch);
+    cdp__elastic_unlock(e);
+    if (counts) return CDP_OK;
+    return cdp__fail(CDP_ERR_ABORTED,
+        "the epoch ended before this step: drop its gradients and call cdp_elastic_next()");
+}
+
+CDP_API cdp_status cdp_elastic_agree(cdp_elastic *e, bool yes, bool *all) {
+    char key[CDP__ELASTIC_KEY];
+    uint8_t flag = yes;
+    cdp_group *group;
+    void *data;
+    uint64_t bytes, k, number;
+    cdp_status st;
+    if (!e || !all)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_elastic_agree needs an elastic and a place");
+    *all = false;
+    cdp__elastic_lock(e);
+    group = e->place.phase == CDP__ELASTIC_RUNNING || e->place.phase == CDP__ELASTIC_ARRIVED
+        ? e->group
+        : NULL;
+    k = e->place.epoch;
+    number = ++e->agreed;
+    cdp__elastic_unlock(e);
+    if (!group)
+        return cdp__fail(CDP_ERR_STATE, "cdp_elastic_agree: call cdp_elastic_next() before");
+    st = cdp_allreduce(group, NULL, &flag, 1, CDP_DTYPE_U8, CDP_REDUCE_MIN);
+    if (st != CDP_OK && !cdp__elastic_is_loss(st)) return st;
+    /* whoever comes first decides for those to whom the operation gave no answer, too */
+    cdp__elastic_key(e, key, "agree/%llu/%llu", (unsigned long long)k, (unsigned long long)number);
+    st = cdp__elastic_claim(e, e->store, key, st == CDP_OK && flag ? "y" : "n", 1, &data, &bytes);
+    if (st == CDP_OK) *all = bytes == 1 && *(const char *)data == 'y';
+    cdp_store_free(e->store, data);
+    return st;
+}
+
+/* The job is over for all: nobody waits for this process any more. */
+CDP__PRIVATE cdp_status cdp__elastic_end(cdp_elastic *e) {
+    char key[CDP__ELASTIC_KEY];
+    cdp_status st = cdp__elastic_say_gone(e, e->store, "has finished");
+    cdp__elastic_key(e, key, "final");
+    if (st == CDP_OK) st = cdp__elastic_mark(e, e->store, key, "done");
+    cdp__elastic_lock(e);
+    e->ended = true;
+    cdp__elastic_signal(e);
+    cdp__elastic_unlock(e);
+    return st;
+}
+
+CDP_API cdp_status cdp_elastic_finish(cdp_elastic *e) {
+    char key[CDP__ELASTIC_KEY];
+    cdp_elastic_now now;
+    bool over = false, ends;
+    cdp_status st;
+    if (!e) return cdp__fail(CDP_ERR_INVALID, "cdp_elastic_finish: the elastic is NULL");
+    cdp__elastic_lock(e);
+    e->place.ending = true;
+    cdp__elastic_unlock(e);
+    cdp__elastic_key(e, key, "final");
+    for (;;) {
+        st = cdp_elastic_next(e, &now);
+        if (st != CDP_OK) return st;
+        st = cdp_barrier(now.group);
+        cdp__elastic_lock(e);
+        ends = cdp__elastic_ends(&e->place, st == CDP_OK);
+        cdp__elastic_unlock(e);
+        if (ends) return cdp__elastic_end(e);
+        if (st != CDP_OK && !cdp__elastic_is_loss(st)) return st;
+        /* others may have seen all members here, and have gone */
+        st = cdp__elastic_there(e, e->store, key, &over);
+        if (st != CDP_OK) return st;
+        if (over) return cdp__elastic_end(e);
+    }
+}
+
+CDP_API void cdp_elastic_leave(cdp_elastic *e, const char *reason) {
+    if (!e) return;
+    cdp__elastic_lock(e);
+    if (!e->leaving[0])
+        cdp__format(e->leaving, sizeof e->leaving, "%s", reason && *reason ? reason : "asked to");
+    cdp__elastic_signal(e);
+    cdp__elastic_unlock(e);
+}
+
+CDP_API cdp_status cdp_elastic_alarm(cdp_elastic *e, const char *reason) {
+    uint64_t k;
+    if (!e) return cdp__fail(CDP_ERR_INVALID, "cdp_elastic_alarm: the elastic is NULL");
+    cdp__elastic_lock(e);
+    k = e->place.epoch;
+    cdp__elastic_unlock(e);
+    return cdp__elastic_alarm_at(e, e->store, k, reason && *reason ? reason : "asked to");
+}
+
+/* ---- >>elastic-history: what happened, as JSON ----------------------------------------------- */
+
+/* Knows: the last epochs of this process. Promises: text that JSON parsers take. May use:
+   elastic-store. */
+
+CDP__PRIVATE void cdp__elastic_json(cdp__text *t, const char *p) {
+    for (; *p; ++p)
+        if ((unsigned char)*p >= ' ' && *p != '"' && *p != '\\')
+            cdp__text_char(t, *p);
+        else
+            cdp__text_char(t, '\'');
+}
+
+CDP_API uint64_t cdp_elastic_history(cdp_elastic *e, char *out, uint64_t size) {
+    cdp__text t = {out, size, 0};
+    uint64_t i;
+    if (!e || !out || !size) return 0;
+    cdp__elastic_lock(e);
+    i = e->pasts > CDP__ELASTIC_PASTS ? e->pasts - CDP__ELASTIC_PASTS : 0;
+    cdp__text_char(&t, '[');
+    for (; i < e->pasts; ++i) {
+        const cdp__elastic_past *p = &e->past[i % CDP__ELASTIC_PASTS];
+        if (t.used > 1) cdp__text_add(&t, ",\n ");
+        cdp__text_add(&t,
+            "{\"epoch\": %llu, \"step\": %llu, \"size\": %u, \"rank\": %u, \"lost\": %u, "
+            "\"joined\": %u, \"turn_us\": %llu, \"connect_us\": %llu, \"transfer_us\": %llu, "
+            "\"cause\": \"",
+            (unsigned long long)p->epoch, (unsigned long long)p->step, p->size, p->rank, p->lost,
+            p->joined, (unsigned long long)p->turn_ns / 1000,
+            (unsigned long long)p->connect_ns / 1000, (unsigned long long)p->transfer_ns / 1000);
+        cdp__elastic_json(&t, p->cause);
+        cdp__text_add(&t, "\"}");
+    }
+    cdp__text_add(&t, "]\n");
+    cdp__elastic_unlock(e);
+    return t.used;
+}
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#endif /* CDP_ELASTIC_IMPL_INCLUDED */

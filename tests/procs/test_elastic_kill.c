@@ -1,0 +1,461 @@
+/* test_elastic_kill.c - jobs of cdp_elastic.h whose processes are killed, stopped and replaced
+
+   The parent stays without threads. It forks a process that serves the store, and the ranks; the
+   outcome of each rank is in memory that all share, so that it can also be read of a killed one. */
+#define _GNU_SOURCE
+#define CDP_IMPLEMENTATION
+#include "cdp_elastic.h"
+
+#include "unit/elastic_job.h"
+
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+enum {
+    MOST = 24
+};
+
+static struct {
+    job_member *m; /* shared */
+    pid_t pid[MOST], server;
+    uint32_t count;
+} job;
+
+static pid_t fork_one(void) {
+    fflush(stdout);
+    const pid_t parent = getpid(), pid = fork();
+    if (pid < 0) abort();
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (getppid() != parent) _exit(9);
+    }
+    return pid;
+}
+
+static int listen_here(char *port, size_t size) {
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t n = sizeof a;
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    if (fd < 0 || bind(fd, (struct sockaddr *)&a, n) != 0 || listen(fd, 100) != 0) abort();
+    if (getsockname(fd, (struct sockaddr *)&a, &n) != 0) abort();
+    snprintf(port, size, "%u", ntohs(a.sin_port));
+    return fd;
+}
+
+static void serve(int fd) {
+    cdp_store_server_desc d = {0};
+    cdp_store_server *s;
+    d.has_listen_fd = true;
+    d.listen_fd = fd;
+    if (cdp_store_server_create(&d, &s) != CDP_OK) _exit(cdp_print_error(stderr));
+    for (;;)
+        pause();
+}
+
+static void job_begin(void) {
+    char port[12];
+    const int fd = listen_here(port, sizeof port);
+    memset(&job, 0, sizeof job);
+    job.m = (job_member *)mmap(
+        NULL, MOST * sizeof *job.m, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (job.m == MAP_FAILED) abort();
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    setenv("MASTER_PORT", port, 1);
+    unsetenv("CDP_ELASTIC");
+    job.server = fork_one();
+    if (job.server == 0) serve(fd);
+    close(fd);
+    for (uint32_t i = 0; i < MOST; ++i) {
+        job.m[i].from_env = true;
+        job.m[i].status = CDP_PENDING;
+        job.m[i].tcp.group.logger.level = CDP_LOG_SILENT;
+    }
+}
+
+static void job_end(void) {
+    for (uint32_t i = 0; i < job.count; ++i)
+        if (job.pid[i]) {
+            kill(job.pid[i], SIGKILL);
+            waitpid(job.pid[i], NULL, 0);
+        }
+    kill(job.server, SIGKILL);
+    waitpid(job.server, NULL, 0);
+    munmap(job.m, MOST * sizeof *job.m);
+}
+
+static uint32_t start(void) {
+    const uint32_t i = job.count++;
+    job.pid[i] = fork_one();
+    if (job.pid[i]) return i;
+    job_run(&job.m[i]);
+    _exit(0);
+}
+
+static void end_of(uint32_t i) {
+    if (job.pid[i]) waitpid(job.pid[i], NULL, 0);
+    job.pid[i] = 0;
+}
+
+static void kill_one(uint32_t i) {
+    kill(job.pid[i], SIGKILL);
+    end_of(i);
+}
+
+static const volatile cdp_elastic_now *last_of(uint32_t i) {
+    return (const volatile cdp_elastic_now *)&job.m[i].last;
+}
+
+static bool reaches(uint32_t i, uint64_t step) {
+    const uint64_t until = test_now_ns() + 20000000000u;
+    while (last_of(i)->step < step && test_now_ns() < until)
+        test_sleep_ms(1);
+    return T(last_of(i)->step >= step);
+}
+
+static bool ended(uint32_t i, cdp_status want) {
+    const job_member *m = &job.m[i];
+    end_of(i);
+    return test_check(m->status == want && !m->wrong, __FILE__, __LINE__,
+        "member %u: %s, %u wrong: %s\n%s", i, cdp_status_name(m->status), m->wrong, m->error.text,
+        m->history);
+}
+
+/* `n` ranks; the job ends 20 steps after it has `want` of them. */
+static void start_all(uint32_t n, uint32_t min, uint32_t want) {
+    job_begin();
+    for (uint32_t i = 0; i < MOST; ++i) {
+        job.m[i].desc.min_ranks = min;
+        job.m[i].desc.settle_ms = 1000; /* nobody may wait for it: the dead are known */
+        job.m[i].want = want;
+        job.m[i].more = 20;
+        job.m[i].pace_ms = 1;
+    }
+    for (uint32_t i = 0; i < n; ++i)
+        (void)start();
+    for (uint32_t i = 0; i < n; ++i)
+        reaches(i, 10);
+}
+
+/* Kills these members (bits); all others go on without them. */
+static void survive(uint32_t n, uint32_t dead) {
+    uint32_t left = 0, before = 0;
+    uint64_t killed, worst = 0;
+    for (uint32_t i = 0; i < n; ++i)
+        left += !(dead >> i & 1);
+    start_all(n, left, left);
+    killed = test_now_ns();
+    for (uint32_t i = 0; i < n; ++i)
+        if (dead >> i & 1) kill(job.pid[i], SIGKILL);
+    for (uint32_t i = 0; i < n; ++i) {
+        if (dead >> i & 1) {
+            end_of(i);
+            continue;
+        }
+        ended(i, CDP_OK);
+        T_EQ(left, job.m[i].last.size);
+        T_EQ(job.m[i].first_step, 0);
+        if (job.m[i].working_ns - killed > worst) worst = job.m[i].working_ns - killed;
+        for (before = 0; before < i; ++before)
+            if (!(dead >> before & 1)) T_EQ(job.m[before].last.samples, job.m[i].last.samples);
+    }
+    printf("    %u of %u killed: %.1f ms to the first allreduce of the others\n", n - left, n,
+        (double)worst / 1e6);
+    T_WITHIN(900, worst); /* less than settle_ms: it was not waited for */
+    job_end();
+}
+
+TEST(a_member_is_killed) {
+    survive(3, 2);
+}
+TEST(the_last_member_is_killed) {
+    survive(4, 8);
+}
+TEST(two_of_five_are_killed) {
+    survive(5, 0x0a);
+}
+TEST(one_and_four_of_sixteen_are_killed) {
+    survive(16, 0x80);
+    survive(16, 0x1111);
+}
+TEST(all_but_one_are_killed) {
+    survive(4, 0x0b);
+}
+/* Ranks follow tickets, so which process is rank 0 is not known here: each in turn. */
+TEST(each_of_three_is_killed) {
+    survive(3, 1);
+    survive(3, 4);
+}
+
+TEST(a_killed_member_is_replaced) {
+    uint32_t i, fresh;
+    start_all(3, 3, UINT32_MAX);
+    for (i = 0; i < 3; ++i)
+        kill(job.pid[i], SIGSTOP); /* so that all learn of it at once */
+    kill_one(1);
+    for (i = 0; i < 3; i += 2)
+        kill(job.pid[i], SIGCONT);
+    job_end();
+
+    start_all(3, 3, 3);
+    for (i = 0; i < MOST; ++i)
+        job.m[i].more = 300;
+    kill_one(1);
+    fresh = start();
+    ended(0, CDP_OK);
+    ended(2, CDP_OK);
+    ended(fresh, CDP_OK);
+    T_EQ(1, job.m[fresh].received);
+    T_EQ(UINT32_MAX, job.m[fresh].last.old_rank);
+    T_EQ(3, job.m[0].last.size);
+    T_EQ(job.m[0].last.samples, job.m[fresh].last.samples);
+    job_end();
+}
+
+static uint64_t die_while_sending(void *user, void *data, uint64_t room) {
+    const job_member *m = (const job_member *)user;
+    if (m->last.epoch > 0 && room) raise(SIGKILL); /* entries were sent, the blob was not */
+    return job_save(user, data, room);
+}
+
+/* What came of its state is half of it, and counts for nothing. */
+TEST(the_only_source_dies_while_it_sends) {
+    job_begin();
+    for (uint32_t i = 0; i < 2; ++i) {
+        job.m[i].want = UINT32_MAX;
+        job.m[i].pace_ms = 1;
+        job.m[i].desc.settle_ms = 300;
+        job.m[i].save = die_while_sending;
+    }
+    (void)start();
+    reaches(0, 5);
+    (void)start();
+    end_of(0);
+    ended(1, CDP_ERR_STATE);
+    T_TEXT("no member of epoch 2 that is left has state: start again from a checkpoint",
+        job.m[1].error.text);
+    T_EQ(0, job.m[1].last.epoch); /* it never ran a step */
+    job_end();
+}
+
+static void linger(job_member *m, cdp_elastic *e, const cdp_elastic_now *now) {
+    (void)e;
+    m->loads = 1;
+    if (now->step == 19) test_sleep_ms(60000);
+}
+
+/* Rank 0 waits in cdp_elastic_finish() for a member that dies before its last step is committed. */
+TEST(a_member_dies_while_another_one_finishes) {
+    job_begin();
+    for (uint32_t i = 0; i < 2; ++i) {
+        job.m[i].desc.min_ranks = 2;
+        job.m[i].desc.max_ranks = 2;
+        job.m[i].steps = 20;
+    }
+    job.m[1].between = linger;
+    (void)start();
+    (void)start();
+    reaches(0, 20);
+    test_sleep_ms(100);
+    kill_one(1);
+    ended(0, CDP_OK);
+    T_EQ(20u * 2 * JOB_BATCH, job.m[0].last.samples);
+    T_EQ(20, job.m[0].last.step);
+    job_end();
+}
+
+/* ---- a member dies at its n-th call of the network after an alarm ---- */
+
+static struct {
+    job_member *m;
+    int32_t left;
+    cdp_os os;
+} doom;
+
+static void come_closer(void) {
+    if (!doom.m->mark_ns) return; /* set by arm() */
+    if (__atomic_sub_fetch(&doom.left, 1, __ATOMIC_SEQ_CST) < 0) raise(SIGKILL);
+}
+static int32_t doomed_accept(void *user, int32_t fd, cdp_addr *from) {
+    come_closer();
+    return cdp_os_default()->net.accept_next(user, fd, from);
+}
+static int32_t doomed_connect(void *user, const cdp_addr *to) {
+    come_closer();
+    return cdp_os_default()->net.connect_to(user, to);
+}
+static int64_t doomed_send(void *user, int32_t fd, const cdp_iov *iov, uint32_t n) {
+    come_closer();
+    return cdp_os_default()->net.send_iov(user, fd, iov, n);
+}
+static int64_t doomed_recv(void *user, int32_t fd, const cdp_iov *iov, uint32_t n) {
+    come_closer();
+    return cdp_os_default()->net.recv_iov(user, fd, iov, n);
+}
+
+static void arm(job_member *m, cdp_elastic *e, const cdp_elastic_now *now) {
+    if (now->step != 10 || now->epoch != 1) return;
+    m->mark_ns = test_now_ns();
+    OK(cdp_elastic_alarm(e, "a turn begins"));
+}
+
+static pid_t start_doomed(uint32_t after) {
+    const uint32_t i = job.count++;
+    job.pid[i] = fork_one();
+    if (job.pid[i]) return job.pid[i];
+    doom.m = &job.m[i];
+    doom.left = (int32_t)after;
+    doom.os = *cdp_os_default();
+    doom.os.net.accept_next = doomed_accept;
+    doom.os.net.connect_to = doomed_connect;
+    doom.os.net.send_iov = doomed_send;
+    doom.os.net.recv_iov = doomed_recv;
+    doom.m->tcp.group.os = &doom.os;
+    doom.m->tcp.no_shared_memory = true;
+    doom.m->each = arm;
+    job_run(doom.m);
+    _exit(0);
+}
+
+/* Returns how long the others took from the alarm to their first allreduce without it, in ms; -1:
+   it did not die before they had ended. */
+static int64_t die_at(uint32_t after, bool first) {
+    uint64_t worst = 0;
+    const uint32_t victim = first ? 0 : 2;
+    bool died;
+    job_begin();
+    for (uint32_t i = 0; i < 3; ++i) {
+        job.m[i].desc.min_ranks = 2;
+        job.m[i].desc.max_ranks = 3;
+        job.m[i].desc.settle_ms = 300;
+        job.m[i].want = 2;
+        job.m[i].more = 15;
+        job.m[i].pace_ms = 1;
+        job.m[i].tcp.group.timeout_ms = 10000;
+    }
+    for (uint32_t i = 0; i < 3; ++i) {
+        if (i != victim)
+            (void)start();
+        else
+            (void)start_doomed(after);
+        test_sleep_ms(20); /* so that ranks follow numbers */
+    }
+    end_of(victim);
+    died = test_check(job.m[victim].status == CDP_PENDING, __FILE__, __LINE__, "it ended: %s",
+        job.m[victim].error.text);
+    for (uint32_t i = 0; died && i < 3; ++i) {
+        if (i == victim) continue;
+        test_check(ended(i, CDP_OK), __FILE__, __LINE__, "after %u calls", after);
+        if (job.m[i].working_ns - job.m[victim].mark_ns > worst)
+            worst = job.m[i].working_ns - job.m[victim].mark_ns;
+    }
+    job_end();
+    return died ? (int64_t)(worst / 1000000) : -1;
+}
+
+static void die_at_each(bool first) {
+    const char *more = getenv("MORE");
+    const uint32_t step = more && more[0] ? 4 : 19;
+    int64_t worst = 0;
+    uint32_t runs = 0;
+    for (uint32_t after = 0; after < 160; after += step) {
+        const int64_t ms = die_at(after, first);
+        if (ms > worst) worst = ms;
+        ++runs;
+    }
+    printf("    %u kill points: at most %lld ms to the first allreduce of the others\n", runs,
+        (long long)worst);
+}
+
+TEST(rank_0_dies_at_any_point_of_a_turn) {
+    die_at_each(true);
+}
+TEST(a_member_dies_at_any_point_of_a_turn) {
+    die_at_each(false);
+}
+
+/* It is as if its machine stood still: left out, and told so when it goes on. */
+TEST(a_stopped_member_is_left_out) {
+    job_begin();
+    for (uint32_t i = 0; i < 3; ++i) {
+        job.m[i].desc.min_ranks = 2;
+        job.m[i].desc.max_ranks = 3;
+        job.m[i].desc.settle_ms = 300;
+        job.m[i].want = 2;
+        job.m[i].more = 20;
+        job.m[i].pace_ms = 1;
+        job.m[i].tcp.group.timeout_ms = 1500;
+        (void)start();
+    }
+    for (uint32_t i = 0; i < 3; ++i)
+        reaches(i, 10);
+    kill(job.pid[1], SIGSTOP);
+    ended(0, CDP_OK);
+    ended(2, CDP_OK);
+    T_EQ(2, job.m[0].last.size);
+    kill(job.pid[1], SIGCONT);
+    ended(1, CDP_ERR_STATE);
+    T_TEXT("left out of epoch 2", job.m[1].error.text);
+    job_end();
+}
+
+/* Members die and come, at any point of turns and transfers. Two at least always live. */
+static void churn(uint64_t seed, uint32_t changes) {
+    uint32_t alive = 0, done = 0;
+    uint64_t state = seed;
+    job_begin();
+    for (uint32_t i = 0; i < MOST; ++i) {
+        job.m[i].desc.settle_ms = 300;
+        job.m[i].steps = 4000;
+        job.m[i].pace_ms = 1;
+        job.m[i].tcp.group.timeout_ms = 5000;
+    }
+    for (uint32_t i = 0; i < 4; ++i)
+        (void)start();
+    for (uint32_t i = 0; i < 4; ++i)
+        reaches(i, 3);
+    for (uint32_t c = 0; c < changes && job.count < MOST; ++c) {
+        test_sleep_ms((uint32_t)(test_random(&state) % 120));
+        alive = 0;
+        for (uint32_t i = 0; i < job.count; ++i)
+            alive += job.pid[i] && last_of(i)->epoch > 0;
+        const uint32_t i = (uint32_t)(test_random(&state) % job.count);
+        if (alive > 3 && job.pid[i] && last_of(i)->epoch > 0)
+            kill_one(i);
+        else
+            (void)start();
+    }
+    for (uint32_t i = 0; i < job.count; ++i)
+        if (job.pid[i]) done += ended(i, CDP_OK);
+    test_check(
+        done >= 2, __FILE__, __LINE__, "seed %llu: %u ended", (unsigned long long)seed, done);
+    printf("    seed %llu: %u processes, %u lived to the end, in epoch %llu\n",
+        (unsigned long long)seed, job.count, done,
+        (unsigned long long)job.m[job.count - 1].last.epoch);
+    job_end();
+}
+
+TEST(members_come_and_die) {
+    const char *text = getenv("ELASTIC_SEED");
+    const uint64_t seed = text ? strtoull(text, NULL, 10) : 1;
+    churn(seed, 16);
+}
+
+int main(int argc, char **argv) {
+    static const test_case cases[] = {
+        {"a_member_is_killed", a_member_is_killed, 60},
+        {"the_last_member_is_killed", the_last_member_is_killed, 60},
+        {"two_of_five_are_killed", two_of_five_are_killed, 60},
+        {"one_and_four_of_sixteen_are_killed", one_and_four_of_sixteen_are_killed, 60},
+        {"all_but_one_are_killed", all_but_one_are_killed, 60},
+        {"each_of_three_is_killed", each_of_three_is_killed, 60},
+        {"a_killed_member_is_replaced", a_killed_member_is_replaced, 60},
+        {"the_only_source_dies_while_it_sends", the_only_source_dies_while_it_sends, 60},
+        {"a_member_dies_while_another_one_finishes", a_member_dies_while_another_one_finishes, 60},
+        {"rank_0_dies_at_any_point_of_a_turn", rank_0_dies_at_any_point_of_a_turn, 200},
+        {"a_member_dies_at_any_point_of_a_turn", a_member_dies_at_any_point_of_a_turn, 200},
+        {"a_stopped_member_is_left_out", a_stopped_member_is_left_out, 60},
+        {"members_come_and_die", members_come_and_die, 120},
+    };
+    return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
+}

@@ -1,0 +1,792 @@
+/* test_elastic.c - cdp_elastic.h with ranks as threads of this process, over TCP on this machine */
+#define CDP_IMPLEMENTATION
+#include "cdp_elastic.h"
+
+#include "elastic_job.h"
+#include "ranks.h"
+
+#include <pthread.h>
+
+enum {
+    MOST = 6
+};
+
+/* ---- records and turns, pure ---- */
+
+static void random_bytes(uint64_t *state, void *out, size_t n) {
+    for (size_t i = 0; i < n; ++i)
+        ((uint8_t *)out)[i] = (uint8_t)test_random(state);
+}
+
+TEST(records_come_back_and_nothing_else_does) {
+    uint64_t state = 1;
+    for (int round = 0; round < 300; ++round) {
+        uint8_t bytes[CDP__ELASTIC_RECORD_BYTES];
+        cdp__elastic_arrival a, b;
+        memset(&a, 0, sizeof a);
+        random_bytes(&state, a.id, sizeof a.id);
+        a.step = test_random(&state);
+        a.samples = test_random(&state);
+        a.rank = (uint32_t)test_random(&state);
+        a.has_state = round & 1;
+        a.ending = round & 2;
+        cdp__elastic_put_record(bytes, &a);
+        T(cdp__elastic_get_record(bytes, &b));
+        T(a.step == b.step && a.samples == b.samples && a.rank == b.rank);
+        T(a.has_state == b.has_state && a.ending == b.ending);
+        T(cdp__elastic_same(a.id, b.id));
+        bytes[test_random(&state) % sizeof bytes] ^= (uint8_t)(1u << round % 8);
+        T(!cdp__elastic_get_record(bytes, &b));
+    }
+}
+
+TEST(decisions_come_back_and_nothing_else_does) {
+    uint64_t state = 2;
+    for (uint32_t round = 0; round < 300; ++round) {
+        cdp__elastic_member members[8], copies[8];
+        cdp__elastic_decision d, c;
+        uint8_t bytes[CDP__ELASTIC_HEAD_BYTES + 8 * CDP__ELASTIC_MEMBER_BYTES], copy[sizeof bytes];
+        memset(&d, 0, sizeof d);
+        d.members = members;
+        c.members = copies;
+        d.epoch = 1 + test_random(&state) % 1000;
+        d.step = test_random(&state);
+        snprintf(d.cause, sizeof d.cause, "round %u", round);
+        for (uint32_t r = 0; r <= round % 8; ++r) {
+            uint8_t id[CDP__ELASTIC_ID_BYTES];
+            random_bytes(&state, id, sizeof id);
+            cdp__elastic_add(&d, id, r % 3 ? r : CDP__ELASTIC_NEW, r == 0 || r % 2);
+        }
+        const uint64_t n = cdp__elastic_decision_bytes(d.size);
+        cdp__elastic_put_decision(bytes, &d);
+        memcpy(copy, bytes, (size_t)n);
+        T_EQ(d.size, cdp__elastic_decision_size(copy, n));
+        T(cdp__elastic_get_decision(copy, n, &c));
+        T(c.epoch == d.epoch && c.step == d.step && c.size == d.size && c.sources == d.sources);
+        T(!memcmp(members, copies, d.size * sizeof *members) && !strcmp(c.cause, d.cause));
+        memcpy(copy, bytes, (size_t)n);
+        copy[test_random(&state) % n] ^= 16;
+        T(!cdp__elastic_get_decision(copy, n, &c));
+        T_EQ(0, cdp__elastic_decision_size(bytes, n - 1));
+    }
+}
+
+TEST(a_turn_waits_for_the_living_and_for_nobody_else) {
+    cdp__elastic_member members[3];
+    cdp__elastic_decision d;
+    cdp__elastic_arrival in[3];
+    bool gone[3] = {false, false, false};
+    uint64_t wait_ms;
+    cdp__elastic_turn t = {&d, in, 0, gone, 1, 0, 200};
+    memset(&d, 0, sizeof d);
+    memset(in, 0, sizeof in);
+    d.members = members;
+    for (uint32_t r = 0; r < 3; ++r) {
+        const uint8_t id[CDP__ELASTIC_ID_BYTES] = {(uint8_t)(r + 1)};
+        cdp__elastic_add(&d, id, r, true);
+    }
+    /* ranks 1 and 2 arrive; rank 0 is silent */
+    for (uint32_t i = 0; i < 2; ++i) {
+        in[i].rank = i + 1;
+        memcpy(in[i].id, members[i + 1].id, sizeof in[i].id);
+    }
+    t.count = 2;
+    T(!cdp__elastic_proposes(&t, &wait_ms));
+    T_EQ(CDP__ELASTIC_LOOK_MS, wait_ms);
+    t.since_ms = 195;
+    T(!cdp__elastic_proposes(&t, &wait_ms));
+    T_EQ(5, wait_ms);
+    t.since_ms = 200;
+    T(cdp__elastic_proposes(&t, &wait_ms));
+    t.rank = 2; /* not the lowest: later */
+    T(!cdp__elastic_proposes(&t, &wait_ms));
+    T_EQ(CDP__ELASTIC_STAGGER_MS, wait_ms);
+    t.since_ms = 250;
+    T(cdp__elastic_proposes(&t, &wait_ms));
+    /* rank 0 is known to be dead: at once */
+    t.since_ms = 0;
+    gone[0] = true;
+    T(!cdp__elastic_proposes(&t, &wait_ms));
+    t.rank = 1;
+    T(cdp__elastic_proposes(&t, &wait_ms));
+    /* so is rank 1, which arrived and leads: the next one does */
+    gone[1] = true;
+    t.rank = 2;
+    T_EQ(2, cdp__elastic_leader(&t));
+    T(cdp__elastic_proposes(&t, &wait_ms));
+    gone[1] = false;
+    T_EQ(1, cdp__elastic_leader(&t));
+    T(!cdp__elastic_proposes(&t, &wait_ms));
+    /* the arrival of a stranger with the number of a member is none */
+    in[0].id[5] = 1;
+    T(!cdp__elastic_complete(&t));
+}
+
+/* ---- jobs ---- */
+
+static cdp_store *shared;
+static job_member members[MOST];
+
+static void *run_main(void *p) {
+    job_run((job_member *)p);
+    return NULL;
+}
+
+static void job_begin(void) {
+    memset(members, 0, sizeof members);
+    OK(cdp_hash_store_create(NULL, &shared));
+    for (uint32_t i = 0; i < MOST; ++i)
+        members[i].desc.store = shared;
+}
+
+static pthread_t go(job_member *m) {
+    pthread_t t;
+    if (pthread_create(&t, NULL, run_main, m) != 0) abort();
+    return t;
+}
+
+static void run_all(uint32_t n) {
+    pthread_t t[MOST];
+    for (uint32_t i = 0; i < n; ++i)
+        t[i] = go(&members[i]);
+    for (uint32_t i = 0; i < n; ++i)
+        pthread_join(t[i], NULL);
+}
+
+static bool ended(const job_member *m, cdp_status want) {
+    return test_check(m->status == want && !m->wrong, __FILE__, __LINE__,
+        "member %u: %s, %u wrong: %s\n%s", (unsigned)(m - members), cdp_status_name(m->status),
+        m->wrong, m->error.text, m->history);
+}
+
+static void wait_for_epoch(uint32_t k) {
+    char key[40];
+    const char *keys = key;
+    snprintf(key, sizeof key, "elastic/e/%u", k);
+    OK(cdp_store_wait(shared, &keys, 1, 20000));
+}
+
+TEST(one_process_is_a_job) {
+    job_begin();
+    members[0].steps = 50;
+    run_all(1);
+    ended(&members[0], CDP_OK);
+    T_EQ(50, members[0].last.step);
+    T_EQ(50 * JOB_BATCH, members[0].last.samples);
+    T_EQ(1, members[0].changes);
+    cdp_store_destroy(shared);
+}
+
+TEST(four_begin_together) {
+    job_begin();
+    for (uint32_t i = 0; i < 4; ++i) {
+        members[i].steps = 40;
+        members[i].desc.min_ranks = 4;
+        members[i].desc.max_ranks = 4;
+    }
+    run_all(4);
+    for (uint32_t i = 0; i < 4; ++i) {
+        ended(&members[i], CDP_OK);
+        T_EQ(40u * 4 * JOB_BATCH, members[i].last.samples);
+        T_EQ(4, members[i].last.size);
+        T_EQ(1, members[i].last.epoch);
+    }
+    cdp_store_destroy(shared);
+}
+
+/* From a checkpoint that only the first rank may have: the others receive it. */
+TEST(the_first_rank_brings_the_state) {
+    uint32_t received = 0;
+    job_begin();
+    for (uint32_t i = 0; i < 3; ++i) {
+        members[i].steps = 30;
+        members[i].desc.min_ranks = 3;
+        members[i].desc.max_ranks = 3;
+        members[i].desc.step = 10;
+        members[i].desc.samples = 77;
+        job_fill(&members[i], 77);
+    }
+    run_all(3);
+    for (uint32_t i = 0; i < 3; ++i) {
+        ended(&members[i], CDP_OK);
+        T_EQ(10, members[i].first_step);
+        T_EQ(77u + 20 * 3 * JOB_BATCH, members[i].last.samples);
+        received += members[i].received;
+        T_EQ(members[i].received, members[i].loads);
+    }
+    T_EQ(2, received);
+    cdp_store_destroy(shared);
+}
+
+TEST(a_rank_leaves_and_the_others_go_on) {
+    job_begin();
+    for (uint32_t i = 0; i < 3; ++i) {
+        members[i].desc.min_ranks = 2;
+        members[i].desc.max_ranks = 3;
+        members[i].want = 2;
+        members[i].more = 20;
+        members[i].pace_ms = 1;
+        members[i].desc.settle_ms = 400; /* so that all three are in the first epoch */
+    }
+    members[1].leave_at = 8;
+    run_all(3);
+    ended(&members[0], CDP_OK);
+    ended(&members[1], CDP_ERR_STATE);
+    T_TEXT("this process left: seen enough", members[1].error.text);
+    ended(&members[2], CDP_OK);
+    for (uint32_t i = 0; i < 3; i += 2) {
+        T_EQ(2, members[i].last.size);
+        T_TEXT("leaves: seen enough", members[i].history);
+        T(members[i].last.old_rank != UINT32_MAX);
+        T_EQ(1, members[i].last.lost);
+    }
+    T_EQ(members[0].last.samples, members[2].last.samples);
+    cdp_store_destroy(shared);
+}
+
+/* It says nothing but that it is destroyed: the program returned early. */
+TEST(a_rank_that_is_destroyed_has_left) {
+    job_begin();
+    for (uint32_t i = 0; i < 3; ++i) {
+        members[i].desc.min_ranks = 2;
+        members[i].desc.max_ranks = 3;
+        members[i].want = 2;
+        members[i].more = 20;
+        members[i].desc.settle_ms = 400;
+    }
+    members[0].vanish_at = 5;
+    run_all(3);
+    for (uint32_t i = 1; i < 3; ++i) {
+        ended(&members[i], CDP_OK);
+        T_EQ(2, members[i].last.size);
+    }
+    cdp_store_destroy(shared);
+}
+
+/* Rank 1 arrives between the operation of a step and its commit, while rank 0 commits it: the step
+   counts, and rank 1 receives what it lacks. */
+static void arrive_before_commit(job_member *m, cdp_elastic *e, const cdp_elastic_now *now) {
+    if (now->rank != 1 || now->epoch != 1 || now->step != 5) return;
+    m->between = NULL;
+    test_sleep_ms(100);
+    OK(cdp_elastic_alarm(e, "rank 1 is late"));
+    test_sleep_ms(300);
+}
+
+TEST(a_member_that_is_behind_by_one_step_receives_it) {
+    uint32_t received = 0, dropped = 0;
+    job_begin();
+    for (uint32_t i = 0; i < 2; ++i) {
+        members[i].desc.min_ranks = 2;
+        members[i].desc.max_ranks = 2;
+        members[i].steps = 12;
+        members[i].between = arrive_before_commit;
+    }
+    run_all(2);
+    for (uint32_t i = 0; i < 2; ++i) {
+        ended(&members[i], CDP_OK);
+        T_EQ(12u * 2 * JOB_BATCH, members[i].last.samples);
+        T_TEXT("\"epoch\": 2, \"step\": 6", members[i].history);
+        received += members[i].received;
+        dropped += members[i].dropped > 0;
+    }
+    T_EQ(2, received); /* once in each epoch: the state of the first one is that of its rank 0 */
+    T(dropped >= 1);
+    cdp_store_destroy(shared);
+}
+
+static void newcomers_join(uint32_t old, uint32_t fresh) {
+    pthread_t t[MOST];
+    const uint32_t n = old + fresh;
+    job_begin();
+    for (uint32_t i = 0; i < n; ++i) {
+        members[i].desc.min_ranks = old;
+        members[i].desc.settle_ms = 100;
+        members[i].want = n;
+        members[i].more = 15;
+        members[i].pace_ms = 2;
+    }
+    for (uint32_t i = 0; i < old; ++i)
+        t[i] = go(&members[i]);
+    wait_for_epoch(1);
+    test_sleep_ms(50);
+    for (uint32_t i = old; i < n; ++i)
+        t[i] = go(&members[i]);
+    for (uint32_t i = 0; i < n; ++i)
+        pthread_join(t[i], NULL);
+    for (uint32_t i = 0; i < n; ++i) {
+        ended(&members[i], CDP_OK);
+        T_EQ(n, members[i].last.size);
+        T_EQ(members[0].last.samples, members[i].last.samples);
+        T_EQ(members[0].last.step, members[i].last.step);
+        if (i >= old) T(members[i].first_step > 0 && members[i].received >= 1);
+    }
+    cdp_store_destroy(shared);
+}
+
+TEST(a_newcomer_is_taken_in) {
+    newcomers_join(2, 1);
+}
+TEST(newcomers_receive_from_several_sources) {
+    newcomers_join(3, 2);
+}
+
+TEST(an_alarm_begins_an_epoch_with_the_same_members) {
+    pthread_t t[2];
+    job_begin();
+    for (uint32_t i = 0; i < 2; ++i) {
+        members[i].desc.min_ranks = 2;
+        members[i].desc.max_ranks = 2;
+        members[i].steps = 60;
+        members[i].pace_ms = 5;
+        t[i] = go(&members[i]);
+    }
+    wait_for_epoch(1);
+    test_sleep_ms(100);
+    OK(cdp_store_set(shared, "elastic/e/1/alarm", "the operator asks", 17));
+    for (uint32_t i = 0; i < 2; ++i) {
+        pthread_join(t[i], NULL);
+        ended(&members[i], CDP_OK);
+        T_EQ(2, members[i].last.epoch);
+        T_EQ(2, members[i].last.size);
+        T_EQ(0, members[i].last.lost);
+        T_TEXT("the operator asks", members[i].history);
+    }
+    cdp_store_destroy(shared);
+}
+
+/* One rank computes while the others have begun a turn, are in the next epoch, and wait for it. */
+static void compute_for_long(job_member *m, cdp_elastic *e, const cdp_elastic_now *now) {
+    if (now->epoch != 1 || now->step != 5) return;
+    m->each = NULL;
+    if (now->rank == 0)
+        test_sleep_ms(700);
+    else
+        OK(cdp_elastic_alarm(e, "while rank 0 computes"));
+}
+
+TEST(a_rank_that_computes_for_long_begins_no_other_epoch) {
+    job_begin();
+    for (uint32_t i = 0; i < 2; ++i) {
+        members[i].desc.min_ranks = 2;
+        members[i].desc.max_ranks = 2;
+        members[i].steps = 12;
+        members[i].each = compute_for_long;
+    }
+    run_all(2);
+    for (uint32_t i = 0; i < 2; ++i) {
+        ended(&members[i], CDP_OK);
+        T_EQ(2, members[i].last.epoch);
+        T_EQ(0, members[i].last.lost);
+    }
+    cdp_store_destroy(shared);
+}
+
+static void ask_for_an_epoch(job_member *m, cdp_elastic *e, const cdp_elastic_now *now) {
+    if (now->epoch == 1 && now->step == 6 && now->rank == 1) {
+        m->each = NULL;
+        OK(cdp_elastic_alarm(e, "rank 1 wants it"));
+    }
+}
+
+TEST(any_rank_can_end_an_epoch) {
+    job_begin();
+    for (uint32_t i = 0; i < 3; ++i) {
+        members[i].desc.min_ranks = 3;
+        members[i].desc.max_ranks = 3;
+        members[i].steps = 60;
+        members[i].pace_ms = 5; /* the thread that watches needs a processor now and then */
+        members[i].each = ask_for_an_epoch;
+    }
+    run_all(3);
+    for (uint32_t i = 0; i < 3; ++i) {
+        ended(&members[i], CDP_OK);
+        T_EQ(2, members[i].last.epoch);
+        T_TEXT("rank 1 wants it", members[i].history);
+    }
+    cdp_store_destroy(shared);
+}
+
+TEST(below_the_minimum_the_job_waits_and_then_ends) {
+    job_begin();
+    for (uint32_t i = 0; i < 2; ++i) {
+        members[i].desc.min_ranks = 2;
+        members[i].steps = 1000000;
+        members[i].pace_ms = 1;
+        members[i].desc.join_ms = 1500;
+    }
+    members[1].leave_at = 5;
+    const uint64_t start = test_now_ns();
+    run_all(2);
+    T_WITHIN(4000, test_now_ns() - start);
+    ended(&members[0], CDP_ERR_TIMEOUT);
+    T_TEXT("min_ranks is 2: nobody came within join_ms, 1500 ms", members[0].error.text);
+    cdp_store_destroy(shared);
+}
+
+TEST(a_replacement_lets_a_job_below_its_minimum_go_on) {
+    pthread_t t[3];
+    job_begin();
+    for (uint32_t i = 0; i < 3; ++i) {
+        members[i].desc.min_ranks = 2;
+        members[i].desc.max_ranks = 2;
+        members[i].pace_ms = 1;
+        members[i].steps = 40;
+    }
+    members[1].leave_at = 5;
+    t[0] = go(&members[0]);
+    t[1] = go(&members[1]);
+    pthread_join(t[1], NULL);
+    test_sleep_ms(300);
+    t[2] = go(&members[2]);
+    pthread_join(t[0], NULL);
+    pthread_join(t[2], NULL);
+    ended(&members[0], CDP_OK);
+    ended(&members[1], CDP_ERR_STATE);
+    ended(&members[2], CDP_OK);
+    T_EQ(2, members[0].last.size);
+    T_EQ(40, members[2].last.step);
+    cdp_store_destroy(shared);
+}
+
+TEST(too_few_at_the_beginning) {
+    job_begin();
+    members[0].desc.min_ranks = 2;
+    members[0].desc.join_ms = 300;
+    run_all(1);
+    ended(&members[0], CDP_ERR_TIMEOUT);
+    T_TEXT("1 processes came within join_ms, 300 ms, and min_ranks is 2", members[0].error.text);
+    /* its ticket counts for nobody later */
+    members[1].steps = members[2].steps = 5;
+    members[1].desc.min_ranks = members[2].desc.min_ranks = 2;
+    pthread_t a = go(&members[1]), b = go(&members[2]);
+    pthread_join(a, NULL);
+    pthread_join(b, NULL);
+    ended(&members[1], CDP_OK);
+    ended(&members[2], CDP_OK);
+    T_EQ(2, members[1].last.size);
+    cdp_store_destroy(shared);
+}
+
+TEST(a_spare_waits_and_replaces_who_leaves) {
+    pthread_t t[3];
+    job_begin();
+    for (uint32_t i = 0; i < 3; ++i) {
+        members[i].desc.min_ranks = 2;
+        members[i].desc.max_ranks = 2;
+        members[i].pace_ms = 3;
+        members[i].steps = 60;
+    }
+    members[1].leave_at = 30;
+    t[0] = go(&members[0]);
+    t[1] = go(&members[1]);
+    wait_for_epoch(1);
+    t[2] = go(&members[2]);
+    for (uint32_t i = 0; i < 3; ++i)
+        pthread_join(t[i], NULL);
+    ended(&members[0], CDP_OK);
+    ended(&members[1], CDP_ERR_STATE);
+    ended(&members[2], CDP_OK);
+    T_EQ(2, members[0].last.epoch); /* the spare caused none */
+    T(members[2].first_step >= 29);
+    cdp_store_destroy(shared);
+}
+
+TEST(a_job_that_is_over_takes_nobody_in) {
+    job_begin();
+    members[0].steps = members[1].steps = 5;
+    run_all(1);
+    ended(&members[0], CDP_OK);
+    job_run(&members[1]);
+    ended(&members[1], CDP_ERR_STATE);
+    T_TEXT("the job \"elastic\" is over", members[1].error.text);
+    cdp_store_destroy(shared);
+}
+
+TEST(settings_that_differ_are_named) {
+    cdp_elastic *e;
+    job_begin();
+    members[0].steps = 5;
+    run_all(1);
+    for (uint32_t i = 1; i < 4; ++i)
+        job_desc(&members[i]);
+    members[1].desc.min_ranks = 2;
+    REFUSED(CDP_ERR_MISMATCH, "here \"min_ranks 2\", there \"min_ranks 1\"",
+        cdp_elastic_create(&members[1].desc, &e));
+    members[2].entries[1].count = 599;
+    REFUSED(CDP_ERR_MISMATCH, "here \"entry 1: upper, 599 x u64\", there \"entry 1: upper, 600 x ",
+        cdp_elastic_create(&members[2].desc, &e));
+    members[3].desc.entry_count = 1;
+    REFUSED(CDP_ERR_MISMATCH, "here \"1 entries\"", cdp_elastic_create(&members[3].desc, &e));
+    T(!e);
+    cdp_store_destroy(shared);
+}
+
+TEST(mistakes_are_refused) {
+    cdp_elastic *e;
+    cdp_elastic_now now;
+    bool all;
+    job_begin();
+    cdp_elastic_desc d = {0};
+    REFUSED(CDP_ERR_INVALID, "store is NULL", cdp_elastic_create(&d, &e));
+    d.store = shared;
+    d.id = "12";
+    REFUSED(CDP_ERR_INVALID, "32 digits", cdp_elastic_create(&d, &e));
+    d.id = NULL;
+    d.min_ranks = 3;
+    d.max_ranks = 2;
+    REFUSED(CDP_ERR_INVALID, "max_ranks, 2, is below min_ranks, 3", cdp_elastic_create(&d, &e));
+    d.min_ranks = d.max_ranks = 0;
+    d.save = job_save;
+    REFUSED(CDP_ERR_INVALID, "both save and load", cdp_elastic_create(&d, &e));
+    d.save = NULL;
+    d.entry_count = 1;
+    REFUSED(CDP_ERR_INVALID, "entries is NULL", cdp_elastic_create(&d, &e));
+    d.entry_count = 0;
+    d.job = "";
+    REFUSED(CDP_ERR_INVALID, "1 to 63", cdp_elastic_create(&d, &e));
+    REFUSED(CDP_ERR_INVALID, "needs a desc", cdp_elastic_create(NULL, &e));
+    REFUSED(CDP_ERR_INVALID, "NULL", cdp_elastic_commit(NULL));
+    REFUSED(CDP_ERR_INVALID, "needs", cdp_elastic_next(NULL, &now));
+    REFUSED(CDP_ERR_INVALID, "needs", cdp_elastic_agree(NULL, true, &all));
+    REFUSED(CDP_ERR_INVALID, "NULL", cdp_elastic_finish(NULL));
+    REFUSED(CDP_ERR_INVALID, "NULL", cdp_elastic_alarm(NULL, NULL));
+    T_EQ(0, cdp_elastic_history(NULL, NULL, 0));
+    cdp_elastic_leave(NULL, NULL);
+    cdp_elastic_destroy(NULL);
+    d.job = NULL;
+    OK(cdp_elastic_create(&d, &e));
+    REFUSED(CDP_ERR_ABORTED, "call cdp_elastic_next", cdp_elastic_commit(e));
+    REFUSED(CDP_ERR_STATE, "call cdp_elastic_next", cdp_elastic_agree(e, true, &all));
+    OK(cdp_elastic_next(e, &now));
+    T(now.changed && !now.received && now.old_rank == UINT32_MAX && now.size == 1);
+    OK(cdp_elastic_next(e, &now));
+    T(!now.changed);
+    cdp_elastic_destroy(e);
+    cdp_store_destroy(shared);
+}
+
+/* Ranks that call different things would do so again in the next epoch. */
+static void call_another_count(job_member *m, cdp_elastic *e, const cdp_elastic_now *now) {
+    uint64_t x[2] = {0, 0};
+    (void)m;
+    (void)e;
+    if (now->step == 4)
+        T(cdp_allreduce(now->group, NULL, x, 1 + now->rank, CDP_DTYPE_U64, CDP_REDUCE_SUM) < 0);
+}
+
+TEST(a_mistake_of_the_program_begins_no_epoch) {
+    job_begin();
+    for (uint32_t i = 0; i < 2; ++i) {
+        members[i].desc.min_ranks = 2;
+        members[i].steps = 20;
+        members[i].each = call_another_count;
+    }
+    run_all(2);
+    for (uint32_t i = 0; i < 2; ++i) {
+        ended(&members[i], CDP_ERR_MISMATCH);
+        T_EQ(1, members[i].last.epoch);
+    }
+    cdp_store_destroy(shared);
+}
+
+TEST(sources_whose_bits_differ_are_found) {
+    pthread_t t[3];
+    job_begin();
+    for (uint32_t i = 0; i < 3; ++i) {
+        members[i].desc.min_ranks = 2;
+        members[i].want = 3;
+        members[i].more = 5;
+        members[i].pace_ms = 2;
+        members[i].spoil_at = UINT64_MAX; /* weights are not compared here */
+    }
+    members[1].spoil_at = 3;
+    t[0] = go(&members[0]);
+    t[1] = go(&members[1]);
+    wait_for_epoch(1);
+    test_sleep_ms(100);
+    t[2] = go(&members[2]);
+    for (uint32_t i = 0; i < 3; ++i)
+        pthread_join(t[i], NULL);
+    for (uint32_t i = 0; i < 3; ++i) {
+        T_EQ(CDP_ERR_MISMATCH, members[i].status);
+        T_TEXT("does not give the same bits on all ranks", members[i].error.text);
+    }
+    cdp_store_destroy(shared);
+}
+
+static void agree_each_step(job_member *m, cdp_elastic *e, const cdp_elastic_now *now) {
+    bool all = false;
+    OK(cdp_elastic_agree(e, true, &all));
+    T(all);
+    OK(cdp_elastic_agree(e, now->rank != 1 || now->step % 2, &all));
+    T_EQ(now->step % 2, all);
+    m->loads += all;
+}
+
+TEST(ranks_agree) {
+    job_begin();
+    for (uint32_t i = 0; i < 3; ++i) {
+        members[i].desc.min_ranks = 3;
+        members[i].steps = 10;
+        members[i].each = agree_each_step;
+    }
+    run_all(3);
+    for (uint32_t i = 0; i < 3; ++i)
+        ended(&members[i], CDP_OK);
+    cdp_store_destroy(shared);
+}
+
+/* Whichever allocation fails: an error, nothing is left, and nobody waits. */
+TEST(out_of_memory_at_any_point) {
+    uint32_t refused = 0;
+    for (int64_t n = 1; n < 400; ++n) {
+        cdp_elastic_desc d = {0};
+        cdp_tcp_desc tcp = {0};
+        cdp_elastic *e = NULL;
+        cdp_elastic_now now;
+        cdp_status st;
+        OK(cdp_hash_store_create(NULL, &shared));
+        tcp.group.os = counted_os();
+        tcp.group.timeout_ms = 3000;
+        tcp.group.logger.level = CDP_LOG_SILENT;
+        counted.fail_at = n;
+        d.store = shared;
+        d.tcp = &tcp;
+        d.settle_ms = 1;
+        d.join_ms = 3000;
+        st = cdp_elastic_create(&d, &e);
+        if (st == CDP_OK) st = cdp_elastic_next(e, &now);
+        if (st == CDP_OK) st = cdp_elastic_finish(e);
+        refused += st == CDP_ERR_NOMEM;
+        test_check(st == CDP_OK || st == CDP_ERR_NOMEM || st == CDP_ERR_IO, __FILE__, __LINE__,
+            "allocation %d: %s: %s", (int)n, cdp_status_name(st), cdp_last_error()->text);
+        cdp_elastic_destroy(e);
+        if (!T_EQ(0, counted.held)) printf("  after allocation %d failed\n", (int)n);
+        cdp_store_destroy(shared);
+        if (counted.calls < n) break;
+    }
+    T(refused > 10);
+}
+
+/* What a step costs besides its operations. */
+TEST(next_and_commit_cost_little) {
+    cdp_elastic_desc d = {0};
+    cdp_elastic *e;
+    cdp_elastic_now now;
+    uint64_t begun, best = UINT64_MAX;
+    OK(cdp_hash_store_create(NULL, &shared));
+    d.store = shared;
+    OK(cdp_elastic_create(&d, &e));
+    for (uint32_t round = 0; round < 20; ++round) {
+        begun = test_cpu_ns();
+        for (uint32_t i = 0; i < 10000; ++i)
+            if (cdp_elastic_next(e, &now) != CDP_OK || cdp_elastic_commit(e) != CDP_OK) abort();
+        begun = test_cpu_ns() - begun;
+        if (begun < best) best = begun;
+    }
+    printf("    cdp_elastic_next and cdp_elastic_commit: %.0f ns together\n", (double)best / 10000);
+    if (!TEST_SLOW) T(best < 10000 * 1000);
+    OK(cdp_elastic_finish(e));
+    cdp_elastic_destroy(e);
+    cdp_store_destroy(shared);
+}
+
+/* Over a store server, whose clients have clones for the thread that watches; and by variables. */
+TEST(a_job_from_the_environment) {
+    cdp_store_server_desc sd = {0};
+    cdp_store_server *server;
+    cdp_elastic *e;
+    cdp_elastic_desc d = {0};
+    cdp_elastic_now now;
+    char port[12];
+    OK(cdp_store_server_create(&sd, &server));
+    snprintf(port, sizeof port, "%u", cdp_store_server_port(server));
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    setenv("CDP_ELASTIC", "3:1", 1);
+    REFUSED(CDP_ERR_INVALID, "CDP_ELASTIC is \"3:1\"", cdp_elastic_create_from_env(&d, &e));
+    setenv("CDP_ELASTIC", "1:4", 1);
+    REFUSED(CDP_ERR_INVALID, "MASTER_PORT \"\"", cdp_elastic_create_from_env(&d, &e));
+    setenv("MASTER_PORT", port, 1);
+    OK(cdp_elastic_create_from_env(NULL, &e));
+    OK(cdp_elastic_next(e, &now));
+    OK(cdp_elastic_commit(e));
+    OK(cdp_elastic_alarm(e, "again"));
+    for (int i = 0; i < 200 && now.epoch == 1; ++i) {
+        OK(cdp_elastic_next(e, &now));
+        test_sleep_ms(5);
+    }
+    T_EQ(2, now.epoch);
+    T_EQ(1, now.step);
+    OK(cdp_elastic_finish(e));
+    cdp_elastic_destroy(e);
+    cdp_store_server_destroy(server);
+}
+
+TEST(a_store_that_ends_ends_the_job) {
+    cdp_store_server_desc sd = {0};
+    cdp_store_server *server;
+    cdp_tcp_store_desc cd = {0};
+    cdp_store *store;
+    cdp_elastic *e;
+    cdp_elastic_desc d = {0};
+    cdp_elastic_now now;
+    cdp_status st = CDP_OK;
+    OK(cdp_store_server_create(&sd, &server));
+    cd.host = "127.0.0.1";
+    cd.port = cdp_store_server_port(server);
+    cd.logger.level = CDP_LOG_SILENT;
+    OK(cdp_tcp_store_create(&cd, &store));
+    d.store = store;
+    OK(cdp_elastic_create(&d, &e));
+    OK(cdp_elastic_next(e, &now));
+    cdp_store_server_destroy(server);
+    for (int i = 0; i < 400 && st == CDP_OK; ++i) {
+        st = cdp_elastic_next(e, &now);
+        test_sleep_ms(5);
+    }
+    T(st == CDP_ERR_STORE || st == CDP_ERR_STATE);
+    cdp_elastic_destroy(e);
+    cdp_store_destroy(store);
+}
+
+int main(int argc, char **argv) {
+    static const test_case cases[] = {
+        {"records_come_back_and_nothing_else_does", records_come_back_and_nothing_else_does, 10},
+        {"decisions_come_back_and_nothing_else_does", decisions_come_back_and_nothing_else_does,
+            10},
+        {"a_turn_waits_for_the_living_and_for_nobody_else",
+            a_turn_waits_for_the_living_and_for_nobody_else, 10},
+        {"one_process_is_a_job", one_process_is_a_job, 30},
+        {"four_begin_together", four_begin_together, 30},
+        {"the_first_rank_brings_the_state", the_first_rank_brings_the_state, 30},
+        {"a_rank_leaves_and_the_others_go_on", a_rank_leaves_and_the_others_go_on, 40},
+        {"a_rank_that_is_destroyed_has_left", a_rank_that_is_destroyed_has_left, 40},
+        {"a_member_that_is_behind_by_one_step_receives_it",
+            a_member_that_is_behind_by_one_step_receives_it, 40},
+        {"out_of_memory_at_any_point", out_of_memory_at_any_point, 120},
+        {"next_and_commit_cost_little", next_and_commit_cost_little, 40},
+        {"a_newcomer_is_taken_in", a_newcomer_is_taken_in, 40},
+        {"newcomers_receive_from_several_sources", newcomers_receive_from_several_sources, 40},
+        {"an_alarm_begins_an_epoch_with_the_same_members",
+            an_alarm_begins_an_epoch_with_the_same_members, 40},
+        {"a_rank_that_computes_for_long_begins_no_other_epoch",
+            a_rank_that_computes_for_long_begins_no_other_epoch, 40},
+        {"any_rank_can_end_an_epoch", any_rank_can_end_an_epoch, 40},
+        {"below_the_minimum_the_job_waits_and_then_ends",
+            below_the_minimum_the_job_waits_and_then_ends, 40},
+        {"a_replacement_lets_a_job_below_its_minimum_go_on",
+            a_replacement_lets_a_job_below_its_minimum_go_on, 40},
+        {"too_few_at_the_beginning", too_few_at_the_beginning, 40},
+        {"a_spare_waits_and_replaces_who_leaves", a_spare_waits_and_replaces_who_leaves, 40},
+        {"a_job_that_is_over_takes_nobody_in", a_job_that_is_over_takes_nobody_in, 40},
+        {"settings_that_differ_are_named", settings_that_differ_are_named, 40},
+        {"mistakes_are_refused", mistakes_are_refused, 40},
+        {"a_mistake_of_the_program_begins_no_epoch", a_mistake_of_the_program_begins_no_epoch, 40},
+        {"sources_whose_bits_differ_are_found", sources_whose_bits_differ_are_found, 40},
+        {"ranks_agree", ranks_agree, 40},
+        {"a_job_from_the_environment", a_job_from_the_environment, 40},
+        {"a_store_that_ends_ends_the_job", a_store_that_ends_ends_the_job, 40},
+    };
+    return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
+}
