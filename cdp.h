@@ -314,7 +314,9 @@
 #endif
 
 #ifndef CDP_API
-#ifdef CDP_STATIC
+#if defined(CDP_STATIC) && (defined(__GNUC__) || defined(__clang__))
+#define CDP_API __attribute__((__unused__)) static
+#elif defined(CDP_STATIC)
 #define CDP_API static
 #else
 #define CDP_API extern
@@ -3315,10 +3317,6 @@ CDP__PRIVATE int32_t cdp__os_listen(void *user, const cdp_addr *at, cdp_addr *bo
     return fd;
 }
 
-#ifndef CDP_NO_SHARED_MEMORY
-CDP__PRIVATE int32_t cdp__os_pipe_accept(int32_t pipe);
-#endif
-
 CDP__PRIVATE int32_t cdp__os_accept(void *user, int32_t listener, cdp_addr *from) {
     cdp__sockaddr s;
     socklen_t len;
@@ -3328,12 +3326,6 @@ CDP__PRIVATE int32_t cdp__os_accept(void *user, int32_t listener, cdp_addr *from
         len = sizeof s;
         made = accept((SOCKET)listener, &s.any, &len);
     } while (made == INVALID_SOCKET && WSAGetLastError() == WSAECONNRESET);
-#ifndef CDP_NO_SHARED_MEMORY
-    /* from pass_open(); wine says the second */
-    if (made == INVALID_SOCKET
-        && (WSAGetLastError() == WSAENOTSOCK || WSAGetLastError() == WSAEOPNOTSUPP))
-        return cdp__os_pipe_accept(listener);
-#endif
     if (made != INVALID_SOCKET) cdp__os_from_native(&s, from);
     return cdp__os_descriptor(made);
 }
@@ -3536,6 +3528,13 @@ CDP__PRIVATE int32_t cdp__os_pipe_accept(int32_t pipe) {
             0, FALSE, DUPLICATE_SAME_ACCESS))
         return -EMFILE;
     return (int32_t)(uintptr_t)made;
+}
+
+/* Of a socket that listens, or of what pass_open() made (wine says WSAEOPNOTSUPP). */
+CDP__PRIVATE int32_t cdp__os_accept_any(void *user, int32_t listener, cdp_addr *from) {
+    const int32_t made = cdp__os_accept(user, listener, from);
+    const int said = made < 0 ? WSAGetLastError() : 0;
+    return said == WSAENOTSOCK || said == WSAEOPNOTSUPP ? cdp__os_pipe_accept(listener) : made;
 }
 
 /* Does this process belong to the user of this one? */
@@ -4910,9 +4909,14 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
             cdp__os_cond_destroy, cdp__os_cond_wait, cdp__os_cond_broadcast                       \
     }
 #endif
+#if defined(_WIN32) && !defined(CDP_NO_SHARED_MEMORY)
+#define CDP__OS_ACCEPT cdp__os_accept_any
+#else
+#define CDP__OS_ACCEPT cdp__os_accept
+#endif
 #define CDP__OS_NET                                                                      \
     {                                                                                    \
-        cdp__os_resolve, cdp__os_listen, cdp__os_adopt, cdp__os_accept, cdp__os_connect, \
+        cdp__os_resolve, cdp__os_listen, cdp__os_adopt, CDP__OS_ACCEPT, cdp__os_connect, \
             cdp__os_connect_result, cdp__os_send, cdp__os_recv, cdp__os_close,           \
             cdp__os_end_sending, cdp__os_local_addr, CDP__OS_WATCH, cdp__os_wake_open,   \
             cdp__os_wake_set, cdp__os_wake_clear, CDP__OS_NEWS                           \

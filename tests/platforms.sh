@@ -15,7 +15,7 @@ trap 'rm -rf "$work"' EXIT
 passed=0 failed=0
 STRICT='-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wundef -Werror'
 # Ranks in threads of one program, and stores: what an emulator runs in reasonable time.
-UNITS=${UNITS:-test_core test_exec test_backend test_in_place test_mistakes test_ddp ${MORE:+test_works test_store_kinds test_ddp_steps test_ddp_more}}
+UNITS=${UNITS:-test_core test_exec test_backend test_in_place test_mistakes ${MORE:+test_ddp test_works test_store_kinds}}
 printf '#define CDP_IMPLEMENTATION\n' > "$work/all.c"
 for header in cdp_tcp cdp_rpc cdp_dtensor cdp_mem cdp_nccl; do
     printf '#include "%s.h"\n' $header >> "$work/all.c"
@@ -86,7 +86,8 @@ else
         # shellcheck disable=SC2086
         if compile "$name" $ZIG cc -target "$target"; then
             if command -v $qemu > /dev/null; then
-                units "$name" $qemu $ZIG cc -target "$target" -static
+                # NEON of armv7 takes subnormal numbers for zero: examples/PLATFORMS.md
+                units "$name" $qemu $ZIG cc -target "$target" -static $([ $name != armv7 ] || echo -fno-vectorize -fno-slp-vectorize)
             else
                 ran="SKIP: no $qemu (package qemu-user)"
             fi
