@@ -2221,7 +2221,7 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #include <stdio.h>
 #endif
 
-#if !defined(_WIN32) && !defined(CLOCK_MONOTONIC)
+#if !defined(_WIN32) && (!defined(CLOCK_MONOTONIC) || !defined(AI_NUMERICHOST))
 #error "cdp.h: a system header came first under -std=c11: define _DEFAULT_SOURCE above it"
 #endif
 
@@ -2258,6 +2258,8 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 
 #ifdef CDP_NO_THREADS
 #define CDP__THREAD_LOCAL
+#elif defined(_MSC_VER) && !defined(__clang__)
+#define CDP__THREAD_LOCAL __declspec(thread)
 #else
 #define CDP__THREAD_LOCAL __thread
 #endif
