@@ -3083,8 +3083,8 @@ CDP__PRIVATE uint32_t cdp__os_iov(const cdp_iov *v, uint32_t n, struct iovec *ou
     return i;
 }
 
-/* A message of these pieces, in `out`. msg_iovlen is an int, an unsigned or a size_t, as the system
-   has it. */
+/* A msghdr for these pieces; `out` is its array. The type of msg_iovlen depends on the system: int,
+   unsigned or size_t. */
 CDP__PRIVATE struct msghdr cdp__os_message(const cdp_iov *v, uint32_t n, struct iovec *out) {
     struct msghdr m;
     uint32_t i = cdp__os_iov(v, n, out);
@@ -3260,7 +3260,7 @@ CDP__PRIVATE int cdp__os_prepare_socket(SOCKET s) {
     return 0;
 }
 
-/* Shared memory and pipes are handles as sockets are, but closed otherwise. */
+/* Shared memory and pipes are handles, too, but are closed with another function than sockets. */
 CDP__PRIVATE void cdp__os_close(void *user, int32_t fd) {
     (void)user;
     if (closesocket((SOCKET)fd) != 0 && WSAGetLastError() == WSAENOTSOCK)
@@ -3429,8 +3429,8 @@ CDP__PRIVATE void cdp__os_wake_clear(void *user, int32_t fd) {
 #if defined(_WIN32) && !defined(CDP_NO_SHARED_MEMORY)
 #define CDP__PASS_MAX 4u
 
-/* What goes through a pipe: for a socket what WSADuplicateSocket() wrote for the other process, for
-   memory its handle in the process that sends. */
+/* A message in a pipe. It passes either a socket, as WSADuplicateSocket() describes it to the
+   other process, or memory: its handle in the sending process. */
 typedef struct cdp__os_passed {
     uint32_t count, is_socket;
     uint64_t handle;
@@ -3450,7 +3450,8 @@ CDP__PRIVATE int32_t cdp__os_memory_create(void *user, uint64_t bytes) {
     return -EMFILE;
 }
 
-/* All of it, in whole pages: both sides see the same size. */
+/* Maps the whole memory. Its size is a multiple of the page size, so both processes see the same
+   size. */
 CDP__PRIVATE void *cdp__os_memory_map(void *user, int32_t fd, bool writable, uint64_t *bytes) {
     MEMORY_BASIC_INFORMATION info;
     const DWORD access = writable ? FILE_MAP_READ | FILE_MAP_WRITE : FILE_MAP_READ;
@@ -3469,7 +3470,7 @@ CDP__PRIVATE void cdp__os_memory_unmap(void *user, void *at, uint64_t bytes) {
     UnmapViewOfFile(at);
 }
 
-/* A number of this machine and the user of this process; 0: not known. */
+/* A hash of this machine and of the user of this process; 0: not known. */
 CDP__PRIVATE uint64_t cdp__os_memory_host(void *user) {
     char text[256];
     union {
@@ -3500,7 +3501,7 @@ CDP__PRIVATE uint64_t cdp__os_memory_host(void *user) {
     return known ? id | 1 : 0;
 }
 
-/* A pipe for one other process, of this machine, which never blocks. */
+/* A pipe to one other process on this machine. It never blocks. */
 CDP__PRIVATE int32_t cdp__os_pass_open(void *user, const uint8_t name[12], bool waits) {
     char path[32] = "\\\\.\\pipe\\cdp-";
     DWORD never = PIPE_READMODE_MESSAGE | PIPE_NOWAIT;
@@ -3519,7 +3520,7 @@ CDP__PRIVATE int32_t cdp__os_pass_open(void *user, const uint8_t name[12], bool 
     return -EIO;
 }
 
-/* The one connection of a pipe, as a handle of its own; -EAGAIN: nobody has sent anything. */
+/* A new handle for the only connection of a pipe; -EAGAIN: no data has arrived. */
 CDP__PRIVATE int32_t cdp__os_pipe_accept(int32_t pipe) {
     DWORD bytes = 0;
     HANDLE made;
@@ -3559,7 +3560,7 @@ CDP__PRIVATE bool cdp__os_same_user(HANDLE process) {
     return EqualSid(who[0].head.User.Sid, who[1].head.User.Sid) != 0;
 }
 
-/* The process at the other end of a pipe, if it may be trusted; NULL: not. */
+/* The process at the other end of a pipe; NULL if it is not known to belong to the same user. */
 CDP__PRIVATE HANDLE cdp__os_pipe_peer(HANDLE pipe, ULONG *pid) {
     DWORD flags = 0;
     HANDLE peer;
@@ -3587,7 +3588,7 @@ CDP__PRIVATE int32_t cdp__os_pass_send(HANDLE pipe, ULONG pid, const int32_t *fd
     return moved ? (int32_t)pid : -EAGAIN;
 }
 
-/* A descriptor of this process for one of the other. */
+/* Makes a descriptor in this process for one that the other process passed. */
 CDP__PRIVATE int32_t cdp__os_pass_take(HANDLE peer, cdp__os_passed *p) {
     HANDLE made;
     if (p->is_socket)
@@ -3967,6 +3968,34 @@ CDP__PRIVATE int32_t cdp__os_watch_wait(
 /* Knows: pthreads, the resolver. Promises: what cdp_os says of threads and of names; looking up
    a name ends by its deadline, although the resolver may not. May use: os-posix. */
 
+/* A number that changes in a child of fork(), where the first call was before it: what such a child
+   must not use, or would wait for ever for, remembers it. Not without threads, nor on Windows. */
+#if !defined(CDP_NO_THREADS) && !defined(_WIN32)
+CDP__PRIVATE uint32_t *cdp__os_forks_at(void) {
+    static uint32_t forks;
+    return &forks;
+}
+
+static void cdp__os_forked(void) {
+    ++*cdp__os_forks_at();
+}
+
+static void cdp__os_watch_forks(void) {
+    (void)pthread_atfork(NULL, NULL, cdp__os_forked);
+}
+
+CDP__PRIVATE const uint32_t *cdp__os_forks(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, cdp__os_watch_forks);
+    return cdp__os_forks_at();
+}
+#else
+CDP__PRIVATE const uint32_t *cdp__os_forks(void) {
+    static const uint32_t none = 0;
+    return &none;
+}
+#endif
+
 #if !defined(CDP_NO_THREADS) && !defined(_WIN32)
 typedef struct cdp__os_thread {
     pthread_t id;
@@ -4311,8 +4340,9 @@ CDP__PRIVATE int32_t cdp__os_resolve(void *user, const char *host, uint16_t port
 
 /* ---- >>os-libraries: libraries that are loaded while the program runs ------------------------ */
 
-/* Knows: dlopen() and LoadLibrary(). Promises: a library stays loaded as long as somebody has it;
-   NULL where there is none, or no such function. For cdp_nccl.h and cdp_mem.h. May use: core. */
+/* Knows: dlopen() and LoadLibrary(). Promises: a library stays loaded until it is closed; the
+   result is NULL if there is no such library or function. For cdp_nccl.h and cdp_mem.h. May use:
+   core. */
 
 #ifdef CDP_NO_OS
 CDP__PRIVATE void *cdp__library_open(const char *file) {
@@ -4328,7 +4358,7 @@ CDP__PRIVATE void cdp__library_close(void *library) {
     (void)library;
 }
 #elif defined(_WIN32)
-/* NULL: the program itself. */
+/* file NULL: the program itself. */
 CDP__PRIVATE void *cdp__library_open(const char *file) {
     HMODULE own = NULL;
     if (file) return (void *)LoadLibraryA(file);

@@ -57,9 +57,10 @@
         optimizer          steps on the owners of parameters
         (implementation) table: owners, users, forks and holds by number; forks: who must know whom
         before a value may be destroyed; waves: which gradients flow where; packets: messages as
-        bytes; rpc-state, rpc-send, rpc-contexts, rpc-calls, rpc-sums, rpc-passes, rpc-requests,
-        rpc-intake, rpc-waits, rpc-life, rpc-shutdown, rpc-facts, rpc-start, rpc-references,
-        rpc-replies, rpc-gradients, update-rules, rpc-optimizer, rpc-create
+        bytes; rpc-state, rpc-pools, rpc-send, rpc-contexts, rpc-calls, rpc-sums, rpc-passes,
+        rpc-requests, rpc-intake, rpc-waits, rpc-life, rpc-shutdown, rpc-facts, rpc-records,
+        rpc-start, rpc-call-waits, rpc-references, rpc-replies, rpc-gradients, update-rules,
+        rpc-optimizer, rpc-create
 
     API BY TASK
         I want to...                                       call
@@ -88,7 +89,10 @@
         compute gradients over all ranks                   cdp_ctx_backward, cdp_ctx_grad
         train a table of which few rows are used           .grad_rows of cdp_backward
         send or return much without a copy                 .release, cdp_rpc_reply_value
+        get a result in memory of the program              .into of cdp_call
+        see when the last calls left, ran and ended        cdp_rpc_records
         update parameters on their ranks                   cdp_dist_optim_step
+        by a rule of the program                           CDP_OPTIM_OWN
 
     COMING FROM torch.distributed.rpc
         init_rpc(name, rank, world_size)       cdp_rpc_create, collective over a group
@@ -112,6 +116,19 @@
         dist_autograd.get_gradients(id)        cdp_ctx_grad
         nn.Embedding(sparse=True)              .grad_rows of cdp_backward, cdp_ctx_grad_rows
         DistributedOptimizer, opt.step(id)     cdp_dist_optim_create, cdp_dist_optim_step
+        functional_optim_map, an own class     CDP_OPTIM_OWN
+        profiler around a call                 cdp_rpc_records, on both ranks
+        What is not here, and why: joining and leaving (a group has fixed ranks; make another one);
+        targets by name in a call (cdp_rpc_rank_of() once is faster); a method on a reference that
+        makes a reference (give it to cdp_rpc_remote() as an argument); waits inside `done` (it runs
+        where messages arrive); futures that travel (reply later, or return a reference); references
+        in pickles and one-way calls (nobody would know when they end). retain_graph: what
+        cdp_ctx_save() keeps is freed when the context ends, so a second pass needs nothing. The
+        fast mode of a pass, which expects every value to be used, ends late where one is not. The
+        reverse of one call without a context: a registered function does that. Values that are
+        encoded when they are fetched: ask by a function. A context for to_here(): a call of a
+        function that returns the value is recorded, a copy is not. Received memory that is wiped:
+        the links would keep copies.
 
     CONFIGURATION
         CDP_RPC_IMPLEMENTATION implements this header and cdp.h, whose private parts it uses, in
@@ -133,16 +150,18 @@
         functions that wait, also functions that have not run yet, to later waits, but not for
         longer than that, nor those whose values are asked for meanwhile. With CDP_NO_THREADS, or
         with no_thread of the group, everything runs in waits, INLINE functions and callbacks also
-        in cdp_poll().
+        in cdp_poll(). In a child of fork(), every function for an rpc of its parent is INVALID,
+        or does nothing, and the parent's is as it was (not noticed with CDP_NO_THREADS and on
+        Windows): a child makes groups and an rpc of its own.
 
     MEMORY
         From the os of the group. Arguments and results are copied in the call that takes them, so
         the caller's memory is free again when it returns, unless .release is set. Bodies of more
         than 64 KiB stay with their sender until the receiver has room (max_queue_bytes). At most
-        max_calls calls to one rank are under way, and a rank serves at most its part of max_queue
-        for each other one: more wait at the caller. Records are kept and used again, and so is
-        the memory of messages of more than 64 KiB: at most twice max_message_bytes that nothing
-        uses.
+        max_calls calls to one rank, with max_call_bytes of arguments, are under way, and a rank
+        serves at most its part of max_queue for each other one: more wait at the caller. Records
+        are kept and used again, and so is the memory of messages of more than 64 KiB: at most twice
+        max_message_bytes that nothing uses.
 
     ERRORS
         See cdp_rpc_start(). `ran` of cdp_call says whether the function ran: NO is certain, YES is
@@ -274,14 +293,17 @@ typedef struct cdp_rpc_desc {
     /* a thread that waits inside a function does not run others meanwhile: functions of ranks that
        call each other can then hold all workers until their calls end with TIMEOUT */
     bool no_help;
-    /* a call to a rank that has max_calls under way already is BUSY (default: it waits; inside
-       callbacks it is always BUSY) */
+    /* a call to a rank that has max_calls under way already, or max_call_bytes, is BUSY (default:
+       it waits; inside callbacks it is always BUSY) */
     bool fail_when_full;
     uint32_t timeout_ms; /* of calls that give none (default: 60000; CDP_NO_TIMEOUT) */
     uint32_t max_calls;  /* under way from this rank to one other (default: 256) */
-    uint32_t max_queue;  /* waiting or running here; each rank may use its equal part
+    /* of the arguments of those; a call that finds more waits, or is BUSY, as for max_calls, but
+       not if none is under way (default: 64 MiB) */
+    uint64_t max_call_bytes;
+    uint32_t max_queue; /* waiting or running here; each rank may use its equal part
                             (default: 4096) */
-    uint32_t max_depth;  /* functions on top of each other in one thread that waits (default: 16) */
+    uint32_t max_depth; /* functions on top of each other in one thread that waits (default: 16) */
     uint64_t max_message_bytes; /* of one message, both ways (default: 64 MiB) */
     uint64_t max_queue_bytes;   /* memory for long arguments that wait here (default: 256 MiB) */
     uint32_t max_rrefs;    /* entries of the table of references; a fork, and a child that is being
@@ -311,8 +333,9 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_shutdown(cdp_rpc *rpc, uint32_t timeou
 
 /* Local, at once: own calls end with STATE, other ranks lose this one for this rpc, values are
    destroyed. Waits for functions that run in worker threads; cdp_rpc_cancelled() tells them. A
-   request that was kept stays valid until it is replied to. Not inside callbacks and functions,
-   nor while another thread uses the rpc. NULL is allowed. */
+   request that was kept stays valid until it is replied to, but has no references, value and
+   context any more. Not while another thread uses the rpc. Inside a callback or a function nothing
+   happens, and the last error is STATE. NULL is allowed. */
 CDP_API void cdp_rpc_destroy(cdp_rpc *rpc);
 
 /* Runs functions in this thread until this rank shuts down (OK) or the time is over (PENDING). */
@@ -333,8 +356,21 @@ typedef struct cdp_rpc_stats {
     uint64_t pending;   /* of those: not confirmed yet */
     uint64_t forks;     /* references of others to values of this rank */
     uint64_t holds;     /* references on their way to others */
-    uint64_t refused;   /* requests that did not run */
+    uint64_t refused;   /* requests that did not run, since the rpc was created */
     uint64_t contexts;  /* of gradients, that this rank takes part in */
+    uint64_t kept;      /* of calls_in: their function has returned without a reply (LATER) */
+    uint64_t parked;    /* of queued: waiting for the value that they are to run on */
+    uint64_t passes;    /* backward passes that are under way on this rank */
+    uint64_t workers, workers_idle;
+    uint64_t call_bytes;          /* of the arguments of calls_out */
+    uint64_t queue_bytes;         /* memory for long arguments that are here, see max_queue_bytes */
+    uint64_t bytes_out, bytes_in; /* of messages with other ranks, since the rpc was created */
+    uint64_t one_way;             /* one-way calls that were started here, since then */
+    uint64_t late; /* since then: calls of this rank that ended with TIMEOUT, and requests that did
+                      not run since their time was over */
+    /* Nanoseconds that calls of this rank took, of the last ones that cdp_rpc_records() has: half
+       of them at most p50, 99 of 100 at most p99; 0: there are none. */
+    uint64_t p50_ns, p99_ns, worst_ns;
 } cdp_rpc_stats;
 /* How much there is now. All zero for NULL. Any thread. */
 CDP_API cdp_rpc_stats cdp_rpc_stats_of(cdp_rpc *rpc);
@@ -369,6 +405,11 @@ typedef struct cdp_call {
     uint32_t tensor_count;
     cdp_tensor *tensors; /* in memory of the call */
     cdp_error error;     /* why it failed */
+    /* Set before the start, where the contents of the result go: memory of the program, aligned to
+       8 bytes, that nobody else uses until the call has ended; cdp_call_free() does not free it.
+       Tensors come first, each filled up to a multiple of 8 bytes. A result that is longer: the
+       call fails with INVALID, and `ran` is YES (default: memory of the library). */
+    cdp_iov into;
     uint64_t priv[10];
 } cdp_call;
 
@@ -389,7 +430,8 @@ typedef struct cdp_call_desc {
     const char *label; /* of the reference that cdp_rpc_remote() makes; kept, not copied (default:
                           none) */
     /* Called once when the call has ended; waits return after it has returned. It may start
-       calls, but not wait. Where callbacks run, see THREADS. */
+       calls, but not wait. It may give its call to cdp_call_free(), whose memory is the program's
+       then: nobody may wait for that call. Where callbacks run, see THREADS. */
     void (*done)(void *user, cdp_call *call);
     void *user;
     /* Set, the memory of `args` is not copied where it need not be, and is the program's again when
@@ -413,7 +455,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_call(
     cdp_rpc *rpc, const cdp_call_desc *desc, cdp_call *call);
 /* What the function makes stays on its rank; *out refers to it at once, with one handle. `done`
    and `one_way` must not be set. If the function fails, so do all uses of the value. Errors as for
-   cdp_rpc_start(), and BUSY (max_rrefs). */
+   cdp_rpc_start(), BUSY (max_rrefs), and TIMEOUT (there was no room for the call in its time: see
+   max_calls; nothing was started). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_remote(
     cdp_rpc *rpc, const cdp_call_desc *desc, cdp_rref *out);
 
@@ -443,6 +486,24 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_call_work(cdp_call *call, cdp_work *out);
    way: nothing happens then. NULL is allowed. Before cdp_rpc_destroy(), unless it has neither a
    result nor references. */
 CDP_API void cdp_call_free(cdp_call *call);
+
+/* What is remembered of one call. Times are of os->now_ns of this rank; 0: not yet, or that happens
+   on the other rank. */
+typedef struct cdp_rpc_record {
+    uint64_t call;       /* its number on the rank that calls: the same in its record there */
+    uint32_t from, to;   /* ranks; both this one: a call to oneself */
+    uint32_t function;   /* 0: a value was asked for */
+    cdp_status status;   /* PENDING: under way; of a call in: what was answered */
+    cdp_ran ran;         /* did the function run? */
+    uint64_t start_ns;   /* it was started, or came here */
+    uint64_t sent_ns;    /* it left this rank */
+    uint64_t run_ns;     /* its function began */
+    uint64_t replied_ns; /* its answer was given */
+    uint64_t end_ns; /* it ended for its caller; of cdp_rpc_remote(): its function has replied */
+} cdp_rpc_record;
+/* The last calls from and to this rank, at most `max` and at most 256 of them, the oldest first.
+   They are always recorded. Returns how many; 0 if rpc or out is NULL. Any thread. */
+CDP_API uint32_t cdp_rpc_records(cdp_rpc *rpc, cdp_rpc_record *out, uint32_t max);
 
 /* ---- >>references ---------------------------------------------------------------------------- */
 
@@ -637,7 +698,8 @@ typedef enum cdp_optim_kind {
     CDP_OPTIM_ADAGRAD,  /* lr .01, eps 1e-10 */
     CDP_OPTIM_ADADELTA, /* lr 1, rho .9, eps 1e-6 */
     CDP_OPTIM_RMSPROP,  /* lr .01, alpha .99, eps 1e-8 */
-    CDP_OPTIM_RPROP     /* lr .01; factors .5 and 1.2, steps 1e-6 to 50 */
+    CDP_OPTIM_RPROP,    /* lr .01; factors .5 and 1.2, steps 1e-6 to 50 */
+    CDP_OPTIM_OWN       /* a function of the program, see own_function */
 } cdp_optim_kind;
 #define CDP_OPTIM_ZERO (-1.0) /* where 0 would mean the default */
 
@@ -653,11 +715,20 @@ typedef struct cdp_optim_desc {
     bool centered; /* RMSPROP */
     bool maximize;
     uint32_t timeout_ms; /* of each of its calls (default: that of cdp_rpc_desc) */
+    /* OWN, and required there: cdp_rpc_id() of a function that every owner has registered, best
+       with max_running 1, so that steps run one after the other. A step calls it once on each
+       owner for every 16 parameters: request->rrefs are those, request->ctx the context, whose
+       gradients cdp_ctx_param() and cdp_ctx_grad() give, and request->data two doubles, lr and
+       weight_decay (default: 0). It fails by cdp_rpc_fail(). Its state is the program's, and
+       parameters may be values of any kind; whether owners have the function, the first step
+       tells. */
+    uint32_t own_function;
 } cdp_optim_desc;
 
 typedef struct cdp_dist_optim cdp_dist_optim;
-/* Makes the objects on all owners and waits for them. Errors: INVALID, NOMEM, and those of
-   cdp_rpc_call(); REMOTE: an owner refuses a parameter, the text says why. */
+/* Makes the objects on all owners and waits for them. One thread at a time uses it. Errors:
+   INVALID, NOMEM, and those of cdp_rpc_call(); REMOTE: an owner refuses a parameter, the text says
+   why. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_dist_optim_create(
     const cdp_optim_desc *desc, cdp_dist_optim **out);
 /* One step with the gradients of a context, on all owners at once; waits for all. A parameter
@@ -698,22 +769,22 @@ extern "C" {
 
 /* ---- >>table (pure): owners, users, forks and holds by number -------------------------------- */
 
-/* Knows: slots, chains of a hash. Promises: a slot keeps its index until it is removed; every
-   function takes the same time however full the table is. May use: nothing. */
+/* Knows: slots, chains of a hash. Promises: a slot keeps its index until it is removed; the time
+   of every function is independent of how full the table is. May use: nothing. */
 
 typedef enum cdp__ref_kind {
     CDP__REF_FREE,
     CDP__REF_OWNER, /* a value of this rank; key: its rid */
     CDP__REF_USER,  /* a reference to a value of another rank; key: its fid */
-    CDP__REF_FORK,  /* a user entry of another rank that this owner knows; key: its fid */
-    CDP__REF_HOLD,  /* a child that was shared and not accepted yet; key: the child's fid */
+    CDP__REF_FORK,  /* a reference of another rank that this owner has recorded; key: its fid */
+    CDP__REF_HOLD,  /* a child sent to another rank and not accepted yet; key: the child's fid */
     CDP__REF_KINDS
 } cdp__ref_kind;
 
 typedef enum cdp__ref_state {
-    CDP__REF_PENDING, /* the owner has not confirmed it yet */
-    CDP__REF_LIVE,    /* the owner has it in its table */
-    CDP__REF_BROKEN   /* the owner is lost, or had no such value any more, or no room */
+    CDP__REF_PENDING, /* the owner has not confirmed it */
+    CDP__REF_LIVE,    /* the owner has recorded it */
+    CDP__REF_BROKEN   /* the owner is lost, or no longer had the value, or had no room */
 } cdp__ref_state;
 
 #define CDP__REF_NONE 0xffffffffu
@@ -723,29 +794,29 @@ typedef struct cdp__ref {
     uint32_t next;    /* in its chain of the hash, or in the list of free slots; 0: the last */
     uint32_t of;      /* fork: the slot of its owner entry; hold: of its user entry */
     uint32_t sibling; /* user: its first hold; hold: the next one of the same user; 0: none */
-    uint32_t rank;    /* user: the owner; fork: who has it; hold: to whom the child goes */
-    uint32_t parent;  /* user: the rank that shared it, or NONE: the owner, or it was made here */
-    uint32_t handles; /* user: the program's handles; owner: those, and everything else here that
-                         uses the value */
-    uint32_t count;   /* user: holds, and calls on it on the wire; owner: forks */
-    uint32_t uses;    /* how often this slot was in use: tells stale handles from valid ones */
+    uint32_t rank;    /* user: the owner; fork: its holder; hold: the receiver of the child */
+    uint32_t parent;  /* user: the rank that shared it; NONE: the owner, or created here */
+    /* user: handles of the program; owner: those, and all other local uses of the value */
+    uint32_t handles;
+    uint32_t count; /* user: holds, and calls on it in flight; owner: forks */
+    uint32_t uses;  /* how often this slot was in use: tells stale handles from valid ones */
     uint8_t kind, state;
     bool waiting; /* hold: the message with the child waits until the user is LIVE */
 } cdp__ref;
 
-/* What is to be done outside: messages to send, and what the program is to be told. */
+/* What the caller must do: send messages, tell the program. */
 typedef enum cdp__ref_what {
     CDP__REF_SEND_REMOTE_ACK, /* to, rid, fid, how */
     CDP__REF_SEND_FORK,       /* to, rid, fid, parent */
     CDP__REF_SEND_FORK_ACK,   /* to, rid, fid, how */
     CDP__REF_SEND_ACCEPT,     /* to, fid */
     CDP__REF_SEND_DELETE,     /* to, rid, fid */
-    CDP__REF_SHARE_NOW,       /* to, rid, fid: the message that waits may leave */
-    CDP__REF_SHARE_NEVER,     /* to, rid, fid: it cannot */
+    CDP__REF_SHARE_NOW,       /* to, rid, fid: the waiting message may be sent */
+    CDP__REF_SHARE_NEVER,     /* to, rid, fid: the waiting message must not be sent */
     CDP__REF_NOW_LIVE,        /* slot */
     CDP__REF_NOW_BROKEN,      /* slot, how */
-    CDP__REF_NOW_GONE,        /* slot of a user or owner entry that ends: an owner's value is to be
-                                 destroyed */
+    /* slot of a user or owner entry that ends: an owner's value must be destroyed */
+    CDP__REF_NOW_GONE,
     CDP__REF_WHATS
 } cdp__ref_what;
 
@@ -768,13 +839,12 @@ typedef struct cdp__refs {
     uint32_t *heads; /* the first slot of each chain */
     uint32_t room;   /* slots */
     uint32_t mask;   /* chains - 1 */
-    uint32_t vacant; /* first free slot */
-    uint32_t left;   /* how many are free */
+    uint32_t vacant; /* the first free slot */
+    uint32_t left;   /* number of free slots */
     uint32_t used[CDP__REF_KINDS];
     uint32_t rank;    /* this rank */
     const bool *lost; /* by rank: its link has ended */
-    /* Called inside the functions below, in the order in which it is to be done. It must not use
-       the table. */
+    /* Called by the functions below, in the order in which to act. Must not use the table. */
     void (*act)(void *user, const cdp__ref_act *act);
     void *user;
 } cdp__refs;
@@ -784,7 +854,7 @@ CDP__PRIVATE uint32_t *cdp__refs_chain(const cdp__refs *t, uint32_t kind, uint64
     return &t->heads[(uint32_t)(h >> 32) & t->mask];
 }
 
-/* 0: there is none. */
+/* The slot with this key; 0: there is none. */
 CDP__PRIVATE uint32_t cdp__refs_find(const cdp__refs *t, cdp__ref_kind kind, uint64_t key) {
     uint32_t slot = t->heads ? *cdp__refs_chain(t, (uint32_t)kind, key) : 0;
     while (slot && (t->at[slot].kind != kind || t->at[slot].key != key))
@@ -792,7 +862,7 @@ CDP__PRIVATE uint32_t cdp__refs_find(const cdp__refs *t, cdp__ref_kind kind, uin
     return slot;
 }
 
-/* A new entry, all zero; there must be room. */
+/* Adds an entry, all zero. There must be a free slot. */
 CDP__PRIVATE uint32_t cdp__refs_add(cdp__refs *t, cdp__ref_kind kind, uint64_t key) {
     const uint32_t slot = t->vacant;
     cdp__ref *r = &t->at[slot];
@@ -824,8 +894,8 @@ CDP__PRIVATE void cdp__refs_remove(cdp__refs *t, uint32_t slot) {
     t->vacant = slot;
 }
 
-/* The table moves to larger arrays: `at` has `room` slots, `heads` a power of two of chains. What
-   it had before is copied; the old arrays are the caller's again. */
+/* Moves the table to larger arrays: `at` has `room` slots, `heads` a power of two of chains. The
+   old contents are copied; the caller owns the old arrays again. */
 CDP__PRIVATE void cdp__refs_move(
     cdp__refs *t, cdp__ref *at, uint32_t room, uint32_t *heads, uint32_t chains) {
     const uint32_t before = t->room ? t->room : 1;
@@ -849,19 +919,20 @@ CDP__PRIVATE void cdp__refs_move(
     t->room = room;
 }
 
-/* ---- >>forks (pure): who must know whom before a value may be destroyed ---------------------- */
+/* ---- >>forks (pure): when a value may be destroyed ------------------------------------------- */
 
 /* Knows: the table. Promises: a value is destroyed once, when no rank has a reference to it any
    more, and never before, in whatever order messages of different ranks and of one rank arrive;
-   nothing waits for a rank that is lost. May use: table.
+   nothing waits for a lost rank. May use: table.
 
-   A worker that receives a reference from somebody else makes a new fork of it, so forks form a
-   tree. Two rules keep the value alive. A fork whose owner has not confirmed it is not deleted. A
-   fork is not deleted before each of its children was accepted, which means that the owner knows
-   the child. So the owner, which counts forks, always knows one on the path to any that it does
-   not know yet. tests/sim/rpc_tables.c explores these functions exhaustively.
+   A worker that receives a reference from a rank other than the owner creates a new fork of it, so
+   forks form a tree. Two rules keep the value alive. A fork that the owner has not confirmed is not
+   deleted. A fork is not deleted before each of its children was accepted, which means that the
+   owner has recorded the child. So the owner, which counts forks, always has a record of some fork
+   on the path to every unrecorded one. tests/sim/rpc_tables.c explores these functions
+   exhaustively.
 
-   Functions that take what a peer sent return false where no peer of this version sends that. */
+   Functions that handle messages return false if no peer of this version sends such a message. */
 
 CDP__PRIVATE void cdp__ref_do(
     const cdp__refs *t, cdp__ref_what what, uint32_t slot, uint32_t to, cdp__ref_how how) {
@@ -879,7 +950,7 @@ CDP__PRIVATE void cdp__ref_do(
     t->act(t->user, &act);
 }
 
-/* A message about an entry that does not exist here. */
+/* Answers a message about an entry that does not exist here. */
 CDP__PRIVATE void cdp__ref_answer(const cdp__refs *t, cdp__ref_what what, uint32_t to, uint64_t rid,
     uint64_t fid, cdp__ref_how how) {
     cdp__ref_act act;
@@ -893,7 +964,7 @@ CDP__PRIVATE void cdp__ref_answer(const cdp__refs *t, cdp__ref_what what, uint32
     t->act(t->user, &act);
 }
 
-/* The entry ends if nothing needs it any more. */
+/* Ends the entry if nothing needs it any more. */
 CDP__PRIVATE void cdp__ref_release(cdp__refs *t, uint32_t slot) {
     cdp__ref *r = &t->at[slot];
     if (r->handles || r->count) return;
@@ -906,7 +977,7 @@ CDP__PRIVATE void cdp__ref_release(cdp__refs *t, uint32_t slot) {
     cdp__refs_remove(t, slot);
 }
 
-/* A hold ends. Its user entry stays, also when nothing needs it: see cdp__ref_release(). */
+/* Ends a hold. Its user entry stays, even if nothing needs it: see cdp__ref_release(). */
 CDP__PRIVATE void cdp__ref_hold_ends(cdp__refs *t, uint32_t hold) {
     cdp__ref *user = &t->at[t->at[hold].of];
     uint32_t *at = &user->sibling;
@@ -917,7 +988,7 @@ CDP__PRIVATE void cdp__ref_hold_ends(cdp__refs *t, uint32_t hold) {
     cdp__refs_remove(t, hold);
 }
 
-/* The shares of a user entry that waited leave now, or never. */
+/* The state of a user entry is decided: its waiting shares may be sent now, or never. */
 CDP__PRIVATE void cdp__ref_waiting(cdp__refs *t, uint32_t slot) {
     const bool live = t->at[slot].state == CDP__REF_LIVE;
     uint32_t hold = t->at[slot].sibling;
@@ -933,7 +1004,7 @@ CDP__PRIVATE void cdp__ref_waiting(cdp__refs *t, uint32_t slot) {
     }
 }
 
-/* A user entry that the owner has not answered yet, or never will. */
+/* Adds a user entry: pending, or broken if the owner is lost. */
 CDP__PRIVATE uint32_t cdp__ref_user(
     cdp__refs *t, uint64_t rid, uint64_t fid, uint32_t owner, uint32_t parent) {
     const uint32_t slot = cdp__refs_add(t, CDP__REF_USER, fid);
@@ -946,9 +1017,9 @@ CDP__PRIVATE uint32_t cdp__ref_user(
     return slot;
 }
 
-/* ---- what the program does */
+/* ---- actions of the program */
 
-/* This rank makes a value of its own: one handle. Needs room for 1. */
+/* This rank creates a value, with one handle. Needs one free slot. */
 CDP__PRIVATE uint32_t cdp__ref_create(cdp__refs *t, uint64_t rid) {
     const uint32_t slot = cdp__refs_add(t, CDP__REF_OWNER, rid);
     t->at[slot].rid = rid;
@@ -959,8 +1030,8 @@ CDP__PRIVATE uint32_t cdp__ref_create(cdp__refs *t, uint64_t rid) {
     return slot;
 }
 
-/* This rank has `owner` make one; the message REMOTE with both numbers follows. Needs room for 1
-   entry. */
+/* This rank asks `owner` to create a value; the caller sends REMOTE with both numbers. Needs one
+   free slot. */
 CDP__PRIVATE uint32_t cdp__ref_remote(cdp__refs *t, uint64_t rid, uint64_t fid, uint32_t owner) {
     return cdp__ref_user(t, rid, fid, owner, CDP__REF_NONE);
 }
@@ -971,7 +1042,7 @@ CDP__PRIVATE void cdp__ref_drop(cdp__refs *t, uint32_t slot) {
     cdp__ref_release(t, slot);
 }
 
-/* A call on a reference is about to leave, or has ended on the wire. */
+/* A call on a reference is about to be sent, or is over on the wire. */
 CDP__PRIVATE void cdp__ref_on_wire(cdp__refs *t, uint32_t slot) {
     ++t->at[slot].count;
 }
@@ -981,8 +1052,9 @@ CDP__PRIVATE void cdp__ref_off_wire(cdp__refs *t, uint32_t slot) {
     cdp__ref_release(t, slot);
 }
 
-/* A message with the new fork `child` goes to rank `to`. PENDING: it must wait for SHARE_NOW or
-   SHARE_NEVER. BROKEN: it cannot be shared, nothing was done. Needs room for 1. */
+/* Records that a message with the new fork `child` goes to rank `to`. PENDING: the message must
+   wait for SHARE_NOW or SHARE_NEVER. BROKEN: it cannot be shared, nothing was recorded. Needs
+   one free slot. */
 CDP__PRIVATE cdp__ref_state cdp__ref_share(
     cdp__refs *t, uint32_t slot, uint64_t child, uint32_t to) {
     const bool own = t->at[slot].kind == CDP__REF_OWNER;
@@ -1004,7 +1076,7 @@ CDP__PRIVATE cdp__ref_state cdp__ref_share(
     return state;
 }
 
-/* The message with this child never left. */
+/* The message with this child was not sent. */
 CDP__PRIVATE void cdp__ref_unshare(cdp__refs *t, uint64_t child) {
     uint32_t s = cdp__refs_find(t, CDP__REF_HOLD, child), of;
     if (s) {
@@ -1021,9 +1093,10 @@ CDP__PRIVATE void cdp__ref_unshare(cdp__refs *t, uint64_t child) {
     cdp__ref_release(t, of);
 }
 
-/* ---- what peers send */
+/* ---- messages of peers */
 
-/* At the owner: rank `from` has this rank make a value. *slot: its entry, 0: there was no room. */
+/* At the owner: rank `from` asks this rank to create a value. *slot: its entry; 0: there was no
+   room. */
 CDP__PRIVATE bool cdp__ref_got_remote(
     cdp__refs *t, uint32_t from, uint64_t rid, uint64_t fid, uint32_t *slot) {
     uint32_t fork;
@@ -1055,7 +1128,7 @@ CDP__PRIVATE bool cdp__ref_got_ack(cdp__refs *t, uint32_t from, uint64_t fid, cd
     return true;
 }
 
-/* At the owner: a user that got the reference from another user. */
+/* At the owner: rank `from` has received the reference from another user. */
 CDP__PRIVATE bool cdp__ref_got_fork(cdp__refs *t, uint32_t from, uint64_t rid, uint64_t fid) {
     const uint32_t slot = cdp__refs_find(t, CDP__REF_OWNER, rid);
     cdp__ref_how how = slot ? CDP__REF_OK : CDP__REF_GONE;
@@ -1066,7 +1139,7 @@ CDP__PRIVATE bool cdp__ref_got_fork(cdp__refs *t, uint32_t from, uint64_t rid, u
     return true;
 }
 
-/* At a parent: the owner knows the child, or the child is refused. */
+/* At a parent: the owner has recorded the child, or the child was refused. */
 CDP__PRIVATE bool cdp__ref_got_accept(cdp__refs *t, uint32_t from, uint64_t child) {
     const uint32_t hold = cdp__refs_find(t, CDP__REF_HOLD, child);
     uint32_t of;
@@ -1089,11 +1162,11 @@ CDP__PRIVATE bool cdp__ref_got_delete(cdp__refs *t, uint32_t from, uint64_t rid,
     return true;
 }
 
-/* A message brought a reference: {owner, rid, fid}, shared by `from`. *slot: an entry with one
-   handle for the receiver, 0: its value is gone, or there was no room. */
+/* A message contained a reference {owner, rid, fid}, shared by `from`. *slot: an entry with one
+   handle for the receiver; 0: the value is gone, or there was no room. */
 CDP__PRIVATE bool cdp__ref_take(
     cdp__refs *t, uint32_t from, uint32_t owner, uint64_t rid, uint64_t fid, uint32_t *slot) {
-    if (owner == t->rank) { /* back where the value is: no fork */
+    if (owner == t->rank) { /* returned to the owner: no fork is needed */
         *slot = cdp__refs_find(t, CDP__REF_OWNER, rid);
         if (*slot) ++t->at[*slot].handles;
         cdp__ref_answer(t, CDP__REF_SEND_ACCEPT, from, rid, fid, CDP__REF_OK);
@@ -1116,12 +1189,12 @@ CDP__PRIVATE bool cdp__ref_take(
     return true;
 }
 
-/* ---- what ends */
+/* ---- losses */
 
 CDP__PRIVATE void cdp__ref_user_lost(cdp__refs *t, uint32_t slot, uint32_t rank) {
     cdp__ref *r = &t->at[slot];
     uint32_t hold = r->sibling;
-    while (hold) { /* children that went to that rank */
+    while (hold) { /* children sent to that rank */
         const uint32_t next = t->at[hold].sibling;
         if (t->at[hold].rank == rank) {
             if (t->at[hold].waiting)
@@ -1131,7 +1204,7 @@ CDP__PRIVATE void cdp__ref_user_lost(cdp__refs *t, uint32_t slot, uint32_t rank)
         hold = next;
     }
     if (r->rank == rank && r->state != CDP__REF_BROKEN) {
-        /* else its parent would wait for ever */
+        /* otherwise its parent would wait for ever */
         if (r->state == CDP__REF_PENDING && r->parent != CDP__REF_NONE)
             cdp__ref_do(t, CDP__REF_SEND_ACCEPT, slot, r->parent, CDP__REF_LOST);
         r->state = CDP__REF_BROKEN;
@@ -1156,21 +1229,21 @@ CDP__PRIVATE void cdp__ref_lost(cdp__refs *t, uint32_t rank) {
     }
 }
 
-/* ---- >>waves (pure): which gradients flow where, and when all of them have arrived ----------- */
+/* ---- >>waves (pure): which gradients flow where, and when all have arrived ------------------- */
 
 /* Knows: the values of one context on this rank, and the nodes that made them. Promises: in a
    backward pass every node that the roots reach fires once, when all gradients of its outputs have
-   arrived; no other node fires; the starter is told when the pass is over on all ranks; a pass
+   arrived; no other node fires; the starter learns when the pass is over on all ranks; a pass
    never waits for a value that the roots do not reach. May use: nothing.
 
    A node has outputs (values of this rank) and inputs. A gradient flows from a node to the nodes
-   that made its inputs. A value that came from another rank is the output of an import node, whose
+   that made its inputs. A value received from another rank is the output of an import node, whose
    one input is that value on its home rank. Two waves run from the roots. MARK counts for every
-   node how many gradients it will get, and visits the inputs of each node once. GRAD carries the
-   gradients: the last one that a node was marked for fires it. Every MARK and GRAD is answered by
-   one DONE; the one that visits a node, or fires it, is answered after everything that follows
-   from it, so that the starter's last DONE ends the wave on all ranks (Dijkstra and Scholten's
-   method). Messages between nodes of one rank take the same way as those between ranks.
+   node how many gradients it will receive, and visits the inputs of each node once. GRAD carries
+   the gradients: the last one that a node was marked for fires it. Every MARK and GRAD is answered
+   by one DONE. The one that visits a node, or fires it, is answered after everything that follows
+   from it, so the starter's last DONE ends the wave on all ranks (Dijkstra and Scholten's method).
+   Messages between nodes of one rank are handled like those between ranks.
    tests/sim/rpc_waves.c explores these functions. */
 
 typedef struct cdp__wave_edge {
@@ -1182,21 +1255,21 @@ typedef enum cdp__wave_state {
     CDP__WAVE_IDLE,
     CDP__WAVE_MARKED,
     CDP__WAVE_FIRING, /* all gradients have arrived; its function runs */
-    CDP__WAVE_FIRED,  /* those of its inputs are on their way */
+    CDP__WAVE_FIRED,  /* gradients of its inputs are being sent */
     CDP__WAVE_OVER
 } cdp__wave_state;
 
 typedef struct cdp__wave_node {
-    uint32_t first, edges; /* its inputs, in the array of all edges */
-    uint32_t marked, got;  /* gradients that it will get in this pass, and those that it got */
-    uint32_t deficit;      /* messages of it that no DONE has answered */
-    uint32_t parent, parent_node; /* who gets its DONE */
+    uint32_t first, edges;        /* its inputs, in the array of all edges */
+    uint32_t marked, got;         /* gradients expected in this pass; of these, received */
+    uint32_t deficit;             /* messages of it that are not answered by DONE */
+    uint32_t parent, parent_node; /* rank and node that get its DONE */
     uint32_t epoch;               /* the pass that these counts belong to */
     uint8_t state;
 } cdp__wave_node;
 
 typedef struct cdp__wave_value {
-    uint32_t node;   /* that made it */
+    uint32_t node;   /* the node that made it */
     uint32_t output; /* which one of its outputs */
     uint32_t went;   /* the first rank that it was sent to; 0: none */
 } cdp__wave_value;
@@ -1220,15 +1293,15 @@ typedef struct cdp__wave_act {
     uint64_t value;
 } cdp__wave_act;
 
-/* What came of a message. */
+/* The result of handling a message. */
 typedef enum cdp__wave_how {
     CDP__WAVE_OK,
     CDP__WAVE_LIE,     /* no peer of this version sends that */
-    CDP__WAVE_CONFLICT /* another pass of this context is under way here */
+    CDP__WAVE_CONFLICT /* another pass of this context is in progress here */
 } cdp__wave_how;
 
-/* The arrays belong to the caller, who makes them larger. Entry 0 of each is not used, but for
-   node 0: the starter, whose inputs are the roots. */
+/* The caller owns and enlarges the arrays. Entry 0 of each is unused, except node 0: the
+   starter, whose inputs are the roots. */
 typedef struct cdp__waves {
     cdp__wave_node *nodes;
     cdp__wave_edge *edges;
@@ -1236,8 +1309,8 @@ typedef struct cdp__waves {
     cdp__wave_went *wents;
     uint32_t node_count, edge_count, value_count, went_count;
     uint32_t rank;
-    uint32_t epoch; /* how many passes there were here */
-    uint32_t open;  /* nodes that the pass has visited and is not through with */
+    uint32_t epoch; /* number of passes on this rank so far */
+    uint32_t open;  /* visited nodes of the pass that are not complete */
     uint64_t pass;
     void (*act)(void *user, const cdp__wave_act *act); /* must not call functions of this section */
     void *user;
@@ -1255,7 +1328,8 @@ CDP__PRIVATE uint32_t cdp__wave_entry(const cdp__waves *t, uint64_t value) {
 
 /* ---- the graph; there must be room in the arrays */
 
-/* A node with these inputs, which are values of this rank or, for an import, one of another. */
+/* Adds a node with these inputs: values of this rank or, for an import, one value of another
+   rank. */
 CDP__PRIVATE uint32_t cdp__wave_add_node(cdp__waves *t, const uint64_t *inputs, uint32_t count) {
     const uint32_t node = ++t->node_count;
     cdp__wave_node *n = &t->nodes[node];
@@ -1271,7 +1345,7 @@ CDP__PRIVATE uint32_t cdp__wave_add_node(cdp__waves *t, const uint64_t *inputs, 
     return node;
 }
 
-/* A new value of this rank, which this node makes. */
+/* Adds a value of this rank, made by this node. */
 CDP__PRIVATE uint64_t cdp__wave_add_value(cdp__waves *t, uint32_t node, uint32_t output) {
     cdp__wave_value *v = &t->values[++t->value_count];
     v->node = node;
@@ -1287,7 +1361,7 @@ CDP__PRIVATE bool cdp__wave_has(const cdp__waves *t, uint32_t value, uint32_t ra
     return at != 0;
 }
 
-/* This value is sent to a rank: gradients may come back from there. */
+/* Records that this value is sent to a rank, from which gradients may come back. */
 CDP__PRIVATE void cdp__wave_goes(cdp__waves *t, uint32_t value, uint32_t rank) {
     if (cdp__wave_has(t, value, rank)) return;
     t->wents[++t->went_count].rank = rank;
@@ -1313,7 +1387,7 @@ CDP__PRIVATE void cdp__wave_enter(cdp__waves *t, uint64_t pass) {
     ++t->epoch;
 }
 
-/* The message that made the node a part of the wave is answered. */
+/* Answers the message by which the node joined the wave. */
 CDP__PRIVATE void cdp__wave_answer(cdp__waves *t, cdp__wave_node *n) {
     if (n->state == CDP__WAVE_FIRED) {
         n->state = CDP__WAVE_OVER;
@@ -1322,7 +1396,7 @@ CDP__PRIVATE void cdp__wave_answer(cdp__waves *t, cdp__wave_node *n) {
     cdp__wave_do(t, CDP__WAVE_SEND_DONE, n->parent, n->parent_node, 0, 0);
 }
 
-/* Sends one message along each input. */
+/* Sends one message per input. */
 CDP__PRIVATE void cdp__wave_spread(cdp__waves *t, uint32_t node, cdp__wave_what what) {
     cdp__wave_node *n = &t->nodes[node];
     uint32_t i;
@@ -1332,8 +1406,8 @@ CDP__PRIVATE void cdp__wave_spread(cdp__waves *t, uint32_t node, cdp__wave_what 
     if (!n->deficit) cdp__wave_answer(t, n);
 }
 
-/* A pass begins on this rank, with these roots, which are values of this rank. False: another one
-   is under way. */
+/* Begins a pass on this rank, whose roots are values of this rank. False: another pass is in
+   progress. */
 CDP__PRIVATE bool cdp__wave_begin(
     cdp__waves *t, uint64_t pass, const uint64_t *roots, uint32_t count) {
     uint32_t i;
@@ -1351,7 +1425,7 @@ CDP__PRIVATE bool cdp__wave_begin(
     return true;
 }
 
-/* After COUNTED. */
+/* Starts the second wave, after COUNTED. */
 CDP__PRIVATE void cdp__wave_grads(cdp__waves *t) {
     t->nodes[0].state = CDP__WAVE_FIRED;
     cdp__wave_spread(t, 0, CDP__WAVE_SEND_GRAD);
@@ -1383,7 +1457,7 @@ CDP__PRIVATE cdp__wave_how cdp__wave_got_mark(
     return CDP__WAVE_OK;
 }
 
-/* Its gradient belongs to the value, whose entry is *entry. */
+/* Handles a GRAD. The caller adds its gradient to the value *entry. */
 CDP__PRIVATE cdp__wave_how cdp__wave_got_grad(cdp__waves *t, uint32_t from, uint32_t from_node,
     uint64_t pass, uint64_t value, uint32_t *entry) {
     cdp__wave_node *n;
@@ -1436,8 +1510,8 @@ CDP__PRIVATE cdp__wave_how cdp__wave_got_done(
 
 /* ---- >>packets (pure): messages as bytes ----------------------------------------------------- */
 
-/* Knows: the messages of a channel. Promises: nothing that a peer sent is believed before it was
-   compared with what there is. May use: bytes, hash. */
+/* Knows: the messages of a channel. Promises: everything that a peer sent is checked before use.
+   May use: bytes, hash. */
 
 typedef enum cdp__rpc_kind {
     CDP__RPC_CALL = 1,   /* aux: function; a: call; b: time left in ms */
@@ -1460,18 +1534,18 @@ typedef enum cdp__rpc_kind {
 } cdp__rpc_kind;
 
 #define CDP__RPC_ONE_WAY 1u /* flags of CALL */
-#define CDP__RPC_ON 2u      /* rid and fid of a value stand before the references */
-#define CDP__RPC_REMOTE 4u  /* rid and fid of what is to be made stand there */
-#define CDP__RPC_FETCH 8u   /* with ON: no function, the value itself is asked for */
+#define CDP__RPC_ON 2u      /* the message contains rid and fid of a value, before the references */
+#define CDP__RPC_REMOTE 4u  /* rid and fid name a value to be created */
+#define CDP__RPC_FETCH 8u   /* with ON: no function, returns the value itself */
 
-#define CDP__RPC_CTX 16u /* a slot with a context, or a pass, stands there */
+#define CDP__RPC_CTX 16u /* the message contains the number of a context, or of a pass */
 
 #define CDP__RPC_RECORD 24u        /* a reference: rid, fid, owner, zero */
 #define CDP__RPC_RREFS 16u         /* in one message */
 #define CDP__RPC_SHAPE 80u         /* a tensor: dtype, dims, value, shape */
 #define CDP__RPC_TENSORS 16u       /* in one message */
-#define CDP__RPC_TEXT 400u         /* of a failure */
-#define CDP__RPC_LIST 4080u        /* bytes of a list: 255 more than the first */
+#define CDP__RPC_TEXT 400u         /* of an error text */
+#define CDP__RPC_LIST 4080u        /* bytes of a list: 255 entries after the first */
 #define CDP__RPC_INLINE_MAX 65536u /* longer bodies are offered */
 #define CDP__RPC_NAME 128u
 
@@ -1479,17 +1553,17 @@ typedef struct cdp__rpc_packet {
     cdp__rpc_kind kind;
     uint32_t flags, rrefs, tensors, aux;
     uint64_t a, b;
-    const uint8_t *body; /* NULL: it comes later */
+    const uint8_t *body; /* NULL: not received yet */
     uint64_t bytes;
     /* parts of the body */
     uint64_t rid, fid; /* with ON and REMOTE */
     uint64_t slot;     /* with CTX */
     const uint8_t *records, *shapes;
-    const uint8_t *area; /* contents of tensors, each filled up to 8 bytes; then bytes */
+    const uint8_t *area; /* contents of tensors, each padded to 8 bytes; then bytes */
     uint64_t area_bytes;
 } cdp__rpc_packet;
 
-/* Which rank has made this number. */
+/* The rank that has created this number. */
 CDP__PRIVATE uint32_t cdp__rpc_maker(uint64_t id) {
     return (uint32_t)(id >> 48);
 }
@@ -1504,7 +1578,7 @@ CDP__PRIVATE uint64_t cdp__rpc_head_bytes(const cdp__rpc_packet *p) {
         + (uint64_t)p->tensors * CDP__RPC_SHAPE;
 }
 
-/* What a tensor takes in a message; UINT64_MAX: more than there can be. */
+/* Bytes of a tensor in a message; UINT64_MAX: too many. */
 CDP__PRIVATE uint64_t cdp__rpc_tensor_bytes(const cdp_tensor *t) {
     uint64_t n = cdp_dtype_size(t->dtype);
     uint32_t i;
@@ -1529,7 +1603,7 @@ CDP__PRIVATE void cdp__rpc_put_shape(uint8_t *at, const cdp_tensor *t, uint64_t 
         cdp__put_u64(at + 16 + 8 * i, t->shape[i]);
 }
 
-/* The tensor that a record describes, without its contents. */
+/* Decodes the record of a tensor, without its contents. */
 CDP__PRIVATE cdp_tensor cdp__rpc_get_shape(const uint8_t *at) {
     cdp_tensor t;
     uint32_t i;
@@ -1542,7 +1616,7 @@ CDP__PRIVATE cdp_tensor cdp__rpc_get_shape(const uint8_t *at) {
     return t;
 }
 
-/* The records of tensors, compared with what is there. */
+/* Checks the records of tensors against the received bytes. Returns NULL or what is wrong. */
 CDP__PRIVATE const char *cdp__rpc_wrong_shapes(const cdp__rpc_packet *p, uint32_t from) {
     uint64_t left = p->area_bytes;
     uint32_t i;
@@ -1564,7 +1638,7 @@ CDP__PRIVATE bool cdp__rpc_is_list(cdp__rpc_kind kind) {
     return kind == CDP__RPC_ACCEPT || kind == CDP__RPC_DELETE;
 }
 
-/* Of the parts of a message; the words of a failure name the part. NULL: all is well. */
+/* Checks the head of a message. Returns NULL, or a text that names the wrong part. */
 CDP__PRIVATE const char *cdp__rpc_wrong_head(const cdp__rpc_packet *p, uint64_t max_bytes) {
     const uint32_t on = p->flags & (CDP__RPC_ON | CDP__RPC_REMOTE);
     if (p->kind < CDP__RPC_CALL || p->kind >= CDP__RPC_KINDS) return "an unknown kind";
@@ -1599,7 +1673,7 @@ CDP__PRIVATE const char *cdp__rpc_wrong_head(const cdp__rpc_packet *p, uint64_t 
     return NULL;
 }
 
-/* A reference in a message from `from`; `me` receives it. */
+/* Checks a reference in a message from `from` to `me`. */
 CDP__PRIVATE const char *cdp__rpc_wrong_record(
     const uint8_t *r, uint32_t from, uint32_t me, uint32_t ranks) {
     const uint64_t rid = cdp__get_u64(r), fid = cdp__get_u64(r + 8);
@@ -1612,7 +1686,7 @@ CDP__PRIVATE const char *cdp__rpc_wrong_record(
     return NULL;
 }
 
-/* The body of a message that has more than a text, once it is here. */
+/* Checks a complete body, for messages with more than a text. */
 CDP__PRIVATE const char *cdp__rpc_wrong_body(
     cdp__rpc_packet *p, uint32_t from, uint32_t me, uint32_t ranks) {
     const uint8_t *at = p->body;
@@ -1641,8 +1715,8 @@ CDP__PRIVATE const char *cdp__rpc_wrong_body(
     return wrong ? wrong : cdp__rpc_wrong_shapes(p, from);
 }
 
-/* A message of a channel as a packet. NULL, or what is wrong with it; of a body that comes later
-   only the length is looked at. */
+/* Decodes a message of a channel. Returns NULL or what is wrong. Of a body that is not received
+   yet, only the length is checked. */
 CDP__PRIVATE const char *cdp__rpc_read(const cdp_channel_message *m, uint32_t me, uint32_t ranks,
     uint64_t max_bytes, cdp__rpc_packet *p) {
     const char *wrong;
@@ -1683,7 +1757,7 @@ CDP__PRIVATE void cdp__rpc_put_record(uint8_t *at, uint64_t rid, uint64_t fid, u
     cdp__put_u32(at + 20, 0);
 }
 
-/* 1 to `most` bytes of letters, digits and _ . : - */
+/* True for 1 to `most` bytes of letters, digits and _ . : - */
 CDP__PRIVATE bool cdp__rpc_name_fits(const char *name) {
     uint32_t n = 0;
     for (; name && name[n]; ++n) {
@@ -1698,31 +1772,31 @@ CDP__PRIVATE bool cdp__rpc_name_fits(const char *name) {
 /* ---- >>rpc-state: what an rpc holds ---------------------------------------------------------- */
 
 /* Knows: the lock of an rpc, its pools. Promises: callbacks of the program run without the lock;
-   records that were used once are used again. May use: table, packets, core, public channels.
+   used records are reused. May use: table, packets, core, public channels.
 
    One lock guards everything. It is taken before the lock of the world (inside the functions of a
-   channel), never after it. What the program is to be told becomes a task, and tasks run inside
-   callbacks of the channel: one at a time, by whichever thread lets communication advance. */
+   channel), never after it. What the program must be told becomes a task. Tasks run inside
+   callbacks of the channel, one at a time, in whichever thread makes progress. */
 
 typedef struct cdp__rpc_task {
     struct cdp__rpc_task *next;
     void (*run)(cdp_rpc *rpc, struct cdp__rpc_task *task); /* without the lock */
 } cdp__rpc_task;
 
-/* A message on its way out: `bytes` bytes follow it in memory. */
+/* A message to be sent: `bytes` bytes follow it in memory. */
 typedef struct cdp__rpc_out {
     struct cdp__rpc_out *next;
     cdp__rpc_packet p;
     uint32_t to;
-    uint32_t waits; /* references in it that their owners have not confirmed */
+    uint32_t waits; /* references in it that are not confirmed */
     uint32_t on;    /* slot of a reference that must be confirmed first, or 0 */
     uint32_t children;
     uint64_t child[CDP__RPC_RREFS];
-    uint64_t handle;     /* of the offer, once it was made */
-    bool broken;         /* a reference in it broke: it must not leave */
-    bool in_order;       /* it waits until it is its call's turn */
-    const void *lent;    /* the body, if it is the program's; else it lies behind this record */
-    cdp__rpc_task *back; /* runs when the program's body is its own again */
+    uint64_t handle;     /* of its offer, once offered */
+    bool broken;         /* a reference in it broke: it must not be sent */
+    bool in_order;       /* waits for earlier calls of its order */
+    const void *lent;    /* the body in memory of the program; NULL: it follows this record */
+    cdp__rpc_task *back; /* runs when the program owns its body again */
 } cdp__rpc_out;
 
 typedef struct cdp__rpc_call {
@@ -1730,17 +1804,20 @@ typedef struct cdp__rpc_call {
     uint32_t index, uses, next_free;
     uint32_t to, function;
     uint64_t start_ns, deadline_ns;
-    cdp_call *call; /* NULL: nobody waits for it any more */
+    uint64_t bytes;  /* of its arguments */
+    uint64_t record; /* its number among records */
+    cdp_call *call;  /* NULL: nobody waits for it any more */
     cdp_call *done_call;
     void (*done)(void *user, cdp_call *call);
     void *done_user;
-    uint32_t on;         /* slot of the reference that it runs on, while it is on the wire */
-    uint64_t remote_fid; /* of the reference that it makes, or 0 */
-    uint64_t order;      /* 0, or its number among those in order */
-    uint64_t order_on;   /* the value whose order that is, or 0: of the function */
+    uint32_t on;         /* slot of the reference that it runs on, while in flight */
+    uint64_t remote_fid; /* fid of the reference that it creates, or 0 */
+    uint64_t order;      /* its number among calls in order; 0: none */
+    uint64_t order_on;   /* value that defines the order; 0: the function does */
     cdp_ctx *ctx;        /* used until the record is closed */
     bool used, left, wire_over, one_way;
-    bool cut; /* it has less time than it asked for, see cdp__rpc_cut() */
+    bool result_comes; /* a long one was offered */
+    bool cut;          /* it has less time than it asked for, see cdp__rpc_cut() */
 } cdp__rpc_call;
 
 typedef struct cdp__rpc_value cdp__rpc_value;
@@ -1755,10 +1832,10 @@ typedef enum cdp__rpc_stage {
     CDP__RPC_REPLIED
 } cdp__rpc_stage;
 
-/* Of one function. */
+/* State of one registered function. */
 typedef struct cdp__rpc_use {
     uint32_t running;
-    bool known; /* it has run, so `waits` says something */
+    bool known; /* it has run, so `waits` is known */
     bool waits; /* it has waited for something of this rpc */
 } cdp__rpc_use;
 
@@ -1777,12 +1854,13 @@ typedef struct cdp__rpc_rq {
     uint8_t *buffer;     /* arguments that do not fit `room` */
     cdp_tensor *tensors; /* among its arguments */
     uint64_t area_bytes; /* of arguments, tensors included */
-    uint64_t ctx_number; /* of the context, while that is looked for */
-    uint32_t node;       /* whose backward function runs, or 0 */
-    uint32_t made_node;  /* of this call in its context, or 0 */
+    uint64_t ctx_number; /* number of the context, until that is found */
+    uint32_t node;       /* node whose backward function runs, or 0 */
+    uint32_t made_node;  /* node of this call in its context, or 0 */
     uint64_t room[32];
     cdp_rref refs[CDP__RPC_RREFS];
     uint64_t counted;   /* of in_bytes */
+    uint64_t record;    /* its number among records */
     uint64_t passed_ns; /* since when waits that have too little time pass it over, or 0 */
     bool cancelled, in_function;
 } cdp__rpc_rq;
@@ -1790,42 +1868,44 @@ typedef struct cdp__rpc_rq {
 struct cdp__rpc_value {
     cdp__rpc_task task; /* destroys it */
     cdp_value value;
-    bool settled;      /* it is there, or has failed */
-    cdp_status failed; /* OK: it is there */
+    bool settled;      /* the value exists, or creating it has failed */
+    cdp_status failed; /* OK: the value exists */
     int32_t code;
     char *why;
     cdp__rpc_rq *parked, **parked_end;
-    cdp_iov own; /* of a copy that the library made */
+    cdp_iov own; /* memory of the library's copy */
     uint8_t *own_area;
     cdp_tensor *own_tensors;
     cdp_rref *own_refs;
 };
 
-/* A long body that is being fetched, or that waits until there is memory for it. */
+/* A long body that is being fetched, or that waits for memory. */
 typedef struct cdp__rpc_in {
     struct cdp__rpc_in *next;
     cdp_channel_message m;
     uint8_t *body; /* NULL: not asked for yet */
+    uint64_t came_ns;
     bool cancelled;
 } cdp__rpc_in;
 
 typedef struct cdp__rpc_peer {
-    cdp__rpc_task task; /* tells the program that it is lost */
+    cdp__rpc_task task; /* tells the program that the peer is lost */
     char name[CDP__RPC_NAME];
-    uint32_t limit;    /* calls under way to it */
-    uint32_t flight;   /* calls under way to it */
-    uint32_t requests; /* of it, here */
-    uint32_t coming;   /* long bodies of it, in `in` */
-    uint32_t marks;    /* how many gradients it may still send */
-    bool dropped;      /* it was given up */
+    uint32_t limit;        /* calls under way to it */
+    uint32_t flight;       /* calls under way to it */
+    uint64_t flight_bytes; /* of their arguments */
+    uint32_t requests;     /* of it, here */
+    uint32_t coming;       /* long bodies of it, in `in` */
+    uint32_t marks;        /* how many gradients it may still send */
+    bool dropped;          /* it was given up */
     cdp_error why;
     uint64_t sent, received;          /* messages to it and from it, for the sums of shutdown */
-    cdp__rpc_out *queue, **queue_end; /* what there was no room for yet */
-    cdp__rpc_out *list;               /* one of them that more may be put into, or NULL */
+    cdp__rpc_out *queue, **queue_end; /* messages that the channel had no room for */
+    cdp__rpc_out *list;               /* a queued list that has room, or NULL */
     cdp__rpc_out *offered;            /* bodies that it has not fetched yet */
 } cdp__rpc_peer;
 
-/* Beside each slot of the table. */
+/* Further data of each slot of the table. */
 typedef struct cdp__rpc_extra {
     cdp__rpc_value *value; /* owner */
     const char *label;     /* owner and user */
@@ -1840,9 +1920,10 @@ typedef enum cdp__rpc_phase {
 } cdp__rpc_phase;
 
 #define CDP__RPC_BUILTINS 3u
+#define CDP__RPC_RECORDS 256u
 
-/* Memory for long messages, which is kept for the next ones: fresh memory of the system costs as
-   much as a copy. */
+/* Memory for long messages, kept for reuse, because fresh memory of the system costs as much as
+   a copy. */
 #define CDP__RPC_AREAS 16u
 typedef struct cdp__rpc_area {
     void *at; /* NULL: none */
@@ -1853,14 +1934,16 @@ typedef struct cdp__rpc_area {
 struct cdp_rpc {
     cdp_rpc_desc desc;
     const cdp_os *os;
+    const uint32_t *forks; /* changes in a child of fork() */
+    uint32_t forked;       /* what it was at creation */
     cdp_lock lock;
-    cdp_group *group; /* of its own: bodies move in it, and no operation can break it */
-    cdp_group *sums;  /* of its own: the exchange of names, and sums while it shuts down */
+    cdp_group *group; /* moves bodies; has no operations, so none can break it */
+    cdp_group *sums;  /* exchanges names, and adds up counts in shutdown */
     cdp_channel *channel;
     uint32_t rank, ranks, share;
     cdp__rpc_phase phase;
     bool shutting; /* cdp_rpc_shutdown() was called */
-    bool leaving;  /* ranks that close are not lost any more */
+    bool leaving;  /* closing ranks no longer count as lost */
     cdp__rpc_peer *peers;
     bool *lost;         /* by rank */
     cdp__rpc_use *uses; /* by function */
@@ -1870,41 +1953,43 @@ struct cdp_rpc {
     cdp__rpc_rq *all, *free_rqs;
     uint32_t rqs;                            /* in `all` */
     cdp__rpc_rq *queue, **queue_end;         /* for threads */
-    cdp__rpc_rq *inline_queue, **inline_end; /* of this rank to itself, for callbacks */
+    cdp__rpc_rq *inline_queue, **inline_end; /* requests of this rank to itself, run by callbacks */
     cdp__rpc_rq *confirming;
     cdp__rpc_out *waiting; /* messages whose references are not confirmed */
     cdp__rpc_in *in, **in_end;
-    uint64_t in_bytes; /* bodies of `in`, and those that requests have */
+    uint64_t in_bytes; /* bodies of `in` and of requests */
 
     cdp__refs refs;
     cdp__rpc_extra *extra;
-    uint64_t ids;    /* how many numbers were given */
-    uint64_t orders; /* how many calls were in order */
-    bool confirmed;  /* some reference was confirmed, or broke: look again at what waits */
+    uint64_t ids;    /* numbers created so far */
+    uint64_t orders; /* calls in order so far */
+    bool confirmed;  /* a reference was confirmed or broke */
 
     cdp_ctx *contexts;
     uint32_t context_count;
     struct cdp__rpc_wave *waves, **waves_end; /* steps of backward passes on this rank */
     cdp_rpc_function builtins[CDP__RPC_BUILTINS];
     cdp__rpc_use builtin_uses[CDP__RPC_BUILTINS];
-    cdp_rpc_function backward; /* stands for functions of nodes */
+    cdp_rpc_function backward; /* stands for the functions of nodes */
     cdp__rpc_use backward_use;
 
     cdp__rpc_task *tasks, **tasks_end;
     uint64_t timer_ns;
-    uint64_t refused;
+    uint64_t refused, late, one_ways, bytes_out, bytes_in; /* since it was created */
+    cdp_rpc_record *records; /* of the last CDP__RPC_RECORDS calls, by their numbers */
+    uint64_t record_count;
     uint32_t waiters; /* threads in waits */
     bool changed;     /* waits should look again */
 
-    void *cond; /* for workers; NULL: there are none */
+    void *cond; /* where workers sleep; NULL: there are none */
     void **threads;
     uint32_t thread_count, idle;
     bool stop;
     uint32_t kept;    /* requests that outlive cdp_rpc_destroy() */
-    uint8_t *scratch; /* CDP__RPC_INLINE_MAX bytes: a short message is gathered here */
+    uint8_t *scratch; /* CDP__RPC_INLINE_MAX bytes, in which short messages are put together */
     cdp__rpc_area areas[CDP__RPC_AREAS];
-    uint64_t areas_kept; /* bytes of those that are not used */
-    /* while a message is posted: what runs when its body may be freed; NULL: it is copied */
+    uint64_t areas_kept; /* bytes of unused areas */
+    /* runs when the body of the message being posted may be freed; NULL: that is copied */
     cdp__rpc_task *lends;
 };
 
@@ -1913,25 +1998,25 @@ typedef struct cdp__ctx_sum {
     struct cdp__ctx_sum *next;
     uint32_t rank, node, edge; /* contributions are added in this order */
     cdp_tensor t;              /* its contents follow in memory */
-    uint32_t *rows;            /* behind them: which rows these are; NULL: all */
+    uint32_t *rows;            /* rows of the contribution, stored after the contents; NULL: all */
 } cdp__ctx_sum;
 
-/* Beside each node. */
+/* Further data of each node. */
 typedef struct cdp__ctx_node {
     cdp_status (*backward)(void *user, cdp_backward *b); /* NULL: a leaf, or an import */
     void *user, *saved;
     void (*release)(void *saved);
     uint32_t value; /* the only output of a leaf or an import */
     uint32_t in_count, out_count;
-    uint32_t *outputs; /* values; then, for each edge, which input it belongs to */
+    uint32_t *outputs; /* values; then, for each edge, the index of its input */
     uint32_t *input_of;
 } cdp__ctx_node;
 
-/* Beside each value. */
+/* Further data of each value. */
 typedef struct cdp__ctx_value {
-    cdp__ctx_sum *sums; /* of this pass */
-    cdp__ctx_sum *grad; /* of all passes: of a leaf */
-    uint64_t other;     /* an import: the value on its home; a parameter: its rid */
+    cdp__ctx_sum *sums; /* contributions in this pass */
+    cdp__ctx_sum *grad; /* leaf: sum over all passes */
+    uint64_t other;     /* import: the value on its home rank; parameter: its rid */
     uint32_t next;      /* in its chain */
 } cdp__ctx_value;
 
@@ -1939,7 +2024,7 @@ typedef struct cdp__ctx_value {
 enum {
     CDP__CTX_STRANGER,
     CDP__CTX_WITH,   /* it takes part */
-    CDP__CTX_ENDING, /* it was told to end it */
+    CDP__CTX_ENDING, /* it was told that the context ends */
     CDP__CTX_GONE
 };
 
@@ -1948,8 +2033,8 @@ struct cdp_ctx {
     cdp_rpc *rpc;
     cdp_ctx *next;
     uint64_t id;
-    uint32_t uses;    /* requests, calls, steps of passes and waits */
-    uint32_t answers; /* that its end waits for */
+    uint32_t uses;    /* requests, calls, steps of passes and waits that use it */
+    uint32_t answers; /* answers that its end waits for */
     bool ended, failed;
     bool mine; /* cdp_ctx_backward() runs on this rank */
     bool over; /* its pass has ended */
@@ -1959,9 +2044,9 @@ struct cdp_ctx {
     cdp__ctx_node *nodes;
     cdp__ctx_value *values;
     uint32_t node_room, edge_room, value_room, went_room, chains[64];
-    const cdp_tensor *roots;   /* while it is mine */
-    const cdp_tensor *sending; /* gradients of the inputs of the node whose messages leave */
-    const uint32_t *const *sending_rows; /* and which rows they are; NULL: all of all */
+    const cdp_tensor *roots;             /* while it is mine */
+    const cdp_tensor *sending;           /* gradients of the inputs of the sending node */
+    const uint32_t *const *sending_rows; /* rows of each gradient; NULL: all rows of all */
     cdp__rpc_rq *fires, **fires_end;     /* for the thread in cdp_ctx_backward() */
 };
 
@@ -1973,12 +2058,13 @@ typedef struct cdp__rpc_wave {
     cdp__ctx_sum *sum;
 } cdp__rpc_wave;
 
-/* What this thread is doing for an rpc. */
+/* This thread's state for an rpc. */
 typedef struct cdp__rpc_here {
-    cdp__rpc_rq *request; /* whose function runs */
+    cdp__rpc_rq *request; /* the request whose function runs */
     uint32_t depth;
     uint32_t no_wait;  /* inside an INLINE function or a task */
     uint64_t until_ns; /* the deadline of the waits that run it; 0: none */
+    cdp_call *done;    /* whose `done` runs; NULL: none, or it has freed its call */
 } cdp__rpc_here;
 
 CDP__PRIVATE cdp__rpc_here *cdp__rpc_here_of(void) {
@@ -1986,9 +2072,20 @@ CDP__PRIVATE cdp__rpc_here *cdp__rpc_here_of(void) {
     return &here;
 }
 
-/* A function that runs in a wait cannot end that wait. What it waits for itself ends this much
-   after the wait should have: a function that begins late still has time for a short call. */
+/* A function that runs inside a wait delays the end of that wait. So its own waits end at most
+   this much after the outer one: a function that begins late still has time for a short call. */
 #define CDP__RPC_GRACE_NS 50000000u
+
+/* This process is a child of the one that made the rpc: its locks may be held by threads that are
+   not here, its links are the parent's. */
+CDP__PRIVATE bool cdp__rpc_forked(const cdp_rpc *rpc, const char *call) {
+    if (*rpc->forks == rpc->forked) return false;
+    (void)cdp__fail(CDP_ERR_INVALID,
+        "%s: this process is a child, by fork(), of the one that created the rpc, which alone uses "
+        "it; make groups and an rpc of its own here",
+        call);
+    return true;
+}
 
 CDP__PRIVATE void cdp__rpc_add_task(cdp_rpc *rpc, cdp__rpc_task *task) {
     task->next = NULL;
@@ -2012,7 +2109,7 @@ CDP_API uint32_t cdp_rpc_id(const char *name) {
     return id ? id : 1;
 }
 
-/* A name for texts: of a function that is registered here, too, or its number. */
+/* The name of a function for texts: as registered on this rank, or its number. */
 CDP__PRIVATE const char *cdp__rpc_function_name(const cdp_rpc *rpc, uint32_t id, char text[16]) {
     uint32_t i;
     for (i = 0; i < rpc->desc.function_count; ++i)
@@ -2021,9 +2118,37 @@ CDP__PRIVATE const char *cdp__rpc_function_name(const cdp_rpc *rpc, uint32_t id,
     return text;
 }
 
-/* ---- records */
+/* ---- >>rpc-pools: records of calls and requests, memory of long messages --------------------- */
 
-/* A record that was not used before. */
+/* Knows: what was used once and is kept for the next use, what is remembered of calls. Promises: a
+   record that ended is not taken for the one that uses its memory. May use: rpc-state, table.
+   Lock held. */
+
+/* ---- what is remembered of calls */
+
+/* A new one, under way; its number is not 0. */
+CDP__PRIVATE uint64_t cdp__rpc_record_new(
+    cdp_rpc *rpc, uint64_t call, uint32_t from, uint32_t to, uint32_t function, uint64_t start_ns) {
+    cdp_rpc_record *r = &rpc->records[++rpc->record_count % CDP__RPC_RECORDS];
+    memset(r, 0, sizeof *r);
+    r->call = call;
+    r->from = from;
+    r->to = to;
+    r->function = function;
+    r->status = CDP_PENDING;
+    r->start_ns = start_ns;
+    return rpc->record_count;
+}
+
+/* NULL: it has made room for later ones. */
+CDP__PRIVATE cdp_rpc_record *cdp__rpc_record_of(cdp_rpc *rpc, uint64_t number) {
+    if (!number || rpc->record_count - number >= CDP__RPC_RECORDS) return NULL;
+    return &rpc->records[number % CDP__RPC_RECORDS];
+}
+
+/* ---- records of calls and requests */
+
+/* Makes a new record. */
 CDP__PRIVATE bool cdp__rpc_call_more(cdp_rpc *rpc) {
     const uint32_t room = rpc->call_room ? rpc->call_room * 2 : 16;
     cdp__rpc_call **more = rpc->calls, *c;
@@ -2080,14 +2205,14 @@ CDP__PRIVATE uint64_t cdp__rpc_call_id(const cdp__rpc_call *c) {
     return (uint64_t)c->uses << 32 | c->index;
 }
 
-/* NULL: it has ended. */
+/* Finds a call. NULL: it has ended. */
 CDP__PRIVATE cdp__rpc_call *cdp__rpc_call_find(const cdp_rpc *rpc, uint64_t id) {
     const uint32_t index = (uint32_t)id;
     cdp__rpc_call *c = index && index <= rpc->call_count ? rpc->calls[index] : NULL;
     return c && c->used && c->uses == (uint32_t)(id >> 32) ? c : NULL;
 }
 
-/* Have the calls before it, in its order, been answered? */
+/* True if all earlier calls of its order were answered. */
 CDP__PRIVATE bool cdp__rpc_turn(const cdp_rpc *rpc, const cdp__rpc_call *c) {
     uint32_t i;
     for (i = 1; c && c->order && i <= rpc->call_count; ++i) {
@@ -2100,9 +2225,25 @@ CDP__PRIVATE bool cdp__rpc_turn(const cdp_rpc *rpc, const cdp__rpc_call *c) {
     return true;
 }
 
+CDP__PRIVATE void cdp__rpc_record_call(cdp_rpc *rpc, cdp__rpc_call *c) {
+    c->record =
+        cdp__rpc_record_new(rpc, cdp__rpc_call_id(c), rpc->rank, c->to, c->function, c->start_ns);
+    rpc->one_ways += c->one_way;
+}
+
+/* It has ended for its caller; what is said later does not count. */
+CDP__PRIVATE void cdp__rpc_record_end(
+    cdp_rpc *rpc, const cdp__rpc_call *c, cdp_status status, cdp_ran ran) {
+    cdp_rpc_record *r = cdp__rpc_record_of(rpc, c->record);
+    if (!r || r->end_ns) return;
+    r->status = status;
+    r->ran = ran;
+    r->end_ns = cdp__now(rpc->os);
+}
+
 /* ---- memory of long messages */
 
-/* Memory that is not used goes back to the system. */
+/* Returns unused memory to the system. */
 CDP__PRIVATE void cdp__rpc_area_drop(cdp_rpc *rpc, cdp__rpc_area *a) {
     if (!a->at || a->used) return;
     rpc->areas_kept -= a->room;
@@ -2110,7 +2251,7 @@ CDP__PRIVATE void cdp__rpc_area_drop(cdp_rpc *rpc, cdp__rpc_area *a) {
     a->at = NULL;
 }
 
-/* NULL: out of memory. */
+/* Returns NULL when out of memory. */
 CDP__PRIVATE void *cdp__rpc_area_alloc(cdp_rpc *rpc, uint64_t bytes) {
     cdp__rpc_area *fit = NULL, *none = NULL;
     uint32_t i;
@@ -2142,7 +2283,7 @@ CDP__PRIVATE void *cdp__rpc_area_alloc(cdp_rpc *rpc, uint64_t bytes) {
     return none->at;
 }
 
-/* Of cdp__rpc_area_alloc(), or any other memory. */
+/* Frees memory of cdp__rpc_area_alloc(), or any other memory. */
 CDP__PRIVATE void cdp__rpc_area_free(cdp_rpc *rpc, void *p) {
     cdp__rpc_area *a = rpc->areas;
     while (p && a < rpc->areas + CDP__RPC_AREAS && a->at != p)
@@ -2165,7 +2306,7 @@ CDP__PRIVATE cdp__rpc_rq *cdp__rpc_rq_open(cdp_rpc *rpc) {
     if (!rq) return NULL;
     memset(rq, 0, offsetof(cdp__rpc_rq, room));
     memset(rq->refs, 0, sizeof rq->refs);
-    rq->counted = rq->passed_ns = 0;
+    rq->counted = rq->passed_ns = rq->record = 0;
     rq->cancelled = rq->in_function = false;
     rq->pub.rpc = rpc;
     rq->pub.user = rpc->desc.user;
@@ -2199,7 +2340,7 @@ CDP__PRIVATE void cdp__rpc_append(cdp__rpc_rq ***end, cdp__rpc_rq *rq) {
     *end = &rq->next;
 }
 
-/* Out of a list, where it may be. */
+/* Removes a request from a list, if it is in it. True: it was. */
 CDP__PRIVATE bool cdp__rpc_unlist(cdp__rpc_rq **list, cdp__rpc_rq ***end, cdp__rpc_rq *rq) {
     cdp__rpc_rq **at = list;
     while (*at && *at != rq)
@@ -2210,7 +2351,7 @@ CDP__PRIVATE bool cdp__rpc_unlist(cdp__rpc_rq **list, cdp__rpc_rq ***end, cdp__r
     return true;
 }
 
-/* Room for `need` more entries of references. False: out of memory, or max_rrefs. */
+/* Makes room for `need` more references. False: out of memory, or max_rrefs is reached. */
 CDP__PRIVATE bool cdp__rpc_reserve(cdp_rpc *rpc, uint32_t need) {
     const uint32_t most = rpc->desc.max_rrefs + 1;
     uint32_t room = rpc->refs.room ? rpc->refs.room : 32;
@@ -2246,9 +2387,10 @@ CDP__PRIVATE bool cdp__rpc_reserve(cdp_rpc *rpc, uint32_t need) {
 
 /* ---- >>rpc-send: messages on their way out --------------------------------------------------- */
 
-/* Knows: messages, their references. Promises: messages to one rank leave in the order in which
-   they were posted, unless they wait for a reference or are long; a message that never leaves
-   takes nothing along. May use: rpc-state, forks, packets, public channels. Lock held. */
+/* Knows: messages, their references. Promises: messages to one rank are sent in the order in
+   which they were posted, unless they wait for a reference or are long; a message that is never
+   sent keeps its references on this rank. May use: rpc-state, forks, packets, public channels.
+   Lock held. */
 
 CDP__PRIVATE void cdp__rpc_give_up(cdp_rpc *rpc, uint32_t rank, const char *reason) {
     rpc->peers[rank].dropped = true;
@@ -2259,7 +2401,7 @@ CDP__PRIVATE uint8_t *cdp__rpc_body(cdp__rpc_out *o) {
     return (uint8_t *)(o + 1);
 }
 
-/* Nothing reads the message any more. */
+/* Frees a message that is sent or dropped. */
 CDP__PRIVATE void cdp__rpc_out_free(cdp_rpc *rpc, cdp__rpc_out *o) {
     if (o->back) cdp__rpc_add_task(rpc, o->back);
     cdp__rpc_area_free(rpc, o);
@@ -2279,23 +2421,39 @@ CDP__PRIVATE cdp_channel_message cdp__rpc_message(
     return m;
 }
 
+/* What a header says of a deadline. */
+CDP__PRIVATE uint32_t cdp__rpc_time_left(const cdp_rpc *rpc, uint64_t deadline_ns) {
+    const uint64_t now = cdp__now(rpc->os);
+    uint64_t ms;
+    if (deadline_ns == CDP__NEVER) return CDP_NO_TIMEOUT;
+    ms = deadline_ns > now ? (deadline_ns - now + CDP__MS - 1) / CDP__MS : 0;
+    return (uint32_t)cdp__min(ms, CDP_NO_TIMEOUT - 1);
+}
+
 /* The request has left this rank: from now on nobody can say that it did not run. */
 CDP__PRIVATE void cdp__rpc_left(cdp_rpc *rpc, uint32_t to, const cdp__rpc_packet *p) {
     cdp__rpc_call *c = p->kind == CDP__RPC_CALL ? cdp__rpc_call_find(rpc, p->a) : NULL;
+    cdp_rpc_record *r = c ? cdp__rpc_record_of(rpc, c->record) : NULL;
     ++rpc->peers[to].sent;
+    rpc->bytes_out += p->bytes;
     if (c) c->left = true;
+    if (r) r->sent_ns = cdp__now(rpc->os);
 }
 
-/* What a peer's queue holds leaves as far as there is room. */
+/* Sends queued messages to a peer, as far as the channel has room. */
 CDP__PRIVATE void cdp__rpc_flush(cdp_rpc *rpc, uint32_t to) {
     cdp__rpc_peer *peer = &rpc->peers[to];
     while (peer->queue && !rpc->lost[to]) {
         cdp__rpc_out *o = peer->queue;
-        const cdp_channel_message m =
-            cdp__rpc_message(&o->p, to, o->lent ? o->lent : cdp__rpc_body(o));
+        const cdp__rpc_call *c =
+            o->p.kind == CDP__RPC_CALL ? cdp__rpc_call_find(rpc, o->p.a) : NULL;
+        cdp_channel_message m;
+        cdp_status st;
         const bool offer = o->p.bytes > CDP__RPC_INLINE_MAX;
-        const cdp_status st = offer ? cdp_channel_offer(rpc->channel, &m, &o->handle)
-                                    : cdp_channel_send(rpc->channel, &m);
+        if (c) o->p.b = cdp__rpc_time_left(rpc, c->deadline_ns); /* it has waited */
+        m = cdp__rpc_message(&o->p, to, o->lent ? o->lent : cdp__rpc_body(o));
+        st = offer ? cdp_channel_offer(rpc->channel, &m, &o->handle)
+                   : cdp_channel_send(rpc->channel, &m);
         if (st == CDP_ERR_NOMEM) cdp__rpc_give_up(rpc, to, "out of memory for a message to it");
         if (st != CDP_OK) return;
         cdp__rpc_left(rpc, to, &o->p);
@@ -2319,7 +2477,7 @@ CDP__PRIVATE void cdp__rpc_queue_out(cdp_rpc *rpc, cdp__rpc_out *o) {
     cdp__rpc_flush(rpc, o->to);
 }
 
-/* Of tensors, each filled up to 8 bytes, and bytes. */
+/* Bytes of the tensors, each padded to 8 bytes, and of the other data. */
 CDP__PRIVATE uint64_t cdp__rpc_args_bytes(const cdp_args *args) {
     uint64_t n = 0;
     uint32_t i;
@@ -2346,8 +2504,8 @@ CDP__PRIVATE void cdp__rpc_gather(uint8_t *to, const cdp_args *args) {
     }
 }
 
-/* Tensors of `args` whose contents lie in `area`, in memory for them. Returns where the bytes
-   after them begin. */
+/* Points the tensors of `args` to their contents in `area`. Returns where the bytes after them
+   begin. */
 CDP__PRIVATE uint8_t *cdp__rpc_tensors_in(
     cdp_tensor *out, const cdp_tensor *like, uint32_t count, uint8_t *area) {
     uint32_t i;
@@ -2359,7 +2517,7 @@ CDP__PRIVATE uint8_t *cdp__rpc_tensors_in(
     return area;
 }
 
-/* What stands before the references of a message. */
+/* Writes the part of a message before its references. Returns the position after it. */
 CDP__PRIVATE uint8_t *cdp__rpc_put_head(uint8_t *at, const cdp__rpc_packet *p) {
     if (p->flags & (CDP__RPC_ON | CDP__RPC_REMOTE)) {
         cdp__put_u64(at, p->rid);
@@ -2373,7 +2531,7 @@ CDP__PRIVATE uint8_t *cdp__rpc_put_head(uint8_t *at, const cdp__rpc_packet *p) {
     return at;
 }
 
-/* And what stands behind them. */
+/* Writes the part after the references. */
 CDP__PRIVATE void cdp__rpc_put_args(uint8_t *at, const cdp__rpc_packet *p, const cdp_args *args) {
     const bool tags = (p->flags & CDP__RPC_CTX) && p->kind <= CDP__RPC_REPLY;
     uint32_t i;
@@ -2382,13 +2540,13 @@ CDP__PRIVATE void cdp__rpc_put_args(uint8_t *at, const cdp__rpc_packet *p, const
     cdp__rpc_gather(at, args);
 }
 
-/* A message without references. OK: it is on its way. */
+/* Posts a message without references. OK: it is sent or queued. */
 CDP__PRIVATE cdp_status cdp__rpc_post(
     cdp_rpc *rpc, uint32_t to, cdp__rpc_packet *p, const cdp_args *args) {
     uint64_t head;
     cdp__rpc_out *o;
     bool lend;
-    if (rpc->lost[to]) return CDP_OK; /* nobody reads it */
+    if (rpc->lost[to]) return CDP_OK; /* the peer is lost */
     p->tensors = args ? args->tensor_count : 0;
     head = cdp__rpc_head_bytes(p);
     p->bytes = head + cdp__rpc_args_bytes(args);
@@ -2421,15 +2579,15 @@ CDP__PRIVATE cdp_status cdp__rpc_post(
     return CDP_OK;
 }
 
-/* One that the protocol cannot do without: where there is no memory for it, the peer is lost. */
+/* Posts a message that the protocol requires: if memory runs out, the peer is given up. */
 CDP__PRIVATE void cdp__rpc_must_post(
     cdp_rpc *rpc, uint32_t to, cdp__rpc_packet *p, const cdp_args *args) {
     if (cdp__rpc_post(rpc, to, p, args) != CDP_OK)
         cdp__rpc_give_up(rpc, to, "out of memory for a message to it");
 }
 
-/* While the link to a rank is busy, messages about references are put into one, as far as there is
-   room; the table allows it to overtake others. False: send it by itself. */
+/* While the queue to a rank is not empty, messages about references are combined into one. They
+   may then overtake other messages, which the table allows. False: send it by itself. */
 CDP__PRIVATE bool cdp__rpc_listed(
     cdp_rpc *rpc, uint32_t to, cdp__rpc_kind kind, uint64_t a, uint64_t b) {
     cdp__rpc_peer *peer = &rpc->peers[to];
@@ -2469,7 +2627,7 @@ CDP__PRIVATE void cdp__rpc_control(
 
 /* ---- messages with references */
 
-/* The slot of a handle; 0: it was dropped, and that is this thread's last error. */
+/* The slot of a handle; 0: the handle was dropped, see this thread's last error. */
 CDP__PRIVATE uint32_t cdp__rpc_slot(cdp_rpc *rpc, const char *call, cdp_rref rref) {
     const uint32_t slot = (uint32_t)rref.slot;
     if (rref.rpc == rpc && slot && slot < rpc->refs.room) {
@@ -2497,9 +2655,13 @@ CDP__PRIVATE cdp_rref cdp__rpc_rref(cdp_rpc *rpc, uint32_t slot) {
     return r;
 }
 
-/* Tensors are described fully; else the reason is this thread's last error. */
-CDP__PRIVATE cdp_status cdp__rpc_tensors_check(const char *call, const cdp_args *args) {
+/* Tensors are described fully, and bytes have memory; else the reason is this thread's last error.
+   Before anything else looks at them. */
+CDP__PRIVATE cdp_status cdp__rpc_args_check(const char *call, const cdp_args *args) {
     uint32_t i;
+    for (i = 0; args && i < args->iov_count; ++i)
+        if (!args->iov || (args->iov[i].bytes && !args->iov[i].data))
+            return cdp__fail(CDP_ERR_INVALID, "%s: args.iov[%u] has no memory", call, i);
     if (!args || !args->tensor_count) return CDP_OK;
     if (!args->tensors || args->tensor_count > CDP__RPC_TENSORS)
         return cdp__fail(CDP_ERR_INVALID, "%s: %u tensors in one message; at most %u travel", call,
@@ -2516,12 +2678,14 @@ CDP__PRIVATE cdp_status cdp__rpc_tensors_check(const char *call, const cdp_args 
     return CDP_OK;
 }
 
-/* All references can be used; else the reason is this thread's last error. */
+/* Checks that all references can be used; if not, sets this thread's last error. */
 CDP__PRIVATE cdp_status cdp__rpc_rrefs_check(cdp_rpc *rpc, const char *call, const cdp_args *args) {
     uint32_t i;
     if (args && args->rref_count > CDP__RPC_RREFS)
         return cdp__fail(CDP_ERR_INVALID, "%s: %u references in one message; at most %u travel",
             call, args->rref_count, CDP__RPC_RREFS);
+    if (args && args->rref_count && !args->rrefs)
+        return cdp__fail(CDP_ERR_INVALID, "%s: args.rrefs is NULL", call);
     for (i = 0; args && i < args->rref_count; ++i) {
         const uint32_t slot = cdp__rpc_slot(rpc, call, args->rrefs[i]);
         if (!slot) return cdp_last_error()->status;
@@ -2534,7 +2698,7 @@ CDP__PRIVATE cdp_status cdp__rpc_rrefs_check(cdp_rpc *rpc, const char *call, con
     return CDP_OK;
 }
 
-/* It never leaves: its references stay here. */
+/* Drops a message that will not be sent: its references stay here. */
 CDP__PRIVATE void cdp__rpc_out_drop(cdp_rpc *rpc, cdp__rpc_out *o) {
     uint32_t i;
     for (i = 0; i < o->children; ++i) {
@@ -2545,8 +2709,8 @@ CDP__PRIVATE void cdp__rpc_out_drop(cdp_rpc *rpc, cdp__rpc_out *o) {
     cdp__rpc_out_free(rpc, o);
 }
 
-/* A message with references in it, or one that waits for `on`, or for its turn. The references were
-   checked, and there is room. */
+/* Posts a message that contains references, or that waits for `on` or for its turn. The
+   references were checked, and there is room. */
 CDP__PRIVATE cdp_status cdp__rpc_post_rrefs(cdp_rpc *rpc, uint32_t to, cdp__rpc_packet *p,
     const cdp_args *args, uint32_t on, bool in_order) {
     cdp__rpc_out *o;
@@ -2583,7 +2747,7 @@ CDP__PRIVATE cdp_status cdp__rpc_post_rrefs(cdp_rpc *rpc, uint32_t to, cdp__rpc_
     return CDP_OK;
 }
 
-/* What the table wants done. */
+/* Carries out an action of the table. */
 CDP__PRIVATE void cdp__rpc_act(void *user, const cdp__ref_act *a) {
     cdp_rpc *rpc = (cdp_rpc *)user;
     cdp__rpc_extra *x = &rpc->extra[a->slot];
@@ -2624,14 +2788,14 @@ CDP__PRIVATE void cdp__rpc_act(void *user, const cdp__ref_act *a) {
 
 /* ---- >>rpc-contexts: values, nodes and gradients of a context -------------------------------- */
 
-/* Knows: contexts that this rank takes part in. Promises: a context has one record here from the
-   first call of it until its origin ends it or is lost, and its memory until nothing uses it; the
+/* Knows: contexts that this rank takes part in. Promises: a context has one record here from its
+   first call until its origin ends it or is lost, and its memory until nothing uses it; the
    first failure reaches every rank of it through its origin. May use: rpc-state, rpc-send, waves,
    packets. Lock held.
 
-   The number of a context says which rank is its origin. Any other rank that a call of it reaches
-   tells the origin (JOIN), so that the origin knows all of them: it ends the context on them, and
-   passes the first failure on. */
+   The number of a context contains the rank of its origin. Any other rank that a call of the
+   context reaches sends JOIN to the origin. So the origin has a list of all ranks of the context:
+   it ends the context on them, and passes the first failure on to them. */
 
 CDP__PRIVATE void cdp__ctx_sums_free(cdp_rpc *rpc, cdp__ctx_sum **list) {
     while (*list) {
@@ -2641,7 +2805,7 @@ CDP__PRIVATE void cdp__ctx_sums_free(cdp_rpc *rpc, cdp__ctx_sum **list) {
     }
 }
 
-/* Runs without the lock: memory that the program has saved is released. */
+/* Runs without the lock, because memory that the program has saved is released. */
 CDP__PRIVATE void cdp__ctx_free(cdp_rpc *rpc, cdp__rpc_task *task) {
     cdp_ctx *ctx = (cdp_ctx *)task;
     uint32_t i;
@@ -2670,11 +2834,12 @@ CDP__PRIVATE cdp_ctx *cdp__ctx_find(const cdp_rpc *rpc, uint64_t id) {
     return ctx;
 }
 
-/* It is not known here any more; its memory stays as long as something uses it. */
+/* Removes a context from this rank's list. Its memory stays until nothing uses it. */
 CDP__PRIVATE void cdp__ctx_drop(cdp_rpc *rpc, cdp_ctx *ctx) {
     cdp_ctx **at = &rpc->contexts;
-    while (*at != ctx)
+    while (*at && *at != ctx)
         at = &(*at)->next;
+    if (!*at) return; /* its origin was lost meanwhile */
     *at = ctx->next;
     --rpc->context_count;
     ctx->ended = true;
@@ -2682,7 +2847,7 @@ CDP__PRIVATE void cdp__ctx_drop(cdp_rpc *rpc, cdp_ctx *ctx) {
     cdp__ctx_unuse(rpc, ctx);
 }
 
-/* A larger array; what it had before is copied. */
+/* Enlarges an array; copies the old contents. */
 CDP__PRIVATE bool cdp__ctx_grow(
     cdp_rpc *rpc, void *array, uint32_t room, uint32_t more, uint64_t size) {
     void *old, *now = cdp__alloc_zero(rpc->os, more * size);
@@ -2701,7 +2866,7 @@ CDP__PRIVATE uint32_t cdp__ctx_more(uint32_t room, uint32_t need) {
     return more;
 }
 
-/* Room for so many more of each. False: out of memory. */
+/* Makes room for so many more of each. False: out of memory. */
 CDP__PRIVATE bool cdp__ctx_reserve(
     cdp_rpc *rpc, cdp_ctx *ctx, uint32_t nodes, uint32_t edges, uint32_t values, uint32_t wents) {
     cdp__waves *w = &ctx->w;
@@ -2751,8 +2916,8 @@ CDP__PRIVATE void cdp__ctx_post_fail(cdp_rpc *rpc, const cdp_ctx *ctx, uint32_t 
     cdp__rpc_must_post(rpc, to, &p, &args);
 }
 
-/* The first failure is the context's. `from`: the rank that has told it; `peer`: the one to blame,
-   by its number in the world. */
+/* Records the first failure of the context. `from`: the rank that reported it; `peer`: the world
+   rank to blame. */
 CDP__PRIVATE void cdp__ctx_fail(
     cdp_rpc *rpc, cdp_ctx *ctx, cdp_status status, int32_t peer, uint32_t from, const char *text) {
     const uint32_t origin = cdp__rpc_maker(ctx->id);
@@ -2775,7 +2940,7 @@ CDP__PRIVATE void cdp__ctx_fail(
         if (ctx->with[r] == CDP__CTX_WITH && r != from) cdp__ctx_post_fail(rpc, ctx, r);
 }
 
-/* A failure of this rank itself. */
+/* Fails a context because of an error on this rank. */
 CDP__PRIVATE CDP__PRINTF(4, 5) void cdp__ctx_fail_here(
     cdp_rpc *rpc, cdp_ctx *ctx, cdp_status status, const char *format, ...) {
     char text[CDP__RPC_TEXT + 1];
@@ -2793,7 +2958,7 @@ CDP__PRIVATE CDP__PRINTF(4, 5) void cdp__ctx_fail_here(
 
 /* ---- messages of passes */
 
-/* Room for a gradient like `t`, of some rows or of all. NULL: out of memory. */
+/* Allocates a record for a gradient like `t`, of some rows or of all. NULL: out of memory. */
 CDP__PRIVATE cdp__ctx_sum *cdp__ctx_room_for(cdp_rpc *rpc, const cdp_tensor *t, bool rows) {
     const uint64_t bytes = cdp__rpc_filled(cdp__rpc_tensor_bytes(t));
     const uint64_t head = cdp__rpc_filled(sizeof(cdp__ctx_sum));
@@ -2808,7 +2973,7 @@ CDP__PRIVATE cdp__ctx_sum *cdp__ctx_room_for(cdp_rpc *rpc, const cdp_tensor *t, 
     return sum;
 }
 
-/* A gradient as a record of its own; NULL: out of memory. */
+/* Copies a gradient to a new record. NULL: out of memory. */
 CDP__PRIVATE cdp__ctx_sum *cdp__ctx_copy(cdp_rpc *rpc, const cdp_tensor *t, const uint32_t *rows,
     uint32_t rank, uint32_t node, uint32_t edge) {
     const uint64_t bytes = cdp__rpc_tensor_bytes(t);
@@ -2827,7 +2992,8 @@ CDP__PRIVATE const cdp_tensor *cdp__ctx_sent(
     const uint32_t *input_of;
     uint32_t input;
     *rows = NULL;
-    if (a->what != CDP__WAVE_SEND_GRAD) return NULL; /* then the node may be another rank's */
+    /* in other messages the node may be one of another rank */
+    if (a->what != CDP__WAVE_SEND_GRAD) return NULL;
     input_of = a->node ? ctx->nodes[a->node].input_of : NULL;
     input = input_of ? input_of[a->edge] : a->edge;
     if (!ctx->sending[input].data) return NULL;
@@ -2835,7 +3001,7 @@ CDP__PRIVATE const cdp_tensor *cdp__ctx_sent(
     return &ctx->sending[input];
 }
 
-/* To a node of this rank: a step that waits in a list. */
+/* A message to a node of this rank becomes a step in a list. */
 CDP__PRIVATE void cdp__ctx_local(cdp_rpc *rpc, cdp_ctx *ctx, const cdp__wave_act *a) {
     const uint32_t *rows;
     const cdp_tensor *t = cdp__ctx_sent(ctx, a, &rows);
@@ -2873,7 +3039,7 @@ CDP__PRIVATE void cdp__ctx_remote(cdp_rpc *rpc, cdp_ctx *ctx, const cdp__wave_ac
         cdp__ctx_fail_here(rpc, ctx, CDP_ERR_NOMEM, "out of memory for a gradient");
 }
 
-/* What the waves want done. */
+/* Carries out an action of the waves. */
 CDP__PRIVATE void cdp__ctx_act(void *user, const cdp__wave_act *a) {
     cdp_ctx *ctx = (cdp_ctx *)user;
     cdp_rpc *rpc = ctx->rpc;
@@ -2894,7 +3060,7 @@ CDP__PRIVATE void cdp__ctx_act(void *user, const cdp__wave_act *a) {
 
 /* ---- records of contexts */
 
-/* NULL: out of memory. */
+/* Returns NULL when out of memory. */
 CDP__PRIVATE cdp_ctx *cdp__ctx_make(cdp_rpc *rpc, uint64_t id) {
     cdp_ctx *ctx = (cdp_ctx *)cdp__alloc_zero(rpc->os, sizeof *ctx);
     if (!ctx) return NULL;
@@ -2916,12 +3082,12 @@ CDP__PRIVATE cdp_ctx *cdp__ctx_make(cdp_rpc *rpc, uint64_t id) {
     return ctx;
 }
 
-/* The entry of a value that this context has here; 0: there is none. */
+/* The entry of a value of this context; 0: this rank does not have it. */
 CDP__PRIVATE uint32_t cdp__ctx_entry(const cdp_ctx *ctx, uint64_t value) {
     return value ? cdp__wave_entry(&ctx->w, value) : 0;
 }
 
-/* A node with one output and one input, or none. 0: out of memory. */
+/* Adds a node with one output and one input, or none. 0: out of memory. */
 CDP__PRIVATE uint64_t cdp__ctx_leaf(cdp_rpc *rpc, cdp_ctx *ctx, uint64_t goes_to) {
     uint64_t value;
     uint32_t node;
@@ -2936,8 +3102,8 @@ CDP__PRIVATE uint32_t *cdp__ctx_chain(cdp_ctx *ctx, uint64_t other) {
     return &ctx->chains[(other * 0x9e3779b97f4a7c15ull) >> 58];
 }
 
-/* The value of this rank for one of another rank, or for a parameter. `goes_to`: where gradients
-   of it go, or 0. 0: out of memory. */
+/* This rank's own value for a value of another rank, or for a parameter; created on first use.
+   `goes_to`: where its gradients go, or 0. Returns 0 when out of memory. */
 CDP__PRIVATE uint64_t cdp__ctx_known(cdp_rpc *rpc, cdp_ctx *ctx, uint64_t other, uint64_t goes_to) {
     uint32_t *chain = cdp__ctx_chain(ctx, other), at = *chain;
     uint64_t value;
@@ -2955,7 +3121,8 @@ CDP__PRIVATE uint64_t cdp__ctx_known(cdp_rpc *rpc, cdp_ctx *ctx, uint64_t other,
     return value;
 }
 
-/* A value that rank `from` has sent. 0: not a part of the computation here. */
+/* This rank's value for one received from rank `from`. 0: it does not take part in the
+   computation here. */
 CDP__PRIVATE uint64_t cdp__ctx_import(
     cdp_rpc *rpc, cdp_ctx *ctx, uint64_t id, uint32_t from, uint64_t value) {
     uint64_t here;
@@ -2972,7 +3139,7 @@ CDP__PRIVATE bool cdp__ctx_goes_room(cdp_rpc *rpc, cdp_ctx *ctx) {
     return false;
 }
 
-/* Values among the tensors are sent to a rank. False: out of memory. */
+/* Records that values among the tensors are sent to a rank. False: out of memory. */
 CDP__PRIVATE bool cdp__ctx_goes(cdp_rpc *rpc, cdp_ctx *ctx, const cdp_args *args, uint32_t to) {
     uint32_t i;
     if (to == rpc->rank) return true;
@@ -2984,7 +3151,8 @@ CDP__PRIVATE bool cdp__ctx_goes(cdp_rpc *rpc, cdp_ctx *ctx, const cdp_args *args
     return true;
 }
 
-/* Values among the tensors are of this context; else the reason is this thread's last error. */
+/* Checks that values among the tensors are of this context; if not, sets this thread's last
+   error. */
 CDP__PRIVATE cdp_status cdp__ctx_check(const char *call, const cdp_ctx *ctx, const cdp_args *args) {
     uint32_t i;
     if (ctx && (ctx->failed || ctx->ended))
@@ -2997,7 +3165,7 @@ CDP__PRIVATE cdp_status cdp__ctx_check(const char *call, const cdp_ctx *ctx, con
     return CDP_OK;
 }
 
-/* A node with a function. Constants among the inputs have no edges. 0: out of memory. */
+/* Adds a node with a function. Constants among its inputs get no edges. 0: out of memory. */
 CDP__PRIVATE uint32_t cdp__ctx_node_add(
     cdp_rpc *rpc, cdp_ctx *ctx, const uint64_t *inputs, uint32_t in_count, uint32_t outputs) {
     uint32_t *list = (uint32_t *)cdp__alloc(rpc->os, (in_count + outputs + 1) * sizeof *list);
@@ -3017,7 +3185,7 @@ CDP__PRIVATE uint32_t cdp__ctx_node_add(
 
 /* ---- >>rpc-calls: calls of this rank --------------------------------------------------------- */
 
-/* Knows: records of calls. Promises: a call ends once, by its deadline; `ran` is NO only where the
+/* Knows: records of calls. Promises: a call ends once, by its deadline; `ran` is NO only if the
    function did not run and never will. May use: rpc-state, rpc-send, forks. Lock held. */
 
 enum {
@@ -3033,7 +3201,7 @@ enum {
 #define CDP__CALL_UNDER_WAY 1u
 #define CDP__CALL_ENDED 2u
 
-/* The work of a call ends with it. */
+/* Completes the work of a call. */
 CDP__PRIVATE void cdp__rpc_end_work(cdp_rpc *rpc, cdp_call *call) {
     const uint64_t seq = call->priv[CDP__CALL_WORK];
     if (!seq) return;
@@ -3044,7 +3212,7 @@ CDP__PRIVATE void cdp__rpc_end_work(cdp_rpc *rpc, cdp_call *call) {
     call->priv[CDP__CALL_WORK] = 0;
 }
 
-/* The program may have its call again. */
+/* The program owns its call again. */
 CDP__PRIVATE void cdp__rpc_publish(cdp_rpc *rpc, cdp_call *call) {
     cdp__rpc_end_work(rpc, call);
     call->priv[CDP__CALL_STAGE] = CDP__CALL_ENDED;
@@ -3058,21 +3226,26 @@ CDP__PRIVATE void cdp__rpc_call_over(cdp_rpc *rpc, cdp__rpc_call *c) {
 
 CDP__PRIVATE void cdp__rpc_done(cdp_rpc *rpc, cdp__rpc_task *task) {
     cdp__rpc_call *c = (cdp__rpc_call *)task;
+    cdp__rpc_here *here = cdp__rpc_here_of();
     cdp_call *call = c->done_call;
     if (call->status != CDP_OK) *cdp__error_slot() = call->error;
+    here->done = call;
     c->done(c->done_user, call);
     cdp_lock_acquire(&rpc->lock);
     c->done_call = NULL;
-    cdp__rpc_publish(rpc, call);
+    if (here->done) cdp__rpc_publish(rpc, call);
+    here->done = NULL;
     cdp__rpc_call_over(rpc, c);
     cdp_lock_release(&rpc->lock);
 }
 
-/* The call has ended for the program. A failure is this thread's last error. */
+/* Ends the call for the program. For a failure, this thread's last error is copied. */
 CDP__PRIVATE void cdp__rpc_end(
     cdp_rpc *rpc, cdp__rpc_call *c, cdp_status status, cdp_ran ran, int32_t code) {
     cdp_call *call = c->call;
     if (!call) return;
+    cdp__rpc_record_end(rpc, c, status, ran);
+    rpc->late += status == CDP_ERR_TIMEOUT;
     c->call = NULL;
     call->status = status;
     call->ran = ran;
@@ -3091,20 +3264,22 @@ CDP__PRIVATE void cdp__rpc_end(
     cdp__rpc_add_task(rpc, &c->task);
 }
 
-/* Nothing more comes for it. */
+/* No more messages of this call will arrive. */
 CDP__PRIVATE void cdp__rpc_wire_over(cdp_rpc *rpc, cdp__rpc_call *c) {
     const uint32_t on = c->on;
     if (c->wire_over) return;
+    cdp__rpc_record_end(rpc, c, CDP_OK, CDP_RAN_UNKNOWN); /* nobody waited for it */
     c->wire_over = true;
     --rpc->peers[c->to].flight;
+    rpc->peers[c->to].flight_bytes -= c->bytes;
     rpc->changed = true;
     c->on = 0;
-    if (c->order) rpc->confirmed = true; /* it may be the turn of the next one */
+    if (c->order) rpc->confirmed = true; /* the next call of the order may have its turn */
     if (on) cdp__ref_off_wire(&rpc->refs, on);
     cdp__rpc_call_over(rpc, c);
 }
 
-/* What every text about a call begins with. */
+/* Sets the last error, with the beginning that all texts about a call have. */
 CDP__PRIVATE CDP__PRINTF(4, 5) void cdp__rpc_say(
     cdp_rpc *rpc, const cdp__rpc_call *c, cdp_status status, const char *format, ...) {
     char name[16], text[CDP__RPC_TEXT + 1];
@@ -3121,10 +3296,11 @@ CDP__PRIVATE CDP__PRINTF(4, 5) void cdp__rpc_say(
         rpc->peers[c->to].name, text);
 }
 
-/* Room for a result: references first. NULL: out of memory. */
+/* Room for a result: for references, and then, or where the program wants it, for its contents.
+   NULL: out of memory. */
 CDP__PRIVATE uint8_t *cdp__rpc_result_room(
     cdp_rpc *rpc, cdp_call *call, uint32_t rrefs, uint32_t tensors, uint64_t bytes) {
-    const uint64_t need = rrefs * sizeof(cdp_rref) + bytes;
+    const uint64_t need = rrefs * sizeof(cdp_rref) + (call->into.data ? 0 : bytes);
     uint8_t *at = (uint8_t *)&call->priv[CDP__CALL_ROOM];
     if (tensors) {
         call->tensors = (cdp_tensor *)cdp__alloc(rpc->os, tensors * sizeof *call->tensors);
@@ -3139,10 +3315,20 @@ CDP__PRIVATE uint8_t *cdp__rpc_result_room(
     }
     call->rrefs = rrefs ? (cdp_rref *)(void *)at : NULL;
     call->rref_count = rrefs;
-    return at;
+    return call->into.data ? (uint8_t *)call->into.data : at + rrefs * sizeof(cdp_rref);
 }
 
-/* The area of a result is in its place: its tensors are `like`. */
+/* Where the program wants the result, there is room for it; else the call has failed. */
+CDP__PRIVATE bool cdp__rpc_result_fits(cdp_rpc *rpc, cdp__rpc_call *c, uint64_t bytes) {
+    if (!c->call->into.data || bytes <= c->call->into.bytes) return true;
+    cdp__rpc_say(rpc, c, CDP_ERR_INVALID,
+        "its result has %llu bytes, into of the cdp_call has room for %llu",
+        (unsigned long long)bytes, (unsigned long long)c->call->into.bytes);
+    cdp__rpc_end(rpc, c, CDP_ERR_INVALID, CDP_RAN_YES, 0);
+    return false;
+}
+
+/* The contents of a result are in `area`; its tensors are described by `like`. */
 CDP__PRIVATE void cdp__rpc_result_in(
     cdp_call *call, const cdp_tensor *like, uint8_t *area, uint64_t bytes) {
     uint8_t *at = cdp__rpc_tensors_in(call->tensors, like, call->tensor_count, area);
@@ -3150,13 +3336,13 @@ CDP__PRIVATE void cdp__rpc_result_in(
     call->data = call->bytes ? at : NULL;
 }
 
-/* A call to this rank itself has a result: the same as over a link. */
+/* A call to this rank itself has a result: handles it like one from another rank. */
 CDP__PRIVATE void cdp__rpc_own_reply(cdp_rpc *rpc, cdp__rpc_call *c, const cdp_args *args) {
     const uint32_t rrefs = args ? args->rref_count : 0;
     const uint64_t bytes = cdp__rpc_args_bytes(args);
     uint8_t *at = NULL;
     uint32_t i;
-    if (!c->call) return;
+    if (!c->call || !cdp__rpc_result_fits(rpc, c, bytes)) return;
     at = cdp__rpc_result_room(rpc, c->call, rrefs, args ? args->tensor_count : 0, bytes);
     if (!at) {
         cdp__rpc_say(rpc, c, CDP_ERR_NOMEM, "out of memory: its result needs %llu bytes",
@@ -3168,10 +3354,16 @@ CDP__PRIVATE void cdp__rpc_own_reply(cdp_rpc *rpc, cdp__rpc_call *c, const cdp_a
         c->call->rrefs[i] = args->rrefs[i];
         ++rpc->refs.at[(uint32_t)args->rrefs[i].slot].handles;
     }
-    at += rrefs * sizeof(cdp_rref);
     cdp__rpc_gather(at, args);
     cdp__rpc_result_in(c->call, args ? args->tensors : NULL, at, bytes);
     cdp__rpc_end(rpc, c, CDP_OK, CDP_RAN_YES, 0);
+}
+
+/* References of a message that is not used. */
+CDP__PRIVATE void cdp__rpc_untake(cdp_rpc *rpc, const uint32_t *slots, uint32_t count) {
+    uint32_t i;
+    for (i = 0; i < count; ++i)
+        if (slots[i]) cdp__ref_drop(&rpc->refs, slots[i]);
 }
 
 /* A result has come; its references were taken over already. `owned`: the body is ours. True:
@@ -3187,16 +3379,14 @@ CDP__PRIVATE bool cdp__rpc_reply_came(cdp_rpc *rpc, cdp__rpc_call *c, const cdp_
         if (like[i].value)
             like[i].value = cdp__ctx_import(rpc, c->ctx, p->slot, c->to, like[i].value);
     }
-    if (!c->call) {
-        for (i = 0; i < p->rrefs; ++i)
-            if (slots[i]) cdp__ref_drop(&rpc->refs, slots[i]);
+    if (!c->call || !cdp__rpc_result_fits(rpc, c, p->area_bytes)) {
+        cdp__rpc_untake(rpc, slots, p->rrefs);
         return false;
     }
-    kept = owned && !p->rrefs;
+    kept = owned && !p->rrefs && !c->call->into.data;
     at = cdp__rpc_result_room(rpc, c->call, p->rrefs, p->tensors, kept ? 0 : p->area_bytes);
     if (!at) {
-        for (i = 0; i < p->rrefs; ++i)
-            if (slots[i]) cdp__ref_drop(&rpc->refs, slots[i]);
+        cdp__rpc_untake(rpc, slots, p->rrefs);
         cdp__rpc_say(rpc, c, CDP_ERR_NOMEM, "out of memory: its result needs %llu bytes",
             (unsigned long long)p->area_bytes);
         cdp__rpc_end(rpc, c, CDP_ERR_NOMEM, CDP_RAN_YES, 0);
@@ -3206,7 +3396,6 @@ CDP__PRIVATE bool cdp__rpc_reply_came(cdp_rpc *rpc, cdp__rpc_call *c, const cdp_
         memset(&c->call->rrefs[i], 0, sizeof(cdp_rref));
         if (slots[i]) c->call->rrefs[i] = cdp__rpc_rref(rpc, slots[i]);
     }
-    at += p->rrefs * sizeof(cdp_rref);
     if (kept) {
         at = (uint8_t *)(uintptr_t)p->area;
         c->call->priv[CDP__CALL_MEMORY] = (uint64_t)(uintptr_t)owned;
@@ -3218,7 +3407,7 @@ CDP__PRIVATE bool cdp__rpc_reply_came(cdp_rpc *rpc, cdp__rpc_call *c, const cdp_
     return kept;
 }
 
-/* The owner has failed the call, or refused it. */
+/* The owner reports that the call failed, or refuses it. */
 CDP__PRIVATE void cdp__rpc_fail_came(cdp_rpc *rpc, cdp__rpc_call *c, cdp_status status, cdp_ran ran,
     int32_t code, const char *text) {
     if (!c->call) return;
@@ -3229,7 +3418,7 @@ CDP__PRIVATE void cdp__rpc_fail_came(cdp_rpc *rpc, cdp__rpc_call *c, cdp_status 
     cdp__rpc_end(rpc, c, status, ran, code);
 }
 
-/* Takes the message of a call that has not left out of the queues. */
+/* Removes the message of a call that has not been sent from a queue. */
 CDP__PRIVATE bool cdp__rpc_take_back(cdp_rpc *rpc, cdp__rpc_out **list, uint64_t id) {
     cdp__rpc_out **at = list, *o;
     while (*at && ((*at)->p.kind != CDP__RPC_CALL || (*at)->p.a != id))
@@ -3241,7 +3430,8 @@ CDP__PRIVATE bool cdp__rpc_take_back(cdp_rpc *rpc, cdp__rpc_out **list, uint64_t
     return true;
 }
 
-/* A call to this rank itself that has not begun, and will not if it is given up now. */
+/* True for a call to this rank itself whose function has not begun, and will not if it is
+   cancelled now. */
 CDP__PRIVATE bool cdp__rpc_still_here(const cdp_rpc *rpc, const cdp__rpc_call *c) {
     const uint64_t id = cdp__rpc_call_id(c);
     const cdp__rpc_rq *rq = c->to == rpc->rank ? rpc->all : NULL;
@@ -3256,19 +3446,20 @@ CDP__PRIVATE const char *cdp__rpc_ran_text(
     return c->to == rpc->rank ? "it had not begun" : "the call never left this rank";
 }
 
-/* The program does not wait any longer: status is TIMEOUT, ABORTED or STATE. */
+/* Ends a call that the program does not wait for any longer; status is TIMEOUT, ABORTED or
+   STATE. */
 CDP__PRIVATE void cdp__rpc_abandon(cdp_rpc *rpc, cdp__rpc_call *c, cdp_status status) {
     cdp__rpc_peer *peer = &rpc->peers[c->to];
     const uint64_t id = cdp__rpc_call_id(c);
+    const bool never_left = !c->left; /* for a call to this rank: there is no request of it yet */
     cdp_ran ran = CDP_RAN_UNKNOWN;
-    if (!c->left && c->to != rpc->rank) {
+    if (never_left && c->to != rpc->rank) {
         (void)(cdp__rpc_take_back(rpc, &rpc->waiting, id)
             || cdp__rpc_take_back(rpc, &peer->queue, id));
         for (peer->queue_end = &peer->queue; *peer->queue_end;)
             peer->queue_end = &(*peer->queue_end)->next;
-        ran = CDP_RAN_NO;
     }
-    if (cdp__rpc_still_here(rpc, c)) ran = CDP_RAN_NO;
+    if (never_left || cdp__rpc_still_here(rpc, c)) ran = CDP_RAN_NO;
     if (status == CDP_ERR_TIMEOUT)
         cdp__rpc_say(rpc, c, status, "no answer within %llu ms%s; %s",
             (unsigned long long)(c->deadline_ns > c->start_ns
@@ -3281,28 +3472,30 @@ CDP__PRIVATE void cdp__rpc_abandon(cdp_rpc *rpc, cdp__rpc_call *c, cdp_status st
             status == CDP_ERR_ABORTED ? "cancelled by cdp_call_cancel()"
                                       : "this rank's rpc was destroyed");
     cdp__rpc_end(rpc, c, status, ran, 0);
-    if (ran == CDP_RAN_NO && c->to != rpc->rank)
+    if (never_left)
         cdp__rpc_wire_over(rpc, c);
     else if (c->to != rpc->rank)
         cdp__rpc_control(rpc, c->to, CDP__RPC_CANCEL, id, 0, 0);
 }
 
-/* Its rank is lost, or its long body was refused, or a reference in it broke. */
+/* Ends a call because its rank is lost, its long body was refused, or a reference in it broke. */
 CDP__PRIVATE void cdp__rpc_call_failed(
     cdp_rpc *rpc, cdp__rpc_call *c, cdp_status status, cdp_ran ran, const char *why) {
     if (c->call) {
         cdp__rpc_say(rpc, c, status, "%s", why);
         cdp__rpc_end(rpc, c, status, ran, 0);
     }
+    cdp__rpc_record_end(rpc, c, status, ran);
     cdp__rpc_wire_over(rpc, c);
 }
 
 /* ---- >>rpc-sums: contributions to a value ---------------------------------------------------- */
 
-/* Knows: gradients, whole ones and rows. Promises: contributions are added in an order that does
-   not depend on when they arrive. May use: rpc-state, rpc-contexts, reduce-kernels. Lock held. */
+/* Knows: gradients, complete ones and rows. Promises: contributions are added in an order that
+   does not depend on when they arrive. May use: rpc-state, rpc-contexts, reduce-kernels. Lock
+   held. */
 
-/* A contribution to a value, in its place. */
+/* Inserts a contribution to a value at its position in the order. */
 CDP__PRIVATE void cdp__ctx_add(cdp_ctx *ctx, uint32_t value, cdp__ctx_sum *sum) {
     cdp__ctx_sum **at = &ctx->values[value].sums;
     while (*at) {
@@ -3316,7 +3509,7 @@ CDP__PRIVATE void cdp__ctx_add(cdp_ctx *ctx, uint32_t value, cdp__ctx_sum *sum) 
     *at = sum;
 }
 
-/* a += b. False: they are not alike, and the context has failed. */
+/* a += b. False: their shapes differ, and the context has failed. */
 CDP__PRIVATE bool cdp__ctx_plus(
     cdp_rpc *rpc, cdp_ctx *ctx, const cdp_tensor *a, const cdp_tensor *b) {
     const uint64_t bytes = cdp__rpc_tensor_bytes(a);
@@ -3337,7 +3530,7 @@ CDP__PRIVATE bool cdp__ctx_plus(
 
 typedef struct cdp__ctx_row {
     uint32_t row;
-    uint32_t order; /* among all contributions */
+    uint32_t order; /* position among all contributions */
     const uint8_t *data;
 } cdp__ctx_row;
 
@@ -3347,7 +3540,7 @@ CDP__PRIVATE int cdp__ctx_row_order(const void *a, const void *b) {
     return x->order < y->order ? -1 : 1;
 }
 
-/* How many rows a list of contributions has. False: they are not alike. */
+/* Counts the rows in a list of contributions. False: their shapes differ. */
 CDP__PRIVATE bool cdp__ctx_rows_fit(const cdp__ctx_sum *list, uint64_t *count) {
     const cdp_tensor *a = &list->t;
     const cdp__ctx_sum *s;
@@ -3361,7 +3554,7 @@ CDP__PRIVATE bool cdp__ctx_rows_fit(const cdp__ctx_sum *list, uint64_t *count) {
     return *count < UINT32_MAX;
 }
 
-/* Contributions of some rows as one, each row once, ascending: contributions to a row are added
+/* Merges contributions of some rows: each row once, ascending. Contributions to a row are added
    in their order. NULL: the context has failed. */
 CDP__PRIVATE cdp__ctx_sum *cdp__ctx_rows_total(
     cdp_rpc *rpc, cdp_ctx *ctx, const cdp__ctx_sum *list) {
@@ -3410,8 +3603,8 @@ CDP__PRIVATE cdp__ctx_sum *cdp__ctx_rows_total(
     return total;
 }
 
-/* What all contributions to a value add up to, which is the caller's; NULL: there was none, or
-   they do not fit. */
+/* The sum of all contributions to a value, which the caller owns. NULL: there was none, or their
+   shapes differ. */
 CDP__PRIVATE cdp__ctx_sum *cdp__ctx_total(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t value) {
     cdp__ctx_sum *total = ctx->values[value].sums, *rest, *s;
     bool rows = false;
@@ -3438,9 +3631,9 @@ CDP__PRIVATE cdp__ctx_sum *cdp__ctx_total(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t v
 
 /* ---- >>rpc-passes: backward passes ----------------------------------------------------------- */
 
-/* Knows: messages of waves, nodes that fire. Promises: a gradient is added to a value once; the
-   functions of nodes run without the lock, as those of calls do. May use: rpc-state, rpc-send,
-   rpc-contexts, rpc-sums, waves. Lock held, where a function does not say otherwise. */
+/* Knows: messages of waves, nodes that fire. Promises: a gradient is added to a value once;
+   functions of nodes run without the lock, like those of calls. May use: rpc-state, rpc-send,
+   rpc-contexts, rpc-sums, waves. Lock held unless a comment says otherwise. */
 
 /* ---- nodes fire */
 
@@ -3459,7 +3652,7 @@ CDP_API void *cdp_backward_alloc(cdp_backward *b, uint64_t bytes) {
     return room + 1;
 }
 
-/* The gradients that a function has returned; else what is wrong with them. */
+/* Checks the gradients that a function has returned. Returns NULL or what is wrong. */
 CDP__PRIVATE const char *cdp__ctx_wrong(const cdp_backward *b) {
     uint32_t i;
     for (i = 0; i < b->in_count; ++i) {
@@ -3474,7 +3667,7 @@ CDP__PRIVATE const char *cdp__ctx_wrong(const cdp_backward *b) {
     return NULL;
 }
 
-/* The function has returned. */
+/* A backward function has returned: sends its gradients, or fails the context. */
 CDP__PRIVATE void cdp__ctx_ran(
     cdp_rpc *rpc, cdp_ctx *ctx, uint32_t node, const cdp_backward *b, cdp_status st) {
     const char *wrong = st == CDP_OK ? cdp__ctx_wrong(b) : cdp_last_error()->text;
@@ -3495,7 +3688,7 @@ CDP__PRIVATE void cdp__ctx_ran(
     }
 }
 
-/* Runs as a function of a request does: without the lock. */
+/* Runs a backward function, without the lock. */
 CDP__PRIVATE void cdp__ctx_run_node(void *user, cdp_rpc_request *request) {
     const cdp__rpc_rq *rq = (const cdp__rpc_rq *)(const void *)request;
     cdp_rpc *rpc = request->rpc;
@@ -3547,7 +3740,7 @@ CDP__PRIVATE void cdp__ctx_run_node(void *user, cdp_rpc_request *request) {
     cdp_lock_release(&rpc->lock);
 }
 
-/* A function of the program becomes a request of this rank to itself. */
+/* Queues a backward function, as a request of this rank to itself. */
 CDP__PRIVATE void cdp__ctx_queue(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t node) {
     cdp__rpc_rq *rq = cdp__rpc_rq_open(rpc);
     if (!rq) {
@@ -3566,7 +3759,7 @@ CDP__PRIVATE void cdp__ctx_queue(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t node) {
     rpc->changed = true;
 }
 
-/* The gradient of a leaf, beside that of earlier passes. True: it is the leaf's. */
+/* Adds the gradient of a pass to that of a leaf. True: the leaf keeps the record `total`. */
 CDP__PRIVATE bool cdp__ctx_keep(
     cdp_rpc *rpc, cdp_ctx *ctx, cdp__ctx_sum **grad, cdp__ctx_sum *total) {
     cdp__ctx_sum *both;
@@ -3588,7 +3781,7 @@ CDP__PRIVATE bool cdp__ctx_keep(
     return false;
 }
 
-/* All gradients of a node have arrived. */
+/* All gradients of a node have arrived: runs its function, or passes the gradient on. */
 CDP__PRIVATE void cdp__ctx_fire(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t node) {
     const uint32_t value = ctx->nodes[node].value;
     cdp__ctx_sum *total;
@@ -3615,7 +3808,7 @@ CDP__PRIVATE void cdp__ctx_fire(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t node) {
 
 /* ---- messages */
 
-/* What came of a message. False: no peer of this version sends that. */
+/* Handles the result of a message. False: no peer of this version sends it. */
 CDP__PRIVATE bool cdp__ctx_came(cdp_rpc *rpc, cdp_ctx *ctx, cdp__wave_how how) {
     if (how == CDP__WAVE_CONFLICT)
         cdp__ctx_fail_here(rpc, ctx, CDP_ERR_STATE,
@@ -3642,7 +3835,7 @@ CDP__PRIVATE bool cdp__ctx_got_grad(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t from, u
     return cdp__ctx_came(rpc, ctx, how);
 }
 
-/* The steps of this rank itself, until there is none. */
+/* Handles the steps of this rank, until there are none. */
 CDP__PRIVATE void cdp__ctx_steps(cdp_rpc *rpc) {
     while (rpc->waves) {
         cdp__rpc_wave *w = rpc->waves;
@@ -3674,12 +3867,12 @@ CDP__PRIVATE void cdp__ctx_steps(cdp_rpc *rpc) {
     }
 }
 
-/* A text: what is wrong with it. */
+/* Handles a MARK, GRAD or DONE. Returns NULL or what is wrong with it. */
 CDP__PRIVATE const char *cdp__ctx_got_wave(cdp_rpc *rpc, uint32_t from, const cdp__rpc_packet *p) {
     cdp_ctx *ctx = cdp__ctx_find(rpc, p->a);
     cdp__ctx_sum *sum = NULL;
     cdp__wave_how how;
-    if (!ctx || ctx->failed || ctx->ended) return NULL; /* its sender is told, or was already */
+    if (!ctx || ctx->failed || ctx->ended) return NULL; /* its sender was told, or will be */
     if (p->kind == CDP__RPC_DONE) {
         how = cdp__wave_got_done(&ctx->w, from, p->b, p->aux);
         return how == CDP__WAVE_LIE ? "an answer to no message of a pass" : NULL;
@@ -3750,7 +3943,7 @@ CDP__PRIVATE const char *cdp__ctx_got_member(
     return NULL;
 }
 
-/* The link to a rank has ended. */
+/* The link to a rank has ended: fails its contexts. */
 CDP__PRIVATE void cdp__ctx_lose(cdp_rpc *rpc, uint32_t rank) {
     cdp_ctx *ctx, *next;
     for (ctx = rpc->contexts; ctx; ctx = next) {
@@ -3769,7 +3962,7 @@ CDP__PRIVATE void cdp__ctx_lose(cdp_rpc *rpc, uint32_t rank) {
 
 /* ---- calls of a context */
 
-/* A request belongs to a context. NULL, or why it does not run; *status goes with it. */
+/* Enters a request into its context. Returns NULL, or why it does not run, with *status. */
 CDP__PRIVATE const char *cdp__ctx_enter(cdp_rpc *rpc, cdp__rpc_rq *rq, cdp_status *status) {
     const uint64_t id = rq->ctx_number;
     const uint32_t origin = cdp__rpc_maker(id), from = rq->pub.from;
@@ -3801,7 +3994,7 @@ CDP__PRIVATE const char *cdp__ctx_enter(cdp_rpc *rpc, cdp__rpc_rq *rq, cdp_statu
     return NULL;
 }
 
-/* The node of a call, with these inputs beside its tensors. 0: out of memory. */
+/* Adds the node of a call, with these inputs besides its tensors. 0: out of memory. */
 CDP__PRIVATE uint32_t cdp__ctx_call_node(
     cdp_rpc *rpc, cdp__rpc_rq *rq, const uint64_t *more, uint32_t count) {
     const uint32_t tensors = rq->pub.tensor_count;
@@ -3821,7 +4014,8 @@ CDP__PRIVATE uint32_t cdp__ctx_call_node(
     return node;
 }
 
-/* The results of a request in a context: those of a function with `backward` become values. */
+/* Prepares the results of a request in a context: those of a function with `backward` become
+   values. */
 CDP__PRIVATE cdp_status cdp__ctx_results(
     cdp_rpc *rpc, cdp__rpc_rq *rq, const cdp_args *args, cdp_tensor *out) {
     cdp_ctx *ctx = rq->pub.ctx;
@@ -3829,7 +4023,7 @@ CDP__PRIVATE cdp_status cdp__ctx_results(
     cdp_status st;
     for (i = 0; i < args->tensor_count; ++i)
         out[i] = args->tensors[i];
-    if (ctx->failed || ctx->ended) { /* the call itself goes on */
+    if (ctx->failed || ctx->ended) { /* the call itself continues */
         for (i = 0; i < args->tensor_count; ++i)
             out[i].value = 0;
         return CDP_OK;
@@ -3860,7 +4054,7 @@ CDP__PRIVATE cdp_status cdp__ctx_results(
 
 /* Knows: requests, values of this rank. Promises: a function runs at most once for each request,
    without the lock; every request is answered once. May use: rpc-state, rpc-send, rpc-calls,
-   forks. Lock held, where a function does not say otherwise. */
+   forks. Lock held unless a comment says otherwise. */
 
 CDP__PRIVATE void cdp__rpc_advance(cdp_rpc *rpc, cdp__rpc_rq *rq);
 CDP__PRIVATE void cdp__rpc_refuse(
@@ -3881,7 +4075,7 @@ CDP__PRIVATE void cdp__rpc_value_end(cdp_rpc *rpc, cdp__rpc_task *task) {
     cdp__free(rpc->os, v);
 }
 
-/* NULL: out of memory. */
+/* Returns NULL when out of memory. */
 CDP__PRIVATE cdp__rpc_value *cdp__rpc_value_make(cdp_rpc *rpc) {
     cdp__rpc_value *v = (cdp__rpc_value *)cdp__alloc_zero(rpc->os, sizeof *v);
     if (!v) {
@@ -3893,7 +4087,7 @@ CDP__PRIVATE cdp__rpc_value *cdp__rpc_value_make(cdp_rpc *rpc) {
     return v;
 }
 
-/* A copy of results becomes the value. */
+/* Makes a copy of results the value. */
 CDP__PRIVATE cdp_status cdp__rpc_value_copy(cdp_rpc *rpc, cdp__rpc_value *v, const cdp_args *args) {
     const uint64_t bytes = cdp__rpc_args_bytes(args);
     const uint32_t rrefs = args ? args->rref_count : 0;
@@ -3933,7 +4127,7 @@ CDP__PRIVATE cdp_status cdp__rpc_value_copy(cdp_rpc *rpc, cdp__rpc_value *v, con
     return CDP_OK;
 }
 
-/* It is there, or will never be: what waits for it goes on. */
+/* The value exists, or creating it has failed: requests that wait for it continue. */
 CDP__PRIVATE void cdp__rpc_value_settle(cdp_rpc *rpc, cdp__rpc_value *v) {
     cdp__rpc_rq *rq = v->parked;
     v->settled = true;
@@ -3960,9 +4154,14 @@ CDP__PRIVATE void cdp__rpc_value_fail(
 /* ---- answers */
 
 /* The request is over; its record ends when its function has returned, too. */
-CDP__PRIVATE void cdp__rpc_replied(cdp_rpc *rpc, cdp__rpc_rq *rq) {
+CDP__PRIVATE void cdp__rpc_replied(cdp_rpc *rpc, cdp__rpc_rq *rq, cdp_status status) {
+    cdp_rpc_record *record = cdp__rpc_record_of(rpc, rq->record);
     const uint32_t on = rq->on, makes = rq->makes;
     uint32_t i;
+    if (record) {
+        record->replied_ns = cdp__now(rpc->os);
+        if (record->from != rpc->rank || !record->end_ns) record->status = status;
+    }
     rq->stage = CDP__RPC_REPLIED;
     rq->on = rq->makes = 0;
     for (i = 0; i < rq->pub.rref_count; ++i)
@@ -3972,7 +4171,8 @@ CDP__PRIVATE void cdp__rpc_replied(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     if (!rq->in_function) cdp__rpc_rq_close(rpc, rq);
 }
 
-/* The caller counts calls under way: before the answer leaves, this one is none any more. */
+/* Call before the answer is sent: the caller counts its calls in flight, and this one is over
+   then. */
 CDP__PRIVATE void cdp__rpc_uncount(cdp_rpc *rpc, const cdp__rpc_rq *rq) {
     if (rq->pub.from != rpc->rank) --rpc->peers[rq->pub.from].requests;
 }
@@ -3995,7 +4195,7 @@ CDP__PRIVATE void cdp__rpc_send_fail(cdp_rpc *rpc, uint32_t to, uint64_t call, c
     cdp__rpc_must_post(rpc, to, &p, &args);
 }
 
-/* It fails; nothing was said yet. */
+/* Answers a request with a failure; it must not have been answered before. */
 CDP__PRIVATE void cdp__rpc_answer_fail(
     cdp_rpc *rpc, cdp__rpc_rq *rq, cdp_status status, cdp_ran ran, int32_t code, const char *text) {
     cdp__rpc_call *c;
@@ -4015,14 +4215,30 @@ CDP__PRIVATE void cdp__rpc_answer_fail(
     } else {
         cdp__rpc_send_fail(rpc, rq->pub.from, rq->call, status, ran, code, text);
     }
-    cdp__rpc_replied(rpc, rq);
+    cdp__rpc_replied(rpc, rq, status);
 }
 
-/* It does not run. */
+/* Answers a request whose function does not run. */
 CDP__PRIVATE void cdp__rpc_refuse(
     cdp_rpc *rpc, cdp__rpc_rq *rq, cdp_status status, cdp_ran ran, int32_t code, const char *text) {
+    cdp_rpc_record *record = cdp__rpc_record_of(rpc, rq->record);
     ++rpc->refused;
+    rpc->late += status == CDP_ERR_TIMEOUT;
+    if (record) record->ran = ran;
     cdp__rpc_answer_fail(rpc, rq, status, ran, code, text);
+}
+
+/* They can be sent; else the reason is this thread's last error. */
+CDP__PRIVATE cdp_status cdp__rpc_results_check(
+    cdp_rpc *rpc, const char *name, const cdp_args *results) {
+    const cdp_status st = cdp__rpc_args_check(name, results);
+    const uint64_t bytes = st == CDP_OK ? cdp__rpc_args_bytes(results) : 0;
+    if (st != CDP_OK) return st;
+    if (bytes > rpc->desc.max_message_bytes)
+        return cdp__fail(CDP_ERR_INVALID,
+            "%s: results of %llu bytes; max_message_bytes of cdp_rpc_desc is %llu", name,
+            (unsigned long long)bytes, (unsigned long long)rpc->desc.max_message_bytes);
+    return cdp__rpc_rrefs_check(rpc, name, results);
 }
 
 /* The results leave. A failure: nothing was said. */
@@ -4053,18 +4269,22 @@ CDP__PRIVATE cdp_status cdp__rpc_answer(cdp_rpc *rpc, cdp__rpc_rq *rq, const cdp
         if (args && args->rref_count && !cdp__rpc_reserve(rpc, args->rref_count))
             return cdp__fail(CDP_ERR_BUSY, "the table of references is full (max_rrefs %u)",
                 rpc->desc.max_rrefs);
-        st = args && args->rref_count ? cdp__rpc_post_rrefs(rpc, rq->pub.from, &p, args, 0, false)
-                                      : cdp__rpc_post(rpc, rq->pub.from, &p, args);
+        if (silent) /* nothing of it can fail for the program: the value is there */
+            cdp__rpc_must_post(rpc, rq->pub.from, &p, NULL);
+        else if (args && args->rref_count)
+            st = cdp__rpc_post_rrefs(rpc, rq->pub.from, &p, args, 0, false);
+        else
+            st = cdp__rpc_post(rpc, rq->pub.from, &p, args);
         if (st != CDP_OK) return st;
         cdp__rpc_uncount(rpc, rq);
     }
-    cdp__rpc_replied(rpc, rq);
+    cdp__rpc_replied(rpc, rq, CDP_OK);
     return CDP_OK;
 }
 
-/* ---- on its way to its function */
+/* ---- before the function runs */
 
-/* Some reference among the arguments is not confirmed yet, or broke. */
+/* The state of the references among the arguments: LIVE if all are, PENDING, or BROKEN. */
 CDP__PRIVATE cdp__ref_state cdp__rpc_confirmed(const cdp_rpc *rpc, const cdp__rpc_rq *rq) {
     cdp__ref_state worst = CDP__REF_LIVE;
     uint32_t i;
@@ -4076,19 +4296,15 @@ CDP__PRIVATE cdp__ref_state cdp__rpc_confirmed(const cdp_rpc *rpc, const cdp__rp
     return worst;
 }
 
-/* A value was asked for, and it is ready. */
+/* Sends a value that was asked for and exists. */
 CDP__PRIVATE void cdp__rpc_answer_fetch(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     const cdp_args *plain = &rpc->extra[rq->on].value->value.plain;
-    cdp_status st = cdp__rpc_rrefs_check(rpc, "cdp_rref_to_here", plain);
-    if (st == CDP_OK && cdp__rpc_args_bytes(plain) > rpc->desc.max_message_bytes)
-        st = cdp__fail(CDP_ERR_INVALID, "the value has %llu bytes; max_message_bytes is %llu",
-            (unsigned long long)cdp__rpc_args_bytes(plain),
-            (unsigned long long)rpc->desc.max_message_bytes);
+    cdp_status st = cdp__rpc_results_check(rpc, "the value's plain", plain);
     if (st == CDP_OK) st = cdp__rpc_answer(rpc, rq, plain);
     if (st != CDP_OK) cdp__rpc_refuse(rpc, rq, st, CDP_RAN_NO, 0, cdp_last_error()->text);
 }
 
-/* The next stage of a request whose stage is NEW. */
+/* Moves a request from stage NEW to its next stage. */
 CDP__PRIVATE void cdp__rpc_advance(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     const bool early = rq->f && (rq->f->flags & CDP_RPC_EARLY);
     const bool own = rq->pub.from == rpc->rank && !rq->node;
@@ -4125,7 +4341,7 @@ CDP__PRIVATE void cdp__rpc_advance(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     }
 }
 
-/* What waits for confirmations looks again. */
+/* Checks all requests and messages that wait for confirmed references, or for their turn. */
 CDP__PRIVATE void cdp__rpc_look_again(cdp_rpc *rpc) {
     cdp__rpc_rq *rq = rpc->confirming;
     cdp__rpc_out *o = rpc->waiting, *keep = NULL;
@@ -4150,7 +4366,7 @@ CDP__PRIVATE void cdp__rpc_look_again(cdp_rpc *rpc) {
             const uint32_t to = o->to;
             cdp__rpc_call *c = p.kind == CDP__RPC_CALL ? cdp__rpc_call_find(rpc, p.a) : NULL;
             cdp__rpc_out_drop(rpc, o);
-            if (c && c->remote_fid) /* it is never made */
+            if (c && c->remote_fid) /* the value is never created */
                 (void)cdp__ref_got_ack(&rpc->refs, to, c->remote_fid, CDP__REF_GONE);
             if (c)
                 cdp__rpc_call_failed(rpc, c, CDP_ERR_PEER_LOST, CDP_RAN_NO,
@@ -4166,7 +4382,7 @@ CDP__PRIVATE void cdp__rpc_look_again(cdp_rpc *rpc) {
         }
         o = next;
     }
-    while (keep) { /* what arrived meanwhile stays in front */
+    while (keep) { /* messages that were added meanwhile stay behind them */
         cdp__rpc_out *next = keep->next;
         keep->next = rpc->waiting;
         rpc->waiting = keep;
@@ -4174,15 +4390,16 @@ CDP__PRIVATE void cdp__rpc_look_again(cdp_rpc *rpc) {
     }
 }
 
-/* ---- a function runs */
+/* ---- running a function */
 
-/* Where no wait passes over a request for longer than this, nor for longer than a quarter of the
-   time that it has. */
+/* The longest time for which waits pass over a request; also at most a quarter of the time that
+   the request has. */
 #define CDP__RPC_PASS_NS 1000000000u
 
-/* May a wait that ends by bound_ns run it? What a function waits for ends soon after the wait that
-   runs it. So a function that waits, or is not known yet, is left to a wait that has more time,
-   unless something needs its value within this one; but not for long: there may be none. */
+/* True if a wait that ends by bound_ns may run this request. Waits of its function end soon
+   after that wait. So a function that waits, or that has never run, is left to a wait with more
+   time, unless a request that needs its value ends within this wait. But not for long, because
+   there may be no other wait. */
 CDP__PRIVATE bool cdp__rpc_may(
     const cdp_rpc *rpc, cdp__rpc_rq *rq, uint64_t now, uint64_t bound_ns) {
     uint64_t ends = rq->pub.deadline_ns, enough;
@@ -4199,7 +4416,8 @@ CDP__PRIVATE bool cdp__rpc_may(
     return now - rq->passed_ns >= enough;
 }
 
-/* One at a time, in the order of arrival: none may overtake those that are passed over. */
+/* Functions with max_running 1 run in the order of arrival: true if no earlier request of the
+   same function is queued. */
 CDP__PRIVATE bool cdp__rpc_first(const cdp_rpc *rpc, const cdp__rpc_rq *rq) {
     const cdp__rpc_rq *at = rpc->queue;
     while (rq->f->max_running == 1 && at->f != rq->f)
@@ -4207,7 +4425,8 @@ CDP__PRIVATE bool cdp__rpc_first(const cdp_rpc *rpc, const cdp__rpc_rq *rq) {
     return rq->f->max_running != 1 || at == rq;
 }
 
-/* The next request that may run in a wait that ends by bound_ns, out of the queue. NULL: none. */
+/* Removes from the queue the next request that may run in a wait that ends by bound_ns. NULL:
+   none. */
 CDP__PRIVATE cdp__rpc_rq *cdp__rpc_next(cdp_rpc *rpc, uint64_t now, uint64_t bound_ns) {
     cdp__rpc_rq *rq = rpc->queue;
     while (rq && !(cdp__rpc_may(rpc, rq, now, bound_ns) && cdp__rpc_first(rpc, rq)))
@@ -4216,16 +4435,22 @@ CDP__PRIVATE cdp__rpc_rq *cdp__rpc_next(cdp_rpc *rpc, uint64_t now, uint64_t bou
     return rq;
 }
 
-/* Runs the function of a request. The lock is released meanwhile. */
+/* Runs the function of a request, with the lock released. */
 CDP__PRIVATE void cdp__rpc_run(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     cdp__rpc_here *here = cdp__rpc_here_of();
     cdp__rpc_rq *outer = here->request;
     const uint32_t no_wait = (rq->f->flags & CDP_RPC_INLINE) ? 1 : 0;
-    const bool late = rq->pub.deadline_ns <= cdp__now(rpc->os);
+    const uint64_t now = cdp__now(rpc->os);
+    const bool late = rq->pub.deadline_ns <= now;
+    cdp_rpc_record *record = cdp__rpc_record_of(rpc, rq->record);
     if (rq->cancelled || late) {
         cdp__rpc_refuse(rpc, rq, rq->cancelled ? CDP_ERR_ABORTED : CDP_ERR_TIMEOUT, CDP_RAN_NO, 0,
             rq->cancelled ? "cancelled before it ran" : "its time was over before it ran");
         return;
+    }
+    if (record) {
+        record->run_ns = now;
+        record->ran = CDP_RAN_YES;
     }
     rq->stage = CDP__RPC_RUNNING;
     rq->in_function = true;
@@ -4254,9 +4479,9 @@ CDP__PRIVATE void cdp__rpc_run(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     }
 }
 
-/* ---- what comes */
+/* ---- incoming requests */
 
-/* NULL, or why this function does not run for this rank; *status goes with it. */
+/* Returns NULL, or why this function does not run for this rank, with *status. */
 CDP__PRIVATE const char *cdp__rpc_admit(
     cdp_rpc *rpc, cdp__rpc_rq *rq, cdp_status *status, char text[96]) {
     const cdp_rpc_function *f = NULL;
@@ -4298,14 +4523,15 @@ CDP__PRIVATE const char *cdp__rpc_admit(
     return NULL;
 }
 
-/* Memory for arguments of a request. NULL: there is none. */
+/* Allocates memory for arguments of a request. NULL: out of memory. */
 CDP__PRIVATE uint8_t *cdp__rpc_rq_room(cdp_rpc *rpc, cdp__rpc_rq *rq, uint64_t bytes) {
     if (bytes <= sizeof rq->room) return (uint8_t *)rq->room;
     rq->buffer = (uint8_t *)cdp__alloc(rpc->os, bytes);
     return rq->buffer;
 }
 
-/* The arguments lie in `area`; their tensors are `like`. False: out of memory. */
+/* The contents of the arguments are in `area`; the tensors are described by `like`. False: out
+   of memory. */
 CDP__PRIVATE bool cdp__rpc_rq_args(cdp_rpc *rpc, cdp__rpc_rq *rq, const cdp_tensor *like,
     uint32_t tensors, uint8_t *area, uint64_t bytes) {
     uint8_t *at = area;
@@ -4322,7 +4548,7 @@ CDP__PRIVATE bool cdp__rpc_rq_args(cdp_rpc *rpc, cdp__rpc_rq *rq, const cdp_tens
     return true;
 }
 
-/* The arguments that a message brought. NULL, or what is wrong. */
+/* Stores the arguments that a message contains. Returns NULL or what is wrong. */
 CDP__PRIVATE const char *cdp__rpc_rq_got(
     cdp_rpc *rpc, cdp__rpc_rq *rq, const cdp__rpc_packet *p, uint8_t **owned) {
     cdp_tensor like[CDP__RPC_TENSORS];
@@ -4344,7 +4570,7 @@ CDP__PRIVATE const char *cdp__rpc_rq_got(
         : "out of memory for arguments of it";
 }
 
-/* A request as its fields say: it runs, waits or is refused. */
+/* Begins a request that is filled in: it runs, waits or is refused. */
 CDP__PRIVATE void cdp__rpc_begin(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     char text[96];
     cdp_status status = CDP_OK;
@@ -4357,28 +4583,31 @@ CDP__PRIVATE void cdp__rpc_begin(cdp_rpc *rpc, cdp__rpc_rq *rq) {
         cdp__rpc_advance(rpc, rq);
 }
 
-/* ---- >>rpc-intake: what peers send ----------------------------------------------------------- */
+/* ---- >>rpc-intake: handles messages of peers ------------------------------------------------- */
 
-/* Knows: every kind of message. Promises: a message that no peer of this version sends ends the
-   link to its sender alone; references in a message are taken over before anything else is looked
-   at. May use: the sections above. Lock held. */
+/* Knows: every kind of message. Promises: a message that no peer of this version sends ends only
+   the link to its sender; references in a message are taken over before anything else is
+   checked. May use: the sections above. Lock held. */
 
-/* Takes the references of a message. A text: what is wrong with them. */
+/* Takes the references of a message. A text: what is wrong with them, and none is taken. */
 CDP__PRIVATE const char *cdp__rpc_take(
     cdp_rpc *rpc, uint32_t from, const cdp__rpc_packet *p, uint32_t *slots) {
     uint32_t i;
-    (void)cdp__rpc_reserve(rpc, p->rrefs + 2); /* else the table refuses them, one by one */
+    (void)cdp__rpc_reserve(rpc, p->rrefs + 2); /* without room, the table refuses each reference */
     for (i = 0; i < p->rrefs; ++i) {
         const uint8_t *r = p->records + i * CDP__RPC_RECORD;
         slots[i] = 0;
         if (!cdp__ref_take(&rpc->refs, from, cdp__get_u32(r + 16), cdp__get_u64(r),
-                cdp__get_u64(r + 8), &slots[i]))
+                cdp__get_u64(r + 8), &slots[i])) {
+            cdp__rpc_untake(rpc, slots, i);
             return "a fork that is there already";
+        }
     }
     return NULL;
 }
 
-/* The values that the request is to run on, or to make. */
+/* Finds the value that the request runs on, or creates the entry of the one that it makes.
+   Returns NULL or what is wrong. */
 CDP__PRIVATE const char *cdp__rpc_target(cdp_rpc *rpc, cdp__rpc_rq *rq, const cdp__rpc_packet *p) {
     uint32_t slot;
     if (p->flags & CDP__RPC_ON) {
@@ -4409,21 +4638,27 @@ CDP__PRIVATE const char *cdp__rpc_target(cdp_rpc *rpc, cdp__rpc_rq *rq, const cd
 CDP__PRIVATE const char *cdp__rpc_got_call(
     cdp_rpc *rpc, uint32_t from, const cdp__rpc_packet *p, uint8_t **owned, bool cancelled) {
     cdp__rpc_peer *peer = &rpc->peers[from];
+    const uint64_t now = cdp__now(rpc->os);
     uint32_t slots[CDP__RPC_RREFS], i;
     const char *wrong = cdp__rpc_take(rpc, from, p, slots);
     cdp__rpc_rq *rq;
     if (wrong) return wrong;
-    if (peer->requests >= rpc->share) return "more calls at once than were agreed upon";
-    rq = cdp__rpc_rq_open(rpc);
-    if (!rq) return "out of memory for a call of it";
+    rq = peer->requests < rpc->share ? cdp__rpc_rq_open(rpc) : NULL;
+    if (!rq) {
+        cdp__rpc_untake(rpc, slots, p->rrefs);
+        return peer->requests < rpc->share ? "out of memory for a call of it"
+                                           : "more calls at once than were agreed upon";
+    }
     ++peer->requests;
     rq->pub.from = from;
     rq->pub.function = p->aux;
     rq->pub.one_way = (p->flags & CDP__RPC_ONE_WAY) != 0;
     rq->pub.remote = (p->flags & CDP__RPC_REMOTE) != 0;
-    rq->pub.deadline_ns = cdp__deadline(rpc->os, (uint32_t)p->b);
+    rq->pub.deadline_ns =
+        (uint32_t)p->b == CDP_NO_TIMEOUT ? CDP__NEVER : now + (uint32_t)p->b * CDP__MS;
     rq->pub.rrefs = rq->refs;
     rq->pub.rref_count = p->rrefs;
+    rq->record = cdp__rpc_record_new(rpc, p->a, from, rpc->rank, p->aux, now);
     rq->call = p->a;
     rq->flags = p->flags;
     rq->cancelled = cancelled;
@@ -4452,7 +4687,10 @@ CDP__PRIVATE const char *cdp__rpc_got_answer(
     cdp__rpc_call *c = cdp__rpc_call_find(rpc, p->a);
     if (p->kind == CDP__RPC_REPLY) wrong = cdp__rpc_take(rpc, from, p, slots);
     if (wrong) return wrong;
-    if (!c || c->to != from || !c->left || c->wire_over) return "an answer to no call";
+    if (!c || c->to != from || !c->left || c->wire_over) {
+        cdp__rpc_untake(rpc, slots, p->kind == CDP__RPC_REPLY ? p->rrefs : 0);
+        return "an answer to no call";
+    }
     if (p->kind == CDP__RPC_REPLY) {
         if (cdp__rpc_reply_came(rpc, c, p, slots, *owned)) *owned = NULL;
     } else {
@@ -4468,7 +4706,7 @@ CDP__PRIVATE const char *cdp__rpc_got_answer(
     return NULL;
 }
 
-/* Out of whatever it waits in. False: it runs, or is kept. */
+/* Removes a request from the list in which it waits. False: it runs, or is kept. */
 CDP__PRIVATE bool cdp__rpc_unstage(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     cdp__rpc_value *v = rq->on ? rpc->extra[rq->on].value : NULL;
     bool found = false;
@@ -4488,14 +4726,14 @@ CDP__PRIVATE void cdp__rpc_got_cancel(cdp_rpc *rpc, uint32_t from, uint64_t call
         if (came->m.peer == from && came->m.a == call) came->cancelled = true;
     while (rq && (rq->pub.from != from || rq->call != call || rq->stage == CDP__RPC_REPLIED))
         rq = rq->after;
-    if (!rq) return; /* the answer is on its way */
+    if (!rq) return; /* it is answered already */
     if (cdp__rpc_unstage(rpc, rq))
         cdp__rpc_refuse(rpc, rq, CDP_ERR_ABORTED, CDP_RAN_NO, 0, "cancelled before it ran");
     else
         rq->cancelled = true;
 }
 
-/* Children that their owner knows, or references that are gone. */
+/* Handles a list of ACCEPT or DELETE. */
 CDP__PRIVATE bool cdp__rpc_got_list(cdp_rpc *rpc, uint32_t from, const cdp__rpc_packet *p) {
     uint64_t a = p->a, b = p->b, i;
     bool honest = true;
@@ -4509,11 +4747,13 @@ CDP__PRIVATE bool cdp__rpc_got_list(cdp_rpc *rpc, uint32_t from, const cdp__rpc_
     return honest;
 }
 
-/* A complete message; *owned: its body, if that is ours to keep. A text: what is wrong. */
+/* Handles a complete message. *owned: its body, if this rank may keep it. Returns NULL or what
+   is wrong. */
 CDP__PRIVATE const char *cdp__rpc_got(
     cdp_rpc *rpc, uint32_t from, const cdp__rpc_packet *p, uint8_t **owned, bool cancelled) {
     bool honest = true;
     ++rpc->peers[from].received;
+    rpc->bytes_in += p->bytes;
     switch (p->kind) {
     case CDP__RPC_CALL: return cdp__rpc_got_call(rpc, from, p, owned, cancelled);
     case CDP__RPC_REPLY:
@@ -4554,7 +4794,7 @@ CDP__PRIVATE void cdp__rpc_in_close(cdp_rpc *rpc, cdp__rpc_in *came) {
     cdp__free(rpc->os, came);
 }
 
-/* Bodies are fetched as long as there is memory for them; results always. */
+/* Fetches offered bodies while there is memory for them; results are always fetched. */
 CDP__PRIVATE void cdp__rpc_fetch_more(cdp_rpc *rpc) {
     cdp__rpc_in *came = rpc->in, *next;
     for (; came; came = next) {
@@ -4589,18 +4829,25 @@ CDP__PRIVATE const char *cdp__rpc_offered(cdp_rpc *rpc, const cdp_channel_messag
     cdp__rpc_in *came;
     if ((m->kind & 0xff) != CDP__RPC_GRAD && peer->coming >= rpc->share + peer->flight)
         return "more calls at once than were agreed upon";
+    if ((m->kind & 0xff) == CDP__RPC_REPLY) { /* memory for one result of each call */
+        cdp__rpc_call *c = cdp__rpc_call_find(rpc, m->a);
+        if (!c || c->to != m->peer || !c->left || c->wire_over || c->result_comes)
+            return "an answer to no call";
+        c->result_comes = true;
+    }
     came = (cdp__rpc_in *)cdp__alloc_zero(rpc->os, sizeof *came);
     if (!came) return "out of memory for a message of it";
     came->m = *m;
+    came->came_ns = cdp__now(rpc->os);
     ++peer->coming;
     *rpc->in_end = came;
     rpc->in_end = &came->next;
     return NULL;
 }
 
-/* ---- callbacks of the channel; lock not held */
+/* ---- callbacks of the channel; the lock is not held */
 
-/* What follows from what has just happened. */
+/* Continues with everything that has become possible. */
 CDP__PRIVATE void cdp__rpc_tidy(cdp_rpc *rpc) {
     while (rpc->confirmed || rpc->waves) {
         cdp__ctx_steps(rpc);
@@ -4621,7 +4868,7 @@ CDP__PRIVATE void cdp__rpc_leave(cdp_rpc *rpc) {
     cdp_lock_release(&rpc->lock);
 }
 
-/* Tasks run here, and INLINE functions. The lock is released meanwhile. */
+/* Runs tasks and INLINE functions. The lock is released meanwhile. */
 CDP__PRIVATE void cdp__rpc_tasks(cdp_rpc *rpc) {
     cdp__rpc_here *here = cdp__rpc_here_of();
     while (rpc->tasks || rpc->inline_queue || rpc->confirmed) {
@@ -4650,7 +4897,7 @@ CDP__PRIVATE void cdp__rpc_leave_callback(cdp_rpc *rpc) {
     cdp__rpc_tasks(rpc);
     cdp__rpc_fetch_more(rpc);
     cdp__rpc_tidy(rpc);
-    rpc->changed = false; /* waits look again after every callback */
+    rpc->changed = false; /* waits check again after every callback */
     cdp_lock_release(&rpc->lock);
 }
 
@@ -4672,6 +4919,13 @@ CDP__PRIVATE void cdp__rpc_deliver(void *user, const cdp_channel_message *m) {
     cdp__rpc_leave_callback(rpc);
 }
 
+/* The time of a request goes on while its arguments wait for memory. */
+CDP__PRIVATE void cdp__rpc_waited(const cdp_rpc *rpc, const cdp__rpc_in *came, cdp__rpc_packet *p) {
+    const uint64_t ms = (cdp__now(rpc->os) - came->came_ns) / CDP__MS;
+    if (p->kind != CDP__RPC_CALL || (uint32_t)p->b == CDP_NO_TIMEOUT) return;
+    p->b = (uint32_t)p->b > ms ? (uint32_t)p->b - ms : 0;
+}
+
 CDP__PRIVATE void cdp__rpc_fetched(void *user, uint32_t from, uint64_t handle, cdp_status status) {
     cdp_rpc *rpc = (cdp_rpc *)user;
     cdp__rpc_packet p;
@@ -4689,8 +4943,10 @@ CDP__PRIVATE void cdp__rpc_fetched(void *user, uint32_t from, uint64_t handle, c
         if (status != CDP_OK) ++rpc->peers[from].received;
         if (status == CDP_OK)
             wrong = cdp__rpc_read(&came->m, rpc->rank, rpc->ranks, rpc->desc.max_message_bytes, &p);
-        if (status == CDP_OK && !wrong)
+        if (status == CDP_OK && !wrong) {
+            cdp__rpc_waited(rpc, came, &p);
             wrong = cdp__rpc_got(rpc, from, &p, &owned, came->cancelled);
+        }
         if (owned && !result) rpc->in_bytes -= came->m.bytes;
         cdp__rpc_area_free(rpc, owned);
         cdp__rpc_in_close(rpc, came);
@@ -4739,7 +4995,7 @@ CDP__PRIVATE void cdp__rpc_tell_lost(cdp_rpc *rpc, cdp__rpc_task *task) {
     if (rpc->desc.lost) rpc->desc.lost(rpc->desc.user, (uint32_t)(peer - rpc->peers), &peer->why);
 }
 
-/* Lock held. Everything that waits for it ends. */
+/* A peer is lost: ends everything that waits for it. Lock held. */
 CDP__PRIVATE void cdp__rpc_lose(cdp_rpc *rpc, uint32_t rank) {
     cdp__rpc_peer *peer = &rpc->peers[rank];
     cdp__rpc_rq *rq, *after;
@@ -4769,7 +5025,7 @@ CDP__PRIVATE void cdp__rpc_lose(cdp_rpc *rpc, uint32_t rank) {
         rq->cancelled = true;
         if (!cdp__rpc_unstage(rpc, rq)) continue;
         cdp__rpc_refuse(rpc, rq, CDP_ERR_PEER_LOST, CDP_RAN_NO, 0, "its caller is lost");
-        after = rpc->all; /* others may have ended with it: from the beginning */
+        after = rpc->all; /* other requests may have ended, too: start over */
     }
     cdp__ref_lost(&rpc->refs, rank);
     cdp__ctx_lose(rpc, rank);
@@ -4788,7 +5044,7 @@ CDP__PRIVATE void cdp__rpc_peer_lost(void *user, uint32_t rank, const cdp_error 
 
 /* ---- time */
 
-/* Lock held. What is late ends; the timer goes to what is next. */
+/* Ends calls and requests that are late, and sets the timer to the next deadline. Lock held. */
 CDP__PRIVATE void cdp__rpc_expire(cdp_rpc *rpc) {
     const uint64_t now = cdp__now(rpc->os);
     uint64_t next = CDP__NEVER;
@@ -4828,17 +5084,17 @@ CDP__PRIVATE void cdp__rpc_tick(void *user) {
 
 /* ---- >>rpc-waits: threads that wait, threads that run functions ------------------------------ */
 
-/* Knows: workers, waits. Promises: one absolute deadline for each wait; a thread that waits inside
-   a function runs other functions meanwhile, up to max_depth of them on top of each other. May
-   use: rpc-intake and the sections above. */
+/* Knows: workers, waits. Promises: one absolute deadline for each wait; a thread that waits
+   inside a function runs other functions meanwhile, at most max_depth nested ones. May use:
+   rpc-intake and the sections above. */
 
-/* When waits and calls of this thread end at the latest, because of waits below them. */
+/* The latest end of this thread's waits and calls, if it runs inside another wait. */
 CDP__PRIVATE uint64_t cdp__rpc_cut(void) {
     const uint64_t until = cdp__rpc_here_of()->until_ns;
     return until && until != CDP__NEVER ? until + CDP__RPC_GRACE_NS : CDP__NEVER;
 }
 
-/* The end of a wait that was given timeout_ms, where 0 only looks. */
+/* The deadline of a wait with this timeout_ms; 0 only checks. */
 CDP__PRIVATE uint64_t cdp__rpc_until(const cdp_rpc *rpc, uint32_t timeout_ms) {
     return timeout_ms ? cdp__min(cdp__deadline(rpc->os, timeout_ms), cdp__rpc_cut()) : 0;
 }
@@ -4849,8 +5105,8 @@ CDP__PRIVATE bool cdp__rpc_helps(const cdp_rpc *rpc) {
     return (!rpc->cond || here->request) && here->depth < rpc->desc.max_depth;
 }
 
-/* Runs a function in a wait that is to end by bound_ns. What the function waits for ends soon after
-   that, too: see cdp__rpc_cut(). */
+/* Runs a function inside a wait that ends by bound_ns. Waits of that function end soon after it,
+   see cdp__rpc_cut(). */
 CDP__PRIVATE void cdp__rpc_help(cdp_rpc *rpc, cdp__rpc_rq *rq, uint64_t bound_ns) {
     cdp__rpc_here *here = cdp__rpc_here_of();
     const uint64_t outer = here->until_ns;
@@ -4860,15 +5116,15 @@ CDP__PRIVATE void cdp__rpc_help(cdp_rpc *rpc, cdp__rpc_rq *rq, uint64_t bound_ns
     cdp__rpc_tidy(rpc);
 }
 
-/* The function that runs in this thread, if any, is one that waits, or would have waited. */
+/* Records that the function running in this thread, if any, waits. */
 CDP__PRIVATE void cdp__rpc_it_waits(const cdp_rpc *rpc) {
     cdp__rpc_rq *rq = cdp__rpc_here_of()->request;
     if (rq && rq->pub.rpc == rpc && rq->use) rq->use->waits = true;
 }
 
-/* Lock held; it is released meanwhile. OK: over(rpc, arg); PENDING: it is until_ns. The functions
-   that run meanwhile begin before bound_ns; and before until_ns, but for one, so that waits that
-   only look serve, too. */
+/* Waits with the lock held, and releases it meanwhile. OK: over(rpc, arg) is true; PENDING:
+   until_ns has come. Functions may begin meanwhile, before bound_ns. After until_ns at most one
+   begins, so that waits with timeout 0 make progress, too. */
 CDP__PRIVATE cdp_status cdp__rpc_wait(cdp_rpc *rpc, bool (*over)(cdp_rpc *rpc, void *arg),
     void *arg, uint64_t until_ns, uint64_t bound_ns) {
     const uint64_t outer = cdp__rpc_here_of()->until_ns;
@@ -4903,8 +5159,9 @@ CDP__PRIVATE cdp_status cdp__rpc_wait(cdp_rpc *rpc, bool (*over)(cdp_rpc *rpc, v
         cdp_lock_acquire(&rpc->lock);
     }
     --rpc->waiters;
-    if (st < 0) return st;
-    return over(rpc, arg) ? CDP_OK : CDP_PENDING;
+    if (rpc->phase == CDP__RPC_SHUT) rpc->changed = true; /* cdp_rpc_shutdown() waits for waits */
+    if (over(rpc, arg)) return CDP_OK;
+    return st < 0 ? st : CDP_PENDING;
 }
 
 CDP__PRIVATE void cdp__rpc_worker(void *arg) {
@@ -4927,8 +5184,8 @@ CDP__PRIVATE void cdp__rpc_worker(void *arg) {
 
 /* ---- >>rpc-life: creation, destruction ------------------------------------------------------- */
 
-/* Knows: the exchange of names and limits. Promises: creation fails on all ranks or on none of
-   those that see the exchange. May use: the sections above, public functions of groups. */
+/* Knows: the exchange of names and limits. Promises: creation fails on all ranks that take part
+   in the exchange, or on none of them. May use: the sections above, public functions of groups. */
 
 #define CDP__RPC_MAGIC 0x33637072u /* version 3 of the messages: lists */
 #define CDP__RPC_CARD (24u + CDP__RPC_NAME)
@@ -4948,6 +5205,12 @@ CDP__PRIVATE cdp_status cdp__rpc_desc_check(const cdp_rpc_desc *d) {
             CDP_ERR_INVALID, "cdp_rpc_create: %u ranks; at most 65535", cdp_size(d->group));
     for (i = 0; i < d->function_count; ++i) {
         const cdp_rpc_function *f = &d->functions[i];
+        if (f->flags & ~(CDP_RPC_INLINE | CDP_RPC_LATER | CDP_RPC_EARLY))
+            return cdp__fail(CDP_ERR_INVALID,
+                "cdp_rpc_create: functions[%u] has flags 0x%x; there are CDP_RPC_INLINE, _LATER "
+                "and "
+                "_EARLY",
+                i, f->flags);
         if (!cdp__rpc_name_fits(f->name) || !f->func || (f->allow_count && !f->allow))
             return cdp__fail(CDP_ERR_INVALID,
                 "cdp_rpc_create: functions[%u] needs func, a name of 1 to 127 letters, digits and "
@@ -4968,6 +5231,7 @@ CDP__PRIVATE void cdp__rpc_defaults(cdp_rpc *rpc) {
     d->timeout_ms = cdp__def(d->timeout_ms, 60000u);
     d->workers = d->no_workers || !threads ? 0 : cdp__def(d->workers, 4u);
     d->max_calls = cdp__def(d->max_calls, 256u);
+    d->max_call_bytes = cdp__def(d->max_call_bytes, 64ull << 20);
     d->max_queue = cdp__def(d->max_queue, 4096u);
     d->max_depth = cdp__def(d->max_depth, 16u);
     d->max_message_bytes = cdp__def(d->max_message_bytes, 64ull << 20);
@@ -4979,7 +5243,7 @@ CDP__PRIVATE void cdp__rpc_defaults(cdp_rpc *rpc) {
     if (!rpc->share) rpc->share = 1;
 }
 
-/* Memory of what does not change its size. */
+/* Allocates memory whose size never changes. */
 CDP__PRIVATE cdp_status cdp__rpc_memory(cdp_rpc *rpc) {
     uint32_t r;
     rpc->peers = (cdp__rpc_peer *)cdp__alloc_zero(rpc->os, rpc->ranks * sizeof *rpc->peers);
@@ -4987,9 +5251,10 @@ CDP__PRIVATE cdp_status cdp__rpc_memory(cdp_rpc *rpc) {
     rpc->uses =
         (cdp__rpc_use *)cdp__alloc_zero(rpc->os, rpc->desc.function_count * sizeof *rpc->uses);
     rpc->scratch = (uint8_t *)cdp__alloc(rpc->os, CDP__RPC_INLINE_MAX);
+    rpc->records = (cdp_rpc_record *)cdp__alloc(rpc->os, CDP__RPC_RECORDS * sizeof *rpc->records);
     rpc->threads =
         (void **)cdp__alloc_zero(rpc->os, (rpc->desc.workers + 1) * sizeof *rpc->threads);
-    if (!rpc->peers || !rpc->lost || !rpc->uses || !rpc->scratch || !rpc->threads
+    if (!rpc->peers || !rpc->lost || !rpc->uses || !rpc->scratch || !rpc->threads || !rpc->records
         || !cdp__lock_open(&rpc->lock, rpc->os, true))
         return cdp__fail_nomem("an rpc", rpc->ranks * sizeof *rpc->peers + CDP__RPC_INLINE_MAX);
     for (r = 0; r < rpc->ranks; ++r)
@@ -4998,6 +5263,8 @@ CDP__PRIVATE cdp_status cdp__rpc_memory(cdp_rpc *rpc) {
     rpc->inline_end = &rpc->inline_queue;
     rpc->tasks_end = &rpc->tasks;
     rpc->in_end = &rpc->in;
+    rpc->forks = cdp__os_forks();
+    rpc->forked = *rpc->forks;
     rpc->timer_ns = CDP__NEVER;
     rpc->waves_end = &rpc->waves;
     rpc->refs.rank = rpc->rank;
@@ -5007,7 +5274,7 @@ CDP__PRIVATE cdp_status cdp__rpc_memory(cdp_rpc *rpc) {
     return cdp__rpc_reserve(rpc, 1) ? CDP_OK : cdp__fail_nomem("a table of references", 4096);
 }
 
-/* What every rank says of itself, compared. */
+/* Compares the names and limits of all ranks. */
 CDP__PRIVATE cdp_status cdp__rpc_cards(cdp_rpc *rpc, const uint8_t *cards) {
     uint32_t r, k;
     for (r = 0; r < rpc->ranks; ++r) {
@@ -5063,7 +5330,7 @@ CDP__PRIVATE cdp_status cdp__rpc_open(cdp_rpc *rpc) {
     c.released = cdp__rpc_released;
     c.fetched = cdp__rpc_fetched;
     c.timer = cdp__rpc_tick;
-    /* before there are threads that read it without the lock */
+    /* before other threads read it without the lock */
     rpc->backward.name = "a backward function";
     rpc->backward.func = cdp__ctx_run_node;
     rpc->backward_use.known = true;
@@ -5077,7 +5344,7 @@ CDP__PRIVATE cdp_status cdp__rpc_open(cdp_rpc *rpc) {
             return cdp__fail(CDP_ERR_IO, "cdp_rpc_create: worker thread %u could not be started",
                 rpc->thread_count);
     }
-    cdp_lock_acquire(&rpc->lock); /* callbacks wait until the channel is known here */
+    cdp_lock_acquire(&rpc->lock); /* callbacks wait until rpc->channel is set */
     if (cdp_channel_open(&c, &rpc->channel) != CDP_OK) rpc->channel = NULL;
     cdp_lock_release(&rpc->lock);
     return rpc->channel ? CDP_OK : cdp_last_error()->status;
@@ -5092,14 +5359,14 @@ CDP__PRIVATE void cdp__rpc_stop_workers(cdp_rpc *rpc) {
         rpc->os->threads.join(rpc->os, rpc->threads[--rpc->thread_count]);
 }
 
-/* Without the lock: groups wait until no callback runs, and callbacks may want the lock. */
+/* Call without the lock: destroying a group waits for its callbacks, which may take the lock. */
 CDP__PRIVATE void cdp__rpc_free_groups(cdp_rpc *rpc) {
     cdp_group_destroy(rpc->sums);
     cdp_group_destroy(rpc->group);
     rpc->sums = rpc->group = NULL;
 }
 
-/* Everything else but the record itself, which requests that were kept still need. */
+/* Frees everything except the record itself, which kept requests still need. */
 CDP__PRIVATE void cdp__rpc_free_parts(cdp_rpc *rpc) {
     const cdp_os *os = rpc->os;
     uint32_t i;
@@ -5118,6 +5385,7 @@ CDP__PRIVATE void cdp__rpc_free_parts(cdp_rpc *rpc) {
     cdp__free(os, rpc->lost);
     cdp__free(os, rpc->uses);
     cdp__free(os, rpc->scratch);
+    cdp__free(os, rpc->records);
     cdp__free(os, rpc->threads);
     cdp__free(os, rpc->refs.at);
     cdp__free(os, rpc->refs.heads);
@@ -5131,7 +5399,7 @@ CDP__PRIVATE void cdp__rpc_free(cdp_rpc *rpc) {
 
 /* ---- destruction */
 
-/* Values and references end, whoever has them. Lock held. */
+/* Ends all values and references, whoever holds them. Lock held. */
 CDP__PRIVATE void cdp__rpc_end_refs(cdp_rpc *rpc) {
     uint32_t slot;
     for (slot = 1; slot < rpc->refs.room; ++slot) {
@@ -5147,7 +5415,14 @@ CDP__PRIVATE void cdp__rpc_end_refs(cdp_rpc *rpc) {
 CDP_API void cdp_rpc_destroy(cdp_rpc *rpc) {
     cdp__rpc_rq *rq;
     uint32_t i;
-    if (!rpc) return;
+    if (!rpc || cdp__rpc_forked(rpc, "cdp_rpc_destroy")) return;
+    if (cdp__rpc_here_of()->request || cdp__rpc_here_of()->no_wait || *cdp__inside()) {
+        (void)cdp__fail(CDP_ERR_STATE,
+            "cdp_rpc_destroy: a function or a callback must not destroy an rpc; do it where "
+            "nothing "
+            "of it runs");
+        return;
+    }
     cdp_lock_acquire(&rpc->lock);
     rpc->phase = CDP__RPC_SHUT;
     rpc->leaving = true;
@@ -5180,11 +5455,12 @@ CDP_API void cdp_rpc_destroy(cdp_rpc *rpc) {
     cdp__rpc_end_refs(rpc);
     cdp__rpc_tasks(rpc);
     rpc->refs.room = 0;
-    rpc->kept = rpc->rqs + 1; /* that one is this function */
+    rpc->kept = rpc->rqs + 1; /* the one more is for this function */
     for (rq = rpc->all; rq; rq = rq->after) {
         rq->pub.rref_count = 0;
         if (rq->pub.ctx) cdp__ctx_unuse(rpc, rq->pub.ctx);
         rq->pub.ctx = NULL;
+        rq->pub.on = NULL;
     }
     cdp__rpc_tasks(rpc);
     cdp_lock_release(&rpc->lock);
@@ -5197,13 +5473,13 @@ CDP_API void cdp_rpc_destroy(cdp_rpc *rpc) {
     if (!i) cdp__rpc_free(rpc);
 }
 
-/* ---- >>rpc-shutdown: until nothing is under way anywhere ------------------------------------- */
+/* ---- >>rpc-shutdown: waits until no rank has calls in flight --------------------------------- */
 
-/* Knows: sums of messages, what is left. Promises: ends by its deadline, sleeps until then; after
-   OK no rank has a call, a message or a reference. May use: rpc-life and the sections above, public
-   functions of groups. */
+/* Knows: sums of messages, what is left. Promises: ends by its deadline, sleeps until then;
+   after OK no rank has a call, a message or a reference. May use: rpc-life and the sections
+   above, public functions of groups. */
 
-/* Nothing of this rank is under way. */
+/* True if this rank has nothing in flight. */
 CDP__PRIVATE bool cdp__rpc_passive(cdp_rpc *rpc, void *none) {
     uint32_t r;
     (void)none;
@@ -5219,7 +5495,7 @@ CDP__PRIVATE const char *cdp__rpc_stage_text(cdp__rpc_stage stage) {
     return stage == CDP__RPC_KEPT ? "was kept and never replied to" : "waits";
 }
 
-/* What keeps this rank from that, as this thread's last error. */
+/* Sets the last error: what this rank still has in flight. */
 CDP__PRIVATE cdp_status cdp__rpc_blame(cdp_rpc *rpc) {
     const cdp__rpc_rq *rq = rpc->all;
     char name[16];
@@ -5244,16 +5520,16 @@ CDP__PRIVATE cdp_status cdp__rpc_blame(cdp_rpc *rpc) {
     return cdp__fail(CDP_ERR_TIMEOUT, "cdp_rpc_shutdown: this rank was not idle in time");
 }
 
-/* What ranks count, and add up while they shut down. */
+/* Counts that ranks add up while they shut down. */
 typedef enum cdp__rpc_count {
     CDP__RPC_SENT,
     CDP__RPC_RECEIVED,
     CDP__RPC_LOSSES,
-    CDP__RPC_ONE_SIDED, /* the sum is 0 when both ends of every lost link know that it is lost */
+    CDP__RPC_ONE_SIDED, /* the sum is 0 if both ends of every lost link have noticed the loss */
     CDP__RPC_COUNTS
 } cdp__rpc_count;
 
-/* Messages to and from lost ranks are no longer counted: some of them never arrive. */
+/* Messages to and from lost ranks are not counted, because some of them never arrive. */
 CDP__PRIVATE void cdp__rpc_tally(const cdp_rpc *rpc, uint64_t n[CDP__RPC_COUNTS]) {
     uint32_t r;
     memset(n, 0, CDP__RPC_COUNTS * sizeof *n);
@@ -5283,7 +5559,7 @@ typedef struct cdp__rpc_sum {
     bool over;
 } cdp__rpc_sum;
 
-/* The sum is there. Runs where callbacks run. */
+/* The sum is complete. Runs in a callback. */
 CDP__PRIVATE cdp_status cdp__rpc_summed(void *user, cdp_status status) {
     cdp__rpc_sum *s = (cdp__rpc_sum *)user;
     cdp_rpc *rpc = s->rpc;
@@ -5301,7 +5577,7 @@ CDP__PRIVATE bool cdp__rpc_sum_over(cdp_rpc *rpc, void *arg) {
     return ((cdp__rpc_sum *)arg)->over;
 }
 
-/* all = the sum of every rank's `mine`. Lock held, released meanwhile. */
+/* all = the sum of every rank's `mine`. Lock held; released meanwhile. */
 CDP__PRIVATE cdp_status cdp__rpc_add_up(
     cdp_rpc *rpc, const uint64_t *mine, uint64_t *all, uint64_t until_ns) {
     cdp_request request;
@@ -5325,7 +5601,11 @@ CDP__PRIVATE cdp_status cdp__rpc_add_up(
     }
     cdp_lock_release(&rpc->lock);
     st = cdp_start(rpc->sums, &request, &work);
-    if (st == CDP_OK) st = cdp_work_then(work, cdp__rpc_summed, &sum, &then);
+    if (st == CDP_OK) {
+        st = cdp_work_then(work, cdp__rpc_summed, &sum, &then);
+        /* nobody tells when it ends, which writes to `all` */
+        if (st != CDP_OK) (void)!cdp_work_wait(work);
+    }
     cdp_lock_acquire(&rpc->lock);
     if (st == CDP_OK) st = cdp__rpc_wait(rpc, cdp__rpc_sum_over, &sum, CDP__NEVER, until_ns);
     if (st == CDP_OK && sum.status != CDP_OK) {
@@ -5335,16 +5615,17 @@ CDP__PRIVATE cdp_status cdp__rpc_add_up(
     return st;
 }
 
-/* Ranks add up again as soon as one of their counts changes, and after a pause that grows: what is
-   under way may take long, and adding up all the time would keep every rank's core busy. */
+/* Pause between two sums. Ranks add up again as soon as one of their counts changes, and
+   otherwise after a pause that grows, because calls may take long and adding up all the time
+   would keep every core busy. */
 #define CDP__RPC_PAUSE_NS 50000u
 #define CDP__RPC_PAUSE_MAX_NS 20000000u
 
-/* Serves until no rank has anything under way: two sums of what all ranks have sent and received,
-   each taken while they are passive, are equal, and as much was received as was sent. The second
-   sum begins after the first is complete, so nothing can have been on its way past both. A loss
-   between the two, or one that only one end knows, makes them unequal. Lock held, released
-   meanwhile. */
+/* Runs functions until no rank has anything in flight. That is so if two sums of the messages
+   that all ranks have sent and received, each taken while they are passive, are equal, and as
+   many were received as were sent. The second sum begins after the first is complete, so no
+   message can be in flight during both. A loss between the two sums, or one that only one end
+   has noticed, makes them unequal. Lock held; released meanwhile. */
 CDP__PRIVATE cdp_status cdp__rpc_quiet(cdp_rpc *rpc, uint64_t until_ns) {
     uint64_t before[CDP__RPC_COUNTS], mine[CDP__RPC_COUNTS], all[CDP__RPC_COUNTS];
     uint64_t pause = 0;
@@ -5377,8 +5658,8 @@ CDP__PRIVATE cdp_status cdp__rpc_quiet(cdp_rpc *rpc, uint64_t until_ns) {
     }
 }
 
-/* References that the program still has end. Returns how many there were; the first one is *slot.
-   Lock held, released meanwhile. */
+/* Drops references that the program still holds. Returns how many there were; `text` describes
+   the first one. Lock held; released meanwhile. */
 CDP__PRIVATE uint32_t cdp__rpc_drop_leaks(cdp_rpc *rpc, char text[160]) {
     uint32_t slot, n = 0;
     for (slot = 1; slot < rpc->refs.room; ++slot) {
@@ -5400,13 +5681,14 @@ CDP__PRIVATE uint32_t cdp__rpc_drop_leaks(cdp_rpc *rpc, char text[160]) {
     return n;
 }
 
-/* Contexts of this rank that the program has not ended; returns how many. */
+/* Ends contexts of this rank that the program has not ended. Returns how many. */
 CDP__PRIVATE uint32_t cdp__rpc_end_contexts(cdp_rpc *rpc) {
     cdp_ctx *ctx, *next;
     uint32_t r, n = 0;
     for (ctx = rpc->contexts; ctx; ctx = next) {
         next = ctx->next;
-        if (cdp__rpc_maker(ctx->id) != rpc->rank) continue;
+        /* one that has ended waits for answers in another thread, which drops it */
+        if (cdp__rpc_maker(ctx->id) != rpc->rank || ctx->ended) continue;
         ++n;
         for (r = 0; r < rpc->ranks; ++r)
             if (ctx->with[r] == CDP__CTX_WITH && r != rpc->rank)
@@ -5447,12 +5729,25 @@ CDP__PRIVATE cdp_status cdp__rpc_shut(cdp_rpc *rpc, uint64_t until_ns) {
     return CDP_OK;
 }
 
+/* Other threads may be in waits that have just ended: they leave before the channel is closed. Lock
+   held, released meanwhile. */
+CDP__PRIVATE void cdp__rpc_waits_end(cdp_rpc *rpc, cdp_channel *channel, uint64_t until_ns) {
+    uint64_t seen = 0, now = cdp__now(rpc->os);
+    for (; rpc->waiters && now < until_ns; now = cdp__now(rpc->os)) {
+        cdp_lock_release(&rpc->lock);
+        cdp_channel_wake(channel);
+        (void)!cdp_channel_wait_since(channel, &seen, cdp__min(until_ns, now + 10 * CDP__MS));
+        cdp_lock_acquire(&rpc->lock);
+    }
+}
+
 CDP_API cdp_status cdp_rpc_shutdown(cdp_rpc *rpc, uint32_t timeout_ms) {
     cdp_channel *channel;
     cdp_status st;
     uint64_t until;
     bool inside;
     if (!rpc) return cdp__fail(CDP_ERR_INVALID, "cdp_rpc_shutdown needs an rpc");
+    if (cdp__rpc_forked(rpc, "cdp_rpc_shutdown")) return CDP_ERR_INVALID;
     until = cdp__deadline(rpc->os, cdp__def(timeout_ms, rpc->desc.timeout_ms));
     cdp_lock_acquire(&rpc->lock);
     inside = cdp__rpc_here_of()->request || cdp__rpc_here_of()->no_wait || *cdp__inside();
@@ -5471,9 +5766,10 @@ CDP_API cdp_status cdp_rpc_shutdown(cdp_rpc *rpc, uint32_t timeout_ms) {
     }
     channel = rpc->channel;
     rpc->phase = CDP__RPC_SHUT;
-    cdp_lock_release(&rpc->lock);
     {
         const cdp_error e = *cdp_last_error();
+        cdp__rpc_waits_end(rpc, channel, until);
+        cdp_lock_release(&rpc->lock);
         cdp__rpc_stop_workers(rpc);
         cdp_channel_close(channel);
         *cdp__error_slot() = e;
@@ -5495,6 +5791,7 @@ CDP_API cdp_status cdp_rpc_serve(cdp_rpc *rpc, uint32_t timeout_ms) {
     cdp__rpc_rq *outer = here->request, serving;
     cdp_status st;
     if (!rpc) return cdp__fail(CDP_ERR_INVALID, "cdp_rpc_serve needs an rpc");
+    if (cdp__rpc_forked(rpc, "cdp_rpc_serve")) return CDP_ERR_INVALID;
     memset(&serving, 0, sizeof serving); /* this thread runs functions although there are workers */
     if (!outer) here->request = &serving;
     cdp_lock_acquire(&rpc->lock);
@@ -5522,14 +5819,14 @@ CDP_API const char *cdp_rpc_name_of(const cdp_rpc *rpc, uint32_t rank) {
 
 CDP_API bool cdp_rpc_alive(cdp_rpc *rpc, uint32_t rank) {
     bool alive;
-    if (!rpc || rank >= rpc->ranks) return false;
+    if (!rpc || rank >= rpc->ranks || cdp__rpc_forked(rpc, "cdp_rpc_alive")) return false;
     cdp_lock_acquire(&rpc->lock);
     alive = !rpc->lost[rank];
     cdp_lock_release(&rpc->lock);
     return alive;
 }
 
-/* Of the value on its owner, else of the reference. */
+/* The status of the value on its owner, else of the reference. */
 CDP__PRIVATE cdp_status cdp__rpc_slot_status(const cdp_rpc *rpc, uint32_t slot) {
     const cdp__ref *r = &rpc->refs.at[slot];
     const cdp__rpc_value *v = rpc->extra[slot].value;
@@ -5594,7 +5891,7 @@ CDP__PRIVATE void cdp__rpc_describe_refs(const cdp_rpc *rpc, cdp__text *t) {
 CDP_API uint64_t cdp_rpc_describe(cdp_rpc *rpc, char *out, uint64_t size) {
     cdp__text t;
     uint32_t r;
-    if (!rpc || !out || !size) return 0;
+    if (!rpc || !out || !size || cdp__rpc_forked(rpc, "cdp_rpc_describe")) return 0;
     t.at = out;
     t.size = size;
     t.used = 0;
@@ -5603,9 +5900,10 @@ CDP_API uint64_t cdp_rpc_describe(cdp_rpc *rpc, char *out, uint64_t size) {
         rpc->peers ? rpc->peers[rpc->rank].name : "", rpc->phase ? ", has shut down" : "");
     cdp__text_add(&t,
         "  %u workers, %u idle; timeout_ms %u, max_calls %u, max_queue %u, max_depth %u, "
-        "max_rrefs %u, max_message_bytes %llu, max_queue_bytes %llu\n",
+        "max_rrefs %u, max_call_bytes %llu, max_message_bytes %llu, max_queue_bytes %llu\n",
         rpc->desc.workers, rpc->idle, rpc->desc.timeout_ms, rpc->desc.max_calls,
         rpc->desc.max_queue, rpc->desc.max_depth, rpc->desc.max_rrefs,
+        (unsigned long long)rpc->desc.max_call_bytes,
         (unsigned long long)rpc->desc.max_message_bytes,
         (unsigned long long)rpc->desc.max_queue_bytes);
     for (r = 0; r < rpc->ranks; ++r)
@@ -5620,12 +5918,49 @@ CDP_API uint64_t cdp_rpc_describe(cdp_rpc *rpc, char *out, uint64_t size) {
     return t.used;
 }
 
-CDP_API cdp_rpc_stats cdp_rpc_stats_of(cdp_rpc *rpc) {
+/* ---- >>rpc-records: how much there is, and the last calls ------------------------------------ */
+
+/* Knows: tables, lists, what is remembered of calls. Promises: it changes nothing. May use:
+   rpc-state. */
+
+CDP__PRIVATE int cdp__rpc_longer(const void *a, const void *b) {
+    uint64_t x, y;
+    memcpy(&x, a, sizeof x);
+    memcpy(&y, b, sizeof y);
+    return (x > y) - (x < y);
+}
+
+/* How long the last calls of this rank took. */
+CDP__PRIVATE void cdp__rpc_times(const cdp_rpc *rpc, cdp_rpc_stats *s) {
+    uint64_t took[CDP__RPC_RECORDS], i, n = 0;
+    for (i = 0; i < cdp__min(rpc->record_count, CDP__RPC_RECORDS); ++i) {
+        const cdp_rpc_record *r = &rpc->records[(rpc->record_count - i) % CDP__RPC_RECORDS];
+        if (r->from == rpc->rank && r->end_ns) took[n++] = r->end_ns - r->start_ns;
+    }
+    if (!n) return;
+    qsort(took, (size_t)n, sizeof *took, cdp__rpc_longer);
+    s->p50_ns = took[(n - 1) / 2];
+    s->p99_ns = took[(n * 99 + 99) / 100 - 1];
+    s->worst_ns = took[n - 1];
+}
+
+CDP__PRIVATE void cdp__rpc_count_requests(const cdp_rpc *rpc, cdp_rpc_stats *s) {
     const cdp__rpc_rq *rq;
+    for (rq = rpc->all; rq; rq = rq->after) {
+        if (rq->stage == CDP__RPC_REPLIED) continue;
+        ++s->calls_in;
+        s->queued += rq->stage < CDP__RPC_RUNNING;
+        s->parked += rq->stage == CDP__RPC_PARKED;
+        s->kept += rq->stage == CDP__RPC_KEPT;
+    }
+}
+
+CDP_API cdp_rpc_stats cdp_rpc_stats_of(cdp_rpc *rpc) {
+    const cdp_ctx *ctx;
     cdp_rpc_stats s;
-    uint32_t slot;
+    uint32_t i;
     memset(&s, 0, sizeof s);
-    if (!rpc) return s;
+    if (!rpc || cdp__rpc_forked(rpc, "cdp_rpc_stats_of")) return s;
     cdp_lock_acquire(&rpc->lock);
     s.calls_out = rpc->calls_used;
     s.refused = rpc->refused;
@@ -5634,24 +5969,43 @@ CDP_API cdp_rpc_stats cdp_rpc_stats_of(cdp_rpc *rpc) {
     s.users = rpc->refs.used[CDP__REF_USER];
     s.forks = rpc->refs.used[CDP__REF_FORK];
     s.holds = rpc->refs.used[CDP__REF_HOLD];
-    for (rq = rpc->all; rq; rq = rq->after) {
-        if (rq->stage == CDP__RPC_REPLIED) continue;
-        ++s.calls_in;
-        s.queued += rq->stage < CDP__RPC_RUNNING;
-    }
-    for (slot = 1; slot < rpc->refs.room; ++slot)
-        s.pending += rpc->refs.at[slot].kind == CDP__REF_USER
-            && rpc->refs.at[slot].state == CDP__REF_PENDING;
+    s.workers = rpc->thread_count;
+    s.workers_idle = rpc->idle;
+    s.queue_bytes = rpc->in_bytes;
+    s.bytes_out = rpc->bytes_out;
+    s.bytes_in = rpc->bytes_in;
+    s.one_way = rpc->one_ways;
+    s.late = rpc->late;
+    for (ctx = rpc->contexts; ctx; ctx = ctx->next)
+        s.passes += !ctx->failed && (ctx->w.open || ctx->mine);
+    for (i = 0; i < rpc->ranks; ++i)
+        s.call_bytes += rpc->peers[i].flight_bytes;
+    for (i = 1; i < rpc->refs.room; ++i)
+        s.pending +=
+            rpc->refs.at[i].kind == CDP__REF_USER && rpc->refs.at[i].state == CDP__REF_PENDING;
+    cdp__rpc_count_requests(rpc, &s);
+    cdp__rpc_times(rpc, &s);
     cdp_lock_release(&rpc->lock);
     return s;
 }
 
+CDP_API uint32_t cdp_rpc_records(cdp_rpc *rpc, cdp_rpc_record *out, uint32_t max) {
+    uint32_t n, i;
+    if (!rpc || !out || cdp__rpc_forked(rpc, "cdp_rpc_records")) return 0;
+    cdp_lock_acquire(&rpc->lock);
+    n = (uint32_t)cdp__min(cdp__min(rpc->record_count, CDP__RPC_RECORDS), max);
+    for (i = 0; i < n; ++i)
+        out[i] = rpc->records[(rpc->record_count - n + 1 + i) % CDP__RPC_RECORDS];
+    cdp_lock_release(&rpc->lock);
+    return n;
+}
+
 /* ---- >>rpc-start: calls begin ---------------------------------------------------------------- */
 
-/* Knows: descs of calls. Promises: what cannot work is refused at the call, with nothing started.
-   May use: the sections above. */
+/* Knows: descs of calls. Promises: invalid calls are refused at once, with nothing started. May
+   use: the sections above. */
 
-/* Memory of the program that goes back to it. */
+/* Memory of the program that must be returned to it. */
 typedef struct cdp__rpc_lender {
     cdp__rpc_task task;
     void (*release)(void *user);
@@ -5664,24 +6018,23 @@ CDP__PRIVATE void cdp__rpc_lender_end(cdp_rpc *rpc, cdp__rpc_task *task) {
     cdp__free(rpc->os, l);
 }
 
-/* What a call is to become; filled step by step. */
+/* A call being prepared; filled in step by step. */
 typedef struct cdp__rpc_starting {
     const char *name; /* of the public function */
     const cdp_call_desc *desc;
-    cdp_call *call;  /* NULL: of cdp_rpc_remote() */
+    cdp_call *call;  /* NULL: cdp_rpc_remote() */
     uint32_t to, on; /* on: slot, 0: none */
     uint32_t flags;
     uint64_t deadline_ns, start_ns;
+    uint64_t bytes;          /* of its arguments */
     cdp__rpc_lender *lender; /* of the memory of its arguments, or NULL */
-    bool cut;                /* by a wait of this thread, see cdp__rpc_cut() */
+    bool cut;                /* its time was shortened, see cdp__rpc_cut() */
     uint32_t makes;          /* slot of the reference that the call makes */
 } cdp__rpc_starting;
 
 CDP__PRIVATE cdp_status cdp__rpc_start_check(cdp_rpc *rpc, cdp__rpc_starting *s) {
     const cdp_call_desc *d = s->desc;
-    const bool tensors = d->args.tensors || !d->args.tensor_count;
-    const uint64_t bytes = tensors ? cdp__rpc_args_bytes(&d->args) : 0;
-    uint32_t i;
+    uint64_t bytes;
     if (rpc->phase != CDP__RPC_OPEN)
         return cdp__fail(CDP_ERR_STATE, "%s: the rpc was shut down", s->name);
     s->to = d->to;
@@ -5700,16 +6053,12 @@ CDP__PRIVATE cdp_status cdp__rpc_start_check(cdp_rpc *rpc, cdp__rpc_starting *s)
     if (d->one_way && (d->args.rref_count || (s->flags & CDP__RPC_REMOTE)))
         return cdp__fail(CDP_ERR_INVALID,
             "%s: a one-way call takes no references and makes none; clear one_way", s->name);
-    for (i = 0; i < d->args.iov_count; ++i)
-        if (!d->args.iov || (d->args.iov[i].bytes && !d->args.iov[i].data))
-            return cdp__fail(CDP_ERR_INVALID, "%s: args.iov[%u] has no memory", s->name, i);
-    if (cdp__rpc_tensors_check(s->name, &d->args) != CDP_OK) return CDP_ERR_INVALID;
+    if (cdp__rpc_args_check(s->name, &d->args) != CDP_OK) return CDP_ERR_INVALID;
+    bytes = cdp__rpc_args_bytes(&d->args);
     if (bytes > rpc->desc.max_message_bytes)
         return cdp__fail(CDP_ERR_INVALID,
             "%s: arguments of %llu bytes; max_message_bytes of cdp_rpc_desc is %llu", s->name,
             (unsigned long long)bytes, (unsigned long long)rpc->desc.max_message_bytes);
-    if (d->args.rref_count && !d->args.rrefs)
-        return cdp__fail(CDP_ERR_INVALID, "%s: args.rrefs is NULL", s->name);
     if (d->ctx && d->ctx->rpc != rpc)
         return cdp__fail(CDP_ERR_INVALID, "%s: ctx belongs to another rpc", s->name);
     if (d->ctx && (s->flags & (CDP__RPC_REMOTE | CDP__RPC_FETCH)))
@@ -5735,32 +6084,31 @@ CDP__PRIVATE void cdp__rpc_start_time(cdp_rpc *rpc, cdp__rpc_starting *s) {
 }
 
 CDP__PRIVATE bool cdp__rpc_has_room(cdp_rpc *rpc, void *arg) {
-    const uint32_t to = *(const uint32_t *)arg;
-    return rpc->lost[to] || rpc->phase != CDP__RPC_OPEN
-        || rpc->peers[to].flight < rpc->peers[to].limit;
+    const cdp__rpc_starting *s = (const cdp__rpc_starting *)arg;
+    const cdp__rpc_peer *peer = &rpc->peers[s->to];
+    const uint64_t most = rpc->desc.max_call_bytes;
+    if (rpc->lost[s->to] || rpc->phase != CDP__RPC_OPEN || !peer->flight) return true;
+    return peer->flight < peer->limit && s->bytes <= most && peer->flight_bytes <= most - s->bytes;
 }
 
-/* PENDING: its time is over, it never left. */
+/* Waits until a call may be sent. PENDING: its time is over, and it was not sent. */
 CDP__PRIVATE cdp_status cdp__rpc_start_room(cdp_rpc *rpc, cdp__rpc_starting *s) {
     const bool inside = cdp__rpc_here_of()->no_wait || *cdp__inside();
     cdp_status st;
-    if (cdp__rpc_has_room(rpc, &s->to)) return CDP_OK;
+    s->bytes = cdp__rpc_args_bytes(&s->desc->args);
+    if (cdp__rpc_has_room(rpc, s)) return CDP_OK;
     if (rpc->desc.fail_when_full || inside)
         return cdp__fail_peer(CDP_ERR_BUSY, cdp_world_rank_of(rpc->group, s->to), 0,
-            "%s: %u calls to rank %u (%s) are under way, the smaller one of max_calls here and its "
-            "part of max_queue there; wait for one of them",
-            s->name, rpc->peers[s->to].flight, s->to, rpc->peers[s->to].name);
-    st = cdp__rpc_wait(rpc, cdp__rpc_has_room, &s->to, s->deadline_ns, s->deadline_ns);
+            "%s: %u calls to rank %u (%s) are under way, with %llu bytes of arguments; %u is the "
+            "smaller one of max_calls here and its part of max_queue there, max_call_bytes is "
+            "%llu; "
+            "wait for one of them",
+            s->name, rpc->peers[s->to].flight, s->to, rpc->peers[s->to].name,
+            (unsigned long long)rpc->peers[s->to].flight_bytes, rpc->peers[s->to].limit,
+            (unsigned long long)rpc->desc.max_call_bytes);
+    st = cdp__rpc_wait(rpc, cdp__rpc_has_room, s, s->deadline_ns, s->deadline_ns);
     if (st != CDP_OK) return st;
-    return cdp__rpc_start_check(rpc, s); /* things may have changed meanwhile */
-}
-
-CDP__PRIVATE uint32_t cdp__rpc_time_left(const cdp_rpc *rpc, uint64_t deadline_ns) {
-    const uint64_t now = cdp__now(rpc->os);
-    uint64_t ms;
-    if (deadline_ns == CDP__NEVER) return CDP_NO_TIMEOUT;
-    ms = deadline_ns > now ? (deadline_ns - now + CDP__MS - 1) / CDP__MS : 0;
-    return (uint32_t)cdp__min(ms, CDP_NO_TIMEOUT - 1);
+    return cdp__rpc_start_check(rpc, s); /* the state may have changed meanwhile */
 }
 
 /* To another rank. */
@@ -5785,7 +6133,7 @@ CDP__PRIVATE cdp_status cdp__rpc_start_far(cdp_rpc *rpc, cdp__rpc_starting *s, c
     if (c->ctx) {
         p.flags |= CDP__RPC_CTX;
         p.slot = c->ctx->id;
-        (void)cdp__ctx_goes(rpc, c->ctx, args, s->to); /* there is room */
+        (void)cdp__ctx_goes(rpc, c->ctx, args, s->to); /* room was reserved before */
     }
     if (rpc->lost[s->to]) {
         cdp__rpc_call_failed(rpc, c, CDP_ERR_PEER_LOST, CDP_RAN_NO, rpc->peers[s->to].why.text);
@@ -5809,7 +6157,7 @@ CDP__PRIVATE cdp_status cdp__rpc_start_far(cdp_rpc *rpc, cdp__rpc_starting *s, c
     return st;
 }
 
-/* To this rank itself: the same, but for the link. */
+/* Starts a call to this rank itself: the same without a link. */
 CDP__PRIVATE cdp_status cdp__rpc_start_here(cdp_rpc *rpc, cdp__rpc_starting *s, cdp__rpc_call *c) {
     const cdp_args *args = &s->desc->args;
     const uint64_t bytes = cdp__rpc_args_bytes(args);
@@ -5831,6 +6179,7 @@ CDP__PRIVATE cdp_status cdp__rpc_start_here(cdp_rpc *rpc, cdp__rpc_starting *s, 
     rq->pub.deadline_ns = s->deadline_ns;
     rq->pub.rref_count = args->rref_count;
     rq->call = cdp__rpc_call_id(c);
+    rq->record = c->record;
     rq->flags = s->flags;
     for (i = 0; i < args->rref_count; ++i) {
         rq->refs[i] = args->rrefs[i];
@@ -5845,7 +6194,7 @@ CDP__PRIVATE cdp_status cdp__rpc_start_here(cdp_rpc *rpc, cdp__rpc_starting *s, 
     return CDP_OK;
 }
 
-/* The reference that a call makes. */
+/* Creates the entry of the reference that a call makes. */
 CDP__PRIVATE cdp_status cdp__rpc_start_makes(cdp_rpc *rpc, cdp__rpc_starting *s) {
     cdp__rpc_value *v;
     uint64_t rid;
@@ -5868,7 +6217,7 @@ CDP__PRIVATE cdp_status cdp__rpc_start_makes(cdp_rpc *rpc, cdp__rpc_starting *s)
     return CDP_OK;
 }
 
-/* Back to where nothing was started. */
+/* Undoes a start that has failed. */
 CDP__PRIVATE void cdp__rpc_start_undo(cdp_rpc *rpc, cdp__rpc_starting *s, cdp__rpc_call *c) {
     if (c) {
         c->call = NULL;
@@ -5892,6 +6241,11 @@ CDP__PRIVATE cdp_status cdp__rpc_start_checked(cdp_rpc *rpc, cdp__rpc_starting *
     cdp_status st, room;
     cdp__rpc_start_time(rpc, s);
     room = cdp__rpc_start_room(rpc, s);
+    if (room == CDP_PENDING && !s->call)
+        return cdp__fail_peer(CDP_ERR_TIMEOUT, cdp_world_rank_of(rpc->group, s->to), 0,
+            "%s: %u calls to rank %u (%s) were under way until its deadline (max_calls); it never "
+            "left this rank",
+            s->name, rpc->peers[s->to].flight, s->to, rpc->peers[s->to].name);
     if (room < 0) return room;
     st = cdp__rpc_start_makes(rpc, s);
     if (st != CDP_OK) return st;
@@ -5916,7 +6270,10 @@ CDP__PRIVATE cdp_status cdp__rpc_start_checked(cdp_rpc *rpc, cdp__rpc_starting *
     c->call = s->call;
     c->done = s->desc->done;
     c->done_user = s->desc->user;
+    c->bytes = s->bytes;
     ++rpc->peers[s->to].flight;
+    rpc->peers[s->to].flight_bytes += s->bytes;
+    cdp__rpc_record_call(rpc, c);
     if (s->call) {
         s->call->priv[CDP__CALL_RPC] = (uint64_t)(uintptr_t)rpc;
         s->call->priv[CDP__CALL_ID] = cdp__rpc_call_id(c);
@@ -5950,13 +6307,13 @@ CDP__PRIVATE cdp_status cdp__rpc_start_call(cdp_rpc *rpc, cdp__rpc_starting *s) 
     }
     s->lender = l;
     if (st == CDP_OK) st = cdp__rpc_start_checked(rpc, s);
-    l = s->lender; /* NULL: a message has it */
+    l = s->lender; /* NULL: a message uses the memory */
     if (l && st == CDP_OK) cdp__rpc_add_task(rpc, &l->task);
     if (l && st != CDP_OK) cdp__free(rpc->os, l);
     return st;
 }
 
-/* The call is free to be started. */
+/* Checks that the call may be started. */
 CDP__PRIVATE cdp_status cdp__rpc_call_ready(const char *name, cdp_call *call) {
     if (call->priv[CDP__CALL_STAGE] == CDP__CALL_UNDER_WAY)
         return cdp__fail(CDP_ERR_STATE, "%s: this cdp_call is under way; use another one", name);
@@ -5964,13 +6321,21 @@ CDP__PRIVATE cdp_status cdp__rpc_call_ready(const char *name, cdp_call *call) {
         return cdp__fail(CDP_ERR_STATE,
             "%s: this cdp_call has a result; give it to cdp_call_free() before it is used again",
             name);
-    memset(call, 0, sizeof *call);
+    if ((call->into.bytes && !call->into.data) || ((uintptr_t)call->into.data & 7))
+        return cdp__fail(CDP_ERR_INVALID,
+            "%s: into of the cdp_call is not memory that is aligned to 8 bytes; or the cdp_call "
+            "was "
+            "not set to {0} before its first use",
+            name);
+    memset(call, 0, offsetof(cdp_call, into));
+    memset(call->priv, 0, sizeof call->priv);
     call->status = CDP_PENDING;
     return CDP_OK;
 }
 
 CDP__PRIVATE cdp_status cdp__rpc_start_any(cdp_rpc *rpc, cdp__rpc_starting *s) {
-    cdp_status st = s->call ? cdp__rpc_call_ready(s->name, s->call) : CDP_OK;
+    cdp_status st = CDP_ERR_INVALID;
+    if (!cdp__rpc_forked(rpc, s->name)) st = cdp__rpc_call_ready(s->name, s->call);
     if (st != CDP_OK) return st;
     if (s->desc->one_way) s->flags |= CDP__RPC_ONE_WAY;
     cdp_lock_acquire(&rpc->lock);
@@ -6003,6 +6368,7 @@ CDP_API cdp_status cdp_rpc_remote(cdp_rpc *rpc, const cdp_call_desc *desc, cdp_r
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_rpc_remote needs an rpc, a desc and a place for the reference");
     memset(out, 0, sizeof *out);
+    if (cdp__rpc_forked(rpc, "cdp_rpc_remote")) return CDP_ERR_INVALID;
     if (desc->done || desc->one_way || desc->in_order || desc->on.rpc)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_rpc_remote: done, one_way, in_order and on of the desc must not be set; use "
@@ -6018,16 +6384,20 @@ CDP_API cdp_status cdp_rpc_remote(cdp_rpc *rpc, const cdp_call_desc *desc, cdp_r
     return st;
 }
 
-/* ---- waiting */
+/* ---- >>rpc-call-waits: a call under way ------------------------------------------------------ */
+
+/* Knows: a call of the program, and its record. Promises: a wait returns the status that the call
+   has ended with; its memory is freed once. May use: the sections above. */
 
 CDP__PRIVATE bool cdp__call_over(cdp_rpc *rpc, void *arg) {
     (void)rpc;
     return ((cdp_call *)arg)->priv[CDP__CALL_STAGE] == CDP__CALL_ENDED;
 }
 
-/* NULL: it was never started. */
+/* The rpc of a call; NULL: the call was never started. */
 CDP__PRIVATE cdp_rpc *cdp__call_rpc(const char *name, const cdp_call *call) {
-    if (call && call->priv[CDP__CALL_RPC]) return (cdp_rpc *)(uintptr_t)call->priv[CDP__CALL_RPC];
+    cdp_rpc *rpc = call ? (cdp_rpc *)(uintptr_t)call->priv[CDP__CALL_RPC] : NULL;
+    if (rpc) return cdp__rpc_forked(rpc, name) ? NULL : rpc;
     (void)cdp__fail(CDP_ERR_INVALID, "%s: this cdp_call was not started", name);
     return NULL;
 }
@@ -6037,7 +6407,7 @@ CDP__PRIVATE cdp_status cdp__call_result(const cdp_call *call) {
     return call->status;
 }
 
-/* When it ends at the latest: of os->now_ns. */
+/* The latest end of the call, on the clock of os->now_ns. */
 CDP__PRIVATE uint64_t cdp__call_deadline(cdp_rpc *rpc, const cdp_call *call) {
     const cdp__rpc_call *c = call->priv[CDP__CALL_STAGE] == CDP__CALL_UNDER_WAY
         ? cdp__rpc_call_find(rpc, call->priv[CDP__CALL_ID])
@@ -6173,10 +6543,21 @@ CDP_API cdp_status cdp_call_work(cdp_call *call, cdp_work *out) {
 }
 
 CDP_API void cdp_call_free(cdp_call *call) {
+    cdp__rpc_here *here = cdp__rpc_here_of();
+    const bool in_done = call && here->done == call;
+    bool used;
     cdp_rpc *rpc;
     uint32_t i;
-    if (!call || call->priv[CDP__CALL_STAGE] != CDP__CALL_ENDED) return;
+    if (!call || (!in_done && call->priv[CDP__CALL_STAGE] != CDP__CALL_ENDED)) return;
     rpc = (cdp_rpc *)(uintptr_t)call->priv[CDP__CALL_RPC];
+    used = call->rref_count || call->priv[CDP__CALL_MEMORY] || call->priv[CDP__CALL_TENSORS];
+    if (used && cdp__rpc_forked(rpc, "cdp_call_free")) return; /* else the rpc may be gone */
+    if (in_done) {
+        here->done = NULL;
+        cdp_lock_acquire(&rpc->lock);
+        cdp__rpc_end_work(rpc, call);
+        cdp_lock_release(&rpc->lock);
+    }
     for (i = 0; i < call->rref_count; ++i)
         cdp_rref_drop(call->rrefs[i]);
     if (call->priv[CDP__CALL_MEMORY]) {
@@ -6184,14 +6565,14 @@ CDP_API void cdp_call_free(cdp_call *call) {
         cdp__rpc_area_free(rpc, (void *)(uintptr_t)call->priv[CDP__CALL_MEMORY]);
         cdp_lock_release(&rpc->lock);
     }
-    if (call->priv[CDP__CALL_TENSORS]) /* without any of these, the rpc may be gone */
+    if (call->priv[CDP__CALL_TENSORS]) /* without any of these the rpc may no longer exist */
         cdp__free(rpc->os, (void *)(uintptr_t)call->priv[CDP__CALL_TENSORS]);
     memset(call, 0, sizeof *call);
 }
 
-/* ---- >>rpc-references: the calls of a program ------------------------------------------------ */
+/* ---- >>rpc-references: public functions for references --------------------------------------- */
 
-/* Knows: handles. Promises: a handle that was dropped is noticed. May use: the sections above. */
+/* Knows: handles. Promises: the use of a dropped handle is noticed. May use: the sections above. */
 
 CDP_API cdp_status cdp_rref_create(
     cdp_rpc *rpc, const cdp_value *value, const char *label, cdp_rref *out) {
@@ -6202,6 +6583,8 @@ CDP_API cdp_status cdp_rref_create(
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_rref_create needs an rpc, a value and a place for the reference");
     memset(out, 0, sizeof *out);
+    if (cdp__rpc_forked(rpc, "cdp_rref_create")) return CDP_ERR_INVALID;
+    if (cdp__rpc_args_check("cdp_rref_create", &value->plain) != CDP_OK) return CDP_ERR_INVALID;
     v = cdp__rpc_value_make(rpc);
     if (!v) return CDP_ERR_NOMEM;
     v->value = *value;
@@ -6227,7 +6610,7 @@ CDP_API cdp_status cdp_rref_create(
 
 CDP_API void cdp_rref_keep(cdp_rref rref) {
     uint32_t slot;
-    if (!rref.rpc) return;
+    if (!rref.rpc || cdp__rpc_forked(rref.rpc, "cdp_rref_keep")) return;
     cdp_lock_acquire(&rref.rpc->lock);
     slot = cdp__rpc_slot(rref.rpc, "cdp_rref_keep", rref);
     if (slot) ++rref.rpc->refs.at[slot].handles;
@@ -6236,7 +6619,7 @@ CDP_API void cdp_rref_keep(cdp_rref rref) {
 
 CDP_API void cdp_rref_drop(cdp_rref rref) {
     uint32_t slot;
-    if (!rref.rpc) return;
+    if (!rref.rpc || cdp__rpc_forked(rref.rpc, "cdp_rref_drop")) return;
     cdp_lock_acquire(&rref.rpc->lock);
     slot = cdp__rpc_slot(rref.rpc, "cdp_rref_drop", rref);
     if (slot) cdp__ref_drop(&rref.rpc->refs, slot);
@@ -6279,6 +6662,7 @@ CDP_API cdp_status cdp_rref_local(
     if (!rpc || !out)
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_rref_local needs a reference and a place for the value");
+    if (cdp__rpc_forked(rpc, "cdp_rref_local")) return CDP_ERR_INVALID;
     cdp_lock_acquire(&rpc->lock);
     slot = cdp__rpc_slot(rpc, "cdp_rref_local", rref);
     if (!slot) st = cdp_last_error()->status;
@@ -6317,7 +6701,8 @@ CDP_API void cdp_rref_unpin(cdp_rref rref) {
 }
 
 CDP__PRIVATE bool cdp__rpc_not_pending(cdp_rpc *rpc, void *arg) {
-    return rpc->refs.at[*(uint32_t *)arg].state != CDP__REF_PENDING;
+    const cdp__ref *r = &rpc->refs.at[*(uint32_t *)arg];
+    return r->kind != CDP__REF_USER || !r->handles || r->state != CDP__REF_PENDING;
 }
 
 CDP_API cdp_status cdp_rref_confirmed(cdp_rref rref, uint32_t timeout_ms) {
@@ -6325,6 +6710,7 @@ CDP_API cdp_status cdp_rref_confirmed(cdp_rref rref, uint32_t timeout_ms) {
     cdp_status st = CDP_OK;
     uint32_t slot;
     if (!rpc) return cdp__fail(CDP_ERR_INVALID, "cdp_rref_confirmed needs a reference");
+    if (cdp__rpc_forked(rpc, "cdp_rref_confirmed")) return CDP_ERR_INVALID;
     cdp_lock_acquire(&rpc->lock);
     slot = cdp__rpc_slot(rpc, "cdp_rref_confirmed", rref);
     if (!slot) st = cdp_last_error()->status;
@@ -6334,6 +6720,11 @@ CDP_API cdp_status cdp_rref_confirmed(cdp_rref rref, uint32_t timeout_ms) {
             st = timeout_ms ? cdp__rpc_wait(
                      rpc, cdp__rpc_not_pending, &slot, cdp__rpc_until(rpc, timeout_ms), CDP__NEVER)
                             : CDP_PENDING;
+        /* another thread may have shut the rpc down, which drops what is left */
+        slot = cdp__rpc_slot(rpc, "cdp_rref_confirmed", rref);
+        if (!slot) st = cdp_last_error()->status;
+    }
+    if (slot) {
         if (rpc->refs.at[slot].state == CDP__REF_BROKEN)
             st = cdp__fail_peer(rpc->extra[slot].broken,
                 cdp_world_rank_of(rpc->group, rpc->refs.at[slot].rank), 0,
@@ -6352,6 +6743,7 @@ CDP_API cdp_status cdp_rref_info_of(cdp_rref rref, cdp_rref_info *out) {
     if (!rpc || !out)
         return cdp__fail(CDP_ERR_INVALID, "cdp_rref_info_of needs a reference and a place");
     memset(out, 0, sizeof *out);
+    if (cdp__rpc_forked(rpc, "cdp_rref_info_of")) return CDP_ERR_INVALID;
     cdp_lock_acquire(&rpc->lock);
     slot = cdp__rpc_slot(rpc, "cdp_rref_info_of", rref);
     if (slot) {
@@ -6372,24 +6764,25 @@ CDP_API cdp_status cdp_rref_info_of(cdp_rref rref, cdp_rref_info *out) {
     return slot ? CDP_OK : CDP_ERR_STATE;
 }
 
-/* ---- >>rpc-replies: what a function answers -------------------------------------------------- */
+/* ---- >>rpc-replies: public functions for answering requests ---------------------------------- */
 
-/* Knows: requests that run or were kept. Promises: one answer, also after the rpc is gone. May
-   use: the sections above. */
+/* Knows: requests that run or were kept. Promises: one answer per request, even after the rpc is
+   destroyed. May use: the sections above. */
 
-/* The request may be answered now. After OK the lock is held. */
+/* Checks that the request may be answered now. After OK the lock is held. */
 CDP__PRIVATE cdp_status cdp__rpc_reply_begin(const char *name, cdp_rpc_request *request) {
     cdp__rpc_rq *rq = (cdp__rpc_rq *)(void *)request;
     cdp_rpc *rpc;
     if (!request) return cdp__fail(CDP_ERR_INVALID, "%s needs a request", name);
     rpc = request->rpc;
+    if (cdp__rpc_forked(rpc, name)) return CDP_ERR_INVALID;
     cdp_lock_acquire(&rpc->lock);
     if (rq->stage == CDP__RPC_RUNNING || rq->stage == CDP__RPC_KEPT) return CDP_OK;
     cdp_lock_release(&rpc->lock);
     return cdp__fail(CDP_ERR_STATE, "%s: the request was replied to before", name);
 }
 
-/* After cdp_rpc_destroy() nobody is there to get it. True: it was so. */
+/* After cdp_rpc_destroy() the answer is dropped. True: this is such a case. */
 CDP__PRIVATE bool cdp__rpc_reply_late(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     bool last;
     if (rpc->phase != CDP__RPC_SHUT || !rpc->kept) return false;
@@ -6402,25 +6795,13 @@ CDP__PRIVATE bool cdp__rpc_reply_late(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     return true;
 }
 
-/* What cannot be sent: the caller is told, and so is the program. */
+/* The results cannot be sent: reports that to the caller of the function, and to the program. */
 CDP__PRIVATE cdp_status cdp__rpc_reply_failed(cdp_rpc *rpc, cdp__rpc_rq *rq, cdp_status st) {
     const cdp_error e = *cdp_last_error();
     cdp__rpc_answer_fail(rpc, rq, st, CDP_RAN_YES, 0, e.text);
     cdp__rpc_leave(rpc);
     *cdp__error_slot() = e;
     return st;
-}
-
-CDP__PRIVATE cdp_status cdp__rpc_results_check(
-    cdp_rpc *rpc, const char *name, const cdp_args *results) {
-    const cdp_status st = cdp__rpc_tensors_check(name, results);
-    const uint64_t bytes = st == CDP_OK ? cdp__rpc_args_bytes(results) : 0;
-    if (st != CDP_OK) return st;
-    if (bytes > rpc->desc.max_message_bytes)
-        return cdp__fail(CDP_ERR_INVALID,
-            "%s: results of %llu bytes; max_message_bytes of cdp_rpc_desc is %llu", name,
-            (unsigned long long)bytes, (unsigned long long)rpc->desc.max_message_bytes);
-    return cdp__rpc_rrefs_check(rpc, name, results);
 }
 
 CDP_API cdp_status cdp_rpc_reply(cdp_rpc_request *request, const cdp_args *results) {
@@ -6456,6 +6837,8 @@ CDP_API cdp_status cdp_rpc_reply_value(cdp_rpc_request *request, const cdp_value
         (void)cdp__rpc_reply_late(rpc, rq);
         return CDP_OK;
     }
+    st = rq->makes ? cdp__rpc_args_check("cdp_rpc_reply_value", &value->plain) : CDP_OK;
+    if (st != CDP_OK) return cdp__rpc_reply_failed(rpc, rq, st);
     if (rq->makes) {
         v = rpc->extra[rq->makes].value;
         v->value = *value;
@@ -6466,7 +6849,8 @@ CDP_API cdp_status cdp_rpc_reply_value(cdp_rpc_request *request, const cdp_value
     }
     st = cdp__rpc_results_check(rpc, "cdp_rpc_reply_value", &value->plain);
     v = st == CDP_OK ? cdp__rpc_value_make(rpc) : NULL;
-    lent = value->destroy != NULL; /* else nothing tells the program when its memory is free */
+    /* without `destroy`, the program would not learn when its memory is free */
+    lent = value->destroy != NULL;
     if (v && lent) rpc->lends = &v->task;
     if (st == CDP_OK) st = v ? cdp__rpc_answer(rpc, rq, &value->plain) : CDP_ERR_NOMEM;
     lent = lent && !rpc->lends;
@@ -6476,7 +6860,7 @@ CDP_API cdp_status cdp_rpc_reply_value(cdp_rpc_request *request, const cdp_value
         return cdp__rpc_reply_failed(rpc, rq, st);
     }
     v->value = *value;
-    if (!lent) cdp__rpc_add_task(rpc, &v->task); /* its bytes were sent: destroy it */
+    if (!lent) cdp__rpc_add_task(rpc, &v->task); /* its bytes were copied: destroy it */
     cdp__rpc_leave(rpc);
     return CDP_OK;
 }
@@ -6500,16 +6884,17 @@ CDP_API bool cdp_rpc_cancelled(const cdp_rpc_request *request) {
     bool over;
     if (!request) return false;
     rpc = request->rpc;
+    if (cdp__rpc_forked(rpc, "cdp_rpc_cancelled")) return true;
     cdp_lock_acquire(&rpc->lock);
     over = rq->cancelled || rq->pub.deadline_ns <= cdp__now(rpc->os);
     cdp_lock_release(&rpc->lock);
     return over;
 }
 
-/* ---- >>rpc-gradients: the calls of a program about contexts ---------------------------------- */
+/* ---- >>rpc-gradients: public functions for contexts ------------------------------------------ */
 
-/* Knows: contexts. Promises: a pass ends by its deadline on the rank that has begun it, and fails
-   on all others then. May use: the sections above. */
+/* Knows: contexts. Promises: a pass ends by its deadline on the rank that has begun it, and then
+   fails on all others. May use: the sections above. */
 
 CDP_API cdp_status cdp_ctx_begin(cdp_rpc *rpc, cdp_ctx **out) {
     cdp_ctx *ctx = NULL;
@@ -6517,6 +6902,7 @@ CDP_API cdp_status cdp_ctx_begin(cdp_rpc *rpc, cdp_ctx **out) {
     if (!rpc || !out)
         return cdp__fail(CDP_ERR_INVALID, "cdp_ctx_begin needs an rpc and a place for the context");
     *out = NULL;
+    if (cdp__rpc_forked(rpc, "cdp_ctx_begin")) return CDP_ERR_INVALID;
     cdp_lock_acquire(&rpc->lock);
     if (rpc->phase != CDP__RPC_OPEN) {
         st = cdp__fail(CDP_ERR_STATE, "cdp_ctx_begin: the rpc was shut down");
@@ -6562,6 +6948,7 @@ CDP_API cdp_status cdp_ctx_end(cdp_ctx *ctx, uint32_t timeout_ms) {
     uint32_t r;
     if (!ctx) return CDP_OK;
     rpc = ctx->rpc;
+    if (cdp__rpc_forked(rpc, "cdp_ctx_end")) return CDP_ERR_INVALID;
     cdp_lock_acquire(&rpc->lock);
     if (cdp__rpc_maker(ctx->id) != rpc->rank || cdp__rpc_here_of()->no_wait || *cdp__inside()
         || ctx->mine || ctx->ended) {
@@ -6588,10 +6975,11 @@ CDP_API cdp_status cdp_ctx_end(cdp_ctx *ctx, uint32_t timeout_ms) {
 
 /* ---- the graph */
 
-/* OK: the lock is held. */
+/* Checks a context. After OK the lock is held. */
 CDP__PRIVATE cdp_status cdp__ctx_open(const char *call, cdp_ctx *ctx) {
     cdp_status st;
     if (!ctx) return cdp__fail(CDP_ERR_INVALID, "%s needs a context", call);
+    if (cdp__rpc_forked(ctx->rpc, call)) return CDP_ERR_INVALID;
     cdp_lock_acquire(&ctx->rpc->lock);
     st = cdp__ctx_check(call, ctx, NULL);
     if (st != CDP_OK) cdp_lock_release(&ctx->rpc->lock);
@@ -6721,14 +7109,15 @@ CDP_API cdp_status cdp_ctx_save(cdp_rpc_request *request, void *saved, void (*re
 
 /* ---- passes */
 
-/* A place in memory, or the end of the pass. */
+/* True if a backward function can run in this thread, or the pass has ended. */
 CDP__PRIVATE bool cdp__ctx_next(cdp_rpc *rpc, void *arg) {
     const cdp_ctx *ctx = (const cdp_ctx *)arg;
     (void)rpc;
     return ctx->fires || ctx->over || ctx->failed || ctx->ended;
 }
 
-/* Roots with their gradients; *ones: memory for those that have none. */
+/* Checks the roots and their gradients. *ones: memory for gradients that the caller has left
+   out. */
 CDP__PRIVATE cdp_status cdp__ctx_roots(const cdp_ctx *ctx, const cdp_backward_desc *d,
     cdp_tensor *roots, uint64_t *values, uint64_t *most) {
     uint32_t i;
@@ -6758,7 +7147,7 @@ CDP__PRIVATE cdp_status cdp__ctx_roots(const cdp_ctx *ctx, const cdp_backward_de
     return CDP_OK;
 }
 
-/* One, `count` times. */
+/* Fills a gradient with ones. */
 CDP__PRIVATE void cdp__ctx_ones(cdp_tensor *t, uint8_t *at) {
     static const float f32 = 1;
     static const double f64 = 1;
@@ -6781,7 +7170,7 @@ CDP__PRIVATE void cdp__ctx_ones(cdp_tensor *t, uint8_t *at) {
         memcpy(at + i * size, one, (size_t)size);
 }
 
-/* The pass is under way. Lock held, released meanwhile. */
+/* Runs a pass until it ends. Lock held; released meanwhile. */
 CDP__PRIVATE cdp_status cdp__ctx_drive(cdp_rpc *rpc, cdp_ctx *ctx, uint64_t until_ns) {
     cdp_status st = CDP_OK;
     cdp__rpc_tidy(rpc);
@@ -6883,7 +7272,7 @@ CDP_API cdp_status cdp_ctx_grad(cdp_ctx *ctx, uint64_t value, cdp_tensor *out) {
 CDP_API const uint32_t *cdp_ctx_grad_rows(cdp_ctx *ctx, uint64_t value) {
     const uint32_t *rows = NULL;
     uint32_t entry;
-    if (!ctx) return NULL;
+    if (!ctx || cdp__rpc_forked(ctx->rpc, "cdp_ctx_grad_rows")) return NULL;
     cdp_lock_acquire(&ctx->rpc->lock);
     entry = cdp__ctx_entry(ctx, value);
     if (entry && ctx->values[entry].grad) rows = ctx->values[entry].grad->rows;
@@ -6891,7 +7280,7 @@ CDP_API const uint32_t *cdp_ctx_grad_rows(cdp_ctx *ctx, uint64_t value) {
     return rows;
 }
 
-/* ---- >>update-rules (pure): one element of a parameter --------------------------------------- */
+/* ---- >>update-rules (pure): updates one element of a parameter ------------------------------- */
 
 /* Knows: settings, an element, its gradient, its state. Promises: the same bits as the same
    formula in a loop of the program. May use: nothing. */
@@ -6968,7 +7357,7 @@ CDP__PRIVATE double cdp__optim_rprop(const cdp__optim_rule *o, double t, double 
     return cdp__optim_sign(g) * s[0];
 }
 
-/* The element after step t (from 1). */
+/* The new value of an element in step t (from 1). */
 CDP__PRIVATE double cdp__optim_element(
     const cdp__optim_rule *o, double t, double w, double g, double s[3]) {
     if (o->maximize) g = -g;
@@ -6977,7 +7366,8 @@ CDP__PRIVATE double cdp__optim_element(
     else if (o->decay != 0)
         g += o->decay * w;
     switch (o->kind) {
-    case CDP_OPTIM_NONE: break;
+    case CDP_OPTIM_NONE:
+    case CDP_OPTIM_OWN: break; /* a function of the program */
     case CDP_OPTIM_SGD: return w - cdp__optim_sgd(o, t, g, s);
     case CDP_OPTIM_ADAM:
     case CDP_OPTIM_ADAMW: return w - cdp__optim_adam(o, t, g, s);
@@ -7041,7 +7431,7 @@ CDP__PRIVATE void cdp__optim_put(uint8_t *at, const cdp__optim_rule *o) {
     }
 }
 
-/* False: nobody sends that. */
+/* Decodes the rule of an optimizer. False: no peer of this version sends that. */
 CDP__PRIVATE bool cdp__optim_get(const uint8_t *at, uint64_t bytes, cdp__optim_rule *o) {
     double x[CDP__OPTIM_NUMBERS];
     uint64_t bits;
@@ -7074,14 +7464,14 @@ CDP__PRIVATE bool cdp__optim_get(const uint8_t *at, uint64_t bytes, cdp__optim_r
 
 /* ---- >>rpc-optimizer: objects on owners, and the calls to them ------------------------------- */
 
-/* Knows: parameters of this rank, references to objects of others. Promises: a step writes a
-   parameter once for each gradient; every owner that failed is named. May use: update-rules, and
-   the public functions of the sections above. */
+/* Knows: parameters of this rank, references to objects of other ranks. Promises: a step writes
+   a parameter once per gradient; an error names every owner that failed. May use: update-rules,
+   and the public functions of the sections above. */
 
 typedef struct cdp__optim_param {
     cdp_rref rref;
     cdp_tensor t;
-    void *state[3]; /* as long as the parameter, each */
+    void *state[3]; /* each as long as the parameter */
     uint64_t steps;
 } cdp__optim_param;
 
@@ -7104,14 +7494,14 @@ CDP__PRIVATE void cdp__optim_free(void *user, void *data) {
     cdp__free(o->os, o);
 }
 
-/* A parameter of this rank. NULL, or what is wrong with it. */
+/* Adds a parameter of this rank. Returns NULL or what is wrong with it. */
 CDP__PRIVATE const char *cdp__optim_take(cdp__optim *o, cdp_rref rref) {
     cdp__optim_param *p = &o->params[o->count];
     uint64_t bytes;
     cdp_value v;
     uint32_t k;
     if (cdp_rref_local(rref, 0, 0, &v) != CDP_OK) return cdp_last_error()->text;
-    p->rref = rref; /* its pin is dropped with the object */
+    p->rref = rref; /* its pin is removed with the object */
     ++o->count;
     if (v.plain.tensor_count != 1 || !v.plain.tensors || !v.plain.tensors->data)
         return "a parameter is a value whose plain is one tensor";
@@ -7149,7 +7539,8 @@ CDP__PRIVATE void cdp__optim_new(void *user, cdp_rpc_request *q) {
     if (o) cdp__optim_free(NULL, o);
 }
 
-/* NULL: it is called on something else, which was answered. */
+/* The optimizer that a function is called on. NULL: it is called on another value, and was
+   answered. */
 CDP__PRIVATE cdp__optim *cdp__optim_of(cdp_rpc_request *q) {
     if (q->on && q->on->destroy == cdp__optim_free) return (cdp__optim *)q->on->data;
     (void)cdp_rpc_fail(q, 1, "it is called on a value that is no optimizer");
@@ -7166,7 +7557,7 @@ CDP__PRIVATE void cdp__optim_store(const cdp_tensor *t, void *data, uint64_t i, 
         ((float *)data)[i] = (float)x;
 }
 
-/* NULL, or why a gradient does not fit its parameter. */
+/* Returns NULL, or why a gradient does not fit its parameter. */
 CDP__PRIVATE const char *cdp__optim_misfit(
     const cdp__optim_rule *rule, const cdp_tensor *t, const cdp_tensor *g, const uint32_t *rows) {
     uint64_t i;
@@ -7188,7 +7579,7 @@ CDP__PRIVATE const char *cdp__optim_misfit(
     return NULL;
 }
 
-/* `rows`: what the gradient is of; NULL: all elements. */
+/* Updates a parameter. `rows`: the rows of the gradient; NULL: all. */
 CDP__PRIVATE void cdp__optim_update(
     const cdp__optim_rule *rule, cdp__optim_param *p, const cdp_tensor *g, const uint32_t *rows) {
     const uint64_t n = cdp__rpc_tensor_bytes(g) / cdp_dtype_size(g->dtype);
@@ -7267,7 +7658,9 @@ CDP__PRIVATE void cdp__rpc_builtins(cdp_rpc *rpc) {
 
 typedef struct cdp__optim_part {
     uint32_t owner;
-    cdp_rref object;
+    cdp_rref object;                 /* not with OWN */
+    cdp_rref params[CDP__RPC_RREFS]; /* with OWN */
+    uint32_t param_count;
     bool started;
     cdp_call call;
 } cdp__optim_part;
@@ -7275,11 +7668,13 @@ typedef struct cdp__optim_part {
 struct cdp_dist_optim {
     cdp_rpc *rpc;
     uint32_t timeout_ms, count;
+    uint32_t own;       /* with OWN: the function that makes a step */
+    double settings[2]; /* with OWN: lr, weight_decay */
     cdp__optim_part *parts;
 };
 
 /* Calls a function on all objects and waits for all. */
-CDP__PRIVATE cdp_status cdp__optim_all(cdp_dist_optim *o, const char *call, const char *function,
+CDP__PRIVATE cdp_status cdp__optim_all(cdp_dist_optim *o, const char *call, uint32_t function,
     cdp_ctx *ctx, const void *data, uint64_t bytes) {
     cdp_status first = CDP_OK, st;
     char ranks[120] = "";
@@ -7291,7 +7686,7 @@ CDP__PRIVATE cdp_status cdp__optim_all(cdp_dist_optim *o, const char *call, cons
     memset(&d, 0, sizeof d);
     iov.data = (void *)(uintptr_t)data;
     iov.bytes = bytes;
-    d.function = cdp_rpc_id(function);
+    d.function = function;
     d.timeout_ms = o->timeout_ms;
     d.ctx = ctx;
     d.args.iov = &iov;
@@ -7300,8 +7695,11 @@ CDP__PRIVATE cdp_status cdp__optim_all(cdp_dist_optim *o, const char *call, cons
         cdp__optim_part *p = &o->parts[i];
         memset(&p->call, 0, sizeof p->call);
         d.on = p->object;
+        d.to = p->owner;
+        d.args.rrefs = p->params;
+        d.args.rref_count = p->param_count;
         st = cdp_rpc_start(o->rpc, &d, &p->call);
-        p->started = st == CDP_OK; /* from now on the call is written by other threads */
+        p->started = st == CDP_OK; /* from now on other threads write to the call */
         if (p->started) continue;
         p->call.status = st;
         p->call.error = *cdp_last_error();
@@ -7324,7 +7722,7 @@ CDP__PRIVATE cdp_status cdp__optim_all(cdp_dist_optim *o, const char *call, cons
         first, (uint32_t)why.peer, 0, "%s: failed on rank%s; first: %s", call, ranks, why.text);
 }
 
-/* The next object: up to 16 parameters of the first owner that has some left. */
+/* Creates the next object: up to 16 parameters of the first owner that has some left. */
 CDP__PRIVATE cdp_status cdp__optim_make(cdp_dist_optim *o, const cdp_optim_desc *d,
     const uint32_t *owners, bool *done, const uint8_t *settings) {
     cdp_rref rrefs[CDP__RPC_RREFS];
@@ -7338,6 +7736,14 @@ CDP__PRIVATE cdp_status cdp__optim_make(cdp_dist_optim *o, const cdp_optim_desc 
         p->owner = owners[i];
         rrefs[n++] = d->params[i];
         done[i] = true;
+    }
+    if (o->own) {
+        memcpy(p->params, rrefs, n * sizeof *rrefs);
+        p->param_count = n;
+        ++o->count;
+        for (i = 0; i < n; ++i)
+            cdp_rref_keep(rrefs[i]);
+        return CDP_OK;
     }
     memset(&call, 0, sizeof call);
     iov.data = (void *)(uintptr_t)settings;
@@ -7358,8 +7764,12 @@ CDP__PRIVATE cdp_status cdp__optim_make(cdp_dist_optim *o, const cdp_optim_desc 
 CDP__PRIVATE cdp_status cdp__optim_check(const cdp_optim_desc *d) {
     if (!d || !d->rpc || !d->params || !d->param_count)
         return cdp__fail(CDP_ERR_INVALID, "cdp_dist_optim_create needs an rpc and parameters");
-    if (d->kind < CDP_OPTIM_SGD || d->kind > CDP_OPTIM_RPROP)
+    if (d->kind < CDP_OPTIM_SGD || d->kind > CDP_OPTIM_OWN)
         return cdp__fail(CDP_ERR_INVALID, "cdp_dist_optim_create: set kind, not %d", (int)d->kind);
+    if ((d->kind == CDP_OPTIM_OWN) != (d->own_function != 0))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_dist_optim_create: set own_function to cdp_rpc_id(name) with CDP_OPTIM_OWN, and "
+            "with no other kind");
     if (d->nesterov && (d->momentum <= 0 || d->dampening > 0))
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_dist_optim_create: nesterov needs momentum, and no dampening");
@@ -7387,6 +7797,9 @@ CDP_API cdp_status cdp_dist_optim_create(const cdp_optim_desc *desc, cdp_dist_op
     } else {
         o->rpc = desc->rpc;
         o->timeout_ms = desc->timeout_ms;
+        o->own = desc->own_function;
+        o->settings[0] = cdp__optim_or(desc->lr, 0);
+        o->settings[1] = cdp__optim_or(desc->weight_decay, 0);
     }
     for (i = 0; st == CDP_OK && i < desc->param_count; ++i) {
         cdp_rref_info info;
@@ -7397,14 +7810,15 @@ CDP_API cdp_status cdp_dist_optim_create(const cdp_optim_desc *desc, cdp_dist_op
             st = cdp_rref_info_of(desc->params[i], &info);
         if (st == CDP_OK) owners[i] = info.owner;
     }
-    if (st == CDP_OK) {
+    if (st == CDP_OK && !o->own) {
         rule = cdp__optim_rule_of(desc);
         cdp__optim_put(settings, &rule);
     }
     for (i = 0; st == CDP_OK && i < desc->param_count; ++i)
         if (!done[i]) st = cdp__optim_make(o, desc, owners, done, settings);
-    if (st == CDP_OK)
-        st = cdp__optim_all(o, "cdp_dist_optim_create", "cdp.optim.set", NULL, zeros, sizeof zeros);
+    if (st == CDP_OK && !o->own)
+        st = cdp__optim_all(
+            o, "cdp_dist_optim_create", cdp_rpc_id("cdp.optim.set"), NULL, zeros, sizeof zeros);
     cdp__free(desc->rpc->os, owners);
     cdp__free(desc->rpc->os, done);
     if (st != CDP_OK) {
@@ -7425,32 +7839,44 @@ CDP_API cdp_status cdp_dist_optim_create(const cdp_optim_desc *desc, cdp_dist_op
 CDP_API cdp_status cdp_dist_optim_step(cdp_dist_optim *optim, cdp_ctx *ctx) {
     if (!optim || !ctx)
         return cdp__fail(CDP_ERR_INVALID, "cdp_dist_optim_step needs an optimizer and a context");
-    return cdp__optim_all(optim, "cdp_dist_optim_step", "cdp.optim.step", ctx, NULL, 0);
+    if (optim->own)
+        return cdp__optim_all(
+            optim, "cdp_dist_optim_step", optim->own, ctx, optim->settings, sizeof optim->settings);
+    return cdp__optim_all(optim, "cdp_dist_optim_step", cdp_rpc_id("cdp.optim.step"), ctx, NULL, 0);
 }
 
 CDP_API cdp_status cdp_dist_optim_set(cdp_dist_optim *optim, double lr, double weight_decay) {
     uint8_t data[16];
     uint64_t bits;
     if (!optim) return cdp__fail(CDP_ERR_INVALID, "cdp_dist_optim_set needs an optimizer");
+    if (optim->own) {
+        optim->settings[0] = cdp__optim_or(lr, optim->settings[0]);
+        optim->settings[1] = cdp__optim_or(weight_decay, optim->settings[1]);
+        return CDP_OK;
+    }
     memcpy(&bits, &lr, 8);
     cdp__put_u64(data, bits);
     memcpy(&bits, &weight_decay, 8);
     cdp__put_u64(data + 8, bits);
-    return cdp__optim_all(optim, "cdp_dist_optim_set", "cdp.optim.set", NULL, data, sizeof data);
+    return cdp__optim_all(
+        optim, "cdp_dist_optim_set", cdp_rpc_id("cdp.optim.set"), NULL, data, sizeof data);
 }
 
 CDP_API void cdp_dist_optim_destroy(cdp_dist_optim *optim) {
-    uint32_t i;
+    uint32_t i, k;
     if (!optim) return;
-    for (i = 0; i < optim->count; ++i)
+    for (i = 0; i < optim->count; ++i) {
         cdp_rref_drop(optim->parts[i].object);
+        for (k = 0; k < optim->parts[i].param_count; ++k)
+            cdp_rref_drop(optim->parts[i].params[k]);
+    }
     cdp__free(optim->rpc->os, optim->parts);
     cdp__free(optim->rpc->os, optim);
 }
 
-/* ---- >>rpc-create: an rpc begins ------------------------------------------------------------- */
+/* ---- >>rpc-create: creates an rpc ------------------------------------------------------------ */
 
-/* Knows: the steps of creation. Promises: nothing is left behind where one of them fails. May use:
+/* Knows: the steps of creation. Promises: a failed creation leaves nothing behind. May use:
    rpc-life, rpc-optimizer. */
 
 CDP_API cdp_status cdp_rpc_create(const cdp_rpc_desc *desc, cdp_rpc **out) {

@@ -552,6 +552,7 @@ int main(int argc, char **argv) {
             bad += !seed_run(seed, (fault_kind)kind);
         printf("%s %s: %llu worlds, %u failed\n", bad ? "not ok" : "ok", fault_names[kind],
             to - from + 1, bad);
+        fflush(stdout);
         passed += !bad;
         failed += bad > 0;
     }
