@@ -357,7 +357,9 @@
 #endif
 
 #ifndef CDP_API
-#ifdef CDP_STATIC
+#if defined(CDP_STATIC) && (defined(__GNUC__) || defined(__clang__))
+#define CDP_API __attribute__((__unused__)) static
+#elif defined(CDP_STATIC)
 #define CDP_API static
 #else
 #define CDP_API extern
@@ -2292,7 +2294,8 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #include <stdio.h>
 #endif
 
-#if !defined(CDP_NO_OS) && !defined(_WIN32) && !defined(CLOCK_MONOTONIC)
+#if !defined(CDP_NO_OS) && !defined(_WIN32) \
+    && (!defined(CLOCK_MONOTONIC) || !defined(AI_NUMERICHOST))
 #error "cdp.h: a system header came first under -std=c11: define _DEFAULT_SOURCE above it"
 #endif
 
@@ -2331,6 +2334,8 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 
 #ifdef CDP_NO_THREADS
 #define CDP__THREAD_LOCAL
+#elif defined(_MSC_VER) && !defined(__clang__)
+#define CDP__THREAD_LOCAL __declspec(thread)
 #else
 #define CDP__THREAD_LOCAL __thread
 #endif
@@ -3424,21 +3429,6 @@ CDP__PRIVATE int32_t cdp__os_listen(void *user, const cdp_addr *at, cdp_addr *bo
     return fd;
 }
 
-#ifndef CDP_NO_SHARED_MEMORY
-/* A new handle for the only connection of a pipe; -EAGAIN: no data has arrived. */
-CDP__PRIVATE int32_t cdp__os_pipe_accept(int32_t pipe) {
-    DWORD bytes = 0;
-    HANDLE made;
-    (void)ConnectNamedPipe((HANDLE)(uintptr_t)pipe, NULL);
-    if (!PeekNamedPipe((HANDLE)(uintptr_t)pipe, NULL, 0, NULL, &bytes, NULL) || !bytes)
-        return -EAGAIN;
-    if (!DuplicateHandle(GetCurrentProcess(), (HANDLE)(uintptr_t)pipe, GetCurrentProcess(), &made,
-            0, FALSE, DUPLICATE_SAME_ACCESS))
-        return -EMFILE;
-    return (int32_t)(uintptr_t)made;
-}
-#endif
-
 CDP__PRIVATE int32_t cdp__os_accept(void *user, int32_t listener, cdp_addr *from) {
     cdp__sockaddr s;
     socklen_t len;
@@ -3448,12 +3438,6 @@ CDP__PRIVATE int32_t cdp__os_accept(void *user, int32_t listener, cdp_addr *from
         len = sizeof s;
         made = accept((SOCKET)listener, &s.any, &len);
     } while (made == INVALID_SOCKET && WSAGetLastError() == WSAECONNRESET);
-#ifndef CDP_NO_SHARED_MEMORY
-    /* from pass_open(); wine says the second */
-    if (made == INVALID_SOCKET
-        && (WSAGetLastError() == WSAENOTSOCK || WSAGetLastError() == WSAEOPNOTSUPP))
-        return cdp__os_pipe_accept(listener);
-#endif
     if (made != INVALID_SOCKET) cdp__os_from_native(&s, from);
     return cdp__os_descriptor(made);
 }
@@ -3644,7 +3628,27 @@ CDP__PRIVATE int32_t cdp__os_pass_open(void *user, const uint8_t name[12], bool 
     return -EIO;
 }
 
-/* Whether `process` belongs to the user of this process. */
+/* A new handle for the only connection of a pipe; -EAGAIN: no data has arrived. */
+CDP__PRIVATE int32_t cdp__os_pipe_accept(int32_t pipe) {
+    DWORD bytes = 0;
+    HANDLE made;
+    (void)ConnectNamedPipe((HANDLE)(uintptr_t)pipe, NULL);
+    if (!PeekNamedPipe((HANDLE)(uintptr_t)pipe, NULL, 0, NULL, &bytes, NULL) || !bytes)
+        return -EAGAIN;
+    if (!DuplicateHandle(GetCurrentProcess(), (HANDLE)(uintptr_t)pipe, GetCurrentProcess(), &made,
+            0, FALSE, DUPLICATE_SAME_ACCESS))
+        return -EMFILE;
+    return (int32_t)(uintptr_t)made;
+}
+
+/* Of a socket that listens, or of what pass_open() made (wine says WSAEOPNOTSUPP). */
+CDP__PRIVATE int32_t cdp__os_accept_any(void *user, int32_t listener, cdp_addr *from) {
+    const int32_t made = cdp__os_accept(user, listener, from);
+    const int said = made < 0 ? WSAGetLastError() : 0;
+    return said == WSAENOTSOCK || said == WSAEOPNOTSUPP ? cdp__os_pipe_accept(listener) : made;
+}
+
+/* Does this process belong to the user of this one? */
 CDP__PRIVATE bool cdp__os_same_user(HANDLE process) {
     union {
         TOKEN_USER head;
@@ -5043,9 +5047,14 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
             cdp__os_cond_destroy, cdp__os_cond_wait, cdp__os_cond_broadcast                       \
     }
 #endif
+#if defined(_WIN32) && !defined(CDP_NO_SHARED_MEMORY)
+#define CDP__OS_ACCEPT cdp__os_accept_any
+#else
+#define CDP__OS_ACCEPT cdp__os_accept
+#endif
 #define CDP__OS_NET                                                                      \
     {                                                                                    \
-        cdp__os_resolve, cdp__os_listen, cdp__os_adopt, cdp__os_accept, cdp__os_connect, \
+        cdp__os_resolve, cdp__os_listen, cdp__os_adopt, CDP__OS_ACCEPT, cdp__os_connect, \
             cdp__os_connect_result, cdp__os_send, cdp__os_recv, cdp__os_close,           \
             cdp__os_end_sending, cdp__os_local_addr, CDP__OS_WATCH, cdp__os_wake_open,   \
             cdp__os_wake_set, cdp__os_wake_clear, CDP__OS_NEWS                           \
