@@ -106,6 +106,7 @@
         draw one step                          cdp_ddp_trace
         see how much was hidden                cdp_ddp_stats_of, cdp_ddp_bucket
         run without threads                    .no_thread = true and cdp_poll, or CDP_NO_THREADS
+        spend so much of a frame at most       cdp_poll(group, budget_us), cdp_work_poll
         stop everybody                         cdp_group_abort
         know what went wrong                   cdp_last_error, cdp_print_error
         see what a group did or waits for      cdp_group_records, cdp_group_dump, .dump_path
@@ -178,6 +179,8 @@
         CDP_NO_CHANNELS *      off      no cdp_channel_open and the other calls of channels
         CDP_NO_CHAINS *        off      no cdp_work_then, cdp_start_after, cdp_work_cancel
         CDP_NO_GROUPS *        off      no cdp_group_new, cdp_group_split
+        CDP_NO_FRAMES *        off      no cdp_work_poll and no calls with `start` in their name that
+                                        are polled; a budget ends only waits: what moves goes on
         CDP_NO_OBJECTS *       off      no cdp_allgather_bytes and the others of >>objects
         CDP_NO_HUB *           off      no cdp_hub_create: no ranks in one process
         CDP_FEW_ALGORITHMS     off      one or two algorithms for each collective, none for several
@@ -1209,9 +1212,12 @@ CDP_API cdp_status cdp_group_dump(cdp_group *group, const char *path);
 CDP_API uint64_t cdp_describe(cdp_group *group, char *out, uint64_t size);
 #endif /* CDP_NO_RECORDER */
 
-/* Let communication advance, for programs without a progress thread: returns after at most about
-   `budget_us` microseconds (0: one look), or as soon as nothing is in flight. Any thread.
-   Returns cdp_group_status(). */
+/* Let communication advance, for programs without a progress thread, until `budget_us`
+   microseconds have passed or nothing is in flight. The clock is read after each step of at most
+   64 KiB, so the budget is exceeded by one such step. Budget 0: one look at what has arrived, and
+   one step. Functions of the caller, such as those of cdp_work_then(), take their time on top; so
+   does memory that an operation needs because it is larger than all before it. Any thread. Returns
+   cdp_group_status(). */
 CDP_API cdp_status cdp_poll(cdp_group *group, uint32_t budget_us);
 
 /* ---- >>collectives --------------------------------------------------------------------------- */
@@ -1271,6 +1277,13 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_work_wait_for(cdp_work work, uint32_t time
 /* CDP_OK when done, CDP_PENDING when not, else the failure. Never blocks; without a progress
    thread it also lets communication advance. */
 CDP_API cdp_status cdp_work_test(cdp_work work);
+
+#ifndef CDP_NO_FRAMES
+/* Let communication advance until `work` is done, for at most `budget_us` microseconds (0: one
+   look), as cdp_poll() does, with or without a progress thread. Returns what cdp_work_test()
+   returns. Any thread. */
+CDP_API cdp_status cdp_work_poll(cdp_work work, uint32_t budget_us);
+#endif
 
 /* Every rank gets the reduction of all ranks' `count` elements, the same bits everywhere. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_allreduce(
@@ -8979,7 +8992,9 @@ typedef struct cdp__world {
     uint64_t yield_again; /* in which wait yielding is tried again */
     /* this poll of the groups is one of several: only the last one looks at deadlines */
     bool fast_poll;
-    int32_t spin_luck; /* whether polling before sleeping has paid off lately */
+    bool cut;               /* this poll ended at its budget, and there is more to do */
+    uint64_t poll_until_ns; /* when this poll is to end; 0: when nothing moves any more */
+    int32_t spin_luck;      /* whether polling before sleeping has paid off lately */
     cdp__failure failure;
     cdp__choosing choosing;
     cdp_group_desc given; /* as the caller wrote it: what is 0 there took its default */
@@ -8987,6 +9002,28 @@ typedef struct cdp__world {
 
 CDP__PRIVATE uint64_t cdp__now(const cdp_os *os) {
     return os->now_ns(os->user);
+}
+
+#ifdef CDP_NO_FRAMES
+#define CDP__BUDGETS 0
+#else
+#define CDP__BUDGETS 1
+#endif
+/* What one step of a poll with a budget copies, combines or gives to the transport at most. It
+   takes some ten microseconds, and that is how far such a poll exceeds its budget. */
+#define CDP__STEP_BYTES (64u * 1024u)
+
+/* Of `bytes`, what this step may move. */
+CDP__PRIVATE uint64_t cdp__step_bytes(const cdp__world *w, uint64_t bytes) {
+    return CDP__BUDGETS && w->poll_until_ns ? cdp__min(bytes, CDP__STEP_BYTES) : bytes;
+}
+
+/* A step has moved something: does the poll end here, because its budget is used up? */
+CDP__PRIVATE bool cdp__poll_over(cdp__world *w) {
+    if (!CDP__BUDGETS) return false;
+    if (!w->poll_until_ns || cdp__now(w->os) < w->poll_until_ns) return false;
+    w->cut = true;
+    return true;
 }
 
 /* ---- streams by channel and peer */
@@ -9187,6 +9224,7 @@ CDP__PRIVATE bool cdp__port_flush(cdp__world *w, uint32_t peer) {
             v.bytes =
                 port->tx_head_left ? port->tx_head_left : cdp__min(port->tx_left, sizeof zeros);
         }
+        v.bytes = cdp__step_bytes(w, v.bytes);
         r = w->transport.send(w->transport.self, peer, &v, 1);
         if (r < 0) { /* else it would be tried again in every turn of a wait */
             port->dead = true;
@@ -9201,6 +9239,7 @@ CDP__PRIVATE bool cdp__port_flush(cdp__world *w, uint32_t peer) {
             port->tx_head_left -= (uint32_t)r;
         else
             port->tx_left -= (uint64_t)r;
+        if (cdp__poll_over(w)) return false;
     }
     return false;
 }
@@ -9432,6 +9471,7 @@ CDP__PRIVATE int64_t cdp__port_store(cdp__world *w, uint32_t peer) {
         v.data = s->early + at;
         v.bytes = cdp__min(port->rx_left, (at < s->early_at ? s->early_at : s->early_room) - at);
     }
+    v.bytes = cdp__step_bytes(w, v.bytes);
     r = w->transport.recv(w->transport.self, peer, &v, 1);
     if (r <= 0) return r;
     port->rx_left -= (uint64_t)r;
@@ -9465,7 +9505,7 @@ CDP__PRIVATE int64_t cdp__port_pump(cdp__world *w, uint32_t peer, const cdp__str
         if (cdp__port_has(port, want)) return 1;
         if (port->rx_fresh || port->rx_left) {
             r = cdp__port_store(w, peer);
-            if (r <= 0) return r;
+            if (r <= 0 || cdp__poll_over(w)) return r <= 0 ? r : 0;
             continue;
         }
         if (port->nomem)
@@ -9695,7 +9735,7 @@ CDP__PRIVATE int64_t cdp__stream_write(
     v[0].data = port->tx_head + (CDP__HEAD_BYTES - head);
     v[0].bytes = head;
     v[1].data = (void *)(uintptr_t)body;
-    v[1].bytes = port->tx_left;
+    v[1].bytes = cdp__step_bytes(w, port->tx_left);
     if (head)
         r = w->transport.send(w->transport.self, s->peer, v, port->tx_left ? 2 : 1);
     else
@@ -9918,6 +9958,7 @@ CDP__PRIVATE int64_t cdp__transfer_body(cdp__world *w, cdp__transfer *x) {
     int64_t r;
     if (stage || x->reduce) bytes = cdp__min(bytes, CDP__STAGE_BYTES - x->torn_bytes);
     if (x->skip) bytes = cdp__min(bytes, x->skip);
+    bytes = cdp__step_bytes(w, bytes);
     r = cdp__stream_read(w, x->s, to, bytes);
     if (r <= 0) return r;
     if (x->skip) {
@@ -9999,7 +10040,8 @@ CDP__PRIVATE int64_t cdp__transfer_slice(cdp__world *w, cdp__transfer *x, uint64
         if (x->remote) x->moved += bytes;
         return 1;
     }
-    if (!x->reduce && !x->row) bytes = cdp__min(x->bytes - x->moved, CDP__GET_SLICE);
+    if (!x->reduce && !x->row)
+        bytes = cdp__step_bytes(w, cdp__min(x->bytes - x->moved, CDP__GET_SLICE));
     r = cdp__transfer_get(w, x, token, bytes);
     if (r < 0) return r;
     if (r == 0) return x->remote ? 0 : 1;
@@ -10024,7 +10066,8 @@ CDP__PRIVATE int64_t cdp__transfer_remote(cdp__world *w, cdp__transfer *x) {
         return CDP__ODD;
     }
     if (x->moved < x->bytes) {
-        const uint64_t bytes = cdp__min(x->limit - x->moved, CDP__REMOTE_SLICE);
+        const uint64_t most = cdp__step_bytes(w, CDP__REMOTE_SLICE);
+        const uint64_t bytes = cdp__min(x->limit - x->moved, most);
         return bytes ? cdp__transfer_slice(w, x, bytes) : 0;
     }
     if (!x->returned) x->returned = cdp__stream_note(w, s, CDP__MESSAGE_READ);
@@ -10108,6 +10151,10 @@ typedef struct cdp__exec {
     bool kept;       /* the steps are those of a whole operation: one like it finds them here */
     bool exposing;   /* a transfer of this round is exposed, and may be taken back */
     uint64_t copied; /* bytes of the last local step, while messages were awaited */
+    /* a poll with a budget has begun the local steps: this one comes next, from this element on */
+    bool in_parts;
+    uint32_t next_local;
+    uint64_t local_done;
     cdp__step steps[CDP__ROUND_MAX];
     cdp__transfer transfers[CDP__ROUND_MAX];
     void *tmp;
@@ -10244,7 +10291,9 @@ CDP__PRIVATE void cdp__exec_begin(cdp__exec *x, const cdp__task *task, bool agai
     x->algo = cdp__algo_at(task->call.algo);
     x->elem = cdp_dtype_size((cdp_dtype)task->call.dtype);
     x->running = true;
-    x->copied = 0;
+    x->copied = x->local_done = 0;
+    x->next_local = 0;
+    x->in_parts = false;
     x->fault = CDP__FAULT_NONE;
     if (again)
         cdp__exec_again(x);
@@ -10258,7 +10307,7 @@ CDP__PRIVATE bool cdp__exec_meanwhile(cdp__exec *x, bool moved) {
     const cdp__step *s = &x->steps[x->step_count - 1];
     const uint64_t bytes = s->len * x->elem;
     const uint64_t n = cdp__min(bytes - x->copied, CDP__REMOTE_SLICE);
-    if (s->src != CDP__IN || !n || (moved && bytes < CDP__GET_SLICE)) return moved;
+    if (s->src != CDP__IN || !n || (moved && bytes < CDP__GET_SLICE) || x->in_parts) return moved;
     memcpy((uint8_t *)cdp__exec_buffer(x, s->dst, s->dst_off) + x->copied,
         (const uint8_t *)cdp__exec_buffer(x, s->src, s->src_off) + x->copied, (size_t)n);
     x->copied += n;
@@ -10334,7 +10383,9 @@ CDP__PRIVATE bool cdp__exec_move(cdp__exec *x) {
         cdp__transfer *t = &x->transfers[i];
         if (t->done) continue;
         if (t->chained) cdp__exec_limit(x, i);
-        if (cdp__exec_result(x, i, cdp__transfer_poll(x->w, t))) any = true;
+        if (!cdp__exec_result(x, i, cdp__transfer_poll(x->w, t))) continue;
+        any = true;
+        if (cdp__poll_over(x->w)) return true;
     }
     if (i && i == x->transfer_count && x->steps[x->step_count - 1].kind == CDP__COPY)
         any = cdp__exec_meanwhile(x, any);
@@ -10357,16 +10408,37 @@ CDP__PRIVATE void cdp__exec_step(cdp__exec *x, const cdp__step *s) {
     }
 }
 
-/* The local steps of the round, in their order. */
-CDP__PRIVATE void cdp__exec_local(cdp__exec *x) {
+/* Local steps of the round, in their order. */
+CDP__PRIVATE void cdp__exec_local(cdp__exec *x, const cdp__step *steps, uint32_t n) {
     uint32_t i;
-    for (i = 0; i < x->step_count; ++i) {
-        const cdp__step *s = &x->steps[i];
+    for (i = 0; i < n; ++i) {
+        const cdp__step *s = &steps[i];
         /* the last one has been made meanwhile */
         if (x->copied && i + 1 == x->step_count) continue;
         if (s->peer < 0 && s->len) cdp__exec_step(x, s);
     }
-    x->copied = 0;
+}
+
+/* The part of the local steps that a poll with a budget makes next. False: there is none. */
+CDP__PRIVATE bool cdp__exec_part(cdp__exec *x, cdp__step *part) {
+    x->in_parts = true;
+    for (; x->next_local < x->step_count; ++x->next_local) {
+        /* the last one has been made meanwhile */
+        if (x->copied && x->next_local + 1 == x->step_count) continue;
+        *part = x->steps[x->next_local];
+        if (part->peer < 0 && x->local_done < part->len) break;
+        x->local_done = 0;
+    }
+    if (x->next_local < x->step_count) {
+        part->src_off += x->local_done;
+        part->dst_off += x->local_done;
+        part->len = cdp__min(part->len - x->local_done, CDP__STEP_BYTES / x->elem);
+        x->local_done += part->len;
+        return true;
+    }
+    x->in_parts = false;
+    x->next_local = 0;
+    return false;
 }
 
 /* Nothing moves: a small payload that is exposed and not read is sent now, as far as the window
@@ -10400,7 +10472,20 @@ CDP__PRIVATE const cdp__transfer *cdp__exec_late(const cdp__exec *x) {
 
 /* Every message of the round is done: its local steps, then the next round or the end. */
 CDP__PRIVATE void cdp__exec_next(cdp__exec *x) {
-    cdp__exec_local(x);
+    const bool parts = CDP__BUDGETS && (x->w->poll_until_ns || x->in_parts);
+    const cdp__step *steps = x->steps;
+    uint32_t n = x->step_count;
+    cdp__step part;
+    do {
+        if (parts) {
+            if (!cdp__exec_part(x, &part)) break;
+            steps = &part;
+            n = 1;
+        }
+        cdp__exec_local(x, steps, n);
+        if (parts && cdp__poll_over(x->w)) return;
+    } while (parts);
+    x->copied = 0;
     if (++x->round < x->rounds)
         cdp__exec_post(x);
     else
@@ -11148,7 +11233,7 @@ CDP__PRIVATE int64_t cdp__group_finish_one(cdp__world *w, cdp__stream *s, cdp__t
     do {
         r = cdp__stream_write(w, s, t->data ? t->data + t->moved : NULL, &moved);
         t->moved += moved;
-    } while (r > 0 && w->ports[s->peer].tx_stream == s);
+    } while (r > 0 && w->ports[s->peer].tx_stream == s && !cdp__poll_over(w));
     return r;
 }
 
@@ -11892,11 +11977,25 @@ CDP__PRIVATE bool cdp__flow_move(cdp__flow *flow, uint32_t way) {
         any = any || r != 0;
         if (!post->x.done) return any;
         cdp__post_complete(flow, way);
+        if (cdp__poll_over(g->w)) return true;
     }
     return any;
 }
 
 /* Sends go first: others may wait for them. */
+/* The budget of a poll ended with this flow: the next poll begins with another one. */
+CDP__PRIVATE void cdp__flow_last(cdp_group *g, cdp__flow *flow) {
+    cdp__flow **at = &g->active_flows;
+    while (*at && *at != flow)
+        at = &(*at)->next_active;
+    if (!*at || !flow->next_active) return;
+    *at = flow->next_active;
+    flow->next_active = NULL;
+    while (*at)
+        at = &(*at)->next_active;
+    *at = flow;
+}
+
 CDP__PRIVATE cdp__advance cdp__flows_poll(cdp_group *g) {
     cdp__flow **at = &g->active_flows;
     bool any = false;
@@ -11904,6 +12003,10 @@ CDP__PRIVATE cdp__advance cdp__flows_poll(cdp_group *g) {
         cdp__flow *flow = *at;
         if (cdp__flow_move(flow, 0)) any = true;
         if (cdp__flow_move(flow, 1)) any = true;
+        if (any && cdp__poll_over(g->w)) {
+            cdp__flow_last(g, flow);
+            return CDP__MOVED;
+        }
         while (*at != flow) /* another one became active: it stands in front */
             at = &(*at)->next_active;
         if (flow->first[0] || flow->first[1]) {
@@ -13183,11 +13286,25 @@ CDP__PRIVATE bool cdp__world_busy(const cdp__world *m) {
     return m->active || m->pending;
 }
 
+/* The budget of a poll ended with this group: the next poll begins with another one. */
+CDP__PRIVATE void cdp__world_last(cdp__world *m, cdp_group *g) {
+    cdp_group **at = &m->active;
+    if (!g->next_active) return;
+    while (*at != g)
+        at = &(*at)->next_active;
+    *at = g->next_active;
+    g->next_active = NULL;
+    while (*at)
+        at = &(*at)->next_active;
+    *at = g;
+}
+
 /* One look at every group that has something to do. */
 CDP__PRIVATE cdp__advance cdp__world_poll(cdp__world *m) {
     cdp__advance most = CDP__IDLE;
     cdp_group **at = &m->active;
     m->stored_seen = m->stored;
+    m->cut = false;
     if (m->deferred) cdp__world_deferred(m);
     while (*at) {
         cdp_group *g = *at;
@@ -13204,6 +13321,9 @@ CDP__PRIVATE cdp__advance cdp__world_poll(cdp__world *m) {
         } else {
             at = &g->next_active;
         }
+        if (!CDP__BUDGETS || !m->cut) continue;
+        if (p != CDP__IDLE) cdp__world_last(m, g);
+        break;
     }
     if (m->pending) {
         const cdp__advance p = cdp__pends_poll(m);
@@ -13214,12 +13334,29 @@ CDP__PRIVATE cdp__advance cdp__world_poll(cdp__world *m) {
         if (p > most) most = p;
     }
     /* It may be what somebody waits for who was polled before it came. */
-    return m->stored != m->stored_seen ? CDP__MOVED : most;
+    return (CDP__BUDGETS && m->cut) || m->stored != m->stored_seen ? CDP__MOVED : most;
 }
 
 CDP__PRIVATE void cdp__progress_poll(cdp__world *m) {
     while (cdp__world_poll(m) == CDP__MOVED)
         cdp__progress_yield_lock(m);
+}
+
+/* The same until operation `seq` is done, or `until_ns`. False: it ended there, and there is more
+   to do. */
+CDP__PRIVATE bool cdp__progress_poll_until(
+    cdp__world *m, const cdp_group *g, uint64_t seq, uint64_t until_ns) {
+    const uint64_t before = m->poll_until_ns; /* not 0 inside a callback of such a poll */
+    cdp__advance p;
+    do {
+        m->poll_until_ns = cdp__max(until_ns, 1);
+        p = cdp__world_poll(m);
+        m->poll_until_ns = before;
+        if (p != CDP__MOVED) return true;
+        if (cdp__work_look(g, seq) != CDP_PENDING) return true;
+        cdp__progress_yield_lock(m);
+    } while (m->os->now_ns(m->os->user) < until_ns);
+    return false;
 }
 
 CDP__PRIVATE uint64_t cdp__world_deadline(const cdp__world *m) {
@@ -13292,12 +13429,13 @@ CDP__PRIVATE bool cdp__progress_spin(cdp__world *m, const cdp_group_desc *desc, 
 }
 
 /* Drive until operation `seq` of g is done, the group has failed and passed it on, or the
-   deadline. */
-CDP__PRIVATE void cdp__progress_until(cdp_group *g, uint64_t seq, uint64_t deadline_ns) {
+   deadline. With a budget also what moves ends at the deadline. */
+CDP__PRIVATE void cdp__progress_until(
+    cdp_group *g, uint64_t seq, uint64_t deadline_ns, bool budget) {
     cdp__world *m = g->w;
     uint64_t spin_until = 0;
     uint32_t spun = 0, looks = 0;
-    bool spinning = !g->desc.no_spin && m->spin_luck >= 0 && seq != CDP__ALL_WORK;
+    bool spinning = !g->desc.no_spin && m->spin_luck >= 0 && !budget && seq != CDP__ALL_WORK;
     ++m->callers;
     ++m->waits;
     /* the progress thread: it will stand by */
@@ -13312,7 +13450,10 @@ CDP__PRIVATE void cdp__progress_until(cdp_group *g, uint64_t seq, uint64_t deadl
             (void)cdp__world_poll(m);
             m->fast_poll = false;
         }
-        cdp__progress_poll(m);
+        if (!CDP__BUDGETS || !budget)
+            cdp__progress_poll(m);
+        else if (!cdp__progress_poll_until(m, g, seq, deadline_ns))
+            break;
         if (cdp__work_look(g, seq) != CDP_PENDING) break;
         now = m->os->now_ns(m->os->user);
         if (now >= deadline_ns) break;
@@ -13632,7 +13773,7 @@ CDP_API void cdp_group_destroy(cdp_group *g) {
     if ((g->health != CDP__HEALTHY || (!g->parent && cdp__group_settling(g)))
         && g->settle_ns != CDP__NEVER)
         cdp__progress_until(g, CDP__ALL_WORK,
-            m->os->now_ns(m->os->user) + (CDP__SETTLE_MS + CDP__TELL_MS) * CDP__MS);
+            m->os->now_ns(m->os->user) + (CDP__SETTLE_MS + CDP__TELL_MS) * CDP__MS, false);
     for (x = m->groups; x; x = x->next)
         if (x->parent == g) x->parent = NULL; /* it lives on, and fails alone */
     cdp__group_unlink(g);
@@ -14069,7 +14210,7 @@ CDP_API cdp_status cdp_poll(cdp_group *g, uint32_t budget_us) {
     cdp__enter(g);
     /* also when nothing is in flight: there may be news */
     if (!m->sleeping) cdp__world_wait(m, NULL, 0);
-    cdp__progress_until(g, CDP__ALL_WORK, until);
+    cdp__progress_until(g, CDP__ALL_WORK, until, true);
     st = cdp__group_report(g);
     cdp__leave(g);
     return st;
@@ -14580,10 +14721,10 @@ CDP__PRIVATE cdp_status cdp__work_state(cdp_work w) {
     return st < CDP_OK ? cdp__work_explain(w.group, st) : st;
 }
 
-CDP__PRIVATE cdp_status cdp__work_wait_locked(cdp_work w, uint64_t deadline_ns) {
+CDP__PRIVATE cdp_status cdp__work_wait_locked(cdp_work w, uint64_t deadline_ns, bool budget) {
     cdp_status st;
     ++w.group->waiters;
-    cdp__progress_until(w.group, w.seq, deadline_ns);
+    cdp__progress_until(w.group, w.seq, deadline_ns, budget);
     st = cdp__work_state(w);
     /* who destroys the group waits for this: nothing of it is touched afterwards */
     --w.group->waiters;
@@ -14601,7 +14742,7 @@ CDP__PRIVATE cdp_status cdp__work_wait_until(cdp_work w, uint64_t deadline_ns) {
     cdp__enter(g);
     st = cdp__work_state(w);
     if (st == CDP_PENDING && (st = cdp__must_not_wait()) == CDP_OK)
-        st = cdp__work_wait_locked(w, deadline_ns);
+        st = cdp__work_wait_locked(w, deadline_ns, false);
     cdp_lock_release(&m->lock);
     return st;
 }
@@ -14617,6 +14758,29 @@ CDP_API cdp_status cdp_work_wait_for(cdp_work w, uint32_t timeout_ms) {
     if (cdp__alive(w.group, "cdp_work_wait_for") != CDP_OK) return cdp_last_error()->status;
     return cdp__work_wait_until(w, cdp__deadline(w.group->os, timeout_ms));
 }
+
+#ifndef CDP_NO_FRAMES
+CDP_API cdp_status cdp_work_poll(cdp_work w, uint32_t budget_us) {
+    cdp_group *g = w.group;
+    cdp__world *m;
+    uint64_t until;
+    cdp_status st;
+    if (!g || !w.seq) return CDP_OK;
+    if (cdp__alive(g, "cdp_work_poll") != CDP_OK) return cdp_last_error()->status;
+    m = g->w;
+    until = m->os->now_ns(m->os->user) + budget_us * 1000ull;
+    if (cdp__work_on_device(w)) return cdp__device_wait(w, until);
+    cdp__enter(g);
+    st = cdp__work_state(w);
+    if (st == CDP_PENDING && !*cdp__inside()) {
+        if (!m->sleeping) cdp__world_wait(m, NULL, 0);
+        st = cdp__work_wait_locked(w, until, true);
+    }
+    cdp_lock_release(&m->lock);
+    return st;
+}
+
+#endif
 
 CDP_API cdp_status cdp_work_test(cdp_work w) {
     cdp_group *g = w.group;
@@ -14875,7 +15039,7 @@ CDP__PRIVATE cdp_status cdp__run(cdp_group *g, cdp_request rq) {
     cdp__enter(g);
     st = cdp__start_locked(g, &rq, &with, &w); /* no hand-over: this thread drives it */
     if (st == CDP_OK && (st = cdp__work_state(w)) == CDP_PENDING)
-        st = cdp__work_wait_locked(w, CDP__NEVER);
+        st = cdp__work_wait_locked(w, CDP__NEVER, false);
     cdp_lock_release(&m->lock);
     return st == CDP_PENDING ? cdp__fail(CDP_ERR_INTERNAL, "a wait ended with nothing decided")
                              : st;
@@ -16009,9 +16173,11 @@ CDP__PRIVATE bool cdp__channel_read(cdp_channel *c, uint32_t p) {
     while (r > 0 && s->body_left) {
         r = cdp__stream_read(c->g->w, s, peer->body + peer->got, s->body_left);
         if (r > 0) peer->got += (uint64_t)r;
+        if (cdp__poll_over(c->g->w)) break;
     }
     if (r < 0) {
         const cdp_error why = *cdp_last_error();
+        c->g->w->poll_until_ns = 0; /* all of it, whatever the budget */
         /* a body that came before its sender left is still taken */
         while (peer->bulk && cdp__flow_move(peer->bulk, 1)) {
         }

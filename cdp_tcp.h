@@ -90,7 +90,8 @@
         Peers read memory from cdp_group_alloc() (and so the buckets of a DDP) in place, from 64 KiB
         on. That memory consists of segments: up to 128 for each rank, each a descriptor and at
         least 1 MiB, reserved when allocated. A peer maps a segment read-only when it first receives
-        something from it, and unmaps it when it is freed. Other memory is read by the receiver
+        something from it, and unmaps it when it is freed or the owner has ended (with
+        group.no_thread in cdp_group_destroy(), because that may take 0.1 ms per MiB). Other memory is read by the receiver
         (process_vm_readv) from 64 KiB on, and from 256 KiB on for data that is only forwarded, if
         the system permits that when the link is made; containers and Yama often do not. Everything
         else, and whatever cannot be read when the time comes, goes through the ring buffers.
@@ -1399,7 +1400,9 @@ CDP__PRIVATE void cdp__link_forget(cdp__link *l, cdp_status status, int32_t err)
     l->state = CDP__LINK_LOST;
     l->status = status;
     l->lost_errno = err;
-    if (cdp__link_shared(l)) cdp__shared_tidy(l->shared, true);
+    /* The system frees memory of a process that has ended with the last view of it, and that takes
+       0.1 ms per MiB: not in a poll with a budget, but when this rank leaves. */
+    if (cdp__link_shared(l) && !l->mesh->desc.group.no_thread) cdp__shared_tidy(l->shared, true);
 }
 
 CDP__PRIVATE void cdp__link_drop(cdp__link *l, cdp_status status, int32_t err) {
