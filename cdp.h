@@ -9026,6 +9026,14 @@ CDP__PRIVATE bool cdp__poll_over(cdp__world *w) {
     return true;
 }
 
+/* What peers say of a failure stands behind what they sent before, and is read in time only if each
+   poll reads a good part of that: it may take so long, whatever its budget. */
+#define CDP__HEAR_NS 50000u
+CDP__PRIVATE void cdp__poll_hears(cdp__world *w) {
+    if (!CDP__BUDGETS || !w->poll_until_ns) return;
+    w->poll_until_ns = cdp__max(w->poll_until_ns, cdp__now(w->os) + CDP__HEAR_NS);
+}
+
 /* ---- streams by channel and peer */
 
 CDP__PRIVATE cdp__stream **cdp__stream_row(const cdp__world *w, uint64_t channel, uint32_t peer) {
@@ -12629,6 +12637,7 @@ CDP__PRIVATE cdp__advance cdp__group_settle_late(cdp_group *g, cdp__advance poll
 /* One look at everything: never blocks, never allocates after the first operation of a size. */
 CDP__PRIVATE cdp__advance cdp__group_poll(cdp_group *g) {
     cdp__advance polled, flows = CDP__IDLE;
+    if (g->health != CDP__HEALTHY) cdp__poll_hears(g->w);
     if (g->health == CDP__SETTLING) cdp__group_hear(g);
     if (g->health == CDP__SETTLING && !g->parent) cdp__group_settle(g);
     if (g->health == CDP__SETTLING) return CDP__BLOCKED;
@@ -13389,6 +13398,16 @@ CDP__PRIVATE void cdp__world_wait(cdp__world *m, cdp_lock *lock, uint64_t deadli
     m->sleeping = false;
 }
 
+/* What has arrived, at the beginning of a poll with a budget. */
+CDP__PRIVATE void cdp__world_look(cdp__world *m, uint64_t until_ns) {
+    const uint64_t before = m->poll_until_ns;
+    if (m->sleeping) return;
+    m->poll_until_ns = CDP__BUDGETS ? cdp__max(until_ns, 1) : 0;
+    cdp__poll_hears(m);
+    cdp__world_wait(m, NULL, 0);
+    m->poll_until_ns = before;
+}
+
 /* Sleep in the transport, or beside whoever does. */
 CDP__PRIVATE void cdp__progress_sleep(cdp__world *m, uint64_t deadline_ns) {
     deadline_ns = cdp__min(deadline_ns, cdp__world_deadline(m));
@@ -13461,7 +13480,9 @@ CDP__PRIVATE void cdp__progress_until(
         if (cdp__progress_spin(m, &g->desc, now, spin_until, &looks, &spun)) continue;
         if (spun && m->spin_luck > -8) --m->spin_luck;
         spun = 0;
+        if (budget) m->poll_until_ns = cdp__max(deadline_ns, 1);
         cdp__progress_sleep(m, deadline_ns);
+        if (budget) m->poll_until_ns = 0;
     }
     if (spun && m->spin_luck < 8) m->spin_luck += 2;
     --m->callers;
@@ -14209,7 +14230,7 @@ CDP_API cdp_status cdp_poll(cdp_group *g, uint32_t budget_us) {
     until = m->os->now_ns(m->os->user) + budget_us * 1000ull;
     cdp__enter(g);
     /* also when nothing is in flight: there may be news */
-    if (!m->sleeping) cdp__world_wait(m, NULL, 0);
+    cdp__world_look(m, until);
     cdp__progress_until(g, CDP__ALL_WORK, until, true);
     st = cdp__group_report(g);
     cdp__leave(g);
@@ -14545,13 +14566,17 @@ typedef struct cdp__with {
     bool device;
 } cdp__with;
 
-/* The caller's thread makes the first moves. Lock held. */
+/* The caller's thread makes the first moves; of a large operation few, where this thread is to
+   poll with budgets later. Lock held. */
 CDP__PRIVATE void cdp__first_moves(cdp_group *g) {
+    const uint64_t before = g->w->poll_until_ns;
     uint32_t i;
-    g->w->fast_poll = true; /* no deadline has passed yet */
+    if (g->desc.no_thread) g->w->poll_until_ns = 1; /* over after one step */
+    g->w->fast_poll = true;                         /* no deadline has passed yet */
     for (i = 0; i < CDP__FIRST_MOVES && cdp__group_poll(g) == CDP__MOVED; ++i) {
     }
     g->w->fast_poll = false;
+    g->w->poll_until_ns = before;
     /* ended at once: there is nothing for a thread to do */
     if (!g->queue_used && !g->active_flows && g->health == CDP__HEALTHY && !cdp__group_settling(g)
         && g->w->active == g) {
@@ -14773,7 +14798,7 @@ CDP_API cdp_status cdp_work_poll(cdp_work w, uint32_t budget_us) {
     cdp__enter(g);
     st = cdp__work_state(w);
     if (st == CDP_PENDING && !*cdp__inside()) {
-        if (!m->sleeping) cdp__world_wait(m, NULL, 0);
+        cdp__world_look(m, until);
         st = cdp__work_wait_locked(w, until, true);
     }
     cdp_lock_release(&m->lock);
