@@ -50,6 +50,7 @@
         join the job that cdprun or torchrun started       cdp_init_from_env(NULL, &group)
         the same, under srun, mpirun or mpiexec            cdp_init_from_env(NULL, &group)
         set rank, size and rank 0's address myself         cdp_init(&desc, &group)
+        join without blocking                              cdp_init_start, cdp_init_poll
         give them as one text                              cdp_init_url("tcp://node-0:29500", ...)
         meet in a file, a store, or over MPI               desc.file, desc.store, desc.exchange
         know my number among the ranks of this machine     cdp_launch_read
@@ -251,6 +252,28 @@ typedef struct cdp_tcp_desc {
    until every rank is there, at most init_timeout_ms. Errors: see the top of this file; nothing
    is left behind after one. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out);
+
+#ifndef CDP_NO_FRAMES
+/* A job that this rank is about to join. */
+typedef struct cdp_starting cdp_starting;
+
+/* cdp_init() for a program that must not block: checks *desc and begins to join; cdp_init_poll()
+   goes on with it. The texts and the store of *desc must stay valid until that ends. Errors:
+   INVALID, UNSUPPORTED, NOMEM, IO (too few descriptors), and then *out is NULL. A name in
+   master_addr (rank 0), a file that another process has locked and `exchange` may still block: use
+   an address and master_port. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_init_start(const cdp_tcp_desc *desc, cdp_starting **out);
+
+/* Goes on for at most `budget_us` microseconds (0: one look, without waiting). CDP_PENDING: call it
+   again. Everything else ends the start and releases it: CDP_OK, then *out is this rank's group;
+   or what cdp_init() would have returned. One thread at a time. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_init_poll(
+    cdp_starting *starting, uint32_t budget_us, cdp_group **out);
+
+/* Ends a start at once and releases it; NULL is allowed. The other ranks' starts fail: they are
+   told that this rank has ended. */
+CDP_API void cdp_init_cancel(cdp_starting *starting);
+#endif /* CDP_NO_FRAMES */
 
 #ifndef CDP_NO_ENV
 /* Fill in rank, world_size and how to find rank 0 from the variables that a launcher has set:
@@ -1328,6 +1351,8 @@ typedef struct cdp__mesh {
     bool claimed;                    /* this rank is known to be ours */
     bool started;                    /* it has met all others */
     bool foreign;                    /* the rank that is missing is a process of PyTorch */
+    bool hasty;                      /* it leaves without waiting for anything */
+    uint64_t linger_ns[2];           /* until when it lingers after a failed start: least, most */
     bool leaving;                    /* only the cause is still to be told, to those who come now */
     uint8_t cause[CDP__FAILURE_MAX]; /* this rank's record of the job's failure, */
     uint32_t cause_bytes;
@@ -3049,15 +3074,16 @@ CDP__PRIVATE void cdp__mesh_describe(void *self, uint32_t peer, char *out, uint6
 /* Rank 0 could not start. Some ranks may not even have come: the store is open for twice
    CDP__SETTLE_MS more. Ranks that have come by then are still reading the cause, each from a
    connection or two; the store is closed when no rank is connected. */
-CDP__PRIVATE void cdp__mesh_linger_start(cdp__mesh *m, uint32_t own) {
-    const uint64_t least = m->os->now_ns(m->os->user) + 2 * CDP__SETTLE_MS * CDP__MS;
-    const uint64_t most = cdp__min(least + CDP__LATE_MS * CDP__MS, m->init_deadline_ns);
-    uint64_t now;
-    while ((now = m->os->now_ns(m->os->user)) < most) {
-        if (now >= least && cdp__store_server_clients(m->server) <= own) return;
-        if (cdp__loop_run(&m->loop, NULL, now < least ? cdp__min(least, most) : most) != CDP_OK)
-            return;
+CDP__PRIVATE bool cdp__mesh_lingers(cdp__mesh *m, uint64_t until_ns) {
+    const uint32_t own = (m->store ? 1u : 0u) + (m->watch ? 1u : 0u);
+    const uint64_t now = m->os->now_ns(m->os->user), *at = m->linger_ns;
+    if (!at[1]) {
+        m->linger_ns[0] = now + 2 * CDP__SETTLE_MS * CDP__MS;
+        m->linger_ns[1] = cdp__min(at[0] + CDP__LATE_MS * CDP__MS, m->init_deadline_ns);
     }
+    if (now >= at[1] || (now >= at[0] && cdp__store_server_clients(m->server) <= own)) return false;
+    until_ns = cdp__min(until_ns, now < at[0] ? cdp__min(at[0], at[1]) : at[1]);
+    return cdp__loop_run(&m->loop, NULL, until_ns) == CDP_OK;
 }
 
 /* A failed rank does not leave at once, but when the store has its cause. The one that serves
@@ -3079,7 +3105,8 @@ CDP__PRIVATE void cdp__mesh_linger(cdp__mesh *m) {
     }
     m->leaving = true;
     if (cdp__mesh_serves(m) && !m->started) {
-        cdp__mesh_linger_start(m, own);
+        while (cdp__mesh_lingers(m, CDP__NEVER)) {
+        }
         return;
     }
     while ((!cdp__mesh_serves(m) || cdp__store_server_clients(m->server) > own)
@@ -3125,7 +3152,7 @@ CDP__PRIVATE void cdp__mesh_discard(cdp__mesh *m, bool end_sending) {
    computes. */
 CDP__PRIVATE void cdp__mesh_part(cdp__mesh *m) {
     const uint64_t until = m->os->now_ns(m->os->user) + CDP__PART_MS * CDP__MS;
-    if (!m->links || !m->os->net.end_sending) return;
+    if (!m->links || !m->os->net.end_sending || m->hasty) return;
     cdp__mesh_discard(m, true);
     while (cdp__mesh_parting(m) && m->os->now_ns(m->os->user) < until)
         if (cdp__loop_run(&m->loop, NULL, until) != CDP_OK) return;
@@ -3137,7 +3164,8 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
     const cdp_os *os = m->os;
     uint32_t i;
     cdp__mesh_discard(m, false);
-    if (m->failing || (cdp__mesh_serves(m) && cdp__store_server_has(m->server, m->fail_key)))
+    if (!m->hasty
+        && (m->failing || (cdp__mesh_serves(m) && cdp__store_server_has(m->server, m->fail_key))))
         cdp__mesh_linger(m);
     if (cdp__mesh_serves(m)) cdp__store_server_share(m->server, NULL, NULL);
     cdp__loop_timer_clear(&m->accept_timer);
@@ -4569,7 +4597,7 @@ CDP__PRIVATE cdp_status cdp__mesh_open(cdp__mesh *m) {
     if (!m->join) return cdp__fail_nomem("what starting needs", sizeof *m->join);
     m->start_ns = cdp__mesh_now(m);
     m->join->deadline_ns = cdp__mesh_init_deadline(m);
-    return cdp__mesh_rendezvous(m);
+    return CDP_OK;
 }
 
 /* ---- >>launchers (pure): their variables ----------------------------------------------------- */
@@ -4948,7 +4976,16 @@ CDP__PRIVATE void cdp__mesh_transport(cdp__mesh *m, cdp_transport *t) {
     t->topology.host = cdp__mesh_host;
 }
 
-/* Meets the other ranks. What is left of a failed attempt is closed. */
+/* Closes what is left of a failed attempt, and keeps the last error. */
+CDP__PRIVATE cdp_status cdp__mesh_undo(cdp__mesh *m) {
+    const cdp_error e = *cdp_last_error();
+    m->failing = true;
+    cdp__mesh_close(m);
+    *cdp__error_slot() = e;
+    return e.status;
+}
+
+/* All that is needed to meet the other ranks. */
 CDP__PRIVATE cdp_status cdp__mesh_make(const cdp_tcp_desc *d, cdp__mesh **out) {
     cdp__mesh *m = (cdp__mesh *)cdp__alloc_zero(d->group.os, sizeof *m);
     cdp_status st;
@@ -4963,41 +5000,138 @@ CDP__PRIVATE cdp_status cdp__mesh_make(const cdp_tcp_desc *d, cdp__mesh **out) {
         return st;
     }
     st = cdp__mesh_open(m);
-    if (st != CDP_OK) {
-        const cdp_error e = *cdp_last_error();
-        m->failing = true;
-        cdp__mesh_close(m);
-        *cdp__error_slot() = e;
-        return st;
-    }
+    if (st != CDP_OK) return cdp__mesh_undo(m);
+    *out = m;
+    return CDP_OK;
+}
+
+/* All ranks have met: the group. */
+CDP__PRIVATE cdp_status cdp__mesh_group(cdp__mesh *m, cdp_group **out) {
+    cdp_group_desc g = m->desc.group;
+    cdp_transport t;
     /* the caller's texts are not kept */
     m->desc.master_addr = "";
     m->desc.listen_addr = m->desc.interfaces = m->desc.file = m->desc.job_key = NULL;
     m->desc.store = NULL;
     m->desc.exchange = NULL;
     m->desc.job = m->job_name;
-    *out = m;
-    return CDP_OK;
+    cdp__mesh_transport(m, &t);
+    g.transport = &t;
+    return cdp_group_create(&g, out);
+}
+
+CDP__PRIVATE cdp_status cdp__init_check(
+    const cdp_tcp_desc *desc, const void *out, cdp_tcp_desc *d) {
+    if (!desc || !out)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_init needs a desc and a place for the result");
+    *d = cdp__tcp_desc_defaults(desc);
+    return cdp__tcp_desc_check(d);
 }
 
 CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out) {
     cdp_tcp_desc d;
-    cdp_transport t;
     cdp__mesh *m = NULL;
     cdp_status st;
-    if (!desc || !out)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_init needs a desc and a place for the result");
-    *out = NULL;
-    d = cdp__tcp_desc_defaults(desc);
-    st = cdp__tcp_desc_check(&d);
+    if (out) *out = NULL;
+    st = cdp__init_check(desc, out, &d);
     if (st != CDP_OK) return st;
     if (d.group.world_size == 1) return cdp_group_create(&d.group, out);
     st = cdp__mesh_make(&d, &m);
     if (st != CDP_OK) return st;
-    cdp__mesh_transport(m, &t);
-    d.group.transport = &t;
-    return cdp_group_create(&d.group, out);
+    st = cdp__mesh_rendezvous(m);
+    return st == CDP_OK ? cdp__mesh_group(m, out) : cdp__mesh_undo(m);
 }
+
+#ifndef CDP_NO_FRAMES
+
+struct cdp_starting {
+    const cdp_os *os;
+    cdp_group_desc alone; /* of a rank without others */
+    cdp__mesh *mesh;      /* NULL: there are none */
+    cdp_status status;    /* PENDING while the ranks meet; then a failure that others still read */
+    cdp_error error;
+};
+
+CDP_API cdp_status cdp_init_start(const cdp_tcp_desc *desc, cdp_starting **out) {
+    cdp_tcp_desc d;
+    cdp_starting *s;
+    cdp_status st;
+    if (out) *out = NULL;
+    st = cdp__init_check(desc, out, &d);
+    if (st != CDP_OK) return st;
+    s = (cdp_starting *)cdp__alloc_zero(d.group.os, sizeof *s);
+    if (!s) return cdp__fail_nomem("a start", sizeof *s);
+    s->os = d.group.os;
+    s->alone = d.group;
+    s->status = CDP_PENDING;
+    if (d.group.world_size > 1) st = cdp__mesh_make(&d, &s->mesh);
+    if (st == CDP_OK)
+        *out = s;
+    else
+        cdp__free(s->os, s);
+    return st;
+}
+
+CDP_API void cdp_init_cancel(cdp_starting *s) {
+    if (!s) return;
+    if (s->mesh) {
+        cdp__join_free(s->mesh);
+        s->mesh->hasty = true;
+        /* its last will tells the others, unless its failure already has */
+        if (s->status == CDP_PENDING && s->mesh->watch) cdp__tcp_store_abandon(s->mesh->watch);
+        cdp__mesh_close(s->mesh);
+    }
+    cdp__free(s->os, s);
+}
+
+/* One look; waits until until_ns at most. A rank 0 that could not start stays until the others
+   have read why. */
+CDP__PRIVATE cdp_status cdp__starting_step(cdp_starting *s, uint64_t until_ns) {
+    cdp__mesh *m = s->mesh;
+    cdp_status st = s->status;
+    if (st == CDP_PENDING) st = cdp__join_go_on(m);
+    if (st == CDP_PENDING) {
+        if (cdp__loop_run(&m->loop, NULL, cdp__min(cdp__join_until(m), until_ns)) != CDP_OK)
+            cdp__join_upset(m);
+        return CDP_PENDING;
+    }
+    if (st == CDP_OK) {
+        cdp__join_free(m);
+        return st;
+    }
+    if (s->status == CDP_PENDING) {
+        s->error = *cdp_last_error();
+        s->status = st;
+        cdp__join_free(m);
+        m->leaving = true;
+    }
+    return cdp__mesh_serves(m) && cdp__mesh_lingers(m, until_ns) ? CDP_PENDING : st;
+}
+
+CDP_API cdp_status cdp_init_poll(cdp_starting *s, uint32_t budget_us, cdp_group **out) {
+    uint64_t until;
+    cdp_status st = CDP_OK;
+    cdp_error e;
+    if (!s || !out)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_init_poll needs a start and a place for the result");
+    *out = NULL;
+    until = budget_us ? s->os->now_ns(s->os->user) + budget_us * 1000ull : 0;
+    do
+        if (s->mesh) st = cdp__starting_step(s, until);
+    while (st == CDP_PENDING && s->os->now_ns(s->os->user) < until);
+    if (st == CDP_PENDING) return st;
+    if (st == CDP_OK) {
+        st = s->mesh ? cdp__mesh_group(s->mesh, out) : cdp_group_create(&s->alone, out);
+        cdp__free(s->os, s);
+        return st;
+    }
+    e = s->error;
+    cdp_init_cancel(s);
+    *cdp__error_slot() = e;
+    return st;
+}
+
+#endif /* CDP_NO_FRAMES */
 
 #ifndef CDP_NO_ENV
 

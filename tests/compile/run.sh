@@ -180,7 +180,7 @@ part_of() { # define: the functions that it leaves out
     CDP_NO_HUB) echo ' cdp_hub_' ;;
     CDP_NO_CHAINS) echo ' cdp_(work_then|start_after|work_cancel)$' ;;
     CDP_NO_GROUPS) echo ' cdp_group_(new|split)$' ;;
-    CDP_NO_FRAMES) echo ' cdp_work_poll$' ;;
+    CDP_NO_FRAMES) echo ' cdp_(work_poll|init_(start|poll|cancel))$' ;;
     CDP_NO_HASH_STORE) echo ' cdp_hash_store_' ;;
     CDP_NO_PREFIX_STORE) echo ' cdp_prefix_store_' ;;
     CDP_NO_CUSTOM_STORE) echo ' cdp_custom_store_' ;;
