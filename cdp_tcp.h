@@ -101,8 +101,11 @@
         16 KiB of receive buffer for each connection, made with it; 145 KiB with `mac`. 7 KiB and
         twice ring_bytes (256 KiB) for each pair of ranks of one machine, together. Rank 0 also
         holds the store: about 1 KiB for each rank.
-        Descriptors: 16, one for each link and one more for each rank of the same machine, and on
-        rank 0 two for each rank. cdp_init compares that with the limit of the process.
+        Descriptors: 16, one for each connection of a link, three more for each rank of the same
+        machine with which memory is shared, and on rank 0 two for each rank. cdp_init compares
+        that with the limit of the process: a rank without room for the store returns IO; one
+        without room for memory logs a warning, uses TCP, and sees the end of a process only by the
+        end of its connection. Both say what to raise.
 
     ERRORS
         cdp_init: INVALID (desc or variables), UNSUPPORTED (interfaces, but the os cannot list
@@ -1351,6 +1354,7 @@ typedef struct cdp__mesh {
     bool claimed;                    /* this rank is known to be ours */
     bool started;                    /* it has met all others */
     bool foreign;                    /* the rank that is missing is a process of PyTorch */
+    bool frugal;                     /* this process may have few descriptors: only TCP */
     bool hasty;                      /* it leaves without waiting for anything */
     uint64_t linger_ns[2];           /* until when it lingers after a failed start: least, most */
     bool leaving;                    /* only the cause is still to be told, to those who come now */
@@ -1940,7 +1944,7 @@ CDP__PRIVATE void cdp__link_up(cdp__link *l) {
     if (m->os->net.unanswered_ns && !m->vigil_timer.next)
         cdp__loop_timer_set(&m->loop, &m->vigil_timer,
             m->os->now_ns(m->os->user) + CDP__VIGIL_MS * CDP__MS, cdp__mesh_vigil, m);
-    if (!number || !m->os->shared.process_open) return;
+    if (!number || !m->os->shared.process_open || m->frugal) return;
     fd = m->os->shared.process_open(m->os->user, number);
     if (fd >= 0) cdp__loop_add(&m->loop, &l->process, fd, cdp__link_process_event, l);
 }
@@ -4081,6 +4085,50 @@ CDP__PRIVATE cdp_status cdp__mesh_await_addrs(cdp__mesh *m) {
     return cdp__join_await_all(m, "addr", true);
 }
 
+#define CDP__OWN_DESCRIPTORS 16u /* standard streams, listener, watch, wake-up, store, ... */
+/* beside those of its connections: to see the end of a process; and to share memory with it */
+#define CDP__WATCH_DESCRIPTORS 1u
+#define CDP__MEMORY_DESCRIPTORS 3u
+
+/* UINT64_MAX: not known. */
+CDP__PRIVATE uint64_t cdp__mesh_descriptor_limit(const cdp__mesh *m) {
+    const uint64_t limit =
+        m->os->net.descriptor_limit ? m->os->net.descriptor_limit(m->os->user) : 0;
+    return limit ? limit : UINT64_MAX;
+}
+
+/* How many descriptors this rank needs with links to `links` ranks, over memory to `shared` of
+   them. On rank 0 every rank has two connections to the store. */
+CDP__PRIVATE uint64_t cdp__mesh_descriptors(const cdp__mesh *m, uint64_t links, uint64_t shared) {
+    const bool serves = m->desc.group.rank == 0 && !m->desc.external_store;
+    return CDP__OWN_DESCRIPTORS + (serves ? 2ull * m->desc.group.world_size : 0)
+        + links * m->desc.connections + shared * CDP__MEMORY_DESCRIPTORS;
+}
+
+/* It is known now which ranks are on this machine. Where memory shared with them would take more
+   descriptors than this process may have, this rank uses TCP alone: better slow than out of
+   descriptors. */
+CDP__PRIVATE void cdp__mesh_count_descriptors(cdp__mesh *m) {
+    const uint64_t limit = cdp__mesh_descriptor_limit(m);
+    const uint32_t n = m->desc.group.world_size;
+    const uint64_t least = cdp__mesh_descriptors(m, n, 0);
+    uint32_t r, together = 0;
+    uint64_t all;
+    for (r = 0; r < n; ++r) {
+        const uint8_t *at = (const uint8_t *)m->addrs.results[r].data;
+        if (r != m->desc.group.rank && m->place && cdp__get_u64(at + 8) == m->place) ++together;
+    }
+    all = least
+        + (uint64_t)together
+            * (cdp__mesh_shares(m) ? CDP__MEMORY_DESCRIPTORS : CDP__WATCH_DESCRIPTORS);
+    if (limit >= all || m->frugal) return; /* the addresses may be read twice */
+    m->frugal = m->desc.no_shared_memory = true;
+    cdp__log(&m->desc.group.logger, CDP_LOG_WARN, m->desc.group.rank,
+        "with a link to every other rank %llu descriptors are needed (%llu without shared memory), "
+        "but this process may have %llu, so it shares no memory: raise the limit (ulimit -n)",
+        (unsigned long long)all, (unsigned long long)least, (unsigned long long)limit);
+}
+
 /* Everybody's addresses have come. The answers are kept. */
 CDP__PRIVATE cdp_status cdp__mesh_read_addrs(cdp__mesh *m) {
     cdp_addr at[CDP__ADDRS], own[CDP__ADDRS];
@@ -4102,6 +4150,7 @@ CDP__PRIVATE cdp_status cdp__mesh_read_addrs(cdp__mesh *m) {
                 "rank %u published addresses that cannot be read: '%s'", r, text);
         if (n) m->hosts[r] = cdp__mesh_host_before(m, r, &hosts);
     }
+    if (st == CDP_OK) cdp__mesh_count_descriptors(m);
     return st;
 }
 
@@ -4439,8 +4488,6 @@ CDP__PRIVATE cdp_status cdp__mesh_start_watch(cdp__mesh *m) {
     return cdp__join_connect(m, &d, cdp__join_watching);
 }
 
-#define CDP__OWN_DESCRIPTORS 16u /* standard streams, listener, watch, wake-up, store, ... */
-
 /* The deadline for meeting. The rest of init_timeout_ms, at most an eighth of it, is kept for
    finding out which ranks are missing and for telling the others. */
 CDP__PRIVATE uint64_t cdp__mesh_init_deadline(cdp__mesh *m) {
@@ -4450,27 +4497,19 @@ CDP__PRIVATE uint64_t cdp__mesh_init_deadline(cdp__mesh *m) {
     return m->init_deadline_ns - farewell * CDP__MS;
 }
 
-/* Every rank has two connections to the store, and any two may have a link. Without room for the
-   former the job cannot start; links are made when they are needed, so there it may suffice. */
+/* Without room for two connections of every rank to the store the job cannot start. Links are made
+   when they are needed: see cdp__mesh_count_descriptors(). */
 CDP__PRIVATE cdp_status cdp__mesh_check_descriptors(const cdp__mesh *m) {
-    const uint64_t limit =
-        m->os->net.descriptor_limit ? m->os->net.descriptor_limit(m->os->user) : 0;
-    const uint64_t ranks = m->desc.group.world_size;
-    const bool serves = m->desc.group.rank == 0 && !m->desc.external_store;
-    const uint64_t start = CDP__OWN_DESCRIPTORS + (serves ? 2 * ranks : 0);
-    const uint64_t all = start + ranks * m->desc.connections;
-    if (!limit || limit >= all) return CDP_OK;
-    if (limit < start)
-        return cdp__fail_peer(CDP_ERR_IO, -1, EMFILE,
-            "rank %u of %llu needs %llu descriptors to start the job and %llu with a link to every "
-            "other rank, but this process may have %llu: raise the limit (ulimit -n)",
-            m->desc.group.rank, (unsigned long long)ranks, (unsigned long long)start,
-            (unsigned long long)all, (unsigned long long)limit);
-    cdp__log(&m->desc.group.logger, CDP_LOG_WARN, m->desc.group.rank,
-        "with a link to every other rank %llu descriptors are needed, but this process may have "
-        "%llu: raise the limit (ulimit -n)",
-        (unsigned long long)all, (unsigned long long)limit);
-    return CDP_OK;
+    const uint64_t limit = cdp__mesh_descriptor_limit(m), start = cdp__mesh_descriptors(m, 0, 0);
+    const uint32_t ranks = m->desc.group.world_size;
+    if (limit >= start) return CDP_OK;
+    return cdp__fail_peer(CDP_ERR_IO, -1, EMFILE,
+        "rank %u of %u needs %llu descriptors to start the job, %llu with a link to every other "
+        "rank and %llu if they share memory, but this process may have %llu: raise the limit "
+        "(ulimit -n)",
+        m->desc.group.rank, ranks, (unsigned long long)start,
+        (unsigned long long)cdp__mesh_descriptors(m, ranks, 0),
+        (unsigned long long)cdp__mesh_descriptors(m, ranks, ranks), (unsigned long long)limit);
 }
 
 CDP__PRIVATE cdp_status cdp__mesh_prepare(cdp__mesh *m) {
