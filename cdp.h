@@ -179,8 +179,8 @@
         CDP_NO_CHANNELS *      off      no cdp_channel_open and the other calls of channels
         CDP_NO_CHAINS *        off      no cdp_work_then, cdp_start_after, cdp_work_cancel
         CDP_NO_GROUPS *        off      no cdp_group_new, cdp_group_split
-        CDP_NO_FRAMES *        off      no cdp_work_poll and no calls with `start` in their name that
-                                        are polled; a budget ends only waits: what moves goes on
+        CDP_NO_FRAMES *        off      no cdp_work_poll, no cdp_init_start; a budget ends only
+                                        waits: what moves goes on
         CDP_NO_OBJECTS *       off      no cdp_allgather_bytes and the others of >>objects
         CDP_NO_HUB *           off      no cdp_hub_create: no ranks in one process
         CDP_FEW_ALGORITHMS     off      one or two algorithms for each collective, none for several
@@ -11970,7 +11970,7 @@ CDP__PRIVATE bool cdp__post_odd(cdp__flow *flow, cdp__post *post) {
 CDP__PRIVATE bool cdp__flow_move(cdp__flow *flow, uint32_t way) {
     cdp_group *g = flow->g;
     bool any = false;
-    while (flow->first[way] && g->health == CDP__HEALTHY) {
+    while (flow->first[way] && g->health == CDP__HEALTHY && !(any && cdp__poll_over(g->w))) {
         cdp__post *post = flow->first[way];
         int64_t r;
         if (!post->begun) cdp__post_begin(flow, post, way == 1);
@@ -11985,25 +11985,11 @@ CDP__PRIVATE bool cdp__flow_move(cdp__flow *flow, uint32_t way) {
         any = any || r != 0;
         if (!post->x.done) return any;
         cdp__post_complete(flow, way);
-        if (cdp__poll_over(g->w)) return true;
     }
     return any;
 }
 
 /* Sends go first: others may wait for them. */
-/* The budget of a poll ended with this flow: the next poll begins with another one. */
-CDP__PRIVATE void cdp__flow_last(cdp_group *g, cdp__flow *flow) {
-    cdp__flow **at = &g->active_flows;
-    while (*at && *at != flow)
-        at = &(*at)->next_active;
-    if (!*at || !flow->next_active) return;
-    *at = flow->next_active;
-    flow->next_active = NULL;
-    while (*at)
-        at = &(*at)->next_active;
-    *at = flow;
-}
-
 CDP__PRIVATE cdp__advance cdp__flows_poll(cdp_group *g) {
     cdp__flow **at = &g->active_flows;
     bool any = false;
@@ -12011,10 +11997,7 @@ CDP__PRIVATE cdp__advance cdp__flows_poll(cdp_group *g) {
         cdp__flow *flow = *at;
         if (cdp__flow_move(flow, 0)) any = true;
         if (cdp__flow_move(flow, 1)) any = true;
-        if (any && cdp__poll_over(g->w)) {
-            cdp__flow_last(g, flow);
-            return CDP__MOVED;
-        }
+        if (any && cdp__poll_over(g->w)) return CDP__MOVED;
         while (*at != flow) /* another one became active: it stands in front */
             at = &(*at)->next_active;
         if (flow->first[0] || flow->first[1]) {
@@ -12634,6 +12617,17 @@ CDP__PRIVATE cdp__advance cdp__group_settle_late(cdp_group *g, cdp__advance poll
     return polled == CDP__IDLE ? CDP__BLOCKED : polled;
 }
 
+/* A poll with a budget ended among these messages: the next one begins with another flow. */
+CDP__PRIVATE void cdp__flows_turn(cdp_group *g) {
+    cdp__flow *first = g->active_flows, **at = &g->active_flows;
+    if (!first || !first->next_active) return;
+    *at = first->next_active;
+    first->next_active = NULL;
+    while (*at)
+        at = &(*at)->next_active;
+    *at = first;
+}
+
 /* One look at everything: never blocks, never allocates after the first operation of a size. */
 CDP__PRIVATE cdp__advance cdp__group_poll(cdp_group *g) {
     cdp__advance polled, flows = CDP__IDLE;
@@ -12646,6 +12640,7 @@ CDP__PRIVATE cdp__advance cdp__group_poll(cdp_group *g) {
     polled = cdp__queue_poll(g);
     if (g->active_flows && g->health == CDP__HEALTHY) flows = cdp__flows_poll(g);
     if (flows > polled) polled = flows;
+    if (CDP__BUDGETS && g->w->cut) cdp__flows_turn(g);
     if (g->health == CDP__HEALTHY) polled = cdp__group_settle_late(g, polled);
     if (polled != CDP__BLOCKED || g->w->fast_poll) return polled;
     return g->health == CDP__HEALTHY ? cdp__group_blocked(g) : CDP__MOVED;

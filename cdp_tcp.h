@@ -86,16 +86,17 @@
         corrupt what it sends itself. If shared memory is not available (limits, another user or
         network namespace, an os without it), the rank logs one warning and uses TCP. Other users of
         the machine are refused, and the connecting rank proves with random bytes that the memory
-        belongs to the TCP connection that was authenticated. Each such link takes three
-        descriptors.
+        belongs to the TCP connection that was authenticated. Each such link takes four
+        descriptors, with that of the connection.
         Peers read memory from cdp_group_alloc() (and so the buckets of a DDP) in place, from 64 KiB
         on. That memory consists of segments: up to 128 for each rank, each a descriptor and at
         least 1 MiB, reserved when allocated. A peer maps a segment read-only when it first receives
         something from it, and unmaps it when it is freed or the owner has ended (with
-        group.no_thread in cdp_group_destroy(), because that may take 0.1 ms per MiB). Other memory is read by the receiver
-        (process_vm_readv) from 64 KiB on, and from 256 KiB on for data that is only forwarded, if
-        the system permits that when the link is made; containers and Yama often do not. Everything
-        else, and whatever cannot be read when the time comes, goes through the ring buffers.
+        group.no_thread in cdp_group_destroy(), because that may take 0.1 ms per MiB). Other memory
+        is read by the receiver (process_vm_readv) from 64 KiB on, and from 256 KiB on for data that
+        is only forwarded, if the system permits that when the link is made; containers and Yama
+        often do not. Everything else, and whatever cannot be read when the time comes, goes through
+        the ring buffers.
 
     MEMORY
         16 KiB of receive buffer for each connection, made with it; 145 KiB with `mac`. 7 KiB and

@@ -2,7 +2,8 @@
 
         gcc -O2 -g -std=gnu11 -I. -Itests tests/procs/test_crowd.c -o test_crowd -pthread -lm
 
-    The job starts and every rank talks to every other one, or cdp_init says which limit to raise. */
+    The job starts and every rank talks to every other one, or cdp_init says which limit to
+    raise. */
 #define _GNU_SOURCE
 #define CDP_IMPLEMENTATION
 #include "cdp_tcp.h"
