@@ -72,7 +72,7 @@ help:
 	@echo 'make format     lay out all C sources as .clang-format says (clang-format 14)'
 	@echo 'make sections   write tests/sections.txt anew: which section of the headers uses which'
 	@echo 'make sizes      text and data of the headers, with their limits; compile time for each line'
-	@echo 'make platforms  other systems: compiled (zig, from pip: ziglang; mingw-w64), Windows run under wine'
+	@echo 'make platforms  a table of systems: compiled with zig (pip install ziglang), run under qemu-user and wine'
 	@echo 'make clean      remove $(BUILD)'
 	@echo
 	@echo 'BUILD=DIR puts everything elsewhere, JOBS=N limits how many processes a suite uses.'
@@ -189,8 +189,8 @@ RUN := BUILD='$(BUILD)' JOBS='$(JOBS)' CC='$(CC)' bash tests/run_all.sh
 
 # More suites at a time than there are cores: many of them mostly wait. The longest begin first.
 LANES := $(if $(filter 1,$(JOBS)),1,5)
-LONG := test_nccl sim test_group test_store rounds ring test_lanes test_memory test_table fuzz_memory \
-        linear test_rpc test_rpc_scenarios test_works test_lend test_tcp
+LONG := test_procs test_nccl sim scripts test_group test_store rounds ring test_lanes test_memory test_table \
+        fuzz_memory linear test_rpc test_rpc_scenarios test_works test_lend test_tcp
 longest_first = $(foreach t,$(LONG),$(filter $(t),$(1))) $(filter-out $(LONG),$(1))
 test: programs
 	@LANES='$(LANES)' $(RUN) $(BUILD)/logs \
@@ -223,10 +223,12 @@ sim-hour: $(SIM:%=$(BUILD)/test/%)
 	@$(BUILD)/test/sim --seconds $(SIM_SECONDS) $(if $(SIM_FROM),--from $(SIM_FROM)) --jobs $(JOBS)
 
 # Some kernels place a program where ThreadSanitizer cannot live; without randomised addresses it always works. The
-# simulation and the round functions have one thread, so they are left out there; round functions touch no memory to speak
-# of, and their proof takes long: left out of both.
+# simulation, the round functions and the tests of ALONE have one thread, so they are left out there; round functions touch
+# no memory to speak of, and their proof takes long: left out of both.
 STILL = $(shell setarch -R true 2>/dev/null && echo setarch -R)
-THREADED := $(UNIT) $(PROCS) $(NCCL) $(MEM) $(filter-out %_plans,$(DTENSOR))
+ALONE := test_ddp_model test_exec test_hostile test_mistakes test_mem test_mem_files test_mem_random test_mem_record \
+         test_dtensor_rules test_dtensor_plans
+THREADED := $(filter-out $(ALONE),$(UNIT) $(PROCS) $(NCCL) $(MEM) $(DTENSOR))
 sanitize: export ASAN_OPTIONS := allocator_may_return_null=1
 sanitize: export TSAN_OPTIONS := allocator_may_return_null=1
 sanitize: $(patsubst %,$(BUILD)/asan/%,$(filter-out $(ROUNDS),$(PROGRAMS))) $(THREADED:%=$(BUILD)/tsan/%)
@@ -288,8 +290,7 @@ sections: $(BUILD)/sources
 	@cat tests/sections.txt
 
 platforms:
-	@bash tests/platforms.sh
-	@bash tests/windows.sh $(BUILD)
+	@bash tests/platforms.sh $(BUILD)
 
 sizes:
 	@bash tests/sizes.sh $(BUILD)

@@ -55,8 +55,8 @@
         objects interface                      bytes of any length
         ddp, hooks interface                   data parallel training; what happens to gradients
         Implementation: compiler, os-words, core;
-        the machine: os-addresses, os-posix, os-windows, os-watch, os-threads,
-        os-windows-threads, os-files, os-linux, file-text, loop;
+        the machine: os-addresses, os-posix, os-windows, os-windows-shared, os-watch, os-threads,
+        os-windows-threads, os-libraries, os-files, os-linux, file-text, loop;
         pure: bytes, hash, dtype, reduce-kernels, algo, algo-fixed, algo-more, hosts, select,
         message, failure-records, failure-waits, failure, fabric;
         messages and groups: pend, stream, port, receive, send, transfer, exec, state, records,
@@ -760,7 +760,7 @@ struct cdp_os {
 
 /* POSIX: posix_memalign, CLOCK_MONOTONIC, getrandom or /dev/urandom, BSD sockets, epoll or
    poll(2), pthreads, files with flock(). Windows: QueryPerformanceCounter, BCryptGenRandom,
-   Winsock, WSAPoll, SRW locks, LockFileEx; no memory that processes share, and a machine that
+   Winsock, WSAPoll, SRW locks, LockFileEx, file mappings that named pipes pass; a machine that
    vanished is noticed by the keepalive alone. Paths are in the code page of the process, and files
    have no owner and mode: where those are looked at, only links are refused. All memory that it
    keeps comes from the alloc of the cdp_os that it is called with; only the C library's own
@@ -2219,6 +2219,7 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #endif
 #endif
 #include <errno.h>
+#include <float.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -2252,11 +2253,11 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #else
 #define CDP__PRINTF(f, a) __attribute__((format(printf, f, a)))
 #endif
-/* A few lines that dozens of functions call, and that compilers would copy into each of them.
-   For the few whose copies cost most, as measured; tests/check_sources.sh counts them. */
+/* Keeps compilers from copying a few short functions into each of their dozens of callers. Used
+   only where measured copies cost most; tests/check_sources.sh counts the uses. */
 #define CDP__ONE_COPY __attribute__((__noinline__))
-/* For the functions that record errors and make texts: paths that lead there are rare, and
-   compilers keep them apart from the others. */
+/* Marks functions that record errors and make texts: compilers then treat the paths that lead to
+   them as rare, and keep that code apart. */
 #define CDP__COLD __attribute__((__cold__))
 #else
 #define CDP__ONE_COPY
@@ -2272,6 +2273,19 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 #define CDP__THREAD_LOCAL __thread
 #endif
 
+/* How this build computes with floating-point numbers, for cdp_describe(). Ranks agree in every bit
+   whatever it says, since a sum is computed once and passed on or in one order everywhere as long
+   as all ranks run one build; builds that differ in this may differ in the last bit. */
+#ifdef __FAST_MATH__
+#define CDP__ARITHMETIC "fast-math (-Ofast): other builds may get other last bits"
+#elif FLT_EVAL_METHOD != 0
+#define CDP__ARITHMETIC "wider than the types (x87): other builds may get other last bits"
+#elif defined(__FP_FAST_FMAF) || defined(__FP_FAST_FMA)
+#define CDP__ARITHMETIC "IEEE 754; products and sums may be fused unless -ffp-contract=off"
+#else
+#define CDP__ARITHMETIC "IEEE 754, each operation rounded"
+#endif
+
 #define CDP__MS 1000000ull /* nanoseconds */
 #define CDP__NEVER UINT64_MAX
 
@@ -2279,7 +2293,8 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 extern "C" {
 #endif
 
-/* The files of the library. Each defines CDP__HERE anew where its implementation begins. */
+/* The files of the library, as numbers for cdp_error.file. Each file redefines CDP__HERE where
+   its implementation begins. */
 enum {
     CDP__FILE_NONE,
     CDP__FILE_CORE,
@@ -2302,8 +2317,8 @@ CDP__PRIVATE uint64_t cdp__max(uint64_t a, uint64_t b) {
     return a > b ? a : b;
 }
 
-/* As memcpy, but where the processor can it writes past the caches: for what would not stay there
-   anyway. Call cdp__copied_past() after it, before somebody else may read what was written. */
+/* As memcpy, but bypasses the caches where the processor can: for data too large to stay in them
+   anyway. Call cdp__copied_past() before another thread may read the copy. */
 #ifdef __SSE2__
 CDP__PRIVATE void cdp__copy_past(uint8_t *to, const uint8_t *from, uint64_t bytes) {
     uint64_t i;
@@ -2326,7 +2341,7 @@ CDP__PRIVATE void cdp__copied_past(void) {
 }
 #endif
 
-/* A deadline that is `ms` from now; a timeout of CDP_NO_TIMEOUT never comes. */
+/* The deadline `ms` milliseconds from now; CDP__NEVER for CDP_NO_TIMEOUT. */
 CDP__PRIVATE uint64_t cdp__deadline(const cdp_os *os, uint32_t ms) {
     return ms == CDP_NO_TIMEOUT ? CDP__NEVER : os->now_ns(os->user) + ms * CDP__MS;
 }
@@ -2349,19 +2364,20 @@ CDP__PRIVATE void cdp__free(const cdp_os *os, void *p) {
     if (p) os->release(os->user, p);
 }
 
-/* What the memory is for that this thread asks a backend for next: the label of cdp_allocator. */
+/* What this thread's next request for a backend's memory is for: the label that cdp_allocator
+   gets. */
 CDP__PRIVATE const char **cdp__purpose(void) {
     static CDP__THREAD_LOCAL const char *text;
     return &text;
 }
 
-/* ---- >>os-words: what the system says in words, and the date --------------------------------- */
+/* ---- >>os-words: error texts of the system, and the date ------------------------------------- */
 
-/* Knows: errors of the C library and of Winsock, the system's calendar. Promises: a text for every
-   errno. May use: >>compiler. */
+/* Knows: errors of the C library and of Winsock, the system's calendar. Promises: a text for
+   every errno. May use: >>compiler. */
 
 #ifdef _WIN32
-/* What Winsock says, as errno has it; its own texts for these are not in every C library. */
+/* A Winsock error as an errno value, with a text: some C libraries have none for these errors. */
 typedef struct cdp__os_reason {
     int said, err;
     const char *text;
@@ -2401,14 +2417,14 @@ CDP__PRIVATE const char *cdp__os_error_text(int err) {
     return strerror(err);
 }
 
-/* Windows counts tenths of microseconds from 1601. */
+/* Windows counts units of 100 ns since 1601. */
 CDP__PRIVATE uint64_t cdp__os_date_us(void) {
     FILETIME t;
     GetSystemTimeAsFileTime(&t);
     return ((uint64_t)t.dwHighDateTime << 32 | t.dwLowDateTime) / 10 - 11644473600000000ull;
 }
 
-/* The temporary folder is the user's own. */
+/* Not needed: on Windows every user has a temporary folder of their own. */
 CDP__PRIVATE uint32_t cdp__os_user_number(void) {
     return 0;
 }
@@ -2451,8 +2467,8 @@ CDP__PRIVATE uint64_t cdp__os_date_us(void) {
 /* Knows: text, this thread's last error, loggers. Promises: a text always ends with a zero and
    never exceeds its memory. May use: >>compiler, >>log. */
 
-/* Our own small formatter, so that a build without stdio still has every message. Always ends
-   the text with a zero, cuts what does not fit. */
+/* A small formatter of our own, so that builds without stdio have every message. It always ends
+   the text with a zero and truncates what does not fit. */
 typedef struct cdp__text {
     char *at;
     uint64_t size, used;
@@ -2545,8 +2561,8 @@ CDP__PRIVATE const char *cdp__file_name(uint32_t at) {
     return names[at >> 8 & 7];
 }
 
-/* A status, the file and the line of the call in one number: hundreds of calls report errors,
-   and each compiles to less code with one small constant instead of three. */
+/* Packs status, file and line of a call into one number: hundreds of calls report errors, and
+   each compiles to less code with one small constant than with three. */
 #define CDP__AT(status) ((uint32_t)__LINE__ << 12 | CDP__HERE << 8 | (uint8_t)(status))
 
 CDP__PRIVATE cdp_status cdp__status_at(uint32_t at) {
@@ -2555,7 +2571,7 @@ CDP__PRIVATE cdp_status cdp__status_at(uint32_t at) {
 
 CDP__PRIVATE void cdp__error_set_v(
     uint32_t at, int32_t peer, int32_t sys_errno, const char *f, va_list ap) {
-    cdp_error e; /* built apart: an argument may be the text of the last error */
+    cdp_error e; /* built in a copy: an argument may be the text of the last error */
     cdp__text t = {e.text, sizeof e.text, 0};
     cdp__error_clear(&e, cdp__status_at(at));
     e.file = cdp__file_name(at);
@@ -2598,7 +2614,7 @@ CDP__PRIVATE cdp_status cdp__nomem_at(uint32_t at, const char *what, uint64_t by
     return cdp__error_at(at, "out of memory: %s needs %llu bytes", what, (unsigned long long)bytes);
 }
 
-/* Without texts, an error says where in the library it was found. */
+/* In builds without texts, an error holds only the file and line that reported it. */
 CDP__PRIVATE cdp_status cdp__bare_of(uint32_t at, int32_t peer, int32_t sys_errno) {
     return cdp__error_of(at, peer, sys_errno, "%s:%u", cdp__file_name(at), (unsigned)(at >> 12));
 }
@@ -2607,7 +2623,7 @@ CDP__PRIVATE cdp_status cdp__bare_at(uint32_t at) {
     return cdp__bare_of(at, -1, 0);
 }
 
-/* The caller's mistake, and everything else without a peer and an errno. */
+/* Records an error that has no peer and no errno, mostly a mistake of the caller. */
 #ifdef CDP_NO_LOG_STRINGS
 #define cdp__fail(status, ...) (0 ? cdp__error_at(0, __VA_ARGS__) : cdp__bare_at(CDP__AT(status)))
 #define cdp__fail_peer(status, peer, err, ...) \
@@ -2686,10 +2702,10 @@ CDP__PRIVATE CDP__PRINTF(4, 5) void cdp__log_at(
     cdp__log_at((logger), (level), (int32_t)(rank), __VA_ARGS__)
 #endif
 
-/* ---- >>os-addresses: what sockets of POSIX and of Windows have in common --------------------- */
+/* ---- >>os-addresses: socket addresses on POSIX and Windows ----------------------------------- */
 
-/* Knows: BSD sockets' forms of an address, and getaddrinfo(). Promises: the same addresses on all
-   systems. May use: >>os. */
+/* Knows: socket address structures of POSIX and Winsock, and getaddrinfo(). Promises: the same
+   addresses on all systems. May use: >>os. */
 
 typedef union cdp__sockaddr {
     struct sockaddr any;
@@ -2715,7 +2731,7 @@ CDP__PRIVATE socklen_t cdp__os_to_native(const cdp_addr *a, cdp__sockaddr *out) 
 
 CDP__PRIVATE void cdp__os_from_native(const cdp__sockaddr *s, cdp_addr *out) {
     memset(out, 0, sizeof *out);
-    /* IPv4, at a socket for both */
+    /* an IPv4 address, as a dual-stack socket reports it */
     if (s->any.sa_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&s->v6.sin6_addr)) {
         out->family = 4;
         out->port = ntohs(s->v6.sin6_port);
@@ -2732,7 +2748,7 @@ CDP__PRIVATE void cdp__os_from_native(const cdp__sockaddr *s, cdp_addr *out) {
     }
 }
 
-/* What came with a zone ("fe80::1%eth0") is no name: nobody is asked over the network for it. */
+/* An address with a zone ("fe80::1%eth0") is resolved without asking a name server. */
 CDP__PRIVATE int32_t cdp__os_getaddrinfo(const char *host, cdp_addr *out, uint32_t max) {
     struct addrinfo hints, *list = NULL, *it;
     uint32_t n = 0;
@@ -2741,7 +2757,7 @@ CDP__PRIVATE int32_t cdp__os_getaddrinfo(const char *host, cdp_addr *out, uint32
     hints.ai_socktype = SOCK_STREAM;
     hints.ai_flags = strchr(host, ':') ? AI_NUMERICHOST : 0;
     rc = getaddrinfo(host, NULL, &hints, &list);
-    /* that nobody answers does not say that there is no such name */
+    /* EAI_AGAIN: no name server answered, so the name may still exist */
     if (rc != 0) return rc == EAI_AGAIN ? -EAGAIN : -ENOENT;
     for (it = list; it && n < max; it = it->ai_next) {
         cdp__sockaddr s;
@@ -2754,8 +2770,8 @@ CDP__PRIVATE int32_t cdp__os_getaddrinfo(const char *host, cdp_addr *out, uint32
     return n ? (int32_t)n : -ENOENT;
 }
 
-/* Does `name` begin with one of the comma-separated words of `list`, or with none of them where
-   a ^ stands before the list? */
+/* True if `name` begins with one of the comma-separated words of `list`. A leading ^ inverts the
+   result. */
 CDP__PRIVATE bool cdp__interface_chosen(const char *list, const char *name) {
     const bool others = list && *list == '^';
     const char *word = list && others ? list + 1 : list, *end;
@@ -2767,7 +2783,7 @@ CDP__PRIVATE bool cdp__interface_chosen(const char *list, const char *name) {
     return !list || others;
 }
 
-/* ---- >>os-posix: memory, clock, chance, sockets ---------------------------------------------- */
+/* ---- >>os-posix: memory, clock, random numbers, sockets -------------------------------------- */
 
 /* Knows: system calls that POSIX has. Promises: what cdp_os says of memory, time, sockets and
    addresses; errors are negative errno values. May use: core, os-addresses. */
@@ -2800,7 +2816,8 @@ CDP__PRIVATE uint64_t cdp__os_now(void *user) {
 #include <sys/syscall.h>
 #endif
 
-/* From the kernel, without a descriptor; 0: that is not possible here. */
+/* Random bytes from the kernel, without a descriptor. Returns how many; 0 if there is no such
+   call. */
 CDP__PRIVATE uint64_t cdp__os_getrandom(uint8_t *dst, uint64_t bytes) {
     uint64_t done = 0;
 #ifdef SYS_getrandom
@@ -2833,7 +2850,7 @@ CDP__PRIVATE cdp_status cdp__os_random(void *user, void *dst, uint64_t bytes) {
     return cdp__fail_peer(CDP_ERR_IO, -1, errno, "the system gives no random bytes");
 }
 
-/* Ends early when a signal comes. */
+/* Returns early when a signal arrives. */
 CDP__PRIVATE void cdp__os_sleep_until(void *user, uint64_t deadline_ns) {
     const uint64_t now = cdp__os_now(user), left = deadline_ns > now ? deadline_ns - now : 0;
     struct timespec t;
@@ -2863,10 +2880,10 @@ CDP__PRIVATE uint32_t cdp__os_addresses(
     return n;
 }
 
-/* The one place that makes a socket what the library expects: non-blocking, not inherited, no
-   SIGPIPE, no Nagle. The keepalive notices a machine that went away while the connection was idle;
-   cdp__os_unanswered finds the others. (TCP_USER_TIMEOUT would also end the connection to a program
-   that does not read for that long, although its machine answers.) */
+/* Gives a socket the options that the library expects: non-blocking, not inherited, no SIGPIPE,
+   no Nagle. The keepalive detects a host that disappears while the connection is idle;
+   cdp__os_unanswered detects the others. (TCP_USER_TIMEOUT would also close connections to a
+   program that does not read for that long although its host answers.) */
 CDP__PRIVATE int cdp__os_prepare_socket(int fd) {
     const int on = 1;
     int set = 0;
@@ -2874,7 +2891,7 @@ CDP__PRIVATE int cdp__os_prepare_socket(int fd) {
 #ifdef SO_NOSIGPIPE
     setsockopt(fd, SOL_SOCKET, SO_NOSIGPIPE, &on, sizeof on);
 #endif
-    /* it has the rest from the one that listens */
+    /* an accepted socket has inherited all options from its listener */
     if (getsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &set, &len) == 0 && set) return fd;
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
 #if defined(__linux__) && defined(TCP_KEEPIDLE)
@@ -2889,24 +2906,25 @@ CDP__PRIVATE int cdp__os_prepare_socket(int fd) {
         setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
         setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &every_s, sizeof every_s);
         setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
-        /* ask a machine whose program does not read again after 5 s at most, not after 120 s */
+        /* probe the closed window of a peer at least every 5 s; the default rises to 120 s */
         setsockopt(fd, IPPROTO_TCP, rto_max, &rto_max_ms, sizeof rto_max_ms);
     }
 #endif
-    /* last: says that the others are set */
+    /* set last: marks a socket that has all options, see above */
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     return fd;
 }
 
-/* For descriptors that were not made so at creation. One that would block could outlive any
-   deadline. */
+/* For descriptors that could not get these flags at creation. A blocking descriptor could
+   outlast any deadline. */
 CDP__PRIVATE int cdp__os_set_flags(int fd) {
     const int now = fcntl(fd, F_GETFL);
     if (now < 0 || fcntl(fd, F_SETFL, now | O_NONBLOCK) != 0) return -errno;
     return fcntl(fd, F_SETFD, FD_CLOEXEC) == 0 ? 0 : -errno;
 }
 
-/* For systems that cannot do it at creation: the descriptor, or -errno and it is closed. */
+/* Sets the flags on systems that cannot do it at creation. Returns the descriptor, or -errno
+   after closing it. */
 CDP__PRIVATE int cdp__os_protect(int fd) {
     const int err = fd < 0 ? -errno : cdp__os_set_flags(fd);
     if (fd >= 0 && err < 0) close(fd);
@@ -2920,8 +2938,8 @@ CDP__PRIVATE int32_t cdp__os_adopt(void *user, int32_t fd) {
     return err;
 }
 
-/* Closed by exec from the start where the system can do that: another thread may fork and exec at
-   any moment. */
+/* Sets close-on-exec at creation where the system can: another thread may fork and exec at any
+   moment. */
 CDP__PRIVATE int cdp__os_socket(int family) {
 #ifdef SOCK_CLOEXEC
     const int made = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -2932,17 +2950,17 @@ CDP__PRIVATE int cdp__os_socket(int family) {
     return fd < 0 ? fd : cdp__os_prepare_socket(fd);
 }
 
-/* The beginning of the kernel's struct tcp_info, which some C libraries show only to programs that
-   ask for GNU extensions. */
+/* The beginning of the kernel's struct tcp_info. Some C libraries declare it only for programs
+   that ask for GNU extensions. */
 typedef struct cdp__tcp_info {
     uint8_t state, congestion, retransmits, probes, more[4];
     uint32_t rto, ato, mss[2], unacked, queues[4], last_data_sent, last_ack_sent, last_data_recv,
         last_ack_recv; /* ms */
 } cdp__tcp_info;
 
-/* While data is outstanding its machine acknowledges every retransmission, and while the window is
-   closed every probe; so only with several probes lost the age of the last acknowledgement means
-   that nobody is there. */
+/* Nanoseconds since the peer's host last acknowledged anything; 0 if no acknowledgement is due. A
+   live host acknowledges retransmitted data and probes of a closed window, so the age counts
+   only while data is unacknowledged or at least two probes were lost. */
 CDP__PRIVATE uint64_t cdp__os_unanswered(void *user, int32_t fd) {
 #if defined(__linux__) && defined(TCP_INFO)
     cdp__tcp_info i;
@@ -2981,7 +2999,7 @@ CDP__PRIVATE int32_t cdp__os_listen(void *user, const cdp_addr *at, cdp_addr *bo
     const int on = 1, off = 0, fd = cdp__os_socket(s.any.sa_family);
     if (fd < 0) return fd;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    /* "::" is for IPv4, too */
+    /* let "::" accept IPv4, too */
     if (at->family == 6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
     if (bind(fd, &s.any, len) != 0 || listen(fd, SOMAXCONN) != 0) {
         const int err = errno;
@@ -2992,8 +3010,8 @@ CDP__PRIVATE int32_t cdp__os_listen(void *user, const cdp_addr *at, cdp_addr *bo
     return fd;
 }
 
-/* Inside one machine there is no congestion to control, and pacing (bbr) only costs: a sixth of
-   the time of 16 MiB. */
+/* Connections inside one host need no congestion control, and pacing (bbr) made 16 MiB take a
+   sixth longer. */
 CDP__PRIVATE void cdp__os_tune(int fd, const cdp__sockaddr *peer) {
 #if defined(__linux__) && defined(TCP_CONGESTION)
     cdp_addr a;
@@ -3007,7 +3025,7 @@ CDP__PRIVATE void cdp__os_tune(int fd, const cdp__sockaddr *peer) {
 #endif
 }
 
-/* A connection that exec closes and that does not block, or -errno. */
+/* Accepts a connection, non-blocking and close-on-exec; returns the descriptor or -errno. */
 CDP__PRIVATE int cdp__os_accept_one(int listener, cdp__sockaddr *from) {
     socklen_t len = sizeof *from;
 #if defined(__linux__) && defined(SYS_accept4) && defined(SOCK_CLOEXEC)
@@ -3074,15 +3092,24 @@ CDP__PRIVATE uint32_t cdp__os_iov(const cdp_iov *v, uint32_t n, struct iovec *ou
     return i;
 }
 
+/* A msghdr for these pieces; `out` is its array. The type of msg_iovlen depends on the system: int,
+   unsigned or size_t. */
+CDP__PRIVATE struct msghdr cdp__os_message(const cdp_iov *v, uint32_t n, struct iovec *out) {
+    struct msghdr m;
+    uint32_t i = cdp__os_iov(v, n, out);
+    memset(&m, 0, sizeof m);
+    m.msg_iov = out;
+    for (; i; --i)
+        ++m.msg_iovlen;
+    return m;
+}
+
 CDP__PRIVATE int64_t cdp__os_send(void *user, int32_t fd, const cdp_iov *v, uint32_t n) {
     struct iovec iov[CDP__IOV_MAX];
-    struct msghdr m;
+    struct msghdr m = cdp__os_message(v, n, iov);
     ssize_t r;
     (void)user;
-    memset(&m, 0, sizeof m);
-    m.msg_iov = iov;
-    m.msg_iovlen = cdp__os_iov(v, n, iov);
-    /* the kernel does less for one piece */
+    /* send() is cheaper than sendmsg() for a single piece */
     do
         r = n == 1 ? send(fd, v->data, (size_t)v->bytes, MSG_NOSIGNAL)
                    : sendmsg(fd, &m, MSG_NOSIGNAL);
@@ -3093,12 +3120,9 @@ CDP__PRIVATE int64_t cdp__os_send(void *user, int32_t fd, const cdp_iov *v, uint
 
 CDP__PRIVATE int64_t cdp__os_recv(void *user, int32_t fd, const cdp_iov *v, uint32_t n) {
     struct iovec iov[CDP__IOV_MAX];
-    struct msghdr m;
+    struct msghdr m = cdp__os_message(v, n, iov);
     ssize_t r;
     (void)user;
-    memset(&m, 0, sizeof m);
-    m.msg_iov = iov;
-    m.msg_iovlen = cdp__os_iov(v, n, iov);
     do
         r = n == 1 ? recv(fd, v->data, (size_t)v->bytes, 0) : recvmsg(fd, &m, 0);
     while (r < 0 && errno == EINTR);
@@ -3114,7 +3138,7 @@ CDP__PRIVATE void cdp__os_close(void *user, int32_t fd) {
 
 CDP__PRIVATE void cdp__os_end_sending(void *user, int32_t fd) {
     (void)user;
-    (void)shutdown(fd, SHUT_WR); /* a broken connection needs none */
+    (void)shutdown(fd, SHUT_WR); /* fails on a broken connection, harmlessly */
 }
 
 #ifdef __linux__
@@ -3125,7 +3149,7 @@ CDP__PRIVATE int32_t cdp__os_wake_open(void *user, int32_t fd[2]) {
     return fd[0] < 0 ? -errno : 0;
 }
 #else
-/* A pipe: the only thing that POSIX lets another thread wake a poll() with. */
+/* A pipe: POSIX has no other way for one thread to wake another from poll(). */
 CDP__PRIVATE int32_t cdp__os_wake_open(void *user, int32_t fd[2]) {
     int p[2];
     (void)user;
@@ -3142,7 +3166,7 @@ CDP__PRIVATE int32_t cdp__os_wake_open(void *user, int32_t fd[2]) {
 CDP__PRIVATE void cdp__os_wake_set(void *user, int32_t fd) {
     const uint64_t one = 1;
     (void)user;
-    /* a full pipe is as good as a byte */
+    /* if the pipe is full, the reader wakes anyway */
     while (write(fd, &one, sizeof one) < 0 && errno == EINTR) {
     }
 }
@@ -3150,18 +3174,18 @@ CDP__PRIVATE void cdp__os_wake_set(void *user, int32_t fd) {
 CDP__PRIVATE void cdp__os_wake_clear(void *user, int32_t fd) {
     char sink[64];
     (void)user;
-    /* an eventfd gives all with one call */
+    /* one read() empties an eventfd; a pipe may need several */
     while (read(fd, sink, sizeof sink) == (ssize_t)sizeof sink) {
     }
 }
 
 #endif /* not Windows */
 
-/* ---- >>os-windows: memory, clock, chance, sockets -------------------------------------------- */
+/* ---- >>os-windows: memory, clock, random numbers, sockets ------------------------------------ */
 
 /* Knows: Win32 and Winsock. Promises: what cdp_os says of memory, time, sockets and addresses;
-   errors are negative errno values. A socket is an int32_t: Windows' handles are small numbers.
-   May use: core, os-addresses. */
+   errors are negative errno values. A socket fits an int32_t because Windows' handles are small
+   numbers. May use: core, os-addresses. */
 
 #ifdef _WIN32
 CDP__PRIVATE void *cdp__os_alloc(void *user, uint64_t bytes) {
@@ -3198,7 +3222,7 @@ CDP__PRIVATE cdp_status cdp__os_random(void *user, void *dst, uint64_t bytes) {
     return CDP_OK;
 }
 
-/* Less than a millisecond is not slept: the system would sleep longer. */
+/* Waits below one millisecond are not slept, because Windows would sleep longer. */
 CDP__PRIVATE void cdp__os_sleep_until(void *user, uint64_t deadline_ns) {
     const uint64_t now = cdp__os_now(user), left = deadline_ns > now ? deadline_ns - now : 0;
     if (left >= CDP__MS)
@@ -3207,7 +3231,7 @@ CDP__PRIVATE void cdp__os_sleep_until(void *user, uint64_t deadline_ns) {
         SwitchToThread();
 }
 
-/* What the last call of Winsock said. */
+/* The last Winsock error, as an errno value. */
 CDP__PRIVATE int cdp__os_socket_error(void) {
     const int said = WSAGetLastError();
     const cdp__os_reason *r;
@@ -3217,7 +3241,7 @@ CDP__PRIVATE int cdp__os_socket_error(void) {
     return EIO;
 }
 
-/* Winsock wants to be started before its first use; it ends with the process. */
+/* Winsock must be started before its first use. It is never stopped: it ends with the process. */
 static BOOL CALLBACK cdp__os_start_winsock(PINIT_ONCE once, PVOID arg, PVOID *out) {
     WSADATA data;
     (void)once;
@@ -3231,8 +3255,8 @@ CDP__PRIVATE bool cdp__os_winsock(void) {
     return InitOnceExecuteOnce(&once, cdp__os_start_winsock, NULL, NULL) != 0;
 }
 
-/* What the library expects of a socket: non-blocking, not inherited, no Nagle, a keepalive that
-   notices a machine that went away. 0 or a negative errno. */
+/* Gives a socket the options that the library expects: non-blocking, not inherited, no Nagle,
+   and a keepalive that detects a host that disappears. Returns 0 or a negative errno. */
 CDP__PRIVATE int cdp__os_prepare_socket(SOCKET s) {
     const DWORD on = 1, idle_s = 10, every_s = 5;
     u_long set = 1;
@@ -3245,12 +3269,14 @@ CDP__PRIVATE int cdp__os_prepare_socket(SOCKET s) {
     return 0;
 }
 
+/* Shared memory and pipes are handles, too, but are closed with another function than sockets. */
 CDP__PRIVATE void cdp__os_close(void *user, int32_t fd) {
     (void)user;
-    closesocket((SOCKET)fd);
+    if (closesocket((SOCKET)fd) != 0 && WSAGetLastError() == WSAENOTSOCK)
+        CloseHandle((HANDLE)(uintptr_t)fd);
 }
 
-/* A socket, prepared, as a descriptor, or a negative errno, and it is closed. */
+/* Prepares a socket and returns it as a descriptor, or closes it and returns a negative errno. */
 CDP__PRIVATE int32_t cdp__os_descriptor(SOCKET s) {
     int err;
     if (s == INVALID_SOCKET) return -cdp__os_socket_error();
@@ -3279,14 +3305,14 @@ CDP__PRIVATE int32_t cdp__os_local_addr(void *user, int32_t fd, cdp_addr *out) {
     return 0;
 }
 
-/* Closes a socket that a call failed for, and says why. */
+/* Closes a socket for which a call failed, and returns the reason as a negative errno. */
 CDP__PRIVATE int32_t cdp__os_give_up(int32_t fd) {
     const int err = cdp__os_socket_error();
     closesocket((SOCKET)fd);
     return -err;
 }
 
-/* SO_REUSEADDR would let two programs listen at one port. */
+/* SO_REUSEADDR is not set: on Windows it would let two programs listen at one port. */
 CDP__PRIVATE int32_t cdp__os_listen(void *user, const cdp_addr *at, cdp_addr *bound) {
     cdp__sockaddr s;
     const socklen_t len = cdp__os_to_native(at, &s);
@@ -3294,13 +3320,28 @@ CDP__PRIVATE int32_t cdp__os_listen(void *user, const cdp_addr *at, cdp_addr *bo
     const int32_t fd = cdp__os_socket(s.any.sa_family, SOCK_STREAM);
     if (fd < 0) return fd;
     setsockopt((SOCKET)fd, SOL_SOCKET, SO_EXCLUSIVEADDRUSE, (const char *)&on, sizeof on);
-    if (at->family == 6) /* "::" is for IPv4, too */
+    if (at->family == 6) /* let "::" accept IPv4, too */
         setsockopt((SOCKET)fd, IPPROTO_IPV6, IPV6_V6ONLY, (const char *)&off, sizeof off);
     if (bind((SOCKET)fd, &s.any, len) != 0 || listen((SOCKET)fd, SOMAXCONN) != 0)
         return cdp__os_give_up(fd);
     cdp__os_local_addr(user, fd, bound);
     return fd;
 }
+
+#ifndef CDP_NO_SHARED_MEMORY
+/* A new handle for the only connection of a pipe; -EAGAIN: no data has arrived. */
+CDP__PRIVATE int32_t cdp__os_pipe_accept(int32_t pipe) {
+    DWORD bytes = 0;
+    HANDLE made;
+    (void)ConnectNamedPipe((HANDLE)(uintptr_t)pipe, NULL);
+    if (!PeekNamedPipe((HANDLE)(uintptr_t)pipe, NULL, 0, NULL, &bytes, NULL) || !bytes)
+        return -EAGAIN;
+    if (!DuplicateHandle(GetCurrentProcess(), (HANDLE)(uintptr_t)pipe, GetCurrentProcess(), &made,
+            0, FALSE, DUPLICATE_SAME_ACCESS))
+        return -EMFILE;
+    return (int32_t)(uintptr_t)made;
+}
+#endif
 
 CDP__PRIVATE int32_t cdp__os_accept(void *user, int32_t listener, cdp_addr *from) {
     cdp__sockaddr s;
@@ -3311,6 +3352,12 @@ CDP__PRIVATE int32_t cdp__os_accept(void *user, int32_t listener, cdp_addr *from
         len = sizeof s;
         made = accept((SOCKET)listener, &s.any, &len);
     } while (made == INVALID_SOCKET && WSAGetLastError() == WSAECONNRESET);
+#ifndef CDP_NO_SHARED_MEMORY
+    /* from pass_open(); wine says the second */
+    if (made == INVALID_SOCKET
+        && (WSAGetLastError() == WSAENOTSOCK || WSAGetLastError() == WSAEOPNOTSUPP))
+        return cdp__os_pipe_accept(listener);
+#endif
     if (made != INVALID_SOCKET) cdp__os_from_native(&s, from);
     return cdp__os_descriptor(made);
 }
@@ -3344,7 +3391,7 @@ CDP__PRIVATE DWORD cdp__os_buffers(const cdp_iov *v, uint32_t n, WSABUF *out) {
     for (i = 0; i < n && i < CDP__IOV_MAX; ++i) {
         out[i].buf = (char *)v[i].data;
         out[i].len = (ULONG)cdp__min(v[i].bytes, 1u << 30);
-        if (out[i].len < v[i].bytes) return i + 1; /* what follows it does not go yet */
+        if (out[i].len < v[i].bytes) return i + 1; /* the socket buffer is full */
     }
     return i;
 }
@@ -3369,11 +3416,11 @@ CDP__PRIVATE int64_t cdp__os_recv(void *user, int32_t fd, const cdp_iov *v, uint
 
 CDP__PRIVATE void cdp__os_end_sending(void *user, int32_t fd) {
     (void)user;
-    (void)shutdown((SOCKET)fd, SD_SEND); /* a broken connection needs none */
+    (void)shutdown((SOCKET)fd, SD_SEND); /* fails on a broken connection, harmlessly */
 }
 
-/* A datagram socket that is connected to itself: nobody else can send to it, and it can be waited
-   for with the others. */
+/* A datagram socket connected to itself: no other socket can send to it, and WSAPoll can wait
+   for it together with other sockets. */
 CDP__PRIVATE int32_t cdp__os_wake_open(void *user, int32_t fd[2]) {
     cdp__sockaddr s;
     socklen_t len = sizeof s.v4;
@@ -3392,7 +3439,7 @@ CDP__PRIVATE int32_t cdp__os_wake_open(void *user, int32_t fd[2]) {
 
 CDP__PRIVATE void cdp__os_wake_set(void *user, int32_t fd) {
     (void)user;
-    (void)send((SOCKET)fd, "", 1, 0); /* a full queue is as good as a byte */
+    (void)send((SOCKET)fd, "", 1, 0); /* if the queue is full, the reader wakes anyway */
 }
 
 CDP__PRIVATE void cdp__os_wake_clear(void *user, int32_t fd) {
@@ -3403,13 +3450,224 @@ CDP__PRIVATE void cdp__os_wake_clear(void *user, int32_t fd) {
 }
 #endif /* Windows */
 
-/* ---- >>os-watch: over epoll, or over any poll function --------------------------------------- */
+/* ---- >>os-windows-shared: memory that processes share, and handles for another process ------- */
+
+/* Knows: file mappings, named pipes, handles of other processes. Promises: what cdp_os says of
+   shared memory. The system itself says which process is at the other end of a pipe. May use: core,
+   os-windows. */
+
+#if defined(_WIN32) && !defined(CDP_NO_SHARED_MEMORY)
+#define CDP__PASS_MAX 4u
+
+/* A message in a pipe. It passes either a socket, as WSADuplicateSocket() describes it to the
+   other process, or memory: its handle in the sending process. */
+typedef struct cdp__os_passed {
+    uint32_t count, is_socket;
+    uint64_t handle;
+    WSAPROTOCOL_INFOW socket;
+} cdp__os_passed;
+
+/* The mapping is backed by the page file and committed as a whole; it has no name. */
+CDP__PRIVATE int32_t cdp__os_memory_create(void *user, uint64_t bytes) {
+    HANDLE h;
+    (void)user;
+    if (bytes > PTRDIFF_MAX / 2) return -ENOMEM;
+    h = CreateFileMappingW(INVALID_HANDLE_VALUE, NULL, PAGE_READWRITE | SEC_COMMIT,
+        (DWORD)(bytes >> 32), (DWORD)(bytes & 0xffffffff), NULL);
+    if (!h) return -ENOMEM;
+    if ((uintptr_t)h <= INT32_MAX) return (int32_t)(uintptr_t)h;
+    CloseHandle(h);
+    return -EMFILE;
+}
+
+/* Maps the whole memory. Its size is a multiple of the page size, so both processes see the same
+   size. */
+CDP__PRIVATE void *cdp__os_memory_map(void *user, int32_t fd, bool writable, uint64_t *bytes) {
+    MEMORY_BASIC_INFORMATION info;
+    const DWORD access = writable ? FILE_MAP_READ | FILE_MAP_WRITE : FILE_MAP_READ;
+    void *at = MapViewOfFile((HANDLE)(uintptr_t)fd, access, 0, 0, 0);
+    (void)user;
+    if (!at) return NULL;
+    *bytes = VirtualQuery(at, &info, sizeof info) ? (uint64_t)info.RegionSize : 0;
+    if (*bytes) return at;
+    UnmapViewOfFile(at);
+    return NULL;
+}
+
+CDP__PRIVATE void cdp__os_memory_unmap(void *user, void *at, uint64_t bytes) {
+    (void)user;
+    (void)bytes;
+    UnmapViewOfFile(at);
+}
+
+/* A hash of this machine and of the user of this process; 0: not known. */
+CDP__PRIVATE uint64_t cdp__os_memory_host(void *user) {
+    char text[256];
+    union {
+        TOKEN_USER head;
+        uint8_t room[sizeof(TOKEN_USER) + SECURITY_MAX_SID_SIZE];
+    } who;
+    DWORD n = sizeof text, i;
+    HANDLE token = NULL;
+    uint64_t id = 1;
+    bool known;
+    (void)user;
+    known = GetComputerNameA(text, &n) != 0;
+    for (i = 0; known && i < n; ++i)
+        id = id * 1000003 + (uint8_t)text[i];
+    n = sizeof text;
+    known = known
+        && RegGetValueA(HKEY_LOCAL_MACHINE, "SOFTWARE\\Microsoft\\Cryptography", "MachineGuid",
+               RRF_RT_REG_SZ, NULL, text, &n)
+            == 0;
+    for (i = 0; known && i < n; ++i)
+        id = id * 1000003 + (uint8_t)text[i];
+    known = known && OpenProcessToken(GetCurrentProcess(), TOKEN_QUERY, &token)
+        && GetTokenInformation(token, TokenUser, &who, sizeof who, &n);
+    if (token) CloseHandle(token);
+    n = known ? GetLengthSid(who.head.User.Sid) : 0;
+    for (i = 0; i < n; ++i)
+        id = id * 1000003 + ((const uint8_t *)who.head.User.Sid)[i];
+    return known ? id | 1 : 0;
+}
+
+/* A pipe to one other process on this machine. It never blocks. */
+CDP__PRIVATE int32_t cdp__os_pass_open(void *user, const uint8_t name[12], bool waits) {
+    char path[32] = "\\\\.\\pipe\\cdp-";
+    DWORD never = PIPE_READMODE_MESSAGE | PIPE_NOWAIT;
+    HANDLE h;
+    (void)user;
+    memcpy(path + 13, name, 12);
+    if (waits)
+        h = CreateNamedPipeA(path, PIPE_ACCESS_DUPLEX | FILE_FLAG_FIRST_PIPE_INSTANCE,
+            PIPE_TYPE_MESSAGE | never | PIPE_REJECT_REMOTE_CLIENTS, 1, 65536, 65536, 0, NULL);
+    else
+        h = CreateFileA(path, GENERIC_READ | GENERIC_WRITE, 0, NULL, OPEN_EXISTING,
+            SECURITY_SQOS_PRESENT | SECURITY_IDENTIFICATION, NULL);
+    if (h == INVALID_HANDLE_VALUE) return GetLastError() == ERROR_ACCESS_DENIED ? -EACCES : -ENOENT;
+    if (waits || SetNamedPipeHandleState(h, &never, NULL, NULL)) return (int32_t)(uintptr_t)h;
+    CloseHandle(h);
+    return -EIO;
+}
+
+/* Whether `process` belongs to the user of this process. */
+CDP__PRIVATE bool cdp__os_same_user(HANDLE process) {
+    union {
+        TOKEN_USER head;
+        uint8_t room[sizeof(TOKEN_USER) + SECURITY_MAX_SID_SIZE];
+    } who[2];
+    const HANDLE of[2] = {process, GetCurrentProcess()};
+    uint32_t i;
+    for (i = 0; i < 2; ++i) {
+        HANDLE token;
+        DWORD n;
+        BOOL known;
+        if (!OpenProcessToken(of[i], TOKEN_QUERY, &token)) return false;
+        known = GetTokenInformation(token, TokenUser, &who[i], sizeof who[i], &n);
+        CloseHandle(token);
+        if (!known) return false;
+    }
+    return EqualSid(who[0].head.User.Sid, who[1].head.User.Sid) != 0;
+}
+
+/* The process at the other end of a pipe; NULL if it is not known to belong to the same user. */
+CDP__PRIVATE HANDLE cdp__os_pipe_peer(HANDLE pipe, ULONG *pid) {
+    DWORD flags = 0;
+    HANDLE peer;
+    if (!GetNamedPipeInfo(pipe, &flags, NULL, NULL, NULL)) return NULL;
+    if (!(flags & PIPE_SERVER_END ? GetNamedPipeClientProcessId(pipe, pid)
+                                  : GetNamedPipeServerProcessId(pipe, pid)))
+        return NULL;
+    peer = OpenProcess(PROCESS_DUP_HANDLE | PROCESS_QUERY_INFORMATION, FALSE, *pid);
+    if (peer && cdp__os_same_user(peer)) return peer;
+    if (peer) CloseHandle(peer);
+    return NULL;
+}
+
+CDP__PRIVATE int32_t cdp__os_pass_send(HANDLE pipe, ULONG pid, const int32_t *fds, uint32_t n) {
+    cdp__os_passed of[CDP__PASS_MAX];
+    DWORD moved = 0, i;
+    memset(of, 0, sizeof of);
+    for (i = 0; i < n; ++i) {
+        of[i].count = n;
+        of[i].handle = (uint64_t)fds[i];
+        of[i].is_socket = WSADuplicateSocketW((SOCKET)fds[i], pid, &of[i].socket) == 0;
+        if (!of[i].is_socket && WSAGetLastError() != WSAENOTSOCK) return -cdp__os_socket_error();
+    }
+    if (!WriteFile(pipe, of, n * (DWORD)sizeof *of, &moved, NULL)) return -EPIPE;
+    return moved ? (int32_t)pid : -EAGAIN;
+}
+
+/* Makes a descriptor in this process for one that the other process passed. */
+CDP__PRIVATE int32_t cdp__os_pass_take(HANDLE peer, cdp__os_passed *p) {
+    HANDLE made;
+    if (p->is_socket)
+        return cdp__os_descriptor(WSASocketW(FROM_PROTOCOL_INFO, FROM_PROTOCOL_INFO,
+            FROM_PROTOCOL_INFO, &p->socket, 0, WSA_FLAG_OVERLAPPED | WSA_FLAG_NO_HANDLE_INHERIT));
+    if (!DuplicateHandle(peer, (HANDLE)(uintptr_t)p->handle, GetCurrentProcess(), &made, 0, FALSE,
+            DUPLICATE_SAME_ACCESS))
+        return -EMFILE;
+    return (int32_t)(uintptr_t)made;
+}
+
+CDP__PRIVATE int32_t cdp__os_pass_receive(
+    HANDLE pipe, HANDLE peer, ULONG pid, int32_t *fds, uint32_t n) {
+    cdp__os_passed of[CDP__PASS_MAX];
+    DWORD moved = 0, i;
+    if (!PeekNamedPipe(pipe, NULL, 0, NULL, &moved, NULL)) return -ECONNRESET;
+    if (!moved) return -EAGAIN;
+    if (!ReadFile(pipe, of, sizeof of, &moved, NULL)) return -ECONNRESET;
+    if (moved != n * sizeof *of || of[0].count != n) return -EPROTO;
+    for (i = 0; i < n; ++i) {
+        fds[i] = cdp__os_pass_take(peer, &of[i]);
+        if (fds[i] >= 0) continue;
+        moved = i;
+        for (i = 0; i < moved; ++i)
+            cdp__os_close(NULL, fds[i]);
+        return fds[moved];
+    }
+    return (int32_t)pid;
+}
+
+CDP__PRIVATE int32_t cdp__os_pass(void *user, int32_t fd, int32_t *fds, uint32_t n, bool sending) {
+    const HANDLE pipe = (HANDLE)(uintptr_t)fd;
+    ULONG pid = 0;
+    const HANDLE peer = cdp__os_pipe_peer(pipe, &pid);
+    int32_t r;
+    (void)user;
+    if (!peer) return -EACCES;
+    r = sending ? cdp__os_pass_send(pipe, pid, fds, n)
+                : cdp__os_pass_receive(pipe, peer, pid, fds, n);
+    CloseHandle(peer);
+    return r;
+}
+
+CDP__PRIVATE int32_t cdp__os_memory_read(
+    void *user, int32_t pid, const uint64_t *from, const cdp_iov *to, uint32_t n) {
+    const HANDLE peer = OpenProcess(PROCESS_VM_READ, FALSE, (DWORD)pid);
+    int32_t err = peer ? 0 : -EPERM;
+    uint32_t i;
+    (void)user;
+    for (i = 0; i < n && !err; ++i) {
+        SIZE_T moved = 0;
+        if ((uintptr_t)from[i] != from[i] /* of a process with longer addresses */
+            || !ReadProcessMemory(
+                peer, (const void *)(uintptr_t)from[i], to[i].data, (SIZE_T)to[i].bytes, &moved)
+            || moved != to[i].bytes)
+            err = -EFAULT;
+    }
+    if (peer) CloseHandle(peer);
+    return err;
+}
+#endif
+
+/* ---- >>os-watch: watches over epoll, or over any poll function ------------------------------- */
 
 /* Knows: cdp_os and the two system calls. Promises: what cdp_os_net says of watches. May use:
    >>os, >>os-posix. */
 
-/* Milliseconds for the functions of the system that wait: rounded up, so that a deadline is never
-   looked at too early in a busy loop. */
+/* A deadline as milliseconds from now, for poll() and epoll_wait(). Rounded up: rounded down,
+   the last millisecond would be a busy loop. */
 CDP__PRIVATE int cdp__os_poll_ms(uint64_t deadline_ns) {
     uint64_t now, ms;
     if (deadline_ns == CDP__NEVER) return -1;
@@ -3419,33 +3677,33 @@ CDP__PRIVATE int cdp__os_poll_ms(uint64_t deadline_ns) {
     return (int)cdp__min(ms, 1u << 30);
 }
 
-/* As poll(2): `got` is filled in. */
+/* As struct pollfd, with cdp's bits; the poll function fills in `got`. */
 typedef struct cdp__pollfd {
     int32_t fd;
     uint32_t want; /* CDP_IO_READ | CDP_IO_WRITE */
     uint32_t got;
 } cdp__pollfd;
 
-/* Returns how many have something, or a negative errno; 0 also for a signal. */
+/* Returns how many descriptors have events, or a negative errno; 0 also after a signal. */
 typedef int32_t (*cdp__poll_func)(
     void *user, cdp__pollfd *fds, uint32_t n, uint64_t deadline_ns, void *room);
 
 typedef struct cdp__pollwatch_entry {
     int32_t fd;
-    uint32_t bits, armed; /* what is wanted, and what of it is still to be reported */
-    bool broken;          /* nothing is reported any more */
+    uint32_t bits, armed; /* events wanted; of these, the ones not reported yet */
+    bool broken;          /* failed: nothing is reported any more */
     void *owner;
 } cdp__pollwatch_entry;
 
-/* A watch for systems that keep no list of descriptors. poll() itself runs without the lock, on a
-   copy of what is to be looked for. */
+/* A watch for systems without epoll. poll() runs without the lock, on a copy of the list. */
 typedef struct cdp__pollwatch {
     const cdp_os *os;
     cdp__poll_func poll;
-    uint64_t room_bytes; /* scratch of the poll function, for each descriptor */
+    uint64_t room_bytes; /* scratch memory of the poll function, bytes per descriptor */
     void *mutex;
     cdp__pollwatch_entry *entries;
-    uint32_t count, room, begin; /* begin: which entry is reported first, so that all get a turn */
+    /* begin: the entry reported first; it rotates, so that none starves */
+    uint32_t count, room, begin;
     cdp__pollfd *fds;
     void *scratch;
     uint32_t fds_room;
@@ -3484,7 +3742,7 @@ CDP__PRIVATE void cdp__pollwatch_close(const cdp_os *os, void *watch) {
     cdp__free(os, p);
 }
 
-/* With the lock held. */
+/* The caller holds the lock. */
 CDP__PRIVATE cdp__pollwatch_entry *cdp__pollwatch_find(cdp__pollwatch *p, int32_t fd) {
     uint32_t i;
     for (i = 0; i < p->count; ++i)
@@ -3492,7 +3750,7 @@ CDP__PRIVATE cdp__pollwatch_entry *cdp__pollwatch_find(cdp__pollwatch *p, int32_
     return NULL;
 }
 
-/* With the lock held. */
+/* The caller holds the lock. */
 CDP__PRIVATE bool cdp__pollwatch_reserve(cdp__pollwatch *p) {
     const uint32_t room = p->room ? 2 * p->room : 16;
     cdp__pollwatch_entry *e;
@@ -3562,8 +3820,8 @@ CDP__PRIVATE void cdp__pollwatch_remove(void *user, void *watch, int32_t fd) {
     cdp__pollwatch_unlock(p);
 }
 
-/* What to poll for. Also an entry of which nothing is wanted: a broken connection is noticed. The
-   number of them, or a negative errno. */
+/* Fills the list for poll(). Entries without wanted events stay in it, so that broken
+   connections are noticed. Returns the number of entries or a negative errno. */
 CDP__PRIVATE int32_t cdp__pollwatch_fill(cdp__pollwatch *p) {
     uint32_t i, n = 0;
     if (p->fds_room < p->count) {
@@ -3584,7 +3842,7 @@ CDP__PRIVATE int32_t cdp__pollwatch_fill(cdp__pollwatch *p) {
     return (int32_t)n;
 }
 
-/* Reports what poll found of the first `n`, at most `max_count`. */
+/* Reports the events that poll() found among the first `n` entries, at most `max_count` of them. */
 CDP__PRIVATE int32_t cdp__pollwatch_report(
     cdp__pollwatch *p, uint32_t n, cdp_ready *out, uint32_t max_count) {
     uint32_t i, reported = 0;
@@ -3645,7 +3903,7 @@ CDP__PRIVATE int32_t cdp__os_polled_open(const cdp_os *os, void **watch) {
 }
 #endif
 
-#define CDP__MANY 64u /* how many descriptors are served before the next look */
+#define CDP__MANY 64u /* descriptors that one poll serves, at most */
 
 #ifdef __linux__
 #include <sys/epoll.h>
@@ -3715,7 +3973,7 @@ CDP__PRIVATE int32_t cdp__os_watch_wait(
 }
 #endif
 
-/* ---- >>os-threads: POSIX threads, and names looked up in one --------------------------------- */
+/* ---- >>os-threads: POSIX threads, and resolving names in a thread ---------------------------- */
 
 /* Knows: pthreads, the resolver. Promises: what cdp_os says of threads and of names; looking up
    a name ends by its deadline, although the resolver may not. May use: os-posix. */
@@ -3821,19 +4079,19 @@ CDP__PRIVATE void cdp__os_thread_yield(void *user) {
     sched_yield();
 }
 
-/* getaddrinfo() cannot be told when to give up, so it runs in a thread of its own, which is left
-   behind at the deadline. Whoever of the two is last frees this; the thread may outlive everything
-   that the caller owns, therefore this memory is the C library's. */
+/* getaddrinfo() has no timeout, so it runs in a thread of its own, which is abandoned at the
+   deadline. Whichever of the two threads finishes last frees this record. That thread may
+   outlive all memory of the caller, so the record is allocated with malloc(). */
 typedef struct cdp__os_lookup {
     pthread_mutex_t mutex;
     pthread_cond_t cond;
-    bool left; /* one of the two is done with this */
+    bool left; /* one of the two threads has finished */
     int32_t n;
     cdp_addr at[16];
     char host[256];
 } cdp__os_lookup;
 
-/* With the lock held. */
+/* The caller holds the lock. */
 CDP__PRIVATE void cdp__os_lookup_leave(cdp__os_lookup *k) {
     const bool last = k->left;
     k->left = true;
@@ -3869,7 +4127,8 @@ CDP__PRIVATE int32_t cdp__os_lookup_run(
         k->left = true;
         pthread_mutex_lock(&k->mutex);
         cdp__os_lookup_leave(k);
-        return cdp__os_getaddrinfo(host, out, max_count); /* the deadline may pass meanwhile */
+        /* without a thread, the deadline may pass meanwhile */
+        return cdp__os_getaddrinfo(host, out, max_count);
     }
     pthread_detach(id);
     pthread_mutex_lock(&k->mutex);
@@ -3883,7 +4142,7 @@ CDP__PRIVATE int32_t cdp__os_lookup_run(
 }
 #endif
 
-/* ---- >>os-windows-threads: waiting, threads, and names looked up in one ---------------------- */
+/* ---- >>os-windows-threads: waiting, threads, and resolving names in a thread ----------------- */
 
 /* Knows: Win32 threads, WSAPoll, the resolver. Promises: what cdp_os says of watches, threads and
    names. May use: core, os-addresses, os-windows, os-watch. */
@@ -3993,11 +4252,11 @@ CDP__PRIVATE void cdp__os_cond_broadcast(void *user, void *c) {
     WakeAllConditionVariable((CONDITION_VARIABLE *)c);
 }
 
-/* As on POSIX: getaddrinfo() runs in a thread of its own, which is left behind at the deadline.
-   Whoever of the two is last frees this. */
+/* As on POSIX: getaddrinfo() runs in a thread of its own, which is abandoned at the deadline.
+   Whichever of the two threads finishes last frees this record. */
 typedef struct cdp__os_lookup {
     HANDLE done;
-    volatile LONG left; /* one of the two is done with this */
+    volatile LONG left; /* one of the two threads has finished */
     int32_t n;
     cdp_addr at[16];
     char host[256];
@@ -4048,7 +4307,7 @@ CDP__PRIVATE int32_t cdp__os_resolve(void *user, const char *host, uint16_t port
     (void)user;
     if (strlen(host) > 255) return -ENAMETOOLONG;
 #ifdef _WIN32
-    if (!cdp__os_winsock()) return -ENETDOWN; /* getaddrinfo() needs it, too */
+    if (!cdp__os_winsock()) return -ENETDOWN; /* getaddrinfo() needs Winsock */
 #endif
 #ifdef CDP_NO_THREADS
     (void)deadline_ns;
@@ -4060,6 +4319,55 @@ CDP__PRIVATE int32_t cdp__os_resolve(void *user, const char *host, uint16_t port
         out[i].port = port;
     return n;
 }
+
+/* ---- >>os-libraries: libraries that are loaded while the program runs ------------------------ */
+
+/* Knows: dlopen() and LoadLibrary(). Promises: a library stays loaded until it is closed; the
+   result is NULL if there is no such library or function. For cdp_nccl.h and cdp_mem.h. May use:
+   core. */
+
+#ifdef CDP_NO_OS
+CDP__PRIVATE void *cdp__library_open(const char *file) {
+    (void)file;
+    return NULL;
+}
+CDP__PRIVATE void *cdp__library_find(void *library, const char *name) {
+    (void)library;
+    (void)name;
+    return NULL;
+}
+CDP__PRIVATE void cdp__library_close(void *library) {
+    (void)library;
+}
+#elif defined(_WIN32)
+/* file NULL: the program itself. */
+CDP__PRIVATE void *cdp__library_open(const char *file) {
+    HMODULE own = NULL;
+    if (file) return (void *)LoadLibraryA(file);
+    GetModuleHandleExA(0, NULL, &own);
+    return (void *)own;
+}
+CDP__PRIVATE void *cdp__library_find(void *library, const char *name) {
+    const FARPROC function = GetProcAddress((HMODULE)library, name);
+    void *found;
+    memcpy(&found, &function, sizeof found);
+    return found;
+}
+CDP__PRIVATE void cdp__library_close(void *library) {
+    FreeLibrary((HMODULE)library);
+}
+#else
+#include <dlfcn.h>
+CDP__PRIVATE void *cdp__library_open(const char *file) {
+    return dlopen(file, RTLD_NOW | RTLD_LOCAL);
+}
+CDP__PRIVATE void *cdp__library_find(void *library, const char *name) {
+    return dlsym(library, name);
+}
+CDP__PRIVATE void cdp__library_close(void *library) {
+    dlclose(library);
+}
+#endif
 
 /* ---- >>os-files: POSIX files ----------------------------------------------------------------- */
 
@@ -4085,7 +4393,7 @@ CDP__PRIVATE int32_t cdp__os_open_file(void *user, const char *path, uint32_t ho
 
 CDP__PRIVATE int32_t cdp__os_close_file(void *user, int32_t fd) {
     (void)user;
-    /* After EINTR the descriptor is closed, too. */
+    /* EINTR: the descriptor is closed all the same */
     return close(fd) == 0 || errno == EINTR ? 0 : -errno;
 }
 
@@ -4175,8 +4483,8 @@ CDP__PRIVATE HANDLE cdp__os_file_handle(int32_t fd) {
     return (HANDLE)(intptr_t)fd;
 }
 
-/* Others may open, rename and remove the file meanwhile, as on POSIX. A new file is for the user
-   alone where its folder is; links are refused only where that is asked for. */
+/* Other processes may open, rename and remove the file meanwhile, as on POSIX. A new file
+   inherits the permissions of its folder. Links are refused only if `how` asks for that. */
 CDP__PRIVATE int32_t cdp__os_open_file(void *user, const char *path, uint32_t how) {
     const bool alone = (how & CDP_FILE_PRIVATE) != 0, create = (how & CDP_FILE_CREATE) != 0;
     const DWORD share = FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE;
@@ -4238,7 +4546,8 @@ CDP__PRIVATE int32_t cdp__os_cut_file(void *user, int32_t fd, uint64_t bytes) {
     return SetFilePointerEx(h, at, NULL, FILE_BEGIN) && SetEndOfFile(h) ? 0 : cdp__os_file_error();
 }
 
-/* Windows locks bytes, and nobody else can read them meanwhile: a byte that no file has. */
+/* Locked bytes of a file cannot be read by other processes on Windows, so the lock is on a byte
+   far behind the end of any file. */
 CDP__PRIVATE int32_t cdp__os_lock_file(void *user, int32_t fd, cdp_file_lock lock) {
     OVERLAPPED o = cdp__os_file_place(1ull << 62);
     const HANDLE h = cdp__os_file_handle(fd);
@@ -4278,13 +4587,14 @@ CDP__PRIVATE int32_t cdp__os_rename_file(void *user, const char *from, const cha
 #endif
 #endif
 
-/* ---- >>os-linux: who has a port, shared memory, processes ------------------------------------ */
+/* ---- >>os-linux: owners of ports, shared memory, processes ----------------------------------- */
 
-/* Knows: /proc, shared memory and descriptors sent to another process. Promises: what cdp_os
-   says of them; elsewhere they are absent or refuse. May use: core and the os sections above. */
+/* Knows: /proc, shared memory, descriptors sent to another process. Promises: what cdp_os says
+   of them; on other systems these members are NULL or fail. May use: core and the os sections
+   above. */
 
 #ifdef __linux__
-/* Up to size - 1 bytes of a file, as text. */
+/* Reads up to size - 1 bytes of a file as a text. */
 CDP__PRIVATE bool cdp__os_read_text(const char *path, char *text, uint64_t size) {
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
     const ssize_t n = fd >= 0 ? read(fd, text, (size_t)size - 1) : -1;
@@ -4293,9 +4603,9 @@ CDP__PRIVATE bool cdp__os_read_text(const char *path, char *text, uint64_t size)
     return n > 0;
 }
 
-/* The inode of the socket that listens on `port`, from /proc/net/tcp or tcp6; 0: none. A line is
-   "sl: ADDRESS:PORT REMOTE STATE queues timers retransmits uid timeout INODE ...", port and
-   state as hexadecimal numbers, 0A for listening. */
+/* The inode of the socket that listens on `port`, from /proc/net/tcp or tcp6; 0: none. A line
+   reads "sl: ADDRESS:PORT REMOTE STATE queues timers retransmits uid timeout INODE ...", with
+   port and state in hexadecimal; state 0A is listening. */
 CDP__PRIVATE uint64_t cdp__os_listener_inode(const char *path, uint16_t port) {
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
     char text[4096];
@@ -4327,7 +4637,7 @@ CDP__PRIVATE uint64_t cdp__os_listener_inode(const char *path, uint16_t port) {
     return found;
 }
 
-/* Does one of the descriptors of process `pid` refer to `target`? */
+/* True if a descriptor of process `pid` refers to `target`. */
 CDP__PRIVATE bool cdp__os_process_has(const char *pid, const char *target) {
     char path[64], link[64];
     const struct dirent *e;
@@ -4375,15 +4685,15 @@ CDP__PRIVATE bool cdp__os_port_owner(void *user, uint16_t port, char *text, uint
 #include <sys/syscall.h>
 #include <sys/un.h>
 
-/* A file without a name, which ends with its last descriptor and mapping; nothing in /dev/shm,
-   which containers keep small. Numbers, since the C library shows their names only with
-   _GNU_SOURCE. */
+/* Creates an anonymous file, which lives as long as its last descriptor or mapping. It is not in
+   /dev/shm, which containers keep small. The flags are numbers because the C library declares
+   their names only with _GNU_SOURCE. */
 CDP__PRIVATE int32_t cdp__os_memory_create(void *user, uint64_t bytes) {
     struct rlimit most;
     int fd, err;
     (void)user;
     if (bytes > PTRDIFF_MAX / 2) return -ENOMEM;
-    /* beyond that limit comes a signal */
+    /* beyond this limit the kernel would send SIGXFSZ */
     if (getrlimit(RLIMIT_FSIZE, &most) == 0 && most.rlim_cur < bytes) return -EFBIG;
     /* MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL */
     fd = (int)syscall(SYS_memfd_create, "cdp", 11u);
@@ -4416,7 +4726,7 @@ CDP__PRIVATE void cdp__os_memory_unmap(void *user, void *at, uint64_t bytes) {
     munmap(at, (size_t)bytes);
 }
 
-/* Of the kernel that runs, the network namespace, and the user. */
+/* Identifies the running kernel, the network namespace and the user. */
 CDP__PRIVATE uint64_t cdp__os_memory_host(void *user) {
     char boot[64];
     struct stat net;
@@ -4462,8 +4772,8 @@ CDP__PRIVATE int32_t cdp__os_process_open(void *user, uint32_t number) {
 #endif
 }
 
-/* Names in the abstract namespace are no files; processes of another network namespace do not
-   find them. */
+/* Names in the abstract namespace are no files. They are visible only inside one network
+   namespace. */
 CDP__PRIVATE int32_t cdp__os_pass_open(void *user, const uint8_t name[12], bool waits) {
     const int fd = cdp__os_socket(AF_UNIX);
     const socklen_t len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 13);
@@ -4532,7 +4842,9 @@ CDP__PRIVATE int32_t cdp__os_pass(void *user, int32_t fd, int32_t *fds, uint32_t
         memcpy(&fd, CMSG_DATA(&c.head) + i * sizeof fd, sizeof fd);
         close(fd);
     }
-    return r ? -EMFILE : -ECONNRESET; /* most likely; they wait until there is room */
+    /* most likely no descriptors are left; MSG_PEEK left the message queued, so the caller may
+       retry */
+    return r ? -EMFILE : -ECONNRESET;
 }
 
 CDP__PRIVATE int32_t cdp__os_memory_read(
@@ -4544,7 +4856,8 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
     long r;
     (void)user;
     for (i = 0; i < k; bytes += to[i++].bytes) {
-        if ((uintptr_t)from[i] != from[i]) return -EFAULT; /* of a process with longer addresses */
+        /* from a 64-bit process, read by a 32-bit one */
+        if ((uintptr_t)from[i] != from[i]) return -EFAULT;
         there[i].iov_base = (void *)(uintptr_t)from[i];
         there[i].iov_len = here[i].iov_len;
     }
@@ -4554,7 +4867,7 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
 }
 #endif
 
-/* The groups of the default os, in the order of their members. */
+/* The groups of functions of the default os, in the order of cdp_os's members. */
 #ifdef __linux__
 #define CDP__OS_WATCH                                                                       \
     cdp__os_watch_open, cdp__os_watch_close, cdp__os_watch_add, cdp__os_watch_change, NULL, \
@@ -4572,13 +4885,13 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
 #define CDP__OS_NEWS \
     cdp__os_unanswered, cdp__os_addresses, CDP__OS_PORT_OWNER, cdp__os_descriptor_limit
 #endif
-/* Only the text of an error asks for it. */
+/* Only the texts of errors need the owner of a port. */
 #if defined(__linux__) && !defined(CDP_NO_LOG_STRINGS)
 #define CDP__OS_PORT_OWNER cdp__os_port_owner
 #else
 #define CDP__OS_PORT_OWNER NULL
 #endif
-#if defined(__linux__) && !defined(CDP_NO_SHARED_MEMORY)
+#if (defined(__linux__) || defined(_WIN32)) && !defined(CDP_NO_SHARED_MEMORY)
 #define CDP__OS_SHARED                                                                      \
     {                                                                                       \
         cdp__os_memory_create, cdp__os_memory_map, cdp__os_memory_unmap, cdp__os_pass_open, \
@@ -4634,7 +4947,7 @@ CDP_API const cdp_os *cdp_os_default(void) {
     return &os;
 }
 
-/* A lock that is nothing where there are no threads. */
+/* A lock; does nothing in builds without threads. */
 struct cdp_lock {
     const cdp_os *os;
     void *mutex;
@@ -4667,15 +4980,15 @@ CDP_API CDP__ONE_COPY void cdp_lock_release(cdp_lock *l) {
     if (l) cdp__lock_give(l);
 }
 
-/* ---- >>file-text: text that goes to a file --------------------------------------------------- */
+/* ---- >>file-text: text written to a file ----------------------------------------------------- */
 
-/* Knows: files of a cdp_os. Promises: after the first failure nothing more is written, and closing
-   reports it. May use: >>os, >>core, >>os-files. */
+/* Knows: files of a cdp_os. Promises: after the first failure nothing more is written, and
+   closing the file reports that failure. May use: >>os, >>core, >>os-files. */
 
-/* Text on its way to a file: pieces collect in `room`. */
+/* Text on its way to a file; `room` collects short pieces. */
 typedef struct cdp__file_text {
     const cdp_os *os;
-    uint64_t at; /* where the next bytes go in the file */
+    uint64_t at; /* file offset of the next write */
     int32_t fd;
     int32_t err; /* errno of the first failure */
     cdp__text text;
@@ -4684,7 +4997,7 @@ typedef struct cdp__file_text {
 
 #define CDP__FILE_TEXT_PIECE 512u /* the longest text of one cdp__file_add() */
 
-/* Returns 0 or the errno. */
+/* Returns 0 or a positive errno. */
 CDP__PRIVATE int32_t cdp__file_text_open(cdp__file_text *f, const cdp_os *os, const char *path) {
     f->os = os;
     f->at = 0;
@@ -4732,11 +5045,11 @@ CDP__PRIVATE CDP__PRINTF(2, 3) void cdp__file_add(cdp__file_text *f, const char 
     CDP_ASSERT(f->text.used + 1 < f->text.size);
 }
 
-/* The next code point of a text, '?' for each byte that is not UTF-8. */
+/* Returns the next code point of a text, '?' for each byte that is not valid UTF-8. */
 CDP__PRIVATE uint32_t cdp__utf8_next(const uint8_t **at) {
-    /* of a sequence with so many bytes more */
+    /* by number of continuation bytes: the smallest code point that needs so many */
     static const uint32_t least[4] = {0, 0x80, 0x800, 0x10000};
-    /* by the upper five bits of the first; 4: no sequence begins so */
+    /* continuation bytes, by the upper five bits of the first byte; 4: not a first byte */
     static const uint8_t length[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 4,
         4, 4, 4, 4, 1, 1, 1, 1, 2, 2, 3, 4};
     const uint8_t *p = *at;
@@ -4753,7 +5066,7 @@ CDP__PRIVATE uint32_t cdp__utf8_next(const uint8_t **at) {
     return c;
 }
 
-/* The text as the inside of a string of JSON, in pure ASCII, which readers of any locale accept. */
+/* Writes text as the inside of a JSON string, in pure ASCII, which readers of any locale accept. */
 CDP__PRIVATE void cdp__file_add_json(cdp__file_text *f, const char *text) {
     static const char hex[] = "0123456789abcdef";
     const uint8_t *p = (const uint8_t *)text;
@@ -4788,7 +5101,7 @@ CDP_API cdp_status cdp_error_record(const char *path, const char *message) {
     if (f.err) return CDP_ERR_IO;
     cdp__file_add(&f, "{\"message\": {\"message\": \"");
     cdp__file_add_json(&f, message ? message : own);
-    /* what torchrun shows */
+    /* torchrun prints this member */
     cdp__file_add(&f, "\", \"extraInfo\": {\"py_callstack\": \"");
     cdp__file_add_json(&f, message ? message : own);
     if (!message && e->line) {
@@ -4796,7 +5109,7 @@ CDP_API cdp_status cdp_error_record(const char *path, const char *message) {
         cdp__file_add_json(&f, e->file);
         cdp__file_add(&f, ":%u", e->line);
     }
-    /* torchrun takes whole seconds only; cdprun goes by the microseconds */
+    /* torchrun accepts whole seconds only; cdprun reads the microseconds */
     cdp__file_add(&f, "\", \"timestamp\": \"%llu\", \"timestamp_us\": \"%llu\"}}}\n",
         (unsigned long long)(now_us / 1000000), (unsigned long long)now_us);
     errno = cdp__file_text_close(&f);
@@ -4815,33 +5128,33 @@ CDP_API cdp_status cdp_error_record_from_env(const char *message) {
 
 /* ---- >>loop: sockets and timers in one place ------------------------------------------------- */
 
-/* Knows: cdp_os and locks. Promises: at most one thread sleeps here; callbacks may add and
-   remove any socket or timer; the system is not asked about a socket that has nothing new. May
-   use: >>os, >>core, >>os-watch. */
+/* Knows: cdp_os and locks. Promises: at most one thread sleeps in a loop; callbacks may add and
+   remove any socket or timer; no system call is made for a socket without events. May use: >>os,
+   >>core, >>os-watch. */
 
-/* A socket in a loop. `ready` says what may be worth trying: a report of the system sets a bit, and
-   a call that moves nothing clears it. So a socket whose data nobody wants yet costs nothing, and
-   no interest ever needs to be registered or withdrawn. */
+/* A socket in a loop. `ready` holds the directions worth trying: an event of the system sets a
+   bit, and a call that moves no bytes clears it. So a socket with unread data costs nothing, and
+   no interest in reading is ever registered or withdrawn. */
 typedef struct cdp__io {
     int32_t fd;      /* -1: none */
     uint16_t ready;  /* CDP_IO_READ | CDP_IO_WRITE | CDP_IO_END */
     bool want_write; /* there is something to send */
-    /* the system looks for room to send, too: only while that is awaited, since on a connection
-       with room every change of anything would be reported */
+    /* the system also watches for room to send. Only while the loop waits for it: otherwise
+       every acknowledgement on the connection would be an event. */
     bool watched_write;
-    /* an error was reported: both directions were made ready once, nothing more is reported */
+    /* the system reported an error: both directions became ready once, later events are ignored */
     bool broken;
     void (*func)(struct cdp__io *io); /* called when `ready` grew; may remove any io of the loop */
     void *user;
-    uint32_t slot; /* where it is in cdp__loop.slots */
+    uint32_t slot; /* index in cdp__loop.slots */
     struct cdp__io *next, *prev;
 } cdp__io;
 
-/* A report of the system may be of a socket that was removed while this loop slept, and whose
-   memory belongs to something else by now. So sockets are known to the system by the number of
-   their slot and how often it was used, not by their address. */
+/* An event may concern a socket that was removed while the loop slept, and whose memory is in
+   use for something else. So the system stores the number of a socket's slot and a use count,
+   not the address of the socket. */
 typedef struct cdp__loop_slot {
-    cdp__io *io; /* NULL: free, and next_free is the next one */
+    cdp__io *io; /* NULL: the slot is free, next_free is the next free one */
     uint32_t used, next_free;
 } cdp__loop_slot;
 
@@ -4858,24 +5171,24 @@ typedef struct cdp__loop {
     cdp__io ios; /* list heads */
     cdp__timer timers;
     uint32_t io_count;
-    int32_t add_errno; /* a socket that could not be watched: reported by the next run */
+    int32_t add_errno; /* errno of a socket that could not be watched; the next run reports it */
     cdp__loop_slot *slots;
     uint32_t slot_count, free_slot; /* free_slot: CDP__NO_SLOT when all are in use */
-    cdp_ready events[CDP__MANY];    /* what is being served */
-    uint32_t moved;                 /* how many sockets had something at the last look */
+    cdp_ready events[CDP__MANY];    /* events being served */
+    uint32_t moved;                 /* sockets that had events at the last poll */
     int32_t wake_fd[2];
-    uint64_t turns; /* how often it has run: work that is to be spread over turns counts by it */
+    uint64_t turns; /* runs of the loop: work that is spread over several runs counts by it */
     bool awake;     /* wake was set and not yet cleared */
 } cdp__loop;
 
 #define CDP__NO_SLOT UINT32_MAX
-#define CDP__SLOT_BITS 20u /* of the number that the system keeps; the rest says which use it is */
+#define CDP__SLOT_BITS 20u /* low bits of the system's number: the slot; high bits: its use */
 
 CDP__PRIVATE void *cdp__loop_owner(const cdp__loop *l, uint32_t slot) {
     return (void *)(((uintptr_t)l->slots[slot].used << CDP__SLOT_BITS | slot) + 1);
 }
 
-/* NULL: it was removed. */
+/* NULL: the socket was removed. */
 CDP__PRIVATE cdp__io *cdp__loop_find(const cdp__loop *l, const void *owner) {
     const uint32_t slot = (uint32_t)(((uintptr_t)owner - 1) & ((1u << CDP__SLOT_BITS) - 1));
     if (slot >= l->slot_count || cdp__loop_owner(l, slot) != owner) return NULL;
@@ -4933,7 +5246,7 @@ CDP__PRIVATE cdp_status cdp__loop_open(cdp__loop *l, const cdp_os *os) {
                                      : "");
 }
 
-/* Watches `fd` from now on. `io` is the caller's memory and must stay in place until
+/* Watches `fd` from now on. The caller owns `io` and must not move or free it before
    cdp__loop_remove. */
 CDP__PRIVATE void cdp__loop_add(
     cdp__loop *l, cdp__io *io, int32_t fd, void (*func)(cdp__io *io), void *user) {
@@ -4962,19 +5275,19 @@ CDP__PRIVATE void cdp__loop_watch(cdp__loop *l, const cdp__io *io) {
             CDP_IO_READ | (io->watched_write ? CDP_IO_WRITE : 0), cdp__loop_owner(l, io->slot));
 }
 
-/* There is more to read than was read: report it once more. */
+/* The callback left bytes unread: call it once more in the next run. */
 CDP__PRIVATE void cdp__loop_again(cdp__loop *l, cdp__io *io) {
     io->ready &= (uint16_t)~CDP_IO_READ;
     cdp__loop_watch(l, io);
 }
 
-/* Nothing could be moved in this direction: it is not ready until the next report. */
+/* A call moved no bytes in this direction: it is not ready until the next event. */
 CDP__PRIVATE void cdp__loop_used_up(cdp__loop *l, cdp__io *io, uint32_t bit) {
     io->ready &= (uint16_t)~bit;
     if (l->os->net.watch_used_up) l->os->net.watch_used_up(l->os->user, l->watch, io->fd, bit);
 }
 
-/* Room to send, or the end of an attempt to connect, is awaited. */
+/* Waits for room to send, or for the end of an attempt to connect. */
 CDP__PRIVATE void cdp__loop_want_write(cdp__loop *l, cdp__io *io) {
     io->want_write = true;
     if (io->watched_write) {
@@ -4986,7 +5299,7 @@ CDP__PRIVATE void cdp__loop_want_write(cdp__loop *l, cdp__io *io) {
     cdp__loop_watch(l, io);
 }
 
-/* Takes the descriptor out of the loop and returns it, open; -1: there is none. */
+/* Removes the descriptor from the loop and returns it, still open; -1: `io` had none. */
 CDP__PRIVATE int32_t cdp__loop_detach(cdp__loop *l, cdp__io *io) {
     const int32_t fd = io->fd;
     if (!io->next) return -1;
@@ -5005,7 +5318,7 @@ CDP__PRIVATE int32_t cdp__loop_detach(cdp__loop *l, cdp__io *io) {
     return fd;
 }
 
-/* Removes and closes. Harmless for an io that is in no loop. */
+/* Removes and closes the descriptor. Does nothing if `io` is in no loop. */
 CDP__PRIVATE void cdp__loop_remove(cdp__loop *l, cdp__io *io) {
     const int32_t fd = cdp__loop_detach(l, io);
     if (fd >= 0) l->os->net.close_fd(l->os->user, fd);
@@ -5039,7 +5352,7 @@ CDP__PRIVATE uint64_t cdp__loop_next_timer(const cdp__loop *l) {
     return at;
 }
 
-/* Each due timer fires once and is cleared first, so it may set itself again. */
+/* Each due timer fires once. It is cleared before its callback, which may set it again. */
 CDP__PRIVATE void cdp__loop_fire_timers(cdp__loop *l) {
     const uint64_t now = l->timers.next != &l->timers ? l->os->now_ns(l->os->user) : 0;
     cdp__timer *t = l->timers.next;
@@ -5047,7 +5360,7 @@ CDP__PRIVATE void cdp__loop_fire_timers(cdp__loop *l) {
         if (t->at_ns <= now) {
             cdp__loop_timer_clear(t);
             t->func(t);
-            t = l->timers.next; /* the list may have changed */
+            t = l->timers.next; /* restart: the callback may have changed the list */
         } else {
             t = t->next;
         }
@@ -5081,12 +5394,13 @@ CDP__PRIVATE void cdp__loop_dispatch(cdp__loop *l, uint32_t count) {
         }
         io->func(io);
     }
-    if (woken) cdp__loop_woken(l); /* last: what the other thread did is seen after this turn */
+    /* last: wake-ups during this run need no system call, because the caller polls after it */
+    if (woken) cdp__loop_woken(l);
 }
 
-/* Sleep once, until a socket, a timer, a wake-up or the deadline; then call whose turn it is.
-   `lock` (may be NULL) is held on entry and exit and released during the sleep. One thread at a
-   time. */
+/* Sleeps once, until an event, a due timer, a wake-up or the deadline, then calls the callbacks
+   that are due. `lock` (may be NULL) is held on entry and exit, and released during the sleep.
+   One thread at a time. */
 CDP__PRIVATE cdp_status cdp__loop_run(cdp__loop *l, cdp_lock *lock, uint64_t deadline_ns) {
     const cdp_os *os = l->os;
     int32_t r = -l->add_errno;
@@ -5105,22 +5419,21 @@ CDP__PRIVATE cdp_status cdp__loop_run(cdp__loop *l, cdp_lock *lock, uint64_t dea
     return CDP_OK;
 }
 
-/* Any thread. Two wake-ups before the loop looked are one system call. */
+/* Thread-safe. Several wake-ups before the loop runs again cost one system call. */
 CDP__PRIVATE void cdp__loop_wake(cdp__loop *l) {
     if (l->wake_fd[1] >= 0 && !__atomic_exchange_n(&l->awake, true, __ATOMIC_ACQ_REL))
         l->os->net.wake_set(l->os->user, l->wake_fd[1]);
 }
 
-/* The two calls that move bytes, and clear the ready bit when there was nothing to move. Results
-   as in cdp_os. */
+/* Receive and send. A call that moves no bytes clears the ready bit. Results as in cdp_os. */
 CDP__PRIVATE int64_t cdp__io_recv(cdp__loop *l, cdp__io *io, const cdp_iov *iov, uint32_t n) {
     const int64_t r = l->os->net.recv_iov(l->os->user, io->fd, iov, n);
     if (r == 0) cdp__loop_used_up(l, io, CDP_IO_READ);
     return r;
 }
 
-/* Less than there was room for was all there is, unless the end of the stream is known to
-   follow: it would not be told of again. */
+/* Receives one buffer. A short read emptied the socket, so its ready bit is cleared, unless the
+   end of the stream was reported: that event does not repeat. */
 CDP__PRIVATE int64_t cdp__io_drain(cdp__loop *l, cdp__io *io, const cdp_iov *iov) {
     const int64_t r = cdp__io_recv(l, io, iov, 1);
     if (r > 0 && (uint64_t)r < iov->bytes && !(io->ready & CDP_IO_END) && !io->broken)
@@ -5137,10 +5450,10 @@ CDP__PRIVATE int64_t cdp__io_send(cdp__loop *l, cdp__io *io, const cdp_iov *iov,
 
 /* ---- >>bytes (pure): fixed layouts, little-endian on every machine --------------------------- */
 
-/* Knows: the width of a number. Promises: the same bytes on every machine, at any alignment. May
+/* Knows: widths of integers. Promises: the same bytes on every machine, at any alignment. May
    use: nothing. */
 
-/* without a loop: compilers make one store of it */
+/* not a loop, so that compilers make one store of it */
 CDP__PRIVATE void cdp__put_u32(uint8_t *p, uint32_t v) {
     p[0] = (uint8_t)v;
     p[1] = (uint8_t)(v >> 8);
@@ -5167,16 +5480,16 @@ CDP__PRIVATE uint64_t cdp__get_u64(const uint8_t *p) {
     return (uint64_t)cdp__get_u32(p) | (uint64_t)cdp__get_u32(p + 4) << 32;
 }
 
-/* a * b: the size of an array of a elements of b bytes. False where that is more than any
-   memory: so a length that was negative before it became unsigned is seen, and no address
-   overflows. */
+/* Stores a * b, the size of an array of `a` elements of `b` bytes. False if the product exceeds
+   any memory. This also catches negative lengths that became unsigned, and keeps addresses from
+   overflowing. */
 CDP__PRIVATE bool cdp__mul_fits(uint64_t a, uint64_t b, uint64_t *out) {
     if (b && a > UINT64_MAX / 2 / b) return false;
     *out = a * b;
     return true;
 }
 
-/* Which of this machine's bytes comes first: 1 the lowest, 2 the highest. */
+/* This machine's byte order: 1 little-endian, 2 big-endian. */
 CDP__PRIVATE uint32_t cdp__byte_order(void) {
     const uint16_t one = 1;
     uint8_t first;
@@ -5189,7 +5502,7 @@ CDP__PRIVATE uint32_t cdp__byte_order(void) {
 /* Knows: bytes. Promises: the same number from the same bytes on every machine. May use:
    nothing. */
 
-/* FNV-1a, 64 bits (Fowler, Noll, Vo): to tell equal from different, not against an adversary. */
+/* FNV-1a, 64 bits (Fowler, Noll, Vo): detects accidental differences, not malicious ones. */
 #define CDP__HASH_START 0xcbf29ce484222325ull
 CDP__PRIVATE uint64_t cdp__hash(uint64_t h, const void *data, uint64_t bytes) {
     const uint8_t *p = (const uint8_t *)data;
@@ -5201,7 +5514,7 @@ CDP__PRIVATE uint64_t cdp__hash(uint64_t h, const void *data, uint64_t bytes) {
 
 /* ---- >>dtype (pure) -------------------------------------------------------------------------- */
 
-/* Knows: sizes and names of dtypes. Promises: one table for all who ask. May use: nothing. */
+/* Knows: sizes and names of dtypes. Promises: one table for all sections. May use: nothing. */
 
 CDP_API uint64_t cdp_dtype_size(cdp_dtype dtype) {
     static const uint8_t sizes[CDP_DTYPE_COUNT] = {4, 4, 8, 4, 8, 1, 2, 2, 1, 2, 2, 4, 8, 1, 1, 1};
@@ -5258,19 +5571,20 @@ CDP__PRIVATE bool cdp__reduce_exists(cdp_dtype t, cdp_reduce_op op) {
 /* Knows: the arithmetic of each dtype. Promises: the same bits for the same operands in the same
    order. May use: dtype. */
 
-/* acc[i] = acc[i] OP x[i], or x[i] OP acc[i] when x comes from the lower rank: the order of
-   operands is part of the result (NaN, signed zero) and must be the same everywhere. Kernels
-   work on blocks of constant length, because gcc -O2 vectorises a loop only when it needs
-   neither a remainder nor an overlap check; what is no whole block is padded. */
+/* acc[i] = acc[i] OP x[i], or x[i] OP acc[i] if x comes from the lower rank: the order of the
+   operands is part of the result (NaN, signed zero) and must be the same on all ranks. Kernels
+   work on blocks of constant length, because gcc -O2 vectorises a loop only if it needs neither
+   a remainder nor an overlap check; an incomplete block is padded. */
 #define CDP__BLOCK 256u
 #define CDP__STRIP 32u
-/* of CDP__STRIP elements; `x` of divide and scale is one number */
+/* Combines `strips` strips of CDP__STRIP elements each. For divide and scale, `x` points to one
+   number. */
 typedef void (*cdp__kernel)(void *acc, const void *x, uint64_t strips);
 
 #define CDP__ADD(l, r) ((l) + (r))
 #define CDP__MUL(l, r) (1u * (l) * (r)) /* not as int, where small types would overflow */
-/* Of two NaNs an addition keeps either, as the compiler likes; here every result that is none is
-   the same NaN. */
+/* An addition of two different NaNs returns either, depending on the compiler; these macros
+   return the same NaN for every result that is not a number. */
 #define CDP__ADD_F32(l, r) ((l) + (r) == (l) + (r) ? (l) + (r) : NAN)
 #define CDP__ADD_F64(l, r) ((l) + (r) == (l) + (r) ? (l) + (r) : (double)NAN)
 #define CDP__MUL_F32(l, r) ((l) * (r) == (l) * (r) ? (l) * (r) : NAN)
@@ -5296,7 +5610,7 @@ typedef void (*cdp__kernel)(void *acc, const void *x, uint64_t strips);
             for (i = 0; i < CDP__STRIP; ++i)                                       \
                 acc[i] = (T)EXPR(acc[i], x[i]);                                    \
     }
-/* BY_T holds the number of ranks, which a byte does not. */
+/* BY_T is the type of the number of ranks, which may not fit 8 bits. */
 #define CDP__KERNEL_BY(name, T, BY_T, OP)                                \
     CDP__PRIVATE void name(void *acc_, const void *x, uint64_t strips) { \
         T *acc = (T *)acc_;                                              \
@@ -5316,7 +5630,7 @@ typedef void (*cdp__kernel)(void *acc, const void *x, uint64_t strips);
     CDP__KERNEL(cdp__high_swap_##s, T, CDP__SWAP_HIGH) \
     CDP__KERNEL_BY(cdp__divide_##s, T, T, /)           \
     CDP__KERNEL_BY(cdp__scale_##s, T, T, *)
-/* Sums and products of unsigned numbers wrap, and have the bits of those of signed ones. */
+/* Unsigned integers: sums and products wrap, with the same bits as those of signed integers. */
 #define CDP__KERNELS_INT(bits, BY_T)                            \
     CDP__KERNEL(cdp__add_##bits, uint##bits##_t, CDP__ADD)      \
     CDP__KERNEL(cdp__mul_##bits, uint##bits##_t, CDP__MUL)      \
@@ -5337,8 +5651,8 @@ CDP__KERNEL(cdp__and_8, uint8_t, CDP__AND)
 CDP__KERNEL(cdp__or_8, uint8_t, CDP__OR)
 CDP__KERNEL(cdp__xor_8, uint8_t, CDP__XOR)
 
-/* The kernel for a reduction; `swap`: x is the left operand. Bits are combined as bytes; halves
-   as f32. */
+/* The kernel for a reduction; `swap`: x is the left operand. Bitwise operations treat all dtypes
+   as bytes; 16-bit floats are reduced as f32. */
 CDP__PRIVATE cdp__kernel cdp__kernel_of(cdp_dtype t, cdp_reduce_op op, bool swap) {
 #define CDP__ROW_FLOAT(s)                                                           \
     {                                                                               \
@@ -5361,9 +5675,10 @@ CDP__PRIVATE cdp__kernel cdp__kernel_of(cdp_dtype t, cdp_reduce_op op, bool swap
     case CDP_REDUCE_PRODUCT: return table[t - 1][1];
     case CDP_REDUCE_MIN: return table[t - 1][swap ? 4 : 2];
     case CDP_REDUCE_MAX: return table[t - 1][swap ? 5 : 3];
-    /* the division; before it, an average is a sum */
+    /* the final division: until then, an average is a sum */
     case CDP_REDUCE_AVG: return table[t - 1][6];
-    case CDP_REDUCE_PREMUL_SUM: return table[t - 1][7]; /* likewise */
+    /* the scaling: after it, PREMUL_SUM is a sum */
+    case CDP_REDUCE_PREMUL_SUM: return table[t - 1][7];
     case CDP_REDUCE_BAND: return cdp__and_8;
     case CDP_REDUCE_BOR: return cdp__or_8;
     case CDP_REDUCE_BXOR: return cdp__xor_8;
@@ -5371,9 +5686,9 @@ CDP__PRIVATE cdp__kernel cdp__kernel_of(cdp_dtype t, cdp_reduce_op op, bool swap
     }
 }
 
-/* Halves to f32 and back, CDP__BLOCK at a time. All cases are computed and one is chosen by a
-   mask, so that the loops vectorise; none computes with tiny f32 numbers, which some programs
-   let the processor treat as zero. */
+/* Convert 16-bit floats to f32 and back, CDP__BLOCK at a time. All cases are computed and a mask
+   selects one, so that the loops vectorise. No case computes with subnormal f32 numbers, which
+   some programs let the processor treat as zero. */
 #define CDP__PICK(cond, yes, no) \
     (((yes) & (0u - (uint32_t)(cond))) | ((no) & ((uint32_t)(cond)-1u)))
 CDP__PRIVATE void cdp__widen_block(
@@ -5388,7 +5703,7 @@ CDP__PRIVATE void cdp__widen_block(
     }
     for (i = 0; i < CDP__BLOCK; ++i) {
         const uint32_t sign = (uint32_t)(in[i] & 0x8000u) << 16, mag = in[i] & 0x7fffu;
-        /* 2^-24: exact below 2^-14, where halves have no exponent */
+        /* 2^-24: exact below 2^-14, where f16 numbers are subnormal */
         const float tiny = (float)(int32_t)mag * 5.9604644775390625e-8f;
         uint32_t bits, tiny_bits;
         memcpy(&tiny_bits, &tiny, 4);
@@ -5416,19 +5731,20 @@ CDP__PRIVATE void cdp__narrow_block(
         memcpy(&bits, &in[i], 4);
         mag = bits & 0x7fffffffu;
         memcpy(&tiny, &mag, 4);
-        tiny += 0.5f; /* rounds to a multiple of 2^-24, the step of the smallest halves */
+        tiny += 0.5f; /* rounds to a multiple of 2^-24, the step of subnormal f16 numbers */
         memcpy(&tiny_bits, &tiny, 4);
         half = (mag + 0xfffu + (mag >> 13 & 1u) - (112u << 23)) >> 13;
         half = CDP__PICK(mag < 0x38800000u, tiny_bits - 0x3f000000u, half);
-        /* from 65520 on the nearest is infinity */
+        /* from 65520 on, the nearest f16 is infinity */
         half = CDP__PICK(mag >= 0x477ff000u, 0x7c00u, half);
         half = CDP__PICK(mag > 0x7f800000u, 0x7e00u, half);
         out[i] = (uint16_t)(half | (bits >> 16 & 0x8000u));
     }
 }
 
-/* Run a kernel over n elements of dtype t; `scalar`: x is one number (f32 for halves). Halves go
-   block by block through f32; of the others only what is no whole strip is padded. */
+/* Runs a kernel over n elements of dtype t; `scalar`: x is one number (f32 for 16-bit floats).
+   16-bit floats are converted block by block; other dtypes are padded only in an incomplete
+   strip. */
 CDP__PRIVATE void cdp__kernel_run(
     cdp_dtype t, cdp__kernel k, void *acc, const void *x, uint64_t n, bool scalar) {
     const uint64_t size = cdp_dtype_size(t), unit = cdp__dtype_is_half(t) ? CDP__BLOCK : CDP__STRIP;
@@ -5464,7 +5780,7 @@ CDP__PRIVATE void cdp__kernel_run(
     }
 }
 
-/* acc = acc OP x for n elements; `swap`: acc = x OP acc. */
+/* acc = acc OP x for n elements; with `swap`, acc = x OP acc. */
 CDP__PRIVATE void cdp__reduce(
     cdp_dtype t, cdp_reduce_op op, bool swap, void *acc, const void *x, uint64_t n) {
     const bool bits = op == CDP_REDUCE_BAND || op == CDP_REDUCE_BOR || op == CDP_REDUCE_BXOR;
@@ -5494,20 +5810,19 @@ CDP__PRIVATE void cdp__scale(cdp_dtype t, void *data, uint64_t n, double by) {
 
 /* An algorithm is a function of (shape, round) that lists the steps of one rank in one round.
    The contract:
-   1. The messages of a round (SEND, RECV, RECV_REDUCE) are posted together; when all are done,
-     the local steps (COPY, REDUCE, DIVIDE, SCALE) run in their order; then comes the next round.
-   2. What is sent in round k is received in round k, with equal length, at most one message per
-     ordered pair of ranks.
+   1. The messages of a round (SEND, RECV, RECV_REDUCE) are posted together. When all of them are
+     done, the local steps (COPY, REDUCE, DIVIDE, SCALE) run in their order, then the next round.
+   2. What one rank sends in round k, its peer receives in round k, with equal length. A round has
+     at most one message per ordered pair of ranks.
    3. No message of a round writes a range that another message of that round reads or writes.
-   4. The order of operands is fixed by rank, so all ranks compute the same bits, and so does the
-     next run.
-   5. A RECV_REDUCE combines what comes with what is at its destination, or, if it names a
-     source, with what is there.
-   6. But several of them may have one destination, if all but the first are marked CDP__CHAINED:
-     element by element they are combined in the order in which they are listed.
-   7. A COPY from IN that is listed last may be made while the messages are under way: none of
-     them concerns its destination. Nothing here depends on buffering: a send may complete only
-     when its receive is posted. */
+   4. The order of operands is fixed by rank, so all ranks compute the same bits, in every run.
+   5. A RECV_REDUCE combines the received elements with those at its destination or, if it names
+     a source, with those at its source.
+   6. Exception to 3: several RECV_REDUCE may share a destination if all but the first are marked
+     CDP__CHAINED. Then each element is combined in the order in which the steps are listed.
+   7. A COPY from IN that is listed last may run while the messages are in flight, because none
+     of them touches its destination. No algorithm relies on buffering: a send may complete only
+     after its receive is posted. */
 typedef enum cdp__step_kind {
     CDP__SEND = 1,
     CDP__RECV,
@@ -5524,7 +5839,7 @@ typedef enum cdp__buffer {
 } cdp__buffer;
 
 #define CDP__SRC_FIRST 1u /* step flag: the source is the left operand */
-/* step flag: goes to where the RECV_REDUCE listed before goes, after it */
+/* step flag: has the destination of the RECV_REDUCE listed before it, and is combined after it */
 #define CDP__CHAINED 2u
 
 typedef struct cdp__step { /* relocatable: offsets and lengths in elements, never pointers */
@@ -5533,11 +5848,11 @@ typedef struct cdp__step { /* relocatable: offsets and lengths in elements, neve
     uint8_t kind, src, dst, flags;
 } cdp__step;
 
-/* Which ranks of a group share a host: 2 bytes for each. Only for groups of several hosts of
-   which one has several ranks. */
+/* Which ranks of a group share a host, 2 bytes per rank. Exists only for groups that span
+   several hosts and have several ranks on at least one. */
 typedef struct cdp__hosts {
-    uint32_t count, fewest, most; /* hosts; ranks of the one that has fewest, most */
-    /* host after host, in the order of their lowest ranks; a host's first one is marked */
+    uint32_t count, fewest, most; /* number of hosts; ranks of the host with the fewest, the most */
+    /* ranks host by host, ordered by each host's lowest rank; the first rank of a host is marked */
     uint16_t *ranks;
 } cdp__hosts;
 #define CDP__HOST_BEGINS 0x8000u
@@ -5546,12 +5861,12 @@ typedef struct cdp__shape {
     cdp_coll_kind kind;
     cdp_reduce_op op;
     uint32_t rank, size, root;
-    /* into how many parts a vector is cut; 0: as many as there are ranks */
+    /* number of parts that a vector is cut into; 0: one per rank */
     uint32_t lanes;
-    const cdp__hosts *hosts; /* NULL: of no interest */
+    const cdp__hosts *hosts; /* NULL: all on one host, or irrelevant */
     uint64_t count;          /* elements, as in cdp_request */
     bool in_place;
-    /* where part i begins, size + 1 numbers; NULL: at i * count */
+    /* where part i begins, size + 1 entries; NULL: at i * count */
     const uint64_t *in_offs, *out_offs;
 } cdp__shape;
 
@@ -5560,14 +5875,14 @@ typedef struct cdp__shape {
 typedef struct cdp__algo {
     const char *name;
     cdp_coll_kind kind;
-    /* the bits of the result depend on the inputs alone: not on counts, nor on where in a
-       message an element lies */
+    /* the bits of the result depend on the inputs alone, not on the length of the message nor on
+       the position of an element in it */
     bool fixed;
-    /* equal on all ranks */
+    /* number of rounds; equal on all ranks */
     uint32_t (*rounds)(const cdp__shape *s);
-    /* returns the number of steps */
+    /* lists the steps of round k, returns how many */
     uint32_t (*round)(const cdp__shape *s, uint32_t k, cdp__step out[CDP__ROUND_MAX]);
-    /* elements of TMP */
+    /* elements of scratch memory (TMP) */
     uint64_t (*tmp_len)(const cdp__shape *s);
 } cdp__algo;
 
@@ -5575,8 +5890,8 @@ typedef struct cdp__span {
     uint64_t off, len;
 } cdp__span;
 
-/* Part i when `count` elements are cut into s->size parts that differ by at most one element;
-   ranks beyond `lanes` have none. */
+/* Part i when `count` elements are cut into parts that differ by at most one element. There are
+   s->lanes parts (if 0, s->size); ranks beyond that number have none. */
 CDP__PRIVATE CDP__ONE_COPY cdp__span cdp__part(const cdp__shape *s, uint32_t i) {
     const uint32_t n = s->lanes ? s->lanes : s->size;
     const uint64_t q = s->count / n, rest = s->count % n;
@@ -5586,8 +5901,8 @@ CDP__PRIVATE CDP__ONE_COPY cdp__span cdp__part(const cdp__shape *s, uint32_t i) 
     return p;
 }
 
-/* Where each rank has a part of its own: where that of rank i begins, what ranks from .. to - 1
-   bring or get, and what rank i does. */
+/* For collectives in which each rank has a part of its own: where rank i's part begins, the
+   parts of ranks `from` to `to` - 1, and the part of rank i. */
 CDP__PRIVATE uint64_t cdp__edge(const cdp__shape *s, const uint64_t *offs, uint32_t i) {
     return offs ? offs[i] : i * s->count;
 }
@@ -5633,8 +5948,8 @@ CDP__PRIVATE cdp__step cdp__step_recv(uint32_t peer, uint8_t buf, cdp__span p) {
     return cdp__step_make(CDP__RECV, (int32_t)peer, 0, buf, 0, p.off, p.len);
 }
 
-/* What round 0 of most algorithms does: bring the own input to where it is worked on, scaled
-   where the reduction wants it. */
+/* Round 0 of most algorithms: copies this rank's input to the buffer that the next rounds work
+   on, and scales it for PREMUL_SUM. */
 CDP__PRIVATE uint32_t cdp__bring(const cdp__shape *s, uint8_t src, cdp__span from, uint8_t dst,
     uint64_t dst_off, cdp__step out[]) {
     uint32_t n = 0;
@@ -5664,22 +5979,22 @@ CDP__PRIVATE uint64_t cdp__no_tmp(const cdp__shape *s) {
 
 /* Ring allreduce (Patarasuk, Yuan 2009): optimal in bytes. n parts travel round the ring. In n-1
    rounds each part collects the contribution of one rank after the other; in n-1 more rounds the
-   finished parts pass on. With 3 ranks, part -> what the rank holds:
+   ranks pass on the finished parts. With 3 ranks, part -> what the rank holds:
        start        round 1             round 2             rounds 3, 4
-       r0: a0       r0: part 2 = r2+r0  part 1 complete     the finished parts pass on
-   Sender and receiver of a round agree, because rank r receives in round k the part that rank
-   r-1 sends in it. */
+       r0: a0       r0: part 2 = r2+r0  part 1 complete     the finished parts are passed on
+   Sender and receiver of a round agree, because in round k rank r receives the part that rank
+   r-1 sends. */
 CDP__PRIVATE uint32_t cdp__ring_rounds(const cdp__shape *s) {
     return 1 + 2 * (s->size - 1);
 }
 
-/* The own input need not be copied to where it is worked on: it is combined with what comes as
-   it is. */
+/* True if this rank's input need not be copied first: it is combined in place with received
+   data. */
 CDP__PRIVATE bool cdp__reads_in(const cdp__shape *s) {
     return !s->in_place && s->op != CDP_REDUCE_PREMUL_SUM && s->size > 1;
 }
 
-/* Rounds 1 .. n-1 in buffer `work`; afterwards rank r has the finished part r+1. */
+/* Rounds 1 .. n-1, in buffer `work`. Afterwards rank r holds the finished part r+1. */
 CDP__PRIVATE uint32_t cdp__ring_reduce(
     const cdp__shape *s, uint32_t k, uint8_t work, cdp__step out[]) {
     const uint32_t n = s->size, r = s->rank, send = (r + n - (k - 1)) % n;
@@ -5689,15 +6004,15 @@ CDP__PRIVATE uint32_t cdp__ring_reduce(
         (r + 1) % n, from_in && k == 1 ? (uint8_t)CDP__IN : work, cdp__part(s, send));
     out[1] = cdp__step_make(CDP__RECV_REDUCE, (int32_t)((r + n - 1) % n), from_in ? CDP__IN : 0,
         work, p.off, p.off, p.len);
-    out[1].flags = CDP__SRC_FIRST; /* the running value stays on the left all the way round */
+    out[1].flags = CDP__SRC_FIRST; /* the running value stays the left operand all the way round */
     if (k != n - 1 || s->op != CDP_REDUCE_AVG) return 2;
-    /* just completed: divide it once, here */
+    /* this part has just been completed: divide it here, once */
     out[2] = cdp__step_make(CDP__DIVIDE, -1, 0, work, 0, p.off, p.len);
     return 3;
 }
 
 CDP__PRIVATE uint32_t cdp__ring_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
-    /* in rounds n .. 2n-2 */
+    /* which part, in rounds n .. 2n-2 */
     const uint32_t n = s->size, r = s->rank, send = (r + 2 * n - k + 1) % n;
     if (k == 0) return cdp__reads_in(s) ? 0 : cdp__copy_in(s, 0, out);
     if (k < n) return cdp__ring_reduce(s, k, CDP__OUT, out);
@@ -5707,12 +6022,12 @@ CDP__PRIVATE uint32_t cdp__ring_round(const cdp__shape *s, uint32_t k, cdp__step
 }
 
 /* Recursive doubling (Thakur, Rabenseifner, Gropp 2005): log2 n rounds of the whole vector, for
-   small messages. Ranks beyond the largest power of two first fold their vector into a neighbour
-   and get the result back at the end. */
+   small messages. Each rank beyond the largest power of two first adds its vector to a
+   neighbour's ("folds"), and receives the result at the end. */
 typedef struct cdp__fold {
     uint32_t extra; /* ranks beyond the power of two */
     uint32_t bits;  /* log2 of the power of two */
-    int32_t id;     /* this rank's number among the 2^bits, -1 while it sits out */
+    int32_t id;     /* this rank's number among the 2^bits; -1: folded, takes no part */
 } cdp__fold;
 
 CDP__PRIVATE cdp__fold cdp__fold_of(const cdp__shape *s) {
@@ -5737,7 +6052,7 @@ CDP__PRIVATE uint64_t cdp__doubling_tmp(const cdp__shape *s) {
     return s->size > 1 ? s->count : 0;
 }
 
-/* Receive a whole vector into TMP and combine: the lower rank's vector is the left operand. */
+/* Receives a whole vector into TMP and combines it; the lower rank's vector is the left operand. */
 CDP__PRIVATE uint32_t cdp__combine(const cdp__shape *s, uint32_t peer, cdp__step out[]) {
     cdp__span all;
     all.off = 0;
@@ -5756,7 +6071,7 @@ CDP__PRIVATE uint32_t cdp__doubling_round(const cdp__shape *s, uint32_t k, cdp__
     all.off = 0;
     all.len = s->count;
     if (k == 0) return cdp__copy_in(s, 0, out);
-    if (k < first || k == first + f.bits) { /* fold in, or hand the result back out */
+    if (k < first || k == first + f.bits) { /* fold, or send the result to the folded rank */
         const bool back = k != 1;
         if (s->rank >= 2 * f.extra) return 0;
         if ((s->rank % 2 == 0) == back) {
@@ -5777,8 +6092,8 @@ CDP__PRIVATE uint32_t cdp__doubling_round(const cdp__shape *s, uint32_t k, cdp__
     return m;
 }
 
-/* Binomial tree: in round k the 2^k ranks that have the data (counted from the root) each pass
-   it to one more. */
+/* Binomial tree: in round k, each of the 2^k ranks that have the data (counted from the root)
+   sends it to one more rank. */
 CDP__PRIVATE uint32_t cdp__log_rounds(const cdp__shape *s) {
     return cdp__log2_up(s->size);
 }
@@ -5797,14 +6112,14 @@ CDP__PRIVATE uint32_t cdp__tree_round(const cdp__shape *s, uint32_t k, cdp__step
     return 1;
 }
 
-/* Ring allgather: every round each rank passes on the part that it got last. Its own one comes
-   from where it is, and is copied meanwhile. */
+/* Ring allgather: in every round each rank passes on the part that it received last. It sends
+   its own part straight from the input, and copies it meanwhile. */
 CDP__PRIVATE uint32_t cdp__gather_rounds(const cdp__shape *s) {
     return s->size;
 }
 
-/* Of m messages all those sent are the own part; in the first round it is copied. Returns the
-   number of steps. */
+/* Makes all sends among the m steps read this rank's own part from the input; in the first round
+   also adds its copy to the output. Returns the number of steps. */
 CDP__PRIVATE uint32_t cdp__gather_own(
     const cdp__shape *s, uint32_t k, uint32_t m, cdp__step out[]) {
     const cdp__span own = cdp__block_of(s, s->out_offs, s->rank);
@@ -5829,9 +6144,9 @@ CDP__PRIVATE uint32_t cdp__gather_round(const cdp__shape *s, uint32_t k, cdp__st
     return k == 1 ? cdp__gather_own(s, 1, 2, out) : 2;
 }
 
-/* Binomial tree towards the root: in round k+1 every second of the ranks that are left (counted
-   from the root) hands its sum to the one before it. The root works in OUT, the others in TMP:
-   their OUT is not touched. */
+/* Binomial tree towards the root: in round k+1, every second remaining rank (counted from the
+   root) sends its sum to the rank before it. The root works in OUT, the others in TMP, because
+   their OUT must not change. */
 CDP__PRIVATE uint8_t cdp__reduce_buffer(const cdp__shape *s) {
     return s->rank == s->root ? CDP__OUT : CDP__TMP;
 }
@@ -5859,8 +6174,8 @@ CDP__PRIVATE uint32_t cdp__reduce_tree_round(const cdp__shape *s, uint32_t k, cd
     return m;
 }
 
-/* Gather and scatter: the root and one other rank per round. The parts are in OUT or IN of the
-   root. */
+/* Gather and scatter: in each round the root exchanges one part with one other rank. All parts
+   are in the root's OUT (gather) or IN (scatter). */
 CDP__PRIVATE uint32_t cdp__linear_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const bool root = s->rank == s->root, gather = s->kind == CDP_COLL_GATHER;
     const uint32_t other = (s->root + k) % s->size;
@@ -5883,9 +6198,9 @@ CDP__PRIVATE uint32_t cdp__linear_round(const cdp__shape *s, uint32_t k, cdp__st
     return 1;
 }
 
-/* Pairwise exchange: in round k everybody talks to the ranks k before and k behind.
-   Reduce-scatter adds what comes to its own part, in the order r, r-1, r-2, ...; only PREMUL_SUM
-   needs scratch, for the scaled input. */
+/* Pairwise exchange: in round k every rank sends to the rank k after it and receives from the
+   rank k before it. Reduce-scatter combines received data with its own part in the order r, r-1,
+   r-2, ...; only PREMUL_SUM needs scratch memory, for the scaled input. */
 CDP__PRIVATE uint64_t cdp__pairwise_tmp(const cdp__shape *s) {
     if (s->kind != CDP_COLL_REDUCE_SCATTER || s->op != CDP_REDUCE_PREMUL_SUM || s->in_place)
         return 0;
@@ -5915,9 +6230,9 @@ CDP__PRIVATE uint32_t cdp__scatter_reduce_round(const cdp__shape *s, uint32_t k,
     return m;
 }
 
-/* To whom, or from whom, `stride` ranks on or back. With 2, 4, 8, ... ranks both are the same one,
-   so that two ranks wait for each other alone: where they share a core, a barrier mostly takes a
-   fifth less time than in a ring. */
+/* The rank to send to (`back`: to receive from) at distance `stride`. With 2, 4, 8, ... ranks
+   both are the same rank, so that only two ranks wait for each other; if they share a core, a
+   barrier takes about a fifth less time than with a ring. */
 CDP__PRIVATE uint32_t cdp__partner(const cdp__shape *s, uint32_t stride, bool back) {
     const uint32_t n = s->size, onward = back ? n - stride : stride;
     return n & (n - 1) ? (s->rank + onward) % n : s->rank ^ stride;
@@ -5937,8 +6252,8 @@ CDP__PRIVATE uint32_t cdp__alltoall_round(const cdp__shape *s, uint32_t k, cdp__
     return 2;
 }
 
-/* Dissemination barrier (Hensgen, Finkel, Manber 1988): after round k every rank has heard,
-   through others, of 2^(k+1). */
+/* Dissemination barrier (Hensgen, Finkel, Manber 1988): after round k, every rank has learned,
+   directly or through others, that 2^(k+1) ranks have arrived. */
 CDP__PRIVATE uint32_t cdp__barrier_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const uint32_t stride = 1u << k;
     cdp__span none;
@@ -5950,10 +6265,10 @@ CDP__PRIVATE uint32_t cdp__barrier_round(const cdp__shape *s, uint32_t k, cdp__s
 
 /* ---- >>algo-fixed (pure): reductions whose bits depend on the inputs alone ------------------- */
 
-/* Knows: shapes and steps. Promises: the contract of >>algo; the same bits for every size of a
-   message. May use: >>algo. */
+/* Knows: shapes and steps. Promises: the contract of >>algo; the same bits for all message
+   sizes. May use: >>algo. */
 
-/* What rank i reduces in the end. */
+/* The part of which rank i computes the final result. */
 CDP__PRIVATE cdp__span cdp__fixed_part(const cdp__shape *s, uint32_t i) {
     return s->kind == CDP_COLL_REDUCE_SCATTER ? cdp__block_of(s, s->in_offs, i) : cdp__part(s, i);
 }
@@ -5961,16 +6276,16 @@ CDP__PRIVATE cdp__span cdp__fixed_part(const cdp__shape *s, uint32_t i) {
 #ifndef CDP_NO_REPRODUCIBLE
 
 /* Allreduce, reduce and reduce-scatter whose bits depend on the inputs alone: every element is
-   combined along the same tree over the ranks (that of recursive doubling), whatever its place,
-   and so whatever the message that it travels in. In waves, each rank collects everybody's slice
-   of its own part in scratch, one slot per rank, and combines the slots; then the parts go round
-   the ring, or to the root. As many bytes on the wire as a ring. */
+   combined along the same tree over the ranks (that of recursive doubling), wherever it lies in
+   a message. The parts are handled in waves: each rank collects all ranks' slices of its own
+   part in scratch memory, one slot per rank, and combines the slots. Then the parts travel round
+   the ring, or to the root. The algorithm sends as many bytes as a ring. */
 #ifndef CDP__WAVE
 #define CDP__WAVE 65536u /* elements of a slot; fewer for many ranks, more for huge messages */
 #endif
-#define CDP__TREE_STEPS 3u /* in one round */
+#define CDP__TREE_STEPS 3u /* per round */
 
-/* How many waves, and the elements of a slot. */
+/* Returns the number of waves and stores the elements of a slot. */
 CDP__PRIVATE uint32_t cdp__fixed_waves(const cdp__shape *s, uint64_t *slot) {
     uint64_t longest = cdp__fixed_part(s, 0).len;
     uint32_t i;
@@ -5990,7 +6305,7 @@ CDP__PRIVATE cdp__span cdp__fixed_slice(
     return p;
 }
 
-/* TMP: what is worked on where that may not be OUT, then the slots. */
+/* TMP begins with a working copy, for operations that must not work in OUT; the slots follow. */
 CDP__PRIVATE uint64_t cdp__fixed_work_len(const cdp__shape *s) {
     if (s->kind == CDP_COLL_REDUCE) return cdp__reduce_tmp(s);
     return s->kind == CDP_COLL_REDUCE_SCATTER ? cdp__pairwise_tmp(s) : 0;
@@ -6012,9 +6327,9 @@ CDP__PRIVATE uint32_t cdp__fixed_rounds(const cdp__shape *s) {
     return 1 + (s->size > 1 ? cdp__fixed_waves(s, &slot) * cdp__fixed_wave_rounds(s) + last : 0);
 }
 
-/* Where a node of the tree is kept: 2^level numbers of ranks (after folding) from node * 2^level
-   on. What contains this rank's own contribution stays in its place, so the result ends up
-   there; the others stay in the slot of one of their ranks. */
+/* The buffer of a tree node, which combines 2^level ranks (after folding) from node * 2^level
+   on. A node that includes this rank's contribution is kept in this rank's own buffer, so the
+   result ends up there; other nodes are kept in the slot of one of their ranks. */
 CDP__PRIVATE cdp__step cdp__fixed_place(const cdp__shape *s, uint32_t node, uint32_t level,
     uint64_t slots, uint64_t slot, cdp__step own) {
     const cdp__fold f = cdp__fold_of(s);
@@ -6024,8 +6339,7 @@ CDP__PRIVATE cdp__step cdp__fixed_place(const cdp__shape *s, uint32_t node, uint
         slots + (id < f.extra ? 2 * id + 1 : id + f.extra) * slot, own.len);
 }
 
-/* Step t of the n-1 of the tree: into which place which other one is added, the lower ranks on
-   the left. */
+/* Step t of the tree's n-1: combines two nodes, the lower ranks on the left. */
 CDP__PRIVATE cdp__step cdp__fixed_tree_step(
     const cdp__shape *s, uint32_t t, uint64_t slots, uint64_t slot, cdp__step own) {
     const cdp__fold f = cdp__fold_of(s);
@@ -6053,14 +6367,14 @@ CDP__PRIVATE cdp__step cdp__fixed_tree_step(
     return into;
 }
 
-/* Round k of the wave that begins at element `at` of every part. */
+/* Lists the steps of round k of a wave; the wave begins at element `at` of every part. */
 CDP__PRIVATE uint32_t cdp__fixed_wave(
     const cdp__shape *s, uint32_t k, uint64_t at, uint64_t slot, uint8_t work, cdp__step out[]) {
     const uint32_t n = s->size, r = s->rank, there = (r + k + 1) % n,
                    here = (r + 2 * n - k - 1) % n;
     const uint64_t slots = cdp__fixed_work_len(s);
     const cdp__span from = cdp__fixed_slice(s, r, at, slot);
-    /* the own part is to end up elsewhere */
+    /* the result goes to another buffer than the input */
     const bool moved = s->kind == CDP_COLL_REDUCE_SCATTER && !s->in_place;
     const cdp__step own = cdp__step_make(CDP__COPY, -1, work, moved ? (uint8_t)CDP__OUT : work,
         from.off, moved ? from.off - cdp__fixed_part(s, r).off : from.off, from.len);
@@ -6090,7 +6404,7 @@ CDP__PRIVATE uint32_t cdp__fixed_round(const cdp__shape *s, uint32_t k, cdp__ste
     uint32_t from, waves;
     if (s->kind == CDP_COLL_REDUCE_SCATTER) {
         all = cdp__first(s->in_offs ? s->in_offs[n] : n * s->count);
-        /* only scaled input is copied */
+        /* working in IN is possible unless the input must be scaled */
         work = s->op == CDP_REDUCE_PREMUL_SUM && !s->in_place ? (uint8_t)CDP__TMP : mine;
         if (n == 1) return cdp__bring(s, mine, all, CDP__OUT, 0, out);
     }
@@ -6117,13 +6431,14 @@ CDP__PRIVATE uint32_t cdp__fixed_round(const cdp__shape *s, uint32_t k, cdp__ste
 
 /* ---- >>algo-more (pure): algorithms for some sizes and numbers of ranks ---------------------- */
 
-/* Knows: shapes and steps. Promises: the contract of >>algo. May use: >>algo. Every collective
-   has an algorithm in >>algo or >>algo-fixed that suits all sizes, so CDP_FEW_ALGORITHMS leaves
-   out these. */
+/* Knows: shapes and steps. Promises: the contract of >>algo. May use: >>algo. CDP_FEW_ALGORITHMS
+   leaves this section out: every collective has an algorithm in >>algo or >>algo-fixed that
+   suits all sizes. */
 
 #ifndef CDP_FEW_ALGORITHMS
 
-/* The reducing half of the ring, then every rank hands its finished part to the root. */
+/* Reduce: the first half of a ring allreduce, then every rank sends its finished part to the
+   root. */
 CDP__PRIVATE uint32_t cdp__reduce_ring_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const uint32_t n = s->size, from = k < n ? 0 : (s->root + (k - n) + 1) % n;
     const uint8_t work = cdp__reduce_buffer(s);
@@ -6140,9 +6455,8 @@ CDP__PRIVATE uint32_t cdp__reduce_ring_round(const cdp__shape *s, uint32_t k, cd
     return 1;
 }
 
-/* The same with several at once, for small messages: nobody waits for one answer before the next
-   is on its way. */
-#define CDP__SPREAD_WIDTH 6u /* two messages of each; the first is the own part, a copy */
+/* The same with several peers in each round, for small messages: no message waits for an answer. */
+#define CDP__SPREAD_WIDTH 6u /* two messages per peer; place 0 is the copy of the own part */
 
 CDP__PRIVATE uint32_t cdp__spread_rounds(const cdp__shape *s) {
     return (s->size - 1) / CDP__SPREAD_WIDTH + 1;
@@ -6155,7 +6469,8 @@ CDP__PRIVATE uint32_t cdp__spread_round(const cdp__shape *s, uint32_t k, cdp__st
     return m;
 }
 
-/* How many elements `parts` parts from that of rank `first` on have, round the end. */
+/* The elements in `parts` consecutive parts from rank `first` on, continuing at rank 0 after the
+   last. */
 CDP__PRIVATE uint64_t cdp__run_len(
     const cdp__shape *s, const uint64_t *offs, uint32_t first, uint32_t parts) {
     const uint32_t n = s->size, to = first + parts;
@@ -6163,8 +6478,8 @@ CDP__PRIVATE uint64_t cdp__run_len(
                    : cdp__edge(s, offs, n) - cdp__edge(s, offs, first) + cdp__edge(s, offs, to - n);
 }
 
-/* TMP holds the parts from that of rank `first` on; bring all to their places in `buf`, or
-   (`in`) from there. */
+/* TMP holds all parts, rotated so that rank `first` comes first: copies them to their places in
+   `buf` or, if `in`, from there. */
 CDP__PRIVATE uint32_t cdp__turn_back(const cdp__shape *s, const uint64_t *offs, uint32_t first,
     uint8_t buf, bool in, cdp__step out[]) {
     const uint64_t at = cdp__edge(s, offs, first), head = cdp__edge(s, offs, s->size) - at;
@@ -6175,10 +6490,11 @@ CDP__PRIVATE uint32_t cdp__turn_back(const cdp__shape *s, const uint64_t *offs, 
     return at ? 2 : 1;
 }
 
-/* Allgather in log2 n rounds (Bruck and others 1997): each rank has the parts up to its own, 1,
-   2, 4, ... of them, and gets as many from the rank that stands just before them. In TMP they
-   lie from the end backwards. With 2, 4, 8, ... ranks each has those of an aligned group of 1,
-   2, 4, ..., in their places, and its partner in the group beside it has the next. */
+/* Allgather in log2 n rounds (Bruck and others 1997): each rank holds 1, 2, 4, ... consecutive
+   parts that end with its own, and receives as many from the rank just before them. TMP is
+   filled from its end towards its beginning. With 2, 4, 8, ... ranks the parts are those of an
+   aligned group of 1, 2, 4, ... ranks, already in their final places, and the partner in the
+   neighbouring group holds the next ones. */
 CDP__PRIVATE uint32_t cdp__bruck_rounds(const cdp__shape *s) {
     return 1 + cdp__log2_up(s->size);
 }
@@ -6217,10 +6533,11 @@ CDP__PRIVATE uint32_t cdp__bruck_round(const cdp__shape *s, uint32_t k, cdp__ste
     return 2 + (2ull * stride >= n ? cdp__turn_back(s, offs, first, CDP__OUT, false, out + 2) : 0);
 }
 
-/* Gather and scatter along a binomial tree, for small messages between many: in TMP each rank
-   has the parts of its subtree, from its own on. Gather works from the leaves, scatter from the
-   root; counted from the root, rank v has its parent v - stride where stride is its lowest bit. */
-/* how many ranks are in it */
+/* Gather and scatter along a binomial tree, for small messages of many ranks. In TMP each rank
+   holds the parts of its subtree, its own first. Gather works from the leaves, scatter from the
+   root. Counted from the root, rank v has the parent v - stride, where stride is v's lowest set
+   bit. */
+/* The number of ranks in the subtree of this rank. */
 CDP__PRIVATE uint32_t cdp__subtree(const cdp__shape *s, uint32_t stride) {
     return (uint32_t)cdp__min(stride, s->size - (s->rank + s->size - s->root) % s->size);
 }
@@ -6261,22 +6578,22 @@ CDP__PRIVATE uint32_t cdp__subtree_round(const cdp__shape *s, uint32_t k, cdp__s
 }
 
 /* Reduce-scatter by recursive halving (Thakur, Rabenseifner, Gropp 2005), for small messages: in
-   each round two ranks whose numbers differ in one bit, the highest first, send each other the
-   half that the other one goes on with. Ranks beyond the power of two fold first and get their
-   part at the end, as in recursive doubling. */
+   each round two ranks whose numbers differ in one bit, the highest bit first, exchange halves,
+   and each keeps the half that its partner no longer needs. Ranks beyond the power of two fold
+   first and receive their part at the end, as in recursive doubling. */
 CDP__PRIVATE uint64_t cdp__halving_tmp(const cdp__shape *s) {
     return s->in_place || s->size == 1 ? 0 : cdp__edge(s, s->in_offs, s->size);
 }
 
-/* the parts of those */
+/* The parts of ranks `id` to `id` + `ids` - 1, as numbered after folding. */
 CDP__PRIVATE cdp__span cdp__halving_range(
     const cdp__shape *s, const cdp__fold *f, uint32_t id, uint32_t ids) {
     return cdp__blocks(s, s->in_offs, id < f->extra ? 2 * id : id + f->extra,
         id + ids < f->extra ? 2 * (id + ids) : id + ids + f->extra);
 }
 
-/* Ranks beyond the power of two: the even ones hand over all that they have, and get their part
-   back. */
+/* For ranks beyond the power of two: the even ones send their whole vector to a neighbour, and
+   receive their part at the end. */
 CDP__PRIVATE uint32_t cdp__halving_fold(
     const cdp__shape *s, bool back, uint8_t work, cdp__step out[]) {
     const uint32_t r = s->rank;
@@ -6303,7 +6620,7 @@ CDP__PRIVATE uint32_t cdp__halving_round(const cdp__shape *s, uint32_t k, cdp__s
     const cdp__fold f = cdp__fold_of(s);
     const uint32_t first = f.extra ? 2 : 1, id = (uint32_t)f.id;
     const uint8_t work = s->in_place ? CDP__OUT : CDP__TMP;
-    /* what this rank brings is still in IN */
+    /* this rank's input is still in IN */
     const bool fresh = cdp__reads_in(s) && k == first && s->rank >= 2 * f.extra;
     const cdp__span own = cdp__block_of(s, s->in_offs, s->rank);
     cdp__span mine, theirs;
@@ -6332,8 +6649,8 @@ CDP__PRIVATE uint32_t cdp__halving_round(const cdp__shape *s, uint32_t k, cdp__s
 }
 
 /* Allreduce as a reduce-scatter by recursive halving and an allgather by recursive doubling
-   (Rabenseifner 2004): hardly more bytes than the ring, in 2 log2 n rounds. The vector is cut in
-   as many parts as ranks take part. */
+   (Rabenseifner 2004): hardly more bytes than a ring, in 2 log2 n rounds. The vector is cut into
+   one part per rank that is not folded. */
 CDP__PRIVATE uint32_t cdp__both_rounds(const cdp__shape *s) {
     const cdp__fold f = cdp__fold_of(s);
     return 1 + 2 * f.bits + (f.extra ? 2 : 0);
@@ -6351,7 +6668,7 @@ CDP__PRIVATE cdp__span cdp__both_range(
 CDP__PRIVATE uint32_t cdp__both_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     const cdp__fold f = cdp__fold_of(s);
     const uint32_t first = f.extra ? 2 : 1, j = k - first, id = (uint32_t)f.id;
-    /* what this rank brings is still in IN */
+    /* this rank's input is still in IN */
     const bool from_in = cdp__reads_in(s),
                fresh = from_in && k == (s->rank < 2 * f.extra ? 1 : first);
     const cdp__span all = cdp__first(s->count);
@@ -6391,11 +6708,11 @@ CDP__PRIVATE uint32_t cdp__both_round(const cdp__shape *s, uint32_t k, cdp__step
     return 3;
 }
 
-/* For ranks that read each other's memory: each combines its part of everybody's vector from
-   where they lie, CDP__DIRECT_WIDTH at once so that what is combined is written but once, in few
-   rounds; each copies the finished parts likewise. An element is combined in the order in which
-   the ring does it, or pairwise exchange, so its bits are those. */
-#define CDP__DIRECT_WIDTH 3u /* two messages of each, and a division, make a round */
+/* For ranks that read each other's memory: each rank reads its part of all vectors in place and
+   combines CDP__DIRECT_WIDTH of them at once, so that the result is written once; then it copies
+   the finished parts in the same way. Elements are combined in the order of the ring, or of
+   pairwise exchange, so the result has the same bits. */
+#define CDP__DIRECT_WIDTH 3u /* two messages per peer, and a division, make a round */
 
 CDP__PRIVATE uint32_t cdp__direct_waves(const cdp__shape *s) {
     return (s->size - 1 + CDP__DIRECT_WIDTH - 1) / CDP__DIRECT_WIDTH;
@@ -6404,7 +6721,7 @@ CDP__PRIVATE uint32_t cdp__direct_rounds(const cdp__shape *s) {
     return 1 + cdp__direct_waves(s) * (s->kind == CDP_COLL_ALLREDUCE ? 2 : 1);
 }
 
-/* Which buffer peers read. `copies`: the reduction is over, or there is none. */
+/* The buffer that peers read. `copies`: the reduction is over, or there is none. */
 CDP__PRIVATE uint8_t cdp__direct_source(const cdp__shape *s, bool copies) {
     if (s->kind == CDP_COLL_REDUCE_SCATTER && !s->in_place)
         return s->op == CDP_REDUCE_PREMUL_SUM ? CDP__TMP : CDP__IN;
@@ -6441,10 +6758,10 @@ CDP__PRIVATE uint32_t cdp__direct_round(const cdp__shape *s, uint32_t k, cdp__st
     return gather ? cdp__gather_own(s, k, m, out) : m;
 }
 
-/* Small operations of ranks that reach each other's memory: everybody's vector goes to everybody
-   at once, so that who sleeps is woken once, and each rank combines all of them in TMP along the
-   tree of recursive doubling. A list of messages, then of local steps, is cut into rounds; up to
-   4 ranks need but one (and one before it to scale). */
+/* For small operations of ranks that share memory: every rank sends its vector to all others at
+   once, so that each sleeping rank is woken once, and combines all vectors in TMP along the tree
+   of recursive doubling. The list of messages and local steps is cut into rounds; up to 4 ranks
+   need one round (and one before it to scale). */
 CDP__PRIVATE uint32_t cdp__once_units(const cdp__shape *s) {
     return 2 * (s->size - 1)
         + (s->kind == CDP_COLL_ALLREDUCE ? s->size + 2 : s->kind == CDP_COLL_ALLGATHER);
@@ -6460,8 +6777,8 @@ CDP__PRIVATE uint64_t cdp__once_tmp(const cdp__shape *s) {
     return s->kind == CDP_COLL_ALLREDUCE && s->size > 1 ? s->size * s->count : 0;
 }
 
-/* Step t of the n-1 of the tree. Ranks beyond the power of two fold first; then a pair is kept
-   where the lower one was. */
+/* Step t of the tree's n-1. Ranks beyond the power of two fold first; a combined pair is kept in
+   the place of the lower rank. */
 CDP__PRIVATE cdp__step cdp__once_combine(const cdp__shape *s, uint32_t t) {
     const cdp__fold f = cdp__fold_of(s);
     uint32_t stride = 1, half = (1u << f.bits) / 2, left = 2 * t, right = 2 * t + 1;
@@ -6520,22 +6837,24 @@ CDP__PRIVATE uint32_t cdp__once_round(const cdp__shape *s, uint32_t k, cdp__step
 
 /* ---- >>hosts (pure): collectives of several hosts, where ranks of one host share memory ------ */
 
-/* Knows: which ranks share a host. Promises: rounds that obey the contract of algo, in which
-   hosts exchange each byte once. May use: algo. */
+/* Knows: which ranks share a host. Promises: rounds that obey the contract of algo, and send
+   each byte between two hosts once. May use: algo. */
 
 #ifndef CDP_FEW_ALGORITHMS
 
-/* First the ranks of each host combine in memory; then hosts exchange each byte once; then the
-   result spreads in memory. Each of the three is an algorithm from above among fewer ranks. In a
-   large allreduce rank i of each host has part i of the vector and talks to rank i of the other
-   hosts, so that all ranks share the work of the network. Otherwise the first rank of a host, or
-   the root, acts for its host:
+/* In three phases: the ranks of each host combine their vectors in shared memory; hosts exchange
+   each byte once; the result spreads in shared memory. Each phase is an algorithm from above, run
+   among fewer ranks. In a large allreduce, rank i of each host has part i of the vector and
+   exchanges it with rank i of the other hosts, so that all ranks share the network traffic.
+   Otherwise one rank acts for its host: the root, or the first rank of the host.
        2 hosts, ranks 0 1 | 2 3      inside               between              inside
        part 0 of rank 0, 2           0 = 0+1, 2 = 2+3     0 = 2 = 0+1+2+3      to 1, 3
        part 1 of rank 1, 3           1 = 1+0, 3 = 3+2     1 = 3 = 1+0+3+2      to 0, 2 */
-/* where a rank is; on its host ranks are counted from the root on, if that is there */
+/* Where a rank is: its host, and its number among the ranks of that host. The root, if it is on
+   this host, has number 0. */
 typedef struct cdp__spot {
-    uint32_t host, first, ranks, at; /* of the host: where it begins in the list, how many it has */
+    /* first: index of the host's first rank in the list; ranks: their number on the host */
+    uint32_t host, first, ranks, at;
 } cdp__spot;
 
 CDP__PRIVATE cdp__spot cdp__spot_of(const cdp__shape *s, uint32_t rank, const cdp__spot *root) {
@@ -6571,14 +6890,14 @@ CDP__PRIVATE uint32_t cdp__rank_on(
     return list[at] % CDP__HOST_BEGINS;
 }
 
-/* Part 0, 1 or 2 of an operation as one of some ranks; `p`: where this one is, or (to count
-   rounds) one of the host that has most. What comes from the caller is scaled in the first part,
-   and divided in the second. */
+/* Phase 0, 1 or 2 of an operation, as an operation among fewer ranks. `p` is the place of this
+   rank or, for counting rounds, of a rank on the largest host. Input is scaled in phase 0, and
+   sums are divided in phase 1. */
 typedef struct cdp__phase {
     cdp__shape s;
     uint32_t (*round)(const cdp__shape *s, uint32_t k, cdp__step out[CDP__ROUND_MAX]);
-    uint32_t rounds, skip; /* those that it counts, and how many it leaves out at the beginning */
-    uint64_t off;          /* of its vector */
+    uint32_t rounds, skip; /* its rounds; of these, left out at the beginning */
+    uint64_t off;          /* where its vector begins in that of the whole operation */
 } cdp__phase;
 
 CDP__PRIVATE cdp__phase cdp__phase_of(
@@ -6604,7 +6923,7 @@ CDP__PRIVATE cdp__phase cdp__phase_of(
         f.s.root = root->host;
         f.s.lanes = 0;
         f.s.in_place = true;
-        f.skip = sums; /* the data is already where the next rounds need it */
+        f.skip = sums; /* without its first round: the data is already in the right buffer */
         if (s->kind == CDP_COLL_REDUCE) {
             const bool ring = hosts > 2 && s->count >= 65536;
             f.round = ring ? cdp__reduce_ring_round : cdp__reduce_tree_round;
@@ -6640,7 +6959,7 @@ CDP__PRIVATE uint32_t cdp__phase_rounds(
     }
 }
 
-/* Who speaks for the ranks of the first host. */
+/* The rank that acts for the first host. */
 CDP__PRIVATE cdp__spot cdp__head_of(const cdp__shape *s) {
     return cdp__spot_of(
         s, s->kind == CDP_COLL_BROADCAST || s->kind == CDP_COLL_REDUCE ? s->root : 0, NULL);
@@ -6655,7 +6974,7 @@ CDP__PRIVATE uint32_t cdp__phases_count(const cdp__shape *s, bool lanes) {
 CDP__PRIVATE uint32_t cdp__phases_round(
     const cdp__shape *s, uint32_t k, bool lanes, cdp__step out[]) {
     const cdp__spot root = cdp__head_of(s), me = cdp__spot_of(s, s->rank, &root);
-    /* only the root's OUT may be written */
+    /* OUT of ranks other than the root must not change */
     const uint8_t work = s->kind == CDP_COLL_REDUCE ? cdp__reduce_buffer(s) : 0;
     cdp__phase f;
     uint32_t part, rounds, n, i, m = 0;
@@ -6663,12 +6982,12 @@ CDP__PRIVATE uint32_t cdp__phases_round(
     for (part = 0; k >= (rounds = cdp__phase_rounds(s, part, lanes, &root)); ++part)
         k -= rounds;
     f = cdp__phase_of(s, part, lanes, &me, &root);
-    /* this host has fewer ranks; others speak for it */
+    /* this rank takes no part: its host has fewer ranks, or another rank acts for the host */
     if (k + f.skip >= f.rounds || (part == 1 && me.at >= (lanes ? s->hosts->fewest : 1))) return 0;
     n = (f.round)(&f.s, k + f.skip, out);
     for (i = 0; i < n; ++i) {
         cdp__step t = out[i];
-        if (!t.len && (s->count || t.peer < 0)) continue; /* both sides know */
+        if (!t.len && (s->count || t.peer < 0)) continue; /* both sides leave out empty messages */
         if (t.peer >= 0)
             t.peer = (int32_t)(part == 1 ? cdp__rank_on(s, &root, (uint32_t)t.peer, me.at)
                                          : cdp__rank_on(s, &root, me.host, (uint32_t)t.peer));
@@ -6694,14 +7013,14 @@ CDP__PRIVATE uint32_t cdp__leaders_round(const cdp__shape *s, uint32_t k, cdp__s
     return cdp__phases_round(s, k, false, out);
 }
 
-/* Allgather, where all hosts have as many ranks: the parts of the i-th ranks go round a ring of
-   these, and each hands what it got last to the others on its host, CDP__DIRECT_WIDTH at once,
-   while the next is on its way. */
+/* Allgather where all hosts have equally many ranks: the i-th ranks of all hosts form a ring
+   that passes on their parts. Each rank sends the part that it received last to the other ranks
+   of its host, CDP__DIRECT_WIDTH at once, while the next part is in flight. */
 CDP__PRIVATE uint32_t cdp__hosts_waves(const cdp__shape *s) {
     return (s->hosts->most + CDP__DIRECT_WIDTH - 2) / CDP__DIRECT_WIDTH;
 }
 
-/* both count round the end */
+/* `host` and `at` wrap around. */
 CDP__PRIVATE int32_t cdp__even_rank(const cdp__shape *s, uint32_t host, uint32_t at) {
     return s->hosts->ranks[host % s->hosts->count * s->hosts->most + at % s->hosts->most]
         % CDP__HOST_BEGINS;
@@ -6738,8 +7057,9 @@ CDP__PRIVATE uint32_t cdp__hosts_gather_round(const cdp__shape *s, uint32_t k, c
     return m;
 }
 
-/* Reduce-scatter likewise: host by host, the own one first, a rank combines what is for the rank
-   that has its place there, and sends it that. TMP: scaled input, then what is on its way. */
+/* Reduce-scatter where all hosts have equally many ranks: for one host after the other, its own
+   first, a rank combines the parts for the rank of the same number there, and sends it the sum.
+   TMP: the scaled input, then data in flight. */
 CDP__PRIVATE uint32_t cdp__hosts_scatter_rounds(const cdp__shape *s) {
     return s->hosts->count * (cdp__hosts_waves(s) + 1);
 }
@@ -6785,7 +7105,7 @@ CDP__PRIVATE uint32_t cdp__hosts_scatter_round(const cdp__shape *s, uint32_t k, 
 
 #endif /* CDP_FEW_ALGORITHMS */
 
-/* ---- >>select (pure): which algorithm; equal on all ranks because its inputs are ------------- */
+/* ---- >>select (pure): the choice of an algorithm, equal on all ranks ------------------------- */
 
 /* Knows: what each algorithm is good at, as a table. Promises: the same choice on all ranks,
    from inputs that are equal on all. May use: algo, hosts. */
@@ -6846,7 +7166,7 @@ static const cdp__algo cdp__algos[] = {
         cdp__pairwise_tmp},
     {"pairwise", CDP_COLL_ALLTOALL, true, cdp__gather_rounds, cdp__alltoall_round, cdp__no_tmp},
     {"direct", CDP_COLL_SEND, true, cdp__log_rounds, cdp__tree_round, cdp__no_tmp},
-#ifdef CDP_NO_REPRODUCIBLE /* the numbers of the others stay */
+#ifdef CDP_NO_REPRODUCIBLE /* removed constants keep their numbers */
     {"?", CDP_COLL_NONE, false, NULL, NULL, NULL}, {"?", CDP_COLL_NONE, false, NULL, NULL, NULL},
     {"?", CDP_COLL_NONE, false, NULL, NULL, NULL},
 #else
@@ -6888,7 +7208,7 @@ static const cdp__algo cdp__algos[] = {
     {"hierarchical", CDP_COLL_REDUCE_SCATTER, false, cdp__hosts_scatter_rounds,
         cdp__hosts_scatter_round, cdp__hosts_scatter_tmp},
 #endif
-    {"?", CDP_COLL_NONE, false, NULL, NULL, NULL}, /* what another build may name */
+    {"?", CDP_COLL_NONE, false, NULL, NULL, NULL}, /* an algorithm of another build */
 };
 
 CDP__PRIVATE const cdp__algo *cdp__algo_at(uint32_t i) {
@@ -6896,25 +7216,26 @@ CDP__PRIVATE const cdp__algo *cdp__algo_at(uint32_t i) {
 }
 
 #define CDP__SMALL UINT64_MAX        /* in a row: the group's small_bytes */
-#define CDP__TINY (UINT64_MAX - 1)   /* a quarter of that */
-#define CDP__LITTLE (UINT64_MAX - 2) /* a sixteenth */
-/* the parts of 64 ranks are shorter than the default of expose_bytes */
+#define CDP__TINY (UINT64_MAX - 1)   /* in a row: a quarter of CDP__SMALL */
+#define CDP__LITTLE (UINT64_MAX - 2) /* in a row: a sixteenth of CDP__SMALL */
+/* up to this size, the parts of 64 ranks are below the default expose_bytes and are copied */
 #define CDP__PARTS_COPIED (4u << 20)
 
-/* the first row that fits an operation chooses its algorithm; 0: any number of bytes or ranks */
+/* A row of the table. The first row that matches an operation chooses its algorithm; 0 stands
+   for any number of bytes or ranks. */
 typedef struct cdp__row {
     uint64_t max_bytes;
     uint32_t max_ranks;
     uint8_t algo;
-    uint8_t only; /* for groups that are all of this */
+    uint8_t only; /* CDP__POWERS, ...: the group must have all these properties */
 } cdp__row;
-#define CDP__POWERS 1u /* for 2, 4, 8, ... ranks: with others it would send much more */
-#define CDP__SHARED 2u /* for ranks that read each other's memory */
-#define CDP__NEAR 4u   /* for ranks of one host */
-#define CDP__HOSTS 8u  /* for those of several hosts, of which one has several */
-#define CDP__EVEN 16u  /* all hosts have as many */
+#define CDP__POWERS 1u /* 2, 4, 8, ... ranks: with others it would send much more */
+#define CDP__SHARED 2u /* all ranks read each other's memory */
+#define CDP__NEAR 4u   /* all ranks are on one host */
+#define CDP__HOSTS 8u  /* several hosts, at least one with several ranks */
+#define CDP__EVEN 16u  /* all hosts have equally many ranks */
 
-/* The built-in rows; they come after the caller's own (cdp_group_desc.choices). */
+/* The built-in rows. The caller's own rows (cdp_group_desc.choices) come before them. */
 #ifdef CDP_FEW_ALGORITHMS
 static const cdp__row cdp__rows[] = {
     {CDP__SMALL, 0, CDP__DOUBLING, 0},
@@ -6934,7 +7255,7 @@ static const cdp__row cdp__rows[] = {
 };
 #else
 static const cdp__row cdp__rows[] = {
-    /* the more ranks, the more a round less is worth */
+    /* with more ranks, fewer rounds matter more */
     {CDP__LITTLE, 4, CDP__ONCE, CDP__NEAR},
     {CDP__LITTLE, 4, CDP__ONCE_BROADCAST, CDP__NEAR},
     {CDP__LITTLE, 4, CDP__DIRECT_SCATTER, CDP__NEAR},
@@ -6943,7 +7264,7 @@ static const cdp__row cdp__rows[] = {
     {CDP__TINY, 0, CDP__LEADERS, CDP__HOSTS},
     {0, 0, CDP__LANES, CDP__HOSTS},
     {CDP__TINY, 0, CDP__DOUBLING, 0},
-    /* its rounds grow with the ranks, and pay where the parts are long enough to be exposed */
+    /* its rounds grow with the ranks, so it pays only if the parts are long enough to be exposed */
     {0, 8, CDP__DIRECT_ALL, CDP__SHARED},
     {CDP__PARTS_COPIED, 0, CDP__BOTH, CDP__SHARED},
     {0, 0, CDP__DIRECT_ALL, CDP__SHARED},
@@ -7009,9 +7330,9 @@ CDP__PRIVATE const cdp__row *cdp__row_at(uint32_t i) {
     return i < sizeof cdp__rows / sizeof cdp__rows[0] ? &cdp__rows[i] : NULL;
 }
 
-/* What the choice depends on; equal on all ranks. */
+/* The inputs of a choice; equal on all ranks. */
 typedef struct cdp__choosing {
-    const cdp__row *rows; /* the caller's own */
+    const cdp__row *rows; /* the caller's own rows */
     uint32_t row_count;
     uint64_t small_bytes;
     bool reproducible; /* only algorithms whose bits depend on the inputs alone */
@@ -7022,8 +7343,8 @@ CDP__PRIVATE uint64_t cdp__row_bytes(const cdp__choosing *c, const cdp__row *row
                                         : c->small_bytes >> 2 * (CDP__SMALL - row->max_bytes);
 }
 
-/* `bytes`: of the vector that is reduced or broadcast, or of the parts of all ranks together.
-   `is`: what the group is. */
+/* `bytes`: length of the vector that is reduced or broadcast, or of all ranks' parts together.
+   `is`: the properties of the group, as in cdp__row.only. */
 CDP__PRIVATE uint32_t cdp__select(
     const cdp__choosing *c, cdp_coll_kind kind, uint64_t bytes, uint32_t ranks, uint8_t is) {
     uint32_t i;
@@ -7031,7 +7352,8 @@ CDP__PRIVATE uint32_t cdp__select(
     for (i = 0;; ++i) {
         const cdp__row *row = i < c->row_count ? &c->rows[i] : cdp__row_at(i - c->row_count);
         const cdp__algo *a;
-        CDP_ASSERT(row); /* every kind has a row for all sizes, whose algorithm has a fixed order */
+        /* every kind has a row for all sizes, whose algorithm has a fixed order of operands */
+        CDP_ASSERT(row);
         a = cdp__algo_at(row->algo);
         if (a->kind != kind || (c->reproducible && !a->fixed)
             || (row->max_ranks && ranks > row->max_ranks) || (row->only & ~is))
@@ -7041,37 +7363,40 @@ CDP__PRIVATE uint32_t cdp__select(
     }
 }
 
-/* ---- >>message (pure): one header for everything that travels -------------------------------- */
+/* ---- >>message (pure): one header for all messages ------------------------------------------- */
 
-/* Knows: bytes, names of operations and algorithms. Promises: what is decoded was checked. May
-   use: bytes, dtype, algo, text. Every message has one 64-byte header, which names the call that
-   the message belongs to in full: so ranks that call different things find out at the first
-   message, and the error holds both calls. A body follows the header on the link, or lies in a
-   slot beside the header, or stays in the sender's memory (REMOTE), or there is none. */
+/* Knows: bytes, names of operations and algorithms. Promises: decoded messages were checked. May
+   use: bytes, dtype, algo, text. Every message has a 64-byte header, which names the call that
+   the message belongs to in full. So ranks that make different calls find out at the first
+   message, and the error names both calls. A body follows the header on the link, or lies in an
+   eager slot beside the header, or stays in the sender's memory (REMOTE); some messages have
+   none. */
 typedef enum cdp__message_type {
     CDP__MESSAGE_DATA = 1, /* a piece of a payload follows */
     CDP__MESSAGE_REMOTE =
         2, /* a token and a length follow: the receiver reads the payload itself */
     CDP__MESSAGE_FAILURE = 3, /* an encoded error follows: the channel is broken */
-    /* The rest has no body, and is neither counted nor limited by the window. */
-    CDP__MESSAGE_CREDIT = 4,  /* only `ack` is of interest */
+    /* The next ones have no body, and are neither counted nor limited by the window. */
+    CDP__MESSAGE_CREDIT = 4,  /* only the field `ack` is used */
     CDP__MESSAGE_ASK = 5,     /* the window is exhausted: send CREDIT when half of it is free */
-    CDP__MESSAGE_READ = 6,    /* the payload of the last REMOTE has been read */
-    CDP__MESSAGE_REFUSED = 7, /* that payload cannot be read: send it as DATA */
+    CDP__MESSAGE_READ = 6,    /* the receiver has read the payload of the last REMOTE */
+    CDP__MESSAGE_REFUSED = 7, /* the receiver cannot read that payload: send it as DATA */
     CDP__MESSAGE_LEAVE = 8,   /* the sender has left the channel */
-    CDP__MESSAGE_CROWDED = 9, /* the sender has no room for one more unexpected stream */
-    /* With a body, and neither counted nor limited by the window; the channel is the world's. */
+    CDP__MESSAGE_CROWDED = 9, /* the sender has too many unexpected streams */
+    /* The next ones have a body, and are neither counted nor limited by the window. They use the
+       world's channel. */
     CDP__MESSAGE_WAIT = 10,    /* the sender waits for the receiver, see >>failure-records */
-    CDP__MESSAGE_ENDPOINT = 11 /* the answer */
+    CDP__MESSAGE_ENDPOINT = 11 /* the answer to a WAIT */
 } cdp__message_type;
 
-/* What was called: equal in all messages of one operation, on all ranks. */
+/* The header of a message. The fields that name the call are equal on all ranks of an operation. */
 typedef struct cdp__head {
     uint64_t channel;
     uint64_t seq, count;
-    /* uneven parts: a hash of their lengths, or 1 where those differ by rank; else 0 */
+    /* uneven parts: a hash of their lengths, or 1 if the lengths are not known to all ranks;
+       else 0 */
     uint64_t parts;
-    uint32_t bytes; /* body that follows */
+    uint32_t bytes; /* length of the body that follows */
     uint32_t ack;   /* bytes of this channel that the sender has read from the receiver, mod 2^32 */
     uint32_t round, root;
     uint8_t type, kind, dtype, op, algo;
@@ -7107,8 +7432,8 @@ CDP__PRIVATE void cdp__head_encode(const cdp__head *h, uint8_t out[CDP__HEAD_BYT
     cdp__put_u32(out + 60, 0);
 }
 
-/* A message in a slot has a shorter header: the slot names channel and length, and uneven parts
-   have no count. */
+/* The shorter header of a message in an eager slot: the slot stores channel and length, and
+   operations with uneven parts have no count. */
 #define CDP__SLOT_HEAD 30u
 CDP__PRIVATE void cdp__slot_head_encode(const cdp__head *h, uint8_t out[CDP__SLOT_HEAD]) {
     out[0] = h->kind;
@@ -7152,7 +7477,7 @@ CDP__PRIVATE uint32_t cdp__body_max(uint8_t type) {
     }
 }
 
-/* False: no header of this version looks like that. */
+/* Returns false if the bytes are no valid header of this version. */
 CDP__PRIVATE bool cdp__head_decode(const uint8_t in[CDP__HEAD_BYTES], cdp__head *h) {
     h->type = in[5];
     h->channel = cdp__get_u64(in + 8);
@@ -7173,20 +7498,20 @@ CDP__PRIVATE bool cdp__head_decode(const uint8_t in[CDP__HEAD_BYTES], cdp__head 
         && (h->type != CDP__MESSAGE_REMOTE || h->bytes == CDP__REMOTE_BYTES);
 }
 
-/* Do both headers name the same call? Position, length and type may differ. */
+/* True if both headers name the same call; rounds, lengths and types may differ. */
 CDP__PRIVATE bool cdp__same_call(const cdp__head *a, const cdp__head *b) {
     return a->kind == b->kind && a->dtype == b->dtype && a->op == b->op && a->algo == b->algo
         && a->root == b->root && a->seq == b->seq && a->count == b->count && a->parts == b->parts;
 }
 
-/* Buckets of a ddp carry their number in place of a root (where an operation has none), so that
-   ranks that come to different ones, which may have equal sizes, are told apart. */
+/* Buckets of a ddp store their number in the field of the root, if the operation has none. So an
+   error is reported if ranks reduce different buckets that happen to have equal sizes. */
 #define CDP__TAG_BUCKET 0xdd000000u
 CDP__PRIVATE bool cdp__root_is_bucket(uint32_t root) {
     return (root & 0xff000000u) == CDP__TAG_BUCKET;
 }
 
-/* "allreduce #17 of 4194304 x f32 sum, ring" */
+/* Makes a text like "allreduce #17 of 4194304 x f32 sum, ring". */
 CDP__PRIVATE void cdp__call_text(const cdp__head *h, char *out, uint64_t size) {
     cdp__text t = {out, size, 0};
     const cdp_coll_kind kind = (cdp_coll_kind)h->kind;
@@ -7211,55 +7536,59 @@ CDP__PRIVATE void cdp__call_text(const cdp__head *h, char *out, uint64_t size) {
         cdp__text_add(&t, ", %s", cdp__algo_at(h->algo)->name);
 }
 
-/* ---- >>failure-records (pure): what ranks tell each other about failures and waits ----------- */
+/* ---- >>failure-records (pure): records of failures and waits, as sent to other ranks --------- */
 
 /* Knows: the layout of three messages: FAILURE (a group is broken, and why), WAIT (the sender
-   waits for the receiver) and ENDPOINT (the answer: who keeps the receiver waiting, in the end).
-   Promises: decoders accept any bytes of any length and check every field; what they accept can
-   be stored and printed. Text is made from records here, and nothing ever reads text back.
-   May use: text, bytes, dtype, algo, select (names only). */
+   waits for the receiver) and ENDPOINT (the answer: which rank keeps the receiver waiting, at
+   the end of the chain). Promises: decoders accept any bytes of any length and check every
+   field; a decoded record is safe to store and print. Texts are made from records in this
+   section; no code parses them. May use: text, bytes, dtype, algo, select (names only). */
 
-/* Which call an operation is. Two ranks that take part in one operation have equal ones. */
+/* Identifies a call. Ranks that take part in the same operation have equal fingerprints. */
 typedef struct cdp__fingerprint {
-    uint8_t kind, dtype, op, algo; /* kind CDP_COLL_NONE: not known */
+    uint8_t kind, dtype, op, algo; /* kind CDP_COLL_NONE: the call is not known */
     uint32_t root;                 /* or tag, or bucket */
     uint64_t seq, count;
-    uint64_t parts; /* uneven parts: a hash of their lengths, or 1 where those differ by rank */
+    /* uneven parts: a hash of their lengths, or 1 if the lengths are not known to all ranks */
+    uint64_t parts;
 } cdp__fingerprint;
 
-/* How far a channel has come. */
+/* A position in a channel: operation and round. */
 typedef struct cdp__place {
     uint64_t channel, seq;
     uint32_t round;
 } cdp__place;
 
-/* Rank `waiter` needs something of rank `target`: what that one does at this place. */
+/* Rank `waiter` waits for rank `target` to reach the position `at`. */
 typedef struct cdp__wait {
     int32_t waiter, target;
     cdp__place at;
 } cdp__wait;
 
-/* What is known of the rank at the end of a chain of waits. */
+/* Why a chain of waits ends at a rank ("it"). */
 typedef enum cdp__why {
-    CDP__WHY_TEXT,    /* no chain: the record's text says what happened */
-    CDP__WHY_SILENT,  /* it has not answered: stopped, dead or not reachable */
-    CDP__WHY_BUSY,    /* it answers, and waits for nobody: it computes, or calls something else */
-    CDP__WHY_SENT,    /* it has done what is waited for: the link to the waiter is cut */
-    CDP__WHY_CIRCLE,  /* it waits for a rank that waits for it */
-    CDP__WHY_EARLIER, /* an earlier failure made it leave its group; that one's culprit is named */
-    CDP__WHY_TURN,    /* nobody: the operation waited for its turn on this rank */
-    CDP__WHY_CALLS,   /* it calls something else */
-    CDP__WHY_AWAITED, /* the lost rank had not finished starting, and waited for it */
-    CDP__WHY_FIRST,   /* lost before it was ready, as was rank 0: either may be the cause */
-    CDP__WHY_LEFT,    /* it has left the group and announced that */
+    CDP__WHY_TEXT,   /* there is no chain: the record's text says what happened */
+    CDP__WHY_SILENT, /* it has not answered: stopped, dead or not reachable */
+    CDP__WHY_BUSY,   /* it answers and waits for no rank: it computes, or makes another call */
+    CDP__WHY_SENT,   /* it did what the waiter waits for, so the link between the two is cut */
+    CDP__WHY_CIRCLE, /* it waits for a rank that waits for it */
+    /* it left its group after an earlier failure; `named` is the rank to blame for that */
+    CDP__WHY_EARLIER,
+    CDP__WHY_TURN,    /* no rank: the operation was queued behind another one on this rank */
+    CDP__WHY_CALLS,   /* it makes another call */
+    CDP__WHY_AWAITED, /* a lost or silent rank was still starting, and waited for this one */
+    /* both it and rank 0 were lost before they were ready: either may be the cause */
+    CDP__WHY_FIRST,
+    CDP__WHY_LEFT, /* it has left the group and announced that */
     CDP__WHY_COUNT
 } cdp__why;
 
 typedef struct cdp__endpoint {
-    int32_t named;  /* the rank at the end, -1: nobody */
-    uint8_t why;    /* cdp__why */
-    uint8_t hops;   /* ranks that passed this on */
-    uint8_t picks;  /* how many of these ranks wait for any of several ranks and chose this one */
+    int32_t named; /* the rank at the end; -1: none */
+    uint8_t why;   /* cdp__why */
+    uint8_t hops;  /* ranks that passed on this answer */
+    /* of these, ranks whose receive from any rank could wait for several, and chose this one */
+    uint8_t picks;
     cdp__wait last; /* the last wait of the chain */
 } cdp__endpoint;
 
@@ -7267,19 +7596,19 @@ typedef struct cdp__endpoint {
 
 typedef struct cdp__failure_record {
     cdp_status status;
-    int32_t observer; /* the rank that saw it */
-    int32_t peer;     /* the neighbour at which it saw it, -1: none */
+    int32_t observer; /* the rank that saw the failure */
+    int32_t peer;     /* the peer for which the observer waited or which it lost; -1: none */
     cdp__endpoint end;
-    uint64_t domain; /* the group that is broken, by its channel */
-    cdp__place at;   /* where the observer was */
+    uint64_t domain; /* the group that is broken, identified by its channel */
+    cdp__place at;   /* the observer's position */
     cdp__fingerprint call;
-    cdp__fingerprint other; /* CDP__WHY_CALLS: what the named rank calls */
+    cdp__fingerprint other; /* CDP__WHY_CALLS: the call of the named rank */
     uint32_t rounds, group_size, timeout_ms;
     int32_t sys_errno;
-    uint64_t moved, expected; /* bytes of the message that was waited for */
+    uint64_t moved, expected; /* bytes of the awaited message: transferred, and in total */
     uint8_t hops;             /* ranks that passed the record on */
-    uint8_t corrections;      /* how often its blame was corrected */
-    bool sending;             /* the observer waited for `peer` to take bytes, not to send them */
+    uint8_t corrections;      /* how often the blame was corrected */
+    bool sending;             /* the observer waited for `peer` to receive, not to send */
     char text[CDP__FAILURE_TEXT];
 } cdp__failure_record;
 
@@ -7316,14 +7645,15 @@ CDP__PRIVATE bool cdp__fingerprint_decode(const uint8_t *in, cdp__fingerprint *f
         && f->algo <= CDP__ALGO_COUNT;
 }
 
-/* One call? A receive names the room it has, not what comes: lengths of messages may differ. */
+/* True if both name the same call. A receive states the size of its buffer, not of the message,
+   so lengths of messages may differ. */
 CDP__PRIVATE bool cdp__fingerprint_same(const cdp__fingerprint *a, const cdp__fingerprint *b) {
     return a->kind == b->kind && a->dtype == b->dtype && a->op == b->op && a->algo == b->algo
         && a->root == b->root && a->seq == b->seq && a->parts == b->parts
         && (a->count == b->count || a->kind == CDP_COLL_SEND);
 }
 
-/* Both ranks know call number `seq` and it is not the same one: false where one does not. */
+/* True if both ranks know their call number `seq` and the calls differ. */
 CDP__PRIVATE bool cdp__fingerprint_differs(const cdp__fingerprint *a, const cdp__fingerprint *b) {
     return a->kind != CDP_COLL_NONE && b->kind != CDP_COLL_NONE && a->seq == b->seq
         && !cdp__fingerprint_same(a, b);
@@ -7343,7 +7673,7 @@ CDP__PRIVATE bool cdp__place_decode(const uint8_t *in, cdp__place *at) {
     return cdp__get_u32(in + 20) == 0;
 }
 
-/* Of one channel: is a as far as b, or further? */
+/* Both positions are of one channel: true if a is at b or beyond. */
 CDP__PRIVATE bool cdp__place_reached(const cdp__place *a, const cdp__place *b) {
     return a->seq > b->seq || (a->seq == b->seq && a->round >= b->round);
 }
@@ -7414,7 +7744,7 @@ CDP__PRIVATE uint32_t cdp__failure_encode(
     return CDP__FAILURE_HEAD + n;
 }
 
-/* A record outside any operation. */
+/* A failure outside any operation. */
 CDP__PRIVATE void cdp__failure_plain(
     cdp__failure_record *r, cdp_status status, int32_t observer, int32_t named, const char *text) {
     memset(r, 0, sizeof *r);
@@ -7426,7 +7756,7 @@ CDP__PRIVATE void cdp__failure_plain(
     cdp__format(r->text, sizeof r->text, "%s", text);
 }
 
-/* The text loses what could upset a terminal. */
+/* Control characters in the received text are replaced, because they could upset a terminal. */
 CDP__PRIVATE bool cdp__failure_decode(
     const uint8_t *in, uint64_t bytes, uint32_t world_size, cdp__failure_record *r) {
     uint32_t i, n;
@@ -7460,13 +7790,13 @@ CDP__PRIVATE bool cdp__failure_decode(
         && cdp__fingerprint_decode(in + 152, &r->other);
 }
 
-/* WAIT: where the sender waits for the receiver, and what it called there lately. */
+/* WAIT: the position where the sender waits for the receiver, and its latest calls there. */
 typedef struct cdp__wait_message {
     cdp__place at;
-    uint32_t serial; /* counts what is asked about this wait */
+    uint32_t serial; /* number of this question about the wait */
     uint8_t call_count;
-    /* how many ranks on, those waited for are to be asked, too; 0: no answer is wanted, the
-       calls are to be compared */
+    /* how many ranks further the question is to be passed on; 0: no answer is wanted, the
+       receiver only compares the calls */
     uint16_t probe;
     cdp__fingerprint calls[CDP__WAIT_CALLS];
 } cdp__wait_message;
@@ -7501,7 +7831,7 @@ CDP__PRIVATE bool cdp__wait_decode(const uint8_t *in, uint64_t bytes, cdp__wait_
     return true;
 }
 
-/* ENDPOINT: which WAIT it answers, and the answer. */
+/* ENDPOINT: identifies the WAIT, and answers it. */
 typedef struct cdp__answer_message {
     cdp__place at;
     uint32_t serial;
@@ -7561,16 +7891,22 @@ CDP__PRIVATE void cdp__fingerprint_text(cdp__text *t, const cdp__fingerprint *f)
     cdp__text_add(t, "%s", call);
 }
 
-/* "; in the end everybody waits for rank 2, which does not answer" */
+/* Appends a text like "; in the end everybody waits for rank 2, which does not answer". */
 CDP__PRIVATE void cdp__endpoint_text(cdp__text *t, const cdp__failure_record *r) {
     static const char *const why[CDP__WHY_COUNT] = {"", ", which does not answer",
         ", which waits for nobody: it computes, or calls something else",
         ", which has done its part: the link to it is cut", ": these ranks wait for each other",
         ", because of whose failure others have left", "", "", ", which does not answer",
         "; rank 0 is gone, too, and its store with it", ", which has left"};
-    const bool said = r->text[0] && r->end.why != CDP__WHY_TEXT; /* what was waited for */
+    /* the text says what this rank waited for */
+    const bool said = r->text[0] && r->end.why != CDP__WHY_TEXT;
     if (r->end.named < 0) return;
-    if (r->end.why == CDP__WHY_AWAITED)
+    if (r->end.why == CDP__WHY_AWAITED && r->end.last.target >= 0 && r->end.last.target != r->peer)
+        cdp__text_add(t,
+            "; in the end everybody waits for rank %d, which had not finished starting, and waited "
+            "for rank %d",
+            (int)r->end.last.target, (int)r->end.named);
+    else if (r->end.why == CDP__WHY_AWAITED)
         cdp__text_add(
             t, "; it had not finished starting, and waited for rank %d", (int)r->end.named);
     else if (said && r->status == CDP_ERR_TIMEOUT)
@@ -7598,14 +7934,16 @@ CDP__PRIVATE void cdp__failure_cause_text(cdp__text *t, const cdp__failure_recor
     cdp__fingerprint_text(t, &r->other);
 }
 
-/* Two ranks that differ blame each other. The one that is blamed passes that on, since others know
-   better which of the two is right; but what it reports itself is that the other one differs. */
+/* Two ranks with different calls blame each other. The blamed rank passes that record on
+   unchanged, because other ranks decide better which of the two is wrong; but the error of its
+   own group names the other rank. */
 CDP__PRIVATE int32_t cdp__failure_reported(const cdp__failure_record *r, uint32_t rank) {
     return r->end.why == CDP__WHY_CALLS && r->end.named == (int32_t)rank ? r->observer
                                                                          : r->end.named;
 }
 
-/* "rank 0/8: told by rank 3/8: group of 4: allreduce #17 of 4 x f32 sum (round 5/14): ..." */
+/* Makes a text like "rank 0/8: told by rank 3/8: group of 4: allreduce #17 of 4 x f32 sum (round
+   5/14): ...". */
 CDP__PRIVATE void cdp__failure_text(
     const cdp__failure_record *r, uint32_t rank, uint32_t world_size, cdp_error *e) {
     cdp__text t = {e->text, sizeof e->text, 0};
@@ -7629,118 +7967,121 @@ CDP__PRIVATE void cdp__failure_text(
 
 /* ---- >>failure-waits (pure): where a chain of waits ends ------------------------------------- */
 
-/* Knows: the waits of this rank, the ranks that wait for it, and the failures it was told of.
-   Promises: as far as ranks answer, the end of every chain of waits is found. No clock (events
+/* Knows: the waits of this rank, the ranks that wait for it, and the failures that it received.
+   Promises: if all ranks answer, the end of every chain of waits is found. No clock (events
    carry the time), no input or output, no memory of its own. May use: failure-records.
 
-   A rank whose deadline has passed asks the rank that it needs (WAIT), which asks the rank that it
-   needs in turn, link by link. Each answers with the end of its own chain as far as it knows it
-   (ENDPOINT), and once more whenever that changes. So while its failure settles, every rank learns
-   who keeps it waiting in the end: a rank that does not answer, that waits for nobody, whose link
-   is cut, or a circle. What was said before a deadline does not count, since a rank may have
-   stopped since: serial numbers tell. Before a deadline nobody asks, but a rank that has waited
-   long for an operation of which nothing has come says once what it calls (a WAIT that is not to
-   be passed on): ranks that call different things, and wait for each other, learn it then.
+   A rank whose deadline has passed sends a WAIT to the rank that it waits for, which sends one to
+   the rank that it waits for in turn, and so on. Each rank answers with an ENDPOINT, the end of
+   its own chain as far as it knows, and sends another one whenever that changes. So while a
+   failure settles, every rank learns what keeps it waiting in the end: a rank that does not
+   answer, a rank that waits for nobody, a cut link, or a circle. Answers from before the deadline
+   do not count, because a rank may have stopped since: serial numbers tell them apart. Before a
+   deadline ranks send no such questions. But a rank that has waited long for an operation of which
+   no data has arrived sends its call once (a WAIT that is not passed on), so that ranks which wait
+   for each other in different calls find out then.
 
-   A receive from any rank waits for all that could send: one edge to each, of one set. All are
-   asked, and one of the ends is chosen: a rank that waits in turn for this one cannot be the
-   cause while another one could send. The end of a chain that passed such a rank counts how often
-   it was chosen, so that an old answer does not go round in a circle for ever. */
+   A receive from any rank waits for all ranks that could send: one edge to each, in one set. All
+   of them are asked, and one of the answers is chosen: a rank that waits in turn for this one
+   cannot be the cause while another one could send. An endpoint counts how often it was chosen in
+   this way, so that an old answer does not travel round a circle for ever. */
 
 typedef enum cdp__failure_state {
     CDP__FAILURE_HEALTHY,
-    CDP__FAILURE_SETTLING, /* this rank saw a failure, and waits a little for a deeper cause */
-    CDP__FAILURE_TELLING,  /* the record is what this rank reports; peers are being told */
+    CDP__FAILURE_SETTLING, /* this rank saw a failure, and waits for reports of an earlier cause */
+    CDP__FAILURE_TELLING,  /* the record is this rank's error; peers are being told */
     CDP__FAILURE_DONE,
     CDP__FAILURE_STATES
 } cdp__failure_state;
 
-/* All times of this section. A group has failed on every rank at most SETTLE + TELL after the
-   first rank saw the cause; after a timeout each is at most 5% of that timeout. */
-#define CDP__FAILURE_WAIT_MS 1000u  /* a wait of that length, or of a quarter of the timeout */
-#define CDP__FAILURE_SETTLE_MS 300u /* how long a lost peer's own words are awaited */
-#define CDP__FAILURE_TELL_MS 50u    /* how long peers are told */
-#define CDP__FAILURE_SHARE 20u      /* of a timeout, for each of the two */
-#define CDP__FAILURE_PICKS 8u       /* how often the end of one chain is chosen */
+/* All time limits of this section. A group has failed on every rank at most SETTLE + TELL after
+   the first rank saw the cause; after a timeout, each of the two is at most 5% of that timeout. */
+#define CDP__FAILURE_WAIT_MS 1000u  /* a wait is long after this, or a quarter of the timeout */
+#define CDP__FAILURE_SETTLE_MS 300u /* how long an earlier cause is awaited */
+#define CDP__FAILURE_TELL_MS 50u    /* how long this rank tries to tell its peers */
+#define CDP__FAILURE_SHARE 20u      /* limits SETTLE and TELL to this fraction of the timeout */
+#define CDP__FAILURE_PICKS 8u       /* how often the end of one chain may be chosen, see above */
 
 typedef struct cdp__failure_edge { /* this rank waits for `peer` */
     bool used;
     bool caller;     /* a thread of the program is inside a call that waits for this */
     bool ask;        /* a WAIT is to be sent */
-    bool compared;   /* the peer was told what this rank calls */
-    bool alone;      /* nobody but `peer` can end this wait, whatever `set` says */
+    bool compared;   /* the peer has received this rank's call */
+    bool alone;      /* only `peer` can end this wait, even if `set` names several */
     bool left;       /* the peer has left */
-    uint16_t probe;  /* how much further it is to be passed on; 0: it only compares calls */
-    uint32_t serial; /* of the last WAIT */
-    uint32_t needed; /* answers to earlier ones do not count */
-    uint32_t answer; /* `end` answers this one; 0: none has come */
+    uint16_t probe;  /* how much further the WAIT is to be passed on; 0: it only compares calls */
+    uint32_t serial; /* serial number of the last WAIT */
+    uint32_t needed; /* answers with a smaller serial number do not count */
+    uint32_t answer; /* serial number that `end` answers; 0: no answer yet */
     uint32_t peer;   /* rank in the world */
     cdp__place at;
-    uint64_t set; /* not 0: any of the edges of this set ends the wait */
+    uint64_t set; /* not 0: progress on any edge of this set ends the wait */
     uint64_t since_ns;
     cdp__endpoint end;
 } cdp__failure_edge;
 
 typedef struct cdp__failure_waiter { /* `rank` waits for this rank */
     bool used;
-    bool passed; /* and this rank has done its part */
-    bool tell;   /* `end` is to be sent to it */
+    bool passed; /* this rank has already done what the waiter waits for */
+    bool tell;   /* `end` is to be sent to the waiter */
     uint32_t rank;
-    uint16_t probe;  /* how much further its question is to be passed on */
-    uint32_t serial; /* of the WAIT that is answered */
+    uint16_t probe;  /* how much further its WAIT is to be passed on */
+    uint32_t serial; /* serial number of the WAIT to answer */
     cdp__place at;
     cdp__endpoint end;
 } cdp__failure_waiter;
 
-typedef struct cdp__failure_will { /* what `rank` said when it failed */
+typedef struct cdp__failure_will { /* the record that `rank` sent when it failed */
     bool used;
     uint32_t rank;
     uint64_t since_ns;
     cdp__failure_record record;
 } cdp__failure_will;
 
-typedef struct cdp__failure_domain { /* a group and its messages fail together */
+typedef struct cdp__failure_domain { /* a group, and all messages that fail with it */
     cdp__failure_state state;
-    uint64_t channel; /* equal on all its ranks */
-    uint64_t due_ns;  /* when settling or telling ends */
+    uint64_t channel; /* identifies the group; equal on all its ranks */
+    uint64_t due_ns;  /* when SETTLING or TELLING ends */
     cdp__failure_record record;
-    /* After a timeout, while settling: the wait that others are asked about, and its end as far as
-       that was `known` while it lasted; `found`: they had answered. */
+    /* After a timeout, while settling: `asked` is the wait that the probes are about, `end` its
+       end as last seen while it lasted (if `known`), and `found` says that it was an answer. */
     cdp__place asked;
     cdp__endpoint end;
     bool known, found;
 } cdp__failure_domain;
 
-/* One process. The caller provides the arrays, zeroed: one waiter per rank and some more, as many
-   edges (a few, where nothing waits for any of several ranks), at least two wills. When one is
-   full, the blame is less deep, never later. */
+/* The failure state of one process. The caller provides the arrays, zeroed: one waiter per rank
+   and a few more, as many edges (a few, if nothing receives from any rank), at least two wills.
+   If one is full, the blame may be less precise, but never later. */
 typedef struct cdp__failure {
     uint32_t rank, world_size;
     uint32_t edge_room, waiter_room, will_room, will_at, waiter_at;
-    uint32_t waiting; /* ranks that wait for this one: then report blocked operations at once */
-    uint32_t waited;  /* edges: waits of this rank that have lasted long */
-    uint32_t willed;  /* wills */
-    bool outbox;      /* cdp__failure_take() may have something */
+    uint32_t waiting; /* ranks that wait for this one; if any, report BLOCKED operations at once */
+    uint32_t waited;  /* edges in use: long waits of this rank */
+    uint32_t willed;  /* wills in use */
+    bool outbox;      /* cdp__failure_take() may have a message */
     cdp__failure_edge *edges;
     cdp__failure_waiter *waiters;
     cdp__failure_will *wills;
 } cdp__failure;
 
 typedef enum cdp__failure_event_type {
-    /* of a group; `domain` is set */
-    CDP__FAILURE_SEEN, /* `record`: status, peer, call, at, ...: what this rank saw */
-    CDP__FAILURE_TOLD, /* `record` came from rank `from`; no domain: of a group not ours */
+    /* events of a group; `domain` is set */
+    CDP__FAILURE_SEEN, /* `record`: status, peer, call, at, ... as this rank saw them */
+    /* `record` came from rank `from`; without a domain: of a group that this rank is not in */
+    CDP__FAILURE_TOLD,
     CDP__FAILURE_TIMER,
     CDP__FAILURE_DELIVERED, /* every peer has the record */
-    CDP__FAILURE_STARTING,  /* rank `from` has not finished starting, and waits for `end.named` */
-    CDP__FAILURE_RESUMED,   /* what was late has completed while its timeout was settled */
+    CDP__FAILURE_STARTING,  /* rank `from` is still starting, and waits for `end.named` */
+    CDP__FAILURE_RESUMED,   /* the operation completed while its timeout was settling */
     CDP__FAILURE_GROUP_EVENTS,
-    /* of waits */
-    CDP__FAILURE_BLOCKED = CDP__FAILURE_GROUP_EVENTS, /* at `at` this rank needs rank `from` */
-    CDP__FAILURE_MOVING, /* the channel or set has come to `at` and is not blocked */
+    /* events of waits */
+    CDP__FAILURE_BLOCKED = CDP__FAILURE_GROUP_EVENTS, /* at `at`, this rank waits for rank `from` */
+    CDP__FAILURE_MOVING, /* the channel or set has reached `at` and is not blocked */
     CDP__FAILURE_WAITS,  /* WAIT came from rank `from`, which is at `at` */
-    CDP__FAILURE_ANSWER, /* ENDPOINT came from rank `from`: `end` for our wait at `at` */
-    CDP__FAILURE_GOES_ON /* rank `from` did its part in an operation begun at `begun_ns` */
+    /* ENDPOINT came from rank `from`: `end` answers this rank's wait at `at` */
+    CDP__FAILURE_ANSWER,
+    CDP__FAILURE_GOES_ON /* rank `from` did its part in an operation that began at `begun_ns` */
 } cdp__failure_event_type;
 
 typedef struct cdp__failure_event {
@@ -7748,24 +8089,26 @@ typedef struct cdp__failure_event {
     uint64_t time_ns;
     cdp__failure_domain *domain;
     const cdp__failure_record *record;
-    cdp__fingerprint own; /* TOLD: what this rank calls at the number of record->call */
+    cdp__fingerprint own; /* TOLD: this rank's own call with the number of record->call */
     uint32_t from;
     cdp__place at;
     cdp__endpoint end;
     uint64_t since_ns, begun_ns; /* BLOCKED, GOES_ON */
-    uint64_t set;                /* BLOCKED: any rank of this set will do; 0: `from` */
-    bool caller;                 /* BLOCKED */
-    bool compare;                /* BLOCKED: for long, and the rank may call something else */
-    bool left;                   /* BLOCKED: the rank has left */
-    uint16_t probe;              /* WAITS */
-    uint32_t serial;             /* WAITS, ANSWER */
+    /* BLOCKED: any rank of this set can end the wait; 0: only `from` can */
+    uint64_t set;
+    bool caller; /* BLOCKED */
+    /* BLOCKED: the wait is long, and the rank may have made another call */
+    bool compare;
+    bool left;       /* BLOCKED: the rank has left */
+    uint16_t probe;  /* WAITS */
+    uint32_t serial; /* WAITS, ANSWER */
     /* WAITS, ANSWER, TOLD: this rank has done what is waited for at `at`, `end.last.at` or
        `record->end.last.at` */
     bool passed;
     bool sure; /* TIMER: no rank knows an earlier cause */
 } cdp__failure_event;
 
-#define CDP__FAILURE_REPORT 1u   /* domain->record is new: it is the group's error; tell peers */
+#define CDP__FAILURE_REPORT 1u   /* domain->record is the group's new error; tell peers */
 #define CDP__FAILURE_FINISHED 2u /* the group is DONE */
 
 CDP__PRIVATE uint64_t cdp__failure_share_ns(const cdp__failure_record *r, uint32_t most_ms) {
@@ -7773,7 +8116,7 @@ CDP__PRIVATE uint64_t cdp__failure_share_ns(const cdp__failure_record *r, uint32
     return cdp__min(most_ms * CDP__MS, r->timeout_ms * CDP__MS / CDP__FAILURE_SHARE);
 }
 
-/* How long a wait lasts before others are asked about it. */
+/* How long a wait lasts before it is reported to peers. */
 CDP__PRIVATE uint64_t cdp__failure_period_ns(uint32_t timeout_ms) {
     return cdp__min(CDP__FAILURE_WAIT_MS * CDP__MS, timeout_ms * CDP__MS / 4);
 }
@@ -7782,13 +8125,13 @@ CDP__PRIVATE bool cdp__failure_answered(const cdp__failure_edge *e) {
     return e->answer >= e->needed;
 }
 
-/* Would edge x end the wait of edge e, too? */
+/* True if progress on edge x would also end the wait of edge e. */
 CDP__PRIVATE bool cdp__failure_joint(const cdp__failure_edge *e, const cdp__failure_edge *x) {
     return x == e || (x->used && e->set && !e->alone && x->set == e->set);
 }
 
-/* A deadline has passed: ask once more, along the chain of waits for as many ranks. What they said
-   before does not count. A probe that is under way is not repeated. */
+/* A deadline has passed: sends a new WAIT, to be passed on along at most `ranks` ranks. Earlier
+   answers no longer count. Does nothing if such a question is still unanswered. */
 CDP__PRIVATE void cdp__failure_ask(cdp__failure *f, cdp__failure_edge *e, uint32_t ranks) {
     if (e->probe >= ranks && !cdp__failure_answered(e)) return;
     e->probe = (uint16_t)cdp__min(ranks, UINT16_MAX);
@@ -7802,8 +8145,8 @@ CDP__PRIVATE void cdp__failure_probe(cdp__failure *f, const cdp__failure_edge *e
         if (cdp__failure_joint(e, &f->edges[i])) cdp__failure_ask(f, &f->edges[i], ranks);
 }
 
-/* What this rank waits for before it does what is waited for in `channel`: the operation that is
-   blocked there; or, when it has not come so far, what its threads wait for. NULL: nobody. */
+/* The edge that keeps this rank from making progress in `channel`: the operation blocked there
+   or, if this rank has not come to it, the oldest wait of one of its threads. NULL: none. */
 CDP__PRIVATE cdp__failure_edge *cdp__failure_blocker(const cdp__failure *f, uint64_t channel) {
     cdp__failure_edge *best = NULL;
     uint32_t i;
@@ -7823,7 +8166,7 @@ CDP__PRIVATE cdp__failure_will *cdp__failure_find_will(const cdp__failure *f, ui
     return NULL;
 }
 
-/* The first place is for this rank's own; of the others, the oldest goes. */
+/* The first entry is for this rank's own will. When the others are full, the oldest is replaced. */
 CDP__PRIVATE void cdp__failure_keep_will(
     cdp__failure *f, uint32_t rank, const cdp__failure_record *r, uint64_t time_ns) {
     cdp__failure_will *w = cdp__failure_find_will(f, rank);
@@ -7837,8 +8180,8 @@ CDP__PRIVATE void cdp__failure_keep_will(
     w->record = *r;
 }
 
-/* The end of the chain that begins with edge e of this rank. A peer that has failed answers no
-   more, but has said why. */
+/* The end of the chain that begins with edge e. A peer that has failed does not answer, but its
+   last will says why it failed. */
 CDP__PRIVATE cdp__endpoint cdp__failure_follow_one(
     const cdp__failure *f, const cdp__failure_edge *e) {
     const cdp__failure_will *will = cdp__failure_find_will(f, e->peer);
@@ -7855,13 +8198,14 @@ CDP__PRIVATE cdp__endpoint cdp__failure_follow_one(
     return end;
 }
 
-/* How likely is it that a rank waits in vain for any of several because of this end? What is known
-   to have failed comes first, a rank that may only be slow later; one that has left may have done
-   all it had to do; and a circle closes only when all its ends are circles. */
+/* Ranks endpoints of a receive from any rank: the highest is most likely the cause. A rank known
+   to have failed comes first, then one that may only be slow. A rank that left may have done all
+   it had to do. A circle is the cause only if all the endpoints are circles. */
 CDP__PRIVATE uint32_t cdp__failure_weight(const cdp__endpoint *end) {
     switch ((cdp__why)end->why) {
     case CDP__WHY_EARLIER: return 5;
     case CDP__WHY_SILENT:
+    case CDP__WHY_AWAITED:
     case CDP__WHY_SENT: return 4;
     case CDP__WHY_LEFT: return 2;
     case CDP__WHY_CIRCLE: return 1;
@@ -7869,7 +8213,7 @@ CDP__PRIVATE uint32_t cdp__failure_weight(const cdp__endpoint *end) {
     }
 }
 
-/* Of the edges of which any ends the wait of edge e: the one that keeps this rank waiting. */
+/* Of all edges that could end the wait of edge e, the one most likely to be the cause. */
 CDP__PRIVATE cdp__failure_edge *cdp__failure_pick(const cdp__failure *f, cdp__failure_edge *e) {
     cdp__failure_edge *best = e;
     cdp__endpoint end = cdp__failure_follow_one(f, e);
@@ -7895,7 +8239,7 @@ CDP__PRIVATE cdp__endpoint cdp__failure_follow(const cdp__failure *f, cdp__failu
     return end;
 }
 
-/* What rank w->rank is to be answered. */
+/* The answer to rank w->rank. */
 CDP__PRIVATE cdp__endpoint cdp__failure_answer(
     const cdp__failure *f, const cdp__failure_waiter *w) {
     cdp__failure_edge *e = cdp__failure_blocker(f, w->at.channel);
@@ -7911,7 +8255,8 @@ CDP__PRIVATE cdp__endpoint cdp__failure_answer(
     if (w->passed || (here && cdp__place_reached(&e->at, &w->at))) {
         end.why = CDP__WHY_SENT;
     } else if (best && best->peer == w->rank && best->end.picks && cdp__failure_answered(best)) {
-        /* that rank has chosen this end: what comes back to it is a circle */
+        /* rank w->rank has chosen the end that this rank would answer: stop, else it goes in
+           circles */
         end.named = (int32_t)w->rank;
         end.why = CDP__WHY_SILENT;
         end.last.waiter = (int32_t)f->rank;
@@ -7927,7 +8272,7 @@ CDP__PRIVATE cdp__endpoint cdp__failure_answer(
     return end;
 }
 
-/* Something has changed here: whoever waits for this rank learns it. */
+/* Call after every change: prepares new answers for the waiters whose endpoint has changed. */
 CDP__PRIVATE void cdp__failure_update(cdp__failure *f) {
     uint32_t i;
     for (i = 0; i < f->waiter_room && f->waiting; ++i) {
@@ -7939,7 +8284,7 @@ CDP__PRIVATE void cdp__failure_update(cdp__failure *f) {
     }
 }
 
-/* The channel has come to `at`: ranks that waited for something before that have it. */
+/* The channel has reached `at`: ranks that waited for an earlier position wait no longer. */
 CDP__PRIVATE void cdp__failure_drop_waiters(cdp__failure *f, const cdp__place *at) {
     uint32_t i;
     for (i = 0; i < f->waiter_room && f->waiting; ++i) {
@@ -7950,7 +8295,7 @@ CDP__PRIVATE void cdp__failure_drop_waiters(cdp__failure *f, const cdp__place *a
     }
 }
 
-/* Edge e is new. Ranks that wait for what it keeps back have asked already. */
+/* Edge e is new: passes on the questions of ranks that already wait for what it blocks. */
 CDP__PRIVATE void cdp__failure_pass_probe(cdp__failure *f, cdp__failure_edge *e) {
     uint32_t i, probe = 0;
     for (i = 0; i < f->waiter_room && f->waiting; ++i) {
@@ -8007,7 +8352,7 @@ CDP__PRIVATE void cdp__failure_on_moving(cdp__failure *f, const cdp__failure_eve
     cdp__failure_update(f);
 }
 
-/* One entry per rank and channel; in a full table the oldest goes. */
+/* Stores one entry per rank and channel; in a full table the oldest is replaced. */
 CDP__PRIVATE void cdp__failure_on_waits(cdp__failure *f, const cdp__failure_event *v) {
     cdp__failure_waiter *w = NULL;
     cdp__failure_edge *e = v->probe > 1 ? cdp__failure_blocker(f, v->at.channel) : NULL;
@@ -8035,9 +8380,26 @@ CDP__PRIVATE void cdp__failure_on_waits(cdp__failure *f, const cdp__failure_even
     cdp__failure_update(f);
 }
 
-/* An answer that ends at this rank closes a circle: each waits for the next. Where this rank has
-   done its part for the last waiter, the link between the two is cut, and either is to blame. */
+/* Corrects an answer by what this rank knows. If the store does not answer, it is only a guess that
+   a silent rank had not finished starting. This rank has finished, so it neither waits in its own
+   start nor keeps another rank waiting there. */
+CDP__PRIVATE cdp__endpoint cdp__failure_heard(const cdp__failure *f, const cdp__endpoint *said) {
+    const int32_t self = (int32_t)f->rank;
+    cdp__endpoint end = *said;
+    if (end.why != CDP__WHY_AWAITED || end.last.target < 0
+        || (end.named != self && end.last.target != self))
+        return end;
+    end.named = end.last.target;
+    end.why = CDP__WHY_SILENT;
+    return end;
+}
+
+/* An answer whose chain ends at this rank closes a circle. But if this rank has already done its
+   part for the last waiter of the chain, the link between these two is cut, and either is to
+   blame. */
 CDP__PRIVATE void cdp__failure_on_answer(cdp__failure *f, const cdp__failure_event *v) {
+    const cdp__endpoint end = cdp__failure_heard(f, &v->end);
+    const bool here = end.named == (int32_t)f->rank;
     uint32_t i;
     for (i = 0; i < f->edge_room; ++i) {
         cdp__failure_edge *e = &f->edges[i];
@@ -8045,15 +8407,14 @@ CDP__PRIVATE void cdp__failure_on_answer(cdp__failure *f, const cdp__failure_eve
             || v->serial > e->serial)
             continue;
         e->answer = v->serial;
-        if (v->end.why == CDP__WHY_CIRCLE && e->end.why == CDP__WHY_CIRCLE) continue;
-        e->end = v->end;
-        if (v->end.why == CDP__WHY_CIRCLE) continue;
-        if (v->end.named == (int32_t)f->rank && v->passed && v->end.last.waiter >= 0
-            && v->end.last.waiter != (int32_t)f->rank) {
-            e->end.named = v->end.last.waiter;
+        if (end.why == CDP__WHY_CIRCLE && e->end.why == CDP__WHY_CIRCLE) continue;
+        e->end = end;
+        if (end.why == CDP__WHY_CIRCLE) continue;
+        if (here && v->passed && end.last.waiter >= 0 && end.last.waiter != (int32_t)f->rank) {
+            e->end.named = end.last.waiter;
             e->end.why = CDP__WHY_SENT;
-        } else if (v->end.named == (int32_t)f->rank || v->end.hops > f->world_size
-            || v->end.picks > cdp__min(f->world_size, CDP__FAILURE_PICKS)) {
+        } else if (here || end.hops > f->world_size
+            || end.picks > cdp__min(f->world_size, CDP__FAILURE_PICKS)) {
             e->end.named = (int32_t)e->peer;
             e->end.why = CDP__WHY_CIRCLE;
         }
@@ -8061,7 +8422,8 @@ CDP__PRIVATE void cdp__failure_on_answer(cdp__failure *f, const cdp__failure_eve
     cdp__failure_update(f);
 }
 
-/* A rank that goes on after a failure has not left because of it. */
+/* A rank that takes part in an operation begun after a failure did not leave because of it:
+   removes its last will. */
 CDP__PRIVATE void cdp__failure_on_goes_on(cdp__failure *f, const cdp__failure_event *v) {
     cdp__failure_will *w = cdp__failure_find_will(f, v->from);
     if (!w || w->since_ns >= v->begun_ns) return;
@@ -8069,7 +8431,8 @@ CDP__PRIVATE void cdp__failure_on_goes_on(cdp__failure *f, const cdp__failure_ev
     --f->willed;
 }
 
-/* The next message for rank `peer`: 1: *wait (the caller adds the calls), 2: *answer, 0: none. */
+/* The next message for rank `peer`. Returns 1: *wait is set (the caller adds the calls), 2:
+   *answer is set, 0: no message. */
 CDP__PRIVATE uint32_t cdp__failure_take(
     cdp__failure *f, uint32_t peer, cdp__wait_message *wait, cdp__answer_message *answer) {
     uint32_t i;
@@ -8096,18 +8459,18 @@ CDP__PRIVATE uint32_t cdp__failure_take(
     return 0;
 }
 
-/* ---- >>failure (pure): who is to blame ------------------------------------------------------- */
+/* ---- >>failure (pure): which rank is to blame ------------------------------------------------ */
 
-/* Knows: what failure-waits knows, and the groups that fail. Promises: this is the only place that
-   decides blame. One function takes every event and returns what to do; like failure-waits it has
+/* Knows: what failure-waits knows, and the groups that fail. Promises: no other section decides
+   blame. One function takes every event and returns what to do; like failure-waits it has
    no clock, no input or output, no memory of its own. A blame is right if it names any end of a cut
    link, or any of several simultaneous victims, and nobody else. tests/sim/failure.c explores it
    exhaustively for small worlds. May use: failure-records, failure-waits.
 
-   How one cause reaches all. A rank that fails sends its record over every link that it has used.
-   Receivers in the same group adopt it. Others keep it as the sender's last will: if the sender
-   leaves later, the will says why. Where the transport keeps the first record of all ranks, a rank
-   that lost a peer offers its own, and is `sure` when that one is the first.
+   How one cause reaches all ranks. A rank that fails sends its record over every link that it has
+   used. Receivers in the same group adopt it. Others keep it as the sender's last will: if the
+   sender leaves later, the will says why. Some transports store the first record of any rank: a
+   rank that lost a peer offers its own, and is `sure` if that is the one stored.
 
      state      SEEN              TOLD        TIMER          DELIVERED   STARTING      RESUMED
      healthy    settle, publish   adopt       -              -           -             -
@@ -8116,9 +8479,9 @@ CDP__PRIVATE uint32_t cdp__failure_take(
      telling    -                 correct     done           done        -             -
      done       -                 -           -              -           -             -
 
-   A rank that answers late may have been kept waiting itself, until just now. So after a timeout
-   the operation goes on while its cause is settled: if it completes, nothing has failed. If not,
-   the wait that lasted until the deadline decides who is named, not one that followed upon it. */
+   A rank that makes this one wait may have been kept waiting itself until just now. So after a
+   timeout the operation goes on while its cause is settled: if it completes, nothing has failed.
+   If not, the wait that lasted until the deadline decides the blame, not a later wait. */
 
 CDP__PRIVATE uint32_t cdp__failure_publish(cdp__failure *f, const cdp__failure_event *v) {
     cdp__failure_domain *d = v->domain;
@@ -8129,14 +8492,14 @@ CDP__PRIVATE uint32_t cdp__failure_publish(cdp__failure *f, const cdp__failure_e
     return CDP__FAILURE_REPORT;
 }
 
-/* The record of another rank, or of another group of this one, explains what happened here. */
+/* Makes the record of another rank, or of another group of this rank, the cause of this failure. */
 CDP__PRIVATE void cdp__failure_quote(cdp__failure_domain *d, const cdp__failure_record *r) {
     d->record = *r;
     d->record.domain = d->channel;
     if (d->record.hops < UINT8_MAX) ++d->record.hops;
 }
 
-/* All others have gone: one that said why, and names a rank. */
+/* All other ranks are gone: returns any will that names a rank. */
 CDP__PRIVATE const cdp__failure_will *cdp__failure_any_will(const cdp__failure *f) {
     uint32_t i;
     for (i = 0; i < f->will_room; ++i)
@@ -8144,11 +8507,11 @@ CDP__PRIVATE const cdp__failure_will *cdp__failure_any_will(const cdp__failure *
     return NULL;
 }
 
-/* How long a failure of some ranks may be why another rank leaves. */
+/* How long a failure of some ranks may explain why other ranks leave. */
 #define CDP__FAILURE_WAKE_MS 10000u
 
-/* A rank is gone, and has not said why. If this rank knows of a failure that made another one
-   leave, and that was not long ago, it need not look for a second cause. */
+/* A rank is gone and sent no will. Returns the oldest recent will of any rank: that failure most
+   likely made this rank leave, too. */
 CDP__PRIVATE const cdp__failure_will *cdp__failure_recent_will(
     const cdp__failure *f, uint64_t now) {
     const cdp__failure_will *best = NULL;
@@ -8162,8 +8525,8 @@ CDP__PRIVATE const cdp__failure_will *cdp__failure_recent_will(
     return best;
 }
 
-/* Why did `peer` go (-1: all others)? It said so; or this rank itself has failed lately in another
-   group, and the peer with it. */
+/* Adopts the reason why `peer` left (-1: all others): its last will or, without one, a failure
+   of this rank in another group, which most likely reached the peer, too. */
 CDP__PRIVATE bool cdp__failure_inherit(
     const cdp__failure *f, cdp__failure_domain *d, int32_t peer) {
     const cdp__failure_will *w =
@@ -8178,7 +8541,7 @@ CDP__PRIVATE void cdp__failure_inherit_any(const cdp__failure *f, const cdp__fai
     if (w) cdp__failure_quote(v->domain, &w->record);
 }
 
-/* Until it is settled, whoever waits for this rank is to know what keeps it. */
+/* While the failure settles, ranks that wait for this one receive the lost peer as the cause. */
 CDP__PRIVATE void cdp__failure_add_edge(
     cdp__failure *f, const cdp__failure_event *v, const cdp__failure_record *r) {
     cdp__failure_event blocked;
@@ -8215,17 +8578,17 @@ CDP__PRIVATE uint32_t cdp__failure_begin(cdp__failure *f, const cdp__failure_eve
     return 0;
 }
 
-/* While a cause is being settled, a failure that needs no settling (an abort, a mismatch) replaces
-   it; another timeout or lost peer does not. */
+/* While a cause is being settled, a failure that needs no settling (an abort, a mismatch)
+   replaces it. Another timeout or lost peer does not. */
 CDP__PRIVATE uint32_t cdp__failure_interrupt(cdp__failure *f, const cdp__failure_event *v) {
     const cdp_status st = v->record->status;
     return st != CDP_ERR_PEER_LOST && st != CDP_ERR_TIMEOUT ? cdp__failure_begin(f, v) : 0;
 }
 
-/* This timeout is being settled. What is known of the wait that lasted is kept, since the operation
-   may go on to another wait; if nothing was known of the first one, the next one is asked about. In
-   the last eighth of the time nothing new is kept: what a rank says then that was silent before, it
-   says too late for others to answer. */
+/* Called while a timeout settles. Keeps the end of the wait that lasted until the deadline,
+   because the operation may go on to another wait; if no end was found for the first wait, the
+   next one is probed. In the last eighth of the time nothing new is kept: it would be too late
+   for other ranks to answer. */
 CDP__PRIVATE void cdp__failure_look_back(cdp__failure *f, const cdp__failure_event *v) {
     cdp__failure_domain *d = v->domain;
     cdp__failure_edge *e = cdp__failure_blocker(f, d->asked.channel);
@@ -8242,7 +8605,7 @@ CDP__PRIVATE void cdp__failure_look_back(cdp__failure *f, const cdp__failure_eve
     d->end = cdp__failure_follow(f, e);
 }
 
-/* Where the chain of waits ends that this timeout is due to, if this rank waited for anybody. */
+/* Stores the end of the chain of waits that caused this timeout, if this rank waited for a rank. */
 CDP__PRIVATE void cdp__failure_end_of(cdp__failure *f, cdp__failure_domain *d, cdp__endpoint *end) {
     cdp__failure_record *r = &d->record;
     cdp__failure_edge *e = cdp__failure_blocker(f, r->at.channel);
@@ -8250,17 +8613,21 @@ CDP__PRIVATE void cdp__failure_end_of(cdp__failure *f, cdp__failure_domain *d, c
     if (d->known) *end = d->end;
     if (!e || (d->known && !same)) return;
     if (r->peer >= 0 && d->known && !cdp__place_same(&r->at, &d->asked)) {
-        r->peer = (int32_t)e->peer; /* this rank got what it waited for first, and nothing else */
+        /* the first wait ended; the operation now waits for another peer */
+        r->peer = (int32_t)e->peer;
         r->at = d->asked;
         r->moved = r->expected = 0;
     }
-    if (r->peer >= 0 && r->peer != (int32_t)e->peer) return; /* of another wait */
+    if (r->peer >= 0 && r->peer != (int32_t)e->peer) return; /* that edge is of another wait */
     *end = cdp__failure_follow(f, e);
-    if (d->known && d->end.why == CDP__WHY_SILENT && end->why == CDP__WHY_SILENT) *end = d->end;
+    if (d->known && (d->end.why == CDP__WHY_SILENT || d->end.why == CDP__WHY_AWAITED)
+        && end->why == CDP__WHY_SILENT)
+        *end = d->end;
     if (r->peer < 0) r->peer = (int32_t)cdp__failure_pick(f, e)->peer;
 }
 
-/* Settling is over: nobody knows an earlier cause. */
+/* Settling is over: this rank's own view becomes the group's error, unless a last will explains
+   it. */
 CDP__PRIVATE uint32_t cdp__failure_conclude(cdp__failure *f, const cdp__failure_event *v) {
     cdp__failure_domain *d = v->domain;
     cdp__failure_record *r = &d->record;
@@ -8276,8 +8643,8 @@ CDP__PRIVATE uint32_t cdp__failure_conclude(cdp__failure *f, const cdp__failure_
     return cdp__failure_publish(f, v);
 }
 
-/* The rank that is named, and does not answer or is gone, had not finished starting: so it was
-   waiting for another one; `end.why` says more, where which one that is is not known. */
+/* Rank v->from was still starting, and waited for another rank. If the blame is on v->from, it
+   moves to that other rank; if that rank is not known, `end.why` says so. */
 CDP__PRIVATE uint32_t cdp__failure_starting(cdp__failure *f, const cdp__failure_event *v) {
     cdp__failure_record *r = &v->domain->record;
     cdp__failure_edge *e = NULL;
@@ -8290,22 +8657,21 @@ CDP__PRIVATE uint32_t cdp__failure_starting(cdp__failure *f, const cdp__failure_
     if (end.named != (int32_t)v->from || v->end.named < 0 || end.named == v->end.named
         || (e ? end.why != CDP__WHY_SILENT : r->status != CDP_ERR_PEER_LOST))
         return 0;
-    end.last.waiter = end.named;
-    end.last.target = end.named = v->end.named;
+    end.named = v->end.named;
+    end.why = CDP__WHY_AWAITED;
     if (e) {
         e->answer = e->serial;
         e->end = v->domain->end = end;
         cdp__failure_update(f);
     } else {
-        end.why = CDP__WHY_AWAITED;
         r->end = end;
     }
     return 0;
 }
 
-/* Two ranks that differ blame each other. A third one compares with what it calls itself: if it
-   sides with the one that is blamed, the observer differs. The one that is blamed passes on what
-   it was told, since it is no witness. */
+/* Two ranks with different calls blame each other. A third rank compares both with its own call:
+   if it equals that of the blamed rank, the observer is to blame. The blamed rank does not
+   decide. */
 CDP__PRIVATE void cdp__failure_take_sides(
     const cdp__failure *f, cdp__failure_record *r, const cdp__fingerprint *own) {
     if (r->end.named != (int32_t)f->rank && r->end.why == CDP__WHY_CALLS
@@ -8313,8 +8679,8 @@ CDP__PRIVATE void cdp__failure_take_sides(
         r->end.named = r->observer;
 }
 
-/* The record says that in the end all wait for this rank, which waits for another one: then the
-   chain goes on. Each correction is counted, so records cannot correct each other forever. */
+/* The record blames this rank, which itself waits for another rank: extends the chain. Each
+   correction is counted, so that records cannot correct each other for ever. */
 CDP__PRIVATE bool cdp__failure_correct(
     const cdp__failure *f, cdp__failure_record *r, const cdp__failure_event *v) {
     cdp__failure_edge *e = cdp__failure_blocker(f, r->end.last.at.channel);
@@ -8324,7 +8690,7 @@ CDP__PRIVATE bool cdp__failure_correct(
         return false;
     end = cdp__failure_follow(f, e);
     if (end.named == (int32_t)f->rank || end.why == CDP__WHY_CIRCLE) return false;
-    /* the same cut link, seen from its other end */
+    /* the same cut link, seen from its other end: nothing to correct */
     if (end.why == CDP__WHY_SENT && r->end.why == end.why && end.named == r->end.last.waiter)
         return false;
     r->end = end;
@@ -8335,7 +8701,7 @@ CDP__PRIVATE bool cdp__failure_correct(
 CDP__PRIVATE uint32_t cdp__failure_adopt(cdp__failure *f, const cdp__failure_event *v) {
     cdp__failure_record *r = &v->domain->record;
     cdp__failure_quote(v->domain, v->record);
-    /* the first rank that saw a loss may not have heard why */
+    /* the first rank that saw a loss may not have received the reason */
     if (r->status == CDP_ERR_PEER_LOST && r->end.why == CDP__WHY_TEXT)
         cdp__failure_inherit_any(f, v);
     if (r->observer != (int32_t)f->rank) cdp__failure_take_sides(f, r, &v->own);
@@ -8343,8 +8709,8 @@ CDP__PRIVATE uint32_t cdp__failure_adopt(cdp__failure *f, const cdp__failure_eve
     return cdp__failure_publish(f, v);
 }
 
-/* Of two records of one timeout, the one that was corrected more often is right. One that blames
-   this rank for what another one keeps waiting is answered with a further correction. */
+/* Of two records of one timeout, the one with more corrections is right. A record that blames
+   this rank, although another rank keeps it waiting, is answered with one more correction. */
 CDP__PRIVATE uint32_t cdp__failure_revise(cdp__failure *f, const cdp__failure_event *v) {
     cdp__failure_domain *d = v->domain;
     cdp__failure_record r = *v->record;
@@ -8401,8 +8767,8 @@ CDP__PRIVATE uint32_t cdp__failure_step_domain(cdp__failure *f, const cdp__failu
     return rules[v->domain->state][v->type](f, v);
 }
 
-/* The transition function: returns what to do, see CDP__FAILURE_REPORT. WAIT and ENDPOINT
-   messages to send come from cdp__failure_take(). */
+/* The transition function. Returns what to do, see CDP__FAILURE_REPORT. cdp__failure_take()
+   returns the WAIT and ENDPOINT messages to send. */
 CDP__PRIVATE uint32_t cdp__failure_step(cdp__failure *f, const cdp__failure_event *v) {
     CDP_ASSERT(f->rank < f->world_size && (!v->domain || v->type < CDP__FAILURE_GROUP_EVENTS));
     if (v->type == CDP__FAILURE_TOLD) {
@@ -8418,20 +8784,20 @@ CDP__PRIVATE uint32_t cdp__failure_step(cdp__failure *f, const cdp__failure_even
     return 0;
 }
 
-/* ---- >>fabric (pure): memory that two ranks both see ----------------------------------------- */
+/* ---- >>fabric (pure): memory that two ranks share -------------------------------------------- */
 
 /* Knows: memory of two kinds, shared by the threads of one process (a hub) or by processes of one
-   host (cdp_tcp.h). It does not know where the memory comes from, nor how a sleeping peer is
-   woken: `wake` of a line does that.
-   Promises: bytes arrive in order; a rank that arms its doorbell before its last look is woken by
-   every later change; memory that was exposed is not read after it was revoked, or what was read
-   is void. A peer in another process may store anything: each value of the peer is read once and
-   checked, and nothing but the peer's own messages suffers.
+   host (cdp_tcp.h). The caller provides that memory, and wakes a sleeping peer in the function
+   `wake` of a line.
+   Promises: bytes arrive in order. A rank that arms its doorbell before its last poll is woken by
+   every later change. Exposed memory is not read after it was revoked, or what was read is
+   discarded. A peer in another process may store any value: each of its values is read once and
+   checked, and a wrong one damages only messages of that peer.
    May use: bytes.
 
-   A pair of ranks has one way in each direction. A way holds a table of exposures, slots for
-   small messages, and a ring of bytes. Each rank has a line to each peer: what it alone knows of
-   the two ways. A doorbell belongs to one rank; it serves one peer, or all of them. */
+   A pair of ranks has one way in each direction. A way holds a table of exposures, eager slots for
+   small messages, and a ring of bytes. Each rank has a line to each peer, which holds its private
+   state of the two ways. A doorbell belongs to one rank; it serves one peer, or all of them. */
 
 /* ---- doorbells */
 
@@ -8439,16 +8805,17 @@ CDP__PRIVATE uint32_t cdp__failure_step(cdp__failure *f, const cdp__failure_even
 #define CDP__BELL_ROOM 2u
 #define CDP__BELL_ALL (CDP__BELL_DATA | CDP__BELL_ROOM)
 
-/* The owner stores `wants` and then looks at the counts; a peer counts and then looks at `wants`.
-   All four accesses are SEQ_CST, so one of the two sees what the other did. The counts are read
-   only for change. */
+/* The owner stores `wants`, then reads the counts; a peer increments a count, then reads
+   `wants`. All four accesses are SEQ_CST, so at least one of the two sees the other's store.
+   Counts are only compared for change. */
 typedef struct cdp__doorbell {
-    uint32_t wants;   /* what the owner is to be woken for; 0: it is awake */
-    uint32_t rung[2]; /* by peers: for data, for room */
+    uint32_t wants;   /* what the owner sleeps for (CDP__BELL_...); 0: it is awake */
+    uint32_t rung[2]; /* incremented by peers: for new data, for new room */
     uint8_t pad_[52];
 } cdp__doorbell;
 
-/* After a change: must the owner be woken? Once is enough as a rule: the word is cleared. */
+/* Call after a change. Returns true if the owner must be woken. `wants` is cleared, so that
+   usually only one peer wakes it. */
 CDP__PRIVATE bool cdp__doorbell_ring(cdp__doorbell *b, uint32_t what) {
     CDP_ASSERT(what == CDP__BELL_DATA || what == CDP__BELL_ROOM);
     (void)__atomic_add_fetch(&b->rung[what == CDP__BELL_ROOM], 1, __ATOMIC_SEQ_CST);
@@ -8461,14 +8828,14 @@ CDP__PRIVATE void cdp__doorbell_arm(cdp__doorbell *b, uint32_t wants) {
     __atomic_store_n(&b->wants, wants, __ATOMIC_SEQ_CST);
 }
 
-/* Was it rung for one of `wants` since `seen` was stored? The last look before sleeping. */
+/* True if a peer rang for one of `wants` since `seen` was stored: checked before each sleep. */
 CDP__PRIVATE bool cdp__doorbell_rung(
     const cdp__doorbell *b, const uint32_t seen[2], uint32_t wants) {
     return ((wants & CDP__BELL_DATA) && __atomic_load_n(&b->rung[0], __ATOMIC_SEQ_CST) != seen[0])
         || ((wants & CDP__BELL_ROOM) && __atomic_load_n(&b->rung[1], __ATOMIC_SEQ_CST) != seen[1]);
 }
 
-/* The owner is awake, and looks at everything after this. */
+/* The owner is awake. It polls everything after this call. */
 CDP__PRIVATE void cdp__doorbell_seen(cdp__doorbell *b, uint32_t seen[2]) {
     if (__atomic_load_n(&b->wants, __ATOMIC_RELAXED))
         __atomic_store_n(&b->wants, 0, __ATOMIC_RELAXED);
@@ -8478,7 +8845,8 @@ CDP__PRIVATE void cdp__doorbell_seen(cdp__doorbell *b, uint32_t seen[2]) {
 
 /* ---- rings */
 
-/* Bytes from one writer to one reader. Head and tail only grow; the bytes follow. */
+/* Bytes from one writer to one reader. Head and tail only grow; the ring's bytes follow in
+   memory. */
 typedef struct cdp__ring {
     uint64_t head; /* bytes ever written; only the writer stores */
     uint8_t pad_[56];
@@ -8486,8 +8854,8 @@ typedef struct cdp__ring {
     uint8_t pad2_[56];
 } cdp__ring;
 
-/* At most `room` bytes between the ring (of `size` bytes, at position `at`, wrapping) and pieces
-   of memory. Returns how many. */
+/* Copies at most `room` bytes between pieces of memory and the ring, which has `size` bytes,
+   from position `at` on, wrapping. Returns how many. */
 CDP__PRIVATE uint64_t cdp__ring_move(cdp__ring *ring, uint64_t size, uint64_t at, uint64_t room,
     const cdp_iov *v, uint32_t n, bool into_ring) {
     uint8_t *bytes = (uint8_t *)(ring + 1);
@@ -8511,33 +8879,33 @@ CDP__PRIVATE uint64_t cdp__ring_move(cdp__ring *ring, uint64_t size, uint64_t at
     return moved;
 }
 
-/* ---- slots for small messages */
+/* ---- eager slots for small messages */
 
-/* A message of at most CDP__SLOT_BYTES may go into a slot in place of the stream that it belongs
-   to, if its slot is free. The slot follows from the number of the message in its stream, so the
-   reader looks at one word. If it is not free (the reader is behind, or the slot holds what
-   another channel has not asked for yet) the message takes the stream; the number tells the
-   reader which of the two comes next. So nobody waits for a slot, and nothing is agreed upon.
-   The head of a message is the upper layer's, of a fixed length. */
+/* A message of at most CDP__SLOT_BYTES may travel in an eager slot instead of the stream, if its
+   slot is free. The slot follows from the message's number in its stream, so the reader polls
+   one word. If the slot is in use (the reader is behind, or the slot holds an unread message of
+   another channel), the message takes the stream; the number tells the reader which of the two
+   comes next. So no rank waits for a slot, and none is reserved. The header of a message is
+   opaque here and has a fixed length. */
 #define CDP__SLOTS 8u
 #define CDP__SLOT_BYTES 4096u
 typedef struct cdp__eager_slot {
-    uint32_t serial;  /* counts what was put here; written last (atomic) */
-    uint32_t number;  /* of the message among those of its stream, from 0 */
-    uint64_t channel; /* which stream */
+    uint32_t serial;  /* counts the messages stored in this slot; written last (atomic) */
+    uint32_t number;  /* number of the message in its stream, from 0 */
+    uint64_t channel; /* identifies the stream */
     uint16_t bytes;
     uint8_t head[CDP__SLOT_HEAD];
     uint8_t data[CDP__SLOT_BYTES + 16]; /* the first 16 bytes lie in the first cache line */
 } cdp__eager_slot;
 typedef struct cdp__eager_slots {
     cdp__eager_slot place[CDP__SLOTS];
-    uint32_t taken[16]; /* the reader's: the serial that it has read last (atomic) */
+    uint32_t taken[16]; /* written by the reader: the last serial that it has read (atomic) */
 } cdp__eager_slots;
 
-/* Both directions of a pair, as one side knows them. */
+/* The slots must fit into the memory that a transport reserves for them. */
 typedef char cdp__slots_fit[sizeof(cdp__eager_slots) <= CDP_SLOTS_BYTES ? 1 : -1];
 
-/* What one side knows of the slots of both directions. */
+/* One side's private state of the slots of both directions. */
 typedef struct cdp__eager {
     uint32_t put[CDP__SLOTS], freed[CDP__SLOTS], got[CDP__SLOTS];
 } cdp__eager;
@@ -8546,8 +8914,8 @@ CDP__PRIVATE uint32_t cdp__eager_place(uint64_t channel, uint32_t number) {
     return ((uint32_t)channel + number) % CDP__SLOTS;
 }
 
-/* Is slot i free? What has been taken is looked up for all slots at once: that line of memory
-   comes from the other side. */
+/* True if slot i is free. Refreshes the copy of all `taken` counts at once, because reading that
+   cache line of the other side is expensive. */
 CDP__PRIVATE bool cdp__eager_free(cdp__eager *w, const cdp__eager_slots *to, uint32_t i) {
     uint32_t k;
     for (k = 0; k < CDP__SLOTS && w->put[i] != w->freed[i]; ++k) {
@@ -8557,7 +8925,8 @@ CDP__PRIVATE bool cdp__eager_free(cdp__eager *w, const cdp__eager_slots *to, uin
     return w->put[i] == w->freed[i];
 }
 
-/* False: its slot is not free now. The caller rings the peer's doorbell afterwards. */
+/* Stores a message in its slot. False: the slot is in use. The caller rings the peer's doorbell
+   afterwards. */
 CDP__PRIVATE bool cdp__eager_put(cdp__eager *w, cdp__eager_slots *to, uint64_t channel,
     uint32_t number, const uint8_t head[CDP__SLOT_HEAD], const void *data, uint32_t bytes) {
     const uint32_t i = cdp__eager_place(channel, number);
@@ -8582,15 +8951,15 @@ CDP__PRIVATE const cdp__eager_slot *cdp__eager_find(
     return p->number == number && p->channel == channel ? p : NULL;
 }
 
-/* Copies the head. Returns the length of the message, or UINT32_MAX: the peer has stored a length
-   that no message has. The length may change under a hostile peer: use what this returned. */
+/* Copies the header. Returns the length of the message, or UINT32_MAX if the stored length is
+   impossible. A malicious peer may change the stored length: use the returned one. */
 CDP__PRIVATE uint32_t cdp__eager_head(const cdp__eager_slot *p, uint8_t head[CDP__SLOT_HEAD]) {
     const uint32_t bytes = __atomic_load_n(&p->bytes, __ATOMIC_RELAXED);
     memcpy(head, p->head, CDP__SLOT_HEAD);
     return bytes <= CDP__SLOT_BYTES ? bytes : UINT32_MAX;
 }
 
-/* It has been read: its slot is free again. */
+/* The message has been read: frees its slot. */
 CDP__PRIVATE void cdp__eager_taken(
     cdp__eager *w, cdp__eager_slots *from, uint64_t channel, uint32_t number) {
     const uint32_t i = cdp__eager_place(channel, number);
@@ -8598,7 +8967,7 @@ CDP__PRIVATE void cdp__eager_taken(
     __atomic_store_n(&from->taken[i], w->got[i], __ATOMIC_RELEASE);
 }
 
-/* Does any slot hold a message that was not taken? */
+/* True if any slot holds an unread message. */
 CDP__PRIVATE bool cdp__eager_any(const cdp__eager_slots *from) {
     uint32_t i;
     for (i = 0; i < CDP__SLOTS; ++i)
@@ -8610,35 +8979,35 @@ CDP__PRIVATE bool cdp__eager_any(const cdp__eager_slots *from) {
 
 /* ---- exposures */
 
-/* Large messages stay where they are, and the peer reads them there. The state of an exposure is
-   a number that grows, and three bits. All changes replace a value that is known (or clear bits),
-   so they are in one order.
+/* A large message stays in the sender's memory, and the receiver reads it in place. The state of
+   an exposure is a growing number and three bits. Every change is a compare-and-swap of a known
+   value (or clears bits), so all changes have one order.
      Owner:  free -> EXPOSED; try_revoke: EXPOSED -> free; revoke: any -> free, with the next
              number.
      Reader: EXPOSED -> EXPOSED, BEGUN before its first read.
-   In one process the reader also sets HELD while it reads, and the owner waits for it: both
-   threads end together, so that wait is bounded. Between processes nobody waits for the other.
-   The reader checks the state again after each slice: if the owner's change came first, what was
-   read is void; if it comes later, it synchronizes with the reader's, and what the owner writes
-   there afterwards was not what was read. A reader may see fields of a later exposure: it keeps
-   to memory that it has mapped. */
-#define CDP__EXPOSURES 32u /* to one peer, at once */
+   In one process the reader also sets HELD while it reads, and the owner waits until it is
+   cleared. That wait is bounded, because threads of one process end together. Processes do not
+   wait for each other: the reader checks the state again after each slice. If the owner revoked
+   before that check, the slice is discarded; if it revokes later, it writes its memory only after
+   the slice was read. A reader may see fields of a later exposure: it only reads memory that it
+   has mapped. */
+#define CDP__EXPOSURES 32u /* at once, to one peer */
 #define CDP__HELD 1u
 #define CDP__EXPOSED 2u
 #define CDP__BEGUN 4u
 #define CDP__STATE_BITS 7u
 
 typedef struct cdp__exposure {
-    uint64_t at, bytes, off; /* its address; its offset in a segment */
+    uint64_t at, bytes, off; /* address and length; offset in a segment */
     uint32_t state;
-    uint32_t segment; /* the number of that segment + 1, or 0 */
+    uint32_t segment; /* number of that segment + 1; 0: in none */
 } cdp__exposure;
 
 /* ---- ways and lines */
 
-/* One direction of a pair. The ring is the last member: its bytes follow. */
+/* One direction of a pair. The ring is the last member, because its bytes follow it. */
 typedef struct cdp__way {
-    cdp__exposure exposed[CDP__EXPOSURES]; /* by the writer, to the reader */
+    cdp__exposure exposed[CDP__EXPOSURES]; /* the writer's memory that the reader may read */
     union {
         cdp__eager_slots slots;
         uint8_t slots_room[CDP_SLOTS_BYTES];
@@ -8646,19 +9015,19 @@ typedef struct cdp__way {
     cdp__ring ring;
 } cdp__way;
 
-/* Much at once moves in pieces, so that the other side copies at the same time. */
+/* Long data moves in pieces, so that both sides copy at the same time. */
 #define CDP__LINE_PIECE (32u * 1024u)
 
 typedef struct cdp__line {
     cdp__way *out, *in;             /* NULL until made */
-    uint64_t size;                  /* of each ring */
-    uint64_t out_at, in_at;         /* how far this side has written and read */
-    uint64_t out_tail;              /* how far the peer had read, when that was last needed */
+    uint64_t size;                  /* bytes of each ring */
+    uint64_t out_at, in_at;         /* bytes that this side has written and read */
+    uint64_t out_tail;              /* bytes that the peer had read, as last loaded */
     bool full;                      /* the last write did not fit */
     bool same_process;              /* the peer is a thread of this process */
-    uint32_t state[CDP__EXPOSURES]; /* of this side's exposures */
+    uint32_t state[CDP__EXPOSURES]; /* states of this side's exposures */
     cdp__doorbell *theirs;
-    void (*wake)(struct cdp__line *line); /* the peer, which sleeps */
+    void (*wake)(struct cdp__line *line); /* wakes the sleeping peer */
     void *owner;
     uint32_t peer;
 } cdp__line;
@@ -8667,7 +9036,7 @@ CDP__PRIVATE void cdp__line_ring(cdp__line *l, uint32_t what) {
     if (cdp__doorbell_ring(l->theirs, what)) l->wake(l);
 }
 
-/* One piece, which the peer is told of at once. < 0: what the peer has stored makes no sense. */
+/* Writes one piece and rings the peer's doorbell. < 0: the peer has stored impossible values. */
 CDP__PRIVATE int64_t cdp__line_put(cdp__line *l, const cdp_iov *v, uint32_t n, uint64_t bytes) {
     cdp__ring *ring = &l->out->ring;
     uint64_t moved;
@@ -8701,7 +9070,7 @@ CDP__PRIVATE int64_t cdp__line_get(cdp__line *l, const cdp_iov *v, uint32_t n) {
     return (int64_t)moved;
 }
 
-/* As transport.send and .recv, but < 0: what the peer has stored makes no sense. */
+/* As transport.send and .recv. < 0: the peer has stored impossible values. */
 CDP__PRIVATE int64_t cdp__line_move(cdp__line *l, const cdp_iov *v, uint32_t n, bool sending) {
     uint64_t bytes = 0, off;
     int64_t moved = 0, r = 0;
@@ -8722,20 +9091,20 @@ CDP__PRIVATE int64_t cdp__line_move(cdp__line *l, const cdp_iov *v, uint32_t n, 
     return moved;
 }
 
-/* For a line whose peer has a doorbell of this rank for itself. What this rank waits for: */
+/* What this rank sleeps for (CDP__BELL_...), for a line that has a doorbell of its own. */
 CDP__PRIVATE uint32_t cdp__line_wants(const cdp__line *l) {
     return CDP__BELL_DATA | (l->full ? CDP__BELL_ROOM : 0u);
 }
 
-/* Is there anything that was not read, or new room for what did not fit? Asked when the doorbell
-   was rung: it may have been for something that has been read since. */
+/* True if there is unread data, or new room for data that did not fit. Checked after the
+   doorbell rang: it may have rung for data that has been read since. */
 CDP__PRIVATE bool cdp__line_busy(const cdp__line *l) {
     return __atomic_load_n(&l->in->ring.head, __ATOMIC_ACQUIRE) != l->in_at
         || cdp__eager_any(&l->in->eager.slots)
         || (l->full && __atomic_load_n(&l->out->ring.tail, __ATOMIC_ACQUIRE) != l->out_tail);
 }
 
-/* The index comes from a token of this side. */
+/* The slot of the exposure table that a token of this side names. */
 CDP__PRIVATE uint32_t cdp__exposure_index(const cdp__line *l, uint64_t token) {
     const uint32_t i = (uint32_t)(token >> 32);
     CDP_ASSERT(i < CDP__EXPOSURES && l->state[i] == (uint32_t)token);
@@ -8743,7 +9112,8 @@ CDP__PRIVATE uint32_t cdp__exposure_index(const cdp__line *l, uint64_t token) {
     return i % CDP__EXPOSURES;
 }
 
-/* False: there are too many. `segment` and `off` say where the peer can map it, or are 0. */
+/* Exposes memory to the peer. False: too many exposures. `segment` and `off` say where the peer
+   can map the memory; 0: it cannot. */
 CDP__PRIVATE bool cdp__line_expose(cdp__line *l, const void *data, uint64_t bytes, uint32_t segment,
     uint64_t off, uint64_t *token) {
     cdp__exposure *e;
@@ -8773,8 +9143,8 @@ CDP__PRIVATE bool cdp__line_try_revoke(cdp__line *l, uint64_t token) {
     return true;
 }
 
-/* False: the reader, a thread of this process, is in the middle of a slice, and will not begin
-   another one. Let it run, and call again. */
+/* False: the reader, a thread of this process, is reading a slice, and will not begin another
+   one. Let it run, then call again. */
 CDP__PRIVATE bool cdp__line_revoke(cdp__line *l, uint64_t token) {
     const uint32_t i = cdp__exposure_index(l, token);
     uint32_t *state = &l->out->exposed[i].state;
@@ -8783,13 +9153,13 @@ CDP__PRIVATE bool cdp__line_revoke(cdp__line *l, uint64_t token) {
         && (__atomic_and_fetch(state, ~(CDP__EXPOSED | CDP__BEGUN), __ATOMIC_ACQ_REL) & CDP__HELD))
         return false;
     l->state[i] = next;
-    /* before the owner writes there */
+    /* must precede the owner's next write to that memory */
     (void)__atomic_exchange_n(state, next, __ATOMIC_ACQ_REL);
     return true;
 }
 
-/* Before a slice of a peer's exposure is read. Copies its fields, which are the peer's word.
-   False: it is not exposed (any more), or never was. */
+/* Call before reading a slice of a peer's exposure. Copies its fields, which may hold any
+   values. False: the memory is not exposed, or no longer. */
 CDP__PRIVATE bool cdp__line_read_begin(cdp__line *l, uint64_t token, cdp__exposure *out) {
     const uint32_t exposed = (uint32_t)token, begun = exposed | CDP__BEGUN;
     const uint32_t hold = begun | (l->same_process ? CDP__HELD : 0u);
@@ -8810,7 +9180,8 @@ CDP__PRIVATE bool cdp__line_read_begin(cdp__line *l, uint64_t token, cdp__exposu
     return true;
 }
 
-/* After a slice: was it still exposed? */
+/* Call after reading a slice. True if the memory was exposed all the time, so the slice is
+   valid. */
 CDP__PRIVATE bool cdp__line_read_end(cdp__line *l, uint64_t token) {
     uint32_t begun = (uint32_t)token | CDP__BEGUN;
     cdp__exposure *e = &l->in->exposed[(token >> 32) % CDP__EXPOSURES];
@@ -8822,19 +9193,19 @@ CDP__PRIVATE bool cdp__line_read_end(cdp__line *l, uint64_t token) {
         &e->state, &begun, begun, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
 }
 
-/* ---- >>pend: a work that is no operation ----------------------------------------------------- */
+/* ---- >>pend: works that are not operations --------------------------------------------------- */
 
-/* Knows: works, requests for messages. Promises: a place in a pool, which is used again. May use:
+/* Knows: works, requests for messages. Promises: entries of a pool, which are reused. May use:
    >>messages. */
 
-/* A work that is no operation of the queue. Its place is used again; `use` says which work of it
-   is meant. */
+/* A work that is not an operation of the queue: a chained function, a receive from any rank, a
+   batch. Entries are reused; `use` says which work an entry currently belongs to. */
 typedef enum cdp__pend_kind {
     CDP__PEND_FREE = 0,
     CDP__PEND_THEN,
     CDP__PEND_ANY,
     CDP__PEND_BATCH,
-    CDP__PEND_CALL /* whoever opened it closes it */
+    CDP__PEND_CALL /* the code that opened it closes it */
 } cdp__pend_kind;
 
 typedef struct cdp__pend {
@@ -8842,19 +9213,21 @@ typedef struct cdp__pend {
     cdp_group *owner;
     cdp__pend_kind kind;
     uint64_t use;
-    uint64_t cancelled; /* bit i: use number `use - 1 - i` ended so */
-    cdp_work after;     /* THEN: what it waits for. ANY: the receive that it has become */
+    uint64_t cancelled; /* bit i: use number `use - 1 - i` was cancelled */
+    /* THEN: the work that it waits for. ANY: the receive that it was turned into */
+    cdp_work after;
     cdp_status (*func)(void *user, cdp_status status);
     void *user;
-    uint32_t left; /* BATCH: messages that are not done yet */
-    cdp_group *of; /* ANY: whose ranks are meant */
+    uint32_t left; /* BATCH: messages that are not complete yet */
+    cdp_group *of; /* ANY: the group whose ranks may send */
     cdp_transfer want;
     uint64_t seen; /* world->arrivals at the last poll */
-    uint64_t set;  /* ANY: the channel of the messages that it takes */
+    uint64_t set;  /* ANY: the channel of the messages that it accepts */
     uint64_t told; /* ANY: when this rank last reported the wait to its peers; 0: never */
-    uint64_t start_ns, wait_ns; /* ANY: when it began, and when it counts as a long wait */
+    uint64_t start_ns, wait_ns; /* ANY: when it began, and when its wait counts as long */
     uint64_t deadline_ns;
-    bool (*look)(struct cdp__pend *s, uint64_t now); /* ANY: true when something has changed */
+    /* ANY: polls; true when something has changed */
+    bool (*look)(struct cdp__pend *s, uint64_t now);
 } cdp__pend;
 
 /* ---- >>stream: the messages of one channel to and from one peer ------------------------------ */
@@ -8863,87 +9236,94 @@ typedef struct cdp__pend {
    whatever order ranks use their channels in, no channel waits for another; unexpected data is
    bounded. May use: message, slot, os, error. All functions need the world's lock.
 
-   All channels share one link per pair of ranks. Its end here is a port, which holds the message
-   that is half sent and the one that is half received: the only partial I/O there is. Whoever
-   reads a port stores bodies of other streams in their `early` rings, so that nobody is kept
-   waiting. A sender is never further ahead of its receiver than CDP__WINDOW bytes, so what is
-   stored is bounded. A receiver tells how far it has read only in messages that it sends anyway,
-   or when a sender with an exhausted window asks: a message to a rank that has done its part and
-   left would reset the connection, and what that rank sent last would be lost. */
+   All channels share one link per pair of ranks. This rank's end of a link is a port, which holds
+   the message that is half sent and the one that is half received: the only partial I/O there is.
+   A thread that reads a port stores messages of other streams in their `early` rings, so that no
+   stream blocks another. A sender is at most CDP__WINDOW bytes ahead of its receiver, so the
+   stored data is bounded. A receiver reports how far it has read only in messages that it sends
+   anyway, or when a sender with an exhausted window asks. An extra message could arrive at a rank
+   that has done its part and left; that would reset the connection and lose the last message of
+   that rank. */
 #define CDP__WINDOW (4u << 20)
 /* A FAILURE may exceed the window. */
 #define CDP__WINDOW_SLACK (CDP__HEAD_BYTES + CDP__FAILURE_MAX)
-/* half of a usual L2, so that a reduction reads what the socket just wrote */
+/* Half of a usual L2 cache, so that a reduction finds received data in the cache. */
 #define CDP__STAGE_BYTES (128u * 1024u)
-/* A longer message begins only when the window has room for this much of it. */
+/* A message longer than this begins only if the window has room for this much of it. */
 #define CDP__PIECE_MIN (64u * 1024u)
-#define CDP__UNEXPECTED 256u /* streams that nobody here asked for yet, at most */
-#define CDP__GONE 64u        /* channels closed lately: what still arrives for them is dropped */
-#define CDP__CONTROL_MAX (1u << 30) /* bytes of messages that wait for one link, at most */
-#define CDP__WORLD_CHANNEL 1u       /* of the group that was created with the transport */
+#define CDP__UNEXPECTED 256u        /* unexpected streams, at most */
+#define CDP__GONE 64u               /* recently closed channels; messages for them are dropped */
+#define CDP__CONTROL_MAX (1u << 30) /* bytes of queued messages per link, at most */
+#define CDP__WORLD_CHANNEL 1u       /* channel of the group created with the transport */
 
 typedef struct cdp__stream {
     uint64_t channel;
-    struct cdp__stream *next; /* in its row of world->streams */
+    struct cdp__stream *next; /* next stream in the same row of world->streams */
     uint32_t peer;            /* rank in the world */
-    uint32_t put, got;        /* messages, in slots or on the link */
-    bool unexpected;          /* nobody here asked for it yet */
+    uint32_t put, got;        /* messages sent and received, in slots or on the link */
+    bool unexpected;          /* no call of this rank has asked for it yet */
     bool left;                /* the peer has left the channel */
-    bool dropping;            /* the channel failed: what arrives is dropped */
-    bool asking, asked;       /* we, the peer: the window is exhausted */
-    bool exposed;             /* the peer has not said yet that it has read what is exposed */
-    bool refused;             /* it has said that it cannot */
-    uint64_t sent, acked;     /* bytes, with headers; of these, read by the peer */
-    uint64_t taken;           /* bytes read here */
+    bool dropping;            /* the channel failed: arriving messages are dropped */
+    bool asking, asked;       /* this rank, the peer has asked for credit */
+    /* the peer has not yet confirmed that it has read the exposed payload */
+    bool exposed;
+    bool refused;         /* the peer has answered that it cannot read that payload */
+    uint64_t sent, acked; /* bytes with headers: sent; of these, read by the peer */
+    uint64_t taken;       /* bytes read here */
     uint64_t
-        slack; /* bytes beyond the window: the peer's answers to bodies that this rank offers */
-    uint8_t *early; /* a ring of bytes that arrived before they were asked for */
+        /* bytes allowed beyond the window, for the peer's answers to bodies that this rank
+           offers */
+        slack;
+    uint8_t *early; /* ring of bytes that arrived before a call asked for them */
     uint64_t early_at, early_used, early_room;
-    /* of a channel that is not open here yet: the body of its FAILURE */
+    /* body of a FAILURE for a channel that is not open here yet */
     uint8_t *failure;
     uint32_t failure_bytes;
-    /* the message that is being read */
+    /* the message being read */
     uint64_t body_left;
-    const cdp__eager_slot *slot; /* where its body lies; NULL: early, or on the link */
+    /* the slot with its body; NULL: the body is in `early` or on the link */
+    const cdp__eager_slot *slot;
     uint32_t slot_at;
 } cdp__stream;
 
 typedef struct cdp__port { /* this rank's end of one link */
     uint8_t tx_head[CDP__HEAD_BYTES], rx_head[CDP__HEAD_BYTES];
     uint32_t tx_head_left, rx_head_got;
-    uint64_t tx_left, rx_left; /* body bytes of the message half sent, half received */
-    /* whose it is. NULL: zeros fill up a body whose stream is gone; dropped */
+    /* body bytes still missing of the message half sent, half received */
+    uint64_t tx_left, rx_left;
+    /* its stream. NULL: the stream is gone: zeros complete the body; it is dropped */
     cdp__stream *tx_stream, *rx_stream;
-    bool rx_fresh;   /* rx_head is complete, and rx_stream's reader has not seen it */
+    bool rx_fresh;   /* rx_head is complete, but the reader of rx_stream has not taken it */
     uint8_t rx_note; /* WAIT or ENDPOINT: its body is being received; else 0 */
-    bool broken;     /* what arrived was no message */
-    bool dead;       /* the transport takes nothing more: the peer is lost */
-    /* 1: one stream too many arrived here, 2: one of ours was too many there */
+    bool broken;     /* received bytes were no valid message */
+    bool dead;       /* the transport reports that the peer is lost */
+    /* 1: unexpected streams of the peer reached the limit here; 2: streams of this rank did
+       there */
     uint32_t crowded;
-    bool nomem; /* nor was there memory for such a stream: its messages cannot be kept */
+    bool nomem; /* out of memory for an unexpected stream: its messages cannot be stored */
     cdp__eager slots;
-    uint8_t *control; /* whole messages that leave before the next DATA */
+    uint8_t *control; /* queued whole messages, sent before the next DATA */
     uint32_t control_at, control_used, control_room;
     uint8_t *failure; /* body of the FAILURE, WAIT or ENDPOINT that is being received */
     uint32_t failure_got;
 } cdp__port;
 
-/* How many groups of these ranks have been created here: their numbers agree on all ranks
-   without a message. */
+/* How many groups of the same ranks were created here. The counts are equal on all ranks, so
+   they number such groups without a message. */
 typedef struct cdp__made {
-    uint64_t ranks; /* a hash of them */
+    uint64_t ranks; /* hash of the ranks */
     uint64_t count;
     struct cdp__made *next;
 } cdp__made;
 
-/* What a call that never blocks has achieved. */
+/* Result of a call that never blocks. */
 typedef enum cdp__advance {
     CDP__IDLE,    /* nothing to do */
-    CDP__BLOCKED, /* only the transport can help */
+    CDP__BLOCKED, /* waits for the transport */
     CDP__MOVED    /* poll again */
 } cdp__advance;
 
-/* All that the groups of one transport share. */
+/* State shared by all groups of one transport. */
 typedef struct cdp__world {
     const cdp_os *os;
     cdp_lock lock; /* guards everything below and all groups */
@@ -8955,49 +9335,51 @@ typedef struct cdp__world {
     uint32_t stream_rows;  /* a power of two */
     uint32_t stream_count;
     uint32_t unexpected_count;
-    uint64_t arrivals; /* counts what a receive from any rank might take */
-    /* counts what was read for others than the reader, who may go on; when all were polled last */
+    uint64_t arrivals; /* increases when a receive from any rank might find a message */
+    /* `stored` counts events for other streams than the one being read; `stored_seen` is its
+       value at the last poll of all groups */
     uint64_t stored, stored_seen;
     uint64_t gone[CDP__GONE];
     uint32_t gone_at;
     cdp__made *made;
     cdp_group *groups;            /* all */
     cdp_group *active;            /* those with something to do */
-    struct cdp__pend *pending;    /* works that are no operations, in order of registration */
+    struct cdp__pend *pending;    /* works that are not operations, in the order of the calls */
     struct cdp_channel *channels; /* that are open */
-    /* called with the body of a FAILURE as soon as it has arrived */
+    /* called as soon as the body of a FAILURE has arrived */
     void (*channel_failed)(
         struct cdp__world *w, uint64_t channel, uint32_t peer, const uint8_t *body, uint32_t bytes);
-    /* what a rank says of waits; false: it is nonsense */
+    /* called with a received WAIT or ENDPOINT; false: it is invalid */
     bool (*note)(
         struct cdp__world *w, uint32_t peer, uint8_t type, const uint8_t *body, uint32_t bytes);
     /* set when the first channel opens */
     cdp__advance (*channels_poll)(struct cdp__world *w);
     uint64_t (*channels_deadline)(const struct cdp__world *w);
-    uint64_t polls;     /* how often that list was looked through */
-    cdp_group *calling; /* whose function of cdp_work_then() is running, without the lock */
-    uint8_t *stage;     /* received bytes on their way into a reduction */
+    uint64_t polls;     /* how often `pending` was polled */
+    cdp_group *calling; /* the group whose callback is running, without the lock */
+    uint8_t *stage;     /* received bytes before they are reduced */
 
-    /* who polls: at most one thread sleeps in transport.wait */
+    /* threads; at most one of them sleeps in transport.wait */
     void *thread;
-    void *cond;            /* callers that wait beside the one that polls */
-    void *park;            /* the progress thread, standing by */
+    void *cond;            /* where callers sleep while another thread is in transport.wait */
+    void *park;            /* where the progress thread sleeps while callers make progress */
     uint32_t lock_waiters; /* (atomic) */
     bool sleeping;         /* a thread is in transport.wait */
-    bool stop;             /* the progress thread is to end */
-    uint32_t callers;      /* threads inside a wait: they poll, the progress thread stands by */
-    /* Counts of waits and of operations, many of which need no wait: they show the progress
-       thread that callers are active. */
+    bool stop;             /* the progress thread must end */
+    /* threads inside a wait: they make progress, the progress thread stands by */
+    uint32_t callers;
+    /* Counts of waits and of completed operations, many of which need no wait: a change shows
+       the progress thread that callers are active. */
     uint64_t waits, ended;
-    uint64_t yield_again; /* in which wait yielding is tried again */
-    /* this poll of the groups is one of several: only the last one looks at deadlines */
+    uint64_t yield_again; /* the value of `waits` from which on yielding is tried again */
+    /* this poll of the groups is one of several: only the last one checks deadlines */
     bool fast_poll;
     bool cut;               /* this poll ended at its budget, and there is more to do */
     uint64_t poll_until_ns; /* when this poll is to end; 0: when nothing moves any more */
-    int32_t spin_luck;      /* whether polling before sleeping has paid off lately */
+    int32_t spin_luck;      /* > 0: polling before sleeping has paid off lately; < 0: it has not */
     cdp__failure failure;
     cdp__choosing choosing;
-    cdp_group_desc given; /* as the caller wrote it: what is 0 there took its default */
+    cdp_group_desc given; /* the desc as the caller wrote it, without defaults */
 } cdp__world;
 
 CDP__PRIVATE uint64_t cdp__now(const cdp_os *os) {
@@ -9048,7 +9430,7 @@ CDP__PRIVATE cdp__stream *cdp__stream_find(const cdp__world *w, uint64_t channel
     return s;
 }
 
-/* Room for `more` streams in the table. False: out of memory. */
+/* Makes room for `more` streams in the table. False: out of memory. */
 CDP__PRIVATE bool cdp__streams_reserve(cdp__world *w, uint32_t more) {
     cdp__stream **old = w->streams;
     const uint32_t old_rows = w->stream_rows;
@@ -9059,7 +9441,7 @@ CDP__PRIVATE bool cdp__streams_reserve(cdp__world *w, uint32_t more) {
     w->streams = (cdp__stream **)cdp__alloc_zero(w->os, rows * sizeof *w->streams);
     if (!w->streams) {
         w->streams = old;
-        return old != NULL; /* longer rows are slower, and still right */
+        return old != NULL; /* without a larger table, rows only become longer and slower */
     }
     w->stream_rows = rows;
     for (i = 0; i < old_rows; ++i)
@@ -9080,7 +9462,7 @@ CDP__PRIVATE void cdp__stream_insert(cdp__world *w, cdp__stream *s) {
     ++w->stream_count;
 }
 
-/* Take it out of the table and off its port. */
+/* Removes the stream from the table and from its port. */
 CDP__PRIVATE void cdp__stream_remove(cdp__world *w, cdp__stream *s) {
     cdp__stream **at = cdp__stream_row(w, s->channel, s->peer);
     cdp__port *port = &w->ports[s->peer];
@@ -9098,7 +9480,7 @@ CDP__PRIVATE void cdp__stream_remove(cdp__world *w, cdp__stream *s) {
     }
 }
 
-/* `to` continues what `from`, which is in the table, has begun. */
+/* The new stream `to` takes over all state of the unexpected stream `from`. */
 CDP__PRIVATE void cdp__stream_replace(cdp__world *w, cdp__stream *from, cdp__stream *to) {
     cdp__port *port = &w->ports[from->peer];
     const bool receiving = port->rx_stream == from, fresh = port->rx_fresh;
@@ -9125,7 +9507,7 @@ CDP__PRIVATE cdp__stream *cdp__stream_make(cdp__world *w, uint64_t channel, uint
     return s;
 }
 
-/* A channel has been closed here; its streams to many ranks are one entry. */
+/* Records that a channel was closed here; one entry covers its streams to all ranks. */
 CDP__PRIVATE void cdp__world_gone(cdp__world *w, uint64_t channel) {
     uint32_t i;
     for (i = 0; i < CDP__GONE; ++i)
@@ -9133,7 +9515,8 @@ CDP__PRIVATE void cdp__world_gone(cdp__world *w, uint64_t channel) {
     w->gone[w->gone_at++ % CDP__GONE] = channel;
 }
 
-/* For a message that nobody asked for yet. NULL: the channel is gone, or there are too many. */
+/* A stream for a message that no call has asked for. NULL: the channel is closed, the limit of
+   unexpected streams is reached, or out of memory. */
 CDP__PRIVATE cdp__stream *cdp__stream_unexpected(cdp__world *w, uint64_t channel, uint32_t peer) {
     cdp__stream *s;
     uint32_t i;
@@ -9151,12 +9534,13 @@ CDP__PRIVATE cdp__stream *cdp__stream_unexpected(cdp__world *w, uint64_t channel
     return s;
 }
 
-/* ---- >>port: control messages, and what a port sends for nobody ------------------------------ */
+/* ---- >>port: control messages of a link ------------------------------------------------------ */
 
 /* Knows: ports and their streams. Promises: control messages are whole, and leave before the
    next DATA. May use: stream, message. */
 
-/* Room for `bytes` behind what waits to be sent. False: out of memory, or of CDP__CONTROL_MAX. */
+/* Makes room for `bytes` in the queue of control messages. False: out of memory, or the queue
+   would exceed CDP__CONTROL_MAX. */
 CDP__PRIVATE bool cdp__control_reserve(cdp__world *w, cdp__port *port, uint32_t bytes) {
     const uint32_t left = port->control_used - port->control_at;
     const uint64_t need = (uint64_t)left + bytes, room = cdp__max(2 * need, 4 * (uint64_t)bytes);
@@ -9178,13 +9562,13 @@ CDP__PRIVATE bool cdp__control_reserve(cdp__world *w, cdp__port *port, uint32_t 
     return true;
 }
 
-/* Append one whole message; it leaves as soon as no body is half sent. False: out of memory. */
+/* Queues one whole message, sent as soon as no other message is half sent. False: out of memory. */
 CDP__PRIVATE bool cdp__control_add(
     cdp__world *w, uint32_t peer, const cdp__head *h, const uint8_t *body) {
     cdp__port *port = &w->ports[peer];
     const uint32_t bytes = CDP__HEAD_BYTES + h->bytes;
     CDP_ASSERT(body || !h->bytes);
-    if (port->dead) return true; /* nobody will read it */
+    if (port->dead) return true; /* the peer is lost: drop it */
     if (!cdp__control_reserve(w, port, bytes)) return false;
     cdp__head_encode(h, port->control + port->control_used);
     if (body) memcpy(port->control + port->control_used + CDP__HEAD_BYTES, body, h->bytes);
@@ -9193,7 +9577,7 @@ CDP__PRIVATE bool cdp__control_add(
     return true;
 }
 
-/* A control message without a body. False: out of memory. */
+/* Queues a control message without a body. False: out of memory. */
 CDP__PRIVATE bool cdp__stream_note(cdp__world *w, const cdp__stream *s, cdp__message_type type) {
     cdp__head h;
     memset(&h, 0, sizeof h);
@@ -9203,7 +9587,7 @@ CDP__PRIVATE bool cdp__stream_note(cdp__world *w, const cdp__stream *s, cdp__mes
     return cdp__control_add(w, s->peer, &h, NULL);
 }
 
-/* The same where there is no stream. */
+/* The same for a channel without a stream. */
 CDP__PRIVATE void cdp__channel_note(
     cdp__world *w, uint32_t peer, uint64_t channel, cdp__message_type type) {
     cdp__head h;
@@ -9213,8 +9597,8 @@ CDP__PRIVATE void cdp__channel_note(
     (void)cdp__control_add(w, peer, &h, NULL);
 }
 
-/* Send what belongs to no reader: control messages, and zeros for a body whose stream is gone.
-   True when the port is free for the next message. */
+/* Sends queued control messages, and zeros for the rest of a body whose stream is gone. True if
+   the port is free for the next message. */
 CDP__PRIVATE bool cdp__port_flush(cdp__world *w, uint32_t peer) {
     static const uint8_t zeros[512] = {0};
     cdp__port *port = &w->ports[peer];
@@ -9234,7 +9618,7 @@ CDP__PRIVATE bool cdp__port_flush(cdp__world *w, uint32_t peer) {
         }
         v.bytes = cdp__step_bytes(w, v.bytes);
         r = w->transport.send(w->transport.self, peer, &v, 1);
-        if (r < 0) { /* else it would be tried again in every turn of a wait */
+        if (r < 0) { /* without `dead`, every poll would try again */
             port->dead = true;
             port->control_at = port->control_used = 0;
             port->tx_head_left = 0;
@@ -9252,7 +9636,7 @@ CDP__PRIVATE bool cdp__port_flush(cdp__world *w, uint32_t peer) {
     return false;
 }
 
-/* Send what waited for a free port. */
+/* Sends queued messages of all ports that have become free. */
 CDP__PRIVATE void cdp__world_deferred(cdp__world *w) {
     uint32_t i;
     w->deferred = false;
@@ -9264,8 +9648,8 @@ CDP__PRIVATE void cdp__world_deferred(cdp__world *w) {
     }
 }
 
-/* The memory of the message that is half sent is about to go: what is left of it, the header's
-   rest and `body`, is copied, and leaves first. Out of memory: zeros take its place. */
+/* The buffer of the half-sent message is about to be freed: copies the rest of header and `body`
+   to the head of the queue. Without memory, zeros are sent in its place. */
 CDP__PRIVATE void cdp__port_keep(cdp__world *w, uint32_t peer, const uint8_t *body) {
     cdp__port *port = &w->ports[peer];
     const uint64_t head = port->tx_head_left, rest = head + port->tx_left;
@@ -9285,21 +9669,21 @@ CDP__PRIVATE void cdp__port_keep(cdp__world *w, uint32_t peer, const uint8_t *bo
     w->deferred = true;
 }
 
-/* A sender that has asked hears how far this rank has read as soon as half the window is free. */
+/* Answers a sender's request for credit, once at most half of the window is in use. */
 CDP__PRIVATE void cdp__stream_answer(cdp__world *w, cdp__stream *s) {
     if (!s->asked || s->early_used > CDP__WINDOW / 2) return;
-    /* out of memory: it waits a little longer */
+    /* out of memory: try again later */
     s->asked = !cdp__stream_note(w, s, CDP__MESSAGE_CREDIT);
     (void)cdp__port_flush(w, s->peer);
 }
 
-/* ---- >>receive: what arrives at a port ------------------------------------------------------- */
+/* ---- >>receive: messages that arrive at a port ----------------------------------------------- */
 
-/* Knows: ports, streams, slots. Promises: bytes of a stream that nobody reads now are stored,
-   within the window; whoever reads a stream gets its bytes in order. May use: port, stream,
+/* Knows: ports, streams, slots. Promises: bytes of streams that no call reads now are stored,
+   within the window; the reader of a stream gets its bytes in order. May use: port, stream,
    fabric. */
 
-/* Make room in `early` for `more` bytes behind those that wait already. */
+/* Makes room for `more` bytes in `early`. */
 CDP__PRIVATE bool cdp__stream_room(const cdp_os *os, cdp__stream *s, uint64_t more) {
     uint64_t room = cdp__max(s->early_room, 1024);
     uint8_t *p;
@@ -9320,7 +9704,7 @@ CDP__PRIVATE bool cdp__stream_room(const cdp_os *os, cdp__stream *s, uint64_t mo
     return true;
 }
 
-/* Append to the ring, which has room. */
+/* Appends to `early`, which has room. */
 CDP__PRIVATE void cdp__early_put(cdp__stream *s, const uint8_t *from, uint64_t bytes) {
     const uint64_t at = (s->early_at + s->early_used) % s->early_room;
     const uint64_t first = cdp__min(bytes, s->early_room - at);
@@ -9329,7 +9713,7 @@ CDP__PRIVATE void cdp__early_put(cdp__stream *s, const uint8_t *from, uint64_t b
     s->early_used += bytes;
 }
 
-/* Copy from the ring without, or (`take`) with, making room. */
+/* Copies the first bytes of `early`, and removes them if `take` is set. */
 CDP__PRIVATE void cdp__early_copy(cdp__stream *s, uint8_t *to, uint64_t bytes, bool take) {
     const uint64_t first = cdp__min(bytes, s->early_room - s->early_at);
     CDP_ASSERT(bytes <= s->early_used);
@@ -9340,8 +9724,8 @@ CDP__PRIVATE void cdp__early_copy(cdp__stream *s, uint8_t *to, uint64_t bytes, b
     s->early_used -= bytes;
 }
 
-/* What a control message, or the header of any message, says of its stream. False: no peer of
-   this version says that. */
+/* Applies the control fields of a received header to its stream. False: the peer sent an
+   impossible value. */
 CDP__PRIVATE bool cdp__stream_control(cdp__world *w, cdp__stream *s, const cdp__head *h) {
     const uint32_t more = h->ack - (uint32_t)s->acked;
     const bool slack = h->type == CDP__MESSAGE_LEAVE || h->type == CDP__MESSAGE_CROWDED;
@@ -9365,14 +9749,14 @@ CDP__PRIVATE bool cdp__type_is_control(uint8_t type) {
     return type >= CDP__MESSAGE_CREDIT;
 }
 
-/* A complete header has arrived. False: it is none. */
+/* Handles a complete header. False: it is invalid. */
 CDP__PRIVATE bool cdp__port_head(cdp__world *w, uint32_t peer) {
     cdp__port *port = &w->ports[peer];
     cdp__stream *s;
     cdp__head h;
     port->rx_head_got = 0;
     port->rx_left = 0;
-    port->failure_got = 0; /* of one whose stream has gone */
+    port->failure_got = 0; /* a half-received FAILURE whose stream is gone is forgotten */
     if (!cdp__head_decode(port->rx_head, &h)) return false;
     if (h.type >= CDP__MESSAGE_WAIT) {
         port->rx_stream = NULL;
@@ -9387,7 +9771,8 @@ CDP__PRIVATE bool cdp__port_head(cdp__world *w, uint32_t peer) {
         s = cdp__stream_unexpected(w, h.channel, peer);
     port->rx_stream = s;
     if (h.type == CDP__MESSAGE_CROWDED) port->crowded = 2;
-    if (!s && !port->nomem && !cdp__type_is_control(h.type)) /* the peer does not know that yet */
+    /* tell the peer that its messages are dropped */
+    if (!s && !port->nomem && !cdp__type_is_control(h.type))
         cdp__channel_note(
             w, peer, h.channel, port->crowded ? CDP__MESSAGE_CROWDED : CDP__MESSAGE_LEAVE);
     if (s && !cdp__stream_control(w, s, &h)) return false;
@@ -9398,7 +9783,7 @@ CDP__PRIVATE bool cdp__port_head(cdp__world *w, uint32_t peer) {
         || s->early_used + CDP__HEAD_BYTES + h.bytes <= CDP__WINDOW + CDP__WINDOW_SLACK + s->slack;
 }
 
-/* Receive into port->failure. 1: moved, 0: later, < 0: failed. */
+/* Receives into port->failure. 1: moved; 0: later; < 0: failed. */
 CDP__PRIVATE int64_t cdp__port_body(cdp__world *w, uint32_t peer) {
     cdp__port *port = &w->ports[peer];
     cdp_iov v;
@@ -9415,7 +9800,7 @@ CDP__PRIVATE int64_t cdp__port_body(cdp__world *w, uint32_t peer) {
     return 1;
 }
 
-/* The body of a WAIT or an ENDPOINT. As cdp__port_failure(). */
+/* Receives the body of a WAIT or an ENDPOINT. Returns as cdp__port_failure(). */
 CDP__PRIVATE int64_t cdp__port_note(cdp__world *w, uint32_t peer) {
     cdp__port *port = &w->ports[peer];
     const int64_t r = cdp__port_body(w, peer);
@@ -9428,8 +9813,8 @@ CDP__PRIVATE int64_t cdp__port_note(cdp__world *w, uint32_t peer) {
     return 1;
 }
 
-/* The body of a FAILURE. Of a channel that is not open yet it is kept until it is. 1: moved, 0:
-   later, < 0: failed. */
+/* Receives the body of a FAILURE. If its channel is not open yet, the body is stored until it
+   is. 1: moved; 0: later; < 0: failed. */
 CDP__PRIVATE int64_t cdp__port_failure(cdp__world *w, uint32_t peer) {
     cdp__port *port = &w->ports[peer];
     cdp__stream *s = port->rx_stream;
@@ -9449,8 +9834,8 @@ CDP__PRIVATE int64_t cdp__port_failure(cdp__world *w, uint32_t peer) {
     return 1;
 }
 
-/* Store what has arrived of the message that is being received, or drop it. 1: moved, 0: later,
-   < 0: failed. */
+/* Stores the received bytes of the current message, or drops them. 1: moved; 0: later; < 0:
+   failed. */
 CDP__PRIVATE int64_t cdp__port_store(cdp__world *w, uint32_t peer) {
     cdp__port *port = &w->ports[peer];
     cdp__stream *s = port->rx_stream;
@@ -9489,7 +9874,8 @@ CDP__PRIVATE int64_t cdp__port_store(cdp__world *w, uint32_t peer) {
     return 1;
 }
 
-/* Where one stream was too many, nothing else is read: what it carried is lost. */
+/* The limit of unexpected streams was reached at rank `where`. Messages were lost, so this port
+   reads nothing more. */
 CDP__PRIVATE cdp_status cdp__port_crowded(uint32_t where, uint32_t peer) {
     return cdp__fail_peer(CDP_ERR_MISMATCH, peer, 0,
         "other ranks use more than %u groups and tags at once that rank %u has not asked for yet; "
@@ -9497,14 +9883,14 @@ CDP__PRIVATE cdp_status cdp__port_crowded(uint32_t where, uint32_t peer) {
         CDP__UNEXPECTED, where);
 }
 
-/* Does the message that is being received belong to `want`, whose reader has nothing stored? */
+/* True if the message being received belongs to `want` and no earlier bytes of it are stored. */
 CDP__PRIVATE bool cdp__port_has(const cdp__port *port, const cdp__stream *want) {
     if (!want || port->rx_stream != want || want->early_used) return false;
     return port->rx_fresh ? port->rx_head[5] != CDP__MESSAGE_FAILURE : port->rx_left != 0;
 }
 
-/* Read headers, and store what belongs to others. 1: the next bytes of the link belong to
-   `want`; 0: nothing now. */
+/* Reads headers, and stores messages of other streams than `want`. 1: the next bytes of the link
+   belong to `want`; 0: no data now. */
 CDP__PRIVATE int64_t cdp__port_pump(cdp__world *w, uint32_t peer, const cdp__stream *want) {
     cdp__port *port = &w->ports[peer];
     for (;;) {
@@ -9532,7 +9918,7 @@ CDP__PRIVATE int64_t cdp__port_pump(cdp__world *w, uint32_t peer, const cdp__str
         if (port->rx_head_got == CDP__HEAD_BYTES && !cdp__port_head(w, peer)) {
             port->broken = true;
             port->rx_fresh = false;
-            port->rx_left = 0; /* nothing of that size follows */
+            port->rx_left = 0; /* the length in an invalid header means nothing */
         }
     }
 }
@@ -9543,7 +9929,7 @@ CDP__PRIVATE cdp__eager_slots *cdp__stream_slots(
     return t->slots.memory ? (cdp__eager_slots *)t->slots.memory(t->self, s->peer, out) : NULL;
 }
 
-/* Does some message of this peer lie in a slot? */
+/* True if a slot holds a message of this peer. */
 CDP__PRIVATE bool cdp__port_slots_wait(const cdp__world *w, uint32_t peer) {
     const cdp_transport *t = &w->transport;
     const cdp__eager_slots *memory = NULL;
@@ -9556,20 +9942,20 @@ CDP__PRIVATE bool cdp__port_slots_wait(const cdp__world *w, uint32_t peer) {
     return false;
 }
 
-/* Does the next message of the stream lie in a slot? */
+/* The slot that holds the stream's next message, or NULL. */
 CDP__PRIVATE const cdp__eager_slot *cdp__stream_slot(const cdp__world *w, const cdp__stream *s) {
     const cdp__eager_slots *memory = cdp__stream_slots(w, s, false);
     return memory ? cdp__eager_find(&w->ports[s->peer].slots, memory, s->channel, s->got) : NULL;
 }
 
-/* The body that lay in a slot has been read. */
+/* The body in a slot has been read: frees the slot. */
 CDP__PRIVATE void cdp__stream_slot_done(cdp__world *w, cdp__stream *s) {
     s->slot = NULL;
     cdp__eager_taken(
         &w->ports[s->peer].slots, cdp__stream_slots(w, s, false), s->channel, s->got - 1);
 }
 
-/* The header of a message in a slot. False: no message looks like that. */
+/* Decodes the header of a message in a slot. False: it is invalid. */
 CDP__PRIVATE bool cdp__stream_slot_head(const cdp__eager_slot *slot, cdp__head *h) {
     uint8_t head[CDP__SLOT_HEAD];
     const uint32_t bytes = cdp__eager_head(slot, head);
@@ -9590,8 +9976,8 @@ CDP__PRIVATE int64_t cdp__stream_gone(const cdp__stream *s) {
     return cdp__fail_peer(CDP_ERR_PEER_LOST, s->peer, 0, "rank %u has left the group", s->peer);
 }
 
-/* The header of the next message. 1: *h is it, and its body is to be read; 0: later; < 0: the
-   peer is lost or has left. */
+/* Takes the header of the next message. 1: *h is set, read its body now; 0: later; < 0: the peer
+   is lost or has left. */
 CDP__PRIVATE int64_t cdp__stream_next(cdp__world *w, cdp__stream *s, cdp__head *h) {
     cdp__port *port = &w->ports[s->peer];
     const cdp__eager_slot *slot = cdp__stream_slot(w, s);
@@ -9600,7 +9986,8 @@ CDP__PRIVATE int64_t cdp__stream_next(cdp__world *w, cdp__stream *s, cdp__head *
     CDP_ASSERT(!s->body_left && !s->slot);
     if (!slot) {
         const int64_t r = s->early_used ? 1 : cdp__port_pump(w, s->peer, s);
-        /* What was put into a slot before this arrived, or the link was lost, is visible now. */
+        /* messages stored in slots before these bytes were sent, or the link broke, are visible
+           now */
         slot = cdp__stream_slot(w, s);
         if (!slot && r < 0) return r;
         if (!slot && r == 0) return s->left ? cdp__stream_gone(s) : 0;
@@ -9624,8 +10011,8 @@ CDP__PRIVATE int64_t cdp__stream_next(cdp__world *w, cdp__stream *s, cdp__head *
     return good ? 1 : cdp__stream_nonsense(s);
 }
 
-/* Look at the header of the next message without taking it. It is found only where it has been
-   stored, or lies in a slot: pump the port before. */
+/* Copies the header of the next message without taking it. Only finds messages that are stored
+   or in a slot: pump the port first. */
 CDP__PRIVATE bool cdp__stream_peek(const cdp__world *w, cdp__stream *s, cdp__head *h) {
     const cdp__eager_slot *slot = cdp__stream_slot(w, s);
     uint8_t bytes[CDP__HEAD_BYTES];
@@ -9636,7 +10023,7 @@ CDP__PRIVATE bool cdp__stream_peek(const cdp__world *w, cdp__stream *s, cdp__hea
     return cdp__head_decode(bytes, h);
 }
 
-/* Up to `bytes` of the body that is being read. Returns how many; 0: later; < 0: lost. */
+/* Reads up to `bytes` of the current body. Returns how many; 0: later; < 0: lost. */
 CDP__PRIVATE int64_t cdp__stream_read(cdp__world *w, cdp__stream *s, void *to, uint64_t bytes) {
     cdp__port *port = &w->ports[s->peer];
     cdp_iov v;
@@ -9669,12 +10056,12 @@ CDP__PRIVATE int64_t cdp__stream_read(cdp__world *w, cdp__stream *s, void *to, u
     return r;
 }
 
-/* ---- >>send: messages on their way out ------------------------------------------------------- */
+/* ---- >>send: messages that leave a port ------------------------------------------------------ */
 
 /* Knows: ports, streams, slots. Promises: a message leaves whole, header and body together. May
    use: receive, port, stream, fabric. */
 
-/* A small message into a slot. False: it takes the link. */
+/* Stores a small message in a slot. False: it must take the link. */
 CDP__PRIVATE bool cdp__stream_put(
     cdp__world *w, cdp__stream *s, const cdp__head *h, const void *body) {
     const cdp_transport *t = &w->transport;
@@ -9691,14 +10078,14 @@ CDP__PRIVATE bool cdp__stream_put(
     return true;
 }
 
-/* Is the port free, and has the window room for a message with this body, or for a good part of
-   it? *h gets the body's length. 1: yes; 0: later; < 0: lost. */
+/* Checks that the port is free, and that the window has room for this message, or for at least
+   CDP__PIECE_MIN of it. Reduces h->bytes to that room. 1: ready; 0: later; < 0: lost. */
 CDP__PRIVATE int64_t cdp__stream_ready(cdp__world *w, cdp__stream *s, cdp__head *h) {
     const uint64_t least = CDP__HEAD_BYTES + cdp__min(h->bytes, CDP__PIECE_MIN);
     uint64_t room;
     int64_t r;
     if (w->ports[s->peer].tx_stream || !cdp__port_flush(w, s->peer)) {
-        /* another message is in the way; see at least whether the link still stands */
+        /* another message is half sent; still find out whether the link is broken */
         r = cdp__port_pump(w, s->peer, s);
         return r < 0 ? r : 0;
     }
@@ -9716,7 +10103,7 @@ CDP__PRIVATE int64_t cdp__stream_ready(cdp__world *w, cdp__stream *s, cdp__head 
     return 1;
 }
 
-/* Begin a message; cdp__stream_write() sends it. The port must be ready. */
+/* Begins a message; cdp__stream_write() sends it. The port must be ready. */
 CDP__PRIVATE void cdp__stream_begin(cdp__world *w, cdp__stream *s, cdp__head *h) {
     cdp__port *port = &w->ports[s->peer];
     CDP_ASSERT(!port->tx_stream && !port->tx_head_left && !port->tx_left);
@@ -9730,9 +10117,9 @@ CDP__PRIVATE void cdp__stream_begin(cdp__world *w, cdp__stream *s, cdp__head *h)
     ++s->put;
 }
 
-/* Go on with the message that was begun; `body` points to what is left of its body. Header and
-   body go together, so that a small message is one system call. *moved: bytes of the body.
-   Returns what the transport returned. */
+/* Continues the message that was begun; `body` points to the unsent rest of its body. Header and
+   body are sent together, so that a small message is one system call. *moved: bytes of the body.
+   Returns the result of the transport. */
 CDP__PRIVATE int64_t cdp__stream_write(
     cdp__world *w, cdp__stream *s, const void *body, uint64_t *moved) {
     cdp__port *port = &w->ports[s->peer];
@@ -9757,8 +10144,8 @@ CDP__PRIVATE int64_t cdp__stream_write(
     return r;
 }
 
-/* The channel is not used here any more: free the slots that hold messages of it, and (`tell`)
-   say so to the peer. The stream's memory stays the caller's. */
+/* Closes this rank's side of the stream: frees the slots with its messages and, if `tell`, sends
+   LEAVE to the peer. The caller owns the stream's memory. */
 CDP__PRIVATE void cdp__stream_close(cdp__world *w, cdp__stream *s, bool tell) {
     uint32_t i;
     cdp__stream_remove(w, s);
@@ -9776,61 +10163,62 @@ CDP__PRIVATE void cdp__stream_close(cdp__world *w, cdp__stream *s, bool tell) {
     s->failure = NULL;
 }
 
-/* ---- >>transfer: one message of a round, or of a program, from memory to memory -------------- */
+/* ---- >>transfer: one message, from memory to memory ------------------------------------------ */
 
-/* Knows: streams, the remote reads of a transport. Promises: bytes that arrive go straight to
-   where they belong, or are combined there in cache-sized portions; memory that a peer may read
-   is the caller's again when the transfer is done, or revoked. May use: stream, message, reduce-
-   kernels. */
+/* Knows: streams, the remote reads of a transport. Promises: received bytes are written straight
+   to their destination, or combined there in cache-sized pieces; when a transfer is done or
+   revoked, peers no longer read its memory. May use: stream, message, reduce-kernels. */
 typedef struct cdp__transfer {
     cdp__stream *s;
-    const cdp__head *call; /* what its messages say; not copied */
+    const cdp__head *call; /* header fields of its messages; not copied */
     uint32_t round;
     bool receive;
-    bool reduce;  /* combine what comes with `other`, or with what is at `data` */
-    bool swap;    /* what comes is the left operand */
-    bool chained; /* not further than the transfer before it */
+    bool reduce;  /* combine received elements with `other`, or with those at `data` */
+    bool swap;    /* received elements are the left operand */
+    bool chained; /* never ahead of the transfer listed before it */
     bool fresh;   /* a send: this operation has just written these bytes */
     bool done;
     bool remote;    /* the receiver reads the payload in the sender's memory */
-    bool exposing;  /* the token is valid, and not revoked */
-    bool announced; /* and the receiver was told */
-    /* A receive: the sender has been told that its memory is free. A send: it is sent after
-       all. */
+    bool exposing;  /* the token is valid and not revoked */
+    bool announced; /* the receiver has the token */
+    /* receive: the sender was told that its memory is free again; send: the payload is sent,
+       although it was exposed */
     bool returned;
-    uint8_t *data;      /* where to read from, or to write to */
-    uint64_t row, step; /* a plain receive: `row` bytes, every `step` bytes; 0: contiguous */
+    uint8_t *data;      /* source of a send, destination of a receive */
+    uint64_t row, step; /* receive into rows: `row` bytes every `step` bytes; 0: contiguous */
     const uint8_t *other;
     uint64_t bytes, moved; /* of the payload, over all pieces */
-    uint64_t limit;        /* a receive: not further than this for now */
-    uint64_t skip;         /* bytes that come, and were read remotely before */
+    uint64_t limit;        /* receive: bytes that may be combined for now */
+    uint64_t skip;         /* bytes still to arrive that were already read remotely */
     uint64_t elem;         /* bytes of one element */
     uint64_t piece_bytes;  /* largest body */
-    uint64_t expose_bytes; /* from this size on the receiver may read it remotely */
+    uint64_t expose_bytes; /* payloads from this size on are exposed to the receiver */
     uint8_t token[CDP__REMOTE_BYTES];
-    uint8_t torn[8]; /* the beginning of an element whose rest is still to come */
+    uint8_t torn[8]; /* the first bytes of an element that arrived incomplete */
     uint64_t torn_bytes;
-    cdp__head theirs; /* CDP__ODD: what came */
+    cdp__head theirs; /* CDP__ODD: header of the unexpected message */
 } cdp__transfer;
 
-/* A message that does not belong to this transfer has come: see `theirs`. */
+/* Result: a message arrived that does not belong to this transfer, see `theirs`. */
 #define CDP__ODD INT64_MIN
 #define CDP__REMOTE_SLICE (128u * 1024u)
-/* what is only copied, and by the system: a call for each 128 KiB takes a tenth longer */
+/* Slice of a remote read by the system without a reduction: slices of 128 KiB take a tenth
+   longer. */
 #define CDP__GET_SLICE (1024u * 1024u)
 #define CDP__REMOTE_BLOCK (16u * 1024u)
-/* Rows of an array this large leave the caches before the last one is there: writing past them
-   takes half the time, below it takes longer (tests/bench/NOTES.md). */
+/* A receive into rows of at least this size bypasses the caches, which takes half the time. The
+   first rows leave the caches before the last one arrives anyway. Smaller ones would take longer
+   (tests/bench/NOTES.md). */
 #define CDP__ROWS_PAST_BYTES (12u * 1024u * 1024u)
 
-/* What is exposed belongs to this rank alone again: nobody reads it any more. */
+/* Revokes the exposed memory: the receiver reads it no more. */
 CDP__PRIVATE void cdp__transfer_revoke(cdp__world *w, cdp__transfer *x) {
     const cdp_transport *t = &w->transport;
     if (x->exposing) t->remote.revoke(t->self, x->s->peer, cdp__get_u64(x->token));
     x->exposing = false;
 }
 
-/* Can the receiver read it where it lies? */
+/* Exposes the payload to the receiver. False: it must be sent. */
 CDP__PRIVATE bool cdp__transfer_expose(cdp__world *w, cdp__transfer *x) {
     const cdp_transport *t = &w->transport;
     uint64_t token;
@@ -9844,8 +10232,8 @@ CDP__PRIVATE bool cdp__transfer_expose(cdp__world *w, cdp__transfer *x) {
     return true;
 }
 
-/* Tell the receiver where the payload is, as soon as no other message is half sent. 1: done; 0:
-   later; < 0: lost. */
+/* Sends the token to the receiver, once no other message is half sent. 1: done; 0: later; < 0:
+   lost. */
 CDP__PRIVATE int64_t cdp__transfer_announce(cdp__world *w, cdp__transfer *x) {
     cdp__stream *s = x->s;
     cdp__head h = *x->call;
@@ -9860,7 +10248,7 @@ CDP__PRIVATE int64_t cdp__transfer_announce(cdp__world *w, cdp__transfer *x) {
     h.round = x->round;
     h.bytes = CDP__REMOTE_BYTES;
     h.ack = (uint32_t)s->taken;
-    if (!cdp__control_add(w, s->peer, &h, x->token)) return 0; /* out of memory: again later */
+    if (!cdp__control_add(w, s->peer, &h, x->token)) return 0; /* out of memory: try again later */
     x->announced = s->exposed = true;
     s->sent += CDP__HEAD_BYTES + CDP__REMOTE_BYTES;
     ++s->put;
@@ -9868,14 +10256,15 @@ CDP__PRIVATE int64_t cdp__transfer_announce(cdp__world *w, cdp__transfer *x) {
     return 1;
 }
 
-/* It was not read remotely, or not wholly: it is sent from its beginning, and the receiver skips
-   what it has. */
+/* The receiver did not read the payload, or not all of it: sends it from the beginning, and the
+   receiver skips the bytes that it has. */
 CDP__PRIVATE void cdp__transfer_unexpose(cdp__transfer *x) {
     x->exposing = x->s->exposed = x->s->refused = x->remote = false;
     x->returned = true;
 }
 
-/* Nobody has begun to read it: take it back, and send it. False: it is being read. */
+/* Revokes the payload if the receiver has not begun to read it, so that it is sent instead.
+   False: it is being read. */
 CDP__PRIVATE bool cdp__transfer_take_back(cdp__world *w, cdp__transfer *x) {
     const cdp_transport *t = &w->transport;
     if (!t->remote.try_revoke(t->self, x->s->peer, cdp__get_u64(x->token))) return false;
@@ -9883,7 +10272,7 @@ CDP__PRIVATE bool cdp__transfer_take_back(cdp__world *w, cdp__transfer *x) {
     return true;
 }
 
-/* It is exposed: has it been read? 1: something moved; 0: not yet; < 0: lost. */
+/* Checks whether the receiver has read the exposed payload. 1: progress; 0: not yet; < 0: lost. */
 CDP__PRIVATE int64_t cdp__transfer_await(cdp__world *w, cdp__transfer *x) {
     cdp__stream *s = x->s;
     const int64_t r = s->exposed ? cdp__port_pump(w, s->peer, s) : 0;
@@ -9899,12 +10288,12 @@ CDP__PRIVATE int64_t cdp__transfer_await(cdp__world *w, cdp__transfer *x) {
     return 1;
 }
 
-/* Let a send advance. 1: moved; 0: later; < 0: lost. */
+/* Advances a send. 1: moved; 0: later; < 0: lost. */
 CDP__PRIVATE int64_t cdp__transfer_send(cdp__world *w, cdp__transfer *x) {
     cdp__stream *s = x->s;
     uint64_t moved;
     int64_t r;
-    if (w->ports[s->peer].tx_stream != s) { /* the next piece */
+    if (w->ports[s->peer].tx_stream != s) { /* between two pieces */
         cdp__head h;
         if (x->remote && x->announced) return cdp__transfer_await(w, x);
         if (x->remote || cdp__transfer_expose(w, x)) return cdp__transfer_announce(w, x);
@@ -9929,14 +10318,14 @@ CDP__PRIVATE int64_t cdp__transfer_send(cdp__world *w, cdp__transfer *x) {
     return 1;
 }
 
-/* Combine `bytes` at `offset` of the destination with what came. */
+/* Combines `bytes` received bytes with the destination at `offset`. */
 CDP__PRIVATE void cdp__transfer_combine(
     const cdp__transfer *x, uint64_t offset, const uint8_t *came, uint64_t bytes) {
     cdp__reduce((cdp_dtype)x->call->dtype, (cdp_reduce_op)x->call->op, x->swap, x->data + offset,
         came, bytes / x->elem);
 }
 
-/* Bytes of the payload, from byte `at` on, go to their rows. */
+/* Copies bytes of the payload, from byte `at` on, to their rows. */
 CDP__PRIVATE void cdp__transfer_scatter(
     const cdp__transfer *x, uint64_t at, const uint8_t *from, uint64_t bytes) {
     const bool past = x->bytes / x->row * x->step >= CDP__ROWS_PAST_BYTES;
@@ -9956,8 +10345,8 @@ CDP__PRIVATE void cdp__transfer_scatter(
     if (past) cdp__copied_past();
 }
 
-/* Body bytes of a plain receive go straight to their place, also those of one that is combined
-   with an operand elsewhere. Those that are combined with what is at their place, or belong to
+/* Receives body bytes. Those of a plain receive, or to be combined with a separate operand, go
+   straight to the destination. Those to be combined with the destination, or to be copied to
    rows, pass through the stage. */
 CDP__PRIVATE int64_t cdp__transfer_body(cdp__world *w, cdp__transfer *x) {
     const bool staged = x->reduce && !x->other, stage = staged || x->row || x->skip;
@@ -9980,7 +10369,7 @@ CDP__PRIVATE int64_t cdp__transfer_body(cdp__world *w, cdp__transfer *x) {
     if (staged) {
         memcpy(w->stage, x->torn, (size_t)x->torn_bytes);
         cdp__transfer_combine(x, done, w->stage, whole);
-        x->torn_bytes = x->moved % x->elem; /* a torn element waits for its rest */
+        x->torn_bytes = x->moved % x->elem; /* the rest of a torn element is still to come */
         memcpy(x->torn, w->stage + whole, (size_t)x->torn_bytes);
     } else if (x->reduce) {
         cdp__reduce((cdp_dtype)x->call->dtype, (cdp_reduce_op)x->call->op, !x->swap, x->data + done,
@@ -9989,8 +10378,7 @@ CDP__PRIVATE int64_t cdp__transfer_body(cdp__world *w, cdp__transfer *x) {
     return r;
 }
 
-/* Copies `bytes` at `src`, which is the sender's memory, to the receiver, or combines them with
-   what it has. */
+/* Copies `bytes` at `src`, the sender's memory, to the destination, or combines them with it. */
 CDP__PRIVATE void cdp__transfer_from(
     const cdp__transfer *x, const uint8_t *src, uint64_t bytes, bool mapped) {
     const bool staged = x->reduce && !x->other;
@@ -10028,16 +10416,16 @@ CDP__PRIVATE int64_t cdp__transfer_get(
     return r > 0 ? r : 0;
 }
 
-/* Read the next slice of what the sender exposes. That it was revoked is nothing to complain of:
-   the sender sends instead, or has failed or left, which it is about to say itself. What cannot
-   be read is to be sent. */
+/* Reads the next slice of exposed memory. If the memory was revoked, that is no error: the
+   sender sends the payload instead, or it has failed or left and will report that. If the memory
+   cannot be read, asks the sender to send it. */
 CDP__PRIVATE int64_t cdp__transfer_slice(cdp__world *w, cdp__transfer *x, uint64_t bytes) {
     const cdp_transport *t = &w->transport;
     const uint64_t token = cdp__get_u64(x->token);
     const uint8_t *at = NULL;
     int64_t r;
     if (t->remote.map) at = (const uint8_t *)t->remote.map(t->self, x->s->peer, token, x->bytes);
-    /* no sender of ours does that, but a kernel may not survive it */
+    /* our senders align their memory, but kernels may crash on misaligned elements */
     if (at && (uintptr_t)at % x->elem) {
         (void)t->remote.unmap(t->self, x->s->peer, token);
         at = NULL;
@@ -10058,8 +10446,8 @@ CDP__PRIVATE int64_t cdp__transfer_slice(cdp__world *w, cdp__transfer *x, uint64
     return 1;
 }
 
-/* A payload in the sender's memory: first its token, then the slices. In the end the sender is
-   told that its memory is free. */
+/* Receives a payload that stays in the sender's memory: first its token, then slice by slice.
+   Finally tells the sender that its memory is free again. */
 CDP__PRIVATE int64_t cdp__transfer_remote(cdp__world *w, cdp__transfer *x) {
     cdp__stream *s = x->s;
     const cdp__port *port = &w->ports[s->peer];
@@ -10079,7 +10467,7 @@ CDP__PRIVATE int64_t cdp__transfer_remote(cdp__world *w, cdp__transfer *x) {
         return bytes ? cdp__transfer_slice(w, x, bytes) : 0;
     }
     if (!x->returned) x->returned = cdp__stream_note(w, s, CDP__MESSAGE_READ);
-    /* whoever leaves after this has said it */
+    /* done only when READ has been sent: this rank may leave right after this */
     x->done = x->returned
         && (cdp__port_flush(w, s->peer) || s->left
             || (port->control_at == port->control_used && port->tx_stream));
@@ -10096,7 +10484,7 @@ CDP__PRIVATE bool cdp__transfer_fits(
     return h->bytes <= left && (h->bytes == 0) == (x->bytes == 0);
 }
 
-/* Let a receive advance. > 0: moved; 0: later; CDP__ODD; < 0: lost. */
+/* Advances a receive. > 0: moved; 0: later; CDP__ODD; < 0: lost. */
 CDP__PRIVATE int64_t cdp__transfer_receive(cdp__world *w, cdp__transfer *x) {
     cdp__stream *s = x->s;
     int64_t r = 0, n;
@@ -10112,7 +10500,7 @@ CDP__PRIVATE int64_t cdp__transfer_receive(cdp__world *w, cdp__transfer *x) {
         if (n < 0) return n;
         r += n;
     } else if (s->body_left && x->bytes > CDP__WINDOW / 2) {
-        /* It is not its turn: store it, lest the peer's CREDIT stands behind it. */
+        /* not its turn yet: store it, because the peer's CREDIT may be behind it */
         n = cdp__port_pump(w, s->peer, NULL);
         if (n < 0) return n;
     }
@@ -10126,12 +10514,13 @@ CDP__PRIVATE int64_t cdp__transfer_poll(cdp__world *w, cdp__transfer *x) {
 
 /* ---- >>exec: runs the rounds of one operation ------------------------------------------------ */
 
-/* Knows: round functions, transfers. Promises: an operation is done, or fails with whom and why;
-   it never blocks, and allocates only when an operation needs more scratch than all before it.
-   May use: algo, transfer, stream, reduce-kernels. An executor needs no group: it is given
-   streams to the ranks of a channel, a call, buffers and an algorithm. */
+/* Knows: round functions, transfers. Promises: an operation completes, or fails with a reason
+   and the rank concerned; it never blocks, and allocates only when an operation needs more
+   scratch memory than all before it. May use: algo, transfer, stream, reduce-kernels. An
+   executor needs no group: it is given streams to the ranks of a channel, a call, buffers and an
+   algorithm. */
 
-/* What an operation works on. */
+/* Call, buffers and shape of an operation. */
 typedef struct cdp__task {
     cdp__head call;
     cdp__shape shape;
@@ -10143,7 +10532,7 @@ typedef struct cdp__task {
 typedef enum cdp__fault_kind {
     CDP__FAULT_NONE,
     CDP__FAULT_LOST, /* the reason is this thread's last error */
-    CDP__FAULT_ODD,  /* `theirs` came instead of what was expected */
+    CDP__FAULT_ODD,  /* `theirs` arrived instead of the expected message */
     CDP__FAULT_NOMEM /* the reason is this thread's last error */
 } cdp__fault_kind;
 
@@ -10156,9 +10545,9 @@ typedef struct cdp__exec {
     uint64_t elem; /* bytes of one element */
     uint32_t round, rounds, transfer_count, step_count;
     bool running;
-    bool kept;       /* the steps are those of a whole operation: one like it finds them here */
-    bool exposing;   /* a transfer of this round is exposed, and may be taken back */
-    uint64_t copied; /* bytes of the last local step, while messages were awaited */
+    bool kept;       /* the steps are those of a whole operation: an equal operation reuses them */
+    bool exposing;   /* a payload of this round is exposed, and may be revoked and sent instead */
+    uint64_t copied; /* bytes of the last local step that were copied while waiting for messages */
     /* a poll with a budget has begun the local steps: this one comes next, from this element on */
     bool in_parts;
     uint32_t next_local;
@@ -10168,7 +10557,7 @@ typedef struct cdp__exec {
     void *tmp;
     uint64_t tmp_bytes;
     cdp__fault_kind fault;
-    uint32_t fault_rank; /* of the channel */
+    uint32_t fault_rank; /* rank in the channel */
     cdp__head theirs;
 } cdp__exec;
 
@@ -10185,7 +10574,7 @@ CDP__PRIVATE void cdp__exec_fail(cdp__exec *x, cdp__fault_kind kind, uint32_t ra
     x->fault_rank = rank;
 }
 
-/* Other ranks may not read memory of the caller any more. */
+/* Revokes all exposed memory of the operation. */
 CDP__PRIVATE void cdp__exec_revoke(cdp__exec *x) {
     uint32_t i;
     for (i = 0; i < x->transfer_count; ++i)
@@ -10197,7 +10586,7 @@ CDP__PRIVATE void cdp__transfer_reset(cdp__transfer *t) {
     t->moved = t->skip = t->torn_bytes = 0;
 }
 
-/* A step between two ranks becomes a transfer. */
+/* Makes a transfer of a step between two ranks. */
 CDP__PRIVATE void cdp__exec_transfer(cdp__exec *x, const cdp__step *step, cdp__transfer *t) {
     const bool receive = step->kind != CDP__SEND;
     cdp__transfer_reset(t);
@@ -10224,8 +10613,8 @@ CDP__PRIVATE void cdp__exec_transfer(cdp__exec *x, const cdp__step *step, cdp__t
     }
 }
 
-/* List the steps of the current round and post its messages: first what others may wait for,
-   then what to wait for. */
+/* Lists the steps of the current round and posts their messages: first sends, for which peers
+   may wait, then receives. */
 CDP__PRIVATE void cdp__exec_post(cdp__exec *x) {
     uint32_t i;
     x->step_count = (x->algo->round)(&x->task.shape, x->round, x->steps);
@@ -10240,7 +10629,7 @@ CDP__PRIVATE void cdp__exec_post(cdp__exec *x) {
     }
 }
 
-/* The scratch of an algorithm; it grows to the largest that was needed, and stays. */
+/* Scratch memory of the algorithm. It grows to the largest size needed so far, and is kept. */
 CDP__PRIVATE bool cdp__exec_scratch(cdp__exec *x, uint64_t bytes) {
     void *p;
     if (bytes <= x->tmp_bytes) return true;
@@ -10255,7 +10644,7 @@ CDP__PRIVATE bool cdp__exec_scratch(cdp__exec *x, uint64_t bytes) {
     return true;
 }
 
-/* Of an operation that is not like the one before. */
+/* Prepares an operation that differs from the previous one. */
 CDP__PRIVATE void cdp__exec_plan(cdp__exec *x) {
     x->step_count = x->transfer_count = x->round = 0;
     x->kept = false;
@@ -10272,14 +10661,14 @@ CDP__PRIVATE void cdp__exec_plan(cdp__exec *x) {
     x->kept = x->round + 1 == x->rounds;
 }
 
-/* Is the next operation like the last one, whose steps are kept? Shapes are compared as bytes:
-   their padding must be zero. */
+/* True if the next operation is equal to the previous one, whose steps are kept. Shapes are
+   compared as bytes: their padding must be zero. */
 CDP__PRIVATE bool cdp__exec_like(const cdp__exec *x, const cdp__shape *s, uint64_t elem) {
     return x->kept && x->elem == elem && !s->in_offs && !s->out_offs
         && memcmp(s, &x->task.shape, sizeof *s) == 0;
 }
 
-/* Steps are relocatable, so only the buffers of the transfers change. */
+/* Reuses the steps of the previous operation: only the buffers of the transfers change. */
 CDP__PRIVATE void cdp__exec_again(cdp__exec *x) {
     uint32_t i, n = 0;
     x->round = x->rounds - 1;
@@ -10292,7 +10681,7 @@ CDP__PRIVATE void cdp__exec_again(cdp__exec *x) {
     CDP_ASSERT(n == x->transfer_count);
 }
 
-/* Begin an operation. The caller's memory is in use until it is done or revoked. */
+/* Begins an operation. It uses the caller's memory until it is done or revoked. */
 CDP__PRIVATE void cdp__exec_begin(cdp__exec *x, const cdp__task *task, bool again) {
     CDP_ASSERT(!x->running);
     x->task = *task;
@@ -10309,8 +10698,9 @@ CDP__PRIVATE void cdp__exec_begin(cdp__exec *x, const cdp__task *task, bool agai
         cdp__exec_plan(x);
 }
 
-/* The last local step may be made while messages are under way: when nothing moves. Much of it
-   goes in step with them: what is sent, too, is read once while it is in a cache. */
+/* Runs part of the last local step, a copy, while messages are in flight. A small copy waits
+   until nothing moves; a large one is interleaved with the messages, so that data which is also
+   sent is read while it is in a cache. */
 CDP__PRIVATE bool cdp__exec_meanwhile(cdp__exec *x, bool moved) {
     const cdp__step *s = &x->steps[x->step_count - 1];
     const uint64_t bytes = s->len * x->elem;
@@ -10326,7 +10716,7 @@ CDP__PRIVATE uint32_t cdp__exec_rank_of(const cdp__exec *x, const cdp__transfer 
     return (uint32_t)(t->s - x->streams);
 }
 
-/* Does this rank expect something from the rank that transfer `i` goes to? */
+/* True if this rank also waits for data from the rank that transfer `i` sends to. */
 CDP__PRIVATE bool cdp__exec_expects(const cdp__exec *x, uint32_t i) {
     uint32_t k;
     for (k = 0; k < x->transfer_count; ++k)
@@ -10336,10 +10726,10 @@ CDP__PRIVATE bool cdp__exec_expects(const cdp__exec *x, uint32_t i) {
     return false;
 }
 
-/* A rank that only sends does not read what the receiver says. As long as its message is not sent,
-   or not read, the receiver is in the same round or behind, and all that it was to send before has
-   been received: what comes now belongs to a call that is not ours. True: the transfer can go on,
-   or the operation has failed. */
+/* A rank that only sends would not read from its receiver. Until its message is sent or read,
+   the receiver is in the same round or an earlier one, and all earlier data of the receiver has
+   arrived. So any further message belongs to a different call. True: the transfer can go on, or
+   the operation has failed. */
 CDP__PRIVATE bool cdp__exec_overhear(cdp__exec *x, uint32_t i) {
     const cdp__transfer *t = &x->transfers[i];
     cdp__stream *s = t->s;
@@ -10348,14 +10738,14 @@ CDP__PRIVATE bool cdp__exec_overhear(cdp__exec *x, uint32_t i) {
         cdp__exec_fail(x, CDP__FAULT_LOST, cdp__exec_rank_of(x, t));
         return true;
     }
-    /* The receiver has read it since it was polled last, and may be ahead of this rank by now. */
+    /* the receiver has read the payload meanwhile, and may be ahead of this rank */
     if (t->remote && t->announced && !s->exposed) return true;
     if (!cdp__stream_peek(x->w, s, &x->theirs)) return false;
     cdp__exec_fail(x, CDP__FAULT_ODD, cdp__exec_rank_of(x, t));
     return true;
 }
 
-/* What a poll of transfer `i` came to. True: it moved, or failed. */
+/* Handles the result of polling transfer `i`. True: it moved, or failed. */
 CDP__PRIVATE bool cdp__exec_result(cdp__exec *x, uint32_t i, int64_t r) {
     cdp__transfer *t = &x->transfers[i];
     if (r == CDP__ODD) {
@@ -10374,7 +10764,7 @@ CDP__PRIVATE bool cdp__exec_result(cdp__exec *x, uint32_t i, int64_t r) {
     return r != 0;
 }
 
-/* How far transfer `i` may be combined: a chained one not further than the one before it. */
+/* Sets how far transfer `i` may be combined: a chained one not beyond the one before it. */
 CDP__PRIVATE void cdp__exec_limit(cdp__exec *x, uint32_t i) {
     cdp__transfer *t = &x->transfers[i];
     const cdp__transfer *before = t - 1;
@@ -10383,7 +10773,7 @@ CDP__PRIVATE void cdp__exec_limit(cdp__exec *x, uint32_t i) {
     t->limit = before->remote ? before->moved : t->moved;
 }
 
-/* Let every message of the round advance. True when something moved. */
+/* Advances every message of the round. True if something moved. */
 CDP__PRIVATE bool cdp__exec_move(cdp__exec *x) {
     bool any = false;
     uint32_t i;
@@ -10421,7 +10811,7 @@ CDP__PRIVATE void cdp__exec_local(cdp__exec *x, const cdp__step *steps, uint32_t
     uint32_t i;
     for (i = 0; i < n; ++i) {
         const cdp__step *s = &steps[i];
-        /* the last one has been made meanwhile */
+        /* the last one was copied while waiting */
         if (x->copied && i + 1 == x->step_count) continue;
         if (s->peer < 0 && s->len) cdp__exec_step(x, s);
     }
@@ -10449,9 +10839,9 @@ CDP__PRIVATE bool cdp__exec_part(cdp__exec *x, cdp__step *part) {
     return false;
 }
 
-/* Nothing moves: a small payload that is exposed and not read is sent now, as far as the window
-   lets it, so that nobody waits for a reader that waits for somebody else. A receiver that has
-   begun reads on: it runs. True when something changed. */
+/* Called when nothing moves: revokes small exposed payloads that are not being read, and sends
+   them, so that this rank does not wait for a reader that is itself waiting. True if something
+   changed. */
 CDP__PRIVATE bool cdp__exec_take_back(cdp__exec *x) {
     bool any = false;
     uint32_t i;
@@ -10464,8 +10854,8 @@ CDP__PRIVATE bool cdp__exec_take_back(cdp__exec *x) {
     return any;
 }
 
-/* Whom this rank waits for: a receive says more than a send, and one that waits for its turn
-   nothing. NULL: nobody. */
+/* The transfer that this rank waits for, or NULL. A receive is preferred to a send; chained
+   transfers that wait for an earlier one are left out. */
 CDP__PRIVATE const cdp__transfer *cdp__exec_late(const cdp__exec *x) {
     const cdp__transfer *late = NULL;
     uint32_t i;
@@ -10478,7 +10868,7 @@ CDP__PRIVATE const cdp__transfer *cdp__exec_late(const cdp__exec *x) {
     return late;
 }
 
-/* Every message of the round is done: its local steps, then the next round or the end. */
+/* Every message of the round is done: runs its local steps and starts the next round. */
 CDP__PRIVATE void cdp__exec_next(cdp__exec *x) {
     const bool parts = CDP__BUDGETS && (x->w->poll_until_ns || x->in_parts);
     const cdp__step *steps = x->steps;
@@ -10500,7 +10890,7 @@ CDP__PRIVATE void cdp__exec_next(cdp__exec *x) {
         x->running = false;
 }
 
-/* One poll. IDLE: the operation is done. MOVED with a fault: it has failed. */
+/* Polls once. IDLE: the operation is done. MOVED with a fault: it has failed. */
 CDP__PRIVATE cdp__advance cdp__exec_poll(cdp__exec *x) {
     uint32_t i = 0;
     if (!x->running) return CDP__IDLE;
@@ -10512,18 +10902,17 @@ CDP__PRIVATE cdp__advance cdp__exec_poll(cdp__exec *x) {
     return x->running ? CDP__MOVED : CDP__IDLE;
 }
 
-/* ---- >>state: what a group is ---------------------------------------------------------------- */
+/* ---- >>state: the data of a group ------------------------------------------------------------ */
 
-/* Knows: executors, streams, works. Promises: types, and small questions that every later
-   section asks of a group. May use: >>core, >>algo, >>message, >>stream, >>transfer, >>exec. */
+/* Knows: executors, streams, works. Promises: types, and small functions about groups that many
+   later sections need. May use: >>core, >>algo, >>message, >>stream, >>transfer, >>exec. */
 
-/* What is remembered of an operation: for the text of a mismatch that shows only later, and for
-   cdp_group_records(). */
+/* The record of an operation: for cdp_group_records(), and for comparing calls later. */
 typedef struct cdp__past {
     cdp__head call;
     uint64_t start_ns, end_ns;
     uint32_t round, rounds;
-    int32_t from, to; /* of a message: ranks of the world; else -1 */
+    int32_t from, to; /* of a message: ranks in the world; else -1 */
 } cdp__past;
 
 /* What a group records of each of its ranks. */
@@ -10538,45 +10927,47 @@ typedef struct cdp__peer {
 
 /* An operation in the queue. */
 typedef struct cdp__op {
-    /* defaults filled in; in_counts and out_counts say only whether there are any */
+    /* with defaults; in_counts and out_counts only say whether the caller gave any */
     cdp_request rq;
-    /* where uneven parts begin: 2 * (world_size + 1) numbers; stays with its place in the queue */
+    /* where uneven parts begin, 2 * (world_size + 1) entries; reused by later operations that take
+       this place in the queue */
     uint64_t *offs;
     uint64_t parts;
     uint64_t seq;
     uint64_t deadline_ns, start_ns;
-    cdp_work after; /* it does not begin before this is done */
-    /* called with the lock held, by whoever polls */
+    cdp_work after; /* the work that must be done before it begins */
+    /* called with the lock held, by the thread that made the progress */
     void (*done)(void *user, uint64_t start_ns, uint64_t end_ns);
     void *user;
-    bool device; /* a backend runs it: only the call is compared, by a barrier */
+    bool device; /* a backend runs it: the ranks only compare the call, in a barrier */
 } cdp__op;
 
-/* A send or a receive of one message. Its place in the pool is used again; `use` says which work
-   of it is meant. */
+/* A send or a receive of one message. Entries of the pool are reused; `use` says which work an
+   entry currently belongs to. */
 typedef struct cdp__post {
-    struct cdp__post *next; /* in the queue of its flow, or among the free ones */
+    struct cdp__post *next; /* in the queue of its flow, or in the list of free posts */
     cdp__head call;
     cdp__transfer x;
     uint64_t start_ns, deadline_ns;
     uint32_t timeout_ms;
     uint32_t index;
     uint64_t use;
-    uint64_t cancelled; /* bit i: use number `use - 1 - i` ended so */
-    cdp_message *got;   /* a receive of up to call.count elements: where to say how many came */
+    uint64_t cancelled; /* bit i: use number `use - 1 - i` was cancelled */
+    cdp_message *got;   /* receives of up to call.count elements store the true count here */
     void (*done)(void *user, uint64_t start_ns, uint64_t end_ns);
     void *user;
-    uint64_t seen; /* bytes that had moved when its wait was looked at, and 1 */
+    uint64_t seen; /* bytes that had moved when its wait was last reported, plus 1 */
     bool begun, taken;
     bool rendezvous; /* a send that may wait for its receiver, however short it is */
 } cdp__post;
 
-/* The messages with one tag between this rank and another. */
+/* The messages with one tag between this rank and one other. */
 typedef struct cdp__flow {
-    cdp__stream s; /* first: a stream of a message channel is its flow */
+    cdp__stream s; /* must be first: a message channel's stream is cast to its flow */
     cdp_group *g;
-    struct cdp_channel *owner; /* whose offered bodies it moves; NULL: messages of the group */
-    /* set with `owner`: a failure ends the channel's link to this rank, and no group */
+    /* the channel whose offered bodies it moves; NULL: messages of the group */
+    struct cdp_channel *owner;
+    /* set with `owner`: called if a transfer fails, which then breaks no group */
     void (*failed)(struct cdp__flow *flow);
     struct cdp__flow *next;        /* in g->flows */
     struct cdp__flow *next_active; /* in g->active_flows */
@@ -10584,44 +10975,43 @@ typedef struct cdp__flow {
     uint32_t tag, rank;
     /* [0]: sends, [1]: receives */
     cdp__post *first[2], *last[2];
-    uint64_t count[2]; /* messages, without the cancelled ones */
+    uint64_t count[2]; /* messages, without cancelled ones */
 } cdp__flow;
 
-/* The number of a work says what it is: a deferred work (47 bits of use, 16 of index), one of the
-   backend (and the rest is the backend's number), a message (41 bits of use, 20 of index), or
-   without these bits an operation of the queue. */
+/* The number of a work encodes its kind: a deferred work (47 bits of use, 16 of index), a work
+   of the backend (the other bits are the backend's number), a message (41 bits of use, 20 of
+   index), or without any of these bits an operation of the queue. */
 #define CDP__PEND_BIT (1ull << 63)
 #define CDP__DEVICE_BIT (1ull << 62)
 #define CDP__POST_BIT (1ull << 61)
 #define CDP__WORK_BITS (CDP__PEND_BIT | CDP__DEVICE_BIT | CDP__POST_BIT)
 #define CDP__POST_INDEX 20u
 
-#define CDP__TAG_BARRIER 0xffffffffu /* of cdp_monitored_barrier(), and of bodies of channels */
+#define CDP__TAG_BARRIER 0xffffffffu /* tag of cdp_monitored_barrier() and of bodies of channels */
 
 typedef enum cdp__health {
     CDP__HEALTHY,
-    CDP__SETTLING, /* something failed here; an earlier cause is being asked for */
+    CDP__SETTLING, /* a failure was seen here; peers may still report an earlier cause */
     CDP__FAILED    /* `error` is final and is being passed on */
 } cdp__health;
 
 #define CDP__GROUP_MAGIC 0x70726763u
 
 struct cdp_group {
-    /* so that the use of a destroyed group is noticed as long as its memory is not used again */
+    /* detects the use of a destroyed group, until its memory is reused */
     uint32_t magic;
-    cdp_group_desc desc; /* defaults filled in; rank and world_size are those of this group */
+    cdp_group_desc desc; /* with defaults; rank and world_size are those of this group */
     const cdp_os *os;
     cdp__world *w;
     uint64_t channel;  /* equal on all its ranks */
-    uint32_t *members; /* the rank in the world of each of its ranks; NULL: the same */
-    /* CDP__NEAR: all on one host; CDP__SHARED: which read each other's memory; CDP__HOSTS,
-       CDP__EVEN */
+    uint32_t *members; /* world rank of each of its ranks; NULL: equal */
+    /* properties for >>select: CDP__NEAR, CDP__SHARED, CDP__HOSTS, CDP__EVEN */
     uint8_t is;
-    cdp__hosts hosts; /* where there are several */
+    cdp__hosts hosts; /* only for several hosts */
     cdp_group *next;  /* in world->groups */
     cdp_group *next_active;
     bool active;          /* in world->active */
-    cdp_group *parent;    /* they fail together */
+    cdp_group *parent;    /* the group that it fails together with; NULL: none */
     cdp__stream *streams; /* of the channel, one per rank */
     cdp__peer *peers;
 
@@ -10629,50 +11019,52 @@ struct cdp_group {
     cdp__op *queue;
     uint32_t queue_room, queue_at, queue_used;
     uint64_t issued, completed; /* sequence numbers */
-    uint32_t ddps;              /* that were made on it */
+    uint32_t ddps;              /* ddps created on it */
     void *barrier;              /* memory of cdp_monitored_barrier(), kept for the next one */
     const cdp_backend *backend; /* NULL: none */
-    bool backed;                /* it has, or had, one */
+    bool backed;                /* it has or had a backend */
     uint32_t waiters;           /* threads that wait for one of its operations */
     cdp__exec exec;
-    cdp__past *past; /* desc.records of them, by sequence number */
+    cdp__past *past; /* the last desc.records operations, by sequence number */
 
     /* messages */
     cdp__flow *flows, *active_flows;
     cdp__post **posts;                      /* the pool, by index */
-    cdp__post *free_posts, *last_free_post; /* the one that was free longest comes first */
+    cdp__post *free_posts, *last_free_post; /* the one that was free longest is first */
     uint32_t post_count, post_room;
-    cdp__past *past_messages; /* the last desc.records of them; made with the first */
+    cdp__past *past_messages; /* the last desc.records messages; allocated with the first */
     uint64_t message_count;
-    uint32_t any_turn; /* the rank that a receive from any rank looks at first */
-    uint64_t looked;   /* world->polls, when links were last read for such receives */
-    uint32_t gone;     /* the first rank that was seen to be gone then, and 1; 0: none */
+    uint32_t any_turn; /* the rank that a receive from any rank tries first */
+    uint64_t looked;   /* value of world->polls when links were last read for such receives */
+    uint32_t gone;     /* the first rank then found to have left or died, plus 1; 0: none */
 
     /* works that are no operations */
-    cdp__pend *pends; /* desc.max_pending, made with the first one */
-    uint32_t pend_at; /* where to look for a free one: the one that was free longest */
+    cdp__pend *pends; /* desc.max_pending entries, allocated with the first one */
+    /* index where the search for a free entry begins: the one that was free longest */
+    uint32_t pend_at;
 
     /* timers; CDP__NEVER: not set */
-    uint64_t soonest_ns;   /* no deadline of an operation or message is earlier */
-    uint64_t wait_ns;      /* when to look whether a wait lasts long */
-    uint64_t listen_ns;    /* when to read from ranks that nothing is wanted from */
-    uint64_t take_back_ns; /* when what is exposed and not read is sent instead */
-    uint64_t seen_moved;   /* bytes of the awaited transfer when that was looked at last, */
-    uint32_t seen_round;   /* and the round */
+    uint64_t soonest_ns;   /* at or before the earliest deadline of an operation or message */
+    uint64_t wait_ns;      /* when to check for long waits */
+    uint64_t listen_ns;    /* when to read from peers that this rank does not wait for */
+    uint64_t take_back_ns; /* when exposed payloads that are not being read are sent instead */
+    uint64_t seen_moved;   /* progress of the awaited transfer when last checked: its bytes */
+    uint32_t seen_round;   /* and its round */
 
     /* failure */
     cdp__health health;
-    bool broken_by_caller; /* a backend's timeout, say: no operation that completes undoes it */
+    /* failed by the caller or a backend: a late operation that completes does not undo it */
+    bool broken_by_caller;
     cdp_error error;
     cdp__failure_domain domain; /* of a group without a parent */
-    uint32_t late_ms;           /* the timeout that has passed */
-    uint64_t answer_ns;         /* until when it waits for FAILUREs of peers; 0: it does not */
-    uint64_t settle_ns;         /* deadline of SETTLING, then of passing the failure on */
+    uint32_t late_ms;           /* the timeout that passed, ms */
+    uint64_t answer_ns;         /* until when peers may answer with their FAILURE; 0: over */
+    uint64_t settle_ns;         /* when SETTLING ends, then when telling ends */
     uint8_t cause[CDP__FAILURE_MAX];
     uint32_t cause_bytes;
 };
 
-/* NULL: none; then all memory is that of the host. */
+/* NULL: the group has no backend, so all memory is host memory. */
 CDP__PRIVATE const cdp_backend *cdp__backend_of(const cdp_group *g) {
 #ifdef CDP_NO_BACKEND
     (void)g;
@@ -10684,23 +11076,23 @@ CDP__PRIVATE const cdp_backend *cdp__backend_of(const cdp_group *g) {
 
 #define CDP__SETTLE_MS CDP__FAILURE_SETTLE_MS
 #define CDP__TELL_MS CDP__FAILURE_TELL_MS
-#define CDP__ANSWER_MS 8u /* how much of that is spent on waiting for answers only */
+#define CDP__ANSWER_MS 8u /* how much of CDP__TELL_MS may be spent waiting for answers */
 #define CDP__LISTEN_MS 20u
 #define CDP__TAKE_BACK_MS 5u /* copying 4 MiB is cheaper than waiting longer for the reader */
 
-/* What every public function asks first. */
+/* The first check of every public function. */
 CDP__PRIVATE CDP__ONE_COPY cdp_status cdp__alive(const cdp_group *g, const char *call) {
     if (!g) return cdp__fail(CDP_ERR_INVALID, "%s needs a group; this one is NULL", call);
     if (g->magic == CDP__GROUP_MAGIC) return CDP_OK;
     return cdp__fail(CDP_ERR_STATE, "%s: this group was destroyed", call);
 }
 
-/* Groups number their own ranks; errors and links name ranks of the world. */
+/* The world rank of rank p of the group. Errors and links use world ranks. */
 CDP__PRIVATE uint32_t cdp__world_rank(const cdp_group *g, uint32_t p) {
     return g->members ? g->members[p] : p;
 }
 
-/* The first operation of the queue, when there is one. */
+/* The first operation of the queue, which must not be empty. */
 CDP__PRIVATE cdp__op *cdp__group_head(const cdp_group *g) {
     return &g->queue[g->queue_at];
 }
@@ -10717,17 +11109,17 @@ CDP__PRIVATE bool cdp__group_linked(const cdp_group *g, uint32_t p) {
     return t->failure.linked && t->failure.linked(t->self, cdp__world_rank(g, p));
 }
 
-/* Was anything exchanged with rank p on this group's channel? */
+/* True if this group has exchanged messages with rank p. */
 CDP__PRIVATE bool cdp__peer_used(const cdp_group *g, uint32_t p) {
     return g->peers[p].used || g->streams[p].put || g->streams[p].got;
 }
 
-/* The group that decides for all that fail together. */
+/* The group that settles failures for all groups that fail together with g. */
 CDP__PRIVATE cdp_group *cdp__group_top(cdp_group *g) {
     return g->parent ? g->parent : g;
 }
 
-/* Is it being found out why this group fails, or is late? */
+/* True while the cause of a failure or timeout is being settled. */
 CDP__PRIVATE bool cdp__group_settling(const cdp_group *g) {
     const cdp_group *top = g->parent ? g->parent : g;
     return top->domain.state == CDP__FAILURE_SETTLING;
@@ -10737,7 +11129,7 @@ CDP__PRIVATE cdp__past *cdp__past_at(const cdp_group *g, uint64_t seq) {
     return &g->past[seq % g->desc.records];
 }
 
-/* Other ranks may not read the caller's memory any more. */
+/* Revokes all exposed memory of the group's operations and messages. */
 CDP__PRIVATE void cdp__group_revoke(cdp_group *g) {
     cdp__flow *flow;
     cdp__exec_revoke(&g->exec);
@@ -10745,7 +11137,8 @@ CDP__PRIVATE void cdp__group_revoke(cdp_group *g) {
         if (flow->first[0]) cdp__transfer_revoke(g->w, &flow->first[0]->x);
 }
 
-/* Messages from one rank to another are numbered by tag: the channel of their places. */
+/* The channel number under which waits for messages are reported: one per pair of ranks,
+   direction and tag. */
 CDP__PRIVATE uint64_t cdp__way_channel(uint64_t channel, uint32_t from, uint32_t to) {
     uint8_t id[16];
     cdp__put_u64(id, channel);
@@ -10785,15 +11178,14 @@ CDP__PRIVATE cdp__head cdp__op_call(const cdp__op *op) {
     return h;
 }
 
-/* ---- >>records: what a group remembers, as records and as JSON ------------------------------- */
+/* ---- >>records: recorded calls of a group, as records and as JSON ---------------------------- */
 
-/* Knows: all members of a group. Promises: what it writes was true at one moment, in bounded
-   memory, also while the group fails. May use: >>core, >>dtype, >>algo, >>select, >>exec,
-   >>state. */
+/* Knows: all members of a group. Promises: a consistent snapshot in bounded memory, even while
+   the group fails. May use: >>core, >>dtype, >>algo, >>select, >>exec, >>state. */
 
 #ifndef CDP_NO_RECORDER
 
-/* A remembered call as a record. */
+/* Converts the internal record of a call to a cdp_record. */
 CDP__PRIVATE void cdp__record_fill(const cdp__past *past, cdp_record *r) {
     memset(r, 0, sizeof *r);
     r->seq = past->call.seq;
@@ -10810,7 +11202,8 @@ CDP__PRIVATE void cdp__record_fill(const cdp__past *past, cdp_record *r) {
     r->state = CDP_RECORD_DONE;
 }
 
-/* Operation `seq` of g as a record. False: it is forgotten, or was never called. Lock held. */
+/* Stores operation `seq` of g as a record. False: it is no longer kept, or does not exist. Lock
+   held. */
 CDP__PRIVATE bool cdp__record_of(const cdp_group *g, uint64_t seq, cdp_record *r) {
     const cdp__past *past = cdp__past_at(g, seq);
     const bool begun = past->call.seq == seq, queued = seq > g->completed && seq <= g->issued;
@@ -10834,7 +11227,7 @@ CDP__PRIVATE bool cdp__record_of(const cdp_group *g, uint64_t seq, cdp_record *r
     return true;
 }
 
-/* JSON straight into a file; errors show at the end. */
+/* Writes JSON to a file; closing the file reports errors. */
 CDP__PRIVATE void cdp__dump_record(cdp__file_text *f, const cdp_record *r, uint64_t now) {
     static const char *const states[] = {"queued", "running", "done", "failed"};
     cdp__file_add(f,
@@ -10855,7 +11248,7 @@ CDP__PRIVATE void cdp__dump_record(cdp__file_text *f, const cdp_record *r, uint6
     cdp__file_add(f, "}");
 }
 
-/* What is the same for a group and for its messages. */
+/* Writes the members that groups and message flows have in common. */
 CDP__PRIVATE void cdp__dump_state(
     cdp__file_text *f, const cdp_group *g, uint64_t called, uint64_t completed) {
     static const char *const health[] = {"healthy", "settling", "failed"};
@@ -10892,8 +11285,8 @@ CDP__PRIVATE void cdp__dump_group(cdp__file_text *f, const cdp_group *g, uint64_
     cdp__file_add(f, "]}");
 }
 
-/* The messages of a flow in one direction (1: received here) that are remembered, then those
-   that are under way. Returns how many are under way; `f` NULL: only count. */
+/* Writes the kept messages of a flow in one direction (1: received here), then those in flight.
+   Returns the number of those in flight; `f` NULL: only counts. */
 CDP__PRIVATE uint64_t cdp__dump_posts(
     cdp__file_text *f, const cdp__flow *flow, uint32_t way, uint64_t now) {
     const cdp_group *g = flow->g;
@@ -10934,7 +11327,7 @@ CDP__PRIVATE uint64_t cdp__dump_posts(
     return n;
 }
 
-/* The messages with one tag from one rank to another, as if these two were a group. */
+/* Writes the messages with one tag from one rank to another, as if these two ranks were a group. */
 CDP__PRIVATE void cdp__dump_flow(
     cdp__file_text *f, const cdp__flow *flow, uint32_t way, uint64_t now) {
     const uint32_t from = way ? flow->s.peer : flow->g->w->rank;
@@ -10975,7 +11368,7 @@ CDP__PRIVATE cdp_status cdp__dump(const cdp__world *m, const char *path) {
     return cdp__fail_peer(CDP_ERR_IO, -1, why, "cannot write the dump %s", path);
 }
 
-/* Writes the dump of a failed group, after all peers were told. Lock held. */
+/* Writes the dump of a failed group, after telling its peers. Lock held. */
 CDP__PRIVATE void cdp__group_dump_failed(cdp_group *g) {
     const cdp_error before = *cdp_last_error();
     char path[1024];
@@ -10994,16 +11387,16 @@ CDP__PRIVATE void cdp__group_dump_failed(cdp_group *g) {
 
 #endif /* CDP_NO_RECORDER */
 
-/* ---- >>waits: who keeps whom waiting --------------------------------------------------------- */
+/* ---- >>waits: which rank waits for which other rank ------------------------------------------ */
 
-/* Knows: operations and messages of all groups, and their places. Promises: waits that last long
-   become events of >>failure, and what that has to ask or to answer becomes messages. May use:
-   failure, state, port, receive. */
+/* Knows: operations and messages of all groups, and their positions. Promises: long waits become
+   events of >>failure, and its questions and answers become messages. May use: failure, state,
+   port, receive. */
 
 #define CDP__EDGES 32u
 #define CDP__WILLS 8u
 
-/* Is a thread inside a call that waits for something of g, or for what is to start after it? */
+/* True if a thread of the program waits for an operation of g, or for one that starts after it. */
 CDP__PRIVATE bool cdp__group_awaited(const cdp_group *g) {
     const cdp_group *x;
     if (g->waiters) return true;
@@ -11012,7 +11405,8 @@ CDP__PRIVATE bool cdp__group_awaited(const cdp_group *g) {
     return false;
 }
 
-/* This rank may take what it waits for from any of several: these waits are of one `set`. */
+/* Reports that a receive from any rank waits for rank p. Its waits for all ranks share one
+   `set`. */
 CDP__PRIVATE void cdp__wait_any_lasts(const cdp_group *g, uint64_t set, const cdp__place *at,
     uint32_t p, uint64_t since_ns, bool caller) {
     cdp__failure_event v;
@@ -11024,12 +11418,12 @@ CDP__PRIVATE void cdp__wait_any_lasts(const cdp_group *g, uint64_t set, const cd
     v.set = set;
     v.since_ns = since_ns;
     v.caller = caller;
-    /* one that cannot be reached, and was never met, has most likely left before */
+    /* a peer that was never reached has most likely left before */
     v.left = g->streams[p].left || (g->peers[p].lost && !cdp__peer_used(g, p));
     (void)cdp__failure_step(&g->w->failure, &v);
 }
 
-/* `compare`: the peer is to know what this rank calls. */
+/* Reports a long wait for `peer`. `compare`: send it this rank's calls, too. */
 CDP__PRIVATE void cdp__wait_lasts(
     cdp_group *g, const cdp__place *at, uint32_t peer, uint64_t since_ns, bool compare) {
     cdp__failure_event v;
@@ -11044,7 +11438,7 @@ CDP__PRIVATE void cdp__wait_lasts(
     (void)cdp__failure_step(&g->w->failure, &v);
 }
 
-/* A channel has come to this place. */
+/* Reports that a channel has reached this position. */
 CDP__PRIVATE void cdp__wait_over(cdp_group *g, uint64_t channel, uint64_t seq, uint32_t round) {
     cdp__failure_event v;
     memset(&v, 0, sizeof v);
@@ -11056,7 +11450,7 @@ CDP__PRIVATE void cdp__wait_over(cdp_group *g, uint64_t channel, uint64_t seq, u
     (void)cdp__failure_step(&g->w->failure, &v);
 }
 
-/* A rank that takes part again has not left because of a failure. */
+/* A rank that takes part in a new operation did not leave because of a failure. */
 CDP__PRIVATE void cdp__rank_goes_on(cdp__world *w, uint32_t rank, uint64_t begun_ns) {
     cdp__failure_event v;
     memset(&v, 0, sizeof v);
@@ -11075,7 +11469,7 @@ CDP__PRIVATE void cdp__group_goes_on(cdp_group *g, uint64_t begun_ns) {
     }
 }
 
-/* The calls of a group up to number `seq`, for others to compare. */
+/* Adds the calls of the group up to number `seq`, which the receiver compares with its own. */
 CDP__PRIVATE void cdp__wait_calls(const cdp__world *w, cdp__wait_message *m) {
     const cdp_group *g = cdp__group_of_channel(w, m->at.channel);
     uint64_t seq = m->at.seq;
@@ -11114,14 +11508,14 @@ CDP__PRIVATE void cdp__world_answer(cdp__world *w) {
     w->failure.outbox = false;
 }
 
-/* An operation or a message is done: ranks that wait for something else learn that this one does
-   not wait any more. */
+/* An operation or a message is done: ranks that wait for this one receive the new end of the
+   chain. */
 CDP__PRIVATE void cdp__wait_done(cdp_group *g, uint64_t channel, uint64_t next_seq) {
     cdp__wait_over(g, channel, next_seq, 0);
     cdp__world_answer(g->w);
 }
 
-/* Read from all ranks: they may ask. */
+/* Reads from all ranks, for their WAIT and ENDPOINT messages. */
 CDP__PRIVATE void cdp__world_listen(cdp__world *w) {
     const cdp_transport *t = &w->transport;
     uint32_t p;
@@ -11136,7 +11530,7 @@ CDP__PRIVATE void cdp__world_listen(cdp__world *w) {
     }
 }
 
-/* Rank `peer` of the world waits for something of this group at `at`: has this rank done it? */
+/* True if this rank has already sent what rank `peer` of the world waits for at `at`. */
 CDP__PRIVATE bool cdp__group_passed(const cdp_group *g, uint32_t peer, const cdp__place *at) {
     const cdp__exec *x = &g->exec;
     uint32_t i;
@@ -11164,13 +11558,13 @@ CDP__PRIVATE bool cdp__world_passed(const cdp__world *w, int32_t peer, const cdp
     return false;
 }
 
-/* ---- >>telling: a failure is passed on to the peers ------------------------------------------ */
+/* ---- >>telling: reports a failure to the peers ----------------------------------------------- */
 
-/* Knows: groups that have failed, and their streams. Promises: every peer that can be told in time
-   has the record, behind whatever was half sent; what peers still send is read, so that no reset
-   overtakes it. May use: failure-records, state, send, receive. */
+/* Knows: groups that have failed, and their streams. Promises: every peer that can be reached in
+   time receives the record, after any half-sent message; messages of peers are read until then,
+   so that no reset overtakes the record. May use: failure-records, state, send, receive. */
 
-/* The group is broken: every peer that it has exchanged something with is told. */
+/* Breaks the group, and prepares a FAILURE for every peer that it has exchanged messages with. */
 CDP__PRIVATE void cdp__group_publish(cdp_group *g, const cdp__failure_record *r) {
     const uint64_t now = cdp__now(g->os);
     const uint64_t share_ms = cdp__failure_share_ns(r, CDP__TELL_MS) / CDP__MS;
@@ -11182,7 +11576,8 @@ CDP__PRIVATE void cdp__group_publish(cdp_group *g, const cdp__failure_record *r)
     for (p = 0; p < g->desc.world_size; ++p) {
         cdp__peer *peer = &g->peers[p];
         if (p == g->desc.rank) continue;
-        /* of a smaller group nobody else tells */
+        /* in a group of some ranks all peers are told: the transport only reports failures of
+           the world */
         peer->used =
             cdp__peer_used(g, p) || cdp__group_linked(g, p) || g->channel != CDP__WORLD_CHANNEL;
         peer->tell = peer->used;
@@ -11198,7 +11593,7 @@ CDP__PRIVATE void cdp__group_publish(cdp_group *g, const cdp__failure_record *r)
     cdp__log(&g->desc.logger, CDP_LOG_DEBUG, g->desc.rank, "%s", g->error.text);
 }
 
-/* Ranks that are not in the group learn why this one may leave soon: its last will. */
+/* Sends the record to ranks outside the group, as this rank's last will: it may leave soon. */
 CDP__PRIVATE void cdp__group_send_will(cdp_group *g) {
     const cdp_transport *t = &g->w->transport;
     cdp__head h;
@@ -11218,23 +11613,22 @@ CDP__PRIVATE void cdp__group_send_will(cdp_group *g) {
     }
 }
 
-/* Once something has failed, payload does not matter any more: what still arrives is dropped, up
-   to the FAILURE that may follow. Reading it has a second use: a process that ends with unread
-   data resets its connections, and the reset would overtake what it has told the others. */
+/* Reads and drops what p still sends, up to its FAILURE. A process that exits with unread data
+   resets its connections, and that reset could overtake the FAILURE that it has sent. */
 CDP__PRIVATE void cdp__group_drain(cdp_group *g, uint32_t p) {
     if (!g->peers[p].heard && cdp__port_pump(g->w, g->streams[p].peer, NULL) < 0)
         g->peers[p].heard = true;
 }
 
-/* While a failure here is being settled: has a peer sent the reason why it left? */
+/* While a failure settles: reads from all peers, which may have sent the cause. */
 CDP__PRIVATE void cdp__group_hear(cdp_group *g) {
     uint32_t p;
     for (p = 0; p < g->desc.world_size && g->health == CDP__SETTLING; ++p)
         if (cdp__peer_used(g, p)) cdp__group_drain(g, p);
 }
 
-/* Until it is sent, or the transport takes no more: only then does the transport say when there is
-   room again. */
+/* Sends the rest of a message, until the transport accepts no more: only then does the transport
+   report new room. */
 CDP__PRIVATE int64_t cdp__group_finish_one(cdp__world *w, cdp__stream *s, cdp__transfer *t) {
     uint64_t moved;
     int64_t r;
@@ -11245,10 +11639,9 @@ CDP__PRIVATE int64_t cdp__group_finish_one(cdp__world *w, cdp__stream *s, cdp__t
     return r;
 }
 
-/* A message of this group to p is half sent: it is finished with its true bytes, since the
-   receiver may need nothing more than those to complete its operation. The bytes are there: a
-   work that failed is reported as PENDING until telling has ended, so their memory still belongs
-   to the library. > 0: finished, or there is none. */
+/* Completes a half-sent message of this group to p with its true bytes, because the receiver's
+   operation may need only these. The buffer is still valid: failed works stay PENDING until
+   telling has ended. > 0: complete, or there was none. */
 CDP__PRIVATE int64_t cdp__group_finish(cdp_group *g, uint32_t p) {
     cdp__stream *s = &g->streams[p];
     cdp__exec *x = &g->exec;
@@ -11262,7 +11655,7 @@ CDP__PRIVATE int64_t cdp__group_finish(cdp_group *g, uint32_t p) {
     return g->w->ports[s->peer].tx_stream == s && r > 0 ? 0 : r;
 }
 
-/* The same for messages between two ranks. */
+/* The same for half-sent messages of flows. */
 CDP__PRIVATE int64_t cdp__flows_finish(cdp_group *g, uint32_t p) {
     const uint32_t peer = g->streams[p].peer;
     cdp__flow *flow;
@@ -11276,14 +11669,14 @@ CDP__PRIVATE int64_t cdp__flows_finish(cdp_group *g, uint32_t p) {
     return r;
 }
 
-/* Pass the failure on to p. */
+/* Sends the FAILURE to p. */
 CDP__PRIVATE void cdp__group_tell(cdp_group *g, uint32_t p) {
     cdp__stream *s = &g->streams[p];
     cdp__head h;
     int64_t r = cdp__group_finish(g, p);
     if (r > 0) r = cdp__flows_finish(g, p);
     if (r < 0) {
-        g->peers[p].heard = true; /* it cannot be told any more */
+        g->peers[p].heard = true; /* p is lost: there is nothing more to send or to wait for */
         g->peers[p].tell = false;
     }
     if (r <= 0) return;
@@ -11298,7 +11691,7 @@ CDP__PRIVATE void cdp__group_tell(cdp_group *g, uint32_t p) {
     (void)cdp__port_flush(g->w, s->peer);
 }
 
-/* Is what p is to be told still on its way? */
+/* True while the FAILURE for p is not sent completely. */
 CDP__PRIVATE bool cdp__group_telling_peer(cdp_group *g, uint32_t p) {
     const uint32_t peer = g->streams[p].peer;
     if (g->peers[p].tell) cdp__group_tell(g, p);
@@ -11307,22 +11700,22 @@ CDP__PRIVATE bool cdp__group_telling_peer(cdp_group *g, uint32_t p) {
         && g->w->ports[peer].control_at != g->w->ports[peer].control_used;
 }
 
-/* True while there is time, and some peer has not been told, or might still answer with its own
-   FAILURE (which empties the connection, see cdp__group_drain). An answer comes at once or not at
-   all: it is awaited for CDP__ANSWER_MS only. */
+/* True while there is time and a peer has not received the FAILURE, or may still answer with its
+   own one (reading it empties the connection, see cdp__group_drain). Peers answer at once or
+   never, so answers are awaited for CDP__ANSWER_MS only. */
 CDP__PRIVATE bool cdp__group_tell_all(cdp_group *g, uint64_t now) {
     bool more = false;
     uint32_t p;
     if (now >= g->answer_ns)
-        g->answer_ns = 0; /* over, and seen to be: until then it is a deadline */
+        g->answer_ns = 0; /* over: answer_ns must not be a deadline any longer */
     for (p = 0; p < g->desc.world_size && now < g->settle_ns; ++p) {
         cdp__peer *peer = &g->peers[p];
-        /* it has just come */
+        /* connected only now */
         if (p != g->desc.rank && !peer->used && cdp__group_linked(g, p))
             peer->used = peer->tell = true;
         if (peer->used) cdp__group_drain(g, p);
     }
-    /* after all of them, since what one says may correct what the others are told */
+    /* a second loop, because a record that was just read may correct the one to be sent */
     for (p = 0; p < g->desc.world_size && now < g->settle_ns; ++p) {
         const cdp__peer *peer = &g->peers[p];
         if (!peer->used) continue;
@@ -11333,11 +11726,11 @@ CDP__PRIVATE bool cdp__group_tell_all(cdp_group *g, uint64_t now) {
 
 /* ---- >>failing: how a failure becomes an error on all ranks ---------------------------------- */
 
-/* Knows: groups, streams. Promises: what happens here becomes events of >>failure, and what that
-   decides becomes errors and messages; every group that failed says why within a bounded time. It
-   decides nothing itself. May use: failure, state, exec, stream, message. */
+/* Knows: groups, streams. Promises: local failures become events of >>failure, and its decisions
+   become errors and messages; every failed group reports its cause within a bounded time. This
+   section decides nothing itself. May use: failure, state, exec, stream, message. */
 
-/* A record of what this rank saw: `e` has status, peer, errno and the bare text. */
+/* Makes a record of what this rank saw; `e` has status, peer, errno and a text without a prefix. */
 CDP__PRIVATE void cdp__record_make(const cdp_group *g, cdp__failure_record *r, const cdp_error *e) {
     memset(r, 0, sizeof *r);
     r->status = e->status;
@@ -11351,7 +11744,7 @@ CDP__PRIVATE void cdp__record_make(const cdp_group *g, cdp__failure_record *r, c
     cdp__format(r->text, sizeof r->text, "%s", e->text);
 }
 
-/* What this rank was doing. */
+/* Adds the call and the round of this rank to the record. */
 CDP__PRIVATE void cdp__record_call(
     cdp__failure_record *r, const cdp__head *call, uint32_t round, uint32_t rounds) {
     r->call = cdp__fingerprint_of(call);
@@ -11360,7 +11753,8 @@ CDP__PRIVATE void cdp__record_call(
     r->rounds = rounds;
 }
 
-/* Do what the transition function has decided for the group `top` and all that fail with it. */
+/* Carries out the decision of the transition function for `top` and all groups that fail with
+   it. */
 CDP__PRIVATE void cdp__domain_act(cdp_group *top, uint32_t what) {
     const cdp__failure_record *r = &top->domain.record;
     const bool here = r->observer == (int32_t)top->w->rank, again = top->health == CDP__FAILED;
@@ -11395,8 +11789,8 @@ CDP__PRIVATE void cdp__domain_step(
 
 CDP__PRIVATE bool cdp__world_told_first(cdp__world *w);
 
-/* A lost rank may have left because of an earlier failure. The first rank that publishes what it
-   saw knows that there is none. */
+/* A lost rank may have left because of an earlier failure. So this rank offers its record to the
+   transport: if that becomes the first record, no rank knows an earlier failure. */
 CDP__PRIVATE void cdp__group_offer(cdp_group *g) {
     const cdp_transport *t = &g->w->transport;
     const cdp__failure_record *r = &g->domain.record;
@@ -11407,20 +11801,20 @@ CDP__PRIVATE void cdp__group_offer(cdp_group *g) {
     t->failure.publish(t->self, g->cause, g->cause_bytes);
 }
 
-/* This rank saw a failure of g. What happens to a group with a parent is settled by the parent.
-   `late`: a deadline of g has passed. Only that is taken back if what is late completes: a timeout
-   that a function of the caller returns is none of the group's. */
+/* Reports a failure of g that this rank saw to the group that settles it (g or its parent).
+   `late`: a deadline of g has passed. Only such a failure is undone if the late operation
+   completes; a timeout that a callback of the program returns is not. */
 CDP__PRIVATE void cdp__group_see(
     cdp_group *g, const cdp__failure_record *r, const cdp_error *e, bool late) {
     cdp_group *top = cdp__group_top(g);
-    /* what needs no second opinion overrides what is still being settled */
+    /* a failure that needs no settling overrides one that is being settled */
     const bool sure = r->status != CDP_ERR_PEER_LOST && r->status != CDP_ERR_TIMEOUT;
     const cdp__failure_state most = sure ? CDP__FAILURE_SETTLING : CDP__FAILURE_HEALTHY;
-    /* what is late goes on while its cause is being found out, unless the caller broke the group */
+    /* a late operation goes on while its cause is settled, unless the caller broke the group */
     const bool stops = !late || top->broken_by_caller;
     if (g->health == CDP__FAILED || (g->health == CDP__SETTLING && !sure)) return;
     if (stops) g->health = CDP__SETTLING;
-    /* a deadline of `top` or of another part of it has passed: nothing takes that back now */
+    /* a deadline is being settled as well: its operation cannot undo this failure */
     if (stops && top->domain.state == CDP__FAILURE_SETTLING) top->health = CDP__SETTLING;
     if (top->domain.state > most) return;
     if (top->channel == CDP__WORLD_CHANNEL && cdp__world_told_first(g->w)) return;
@@ -11444,7 +11838,7 @@ CDP__PRIVATE void cdp__group_fail_last(cdp_group *g) {
     cdp__group_fail(g, cdp_last_error(), false);
 }
 
-/* The caller breaks the group: that overrides a cause that is not settled yet. */
+/* The caller breaks the group. This overrides a cause that is still being settled. */
 CDP__PRIVATE void cdp__group_break_for(cdp_group *g, const cdp_error *e) {
     cdp_group *top = cdp__group_top(g);
     cdp__failure_record r;
@@ -11476,13 +11870,13 @@ CDP__PRIVATE void cdp__group_late(
     r.moved = t->moved;
     r.expected = t->bytes;
     r.sending = !t->receive;
-    r.text[0] = 0; /* it is made of these */
+    r.text[0] = 0; /* the text is made from the fields above */
     cdp__group_see(g, &r, &e, true);
 }
 
 CDP__PRIVATE void cdp__group_dump_failed(cdp_group *g);
 
-/* Rank `from` of the world says that a group has failed, here or elsewhere. */
+/* Handles a failure record of rank `from` of the world, of a group of this rank or another one. */
 CDP__PRIVATE void cdp__world_told(cdp__world *w, uint32_t from, const cdp__failure_record *r) {
     cdp_group *g = cdp__group_of_channel(w, r->domain);
     cdp__failure_event v;
@@ -11504,11 +11898,11 @@ CDP__PRIVATE void cdp__world_told(cdp__world *w, uint32_t from, const cdp__failu
     cdp__domain_act(g, cdp__failure_step(&w->failure, &v));
 }
 
-/* The record that the transport keeps of the first failure; `guess`: also one of no group, which
-   is a guess. What is known now: */
+/* Result of reading the first failure record of all ranks, which some transports store. `guess`:
+   also accept a record without a group, which the transport only guessed. */
 typedef enum cdp__known_first {
     CDP__FIRST_NONE,
-    CDP__FIRST_NEWS, /* it came from another rank, and has been taken */
+    CDP__FIRST_NEWS, /* it came from another rank and was handled */
     CDP__FIRST_OWN   /* this rank's own is the first */
 } cdp__known_first;
 
@@ -11530,8 +11924,18 @@ CDP__PRIVATE bool cdp__world_told_first(cdp__world *w) {
     return cdp__world_read_first(w, false) == CDP__FIRST_NEWS;
 }
 
-/* A rank that does not answer, or refuses to be connected, may not have finished starting: then the
-   transport may know what it waits for. */
+/* Whether this rank received anything from `peer`, which then has finished starting. */
+CDP__PRIVATE bool cdp__world_heard(const cdp__world *w, uint32_t peer) {
+    const cdp__stream *s;
+    uint32_t i;
+    for (i = 0; i < w->stream_rows; ++i)
+        for (s = w->streams[i]; s; s = s->next)
+            if (s->peer == peer && (s->got || s->early_used)) return true;
+    return false;
+}
+
+/* A named rank that does not answer or refuses connections may still be starting: asks the
+   transport which rank it waits for. */
 CDP__PRIVATE void cdp__group_ask_starting(cdp_group *g) {
     const cdp_transport *t = &g->w->transport;
     const cdp__failure_record *r = &g->domain.record;
@@ -11546,6 +11950,7 @@ CDP__PRIVATE void cdp__group_ask_starting(cdp_group *g) {
     v.domain = &g->domain;
     if (!lost) peer = cdp__failure_follow(&g->w->failure, e).named;
     if (peer < 0 || peer == (int32_t)g->w->rank) return;
+    if (!lost && cdp__world_heard(g->w, (uint32_t)peer)) return;
     v.from = (uint32_t)peer;
     named = t->failure.starting(
         t->self, (uint32_t)peer, lost, v.time_ns + 2 * CDP__MS >= g->domain.due_ns);
@@ -11555,7 +11960,7 @@ CDP__PRIVATE void cdp__group_ask_starting(cdp_group *g) {
     (void)cdp__failure_step(&g->w->failure, &v);
 }
 
-/* SETTLING: has somebody left word of an earlier cause? */
+/* Called while SETTLING: looks for an earlier cause. */
 CDP__PRIVATE void cdp__group_settle(cdp_group *g) {
     const bool lost = g->domain.record.status == CDP_ERR_PEER_LOST;
     bool sure = false;
@@ -11580,7 +11985,8 @@ CDP__PRIVATE void cdp__channel_failed(
         p = cdp_rank_of_world(g, peer);
         CDP_ASSERT(p < g->desc.world_size);
         g->peers[p].used = true;
-        g->peers[p].heard = good && r.status != CDP_ERR_TIMEOUT; /* else it may learn more */
+        /* after its timeout a peer may still send a correction */
+        g->peers[p].heard = good && r.status != CDP_ERR_TIMEOUT;
     }
     if (good) {
         cdp__world_told(w, peer, &r);
@@ -11591,7 +11997,8 @@ CDP__PRIVATE void cdp__channel_failed(
     }
 }
 
-/* `theirs` came from p where this rank expected something of `call`: this thread's last error. */
+/* `theirs` came from p where this rank expected a message of `call`: sets this thread's last
+   error. */
 CDP__PRIVATE void cdp__group_mismatch(
     const cdp_group *g, uint32_t p, const cdp__head *call, const cdp__head *theirs) {
     const uint32_t other = cdp__world_rank(g, p);
@@ -11609,7 +12016,8 @@ CDP__PRIVATE void cdp__group_mismatch(
             other, there);
 }
 
-/* The call that this rank compares with `theirs`: its own of that number, if it is remembered. */
+/* This rank's own call to compare with `theirs`: the one with the same number, if still
+   recorded. */
 CDP__PRIVATE const cdp__head *cdp__group_call_like(const cdp_group *g, const cdp__head *theirs) {
     const cdp__head *past = &cdp__past_at(g, theirs->seq)->call;
     return past->seq == theirs->seq ? past : &g->exec.task.call;
@@ -11631,14 +12039,13 @@ CDP__PRIVATE void cdp__group_odd(cdp_group *g, uint32_t p, const cdp__head *thei
     cdp__group_see(g, &r, &e, false);
 }
 
-/* Does this header belong to a call that this rank has come to, and calls otherwise? */
+/* True if the header belongs to an operation that this rank has begun, and names another call. */
 CDP__PRIVATE bool cdp__group_differs(const cdp_group *g, const cdp__head *h) {
     return h->seq <= g->exec.task.call.seq && !cdp__same_call(&cdp__past_at(g, h->seq)->call, h);
 }
 
-/* The transport gave p up (the reason is this thread's last error). What p had said before, if
-   anything, is the better explanation: a FAILURE has been taken already; a call that is not ours
-   lies where it can be looked at. */
+/* The transport has lost p (the reason is this thread's last error). A mismatching call that p
+   sent before is the better explanation; a FAILURE would have been handled already. */
 CDP__PRIVATE void cdp__group_lost(cdp_group *g, uint32_t p) {
     const cdp_error e = *cdp_last_error();
     cdp__head h;
@@ -11648,9 +12055,8 @@ CDP__PRIVATE void cdp__group_lost(cdp_group *g, uint32_t p) {
     cdp__group_fail(g, &e, false);
 }
 
-/* A rank reads from those that it needs something of now. Others may have failed and said so, or
-   called something else: look at what they sent. The world does so only when it waits for long:
-   it hears of failures from the store, or from the hub. */
+/* Reads from peers that this rank does not wait for: they may have failed, or made another call.
+   The world's group calls this only during long waits: its transport reports failures. */
 CDP__PRIVATE bool cdp__group_listen(cdp_group *g) {
     uint32_t p;
     for (p = 0; p < g->desc.world_size && g->health == CDP__HEALTHY; ++p) {
@@ -11668,7 +12074,8 @@ CDP__PRIVATE bool cdp__group_listen(cdp_group *g) {
     return g->health != CDP__HEALTHY;
 }
 
-/* A rank that waits has called something else than this one: it waits in vain. */
+/* Compares the calls in a WAIT with this rank's own. True if they differ: the sender waits in
+   vain, and the group fails. */
 CDP__PRIVATE bool cdp__world_differs(cdp__world *w, uint32_t peer, const cdp__wait_message *m) {
     cdp_group *g = cdp__group_of_channel(w, m->at.channel);
     uint32_t i, p;
@@ -11709,14 +12116,14 @@ CDP__PRIVATE bool cdp__world_note(
         v.passed = cdp__world_passed(w, answer.end.last.waiter, &answer.end.last.at);
     }
     (void)cdp__failure_step(&w->failure, &v);
-    return true; /* it is answered when nothing moves any more: see cdp__group_waits() */
+    return true; /* the answer is sent when nothing moves: see cdp__group_waits() */
 }
 
-/* The group has failed: are peers still being told? */
+/* The group has failed. True while its peers are still being told. */
 CDP__PRIVATE bool cdp__group_telling(cdp_group *g, uint64_t now) {
     if (g->settle_ns == CDP__NEVER) return false;
     if (cdp__group_tell_all(g, now)) return true;
-    g->settle_ns = CDP__NEVER; /* Peers that did not take the record until now do not get it. */
+    g->settle_ns = CDP__NEVER; /* peers that have not accepted the record by now do not get it */
     cdp__group_dump_failed(g);
     if (!g->parent) cdp__domain_step(g, CDP__FAILURE_DELIVERED, NULL, false);
     return false;
@@ -11724,10 +12131,11 @@ CDP__PRIVATE bool cdp__group_telling(cdp_group *g, uint64_t now) {
 
 /* ---- >>flows: messages from one rank to another ---------------------------------------------- */
 
-/* Knows: groups, transfers. Promises: the k-th send with a tag meets the k-th receive; tags are
-   independent of each other and of collectives. May use: transfer, stream, port, failing, state. */
+/* Knows: groups, transfers. Promises: the k-th send with a tag matches the k-th receive; tags
+   are independent of each other and of collectives. May use: transfer, stream, port, failing,
+   state. */
 
-/* Something ended that another caller may wait for. */
+/* A work has ended: wakes other callers, which may wait for it. */
 CDP__PRIVATE void cdp__group_ended(cdp_group *g) {
     ++g->w->ended;
     if (g->w->callers > 1) g->os->threads.cond_broadcast(g->os->user, g->w->cond);
@@ -11735,7 +12143,7 @@ CDP__PRIVATE void cdp__group_ended(cdp_group *g) {
 
 #ifndef CDP_NO_MESSAGES
 
-/* All messages of a group with one tag are one channel. */
+/* The channel of all messages of a group with one tag. */
 CDP__PRIVATE uint64_t cdp__message_channel(const cdp_group *g, uint32_t tag) {
     uint8_t id[12];
     cdp__put_u64(id, g->channel);
@@ -11743,13 +12151,13 @@ CDP__PRIVATE uint64_t cdp__message_channel(const cdp_group *g, uint32_t tag) {
     return cdp__hash(CDP__HASH_START, id, sizeof id) | 2;
 }
 
-/* The flow, if this rank has used it already. */
+/* Returns the flow, or NULL if this rank has not used it yet. */
 CDP__PRIVATE cdp__flow *cdp__flow_find(const cdp_group *g, uint32_t rank, uint32_t tag) {
     cdp__stream *s = cdp__stream_find(g->w, cdp__message_channel(g, tag), cdp__world_rank(g, rank));
     return s && !s->unexpected ? (cdp__flow *)s : NULL;
 }
 
-/* A new flow of a channel to a rank of g. NULL: out of memory. */
+/* A new flow from a channel to a rank of g. NULL: out of memory. */
 CDP__PRIVATE cdp__flow *cdp__flow_make(
     cdp_group *g, uint64_t channel, uint32_t rank, uint32_t tag) {
     const uint32_t peer = cdp__world_rank(g, rank);
@@ -11775,8 +12183,7 @@ CDP__PRIVATE cdp__flow *cdp__flow_make(
     return flow;
 }
 
-/* The flow of messages with this tag, made when it is used for the first time. NULL: out of
-   memory. */
+/* The flow of messages with this tag, created on first use. NULL: out of memory. */
 CDP__PRIVATE cdp__flow *cdp__flow_open(cdp_group *g, uint32_t rank, uint32_t tag) {
     const uint64_t channel = cdp__message_channel(g, tag);
     cdp__stream *s = cdp__stream_find(g->w, channel, cdp__world_rank(g, rank));
@@ -11816,7 +12223,7 @@ CDP__PRIVATE cdp__post *cdp__post_new(cdp_group *g) {
     return post;
 }
 
-/* A free post, the one that was free longest; NULL: out of memory. */
+/* Takes the post that was free longest. NULL: out of memory. */
 CDP__PRIVATE cdp__post *cdp__post_take(cdp_group *g) {
     cdp__post *post = g->free_posts;
     if (post) {
@@ -11840,7 +12247,7 @@ CDP__PRIVATE void cdp__post_free(cdp_group *g, cdp__post *post) {
     g->last_free_post = post;
 }
 
-/* Its work has ended, well or by being cancelled. */
+/* The work of the post has ended, completed or cancelled: returns it to the pool. */
 CDP__PRIVATE void cdp__post_give(cdp_group *g, cdp__post *post, bool cancelled) {
     post->cancelled = post->cancelled << 1 | (cancelled ? 1u : 0u);
     ++post->use;
@@ -11848,7 +12255,7 @@ CDP__PRIVATE void cdp__post_give(cdp_group *g, cdp__post *post, bool cancelled) 
     cdp__post_free(g, post);
 }
 
-/* Does the pool have room for `n` posts? */
+/* Makes room for `n` posts in the pool. False: out of memory. */
 CDP__PRIVATE bool cdp__posts_reserve(cdp_group *g, uint32_t n) {
     if (n > 1u << CDP__POST_INDEX) return false;
     while (g->post_count < n) {
@@ -11872,8 +12279,8 @@ CDP__PRIVATE void cdp__post_begin(cdp__flow *flow, cdp__post *post, bool receive
     x->elem = elem;
     x->piece_bytes = flow->g->desc.piece_bytes;
     x->expose_bytes = flow->g->desc.expose_bytes;
-    /* Up to the window, a message leaves before the receiver asks for it; it has asked for a body
-       that a channel offered, and for one that may wait. */
+    /* only messages above the window are exposed; shorter ones are sent unasked, except those
+       that may wait for their receiver */
     if (!post->rendezvous && !flow->owner)
         x->expose_bytes = cdp__max(x->expose_bytes, CDP__WINDOW + 1);
     post->begun = true;
@@ -11883,7 +12290,7 @@ CDP__PRIVATE void cdp__post_begin_if(cdp__flow *flow, cdp__post *post, bool rece
     if (!post->begun) cdp__post_begin(flow, post, receive);
 }
 
-/* What is remembered of a message, beside what is remembered of operations. */
+/* Records a message, in a list separate from that of operations. */
 CDP__PRIVATE void cdp__post_remember(cdp_group *g, const cdp__post *post, uint64_t end_ns) {
     const uint32_t me = g->w->rank, peer = post->x.s->peer;
     cdp__past *past;
@@ -11925,7 +12332,7 @@ CDP__PRIVATE void cdp__post_see(cdp__flow *flow, const cdp__post *post) {
     cdp__group_see(flow->g, &r, &e, false);
 }
 
-/* The reason is this thread's last error. */
+/* The message failed; the reason is this thread's last error. */
 CDP__PRIVATE void cdp__post_fail(cdp__flow *flow, const cdp__post *post) {
     if (flow->failed) {
         flow->failed(flow);
@@ -11934,7 +12341,7 @@ CDP__PRIVATE void cdp__post_fail(cdp__flow *flow, const cdp__post *post) {
     cdp__post_see(flow, post);
 }
 
-/* A receive of up to so many elements learns how many there are. */
+/* A receive of up to call.count elements adopts the true count of the message. */
 CDP__PRIVATE bool cdp__post_accept(cdp__post *post) {
     cdp__transfer *x = &post->x;
     const cdp__head *h = &x->theirs;
@@ -11944,7 +12351,7 @@ CDP__PRIVATE bool cdp__post_accept(cdp__post *post) {
     return true;
 }
 
-/* Something else came than this receive expects. True: it fits after all. */
+/* The header differs from what this receive expects. True: the receive accepts it after all. */
 CDP__PRIVATE bool cdp__post_odd(cdp__flow *flow, cdp__post *post) {
     cdp__transfer *x = &post->x;
     const cdp__head *h = &x->theirs;
@@ -11966,7 +12373,7 @@ CDP__PRIVATE bool cdp__post_odd(cdp__flow *flow, cdp__post *post) {
     return false;
 }
 
-/* Let the first send or receive of a flow advance. True when something moved. */
+/* Advances the first send or receive of a flow. True if something moved. */
 CDP__PRIVATE bool cdp__flow_move(cdp__flow *flow, uint32_t way) {
     cdp_group *g = flow->g;
     bool any = false;
@@ -11989,16 +12396,15 @@ CDP__PRIVATE bool cdp__flow_move(cdp__flow *flow, uint32_t way) {
     return any;
 }
 
-/* Sends go first: others may wait for them. */
+/* Advances all flows. Sends are polled first, because peers may wait for them. */
 CDP__PRIVATE cdp__advance cdp__flows_poll(cdp_group *g) {
     cdp__flow **at = &g->active_flows;
     bool any = false;
-    while (*at && g->health == CDP__HEALTHY) {
+    while (*at && g->health == CDP__HEALTHY && !(any && cdp__poll_over(g->w))) {
         cdp__flow *flow = *at;
         if (cdp__flow_move(flow, 0)) any = true;
         if (cdp__flow_move(flow, 1)) any = true;
-        if (any && cdp__poll_over(g->w)) return CDP__MOVED;
-        while (*at != flow) /* another one became active: it stands in front */
+        while (*at != flow) /* a flow that became active meanwhile was inserted in front */
             at = &(*at)->next_active;
         if (flow->first[0] || flow->first[1]) {
             at = &flow->next_active;
@@ -12014,7 +12420,7 @@ CDP__PRIVATE cdp__advance cdp__flows_poll(cdp_group *g) {
     return any ? CDP__MOVED : CDP__BLOCKED;
 }
 
-/* The deadline of a message has passed: the group fails, and this says true. */
+/* True if the deadline of a message has passed: then the group fails. */
 CDP__PRIVATE bool cdp__flows_due(cdp_group *g, uint64_t now) {
     cdp__flow *flow;
     uint32_t way;
@@ -12032,7 +12438,7 @@ CDP__PRIVATE bool cdp__flows_due(cdp_group *g, uint64_t now) {
     return false;
 }
 
-/* Nothing moves: what peers say that nothing is wanted from may be a failure. */
+/* Nothing moves: reads from peers that this rank only sends to, which may have failed. */
 CDP__PRIVATE cdp__advance cdp__flows_stuck(cdp_group *g, uint64_t now) {
     cdp__flow *flow;
     if (now < g->listen_ns) return CDP__BLOCKED;
@@ -12063,7 +12469,7 @@ CDP__PRIVATE void cdp__flow_waits(cdp__flow *flow) {
     }
 }
 
-/* All of them. Returns after how long to look again. */
+/* Updates the wait records of all flows. Returns after which time to do that again. */
 CDP__PRIVATE uint64_t cdp__flows_waits(cdp_group *g) {
     uint64_t period = CDP__NEVER;
     cdp__flow *flow;
@@ -12077,7 +12483,7 @@ CDP__PRIVATE uint64_t cdp__flows_waits(cdp_group *g) {
     return period;
 }
 
-/* A send or a receive joins the queue of its flow. Lock held. */
+/* Appends a send or a receive to the queue of its flow. Lock held. */
 CDP__PRIVATE cdp_status cdp__flow_post(cdp__flow *flow, const cdp_transfer *t,
     void (*done)(void *, uint64_t, uint64_t), void *user, cdp_work *out) {
     const uint32_t way = t->receive ? 1 : 0;
@@ -12129,7 +12535,7 @@ CDP__PRIVATE cdp_status cdp__flow_post(cdp__flow *flow, const cdp_transfer *t,
     return CDP_OK;
 }
 
-/* Has any of it been sent or received? */
+/* True if any bytes of the message were sent or received. */
 CDP__PRIVATE bool cdp__post_moved(const cdp__flow *flow, const cdp__post *post, uint32_t way) {
     const cdp__stream *s = &flow->s;
     if (!post->begun || flow->first[way] != post) return false;
@@ -12139,7 +12545,7 @@ CDP__PRIVATE bool cdp__post_moved(const cdp__flow *flow, const cdp__post *post, 
     return s->body_left || s->early_used;
 }
 
-/* Take a message out of its queue when none of it has moved. Those behind it move up. Lock held. */
+/* Cancels a message of which no bytes have moved, and removes it from its queue. Lock held. */
 CDP__PRIVATE cdp_status cdp__post_cancel(cdp_group *g, uint64_t seq) {
     cdp__post *post = g->posts[seq & ((1u << CDP__POST_INDEX) - 1)];
     cdp__flow *flow = (cdp__flow *)post->x.s;
@@ -12163,27 +12569,28 @@ CDP__PRIVATE cdp_status cdp__post_cancel(cdp_group *g, uint64_t seq) {
     return CDP_OK;
 }
 
-/* Whether a message has come from rank p that no receive waits for. */
+/* True if a message from rank p has arrived that no posted receive will take. */
 CDP__PRIVATE bool cdp__flow_peek(const cdp_group *g, uint32_t p, uint32_t tag, cdp__head *h) {
     const uint64_t channel = cdp__message_channel(g, tag);
     cdp__stream *s = cdp__stream_find(g->w, channel, cdp__world_rank(g, p));
     cdp__stream none;
     if (s && !s->unexpected && ((cdp__flow *)s)->first[1]) return false;
     if (s) return cdp__stream_peek(g->w, s, h);
-    /* the first message of a stream may lie in a slot, where no stream is needed */
+    /* a message in a slot can be found without a stream */
     memset(&none, 0, sizeof none);
     none.channel = channel;
     none.peer = cdp__world_rank(g, p);
     return cdp__stream_peek(g->w, &none, h);
 }
 
-/* Its sends and receives end, and nobody is told; their memory is the caller's again. Lock held. */
+/* Ends all sends and receives of a flow without notifying the peer; the caller owns their memory
+   again. Lock held. */
 CDP__PRIVATE void cdp__flow_stop(cdp__flow *flow) {
     cdp_group *g = flow->g;
     cdp__port *port = &g->w->ports[flow->s.peer];
     uint32_t way;
     if (port->tx_stream == &flow->s) {
-        /* the receiver may need nothing more than these bytes; after a failure they are not ours */
+        /* the receiver may need only these bytes; after a failure they belong to the caller */
         const cdp__transfer *x = flow->first[0] ? &flow->first[0]->x : NULL;
         if (x && g->health == CDP__HEALTHY)
             cdp__port_keep(g->w, flow->s.peer, x->data ? x->data + x->moved : NULL);
@@ -12200,7 +12607,7 @@ CDP__PRIVATE void cdp__flow_stop(cdp__flow *flow) {
     }
 }
 
-/* A flow ends before its group does. Lock held. */
+/* Removes a flow whose group lives on. Lock held. */
 CDP__PRIVATE void cdp__flow_drop(cdp__flow *flow) {
     cdp_group *g = flow->g;
     cdp__flow **at;
@@ -12216,7 +12623,7 @@ CDP__PRIVATE void cdp__flow_drop(cdp__flow *flow) {
     cdp__free(g->os, flow);
 }
 
-/* Close what is left of a group's messages. Lock held. */
+/* Closes all flows of a group. Lock held. */
 CDP__PRIVATE void cdp__flows_close(cdp_group *g, bool tell) {
     cdp__world *w = g->w;
     uint32_t i;
@@ -12240,7 +12647,7 @@ CDP__PRIVATE void cdp__flows_close(cdp_group *g, bool tell) {
 
 #else
 
-/* Without messages no flow is made, so `active_flows` stays empty. */
+/* In builds without messages no flow exists, so `active_flows` stays empty. */
 CDP__PRIVATE cdp__advance cdp__flows_poll(cdp_group *g) {
     (void)g;
     return CDP__IDLE;
@@ -12272,21 +12679,20 @@ CDP__PRIVATE uint64_t cdp__flows_waits(cdp_group *g) {
 
 #endif /* CDP_NO_MESSAGES */
 
-/* ---- >>running: the operations of a group ---------------------------------------------------- */
+/* ---- >>running: runs the operations of a group ----------------------------------------------- */
 
 /* Knows: the queue of a group, its executor. Promises: operations run one after the other, in
-   the order of the calls; each is done, or its group has failed, by its deadline. May use: exec,
-   failing, select, state. */
+   the order of the calls; each completes, or its group has failed, by its deadline. May use:
+   exec, failing, select, state. */
 
-/* A work that is no operation of the queue. One that was not done when its group failed has
-   failed, too. CDP__ALL_WORK: whatever there is to do is one, too. */
+/* Stands for a work that ends when the world has nothing left to do. */
 #define CDP__ALL_WORK UINT64_MAX
 
 CDP__PRIVATE cdp_status cdp__failed_status(const cdp_group *g) {
     return g->health == CDP__FAILED && g->settle_ns == CDP__NEVER ? g->error.status : CDP_PENDING;
 }
 
-/* A place in a pool: is this use of it over? */
+/* The status of use number `use` of a pool entry. */
 CDP__PRIVATE cdp_status cdp__use_look(
     const cdp_group *g, uint64_t now_used, uint64_t use, uint64_t cancelled) {
     if (now_used == use) return cdp__failed_status(g);
@@ -12308,12 +12714,13 @@ CDP__PRIVATE cdp_status cdp__post_look(const cdp_group *g, uint64_t seq) {
 
 CDP__PRIVATE cdp_status cdp__device_look(const cdp_group *g, uint64_t seq) {
     cdp_status st = CDP_PENDING;
-    if (g->health == CDP__FAILED) return g->error.status; /* whoever waits hears why */
+    /* a thread that waits receives the cause */
+    if (g->health == CDP__FAILED) return g->error.status;
     if (cdp__backend_of(g)) st = g->backend->wait(g->backend->self, seq & ~CDP__DEVICE_BIT, 0);
     return st == CDP_OK ? st : CDP_PENDING;
 }
 
-/* Was this work ever started here? */
+/* True if this work was started in this group. */
 CDP__PRIVATE bool cdp__work_exists(const cdp_group *g, uint64_t seq) {
     if (seq & CDP__PEND_BIT) {
         const uint64_t use = seq >> 16 & ((1ull << 47) - 1), index = seq & 0xffff;
@@ -12321,7 +12728,7 @@ CDP__PRIVATE bool cdp__work_exists(const cdp_group *g, uint64_t seq) {
         if (!s || index >= g->desc.max_pending) return false;
         return use < s->use || (use == s->use && s->kind != CDP__PEND_FREE);
     }
-    if (seq & CDP__DEVICE_BIT) return true; /* the backend knows */
+    if (seq & CDP__DEVICE_BIT) return true; /* only the backend can tell */
     if (seq & CDP__POST_BIT) {
         const uint64_t index = seq & ((1u << CDP__POST_INDEX) - 1);
         const uint64_t use = (seq & ~CDP__POST_BIT) >> CDP__POST_INDEX;
@@ -12331,8 +12738,8 @@ CDP__PRIVATE bool cdp__work_exists(const cdp_group *g, uint64_t seq) {
     return seq <= g->issued;
 }
 
-/* OK, PENDING or the failure; leaves the thread's last error alone. While a failure is being
-   passed on, the memory of the operation is still in use: not yet failed. */
+/* OK, PENDING or the error of the failure; does not change the thread's last error. While a
+   failure is being passed on, the operation's memory is still in use, so the result is PENDING. */
 CDP__PRIVATE cdp_status cdp__work_look(const cdp_group *g, uint64_t seq) {
     if (seq == CDP__ALL_WORK)
         return !g->w->active && !g->w->pending ? CDP_OK : cdp__failed_status(g);
@@ -12342,8 +12749,8 @@ CDP__PRIVATE cdp_status cdp__work_look(const cdp_group *g, uint64_t seq) {
     return g->completed >= seq ? CDP_OK : cdp__failed_status(g);
 }
 
-/* Bytes that the choice of an algorithm goes by: uneven parts of an alltoall, which differ by
-   rank, count as many. */
+/* The bytes that the choice of an algorithm depends on. Parts of an uneven alltoall differ by
+   rank, so they count as infinitely long. */
 CDP__PRIVATE uint64_t cdp__op_bytes(const cdp_group *g, const cdp__op *op) {
     const cdp_request *rq = &op->rq;
     const uint32_t n = g->desc.world_size;
@@ -12360,11 +12767,11 @@ CDP__PRIVATE uint8_t cdp__op_algo(const cdp_group *g, const cdp__op *op) {
     return (uint8_t)cdp__select(&g->w->choosing, kind, bytes, g->desc.world_size, g->is);
 }
 
-/* What an operation's messages say; its algorithm is still to be chosen. */
+/* The shape of an operation, from which its algorithm is chosen. */
 
 CDP__PRIVATE void cdp__op_shape(const cdp_group *g, const cdp__op *op, cdp__shape *s) {
     const cdp_request *rq = &op->rq;
-    memset(s, 0, sizeof *s); /* its padding is compared */
+    memset(s, 0, sizeof *s); /* clears the padding: shapes are compared as bytes */
     s->kind = rq->kind;
     s->op = rq->op;
     s->rank = g->desc.rank;
@@ -12381,7 +12788,7 @@ CDP__PRIVATE void cdp__op_shape(const cdp_group *g, const cdp__op *op, cdp__shap
     s->in_offs = s->out_offs = NULL;
 }
 
-/* The first operation of the queue begins. */
+/* Begins the first operation of the queue. */
 CDP__PRIVATE void cdp__group_begin(cdp_group *g) {
     cdp__op *op = cdp__group_head(g);
     cdp__past *past = cdp__past_at(g, op->seq);
@@ -12398,7 +12805,7 @@ CDP__PRIVATE void cdp__group_begin(cdp_group *g) {
     memset(past, 0, sizeof *past);
     past->call = task.call;
     past->from = past->to = -1;
-    /* It waited in the queue for earlier operations until now. */
+    /* until now it was queued behind others */
     if (!op->start_ns) op->start_ns = cdp__now(g->os);
     past->start_ns = op->start_ns;
     g->wait_ns = cdp__min(g->wait_ns, op->start_ns + cdp__failure_period_ns(op->rq.timeout_ms));
@@ -12412,7 +12819,8 @@ CDP__PRIVATE void cdp__group_begin(cdp_group *g) {
     past->rounds = g->exec.rounds;
 }
 
-/* Has a deadline passed? The earliest known may be that of an operation which is done. */
+/* True if a deadline has passed. Recomputes the earliest deadline, which may be that of an
+   operation that is done. */
 CDP__PRIVATE bool cdp__group_due(cdp_group *g, uint64_t now) {
     const cdp__flow *flow;
     const cdp__post *post;
@@ -12446,7 +12854,7 @@ CDP__PRIVATE void cdp__group_complete(cdp_group *g) {
     cdp__group_ended(g);
 }
 
-/* The deadline of an operation, or of one behind it, has passed. */
+/* The deadline of the first operation, or of one queued behind it, has passed. */
 CDP__PRIVATE void cdp__group_fail_timeout(cdp_group *g, uint64_t now) {
     const cdp__transfer *late = cdp__exec_late(&g->exec);
     const cdp__op *op = cdp__group_head(g);
@@ -12463,7 +12871,7 @@ CDP__PRIVATE void cdp__group_fail_timeout(cdp_group *g, uint64_t now) {
     cdp__group_fail(g, cdp_last_error(), true);
 }
 
-/* What the executor has found wrong. */
+/* Turns a fault of the executor into a failure of the group. */
 CDP__PRIVATE void cdp__group_fault(cdp_group *g) {
     const cdp__exec *x = &g->exec;
     if (x->fault == CDP__FAULT_LOST) cdp__group_lost(g, x->fault_rank);
@@ -12471,7 +12879,8 @@ CDP__PRIVATE void cdp__group_fault(cdp_group *g) {
     if (x->fault == CDP__FAULT_NOMEM) cdp__group_fail_last(g);
 }
 
-/* Nothing moves: a deadline has passed, or it takes long, or there is nothing to do but sleep. */
+/* Called when nothing moves: sends exposed payloads that are not being read, and reads from
+   other peers, each when its time has come. */
 CDP__PRIVATE cdp__advance cdp__group_stuck(cdp_group *g, uint64_t now) {
     if (g->exec.exposing && g->take_back_ns == CDP__NEVER)
         g->take_back_ns = now + CDP__TAKE_BACK_MS * CDP__MS;
@@ -12487,7 +12896,7 @@ CDP__PRIVATE cdp__advance cdp__group_stuck(cdp_group *g, uint64_t now) {
     return CDP__BLOCKED;
 }
 
-/* The first operation waits for a work of this or another group. True when it may begin. */
+/* The first operation must start after a work of this or another group. True if it may begin. */
 CDP__PRIVATE bool cdp__group_gate(cdp_group *g, uint64_t now) {
     cdp__op *op = cdp__group_head(g);
     const cdp_group *other = op->after.group;
@@ -12510,7 +12919,7 @@ CDP__PRIVATE bool cdp__group_gate(cdp_group *g, uint64_t now) {
     return false;
 }
 
-/* Let the first operation of the queue advance. */
+/* Advances the first operation of the queue. */
 CDP__PRIVATE cdp__advance cdp__queue_poll(cdp_group *g) {
     cdp__advance polled;
     if (!g->queue_used) return CDP__IDLE;
@@ -12530,7 +12939,8 @@ CDP__PRIVATE cdp__advance cdp__queue_poll(cdp_group *g) {
     return CDP__MOVED;
 }
 
-/* The running operation: what it waits for is over, or (`look`) lasts; `tick`: for long. */
+/* Reports waits of the running operation: that the last wait is over if data has moved since
+   and, if `look`, the current one. `tick`: the wait is long, so peers may compare calls. */
 CDP__PRIVATE void cdp__queue_waits(cdp_group *g, bool look, bool tick) {
     const cdp__transfer *late = cdp__exec_late(&g->exec);
     const bool same = late && g->seen_round == g->exec.round && g->seen_moved == late->moved;
@@ -12548,7 +12958,8 @@ CDP__PRIVATE void cdp__queue_waits(cdp_group *g, bool look, bool tick) {
     g->seen_moved = late->moved;
 }
 
-/* Nothing moves: report what waits for long; all of it when somebody asks. True: look again. */
+/* Called when nothing moves: reports long waits, or all waits if other ranks wait for this one.
+   True: poll again. */
 CDP__PRIVATE bool cdp__group_waits(cdp_group *g, uint64_t now) {
     const bool tick = now >= g->wait_ns;
     cdp__world *w = g->w;
@@ -12561,7 +12972,8 @@ CDP__PRIVATE bool cdp__group_waits(cdp_group *g, uint64_t now) {
         period = cdp__min(period, cdp__failure_period_ns(cdp__group_head(g)->rq.timeout_ms));
     }
     if (tick) {
-        g->wait_ns = now + period; /* after the last look, or after the youngest wait began */
+        /* from the last check, or from the beginning of the latest wait */
+        g->wait_ns = now + period;
         for (i = 0; i < g->exec.transfer_count && g->exec.running; ++i)
             if (cdp__exec_overhear(&g->exec, i)) {
                 cdp__group_fault(g);
@@ -12571,16 +12983,16 @@ CDP__PRIVATE bool cdp__group_waits(cdp_group *g, uint64_t now) {
     }
     cdp__world_answer(w);
     if (w->failure.waited) cdp__world_listen(w);
-    /* What was read may let this rank go on: then there is nothing to answer. */
+    /* the messages just read may let this rank continue; then it does not answer now */
     return w->failure.outbox || g->health != CDP__HEALTHY;
 }
 
-/* Nothing moved in the queue nor in messages. */
+/* Neither operations nor messages have moved. */
 CDP__PRIVATE cdp__advance cdp__group_blocked(cdp_group *g) {
     const uint64_t now = cdp__now(g->os);
     if (!cdp__group_settling(g) && cdp__group_due(g, now)) {
         if (!cdp__flows_due(g, now)) cdp__group_fail_timeout(g, now);
-        return CDP__MOVED; /* it has just failed: look again */
+        return CDP__MOVED; /* the group has just failed: poll again */
     }
     if (g->queue_used && g->exec.running && cdp__group_stuck(g, now) == CDP__MOVED)
         return CDP__MOVED;
@@ -12590,7 +13002,8 @@ CDP__PRIVATE cdp__advance cdp__group_blocked(cdp_group *g) {
     return g->active_flows ? cdp__flows_stuck(g, now) : CDP__BLOCKED;
 }
 
-/* Is some operation, message or receive from any rank late, in a group that fails with `top`? */
+/* True if an operation, message or receive from any rank is late, in a group that fails together
+   with `top`. */
 CDP__PRIVATE bool cdp__domain_late(cdp_group *top, uint64_t now) {
     cdp_group *x;
     const cdp__pend *s;
@@ -12604,8 +13017,7 @@ CDP__PRIVATE bool cdp__domain_late(cdp_group *top, uint64_t now) {
     return false;
 }
 
-/* A deadline has passed, and who is to blame is being found out. What is late may complete
-   meanwhile: then nothing has failed. */
+/* While a timeout settles, the late operation may still complete: then nothing has failed. */
 CDP__PRIVATE cdp__advance cdp__group_settle_late(cdp_group *g, cdp__advance polled) {
     if (g->parent || g->domain.state != CDP__FAILURE_SETTLING) return polled;
     if (!cdp__domain_late(g, cdp__now(g->os))) {
@@ -12628,7 +13040,7 @@ CDP__PRIVATE void cdp__flows_turn(cdp_group *g) {
     *at = first;
 }
 
-/* One look at everything: never blocks, never allocates after the first operation of a size. */
+/* Polls everything once. Never blocks; allocates only for the first operation of a size. */
 CDP__PRIVATE cdp__advance cdp__group_poll(cdp_group *g) {
     cdp__advance polled, flows = CDP__IDLE;
     if (g->health != CDP__HEALTHY) cdp__poll_hears(g->w);
@@ -12646,7 +13058,8 @@ CDP__PRIVATE cdp__advance cdp__group_poll(cdp_group *g) {
     return g->health == CDP__HEALTHY ? cdp__group_blocked(g) : CDP__MOVED;
 }
 
-/* When settling ends, or has its last chance to ask, or to note what is known in good time. */
+/* The next moment that matters while settling: the last chance to store the end of a wait, the
+   last chance to ask, or the end. */
 CDP__PRIVATE uint64_t cdp__group_settle_end(const cdp_group *g) {
     const cdp__failure_domain *d = &(g->parent ? g->parent : g)->domain;
     const uint64_t now = cdp__now(g->os), little = 2 * CDP__MS;
@@ -12655,11 +13068,11 @@ CDP__PRIVATE uint64_t cdp__group_settle_end(const cdp_group *g) {
     return now + little < d->due_ns ? d->due_ns - little : d->due_ns;
 }
 
-/* When the group wants to be looked at again even if nothing arrives. */
+/* When the group must be polled again even if no data arrives. */
 CDP__PRIVATE uint64_t cdp__group_deadline(const cdp_group *g) {
     uint64_t at = cdp__group_settling(g) ? cdp__group_settle_end(g) : g->soonest_ns;
     if (g->w->failure.outbox) at = 0;
-    if (g->health == CDP__SETTLING && g->parent) return CDP__NEVER; /* the other group's */
+    if (g->health == CDP__SETTLING && g->parent) return CDP__NEVER; /* the parent settles */
     if (g->health == CDP__FAILED && g->settle_ns != CDP__NEVER && g->answer_ns) return g->answer_ns;
     if (g->health == CDP__SETTLING) return cdp__group_settle_end(g);
     if (g->health != CDP__HEALTHY) return g->settle_ns;
@@ -12672,16 +13085,16 @@ CDP__PRIVATE uint64_t cdp__group_deadline(const cdp_group *g) {
 /* ---- >>hub: the in-process transport --------------------------------------------------------- */
 
 /* Knows: the lines of >>fabric between threads of one process, in memory of the os's allocator.
-   Promises: what cdp_transport asks for; peers read exposed memory in place. Without threads,
-   when one thread polls all ranks in turn, a wait sleeps a little, so that others run. May use:
-   os, fabric, and failure-records. */
+   Promises: what cdp_transport asks for; peers read exposed memory in place. Without condition
+   variables, as when one thread polls all ranks in turn, a wait sleeps briefly, so that other
+   ranks run. May use: os, fabric, and failure-records. */
 
 #ifndef CDP_NO_HUB
 
-/* What all ranks know of one. */
+/* The state of one rank that all ranks share. */
 typedef struct cdp__hub_rank {
-    cdp__doorbell bell; /* of all its lines */
-    cdp_lock lock;      /* guards the sleep of its owner */
+    cdp__doorbell bell; /* one doorbell for all its lines */
+    cdp_lock lock;      /* guards the owner's sleep */
     void *cond;
     bool left, taken; /* (atomic) */
 } cdp__hub_rank;
@@ -12694,20 +13107,21 @@ struct cdp_hub {
     cdp_lock cause_lock;
     uint8_t cause[CDP__FAILURE_MAX]; /* the first record of any rank */
     uint32_t cause_bytes;            /* 0: none yet */
-    bool broken;                     /* there is one, and every rank is to be told (atomic) */
+    bool broken;                     /* a record exists: every rank must be told (atomic) */
 };
 
 typedef struct cdp__hub_end {
     cdp_hub *hub;
     cdp__line **lines; /* by peer, made on first use */
     uint32_t rank;
-    uint32_t seen[2]; /* of its doorbell */
-    bool told;        /* this rank's group knows that the hub is broken */
-    /* its destroy means that the rank has left; false after a mistake: it may be created again */
+    uint32_t seen[2]; /* counts of its doorbell when last polled */
+    bool told;        /* this rank's group was told that there is a record */
+    /* the rank has joined, so destroying this end means that it leaves; false after an invalid
+       desc, so that the rank may try again */
     bool made;
 } cdp__hub_end;
 
-/* Both sides may make a way at the same time; the loser of the race frees its own. */
+/* Two threads may create the same way at once; the one that loses the race frees its own. */
 CDP__PRIVATE cdp__way *cdp__hub_way(cdp_hub *h, uint32_t from, uint32_t to, bool make) {
     cdp__way **place = &h->ways[(uint64_t)from * h->desc.world_size + to];
     cdp__way *way = __atomic_load_n(place, __ATOMIC_ACQUIRE), *expected = NULL;
@@ -12764,8 +13178,8 @@ CDP__PRIVATE cdp__line *cdp__hub_line_make(cdp__hub_end *e, uint32_t peer) {
     return e->lines[peer] = l;
 }
 
-/* The line to a peer, whose way in this direction exists. NULL: out of memory, or (unless `make`)
-   neither side has made it. */
+/* The line to a peer, whose way in this direction exists. NULL: out of memory or, unless `make`
+   is set, neither side has created the way. */
 CDP__PRIVATE cdp__line *cdp__hub_line(cdp__hub_end *e, uint32_t peer, bool outgoing, bool make) {
     cdp__line *l = e->lines[peer];
     cdp__way *way = NULL;
@@ -12784,12 +13198,12 @@ CDP__PRIVATE bool cdp__hub_left(const cdp__hub_end *e, uint32_t peer) {
 CDP__PRIVATE int64_t cdp__hub_move(
     cdp__hub_end *e, uint32_t peer, const cdp_iov *v, uint32_t n, bool sending) {
     cdp__line *l = cdp__hub_line(e, peer, sending, true);
-    /* looked up before the ring: what the peer wrote before it left counts */
+    /* read before the ring, because data that the peer wrote before it left is still valid */
     const bool left = cdp__hub_left(e, peer);
     int64_t moved;
     if (!l) return CDP_ERR_NOMEM;
     moved = sending && left ? 0 : cdp__line_move(l, v, n, sending);
-    CDP_ASSERT(moved >= 0); /* threads of one process store nothing else */
+    CDP_ASSERT(moved >= 0); /* threads of one process store no invalid values */
     if (!moved && left)
         return cdp__fail_peer(CDP_ERR_PEER_LOST, peer, 0, "rank %u has left the group", peer);
     return moved;
@@ -12819,8 +13233,8 @@ CDP__PRIVATE bool cdp__hub_linked(void *self, uint32_t peer) {
     return cdp__hub_way(e->hub, peer, e->rank, false) != NULL;
 }
 
-/* Until the doorbell is rung, or the deadline. The lock guards only the sleep: who rings takes it
-   after it has counted, so it cannot come between the look and the sleep. */
+/* Sleeps until the doorbell rings or the deadline. The lock guards only the sleep: a peer takes
+   it after it has incremented the count, so no ring is lost between the last poll and the sleep. */
 CDP__PRIVATE void cdp__hub_sleep(cdp__hub_end *e, uint64_t deadline_ns) {
     cdp__hub_rank *r = &e->hub->ranks[e->rank];
     const cdp_os *os = e->hub->os;
@@ -12829,7 +13243,7 @@ CDP__PRIVATE void cdp__hub_sleep(cdp__hub_end *e, uint64_t deadline_ns) {
         return;
     }
     cdp_lock_acquire(&r->lock);
-    /* again before each sleep: whoever rang for an earlier one may disarm it only now */
+    /* again before each sleep: a peer that rang for an earlier one may clear `wants` only now */
     cdp__doorbell_arm(&r->bell, CDP__BELL_ALL);
     while (!cdp__doorbell_rung(&r->bell, e->seen, CDP__BELL_ALL)
         && os->now_ns(os->user) < deadline_ns) {
@@ -12850,7 +13264,7 @@ CDP__PRIVATE cdp_status cdp__hub_wait(void *self, cdp_lock *lock, uint64_t deadl
     cdp__doorbell_seen(bell, e->seen);
     if (e->told || !__atomic_load_n(&e->hub->broken, __ATOMIC_ACQUIRE)) return CDP_OK;
     e->told = true;
-    /* who and why: cdp__hub_first */
+    /* cdp__hub_first() returns the record */
     return cdp__fail(CDP_ERR_PEER_LOST, "another rank has failed");
 }
 
@@ -12896,7 +13310,8 @@ CDP__PRIVATE bool cdp__hub_unmap(void *self, uint32_t peer, uint64_t token) {
     return cdp__line_read_end(((cdp__hub_end *)self)->lines[peer], token);
 }
 
-/* The first rank that fails says here why; every rank that only sees others leave finds it. */
+/* Returns the failure record that the first failing rank published. Ranks that only see other
+   ranks leave learn the cause from it. */
 CDP__PRIVATE uint32_t cdp__hub_first(void *self, void *record, uint32_t room) {
     cdp_hub *h = ((cdp__hub_end *)self)->hub;
     uint32_t n;
@@ -12917,7 +13332,7 @@ CDP__PRIVATE void cdp__hub_publish(void *self, const void *record, uint32_t byte
     }
     cdp_lock_release(&h->cause_lock);
     end->told = true;
-    /* also those that have no traffic with us */
+    /* also those without messages from this rank */
     if (!__atomic_exchange_n(&h->broken, true, __ATOMIC_ACQ_REL)) cdp__hub_ring_all(h);
 }
 
@@ -12981,7 +13396,7 @@ CDP__PRIVATE cdp_status cdp__hub_attach(
     return CDP_OK;
 }
 
-/* The group was not made because its desc is wrong: this rank may try again. */
+/* The group was not created because its desc is invalid: this rank may try again. */
 CDP__PRIVATE void cdp__hub_refuse(void *self) {
     ((cdp__hub_end *)self)->made = false;
 }
@@ -13049,18 +13464,17 @@ CDP__PRIVATE void cdp__hub_refuse(void *self) {
 
 #endif /* CDP_NO_HUB */
 
-/* ---- >>pending: works that are no operations ------------------------------------------------- */
+/* ---- >>pending: runs works that are not operations ------------------------------------------- */
 
-/* Knows: the pool of works of a group, the list of those that wait. Promises: a work stays a
-   plain value; nothing is allocated after the pool. May use: >>state, >>failing, >>running. */
+/* Knows: the pool of works of a group, the list of waiting works. Promises: a work stays a plain
+   value; nothing is allocated after the pool. May use: >>state, >>failing, >>running. */
 
-/* Such a work is a place in a pool of its group, and the number of times that this place had
-   been used before; so it stays a plain value, and nothing is allocated after the pool. Those
-   that wait for something stand in one list per world; whichever thread advances communication
-   looks through it. */
+/* The number of such a work is the index of its pool entry and the entry's use count, so a work
+   stays a plain value and needs no allocation. Waiting works are in one list per world, which
+   any thread that makes progress polls. */
 
-/* Is this thread inside a function given to cdp_work_then()? Then it must not wait: what it
-   waits for may need it. */
+/* True while this thread runs a function given to cdp_work_then(). Such a function must not
+   wait, because the work that it waits for may need the same thread. */
 CDP__PRIVATE bool *cdp__inside(void) {
     static CDP__THREAD_LOCAL bool inside;
     return &inside;
@@ -13073,8 +13487,8 @@ CDP__PRIVATE cdp_status cdp__must_not_wait(void) {
                           : CDP_OK;
 }
 
-/* A free place of the group's pool, the one that was free longest; NULL: the reason is this
-   thread's last error. Lock held. */
+/* Takes the pool entry that was free longest. NULL: the reason is this thread's last error. Lock
+   held. */
 CDP__PRIVATE cdp__pend *cdp__pend_open(cdp_group *g, cdp__pend_kind kind, cdp_work *out) {
     const uint32_t room = g->desc.max_pending;
     cdp__pend *s;
@@ -13125,32 +13539,32 @@ CDP__PRIVATE void cdp__pend_unlist(cdp__pend *s) {
     if (*at) *at = s->next;
 }
 
-/* It waits for nobody any more. */
+/* The work no longer waits for other ranks. */
 CDP__PRIVATE void cdp__pend_over(cdp__pend *s) {
     cdp__pend_unlist(s);
     if (s->told) cdp__wait_over(s->of, s->set, 0, 0);
     s->told = 0;
 }
 
-/* Its work has ended, well or by being cancelled. */
+/* The work has ended, completed or cancelled: frees its entry. */
 CDP__PRIVATE void cdp__pend_close(cdp__pend *s, bool cancelled) {
     s->cancelled = s->cancelled << 1 | (cancelled ? 1u : 0u);
     s->kind = CDP__PEND_FREE;
     ++s->use;
 }
 
-/* Others may wait for what has just changed. */
+/* Wakes all threads that may wait for what has just changed. */
 CDP__PRIVATE void cdp__world_tell(cdp__world *m) {
     if (m->cond) m->os->threads.cond_broadcast(m->os->user, m->cond);
     if (m->sleeping) m->transport.wake(m->transport.self);
 }
 
-/* Call the function of a work that has ended as `st`, without the lock. An error of its own
-   breaks the group. */
+/* Calls the function of a work that ended with status `st`, without the lock. If the function
+   returns an error, the group fails. */
 CDP__PRIVATE void cdp__pend_call(cdp__pend *s, cdp_status st) {
     cdp_group *g = s->owner;
     cdp__world *m = g->w;
-    /* a function of another world, which lets this one advance */
+    /* true if this thread runs a callback of another world, which has polled this one */
     const bool within = *cdp__inside();
     cdp_status answer;
     cdp__pend_unlist(s);
@@ -13173,7 +13587,7 @@ CDP__PRIVATE void cdp__pend_call(cdp__pend *s, cdp_status st) {
     cdp__world_tell(m);
 }
 
-/* Why a work has failed, as this thread's last error. */
+/* Sets this thread's last error to the reason why a work failed. */
 CDP__PRIVATE cdp_status cdp__work_explain(const cdp_group *g, cdp_status st) {
     if (g->health == CDP__FAILED && g->error.status == st)
         *cdp__error_slot() = g->error;
@@ -13182,14 +13596,14 @@ CDP__PRIVATE cdp_status cdp__work_explain(const cdp_group *g, cdp_status st) {
     return st;
 }
 
-/* What waits for others, in the order of the calls; functions one at a time. */
+/* Polls waiting works in the order of the calls. Functions of the program run one at a time. */
 CDP__PRIVATE cdp__advance cdp__pends_poll(cdp__world *m) {
     const uint64_t now = m->os->now_ns(m->os->user);
     cdp__pend *s;
     ++m->polls;
     for (s = m->pending; s; s = s->next) {
         cdp_status st;
-        if (s->look && s->look(s, now)) return CDP__MOVED; /* the list may be another now */
+        if (s->look && s->look(s, now)) return CDP__MOVED; /* the list may have changed */
         st = s->kind == CDP__PEND_THEN && !m->calling ? cdp__work_look(s->after.group, s->after.seq)
                                                       : CDP_PENDING;
         if (st == CDP_PENDING) continue;
@@ -13204,15 +13618,15 @@ CDP__PRIVATE uint64_t cdp__pends_deadline(const cdp__world *m) {
     const cdp__pend *s;
     uint64_t at = CDP__NEVER;
     for (s = m->pending; s; s = s->next) {
-        /* a receive that is late goes on until its group has settled why */
+        /* a late receive goes on until its group has settled the cause */
         if (!s->set || !cdp__group_settling(s->of)) at = cdp__min(at, s->deadline_ns);
         if (s->look && s->wait_ns) at = cdp__min(at, s->wait_ns);
     }
     return at;
 }
 
-/* The group is being destroyed: what waits there is called a last time, and what other groups
-   were to start afterwards fails. */
+/* The group is being destroyed: calls its waiting functions a last time with an error, and fails
+   operations of other groups that were to start after its works. */
 CDP__PRIVATE void cdp__pends_drop(cdp_group *g) {
     cdp__world *m = g->w;
     cdp__pend *s;
@@ -13240,27 +13654,27 @@ CDP__PRIVATE void cdp__pends_drop(cdp_group *g) {
         }
 }
 
-/* ---- >>drive: who lets communication advance ------------------------------------------------- */
+/* ---- >>drive: which thread makes progress ---------------------------------------------------- */
 
 /* Knows: the world's lock, its threads, its groups. Promises: at most one thread sleeps in
-   transport.wait, and work in flight always has a thread that advances it. May use: >>state,
+   transport.wait, and work in flight always has a thread that makes progress. May use: >>state,
    >>waits, >>failing, >>running, >>pending. */
 
-/* At most one thread sleeps in transport.wait. A caller that waits drives the group itself, so
-   that a synchronous operation needs no hand-over between threads; the progress thread stands by
-   while callers come and go, and takes over when work is in flight and nobody waits for it, or
-   when nobody has waited for a while (then it watches for news). */
-#define CDP__STAND_BY_MS 2u /* how soon after the last caller the thread goes back to its watch */
-#define CDP__CALLER_MS 10u  /* how often it looks whether there still is one */
-#define CDP__YIELDS 4u      /* times spin_us: how long others are let run before sleeping */
+/* A thread that waits for a work makes progress itself, so that a synchronous operation needs no
+   hand-over between threads. The progress thread stands by while callers come and go. It takes
+   over if work is in flight and no caller waits, or if no caller has waited for CDP__STAND_BY_MS
+   (then it sleeps in the transport, for failures). */
+#define CDP__STAND_BY_MS 2u /* after the last caller, until the progress thread takes over */
+#define CDP__CALLER_MS 10u  /* how often it checks that a caller is still there */
+#define CDP__YIELDS 4u      /* times spin_us: how long other threads may run before sleeping */
 #define CDP__YIELD_LONG_NS 300000u
-/* looks at what is awaited for each look at all sockets, and at the clock */
+/* polls of the awaited operation for each poll of all sockets and of the clock */
 #define CDP__LOOKS 8u
-/* what a starting caller does itself: copy in, and the first bytes out */
+/* The thread that starts an operation polls so often: copies the input, sends the first bytes. */
 #define CDP__FIRST_MOVES 3u
 
-/* Let a thread that waits for the lock have it: a mutex alone would give it back to the one that
-   just released it. */
+/* Yields the lock to a waiting thread: after a plain release, a mutex mostly goes back to the
+   thread that has just released it. */
 CDP__PRIVATE void cdp__progress_yield_lock(cdp__world *m) {
     uint32_t i;
     if (!__atomic_load_n(&m->lock_waiters, __ATOMIC_RELAXED)) return;
@@ -13270,7 +13684,7 @@ CDP__PRIVATE void cdp__progress_yield_lock(cdp__world *m) {
     cdp_lock_acquire(&m->lock);
 }
 
-/* How every call from outside takes the lock. */
+/* Takes the lock for a call of the program. */
 CDP__PRIVATE CDP__ONE_COPY void cdp__enter(cdp_group *g) {
     cdp__world *m = g->w;
     __atomic_add_fetch(&m->lock_waiters, 1, __ATOMIC_RELAXED);
@@ -13280,12 +13694,12 @@ CDP__PRIVATE CDP__ONE_COPY void cdp__enter(cdp_group *g) {
 
 CDP__PRIVATE void cdp__leave(cdp_group *g) {
     cdp__world *m = g->w;
-    /* what this call has read for others wakes no thread that sleeps until something comes */
+    /* a sleeping thread does not see messages that this call has stored for it */
     if (m->sleeping && m->stored != m->stored_seen) m->transport.wake(m->transport.self);
     cdp__lock_give(&m->lock);
 }
 
-/* Is there anything to let advance? */
+/* True if there is work in flight. */
 CDP__PRIVATE bool cdp__world_busy(const cdp__world *m) {
     return m->active || m->pending;
 }
@@ -13303,7 +13717,7 @@ CDP__PRIVATE void cdp__world_last(cdp__world *m, cdp_group *g) {
     *at = g;
 }
 
-/* One look at every group that has something to do. */
+/* Polls every active group once. */
 CDP__PRIVATE cdp__advance cdp__world_poll(cdp__world *m) {
     cdp__advance most = CDP__IDLE;
     cdp_group **at = &m->active;
@@ -13314,7 +13728,7 @@ CDP__PRIVATE cdp__advance cdp__world_poll(cdp__world *m) {
         cdp_group *g = *at;
         const cdp__advance p = cdp__group_poll(g);
         if (p > most) most = p;
-        if (*at != g) { /* another one became active: it stands in front */
+        if (*at != g) { /* a group that became active meanwhile was inserted in front */
             most = CDP__MOVED;
             for (at = &m->active; *at != g; at = &(*at)->next_active) {
             }
@@ -13337,7 +13751,7 @@ CDP__PRIVATE cdp__advance cdp__world_poll(cdp__world *m) {
         const cdp__advance p = m->channels_poll(m);
         if (p > most) most = p;
     }
-    /* It may be what somebody waits for who was polled before it came. */
+    /* stored messages may be for groups that were polled before they arrived */
     return (CDP__BUDGETS && m->cut) || m->stored != m->stored_seen ? CDP__MOVED : most;
 }
 
@@ -13372,14 +13786,14 @@ CDP__PRIVATE uint64_t cdp__world_deadline(const cdp__world *m) {
     return at;
 }
 
-/* The transport has news of the whole job, or does not work any more: the reason is this
+/* transport.wait reports a failure of another rank, or has failed itself; the reason is this
    thread's last error. */
 CDP__PRIVATE void cdp__world_wait_failed(cdp__world *m) {
     cdp_error e = *cdp_last_error();
     const bool news = e.status == CDP_ERR_ABORTED || e.status == CDP_ERR_PEER_LOST;
     cdp_group *g;
-    if (news) e.status = CDP_ERR_PEER_LOST; /* why is to be found out */
-    /* what peers said themselves may tell more than a record of the loss of one of them */
+    if (news) e.status = CDP_ERR_PEER_LOST; /* the cause is settled first */
+    /* records of peers may tell more than that of one lost rank */
     if (news) cdp__world_listen(m);
     if (news && cdp__world_told_first(m)) return;
     for (g = m->groups; g; g = g->next)
@@ -13403,7 +13817,7 @@ CDP__PRIVATE void cdp__world_look(cdp__world *m, uint64_t until_ns) {
     m->poll_until_ns = before;
 }
 
-/* Sleep in the transport, or beside whoever does. */
+/* Sleeps in the transport or, if another thread sleeps there, on the condition variable. */
 CDP__PRIVATE void cdp__progress_sleep(cdp__world *m, uint64_t deadline_ns) {
     deadline_ns = cdp__min(deadline_ns, cdp__world_deadline(m));
     if (m->sleeping) {
@@ -13411,15 +13825,14 @@ CDP__PRIVATE void cdp__progress_sleep(cdp__world *m, uint64_t deadline_ns) {
         return;
     }
     cdp__world_wait(m, &m->lock, deadline_ns);
-    if (m->cond && m->callers)
-        m->os->threads.cond_broadcast(m->os->user, m->cond); /* the next driver */
+    if (m->cond && m->callers) /* another caller sleeps in the transport next */
+        m->os->threads.cond_broadcast(m->os->user, m->cond);
 }
 
-/* Look for a few microseconds before sleeping: a wake-up costs more than most small operations.
-   Where looking has not paid off lately (more ranks than cores), it is tried only now and then;
-   in between others are let run, which are likely to be those that are waited for, unless that
-   took long the last time (somebody else uses the core). Returns true when it is worth another
-   poll. */
+/* Polls for a few microseconds before sleeping, because a wake-up costs more than most small
+   operations. If polling has not paid off lately (more ranks than cores), most waits yield the
+   core instead, likely to the awaited rank, unless that took long last time (another program
+   uses the core). Returns true if another poll is worthwhile. */
 CDP__PRIVATE bool cdp__progress_spin(cdp__world *m, const cdp_group_desc *desc, uint64_t now,
     uint64_t until_ns, uint32_t *looks, uint32_t *spun) {
     const bool out_of_luck = m->spin_luck < 0 && (m->waits & 31) != 0;
@@ -13429,7 +13842,7 @@ CDP__PRIVATE bool cdp__progress_spin(cdp__world *m, const cdp_group_desc *desc, 
         && (!m->os->threads.yield || m->waits < m->yield_again
             || now >= until_ns + CDP__YIELDS * desc->spin_us * 1000ull))
         return false;
-    /* what is awaited is looked at in any case; now also the rest */
+    /* the caller polls the awaited operation; this polls all sockets */
     if (++*looks % (out_of_luck ? CDP__LOOKS : 1) == 0) cdp__world_wait(m, NULL, 0);
     if (!out_of_luck) {
         ++*spun;
@@ -13442,8 +13855,8 @@ CDP__PRIVATE bool cdp__progress_spin(cdp__world *m, const cdp_group_desc *desc, 
     return true;
 }
 
-/* Drive until operation `seq` of g is done, the group has failed and passed it on, or the
-   deadline. With a budget also what moves ends at the deadline. */
+/* Makes progress until operation `seq` of g is done, the group has failed and told its peers, or
+   the deadline. With a budget also what moves ends at the deadline. */
 CDP__PRIVATE void cdp__progress_until(
     cdp_group *g, uint64_t seq, uint64_t deadline_ns, bool budget) {
     cdp__world *m = g->w;
@@ -13452,7 +13865,7 @@ CDP__PRIVATE void cdp__progress_until(
     bool spinning = !g->desc.no_spin && m->spin_luck >= 0 && !budget && seq != CDP__ALL_WORK;
     ++m->callers;
     ++m->waits;
-    /* the progress thread: it will stand by */
+    /* if the progress thread sleeps there, it will stand by */
     if (m->sleeping) m->transport.wake(m->transport.self);
     for (;;) {
         const uint64_t before = g->completed;
@@ -13482,7 +13895,7 @@ CDP__PRIVATE void cdp__progress_until(
     if (spun && m->spin_luck < 8) m->spin_luck += 2;
     --m->callers;
     if (m->callers)
-        m->os->threads.cond_broadcast(m->os->user, m->cond); /* one of them drives now */
+        m->os->threads.cond_broadcast(m->os->user, m->cond); /* another caller takes over */
     else if (m->thread && cdp__world_busy(m))
         m->os->threads.cond_broadcast(m->os->user, m->park);
 }
@@ -13493,7 +13906,7 @@ CDP__PRIVATE void cdp__progress_thread(void *arg) {
     uint64_t seen = 0;
     cdp_lock_acquire(&m->lock);
     while (!m->stop) {
-        /* stand by */
+        /* stand by while callers make progress */
         if (m->callers || m->sleeping || (!cdp__world_busy(m) && seen != m->waits + m->ended)) {
             seen = m->waits + m->ended;
             os->threads.cond_wait(os->user, m->park, m->lock.mutex,
@@ -13509,8 +13922,8 @@ CDP__PRIVATE void cdp__progress_thread(void *arg) {
 
 /* ---- >>world: what the groups of one transport share ----------------------------------------- */
 
-/* Knows: ports, the lock, threads. Promises: a world that was half made is released whole. May
-   use: stream, drive, os. */
+/* Knows: ports, the lock, threads. Promises: a world that was only partly created is released
+   completely. May use: stream, drive, os. */
 
 CDP__PRIVATE int64_t cdp__alone_move(void *self, uint32_t peer, const cdp_iov *v, uint32_t n) {
     (void)self;
@@ -13554,15 +13967,16 @@ CDP__PRIVATE void cdp__world_stop(cdp__world *m) {
     os->threads.join(os, m->thread);
 }
 
-/* Accepts a world that was only half made. */
+/* Accepts a world that was only partly created. */
 CDP__PRIVATE void cdp__world_destroy(cdp__world *m) {
     const cdp_os *os = m->os;
-    const cdp_error kept = *cdp_last_error(); /* why it was not made: leaving may say more */
+    /* why creation failed: destroying may set other errors */
+    const cdp_error kept = *cdp_last_error();
     uint32_t i;
     cdp__world_stop(m);
     if (m->transport.destroy) m->transport.destroy(m->transport.self);
     for (i = 0; i < m->stream_rows; ++i)
-        while (m->streams[i]) { /* of groups that were never made here */
+        while (m->streams[i]) { /* unexpected streams */
             cdp__stream *s = m->streams[i];
             m->streams[i] = s->next;
             cdp__free(os, s->early);
@@ -13624,14 +14038,14 @@ CDP__PRIVATE cdp__world *cdp__world_create(
         cdp__world_destroy(m);
         return NULL;
     }
-    m->transport = *t; /* only now: until here it is the caller's */
+    m->transport = *t; /* from here on the world owns it */
     return m;
 }
 
-/* ---- >>group: its life ----------------------------------------------------------------------- */
+/* ---- >>group: creating and destroying a group ------------------------------------------------ */
 
-/* Knows: worlds, streams, the queue. Promises: destroying is local and bounded; others are told.
-   May use: world, failing, running, flows, pending. */
+/* Knows: worlds, streams, the queue. Promises: destroying is local and bounded; other ranks are
+   told. May use: world, failing, running, flows, pending. */
 
 /* Enters the streams of a new group into the table. Messages that arrived for its channel before it
    was created become its own. Returns false when out of memory. */
@@ -13656,7 +14070,7 @@ CDP__PRIVATE bool cdp__group_enter_streams(cdp_group *g) {
     return true;
 }
 
-/* Ranks that failed before this rank made the group have said so. */
+/* Handles FAILURE messages that arrived before this rank created the group. */
 CDP__PRIVATE void cdp__group_hear_early(cdp_group *g) {
     uint32_t p;
     for (p = 0; p < g->desc.world_size; ++p) {
@@ -13668,8 +14082,8 @@ CDP__PRIVATE void cdp__group_hear_early(cdp_group *g) {
     }
 }
 
-/* What is half sent of an operation that never ends here leaves with its true bytes: a receiver may
-   need no more than those. Not after a failure: that was reported, and the memory is the caller's
+/* Completes half-sent messages of operations that never end here with their true bytes: a
+   receiver may need only these. Not after a failure, because the memory belongs to the caller
    again. */
 CDP__PRIVATE void cdp__group_keep(cdp_group *g) {
     cdp__exec *x = &g->exec;
@@ -13684,7 +14098,7 @@ CDP__PRIVATE void cdp__group_keep(cdp_group *g) {
     }
 }
 
-/* Tell the others that this rank has left, and let go of the ports. Lock held. */
+/* Tells peers that this rank has left, and releases the ports. Lock held. */
 CDP__PRIVATE void cdp__group_unlink(cdp_group *g) {
     cdp__world *m = g->w;
     cdp_group **at;
@@ -13754,10 +14168,10 @@ CDP__PRIVATE void cdp__group_dismiss(cdp_group *g) {
     }
 }
 
-/* A function given to cdp_work_then() destroys nothing that works of the group may still use. */
+/* Refuses to destroy a group inside a callback, because its works may still be in use. */
 CDP__PRIVATE bool cdp__destroys_inside(cdp_group *g, const char *call) {
     if (!*cdp__inside()) return false;
-    (void)call; /* CDP_NO_LOG_STRINGS */
+    (void)call; /* unused with CDP_NO_LOG_STRINGS */
     cdp__enter(g);
     cdp__log(&g->desc.logger, CDP_LOG_ERROR, g->desc.rank,
         "%s: a function given to cdp_work_then() must not destroy groups, nor a ddp in a backward "
@@ -13771,7 +14185,7 @@ CDP_API void cdp_group_destroy(cdp_group *g) {
     cdp__world *m;
     cdp_group *x;
     bool last;
-    if (!g || cdp__alive(g, "cdp_group_destroy") != CDP_OK) return; /* twice is once */
+    if (!g || cdp__alive(g, "cdp_group_destroy") != CDP_OK) return; /* a second call does nothing */
     m = g->w;
     if (cdp__destroys_inside(g, "cdp_group_destroy")) return;
 #ifndef CDP_NO_BACKEND
@@ -13783,15 +14197,15 @@ CDP_API void cdp_group_destroy(cdp_group *g) {
 #endif
     cdp__enter(g);
     cdp__group_dismiss(g);
-    /* what others asked is read, since unread data would reset the connection */
+    /* reads the questions of other ranks, since unread data would reset the connections */
     if (!g->parent && g->channel == CDP__WORLD_CHANNEL) cdp__world_listen(m);
-    /* a failure is passed on before leaving, also one whose cause is still being settled */
+    /* tells peers about a failure before leaving, even if its cause is not settled */
     if ((g->health != CDP__HEALTHY || (!g->parent && cdp__group_settling(g)))
         && g->settle_ns != CDP__NEVER)
         cdp__progress_until(g, CDP__ALL_WORK,
             m->os->now_ns(m->os->user) + (CDP__SETTLE_MS + CDP__TELL_MS) * CDP__MS, false);
     for (x = m->groups; x; x = x->next)
-        if (x->parent == g) x->parent = NULL; /* it lives on, and fails alone */
+        if (x->parent == g) x->parent = NULL; /* it lives on, and from now on fails alone */
     cdp__group_unlink(g);
     last = !m->groups;
     cdp_lock_release(&m->lock);
@@ -13799,7 +14213,8 @@ CDP_API void cdp_group_destroy(cdp_group *g) {
     if (last) cdp__world_destroy(m);
 }
 
-/* What the group is, and which of its ranks are on one host. False: out of memory. */
+/* Stores which ranks share a host, and the resulting properties of the group. False: out of
+   memory. */
 CDP__PRIVATE bool cdp__group_look_round(cdp_group *g) {
     const cdp_transport *t = &g->w->transport;
     const uint32_t n = g->desc.world_size;
@@ -13812,7 +14227,7 @@ CDP__PRIVATE bool cdp__group_look_round(cdp_group *g) {
         host[i] = t->topology.host(t->self, cdp__world_rank(g, i));
     for (i = 0; i < n && host && list; ++i) {
         const uint32_t first = at, of = host[i];
-        if (of == UINT32_MAX) continue; /* it is in the list already */
+        if (of == UINT32_MAX) continue; /* already in the list */
         for (k = i; k < n; ++k) {
             if (host[k] != of) continue;
             list[at] = (uint16_t)(k | (at == first ? CDP__HOST_BEGINS : 0));
@@ -13827,14 +14242,14 @@ CDP__PRIVATE bool cdp__group_look_round(cdp_group *g) {
     if (h->count == 1) g->is = (uint8_t)(CDP__NEAR | (t->remote.map ? CDP__SHARED : 0));
     if (h->count > 1 && h->most > 1 && n <= CDP__HOST_BEGINS) {
         g->is = h->fewest == h->most ? CDP__HOSTS | CDP__EVEN : CDP__HOSTS;
-    } else { /* not needed */
+    } else { /* the list is not needed */
         cdp__free(g->os, list);
         h->ranks = NULL;
     }
     return host && list;
 }
 
-/* Memory of a group; what it lacks is seen by cdp__group_free(). */
+/* Allocates the group's arrays. After a failure cdp__group_free() frees those that exist. */
 CDP__PRIVATE bool cdp__group_memory(cdp_group *g) {
     const uint32_t n = g->desc.world_size;
     g->peers = (cdp__peer *)cdp__alloc_zero(g->os, n * sizeof *g->peers);
@@ -13844,8 +14259,8 @@ CDP__PRIVATE bool cdp__group_memory(cdp_group *g) {
     return g->peers && g->streams && g->queue && g->past;
 }
 
-/* A group over links that stand already. `members` (NULL: all) becomes its own. Lock held where
-   others may use the world. */
+/* Creates a group over existing links. Takes ownership of `members` (NULL: all ranks) if it
+   succeeds. Lock held if other threads use the world. */
 CDP__PRIVATE cdp_group *cdp__group_make(
     cdp__world *m, const cdp_group_desc *desc, uint64_t channel, uint32_t *members) {
     cdp_group *g = (cdp_group *)cdp__alloc_zero(m->os, sizeof *g);
@@ -13865,7 +14280,7 @@ CDP__PRIVATE cdp_group *cdp__group_make(
     good = cdp__group_memory(g) && cdp__streams_reserve(m, desc->world_size)
         && (!m->transport.topology.host || cdp__group_look_round(g));
     if (!good || !cdp__group_enter_streams(g)) {
-        g->members = NULL; /* still the caller's */
+        g->members = NULL; /* the caller keeps it */
         cdp__group_free(g);
         return NULL;
     }
@@ -13879,7 +14294,7 @@ CDP__PRIVATE cdp_group *cdp__group_make(
     return g;
 }
 
-/* The caller's rows, names looked up. */
+/* Reads the caller's rows of algorithm choices, and resolves the algorithms' names. */
 CDP__PRIVATE cdp_status cdp__choices_read(cdp__world *m, const cdp_group_desc *desc) {
     cdp__row *rows = (cdp__row *)cdp__alloc(m->os, desc->choice_count * sizeof *rows);
     uint32_t i, a;
@@ -13928,7 +14343,7 @@ CDP__PRIVATE cdp_status cdp__choices_read(cdp__world *m, const cdp_group_desc *d
     return CDP_OK;
 }
 
-/* Is the desc that a user has filled in possible? */
+/* Checks the desc that the caller has filled in. */
 CDP__PRIVATE cdp_status cdp__group_desc_check(const cdp_group_desc *desc) {
     const cdp_transport *t = desc->transport;
     const bool linked =
@@ -13966,7 +14381,7 @@ CDP__PRIVATE cdp_status cdp__group_transport(const cdp_group_desc *desc, cdp_tra
     return CDP_OK;
 }
 
-/* A thread lets the world's communication advance, unless the desc forbids it. */
+/* Starts the progress thread of the world, unless the desc forbids it. */
 CDP__PRIVATE cdp_status cdp__group_start_thread(cdp_group *g) {
     cdp__world *m = g->w;
     if (!m->cond || g->desc.no_thread || g->desc.world_size == 1) return CDP_OK;
@@ -14015,15 +14430,15 @@ CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out)
     return st;
 }
 
-/* ---- >>groups: groups of some ranks, and what is asked of a group ---------------------------- */
+/* ---- >>groups: groups of some ranks, and queries about a group ------------------------------- */
 
-/* Knows: groups and the ranks that they share. Promises: groups of the same ranks get the same
+/* Knows: groups and the ranks that they share. Promises: groups of the same ranks get equal
    numbers on every rank. May use: >>group, >>world, >>failing, >>drive. */
 
 #ifndef CDP_NO_GROUPS
 
-/* Groups of the same ranks get different numbers, the same ones on every rank: a hash of the
-   ranks, and how many there were. */
+/* A new channel number for a group: a hash of its ranks and of how many groups of these ranks
+   exist. Equal on all ranks, and different for each group. */
 CDP__PRIVATE uint64_t cdp__world_channel(cdp__world *m, uint64_t ranks) {
     cdp__made *made;
     for (made = m->made; made && made->ranks != ranks; made = made->next) {
@@ -14036,10 +14451,11 @@ CDP__PRIVATE uint64_t cdp__world_channel(cdp__world *m, uint64_t ranks) {
         m->made = made;
     }
     ++made->count;
-    return cdp__hash(ranks, &made->count, sizeof made->count) | 2; /* neither 0 nor the world's */
+    /* neither 0 nor CDP__WORLD_CHANNEL */
+    return cdp__hash(ranks, &made->count, sizeof made->count) | 2;
 }
 
-/* The group of these ranks (in the world). Lock held. NULL: out of memory. */
+/* Creates a group of the world ranks world[0 .. count - 1]. Lock held. NULL: out of memory. */
 CDP__PRIVATE cdp_group *cdp__group_of(
     cdp_group *parent, const uint32_t *world, uint32_t count, uint64_t channel, uint32_t records) {
     cdp_group_desc d = parent->desc;
@@ -14114,7 +14530,7 @@ CDP_API cdp_status cdp_group_split(
     all[2 * me] = color;
     all[2 * me + 1] = key;
     st = cdp_allgather(parent, NULL, all, 2, CDP_DTYPE_U32);
-    /* insert by key; ranks come in order, so equal keys stay in it */
+    /* insertion sort by key; ranks are read in order, so equal keys stay in rank order */
     for (i = 0; i < n && st == CDP_OK; ++i) {
         if (all[2 * i] != color) continue;
         for (k = count++; k && all[2 * ranks[k - 1] + 1] > all[2 * i + 1]; --k)
@@ -14157,8 +14573,8 @@ CDP_API const cdp_group_desc *cdp_group_desc_of(const cdp_group *g) {
     return g ? &g->desc : NULL;
 }
 
-/* The group's failure becomes this thread's last error. Lock held. While SETTLING the cause is
-   not final: not failed yet. */
+/* Copies the group's failure to this thread's last error. Lock held. OK while SETTLING, because
+   the cause is not final yet. */
 CDP__PRIVATE cdp_status cdp__group_report(cdp_group *g) {
     if (g->health != CDP__FAILED) return CDP_OK;
     *cdp__error_slot() = g->error;
@@ -14195,11 +14611,12 @@ CDP_API cdp_status cdp_group_status(cdp_group *g) {
     return st;
 }
 
-/* Fail with an error that needs no second opinion, and start telling the others. Lock held. */
+/* Fails the group with an error that needs no settling, and begins to tell peers. Lock held. */
 CDP__PRIVATE void cdp__group_break(cdp_group *g, const cdp_error *e) {
-    const cdp_error kept = *e; /* maybe this thread's last error, which telling others changes */
+    /* `e` may be this thread's last error, which telling peers changes */
+    const cdp_error kept = *e;
     if (g->health == CDP__FAILED) return;
-    /* it overrides a cause that is still being settled */
+    /* overrides a cause that is still being settled */
     cdp__group_break_for(g, &kept);
     cdp__progress_poll(g->w);
     if (g->w->cond) g->os->threads.cond_broadcast(g->os->user, g->w->cond);
@@ -14224,7 +14641,7 @@ CDP_API cdp_status cdp_poll(cdp_group *g, uint32_t budget_us) {
     m = g->w;
     until = m->os->now_ns(m->os->user) + budget_us * 1000ull;
     cdp__enter(g);
-    /* also when nothing is in flight: there may be news */
+    /* even if nothing is in flight: another rank may have failed */
     cdp__world_look(m, until);
     cdp__progress_until(g, CDP__ALL_WORK, until, true);
     st = cdp__group_report(g);
@@ -14232,10 +14649,11 @@ CDP_API cdp_status cdp_poll(cdp_group *g, uint32_t budget_us) {
     return st;
 }
 
-/* ---- >>device: what a backend runs ----------------------------------------------------------- */
+/* ---- >>device: operations that a backend runs ------------------------------------------------ */
 
 /* Knows: the functions of a cdp_backend. Promises: an operation on memory that the backend owns
-   goes to the backend, and its end is that of a work. May use: state, drive, groups, core. */
+   is passed to the backend, and completes like any other work. May use: state, drive, groups,
+   core. */
 
 #ifndef CDP_NO_BACKEND
 CDP_API cdp_status cdp_group_set_backend(cdp_group *g, const cdp_backend *backend) {
@@ -14275,7 +14693,8 @@ CDP_API void cdp_group_fail(cdp_group *g) {
     cdp__leave(g);
 }
 
-/* Whose memory is meant? *device says it; one in each is a mistake. */
+/* Stores whether the buffers are in device memory. It is an error if one of them is and one is
+   not. */
 CDP__PRIVATE cdp_status cdp__device_claims(
     const cdp_group *g, const char *name, const void *in, const void *out, bool *device) {
     const cdp_backend *b = cdp__backend_of(g);
@@ -14288,7 +14707,7 @@ CDP__PRIVATE cdp_status cdp__device_claims(
         i ? "device" : "the processor's", o ? "device" : "the processor's");
 }
 
-/* What start or transfer of the backend has come to. */
+/* Handles the result of the backend's start or transfer. */
 CDP__PRIVATE cdp_status cdp__device_begun(
     cdp_group *g, cdp_status st, uint64_t number, cdp_work *out) {
     if (st == CDP_OK) {
@@ -14328,7 +14747,7 @@ CDP__PRIVATE cdp_status cdp__device_transfer(
     return cdp__device_begun(g, st, number, out);
 }
 
-/* A work of the backend; see cdp_backend.wait for the deadline. */
+/* Waits for a work of the backend; see cdp_backend.wait for the deadline. */
 CDP__PRIVATE cdp_status cdp__device_wait(cdp_work w, uint64_t deadline_ns) {
     cdp_group *g = w.group;
     cdp_status st = cdp_group_status(g);
@@ -14357,17 +14776,17 @@ CDP__PRIVATE cdp_status cdp__device_cannot(const char *call) {
         call);
 }
 
-/* ---- >>requests: what was called, checked ---------------------------------------------------- */
+/* ---- >>requests: checks of the arguments of calls -------------------------------------------- */
 
-/* Knows: requests, groups' sizes. Promises: a mistake gets one sentence, and nothing was
-   started. May use: device, dtype, error. */
+/* Knows: requests, groups' sizes. Promises: a mistake is reported in one sentence, and nothing
+   was started. May use: device, dtype, error. */
 
 CDP__PRIVATE bool cdp__overlap(const void *a, const void *b, uint64_t a_bytes, uint64_t b_bytes) {
     const uintptr_t x = (uintptr_t)a, y = (uintptr_t)b;
     return x < y + b_bytes && y < x + a_bytes;
 }
 
-/* Elements of `in` and `out` on this rank; false when that is more than 64 bits can say. */
+/* Stores the number of elements of `in` and `out` on this rank; false if it exceeds 64 bits. */
 CDP__PRIVATE bool cdp__request_lengths(
     const cdp_group *g, const cdp_request *rq, uint64_t *in, uint64_t *out) {
     const uint32_t n = g->desc.world_size;
@@ -14409,7 +14828,7 @@ CDP__PRIVATE bool cdp__request_lengths(
     }
 }
 
-/* Fills in the defaults; what an operation does not use is made equal on all ranks. */
+/* Fills in the defaults. Members that an operation does not use are made equal on all ranks. */
 CDP__PRIVATE cdp_status cdp__request_defaults(const cdp_group *g, cdp_request *rq) {
     const cdp_coll_kind k = rq->kind;
     const bool parts_in =
@@ -14443,7 +14862,7 @@ CDP__PRIVATE cdp_status cdp__request_defaults(const cdp_group *g, cdp_request *r
     return CDP_OK;
 }
 
-/* This rank's part among all parts, in bytes from the first one. */
+/* Where this rank's part begins among all parts, in bytes. */
 CDP__PRIVATE uintptr_t cdp__request_own_part(
     const cdp_group *g, const cdp_request *rq, const uint64_t *counts) {
     uint64_t before = counts ? 0 : rq->count * g->desc.rank;
@@ -14453,8 +14872,8 @@ CDP__PRIVATE uintptr_t cdp__request_own_part(
     return (uintptr_t)(before * cdp_dtype_size(rq->dtype));
 }
 
-/* "In place" may also be said as NCCL says it: the smaller buffer is this rank's own part of the
-   larger one. Rank 0 cannot tell that from in == out, so every rank accepts it. */
+/* Recognises in-place calls in NCCL's form, too: the smaller buffer is this rank's own part of
+   the larger one. On rank 0 this looks like in == out, so every rank accepts it. */
 CDP__PRIVATE void cdp__request_in_place(const cdp_group *g, cdp_request *rq) {
     const bool root = g->desc.rank == rq->root;
     if (!rq->in || !rq->out) return;
@@ -14469,7 +14888,7 @@ CDP__PRIVATE void cdp__request_in_place(const cdp_group *g, cdp_request *rq) {
     }
 }
 
-/* The caller's mistakes, each in one sentence. *device: its memory is the backend's. */
+/* Checks a request for mistakes of the caller. *device: its buffers are in device memory. */
 CDP__PRIVATE cdp_status cdp__request_check(const cdp_group *g, cdp_request *rq, bool *device) {
     const char *name = cdp_coll_name(rq->kind);
     const uint64_t size = cdp_dtype_size(rq->dtype ? rq->dtype : CDP_DTYPE_F32);
@@ -14509,15 +14928,15 @@ CDP__PRIVATE cdp_status cdp__request_check(const cdp_group *g, cdp_request *rq, 
 
 /* ---- >>queue: operations that wait for their turn -------------------------------------------- */
 
-/* Knows: the queue of a group. Promises: an operation is in the queue whole, or not at all. May
-   use: requests, running, drive, device. */
+/* Knows: the queue of a group. Promises: an operation is in the queue completely, or not at all.
+   May use: requests, running, drive, device. */
 
 CDP__PRIVATE bool cdp__queue_grow(cdp_group *g) {
     const uint32_t room = g->queue_room * 2;
     cdp__op *q = (cdp__op *)cdp__alloc_zero(g->os, room * sizeof *q);
     uint32_t i;
     if (!q) return false;
-    /* it is full: every place is copied */
+    /* the queue is full: copy all entries */
     for (i = 0; i < g->queue_used; ++i)
         q[i] = g->queue[(g->queue_at + i) % g->queue_room];
     cdp__free(g->os, g->queue);
@@ -14527,15 +14946,15 @@ CDP__PRIVATE bool cdp__queue_grow(cdp_group *g) {
     return true;
 }
 
-/* The caller's counts are read now: where each part begins, and a hash of it all for the other
-   ranks to compare. */
+/* Reads the caller's counts: stores where each part begins, and a hash of all counts, which
+   ranks compare. */
 CDP__PRIVATE bool cdp__op_parts(cdp_group *g, cdp__op *op) {
     const uint32_t n = g->desc.world_size;
     const cdp_request *rq = &op->rq;
     uint32_t i;
     op->parts = 0;
     if (!rq->in_counts && !rq->out_counts) return true;
-    /* once for every place of the queue, so that later operations allocate nothing */
+    /* allocated once for all entries of the queue, so that later operations allocate nothing */
     for (i = 0; !op->offs && i < g->queue_room; ++i)
         if (!g->queue[i].offs)
             g->queue[i].offs =
@@ -14553,7 +14972,7 @@ CDP__PRIVATE bool cdp__op_parts(cdp_group *g, cdp__op *op) {
     return true;
 }
 
-/* What an operation may have beside its request. */
+/* Optional properties of an operation. */
 typedef struct cdp__with {
     cdp_work after;
     void (*done)(void *user, uint64_t start_ns, uint64_t end_ns);
@@ -14561,8 +14980,8 @@ typedef struct cdp__with {
     bool device;
 } cdp__with;
 
-/* The caller's thread makes the first moves; of a large operation few, where this thread is to
-   poll with budgets later. Lock held. */
+/* Polls a few times in the caller's thread, where that is to poll with budgets later only as long
+   as one step takes. Lock held. */
 CDP__PRIVATE void cdp__first_moves(cdp_group *g) {
     const uint64_t before = g->w->poll_until_ns;
     uint32_t i;
@@ -14572,7 +14991,7 @@ CDP__PRIVATE void cdp__first_moves(cdp_group *g) {
     }
     g->w->fast_poll = false;
     g->w->poll_until_ns = before;
-    /* ended at once: there is nothing for a thread to do */
+    /* already complete: no thread is needed */
     if (!g->queue_used && !g->active_flows && g->health == CDP__HEALTHY && !cdp__group_settling(g)
         && g->w->active == g) {
         g->w->active = g->next_active;
@@ -14580,8 +14999,8 @@ CDP__PRIVATE void cdp__first_moves(cdp_group *g) {
     }
 }
 
-/* Lock held. The caller's thread makes the first move, so that the first bytes leave before this
-   returns. */
+/* Appends an operation to the queue and polls in the caller's thread, so that the first bytes
+   are sent before this returns. Lock held. */
 CDP__PRIVATE cdp_status cdp__start_locked(
     cdp_group *g, const cdp_request *rq, const cdp__with *with, cdp_work *out) {
     cdp_status st = cdp__group_report(g);
@@ -14599,7 +15018,7 @@ CDP__PRIVATE cdp_status cdp__start_locked(
     op->start_ns = g->os->now_ns(g->os->user);
     op->deadline_ns =
         rq->timeout_ms == CDP_NO_TIMEOUT ? CDP__NEVER : op->start_ns + rq->timeout_ms * CDP__MS;
-    if (g->queue_used > 1 || with->after.group) op->start_ns = 0; /* not yet */
+    if (g->queue_used > 1 || with->after.group) op->start_ns = 0; /* set when it begins */
     op->done = with->done;
     op->user = with->user;
     op->device = with->device;
@@ -14627,7 +15046,7 @@ CDP__PRIVATE cdp_status cdp__start(cdp_group *g, const cdp_request *request,
     if (st != CDP_OK) return st;
     if (device) {
         const uint64_t now = g->os->now_ns(g->os->user);
-        if (done) done(user, now, now); /* how long it takes is not known here */
+        if (done) done(user, now, now); /* the device's duration is not known here */
         return cdp__device_start(g, &rq, 1, out);
     }
     cdp__enter(g);
@@ -14636,13 +15055,13 @@ CDP__PRIVATE cdp_status cdp__start(cdp_group *g, const cdp_request *request,
     return st;
 }
 
-/* Work that nobody waits for yet: see that somebody sleeps on its behalf. */
+/* Work was started without waiting: makes sure that some thread makes progress for it. */
 CDP__PRIVATE void cdp__hand_over(cdp_group *g) {
     cdp__world *m = g->w;
     if (!m->cond) return;
     cdp__enter(g);
     if (cdp__world_busy(m)) {
-        /* whoever it is sleeps on what was known before */
+        /* the sleeping thread does not know of this work */
         if (m->sleeping)
             m->transport.wake(m->transport.self);
         else if (!m->callers)
@@ -14693,7 +15112,7 @@ CDP_API cdp_status cdp_group_compare(
         if (!rq.timeout_ms) rq.timeout_ms = g->desc.timeout_ms;
         cdp__enter(g);
         st = cdp__start_locked(g, &rq, &with, &w);
-        /* what was called long ago is compared before more is */
+        /* bounds how many calls are queued before they are compared */
         wait = wait || g->queue_used > 256;
         cdp__leave(g);
     }
@@ -14723,7 +15142,7 @@ CDP_API cdp_status cdp_start_all(
     if (st == CDP_OK)
         cdp__hand_over(g);
     else if (i > 1)
-        cdp_group_fail(g); /* out of memory, and a part of it is on its way already */
+        cdp_group_fail(g); /* out of memory after a part was started */
     return st;
 }
 
@@ -14746,7 +15165,7 @@ CDP__PRIVATE cdp_status cdp__work_wait_locked(cdp_work w, uint64_t deadline_ns, 
     ++w.group->waiters;
     cdp__progress_until(w.group, w.seq, deadline_ns, budget);
     st = cdp__work_state(w);
-    /* who destroys the group waits for this: nothing of it is touched afterwards */
+    /* last access: a thread that destroys the group waits until this is 0 */
     --w.group->waiters;
     return st;
 }
@@ -14912,7 +15331,7 @@ CDP__PRIVATE cdp_status cdp__pend_cancel(cdp_group *g, uint64_t seq) {
             "itself; a call by cdp_call_cancel()");
     if (!x && s->kind == CDP__PEND_THEN)
         return cdp__fail(CDP_ERR_STATE, "cdp_work_cancel: the function is being called");
-    if (!x) { /* it has become a receive from one rank */
+    if (!x) { /* it was turned into a receive from one rank */
         const cdp_status st = cdp__post_cancel(s->after.group, s->after.seq);
         if (st != CDP_OK) return st;
     }
@@ -14956,8 +15375,8 @@ CDP_API cdp_status cdp_work_cancel(cdp_work w) {
 
 #define CDP__WATCH_MS 500u
 
-/* A neighbour is listened to, for a backend whose work may wait for it. It may have gone in good
-   order. */
+/* Polls a neighbour, for a backend whose work may wait for it. A neighbour that has left in good
+   order is no failure. */
 CDP__PRIVATE bool cdp__watch_look(cdp__pend *s, uint64_t now) {
     cdp_group *g = s->of;
     cdp__peer *peer = &g->peers[s->want.peer];
@@ -14967,7 +15386,7 @@ CDP__PRIVATE bool cdp__watch_look(cdp__pend *s, uint64_t now) {
         return true;
     }
     if (!peer->lost) {
-        /* this look follows upon the one that listened */
+        /* the poll right after the one that read */
         if (s->left) {
             s->left = 0;
             s->deadline_ns = CDP__NEVER;
@@ -14983,10 +15402,10 @@ CDP__PRIVATE bool cdp__watch_look(cdp__pend *s, uint64_t now) {
             peer->lost = true;
             s->deadline_ns = now + CDP__WATCH_MS * CDP__MS;
         }
-        /* others may have failed */
+        /* other ranks may have failed */
         if (g->channel != CDP__WORLD_CHANNEL && g->health == CDP__HEALTHY)
             (void)cdp__group_listen(g);
-        return true; /* somebody may wait for what was stored */
+        return true; /* another thread may wait for messages just stored */
     }
     if (now < s->deadline_ns) return false;
     s->deadline_ns = now + CDP__WATCH_MS * CDP__MS;
@@ -15057,7 +15476,7 @@ CDP__PRIVATE cdp_status cdp__run(cdp_group *g, cdp_request rq) {
     if (st != CDP_OK) return st;
     m = g->w;
     cdp__enter(g);
-    st = cdp__start_locked(g, &rq, &with, &w); /* no hand-over: this thread drives it */
+    st = cdp__start_locked(g, &rq, &with, &w); /* no hand-over: this thread makes the progress */
     if (st == CDP_OK && (st = cdp__work_state(w)) == CDP_PENDING)
         st = cdp__work_wait_locked(w, CDP__NEVER, false);
     cdp_lock_release(&m->lock);
@@ -15174,8 +15593,8 @@ CDP_API cdp_status cdp_alltoall_async(
 /* ---- >>message calls: sends and receives ----------------------------------------------------- */
 
 /* Knows: flows, receives from any rank. Promises: a call that returns an error at once has
-   started nothing. May use: failure-records, failure-waits, >>waits, >>flows, >>queue, >>pending,
-   >>work calls, >>device. */
+   started nothing. May use: failure-records, failure-waits, >>waits, >>flows, >>queue,
+   >>pending, >>work calls, >>device. */
 
 #ifndef CDP_NO_MESSAGES
 
@@ -15211,7 +15630,7 @@ CDP__PRIVATE cdp_status cdp__transfer_check_rows(const cdp_transfer *t, uint64_t
     return CDP_OK;
 }
 
-/* The caller's mistakes; fills in the defaults. */
+/* Checks a transfer for mistakes of the caller, and fills in the defaults. */
 CDP__PRIVATE cdp_status cdp__transfer_check(const cdp_group *g, cdp_transfer *t, const void *out) {
     const char *name = t->receive ? "cdp_recv" : "cdp_send";
     uint64_t bytes, size;
@@ -15243,7 +15662,7 @@ CDP__PRIVATE cdp_status cdp__transfer_check(const cdp_group *g, cdp_transfer *t,
     return cdp__transfer_check_rows(t, size);
 }
 
-/* The arguments have been checked; no move is made yet. Lock held. */
+/* Posts a message with checked arguments, without polling it. Lock held. */
 CDP__PRIVATE cdp_status cdp__message_post(cdp_group *g, const cdp_transfer *t,
     void (*done)(void *, uint64_t, uint64_t), void *user, cdp_work *out) {
     cdp_status st = cdp__group_report(g);
@@ -15267,12 +15686,12 @@ CDP__PRIVATE cdp_status cdp__message_locked(cdp_group *g, const cdp_transfer *t,
     return st;
 }
 
-/* ---- receives from any rank: wishes, until some rank has announced a message with that tag */
+/* ---- receives from any rank: pending works until a message with that tag has arrived */
 
-/* Read what has come over the links of g. Who has left, or died, sends nothing any more. Lock
-   held. */
+/* Reads from all links of g, and records which ranks have left or died, since these send no more
+   messages. Lock held. */
 CDP__PRIVATE void cdp__any_read(cdp_group *g) {
-    uint32_t p, left = 0, died = 0, went = 0; /* ranks, and 1 */
+    uint32_t p, left = 0, died = 0, went = 0; /* `died` and `went` are ranks plus 1 */
     for (p = 0; p < g->desc.world_size && g->health == CDP__HEALTHY; ++p) {
         cdp__peer *peer = &g->peers[p];
         if (p == g->desc.rank) continue;
@@ -15290,8 +15709,8 @@ CDP__PRIVATE void cdp__any_read(cdp_group *g) {
     if (!g->gone) g->gone = died ? died : went;
 }
 
-/* Whose message a receive from `from` (or any rank) with this tag is to take: the next one in
-   turn that has announced one which no other receive waits for. UINT32_MAX: nobody's. Lock held. */
+/* The rank whose message a receive from `from` (or any rank) with this tag takes: the next rank
+   in turn with a message that no posted receive will take. UINT32_MAX: none. Lock held. */
 CDP__PRIVATE uint32_t cdp__any_find(const cdp_group *g, uint32_t from, uint32_t tag, cdp__head *h) {
     const uint32_t n = g->desc.world_size;
     uint32_t i;
@@ -15309,8 +15728,8 @@ CDP__PRIVATE void cdp__any_done(void *user, uint64_t start_ns, uint64_t end_ns) 
     cdp__pend_close((cdp__pend *)user, false);
 }
 
-/* A message with this tag is being received: there may be more behind it, though its sender has
-   left. */
+/* True if a message with this tag is being received: more messages may follow it, even if its
+   sender has left. */
 CDP__PRIVATE bool cdp__any_busy(const cdp_group *g, uint32_t tag) {
     const cdp__flow *flow;
     for (flow = g->active_flows; flow; flow = flow->next_active)
@@ -15318,7 +15737,8 @@ CDP__PRIVATE bool cdp__any_busy(const cdp_group *g, uint32_t tag) {
     return false;
 }
 
-/* All ranks that could send are waited for, each for its next message with this tag. */
+/* Reports that this rank waits for all ranks that could send, each for its next message with
+   this tag. */
 CDP__PRIVATE void cdp__any_lasts(cdp__pend *s) {
     cdp_group *g = s->of;
     const bool caller = cdp__group_awaited(s->owner);
@@ -15338,7 +15758,7 @@ CDP__PRIVATE void cdp__any_lasts(cdp__pend *s) {
     }
 }
 
-/* It has waited for long, or somebody who waits for this rank wants to know for whom. */
+/* Reports the wait if it is long, or if another rank waits for this one. */
 CDP__PRIVATE void cdp__any_waits(cdp__pend *s, uint64_t now) {
     cdp__world *w = s->of->w;
     if (now >= s->wait_ns || w->failure.waiting) cdp__any_lasts(s);
@@ -15347,7 +15767,7 @@ CDP__PRIVATE void cdp__any_waits(cdp__pend *s, uint64_t now) {
     if (w->failure.waited) cdp__world_listen(w);
 }
 
-/* The group fails: its deadline has passed. */
+/* The deadline of the receive has passed: the group fails. */
 CDP__PRIVATE void cdp__any_late(cdp__pend *s) {
     cdp_group *g = s->of;
     cdp__failure_record r;
@@ -15364,14 +15784,15 @@ CDP__PRIVATE void cdp__any_late(cdp__pend *s) {
     cdp__group_see(g, &r, &e, true);
 }
 
-/* How many messages with this tag have come from rank p. */
+/* The number of messages with this tag that rank p has sent to this one. */
 CDP__PRIVATE uint64_t cdp__any_count(const cdp_group *g, uint32_t p, uint32_t tag) {
     const cdp__flow *flow = cdp__flow_find(g, p, tag);
     return flow ? flow->count[1] : 0;
 }
 
-/* Of the others, which have all gone, the one that sent fewest messages with this tag; of several
-   the one that was seen to go first. If that one died, no rank that left in good order is named. */
+/* Chooses a rank to blame when all others are gone: the one that sent fewest messages with this
+   tag or, among equals, the one that went first. If that rank died, ranks that left in good
+   order are not chosen. */
 CDP__PRIVATE uint32_t cdp__any_fewest(const cdp_group *g, uint32_t tag) {
     uint32_t p, best = g->gone - 1;
     const bool died = g->peers[best].lost && !g->streams[best].left;
@@ -15382,8 +15803,8 @@ CDP__PRIVATE uint32_t cdp__any_fewest(const cdp_group *g, uint32_t tag) {
     return best;
 }
 
-/* The group fails: nobody is left. Why the others went, one of them may have said; if not, the one
-   that sent fewest messages is the best guess. */
+/* All other ranks are gone, so the group fails. The blame goes to the cause that one of them
+   reported or, without one, to the rank that sent fewest messages. */
 CDP__PRIVATE void cdp__any_alone(const cdp__pend *s) {
     cdp_group *g = s->of;
     const uint32_t fewest = cdp__any_fewest(g, s->want.tag);
@@ -15402,7 +15823,7 @@ CDP__PRIVATE void cdp__any_alone(const cdp__pend *s) {
     cdp__group_see(g, &r, &e, false);
 }
 
-/* Of the receives from any rank with this tag the one that was called first, or NULL. */
+/* The oldest receive from any rank with this tag, or NULL. */
 CDP__PRIVATE cdp__pend *cdp__any_first(const cdp_group *g, uint32_t tag) {
     cdp__pend *s = g->w->pending;
     while (s && (s->kind != CDP__PEND_ANY || s->of != g || s->want.tag != tag))
@@ -15410,8 +15831,9 @@ CDP__PRIVATE cdp__pend *cdp__any_first(const cdp_group *g, uint32_t tag) {
     return s;
 }
 
-/* It becomes a receive from rank p, which has sent something, with the same deadline. If that has
-   passed, the cause is being settled, and the message may still end it well. */
+/* Turns a receive from any rank into one from rank p, which has sent a message, with the same
+   deadline. If that has passed, the cause is still being settled, and the message may still
+   complete the receive. */
 CDP__PRIVATE void cdp__any_take(cdp__pend *s, uint32_t p) {
     cdp_group *g = s->of;
     s->want.peer = p;
@@ -15437,8 +15859,8 @@ CDP__PRIVATE bool cdp__any_look(cdp__pend *s, uint64_t now) {
     if (g->looked != g->w->polls) cdp__any_read(g);
     p = s->seen == g->w->arrivals ? UINT32_MAX : cdp__any_find(g, CDP_ANY_RANK, s->want.tag, &f);
     if (p != UINT32_MAX) {
-        /* A message may have come into a slot since those before this one looked: messages of a
-           rank keep their order only if the first of them takes it. */
+        /* the oldest receive takes it, even if it did not see the message when it was polled:
+           otherwise two messages of a rank could change their order */
         cdp__any_take(cdp__any_first(g, s->want.tag), p);
         return true;
     }
@@ -15551,7 +15973,7 @@ CDP_API cdp_status cdp_probe(cdp_group *g, uint32_t from, uint32_t tag, cdp_mess
     cdp__enter(g);
     cdp__any_read(g);
     p = cdp__any_find(g, from, tag, &f);
-    /* what a receive from any rank waits for, and has not seen yet, is not there for others */
+    /* a message that a receive from any rank will take is not reported to the caller */
     while (p != UINT32_MAX && g->health == CDP__HEALTHY && (s = cdp__any_first(g, tag)) != NULL) {
         cdp__any_take(s, p);
         p = cdp__any_find(g, from, tag, &f);
@@ -15623,7 +16045,7 @@ CDP_API cdp_status cdp_batch(cdp_group *g, const cdp_transfer *list, uint32_t n,
         cdp_work work;
         (void)cdp__transfer_check(g, &t, out);
         st = cdp__message_locked(g, &t, cdp__batch_done, s, &work);
-        /* a part of it is on its way already */
+        /* a part of it was started already */
         if (st != CDP_OK && i)
             cdp__group_break(g, cdp_last_error());
         else if (st != CDP_OK)
@@ -15672,13 +16094,13 @@ CDP__PRIVATE cdp_status cdp__barrier_message(
     return st;
 }
 
-/* Rank 0, when time is up: break the group with the names of those who are missing. */
+/* Rank 0's deadline has passed: breaks the group with an error that names the missing ranks. */
 CDP__PRIVATE cdp_status cdp__barrier_missing(
     cdp_group *g, const cdp_work *works, uint32_t timeout_ms) {
     char names[256];
     cdp__text t = {names, sizeof names, 0};
     const uint32_t none = UINT32_MAX - 1;
-    /* ranks one after the other are named as "3 to 9" */
+    /* consecutive ranks are printed as "3 to 9" */
     uint32_t p, count = 0, first = 0, last = none, run = 0;
     cdp__enter(g);
     for (p = 1; p <= g->desc.world_size; ++p) {
@@ -15712,7 +16134,7 @@ CDP__PRIVATE cdp_work *cdp__barrier_take(cdp_group *g) {
     void *memory;
     cdp__enter(g);
     memory = g->barrier;
-    g->barrier = NULL; /* another thread's call must not use it, too */
+    g->barrier = NULL; /* a concurrent call must not use the same memory */
     cdp__leave(g);
     if (!memory) memory = cdp__alloc(g->os, bytes);
     if (memory) memset(memory, 0, (size_t)bytes);
@@ -15730,7 +16152,7 @@ CDP__PRIVATE void cdp__barrier_give(cdp_group *g, void *memory) {
     cdp__free(g->os, memory);
 }
 
-/* Rank 0's part: hear from every rank until `until`, then answer all of them. */
+/* Rank 0's part: receives from every rank until `until`, then answers all of them. */
 CDP__PRIVATE cdp_status cdp__barrier_root(cdp_group *g, cdp_work *works, uint8_t *bytes,
     uint32_t timeout_ms, uint32_t longer, uint64_t until) {
     const uint32_t n = g->desc.world_size;
@@ -15758,7 +16180,8 @@ CDP_API cdp_status cdp_monitored_barrier(cdp_group *g, uint32_t timeout_ms) {
     st = cdp__must_not_wait();
     if (st != CDP_OK) return st;
     timeout_ms = cdp__def(timeout_ms, g->desc.timeout_ms);
-    /* rank 0's error must come first: it names the ranks that are missing */
+    /* the other ranks wait longer, so that rank 0's error, which names the missing ranks, comes
+       first */
     longer = timeout_ms > CDP_NO_TIMEOUT / 2 ? CDP_NO_TIMEOUT : 2 * timeout_ms;
     until = cdp__deadline(g->os, timeout_ms);
     works = cdp__barrier_take(g);
@@ -15785,9 +16208,9 @@ CDP_API cdp_status cdp_monitored_barrier(cdp_group *g, uint32_t timeout_ms) {
    delivered in order, one at a time, without the lock; losing one rank fails no group and no
    other rank. May use: stream, flows, group, progress, pending. */
 #define CDP__CHANNEL_INLINE 0u /* `dtype` of a message's header: the body follows */
-#define CDP__CHANNEL_OFFER 1u  /* handle and length follow */
-#define CDP__CHANNEL_FETCH 2u  /* a: handle */
-#define CDP__CHANNEL_REFUSE 3u /* a: handle */
+#define CDP__CHANNEL_OFFER 1u  /* a handle and a length follow */
+#define CDP__CHANNEL_FETCH 2u  /* answers an offer; `a` is its handle */
+#define CDP__CHANNEL_REFUSE 3u /* answers an offer; `a` is its handle */
 
 typedef struct cdp__offer {
     struct cdp__offer *next;
@@ -15796,22 +16219,22 @@ typedef struct cdp__offer {
     uint32_t peer;
     void *data;
     uint64_t bytes;
-    bool receive; /* a body that this rank has asked for */
+    bool receive; /* a body that this rank fetches */
     bool moving;  /* its transfer has begun */
-    bool over;    /* `status` is to be told */
+    bool over;    /* `status` must be reported to the program */
     cdp_status status;
 } cdp__offer;
 
-/* What a channel knows of one rank. */
+/* A channel's state for one rank. */
 typedef struct cdp__channel_peer {
-    cdp__head head; /* of the message that is being read */
+    cdp__head head; /* header of the message being read */
     bool reading;
     uint8_t *body;
     uint64_t room, got;
-    bool starved; /* a send was not taken */
+    bool starved; /* a send was refused for lack of credit */
     bool lost, lost_told;
     cdp_error why;
-    cdp__flow *bulk; /* for offered bodies; made with the first */
+    cdp__flow *bulk; /* moves offered bodies; created with the first one */
 } cdp__channel_peer;
 
 struct cdp_channel {
@@ -15822,13 +16245,13 @@ struct cdp_channel {
     cdp__stream *streams; /* one per rank */
     cdp__channel_peer *peers;
     cdp__offer *offers;
-    uint64_t handles; /* how many were given */
+    uint64_t handles; /* number of handles given out */
     uint64_t timer_ns;
     uint64_t called;  /* counts callbacks */
     uint32_t waiting; /* threads in cdp_channel_wait() */
-    bool calling;     /* a callback runs */
-    bool closing;     /* no callback begins any more */
-    bool left_over;   /* closed by a caller that cannot wait: whoever is the last here frees it */
+    bool calling;     /* a callback is running */
+    bool closing;     /* no new callback may begin */
+    bool left_over;   /* closed inside a callback: the last thread that uses it frees it */
 };
 
 CDP__PRIVATE uint64_t cdp__channel_id(const cdp_group *g, uint32_t number, uint32_t what) {
@@ -15839,8 +16262,8 @@ CDP__PRIVATE uint64_t cdp__channel_id(const cdp_group *g, uint32_t number, uint3
     return cdp__hash(CDP__HASH_START, id, sizeof id) | 2;
 }
 
-/* The rank is lost for this channel; why is this thread's last error. It is told, lest it wait:
-   what it sends is not read any more. */
+/* The channel loses rank p; the reason is this thread's last error. Sends LEAVE, so that p does
+   not wait: this rank reads no more of its messages. */
 CDP__PRIVATE void cdp__channel_lose(cdp_channel *c, uint32_t p) {
     cdp__channel_peer *peer = &c->peers[p];
     cdp__offer *o;
@@ -15850,7 +16273,7 @@ CDP__PRIVATE void cdp__channel_lose(cdp_channel *c, uint32_t p) {
     c->streams[p].dropping = true;
     if (!c->streams[p].left) (void)cdp__stream_note(c->g->w, &c->streams[p], CDP__MESSAGE_LEAVE);
     if (peer->bulk) {
-        cdp__flow_stop(peer->bulk); /* bodies that are under way are the caller's again */
+        cdp__flow_stop(peer->bulk); /* the caller owns the bodies in flight again */
         peer->bulk->s.dropping = true;
     }
     for (o = c->offers; o; o = o->next) {
@@ -15860,14 +16283,14 @@ CDP__PRIVATE void cdp__channel_lose(cdp_channel *c, uint32_t p) {
     }
 }
 
-/* A transfer of a channel has failed, and no group with it. */
+/* A transfer of an offered body has failed: only this channel loses the rank. */
 CDP__PRIVATE void cdp__channel_flow_failed(cdp__flow *flow) {
     cdp__channel_lose(flow->owner, flow->rank);
 }
 
 /* ---- callbacks */
 
-/* A callback of c is about to run, without the lock, or has returned. */
+/* Releases the lock for a callback of c; cdp__channel_called() takes it again. */
 CDP__PRIVATE void cdp__channel_call(cdp_channel *c) {
     cdp__world *w = c->g->w;
     c->calling = true;
@@ -15878,7 +16301,7 @@ CDP__PRIVATE void cdp__channel_call(cdp_channel *c) {
 
 CDP__PRIVATE void cdp__channel_called(cdp_channel *c) {
     cdp__world *w = c->g->w;
-    cdp__enter(c->g); /* ahead of threads that only look */
+    cdp__enter(c->g); /* takes precedence over threads that only poll */
     *cdp__inside() = false;
     w->calling = NULL;
     c->calling = false;
@@ -15898,7 +16321,7 @@ CDP__PRIVATE cdp_status cdp__channel_peer_check(
         "%s: rank %u is lost: %s", call, c->streams[peer].peer, c->peers[peer].why.text);
 }
 
-/* One message with a body that is copied. Lock held. */
+/* Queues one message; its body is copied. Lock held. */
 CDP__PRIVATE cdp_status cdp__channel_put(
     cdp_channel *c, uint32_t p, cdp__head *h, const void *body) {
     cdp__world *w = c->g->w;
@@ -15933,7 +16356,7 @@ CDP__PRIVATE cdp__head cdp__channel_head(const cdp_channel_message *m) {
     return h;
 }
 
-/* Somebody may have to sleep for what was just queued. */
+/* Releases the lock. Wakes the sleeping thread if messages were queued that it must send. */
 CDP__PRIVATE cdp_status cdp__channel_leave(cdp_channel *c, cdp_status st) {
     if (c->g->w->deferred && c->g->w->sleeping) c->g->w->transport.wake(c->g->w->transport.self);
     cdp__leave(c->g);
@@ -16006,8 +16429,8 @@ CDP_API cdp_status cdp_channel_offer(
 
 /* ---- >>channel bodies: bodies that stay with the sender -------------------------------------- */
 
-/* Knows: offers, flows. Promises: an offered body is the caller's again exactly once. May use:
-   channel, flows. */
+/* Knows: offers, flows. Promises: an offered body is returned to the caller exactly once. May
+   use: channel, flows. */
 
 CDP__PRIVATE void cdp__offer_moved(void *user, uint64_t start_ns, uint64_t end_ns) {
     cdp__offer *o = (cdp__offer *)user;
@@ -16017,7 +16440,7 @@ CDP__PRIVATE void cdp__offer_moved(void *user, uint64_t start_ns, uint64_t end_n
     o->status = CDP_OK;
 }
 
-/* The flow over which bodies to and from p move. NULL: out of memory. */
+/* The flow that moves bodies to and from rank p, created on first use. NULL: out of memory. */
 CDP__PRIVATE cdp__flow *cdp__channel_bulk(cdp_channel *c, uint32_t p) {
     cdp__channel_peer *peer = &c->peers[p];
     if (peer->bulk) return peer->bulk;
@@ -16030,7 +16453,7 @@ CDP__PRIVATE cdp__flow *cdp__channel_bulk(cdp_channel *c, uint32_t p) {
     return peer->bulk;
 }
 
-/* Send or receive the body of an offer. */
+/* Begins to send or receive the body of an offer. */
 CDP__PRIVATE cdp_status cdp__offer_move(cdp__offer *o) {
     cdp_channel *c = o->channel;
     cdp__flow *flow = cdp__channel_bulk(c, o->peer);
@@ -16064,7 +16487,7 @@ CDP__PRIVATE bool cdp__channel_answer(cdp_channel *c, uint32_t p, const cdp__hea
     return h->dtype == CDP__CHANNEL_REFUSE;
 }
 
-/* FETCH and REFUSE are as small as the offer that they answer, and go beyond the window. */
+/* Sends FETCH or REFUSE. These answers may exceed the window: they are no longer than the offer. */
 CDP__PRIVATE cdp_status cdp__channel_reply(
     cdp_channel *c, uint32_t p, uint8_t what, uint64_t handle, uint64_t bytes) {
     cdp__stream *s = &c->streams[p];
@@ -16101,7 +16524,7 @@ CDP_API cdp_status cdp_channel_fetch(
         c->offers = o;
         st = cdp__offer_move(o);
         if (st == CDP_OK) st = cdp__channel_reply(c, peer, CDP__CHANNEL_FETCH, handle, bytes);
-        if (st != CDP_OK) cdp__channel_lose(c, peer); /* half asked for: it cannot be taken back */
+        if (st != CDP_OK) cdp__channel_lose(c, peer); /* the receive cannot be withdrawn any more */
         st = CDP_OK;
     }
     return cdp__channel_leave(c, st);
@@ -16117,12 +16540,13 @@ CDP_API cdp_status cdp_channel_refuse(cdp_channel *c, uint32_t peer, uint64_t ha
     return cdp__channel_leave(c, st);
 }
 
-/* ---- >>channel progress: receiving, and telling the program ---------------------------------- */
+/* ---- >>channel progress: receiving, and callbacks -------------------------------------------- */
 
 /* Knows: the channels of a world. Promises: messages of a rank are delivered in order, one at a
    time, without the lock. May use: >>channel, >>channel bodies, >>pending. */
 
-/* A message is complete. False: the peer sent what no peer of this version sends. */
+/* Delivers a complete message to the program, or handles an answer to an offer. The channel
+   loses a peer that answers without an offer. */
 CDP__PRIVATE void cdp__channel_deliver(cdp_channel *c, uint32_t p) {
     cdp__channel_peer *peer = &c->peers[p];
     const cdp__head h = peer->head;
@@ -16160,7 +16584,7 @@ CDP__PRIVATE void cdp__channel_deliver(cdp_channel *c, uint32_t p) {
 
 /* ---- receiving */
 
-/* The header of a message has come: make room for its body. */
+/* A header has arrived: allocates memory for the body. */
 CDP__PRIVATE bool cdp__channel_begin(cdp_channel *c, uint32_t p) {
     cdp__channel_peer *peer = &c->peers[p];
     const cdp__head *h = &peer->head;
@@ -16180,7 +16604,7 @@ CDP__PRIVATE bool cdp__channel_begin(cdp_channel *c, uint32_t p) {
     return false;
 }
 
-/* Read what has come from p. True: something moved. */
+/* Reads messages of rank p. True if something moved. */
 CDP__PRIVATE bool cdp__channel_read(cdp_channel *c, uint32_t p) {
     cdp__channel_peer *peer = &c->peers[p];
     cdp__stream *s = &c->streams[p];
@@ -16198,7 +16622,7 @@ CDP__PRIVATE bool cdp__channel_read(cdp_channel *c, uint32_t p) {
     if (r < 0) {
         const cdp_error why = *cdp_last_error();
         c->g->w->poll_until_ns = 0; /* all of it, whatever the budget */
-        /* a body that came before its sender left is still taken */
+        /* still receive bodies that arrived before the sender left */
         while (peer->bulk && cdp__flow_move(peer->bulk, 1)) {
         }
         *cdp__error_slot() = why;
@@ -16240,7 +16664,7 @@ CDP__PRIVATE bool cdp__channel_tell_peer(cdp_channel *c, uint32_t p) {
     }
     if (!peer->starved || peer->lost) return false;
     if (s->sent - s->acked > CDP__WINDOW / 2) {
-        /* what was sent after the last question may have used up what the answer gave */
+        /* ask once more: messages sent after the last request may have used up the credit */
         if (!s->asking && (s->asking = cdp__stream_note(c->g->w, s, CDP__MESSAGE_ASK)))
             (void)cdp__port_flush(c->g->w, s->peer);
         return false;
@@ -16261,7 +16685,7 @@ CDP__PRIVATE bool cdp__channel_tell_time(cdp_channel *c) {
     return true;
 }
 
-/* A group that failed moves no bodies any more. */
+/* Offers of a failed group end with its error, because the group moves no more bodies. */
 CDP__PRIVATE void cdp__channel_group_failed(cdp_channel *c) {
     cdp__offer *o;
     for (o = c->offers; o; o = o->next) {
@@ -16271,7 +16695,7 @@ CDP__PRIVATE void cdp__channel_group_failed(cdp_channel *c) {
     }
 }
 
-/* One step of one channel. MOVED: the lock was released meanwhile. */
+/* Advances one channel by one step. True: something happened, maybe with the lock released. */
 CDP__PRIVATE bool cdp__channel_step(cdp_channel *c) {
     uint32_t p;
     if (c->g->health != CDP__HEALTHY) cdp__channel_group_failed(c);
@@ -16284,7 +16708,7 @@ CDP__PRIVATE bool cdp__channel_step(cdp_channel *c) {
     return false;
 }
 
-/* Free it if it was closed inside a callback and nobody uses it any more. */
+/* Frees a channel, its streams and its offers. */
 CDP__PRIVATE void cdp__channel_free(cdp_channel *c) {
     cdp__world *w = c->g->w;
     cdp_channel **at = &w->channels;
@@ -16313,7 +16737,7 @@ CDP__PRIVATE void cdp__channel_over(cdp_channel *c) {
     if (c->left_over && !c->calling && !c->waiting) cdp__channel_free(c);
 }
 
-/* Every channel of the world, one callback at a time. */
+/* Polls all channels of the world, until one callback has run. */
 CDP__PRIVATE cdp__advance cdp__channels_poll(cdp__world *w) {
     cdp_channel *c;
     for (c = w->channels; c && !w->calling; c = c->next) {
@@ -16327,7 +16751,7 @@ CDP__PRIVATE cdp__advance cdp__channels_poll(cdp__world *w) {
 CDP__PRIVATE uint64_t cdp__channels_deadline(const cdp__world *w) {
     uint64_t at = CDP__NEVER;
     const cdp_channel *c;
-    /* no timer is called before the callback that runs has returned, which wakes whoever sleeps */
+    /* while a callback runs no timer can fire; its return wakes the sleeping thread */
     for (c = w->calling ? NULL : w->channels; c; c = c->next)
         at = cdp__min(at, c->timer_ns);
     return at;
@@ -16335,10 +16759,11 @@ CDP__PRIVATE uint64_t cdp__channels_deadline(const cdp__world *w) {
 
 /* ---- >>channel life: opening, waiting, closing ----------------------------------------------- */
 
-/* Knows: channels, streams. Promises: no callback runs after a channel was closed. May use:
+/* Knows: channels, streams. Promises: no callback runs after its channel was closed. May use:
    channel, drive, stream. */
 
-/* The channel's streams enter the table and continue those that came early. Lock held. */
+/* Enters the channel's streams into the table; they take over unexpected streams of the same
+   channel. Lock held. */
 CDP__PRIVATE cdp_status cdp__channel_enter(cdp_channel *c) {
     cdp__world *w = c->g->w;
     const uint32_t n = c->g->desc.world_size;
@@ -16408,7 +16833,8 @@ CDP_API void cdp_channel_timer(cdp_channel *c, uint64_t at_ns) {
     cdp__leave(c->g);
 }
 
-/* Until more than `before` callbacks have run, the channel closes, or the deadline. Lock held. */
+/* Makes progress until more than `before` callbacks have run, the channel closes, or the
+   deadline. Lock held. */
 CDP__PRIVATE void cdp__channel_advance(cdp_channel *c, uint64_t before, uint64_t until_ns) {
     cdp__world *w = c->g->w;
     uint64_t spin_until = 0;
@@ -16447,7 +16873,8 @@ CDP_API void cdp_channel_wake(cdp_channel *c) {
 }
 
 CDP_API cdp_status cdp_channel_drop(cdp_channel *c, uint32_t peer, const char *reason) {
-    const cdp_error before = *cdp_last_error(); /* of this thread: nothing fails in this call */
+    /* restored below, because this call does not fail */
+    const cdp_error before = *cdp_last_error();
     if (!c || !reason)
         return cdp__fail(CDP_ERR_INVALID, "cdp_channel_drop needs a channel and a reason");
     if (peer >= c->g->desc.world_size || peer == c->g->desc.rank)
@@ -16520,9 +16947,9 @@ CDP_API void cdp_channel_close(cdp_channel *c) {
 
 /* ---- >>objects: bytes of any length from every rank ------------------------------------------ */
 
-/* Knows: lengths that only their owner knows before. Promises: lengths travel first, memory for
-   the result is allocated once, and nothing is leaked by a failure. May use: collective calls,
-   requests, pending, state. */
+/* Knows: byte strings whose lengths only their owners know. Promises: lengths are exchanged
+   first, memory for the result is allocated once, and a failure leaks nothing. May use:
+   collective calls, requests, pending, state. */
 
 typedef enum cdp__object_kind {
     CDP__OBJECT_ALLGATHER = 1,
@@ -16531,7 +16958,8 @@ typedef enum cdp__object_kind {
     CDP__OBJECT_SCATTER
 } cdp__object_kind;
 
-/* what each rank says first: kind, root, length of its bytes, what it can take, does it allocate */
+/* Fields that all ranks exchange first: kind, root, length of the rank's bytes, limit of what it
+   accepts, whether it allocates the result. */
 #define CDP__OBJECT_FIELDS 5u
 
 typedef struct cdp__objects {
@@ -16541,7 +16969,7 @@ typedef struct cdp__objects {
     const void *data;
     uint64_t bytes;
     cdp_blob *blob;
-    uint64_t *said, *lengths; /* of all ranks */
+    uint64_t *said, *lengths; /* of all ranks: the exchanged fields; the lengths */
 } cdp__objects;
 
 CDP__PRIVATE const char *cdp__object_name(uint64_t kind) {
@@ -16550,7 +16978,7 @@ CDP__PRIVATE const char *cdp__object_name(uint64_t kind) {
     return names[kind <= CDP__OBJECT_SCATTER ? kind : 0];
 }
 
-/* What rank r is to get. */
+/* The number of bytes that rank r receives. */
 CDP__PRIVATE uint64_t cdp__objects_share(const cdp__objects *o, uint32_t r, uint64_t total) {
     if (o->kind == CDP__OBJECT_SCATTER) return o->lengths[r];
     return o->kind == CDP__OBJECT_ALLGATHER || (r == o->root) == (o->kind == CDP__OBJECT_GATHER)
@@ -16558,7 +16986,8 @@ CDP__PRIVATE uint64_t cdp__objects_share(const cdp__objects *o, uint32_t r, uint
         : 0;
 }
 
-/* All ranks look at the same numbers in the same order, and so come to the same verdict. */
+/* Checks the exchanged numbers. All ranks check equal numbers in the same order, so they return
+   the same error. */
 CDP__PRIVATE cdp_status cdp__objects_judge(const cdp__objects *o, uint64_t *total) {
     const char *name = cdp__object_name(o->kind);
     const uint32_t n = o->g->desc.world_size;
@@ -16581,7 +17010,7 @@ CDP__PRIVATE cdp_status cdp__objects_judge(const cdp__objects *o, uint64_t *tota
     return CDP_OK;
 }
 
-/* Say what this rank brings and can take, hear it from all. */
+/* Exchanges the fields with all ranks. */
 CDP__PRIVATE cdp_status cdp__objects_exchange(cdp__objects *o, const uint64_t *lengths) {
     cdp_group *g = o->g;
     const uint32_t n = g->desc.world_size;
@@ -16612,11 +17041,12 @@ CDP__PRIVATE cdp_status cdp__objects_exchange(cdp__objects *o, const uint64_t *l
     return cdp_broadcast(g, o->lengths, n, CDP_DTYPE_U64, o->root);
 }
 
-/* Where somebody allocates, all hear whether it went well before anything is sent. */
+/* Allocates the result. If any rank allocates, all ranks exchange whether it succeeded, before
+   any bytes are sent. */
 CDP__PRIVATE cdp_status cdp__objects_memory(cdp__objects *o, uint64_t share, bool *owned) {
     cdp_group *g = o->g;
     const uint32_t n = g->desc.world_size;
-    uint8_t *fine = (uint8_t *)o->said; /* what was said is not needed any more */
+    uint8_t *fine = (uint8_t *)o->said; /* reuses that memory: the fields are no longer needed */
     cdp_blob *b = o->blob;
     bool any = false;
     uint32_t r;
@@ -16647,7 +17077,7 @@ CDP__PRIVATE cdp_status cdp__objects_move(const cdp__objects *o) {
     else if (o->kind != CDP__OBJECT_BROADCAST)
         rq.out_counts = o->lengths;
     else if (o->g->desc.rank == o->root)
-        rq.out = (void *)(uintptr_t)o->data; /* only read there */
+        rq.out = (void *)(uintptr_t)o->data; /* the root only reads it */
     if (o->kind == CDP__OBJECT_BROADCAST) rq.in = NULL;
     return cdp__run(o->g, rq);
 }
@@ -16661,7 +17091,7 @@ CDP__PRIVATE void cdp__blob_drop(cdp_group *g, cdp_blob *b) {
     b->allocated = false;
 }
 
-/* The caller's mistakes, where nothing has been said yet. */
+/* Checks for mistakes of the caller, before anything is exchanged. */
 CDP__PRIVATE cdp_status cdp__objects_check(const cdp__objects *o, const uint64_t *lengths) {
     const char *name = cdp__object_name(o->kind);
     const cdp_group *g = o->g;
@@ -16765,10 +17195,10 @@ CDP_API void cdp_blob_free(cdp_group *g, cdp_blob *b) {
 
 #endif /* CDP_NO_OBJECTS */
 
-/* ---- >>recorder: what a group remembers, and what it is set to, in words --------------------- */
+/* ---- >>recorder: records and settings of a group, as text ------------------------------------ */
 
-/* Knows: all members of a group. Promises: what it returns was true at one moment. May use:
-   >>records and everything before it. */
+/* Knows: all members of a group. Promises: a consistent snapshot. May use: >>records and
+   everything before it. */
 
 #ifndef CDP_NO_RECORDER
 
@@ -16868,6 +17298,7 @@ CDP_API uint64_t cdp_describe(cdp_group *g, char *out, uint64_t size) {
     CDP__SAY(max_pending, "");
 #undef CDP__SAY
     cdp__text_add(&t, "  dump_path = %s\n", d->dump_path ? d->dump_path : "none (default)");
+    cdp__text_add(&t, "arithmetic: %s\n", CDP__ARITHMETIC);
     cdp__describe_choices(g, &t);
     cdp__text_add(&t, "links:\n");
     for (p = 0; p < d->world_size; ++p) {
@@ -16890,40 +17321,41 @@ CDP_API uint64_t cdp_describe(cdp_group *g, char *out, uint64_t size) {
 
 #endif /* CDP_NO_RECORDER */
 
-/* ---- >>group-access: what training uses of a group beyond the public calls ------------------- */
+/* ---- >>group-access: functions of a group for training only ---------------------------------- */
 
-/* Knows: the members of cdp_group. Promises: the sections below reach a group through its public
-   functions and these alone. May use: everything above. */
+/* Knows: the members of cdp_group. Promises: later sections access a group only through its
+   public functions and those of this section. May use: everything above. */
 
 /* The operating system interface that the group was created with. */
 CDP__PRIVATE const cdp_os *cdp__group_os(const cdp_group *g) {
     return g->os;
 }
 
-/* Break the group on every rank for `e`, unless it is failing already: then its own cause
-   stands. */
+/* Breaks the group on every rank with error `e`, unless it is failing already: then its own
+   cause stands. */
 CDP__PRIVATE void cdp__group_break_unless_failing(cdp_group *g, const cdp_error *e) {
     cdp__enter(g);
     if (g->health == CDP__HEALTHY) cdp__group_break(g, e);
     cdp__leave(g);
 }
 
-/* Does communication advance only inside calls? */
+/* True if communication advances only inside calls. */
 CDP__PRIVATE bool cdp__group_is_polled(const cdp_group *g) {
     return !g->w->thread;
 }
 
-/* A number for one more ddp of this group; ddps are made in the same order on all ranks. */
+/* The number of a new ddp of this group; equal on all ranks, because ddps are created in the
+   same order. */
 CDP__PRIVATE uint32_t cdp__group_next_ddp(cdp_group *g) {
     return g->ddps++;
 }
 
-/* A failure of `part` is one of `whole`, and the reverse. */
+/* Makes a failure of `part` one of `whole`, and the reverse. */
 CDP__PRIVATE void cdp__group_share_failures(cdp_group *part, cdp_group *whole) {
     part->parent = cdp__group_top(whole);
 }
 
-/* The work "everything that the group's backend was given so far". */
+/* A work that completes when the group's backend has done everything given to it so far. */
 CDP__PRIVATE cdp_work cdp__group_device_work(cdp_group *g) {
     cdp_work w;
     w.group = g;
@@ -16931,10 +17363,10 @@ CDP__PRIVATE cdp_work cdp__group_device_work(cdp_group *g) {
     return w;
 }
 
-/* Start an operation for bucket `bucket` (0xffff: none) of ddp number `ddp`. Ranks compare both
+/* Starts an operation for bucket `bucket` (0xffff: none) of ddp number `ddp`. Ranks compare both
    numbers, so that ranks at different buckets of equal size get an error. `done`, which may be
-   NULL, is called with the times at which the operation began and ended; the group's lock is
-   held then. */
+   NULL, is called with the times at which the operation began and ended, with the group's lock
+   held. */
 CDP__PRIVATE cdp_status cdp__group_start_bucket(cdp_group *g, const cdp_request *request,
     uint32_t ddp, uint32_t bucket, void (*done)(void *, uint64_t, uint64_t), void *user,
     cdp_work *out) {
@@ -16975,7 +17407,7 @@ CDP__PRIVATE double cdp__sqrt(double x) {
     return y;
 }
 
-/* Whole numbers divide; others are multiplied by their reciprocal. */
+/* Divides integers; multiplies floats by the reciprocal. */
 CDP__PRIVATE void cdp__divide_by(cdp_dtype t, void *data, uint64_t n, double by) {
     if (by >= 1 && by < 4e9 && by == (double)(uint32_t)by)
         cdp__divide(t, data, n, (uint32_t)by);
@@ -16983,7 +17415,7 @@ CDP__PRIVATE void cdp__divide_by(cdp_dtype t, void *data, uint64_t n, double by)
         cdp__scale(t, data, n, 1 / by);
 }
 
-/* CDP__BLOCK values of a float dtype to f32. */
+/* Converts CDP__BLOCK values of a float dtype to f32. */
 CDP__PRIVATE void cdp__cast_in(
     cdp_dtype from, const void *CDP__RESTRICT in, float *CDP__RESTRICT wide) {
     const double *d = (const double *)in;
@@ -16997,7 +17429,7 @@ CDP__PRIVATE void cdp__cast_in(
         cdp__widen_block(from, (const uint16_t *)in, wide);
 }
 
-/* And back. */
+/* Converts them back. */
 CDP__PRIVATE void cdp__cast_out(
     cdp_dtype to, const float *CDP__RESTRICT wide, void *CDP__RESTRICT out) {
     double *d = (double *)out;
@@ -17011,8 +17443,8 @@ CDP__PRIVATE void cdp__cast_out(
         cdp__narrow_block(to, wide, (uint16_t *)out);
 }
 
-/* `n` values of one float dtype become values of another, through f32. In blocks of constant
-   length, which gcc -O2 vectorises; a rest is copied to a whole block. */
+/* Converts `n` values of one float dtype to another, through f32. Works in blocks of constant
+   length, which gcc -O2 vectorises; an incomplete block is padded. */
 CDP__PRIVATE void cdp__cast(cdp_dtype from, const void *in, cdp_dtype to, void *out, uint64_t n) {
     const uint64_t from_size = cdp_dtype_size(from), to_size = cdp_dtype_size(to);
     const uint8_t *src = (const uint8_t *)in;
@@ -17037,15 +17469,15 @@ CDP__PRIVATE void cdp__cast(cdp_dtype from, const void *in, cdp_dtype to, void *
 
 /* ---- >>bucket (pure): which parameters share a bucket ---------------------------------------- */
 
-/* Knows: dtypes and sizes of parameters. Promises: the same plan from the same numbers, in
-   linear time, without memory of its own. May use: >>dtype. */
+/* Knows: dtypes and sizes of parameters. Promises: the same plan for the same numbers, in linear
+   time, without memory of its own. May use: >>dtype. */
 
 /* The bucket that is being filled with parameters of one dtype. While it is open, bucket_of[] of
    its parameters is a list: each entry is the index of the parameter that was added before it. */
 typedef struct cdp__bucket_open {
     uint64_t bytes, limit;
     uint32_t newest; /* the parameter added last; UINT32_MAX: the bucket is empty */
-    uint32_t lowest; /* the lowest index of this dtype: it completes the last bucket */
+    uint32_t lowest; /* the lowest index of this dtype: completes the last bucket */
 } cdp__bucket_open;
 
 CDP__PRIVATE void cdp__bucket_close(cdp__bucket_open *o, uint32_t number, uint32_t *bucket_of) {
@@ -17088,7 +17520,7 @@ CDP__PRIVATE uint32_t cdp__bucket_plan_make(const cdp_param *params, uint32_t n,
     return count;
 }
 
-/* ---- >>ddp-state: what a ddp holds ----------------------------------------------------------- */
+/* ---- >>ddp-state: the data of a ddp ---------------------------------------------------------- */
 
 /* Knows: all members of a ddp, and whether gradients are in host or device memory. Promises: the
    first failure of a pass is kept. May use: >>group-access, public functions of groups,
@@ -17100,11 +17532,11 @@ typedef enum cdp__mark {
     CDP__MARK_UNUSED
 } cdp__mark;
 
-/* A sparse parameter: the rows that this rank has had since the last synchronized pass, and the
-   mean that came out of that pass. */
+/* A sparse parameter: the rows that this rank has received since the last synchronized pass, and
+   the mean that this pass computed. */
 typedef struct cdp__sparse {
     uint32_t *rows, *mean_rows;
-    uint32_t *place; /* of each row of the matrix: its place in the mean, from 1; 0: none */
+    uint32_t *place; /* for each row of the matrix: its position in the mean, from 1; 0: none */
     uint8_t *values, *mean;
     uint64_t used, room, mean_used, mean_room;
     /* the rows of all ranks while they are exchanged */
@@ -17117,13 +17549,15 @@ typedef struct cdp__param {
     cdp_param user; /* as the caller gave it, with defaults; its name is a copy */
     char *name;
     uint32_t bucket;
-    uint8_t *grad; /* its place in the bucket */
+    uint8_t *grad; /* the gradient's position in its bucket */
     uint8_t
-        *kept; /* copy of that place, restored if no rank used it; allocated when first needed */
+        /* copy of the gradient, restored if no rank used the parameter; allocated when first
+           needed */
+        *kept;
     cdp__mark mark;       /* in this pass */
     bool touched;         /* this rank had a gradient for it since the last synchronized pass */
     bool used;            /* some rank had a gradient for it in the last synchronized pass */
-    uint32_t calls, want; /* of ready() in this pass; static graph: as recorded */
+    uint32_t calls, want; /* calls of ready() in this pass; expected calls (static graph) */
     uint64_t ready_ns;
     cdp__sparse *sparse; /* NULL: dense */
 } cdp__param;
@@ -17132,13 +17566,13 @@ typedef struct cdp__bucket {
     uint8_t *memory; /* gradients, then flags that are summed with them */
     uint64_t count;  /* elements, without the flags */
     cdp_dtype dtype;
-    uint32_t params, pending; /* how many it holds, how many of them are not complete yet */
-    const uint32_t *slots;    /* their indices, in the order in which they lie in memory */
-    bool done;                /* the hook needs this bucket no more */
-    uint8_t *flags;           /* gradients in device memory: the flags on the host; else NULL */
+    uint32_t params, pending; /* its parameters; those not complete yet */
+    const uint32_t *slots;    /* indices of its parameters, in memory order */
+    bool done;                /* the hook has finished with this bucket */
+    uint8_t *flags;           /* flags on the host if gradients are in device memory; else NULL */
     cdp_work work;
     uint64_t start_ns, end_ns; /* written with the group's lock held */
-    uint64_t late_ns;          /* duration of its further operations, which only hooks start */
+    uint64_t late_ns;          /* duration of further operations, which only hooks start */
     cdp_bucket view;           /* what the hook sees */
 } cdp__bucket;
 
@@ -17152,16 +17586,15 @@ struct cdp_ddp {
     cdp_buffer *buffers;
     uint32_t param_count, bucket_count;
     cdp__bucket *buckets;
-    uint32_t *slots; /* indices of parameters in the order in which they lie in memory */
-    uint8_t *pack;   /* small parameters or buffers are broadcast from here as one message */
+    uint32_t *slots; /* indices of parameters, in memory order */
+    uint8_t *pack;   /* small parameters or buffers are broadcast from here in one message */
     uint64_t pack_bytes;
-    uint32_t
-        *order; /* the order in which parameters were complete in the first synchronized pass */
-    uint32_t *seen, ordered; /* the order in the last one, and how many are complete */
+    uint32_t *order; /* order in which parameters became complete in the first synchronized pass */
+    uint32_t *seen, ordered; /* that order in the last pass; number of complete parameters */
 
     /* Several threads may call ready() in one pass. The lock guards marks, `pending`, rows of
-       sparse parameters, `failed` and the next two; everything else belongs to the one thread that
-       has set `launching`, or to the thread that begins and ends passes. */
+       sparse parameters, `failed` and the next two members. The others are only used by the
+       thread that has set `launching`, or by the thread that begins and ends passes. */
     cdp_lock lock;
     bool launching, launch_again;
 
@@ -17173,24 +17606,26 @@ struct cdp_ddp {
     bool equal;    /* all ranks had data in the last pass in which any rank had data */
     uint32_t root; /* the highest rank that had data in that pass */
     cdp_hook hook; /* stage NULL: none */
-    cdp_group *lanes[CDP__HOOK_LANES]; /* where stages of a hook run; the first one is `group` */
-    uint32_t at[CDP__HOOK_LANES + 1];  /* the next bucket for each stage */
-    cdp_work active, used; /* flags that a hook must not see are summed by these operations */
-    cdp_work last;         /* the last operation started in `group` */
-    cdp_status failed;     /* the first failure of this pass */
+    /* groups in which the stages of a hook run; the first one is `group` */
+    cdp_group *lanes[CDP__HOOK_LANES];
+    uint32_t at[CDP__HOOK_LANES + 1]; /* the next bucket for each stage */
+    cdp_work active, used;            /* operations that sum flags which a hook must not see */
+    cdp_work last;                    /* the last operation started in `group` */
+    cdp_status failed;                /* the first failure of this pass */
     cdp_error failed_error;
     uint64_t forward_ns, begin_ns, called_ns, end_ns;
-    uint32_t number; /* among the ddps of this group */
+    uint32_t number; /* number of this ddp in its group */
     uint32_t sparse_count;
     uint64_t *sparse_counts;   /* rows of each rank and sparse parameter, then of one parameter */
     const cdp_backend *device; /* where parameters and gradients are; NULL: in host memory */
     bool placed;               /* `device` is decided */
     uint64_t own_steps;        /* synchronized passes in which this rank had data */
-    uint64_t marks;            /* hash of what this rank used in the last one */
+    /* hash of the parameters that this rank used in the last of these passes */
+    uint64_t marks;
     cdp_ddp_stats stats;
 };
 
-/* Are parameters and gradients in device memory? */
+/* True if parameters and gradients are in device memory. */
 CDP__PRIVATE bool cdp__ddp_on_device(const cdp_ddp *d) {
 #ifdef CDP_NO_BACKEND
     (void)d;
@@ -17200,8 +17635,8 @@ CDP__PRIVATE bool cdp__ddp_on_device(const cdp_ddp *d) {
 #endif
 }
 
-/* Keep the first failure of a pass; backward_end reports it again. Returns st. Not with the ddp's
-   lock held. */
+/* Keeps the first failure of a pass, which backward_end reports again. Returns st. The caller
+   must not hold the ddp's lock. */
 CDP__PRIVATE cdp_status cdp__ddp_fail(cdp_ddp *d, cdp_status st) {
     if (st == CDP_OK) return st;
     cdp_lock_acquire(&d->lock);
@@ -17254,7 +17689,7 @@ CDP__PRIVATE void cdp__ddp_zero(cdp_ddp *d, void *dst, uint64_t bytes) {
         (void)cdp__ddp_fail(d, d->device->zero(d->device->self, dst, bytes));
 }
 
-/* Divide `n` numbers in the memory of this ddp, host or device. */
+/* Divides `n` numbers in the ddp's memory, on host or device. */
 CDP__PRIVATE cdp_status cdp__ddp_divide_data(
     cdp_ddp *d, cdp_dtype t, void *data, uint64_t n, double by) {
     if (cdp__ddp_on_device(d))
@@ -17263,14 +17698,14 @@ CDP__PRIVATE cdp_status cdp__ddp_divide_data(
     return CDP_OK;
 }
 
-/* The others wait for buckets that this rank will not send: break the group, so that they learn
-   the reason wherever they wait. */
+/* Other ranks wait for buckets that this rank will not send: breaks the group, so that they
+   receive the reason. */
 CDP__PRIVATE void cdp__ddp_break(cdp_ddp *d) {
     cdp__group_break_unless_failing(d->group, &d->failed_error);
     (void)cdp_group_status(d->group);
 }
 
-/* Elements and bytes that a parameter has in its bucket. */
+/* Number of elements and bytes of a parameter in its bucket. */
 CDP__PRIVATE uint64_t cdp__param_count(const cdp__param *p) {
     return p->user.sparse ? 0 : p->user.count;
 }
@@ -17283,8 +17718,8 @@ CDP__PRIVATE uint64_t cdp__bucket_bytes(const cdp__bucket *b) {
     return b->count * cdp_dtype_size(b->dtype);
 }
 
-/* Where a gradient is between passes: in the caller's own array or in the bucket. NULL: the
-   parameter is sparse. */
+/* The gradient between passes: in the caller's own array or in the bucket. NULL: the parameter
+   is sparse. */
 CDP__PRIVATE uint8_t *cdp__param_grad(const cdp__param *p) {
     if (p->sparse) return NULL;
     return p->user.grad ? (uint8_t *)p->user.grad : p->grad;
@@ -17294,7 +17729,7 @@ CDP__PRIVATE uint64_t cdp__sparse_width(const cdp_param *p) {
     return p->count / p->rows;
 }
 
-/* What the sum of a bucket is divided by in the end. */
+/* The number by which the sum of a bucket is finally divided. */
 CDP__PRIVATE double cdp__ddp_divisor(const cdp_ddp *d) {
     if (d->desc.join_effective) return (double)cdp__max(d->stats.active_ranks, 1);
     return d->desc.divisor != 0 ? d->desc.divisor : (double)cdp_size(d->group);
@@ -17305,9 +17740,9 @@ CDP__PRIVATE double cdp__ddp_divisor(const cdp_ddp *d) {
 /* Knows: the layout of a bucket. Promises: gradients keep their values when buckets are rebuilt.
    May use: >>bucket, >>ddp-state.
 
-   Flags travel behind the gradients of a bucket, in its dtype. Those of the first bucket say
-   which ranks have data, those of the last one which parameters a rank has used. They are summed
-   or averaged with the gradients; zero means that no rank has set them. */
+   Flags travel behind the gradients of a bucket, in its dtype. The flags of the first bucket say
+   which ranks have data, those of the last bucket which parameters a rank has used. They are
+   summed or averaged with the gradients; zero means that no rank has set the flag. */
 CDP__PRIVATE uint32_t cdp__ddp_active_flags(const cdp_ddp *d, const cdp__bucket *b) {
     return d->desc.join && b == d->buckets ? cdp_size(d->group) : 0;
 }
@@ -17321,7 +17756,7 @@ CDP__PRIVATE uint8_t *cdp__flag_at(const cdp__bucket *b, uint64_t i) {
     return first + i * cdp_dtype_size(b->dtype);
 }
 
-/* Gradients in device memory: copy `n` flags to it, or back. */
+/* Copies `n` flags to device memory, or back. Does nothing if gradients are in host memory. */
 CDP__PRIVATE void cdp__flags_move(cdp_ddp *d, cdp__bucket *b, uint64_t n, bool to_device) {
     uint8_t *const there = b->memory + cdp__bucket_bytes(b);
     const uint64_t bytes = n * cdp_dtype_size(b->dtype);
@@ -17359,7 +17794,7 @@ CDP__PRIVATE void cdp__ddp_free_buckets(cdp_ddp *d, cdp__bucket *buckets, uint32
     cdp__free(d->os, buckets);
 }
 
-/* d->buckets becomes an array of empty buckets for parameters that are complete in this order. */
+/* Replaces d->buckets by empty buckets for parameters that become complete in this order. */
 CDP__PRIVATE cdp_status cdp__ddp_plan(cdp_ddp *d, const uint32_t *order) {
     const uint32_t n = d->param_count;
     uint32_t *bucket_of = (uint32_t *)cdp__alloc(d->os, n * sizeof *bucket_of), i;
@@ -17399,7 +17834,7 @@ CDP__PRIVATE cdp_status cdp__ddp_alloc_bucket(cdp_ddp *d, cdp__bucket *b) {
     return b->memory && ok ? CDP_OK : cdp__fail_nomem("a gradient bucket", bytes);
 }
 
-/* Every parameter gets its place in its bucket; the gradient that it had elsewhere is copied. */
+/* Assigns each parameter its position in its bucket, and copies its gradient there. */
 CDP__PRIVATE void cdp__ddp_fill_buckets(cdp_ddp *d, const uint32_t *order) {
     uint32_t at = 0, i;
     for (i = 0; i < d->bucket_count; ++i) {
@@ -17407,7 +17842,7 @@ CDP__PRIVATE void cdp__ddp_fill_buckets(cdp_ddp *d, const uint32_t *order) {
         d->stats.bytes_per_step += cdp__bucket_bytes(b);
         b->slots = d->slots + at;
         at += b->params;
-        b->count = b->params = 0; /* they count up again below */
+        b->count = b->params = 0; /* counted again below */
     }
     CDP_ASSERT(at == d->param_count);
     for (i = 0; i < d->param_count; ++i) {
@@ -17421,7 +17856,7 @@ CDP__PRIVATE void cdp__ddp_fill_buckets(cdp_ddp *d, const uint32_t *order) {
     }
 }
 
-/* A rebuild that failed changes nothing: back to the buckets of before. */
+/* A rebuild failed: restores the old buckets. */
 CDP__PRIVATE void cdp__ddp_restore_buckets(cdp_ddp *d, cdp__bucket *old, uint32_t count) {
     uint32_t i, k;
     cdp__ddp_free_buckets(d, d->buckets, d->bucket_count);
@@ -17432,7 +17867,7 @@ CDP__PRIVATE void cdp__ddp_restore_buckets(cdp_ddp *d, cdp__bucket *old, uint32_
             d->params[old[i].slots[k]].bucket = i;
 }
 
-/* New buckets for parameters that are complete in this order, with the old gradients in them. */
+/* Makes new buckets for parameters that become complete in this order, and copies the gradients. */
 CDP__PRIVATE cdp_status cdp__ddp_place(cdp_ddp *d, const uint32_t *order) {
     cdp__bucket *old = d->buckets;
     const uint32_t old_count = d->bucket_count;
@@ -17457,14 +17892,13 @@ CDP__PRIVATE cdp_status cdp__ddp_place(cdp_ddp *d, const uint32_t *order) {
     return d->failed;
 }
 
-/* ---- >>ddp-compare: is the model the same on all ranks? -------------------------------------- */
+/* ---- >>ddp-compare: compares the model on all ranks ------------------------------------------ */
 
-/* Knows: names, shapes and settings of a model, and the bits of its parameters. Promises: where
-   ranks differ, every rank returns the same sentence with the first difference. May use: >>ddp-
-   state, public collectives. */
+/* Knows: names, shapes and settings of a model, and the bits of its parameters. Promises: if
+   ranks differ, every rank returns the same sentence about the first difference. May use:
+   >>ddp-state, public collectives. */
 
-/* Of parameter i; from param_count on, of buffers. */
-/* A buffer's shape is told from that of a parameter by a number of rows that none has. */
+/* A hash of one parameter or buffer. Buffers pass a number of rows that no parameter has. */
 CDP__PRIVATE uint64_t cdp__shape_hash(
     const char *name, cdp_dtype dtype, uint64_t count, uint64_t rows) {
     char shape[80];
@@ -17484,15 +17918,15 @@ CDP__PRIVATE uint64_t cdp__param_hash(const cdp_ddp *d, uint32_t i) {
     }
 }
 
-/* The end of a long name: names of one model differ there. */
+/* Shortens a long name to its end, where the names of one model differ. */
 CDP__PRIVATE const char *cdp__param_short(const char *name, char out[48]) {
     const size_t n = strlen(name);
     cdp__format(out, 48, n < 48 ? "%s" : "...%s", n < 48 ? name : name + n - 44);
     return out;
 }
 
-/* What a rank says about one of its parameters or buffers. The first 8 bytes are a hash, because
-   the texts of different long names may be equal. */
+/* Describes one of this rank's parameters or buffers, to be compared. The first 8 bytes are a
+   hash, because shortened names may be equal. */
 #define CDP__PARAM_TEXT 104u
 CDP__PRIVATE void cdp__param_text(const cdp_ddp *d, uint32_t i, char out[CDP__PARAM_TEXT]) {
     const uint32_t n = d->param_count, all = n + d->desc.buffer_count;
@@ -17517,8 +17951,8 @@ CDP__PRIVATE void cdp__param_text(const cdp_ddp *d, uint32_t i, char out[CDP__PA
     }
 }
 
-/* The first parameter or buffer whose hash is not that of rank 0; `most`: there is none here.
-   `hashes` has room for `most` numbers. */
+/* Stores the index of the first parameter or buffer whose hash differs from rank 0's; `most`:
+   none differs on this rank. `hashes` has room for `most` numbers. */
 CDP__PRIVATE cdp_status cdp__ddp_first_difference(
     cdp_ddp *d, uint64_t *hashes, uint32_t most, int64_t *out) {
     const uint32_t count = d->param_count + d->desc.buffer_count;
@@ -17534,9 +17968,9 @@ CDP__PRIVATE cdp_status cdp__ddp_first_difference(
     return st;
 }
 
-/* Ranks have different models. Find the first parameter that differs anywhere, and report on
-   every rank what it is on rank 0 and on the first rank that differs. `heads` holds (hash, count,
-   settings) of each rank. */
+/* The ranks have different models. Finds the first parameter that differs on any rank; every
+   rank reports how it looks on rank 0 and on the first rank that differs. `heads` holds (hash,
+   count, settings) of each rank. */
 CDP__PRIVATE cdp_status cdp__ddp_explain(cdp_ddp *d, const uint64_t *heads) {
     const uint32_t world = cdp_size(d->group), rank = cdp_rank(d->group);
     uint32_t most = 0, other = 0, r;
@@ -17565,8 +17999,8 @@ CDP__PRIVATE cdp_status cdp__ddp_explain(cdp_ddp *d, const uint64_t *heads) {
     return st;
 }
 
-/* The settings that must agree: one bit for each switch, so that a difference can be named; the
-   numbers among them as a hash above those bits. */
+/* The settings that must agree: one bit per switch, so that an error can name it, and above
+   these bits a hash of the numbers. */
 CDP__PRIVATE uint64_t cdp__ddp_settings(const cdp_ddp_desc *s) {
     const uint64_t numbers[2] = {s->first_bucket_bytes, s->bucket_bytes};
     const double factors[2] = {s->divisor, s->predivide};
@@ -17591,8 +18025,8 @@ CDP__PRIVATE cdp_status cdp__ddp_explain_settings(
         cdp_rank(d->group), cdp_size(d->group), names[i], other);
 }
 
-/* One hash of the whole model per rank; only if they differ, more is exchanged. `nomem`: this rank
-   has no device memory left. */
+/* Compares one hash of the whole model per rank; only if they differ, more data is exchanged.
+   `nomem`: this rank has run out of device memory. */
 CDP__PRIVATE cdp_status cdp__ddp_compare(cdp_ddp *d, bool nomem) {
     const uint32_t world = cdp_size(d->group), rank = cdp_rank(d->group),
                    count = d->param_count + d->desc.buffer_count;
@@ -17646,8 +18080,8 @@ CDP__PRIVATE uint64_t cdp__bits_hash(uint64_t h, const uint8_t *at, uint64_t n) 
     return (h ^ w) * 0x9fb21c651e98df25ull;
 }
 
-/* A hash of a parameter's bits, eight bytes at a time; not proof against forgery. `stage` has
-   room for a piece where parameters are in device memory, else it is NULL. */
+/* A hash of a parameter's bits, eight bytes at a time; not cryptographic. `stage` has room for
+   one piece if parameters are in device memory; else it is NULL. */
 CDP__PRIVATE uint64_t cdp__ddp_bits(cdp_ddp *d, const cdp__param *p, uint8_t *stage) {
     const uint8_t *from = (const uint8_t *)p->user.data;
     uint64_t left = p->user.count * cdp_dtype_size(p->user.dtype), n, h = 0x9e3779b97f4a7c15ull;
@@ -17659,7 +18093,7 @@ CDP__PRIVATE uint64_t cdp__ddp_bits(cdp_ddp *d, const cdp__param *p, uint8_t *st
     return h ^ h >> 32;
 }
 
-/* The first rank whose number is not that of rank 0; 0: all are equal. */
+/* The first rank whose number differs from rank 0's; 0: all are equal. */
 CDP__PRIVATE uint32_t cdp__first_odd_rank(const uint64_t *numbers, uint32_t world) {
     uint32_t r;
     for (r = 1; r < world; ++r)
@@ -17667,8 +18101,8 @@ CDP__PRIVATE uint32_t cdp__first_odd_rank(const uint64_t *numbers, uint32_t worl
     return 0;
 }
 
-/* Parameters differ: compare one after the other, and name the first. `all` has world places;
-   `hashes` are those of this rank's parameters. */
+/* The models differ: compares parameter by parameter, and names the first that differs. `all`
+   has room for one number per rank; `hashes` are those of this rank's parameters. */
 CDP__PRIVATE cdp_status cdp__ddp_verify_each(cdp_ddp *d, uint64_t *all, const uint64_t *hashes) {
     const uint32_t world = cdp_size(d->group), rank = cdp_rank(d->group);
     uint32_t i, odd;
@@ -17716,16 +18150,16 @@ CDP_API cdp_status cdp_ddp_verify(cdp_ddp *d) {
 }
 #endif /* CDP_NO_VERIFY */
 
-/* ---- >>ddp-broadcast: parameters and buffers of one rank to all ------------------------------ */
+/* ---- >>ddp-broadcast: broadcasts parameters and buffers of one rank -------------------------- */
 
 /* Knows: where parameters and buffers are. Promises: small ones share messages, large ones are
    in flight together. May use: >>ddp-state, public collectives. */
 
-/* Smaller parameters and buffers are copied into one message. */
+/* Parameters and buffers smaller than this are packed into one message. */
 #define CDP__PACK_BELOW 65536u
 #define CDP__PACK_BYTES 1048576u
 
-/* Memory of parameter i; from param_count on, of buffers. */
+/* The memory of parameter i; indices from param_count on are buffers. */
 CDP__PRIVATE uint8_t *cdp__ddp_item(const cdp_ddp *d, uint32_t i, uint64_t *bytes) {
     const cdp_buffer *b = &d->buffers[i < d->param_count ? 0 : i - d->param_count];
     const cdp_param *p = &d->params[i < d->param_count ? i : 0].user;
@@ -17734,14 +18168,14 @@ CDP__PRIVATE uint8_t *cdp__ddp_item(const cdp_ddp *d, uint32_t i, uint64_t *byte
     return (uint8_t *)(i < d->param_count ? p->data : b->data);
 }
 
-/* The small items from `from` up to (not including) `to` travel as one message. */
+/* Broadcasts the small items among `from` .. `to` - 1 in one message. */
 CDP__PRIVATE cdp_status cdp__ddp_send_packed(
     cdp_ddp *d, uint32_t root, uint32_t from, uint32_t to) {
     const bool mine = cdp_rank(d->group) == root;
     uint64_t bytes, used = 0;
     cdp_status st = CDP_OK;
     uint32_t pass, i;
-    for (pass = 0; pass < 2 && st == CDP_OK; ++pass) { /* there, and back */
+    for (pass = 0; pass < 2 && st == CDP_OK; ++pass) { /* pack, then unpack */
         for (i = from, used = 0; i < to; ++i) {
             uint8_t *const item = cdp__ddp_item(d, i, &bytes);
             if (bytes >= CDP__PACK_BELOW) continue;
@@ -17754,7 +18188,7 @@ CDP__PRIVATE cdp_status cdp__ddp_send_packed(
     return st;
 }
 
-/* Room for one message of small items from `first` on. */
+/* Allocates the buffer for one message of the small items from index `first` on. */
 CDP__PRIVATE cdp_status cdp__ddp_open_pack(cdp_ddp *d, uint32_t first) {
     uint64_t bytes, small_bytes = 0;
     uint32_t i;
@@ -17770,7 +18204,7 @@ CDP__PRIVATE cdp_status cdp__ddp_open_pack(cdp_ddp *d, uint32_t first) {
     return d->pack ? CDP_OK : cdp__fail_nomem("a copy of small parameters", small_bytes);
 }
 
-/* Broadcasts all buffers, and if `params` all parameters, from rank `root`. */
+/* Broadcasts all buffers and, if `params` is set, all parameters from rank `root`. */
 CDP__PRIVATE cdp_status cdp__ddp_broadcast(cdp_ddp *d, uint32_t root, bool params) {
     const uint32_t count = d->param_count + d->desc.buffer_count,
                    first = params ? 0 : d->param_count;
@@ -17794,9 +18228,9 @@ CDP__PRIVATE cdp_status cdp__ddp_broadcast(cdp_ddp *d, uint32_t root, bool param
     return st == CDP_OK ? cdp_work_wait(d->last) : st; /* operations of a group end in order */
 }
 
-/* Buffers are copied once per synchronized pass. With join they come from the highest rank that
-   has data in this very step, as in PyTorch; one small operation finds out which one that is. If
-   no rank has data any more, cdp_ddp_join() copies them. */
+/* Broadcasts the buffers once per synchronized pass. With join, the root is the highest rank
+   that has data in this step, as in PyTorch; a small allreduce determines it. If no rank has
+   data, cdp_ddp_join() broadcasts the buffers. */
 CDP__PRIVATE cdp_status cdp__ddp_send_buffers(cdp_ddp *d) {
     int32_t root = d->shadow ? -1 : (int32_t)cdp_rank(d->group);
     cdp_status st = CDP_OK;
@@ -17808,9 +18242,9 @@ CDP__PRIVATE cdp_status cdp__ddp_send_buffers(cdp_ddp *d) {
     return st == CDP_OK && root >= 0 ? cdp__ddp_broadcast(d, (uint32_t)root, false) : st;
 }
 
-/* ---- >>ddp-create: construction and its checks ----------------------------------------------- */
+/* ---- >>ddp-create: creating a ddp, and its checks -------------------------------------------- */
 
-/* Knows: what a desc may hold. Promises: a ddp is complete, or nothing is left of it. May use:
+/* Knows: valid descs. Promises: a ddp is created completely, or not at all. May use:
    >>ddp-state, >>ddp-buckets, >>ddp-compare, >>ddp-broadcast. */
 
 CDP__PRIVATE void cdp__sparse_free(cdp_ddp *d, cdp__sparse *s) {
@@ -17825,7 +18259,7 @@ CDP__PRIVATE void cdp__sparse_free(cdp_ddp *d, cdp__sparse *s) {
     cdp__free(d->os, s);
 }
 
-/* Wait for what still uses this ddp's memory. */
+/* Waits for all operations that use memory of this ddp. */
 CDP__PRIVATE void cdp__ddp_settle(cdp_ddp *d) {
     uint32_t i;
     (void)!cdp_work_wait(d->last);
@@ -17873,7 +18307,8 @@ CDP__PRIVATE char *cdp__ddp_name(cdp_ddp *d, const char *name, const char *what,
     return copy;
 }
 
-/* Parameters, gradients and buffers are all in one kind of memory: that of the first one. */
+/* Stores whether the model is in device memory. All parameters, gradients and buffers must be
+   where the first one is. */
 CDP__PRIVATE cdp_status cdp__ddp_where(
     cdp_ddp *d, const char *what, const char *name, uint32_t i, const void *data) {
     const cdp_backend *b = cdp_group_backend(d->group);
@@ -17888,7 +18323,7 @@ CDP__PRIVATE cdp_status cdp__ddp_where(
         what, name, i, own ? "device" : "host", own ? "host" : "device");
 }
 
-/* Mistakes in one parameter that are seen from its numbers. */
+/* Checks the numbers of one parameter for mistakes. */
 CDP__PRIVATE cdp_status cdp__ddp_check_param(const cdp__param *mine, uint32_t i) {
     const cdp_param *p = &mine->user;
     uint64_t bytes;
@@ -17976,7 +18411,7 @@ CDP__PRIVATE cdp_status cdp__ddp_copy_buffer(cdp_ddp *d, uint32_t i, const cdp_b
     return cdp__ddp_where(d, "buffer", mine->name, i, b->data);
 }
 
-/* Lists of parameters and buffers, with the caller's entries copied. */
+/* Allocates the lists of parameters and buffers, and copies the caller's entries. */
 CDP__PRIVATE cdp_status cdp__ddp_open_lists(cdp_ddp *d, const cdp_ddp_desc *desc) {
     const uint32_t n = desc->param_count;
     cdp_status st = CDP_OK;
@@ -18006,7 +18441,7 @@ CDP__PRIVATE cdp_status cdp__ddp_open_lists(cdp_ddp *d, const cdp_ddp_desc *desc
 CDP__PRIVATE cdp_status cdp__ddp_open(cdp_ddp *d, const cdp_ddp_desc *desc) {
     cdp_status st = cdp__ddp_open_lists(d, desc);
     if (st == CDP_OK) st = cdp__ddp_place(d, d->order);
-    /* device memory is small: one rank may run out of it while the others do not */
+    /* some ranks may run out of device memory while others do not: these must learn it */
     if (st == CDP_OK || (st == CDP_ERR_NOMEM && cdp__ddp_on_device(d))) {
         const cdp_error e = *cdp_last_error();
         const cdp_status compared = cdp__ddp_compare(d, st != CDP_OK);
@@ -18058,7 +18493,7 @@ CDP_API cdp_status cdp_ddp_create(const cdp_ddp_desc *desc, cdp_ddp **out) {
     d->os = os;
     d->group = desc->group;
     d->desc = *desc;
-    /* an explicit size is that of the first bucket, too, as in PyTorch */
+    /* an explicit bucket size also applies to the first bucket, as in PyTorch */
     d->desc.first_bucket_bytes =
         cdp__def(desc->first_bucket_bytes, cdp__def(desc->bucket_bytes, 1024 * 1024));
     d->desc.bucket_bytes = cdp__def(desc->bucket_bytes, 25 * 1024 * 1024);
@@ -18117,24 +18552,24 @@ CDP_API void cdp_ddp_zero_grad(cdp_ddp *d) {
     }
 }
 
-/* ---- >>ddp-stats: figures of the last step and of all ---------------------------------------- */
+/* ---- >>ddp-stats: statistics of the last step and of all steps ------------------------------- */
 
-/* Knows: the times of a pass. Promises: figures only, nothing depends on them. May use: >>ddp-
-   state. */
+/* Knows: the times of a pass. Promises: only statistics; nothing depends on them. May use:
+   >>ddp-state. */
 
-/* Of the last step: how long operations ran, and for how long backward_end waited for them. */
+/* Computes for the last step how long operations ran, and how long backward_end waited for them. */
 CDP__PRIVATE void cdp__ddp_account_comm(cdp_ddp *d) {
     cdp_ddp_stats *s = &d->stats;
     uint32_t i;
     s->comm_ns = s->exposed_ns = 0;
-    /* operations of a group run one after the other: nothing is counted twice */
+    /* operations of a group run one after the other, so no time is counted twice */
     for (i = 0; i < d->bucket_count; ++i) {
         const cdp__bucket *b = &d->buckets[i];
         s->comm_ns += b->end_ns - b->start_ns + b->late_ns;
         if (b->end_ns > d->called_ns)
             s->exposed_ns += b->end_ns - cdp__max(b->start_ns, d->called_ns);
     }
-    if (d->hook.stage) { /* stages overlap each other: only the wait is known */
+    if (d->hook.stage) { /* stages of a hook overlap, so only the waiting time is known */
         s->exposed_ns = d->end_ns - d->called_ns;
         s->comm_ns = cdp__max(s->comm_ns, s->exposed_ns);
     }
@@ -18187,13 +18622,13 @@ CDP_API cdp_bucket_stats cdp_ddp_bucket(const cdp_ddp *d, uint32_t index) {
     return s;
 }
 
-/* ---- >>ddp-launch: full buckets start on their way ------------------------------------------- */
+/* ---- >>ddp-launch: starts the operations of full buckets ------------------------------------- */
 
-/* Knows: the order of buckets and of the stages of a hook. Promises: buckets start in their
-   order on every rank, whatever the order in which they are full. May use: >>group-access,
-   >>ddp-state, >>ddp-buckets. */
+/* Knows: the order of buckets and of the stages of a hook. Promises: buckets start in the same
+   order on every rank, in whatever order they become full. May use: >>group-access, >>ddp-state,
+   >>ddp-buckets. */
 
-/* Called with the group's lock held. */
+/* Callback; the caller holds the group's lock. */
 CDP__PRIVATE void cdp__bucket_done(void *user, uint64_t start_ns, uint64_t end_ns) {
     cdp__bucket *b = (cdp__bucket *)user;
     b->start_ns = start_ns;
@@ -18204,7 +18639,7 @@ CDP__PRIVATE void cdp__bucket_done_later(void *user, uint64_t start_ns, uint64_t
     ((cdp__bucket *)user)->late_ns += end_ns - start_ns;
 }
 
-/* Start an operation for a bucket, or beside the buckets (`b` NULL: its times are not kept). */
+/* Starts an operation for a bucket. `b` NULL: for none, so its times are not recorded. */
 CDP__PRIVATE cdp_status cdp__ddp_start(cdp_ddp *d, cdp_group *group, const cdp_request *rq,
     void (*done)(void *, uint64_t, uint64_t), cdp__bucket *b, cdp_work *out) {
     const uint32_t bucket = b ? (uint32_t)(b - d->buckets) : 0xffffu;
@@ -18215,7 +18650,7 @@ CDP__PRIVATE cdp_status cdp__ddp_start(cdp_ddp *d, cdp_group *group, const cdp_r
     return CDP_OK;
 }
 
-/* Flags as an operation of their own, because a hook changes what is in front of them. */
+/* Sums flags in an operation of their own, because a hook changes the values in front of them. */
 CDP__PRIVATE cdp_status cdp__ddp_start_flags(
     cdp_ddp *d, cdp__bucket *b, uint32_t from, uint32_t count, cdp_work *out) {
     const cdp_request rq = cdp__request_of(CDP_COLL_ALLREDUCE, NULL,
@@ -18224,7 +18659,7 @@ CDP__PRIVATE cdp_status cdp__ddp_start_flags(
     return count ? cdp__ddp_start(d, d->group, &rq, NULL, NULL, out) : CDP_OK;
 }
 
-/* Call one stage of the hook for one bucket, and start the operation that it asks for. */
+/* Calls one stage of the hook for a bucket, and starts the operation that it returns. */
 CDP__PRIVATE cdp_status cdp__ddp_stage(cdp_ddp *d, cdp__bucket *b, uint32_t stage) {
     cdp_request rq;
     cdp_status st, before;
@@ -18266,8 +18701,8 @@ CDP__PRIVATE cdp_status cdp__ddp_launch_hook(cdp_ddp *d, cdp__bucket *b, uint32_
     return st == CDP_OK ? cdp__ddp_start_flags(d, b, 0, used, &d->used) : st;
 }
 
-/* Parameters of a bucket that this rank has not used: their gradients are contributed as they
-   are, and kept, because they stay as they are if no rank used them. */
+/* This rank has not used some parameters of the bucket. It contributes their gradients unchanged
+   and keeps a copy, which is restored if no rank has used them. */
 CDP__PRIVATE cdp_status cdp__ddp_keep(cdp_ddp *d, cdp__bucket *b) {
     uint32_t i;
     for (i = 0; i < b->params; ++i) {
@@ -18286,7 +18721,7 @@ CDP__PRIVATE cdp_status cdp__ddp_keep(cdp_ddp *d, cdp__bucket *b) {
     return cdp__ddp_failed(d);
 }
 
-/* This rank's flag among those that say which ranks have data; `from`: where they begin. */
+/* Sets this rank's flag among those that say which ranks have data; `from`: index of the first. */
 CDP__PRIVATE void cdp__ddp_set_active(
     cdp_ddp *d, const cdp__bucket *b, uint32_t from, uint32_t active) {
     uint32_t i;
@@ -18306,16 +18741,15 @@ CDP__PRIVATE cdp_status cdp__ddp_set_flags(
     return used && !d->shadow ? cdp__ddp_keep(d, b) : cdp__ddp_failed(d);
 }
 
-/* The part of the divisor by which gradients are divided before they are summed; 0: none. Sums of
-   f16 exceed its range (65504) early, so f16 is divided first, as PyTorch divides all dtypes. */
+/* The part of the divisor by which gradients are divided before summing; 0: none. f16 is divided
+   before, because sums would soon exceed its range (65504); PyTorch does so for all dtypes. */
 CDP__PRIVATE double cdp__ddp_predivide(const cdp_ddp *d, cdp_dtype dtype) {
     const double divisor = d->desc.divisor != 0 ? d->desc.divisor : (double)cdp_size(d->group);
     if (d->desc.predivide != 0 || dtype != CDP_DTYPE_F16) return d->desc.predivide;
     return divisor >= 1 ? divisor : 0;
 }
 
-/* The sum or mean of a bucket as one operation; cdp__ddp_divide does what is left of the
-   division. */
+/* The request that reduces a bucket; cdp__ddp_divide() applies the rest of the divisor. */
 CDP__PRIVATE cdp_request cdp__ddp_request(const cdp_ddp *d, const cdp__bucket *b, uint32_t tail) {
     const double before = cdp__ddp_predivide(d, b->dtype);
     cdp_reduce_op op = CDP_REDUCE_SUM;
@@ -18329,7 +18763,7 @@ CDP__PRIVATE cdp_request cdp__ddp_request(const cdp_ddp *d, const cdp__bucket *b
     return rq;
 }
 
-/* Read from the flags which ranks had data in this pass. */
+/* Reads from the flags which ranks had data in this pass. */
 CDP__PRIVATE cdp_status cdp__ddp_read_active(cdp_ddp *d) {
     cdp__bucket *b = d->buckets;
     const uint32_t n = cdp__ddp_active_flags(d, b), used = cdp__ddp_used_flags(d, b);
@@ -18352,8 +18786,8 @@ CDP__PRIVATE cdp_status cdp__ddp_read_active(cdp_ddp *d) {
     return CDP_OK;
 }
 
-/* Before a hook sees the first bucket: sum the flags that say which ranks have data. Returns
-   CDP_PENDING if the hook divides by their number, which is not known yet, and `wait` is false. */
+/* Sums the flags that say which ranks have data, before a hook sees the first bucket. Returns
+   CDP_PENDING if the hook divides by their number, it is not known yet, and `wait` is false. */
 CDP__PRIVATE cdp_status cdp__ddp_start_active(cdp_ddp *d, bool wait) {
     const uint32_t active = cdp__ddp_active_flags(d, d->buckets);
     cdp_status st = CDP_OK;
@@ -18375,7 +18809,7 @@ CDP__PRIVATE cdp_status cdp__ddp_launch(cdp_ddp *d, cdp__bucket *b) {
     const bool may_be_unused = d->desc.find_unused || d->desc.static_graph;
     cdp_request rq;
     cdp_status st = CDP_OK;
-    CDP_ASSERT(b == &d->buckets[d->launched]); /* buckets start in their order */
+    CDP_ASSERT(b == &d->buckets[d->launched]); /* buckets start in order */
     if (active || used) st = cdp__ddp_set_flags(d, b, active, used);
     if (st == CDP_OK && may_be_unused && !used && !d->shadow) st = cdp__ddp_keep(d, b);
     if (st != CDP_OK) return st;
@@ -18389,18 +18823,19 @@ CDP__PRIVATE cdp_status cdp__ddp_launch(cdp_ddp *d, cdp__bucket *b) {
     return st;
 }
 
-/* The next stage of the hook for its next bucket. CDP_PENDING: its operation has not ended. */
+/* Runs the next stage of the hook for its next bucket. CDP_PENDING: the previous operation of
+   that bucket is not done. */
 CDP__PRIVATE cdp_status cdp__ddp_advance_one(cdp_ddp *d, uint32_t stage) {
     cdp__bucket *b = &d->buckets[d->at[stage]];
     cdp_status st;
     if (b->done) return CDP_OK;
-    /* a device has a queue: the hook appends to it without waiting */
+    /* on a device, the hook appends to a queue without waiting */
     st = cdp__work_on_device(b->work) ? CDP_OK : cdp_work_test(b->work);
     return st == CDP_OK ? cdp__ddp_stage(d, b, stage) : st;
 }
 
-/* The later stages of a hook, as far as they go without waiting; each takes the buckets in their
-   order. */
+/* Runs the later stages of a hook as far as possible without waiting. Each stage handles the
+   buckets in order. */
 CDP__PRIVATE cdp_status cdp__ddp_advance(cdp_ddp *d) {
     uint32_t stage;
     for (stage = 1; stage <= d->hook.operations; ++stage)
@@ -18413,8 +18848,8 @@ CDP__PRIVATE cdp_status cdp__ddp_advance(cdp_ddp *d) {
     return CDP_OK;
 }
 
-/* Start every bucket that is full, as far as their order allows. Only the thread that has set
-   `launching` comes here. */
+/* Starts every full bucket, as far as the order of buckets allows. Only the thread that has set
+   `launching` calls this. */
 CDP__PRIVATE bool cdp__ddp_next_is_full(cdp_ddp *d) {
     bool full;
     cdp_lock_acquire(&d->lock);
@@ -18427,10 +18862,10 @@ CDP__PRIVATE cdp_status cdp__ddp_launch_full(cdp_ddp *d, bool wait) {
     cdp_status st = CDP_OK;
     if (d->hook.stage && !d->launched && cdp__ddp_next_is_full(d))
         st = cdp__ddp_start_active(d, wait);
-    if (st == CDP_PENDING) return CDP_OK; /* a later call goes on */
+    if (st == CDP_PENDING) return CDP_OK; /* a later call continues */
     while (st == CDP_OK && cdp__ddp_next_is_full(d)) {
         st = cdp__ddp_launch(d, &d->buckets[d->launched]);
-        /* on a device all stages share one queue: bucket by bucket on every rank */
+        /* on a device all stages share one queue, so finish bucket by bucket on every rank */
         if (st == CDP_OK && d->hook.stage && cdp__ddp_on_device(d)) st = cdp__ddp_advance(d);
     }
     if (st == CDP_OK && d->hook.stage) st = cdp__ddp_advance(d);
@@ -18438,8 +18873,8 @@ CDP__PRIVATE cdp_status cdp__ddp_launch_full(cdp_ddp *d, bool wait) {
     return st;
 }
 
-/* The same from any thread: if another thread is launching already, it launches this thread's
-   buckets, too. `wait`: operations that decide what is launched may be waited for. */
+/* Starts full buckets from any thread. If another thread is launching already, it also launches
+   the buckets of this one. `wait`: may wait for operations that decide what is launched. */
 CDP__PRIVATE cdp_status cdp__ddp_launch_ready(cdp_ddp *d, bool wait) {
     cdp_status st = CDP_OK;
     bool again;
@@ -18460,7 +18895,7 @@ CDP__PRIVATE cdp_status cdp__ddp_launch_ready(cdp_ddp *d, bool wait) {
     return st;
 }
 
-/* Until the hook has finished with every bucket. */
+/* Waits until the hook has finished with every bucket. */
 CDP__PRIVATE cdp_status cdp__ddp_finish_hook(cdp_ddp *d) {
     cdp_status st = cdp__ddp_advance(d);
     uint32_t i = 0;
@@ -18477,11 +18912,11 @@ CDP__PRIVATE cdp_status cdp__ddp_finish_hook(cdp_ddp *d) {
 
 /* ---- >>ddp-rows: gradients of sparse parameters ---------------------------------------------- */
 
-/* Knows: rows of a matrix and their places. Promises: the same mean, in the same order, on every
-   rank; after the first steps no memory is allocated. May use: >>ddp-state, >>ddp-launch. */
+/* Knows: rows of a matrix and their positions. Promises: the same mean, in the same order, on
+   every rank; after the first steps no memory is allocated. May use: >>ddp-state, >>ddp-launch. */
 
 #ifndef CDP_NO_SPARSE
-/* Make room for `more` rows behind those that are there. False: out of memory. */
+/* Makes room for `more` rows after the existing ones. False: out of memory. */
 CDP__PRIVATE bool cdp__sparse_room(const cdp_ddp *d, uint32_t **rows, uint8_t **values,
     uint64_t used, uint64_t *room, uint64_t more, uint64_t row_bytes) {
     const uint64_t want = cdp__max(used + more, *room * 2);
@@ -18507,7 +18942,7 @@ CDP__PRIVATE bool cdp__sparse_room(const cdp_ddp *d, uint32_t **rows, uint8_t **
     return true;
 }
 
-/* Copy rows behind those of the passes before. False: out of memory. With the ddp's lock held. */
+/* Appends copies of rows. False: out of memory. The caller holds the ddp's lock. */
 CDP__PRIVATE bool cdp__sparse_append(
     cdp_ddp *d, cdp__param *p, const uint32_t *rows, uint32_t n, const void *values) {
     const uint64_t bytes = cdp__sparse_width(&p->user) * cdp_dtype_size(p->user.dtype);
@@ -18532,7 +18967,7 @@ CDP_API cdp_rows cdp_ddp_rows(const cdp_ddp *d, uint32_t i) {
     return r;
 }
 
-/* The mean of all ranks' rows, added in the order of ranks: each row has one place in it. */
+/* Computes the mean of all ranks' rows, added in rank order, with one entry per distinct row. */
 CDP__PRIVATE cdp_status cdp__sparse_add(cdp_ddp *d, cdp__param *p, uint64_t n) {
     cdp__sparse *s = p->sparse;
     const uint64_t width = cdp__sparse_width(&p->user),
@@ -18566,7 +19001,7 @@ CDP__PRIVATE cdp_status cdp__sparse_add(cdp_ddp *d, cdp__param *p, uint64_t n) {
     return CDP_OK;
 }
 
-/* One sparse parameter: all ranks' indices, then values; rank r has counts[r] rows. */
+/* Exchanges one sparse parameter: indices of all ranks, then values. Rank r has counts[r] rows. */
 CDP__PRIVATE cdp_status cdp__sparse_exchange(cdp_ddp *d, cdp__param *p, uint64_t *counts) {
     const uint32_t n = cdp_size(d->group), rank = cdp_rank(d->group);
     const uint64_t width = cdp__sparse_width(&p->user),
@@ -18600,7 +19035,8 @@ CDP__PRIVATE cdp_status cdp__sparse_exchange(cdp_ddp *d, cdp__param *p, uint64_t
     return st == CDP_OK ? cdp__sparse_add(d, p, all) : st;
 }
 
-/* After the buckets: how many rows each rank has of each sparse parameter, then the rows. */
+/* Runs after the buckets: exchanges how many rows each rank has of each sparse parameter, then
+   the rows. */
 CDP__PRIVATE cdp_status cdp__ddp_sparse(cdp_ddp *d) {
     const uint32_t n = cdp_size(d->group);
     uint64_t *counts = d->sparse_counts, *one = counts + (uint64_t)d->sparse_count * n;
@@ -18628,7 +19064,7 @@ CDP__PRIVATE cdp_status cdp__ddp_sparse(cdp_ddp *d) {
 }
 #endif /* CDP_NO_SPARSE */
 
-/* ---- >>ddp-backward: one pass from begin to end ---------------------------------------------- */
+/* ---- >>ddp-backward: one backward pass, from begin to end ------------------------------------ */
 
 /* Knows: which parameters are complete, unused or missing. Promises: backward_end returns the
    first failure of the pass, on every rank. May use: >>ddp-launch, >>ddp-rows, >>ddp-stats,
@@ -18647,13 +19083,13 @@ CDP_API cdp_status cdp_ddp_no_sync(cdp_ddp *d, bool on) {
     return CDP_OK;
 }
 
-/* The order is recorded in the first pass in which parameters become ready while it runs. With a
-   static graph the pass before that one ends before anything is launched. */
+/* The number of the pass that records the order of parameters. With a static graph, the first
+   pass launches nothing until its end, so it has no order. */
 CDP__PRIVATE uint64_t cdp__ddp_observed(const cdp_ddp *d) {
     return d->desc.static_graph ? 1 : 0;
 }
 
-/* The recorded order of rank 0 becomes the order in memory, unless a hook keeps state for each
+/* Rebuilds the buckets in the order that rank 0 has recorded, unless a hook keeps state for each
    bucket. */
 CDP__PRIVATE cdp_status cdp__ddp_rebuild(cdp_ddp *d) {
     cdp_status st;
@@ -18664,10 +19100,10 @@ CDP__PRIVATE cdp_status cdp__ddp_rebuild(cdp_ddp *d) {
     st = cdp_broadcast(d->group, d->order, d->param_count, CDP_DTYPE_U32, 0);
     if (st != CDP_OK) return st;
     st = cdp__ddp_place(d, d->order);
-    if (st != CDP_OK) { /* the others go on with other buckets */
+    if (st != CDP_OK) { /* other ranks continue with new buckets, so this rank cannot */
         const cdp_error why = *cdp_last_error();
         cdp_group_abort(d->group, why.text);
-        *cdp__error_slot() = why; /* It says more than the error of the abort. */
+        *cdp__error_slot() = why; /* the reason, not the error of the abort */
     }
     d->stats.rebuilt = st == CDP_OK;
     return st;
@@ -18685,7 +19121,7 @@ CDP_API cdp_status cdp_ddp_forward_begin(cdp_ddp *d) {
     return st == CDP_OK && d->sync_next ? cdp__ddp_send_buffers(d) : st;
 }
 
-/* The beginning of every pass, also of one in which this rank has no data. */
+/* Begins a pass, also one in which this rank has no data. */
 CDP__PRIVATE cdp_status cdp__ddp_begin(cdp_ddp *d, bool sync) {
     cdp_status st = cdp_group_status(d->group);
     uint32_t i;
@@ -18714,8 +19150,7 @@ CDP__PRIVATE cdp_status cdp__ddp_begin(cdp_ddp *d, bool sync) {
     return st;
 }
 
-/* Report a mistake in a call of ready() or unused() that is seen before parameter i is looked
-   at. */
+/* Checks a call of ready() or unused() before parameter i is accessed. */
 CDP__PRIVATE cdp_status cdp__ddp_call_check(cdp_ddp *d, uint32_t i, const char *call) {
     if (!d) return cdp__fail(CDP_ERR_INVALID, "%s needs a ddp", call);
     if (!d->in_backward)
@@ -18727,7 +19162,7 @@ CDP__PRIVATE cdp_status cdp__ddp_call_check(cdp_ddp *d, uint32_t i, const char *
             CDP_ERR_INVALID, "%s(%u): there are only %u parameters", call, i, d->param_count));
 }
 
-/* Report that parameter i cannot be marked as `now` in this pass any more. */
+/* Reports that parameter i is marked already and cannot be marked as `now` in this pass. */
 CDP__PRIVATE cdp_status cdp__ddp_marked_twice(cdp_ddp *d, uint32_t i, cdp__mark now) {
     static const char *const how[2][2] = {
         {"ready twice", "ready and then unused"}, {"unused and then ready", "unused twice"}};
@@ -18747,8 +19182,8 @@ CDP__PRIVATE cdp_status cdp__ddp_marked_twice(cdp_ddp *d, uint32_t i, cdp__mark 
             p->name, i, how[p->mark == CDP__MARK_UNUSED][now == CDP__MARK_UNUSED], rank));
 }
 
-/* Parameter i is complete in this pass: its bucket waits for one parameter less. A gradient in the
-   caller's own array is copied to the bucket first. */
+/* Parameter i is complete in this pass: its bucket waits for one parameter less. If the gradient
+   is in the caller's own array, it is copied to the bucket first. */
 CDP__PRIVATE void cdp__ddp_complete(cdp_ddp *d, uint32_t i) {
     cdp__param *p = &d->params[i];
     if (p->mark == CDP__MARK_READY && p->user.grad)
@@ -18771,8 +19206,9 @@ CDP_API cdp_status cdp_ddp_backward_begin(cdp_ddp *d) {
             "cdp_ddp_backward_begin: the backward pass before this one has not ended; call "
             "cdp_ddp_backward_end first");
     st = cdp__ddp_begin(d, d->sync_next);
-    (void)cdp__ddp_fail(d, st); /* backward_end reports it to callers that ignore it here */
-    /* static graph: parameters that are never ready are known from the first pass */
+    /* kept, so that backward_end reports it if the caller ignores it here */
+    (void)cdp__ddp_fail(d, st);
+    /* static graph: the first pass has shown which parameters are never ready */
     for (i = 0; d->sync && d->recorded && i < d->param_count; ++i) {
         if (d->params[i].want) continue;
         d->params[i].mark = CDP__MARK_UNUSED;
@@ -18781,14 +19217,14 @@ CDP_API cdp_status cdp_ddp_backward_begin(cdp_ddp *d) {
     return st;
 }
 
-/* May parameter p be marked ready now? With the ddp's lock held. */
+/* True if parameter p may be marked ready now. The caller holds the ddp's lock. */
 CDP__PRIVATE bool cdp__ddp_may_be_ready(const cdp_ddp *d, const cdp__param *p) {
     if (!d->desc.static_graph) return p->mark == CDP__MARK_NONE;
     if (p->mark == CDP__MARK_UNUSED) return false;
     return !d->sync || !d->recorded || p->calls < p->want;
 }
 
-/* Parameter i is marked, and its gradient is in place: send what is full. */
+/* Parameter i is marked and its gradient is in place: launches full buckets. */
 CDP__PRIVATE cdp_status cdp__ddp_marked_ready(cdp_ddp *d, uint32_t i, bool complete) {
     if (!complete) return CDP_OK;
     d->params[i].ready_ns = d->os->now_ns(d->os->user);
@@ -18796,7 +19232,8 @@ CDP__PRIVATE cdp_status cdp__ddp_marked_ready(cdp_ddp *d, uint32_t i, bool compl
     return cdp__ddp_fail(d, cdp__ddp_launch_ready(d, false));
 }
 
-/* Mark p ready; true: it is complete and travels in this pass. With the ddp's lock held. */
+/* Marks p ready. True: it is complete, and is reduced in this pass. The caller holds the ddp's
+   lock. */
 CDP__PRIVATE bool cdp__ddp_mark_ready(cdp_ddp *d, cdp__param *p) {
     p->mark = CDP__MARK_READY;
     ++p->calls;
@@ -18823,7 +19260,7 @@ CDP_API cdp_status cdp_ddp_ready(cdp_ddp *d, uint32_t i) {
 }
 
 #ifndef CDP_NO_SPARSE
-/* Mistakes in what is given to ready_rows. */
+/* Checks the arguments of ready_rows. */
 CDP__PRIVATE cdp_status cdp__ddp_check_rows(
     const cdp__param *p, uint32_t i, const uint32_t *rows, uint32_t n, const void *values) {
     uint32_t k;
@@ -18877,7 +19314,7 @@ CDP_API cdp_status cdp_ddp_unused(cdp_ddp *d, uint32_t i) {
                 "ranks, so that they can agree on which parameters no rank used",
                 p->name, i));
     cdp_lock_acquire(&d->lock);
-    known = d->sync && d->recorded; /* the first pass of a static graph decided it */
+    known = d->sync && d->recorded; /* the first pass of a static graph has decided it */
     may = known ? p->mark == CDP__MARK_UNUSED : p->mark == CDP__MARK_NONE;
     if (may) p->mark = CDP__MARK_UNUSED;
     cdp_lock_release(&d->lock);
@@ -18887,8 +19324,8 @@ CDP_API cdp_status cdp_ddp_unused(cdp_ddp *d, uint32_t i) {
     return cdp__ddp_fail(d, cdp__ddp_launch_ready(d, false));
 }
 
-/* Name parameters that were not marked ready; the list is cut when there are many. CDP_OK: there
-   is none. */
+/* Reports parameters that were not marked ready; a long list is truncated. CDP_OK: there are
+   none. */
 CDP__PRIVATE cdp_status cdp__ddp_missing(cdp_ddp *d) {
     char names[256];
     cdp__text t = {names, sizeof names, 0};
@@ -18912,8 +19349,8 @@ CDP__PRIVATE cdp_status cdp__ddp_missing(cdp_ddp *d) {
             : "; if they have no gradient in this pass, set find_unused in the desc");
 }
 
-/* The end of a pass: parameters that were not marked are unused where that is allowed, and a first
-   pass of a static graph is sent now. */
+/* Ends the marking of a pass: unmarked parameters count as unused where that is allowed, and the
+   first pass of a static graph launches its buckets now. */
 CDP__PRIVATE cdp_status cdp__ddp_close(cdp_ddp *d) {
     const bool first = d->desc.static_graph && !d->recorded;
     uint32_t i;
@@ -18933,7 +19370,7 @@ CDP__PRIVATE cdp_status cdp__ddp_close(cdp_ddp *d) {
     return cdp__ddp_launch_ready(d, true);
 }
 
-/* What cdp__ddp_request left of the division. */
+/* Applies the rest of the divisor, see cdp__ddp_request(). */
 CDP__PRIVATE void cdp__ddp_divide(cdp_ddp *d, cdp__bucket *b) {
     const double before = cdp__ddp_predivide(d, b->dtype);
     double by = cdp__ddp_divisor(d);
@@ -18942,9 +19379,8 @@ CDP__PRIVATE void cdp__ddp_divide(cdp_ddp *d, cdp__bucket *b) {
     if (by != 1) (void)cdp__ddp_fail(d, cdp__ddp_divide_data(d, b->dtype, b->memory, b->count, by));
 }
 
-/* Copies the result of one parameter to where the caller reads it. `used`: at least one rank had a
-   gradient for the parameter. If not, the gradient gets the content back that it had before the
-   step. */
+/* Copies the result of one parameter to where the caller reads it. `used`: at least one rank had
+   a gradient for the parameter. If not, the gradient is restored to its content before the step. */
 CDP__PRIVATE void cdp__ddp_deliver_param(cdp_ddp *d, cdp__param *p, bool used) {
     const uint64_t bytes = cdp__param_bytes(p);
     p->used = used;
@@ -18979,11 +19415,11 @@ CDP__PRIVATE void cdp__ddp_deliver(cdp_ddp *d) {
     d->marks = marks;
 }
 
-/* Wait for everything that a synchronized pass has started, and finish the pass. */
+/* Waits for all operations of a synchronized pass, and finishes it. */
 CDP__PRIVATE cdp_status cdp__ddp_finish(cdp_ddp *d) {
     cdp_status st = d->hook.stage ? cdp__ddp_finish_hook(d) : CDP_OK;
     if (st == CDP_OK) st = cdp_work_wait(d->last);
-    /* a hook's own kernels are part of no operation */
+    /* kernels of a hook belong to no operation */
     if (st == CDP_OK && cdp__ddp_on_device(d)) st = cdp_work_wait(cdp__group_device_work(d->group));
     if (st == CDP_OK) st = cdp__ddp_read_active(d);
     if (st == CDP_OK && d->sparse_count) st = cdp__ddp_sparse(d);
@@ -19003,7 +19439,7 @@ CDP__PRIVATE cdp_status cdp__ddp_uneven(const cdp_ddp *d) {
     return CDP_OK;
 }
 #else
-/* With join_throw: report the ranks that have no more data while others have. */
+/* With join_throw: reports the ranks that have run out of data while others have not. */
 CDP__PRIVATE cdp_status cdp__ddp_uneven(const cdp_ddp *d) {
     const uint32_t used = cdp__ddp_used_flags(d, d->buckets), n = cdp_size(d->group);
     char ranks[128];
@@ -19032,7 +19468,7 @@ CDP_API cdp_status cdp_ddp_backward_end(cdp_ddp *d) {
     st = d->failed;
     if (st != CDP_OK && d->sync) {
         cdp__ddp_break(d);
-        /* the first cause */
+        /* the group's error is the first cause */
         if (cdp_group_status(d->group) != CDP_OK) st = cdp_group_status(d->group);
     }
     if (st != CDP_OK && !d->sync) *cdp__error_slot() = d->failed_error;
@@ -19043,14 +19479,14 @@ CDP_API cdp_status cdp_ddp_backward_end(cdp_ddp *d) {
 
 /* ---- >>join: ranks that run out of data at different times ----------------------------------- */
 
-/* Knows: what the other ranks do in a step. Promises: a rank without data starts the same
-   operations as they do. May use: >>ddp-backward and the sections before it. */
+/* Knows: the operations of other ranks in a step. Promises: a rank without data starts the same
+   operations. May use: >>ddp-backward and the sections before it. */
 
 #ifndef CDP_NO_JOIN
-/* One step of a rank that has no data. Every step begins on every rank in the same way: the
-   rebuild if it is due, buffers if they are due, then the first bucket, whose flags say which ranks
-   have data. The other buckets follow only if some rank has. So the last step, in which no rank
-   has data, ends after the first bucket on all ranks. */
+/* Begins one step of a rank without data. Every step begins in the same way on every rank: the
+   rebuild if due, buffers if due, then the first bucket, whose flags say which ranks have data.
+   The other buckets follow only if some rank has data. So in the last step, in which no rank has
+   data, all ranks stop after the first bucket. */
 CDP__PRIVATE cdp_status cdp__ddp_shadow_first(cdp_ddp *d) {
     cdp_status st = cdp__ddp_begin(d, true);
     uint32_t i;
@@ -19069,7 +19505,7 @@ CDP__PRIVATE cdp_status cdp__ddp_shadow(cdp_ddp *d) {
     cdp_status st = cdp__ddp_shadow_first(d);
     uint32_t i;
     if (st != CDP_OK) return st;
-    if (!d->stats.active_ranks) { /* a hook's operations for this bucket still have to end */
+    if (!d->stats.active_ranks) { /* the hook's operations for the first bucket must still end */
         for (i = 1; i < d->bucket_count; ++i)
             d->buckets[i].done = true;
         if (d->hook.stage) st = cdp__ddp_finish_hook(d);
@@ -19077,7 +19513,7 @@ CDP__PRIVATE cdp_status cdp__ddp_shadow(cdp_ddp *d) {
     }
     for (i = 0; i < d->bucket_count; ++i)
         d->buckets[i].pending = 0;
-    if (d->stats.steps == cdp__ddp_observed(d)) /* this rank observes no order */
+    if (d->stats.steps == cdp__ddp_observed(d)) /* this rank has recorded no order */
         for (i = 0; i < d->param_count; ++i)
             d->order[i] = d->param_count - 1 - i;
     st = cdp__ddp_launch_ready(d, true);
@@ -19114,17 +19550,17 @@ CDP_API cdp_status cdp_ddp_join(cdp_ddp *d) {
 
 /* ---- >>clip: the norm of all gradients ------------------------------------------------------- */
 
-/* Knows: where gradients are. Promises: the same norm on all ranks. May use: >>numbers, >>ddp-
-   state. */
+/* Knows: where gradients are. Promises: the same norm on all ranks. May use: >>numbers,
+   >>ddp-state. */
 
 #ifndef CDP_NO_CLIP
-/* The numbers of a gradient: where they are, and how many. */
+/* Stores where the numbers of a gradient are, and returns their count. */
 CDP__PRIVATE uint64_t cdp__clip_part(const cdp__param *p, void **part) {
     *part = p->sparse ? p->sparse->mean : cdp__param_grad(p);
     return p->sparse ? p->sparse->mean_used * cdp__sparse_width(&p->user) : p->user.count;
 }
 
-/* Add up in the order of parameters, which gives the same sum on all ranks. */
+/* Adds the squares in the order of parameters, which gives the same sum on all ranks. */
 CDP__PRIVATE cdp_status cdp__clip_squares(cdp_ddp *d, double *sum) {
     cdp_status st = CDP_OK;
     double g = 0;
@@ -19176,7 +19612,7 @@ CDP_API cdp_status cdp_ddp_clip(cdp_ddp *d, double max_norm, double *norm) {
 }
 #endif /* CDP_NO_CLIP */
 
-/* ---- >>ddp-hook: which hook a ddp uses ------------------------------------------------------- */
+/* ---- >>ddp-hook: sets the hook of a ddp ------------------------------------------------------ */
 
 /* Knows: that stages of a hook run in groups of their own. Promises: a hook given to
    cdp_ddp_set_hook is destroyed exactly once. May use: >>ddp-state, >>group-access. */
@@ -19185,8 +19621,8 @@ CDP_API const cdp_hook *cdp_ddp_hook(const cdp_ddp *d) {
     return d && d->hook.stage ? &d->hook : NULL;
 }
 
-/* One group for each operation that a bucket may have. On a device all stages share the queue of
-   one group. */
+/* Creates one group per operation of a bucket. On a device all stages share the queue of one
+   group. */
 CDP__PRIVATE cdp_status cdp__ddp_open_lanes(cdp_ddp *d, uint32_t operations) {
     const uint32_t n = cdp_size(d->group);
     uint32_t *all, i;
@@ -19253,10 +19689,10 @@ CDP_API cdp_status cdp_ddp_set_hook(cdp_ddp *d, const cdp_hook *hook) {
 
 /* ---- >>trace: one step as a picture, a ddp as text ------------------------------------------- */
 
-/* Knows: the figures of a ddp. Promises: at most `room` bytes are written, and the length of the
-   whole text is returned. May use: >>core, >>ddp-state, >>ddp-stats. */
+/* Knows: the statistics of a ddp. Promises: at most `room` bytes are written, and the length of
+   the whole text is returned. May use: >>core, >>ddp-state, >>ddp-stats. */
 
-/* Text whose whole length is counted even if it does not fit. */
+/* A text buffer that counts the full length, including what does not fit. */
 typedef struct cdp__long_text {
     char *at;
     uint64_t room, used;
@@ -19274,7 +19710,7 @@ CDP__PRIVATE CDP__PRINTF(2, 3) void cdp__long_add(cdp__long_text *t, const char 
         if (t->used + 1 < t->room) t->at[t->used] = part[i];
 }
 
-/* A name without characters that JSON or XML would have to escape. */
+/* Copies a name without characters that JSON or XML would have to escape. */
 CDP__PRIVATE void cdp__trace_name(const char *name, char out[64]) {
     uint32_t i;
     for (i = 0; i < 63 && name[i]; ++i)
@@ -19457,22 +19893,22 @@ CDP_API uint64_t cdp_ddp_trace(
 
 #ifndef CDP_NO_HOOKS
 
-/* ---- >>hooks: memory of a hook, plain hooks, halves ------------------------------------------ */
+/* ---- >>hooks: memory of a hook, hooks without compression, 16-bit hooks ---------------------- */
 
 /* Knows: buckets as a hook sees them (cdp_bucket), not the ddp behind them. Promises: memory of
-   a finished bucket serves the next one. May use: >>numbers, public functions. */
+   a finished bucket is reused for the next one. May use: >>numbers, public functions. */
 
-/* What a hook keeps for one bucket. */
+/* State and memory that a hook keeps per bucket. */
 typedef struct cdp__slot {
-    uint8_t *scratch; /* within one step */
-    uint8_t *wide;    /* a copy in f32, within one step */
-    uint8_t *error;   /* values that were not sent so far */
+    uint8_t *scratch; /* used within one step */
+    uint8_t *wide;    /* a copy in f32, used within one step */
+    uint8_t *error;   /* values that compression has left out so far */
     uint8_t *q;       /* PowerSGD: the last right factors */
     uint64_t scratch_bytes, wide_bytes, error_bytes, q_bytes;
-    uint32_t phase;   /* PowerSGD: which operation comes next */
-    bool plain;       /* this step is one without compression */
+    uint32_t phase;   /* PowerSGD: the next operation */
+    bool plain;       /* this step runs without compression */
     bool busy;        /* scratch and wide are in use; if not, another bucket may take them */
-    cdp_bucket inner; /* what a wrapped hook, or code for f32, sees */
+    cdp_bucket inner; /* the bucket as a wrapped hook, or code for f32, sees it */
 } cdp__slot;
 
 typedef struct cdp__hook {
@@ -19511,7 +19947,7 @@ CDP__PRIVATE cdp__slot *cdp__hook_slot(cdp__hook *h, uint32_t count, uint32_t in
     return &h->slots[index];
 }
 
-/* Memory of a slot, at least `bytes`, zero when it is new. False: out of memory. */
+/* Makes memory of a slot at least `bytes` long; new memory is zero. False: out of memory. */
 CDP__PRIVATE bool cdp__hook_memory(cdp__hook *h, uint8_t **p, uint64_t *have, uint64_t bytes) {
     if (*p && *have >= bytes) return true;
     cdp__free(h->os, *p);
@@ -19520,8 +19956,8 @@ CDP__PRIVATE bool cdp__hook_memory(cdp__hook *h, uint8_t **p, uint64_t *have, ui
     return *p != NULL;
 }
 
-/* A bucket begins: it takes over scratch memory of one that has finished, so that there is as
-   much of it as buckets are in flight. */
+/* Begins a bucket: takes over scratch memory from a finished one, so that only buckets in flight
+   have any. */
 CDP__PRIVATE void cdp__hook_begin(cdp__hook *h, cdp__slot *s) {
     uint32_t i;
     s->busy = true;
@@ -19537,7 +19973,7 @@ CDP__PRIVATE void cdp__hook_begin(cdp__hook *h, cdp__slot *s) {
     }
 }
 
-/* Divide, then sum in `group`. */
+/* Divides, then sums in `group`. */
 CDP__PRIVATE cdp_status cdp__hook_allreduce(
     cdp_bucket *b, uint32_t stage, cdp_request *op, cdp_group *group) {
     if (stage) return CDP_OK;
@@ -19548,7 +19984,7 @@ CDP__PRIVATE cdp_status cdp__hook_allreduce(
     return CDP_PENDING;
 }
 
-/* The bucket travels as f16 or bf16, around an inner hook if there is one. */
+/* Sends the bucket as f16 or bf16; an inner hook may run on that copy. */
 CDP__PRIVATE cdp_status cdp__hook_half(
     cdp__hook *h, cdp__slot *s, cdp_bucket *b, uint32_t stage, cdp_request *op) {
     const cdp_dtype t = h->desc.kind == CDP_HOOK_FP16 ? CDP_DTYPE_F16 : CDP_DTYPE_BF16;
@@ -19569,17 +20005,17 @@ CDP__PRIVATE cdp_status cdp__hook_half(
     return st;
 }
 
-/* ---- >>hooks-quantize: eight bits for each value --------------------------------------------- */
+/* ---- >>hooks-quantize: sends 8 bits per value ------------------------------------------------ */
 
 /* Knows: the arithmetic of PyTorch's quantization hooks. Promises: the same bits on every rank.
    May use: >>hooks, >>numbers.
 
    Loops over a bucket work on CDP__BLOCK values at a time, because gcc -O2 vectorises only loops
-   of constant length; a rest is copied to a block of its own. */
+   of constant length; an incomplete block is copied to a full one. */
 
-/* To the nearest whole number, and to the even one of two; values beyond +-1024 become +-1024, NaN
-   becomes -1024. Part of a loop that vectorises: so it is inline, and masks choose between cases,
-   because gcc makes branches of `?:` here. */
+/* Rounds to the nearest integer, ties to even. Values beyond +-1024 become +-1024, NaN becomes
+   -1024. Inline, so that the calling loop vectorises; masks select the case, because gcc makes
+   branches of `?:` here. */
 CDP__PRIVATE inline int32_t cdp__round_whole(float v) {
     uint32_t bits;
     int32_t whole, odd, up, down;
@@ -19602,7 +20038,7 @@ CDP__PRIVATE float cdp__round_even(float v) {
 
 #define CDP__RANGE_LANES 16u
 
-/* Least and largest values so far, in lanes. */
+/* Updates the smallest and largest values so far, in lanes. */
 CDP__PRIVATE void cdp__quantize_range_block(
     const float *CDP__RESTRICT x, float *CDP__RESTRICT lows, float *CDP__RESTRICT highs) {
     uint32_t i, k;
@@ -19613,7 +20049,7 @@ CDP__PRIVATE void cdp__quantize_range_block(
         }
 }
 
-/* Scale and zero point of one row, as an observer that always includes 0 finds them. */
+/* Scale and zero point of one row, from a range that always includes 0. */
 CDP__PRIVATE void cdp__quantize_range(const float *x, uint64_t n, float *out) {
     float lows[CDP__RANGE_LANES] = {0}, highs[CDP__RANGE_LANES] = {0}, rest[CDP__BLOCK] = {0};
     float low = 0, high = 0, scale, zero;
@@ -19637,7 +20073,7 @@ CDP__PRIVATE void cdp__quantize_range(const float *x, uint64_t n, float *out) {
 
 CDP__PRIVATE void cdp__quantize_block(
     const float *CDP__RESTRICT x, float scale, float zero, uint8_t *CDP__RESTRICT out) {
-    const int32_t origin = (int32_t)zero; /* 0 to 255, a whole number */
+    const int32_t origin = (int32_t)zero; /* an integer, 0 to 255 */
     uint32_t i;
     for (i = 0; i < CDP__BLOCK; ++i) {
         int32_t q = cdp__round_whole(x[i] / scale) + origin;
@@ -19665,7 +20101,7 @@ CDP__PRIVATE void cdp__dequantize_block(
         x[i] += scale * ((float)q[i] - zero);
 }
 
-/* x += the values that one rank sent. */
+/* Adds the values that one rank sent to x. */
 CDP__PRIVATE void cdp__dequantize_row(float *x, uint64_t n, const float *range, const uint8_t *q) {
     float rest[CDP__BLOCK] = {0};
     uint8_t bytes[CDP__BLOCK] = {0};
@@ -19678,15 +20114,16 @@ CDP__PRIVATE void cdp__dequantize_row(float *x, uint64_t n, const float *range, 
     memcpy(x, rest, (size_t)n * sizeof *rest);
 }
 
-/* A bucket as rows with a scale and zero point each: of 512 values, the last one padded, or one
-   row. Scratch memory holds the ranges of all ranks, then the bytes of all ranks. */
+/* A bucket as rows that have a scale and a zero point each: rows of 512 values, the last one
+   padded, or a single row. Scratch memory holds the ranges of all ranks, then the bytes of all
+   ranks. */
 typedef struct cdp__quantized {
     uint64_t row, rows;
-    float *ranges;  /* of rank r: rows pairs from r * rows * 2 on */
-    uint8_t *bytes; /* of rank r: rows * row from there on */
+    float *ranges;  /* rank r: `rows` pairs, from r * rows * 2 on */
+    uint8_t *bytes; /* rank r: `rows` * `row` bytes, from r * rows * row on */
 } cdp__quantized;
 
-/* Values of row i that are no padding. */
+/* The number of values in row i, without padding. */
 CDP__PRIVATE uint64_t cdp__quantized_row(const cdp__quantized *z, const cdp_bucket *b, uint64_t i) {
     const uint64_t begin = i * z->row;
     return begin < b->count ? cdp__min(z->row, b->count - begin) : 0;
@@ -19708,7 +20145,7 @@ CDP__PRIVATE void cdp__quantize_own(
     }
 }
 
-/* The bucket becomes the mean of what all ranks sent. */
+/* Replaces the bucket by the mean of the values of all ranks. */
 CDP__PRIVATE void cdp__quantized_mean(const cdp__quantized *z, const cdp_bucket *b) {
     const uint64_t world = cdp_size(b->group), n = z->rows * z->row;
     const float divisor = (float)b->divisor;
@@ -19749,15 +20186,15 @@ CDP__PRIVATE cdp_status cdp__hook_quantize(
     return CDP_PENDING;
 }
 
-/* ---- >>hooks-topk: the largest values alone -------------------------------------------------- */
+/* ---- >>hooks-topk: sends only the largest values --------------------------------------------- */
 
-/* Knows: magnitudes of floats as bits. Promises: exactly k values, of equal ones the first. May
-   use: >>hooks, >>numbers. */
+/* Knows: magnitudes of floats as bits. Promises: selects exactly k values; of equal ones, the
+   first. May use: >>hooks, >>numbers. */
 
 /* A kernel over two arrays of CDP__BLOCK values. */
 typedef void (*cdp__pair_kernel)(float *CDP__RESTRICT a, float *CDP__RESTRICT b);
 
-/* Run it over n values; a rest is copied to blocks of its own. */
+/* Runs a kernel over n values; an incomplete block is copied to a full one. */
 CDP__PRIVATE void cdp__pair_run(cdp__pair_kernel k, float *a, float *b, uint64_t n) {
     float rest[2][CDP__BLOCK] = {{0}};
     for (; n >= CDP__BLOCK; n -= CDP__BLOCK, a += CDP__BLOCK, b += CDP__BLOCK)
@@ -19770,7 +20207,7 @@ CDP__PRIVATE void cdp__pair_run(cdp__pair_kernel k, float *a, float *b, uint64_t
     memcpy(b, rest[1], (size_t)n * sizeof *b);
 }
 
-/* Error feedback, before: x += error, and error = x. */
+/* Error feedback before compression: x += error, and error = x. */
 CDP__PRIVATE void cdp__feed_back(float *CDP__RESTRICT x, float *CDP__RESTRICT error) {
     uint32_t i;
     for (i = 0; i < CDP__BLOCK; ++i) {
@@ -19780,19 +20217,19 @@ CDP__PRIVATE void cdp__feed_back(float *CDP__RESTRICT x, float *CDP__RESTRICT er
     }
 }
 
-/* Without error feedback: error = x. */
+/* Without error feedback, before compression: error = x. */
 CDP__PRIVATE void cdp__feed_none(float *CDP__RESTRICT x, float *CDP__RESTRICT error) {
     memcpy(error, x, CDP__BLOCK * sizeof *x);
 }
 
-/* Error feedback, after: error -= x. */
+/* Error feedback after compression: error -= x. */
 CDP__PRIVATE void cdp__feed_left(float *CDP__RESTRICT x, float *CDP__RESTRICT error) {
     uint32_t i;
     for (i = 0; i < CDP__BLOCK; ++i)
         error[i] -= x[i];
 }
 
-/* size = the bits of |x|: ordered as the magnitudes are, with NaN as the largest. */
+/* size = bits of |x|, which order like the magnitudes, with NaN as the largest. */
 CDP__PRIVATE void cdp__magnitudes(float *CDP__RESTRICT x, float *CDP__RESTRICT size) {
     uint32_t i;
     for (i = 0; i < CDP__BLOCK; ++i) {
@@ -19803,8 +20240,8 @@ CDP__PRIVATE void cdp__magnitudes(float *CDP__RESTRICT x, float *CDP__RESTRICT s
     }
 }
 
-/* The k-th largest of n magnitudes (k from 0; floats as bits without their sign), digit by digit
-   (9 bits, 11, 11), by counting. n is below 2^32. */
+/* The k-th largest of n magnitudes (k from 0; floats as bits without their sign). A radix
+   selection: counts digits of 9, 11 and 11 bits. n must be below 2^32. */
 CDP__PRIVATE uint32_t cdp__topk_threshold(const uint32_t *x, uint64_t n, uint64_t k) {
     static const uint32_t above[3] = {0, 22, 11}, shift[3] = {22, 11, 0};
     uint32_t counts[2048], found = 0, step, d;
@@ -19822,7 +20259,7 @@ CDP__PRIVATE uint32_t cdp__topk_threshold(const uint32_t *x, uint64_t n, uint64_
     return found;
 }
 
-/* Write (index, value) of the k largest values to `own`, and remove them from `error`. */
+/* Writes (index, value) of the k largest values to `own`, and removes these values from `error`. */
 CDP__PRIVATE void cdp__topk_select(
     const float *x, const uint32_t *size, uint64_t n, uint64_t k, uint32_t *own, float *error) {
     const uint32_t limit = k ? cdp__topk_threshold(size, n, k - 1) : 0;
@@ -19875,13 +20312,13 @@ CDP__PRIVATE cdp_status cdp__hook_topk(
     return CDP_OK;
 }
 
-/* ---- >>hooks-powersgd: matrices as products of two thin ones --------------------------------- */
+/* ---- >>hooks-powersgd: sends matrices as products of two thin ones --------------------------- */
 
 /* Knows: the mathematics of PowerSGD (Vogels, Karimireddy and Jaggi 2019). Promises: the same
    bits on every rank. May use: >>hooks, >>hooks-topk (error feedback), >>numbers. */
 
-/* Makes the columns of an n x r matrix, stored by rows, orthonormal, one after the other.
-   This takes little time compared with the bucket, which has many more elements. */
+/* Makes the columns of an n x r matrix, stored by rows, orthonormal, one after the other. Fast
+   compared with the rest, because a bucket has many more elements. */
 CDP__PRIVATE void cdp__orthogonalize(float *a, uint64_t n, uint64_t r, float epsilon) {
     uint64_t i, j, k;
     for (j = 0; j < r; ++j) {
@@ -19901,14 +20338,14 @@ CDP__PRIVATE void cdp__orthogonalize(float *a, uint64_t n, uint64_t r, float eps
     }
 }
 
-/* One parameter of a bucket (or, batched, the bucket) as PowerSGD sees it. */
+/* One parameter of a bucket (or, if batched, the whole bucket) as a matrix of PowerSGD. */
 typedef struct cdp__matrix {
     float *at;               /* n x m by rows */
     uint64_t n, m, r, count; /* r 0: not compressed */
-    uint64_t p, q, plain;    /* where its parts begin in the buffers of all */
+    uint64_t p, q, plain;    /* where its data begins in the buffers that all parameters share */
 } cdp__matrix;
 
-/* Side of the smallest square with room for n numbers. */
+/* The side of the smallest square with room for n numbers. */
 CDP__PRIVATE uint64_t cdp__square_side(uint64_t n) {
     uint64_t side = (uint64_t)cdp__sqrt((double)n);
     while (side && side * side > n)
@@ -19918,7 +20355,7 @@ CDP__PRIVATE uint64_t cdp__square_side(uint64_t n) {
     return side;
 }
 
-/* Shape of a parameter as a matrix; x->r 0: compression would not pay, it travels as it is. */
+/* Shapes a parameter as a matrix. x->r 0: compression would not pay, so it is sent uncompressed. */
 CDP__PRIVATE void cdp__matrix_of_param(const cdp__hook *h, const cdp_param *p, cdp__matrix *x) {
     x->count = p->sparse ? 0 : p->count;
     x->n = p->rows ? p->rows : x->count;
@@ -19928,8 +20365,8 @@ CDP__PRIVATE void cdp__matrix_of_param(const cdp__hook *h, const cdp_param *p, c
         x->r = 0;
 }
 
-/* Go to the next matrix of a bucket; *i begins at 0. False at the end: *x then knows the sizes of
-   all. */
+/* Advances to the next matrix of a bucket; *i begins at 0. False at the end: then *x holds the
+   total sizes. */
 CDP__PRIVATE bool cdp__matrix_next(
     const cdp__hook *h, const cdp_bucket *b, uint32_t *i, cdp__matrix *x) {
     const bool batched = h->desc.kind == CDP_HOOK_POWERSGD_BATCHED;
@@ -19954,7 +20391,7 @@ CDP__PRIVATE bool cdp__matrix_next(
     return true;
 }
 
-/* Nearly normal: the sum of twelve uniform numbers (splitmix64) has variance 1. */
+/* A nearly normal random number: the sum of twelve uniform ones (splitmix64) has variance 1. */
 CDP__PRIVATE float cdp__hook_normal(cdp__hook *h) {
     double sum = -6;
     uint32_t i;
@@ -19967,16 +20404,17 @@ CDP__PRIVATE float cdp__hook_normal(cdp__hook *h) {
     return (float)sum;
 }
 
-/* Products with a matrix go through it in strips of CDP__BLOCK columns and, of the thin matrix, in
-   groups of CDP__COLUMNS columns: all loops over values have constant length. */
+/* Matrix products handle CDP__BLOCK columns of the large matrix and CDP__COLUMNS columns of the
+   thin one at a time, so that all loops over values have constant length. */
 #define CDP__COLUMNS 4u
 typedef struct cdp__strip {
-    uint64_t from, used;                  /* columns of the large matrix: rows of the thin one */
-    uint64_t first, count;                /* columns of the thin one */
-    float thin[CDP__COLUMNS][CDP__BLOCK]; /* zeros behind `used` */
+    /* columns of the large matrix, which are rows of the thin one */
+    uint64_t from, used;
+    uint64_t first, count;                /* columns of the thin matrix */
+    float thin[CDP__COLUMNS][CDP__BLOCK]; /* zeros after `used` */
 } cdp__strip;
 
-/* Columns `first` on of the rows `from` on of an m x r matrix; zeros where it ends. */
+/* Loads a part of an m x r matrix: rows `from` on, columns `first` on; zeros beyond its end. */
 CDP__PRIVATE void cdp__strip_load(cdp__strip *t, const float *a, uint64_t m, uint64_t r) {
     uint64_t c, j;
     t->used = cdp__min(m - t->from, CDP__BLOCK);
@@ -19994,13 +20432,13 @@ CDP__PRIVATE void cdp__strip_store(const cdp__strip *t, float *a, uint64_t r) {
             a[(t->from + j) * r + t->first + c] = t->thin[c][j];
 }
 
-/* Values of row i in the columns of a strip; the last row of a batched matrix may be short. */
+/* The number of values of row i in the strip; the last row of a batched matrix may be short. */
 CDP__PRIVATE uint64_t cdp__strip_row(const cdp__strip *t, const cdp__matrix *x, uint64_t i) {
     const uint64_t begin = i * x->m + t->from;
     return begin < x->count ? cdp__min(t->used, x->count - begin) : 0;
 }
 
-/* A row's CDP__BLOCK values: where they are, or, if there are fewer, a copy in `rest`. */
+/* CDP__BLOCK values of a row: in place or, if there are fewer, copied to `rest` with zeros. */
 CDP__PRIVATE const float *cdp__strip_values(
     const cdp__strip *t, const cdp__matrix *x, uint64_t i, float rest[CDP__BLOCK]) {
     const uint64_t n = cdp__strip_row(t, x, i);
@@ -20028,7 +20466,7 @@ CDP__PRIVATE void cdp__block_add(float *CDP__RESTRICT out, const float *CDP__RES
         out[i] += a[i] * by;
 }
 
-/* out = M a; a and out by rows of r. */
+/* out = M a; a and out are stored by rows of r values. */
 CDP__PRIVATE void cdp__matrix_times(const cdp__matrix *x, const float *a, float *out) {
     float rest[CDP__BLOCK];
     cdp__strip t;
@@ -20045,7 +20483,7 @@ CDP__PRIVATE void cdp__matrix_times(const cdp__matrix *x, const float *a, float 
         }
 }
 
-/* out = M^T a; a and out by rows of r. */
+/* out = M^T a; a and out are stored by rows of r values. */
 CDP__PRIVATE void cdp__matrix_transposed_times(const cdp__matrix *x, const float *a, float *out) {
     float rest[CDP__BLOCK];
     cdp__strip t;
@@ -20084,14 +20522,14 @@ CDP__PRIVATE void cdp__matrix_compose(const cdp__matrix *x, const float *p, cons
         }
 }
 
-/* What a step of PowerSGD works on: left factors, right factors, values that are not compressed. */
+/* The buffers of a PowerSGD step: left factors, right factors, uncompressed values. */
 typedef struct cdp__factors {
     float *p, *q, *plain;
     uint64_t p_count, q_count, plain_count;
 } cdp__factors;
 
-/* One matrix before the operation of a phase (0: plain values, 1: left factors, 2: right factors),
-   and after the last one (3). */
+/* Handles one matrix before the operation of a phase (0: uncompressed values, 1: left factors,
+   2: right factors), and after the last operation (3). */
 CDP__PRIVATE void cdp__powersgd_matrix(cdp__hook *h, uint32_t phase, const cdp_bucket *b,
     const cdp__factors *f, const cdp__matrix *x) {
     const float epsilon = (float)h->desc.epsilon;
@@ -20126,7 +20564,7 @@ CDP__PRIVATE void cdp__powersgd_phase(
     if (s->phase == 3 && feedback) cdp__pair_run(cdp__feed_left, data, error, b->count);
 }
 
-/* The numbers that the operation of a phase sums. */
+/* The numbers that the operation of this phase sums. */
 CDP__PRIVATE float *cdp__powersgd_part(const cdp__factors *f, uint32_t phase, uint64_t *count) {
     const uint64_t counts[3] = {f->plain_count, f->p_count, f->q_count};
     float *const parts[3] = {f->plain, f->p, f->q};
@@ -20134,7 +20572,7 @@ CDP__PRIVATE float *cdp__powersgd_part(const cdp__factors *f, uint32_t phase, ui
     return parts[phase];
 }
 
-/* Memory for all of them in a slot; `half`: a copy as 16-bit floats follows. *fresh: the right
+/* Allocates the buffers in a slot; `half`: with a copy as 16-bit floats. *fresh: the right
    factors are new. */
 CDP__PRIVATE cdp_status cdp__powersgd_memory(
     cdp__hook *h, cdp__slot *s, const cdp_bucket *b, bool half, cdp__factors *f, bool *fresh) {
@@ -20161,7 +20599,7 @@ CDP__PRIVATE cdp_status cdp__powersgd_memory(
     return CDP_OK;
 }
 
-/* `dtype`: that of the bucket, whose f32 copy `b` is; 16-bit floats travel as such. */
+/* `dtype`: the dtype of the bucket, of which `b` is an f32 copy; 16-bit floats are sent as such. */
 CDP__PRIVATE cdp_status cdp__hook_powersgd(
     cdp__hook *h, cdp__slot *s, cdp_bucket *b, cdp_dtype dtype, uint32_t stage, cdp_request *op) {
     const bool half = cdp__dtype_is_half(dtype);
@@ -20179,12 +20617,12 @@ CDP__PRIVATE cdp_status cdp__hook_powersgd(
         s->phase = 0;
         for (k = 0; k < f.q_count && (h->desc.no_warm_start || fresh); ++k)
             f.q[k] = cdp__hook_normal(h);
-    } else if (half) { /* the operation before has ended */
+    } else if (half) { /* the previous operation is done */
         CDP_ASSERT(s->phase > 0 && s->phase <= 3);
         part = cdp__powersgd_part(&f, s->phase - 1, &n);
         cdp__cast(dtype, wire, CDP_DTYPE_F32, part, n);
     }
-    for (;; ++s->phase) { /* an operation without values is left out */
+    for (;; ++s->phase) { /* operations without values are left out */
         cdp__powersgd_phase(h, s, b, &f);
         if (s->phase == 3) return CDP_OK;
         part = cdp__powersgd_part(&f, s->phase, &n);
@@ -20197,13 +20635,13 @@ CDP__PRIVATE cdp_status cdp__hook_powersgd(
     return CDP_PENDING;
 }
 
-/* ---- >>hooks-state: choice of a hook, its state as bytes ------------------------------------- */
+/* ---- >>hooks-state: creating a hook, saving and loading its state ---------------------------- */
 
-/* Knows: all kinds of hooks. Promises: save and load agree on every machine (32-bit words, least
-   significant byte first). May use: >>hooks and the sections that compress, >>bytes. */
+/* Knows: all kinds of hooks. Promises: saved state can be loaded on every machine (32-bit words,
+   least significant byte first). May use: >>hooks and the sections that compress, >>bytes. */
 
-/* Hooks that compress compute in f32: other dtypes go through a copy. Batched PowerSGD has a copy
-   with zeros up to a square, because errors are fed back there, too. */
+/* Compressing hooks compute in f32; other dtypes go through a copy. Batched PowerSGD always uses
+   a copy, padded with zeros to a square, because errors are fed back in the padding, too. */
 CDP__PRIVATE cdp_status cdp__hook_compress(
     cdp__hook *h, cdp__slot *s, cdp_bucket *b, uint32_t stage, cdp_request *op) {
     const cdp_hook_kind kind = h->desc.kind;
@@ -20241,7 +20679,7 @@ CDP__PRIVATE cdp_status cdp__hook_stage(
     const cdp_hook_kind kind = h->desc.kind;
     cdp_status st;
     if (!s) return cdp__fail_nomem("a hook", b->bucket_count * sizeof *s);
-    if (!stage) { /* PowerSGD and post-local SGD begin with plain steps */
+    if (!stage) { /* PowerSGD and post-local SGD begin with uncompressed steps */
         cdp__hook_begin(h, s);
         s->plain = h->step < h->desc.start;
     }
@@ -20273,7 +20711,7 @@ CDP__PRIVATE double cdp__hook_error_norm(void *self) {
     return h->inner.error_norm ? h->inner.error_norm(h->inner.self) : cdp__sqrt(sum);
 }
 
-/* State as bytes: kind, step, random numbers, how many slots; for each slot the sizes and the
+/* Layout of a saved state: kind, step, random state, number of slots; per slot the sizes and
    contents of error and q; then the state of the wrapped hook. */
 CDP__PRIVATE void cdp__hook_put(
     uint8_t *out, uint64_t room, uint64_t *at, const uint8_t *words, uint64_t bytes) {
@@ -20331,7 +20769,7 @@ CDP__PRIVATE bool cdp__hook_get_u64(const uint8_t *in, uint64_t count, uint64_t 
     return true;
 }
 
-/* One slot's state. INVALID: these bytes are none. */
+/* Loads one slot's state. INVALID: the bytes are no valid state. */
 CDP__PRIVATE cdp_status cdp__hook_load_slot(
     cdp__hook *h, cdp__slot *s, const uint8_t *in, uint64_t count, uint64_t *at) {
     uint64_t error = 0, q = 0;
@@ -20401,7 +20839,7 @@ CDP__PRIVATE void cdp__hook_defaults(cdp__hook *h, const cdp_hook_desc *desc) {
     if (desc->inner) h->inner = *desc->inner;
 }
 
-/* The most operations of one bucket. */
+/* The largest number of operations per bucket. */
 CDP__PRIVATE uint32_t cdp__hook_operations(const cdp_hook_desc *desc) {
     if (desc->inner) return desc->inner->operations;
     switch (desc->kind) {
@@ -20443,12 +20881,12 @@ CDP_API cdp_status cdp_hook_create(const cdp_hook_desc *desc, cdp_hook *out) {
 
 #ifndef CDP_NO_AVERAGER
 
-/* ---- >>averager: means of parameters, now and then ------------------------------------------- */
+/* ---- >>averager: periodic averaging of parameters -------------------------------------------- */
 
 /* Knows: when to average, and with which ranks. Promises: every rank averages at the same steps.
    May use: public functions, division of >>ddp-state. */
 
-/* The group to average in at this step; NULL: none. */
+/* The group in which parameters are averaged at this step; NULL: no averaging. */
 CDP__PRIVATE cdp_group *cdp__averager_group(const cdp_averager *a, uint64_t since) {
     cdp_group *group = NULL, *all = cdp_ddp_group(a->ddp);
     uint64_t longest = 0;
@@ -20487,12 +20925,12 @@ CDP_API cdp_status cdp_averager_step(cdp_averager *a) {
 
 #ifndef CDP_NO_ZERO
 
-/* ---- >>zero: optimizer state on one rank for each parameter ---------------------------------- */
+/* ---- >>zero: each parameter has its optimizer state on one rank ------------------------------ */
 
-/* Knows: which rank owns which parameter. Promises: owners follow from counts alone. May use:
-   public functions. */
+/* Knows: which rank owns which parameter. Promises: owners depend on element counts alone. May
+   use: public functions. */
 
-/* The largest count among parameters without an owner; false: every parameter has one. */
+/* Finds the largest count among parameters without an owner; false: every parameter has one. */
 CDP__PRIVATE bool cdp__zero_largest(
     const uint64_t *counts, uint32_t n, const uint32_t *owner, uint64_t *largest) {
     bool found = false;
@@ -20512,7 +20950,7 @@ CDP__PRIVATE uint32_t cdp__zero_least(const uint64_t *totals, uint32_t world) {
     return least;
 }
 
-/* One pass over the parameters for each different count, of which a model has few. */
+/* Makes one pass over the parameters per distinct count, of which a model has few. */
 CDP_API void cdp_zero_partition(
     const uint64_t *counts, uint32_t n, uint32_t world, uint64_t *totals, uint32_t *owner) {
     uint64_t largest = 0;
@@ -20527,7 +20965,7 @@ CDP_API void cdp_zero_partition(
         }
 }
 
-/* The gradient of a parameter where the caller reads it; NULL: it is sparse. */
+/* The gradient of a parameter, where the caller reads it; NULL: the parameter is sparse. */
 CDP__PRIVATE const void *cdp__zero_grad(cdp_ddp *d, uint32_t i) {
     const cdp_param *p = cdp_ddp_param(d, i);
     if (p->sparse) return NULL;
@@ -20567,7 +21005,7 @@ CDP_API cdp_status cdp_zero_step(cdp_ddp *d, const uint32_t *owner,
 
 #ifndef CDP_NO_SAMPLER
 
-/* ---- >>sampler: which samples a rank sees ---------------------------------------------------- */
+/* ---- >>sampler: which samples a rank trains on ----------------------------------------------- */
 
 /* Knows: PyTorch's random permutation. Promises: the order of PyTorch's DistributedSampler. May
    use: >>core. */
@@ -20606,7 +21044,7 @@ CDP_API uint64_t cdp_sampler_count(const cdp_sampler *s) {
     return s->drop_last ? s->size / s->ranks : (s->size + s->ranks - 1) / s->ranks;
 }
 
-/* A permutation of 0 .. n - 1 in `order`. */
+/* Writes a random permutation of 0 .. n - 1 to `order`. */
 CDP__PRIVATE void cdp__sampler_shuffle(uint32_t *order, uint64_t n, uint32_t seed) {
     uint64_t i;
     cdp__mt m;
@@ -20637,7 +21075,7 @@ CDP_API cdp_status cdp_sampler_fill(const cdp_sampler *s, uint64_t *indices) {
         cdp__sampler_shuffle(order, s->size, (uint32_t)(s->seed + s->epoch));
     }
     for (i = 0; i < count; ++i) {
-        at = (s->rank + i * s->ranks) % s->size; /* beyond the end the list begins again */
+        at = (s->rank + i * s->ranks) % s->size; /* beyond the end, the list starts over */
         indices[i] = order ? order[at] : at;
     }
     cdp__free(os, order);
@@ -20651,9 +21089,10 @@ CDP_API cdp_status cdp_sampler_fill(const cdp_sampler *s, uint64_t *indices) {
 #endif /* CDP_IMPL_INCLUDED */
 
 #ifdef CDP_NAMES_0_1
-/* The public names of 0.1, for one version: the type cdp_reduce_op was called cdp_reduce, and the
-   call cdp_reduce was called cdp_reduce_to. Members of structs have no old names; CHANGELOG.md
-   lists them. Here, at the end, because this would rename the call in what comes before. */
+/* Public names of version 0.1, kept for one version: the type cdp_reduce_op was called
+   cdp_reduce, and the call cdp_reduce was called cdp_reduce_to. Members of structs have no old
+   names; CHANGELOG.md lists them. At the end of the file, because the macro would rename the
+   call above. */
 #undef cdp_reduce
 #define cdp_reduce cdp_reduce_op
 #endif

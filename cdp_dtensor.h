@@ -852,9 +852,9 @@ inline cdp_status cdp_local_map(const cdp_local_map_desc &desc) {
 
 /* ---- >>kit: small helpers ------------------------------------------------------------------ */
 
-/* Knows: numbers, text and memory; nothing of tensors. Promises: text that never overflows its
-   room, memory that is zeroed. May use: the public part of cdp.h alone, like all sections
-   below, so that this file can be implemented apart from cdp.h. */
+/* Knows: numbers, text and memory; nothing of tensors. Promises: texts never overflow their
+   room; memory is zeroed. May use: only the public part of cdp.h, like all sections below, so
+   that this file can be implemented apart from cdp.h. */
 
 #include <stdarg.h>
 #include <string.h>
@@ -889,7 +889,7 @@ CDP__DT double cdp__dt_or(double value, double fallback) {
     return value > 0 ? value : fallback;
 }
 
-/* a * b, or 0 with *ok = false if that has more than 63 bits. */
+/* a * b; or 0 with *ok = false if the product has more than 63 bits. */
 CDP__DT uint64_t cdp__dt_times(uint64_t a, uint64_t b, bool *ok) {
     if (a && b > (UINT64_MAX >> 1) / a) {
         *ok = false;
@@ -907,7 +907,7 @@ CDP__DT uint64_t cdp__dt_hash(const uint64_t *words, uint64_t n) {
     return h;
 }
 
-/* Text of any length: `used` counts what would be written if `room` were large enough. */
+/* A text buffer; `used` counts the full length, including what did not fit. */
 typedef struct cdp__dt_text {
     char *at;
     uint64_t room, used;
@@ -929,7 +929,7 @@ CDP__DT void cdp__dt_number(cdp__dt_text *t, uint64_t v) {
         cdp__dt_char(t, digits[--n]);
 }
 
-/* Knows %s, %c, %u and %llu. */
+/* Formats text; supports %s, %c, %u and %llu. */
 CDP__DT void cdp__dt_add(cdp__dt_text *t, const char *f, ...) {
     va_list ap;
     va_start(ap, f);
@@ -953,14 +953,14 @@ CDP__DT void cdp__dt_add(cdp__dt_text *t, const char *f, ...) {
     va_end(ap);
 }
 
-/* `v` >= 0 with one digit after the point. */
+/* Writes `v` >= 0 with one decimal. */
 CDP__DT void cdp__dt_tenths(cdp__dt_text *t, double v) {
     const uint64_t tenths = (uint64_t)(v * 10 + 0.5);
     cdp__dt_add(
         t, "%llu.%llu", (unsigned long long)(tenths / 10), (unsigned long long)(tenths % 10));
 }
 
-/* Blanks up to column `column` of a line that began at `line`. */
+/* Writes blanks up to column `column` of a line that began at `line`. */
 CDP__DT void cdp__dt_pad(cdp__dt_text *t, uint64_t line, uint64_t column) {
     while (t->used - line < column)
         cdp__dt_char(t, ' ');
@@ -1037,7 +1037,7 @@ CDP__DT uint16_t cdp__dt_to_f16(float f) {
     uint32_t half;
     if (mag > 0x7f800000u) return (uint16_t)(sign | 0x7e00u);
     if (mag >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u);
-    if (mag < 0x38800000u) { /* below the normal numbers: count steps of 2^-24 */
+    if (mag < 0x38800000u) { /* subnormal: counts steps of 2^-24 */
         const float steps = cdp__dt_float_of_bits(mag) * 16777216.0f;
         const uint32_t down = (uint32_t)steps;
         const float rest = steps - (float)down;
@@ -1058,7 +1058,7 @@ CDP__DT uint16_t cdp__dt_to_bf16(float f) {
     return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
-/* T: element, W: in which it is computed so that integers wrap around. */
+/* T: type of an element; W: unsigned type of the computation, so that integers wrap around. */
 #define CDP__DT_COMBINE(NAME, T, W)                                                       \
     CDP__DT void cdp__dt_combine_##NAME(cdp_reduce_op op, T *a, const T *b, uint64_t n) { \
         uint64_t i;                                                                       \
@@ -1124,8 +1124,8 @@ CDP__DT void cdp__dt_combine(cdp_dtype t, cdp_reduce_op op, void *a, const void 
     }
 }
 
-/* Element i of an array of numbers, as a double and back (rounded to nearest even; integers:
-   towards zero, within their range). For fills, casts and divisions, not for speed. */
+/* Reads element i of an array as a double, or writes it (rounded to nearest even; integers:
+   towards zero, within their range). For fills, casts and divisions: not fast. */
 CDP__DT double cdp__dt_get(cdp_dtype t, const void *at, uint64_t i) {
     switch (t) {
     case CDP_DTYPE_F64: return ((const double *)at)[i];
@@ -1174,7 +1174,7 @@ CDP__DT void cdp__dt_put(cdp_dtype t, void *at, uint64_t i, double v) {
     }
 }
 
-/* Divide n elements by `by`: integers towards zero, halves as f32. */
+/* Divides n elements by `by`: integers towards zero, 16-bit floats as f32. */
 CDP__DT void cdp__dt_divide(cdp_dtype t, void *at, uint64_t n, uint64_t by) {
     uint64_t i;
     if (t == CDP_DTYPE_I64) {
@@ -1195,7 +1195,7 @@ CDP__DT void cdp__dt_divide(cdp_dtype t, void *at, uint64_t n, uint64_t by) {
     }
 }
 
-/* n elements of one dtype to another; between f32 and bf16 without a detour. */
+/* Converts n elements to another dtype; f32 and bf16 directly. */
 CDP__DT void cdp__dt_cast(cdp_dtype from, const void *in, cdp_dtype to, void *out, uint64_t n) {
     uint64_t i;
     if (from <= CDP_DTYPE_F32 && to == CDP_DTYPE_BF16) {
@@ -1222,7 +1222,7 @@ CDP__DT uint64_t cdp__dt_volume(const cdp__dt_region *r, uint32_t ndim) {
     return v;
 }
 
-/* False if nothing is common. */
+/* Intersects two regions. False if they have no common element. */
 CDP__DT bool cdp__dt_meet(
     const cdp__dt_region *a, const cdp__dt_region *b, uint32_t ndim, cdp__dt_region *out) {
     for (uint32_t d = 0; d < ndim; ++d) {
@@ -1235,14 +1235,15 @@ CDP__DT bool cdp__dt_meet(
     return true;
 }
 
-/* How a region lies in two arrays: runs of contiguous bytes, `dims` loops around them. */
+/* How a region is copied between two arrays: runs of contiguous bytes inside `dims` loops. */
 typedef struct cdp__dt_copy {
     uint64_t from_at, to_at, run; /* bytes */
     uint32_t dims;
     uint64_t count[CDP__DT_DIMS], from_step[CDP__DT_DIMS], to_step[CDP__DT_DIMS];
 } cdp__dt_copy;
 
-/* `part` lies within both hosts, which are arrays of elements of `elem` bytes, row-major. */
+/* How to copy `part`, which lies within both regions, between their row-major arrays; `elem`:
+   bytes of an element. */
 CDP__DT cdp__dt_copy cdp__dt_copy_of(const cdp__dt_region *part, const cdp__dt_region *from,
     const cdp__dt_region *to, uint32_t ndim, uint64_t elem) {
     cdp__dt_copy c;
@@ -1273,7 +1274,7 @@ CDP__DT cdp__dt_copy cdp__dt_copy_of(const cdp__dt_region *part, const cdp__dt_r
     return c;
 }
 
-/* One row: `n` runs of `run` bytes. Runs of one element are copied without a call. */
+/* Copies one row: `n` runs of `run` bytes. Runs of one element are copied without a call. */
 CDP__DT void cdp__dt_copy_row(uint8_t *to, uint64_t to_step, const uint8_t *from,
     uint64_t from_step, uint64_t n, uint64_t run) {
     uint64_t i;
@@ -1292,7 +1293,7 @@ CDP__DT void cdp__dt_copy_row(uint8_t *to, uint64_t to_step, const uint8_t *from
     }
 }
 
-/* Advance the loops around a row; false when all are done. */
+/* Advances the loops around a row; false after the last one. */
 CDP__DT bool cdp__dt_copy_next(const cdp__dt_copy *c, uint64_t *at, uint64_t *from, uint64_t *to) {
     for (uint32_t d = 1; d < c->dims; ++d) {
         *from += c->from_step[d];
@@ -1318,7 +1319,7 @@ CDP__DT void cdp__dt_copy_run(const cdp__dt_copy *c, void *to, const void *from)
     while (cdp__dt_copy_next(c, at, &f, &t));
 }
 
-/* The same, but combines with what is at `to`. */
+/* The same, but combines with the elements at `to`. */
 CDP__DT void cdp__dt_copy_combine(
     const cdp__dt_copy *c, cdp_dtype t, cdp_reduce_op op, void *to, const void *from) {
     const uint64_t rows = c->dims ? c->count[0] : 1, elem = cdp_dtype_size(t);
@@ -1341,8 +1342,8 @@ CDP__DT uint64_t cdp__dt_copy_bytes(const cdp__dt_copy *c) {
 
 /* ---- >>philox (pure): random numbers that depend on seed, stream and index alone ----------- */
 
-/* Knows: Philox4x32-10: key = seed, counter = (index / 4, stream), word = index % 4. Promises: the
-   same bits on every machine, because no function of the C library takes part. May use: kit. */
+/* Knows: Philox4x32-10: key = seed, counter = (index / 4, stream), word = index % 4. Promises:
+   the same bits on every machine, because no function of the C library is used. May use: kit. */
 
 CDP__DT void cdp__dt_philox(uint64_t seed, uint64_t stream, uint64_t block, uint32_t out[4]) {
     uint32_t c0 = (uint32_t)block, c1 = (uint32_t)(block >> 32);
@@ -1428,7 +1429,7 @@ CDP__DT double cdp__dt_normal(uint64_t seed, uint64_t stream, uint64_t index, bo
     return cdp__dt_sqrt(-2 * cdp__dt_log(radius)) * cdp__dt_wave(angle, index & 1);
 }
 
-/* ---- >>chunks (pure): the arithmetic of cuts ----------------------------------------------- */
+/* ---- >>chunks (pure): the sizes of pieces -------------------------------------------------- */
 
 /* Knows: sizes and numbers of pieces. Promises: the chunk rule of cdp_layout. May use: kit. */
 
@@ -1443,8 +1444,8 @@ CDP__DT uint64_t cdp__dt_chunk(
     return (high < blocks ? high * block : size) - *start;
 }
 
-/* The part of `box` that piece `index` of `parts` is, with balanced sizes: cut along the first
-   dimension that is long enough, else along the longest. */
+/* Piece `index` of `parts` balanced pieces of `box`: cut along the first dimension that is long
+   enough, else along the longest. */
 CDP__DT cdp__dt_region cdp__dt_slab(
     const cdp__dt_region *box, uint32_t ndim, uint64_t parts, uint64_t index) {
     cdp__dt_region r = *box;
@@ -1460,8 +1461,8 @@ CDP__DT cdp__dt_region cdp__dt_slab(
 
 /* ---- >>counter: operations by label -------------------------------------------------------- */
 
-/* Knows: labels and numbers. Promises: counting allocates nothing; a label does, once.
-   May use: kit. Belongs to a root, so that all meshes made from one another count together. */
+/* Knows: labels and numbers. Promises: counting allocates nothing; a new label does, once. May
+   use: kit. Belongs to a root, so all meshes made from one another share the counts. */
 
 #define CDP__DT_PATH 128u
 #define CDP__DT_LABELS 16u
@@ -1487,7 +1488,7 @@ CDP__DT void cdp__dt_count(cdp__dt_counter *c, cdp_coll_kind kind, uint64_t byte
     l->bytes[way][kind] += bytes;
 }
 
-/* The label with this path, new if there is none; NULL: out of memory. */
+/* The label with this path, created on first use; NULL: out of memory. */
 CDP__DT cdp__dt_label *cdp__dt_label_of(cdp__dt_counter *c, const cdp_os *os, const char *path) {
     for (cdp__dt_label *l = c->first; l; l = l->next)
         if (strcmp(l->path, path) == 0) return l;
@@ -1518,30 +1519,30 @@ CDP__DT cdp__dt_counter *cdp__dt_counter_make(const cdp_os *os) {
     return NULL;
 }
 
-/* ---- >>grid (pure): layouts as numbers ----------------------------------------------------- */
+/* ---- >>grid (pure): layouts in terms of regions -------------------------------------------- */
 
-/* Knows: layouts as a mesh stores them, and the structs of meshes. Promises: the box of every rank.
-   May use: kit, counter, chunks.
+/* Knows: layouts as a mesh stores them, and the structs of meshes. Promises: the region of every
+   rank. May use: kit, counter, chunks.
 
-   A side is one layout as the planner sees it: which dimensions of the mesh cut what, in which
-   order. Ranks have positions, row-major in the mesh. Positions with equal coordinates in all
-   cutting dimensions hold the same box: they are the members of one cell. */
+   A side is a layout as the planner needs it: which dimensions of the mesh cut which dimension of
+   the tensor, in which order. Ranks have positions, row-major in the mesh. Positions with equal
+   coordinates in all cutting dimensions hold the same region: they are the members of one cell. */
 
-/* A cut of the program's own: starts[i] of piece i, and the total at the end. */
+/* A cut that the program has chosen: starts[i] of piece i, and the total at the end. */
 typedef struct cdp__dt_cut {
     struct cdp__dt_cut *next;
     uint32_t dim, number;
     uint64_t *starts;
 } cdp__dt_cut;
 
-/* Memory that messages or functions of a failed group may still concern: it is freed after the
-   group, `memory` (may be NULL) and the note itself. */
+/* Memory that messages or callbacks of a failed group may still access. It is freed after the
+   group: first `memory` (may be NULL), then this record. */
 typedef struct cdp__dt_grave {
     struct cdp__dt_grave *next;
     void *memory;
 } cdp__dt_grave;
 
-/* The group of one list of ranks, counted by reference. */
+/* The group of one list of ranks, reference-counted. */
 typedef struct cdp__dt_link {
     struct cdp__dt_link *next;
     cdp_group *group;
@@ -1551,7 +1552,7 @@ typedef struct cdp__dt_link {
     uint32_t *ranks;
 } cdp__dt_link;
 
-/* What meshes made from one another share. */
+/* State shared by meshes made from one another. */
 typedef struct cdp__dt_root {
     uint32_t refs;
     const cdp_os *os;
@@ -1562,19 +1563,19 @@ typedef struct cdp__dt_root {
     uint32_t ndim, shape[CDP_MESH_DIMS], *ranks; /* of the first mesh */
 } cdp__dt_root;
 
-/* A plan that a mesh keeps, and what it is for. */
+/* A plan that a mesh keeps, and its key. */
 #define CDP__DT_LAYOUT_WORDS (3u + CDP_TENSOR_DIMS + 6u * CDP_MESH_DIMS)
 #define CDP__DT_KEY_WORDS (1u + 2u * CDP__DT_LAYOUT_WORDS)
 
 typedef struct cdp__dt_kept {
-    struct cdp__dt_kept *next; /* the last one used comes first */
+    struct cdp__dt_kept *next; /* the last used plan is first */
     cdp_plan *plan;
     const cdp_mesh *to;
     uint64_t key[CDP__DT_KEY_WORDS];
 } cdp__dt_kept;
 
 struct cdp_mesh {
-    cdp_mesh_desc desc; /* resolved; names and ranks point into this struct */
+    cdp_mesh_desc desc; /* with defaults; names and ranks point into this struct */
     char names[CDP_MESH_DIMS][32];
     uint32_t count, me;             /* ranks; this one's position, or CDP__DT_NONE */
     uint32_t stride[CDP_MESH_DIMS]; /* of positions */
@@ -1603,9 +1604,9 @@ typedef struct cdp__dt_side {
     uint32_t cut_by[CDP_MESH_DIMS], cut_dim[CDP_MESH_DIMS];
     uint64_t block[CDP_MESH_DIMS];
     const uint64_t *own[CDP_MESH_DIMS];
-    uint32_t count;                 /* positions */
+    uint32_t count;                 /* number of positions */
     uint32_t cells, members, terms; /* members of a cell: copies x terms */
-    uint32_t only;        /* the one node that holds everything; CDP__DT_NONE: the mesh does */
+    uint32_t only;        /* the one node that holds all elements; CDP__DT_NONE: the mesh does */
     const uint32_t *node; /* node of each position; NULL: the position itself */
     const uint32_t *at;   /* position of each node, CDP__DT_NONE: outside; NULL: the same */
 } cdp__dt_side;
@@ -1622,7 +1623,7 @@ CDP__DT cdp__dt_region cdp__dt_whole(const cdp__dt_side *s) {
     return r;
 }
 
-/* What the rank at a position holds. Pieces without elements start at the end of the tensor. */
+/* The region that the rank at a position holds. Empty pieces start at the end of the tensor. */
 CDP__DT cdp__dt_region cdp__dt_region_of(const cdp__dt_side *s, uint32_t position) {
     cdp__dt_region r = cdp__dt_whole(s);
     uint64_t start;
@@ -1652,7 +1653,7 @@ CDP__DT uint32_t cdp__dt_node(const cdp__dt_side *s, uint32_t position) {
     return s->node ? s->node[position] : position;
 }
 
-/* The number that the coordinates in the dimensions with (or without) role `role` make. */
+/* Combines the coordinates in the dimensions with (or without) role `role` to one number. */
 CDP__DT uint32_t cdp__dt_squeeze(
     const cdp__dt_side *s, uint32_t position, cdp__dt_role role, bool with) {
     uint32_t n = 0;
@@ -1661,7 +1662,7 @@ CDP__DT uint32_t cdp__dt_squeeze(
     return n;
 }
 
-/* The other way: a position whose coordinates in those dimensions make `n`, the others 0. */
+/* The reverse: the position with these coordinates; its other coordinates are 0. */
 CDP__DT uint32_t cdp__dt_spread(const cdp__dt_side *s, uint32_t n, cdp__dt_role role, bool with) {
     uint32_t position = 0;
     for (uint32_t d = s->dims; d-- > 0;)
@@ -1683,7 +1684,7 @@ CDP__DT cdp__dt_region cdp__dt_cell_region(const cdp__dt_side *s, uint32_t cell)
     return cdp__dt_region_of(s, cdp__dt_spread(s, cell, CDP__DT_CUTS, true));
 }
 
-/* Which member of its cell a node is, and the node of a member. */
+/* The number of a node among the members of its cell; below, the node of a member. */
 CDP__DT uint32_t cdp__dt_member(const cdp__dt_side *s, uint32_t node) {
     if (s->only != CDP__DT_NONE) return 0;
     return cdp__dt_squeeze(s, cdp__dt_position(s, node), CDP__DT_CUTS, false);
@@ -1696,7 +1697,8 @@ CDP__DT uint32_t cdp__dt_member_node(const cdp__dt_side *s, uint32_t cell, uint3
             + cdp__dt_spread(s, member, CDP__DT_CUTS, false));
 }
 
-/* Which contribution a node holds, and the node with another contribution to the same replica. */
+/* The number of the contribution that a node holds; below, the node that holds another
+   contribution to the same replica. */
 CDP__DT uint32_t cdp__dt_term(const cdp__dt_side *s, uint32_t node) {
     return cdp__dt_squeeze(s, cdp__dt_position(s, node), CDP__DT_TERM, true);
 }
@@ -1707,7 +1709,7 @@ CDP__DT uint32_t cdp__dt_with_term(const cdp__dt_side *s, uint32_t node, uint32_
     return cdp__dt_node(s, position + cdp__dt_spread(s, term, CDP__DT_TERM, true));
 }
 
-/* `order` of the dimensions that shard: those that cut first come first. */
+/* The sharding dimensions in the order in which they cut. */
 CDP__DT uint32_t cdp__dt_sequence(
     const cdp_layout *l, uint32_t dims, uint32_t sequence[CDP_MESH_DIMS]) {
     uint32_t n = 0;
@@ -1750,9 +1752,9 @@ CDP__DT void cdp__dt_side_cut(
     s->own[s->cuts++] = own;
 }
 
-/* A valid layout as a side. `kept`: bits of mesh dimensions whose contributions stay apart,
-   because the other layout has them, too: they cut a dimension behind those of the tensor, which
-   has one element for each contribution. */
+/* Converts a valid layout to a side. `kept`: bits of mesh dimensions whose contributions stay
+   separate, because the other layout has them, too. They cut an extra dimension after those of
+   the tensor, with one element per contribution. */
 CDP__DT cdp__dt_side cdp__dt_side_of(const cdp_layout *l, uint32_t kept) {
     const cdp_mesh *m = l->mesh;
     cdp__dt_side s;
@@ -1790,7 +1792,7 @@ CDP__DT cdp__dt_side cdp__dt_side_of(const cdp_layout *l, uint32_t kept) {
     return s;
 }
 
-/* The same for a tensor that one node holds whole. */
+/* The side of a tensor that one node holds completely. */
 CDP__DT cdp__dt_side cdp__dt_side_only(const cdp_layout *l, uint32_t node) {
     cdp__dt_side s;
     memset(&s, 0, sizeof s);
@@ -1802,30 +1804,30 @@ CDP__DT cdp__dt_side cdp__dt_side_only(const cdp_layout *l, uint32_t node) {
     return s;
 }
 
-/* ---- >>moves (pure): who sends whom what --------------------------------------------------- */
+/* ---- >>moves (pure): which rank sends what to which ---------------------------------------- */
 
-/* Knows: two sides. Promises: every rank finds its own sends and receives alone; the bytes of all
-   ranks are the least possible. May use: kit, kernels, chunks, grid.
+/* Knows: two sides. Promises: every rank computes its own sends and receives without messages; the
+   bytes of all ranks are the minimum. May use: kit, kernels, chunks, grid.
 
-   From one side to the other with the fewest bytes. Phase A, only where the source has
-   contributions: every element gets one owner, among the ranks that need it if one of them holds
-   a contribution; the others send theirs there. Phase B: every rank receives what it lacks.
+   From one side to the other with the fewest bytes. Phase A, only if the source has contributions:
+   every element gets one owner, among the ranks that need it if one of them holds a contribution;
+   the other ranks send it their contributions. Phase B: every rank receives what it lacks.
 
        source cells                target cells           An element lies in one source cell c and
        +-------+-------+           +---------------+      one target cell t. Members of c hold it,
-       | c = 0 | c = 1 |           |     t = 0     |      members of t need it. Those who hold it
-       |       |       |           +---------------+      already receive nothing; the i-th of the
-       |       |       |           |     t = 1     |      others is served by holder (i + t) mod
+       | c = 0 | c = 1 |           |     t = 0     |      members of t need it. Members of both
+       |       |       |           +---------------+      receive nothing; the i-th of the others
+       |       |       |           |     t = 1     |      receives it from holder (i + t) mod
        +-------+-------+           +---------------+      (number of holders).
 
-   Every rank finds its own sends and receives from the two sides alone. Messages between two
-   ranks are found in the same order on both. */
+   Messages between two ranks are listed in the same order on both. */
 
 typedef struct cdp__dt_pair {
     cdp__dt_side from, to;
     uint32_t nodes;
-    bool product;        /* both sides number their positions alike: counts have closed forms */
-    uint32_t host_nodes; /* so many consecutive nodes share a host; 0: all do */
+    /* both sides number their positions alike, so counts have closed formulas */
+    bool product;
+    uint32_t host_nodes; /* so many consecutive nodes share a host; 0: all */
 } cdp__dt_pair;
 
 typedef enum cdp__dt_move_kind {
@@ -1856,8 +1858,8 @@ CDP__DT void cdp__dt_say(cdp__dt_emit *emit, void *user, cdp__dt_move_kind kind,
     emit(user, &m);
 }
 
-/* How many of the members of target cell `t` below number `before` are members of source cell
-   `c`. */
+/* The number of members of target cell `t`, below member `before`, that are members of source
+   cell `c`. */
 CDP__DT uint32_t cdp__dt_common_product(
     const cdp__dt_pair *p, uint32_t t, uint32_t c, uint32_t before) {
     const uint32_t tp = cdp__dt_spread(&p->to, t, CDP__DT_CUTS, true);
@@ -1895,7 +1897,8 @@ CDP__DT uint32_t cdp__dt_common(const cdp__dt_pair *p, uint32_t t, uint32_t c, u
     return n;
 }
 
-/* Who sends to the `i`-th rank in need: on hosts of several ranks, a holder of the same host. */
+/* The holder that sends to the `i`-th rank that needs the element: if possible, one on the same
+   host. */
 CDP__DT uint32_t cdp__dt_holder(
     const cdp__dt_pair *p, uint32_t c, uint32_t t, uint32_t i, uint32_t node) {
     const uint32_t members = p->from.members, h = p->host_nodes;
@@ -1951,11 +1954,11 @@ CDP__DT void cdp__dt_plain_sends(
     }
 }
 
-/* The owners of what source cell c and target cell t have in common: `count` nodes, of which the
-   first `parts`, turned by `turn`, get a slab each. */
+/* The owners of the common elements of source cell c and target cell t: `count` nodes. The first
+   `parts` of them, rotated by `turn`, get a slab each. */
 typedef struct cdp__dt_owners {
     uint32_t c, t, count, parts;
-    bool needed; /* they are members of t; else of c alone */
+    bool needed; /* they are members of t; otherwise of c only */
 } cdp__dt_owners;
 
 CDP__DT cdp__dt_owners cdp__dt_owners_of(const cdp__dt_pair *p, uint32_t c, uint32_t t) {
@@ -1970,7 +1973,7 @@ CDP__DT cdp__dt_owners cdp__dt_owners_of(const cdp__dt_pair *p, uint32_t c, uint
     return o;
 }
 
-/* The slab of owner number `a`; false if that is nothing. */
+/* The slab of owner number `a`; false if it is empty. */
 CDP__DT bool cdp__dt_owner_slab(const cdp__dt_pair *p, const cdp__dt_owners *o, uint32_t a,
     const cdp__dt_region *part, cdp__dt_region *slab) {
     const uint32_t index = (a + o->t + o->c) % o->count;
@@ -1979,8 +1982,8 @@ CDP__DT bool cdp__dt_owner_slab(const cdp__dt_pair *p, const cdp__dt_owners *o, 
     return cdp__dt_volume(slab, p->to.ndim) != 0;
 }
 
-/* The next owner after member number *k, whose own number is *a; false if there is none. Begin
-   with *k = 0 and *a = 0. */
+/* Advances to the next owner: *k is its member number, *a its owner number; both begin at 0.
+   False after the last one. */
 CDP__DT bool cdp__dt_owner_next(
     const cdp__dt_pair *p, const cdp__dt_owners *o, uint32_t *k, uint32_t *node) {
     const cdp__dt_side *s = o->needed ? &p->to : &p->from;
@@ -1991,7 +1994,7 @@ CDP__DT bool cdp__dt_owner_next(
     return false;
 }
 
-/* What the owner of a slab does. */
+/* Emits the moves of the owner of a slab. */
 CDP__DT void cdp__dt_own(const cdp__dt_pair *p, uint32_t t, uint32_t node,
     const cdp__dt_region *slab, cdp__dt_emit *emit, void *user) {
     const uint32_t own = cdp__dt_term(&p->from, node);
@@ -2045,7 +2048,7 @@ CDP__DT void cdp__dt_term_receives(
     }
 }
 
-/* Everything that `node` does. */
+/* Emits all moves of `node`. */
 CDP__DT void cdp__dt_moves(const cdp__dt_pair *p, uint32_t node, cdp__dt_emit *emit, void *user) {
     if (p->from.terms > 1) {
         cdp__dt_term_sends(p, node, emit, user);
@@ -2056,8 +2059,8 @@ CDP__DT void cdp__dt_moves(const cdp__dt_pair *p, uint32_t node, cdp__dt_emit *e
     }
 }
 
-/* Elements that all ranks together receive, and the busiest one. `busiest` with contributions is
-   the mean, rounded up: the true one needs every rank's plan. */
+/* Elements that all ranks receive together, and the most that one receives. With contributions,
+   `busiest` is the mean, rounded up, because the exact value needs every rank's plan. */
 typedef struct cdp__dt_cost {
     uint64_t total, busiest;
 } cdp__dt_cost;
@@ -2095,9 +2098,9 @@ CDP__DT cdp__dt_cost cdp__dt_cost_of(const cdp__dt_pair *p) {
 
 /* ---- >>torch (pure): PyTorch's steps ------------------------------------------------------- */
 
-/* Knows: layouts. Promises: the sequence of layouts through which PyTorch's greedy planner goes,
-   one mesh dimension at a time, and the bytes that its padded collectives receive.
-   May use: kit, kernels, grid. */
+/* Knows: layouts. Promises: the sequence of layouts that PyTorch's greedy planner uses, one mesh
+   dimension at a time, and the bytes that its padded collectives receive. May use: kit, kernels,
+   grid. */
 
 #define CDP__DT_STEPS (2u * CDP_MESH_DIMS + 1u)
 
@@ -2110,7 +2113,7 @@ CDP__DT bool cdp__dt_place_same(const cdp_layout *a, const cdp_layout *b, uint32
         && (p->block ? p->block : 1) == (q->block ? q->block : 1);
 }
 
-/* The mesh dimensions that cut tensor dimension `dim` before mesh dimension `by`, as bits. */
+/* The mesh dimensions that cut tensor dimension `dim` before mesh dimension `by` does, as bits. */
 CDP__DT uint32_t cdp__dt_cut_before(const cdp_layout *l, uint32_t by, uint32_t dim) {
     uint32_t sequence[CDP_MESH_DIMS], bits = 0;
     const uint32_t n = cdp__dt_sequence(l, l->mesh->desc.ndim, sequence);
@@ -2125,7 +2128,7 @@ CDP__DT bool cdp__dt_has_order(const cdp_layout *l) {
     return false;
 }
 
-/* Both layouts cut tensor dimension `dim` by the same mesh dimensions in the same order. */
+/* True if both layouts cut tensor dimension `dim` by the same mesh dimensions in the same order. */
 CDP__DT bool cdp__dt_cuts_same(const cdp_layout *a, const cdp_layout *b, uint32_t dim) {
     uint32_t x[CDP_MESH_DIMS], y[CDP_MESH_DIMS];
     const uint32_t nx = cdp__dt_sequence(a, a->mesh->desc.ndim, x);
@@ -2147,7 +2150,7 @@ CDP__DT void cdp__dt_replicate(cdp_layout *l, uint32_t by) {
     memset(&l->place[by], 0, sizeof l->place[by]);
 }
 
-/* What PyTorch's first pass makes of mesh dimension `by`: true if it is to be replicated. */
+/* True if PyTorch's first pass replicates mesh dimension `by`. */
 CDP__DT bool cdp__dt_undone_first(
     const cdp_layout *now, const cdp_layout *to, uint32_t by, bool ordered) {
     if (now->place[by].kind == CDP_PLACE_SHARD && ordered)
@@ -2164,8 +2167,7 @@ CDP__DT bool cdp__dt_undone_first(
     return (a & below) != (b & below);
 }
 
-/* steps[0] = from, ..., the last one = to; returns how many layouts there are. Both are on one
-   mesh. */
+/* Fills steps[0] = from, ..., the last one = to; returns their number. Both are on one mesh. */
 CDP__DT uint32_t cdp__dt_torch_steps(
     const cdp_layout *from, const cdp_layout *to, cdp_layout steps[CDP__DT_STEPS]) {
     const uint32_t dims = from->mesh->desc.ndim;
@@ -2190,7 +2192,8 @@ CDP__DT uint32_t cdp__dt_torch_steps(
         for (k = 0; k < dims; ++k)
             if (cdp__dt_place_same(&now, to, k)) now.place[k] = to->place[k];
     shards = cdp__dt_sequence(to, dims, sequence);
-    for (k = 0; k < dims; ++k) { /* what does not shard in the target first, then cuts in order */
+    /* first the dimensions that do not shard in the target, then cuts in order */
+    for (k = 0; k < dims; ++k) {
         const uint32_t by = k;
         if (ordered && to->place[by].kind == CDP_PLACE_SHARD) continue;
         if (cdp__dt_place_same(&now, to, by)) continue;
@@ -2213,7 +2216,8 @@ CDP__DT uint32_t cdp__dt_step_dim(const cdp_layout *a, const cdp_layout *b) {
     return CDP__DT_NONE;
 }
 
-/* PyTorch communicates in this step: neither a local cut nor a dimension of one rank. */
+/* True if PyTorch communicates in this step: it is neither a local cut nor a dimension of one
+   rank. */
 CDP__DT bool cdp__dt_torch_talks(const cdp_layout *a, const cdp_layout *b) {
     const uint32_t by = cdp__dt_step_dim(a, b);
     if (by == CDP__DT_NONE || a->mesh->desc.shape[by] == 1) return false;
@@ -2254,15 +2258,14 @@ CDP__DT uint64_t cdp__dt_torch_bytes(const cdp_layout *a, const cdp_layout *b) {
 
 /* ---- >>meshes: ranks as an n-dimensional array, with groups -------------------------------- */
 
-/* Knows: lists of ranks and their groups. Promises: groups of one list are made once, in the same
-   order on all ranks, and freed with their last mesh. May use: kit, counter, grid.
+/* Knows: lists of ranks and their groups. Promises: each list's group is created once, in the same
+   order on all ranks, and freed with its last mesh. May use: kit, counter, grid.
 
-   Meshes made from one another share a root, and a group for each list of ranks, counted by
-   reference. All ranks make the same calls, so they make groups of one list in one order. */
+   Meshes made from one another share a root, and one reference-counted group per list of ranks.
+   All ranks make the same calls, so they create groups in the same order. */
 
-/* Compare n words over a group. *rank: the first one that differs from rank 0, CDP__DT_NONE if
-   none does; *word: the first word in which it differs, values[] that word of rank 0 and of
-   *rank. */
+/* Compares n words over a group. *rank: the first one that differs from rank 0, CDP__DT_NONE:
+   none; *word: the first word that differs; values[]: that word on rank 0 and on *rank. */
 CDP__DT cdp_status cdp__dt_agree(cdp_group *g, const cdp_os *os, const uint64_t *words, uint32_t n,
     uint32_t *rank, uint32_t *word, uint64_t values[2]) {
     const uint32_t size = cdp_size(g);
@@ -2306,8 +2309,8 @@ CDP__DT void cdp__dt_link_drop(cdp__dt_root *root, cdp__dt_link *link) {
     cdp__dt_free(root->os, link);
 }
 
-/* Free memory of cdp_group_alloc() that messages of this group used. Without memory for a note of
-   it, what a failed group may still read is lost. */
+/* Frees memory of cdp_group_alloc() that messages of this group have used. If the group has
+   failed, the memory is freed later; without memory for a record of that, it is leaked. */
 CDP__DT void cdp__dt_bury(cdp__dt_root *root, cdp__dt_link *link, void *memory) {
     cdp__dt_grave *g;
     if (!memory) return;
@@ -2322,7 +2325,7 @@ CDP__DT void cdp__dt_bury(cdp__dt_root *root, cdp__dt_link *link, void *memory) 
     link->graves = g;
 }
 
-/* A link for a list of ranks; `borrowed`: the caller's group, else NULL. */
+/* Makes a link for a list of ranks; `borrowed`: the caller's group, or NULL. */
 CDP__DT cdp_status cdp__dt_link_make(cdp__dt_root *root, const uint32_t *ranks, uint32_t count,
     cdp_group *borrowed, cdp__dt_link **out) {
     cdp__dt_link *l = (cdp__dt_link *)cdp__dt_alloc(root->os, sizeof *l);
@@ -2401,7 +2404,7 @@ CDP__DT cdp_status cdp__dt_mesh_names(cdp_mesh *m, const char *const *names) {
     return CDP_OK;
 }
 
-/* Sizes with the one that is 0 filled in. */
+/* Copies the shape, and computes the size that is given as 0. */
 CDP__DT cdp_status cdp__dt_mesh_shape(cdp_mesh *m, uint32_t ndim, const uint32_t *shape) {
     const uint32_t size = m->root->size;
     uint64_t known = 1;
@@ -2433,7 +2436,7 @@ CDP__DT cdp_status cdp__dt_mesh_shape(cdp_mesh *m, uint32_t ndim, const uint32_t
     return CDP_OK;
 }
 
-/* `ranks` NULL: 0, 1, ... */
+/* Copies the ranks; NULL: 0, 1, ... */
 CDP__DT cdp_status cdp__dt_mesh_ranks(cdp_mesh *m, const uint32_t *ranks) {
     cdp__dt_root *root = m->root;
     uint8_t *seen = (uint8_t *)cdp__dt_alloc(root->os, root->size);
@@ -2455,7 +2458,7 @@ CDP__DT cdp_status cdp__dt_mesh_ranks(cdp_mesh *m, const uint32_t *ranks) {
     return st;
 }
 
-/* The ranks of this rank's row along `dim`, into `row`. */
+/* Writes the ranks of this rank's row along `dim` to `row`. */
 CDP__DT void cdp__dt_mesh_row(const cdp_mesh *m, uint32_t dim, uint32_t *row) {
     const uint32_t step = m->stride[dim], own = m->me / step % m->desc.shape[dim];
     for (uint32_t i = 0; i < m->desc.shape[dim]; ++i)
@@ -2479,7 +2482,7 @@ CDP__DT cdp_status cdp__dt_mesh_groups(cdp_mesh *m) {
     return st;
 }
 
-/* Everything but groups. The mesh takes part in the root also when this fails. */
+/* Fills in everything except groups. The mesh belongs to the root even if this fails. */
 CDP__DT cdp_status cdp__dt_mesh_fill(cdp_mesh *m, uint32_t ndim, const uint32_t *shape,
     const char *const *names, const uint32_t *ranks) {
     cdp_status st = cdp__dt_mesh_shape(m, ndim, shape);
@@ -2500,7 +2503,7 @@ CDP__DT cdp_mesh *cdp__dt_mesh_of_root(cdp__dt_root *root) {
     return m;
 }
 
-/* A mesh that keeps no plans. */
+/* Frees a mesh that keeps no plans. */
 CDP__DT void cdp__dt_mesh_free(cdp_mesh *m) {
     const cdp_os *os = m->root->os;
     CDP_ASSERT(!m->kept);
@@ -2550,7 +2553,7 @@ CDP__DT void cdp__dt_mesh_words(const cdp_mesh *m, bool good, uint64_t *words) {
     }
 }
 
-/* Which member of the desc a word stands for. */
+/* The name of the desc member at a word, for errors. */
 CDP__DT void cdp__dt_mesh_word_name(uint32_t word, char *text, uint64_t room) {
     cdp__dt_text t = cdp__dt_text_of(text, room);
     const uint32_t d = word < 3 ? 0 : word - 3;
@@ -2599,7 +2602,7 @@ CDP__DT cdp_status cdp__dt_mesh_compare(const cdp_mesh *m, bool good) {
         (unsigned long long)values[0], (unsigned long long)values[1], rank);
 }
 
-/* The group that the caller gives for one dimension has the ranks that the mesh has there. */
+/* Checks that the caller's group for one dimension has the ranks of the mesh. */
 CDP__DT cdp_status cdp__dt_mesh_borrow(cdp_mesh *m, uint32_t dim, cdp_group *g) {
     const uint32_t n = m->desc.shape[dim];
     uint32_t *row = (uint32_t *)cdp__dt_alloc(m->root->os, n * sizeof *row);
@@ -2619,7 +2622,7 @@ CDP__DT cdp_status cdp__dt_mesh_borrow(cdp_mesh *m, uint32_t dim, cdp_group *g) 
     return st;
 }
 
-/* The groups of a first mesh, and the root's memory of it. */
+/* Creates the groups of a first mesh, and records the mesh in its root. */
 CDP__DT cdp_status cdp__dt_mesh_first(cdp_mesh *m, cdp_group *const *groups) {
     cdp__dt_root *root = m->root;
     cdp_status st = CDP_OK;
@@ -2648,14 +2651,15 @@ CDP__DT cdp_status cdp__dt_mesh_create(
     cdp_status st = cdp__dt_root_make(desc, &root), own;
     if (st != CDP_OK) return st;
     cdp_mesh *m = cdp__dt_mesh_of_root(root);
-    cdp__dt_root_drop(root); /* the mesh holds it now */
+    cdp__dt_root_drop(root); /* the mesh holds a reference */
     if (!m) return cdp__dt_nomem("a mesh", sizeof *m);
     m->desc.host_ranks = desc->host_ranks;
     m->desc.no_check = desc->no_check;
     own = cdp__dt_mesh_fill(m, desc->ndim, desc->shape, desc->names, desc->ranks);
     const cdp_error why = *cdp_last_error();
     if (root->group && !desc->no_check) st = cdp__dt_mesh_compare(m, own == CDP_OK);
-    if (own != CDP_OK) st = cdp_error_set(own, -1, 0, "%s", why.text); /* not what the others say */
+    /* this rank's own error, not the report of the others */
+    if (own != CDP_OK) st = cdp_error_set(own, -1, 0, "%s", why.text);
     if (st == CDP_OK) st = cdp__dt_mesh_first(m, groups);
     if (st != CDP_OK) {
         cdp__dt_mesh_free(m);
@@ -2743,12 +2747,12 @@ CDP_API cdp_status cdp_mesh_cut(cdp_mesh *m, uint32_t dim, const uint64_t *sizes
     return CDP_OK;
 }
 
-/* ---- >>mesh-parts: meshes made from meshes ------------------------------------------------- */
+/* ---- >>mesh-parts: meshes made from other meshes ------------------------------------------- */
 
-/* Knows: meshes. Promises: no message; only the groups of new lists of ranks are made.
-   May use: kit, grid, meshes. */
+/* Knows: meshes. Promises: sends no message; creates groups only for new lists of ranks. May
+   use: kit, grid, meshes. */
 
-/* "dp,tp" as indices of dimensions. */
+/* Parses a list like "dp,tp" to indices of dimensions. */
 CDP__DT cdp_status cdp__dt_mesh_list(
     const cdp_mesh *m, const char *names, uint32_t dims[CDP_MESH_DIMS], uint32_t *n) {
     char word[32];
@@ -2773,7 +2777,7 @@ CDP__DT cdp_status cdp__dt_mesh_list(
     }
 }
 
-/* A mesh of the root of `like`, with these ranks. */
+/* Makes a mesh with the root of `like` and with these ranks. */
 CDP__DT cdp_status cdp__dt_mesh_from(cdp_mesh *like, uint32_t ndim, const uint32_t *shape,
     const char *const *names, const uint32_t *ranks, cdp_mesh **out) {
     cdp_mesh *m = cdp__dt_mesh_of_root(like->root);
@@ -2789,7 +2793,7 @@ CDP__DT cdp_status cdp__dt_mesh_from(cdp_mesh *like, uint32_t ndim, const uint32
     return CDP_OK;
 }
 
-/* The part with these dimensions that holds this rank; `one`: its only dimension then. */
+/* The sub-mesh of these dimensions that contains this rank; `one`: for a single dimension. */
 CDP__DT cdp_status cdp__dt_mesh_part(
     cdp_mesh *m, const char *names, const char *one, cdp_mesh **out) {
     uint32_t dims[CDP_MESH_DIMS], n, shape[CDP_MESH_DIMS], count = 1;
@@ -2861,7 +2865,7 @@ CDP_API cdp_status cdp_mesh_unflatten(cdp_mesh *m, const char *name, uint32_t nd
     return cdp__dt_mesh_from(m, n, sizes, list, m->ranks, out);
 }
 
-/* Where a rank is in the first mesh; CDP__DT_NONE: nowhere. */
+/* The position of a rank in the first mesh; CDP__DT_NONE: it is not in it. */
 CDP__DT uint32_t cdp__dt_root_position(const cdp__dt_root *root, uint32_t rank) {
     uint32_t count = 1, i = 0;
     for (uint32_t d = 0; d < root->ndim; ++d)
@@ -2871,7 +2875,7 @@ CDP__DT uint32_t cdp__dt_root_position(const cdp__dt_root *root, uint32_t rank) 
     return i < count ? i : CDP__DT_NONE;
 }
 
-/* The rank with the coordinates of `a` where they differ from `base`, else those of `b`. */
+/* The rank that has the coordinates of `a` where these differ from `base`, else those of `b`. */
 CDP__DT uint32_t cdp__dt_root_cross(
     const cdp__dt_root *root, uint32_t a, uint32_t b, uint32_t base) {
     uint32_t stride = 1, position = 0;
@@ -2918,7 +2922,7 @@ CDP_API cdp_status cdp_mesh_join(cdp_mesh *outer, cdp_mesh *inner, cdp_mesh **ou
     return st;
 }
 
-/* Time for `rounds` exchanges of `bytes` with the ranks `step` positions away, in us. */
+/* Measures `rounds` exchanges of `bytes` with the ranks `step` positions away, in us. */
 CDP__DT cdp_status cdp__dt_measure(
     cdp_mesh *m, uint32_t step, uint32_t rounds, uint64_t bytes, uint8_t *memory, double *us) {
     const cdp_os *os = m->root->os;
@@ -2932,7 +2936,7 @@ CDP__DT cdp_status cdp__dt_measure(
     return st;
 }
 
-/* Copying and adding n bytes, in bytes per us. */
+/* Measures copying and adding n bytes, in bytes per us. */
 CDP__DT void cdp__dt_measure_memory(const cdp_os *os, uint8_t *memory, uint64_t n, cdp_net *net) {
     uint64_t start = os->now_ns(os->user);
     for (uint32_t i = 0; i < 4; ++i)
@@ -2982,8 +2986,8 @@ CDP_API cdp_status cdp_mesh_measure(cdp_mesh *m, cdp_net *out) {
 
 /* ---- >>spelling: layouts as text, and whether they are valid ------------------------------- */
 
-/* Knows: layouts and their text. Promises: a layout that passes the checks has a plan; text parses
-   back. Pure but for the text of errors. May use: kit, kernels, grid. */
+/* Knows: layouts and their text. Promises: a layout that passes the checks has a plan; its text
+   can be parsed again. Pure except for the text of errors. May use: kit, kernels, grid. */
 
 CDP__DT cdp_status cdp__dt_wrong(const char *what, uint32_t by, const char *why) {
     return cdp_error_set(
@@ -3026,7 +3030,7 @@ CDP__DT cdp_status cdp__dt_check_partial(const cdp_layout *l, uint32_t by, cdp_r
     return CDP_OK;
 }
 
-/* Cuts of one dimension of the tensor: each block a multiple of the next one. */
+/* Checks the cuts of one dimension of the tensor: each block must be a multiple of the next one. */
 CDP__DT cdp_status cdp__dt_check_blocks(const cdp_layout *l) {
     uint32_t sequence[CDP_MESH_DIMS];
     const uint32_t n = cdp__dt_sequence(l, l->mesh->desc.ndim, sequence);
@@ -3078,8 +3082,8 @@ CDP__DT const char *cdp__dt_digits(const char *s, uint64_t *v) {
     return s;
 }
 
-/* One placement; returns the character after it, or NULL with *at at the character that is wrong.
-   */
+/* Parses one placement; returns the character after it, or NULL with *at at the invalid
+   character. */
 CDP__DT const char *cdp__dt_parse_shard(const char *s, cdp_place *p, const char **at) {
     const bool minus = *s == '-';
     uint64_t v = 0;
@@ -3233,14 +3237,14 @@ CDP_API bool cdp_layout_same(const cdp_layout *a, const cdp_layout *b) {
     return true;
 }
 
-/* ---- >>stages: plans as data --------------------------------------------------------------- */
+/* ---- >>stages: the data of a plan ---------------------------------------------------------- */
 
-/* Knows: pairs of layouts. Promises: what a stage costs all ranks. May use: kit, kernels, grid,
-   moves, torch, meshes, spelling.
+/* Knows: pairs of layouts. Promises: the cost of a stage for all ranks. May use: kit, kernels,
+   grid, moves, torch, meshes, spelling.
 
    A plan is a list of stages, each from one layout to the next by the moves of section moves. A
-   stage has one phase, or two if it reduces. A phase is what this rank packs, sends, receives,
-   unpacks, copies and adds; all its messages are posted together, so phases cannot deadlock. */
+   stage has one phase, or two if it reduces. A phase lists what this rank packs, sends, receives,
+   unpacks, copies and adds. All its messages are posted together, so phases cannot deadlock. */
 
 typedef enum cdp__dt_memory {
     CDP__DT_IN,
@@ -3248,24 +3252,23 @@ typedef enum cdp__dt_memory {
     CDP__DT_SCRATCH
 } cdp__dt_memory;
 
-/* Rows at least this long are received where they belong; shorter ones are cheaper to receive
-   together and then to copy. */
+/* Rows at least this long are received in place. Shorter ones are cheaper to receive together
+   and then to copy. */
 #define CDP__DT_ROW_BYTES 64u
 
 /* One message, or one local copy. */
 typedef struct cdp__dt_piece {
     uint32_t peer;           /* node */
-    cdp__dt_memory from, to; /* what copy's offsets count from */
-    bool direct;             /* the message lies in the tensor: nothing is packed or unpacked */
-    bool rows;  /* a message that is received into rows of the tensor: nothing is unpacked */
-    bool again; /* it was packed for the piece before */
-    uint64_t elements, at; /* at: of the message, in its memory */
+    cdp__dt_memory from, to; /* what the offsets of copy refer to */
+    bool direct;             /* the message is contiguous in the tensor: not packed or unpacked */
+    bool rows;               /* received into rows of the tensor: not unpacked */
+    bool again;              /* already packed for the previous piece */
+    uint64_t elements, at;   /* at: offset of the message in its memory */
     cdp__dt_copy copy;
     cdp__dt_region region;
 } cdp__dt_piece;
 
-/* A slab that this rank reduces: its own contribution, and those received from piece `first` on.
-   */
+/* A slab that this rank reduces: its own contribution, and those received from piece `first` on. */
 typedef struct cdp__dt_fold {
     uint64_t at, elements; /* in scratch memory */
     uint32_t own, first;
@@ -3294,7 +3297,7 @@ typedef struct cdp__dt_stage {
     cdp__dt_cost cost;
 } cdp__dt_stage;
 
-/* One phase of an asynchronous run: its messages, one after the other, by peer. */
+/* One phase of an asynchronous run: its messages in sequence, ordered by peer. */
 typedef struct cdp__dt_wide {
     uint64_t *send_count, *recv_count; /* bytes, per node */
     uint64_t *send_at, *recv_at;       /* of each piece */
@@ -3307,12 +3310,12 @@ typedef struct cdp__dt_turn {
     uint32_t phase;
 } cdp__dt_turn;
 
-/* What functions behind works look at. It outlives its plan if such a function is still to be
-   called, with a failure, when the group is destroyed; `plan` is used only after a success. */
+/* State of callbacks of works. It outlives its plan if a callback is still to be called, with a
+   failure, when the group is destroyed; `plan` is only used after a success. */
 typedef struct cdp__dt_turns {
-    cdp__dt_grave grave; /* first: how it is freed then */
+    cdp__dt_grave grave; /* first member: frees this struct then */
     cdp_plan *plan;
-    uint32_t pending; /* functions that will be called; the plan is running if there are any */
+    uint32_t pending; /* callbacks to come; if any, the plan is running */
     cdp__dt_turn turn[2 * CDP__DT_STEPS];
 } cdp__dt_turns;
 
@@ -3344,7 +3347,7 @@ CDP__DT bool cdp__dt_partial(const cdp_layout *l, uint32_t by) {
     return l->place[by].kind == CDP_PLACE_PARTIAL;
 }
 
-/* Dimensions of one rank neither shard nor reduce. */
+/* A layout in which dimensions of a single rank neither shard nor reduce. */
 CDP__DT cdp_layout cdp__dt_plain(const cdp_layout *l) {
     cdp_layout out = *l;
     out.dtype = cdp__dt_dtype(l);
@@ -3353,7 +3356,7 @@ CDP__DT cdp_layout cdp__dt_plain(const cdp_layout *l) {
     return out;
 }
 
-/* Which PARTIAL dimensions of the target stay as they are; in *expand, which SHARD becomes
+/* Which PARTIAL dimensions of the target are kept; in *expand, which SHARD dimensions become
    PARTIAL. */
 CDP__DT cdp_status cdp__dt_target_partial(
     const cdp_layout *from, const cdp_layout *to, bool product, uint32_t *kept, uint32_t *expand) {
@@ -3375,8 +3378,8 @@ CDP__DT cdp_status cdp__dt_target_partial(
     return CDP_OK;
 }
 
-/* The target of the moves: the contribution of each rank to a sum is the piece that it would hold
-   if the dimension sharded after all others, inside zeros. */
+/* The target of the moves. The contribution of each rank to a sum is the piece that it would
+   hold if the dimension sharded after all others, surrounded by zeros. */
 CDP__DT cdp_layout cdp__dt_expanded(const cdp_layout *from, const cdp_layout *to, uint32_t expand) {
     cdp_layout l = *to;
     for (uint32_t by = 0; by < to->mesh->desc.ndim; ++by) {
@@ -3391,7 +3394,7 @@ CDP__DT cdp_layout cdp__dt_expanded(const cdp_layout *from, const cdp_layout *to
     return l;
 }
 
-/* Nodes are ranks of the meshes' group where the meshes differ: look up positions. */
+/* If the meshes differ, nodes are ranks of their group: makes tables of positions. */
 CDP__DT cdp_status cdp__dt_stage_maps(cdp__dt_stage *s, const cdp_os *os) {
     const cdp_mesh *a = s->from.mesh, *b = s->to.mesh;
     const uint32_t n = a->root->size;
@@ -3447,11 +3450,11 @@ CDP__DT cdp_status cdp__dt_stage_make(cdp__dt_stage *s, const cdp_os *os, const 
 
 /* ---- >>planner: which stages, and what one rank does in them ------------------------------- */
 
-/* Knows: the moves of a stage by their kinds alone. Promises: phases that need no other memory when
-   they run; the fewest bytes, or the shortest predicted time. May use: kit, kernels, grid, moves,
-   torch, meshes, spelling, stages.
+/* Knows: the moves of a stage, by their kinds only. Promises: phases that need no further memory
+   when they run; the fewest bytes, or the shortest predicted time. May use: kit, kernels, grid,
+   moves, torch, meshes, spelling, stages.
 
-   Counts the moves of a stage, reserves memory for them, and then writes each into its phase. */
+   Counts the moves of a stage, allocates memory for them, and then adds each to its phase. */
 
 typedef struct cdp__dt_tally {
     uint32_t count[8];
@@ -3473,14 +3476,14 @@ CDP__DT cdp__dt_tally cdp__dt_tally_of(const cdp__dt_pair *p, uint32_t node) {
     return t;
 }
 
-/* Filling in the phases of one stage. */
+/* State while the phases of one stage are filled in. */
 typedef struct cdp__dt_build {
     cdp_plan *plan;
     const cdp__dt_stage *stage;
     cdp__dt_phase *terms, *copies; /* terms NULL: the stage does not reduce */
     cdp__dt_memory from, to;       /* where the tensors of the stage are, and at which offset */
     uint64_t from_at, to_at;
-    cdp__dt_region from_box, to_box; /* what this rank holds of them */
+    cdp__dt_region from_box, to_box; /* regions that this rank holds */
 } cdp__dt_build;
 
 CDP__DT uint64_t cdp__dt_reserve(cdp_plan *p, uint64_t bytes) {
@@ -3489,7 +3492,7 @@ CDP__DT uint64_t cdp__dt_reserve(cdp_plan *p, uint64_t bytes) {
     return at;
 }
 
-/* A message from the tensor: packed unless it is contiguous there. */
+/* Adds a message from the tensor; packed unless it is contiguous there. */
 CDP__DT void cdp__dt_build_send(cdp__dt_build *b, cdp__dt_phase *ph, const cdp__dt_move *m) {
     const uint32_t ndim = b->stage->pair.to.ndim;
     cdp__dt_piece *s = &ph->send[ph->sends], *last = ph->sends ? s - 1 : NULL;
@@ -3545,7 +3548,7 @@ CDP__DT void cdp__dt_build_local(cdp__dt_build *b, const cdp__dt_move *m, bool f
     b->plan->info.copied_bytes += l->elements * b->plan->elem;
 }
 
-/* A slab that is to be reduced here. */
+/* Adds a slab that this rank reduces. */
 CDP__DT void cdp__dt_build_own(cdp__dt_build *b, const cdp__dt_move *m) {
     const uint32_t ndim = b->stage->pair.to.ndim;
     cdp__dt_fold *f = &b->terms->fold[b->terms->folds++];
@@ -3606,7 +3609,7 @@ CDP__DT uint64_t cdp__dt_held(const cdp__dt_side *s, uint32_t node, cdp__dt_regi
     return cdp__dt_volume(box, s->ndim);
 }
 
-/* The phases of stage number `k`. Tensors between stages lie in scratch memory. */
+/* Fills in the phases of stage number `k`. Tensors between stages are in scratch memory. */
 CDP__DT cdp_status cdp__dt_stage_build(cdp_plan *p, uint32_t k, uint64_t *between) {
     const cdp__dt_stage *s = &p->stages[k];
     const cdp__dt_tally t = cdp__dt_tally_of(&s->pair, p->node);
@@ -3652,7 +3655,7 @@ CDP__DT cdp_net cdp__dt_net_of(const cdp_net *net) {
     return n;
 }
 
-/* The most that one of up to eight nodes does; the same on all ranks. */
+/* The largest amount of work of up to eight sampled nodes; equal on all ranks. */
 CDP__DT cdp__dt_tally cdp__dt_tally_most(const cdp__dt_pair *p) {
     const uint32_t samples = p->nodes > 256 ? 2 : (uint32_t)cdp__dt_min(p->nodes, 8);
     cdp__dt_tally most = cdp__dt_tally_of(p, 0);
@@ -3667,7 +3670,7 @@ CDP__DT cdp__dt_tally cdp__dt_tally_most(const cdp__dt_pair *p) {
     return most;
 }
 
-/* Time of one stage. A further message in a phase costs a quarter of the first. */
+/* Predicts the time of one stage. Each further message of a phase costs a quarter of the first. */
 CDP__DT double cdp__dt_stage_us(const cdp__dt_stage *s, const cdp_net *net, uint64_t elem) {
     const cdp__dt_tally t = cdp__dt_tally_most(&s->pair);
     const bool distant = s->pair.host_nodes != 0;
@@ -3684,7 +3687,7 @@ CDP__DT double cdp__dt_stage_us(const cdp__dt_stage *s, const cdp_net *net, uint
     return us + (double)moved / net->copy_bytes_per_us;
 }
 
-/* The layouts of a plan by dimensions: PyTorch's steps, equal neighbours merged. */
+/* The layouts of a plan by dimensions: PyTorch's steps, with equal neighbours merged. */
 CDP__DT uint32_t cdp__dt_merged(cdp_layout steps[CDP__DT_STEPS], uint32_t n) {
     uint32_t kept = n > 1 ? 2 : n;
     for (uint32_t k = 2; k < n; ++k) {
@@ -3713,7 +3716,7 @@ CDP__DT void cdp__dt_stages_free(cdp_plan *p) {
     p->stage_count = 0;
 }
 
-/* Stages through layouts steps[0..n-1]; predicts their time. */
+/* Makes stages through the layouts steps[0..n-1], and predicts their time. */
 CDP__DT cdp_status cdp__dt_stages(cdp_plan *p, const cdp_layout *steps, uint32_t n,
     uint32_t from_only, uint32_t to_only, double *us) {
     const cdp_net net = cdp__dt_net_of(&p->desc.net);
@@ -3730,7 +3733,7 @@ CDP__DT cdp_status cdp__dt_stages(cdp_plan *p, const cdp_layout *steps, uint32_t
     return st;
 }
 
-/* Decide on the stages, and fill in what they cost all ranks. */
+/* Chooses the stages, and fills in their cost for all ranks. */
 CDP__DT cdp_status cdp__dt_plan_choose(cdp_plan *p, uint32_t from_only, uint32_t to_only) {
     const cdp_layout from = cdp__dt_plain(&p->desc.from), to = cdp__dt_plain(&p->desc.to);
     const bool steps_exist = cdp__dt_mesh_same(from.mesh, to.mesh) && from_only == CDP__DT_NONE
@@ -3772,7 +3775,7 @@ CDP__DT cdp_status cdp__dt_plan_choose(cdp_plan *p, uint32_t from_only, uint32_t
     return st;
 }
 
-/* Which collective changes one placement into another; NONE: no message does. */
+/* The collective that changes one placement into another; NONE: no message is needed. */
 CDP__DT cdp_coll_kind cdp__dt_place_kind(const cdp_layout *a, const cdp_layout *b, uint32_t by) {
     const cdp_place_kind from = a->place[by].kind, to = b->place[by].kind;
     if (from == CDP_PLACE_PARTIAL && to == CDP_PLACE_SHARD) return CDP_COLL_REDUCE_SCATTER;
@@ -3782,7 +3785,7 @@ CDP__DT cdp_coll_kind cdp__dt_place_kind(const cdp_layout *a, const cdp_layout *
     return cdp__dt_place_same(a, b, by) ? CDP_COLL_NONE : CDP_COLL_ALLTOALL;
 }
 
-/* What the plan is, if it is one collective over some dimensions of the mesh; else SEND. */
+/* The kind of a plan that is one collective over some dimensions of the mesh; otherwise SEND. */
 CDP__DT cdp_coll_kind cdp__dt_plan_kind(const cdp_plan *p) {
     const cdp_layout a = cdp__dt_plain(&p->desc.from), b = cdp__dt_plain(&p->desc.to);
     cdp_coll_kind kind = CDP_COLL_NONE;
@@ -3801,7 +3804,7 @@ CDP__DT cdp_coll_kind cdp__dt_plan_kind(const cdp_plan *p) {
     return kind == CDP_COLL_NONE ? CDP_COLL_SEND : kind;
 }
 
-/* Phases of all ranks that communicate: a stage without bytes has none. */
+/* Counts the phases in which ranks communicate: a stage without bytes has none. */
 CDP__DT void cdp__dt_plan_steps(cdp_plan *p) {
     for (uint32_t k = 0; k < p->stage_count; ++k) {
         const cdp__dt_stage *s = &p->stages[k];
@@ -3830,7 +3833,7 @@ CDP__DT void cdp__dt_plan_tally(cdp_plan *p) {
     }
 }
 
-/* Everything of this rank: phases, the list of messages, scratch memory. */
+/* Builds this rank's part: phases, the list of messages, scratch memory. */
 CDP__DT cdp_status cdp__dt_plan_build(cdp_plan *p) {
     uint64_t between = 0;
     uint32_t most = 0;
@@ -3855,7 +3858,7 @@ CDP__DT cdp_status cdp__dt_plan_build(cdp_plan *p) {
     return cdp_group_reserve(p->group, most);
 }
 
-/* Node numbers: positions in the mesh, or ranks of the group where the meshes differ. */
+/* Numbers the nodes: positions in the mesh or, if the meshes differ, ranks of the group. */
 CDP__DT cdp_status cdp__dt_plan_nodes(cdp_plan *p, uint32_t *only) {
     cdp_mesh *m = (cdp_mesh *)(uintptr_t)p->desc.from.mesh;
     const bool same = cdp__dt_mesh_same(m, p->desc.to.mesh);
@@ -3945,15 +3948,15 @@ CDP_API cdp_plan_info cdp_plan_info_of(const cdp_plan *p) {
     return p ? p->info : none;
 }
 
-/* ---- >>runner: what a plan does when it runs ----------------------------------------------- */
+/* ---- >>runner: runs a plan ----------------------------------------------------------------- */
 
-/* Knows: phases. Promises: sends and receives of a phase are one batch, so that no rank waits for
-   another because of their order; ranks that run different plans are told.
-   May use: kit, kernels, counter, grid, meshes, stages. */
+/* Knows: phases. Promises: sends and receives of a phase are one batch, so the order of messages
+   never blocks a rank; ranks that run different plans get an error. May use: kit, kernels,
+   counter, grid, meshes, stages. */
 
 #define CDP__DT_TAG 0xcd700000u
 /* All ranks run a phase at the same time, so its messages may wait for their receivers. Shorter
-   ones leave sooner through the link. */
+   ones are faster through the link. */
 #define CDP__DT_RENDEZVOUS_BYTES (128u * 1024u)
 
 CDP__DT uint8_t *cdp__dt_at(const cdp_plan *p, cdp__dt_memory memory) {
@@ -3972,7 +3975,7 @@ CDP__DT void cdp__dt_pack(const cdp_plan *p, const cdp__dt_phase *ph) {
         if (!ph->send[i].direct && !ph->send[i].again) cdp__dt_copy_piece(p, &ph->send[i]);
 }
 
-/* One contribution after the other, in the order of coordinates. */
+/* Reduces a slab: adds one contribution after the other, in the order of coordinates. */
 CDP__DT void cdp__dt_fold_run(const cdp_plan *p, const cdp__dt_phase *ph, const cdp__dt_fold *f) {
     const cdp__dt_stage *s = &p->stages[ph->stage];
     const uint32_t terms = s->pair.from.terms;
@@ -3993,7 +3996,7 @@ CDP__DT void cdp__dt_fold_run(const cdp_plan *p, const cdp__dt_phase *ph, const 
     if (s->divisor > 1) cdp__dt_divide(p->dtype, slab, f->elements, s->divisor);
 }
 
-/* A message that has arrived: copy it to its place, unless it was received there. */
+/* A message has arrived: copies it to its place, unless it was received there. */
 CDP__DT void cdp__dt_unpack(const cdp_plan *p, const cdp__dt_piece *x) {
     if (!x->direct && !x->rows) cdp__dt_copy_piece(p, x);
 }
@@ -4027,7 +4030,7 @@ CDP__DT void cdp__dt_transfer(
     t->step = x->copy.to_step[0] / p->elem;
 }
 
-/* Start the messages of a phase; *work stays empty if there are none. */
+/* Starts the messages of a phase; *work stays empty if there are none. */
 CDP__DT cdp_status cdp__dt_post(cdp_plan *p, const cdp__dt_phase *ph, cdp_work *work) {
     uint32_t n = 0, i;
     work->group = p->group;
@@ -4070,7 +4073,7 @@ CDP__DT void cdp__dt_layout_words(const cdp_layout *l, uint64_t *w) {
     }
 }
 
-/* "shape[1]" or "place[0].dim". */
+/* Names a word of a layout, like "shape[1]" or "place[0].dim". */
 CDP__DT void cdp__dt_layout_word_name(uint32_t word, cdp__dt_text *t) {
     static const char *const members[6] = {"kind", "dim", "op", "order", "block", "cut"};
     if (word < 2)
@@ -4084,7 +4087,7 @@ CDP__DT void cdp__dt_layout_word_name(uint32_t word, cdp__dt_text *t) {
             members[(word - 3 - CDP_TENSOR_DIMS) % 6]);
 }
 
-/* All ranks run the same plan; *words: the kind of the run, and both layouts. */
+/* Checks that all ranks run the same plan. Compares the kind of the run, and both layouts. */
 CDP__DT cdp_status cdp__dt_plan_compare(cdp_plan *p) {
     uint64_t words[1 + 2 * CDP__DT_LAYOUT_WORDS], values[2];
     char name[48];
@@ -4138,7 +4141,7 @@ CDP__DT cdp_status cdp__dt_run_check(cdp_plan *p, const void *in, void *out) {
     return CDP_OK;
 }
 
-/* Checks at the call; sets *ready if there is something to run. */
+/* Checks the call; sets *ready if there is something to run. */
 CDP__DT cdp_status cdp__dt_run_begin(cdp_plan *p, const void *in, void *out, bool *ready) {
     *ready = false;
     if (!p) return cdp_error_set(CDP_ERR_INVALID, -1, 0, "plan: it is NULL");
@@ -4169,13 +4172,13 @@ CDP_API cdp_status cdp_plan_run(cdp_plan *p, const void *in, void *out) {
     return st;
 }
 
-/* ---- >>runner-async: phases that chain themselves ------------------------------------------ */
+/* ---- >>runner-async: phases that start one another ----------------------------------------- */
 
-/* Knows: phases and works. Promises: all phases have their place in the group's order at the call.
+/* Knows: phases and works. Promises: all phases take their place in the group's order at the call.
    May use: kit, kernels, meshes, stages, planner, runner.
 
    The first phase is a batch. Every later one is an alltoall, because that takes its place in the
-   group's order at the call; its messages are packed one after the other, by peer. */
+   group's order at the call. Its messages are packed in sequence, ordered by peer. */
 
 CDP__DT void cdp__dt_wide_free(cdp_plan *p) {
     for (uint32_t k = 0; p->wide && k < p->phase_count; ++k) {
@@ -4207,7 +4210,7 @@ CDP_API void cdp_plan_destroy(cdp_plan *p) {
     cdp__dt_free(p->os, p);
 }
 
-/* Places of pieces in a row that is sorted by peer; returns its length. */
+/* Places pieces in a row that is ordered by peer; returns its length. */
 CDP__DT uint64_t cdp__dt_wide_row(const cdp__dt_piece *x, uint32_t n, uint32_t nodes, uint64_t elem,
     uint64_t *count, uint64_t *at) {
     uint64_t total = 0;
@@ -4238,7 +4241,8 @@ CDP__DT cdp_status cdp__dt_wide_phase(cdp_plan *p, const cdp__dt_phase *ph, cdp_
         cdp__dt_wide_row(ph->recv, ph->recvs, p->nodes, p->elem, w->recv_count, w->recv_at);
     w->out = (uint8_t *)cdp_group_alloc(p->group, w->out_bytes + w->in_bytes + 128);
     if (!w->out) return cdp__dt_nomem("an asynchronous plan", w->out_bytes + w->in_bytes);
-    w->in = w->out + ((w->out_bytes + 64) & ~(uint64_t)63); /* apart also if nothing is sent */
+    /* a separate address even if nothing is sent */
+    w->in = w->out + ((w->out_bytes + 64) & ~(uint64_t)63);
     return CDP_OK;
 }
 
@@ -4285,7 +4289,7 @@ CDP__DT void cdp__dt_wide_unpack(cdp_plan *p, uint32_t k) {
     }
 }
 
-/* Runs when the messages of a phase are done, on whichever thread lets communication advance. */
+/* Called when the messages of a phase are done, in the thread that makes progress. */
 CDP__DT cdp_status cdp__dt_turn_done(void *user, cdp_status status) {
     const cdp__dt_turn *turn = (const cdp__dt_turn *)user;
     const uint32_t k = turn->phase;
@@ -4299,7 +4303,7 @@ CDP__DT cdp_status cdp__dt_turn_done(void *user, cdp_status status) {
     return CDP_OK;
 }
 
-/* Phase k > 0, after `before` (empty: at once). */
+/* Starts phase k > 0 after `before` (empty: at once). */
 CDP__DT cdp_status cdp__dt_wide_start(cdp_plan *p, uint32_t k, cdp_work before, cdp_work *work) {
     const cdp__dt_wide *w = &p->wide[k];
     cdp_request rq;
@@ -4368,7 +4372,7 @@ typedef struct cdp__dt_grid {
     uint64_t *start[CDP_TENSOR_DIMS], *size[CDP_TENSOR_DIMS];
 } cdp__dt_grid;
 
-/* Put an interval into its place in the sorted list, once. */
+/* Inserts an interval into the sorted list, if it is not there yet. */
 CDP__DT void cdp__dt_grid_add(cdp__dt_grid *g, uint32_t d, uint64_t start, uint64_t size) {
     uint32_t k = g->count[d];
     for (uint32_t i = 0; i < k; ++i)
@@ -4406,7 +4410,7 @@ CDP__DT uint32_t cdp__dt_grid_count(const cdp__dt_grid *g, uint32_t d) {
     return d == CDP__DT_NONE ? 1 : g->count[d];
 }
 
-/* The box at interval index[d] of each dimension. */
+/* The region at interval index[d] of each dimension. */
 CDP__DT cdp__dt_region cdp__dt_grid_box(const cdp__dt_grid *g, const uint32_t *index) {
     cdp__dt_region r;
     memset(&r, 0, sizeof r);
@@ -4423,7 +4427,7 @@ CDP__DT bool cdp__dt_region_same(const cdp__dt_region *a, const cdp__dt_region *
     return true;
 }
 
-/* The positions that hold a box, as ranks: "0 4"; at most `most` of them. Returns the first
+/* Writes the ranks that hold a region, like "0 4"; at most `most` of them. Returns the first
    position. */
 CDP__DT uint32_t cdp__dt_add_holders(
     cdp__dt_text *t, const cdp__dt_grid *g, const cdp__dt_region *box, uint32_t most) {
@@ -4438,7 +4442,7 @@ CDP__DT uint32_t cdp__dt_add_holders(
     return first;
 }
 
-/* "0-3", or "5" for one element. */
+/* Writes "0-3", or "5" for one element. */
 CDP__DT void cdp__dt_add_interval(cdp__dt_text *t, uint64_t start, uint64_t size) {
     cdp__dt_add(t, "%llu", (unsigned long long)start);
     if (size > 1) cdp__dt_add(t, "-%llu", (unsigned long long)(start + size - 1));
@@ -4451,7 +4455,7 @@ CDP__DT void cdp__dt_add_shape(cdp__dt_text *t, const cdp_layout *l) {
     cdp__dt_add(t, "]");
 }
 
-/* "2x4 (dp,tp)" */
+/* Writes a mesh like "2x4 (dp,tp)". */
 CDP__DT void cdp__dt_add_mesh(cdp__dt_text *t, const cdp_mesh *m) {
     for (uint32_t d = 0; d < m->desc.ndim; ++d)
         cdp__dt_add(t, d ? "x%u" : "%u", m->desc.shape[d]);
@@ -4468,7 +4472,7 @@ CDP__DT void cdp__dt_add_layout(cdp__dt_text *t, const cdp_layout *l) {
     cdp__dt_add_mesh(t, l->mesh);
 }
 
-/* Ranks without elements, if there are any. */
+/* Writes the ranks without elements, if there are any. */
 CDP__DT void cdp__dt_add_empty(cdp__dt_text *t, const cdp__dt_grid *g) {
     uint32_t n = 0;
     for (uint32_t k = 0; k < g->side.count; ++k) {
@@ -4479,7 +4483,8 @@ CDP__DT void cdp__dt_add_empty(cdp__dt_text *t, const cdp__dt_grid *g) {
     if (n) cdp__dt_add(t, "\n");
 }
 
-/* The next combination of intervals of the leading dimensions; false when all were seen. */
+/* Advances to the next combination of intervals of the leading dimensions; false after the last
+   one. */
 CDP__DT bool cdp__dt_grid_next(const cdp__dt_grid *g, uint32_t *index) {
     for (uint32_t d = g->dims > 2 ? g->dims - 2 : 0; d-- > 0; index[d] = 0)
         if (++index[d] < g->count[d]) return true;
@@ -4501,7 +4506,8 @@ CDP__DT void cdp__dt_plane_name(cdp__dt_text *t, const cdp__dt_grid *g, const ui
     cdp__dt_add(t, "]");
 }
 
-/* A table: columns of elements across, rows down, in each place the ranks that hold it. */
+/* Writes a table: columns of elements across, rows down, and in each cell the ranks that hold
+   it. */
 CDP__DT void cdp__dt_plane_text(
     cdp__dt_text *t, const cdp__dt_grid *g, uint32_t *index, uint32_t width, bool color) {
     const uint32_t columns = cdp__dt_grid_count(g, g->columns),
@@ -4588,7 +4594,7 @@ CDP__DT void cdp__dt_layout_as_json(cdp__dt_text *t, const cdp__dt_grid *g) {
     cdp__dt_add(t, "]}\n");
 }
 
-/* The frame of a picture. Colours of text and lines follow the reader's light or dark scheme. */
+/* Begins a picture. Colours of text and lines follow the reader's light or dark scheme. */
 CDP__DT void cdp__dt_svg_begin(cdp__dt_text *t, uint32_t width, uint32_t height) {
     cdp__dt_add(t,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%u\" height=\"%u\" viewBox=\"0 0 %u "
@@ -4608,7 +4614,7 @@ CDP__DT const char *cdp__dt_tint(uint32_t k) {
     return tints[k % 8];
 }
 
-/* One plane as rectangles in proportion; returns its height. */
+/* Draws one plane as rectangles in proportion; returns its height. */
 CDP__DT uint32_t cdp__dt_plane_svg(
     cdp__dt_text *t, const cdp__dt_grid *g, uint32_t *index, uint32_t left, uint32_t top) {
     const uint32_t columns = cdp__dt_grid_count(g, g->columns),
@@ -4700,10 +4706,10 @@ CDP_API uint64_t cdp_layout_draw(
     return cdp__dt_end(&t);
 }
 
-/* ---- >>plan-pictures: who sends whom what -------------------------------------------------- */
+/* ---- >>plan-pictures: which rank sends what to which --------------------------------------- */
 
-/* Knows: the moves of every rank, so that it works on paper, on any rank. Promises: text, SVG and
-   JSON of a plan. May use: kit, kernels, grid, moves, spelling, stages, pictures. */
+/* Knows: the moves of every rank, so it works without a group and on any rank. Promises: text,
+   SVG and JSON of a plan. May use: kit, kernels, grid, moves, spelling, stages, pictures. */
 
 typedef struct cdp__dt_flow {
     cdp__dt_text *text;
@@ -4782,7 +4788,7 @@ CDP__DT void cdp__dt_plan_numbers(cdp__dt_text *t, const cdp_plan *p) {
     cdp__dt_add(t, " us");
 }
 
-/* Rows send, columns receive. */
+/* Writes a table of bytes: rows send, columns receive. */
 CDP__DT void cdp__dt_flow_matrix(cdp__dt_text *t, const cdp__dt_flow *f) {
     const uint32_t n = f->stage->pair.nodes;
     uint64_t line = t->used;
@@ -4807,7 +4813,7 @@ CDP__DT void cdp__dt_flow_matrix(cdp__dt_text *t, const cdp__dt_flow *f) {
     }
 }
 
-/* Two columns of ranks, and a line for each pair that talks, as thick as its bytes. */
+/* Draws two columns of ranks, and a line for each pair that communicates, as thick as its bytes. */
 CDP__DT void cdp__dt_flow_svg(cdp__dt_text *t, const cdp__dt_flow *f, uint32_t top) {
     const uint32_t n = f->stage->pair.nodes;
     uint64_t most = 1;
@@ -4838,7 +4844,7 @@ CDP__DT void cdp__dt_flow_title(cdp__dt_text *t, const cdp__dt_flow *f) {
         cdp__dt_add(t, f->terms ? ", contributions to owners" : ", results from owners");
 }
 
-/* One phase of all ranks; `top`: where its picture begins. Returns whether it has messages. */
+/* Draws one phase of all ranks; `top`: where it begins. Returns whether it has messages. */
 CDP__DT bool cdp__dt_flow_draw(
     cdp__dt_flow *f, cdp_draw_format format, uint32_t phase, uint32_t top) {
     const uint32_t n = f->stage->pair.nodes;
@@ -4939,7 +4945,7 @@ CDP_API uint64_t cdp_plan_draw(
 /* ---- >>tensors: a layout and a pointer ----------------------------------------------------- */
 
 /* Knows: tensors, and plans that the mesh keeps for them. Promises: the same redistribution is
-   planned once. May use: kit, kernels, grid, meshes, spelling, stages, planner, runner,
+   planned only once. May use: kit, kernels, grid, meshes, spelling, stages, planner, runner,
    runner-async. */
 
 #define CDP__DT_KEPT 64u
@@ -4954,7 +4960,7 @@ CDP_API void cdp_mesh_destroy(cdp_mesh *m) {
     if (m) cdp__dt_mesh_free(m);
 }
 
-/* Forget the plan that was used longest ago, unless it is running. */
+/* Frees the plan that was used longest ago, unless it is running. */
 CDP__DT void cdp__dt_kept_trim(cdp_mesh *m) {
     uint32_t n = 0;
     for (cdp__dt_kept **at = &m->kept; *at; at = &(*at)->next) {
@@ -5074,7 +5080,7 @@ CDP_API cdp_status cdp_redistribute_async(
     return st == CDP_OK ? cdp_plan_run_async(plan, from->data, to->data, work) : st;
 }
 
-/* The same tensor, replicated everywhere. */
+/* The layout of the same tensor, replicated on all ranks. */
 CDP__DT cdp_layout cdp__dt_replicated(const cdp_layout *l) {
     cdp_layout out = *l;
     memset(out.place, 0, sizeof out.place);
@@ -5130,10 +5136,10 @@ CDP_API cdp_status cdp_dtensor_full(const cdp_dtensor *t, void *full, uint32_t r
     return st == CDP_OK ? cdp_plan_run(plan, t->data, full) : st;
 }
 
-/* ---- >>fill: values that depend on the index in the whole tensor alone --------------------- */
+/* ---- >>fill: values that depend only on the index in the whole tensor ---------------------- */
 
-/* Knows: indices in the whole tensor. Promises: values that depend on neither mesh nor layout.
-   May use: kit, kernels, philox, grid, stages, tensors. */
+/* Knows: indices in the whole tensor. Promises: values that do not depend on mesh or layout. May
+   use: kit, kernels, philox, grid, stages, tensors. */
 
 CDP__DT double cdp__dt_fill_value(const cdp_fill *f, uint64_t index, bool wide) {
     const double b = f->b;
@@ -5151,8 +5157,8 @@ CDP__DT double cdp__dt_fill_value(const cdp_fill *f, uint64_t index, bool wide) 
     }
 }
 
-/* Elements `first`, first + 1, ... of the whole tensor, at data[at]. Ramps of 64-bit integers are
-   exact. */
+/* Fills data[at] .. with elements `first`, first + 1, ... of the whole tensor. Ramps of 64-bit
+   integers are exact. */
 CDP__DT void cdp__dt_fill_run(
     cdp_dtype t, void *data, uint64_t at, uint64_t n, uint64_t first, const cdp_fill *f) {
     const bool whole = t == CDP_DTYPE_I64 || t == CDP_DTYPE_U64;
@@ -5165,7 +5171,7 @@ CDP__DT void cdp__dt_fill_run(
     }
 }
 
-/* The identity of a reduction, in every element. */
+/* Fills every element with the identity of a reduction. */
 CDP__DT void cdp__dt_fill_identity(cdp_dtype t, void *data, uint64_t n, cdp_reduce_op op) {
     const float inf = cdp__dt_float_of_bits(0x7f800000u);
     const bool high = op == CDP_REDUCE_MIN, low = op == CDP_REDUCE_MAX;
@@ -5182,7 +5188,7 @@ CDP__DT void cdp__dt_fill_identity(cdp_dtype t, void *data, uint64_t n, cdp_redu
     }
 }
 
-/* This rank holds no contribution to a filled tensor, only the identity of *op. */
+/* True if this rank holds no contribution to a filled tensor, only the identity of *op. */
 CDP__DT bool cdp__dt_fill_idle(const cdp_layout *l, cdp_reduce_op *op) {
     for (uint32_t by = 0; by < l->mesh->desc.ndim; ++by) {
         *op = cdp__dt_op(&l->place[by]);
@@ -5226,12 +5232,12 @@ CDP_API cdp_status cdp_dtensor_fill(cdp_dtensor *t, const cdp_fill *f) {
     return CDP_OK;
 }
 
-/* ---- >>agreement: layouts from pieces, and replicas that are equal ------------------------- */
+/* ---- >>agreement: layouts from pieces, and checks of replicas ------------------------------ */
 
-/* Knows: shapes and replicas of all ranks. Promises: the first difference is named, and the group
-   stays usable. May use: kit, kernels, chunks, grid, meshes, runner, tensors. */
+/* Knows: shapes and replicas of all ranks. Promises: an error names the first difference, and
+   the group stays usable. May use: kit, kernels, chunks, grid, meshes, runner, tensors. */
 
-/* Shapes of all ranks of a mesh, by position. */
+/* The shapes of the pieces of all ranks of a mesh, by position. */
 typedef struct cdp__dt_shapes {
     const cdp_mesh *mesh;
     uint32_t ndim;
@@ -5247,7 +5253,7 @@ CDP__DT cdp_status cdp__dt_shapes_differ(
         (unsigned long long)s->of[(uint64_t)b * CDP_TENSOR_DIMS + dim], s->mesh->ranks[b]);
 }
 
-/* Ranks with equal coordinates in the dimensions `by` (bits) have equal sizes. */
+/* Checks that ranks with equal coordinates in the dimensions `by` (bits) have equal sizes. */
 CDP__DT cdp_status cdp__dt_shapes_equal(const cdp__dt_shapes *s, uint32_t dim, uint32_t by) {
     const cdp_mesh *m = s->mesh;
     for (uint32_t k = 0; k < m->count; ++k) {
@@ -5261,7 +5267,8 @@ CDP__DT cdp_status cdp__dt_shapes_equal(const cdp__dt_shapes *s, uint32_t dim, u
     return CDP_OK;
 }
 
-/* One tensor dimension: its whole size, and a cut if one mesh dimension cuts it unevenly. */
+/* Joins one tensor dimension: computes its whole size, and a cut if one mesh dimension cuts it
+   unevenly. */
 CDP__DT cdp_status cdp__dt_shapes_join(
     const cdp__dt_shapes *s, cdp_layout *l, uint32_t dim, uint64_t *sizes) {
     cdp_mesh *m = (cdp_mesh *)(uintptr_t)s->mesh;
@@ -5294,7 +5301,7 @@ CDP__DT cdp_status cdp__dt_shapes_join(
     return even ? CDP_OK : cdp_mesh_cut(m, only, sizes, &l->place[only].cut);
 }
 
-/* The layout that was found gives every rank the shape that it has. */
+/* Checks that the layout found gives every rank the shape of its piece. */
 CDP__DT cdp_status cdp__dt_shapes_fit(const cdp__dt_shapes *s, const cdp_layout *l) {
     const cdp__dt_side side = cdp__dt_side_of(l, 0);
     for (uint32_t k = 0; k < s->mesh->count; ++k) {
@@ -5361,8 +5368,8 @@ CDP__DT uint64_t cdp__dt_hash_bytes(const void *data, uint64_t bytes) {
     return h ^ h >> 32;
 }
 
-/* The position whose replica a position should equal: coordinate 0 wherever the tensor is
-   replicated. */
+/* The position whose replica a position must equal: coordinate 0 in all dimensions in which the
+   tensor is replicated. */
 CDP__DT uint32_t cdp__dt_original(const cdp__dt_side *s, uint32_t position) {
     uint32_t at = 0;
     for (uint32_t d = 0; d < s->dims; ++d)
@@ -5370,7 +5377,7 @@ CDP__DT uint32_t cdp__dt_original(const cdp__dt_side *s, uint32_t position) {
     return at;
 }
 
-/* Send the original to the replicas that differ from it; a replica gets it in `other`. */
+/* Sends the original to the replicas that differ from it; a replica receives it in `other`. */
 CDP__DT cdp_status cdp__dt_check_exchange(
     cdp_dtensor *t, const cdp__dt_side *s, const uint64_t *hash, void *other) {
     const cdp_mesh *m = t->layout.mesh;
@@ -5433,7 +5440,7 @@ CDP__DT cdp_status cdp__dt_element_differs(
         original, rank);
 }
 
-/* Compare with the original, byte by byte, where hashes differ; all ranks learn the first
+/* Compares replicas with the original byte by byte if hashes differ; all ranks get the first
    difference. */
 CDP__DT cdp_status cdp__dt_check_replicas(
     cdp_dtensor *t, const cdp__dt_side *s, uint64_t *all, bool repair) {
@@ -5500,14 +5507,14 @@ CDP_API cdp_status cdp_dtensor_check(cdp_dtensor *t, bool repair) {
 /* Knows: a plan forward and a plan backward. Promises: backward is the adjoint of forward.
    May use: kit, kernels, grid, torch, meshes, spelling, stages, planner, runner, runner-async. */
 
-/* One direction: a plan, casts to and from the dtype on the wire, and a division of the result.
-   */
+/* One direction: a plan, casts to and from the dtype of its messages, and a division of the
+   result. */
 typedef struct cdp__dt_way {
     cdp_plan *plan;
     cdp_dtype dtype, wire;
     uint64_t in_elements, out_elements, divisor;
-    void *in_wire, *out_wire; /* NULL: it travels as it is */
-    void *out;                /* of the asynchronous run */
+    void *in_wire, *out_wire; /* NULL: no cast */
+    void *out;                /* of an asynchronous run */
 } cdp__dt_way;
 
 struct cdp_edge {
@@ -5621,7 +5628,7 @@ CDP_API cdp_status cdp_edge_create(const cdp_edge_desc *desc, cdp_edge **out) {
     return CDP_OK;
 }
 
-/* The input as it travels, and where its result arrives. */
+/* Returns the input after the cast; below, the buffer of the result. */
 CDP__DT const void *cdp__dt_way_in(cdp__dt_way *w, const void *in) {
     if (!w->in_wire || !in) return in;
     cdp__dt_cast(w->dtype, in, w->wire, w->in_wire, w->in_elements);
@@ -5702,7 +5709,7 @@ CDP__DT void cdp__dt_feed_piece(cdp__dt_feed *f, const cdp__dt_region *region) {
     f->status = f->piece(f->user, &box);
 }
 
-/* How many receives one batch has: a batch takes one of the max_pending places of the group. */
+/* The number of receives in one batch: each batch takes one of the group's max_pending places. */
 CDP__DT uint32_t cdp__dt_feed_step(const cdp_plan *p, const cdp__dt_phase *ph) {
     const uint32_t places = cdp_group_desc_of(p->group)->max_pending / 4;
     bool rows = false;
@@ -5712,8 +5719,8 @@ CDP__DT uint32_t cdp__dt_feed_step(const cdp_plan *p, const cdp__dt_phase *ph) {
     return places ? ph->recvs / places + 1 : ph->recvs;
 }
 
-/* Receives one by one, so that each can be used while others travel. Only batches receive into
-   rows, and there may be fewer places for them than receives: then they have some in one. */
+/* Posts receives one by one, so that each can be used while others are in flight. Only batches
+   can receive into rows; if there are more receives than places for batches, several share one. */
 CDP__DT cdp_status cdp__dt_feed_post(cdp_plan *p, const cdp__dt_phase *ph, cdp_work *works) {
     const uint32_t step = cdp__dt_feed_step(p, ph);
     cdp_status st = CDP_OK;
@@ -5727,7 +5734,7 @@ CDP__DT cdp_status cdp__dt_feed_post(cdp_plan *p, const cdp__dt_phase *ph, cdp_w
         for (k = 0; k < step && i + k < ph->recvs; ++k) {
             cdp__dt_transfer(p, &p->list[k], &ph->recv[i + k], true);
             works[i + k].group = p->group;
-            works[i + k].seq = 0; /* it ends with the first one of its batch */
+            works[i + k].seq = 0; /* completes with the first one of its batch */
         }
         st = cdp_batch(p->group, p->list, k, &works[i]);
     }
@@ -5795,13 +5802,13 @@ CDP_API cdp_status cdp_edge_forward_pieces(cdp_edge *e, const void *x, void *y,
 
 /* ---- >>operators: rules, one dimension of a mesh at a time --------------------------------- */
 
-/* Knows: shapes of operands, and placements. Promises: applying the operator to pieces that lie
-   as a rule says gives the pieces of the result, for every size, even or not. A rule is about one
-   dimension of a mesh; combinations of rules over the dimensions hold, too, if dimensions that
-   cut the same dimension of a tensor follow the same rule (cdp__dt_rules_agree()).
-   May use: kit, grid, spelling, and the text of errors. */
+/* Knows: shapes of operands, and placements. Promises: if the inputs are placed according to a
+   rule, applying the operator to the pieces gives the pieces of the result, for every size, even
+   or not. A rule is for one dimension of a mesh; rules of several dimensions can be combined if
+   dimensions that cut the same dimension of a tensor follow the same rule
+   (cdp__dt_rules_agree()). May use: kit, grid, spelling, and the text of errors. */
 
-/* Rules as they are found: `n` counts all, `out` keeps the first `max`. */
+/* A list of rules: `n` counts all, `out` stores the first `max`. */
 typedef struct cdp__dt_rules {
     cdp_rule *out, spill;
     uint32_t n, max;
@@ -5835,7 +5842,7 @@ CDP__DT cdp_status cdp__dt_op_wrong(const char *kind, const char *why, uint32_t 
     return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_op: %s: %s (input %u)", kind, why, input);
 }
 
-/* `dim` counted from the start; `most`: the first number that is too large. */
+/* Converts `dim` to a number from the start; `most`: the first invalid one. */
 CDP__DT cdp_status cdp__dt_op_dim(const char *kind, int32_t dim, uint32_t most, uint32_t *out) {
     const int64_t d = dim < 0 ? (int64_t)dim + most : dim;
     *out = 0;
@@ -5851,7 +5858,7 @@ CDP__DT cdp_status cdp__dt_op_dim(const char *kind, int32_t dim, uint32_t most, 
 #define CDP__DT_NO_INPUT 99u
 
 typedef struct cdp__dt_letters {
-    uint32_t inputs, addend; /* addend: the input behind '+', or CDP__DT_NO_INPUT */
+    uint32_t inputs, addend; /* addend: the input after '+', or CDP__DT_NO_INPUT */
     char in[CDP_OP_INPUTS][CDP_TENSOR_DIMS + 1], out[CDP_TENSOR_DIMS + 1];
 } cdp__dt_letters;
 
@@ -5860,7 +5867,7 @@ CDP__DT int32_t cdp__dt_letter_at(const char *operand, char c) {
     return at ? (int32_t)(at - operand) : -1;
 }
 
-/* The letters of one operand; returns the character behind them. */
+/* Parses the letters of one operand; returns the character after them. */
 CDP__DT const char *cdp__dt_operand(const char *s, char *out) {
     uint32_t n = 0;
     while (n < CDP_TENSOR_DIMS && *s >= 'a' && *s <= 'z' && !memchr(out, *s, n))
@@ -5900,7 +5907,7 @@ CDP__DT cdp_status cdp__dt_letters_parse(const char *text, cdp__dt_letters *l) {
         text, (unsigned)(s - text));
 }
 
-/* Every letter has one size. */
+/* Checks that every letter has one size. */
 CDP__DT cdp_status cdp__dt_letter_sizes(
     const cdp__dt_letters *l, const cdp_layout *in, uint64_t size[26]) {
     uint32_t seen = 0;
@@ -5921,7 +5928,7 @@ CDP__DT cdp_status cdp__dt_letter_sizes(
     return CDP_OK;
 }
 
-/* One letter is cut wherever it occurs; where the result lacks it, the result is a sum. */
+/* The rule that cuts one letter in all operands; if the result lacks it, the result is a sum. */
 CDP__DT void cdp__dt_letter_rule(cdp__dt_rules *r, const cdp__dt_letters *l, char c) {
     cdp_rule *rule = cdp__dt_rule(r);
     for (uint32_t k = 0; k < l->inputs; ++k) {
@@ -5933,7 +5940,7 @@ CDP__DT void cdp__dt_letter_rule(cdp__dt_rules *r, const cdp__dt_letters *l, cha
     if (at < 0 && l->addend != CDP__DT_NO_INPUT) rule->flags = CDP_RULE_ONCE;
 }
 
-/* A product is linear in each of its factors. */
+/* Rules from linearity: a product is linear in each of its factors. */
 CDP__DT void cdp__dt_linear_rules(cdp__dt_rules *r, const cdp__dt_letters *l, cdp_reduce_op op) {
     for (uint32_t k = 0; k < l->inputs; ++k) {
         if (k == l->addend) continue;
@@ -5973,7 +5980,7 @@ CDP__DT cdp_status cdp__dt_einsum(
 
 /* ---- element by element ---- */
 
-/* The inputs in `mask` are PARTIAL of `op`, the others replicated. */
+/* Adds a rule: inputs in `mask` are PARTIAL with `op`, the others replicated. */
 CDP__DT void cdp__dt_mask_rule(
     cdp__dt_rules *r, uint32_t mask, cdp_reduce_op in_op, cdp_reduce_op out_op) {
     cdp_rule *rule = cdp__dt_rule(r);
@@ -5982,13 +5989,13 @@ CDP__DT void cdp__dt_mask_rule(
     rule->out = cdp__dt_sum_of(out_op);
 }
 
-/* Any of the inputs, at least one, may be PARTIAL. */
+/* Adds rules in which any inputs, at least one, are PARTIAL. */
 CDP__DT void cdp__dt_any_rules(cdp__dt_rules *r, uint32_t in_count, cdp_reduce_op op) {
     for (uint32_t mask = 1; mask < 1u << in_count; ++mask)
         cdp__dt_mask_rule(r, mask, op, op);
 }
 
-/* Exactly one of the first `n` inputs is a sum or a mean. */
+/* Adds rules in which exactly one of the first `n` inputs is a sum or a mean. */
 CDP__DT void cdp__dt_one_rules(cdp__dt_rules *r, uint32_t n) {
     for (uint32_t k = 0; k < n; ++k) {
         cdp__dt_mask_rule(r, 1u << k, CDP_REDUCE_SUM, CDP_REDUCE_SUM);
@@ -6008,7 +6015,7 @@ CDP__DT void cdp__dt_partial_rules(cdp__dt_rules *r, cdp_linear linear, uint32_t
         cdp__dt_one_rules(r, in_count);
         cdp__dt_mask_rule(r, every, CDP_REDUCE_PRODUCT, CDP_REDUCE_PRODUCT);
     }
-    if (rising) { /* in the first input, whatever the others are */
+    if (rising) { /* in the first input, for any other inputs */
         cdp__dt_mask_rule(r, 1, CDP_REDUCE_MAX, CDP_REDUCE_MAX);
         cdp__dt_mask_rule(r, 1, CDP_REDUCE_MIN, CDP_REDUCE_MIN);
     }
@@ -6110,7 +6117,7 @@ CDP__DT cdp_status cdp__dt_softmax_rules(
     return CDP_OK;
 }
 
-/* Weight and bias have the trailing dimensions; they are the same for all rows. */
+/* Weight and bias have the trailing dimensions, and are the same for all rows. */
 CDP__DT cdp_status cdp__dt_norm_rules(
     const cdp_op *op, const cdp_layout *in, uint32_t in_count, cdp__dt_rules *r, cdp_layout *out) {
     uint32_t dim;
@@ -6130,8 +6137,8 @@ CDP__DT cdp_status cdp__dt_norm_rules(
 
 /* ---- >>operators-special: lookups, losses, attention, views -------------------------------- */
 
-/* Knows: the same as operators, and which operator has which inputs. Promises: cdp_op_rules().
-   May use: kit, kernels, grid, spelling, operators. */
+/* Knows: what operators knows, and the inputs of each operator. Promises: cdp_op_rules(). May
+   use: kit, kernels, grid, spelling, operators. */
 
 CDP__DT cdp_status cdp__dt_embedding_rules(
     const cdp_op *op, const cdp_layout *in, uint32_t in_count, cdp__dt_rules *r, cdp_layout *out) {
@@ -6175,7 +6182,7 @@ CDP__DT cdp_status cdp__dt_loss_rules(
     return CDP_OK;
 }
 
-/* Heads are cut alike; a head of k and v serves H / G heads of q, which stay together. */
+/* Heads are cut in the same way; a head of k and v serves H / G heads of q, which stay together. */
 CDP__DT cdp_status cdp__dt_attention_rules(
     const cdp_op *op, const cdp_layout *in, uint32_t in_count, cdp__dt_rules *r, cdp_layout *out) {
     const cdp_layout *q = &in[0], *k = &in[1], *v = &in[2];
@@ -6197,7 +6204,7 @@ CDP__DT cdp_status cdp__dt_attention_rules(
     rule = cdp__dt_rule(r);
     rule->in[0] = rule->out = cdp__dt_shard(1, q->shape[1] / k->shape[1]);
     rule->in[1] = rule->in[2] = cdp__dt_shard(1, 1);
-    for (uint32_t d = 1; d < 3; ++d) { /* heads, or queries, of q alone */
+    for (uint32_t d = 1; d < 3; ++d) { /* cuts heads, or queries, of q only */
         rule = cdp__dt_rule(r);
         rule->in[0] = rule->out = cdp__dt_shard(d, 0);
         rule->flags = CDP_RULE_OFFSET;
@@ -6231,8 +6238,9 @@ CDP__DT uint32_t cdp__dt_major(
     return major;
 }
 
-/* Dimensions whose products are equal on both sides change into one another: a cut of the first
-   one is a cut of the other side's first one, if it lies at a multiple of both their rows. */
+/* Groups of dimensions with equal products on both sides change into one another: a cut of the
+   first dimension of one side is a cut of that of the other, if it lies at a multiple of both
+   their rows. */
 CDP__DT void cdp__dt_view_group(cdp__dt_rules *r, const cdp_layout *in, const uint32_t a[2],
     const cdp_layout *out, const uint32_t b[2]) {
     uint64_t x, y;
@@ -6334,7 +6342,7 @@ CDP__DT bool cdp__dt_place_fits(const cdp_place *p, uint32_t ndim) {
     return p->kind != CDP_PLACE_SHARD || (d >= 0 && d < (int64_t)ndim);
 }
 
-/* The program's own rules, in place of all that were found. */
+/* The program's own rules replace those found. */
 CDP__DT cdp_status cdp__dt_own_rules(const cdp_op *op, const cdp_layout *in, uint32_t in_count,
     cdp__dt_rules *r, const cdp_layout *out) {
     r->n = 1;
@@ -6350,7 +6358,7 @@ CDP__DT cdp_status cdp__dt_own_rules(const cdp_op *op, const cdp_layout *in, uin
     return CDP_OK;
 }
 
-/* Rules, and the shape of the result. */
+/* Finds the rules, and the shape of the result. */
 CDP__DT cdp_status cdp__dt_rules_of(
     const cdp_op *op, const cdp_layout *in, uint32_t in_count, cdp__dt_rules *r, cdp_layout *out) {
     cdp__dt_op_kind kind;
@@ -6372,8 +6380,8 @@ CDP__DT cdp_status cdp__dt_rules_of(
     return st;
 }
 
-/* Rules of two dimensions of a mesh may be combined: where both shard one dimension of a tensor,
-   all tensors are cut by both of them alike. `t`: the tensors of a choice, the result last. */
+/* True if rules of two dimensions of a mesh may be combined: if both shard the same dimension of
+   a tensor, they cut all tensors alike. `t`: the tensors of a choice, the result last. */
 CDP__DT bool cdp__dt_rules_agree(
     const cdp_layout *const *t, uint32_t in_count, uint32_t a, uint32_t b) {
     bool meet = false, alike = true;
@@ -6403,8 +6411,8 @@ CDP_API cdp_status cdp_op_rules(const cdp_op *op, const cdp_layout *in, uint32_t
 
 /* ---- >>chooser: the cheapest rules --------------------------------------------------------- */
 
-/* Knows: rules, and what a redistribution costs. Promises: cdp_op_choose().
-   May use: kit, grid, moves, spelling, stages, planner, operators-special. */
+/* Knows: rules, and the cost of a redistribution. Promises: cdp_op_choose(). May use: kit, grid,
+   moves, spelling, stages, planner, operators-special. */
 
 #define CDP__DT_CANDIDATES 256u /* most rules of one mesh dimension, each with its blocks */
 #define CDP__DT_COMBINATIONS 4096u
@@ -6419,7 +6427,8 @@ typedef struct cdp__dt_choice {
     bool found;
 } cdp__dt_choice;
 
-/* Give the placements of `rule` the order, cut and blocks of `like`, which lies as `as` asks. */
+/* Copies order, cut and blocks of `like` to the placements of `rule`, if `like` has the
+   placements that `as` asks for. */
 CDP__DT bool cdp__dt_adopt(
     cdp_rule *rule, const cdp_place *as, const cdp_place *like, uint32_t ndim, uint32_t in_count) {
     const int32_t own = as->dim < 0 ? as->dim + (int32_t)ndim : as->dim;
@@ -6447,7 +6456,8 @@ CDP__DT void cdp__dt_candidate(cdp__dt_choice *c, uint32_t by, const cdp_rule *r
     if (c->count[by] < CDP__DT_CANDIDATES) c->rules[by][c->count[by]++] = *rule;
 }
 
-/* A rule as it is, and with the blocks that the inputs, and the wanted result, have there. */
+/* Adds a rule as it is, and variants with the blocks that the inputs, and the wanted result,
+   have. */
 CDP__DT void cdp__dt_candidates(cdp__dt_choice *c, uint32_t by, const cdp_rule *rule) {
     cdp_rule r;
     for (uint32_t k = 0; k < c->in_count; ++k) {
@@ -6461,7 +6471,8 @@ CDP__DT void cdp__dt_candidates(cdp__dt_choice *c, uint32_t by, const cdp_rule *
     cdp__dt_candidate(c, by, rule);
 }
 
-/* Placements that go together: one kind of PARTIAL, blocks that nest, an own cut alone. */
+/* True if the placements can be combined: one kind of PARTIAL, nested blocks, no second cut
+   beside one of the program. */
 CDP__DT bool cdp__dt_places_fit(const cdp_layout *l) {
     cdp_reduce_op kind = CDP_REDUCE_DEFAULT;
     for (uint32_t a = 0; a < l->mesh->desc.ndim; ++a) {
@@ -6483,8 +6494,9 @@ CDP__DT bool cdp__dt_places_fit(const cdp_layout *l) {
     return true;
 }
 
-/* A target is PARTIAL only where the source is, alike. A shard is not made a sum for a rule's
-   sake: that costs nothing at once, and more later. */
+/* True if `to` can be reached: a target is PARTIAL only where the source is, with the same op. A
+   shard is not turned into a sum to satisfy a rule, because that is free now but costs more
+   later. */
 CDP__DT bool cdp__dt_reaches(const cdp_layout *from, const cdp_layout *to) {
     for (uint32_t by = 0; by < to->mesh->desc.ndim; ++by) {
         if (!cdp__dt_partial(to, by)) continue;
@@ -6494,7 +6506,7 @@ CDP__DT bool cdp__dt_reaches(const cdp_layout *from, const cdp_layout *to) {
     return true;
 }
 
-/* Add what it costs to bring a tensor from one layout to another; false: that is not possible. */
+/* Adds the cost of changing a tensor from one layout to another; false: not possible. */
 CDP__DT bool cdp__dt_add_cost(cdp__dt_choice *c, const cdp_layout *from, const cdp_layout *to) {
     cdp__dt_stage s;
     const cdp_layout a = cdp__dt_plain(from), b = cdp__dt_plain(to);
@@ -6520,7 +6532,7 @@ CDP__DT bool cdp__dt_choice_fits(const cdp__dt_choice *c) {
     return fits;
 }
 
-/* What the candidates at[] cost; keeps them if nothing was cheaper. */
+/* Computes the cost of the candidates at[], and keeps them if it is the lowest so far. */
 CDP__DT bool cdp__dt_try(cdp__dt_choice *c) {
     bool possible;
     memset(&c->now, 0, sizeof c->now);
@@ -6547,7 +6559,7 @@ CDP__DT bool cdp__dt_try(cdp__dt_choice *c) {
     return true;
 }
 
-/* All combinations, the last dimension varying fastest. */
+/* Tries all combinations, the last dimension varying fastest. */
 CDP__DT void cdp__dt_try_all(cdp__dt_choice *c) {
     for (;;) {
         uint32_t by = c->dims;
@@ -6558,7 +6570,8 @@ CDP__DT void cdp__dt_try_all(cdp__dt_choice *c) {
     }
 }
 
-/* For each dimension alone the cheapest candidate, if the inputs stay as they are in the others. */
+/* Finds the cheapest candidate of each dimension separately, with the inputs unchanged in the
+   others. */
 CDP__DT void cdp__dt_try_apart(cdp__dt_choice *c) {
     for (uint32_t by = 0; by < c->dims; ++by) {
         uint64_t least = UINT64_MAX;
@@ -6577,7 +6590,7 @@ CDP__DT void cdp__dt_try_apart(cdp__dt_choice *c) {
     }
 }
 
-/* One dimension after the other, until a round improves nothing. */
+/* Improves one dimension after the other, until a round improves nothing. */
 CDP__DT void cdp__dt_try_each(cdp__dt_choice *c) {
     bool better = true;
     (void)cdp__dt_try(c); /* everything replicated */
@@ -6657,11 +6670,11 @@ CDP_API cdp_status cdp_op_choose(const cdp_op *op, const cdp_layout *have, uint3
 
 /* ---- >>products (pure): plain loops over local arrays -------------------------------------- */
 
-/* Knows: contiguous row-major arrays of f32, f64, i32 and i64. Promises: each element of a product
-   is summed over k in ascending order, so that a piece of a product has the bits of the whole.
-   May use: kit, kernels. */
+/* Knows: contiguous row-major arrays of f32, f64, i32 and i64. Promises: each element of a
+   product is summed over k in ascending order, so a piece of a product has the same bits as in
+   the whole. May use: kit, kernels. */
 
-/* Eight elements of a row of c at a time: their sums do not wait for one another. */
+/* Computes eight elements of a row of c at a time, because their sums are independent. */
 #define CDP__DT_GEMM(NAME, T)                                                             \
     CDP__DT void NAME(bool ta, bool tb, uint64_t m, uint64_t n, uint64_t k, const T *a,   \
         const T *b, bool add, T *c) {                                                     \
@@ -6706,7 +6719,7 @@ CDP__DT void cdp__dt_gemm(cdp_dtype t, bool ta, bool tb, uint64_t m, uint64_t n,
         cdp__dt_gemm_f32(ta, tb, m, n, k, (const float *)a, (const float *)b, add, (float *)c);
 }
 
-/* Add n numbers to others. */
+/* Adds n numbers to others. */
 CDP__DT void cdp__dt_plus(cdp_dtype t, void *to, const void *from, uint64_t n) {
     cdp__dt_combine(t, CDP_REDUCE_SUM, to, from, n);
 }
@@ -6725,12 +6738,14 @@ CDP__DT void cdp__dt_add_rows(cdp_dtype t, void *sum, const void *y, uint64_t ro
         cdp__dt_plus(t, sum, (const uint8_t *)y + i * n * cdp_dtype_size(t), n);
 }
 
-/* Rows first .. first + held - 1 of a table are here; other ids give rows of zeros. */
+/* Copies rows of a table by their ids. This rank has rows first .. first + held - 1; other ids
+   give rows of zeros. */
 CDP__DT void cdp__dt_look_up(const int32_t *ids, uint64_t n, const void *table, uint64_t first,
     uint64_t held, uint64_t row_bytes, void *out) {
     for (uint64_t i = 0; i < n; ++i) {
         uint8_t *to = (uint8_t *)out + i * row_bytes;
-        const uint64_t id = (uint64_t)(int64_t)ids[i] - first; /* large if it is below */
+        /* a huge number if the id is below `first` */
+        const uint64_t id = (uint64_t)(int64_t)ids[i] - first;
         if (id < held)
             memcpy(to, (const uint8_t *)table + id * row_bytes, (size_t)row_bytes);
         else
@@ -6738,7 +6753,7 @@ CDP__DT void cdp__dt_look_up(const int32_t *ids, uint64_t n, const void *table, 
     }
 }
 
-/* The other way: add rows of a gradient to those of the table. */
+/* The reverse: adds rows of a gradient to those of the table. */
 CDP__DT void cdp__dt_look_up_backward(cdp_dtype t, const int32_t *ids, uint64_t n, void *table,
     uint64_t first, uint64_t held, uint64_t width, const void *grad) {
     const uint64_t row_bytes = width * cdp_dtype_size(t);
@@ -6752,7 +6767,7 @@ CDP__DT void cdp__dt_look_up_backward(cdp_dtype t, const int32_t *ids, uint64_t 
 
 /* exp(x), the same bits everywhere: x = k log 2 + r, a series in r, times 2^k. */
 CDP__DT double cdp__dt_exp(double x) {
-    if (!(x > -708)) return x < 0 ? 0 : x; /* NaN stays */
+    if (!(x > -708)) return x < 0 ? 0 : x; /* keeps NaN */
     if (x > 709) x = 709;
     const double turns = x * 1.44269504088896340736;
     const int32_t k = (int32_t)(turns < 0 ? turns - 0.5 : turns + 0.5);
@@ -6778,8 +6793,9 @@ CDP__DT double cdp__dt_ln(double x) {
 /* ---- >>styles: layers whose parameters are cut --------------------------------------------- */
 
 /* Knows: one linear layer or table, and the two edges around its product. Promises: forward and
-   backward are those of the whole layer; each parameter's gradient lies as the parameter does.
-   May use: kit, kernels, grid, counter, meshes, spelling, planner, tensors, edges, products. */
+   backward are those of the whole layer; each parameter's gradient has the layout of the
+   parameter. May use: kit, kernels, grid, counter, meshes, spelling, planner, tensors, edges,
+   products. */
 
 struct cdp_tp {
     cdp_tp_desc desc;
@@ -6832,7 +6848,7 @@ CDP__DT cdp_layout cdp__dt_tp_layout(const cdp_tp *tp, uint32_t ndim, uint64_t a
     return l;
 }
 
-/* The table at cdp_tp_style. */
+/* The layouts from the table at cdp_tp_style. */
 CDP__DT void cdp__dt_tp_layouts(cdp_tp *tp) {
     const cdp_tp_desc *d = &tp->desc;
     const uint64_t in = d->in_features, out = d->out_features;
@@ -6863,7 +6879,7 @@ CDP__DT void cdp__dt_tp_layouts(cdp_tp *tp) {
     if (d->output) l->y.place[0] = *d->output;
 }
 
-/* An edge whose gradient arrives as a sum of all ranks where `sum` says so. */
+/* Makes an edge; its gradient arrives as a sum over all ranks if `sum` is set. */
 CDP__DT cdp_status cdp__dt_tp_edge(
     const cdp_tp *tp, const cdp_layout *from, const cdp_layout *to, bool sum, cdp_edge **out) {
     cdp_edge_desc e;
@@ -6898,7 +6914,7 @@ CDP__DT cdp_status cdp__dt_tp_edges(cdp_tp *tp) {
     return st;
 }
 
-/* Memory for what the layer keeps. */
+/* Allocates memory that the layer keeps. */
 CDP__DT cdp_status cdp__dt_tp_memory(cdp_tp *tp) {
     cdp_group *g = tp->desc.mesh->all ? tp->desc.mesh->all->group : NULL;
     const uint64_t used = cdp__dt_local_bytes(&tp->l.used) + 1;
@@ -6945,7 +6961,7 @@ CDP_API cdp_status cdp_tp_create(const cdp_tp_desc *desc, cdp_tp **out) {
     tp->os = os;
     tp->root = d.mesh->root;
     cdp__dt_tp_layouts(tp);
-    tp->desc.input = tp->desc.output = NULL; /* the layouts have them */
+    tp->desc.input = tp->desc.output = NULL; /* copied to the layouts */
     st = cdp__dt_tp_edges(tp);
     if (st == CDP_OK) st = cdp__dt_tp_memory(tp);
     if (st != CDP_OK) {
@@ -6973,7 +6989,7 @@ CDP__DT cdp_status cdp__dt_product(const cdp_tp *tp, bool ta, bool tb, uint64_t 
     return CDP_OK;
 }
 
-/* Ids outside the table are reported, but the layer runs on, so that no rank waits for another. */
+/* Reports ids outside the table. The layer runs on, so that no rank waits for another. */
 CDP__DT cdp_status cdp__dt_tp_ids(const cdp_tp *tp, const int32_t *ids, uint64_t n) {
     for (uint64_t i = 0; i < n; ++i)
         if (ids[i] < 0 || (uint64_t)ids[i] >= tp->desc.in_features)
@@ -6983,7 +6999,7 @@ CDP__DT cdp_status cdp__dt_tp_ids(const cdp_tp *tp, const int32_t *ids, uint64_t
     return CDP_OK;
 }
 
-/* made = used w^T, or rows of the table. */
+/* Computes made = used w^T, or copies rows of the table. */
 CDP__DT cdp_status cdp__dt_tp_make(
     const cdp_tp *tp, const void *used, const void *w, const void *bias, void *made) {
     cdp_box x, y, table;
@@ -6997,7 +7013,7 @@ CDP__DT cdp_status cdp__dt_tp_make(
     }
     const cdp_status st =
         cdp__dt_product(tp, false, true, x.size[0], y.size[1], x.size[1], used, w, false, made);
-    if (bias && tp->desc.style != CDP_TP_ROW) /* as the piece of the bias lies */
+    if (bias && tp->desc.style != CDP_TP_ROW) /* with the layout of the bias */
         cdp__dt_add_bias(tp->desc.dtype, made, y.size[0], y.size[1], bias, 0);
     return st;
 }
@@ -7015,8 +7031,8 @@ CDP__DT cdp_status cdp__dt_tp_ready(const cdp_tp *tp, const void *x, const void 
     return CDP_OK;
 }
 
-/* The first error of a product. The messages of a layer go on after it, so that no rank waits for
-   another; the call returns it at its end. */
+/* The first error of a product. Messages of a layer continue after it, so that no rank waits for
+   another; the call returns the error at its end. */
 typedef struct cdp__dt_fault {
     cdp_status status;
     cdp_error why;
@@ -7028,7 +7044,7 @@ CDP__DT void cdp__dt_note(cdp__dt_fault *f, cdp_status st) {
     f->why = *cdp_last_error();
 }
 
-/* What a call returns: the failure of messages, else that of a product. */
+/* The result of a call: the failure of messages, else that of a product. */
 CDP__DT cdp_status cdp__dt_verdict(const cdp__dt_fault *f, cdp_status st) {
     if (st != CDP_OK || f->status == CDP_OK) return st;
     return cdp_error_set(f->status, f->why.peer, f->why.sys_errno, "%s", f->why.text);
@@ -7055,7 +7071,7 @@ CDP_API cdp_status cdp_tp_forward(
     return cdp__dt_verdict(&fault, st);
 }
 
-/* The gradient of the weight; SEQUENCE sums it over the ranks. */
+/* Computes the gradient of the weight; SEQUENCE sums it over the ranks. */
 CDP__DT cdp_status cdp__dt_tp_weight(
     const cdp_tp *tp, const void *used, const void *grad, void *grad_w, cdp__dt_fault *fault) {
     const cdp_dtype t = tp->desc.dtype;
@@ -7080,7 +7096,7 @@ CDP__DT cdp_status cdp__dt_tp_weight(
     return st;
 }
 
-/* The gradient of the bias, likewise. */
+/* Computes the gradient of the bias; SEQUENCE sums it over the ranks. */
 CDP__DT cdp_status cdp__dt_tp_bias(const cdp_tp *tp, const void *grad, void *grad_bias) {
     const cdp_dtype t = tp->desc.dtype;
     cdp_box y;
@@ -7097,7 +7113,7 @@ CDP__DT cdp_status cdp__dt_tp_bias(const cdp_tp *tp, const void *grad, void *gra
     return st;
 }
 
-/* The gradient of x, through the edge in front. */
+/* Computes the gradient of x, and sends it through the input edge. */
 CDP__DT cdp_status cdp__dt_tp_input(
     const cdp_tp *tp, const void *w, const void *grad, void *grad_x, cdp__dt_fault *fault) {
     const cdp_edge_desc *e = cdp_edge_desc_of(tp->in);
@@ -7111,7 +7127,7 @@ CDP__DT cdp_status cdp__dt_tp_input(
     return same ? CDP_OK : cdp_edge_backward(tp->in, tp->grad_used, grad_x);
 }
 
-/* All messages of the backward pass, and what is computed between them. */
+/* Runs all messages of the backward pass, and the computations between them. */
 CDP__DT cdp_status cdp__dt_tp_back(cdp_tp *tp, const void *x, const void *w, const void *grad_y,
     void *grad_x, void *grad_w, void *grad_bias, cdp__dt_fault *fault) {
     const void *grad = tp->out_same ? grad_y : tp->made;
@@ -7155,7 +7171,7 @@ typedef struct cdp__dt_loss {
     const cdp_layout *l;
     const void *x;
     const int32_t *targets;
-    uint64_t rows, first, held; /* held: classes first .. first + held - 1 are here */
+    uint64_t rows, first, held; /* held: this rank has classes first .. first + held - 1 */
     cdp_dtype dtype;
     uint32_t n;
     double *own, *all; /* per row: maximum, sum of exponentials from there, the target's logit */
@@ -7199,7 +7215,7 @@ CDP__DT void cdp__dt_loss_row(const cdp__dt_loss *s, uint64_t row) {
     out[2] = target < s->held ? cdp__dt_get(s->dtype, s->x, at + target) : 0;
 }
 
-/* What all ranks have of a row, as one: in[r] is stride numbers after in[r-1]. */
+/* Merges the numbers of all ranks for a row: in[r] is `stride` numbers after in[r-1]. */
 CDP__DT void cdp__dt_loss_merge(const double *in, uint64_t stride, uint32_t n, double out[3]) {
     out[0] = -1e300;
     out[1] = out[2] = 0;
@@ -7278,7 +7294,7 @@ CDP_API cdp_status cdp_cross_entropy(const cdp_layout *logits, const void *piece
 #define CDP__DT_RING_KV (CDP__DT_TAG + 1u)
 #define CDP__DT_RING_GRAD (CDP__DT_TAG + 2u)
 
-/* Memory that grows and is kept. */
+/* Memory that grows on demand and is kept. */
 typedef struct cdp__dt_room {
     uint8_t *at;
     uint64_t bytes;
@@ -7345,7 +7361,7 @@ CDP__DT cdp_status cdp__dt_room_for(cdp_cp *cp, cdp__dt_room *room, uint64_t byt
     return room->at ? CDP_OK : cdp__dt_nomem("a ring", bytes);
 }
 
-/* A message to the next rank and one from the rank before. */
+/* Sends a message to the next rank, and receives one from the previous rank. */
 CDP__DT cdp_status cdp__dt_ring_pass(cdp_cp *cp, const void *out, void *in, uint64_t count,
     cdp_dtype t, uint32_t tag, cdp_work *work) {
     cdp_transfer pair[2];
@@ -7364,7 +7380,7 @@ CDP__DT cdp_status cdp__dt_ring_pass(cdp_cp *cp, const void *out, void *in, uint
     return cdp_batch(cp->group, pair, 2, work);
 }
 
-/* One call of a ring, or of a gather in its place. */
+/* One call of a ring, or of a gather that replaces it. */
 typedef struct cdp__dt_ring {
     cdp_cp_block *block;
     void *user;
@@ -7397,7 +7413,7 @@ CDP__DT cdp_status cdp__dt_ring_run(cdp_cp *cp, cdp__dt_ring *r) {
             st = cdp__dt_ring_pass(cp, kv, next, r->bytes, CDP_DTYPE_U8, CDP__DT_RING_KV, &moving);
         if (st != CDP_OK) break;
         cdp__dt_ring_block(r, (cp->me + n - s) % n, kv, grad);
-        if (grad) { /* to whoever uses this block next; after the last step, to its owner */
+        if (grad) { /* to the rank that uses this block next; after the last step, to its owner */
             uint8_t *other = last ? (uint8_t *)r->grad : cp->grad[(s + 1) % 2].at;
             st = cdp__dt_ring_pass(cp, grad, other, r->count, t, CDP__DT_RING_GRAD, &back);
             if (st == CDP_OK) st = cdp_work_wait(back);
@@ -7409,7 +7425,7 @@ CDP__DT cdp_status cdp__dt_ring_run(cdp_cp *cp, cdp__dt_ring *r) {
     return st;
 }
 
-/* Plans that gather blocks of `bytes`, and sum gradients of `count` elements. */
+/* Makes plans that gather blocks of `bytes`, and that sum gradients of `count` elements. */
 CDP__DT cdp_status cdp__dt_gather_plans(cdp_cp *cp, uint64_t bytes, uint64_t count) {
     cdp_plan_desc d;
     cdp_status st = CDP_OK;
@@ -7441,7 +7457,7 @@ CDP__DT cdp_status cdp__dt_gather_plans(cdp_cp *cp, uint64_t bytes, uint64_t cou
     return cdp_plan_create(&d, &cp->sum_plan);
 }
 
-/* All blocks at once, used in the order of the ring. */
+/* Gathers all blocks at once, and uses them in the order of the ring. */
 CDP__DT cdp_status cdp__dt_ring_gather(cdp_cp *cp, cdp__dt_ring *r) {
     const uint64_t size = r->count * cdp_dtype_size(cp->desc.dtype);
     cdp_status st = cdp__dt_gather_plans(cp, r->bytes, r->grad ? r->count : 0);
@@ -7497,11 +7513,11 @@ CDP_API cdp_status cdp_cp_ring(cdp_cp *cp, const void *kv, uint64_t bytes, void 
 
 /* ---- >>attention: plain loops over the blocks of a ring ------------------------------------ */
 
-/* Knows: queries, keys and values of some positions. Promises: attention over all positions, as
-   if one process had them, but for the order of sums; in f64 between the blocks.
-   May use: kit, kernels, meshes, products, rings. */
+/* Knows: queries, keys and values of some positions. Promises: the same attention over all
+   positions as in one process, except for the order of sums; f64 between the blocks. May use:
+   kit, kernels, meshes, products, rings. */
 
-/* What is fixed for one call. Rows are positions of all sequences of the batch. */
+/* Constants of one call. Rows are positions of all sequences of the batch. */
 typedef struct cdp__dt_heads {
     const cdp_cp *cp;
     const void *q, *out, *grad_out;
@@ -7510,7 +7526,7 @@ typedef struct cdp__dt_heads {
     uint64_t start[2], size[2]; /* of the queries */
 } cdp__dt_heads;
 
-/* Where in the sequence row i of a rank's piece lies. */
+/* The position in the sequence of row i of a rank's piece. */
 CDP__DT uint64_t cdp__dt_cp_at(const uint64_t start[2], const uint64_t size[2], uint64_t i) {
     return i < size[0] ? start[0] + i : start[1] + i - size[0];
 }
@@ -7523,7 +7539,7 @@ CDP__DT double cdp__dt_dot(
     return sum;
 }
 
-/* Merge one weighted value into a running result: most is the largest score so far. */
+/* Merges one weighted value into a running result; most: the largest score so far. */
 CDP__DT void cdp__dt_attend(cdp_dtype t, double *state, double *out, uint64_t width, double score,
     const void *v, uint64_t at) {
     if (score > state[0]) {
@@ -7539,7 +7555,8 @@ CDP__DT void cdp__dt_attend(cdp_dtype t, double *state, double *out, uint64_t wi
         out[d] += weight * cdp__dt_get(t, v, at + d);
 }
 
-/* The loops of both directions: queries i, heads h, keys j of one owner. Offsets: in elements. */
+/* The loops of both directions: queries i, heads h, keys j of one owner. Offsets are in
+   elements. */
 typedef struct cdp__dt_spot {
     uint64_t query, q, k, v; /* query: number of query and head; q: of its vector */
 } cdp__dt_spot;
@@ -7587,7 +7604,7 @@ CDP__DT void cdp__dt_spot_backward(
     double *grad_q = a->cp->state + s->query * (d->width + 2);
     const double score = d->scale * cdp__dt_dot(t, a->q, s->q, kv, s->k, d->width);
     const double p = cdp__dt_exp(score - cdp__dt_get(t, a->lse, s->query));
-    const double own = grad_q[0]; /* dout out, which all keys share */
+    const double own = grad_q[0]; /* dout out: the same for all keys */
     const double dp = cdp__dt_dot(t, a->grad_out, s->q, kv, s->v, d->width);
     const double ds = p * (dp - own) * d->scale;
     for (uint64_t i = 0; i < d->width; ++i) {
@@ -7680,7 +7697,7 @@ CDP_API cdp_status cdp_cp_create(const cdp_cp_desc *desc, cdp_cp **out) {
     return CDP_OK;
 }
 
-/* Keys, then values, of this rank. */
+/* Packs this rank's keys, then its values. */
 CDP__DT void cdp__dt_cp_pack(cdp_cp *cp, const void *k, const void *v) {
     const uint64_t n = cdp__dt_kv_elements(cp, cp->rows) * cdp_dtype_size(cp->desc.dtype);
     if (!n) return;
@@ -7761,7 +7778,7 @@ CDP_API void cdp_cp_merge(
     float *out, float *lse, const float *out_b, const float *lse_b, uint64_t rows, uint64_t width) {
     for (uint64_t i = 0; i < rows; ++i) {
         const double a = (double)lse[i], b = (double)lse_b[i];
-        const bool no_a = !(a >= -3e38), no_b = !(b >= -3e38); /* -infinity: no key was seen */
+        const bool no_a = !(a >= -3e38), no_b = !(b >= -3e38); /* -infinity: no key yet */
         const double most = a > b ? a : b;
         if (no_b) continue;
         const double x = no_a ? 0 : cdp__dt_exp(a - most), y = cdp__dt_exp(b - most);
@@ -7773,8 +7790,8 @@ CDP_API void cdp_cp_merge(
 
 /* ---- >>local-maps: functions of local arrays ----------------------------------------------- */
 
-/* Knows: how inputs lie and how they must. Promises: cdp_local_map(). May use: kit, spelling,
-   tensors. */
+/* Knows: the layouts of inputs, and those that a function needs. Promises: cdp_local_map(). May
+   use: kit, spelling, tensors. */
 
 CDP__DT cdp_status cdp__dt_map_lies(const cdp_dtensor *t, const cdp_layout *need, uint32_t k) {
     char is[128], must[128];
@@ -7785,7 +7802,7 @@ CDP__DT cdp_status cdp__dt_map_lies(const cdp_dtensor *t, const cdp_layout *need
         k, is, cdp__dt_mesh_same(t->layout.mesh, need->mesh) ? "" : " of another mesh", must);
 }
 
-/* One input as the function needs it: itself, or a new tensor. */
+/* An input with the layout that the function needs: itself, or a new tensor. */
 CDP__DT cdp_status cdp__dt_map_input(const cdp_local_map_desc *d, uint32_t k, cdp_dtensor *out) {
     const cdp_layout *need = d->need ? &d->need[k] : NULL;
     cdp_status st = cdp__dt_tensor_check(&d->in[k], "cdp_local_map");
@@ -7862,7 +7879,7 @@ CDP_API void cdp_count_note(cdp_mesh *m, cdp_coll_kind kind, uint64_t bytes) {
     if (m && (uint32_t)kind < CDP_COLL_COUNT) cdp__dt_count(m->root->counter, kind, bytes, false);
 }
 
-/* `path` is this label, or lies above it. */
+/* True if `path` is this label, or above it. */
 CDP__DT bool cdp__dt_label_below(const cdp__dt_label *l, const char *path) {
     const size_t n = path ? strlen(path) : 0;
     return !n || (strncmp(l->path, path, n) == 0 && (!l->path[n] || l->path[n] == '/'));
@@ -7888,7 +7905,7 @@ CDP_API void cdp_counts_clear(cdp_mesh *m) {
     }
 }
 
-/* "2 allreduce 4096, 1 allgather 512"; bytes behind the names. */
+/* Writes counts like "2 allreduce 4096, 1 allgather 512": bytes after the names. */
 CDP__DT void cdp__dt_add_counts(cdp__dt_text *t, const cdp_comm_count *c, bool json) {
     bool some = false;
     for (uint32_t k = 0; k < CDP_COLL_COUNT; ++k) {

@@ -593,10 +593,10 @@ extern "C" {
 /* ---- >>sizes: size classes and rounding (pure) ----------------------------------------------- */
 
 /* Knows: the sizes of blocks and segments, and when a block is split. The constants are
-   PyTorch's, so that files look alike. Promises: a request never gets less than it asks for, and
-   every size is a multiple of 512. May use: nothing. */
+   PyTorch's, so that snapshots are comparable. Promises: a block is never smaller than its
+   request, and every size is a multiple of 512. May use: nothing. */
 
-/* On the way of every request: worth inlining. */
+/* Used by every request, so inlining pays. */
 #if defined(__GNUC__) || defined(__clang__)
 #define CDP__MEM_HOT __attribute__((__unused__)) static inline
 #else
@@ -605,9 +605,9 @@ extern "C" {
 
 #define CDP__MEM_UNIT 512ull
 #define CDP__MEM_MIB (1ull << 20)
-#define CDP__MEM_SMALL CDP__MEM_MIB               /* largest request of the small class   */
-#define CDP__MEM_SMALL_SEGMENT (2 * CDP__MEM_MIB) /* where small requests share a segment */
-#define CDP__MEM_OWN_SEGMENT (10 * CDP__MEM_MIB)  /* from here on: a segment of its own   */
+#define CDP__MEM_SMALL CDP__MEM_MIB               /* largest small request */
+#define CDP__MEM_SMALL_SEGMENT (2 * CDP__MEM_MIB) /* segment for small requests */
+#define CDP__MEM_OWN_SEGMENT (10 * CDP__MEM_MIB)  /* from this size on: a segment each */
 #define CDP__MEM_REQUEST_MAX (1ull << 60)
 
 typedef struct cdp__mem_sizes {
@@ -625,15 +625,15 @@ CDP__PRIVATE uint32_t cdp__mem_log2(uint64_t n) {
     return 63u - (uint32_t)__builtin_clzll(n);
 }
 
-/* Which of the 16 intervals a size is in: from 1, 2, 4 MiB .. 32 GiB on; smaller ones in the
-   first. */
+/* The index of the interval that contains a size. The 16 intervals begin at 1, 2, 4 MiB .. 32
+   GiB; smaller sizes are in the first. */
 CDP__MEM_HOT uint32_t cdp__mem_interval(uint64_t bytes) {
     const uint32_t log = cdp__mem_log2(bytes);
     if (log < 20) return 0;
     return log > 35 ? 15 : log - 20;
 }
 
-/* Up to the next of `parts` equal parts of the power-of-two interval; powers of two stay. */
+/* Rounds up to one of `parts` equal steps between two powers of two; powers of two stay. */
 CDP__PRIVATE uint64_t cdp__mem_next_part(uint64_t bytes, uint32_t parts) {
     const uint64_t low = 1ull << cdp__mem_log2(bytes);
     const uint64_t part = low / parts;
@@ -660,14 +660,14 @@ CDP__PRIVATE uint64_t cdp__mem_segment_size(const cdp__mem_sizes *s, uint64_t si
     return cdp__mem_up_to(size, CDP__MEM_SMALL_SEGMENT);
 }
 
-/* Whether a free block of `have` bytes may serve a request of `size`: oversize blocks are kept
-   for oversize requests, and are not wasted on much smaller ones. */
+/* True if a free block of `have` bytes may serve a request of `size` bytes. Oversize blocks only
+   serve oversize requests, and not much smaller ones. */
 CDP__MEM_HOT bool cdp__mem_suits(const cdp__mem_sizes *s, uint64_t size, uint64_t have) {
     if (size < s->max_split) return have < s->max_split;
     return have < size + s->max_non_split_rounding;
 }
 
-/* Whether what is left of `have` becomes a block of its own. */
+/* True if the unused rest of `have` bytes becomes a block of its own. */
 CDP__MEM_HOT bool cdp__mem_splits(
     const cdp__mem_sizes *s, bool large, uint64_t size, uint64_t have) {
     if (!large) return have - size >= CDP__MEM_UNIT;
@@ -692,14 +692,14 @@ typedef struct cdp__mem_part cdp__mem_part;
 typedef struct cdp__mem_span cdp__mem_span;
 typedef struct cdp__mem_arena cdp__mem_arena;
 
-/* A block: a part of a segment (a span), in use, waiting, or free. */
+/* A block: a part of a segment (a span). It is in use, waiting for streams, or free. */
 struct cdp__mem_part {
     uint64_t at, size, requested;
     cdp__mem_span *span;
     cdp__mem_part *prev, *next;         /* neighbours in the segment             */
     cdp__mem_part *bin_prev, *bin_next; /* in a list of free blocks, or of slabs */
     cdp__mem_use *uses;                 /* other streams that use it             */
-    uint64_t freed_at;                  /* number of requests at that time       */
+    uint64_t freed_at;                  /* the count of requests at that time */
     uint32_t stack, label;
     uint32_t waits; /* events that have not passed           */
     cdp_mem_state state;
@@ -711,20 +711,20 @@ struct cdp__mem_span { /* a segment */
     cdp__mem_part *first;
     cdp__mem_span *prev, *next; /* of the allocator; also in a list of unused records */
     uint32_t stack, label;
-    uint32_t busy; /* blocks in use or waiting */
+    uint32_t busy; /* blocks that are in use or waiting */
     bool large;
-    bool noted; /* of another allocator, which says when it ends */
-    bool grows; /* likewise, page by page */
+    bool noted; /* of another allocator, which reports its end */
+    bool grows; /* of another allocator, which maps single pages */
 };
 
-struct cdp__mem_arena { /* what one pool has for one stream */
+struct cdp__mem_arena { /* the blocks of one pool for one stream */
     cdp_mem_pool *pool;
     void *stream;
     struct cdp__mem_bins *bins[2]; /* small, large; made when needed */
     cdp__mem_arena *next;
 };
 
-typedef struct cdp__mem_lane { /* a stream that blocks of others were recorded on */
+typedef struct cdp__mem_lane { /* a further stream that uses blocks */
     void *stream;
     cdp__mem_use *first, *last; /* events in the order of the stream */
     struct cdp__mem_lane *next;
@@ -735,8 +735,8 @@ struct cdp__mem_use { /* one block on one further stream */
     cdp__mem_lane *lane;
     void *event;         /* stays when the record is unused */
     cdp__mem_use *next;  /* of the block; or of unused ones */
-    cdp__mem_use *after; /* in the lane, or among those put off by a capture */
-    bool gone;           /* cdp_mem_forget_stream: there is nothing to wait for */
+    cdp__mem_use *after; /* in the lane, or in the list of frees delayed by a capture */
+    bool gone;           /* cdp_mem_forget_stream() was called: do not wait */
 };
 
 #define CDP__MEM_EXACT 4096u
@@ -750,7 +750,7 @@ typedef struct cdp__mem_bins {
     uint32_t count;
     uint64_t top[2];            /* bit i: map[i] is not 0         */
     uint64_t map[CDP__MEM_MAP]; /* bit i: head[i] is not NULL     */
-    cdp__mem_part *head[1];     /* in truth `count`               */
+    cdp__mem_part *head[1];     /* really `count` entries */
 } cdp__mem_bins;
 
 CDP__PRIVATE uint64_t cdp__mem_bins_bytes(bool coarse) {
@@ -758,10 +758,10 @@ CDP__PRIVATE uint64_t cdp__mem_bins_bytes(bool coarse) {
     return sizeof(cdp__mem_bins) + (count - 1) * sizeof(cdp__mem_part *);
 }
 
-/* 32 lists for each power of two from 2^first on. */
+/* The list of a block: 32 lists per power of two from 2^first on. */
 CDP__MEM_HOT uint32_t cdp__mem_bin_coarse(uint64_t size, uint32_t first, uint32_t powers) {
     const uint32_t log = cdp__mem_log2(size);
-    if (log < first) return 0; /* of another allocator */
+    if (log < first) return 0; /* a block of another allocator */
     if (log >= first + powers) return powers * 32 - 1;
     return (log - first) * 32 + (uint32_t)(size >> (log - 5) & 31);
 }
@@ -795,7 +795,7 @@ CDP__MEM_HOT void cdp__mem_bins_take(cdp__mem_bins *b, cdp__mem_part *p) {
     if (!b->map[i / 64]) b->top[i / 4096] &= ~(1ull << i / 64 % 64);
 }
 
-/* The first list from `i` on that is not empty; CDP__MEM_BINS: none. */
+/* The first non-empty list from `i` on; CDP__MEM_BINS: none. */
 CDP__MEM_HOT uint32_t cdp__mem_bins_next(const cdp__mem_bins *b, uint32_t i) {
     uint32_t word = i / 64;
     uint64_t bits;
@@ -811,7 +811,7 @@ CDP__MEM_HOT uint32_t cdp__mem_bins_next(const cdp__mem_bins *b, uint32_t i) {
     return CDP__MEM_BINS;
 }
 
-/* The smallest of the first blocks of a list that has room for `size`. */
+/* Of the first blocks of a list, the smallest with room for `size`. */
 CDP__PRIVATE cdp__mem_part *cdp__mem_bin_best(cdp__mem_part *p, uint64_t size) {
     cdp__mem_part *best = NULL;
     uint32_t looks;
@@ -867,7 +867,7 @@ CDP__MEM_HOT void cdp__mem_table_put(cdp__mem_table *t, cdp__mem_part *p) {
     ++t->used;
 }
 
-/* Whether the entry of slot `i` may move to the hole: its home is not behind the hole. */
+/* True if the entry of slot `i` may move to the hole: its home slot is not after the hole. */
 CDP__MEM_HOT bool cdp__mem_table_moves(const cdp__mem_table *t, uint64_t i, uint64_t hole) {
     const uint64_t home = cdp__mem_table_home(t, t->slots[i]->at);
     return ((i - home) & t->mask) >= ((i - hole) & t->mask);
@@ -894,7 +894,7 @@ CDP__MEM_HOT void cdp__mem_table_take(cdp__mem_table *t, const cdp__mem_part *p)
 
 typedef struct cdp__mem_record { /* 64 bytes */
     uint64_t address, size, stream, time_ns;
-    uint64_t extra; /* OOM: what the device has free */
+    uint64_t extra; /* OOM: free bytes of the device */
     uint32_t stack, label;
     uint32_t pool[2];
     uint8_t action, spare[7];
@@ -906,7 +906,7 @@ typedef struct cdp__mem_ring {
     uint64_t total; /* ever recorded */
 } cdp__mem_ring;
 
-/* The place of a new event; what was there is lost. */
+/* Returns the entry for a new event; overwrites the oldest one if the ring is full. */
 CDP__PRIVATE cdp__mem_record *cdp__mem_ring_push(cdp__mem_ring *r) {
     cdp__mem_record *const e = &r->at[r->next];
     r->next = r->next + 1 == r->room ? 0 : r->next + 1;
@@ -936,8 +936,8 @@ CDP__PRIVATE void cdp__mem_ring_copy(const cdp__mem_ring *r, cdp__mem_record *ou
 
 /* Knows: stacks (rows of words) and texts by number, from 1 on; 0 means none. A word is an
    address or, with a tag in its upper bits, the number of a site or of a label. Promises: equal
-   ones are stored once, in tables of fixed size. When a table is full, the answer is its last
-   number, and a counter grows. May use: sizes. */
+   stacks and texts are stored once, in tables of fixed size. When a table is full, new ones get
+   its last number, and a counter grows. May use: sizes. */
 
 #define CDP__MEM_FRAMES 64u
 #define CDP__MEM_WORDS (CDP__MEM_FRAMES + 2u)
@@ -982,7 +982,7 @@ CDP__PRIVATE bool cdp__mem_row_is(const cdp__mem_depot *d, const cdp__mem_row *r
     return memcmp(d->words + r->first, words, count * sizeof *words) == 0;
 }
 
-/* Number 1 is the stack that stands for all that found no room. */
+/* Clears the table. Number 1 stands for all stacks that find no room. */
 CDP__PRIVATE void cdp__mem_depot_clear(cdp__mem_depot *d) {
     memset(d->slots, 0, (d->slot_mask + 1ull) * sizeof *d->slots);
     d->words[0] = CDP__MEM_TAG_FULL;
@@ -1010,7 +1010,7 @@ CDP__PRIVATE uint32_t cdp__mem_depot_add(
     return d->rows_used;
 }
 
-/* The number of this stack, which is stored when it is new; 0 for an empty one. */
+/* The number of a stack, which is stored if it is new; 0 for an empty one. */
 CDP__PRIVATE uint32_t cdp__mem_depot_number(
     cdp__mem_depot *d, const uint64_t *words, uint32_t count) {
     uint64_t hash;
@@ -1046,7 +1046,7 @@ CDP__PRIVATE void cdp__mem_text_copy(char *to, const char *text, uint64_t room) 
 
 CDP__PRIVATE uint32_t cdp__mem_labels_add(
     cdp__mem_labels *l, uint64_t hash, const char *text, uint32_t slot) {
-    if (l->used + 1 == CDP__MEM_LABELS) { /* the last one stands for all further ones */
+    if (l->used + 1 == CDP__MEM_LABELS) { /* the last number stands for all further texts */
         ++l->lost;
         cdp__mem_text_copy(l->text[l->used], "(too many labels)", CDP__MEM_LABEL_BYTES);
         return CDP__MEM_LABELS;
@@ -1066,8 +1066,7 @@ CDP__PRIVATE uint32_t cdp__mem_labels_known(const cdp__mem_labels *l, uint64_t h
     return 0;
 }
 
-/* The number of this text, which is copied when it is new; 0 for an empty one. `hash` is its
-   hash. */
+/* The number of a text, which is copied if it is new; 0 for an empty one. `hash`: its hash. */
 CDP__PRIVATE uint32_t cdp__mem_labels_number(cdp__mem_labels *l, uint64_t hash, const char *text) {
     const uint32_t mask = 2 * CDP__MEM_LABELS - 1;
     uint32_t i;
@@ -1080,12 +1079,12 @@ CDP__PRIVATE uint32_t cdp__mem_labels_number(cdp__mem_labels *l, uint64_t hash, 
     return cdp__mem_labels_add(l, hash, text, i);
 }
 
-/* The bytes of a text before `slots` in one piece of memory: see cdp__mem_labels_at. */
+/* Bytes of texts and tables in one piece of memory, the texts first; see cdp__mem_labels_at. */
 #define CDP__MEM_LABELS_ALL                                      \
     (CDP__MEM_LABELS * (CDP__MEM_LABEL_BYTES + sizeof(uint64_t)) \
         + 2 * CDP__MEM_LABELS * sizeof(uint16_t))
 
-/* Lay the tables into `memory`, CDP__MEM_LABELS_ALL zeroed bytes. */
+/* Places the tables in `memory`: CDP__MEM_LABELS_ALL zeroed bytes. */
 CDP__PRIVATE void cdp__mem_labels_at(cdp__mem_labels *l, void *memory) {
     char *at = (char *)memory;
     l->hash = (uint64_t *)(void *)at;
@@ -1106,6 +1105,11 @@ CDP__PRIVATE void cdp__mem_labels_at(cdp__mem_labels *l, void *memory) {
 #if defined(__GLIBC__) || defined(__APPLE__) || defined(__FreeBSD__)
 #include <execinfo.h>
 #define CDP__MEM_BACKTRACE 1
+#ifdef __FreeBSD__
+typedef size_t cdp__mem_depth; /* what backtrace() counts in */
+#else
+typedef int cdp__mem_depth;
+#endif
 #else
 #define CDP__MEM_BACKTRACE 0
 #endif
@@ -1115,7 +1119,7 @@ typedef struct cdp__mem_module {
     uint32_t path; /* number of its text                                                */
 } cdp__mem_module;
 
-/* Read a line of /proc/self/maps: "low-high rwxp offset device inode   path". */
+/* Parses a line of /proc/self/maps: "low-high rwxp offset device inode path". */
 typedef struct cdp__mem_map_line {
     uint64_t low, high, offset;
     bool code;
@@ -1154,8 +1158,7 @@ CDP__PRIVATE bool cdp__mem_map_parse(const char *text, cdp__mem_map_line *out) {
     return true;
 }
 
-/* Call `func` with each line; it returns false to stop. Nothing happens where there is no such
-   file. */
+/* Calls `func` for each line, until it returns false. Does nothing without such a file. */
 CDP__PRIVATE void cdp__mem_maps(
     bool (*func)(void *user, const cdp__mem_map_line *line), void *user) {
     char text[8192];
@@ -1179,7 +1182,7 @@ CDP__PRIVATE void cdp__mem_maps(
             more = !cdp__mem_map_parse(line, &l) || func(user, &l);
         }
         have -= (uint64_t)(line - text);
-        if (have + 1 == sizeof text) have = 0; /* no such line is so long */
+        if (have + 1 == sizeof text) have = 0; /* too long for such a line */
         memmove(text, line, (size_t)have);
     }
     if (fd >= 0) (void)os->files.close_file(os->user, fd);
@@ -1197,7 +1200,7 @@ CDP__PRIVATE bool cdp__mem_stack_line(void *user, const cdp__mem_map_line *line)
     return false;
 }
 
-/* The end of the stack that has `frame`, found once for each thread; 0: not known. */
+/* The end of the stack that contains `frame`, looked up once per thread; 0: unknown. */
 CDP__PRIVATE uint64_t cdp__mem_stack_end(uint64_t frame) {
     static CDP__THREAD_LOCAL cdp__mem_stack_range r;
     if (frame >= r.low && frame < r.high) return r.high;
@@ -1217,9 +1220,9 @@ CDP__PRIVATE uint64_t cdp__mem_stack_end(uint64_t frame) {
 #define CDP__MEM_RAW
 #endif
 
-/* Return addresses by the chain of frame pointers from `frame` on. Each frame must be above the
-   one before it, aligned and inside the stack; else the chain ends, since a caller was compiled
-   without it. */
+/* Collects return addresses along the chain of frame pointers from `frame` on. Each frame must
+   be above the previous one, aligned and inside the stack. Otherwise the chain ends, because a
+   caller was compiled without frame pointers. */
 CDP__MEM_RAW CDP__PRIVATE void cdp__mem_walk(const void *frame, uint32_t most, cdp__mem_trace *t) {
     uint64_t at = (uint64_t)(uintptr_t)frame;
     const uint64_t end = cdp__mem_stack_end(at);
@@ -1232,12 +1235,12 @@ CDP__MEM_RAW CDP__PRIVATE void cdp__mem_walk(const void *frame, uint32_t most, c
     }
 }
 
-/* Return addresses by unwinding, from the call that returns to `caller` on: without this
-   library's own. */
+/* Collects return addresses by unwinding, beginning with `caller`: leaves out this library's own
+   frames. */
 CDP__PRIVATE void cdp__mem_unwind(const void *caller, uint32_t most, cdp__mem_trace *t) {
 #if CDP__MEM_BACKTRACE
     void *at[CDP__MEM_FRAMES + 8];
-    const int got = backtrace(at, (int)(most + 8));
+    const int got = (int)backtrace(at, (cdp__mem_depth)(most + 8));
     int i, own = 0;
     for (i = 0; i < got && i < 8; ++i)
         if (at[i] == caller) own = i;
@@ -1253,16 +1256,16 @@ CDP__PRIVATE void cdp__mem_unwind(const void *caller, uint32_t most, cdp__mem_tr
 /* ---- >>blocks: segments, splitting, merging, statistics -------------------------------------- */
 
 /* Knows: all segments and blocks of an allocator. Promises: the blocks of a segment tile it; two
-   free neighbours are one block; the table has exactly the blocks that are in use or wait;
-   statistics are sums over blocks. Memory for records is taken before anything changes. May use:
-   source, desc, allocator, statistics, shots, sizes, bins, table, ring, depot. */
+   free neighbours are merged; the table has exactly the blocks that are in use or waiting;
+   statistics are sums over blocks. Memory for records is allocated before anything changes. May
+   use: source, desc, allocator, statistics, shots, sizes, bins, table, ring, depot. */
 
 #define CDP__MEM_SLAB 128u
 #define CDP__MEM_WATCHERS 8u
 
-typedef struct cdp__mem_slab { /* in front of its records */
+typedef struct cdp__mem_slab { /* precedes its records */
     struct cdp__mem_slab *next;
-    uint64_t uses; /* how many of cdp__mem_use it has; 0: other records */
+    uint64_t uses; /* number of cdp__mem_use records; 0: it has other records */
 } cdp__mem_slab;
 
 struct cdp_mem_pool {
@@ -1277,7 +1280,7 @@ struct cdp_mem_pool {
     bool own_source, no_split, use_on_oom;
 };
 
-typedef struct cdp__mem_outside { /* memory that others hold */
+typedef struct cdp__mem_outside { /* memory outside the allocator */
     struct cdp__mem_outside *next;
     uint64_t at, bytes;
     uint32_t label;
@@ -1300,8 +1303,8 @@ typedef struct cdp__mem_log { /* the history */
     uint64_t start_ns, start_us;
 } cdp__mem_log;
 
-/* What statistics are made of, kept short because every request counts in several: [0] small, [1]
-   large. */
+/* The counters behind the statistics, short because every request updates several: [0] small,
+   [1] large. */
 typedef struct cdp__mem_tally {
     uint64_t current[2], peak[2], allocated[2];
     uint64_t peak_all;
@@ -1326,7 +1329,7 @@ struct cdp_mem {
     cdp__mem_span *spans, *last_span;
     cdp__mem_part *unused_parts;
     cdp__mem_span *unused_spans;
-    cdp__mem_use *unused_uses, *delayed; /* delayed: by a capture, linked by `after` */
+    cdp__mem_use *unused_uses, *delayed; /* delayed by a capture, linked by `after` */
     uint32_t unused_part_count, part_count;
     cdp__mem_slab *slabs;
     cdp__mem_lane *lanes;
@@ -1335,9 +1338,9 @@ struct cdp_mem {
     uint64_t held, limit, requests, externals, external_places;
     cdp__mem_outside *outside;
     cdp__mem_tallies tally;
-    cdp_mem_stats stats; /* only the single figures */
+    cdp_mem_stats stats; /* only the members that are no tallies */
     cdp__mem_log log;
-    uint64_t histories; /* how many recordings there were */
+    uint64_t histories; /* number of histories so far */
     cdp__mem_watcher watchers[CDP__MEM_WATCHERS];
     cdp_mem_oom_func on_oom;
     void *on_oom_user;
@@ -1367,9 +1370,9 @@ CDP__MEM_HOT void cdp__mem_down(cdp__mem_tally *t, bool large, uint64_t n) {
     t->current[large] -= n;
 }
 
-/* Active blocks are those in callers' hands and those that wait. The tally `active` counts only
-   those that wait; its peaks are of the sum, at moments when some wait. When none wait, the peaks
-   of those in callers' hands are the same, so nothing is to be done: see cdp__mem_tally_active. */
+/* Active blocks are those held by callers and those waiting for streams. The tally `active`
+   counts only waiting ones, but its peaks are those of the sum while some wait. While none wait,
+   the peaks equal those of the held blocks, so nothing is updated: see cdp__mem_tally_active. */
 CDP__MEM_HOT void cdp__mem_top(cdp__mem_tally *active, const cdp__mem_tally *held, bool large) {
     const uint64_t one = active->current[large] + held->current[large];
     const uint64_t all = one + active->current[!large] + held->current[!large];
@@ -1385,7 +1388,7 @@ CDP__MEM_HOT bool cdp__mem_is_split(const cdp__mem_part *p) {
     return p->prev || p->next;
 }
 
-/* Take a slab of records. */
+/* Allocates a slab of records. */
 CDP__PRIVATE void *cdp__mem_slab_take(cdp_mem *m, uint64_t record, uint64_t uses) {
     const uint64_t head = cdp__mem_up_to(sizeof(cdp__mem_slab), 16);
     cdp__mem_slab *const s = (cdp__mem_slab *)cdp__alloc_zero(m->os, head + record * CDP__MEM_SLAB);
@@ -1444,7 +1447,8 @@ CDP__PRIVATE bool cdp__mem_table_grow(cdp_mem *m) {
     return true;
 }
 
-/* Have the records that one request may need, so that nothing fails half way. */
+/* Makes sure that all records which one request may need exist, so that no request fails half
+   way. */
 CDP__MEM_HOT bool cdp__mem_prepare(cdp_mem *m) {
     if (m->unused_part_count < 4 && !cdp__mem_more_parts(m)) return false;
     if (!m->unused_spans && !cdp__mem_more_spans(m)) return false;
@@ -1463,7 +1467,7 @@ CDP__MEM_HOT cdp__mem_part *cdp__mem_part_new(cdp_mem *m, uint64_t at, uint64_t 
     p->uses = NULL;
     p->waits = 0;
     p->stack = p->label = 0;
-    return p; /* the rest is set where its state is */
+    return p; /* the caller sets the other members */
 }
 
 CDP__MEM_HOT void cdp__mem_part_drop(cdp_mem *m, cdp__mem_part *p) {
@@ -1477,7 +1481,7 @@ CDP__PRIVATE cdp__mem_bins *cdp__mem_bins_of(const cdp__mem_part *p) {
     return p->span->arena->bins[p->span->large];
 }
 
-/* Put a free block into its list of `b`. The caller updates the statistics. */
+/* Puts a free block into its list of `b`. The caller updates the statistics. */
 CDP__MEM_HOT void cdp__mem_free_put(cdp_mem *m, cdp__mem_bins *b, cdp__mem_part *p) {
     p->state = CDP_MEM_INACTIVE;
     p->requested = 0;
@@ -1486,7 +1490,7 @@ CDP__MEM_HOT void cdp__mem_free_put(cdp_mem *m, cdp__mem_bins *b, cdp__mem_part 
     cdp__mem_bins_put(b, p);
 }
 
-/* `p` keeps its first `size` bytes; the rest becomes a block of its own, in no list, like `p`. */
+/* Splits `p` after `size` bytes. The rest becomes a block in no list, in the same state. */
 CDP__MEM_HOT cdp__mem_part *cdp__mem_part_rest(cdp_mem *m, cdp__mem_part *p, uint64_t size) {
     cdp__mem_part *const rest = cdp__mem_part_new(m, p->at + size, p->size - size);
     rest->span = p->span;
@@ -1498,13 +1502,13 @@ CDP__MEM_HOT cdp__mem_part *cdp__mem_part_rest(cdp_mem *m, cdp__mem_part *p, uin
     return rest;
 }
 
-/* `p`, which is in no list, keeps its first `size` bytes; the rest becomes a free block. */
+/* Splits `p`, which is in no list, after `size` bytes. The rest becomes a free block. */
 CDP__MEM_HOT void cdp__mem_split(cdp_mem *m, cdp__mem_part *p, uint64_t size) {
     cdp__mem_free_put(m, cdp__mem_bins_of(p), cdp__mem_part_rest(m, p, size));
 }
 
-/* A block that was in a list is given out; with `splits`, only its first `size` bytes. Free pieces
-   of segments partly in use are counted by what one call changes in all, as PyTorch does. */
+/* Takes a block out of its list for a request; with `splits`, only its first `size` bytes. The
+   statistics of free pieces change by the net effect of one call, as in PyTorch. */
 CDP__MEM_HOT void cdp__mem_part_cut(cdp_mem *m, cdp__mem_part *p, bool splits, uint64_t size) {
     const bool large = p->span->large, piece = cdp__mem_is_split(p);
     if (piece) cdp__mem_down(&m->tally.inactive_split_bytes, large, splits ? size : p->size);
@@ -1517,7 +1521,7 @@ CDP__MEM_HOT void cdp__mem_part_cut(cdp_mem *m, cdp__mem_part *p, bool splits, u
     cdp__mem_split(m, p, size);
 }
 
-/* `p`, in no list, becomes free: one block with its free neighbours, in a list. */
+/* Frees `p`, which is in no list: merges it with free neighbours, and puts it into a list. */
 CDP__MEM_HOT void cdp__mem_part_free(cdp_mem *m, cdp__mem_part *p) {
     const bool large = p->span->large;
     const uint64_t own = p->size;
@@ -1563,7 +1567,7 @@ CDP__PRIVATE void cdp__mem_hear(
     }
 }
 
-/* A new segment with one block that is in no list. */
+/* Adds a segment with one block, which is in no list. */
 CDP__PRIVATE cdp__mem_part *cdp__mem_span_add(
     cdp_mem *m, cdp__mem_arena *arena, uint64_t at, uint64_t size, bool large) {
     cdp__mem_span *const s = m->unused_spans;
@@ -1590,7 +1594,7 @@ CDP__PRIVATE cdp__mem_part *cdp__mem_span_add(
     return p;
 }
 
-/* Forget a segment whose only block is in no list. */
+/* Removes a segment whose only block is in no list. */
 CDP__PRIVATE void cdp__mem_span_remove(cdp_mem *m, cdp__mem_span *s) {
     cdp__mem_part_drop(m, s->first);
     if (s->prev)
@@ -1609,7 +1613,7 @@ CDP__PRIVATE void cdp__mem_span_remove(cdp_mem *m, cdp__mem_span *s) {
     m->unused_spans = s;
 }
 
-/* A block that is in no list is given out, counted, and found by its address from now on. */
+/* A block in no list becomes used: counts it, and adds it to the table. */
 CDP__MEM_HOT void cdp__mem_part_begin(cdp_mem *m, cdp__mem_part *p, uint64_t requested) {
     const bool large = p->span->large;
     p->requested = requested;
@@ -1626,7 +1630,7 @@ CDP__MEM_HOT void cdp__mem_part_begin(cdp_mem *m, cdp__mem_part *p, uint64_t req
     if (p->size >= m->sizes.max_split) cdp__mem_up(&m->tally.oversize_allocations, false, 1);
 }
 
-/* The caller gave it back; it may have to wait. */
+/* The caller has freed the block. It may still have to wait. */
 CDP__MEM_HOT void cdp__mem_part_leave(cdp_mem *m, const cdp__mem_part *p) {
     const bool large = p->span->large;
     cdp__mem_down(&m->tally.allocation, large, 1);
@@ -1634,7 +1638,7 @@ CDP__MEM_HOT void cdp__mem_part_leave(cdp_mem *m, const cdp__mem_part *p) {
     if (p->size >= m->sizes.max_split) cdp__mem_down(&m->tally.oversize_allocations, false, 1);
 }
 
-/* It waits for other streams; or does so no more. */
+/* A block begins to wait for streams; or no longer waits. */
 CDP__PRIVATE void cdp__mem_part_wait(cdp_mem *m, cdp__mem_part *p) {
     const bool large = p->span->large;
     p->state = CDP_MEM_PENDING;
@@ -1648,14 +1652,14 @@ CDP__PRIVATE void cdp__mem_part_waited(cdp_mem *m, const cdp__mem_part *p) {
     cdp__mem_down(&m->tally.active_bytes, large, p->size);
 }
 
-/* Nothing uses it any more. It is in no list yet. */
+/* The block is no longer used by any stream. It is not in a list yet. */
 CDP__MEM_HOT void cdp__mem_part_end(cdp_mem *m, cdp__mem_part *p) {
     --p->span->busy;
     cdp__mem_table_take(&m->table, p);
     cdp__mem_down(&m->tally.requested_bytes, p->span->large, p->requested);
 }
 
-/* The arena of a pool for a stream; NULL without memory. The one used last is first. */
+/* The arena of a pool for a stream; NULL: out of memory. Keeps the last used one first. */
 CDP__MEM_HOT cdp__mem_arena *cdp__mem_arena_of(cdp_mem *m, cdp_mem_pool *pool, void *stream) {
     cdp__mem_arena **at = &pool->arenas, *a;
     for (a = *at; a && a->stream != stream; a = *at)
@@ -1687,14 +1691,14 @@ CDP__MEM_HOT bool cdp__mem_arena_ready(cdp_mem *m, cdp__mem_arena *a, bool large
 
 /* ---- >>history: events into the ring --------------------------------------------------------- */
 
-/* Knows: what is recorded, and how stacks are collected. Promises: a history misses no event
-   since it began, and nothing is allocated for an event. May use: desc, allocator, sizes, bins,
-   ring, depot, os-stacks, blocks. */
+/* Knows: what is recorded, and how stacks are collected. Promises: a history has all events
+   since it began, and recording an event allocates nothing. May use: desc, allocator, sizes,
+   bins, ring, depot, os-stacks, blocks. */
 
 #define CDP__MEM_WANTS_STATE 1u /* stacks and labels of blocks */
 #define CDP__MEM_WANTS_EVENTS 2u
-#define CDP__MEM_WANTS_STACK 4u  /* collect one for an allocation */
-#define CDP__MEM_WANTS_FREE 8u   /* and for a free                */
+#define CDP__MEM_WANTS_STACK 4u  /* collect a stack for allocations */
+#define CDP__MEM_WANTS_FREE 8u   /* collect a stack for frees */
 #define CDP__MEM_WANTS_ALLOC 16u /* events carry stacks           */
 
 #define CDP__MEM_NESTED 16u
@@ -1702,8 +1706,8 @@ CDP__MEM_HOT bool cdp__mem_arena_ready(cdp_mem *m, cdp__mem_arena *a, bool large
 typedef struct cdp__mem_thread { /* labels of one thread */
     char text[CDP__MEM_LABEL_BYTES];
     uint64_t hash;
-    uint32_t length[CDP__MEM_NESTED]; /* of the text before each label */
-    uint32_t depth;                   /* also counts those that found no room */
+    uint32_t length[CDP__MEM_NESTED]; /* length of the text before each label */
+    uint32_t depth;                   /* includes labels that found no room */
 } cdp__mem_thread;
 
 CDP__PRIVATE cdp__mem_thread *cdp__mem_thread_own(void) {
@@ -1728,19 +1732,19 @@ CDP__PRIVATE void cdp__mem_label_pop(cdp__mem_thread *t) {
     t->hash = cdp__mem_text_hash(t->text);
 }
 
-/* One request, free or other call that is recorded. */
+/* A request, free or other call that may be recorded. */
 typedef struct cdp__mem_call {
     const void *caller, *frame; /* where it returns to; the frame pointer of the public function */
     const cdp_mem_site *site;
     uint32_t wants, stack_if;
     uint32_t stack, label; /* numbers, known under the lock */
-    uint64_t history;      /* which history they belong to  */
+    uint64_t history;      /* the history of these numbers */
     uint64_t now_ns;
     cdp__mem_trace trace;
 } cdp__mem_call;
 
-/* Before the lock: what is probably recorded, when, and the stack, because these take long.
-   `stack_if`: CDP__MEM_WANTS_STACK, _FREE, or 0 for a call without a stack. */
+/* Call without the lock: decides what is probably recorded, and takes time and stack, which is
+   slow. `stack_if`: CDP__MEM_WANTS_STACK, _FREE, or 0 for a call without a stack. */
 CDP__MEM_HOT void cdp__mem_call_begin(
     const cdp_mem *m, cdp__mem_call *c, uint32_t stack_if, const cdp_mem_site *site) {
     uint32_t most;
@@ -1760,7 +1764,7 @@ CDP__MEM_HOT void cdp__mem_call_begin(
         cdp__mem_unwind(c->caller, most, &c->trace);
 }
 
-/* The number of a site among the labels: "file\nline\nfunction". Known ones are found by the
+/* The number of a site among the labels: "file\nline\nfunction". Known sites are found by the
    addresses of their texts, so that nothing is formatted. */
 CDP__PRIVATE uint32_t cdp__mem_site_number(cdp__mem_log *l, const cdp_mem_site *s) {
     const char *file = s->file ? s->file : "";
@@ -1789,9 +1793,9 @@ CDP__PRIVATE uint32_t cdp__mem_call_stack(cdp_mem *m, cdp__mem_call *c) {
     return cdp__mem_depot_number(&m->log.depot, words, count);
 }
 
-/* Under the lock: what is recorded is decided here, so that a history misses no event since it
-   began. Recording may have begun, ended or been replaced since cdp__mem_call_begin; a stack that
-   was not collected then is left out. */
+/* Call with the lock held: decides what is recorded, so that a history has all events since it
+   began. Recording may have begun, ended or restarted since cdp__mem_call_begin; a stack that
+   was not collected then is missing. */
 CDP__PRIVATE void cdp__mem_call_recorded(cdp_mem *m, cdp__mem_call *c) {
     const cdp__mem_thread *const t = cdp__mem_thread_own();
     const uint32_t before = c->wants;
@@ -1809,7 +1813,7 @@ CDP__MEM_HOT void cdp__mem_call_enter(cdp_mem *m, cdp__mem_call *c) {
     if (c->wants | m->log.what) cdp__mem_call_recorded(m, c);
 }
 
-/* The lock was given away meanwhile: numbers of another history mean nothing in this one. */
+/* The lock was released meanwhile: numbers of an old history are invalid in a new one. */
 CDP__PRIVATE void cdp__mem_call_again(cdp_mem *m, cdp__mem_call *c) {
     if (c->history != m->histories) cdp__mem_call_recorded(m, c);
 }
@@ -1856,7 +1860,7 @@ CDP__PRIVATE void cdp__mem_event_span(
     if (e && !e->stack && (c->wants & CDP__MEM_WANTS_ALLOC)) e->stack = s->stack;
 }
 
-/* A call of this library's own, without a stack. */
+/* A call of the library itself, without a stack. */
 CDP__PRIVATE void cdp__mem_call_plain(cdp_mem *m, cdp__mem_call *c) {
     c->caller = c->frame = NULL;
     cdp__mem_call_begin(m, c, 0, NULL);
@@ -1907,7 +1911,7 @@ CDP__PRIVATE cdp_status cdp__mem_record_check(const cdp_mem_record_desc *d) {
     return CDP_OK;
 }
 
-/* Memory for ring and depot of `l`, laid out in one piece. */
+/* Allocates ring and depot of `l` in one piece. */
 CDP__PRIVATE bool cdp__mem_log_open(const cdp_os *os, cdp__mem_log *l) {
     const cdp_mem_record_desc *const d = &l->desc;
     const uint64_t words = (uint64_t)d->max_stacks * (d->max_frames < 16 ? d->max_frames + 2 : 16);
@@ -1946,10 +1950,10 @@ CDP__PRIVATE void cdp__mem_log_close(const cdp_os *os, cdp__mem_log *l) {
 
 /* ---- >>streams: frees that wait -------------------------------------------------------------- */
 
-/* Knows: which blocks wait for which events. There is one queue for each stream; it is asked
-   from the front until an event has not passed, because a stream works in order. Promises: a
-   block becomes free after the last of its events, and a free that fails changes nothing. May
-   use: source, desc, allocator, sizes, bins, blocks, history. */
+/* Knows: which blocks wait for which events. Each stream has a queue; its events are queried
+   from the front until one has not completed, because a stream works in order. Promises: a block
+   becomes free after the last of its events, and a free that fails changes nothing. May use:
+   source, desc, allocator, sizes, bins, blocks, history. */
 
 CDP__PRIVATE cdp__mem_lane *cdp__mem_lane_of(cdp_mem *m, void *stream) {
     cdp__mem_lane *l = m->lanes;
@@ -1968,13 +1972,13 @@ CDP__PRIVATE bool cdp__mem_capturing(const cdp_mem_source *s, void *stream) {
     return stream && s->capturing && s->capturing(s->user, stream);
 }
 
-/* An event belongs to the source that made it: only those of the ordinary source are kept. */
+/* Destroys an event unless it is of the ordinary source: only those are kept for reuse. */
 CDP__PRIVATE void cdp__mem_use_forget(const cdp_mem_source *s, cdp__mem_use *u) {
     if (u->event) s->event_destroy(s->user, u->event);
     u->event = NULL;
 }
 
-/* Records of uses are taken together with their block, so that a free needs no memory. */
+/* Adds a stream to a block. The record is allocated now, so that a free needs no memory. */
 CDP__PRIVATE cdp_status cdp__mem_use_add(cdp_mem *m, cdp__mem_part *p, void *stream) {
     cdp__mem_lane *const lane = cdp__mem_lane_of(m, stream);
     cdp__mem_use *u;
@@ -2003,8 +2007,8 @@ CDP__PRIVATE void cdp__mem_use_drop(cdp_mem *m, cdp__mem_use *u) {
     m->unused_uses = u;
 }
 
-/* Give a segment back whose only block is free and in its list. When the source fails, nothing
-   changes. */
+/* Returns a segment to the source; its only block is free and in its list. If the source fails,
+   nothing changes. */
 CDP__PRIVATE cdp_status cdp__mem_release(cdp_mem *m, const cdp__mem_call *c, cdp__mem_span *s) {
     cdp_mem_pool *const pool = s->arena->pool;
     const cdp_mem_source *const source = &pool->source;
@@ -2023,8 +2027,8 @@ CDP__PRIVATE cdp_status cdp__mem_release(cdp_mem *m, const cdp__mem_call *c, cdp
     return CDP_OK;
 }
 
-/* The block can be used again: merge it and put it into its list. Without a cache, give it back to
-   the source; if that fails, it stays in the list for a later trim. */
+/* The block is reusable: merges it and puts it into its list. Without a cache, returns it to the
+   source; if that fails, it stays in the list for a later trim. */
 CDP__MEM_HOT void cdp__mem_complete(cdp_mem *m, const cdp__mem_call *c, cdp__mem_part *p) {
     cdp__mem_span *const s = p->span;
     cdp__mem_event_part(m, c, CDP_MEM_FREE_COMPLETED, p);
@@ -2050,7 +2054,7 @@ CDP__PRIVATE void cdp__mem_lane_push(cdp_mem *m, cdp__mem_use *u) {
     ++m->waiting;
 }
 
-/* Record an event for a use of a block that is being freed. */
+/* Records an event for a stream that uses a block being freed. */
 CDP__PRIVATE cdp_status cdp__mem_use_mark(const cdp_mem_source *s, cdp__mem_use *u) {
     cdp_status st;
     if (u->gone) return CDP_OK;
@@ -2064,7 +2068,7 @@ CDP__PRIVATE cdp_status cdp__mem_use_mark(const cdp_mem_source *s, cdp__mem_use 
     return s->event_record(s->user, u->event, u->lane->stream);
 }
 
-/* One wait of a block is over. */
+/* A block no longer waits for one of its streams. */
 CDP__PRIVATE void cdp__mem_use_over(cdp_mem *m, const cdp__mem_call *c, cdp__mem_use *u) {
     cdp__mem_part *const p = u->part;
     cdp__mem_use **at = &p->uses;
@@ -2075,7 +2079,7 @@ CDP__PRIVATE void cdp__mem_use_over(cdp_mem *m, const cdp__mem_call *c, cdp__mem
     if (!--p->waits) cdp__mem_complete_waited(m, c, p);
 }
 
-/* Some stream of the block is being captured: events would become part of the graph. */
+/* True if a stream of the block is being captured: events would become part of the graph. */
 CDP__PRIVATE bool cdp__mem_use_captured(const cdp_mem_source *s, const cdp__mem_part *p) {
     const cdp__mem_use *u;
     if (!s->capturing || !p->uses) return false;
@@ -2085,7 +2089,7 @@ CDP__PRIVATE bool cdp__mem_use_captured(const cdp_mem_source *s, const cdp__mem_
     return false;
 }
 
-/* A free of a block with recorded streams. All events are recorded before anything changes. */
+/* Frees a block that further streams use. All events are recorded before anything changes. */
 CDP__PRIVATE cdp_status cdp__mem_free_later(cdp_mem *m, const cdp__mem_call *c, cdp__mem_part *p) {
     const cdp_mem_source *const s = &p->span->arena->pool->source;
     const bool captured = cdp__mem_use_captured(s, p);
@@ -2120,7 +2124,7 @@ CDP__MEM_HOT cdp_status cdp__mem_free_part(cdp_mem *m, const cdp__mem_call *c, c
     return CDP_OK;
 }
 
-/* Frees that a capture put off: their events can be recorded when it has ended. */
+/* Handles frees that a capture has delayed: when it has ended, their events can be recorded. */
 CDP__PRIVATE cdp_status cdp__mem_poll_delayed(cdp_mem *m) {
     cdp__mem_use **at = &m->delayed;
     while (*at) {
@@ -2139,7 +2143,7 @@ CDP__PRIVATE cdp_status cdp__mem_poll_delayed(cdp_mem *m) {
     return CDP_OK;
 }
 
-/* Ask the events of one stream. */
+/* Queries the events of one stream. */
 CDP__PRIVATE cdp_status cdp__mem_poll_lane(cdp_mem *m, const cdp__mem_call *c, cdp__mem_lane *l) {
     while (l->first) {
         cdp__mem_use *const u = l->first;
@@ -2155,7 +2159,7 @@ CDP__PRIVATE cdp_status cdp__mem_poll_lane(cdp_mem *m, const cdp__mem_call *c, c
     return CDP_OK;
 }
 
-/* Complete the frees whose events have passed. */
+/* Completes the frees whose events have completed. */
 CDP__PRIVATE cdp_status cdp__mem_poll(cdp_mem *m, const cdp__mem_call *c) {
     cdp__mem_lane *l;
     cdp_status st = m->delayed ? cdp__mem_poll_delayed(m) : CDP_OK;
@@ -2171,8 +2175,8 @@ CDP__PRIVATE void cdp__mem_pause(const cdp_os *os, uint32_t turn) {
         cdp__sleep_until(os, os->now_ns(os->user) + CDP__MS / 4);
 }
 
-/* Wait until no free waits for an event any more; other threads may use the allocator meanwhile.
-   Frees put off by a capture stay. */
+/* Waits until no free waits for an event; other threads may use the allocator meanwhile. Frees
+   delayed by a capture are left out. */
 CDP__PRIVATE cdp_status cdp__mem_drain(cdp_mem *m, cdp__mem_call *c) {
     const uint64_t deadline = cdp__deadline(m->os, m->desc.timeout_ms);
     uint32_t turn = 0;
@@ -2193,19 +2197,19 @@ CDP__PRIVATE cdp_status cdp__mem_drain(cdp_mem *m, cdp__mem_call *c) {
 
 /* ---- >>request: one allocation, step by step ------------------------------------------------- */
 
-/* Knows: the order in which memory is looked for. Promises: a step that fails changes nothing
-   but what it gave back to the source. May use: source, desc, allocator, sizes, bins, blocks,
-   history, streams. */
+/* Knows: the order in which memory is searched. Promises: a step that fails changes nothing,
+   except that it may have returned memory to the source. May use: source, desc, allocator,
+   sizes, bins, blocks, history, streams. */
 
 typedef struct cdp__mem_ask { /* one request */
     cdp_mem_pool *pool;
     cdp__mem_arena *arena;
     void *stream;
     uint64_t bytes, size;
-    bool large, capturing, no_host; /* no_host: the host has no memory for records */
+    bool large, capturing, no_host; /* no_host: no host memory for records */
 } cdp__mem_ask;
 
-/* A free block of the best size, out of its list; NULL: there is none. */
+/* Takes the best free block out of its list; NULL: there is none. */
 CDP__MEM_HOT cdp__mem_part *cdp__mem_fit(
     cdp_mem *m, const cdp__mem_arena *arena, const cdp__mem_ask *a) {
     const cdp__mem_bins *const b = arena->bins[a->large];
@@ -2216,8 +2220,8 @@ CDP__MEM_HOT cdp__mem_part *cdp__mem_fit(
     return p;
 }
 
-/* A new segment of the pool, with one block that is in no list. NOMEM: the source has none, or
-   the limit forbids it. */
+/* Adds a segment to the pool, with one block in no list. NOMEM: the source has none, or the
+   limit forbids it. */
 CDP__PRIVATE cdp_status cdp__mem_segment_new(
     cdp_mem *m, const cdp__mem_call *c, cdp__mem_ask *a, cdp__mem_part **out) {
     const cdp_mem_source *const s = &a->pool->source;
@@ -2247,13 +2251,13 @@ CDP__PRIVATE cdp_status cdp__mem_segment_new(
     return CDP_OK;
 }
 
-/* Whether a segment is whole, free and the ordinary pool's: it can be given back. */
+/* True if a segment of the ordinary pool is completely free, so it can be returned. */
 CDP__PRIVATE bool cdp__mem_idle(const cdp_mem *m, const cdp__mem_span *s) {
     return !s->busy && !s->noted && s->arena->pool == &m->base;
 }
 
-/* Give all idle segments back. Returns the bytes; stops if the source fails, with its status in
-   *st. */
+/* Returns all idle segments. Returns the number of bytes; stops if the source fails, with its
+   status in *st. */
 CDP__PRIVATE uint64_t cdp__mem_release_idle(cdp_mem *m, const cdp__mem_call *c, cdp_status *st) {
     cdp__mem_span *s, *next;
     uint64_t bytes = 0;
@@ -2280,8 +2284,8 @@ CDP__PRIVATE uint64_t cdp__mem_mean_age(const cdp_mem *m) {
     return n ? sum / n : 0;
 }
 
-/* Garbage collection: above the threshold, give idle large segments back, the oldest first, in
-   rounds: all that are at least of the mean age. No waiting. */
+/* Garbage collection: above the threshold, returns idle large segments to the source, oldest
+   first: in each round, all that are at least of mean age. Does not wait. */
 CDP__PRIVATE void cdp__mem_collect(cdp_mem *m, const cdp__mem_call *c) {
     const uint64_t keep = (uint64_t)(m->desc.gc_threshold * (double)m->limit);
     bool found = true;
@@ -2299,7 +2303,7 @@ CDP__PRIVATE void cdp__mem_collect(cdp_mem *m, const cdp__mem_call *c) {
     }
 }
 
-/* Of the idle oversize segments of this stream: the smallest with room for `size`; else the
+/* Of the idle oversize segments of this stream, the smallest with room for `size`, else the
    largest. */
 CDP__PRIVATE cdp__mem_span *cdp__mem_oversize(
     const cdp_mem *m, const cdp__mem_ask *a, uint64_t size) {
@@ -2318,7 +2322,7 @@ CDP__PRIVATE cdp__mem_span *cdp__mem_oversize(
     return best;
 }
 
-/* Give oversize segments back until they make room for the request. */
+/* Returns oversize segments to the source until there is room for the request. */
 CDP__PRIVATE bool cdp__mem_release_oversize(
     cdp_mem *m, const cdp__mem_call *c, const cdp__mem_ask *a) {
     const uint64_t size = cdp__max(a->size, m->sizes.max_split);
@@ -2332,7 +2336,7 @@ CDP__PRIVATE bool cdp__mem_release_oversize(
     return back >= size;
 }
 
-/* Wait for all events, give everything back that is free, and ask the source again. */
+/* Waits for all events, returns all free memory, and asks the source again. */
 CDP__PRIVATE cdp_status cdp__mem_retry(
     cdp_mem *m, cdp__mem_call *c, cdp__mem_ask *a, cdp__mem_part **out) {
     cdp_status st = cdp__mem_drain(m, c);
@@ -2346,7 +2350,7 @@ CDP__PRIVATE cdp_status cdp__mem_retry(
     return cdp__mem_segment_new(m, c, a, out);
 }
 
-/* The last resort: private pools that allow it. */
+/* The last step: takes a block of private pools that allow it. */
 CDP__PRIVATE cdp__mem_part *cdp__mem_from_pools(cdp_mem *m, const cdp__mem_ask *a) {
     const cdp_mem_pool *pool;
     for (pool = m->base.next; pool; pool = pool->next) {
@@ -2360,7 +2364,7 @@ CDP__PRIVATE cdp__mem_part *cdp__mem_from_pools(cdp_mem *m, const cdp__mem_ask *
     return NULL;
 }
 
-/* Find a block that is in no list; see the steps in order. */
+/* Finds a block for a request; tries these steps in order. The block is in no list. */
 CDP__MEM_HOT cdp_status cdp__mem_find(
     cdp_mem *m, cdp__mem_call *c, cdp__mem_ask *a, cdp__mem_part **out) {
     cdp_status st;
@@ -2408,7 +2412,7 @@ CDP__MEM_HOT cdp_status cdp__mem_ask_begin(
     return cdp__fail_nomem("the records of cdp_mem_alloc", cdp__mem_bins_bytes(false));
 }
 
-/* A block of the right size, counted and recorded. Under the lock. */
+/* Serves a request: finds a block, counts and records it. The caller holds the lock. */
 CDP__MEM_HOT cdp_status cdp__mem_serve(cdp_mem *m, cdp__mem_call *c, cdp__mem_ask *a, void **out) {
     cdp__mem_part *p = NULL;
     const cdp_status st = cdp__mem_find(m, c, a, &p);
@@ -2432,7 +2436,7 @@ CDP__MEM_HOT cdp_status cdp__mem_serve(cdp_mem *m, cdp__mem_call *c, cdp__mem_as
 
 /* ---- >>out-of-memory: the error of a request ------------------------------------------------- */
 
-/* Knows: how to explain a failing request. Promises: the text needs no memory; only the name of
+/* Knows: how to explain a failed request. Promises: the text needs no memory; only the name of
    the largest holder does. May use: source, desc, allocator, shots, bins, ring, depot, blocks,
    history, request. */
 
@@ -2464,8 +2468,8 @@ CDP__PRIVATE void cdp__mem_most(cdp__mem_holder *most, const cdp__mem_holder *h)
     if (h->bytes > most->bytes) *most = *h;
 }
 
-/* Sum up live blocks by label, or by stack where they have no label. Without host memory: not
-   known. */
+/* Sums up live blocks by label or, without one, by stack. Without host memory, the holder stays
+   unknown. */
 CDP__PRIVATE void cdp__mem_find_holder(const cdp_mem *m, cdp__mem_holder *most) {
     const uint64_t count = CDP__MEM_LABELS + 1ull + m->log.depot.rows_used;
     cdp__mem_holder *const sums =
@@ -2534,7 +2538,7 @@ CDP__PRIVATE void cdp__mem_oom_holder(const cdp_mem *m, const cdp__mem_holder *h
         cdp__mem_size_text(size, h->bytes), (unsigned long long)h->blocks);
 }
 
-/* The error of a failing request, with its figures. */
+/* The error of a failed request, with its numbers. */
 CDP__PRIVATE cdp_status cdp__mem_oom_error(
     const cdp_mem *m, const cdp__mem_ask *a, const cdp__mem_figures *f) {
     const cdp__mem_tallies *const s = &m->tally;
@@ -2563,7 +2567,7 @@ CDP__PRIVATE cdp_status cdp__mem_oom_error(
     return cdp__fail(CDP_ERR_NOMEM, "%s", text);
 }
 
-/* Count and record the failure, and say it. Under the lock. */
+/* Counts, records and logs the failure. The caller holds the lock. */
 CDP__PRIVATE cdp_status cdp__mem_oom_tell(
     cdp_mem *m, const cdp__mem_call *c, const cdp__mem_ask *a, cdp_mem_oom *out) {
     cdp__mem_figures f;
@@ -2601,7 +2605,7 @@ typedef struct cdp__mem_texts {
     uint32_t count;
 } cdp__mem_texts;
 
-/* `at` has room for `need` items of `each` bytes; it may move. */
+/* Makes room for `need` items of `each` bytes in `at`, which may move. */
 CDP__PRIVATE bool cdp__mem_room(
     const cdp_os *os, void **at, uint64_t *room, uint64_t need, uint64_t each) {
     uint64_t more = *room ? *room : 64;
@@ -2618,7 +2622,7 @@ CDP__PRIVATE bool cdp__mem_room(
     return true;
 }
 
-/* `bytes` of memory that live as long as the texts, aligned to 8. */
+/* Allocates `bytes` bytes, aligned to 8, which live as long as the texts. */
 CDP__PRIVATE void *cdp__mem_texts_room(cdp__mem_texts *t, uint64_t bytes) {
     cdp__mem_chunk *c = t->chunks;
     const uint64_t need = cdp__mem_up_to(bytes, 8);
@@ -2673,7 +2677,7 @@ CDP__PRIVATE bool cdp__mem_texts_grow(cdp__mem_texts *t) {
     return true;
 }
 
-/* The one copy of this text, up to a zero in it; NULL without memory. */
+/* The stored copy of a text, which ends at a zero byte; NULL: out of memory. */
 CDP__PRIVATE const char *cdp__mem_text_of(cdp__mem_texts *t, const char *text, uint64_t bytes) {
     const char *const zero = bytes ? (const char *)memchr(text, 0, (size_t)bytes) : NULL;
     uint64_t i;
@@ -2706,11 +2710,11 @@ CDP__PRIVATE void cdp__mem_texts_close(cdp__mem_texts *t) {
 
 /* ---- >>shot: a snapshot, from here or from a file -------------------------------------------- */
 
-/* Knows: the parts of a snapshot, and how they are added one by one. Promises: without memory
-   `failed` is set, and what was added stays valid. May use: desc, allocator, shots, os-stacks,
-   texts. */
+/* Knows: the parts of a snapshot, and how they are added one by one. Promises: when memory runs
+   out, `failed` is set, and the parts added so far stay valid. May use: desc, allocator, shots,
+   os-stacks, texts. */
 
-/* The words of a file, as texts of the shot. */
+/* The keys and values of files, as texts of the shot. */
 /* clang-format off */
 #define CDP__MEM_WORDS_OF_FILE(X) \
     X(segments) \
@@ -2784,7 +2788,7 @@ struct cdp_mem_shot {
     cdp_mem_block *blocks;
     cdp__mem_stack *stacks; /* stacks[0]: none */
     cdp_mem_frame *frames;
-    uint64_t *addresses; /* of frames; 0: named already */
+    uint64_t *addresses; /* of frames; 0: has a name already */
     uint64_t segment_count, segment_room, block_count, block_room;
     uint64_t stack_count, stack_room, frame_count, frame_room, address_room;
     cdp__mem_device *devices;
@@ -2796,7 +2800,7 @@ struct cdp_mem_shot {
     const char **module_paths;
     uint64_t module_path_count, module_path_room;
     uint64_t events_lost;
-    bool failed; /* no memory */
+    bool failed; /* out of memory */
 };
 
 #define cdp__mem_add(shot, name, count)                                        \
@@ -2826,7 +2830,7 @@ CDP__PRIVATE void cdp__mem_shot_close(cdp_mem_shot *s) {
     cdp__free(os, s);
 }
 
-/* The words of files are the first texts, so their numbers are small. */
+/* These words are the first texts, so their numbers are small. */
 #define CDP__MEM_WORD(name) s->keys.w_##name = cdp__mem_shot_text(s, #name);
 CDP__PRIVATE void cdp__mem_shot_keys(cdp_mem_shot *s) {
     uint32_t i;
@@ -2850,16 +2854,17 @@ CDP__PRIVATE cdp_mem_shot *cdp__mem_shot_new(const cdp_os *os) {
     return NULL;
 }
 
-/* There are at least `count` devices. */
+/* Makes sure that there are at least `count` devices. */
 CDP__PRIVATE bool cdp__mem_shot_devices(cdp_mem_shot *s, uint64_t count) {
     if (count <= s->device_count) return true;
     if (!cdp__mem_add(s, device, count - s->device_count)) return false;
-    memset(s->devices + s->device_count, 0, (count - s->device_count) * sizeof *s->devices);
+    memset(
+        s->devices + s->device_count, 0, (size_t)((count - s->device_count) * sizeof *s->devices));
     s->device_count = count;
     return true;
 }
 
-/* Room for `count` more events of a device; NULL without memory. */
+/* Makes room for `count` more events of a device; NULL: out of memory. */
 CDP__PRIVATE cdp_mem_event *cdp__mem_shot_events(cdp_mem_shot *s, uint32_t device, uint64_t count) {
     cdp__mem_device *d;
     if (!cdp__mem_shot_devices(s, device + 1ull)) return NULL;
@@ -2870,7 +2875,7 @@ CDP__PRIVATE cdp_mem_event *cdp__mem_shot_events(cdp_mem_shot *s, uint32_t devic
     return d->events + d->count;
 }
 
-/* A new stack of `count` frames, which are zero; returns its number, 0 without memory. */
+/* Adds a stack of `count` zeroed frames; returns its number, 0: out of memory. */
 CDP__PRIVATE uint32_t cdp__mem_shot_stack(cdp_mem_shot *s, uint64_t count) {
     cdp__mem_stack *k;
     if (!cdp__mem_add(s, stack, 1) || !cdp__mem_add(s, frame, count)
@@ -2882,8 +2887,8 @@ CDP__PRIVATE uint32_t cdp__mem_shot_stack(cdp_mem_shot *s, uint64_t count) {
     k = &s->stacks[s->stack_count++];
     k->first = s->frame_count;
     k->count = (uint32_t)count;
-    memset(s->frames + k->first, 0, count * sizeof *s->frames);
-    memset(s->addresses + k->first, 0, count * sizeof *s->addresses);
+    memset(s->frames + k->first, 0, (size_t)(count * sizeof *s->frames));
+    memset(s->addresses + k->first, 0, (size_t)(count * sizeof *s->addresses));
     s->frame_count += count;
     return (uint32_t)s->stack_count - 1;
 }
@@ -2898,7 +2903,7 @@ CDP__PRIVATE void cdp__mem_shot_setting(
     ++s->setting_count;
 }
 
-/* Blocks may have moved while they were added: give each segment its own again. */
+/* Blocks may have moved while more were added: sets each segment's pointer again. */
 CDP__PRIVATE void cdp__mem_shot_link(cdp_mem_shot *s) {
     uint64_t i, at = 0;
     for (i = 0; i < s->segment_count; ++i) {
@@ -2907,7 +2912,7 @@ CDP__PRIVATE void cdp__mem_shot_link(cdp_mem_shot *s) {
     }
 }
 
-/* Sum up the blocks of a segment. */
+/* Adds a block to the sums of its segment. */
 CDP__PRIVATE void cdp__mem_segment_sum(cdp_mem_segment *g, const cdp_mem_block *b) {
     if (b->state == CDP_MEM_INACTIVE) return;
     g->active += b->size;
@@ -2917,9 +2922,9 @@ CDP__PRIVATE void cdp__mem_segment_sum(cdp_mem_segment *g, const cdp_mem_block *
 
 /* ---- >>build: a shot of allocators of this process ------------------------------------------- */
 
-/* Knows: how to copy what an allocator holds, and how to make a snapshot of the copy. Promises:
-   under the lock nothing is allocated: the copy goes into memory that is there already. May use:
-   desc, allocator, shots, sizes, bins, ring, depot, os-stacks, blocks, history, shot. */
+/* Knows: how to copy the state of an allocator, and how to make a snapshot of the copy.
+   Promises: nothing is allocated while the lock is held: the copy uses memory allocated before.
+   May use: desc, allocator, shots, sizes, bins, ring, depot, os-stacks, blocks, history, shot. */
 
 typedef struct cdp__mem_raw_part {
     uint64_t at, size, requested;
@@ -2947,7 +2952,7 @@ typedef struct cdp__mem_raw {
     uint32_t *stacks; /* number here to number in the shot */
 } cdp__mem_raw;
 
-/* How much there is of each. Under the lock. */
+/* Counts all parts. The caller holds the lock. */
 CDP__PRIVATE void cdp__mem_raw_counts(const cdp_mem *m, bool no_events, cdp__mem_raw *r) {
     const cdp__mem_log *const l = &m->log;
     r->record_count = no_events || !l->ring.room ? 0 : cdp__mem_ring_count(&l->ring);
@@ -2965,7 +2970,7 @@ CDP__PRIVATE uint64_t cdp__mem_raw_bytes(const cdp__mem_raw *r) {
         + (r->row_count + 2) * sizeof *r->stacks + 64;
 }
 
-/* Lay the arrays into the memory. */
+/* Places the arrays in the memory. */
 CDP__PRIVATE void cdp__mem_raw_at(cdp__mem_raw *r) {
     char *at = r->memory;
     r->records = (cdp__mem_record *)(void *)at;
@@ -3021,7 +3026,7 @@ CDP__PRIVATE void cdp__mem_raw_outside(const cdp_mem *m, cdp__mem_raw *r, uint64
     }
 }
 
-/* Copy everything. Under the lock. */
+/* Copies everything. The caller holds the lock. */
 CDP__PRIVATE void cdp__mem_raw_copy(const cdp_mem *m, cdp__mem_raw *r) {
     const cdp__mem_log *const l = &m->log;
     const cdp__mem_span *span;
@@ -3036,16 +3041,18 @@ CDP__PRIVATE void cdp__mem_raw_copy(const cdp_mem *m, cdp__mem_raw *r) {
         }
     }
     cdp__mem_raw_outside(m, r, s, p);
-    if (r->row_count) memcpy(r->rows, l->depot.rows, r->row_count * sizeof *r->rows);
-    if (r->word_count) memcpy(r->words, l->depot.words, r->word_count * sizeof *r->words);
-    if (r->label_count) memcpy(r->labels, l->labels.text, r->label_count * sizeof *r->labels);
+    if (r->row_count) memcpy(r->rows, l->depot.rows, (size_t)(r->row_count * sizeof *r->rows));
+    if (r->word_count) memcpy(r->words, l->depot.words, (size_t)(r->word_count * sizeof *r->words));
+    if (r->label_count)
+        memcpy(r->labels, l->labels.text, (size_t)(r->label_count * sizeof *r->labels));
     r->limit = m->limit;
     r->start_ns = l->start_ns;
     r->start_us = l->start_us;
     r->lost = l->ring.room ? cdp__mem_ring_lost(&l->ring) : 0;
 }
 
-/* Copy what `m` holds. Memory is allocated without the lock; if it is too small by then, again. */
+/* Copies the state of `m`. Memory is allocated without the lock; if it is too small by then,
+   tries again. */
 CDP__PRIVATE cdp_status cdp__mem_raw_take(cdp_mem *m, bool no_events, cdp__mem_raw *r) {
     cdp__mem_call c;
     memset(r, 0, sizeof *r);
@@ -3059,7 +3066,8 @@ CDP__PRIVATE cdp_status cdp__mem_raw_take(cdp_mem *m, bool no_events, cdp__mem_r
         r->room = cdp__mem_raw_bytes(r) + cdp__mem_raw_bytes(r) / 8 + 4096;
         r->memory = (char *)cdp__alloc(m->os, r->room);
         if (!r->memory) return cdp__fail_nomem("a snapshot", r->room);
-        memset(r->memory, 0, (size_t)r->room); /* pages appear now, not under the lock */
+        /* maps the pages now instead of while holding the lock */
+        memset(r->memory, 0, (size_t)r->room);
     }
     cdp__mem_raw_at(r);
     cdp__mem_raw_copy(m, r);
@@ -3097,7 +3105,7 @@ CDP__PRIVATE const cdp__mem_module *cdp__mem_module_of(const cdp_mem_shot *s, ui
     return NULL;
 }
 
-/* "module+0x4f1a", in the file of the module. */
+/* A name like "module+0x4f1a": the offset in the file of the module. */
 CDP__PRIVATE void cdp__mem_frame_address(cdp_mem_shot *s, uint64_t address, cdp_mem_frame *f) {
     const cdp__mem_module *const k = cdp__mem_module_of(s, address);
     const char *const path = k ? s->module_paths[k->path] : s->empty;
@@ -3135,7 +3143,7 @@ CDP__PRIVATE const char *cdp__mem_raw_label(cdp_mem_shot *s, const cdp__mem_raw 
     return cdp__mem_shot_text(s, r->labels[n - 1]);
 }
 
-/* Addresses that were named already, so that each is looked up once. */
+/* Addresses that have names already, so that each is looked up once. */
 typedef struct cdp__mem_known {
     uint64_t *address;
     cdp_mem_frame *frame;
@@ -3283,8 +3291,8 @@ CDP__PRIVATE bool cdp__mem_build(cdp_mem_shot *s, const cdp_mem *m, cdp__mem_raw
 
 /* ---- >>writer: a file as a stream of bytes (pure) -------------------------------------------- */
 
-/* Knows: how bytes are gathered and given to a sink. Promises: after the sink returned false it
-   is not called again; bytes that are not UTF-8 become question marks. May use: shots. */
+/* Knows: how bytes are collected and passed to a sink. Promises: after the sink returned false
+   it is not called again; bytes that are not UTF-8 become question marks. May use: shots. */
 
 typedef struct cdp__mem_pen {
     cdp_mem_sink sink;
@@ -3328,7 +3336,7 @@ CDP__PRIVATE void cdp__mem_put_number(cdp__mem_pen *w, uint64_t v, uint32_t byte
         cdp__mem_put(w, (uint32_t)(v & 0xff));
 }
 
-/* The length of the UTF-8 character at `s`, of which `left` bytes are there; 0: it is none. */
+/* The length of the UTF-8 character at `s`, which has `left` bytes; 0: it is invalid. */
 CDP__PRIVATE uint32_t cdp__mem_utf8(const uint8_t *s, uint64_t left) {
     static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};
     uint32_t n, i, code;
@@ -3361,12 +3369,12 @@ CDP__PRIVATE void cdp__mem_put_utf8(cdp__mem_pen *w, const char *text, uint64_t 
 
 /* ---- >>pickle: values as opcodes (pure) ------------------------------------------------------ */
 
-/* Knows: the bytes of each value in a pickle of protocol 2. Promises: only opcodes that
-   PyTorch's viewer has. Strings and lists of frames are remembered; dicts never are, because the
-   viewer writes into them. Lists grow by at most 1,000 items at a time, because the viewer makes
-   arguments of a call of them. May use: texts, writer. */
+/* Knows: the bytes of each value in a pickle of protocol 2. Promises: uses only opcodes that
+   PyTorch's viewer supports. Strings and lists of frames are memoized; dicts never are, because
+   the viewer writes into them. Lists grow by at most 1,000 items at a time, because the viewer
+   passes these as arguments of one call. May use: texts, writer. */
 
-#define CDP__MEM_NUMBER_MAX (1ull << 53) /* above this, numbers of the viewer lose digits */
+#define CDP__MEM_NUMBER_MAX (1ull << 53) /* the viewer rounds larger numbers */
 
 CDP__PRIVATE void cdp__mem_pickle_number(cdp__mem_pen *w, int64_t v) {
     uint32_t n = 5;
@@ -3397,7 +3405,7 @@ CDP__PRIVATE void cdp__mem_pickle_real(cdp__mem_pen *w, double v) {
         cdp__mem_put(w, (uint32_t)(bits >> (56 - 8 * i) & 0xff));
 }
 
-/* Remember the value on the stack. Returns its number + 1. */
+/* Memoizes the value on the stack. Returns its number + 1. */
 CDP__PRIVATE uint32_t cdp__mem_pickle_keep(cdp__mem_pen *w) {
     const uint32_t n = w->memos++;
     cdp__mem_put(w, n < 256 ? 'q' : 'r');
@@ -3411,7 +3419,7 @@ CDP__PRIVATE void cdp__mem_pickle_again(cdp__mem_pen *w, uint32_t memo) {
     cdp__mem_put_number(w, n, n < 256 ? 1 : 4);
 }
 
-/* A text of the shot, which is remembered. */
+/* Writes a text of the shot, memoized. */
 CDP__PRIVATE void cdp__mem_pickle_text(cdp__mem_pen *w, const char *text) {
     uint32_t *const memo = &w->text_memo[cdp__mem_text_number(text)];
     const uint64_t bytes = strlen(text);
@@ -3472,7 +3480,7 @@ CDP__PRIVATE void cdp__mem_w_bool(cdp__mem_pen *w, bool v) {
         cdp__mem_put(w, v ? 0x88 : 0x89);
 }
 
-/* A number that need not be whole; JSON: with six digits behind the point. */
+/* Writes a real number; JSON: with six decimals. */
 CDP__PRIVATE void cdp__mem_w_real(cdp__mem_pen *w, double v) {
     const double size = v < 0 ? -v : v;
     const bool fits = size < 9e15;
@@ -3516,7 +3524,7 @@ CDP__PRIVATE void cdp__mem_w_list(cdp__mem_pen *w) {
     cdp__mem_put(w, w->json ? '[' : ']');
 }
 
-/* Before the i-th item of a list. */
+/* Call before the i-th item of a list. */
 CDP__PRIVATE void cdp__mem_w_item(cdp__mem_pen *w, uint64_t i) {
     if (w->json && i) cdp__mem_put(w, ',');
     if (w->json || i % 1000) return;
@@ -3693,7 +3701,7 @@ CDP__PRIVATE void cdp__mem_w_settings(
     cdp__mem_w_list_end(w, s->module_count);
 }
 
-/* The whole file. */
+/* Writes the whole file. */
 CDP__PRIVATE void cdp__mem_w_shot(cdp__mem_pen *w, const cdp_mem_shot *s, const cdp__mem_keys *k) {
     uint64_t i;
     if (!w->json) cdp__mem_put_bytes(w, "\x80\x02", 2);
@@ -3733,7 +3741,7 @@ typedef struct cdp__mem_value cdp__mem_value;
 typedef struct cdp__mem_box { /* a list, or a dict: key, value, key, value */
     cdp__mem_value *items;
     uint64_t count, room;
-    uint32_t stack; /* number of this list of frames in the shot + 1; 0: not yet there */
+    uint32_t stack; /* number of this list of frames in the shot + 1; 0: none yet */
 } cdp__mem_box;
 
 struct cdp__mem_value {
@@ -3747,7 +3755,7 @@ struct cdp__mem_value {
     } as;
 };
 
-#define CDP__MEM_TEXT_MAX 4096u /* longer ones are cut */
+#define CDP__MEM_TEXT_MAX 4096u /* longer texts are truncated */
 #define CDP__MEM_DICT_LOOKS 256u
 
 typedef struct cdp__mem_reader {
@@ -3757,7 +3765,7 @@ typedef struct cdp__mem_reader {
     cdp__mem_value *stack, *memo;
     uint64_t *marks;
     uint64_t depth, stack_room, memo_count, memo_room, mark_count, mark_room;
-    const char *why; /* it cannot be read */
+    const char *why; /* why the file cannot be read */
     bool no_memory, unknown;
 } cdp__mem_reader;
 
@@ -3788,11 +3796,11 @@ CDP__PRIVATE bool cdp__mem_box_add(
         cdp__mem_value *const more =
             (cdp__mem_value *)cdp__mem_texts_room(&r->memory, room * sizeof *v);
         if (!more) return cdp__mem_dry(r);
-        if (b->count) memcpy(more, b->items, b->count * sizeof *v);
+        if (b->count) memcpy(more, b->items, (size_t)(b->count * sizeof *v));
         b->items = more;
         b->room = room;
     }
-    if (count) memcpy(b->items + b->count, v, count * sizeof *v);
+    if (count) memcpy(b->items + b->count, v, (size_t)(count * sizeof *v));
     b->count += count;
     return true;
 }
@@ -3812,7 +3820,7 @@ CDP__PRIVATE const cdp__mem_value *cdp__mem_value_get(const cdp__mem_value *v, c
     return NULL;
 }
 
-/* A number that is not negative, of at most 2^53; `other` where there is none. */
+/* A number from 0 to 2^53; `other` if there is none. */
 CDP__PRIVATE uint64_t cdp__mem_value_count(const cdp__mem_value *v, uint64_t other) {
     if (v && v->kind == CDP__MEM_REAL && v->as.real >= 0)
         return v->as.real < 9007199254740992.0 ? (uint64_t)v->as.real : CDP__MEM_NUMBER_MAX;
@@ -3834,8 +3842,8 @@ CDP__PRIVATE void cdp__mem_reader_close(cdp__mem_reader *r) {
 
 /* ---- >>unpickle: a pickle as a tree ---------------------------------------------------------- */
 
-/* Knows: the opcodes that snapshots have, and no others. Promises: nothing is ever called or
-   created for a file; any bytes end with a value or with a reason. May use: texts, value. */
+/* Knows: the opcodes that snapshots use, and no others. Promises: reading a file never calls or
+   creates anything; any bytes yield a value or a reason. May use: texts, value. */
 
 CDP__PRIVATE bool cdp__mem_push(cdp__mem_reader *r, cdp__mem_value v) {
     if (!cdp__mem_room(
@@ -3853,7 +3861,7 @@ CDP__PRIVATE cdp__mem_value cdp__mem_whole(cdp__mem_kind kind, int64_t n) {
     return v;
 }
 
-/* The next `count` bytes; NULL: the file ends before. */
+/* Takes the next `count` bytes; NULL: the file is too short. */
 CDP__PRIVATE const uint8_t *cdp__mem_next(cdp__mem_reader *r, uint64_t count) {
     const uint8_t *const at = r->data + r->at;
     if (r->bytes - r->at < count) {
@@ -3874,7 +3882,7 @@ CDP__PRIVATE bool cdp__mem_next_number(cdp__mem_reader *r, uint32_t count, uint6
     return at != NULL;
 }
 
-/* The same with a sign in its last byte. */
+/* The same with a sign bit in the last byte. */
 CDP__PRIVATE bool cdp__mem_push_number(cdp__mem_reader *r, uint32_t count, bool has_sign) {
     uint64_t n;
     if (count > 8) return cdp__mem_bad(r, "a number has more than 8 bytes");
@@ -3915,7 +3923,7 @@ CDP__PRIVATE bool cdp__mem_push_box(cdp__mem_reader *r, cdp__mem_kind kind) {
     return v.as.box && cdp__mem_push(r, v);
 }
 
-/* Move the last `count` values into the container below them; it must be of this kind. */
+/* Moves the last `count` values into the container below them, which must be of this kind. */
 CDP__PRIVATE bool cdp__mem_fill(cdp__mem_reader *r, uint64_t count, cdp__mem_kind kind) {
     cdp__mem_value *box;
     const uint64_t floor = r->mark_count ? r->marks[r->mark_count - 1] : 0;
@@ -3935,7 +3943,7 @@ CDP__PRIVATE bool cdp__mem_mark(cdp__mem_reader *r) {
     return true;
 }
 
-/* How many values are above the last mark, which is removed. */
+/* Removes the last mark, and returns the number of values above it. */
 CDP__PRIVATE bool cdp__mem_marked(cdp__mem_reader *r, uint64_t *count) {
     if (!r->mark_count) return cdp__mem_bad(r, "there is no mark");
     *count = r->depth - r->marks[--r->mark_count];
@@ -3947,7 +3955,7 @@ CDP__PRIVATE bool cdp__mem_fill_marked(cdp__mem_reader *r, cdp__mem_kind kind) {
     return cdp__mem_marked(r, &count) && cdp__mem_fill(r, count, kind);
 }
 
-/* The last `count` values become a list, or a dict. */
+/* Makes a list or a dict of the last `count` values. */
 CDP__PRIVATE bool cdp__mem_gather(cdp__mem_reader *r, uint64_t count, cdp__mem_kind kind) {
     cdp__mem_value v = cdp__mem_whole(kind, 0);
     const uint64_t floor = r->mark_count ? r->marks[r->mark_count - 1] : 0;
@@ -3965,8 +3973,8 @@ CDP__PRIVATE bool cdp__mem_gather_marked(cdp__mem_reader *r, cdp__mem_kind kind)
     return cdp__mem_marked(r, &count) && cdp__mem_gather(r, count, kind);
 }
 
-/* Remember the last value under a number. Writers count from 0, so no number is larger than the
-   file. */
+/* Memoizes the last value under a number. Writers count from 0, so no number exceeds the length
+   of the file. */
 CDP__PRIVATE bool cdp__mem_keep(cdp__mem_reader *r, uint64_t n) {
     if (!r->depth) return cdp__mem_bad(r, "there is no value to remember");
     if (n > r->bytes) return cdp__mem_bad(r, "a value is remembered under too large a number");
@@ -4041,7 +4049,7 @@ CDP__PRIVATE bool cdp__mem_opcode(cdp__mem_reader *r, uint8_t code) {
     }
 }
 
-/* The one value of a pickle. Bytes after its end are ignored. */
+/* Reads the value of a pickle. Bytes after its end are ignored. */
 CDP__PRIVATE bool cdp__mem_unpickle(cdp__mem_reader *r, cdp__mem_value *out) {
     const uint8_t *code;
     while ((code = cdp__mem_next(r, 1)) != NULL && *code != '.')
@@ -4054,8 +4062,8 @@ CDP__PRIVATE bool cdp__mem_unpickle(cdp__mem_reader *r, cdp__mem_value *out) {
 
 /* ---- >>unjson: JSON as a tree ---------------------------------------------------------------- */
 
-/* Knows: JSON, at most 32 levels deep. Promises: no function calls itself; texts with escapes
-   are written anew. May use: texts, value, unpickle. */
+/* Knows: JSON, at most 32 levels deep. Promises: no recursion; texts with escapes are copied.
+   May use: texts, value, unpickle. */
 
 #define CDP__MEM_JSON_DEEP 32u
 
@@ -4079,7 +4087,7 @@ CDP__PRIVATE int cdp__mem_hex_digit(uint8_t c) {
     return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-/* The character of an escape, which ends at *at; '?' for those above 0x7f. */
+/* Decodes an escape, which ends at *at; '?' for characters above 0x7f. */
 CDP__PRIVATE char cdp__mem_json_escape(const uint8_t *s, uint64_t *at) {
     static const char from[] = "nrtbf", to[] = "\n\r\t\b\f";
     const char c = (char)s[*at];
@@ -4129,7 +4137,7 @@ CDP__PRIVATE bool cdp__mem_json_string(cdp__mem_reader *r, cdp__mem_value *out) 
     return true;
 }
 
-/* Digits with a point. Whole numbers that fit stay exact. */
+/* Parses digits with a point. Integers that fit stay exact. */
 CDP__PRIVATE bool cdp__mem_json_number(cdp__mem_reader *r, cdp__mem_value *out) {
     const bool minus = cdp__mem_json_eat(r, '-');
     double real = 0, scale = 1;
@@ -4162,7 +4170,7 @@ CDP__PRIVATE bool cdp__mem_json_word(cdp__mem_reader *r, const char *word) {
     return true;
 }
 
-/* Values and containers, by a stack of open containers: nothing calls itself. */
+/* Parses values and containers with a stack of open containers, without recursion. */
 CDP__PRIVATE bool cdp__mem_json_plain(cdp__mem_reader *r, cdp__mem_value *out) {
     const uint8_t c = cdp__mem_json_look(r);
     if (c == '"') return cdp__mem_json_string(r, out);
@@ -4177,7 +4185,7 @@ CDP__PRIVATE bool cdp__mem_json_plain(cdp__mem_reader *r, cdp__mem_value *out) {
     return true;
 }
 
-/* Before a value in a dict: its key. */
+/* Parses the key before a value in a dict. */
 CDP__PRIVATE bool cdp__mem_json_key(cdp__mem_reader *r, cdp__mem_value *box) {
     cdp__mem_value key;
     if (cdp__mem_json_look(r) != '"') return cdp__mem_bad(r, "a key is expected here");
@@ -4186,7 +4194,7 @@ CDP__PRIVATE bool cdp__mem_json_key(cdp__mem_reader *r, cdp__mem_value *box) {
     return cdp__mem_box_add(r, box->as.box, &key, 1);
 }
 
-/* One value. A container is opened: it is on the stack then, and *opened is true. */
+/* Parses one value. A container is opened: it is pushed on the stack, and *opened is true. */
 CDP__PRIVATE bool cdp__mem_json_value(cdp__mem_reader *r, cdp__mem_value *v, bool *opened) {
     const uint8_t c = cdp__mem_json_look(r);
     *opened = c == '{' || c == '[';
@@ -4198,7 +4206,7 @@ CDP__PRIVATE bool cdp__mem_json_value(cdp__mem_reader *r, cdp__mem_value *v, boo
     return true;
 }
 
-/* Behind a value: close what ends here, until another value follows or nothing is open. */
+/* After a value: closes containers that end here, until another value follows or none is open. */
 CDP__PRIVATE bool cdp__mem_json_close(cdp__mem_reader *r, bool opened) {
     while (r->depth) {
         const bool dict = r->stack[r->depth - 1].kind == CDP__MEM_DICT;
@@ -4234,9 +4242,9 @@ CDP__PRIVATE bool cdp__mem_unjson(cdp__mem_reader *r, cdp__mem_value *out) {
 
 /* ---- >>import: a tree as a shot -------------------------------------------------------------- */
 
-/* Knows: which keys a snapshot has, and what unknown or missing ones mean. Promises: lists that
-   a file repeats are shared or counted, so that the snapshot is not larger than the file
-   suggests. May use: desc, allocator, shots, os-stacks, texts, shot, value. */
+/* Knows: the keys of a snapshot, and what unknown or missing ones mean. Promises: lists that a
+   file repeats are shared or counted, so that the snapshot stays in proportion to the file. May
+   use: desc, allocator, shots, os-stacks, texts, shot, value. */
 
 CDP__PRIVATE const char *cdp__mem_import_text(
     cdp_mem_shot *s, const cdp__mem_value *v, const char *other) {
@@ -4282,7 +4290,7 @@ CDP__PRIVATE cdp_mem_state cdp__mem_import_state(const cdp__mem_value *v) {
     return cdp__mem_value_is(v, "active_allocated") ? CDP_MEM_ACTIVE : CDP_MEM_PENDING;
 }
 
-/* Blocks without an address follow the one before. */
+/* A block without an address follows the previous one. */
 CDP__PRIVATE bool cdp__mem_import_blocks(
     cdp_mem_shot *s, cdp_mem_segment *g, const cdp__mem_box *list) {
     uint64_t i, at = g->address;
@@ -4339,7 +4347,7 @@ CDP__PRIVATE cdp_mem_action cdp__mem_import_action(const cdp__mem_value *v) {
     return CDP_MEM_ACTION_COUNT;
 }
 
-/* Events of one device. Actions that newer writers know are left out. */
+/* Reads events of one device. Skips actions that only newer writers use. */
 CDP__PRIVATE bool cdp__mem_import_events(
     cdp__mem_reader *r, cdp_mem_shot *s, uint32_t device, const cdp__mem_box *list) {
     cdp_mem_event *e;
@@ -4430,11 +4438,11 @@ CDP__PRIVATE bool cdp__mem_import(cdp__mem_reader *r, cdp_mem_shot *s, const cdp
     return s->failed ? cdp__mem_dry(r) : true;
 }
 
-/* ---- >>timeline: which memory lived from when to when ---------------------------------------- */
+/* ---- >>timeline: lifetimes of memory --------------------------------------------------------- */
 
-/* Knows: the elements of a picture: what one event allocated and another freed, or was there
-   from the beginning, or is there at the end. Promises: sums at the peak and at the end are
-   those of the elements. May use: desc, allocator, shots, sizes, texts, shot. */
+/* Knows: the elements of a picture. An element was allocated by one event and freed by another;
+   or existed at the beginning, or exists at the end. Promises: sums at the peak and at the end
+   are those of the elements. May use: desc, allocator, shots, sizes, texts, shot. */
 
 #define CDP__MEM_ALWAYS UINT64_MAX
 
@@ -4452,9 +4460,10 @@ typedef struct cdp__mem_line { /* of one device */
     uint64_t event_count;
     cdp__mem_element *elements;
     uint64_t count, room;
-    uint32_t *of_event; /* number of the element that an event begins or ends + 1; 0: none */
-    uint64_t *live_at;  /* open addressing: address ... */
-    uint32_t *live;     /* ... to element + 1; 0: freed */
+    /* for each event, number + 1 of the element that it begins or ends; 0: none */
+    uint32_t *of_event;
+    uint64_t *live_at; /* open addressing: address ... */
+    uint32_t *live;    /* ... to element + 1; 0: freed */
     uint64_t mask;
     double peak, end;
     uint64_t peak_event;
@@ -4501,7 +4510,7 @@ CDP__PRIVATE bool cdp__mem_line_begin(cdp__mem_line *l, uint64_t i) {
     return true;
 }
 
-/* The end of an element. Without a recorded beginning it was there before. */
+/* Ends an element. Without a recorded beginning, it existed before. */
 CDP__PRIVATE bool cdp__mem_line_finish(cdp__mem_line *l, uint64_t i) {
     const cdp_mem_event *const ev = &l->events[i];
     const uint64_t slot = cdp__mem_line_slot(l, ev->address);
@@ -4518,7 +4527,7 @@ CDP__PRIVATE bool cdp__mem_line_finish(cdp__mem_line *l, uint64_t i) {
     return true;
 }
 
-/* Elements of the final state that no event began. */
+/* Adds elements of the final state that no event began. */
 CDP__PRIVATE bool cdp__mem_line_rest(cdp__mem_line *l, uint32_t device, bool segments) {
     const cdp_mem_shot *const s = l->shot;
     uint64_t i, j;
@@ -4540,7 +4549,7 @@ CDP__PRIVATE bool cdp__mem_line_rest(cdp__mem_line *l, uint32_t device, bool seg
     return true;
 }
 
-/* The sums over time. */
+/* Computes the sums over time. */
 CDP__PRIVATE void cdp__mem_line_sums(cdp__mem_line *l) {
     double now = 0;
     uint64_t i;
@@ -4576,7 +4585,7 @@ CDP__PRIVATE bool cdp__mem_line_walk(cdp__mem_line *l, uint32_t device, bool seg
     return true;
 }
 
-/* The elements of a device: blocks, or segments. False without memory. */
+/* Makes the elements of a device: blocks, or segments. False: out of memory. */
 CDP__PRIVATE bool cdp__mem_line_open(
     cdp__mem_line *l, const cdp_mem_shot *s, uint32_t device, bool segments) {
     const uint64_t n = device < s->device_count ? s->devices[device].count : 0;
@@ -4597,7 +4606,7 @@ CDP__PRIVATE bool cdp__mem_line_open(
     return false;
 }
 
-/* Who holds an element or a block: its label, or its innermost frame. */
+/* The holder of an element or block: its label, or its innermost frame. */
 CDP__PRIVATE const char *cdp__mem_who(const cdp_mem_shot *s, const char *label, uint32_t stack) {
     const cdp__mem_stack *const k = &s->stacks[stack];
     if (label) return label;
@@ -4607,7 +4616,7 @@ CDP__PRIVATE const char *cdp__mem_who(const cdp_mem_shot *s, const char *label, 
 /* Sums by holder. */
 typedef struct cdp__mem_sum {
     const char *who;
-    double bytes; /* below 0: less than before */
+    double bytes; /* negative: less than before */
     int64_t blocks;
 } cdp__mem_sum;
 
@@ -4622,7 +4631,7 @@ CDP__PRIVATE int cdp__mem_sum_by_bytes(const void *a, const void *b) {
     return cdp__mem_sum_by_who(a, b);
 }
 
-/* Add up equal holders, and put the largest first. Returns how many there are. */
+/* Merges sums of equal holders and sorts them, largest first. Returns their number. */
 CDP__PRIVATE uint64_t cdp__mem_sums(cdp__mem_sum *at, uint64_t count) {
     uint64_t i, n = 0;
     if (!count) return 0;
@@ -4638,7 +4647,7 @@ CDP__PRIVATE uint64_t cdp__mem_sums(cdp__mem_sum *at, uint64_t count) {
     return n;
 }
 
-/* The holders at the moment after an event; ALWAYS: at the end. */
+/* Sums by holder right after an event; ALWAYS: at the end. */
 CDP__PRIVATE uint64_t cdp__mem_line_holders(
     const cdp__mem_line *l, uint64_t at, cdp__mem_sum *out) {
     uint64_t i, n = 0;
@@ -4677,14 +4686,14 @@ CDP__PRIVATE CDP__PRINTF(2, 3) void cdp__mem_say(cdp__mem_pen *w, const char *f,
     cdp__mem_put_text(w, text);
 }
 
-/* A number with one digit behind the point, not negative. */
+/* Writes a non-negative number with one decimal. */
 CDP__PRIVATE void cdp__mem_say_real(cdp__mem_pen *w, double v) {
     const uint64_t tenths = v > 0 ? (uint64_t)(v * 10 + 0.5) : 0;
     cdp__mem_say(
         w, "%llu.%llu", (unsigned long long)(tenths / 10), (unsigned long long)(tenths % 10));
 }
 
-/* At most about `most` bytes of a text. */
+/* Writes a text, truncated to about `most` bytes. */
 CDP__PRIVATE void cdp__mem_say_xml(cdp__mem_pen *w, const char *text, uint64_t most) {
     const char *const from = text;
     for (; *text; ++text) {
@@ -4730,7 +4739,7 @@ CDP__PRIVATE void cdp__mem_svg_begin(cdp__mem_pen *w, double height, const char 
         "@media (prefers-color-scheme: dark) { .page { fill: #181818 } text { fill: #ddd }\n"
         ".rest { fill: #555 } .sum { stroke: #ddd } .block { stroke: #181818 }\n"
         ".oom { stroke: #f55 } .lost { fill: #f55 } }\n</style>\n");
-    /* a background of its own: not all that draw SVG know that of CSS, nor dark pages */
+    /* an explicit background, because not all SVG viewers support CSS or dark pages */
     cdp__mem_put_text(w, "<rect class=\"page\" width=\"1200\" height=\"");
     cdp__mem_say_real(w, height);
     cdp__mem_put_text(w, "\"/>\n");
@@ -4739,7 +4748,7 @@ CDP__PRIVATE void cdp__mem_svg_begin(cdp__mem_pen *w, double height, const char 
     cdp__mem_put_text(w, "</text>\n");
 }
 
-#define CDP__MEM_RED 2u /* this colour looks like that of what is lost */
+#define CDP__MEM_RED 2u /* too similar to the colour of lost bytes */
 
 CDP__PRIVATE uint32_t cdp__mem_colour(uint64_t i) {
     static const uint32_t colours[10] = {0x4e79a7, 0xf28e2c, 0xe15759, 0x76b7b2, 0x59a14f, 0xedc949,
@@ -4747,7 +4756,7 @@ CDP__PRIVATE uint32_t cdp__mem_colour(uint64_t i) {
     return colours[i % 10];
 }
 
-typedef struct cdp__mem_point { /* the lower edge of an element from a column on */
+typedef struct cdp__mem_point { /* lower edge of an element, from a column on */
     uint64_t element;
     uint32_t column;
     double y; /* bytes below it */
@@ -4760,7 +4769,7 @@ typedef struct cdp__mem_plot {
     cdp__mem_point *points;
     uint64_t point_count, point_room;
     uint64_t *live; /* drawn elements, the lowest first */
-    double *y;      /* bytes below each drawn element now; by element */
+    double *y;      /* bytes below each drawn element, by element */
     uint64_t live_count;
     double sum[CDP__MEM_COLUMNS], drawn[CDP__MEM_COLUMNS], most[CDP__MEM_COLUMNS];
 } cdp__mem_plot;
@@ -4771,7 +4780,7 @@ CDP__PRIVATE int cdp__mem_sizes_down(const void *a, const void *b) {
     return x > y ? -1 : 1;
 }
 
-/* Draw the largest elements. */
+/* Chooses the largest elements for drawing. */
 CDP__PRIVATE void cdp__mem_plot_choose(cdp__mem_plot *p) {
     cdp__mem_line *const l = &p->line;
     uint64_t i, least = 0, n = 0;
@@ -4787,7 +4796,8 @@ CDP__PRIVATE void cdp__mem_plot_choose(cdp__mem_plot *p) {
     }
 }
 
-/* The places of drawn elements at the end of a column; a point for each that has moved. */
+/* Computes the positions of drawn elements at the end of a column; adds a point for each that
+   has moved. */
 CDP__PRIVATE bool cdp__mem_plot_column(cdp__mem_plot *p, uint32_t column, uint64_t last) {
     double y = 0;
     uint64_t i, n = 0;
@@ -4817,7 +4827,7 @@ CDP__PRIVATE uint64_t cdp__mem_plot_until(const cdp__mem_plot *p, uint32_t colum
     return (column + 1ull) * p->line.event_count / p->columns;
 }
 
-/* Walk over all events, column by column. */
+/* Walks through all events, column by column. */
 CDP__PRIVATE bool cdp__mem_plot_walk(cdp__mem_plot *p) {
     const cdp__mem_line *const l = &p->line;
     double now = 0;
@@ -4864,7 +4874,7 @@ CDP__PRIVATE void cdp__mem_svg_point(cdp__mem_pen *w, const cdp__mem_plot *p, do
     cdp__mem_put(w, ' ');
 }
 
-/* One edge of an element, `up` bytes above the lower one; to the right, or back. */
+/* Draws an edge of an element, `up` bytes above its lower one, to the right or back. */
 CDP__PRIVATE void cdp__mem_svg_edge(cdp__mem_pen *w, const cdp__mem_plot *p,
     const cdp__mem_point *k, uint64_t count, uint32_t end, double up, bool back) {
     uint64_t i;
@@ -4926,7 +4936,7 @@ CDP__PRIVATE void cdp__mem_svg_elements(cdp__mem_pen *w, cdp__mem_plot *p) {
     }
 }
 
-/* The elements that are not drawn, as one area, and the sum as a line. */
+/* Draws the remaining elements as one area, and the sum as a line. */
 CDP__PRIVATE void cdp__mem_svg_sum(cdp__mem_pen *w, const cdp__mem_plot *p) {
     uint32_t i;
     cdp__mem_put_text(w, "<polygon class=\"rest\" points=\"");
@@ -4969,7 +4979,7 @@ CDP__PRIVATE bool cdp__mem_line_has(const cdp__mem_line *l, cdp_mem_action actio
     return i < l->event_count;
 }
 
-/* Lines for round numbers of bytes, at most six. */
+/* Draws lines at round numbers of bytes, at most six. */
 CDP__PRIVATE void cdp__mem_svg_levels(cdp__mem_pen *w, const cdp__mem_plot *p) {
     double step = 1, bytes;
     while (p->top / step > 5)
@@ -5084,7 +5094,7 @@ CDP__PRIVATE void cdp__mem_svg_bytes(cdp__mem_pen *w, double x, double y, double
     cdp__mem_say_real(w, width);
 }
 
-/* A block; red: it waits for streams, or what is lost by rounding. */
+/* Draws a block; red: it waits for streams, or bytes lost by rounding. */
 CDP__PRIVATE void cdp__mem_svg_block(cdp__mem_pen *w, const cdp_mem_shot *s, const cdp_mem_block *b,
     double x, double y, double scale) {
     const double width = (double)b->size * scale;
@@ -5099,7 +5109,7 @@ CDP__PRIVATE void cdp__mem_svg_block(cdp__mem_pen *w, const cdp_mem_shot *s, con
     cdp__mem_svg_bytes(w, x, y, width);
     if (b->state == CDP_MEM_PENDING)
         cdp__mem_put_text(w, "\" class=\"lost\">");
-    else /* an edge would hide a narrow one */
+    else /* an edge would hide a narrow block */
         cdp__mem_say(w, "\" %sfill=\"#%x\">", width > 4 ? "class=\"block\" " : "",
             cdp__mem_colour(colour + (colour >= CDP__MEM_RED)));
     cdp__mem_svg_title(w, s, &e);
@@ -5146,7 +5156,7 @@ CDP__PRIVATE int cdp__mem_rows_order(const void *a, const void *b) {
     return x->index < y->index ? -1 : 1;
 }
 
-/* Rows of segments, the largest first, as many in a row as the largest one has room for. */
+/* Draws segments in rows, the largest first; a row is as wide as the largest segment. */
 CDP__PRIVATE void cdp__mem_svg_rows(cdp__mem_pen *w, const cdp_mem_shot *s,
     const cdp__mem_row_order *order, uint64_t count, bool draw, double *height) {
     const double scale = CDP__MEM_WIDTH / (count && order[0].size ? (double)order[0].size : 1.0);
@@ -5200,10 +5210,10 @@ CDP__PRIVATE bool cdp__mem_svg_segments(cdp__mem_pen *w, const cdp_mem_shot *s) 
 
 /* ---- >>reports: pictures in words ------------------------------------------------------------ */
 
-/* Knows: texts for logs and for flamegraph.pl. Promises: one line for each event, block or
-   holder. May use: desc, allocator, shots, shot, writer, json, timeline, svg. */
+/* Knows: texts for logs and for flamegraph.pl. Promises: one line per event, block or holder.
+   May use: desc, allocator, shots, shot, writer, json, timeline, svg. */
 
-/* A name inside a line of a flame graph, where ; and blanks mean something. */
+/* Writes a name in a line of a flame graph, in which ; and blanks are separators. */
 CDP__PRIVATE void cdp__mem_flame_name(cdp__mem_pen *w, const char *text) {
     for (; *text; ++text)
         cdp__mem_put(w, *text == ';' || (uint8_t)*text <= 32 ? '_' : (uint8_t)*text);
@@ -5372,7 +5382,7 @@ CDP__PRIVATE bool cdp__mem_peak_text(cdp__mem_pen *w, const cdp_mem_shot *s) {
     return true;
 }
 
-/* Active blocks of a shot as sums, times `sign`. */
+/* Active blocks of a shot as sums, multiplied by `sign`. */
 CDP__PRIVATE uint64_t cdp__mem_sums_of(const cdp_mem_shot *s, double sign, cdp__mem_sum *out) {
     uint64_t i, n = 0;
     for (i = 0; i < s->block_count; ++i) {
@@ -5396,7 +5406,7 @@ typedef struct cdp__mem_host {
     uint64_t limit, used;
 } cdp__mem_host;
 
-/* os->alloc aligns to 64: the address that it returned is kept in front of the segment. */
+/* os->alloc aligns to 64, so this aligns the segment, and stores the address to free before it. */
 CDP__PRIVATE cdp_status cdp__mem_host_reserve(void *user, uint64_t bytes, void **out) {
     cdp__mem_host *const h = (cdp__mem_host *)user;
     char *raw, *at;
@@ -5495,8 +5505,6 @@ CDP_API cdp_status cdp_mem_source_of(
    first source is made. Promises: every call leaves the current device and the capture mode as
    they were, and no error of its own in CUDA. May use: source. */
 
-#include <dlfcn.h>
-
 /* clang-format off */
 #define CDP__MEM_CUDA(X) \
     X(cudaRuntimeGetVersion, (int *)) \
@@ -5550,7 +5558,8 @@ CDP__PRIVATE void cdp__mem_cuda_enter(const cdp__mem_cuda *u, cdp__mem_cuda_turn
     (void)u->f.cudaThreadExchangeStreamCaptureMode(&t->mode);
 }
 
-/* A failure also clears the error that CUDA keeps for the next unrelated call. */
+/* After a failure, also clears the error that CUDA would otherwise return from the next
+   unrelated call. */
 CDP__PRIVATE void cdp__mem_cuda_leave(const cdp__mem_cuda *u, cdp__mem_cuda_turn *t, int code) {
     if (code) (void)u->f.cudaGetLastError();
     (void)u->f.cudaThreadExchangeStreamCaptureMode(&t->mode);
@@ -5563,7 +5572,7 @@ CDP__PRIVATE cdp_status cdp__mem_cuda_error(const cdp__mem_cuda *u, const char *
         u->f.cudaGetErrorString(code), code);
 }
 
-/* The end of a call that returned `code`. */
+/* Ends a call into CUDA that returned `code`. */
 CDP__PRIVATE cdp_status cdp__mem_cuda_done(
     const cdp__mem_cuda *u, cdp__mem_cuda_turn *t, const char *call, int code) {
     cdp__mem_cuda_leave(u, t, code);
@@ -5645,17 +5654,20 @@ CDP__PRIVATE void cdp__mem_cuda_destroy(void *user) {
     cdp__free(cdp_os_default(), user);
 }
 
-#define CDP__MEM_CUDA_FILES "libcudart.so.13 libcudart.so.12 libcudart.so.11.0 libcudart.so"
+#define CDP__MEM_CUDA_FILES                                                           \
+    "libcudart.so.13 libcudart.so.12 libcudart.so.11.0 libcudart.so cudart64_13.dll " \
+    "cudart64_12.dll cudart64_110.dll"
 
-/* The file, or the program itself where that brings CUDA along, or the first of the usual names. */
+/* Opens the given file; or the program itself, if it contains CUDA; or the first of the usual
+   names. */
 CDP__PRIVATE void *cdp__mem_cuda_file(const char *file) {
     const char *at = CDP__MEM_CUDA_FILES;
     char name[64];
     void *lib;
-    if (file) return dlopen(file, RTLD_NOW | RTLD_LOCAL);
-    lib = dlopen(NULL, RTLD_NOW);
-    if (lib && dlsym(lib, "cudaMalloc")) return lib;
-    if (lib) dlclose(lib);
+    if (file) return cdp__library_open(file);
+    lib = cdp__library_open(NULL);
+    if (lib && cdp__library_find(lib, "cudaMalloc")) return lib;
+    if (lib) cdp__library_close(lib);
     for (lib = NULL; *at && !lib;) {
         uint32_t n = 0;
         while (*at && *at != ' ')
@@ -5663,12 +5675,12 @@ CDP__PRIVATE void *cdp__mem_cuda_file(const char *file) {
         while (*at == ' ')
             ++at;
         name[n] = 0;
-        lib = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+        lib = cdp__library_open(name);
     }
     return lib;
 }
 
-/* The library stays loaded for good. */
+/* Loads the library, which then stays loaded. */
 CDP__PRIVATE cdp_status cdp__mem_cuda_load(cdp__mem_cuda *u, const char *file) {
     static const char *const names[] = {CDP__MEM_CUDA(CDP__MEM_CUDA_NAME) "cudaGetErrorString"};
     void *const lib = cdp__mem_cuda_file(file);
@@ -5679,7 +5691,7 @@ CDP__PRIVATE cdp_status cdp__mem_cuda_load(cdp__mem_cuda *u, const char *file) {
             "LD_LIBRARY_PATH, or name the file",
             file ? file : CDP__MEM_CUDA_FILES);
     for (i = 0; i < sizeof names / sizeof *names; ++i) {
-        void *const function = dlsym(lib, names[i]);
+        void *const function = cdp__library_find(lib, names[i]);
         if (!function)
             return cdp__fail(CDP_ERR_UNSUPPORTED,
                 "cdp_mem_source_cuda: the CUDA runtime has no function %s; 11.8 is the least",
@@ -5751,8 +5763,8 @@ CDP__PRIVATE uint64_t cdp__mem_wall_us(void *user) {
 
 /* ---- >>settings: PyTorch's texts of settings ------------------------------------------------- */
 
-/* Knows: the names and values that PYTORCH_CUDA_ALLOC_CONF may have. Promises: a text that is
-   not understood changes nothing. May use: desc, sizes. */
+/* Knows: the names and values of PYTORCH_CUDA_ALLOC_CONF. Promises: an invalid text changes
+   nothing. May use: desc, sizes. */
 
 typedef struct cdp__mem_word { /* of a text of settings */
     const char *at;
@@ -5763,7 +5775,7 @@ CDP__PRIVATE bool cdp__mem_word_is(const cdp__mem_word *w, const char *text) {
     return strlen(text) == w->length && memcmp(w->at, text, w->length) == 0;
 }
 
-/* Up to one of `ends`, or the end of the text. */
+/* Takes the text up to one of `ends`. */
 CDP__PRIVATE cdp__mem_word cdp__mem_word_next(const char **text, const char *ends) {
     cdp__mem_word w;
     while (**text == ' ')
@@ -5788,7 +5800,7 @@ CDP__PRIVATE bool cdp__mem_word_number(const cdp__mem_word *w, uint64_t most, ui
     return w->length > 0;
 }
 
-/* "0.8" */
+/* Parses a ratio like "0.8". */
 CDP__PRIVATE bool cdp__mem_word_part(const cdp__mem_word *w, double *out) {
     double scale = 1;
     bool point = false;
@@ -5812,7 +5824,8 @@ CDP__PRIVATE bool cdp__mem_divisions_valid(uint64_t n) {
     return n <= 64 && (n & (n - 1)) == 0;
 }
 
-/* "[256:1,512:2,>:4]": from each size in MiB up to the next one; > for all larger ones. */
+/* Parses "[256:1,512:2,>:4]": each value applies from its size in MiB up to the next size; >
+   applies to all larger ones. */
 CDP__PRIVATE bool cdp__mem_read_list(const char **text, uint32_t out[16]) {
     uint32_t at = 0;
     uint64_t n, parts;
@@ -5908,7 +5921,7 @@ CDP_API cdp_status cdp_mem_settings_read(
 /* ---- >>lifetime: create and destroy ---------------------------------------------------------- */
 
 /* Knows: how a desc is checked and filled in, and what is destroyed with an allocator. Promises:
-   a source that was passed is destroyed exactly once, also when create fails. May use: source,
+   a source that was passed is destroyed exactly once, even if creation fails. May use: source,
    desc, allocator, record, shots, sizes, bins, depot, blocks, history, streams, public,
    settings. */
 
@@ -5974,7 +5987,7 @@ CDP__PRIVATE void cdp__mem_desc_defaults(cdp_mem *m, const cdp_mem_desc *desc) {
     if (desc->dump_path) cdp__mem_text_copy(m->dump_path, desc->dump_path, sizeof m->dump_path);
 }
 
-/* The source of a new allocator: the desc's, none for a recorder, or CUDA. */
+/* The source of a new allocator: that of the desc, none for a recorder, or CUDA. */
 CDP__PRIVATE cdp_status cdp__mem_source_of_desc(const cdp_mem_desc *d, cdp_mem_source *out) {
     cdp_status st;
     memset(out, 0, sizeof *out);
@@ -6034,7 +6047,7 @@ CDP__PRIVATE void cdp__mem_warn(const cdp_mem *m, const char *text) {
 #endif
 }
 
-/* Name the blocks that are still in use. */
+/* Logs the blocks that are still in use. */
 CDP__PRIVATE uint64_t cdp__mem_leaks(const cdp_mem *m) {
     const cdp__mem_span *s;
     uint64_t bytes = 0, n = 0;
@@ -6071,7 +6084,7 @@ CDP__PRIVATE void cdp__mem_arenas_close(const cdp_os *os, cdp_mem_pool *pool) {
     pool->arenas = NULL;
 }
 
-/* Destroy the events of a slab of uses; those in use belong to the source of their block. */
+/* Destroys the events of a slab of uses; events in use belong to the source of their block. */
 CDP__PRIVATE void cdp__mem_slab_events(const cdp_mem *m, cdp__mem_slab *s) {
     cdp__mem_use *const uses = (cdp__mem_use *)(void *)((char *)s + cdp__mem_up_to(sizeof *s, 16));
     uint64_t i;
@@ -6136,7 +6149,7 @@ CDP_API uint64_t cdp_mem_destroy(cdp_mem *mem) {
 /* ---- >>calls: alloc and free ----------------------------------------------------------------- */
 
 /* Knows: the public calls around requests and frees. Promises: a mistake of the caller, or a
-   free that fails, changes nothing. May use: desc, allocator, shots, sizes, bins, table, depot,
+   failed free, changes nothing. May use: desc, allocator, shots, sizes, bins, table, depot,
    blocks, history, streams, request, out-of-memory, lifetime. */
 
 #if defined(__GNUC__) || defined(__clang__)
@@ -6146,7 +6159,7 @@ CDP_API uint64_t cdp_mem_destroy(cdp_mem *mem) {
 #define CDP__MEM_CALLER(c) ((c)->caller = (c)->frame = NULL)
 #endif
 
-/* One try. */
+/* Tries once to allocate. */
 CDP__PRIVATE cdp_status cdp__mem_alloc_once(cdp_mem *m, cdp__mem_call *c, cdp_mem_pool *pool,
     uint64_t bytes, void *stream, void **out, cdp_mem_oom *oom) {
     cdp__mem_ask a;
@@ -6163,7 +6176,7 @@ CDP__PRIVATE cdp_status cdp__mem_alloc_once(cdp_mem *m, cdp__mem_call *c, cdp_me
     return st;
 }
 
-/* The dump and the caller's function. Returns whether to try once more. */
+/* Writes the dump and calls the caller's function. Returns whether to try once more. */
 CDP__PRIVATE bool cdp__mem_oom_hooks(cdp_mem *m, const cdp_mem_oom *oom) {
     const cdp_error error = *cdp_last_error();
     cdp_mem_oom_func func;
@@ -6224,7 +6237,7 @@ CDP_API cdp_status cdp_mem_alloc_at(cdp_mem *mem, cdp_mem_pool *pool, uint64_t b
     return cdp__mem_alloc_any(mem, &c, pool, bytes, stream, out);
 }
 
-/* The live block at `data`, or an error with the reason why there is none. Under the lock. */
+/* The live block at `data`, or an error that says why there is none. The caller holds the lock. */
 CDP__MEM_HOT cdp_status cdp__mem_live(
     const cdp_mem *m, const void *data, const char *call, cdp__mem_part **out) {
     const unsigned long long at = (unsigned long long)(uintptr_t)data;
@@ -6294,7 +6307,7 @@ CDP__PRIVATE void cdp__mem_lane_forget(cdp_mem *m, const cdp__mem_call *c, void 
     (void)cdp__mem_poll(m, c);
 }
 
-/* Give back what is free of this stream, and forget what the ordinary pool had for it. */
+/* Returns the free memory of this stream, and removes its data from the ordinary pool. */
 CDP__PRIVATE cdp_status cdp__mem_arena_forget(cdp_mem *m, const cdp__mem_call *c, void *stream) {
     cdp__mem_span *s, *next;
     cdp__mem_arena **at, *a;
@@ -6418,11 +6431,11 @@ CDP__PRIVATE uint32_t cdp__mem_number_of(cdp__mem_log *l, const char *text) {
 
 /* ---- >>pool-calls: private pools, callbacks -------------------------------------------------- */
 
-/* Knows: how pools are made, emptied and destroyed, and allocators as callbacks. Promises: a
-   pool that cannot be made leaves nothing behind, and one that is in use stays whole. May use:
-   desc, allocator, pools, record, sizes, bins, depot, blocks, history, streams, lifetime, calls. */
+/* Knows: how pools are created, emptied and destroyed, and allocators as callbacks. Promises: a
+   failed creation leaves nothing behind, and a pool in use stays intact. May use: desc,
+   allocator, pools, record, sizes, bins, depot, blocks, history, streams, lifetime, calls. */
 
-/* The one segment of a fixed pool. */
+/* Allocates the one segment of a fixed pool. */
 CDP__PRIVATE cdp_status cdp__mem_pool_fill(cdp_mem *m, cdp__mem_call *c, cdp_mem_pool *pool) {
     const uint64_t bytes = pool->fixed_bytes;
     cdp__mem_part *p;
@@ -6502,7 +6515,7 @@ CDP_API cdp_status cdp_mem_pool_create(
     return st;
 }
 
-/* Blocks of a pool that are in use, or wait for streams. */
+/* The number of blocks of a pool that are in use or wait for streams. */
 CDP__PRIVATE uint32_t cdp__mem_pool_busy(const cdp_mem *m, const cdp_mem_pool *pool) {
     const cdp__mem_span *s;
     uint32_t n = 0;
@@ -6511,7 +6524,7 @@ CDP__PRIVATE uint32_t cdp__mem_pool_busy(const cdp_mem *m, const cdp_mem_pool *p
     return n;
 }
 
-/* Give the segments of an unused pool back. */
+/* Returns the segments of an unused pool to the source. */
 CDP__PRIVATE cdp_status cdp__mem_pool_empty(
     cdp_mem *m, const cdp__mem_call *c, cdp_mem_pool *pool) {
     cdp__mem_span *s, *next;
@@ -6609,11 +6622,11 @@ CDP_API cdp_allocator cdp_mem_pool_allocator(cdp_mem_pool *pool) {
 
 /* ---- >>recording: what the caller records ---------------------------------------------------- */
 
-/* Knows: how a history is replaced, and the events that only callers make. Promises: numbers of
-   an old history are never looked up in a new one. May use: desc, allocator, record, sizes,
+/* Knows: how a history is replaced, and the events that only callers create. Promises: numbers
+   of an old history are never looked up in a new one. May use: desc, allocator, record, sizes,
    bins, table, ring, depot, os-stacks, blocks, history, calls. */
 
-/* Numbers of an old history mean nothing in the new one. */
+/* Clears numbers of an old history, which are invalid in the new one. */
 CDP__PRIVATE void cdp__mem_forget_numbers(cdp_mem *m) {
     cdp__mem_outside *o;
     cdp_mem_pool *pool;
@@ -6630,14 +6643,14 @@ CDP__PRIVATE void cdp__mem_forget_numbers(cdp_mem *m) {
         pool->label = cdp__mem_number_of(&m->log, pool->text);
 }
 
-/* Whether the tables of the old history serve the new one. */
+/* True if the tables of the old history can be used for the new one. */
 CDP__PRIVATE bool cdp__mem_log_fits(const cdp__mem_log *l, const cdp_mem_record_desc *d) {
     return l->memory && d->keep && l->desc.max_frames == d->max_frames
         && l->desc.max_stacks == d->max_stacks && l->desc.max_entries == d->max_entries
         && l->desc.min_bytes == d->min_bytes && l->desc.history == d->history;
 }
 
-/* `what` is read without the lock, so it is stored by itself. */
+/* `what` is read without the lock, so it is stored separately. */
 CDP__PRIVATE void cdp__mem_log_replace(cdp_mem *m, cdp__mem_log *fresh) {
     const uint32_t what = fresh->what;
     const uint64_t before = offsetof(cdp__mem_log, what), after = before + sizeof what;
@@ -6746,9 +6759,9 @@ CDP_API cdp_status cdp_mem_external(cdp_mem *mem, const char *label, uint64_t by
 
 /* ---- >>notes: events of another allocator ---------------------------------------------------- */
 
-/* Knows: segments and blocks whose places another allocator chose. Promises: the history of what it
-   says can be replayed; what does not fit together is refused, and nothing changes. May use: desc,
-   allocator, record, shots, sizes, bins, table, blocks, history, streams, calls. */
+/* Knows: segments and blocks whose addresses another allocator chose. Promises: the recorded
+   history of its events can be replayed; inconsistent events are refused, and nothing changes.
+   May use: desc, allocator, record, shots, sizes, bins, table, blocks, history, streams, calls. */
 
 /* The first segment that overlaps these bytes. */
 CDP__PRIVATE cdp__mem_span *cdp__mem_noted_at(const cdp_mem *m, uint64_t at, uint64_t bytes) {
@@ -6758,8 +6771,8 @@ CDP__PRIVATE cdp__mem_span *cdp__mem_noted_at(const cdp_mem *m, uint64_t at, uin
     return NULL;
 }
 
-/* A free block of a segment that has others is a piece in the statistics: from now on, or no more.
-   Every change of a segment's blocks stands between these two. */
+/* A free block in a segment with others counts as a piece in the statistics. Every change of a
+   segment's blocks is made between these two calls. */
 CDP__PRIVATE void cdp__mem_piece_begin(cdp_mem *m, const cdp__mem_part *p) {
     if (!p || p->state != CDP_MEM_INACTIVE || !cdp__mem_is_split(p)) return;
     cdp__mem_up(&m->tally.inactive_split, p->span->large, 1);
@@ -6772,7 +6785,7 @@ CDP__PRIVATE void cdp__mem_piece_end(cdp_mem *m, const cdp__mem_part *p) {
     cdp__mem_down(&m->tally.inactive_split_bytes, p->span->large, p->size);
 }
 
-/* These bytes of a segment as a block of their own, in no list; NULL: they are not free. */
+/* Cuts these bytes of a segment out as a block in no list; NULL: they are not free. */
 CDP__PRIVATE cdp__mem_part *cdp__mem_noted_cut(
     cdp_mem *m, cdp__mem_span *s, uint64_t at, uint64_t bytes) {
     cdp__mem_part *p = s->first, *whole, *rest;
@@ -6796,7 +6809,7 @@ CDP__PRIVATE cdp__mem_part *cdp__mem_noted_cut(
     return p;
 }
 
-/* A segment is counted with another size from now on; the sum of all sizes is the caller's. */
+/* Counts a segment with another size; the caller updates the sum of all sizes. */
 CDP__PRIVATE void cdp__mem_noted_size(cdp_mem *m, cdp__mem_span *s, uint64_t size) {
     const bool was = s->size >= m->sizes.max_split, is = size >= m->sizes.max_split;
     if (was && !is) cdp__mem_down(&m->tally.oversize_segments, false, 1);
@@ -6804,7 +6817,7 @@ CDP__PRIVATE void cdp__mem_noted_size(cdp_mem *m, cdp__mem_span *s, uint64_t siz
     s->size = size;
 }
 
-/* A segment has another size from now on. Only the difference was taken or given back. */
+/* Changes the size of a segment. Only the difference counts as taken or returned. */
 CDP__PRIVATE void cdp__mem_noted_resize(cdp_mem *m, cdp__mem_span *s, uint64_t size) {
     if (size > s->size) cdp__mem_up(&m->tally.reserved_bytes, s->large, size - s->size);
     if (size < s->size) cdp__mem_down(&m->tally.reserved_bytes, s->large, s->size - size);
@@ -6823,7 +6836,7 @@ CDP__PRIVATE void cdp__mem_noted_event(
     cdp__mem_event_span(m, c, e->action, &range);
 }
 
-/* A new segment, free as a whole. */
+/* Adds a segment that is completely free. */
 CDP__PRIVATE void cdp__mem_noted_add(
     cdp_mem *m, const cdp__mem_call *c, const cdp_mem_event *e, cdp__mem_arena *a, bool large) {
     cdp__mem_part *const p = cdp__mem_span_add(m, a, e->address, e->size, large);
@@ -6834,7 +6847,7 @@ CDP__PRIVATE void cdp__mem_noted_add(
     cdp__mem_free_put(m, cdp__mem_bins_of(p), p);
 }
 
-/* Pages at the end of a segment, or in front of it. */
+/* Adds pages after a segment, or before it. */
 CDP__PRIVATE void cdp__mem_noted_grow(cdp_mem *m, cdp__mem_span *s, const cdp_mem_event *e) {
     const bool behind = e->address == s->at + s->size;
     cdp__mem_part *const p = cdp__mem_part_new(m, e->address, e->size);
@@ -6859,7 +6872,7 @@ CDP__PRIVATE void cdp__mem_noted_grow(cdp_mem *m, cdp__mem_span *s, const cdp_me
     cdp__mem_hear(m, e->action, e->address, e->size, &m->base);
 }
 
-/* The blocks from `p` on are a segment of their own from now on. */
+/* Makes the blocks from `p` on a segment of their own. */
 CDP__PRIVATE void cdp__mem_noted_divide(cdp_mem *m, cdp__mem_span *s, cdp__mem_part *p) {
     cdp__mem_span *const t = m->unused_spans;
     const uint64_t end = s->at + s->size;
@@ -6886,7 +6899,7 @@ CDP__PRIVATE void cdp__mem_noted_divide(cdp_mem *m, cdp__mem_span *s, cdp__mem_p
     s->busy -= t->busy;
 }
 
-/* Take free pages away; `p` is their block, in no list. */
+/* Removes free pages; `p` is their block, in no list. */
 CDP__PRIVATE void cdp__mem_noted_shrink(cdp_mem *m, cdp__mem_part *p) {
     cdp__mem_span *const s = p->span;
     cdp__mem_part *const prev = p->prev, *const next = p->next;
@@ -6915,7 +6928,7 @@ CDP__PRIVATE cdp_status cdp__mem_noted_wrong(const cdp_mem_event *e, const char 
         why);
 }
 
-/* The segment of this stream that grows and touches these pages. */
+/* The growing segment of this stream that is adjacent to these pages. */
 CDP__PRIVATE cdp__mem_span *cdp__mem_noted_beside(
     const cdp_mem *m, const cdp__mem_arena *a, const cdp_mem_event *e) {
     cdp__mem_span *s;
@@ -6926,7 +6939,7 @@ CDP__PRIVATE cdp__mem_span *cdp__mem_noted_beside(
     return NULL;
 }
 
-/* SEGMENT_ALLOC and SEGMENT_MAP. */
+/* Handles SEGMENT_ALLOC and SEGMENT_MAP. */
 CDP__PRIVATE cdp_status cdp__mem_note_more(
     cdp_mem *m, const cdp__mem_call *c, const cdp_mem_event *e) {
     const bool large = e->size > CDP__MEM_SMALL_SEGMENT;
@@ -6945,7 +6958,7 @@ CDP__PRIVATE cdp_status cdp__mem_note_more(
     return CDP_OK;
 }
 
-/* SEGMENT_FREE and SEGMENT_UNMAP. */
+/* Handles SEGMENT_FREE and SEGMENT_UNMAP. */
 CDP__PRIVATE cdp_status cdp__mem_note_less(
     cdp_mem *m, const cdp__mem_call *c, const cdp_mem_event *e) {
     const bool pages = e->action == CDP_MEM_SEGMENT_UNMAP;
@@ -6996,7 +7009,7 @@ CDP__PRIVATE cdp_status cdp__mem_note_block(
     return CDP_OK;
 }
 
-/* FREE_REQUESTED and FREE_COMPLETED. */
+/* Handles FREE_REQUESTED and FREE_COMPLETED. */
 CDP__PRIVATE cdp_status cdp__mem_note_freed(
     cdp_mem *m, const cdp__mem_call *c, const cdp_mem_event *e) {
     cdp__mem_part *const p = cdp__mem_table_find(&m->table, e->address);
@@ -7101,7 +7114,7 @@ CDP_API cdp_status cdp_mem_note_free(cdp_mem *mem, const void *data) {
 
 #define CDP__MEM_TRIPLES 9u /* statistics with [3], in front of the two of oversize blocks */
 
-/* A tally of active blocks as others are: with those in callers' hands. */
+/* Turns the tally of active blocks into an ordinary one, which includes blocks held by callers. */
 CDP__PRIVATE void cdp__mem_tally_active(cdp__mem_tally *active, const cdp__mem_tally *held) {
     uint32_t i;
     for (i = 0; i < 2; ++i) {
@@ -7190,8 +7203,8 @@ CDP_API void cdp_mem_reset(cdp_mem *mem, bool peak, bool accumulated) {
 
 /* ---- >>files: snapshots, writing and reading files ------------------------------------------- */
 
-/* Knows: the public calls around snapshots. Promises: a file is complete or not there: it is
-   written beside its path and renamed. May use: allocator, shots, out-of-memory, shot, build,
+/* Knows: the public calls around snapshots. Promises: a file is complete or absent: it is
+   written under another name and renamed. May use: allocator, shots, out-of-memory, shot, build,
    writer, json, value, unpickle, unjson, import, timeline, svg, reports. */
 
 CDP__PRIVATE cdp_status cdp__mem_snapshot_one(cdp_mem_shot *s, cdp_mem *m, bool no_events) {
@@ -7229,7 +7242,7 @@ CDP_API void cdp_mem_shot_free(cdp_mem_shot *shot) {
     if (shot) cdp__mem_shot_close(shot);
 }
 
-/* "module(function+0x1a) [address]" as backtrace_symbols() writes it. */
+/* Parses "module(function+0x1a) [address]", the form of backtrace_symbols(). */
 CDP__PRIVATE void cdp__mem_symbol(cdp_mem_shot *s, cdp_mem_frame *f, const char *symbol) {
     const char *const open = strrchr(symbol, '(');
     const char *const close = open ? strchr(open, ')') : NULL;
@@ -7259,7 +7272,7 @@ CDP_API void cdp_mem_shot_names(cdp_mem_shot *shot) {
 #endif
 }
 
-/* A file: numbers of texts and stacks that were written already need memory. */
+/* Writes a file. Needs memory for the numbers of texts and stacks that are written already. */
 CDP__PRIVATE bool cdp__mem_write_data(cdp__mem_pen *w, const cdp_mem_shot *s) {
     w->text_memo = (uint32_t *)cdp__alloc_zero(s->os, s->texts.count * sizeof(uint32_t));
     w->stack_memo = (uint32_t *)cdp__alloc_zero(s->os, s->stack_count * sizeof(uint32_t));
@@ -7360,7 +7373,7 @@ CDP_API cdp_status cdp_mem_dump(cdp_mem *mem, const char *path) {
     return st;
 }
 
-/* The first byte tells a pickle from JSON. */
+/* Reads a pickle or JSON; the first byte tells which. */
 CDP__PRIVATE bool cdp__mem_read_tree(cdp__mem_reader *r, cdp__mem_value *out) {
     if (r->bytes && r->data[0] == 0x80) return cdp__mem_unpickle(r, out);
     if (cdp__mem_json_look(r) == '{') return cdp__mem_unjson(r, out);

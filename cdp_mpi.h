@@ -139,14 +139,14 @@ extern "C" {
 #endif
 
 /* ---- >>mpi-state ----------------------------------------------------------------------------- */
-/* Knows: MPI's requests. Promises: what a rank keeps of each other one; nothing runs here. May
-   use: nothing. */
+/* Knows: MPI's requests. Promises: the state that a rank keeps for each other rank; no
+   communication. May use: nothing. */
 
-/* A message of MPI. One without bytes carries only what it says of the other direction. */
+/* A message of MPI. Without bytes, it only acknowledges segments of the other direction. */
 typedef struct cdp__mpi_head {
-    uint64_t acknowledged; /* of the segments of the other direction: how many were read */
+    uint64_t acknowledged; /* number of segments of the other direction that were read */
     uint32_t bytes;
-    uint32_t leaving; /* nothing comes after this one */
+    uint32_t leaving; /* the last message */
 } cdp__mpi_head;
 
 typedef struct cdp__mpi_segment {
@@ -158,25 +158,25 @@ typedef struct cdp__mpi_segment {
 #define CDP__MPI_TAG 0
 #define CDP__MPI_MS 1000000ull
 
-/* Segments are counted from 0; segment i lies in place i % CDP_MPI_WINDOW. */
+/* Segments are counted from 0; segment i uses buffer i % CDP_MPI_WINDOW. */
 typedef struct cdp__mpi_peer {
     cdp__mpi_segment *out[CDP_MPI_WINDOW], *in[CDP_MPI_WINDOW];
     MPI_Request sending[CDP_MPI_WINDOW], coming[CDP_MPI_WINDOW];
     uint64_t sent, acknowledged;     /* outgoing */
     uint64_t matched, arrived, read; /* incoming */
-    uint64_t told;                   /* `read`, when the peer was last told */
+    uint64_t told;                   /* value of `read` last sent to the peer */
     uint32_t at;                     /* bytes read of segment `read` */
-    bool left;                       /* the peer sends nothing any more */
+    bool left;                       /* the peer sends nothing more */
 } cdp__mpi_peer;
 
 typedef struct cdp__mpi {
     const cdp_os *os;
     MPI_Comm comm;
     uint32_t rank, size;
-    cdp__mpi_peer **peers; /* NULL: not talked to yet */
+    cdp__mpi_peer **peers; /* NULL: no message yet */
     uint32_t *hosts;
-    uint64_t coming; /* segments of all ranks that were matched and have not arrived */
-    bool news;       /* something came since the last wait() */
+    uint64_t coming; /* segments of all ranks that are matched but have not arrived */
+    bool news;       /* a message arrived since the last wait() */
     /* guarded by `mutex` */
     void *mutex, *cond;
     bool woken;
@@ -208,10 +208,10 @@ CDP__PRIVATE cdp__mpi_segment *cdp__mpi_place(cdp__mpi *m, cdp__mpi_segment **at
 }
 
 /* ---- >>mpi-streams --------------------------------------------------------------------------- */
-/* Knows: segments. Promises: at most CDP_MPI_WINDOW segments to a rank are unread, so what comes
-   has a place. May use: >>mpi-state. */
+/* Knows: segments. Promises: at most CDP_MPI_WINDOW segments to a rank are unread, so there is a
+   buffer for each that arrives. May use: >>mpi-state. */
 
-/* Sends the segment in the next place, which cdp__mpi_room() has found free. < 0: lost. */
+/* Sends the segment in the next buffer, which cdp__mpi_room() has found free. < 0: lost. */
 CDP__PRIVATE int cdp__mpi_put(cdp__mpi *m, uint32_t peer, uint32_t bytes) {
     cdp__mpi_peer *p = m->peers[peer];
     const uint32_t i = (uint32_t)(p->sent % CDP_MPI_WINDOW);
@@ -227,7 +227,7 @@ CDP__PRIVATE int cdp__mpi_put(cdp__mpi *m, uint32_t peer, uint32_t bytes) {
     return 1;
 }
 
-/* Is there a place for one more segment? 1, 0, or < 0: lost. */
+/* Checks whether there is a buffer for one more segment: 1, 0, or < 0: lost. */
 CDP__PRIVATE int cdp__mpi_room(cdp__mpi *m, uint32_t peer) {
     cdp__mpi_peer *p = m->peers[peer];
     const uint32_t i = (uint32_t)(p->sent % CDP_MPI_WINDOW);
@@ -239,7 +239,7 @@ CDP__PRIVATE int cdp__mpi_room(cdp__mpi *m, uint32_t peer) {
     return cdp__mpi_place(m, &p->out[i]) ? 1 : cdp__fail_nomem("a segment", CDP_MPI_SEGMENT);
 }
 
-/* Tell the peer what was read, if that is due. Such a message needs no answer, and MPI takes 16
+/* Acknowledges read segments, if that is due. Such a message needs no answer, and MPI sends 16
    bytes at once. */
 CDP__PRIVATE int cdp__mpi_tell(cdp__mpi *m, uint32_t peer, bool leaving) {
     cdp__mpi_peer *p = m->peers[peer];
@@ -252,14 +252,14 @@ CDP__PRIVATE int cdp__mpi_tell(cdp__mpi *m, uint32_t peer, bool leaving) {
     return 1;
 }
 
-/* A segment, or its head alone, is here. */
+/* Handles the head of a segment that has arrived. */
 CDP__PRIVATE void cdp__mpi_heard(cdp__mpi *m, cdp__mpi_peer *p, const cdp__mpi_head *h) {
     if (h->acknowledged > p->acknowledged) p->acknowledged = h->acknowledged;
     if (h->leaving) p->left = true;
     m->news = true;
 }
 
-/* Which of the segments that were matched have arrived? In their order. */
+/* Handles matched segments that have arrived, in their order. */
 CDP__PRIVATE int cdp__mpi_arrive(cdp__mpi *m, uint32_t peer) {
     cdp__mpi_peer *p = m->peers[peer];
     for (; p->arrived < p->matched; ++p->arrived) {
@@ -274,7 +274,7 @@ CDP__PRIVATE int cdp__mpi_arrive(cdp__mpi *m, uint32_t peer) {
     return 0;
 }
 
-/* Begin to receive a message that MPI has. */
+/* Begins to receive a message that MPI has matched. */
 CDP__PRIVATE int cdp__mpi_match(cdp__mpi *m, MPI_Message *message, MPI_Status *status) {
     const uint32_t peer = (uint32_t)status->MPI_SOURCE;
     cdp__mpi_peer *p = cdp__mpi_peer_of(m, peer);
@@ -298,7 +298,8 @@ CDP__PRIVATE int cdp__mpi_match(cdp__mpi *m, MPI_Message *message, MPI_Status *s
     return rc == MPI_SUCCESS ? 0 : cdp__mpi_failed(rc, (int32_t)peer, "MPI_Imrecv");
 }
 
-/* Take what has come, of all ranks. Errors concern the job, since MPI says no rank. */
+/* Receives the messages of all ranks. Errors concern the whole job, since MPI does not name a
+   rank. */
 CDP__PRIVATE int cdp__mpi_look(cdp__mpi *m) {
     int found = 1, rc = 0;
     while (found && rc == 0) {
@@ -314,14 +315,14 @@ CDP__PRIVATE int cdp__mpi_look(cdp__mpi *m) {
 }
 
 /* ---- >>mpi-transport ------------------------------------------------------------------------- */
-/* Knows: cdp_transport. Promises: its five required functions, and where ranks are. May use:
+/* Knows: cdp_transport. Promises: its five required functions, and the hosts of ranks. May use:
    >>mpi-state, >>mpi-streams. */
 
 CDP__PRIVATE int64_t cdp__mpi_send(void *self, uint32_t peer, const cdp_iov *iov, uint32_t n) {
     cdp__mpi *m = (cdp__mpi *)self;
     cdp__mpi_peer *p = cdp__mpi_peer_of(m, peer);
     int64_t taken = 0;
-    uint64_t at = 0; /* of iov[0] */
+    uint64_t at = 0; /* in iov[0] */
     if (!p) return cdp__fail_nomem("the state of a peer", sizeof *p);
     if (p->left) return cdp__fail_peer(CDP_ERR_PEER_LOST, peer, 0, "rank %u has left", peer);
     while (n) {
@@ -345,7 +346,7 @@ CDP__PRIVATE int64_t cdp__mpi_send(void *self, uint32_t peer, const cdp_iov *iov
     return taken;
 }
 
-/* Copy from the segment that is read, up to its end. */
+/* Copies from the segment being read, up to its end. */
 CDP__PRIVATE uint64_t cdp__mpi_copy(cdp__mpi_peer *p, uint8_t *to, uint64_t room) {
     const cdp__mpi_segment *s = p->in[p->read % CDP_MPI_WINDOW];
     const uint64_t bytes = cdp__min(room, s->head.bytes - p->at);
@@ -382,7 +383,7 @@ CDP__PRIVATE int64_t cdp__mpi_recv(void *self, uint32_t peer, const cdp_iov *iov
     return got;
 }
 
-/* Sleep for at most `ns`, or until wake(). */
+/* Sleeps for at most `ns`, or until wake(). */
 CDP__PRIVATE void cdp__mpi_nap(cdp__mpi *m, uint64_t ns) {
     const cdp_os *os = m->os;
     const uint64_t until = os->now_ns(os->user) + ns;
@@ -405,7 +406,8 @@ CDP__PRIVATE bool cdp__mpi_woken(cdp__mpi *m) {
     return woken;
 }
 
-/* MPI wakes nobody, so this looks, with pauses that are a small part of the time waited so far. */
+/* MPI cannot wake a thread, so this polls, with pauses that are a small part of the time waited
+   so far. */
 CDP__PRIVATE cdp_status cdp__mpi_wait(void *self, cdp_lock *lock, uint64_t deadline_ns) {
     cdp__mpi *m = (cdp__mpi *)self;
     const cdp_os *os = m->os;
@@ -442,7 +444,7 @@ CDP__PRIVATE uint32_t cdp__mpi_host(void *self, uint32_t peer) {
     return ((cdp__mpi *)self)->hosts[peer];
 }
 
-/* Has everything left that was sent to this peer? */
+/* True if all messages to this peer have been sent. */
 CDP__PRIVATE bool cdp__mpi_flushed(cdp__mpi_peer *p) {
     for (uint32_t i = 0; i < CDP_MPI_WINDOW; ++i) {
         int gone = 0;
@@ -452,8 +454,8 @@ CDP__PRIVATE bool cdp__mpi_flushed(cdp__mpi_peer *p) {
     return true;
 }
 
-/* Say goodbye, and stay until what was sent has left and the others have said it, too. False:
-   MPI still has messages of this rank. */
+/* Tells the peers that this rank leaves. Waits until its messages are sent and the others leave,
+   too. False: MPI still has messages of this rank. */
 CDP__PRIVATE bool cdp__mpi_goodbye(cdp__mpi *m) {
     const cdp_os *os = m->os;
     const uint64_t from = os->now_ns(os->user);
@@ -466,7 +468,7 @@ CDP__PRIVATE bool cdp__mpi_goodbye(cdp__mpi *m) {
         for (uint32_t i = 0; i < m->size; ++i) {
             cdp__mpi_peer *p = m->peers[i];
             if (!p) continue;
-            p->read = p->arrived; /* nobody reads it any more */
+            p->read = p->arrived; /* unread data is dropped */
             if (!cdp__mpi_flushed(p)) flushed = false;
             if (!p->left) alone = false;
         }
@@ -492,7 +494,7 @@ CDP__PRIVATE void cdp__mpi_free(cdp__mpi *m) {
     cdp__free(m->os, m);
 }
 
-/* Memory that MPI may still read is left to it. */
+/* Does not free memory that MPI may still read. */
 CDP__PRIVATE void cdp__mpi_destroy(void *self) {
     cdp__mpi *m = (cdp__mpi *)self;
     const cdp_error kept = *cdp_last_error();

@@ -331,12 +331,11 @@ inline cdp_status cdp_nccl_attach(cdp_group *group, const cdp_nccl_desc &desc) {
 #undef CDP__HERE
 #define CDP__HERE CDP__FILE_NCCL
 
-/* ---- >>load: libraries, and what is called in them ------------------------------------------- */
+/* ---- >>load: loads the libraries and looks up their functions -------------------------------- */
 
 /* Knows: names and types of functions of CUDA, NCCL and NVRTC. Promises: a missing library or
    function is an error that names it. May use: core and os of cdp.h. */
 
-#include <dlfcn.h>
 #include <limits.h>
 #ifdef CDP_NCCL_LINK
 #include <cuda_runtime_api.h>
@@ -348,7 +347,8 @@ inline cdp_status cdp_nccl_attach(cdp_group *group, const cdp_nccl_desc &desc) {
 extern "C" {
 #endif
 
-/* Their types: opaque here, or theirs, in which case the table below is checked by the compiler. */
+/* Types of these libraries: opaque here; with CDP_NCCL_LINK theirs, so that the compiler checks
+   the table below. */
 #ifdef CDP_NCCL_LINK
 typedef cudaError_t cdp__cu_error;
 typedef cudaStream_t cdp__cu_stream;
@@ -384,7 +384,7 @@ typedef int cdp__cu_mode;
 typedef struct cdp__cu_pointer {
     int type, device;
     void *device_pointer, *host_pointer;
-    long reserved[8]; /* before CUDA 13 there is nothing here */
+    long reserved[8]; /* empty before CUDA 13 */
 } cdp__cu_pointer;
 typedef void (*cdp__cu_host_fn)(void *user);
 typedef int cdp__nc_result;
@@ -401,7 +401,7 @@ typedef int cdp__rtc_result;
 typedef struct _nvrtcProgram *cdp__rtc_program;
 #endif
 
-/* What version 2.18 knows of a configuration; later versions take a shorter one and fill in the
+/* A configuration as NCCL 2.18 defines it; later versions accept the shorter one and fill in the
    rest. */
 typedef struct cdp__nc_settings {
     size_t size;
@@ -469,8 +469,8 @@ typedef char cdp__nccl_numbers_agree[(int)cudaErrorNotReady == CDP__CU_NOT_READY
         : -1];
 #endif
 
-/* X(name, result, parameters): of the CUDA runtime, of NCCL, of NCCL where the version has it,
-   of NVRTC, of the driver. */
+/* X(name, result, parameters): functions of the CUDA runtime, of NCCL, of newer NCCL versions,
+   of NVRTC, of the CUDA driver. */
 /* clang-format off: one row a line */
 #define CDP__CUDART(X)                                                                \
     X(cudaRuntimeGetVersion, cdp__cu_error, (int *))                                  \
@@ -574,7 +574,7 @@ typedef char cdp__nccl_numbers_agree[(int)cudaErrorNotReady == CDP__CU_NOT_READY
 #define CDP__NAME(name, result, parameters) #name,
 #define CDP__ONE(name, result, parameters) +1
 
-/* The functions, in the order of their names; one for the whole process. */
+/* Function pointers, in the order of the names above; one table per process. */
 typedef struct cdp__nccl_calls {
     CDP__CUDART(CDP__MEMBER)
     CDP__NCCL(CDP__MEMBER)
@@ -595,7 +595,7 @@ typedef enum cdp__nccl_part {
 typedef struct cdp__nccl_library {
     cdp__nccl_calls f;
     bool loaded[CDP__PART_COUNT];
-    int turn; /* who loads: one thread at a time (atomic) */
+    int turn; /* held by the thread that loads (atomic) */
     int cuda, nccl;
 } cdp__nccl_library;
 
@@ -605,9 +605,9 @@ CDP__PRIVATE cdp__nccl_library *cdp__nccl_lib(void) {
 }
 
 typedef struct cdp__nccl_part_info {
-    const char *what, *files; /* in the order in which they are tried, a blank behind each */
+    const char *what, *files; /* file names in order of preference, each followed by a blank */
     const char *advice;
-    uint32_t first, count; /* of the functions */
+    uint32_t first, count; /* its functions in the table */
 } cdp__nccl_part_info;
 
 CDP__PRIVATE cdp__nccl_part_info cdp__nccl_part_of(cdp__nccl_part part) {
@@ -632,26 +632,26 @@ CDP__PRIVATE cdp__nccl_part_info cdp__nccl_part_of(cdp__nccl_part part) {
     return info;
 }
 
-/* The file, or the first of the usual ones; or the program itself, where that brings the library
-   along. */
+/* Opens the given file or, without one, the first of the usual names. If the program itself
+   contains the library, opens the program. */
 CDP__PRIVATE void *cdp__nccl_find_file(
     const cdp__nccl_part_info *info, const char *file, const char *probe) {
     char name[64];
     const char *at;
-    void *lib = file ? dlopen(file, RTLD_NOW | RTLD_LOCAL) : dlopen(NULL, RTLD_NOW);
-    if (file || (lib && dlsym(lib, probe))) return lib;
-    if (lib) dlclose(lib);
+    void *lib = cdp__library_open(file);
+    if (file || (lib && cdp__library_find(lib, probe))) return lib;
+    if (lib) cdp__library_close(lib);
     for (lib = NULL, at = info->files; *at && !lib; ++at) {
         uint32_t n = 0;
         for (; *at != ' '; ++at)
             name[n++] = *at;
         name[n] = 0;
-        lib = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+        lib = cdp__library_open(name);
     }
     return lib;
 }
 
-/* Look up the functions of a part. They stay loaded for good. */
+/* Loads the functions of a part. They stay loaded until the process ends. */
 CDP__PRIVATE cdp_status cdp__nccl_load_part(
     cdp__nccl_library *l, cdp__nccl_part part, const char *file) {
     static const char *const names[] = {CDP__CUDART(CDP__NAME) CDP__NCCL(CDP__NAME)
@@ -668,13 +668,13 @@ CDP__PRIVATE cdp_status cdp__nccl_load_part(
             "the file in desc.%s",
             info.what, file ? file : info.files, info.advice);
     for (i = info.first; i < info.first + info.count; ++i) {
-        function = dlsym(lib, names[i]);
+        function = cdp__library_find(lib, names[i]);
         if (!function && part != CDP__PART_NEWER)
             return cdp__fail(CDP_ERR_UNSUPPORTED,
                 "%s has no function %s: it is too old (NCCL 2.18 and CUDA 11.8 are the least); "
                 "install a newer one",
                 info.what, names[i]);
-        /* all members are pointers to functions */
+        /* all members are function pointers */
         memcpy((char *)&l->f + i * sizeof function, &function, sizeof function);
     }
     l->loaded[part] = true;
@@ -754,19 +754,19 @@ CDP__PRIVATE cdp_status cdp__nccl_load(const cdp_os *os, const cdp_nccl_desc *d,
 
 #define cdp__nc (cdp__nccl_lib()->f)
 
-/* ---- >>map (pure): names of ours in theirs --------------------------------------------------- */
+/* ---- >>map (pure): dtypes, reductions and errors in terms of NCCL ---------------------------- */
 
 /* Knows: the numbers that NCCL gives to dtypes, reductions and results. Promises: what NCCL does
-   not have is said so. May use: load, dtype. */
+   not support is reported. May use: load, dtype. */
 
-/* NCCL's number of a dtype, or -1. */
+/* NCCL's number of a dtype, or -1 if it has none. */
 CDP__PRIVATE int cdp__nccl_type(cdp_dtype t, int version) {
     static const int8_t map[CDP_DTYPE_COUNT] = {7, 7, 8, 2, 4, 1, 6, 9, 0, -1, -1, 3, 5, 1, 10, 11};
     return t > CDP_DTYPE_BOOL && version < 22400 ? -1 : map[t];
 }
 
-/* NCCL's number of a reduction, -1 when it has none; PREMUL_SUM is made when it is needed. For
-   BOOL, which travels as bytes of 0 and 1, "or" is the maximum and "and" the minimum. */
+/* NCCL's number of a reduction, or -1 if it has none; PREMUL_SUM is created per operation. BOOL
+   is sent as bytes of 0 and 1, so "or" is the maximum and "and" the minimum. */
 CDP__PRIVATE int cdp__nccl_reduction(cdp_dtype t, cdp_reduce_op op) {
     if (t == CDP_DTYPE_BOOL) {
         if (op == CDP_REDUCE_SUM || op == CDP_REDUCE_MAX) return CDP__NC_MAX;
@@ -784,8 +784,8 @@ CDP__PRIVATE int cdp__nccl_reduction(cdp_dtype t, cdp_reduce_op op) {
     }
 }
 
-/* The nearest float of 8 bits, the even one of two; what is too large becomes the largest. One
-   at a time: plain, not fast. */
+/* Converts to an 8-bit float, rounding to nearest even; values that are too large become the
+   largest one. Simple, not fast: converts one value. */
 CDP__PRIVATE uint8_t cdp__nccl_f8(double x, bool e4m3) {
     const int bits = e4m3 ? 3 : 2, last = e4m3 ? 126 : 123;
     const double size = x < 0 ? -x : x;
@@ -807,7 +807,7 @@ CDP__PRIVATE uint8_t cdp__nccl_f8(double x, bool e4m3) {
     return (uint8_t)(x < 0 ? best | 128 : best);
 }
 
-/* The number that a PREMUL_SUM multiplies by, as the dtype has it. */
+/* The factor of a PREMUL_SUM, as a number of the dtype. */
 CDP__PRIVATE void cdp__nccl_scalar(cdp_dtype t, double factor, uint8_t out[8]) {
     float f[CDP__BLOCK] = {0};
     uint16_t narrow[CDP__BLOCK];
@@ -828,23 +828,23 @@ CDP__PRIVATE bool cdp__nccl_kind_reduces(cdp_coll_kind k) {
     return k == CDP_COLL_ALLREDUCE || k == CDP_COLL_REDUCE || k == CDP_COLL_REDUCE_SCATTER;
 }
 
-/* What an error of NCCL is called here. */
+/* Maps an error of NCCL to a cdp_status. */
 CDP__PRIVATE cdp_status cdp__nccl_status(int result) {
     if (result == CDP__NC_REMOTE) return CDP_ERR_PEER_LOST;
     return result == CDP__NC_TIMEOUT ? CDP_ERR_TIMEOUT : CDP_ERR_IO;
 }
 
-/* ---- >>bootstrap: a communicator of all ranks ------------------------------------------------ */
+/* ---- >>bootstrap: creates a communicator of all ranks ---------------------------------------- */
 
-/* Knows: how a communicator is made. Promises: it stands on all ranks or on none, by a deadline.
-   May use: load, map, and the interfaces of groups. */
+/* Knows: how a communicator is created. Promises: it exists on all ranks or on none, by a
+   deadline. May use: load, map, and the interfaces of groups. */
 
-/* operations whose events are kept apart; a later one stands for those before it */
+/* Operations with an event of their own; the event of a later operation covers those before it. */
 #define CDP__NCCL_RING 64u
-#define CDP__NCCL_LEAVE_MS 5000u /* how long this rank's own work is awaited when it leaves */
-#define CDP__NCCL_FINAL_MS 300u  /* and the other ranks' consent, which some may never give */
+#define CDP__NCCL_LEAVE_MS 5000u /* time for this rank's own work when it leaves */
+#define CDP__NCCL_FINAL_MS 300u  /* time for the other ranks' consent, which may never come */
 
-/* Kernels that only hooks need. */
+/* Kernels that only hooks use. */
 typedef enum cdp__nccl_hook_kernel {
     CDP__NK_FEED,
     CDP__NK_BEGIN,
@@ -863,31 +863,31 @@ typedef enum cdp__nccl_hook_kernel {
     CDP__NK_COUNT
 } cdp__nccl_hook_kernel;
 
-/* One operation: what is said of it when it is late, and the event behind it. */
+/* An operation: the event behind it, and what an error says if it is late. */
 typedef struct cdp__nccl_op {
     cdp__cu_event event;
-    uint64_t index; /* from 1; operations of captures are counted apart */
+    uint64_t index; /* from 1; captured operations have their own count */
     uint64_t deadline_ns, timeout_ms, count;
     cdp_coll_kind kind;
     cdp_dtype dtype;
     cdp_reduce_op op;
-    uint32_t many; /* in one call */
+    uint32_t many; /* number of operations in one call */
 } cdp__nccl_op;
 
-/* Memory that was given out. */
+/* Memory that the caller or a ddp has allocated. */
 typedef struct cdp__nccl_memory {
     struct cdp__nccl_memory *next;
-    void *data, *handle; /* handle: registered */
+    void *data, *handle; /* handle: of its registration; NULL: none */
     cdp__nc_window window;
-    uint64_t bytes;     /* of symmetric memory */
-    uint64_t number;    /* of symmetric memory, from 1, the same on all ranks; 0: it is not */
+    uint64_t bytes;     /* symmetric memory: its length */
+    uint64_t number;    /* symmetric memory: its number, from 1, equal on all ranks; else 0 */
     bool nccl;          /* from ncclMemAlloc */
-    bool opening;       /* NCCL may write `window` yet */
-    cdp_allocator from; /* of cdp_nccl_set_memory; alloc NULL: of CUDA or NCCL */
+    bool opening;       /* NCCL may still write `window` */
+    cdp_allocator from; /* allocator of cdp_nccl_set_memory; alloc NULL: CUDA or NCCL */
 } cdp__nccl_memory;
 
-/* Where NCCL writes a communicator that is made from another one: maybe late, when nobody waits
-   for it any more. */
+/* Where NCCL stores a communicator derived from another one. It may do so late, after the caller
+   has given up waiting. */
 typedef struct cdp__nccl_cell {
     struct cdp__nccl_cell *next;
     cdp__nc_comm comm;
@@ -895,39 +895,42 @@ typedef struct cdp__nccl_cell {
 
 typedef struct cdp__nccl {
     cdp_group *group;
-    struct cdp__nccl *parent; /* while its communicator is made from that one's, which is whole */
+    /* while its communicator is derived from that of this group; else NULL */
+    struct cdp__nccl *parent;
     const cdp_os *os;
     cdp_nccl_desc desc;
     uint32_t rank, size, timeout_ms;
     int device, version;
-    int capability; /* of the device, 90 is 9.0; the least of all ranks' */
-    bool installed; /* the group has it */
+    int capability; /* compute capability of the device (90 is 9.0), the lowest of all ranks */
+    bool installed; /* the group uses this backend */
     char name[48];
     cdp__nc_comm comm;
     cdp__cu_stream caller, stream;
     cdp__cu_event begin, all;
     cdp__nccl_op ring[CDP__NCCL_RING], captured[CDP__NCCL_RING];
-    uint64_t issued, captures; /* of each; written by the one that is inside */
-    /* operations that are done, as the stream itself says; only with a watchdog (atomic) */
+    uint64_t issued, captures; /* counts of both; written by the thread inside NCCL */
+    /* operations completed, counted by the stream; only with a watchdog (atomic) */
     uint64_t ended;
     cdp__nccl_memory *memories;
-    cdp_allocator from; /* where memory is taken from; alloc NULL: CUDA or NCCL */
-    /* symmetric memory so far, and a hash of the numbers of what exists (guarded by `lock`) */
+    cdp_allocator from; /* source of memory; alloc NULL: CUDA or NCCL */
+    /* symmetric allocations so far, and a hash of the numbers of the live ones (guarded by
+       `lock`) */
     uint64_t symmetric_count, symmetric_hash;
-    bool symmetric_told; /* that there are no windows */
-    /* of calls that did not come to an end: kept until the communicator has */
+    bool symmetric_told; /* the warning that there are no windows was logged */
+    /* for calls that did not complete: kept until the communicator ends */
     cdp__nccl_cell *cells;
 
-    /* guarded by `lock`, which nobody holds while he calls the group, or what may take long */
+    /* Guarded by `lock`. No thread holds it while it calls the group, or anything that may take
+       long. */
     void *lock, *cond, *thread;
-    bool inside;  /* a thread calls NCCL; `comm` then stays as it is */
-    bool gone;    /* `comm` was taken from that thread: it forgets it when it leaves */
-    bool stop;    /* the thread is to end */
-    bool resting; /* it has ended, or does not exist */
-    bool aborted; /* the communicator is gone (or kept for another), and streams go on */
-    int failed;   /* the group has (atomic) */
+    bool inside;  /* a thread is calling NCCL; `comm` must not change */
+    bool gone;    /* `comm` was aborted under that thread, which clears it when it leaves */
+    bool stop;    /* the keeper thread must end */
+    bool resting; /* the keeper thread has ended or does not exist */
+    bool aborted; /* the communicator was aborted (or revoked, to be kept), so streams run on */
+    int failed;   /* the group has failed (atomic) */
 
-    /* kernels, when they are needed; cast: see cdp__nccl_kernels() */
+    /* kernels, compiled on first use; cast: see cdp__nccl_kernels() */
     void *module[2], *cast[20], *hooks[CDP__NK_COUNT];
     double *partial; /* device memory, for sums of squares */
 } cdp__nccl;
@@ -948,7 +951,7 @@ CDP__PRIVATE uint64_t cdp__nccl_now(const cdp__nccl *b) {
     return b->os->now_ns(b->os->user);
 }
 
-/* Longer each time, so that a long wait costs nothing. */
+/* Sleeps longer each time, so that a long wait costs little. */
 CDP__PRIVATE void cdp__nccl_nap(const cdp__nccl *b, uint32_t *naps) {
     const uint64_t longer = *naps < 100 ? 100 : 1000, us = *naps < 20 ? 20 : longer;
     ++*naps;
@@ -956,7 +959,7 @@ CDP__PRIVATE void cdp__nccl_nap(const cdp__nccl *b, uint32_t *naps) {
 }
 
 CDP__PRIVATE cdp_status cdp__nccl_cuda_failed(cdp__cu_error e, const char *what) {
-    (void)cdp__nc.cudaGetLastError(); /* it would be reported again by whoever asks next */
+    (void)cdp__nc.cudaGetLastError(); /* clears the error, which the next call would report again */
     return cdp__fail((int)e == CDP__CU_NOMEM ? CDP_ERR_NOMEM : CDP_ERR_IO, "%s: CUDA says: %s (%d)",
         what, cdp__nc.cudaGetErrorString(e), (int)e);
 }
@@ -971,8 +974,8 @@ CDP__PRIVATE cdp_status cdp__nccl_nccl_failed(int result, const char *what) {
     return cdp__nccl_says(cdp__nccl_status(result), result, what);
 }
 
-/* While a communicator is made: what NCCL calls wrong use (two ranks on one GPU) is the
-   caller's, not a broken group. */
+/* Maps errors while a communicator is created: wrong use in the sense of NCCL (two ranks on one
+   GPU) is a mistake of the caller, and does not break the group. */
 CDP__PRIVATE cdp_status cdp__nccl_refused(int result, const char *what) {
     return cdp__nccl_says(result == CDP__NC_INVALID || result == CDP__NC_USAGE
             ? CDP_ERR_INVALID
@@ -980,8 +983,8 @@ CDP__PRIVATE cdp_status cdp__nccl_refused(int result, const char *what) {
         result, what);
 }
 
-/* The group has failed, or the one that its communicator is being made from: no more calls, what
-   they are of may be gone. */
+/* Returns an error if the group has failed, or the one that its communicator is derived from.
+   Then NCCL must not be called, because the communicators may be gone. */
 CDP__PRIVATE cdp_status cdp__nccl_over(const cdp__nccl *b, const char *what) {
     cdp_status st;
     if (!cdp__nccl_failed(b) && !(b->parent && cdp__nccl_failed(b->parent))) return CDP_OK;
@@ -990,8 +993,8 @@ CDP__PRIVATE cdp_status cdp__nccl_over(const cdp__nccl *b, const char *what) {
                         : cdp__fail(CDP_ERR_ABORTED, "%s: the group has failed meanwhile", what);
 }
 
-/* A communicator that does not block is "in progress" after many calls: until that is over
-   nothing may follow. */
+/* A non-blocking communicator is "in progress" after many calls. Waits until it is not: before
+   that, no other call is allowed. */
 CDP__PRIVATE cdp_status cdp__nccl_settle(
     cdp__nccl *b, cdp__nc_comm comm, uint64_t deadline_ns, const char *what) {
     cdp__nc_result state = (cdp__nc_result)0;
@@ -1028,19 +1031,19 @@ CDP__PRIVATE cdp__nc_settings cdp__nccl_settings(void) {
     return c;
 }
 
-/* What each rank says before anything is begun. */
+/* What ranks exchange before and after a collective step. */
 typedef struct cdp__nccl_hello {
     int32_t status, nccl;
     uint32_t settings;
-    uint32_t from; /* ranks of desc.from; 0: none */
+    uint32_t from; /* number of ranks of desc.from; 0: none */
     int32_t capability;
-    uint32_t windows;     /* of symmetric memory: this rank can have, or has, one */
-    uint64_t bytes, hash; /* of symmetric memory */
+    uint32_t windows;     /* symmetric memory: this rank supports windows, or has one */
+    uint64_t bytes, hash; /* symmetric memory: size, and hash of the live allocations */
     char text[240];
 } cdp__nccl_hello;
 
-/* Exchanges the statuses of all ranks; every rank returns the same one. What else this rank sends
-   is in its place of `all` already. `timeout_ms`: 0 is the group's. */
+/* Exchanges the statuses of all ranks; every rank returns the same one. The caller has filled in
+   the other fields of all[rank]. `timeout_ms` 0: that of the group. */
 CDP__PRIVATE cdp_status cdp__nccl_gather(
     cdp__nccl *b, cdp_status st, cdp__nccl_hello *all, const char *what, uint32_t timeout_ms) {
     cdp__nccl_hello *mine = &all[b->rank];
@@ -1062,7 +1065,7 @@ CDP__PRIVATE cdp_status cdp__nccl_gather(
     if (together != CDP_OK) return together;
     for (r = 0; r < b->size; ++r)
         if (all[r].status != CDP_OK && all[r].status != CDP_ERR_ABORTED) break;
-    /* somebody's cause is better than having been stopped, but that has to be told as well */
+    /* an error other than ABORTED is the more useful cause; but ABORTED must be reported, too */
     if (r == b->size)
         for (r = 0; r < b->size && all[r].status == CDP_OK;)
             ++r;
@@ -1074,7 +1077,7 @@ CDP__PRIVATE cdp_status cdp__nccl_gather(
     return CDP_OK;
 }
 
-/* The same before and after a communicator is made; and the descs are compared. */
+/* The same before and after a communicator is created; also compares the descs. */
 CDP__PRIVATE cdp_status cdp__nccl_agree(
     cdp__nccl *b, cdp_status st, cdp__nccl_hello *all, const char *what) {
     cdp__nccl_hello *mine = &all[b->rank];
@@ -1112,8 +1115,7 @@ CDP__PRIVATE cdp_status cdp__nccl_agree(
     return CDP_OK;
 }
 
-/* A new communicator: rank 0's number goes to all over the links, where a rank of a TCPStore
-   would put it into the store. */
+/* Creates a new communicator. Rank 0 broadcasts NCCL's unique id over the links. */
 CDP__PRIVATE cdp_status cdp__nccl_init(cdp__nccl *b, uint64_t deadline_ns) {
     cdp__nc_settings config = cdp__nccl_settings();
     struct {
@@ -1137,8 +1139,9 @@ CDP__PRIVATE cdp_status cdp__nccl_init(cdp__nccl *b, uint64_t deadline_ns) {
     return cdp__nccl_settle(b, b->comm, deadline_ns, "cdp_nccl_attach");
 }
 
-/* ncclCommSplit and the others gave `r` on the communicator of `old`. Until that is over; *out
-   is the new one, if there is any. The cell stays with `old` where NCCL may write into it yet. */
+/* Waits until the communicator that ncclCommSplit or a similar call (result `r`) derives from
+   that of `old` is complete; *out is the new one. If it does not complete, `old` keeps the cell,
+   because NCCL may still write into it. */
 CDP__PRIVATE cdp_status cdp__nccl_made(cdp__nccl *b, cdp__nccl *old, cdp__nccl_cell *cell, int r,
     cdp__nc_comm *out, uint64_t deadline_ns, const char *what) {
     cdp_status st;
@@ -1156,16 +1159,16 @@ CDP__PRIVATE cdp_status cdp__nccl_made(cdp__nccl *b, cdp__nccl *old, cdp__nccl_c
     cell->next = old->cells;
     old->cells = cell;
     cdp__nccl_unlock(old);
-    if (b != old) cdp_group_fail(old->group); /* its communicator may be in progress for good */
+    if (b != old) cdp_group_fail(old->group); /* its communicator may stay in progress for ever */
     return st;
 }
 
-/* ---- >>stream: what runs when ---------------------------------------------------------------- */
+/* ---- >>stream: the order of work in streams -------------------------------------------------- */
 
-/* Knows: events and streams. Promises: what starts later in a stream comes after what it needs,
-   and nothing blocks the host. May use: load, map, bootstrap. */
+/* Knows: events and streams. Promises: later work of a stream runs after what it depends on, and
+   nothing blocks the host. May use: load, map, bootstrap. */
 
-#define CDP__NCCL_CAPTURED 1ull /* in the number of a work, beside its index */
+#define CDP__NCCL_CAPTURED 1ull /* bit in the number of a work, beside its index */
 
 CDP__PRIVATE cdp_status cdp__nccl_open_streams(cdp__nccl *b) {
     cdp__cu_error e = cdp__nc.cudaStreamCreateWithPriority(&b->stream, CDP__CU_NON_BLOCKING, 0);
@@ -1207,7 +1210,7 @@ CDP__PRIVATE cdp_status cdp__nccl_right_device(const cdp__nccl *b) {
                                    device, b->device, b->device);
 }
 
-/* One thread at a time calls NCCL; the communicator stays while it does. */
+/* Waits until no other thread calls NCCL. Until cdp__nccl_leave() the communicator stays valid. */
 CDP__PRIVATE void cdp__nccl_hold(cdp__nccl *b) {
     cdp__nccl_lock(b);
     while (b->inside && b->cond)
@@ -1230,7 +1233,7 @@ CDP__PRIVATE void cdp__nccl_leave(cdp__nccl *b) {
     cdp__nccl_tell(b);
 }
 
-/* The group's stream goes on after what the caller's holds by now. */
+/* Makes the group's stream wait for all work that is now in the caller's stream. */
 CDP__PRIVATE cdp_status cdp__nccl_after_caller(cdp__nccl *b) {
     cdp__cu_error e = cdp__nc.cudaEventRecord(b->begin, b->caller);
     if (e == 0) e = cdp__nc.cudaStreamWaitEvent(b->stream, b->begin, 0);
@@ -1238,7 +1241,7 @@ CDP__PRIVATE cdp_status cdp__nccl_after_caller(cdp__nccl *b) {
                   : cdp__nccl_cuda_failed(e, "ordering the group's stream behind the caller's");
 }
 
-/* Called by CUDA, on a thread of its own, when the stream has come so far. */
+/* Called by CUDA, in a thread of its own, when the stream has reached this point. */
 CDP__PRIVATE void cdp__nccl_ended(void *user) {
     __atomic_add_fetch(&((cdp__nccl *)user)->ended, 1, __ATOMIC_RELEASE);
 }
@@ -1263,8 +1266,8 @@ CDP__PRIVATE void cdp__nccl_op_text(const cdp__nccl_op *op, char *out, uint64_t 
     cdp__text_add(&t, ")");
 }
 
-/* The event of a work; NULL: it is of a capture and `capture` is not meant, or the other way
-   round. */
+/* The entry of a work with its event. NULL: the work is of a capture and `capture` is false, or
+   the reverse; or there is no such work. */
 CDP__PRIVATE cdp__nccl_op *cdp__nccl_find(cdp__nccl *b, uint64_t number, bool capture) {
     const uint64_t index = number >> 1;
     if (((number & CDP__NCCL_CAPTURED) != 0) != capture) {
@@ -1283,7 +1286,7 @@ CDP__PRIVATE cdp__nccl_op *cdp__nccl_find(cdp__nccl *b, uint64_t number, bool ca
     return NULL;
 }
 
-/* The caller's stream goes on after operation `number`, or after everything. */
+/* Makes the caller's stream wait for operation `number`; 0: for the whole group's stream. */
 CDP__PRIVATE cdp_status cdp__nccl_order(cdp__nccl *b, uint64_t number) {
     const bool capture = cdp__nccl_capturing(b->caller);
     cdp__cu_event event = b->all;
@@ -1296,7 +1299,7 @@ CDP__PRIVATE cdp_status cdp__nccl_order(cdp__nccl *b, uint64_t number) {
         if (!op) return cdp_last_error()->status;
         event = op->event;
     } else {
-        /* nothing of it is in this capture */
+        /* this capture contains no work of the group */
         if (capture && !cdp__nccl_capturing(b->stream)) return CDP_OK;
         e = cdp__nc.cudaEventRecord(event, b->stream);
     }
@@ -1305,8 +1308,8 @@ CDP__PRIVATE cdp_status cdp__nccl_order(cdp__nccl *b, uint64_t number) {
                   : cdp__nccl_cuda_failed(e, "ordering the caller's stream behind an operation");
 }
 
-/* cudaEventQuery, also while somebody else captures: such a look disturbs nothing, but CUDA has
-   to be told. */
+/* Calls cudaEventQuery even if another thread captures. A query does not disturb the capture,
+   but CUDA forbids it unless the thread's capture mode is relaxed. */
 CDP__PRIVATE cdp__cu_error cdp__nccl_query(cdp__cu_event event) {
     cdp__cu_mode mode = (cdp__cu_mode)CDP__CU_RELAXED;
     cdp__cu_error e;
@@ -1325,7 +1328,7 @@ CDP__PRIVATE cdp_status cdp__nccl_late(const cdp__nccl_op *op) {
         text, (unsigned long long)op->timeout_ms);
 }
 
-/* What a library said while `op` was the one to look at. */
+/* Makes the error of a library call about `op`. */
 CDP__PRIVATE cdp_status cdp__nccl_op_failed(const cdp__nccl_op *op, cdp__cu_error e, int result) {
     char text[160];
     if (op->index)
@@ -1335,7 +1338,7 @@ CDP__PRIVATE cdp_status cdp__nccl_op_failed(const cdp__nccl_op *op, cdp__cu_erro
     return e != 0 ? cdp__nccl_cuda_failed(e, text) : cdp__nccl_nccl_failed(result, text);
 }
 
-/* Is it done? Never blocks, asks nothing of the group. */
+/* Checks whether an operation is done. Never blocks, and does not call the group. */
 CDP__PRIVATE cdp_status cdp__nccl_look(cdp__nccl *b, uint64_t number) {
     cdp__nc_result state = (cdp__nc_result)0;
     const cdp__nccl_op *at;
@@ -1344,16 +1347,18 @@ CDP__PRIVATE cdp_status cdp__nccl_look(cdp__nccl *b, uint64_t number) {
     cdp__nccl_lock(b);
     if (!number) number = b->issued << 1;
     at = number ? cdp__nccl_find(b, number, false) : NULL;
-    if (at) op = *at; /* the place may be taken by a later one meanwhile, which stands for it */
+    /* a copy: a later operation may reuse the entry, and its event covers this one */
+    if (at) op = *at;
     cdp__nccl_unlock(b);
     if (!number) return CDP_OK;
     if (!at) return cdp_last_error()->status;
     e = cdp__nccl_query(op.event);
-    if (cdp__nccl_failed(b)) return CDP_PENDING; /* an abort ends it, too; the group knows why */
+    /* an abort ends operations, too; the group has the cause */
+    if (cdp__nccl_failed(b)) return CDP_PENDING;
     if (e == 0) return CDP_OK;
     if ((int)e != CDP__CU_NOT_READY) return cdp__nccl_op_failed(&op, e, 0);
     (void)cdp__nc.cudaGetLastError();
-    cdp__nccl_lock(b); /* the communicator stays meanwhile; who is inside asks it himself */
+    cdp__nccl_lock(b); /* keeps the communicator valid; a thread inside NCCL checks it itself */
     if (b->comm && !b->inside && cdp__nc.ncclCommGetAsyncError(b->comm, &state) != 0)
         state = (cdp__nc_result)0;
     cdp__nccl_unlock(b);
@@ -1363,10 +1368,10 @@ CDP__PRIVATE cdp_status cdp__nccl_look(cdp__nccl *b, uint64_t number) {
     return CDP_PENDING;
 }
 
-/* Until the stream has done all that it holds, or the group fails, which ends what hangs there;
-   or something else hangs there. */
+/* Waits until the stream has done all its present work, or the group fails (which aborts its
+   operations), or other work hangs for 2 * timeout_ms. */
 CDP__PRIVATE cdp_status cdp__nccl_sync(cdp__nccl *b, cdp__cu_event event, cdp__cu_stream stream) {
-    /* operations first */
+    /* longer than operations, so that a late operation is reported as such */
     const uint64_t until = b->timeout_ms == CDP_NO_TIMEOUT
         ? CDP__NEVER
         : cdp__nccl_now(b) + (uint64_t)b->timeout_ms * 2 * CDP__MS;
@@ -1377,7 +1382,7 @@ CDP__PRIVATE cdp_status cdp__nccl_sync(cdp__nccl *b, cdp__cu_event event, cdp__c
         (void)cdp__nc.cudaGetLastError();
         e = (cdp__cu_error)0;
         if ((st = cdp_group_status(b->group)) != CDP_OK) return st;
-        st = cdp__nccl_look(b, 0); /* is the last operation late? */
+        st = cdp__nccl_look(b, 0); /* the last operation may be late */
         if (st != CDP_OK && st != CDP_PENDING) {
             cdp_group_fail(b->group);
             return cdp_group_status(b->group) != CDP_OK ? cdp_last_error()->status : st;
@@ -1397,7 +1402,7 @@ CDP__PRIVATE cdp_status cdp__nccl_sync_caller(cdp__nccl *b) {
     return cdp__nccl_sync(b, b->begin, b->caller);
 }
 
-/* Until the stream is empty, whatever becomes of the group, or it has taken too long. */
+/* Waits until the stream is empty, whether or not the group fails, for `ms` at most. */
 CDP__PRIVATE bool cdp__nccl_drain(
     cdp__nccl *b, cdp__cu_event event, cdp__cu_stream stream, uint64_t ms) {
     const uint64_t until = cdp__nccl_now(b) + ms * CDP__MS;
@@ -1413,12 +1418,12 @@ CDP__PRIVATE bool cdp__nccl_drain(
     return (int)e != CDP__CU_NOT_READY;
 }
 
-/* ---- >>watchdog: stopping -------------------------------------------------------------------- */
+/* ---- >>watchdog: finds late operations and stops them ---------------------------------------- */
 
 /* Knows: operations that are late. Promises: a communicator whose peer is gone is aborted by the
    deadline of its operation. May use: load, bootstrap, stream. */
 
-/* Until a communicator is in progress no more, for better or worse. */
+/* Waits until a communicator is no longer in progress, for `ms` at most. */
 CDP__PRIVATE void cdp__nccl_rest(const cdp__nccl *b, cdp__nc_comm comm, uint64_t ms) {
     const uint64_t until = cdp__nccl_now(b) + ms * CDP__MS;
     cdp__nc_result state = (cdp__nc_result)0;
@@ -1428,9 +1433,8 @@ CDP__PRIVATE void cdp__nccl_rest(const cdp__nccl *b, cdp__nc_comm comm, uint64_t
         cdp__nccl_nap(b, &naps);
 }
 
-/* The group has failed: what runs on the GPU is ended. Waits a second at most for a thread that
-   is inside NCCL, which leaves it as soon as it looks; then it is taken out of there by the
-   abort itself. */
+/* The group has failed: ends its work on the GPU. Waits a second at most for a thread inside
+   NCCL to leave, which it does at its next check. After that, the abort makes its call return. */
 CDP__PRIVATE void cdp__nccl_stop_gpu(cdp__nccl *b) {
     const uint64_t until = cdp__nccl_now(b) + 1000 * CDP__MS;
     cdp__nc_comm comm;
@@ -1440,7 +1444,7 @@ CDP__PRIVATE void cdp__nccl_stop_gpu(cdp__nccl *b) {
     comm = b->gone ? NULL : b->comm;
     if (!b->desc.keep) {
         b->gone = true;
-        if (!b->inside) b->comm = NULL; /* else whoever is inside still reads it */
+        if (!b->inside) b->comm = NULL; /* otherwise the thread inside still reads it */
     }
     cdp__nccl_unlock(b);
     if (comm && !b->desc.keep)
@@ -1454,8 +1458,8 @@ CDP__PRIVATE void cdp__nccl_stop_gpu(cdp__nccl *b) {
     cdp__nccl_tell(b);
 }
 
-/* With watchdog_ms: is something late, or has NCCL said something? Reads what the stream wrote
-   into the processor's memory, and never asks CUDA, so that it cannot disturb a capture. */
+/* With watchdog_ms: fails the group if an operation is late or NCCL reports an error. Reads only
+   host memory that the stream writes, and never calls CUDA, so that it cannot disturb a capture. */
 CDP__PRIVATE void cdp__nccl_watch(cdp__nccl *b) {
     cdp__nc_result state = (cdp__nc_result)0;
     cdp__nccl_op op;
@@ -1464,7 +1468,7 @@ CDP__PRIVATE void cdp__nccl_watch(cdp__nccl *b) {
     cdp__nccl_lock(b);
     op = b->ring[index % CDP__NCCL_RING];
     late = op.index == index && index <= b->issued && cdp__nccl_now(b) >= op.deadline_ns;
-    if (op.index != index) op = b->ring[b->issued % CDP__NCCL_RING]; /* nothing is on its way */
+    if (op.index != index) op = b->ring[b->issued % CDP__NCCL_RING]; /* no operation is in flight */
     if (b->comm && !b->inside && cdp__nc.ncclCommGetAsyncError(b->comm, &state) != 0)
         state = (cdp__nc_result)0;
     cdp__nccl_unlock(b);
@@ -1477,15 +1481,15 @@ CDP__PRIVATE void cdp__nccl_watch(cdp__nccl *b) {
     cdp_group_fail(b->group);
 }
 
-/* The communicator ends in good order, or not at all: then it is aborted. One that was revoked
-   may be destroyed, but not finalized. */
+/* Finalizes and destroys the communicator; if that fails or takes too long, aborts it. A revoked
+   communicator may be destroyed, but not finalized. */
 CDP__PRIVATE void cdp__nccl_close_comm(cdp__nccl *b) {
     const uint64_t until = cdp__nccl_now(b) + CDP__NCCL_FINAL_MS * CDP__MS;
     const bool failed = cdp__nccl_failed(b);
     cdp__nc_result state = (cdp__nc_result)0;
     uint32_t naps = 0;
     int r = 0;
-    cdp__nccl_hold(b); /* nobody asks it for errors meanwhile */
+    cdp__nccl_hold(b); /* keeps other threads from using it meanwhile */
     if (b->comm && !b->gone) {
         if (!failed) r = (int)cdp__nc.ncclCommFinalize(b->comm);
         while ((r == 0 || r == CDP__NC_IN_PROGRESS)
@@ -1501,9 +1505,10 @@ CDP__PRIVATE void cdp__nccl_close_comm(cdp__nccl *b) {
     cdp__nccl_leave(b);
 }
 
-/* Sleeps until the group fails; with watchdog_ms it looks around now and then. It also ends the
-   communicator, which may wait for other ranks of this machine: whoever destroys the group waits
-   for that with a deadline. */
+/* The keeper thread: sleeps until the group fails, then aborts the communicator. With
+   watchdog_ms it checks operations periodically. At the end it closes the communicator, which
+   may wait for other ranks; the thread that destroys the group waits for this thread with a
+   deadline. */
 CDP__PRIVATE void cdp__nccl_keeper(void *arg) {
     cdp__nccl *b = (cdp__nccl *)arg;
     (void)cdp__nc.cudaSetDevice(b->device);
@@ -1529,12 +1534,12 @@ CDP__PRIVATE void cdp__nccl_keeper(void *arg) {
     cdp__nccl_tell(b);
 }
 
-/* Where there is no such thread, whoever comes by does it. */
+/* Without a keeper thread, the next caller aborts the communicator. */
 CDP__PRIVATE void cdp__nccl_by_hand(cdp__nccl *b) {
     if (!b->thread && cdp__nccl_failed(b) && !b->aborted && !b->inside) cdp__nccl_stop_gpu(b);
 }
 
-/* Until `*flag`, or it takes too long. */
+/* Waits until `*flag` is set, for `ms` at most. */
 CDP__PRIVATE bool cdp__nccl_await(cdp__nccl *b, const bool *flag, uint32_t ms) {
     const uint64_t until = cdp__nccl_now(b) + ms * CDP__MS;
     bool done;
@@ -1546,12 +1551,12 @@ CDP__PRIVATE bool cdp__nccl_await(cdp__nccl *b, const bool *flag, uint32_t ms) {
     return done;
 }
 
-/* ---- >>regroup: a communicator from that of another group ------------------------------------ */
+/* ---- >>regroup: derives a communicator from that of another group ---------------------------- */
 
-/* Knows: the communicator of the other group, and which of its ranks are gone. Promises: ranks that
-   died block nobody. May use: >>bootstrap, >>stream, >>watchdog. */
+/* Knows: the communicator of the other group, and which of its ranks are gone. Promises: dead
+   ranks block no other rank. May use: >>bootstrap, >>stream, >>watchdog. */
 
-/* From the communicator of another group: a part of it, or it and more. */
+/* Derives a communicator for a part of the other group's ranks. */
 CDP__PRIVATE cdp_status cdp__nccl_shrink(cdp__nccl *b, cdp__nccl *old, uint64_t deadline_ns) {
     cdp__nc_settings config = cdp__nccl_settings();
     const bool broken = cdp_group_status(old->group) != CDP_OK;
@@ -1567,13 +1572,12 @@ CDP__PRIVATE cdp_status cdp__nccl_shrink(cdp__nccl *b, cdp__nccl *old, uint64_t 
     for (i = 0; i < old->size; ++i)
         if (cdp_rank_of_world(b->group, cdp_world_rank_of(old->group, i)) == UINT32_MAX)
             gone[n++] = (int)i;
-    if (!n) { /* nobody has gone: NCCL refuses such a part */
+    if (!n) { /* no rank is missing; NCCL refuses to shrink by none */
         cdp__free(b->os, gone);
         cdp__free(old->os, cell);
         return cdp__nccl_init(b, deadline_ns);
     }
-    /* first it has to be stopped, which its own thread does; what NCCL says of it then does not
-       matter */
+    /* its own thread must abort it first; NCCL's errors about it no longer matter */
     if (broken) {
         cdp__nccl_by_hand(old);
         (void)cdp__nccl_await(old, &old->aborted, CDP__NCCL_LEAVE_MS);
@@ -1597,7 +1601,7 @@ CDP__PRIVATE cdp_status cdp__nccl_grow(cdp__nccl *b, cdp__nccl *old, uint64_t de
     if (b->rank == 0) r = (int)cdp__nc.ncclCommGetUniqueId(old->comm, &id);
     if (r != 0) {
         (void)cdp__nccl_nccl_failed(r, "cdp_nccl_attach: ncclCommGetUniqueId");
-        cdp_group_fail(b->group); /* the others wait for it */
+        cdp_group_fail(b->group); /* other ranks wait for this broadcast */
         return cdp_group_status(b->group);
     }
     st = cdp_broadcast(b->group, &id, sizeof id, CDP_DTYPE_U8, 0);
@@ -1615,14 +1619,14 @@ CDP__PRIVATE cdp_status cdp__nccl_grow(cdp__nccl *b, cdp__nccl *old, uint64_t de
                         : st;
 }
 
-/* ---- >>kernels: what NVRTC compiles ---------------------------------------------------------- */
+/* ---- >>kernels: kernels that NVRTC compiles -------------------------------------------------- */
 
-/* Knows: sources for NVRTC. Promises: each is compiled once for a device, and a failure says
-   why. May use: load, bootstrap, stream. */
+/* Knows: sources for NVRTC. Promises: each is compiled once per device, and a failure is
+   reported with its reason. May use: load, bootstrap, stream. */
 
-/* cdp_cast_A_B: out[i] = in[i] * factor, also from a dtype to itself. cdp_sumsq_A: a sum of
-   squares for each thread, so that the order of additions, and with it the result, is the same
-   on every rank. 16-bit floats round to nearest even. */
+/* cdp_cast_A_B: out[i] = in[i] * factor, also for equal dtypes. cdp_sumsq_A: one sum of squares
+   per thread, so that the order of additions, and with it the result, is the same on every rank.
+   16-bit floats round to nearest even. */
 CDP__PRIVATE const char *cdp__nccl_source(void) {
     return "typedef unsigned long long u64;\n"
            "static __device__ float get_f16(unsigned short h) {\n"
@@ -1672,10 +1676,11 @@ CDP__PRIVATE const char *cdp__nccl_source(void) {
            "ALL(f32)\nALL(f64)\nALL(f16)\nALL(bf16)\n";
 }
 
-/* What hooks need, for f32. Each thread writes where no other one does, and integers alone are
-   counted together, so that the result does not depend on which thread comes first. state: the
-   bits found so far of the k-th largest magnitude, and k among those that begin with them. For
-   16384 chunks of the bucket, and groups of 128 chunks: how many are above it, and equal. */
+/* Kernels of hooks, for f32. Each thread writes to its own locations, and only integers are
+   added atomically, so the result does not depend on the order of threads. state: the bits of
+   the k-th largest magnitude found so far, and its rank among the values that begin with these
+   bits. For 16384 chunks of the bucket, and for groups of 128 chunks: how many values are above
+   it, and equal to it. */
 #ifndef CDP_NO_HOOKS
 static const char cdp__nccl_hook_source[] =
     "typedef unsigned long long u64;\ntypedef unsigned u32;\ntypedef unsigned char u8;\n"
@@ -1794,7 +1799,7 @@ CDP__PRIVATE const char *cdp__nccl_quantize_source(void) {
 #define CDP__NCCL_BLOCKS 512u
 #define CDP__NCCL_SUM_BLOCKS 16u
 
-/* Where a dtype stands in the tables of kernels, and what it is called there. */
+/* The index of a float dtype in the tables of kernels. */
 CDP__PRIVATE uint32_t cdp__nccl_float_index(cdp_dtype t) {
     if (t == CDP_DTYPE_F64) return 1;
     if (t == CDP_DTYPE_F16) return 2;
@@ -1811,8 +1816,8 @@ CDP__PRIVATE cdp_status cdp__nccl_rtc_failed(int result, cdp__rtc_program progra
         cdp__nc.nvrtcGetErrorString((cdp__rtc_result)result), result, log);
 }
 
-/* Machine code for this GPU, to be freed with cdp__free. Products and sums are rounded each for
-   itself, as on the processor. */
+/* Compiles source to machine code for this GPU; free it with cdp__free. Products and sums are
+   rounded separately (no fused multiply-add), as on the host. */
 CDP__PRIVATE cdp_status cdp__nccl_compile(cdp__nccl *b, const char *source, char **code) {
     int major = 0, minor = 0, r;
     char arch[40];
@@ -1835,8 +1840,8 @@ CDP__PRIVATE cdp_status cdp__nccl_compile(cdp__nccl *b, const char *source, char
     return st;
 }
 
-/* Compile and load a module, and look up kernels by their names, each with a blank behind it.
-   Once for each group, when the first one is needed; not inside a capture. */
+/* Compiles and loads a module, and looks up kernels by their names, each followed by a blank.
+   Once per group, on first use; not inside a capture. */
 CDP__PRIVATE cdp_status cdp__nccl_load_kernels(
     cdp__nccl *b, void **module, const char *source, const char *names, void **kernels) {
     char name[40], *code;
@@ -1869,7 +1874,8 @@ CDP__PRIVATE cdp_status cdp__nccl_load_kernels(
     return cdp__fail(CDP_ERR_IO, "loading kernels: the CUDA driver says error %d", r);
 }
 
-/* Those of b->cast: from f32, f64, f16, bf16 to the same, then sums of squares of each. */
+/* Loads the kernels of b->cast: from f32, f64, f16, bf16 to each of these, then sums of squares
+   of each. */
 CDP__PRIVATE cdp_status cdp__nccl_kernels(cdp__nccl *b) {
     return cdp__nccl_load_kernels(b, &b->module[0], cdp__nccl_source(),
         "cdp_cast_f32_f32 cdp_cast_f32_f64 cdp_cast_f32_f16 cdp_cast_f32_bf16 cdp_cast_f64_f32 "
@@ -1893,7 +1899,7 @@ CDP__PRIVATE uint32_t cdp__nccl_blocks(uint64_t n) {
         cdp__min((n + CDP__NCCL_THREADS - 1) / CDP__NCCL_THREADS, CDP__NCCL_BLOCKS), 1);
 }
 
-/* out = in * factor, as another dtype or the same. */
+/* out = in * factor, converted to another dtype or the same. */
 CDP__PRIVATE cdp_status cdp__nccl_cast(cdp__nccl *b, cdp_dtype from, const void *in, cdp_dtype to,
     void *out, uint64_t count, double factor, cdp__cu_stream stream) {
     unsigned long long n = count;
@@ -1908,10 +1914,10 @@ CDP__PRIVATE cdp_status cdp__nccl_cast(cdp__nccl *b, cdp_dtype from, const void 
         cdp__nccl_blocks(count), stream, arguments);
 }
 
-/* ---- >>backend: requests of cdp.h ------------------------------------------------------------ */
+/* ---- >>backend: requests of cdp.h, run by NCCL ----------------------------------------------- */
 
-/* Knows: requests of cdp.h. Promises: what cdp_backend says; what NCCL cannot do is refused
-   before anything starts. May use: load, map, bootstrap, stream, watchdog, kernels. */
+/* Knows: requests of cdp.h. Promises: what cdp_backend says; what NCCL does not support is
+   refused before anything starts. May use: load, map, bootstrap, stream, watchdog, kernels. */
 
 CDP__PRIVATE int cdp__nccl_owns(void *self, const void *data) {
     const cdp__nccl *b = (const cdp__nccl *)self;
@@ -1932,10 +1938,10 @@ CDP__PRIVATE int cdp__nccl_owns(void *self, const void *data) {
         device, b->device, b->device);
 }
 
-/* Can NCCL do it? */
+/* Returns an error if NCCL does not support the request. */
 CDP__PRIVATE cdp_status cdp__nccl_check(const cdp__nccl *b, const cdp_request *rq) {
     const int type = cdp__nccl_type(rq->dtype, b->version);
-    if (!cdp__nccl_kind_reduces(rq->kind)) return CDP_OK; /* bytes are copied */
+    if (!cdp__nccl_kind_reduces(rq->kind)) return CDP_OK; /* bytes are only copied */
     if (rq->dtype > CDP_DTYPE_BOOL && type >= 0 && b->capability < 90)
         return cdp__fail(CDP_ERR_UNSUPPORTED,
             "%s in device memory: NCCL reduces %s on devices of compute capability 9.0 and later "
@@ -1948,16 +1954,16 @@ CDP__PRIVATE cdp_status cdp__nccl_check(const cdp__nccl *b, const cdp_request *r
         cdp_reduce_name(rq->op), cdp_dtype_name(rq->dtype));
 }
 
-/* One request on its way into NCCL. */
+/* A request in terms of NCCL. */
 typedef struct cdp__nccl_call {
     cdp__nccl *b;
     const cdp_request *rq;
-    uint64_t size;     /* of an element */
+    uint64_t size;     /* bytes of an element */
     uint8_t *in, *out; /* in == out: in place */
-    uint64_t bytes;    /* of `count` elements */
+    uint64_t bytes;    /* bytes of `count` elements */
     cdp__nc_type type;
     cdp__nc_op op;
-    bool made; /* `op` is to be destroyed */
+    bool made; /* `op` must be destroyed */
 } cdp__nccl_call;
 
 /* Where part r begins, and its length, in bytes. */
@@ -1987,7 +1993,8 @@ CDP__PRIVATE int cdp__nccl_recv(
                  : 0;
 }
 
-/* Collectives whose parts differ in length, and those that NCCL does not have in all versions. */
+/* Starts collectives with parts of different lengths, and those that not all versions of NCCL
+   have. */
 CDP__PRIVATE int cdp__nccl_issue_parts(const cdp__nccl_call *c) {
     const cdp_request *rq = c->rq;
     cdp__nccl *b = c->b;
@@ -2059,7 +2066,7 @@ CDP__PRIVATE int cdp__nccl_issue(const cdp__nccl_call *c) {
     }
 }
 
-/* The own part of what NCCL moves only between ranks. */
+/* Copies this rank's own part, for collectives that are made of sends and receives. */
 CDP__PRIVATE cdp_status cdp__nccl_own_part(const cdp__nccl_call *c) {
     const cdp_request *rq = c->rq;
     const cdp__nccl *b = c->b;
@@ -2103,14 +2110,15 @@ CDP__PRIVATE cdp_status cdp__nccl_prepare(cdp__nccl *b, const cdp_request *rq, c
     return r == 0 ? CDP_OK : cdp__nccl_nccl_failed(r, "ncclRedOpCreatePreMulSum");
 }
 
-/* A place for what is about to be started; from here on others may wait for it. */
+/* Takes the next entry of the ring for an operation about to start; from here on its number is
+   valid. */
 CDP__PRIVATE cdp__nccl_op *cdp__nccl_next(cdp__nccl *b, bool capture, uint64_t *number) {
     cdp__nccl_op *op;
     cdp__nccl_lock(b);
     *number = capture ? ++b->captures : ++b->issued;
     op = (capture ? b->captured : b->ring) + *number % CDP__NCCL_RING;
     op->index = *number;
-    op->deadline_ns = CDP__NEVER; /* until it is on its way */
+    op->deadline_ns = CDP__NEVER; /* set when it has started */
     cdp__nccl_unlock(b);
     *number = *number << 1 | (capture ? CDP__NCCL_CAPTURED : 0);
     return op;
@@ -2125,7 +2133,8 @@ CDP__PRIVATE void cdp__nccl_describe_op(cdp__nccl *b, cdp__nccl_op *op, const cd
     op->count = rq->count;
     op->many = n;
     op->timeout_ms = timeout_ms;
-    /* where calls are compared, the links speak first: they know who is late */
+    /* if ranks compare calls over the links, that comparison times out first: it names the late
+       rank */
     op->deadline_ns = CDP__NEVER;
     if (!capture && timeout_ms != CDP_NO_TIMEOUT) {
         const uint64_t later_ms = b->desc.no_check ? 0 : cdp__max(50, timeout_ms / 16);
@@ -2134,7 +2143,7 @@ CDP__PRIVATE void cdp__nccl_describe_op(cdp__nccl *b, cdp__nccl_op *op, const cd
     cdp__nccl_unlock(b);
 }
 
-/* Between ncclGroupStart and ncclGroupEnd, and until the stream has it. */
+/* Starts operations in one NCCL group, and waits until they are in the stream. */
 CDP__PRIVATE cdp_status cdp__nccl_together(cdp__nccl *b, cdp__nccl_call *calls,
     const cdp_transfer *list, uint32_t n, uint64_t deadline_ns) {
     int r = (int)cdp__nc.ncclGroupStart(), last;
@@ -2166,7 +2175,7 @@ CDP__PRIVATE cdp_status cdp__nccl_together(cdp__nccl *b, cdp__nccl_call *calls,
     return st;
 }
 
-/* With the right to call NCCL: everything that makes an operation. */
+/* Prepares, starts and marks an operation. The caller must be inside NCCL (cdp__nccl_enter). */
 CDP__PRIVATE cdp_status cdp__nccl_launch(cdp__nccl *b, const cdp_request *rqs,
     cdp__nccl_call *calls, const cdp_transfer *list, uint32_t n, uint32_t timeout_ms,
     uint64_t *number) {
@@ -2186,14 +2195,13 @@ CDP__PRIVATE cdp_status cdp__nccl_launch(cdp__nccl *b, const cdp_request *rqs,
     if (st == CDP_OK)
         st = cdp__nccl_together(
             b, calls, list, n, cdp__nccl_now(b) + cdp__min(timeout_ms, 1u << 30) * CDP__MS);
-    /* else it is in progress, maybe, and they go with it */
+    /* after an error the reductions may still be in use; they end with the communicator */
     for (i = 0; calls && i < n && st == CDP_OK; ++i)
         if (calls[i].made) (void)cdp__nc.ncclRedOpDestroy(calls[i].op, b->comm);
     return st == CDP_OK ? cdp__nccl_mark(b, op, capture) : st;
 }
 
-/* The oldest operation that is still to be looked after may be late: nobody may have waited for
-   it. */
+/* Checks the oldest operation in the ring: it may be late, and no thread may have waited for it. */
 CDP__PRIVATE cdp_status cdp__nccl_overdue(cdp__nccl *b) {
     const cdp__nccl_op *op =
         b->issued >= CDP__NCCL_RING ? &b->ring[(b->issued + 1) % CDP__NCCL_RING] : &b->ring[1];
@@ -2201,15 +2209,15 @@ CDP__PRIVATE cdp_status cdp__nccl_overdue(cdp__nccl *b) {
     return st == CDP_PENDING ? CDP_OK : st;
 }
 
-/* The end of every start. NCCL may put what failed on its way into the stream yet, by a thread
-   of its own: not after this, because the caller may free the memory. */
+/* Ends every start. After a failure, threads of NCCL may still put operations into the stream;
+   waits until the abort rules that out, because the caller may free the memory. */
 CDP__PRIVATE cdp_status cdp__nccl_begun(cdp__nccl *b, cdp_status st, uint64_t number) {
     cdp__nccl_leave(b);
     if (st == CDP_OK || !number) return st;
     cdp_group_fail(b->group);
     cdp__nccl_by_hand(b);
     (void)cdp__nccl_await(b, &b->aborted, CDP__NCCL_LEAVE_MS);
-    /* copies of this rank's own part */
+    /* copies of this rank's own part may still run */
     if (!cdp__nccl_capturing(b->stream))
         (void)cdp__nccl_drain(b, b->all, b->stream, CDP__NCCL_LEAVE_MS);
     return cdp_group_status(b->group) != CDP_OK ? cdp_last_error()->status : st;
@@ -2289,14 +2297,12 @@ CDP__PRIVATE void cdp__nccl_group_failed(void *self, const cdp_error *error) {
     cdp__nccl_tell(b);
 }
 
-/* ---- >>memory: of the device, for operations ------------------------------------------------- */
+/* ---- >>memory: device memory for operations -------------------------------------------------- */
 
-/* Knows: allocators of CUDA, of NCCL and of the caller. Promises: memory goes back to where it
-   came from, when nothing that is queued uses it. May use: load, bootstrap, stream, watchdog,
-   backend. */
+/* Knows: allocators of CUDA, of NCCL and of the caller. Promises: memory is released to its
+   source once no queued work uses it. May use: load, bootstrap, stream, watchdog, backend. */
 
-/* NCCL wants memory of an operation registered on all ranks or on none, so what fails here is an
-   error, and nothing is done without. */
+/* Adds memory to the list of the group's memory. */
 CDP__PRIVATE void cdp__nccl_memory_keep(cdp__nccl *b, cdp__nccl_memory *m) {
     cdp__nccl_lock(b);
     m->next = b->memories;
@@ -2304,7 +2310,8 @@ CDP__PRIVATE void cdp__nccl_memory_keep(cdp__nccl *b, cdp__nccl_memory *m) {
     cdp__nccl_unlock(b);
 }
 
-/* Of CUDA or NCCL, not registered, and in no list yet. NULL: the last error says why. */
+/* Allocates from NCCL or CUDA, without registering or listing the memory. NULL: see the last
+   error. */
 CDP__PRIVATE cdp__nccl_memory *cdp__nccl_memory_take(cdp__nccl *b, uint64_t bytes) {
     cdp__nccl_memory *m;
     cdp__cu_error e = (cdp__cu_error)0;
@@ -2330,7 +2337,7 @@ CDP__PRIVATE cdp__nccl_memory *cdp__nccl_memory_take(cdp__nccl *b, uint64_t byte
         e = cdp__nc.cudaMalloc(&m->data, (size_t)bytes);
     if (e == 0 && r == 0) return m;
     if (e != 0) (void)cdp__nccl_cuda_failed(e, what);
-    /* of CUDA it needs nothing but memory */
+    /* NCCL reports any CUDA error here; the only likely one is lack of memory */
     else
         (void)cdp__nccl_says(r == CDP__NC_CUDA ? CDP_ERR_NOMEM : cdp__nccl_status(r), r, what);
     (void)cdp__nc.cudaGetLastError();
@@ -2338,7 +2345,7 @@ CDP__PRIVATE cdp__nccl_memory *cdp__nccl_memory_take(cdp__nccl *b, uint64_t byte
     return NULL;
 }
 
-/* Give what is in no list and not registered back. */
+/* Frees memory that is neither listed nor registered. */
 CDP__PRIVATE void cdp__nccl_memory_drop(cdp__nccl *b, cdp__nccl_memory *m) {
     if (m->nccl)
         (void)cdp__nc.ncclMemFree(m->data);
@@ -2348,7 +2355,8 @@ CDP__PRIVATE void cdp__nccl_memory_drop(cdp__nccl *b, cdp__nccl_memory *m) {
     cdp__free(b->os, m);
 }
 
-/* Register with the communicator, where this NCCL can. Of this rank alone. */
+/* Registers memory with the communicator on this rank, if this version of NCCL can. A failure is
+   an error: NCCL requires the memory of an operation to be registered on all ranks or on none. */
 CDP__PRIVATE cdp_status cdp__nccl_memory_register(
     cdp__nccl *b, cdp__nccl_memory *m, uint64_t bytes) {
     int r = 0;
@@ -2359,7 +2367,7 @@ CDP__PRIVATE cdp_status cdp__nccl_memory_register(
     return r ? cdp__nccl_says(cdp__nccl_status(r), r, "ncclCommRegister") : CDP_OK;
 }
 
-/* Of CUDA or NCCL, registered. */
+/* Allocates from NCCL or CUDA, and registers the memory. */
 CDP__PRIVATE void *cdp__nccl_memory_own(cdp__nccl *b, uint64_t bytes) {
     cdp__nccl_memory *const m = cdp__nccl_memory_take(b, bytes);
     if (!m) return NULL;
@@ -2371,7 +2379,8 @@ CDP__PRIVATE void *cdp__nccl_memory_own(cdp__nccl *b, uint64_t bytes) {
     return m->data;
 }
 
-/* Of the allocator that the caller gave. It is not registered: a pool registers its segment. */
+/* Allocates from the caller's allocator. Not registered, because a pool registers its whole
+   segment. */
 CDP__PRIVATE void *cdp__nccl_memory_given(cdp__nccl *b, uint64_t bytes, const char *purpose) {
     cdp__nccl_memory *const m = (cdp__nccl_memory *)cdp__alloc_zero(b->os, sizeof *m);
     if (!m) {
@@ -2394,15 +2403,15 @@ CDP__PRIVATE void *cdp__nccl_memory_alloc(void *self, uint64_t bytes) {
     return cdp__nccl_memory_given(b, bytes, *cdp__purpose());
 }
 
-/* What is queued may still use the memory, and not every way of freeing waits for it
-   (ncclMemFree unmaps at once): until both streams are empty. False: they do not come to an end. */
+/* Waits until both streams are empty: queued work may still use the memory, and not every call
+   waits for that (ncclMemFree unmaps at once). False: they do not become empty in time. */
 CDP__PRIVATE bool cdp__nccl_unused(cdp__nccl *b) {
     cdp_status st = CDP_OK;
     if (!b->installed) return true;
     if (!cdp__nccl_failed(b) && (st = cdp__nccl_sync_caller(b)) == CDP_OK
         && (st = cdp__nccl_sync(b, b->all, b->stream)) == CDP_OK)
         return true;
-    /* a stream that cannot be asked has nothing to wait for */
+    /* a stream with an error has no work left */
     if (!cdp__nccl_failed(b) && cdp_group_status(b->group) == CDP_OK) return st != CDP_ERR_TIMEOUT;
     cdp__nccl_by_hand(b);
     return cdp__nccl_await(b, &b->aborted, CDP__NCCL_LEAVE_MS)
@@ -2410,13 +2419,13 @@ CDP__PRIVATE bool cdp__nccl_unused(cdp__nccl *b) {
         && cdp__nccl_drain(b, b->all, b->stream, 2000);
 }
 
-/* What one piece of symmetric memory adds to the hash of those that exist. */
+/* Contribution of one symmetric allocation to the hash of the live ones. */
 CDP__PRIVATE uint64_t cdp__nccl_symmetric_part(uint64_t number) {
     return number ? cdp__hash(CDP__HASH_START, &number, sizeof number) : 0;
 }
 
-/* The communicator does not know this memory any more. Memory that it still knows stays in the
-   hash: where the next windows lie follows from it, too. */
+/* The communicator has forgotten this memory. While it knows an allocation, that stays in the
+   hash, because the location of later windows depends on it, too. */
 CDP__PRIVATE void cdp__nccl_symmetric_gone(cdp__nccl *b, cdp__nccl_memory *m) {
     cdp__nccl_lock(b);
     b->symmetric_hash -= cdp__nccl_symmetric_part(m->number);
@@ -2424,16 +2433,15 @@ CDP__PRIVATE void cdp__nccl_symmetric_gone(cdp__nccl *b, cdp__nccl_memory *m) {
     cdp__nccl_unlock(b);
 }
 
-/* End the registration of memory that nothing uses any more. Both calls are of this rank alone.
-   False: the communicator may still know the memory, because it refused or has failed: it forgets
-   the memory when it ends. */
+/* Deregisters unused memory. The calls are local to this rank. False: the communicator may still
+   know the memory, because it refused or has failed; it forgets the memory when it ends. */
 CDP__PRIVATE bool cdp__nccl_memory_deregister(cdp__nccl *b, const cdp__nccl_memory *m) {
     int r = 0;
     bool known;
     if (!m->handle && !m->window) return true;
     cdp__nccl_hold(b);
     cdp__nccl_lock(b);
-    known = b->comm || (cdp__nccl_failed(b) && !b->aborted); /* that is being aborted */
+    known = b->comm || (cdp__nccl_failed(b) && !b->aborted); /* being aborted */
     cdp__nccl_unlock(b);
     if (b->comm && !cdp__nccl_failed(b)) {
         if (m->handle && cdp__nc.ncclCommDeregister)
@@ -2449,11 +2457,11 @@ CDP__PRIVATE bool cdp__nccl_memory_deregister(cdp__nccl *b, const cdp__nccl_memo
 
 CDP__PRIVATE void cdp__nccl_memory_free(void *self, void *data) {
     cdp__nccl *b = (cdp__nccl *)self;
-    /* a group that fails meanwhile says so at the next call */
+    /* restored: if the group fails meanwhile, its next call reports that */
     const cdp_error e = *cdp_last_error();
     cdp__nccl_memory **at, *m;
     if (!data) return;
-    /* it goes with the group */
+    /* freed with the group */
     if (b->installed && (cdp__nccl_capturing(b->caller) || cdp__nccl_capturing(b->stream))) return;
     cdp__nccl_lock(b);
     for (at = &b->memories; *at && (*at)->data != data; at = &(*at)->next) {
@@ -2462,9 +2470,9 @@ CDP__PRIVATE void cdp__nccl_memory_free(void *self, void *data) {
     if (m) *at = m->next;
     cdp__nccl_unlock(b);
     if (!m) return;
-    if (cdp__nccl_unused(b)) { /* else the memory is lost rather than this thread */
+    if (cdp__nccl_unused(b)) { /* else leaking the memory is better than blocking this thread */
         if (!cdp__nccl_memory_deregister(b, m) && b->installed) {
-            cdp__nccl_memory_keep(b, m); /* it goes with the group */
+            cdp__nccl_memory_keep(b, m); /* freed with the group */
             *cdp__error_slot() = e;
             return;
         }
@@ -2493,8 +2501,8 @@ CDP__PRIVATE cdp_status cdp__nccl_copy(void *self, void *dst, const void *src, u
         return cdp__fail(CDP_ERR_STATE,
             "the host has to write to the device here (find_unused, static_graph, join), which is "
             "not possible inside a capture");
-    /* has an end, where a copy to or from pageable memory waits inside CUDA for what hangs
-       before it */
+    /* waits with a deadline; a copy to or from pageable memory would wait inside CUDA without
+       one, behind work that hangs */
     if (host || from_host) st = cdp__nccl_sync_caller(b);
     if (st != CDP_OK) return st;
     e = cdp__nc.cudaMemcpyAsync(dst, src, (size_t)bytes, (cdp__cu_copy)CDP__CU_COPY_ANY, b->caller);
@@ -2542,10 +2550,10 @@ CDP__PRIVATE cdp_status cdp__nccl_sum_squares(
 
 /* ---- >>symmetric: memory that all ranks register together ------------------------------------ */
 
-/* Knows: windows of NCCL, which all ranks open together, and whose place follows from the windows
-   that exist. Promises: no rank calls NCCL before all ranks have said that they are going to, with
-   the same size and the same windows; all have the memory in the end, or none has it. May use:
-   load, bootstrap, stream, memory. */
+/* Knows: windows of NCCL, which all ranks open together, and whose location depends on the
+   existing windows. Promises: no rank calls NCCL before all ranks have agreed to do so with the
+   same size and the same existing windows; in the end all ranks have the memory, or none. May
+   use: load, bootstrap, stream, memory. */
 
 static const char cdp__nccl_symmetric_name[] = "cdp_nccl_alloc_symmetric";
 
@@ -2553,7 +2561,7 @@ CDP__PRIVATE bool cdp__nccl_has_windows(void) {
     return cdp__nc.ncclCommWindowRegister && cdp__nc.ncclCommWindowDeregister;
 }
 
-/* All ranks sent OK; are their sizes and windows equal, too? */
+/* All ranks sent OK: compares their sizes and existing windows. */
 CDP__PRIVATE cdp_status cdp__nccl_symmetric_compare(
     const cdp__nccl *b, const cdp__nccl_hello *all) {
     const uint32_t zero = cdp_world_rank_of(b->group, 0);
@@ -2574,7 +2582,7 @@ CDP__PRIVATE cdp_status cdp__nccl_symmetric_compare(
     return CDP_OK;
 }
 
-/* The number of ranks that can have, or have, a window, by what they sent. */
+/* The number of ranks that support windows, or have one, according to their messages. */
 CDP__PRIVATE uint32_t cdp__nccl_symmetric_windows(const cdp__nccl *b, const cdp__nccl_hello *all) {
     uint32_t n = 0, r;
     for (r = 0; r < b->size; ++r)
@@ -2582,8 +2590,8 @@ CDP__PRIVATE uint32_t cdp__nccl_symmetric_windows(const cdp__nccl *b, const cdp_
     return n;
 }
 
-/* Break the group for this thread's last error, and wait until the group has found the first
-   cause: for a timeout that takes answers of other ranks. Perhaps no other thread polls it. */
+/* Fails the group with this thread's last error, and waits for its cause, which after a timeout
+   needs answers of other ranks. Polls, because there may be no other thread that does. */
 CDP__PRIVATE cdp_status cdp__nccl_symmetric_break(cdp__nccl *b) {
     const cdp_error e = *cdp_last_error();
     const uint64_t until = cdp__nccl_now(b) + CDP__NCCL_LEAVE_MS * CDP__MS;
@@ -2595,8 +2603,9 @@ CDP__PRIVATE cdp_status cdp__nccl_symmetric_break(cdp__nccl *b) {
     return e.status;
 }
 
-/* NCCL's own call, which waits for all ranks. No window and OK: these GPUs cannot. Where it fails,
-   the group does: other ranks are inside NCCL, and the communicator may be in progress for good. */
+/* Calls NCCL, which waits for all ranks. OK without a window: these GPUs do not support it. An
+   error fails the group: other ranks are inside NCCL, and the communicator may stay in progress
+   for ever. */
 CDP__PRIVATE cdp_status cdp__nccl_symmetric_open(cdp__nccl *b, cdp__nccl_memory *m) {
     const uint64_t deadline_ns = cdp__deadline(b->os, b->timeout_ms);
     static const char what[] = "cdp_nccl_alloc_symmetric: ncclCommWindowRegister";
@@ -2630,11 +2639,11 @@ CDP__PRIVATE void cdp__nccl_symmetric_tell(cdp__nccl *b, const cdp__nccl_memory 
         m->handle ? "is registered with ncclCommRegister" : "is not registered");
 }
 
-/* Register `m`, which this rank has, or has not: then `st` says why. */
+/* Registers `m` on all ranks. If this rank has no memory, `st` is the reason. */
 CDP__PRIVATE cdp_status cdp__nccl_symmetric_register(
     cdp__nccl *b, cdp__nccl_memory *m, cdp_status st, cdp__nccl_hello *all, uint64_t bytes) {
-    /* longer than NCCL's call has, and than the group needs to find the first cause: a rank on
-       which NCCL hangs fails the group itself */
+    /* longer than NCCL's call and the search for its cause take: a rank on which NCCL hangs
+       fails the group itself */
     const uint32_t longer = b->timeout_ms > CDP_NO_TIMEOUT / 4
         ? CDP_NO_TIMEOUT
         : 2 * b->timeout_ms + CDP__NCCL_LEAVE_MS;
@@ -2663,7 +2672,8 @@ CDP__PRIVATE cdp_status cdp__nccl_symmetric_register(
     return CDP_OK;
 }
 
-/* Memory that did not become symmetric. What NCCL may know yet goes with the group. */
+/* Releases memory that did not become symmetric. If NCCL may still know it, it is freed with the
+   group. */
 CDP__PRIVATE void cdp__nccl_symmetric_undo(cdp__nccl *b, cdp__nccl_memory *m) {
     const cdp_error e = *cdp_last_error();
     if (!m->opening && cdp__nccl_memory_deregister(b, m))
@@ -2679,7 +2689,7 @@ CDP__PRIVATE cdp_status cdp__nccl_symmetric_alloc(cdp__nccl *b, uint64_t bytes, 
     cdp_status st;
     if (!all) {
         st = cdp__fail_nomem(cdp__nccl_symmetric_name, b->size * sizeof *all);
-        cdp_group_fail(b->group); /* the others wait for what this rank cannot send */
+        cdp_group_fail(b->group); /* other ranks wait for this rank's message */
         return st;
     }
     m = cdp__nccl_memory_take(b, bytes);
@@ -2700,9 +2710,9 @@ CDP__PRIVATE cdp_status cdp__nccl_symmetric_alloc(cdp__nccl *b, uint64_t bytes, 
     return CDP_OK;
 }
 
-/* ---- >>public -------------------------------------------------------------------------------- */
+/* ---- >>public: the public functions ---------------------------------------------------------- */
 
-/* Knows: all of a backend. Promises: attach and split succeed on all ranks or leave nothing on
+/* Knows: all of a backend. Promises: attach and split succeed on all ranks, or change nothing on
    any. May use: everything above. */
 
 CDP__PRIVATE void cdp__nccl_destroy(void *self);
@@ -2731,20 +2741,20 @@ CDP__PRIVATE cdp_backend cdp__nccl_backend(cdp__nccl *b) {
     return k;
 }
 
-/* The backend of a group, when it is one of these. */
+/* The group's NCCL backend, or NULL. */
 CDP__PRIVATE cdp__nccl *cdp__nccl_of(const cdp_group *g) {
     const cdp_backend *k = cdp_group_backend(g);
     return k && k->start == cdp__nccl_start ? (cdp__nccl *)k->self : NULL;
 }
 
-/* Everything that stands half or whole is taken down; streams must be empty, or left to
-   themselves. */
+/* Releases a backend, also one that was only partly created. Its streams must be empty or
+   abandoned. */
 CDP__PRIVATE void cdp__nccl_free(cdp__nccl *b) {
     const cdp_os *os = b->os;
-    b->installed = false; /* the caller's stream may be gone by now */
+    b->installed = false; /* the caller's stream may no longer exist */
     while (b->memories)
         cdp__nccl_memory_free(b, b->memories->data);
-    while (b->cells) { /* what was made late, for nobody */
+    while (b->cells) { /* communicators created after their callers gave up */
         cdp__nccl_cell *cell = b->cells;
         cdp__nc_comm made = __atomic_load_n(&cell->comm, __ATOMIC_ACQUIRE);
         if (made) (void)cdp__nc.ncclCommAbort(made);
@@ -2759,8 +2769,8 @@ CDP__PRIVATE void cdp__nccl_free(cdp__nccl *b) {
     cdp__free(os, b);
 }
 
-/* The group is being destroyed. Not collective: waits until the deadlines of queued operations, and
-   a few seconds for everything else. */
+/* The group is being destroyed. Not collective: waits until the deadlines of queued operations,
+   and CDP__NCCL_LEAVE_MS for the rest. */
 CDP__PRIVATE void cdp__nccl_destroy(void *self) {
     cdp__nccl *b = (cdp__nccl *)self;
     int device = b->device;
@@ -2771,7 +2781,7 @@ CDP__PRIVATE void cdp__nccl_destroy(void *self) {
         || cdp__nccl_drain(b, b->all, b->stream, cdp__min(b->timeout_ms, CDP__NCCL_LEAVE_MS));
     cdp__nccl_lock(b);
     b->stop = true;
-    /* what hangs is ended by the one that ends such things */
+    /* makes the keeper thread abort what hangs */
     if (!empty) __atomic_store_n(&b->failed, 1, __ATOMIC_RELEASE);
     cdp__nccl_unlock(b);
     cdp__nccl_tell(b);
@@ -2797,7 +2807,7 @@ CDP__PRIVATE void cdp__nccl_destroy(void *self) {
     (void)cdp__nc.cudaSetDevice(device);
 }
 
-/* The communicator, unless it is about to be aborted. */
+/* The communicator; NULL if it is about to be aborted. */
 CDP__PRIVATE cdp__nc_comm cdp__nccl_comm(cdp__nccl *b) {
     cdp__nc_comm comm;
     cdp__nccl_lock(b);
@@ -2806,17 +2816,17 @@ CDP__PRIVATE cdp__nc_comm cdp__nccl_comm(cdp__nccl *b) {
     return comm;
 }
 
-/* A communicator is made from another one only when nothing is outstanding there: NCCL may wait
-   for ever otherwise. */
+/* Waits until all operations of the old group are done: otherwise NCCL may wait for ever when a
+   communicator is derived. */
 CDP__PRIVATE cdp_status cdp__nccl_quiet(cdp__nccl *old) {
-    if (cdp__nccl_failed(old)) return CDP_OK; /* was stopped */
+    if (cdp__nccl_failed(old)) return CDP_OK; /* aborted: nothing runs */
     if (cdp__nccl_capturing(old->caller))
         return cdp__fail(
             CDP_ERR_STATE, "a communicator cannot be made from another one inside a capture");
     return cdp__nccl_sync(old, old->all, old->stream);
 }
 
-/* Can a communicator be made from the one of desc.from? */
+/* Checks whether a communicator can be derived from that of desc.from. */
 CDP__PRIVATE cdp_status cdp__nccl_check_from(const cdp__nccl *b) {
     const cdp_group *from = b->desc.from;
     cdp__nccl *old = from ? cdp__nccl_of(from) : NULL;
@@ -2855,7 +2865,7 @@ CDP__PRIVATE cdp_status cdp__nccl_check_from(const cdp__nccl *b) {
             "which NCCL keeps; make the group with its ranks in that order");
 }
 
-/* What this rank needs of its own machine. */
+/* Checks the device, and creates what this rank needs locally: a lock, streams, events. */
 CDP__PRIVATE cdp_status cdp__nccl_open(cdp__nccl *b) {
     const bool threads = b->os->threads.start && b->os->threads.mutex_create;
     int count = 0;
@@ -2909,8 +2919,8 @@ CDP__PRIVATE void cdp__nccl_undo(cdp__nccl *b) {
     *cdp__error_slot() = e;
 }
 
-/* The communicator stands on all ranks: the group has it from now on. Where this rank fails yet,
-   the group does: the others have it. */
+/* The communicator exists on all ranks: the group uses it from now on. A local failure fails the
+   group, because the other ranks use it already. */
 CDP__PRIVATE cdp_status cdp__nccl_install(cdp__nccl *b) {
     const cdp_backend k = cdp__nccl_backend(b);
     cdp_status st = CDP_OK;
@@ -2940,7 +2950,8 @@ CDP__PRIVATE cdp_status cdp__nccl_install(cdp__nccl *b) {
     return st;
 }
 
-/* This rank's part is done, well or not: all ranks agree, and the group gets it or nobody does. */
+/* This rank is done, successfully or not: all ranks agree, and then all groups get the backend,
+   or none. */
 CDP__PRIVATE cdp_status cdp__nccl_conclude(
     cdp__nccl *b, cdp_status st, cdp__nccl_hello *all, const char *what) {
     st = cdp__nccl_agree(b, st, all, what);
@@ -2968,7 +2979,7 @@ CDP_API cdp_status cdp_nccl_attach(cdp_group *group, const cdp_nccl_desc *desc) 
             st = cdp_last_error()->status;
         else
             st = cdp__fail_nomem("a communicator", g->world_size * sizeof *all);
-        cdp_group_fail(group); /* the others wait for what this rank cannot send */
+        cdp_group_fail(group); /* other ranks wait for this rank's message */
         if (b) cdp__free(g->os, b);
         cdp__free(g->os, all);
         return st;
@@ -2980,7 +2991,7 @@ CDP_API cdp_status cdp_nccl_attach(cdp_group *group, const cdp_nccl_desc *desc) 
         return st;
     }
     from = b->desc.from ? cdp__nccl_of(b->desc.from) : NULL;
-    /* nobody else calls NCCL with it, and an abort waits for us */
+    /* no other thread uses that communicator meanwhile, and an abort waits for this one */
     if (from && !cdp__nccl_failed(from)) {
         cdp__nccl_hold(from);
         b->parent = from;
@@ -2998,8 +3009,7 @@ CDP_API cdp_status cdp_nccl_attach(cdp_group *group, const cdp_nccl_desc *desc) 
     return st;
 }
 
-/* Collective over the old group: the ranks of `part` get a communicator of their own, made from
-   its. */
+/* Collective over the old group: derives communicators for its parts. */
 CDP__PRIVATE cdp_status cdp__nccl_split(void *self, uint32_t color, uint32_t key, cdp_group *part) {
     cdp__nccl *old = (cdp__nccl *)self, *b = part ? cdp__nccl_new(part, &old->desc) : NULL;
     const uint64_t deadline_ns =
@@ -3013,7 +3023,7 @@ CDP__PRIVATE cdp_status cdp__nccl_split(void *self, uint32_t color, uint32_t key
         !cell || (part && !(b && all)) ? cdp__fail_nomem("a communicator", sizeof *b) : CDP_OK;
     int r;
     (void)color;
-    (void)key; /* the new group says it: its first rank, and the place in it */
+    (void)key; /* `part` contains both: its first rank is the color, the rank in it the key */
     if (b) {
         b->desc.from = NULL;
         b->desc.grow = false;
@@ -3024,7 +3034,7 @@ CDP__PRIVATE cdp_status cdp__nccl_split(void *self, uint32_t color, uint32_t key
     if (b && st == CDP_OK) st = cdp__nccl_open(b);
     if (st == CDP_OK) st = cdp__nccl_enter(old);
     if (st != CDP_OK) {
-        cdp_group_fail(old->group); /* its ranks wait for this one in ncclCommSplit */
+        cdp_group_fail(old->group); /* other ranks wait for this one in ncclCommSplit */
         if (b) cdp__nccl_undo(b);
         cdp__free(old->os, cell);
         cdp__free(old->os, all);
@@ -3038,7 +3048,7 @@ CDP__PRIVATE cdp_status cdp__nccl_split(void *self, uint32_t color, uint32_t key
         st = cdp__nccl_settle(b, b->comm, deadline_ns, "cdp_group_split: ncclCommSplit");
     if (b) b->parent = NULL;
     cdp__nccl_leave(old);
-    /* it is not known what became of the others' part */
+    /* the other parts may have failed */
     if (st != CDP_OK) cdp_group_fail(old->group);
     if (b) st = cdp__nccl_conclude(b, st, all, "cdp_group_split");
     cdp__free(old->os, all);
@@ -3164,19 +3174,19 @@ CDP_API void *cdp_nccl_window(const cdp_group *group, const void *data) {
 /* ---- >>device-hooks: compression on the device ----------------------------------------------- */
 
 /* Knows: layouts of compressed gradients, as in the hooks of cdp.h. Promises: the same values as
-   those, without a copy to the host. May use: everything above, hooks of cdp.h. */
+   those hooks, without a copy to the host. May use: everything above, hooks of cdp.h. */
 
 #ifndef CDP_NO_HOOKS
-/* Device memory that grows. */
+/* Device memory that grows on demand. */
 typedef struct cdp__nccl_room {
     void *data;
     uint64_t bytes;
 } cdp__nccl_room;
 
-/* What a hook remembers of one bucket. */
+/* A hook's state for one bucket. */
 typedef struct cdp__nccl_slot {
-    cdp__nccl_room error, q; /* what was not sent; the last right factors */
-    bool plain;              /* this step is one without compression */
+    cdp__nccl_room error, q; /* values that compression left out; the last right factors */
+    bool plain;              /* this step runs without compression */
 } cdp__nccl_slot;
 
 typedef struct cdp__nccl_hook {
@@ -3184,7 +3194,7 @@ typedef struct cdp__nccl_hook {
     const cdp_os *os;
     cdp_group *group;
     cdp_hook_desc desc;
-    /* of one bucket; the next one uses them behind it in the stream. wide: an f32 copy */
+    /* used by one bucket after the other, in stream order. wide: an f32 copy */
     cdp__nccl_room scratch, wide;
     cdp__nccl_slot *slots;
     uint32_t slot_count;
@@ -3239,7 +3249,7 @@ CDP__PRIVATE cdp_status cdp__nccl_hook_kernels(cdp__nccl *b) {
     return st;
 }
 
-/* A kernel of hooks for `threads`, unless one before it did not start. */
+/* Launches a kernel of hooks with `threads` threads, unless an earlier launch has failed. */
 CDP__PRIVATE void cdp__nccl_step(cdp__nccl *b, cdp_status *st, cdp__nccl_hook_kernel kernel,
     uint64_t threads, void **arguments) {
     if (*st == CDP_OK)
@@ -3273,8 +3283,8 @@ CDP__PRIVATE cdp_status cdp__nccl_hook_gather(
     return CDP_PENDING;
 }
 
-/* Top-k: the k-th largest magnitude, 8 bits at a time, each block of threads with counts of its
-   own. */
+/* Top-k: finds the k-th largest magnitude, 8 bits at a time. Each block of threads has its own
+   counts. */
 CDP__PRIVATE void cdp__nccl_hook_limit(cdp__nccl *b, cdp_status *st, float *x, unsigned long long n,
     uint32_t k, uint32_t *state, uint32_t *counts) {
     static const int tops[4] = {31, 23, 15, 7}, shifts[4] = {23, 15, 7, 0};
@@ -3303,8 +3313,9 @@ CDP__PRIVATE void cdp__nccl_hook_limit(cdp__nccl *b, cdp_status *st, float *x, u
     }
 }
 
-/* Memory and numbers of one top-k bucket. Scratch: (index, value) pairs of all ranks, then what
-   finding this rank's needs. Kernels take the addresses of these members. */
+/* Memory and parameters of top-k for one bucket. Scratch memory: (index, value) pairs of all
+   ranks, then temporary data of this rank's selection. Kernels get the addresses of these
+   members. */
 typedef struct cdp__nccl_topk {
     unsigned long long n, k;
     int add;
@@ -3338,7 +3349,7 @@ CDP__PRIVATE cdp_status cdp__nccl_topk_open(
     return CDP_OK;
 }
 
-/* This rank's pairs: the k values that are largest in magnitude. */
+/* Selects this rank's pairs: the k values of largest magnitude. */
 CDP__PRIVATE void cdp__nccl_topk_find(cdp__nccl *b, cdp_status *st, cdp__nccl_topk *t) {
     void *feed[] = {&t->x, &t->error, &t->n, &t->add};
     void *parts[] = {&t->x, &t->n, &t->state, &t->parts};
@@ -3364,7 +3375,7 @@ CDP__PRIVATE cdp_status cdp__nccl_hook_topk(cdp__nccl_hook *h, cdp__nccl_slot *s
         return st == CDP_OK ? cdp__nccl_hook_gather(op, t.pairs, 2 * t.k, CDP_DTYPE_U32) : st;
     }
     cdp__nccl_step_zero(b, &st, x, t.n * 4);
-    /* one rank after the other: then no two threads add to one number */
+    /* rank by rank, so that no two threads add to the same value */
     for (r = 0; r < b->size; ++r) {
         t.own = t.pairs + r * t.k * 2;
         cdp__nccl_step(b, &st, CDP__NK_ADD, t.k, add);
@@ -3373,7 +3384,7 @@ CDP__PRIVATE cdp_status cdp__nccl_hook_topk(cdp__nccl_hook *h, cdp__nccl_slot *s
     return st;
 }
 
-/* Scratch: ranges of all ranks, bytes of all ranks, what finding the range needs. */
+/* Scratch memory: ranges of all ranks, bytes of all ranks, temporary data for finding the range. */
 CDP__PRIVATE cdp_status cdp__nccl_hook_quantize(
     cdp__nccl_hook *h, cdp_bucket *bucket, float *x, uint32_t stage, cdp_request *op) {
     const bool channel = h->desc.kind == CDP_HOOK_QUANTIZE_CHANNEL;
@@ -3430,14 +3441,14 @@ CDP__PRIVATE cdp_status cdp__nccl_hook_quantize(
     return st;
 }
 
-/* What follows in the stream of `b` comes after what `other` has started. */
+/* Makes the stream of `b` wait for the work that `other` has started. */
 CDP__PRIVATE cdp_status cdp__nccl_behind(cdp__nccl *b, cdp__nccl *other) {
     cdp__cu_error e = other ? cdp__nc.cudaEventRecord(other->all, other->stream) : (cdp__cu_error)0;
     if (other && e == 0) e = cdp__nc.cudaStreamWaitEvent(b->stream, other->all, 0);
     return e == 0 ? CDP_OK : cdp__nccl_cuda_failed(e, "ordering a stream behind a subgroup's");
 }
 
-/* The mean over bucket->group. */
+/* Averages over bucket->group. */
 CDP__PRIVATE cdp_status cdp__nccl_hook_mean(
     cdp_bucket *bucket, uint32_t stage, cdp_request *op, cdp_group *group) {
     if (stage) return CDP_OK;
@@ -3471,7 +3482,7 @@ CDP__PRIVATE cdp_status cdp__nccl_hook_half(
     return st == CDP_OK ? CDP_PENDING : st;
 }
 
-/* The compressing ones compute in f32: other dtypes through a copy. */
+/* Compressing hooks compute in f32; other dtypes go through a copy. */
 CDP__PRIVATE cdp_status cdp__nccl_hook_compress(
     cdp__nccl_hook *h, cdp__nccl_slot *s, cdp_bucket *bucket, uint32_t stage, cdp_request *op) {
     const bool copy = bucket->dtype != CDP_DTYPE_F32;
@@ -3544,8 +3555,8 @@ CDP__PRIVATE double cdp__nccl_hook_error_norm(void *self) {
     return cdp__sqrt(sum);
 }
 
-/* The same hook for the processor's memory, to save and to load with: what it remembers is
-   brought here, or from here. */
+/* An equal hook in host memory, used to save and to load the state. with_slots: it gets a copy
+   of this hook's state. */
 CDP__PRIVATE cdp__hook *cdp__nccl_hook_twin(cdp__nccl_hook *h, bool with_slots) {
     cdp_hook made;
     cdp__hook *twin;
@@ -3627,7 +3638,7 @@ CDP_API cdp_status cdp_nccl_hook_create(
             "cdp_nccl_hook_create: the subgroup has no communicator on device %d; make it with "
             "cdp_group_split, or attach it",
             b->device);
-    st = cdp_hook_create(desc, &like); /* checks the desc, and knows the defaults */
+    st = cdp_hook_create(desc, &like); /* checks the desc, and fills in the defaults */
     if (st != CDP_OK) return st;
     h = (cdp__nccl_hook *)cdp__alloc_zero(b->os, sizeof *h);
     if (h) h->desc = ((cdp__hook *)like.self)->desc;

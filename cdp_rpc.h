@@ -698,22 +698,22 @@ extern "C" {
 
 /* ---- >>table (pure): owners, users, forks and holds by number -------------------------------- */
 
-/* Knows: slots, chains of a hash. Promises: a slot keeps its index until it is removed; every
-   function takes the same time however full the table is. May use: nothing. */
+/* Knows: slots, chains of a hash. Promises: a slot keeps its index until it is removed; the time
+   of every function is independent of how full the table is. May use: nothing. */
 
 typedef enum cdp__ref_kind {
     CDP__REF_FREE,
     CDP__REF_OWNER, /* a value of this rank; key: its rid */
     CDP__REF_USER,  /* a reference to a value of another rank; key: its fid */
-    CDP__REF_FORK,  /* a user entry of another rank that this owner knows; key: its fid */
-    CDP__REF_HOLD,  /* a child that was shared and not accepted yet; key: the child's fid */
+    CDP__REF_FORK,  /* a reference of another rank that this owner has recorded; key: its fid */
+    CDP__REF_HOLD,  /* a child sent to another rank and not accepted yet; key: the child's fid */
     CDP__REF_KINDS
 } cdp__ref_kind;
 
 typedef enum cdp__ref_state {
-    CDP__REF_PENDING, /* the owner has not confirmed it yet */
-    CDP__REF_LIVE,    /* the owner has it in its table */
-    CDP__REF_BROKEN   /* the owner is lost, or had no such value any more, or no room */
+    CDP__REF_PENDING, /* the owner has not confirmed it */
+    CDP__REF_LIVE,    /* the owner has recorded it */
+    CDP__REF_BROKEN   /* the owner is lost, or no longer had the value, or had no room */
 } cdp__ref_state;
 
 #define CDP__REF_NONE 0xffffffffu
@@ -723,29 +723,29 @@ typedef struct cdp__ref {
     uint32_t next;    /* in its chain of the hash, or in the list of free slots; 0: the last */
     uint32_t of;      /* fork: the slot of its owner entry; hold: of its user entry */
     uint32_t sibling; /* user: its first hold; hold: the next one of the same user; 0: none */
-    uint32_t rank;    /* user: the owner; fork: who has it; hold: to whom the child goes */
-    uint32_t parent;  /* user: the rank that shared it, or NONE: the owner, or it was made here */
-    uint32_t handles; /* user: the program's handles; owner: those, and everything else here that
-                         uses the value */
-    uint32_t count;   /* user: holds, and calls on it on the wire; owner: forks */
-    uint32_t uses;    /* how often this slot was in use: tells stale handles from valid ones */
+    uint32_t rank;    /* user: the owner; fork: its holder; hold: the receiver of the child */
+    uint32_t parent;  /* user: the rank that shared it; NONE: the owner, or created here */
+    /* user: handles of the program; owner: those, and all other local uses of the value */
+    uint32_t handles;
+    uint32_t count; /* user: holds, and calls on it in flight; owner: forks */
+    uint32_t uses;  /* how often this slot was in use: tells stale handles from valid ones */
     uint8_t kind, state;
     bool waiting; /* hold: the message with the child waits until the user is LIVE */
 } cdp__ref;
 
-/* What is to be done outside: messages to send, and what the program is to be told. */
+/* What the caller must do: send messages, tell the program. */
 typedef enum cdp__ref_what {
     CDP__REF_SEND_REMOTE_ACK, /* to, rid, fid, how */
     CDP__REF_SEND_FORK,       /* to, rid, fid, parent */
     CDP__REF_SEND_FORK_ACK,   /* to, rid, fid, how */
     CDP__REF_SEND_ACCEPT,     /* to, fid */
     CDP__REF_SEND_DELETE,     /* to, rid, fid */
-    CDP__REF_SHARE_NOW,       /* to, rid, fid: the message that waits may leave */
-    CDP__REF_SHARE_NEVER,     /* to, rid, fid: it cannot */
+    CDP__REF_SHARE_NOW,       /* to, rid, fid: the waiting message may be sent */
+    CDP__REF_SHARE_NEVER,     /* to, rid, fid: the waiting message must not be sent */
     CDP__REF_NOW_LIVE,        /* slot */
     CDP__REF_NOW_BROKEN,      /* slot, how */
-    CDP__REF_NOW_GONE,        /* slot of a user or owner entry that ends: an owner's value is to be
-                                 destroyed */
+    /* slot of a user or owner entry that ends: an owner's value must be destroyed */
+    CDP__REF_NOW_GONE,
     CDP__REF_WHATS
 } cdp__ref_what;
 
@@ -768,13 +768,12 @@ typedef struct cdp__refs {
     uint32_t *heads; /* the first slot of each chain */
     uint32_t room;   /* slots */
     uint32_t mask;   /* chains - 1 */
-    uint32_t vacant; /* first free slot */
-    uint32_t left;   /* how many are free */
+    uint32_t vacant; /* the first free slot */
+    uint32_t left;   /* number of free slots */
     uint32_t used[CDP__REF_KINDS];
     uint32_t rank;    /* this rank */
     const bool *lost; /* by rank: its link has ended */
-    /* Called inside the functions below, in the order in which it is to be done. It must not use
-       the table. */
+    /* Called by the functions below, in the order in which to act. Must not use the table. */
     void (*act)(void *user, const cdp__ref_act *act);
     void *user;
 } cdp__refs;
@@ -784,7 +783,7 @@ CDP__PRIVATE uint32_t *cdp__refs_chain(const cdp__refs *t, uint32_t kind, uint64
     return &t->heads[(uint32_t)(h >> 32) & t->mask];
 }
 
-/* 0: there is none. */
+/* The slot with this key; 0: there is none. */
 CDP__PRIVATE uint32_t cdp__refs_find(const cdp__refs *t, cdp__ref_kind kind, uint64_t key) {
     uint32_t slot = t->heads ? *cdp__refs_chain(t, (uint32_t)kind, key) : 0;
     while (slot && (t->at[slot].kind != kind || t->at[slot].key != key))
@@ -792,7 +791,7 @@ CDP__PRIVATE uint32_t cdp__refs_find(const cdp__refs *t, cdp__ref_kind kind, uin
     return slot;
 }
 
-/* A new entry, all zero; there must be room. */
+/* Adds an entry, all zero. There must be a free slot. */
 CDP__PRIVATE uint32_t cdp__refs_add(cdp__refs *t, cdp__ref_kind kind, uint64_t key) {
     const uint32_t slot = t->vacant;
     cdp__ref *r = &t->at[slot];
@@ -824,8 +823,8 @@ CDP__PRIVATE void cdp__refs_remove(cdp__refs *t, uint32_t slot) {
     t->vacant = slot;
 }
 
-/* The table moves to larger arrays: `at` has `room` slots, `heads` a power of two of chains. What
-   it had before is copied; the old arrays are the caller's again. */
+/* Moves the table to larger arrays: `at` has `room` slots, `heads` a power of two of chains. The
+   old contents are copied; the caller owns the old arrays again. */
 CDP__PRIVATE void cdp__refs_move(
     cdp__refs *t, cdp__ref *at, uint32_t room, uint32_t *heads, uint32_t chains) {
     const uint32_t before = t->room ? t->room : 1;
@@ -849,19 +848,20 @@ CDP__PRIVATE void cdp__refs_move(
     t->room = room;
 }
 
-/* ---- >>forks (pure): who must know whom before a value may be destroyed ---------------------- */
+/* ---- >>forks (pure): when a value may be destroyed ------------------------------------------- */
 
 /* Knows: the table. Promises: a value is destroyed once, when no rank has a reference to it any
    more, and never before, in whatever order messages of different ranks and of one rank arrive;
-   nothing waits for a rank that is lost. May use: table.
+   nothing waits for a lost rank. May use: table.
 
-   A worker that receives a reference from somebody else makes a new fork of it, so forks form a
-   tree. Two rules keep the value alive. A fork whose owner has not confirmed it is not deleted. A
-   fork is not deleted before each of its children was accepted, which means that the owner knows
-   the child. So the owner, which counts forks, always knows one on the path to any that it does
-   not know yet. tests/sim/rpc_tables.c explores these functions exhaustively.
+   A worker that receives a reference from a rank other than the owner creates a new fork of it, so
+   forks form a tree. Two rules keep the value alive. A fork that the owner has not confirmed is not
+   deleted. A fork is not deleted before each of its children was accepted, which means that the
+   owner has recorded the child. So the owner, which counts forks, always has a record of some fork
+   on the path to every unrecorded one. tests/sim/rpc_tables.c explores these functions
+   exhaustively.
 
-   Functions that take what a peer sent return false where no peer of this version sends that. */
+   Functions that handle messages return false if no peer of this version sends such a message. */
 
 CDP__PRIVATE void cdp__ref_do(
     const cdp__refs *t, cdp__ref_what what, uint32_t slot, uint32_t to, cdp__ref_how how) {
@@ -879,7 +879,7 @@ CDP__PRIVATE void cdp__ref_do(
     t->act(t->user, &act);
 }
 
-/* A message about an entry that does not exist here. */
+/* Answers a message about an entry that does not exist here. */
 CDP__PRIVATE void cdp__ref_answer(const cdp__refs *t, cdp__ref_what what, uint32_t to, uint64_t rid,
     uint64_t fid, cdp__ref_how how) {
     cdp__ref_act act;
@@ -893,7 +893,7 @@ CDP__PRIVATE void cdp__ref_answer(const cdp__refs *t, cdp__ref_what what, uint32
     t->act(t->user, &act);
 }
 
-/* The entry ends if nothing needs it any more. */
+/* Ends the entry if nothing needs it any more. */
 CDP__PRIVATE void cdp__ref_release(cdp__refs *t, uint32_t slot) {
     cdp__ref *r = &t->at[slot];
     if (r->handles || r->count) return;
@@ -906,7 +906,7 @@ CDP__PRIVATE void cdp__ref_release(cdp__refs *t, uint32_t slot) {
     cdp__refs_remove(t, slot);
 }
 
-/* A hold ends. Its user entry stays, also when nothing needs it: see cdp__ref_release(). */
+/* Ends a hold. Its user entry stays, even if nothing needs it: see cdp__ref_release(). */
 CDP__PRIVATE void cdp__ref_hold_ends(cdp__refs *t, uint32_t hold) {
     cdp__ref *user = &t->at[t->at[hold].of];
     uint32_t *at = &user->sibling;
@@ -917,7 +917,7 @@ CDP__PRIVATE void cdp__ref_hold_ends(cdp__refs *t, uint32_t hold) {
     cdp__refs_remove(t, hold);
 }
 
-/* The shares of a user entry that waited leave now, or never. */
+/* The state of a user entry is decided: its waiting shares may be sent now, or never. */
 CDP__PRIVATE void cdp__ref_waiting(cdp__refs *t, uint32_t slot) {
     const bool live = t->at[slot].state == CDP__REF_LIVE;
     uint32_t hold = t->at[slot].sibling;
@@ -933,7 +933,7 @@ CDP__PRIVATE void cdp__ref_waiting(cdp__refs *t, uint32_t slot) {
     }
 }
 
-/* A user entry that the owner has not answered yet, or never will. */
+/* Adds a user entry: pending, or broken if the owner is lost. */
 CDP__PRIVATE uint32_t cdp__ref_user(
     cdp__refs *t, uint64_t rid, uint64_t fid, uint32_t owner, uint32_t parent) {
     const uint32_t slot = cdp__refs_add(t, CDP__REF_USER, fid);
@@ -946,9 +946,9 @@ CDP__PRIVATE uint32_t cdp__ref_user(
     return slot;
 }
 
-/* ---- what the program does */
+/* ---- actions of the program */
 
-/* This rank makes a value of its own: one handle. Needs room for 1. */
+/* This rank creates a value, with one handle. Needs one free slot. */
 CDP__PRIVATE uint32_t cdp__ref_create(cdp__refs *t, uint64_t rid) {
     const uint32_t slot = cdp__refs_add(t, CDP__REF_OWNER, rid);
     t->at[slot].rid = rid;
@@ -959,8 +959,8 @@ CDP__PRIVATE uint32_t cdp__ref_create(cdp__refs *t, uint64_t rid) {
     return slot;
 }
 
-/* This rank has `owner` make one; the message REMOTE with both numbers follows. Needs room for 1
-   entry. */
+/* This rank asks `owner` to create a value; the caller sends REMOTE with both numbers. Needs one
+   free slot. */
 CDP__PRIVATE uint32_t cdp__ref_remote(cdp__refs *t, uint64_t rid, uint64_t fid, uint32_t owner) {
     return cdp__ref_user(t, rid, fid, owner, CDP__REF_NONE);
 }
@@ -971,7 +971,7 @@ CDP__PRIVATE void cdp__ref_drop(cdp__refs *t, uint32_t slot) {
     cdp__ref_release(t, slot);
 }
 
-/* A call on a reference is about to leave, or has ended on the wire. */
+/* A call on a reference is about to be sent, or is over on the wire. */
 CDP__PRIVATE void cdp__ref_on_wire(cdp__refs *t, uint32_t slot) {
     ++t->at[slot].count;
 }
@@ -981,8 +981,9 @@ CDP__PRIVATE void cdp__ref_off_wire(cdp__refs *t, uint32_t slot) {
     cdp__ref_release(t, slot);
 }
 
-/* A message with the new fork `child` goes to rank `to`. PENDING: it must wait for SHARE_NOW or
-   SHARE_NEVER. BROKEN: it cannot be shared, nothing was done. Needs room for 1. */
+/* Records that a message with the new fork `child` goes to rank `to`. PENDING: the message must
+   wait for SHARE_NOW or SHARE_NEVER. BROKEN: it cannot be shared, nothing was recorded. Needs
+   one free slot. */
 CDP__PRIVATE cdp__ref_state cdp__ref_share(
     cdp__refs *t, uint32_t slot, uint64_t child, uint32_t to) {
     const bool own = t->at[slot].kind == CDP__REF_OWNER;
@@ -1004,7 +1005,7 @@ CDP__PRIVATE cdp__ref_state cdp__ref_share(
     return state;
 }
 
-/* The message with this child never left. */
+/* The message with this child was not sent. */
 CDP__PRIVATE void cdp__ref_unshare(cdp__refs *t, uint64_t child) {
     uint32_t s = cdp__refs_find(t, CDP__REF_HOLD, child), of;
     if (s) {
@@ -1021,9 +1022,10 @@ CDP__PRIVATE void cdp__ref_unshare(cdp__refs *t, uint64_t child) {
     cdp__ref_release(t, of);
 }
 
-/* ---- what peers send */
+/* ---- messages of peers */
 
-/* At the owner: rank `from` has this rank make a value. *slot: its entry, 0: there was no room. */
+/* At the owner: rank `from` asks this rank to create a value. *slot: its entry; 0: there was no
+   room. */
 CDP__PRIVATE bool cdp__ref_got_remote(
     cdp__refs *t, uint32_t from, uint64_t rid, uint64_t fid, uint32_t *slot) {
     uint32_t fork;
@@ -1055,7 +1057,7 @@ CDP__PRIVATE bool cdp__ref_got_ack(cdp__refs *t, uint32_t from, uint64_t fid, cd
     return true;
 }
 
-/* At the owner: a user that got the reference from another user. */
+/* At the owner: rank `from` has received the reference from another user. */
 CDP__PRIVATE bool cdp__ref_got_fork(cdp__refs *t, uint32_t from, uint64_t rid, uint64_t fid) {
     const uint32_t slot = cdp__refs_find(t, CDP__REF_OWNER, rid);
     cdp__ref_how how = slot ? CDP__REF_OK : CDP__REF_GONE;
@@ -1066,7 +1068,7 @@ CDP__PRIVATE bool cdp__ref_got_fork(cdp__refs *t, uint32_t from, uint64_t rid, u
     return true;
 }
 
-/* At a parent: the owner knows the child, or the child is refused. */
+/* At a parent: the owner has recorded the child, or the child was refused. */
 CDP__PRIVATE bool cdp__ref_got_accept(cdp__refs *t, uint32_t from, uint64_t child) {
     const uint32_t hold = cdp__refs_find(t, CDP__REF_HOLD, child);
     uint32_t of;
@@ -1089,11 +1091,11 @@ CDP__PRIVATE bool cdp__ref_got_delete(cdp__refs *t, uint32_t from, uint64_t rid,
     return true;
 }
 
-/* A message brought a reference: {owner, rid, fid}, shared by `from`. *slot: an entry with one
-   handle for the receiver, 0: its value is gone, or there was no room. */
+/* A message contained a reference {owner, rid, fid}, shared by `from`. *slot: an entry with one
+   handle for the receiver; 0: the value is gone, or there was no room. */
 CDP__PRIVATE bool cdp__ref_take(
     cdp__refs *t, uint32_t from, uint32_t owner, uint64_t rid, uint64_t fid, uint32_t *slot) {
-    if (owner == t->rank) { /* back where the value is: no fork */
+    if (owner == t->rank) { /* returned to the owner: no fork is needed */
         *slot = cdp__refs_find(t, CDP__REF_OWNER, rid);
         if (*slot) ++t->at[*slot].handles;
         cdp__ref_answer(t, CDP__REF_SEND_ACCEPT, from, rid, fid, CDP__REF_OK);
@@ -1116,12 +1118,12 @@ CDP__PRIVATE bool cdp__ref_take(
     return true;
 }
 
-/* ---- what ends */
+/* ---- losses */
 
 CDP__PRIVATE void cdp__ref_user_lost(cdp__refs *t, uint32_t slot, uint32_t rank) {
     cdp__ref *r = &t->at[slot];
     uint32_t hold = r->sibling;
-    while (hold) { /* children that went to that rank */
+    while (hold) { /* children sent to that rank */
         const uint32_t next = t->at[hold].sibling;
         if (t->at[hold].rank == rank) {
             if (t->at[hold].waiting)
@@ -1131,7 +1133,7 @@ CDP__PRIVATE void cdp__ref_user_lost(cdp__refs *t, uint32_t slot, uint32_t rank)
         hold = next;
     }
     if (r->rank == rank && r->state != CDP__REF_BROKEN) {
-        /* else its parent would wait for ever */
+        /* otherwise its parent would wait for ever */
         if (r->state == CDP__REF_PENDING && r->parent != CDP__REF_NONE)
             cdp__ref_do(t, CDP__REF_SEND_ACCEPT, slot, r->parent, CDP__REF_LOST);
         r->state = CDP__REF_BROKEN;
@@ -1156,21 +1158,21 @@ CDP__PRIVATE void cdp__ref_lost(cdp__refs *t, uint32_t rank) {
     }
 }
 
-/* ---- >>waves (pure): which gradients flow where, and when all of them have arrived ----------- */
+/* ---- >>waves (pure): which gradients flow where, and when all have arrived ------------------- */
 
 /* Knows: the values of one context on this rank, and the nodes that made them. Promises: in a
    backward pass every node that the roots reach fires once, when all gradients of its outputs have
-   arrived; no other node fires; the starter is told when the pass is over on all ranks; a pass
+   arrived; no other node fires; the starter learns when the pass is over on all ranks; a pass
    never waits for a value that the roots do not reach. May use: nothing.
 
    A node has outputs (values of this rank) and inputs. A gradient flows from a node to the nodes
-   that made its inputs. A value that came from another rank is the output of an import node, whose
+   that made its inputs. A value received from another rank is the output of an import node, whose
    one input is that value on its home rank. Two waves run from the roots. MARK counts for every
-   node how many gradients it will get, and visits the inputs of each node once. GRAD carries the
-   gradients: the last one that a node was marked for fires it. Every MARK and GRAD is answered by
-   one DONE; the one that visits a node, or fires it, is answered after everything that follows
-   from it, so that the starter's last DONE ends the wave on all ranks (Dijkstra and Scholten's
-   method). Messages between nodes of one rank take the same way as those between ranks.
+   node how many gradients it will receive, and visits the inputs of each node once. GRAD carries
+   the gradients: the last one that a node was marked for fires it. Every MARK and GRAD is answered
+   by one DONE. The one that visits a node, or fires it, is answered after everything that follows
+   from it, so the starter's last DONE ends the wave on all ranks (Dijkstra and Scholten's method).
+   Messages between nodes of one rank are handled like those between ranks.
    tests/sim/rpc_waves.c explores these functions. */
 
 typedef struct cdp__wave_edge {
@@ -1182,21 +1184,21 @@ typedef enum cdp__wave_state {
     CDP__WAVE_IDLE,
     CDP__WAVE_MARKED,
     CDP__WAVE_FIRING, /* all gradients have arrived; its function runs */
-    CDP__WAVE_FIRED,  /* those of its inputs are on their way */
+    CDP__WAVE_FIRED,  /* gradients of its inputs are being sent */
     CDP__WAVE_OVER
 } cdp__wave_state;
 
 typedef struct cdp__wave_node {
-    uint32_t first, edges; /* its inputs, in the array of all edges */
-    uint32_t marked, got;  /* gradients that it will get in this pass, and those that it got */
-    uint32_t deficit;      /* messages of it that no DONE has answered */
-    uint32_t parent, parent_node; /* who gets its DONE */
+    uint32_t first, edges;        /* its inputs, in the array of all edges */
+    uint32_t marked, got;         /* gradients expected in this pass; of these, received */
+    uint32_t deficit;             /* messages of it that are not answered by DONE */
+    uint32_t parent, parent_node; /* rank and node that get its DONE */
     uint32_t epoch;               /* the pass that these counts belong to */
     uint8_t state;
 } cdp__wave_node;
 
 typedef struct cdp__wave_value {
-    uint32_t node;   /* that made it */
+    uint32_t node;   /* the node that made it */
     uint32_t output; /* which one of its outputs */
     uint32_t went;   /* the first rank that it was sent to; 0: none */
 } cdp__wave_value;
@@ -1220,15 +1222,15 @@ typedef struct cdp__wave_act {
     uint64_t value;
 } cdp__wave_act;
 
-/* What came of a message. */
+/* The result of handling a message. */
 typedef enum cdp__wave_how {
     CDP__WAVE_OK,
     CDP__WAVE_LIE,     /* no peer of this version sends that */
-    CDP__WAVE_CONFLICT /* another pass of this context is under way here */
+    CDP__WAVE_CONFLICT /* another pass of this context is in progress here */
 } cdp__wave_how;
 
-/* The arrays belong to the caller, who makes them larger. Entry 0 of each is not used, but for
-   node 0: the starter, whose inputs are the roots. */
+/* The caller owns and enlarges the arrays. Entry 0 of each is unused, except node 0: the
+   starter, whose inputs are the roots. */
 typedef struct cdp__waves {
     cdp__wave_node *nodes;
     cdp__wave_edge *edges;
@@ -1236,8 +1238,8 @@ typedef struct cdp__waves {
     cdp__wave_went *wents;
     uint32_t node_count, edge_count, value_count, went_count;
     uint32_t rank;
-    uint32_t epoch; /* how many passes there were here */
-    uint32_t open;  /* nodes that the pass has visited and is not through with */
+    uint32_t epoch; /* number of passes on this rank so far */
+    uint32_t open;  /* visited nodes of the pass that are not complete */
     uint64_t pass;
     void (*act)(void *user, const cdp__wave_act *act); /* must not call functions of this section */
     void *user;
@@ -1255,7 +1257,8 @@ CDP__PRIVATE uint32_t cdp__wave_entry(const cdp__waves *t, uint64_t value) {
 
 /* ---- the graph; there must be room in the arrays */
 
-/* A node with these inputs, which are values of this rank or, for an import, one of another. */
+/* Adds a node with these inputs: values of this rank or, for an import, one value of another
+   rank. */
 CDP__PRIVATE uint32_t cdp__wave_add_node(cdp__waves *t, const uint64_t *inputs, uint32_t count) {
     const uint32_t node = ++t->node_count;
     cdp__wave_node *n = &t->nodes[node];
@@ -1271,7 +1274,7 @@ CDP__PRIVATE uint32_t cdp__wave_add_node(cdp__waves *t, const uint64_t *inputs, 
     return node;
 }
 
-/* A new value of this rank, which this node makes. */
+/* Adds a value of this rank, made by this node. */
 CDP__PRIVATE uint64_t cdp__wave_add_value(cdp__waves *t, uint32_t node, uint32_t output) {
     cdp__wave_value *v = &t->values[++t->value_count];
     v->node = node;
@@ -1287,7 +1290,7 @@ CDP__PRIVATE bool cdp__wave_has(const cdp__waves *t, uint32_t value, uint32_t ra
     return at != 0;
 }
 
-/* This value is sent to a rank: gradients may come back from there. */
+/* Records that this value is sent to a rank, from which gradients may come back. */
 CDP__PRIVATE void cdp__wave_goes(cdp__waves *t, uint32_t value, uint32_t rank) {
     if (cdp__wave_has(t, value, rank)) return;
     t->wents[++t->went_count].rank = rank;
@@ -1313,7 +1316,7 @@ CDP__PRIVATE void cdp__wave_enter(cdp__waves *t, uint64_t pass) {
     ++t->epoch;
 }
 
-/* The message that made the node a part of the wave is answered. */
+/* Answers the message by which the node joined the wave. */
 CDP__PRIVATE void cdp__wave_answer(cdp__waves *t, cdp__wave_node *n) {
     if (n->state == CDP__WAVE_FIRED) {
         n->state = CDP__WAVE_OVER;
@@ -1322,7 +1325,7 @@ CDP__PRIVATE void cdp__wave_answer(cdp__waves *t, cdp__wave_node *n) {
     cdp__wave_do(t, CDP__WAVE_SEND_DONE, n->parent, n->parent_node, 0, 0);
 }
 
-/* Sends one message along each input. */
+/* Sends one message per input. */
 CDP__PRIVATE void cdp__wave_spread(cdp__waves *t, uint32_t node, cdp__wave_what what) {
     cdp__wave_node *n = &t->nodes[node];
     uint32_t i;
@@ -1332,8 +1335,8 @@ CDP__PRIVATE void cdp__wave_spread(cdp__waves *t, uint32_t node, cdp__wave_what 
     if (!n->deficit) cdp__wave_answer(t, n);
 }
 
-/* A pass begins on this rank, with these roots, which are values of this rank. False: another one
-   is under way. */
+/* Begins a pass on this rank, whose roots are values of this rank. False: another pass is in
+   progress. */
 CDP__PRIVATE bool cdp__wave_begin(
     cdp__waves *t, uint64_t pass, const uint64_t *roots, uint32_t count) {
     uint32_t i;
@@ -1351,7 +1354,7 @@ CDP__PRIVATE bool cdp__wave_begin(
     return true;
 }
 
-/* After COUNTED. */
+/* Starts the second wave, after COUNTED. */
 CDP__PRIVATE void cdp__wave_grads(cdp__waves *t) {
     t->nodes[0].state = CDP__WAVE_FIRED;
     cdp__wave_spread(t, 0, CDP__WAVE_SEND_GRAD);
@@ -1383,7 +1386,7 @@ CDP__PRIVATE cdp__wave_how cdp__wave_got_mark(
     return CDP__WAVE_OK;
 }
 
-/* Its gradient belongs to the value, whose entry is *entry. */
+/* Handles a GRAD. The caller adds its gradient to the value *entry. */
 CDP__PRIVATE cdp__wave_how cdp__wave_got_grad(cdp__waves *t, uint32_t from, uint32_t from_node,
     uint64_t pass, uint64_t value, uint32_t *entry) {
     cdp__wave_node *n;
@@ -1436,8 +1439,8 @@ CDP__PRIVATE cdp__wave_how cdp__wave_got_done(
 
 /* ---- >>packets (pure): messages as bytes ----------------------------------------------------- */
 
-/* Knows: the messages of a channel. Promises: nothing that a peer sent is believed before it was
-   compared with what there is. May use: bytes, hash. */
+/* Knows: the messages of a channel. Promises: everything that a peer sent is checked before use.
+   May use: bytes, hash. */
 
 typedef enum cdp__rpc_kind {
     CDP__RPC_CALL = 1,   /* aux: function; a: call; b: time left in ms */
@@ -1460,18 +1463,18 @@ typedef enum cdp__rpc_kind {
 } cdp__rpc_kind;
 
 #define CDP__RPC_ONE_WAY 1u /* flags of CALL */
-#define CDP__RPC_ON 2u      /* rid and fid of a value stand before the references */
-#define CDP__RPC_REMOTE 4u  /* rid and fid of what is to be made stand there */
-#define CDP__RPC_FETCH 8u   /* with ON: no function, the value itself is asked for */
+#define CDP__RPC_ON 2u      /* the message contains rid and fid of a value, before the references */
+#define CDP__RPC_REMOTE 4u  /* rid and fid name a value to be created */
+#define CDP__RPC_FETCH 8u   /* with ON: no function, returns the value itself */
 
-#define CDP__RPC_CTX 16u /* a slot with a context, or a pass, stands there */
+#define CDP__RPC_CTX 16u /* the message contains the number of a context, or of a pass */
 
 #define CDP__RPC_RECORD 24u        /* a reference: rid, fid, owner, zero */
 #define CDP__RPC_RREFS 16u         /* in one message */
 #define CDP__RPC_SHAPE 80u         /* a tensor: dtype, dims, value, shape */
 #define CDP__RPC_TENSORS 16u       /* in one message */
-#define CDP__RPC_TEXT 400u         /* of a failure */
-#define CDP__RPC_LIST 4080u        /* bytes of a list: 255 more than the first */
+#define CDP__RPC_TEXT 400u         /* of an error text */
+#define CDP__RPC_LIST 4080u        /* bytes of a list: 255 entries after the first */
 #define CDP__RPC_INLINE_MAX 65536u /* longer bodies are offered */
 #define CDP__RPC_NAME 128u
 
@@ -1479,17 +1482,17 @@ typedef struct cdp__rpc_packet {
     cdp__rpc_kind kind;
     uint32_t flags, rrefs, tensors, aux;
     uint64_t a, b;
-    const uint8_t *body; /* NULL: it comes later */
+    const uint8_t *body; /* NULL: not received yet */
     uint64_t bytes;
     /* parts of the body */
     uint64_t rid, fid; /* with ON and REMOTE */
     uint64_t slot;     /* with CTX */
     const uint8_t *records, *shapes;
-    const uint8_t *area; /* contents of tensors, each filled up to 8 bytes; then bytes */
+    const uint8_t *area; /* contents of tensors, each padded to 8 bytes; then bytes */
     uint64_t area_bytes;
 } cdp__rpc_packet;
 
-/* Which rank has made this number. */
+/* The rank that has created this number. */
 CDP__PRIVATE uint32_t cdp__rpc_maker(uint64_t id) {
     return (uint32_t)(id >> 48);
 }
@@ -1504,7 +1507,7 @@ CDP__PRIVATE uint64_t cdp__rpc_head_bytes(const cdp__rpc_packet *p) {
         + (uint64_t)p->tensors * CDP__RPC_SHAPE;
 }
 
-/* What a tensor takes in a message; UINT64_MAX: more than there can be. */
+/* Bytes of a tensor in a message; UINT64_MAX: too many. */
 CDP__PRIVATE uint64_t cdp__rpc_tensor_bytes(const cdp_tensor *t) {
     uint64_t n = cdp_dtype_size(t->dtype);
     uint32_t i;
@@ -1529,7 +1532,7 @@ CDP__PRIVATE void cdp__rpc_put_shape(uint8_t *at, const cdp_tensor *t, uint64_t 
         cdp__put_u64(at + 16 + 8 * i, t->shape[i]);
 }
 
-/* The tensor that a record describes, without its contents. */
+/* Decodes the record of a tensor, without its contents. */
 CDP__PRIVATE cdp_tensor cdp__rpc_get_shape(const uint8_t *at) {
     cdp_tensor t;
     uint32_t i;
@@ -1542,7 +1545,7 @@ CDP__PRIVATE cdp_tensor cdp__rpc_get_shape(const uint8_t *at) {
     return t;
 }
 
-/* The records of tensors, compared with what is there. */
+/* Checks the records of tensors against the received bytes. Returns NULL or what is wrong. */
 CDP__PRIVATE const char *cdp__rpc_wrong_shapes(const cdp__rpc_packet *p, uint32_t from) {
     uint64_t left = p->area_bytes;
     uint32_t i;
@@ -1564,7 +1567,7 @@ CDP__PRIVATE bool cdp__rpc_is_list(cdp__rpc_kind kind) {
     return kind == CDP__RPC_ACCEPT || kind == CDP__RPC_DELETE;
 }
 
-/* Of the parts of a message; the words of a failure name the part. NULL: all is well. */
+/* Checks the head of a message. Returns NULL, or a text that names the wrong part. */
 CDP__PRIVATE const char *cdp__rpc_wrong_head(const cdp__rpc_packet *p, uint64_t max_bytes) {
     const uint32_t on = p->flags & (CDP__RPC_ON | CDP__RPC_REMOTE);
     if (p->kind < CDP__RPC_CALL || p->kind >= CDP__RPC_KINDS) return "an unknown kind";
@@ -1599,7 +1602,7 @@ CDP__PRIVATE const char *cdp__rpc_wrong_head(const cdp__rpc_packet *p, uint64_t 
     return NULL;
 }
 
-/* A reference in a message from `from`; `me` receives it. */
+/* Checks a reference in a message from `from` to `me`. */
 CDP__PRIVATE const char *cdp__rpc_wrong_record(
     const uint8_t *r, uint32_t from, uint32_t me, uint32_t ranks) {
     const uint64_t rid = cdp__get_u64(r), fid = cdp__get_u64(r + 8);
@@ -1612,7 +1615,7 @@ CDP__PRIVATE const char *cdp__rpc_wrong_record(
     return NULL;
 }
 
-/* The body of a message that has more than a text, once it is here. */
+/* Checks a complete body, for messages with more than a text. */
 CDP__PRIVATE const char *cdp__rpc_wrong_body(
     cdp__rpc_packet *p, uint32_t from, uint32_t me, uint32_t ranks) {
     const uint8_t *at = p->body;
@@ -1641,8 +1644,8 @@ CDP__PRIVATE const char *cdp__rpc_wrong_body(
     return wrong ? wrong : cdp__rpc_wrong_shapes(p, from);
 }
 
-/* A message of a channel as a packet. NULL, or what is wrong with it; of a body that comes later
-   only the length is looked at. */
+/* Decodes a message of a channel. Returns NULL or what is wrong. Of a body that is not received
+   yet, only the length is checked. */
 CDP__PRIVATE const char *cdp__rpc_read(const cdp_channel_message *m, uint32_t me, uint32_t ranks,
     uint64_t max_bytes, cdp__rpc_packet *p) {
     const char *wrong;
@@ -1683,7 +1686,7 @@ CDP__PRIVATE void cdp__rpc_put_record(uint8_t *at, uint64_t rid, uint64_t fid, u
     cdp__put_u32(at + 20, 0);
 }
 
-/* 1 to `most` bytes of letters, digits and _ . : - */
+/* True for 1 to `most` bytes of letters, digits and _ . : - */
 CDP__PRIVATE bool cdp__rpc_name_fits(const char *name) {
     uint32_t n = 0;
     for (; name && name[n]; ++n) {
@@ -1698,31 +1701,31 @@ CDP__PRIVATE bool cdp__rpc_name_fits(const char *name) {
 /* ---- >>rpc-state: what an rpc holds ---------------------------------------------------------- */
 
 /* Knows: the lock of an rpc, its pools. Promises: callbacks of the program run without the lock;
-   records that were used once are used again. May use: table, packets, core, public channels.
+   used records are reused. May use: table, packets, core, public channels.
 
    One lock guards everything. It is taken before the lock of the world (inside the functions of a
-   channel), never after it. What the program is to be told becomes a task, and tasks run inside
-   callbacks of the channel: one at a time, by whichever thread lets communication advance. */
+   channel), never after it. What the program must be told becomes a task. Tasks run inside
+   callbacks of the channel, one at a time, in whichever thread makes progress. */
 
 typedef struct cdp__rpc_task {
     struct cdp__rpc_task *next;
     void (*run)(cdp_rpc *rpc, struct cdp__rpc_task *task); /* without the lock */
 } cdp__rpc_task;
 
-/* A message on its way out: `bytes` bytes follow it in memory. */
+/* A message to be sent: `bytes` bytes follow it in memory. */
 typedef struct cdp__rpc_out {
     struct cdp__rpc_out *next;
     cdp__rpc_packet p;
     uint32_t to;
-    uint32_t waits; /* references in it that their owners have not confirmed */
+    uint32_t waits; /* references in it that are not confirmed */
     uint32_t on;    /* slot of a reference that must be confirmed first, or 0 */
     uint32_t children;
     uint64_t child[CDP__RPC_RREFS];
-    uint64_t handle;     /* of the offer, once it was made */
-    bool broken;         /* a reference in it broke: it must not leave */
-    bool in_order;       /* it waits until it is its call's turn */
-    const void *lent;    /* the body, if it is the program's; else it lies behind this record */
-    cdp__rpc_task *back; /* runs when the program's body is its own again */
+    uint64_t handle;     /* of its offer, once offered */
+    bool broken;         /* a reference in it broke: it must not be sent */
+    bool in_order;       /* waits for earlier calls of its order */
+    const void *lent;    /* the body in memory of the program; NULL: it follows this record */
+    cdp__rpc_task *back; /* runs when the program owns its body again */
 } cdp__rpc_out;
 
 typedef struct cdp__rpc_call {
@@ -1730,17 +1733,17 @@ typedef struct cdp__rpc_call {
     uint32_t index, uses, next_free;
     uint32_t to, function;
     uint64_t start_ns, deadline_ns;
-    cdp_call *call; /* NULL: nobody waits for it any more */
+    cdp_call *call; /* NULL: the program does not wait for it any more */
     cdp_call *done_call;
     void (*done)(void *user, cdp_call *call);
     void *done_user;
-    uint32_t on;         /* slot of the reference that it runs on, while it is on the wire */
-    uint64_t remote_fid; /* of the reference that it makes, or 0 */
-    uint64_t order;      /* 0, or its number among those in order */
-    uint64_t order_on;   /* the value whose order that is, or 0: of the function */
+    uint32_t on;         /* slot of the reference that it runs on, while in flight */
+    uint64_t remote_fid; /* fid of the reference that it creates, or 0 */
+    uint64_t order;      /* its number among calls in order; 0: none */
+    uint64_t order_on;   /* value that defines the order; 0: the function does */
     cdp_ctx *ctx;        /* used until the record is closed */
     bool used, left, wire_over, one_way;
-    bool cut; /* it has less time than it asked for, see cdp__rpc_cut() */
+    bool cut; /* its time was shortened, see cdp__rpc_cut() */
 } cdp__rpc_call;
 
 typedef struct cdp__rpc_value cdp__rpc_value;
@@ -1755,10 +1758,10 @@ typedef enum cdp__rpc_stage {
     CDP__RPC_REPLIED
 } cdp__rpc_stage;
 
-/* Of one function. */
+/* State of one registered function. */
 typedef struct cdp__rpc_use {
     uint32_t running;
-    bool known; /* it has run, so `waits` says something */
+    bool known; /* it has run, so `waits` is known */
     bool waits; /* it has waited for something of this rpc */
 } cdp__rpc_use;
 
@@ -1777,55 +1780,56 @@ typedef struct cdp__rpc_rq {
     uint8_t *buffer;     /* arguments that do not fit `room` */
     cdp_tensor *tensors; /* among its arguments */
     uint64_t area_bytes; /* of arguments, tensors included */
-    uint64_t ctx_number; /* of the context, while that is looked for */
-    uint32_t node;       /* whose backward function runs, or 0 */
-    uint32_t made_node;  /* of this call in its context, or 0 */
+    uint64_t ctx_number; /* number of the context, until that is found */
+    uint32_t node;       /* node whose backward function runs, or 0 */
+    uint32_t made_node;  /* node of this call in its context, or 0 */
     uint64_t room[32];
     cdp_rref refs[CDP__RPC_RREFS];
-    uint64_t counted;   /* of in_bytes */
-    uint64_t passed_ns; /* since when waits that have too little time pass it over, or 0 */
+    uint64_t counted; /* part of in_bytes that it takes */
+    /* since when waits have passed it over for lack of time; 0: they have not */
+    uint64_t passed_ns;
     bool cancelled, in_function;
 } cdp__rpc_rq;
 
 struct cdp__rpc_value {
     cdp__rpc_task task; /* destroys it */
     cdp_value value;
-    bool settled;      /* it is there, or has failed */
-    cdp_status failed; /* OK: it is there */
+    bool settled;      /* the value exists, or creating it has failed */
+    cdp_status failed; /* OK: the value exists */
     int32_t code;
     char *why;
     cdp__rpc_rq *parked, **parked_end;
-    cdp_iov own; /* of a copy that the library made */
+    cdp_iov own; /* memory of the library's copy */
     uint8_t *own_area;
     cdp_tensor *own_tensors;
     cdp_rref *own_refs;
 };
 
-/* A long body that is being fetched, or that waits until there is memory for it. */
+/* A long body that is being fetched, or that waits for memory. */
 typedef struct cdp__rpc_in {
     struct cdp__rpc_in *next;
     cdp_channel_message m;
-    uint8_t *body; /* NULL: not asked for yet */
+    uint8_t *body; /* NULL: not fetched yet */
     bool cancelled;
 } cdp__rpc_in;
 
 typedef struct cdp__rpc_peer {
-    cdp__rpc_task task; /* tells the program that it is lost */
+    cdp__rpc_task task; /* tells the program that the peer is lost */
     char name[CDP__RPC_NAME];
-    uint32_t limit;    /* calls under way to it */
-    uint32_t flight;   /* calls under way to it */
-    uint32_t requests; /* of it, here */
-    uint32_t coming;   /* long bodies of it, in `in` */
-    uint32_t marks;    /* how many gradients it may still send */
-    bool dropped;      /* it was given up */
+    uint32_t limit;    /* calls in flight to it, at most */
+    uint32_t flight;   /* calls in flight to it */
+    uint32_t requests; /* requests from it */
+    uint32_t coming;   /* long bodies from it, in `in` */
+    uint32_t marks;    /* gradients that it may still send */
+    bool dropped;      /* this rank has dropped it */
     cdp_error why;
     uint64_t sent, received;          /* messages to it and from it, for the sums of shutdown */
-    cdp__rpc_out *queue, **queue_end; /* what there was no room for yet */
-    cdp__rpc_out *list;               /* one of them that more may be put into, or NULL */
+    cdp__rpc_out *queue, **queue_end; /* messages that the channel had no room for */
+    cdp__rpc_out *list;               /* a queued list that has room, or NULL */
     cdp__rpc_out *offered;            /* bodies that it has not fetched yet */
 } cdp__rpc_peer;
 
-/* Beside each slot of the table. */
+/* Further data of each slot of the table. */
 typedef struct cdp__rpc_extra {
     cdp__rpc_value *value; /* owner */
     const char *label;     /* owner and user */
@@ -1841,8 +1845,8 @@ typedef enum cdp__rpc_phase {
 
 #define CDP__RPC_BUILTINS 3u
 
-/* Memory for long messages, which is kept for the next ones: fresh memory of the system costs as
-   much as a copy. */
+/* Memory for long messages, kept for reuse, because fresh memory of the system costs as much as
+   a copy. */
 #define CDP__RPC_AREAS 16u
 typedef struct cdp__rpc_area {
     void *at; /* NULL: none */
@@ -1854,13 +1858,13 @@ struct cdp_rpc {
     cdp_rpc_desc desc;
     const cdp_os *os;
     cdp_lock lock;
-    cdp_group *group; /* of its own: bodies move in it, and no operation can break it */
-    cdp_group *sums;  /* of its own: the exchange of names, and sums while it shuts down */
+    cdp_group *group; /* moves bodies; has no operations, so none can break it */
+    cdp_group *sums;  /* exchanges names, and adds up counts in shutdown */
     cdp_channel *channel;
     uint32_t rank, ranks, share;
     cdp__rpc_phase phase;
     bool shutting; /* cdp_rpc_shutdown() was called */
-    bool leaving;  /* ranks that close are not lost any more */
+    bool leaving;  /* closing ranks no longer count as lost */
     cdp__rpc_peer *peers;
     bool *lost;         /* by rank */
     cdp__rpc_use *uses; /* by function */
@@ -1870,41 +1874,41 @@ struct cdp_rpc {
     cdp__rpc_rq *all, *free_rqs;
     uint32_t rqs;                            /* in `all` */
     cdp__rpc_rq *queue, **queue_end;         /* for threads */
-    cdp__rpc_rq *inline_queue, **inline_end; /* of this rank to itself, for callbacks */
+    cdp__rpc_rq *inline_queue, **inline_end; /* requests of this rank to itself, run by callbacks */
     cdp__rpc_rq *confirming;
     cdp__rpc_out *waiting; /* messages whose references are not confirmed */
     cdp__rpc_in *in, **in_end;
-    uint64_t in_bytes; /* bodies of `in`, and those that requests have */
+    uint64_t in_bytes; /* bodies of `in` and of requests */
 
     cdp__refs refs;
     cdp__rpc_extra *extra;
-    uint64_t ids;    /* how many numbers were given */
-    uint64_t orders; /* how many calls were in order */
-    bool confirmed;  /* some reference was confirmed, or broke: look again at what waits */
+    uint64_t ids;    /* numbers created so far */
+    uint64_t orders; /* calls in order so far */
+    bool confirmed;  /* a reference was confirmed or broke */
 
     cdp_ctx *contexts;
     uint32_t context_count;
     struct cdp__rpc_wave *waves, **waves_end; /* steps of backward passes on this rank */
     cdp_rpc_function builtins[CDP__RPC_BUILTINS];
     cdp__rpc_use builtin_uses[CDP__RPC_BUILTINS];
-    cdp_rpc_function backward; /* stands for functions of nodes */
+    cdp_rpc_function backward; /* stands for the functions of nodes */
     cdp__rpc_use backward_use;
 
     cdp__rpc_task *tasks, **tasks_end;
     uint64_t timer_ns;
     uint64_t refused;
-    uint32_t waiters; /* threads in waits */
-    bool changed;     /* waits should look again */
+    uint32_t waiters; /* threads inside a wait */
+    bool changed;     /* waits must check again */
 
-    void *cond; /* for workers; NULL: there are none */
+    void *cond; /* where workers sleep; NULL: there are none */
     void **threads;
     uint32_t thread_count, idle;
     bool stop;
     uint32_t kept;    /* requests that outlive cdp_rpc_destroy() */
-    uint8_t *scratch; /* CDP__RPC_INLINE_MAX bytes: a short message is gathered here */
+    uint8_t *scratch; /* CDP__RPC_INLINE_MAX bytes, in which short messages are put together */
     cdp__rpc_area areas[CDP__RPC_AREAS];
-    uint64_t areas_kept; /* bytes of those that are not used */
-    /* while a message is posted: what runs when its body may be freed; NULL: it is copied */
+    uint64_t areas_kept; /* bytes of unused areas */
+    /* runs when the body of the message being posted may be freed; NULL: that is copied */
     cdp__rpc_task *lends;
 };
 
@@ -1913,25 +1917,25 @@ typedef struct cdp__ctx_sum {
     struct cdp__ctx_sum *next;
     uint32_t rank, node, edge; /* contributions are added in this order */
     cdp_tensor t;              /* its contents follow in memory */
-    uint32_t *rows;            /* behind them: which rows these are; NULL: all */
+    uint32_t *rows;            /* rows of the contribution, stored after the contents; NULL: all */
 } cdp__ctx_sum;
 
-/* Beside each node. */
+/* Further data of each node. */
 typedef struct cdp__ctx_node {
     cdp_status (*backward)(void *user, cdp_backward *b); /* NULL: a leaf, or an import */
     void *user, *saved;
     void (*release)(void *saved);
     uint32_t value; /* the only output of a leaf or an import */
     uint32_t in_count, out_count;
-    uint32_t *outputs; /* values; then, for each edge, which input it belongs to */
+    uint32_t *outputs; /* values; then, for each edge, the index of its input */
     uint32_t *input_of;
 } cdp__ctx_node;
 
-/* Beside each value. */
+/* Further data of each value. */
 typedef struct cdp__ctx_value {
-    cdp__ctx_sum *sums; /* of this pass */
-    cdp__ctx_sum *grad; /* of all passes: of a leaf */
-    uint64_t other;     /* an import: the value on its home; a parameter: its rid */
+    cdp__ctx_sum *sums; /* contributions in this pass */
+    cdp__ctx_sum *grad; /* leaf: sum over all passes */
+    uint64_t other;     /* import: the value on its home rank; parameter: its rid */
     uint32_t next;      /* in its chain */
 } cdp__ctx_value;
 
@@ -1939,7 +1943,7 @@ typedef struct cdp__ctx_value {
 enum {
     CDP__CTX_STRANGER,
     CDP__CTX_WITH,   /* it takes part */
-    CDP__CTX_ENDING, /* it was told to end it */
+    CDP__CTX_ENDING, /* it was told that the context ends */
     CDP__CTX_GONE
 };
 
@@ -1948,8 +1952,8 @@ struct cdp_ctx {
     cdp_rpc *rpc;
     cdp_ctx *next;
     uint64_t id;
-    uint32_t uses;    /* requests, calls, steps of passes and waits */
-    uint32_t answers; /* that its end waits for */
+    uint32_t uses;    /* requests, calls, steps of passes and waits that use it */
+    uint32_t answers; /* answers that its end waits for */
     bool ended, failed;
     bool mine; /* cdp_ctx_backward() runs on this rank */
     bool over; /* its pass has ended */
@@ -1959,9 +1963,9 @@ struct cdp_ctx {
     cdp__ctx_node *nodes;
     cdp__ctx_value *values;
     uint32_t node_room, edge_room, value_room, went_room, chains[64];
-    const cdp_tensor *roots;   /* while it is mine */
-    const cdp_tensor *sending; /* gradients of the inputs of the node whose messages leave */
-    const uint32_t *const *sending_rows; /* and which rows they are; NULL: all of all */
+    const cdp_tensor *roots;             /* while it is mine */
+    const cdp_tensor *sending;           /* gradients of the inputs of the sending node */
+    const uint32_t *const *sending_rows; /* rows of each gradient; NULL: all rows of all */
     cdp__rpc_rq *fires, **fires_end;     /* for the thread in cdp_ctx_backward() */
 };
 
@@ -1973,12 +1977,12 @@ typedef struct cdp__rpc_wave {
     cdp__ctx_sum *sum;
 } cdp__rpc_wave;
 
-/* What this thread is doing for an rpc. */
+/* This thread's state for an rpc. */
 typedef struct cdp__rpc_here {
-    cdp__rpc_rq *request; /* whose function runs */
+    cdp__rpc_rq *request; /* the request whose function runs */
     uint32_t depth;
     uint32_t no_wait;  /* inside an INLINE function or a task */
-    uint64_t until_ns; /* the deadline of the waits that run it; 0: none */
+    uint64_t until_ns; /* the deadline of the wait that runs the function; 0: none */
 } cdp__rpc_here;
 
 CDP__PRIVATE cdp__rpc_here *cdp__rpc_here_of(void) {
@@ -1986,8 +1990,8 @@ CDP__PRIVATE cdp__rpc_here *cdp__rpc_here_of(void) {
     return &here;
 }
 
-/* A function that runs in a wait cannot end that wait. What it waits for itself ends this much
-   after the wait should have: a function that begins late still has time for a short call. */
+/* A function that runs inside a wait delays the end of that wait. So its own waits end at most
+   this much after the outer one: a function that begins late still has time for a short call. */
 #define CDP__RPC_GRACE_NS 50000000u
 
 CDP__PRIVATE void cdp__rpc_add_task(cdp_rpc *rpc, cdp__rpc_task *task) {
@@ -2012,7 +2016,7 @@ CDP_API uint32_t cdp_rpc_id(const char *name) {
     return id ? id : 1;
 }
 
-/* A name for texts: of a function that is registered here, too, or its number. */
+/* The name of a function for texts: as registered on this rank, or its number. */
 CDP__PRIVATE const char *cdp__rpc_function_name(const cdp_rpc *rpc, uint32_t id, char text[16]) {
     uint32_t i;
     for (i = 0; i < rpc->desc.function_count; ++i)
@@ -2023,7 +2027,7 @@ CDP__PRIVATE const char *cdp__rpc_function_name(const cdp_rpc *rpc, uint32_t id,
 
 /* ---- records */
 
-/* A record that was not used before. */
+/* Makes a new record. */
 CDP__PRIVATE bool cdp__rpc_call_more(cdp_rpc *rpc) {
     const uint32_t room = rpc->call_room ? rpc->call_room * 2 : 16;
     cdp__rpc_call **more = rpc->calls, *c;
@@ -2080,14 +2084,14 @@ CDP__PRIVATE uint64_t cdp__rpc_call_id(const cdp__rpc_call *c) {
     return (uint64_t)c->uses << 32 | c->index;
 }
 
-/* NULL: it has ended. */
+/* Finds a call. NULL: it has ended. */
 CDP__PRIVATE cdp__rpc_call *cdp__rpc_call_find(const cdp_rpc *rpc, uint64_t id) {
     const uint32_t index = (uint32_t)id;
     cdp__rpc_call *c = index && index <= rpc->call_count ? rpc->calls[index] : NULL;
     return c && c->used && c->uses == (uint32_t)(id >> 32) ? c : NULL;
 }
 
-/* Have the calls before it, in its order, been answered? */
+/* True if all earlier calls of its order were answered. */
 CDP__PRIVATE bool cdp__rpc_turn(const cdp_rpc *rpc, const cdp__rpc_call *c) {
     uint32_t i;
     for (i = 1; c && c->order && i <= rpc->call_count; ++i) {
@@ -2102,7 +2106,7 @@ CDP__PRIVATE bool cdp__rpc_turn(const cdp_rpc *rpc, const cdp__rpc_call *c) {
 
 /* ---- memory of long messages */
 
-/* Memory that is not used goes back to the system. */
+/* Returns unused memory to the system. */
 CDP__PRIVATE void cdp__rpc_area_drop(cdp_rpc *rpc, cdp__rpc_area *a) {
     if (!a->at || a->used) return;
     rpc->areas_kept -= a->room;
@@ -2110,7 +2114,7 @@ CDP__PRIVATE void cdp__rpc_area_drop(cdp_rpc *rpc, cdp__rpc_area *a) {
     a->at = NULL;
 }
 
-/* NULL: out of memory. */
+/* Returns NULL when out of memory. */
 CDP__PRIVATE void *cdp__rpc_area_alloc(cdp_rpc *rpc, uint64_t bytes) {
     cdp__rpc_area *fit = NULL, *none = NULL;
     uint32_t i;
@@ -2142,7 +2146,7 @@ CDP__PRIVATE void *cdp__rpc_area_alloc(cdp_rpc *rpc, uint64_t bytes) {
     return none->at;
 }
 
-/* Of cdp__rpc_area_alloc(), or any other memory. */
+/* Frees memory of cdp__rpc_area_alloc(), or any other memory. */
 CDP__PRIVATE void cdp__rpc_area_free(cdp_rpc *rpc, void *p) {
     cdp__rpc_area *a = rpc->areas;
     while (p && a < rpc->areas + CDP__RPC_AREAS && a->at != p)
@@ -2199,7 +2203,7 @@ CDP__PRIVATE void cdp__rpc_append(cdp__rpc_rq ***end, cdp__rpc_rq *rq) {
     *end = &rq->next;
 }
 
-/* Out of a list, where it may be. */
+/* Removes a request from a list, if it is in it. True: it was. */
 CDP__PRIVATE bool cdp__rpc_unlist(cdp__rpc_rq **list, cdp__rpc_rq ***end, cdp__rpc_rq *rq) {
     cdp__rpc_rq **at = list;
     while (*at && *at != rq)
@@ -2210,7 +2214,7 @@ CDP__PRIVATE bool cdp__rpc_unlist(cdp__rpc_rq **list, cdp__rpc_rq ***end, cdp__r
     return true;
 }
 
-/* Room for `need` more entries of references. False: out of memory, or max_rrefs. */
+/* Makes room for `need` more references. False: out of memory, or max_rrefs is reached. */
 CDP__PRIVATE bool cdp__rpc_reserve(cdp_rpc *rpc, uint32_t need) {
     const uint32_t most = rpc->desc.max_rrefs + 1;
     uint32_t room = rpc->refs.room ? rpc->refs.room : 32;
@@ -2246,9 +2250,10 @@ CDP__PRIVATE bool cdp__rpc_reserve(cdp_rpc *rpc, uint32_t need) {
 
 /* ---- >>rpc-send: messages on their way out --------------------------------------------------- */
 
-/* Knows: messages, their references. Promises: messages to one rank leave in the order in which
-   they were posted, unless they wait for a reference or are long; a message that never leaves
-   takes nothing along. May use: rpc-state, forks, packets, public channels. Lock held. */
+/* Knows: messages, their references. Promises: messages to one rank are sent in the order in
+   which they were posted, unless they wait for a reference or are long; a message that is never
+   sent keeps its references on this rank. May use: rpc-state, forks, packets, public channels.
+   Lock held. */
 
 CDP__PRIVATE void cdp__rpc_give_up(cdp_rpc *rpc, uint32_t rank, const char *reason) {
     rpc->peers[rank].dropped = true;
@@ -2259,7 +2264,7 @@ CDP__PRIVATE uint8_t *cdp__rpc_body(cdp__rpc_out *o) {
     return (uint8_t *)(o + 1);
 }
 
-/* Nothing reads the message any more. */
+/* Frees a message that is sent or dropped. */
 CDP__PRIVATE void cdp__rpc_out_free(cdp_rpc *rpc, cdp__rpc_out *o) {
     if (o->back) cdp__rpc_add_task(rpc, o->back);
     cdp__rpc_area_free(rpc, o);
@@ -2279,14 +2284,14 @@ CDP__PRIVATE cdp_channel_message cdp__rpc_message(
     return m;
 }
 
-/* The request has left this rank: from now on nobody can say that it did not run. */
+/* The call has left this rank: from now on it may have run. */
 CDP__PRIVATE void cdp__rpc_left(cdp_rpc *rpc, uint32_t to, const cdp__rpc_packet *p) {
     cdp__rpc_call *c = p->kind == CDP__RPC_CALL ? cdp__rpc_call_find(rpc, p->a) : NULL;
     ++rpc->peers[to].sent;
     if (c) c->left = true;
 }
 
-/* What a peer's queue holds leaves as far as there is room. */
+/* Sends queued messages to a peer, as far as the channel has room. */
 CDP__PRIVATE void cdp__rpc_flush(cdp_rpc *rpc, uint32_t to) {
     cdp__rpc_peer *peer = &rpc->peers[to];
     while (peer->queue && !rpc->lost[to]) {
@@ -2319,7 +2324,7 @@ CDP__PRIVATE void cdp__rpc_queue_out(cdp_rpc *rpc, cdp__rpc_out *o) {
     cdp__rpc_flush(rpc, o->to);
 }
 
-/* Of tensors, each filled up to 8 bytes, and bytes. */
+/* Bytes of the tensors, each padded to 8 bytes, and of the other data. */
 CDP__PRIVATE uint64_t cdp__rpc_args_bytes(const cdp_args *args) {
     uint64_t n = 0;
     uint32_t i;
@@ -2346,8 +2351,8 @@ CDP__PRIVATE void cdp__rpc_gather(uint8_t *to, const cdp_args *args) {
     }
 }
 
-/* Tensors of `args` whose contents lie in `area`, in memory for them. Returns where the bytes
-   after them begin. */
+/* Points the tensors of `args` to their contents in `area`. Returns where the bytes after them
+   begin. */
 CDP__PRIVATE uint8_t *cdp__rpc_tensors_in(
     cdp_tensor *out, const cdp_tensor *like, uint32_t count, uint8_t *area) {
     uint32_t i;
@@ -2359,7 +2364,7 @@ CDP__PRIVATE uint8_t *cdp__rpc_tensors_in(
     return area;
 }
 
-/* What stands before the references of a message. */
+/* Writes the part of a message before its references. Returns the position after it. */
 CDP__PRIVATE uint8_t *cdp__rpc_put_head(uint8_t *at, const cdp__rpc_packet *p) {
     if (p->flags & (CDP__RPC_ON | CDP__RPC_REMOTE)) {
         cdp__put_u64(at, p->rid);
@@ -2373,7 +2378,7 @@ CDP__PRIVATE uint8_t *cdp__rpc_put_head(uint8_t *at, const cdp__rpc_packet *p) {
     return at;
 }
 
-/* And what stands behind them. */
+/* Writes the part after the references. */
 CDP__PRIVATE void cdp__rpc_put_args(uint8_t *at, const cdp__rpc_packet *p, const cdp_args *args) {
     const bool tags = (p->flags & CDP__RPC_CTX) && p->kind <= CDP__RPC_REPLY;
     uint32_t i;
@@ -2382,13 +2387,13 @@ CDP__PRIVATE void cdp__rpc_put_args(uint8_t *at, const cdp__rpc_packet *p, const
     cdp__rpc_gather(at, args);
 }
 
-/* A message without references. OK: it is on its way. */
+/* Posts a message without references. OK: it is sent or queued. */
 CDP__PRIVATE cdp_status cdp__rpc_post(
     cdp_rpc *rpc, uint32_t to, cdp__rpc_packet *p, const cdp_args *args) {
     uint64_t head;
     cdp__rpc_out *o;
     bool lend;
-    if (rpc->lost[to]) return CDP_OK; /* nobody reads it */
+    if (rpc->lost[to]) return CDP_OK; /* the peer is lost */
     p->tensors = args ? args->tensor_count : 0;
     head = cdp__rpc_head_bytes(p);
     p->bytes = head + cdp__rpc_args_bytes(args);
@@ -2421,15 +2426,15 @@ CDP__PRIVATE cdp_status cdp__rpc_post(
     return CDP_OK;
 }
 
-/* One that the protocol cannot do without: where there is no memory for it, the peer is lost. */
+/* Posts a message that the protocol requires: if memory runs out, the peer is given up. */
 CDP__PRIVATE void cdp__rpc_must_post(
     cdp_rpc *rpc, uint32_t to, cdp__rpc_packet *p, const cdp_args *args) {
     if (cdp__rpc_post(rpc, to, p, args) != CDP_OK)
         cdp__rpc_give_up(rpc, to, "out of memory for a message to it");
 }
 
-/* While the link to a rank is busy, messages about references are put into one, as far as there is
-   room; the table allows it to overtake others. False: send it by itself. */
+/* While the queue to a rank is not empty, messages about references are combined into one. They
+   may then overtake other messages, which the table allows. False: send it by itself. */
 CDP__PRIVATE bool cdp__rpc_listed(
     cdp_rpc *rpc, uint32_t to, cdp__rpc_kind kind, uint64_t a, uint64_t b) {
     cdp__rpc_peer *peer = &rpc->peers[to];
@@ -2469,7 +2474,7 @@ CDP__PRIVATE void cdp__rpc_control(
 
 /* ---- messages with references */
 
-/* The slot of a handle; 0: it was dropped, and that is this thread's last error. */
+/* The slot of a handle; 0: the handle was dropped, see this thread's last error. */
 CDP__PRIVATE uint32_t cdp__rpc_slot(cdp_rpc *rpc, const char *call, cdp_rref rref) {
     const uint32_t slot = (uint32_t)rref.slot;
     if (rref.rpc == rpc && slot && slot < rpc->refs.room) {
@@ -2497,7 +2502,7 @@ CDP__PRIVATE cdp_rref cdp__rpc_rref(cdp_rpc *rpc, uint32_t slot) {
     return r;
 }
 
-/* Tensors are described fully; else the reason is this thread's last error. */
+/* Checks that tensors are described completely; if not, sets this thread's last error. */
 CDP__PRIVATE cdp_status cdp__rpc_tensors_check(const char *call, const cdp_args *args) {
     uint32_t i;
     if (!args || !args->tensor_count) return CDP_OK;
@@ -2516,7 +2521,7 @@ CDP__PRIVATE cdp_status cdp__rpc_tensors_check(const char *call, const cdp_args 
     return CDP_OK;
 }
 
-/* All references can be used; else the reason is this thread's last error. */
+/* Checks that all references can be used; if not, sets this thread's last error. */
 CDP__PRIVATE cdp_status cdp__rpc_rrefs_check(cdp_rpc *rpc, const char *call, const cdp_args *args) {
     uint32_t i;
     if (args && args->rref_count > CDP__RPC_RREFS)
@@ -2534,7 +2539,7 @@ CDP__PRIVATE cdp_status cdp__rpc_rrefs_check(cdp_rpc *rpc, const char *call, con
     return CDP_OK;
 }
 
-/* It never leaves: its references stay here. */
+/* Drops a message that will not be sent: its references stay here. */
 CDP__PRIVATE void cdp__rpc_out_drop(cdp_rpc *rpc, cdp__rpc_out *o) {
     uint32_t i;
     for (i = 0; i < o->children; ++i) {
@@ -2545,8 +2550,8 @@ CDP__PRIVATE void cdp__rpc_out_drop(cdp_rpc *rpc, cdp__rpc_out *o) {
     cdp__rpc_out_free(rpc, o);
 }
 
-/* A message with references in it, or one that waits for `on`, or for its turn. The references were
-   checked, and there is room. */
+/* Posts a message that contains references, or that waits for `on` or for its turn. The
+   references were checked, and there is room. */
 CDP__PRIVATE cdp_status cdp__rpc_post_rrefs(cdp_rpc *rpc, uint32_t to, cdp__rpc_packet *p,
     const cdp_args *args, uint32_t on, bool in_order) {
     cdp__rpc_out *o;
@@ -2583,7 +2588,7 @@ CDP__PRIVATE cdp_status cdp__rpc_post_rrefs(cdp_rpc *rpc, uint32_t to, cdp__rpc_
     return CDP_OK;
 }
 
-/* What the table wants done. */
+/* Carries out an action of the table. */
 CDP__PRIVATE void cdp__rpc_act(void *user, const cdp__ref_act *a) {
     cdp_rpc *rpc = (cdp_rpc *)user;
     cdp__rpc_extra *x = &rpc->extra[a->slot];
@@ -2624,14 +2629,14 @@ CDP__PRIVATE void cdp__rpc_act(void *user, const cdp__ref_act *a) {
 
 /* ---- >>rpc-contexts: values, nodes and gradients of a context -------------------------------- */
 
-/* Knows: contexts that this rank takes part in. Promises: a context has one record here from the
-   first call of it until its origin ends it or is lost, and its memory until nothing uses it; the
+/* Knows: contexts that this rank takes part in. Promises: a context has one record here from its
+   first call until its origin ends it or is lost, and its memory until nothing uses it; the
    first failure reaches every rank of it through its origin. May use: rpc-state, rpc-send, waves,
    packets. Lock held.
 
-   The number of a context says which rank is its origin. Any other rank that a call of it reaches
-   tells the origin (JOIN), so that the origin knows all of them: it ends the context on them, and
-   passes the first failure on. */
+   The number of a context contains the rank of its origin. Any other rank that a call of the
+   context reaches sends JOIN to the origin. So the origin has a list of all ranks of the context:
+   it ends the context on them, and passes the first failure on to them. */
 
 CDP__PRIVATE void cdp__ctx_sums_free(cdp_rpc *rpc, cdp__ctx_sum **list) {
     while (*list) {
@@ -2641,7 +2646,7 @@ CDP__PRIVATE void cdp__ctx_sums_free(cdp_rpc *rpc, cdp__ctx_sum **list) {
     }
 }
 
-/* Runs without the lock: memory that the program has saved is released. */
+/* Runs without the lock, because memory that the program has saved is released. */
 CDP__PRIVATE void cdp__ctx_free(cdp_rpc *rpc, cdp__rpc_task *task) {
     cdp_ctx *ctx = (cdp_ctx *)task;
     uint32_t i;
@@ -2670,7 +2675,7 @@ CDP__PRIVATE cdp_ctx *cdp__ctx_find(const cdp_rpc *rpc, uint64_t id) {
     return ctx;
 }
 
-/* It is not known here any more; its memory stays as long as something uses it. */
+/* Removes a context from this rank's list. Its memory stays until nothing uses it. */
 CDP__PRIVATE void cdp__ctx_drop(cdp_rpc *rpc, cdp_ctx *ctx) {
     cdp_ctx **at = &rpc->contexts;
     while (*at != ctx)
@@ -2682,7 +2687,7 @@ CDP__PRIVATE void cdp__ctx_drop(cdp_rpc *rpc, cdp_ctx *ctx) {
     cdp__ctx_unuse(rpc, ctx);
 }
 
-/* A larger array; what it had before is copied. */
+/* Enlarges an array; copies the old contents. */
 CDP__PRIVATE bool cdp__ctx_grow(
     cdp_rpc *rpc, void *array, uint32_t room, uint32_t more, uint64_t size) {
     void *old, *now = cdp__alloc_zero(rpc->os, more * size);
@@ -2701,7 +2706,7 @@ CDP__PRIVATE uint32_t cdp__ctx_more(uint32_t room, uint32_t need) {
     return more;
 }
 
-/* Room for so many more of each. False: out of memory. */
+/* Makes room for so many more of each. False: out of memory. */
 CDP__PRIVATE bool cdp__ctx_reserve(
     cdp_rpc *rpc, cdp_ctx *ctx, uint32_t nodes, uint32_t edges, uint32_t values, uint32_t wents) {
     cdp__waves *w = &ctx->w;
@@ -2751,8 +2756,8 @@ CDP__PRIVATE void cdp__ctx_post_fail(cdp_rpc *rpc, const cdp_ctx *ctx, uint32_t 
     cdp__rpc_must_post(rpc, to, &p, &args);
 }
 
-/* The first failure is the context's. `from`: the rank that has told it; `peer`: the one to blame,
-   by its number in the world. */
+/* Records the first failure of the context. `from`: the rank that reported it; `peer`: the world
+   rank to blame. */
 CDP__PRIVATE void cdp__ctx_fail(
     cdp_rpc *rpc, cdp_ctx *ctx, cdp_status status, int32_t peer, uint32_t from, const char *text) {
     const uint32_t origin = cdp__rpc_maker(ctx->id);
@@ -2775,7 +2780,7 @@ CDP__PRIVATE void cdp__ctx_fail(
         if (ctx->with[r] == CDP__CTX_WITH && r != from) cdp__ctx_post_fail(rpc, ctx, r);
 }
 
-/* A failure of this rank itself. */
+/* Fails a context because of an error on this rank. */
 CDP__PRIVATE CDP__PRINTF(4, 5) void cdp__ctx_fail_here(
     cdp_rpc *rpc, cdp_ctx *ctx, cdp_status status, const char *format, ...) {
     char text[CDP__RPC_TEXT + 1];
@@ -2793,7 +2798,7 @@ CDP__PRIVATE CDP__PRINTF(4, 5) void cdp__ctx_fail_here(
 
 /* ---- messages of passes */
 
-/* Room for a gradient like `t`, of some rows or of all. NULL: out of memory. */
+/* Allocates a record for a gradient like `t`, of some rows or of all. NULL: out of memory. */
 CDP__PRIVATE cdp__ctx_sum *cdp__ctx_room_for(cdp_rpc *rpc, const cdp_tensor *t, bool rows) {
     const uint64_t bytes = cdp__rpc_filled(cdp__rpc_tensor_bytes(t));
     const uint64_t head = cdp__rpc_filled(sizeof(cdp__ctx_sum));
@@ -2808,7 +2813,7 @@ CDP__PRIVATE cdp__ctx_sum *cdp__ctx_room_for(cdp_rpc *rpc, const cdp_tensor *t, 
     return sum;
 }
 
-/* A gradient as a record of its own; NULL: out of memory. */
+/* Copies a gradient to a new record. NULL: out of memory. */
 CDP__PRIVATE cdp__ctx_sum *cdp__ctx_copy(cdp_rpc *rpc, const cdp_tensor *t, const uint32_t *rows,
     uint32_t rank, uint32_t node, uint32_t edge) {
     const uint64_t bytes = cdp__rpc_tensor_bytes(t);
@@ -2827,7 +2832,8 @@ CDP__PRIVATE const cdp_tensor *cdp__ctx_sent(
     const uint32_t *input_of;
     uint32_t input;
     *rows = NULL;
-    if (a->what != CDP__WAVE_SEND_GRAD) return NULL; /* then the node may be another rank's */
+    /* in other messages the node may be one of another rank */
+    if (a->what != CDP__WAVE_SEND_GRAD) return NULL;
     input_of = a->node ? ctx->nodes[a->node].input_of : NULL;
     input = input_of ? input_of[a->edge] : a->edge;
     if (!ctx->sending[input].data) return NULL;
@@ -2835,7 +2841,7 @@ CDP__PRIVATE const cdp_tensor *cdp__ctx_sent(
     return &ctx->sending[input];
 }
 
-/* To a node of this rank: a step that waits in a list. */
+/* A message to a node of this rank becomes a step in a list. */
 CDP__PRIVATE void cdp__ctx_local(cdp_rpc *rpc, cdp_ctx *ctx, const cdp__wave_act *a) {
     const uint32_t *rows;
     const cdp_tensor *t = cdp__ctx_sent(ctx, a, &rows);
@@ -2873,7 +2879,7 @@ CDP__PRIVATE void cdp__ctx_remote(cdp_rpc *rpc, cdp_ctx *ctx, const cdp__wave_ac
         cdp__ctx_fail_here(rpc, ctx, CDP_ERR_NOMEM, "out of memory for a gradient");
 }
 
-/* What the waves want done. */
+/* Carries out an action of the waves. */
 CDP__PRIVATE void cdp__ctx_act(void *user, const cdp__wave_act *a) {
     cdp_ctx *ctx = (cdp_ctx *)user;
     cdp_rpc *rpc = ctx->rpc;
@@ -2894,7 +2900,7 @@ CDP__PRIVATE void cdp__ctx_act(void *user, const cdp__wave_act *a) {
 
 /* ---- records of contexts */
 
-/* NULL: out of memory. */
+/* Returns NULL when out of memory. */
 CDP__PRIVATE cdp_ctx *cdp__ctx_make(cdp_rpc *rpc, uint64_t id) {
     cdp_ctx *ctx = (cdp_ctx *)cdp__alloc_zero(rpc->os, sizeof *ctx);
     if (!ctx) return NULL;
@@ -2916,12 +2922,12 @@ CDP__PRIVATE cdp_ctx *cdp__ctx_make(cdp_rpc *rpc, uint64_t id) {
     return ctx;
 }
 
-/* The entry of a value that this context has here; 0: there is none. */
+/* The entry of a value of this context; 0: this rank does not have it. */
 CDP__PRIVATE uint32_t cdp__ctx_entry(const cdp_ctx *ctx, uint64_t value) {
     return value ? cdp__wave_entry(&ctx->w, value) : 0;
 }
 
-/* A node with one output and one input, or none. 0: out of memory. */
+/* Adds a node with one output and one input, or none. 0: out of memory. */
 CDP__PRIVATE uint64_t cdp__ctx_leaf(cdp_rpc *rpc, cdp_ctx *ctx, uint64_t goes_to) {
     uint64_t value;
     uint32_t node;
@@ -2936,8 +2942,8 @@ CDP__PRIVATE uint32_t *cdp__ctx_chain(cdp_ctx *ctx, uint64_t other) {
     return &ctx->chains[(other * 0x9e3779b97f4a7c15ull) >> 58];
 }
 
-/* The value of this rank for one of another rank, or for a parameter. `goes_to`: where gradients
-   of it go, or 0. 0: out of memory. */
+/* This rank's own value for a value of another rank, or for a parameter; created on first use.
+   `goes_to`: where its gradients go, or 0. Returns 0 when out of memory. */
 CDP__PRIVATE uint64_t cdp__ctx_known(cdp_rpc *rpc, cdp_ctx *ctx, uint64_t other, uint64_t goes_to) {
     uint32_t *chain = cdp__ctx_chain(ctx, other), at = *chain;
     uint64_t value;
@@ -2955,7 +2961,8 @@ CDP__PRIVATE uint64_t cdp__ctx_known(cdp_rpc *rpc, cdp_ctx *ctx, uint64_t other,
     return value;
 }
 
-/* A value that rank `from` has sent. 0: not a part of the computation here. */
+/* This rank's value for one received from rank `from`. 0: it does not take part in the
+   computation here. */
 CDP__PRIVATE uint64_t cdp__ctx_import(
     cdp_rpc *rpc, cdp_ctx *ctx, uint64_t id, uint32_t from, uint64_t value) {
     uint64_t here;
@@ -2972,7 +2979,7 @@ CDP__PRIVATE bool cdp__ctx_goes_room(cdp_rpc *rpc, cdp_ctx *ctx) {
     return false;
 }
 
-/* Values among the tensors are sent to a rank. False: out of memory. */
+/* Records that values among the tensors are sent to a rank. False: out of memory. */
 CDP__PRIVATE bool cdp__ctx_goes(cdp_rpc *rpc, cdp_ctx *ctx, const cdp_args *args, uint32_t to) {
     uint32_t i;
     if (to == rpc->rank) return true;
@@ -2984,7 +2991,8 @@ CDP__PRIVATE bool cdp__ctx_goes(cdp_rpc *rpc, cdp_ctx *ctx, const cdp_args *args
     return true;
 }
 
-/* Values among the tensors are of this context; else the reason is this thread's last error. */
+/* Checks that values among the tensors are of this context; if not, sets this thread's last
+   error. */
 CDP__PRIVATE cdp_status cdp__ctx_check(const char *call, const cdp_ctx *ctx, const cdp_args *args) {
     uint32_t i;
     if (ctx && (ctx->failed || ctx->ended))
@@ -2997,7 +3005,7 @@ CDP__PRIVATE cdp_status cdp__ctx_check(const char *call, const cdp_ctx *ctx, con
     return CDP_OK;
 }
 
-/* A node with a function. Constants among the inputs have no edges. 0: out of memory. */
+/* Adds a node with a function. Constants among its inputs get no edges. 0: out of memory. */
 CDP__PRIVATE uint32_t cdp__ctx_node_add(
     cdp_rpc *rpc, cdp_ctx *ctx, const uint64_t *inputs, uint32_t in_count, uint32_t outputs) {
     uint32_t *list = (uint32_t *)cdp__alloc(rpc->os, (in_count + outputs + 1) * sizeof *list);
@@ -3017,7 +3025,7 @@ CDP__PRIVATE uint32_t cdp__ctx_node_add(
 
 /* ---- >>rpc-calls: calls of this rank --------------------------------------------------------- */
 
-/* Knows: records of calls. Promises: a call ends once, by its deadline; `ran` is NO only where the
+/* Knows: records of calls. Promises: a call ends once, by its deadline; `ran` is NO only if the
    function did not run and never will. May use: rpc-state, rpc-send, forks. Lock held. */
 
 enum {
@@ -3033,7 +3041,7 @@ enum {
 #define CDP__CALL_UNDER_WAY 1u
 #define CDP__CALL_ENDED 2u
 
-/* The work of a call ends with it. */
+/* Completes the work of a call. */
 CDP__PRIVATE void cdp__rpc_end_work(cdp_rpc *rpc, cdp_call *call) {
     const uint64_t seq = call->priv[CDP__CALL_WORK];
     if (!seq) return;
@@ -3044,7 +3052,7 @@ CDP__PRIVATE void cdp__rpc_end_work(cdp_rpc *rpc, cdp_call *call) {
     call->priv[CDP__CALL_WORK] = 0;
 }
 
-/* The program may have its call again. */
+/* The program owns its call again. */
 CDP__PRIVATE void cdp__rpc_publish(cdp_rpc *rpc, cdp_call *call) {
     cdp__rpc_end_work(rpc, call);
     call->priv[CDP__CALL_STAGE] = CDP__CALL_ENDED;
@@ -3068,7 +3076,7 @@ CDP__PRIVATE void cdp__rpc_done(cdp_rpc *rpc, cdp__rpc_task *task) {
     cdp_lock_release(&rpc->lock);
 }
 
-/* The call has ended for the program. A failure is this thread's last error. */
+/* Ends the call for the program. For a failure, this thread's last error is copied. */
 CDP__PRIVATE void cdp__rpc_end(
     cdp_rpc *rpc, cdp__rpc_call *c, cdp_status status, cdp_ran ran, int32_t code) {
     cdp_call *call = c->call;
@@ -3091,7 +3099,7 @@ CDP__PRIVATE void cdp__rpc_end(
     cdp__rpc_add_task(rpc, &c->task);
 }
 
-/* Nothing more comes for it. */
+/* No more messages of this call will arrive. */
 CDP__PRIVATE void cdp__rpc_wire_over(cdp_rpc *rpc, cdp__rpc_call *c) {
     const uint32_t on = c->on;
     if (c->wire_over) return;
@@ -3099,12 +3107,12 @@ CDP__PRIVATE void cdp__rpc_wire_over(cdp_rpc *rpc, cdp__rpc_call *c) {
     --rpc->peers[c->to].flight;
     rpc->changed = true;
     c->on = 0;
-    if (c->order) rpc->confirmed = true; /* it may be the turn of the next one */
+    if (c->order) rpc->confirmed = true; /* the next call of the order may have its turn */
     if (on) cdp__ref_off_wire(&rpc->refs, on);
     cdp__rpc_call_over(rpc, c);
 }
 
-/* What every text about a call begins with. */
+/* Sets the last error, with the beginning that all texts about a call have. */
 CDP__PRIVATE CDP__PRINTF(4, 5) void cdp__rpc_say(
     cdp_rpc *rpc, const cdp__rpc_call *c, cdp_status status, const char *format, ...) {
     char name[16], text[CDP__RPC_TEXT + 1];
@@ -3121,7 +3129,7 @@ CDP__PRIVATE CDP__PRINTF(4, 5) void cdp__rpc_say(
         rpc->peers[c->to].name, text);
 }
 
-/* Room for a result: references first. NULL: out of memory. */
+/* Allocates memory for a result, references first. NULL: out of memory. */
 CDP__PRIVATE uint8_t *cdp__rpc_result_room(
     cdp_rpc *rpc, cdp_call *call, uint32_t rrefs, uint32_t tensors, uint64_t bytes) {
     const uint64_t need = rrefs * sizeof(cdp_rref) + bytes;
@@ -3142,7 +3150,7 @@ CDP__PRIVATE uint8_t *cdp__rpc_result_room(
     return at;
 }
 
-/* The area of a result is in its place: its tensors are `like`. */
+/* The contents of a result are in `area`; its tensors are described by `like`. */
 CDP__PRIVATE void cdp__rpc_result_in(
     cdp_call *call, const cdp_tensor *like, uint8_t *area, uint64_t bytes) {
     uint8_t *at = cdp__rpc_tensors_in(call->tensors, like, call->tensor_count, area);
@@ -3150,7 +3158,7 @@ CDP__PRIVATE void cdp__rpc_result_in(
     call->data = call->bytes ? at : NULL;
 }
 
-/* A call to this rank itself has a result: the same as over a link. */
+/* A call to this rank itself has a result: handles it like one from another rank. */
 CDP__PRIVATE void cdp__rpc_own_reply(cdp_rpc *rpc, cdp__rpc_call *c, const cdp_args *args) {
     const uint32_t rrefs = args ? args->rref_count : 0;
     const uint64_t bytes = cdp__rpc_args_bytes(args);
@@ -3174,8 +3182,8 @@ CDP__PRIVATE void cdp__rpc_own_reply(cdp_rpc *rpc, cdp__rpc_call *c, const cdp_a
     cdp__rpc_end(rpc, c, CDP_OK, CDP_RAN_YES, 0);
 }
 
-/* A result has come; its references were taken over already. `owned`: the body is ours. True:
-   it is the call's now. */
+/* Handles a result, whose references were taken over before. `owned`: the body, if this rank may
+   keep it. True: the call has kept it. */
 CDP__PRIVATE bool cdp__rpc_reply_came(cdp_rpc *rpc, cdp__rpc_call *c, const cdp__rpc_packet *p,
     const uint32_t *slots, uint8_t *owned) {
     cdp_tensor like[CDP__RPC_TENSORS];
@@ -3218,7 +3226,7 @@ CDP__PRIVATE bool cdp__rpc_reply_came(cdp_rpc *rpc, cdp__rpc_call *c, const cdp_
     return kept;
 }
 
-/* The owner has failed the call, or refused it. */
+/* The owner reports that the call failed, or refuses it. */
 CDP__PRIVATE void cdp__rpc_fail_came(cdp_rpc *rpc, cdp__rpc_call *c, cdp_status status, cdp_ran ran,
     int32_t code, const char *text) {
     if (!c->call) return;
@@ -3229,7 +3237,7 @@ CDP__PRIVATE void cdp__rpc_fail_came(cdp_rpc *rpc, cdp__rpc_call *c, cdp_status 
     cdp__rpc_end(rpc, c, status, ran, code);
 }
 
-/* Takes the message of a call that has not left out of the queues. */
+/* Removes the message of a call that has not been sent from a queue. */
 CDP__PRIVATE bool cdp__rpc_take_back(cdp_rpc *rpc, cdp__rpc_out **list, uint64_t id) {
     cdp__rpc_out **at = list, *o;
     while (*at && ((*at)->p.kind != CDP__RPC_CALL || (*at)->p.a != id))
@@ -3241,7 +3249,8 @@ CDP__PRIVATE bool cdp__rpc_take_back(cdp_rpc *rpc, cdp__rpc_out **list, uint64_t
     return true;
 }
 
-/* A call to this rank itself that has not begun, and will not if it is given up now. */
+/* True for a call to this rank itself whose function has not begun, and will not if it is
+   cancelled now. */
 CDP__PRIVATE bool cdp__rpc_still_here(const cdp_rpc *rpc, const cdp__rpc_call *c) {
     const uint64_t id = cdp__rpc_call_id(c);
     const cdp__rpc_rq *rq = c->to == rpc->rank ? rpc->all : NULL;
@@ -3256,7 +3265,8 @@ CDP__PRIVATE const char *cdp__rpc_ran_text(
     return c->to == rpc->rank ? "it had not begun" : "the call never left this rank";
 }
 
-/* The program does not wait any longer: status is TIMEOUT, ABORTED or STATE. */
+/* Ends a call that the program does not wait for any longer; status is TIMEOUT, ABORTED or
+   STATE. */
 CDP__PRIVATE void cdp__rpc_abandon(cdp_rpc *rpc, cdp__rpc_call *c, cdp_status status) {
     cdp__rpc_peer *peer = &rpc->peers[c->to];
     const uint64_t id = cdp__rpc_call_id(c);
@@ -3287,7 +3297,7 @@ CDP__PRIVATE void cdp__rpc_abandon(cdp_rpc *rpc, cdp__rpc_call *c, cdp_status st
         cdp__rpc_control(rpc, c->to, CDP__RPC_CANCEL, id, 0, 0);
 }
 
-/* Its rank is lost, or its long body was refused, or a reference in it broke. */
+/* Ends a call because its rank is lost, its long body was refused, or a reference in it broke. */
 CDP__PRIVATE void cdp__rpc_call_failed(
     cdp_rpc *rpc, cdp__rpc_call *c, cdp_status status, cdp_ran ran, const char *why) {
     if (c->call) {
@@ -3299,10 +3309,11 @@ CDP__PRIVATE void cdp__rpc_call_failed(
 
 /* ---- >>rpc-sums: contributions to a value ---------------------------------------------------- */
 
-/* Knows: gradients, whole ones and rows. Promises: contributions are added in an order that does
-   not depend on when they arrive. May use: rpc-state, rpc-contexts, reduce-kernels. Lock held. */
+/* Knows: gradients, complete ones and rows. Promises: contributions are added in an order that
+   does not depend on when they arrive. May use: rpc-state, rpc-contexts, reduce-kernels. Lock
+   held. */
 
-/* A contribution to a value, in its place. */
+/* Inserts a contribution to a value at its position in the order. */
 CDP__PRIVATE void cdp__ctx_add(cdp_ctx *ctx, uint32_t value, cdp__ctx_sum *sum) {
     cdp__ctx_sum **at = &ctx->values[value].sums;
     while (*at) {
@@ -3316,7 +3327,7 @@ CDP__PRIVATE void cdp__ctx_add(cdp_ctx *ctx, uint32_t value, cdp__ctx_sum *sum) 
     *at = sum;
 }
 
-/* a += b. False: they are not alike, and the context has failed. */
+/* a += b. False: their shapes differ, and the context has failed. */
 CDP__PRIVATE bool cdp__ctx_plus(
     cdp_rpc *rpc, cdp_ctx *ctx, const cdp_tensor *a, const cdp_tensor *b) {
     const uint64_t bytes = cdp__rpc_tensor_bytes(a);
@@ -3337,7 +3348,7 @@ CDP__PRIVATE bool cdp__ctx_plus(
 
 typedef struct cdp__ctx_row {
     uint32_t row;
-    uint32_t order; /* among all contributions */
+    uint32_t order; /* position among all contributions */
     const uint8_t *data;
 } cdp__ctx_row;
 
@@ -3347,7 +3358,7 @@ CDP__PRIVATE int cdp__ctx_row_order(const void *a, const void *b) {
     return x->order < y->order ? -1 : 1;
 }
 
-/* How many rows a list of contributions has. False: they are not alike. */
+/* Counts the rows in a list of contributions. False: their shapes differ. */
 CDP__PRIVATE bool cdp__ctx_rows_fit(const cdp__ctx_sum *list, uint64_t *count) {
     const cdp_tensor *a = &list->t;
     const cdp__ctx_sum *s;
@@ -3361,7 +3372,7 @@ CDP__PRIVATE bool cdp__ctx_rows_fit(const cdp__ctx_sum *list, uint64_t *count) {
     return *count < UINT32_MAX;
 }
 
-/* Contributions of some rows as one, each row once, ascending: contributions to a row are added
+/* Merges contributions of some rows: each row once, ascending. Contributions to a row are added
    in their order. NULL: the context has failed. */
 CDP__PRIVATE cdp__ctx_sum *cdp__ctx_rows_total(
     cdp_rpc *rpc, cdp_ctx *ctx, const cdp__ctx_sum *list) {
@@ -3410,8 +3421,8 @@ CDP__PRIVATE cdp__ctx_sum *cdp__ctx_rows_total(
     return total;
 }
 
-/* What all contributions to a value add up to, which is the caller's; NULL: there was none, or
-   they do not fit. */
+/* The sum of all contributions to a value, which the caller owns. NULL: there was none, or their
+   shapes differ. */
 CDP__PRIVATE cdp__ctx_sum *cdp__ctx_total(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t value) {
     cdp__ctx_sum *total = ctx->values[value].sums, *rest, *s;
     bool rows = false;
@@ -3438,9 +3449,9 @@ CDP__PRIVATE cdp__ctx_sum *cdp__ctx_total(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t v
 
 /* ---- >>rpc-passes: backward passes ----------------------------------------------------------- */
 
-/* Knows: messages of waves, nodes that fire. Promises: a gradient is added to a value once; the
-   functions of nodes run without the lock, as those of calls do. May use: rpc-state, rpc-send,
-   rpc-contexts, rpc-sums, waves. Lock held, where a function does not say otherwise. */
+/* Knows: messages of waves, nodes that fire. Promises: a gradient is added to a value once;
+   functions of nodes run without the lock, like those of calls. May use: rpc-state, rpc-send,
+   rpc-contexts, rpc-sums, waves. Lock held unless a comment says otherwise. */
 
 /* ---- nodes fire */
 
@@ -3459,7 +3470,7 @@ CDP_API void *cdp_backward_alloc(cdp_backward *b, uint64_t bytes) {
     return room + 1;
 }
 
-/* The gradients that a function has returned; else what is wrong with them. */
+/* Checks the gradients that a function has returned. Returns NULL or what is wrong. */
 CDP__PRIVATE const char *cdp__ctx_wrong(const cdp_backward *b) {
     uint32_t i;
     for (i = 0; i < b->in_count; ++i) {
@@ -3474,7 +3485,7 @@ CDP__PRIVATE const char *cdp__ctx_wrong(const cdp_backward *b) {
     return NULL;
 }
 
-/* The function has returned. */
+/* A backward function has returned: sends its gradients, or fails the context. */
 CDP__PRIVATE void cdp__ctx_ran(
     cdp_rpc *rpc, cdp_ctx *ctx, uint32_t node, const cdp_backward *b, cdp_status st) {
     const char *wrong = st == CDP_OK ? cdp__ctx_wrong(b) : cdp_last_error()->text;
@@ -3495,7 +3506,7 @@ CDP__PRIVATE void cdp__ctx_ran(
     }
 }
 
-/* Runs as a function of a request does: without the lock. */
+/* Runs a backward function, without the lock. */
 CDP__PRIVATE void cdp__ctx_run_node(void *user, cdp_rpc_request *request) {
     const cdp__rpc_rq *rq = (const cdp__rpc_rq *)(const void *)request;
     cdp_rpc *rpc = request->rpc;
@@ -3547,7 +3558,7 @@ CDP__PRIVATE void cdp__ctx_run_node(void *user, cdp_rpc_request *request) {
     cdp_lock_release(&rpc->lock);
 }
 
-/* A function of the program becomes a request of this rank to itself. */
+/* Queues a backward function, as a request of this rank to itself. */
 CDP__PRIVATE void cdp__ctx_queue(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t node) {
     cdp__rpc_rq *rq = cdp__rpc_rq_open(rpc);
     if (!rq) {
@@ -3566,7 +3577,7 @@ CDP__PRIVATE void cdp__ctx_queue(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t node) {
     rpc->changed = true;
 }
 
-/* The gradient of a leaf, beside that of earlier passes. True: it is the leaf's. */
+/* Adds the gradient of a pass to that of a leaf. True: the leaf keeps the record `total`. */
 CDP__PRIVATE bool cdp__ctx_keep(
     cdp_rpc *rpc, cdp_ctx *ctx, cdp__ctx_sum **grad, cdp__ctx_sum *total) {
     cdp__ctx_sum *both;
@@ -3588,7 +3599,7 @@ CDP__PRIVATE bool cdp__ctx_keep(
     return false;
 }
 
-/* All gradients of a node have arrived. */
+/* All gradients of a node have arrived: runs its function, or passes the gradient on. */
 CDP__PRIVATE void cdp__ctx_fire(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t node) {
     const uint32_t value = ctx->nodes[node].value;
     cdp__ctx_sum *total;
@@ -3615,7 +3626,7 @@ CDP__PRIVATE void cdp__ctx_fire(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t node) {
 
 /* ---- messages */
 
-/* What came of a message. False: no peer of this version sends that. */
+/* Handles the result of a message. False: no peer of this version sends it. */
 CDP__PRIVATE bool cdp__ctx_came(cdp_rpc *rpc, cdp_ctx *ctx, cdp__wave_how how) {
     if (how == CDP__WAVE_CONFLICT)
         cdp__ctx_fail_here(rpc, ctx, CDP_ERR_STATE,
@@ -3642,7 +3653,7 @@ CDP__PRIVATE bool cdp__ctx_got_grad(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t from, u
     return cdp__ctx_came(rpc, ctx, how);
 }
 
-/* The steps of this rank itself, until there is none. */
+/* Handles the steps of this rank, until there are none. */
 CDP__PRIVATE void cdp__ctx_steps(cdp_rpc *rpc) {
     while (rpc->waves) {
         cdp__rpc_wave *w = rpc->waves;
@@ -3674,12 +3685,12 @@ CDP__PRIVATE void cdp__ctx_steps(cdp_rpc *rpc) {
     }
 }
 
-/* A text: what is wrong with it. */
+/* Handles a MARK, GRAD or DONE. Returns NULL or what is wrong with it. */
 CDP__PRIVATE const char *cdp__ctx_got_wave(cdp_rpc *rpc, uint32_t from, const cdp__rpc_packet *p) {
     cdp_ctx *ctx = cdp__ctx_find(rpc, p->a);
     cdp__ctx_sum *sum = NULL;
     cdp__wave_how how;
-    if (!ctx || ctx->failed || ctx->ended) return NULL; /* its sender is told, or was already */
+    if (!ctx || ctx->failed || ctx->ended) return NULL; /* its sender was told, or will be */
     if (p->kind == CDP__RPC_DONE) {
         how = cdp__wave_got_done(&ctx->w, from, p->b, p->aux);
         return how == CDP__WAVE_LIE ? "an answer to no message of a pass" : NULL;
@@ -3750,7 +3761,7 @@ CDP__PRIVATE const char *cdp__ctx_got_member(
     return NULL;
 }
 
-/* The link to a rank has ended. */
+/* The link to a rank has ended: fails its contexts. */
 CDP__PRIVATE void cdp__ctx_lose(cdp_rpc *rpc, uint32_t rank) {
     cdp_ctx *ctx, *next;
     for (ctx = rpc->contexts; ctx; ctx = next) {
@@ -3769,7 +3780,7 @@ CDP__PRIVATE void cdp__ctx_lose(cdp_rpc *rpc, uint32_t rank) {
 
 /* ---- calls of a context */
 
-/* A request belongs to a context. NULL, or why it does not run; *status goes with it. */
+/* Enters a request into its context. Returns NULL, or why it does not run, with *status. */
 CDP__PRIVATE const char *cdp__ctx_enter(cdp_rpc *rpc, cdp__rpc_rq *rq, cdp_status *status) {
     const uint64_t id = rq->ctx_number;
     const uint32_t origin = cdp__rpc_maker(id), from = rq->pub.from;
@@ -3801,7 +3812,7 @@ CDP__PRIVATE const char *cdp__ctx_enter(cdp_rpc *rpc, cdp__rpc_rq *rq, cdp_statu
     return NULL;
 }
 
-/* The node of a call, with these inputs beside its tensors. 0: out of memory. */
+/* Adds the node of a call, with these inputs besides its tensors. 0: out of memory. */
 CDP__PRIVATE uint32_t cdp__ctx_call_node(
     cdp_rpc *rpc, cdp__rpc_rq *rq, const uint64_t *more, uint32_t count) {
     const uint32_t tensors = rq->pub.tensor_count;
@@ -3821,7 +3832,8 @@ CDP__PRIVATE uint32_t cdp__ctx_call_node(
     return node;
 }
 
-/* The results of a request in a context: those of a function with `backward` become values. */
+/* Prepares the results of a request in a context: those of a function with `backward` become
+   values. */
 CDP__PRIVATE cdp_status cdp__ctx_results(
     cdp_rpc *rpc, cdp__rpc_rq *rq, const cdp_args *args, cdp_tensor *out) {
     cdp_ctx *ctx = rq->pub.ctx;
@@ -3829,7 +3841,7 @@ CDP__PRIVATE cdp_status cdp__ctx_results(
     cdp_status st;
     for (i = 0; i < args->tensor_count; ++i)
         out[i] = args->tensors[i];
-    if (ctx->failed || ctx->ended) { /* the call itself goes on */
+    if (ctx->failed || ctx->ended) { /* the call itself continues */
         for (i = 0; i < args->tensor_count; ++i)
             out[i].value = 0;
         return CDP_OK;
@@ -3860,7 +3872,7 @@ CDP__PRIVATE cdp_status cdp__ctx_results(
 
 /* Knows: requests, values of this rank. Promises: a function runs at most once for each request,
    without the lock; every request is answered once. May use: rpc-state, rpc-send, rpc-calls,
-   forks. Lock held, where a function does not say otherwise. */
+   forks. Lock held unless a comment says otherwise. */
 
 CDP__PRIVATE void cdp__rpc_advance(cdp_rpc *rpc, cdp__rpc_rq *rq);
 CDP__PRIVATE void cdp__rpc_refuse(
@@ -3881,7 +3893,7 @@ CDP__PRIVATE void cdp__rpc_value_end(cdp_rpc *rpc, cdp__rpc_task *task) {
     cdp__free(rpc->os, v);
 }
 
-/* NULL: out of memory. */
+/* Returns NULL when out of memory. */
 CDP__PRIVATE cdp__rpc_value *cdp__rpc_value_make(cdp_rpc *rpc) {
     cdp__rpc_value *v = (cdp__rpc_value *)cdp__alloc_zero(rpc->os, sizeof *v);
     if (!v) {
@@ -3893,7 +3905,7 @@ CDP__PRIVATE cdp__rpc_value *cdp__rpc_value_make(cdp_rpc *rpc) {
     return v;
 }
 
-/* A copy of results becomes the value. */
+/* Makes a copy of results the value. */
 CDP__PRIVATE cdp_status cdp__rpc_value_copy(cdp_rpc *rpc, cdp__rpc_value *v, const cdp_args *args) {
     const uint64_t bytes = cdp__rpc_args_bytes(args);
     const uint32_t rrefs = args ? args->rref_count : 0;
@@ -3933,7 +3945,7 @@ CDP__PRIVATE cdp_status cdp__rpc_value_copy(cdp_rpc *rpc, cdp__rpc_value *v, con
     return CDP_OK;
 }
 
-/* It is there, or will never be: what waits for it goes on. */
+/* The value exists, or creating it has failed: requests that wait for it continue. */
 CDP__PRIVATE void cdp__rpc_value_settle(cdp_rpc *rpc, cdp__rpc_value *v) {
     cdp__rpc_rq *rq = v->parked;
     v->settled = true;
@@ -3959,7 +3971,7 @@ CDP__PRIVATE void cdp__rpc_value_fail(
 
 /* ---- answers */
 
-/* The request is over; its record ends when its function has returned, too. */
+/* The request was answered. Its record is closed when its function has returned, too. */
 CDP__PRIVATE void cdp__rpc_replied(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     const uint32_t on = rq->on, makes = rq->makes;
     uint32_t i;
@@ -3972,7 +3984,8 @@ CDP__PRIVATE void cdp__rpc_replied(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     if (!rq->in_function) cdp__rpc_rq_close(rpc, rq);
 }
 
-/* The caller counts calls under way: before the answer leaves, this one is none any more. */
+/* Call before the answer is sent: the caller counts its calls in flight, and this one is over
+   then. */
 CDP__PRIVATE void cdp__rpc_uncount(cdp_rpc *rpc, const cdp__rpc_rq *rq) {
     if (rq->pub.from != rpc->rank) --rpc->peers[rq->pub.from].requests;
 }
@@ -3995,7 +4008,7 @@ CDP__PRIVATE void cdp__rpc_send_fail(cdp_rpc *rpc, uint32_t to, uint64_t call, c
     cdp__rpc_must_post(rpc, to, &p, &args);
 }
 
-/* It fails; nothing was said yet. */
+/* Answers a request with a failure; it must not have been answered before. */
 CDP__PRIVATE void cdp__rpc_answer_fail(
     cdp_rpc *rpc, cdp__rpc_rq *rq, cdp_status status, cdp_ran ran, int32_t code, const char *text) {
     cdp__rpc_call *c;
@@ -4018,14 +4031,14 @@ CDP__PRIVATE void cdp__rpc_answer_fail(
     cdp__rpc_replied(rpc, rq);
 }
 
-/* It does not run. */
+/* Answers a request whose function does not run. */
 CDP__PRIVATE void cdp__rpc_refuse(
     cdp_rpc *rpc, cdp__rpc_rq *rq, cdp_status status, cdp_ran ran, int32_t code, const char *text) {
     ++rpc->refused;
     cdp__rpc_answer_fail(rpc, rq, status, ran, code, text);
 }
 
-/* The results leave. A failure: nothing was said. */
+/* Sends the results. If this fails, the request is not answered. */
 CDP__PRIVATE cdp_status cdp__rpc_answer(cdp_rpc *rpc, cdp__rpc_rq *rq, const cdp_args *args) {
     const bool silent = (rq->flags & (CDP__RPC_ONE_WAY | CDP__RPC_REMOTE)) != 0;
     cdp_tensor tensors[CDP__RPC_TENSORS];
@@ -4062,9 +4075,9 @@ CDP__PRIVATE cdp_status cdp__rpc_answer(cdp_rpc *rpc, cdp__rpc_rq *rq, const cdp
     return CDP_OK;
 }
 
-/* ---- on its way to its function */
+/* ---- before the function runs */
 
-/* Some reference among the arguments is not confirmed yet, or broke. */
+/* The state of the references among the arguments: LIVE if all are, PENDING, or BROKEN. */
 CDP__PRIVATE cdp__ref_state cdp__rpc_confirmed(const cdp_rpc *rpc, const cdp__rpc_rq *rq) {
     cdp__ref_state worst = CDP__REF_LIVE;
     uint32_t i;
@@ -4076,7 +4089,7 @@ CDP__PRIVATE cdp__ref_state cdp__rpc_confirmed(const cdp_rpc *rpc, const cdp__rp
     return worst;
 }
 
-/* A value was asked for, and it is ready. */
+/* Sends a value that was asked for and exists. */
 CDP__PRIVATE void cdp__rpc_answer_fetch(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     const cdp_args *plain = &rpc->extra[rq->on].value->value.plain;
     cdp_status st = cdp__rpc_rrefs_check(rpc, "cdp_rref_to_here", plain);
@@ -4088,7 +4101,7 @@ CDP__PRIVATE void cdp__rpc_answer_fetch(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     if (st != CDP_OK) cdp__rpc_refuse(rpc, rq, st, CDP_RAN_NO, 0, cdp_last_error()->text);
 }
 
-/* The next stage of a request whose stage is NEW. */
+/* Moves a request from stage NEW to its next stage. */
 CDP__PRIVATE void cdp__rpc_advance(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     const bool early = rq->f && (rq->f->flags & CDP_RPC_EARLY);
     const bool own = rq->pub.from == rpc->rank && !rq->node;
@@ -4125,7 +4138,7 @@ CDP__PRIVATE void cdp__rpc_advance(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     }
 }
 
-/* What waits for confirmations looks again. */
+/* Checks all requests and messages that wait for confirmed references, or for their turn. */
 CDP__PRIVATE void cdp__rpc_look_again(cdp_rpc *rpc) {
     cdp__rpc_rq *rq = rpc->confirming;
     cdp__rpc_out *o = rpc->waiting, *keep = NULL;
@@ -4150,7 +4163,7 @@ CDP__PRIVATE void cdp__rpc_look_again(cdp_rpc *rpc) {
             const uint32_t to = o->to;
             cdp__rpc_call *c = p.kind == CDP__RPC_CALL ? cdp__rpc_call_find(rpc, p.a) : NULL;
             cdp__rpc_out_drop(rpc, o);
-            if (c && c->remote_fid) /* it is never made */
+            if (c && c->remote_fid) /* the value is never created */
                 (void)cdp__ref_got_ack(&rpc->refs, to, c->remote_fid, CDP__REF_GONE);
             if (c)
                 cdp__rpc_call_failed(rpc, c, CDP_ERR_PEER_LOST, CDP_RAN_NO,
@@ -4166,7 +4179,7 @@ CDP__PRIVATE void cdp__rpc_look_again(cdp_rpc *rpc) {
         }
         o = next;
     }
-    while (keep) { /* what arrived meanwhile stays in front */
+    while (keep) { /* messages that were added meanwhile stay behind them */
         cdp__rpc_out *next = keep->next;
         keep->next = rpc->waiting;
         rpc->waiting = keep;
@@ -4174,15 +4187,16 @@ CDP__PRIVATE void cdp__rpc_look_again(cdp_rpc *rpc) {
     }
 }
 
-/* ---- a function runs */
+/* ---- running a function */
 
-/* Where no wait passes over a request for longer than this, nor for longer than a quarter of the
-   time that it has. */
+/* The longest time for which waits pass over a request; also at most a quarter of the time that
+   the request has. */
 #define CDP__RPC_PASS_NS 1000000000u
 
-/* May a wait that ends by bound_ns run it? What a function waits for ends soon after the wait that
-   runs it. So a function that waits, or is not known yet, is left to a wait that has more time,
-   unless something needs its value within this one; but not for long: there may be none. */
+/* True if a wait that ends by bound_ns may run this request. Waits of its function end soon
+   after that wait. So a function that waits, or that has never run, is left to a wait with more
+   time, unless a request that needs its value ends within this wait. But not for long, because
+   there may be no other wait. */
 CDP__PRIVATE bool cdp__rpc_may(
     const cdp_rpc *rpc, cdp__rpc_rq *rq, uint64_t now, uint64_t bound_ns) {
     uint64_t ends = rq->pub.deadline_ns, enough;
@@ -4199,7 +4213,8 @@ CDP__PRIVATE bool cdp__rpc_may(
     return now - rq->passed_ns >= enough;
 }
 
-/* One at a time, in the order of arrival: none may overtake those that are passed over. */
+/* Functions with max_running 1 run in the order of arrival: true if no earlier request of the
+   same function is queued. */
 CDP__PRIVATE bool cdp__rpc_first(const cdp_rpc *rpc, const cdp__rpc_rq *rq) {
     const cdp__rpc_rq *at = rpc->queue;
     while (rq->f->max_running == 1 && at->f != rq->f)
@@ -4207,7 +4222,8 @@ CDP__PRIVATE bool cdp__rpc_first(const cdp_rpc *rpc, const cdp__rpc_rq *rq) {
     return rq->f->max_running != 1 || at == rq;
 }
 
-/* The next request that may run in a wait that ends by bound_ns, out of the queue. NULL: none. */
+/* Removes from the queue the next request that may run in a wait that ends by bound_ns. NULL:
+   none. */
 CDP__PRIVATE cdp__rpc_rq *cdp__rpc_next(cdp_rpc *rpc, uint64_t now, uint64_t bound_ns) {
     cdp__rpc_rq *rq = rpc->queue;
     while (rq && !(cdp__rpc_may(rpc, rq, now, bound_ns) && cdp__rpc_first(rpc, rq)))
@@ -4216,7 +4232,7 @@ CDP__PRIVATE cdp__rpc_rq *cdp__rpc_next(cdp_rpc *rpc, uint64_t now, uint64_t bou
     return rq;
 }
 
-/* Runs the function of a request. The lock is released meanwhile. */
+/* Runs the function of a request, with the lock released. */
 CDP__PRIVATE void cdp__rpc_run(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     cdp__rpc_here *here = cdp__rpc_here_of();
     cdp__rpc_rq *outer = here->request;
@@ -4254,9 +4270,9 @@ CDP__PRIVATE void cdp__rpc_run(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     }
 }
 
-/* ---- what comes */
+/* ---- incoming requests */
 
-/* NULL, or why this function does not run for this rank; *status goes with it. */
+/* Returns NULL, or why this function does not run for this rank, with *status. */
 CDP__PRIVATE const char *cdp__rpc_admit(
     cdp_rpc *rpc, cdp__rpc_rq *rq, cdp_status *status, char text[96]) {
     const cdp_rpc_function *f = NULL;
@@ -4298,14 +4314,15 @@ CDP__PRIVATE const char *cdp__rpc_admit(
     return NULL;
 }
 
-/* Memory for arguments of a request. NULL: there is none. */
+/* Allocates memory for arguments of a request. NULL: out of memory. */
 CDP__PRIVATE uint8_t *cdp__rpc_rq_room(cdp_rpc *rpc, cdp__rpc_rq *rq, uint64_t bytes) {
     if (bytes <= sizeof rq->room) return (uint8_t *)rq->room;
     rq->buffer = (uint8_t *)cdp__alloc(rpc->os, bytes);
     return rq->buffer;
 }
 
-/* The arguments lie in `area`; their tensors are `like`. False: out of memory. */
+/* The contents of the arguments are in `area`; the tensors are described by `like`. False: out
+   of memory. */
 CDP__PRIVATE bool cdp__rpc_rq_args(cdp_rpc *rpc, cdp__rpc_rq *rq, const cdp_tensor *like,
     uint32_t tensors, uint8_t *area, uint64_t bytes) {
     uint8_t *at = area;
@@ -4322,7 +4339,7 @@ CDP__PRIVATE bool cdp__rpc_rq_args(cdp_rpc *rpc, cdp__rpc_rq *rq, const cdp_tens
     return true;
 }
 
-/* The arguments that a message brought. NULL, or what is wrong. */
+/* Stores the arguments that a message contains. Returns NULL or what is wrong. */
 CDP__PRIVATE const char *cdp__rpc_rq_got(
     cdp_rpc *rpc, cdp__rpc_rq *rq, const cdp__rpc_packet *p, uint8_t **owned) {
     cdp_tensor like[CDP__RPC_TENSORS];
@@ -4344,7 +4361,7 @@ CDP__PRIVATE const char *cdp__rpc_rq_got(
         : "out of memory for arguments of it";
 }
 
-/* A request as its fields say: it runs, waits or is refused. */
+/* Begins a request that is filled in: it runs, waits or is refused. */
 CDP__PRIVATE void cdp__rpc_begin(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     char text[96];
     cdp_status status = CDP_OK;
@@ -4357,17 +4374,17 @@ CDP__PRIVATE void cdp__rpc_begin(cdp_rpc *rpc, cdp__rpc_rq *rq) {
         cdp__rpc_advance(rpc, rq);
 }
 
-/* ---- >>rpc-intake: what peers send ----------------------------------------------------------- */
+/* ---- >>rpc-intake: handles messages of peers ------------------------------------------------- */
 
-/* Knows: every kind of message. Promises: a message that no peer of this version sends ends the
-   link to its sender alone; references in a message are taken over before anything else is looked
-   at. May use: the sections above. Lock held. */
+/* Knows: every kind of message. Promises: a message that no peer of this version sends ends only
+   the link to its sender; references in a message are taken over before anything else is
+   checked. May use: the sections above. Lock held. */
 
-/* Takes the references of a message. A text: what is wrong with them. */
+/* Takes over the references of a message. Returns NULL or what is wrong with them. */
 CDP__PRIVATE const char *cdp__rpc_take(
     cdp_rpc *rpc, uint32_t from, const cdp__rpc_packet *p, uint32_t *slots) {
     uint32_t i;
-    (void)cdp__rpc_reserve(rpc, p->rrefs + 2); /* else the table refuses them, one by one */
+    (void)cdp__rpc_reserve(rpc, p->rrefs + 2); /* without room, the table refuses each reference */
     for (i = 0; i < p->rrefs; ++i) {
         const uint8_t *r = p->records + i * CDP__RPC_RECORD;
         slots[i] = 0;
@@ -4378,7 +4395,8 @@ CDP__PRIVATE const char *cdp__rpc_take(
     return NULL;
 }
 
-/* The values that the request is to run on, or to make. */
+/* Finds the value that the request runs on, or creates the entry of the one that it makes.
+   Returns NULL or what is wrong. */
 CDP__PRIVATE const char *cdp__rpc_target(cdp_rpc *rpc, cdp__rpc_rq *rq, const cdp__rpc_packet *p) {
     uint32_t slot;
     if (p->flags & CDP__RPC_ON) {
@@ -4468,7 +4486,7 @@ CDP__PRIVATE const char *cdp__rpc_got_answer(
     return NULL;
 }
 
-/* Out of whatever it waits in. False: it runs, or is kept. */
+/* Removes a request from the list in which it waits. False: it runs, or is kept. */
 CDP__PRIVATE bool cdp__rpc_unstage(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     cdp__rpc_value *v = rq->on ? rpc->extra[rq->on].value : NULL;
     bool found = false;
@@ -4488,14 +4506,14 @@ CDP__PRIVATE void cdp__rpc_got_cancel(cdp_rpc *rpc, uint32_t from, uint64_t call
         if (came->m.peer == from && came->m.a == call) came->cancelled = true;
     while (rq && (rq->pub.from != from || rq->call != call || rq->stage == CDP__RPC_REPLIED))
         rq = rq->after;
-    if (!rq) return; /* the answer is on its way */
+    if (!rq) return; /* it is answered already */
     if (cdp__rpc_unstage(rpc, rq))
         cdp__rpc_refuse(rpc, rq, CDP_ERR_ABORTED, CDP_RAN_NO, 0, "cancelled before it ran");
     else
         rq->cancelled = true;
 }
 
-/* Children that their owner knows, or references that are gone. */
+/* Handles a list of ACCEPT or DELETE. */
 CDP__PRIVATE bool cdp__rpc_got_list(cdp_rpc *rpc, uint32_t from, const cdp__rpc_packet *p) {
     uint64_t a = p->a, b = p->b, i;
     bool honest = true;
@@ -4509,7 +4527,8 @@ CDP__PRIVATE bool cdp__rpc_got_list(cdp_rpc *rpc, uint32_t from, const cdp__rpc_
     return honest;
 }
 
-/* A complete message; *owned: its body, if that is ours to keep. A text: what is wrong. */
+/* Handles a complete message. *owned: its body, if this rank may keep it. Returns NULL or what
+   is wrong. */
 CDP__PRIVATE const char *cdp__rpc_got(
     cdp_rpc *rpc, uint32_t from, const cdp__rpc_packet *p, uint8_t **owned, bool cancelled) {
     bool honest = true;
@@ -4554,7 +4573,7 @@ CDP__PRIVATE void cdp__rpc_in_close(cdp_rpc *rpc, cdp__rpc_in *came) {
     cdp__free(rpc->os, came);
 }
 
-/* Bodies are fetched as long as there is memory for them; results always. */
+/* Fetches offered bodies while there is memory for them; results are always fetched. */
 CDP__PRIVATE void cdp__rpc_fetch_more(cdp_rpc *rpc) {
     cdp__rpc_in *came = rpc->in, *next;
     for (; came; came = next) {
@@ -4598,9 +4617,9 @@ CDP__PRIVATE const char *cdp__rpc_offered(cdp_rpc *rpc, const cdp_channel_messag
     return NULL;
 }
 
-/* ---- callbacks of the channel; lock not held */
+/* ---- callbacks of the channel; the lock is not held */
 
-/* What follows from what has just happened. */
+/* Continues with everything that has become possible. */
 CDP__PRIVATE void cdp__rpc_tidy(cdp_rpc *rpc) {
     while (rpc->confirmed || rpc->waves) {
         cdp__ctx_steps(rpc);
@@ -4621,7 +4640,7 @@ CDP__PRIVATE void cdp__rpc_leave(cdp_rpc *rpc) {
     cdp_lock_release(&rpc->lock);
 }
 
-/* Tasks run here, and INLINE functions. The lock is released meanwhile. */
+/* Runs tasks and INLINE functions. The lock is released meanwhile. */
 CDP__PRIVATE void cdp__rpc_tasks(cdp_rpc *rpc) {
     cdp__rpc_here *here = cdp__rpc_here_of();
     while (rpc->tasks || rpc->inline_queue || rpc->confirmed) {
@@ -4650,7 +4669,7 @@ CDP__PRIVATE void cdp__rpc_leave_callback(cdp_rpc *rpc) {
     cdp__rpc_tasks(rpc);
     cdp__rpc_fetch_more(rpc);
     cdp__rpc_tidy(rpc);
-    rpc->changed = false; /* waits look again after every callback */
+    rpc->changed = false; /* waits check again after every callback */
     cdp_lock_release(&rpc->lock);
 }
 
@@ -4739,7 +4758,7 @@ CDP__PRIVATE void cdp__rpc_tell_lost(cdp_rpc *rpc, cdp__rpc_task *task) {
     if (rpc->desc.lost) rpc->desc.lost(rpc->desc.user, (uint32_t)(peer - rpc->peers), &peer->why);
 }
 
-/* Lock held. Everything that waits for it ends. */
+/* A peer is lost: ends everything that waits for it. Lock held. */
 CDP__PRIVATE void cdp__rpc_lose(cdp_rpc *rpc, uint32_t rank) {
     cdp__rpc_peer *peer = &rpc->peers[rank];
     cdp__rpc_rq *rq, *after;
@@ -4769,7 +4788,7 @@ CDP__PRIVATE void cdp__rpc_lose(cdp_rpc *rpc, uint32_t rank) {
         rq->cancelled = true;
         if (!cdp__rpc_unstage(rpc, rq)) continue;
         cdp__rpc_refuse(rpc, rq, CDP_ERR_PEER_LOST, CDP_RAN_NO, 0, "its caller is lost");
-        after = rpc->all; /* others may have ended with it: from the beginning */
+        after = rpc->all; /* other requests may have ended, too: start over */
     }
     cdp__ref_lost(&rpc->refs, rank);
     cdp__ctx_lose(rpc, rank);
@@ -4788,7 +4807,7 @@ CDP__PRIVATE void cdp__rpc_peer_lost(void *user, uint32_t rank, const cdp_error 
 
 /* ---- time */
 
-/* Lock held. What is late ends; the timer goes to what is next. */
+/* Ends calls and requests that are late, and sets the timer to the next deadline. Lock held. */
 CDP__PRIVATE void cdp__rpc_expire(cdp_rpc *rpc) {
     const uint64_t now = cdp__now(rpc->os);
     uint64_t next = CDP__NEVER;
@@ -4828,17 +4847,17 @@ CDP__PRIVATE void cdp__rpc_tick(void *user) {
 
 /* ---- >>rpc-waits: threads that wait, threads that run functions ------------------------------ */
 
-/* Knows: workers, waits. Promises: one absolute deadline for each wait; a thread that waits inside
-   a function runs other functions meanwhile, up to max_depth of them on top of each other. May
-   use: rpc-intake and the sections above. */
+/* Knows: workers, waits. Promises: one absolute deadline for each wait; a thread that waits
+   inside a function runs other functions meanwhile, at most max_depth nested ones. May use:
+   rpc-intake and the sections above. */
 
-/* When waits and calls of this thread end at the latest, because of waits below them. */
+/* The latest end of this thread's waits and calls, if it runs inside another wait. */
 CDP__PRIVATE uint64_t cdp__rpc_cut(void) {
     const uint64_t until = cdp__rpc_here_of()->until_ns;
     return until && until != CDP__NEVER ? until + CDP__RPC_GRACE_NS : CDP__NEVER;
 }
 
-/* The end of a wait that was given timeout_ms, where 0 only looks. */
+/* The deadline of a wait with this timeout_ms; 0 only checks. */
 CDP__PRIVATE uint64_t cdp__rpc_until(const cdp_rpc *rpc, uint32_t timeout_ms) {
     return timeout_ms ? cdp__min(cdp__deadline(rpc->os, timeout_ms), cdp__rpc_cut()) : 0;
 }
@@ -4849,8 +4868,8 @@ CDP__PRIVATE bool cdp__rpc_helps(const cdp_rpc *rpc) {
     return (!rpc->cond || here->request) && here->depth < rpc->desc.max_depth;
 }
 
-/* Runs a function in a wait that is to end by bound_ns. What the function waits for ends soon after
-   that, too: see cdp__rpc_cut(). */
+/* Runs a function inside a wait that ends by bound_ns. Waits of that function end soon after it,
+   see cdp__rpc_cut(). */
 CDP__PRIVATE void cdp__rpc_help(cdp_rpc *rpc, cdp__rpc_rq *rq, uint64_t bound_ns) {
     cdp__rpc_here *here = cdp__rpc_here_of();
     const uint64_t outer = here->until_ns;
@@ -4860,15 +4879,15 @@ CDP__PRIVATE void cdp__rpc_help(cdp_rpc *rpc, cdp__rpc_rq *rq, uint64_t bound_ns
     cdp__rpc_tidy(rpc);
 }
 
-/* The function that runs in this thread, if any, is one that waits, or would have waited. */
+/* Records that the function running in this thread, if any, waits. */
 CDP__PRIVATE void cdp__rpc_it_waits(const cdp_rpc *rpc) {
     cdp__rpc_rq *rq = cdp__rpc_here_of()->request;
     if (rq && rq->pub.rpc == rpc && rq->use) rq->use->waits = true;
 }
 
-/* Lock held; it is released meanwhile. OK: over(rpc, arg); PENDING: it is until_ns. The functions
-   that run meanwhile begin before bound_ns; and before until_ns, but for one, so that waits that
-   only look serve, too. */
+/* Waits with the lock held, and releases it meanwhile. OK: over(rpc, arg) is true; PENDING:
+   until_ns has come. Functions may begin meanwhile, before bound_ns. After until_ns at most one
+   begins, so that waits with timeout 0 make progress, too. */
 CDP__PRIVATE cdp_status cdp__rpc_wait(cdp_rpc *rpc, bool (*over)(cdp_rpc *rpc, void *arg),
     void *arg, uint64_t until_ns, uint64_t bound_ns) {
     const uint64_t outer = cdp__rpc_here_of()->until_ns;
@@ -4927,8 +4946,8 @@ CDP__PRIVATE void cdp__rpc_worker(void *arg) {
 
 /* ---- >>rpc-life: creation, destruction ------------------------------------------------------- */
 
-/* Knows: the exchange of names and limits. Promises: creation fails on all ranks or on none of
-   those that see the exchange. May use: the sections above, public functions of groups. */
+/* Knows: the exchange of names and limits. Promises: creation fails on all ranks that take part
+   in the exchange, or on none of them. May use: the sections above, public functions of groups. */
 
 #define CDP__RPC_MAGIC 0x33637072u /* version 3 of the messages: lists */
 #define CDP__RPC_CARD (24u + CDP__RPC_NAME)
@@ -4979,7 +4998,7 @@ CDP__PRIVATE void cdp__rpc_defaults(cdp_rpc *rpc) {
     if (!rpc->share) rpc->share = 1;
 }
 
-/* Memory of what does not change its size. */
+/* Allocates memory whose size never changes. */
 CDP__PRIVATE cdp_status cdp__rpc_memory(cdp_rpc *rpc) {
     uint32_t r;
     rpc->peers = (cdp__rpc_peer *)cdp__alloc_zero(rpc->os, rpc->ranks * sizeof *rpc->peers);
@@ -5007,7 +5026,7 @@ CDP__PRIVATE cdp_status cdp__rpc_memory(cdp_rpc *rpc) {
     return cdp__rpc_reserve(rpc, 1) ? CDP_OK : cdp__fail_nomem("a table of references", 4096);
 }
 
-/* What every rank says of itself, compared. */
+/* Compares the names and limits of all ranks. */
 CDP__PRIVATE cdp_status cdp__rpc_cards(cdp_rpc *rpc, const uint8_t *cards) {
     uint32_t r, k;
     for (r = 0; r < rpc->ranks; ++r) {
@@ -5063,7 +5082,7 @@ CDP__PRIVATE cdp_status cdp__rpc_open(cdp_rpc *rpc) {
     c.released = cdp__rpc_released;
     c.fetched = cdp__rpc_fetched;
     c.timer = cdp__rpc_tick;
-    /* before there are threads that read it without the lock */
+    /* before other threads read it without the lock */
     rpc->backward.name = "a backward function";
     rpc->backward.func = cdp__ctx_run_node;
     rpc->backward_use.known = true;
@@ -5077,7 +5096,7 @@ CDP__PRIVATE cdp_status cdp__rpc_open(cdp_rpc *rpc) {
             return cdp__fail(CDP_ERR_IO, "cdp_rpc_create: worker thread %u could not be started",
                 rpc->thread_count);
     }
-    cdp_lock_acquire(&rpc->lock); /* callbacks wait until the channel is known here */
+    cdp_lock_acquire(&rpc->lock); /* callbacks wait until rpc->channel is set */
     if (cdp_channel_open(&c, &rpc->channel) != CDP_OK) rpc->channel = NULL;
     cdp_lock_release(&rpc->lock);
     return rpc->channel ? CDP_OK : cdp_last_error()->status;
@@ -5092,14 +5111,14 @@ CDP__PRIVATE void cdp__rpc_stop_workers(cdp_rpc *rpc) {
         rpc->os->threads.join(rpc->os, rpc->threads[--rpc->thread_count]);
 }
 
-/* Without the lock: groups wait until no callback runs, and callbacks may want the lock. */
+/* Call without the lock: destroying a group waits for its callbacks, which may take the lock. */
 CDP__PRIVATE void cdp__rpc_free_groups(cdp_rpc *rpc) {
     cdp_group_destroy(rpc->sums);
     cdp_group_destroy(rpc->group);
     rpc->sums = rpc->group = NULL;
 }
 
-/* Everything else but the record itself, which requests that were kept still need. */
+/* Frees everything except the record itself, which kept requests still need. */
 CDP__PRIVATE void cdp__rpc_free_parts(cdp_rpc *rpc) {
     const cdp_os *os = rpc->os;
     uint32_t i;
@@ -5131,7 +5150,7 @@ CDP__PRIVATE void cdp__rpc_free(cdp_rpc *rpc) {
 
 /* ---- destruction */
 
-/* Values and references end, whoever has them. Lock held. */
+/* Ends all values and references, whoever holds them. Lock held. */
 CDP__PRIVATE void cdp__rpc_end_refs(cdp_rpc *rpc) {
     uint32_t slot;
     for (slot = 1; slot < rpc->refs.room; ++slot) {
@@ -5180,7 +5199,7 @@ CDP_API void cdp_rpc_destroy(cdp_rpc *rpc) {
     cdp__rpc_end_refs(rpc);
     cdp__rpc_tasks(rpc);
     rpc->refs.room = 0;
-    rpc->kept = rpc->rqs + 1; /* that one is this function */
+    rpc->kept = rpc->rqs + 1; /* the one more is for this function */
     for (rq = rpc->all; rq; rq = rq->after) {
         rq->pub.rref_count = 0;
         if (rq->pub.ctx) cdp__ctx_unuse(rpc, rq->pub.ctx);
@@ -5197,13 +5216,13 @@ CDP_API void cdp_rpc_destroy(cdp_rpc *rpc) {
     if (!i) cdp__rpc_free(rpc);
 }
 
-/* ---- >>rpc-shutdown: until nothing is under way anywhere ------------------------------------- */
+/* ---- >>rpc-shutdown: waits until no rank has calls in flight --------------------------------- */
 
-/* Knows: sums of messages, what is left. Promises: ends by its deadline, sleeps until then; after
-   OK no rank has a call, a message or a reference. May use: rpc-life and the sections above, public
-   functions of groups. */
+/* Knows: sums of messages, what is left. Promises: ends by its deadline, sleeps until then;
+   after OK no rank has a call, a message or a reference. May use: rpc-life and the sections
+   above, public functions of groups. */
 
-/* Nothing of this rank is under way. */
+/* True if this rank has nothing in flight. */
 CDP__PRIVATE bool cdp__rpc_passive(cdp_rpc *rpc, void *none) {
     uint32_t r;
     (void)none;
@@ -5219,7 +5238,7 @@ CDP__PRIVATE const char *cdp__rpc_stage_text(cdp__rpc_stage stage) {
     return stage == CDP__RPC_KEPT ? "was kept and never replied to" : "waits";
 }
 
-/* What keeps this rank from that, as this thread's last error. */
+/* Sets the last error: what this rank still has in flight. */
 CDP__PRIVATE cdp_status cdp__rpc_blame(cdp_rpc *rpc) {
     const cdp__rpc_rq *rq = rpc->all;
     char name[16];
@@ -5244,16 +5263,16 @@ CDP__PRIVATE cdp_status cdp__rpc_blame(cdp_rpc *rpc) {
     return cdp__fail(CDP_ERR_TIMEOUT, "cdp_rpc_shutdown: this rank was not idle in time");
 }
 
-/* What ranks count, and add up while they shut down. */
+/* Counts that ranks add up while they shut down. */
 typedef enum cdp__rpc_count {
     CDP__RPC_SENT,
     CDP__RPC_RECEIVED,
     CDP__RPC_LOSSES,
-    CDP__RPC_ONE_SIDED, /* the sum is 0 when both ends of every lost link know that it is lost */
+    CDP__RPC_ONE_SIDED, /* the sum is 0 if both ends of every lost link have noticed the loss */
     CDP__RPC_COUNTS
 } cdp__rpc_count;
 
-/* Messages to and from lost ranks are no longer counted: some of them never arrive. */
+/* Messages to and from lost ranks are not counted, because some of them never arrive. */
 CDP__PRIVATE void cdp__rpc_tally(const cdp_rpc *rpc, uint64_t n[CDP__RPC_COUNTS]) {
     uint32_t r;
     memset(n, 0, CDP__RPC_COUNTS * sizeof *n);
@@ -5283,7 +5302,7 @@ typedef struct cdp__rpc_sum {
     bool over;
 } cdp__rpc_sum;
 
-/* The sum is there. Runs where callbacks run. */
+/* The sum is complete. Runs in a callback. */
 CDP__PRIVATE cdp_status cdp__rpc_summed(void *user, cdp_status status) {
     cdp__rpc_sum *s = (cdp__rpc_sum *)user;
     cdp_rpc *rpc = s->rpc;
@@ -5301,7 +5320,7 @@ CDP__PRIVATE bool cdp__rpc_sum_over(cdp_rpc *rpc, void *arg) {
     return ((cdp__rpc_sum *)arg)->over;
 }
 
-/* all = the sum of every rank's `mine`. Lock held, released meanwhile. */
+/* all = the sum of every rank's `mine`. Lock held; released meanwhile. */
 CDP__PRIVATE cdp_status cdp__rpc_add_up(
     cdp_rpc *rpc, const uint64_t *mine, uint64_t *all, uint64_t until_ns) {
     cdp_request request;
@@ -5335,16 +5354,17 @@ CDP__PRIVATE cdp_status cdp__rpc_add_up(
     return st;
 }
 
-/* Ranks add up again as soon as one of their counts changes, and after a pause that grows: what is
-   under way may take long, and adding up all the time would keep every rank's core busy. */
+/* Pause between two sums. Ranks add up again as soon as one of their counts changes, and
+   otherwise after a pause that grows, because calls may take long and adding up all the time
+   would keep every core busy. */
 #define CDP__RPC_PAUSE_NS 50000u
 #define CDP__RPC_PAUSE_MAX_NS 20000000u
 
-/* Serves until no rank has anything under way: two sums of what all ranks have sent and received,
-   each taken while they are passive, are equal, and as much was received as was sent. The second
-   sum begins after the first is complete, so nothing can have been on its way past both. A loss
-   between the two, or one that only one end knows, makes them unequal. Lock held, released
-   meanwhile. */
+/* Runs functions until no rank has anything in flight. That is so if two sums of the messages
+   that all ranks have sent and received, each taken while they are passive, are equal, and as
+   many were received as were sent. The second sum begins after the first is complete, so no
+   message can be in flight during both. A loss between the two sums, or one that only one end
+   has noticed, makes them unequal. Lock held; released meanwhile. */
 CDP__PRIVATE cdp_status cdp__rpc_quiet(cdp_rpc *rpc, uint64_t until_ns) {
     uint64_t before[CDP__RPC_COUNTS], mine[CDP__RPC_COUNTS], all[CDP__RPC_COUNTS];
     uint64_t pause = 0;
@@ -5377,8 +5397,8 @@ CDP__PRIVATE cdp_status cdp__rpc_quiet(cdp_rpc *rpc, uint64_t until_ns) {
     }
 }
 
-/* References that the program still has end. Returns how many there were; the first one is *slot.
-   Lock held, released meanwhile. */
+/* Drops references that the program still holds. Returns how many there were; `text` describes
+   the first one. Lock held; released meanwhile. */
 CDP__PRIVATE uint32_t cdp__rpc_drop_leaks(cdp_rpc *rpc, char text[160]) {
     uint32_t slot, n = 0;
     for (slot = 1; slot < rpc->refs.room; ++slot) {
@@ -5400,7 +5420,7 @@ CDP__PRIVATE uint32_t cdp__rpc_drop_leaks(cdp_rpc *rpc, char text[160]) {
     return n;
 }
 
-/* Contexts of this rank that the program has not ended; returns how many. */
+/* Ends contexts of this rank that the program has not ended. Returns how many. */
 CDP__PRIVATE uint32_t cdp__rpc_end_contexts(cdp_rpc *rpc) {
     cdp_ctx *ctx, *next;
     uint32_t r, n = 0;
@@ -5495,7 +5515,7 @@ CDP_API cdp_status cdp_rpc_serve(cdp_rpc *rpc, uint32_t timeout_ms) {
     cdp__rpc_rq *outer = here->request, serving;
     cdp_status st;
     if (!rpc) return cdp__fail(CDP_ERR_INVALID, "cdp_rpc_serve needs an rpc");
-    memset(&serving, 0, sizeof serving); /* this thread runs functions although there are workers */
+    memset(&serving, 0, sizeof serving); /* this thread runs functions even if there are workers */
     if (!outer) here->request = &serving;
     cdp_lock_acquire(&rpc->lock);
     st = cdp__rpc_wait(rpc, cdp__rpc_not_open, NULL,
@@ -5529,7 +5549,7 @@ CDP_API bool cdp_rpc_alive(cdp_rpc *rpc, uint32_t rank) {
     return alive;
 }
 
-/* Of the value on its owner, else of the reference. */
+/* The status of the value on its owner, else of the reference. */
 CDP__PRIVATE cdp_status cdp__rpc_slot_status(const cdp_rpc *rpc, uint32_t slot) {
     const cdp__ref *r = &rpc->refs.at[slot];
     const cdp__rpc_value *v = rpc->extra[slot].value;
@@ -5646,12 +5666,12 @@ CDP_API cdp_rpc_stats cdp_rpc_stats_of(cdp_rpc *rpc) {
     return s;
 }
 
-/* ---- >>rpc-start: calls begin ---------------------------------------------------------------- */
+/* ---- >>rpc-start: starts calls --------------------------------------------------------------- */
 
-/* Knows: descs of calls. Promises: what cannot work is refused at the call, with nothing started.
-   May use: the sections above. */
+/* Knows: descs of calls. Promises: invalid calls are refused at once, with nothing started. May
+   use: the sections above. */
 
-/* Memory of the program that goes back to it. */
+/* Memory of the program that must be returned to it. */
 typedef struct cdp__rpc_lender {
     cdp__rpc_task task;
     void (*release)(void *user);
@@ -5664,16 +5684,16 @@ CDP__PRIVATE void cdp__rpc_lender_end(cdp_rpc *rpc, cdp__rpc_task *task) {
     cdp__free(rpc->os, l);
 }
 
-/* What a call is to become; filled step by step. */
+/* A call being prepared; filled in step by step. */
 typedef struct cdp__rpc_starting {
     const char *name; /* of the public function */
     const cdp_call_desc *desc;
-    cdp_call *call;  /* NULL: of cdp_rpc_remote() */
+    cdp_call *call;  /* NULL: cdp_rpc_remote() */
     uint32_t to, on; /* on: slot, 0: none */
     uint32_t flags;
     uint64_t deadline_ns, start_ns;
     cdp__rpc_lender *lender; /* of the memory of its arguments, or NULL */
-    bool cut;                /* by a wait of this thread, see cdp__rpc_cut() */
+    bool cut;                /* its time was shortened, see cdp__rpc_cut() */
     uint32_t makes;          /* slot of the reference that the call makes */
 } cdp__rpc_starting;
 
@@ -5740,7 +5760,7 @@ CDP__PRIVATE bool cdp__rpc_has_room(cdp_rpc *rpc, void *arg) {
         || rpc->peers[to].flight < rpc->peers[to].limit;
 }
 
-/* PENDING: its time is over, it never left. */
+/* Waits until a call may be sent. PENDING: its time is over, and it was not sent. */
 CDP__PRIVATE cdp_status cdp__rpc_start_room(cdp_rpc *rpc, cdp__rpc_starting *s) {
     const bool inside = cdp__rpc_here_of()->no_wait || *cdp__inside();
     cdp_status st;
@@ -5752,7 +5772,7 @@ CDP__PRIVATE cdp_status cdp__rpc_start_room(cdp_rpc *rpc, cdp__rpc_starting *s) 
             s->name, rpc->peers[s->to].flight, s->to, rpc->peers[s->to].name);
     st = cdp__rpc_wait(rpc, cdp__rpc_has_room, &s->to, s->deadline_ns, s->deadline_ns);
     if (st != CDP_OK) return st;
-    return cdp__rpc_start_check(rpc, s); /* things may have changed meanwhile */
+    return cdp__rpc_start_check(rpc, s); /* the state may have changed meanwhile */
 }
 
 CDP__PRIVATE uint32_t cdp__rpc_time_left(const cdp_rpc *rpc, uint64_t deadline_ns) {
@@ -5763,7 +5783,7 @@ CDP__PRIVATE uint32_t cdp__rpc_time_left(const cdp_rpc *rpc, uint64_t deadline_n
     return (uint32_t)cdp__min(ms, CDP_NO_TIMEOUT - 1);
 }
 
-/* To another rank. */
+/* Starts a call to another rank. */
 CDP__PRIVATE cdp_status cdp__rpc_start_far(cdp_rpc *rpc, cdp__rpc_starting *s, cdp__rpc_call *c) {
     const cdp_args *args = &s->desc->args;
     const uint32_t slot = s->on ? s->on : s->makes;
@@ -5785,7 +5805,7 @@ CDP__PRIVATE cdp_status cdp__rpc_start_far(cdp_rpc *rpc, cdp__rpc_starting *s, c
     if (c->ctx) {
         p.flags |= CDP__RPC_CTX;
         p.slot = c->ctx->id;
-        (void)cdp__ctx_goes(rpc, c->ctx, args, s->to); /* there is room */
+        (void)cdp__ctx_goes(rpc, c->ctx, args, s->to); /* room was reserved before */
     }
     if (rpc->lost[s->to]) {
         cdp__rpc_call_failed(rpc, c, CDP_ERR_PEER_LOST, CDP_RAN_NO, rpc->peers[s->to].why.text);
@@ -5809,7 +5829,7 @@ CDP__PRIVATE cdp_status cdp__rpc_start_far(cdp_rpc *rpc, cdp__rpc_starting *s, c
     return st;
 }
 
-/* To this rank itself: the same, but for the link. */
+/* Starts a call to this rank itself: the same without a link. */
 CDP__PRIVATE cdp_status cdp__rpc_start_here(cdp_rpc *rpc, cdp__rpc_starting *s, cdp__rpc_call *c) {
     const cdp_args *args = &s->desc->args;
     const uint64_t bytes = cdp__rpc_args_bytes(args);
@@ -5845,7 +5865,7 @@ CDP__PRIVATE cdp_status cdp__rpc_start_here(cdp_rpc *rpc, cdp__rpc_starting *s, 
     return CDP_OK;
 }
 
-/* The reference that a call makes. */
+/* Creates the entry of the reference that a call makes. */
 CDP__PRIVATE cdp_status cdp__rpc_start_makes(cdp_rpc *rpc, cdp__rpc_starting *s) {
     cdp__rpc_value *v;
     uint64_t rid;
@@ -5868,7 +5888,7 @@ CDP__PRIVATE cdp_status cdp__rpc_start_makes(cdp_rpc *rpc, cdp__rpc_starting *s)
     return CDP_OK;
 }
 
-/* Back to where nothing was started. */
+/* Undoes a start that has failed. */
 CDP__PRIVATE void cdp__rpc_start_undo(cdp_rpc *rpc, cdp__rpc_starting *s, cdp__rpc_call *c) {
     if (c) {
         c->call = NULL;
@@ -5950,13 +5970,13 @@ CDP__PRIVATE cdp_status cdp__rpc_start_call(cdp_rpc *rpc, cdp__rpc_starting *s) 
     }
     s->lender = l;
     if (st == CDP_OK) st = cdp__rpc_start_checked(rpc, s);
-    l = s->lender; /* NULL: a message has it */
+    l = s->lender; /* NULL: a message uses the memory */
     if (l && st == CDP_OK) cdp__rpc_add_task(rpc, &l->task);
     if (l && st != CDP_OK) cdp__free(rpc->os, l);
     return st;
 }
 
-/* The call is free to be started. */
+/* Checks that the call may be started. */
 CDP__PRIVATE cdp_status cdp__rpc_call_ready(const char *name, cdp_call *call) {
     if (call->priv[CDP__CALL_STAGE] == CDP__CALL_UNDER_WAY)
         return cdp__fail(CDP_ERR_STATE, "%s: this cdp_call is under way; use another one", name);
@@ -6025,7 +6045,7 @@ CDP__PRIVATE bool cdp__call_over(cdp_rpc *rpc, void *arg) {
     return ((cdp_call *)arg)->priv[CDP__CALL_STAGE] == CDP__CALL_ENDED;
 }
 
-/* NULL: it was never started. */
+/* The rpc of a call; NULL: the call was never started. */
 CDP__PRIVATE cdp_rpc *cdp__call_rpc(const char *name, const cdp_call *call) {
     if (call && call->priv[CDP__CALL_RPC]) return (cdp_rpc *)(uintptr_t)call->priv[CDP__CALL_RPC];
     (void)cdp__fail(CDP_ERR_INVALID, "%s: this cdp_call was not started", name);
@@ -6037,7 +6057,7 @@ CDP__PRIVATE cdp_status cdp__call_result(const cdp_call *call) {
     return call->status;
 }
 
-/* When it ends at the latest: of os->now_ns. */
+/* The latest end of the call, on the clock of os->now_ns. */
 CDP__PRIVATE uint64_t cdp__call_deadline(cdp_rpc *rpc, const cdp_call *call) {
     const cdp__rpc_call *c = call->priv[CDP__CALL_STAGE] == CDP__CALL_UNDER_WAY
         ? cdp__rpc_call_find(rpc, call->priv[CDP__CALL_ID])
@@ -6184,14 +6204,14 @@ CDP_API void cdp_call_free(cdp_call *call) {
         cdp__rpc_area_free(rpc, (void *)(uintptr_t)call->priv[CDP__CALL_MEMORY]);
         cdp_lock_release(&rpc->lock);
     }
-    if (call->priv[CDP__CALL_TENSORS]) /* without any of these, the rpc may be gone */
+    if (call->priv[CDP__CALL_TENSORS]) /* without any of these the rpc may no longer exist */
         cdp__free(rpc->os, (void *)(uintptr_t)call->priv[CDP__CALL_TENSORS]);
     memset(call, 0, sizeof *call);
 }
 
-/* ---- >>rpc-references: the calls of a program ------------------------------------------------ */
+/* ---- >>rpc-references: public functions for references --------------------------------------- */
 
-/* Knows: handles. Promises: a handle that was dropped is noticed. May use: the sections above. */
+/* Knows: handles. Promises: the use of a dropped handle is noticed. May use: the sections above. */
 
 CDP_API cdp_status cdp_rref_create(
     cdp_rpc *rpc, const cdp_value *value, const char *label, cdp_rref *out) {
@@ -6372,12 +6392,12 @@ CDP_API cdp_status cdp_rref_info_of(cdp_rref rref, cdp_rref_info *out) {
     return slot ? CDP_OK : CDP_ERR_STATE;
 }
 
-/* ---- >>rpc-replies: what a function answers -------------------------------------------------- */
+/* ---- >>rpc-replies: public functions for answering requests ---------------------------------- */
 
-/* Knows: requests that run or were kept. Promises: one answer, also after the rpc is gone. May
-   use: the sections above. */
+/* Knows: requests that run or were kept. Promises: one answer per request, even after the rpc is
+   destroyed. May use: the sections above. */
 
-/* The request may be answered now. After OK the lock is held. */
+/* Checks that the request may be answered now. After OK the lock is held. */
 CDP__PRIVATE cdp_status cdp__rpc_reply_begin(const char *name, cdp_rpc_request *request) {
     cdp__rpc_rq *rq = (cdp__rpc_rq *)(void *)request;
     cdp_rpc *rpc;
@@ -6389,7 +6409,7 @@ CDP__PRIVATE cdp_status cdp__rpc_reply_begin(const char *name, cdp_rpc_request *
     return cdp__fail(CDP_ERR_STATE, "%s: the request was replied to before", name);
 }
 
-/* After cdp_rpc_destroy() nobody is there to get it. True: it was so. */
+/* After cdp_rpc_destroy() the answer is dropped. True: this is such a case. */
 CDP__PRIVATE bool cdp__rpc_reply_late(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     bool last;
     if (rpc->phase != CDP__RPC_SHUT || !rpc->kept) return false;
@@ -6402,7 +6422,7 @@ CDP__PRIVATE bool cdp__rpc_reply_late(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     return true;
 }
 
-/* What cannot be sent: the caller is told, and so is the program. */
+/* The results cannot be sent: reports that to the caller of the function, and to the program. */
 CDP__PRIVATE cdp_status cdp__rpc_reply_failed(cdp_rpc *rpc, cdp__rpc_rq *rq, cdp_status st) {
     const cdp_error e = *cdp_last_error();
     cdp__rpc_answer_fail(rpc, rq, st, CDP_RAN_YES, 0, e.text);
@@ -6466,7 +6486,8 @@ CDP_API cdp_status cdp_rpc_reply_value(cdp_rpc_request *request, const cdp_value
     }
     st = cdp__rpc_results_check(rpc, "cdp_rpc_reply_value", &value->plain);
     v = st == CDP_OK ? cdp__rpc_value_make(rpc) : NULL;
-    lent = value->destroy != NULL; /* else nothing tells the program when its memory is free */
+    /* without `destroy`, the program would not learn when its memory is free */
+    lent = value->destroy != NULL;
     if (v && lent) rpc->lends = &v->task;
     if (st == CDP_OK) st = v ? cdp__rpc_answer(rpc, rq, &value->plain) : CDP_ERR_NOMEM;
     lent = lent && !rpc->lends;
@@ -6476,7 +6497,7 @@ CDP_API cdp_status cdp_rpc_reply_value(cdp_rpc_request *request, const cdp_value
         return cdp__rpc_reply_failed(rpc, rq, st);
     }
     v->value = *value;
-    if (!lent) cdp__rpc_add_task(rpc, &v->task); /* its bytes were sent: destroy it */
+    if (!lent) cdp__rpc_add_task(rpc, &v->task); /* its bytes were copied: destroy it */
     cdp__rpc_leave(rpc);
     return CDP_OK;
 }
@@ -6506,10 +6527,10 @@ CDP_API bool cdp_rpc_cancelled(const cdp_rpc_request *request) {
     return over;
 }
 
-/* ---- >>rpc-gradients: the calls of a program about contexts ---------------------------------- */
+/* ---- >>rpc-gradients: public functions for contexts ------------------------------------------ */
 
-/* Knows: contexts. Promises: a pass ends by its deadline on the rank that has begun it, and fails
-   on all others then. May use: the sections above. */
+/* Knows: contexts. Promises: a pass ends by its deadline on the rank that has begun it, and then
+   fails on all others. May use: the sections above. */
 
 CDP_API cdp_status cdp_ctx_begin(cdp_rpc *rpc, cdp_ctx **out) {
     cdp_ctx *ctx = NULL;
@@ -6588,7 +6609,7 @@ CDP_API cdp_status cdp_ctx_end(cdp_ctx *ctx, uint32_t timeout_ms) {
 
 /* ---- the graph */
 
-/* OK: the lock is held. */
+/* Checks a context. After OK the lock is held. */
 CDP__PRIVATE cdp_status cdp__ctx_open(const char *call, cdp_ctx *ctx) {
     cdp_status st;
     if (!ctx) return cdp__fail(CDP_ERR_INVALID, "%s needs a context", call);
@@ -6721,14 +6742,15 @@ CDP_API cdp_status cdp_ctx_save(cdp_rpc_request *request, void *saved, void (*re
 
 /* ---- passes */
 
-/* A place in memory, or the end of the pass. */
+/* True if a backward function can run in this thread, or the pass has ended. */
 CDP__PRIVATE bool cdp__ctx_next(cdp_rpc *rpc, void *arg) {
     const cdp_ctx *ctx = (const cdp_ctx *)arg;
     (void)rpc;
     return ctx->fires || ctx->over || ctx->failed || ctx->ended;
 }
 
-/* Roots with their gradients; *ones: memory for those that have none. */
+/* Checks the roots and their gradients. *ones: memory for gradients that the caller has left
+   out. */
 CDP__PRIVATE cdp_status cdp__ctx_roots(const cdp_ctx *ctx, const cdp_backward_desc *d,
     cdp_tensor *roots, uint64_t *values, uint64_t *most) {
     uint32_t i;
@@ -6758,7 +6780,7 @@ CDP__PRIVATE cdp_status cdp__ctx_roots(const cdp_ctx *ctx, const cdp_backward_de
     return CDP_OK;
 }
 
-/* One, `count` times. */
+/* Fills a gradient with ones. */
 CDP__PRIVATE void cdp__ctx_ones(cdp_tensor *t, uint8_t *at) {
     static const float f32 = 1;
     static const double f64 = 1;
@@ -6781,7 +6803,7 @@ CDP__PRIVATE void cdp__ctx_ones(cdp_tensor *t, uint8_t *at) {
         memcpy(at + i * size, one, (size_t)size);
 }
 
-/* The pass is under way. Lock held, released meanwhile. */
+/* Runs a pass until it ends. Lock held; released meanwhile. */
 CDP__PRIVATE cdp_status cdp__ctx_drive(cdp_rpc *rpc, cdp_ctx *ctx, uint64_t until_ns) {
     cdp_status st = CDP_OK;
     cdp__rpc_tidy(rpc);
@@ -6891,7 +6913,7 @@ CDP_API const uint32_t *cdp_ctx_grad_rows(cdp_ctx *ctx, uint64_t value) {
     return rows;
 }
 
-/* ---- >>update-rules (pure): one element of a parameter --------------------------------------- */
+/* ---- >>update-rules (pure): updates one element of a parameter ------------------------------- */
 
 /* Knows: settings, an element, its gradient, its state. Promises: the same bits as the same
    formula in a loop of the program. May use: nothing. */
@@ -6968,7 +6990,7 @@ CDP__PRIVATE double cdp__optim_rprop(const cdp__optim_rule *o, double t, double 
     return cdp__optim_sign(g) * s[0];
 }
 
-/* The element after step t (from 1). */
+/* The new value of an element in step t (from 1). */
 CDP__PRIVATE double cdp__optim_element(
     const cdp__optim_rule *o, double t, double w, double g, double s[3]) {
     if (o->maximize) g = -g;
@@ -7041,7 +7063,7 @@ CDP__PRIVATE void cdp__optim_put(uint8_t *at, const cdp__optim_rule *o) {
     }
 }
 
-/* False: nobody sends that. */
+/* Decodes the rule of an optimizer. False: no peer of this version sends that. */
 CDP__PRIVATE bool cdp__optim_get(const uint8_t *at, uint64_t bytes, cdp__optim_rule *o) {
     double x[CDP__OPTIM_NUMBERS];
     uint64_t bits;
@@ -7074,14 +7096,14 @@ CDP__PRIVATE bool cdp__optim_get(const uint8_t *at, uint64_t bytes, cdp__optim_r
 
 /* ---- >>rpc-optimizer: objects on owners, and the calls to them ------------------------------- */
 
-/* Knows: parameters of this rank, references to objects of others. Promises: a step writes a
-   parameter once for each gradient; every owner that failed is named. May use: update-rules, and
-   the public functions of the sections above. */
+/* Knows: parameters of this rank, references to objects of other ranks. Promises: a step writes
+   a parameter once per gradient; an error names every owner that failed. May use: update-rules,
+   and the public functions of the sections above. */
 
 typedef struct cdp__optim_param {
     cdp_rref rref;
     cdp_tensor t;
-    void *state[3]; /* as long as the parameter, each */
+    void *state[3]; /* each as long as the parameter */
     uint64_t steps;
 } cdp__optim_param;
 
@@ -7104,14 +7126,14 @@ CDP__PRIVATE void cdp__optim_free(void *user, void *data) {
     cdp__free(o->os, o);
 }
 
-/* A parameter of this rank. NULL, or what is wrong with it. */
+/* Adds a parameter of this rank. Returns NULL or what is wrong with it. */
 CDP__PRIVATE const char *cdp__optim_take(cdp__optim *o, cdp_rref rref) {
     cdp__optim_param *p = &o->params[o->count];
     uint64_t bytes;
     cdp_value v;
     uint32_t k;
     if (cdp_rref_local(rref, 0, 0, &v) != CDP_OK) return cdp_last_error()->text;
-    p->rref = rref; /* its pin is dropped with the object */
+    p->rref = rref; /* its pin is removed with the object */
     ++o->count;
     if (v.plain.tensor_count != 1 || !v.plain.tensors || !v.plain.tensors->data)
         return "a parameter is a value whose plain is one tensor";
@@ -7149,7 +7171,8 @@ CDP__PRIVATE void cdp__optim_new(void *user, cdp_rpc_request *q) {
     if (o) cdp__optim_free(NULL, o);
 }
 
-/* NULL: it is called on something else, which was answered. */
+/* The optimizer that a function is called on. NULL: it is called on another value, and was
+   answered. */
 CDP__PRIVATE cdp__optim *cdp__optim_of(cdp_rpc_request *q) {
     if (q->on && q->on->destroy == cdp__optim_free) return (cdp__optim *)q->on->data;
     (void)cdp_rpc_fail(q, 1, "it is called on a value that is no optimizer");
@@ -7166,7 +7189,7 @@ CDP__PRIVATE void cdp__optim_store(const cdp_tensor *t, void *data, uint64_t i, 
         ((float *)data)[i] = (float)x;
 }
 
-/* NULL, or why a gradient does not fit its parameter. */
+/* Returns NULL, or why a gradient does not fit its parameter. */
 CDP__PRIVATE const char *cdp__optim_misfit(
     const cdp__optim_rule *rule, const cdp_tensor *t, const cdp_tensor *g, const uint32_t *rows) {
     uint64_t i;
@@ -7188,7 +7211,7 @@ CDP__PRIVATE const char *cdp__optim_misfit(
     return NULL;
 }
 
-/* `rows`: what the gradient is of; NULL: all elements. */
+/* Updates a parameter. `rows`: the rows of the gradient; NULL: all. */
 CDP__PRIVATE void cdp__optim_update(
     const cdp__optim_rule *rule, cdp__optim_param *p, const cdp_tensor *g, const uint32_t *rows) {
     const uint64_t n = cdp__rpc_tensor_bytes(g) / cdp_dtype_size(g->dtype);
@@ -7278,7 +7301,7 @@ struct cdp_dist_optim {
     cdp__optim_part *parts;
 };
 
-/* Calls a function on all objects and waits for all. */
+/* Calls a function on all objects, and waits for all calls. */
 CDP__PRIVATE cdp_status cdp__optim_all(cdp_dist_optim *o, const char *call, const char *function,
     cdp_ctx *ctx, const void *data, uint64_t bytes) {
     cdp_status first = CDP_OK, st;
@@ -7301,7 +7324,7 @@ CDP__PRIVATE cdp_status cdp__optim_all(cdp_dist_optim *o, const char *call, cons
         memset(&p->call, 0, sizeof p->call);
         d.on = p->object;
         st = cdp_rpc_start(o->rpc, &d, &p->call);
-        p->started = st == CDP_OK; /* from now on the call is written by other threads */
+        p->started = st == CDP_OK; /* from now on other threads write to the call */
         if (p->started) continue;
         p->call.status = st;
         p->call.error = *cdp_last_error();
@@ -7324,7 +7347,7 @@ CDP__PRIVATE cdp_status cdp__optim_all(cdp_dist_optim *o, const char *call, cons
         first, (uint32_t)why.peer, 0, "%s: failed on rank%s; first: %s", call, ranks, why.text);
 }
 
-/* The next object: up to 16 parameters of the first owner that has some left. */
+/* Creates the next object: up to 16 parameters of the first owner that has some left. */
 CDP__PRIVATE cdp_status cdp__optim_make(cdp_dist_optim *o, const cdp_optim_desc *d,
     const uint32_t *owners, bool *done, const uint8_t *settings) {
     cdp_rref rrefs[CDP__RPC_RREFS];
@@ -7448,9 +7471,9 @@ CDP_API void cdp_dist_optim_destroy(cdp_dist_optim *optim) {
     cdp__free(optim->rpc->os, optim);
 }
 
-/* ---- >>rpc-create: an rpc begins ------------------------------------------------------------- */
+/* ---- >>rpc-create: creates an rpc ------------------------------------------------------------ */
 
-/* Knows: the steps of creation. Promises: nothing is left behind where one of them fails. May use:
+/* Knows: the steps of creation. Promises: a failed creation leaves nothing behind. May use:
    rpc-life, rpc-optimizer. */
 
 CDP_API cdp_status cdp_rpc_create(const cdp_rpc_desc *desc, cdp_rpc **out) {

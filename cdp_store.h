@@ -572,9 +572,9 @@ extern "C" {
 /* Knows: the text forms of IP addresses. Promises: only canonical forms are accepted. May use:
    text of cdp.h. */
 
-/* The parsers return the first character behind what they took, or NULL. */
+/* Parsers return a pointer to the first character that they did not consume, or NULL. */
 
-/* No leading zeros: "010" is 8 to some programs and 10 to others. */
+/* Refuses leading zeros: some programs read "010" as 8, others as 10. */
 CDP__PRIVATE const char *cdp__addr_decimal(const char *p, uint32_t max, uint32_t *out) {
     const char *start = p;
     uint64_t v = 0;
@@ -605,8 +605,8 @@ CDP__PRIVATE int32_t cdp__addr_hex(char c) {
     return -1;
 }
 
-/* One group of an IPv6 address, or the two that a dotted IPv4 tail stands for. Returns how many
-   bytes in *bytes. */
+/* Parses one group of an IPv6 address, or a dotted IPv4 tail, which stands for two groups.
+   *bytes: length of the result. */
 CDP__PRIVATE const char *cdp__addr_ip6_group(
     const char *p, uint8_t *ip, uint32_t room, uint32_t *bytes) {
     uint32_t v = 0, digits = 0;
@@ -630,7 +630,7 @@ CDP__PRIVATE const char *cdp__addr_ip6_group(
 
 CDP__PRIVATE const char *cdp__addr_ip6(const char *p, uint8_t *ip) {
     uint8_t got[16];
-    uint32_t n = 0, gap = 99, bytes; /* gap: where "::" stands, in bytes; 99: nowhere */
+    uint32_t n = 0, gap = 99, bytes; /* gap: byte position of "::"; 99: there is none */
     if (p[0] == ':') {
         if (p[1] != ':') return NULL;
         p += 2;
@@ -657,8 +657,9 @@ CDP__PRIVATE const char *cdp__addr_ip6(const char *p, uint8_t *ip) {
     return p;
 }
 
-/* "1.2.3.4", "1.2.3.4:80", "::1", "[::1]", "[::1]:80", "fe80::1%3". False for everything else,
-   host names and interface names behind % included. Without a port in the text, out->port is 0. */
+/* Parses "1.2.3.4", "1.2.3.4:80", "::1", "[::1]", "[::1]:80", "fe80::1%3". False for all other
+   texts, including host names and interface names after %. Without a port in the text, out->port
+   is 0. */
 CDP__PRIVATE bool cdp__addr_parse(const char *text, cdp_addr *out) {
     const bool bracket = *text == '[';
     uint32_t v = 0;
@@ -687,7 +688,7 @@ CDP__PRIVATE uint32_t cdp__addr_word(const cdp_addr *a, uint32_t i) {
     return (uint32_t)a->ip[2 * i] << 8 | a->ip[2 * i + 1];
 }
 
-/* The longest run of two or more zero groups, the first of equals (RFC 5952). */
+/* Finds the longest run of two or more zero groups; the first of equal ones (RFC 5952). */
 CDP__PRIVATE uint32_t cdp__addr_zeros(const cdp_addr *a, uint32_t *length) {
     uint32_t i, run = 0, best = 8;
     *length = 1;
@@ -701,7 +702,7 @@ CDP__PRIVATE uint32_t cdp__addr_zeros(const cdp_addr *a, uint32_t *length) {
     return best;
 }
 
-/* "1.2.3.4:80" or "[fe80::1%3]:80"; 64 bytes are enough for every address. */
+/* Formats as "1.2.3.4:80" or "[fe80::1%3]:80"; 64 bytes are enough for every address. */
 CDP__PRIVATE void cdp__addr_text(const cdp_addr *a, char *dst, uint64_t size) {
     cdp__text t = {dst, size, 0};
     uint32_t i, run, zeros;
@@ -727,9 +728,8 @@ CDP__PRIVATE void cdp__addr_text(const cdp_addr *a, char *dst, uint64_t size) {
     cdp__text_add(&t, "]:%u", a->port);
 }
 
-/* Whether a connection from `from` to this machine's address `here` comes from this machine
-   itself: over loopback, or from the very address that it goes to, which no other machine can
-   have. */
+/* True if a connection from `from` to this host's address `here` comes from this host: over
+   loopback, or from the same address, which no other host can have. */
 CDP__PRIVATE bool cdp__addr_is_here(const cdp_addr *from, const cdp_addr *here) {
     static const uint8_t mapped[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255},
                          loopback[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1};
@@ -742,13 +742,13 @@ CDP__PRIVATE bool cdp__addr_is_here(const cdp_addr *from, const cdp_addr *here) 
 
 /* ---- >>wire (pure): requests as bytes -------------------------------------------------------- */
 
-/* Knows: both dialects of PyTorch's protocol. Promises: no message can make its reader go beyond
-   the bytes that arrived. May use: bytes of cdp.h. */
+/* Knows: both dialects of PyTorch's protocol. Promises: no message makes its reader access
+   memory beyond the received bytes. May use: bytes of cdp.h. */
 
-/* PyTorch's TCPStore protocol: opcode, then fields; integers are little-endian; a string or a
-   value is a 64-bit count and that many bytes. Answers carry no opcode: they come in the order
-   of the requests. It has two dialects: that of 2.x, and the older one of 1.13, without a
-   greeting, with other opcodes and fewer of them. */
+/* PyTorch's TCPStore protocol: an opcode, then fields. Integers are little-endian; a string or a
+   value is a 64-bit length and that many bytes. Answers have no opcode, because they arrive in
+   the order of the requests. There are two dialects: that of 2.x, and the older one of 1.13,
+   which has no greeting, other opcodes, and fewer of them. */
 typedef enum cdp__cmd {
     CDP__CMD_NONE,
     CDP__CMD_VALIDATE,
@@ -796,11 +796,11 @@ typedef enum cdp__cmd {
 #define CDP__OP_QUEUE_LEN 16
 #define CDP__OP_LIST_KEYS 17
 #define CDP__OP_BARRIER 18
-#define CDP__OP_LAST_WILL 0xC0 /* ours */
-/* ours: a CHECK of one key and, when it is there, a GET, so that reading what is there takes one
-   turn */
+#define CDP__OP_LAST_WILL 0xC0 /* an extension of this library */
+/* An extension of this library: a CHECK of one key and, if it exists, a GET, so that reading an
+   existing key takes one round trip. */
 #define CDP__OP_TRY_GET 0xC1
-#define CDP__OP_OLD_GET 2 /* of 1.13, whose first eight opcodes are one less */
+#define CDP__OP_OLD_GET 2 /* 1.13: its first eight opcodes are smaller by one */
 #define CDP__OP_OLD_CHECK 4
 #define CDP__OP_OLD_NUM_KEYS 6
 
@@ -809,32 +809,33 @@ typedef enum cdp__cmd {
 #define CDP__WIRE_NOT_READY 1
 #define CDP__WIRE_STOP_WAITING 0
 #define CDP__WIRE_CANCELED 1
-/* ours: the answer to a wait of a server that is being closed in an orderly way */
+/* An extension of this library: answers a wait when the server is being closed with
+   cdp_store_server_destroy(). */
 #define CDP__WIRE_CLOSING 2
 #define CDP__WIRE_WATCH_UPDATED 0
 #define CDP__WIRE_WATCH_CREATED 1
 #define CDP__WIRE_WATCH_DELETED 2
 #define CDP__WIRE_WATCH_BEGINS 3
 
-/* The key by whose presence a client knows a server of this library. Keys of programs begin with
-   a slash. */
+/* If this key exists, the server is one of this library. Keys of programs begin with a slash. */
 #define CDP__WIRE_CDP_SERVER "cdp/server"
 
-/* A dialect is a table of these. Fields: k key, v value, i 64-bit integer, u 32-bit integer; a
+/* A row of a dialect's table. Fields: k key, v value, i 64-bit integer, u 32-bit integer; a
    leading * means a 64-bit count and that many repetitions of the rest. */
 typedef struct cdp__wire_row {
     uint8_t op, cmd;
     const char *fields;
 } cdp__wire_row;
 
-/* For the first command of a connection, whose dialect is not known yet. */
+/* The first command of a connection, when its dialect is not known yet. */
 static const cdp__wire_row cdp__wire_greeting[] = {
     {CDP__OP_VALIDATE, CDP__CMD_VALIDATE, "u"},
     {'c', CDP__CMD_KEY, ""}, /* start of an authentication exchange */
     {0, CDP__CMD_NONE, NULL},
 };
 
-/* Whether a connection speaks the dialect of PyTorch 1.13: a constant where that is left out. */
+/* True if a connection speaks the dialect of PyTorch 1.13. A constant in builds without that
+   dialect. */
 #ifdef CDP_NO_STORE_CALLS
 #define CDP__OLD(x) false
 #else
@@ -895,18 +896,18 @@ typedef struct cdp__wire_limits {
    incomplete field. */
 typedef struct cdp__wire {
     const cdp__wire_row *table;
-    const cdp__wire_row *row; /* the list command that is under way, or NULL */
-    uint64_t left;            /* its items that are still to come */
+    const cdp__wire_row *row; /* the list command being parsed, or NULL */
+    uint64_t left;            /* its items that have not been parsed */
 } cdp__wire;
 
 /* A command without a list is one item, first and last at once. A list command is a first item
-   without a key, which tells the count, then one item for each entry. So no command needs memory
+   without a key, which contains the count, then one item per entry. So no command needs memory
    for more than one entry. */
 typedef struct cdp__wire_item {
     cdp__cmd cmd;
     bool first, last;
-    uint64_t count;          /* with `first` of a list */
-    cdp_bytes key, value[2]; /* point into the bytes that were looked at; key.data NULL: none */
+    uint64_t count;          /* in the first item of a list */
+    cdp_bytes key, value[2]; /* point into the parsed bytes; key.data NULL: no key */
     uint64_t number;
 } cdp__wire_item;
 
@@ -916,7 +917,7 @@ typedef enum cdp__wire_result {
     CDP__WIRE_BAD
 } cdp__wire_result;
 
-/* A read position in the input. `need`: the bytes that the item takes, as far as known. */
+/* A read position in the input. `need`: length of the item, as far as known. */
 typedef struct cdp__wire_in {
     const uint8_t *p;
     uint64_t n, at, need;
@@ -963,7 +964,7 @@ CDP__PRIVATE const cdp__wire_row *cdp__wire_find(const cdp__wire_row *table, uin
     return NULL;
 }
 
-/* The start of a command: all of it, or of a list the count. */
+/* Parses the beginning of a command: the whole command or, for a list, its count. */
 CDP__PRIVATE cdp__wire_result cdp__wire_command(
     cdp__wire *w, cdp__wire_in *in, const cdp__wire_limits *max, cdp__wire_item *out) {
     const uint8_t *p = cdp__wire_take(in, 1);
@@ -1006,7 +1007,7 @@ CDP__PRIVATE cdp__wire_result cdp__wire_next(cdp__wire *w, const cdp__wire_limit
     return r;
 }
 
-/* Writers: to p, where there must be room; they return what follows. */
+/* Write to p, which must have room; return the position after the written bytes. */
 CDP__PRIVATE uint8_t *cdp__wire_put_number(uint8_t *p, uint64_t v) {
     cdp__put_u64(p, v);
     return p + 8;
@@ -1020,16 +1021,16 @@ CDP__PRIVATE uint8_t *cdp__wire_put_string(uint8_t *p, const char *prefix, cdp_b
     return p + prefix_bytes + s.bytes;
 }
 
-/* ---- >>record (pure): what a file store's file is made of ------------------------------------ */
+/* ---- >>record (pure): the records of a file store -------------------------------------------- */
 
-/* Knows: the format of a file store's file. Promises: half a record is recognised. May use:
-   bytes of cdp.h. */
+/* Knows: the format of a file store's file. Promises: an incomplete record is recognised. May
+   use: bytes of cdp.h. */
 
-/* PyTorch's FileStore: records one behind the other, each a 32-bit length and a key, a 32-bit
-   length and a value, integers little-endian. A later record overrides an earlier one. A
-   program's key k is "/k" in the file, a record of "-/k" removes it; lower-case words that end
-   in a slash count the users. */
-/* PyTorch has no limit; a text that is taken for a length is far above this one */
+/* The format of PyTorch's FileStore: a sequence of records, each a 32-bit length and a key, then
+   a 32-bit length and a value, integers little-endian. A later record overrides an earlier one.
+   A program's key k is "/k" in the file; a record of "-/k" removes it. Lower-case words that end
+   in a slash are keys that count the users. */
+/* PyTorch has no limit. Other data misread as a length is far above this one. */
 #define CDP__RECORD_MAX_KEY 1048576u
 
 typedef enum cdp__record_result {
@@ -1040,13 +1041,13 @@ typedef enum cdp__record_result {
 } cdp__record_result;
 
 typedef struct cdp__record {
-    /* point into the bytes that were looked at; the key of a removal is without its minus */
+    /* point into the parsed bytes; the key of a removal is without its minus */
     cdp_bytes key, value;
     bool removal;
-    uint64_t bytes; /* how long it is, as far as that is known */
+    uint64_t bytes; /* length of the record, as far as known */
 } cdp__record;
 
-/* Whether a key in a file can begin with these n bytes, or be them. */
+/* True if these n bytes can be the beginning of a key in a file (`whole`: can be a whole key). */
 CDP__PRIVATE bool cdp__record_key_fits(const uint8_t *p, uint64_t n, bool whole) {
     uint64_t i;
     if (!n) return !whole;
@@ -1059,9 +1060,9 @@ CDP__PRIVATE bool cdp__record_key_fits(const uint8_t *p, uint64_t n, bool whole)
     return !whole || p[n - 1] == '/';
 }
 
-/* Look at the n bytes at p; from there the file has `left` bytes to its end. WHOLE: *out is the
-   record. MORE: look again with out->bytes. TORN: the file ends before the record does. BAD:
-   there is no record here. */
+/* Parses the n bytes at p; from p on, the file has `left` bytes. WHOLE: *out is the record.
+   MORE: call again with out->bytes bytes. TORN: the file ends before the record does. BAD: this
+   is no record. */
 CDP__PRIVATE cdp__record_result cdp__record_next(
     const uint8_t *p, uint64_t n, uint64_t left, cdp__record *out) {
     uint64_t key_bytes;
@@ -1085,7 +1086,7 @@ CDP__PRIVATE cdp__record_result cdp__record_next(
     if (out->bytes <= n) return CDP__RECORD_WHOLE;
     if (out->bytes <= left) return CDP__RECORD_MORE;
     if (out->key.data || n == left) return CDP__RECORD_TORN;
-    /* the file ends too early, but whether this is a record at all, only its key tells */
+    /* the file ends inside the record; its key shows whether it is a record at all */
     out->bytes = left;
     return CDP__RECORD_MORE;
 }
@@ -1099,7 +1100,8 @@ CDP__PRIVATE uint8_t *cdp__record_copy(uint8_t *p, cdp_bytes s) {
     return p + s.bytes;
 }
 
-/* To p, where there is room; returns what follows. The value may come in two parts. */
+/* Writes a record to p, which has room; returns the position after it. The value may be in two
+   parts. */
 CDP__PRIVATE uint8_t *cdp__record_put(
     uint8_t *p, const char *prefix, cdp_bytes key, cdp_bytes value, cdp_bytes more) {
     const uint32_t prefix_bytes = (uint32_t)strlen(prefix);
@@ -1114,7 +1116,7 @@ CDP__PRIVATE uint8_t *cdp__record_put(
 
 /* Knows: decimal text. Promises: no overflow. May use: text of cdp.h. */
 
-/* What C++'s stoll takes: leading blanks, a sign, digits; whatever follows is ignored. */
+/* Accepts what C++'s stoll accepts: leading blanks, a sign, digits; ignores anything after that. */
 CDP__PRIVATE bool cdp__number_parse(const uint8_t *p, uint64_t n, int64_t *out) {
     const uint64_t limit = (uint64_t)INT64_MAX;
     uint64_t v = 0, i = 0, start;
@@ -1128,18 +1130,18 @@ CDP__PRIVATE bool cdp__number_parse(const uint8_t *p, uint64_t n, int64_t *out) 
         v = v * 10 + digit;
     }
     if (i == start) return false;
-    *out = (int64_t)(negative ? 0 - v : v); /* two's complement, as everywhere that this compiles */
+    *out = (int64_t)(negative ? 0 - v : v); /* two's complement, on all supported platforms */
     return true;
 }
 
-/* `dst` has room for 24 bytes; returns the length. */
+/* Formats a number; `dst` has room for 24 bytes. Returns the length. */
 CDP__PRIVATE uint64_t cdp__number_text(int64_t v, char *dst) {
     cdp__text t = {dst, 24, 0};
     cdp__text_add(&t, "%lld", (long long)v);
     return t.used;
 }
 
-/* A key for a message: printable, and not too long. */
+/* A key as printed in errors: printable and truncated. */
 typedef struct cdp__key_text {
     char at[84];
 } cdp__key_text;
@@ -1153,21 +1155,20 @@ CDP__PRIVATE const char *cdp__key_print(cdp__key_text *t, cdp_bytes key) {
     return t->at;
 }
 
-/* The same error from every store. */
+/* The error for a value that is no number; the same in every store. */
 CDP__PRIVATE cdp_status cdp__store_no_number(cdp_bytes key) {
     cdp__key_text t;
     return cdp__fail(
         CDP_ERR_INVALID, "the key \"%s\" holds no number to add to", cdp__key_print(&t, key));
 }
 
-/* ---- >>auth (pure): proofs that a peer has the job's key --------------------------------------
-   */
+/* ---- >>auth (pure): proofs that a peer has the job's key ------------------------------------- */
 
 /* Knows: the job's key, nonces, the messages of the exchange. Promises: the key never leaves the
    process; proofs are compared in constant time. May use: >>wire. */
 
-/* BLAKE2s (RFC 7693) rather than SHA-256 with HMAC around it: it takes a key by itself and is
-   half the code. */
+/* BLAKE2s (RFC 7693) instead of HMAC with SHA-256, because it has a keyed mode and takes half
+   the code. */
 CDP__PRIVATE void cdp__blake2s_mix(
     uint32_t *v, uint32_t a, uint32_t b, uint32_t c, uint32_t d, uint32_t x, uint32_t y) {
     uint32_t i, w;
@@ -1184,9 +1185,9 @@ CDP__PRIVATE void cdp__blake2s_mix(
 static const uint32_t cdp__blake2s_iv[8] = {0x6a09e667u, 0xbb67ae85u, 0x3c6ef372u, 0xa54ff53au,
     0x510e527fu, 0x9b05688cu, 0x1f83d9abu, 0x5be0cd19u};
 
-/* `total`: bytes up to the end of this block of 64. */
+/* `total`: number of bytes up to the end of this 64-byte block. */
 CDP__PRIVATE void cdp__blake2s_block(uint32_t *h, const uint8_t *block, uint64_t total, bool last) {
-    static const uint64_t order[10] = {/* which word of the block comes when, a digit each */
+    static const uint64_t order[10] = {/* the order of the words, one digit per word */
         0x0123456789abcdefu, 0xea489fd61c02b753u, 0xb8c052fdae367194u, 0x7931dcbe265a40f8u,
         0x905724afe1bc683du, 0x2c6a0b834d75fe19u, 0xc51fed4a0763928bu, 0xdb7ec13950f4862au,
         0x6fe9b308c2d714a5u, 0xa2847615fb9e3cd0u};
@@ -1201,7 +1202,7 @@ CDP__PRIVATE void cdp__blake2s_block(uint32_t *h, const uint8_t *block, uint64_t
     v[13] ^= (uint32_t)(total >> 32);
     if (last) v[14] = ~v[14];
     for (r = 0; r < 10; ++r)
-        for (i = 0; i < 8; ++i) { /* four columns, four diagonals */
+        for (i = 0; i < 8; ++i) { /* four columns, then four diagonals */
             const uint32_t d = i / 4, k = i % 4;
             cdp__blake2s_mix(v, k, 4 + (k + d) % 4, 8 + (k + 2 * d) % 4, 12 + (k + 3 * d) % 4,
                 m[order[r] >> (60 - 8 * i) & 15], m[order[r] >> (56 - 8 * i) & 15]);
@@ -1217,7 +1218,7 @@ CDP__PRIVATE void cdp__wipe(void *p, uint64_t bytes) {
         *at++ = 0;
 }
 
-/* `out_bytes` 1 .. 32 of the hash; with a key of 1 .. 32 bytes, of the keyed one. */
+/* Computes `out_bytes` (1 to 32) bytes of a hash, keyed if there is a key of 1 to 32 bytes. */
 CDP__PRIVATE void cdp__blake2s(const void *key, uint32_t key_bytes, const void *data,
     uint64_t bytes, uint8_t *out, uint32_t out_bytes) {
     const uint8_t *p = (const uint8_t *)data;
@@ -1244,11 +1245,11 @@ CDP__PRIVATE void cdp__blake2s(const void *key, uint32_t key_bytes, const void *
     }
     for (i = 0; i < out_bytes; ++i)
         out[i] = (uint8_t)(h[i / 4] >> 8 * (i % 4));
-    cdp__wipe(block, sizeof block); /* it may have held a key */
+    cdp__wipe(block, sizeof block); /* it may have contained a key */
 }
 
-/* With a key, the first that two processes send each other, on connections to the store and between
-   ranks, is this, in messages of 32 bytes each:
+/* If there is a key, two processes first authenticate each other, on connections to the store and
+   between ranks, with messages of 32 bytes:
 
        connector -> listener   "cdp-key1"  purpose (8 bytes)  nonce (16)
        listener -> connector   "cdp-key2"  zeros (8)          nonce (16)
@@ -1256,11 +1257,11 @@ CDP__PRIVATE void cdp__blake2s(const void *key, uint32_t key_bytes, const void *
        listener -> connector   "cdp-key4"  proof (24)
                                or, instead of its answers, "cdp-no: "  reason (1)  zeros
 
-   The purpose keeps a store from passing for a rank. A proof is the keyed hash of purpose, role and
-   both nonces: none can be replayed, or reflected to the one that made it. The connector proves
-   first, so that a stranger learns nothing from a listener. What follows is not encrypted. */
+   The purpose keeps a store from posing as a rank. A proof is the keyed hash of purpose, role and
+   both nonces, so it cannot be replayed, or reflected to its sender. The connector proves its key
+   first, so that a stranger learns nothing from a listener. Later bytes are not encrypted. */
 #define CDP__AUTH_BYTES 32u
-#define CDP__AUTH_STORE 1u /* purposes */
+#define CDP__AUTH_STORE 1u /* values of `purpose` */
 #define CDP__AUTH_LINK 2u
 
 typedef enum cdp__auth_refusal {
@@ -1290,17 +1291,18 @@ CDP__PRIVATE const char *cdp__auth_text(uint32_t refusal) {
 }
 
 typedef struct cdp__auth {
-    /* CDP__AUTH_BYTES, elsewhere; NULL: none, and `refusal` says what everybody is told */
+    /* the key, in memory of the caller; NULL: none, and every peer is refused for the reason
+       `refusal` */
     const uint8_t *key;
     bool listener, done;
     uint8_t step, refusal;
-    uint32_t also;               /* of a listener that serves two purposes: the other one */
-    uint32_t purpose, got, left; /* left: of `out`, still to be sent */
-    uint8_t nonce[2][16];        /* the connector's, the listener's */
+    uint32_t also;               /* listener: a second accepted purpose */
+    uint32_t purpose, got, left; /* left: bytes of `out` still to be sent */
+    uint8_t nonce[2][16];        /* of the connector, of the listener */
     uint8_t in[CDP__AUTH_BYTES], out[CDP__AUTH_BYTES];
 } cdp__auth;
 
-/* shorter keys are worth a warning */
+/* Keys shorter than this cause a warning. */
 #define CDP__AUTH_SHORT_KEY 16u
 
 /* The stored form of a key: the hash of its text. */
@@ -1308,7 +1310,7 @@ CDP__PRIVATE void cdp__auth_key(const char *text, uint8_t out[CDP__AUTH_BYTES]) 
     cdp__blake2s(NULL, 0, text, strlen(text), out, CDP__AUTH_BYTES);
 }
 
-/* Reads the job key of a desc. *keyed: whether there is one, and `out` is set. */
+/* Reads the job key of a desc. *keyed: there is one, and `out` is set. */
 CDP__PRIVATE cdp_status cdp__auth_key_read(
     const char *job_key, uint8_t out[CDP__AUTH_BYTES], bool *keyed) {
     *keyed = job_key && job_key[0];
@@ -1771,7 +1773,7 @@ CDP__PRIVATE uint64_t cdp__kv_next_bucket(const cdp__kv *kv, uint64_t cursor) {
     return cdp__kv_reverse(cdp__kv_reverse(cursor | ~(kv->bucket_count - 1)) + 1);
 }
 
-/* ---- >>request: what all stores do with one -------------------------------------------------- */
+/* ---- >>request: functions for requests that all stores share --------------------------------- */
 
 /* Knows: requests and their results. Promises: results are one block from the os's allocator,
    and so is each value. May use: >>desc, >>number. */
@@ -1781,14 +1783,15 @@ CDP__PRIVATE void cdp__store_request_drop_results(
     uint64_t i;
     for (i = 0; rq->results && i < count; ++i) {
         void *p;
-        memcpy(&p, &rq->results[i].data, sizeof p); /* it came from alloc, not from a const */
+        /* copied, because the member is a const pointer */
+        memcpy(&p, &rq->results[i].data, sizeof p);
         cdp__free(os, p);
     }
     cdp__free(os, rq->results);
     rq->results = NULL;
 }
 
-/* A constant where the operation is left out, so that the compiler leaves out what it takes. */
+/* True for LIST_KEYS. A constant in builds without it, so that compilers omit the code for it. */
 CDP__PRIVATE bool cdp__store_lists(const cdp_store_request *rq) {
 #ifdef CDP_NO_STORE_CALLS
     (void)rq;
@@ -1798,7 +1801,7 @@ CDP__PRIVATE bool cdp__store_lists(const cdp_store_request *rq) {
 #endif
 }
 
-/* Of LIST_KEYS: as many as were found so far. */
+/* The number of results; for LIST_KEYS, of the keys found so far. */
 CDP__PRIVATE CDP__ONE_COPY uint64_t cdp__store_request_result_count(const cdp_store_request *rq) {
     switch (rq->op) {
     case CDP_STORE_GET:
@@ -1817,7 +1820,7 @@ CDP__PRIVATE bool cdp__store_request_make_results(const cdp_os *os, cdp_store_re
     return !n || rq->results;
 }
 
-/* Room for a result of `bytes` and the zero behind it. */
+/* Allocates a result of `bytes` and a terminating zero. */
 CDP__PRIVATE uint8_t *cdp__store_request_result(
     const cdp_os *os, cdp_store_request *rq, uint64_t i, uint64_t bytes) {
     uint8_t *p = (uint8_t *)cdp__alloc(os, bytes + 1);
@@ -1843,7 +1846,7 @@ CDP__PRIVATE uint32_t cdp__store_request_keys_needed(cdp_store_op op) {
         : 1;
 }
 
-/* Values that a request brings. */
+/* The number of values in the request. */
 CDP__PRIVATE uint32_t cdp__store_request_values(const cdp_store_request *rq) {
     switch (rq->op) {
     case CDP_STORE_SET:
@@ -1869,14 +1872,14 @@ CDP__PRIVATE cdp_status cdp__store_has_no_queues(const cdp_store_request *rq) {
         "file and custom stores have no queues; use a TCP store or a hash store");
 }
 
-/* Whether a compare_set goes through, where the key holds *now (NULL: it is absent). */
+/* True if a compare_set matches. *now is the key's value; NULL: the key is absent. */
 CDP__PRIVATE bool cdp__store_expected(const cdp_store_request *rq, const cdp_bytes *now) {
     const cdp_bytes *want = &rq->values[0];
     if (!now || !want->bytes) return !want->bytes && (!now || !now->bytes);
     return now->bytes == want->bytes && memcmp(now->data, want->data, (size_t)want->bytes) == 0;
 }
 
-/* The one result of a compare_set. */
+/* Stores the result of a compare_set. */
 CDP__PRIVATE bool cdp__store_answer(const cdp_os *os, cdp_store_request *rq, cdp_bytes value) {
     if (cdp__store_request_make_results(os, rq) && cdp__store_request_put_result(os, rq, 0, value))
         return true;
@@ -1885,7 +1888,8 @@ CDP__PRIVATE bool cdp__store_answer(const cdp_os *os, cdp_store_request *rq, cdp
 }
 
 #define CDP__STORE_TIMEOUT_MS 300000u
-/* `number` of a request that timed out. 0: the store has answered, the key is not there. */
+/* Values of `number` in a request that timed out. 0: the store has answered that the key is
+   absent. */
 #define CDP__STORE_NO_ANSWER (-1)
 #define CDP__STORE_NOT_SENT (-2)
 
@@ -1899,7 +1903,7 @@ CDP__PRIVATE cdp_status cdp__store_request_validate_sizes(
     for (i = 0; i < rq->key_count; ++i) {
         if (!rq->keys[i].data && rq->keys[i].bytes)
             return cdp__fail(CDP_ERR_INVALID, "key %u of a store request is NULL", i);
-        /* over TCP and in files a slash is put in front */
+        /* TCP and file stores put a slash in front */
         if (rq->keys[i].bytes + 1 > CDP_STORE_MAX_KEY_BYTES)
             return cdp__fail(CDP_ERR_INVALID, "a store key has %llu bytes; at most %u are allowed",
                 (unsigned long long)rq->keys[i].bytes, CDP_STORE_MAX_KEY_BYTES - 1);
@@ -1917,7 +1921,7 @@ CDP__PRIVATE cdp_status cdp__store_request_validate_sizes(
 }
 
 #ifdef CDP_NO_STORE_CALLS
-/* Operations that cdp_init() does not need. */
+/* True for operations that cdp_init() does not need, in builds without them. */
 CDP__PRIVATE bool cdp__store_left_out(cdp_store_op op) {
     return op == CDP_STORE_NUM_KEYS || op == CDP_STORE_APPEND || op >= CDP_STORE_MULTI_SET;
 }
@@ -1945,7 +1949,7 @@ CDP__PRIVATE cdp_status cdp__store_request_validate(
     return cdp__store_request_validate_sizes(rq, max_value_bytes);
 }
 
-/* ---- >>store-hash ---------------------------------------------------------------------------- */
+/* ---- >>store-hash: a map inside one process as a store --------------------------------------- */
 
 /* Knows: a map and the threads that wait for its keys. Promises: a waiting thread wakes when its
    key is set. May use: >>kv, >>request. */
@@ -1985,7 +1989,7 @@ CDP__PRIVATE cdp_status cdp__hash_compare_set(cdp__hash_store *h, cdp_store_requ
     const uint64_t room = cdp__max(rq->values[1].bytes, rq->values[0].bytes);
     const cdp__kv_entry *old = cdp__kv_get(&h->kv, rq->keys[0]);
     memset(&answer, 0, sizeof answer);
-    /* The answer's memory first: a store that changed must not report failure. */
+    /* allocate first: after a change the store must not report a failure */
     if (cdp__store_request_make_results(h->kv.os, rq))
         p = cdp__store_request_result(h->kv.os, rq, 0, cdp__max(room, old ? old->value_bytes : 0));
     status = p ? cdp__kv_compare_set(&h->kv, rq->keys[0], rq->values[0], rq->values[1], &answer, &e)
@@ -2052,7 +2056,7 @@ CDP__PRIVATE cdp_status cdp__hash_queue_len(cdp__hash_store *h, cdp_store_reques
     return CDP_OK;
 }
 
-/* The first attempt counts, which `priv` remembers. */
+/* The first attempt increments the count, and sets `priv` so that later ones do not. */
 CDP__PRIVATE cdp_status cdp__hash_barrier(cdp__hash_store *h, cdp_store_request *rq) {
     cdp__kv_entry *e = cdp__kv_get(&h->kv, rq->keys[0]);
     int64_t sum = 0;
@@ -2066,7 +2070,7 @@ CDP__PRIVATE cdp_status cdp__hash_barrier(cdp__hash_store *h, cdp_store_request 
     return sum >= rq->delta ? CDP_OK : CDP_PENDING;
 }
 
-/* All keys that the map holds, those that begin with `prefix` only, without it. */
+/* Lists the keys of the map that begin with `prefix`, without that prefix. */
 CDP__PRIVATE cdp_status cdp__kv_list(const cdp__kv *kv, const char *prefix, cdp_store_request *rq) {
     const uint64_t skip = strlen(prefix);
     uint64_t i;
@@ -2077,7 +2081,8 @@ CDP__PRIVATE cdp_status cdp__kv_list(const cdp__kv *kv, const char *prefix, cdp_
         const cdp__kv_entry *e;
         for (e = kv->buckets[i]; e; e = e->next) {
             cdp_bytes key;
-            if (!e->present || e->key_bytes < skip || memcmp(cdp__kv_key(e), prefix, skip) != 0)
+            if (!e->present || e->key_bytes < skip
+                || memcmp(cdp__kv_key(e), prefix, (size_t)skip) != 0)
                 continue;
             key.data = cdp__kv_key(e) + skip;
             key.bytes = e->key_bytes - skip;
@@ -2589,7 +2594,7 @@ CDP__PRIVATE cdp_status cdp__file_lock(cdp__file_store *f, int32_t fd, cdp__file
                    : cdp__file_fail(f, -r, "cannot lock it; does its file system have flock()?");
 }
 
-/* Is the file one that this store may use at all? */
+/* Refuses a file that is a link, or that other users could change; see private_file. */
 CDP__PRIVATE cdp_status cdp__file_allowed(const cdp__file_store *f, const cdp_file_info *info) {
     if (!info->regular)
         return cdp__fail(CDP_ERR_INVALID, "the file store %s is no regular file", f->path);
@@ -2956,14 +2961,14 @@ CDP_API cdp_status cdp_file_store_create(const cdp_file_store_desc *desc, cdp_st
 }
 #endif
 
-/* ---- >>buffer: bytes on their way ------------------------------------------------------------ */
+/* ---- >>buffer: bytes to be sent or parsed ---------------------------------------------------- */
 
-/* Knows: bytes that wait to be sent or read. Promises: memory grows to a limit and is reused.
-   May use: os of cdp.h. */
+/* Knows: bytes to be sent or parsed. Promises: memory grows to a limit and is reused. May use:
+   os of cdp.h. */
 
 typedef struct cdp__fifo {
     uint8_t *data;
-    uint64_t at, used, room; /* data[at .. used) is what is left to do */
+    uint64_t at, used, room; /* data[at .. used) is still to be handled */
 } cdp__fifo;
 
 CDP__PRIVATE uint64_t cdp__fifo_left(const cdp__fifo *b) {
@@ -2975,12 +2980,12 @@ CDP__PRIVATE void cdp__fifo_free(const cdp_os *os, cdp__fifo *b) {
     memset(b, 0, sizeof *b);
 }
 
-/* Make room for `more` bytes behind those that are there. Moves them. */
+/* Makes room for `more` bytes at the end. Existing bytes may move. */
 CDP__PRIVATE bool cdp__fifo_reserve(const cdp_os *os, cdp__fifo *b, uint64_t more) {
     const uint64_t left = cdp__fifo_left(b), room = cdp__max(64, cdp__max(left + more, 2 * left));
     uint8_t *p;
     if (b->room - b->used >= more) return true;
-    /* moving costs no more than what was already sent */
+    /* moving costs no more than the bytes already handled */
     if (b->at && b->room - left >= more && b->at >= left) {
         memcpy(b->data, b->data + b->at, (size_t)left);
     } else {
@@ -2996,15 +3001,15 @@ CDP__PRIVATE bool cdp__fifo_reserve(const cdp_os *os, cdp__fifo *b, uint64_t mor
     return true;
 }
 
-/* ---- >>auth-exchange: proving on a socket ---------------------------------------------------- */
+/* ---- >>auth-exchange: runs an authentication exchange on a socket ---------------------------- */
 
 /* Knows: one socket and the state of its exchange. Promises: it never blocks, and reads nothing
    beyond the exchange. May use: >>auth, loop of cdp.h. */
 
 #ifndef CDP_NO_JOB_KEY
 
-/* `key` NULL: everybody is refused for this reason, and no nonce is needed. The memory that `a` is
-   in stays the caller's. */
+/* `key` NULL: every peer is refused for this reason, and no nonce is needed. The caller owns the
+   memory of `a`. */
 CDP__PRIVATE void cdp__auth_open_with(cdp__auth *a, const uint8_t *nonce, const uint8_t *key,
     bool listener, uint32_t purpose, cdp__auth_refusal refusal) {
     CDP_ASSERT(nonce || !key);
@@ -3017,7 +3022,7 @@ CDP__PRIVATE void cdp__auth_open_with(cdp__auth *a, const uint8_t *nonce, const 
     if (key) cdp__auth_begin(a);
 }
 
-/* Errors: those of os->random; without random bytes there are no proofs. */
+/* Errors: those of os->random, because authentication needs random bytes. */
 CDP__PRIVATE cdp_status cdp__auth_open(cdp__auth *a, const cdp_os *os, const uint8_t *key,
     bool listener, uint32_t purpose, cdp__auth_refusal refusal) {
     uint8_t nonce[16];
@@ -3040,7 +3045,7 @@ CDP__PRIVATE cdp_status cdp__auth_pump(cdp__auth *a, cdp__loop *l, cdp__io *io, 
             if (*result <= 0) break;
             a->left -= (uint32_t)*result;
         }
-        /* the refusal is dropped if the socket does not take it at once */
+        /* the refusal is dropped if the socket has no room for it */
         if (st == CDP_ERR_MISMATCH) return st;
         if (*result <= 0 || st == CDP_OK) break;
         v.data = a->in + a->got;
@@ -3070,11 +3075,11 @@ CDP__PRIVATE void cdp__auth_drain(cdp__loop *l, cdp__io *io) {
 
 /* ---- >>store-server: connections, their memory and their answers ----------------------------- */
 
-/* Knows: what a server and its connections are made of. Promises: memory stays within
-   desc.max_total_bytes, and one turn of the loop does a bounded amount of work. The other
-   sections of the server stand on this one. May use: kv, wire, auth, buffer, loop. */
+/* Knows: the data structures of a server and its connections. Promises: memory stays within
+   desc.max_total_bytes, and one run of the loop does a bounded amount of work. The other
+   sections of the server use this one. May use: kv, wire, auth, buffer, loop. */
 
-/* Who is given a connection that begins as a link does; see cdp__store_server_share. */
+/* Receives connections whose first bytes are those of a link; see cdp__store_server_share. */
 typedef void (*cdp__server_link_func)(void *user, int32_t fd, const cdp_addr *from,
     const uint8_t *received, uint64_t bytes, uint8_t nonce[2][16]);
 
@@ -3082,62 +3087,63 @@ typedef void (*cdp__server_link_func)(void *user, int32_t fd, const cdp_addr *fr
 
 struct cdp__conn;
 
-/* One connection waiting for one key. */
+/* A connection that waits for a key. */
 typedef struct cdp__waiter {
     /* in the key's waits or watches, or in server->satisfied; must be first */
     cdp__chain of_key;
     cdp__chain of_conn;
     struct cdp__conn *conn;
-    bool watch; /* for every change, not for a value alone */
+    bool watch; /* for every change, not only for a value */
 } cdp__waiter;
 
 typedef struct cdp__last_will {
-    cdp_bytes key, value; /* behind this struct */
+    cdp_bytes key, value; /* stored after this struct */
 } cdp__last_will;
 
-/* A LIST_KEYS that is being answered, a few keys at a time. */
+/* A LIST_KEYS in progress, which is answered in several runs of the loop. */
 typedef struct cdp__listing {
-    uint64_t left;   /* keys still to be sent, as promised at the start; 0: no listing */
+    uint64_t left;   /* keys still to be sent of the announced number; 0: no listing */
     uint64_t cursor; /* of cdp__kv_next_bucket() */
-    uint64_t since;  /* keys that came later are left out */
-    bool seen_all;   /* some were removed meanwhile: empty strings take their places */
+    uint64_t since;  /* keys set after this are left out */
+    bool seen_all;   /* all buckets are done; empty strings replace keys removed meanwhile */
 } cdp__listing;
 
 typedef struct cdp__conn {
     cdp__io io;
     cdp_store_server *server;
-    /* in server->fresh until it has greeted, then in server->conns */
+    /* in server->fresh until its greeting, then in server->conns */
     struct cdp__conn *next, *prev;
     struct cdp__conn *next_dirty;
-    cdp__chain deferred; /* in server->deferred: has work for a later turn; next NULL: has none */
-    /* in server->dirty: to be flushed, or closed, before the current callback ends */
+    cdp__chain deferred; /* in server->deferred if it has work for a later run; else next is NULL */
+    /* in server->dirty: to be flushed or closed before the current callback ends */
     bool dirty;
-    bool closing; /* to be closed; nothing more is read or answered */
+    bool closing; /* no more bytes are read or answered */
     bool greeted;
-    bool parked; /* not in the loop, but looked at now and then; see cdp__conn_park() */
+    bool parked; /* not in the loop, but polled at intervals; see cdp__conn_park() */
     bool old;    /* speaks the dialect of PyTorch 1.13 */
-    /* a client of this library: the server announces to it that it is closed */
+    /* a client of this library: the server tells it when it is closed */
     bool is_cdp;
-    bool all_there; /* CHECK: every key so far is there */
-    /* keys that a WAIT still needs, and 1 while the request itself is still arriving */
+    bool all_there; /* CHECK: all keys so far exist */
+    /* keys that a WAIT still needs, plus 1 until all keys of the request have arrived */
     uint32_t awaited;
-    bool told; /* that what it waited for is there; it has asked for nothing since */
-    uint32_t wait_count, watch_count; /* of `waiters` */
+    bool told;                        /* its wait was answered, and it has sent no request since */
+    uint32_t wait_count, watch_count; /* numbers of `waiters` */
     uint64_t born_ns, active_ns;
     cdp_addr from;
-    uint32_t purpose;     /* what it has proved its key for; 0: nothing, it did not have to */
-    uint8_t nonce[2][16]; /* with these */
-    uint64_t need;        /* bytes of `in` without which parsing again is pointless */
+    uint32_t purpose;     /* the purpose of its authentication; 0: none was needed */
+    uint8_t nonce[2][16]; /* the nonces of that */
+    uint64_t need;        /* `in` must have this many bytes before it is parsed again */
     cdp__wire wire;
-    cdp__fifo in, out; /* without memory when empty, so an idle connection costs only this struct */
+    /* without memory while empty, so an idle connection needs only this struct */
+    cdp__fifo in, out;
     cdp__chain waiters;
     cdp__listing listing;
     cdp__last_will *last_will;
-    /* until the client has proved that it knows the key, or was told why it is refused */
+    /* until the client is authenticated, or has received the refusal */
     cdp__auth *auth;
 } cdp__conn;
 
-/* Whether a list of keys is being sent: a constant where that is left out. */
+/* True while a listing is being sent. A constant in builds without LIST_KEYS. */
 #ifdef CDP_NO_STORE_CALLS
 #define CDP__LISTING(c) false
 #else
@@ -3145,41 +3151,43 @@ typedef struct cdp__conn {
 #endif
 
 #define CDP__SERVER_SCRATCH 65536u
-/* half an item up to this size is copied to the scratch and back */
+/* An incomplete item up to this size is copied to the shared scratch memory and back. */
 #define CDP__SERVER_SMALL 4096u
-#define CDP__SERVER_BACKLOG 65536u /* answers not yet taken: no new command is begun */
-/* bytes from one connection before the others have their turn */
+#define CDP__SERVER_BACKLOG 65536u /* unread answers above which a client's commands wait */
+/* Bytes read from one connection before the others are served. */
 #define CDP__SERVER_READ_BUDGET 1048576u
 #define CDP__SERVER_ACCEPT_RETRY_NS (100 * CDP__MS)
-/* Work of one turn of the loop, which may be that of a training rank: a command, a key of a list, a
-   connection that is woken, or 4 KiB of a value is one unit, about a quarter of a microsecond. */
+/* Units of work in one run of the loop, which may be that of a training rank. One unit is a
+   command, a key of a listing, a woken connection, or 4 KiB of a value: about a quarter of a
+   microsecond. */
 #define CDP__SERVER_TURN_WORK 4096u
 #define CDP__SERVER_ACCEPT_WORK 64u
-/* a connection may be woken by so many changes of keys at once, each of which sends it both
-   values */
+/* Watches per connection, at most: one request may change all these keys, and each change sends
+   both values. */
 #define CDP__SERVER_MAX_WATCHES 1024u
-/* Connections that have not greeted, or not proved that they know the key: more are not accepted
-   until the oldest has had CDP__SERVER_GRACE_NS, and then takes its place. */
+/* Connections that are not authenticated or have not sent a greeting, at most. When there are so
+   many, a new one replaces the oldest once that has had CDP__SERVER_GRACE_NS. */
 #define CDP__SERVER_MAX_FRESH 1024u
 #define CDP__SERVER_GRACE_NS (1000 * CDP__MS)
-/* One that is silent for so long is parked, and looked at as often. */
+/* Such a connection is parked after this time without bytes; parked ones are polled at this
+   interval. */
 #define CDP__SERVER_PARK_NS (20 * CDP__MS)
 
 struct cdp_store_server {
-    cdp_store_server_desc desc; /* resolved */
+    cdp_store_server_desc desc; /* with defaults */
     const cdp_os *os;
     cdp__loop own_loop, *loop;
     cdp__io listener;
     cdp_addr at;
-    void *parked; /* a watch of silent strangers; NULL until there are some */
+    void *parked; /* watch of parked connections; NULL until there is one */
     cdp__timer accept_timer, greet_timer, park_timer, turn_timer;
     cdp__kv kv;
     cdp__wire_limits limits;
-    cdp__conn fresh, conns; /* list heads; fresh is in order of age */
+    cdp__conn fresh, conns; /* list heads; fresh is ordered by age */
     cdp__conn *dirty;
     cdp__chain deferred;  /* connections with work left for a later turn */
-    cdp__chain satisfied; /* waiters whose key has come, still to be told */
-    uint64_t turn;        /* loop->turns that work_left belongs to */
+    cdp__chain satisfied; /* waiters whose key was set, not answered yet */
+    uint64_t turn;        /* value of loop->turns that work_left belongs to */
     uint32_t work_left;
     uint64_t buffer_bytes;
     uint32_t client_count, fresh_count;
@@ -3189,8 +3197,8 @@ struct cdp_store_server {
     uint8_t key[CDP__AUTH_BYTES];
     uint8_t nonce_seed[CDP__AUTH_BYTES];
     uint64_t nonce_count;
-    bool fresh_full; /* not accepting until a fresh connection has left; see accept_timer */
-    bool out_of_fds; /* even when descriptors are free again, wait for accept_timer */
+    bool fresh_full; /* accepts none until a fresh connection ends, or accept_timer */
+    bool out_of_fds; /* accepts none until accept_timer, even if descriptors are free */
     uint8_t *scratch;
     void *thread;
     bool stop;                       /* atomic */
@@ -3218,8 +3226,8 @@ CDP__PRIVATE void cdp__conn_mark(cdp__conn *c) {
     c->server->dirty = c;
 }
 
-/* Requests that a connection be closed. cdp__server_settle() frees it later, when no caller uses it
-   any more. */
+/* Requests that a connection be closed. cdp__server_settle() frees it later, when no caller uses
+   it any more. */
 CDP__PRIVATE CDP__ONE_COPY void cdp__conn_close(cdp__conn *c, const char *why) {
     if (c->closing) return;
     c->closing = true;
@@ -3231,15 +3239,16 @@ CDP__PRIVATE CDP__ONE_COPY void cdp__conn_close(cdp__conn *c, const char *why) {
 
 /* Work per turn */
 
-/* In the next turn of the loop, without sleeping before it. (One nanosecond later: a timer that is
-   due is fired in the same turn.) */
+/* Requests another run of the loop without sleeping. (One nanosecond later, because a timer that
+   is due fires in the current run.) */
 CDP__PRIVATE void cdp__server_want_turn(cdp_store_server *s) {
     if (!s->turn_timer.next)
         cdp__loop_timer_set(
             s->loop, &s->turn_timer, s->os->now_ns(s->os->user) + 1, s->turn_timer.func, s);
 }
 
-/* False: this turn of the loop has done its share, go on in the next one. */
+/* Uses up units of work. False: this run of the loop has done its share; continue in the next
+   one. */
 CDP__PRIVATE bool cdp__server_spend(cdp_store_server *s, uint64_t units) {
     if (s->turn != s->loop->turns) {
         s->turn = s->loop->turns;
@@ -3265,7 +3274,7 @@ CDP__PRIVATE void cdp__server_account(cdp_store_server *s, uint64_t before, uint
     s->kv.max_bytes = s->desc.max_total_bytes - cdp__min(s->buffer_bytes, s->desc.max_total_bytes);
 }
 
-/* Like cdp__fifo_reserve, within the server's memory. */
+/* Like cdp__fifo_reserve, within the server's memory limit. */
 CDP__PRIVATE bool cdp__conn_reserve(cdp__conn *c, cdp__fifo *b, uint64_t more) {
     cdp_store_server *s = c->server;
     const uint64_t before = b->room, total = s->kv.bytes + s->buffer_bytes;
@@ -3309,7 +3318,7 @@ CDP__PRIVATE void cdp__conn_reply_string(cdp__conn *c, const void *data, uint64_
     cdp__conn_reply(c, data, bytes);
 }
 
-/* Answers that the client has not read yet: no command is begun before it reads some. */
+/* True if the client has too many unread answers: its next command waits until it reads some. */
 CDP__PRIVATE bool cdp__conn_is_behind(const cdp__conn *c) {
     return cdp__fifo_left(&c->out) > CDP__SERVER_BACKLOG;
 }
@@ -3318,8 +3327,9 @@ CDP__PRIVATE bool cdp__conn_is_behind(const cdp__conn *c) {
 
 /* ---- >>store-server-waits: which connections wait for which key ------------------------------ */
 
-/* Knows: waiters. Promises: any number of connections may wait for one key: when it comes, they
-   are moved aside in one step, and told a bounded number at a time. May use: store-server, kv. */
+/* Knows: waiters. Promises: any number of connections may wait for one key: when it is set, they
+   are moved aside in constant time, and then answered a bounded number per run. May use:
+   store-server, kv. */
 
 #ifndef CDP_NO_STORE_SERVER
 
@@ -3327,7 +3337,7 @@ CDP__PRIVATE cdp__waiter *cdp__waiter_of_conn(cdp__chain *link) {
     return (cdp__waiter *)(void *)((uint8_t *)link - offsetof(cdp__waiter, of_conn));
 }
 
-/* The entry whose chain this is the head of. */
+/* The entry that contains this chain's head. */
 CDP__PRIVATE cdp__kv_entry *cdp__waiter_entry(cdp__chain *head, bool watch) {
     const uint64_t at = watch ? offsetof(cdp__kv_entry, watches) : offsetof(cdp__kv_entry, waits);
     return (cdp__kv_entry *)(void *)((uint8_t *)head - at);
@@ -3351,7 +3361,7 @@ CDP__PRIVATE void cdp__waiter_drop(cdp__waiter *w) {
     cdp__free(s->os, w);
 }
 
-/* False, and the connection is closed, when that is not possible. */
+/* Makes a connection wait for a key. False: not possible; the connection is being closed. */
 CDP__PRIVATE bool cdp__conn_await(cdp__conn *c, cdp_bytes key, bool watch) {
     cdp_store_server *s = c->server;
     const bool many =
@@ -3392,7 +3402,7 @@ CDP__PRIVATE void cdp__conn_forget_waits(cdp__conn *c, bool watches) {
     c->awaited = 0;
 }
 
-/* False: this turn has done its share, and there are more. */
+/* Removes waits of a connection. False: this run has done its share, and some are left. */
 CDP__PRIVATE bool cdp__conn_forget_some_waits(cdp__conn *c) {
     while (!cdp__chain_empty(&c->waiters)) {
         if (!cdp__server_spend(c->server, 1)) return false;
@@ -3445,7 +3455,7 @@ CDP__PRIVATE void cdp__server_item_pushed(cdp_store_server *s, cdp__kv_entry *e)
     cdp__server_wake(s);
 }
 
-/* Send the old and the new value to all connections that watch this key. */
+/* Sends the old and the new value to all connections that watch this key. */
 CDP__PRIVATE void cdp__server_notify_watchers(
     cdp_store_server *s, const cdp__kv_entry *e, bool was_there, cdp_bytes old) {
     const cdp__chain *link;
@@ -3463,11 +3473,11 @@ CDP__PRIVATE void cdp__server_notify_watchers(
 
 #endif /* CDP_NO_STORE_SERVER */
 
-/* ---- >>store-server-commands: what each request does ----------------------------------------- */
+/* ---- >>store-server-commands: runs each command of the protocol ------------------------------ */
 
-/* Knows: the commands of the wire. One function each, called with an item of the wire; see
-   cdp__wire_item. Promises: a command that has an answer gets exactly one, now or when its wait
-   ends. May use: >>store-server, >>store-server-waits, >>kv, >>wire. */
+/* Knows: the commands of the protocol. There is one function per command, called with an item of
+   the wire (cdp__wire_item). Promises: a command that has an answer gets exactly one, at once or
+   when its wait ends. May use: >>store-server, >>store-server-waits, >>kv, >>wire. */
 
 #ifndef CDP_NO_STORE_SERVER
 
@@ -3489,7 +3499,7 @@ CDP__PRIVATE void cdp__conn_greeted(cdp__conn *c, const cdp__wire_row *table) {
     cdp__conn_link(&c->server->conns, c);
 }
 
-/* The first refusal is logged as a warning. Later ones are not, so that strangers cannot fill the
+/* Logs a refused client. Only the first refusal is a warning, so that strangers cannot fill the
    log. */
 CDP__PRIVATE void cdp__conn_refused(cdp__conn *c, uint32_t refusal) {
     cdp_store_server *s = c->server;
@@ -3508,7 +3518,7 @@ CDP__PRIVATE void cdp__server_on_validate(cdp__conn *c, const cdp__wire_item *it
     cdp__conn_greeted(c, cdp__wire_v2);
 }
 
-/* A build without job keys closes the connection without an answer. */
+/* Begins an authentication exchange. A build without job keys closes the connection. */
 CDP__PRIVATE void cdp__server_on_key(cdp__conn *c, const cdp__wire_item *it) {
 #ifndef CDP_NO_JOB_KEY
     cdp__auth a;
@@ -3550,8 +3560,8 @@ CDP__PRIVATE void cdp__server_on_compare_set(cdp__conn *c, const cdp__wire_item 
     cdp__conn_stored(c, status, e);
 }
 
-/* Also of a list. An absent key reads as empty, as in PyTorch's server; that of 1.13 closes the
-   connection. */
+/* Also for the items of a MULTI_GET. An absent key reads as empty, as in PyTorch's server of
+   2.x; that of 1.13 closes the connection. */
 CDP__PRIVATE void cdp__server_on_get(cdp__conn *c, const cdp__wire_item *it) {
     const cdp__kv_entry *e = it->key.data ? cdp__kv_get(&c->server->kv, it->key) : NULL;
     if (it->cmd == CDP__CMD_TRY_GET)
@@ -3583,7 +3593,7 @@ CDP__PRIVATE void cdp__server_on_check(cdp__conn *c, const cdp__wire_item *it) {
 }
 
 CDP__PRIVATE void cdp__server_on_wait(cdp__conn *c, const cdp__wire_item *it) {
-    if (it->first) ++c->awaited; /* so that it cannot be over before its last key has arrived */
+    if (it->first) ++c->awaited; /* the wait must not end before its last key has arrived */
     if (it->key.data && !cdp__kv_available(&c->server->kv, it->key))
         (void)cdp__conn_await(c, it->key, false);
     if (it->last && !c->closing) cdp__conn_key_arrived(c);
@@ -3610,7 +3620,7 @@ CDP__PRIVATE void cdp__server_on_ping(cdp__conn *c, const cdp__wire_item *it) {
     cdp__conn_reply(c, b, 4);
 }
 
-/* The keys of one bucket of the map. */
+/* Sends the keys of one bucket of the map. */
 CDP__PRIVATE void cdp__conn_list_bucket(cdp__conn *c) {
     const cdp__kv *kv = &c->server->kv;
     cdp__listing *l = &c->listing;
@@ -3624,8 +3634,9 @@ CDP__PRIVATE void cdp__conn_list_bucket(cdp__conn *c) {
     l->seen_all = l->cursor == 0;
 }
 
-/* Go on with a listing, as far as this turn and the client's reading allow. Clients ignore keys
-   without a slash in front, so empty ones can take the places of keys removed meanwhile. */
+/* Continues a listing until this run has done its share or the client has too many unread
+   answers. Clients ignore keys without a leading slash, so empty keys can replace those removed
+   meanwhile. */
 CDP__PRIVATE void cdp__conn_list(cdp__conn *c) {
     cdp__listing *l = &c->listing;
     while (l->left && !c->closing && !cdp__conn_is_behind(c)) {
@@ -3653,7 +3664,8 @@ CDP__PRIVATE void cdp__server_on_list_keys(cdp__conn *c, const cdp__wire_item *i
     cdp__conn_list(c);
 }
 
-/* Counts in the map; the client that brings the count to the size ends the waits of all. */
+/* Increments the count in the map. The client with which it reaches the size ends the waits of
+   all. */
 CDP__PRIVATE void cdp__server_on_barrier(cdp__conn *c, const cdp__wire_item *it) {
     cdp__kv_entry *e = NULL;
     int64_t sum;
@@ -3675,7 +3687,7 @@ CDP__PRIVATE void cdp__server_on_queue_push(cdp__conn *c, const cdp__wire_item *
         cdp__conn_stored(c, status, NULL);
 }
 
-/* Answers how many there were, and if there was one, the first. */
+/* Answers with the length of the queue and, if it is not empty, the first value. */
 CDP__PRIVATE void cdp__server_on_queue_pop(cdp__conn *c, const cdp__wire_item *it) {
     cdp__kv *kv = &c->server->kv;
     cdp__kv_entry *e = cdp__kv_find(kv, it->key);
@@ -3697,7 +3709,7 @@ CDP__PRIVATE uint64_t cdp__last_will_cost(const cdp__last_will *w) {
     return w ? cdp__kv_cost(sizeof *w + w->key.bytes + w->value.bytes) : 0;
 }
 
-/* An empty key withdraws it. */
+/* Stores the client's last will; an empty key withdraws it. */
 CDP__PRIVATE void cdp__server_on_last_will(cdp__conn *c, const cdp__wire_item *it) {
     cdp_store_server *s = c->server;
     const uint64_t bytes = sizeof *c->last_will + it->key.bytes + it->value[0].bytes;
@@ -3726,7 +3738,7 @@ CDP__PRIVATE void cdp__server_on_watch(cdp__conn *c, const cdp__wire_item *it) {
     if (cdp__conn_await(c, it->key, true)) cdp__conn_reply_byte(c, CDP__WIRE_WATCH_BEGINS);
 }
 
-/* In the order of cdp__cmd. NULL: no row of a dialect has this command. */
+/* The functions in the order of cdp__cmd. NULL: no dialect has this command. */
 #ifdef CDP_NO_STORE_CALLS
 #define CDP__SERVER_CALL(f) NULL
 #else
@@ -3761,8 +3773,7 @@ static cdp__server_function *const cdp__server_commands[] = {
 };
 
 #ifndef CDP_NO_STORE_CALLS
-/* Whether a command that was carried out has changed the value of its key; `old` is what the key
-   held before. */
+/* True if the command has changed the value of its key; `old` is the previous value. */
 CDP__PRIVATE bool cdp__server_changed(
     const cdp__wire_item *it, const cdp__kv_entry *e, bool was_there, cdp_bytes old) {
     switch (it->cmd) {
@@ -3780,8 +3791,8 @@ CDP__PRIVATE bool cdp__server_changed(
     }
 }
 
-/* Carries out an item. If its key is watched, the old value is copied first. Only the dialect of
-   PyTorch 1.13 has watches. */
+/* Runs one item. If its key is watched, copies the old value first. Only the dialect of PyTorch
+   1.13 has watches. */
 CDP__PRIVATE void cdp__server_command(cdp__conn *c, const cdp__wire_item *it) {
     cdp_store_server *s = c->server;
     const cdp__kv_entry *e = it->key.data && s->watch_count ? cdp__kv_find(&s->kv, it->key) : NULL;
@@ -3814,15 +3825,15 @@ CDP__PRIVATE void cdp__server_command(cdp__conn *c, const cdp__wire_item *it) {
 
 #endif /* CDP_NO_STORE_SERVER */
 
-/* ---- >>store-server-bytes: requests in, answers out ------------------------------------------ */
+/* ---- >>store-server-bytes: parses requests, sends answers ------------------------------------ */
 
-/* Knows: how bytes of a connection become items, and when to read. Promises: half a request
-   costs what has arrived of it, not what it announced. May use: store-server, store-server-
-   commands, wire, loop. */
+/* Knows: how received bytes become items, and when to read. Promises: an incomplete request uses
+   memory in proportion to the bytes that arrived, not to its announced length. May use:
+   store-server, store-server-commands, wire, loop. */
 
 #ifndef CDP_NO_STORE_SERVER
 
-/* Carries out the commands in n bytes; returns how many bytes were consumed. */
+/* Runs the commands in n bytes; returns how many bytes were consumed. */
 CDP__PRIVATE uint64_t cdp__conn_consume(cdp__conn *c, const uint8_t *p, uint64_t n) {
     uint64_t used = 0, bytes;
     cdp__wire_item item;
@@ -3835,7 +3846,8 @@ CDP__PRIVATE uint64_t cdp__conn_consume(cdp__conn *c, const uint8_t *p, uint64_t
 #endif
     while (!c->closing && used < n) {
         cdp__wire_result r;
-        /* Between commands only: a client that sends a long list may not read before its end. */
+        /* only between commands: a client that sends a long list may not read answers before its
+           end */
         if (CDP__LISTING(c) || (!c->wire.row && cdp__conn_is_behind(c))) break;
         if (!cdp__server_spend(c->server, 1)) {
             cdp__conn_defer(c);
@@ -3848,7 +3860,7 @@ CDP__PRIVATE uint64_t cdp__conn_consume(cdp__conn *c, const uint8_t *p, uint64_t
         if (r != CDP__WIRE_ITEM) break;
         used += bytes;
         (void)cdp__server_spend(c->server, bytes / 4096);
-        /* its wait has timed out, of which 1.13 does not inform the server */
+        /* its wait has timed out; clients of 1.13 do not tell the server */
         if (CDP__OLD(c) && item.first && c->awaited) cdp__conn_forget_waits(c, false);
         c->told = false;
         cdp__server_command(c, &item);
@@ -3867,22 +3879,22 @@ CDP__PRIVATE bool cdp__conn_keep(cdp__conn *c, const uint8_t *p, uint64_t n) {
     return true;
 }
 
-/* Parse what lies in c->in. */
+/* Parses the bytes in c->in. */
 CDP__PRIVATE void cdp__conn_parse(cdp__conn *c) {
     if (cdp__fifo_left(&c->in) < c->need) return;
     c->in.at += cdp__conn_consume(c, c->in.data + c->in.at, cdp__fifo_left(&c->in));
     if (!cdp__fifo_left(&c->in)) cdp__conn_release(c, &c->in);
 }
 
-/* If these first bytes ask for a link with this rank instead of its store, passes the connection
-   and the bytes read from it to link_func. A rank that leaves has none any more: then the
-   connection is closed, as it is where no rank listens. */
+/* If the first bytes are those of a link, passes the connection and these bytes to link_func. A
+   rank that is leaving has no link_func: then the connection is closed, as by a port without a
+   listener. */
 CDP__PRIVATE bool cdp__conn_hand_over(cdp__conn *c, const uint8_t *p, uint64_t n) {
     cdp_store_server *s = c->server;
     int32_t fd;
     if (c->greeted || c->purpose == CDP__AUTH_STORE) return false;
     if (memcmp(p, "cdp-link", (size_t)cdp__min(n, 8)) != 0) {
-        if (p[0] == 'c') c->need = 1; /* its first bytes may have looked like it */
+        if (p[0] == 'c') c->need = 1; /* its first bytes may have looked like those of a link */
         return false;
     }
     if (n < 8) {
@@ -3899,8 +3911,8 @@ CDP__PRIVATE bool cdp__conn_hand_over(cdp__conn *c, const uint8_t *p, uint64_t n
     return true;
 }
 
-/* What came before as far as it is small, and as much as there is of what follows, in memory
-   that all connections share. Returns as cdp_os.net.recv_iov. */
+/* Reads into scratch memory that all connections share, after the bytes of an incomplete item,
+   which is small. Returns as cdp_os.net.recv_iov. */
 CDP__PRIVATE int64_t cdp__conn_read_scratch(cdp__conn *c) {
     cdp_store_server *s = c->server;
     const uint64_t old = cdp__fifo_left(&c->in);
@@ -3923,8 +3935,8 @@ CDP__PRIVATE int64_t cdp__conn_read_scratch(cdp__conn *c) {
     return r;
 }
 
-/* A large item: straight to its place. The place grows with what arrives, not with what was
-   announced. */
+/* Reads a large item straight into c->in. That buffer grows with the bytes that arrive, not with
+   the announced length. */
 CDP__PRIVATE int64_t cdp__conn_read_large(cdp__conn *c) {
     const uint64_t left = cdp__fifo_left(&c->in);
     const uint64_t missing = c->need > left ? c->need - left : 0;
@@ -3947,11 +3959,12 @@ CDP__PRIVATE int64_t cdp__conn_read_large(cdp__conn *c) {
 
 CDP__PRIVATE void cdp__conn_read(cdp__conn *c) {
     uint64_t budget = CDP__SERVER_READ_BUDGET;
-    if (c->in.data) cdp__conn_parse(c); /* left there while answers, or other turns, were waiting */
+    /* bytes left from an earlier run, or from a client with unread answers */
+    if (c->in.data) cdp__conn_parse(c);
     while (!c->closing && (c->io.ready & CDP_IO_READ)) {
         const uint64_t old = cdp__fifo_left(&c->in);
         int64_t r;
-        /* stays ready, so that it is not polled for */
+        /* the socket stays ready, so the system is not polled for it */
         if (CDP__LISTING(c) || c->deferred.next || (!c->wire.row && cdp__conn_is_behind(c))) break;
         r = old <= CDP__SERVER_SMALL && c->need <= CDP__SERVER_SCRATCH ? cdp__conn_read_scratch(c)
                                                                        : cdp__conn_read_large(c);
@@ -3965,8 +3978,7 @@ CDP__PRIVATE void cdp__conn_read(cdp__conn *c) {
     }
 }
 
-/* What was answered before the connection is closed is sent, as far as the socket takes it at
-   once. */
+/* The connection is being closed: sends as much of its answers as the socket accepts at once. */
 CDP__PRIVATE void cdp__conn_send_rest(cdp__conn *c) {
     cdp_iov iov;
     iov.bytes = cdp__fifo_left(&c->out);
@@ -3989,7 +4001,7 @@ CDP__PRIVATE void cdp__conn_flush(cdp__conn *c) {
     if (c->out.data && !cdp__fifo_left(&c->out)) cdp__conn_release(c, &c->out);
 }
 
-/* Continues where this connection stopped. */
+/* Continues a listing, then reads more commands. */
 CDP__PRIVATE void cdp__conn_resume(cdp__conn *c) {
     if (CDP__LISTING(c)) cdp__conn_list(c);
     if (!c->closing && !CDP__LISTING(c) && !cdp__conn_is_behind(c)) cdp__conn_read(c);
@@ -3997,11 +4009,11 @@ CDP__PRIVATE void cdp__conn_resume(cdp__conn *c) {
 
 #endif /* CDP_NO_STORE_SERVER */
 
-/* ---- >>store-server-connections: accepting, proving, parking, closing ------------------------ */
+/* ---- >>store-server-connections: accepting, authenticating, parking, closing ----------------- */
 
-/* Knows: the life of a connection. Promises: strangers that connect and stay silent, or flood
-   the port, cost a bounded share of memory, descriptors and time. May use: the sections of the
-   server above, auth, loop. */
+/* Knows: the life of a connection. Promises: clients that stay silent, or flood the port, use a
+   bounded share of memory, descriptors and time. May use: the sections of the server above,
+   auth, loop. */
 
 #ifndef CDP_NO_STORE_SERVER
 
@@ -4043,7 +4055,7 @@ CDP__PRIVATE void cdp__conn_free(cdp__conn *c) {
     cdp__free(s->os, c);
 }
 
-/* There is room, or there are descriptors, again. */
+/* There is room for connections, or there are descriptors, again. */
 CDP__PRIVATE void cdp__server_accept_again(cdp_store_server *s) {
     cdp__loop_timer_clear(&s->accept_timer);
     s->fresh_full = s->out_of_fds = false;
@@ -4061,7 +4073,7 @@ CDP__PRIVATE void cdp__server_settle(cdp_store_server *s) {
             cdp__conn_flush(c);
             if (stopped && !c->closing && !c->deferred.next) cdp__conn_resume(c);
         }
-        if (!c->closing || c->dirty) continue; /* just now: it is in the list again */
+        if (!c->closing || c->dirty) continue; /* marked again just now: it is back in the list */
         cdp__conn_execute_last_will(c);
         if (!cdp__conn_forget_some_waits(c)) {
             cdp__conn_defer(c);
@@ -4074,8 +4086,8 @@ CDP__PRIVATE void cdp__server_settle(cdp_store_server *s) {
     if (s->fresh_full && s->fresh_count < CDP__SERVER_MAX_FRESH) cdp__server_accept_again(s);
 }
 
-/* Reads nothing else from a connection before the exchange is over. A build without job keys
-   refuses every connection that comes this far, without an answer. */
+/* Advances the authentication exchange; until it is over, nothing else is read. A build without
+   job keys refuses every connection that needs one, without an answer. */
 CDP__PRIVATE void cdp__conn_authenticate(cdp__conn *c) {
 #ifdef CDP_NO_JOB_KEY
     cdp__conn_refused(c, c->auth->refusal);
@@ -4102,7 +4114,8 @@ CDP__PRIVATE void cdp__conn_advance(cdp__conn *c) {
     if (!c->closing) cdp__conn_resume(c);
 }
 
-/* Deferred connections come first, so that no other connection can delay them for ever. */
+/* Handles a ready connection. If others are deferred, it is deferred, too, so that none of them
+   waits for ever. */
 CDP__PRIVATE void cdp__conn_ready(cdp__io *io) {
     cdp__conn *c = (cdp__conn *)io->user;
     cdp_store_server *s = c->server;
@@ -4114,12 +4127,13 @@ CDP__PRIVATE void cdp__conn_ready(cdp__io *io) {
     cdp__server_settle(s);
 }
 
-/* A turn after one that could not do everything. */
+/* Runs deferred work in the next run of the loop. */
 CDP__PRIVATE void cdp__server_turn(cdp__timer *t) {
     cdp_store_server *s = (cdp_store_server *)t->user;
     cdp__chain now;
     cdp__chain_open(&now);
-    cdp__chain_move(&s->deferred, &now); /* those that defer again come to the next turn */
+    /* connections that defer again wait for the run after this one */
+    cdp__chain_move(&s->deferred, &now);
     cdp__server_wake(s);
     while (!cdp__chain_empty(&now)) {
         cdp__chain *link = now.next;
@@ -4146,8 +4160,8 @@ CDP__PRIVATE void cdp__server_greet_due(cdp__timer *t) {
         cdp__loop_timer_set(s->loop, t, s->fresh.next->born_ns + limit, cdp__server_greet_due, s);
 }
 
-/* Parking: silent connections are in a watch of their own, which is polled now and then, so
-   that a crowd of them slows down nothing. */
+/* Parking: silent connections are moved from the loop to a watch of their own, which is polled
+   at intervals, so that many of them do not slow down the others. */
 
 CDP__PRIVATE void cdp__conn_park(cdp__conn *c) {
     cdp_store_server *s = c->server;
@@ -4162,7 +4176,7 @@ CDP__PRIVATE void cdp__conn_park(cdp__conn *c) {
         cdp__conn_close(c, "it cannot be watched");
 }
 
-/* The descriptor leaves the watch of the parked ones, and stays open. */
+/* Removes the descriptor from the watch of parked connections. It stays open. */
 CDP__PRIVATE void cdp__conn_unwatch(cdp__conn *c) {
     c->server->os->net.watch_remove(c->server->os->user, c->server->parked, c->io.fd);
     c->parked = false;
@@ -4179,7 +4193,7 @@ CDP__PRIVATE void cdp__conn_unpark(cdp__conn *c, uint32_t got) {
     cdp__conn_defer(c);
 }
 
-/* Take back the parked connections that have sent something. */
+/* Moves parked connections that have sent something back to the loop. */
 CDP__PRIVATE void cdp__server_look_at_parked(cdp_store_server *s) {
     cdp_ready ready[64];
     int32_t n = 64, i;
@@ -4214,7 +4228,8 @@ CDP__PRIVATE void cdp__conn_auth_open(cdp__conn *c) {
     cdp_store_server *s = c->server;
     uint8_t nonce[16], count[8];
     if (s->keyed && s->os->random(s->os->user, nonce, sizeof nonce) != CDP_OK) {
-        /* an os that needs a descriptor for it, and has none left: as good, and never the same */
+        /* the os may need a descriptor for random bytes, and have none left: a keyed hash of a
+           counter is as unpredictable, and never repeats */
         cdp__put_u64(count, ++s->nonce_count);
         cdp__blake2s(s->nonce_seed, sizeof s->nonce_seed, count, sizeof count, nonce, sizeof nonce);
     }
@@ -4224,8 +4239,8 @@ CDP__PRIVATE void cdp__conn_auth_open(cdp__conn *c) {
 #endif
 }
 
-/* With a key every client has to prove that it knows it; without one, only this machine is served
-   unless the desc says otherwise. False: no memory. */
+/* If there is a key, the client must authenticate itself. Without one, only this host is served,
+   unless the desc trusts the network. False: out of memory. */
 CDP__PRIVATE bool cdp__conn_restrict(cdp__conn *c, int32_t fd, const cdp_addr *from) {
     cdp_store_server *s = c->server;
     cdp_addr here;
@@ -4239,7 +4254,8 @@ CDP__PRIVATE bool cdp__conn_restrict(cdp__conn *c, int32_t fd, const cdp_addr *f
     return true;
 }
 
-/* The connection that has been silent for longest makes room for another. NULL: there is none. */
+/* The oldest connection without a greeting, which may be closed for a new one. NULL: there is
+   none. */
 CDP__PRIVATE cdp__conn *cdp__server_oldest_fresh(cdp_store_server *s) {
     cdp__conn *c = s->fresh.next;
     while (c != &s->fresh && c->closing)
@@ -4291,8 +4307,8 @@ CDP__PRIVATE void cdp__server_admit(cdp_store_server *s, int32_t fd, const cdp_a
     s->full_logged = true;
 }
 
-/* Whether one more connection that has not greeted fits. If not, the next one is accepted when one
-   of them is done, or the oldest has had its time. */
+/* True if there is room for one more connection without a greeting. If not, the next one is
+   accepted when one of them ends, or when the oldest has had its time. */
 CDP__PRIVATE bool cdp__server_has_place(cdp_store_server *s) {
     cdp__conn *oldest;
     if (s->fresh_count < CDP__SERVER_MAX_FRESH) return true;
@@ -4307,15 +4323,14 @@ CDP__PRIVATE void cdp__server_accept_due(cdp__timer *t) {
     cdp__server_accept_again((cdp_store_server *)t->user);
 }
 
-/* Not accepting for a while: the listener is left marked as ready, so that polling does not
+/* Stops accepting for a while. The listener stays marked as ready, so that the loop does not
    spin. */
 CDP__PRIVATE void cdp__server_pause(cdp_store_server *s, uint64_t until_ns) {
     cdp__loop_timer_set(s->loop, &s->accept_timer, until_ns, cdp__server_accept_due, s);
 }
 
-/* Connections that stay silent must not keep out those that have business here, nor take the last
-   descriptors of this process: the older half of them is closed, and none is accepted for a
-   moment. */
+/* Out of descriptors: closes the older half of the connections without a greeting, so that they
+   do not block real clients, and stops accepting for a while. */
 CDP__PRIVATE void cdp__server_drop_silent(cdp_store_server *s, int32_t err) {
     const uint32_t half = (s->fresh_count + 1) / 2;
     uint32_t i;
@@ -4347,16 +4362,16 @@ CDP__PRIVATE void cdp__server_accept_some(cdp__io *io) {
     else if (fd == -EAGAIN)
         cdp__loop_used_up(s->loop, io, CDP_IO_READ);
     else if (fd >= 0)
-        cdp__loop_again(s->loop, io); /* this turn has done its share */
+        cdp__loop_again(s->loop, io); /* this run has done its share */
     else
-        cdp__server_drop_silent(s, -fd); /* out of descriptors, most likely */
-    io->broken = false;                  /* a listening socket has no connection that could break */
+        cdp__server_drop_silent(s, -fd); /* most likely out of descriptors */
+    io->broken = false;                  /* an error of a listening socket is not final */
     cdp__server_settle(s);
 }
 
-/* Tell clients of this library, and all that wait, that the server is being closed, as far as the
-   socket takes it at once. Unread input is read first, since closing a socket that has some makes
-   the system drop what was sent last. */
+/* Tells clients of this library, and all waiting clients, that the server is being closed, if
+   their sockets have room. Reads unread input first: closing a socket with unread input would
+   make the system drop the bytes just sent. */
 CDP__PRIVATE void cdp__conn_dismiss(cdp__conn *c) {
     cdp_store_server *s = c->server;
     uint32_t i;
@@ -4372,13 +4387,13 @@ CDP__PRIVATE void cdp__conn_dismiss(cdp__conn *c) {
 
 #endif /* CDP_NO_STORE_SERVER */
 
-/* ---- >>store-server-create: making, running and ending a server ------------------------------ */
+/* ---- >>store-server-create: creating, running and destroying a server ------------------------ */
 
-/* Knows: the desc of a server, its thread, and what cdp_tcp.h asks of it. Promises: a server
-   that could not be made leaves nothing behind. May use: the sections of the server above,
-   >>addr, loop of cdp.h. */
+/* Knows: the desc of a server, its thread, and what cdp_tcp.h needs of it. Promises: a failed
+   creation leaves nothing behind. May use: the sections of the server above, >>addr, loop of
+   cdp.h. */
 
-/* Also for cdp_tcp.h. */
+/* The error of a listener that cannot be opened. cdp_tcp.h uses it, too. */
 CDP__PRIVATE cdp_status cdp__cannot_listen(const cdp_os *os, const cdp_addr *at, int32_t err) {
     char text[64], owner[128];
     const char *hint = "";
@@ -4399,8 +4414,9 @@ CDP__PRIVATE cdp_status cdp__cannot_listen(const cdp_os *os, const cdp_addr *at,
 
 #define CDP__SERVER_POLL_NS 30000u
 
-/* After an answer often comes the next request of the same client: the server looks for it
-   before it sleeps, as long as that pays off, since to be woken takes longer than to answer. */
+/* The server's thread. After an answer, the same client often sends its next request at once, so
+   the thread polls for it before it sleeps, while that pays off: waking up takes longer than
+   answering. */
 CDP__PRIVATE void cdp__server_thread(void *arg) {
     cdp_store_server *s = (cdp_store_server *)arg;
     uint64_t poll_until = 0, again = 0;
@@ -4410,7 +4426,7 @@ CDP__PRIVATE void cdp__server_thread(void *arg) {
         const uint64_t now = s->os->now_ns(s->os->user);
         if (s->loop->moved) {
             if (poll_until && gain < 8) gain += 2;
-            /* of many, some wait already */
+            /* only with a single active client: among many, the next request is there already */
             poll_until =
                 s->loop->moved == 1 && (gain > -8 || now >= again) ? now + CDP__SERVER_POLL_NS : 0;
         } else if (poll_until && now >= poll_until) {
@@ -4420,11 +4436,11 @@ CDP__PRIVATE void cdp__server_thread(void *arg) {
             else
                 again = now + 10 * CDP__MS;
         } else if (poll_until && s->os->threads.yield) {
-            s->os->threads.yield(s->os->user); /* the client may want this very processor */
+            s->os->threads.yield(s->os->user); /* the client may need this core */
         }
         if (st == CDP_OK) continue;
         cdp__log(&s->desc.logger, CDP_LOG_WARN, -1, "store server: %s", cdp_last_error()->text);
-        /* out of memory: not in a busy loop */
+        /* out of memory: do not loop without a pause */
         cdp__sleep_until(s->os, s->os->now_ns(s->os->user) + 10 * CDP__MS);
     }
 }
@@ -4457,7 +4473,7 @@ CDP_API void cdp_store_server_destroy(cdp_store_server *s) {
     cdp__free(os, s);
 }
 
-/* For cdp_tcp.h: whether a client's key has a value. */
+/* For cdp_tcp.h: true if a client's key has a value. */
 CDP__PRIVATE bool cdp__store_server_has(const cdp_store_server *s, const char *key) {
     char text[128];
     cdp_bytes k;
@@ -4475,12 +4491,12 @@ CDP__PRIVATE void cdp__store_server_share(
     s->link_user = user;
 }
 
-/* For cdp_tcp.h: where it listens. */
+/* For cdp_tcp.h: the address at which it listens. */
 CDP__PRIVATE cdp_addr cdp__store_server_addr(const cdp_store_server *s) {
     return s->at;
 }
 
-/* For cdp_tcp.h: how many are connected. */
+/* For cdp_tcp.h: the number of connections. */
 CDP__PRIVATE uint32_t cdp__store_server_clients(const cdp_store_server *s) {
     return s->client_count;
 }
@@ -4526,8 +4542,8 @@ CDP__PRIVATE void cdp__server_desc_defaults(cdp_store_server_desc *d) {
     d->handshake_timeout_ms = cdp__def(d->handshake_timeout_ms, 30000);
 }
 
-/* The addresses that a desc asks for, literal or by name, with the port filled in. Returns how
-   many, 0 with the last error set. Blocks only for names. */
+/* The addresses that a desc asks for, literal or by name, with the port filled in. Returns their
+   number; 0 with the last error set. Blocks only to resolve names. */
 CDP__PRIVATE uint32_t cdp__server_addresses(
     const cdp_store_server_desc *d, cdp_addr *out, uint32_t max) {
     int32_t n = 1;
@@ -4556,7 +4572,7 @@ CDP__PRIVATE cdp_status cdp__server_listen(cdp_store_server *s) {
     uint32_t i;
     if (s->desc.has_listen_fd) {
         fd = s->desc.listen_fd;
-        /* from here on it is ours to close */
+        /* from here on the server closes it */
         cdp__loop_add(s->loop, &s->listener, fd, cdp__server_accept_some, s);
         if (s->os->net.adopt) err = s->os->net.adopt(s->os->user, fd);
         if (err >= 0) err = s->os->net.local_addr(s->os->user, fd, &s->at);
@@ -4621,11 +4637,12 @@ CDP_API cdp_status cdp_store_server_create(
             (uint32_t)strlen(d.job_key), CDP__AUTH_SHORT_KEY);
     cdp__chain_open(&s->deferred);
     cdp__chain_open(&s->satisfied);
-    s->turn_timer.func = cdp__server_turn; /* which sections above set, and do not know */
+    /* earlier sections set this timer without knowing the function */
+    s->turn_timer.func = cdp__server_turn;
     s->fresh.next = s->fresh.prev = &s->fresh;
     s->conns.next = s->conns.prev = &s->conns;
     if (status == CDP_OK) status = cdp__server_open(s);
-    s->desc.host = s->desc.job_key = NULL; /* the caller's memory */
+    s->desc.host = s->desc.job_key = NULL; /* memory of the caller */
     if (status != CDP_OK)
         cdp_store_server_destroy(s);
     else
@@ -4635,7 +4652,7 @@ CDP_API cdp_status cdp_store_server_create(
 
 #else
 
-/* For cdp_tcp.h, which finds no server and so calls none of these. */
+/* For cdp_tcp.h in builds without a server: it creates none, so it calls none of these. */
 CDP__PRIVATE bool cdp__store_server_has(const cdp_store_server *s, const char *key) {
     (void)s;
     (void)key;
@@ -4673,14 +4690,14 @@ CDP__PRIVATE bool cdp__store_server_quiet(const cdp_store_server *s) {
 
 #endif /* CDP_NO_STORE_SERVER */
 
-/* ---- >>store-client: what a client is, and how its requests end ------------------------------ */
+/* ---- >>store-client: the data of a client, and how its requests end -------------------------- */
 
-/* Knows: the state of a client, and of the one request that is on the wire. Promises: a request
-   ends exactly once, and a broken client ends all of them with one error. May use: buffer, auth,
-   wire, request, loop. */
+/* Knows: the state of a client, and of its request in progress. Promises: a request ends exactly
+   once, and a broken client ends all its requests with one error. May use: buffer, auth, wire,
+   request, loop. */
 
-/* What ends each state: PAUSE: the timer. CONNECTING, AUTHENTICATING and GREETING: the socket, or
-   the timer when that takes too long. READY: the end of the connection. BROKEN: nothing. */
+/* States of a client. PAUSE ends by the timer; CONNECTING, AUTHENTICATING and GREETING by the
+   socket, or by the timer if they take too long; READY when the connection ends; BROKEN never. */
 typedef enum cdp__client_state {
     CDP__CLIENT_PAUSE,
     CDP__CLIENT_CONNECTING,
@@ -4690,22 +4707,23 @@ typedef enum cdp__client_state {
     CDP__CLIENT_BROKEN
 } cdp__client_state;
 
-/* What the next bytes from the server are. */
+/* The expected next bytes from the server. */
 typedef enum cdp__expect {
-    CDP__EXPECT_NOTHING, /* the request has no answer: it is done when it is sent */
-    CDP__EXPECT_STOP,    /* of a WAIT or BARRIER */
-    CDP__EXPECT_CANCEL,  /* of a CANCEL_WAIT: the answer to the WAIT may come first */
-    CDP__EXPECT_FLAG,    /* of a CHECK */
-    CDP__EXPECT_CHECK,   /* of a CHECK that precedes a WAIT: it proves that the store answers */
-    CDP__EXPECT_TRY,     /* of a TRY_GET: when it is READY, the value follows */
+    CDP__EXPECT_NOTHING, /* the request has no answer: it is done when sent */
+    CDP__EXPECT_STOP,    /* the end of a WAIT or BARRIER */
+    CDP__EXPECT_CANCEL,  /* answer to CANCEL_WAIT; that to the WAIT may come first */
+    CDP__EXPECT_FLAG,    /* answer to CHECK */
+    /* answer to the CHECK that precedes a WAIT: shows that the store answers */
+    CDP__EXPECT_CHECK,
+    CDP__EXPECT_TRY, /* answer to TRY_GET; after READY, a value follows */
     CDP__EXPECT_NUMBER,
-    CDP__EXPECT_POP,   /* a number; when it is not 0, a value follows */
-    CDP__EXPECT_COUNT, /* a number, and as many keys */
+    CDP__EXPECT_POP,   /* a number; if not 0, a value follows */
+    CDP__EXPECT_COUNT, /* a number, then as many keys */
     CDP__EXPECT_VALUES
 } cdp__expect;
 
-/* The addresses that a client connects to. Host and port are kept, all else is used only until it
-   is connected. */
+/* The addresses that a client connects to. Host and port are kept; the rest is only used until
+   it is connected. */
 typedef struct cdp__client_target {
     cdp_addr at[16];
     uint32_t count, index; /* index: the address being tried */
@@ -4720,7 +4738,8 @@ typedef struct cdp__client_target {
     uint32_t nonce;
 } cdp__client_target;
 
-/* always free in `out` behind a request: to cancel it and withdraw a will without memory */
+/* Bytes kept free in `out` after a request, so that cancelling it and withdrawing a will need no
+   memory. */
 #define CDP__CLIENT_SPARE 64u
 #define CDP__CLIENT_GREETING_BYTES 5u
 #define CDP__CLIENT_OLD_GREETING_BYTES 10u
@@ -4728,9 +4747,9 @@ typedef struct cdp__client_target {
 #define CDP__CLIENT_BACKOFF_MAX_NS (2000 * CDP__MS)
 #define CDP__CLIENT_WARN_NS (10000 * CDP__MS)
 #define CDP__CLIENT_REFUSED_NS (5000 * CDP__MS)
-/* limit of one connection attempt if the server has other addresses; it grows with each round */
+/* Limit of one connection attempt if the server has other addresses; grows with each round. */
 #define CDP__CLIENT_ATTEMPT_NS (300 * CDP__MS)
-/* limit of the wait for the greeting; a busy server takes long */
+/* Limit of the wait for the greeting; a busy server may take long. */
 #define CDP__CLIENT_GREET_NS (15000 * CDP__MS)
 #define CDP__CLIENT_GOODBYE_NS (100 * CDP__MS)
 
@@ -4739,8 +4758,8 @@ typedef struct cdp__client {
     const cdp_os *os;
     cdp_logger logger;
     cdp__loop own_loop, *loop;
-    cdp_lock lock; /* no lock on a shared loop: that is the caller's business */
-    void *cond;    /* for those who wait while another thread drives the loop */
+    cdp_lock lock; /* none on a shared loop: its owner serialises calls */
+    void *cond;    /* for threads that wait while another one runs the loop */
     uint32_t sleepers;
     bool driven;
     cdp__client_state state;
@@ -4748,28 +4767,28 @@ typedef struct cdp__client {
     cdp__timer timer;
     cdp__client_target target;
     char *host;
-    char name[300]; /* "host:port (address)" for messages */
+    char name[300]; /* "host:port (address)", for errors */
     uint16_t port;
     cdp__fifo out;
     uint8_t in[256]; /* read ahead */
     uint32_t in_at, in_used;
-    /* the request on the wire */
+    /* the request in progress */
     bool busy;
     cdp__expect expect;
-    cdp_store_request *rq;     /* NULL when it was cancelled: its answer is dropped */
-    uint64_t values, value_at; /* VALUES: how many there are, which one is next */
-    uint32_t empty_pops;       /* of a QUEUE_POP: how often another client was faster */
+    cdp_store_request *rq;     /* NULL: it was cancelled, and its answer is dropped */
+    uint64_t values, value_at; /* VALUES: number of values, index of the next one */
+    uint32_t empty_pops;       /* QUEUE_POP: how often another client was faster */
     uint8_t head[8];
     uint32_t head_used;
     bool in_value;
-    uint8_t *value; /* where its rest goes; NULL: nowhere */
+    uint8_t *value; /* where the rest of the value goes; NULL: dropped */
     uint64_t value_left, max_value_bytes;
-    cdp_store_request *first, *last; /* those behind it */
+    cdp_store_request *first, *last; /* queued requests */
     bool is_cdp;                     /* the server knows the extensions of this library */
-    /* requests are sent in the dialect of PyTorch 1.13 */
+    /* speaks the dialect of PyTorch 1.13 */
     bool old;
     bool reconnecting; /* this client was connected before */
-    bool bare;         /* the next key goes without its slash */
+    bool bare;         /* the next key is sent without a slash */
     bool keyed;
     uint8_t key[CDP__AUTH_BYTES];
     cdp__auth auth;
@@ -4780,7 +4799,7 @@ typedef struct cdp__client {
 
 /* Completion */
 
-/* Also of a key of a list that has not arrived as a whole. */
+/* Frees the results of a request, including a listed key that has arrived in part. */
 CDP__PRIVATE void cdp__client_drop_results(cdp__client *c, cdp_store_request *rq) {
     if (cdp__store_lists(rq) && rq->results && c->in_value) {
         uint8_t *p;
@@ -4798,7 +4817,7 @@ CDP__PRIVATE void cdp__client_done(cdp__client *c, cdp_status status) {
     c->expect = CDP__EXPECT_NOTHING;
     c->in_value = false;
     c->head_used = 0;
-    /* one large value should not stay for good */
+    /* do not keep the memory of a large value */
     if (c->out.room > 4096 && !cdp__fifo_left(&c->out)) cdp__fifo_free(c->os, &c->out);
     if (rq) rq->status = status;
 }
@@ -4826,12 +4845,12 @@ CDP__PRIVATE void cdp__client_closed(cdp__client *c) {
     cdp__client_break(c);
 }
 
-/* The connection ended without an announcement; the errno tells a process that ended from a machine
-   that does not answer. */
+/* The connection has ended without an announcement. The errno tells a process that ended from a
+   host that does not answer. */
 CDP__PRIVATE void cdp__client_lost(cdp__client *c, int64_t result) {
     int32_t err = result ? (int32_t)-result : ECONNRESET;
     if (result == CDP_IO_EOF) err = 0;
-    /* the announcement of a closing server arrived in place of the answer */
+    /* the announcement of a closing server arrived instead of the answer */
     if (!err && c->is_cdp && c->head_used == 1 && c->head[0] == CDP__WIRE_CLOSING) {
         cdp__client_closed(c);
         return;
@@ -4856,13 +4875,13 @@ CDP__PRIVATE void cdp__client_violated(cdp__client *c, const char *what) {
     cdp__client_break(c);
 }
 
-/* ---- >>store-client-requests: requests as bytes ---------------------------------------------- */
+/* ---- >>store-client-requests: sends requests ------------------------------------------------- */
 
-/* Knows: what is sent for each operation, in both dialects. Promises: a request that runs out of
+/* Knows: the bytes of each operation, in both dialects. Promises: a request that runs out of
    memory is not sent in part. May use: >>store-client, >>wire, loop of cdp.h. */
 
-/* Keys get a slash in front, so that a program's keys and the protocol's own
-   never meet. */
+/* Keys are sent with a leading slash, so that a program's keys cannot collide with the
+   protocol's own. */
 
 CDP__PRIVATE uint64_t cdp__client_strings(const cdp_bytes *s, uint64_t n, uint64_t extra) {
     uint64_t i, total = 0;
@@ -4889,8 +4908,8 @@ CDP__PRIVATE uint8_t cdp__client_op(const cdp__client *c, uint8_t op) {
     return (uint8_t)(op - (CDP__OLD(c) && op < CDP__OP_DELETE));
 }
 
-/* An operation on all keys of a request: WAIT, CHECK, MULTI_GET, and MULTI_SET with its values
-   in between. The old dialect has no MULTI: as many GET or SET say the same. */
+/* Queues an operation on all keys of a request: WAIT, CHECK, MULTI_GET, or MULTI_SET with its
+   values. The old dialect has no MULTI_ operations: sends as many GET or SET. */
 CDP__PRIVATE bool cdp__client_put_list(
     cdp__client *c, uint8_t op, const cdp_store_request *rq, bool with_values) {
     const bool apart = CDP__OLD(c) && op >= CDP__OP_MULTI_GET;
@@ -4910,7 +4929,7 @@ CDP__PRIVATE bool cdp__client_put_list(
     return true;
 }
 
-/* An operation on one key, with `values` values. */
+/* Queues an operation on one key, with `values` values. */
 CDP__PRIVATE bool cdp__client_put_key(
     cdp__client *c, uint8_t op, const cdp_store_request *rq, uint32_t values) {
     uint8_t *p = cdp__client_begin(c,
@@ -4928,9 +4947,9 @@ CDP__PRIVATE bool cdp__client_put_key(
     return true;
 }
 
-/* What to send for a request that waits: first a CHECK, whose answer says that everything sent
-   before has arrived and that the store answers, whatever becomes of the wait. Servers of this
-   library answer a GET at once when the key is there. */
+/* Queues the next part of a request that waits. The first part is a CHECK: its answer shows that
+   the store answers, and that everything sent before has arrived. (For GET, servers of this
+   library support TRY_GET, which returns the value of an existing key at once.) */
 CDP__PRIVATE bool cdp__client_put_wait(cdp__client *c, const cdp_store_request *rq) {
     if (c->expect == CDP__EXPECT_TRY) return cdp__client_put_key(c, CDP__OP_TRY_GET, rq, 0);
     if (c->expect == CDP__EXPECT_STOP && rq->op == CDP_STORE_BARRIER)
@@ -4939,7 +4958,7 @@ CDP__PRIVATE bool cdp__client_put_wait(cdp__client *c, const cdp_store_request *
         c, c->expect == CDP__EXPECT_CHECK ? CDP__OP_CHECK : CDP__OP_WAIT, rq, false);
 }
 
-/* A request, or of one that waits the wait. */
+/* Queues a request or, if it waits, the next part of its wait. */
 CDP__PRIVATE bool cdp__client_put(cdp__client *c, const cdp_store_request *rq) {
     switch (rq->op) {
     case CDP_STORE_SET: return cdp__client_put_key(c, CDP__OP_SET, rq, 1);
@@ -4962,7 +4981,7 @@ CDP__PRIVATE bool cdp__client_put(cdp__client *c, const cdp_store_request *rq) {
     }
 }
 
-/* The answer to the first that is sent for a request. */
+/* The expected answer to the first part of a request. */
 CDP__PRIVATE cdp__expect cdp__client_expects(const cdp__client *c, const cdp_store_request *rq) {
     switch (rq->op) {
     case CDP_STORE_SET: return CDP__EXPECT_NOTHING;
@@ -4986,7 +5005,7 @@ CDP__PRIVATE cdp__expect cdp__client_expects(const cdp__client *c, const cdp_sto
 
 /* Bytes out */
 
-/* True when everything is sent. */
+/* Sends queued bytes. True if all are sent. */
 CDP__PRIVATE bool cdp__client_flush(cdp__client *c) {
     while (cdp__fifo_left(&c->out)) {
         cdp_iov iov;
@@ -5020,7 +5039,8 @@ CDP__PRIVATE int64_t cdp__client_recv(cdp__client *c, void *dst, uint64_t bytes)
     return r;
 }
 
-/* Up to `bytes` of the answer to dst (NULL: nowhere). 0: later; < 0: the client is broken. */
+/* Reads up to `bytes` bytes of the answer to dst (NULL: drops them). 0: later; < 0: the client
+   is broken. */
 CDP__PRIVATE int64_t cdp__client_take(cdp__client *c, uint8_t *dst, uint64_t bytes) {
     uint64_t n;
     if (c->in_at == c->in_used) {
@@ -5037,10 +5057,10 @@ CDP__PRIVATE int64_t cdp__client_take(cdp__client *c, uint8_t *dst, uint64_t byt
     return (int64_t)n;
 }
 
-/* ---- >>store-client-answers: bytes as results ------------------------------------------------ */
+/* ---- >>store-client-answers: handles answers ------------------------------------------------- */
 
-/* Knows: what each answer means, and what is sent after it. Promises: nothing blocks; an answer
-   that no server gives ends the client. May use: store-client, store-client-requests, loop. */
+/* Knows: the meaning of each answer, and what is sent after it. Promises: nothing blocks; an
+   invalid answer breaks the client. May use: store-client, store-client-requests, loop. */
 
 /* Sends the next part of the current request; `expect` says what the server then answers. */
 CDP__PRIVATE void cdp__client_proceed(cdp__client *c, cdp__expect expect) {
@@ -5052,14 +5072,14 @@ CDP__PRIVATE void cdp__client_proceed(cdp__client *c, cdp__expect expect) {
 CDP__PRIVATE void cdp__client_expect_values(cdp__client *c, uint64_t count) {
     if (c->rq && !cdp__store_lists(c->rq))
         c->rq->number =
-            (int64_t)cdp__max((uint64_t)c->rq->number, 1); /* the key is there, whatever follows */
+            (int64_t)cdp__max((uint64_t)c->rq->number, 1); /* the key exists, whatever follows */
     c->expect = CDP__EXPECT_VALUES;
     c->values = count;
     c->value_at = 0;
     if (!count) cdp__client_done(c, CDP_OK); /* an empty list has no answer */
 }
 
-/* The key is there: done, or on to reading it. */
+/* The key exists: ends the request, or reads the value. */
 CDP__PRIVATE void cdp__client_stopped(cdp__client *c) {
     cdp_store_request *rq = c->rq;
     bool sent;
@@ -5081,7 +5101,8 @@ CDP__PRIVATE void cdp__client_stopped(cdp__client *c) {
         cdp__client_done(c, CDP_ERR_NOMEM);
 }
 
-/* Whether it was there at once. If not, wait for it, unless the request was cancelled. */
+/* Handles the answer to a CHECK. If the key is absent, waits for it, unless the request was
+   cancelled. */
 CDP__PRIVATE void cdp__client_checked(cdp__client *c, uint8_t v) {
     const bool there = v == CDP__WIRE_READY;
     if (v > CDP__WIRE_NOT_READY) {
@@ -5100,8 +5121,8 @@ CDP__PRIVATE void cdp__client_checked(cdp__client *c, uint8_t v) {
 
 #define CDP__CLIENT_MAX_EMPTY_POPS 1000u
 
-/* How many values the queue had. If none, another client was faster, or the wait was for an
-   ordinary key of the same name. */
+/* Handles the length of a queue. If it is 0, another client was faster, or the wait ended
+   because of an ordinary key of the same name. */
 CDP__PRIVATE void cdp__client_popped(cdp__client *c, uint64_t count) {
     if (c->rq) c->rq->number = (int64_t)count;
     if (count) {
@@ -5135,19 +5156,19 @@ CDP__PRIVATE void cdp__client_byte(cdp__client *c, uint8_t v) {
         cdp__client_stopped(c);
     } else if (c->expect == CDP__EXPECT_CANCEL && v == CDP__WIRE_CANCELED) {
         cdp__client_done(c, CDP_OK);
-        /* this one just missed the cancel */
+        /* the answer to the wait crossed with the cancellation */
     } else if (c->expect != CDP__EXPECT_CANCEL || v != CDP__WIRE_STOP_WAITING) {
         cdp__client_violated(c, "an unknown answer to a wait");
     }
 }
 
-/* Of a list of keys: one that begins with a slash is a program's and loses it, others are the
-   protocol's own, or fill the place of a removed one. */
+/* Handles a listed key. A leading slash marks a program's key, and is removed. Other keys are
+   the protocol's own, or replace a removed one; they are dropped. */
 CDP__PRIVATE void cdp__client_key_listed(cdp__client *c) {
     cdp_bytes *key = &c->rq->results[c->rq->number];
-    uint8_t *p = c->value - key->bytes; /* its end was reached */
+    uint8_t *p = c->value - key->bytes; /* the whole key has arrived */
     if (key->bytes && p[0] == '/') {
-        memmove(p, p + 1, (size_t)key->bytes); /* with the zero behind it */
+        memmove(p, p + 1, (size_t)key->bytes); /* including the terminating zero */
         --key->bytes;
         ++c->rq->number;
         return;
@@ -5162,7 +5183,8 @@ CDP__PRIVATE void cdp__client_next_value(cdp__client *c) {
     if (++c->value_at == c->values) cdp__client_done(c, CDP_OK);
 }
 
-/* Room for one more key in the results of a LIST_KEYS; it grows with what arrives. */
+/* Makes room for one more key in the results of a LIST_KEYS. The room grows with the keys that
+   arrive. */
 CDP__PRIVATE bool cdp__client_grow_list(cdp__client *c) {
     cdp_store_request *rq = c->rq;
     const uint64_t n = (uint64_t)rq->number;
@@ -5176,7 +5198,7 @@ CDP__PRIVATE bool cdp__client_grow_list(cdp__client *c) {
     return true;
 }
 
-/* No memory for an answer: fails the request, and skips the answer's bytes in the stream. */
+/* Out of memory for an answer: fails the request, and skips the answer's bytes. */
 CDP__PRIVATE void cdp__client_drop_answer(cdp__client *c) {
     cdp_store_request *rq = c->rq;
     c->rq = NULL;
@@ -5222,7 +5244,7 @@ CDP__PRIVATE void cdp__client_number(cdp__client *c, uint64_t v) {
     }
 }
 
-/* A few bytes of the answer. False when there are none now. */
+/* Handles the next bytes of the answer. False: there are none now. */
 CDP__PRIVATE bool cdp__client_step(cdp__client *c) {
     const uint32_t want = cdp__client_expects_number(c) ? 8 : 1;
     int64_t r;
@@ -5266,7 +5288,7 @@ CDP__PRIVATE bool cdp__client_old_can(cdp_store_op op) {
     return op < CDP_STORE_QUEUE_PUSH && op != CDP_STORE_APPEND;
 }
 
-/* Put the next request on the wire. */
+/* Sends the next queued request. */
 CDP__PRIVATE void cdp__client_issue(cdp__client *c) {
     cdp_store_request *rq = c->first;
     c->first = rq->next;
@@ -5311,14 +5333,14 @@ CDP__PRIVATE void cdp__client_pump(cdp__client *c) {
     }
 }
 
-/* ---- >>store-client-connect: to a server, and its greeting ----------------------------------- */
+/* ---- >>store-client-connect: connects to a server, and greets it ----------------------------- */
 
-/* Knows: addresses, dialects, the job key. Promises: tries until the deadline, and then
-   reports what prevented it. May use: the sections of the client above, addr, auth-exchange, loop.
-   */
+/* Knows: addresses, dialects, the job key. Promises: tries until the deadline, then reports what
+   prevented the connection. May use: the sections of the client above, addr, auth-exchange,
+   loop. */
 
-/* The next address, after the last one a pause that grows by half each time and is shaken, so
-   that a thousand clients that started together do not connect in step. */
+/* Tries the next address. After the last one, first pauses: the pause grows by half each time
+   and is randomised, so that a thousand clients that started together do not connect in step. */
 CDP__PRIVATE void cdp__client_retry(cdp__client *c, int32_t sys_errno) {
     cdp__client_target *w = &c->target;
     const uint64_t now = c->os->now_ns(c->os->user);
@@ -5346,7 +5368,7 @@ CDP__PRIVATE void cdp__client_retry(cdp__client *c, int32_t sys_errno) {
     cdp__loop_timer_set(c->loop, &c->timer, now + pause, c->timer.func, c);
 }
 
-/* Something else than a store answered; trying again would not help. */
+/* The peer is not a store; trying again would not help. */
 CDP__PRIVATE void cdp__client_no_store(cdp__client *c) {
     char hex[32];
     cdp__text t = {hex, sizeof hex, 0};
@@ -5368,7 +5390,7 @@ CDP__PRIVATE void cdp__client_no_store(cdp__client *c) {
 }
 
 /* The connection ended before it was ready. A server that is starting or closing does that for a
-   moment; after CDP__CLIENT_REFUSED_NS it is not a store. */
+   moment; after CDP__CLIENT_REFUSED_NS the peer is not a store. */
 CDP__PRIVATE void cdp__client_refused(cdp__client *c, int64_t result) {
     const uint64_t now = c->os->now_ns(c->os->user);
     if (!c->target.refused_ns) c->target.refused_ns = now;
@@ -5381,8 +5403,9 @@ CDP__PRIVATE void cdp__client_refused(cdp__client *c, int64_t result) {
         cdp__client_retry(c, result == CDP_IO_EOF || !result ? ECONNRESET : (int32_t)-result);
 }
 
-/* VALIDATE must arrive in one piece at some servers, hence one write. PING tells whether it is a
-   store at all, CHECK whether it is one of ours. */
+/* Sends the greeting. Some servers must receive VALIDATE in one piece, hence one write. The
+   answer to PING shows whether the peer is a store at all, that to CHECK whether it is one of
+   this library. */
 CDP__PRIVATE void cdp__client_greet(cdp__client *c) {
     static const char ours[] = CDP__WIRE_CDP_SERVER;
     cdp_bytes key;
@@ -5402,7 +5425,8 @@ CDP__PRIVATE void cdp__client_greet(cdp__client *c) {
     p[5] = CDP__OP_PING;
     cdp__put_u32(p + 6, c->target.nonce);
     p += 10;
-    /* nothing to greet with: a CHECK of nothing, this CHECK, and the number of keys */
+    /* the old dialect has no greeting: sends an empty CHECK, the CHECK below, and a count of the
+       keys */
     if (CDP__OLD(c)) {
         p -= 10;
         *p++ = CDP__OP_OLD_CHECK;
@@ -5457,7 +5481,7 @@ CDP__PRIVATE void cdp__client_refused_by_auth(cdp__client *c, uint8_t refusal) {
 }
 
 #ifndef CDP_NO_JOB_KEY
-/* Each side proves that it knows the key. */
+/* Advances the authentication exchange with the server. */
 CDP__PRIVATE void cdp__client_authenticate(cdp__client *c) {
     int64_t result;
     const cdp_status st = cdp__auth_pump(&c->auth, c->loop, &c->io, &result);
@@ -5470,7 +5494,7 @@ CDP__PRIVATE void cdp__client_authenticate(cdp__client *c) {
 }
 #endif
 
-/* Send the greeting, collect its answer. */
+/* Sends the greeting, and reads its answer. */
 CDP__PRIVATE void cdp__client_greeting(cdp__client *c) {
     const uint32_t want = CDP__OLD(c) ? CDP__CLIENT_OLD_GREETING_BYTES : CDP__CLIENT_GREETING_BYTES;
     uint8_t nonce[4] = {0};
@@ -5483,7 +5507,7 @@ CDP__PRIVATE void cdp__client_greeting(cdp__client *c) {
         sent = cdp__io_send(c->loop, &c->io, &iov, 1);
         if (sent > 0) c->out.at += (uint64_t)sent;
     }
-    /* also when sending failed: an answer may tell why */
+    /* even if sending failed: an answer may contain the reason */
     while (r > 0 && c->in_used < sizeof c->in) {
         cdp_iov iov;
         iov.data = c->in + c->in_used;
@@ -5492,7 +5516,7 @@ CDP__PRIVATE void cdp__client_greeting(cdp__client *c) {
         if (r > 0) c->in_used += (uint32_t)r;
     }
     if (!CDP__OLD(c)) cdp__put_u32(nonce, c->target.nonce);
-    /* the answer and the announcement that the store is being closed: as one that has not begun */
+    /* the store is being closed: retry, as if it were not running yet */
     if (!CDP__OLD(c) && c->in_used == want + 1 && memcmp(c->in, nonce, 4) == 0
         && c->in[4] == CDP__WIRE_READY && c->in[5] == CDP__WIRE_CLOSING) {
         cdp__client_retry(c, ECONNREFUSED);
@@ -5556,17 +5580,18 @@ CDP__PRIVATE void cdp__client_set_name(cdp__client *c, const cdp_addr *at) {
         cdp__format(c->name, sizeof c->name, "%s:%u (%s)", c->host, c->port, text);
 }
 
-/* Names are asked for again at every round: at start-up a name may not be known yet. */
+/* Resolves the host name. Repeated in every round, because a name may not exist yet when a job
+   starts. */
 CDP__PRIVATE bool cdp__client_resolve(cdp__client *c) {
     cdp__client_target *w = &c->target;
     int32_t n = 1;
-    /* a connection to where it was connected: the time to ask may be over */
+    /* reconnects to the same address: there may be no time to resolve a name */
     if (w->fixed || c->reconnecting) return true;
     if (!cdp__addr_parse(c->host, &w->at[0]))
         n = c->os->net.resolve(c->os->user, c->host, c->port, w->at, 16, w->deadline_ns);
     else
         w->at[0].port = c->port;
-    /* too late to ask again: what was found before stands */
+    /* no time was left: keep the earlier addresses and error */
     if (n == -ETIMEDOUT && w->sys_errno)
         n = -w->sys_errno;
     else
@@ -5575,7 +5600,7 @@ CDP__PRIVATE bool cdp__client_resolve(cdp__client *c) {
     return n > 0;
 }
 
-/* Try the address that is next. */
+/* Tries to connect to the current address. */
 CDP__PRIVATE void cdp__client_attempt(cdp__client *c) {
     cdp__client_target *w = &c->target;
     int32_t fd;
@@ -5610,7 +5635,7 @@ CDP__PRIVATE cdp_status cdp__client_unreachable(cdp__client *c) {
     const cdp__client_target *w = &c->target;
     const uint64_t now = c->os->now_ns(c->os->user), tried_ns = now - w->started_ns,
                    tenths = tried_ns / (100 * CDP__MS);
-    /* or it has just begun, and the one before tells more */
+    /* a young attempt says less than the error of the previous one */
     const bool hangs = 4 * (now - w->attempt_ns) > tried_ns;
     const char *hint = "does rank 0 run, and is this its address and port?";
     int32_t err = w->sys_errno;
@@ -5633,7 +5658,7 @@ CDP__PRIVATE cdp_status cdp__client_unreachable(cdp__client *c) {
         (unsigned long long)(tenths / 10), (uint32_t)(tenths % 10), w->attempts, hint);
 }
 
-/* Begins; the loop goes on with it. */
+/* Begins to connect; the loop continues. */
 CDP__PRIVATE void cdp__client_connect_start(cdp__client *c, uint32_t timeout_ms) {
     cdp__client_target *w = &c->target;
     w->started_ns = c->os->now_ns(c->os->user);
@@ -5642,9 +5667,9 @@ CDP__PRIVATE void cdp__client_connect_start(cdp__client *c, uint32_t timeout_ms)
     cdp__client_attempt(c);
 }
 
-/* How far that is: PENDING, or what came out. */
+/* Returns PENDING while connecting, then the outcome. */
 CDP__PRIVATE cdp_status cdp__client_connected(cdp__client *c) {
-    /* a last will that is not on its way would not be carried out */
+    /* not before the last will is sent: otherwise the server might not have it */
     if (c->state == CDP__CLIENT_READY && (!c->last_will_sent || !cdp__fifo_left(&c->out)))
         return CDP_OK;
     if (c->state == CDP__CLIENT_BROKEN) {
@@ -5667,8 +5692,8 @@ CDP__PRIVATE cdp_status cdp__client_connect(cdp__client *c, uint32_t timeout_ms)
 
 /* ---- >>store-client-calls: the store interface of a client ----------------------------------- */
 
-/* Knows: several threads. Promises: one of them runs the loop while the others sleep, and each
-   keeps its deadline. May use: the sections of the client above, loop. */
+/* Knows: the threads that use a client. Promises: one of them runs the loop while the others
+   sleep, and each keeps its deadline. May use: the sections of the client above, loop. */
 
 CDP__PRIVATE void cdp__client_wake_sleepers(cdp__client *c) {
     if (c->sleepers) c->os->threads.cond_broadcast(c->os->user, c->cond);
@@ -5677,7 +5702,7 @@ CDP__PRIVATE void cdp__client_wake_sleepers(cdp__client *c) {
 CDP__PRIVATE cdp_status cdp__client_start(void *self, cdp_store_request *rq) {
     cdp__client *c = (cdp__client *)self;
     cdp_status status;
-    /* what the server would only answer by hanging up is refused here */
+    /* refuse here what the server would answer by closing the connection */
     rq->status = cdp__store_request_validate(rq, c->max_value_bytes);
     rq->results = NULL;
     rq->next = NULL;
@@ -5694,7 +5719,7 @@ CDP__PRIVATE cdp_status cdp__client_start(void *self, cdp_store_request *rq) {
             c->first = rq;
         c->last = rq;
         cdp__client_pump(c);
-        /* the thread that runs the loop must poll for what this request needs */
+        /* the thread that runs the loop must poll for this request */
         if (c->driven) cdp__loop_wake(c->loop);
     }
     cdp__client_wake_sleepers(c);
@@ -5703,8 +5728,8 @@ CDP__PRIVATE cdp_status cdp__client_start(void *self, cdp_store_request *rq) {
     return status;
 }
 
-/* A fresh connection to where it was connected. Nothing that was sent is lost: a wait in the old
-   dialect begins when everything before it was answered for. */
+/* Opens a new connection to the same address. No sent request is lost, because a wait in the old
+   dialect begins only after all earlier requests were answered. */
 CDP__PRIVATE void cdp__client_reconnect(cdp__client *c) {
     cdp__loop_remove(c->loop, &c->io);
     cdp__client_done(c, CDP_OK);
@@ -5718,24 +5743,25 @@ CDP__PRIVATE void cdp__client_reconnect(cdp__client *c) {
     cdp__client_attempt(c);
 }
 
-/* With the lock held. */
+/* Cancels a request. The caller holds the lock. */
 CDP__PRIVATE void cdp__client_forget(cdp__client *c, cdp_store_request *rq) {
     cdp_store_request **at = &c->first, *before = NULL;
     if (rq->status != CDP_PENDING) return;
     rq->status = CDP_ERR_TIMEOUT;
-    if (c->rq == rq) { /* it is on the wire: its answer must still be taken from there */
+    if (c->rq == rq) { /* in progress: its answer must still be read */
         c->rq = NULL;
         c->value = NULL;
         cdp__client_drop_results(c, rq);
-        /* for cdp__store_timed_out(): a wait that has begun was answered before */
+        /* for cdp__store_timed_out(): before the wait, the store has answered that the key is
+           absent */
         rq->number = c->expect == CDP__EXPECT_STOP ? 0 : CDP__STORE_NO_ANSWER;
         if (c->expect != CDP__EXPECT_STOP) return;
-        if (CDP__OLD(c)) { /* or an answer that nobody expects any more would come some day */
+        if (CDP__OLD(c)) { /* the old dialect cannot cancel: a late answer would be misread */
             cdp__client_reconnect(c);
             return;
         }
         c->expect = CDP__EXPECT_CANCEL;
-        c->out.data[c->out.used++] = CDP__OP_CANCEL_WAIT; /* there is room: CDP__CLIENT_SPARE */
+        c->out.data[c->out.used++] = CDP__OP_CANCEL_WAIT; /* room: CDP__CLIENT_SPARE */
         cdp__client_pump(c);
         return;
     }
@@ -5760,7 +5786,7 @@ CDP__PRIVATE void cdp__client_cancel(void *self, cdp_store_request *rq) {
 CDP__PRIVATE cdp_status cdp__client_turn(cdp__client *c, uint64_t deadline_ns) {
     cdp_status status;
     if (c->driven) {
-        if (!c->cond) return CDP_OK; /* called by a callback: the loop is running */
+        if (!c->cond) return CDP_OK; /* called inside a callback: the loop is running */
         ++c->sleepers;
         c->os->threads.cond_wait(c->os->user, c->cond, c->lock.mutex, deadline_ns);
         --c->sleepers;
@@ -5783,13 +5809,13 @@ CDP__PRIVATE cdp_status cdp__client_wait(void *self, cdp_store_request *rq, uint
             || (rq->status == CDP_PENDING && c->os->now_ns(c->os->user) >= deadline_ns))
             break;
     }
-    /* the loop itself failed: no memory for its descriptors */
+    /* the loop has failed: it had no memory for its descriptors */
     if (status != CDP_OK && rq->status == CDP_PENDING) {
         cdp__client_forget(c, rq);
         rq->status = status;
     }
     if (rq->status < 0 && c->state == CDP__CLIENT_BROKEN) *cdp__error_slot() = c->error;
-    /* another thread may have seen it */
+    /* another thread may have got the error */
     else if (rq->status == CDP_ERR_NOMEM && status == CDP_OK)
         cdp__client_no_memory(c);
     status = rq->status;
@@ -5797,20 +5823,21 @@ CDP__PRIVATE cdp_status cdp__client_wait(void *self, cdp_store_request *rq, uint
     return status;
 }
 
-/* For cdp_tcp.h: this end of the connection, an address under which the server's machine can
-   reach this one. */
+/* For cdp_tcp.h: this end of the connection, an address at which the server's host can reach
+   this one. */
 CDP__PRIVATE bool cdp__tcp_store_local_addr(cdp_store *s, cdp_addr *out) {
     cdp__client *c = (cdp__client *)s->self;
     return c->state == CDP__CLIENT_READY && c->os->net.local_addr(c->os->user, c->io.fd, out) >= 0;
 }
 
-/* For cdp_tcp.h: the other end. */
+/* For cdp_tcp.h: the address of the server. */
 CDP__PRIVATE cdp_addr cdp__tcp_store_peer_addr(const cdp_store *s) {
     const cdp__client *c = (const cdp__client *)s->self;
     return c->target.at[c->target.index];
 }
 
-/* For cdp_tcp.h: the time is over in which the death of this process must be told by the store. */
+/* For cdp_tcp.h: withdraws the last will. The links report the death of this process from now
+   on. */
 CDP__PRIVATE void cdp__tcp_store_withdraw_will(cdp_store *s) {
     cdp__client *c = (cdp__client *)s->self;
     if (c->state != CDP__CLIENT_READY || !c->last_will_sent) return;
@@ -5818,8 +5845,7 @@ CDP__PRIVATE void cdp__tcp_store_withdraw_will(cdp_store *s) {
     (void)cdp__client_flush(c);
 }
 
-/* For cdp_tcp.h: this client is about to be destroyed, but its last will is to be executed all
-   the same. */
+/* For cdp_tcp.h: destroying this client will trigger its last will. */
 CDP__PRIVATE void cdp__tcp_store_abandon(cdp_store *s) {
     ((cdp__client *)s->self)->last_will_sent = false;
 }
@@ -5828,7 +5854,8 @@ CDP__PRIVATE void cdp__client_ignore(cdp__io *io) {
     (void)io;
 }
 
-/* Closing with unread input would make the system drop what was sent last. */
+/* Reads pending input: closing a socket with unread input would make the system drop the bytes
+   sent last. */
 CDP__PRIVATE void cdp__client_drain(cdp__client *c) {
     uint8_t sink[256];
     cdp_iov iov;
@@ -5858,8 +5885,8 @@ CDP__PRIVATE void cdp__client_goodbye(cdp__client *c) {
     *p++ = CDP__OP_PING;
     memcpy(p, bye, sizeof bye);
     cdp__client_end(c, p + sizeof bye);
-    /* the time counts from what was sent last, and what there is now is looked at first: a process
-       that was stopped must not leave without a word */
+    /* the time counts from the last bytes sent, and received bytes are handled first: so a
+       process that was stopped meanwhile still says goodbye */
     deadline = c->os->now_ns(c->os->user) + CDP__CLIENT_GOODBYE_NS;
     for (;;) {
         const uint64_t left = cdp__fifo_left(&c->out);
@@ -5892,7 +5919,7 @@ CDP__PRIVATE void cdp__client_destroy(void *self) {
         cdp__fail(CDP_ERR_STATE, "the store client of %s was destroyed", c->name);
         cdp__client_break(c); /* ends requests that other code still refers to */
     }
-    /* destroying is no failure, and must not replace the last error */
+    /* destroying reports no error */
     *cdp__error_slot() = before;
     cdp__loop_close(&c->own_loop);
     cdp__fifo_free(os, &c->out);
@@ -5905,7 +5932,7 @@ CDP__PRIVATE void cdp__client_destroy(void *self) {
     cdp__free(os, c);
 }
 
-/* One block for key and value. */
+/* Copies key and value to one block. */
 CDP__PRIVATE bool cdp__client_copy_last_will(cdp__client *c, const cdp_tcp_store_desc *d) {
     const uint64_t key_bytes = strlen(d->will_key);
     uint8_t *p = (uint8_t *)cdp__alloc(c->os, key_bytes + d->will_value.bytes);
@@ -5919,7 +5946,7 @@ CDP__PRIVATE bool cdp__client_copy_last_will(cdp__client *c, const cdp_tcp_store
     return true;
 }
 
-/* What needs memory or descriptors. */
+/* Allocates memory and opens descriptors. */
 CDP__PRIVATE cdp_status cdp__client_open(cdp__client *c, const cdp_tcp_store_desc *d) {
     const cdp_os *os = c->os;
     char first[64];
@@ -5941,7 +5968,7 @@ CDP__PRIVATE cdp_status cdp__client_open(cdp__client *c, const cdp_tcp_store_des
     return cdp__loop_open(&c->own_loop, os);
 }
 
-/* What a second client of the same server is made from; the key travels as its hash. */
+/* The desc for a second client of the same server. The key is passed as its hash. */
 CDP__PRIVATE void cdp__client_describe(const cdp__client *c, cdp_tcp_store_desc *d) {
     memset(d, 0, sizeof *d);
     d->host = c->host;
@@ -5965,7 +5992,7 @@ CDP__PRIVATE void cdp__client_fill(cdp__client *c, const cdp_tcp_store_desc *d) 
     if (d->addr_count) memcpy(c->target.at, d->addrs, d->addr_count * sizeof *d->addrs);
     c->max_value_bytes = cdp__def(d->max_value_bytes, CDP_STORE_MAX_VALUE_BYTES);
     c->timer.at_ns = CDP__NEVER;
-    c->timer.func = cdp__client_timer; /* for functions above it */
+    c->timer.func = cdp__client_timer; /* for earlier sections */
     c->io.fd = -1;
     c->store.self = c;
     c->store.os = c->os;
@@ -5976,7 +6003,8 @@ CDP__PRIVATE void cdp__client_fill(cdp__client *c, const cdp_tcp_store_desc *d) 
     c->store.destroy = cdp__client_destroy;
 }
 
-/* Not connected yet. `key`: instead of the desc's, as its hash. */
+/* Creates a client that is not connected yet. `key`: used instead of the desc's key, as its
+   hash. */
 CDP__PRIVATE cdp_status cdp__client_make(
     const cdp_tcp_store_desc *desc, const uint8_t *key, cdp__client **out) {
     const cdp_os *os = desc->os ? desc->os : cdp_os_default();
@@ -5997,7 +6025,7 @@ CDP__PRIVATE cdp_status cdp__client_make(
     return status;
 }
 
-/* For cdp_tcp.h: how far that is, PENDING or what came out. */
+/* For cdp_tcp.h: PENDING while connecting, then the outcome. */
 CDP__PRIVATE cdp_status cdp__tcp_store_connected(cdp_store *s) {
     return cdp__client_connected((cdp__client *)s->self);
 }
@@ -6049,7 +6077,7 @@ CDP_API cdp_status cdp_tcp_store_create(const cdp_tcp_store_desc *desc, cdp_stor
     return status == CDP_OK ? cdp__client_create(desc, NULL, out) : status;
 }
 
-/* For cdp_tcp.h: a client that begins to connect. */
+/* For cdp_tcp.h: creates a client that begins to connect. */
 CDP__PRIVATE cdp_status cdp__tcp_store_start(const cdp_tcp_store_desc *desc, cdp_store **out) {
     cdp__client *c = NULL;
     cdp_status status = cdp__tcp_store_check(desc);
@@ -6223,7 +6251,7 @@ CDP_API cdp_status cdp_prefix_store_create(cdp_store *inner, const char *prefix,
 /* Knows: all kinds of stores. Promises: each call ends by its deadline. May use: everything
    above. */
 
-/* The store below all prefixes. */
+/* The store without its prefixes. */
 CDP__PRIVATE cdp_store *cdp__store_base(cdp_store *s) {
 #ifndef CDP_NO_PREFIX_STORE
     while (s->destroy == cdp__prefix_destroy)
@@ -6244,7 +6272,7 @@ CDP_API uint32_t cdp_store_timeout(const cdp_store *s) {
     return s ? s->timeout_ms : 0;
 }
 
-/* Which store, for messages; `s` is no prefix store. */
+/* A description of the store, for errors; `s` is no prefix store. */
 CDP__PRIVATE const char *cdp__store_name(const cdp_store *s) {
 #ifndef CDP_NO_FILE_STORE
     if (s->destroy == cdp__file_destroy) return ((const cdp__file_store *)s->self)->path;
@@ -6291,7 +6319,7 @@ CDP__PRIVATE cdp_status cdp__store_timed_out(
         cdp__store_timeout_reason(s, rq), cdp__store_name(s));
 }
 
-/* Starts a request that is filled in but for its results. */
+/* Starts a request. The caller has filled in all members except the results. */
 CDP__PRIVATE cdp_status cdp__store_begin(cdp_store *s, cdp_store_request *rq) {
     if (!s || !rq) return cdp__fail(CDP_ERR_INVALID, "the store%s is NULL", s ? "'s request" : "");
     if (!s->start || !s->wait || !s->cancel || !s->os)
@@ -6305,12 +6333,12 @@ CDP__PRIVATE cdp_status cdp__store_begin(cdp_store *s, cdp_store_request *rq) {
     return s->start(s->self, rq);
 }
 
-/* Nobody waits for it any more; `status` is what the last wait returned. Until here another thread
-   may be writing to it. */
+/* Ends a request after its last wait, which returned `status`. Cancels a pending one; until then
+   another thread may write to it. */
 CDP__PRIVATE cdp_status cdp__store_end(
     cdp_store *s, cdp_store_request *rq, cdp_status status, uint32_t timeout_ms) {
     if (status == CDP_PENDING) s->cancel(s->self, rq);
-    /* perhaps just before the cancel */
+    /* it may have completed just before the cancellation */
     if (rq->status != CDP_PENDING && rq->status != CDP_ERR_TIMEOUT) return rq->status;
     rq->status = CDP_ERR_TIMEOUT;
     return cdp__store_timed_out(cdp__store_base(s), rq, timeout_ms);
@@ -6332,7 +6360,7 @@ CDP_API void cdp_store_free(cdp_store *s, void *memory) {
 CDP_API void cdp_store_destroy(cdp_store *s) {
     void (*destroy)(void *self) = s ? s->destroy : NULL;
     if (!destroy) return;
-    s->start = NULL; /* a call that comes too late is told so, if the memory is still there */
+    s->start = NULL; /* a later call then returns an error, if the memory still exists */
     s->destroy = NULL;
     destroy(s->self);
 }
@@ -6341,7 +6369,7 @@ CDP_API void cdp_store_request_free(cdp_store *s, cdp_store_request *rq) {
     if (s) cdp__store_request_drop_results(s->os, rq, cdp__store_request_result_count(rq));
 }
 
-/* A call with one key, in a form that needs no memory. */
+/* A call with one key, in a form that needs no allocation. */
 typedef struct cdp__store_call {
     cdp_store_request rq;
     cdp_bytes key, value[2];
@@ -6364,8 +6392,8 @@ CDP__PRIVATE cdp_status cdp__store_call_make(
     return CDP_OK;
 }
 
-/* Runs a call that cdp__store_call_make() has made; `status` is what that returned. Without a value
-   (NULL) there is no result; else the first result becomes the caller's. */
+/* Runs a call that cdp__store_call_make() has made; `status` is what that returned. If `value`
+   is not NULL, the caller owns the first result. */
 CDP__PRIVATE cdp_status cdp__store_call_run(cdp_store *s, cdp__store_call *c, cdp_status status,
     uint32_t timeout_ms, void **value, uint64_t *bytes) {
     if (value) *value = NULL;
@@ -6378,7 +6406,7 @@ CDP__PRIVATE cdp_status cdp__store_call_run(cdp_store *s, cdp__store_call *c, cd
     return CDP_OK;
 }
 
-/* Calls that bring a value. */
+/* Runs a call that stores a value. */
 CDP__PRIVATE cdp_status cdp__store_put(
     cdp_store *s, cdp_store_op op, const char *key, const void *value, uint64_t bytes) {
     cdp__store_call c;
@@ -6386,7 +6414,7 @@ CDP__PRIVATE cdp_status cdp__store_put(
     return cdp__store_call_run(s, &c, status, 0, NULL, NULL);
 }
 
-/* Calls that wait for a value, which becomes the caller's. */
+/* Runs a call that waits for a value, which the caller then owns. */
 CDP__PRIVATE cdp_status cdp__store_take(cdp_store *s, cdp_store_op op, const char *key,
     void **value, uint64_t *bytes, uint32_t timeout_ms) {
     cdp__store_call c;
@@ -6394,7 +6422,7 @@ CDP__PRIVATE cdp_status cdp__store_take(cdp_store *s, cdp_store_op op, const cha
     return cdp__store_call_run(s, &c, status, timeout_ms, value, bytes);
 }
 
-/* Calls on a key that answer with a number, 0 if they fail. */
+/* Runs a call on a key that returns a number; 0 if it fails. */
 CDP__PRIVATE cdp_status cdp__store_count(
     cdp_store *s, cdp_store_op op, const char *key, int64_t delta, int64_t *number) {
     cdp__store_call c;
@@ -6481,7 +6509,7 @@ CDP_API cdp_status cdp_store_barrier(
     return cdp__store_call_run(s, &c, status, timeout_ms, NULL, NULL);
 }
 
-/* The array and the keys behind it, in one block. */
+/* Copies the array and the keys to one block. */
 CDP__PRIVATE cdp_status cdp__store_pack_keys(
     cdp_store *s, const cdp_store_request *rq, cdp_bytes **keys) {
     const uint64_t n = (uint64_t)rq->number;
@@ -6554,7 +6582,7 @@ CDP_API cdp_status cdp_store_num_keys(cdp_store *s, int64_t *count) {
     return status;
 }
 
-/* A request with a list of keys; the array is the store's memory, to be freed with
+/* Makes a request with a list of keys. The array belongs to the store; free it with
    cdp_store_free. */
 CDP__PRIVATE cdp_status cdp__store_list(cdp_store *s, cdp_store_op op, const char *const *keys,
     uint32_t count, cdp_store_request *rq, cdp_bytes **array) {
@@ -6610,7 +6638,7 @@ CDP_API cdp_status cdp_store_multi_set(
     return status;
 }
 
-/* All results in one block, so that the caller frees one thing. */
+/* Copies all results to one block, so that the caller frees a single pointer. */
 CDP__PRIVATE cdp_status cdp__store_pack(
     cdp_store *s, const cdp_store_request *rq, cdp_bytes *values, void **memory) {
     uint64_t total = 0;

@@ -375,28 +375,30 @@ inline cdp_status cdp_init_url(const char *url, const cdp_tcp_desc &desc, cdp_gr
 extern "C" {
 #endif
 
-/* ---- >>handshake (pure): what two processes say before anything else ------------------------- */
+/* ---- >>handshake (pure): the first messages on a connection between two ranks ---------------- */
 
-/* Knows: the messages of the handshake. Promises: one connection is chosen by both sides; a
-   stranger costs a few hundred bytes. May use: bytes of cdp.h, auth of cdp_store.h. */
+/* Knows: the messages of the handshake. Promises: both sides choose the same connection; an
+   unauthenticated client costs a few hundred bytes. May use: bytes of cdp.h, auth of
+   cdp_store.h. */
 
-/* The rank with the higher number connects, over several of the other's addresses at once, and
-   says HELLO on each; the other answers WELCOME, or REFUSED with a reason; on the connection
-   whose WELCOME came first follows CHOSEN, and that one is the link. Each is 64 bytes. Nothing
-   else is read from a connection before its HELLO was found right, so that strangers and ranks
-   of other jobs cost a few hundred bytes and get no further. Ranks of one machine go on in
-   memory that both see. HELLO says whether that is wanted, WELCOME under which name the peer
-   waits for it in the machine; who connects makes the memory, hands it over there, and says with
-   CHOSEN what is written in it. When CHOSEN says nothing of the kind, the link is up. Else it is
-   up with TAKEN, which says whether it went well: bytes go through memory in both directions, or
-   `refusal` is 1 and they go through TCP. */
+/* The rank with the higher number connects to several addresses of the other rank at once, and
+   sends HELLO on each connection. The other rank answers WELCOME, or REFUSED with a reason. On the
+   connection whose WELCOME arrives first, the connecting rank sends CHOSEN: this connection is the
+   link. Each message is 64 bytes. Nothing else is read from a connection before its HELLO is
+   found valid, so strangers and ranks of other jobs cost a few hundred bytes and get no further.
+   Ranks of one host switch to shared memory: HELLO says whether the sender supports that, and
+   WELCOME the local name under which the answering rank waits for the memory. The connecting rank
+   creates the memory, passes it there, and repeats in CHOSEN a random proof that the memory
+   contains. If CHOSEN contains no proof, the link is up. Otherwise the other rank answers TAKEN,
+   and the link is up: with `refusal` 0 bytes go through memory in both directions, with 1 they go
+   through TCP. */
 typedef enum cdp__hello_type {
     CDP__HELLO = 1,
     CDP__WELCOME = 2,
     CDP__REFUSED = 3,
     CDP__CHOSEN = 4,
     CDP__TAKEN = 5,
-    CDP__INVITE = 6 /* from the lower rank, which awaits the connection: make it now */
+    CDP__INVITE = 6 /* from the lower rank, which waits for the connection: connect now */
 } cdp__hello_type;
 typedef enum cdp__refusal {
     CDP__REFUSE_NOTHING,
@@ -411,19 +413,20 @@ typedef enum cdp__refusal {
 } cdp__refusal;
 
 #define CDP__HELLO_BYTES 64u
-#define CDP__REFUSE_KEY 100u /* more than this: a cdp__auth_refusal, heard before any hello */
+#define CDP__REFUSE_KEY 100u /* values above this: a cdp__auth_refusal, received before any HELLO */
 #define CDP__JOB_BYTES 16u
 #define CDP__NAME_BYTES 12u
-#define CDP__PLACE_BYTES 20u /* of an address record: host, place and number of the process */
+#define CDP__PLACE_BYTES 20u /* beginning of an address record: host, place, process */
 
 typedef struct cdp__hello {
     uint32_t type, version, world_size, from, to, refusal;
     uint8_t job[CDP__JOB_BYTES];
-    /* of the connections between these two; what a listener is judged by: how many there are */
+    /* number of this connection between the two ranks; in the listener's own record: how many
+       there are */
     uint32_t index;
-    uint8_t memory[CDP__NAME_BYTES]; /* zeros: not wanted, or not possible */
+    uint8_t memory[CDP__NAME_BYTES]; /* local name, or proof; zeros: no shared memory */
     uint8_t order;                   /* cdp__byte_order() of the sender */
-    uint8_t mac;                     /* 1: after the greetings bytes travel in records of >>mac */
+    uint8_t mac;                     /* 1: after the handshake, bytes travel in records of >>mac */
 } cdp__hello;
 
 CDP__PRIVATE void cdp__hello_encode(const cdp__hello *h, uint8_t out[CDP__HELLO_BYTES]) {
@@ -442,7 +445,7 @@ CDP__PRIVATE void cdp__hello_encode(const cdp__hello *h, uint8_t out[CDP__HELLO_
     memcpy(out + 52, h->memory, CDP__NAME_BYTES);
 }
 
-/* False for bytes that are no hello of any version. */
+/* Returns false if the bytes are no HELLO of any version. */
 CDP__PRIVATE bool cdp__hello_decode(const uint8_t in[CDP__HELLO_BYTES], cdp__hello *h) {
     h->version = cdp__get_u32(in + 8) & 0xffffff;
     h->order = in[11];
@@ -484,11 +487,11 @@ CDP__PRIVATE const char *cdp__refusal_text(uint32_t r) {
 
 /* ---- >>paths (pure): which addresses of a peer to try, and in what order --------------------- */
 
-/* Knows: addresses of this rank and of a peer. Promises: addresses with a shorter way come
+/* Knows: addresses of this rank and of a peer. Promises: addresses on a shared network come
    first. May use: addr of cdp_store.h. */
 
-#define CDP__ADDRS 12u /* that a rank publishes at most */
-#define CDP__PATHS 16u /* that are tried at most        */
+#define CDP__ADDRS 12u /* published by a rank, at most */
+#define CDP__PATHS 16u /* tried for a peer, at most */
 
 CDP__PRIVATE bool cdp__addr_loopback(const cdp_addr *a) {
     static const uint8_t one[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1};
@@ -499,13 +502,13 @@ CDP__PRIVATE bool cdp__addr_link_local(const cdp_addr *a) {
     return a->family == 6 && a->ip[0] == 0xfe && (a->ip[1] & 0xc0) == 0x80;
 }
 
-/* "All interfaces." */
+/* True for the address that means all interfaces. */
 CDP__PRIVATE bool cdp__addr_any(const cdp_addr *a) {
     static const uint8_t none[16] = {0};
     return memcmp(a->ip, none, a->family == 4 ? 4 : 16) == 0;
 }
 
-/* How many bits two addresses begin with in common. */
+/* The number of leading bits that two addresses have in common. */
 CDP__PRIVATE uint32_t cdp__addr_common(const cdp_addr *a, const cdp_addr *b) {
     const uint32_t bits = a->family == 4 ? 32 : 128;
     uint32_t i = 0;
@@ -515,7 +518,8 @@ CDP__PRIVATE uint32_t cdp__addr_common(const cdp_addr *a, const cdp_addr *b) {
     return i;
 }
 
-/* "10.0.0.1:4711,[fd00::1]:4711" to addresses. Returns how many; 0 for what is no such list. */
+/* Parses a list like "10.0.0.1:4711,[fd00::1]:4711". Returns the number of addresses; 0 if it is
+   invalid. */
 CDP__PRIVATE uint32_t cdp__addrs_parse(
     const char *text, uint64_t bytes, cdp_addr *out, uint32_t max) {
     uint64_t at = 0;
@@ -545,9 +549,9 @@ CDP__PRIVATE void cdp__addrs_text(const cdp_addr *a, uint32_t n, char *dst, uint
     }
 }
 
-/* The lower, the better: the same network, other networks (the nearer by its number the better),
-   link-local ones; last what another machine can hardly mean: an address that this one has, too
-   (each machine has its own docker0), and loopback. */
+/* The cost of trying an address; lower is better. In order: the same network; other networks, by
+   common leading bits; link-local addresses; addresses that most likely mean another host: one
+   that this host has, too (every host has its own docker0), and loopback. */
 CDP__PRIVATE uint32_t cdp__path_cost(
     const cdp_addr *mine, uint32_t n, const cdp_addr *a, bool same_machine) {
     uint32_t i, common = 0;
@@ -592,14 +596,15 @@ CDP__PRIVATE uint32_t cdp__paths(const cdp_addr *mine, uint32_t n, const cdp_add
     return count;
 }
 
-/* How far an address is away, without regard to its number. */
+/* The cost class of an address, without its common bits. */
 CDP__PRIVATE uint32_t cdp__path_class(const cdp_addr *mine, uint32_t n, const cdp_addr *a) {
     const uint32_t cost = cdp__path_cost(mine, n, a, false);
     return cost > 100 && cost < 500 ? 300 : cost;
 }
 
-/* Of those to connect to, the ones that are as good as the first take turns at being it. An
-   address of the other kind is often that of an interface that has its turn already. */
+/* With several connections, rotates the equally good addresses at the front, so that the
+   connections use different ones. Only addresses of one IP version rotate, because those of the
+   other one are often of the same interfaces. */
 CDP__PRIVATE void cdp__paths_turn(
     const cdp_addr *mine, uint32_t n, cdp_addr at[CDP__PATHS], uint32_t count, uint32_t times) {
     uint32_t same = 1;
@@ -620,20 +625,20 @@ CDP__PRIVATE void cdp__paths_turn(
 
 /* ---- >>mac: records with an authentication code ---------------------------------------------- */
 
-/* Knows: the keys, counters and buffers of one connection. Promises: a byte is handed out only
-   after the code of its record was found right; send reports a record whole only when the system
-   has all of it. May use: auth of cdp_store.h, bytes and loop of cdp.h. */
+/* Knows: the keys, counters and buffers of one connection. Promises: a byte is delivered only
+   after the code of its record was verified; send reports a record as sent only when the system
+   has accepted all of it. May use: auth of cdp_store.h, bytes and loop of cdp.h. */
 
-/* With `mac`, what follows the greetings of a connection is records, one after the other:
+/* With `mac`, a connection carries records after its handshake, one after the other:
 
        length of the body (2)   check (6)   body (1 to 16384)   code (16)
 
-   The code is that of the record's number, the first eight bytes and the body. The check is how the
-   code of number and length begins: a changed length is noticed at once, and not by waiting for
-   bytes that never come. The number is not sent, both ends count: a record that is repeated, left
-   out or moved does not match. Each direction of each connection has its own key: the hash, keyed
-   with the job's key, of both nonces of the proof and of CHOSEN, so both ends also agree on ranks,
-   job and index of the connection.
+   The code covers the record's number, its first eight bytes and the body. The check is the
+   beginning of a code of number and length: so a changed length is detected at once, and not by
+   waiting for bytes that never arrive. The number is not sent, because both ends count: a record
+   that is repeated, left out or moved does not match. Each direction of each connection has its
+   own key: a hash, keyed with the job's key, of both nonces of the authentication and of CHOSEN.
+   So both ends also agree on ranks, job and index of the connection.
 
    SipHash-2-4 with a result of 128 bits, because it is faster than keyed BLAKE2s and Poly1305 here
    (tests/bench/NOTES.md), takes the least code, and needs no key of its own for each record. */
@@ -641,16 +646,16 @@ CDP__PRIVATE void cdp__paths_turn(
 #define CDP__MAC_HEAD 8u
 #define CDP__MAC_CODE 16u
 #ifndef CDP__MAC_RECORDS
-#define CDP__MAC_RECORDS 4u /* that are moved with one system call */
+#define CDP__MAC_RECORDS 4u /* moved with one system call, at most */
 #endif
 #define CDP__MAC_BYTES (CDP__MAC_RECORDS * (CDP__MAC_HEAD + CDP__MAC_BODY + CDP__MAC_CODE))
 
 typedef struct cdp__mac {
-    /* [0]: receiving, [1]: sending; number: records verified, or made, so far */
+    /* [0]: receiving, [1]: sending; number: records verified or made so far */
     uint64_t key[2][2], number[2];
-    uint32_t in_at, in_used;     /* received and not found right yet */
-    uint32_t body_at, body_left; /* found right and not handed out yet */
-    uint32_t out_at, out_used;   /* made and not sent yet */
+    uint32_t in_at, in_used;     /* received, not verified yet */
+    uint32_t body_at, body_left; /* verified, not delivered yet */
+    uint32_t out_at, out_used;   /* made, not sent yet */
     bool changed;                /* a record did not match: nothing more is received */
     uint8_t in[CDP__MAC_BYTES], out[CDP__MAC_BYTES];
 } cdp__mac;
@@ -682,8 +687,8 @@ CDP__PRIVATE void cdp__sip_words(uint64_t v[4], const uint8_t *p, uint64_t words
     v[3] = d;
 }
 
-/* SipHash-2-4 of the eight bytes of `first` and of `data`. The four rounds that end each half of
-   the result are those of two words of zeros. */
+/* SipHash-2-4 of the eight bytes of `first` followed by `data`. Each half of the result ends
+   with four rounds, which equal those of two zero words. */
 CDP__PRIVATE void cdp__sip(const uint64_t key[2], uint64_t first, const uint8_t *data,
     uint64_t bytes, uint8_t out[CDP__MAC_CODE]) {
     static const uint8_t zeros[16] = {0};
@@ -708,8 +713,8 @@ CDP__PRIVATE void cdp__sip(const uint64_t key[2], uint64_t first, const uint8_t 
     cdp__put_u64(out + 8, v[0] ^ v[1] ^ v[2] ^ v[3]);
 }
 
-/* Writes head and code around a body that lies behind the room for its head. Returns the bytes of
-   the record. */
+/* Writes head and code around a body, which is already in place after the head. Returns the
+   length of the record. */
 CDP__PRIVATE uint32_t cdp__mac_seal(
     const uint64_t key[2], uint64_t number, uint8_t *record, uint32_t body) {
     uint8_t check[CDP__MAC_CODE];
@@ -721,8 +726,8 @@ CDP__PRIVATE uint32_t cdp__mac_seal(
     return CDP__MAC_HEAD + body + CDP__MAC_CODE;
 }
 
-/* The bytes of the record of this number that begins here: 0: more than `bytes` are needed to know;
-   -EBADMSG: it is not what was sent. *whole: all of it is here, and right. */
+/* Verifies the record with this number that begins here. Returns its length, 0 if more than
+   `bytes` are needed to tell, or -EBADMSG if it was changed. *whole: it is complete and valid. */
 CDP__PRIVATE int32_t cdp__mac_judge(
     const uint64_t key[2], uint64_t number, const uint8_t *record, uint64_t bytes, bool *whole) {
     uint8_t code[CDP__MAC_CODE];
@@ -740,14 +745,14 @@ CDP__PRIVATE int32_t cdp__mac_judge(
     return (int32_t)(CDP__MAC_HEAD + body + CDP__MAC_CODE);
 }
 
-/* The keys of both directions; [0] is that of what the listener receives. */
+/* Derives the keys of both directions; [0] is for what the listener receives. */
 CDP__PRIVATE void cdp__mac_keys(const uint8_t key[CDP__AUTH_BYTES], uint8_t nonce[2][16],
     const uint8_t chosen[CDP__HELLO_BYTES], uint64_t keys[2][2]) {
     uint8_t data[8 + 32 + CDP__HELLO_BYTES], hash[32];
     uint32_t i;
     memset(data, 0, 8);
     data[0] = CDP__AUTH_LINK;
-    data[1] = 2; /* a proof has 0 or 1 there */
+    data[1] = 2; /* differs from authentication proofs, which have 0 or 1 here */
     memcpy(data + 8, nonce, 32);
     memcpy(data + 40, chosen, CDP__HELLO_BYTES);
     cdp__blake2s(key, CDP__AUTH_BYTES, data, sizeof data, hash, sizeof hash);
@@ -756,7 +761,7 @@ CDP__PRIVATE void cdp__mac_keys(const uint8_t key[CDP__AUTH_BYTES], uint8_t nonc
     cdp__wipe(hash, sizeof hash);
 }
 
-/* NULL: out of memory. */
+/* Returns NULL when out of memory. */
 CDP__PRIVATE cdp__mac *cdp__mac_open(const cdp_os *os, const uint8_t key[CDP__AUTH_BYTES],
     uint8_t nonce[2][16], const uint8_t chosen[CDP__HELLO_BYTES], bool listener) {
     cdp__mac *c = (cdp__mac *)cdp__alloc_zero(os, sizeof *c);
@@ -774,7 +779,8 @@ CDP__PRIVATE void cdp__mac_close(const cdp_os *os, cdp__mac *c) {
     cdp__free(os, c);
 }
 
-/* 1: everything made is sent; 0: the socket takes no more now; or a negative errno. */
+/* Sends finished records. 1: all are sent; 0: the socket accepts no more now; else a negative
+   errno. */
 CDP__PRIVATE int64_t cdp__mac_flush(cdp__mac *c, cdp__loop *l, cdp__io *io) {
     while (c->out_at < c->out_used) {
         cdp_iov v;
@@ -789,7 +795,8 @@ CDP__PRIVATE int64_t cdp__mac_flush(cdp__mac *c, cdp__loop *l, cdp__io *io) {
     return 1;
 }
 
-/* Copies up to `room` bytes of the pieces, from byte `from` of them all on. Returns how many. */
+/* Copies up to `room` bytes of the pieces, from byte `from` of their concatenation on. Returns
+   how many. */
 CDP__PRIVATE uint32_t cdp__mac_gather(
     const cdp_iov *iov, uint32_t n, uint64_t from, uint8_t *to, uint32_t room) {
     uint32_t i, moved = 0;
@@ -807,9 +814,9 @@ CDP__PRIVATE uint32_t cdp__mac_gather(
     return moved;
 }
 
-/* As cdp__io_send(). While part of a record still waits for room in the socket, its last byte is
-   reported as not taken: so the caller comes again, and nothing that was reported as taken waits
-   here. That byte is in the middle of a message: the caller brings it first the next time. */
+/* Sends like cdp__io_send(). While a record is partly sent, its last byte is reported as not
+   sent, so that the caller calls again and no reported byte is still in this buffer. The next
+   call must begin with that byte, which is skipped. */
 CDP__PRIVATE int64_t cdp__mac_send(
     cdp__mac *c, cdp__loop *l, cdp__io *io, const cdp_iov *iov, uint32_t n) {
     const uint32_t kept = c->out_used ? 1 : 0;
@@ -829,7 +836,7 @@ CDP__PRIVATE int64_t cdp__mac_send(
     return (int64_t)(r ? moved : moved - 1);
 }
 
-/* The next record is found right: 1; 0: it is not there yet; else as cdp__io_recv(). */
+/* Verifies the next record. 1: verified; 0: incomplete; else as cdp__io_recv(). */
 CDP__PRIVATE int64_t cdp__mac_next(cdp__mac *c, cdp__loop *l, cdp__io *io, bool look) {
     for (;;) {
         cdp_iov v;
@@ -859,7 +866,7 @@ CDP__PRIVATE int64_t cdp__mac_next(cdp__mac *c, cdp__loop *l, cdp__io *io, bool 
     }
 }
 
-/* As cdp__io_drain(). What is received and not handed out keeps the socket ready. */
+/* Receives like cdp__io_drain(). The socket stays ready while received bytes are not delivered. */
 CDP__PRIVATE int64_t cdp__mac_recv(cdp__mac *c, cdp__loop *l, cdp__io *io, const cdp_iov *iov) {
     uint64_t moved = 0;
     int64_t r = 1;
@@ -880,35 +887,37 @@ CDP__PRIVATE int64_t cdp__mac_recv(cdp__mac *c, cdp__loop *l, cdp__io *io, const
 
 #endif /* CDP_NO_MAC */
 
-/* ---- >>memory: what two processes of one host share ------------------------------------------ */
+/* ---- >>memory: memory that two processes of one host share ----------------------------------- */
 
-/* Knows: memory that the os shares between processes, and how far a process can read another
-   one's. The line between two ranks is that of >>fabric in cdp.h. Promises: values that the peer
-   stores are read once and checked. May use: os, and fabric of cdp.h. */
+/* Knows: memory that the os shares between processes, and how far a process can read the memory
+   of another one. The line between two ranks is that of >>fabric in cdp.h. Promises: values that
+   the peer stores are read once and checked. May use: os, and fabric of cdp.h. */
 
-#define CDP__SEGMENTS 128u                 /* of a rank, at once */
-#define CDP__SEGMENT_BYTES (1024u * 1024u) /* at least: what is smaller shares one */
-/* how a rank can read the other's memory: any of it; segments */
+#define CDP__SEGMENTS 128u                 /* of one rank, at once */
+#define CDP__SEGMENT_BYTES (1024u * 1024u) /* smaller allocations share a segment of this size */
+/* How a rank can read its peer's memory: any address; mapped segments. */
 #define CDP__READS_ANY 1u
 #define CDP__READS_SEGMENTS 2u
 
-/* What one rank of a pair stores, but for the counts of the doorbell. */
+/* The values that one rank of a pair stores. (Peers store the counts of its doorbell.) */
 typedef struct cdp__side {
     cdp__doorbell bell;
-    /* where this side keeps the proof for itself: who reads it there can read everything */
+    /* address of this side's private copy of the proof: a peer that can read it can read all
+       memory */
     uint64_t proof_at;
     uint32_t reads; /* CDP__READS_... */
-    uint32_t freed; /* grows when a segment of this side ends */
+    uint32_t freed; /* incremented when a segment of this side is freed */
     uint8_t pad_[48];
-    /* of this side: which of the descriptors that it has passed, from 1 on; 0: none */
+    /* for each place: the number of the descriptor that passed the segment, from 1; 0: no
+       segment */
     uint32_t segments[CDP__SEGMENTS];
 } cdp__side;
 
-/* Memory of cdp_group_alloc(). */
+/* A segment of memory for cdp_group_alloc(). */
 typedef struct cdp__segment {
     uint8_t *at;
     uint64_t bytes, used;
-    uint32_t live; /* allocations; with the last one it is closed */
+    uint32_t live; /* live allocations; at 0 it is closed */
     int32_t fd;
 } cdp__segment;
 
@@ -920,35 +929,35 @@ typedef struct cdp__mapping {
 } cdp__mapping;
 
 typedef struct cdp__pair {
-    /* equal to what CHOSEN says: so both know that they see the same memory */
+    /* random, repeated in CHOSEN: proves that both ranks have mapped the same memory */
     uint8_t proof[CDP__NAME_BYTES];
-    uint32_t taken; /* the other side has mapped it */
+    uint32_t taken; /* the other side has mapped this memory */
     uint8_t pad_[48];
-    cdp__side side[2]; /* 0: of the rank that made it */
-} cdp__pair;           /* the two ways follow, each with its ring: first the one out of side 0 */
+    cdp__side side[2]; /* 0: the rank that created the memory */
+} cdp__pair;           /* followed by the two ways with their rings, first the one from side 0 */
 
 typedef struct cdp__shared {
     cdp__pair *pair;
-    uint64_t bytes; /* of all of it */
+    uint64_t bytes; /* of the whole mapping */
     cdp__line line;
     cdp__side *mine, *theirs;
     const cdp_os *os;
-    uint32_t seen[2]; /* of this side's doorbell */
+    uint32_t seen[2]; /* counts of this side's doorbell when last polled */
     uint8_t proof[CDP__NAME_BYTES];
-    int32_t pid; /* of the peer, if its memory can be read; else 0 */
+    int32_t pid; /* process id of the peer if its memory can be read; else 0 */
     cdp__mapping mappings[CDP__SEGMENTS];
-    bool told[CDP__SEGMENTS];  /* this rank has passed that segment to the peer */
-    uint32_t passed, received; /* descriptors */
-    uint32_t freed;            /* the peer's count of freed segments when it was last read */
-    int32_t bell;              /* wakes the peer */
-    int32_t pass;              /* descriptors of segments */
-    int32_t memory;            /* descriptor, until the peer has mapped it */
+    bool told[CDP__SEGMENTS];  /* segments passed to the peer */
+    uint32_t passed, received; /* numbers of descriptors */
+    uint32_t freed;            /* the peer's count of freed segments, as last read */
+    int32_t bell;              /* descriptor that wakes the peer */
+    int32_t pass;              /* socket for descriptors of segments */
+    int32_t memory;            /* its descriptor, until the peer has mapped it */
     bool taken;                /* the peer has mapped it */
     struct cdp__shared *next;
 } cdp__shared;
 
-/* One pass over the places of the peer's segments: unmaps those that the peer has freed (`all`:
-   every one), and maps descriptor `fd` (-1: none), the latest that came, at its place. */
+/* One pass over the peer's segments: unmaps those that the peer has freed (`all`: every one),
+   and maps the latest descriptor `fd` (-1: none) at its place. */
 CDP__PRIVATE void cdp__shared_remap(cdp__shared *s, int32_t fd, bool all) {
     const cdp_os *os = s->os;
     uint32_t i;
@@ -960,14 +969,14 @@ CDP__PRIVATE void cdp__shared_remap(cdp__shared *s, int32_t fd, bool all) {
             v->at = NULL;
         }
         if (fd < 0 || v->at || number != s->received) continue;
-        /* as long as the memory behind the descriptor, whatever the peer says */
+        /* maps the real length of that memory, because the peer may claim any */
         v->at = (const uint8_t *)os->shared.map(os->user, fd, false, &v->bytes);
         v->number = number;
     }
 }
 
-/* Unmaps segments that the peer has freed (`all`: every one), and maps those that it has passed. A
-   place may have a new segment since it was last read: its number is read once for both. */
+/* Unmaps segments that the peer has freed (`all`: every one), and maps those that it has passed.
+   The peer may reuse a place at any time, so its number is read once for both decisions. */
 CDP__PRIVATE void cdp__shared_tidy(cdp__shared *s, bool all) {
     const cdp_os *os = s->os;
     int32_t fd = -1;
@@ -983,8 +992,8 @@ CDP__PRIVATE void cdp__shared_tidy(cdp__shared *s, bool all) {
     } while (more);
 }
 
-/* So many bytes of a segment of the peer, or NULL: freed, or not to be had. The index comes from
-   the peer: out of range wraps to another of its segments, which is harmless. */
+/* Returns that many bytes of a segment of the peer, or NULL if it was freed or cannot be mapped.
+   The index comes from the peer: out of range, it wraps to another segment, which is harmless. */
 CDP__PRIVATE const uint8_t *cdp__shared_map(
     cdp__shared *s, uint32_t i, uint64_t off, uint64_t bytes) {
     const cdp__mapping *v = &s->mappings[i %= CDP__SEGMENTS];
@@ -993,7 +1002,7 @@ CDP__PRIVATE const uint8_t *cdp__shared_map(
     return v->at && off <= v->bytes && bytes <= v->bytes - off ? v->at + off : NULL;
 }
 
-/* Let the peer map segment i of ours. */
+/* Passes this rank's segment i to the peer, which maps it. */
 CDP__PRIVATE bool cdp__shared_tell(cdp__shared *s, uint32_t i, int32_t fd) {
     __atomic_store_n(&s->mine->segments[i], s->passed + 1, __ATOMIC_RELEASE);
     s->told[i] = s->os->shared.pass(s->os->user, s->pass, &fd, 1, true) >= 0;
@@ -1004,7 +1013,7 @@ CDP__PRIVATE bool cdp__shared_tell(cdp__shared *s, uint32_t i, int32_t fd) {
     return s->told[i];
 }
 
-/* The peer unmaps segment i of ours the next time that it looks; until then it stays there. */
+/* Makes the peer unmap this rank's segment i at its next poll. It stays mapped there until then. */
 CDP__PRIVATE void cdp__shared_untell(cdp__shared *s, uint32_t i) {
     if (!s->told[i]) return;
     s->told[i] = false;
@@ -1030,12 +1039,13 @@ CDP__PRIVATE void cdp__shared_wake(cdp__line *l) {
     s->os->net.wake_set(s->os->user, s->bell);
 }
 
-/* Bytes of memory for a pair whose rings have `room` bytes each. */
+/* The length of a pair's memory with rings of `room` bytes each. */
 CDP__PRIVATE uint64_t cdp__shared_size(uint64_t room) {
     return sizeof(cdp__pair) + 2 * (sizeof(cdp__way) + room);
 }
 
-/* What lies behind descriptor `memory`, which becomes its own. NULL: nothing that could be used. */
+/* Maps the memory of descriptor `memory`, and takes ownership of the descriptor. NULL: it is not
+   usable. */
 CDP__PRIVATE cdp__shared *cdp__shared_open(const cdp_os *os, int32_t memory, bool maker) {
 #ifdef CDP_NO_SHARED_MEMORY
     (void)maker;
@@ -1071,14 +1081,15 @@ CDP__PRIVATE cdp__shared *cdp__shared_open(const cdp_os *os, int32_t memory, boo
 #endif
 }
 
-/* Both know the proof now. Where is ours kept, for the peer to try. */
+/* Both sides know the proof now: publishes the address of this rank's copy, for the peer to
+   read. */
 CDP__PRIVATE void cdp__shared_prove(cdp__shared *s, const uint8_t proof[CDP__NAME_BYTES]) {
     memcpy(s->proof, proof, CDP__NAME_BYTES);
     s->mine->proof_at = (uint64_t)(uintptr_t)s->proof;
 }
 
-/* Bytes of the peer's own memory. The proof is read with them, because another process may have
-   the peer's number by now. 0, or -errno. */
+/* Reads the peer's memory. Also reads its proof, because another process may have the same
+   process id by now. Returns 0 or -errno. */
 CDP__PRIVATE int32_t cdp__shared_read(
     const cdp__shared *s, int32_t pid, uint64_t at, void *dst, uint64_t bytes) {
     uint8_t proof[CDP__NAME_BYTES];
@@ -1095,7 +1106,8 @@ CDP__PRIVATE int32_t cdp__shared_read(
     return r == 0 && memcmp(proof, s->proof, sizeof proof) != 0 ? -ESRCH : r;
 }
 
-/* The peer has said where its proof is: what can be read of it? */
+/* The peer has published the address of its proof: finds out what memory of the peer is
+   readable. */
 CDP__PRIVATE void cdp__shared_try(cdp__shared *s, int32_t pid) {
     if (pid > 0 && s->os->shared.read_process && cdp__shared_read(s, pid, 0, NULL, 0) == 0)
         s->pid = pid;
@@ -1103,7 +1115,8 @@ CDP__PRIVATE void cdp__shared_try(cdp__shared *s, int32_t pid) {
         s->pid ? CDP__READS_ANY | CDP__READS_SEGMENTS : CDP__READS_SEGMENTS, __ATOMIC_RELEASE);
 }
 
-/* Before sleeping: arm all doorbells, then look. True: there is something to do. */
+/* Call before sleeping: arms all doorbells, then polls once more. True: there is something to
+   do. */
 CDP__PRIVATE bool cdp__shared_doze(cdp__shared *list) {
     cdp__shared *s;
     bool news = false;
@@ -1116,7 +1129,7 @@ CDP__PRIVATE bool cdp__shared_doze(cdp__shared *list) {
     return news;
 }
 
-/* Afterwards: everything that is there now will be looked at next. */
+/* Call after sleeping: the caller polls everything next. */
 CDP__PRIVATE void cdp__shared_rise(cdp__shared *list) {
     for (; list; list = list->next) {
         cdp__doorbell_seen(&list->mine->bell, list->seen);
@@ -1127,50 +1140,50 @@ CDP__PRIVATE void cdp__shared_rise(cdp__shared *list) {
 
 /* ---- >>link: one connection and its states --------------------------------------------------- */
 
-/* Knows: one connection and its buffers. Promises: the loop watches no socket of a link that is
-   closed. May use: >>handshake, >>memory, loop of cdp.h. */
+/* Knows: one connection and its buffers. Promises: the loop watches no socket of a closed link.
+   May use: >>handshake, >>memory, loop of cdp.h. */
 
 typedef enum cdp__link_state {
     CDP__LINK_NONE,       /* never needed                                                       */
     CDP__LINK_AWAITED,    /* needed; the peer has the higher rank, so it is to connect          */
     CDP__LINK_CONNECTING, /* this rank connects: it tries the addresses of the peer             */
-    CDP__LINK_CHOOSING,   /* the peer was found: CHOSEN is sent, TAKEN expected, or the reverse  */
+    CDP__LINK_CHOOSING,   /* chosen: CHOSEN is sent and TAKEN awaited, or the reverse */
     CDP__LINK_UP,
     CDP__LINK_LOST /* for good; `status` and `lost_errno` say why                        */
 } cdp__link_state;
 
-#define CDP__RX_BYTES 16384u           /* read ahead: small messages come with one system call */
+#define CDP__RX_BYTES 16384u           /* read ahead: one system call for several small messages */
 #define CDP__RING_BYTES (256u * 1024u) /* each way, between two ranks of one machine */
 /* see cdp__mesh_readable */
 #define CDP__FRESH_BYTES (256u * 1024u)
-/* between two looks at the sockets, of who looks at memory again and again */
+/* A caller that polls memory in a busy loop polls the sockets once in this time. */
 #define CDP__LOOK_NS 4000u
-#define CDP__TX_BYTES 512u /* pieces of a message up to this size are sent as one */
-/* how long to await a connection before asking whether the peer is still there */
+#define CDP__TX_BYTES 512u /* a message in pieces up to this total is sent as one piece */
+/* How long to wait for a connection before checking whether the peer is alive. */
 #define CDP__PROBE_FIRST_MS 50u
 #define CDP__PROBE_EVERY_MS 250u
-#define CDP__HELLO_MS 10000u /* a connection that has not said HELLO by then is closed */
-#define CDP__STAGGER_MS 50u  /* an address gets this much of a start over the next one */
+#define CDP__HELLO_MS 10000u /* time for a client to send HELLO */
+#define CDP__STAGGER_MS 50u  /* delay before the next address of a peer is tried, too */
 
 struct cdp__mesh;
 struct cdp__link;
 
-/* One of the addresses of a peer, being tried. */
+/* An attempt to connect to one of a peer's addresses. */
 typedef struct cdp__path {
     struct cdp__link *link;
     cdp_addr at;
     cdp__io io;
     bool proving;  /* TCP is connected: both ends prove that they know the key */
-    bool greeting; /* then: HELLO goes out, WELCOME is awaited */
+    bool greeting; /* HELLO is being sent, then WELCOME is awaited */
     cdp__auth auth;
     uint8_t hello[CDP__HELLO_BYTES];
     uint32_t sent, got;
 } cdp__path;
 
-/* All of them, while it is open which is the right one. */
+/* All attempts to connect to a peer, until one succeeds. */
 typedef struct cdp__race {
     uint32_t count, begun, over;
-    uint32_t worth; /* of the best explanation so far, which the link has */
+    uint32_t worth; /* how informative the link's error is; see cdp__path_over() */
     cdp__timer timer;
     cdp__path paths[CDP__PATHS];
 } cdp__race;
@@ -1178,10 +1191,10 @@ typedef struct cdp__race {
 typedef struct cdp__link {
     struct cdp__mesh *mesh;
     uint32_t peer;
-    uint32_t index;  /* of the connections to this peer */
-    uint32_t broken; /* the one that was lost first     */
+    uint32_t index;  /* number of this connection to the peer */
+    uint32_t broken; /* number of the connection lost first */
     cdp__link_state state;
-    cdp_addr addr; /* the peer's end, or where it is sought */
+    cdp_addr addr; /* the peer's address, or the one being tried */
     cdp__io io;
     cdp__io probe; /* a connection that only tests whether the peer's port refuses it */
     cdp__timer probe_timer;
@@ -1191,62 +1204,64 @@ typedef struct cdp__link {
     uint8_t hello[CDP__HELLO_BYTES];
     uint8_t answer[CDP__HELLO_BYTES];
     uint32_t hello_sent, hello_got;
-    cdp__shared *shared; /* bytes go through it; while CHOOSING: it is offered */
-    bool nonsense;       /* what the peer did there makes no sense */
+    cdp__shared *shared; /* memory for the bytes; while CHOOSING: offered */
+    bool nonsense;       /* the peer has stored or sent invalid values */
     uint8_t *rx;
     uint32_t rx_at, rx_used;
-    /* a rank of this machine: ready when its process has ended, even if a child of it keeps the
-       connection open */
+    /* for a rank of this host: ready when its process has ended, even if a child process keeps
+       the connection open */
     cdp__io process;
     cdp__timer process_timer;
-    uint32_t silent; /* looks in a row at which its machine, or its process, said nothing */
+    uint32_t silent; /* consecutive checks in which the peer's host or process was silent */
     bool was_up;
-    bool wanted; /* the executor asked for bytes and got none: it will read them itself */
+    uint32_t told; /* bytes of the cause that were sent to the peer; see cdp__link_tell */
+    bool telling;  /* its rest waits for room in the socket */
+    bool wanted;   /* a receive found no bytes: its caller will read the socket itself */
 #ifndef CDP_NO_MAC
-    cdp__mac *mac; /* NULL: bytes travel as they are */
+    cdp__mac *mac; /* NULL: no authentication codes */
 #endif
     cdp_status status;
-    int32_t lost_errno; /* 0: the stream ended */
+    int32_t lost_errno; /* 0: the peer closed the connection */
     uint32_t refusal;
 
-    /* only of the first of several connections */
-    bool whole;        /* all have stood */
-    uint64_t moved[2]; /* bytes received and sent over all */
+    /* members of the first of several connections only */
+    bool whole;        /* all connections have been up */
+    uint64_t moved[2]; /* bytes received and sent over all connections */
     cdp__timer end_timer;
-    uint64_t seen; /* received, when it was last looked at whether anything still comes */
+    uint64_t seen; /* bytes received at the last check after one connection ended */
 } cdp__link;
 
-/* Somebody connected and has not yet said who it is; or has, and we wait whether it chooses this
-   connection. */
+/* A connection from a rank that has not identified itself, or that has not chosen this
+   connection yet. */
 typedef struct cdp__incoming {
     struct cdp__mesh *mesh;
     cdp__io io;
     cdp__timer timer;
     cdp_addr from;
-    bool guarded; /* not authenticated yet, or about to be refused */
+    bool guarded; /* must authenticate itself first, or is being refused */
     cdp__auth auth;
     uint8_t hello[CDP__HELLO_BYTES];
     uint32_t sent, got;
     bool welcome; /* accepted: WELCOME is being sent, then CHOSEN is expected */
-    bool offers;  /* descriptors of shared memory are expected at `pass` */
+    bool offers;  /* the peer will pass descriptors of shared memory at `pass` */
     int32_t pass;
     struct cdp__incoming *next;
 } cdp__incoming;
 
-/* ---- >>mesh: all links of a rank, and what it listens at ------------------------------------- */
+/* ---- >>mesh: all links of a rank, and its listener ------------------------------------------- */
 
 /* Knows: all links of a rank, its listener, the store. Promises: the first cause of a failure is
    kept. May use: >>link, >>memory, >>handshake, loop of cdp.h. */
 
-/* A note in the store is being read. */
+/* Progress of reading a rank's note in the store: whom it waits for while starting. */
 typedef enum cdp__note_state {
     CDP__NOTE_NONE,
-    CDP__NOTE_THERE, /* is there one? */
+    CDP__NOTE_THERE, /* asking whether there is one */
     CDP__NOTE_READ,
     CDP__NOTE_DONE
 } cdp__note_state;
 
-/* The state of a start; see >>rendezvous. */
+/* A state of rendezvous; see >>rendezvous. */
 typedef cdp_status cdp__join_func(struct cdp__mesh *m);
 
 #define CDP__ENDPOINT_BYTES 1024u
@@ -1254,50 +1269,51 @@ typedef cdp_status cdp__join_func(struct cdp__mesh *m);
 typedef enum cdp__join_wait {
     CDP__WAITS_NOT,
     CDP__WAITS_REQUEST,    /* for the answer of a store */
-    CDP__WAITS_CONNECTION, /* of `made` to a store */
-    CDP__WAITS_LISTENER,   /* whether anybody listens at one of several addresses */
+    CDP__WAITS_CONNECTION, /* for the connection `made` to a store */
+    CDP__WAITS_LISTENER,   /* for one of several addresses to accept a connection */
     CDP__WAITS_TIME
 } cdp__join_wait;
 
 typedef struct cdp__join {
     cdp__join_func *next;
-    cdp__join_func *back; /* where a sequence of states that several use goes on in the end */
+    cdp__join_func *back; /* continues after states that several callers share */
     cdp__join_wait waits;
-    cdp_status result; /* with the last error, if it is one */
+    cdp_status result; /* if it is an error, the last error holds its text */
     uint32_t step;
     bool over;
-    cdp_status status; /* of the whole */
+    cdp_status status; /* of the whole rendezvous */
     cdp_error error;
-    uint64_t deadline_ns; /* for meeting; see cdp__mesh_init_deadline */
+    uint64_t deadline_ns; /* for finding all ranks; see cdp__mesh_init_deadline */
     uint64_t until_ns;
 
-    /* the request under way */
+    /* the request in progress */
     cdp_store *asked;
     cdp_store_request rq;
     uint32_t timeout_ms;
-    uint32_t polls;   /* of a store that is not on the loop */
-    uint64_t news_ns; /* when a failure that is told ends the wait for all ranks; 0: none is */
+    uint32_t polls; /* polls of a store that is not on this rank's loop */
+    /* when a reported failure ends the wait for all ranks; 0: none was reported */
+    uint64_t news_ns;
     char key_text[96];
     cdp_bytes key, values[2];
 
-    /* connections: to a store, and to see whether anybody listens */
+    /* connections to a store, or to find out whether an address is in use */
     cdp_store *made;
     cdp_addr at[CDP__PATHS];
     cdp__io reach[CDP__PATHS];
-    uint32_t reached, reaching; /* how many stand; how many are still being made */
+    uint32_t reached, reaching; /* connections that are up; that are being made */
 
-    /* a key that one process may have: what this one puts there, what another has put there */
+    /* for a key that one process may own: the value of this process, and that of another one */
     uint8_t own[CDP__ENDPOINT_BYTES];
     uint64_t own_bytes, own_head;
     void *theirs;
     uint64_t their_bytes;
 
-    /* the key of every rank */
+    /* keys of all ranks */
     char (*texts)[96];
     cdp_bytes *keys;
-    bool with_values; /* they are read, too: into m->addrs */
+    bool with_values; /* also reads their values, into m->addrs */
 
-    /* who is missing */
+    /* which ranks are missing */
     uint32_t looks;
     uint64_t pause_ns, give_up_ns;
     uint32_t rank, found;
@@ -1317,66 +1333,67 @@ typedef struct cdp__mesh {
     cdp__io listener;
     cdp__timer accept_timer;
     bool crowd_told;
-    cdp__timer vigil_timer; /* when to look whether machines still answer */
+    cdp__timer vigil_timer; /* period of cdp__mesh_vigil() */
     uint64_t init_deadline_ns;
     uint64_t place;            /* see cdp_os_shared.process_place */
-    cdp_addr at;               /* where this rank listens */
-    cdp_addr mine[CDP__ADDRS]; /* of this machine */
+    cdp_addr at;               /* address of this rank's listener */
+    cdp_addr mine[CDP__ADDRS]; /* addresses of this host */
     uint32_t mine_count;
-    bool met;                /* rank 0 was found otherwise than by its address; `job` is known */
-    cdp_store_request addrs; /* its results: where each rank can be reached */
-    uint32_t *hosts;         /* of each rank, numbered as they appear */
+    bool met;                /* rank 0's published address was read, so `job` is known */
+    cdp_store_request addrs; /* results: the published addresses of each rank */
+    uint32_t *hosts;         /* host number of each rank, in order of appearance */
     uint8_t job[CDP__JOB_BYTES];
-    /* in a store that others serve, and so may outlive this start: part of the names of its keys */
+    /* an external store may outlive this start: a random part of the keys of this start */
     char round[20];
     bool keyed, refusal_told, memory_told;
-    bool spread;            /* the connections of a link, over the interfaces that the desc names */
-    cdp__shared *sharing;   /* those of all links; some may be lost */
-    cdp__segment *segments; /* CDP__SEGMENTS, made with the first one */
+    bool spread;            /* connections of a link are spread over the interfaces of the desc */
+    cdp__shared *sharing;   /* memory of all links, also of lost ones */
+    cdp__segment *segments; /* CDP__SEGMENTS entries, allocated with the first one */
     uint64_t looked_ns;
     uint8_t key[CDP__AUTH_BYTES];
     uint64_t start_ns;
     char job_name[64];
-    cdp__link *links; /* the first of each peer, then the second of each, and so on */
+    cdp__link *links; /* the first connection of each peer, then the second of each, and so on */
     cdp__incoming *incoming;
     uint32_t incoming_count;
 
     /* rendezvous */
-    cdp__join *join;          /* while it is under way */
+    cdp__join *join;          /* NULL when rendezvous is over */
     cdp_store_server *server; /* rank 0, unless the store is external */
-    cdp_store *meeting;       /* where rank 0 leaves word; not for long */
-    cdp_store *store;         /* for questions */
-    cdp_store *watch;         /* its one request waits for the key "fail" */
+    cdp_store *meeting;       /* the store in which rank 0 publishes its address, if any */
+    cdp_store *store;         /* for requests */
+    cdp_store *watch;         /* its only request waits for the key "fail" */
     char fail_key[96];
     cdp_store_request watch_rq, ask_rq;
     cdp_bytes watch_key, ask_key, ask_values[2];
     uint8_t ask_value[CDP__FAILURE_MAX];
     bool watching;
-    bool claimed;                    /* this rank is known to be ours */
-    bool started;                    /* it has met all others */
-    bool foreign;                    /* the rank that is missing is a process of PyTorch */
-    bool frugal;                     /* this process may have few descriptors: only TCP */
-    bool hasty;                      /* it leaves without waiting for anything */
-    uint64_t linger_ns[2];           /* until when it lingers after a failed start: least, most */
-    bool leaving;                    /* only the cause is still to be told, to those who come now */
-    uint8_t cause[CDP__FAILURE_MAX]; /* this rank's record of the job's failure, */
+    bool claimed;          /* this process owns its rank */
+    bool started;          /* it has found all other ranks */
+    bool foreign;          /* the missing rank is a process of PyTorch */
+    bool frugal;           /* this process may have few descriptors: only TCP */
+    bool hasty;            /* it leaves without waiting for anything */
+    uint64_t linger_ns[2]; /* until when it lingers after a failed start: least, most */
+    /* only reports the cause of a failure to ranks that connect now */
+    bool leaving;
+    uint8_t cause[CDP__FAILURE_MAX]; /* this rank's record of the job's failure */
     uint32_t cause_bytes;
-    bool failing;             /* once it knows of one */
-    bool asking;              /* the cause is on its way to the store, or there */
-    uint64_t known_ns;        /* rank 0: when the first cause was known here; 0: not yet */
-    cdp__timer readers_timer; /* and when others have had time to read it */
+    bool failing;             /* `cause` is set */
+    bool asking;              /* the store has the cause, or the request is in progress */
+    uint64_t known_ns;        /* rank 0: when it received the first cause; 0: not yet */
+    cdp__timer readers_timer; /* gives other ranks time to read it */
 
-    /* whom a rank waits for while it starts, under wait/<rank> */
-    bool noted; /* this rank has left one */
+    /* Notes in the store, key wait/<rank>: for whom a rank waits while it starts. */
+    bool noted; /* this rank has written one */
     cdp__note_state note_state;
-    uint32_t note_rank; /* whose is read */
+    uint32_t note_rank; /* the rank whose note is read */
     int32_t note_named;
     cdp_store_request note_rq;
     cdp_bytes note_key;
     char note_text[96];
 } cdp__mesh;
 
-/* Whether this process serves the store. */
+/* True if this process serves the store. */
 CDP__PRIVATE bool cdp__mesh_serves(const cdp__mesh *m) {
 #ifdef CDP_NO_STORE_SERVER
     (void)m;
@@ -1386,8 +1403,8 @@ CDP__PRIVATE bool cdp__mesh_serves(const cdp__mesh *m) {
 #endif
 }
 
-/* The memory of a link. A constant where shared memory is left out, so that the compiler leaves out
-   what it takes. */
+/* The shared memory of a link. A constant in builds without shared memory, so that compilers
+   omit the code that uses it. */
 CDP__PRIVATE cdp__shared *cdp__link_shared(const cdp__link *l) {
 #ifdef CDP_NO_SHARED_MEMORY
     (void)l;
@@ -1397,7 +1414,7 @@ CDP__PRIVATE cdp__shared *cdp__link_shared(const cdp__link *l) {
 #endif
 }
 
-/* The first of the list of all links' memory. */
+/* The first in the list of all links' shared memory. */
 CDP__PRIVATE cdp__shared *cdp__mesh_sharing(const cdp__mesh *m) {
 #ifdef CDP_NO_SHARED_MEMORY
     (void)m;
@@ -1418,7 +1435,7 @@ CDP__PRIVATE void cdp__race_end(cdp__link *l) {
     l->inviting = false;
 }
 
-/* The link is lost. Its connection, if there is one, is the caller's to end. */
+/* Marks the link as lost. The caller closes its connection, if any. */
 CDP__PRIVATE void cdp__link_forget(cdp__link *l, cdp_status status, int32_t err) {
     l->was_up = l->state == CDP__LINK_UP
         && (l->mesh->desc.connections == 1 || l->mesh->links[l->peer].whole);
@@ -1440,19 +1457,19 @@ CDP__PRIVATE void cdp__link_drop(cdp__link *l, cdp_status status, int32_t err) {
     cdp__loop_remove(&l->mesh->loop, &l->io);
 }
 
-/* ---- >>link-streams: connections that make one link, and what goes over them ----------------- */
+/* ---- >>link-streams: several connections as one link, and the bytes on them ------------------ */
 
-/* Knows: the connections of a link, their ends, records with a code. Promises: the connection that
-   was lost first is the one that is named; what the peer has sent is read before a link ends. May
+/* Knows: the connections of a link, their ends, records with a code. Promises: the error names
+   the connection that was lost first; data that the peer sent is read before a link ends. May
    use: >>mesh, >>link, >>mac, >>memory, >>handshake, loop of cdp.h. */
 
-/* Several connections as one link: block k of the bytes that go to a peer takes its connection
-   number k % connections, so it is known without a word which one the next byte comes over, and
-   nothing needs to be put in order. All stand and fall together. */
+/* Several connections as one link: block k of the bytes to a peer uses connection k %
+   connections. So both sides know which connection carries the next byte, and nothing needs to
+   be reordered. If one connection is lost, the link is lost. */
 #ifndef CDP__BLOCK_BYTES
 #define CDP__BLOCK_BYTES (128u * 1024u)
 #endif
-#define CDP__ENDED_MS 2000u /* how long to await more over the others when one has ended */
+#define CDP__ENDED_MS 2000u /* how long to read the others when one has ended */
 
 CDP__PRIVATE void cdp__link_read_ahead(cdp__link *l);
 
@@ -1464,7 +1481,7 @@ CDP__PRIVATE uint32_t cdp__bundle_turn(const cdp__link *first, uint64_t at) {
     return (uint32_t)(at / CDP__BLOCK_BYTES % first->mesh->desc.connections);
 }
 
-/* What still comes over a connection that is not used any more is dropped, and its end noticed. */
+/* Drops data that still arrives on an unused connection, until the peer closes it. */
 CDP__PRIVATE void cdp__link_discard(cdp__link *l) {
     uint8_t dropped[512];
     cdp_iov v;
@@ -1479,8 +1496,12 @@ CDP__PRIVATE void cdp__link_discard(cdp__link *l) {
         cdp__link_drop(l, CDP_ERR_STATE, 0);
 }
 
+CDP__PRIVATE void cdp__link_tell(cdp__link *l);
+
 CDP__PRIVATE void cdp__link_parting(cdp__io *io) {
-    cdp__link_discard((cdp__link *)io->user);
+    cdp__link *l = (cdp__link *)io->user;
+    if (l->telling && l->state == CDP__LINK_UP) cdp__link_tell(l);
+    cdp__link_discard(l);
 }
 
 /* Ends the sending side of an intact connection. The connection is closed when the peer has ended
@@ -1503,7 +1524,7 @@ CDP__PRIVATE void cdp__bundle_drop(cdp__link *l, cdp_status status, int32_t err)
         s->addr = l->addr;
         s->refusal = l->refusal;
         s->broken = l->index;
-        if (s->state == CDP__LINK_LOST) { /* It ended before the reason was known. */
+        if (s->state == CDP__LINK_LOST) { /* it ended before the reason was known */
             s->status = status;
             s->lost_errno = err;
         } else if (s != l && s->state == CDP__LINK_UP && !s->shared
@@ -1525,8 +1546,8 @@ CDP__PRIVATE void cdp__bundle_await_end(cdp__link *first) {
         os->now_ns(os->user) + CDP__ENDED_MS * CDP__MS, cdp__bundle_ended, first);
 }
 
-/* One has ended, the others have not. A peer that leaves ends them all, but what it said last
-   may still be under way over the slower ones, or wait here until somebody asks for it. */
+/* Timer: one connection has ended, the others have not. A peer that leaves ends them all, but
+   its last data may still be in flight on slower connections, or be unread here. */
 CDP__PRIVATE void cdp__bundle_ended(cdp__timer *t) {
     cdp__link *first = (cdp__link *)t->user,
               *turn = cdp__bundle_at(first, cdp__bundle_turn(first, first->moved[0]));
@@ -1541,8 +1562,8 @@ CDP__PRIVATE void cdp__bundle_ended(cdp__timer *t) {
     cdp__bundle_drop(cdp__bundle_at(first, i), CDP_ERR_PEER_LOST, 0);
 }
 
-/* One of several connections has ended, which alone says little: a peer that leaves ends them all,
-   and one that lost another connection, too. If all have ended, the first one is named. */
+/* One of several connections has ended. That alone has no clear meaning: the peer may have left,
+   or may have lost another connection. If all have ended, the first one is named. */
 CDP__PRIVATE void cdp__bundle_one_ended(cdp__link *l) {
     cdp__link *first = cdp__bundle_at(l, 0);
     uint32_t i, ended = 0, broken = l->index;
@@ -1569,14 +1590,14 @@ CDP__PRIVATE void cdp__link_lose(cdp__link *l, cdp_status status, int32_t err) {
         return;
     }
     turn = cdp__bundle_at(l, cdp__bundle_turn(first, first->moved[0]));
-    if (turn != l) { /* what the peer said before may explain it */
+    if (turn != l) { /* earlier data of the peer may explain the loss */
         turn->io.ready |= CDP_IO_READ;
         cdp__link_read_ahead(turn);
     }
     if (l->state != CDP__LINK_LOST) cdp__bundle_drop(l, status, err);
 }
 
-/* Why the link is lost, as this thread's last error. */
+/* Sets this thread's last error to the reason why the link is lost. */
 CDP__PRIVATE cdp_status cdp__link_explain(const cdp__link *l) {
     char at[112];
     cdp__addr_text(&l->addr, at, sizeof at);
@@ -1614,8 +1635,8 @@ CDP__PRIVATE cdp_status cdp__link_explain(const cdp__link *l) {
         "lost the connection to rank %u at %s", l->peer, at);
 }
 
-/* Sends, or receives, the rest of the 64 bytes of a greeting. 1: it is complete; 0: call again when
-   the socket is ready; else a negative errno, or as cdp_os.net.recv_iov. */
+/* Sends or receives the rest of a 64-byte handshake message. 1: complete; 0: call again when the
+   socket is ready; else a negative errno, or as cdp_os.net.recv_iov. */
 CDP__PRIVATE int32_t cdp__hello_move(
     cdp__mesh *m, cdp__io *io, uint8_t hello[CDP__HELLO_BYTES], uint32_t *done, bool receive) {
     while (*done < CDP__HELLO_BYTES) {
@@ -1640,7 +1661,7 @@ CDP__PRIVATE int32_t cdp__hello_recv(
     return cdp__hello_move(m, io, hello, got, true);
 }
 
-/* Can this rank share memory with others of this machine? */
+/* True if this rank can share memory with other ranks of its host. */
 CDP__PRIVATE bool cdp__mesh_shares(const cdp__mesh *m) {
 #ifdef CDP_NO_SHARED_MEMORY
     (void)m;
@@ -1667,7 +1688,7 @@ CDP__PRIVATE void cdp__hello_fill(
     cdp__hello_encode(&h, out);
 }
 
-/* The bytes of a link over TCP, in records if it has a mac. Results as in cdp_os. */
+/* Sends bytes over TCP, in records if the link has a mac. Results as in cdp_os. */
 CDP__PRIVATE int64_t cdp__link_put(cdp__link *l, const cdp_iov *iov, uint32_t n) {
 #ifndef CDP_NO_MAC
     if (l->mac) return cdp__mac_send(l->mac, &l->mesh->loop, &l->io, iov, n);
@@ -1682,7 +1703,8 @@ CDP__PRIVATE int64_t cdp__link_get(cdp__link *l, const cdp_iov *iov) {
     return cdp__io_recv(&l->mesh->loop, &l->io, iov, 1);
 }
 
-/* As cdp__io_drain(). A function of its own, because one with both would cost every call more. */
+/* Receives like cdp__io_drain(). A function of its own, because a combined one would make every
+   call slower. */
 CDP__PRIVATE int64_t cdp__link_drain(cdp__link *l, const cdp_iov *iov) {
 #ifndef CDP_NO_MAC
     if (l->mac) return cdp__mac_recv(l->mac, &l->mesh->loop, &l->io, iov);
@@ -1690,8 +1712,8 @@ CDP__PRIVATE int64_t cdp__link_drain(cdp__link *l, const cdp_iov *iov) {
     return cdp__io_drain(&l->mesh->loop, &l->io, iov);
 }
 
-/* The connection with these nonces and this CHOSEN becomes the link. False: out of memory, the link
-   is lost. */
+/* Starts records on a connection with these nonces and this CHOSEN, if the job uses a mac.
+   False: out of memory, the link is lost. */
 CDP__PRIVATE bool cdp__link_guard(
     cdp__link *l, uint8_t nonce[2][16], const uint8_t chosen[CDP__HELLO_BYTES], bool listener) {
 #ifndef CDP_NO_MAC
@@ -1717,12 +1739,15 @@ CDP__PRIVATE void cdp__link_unguard(cdp__link *l) {
 #endif
 }
 
-/* Nothing was sent over this link yet, so a FAILURE of the whole job's group can go out as it
-   is. */
+/* Sends the cause of the job's failure over a link on which nothing else was sent, so a FAILURE on
+   the world's channel needs no stream. A socket may accept only a part of it: then `telling` is
+   set, and this is called again. */
 CDP__PRIVATE void cdp__link_tell(cdp__link *l) {
     uint8_t bytes[CDP__HEAD_BYTES + CDP__FAILURE_MAX];
+    const uint32_t all = CDP__HEAD_BYTES + l->mesh->cause_bytes;
     cdp__head h;
     cdp_iov v;
+    int64_t r = 1;
     memset(&h, 0, sizeof h);
     h.type = CDP__MESSAGE_FAILURE;
     h.channel = CDP__WORLD_CHANNEL;
@@ -1730,11 +1755,14 @@ CDP__PRIVATE void cdp__link_tell(cdp__link *l) {
     if (!h.bytes) return;
     memcpy(bytes + CDP__HEAD_BYTES, l->mesh->cause, h.bytes);
     cdp__head_encode(&h, bytes);
-    v.data = bytes;
-    v.bytes = CDP__HEAD_BYTES + h.bytes;
-    /* a fresh link takes it whole, or is lost anyway */
-    (void)(cdp__link_shared(l) ? cdp__line_move(&l->shared->line, &v, 1, true)
-                               : cdp__link_put(l, &v, 1));
+    while (r > 0 && l->told < all) {
+        v.data = bytes + l->told;
+        v.bytes = all - l->told;
+        r = cdp__link_shared(l) ? cdp__line_move(&l->shared->line, &v, 1, true)
+                                : cdp__link_put(l, &v, 1);
+        if (r > 0) l->told += (uint32_t)r;
+    }
+    l->telling = r == 0 && !cdp__link_shared(l);
 }
 
 CDP__PRIVATE void cdp__link_nonsense(cdp__link *l) {
@@ -1742,8 +1770,8 @@ CDP__PRIVATE void cdp__link_nonsense(cdp__link *l) {
     l->nonsense = true;
 }
 
-/* Receiving gave `r`. After a record that does not match nothing more is received, but what this
-   rank sends still arrives: so it tells the peer the cause before the peer sees an end. */
+/* Handles the failed receive `r`. A record that does not match ends receiving only: this rank
+   can still send, so it sends the cause to the peer before it closes the connection. */
 CDP__PRIVATE void cdp__link_broke(cdp__link *l, int64_t r) {
 #ifndef CDP_NO_MAC
     if (l->mac && l->mac->changed) {
@@ -1755,7 +1783,7 @@ CDP__PRIVATE void cdp__link_broke(cdp__link *l, int64_t r) {
     cdp__link_lose(l, CDP_ERR_PEER_LOST, r == CDP_IO_EOF ? 0 : (int32_t)-r);
 }
 
-/* Nothing will come over this link any more. */
+/* True if no more data can arrive over this link. */
 CDP__PRIVATE bool cdp__link_ended(const cdp__link *l) {
 #ifndef CDP_NO_MAC
     if (l->mac && l->mac->changed) return true;
@@ -1763,8 +1791,8 @@ CDP__PRIVATE bool cdp__link_ended(const cdp__link *l) {
     return l->state == CDP__LINK_LOST;
 }
 
-/* Read ahead while nobody asks: it keeps the peer's small messages moving and notices that it
-   ended. */
+/* Reads ahead while no call asks for data: small messages of the peer keep moving, and the end
+   of the connection is noticed. */
 CDP__PRIVATE void cdp__link_read_ahead(cdp__link *l) {
     while (l->state == CDP__LINK_UP && (l->io.ready & CDP_IO_READ) && l->rx_used < CDP__RX_BYTES) {
         cdp_iov v;
@@ -1779,7 +1807,7 @@ CDP__PRIVATE void cdp__link_read_ahead(cdp__link *l) {
             cdp__link_nonsense(l);
             return;
         }
-        /* what was read before stays readable */
+        /* data read earlier stays readable */
         if (r < 0) cdp__link_broke(l, r);
         if (r <= 0) return;
         l->silent = 0;
@@ -1787,7 +1815,7 @@ CDP__PRIVATE void cdp__link_read_ahead(cdp__link *l) {
     }
 }
 
-/* With this rank of this machine it goes on over TCP; said once. */
+/* Sharing memory with this rank of the host failed: TCP is used. Logged once. */
 CDP__PRIVATE void cdp__mesh_no_memory(cdp__mesh *m, uint32_t peer, int32_t err) {
     (void)peer;
     (void)err; /* unused without log texts */
@@ -1799,7 +1827,8 @@ CDP__PRIVATE void cdp__mesh_no_memory(cdp__mesh *m, uint32_t peer, int32_t err) 
     m->memory_told = true;
 }
 
-/* The peer waits for memory under this name. Writes into `proof` what CHOSEN is to say. */
+/* The peer waits for shared memory under this name: creates and passes it. Writes the proof for
+   CHOSEN into `proof`. */
 CDP__PRIVATE void cdp__link_offer(
     cdp__link *l, const uint8_t name[CDP__NAME_BYTES], uint8_t proof[CDP__NAME_BYTES]) {
     cdp__mesh *m = l->mesh;
@@ -1813,7 +1842,7 @@ CDP__PRIVATE void cdp__link_offer(
         s->pass = pass;
         fds[1] = m->loop.wake_fd[1];
         err = os->random(os->user, proof, CDP__NAME_BYTES) == CDP_OK ? 0 : -EIO;
-        proof[0] |= 1; /* not zeros */
+        proof[0] |= 1; /* a proof must not be zero */
         memcpy(s->pair->proof, proof, CDP__NAME_BYTES);
         cdp__shared_prove(s, proof);
         if (!err) err = os->shared.pass(os->user, pass, fds, 2, true);
@@ -1830,17 +1859,17 @@ CDP__PRIVATE void cdp__link_offer(
     cdp__mesh_no_memory(m, l->peer, -err);
 }
 
-/* ---- >>link-choosing: a connection becomes a link, and its end is noticed -------------------- */
+/* ---- >>link-choosing: a connection becomes a link; how its end is noticed -------------------- */
 
 /* Knows: links and the handshake. Promises: a link is UP only when both sides have chosen the
    same connection. From then on its end is noticed: by the end of the stream, by the silence of
-   the machine, or by the end of the process. May use: >>handshake, >>memory, >>link, >>mesh. */
+   the host, or by the end of the process. May use: >>handshake, >>memory, >>link, >>mesh. */
 
 CDP__PRIVATE void cdp__link_choose_again(cdp__timer *t);
 
-/* The answer to CHOSEN is there: memory or not. False: later. The peer has said yes, so a table
-   of descriptors that is full does not change that: it is asked again whether there is room.
-   (What is closed here makes some, but another thread may be faster.) */
+/* The answer to CHOSEN has arrived: it accepts the shared memory or not. False: call again
+   later. If the peer has accepted but this process has no free descriptor, it retries until
+   there is one. (Closing the memory's descriptor frees one, but another thread may take it.) */
 CDP__PRIVATE bool cdp__link_taken(cdp__link *l) {
     const cdp_os *os = l->mesh->os;
     cdp__shared *s = l->shared;
@@ -1871,13 +1900,13 @@ CDP__PRIVATE bool cdp__link_taken(cdp__link *l) {
 }
 
 #ifndef CDP__VIGIL_MS
-#define CDP__VIGIL_MS 5000u    /* period of the check whether machines still answer */
-#define CDP__SILENCE_MS 30000u /* a machine that acknowledges nothing for so long is lost */
+#define CDP__VIGIL_MS 5000u    /* period of cdp__mesh_vigil() */
+#define CDP__SILENCE_MS 30000u /* a host that acknowledges nothing for so long is lost */
 #endif
 
-/* Finds machines that are gone, which send no end of stream. A link is lost only if two checks in a
-   row find it silent: data that was sent just before the first check is acknowledged by the second.
-   */
+/* Detects hosts that have disappeared, which send no end of stream. A link is lost only if two
+   consecutive checks find it silent: data sent just before the first check has been acknowledged
+   by the second. */
 CDP__PRIVATE void cdp__mesh_vigil(cdp__timer *t) {
     cdp__mesh *m = (cdp__mesh *)t->user;
     const uint32_t count = m->desc.group.world_size * m->desc.connections;
@@ -1895,10 +1924,10 @@ CDP__PRIVATE void cdp__mesh_vigil(cdp__timer *t) {
 }
 
 #define CDP__PROCESS_LOOK_MS 50u
-#define CDP__PROCESS_LOOKS 12u /* without a byte: what was sent before arrives with shorter gaps */
+#define CDP__PROCESS_LOOKS 12u /* checks without data; data in flight has shorter gaps */
 
-/* The peer's process has ended. What it sent is read to its end first; when nothing more comes
-   although the connection stays open, a child of the process keeps it open. */
+/* Timer: the peer's process has ended. Its data is read first. If no more arrives but the
+   connection stays open, a child process keeps it open, and the link is lost. */
 CDP__PRIVATE void cdp__link_process_ended(cdp__timer *t) {
     cdp__link *l = (cdp__link *)t->user;
     if (l->state != CDP__LINK_UP) return;
@@ -1926,7 +1955,7 @@ CDP__PRIVATE void cdp__link_process_event(cdp__io *io) {
         cdp__link_process_ended, l);
 }
 
-/* The number of the peer's process, if it is one of this place; else 0. */
+/* The number of the peer's process if it is in the same place (see process_place); else 0. */
 CDP__PRIVATE uint32_t cdp__link_process(const cdp__link *l) {
     const cdp__mesh *m = l->mesh;
     const cdp_bytes *v;
@@ -1950,7 +1979,7 @@ CDP__PRIVATE void cdp__link_up(cdp__link *l) {
     if (fd >= 0) cdp__loop_add(&m->loop, &l->process, fd, cdp__link_process_event, l);
 }
 
-/* CHOSEN, or TAKEN, is being sent; after a CHOSEN that offers memory TAKEN is awaited. */
+/* Sends CHOSEN or TAKEN; after a CHOSEN that offers memory, waits for TAKEN. */
 CDP__PRIVATE void cdp__link_choosing(cdp__link *l) {
     cdp__mesh *m = l->mesh;
     const bool offers = cdp__link_shared(l) && !l->shared->taken;
@@ -1963,7 +1992,7 @@ CDP__PRIVATE void cdp__link_choosing(cdp__link *l) {
     if (r <= 0 || l->state == CDP__LINK_LOST) return;
     cdp__link_up(l);
     if (!cdp__link_shared(l) || l->state != CDP__LINK_UP) return;
-    l->whole = true; /* no other connections are needed */
+    l->whole = true; /* with shared memory, the other connections are not needed */
     cdp__link_unguard(l);
     l->shared->next = m->sharing;
     m->sharing = l->shared;
@@ -1985,7 +2014,7 @@ CDP__PRIVATE bool cdp__link_room(cdp__link *l) {
     return l->rx != NULL;
 }
 
-/* The connection is the link now, and nobody else's to close. */
+/* The link takes ownership of the connection. */
 CDP__PRIVATE void cdp__link_take(cdp__link *l, cdp__io *io, cdp__link_state state) {
     const int32_t fd = cdp__loop_detach(&l->mesh->loop, io);
     cdp__loop_timer_clear(&l->probe_timer);
@@ -1996,7 +2025,7 @@ CDP__PRIVATE void cdp__link_take(cdp__link *l, cdp__io *io, cdp__link_state stat
     l->state = state;
 }
 
-/* ---- >>link-connecting: the addresses of a peer, several at once ----------------------------- */
+/* ---- >>link-connecting: connects to several addresses of a peer at once ---------------------- */
 
 /* Knows: the addresses of a peer and the attempts in progress. Promises: the first address whose
    handshake succeeds becomes the link; of several failures, the most informative is kept. May
@@ -2004,9 +2033,9 @@ CDP__PRIVATE void cdp__link_take(cdp__link *l, cdp__io *io, cdp__link_state stat
 
 CDP__PRIVATE void cdp__race_next(cdp__timer *t);
 
-/* This address leads nowhere: on with the next one, at once. When none is left, the explanation
-   that is worth most is kept: what the peer itself says, or that nobody listens there any more,
-   tells more than an address that was never its. */
+/* An attempt has failed: begins the next one at once. When all have failed, the link keeps the
+   most informative error (`worth`): a refusal by the peer, or a port without a listener, says
+   more than an address that does not answer. */
 CDP__PRIVATE void cdp__path_over(
     cdp__path *p, cdp_status status, int32_t err, uint32_t refusal, uint32_t worth) {
     cdp__link *l = p->link;
@@ -2033,7 +2062,7 @@ CDP__PRIVATE void cdp__path_failed(cdp__path *p, int32_t err) {
     cdp__path_over(p, CDP_ERR_PEER_LOST, err, 0, worth);
 }
 
-/* The answer to our HELLO. The buffer that held the HELLO takes it. */
+/* Receives the answer to this rank's HELLO, into the buffer that held the HELLO. */
 CDP__PRIVATE void cdp__path_answered(cdp__path *p) {
     cdp__link *l = p->link;
     cdp__hello h;
@@ -2101,7 +2130,8 @@ CDP__PRIVATE void cdp__path_event(cdp__io *io) {
         cdp__path_failed(p, r == CDP_IO_EOF ? 0 : -r);
 }
 
-/* Begin with the next address; the one after it follows when this one fails, or in a moment. */
+/* Tries the next address. The one after it follows when this one fails, or after
+   CDP__STAGGER_MS. */
 CDP__PRIVATE void cdp__race_next(cdp__timer *t) {
     cdp__link *l = (cdp__link *)t->user;
     cdp__mesh *m = l->mesh;
@@ -2119,16 +2149,16 @@ CDP__PRIVATE void cdp__race_next(cdp__timer *t) {
             &m->loop, t, m->os->now_ns(m->os->user) + CDP__STAGGER_MS * CDP__MS, cdp__race_next, l);
 }
 
-/* Where the peer can be reached, the most promising address first. */
+/* The addresses of the peer to try, best first. */
 CDP__PRIVATE uint32_t cdp__link_paths(const cdp__link *l, cdp_addr out[CDP__PATHS]) {
     const cdp__mesh *m = l->mesh;
     const cdp_bytes *text = &m->addrs.results[l->peer];
     cdp_addr theirs[CDP__ADDRS];
     uint32_t n = 0;
-    /* known to be right */
+    /* the store connection has shown that this address works */
     if (l->peer == 0 && !m->desc.external_store && !m->spread)
         theirs[n++] = cdp__tcp_store_peer_addr(m->store);
-    /* read before */
+    /* parsed successfully before */
     n += cdp__addrs_parse((const char *)text->data + CDP__PLACE_BYTES,
         text->bytes - CDP__PLACE_BYTES, theirs + n, CDP__ADDRS - n);
     n = cdp__paths(m->mine, m->mine_count, theirs, n, out);
@@ -2155,11 +2185,10 @@ CDP__PRIVATE void cdp__link_connect(cdp__link *l) {
     cdp__race_next(&l->race->timer);
 }
 
-/* A peer that is to connect and does not may be busy, or dead. Its listening port knows: it
-   refuses when the process is gone. The probe says nothing and is closed as soon as it stands.
-   But a peer may also have connected, sent all that it had to send, and ended, while we were
-   still in its handshake: as long as one of the job is under way a refusal means nothing, and is
-   asked for again. */
+/* A connection attempt only tests whether the peer's process is alive: its listening port
+   refuses if it is not. But the peer may also have connected, sent all its data and ended, while
+   this rank still handles its handshake. So refusals are ignored while a handshake is in
+   progress, and the test is repeated. */
 CDP__PRIVATE void cdp__link_probed(cdp__link *l, int32_t err) {
     const cdp__incoming *g = l->mesh->incoming;
     while (g && !g->welcome)
@@ -2177,8 +2206,8 @@ CDP__PRIVATE void cdp__link_probe_event(cdp__io *io) {
     cdp__link_probed(l, -err);
 }
 
-/* The peer may not need this link yet, and so not make it. But what this rank has to ask about its
-   wait goes over it. */
+/* Asks the higher rank to connect. It may not need the link yet, but this rank must send it
+   questions about a wait. */
 CDP__PRIVATE void cdp__link_invite(cdp__link *l) {
     l->inviting = true;
     cdp__link_connect(l);
@@ -2203,8 +2232,8 @@ CDP__PRIVATE void cdp__link_probe(cdp__timer *t) {
         cdp__link_probe, l);
 }
 
-/* First use: the higher rank connects, the lower awaits it; so two ranks never make two
-   connections at once. */
+/* First use of a link. The higher rank connects and the lower one waits, so two ranks never
+   connect to each other at once. */
 CDP__PRIVATE void cdp__link_need(cdp__link *l) {
     cdp__mesh *m = l->mesh;
     cdp_addr at[CDP__PATHS];
@@ -2221,10 +2250,10 @@ CDP__PRIVATE void cdp__link_need(cdp__link *l) {
             m->os->now_ns(m->os->user) + CDP__PROBE_FIRST_MS * CDP__MS, cdp__link_probe, l);
 }
 
-/* ---- >>incoming: connections that have not proved themselves --------------------------------- */
+/* ---- >>incoming: accepted connections that are not authenticated ----------------------------- */
 
-/* Knows: connections that have not proved themselves. Promises: they are bounded in number, in
-   time and in work per turn; only the handshake is read from them. May use: >>handshake, >>link,
+/* Knows: connections that are not authenticated. Promises: they are bounded in number, in time
+   and in work per turn; only the handshake is read from them. May use: >>handshake, >>link,
    >>mesh, >>link-choosing, auth-exchange of cdp_store.h. */
 
 CDP__PRIVATE void cdp__incoming_close(cdp__incoming *g) {
@@ -2243,7 +2272,8 @@ CDP__PRIVATE void cdp__incoming_late(cdp__timer *t) {
     cdp__incoming_close((cdp__incoming *)t->user);
 }
 
-/* Wait for memory from this rank, if it is of this machine. Its name goes out with WELCOME. */
+/* If the connecting rank is on this host: waits for shared memory from it, under a name that
+   WELCOME contains. */
 CDP__PRIVATE void cdp__incoming_offer(
     cdp__incoming *g, uint32_t peer, uint8_t name[CDP__NAME_BYTES]) {
     const cdp_os *os = g->mesh->os;
@@ -2262,8 +2292,8 @@ CDP__PRIVATE void cdp__incoming_offer(
     cdp__mesh_no_memory(g->mesh, peer, -g->pass);
 }
 
-/* The visitor says with CHOSEN what is in the memory that it has handed over. Others may have
-   come there: they cannot know. */
+/* Takes the shared memory that the client has passed, if it contains the proof of CHOSEN. Other
+   processes may have passed memory there, too, but they do not know the proof. */
 CDP__PRIVATE cdp__shared *cdp__incoming_share(cdp__incoming *g, const cdp__hello *chosen) {
     cdp__mesh *m = g->mesh;
     const cdp_os *os = m->os;
@@ -2326,7 +2356,7 @@ CDP__PRIVATE void cdp__incoming_adopt(cdp__incoming *g, cdp__link *l, const cdp_
     cdp__link_event(&l->io);
 }
 
-/* A lower rank that waits for this one wants the connection between them. */
+/* A lower rank waits for a connection from this rank: connects. */
 CDP__PRIVATE void cdp__mesh_invited(cdp__mesh *m, const cdp__hello *theirs) {
     uint32_t i;
     if (theirs->version != CDP_WIRE_VERSION || theirs->world_size != m->desc.group.world_size
@@ -2337,7 +2367,8 @@ CDP__PRIVATE void cdp__mesh_invited(cdp__mesh *m, const cdp__hello *theirs) {
         cdp__link_need(cdp__bundle_at(&m->links[theirs->from], i));
 }
 
-/* A HELLO or CHOSEN is complete. False: the connection is to be closed, or is the link now. */
+/* Handles a complete HELLO, CHOSEN or INVITE. False: the connection must be closed, or belongs
+   to the link now. */
 CDP__PRIVATE bool cdp__incoming_judge(cdp__incoming *g) {
     cdp__mesh *m = g->mesh;
     cdp__hello mine, theirs;
@@ -2359,7 +2390,7 @@ CDP__PRIVATE bool cdp__incoming_judge(cdp__incoming *g) {
     mine.index = m->desc.connections;
     memcpy(mine.job, m->job, CDP__JOB_BYTES);
     chosen = g->welcome && theirs.type == CDP__CHOSEN;
-    if (chosen) theirs.type = CDP__HELLO; /* otherwise they are alike */
+    if (chosen) theirs.type = CDP__HELLO; /* they have the same fields */
     refusal = (uint32_t)cdp__hello_judge(&mine, &theirs);
     l = refusal ? NULL : cdp__bundle_at(&m->links[theirs.from], theirs.index);
     if (l && l->state > CDP__LINK_AWAITED) refusal = CDP__REFUSE_TWICE;
@@ -2368,7 +2399,7 @@ CDP__PRIVATE bool cdp__incoming_judge(cdp__incoming *g) {
     mine.type = refusal ? CDP__REFUSED : CDP__WELCOME;
     mine.to = theirs.from;
     mine.refusal = refusal;
-    if (refusal) memset(mine.job, 0, CDP__JOB_BYTES); /* a stranger does not learn it here */
+    if (refusal) memset(mine.job, 0, CDP__JOB_BYTES); /* a stranger must not learn the job's name */
     if (!refusal && theirs.memory[0] && !theirs.index && cdp__mesh_shares(m))
         cdp__incoming_offer(g, theirs.from, mine.memory);
     if (refusal)
@@ -2376,8 +2407,8 @@ CDP__PRIVATE bool cdp__incoming_judge(cdp__incoming *g) {
             "refused a connection: %s", cdp__refusal_text(refusal));
     cdp__hello_encode(&mine, g->hello);
     g->welcome = !refusal;
-    if (g->welcome) cdp__loop_timer_clear(&g->timer); /* no deadline for its choice */
-    /* The refusal is dropped if the socket has no room for it. */
+    if (g->welcome) cdp__loop_timer_clear(&g->timer); /* it may choose at any time */
+    /* a refusal that the socket has no room for is dropped */
     else
         (void)cdp__hello_send(m, &g->io, g->hello, &g->sent);
     return g->welcome;
@@ -2394,8 +2425,8 @@ CDP__PRIVATE void cdp__incoming_refused(cdp__incoming *g, uint32_t refusal) {
     cdp__incoming_close(g);
 }
 
-/* True when it may go on to its HELLO; false when that is to come, or it was closed. A build
-   without job keys refuses every guarded connection. */
+/* True if the client may send HELLO; false if authentication is in progress, or the connection
+   was closed. A build without job keys refuses every guarded connection. */
 CDP__PRIVATE bool cdp__incoming_prove(cdp__incoming *g) {
 #ifdef CDP_NO_JOB_KEY
     const bool guarded = g->guarded;
@@ -2408,15 +2439,15 @@ CDP__PRIVATE bool cdp__incoming_prove(cdp__incoming *g) {
     if (st == CDP_ERR_MISMATCH)
         cdp__incoming_refused(g, g->auth.refusal);
     else if (st < 0)
-        cdp__incoming_close(g); /* a probe */
+        cdp__incoming_close(g); /* most likely a probe */
     else if (st == CDP_OK)
         g->guarded = false;
     return st == CDP_OK;
 #endif
 }
 
-/* Bytes that are no HELLO: of one with a key, who is told that here is none, or of no cdp at
-   all. */
+/* The client has sent no HELLO. One that tries to authenticate is told that this job has no key;
+   others are no cdp processes, and are closed. */
 CDP__PRIVATE void cdp__incoming_strange(cdp__incoming *g) {
 #ifndef CDP_NO_JOB_KEY
     if (g->got >= 8 && memcmp(g->hello, "cdp-key1", 8) == 0) {
@@ -2437,7 +2468,7 @@ CDP__PRIVATE void cdp__incoming_event(cdp__io *io) {
     cdp__incoming *g = (cdp__incoming *)io->user;
     int32_t r = 1;
     if (!cdp__incoming_prove(g)) return;
-    if (g->welcome && g->sent < CDP__HELLO_BYTES) { /* WELCOME is under way */
+    if (g->welcome && g->sent < CDP__HELLO_BYTES) { /* WELCOME is being sent */
         r = cdp__hello_send(g->mesh, io, g->hello, &g->sent);
         if (r < 0) cdp__incoming_close(g);
         if (r <= 0) return;
@@ -2452,16 +2483,16 @@ CDP__PRIVATE void cdp__incoming_event(cdp__io *io) {
     } else if (r < 0 || (r > 0 && !cdp__incoming_judge(g))) {
         cdp__incoming_close(g);
     } else if (r > 0) {
-        cdp__incoming_event(io); /* say WELCOME */
+        cdp__incoming_event(io); /* send WELCOME */
     }
 }
 
-/* Room for connections that have not proved to be of this job, beyond one for each of its own. So
-   many that a rank whose proof takes some round trips is not crowded out meanwhile. */
+/* Limit of unauthenticated connections, beyond one per connection of the job. High enough that a
+   rank whose authentication takes some round trips is not closed in favour of others. */
 #define CDP__STRANGERS 1024u
 
-/* Strangers may connect in any number and stay: of those that have sent nothing the oldest makes
-   room for the next, else the oldest that has proved nothing. True when one was closed. */
+/* Strangers may open any number of connections and keep them open. Closes the oldest one that
+   has sent nothing, or else the oldest that is not authenticated. True if one was closed. */
 CDP__PRIVATE bool cdp__mesh_make_room(cdp__mesh *m, uint32_t most) {
     cdp__incoming *oldest = NULL, *g;
     bool mute = false;
@@ -2475,15 +2506,15 @@ CDP__PRIVATE bool cdp__mesh_make_room(cdp__mesh *m, uint32_t most) {
     return oldest != NULL;
 }
 
-#define CDP__ACCEPTS 16u /* connections that are accepted before the next look at everything else */
+#define CDP__ACCEPTS 16u /* connections accepted in one turn */
 
 CDP__PRIVATE void cdp__mesh_accept_again(cdp__timer *t) {
     cdp__mesh *m = (cdp__mesh *)t->user;
     cdp__loop_again(&m->loop, &m->listener);
 }
 
-/* Out of descriptors: a stranger goes; without one, the listener is left alone for a while (it
-   stays `ready`, so nobody polls for it). True: try again now. */
+/* Out of descriptors: closes a stranger's connection. If there is none, stops accepting for a
+   while (the listener stays `ready`, so the system is not polled for it). True: try again now. */
 CDP__PRIVATE bool cdp__mesh_accept_later(cdp__mesh *m) {
     if (cdp__mesh_make_room(m, 1)) return true;
     if (!m->crowd_told)
@@ -2496,8 +2527,8 @@ CDP__PRIVATE bool cdp__mesh_accept_later(cdp__mesh *m) {
     return false;
 }
 
-/* Who has to prove itself, and who is not let in: without a key, other machines. False: out of
-   chance. */
+/* Decides whether the client must authenticate itself or is refused: without a key, clients from
+   other hosts are. False: no random bytes. */
 CDP__PRIVATE bool cdp__incoming_guard(cdp__incoming *g, int32_t fd, const cdp_addr *from) {
     cdp__mesh *m = g->mesh;
     cdp_addr here;
@@ -2514,8 +2545,8 @@ CDP__PRIVATE bool cdp__incoming_guard(cdp__incoming *g, int32_t fd, const cdp_ad
 #endif
 }
 
-/* A new connection. From the store server (bytes > 0) it has proved the key already, with these
-   nonces, and `said` is how its HELLO begins. */
+/* A new connection. If the store server passes it on (bytes > 0), it has authenticated itself
+   with these nonces, and `said` is the beginning of its HELLO. */
 CDP__PRIVATE void cdp__mesh_incoming(void *user, int32_t fd, const cdp_addr *from,
     const uint8_t *said, uint64_t bytes, uint8_t nonce[2][16]) {
     cdp__mesh *m = (cdp__mesh *)user;
@@ -2540,16 +2571,16 @@ CDP__PRIVATE void cdp__mesh_incoming(void *user, int32_t fd, const cdp_addr *fro
     cdp__loop_add(&m->loop, &g->io, fd, cdp__incoming_event, g);
     cdp__loop_timer_set(&m->loop, &g->timer, m->os->now_ns(m->os->user) + CDP__HELLO_MS * CDP__MS,
         cdp__incoming_late, g);
-    g->io.ready = CDP_IO_READ; /* its HELLO may be there already */
+    g->io.ready = CDP_IO_READ; /* its HELLO may have arrived already */
     cdp__incoming_event(&g->io);
 }
 
-/* Some at a time: connections that come faster than they are served must not keep this thread from
-   its own operations and deadlines. */
+/* Accepts a limited number of connections per turn, so that many clients do not keep this thread
+   from its own operations and deadlines. */
 CDP__PRIVATE void cdp__mesh_accept(cdp__io *io) {
     cdp__mesh *m = (cdp__mesh *)io->user;
     uint32_t i;
-    io->broken = false; /* a listening socket has no connection that could break */
+    io->broken = false; /* an error of a listening socket is not final */
     for (i = 0; i < CDP__ACCEPTS; ++i) {
         cdp_addr from;
         const int32_t fd = m->os->net.accept_next(m->os->user, io->fd, &from);
@@ -2566,13 +2597,13 @@ CDP__PRIVATE void cdp__mesh_accept(cdp__io *io) {
     cdp__loop_again(&m->loop, io);
 }
 
-/* ---- >>transport: the mesh as cdp.h wants it ------------------------------------------------- */
+/* ---- >>transport: the mesh as a cdp_transport ------------------------------------------------ */
 
-/* Knows: the mesh as cdp.h wants it. Promises: what cdp_transport asks for. May use: >>memory,
-   >>link, >>mesh, >>link-connecting. */
+/* Knows: the mesh and the interface of transports. Promises: what cdp_transport asks for. May
+   use: >>memory, >>link, >>mesh, >>link-connecting. */
 
-/* Small pieces are copied into one: that is cheaper than what the kernel does for several.
-   False: they are not joined. */
+/* Copies small pieces into one, which is cheaper than a system call with several pieces. False:
+   they are too long. */
 CDP__PRIVATE bool cdp__iov_join(const cdp_iov *iov, uint32_t n, uint8_t *to, cdp_iov *one) {
     uint64_t bytes = 0;
     uint32_t i;
@@ -2602,10 +2633,10 @@ CDP__PRIVATE int64_t cdp__mesh_send(void *self, uint32_t peer, const cdp_iov *io
         n = 1;
     }
     if (l->state == CDP__LINK_UP) r = cdp__link_put(l, iov, n);
-    if (r < 0) { /* what the peer said before it went may still be in the socket */
+    if (r < 0) { /* data that the peer sent earlier may still be in the socket */
         l->io.ready |= CDP_IO_READ;
         cdp__link_read_ahead(l);
-        /* an error is reported once: reading it again looks like an end */
+        /* the system reports an error once; then the socket looks closed */
         if (cdp__bundle_at(l, 0)->end_timer.next && r != -EPIPE)
             cdp__bundle_drop(l, CDP_ERR_PEER_LOST, (int32_t)-r);
         cdp__link_lose(l, CDP_ERR_PEER_LOST, (int32_t)-r);
@@ -2613,14 +2644,15 @@ CDP__PRIVATE int64_t cdp__mesh_send(void *self, uint32_t peer, const cdp_iov *io
     return l->state == CDP__LINK_LOST ? (int64_t)cdp__link_explain(l) : r;
 }
 
-/* From the buffer first. A large read goes straight to its place; a joined one fills the buffer
-   on the way. */
+/* Reads buffered data first. A large read goes straight to its destination; small pieces go
+   through the buffer. */
 CDP__PRIVATE int64_t cdp__mesh_recv(void *self, uint32_t peer, const cdp_iov *iov, uint32_t n) {
     cdp__link *l = &((cdp__mesh *)self)->links[peer];
     int64_t moved = 0;
     uint32_t i;
     cdp__link_need(l);
-    if (l->shared && l->state >= CDP__LINK_UP) { /* also what was written before the end */
+    /* includes data written before the link was lost */
+    if (l->shared && l->state >= CDP__LINK_UP) {
         moved = l->nonsense ? 0 : cdp__line_move(&l->shared->line, iov, n, false);
         if (moved < 0) cdp__link_nonsense(l);
         return moved <= 0 && l->state == CDP__LINK_LOST ? (int64_t)cdp__link_explain(l) : moved;
@@ -2648,7 +2680,7 @@ CDP__PRIVATE int64_t cdp__mesh_recv(void *self, uint32_t peer, const cdp_iov *io
     return moved == 0 && cdp__link_ended(l) ? (int64_t)cdp__link_explain(l) : moved;
 }
 
-/* Bytes of `iov` that belong to the first `bytes`. */
+/* Copies the part of `iov` that covers its first `bytes`. Returns the number of pieces. */
 CDP__PRIVATE uint32_t cdp__iov_clip(const cdp_iov *iov, uint32_t n, uint64_t bytes, cdp_iov *out) {
     uint32_t i;
     for (i = 0; i < n && bytes; ++i) {
@@ -2659,8 +2691,8 @@ CDP__PRIVATE uint32_t cdp__iov_clip(const cdp_iov *iov, uint32_t n, uint64_t byt
     return i;
 }
 
-/* The same over several connections: as much of it as belongs to the one whose turn it is.
-   Nothing is sent before all stand. */
+/* The same over several connections: moves bytes of the current block over its connection.
+   Nothing is sent before all connections are up. */
 CDP__PRIVATE int64_t cdp__bundle_move(
     cdp__mesh *m, uint32_t peer, const cdp_iov *iov, uint32_t n, bool send) {
     cdp__link *first = &m->links[peer],
@@ -2673,7 +2705,7 @@ CDP__PRIVATE int64_t cdp__bundle_move(
         return send ? cdp__mesh_send(m, peer, iov, n) : cdp__mesh_recv(m, peer, iov, n);
     if (!first->whole && l->state != CDP__LINK_LOST) {
         bool whole = true;
-        /* the first may do without the others */
+        /* others follow when the first is up: with shared memory they are not needed */
         for (i = 0; i < m->desc.connections && (!i || first->state >= CDP__LINK_UP); ++i) {
             cdp__link_need(cdp__bundle_at(first, i));
             whole = whole && cdp__bundle_at(first, i)->state == CDP__LINK_UP;
@@ -2684,10 +2716,10 @@ CDP__PRIVATE int64_t cdp__bundle_move(
     n = cdp__iov_clip(iov, n, left, v);
     i = peer + l->index * m->desc.group.world_size;
     r = send ? cdp__mesh_send(m, i, v, n) : cdp__mesh_recv(m, i, v, n);
-    /* it has ended: whether that is the end of all, the others will show */
+    /* it has ended; the other connections show whether the peer has left */
     if (r < 0 && first->whole && first->end_timer.next) return 0;
     if (r > 0) first->moved[send] += (uint64_t)r;
-    /* until its next turn it is watched for its end */
+    /* watches the connection for its end until its next block */
     if (!send && r == (int64_t)left && l->io.next) cdp__loop_again(&m->loop, &l->io);
     return r;
 }
@@ -2699,7 +2731,7 @@ CDP__PRIVATE int64_t cdp__bundle_recv(void *self, uint32_t peer, const cdp_iov *
     return cdp__bundle_move((cdp__mesh *)self, peer, iov, n, false);
 }
 
-/* The segment that these bytes lie in; NULL: none. */
+/* The segment that contains these bytes; NULL: none. */
 CDP__PRIVATE cdp__segment *cdp__mesh_segment(const cdp__mesh *m, const void *data, uint64_t bytes) {
     uint32_t i;
     for (i = 0; m->segments && i < CDP__SEGMENTS; ++i) {
@@ -2741,7 +2773,7 @@ CDP__PRIVATE void *cdp__mesh_alloc(void *self, uint64_t bytes) {
     return g->at + (g->used - bytes);
 }
 
-/* Peers unmap it the next time that they look; until then it stays there. */
+/* Frees a segment. Peers unmap it at their next poll; it stays mapped there until then. */
 CDP__PRIVATE void cdp__segment_close(cdp__mesh *m, cdp__segment *g) {
     const uint32_t i = (uint32_t)(g - m->segments);
     cdp__shared *s;
@@ -2760,8 +2792,8 @@ CDP__PRIVATE bool cdp__mesh_release(void *self, void *ptr) {
 
 #ifndef CDP_NO_SHARED_MEMORY
 
-/* Is it worth it to let the peer read this itself? What was just written is in this processor's
-   cache: less than so much goes faster through the ring, if it is in no segment. */
+/* True if the peer should read this memory directly. Data just written is in this core's cache,
+   so below CDP__FRESH_BYTES the ring is faster, unless the data is in a segment. */
 CDP__PRIVATE bool cdp__mesh_readable(
     const cdp__mesh *m, uint32_t reads, uint64_t bytes, bool fresh) {
     if (!(reads & CDP__READS_ANY)) return false;
@@ -2790,7 +2822,7 @@ CDP__PRIVATE bool cdp__mesh_try_revoke(void *self, uint32_t peer, uint64_t token
     return cdp__line_try_revoke(&((cdp__mesh *)self)->links[peer].shared->line, token);
 }
 
-/* Processes do not wait for each other here: the reader finds out afterwards. */
+/* Does not wait for the reader, which is another process: it checks the state after reading. */
 CDP__PRIVATE void cdp__mesh_revoke(void *self, uint32_t peer, uint64_t token) {
     const bool ended = cdp__line_revoke(&((cdp__mesh *)self)->links[peer].shared->line, token);
     CDP_ASSERT(ended);
@@ -2805,7 +2837,7 @@ CDP__PRIVATE const void *cdp__mesh_map(void *self, uint32_t peer, uint64_t token
     if (!s || !cdp__line_read_begin(&s->line, token, &e)) return NULL;
     if (!e.segment || e.bytes != bytes) return NULL;
     if (l->state != CDP__LINK_LOST) at = cdp__shared_map(s, e.segment - 1, e.off, bytes);
-    /* rather not again */
+    /* mapping failed: do not try segments again */
     if (!at) (void)__atomic_and_fetch(&s->mine->reads, ~CDP__READS_SEGMENTS, __ATOMIC_RELAXED);
     return at;
 }
@@ -2829,12 +2861,12 @@ CDP__PRIVATE int64_t cdp__mesh_get(
     if (r == -ESRCH)
         return cdp__fail_peer(CDP_ERR_PEER_LOST, peer, ESRCH,
             "cannot read what rank %u has exposed to this one: its process has ended", peer);
-    /* it was permitted when the link was made */
+    /* reading was permitted when the link was made, but is no longer */
     (void)__atomic_and_fetch(&s->mine->reads, ~CDP__READS_ANY, __ATOMIC_RELAXED);
     return CDP_ERR_IO;
 }
 
-/* As with the ring: what was put there before the link was lost can still be read. */
+/* The eager slots. As with the ring, messages stored before the link was lost can still be read. */
 CDP__PRIVATE void *cdp__mesh_slots(void *self, uint32_t peer, bool outgoing) {
     const cdp__link *l = &((cdp__mesh *)self)->links[peer];
     if (!l->shared || l->state < CDP__LINK_UP) return NULL;
@@ -2848,13 +2880,13 @@ CDP__PRIVATE void cdp__mesh_doorbell(void *self, uint32_t peer) {
 
 #endif /* CDP_NO_SHARED_MEMORY */
 
-/* ---- >>first-cause: what the store knows of a failure ---------------------------------------- */
+/* ---- >>first-cause: the first failure of a job, recorded in the store ------------------------ */
 
 /* Knows: the store's keys "fail" and "wait". Promises: an earlier or deeper cause that another
    rank has recorded replaces this rank's own. May use: >>memory, >>link, >>mesh, >>incoming,
    stores. */
 
-/* Somebody put a cause under "fail" while this rank was busy with something else. */
+/* Returns an error if another rank has stored a cause under "fail". */
 CDP__PRIVATE cdp_status cdp__mesh_news(cdp__mesh *m) {
     if (!m->watching || m->watch_rq.status == CDP_PENDING) return CDP_OK;
     m->watching = false;
@@ -2867,7 +2899,7 @@ CDP__PRIVATE cdp_status cdp__mesh_wait(void *self, cdp_lock *lock, uint64_t dead
     cdp__mesh *m = (cdp__mesh *)self;
     cdp_status st;
     if (cdp__mesh_sharing(m)
-        && !deadline_ns) { /* a spinning caller polls the memory itself meanwhile */
+        && !deadline_ns) { /* a caller in a busy loop polls the memory itself */
         const uint64_t now = m->os->now_ns(m->os->user);
         if (now < m->looked_ns + CDP__LOOK_NS) return CDP_OK;
         m->looked_ns = now;
@@ -2889,7 +2921,7 @@ CDP__PRIVATE void cdp__mesh_key(const cdp__mesh *m, char out[96], const char *wh
         cdp__format(out, 96, "%s%s/%s/%u", m->desc.job, m->round, what, rank);
 }
 
-/* A request in the background; true when it was taken. */
+/* Starts an asynchronous request. False: the store refused it. */
 CDP__PRIVATE bool cdp__mesh_start(cdp_store *s, cdp_store_request *rq, cdp_store_op op,
     const cdp_bytes *keys, uint32_t count, const cdp_bytes *values) {
     memset(rq, 0, sizeof *rq);
@@ -2901,7 +2933,7 @@ CDP__PRIVATE bool cdp__mesh_start(cdp_store *s, cdp_store_request *rq, cdp_store
     return s->start(s->self, rq) >= CDP_OK;
 }
 
-/* The first cause of a job is the first that reaches the key "fail". */
+/* The request that stores this rank's cause under "fail", if no rank has stored one before. */
 CDP__PRIVATE void cdp__mesh_cause_values(cdp__mesh *m) {
     m->ask_key.data = m->fail_key;
     m->ask_key.bytes = strlen(m->fail_key);
@@ -2924,7 +2956,7 @@ CDP__PRIVATE void cdp__mesh_publish(void *self, const void *record, uint32_t byt
         cdp__mesh_start(m->store, &m->ask_rq, CDP_STORE_COMPARE_SET, &m->ask_key, 1, m->ask_values);
 }
 
-/* A record that names rank 0, which went without taking its leave, and the store with it. */
+/* Rank 0 has left without a goodbye, and its store with it: makes a record that blames rank 0. */
 CDP__PRIVATE uint32_t cdp__mesh_store_gone(const cdp__mesh *m, void *record, uint32_t room) {
     uint8_t body[CDP__FAILURE_BYTES];
     cdp__failure_record r;
@@ -2934,15 +2966,15 @@ CDP__PRIVATE uint32_t cdp__mesh_store_gone(const cdp__mesh *m, void *record, uin
         return 0;
     cdp__failure_plain(&r, CDP_ERR_PEER_LOST, (int32_t)m->desc.group.rank, 0,
         "rank 0 is gone, and its store with it");
-    r.domain = 0; /* a guess */
+    r.domain = 0; /* this is a guess */
     n = cdp__failure_encode(&r, body);
     if (n > room) return 0;
     memcpy(record, body, n);
     return n;
 }
 
-/* Does this rank's own record name rank 0? Who has seen it go, and the store with it, need not
-   ask. */
+/* True if this rank's own record blames rank 0 and its store is gone, too. Then there is no
+   store to ask. */
 CDP__PRIVATE bool cdp__mesh_saw_store_go(const cdp__mesh *m) {
     cdp__failure_record r;
     return !m->desc.external_store && m->watch && m->watch_rq.status == CDP_ERR_STORE
@@ -2950,15 +2982,16 @@ CDP__PRIVATE bool cdp__mesh_saw_store_go(const cdp__mesh *m) {
         && r.end.named == 0;
 }
 
-/* How long the rank that serves the store waits at most for others to read a cause there. */
+/* How long the rank that serves the store waits for other ranks to read a cause, at most. */
 #define CDP__HOST_MS CDP__TELL_MS
 
 CDP__PRIVATE void cdp__mesh_readers_late(cdp__timer *t) {
-    (void)t; /* the group looks again */
+    (void)t; /* the timer only makes the group poll again */
 }
 
-/* A process may end as soon as it has an error, and the store that it serves ends with it: are
-   there others that have not read the first cause? Not for long, since one may have stopped. */
+/* A process may exit as soon as it has an error, and the store that it serves ends with it. True
+   while other ranks may not have read the first cause; for CDP__HOST_MS at most, since one of
+   them may have stopped. */
 CDP__PRIVATE bool cdp__mesh_readers(cdp__mesh *m) {
     const uint64_t now = m->os->now_ns(m->os->user);
     if (!cdp__mesh_serves(m) || !m->started) return false;
@@ -2991,9 +3024,9 @@ CDP__PRIVATE void cdp__mesh_note_start(cdp__mesh *m, cdp_store_op op) {
     if (begun) m->note_state = op == CDP_STORE_GET ? CDP__NOTE_READ : CDP__NOTE_THERE;
 }
 
-/* Read the note of a rank that does not answer. A store that does not answer either, at the last
-   call, is rank 0's fault; one that is gone tells nothing. A rank that was connected speaks for
-   itself when it goes. */
+/* Reads the note of a rank that does not answer: for whom it waits. If the store does not answer
+   by the last call (`last`), rank 0 is to blame, which serves it; a store that is gone tells
+   nothing. A lost rank that was connected before was not starting any more. */
 CDP__PRIVATE int32_t cdp__mesh_starting(void *self, uint32_t peer, bool lost, bool last) {
     cdp__mesh *m = (cdp__mesh *)self;
     if (lost && peer && !m->desc.external_store && m->watch && m->watch_rq.status < CDP_OK)
@@ -3032,7 +3065,7 @@ CDP__PRIVATE bool cdp__mesh_linked(void *self, uint32_t peer) {
     return i == m->desc.connections || (i && m->links[peer].shared);
 }
 
-/* The pair of addresses that a link runs over, or how far it is. */
+/* The number of a rank's host. */
 CDP__PRIVATE uint32_t cdp__mesh_host(void *self, uint32_t peer) {
     return ((cdp__mesh *)self)->hosts[peer];
 }
@@ -3073,12 +3106,12 @@ CDP__PRIVATE void cdp__mesh_describe(void *self, uint32_t peer, char *out, uint6
 }
 #endif
 
-/* How long the rank that serves the store waits at most for ranks that came to it late. */
+/* How long the rank that serves the store waits for ranks that started late, at most. */
 #define CDP__LATE_MS 1000u
 
-/* Rank 0 could not start. Some ranks may not even have come: the store is open for twice
-   CDP__SETTLE_MS more. Ranks that have come by then are still reading the cause, each from a
-   connection or two; the store is closed when no rank is connected. */
+/* Rank 0 could not start, and other ranks may not have connected yet. Keeps the store open for 2
+   * CDP__SETTLE_MS, so that they can read the cause, and then until no rank is connected, for
+   CDP__LATE_MS at most. */
 CDP__PRIVATE bool cdp__mesh_lingers(cdp__mesh *m, uint64_t until_ns) {
     const uint32_t own = (m->store ? 1u : 0u) + (m->watch ? 1u : 0u);
     const uint64_t now = m->os->now_ns(m->os->user), *at = m->linger_ns;
@@ -3091,10 +3124,9 @@ CDP__PRIVATE bool cdp__mesh_lingers(cdp__mesh *m, uint64_t until_ns) {
     return cdp__loop_run(&m->loop, NULL, until_ns) == CDP_OK;
 }
 
-/* A failed rank does not leave at once, but when the store has its cause. The one that serves
-   the store waits until the others have gone, or for CDP__TELL_MS when all that they wait for has
-   been sent to them: they read it even if they are late. Without a store, whoever connects late is
-   told. */
+/* A failed rank leaves only when the store has its cause. The rank that serves the store waits
+   until the others have disconnected; after CDP__TELL_MS it suffices that all answers were sent.
+   Without a store, waits for late ranks to connect, and tells them. */
 CDP__PRIVATE void cdp__mesh_linger(cdp__mesh *m) {
     const bool store_gone = !cdp__mesh_serves(m) && m->watch_rq.status < CDP_OK;
     const uint64_t ms = cdp__mesh_serves(m) ? CDP__SETTLE_MS : CDP__TELL_MS;
@@ -3102,7 +3134,7 @@ CDP__PRIVATE void cdp__mesh_linger(cdp__mesh *m) {
     const uint64_t until =
         cdp__min(began + ms * CDP__MS, m->started ? CDP__NEVER : m->init_deadline_ns);
     const uint32_t own = (m->store ? 1u : 0u) + (m->watch ? 1u : 0u);
-    /* whoever sees this rank leave asks the store why: the answer must be there before */
+    /* ranks that see this one leave ask the store why: the answer must be there before */
     if (!cdp__mesh_serves(m) && !store_gone) {
         while (m->asking && m->ask_rq.status == CDP_PENDING && m->os->now_ns(m->os->user) < until)
             if (cdp__loop_run(&m->loop, NULL, until) != CDP_OK) return;
@@ -3124,9 +3156,23 @@ CDP__PRIVATE void cdp__mesh_linger(cdp__mesh *m) {
 
 #define CDP__PART_MS 100u
 
-/* A connection over which the peer may still say something, or end it. */
+/* True if the peer may still send data on this connection, or close it. */
 CDP__PRIVATE bool cdp__link_open(const cdp__link *l) {
     return l->io.next && !l->shared && (l->state == CDP__LINK_UP || l->state == CDP__LINK_LOST);
+}
+
+/* Goes on telling the cause where a socket has taken a part of it. True: some still waits for
+   room. */
+CDP__PRIVATE bool cdp__mesh_telling(cdp__mesh *m) {
+    bool more = false;
+    uint32_t i;
+    for (i = 0; i < m->desc.group.world_size; ++i) {
+        cdp__link *l = &m->links[i];
+        if (l->state != CDP__LINK_UP || !l->telling) continue;
+        cdp__link_tell(l);
+        more = more || l->telling;
+    }
+    return more;
 }
 
 CDP__PRIVATE bool cdp__mesh_parting(const cdp__mesh *m) {
@@ -3136,7 +3182,7 @@ CDP__PRIVATE bool cdp__mesh_parting(const cdp__mesh *m) {
     return false;
 }
 
-/* This rank leaves: nobody wants what still comes, but the end is to be noticed. */
+/* This rank leaves: drops what still arrives, until the peers close their connections. */
 CDP__PRIVATE void cdp__mesh_discard(cdp__mesh *m, bool end_sending) {
     uint32_t i;
     for (i = 0; m->links && i < m->desc.group.world_size * m->desc.connections; ++i) {
@@ -3151,19 +3197,20 @@ CDP__PRIVATE void cdp__mesh_discard(cdp__mesh *m, bool end_sending) {
     }
 }
 
-/* Leave the other ranks. What one of them sends to a connection that is closed resets it, and with
-   the reset goes what this rank sent last and the other one has not read yet. So sending ends
-   first, and the connection is closed when the other end has read that; or after a while, where it
-   computes. */
+/* Leaves the other ranks. Closing a connection on which data arrives later resets it, and the
+   peer would lose unread data of this rank. So this rank ends its sending side first, and closes
+   the connection when the peer has closed its side, or after CDP__PART_MS if it is busy. */
 CDP__PRIVATE void cdp__mesh_part(cdp__mesh *m) {
     const uint64_t until = m->os->now_ns(m->os->user) + CDP__PART_MS * CDP__MS;
     if (!m->links || !m->os->net.end_sending || m->hasty) return;
+    while (cdp__mesh_telling(m) && m->os->now_ns(m->os->user) < until)
+        if (cdp__loop_run(&m->loop, NULL, until) != CDP_OK) return;
     cdp__mesh_discard(m, true);
     while (cdp__mesh_parting(m) && m->os->now_ns(m->os->user) < until)
         if (cdp__loop_run(&m->loop, NULL, until) != CDP_OK) return;
 }
 
-/* Accepts a mesh that was only half made. */
+/* Accepts a mesh that was only partly created. */
 CDP__PRIVATE void cdp__mesh_close(void *self) {
     cdp__mesh *m = (cdp__mesh *)self;
     const cdp_os *os = m->os;
@@ -3188,7 +3235,7 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
         cdp__shared_close(cdp__link_shared(&m->links[i]));
     }
     for (i = 0; m->segments && i < CDP__SEGMENTS; ++i)
-        /* what was not freed may still be in use: it stays where it is */
+        /* memory that was not freed may still be in use: it stays mapped */
         if (m->segments[i].at) os->net.close_fd(os->user, m->segments[i].fd);
     cdp__free(os, m->segments);
     if (m->asking && m->ask_rq.status == CDP_PENDING) m->store->cancel(m->store->self, &m->ask_rq);
@@ -3214,43 +3261,43 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
     cdp__free(os, m);
 }
 
-/* ---- >>rendezvous ---------------------------------------------------------------------------- */
+/* ---- >>rendezvous: how the ranks of a job find each other ------------------------------------ */
 
 /* Knows: the keys of the job in the store. Promises: every wait ends by the deadline of
-   cdp_init(); no step waits, cdp__mesh_rendezvous() alone does. May use: >>paths, >>mesh,
+   cdp_init(); no step waits except cdp__mesh_rendezvous(). May use: >>paths, >>mesh,
    >>first-cause, loop of cdp.h, stores. */
 
 /* Keys under "<job>/": config (rank 0: version, world size, settings, the job's random name),
-   claim/<rank> (who has the rank), addr/<rank> (where it listens), done/<rank> (it has read
-   everything), fail (the record of the first failure), wait/<rank> (whom it waits for while it
-   starts, when that takes long). From its claim on until it has started, a rank's last will is a
-   cause under "fail": so the death of a process that nobody has a connection to yet ends the
-   others' wait.
+   claim/<rank> (the process that owns the rank), addr/<rank> (its addresses), done/<rank> (it has
+   read everything), fail (the record of the first failure), wait/<rank> (for whom it waits while
+   starting, if that takes long). From its claim until it has started, each rank has a last will:
+   if it dies, the store sets "fail". So the death of a process ends the wait of all ranks, even if
+   none of them is connected to it.
 
-   A store that others serve may hold what an earlier start of the job left there, and it knows no
-   last wills. There config also says where rank 0 listens, and all other keys are under
-   "<job>/<part of the job's random name>/". A rank 0 replaces the config of an earlier rank 0 at
-   whose address nobody listens any more; the other ranks wait for that. In the same way a rank
-   takes over the claim of a process that has ended. So nobody has to be told how often the job was
-   started: torchrun's TORCHELASTIC_RESTART_COUNT differs between the machines of one start. */
+   A store that others serve may hold keys of an earlier start of the job, and has no last wills.
+   There, config also contains the addresses of rank 0, and all other keys are under
+   "<job>/<part of the job's random name>/". A rank 0 replaces the config of an earlier rank 0 if
+   no process listens at its address any more; the other ranks wait for that. In the same way, a
+   rank takes over the claim of a process that has ended. So no process needs to know how often the
+   job was started: torchrun's TORCHELASTIC_RESTART_COUNT differs between the hosts of one start. */
 
-/* Rendezvous is a state machine, whose steps never wait: a state (`next`) is a function that does
-   what is possible now, names the next one, and may say that something has to happen before:
-   `waits`, at the latest at until_ns. What came out is `result` when the next one is called.
-   Without a next one the step is complete, and the next of the list of steps begins. */
+/* Rendezvous is a state machine whose states never wait. A state (`next`) is a function that
+   does what is possible now, and names the next state. It may name an event that must happen
+   before (`waits`), with the deadline until_ns; the next state finds the outcome in `result`.
+   Without a next state the step is complete, and the next of cdp__join_steps begins. */
 
 CDP__PRIVATE uint64_t cdp__mesh_now(const cdp__mesh *m) {
     return m->os->now_ns(m->os->user);
 }
 
-/* What is left for meeting. */
+/* Milliseconds left for finding the other ranks. */
 CDP__PRIVATE uint32_t cdp__join_ms_left(const cdp__mesh *m) {
     const uint64_t now = cdp__mesh_now(m), end = m->join->deadline_ns;
     if (end == CDP__NEVER) return CDP_NO_TIMEOUT;
     return (uint32_t)cdp__min(cdp__max(1, (end - cdp__min(now, end)) / CDP__MS), 1u << 31);
 }
 
-/* Nothing is wanted any more from the request before. */
+/* Cancels or frees the previous request. */
 CDP__PRIVATE void cdp__join_forget(cdp__join *s) {
     if (!s->asked) return;
     if (s->rq.status == CDP_PENDING) s->asked->cancel(s->asked->self, &s->rq);
@@ -3258,7 +3305,7 @@ CDP__PRIVATE void cdp__join_forget(cdp__join *s) {
     s->asked = NULL;
 }
 
-/* Sends the request of `op` with `count` keys to a store. timeout_ms 0: what is left. */
+/* Sends the request `op` with `count` keys to a store. timeout_ms 0: all the time left. */
 CDP__PRIVATE void cdp__join_send(cdp__mesh *m, cdp_store *store, cdp_store_op op,
     const cdp_bytes *keys, uint32_t count, uint32_t timeout_ms) {
     cdp__join *s = m->join;
@@ -3275,10 +3322,10 @@ CDP__PRIVATE void cdp__join_send(cdp__mesh *m, cdp_store *store, cdp_store_op op
     s->polls = 0;
     s->waits = CDP__WAITS_REQUEST;
     s->result = cdp__store_begin(store, &s->rq);
-    if (s->result >= 0) s->result = CDP_PENDING; /* its status says the rest */
+    if (s->result >= 0) s->result = CDP_PENDING; /* the request's status tells the rest */
 }
 
-/* The same with the key s->key_text; then comes `next`. */
+/* The same for the single key s->key_text; `next` is the next state. */
 CDP__PRIVATE void cdp__join_ask(
     cdp__mesh *m, cdp_store *store, cdp_store_op op, uint32_t timeout_ms, cdp__join_func *next) {
     cdp__join *s = m->join;
@@ -3293,7 +3340,7 @@ CDP__PRIVATE void cdp__join_value(cdp__join *s, uint32_t i, const void *data, ui
     s->values[i].bytes = bytes;
 }
 
-/* What lies under "fail" becomes this rank's error. */
+/* Adopts the cause stored under "fail" as this rank's error. */
 CDP__PRIVATE cdp_status cdp__join_adopted(cdp__mesh *m) {
     const cdp_bytes *v = m->join->rq.results;
     cdp__failure_record r;
@@ -3304,7 +3351,7 @@ CDP__PRIVATE cdp_status cdp__join_adopted(cdp__mesh *m) {
         return cdp__fail(CDP_ERR_MISMATCH,
             "the store holds no cause under %s that this version understands", m->fail_key);
     cdp__failure_text(&r, (uint32_t)r.observer, m->desc.group.world_size, &cause);
-    /* of a process that claims the same rank */
+    /* of another process that claims the same rank */
     if (cause.origin == (int32_t)m->desc.group.rank)
         st = cdp__fail_peer(cause.status, cause.peer, 0, "%s", cause.text);
     else
@@ -3315,8 +3362,8 @@ CDP__PRIVATE cdp_status cdp__join_adopted(cdp__mesh *m) {
     return st;
 }
 
-/* A rank that has started may fail at once. What the others have done for this start is on its way
-   then, and gets this much time before the failure ends it. */
+/* A rank that has started may fail at once. Keys that other ranks have set for this start are in
+   flight then, and get this much time before the failure ends this rank's start. */
 #define CDP__NEWS_MS 50u
 
 CDP__PRIVATE bool cdp__join_has_news(cdp__mesh *m, uint64_t now) {
@@ -3326,13 +3373,15 @@ CDP__PRIVATE bool cdp__join_has_news(cdp__mesh *m, uint64_t now) {
     return now >= s->news_ns && cdp__mesh_news(m) != CDP_OK;
 }
 
-/* A store of the caller's is not on the loop of this rank: it is polled, at growing intervals. */
+/* True while the request is in progress. A store of the caller is not on this rank's loop, so it
+   is polled, at growing intervals. */
 CDP__PRIVATE bool cdp__join_request_waits(cdp__mesh *m, uint64_t now) {
     cdp__join *s = m->join;
     if (s->result != CDP_PENDING) return false;
     s->result = s->rq.status;
     if (s->result != CDP_PENDING || s->asked != m->store) {
-        s->result = s->asked->wait(s->asked->self, &s->rq, 0); /* or only the last error */
+        /* with an error this only sets the last error */
+        s->result = s->asked->wait(s->asked->self, &s->rq, 0);
         ++s->polls;
     }
     if (s->result != CDP_PENDING) return false;
@@ -3362,10 +3411,10 @@ CDP__PRIVATE void cdp__join_reach_end(cdp__mesh *m) {
         cdp__loop_remove(&m->loop, &m->join->reach[i]);
 }
 
-#define CDP__REACH_MS 2000u /* an address that has not answered by then leads nowhere */
+#define CDP__REACH_MS 2000u /* time for an address to answer */
 
-/* Does a process listen at one of these addresses (text as in cdp__addrs_text)? Then `reached` is
-   not 0 in `next`. */
+/* Finds out whether a process listens at one of these addresses (text as in cdp__addrs_text). If
+   so, `reached` is not 0 in the state `next`. */
 CDP__PRIVATE void cdp__join_reach(
     cdp__mesh *m, const void *text, uint64_t bytes, cdp__join_func *next) {
     cdp__join *s = m->join;
@@ -3385,7 +3434,7 @@ CDP__PRIVATE void cdp__join_reach(
     s->next = next;
 }
 
-/* Is what the start waits for still to come? */
+/* True while the event that the current state waits for has not happened. */
 CDP__PRIVATE bool cdp__join_waiting(cdp__mesh *m) {
     cdp__join *s = m->join;
     const uint64_t now = cdp__mesh_now(m);
@@ -3403,7 +3452,7 @@ CDP__PRIVATE bool cdp__join_waiting(cdp__mesh *m) {
     }
 }
 
-/* Until when to wait for what happens on the loop. */
+/* Until when to run the loop. */
 CDP__PRIVATE uint64_t cdp__join_until(const cdp__mesh *m) {
     const cdp__join *s = m->join;
     uint64_t until = s->until_ns;
@@ -3440,8 +3489,8 @@ CDP__PRIVATE void cdp__join_free(cdp__mesh *m) {
     cdp__free(os, s);
 }
 
-/* Ranks that have finished starting may be connected to this one already. What they have said is
-   read, lest a reset overtakes what they are told. */
+/* Sends the cause to ranks that are already connected. Reads their data, because unread data
+   would reset the connection and the cause would be lost. */
 CDP__PRIVATE void cdp__mesh_tell_links(cdp__mesh *m) {
     uint32_t r;
     for (r = 0; r < m->desc.group.world_size; ++r) {
@@ -3459,7 +3508,7 @@ CDP__PRIVATE cdp_status cdp__join_end(cdp__mesh *m) {
 CDP__PRIVATE cdp_status cdp__join_told(cdp__mesh *m) {
     const bool told = m->join->result == CDP_OK;
     cdp__mesh_tell_links(m);
-    /* then the last will tells the others */
+    /* if the store did not take the cause, the last will tells the other ranks */
     if (!told && m->watch) cdp__tcp_store_abandon(m->watch);
     return cdp__join_end(m);
 }
@@ -3473,8 +3522,8 @@ CDP__PRIVATE cdp_status cdp__join_tell(cdp__mesh *m) {
     return CDP_OK;
 }
 
-/* When rank 0 has met everybody, whoever has no rank by then is a stranger, whose troubles are
-   not the job's. */
+/* If rank 0 has finished starting, this process is a stranger without a rank: its failure must
+   not end the job. */
 CDP__PRIVATE cdp_status cdp__join_belongs(cdp__mesh *m) {
     cdp__join *s = m->join;
     if (s->result == CDP_OK && !s->rq.number) return cdp__join_tell(m);
@@ -3482,8 +3531,7 @@ CDP__PRIVATE cdp_status cdp__join_belongs(cdp__mesh *m) {
     return cdp__join_told(m);
 }
 
-/* Turn an error of this rank into the job's: others are told, and this thread's last error gets
-   the rank. */
+/* This rank's start has failed: adds the rank to the error, and reports it to the other ranks. */
 CDP__PRIVATE cdp_status cdp__join_failed(cdp__mesh *m) {
     cdp__join *s = m->join;
     const cdp_error own = s->error;
@@ -3513,7 +3561,7 @@ CDP__PRIVATE cdp_status cdp__join_failed(cdp__mesh *m) {
     return CDP_OK;
 }
 
-/* This rank waits for rank `absent`: say so, and what is known of it. */
+/* Sets the last error: this rank waits for rank `absent` and maybe others. */
 CDP__PRIVATE cdp_status cdp__mesh_waits_for(cdp__mesh *m) {
     const unsigned long long ms = (unsigned long long)((cdp__mesh_now(m) - m->start_ns) / CDP__MS);
     const uint32_t r = (uint32_t)m->join->absent;
@@ -3527,8 +3575,8 @@ CDP__PRIVATE cdp_status cdp__mesh_waits_for(cdp__mesh *m) {
         m->join->names);
 }
 
-/* Has process `absent` of this job set up a Gloo group of PyTorch in this store? Then it will wait
-   for the others there. Both names that PyTorch has had for that key are known. */
+/* Checks whether the missing process has created a Gloo group of PyTorch in this store; then it
+   waits for other processes of PyTorch there. PyTorch has used two names for that key. */
 CDP__PRIVATE cdp_status cdp__join_gloo(cdp__mesh *m) {
     static const char *const names[] = {"default_pg/0//cpu//0/rank_%u", "default_pg/0/0/rank_%u"};
     cdp__join *s = m->join;
@@ -3542,8 +3590,7 @@ CDP__PRIVATE cdp_status cdp__join_gloo(cdp__mesh *m) {
     return CDP_OK;
 }
 
-/* Rank r is missing, and perhaps others (s->names): `back` is called with the error that says
-   so. */
+/* Rank r is missing, and maybe others (s->names): calls `back` with the error that says so. */
 CDP__PRIVATE cdp_status cdp__join_complain(cdp__mesh *m, uint32_t r, cdp__join_func *back) {
     m->join->absent = (int32_t)r;
     m->join->back = back;
@@ -3558,8 +3605,8 @@ CDP__PRIVATE cdp_status cdp__join_noted(cdp__mesh *m) {
     return cdp__join_await(m);
 }
 
-/* Leave word for whom this rank waits while it starts (-1: not any more), for those that have
-   started and wait for it. */
+/* Writes a note into the store: for whom this rank waits while starting (-1: for none). Ranks
+   that have started and wait for this one read it. */
 CDP__PRIVATE void cdp__join_note(cdp__mesh *m, int32_t named, cdp__join_func *next) {
     cdp__join *s = m->join;
     cdp__put_u32(s->own, (uint32_t)named);
@@ -3568,7 +3615,7 @@ CDP__PRIVATE void cdp__join_note(cdp__mesh *m, int32_t named, cdp__join_func *ne
     cdp__join_ask(m, m->store, CDP_STORE_SET, CDP__SETTLE_MS, next);
 }
 
-/* The last error says who is missing. */
+/* Logs the last error, which names the missing ranks. */
 CDP__PRIVATE void cdp__join_log_missed(cdp__mesh *m) {
     cdp__join *s = m->join;
     cdp__log(&m->desc.group.logger, s->looks || m->foreign ? CDP_LOG_WARN : CDP_LOG_INFO,
@@ -3576,13 +3623,13 @@ CDP__PRIVATE void cdp__join_log_missed(cdp__mesh *m) {
     if (s->looks++) s->pause_ns = 10000 * CDP__MS;
 }
 
-/* It is told to those who wait for this rank, too. */
+/* Reports missing ranks to the log, and to ranks that wait for this one. */
 CDP__PRIVATE cdp_status cdp__join_missed(cdp__mesh *m) {
     cdp__join *s = m->join;
     const cdp_error *e = cdp_last_error();
     if (cdp__mesh_now(m) >= s->deadline_ns) return e->status;
     cdp__join_log_missed(m);
-    /* while addresses are missing nobody has started yet */
+    /* while addresses are missing, no rank has started */
     if (e->peer < 0 || s->with_values) return cdp__join_await(m);
     cdp__join_note(m, e->peer, cdp__join_noted);
     return CDP_OK;
@@ -3603,8 +3650,8 @@ CDP__PRIVATE cdp_status cdp__join_missing_told(cdp__mesh *m) {
     return cdp__join_missed(m);
 }
 
-/* Which ranks have not set their key? As text, "2, 5 and 7 more". The store gets little time to
-   answer: if it does not, it is rank 0, which serves it, that is missing. */
+/* Finds out which ranks have not set their key, as a text like "2, 5 and 7 more". If the store
+   does not answer soon, rank 0 is missing, which serves it. */
 CDP__PRIVATE cdp_status cdp__join_missing(cdp__mesh *m) {
     cdp__join *s = m->join;
     if (s->rq.keys == &s->key) { /* the answer for s->rank */
@@ -3621,7 +3668,7 @@ CDP__PRIVATE cdp_status cdp__join_missing(cdp__mesh *m) {
     return CDP_OK;
 }
 
-/* Every rank has set its key, or something else has happened. */
+/* The wait for all ranks has ended: with success, an error, or a pause to report missing ranks. */
 CDP__PRIVATE cdp_status cdp__join_awaited(cdp__mesh *m) {
     cdp__join *s = m->join;
     const cdp__text none = {s->names, sizeof s->names, 0};
@@ -3640,7 +3687,8 @@ CDP__PRIVATE cdp_status cdp__join_awaited(cdp__mesh *m) {
     return cdp__join_missing(m);
 }
 
-/* Wait for the keys of all ranks. Now and then the wait is broken off to say who is missing. */
+/* Waits for the keys of all ranks. The wait is interrupted from time to time to report missing
+   ranks. */
 CDP__PRIVATE cdp_status cdp__join_await(cdp__mesh *m) {
     cdp__join *s = m->join;
     const uint64_t left = s->deadline_ns - cdp__min(cdp__mesh_now(m), s->deadline_ns);
@@ -3651,8 +3699,8 @@ CDP__PRIVATE cdp_status cdp__join_await(cdp__mesh *m) {
     return CDP_OK;
 }
 
-/* Wait until every rank has set its key "<what>/<rank>"; with_values: m->addrs holds them then. The
-   step is complete after that. */
+/* Waits until every rank has set its key "<what>/<rank>"; with_values: also stores the values in
+   m->addrs. Then the step is complete. */
 CDP__PRIVATE cdp_status cdp__join_await_all(cdp__mesh *m, const char *what, bool with_values) {
     cdp__join *s = m->join;
     const uint32_t n = m->desc.group.world_size;
@@ -3673,20 +3721,20 @@ CDP__PRIVATE cdp_status cdp__join_await_all(cdp__mesh *m, const char *what, bool
 
 /* ---- >>rendezvous-steps: listen, compare, claim, exchange ------------------------------------ */
 
-/* Knows: the deadline of cdp_init(), the store, what the step before left. Promises: a step that
-   fails says which rank is missing or differs. May use: >>handshake, >>paths, >>mesh,
+/* Knows: the deadline of cdp_init(), the store, results of earlier steps. Promises: a step that
+   fails reports which rank is missing or differs. May use: >>handshake, >>paths, >>mesh,
    >>incoming, >>rendezvous, stores. */
 
-/* A job that says itself that it stays on one machine. (The name of this machine is often
-   127.0.1.1 to itself, and says nothing.) */
+/* True if the desc restricts the job to one host. (A host often resolves its own name to
+   127.0.1.1, so a name proves nothing.) */
 CDP__PRIVATE bool cdp__mesh_local_only(const cdp__mesh *m) {
     cdp_addr a;
     return cdp__addr_parse(m->desc.master_addr, &a) ? cdp__addr_loopback(&a)
                                                     : strcmp(m->desc.master_addr, "localhost") == 0;
 }
 
-/* At one of the ports that this rank may use. Returns the descriptor, or a negative errno with
-   `at` as it was tried last. */
+/* Binds the listener to one of the ports that this rank may use. Returns the descriptor, or a
+   negative errno; `at` is the last address tried. */
 CDP__PRIVATE int32_t cdp__mesh_bind(cdp__mesh *m, cdp_addr *at) {
     const uint32_t first = m->desc.first_port,
                    last = m->desc.last_port > first ? m->desc.last_port : first;
@@ -3716,7 +3764,7 @@ CDP__PRIVATE cdp_status cdp__mesh_listen(cdp__mesh *m) {
     else if (m->mine_count && (m->keyed || m->desc.trust_network) && !cdp__mesh_local_only(m))
         (void)cdp__addr_parse("::", &at);
     fd = cdp__mesh_bind(m, &at);
-    /* no IPv6 here */
+    /* this host has no IPv6 */
     if (fd < 0 && fd != -EADDRINUSE && cdp__addr_any(&at) && !m->desc.listen_addr) {
         (void)cdp__addr_parse("0.0.0.0", &at);
         fd = cdp__mesh_bind(m, &at);
@@ -3726,20 +3774,20 @@ CDP__PRIVATE cdp_status cdp__mesh_listen(cdp__mesh *m) {
     return CDP_OK;
 }
 
-/* What rank 0 says of the job; where it listens follows as text, if the store is external. */
+/* The config that rank 0 publishes. In an external store, its addresses follow as a text. */
 #define CDP__CONFIG_BYTES (8u + 8u + 8u + CDP__JOB_BYTES + 4u)
 
 CDP__PRIVATE uint32_t cdp__mesh_own_addrs(cdp__mesh *m, cdp_addr out[CDP__ADDRS]);
 
-/* From here on the keys of this start are known, if the store is external. */
+/* From here on, keys in an external store contain the name of this start. */
 CDP__PRIVATE void cdp__mesh_name_round(cdp__mesh *m) {
     if (m->desc.external_store)
         cdp__format(m->round, sizeof m->round, "/%llx", (unsigned long long)cdp__get_u64(m->job));
     cdp__mesh_key(m, m->fail_key, "fail", UINT32_MAX);
 }
 
-/* The text in a value of the store, from `head` on: cut where it does not fit, and without what
-   could upset a terminal. */
+/* Copies the text in a value of the store, from byte `head` on: truncated to fit, and without
+   control characters, which could upset a terminal. */
 CDP__PRIVATE void cdp__mesh_text(
     const void *value, uint64_t bytes, uint64_t head, char *out, uint64_t size) {
     const uint8_t *in = (const uint8_t *)value;
@@ -3749,7 +3797,7 @@ CDP__PRIVATE void cdp__mesh_text(
         cdp__text_add(&t, "%c", in[head] < 32 || in[head] > 126 ? '?' : in[head]);
 }
 
-/* A process that lives has put `value` where this one wanted to put `mine`. */
+/* Another live process owns the key: compares its value with `mine` for the error. */
 CDP__PRIVATE cdp_status cdp__mesh_claimed_twice(
     cdp__mesh *m, const void *value, uint64_t bytes, uint64_t head, const uint8_t *mine) {
     char text[160];
@@ -3762,7 +3810,7 @@ CDP__PRIVATE cdp_status cdp__mesh_claimed_twice(
 
 CDP__PRIVATE cdp_status cdp__join_taken(cdp__mesh *m);
 
-/* What another process has put under s->key_text is replaced, if it is still that. */
+/* Replaces the value of another process under s->key_text, unless it has changed meanwhile. */
 CDP__PRIVATE cdp_status cdp__join_replace(cdp__mesh *m) {
     cdp__join *s = m->join;
     if (s->reached)
@@ -3789,9 +3837,9 @@ CDP__PRIVATE cdp_status cdp__join_taken(cdp__mesh *m) {
     return CDP_OK;
 }
 
-/* Put s->own under the key s->key_text, which only one process of this rank may have. The value
-   ends with the addresses of that process, own_head bytes from its beginning. What a process that
-   has ended left there is replaced. */
+/* Sets the key s->key_text, which one process of this rank may own, to s->own. The value ends
+   with the addresses of that process, from byte own_head on. The value of a process that has
+   ended is replaced. */
 CDP__PRIVATE cdp_status cdp__join_take(cdp__mesh *m) {
     cdp__join *s = m->join;
     cdp__join_value(s, 0, NULL, 0);
@@ -3800,12 +3848,12 @@ CDP__PRIVATE cdp_status cdp__join_take(cdp__mesh *m) {
     return CDP_OK;
 }
 
-/* A request whose answer says nothing more than that it was done. */
+/* Ends a step whose request only needs to succeed. */
 CDP__PRIVATE cdp_status cdp__join_set(cdp__mesh *m) {
     return m->join->result;
 }
 
-/* What this rank says of the job. */
+/* Encodes the settings of this rank, which must equal those of rank 0. */
 CDP__PRIVATE void cdp__mesh_own_config(const cdp__mesh *m, uint8_t out[CDP__CONFIG_BYTES]) {
     memset(out, 0, CDP__CONFIG_BYTES);
     cdp__put_u32(out, CDP_WIRE_VERSION | cdp__byte_order() << 24);
@@ -3817,7 +3865,7 @@ CDP__PRIVATE void cdp__mesh_own_config(const cdp__mesh *m, uint8_t out[CDP__CONF
         out + 40, m->desc.connections | (uint32_t)m->keyed << 16 | (uint32_t)m->desc.mac << 24);
 }
 
-/* Rank 0 publishes what the job is. */
+/* Rank 0 publishes the settings of the job. */
 CDP__PRIVATE cdp_status cdp__mesh_publish_config(cdp__mesh *m) {
     cdp__join *s = m->join;
     char *at = (char *)s->own + CDP__CONFIG_BYTES;
@@ -3835,7 +3883,7 @@ CDP__PRIVATE cdp_status cdp__mesh_publish_config(cdp__mesh *m) {
     return cdp__join_take(m);
 }
 
-/* Rank 0 has another setting of the job key, or of `mac`. */
+/* Rank 0 has another job key, or another setting of `mac`. */
 CDP__PRIVATE cdp_status cdp__mesh_guarded_otherwise(const cdp__mesh *m, bool key) {
     if (key)
         return cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
@@ -3847,7 +3895,7 @@ CDP__PRIVATE cdp_status cdp__mesh_guarded_otherwise(const cdp__mesh *m, bool key
         m->desc.mac ? "on" : "off", m->desc.mac ? "off" : "on");
 }
 
-/* What rank 0 says of the job, against what this rank says. */
+/* Compares the settings of rank 0 with those of this rank. */
 CDP__PRIVATE cdp_status cdp__mesh_compare(cdp__mesh *m, const uint8_t *value, uint64_t bytes) {
     uint8_t mine[CDP__CONFIG_BYTES];
     cdp__mesh_own_config(m, mine);
@@ -3858,8 +3906,9 @@ CDP__PRIVATE cdp_status cdp__mesh_compare(cdp__mesh *m, const uint8_t *value, ui
             (unsigned)CDP_WIRE_VERSION);
     if (value[3] != cdp__byte_order())
         return cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
-            "the processor of rank 0 has another byte order than this one; all ranks of a job must "
-            "have the same");
+            "byte order: rank 0 is %s-endian and this rank %s-endian; they must be the same",
+            value[3] == CDP__HEAD_LITTLE_ENDIAN ? "little" : "big",
+            cdp__byte_order() == CDP__HEAD_LITTLE_ENDIAN ? "little" : "big");
     if (cdp__get_u32(value + 4) != m->desc.group.world_size)
         return cdp__fail_peer(CDP_ERR_MISMATCH, 0, 0,
             "WORLD_SIZE is %u here but %u on rank 0; make them equal", m->desc.group.world_size,
@@ -3893,7 +3942,7 @@ CDP__PRIVATE cdp_status cdp__join_config_ask(cdp__mesh *m) {
     return CDP_OK;
 }
 
-/* Rank 0 is missing, which the last error says. */
+/* Rank 0 is missing, see the last error: gives up, or logs it and waits on. */
 CDP__PRIVATE cdp_status cdp__join_config_missed(cdp__mesh *m) {
     cdp__join *s = m->join;
     const bool late = cdp__mesh_now(m) >= s->deadline_ns;
@@ -3905,7 +3954,7 @@ CDP__PRIVATE cdp_status cdp__join_config_missed(cdp__mesh *m) {
     return cdp__join_config_ask(m);
 }
 
-/* The key may not be there yet. Now and then this says that rank 0 is missing. */
+/* Waits for the config. From time to time this logs that rank 0 is missing. */
 CDP__PRIVATE cdp_status cdp__join_config_get(cdp__mesh *m) {
     m->join->looks = 0;
     m->join->pause_ns =
@@ -3913,7 +3962,7 @@ CDP__PRIVATE cdp_status cdp__join_config_get(cdp__mesh *m) {
     return cdp__join_config_ask(m);
 }
 
-/* The store only had the config of an earlier start; its address is in s->own. */
+/* The store only contained the config of an earlier start; the address in it is in s->own. */
 CDP__PRIVATE cdp_status cdp__join_config_stale(cdp__mesh *m) {
     return cdp__fail_peer(CDP_ERR_TIMEOUT, 0, 0,
         "rank 0 did not come within %u ms: the store still names that of an earlier start, "
@@ -3921,8 +3970,8 @@ CDP__PRIVATE cdp_status cdp__join_config_stale(cdp__mesh *m) {
         m->desc.init_timeout_ms, (const char *)m->join->own);
 }
 
-/* In an external store it may be that of an earlier start, whose rank 0 has ended; then it is read
-   again until the next rank 0 has replaced it. */
+/* Compares the config. One in an external store may be of an earlier start whose rank 0 has
+   ended; then it is read again until the new rank 0 has replaced it. */
 CDP__PRIVATE cdp_status cdp__join_config_reached(cdp__mesh *m) {
     cdp__join *s = m->join;
     const cdp_bytes *v = s->rq.results;
@@ -3962,7 +4011,7 @@ CDP__PRIVATE cdp_status cdp__join_config_got(cdp__mesh *m) {
     return CDP_OK;
 }
 
-/* Rank 0 says what the job is; the others compare. */
+/* Rank 0 publishes the config; the other ranks compare it. */
 CDP__PRIVATE cdp_status cdp__mesh_config(cdp__mesh *m) {
     cdp__join *s = m->join;
     s->patience_ms = 20;
@@ -3970,7 +4019,7 @@ CDP__PRIVATE cdp_status cdp__mesh_config(cdp__mesh *m) {
     return m->desc.group.rank == 0 ? cdp__mesh_publish_config(m) : cdp__join_config_get(m);
 }
 
-/* Make sure that nobody else has this rank. */
+/* Makes sure that no other process has this rank. */
 CDP__PRIVATE cdp_status cdp__mesh_claim(cdp__mesh *m) {
     cdp__join *s = m->join;
     char *mine = (char *)s->own;
@@ -3991,7 +4040,7 @@ CDP__PRIVATE cdp_status cdp__mesh_claim(cdp__mesh *m) {
     return cdp__join_take(m);
 }
 
-/* Under which addresses the others may try this rank: first the one through which it talks to
+/* The addresses under which other ranks may try this one: first the one from which it reaches
    the store. */
 CDP__PRIVATE uint32_t cdp__mesh_own_addrs(cdp__mesh *m, cdp_addr out[CDP__ADDRS]) {
     const bool all = cdp__addr_any(&m->at);
@@ -4014,7 +4063,7 @@ CDP__PRIVATE uint32_t cdp__mesh_own_addrs(cdp__mesh *m, cdp_addr out[CDP__ADDRS]
             continue;
         if (m->at.family == 6 || m->mine[i].family == 4) out[n++] = m->mine[i];
     }
-    n = n ? n : 1; /* a machine with nothing but loopback */
+    n = n ? n : 1; /* the host has no address but loopback */
     for (i = 0; i < n; ++i)
         out[i].port = m->at.port;
     return n;
@@ -4043,8 +4092,8 @@ CDP__PRIVATE cdp_status cdp__mesh_admissible(const cdp__mesh *m, uint32_t r, con
     return CDP_OK;
 }
 
-/* The number of rank r's host: that of an earlier rank there, or the next. 0: a host that nobody
-   shares. */
+/* A number for rank r's host: that of an earlier rank with the same host id, or a new one. Id 0:
+   the rank shares its host with no other rank. */
 CDP__PRIVATE uint32_t cdp__mesh_host_before(const cdp__mesh *m, uint32_t r, uint32_t *hosts) {
     const uint64_t id = cdp__get_u64((const uint8_t *)m->addrs.results[r].data);
     uint32_t q;
@@ -4053,7 +4102,7 @@ CDP__PRIVATE uint32_t cdp__mesh_host_before(const cdp__mesh *m, uint32_t r, uint
     return (*hosts)++;
 }
 
-/* Publish this rank's addresses, and behind what number it shares memory. */
+/* Publishes this rank's host id and addresses. */
 CDP__PRIVATE cdp_status cdp__mesh_exchange(cdp__mesh *m) {
     cdp__join *s = m->join;
     char *text = (char *)s->own;
@@ -4113,15 +4162,15 @@ CDP__PRIVATE void cdp__mesh_count_descriptors(cdp__mesh *m) {
     const uint64_t limit = cdp__mesh_descriptor_limit(m);
     const uint32_t n = m->desc.group.world_size;
     const uint64_t least = cdp__mesh_descriptors(m, n, 0);
-    uint32_t r, together = 0;
-    uint64_t all;
+    uint64_t all = least;
+#ifndef CDP_NO_SHARED_MEMORY
+    const uint32_t each = cdp__mesh_shares(m) ? CDP__MEMORY_DESCRIPTORS : CDP__WATCH_DESCRIPTORS;
+    uint32_t r;
     for (r = 0; r < n; ++r) {
         const uint8_t *at = (const uint8_t *)m->addrs.results[r].data;
-        if (r != m->desc.group.rank && m->place && cdp__get_u64(at + 8) == m->place) ++together;
+        if (r != m->desc.group.rank && m->place && cdp__get_u64(at + 8) == m->place) all += each;
     }
-    all = least
-        + (uint64_t)together
-            * (cdp__mesh_shares(m) ? CDP__MEMORY_DESCRIPTORS : CDP__WATCH_DESCRIPTORS);
+#endif
     if (limit >= all || m->frugal) return; /* the addresses may be read twice */
     m->frugal = m->desc.no_shared_memory = true;
     cdp__log(&m->desc.group.logger, CDP_LOG_WARN, m->desc.group.rank,
@@ -4130,7 +4179,7 @@ CDP__PRIVATE void cdp__mesh_count_descriptors(cdp__mesh *m) {
         (unsigned long long)all, (unsigned long long)least, (unsigned long long)limit);
 }
 
-/* Everybody's addresses have come. The answers are kept. */
+/* The addresses of all ranks have arrived: checks them, and numbers the hosts. */
 CDP__PRIVATE cdp_status cdp__mesh_read_addrs(cdp__mesh *m) {
     cdp_addr at[CDP__ADDRS], own[CDP__ADDRS];
     const uint32_t count = cdp__mesh_own_addrs(m, own);
@@ -4157,21 +4206,21 @@ CDP__PRIVATE cdp_status cdp__mesh_read_addrs(cdp__mesh *m) {
 
 CDP__PRIVATE cdp_status cdp__mesh_done(cdp__mesh *m) {
     cdp__mesh_key(m, m->join->key_text, "done", m->desc.group.rank);
-    /* not a set: this one is acknowledged */
+    /* ADD, because a SET is not acknowledged */
     cdp__join_ask(m, m->store, CDP_STORE_ADD, 0, cdp__join_set);
     return CDP_OK;
 }
 
-/* Rank 0 serves the store: it must not leave before everybody has read it. An external store does
-   not tell that a rank has ended, so there everybody waits for everybody, and reads the addresses
-   again: another process may have taken over a rank meanwhile. */
+/* Rank 0 serves the store, so it must not leave before all ranks have read it. An external store
+   does not report that a rank has ended, so there every rank waits for all others and then reads
+   the addresses again: another process may have taken over a rank meanwhile. */
 CDP__PRIVATE cdp_status cdp__mesh_all_done(cdp__mesh *m) {
     if (!cdp__mesh_serves(m) && !m->desc.external_store) return CDP_OK;
     return cdp__join_await_all(m, "done", false);
 }
 
-/* The key of a rank is there before the rank has the answer that says so. An answer that a socket
-   has not taken yet would be lost if rank 0 left now. */
+/* A rank's key may be set before that rank has received the answer. If rank 0 left now, answers
+   that are not sent yet would be lost. */
 CDP__PRIVATE cdp_status cdp__mesh_all_answered(cdp__mesh *m) {
     cdp__join *s = m->join;
     const uint64_t now = cdp__mesh_now(m);
@@ -4190,14 +4239,14 @@ CDP__PRIVATE cdp_tcp_store_desc cdp__mesh_store_desc(cdp__mesh *m) {
     d.host = m->desc.master_addr;
     d.port = m->desc.master_port;
     d.timeout_ms = m->desc.init_timeout_ms;
-    d.job_key = m->desc.external_store ? NULL : m->desc.job_key; /* PyTorch's stores know none */
+    d.job_key = m->desc.external_store ? NULL : m->desc.job_key; /* PyTorch's stores have no keys */
     d.os = m->os;
     d.logger = m->desc.group.logger;
     d.loop = &m->loop;
     return d;
 }
 
-/* Do the ranks find rank 0 by other means than its address? */
+/* True if the ranks find rank 0 by other means than its address. */
 CDP__PRIVATE bool cdp__mesh_meets(const cdp__mesh *m) {
 #ifdef CDP_NO_MEETING
     (void)m;
@@ -4207,19 +4256,20 @@ CDP__PRIVATE bool cdp__mesh_meets(const cdp__mesh *m) {
 #endif
 }
 
-/* Is there a store through which they meet? (Not before cdp__mesh_meet.) */
+/* True if that is a store. (Valid after cdp__mesh_meet.) */
 CDP__PRIVATE bool cdp__mesh_meets_in_store(const cdp__mesh *m) {
     return cdp__mesh_meets(m) && m->meeting;
 }
 
-/* ---- >>rendezvous-meeting: how the others find rank 0 ---------------------------------------- */
+/* ---- >>rendezvous-meeting: how the other ranks find rank 0 ----------------------------------- */
 
-/* Knows: how rank 0 publishes its address: by itself, in a file, in a store, or through an
+/* Knows: how rank 0 publishes its address: directly, in a file, in a store, or through an
    exchange function. Promises: an address of an earlier run is not mistaken for this one's. May
    use: >>rendezvous, >>rendezvous-steps, stores. */
 
 #ifndef CDP_NO_MEETING
-/* What rank 0 publishes: "JOB ADDRESSES", the job's random name as 32 hexadecimal digits. */
+/* The text that rank 0 publishes: "JOB ADDRESSES", where JOB is the job's random name as 32
+   hexadecimal digits. */
 CDP__PRIVATE void cdp__mesh_endpoint(cdp__mesh *m, char out[CDP__ENDPOINT_BYTES]) {
     cdp__text t = {out, CDP__ENDPOINT_BYTES, 0};
     cdp_addr at[CDP__ADDRS];
@@ -4252,7 +4302,7 @@ CDP__PRIVATE bool cdp__mesh_parse_endpoint(
 CDP__PRIVATE cdp_status cdp__join_open_store(cdp__mesh *m);
 
 #ifndef CDP_NO_FILE_STORE
-/* Another process may have the file locked. */
+/* Registers with the file. It retries, because another process may have the file locked. */
 CDP__PRIVATE cdp_status cdp__join_file(cdp__mesh *m) {
     cdp__join *s = m->join;
     cdp__file_store *f = (cdp__file_store *)s->file;
@@ -4267,7 +4317,7 @@ CDP__PRIVATE cdp_status cdp__join_file(cdp__mesh *m) {
 }
 #endif
 
-/* The store through which the ranks meet, if it is one. */
+/* Opens the store in which rank 0 publishes its address, if the desc asks for one. */
 CDP__PRIVATE cdp_status cdp__mesh_meet(cdp__mesh *m) {
 #ifdef CDP_NO_MEETING
     if (m->desc.file || m->desc.store || m->desc.exchange)
@@ -4288,7 +4338,7 @@ CDP__PRIVATE cdp_status cdp__mesh_meet(cdp__mesh *m) {
     d.path = m->desc.file;
     d.world_size = m->desc.group.world_size;
     d.os = m->os;
-    d.private_file = true; /* by default it is in a folder in which everybody may put files */
+    d.private_file = true; /* its default folder may be writable by every user */
     if (d.path) {
         st = cdp__file_make(&d, &f);
         m->join->file = f;
@@ -4299,7 +4349,7 @@ CDP__PRIVATE cdp_status cdp__mesh_meet(cdp__mesh *m) {
 }
 
 #ifndef CDP_NO_MEETING
-/* Rank 0 publishes its address. It replaces that of an earlier run. */
+/* Rank 0 publishes its address, and replaces that of an earlier run. */
 CDP__PRIVATE cdp_status cdp__mesh_publish_endpoint(cdp__mesh *m) {
     cdp__join *s = m->join;
     char *word = (char *)s->own;
@@ -4315,7 +4365,7 @@ CDP__PRIVATE cdp_status cdp__mesh_publish_endpoint(cdp__mesh *m) {
 }
 #endif
 
-/* A connection to the store; what came of it is s->result in `next`, and s->made the store. */
+/* Connects to the store. In the state `next`, s->result is the outcome, and s->made the store. */
 CDP__PRIVATE cdp_status cdp__join_connect(
     cdp__mesh *m, const cdp_tcp_store_desc *d, cdp__join_func *next) {
     cdp__join *s = m->join;
@@ -4333,8 +4383,8 @@ CDP__PRIVATE void cdp__join_disconnect(cdp__join *s) {
 
 CDP__PRIVATE cdp_status cdp__join_follow(cdp__mesh *m);
 
-/* In a meeting store the address may be that of an earlier run, where nobody listens any more; so
-   it is read again after each failed attempt. */
+/* The connection has succeeded or failed. An address in a meeting store may be of an earlier
+   run, so after a failed attempt it is read again. */
 CDP__PRIVATE cdp_status cdp__join_store_up(cdp__mesh *m) {
     cdp__join *s = m->join;
     if (s->result == CDP_OK) {
@@ -4380,7 +4430,7 @@ CDP__PRIVATE cdp_status cdp__join_followed(cdp__mesh *m) {
     return cdp__join_follow_to(m, (const char *)v->data, v->bytes);
 }
 
-/* The other ranks read the address and connect. */
+/* A rank other than 0 reads the address, then connects. */
 CDP__PRIVATE cdp_status cdp__join_follow(cdp__mesh *m) {
     char word[CDP__ENDPOINT_BYTES];
     if (!m->meeting) {
@@ -4395,8 +4445,8 @@ CDP__PRIVATE cdp_status cdp__join_follow(cdp__mesh *m) {
 }
 #endif /* CDP_NO_MEETING */
 
-/* Where rank 0 serves the store. A name may mean another address on each machine, so then it
-   listens everywhere. */
+/* Rank 0 starts the store server. A host name may resolve differently on each host, so then the
+   server listens at all addresses. */
 CDP__PRIVATE cdp_status cdp__mesh_serve(cdp__mesh *m) {
 #ifdef CDP_NO_STORE_SERVER
     (void)m;
@@ -4413,7 +4463,7 @@ CDP__PRIVATE cdp_status cdp__mesh_serve(cdp__mesh *m) {
     if (m->desc.listen_addr) s.host = m->desc.listen_addr;
     if (m->os->net.addresses && !cdp__addr_parse(s.host, &self) && s.host == m->desc.master_addr
         && !cdp__mesh_local_only(m)) {
-        /* a slow resolver is the others' trouble */
+        /* ranks that need a slow resolver wait for it themselves */
         const int32_t n = m->os->net.resolve(m->os->user, s.host, 0, &self, 1,
             cdp__min(m->join->deadline_ns, cdp__deadline(m->os, 2000)));
         if (n == -ENOENT)
@@ -4433,8 +4483,8 @@ CDP__PRIVATE cdp_status cdp__mesh_serve(cdp__mesh *m) {
 #endif
 }
 
-/* Rank 0 serves the store unless somebody else does; everybody connects. Rank 0 finds itself
-   without any name. */
+/* Rank 0 serves the store unless another process does; every rank connects. Rank 0 connects to
+   itself without resolving a name. */
 CDP__PRIVATE cdp_status cdp__join_open_store(cdp__mesh *m) {
     cdp_tcp_store_desc d = cdp__mesh_store_desc(m);
     cdp_addr self;
@@ -4466,21 +4516,21 @@ CDP__PRIVATE cdp_status cdp__join_watching(cdp__mesh *m) {
     return m->watching ? CDP_OK : cdp_last_error()->status;
 }
 
-/* From here on a failure of any rank is noticed while this one waits, and its own death by the
-   others. Not before it has its rank: a stray process that tries to join a running job must not
-   end it. */
+/* Opens the second connection to the store. From here on this rank notices a failure of any rank
+   while it waits, and the last will reports its own death. Not before it owns its rank: a stray
+   process that tries to join a running job must not end it. */
 CDP__PRIVATE cdp_status cdp__mesh_start_watch(cdp__mesh *m) {
     cdp_tcp_store_desc d = cdp__mesh_store_desc(m);
     const cdp_addr at = cdp__tcp_store_peer_addr(m->store);
     uint8_t will[CDP__FAILURE_MAX];
     cdp__failure_record r;
     char text[64];
-    m->claimed = true; /* by the step before */
+    m->claimed = true; /* the previous step has made sure of that */
     cdp__format(text, sizeof text, "rank %u ended while the job was starting", m->desc.group.rank);
     cdp__failure_plain(&r, CDP_ERR_PEER_LOST, 0, (int32_t)m->desc.group.rank, text);
-    /* it has just been reached: no reason to be patient, */
+    /* the store was reached a moment ago, so the timeout is short */
     d.connect_timeout_ms = (uint32_t)cdp__min(m->desc.init_timeout_ms, 2000);
-    /* and no need to ask for its address again */
+    /* and its name need not be resolved again */
     d.addrs = &at;
     d.addr_count = 1;
     d.will_key = m->fail_key;
@@ -4489,8 +4539,8 @@ CDP__PRIVATE cdp_status cdp__mesh_start_watch(cdp__mesh *m) {
     return cdp__join_connect(m, &d, cdp__join_watching);
 }
 
-/* The deadline for meeting. The rest of init_timeout_ms, at most an eighth of it, is kept for
-   finding out which ranks are missing and for telling the others. */
+/* The deadline for finding all ranks. The rest of init_timeout_ms, at most an eighth, is kept
+   for finding out which ranks are missing and for telling the others. */
 CDP__PRIVATE uint64_t cdp__mesh_init_deadline(cdp__mesh *m) {
     const uint64_t ms = m->desc.init_timeout_ms, farewell = cdp__min(4 * CDP__SETTLE_MS, ms / 8);
     m->init_deadline_ns = cdp__deadline(m->os, m->desc.init_timeout_ms);
@@ -4520,9 +4570,9 @@ CDP__PRIVATE cdp_status cdp__mesh_prepare(cdp__mesh *m) {
         : st;
 }
 
-#define CDP__LEAVE_MS 100u /* for a file that another process has locked */
+#define CDP__LEAVE_MS 100u /* time to unregister from a file that another process has locked */
 
-/* All have met, and the meeting is over. */
+/* The start has succeeded: withdraws this rank's note, if it has written one. */
 CDP__PRIVATE cdp_status cdp__join_good(cdp__mesh *m) {
     m->started = true;
     if (!m->noted) return cdp__join_end(m);
@@ -4530,7 +4580,7 @@ CDP__PRIVATE cdp_status cdp__join_good(cdp__mesh *m) {
     return CDP_OK;
 }
 
-/* This rank leaves the file, which another process may have locked. */
+/* Unregisters from the file. It retries, because another process may have the file locked. */
 CDP__PRIVATE cdp_status cdp__join_leave(cdp__mesh *m) {
     cdp__join *s = m->join;
 #ifndef CDP_NO_FILE_STORE
@@ -4559,7 +4609,7 @@ CDP__PRIVATE cdp_status cdp__join_withdraw(cdp__mesh *m) {
     return CDP_OK;
 }
 
-/* The steps of starting, in their order. All of them share one deadline. */
+/* The steps of a start, in order, with one common deadline. */
 static cdp__join_func *const cdp__join_steps[] = {cdp__mesh_prepare, cdp__mesh_meet,
     cdp__mesh_listen, cdp__mesh_config, cdp__mesh_claim, cdp__mesh_start_watch, cdp__mesh_exchange,
     cdp__mesh_await_addrs, cdp__mesh_read_addrs, cdp__mesh_done, cdp__mesh_all_done,
@@ -4567,7 +4617,7 @@ static cdp__join_func *const cdp__join_steps[] = {cdp__mesh_prepare, cdp__mesh_m
 
 #define CDP__JOIN_STEPS ((uint32_t)(sizeof cdp__join_steps / sizeof *cdp__join_steps))
 
-/* The last error ends the start. */
+/* Ends the start with the last error. */
 CDP__PRIVATE void cdp__join_fail(cdp__mesh *m) {
     cdp__join *s = m->join;
     s->error = *cdp_last_error();
@@ -4577,8 +4627,8 @@ CDP__PRIVATE void cdp__join_fail(cdp__mesh *m) {
     s->next = cdp__join_withdraw;
 }
 
-/* Goes on with the start as far as possible without waiting. PENDING: it waits for something on
-   the loop, at the latest until cdp__join_until(). Else it is over, with that result. */
+/* Continues the start as far as possible without waiting. PENDING: it waits for an event on the
+   loop, until cdp__join_until() at the latest. Otherwise it is over; returns its result. */
 CDP__PRIVATE cdp_status cdp__join_go_on(cdp__mesh *m) {
     cdp__join *s = m->join;
     while (!s->over) {
@@ -4598,7 +4648,7 @@ CDP__PRIVATE cdp_status cdp__join_go_on(cdp__mesh *m) {
     return s->status;
 }
 
-/* The loop has failed, as the last error says: what the start waits for will not come. */
+/* The loop has failed, see the last error: cancels what the current state waits for. */
 CDP__PRIVATE void cdp__join_upset(cdp__mesh *m) {
     cdp__join *s = m->join;
     const cdp_error e = *cdp_last_error();
@@ -4609,7 +4659,7 @@ CDP__PRIVATE void cdp__join_upset(cdp__mesh *m) {
     *cdp__error_slot() = e;
 }
 
-/* The one place that waits while a job starts. */
+/* Runs a start. The only function of a start that waits. */
 CDP__PRIVATE cdp_status cdp__mesh_rendezvous(cdp__mesh *m) {
     cdp_status st;
     while ((st = cdp__join_go_on(m)) == CDP_PENDING)
@@ -4640,10 +4690,10 @@ CDP__PRIVATE cdp_status cdp__mesh_open(cdp__mesh *m) {
     return CDP_OK;
 }
 
-/* ---- >>launchers (pure): their variables ----------------------------------------------------- */
+/* ---- >>launchers (pure): variables that launchers set ---------------------------------------- */
 
 /* Knows: the variables of cdprun, torchrun, Open MPI, MPICH and Slurm. Promises: an error names
-   the variable, its value, and what it should hold. May use: text and hash of cdp.h. */
+   the variable, its value, and what it should contain. May use: text and hash of cdp.h. */
 
 #ifndef CDP_NO_ENV
 
@@ -4652,13 +4702,13 @@ typedef struct cdp__vars {
     void *user;
 } cdp__vars;
 
-/* An empty variable counts as none. */
+/* The value of a variable; NULL if it is unset or empty. */
 CDP__PRIVATE const char *cdp__var(const cdp__vars *v, const char *name) {
     const char *text = v->get(v->user, name);
     return text && *text ? text : NULL;
 }
 
-/* A whole decimal number in lo .. hi. */
+/* Parses a decimal integer in lo .. hi. */
 CDP__PRIVATE cdp_status cdp__var_number(
     const cdp__vars *v, const char *name, uint32_t lo, uint32_t hi, uint32_t *out) {
     const char *text = cdp__var(v, name), *p = text;
@@ -4695,7 +4745,7 @@ CDP__PRIVATE cdp_status cdp__launch_numbers(const cdp__vars *v, cdp_launch *l, c
     return st;
 }
 
-/* Text as part of a name of a key or file: what has a meaning elsewhere becomes a dash. */
+/* Appends text to the name of a key or file; special characters become dashes. */
 CDP__PRIVATE void cdp__name_add(cdp__text *t, const char *text) {
     char c;
     for (; *text && t->used < 40; ++text) {
@@ -4707,8 +4757,8 @@ CDP__PRIVATE void cdp__name_add(cdp__text *t, const char *text) {
     }
 }
 
-/* The first host of a list as Slurm writes it: "node[003-010,012],login" is node003 and so on.
-   False when it makes no sense. */
+/* The first host of a Slurm node list: "node[003-010,012],login" gives node003. False if the
+   list is invalid. */
 CDP__PRIVATE bool cdp__first_host(const char *list, char *out, uint64_t size) {
     uint64_t n = 0;
     bool inside = false, skipping = false;
@@ -4719,7 +4769,7 @@ CDP__PRIVATE bool cdp__first_host(const char *list, char *out, uint64_t size) {
             inside = c == '[';
             skipping = false;
         } else if (inside && (c == '-' || c == ',')) {
-            skipping = true; /* only the first of a range, or of several */
+            skipping = true; /* skip the rest of a range or list */
         } else if (!skipping) {
             if (c <= ' ' || c > '~' || n + 1 >= size) return false;
             out[n++] = c;
@@ -4729,8 +4779,8 @@ CDP__PRIVATE bool cdp__first_host(const char *list, char *out, uint64_t size) {
     return n > 0 && !inside;
 }
 
-/* How many tasks node `node` has in a list as "2(x3),1": two on each of the first three, one on
-   the fourth. 0: not said. */
+/* The number of tasks on node `node` in a Slurm list like "2(x3),1": two on each of the first
+   three nodes, one on the fourth. 0: not in the list. */
 CDP__PRIVATE uint32_t cdp__tasks_of(const char *list, uint32_t node) {
     uint64_t tasks = 0, times;
     const char *p = list;
@@ -4784,7 +4834,7 @@ CDP__PRIVATE cdp_status cdp__launch_slurm(const cdp__vars *v, cdp_launch *l) {
     if (again) cdp__name_add(&t, again);
     for (; ports && *ports >= '0' && *ports <= '9' && port < 65536; ++ports)
         port = port * 10 + (uint32_t)(*ports - '0');
-    /* below those that systems hand out */
+    /* below the range of ephemeral ports */
     if (!port || port > 65535) port = 10000 + (uint32_t)(cdp__hash(0, l->job, t.used) % 20000);
     l->master_port = (uint16_t)port;
     return CDP_OK;
@@ -4818,7 +4868,7 @@ CDP__PRIVATE cdp_status cdp__launch_read(const cdp__vars *v, cdp_launch *l) {
             cdp__name_add(&t, job);
         }
         if (dir && strlen(dir) < sizeof l->dir) cdp__format(l->dir, sizeof l->dir, "%s", dir);
-        /* without it, srun speaks PMI */
+        /* in a Slurm step, PMI_RANK alone may be set by srun itself */
     } else if (cdp__var(v, "PMI_RANK") && (cdp__var(v, "MPI_LOCALRANKID") || !step)) {
         name = "mpich";
         st =
@@ -4839,10 +4889,10 @@ CDP__PRIVATE cdp_status cdp__launch_read(const cdp__vars *v, cdp_launch *l) {
     return st;
 }
 
-/* ---- >>url (pure) ---------------------------------------------------------------------------- */
+/* ---- >>url (pure): the address of a job as a text -------------------------------------------- */
 
-/* Knows: the three forms of a job's address. Promises: a text that is none of them is refused
-   whole. May use: >>addr of cdp_store.h. */
+/* Knows: the three forms of a job's URL. Promises: an invalid text is refused completely. May
+   use: >>addr of cdp_store.h. */
 
 typedef enum cdp__url_kind {
     CDP__URL_ENV,
@@ -4858,7 +4908,7 @@ typedef struct cdp__url {
     uint32_t rank, world_size;
 } cdp__url;
 
-/* "rank=R&world_size=N", in any order. */
+/* Parses "rank=R&world_size=N", in any order. */
 CDP__PRIVATE bool cdp__url_query(const char *p, cdp__url *u) {
     while (*p) {
         const bool rank = strncmp(p, "rank=", 5) == 0;
@@ -4924,7 +4974,7 @@ CDP__PRIVATE cdp_status cdp__url_parse(const char *url, cdp__url *u) {
 
 #endif /* CDP_NO_ENV */
 
-/* ---- >>public -------------------------------------------------------------------------------- */
+/* ---- >>public: the public functions ---------------------------------------------------------- */
 
 /* Knows: descs and the environment. Promises: a call that fails leaves nothing behind. May use:
    everything above. */
@@ -4939,7 +4989,7 @@ CDP__PRIVATE cdp_tcp_desc cdp__tcp_desc_defaults(const cdp_tcp_desc *desc) {
     return d;
 }
 
-/* Is the desc one that can work? */
+/* Checks a desc for invalid values and combinations. */
 CDP__PRIVATE cdp_status cdp__tcp_desc_check(const cdp_tcp_desc *d) {
     cdp_addr at;
     if (d->group.hub || d->group.transport)
@@ -5049,7 +5099,7 @@ CDP__PRIVATE cdp_status cdp__mesh_make(const cdp_tcp_desc *d, cdp__mesh **out) {
 CDP__PRIVATE cdp_status cdp__mesh_group(cdp__mesh *m, cdp_group **out) {
     cdp_group_desc g = m->desc.group;
     cdp_transport t;
-    /* the caller's texts are not kept */
+    /* the caller's texts are only valid while it starts */
     m->desc.master_addr = "";
     m->desc.listen_addr = m->desc.interfaces = m->desc.file = m->desc.job_key = NULL;
     m->desc.store = NULL;
@@ -5188,7 +5238,7 @@ CDP_API cdp_status cdp_launch_read(cdp_getenv_func get, void *user, cdp_launch *
     return cdp__launch_read(&v, out);
 }
 
-/* Where the ranks of one machine meet when their launcher says no port. */
+/* The file in which the ranks of one host meet if their launcher gives no port. */
 CDP__PRIVATE void cdp__launch_file(const cdp_launch *l, char *file, uint64_t size) {
     const char *dir = l->dir[0] ? l->dir : cdp__os_temporary();
     const unsigned user = cdp__os_user_number();
@@ -5196,7 +5246,7 @@ CDP__PRIVATE void cdp__launch_file(const cdp_launch *l, char *file, uint64_t siz
         cdp__format(file, size, "%s/cdp-%u-%s", dir, user, l->job);
         return;
     }
-    /* Hydra: one for all of a machine */
+    /* Hydra has one parent process per host */
     cdp__format(file, size, "%s/cdp-%u-parent-%u", dir, user, (unsigned)cdp__os_parent_number());
 }
 

@@ -2,6 +2,7 @@
 
     COMPILE   gcc -O2 examples/cdprun.c -o cdprun -pthread -lm
               (C11, POSIX, cdp.h and cdp_store.h, nothing else)
+    Windows   gcc -O2 examples/cdprun.c -o cdprun.exe -lws2_32 -lbcrypt (see cdprun_windows.h)
 
     EXAMPLES  cdprun -n 4 ./train --epochs 3
               cdprun -n 2 --timeout 60 --env LOG=debug ./train
@@ -36,6 +37,9 @@
     SECTIONS   >>options >>option-table >>option-rules >>messages >>port >>files >>children >>sink
                >>stream >>ranks >>stop >>report >>nodes >>attempt >>keeper >>front  */
 
+#ifdef _WIN32
+#include "cdprun_windows.h"
+#else
 #define _DEFAULT_SOURCE 1
 #define CDP_IMPLEMENTATION
 #include "../cdp_store.h"
@@ -2809,3 +2813,4 @@ int main(int argc, char **argv) {
             signal_name(WTERMSIG(status)));
     return front_exit(exit_code_of(status), first, &mask);
 }
+#endif /* not Windows */

@@ -1,34 +1,121 @@
 #!/usr/bin/env bash
-# Compiles all headers for other systems with zig cc, and prints a line for each: "compiles", or its first error. Nothing is
-# run. ZIG: the command; without one all is skipped. Ends with "N passed, N failed", where a system that does not compile
-# yet counts as failed only if it is among those that do (the first list).
+# Prints a table: one line for each system and processor, what was compiled for it, and what was run there. All headers are
+# compiled as C11 with every warning an error; unit tests run on this machine, under qemu for other processors (zig cc,
+# linked statically with musl) and under wine for Windows. macOS and the BSDs are compiled and not run.
+# platforms.sh BUILD. ZIG: the command. MORE=1: more of the unit tests. What is not installed is a line with the reason.
+# Ends with "N passed, N failed".
 set -u
 cd "$(dirname "$0")/.." || exit 1
 export LC_ALL=C
+build=${1-build}
 ZIG=${ZIG:-$(command -v zig || { python3 -c 'import ziglang' 2> /dev/null && echo python3 -m ziglang; })}
-if [ -z "$ZIG" ]; then
-    echo 'SKIP platforms: there is no zig; pip install ziglang'
-    echo '0 passed, 0 failed'
-    exit 0
-fi
-work=$(mktemp -d) || exit 1
+export ZIG
+mkdir -p "$build" && work=$(mktemp -d "$PWD/$build/platforms.XXXXXX") || exit 1
 trap 'rm -rf "$work"' EXIT
-printf '#define CDP_IMPLEMENTATION\n#include "cdp_tcp.h"\nint main(void) { return 0; }\n' > "$work/all.c"
 passed=0 failed=0
-COMPILING='x86_64-linux-gnu x86_64-linux-musl aarch64-linux-musl arm-linux-musleabihf riscv64-linux-musl powerpc64le-linux-musl s390x-linux-musl x86_64-macos aarch64-macos x86_64-freebsd x86_64-netbsd x86_64-openbsd'
-OTHERS='x86_64-windows-gnu aarch64-windows-gnu wasm32-wasi'
-printf '%-26s %s\n' target 'all headers, zig cc -O2 -Wall -Wextra'
-for target in $COMPILING $OTHERS; do
-    # shellcheck disable=SC2086
-    if timeout 300 $ZIG cc -target "$target" -std=gnu11 -O2 -Wall -Wextra -I. -c "$work/all.c" -o "$work/all.o" > "$work/said" 2>&1; then
-        warnings=$(grep -c 'warning:' "$work/said")
-        printf '%-26s %s\n' "$target" "compiles$([ "$warnings" = 0 ] || echo ", $warnings warnings"), not run"
+STRICT='-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wundef -Werror'
+# Ranks in threads of one program, and stores: what an emulator runs in reasonable time.
+UNITS=${UNITS:-test_core test_exec test_backend test_in_place test_mistakes test_ddp ${MORE:+test_works test_store_kinds test_ddp_steps test_ddp_more}}
+printf '#define CDP_IMPLEMENTATION\n' > "$work/all.c"
+for header in cdp_tcp cdp_rpc cdp_dtensor cdp_mem cdp_nccl; do
+    printf '#include "%s.h"\n' $header >> "$work/all.c"
+done
+echo 'int main(void) { return 0; }' >> "$work/all.c"
+line() { printf '%-26s %-22s %s\n' "$@"; }
+
+compile() { # TARGET COMMAND...: prints nothing, says in $compiled how it went
+    local target=$1
+    shift
+    if timeout 600 "$@" -std=c11 -O1 $STRICT -I. -c "$work/all.c" -o "$work/all.o" > "$work/said" 2>&1; then
         passed=$((passed + 1))
+        compiled='without warnings'
     else
-        rc=$?
-        printf '%-26s %s\n' "$target" "$(grep -m 1 'error:' "$work/said" | sed 's/^.*error: //' | grep . || echo "exit code $rc: $(tail -n 1 "$work/said")")"
-        case " $COMPILING " in *" $target "*) failed=$((failed + 1)) ;; esac
+        failed=$((failed + 1))
+        compiled='DOES NOT COMPILE'
+        grep -m 5 'error' "$work/said" > "$work/why.$target"
+        return 1
     fi
+}
+declare -A failures=()
+units() { # TARGET RUNNER COMMAND...: runs the unit tests, says in $ran how that went
+    local target=$1 runner=$2 t include object result p f sum=0 bad=0 count=0
+    shift 2
+    if ! "$@" -std=gnu11 -O1 -w -I"$build/include/whole" -c tests/cdp.c -o "$work/cdp.o" > "$work/said" 2>&1; then
+        failed=$((failed + 1))
+        ran='the library for the tests does not compile'
+        return
+    fi
+    for t in $UNITS; do
+        include=-I$build/include/declared object=$work/cdp.o
+        if grep -qE '^#define (CDP__|__atomic)' tests/unit/$t.c; then include= object=; fi
+        # shellcheck disable=SC2086
+        if ! "$@" -std=gnu11 -O0 -w $include -I. -Itests tests/unit/$t.c $object ${runner:+tests/lo_alone.c} -o "$work/test" -pthread -lm > "$work/said" 2>&1; then
+            failed=$((failed + 1)) bad=$((bad + 1))
+            failures[$target]+="$t does not compile: $(grep -m 1 error "$work/said"); "
+            continue
+        fi
+        # shellcheck disable=SC2086
+        timeout $((180 * ${TEST_SCALE:-1})) $runner "$work/test" > "$work/result" 2>&1
+        result=$(grep -aE '^[0-9]+ passed, [0-9]+ failed$' "$work/result" | tail -n 1)
+        read -r p _ f _ <<< "${result:-0 passed, 1 failed}"
+        passed=$((passed + p)) failed=$((failed + f))
+        sum=$((sum + p)) bad=$((bad + f)) count=$((count + 1))
+        [ "$f" = 0 ] || failures[$target]+="$t: $(grep -aB 3 -m 1 '^not ok' "$work/result" | tr '\n' ' '); "
+    done
+    ran="$sum tests of $count programs pass"
+    [ $bad = 0 ] || ran="$ran, $bad FAIL"
+    [ -z "$runner" ] || ran="$ran, under $runner"
+}
+
+make -s BUILD="$build" "$build"/include/{whole,declared}/{cdp,cdp_store,cdp_tcp}.h || exit 1
+line system 'all headers' run
+for cc in gcc clang; do
+    if ! command -v $cc > /dev/null; then line "Linux $(uname -m), $cc" "SKIP: no $cc" ''; continue; fi
+    ran='not run'
+    compile $cc $cc && units $cc '' $cc
+    line "Linux $(uname -m), $cc" "$compiled" "$ran"
+done
+if [ -z "$ZIG" ]; then
+    line 'other processors, BSDs' 'SKIP: no zig' 'pip install ziglang, or set ZIG'
+else
+    for pair in aarch64:aarch64-linux-musl armv7:arm-linux-musleabihf riscv64:riscv64-linux-musl s390x:s390x-linux-musl \
+        ppc64le:powerpc64le-linux-musl ppc64:powerpc64-linux-musl; do
+        name=${pair%%:*} target=${pair#*:} ran='not run'
+        qemu=qemu-$name
+        [ $name != armv7 ] || qemu=qemu-arm
+        # shellcheck disable=SC2086
+        if compile "$name" $ZIG cc -target "$target"; then
+            if command -v $qemu > /dev/null; then
+                units "$name" $qemu $ZIG cc -target "$target" -static
+            else
+                ran="SKIP: no $qemu (package qemu-user)"
+            fi
+        fi
+        line "Linux $name, zig" "$compiled" "$ran"
+    done
+    for target in x86_64-macos aarch64-macos x86_64-freebsd x86_64-netbsd x86_64-openbsd aarch64-windows-gnu; do
+        # shellcheck disable=SC2086
+        compile $target $ZIG cc -target $target
+        line "$target, zig" "$compiled" 'not run: there is no such machine here'
+    done
+    bash tests/byte_orders.sh > "$work/orders" 2>&1
+    read -r p _ f _ <<< "$(tail -n 1 "$work/orders")"
+    passed=$((passed + p)) failed=$((failed + f))
+    line 'x86_64 with s390x' '' "$(grep -m 1 SKIP "$work/orders" || tail -n 1 "$work/orders"), over TCP: jobs refused, stores shared"
+    grep '^not ok' "$work/orders"
+fi
+bash tests/windows.sh "$build" > "$work/windows" 2>&1
+read -r p _ f _ <<< "$(tail -n 1 "$work/windows")"
+passed=$((passed + p)) failed=$((failed + f))
+line 'Windows x86_64, mingw-w64' "$(grep -m 1 'SKIP Windows:' "$work/windows" || echo 'without warnings')" \
+    "$(grep -m 1 'SKIP Windows, run' "$work/windows" || echo "$(tail -n 1 "$work/windows"), under wine")"
+grep -A 5 '^not ok' "$work/windows"
+
+for file in "$work"/why.*; do
+    [ -e "$file" ] && echo "not ok ${file##*/why.} does not compile:" && cat "$file"
+done
+for target in "${!failures[@]}"; do
+    echo "not ok $target: ${failures[$target]}"
 done
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]

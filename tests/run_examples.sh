@@ -61,6 +61,15 @@ if [ -x "$build/16_memory" ] && [ -x "$build/memory_viz" ]; then
 else
     echo "SKIP 16_memory: it or memory_viz does not exist"
 fi
+if command -v gfortran > /dev/null && [ -f "$build/libcdp.a" ]; then
+    if gfortran -O1 -J"$tmp" examples/19_fortran.f90 "$build/libcdp.a" -o "$tmp/fortran" -pthread -lm > "$tmp/out" 2>&1; then
+        example 19_fortran 'rank [0-3]: means .*: right' 4 "$tmp/fortran"
+    else
+        bad 19_fortran 'it does not compile'
+    fi
+else
+    echo 'SKIP 19_fortran: there is no gfortran'
+fi
 # Ranks of one process over a radio of the example's own; each of cdprun's four processes is a world by itself.
 example custom_transport 'rank [0-3]: every operation and a DDP step: right' 16 "$build/custom_transport" 5
 

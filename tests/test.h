@@ -161,6 +161,13 @@ TEST_API uint32_t test__scale_now(void) {
    asserted. TEST_SLACK is for deadlines that a test gives, and for how long it sleeps. */
 #define TEST_LATE (TEST_SLACK * test__scale_now())
 
+/* Until when to wait for what must happen: so late, on a busy machine too, that only what never
+   happens comes to it. For a loop that waits: ask where the wait begins, after all that may take
+   long. */
+TEST_API uint64_t test_until_ns(uint32_t ms) {
+    return test_now_ns() + (uint64_t)ms * TEST_LATE * 1000000u;
+}
+
 /* Something took at most `ms`: held to it strictly on a quiet machine, with some room where
    others want the processors. */
 #define T_WITHIN(ms, took_ns) test__within((uint64_t)(ms), (took_ns), __FILE__, __LINE__)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The library for Windows: compiled with mingw-w64 without warnings, and run under wine: the unit tests that need nothing of
 # POSIX, processes that meet and add up over Winsock, example 03 in two processes, and a rank that is killed.
-# windows.sh BUILD. What is not installed is skipped. Ends with "N passed, N failed".
+# windows.sh BUILD. WINDOWS_UNITS: which unit tests. What is not installed is skipped. Ends with "N passed, N failed".
 set -u
 cd "$(dirname "$0")/.." || exit 1
 export LC_ALL=C
@@ -57,7 +57,7 @@ fi
 make -s BUILD="$build" $build/include/{whole,declared}/{cdp,cdp_store,cdp_tcp}.h > "$work/said" 2>&1 || bad 'headers for tests'
 "$CC" -std=gnu11 -O1 -I"$build/include/whole" -c tests/cdp.c -o "$work/cdp.o" || bad 'the library for tests'
 # Those that make ranks in threads of a hub, and no sockets of their own.
-for t in test_backend test_ddp test_ddp_more test_ddp_steps test_exec test_hostile test_in_place test_mistakes; do
+for t in ${WINDOWS_UNITS-test_backend test_ddp test_ddp_more test_ddp_steps test_exec test_hostile test_in_place test_mistakes}; do
     include="-I$build/include/declared" object=$work/cdp.o
     if grep -qE '^#define (CDP__|__atomic)' tests/unit/$t.c; then include='' object=''; fi
     # shellcheck disable=SC2086
@@ -88,26 +88,69 @@ program() { # SOURCE: its .exe
     # shellcheck disable=SC2086
     "$CC" -O2 -w -I. "$1" -o "$work/$(basename "$1" .c).exe" $LIBS || bad "$1 does not compile"
 }
+launch() { # SECONDS ARGUMENTS...: cdprun, in the folder $work; what it says is in $work/out
+    local seconds=$1
+    shift
+    (cd "$work" && exec timeout "$seconds" "$WINE" ./cdprun.exe "$@" > out 2>&1)
+}
+expect() { # NAME CONDITION...: what was said is shown where it does not hold
+    local name=$1
+    shift
+    if "$@"; then good "$name"; else bad "$name"; head -n 20 "$work"/out*; fi
+}
+says() { [ "$(cat "$work"/out* | grep -c "$2")" = "$1" ]; }
 program examples/02_allreduce.c
 ranks 4 ./02_allreduce.exe
-if [ "$(cat "$work"/out.[0-3] | grep -c 'expected 2.5: right')" = 4 ]; then good 'four processes add up'; else bad 'four processes add up'; cat "$work"/out.?; fi
+expect 'four processes add up' says 4 'expected 2.5: right'
+rm -f "$work"/out.*
+program examples/cdprun.c
 program examples/03_train_text.c
 cp README.md "$work/text.md"
-ranks 2 ./03_train_text.exe --steps 40 --save here.model text.md
-if grep -q 'PASS' "$work/out.0" && [ -s "$work/here.model" ]; then good 'example 03 in two processes'; else bad 'example 03 in two processes'; tail -n 5 "$work"/out.[01]; fi
-
+launch 300 -n 4 ./03_train_text.exe --steps 40 --save here.model text.md
+rc=$?
+expect 'cdprun -n 4 trains example 03' test "$rc $(grep -c PASS "$work/out")" = '0 1'
+expect 'cdprun -n 4 leaves a model behind' test -s "$work/here.model"
+launch 60 -n 3 --grace 1 cmd /c exit 7
+expect 'cdprun: the exit code of a rank' test $? = 7
+expect 'cdprun names the first that failed' says 1 'cdprun: rank [012] .* ended with exit code 7'
+launch 60 -n 2 there_is_no_such_program.exe
+expect 'cdprun: no such program' test $? = 127
 program tests/windows_loop.c
-port=$((10000 + RANDOM % 20000))
-for r in 0 1 2; do
-    (cd "$work" && exec timeout 120 "$WINE" ./windows_loop.exe $r 3 $port > out.$r 2>&1) &
+launch 60 -n 2 --timeout 5 ./windows_loop.exe forever
+expect 'cdprun --timeout' test $? = 124
+expect 'two processes share memory' says 2 'is on its way over memory'
+launch 60 -n 2 --timeout 5 ./windows_loop.exe forever no_memory
+expect 'two processes without shared memory' says 2 'is on its way over TCP'
+
+# A rank is killed: the others name it (wine's taskkill gives it the exit code 0). Then cdprun itself is killed.
+begun() { # WORD RANKS: waits until all are on their way
+    local i
+    for ((i = 0; i < 600; ++i)); do
+        [ "$(grep -c 'on its way' "$work/out")" = "$2" ] && return 0
+        sleep 0.1
+    done
+    echo "not all ranks of $1 have begun"
+}
+kill_rank() { # RANK: by its number as Windows counts
+    local pid
+    pid=$(sed -n "s/.*rank $1, process \([0-9]*\),.*/\1/p" "$work/out")
+    timeout 60 "$WINE" taskkill /f /pid "$pid" > "$work/said" 2>&1
+}
+for how in memory TCP; do
+    # shellcheck disable=SC2046
+    launch 120 -n 3 ./windows_loop.exe kill_me_$how $([ $how = memory ] || echo no_memory) &
+    begun $how 3
+    kill_rank 1
+    wait $!
+    expect "the others name a killed rank, $how" says 2 'rank [02]: PEER_LOST, peer 1'
 done
-for ((i = 0; i < 600; ++i)); do
-    [ "$(cat "$work"/out.[0-2] | grep -c 'on its way')" = 3 ] && break
+launch 120 -n 3 ./windows_loop.exe orphans_$$ &
+begun orphans 3
+pkill -9 -f 'cdprun.exe -n 3 ./windows_loop.exe orphans_'$$
+for ((i = 0; i < 100; ++i)); do
+    pgrep -f "windows_loop.exe orphans_$$" > "$work/said" || break
     sleep 0.1
 done
-pkill -9 -f "windows_loop.exe 1 3 $port"
+expect 'ranks end with a killed cdprun' test ! -s "$work/said"
 wait
-for r in 0 2; do
-    if grep -q "rank $r: PEER_LOST, peer 1" "$work/out.$r"; then good "rank $r names the one that was killed"; else bad "rank $r names the one that was killed"; cat "$work/out.$r"; fi
-done
 finish

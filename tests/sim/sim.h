@@ -87,7 +87,7 @@
 /* From one stack to another. swapcontext() does it everywhere, with two system calls to save a
    signal mask that nobody changes; where we know the registers that a function has to keep, we
    do it in a few instructions. */
-#if defined(__x86_64__) && !SIM__ASAN
+#if defined(__x86_64__)
 typedef struct sim__context {
     void *sp;
 } sim__context;

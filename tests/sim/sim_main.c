@@ -1584,13 +1584,6 @@ static bool could_not_know(const run *r, uint32_t i) {
     if (said && r->out[0].ended && r->out[0].status == CDP_OK
         && !has_spoken(r, (uint32_t)e->peer, i))
         return true;
-    /* Rank 0 and its store are silent. Who gives up starting says why to those that are connected
-      already, in one send: any kernel takes some hundred bytes for a connection that nothing was
-      sent over before, but tiny buffers do not. */
-
-    if (said && r->fault_kind == F_STOP && f->a == 0 && r->tiny && !r->joined[e->peer]
-        && strstr(e->text, "closed its connection"))
-        return true;
     /* Rank 0 and its store come back just before the first deadline, and what others had to say
       about whom they wait for is still held back (sim__held: up to 200 ms; and then it takes
       some time to end). Who has left no word there looks like the one that does not wait. */

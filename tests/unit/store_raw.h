@@ -3,6 +3,8 @@
 #ifndef STORE_RAW_INCLUDED
 #define STORE_RAW_INCLUDED
 
+#include <sys/ioctl.h>
+
 /* A call that must succeed, or must end with one status. */
 #define OK(call) ended((call), CDP_OK, #call, __LINE__)
 #define ST(call, status) ended((call), (status), #call, __LINE__)
@@ -82,10 +84,25 @@ TEST_API bool raw_readable(int fd, int ms) {
     return poll(&p, 1, ms) == 1;
 }
 
+/* Until an answer has begun to come and no more of it comes, since nobody reads: the server sent
+   what the sockets hold. Also ends where the connection has. */
+TEST_API void raw_full(int fd) {
+    const uint64_t until = test_until_ns(5000);
+    uint64_t since = test_now_ns();
+    for (int here = 0, before = 0; test_now_ns() < until; before = here) {
+        struct pollfd p = {.fd = fd, .events = POLLIN};
+        (void)!poll(&p, 1, 10);
+        if (p.revents & (POLLHUP | POLLERR) || ioctl(fd, FIONREAD, &here) != 0) return;
+        if (!here || here != before) since = test_now_ns();
+        if (test_now_ns() - since > 12000000ull * TEST_LATE) return;
+        test_sleep_ms(5);
+    }
+}
+
 TEST_API bool raw_read(int fd, void *dst, size_t n) {
     char *p = (char *)dst;
     while (n) {
-        const ssize_t r = raw_readable(fd, 5000) ? recv(fd, p, n, 0) : -1;
+        const ssize_t r = raw_readable(fd, 5000 * (int)TEST_SLACK) ? recv(fd, p, n, 0) : -1;
         if (r <= 0) return false;
         p += r;
         n -= (size_t)r;
@@ -108,7 +125,7 @@ TEST_API bool raw_expect(int fd, const char *s) {
 /* The other side ends the connection, without another byte. */
 TEST_API bool raw_ends(int fd) {
     char c;
-    return raw_readable(fd, 5000) && recv(fd, &c, 1, 0) <= 0;
+    return raw_readable(fd, 5000 * (int)TEST_SLACK) && recv(fd, &c, 1, 0) <= 0;
 }
 
 TEST_API int raw_greeted(uint16_t port) {

@@ -87,7 +87,7 @@ static bool side_open(side *s, cdp_group *g, uint32_t number) {
 
 /* Until `*count` is at least `want`. */
 static bool side_wait(side *s, const uint64_t *count, uint64_t want) {
-    const uint64_t until = test_now_ns() + 20000000000ull;
+    const uint64_t until = test_until_ns(20000);
     while (counted(count) < want && test_now_ns() < until)
         (void)!cdp_channel_wait(s->c, 1000);
     return counted(count) >= want;

@@ -1,0 +1,425 @@
+/*  cdprun_windows.h - cdprun for Windows; cdprun.c includes it there
+
+    COMPILE   gcc -O2 examples/cdprun.c -o cdprun.exe -lws2_32 -lbcrypt
+
+    EXAMPLES  cdprun -n 4 train.exe --epochs 3
+              cdprun -n 2 --timeout 60 --env LOG=debug train.exe
+
+    On one machine, with the options of cdprun that --help shows here. Ranks get the variables that
+    cdprun.c gives them, and their output comes out line by line behind "[RANK] ".
+
+    NO ORPHANS   All ranks, and whatever they start, are in one job object that ends with its last
+    handle, which is this program's: whichever way this program ends, the system ends them. Ctrl-C
+    reaches the ranks as well; those that have not ended after --grace are ended then. */
+
+#define CDP_IMPLEMENTATION
+#include "../cdp_store.h"
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    MAX_RANKS = 1024,
+    LINE_BYTES = 65536, /* longest line kept whole */
+    MAX_ENV = 256,
+    COMMAND_BYTES = 32768, /* what CreateProcess takes */
+    EXIT_USAGE = 2,
+    EXIT_TIMEOUT = 124,
+    EXIT_CANNOT_RUN = 126,
+    EXIT_NOT_FOUND = 127,
+    EXIT_CTRL_C = 130
+};
+
+typedef struct options {
+    int n, port;
+    double timeout_s, grace_s; /* timeout 0: none */
+    bool prefix, open;
+    const char *addr;
+    const char *env[MAX_ENV];
+    int env_count;
+    char **command;
+} options;
+
+/* One output pipe of a rank, read by a thread of its own. */
+typedef struct stream {
+    int rank;
+    bool prefix;
+    HANDLE pipe, thread;
+    FILE *to;
+} stream;
+
+typedef struct rank_state {
+    HANDLE process; /* NULL: has ended */
+    DWORD pid, code;
+    stream out[2]; /* stdout, stderr */
+} rank_state;
+
+static rank_state ranks[MAX_RANKS];
+static SRWLOCK console_lock = SRWLOCK_INIT;
+static volatile LONG interrupted;
+
+static const char help_text[] =
+    "cdprun - starts N processes of one program as the ranks of a job on this machine\n"
+    "\n"
+    "usage: cdprun -n N [options] [--] COMMAND [ARGUMENT...]\n"
+    "\n"
+    "  -n, --nproc-per-node N   processes to start: 1 to 1024\n"
+    "  --env NAME=VALUE         set one more variable for every rank; may be repeated\n"
+    "  --timeout SECONDS        end the job after this time, with exit code 124 (default: never)\n"
+    "  --grace SECONDS          how long the others may go on after a failure (default: 5)\n"
+    "  --no-prefix              pass output on as it is, without '[RANK] ' before each line\n"
+    "  --master-addr ADDR       where rank 0 serves the store (default: 127.0.0.1)\n"
+    "  --master-port PORT       port there (default: one that is free)\n"
+    "  --open                   no secret: whoever reaches the ports may take part\n"
+    "\n"
+    "The exit code is that of the first rank that failed; 0 if none did.\n";
+
+static _Noreturn void stop_here(int code, const char *format, ...) {
+    va_list ap;
+    fputs("cdprun: ", stderr);
+    va_start(ap, format);
+    vfprintf(stderr, format, ap);
+    va_end(ap);
+    fputs("\n", stderr);
+    exit(code);
+}
+
+/* ---- >>options */
+
+static double number_of(const char *name, const char *value, double least, double most) {
+    char *end;
+    const double v = strtod(value, &end);
+    if (end == value || *end || !(v >= least && v <= most))
+        stop_here(
+            EXIT_USAGE, "%s takes a number from %g to %g, not '%s'", name, least, most, value);
+    return v;
+}
+
+/* The value of an option: behind '=' in the same word, or the next word. */
+static const char *value_of(const char *name, char ***word) {
+    const char *equals = strchr(**word, '=');
+    if (equals) return equals + 1;
+    if (!(*word)[1]) stop_here(EXIT_USAGE, "%s needs a value; see cdprun --help", name);
+    return *++*word;
+}
+
+static bool is_option(const char *word, const char *name) {
+    const size_t n = strlen(name);
+    return strncmp(word, name, n) == 0 && (!word[n] || word[n] == '=');
+}
+
+static void options_word(options *o, char ***word) {
+    const char *w = **word;
+    if (is_option(w, "-n") || is_option(w, "--nproc-per-node"))
+        o->n = (int)number_of("-n", value_of("-n", word), 1, MAX_RANKS);
+    else if (is_option(w, "--timeout"))
+        o->timeout_s = number_of("--timeout", value_of("--timeout", word), 0, 1e9);
+    else if (is_option(w, "--grace"))
+        o->grace_s = number_of("--grace", value_of("--grace", word), 0, 1e9);
+    else if (is_option(w, "--master-addr"))
+        o->addr = value_of("--master-addr", word);
+    else if (is_option(w, "--master-port"))
+        o->port = (int)number_of("--master-port", value_of("--master-port", word), 1, 65535);
+    else if (is_option(w, "--env") && o->env_count < MAX_ENV)
+        o->env[o->env_count++] = value_of("--env", word);
+    else if (is_option(w, "--no-prefix"))
+        o->prefix = false;
+    else if (is_option(w, "--open"))
+        o->open = true;
+    else
+        stop_here(EXIT_USAGE, "unknown option '%s'; see cdprun --help", w);
+}
+
+static options options_read(char **words) {
+    options o = {.grace_s = 5, .prefix = true, .addr = "127.0.0.1"};
+    for (; *words && **words == '-'; ++words) {
+        if (strcmp(*words, "--") == 0) {
+            ++words;
+            break;
+        }
+        if (strcmp(*words, "-h") == 0 || strcmp(*words, "--help") == 0) {
+            fputs(help_text, stdout);
+            exit(0);
+        }
+        options_word(&o, &words);
+    }
+    o.command = words;
+    if (!o.n) stop_here(EXIT_USAGE, "-n is missing: how many processes should be started?");
+    if (!*words) stop_here(EXIT_USAGE, "the command is missing; see cdprun --help");
+    return o;
+}
+
+/* ---- >>environment  What ranks find in their variables. */
+
+static void env_text(const char *name, const char *value) {
+    if (!SetEnvironmentVariableA(name, value))
+        stop_here(EXIT_CANNOT_RUN, "cannot set the variable %s", name);
+}
+
+static void env_number(const char *name, int value) {
+    char text[16];
+    snprintf(text, sizeof text, "%d", value);
+    env_text(name, text);
+}
+
+/* A port that nobody had a moment ago. */
+static int free_port(void) {
+    const cdp_os *os = cdp_os_default();
+    cdp_addr at = {.family = 4, .ip = {127, 0, 0, 1}}, bound;
+    const int32_t fd = os->net.listen_at(os->user, &at, &bound);
+    if (fd < 0) stop_here(EXIT_CANNOT_RUN, "cannot find a free port (errno %d)", (int)-fd);
+    os->net.close_fd(os->user, fd);
+    return bound.port;
+}
+
+/* The secret of the job, unless the caller has set one. */
+static void env_key(bool open) {
+    const cdp_os *os = cdp_os_default();
+    uint8_t bytes[32];
+    char text[65];
+    if (open) {
+        SetEnvironmentVariableA("CDP_JOB_KEY", NULL);
+        return;
+    }
+    if (GetEnvironmentVariableA("CDP_JOB_KEY", NULL, 0)) return;
+    if (os->random(os->user, bytes, sizeof bytes) != CDP_OK)
+        stop_here(EXIT_CANNOT_RUN, "the system gives no random bytes for the secret of the job");
+    for (int i = 0; i < 32; ++i)
+        snprintf(text + 2 * i, 3, "%02x", (unsigned)bytes[i]);
+    env_text("CDP_JOB_KEY", text);
+}
+
+static void env_common(const options *o) {
+    for (int i = 0; i < o->env_count; ++i) {
+        char name[1024];
+        const char *equals = strchr(o->env[i], '=');
+        const size_t n = equals ? (size_t)(equals - o->env[i]) : 0;
+        if (!n || n >= sizeof name)
+            stop_here(EXIT_USAGE, "--env takes NAME=VALUE, not '%s'", o->env[i]);
+        memcpy(name, o->env[i], n);
+        name[n] = 0;
+        env_text(name, equals + 1);
+    }
+    env_number("WORLD_SIZE", o->n);
+    env_number("LOCAL_WORLD_SIZE", o->n);
+    env_number("GROUP_RANK", 0);
+    env_number("GROUP_WORLD_SIZE", 1);
+    env_text("MASTER_ADDR", o->addr);
+    env_number("MASTER_PORT", o->port ? o->port : free_port());
+    env_text("TORCHELASTIC_USE_AGENT_STORE", "False"); /* rank 0 serves the store */
+    env_number("TORCHELASTIC_RESTART_COUNT", 0);
+    env_number("TORCHELASTIC_MAX_RESTARTS", 0);
+    env_key(o->open);
+}
+
+/* ---- >>streams  Lines of the ranks, to the console. */
+
+static void stream_line(const stream *s, const char *line, DWORD bytes) {
+    AcquireSRWLockExclusive(&console_lock);
+    if (s->prefix) fprintf(s->to, "[%d] ", s->rank);
+    fwrite(line, 1, bytes, s->to);
+    if (s->prefix && line[bytes - 1] != '\n') fputc('\n', s->to);
+    fflush(s->to);
+    ReleaseSRWLockExclusive(&console_lock);
+}
+
+static DWORD WINAPI stream_main(LPVOID p) {
+    stream *s = (stream *)p;
+    char *line = (char *)malloc(LINE_BYTES);
+    DWORD have = 0, got = 0;
+    while (line && ReadFile(s->pipe, line + have, LINE_BYTES - have, &got, NULL) && got) {
+        DWORD from = 0;
+        have += got;
+        for (DWORD i = have - got; i < have; ++i) {
+            if (line[i] != '\n') continue;
+            stream_line(s, line + from, i + 1 - from);
+            from = i + 1;
+        }
+        if (from == 0 && have == LINE_BYTES) {
+            stream_line(s, line, have);
+            from = have;
+        }
+        have -= from;
+        memmove(line, line + from, have);
+    }
+    if (have) stream_line(s, line, have);
+    free(line);
+    CloseHandle(s->pipe);
+    return 0;
+}
+
+/* Returns the end that the rank writes to. */
+static HANDLE stream_open(stream *s, int rank, bool prefix, FILE *to) {
+    SECURITY_ATTRIBUTES inherited = {sizeof inherited, NULL, TRUE};
+    HANDLE theirs;
+    s->rank = rank;
+    s->prefix = prefix;
+    s->to = to;
+    if (!CreatePipe(&s->pipe, &theirs, &inherited, 0))
+        stop_here(EXIT_CANNOT_RUN, "rank %d: cannot create a pipe", rank);
+    SetHandleInformation(s->pipe, HANDLE_FLAG_INHERIT, 0);
+    s->thread = CreateThread(NULL, 0, stream_main, s, 0, NULL);
+    if (!s->thread) stop_here(EXIT_CANNOT_RUN, "rank %d: cannot start a thread", rank);
+    return theirs;
+}
+
+/* ---- >>ranks  Processes. */
+
+/* One argument as programs take it apart: where there are blanks or quotes, in quotes, with a
+   backslash before each quote and before each backslash that stands in front of a quote. */
+static size_t quoted(char *out, size_t at, const char *word) {
+    const bool quotes = !*word || strpbrk(word, " \t\"");
+    size_t slashes = 0;
+    if (at + 2 * strlen(word) + 4 > COMMAND_BYTES)
+        stop_here(EXIT_USAGE, "the command is longer than %d characters", COMMAND_BYTES);
+    if (at) out[at++] = ' ';
+    if (quotes) out[at++] = '"';
+    for (; *word; ++word) {
+        size_t more = *word == '"' ? slashes + 1 : 0;
+        for (; more; --more)
+            out[at++] = '\\';
+        slashes = *word == '\\' ? slashes + 1 : 0;
+        out[at++] = *word;
+    }
+    for (; quotes && slashes; --slashes)
+        out[at++] = '\\';
+    if (quotes) out[at++] = '"';
+    out[at] = 0;
+    return at;
+}
+
+static void rank_start(const options *o, HANDLE job, HANDLE nothing, int rank) {
+    static char command[COMMAND_BYTES];
+    rank_state *r = &ranks[rank];
+    STARTUPINFOA start = {.cb = sizeof start, .dwFlags = STARTF_USESTDHANDLES};
+    PROCESS_INFORMATION made;
+    size_t at = 0;
+    for (char **word = o->command; *word; ++word)
+        at = quoted(command, at, *word);
+    env_number("RANK", rank);
+    env_number("LOCAL_RANK", rank);
+    env_number("ROLE_RANK", rank);
+    env_number("ROLE_WORLD_SIZE", o->n);
+    start.hStdInput = rank == 0 ? GetStdHandle(STD_INPUT_HANDLE) : nothing;
+    start.hStdOutput = stream_open(&r->out[0], rank, o->prefix, stdout);
+    start.hStdError = stream_open(&r->out[1], rank, o->prefix, stderr);
+    if (!CreateProcessA(
+            NULL, command, NULL, NULL, TRUE, CREATE_SUSPENDED, NULL, NULL, &start, &made)) {
+        const DWORD why = GetLastError();
+        const bool missing = why == ERROR_FILE_NOT_FOUND || why == ERROR_PATH_NOT_FOUND;
+        stop_here(missing ? EXIT_NOT_FOUND : EXIT_CANNOT_RUN, "cannot run %s (error %lu)",
+            o->command[0], (unsigned long)why);
+    }
+    /* only the rank itself holds these ends: reading ends with it */
+    CloseHandle(start.hStdOutput);
+    CloseHandle(start.hStdError);
+    if (!AssignProcessToJobObject(job, made.hProcess)) {
+        TerminateProcess(made.hProcess, 1);
+        stop_here(EXIT_CANNOT_RUN, "cannot put rank %d into the job object (error %lu)", rank,
+            (unsigned long)GetLastError());
+    }
+    r->process = made.hProcess;
+    r->pid = made.dwProcessId;
+    ResumeThread(made.hThread);
+    CloseHandle(made.hThread);
+}
+
+/* ---- >>job  Until all have ended. */
+
+static BOOL WINAPI on_ctrl(DWORD what) {
+    (void)what;
+    InterlockedExchange(&interrupted, 1);
+    return TRUE;
+}
+
+static void report_end(int rank, DWORD code) {
+    AcquireSRWLockExclusive(&console_lock);
+    fprintf(stderr, "cdprun: rank %d (process %lu) ended with exit code %lu (0x%lx)\n", rank,
+        (unsigned long)ranks[rank].pid, (unsigned long)code, (unsigned long)code);
+    ReleaseSRWLockExclusive(&console_lock);
+}
+
+/* How many still run. *failed: the first rank that ended with another code than 0, -1: none. */
+static int ranks_look(int n, int *failed) {
+    int live = 0;
+    for (int i = 0; i < n; ++i) {
+        rank_state *r = &ranks[i];
+        if (!r->process) continue;
+        if (WaitForSingleObject(r->process, 0) != WAIT_OBJECT_0) {
+            ++live;
+            continue;
+        }
+        GetExitCodeProcess(r->process, &r->code);
+        CloseHandle(r->process);
+        r->process = NULL;
+        if (!r->code) continue;
+        if (*failed < 0) report_end(i, r->code);
+        if (*failed < 0) *failed = i;
+    }
+    return live;
+}
+
+/* Waits for all ranks; returns the exit code of this program. */
+static int job_watch(const options *o, HANDLE job) {
+    const uint64_t started = GetTickCount64();
+    uint64_t end_at = o->timeout_s > 0 ? started + (uint64_t)(o->timeout_s * 1000) : UINT64_MAX;
+    int failed = -1, code = 0;
+    bool ending = false;
+    while (ranks_look(o->n, &failed)) {
+        const uint64_t now = GetTickCount64();
+        if (!ending && (failed >= 0 || interrupted)) {
+            ending = true;
+            code = interrupted ? EXIT_CTRL_C : 0;
+            end_at = now + (uint64_t)(o->grace_s * 1000);
+        }
+        if (now >= end_at) {
+            if (!ending) code = EXIT_TIMEOUT;
+            if (!ending)
+                fprintf(stderr, "cdprun: %g s are over: all ranks are ended\n", o->timeout_s);
+            TerminateJobObject(job, EXIT_TIMEOUT);
+            if (failed < 0) failed = o->n; /* these ends are no news */
+            ending = true;
+            end_at = UINT64_MAX;
+        }
+        Sleep(10);
+    }
+    if (interrupted) code = EXIT_CTRL_C;
+    if (code || failed < 0 || failed == o->n) return code;
+    return ranks[failed].code > 255 ? 1 : (int)ranks[failed].code;
+}
+
+static HANDLE job_open(void) {
+    JOBOBJECT_EXTENDED_LIMIT_INFORMATION limits;
+    const HANDLE job = CreateJobObjectA(NULL, NULL);
+    memset(&limits, 0, sizeof limits);
+    limits.BasicLimitInformation.LimitFlags = JOB_OBJECT_LIMIT_KILL_ON_JOB_CLOSE;
+    if (!job
+        || !SetInformationJobObject(job, JobObjectExtendedLimitInformation, &limits, sizeof limits))
+        stop_here(EXIT_CANNOT_RUN, "cannot create a job object (error %lu)",
+            (unsigned long)GetLastError());
+    return job;
+}
+
+int main(int argc, char **argv) {
+    SECURITY_ATTRIBUTES inherited = {sizeof inherited, NULL, TRUE};
+    const options o = options_read(argv + 1);
+    const HANDLE job = job_open();
+    const HANDLE nothing =
+        CreateFileA("NUL", GENERIC_READ, FILE_SHARE_READ, &inherited, OPEN_EXISTING, 0, NULL);
+    int code;
+    (void)argc;
+    env_common(&o);
+    for (int i = 0; i < o.n; ++i)
+        rank_start(&o, job, nothing, i);
+    SetConsoleCtrlHandler(on_ctrl, TRUE); /* after the ranks: they would inherit it if it ignored */
+    code = job_watch(&o, job);
+    TerminateJobObject(job, 1); /* what the ranks have left behind */
+    for (int i = 0; i < o.n; ++i) {
+        WaitForSingleObject(ranks[i].out[0].thread, 2000);
+        WaitForSingleObject(ranks[i].out[1].thread, 2000);
+    }
+    return code;
+}
