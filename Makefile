@@ -42,7 +42,9 @@ ROUNDS   := $(ROUND_SRC:tests/sim/%.c=%)
 LINEAR   := $(LINEAR_SRC:tests/sim/linear.c=linear)
 FUZZ     := $(FUZZ_SRC:tests/fuzz/%.c=%)
 BENCH    := $(BENCH_SRC:tests/bench/%.c=$(BUILD)/bench/%)
-EXAMPLES := $(EXAMPLE_SRC:examples/%.c=$(BUILD)/%)
+# examples in C++, where there is a compiler for it
+CXX_SRC  := $(if $(shell command -v g++),$(wildcard examples/*.cpp))
+EXAMPLES := $(EXAMPLE_SRC:examples/%.c=$(BUILD)/%) $(CXX_SRC:examples/%.cpp=$(BUILD)/%)
 NO_THREADS := $(if $(filter test_group,$(UNIT)),test_group_no_threads)
 PROGRAMS := $(UNIT) $(NO_THREADS) $(PROCS) $(NCCL) $(MEM) $(DTENSOR) $(FUZZ) $(SIM) $(SCRIPTS) $(ROUNDS) $(LINEAR)
 
@@ -81,6 +83,10 @@ help:
 $(BUILD)/% : examples/%.c $(HEADERS)
 	@mkdir -p $(@D)
 	gcc -O2 $< -o $@ -pthread -lm
+
+$(CXX_SRC:examples/%.cpp=$(BUILD)/%) $(CXX_SRC:examples/%.cpp=$(BUILD)/test/%): $(CXX_SRC) $(HEADERS)
+	@mkdir -p $(@D)
+	g++ -O2 examples/$(@F).cpp -o $@ -pthread
 
 $(BUILD)/train_text: $(DEMO_SRC) $(HEADERS)
 	@test -n '$(DEMO_SRC)' || { echo 'make: examples/03_train_text.c is missing'; exit 1; }
@@ -238,7 +244,7 @@ bench: $(BENCH) $(EXAMPLES)
 	@if test -f tests/bench/run.sh; then BUILD='$(BUILD)' bash tests/bench/run.sh; \
 	else for b in $(BENCH); do $$b || exit 1; done; fi
 
-programs: $(PROGRAMS:%=$(BUILD)/test/%) $(EXAMPLE_SRC:examples/%.c=$(BUILD)/test/%) $(BUILD)/bench/scale
+programs: $(PROGRAMS:%=$(BUILD)/test/%) $(EXAMPLE_SRC:examples/%.c=$(BUILD)/test/%) $(CXX_SRC:examples/%.cpp=$(BUILD)/test/%) $(BUILD)/bench/scale
 
 bench-peers:
 	@BUILD='$(BUILD)' bash tests/bench/peers/run.sh $(PEERS)

@@ -108,6 +108,7 @@
         run without threads                    .no_thread = true and cdp_poll, or CDP_NO_THREADS
         run without a system                   CDP_NO_OS, a cdp_os and a cdp_transport
         use little memory                      .stage_bytes, .operations, .waits, .records
+        spend so much of a frame at most       cdp_poll(group, budget_us), cdp_work_poll
         stop everybody                         cdp_group_abort
         know what went wrong                   cdp_last_error, cdp_print_error
         see what a group did or waits for      cdp_group_records, cdp_group_dump, .dump_path
@@ -187,6 +188,8 @@
         CDP_NO_CHANNELS *      off      no cdp_channel_open and the other calls of channels
         CDP_NO_CHAINS *        off      no cdp_work_then, cdp_start_after, cdp_work_cancel
         CDP_NO_GROUPS *        off      no cdp_group_new, cdp_group_split
+        CDP_NO_FRAMES *        off      no cdp_work_poll, no cdp_init_start; a budget ends only
+                                        waits: what moves goes on
         CDP_NO_OBJECTS *       off      no cdp_allgather_bytes and the others of >>objects
         CDP_NO_HUB *           off      no cdp_hub_create: no ranks in one process
         CDP_FEW_ALGORITHMS     off      one or two algorithms for each collective, none for several
@@ -1280,9 +1283,12 @@ CDP_API cdp_status cdp_group_dump(cdp_group *group, const char *path);
 CDP_API uint64_t cdp_describe(cdp_group *group, char *out, uint64_t size);
 #endif /* CDP_NO_RECORDER */
 
-/* Let communication advance, for programs without a progress thread: returns after at most about
-   `budget_us` microseconds (0: one look), or as soon as nothing is in flight. Any thread.
-   Returns cdp_group_status(). */
+/* Let communication advance, for programs without a progress thread, until `budget_us`
+   microseconds have passed or nothing is in flight. The clock is read after each step of at most
+   64 KiB, so the budget is exceeded by one such step. Budget 0: one look at what has arrived, and
+   one step. Functions of the caller, such as those of cdp_work_then(), take their time on top; so
+   does memory that an operation needs because it is larger than all before it. Any thread. Returns
+   cdp_group_status(). */
 CDP_API cdp_status cdp_poll(cdp_group *group, uint32_t budget_us);
 
 /* ---- >>collectives --------------------------------------------------------------------------- */
@@ -1342,6 +1348,13 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_work_wait_for(cdp_work work, uint32_t time
 /* CDP_OK when done, CDP_PENDING when not, else the failure. Never blocks; without a progress
    thread it also lets communication advance. */
 CDP_API cdp_status cdp_work_test(cdp_work work);
+
+#ifndef CDP_NO_FRAMES
+/* Let communication advance until `work` is done, for at most `budget_us` microseconds (0: one
+   look), as cdp_poll() does, with or without a progress thread. Returns what cdp_work_test()
+   returns. Any thread. */
+CDP_API cdp_status cdp_work_poll(cdp_work work, uint32_t budget_us);
+#endif
 
 /* Every rank gets the reduction of all ranks' `count` elements, the same bits everywhere. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_allreduce(
@@ -9575,7 +9588,9 @@ typedef struct cdp__world {
     uint64_t yield_again; /* the value of `waits` from which on yielding is tried again */
     /* this poll of the groups is one of several: only the last one checks deadlines */
     bool fast_poll;
-    int32_t spin_luck; /* > 0: polling before sleeping has paid off lately; < 0: it has not */
+    bool cut;               /* this poll ended at its budget, and there is more to do */
+    uint64_t poll_until_ns; /* when this poll is to end; 0: when nothing moves any more */
+    int32_t spin_luck;      /* > 0: polling before sleeping has paid off lately; < 0: it has not */
     cdp__failure failure;
     cdp__choosing choosing;
     cdp_group_desc given; /* the desc as the caller wrote it, without defaults */
@@ -9583,6 +9598,36 @@ typedef struct cdp__world {
 
 CDP__PRIVATE uint64_t cdp__now(const cdp_os *os) {
     return os->now_ns(os->user);
+}
+
+#ifdef CDP_NO_FRAMES
+#define CDP__BUDGETS 0
+#else
+#define CDP__BUDGETS 1
+#endif
+/* What one step of a poll with a budget copies, combines or gives to the transport at most. It
+   takes some ten microseconds, and that is how far such a poll exceeds its budget. */
+#define CDP__STEP_BYTES (64u * 1024u)
+
+/* Of `bytes`, what this step may move. */
+CDP__PRIVATE uint64_t cdp__step_bytes(const cdp__world *w, uint64_t bytes) {
+    return CDP__BUDGETS && w->poll_until_ns ? cdp__min(bytes, CDP__STEP_BYTES) : bytes;
+}
+
+/* A step has moved something: does the poll end here, because its budget is used up? */
+CDP__PRIVATE bool cdp__poll_over(cdp__world *w) {
+    if (!CDP__BUDGETS) return false;
+    if (!w->poll_until_ns || cdp__now(w->os) < w->poll_until_ns) return false;
+    w->cut = true;
+    return true;
+}
+
+/* What peers say of a failure stands behind what they sent before, and is read in time only if each
+   poll reads a good part of that: it may take so long, whatever its budget. */
+#define CDP__HEAR_NS 50000u
+CDP__PRIVATE void cdp__poll_hears(cdp__world *w) {
+    if (!CDP__BUDGETS || !w->poll_until_ns) return;
+    w->poll_until_ns = cdp__max(w->poll_until_ns, cdp__now(w->os) + CDP__HEAR_NS);
 }
 
 /* ---- streams by channel and peer */
@@ -9785,6 +9830,7 @@ CDP__PRIVATE bool cdp__port_flush(cdp__world *w, uint32_t peer) {
             v.bytes =
                 port->tx_head_left ? port->tx_head_left : cdp__min(port->tx_left, sizeof zeros);
         }
+        v.bytes = cdp__step_bytes(w, v.bytes);
         r = w->transport.send(w->transport.self, peer, &v, 1);
         if (r < 0) { /* without `dead`, every poll would try again */
             port->dead = true;
@@ -9799,6 +9845,7 @@ CDP__PRIVATE bool cdp__port_flush(cdp__world *w, uint32_t peer) {
             port->tx_head_left -= (uint32_t)r;
         else
             port->tx_left -= (uint64_t)r;
+        if (cdp__poll_over(w)) return false;
     }
     return false;
 }
@@ -10031,6 +10078,7 @@ CDP__PRIVATE int64_t cdp__port_store(cdp__world *w, uint32_t peer) {
         v.data = s->early + at;
         v.bytes = cdp__min(port->rx_left, (at < s->early_at ? s->early_at : s->early_room) - at);
     }
+    v.bytes = cdp__step_bytes(w, v.bytes);
     r = w->transport.recv(w->transport.self, peer, &v, 1);
     if (r <= 0) return r;
     port->rx_left -= (uint64_t)r;
@@ -10065,7 +10113,7 @@ CDP__PRIVATE int64_t cdp__port_pump(cdp__world *w, uint32_t peer, const cdp__str
         if (cdp__port_has(port, want)) return 1;
         if (port->rx_fresh || port->rx_left) {
             r = cdp__port_store(w, peer);
-            if (r <= 0) return r;
+            if (r <= 0 || cdp__poll_over(w)) return r <= 0 ? r : 0;
             continue;
         }
         if (port->nomem)
@@ -10296,7 +10344,7 @@ CDP__PRIVATE int64_t cdp__stream_write(
     v[0].data = port->tx_head + (CDP__HEAD_BYTES - head);
     v[0].bytes = head;
     v[1].data = (void *)(uintptr_t)body;
-    v[1].bytes = port->tx_left;
+    v[1].bytes = cdp__step_bytes(w, port->tx_left);
     if (head)
         r = w->transport.send(w->transport.self, s->peer, v, port->tx_left ? 2 : 1);
     else
@@ -10521,6 +10569,7 @@ CDP__PRIVATE int64_t cdp__transfer_body(cdp__world *w, cdp__transfer *x) {
     int64_t r;
     if (stage || x->reduce) bytes = cdp__min(bytes, w->stage_bytes - x->torn_bytes);
     if (x->skip) bytes = cdp__min(bytes, x->skip);
+    bytes = cdp__step_bytes(w, bytes);
     r = cdp__stream_read(w, x->s, to, bytes);
     if (r <= 0) return r;
     if (x->skip) {
@@ -10602,7 +10651,7 @@ CDP__PRIVATE int64_t cdp__transfer_slice(cdp__world *w, cdp__transfer *x, uint64
         return 1;
     }
     if (!x->reduce && !x->row)
-        bytes = cdp__min(x->bytes - x->moved, CDP__GET_SLICE);
+        bytes = cdp__step_bytes(w, cdp__min(x->bytes - x->moved, CDP__GET_SLICE));
     else if (!x->other)
         bytes = cdp__min(bytes, w->stage_bytes);
     r = cdp__transfer_get(w, x, token, bytes);
@@ -10629,7 +10678,8 @@ CDP__PRIVATE int64_t cdp__transfer_remote(cdp__world *w, cdp__transfer *x) {
         return CDP__ODD;
     }
     if (x->moved < x->bytes) {
-        const uint64_t bytes = cdp__min(x->limit - x->moved, CDP__REMOTE_SLICE);
+        const uint64_t most = cdp__step_bytes(w, CDP__REMOTE_SLICE);
+        const uint64_t bytes = cdp__min(x->limit - x->moved, most);
         return bytes ? cdp__transfer_slice(w, x, bytes) : 0;
     }
     if (!x->returned) x->returned = cdp__stream_note(w, s, CDP__MESSAGE_READ);
@@ -10714,6 +10764,10 @@ typedef struct cdp__exec {
     bool kept;       /* the steps are those of a whole operation: an equal operation reuses them */
     bool exposing;   /* a payload of this round is exposed, and may be revoked and sent instead */
     uint64_t copied; /* bytes of the last local step that were copied while waiting for messages */
+    /* a poll with a budget has begun the local steps: this one comes next, from this element on */
+    bool in_parts;
+    uint32_t next_local;
+    uint64_t local_done;
     cdp__step steps[CDP__ROUND_MAX];
     cdp__transfer transfers[CDP__ROUND_MAX];
     void *tmp;
@@ -10850,7 +10904,9 @@ CDP__PRIVATE void cdp__exec_begin(cdp__exec *x, const cdp__task *task, bool agai
     x->algo = cdp__algo_at(task->call.algo);
     x->elem = cdp_dtype_size((cdp_dtype)task->call.dtype);
     x->running = true;
-    x->copied = 0;
+    x->copied = x->local_done = 0;
+    x->next_local = 0;
+    x->in_parts = false;
     x->fault = CDP__FAULT_NONE;
     if (again)
         cdp__exec_again(x);
@@ -10865,7 +10921,7 @@ CDP__PRIVATE bool cdp__exec_meanwhile(cdp__exec *x, bool moved) {
     const cdp__step *s = &x->steps[x->step_count - 1];
     const uint64_t bytes = s->len * x->elem;
     const uint64_t n = cdp__min(bytes - x->copied, CDP__REMOTE_SLICE);
-    if (s->src != CDP__IN || !n || (moved && bytes < CDP__GET_SLICE)) return moved;
+    if (s->src != CDP__IN || !n || (moved && bytes < CDP__GET_SLICE) || x->in_parts) return moved;
     memcpy((uint8_t *)cdp__exec_buffer(x, s->dst, s->dst_off) + x->copied,
         (const uint8_t *)cdp__exec_buffer(x, s->src, s->src_off) + x->copied, (size_t)n);
     x->copied += n;
@@ -10941,7 +10997,9 @@ CDP__PRIVATE bool cdp__exec_move(cdp__exec *x) {
         cdp__transfer *t = &x->transfers[i];
         if (t->done) continue;
         if (t->chained) cdp__exec_limit(x, i);
-        if (cdp__exec_result(x, i, cdp__transfer_poll(x->w, t))) any = true;
+        if (!cdp__exec_result(x, i, cdp__transfer_poll(x->w, t))) continue;
+        any = true;
+        if (cdp__poll_over(x->w)) return true;
     }
     if (i && i == x->transfer_count && x->steps[x->step_count - 1].kind == CDP__COPY)
         any = cdp__exec_meanwhile(x, any);
@@ -10964,16 +11022,37 @@ CDP__PRIVATE void cdp__exec_step(cdp__exec *x, const cdp__step *s) {
     }
 }
 
-/* Runs the local steps of the round, in their order. */
-CDP__PRIVATE void cdp__exec_local(cdp__exec *x) {
+/* Local steps of the round, in their order. */
+CDP__PRIVATE void cdp__exec_local(cdp__exec *x, const cdp__step *steps, uint32_t n) {
     uint32_t i;
-    for (i = 0; i < x->step_count; ++i) {
-        const cdp__step *s = &x->steps[i];
+    for (i = 0; i < n; ++i) {
+        const cdp__step *s = &steps[i];
         /* the last one was copied while waiting */
         if (x->copied && i + 1 == x->step_count) continue;
         if (s->peer < 0 && s->len) cdp__exec_step(x, s);
     }
-    x->copied = 0;
+}
+
+/* The part of the local steps that a poll with a budget makes next. False: there is none. */
+CDP__PRIVATE bool cdp__exec_part(cdp__exec *x, cdp__step *part) {
+    x->in_parts = true;
+    for (; x->next_local < x->step_count; ++x->next_local) {
+        /* the last one has been made meanwhile */
+        if (x->copied && x->next_local + 1 == x->step_count) continue;
+        *part = x->steps[x->next_local];
+        if (part->peer < 0 && x->local_done < part->len) break;
+        x->local_done = 0;
+    }
+    if (x->next_local < x->step_count) {
+        part->src_off += x->local_done;
+        part->dst_off += x->local_done;
+        part->len = cdp__min(part->len - x->local_done, CDP__STEP_BYTES / x->elem);
+        x->local_done += part->len;
+        return true;
+    }
+    x->in_parts = false;
+    x->next_local = 0;
+    return false;
 }
 
 /* Called when nothing moves: revokes small exposed payloads that are not being read, and sends
@@ -11007,7 +11086,20 @@ CDP__PRIVATE const cdp__transfer *cdp__exec_late(const cdp__exec *x) {
 
 /* Every message of the round is done: runs its local steps and starts the next round. */
 CDP__PRIVATE void cdp__exec_next(cdp__exec *x) {
-    cdp__exec_local(x);
+    const bool parts = CDP__BUDGETS && (x->w->poll_until_ns || x->in_parts);
+    const cdp__step *steps = x->steps;
+    uint32_t n = x->step_count;
+    cdp__step part;
+    do {
+        if (parts) {
+            if (!cdp__exec_part(x, &part)) break;
+            steps = &part;
+            n = 1;
+        }
+        cdp__exec_local(x, steps, n);
+        if (parts && cdp__poll_over(x->w)) return;
+    } while (parts);
+    x->copied = 0;
     if (++x->round < x->rounds)
         cdp__exec_post(x);
     else
@@ -11774,7 +11866,7 @@ CDP__PRIVATE int64_t cdp__group_finish_one(cdp__world *w, cdp__stream *s, cdp__t
     do {
         r = cdp__stream_write(w, s, t->data ? t->data + t->moved : NULL, &moved);
         t->moved += moved;
-    } while (r > 0 && w->ports[s->peer].tx_stream == s);
+    } while (r > 0 && w->ports[s->peer].tx_stream == s && !cdp__poll_over(w));
     return r;
 }
 
@@ -12519,7 +12611,7 @@ CDP__PRIVATE bool cdp__post_odd(cdp__flow *flow, cdp__post *post) {
 CDP__PRIVATE bool cdp__flow_move(cdp__flow *flow, uint32_t way) {
     cdp_group *g = flow->g;
     bool any = false;
-    while (flow->first[way] && g->health == CDP__HEALTHY) {
+    while (flow->first[way] && g->health == CDP__HEALTHY && !(any && cdp__poll_over(g->w))) {
         cdp__post *post = flow->first[way];
         int64_t r;
         if (!post->begun) cdp__post_begin(flow, post, way == 1);
@@ -12542,7 +12634,7 @@ CDP__PRIVATE bool cdp__flow_move(cdp__flow *flow, uint32_t way) {
 CDP__PRIVATE cdp__advance cdp__flows_poll(cdp_group *g) {
     cdp__flow **at = &g->active_flows;
     bool any = false;
-    while (*at && g->health == CDP__HEALTHY) {
+    while (*at && g->health == CDP__HEALTHY && !(any && cdp__poll_over(g->w))) {
         cdp__flow *flow = *at;
         if (cdp__flow_move(flow, 0)) any = true;
         if (cdp__flow_move(flow, 1)) any = true;
@@ -13171,9 +13263,21 @@ CDP__PRIVATE cdp__advance cdp__group_settle_late(cdp_group *g, cdp__advance poll
     return polled == CDP__IDLE ? CDP__BLOCKED : polled;
 }
 
+/* A poll with a budget ended among these messages: the next one begins with another flow. */
+CDP__PRIVATE void cdp__flows_turn(cdp_group *g) {
+    cdp__flow *first = g->active_flows, **at = &g->active_flows;
+    if (!first || !first->next_active) return;
+    *at = first->next_active;
+    first->next_active = NULL;
+    while (*at)
+        at = &(*at)->next_active;
+    *at = first;
+}
+
 /* Polls everything once. Never blocks; allocates only for the first operation of a size. */
 CDP__PRIVATE cdp__advance cdp__group_poll(cdp_group *g) {
     cdp__advance polled, flows = CDP__IDLE;
+    if (g->health != CDP__HEALTHY) cdp__poll_hears(g->w);
     if (g->health == CDP__SETTLING) cdp__group_hear(g);
     if (g->health == CDP__SETTLING && !cdp__group_parent(g)) cdp__group_settle(g);
     if (g->health == CDP__SETTLING) return CDP__BLOCKED;
@@ -13182,6 +13286,7 @@ CDP__PRIVATE cdp__advance cdp__group_poll(cdp_group *g) {
     polled = cdp__queue_poll(g);
     if (g->active_flows && g->health == CDP__HEALTHY) flows = cdp__flows_poll(g);
     if (flows > polled) polled = flows;
+    if (CDP__BUDGETS && g->w->cut) cdp__flows_turn(g);
     if (g->health == CDP__HEALTHY) polled = cdp__group_settle_late(g, polled);
     if (polled != CDP__BLOCKED || g->w->fast_poll) return polled;
     return g->health == CDP__HEALTHY ? cdp__group_blocked(g) : CDP__MOVED;
@@ -13838,11 +13943,25 @@ CDP__PRIVATE bool cdp__world_busy(const cdp__world *m) {
     return m->active || m->pending;
 }
 
+/* The budget of a poll ended with this group: the next poll begins with another one. */
+CDP__PRIVATE void cdp__world_last(cdp__world *m, cdp_group *g) {
+    cdp_group **at = &m->active;
+    if (!g->next_active) return;
+    while (*at != g)
+        at = &(*at)->next_active;
+    *at = g->next_active;
+    g->next_active = NULL;
+    while (*at)
+        at = &(*at)->next_active;
+    *at = g;
+}
+
 /* Polls every active group once. */
 CDP__PRIVATE cdp__advance cdp__world_poll(cdp__world *m) {
     cdp__advance most = CDP__IDLE;
     cdp_group **at = &m->active;
     m->stored_seen = m->stored;
+    m->cut = false;
     if (m->deferred) cdp__world_deferred(m);
     while (*at) {
         cdp_group *g = *at;
@@ -13859,6 +13978,9 @@ CDP__PRIVATE cdp__advance cdp__world_poll(cdp__world *m) {
         } else {
             at = &g->next_active;
         }
+        if (!CDP__BUDGETS || !m->cut) continue;
+        if (p != CDP__IDLE) cdp__world_last(m, g);
+        break;
     }
     if (m->pending) {
         const cdp__advance p = cdp__pends_poll(m);
@@ -13869,12 +13991,29 @@ CDP__PRIVATE cdp__advance cdp__world_poll(cdp__world *m) {
         if (p > most) most = p;
     }
     /* stored messages may be for groups that were polled before they arrived */
-    return m->stored != m->stored_seen ? CDP__MOVED : most;
+    return (CDP__BUDGETS && m->cut) || m->stored != m->stored_seen ? CDP__MOVED : most;
 }
 
 CDP__PRIVATE void cdp__progress_poll(cdp__world *m) {
     while (cdp__world_poll(m) == CDP__MOVED)
         cdp__progress_yield_lock(m);
+}
+
+/* The same until operation `seq` is done, or `until_ns`. False: it ended there, and there is more
+   to do. */
+CDP__PRIVATE bool cdp__progress_poll_until(
+    cdp__world *m, const cdp_group *g, uint64_t seq, uint64_t until_ns) {
+    const uint64_t before = m->poll_until_ns; /* not 0 inside a callback of such a poll */
+    cdp__advance p;
+    do {
+        m->poll_until_ns = cdp__max(until_ns, 1);
+        p = cdp__world_poll(m);
+        m->poll_until_ns = before;
+        if (p != CDP__MOVED) return true;
+        if (cdp__work_look(g, seq) != CDP_PENDING) return true;
+        cdp__progress_yield_lock(m);
+    } while (m->os->now_ns(m->os->user) < until_ns);
+    return false;
 }
 
 CDP__PRIVATE uint64_t cdp__world_deadline(const cdp__world *m) {
@@ -13905,6 +14044,16 @@ CDP__PRIVATE void cdp__world_wait(cdp__world *m, cdp_lock *lock, uint64_t deadli
     if (m->transport.wait(m->transport.self, lock, deadline_ns) != CDP_OK)
         cdp__world_wait_failed(m);
     m->sleeping = false;
+}
+
+/* What has arrived, at the beginning of a poll with a budget. */
+CDP__PRIVATE void cdp__world_look(cdp__world *m, uint64_t until_ns) {
+    const uint64_t before = m->poll_until_ns;
+    if (m->sleeping) return;
+    m->poll_until_ns = CDP__BUDGETS ? cdp__max(until_ns, 1) : 0;
+    cdp__poll_hears(m);
+    cdp__world_wait(m, NULL, 0);
+    m->poll_until_ns = before;
 }
 
 /* Sleeps in the transport or, if another thread sleeps there, on the condition variable. */
@@ -13946,12 +14095,13 @@ CDP__PRIVATE bool cdp__progress_spin(cdp__world *m, const cdp_group_desc *desc, 
 }
 
 /* Makes progress until operation `seq` of g is done, the group has failed and told its peers, or
-   the deadline. */
-CDP__PRIVATE void cdp__progress_until(cdp_group *g, uint64_t seq, uint64_t deadline_ns) {
+   the deadline. With a budget also what moves ends at the deadline. */
+CDP__PRIVATE void cdp__progress_until(
+    cdp_group *g, uint64_t seq, uint64_t deadline_ns, bool budget) {
     cdp__world *m = g->w;
     uint64_t spin_until = 0;
     uint32_t spun = 0, looks = 0;
-    bool spinning = !g->desc.no_spin && m->spin_luck >= 0 && seq != CDP__ALL_WORK;
+    bool spinning = !g->desc.no_spin && m->spin_luck >= 0 && !budget && seq != CDP__ALL_WORK;
     ++m->callers;
     ++m->waits;
     /* if the progress thread sleeps there, it will stand by */
@@ -13966,7 +14116,10 @@ CDP__PRIVATE void cdp__progress_until(cdp_group *g, uint64_t seq, uint64_t deadl
             (void)cdp__world_poll(m);
             m->fast_poll = false;
         }
-        cdp__progress_poll(m);
+        if (!CDP__BUDGETS || !budget)
+            cdp__progress_poll(m);
+        else if (!cdp__progress_poll_until(m, g, seq, deadline_ns))
+            break;
         if (cdp__work_look(g, seq) != CDP_PENDING) break;
         now = m->os->now_ns(m->os->user);
         if (now >= deadline_ns) break;
@@ -13974,7 +14127,9 @@ CDP__PRIVATE void cdp__progress_until(cdp_group *g, uint64_t seq, uint64_t deadl
         if (cdp__progress_spin(m, &g->desc, now, spin_until, &looks, &spun)) continue;
         if (spun && m->spin_luck > -8) --m->spin_luck;
         spun = 0;
+        if (budget) m->poll_until_ns = cdp__max(deadline_ns, 1);
         cdp__progress_sleep(m, deadline_ns);
+        if (budget) m->poll_until_ns = 0;
     }
     if (spun && m->spin_luck < 8) m->spin_luck += 2;
     --m->callers;
@@ -14292,7 +14447,7 @@ CDP_API void cdp_group_destroy(cdp_group *g) {
     if ((g->health != CDP__HEALTHY || (!cdp__group_parent(g) && cdp__group_settling(g)))
         && g->settle_ns != CDP__NEVER)
         cdp__progress_until(g, CDP__ALL_WORK,
-            m->os->now_ns(m->os->user) + (CDP__SETTLE_MS + CDP__TELL_MS) * CDP__MS);
+            m->os->now_ns(m->os->user) + (CDP__SETTLE_MS + CDP__TELL_MS) * CDP__MS, false);
     for (x = m->groups; x; x = x->next)
         if (cdp__group_parent(x) == g)
             x->parent = NULL; /* it lives on, and from now on fails alone */
@@ -14747,8 +14902,8 @@ CDP_API cdp_status cdp_poll(cdp_group *g, uint32_t budget_us) {
     until = m->os->now_ns(m->os->user) + budget_us * 1000ull;
     cdp__enter(g);
     /* even if nothing is in flight: another rank may have failed */
-    if (!m->sleeping) cdp__world_wait(m, NULL, 0);
-    cdp__progress_until(g, CDP__ALL_WORK, until);
+    cdp__world_look(m, until);
+    cdp__progress_until(g, CDP__ALL_WORK, until, true);
     st = cdp__group_report(g);
     cdp__leave(g);
     return st;
@@ -15085,13 +15240,17 @@ typedef struct cdp__with {
     bool device;
 } cdp__with;
 
-/* Polls a few times in the caller's thread. Lock held. */
+/* Polls a few times in the caller's thread, where that is to poll with budgets later only as long
+   as one step takes. Lock held. */
 CDP__PRIVATE void cdp__first_moves(cdp_group *g) {
+    const uint64_t before = g->w->poll_until_ns;
     uint32_t i;
-    g->w->fast_poll = true; /* no deadline can have passed yet */
+    if (g->desc.no_thread) g->w->poll_until_ns = 1; /* over after one step */
+    g->w->fast_poll = true;                         /* no deadline has passed yet */
     for (i = 0; i < CDP__FIRST_MOVES && cdp__group_poll(g) == CDP__MOVED; ++i) {
     }
     g->w->fast_poll = false;
+    g->w->poll_until_ns = before;
     /* already complete: no thread is needed */
     if (!g->queue_used && !g->active_flows && g->health == CDP__HEALTHY && !cdp__group_settling(g)
         && g->w->active == g) {
@@ -15261,10 +15420,10 @@ CDP__PRIVATE cdp_status cdp__work_state(cdp_work w) {
     return st < CDP_OK ? cdp__work_explain(w.group, st) : st;
 }
 
-CDP__PRIVATE cdp_status cdp__work_wait_locked(cdp_work w, uint64_t deadline_ns) {
+CDP__PRIVATE cdp_status cdp__work_wait_locked(cdp_work w, uint64_t deadline_ns, bool budget) {
     cdp_status st;
     ++w.group->waiters;
-    cdp__progress_until(w.group, w.seq, deadline_ns);
+    cdp__progress_until(w.group, w.seq, deadline_ns, budget);
     st = cdp__work_state(w);
     /* last access: a thread that destroys the group waits until this is 0 */
     --w.group->waiters;
@@ -15282,7 +15441,7 @@ CDP__PRIVATE cdp_status cdp__work_wait_until(cdp_work w, uint64_t deadline_ns) {
     cdp__enter(g);
     st = cdp__work_state(w);
     if (st == CDP_PENDING && (st = cdp__must_not_wait()) == CDP_OK)
-        st = cdp__work_wait_locked(w, deadline_ns);
+        st = cdp__work_wait_locked(w, deadline_ns, false);
     cdp_lock_release(&m->lock);
     return st;
 }
@@ -15298,6 +15457,29 @@ CDP_API cdp_status cdp_work_wait_for(cdp_work w, uint32_t timeout_ms) {
     if (cdp__alive(w.group, "cdp_work_wait_for") != CDP_OK) return cdp_last_error()->status;
     return cdp__work_wait_until(w, cdp__deadline(w.group->os, timeout_ms));
 }
+
+#ifndef CDP_NO_FRAMES
+CDP_API cdp_status cdp_work_poll(cdp_work w, uint32_t budget_us) {
+    cdp_group *g = w.group;
+    cdp__world *m;
+    uint64_t until;
+    cdp_status st;
+    if (!g || !w.seq) return CDP_OK;
+    if (cdp__alive(g, "cdp_work_poll") != CDP_OK) return cdp_last_error()->status;
+    m = g->w;
+    until = m->os->now_ns(m->os->user) + budget_us * 1000ull;
+    if (cdp__work_on_device(w)) return cdp__device_wait(w, until);
+    cdp__enter(g);
+    st = cdp__work_state(w);
+    if (st == CDP_PENDING && !*cdp__inside()) {
+        cdp__world_look(m, until);
+        st = cdp__work_wait_locked(w, until, true);
+    }
+    cdp_lock_release(&m->lock);
+    return st;
+}
+
+#endif
 
 CDP_API cdp_status cdp_work_test(cdp_work w) {
     cdp_group *g = w.group;
@@ -15556,7 +15738,7 @@ CDP__PRIVATE cdp_status cdp__run(cdp_group *g, cdp_request rq) {
     cdp__enter(g);
     st = cdp__start_locked(g, &rq, &with, &w); /* no hand-over: this thread makes the progress */
     if (st == CDP_OK && (st = cdp__work_state(w)) == CDP_PENDING)
-        st = cdp__work_wait_locked(w, CDP__NEVER);
+        st = cdp__work_wait_locked(w, CDP__NEVER, false);
     cdp_lock_release(&m->lock);
     return st == CDP_PENDING ? cdp__fail(CDP_ERR_INTERNAL, "a wait ended with nothing decided")
                              : st;
@@ -16695,9 +16877,11 @@ CDP__PRIVATE bool cdp__channel_read(cdp_channel *c, uint32_t p) {
     while (r > 0 && s->body_left) {
         r = cdp__stream_read(c->g->w, s, peer->body + peer->got, s->body_left);
         if (r > 0) peer->got += (uint64_t)r;
+        if (cdp__poll_over(c->g->w)) break;
     }
     if (r < 0) {
         const cdp_error why = *cdp_last_error();
+        c->g->w->poll_until_ns = 0; /* all of it, whatever the budget */
         /* still receive bodies that arrived before the sender left */
         while (peer->bulk && cdp__flow_move(peer->bulk, 1)) {
         }

@@ -50,6 +50,7 @@
         join the job that cdprun or torchrun started       cdp_init_from_env(NULL, &group)
         the same, under srun, mpirun or mpiexec            cdp_init_from_env(NULL, &group)
         set rank, size and rank 0's address myself         cdp_init(&desc, &group)
+        join without blocking                              cdp_init_start, cdp_init_poll
         give them as one text                              cdp_init_url("tcp://node-0:29500", ...)
         meet in a file, a store, or over MPI               desc.file, desc.store, desc.exchange
         know my number among the ranks of this machine     cdp_launch_read
@@ -85,22 +86,27 @@
         corrupt what it sends itself. If shared memory is not available (limits, another user or
         network namespace, an os without it), the rank logs one warning and uses TCP. Other users of
         the machine are refused, and the connecting rank proves with random bytes that the memory
-        belongs to the TCP connection that was authenticated. Each such link takes three
-        descriptors.
+        belongs to the TCP connection that was authenticated. Each such link takes four
+        descriptors, with that of the connection.
         Peers read memory from cdp_group_alloc() (and so the buckets of a DDP) in place, from 64 KiB
         on. That memory consists of segments: up to 128 for each rank, each a descriptor and at
         least 1 MiB, reserved when allocated. A peer maps a segment read-only when it first receives
-        something from it, and unmaps it when it is freed. Other memory is read by the receiver
-        (process_vm_readv) from 64 KiB on, and from 256 KiB on for data that is only forwarded, if
-        the system permits that when the link is made; containers and Yama often do not. Everything
-        else, and whatever cannot be read when the time comes, goes through the ring buffers.
+        something from it, and unmaps it when it is freed or the owner has ended (with
+        group.no_thread in cdp_group_destroy(), because that may take 0.1 ms per MiB). Other memory
+        is read by the receiver (process_vm_readv) from 64 KiB on, and from 256 KiB on for data that
+        is only forwarded, if the system permits that when the link is made; containers and Yama
+        often do not. Everything else, and whatever cannot be read when the time comes, goes through
+        the ring buffers.
 
     MEMORY
         16 KiB of receive buffer for each connection, made with it; 145 KiB with `mac`. 7 KiB and
         twice ring_bytes (256 KiB) for each pair of ranks of one machine, together. Rank 0 also
         holds the store: about 1 KiB for each rank.
-        Descriptors: 16, one for each link and one more for each rank of the same machine, and on
-        rank 0 two for each rank. cdp_init compares that with the limit of the process.
+        Descriptors: 16, one for each connection of a link, three more for each rank of the same
+        machine with which memory is shared, and on rank 0 two for each rank. cdp_init compares
+        that with the limit of the process: a rank without room for the store returns IO; one
+        without room for memory logs a warning, uses TCP, and sees the end of a process only by the
+        end of its connection. Both say what to raise.
 
     ERRORS
         cdp_init: INVALID (desc or variables), UNSUPPORTED (interfaces, but the os cannot list
@@ -250,6 +256,28 @@ typedef struct cdp_tcp_desc {
    until every rank is there, at most init_timeout_ms. Errors: see the top of this file; nothing
    is left behind after one. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out);
+
+#ifndef CDP_NO_FRAMES
+/* A job that this rank is about to join. */
+typedef struct cdp_starting cdp_starting;
+
+/* cdp_init() for a program that must not block: checks *desc and begins to join; cdp_init_poll()
+   goes on with it. The texts and the store of *desc must stay valid until that ends. Errors:
+   INVALID, UNSUPPORTED, NOMEM, IO (too few descriptors), and then *out is NULL. A name in
+   master_addr (rank 0), a file that another process has locked and `exchange` may still block: use
+   an address and master_port. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_init_start(const cdp_tcp_desc *desc, cdp_starting **out);
+
+/* Goes on for at most `budget_us` microseconds (0: one look, without waiting). CDP_PENDING: call it
+   again. Everything else ends the start and releases it: CDP_OK, then *out is this rank's group;
+   or what cdp_init() would have returned. One thread at a time. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_init_poll(
+    cdp_starting *starting, uint32_t budget_us, cdp_group **out);
+
+/* Ends a start at once and releases it; NULL is allowed. The other ranks' starts fail: they are
+   told that this rank has ended. */
+CDP_API void cdp_init_cancel(cdp_starting *starting);
+#endif /* CDP_NO_FRAMES */
 
 #ifndef CDP_NO_ENV
 /* Fill in rank, world_size and how to find rank 0 from the variables that a launcher has set:
@@ -1340,9 +1368,12 @@ typedef struct cdp__mesh {
     cdp_bytes watch_key, ask_key, ask_values[2];
     uint8_t ask_value[CDP__FAILURE_MAX];
     bool watching;
-    bool claimed; /* this process owns its rank */
-    bool started; /* it has found all other ranks */
-    bool foreign; /* the missing rank is a process of PyTorch */
+    bool claimed;          /* this process owns its rank */
+    bool started;          /* it has found all other ranks */
+    bool foreign;          /* the missing rank is a process of PyTorch */
+    bool frugal;           /* this process may have few descriptors: only TCP */
+    bool hasty;            /* it leaves without waiting for anything */
+    uint64_t linger_ns[2]; /* until when it lingers after a failed start: least, most */
     /* only reports the cause of a failure to ranks that connect now */
     bool leaving;
     uint8_t cause[CDP__FAILURE_MAX]; /* this rank's record of the job's failure */
@@ -1416,7 +1447,9 @@ CDP__PRIVATE void cdp__link_forget(cdp__link *l, cdp_status status, int32_t err)
     l->state = CDP__LINK_LOST;
     l->status = status;
     l->lost_errno = err;
-    if (cdp__link_shared(l)) cdp__shared_tidy(l->shared, true);
+    /* The system frees memory of a process that has ended with the last view of it, and that takes
+       0.1 ms per MiB: not in a poll with a budget, but when this rank leaves. */
+    if (cdp__link_shared(l) && !l->mesh->desc.group.no_thread) cdp__shared_tidy(l->shared, true);
 }
 
 CDP__PRIVATE void cdp__link_drop(cdp__link *l, cdp_status status, int32_t err) {
@@ -1941,7 +1974,7 @@ CDP__PRIVATE void cdp__link_up(cdp__link *l) {
     if (m->os->net.unanswered_ns && !m->vigil_timer.next)
         cdp__loop_timer_set(&m->loop, &m->vigil_timer,
             m->os->now_ns(m->os->user) + CDP__VIGIL_MS * CDP__MS, cdp__mesh_vigil, m);
-    if (!number || !m->os->shared.process_open) return;
+    if (!number || !m->os->shared.process_open || m->frugal) return;
     fd = m->os->shared.process_open(m->os->user, number);
     if (fd >= 0) cdp__loop_add(&m->loop, &l->process, fd, cdp__link_process_event, l);
 }
@@ -3085,15 +3118,16 @@ CDP__PRIVATE void cdp__mesh_describe(void *self, uint32_t peer, char *out, uint6
 /* Rank 0 could not start, and other ranks may not have connected yet. Keeps the store open for 2
    * CDP__SETTLE_MS, so that they can read the cause, and then until no rank is connected, for
    CDP__LATE_MS at most. */
-CDP__PRIVATE void cdp__mesh_linger_start(cdp__mesh *m, uint32_t own) {
-    const uint64_t least = m->os->now_ns(m->os->user) + 2 * CDP__SETTLE_MS * CDP__MS;
-    const uint64_t most = cdp__min(least + CDP__LATE_MS * CDP__MS, m->init_deadline_ns);
-    uint64_t now;
-    while ((now = m->os->now_ns(m->os->user)) < most) {
-        if (now >= least && cdp__store_server_clients(m->server) <= own) return;
-        if (cdp__loop_run(&m->loop, NULL, now < least ? cdp__min(least, most) : most) != CDP_OK)
-            return;
+CDP__PRIVATE bool cdp__mesh_lingers(cdp__mesh *m, uint64_t until_ns) {
+    const uint32_t own = (m->store ? 1u : 0u) + (m->watch ? 1u : 0u);
+    const uint64_t now = m->os->now_ns(m->os->user), *at = m->linger_ns;
+    if (!at[1]) {
+        m->linger_ns[0] = now + 2 * CDP__SETTLE_MS * CDP__MS;
+        m->linger_ns[1] = cdp__min(at[0] + CDP__LATE_MS * CDP__MS, m->init_deadline_ns);
     }
+    if (now >= at[1] || (now >= at[0] && cdp__store_server_clients(m->server) <= own)) return false;
+    until_ns = cdp__min(until_ns, now < at[0] ? cdp__min(at[0], at[1]) : at[1]);
+    return cdp__loop_run(&m->loop, NULL, until_ns) == CDP_OK;
 }
 
 /* A failed rank leaves only when the store has its cause. The rank that serves the store waits
@@ -3114,7 +3148,8 @@ CDP__PRIVATE void cdp__mesh_linger(cdp__mesh *m) {
     }
     m->leaving = true;
     if (cdp__mesh_serves(m) && !m->started) {
-        cdp__mesh_linger_start(m, own);
+        while (cdp__mesh_lingers(m, CDP__NEVER)) {
+        }
         return;
     }
     while ((!cdp__mesh_serves(m) || cdp__store_server_clients(m->server) > own)
@@ -3173,7 +3208,7 @@ CDP__PRIVATE void cdp__mesh_discard(cdp__mesh *m, bool end_sending) {
    the connection when the peer has closed its side, or after CDP__PART_MS if it is busy. */
 CDP__PRIVATE void cdp__mesh_part(cdp__mesh *m) {
     const uint64_t until = m->os->now_ns(m->os->user) + CDP__PART_MS * CDP__MS;
-    if (!m->links || !m->os->net.end_sending) return;
+    if (!m->links || !m->os->net.end_sending || m->hasty) return;
     while (cdp__mesh_telling(m) && m->os->now_ns(m->os->user) < until)
         if (cdp__loop_run(&m->loop, NULL, until) != CDP_OK) return;
     cdp__mesh_discard(m, true);
@@ -3187,7 +3222,8 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
     const cdp_os *os = m->os;
     uint32_t i;
     cdp__mesh_discard(m, false);
-    if (m->failing || (cdp__mesh_serves(m) && cdp__store_server_has(m->server, m->fail_key)))
+    if (!m->hasty
+        && (m->failing || (cdp__mesh_serves(m) && cdp__store_server_has(m->server, m->fail_key))))
         cdp__mesh_linger(m);
     if (cdp__mesh_serves(m)) cdp__store_server_share(m->server, NULL, NULL);
     cdp__loop_timer_clear(&m->accept_timer);
@@ -4105,6 +4141,50 @@ CDP__PRIVATE cdp_status cdp__mesh_await_addrs(cdp__mesh *m) {
     return cdp__join_await_all(m, "addr", true);
 }
 
+#define CDP__OWN_DESCRIPTORS 16u /* standard streams, listener, watch, wake-up, store, ... */
+/* beside those of its connections: to see the end of a process; and to share memory with it */
+#define CDP__WATCH_DESCRIPTORS 1u
+#define CDP__MEMORY_DESCRIPTORS 3u
+
+/* UINT64_MAX: not known. */
+CDP__PRIVATE uint64_t cdp__mesh_descriptor_limit(const cdp__mesh *m) {
+    const uint64_t limit =
+        m->os->net.descriptor_limit ? m->os->net.descriptor_limit(m->os->user) : 0;
+    return limit ? limit : UINT64_MAX;
+}
+
+/* How many descriptors this rank needs with links to `links` ranks, over memory to `shared` of
+   them. On rank 0 every rank has two connections to the store. */
+CDP__PRIVATE uint64_t cdp__mesh_descriptors(const cdp__mesh *m, uint64_t links, uint64_t shared) {
+    const bool serves = m->desc.group.rank == 0 && !m->desc.external_store;
+    return CDP__OWN_DESCRIPTORS + (serves ? 2ull * m->desc.group.world_size : 0)
+        + links * m->desc.connections + shared * CDP__MEMORY_DESCRIPTORS;
+}
+
+/* It is known now which ranks are on this machine. Where memory shared with them would take more
+   descriptors than this process may have, this rank uses TCP alone: better slow than out of
+   descriptors. */
+CDP__PRIVATE void cdp__mesh_count_descriptors(cdp__mesh *m) {
+    const uint64_t limit = cdp__mesh_descriptor_limit(m);
+    const uint32_t n = m->desc.group.world_size;
+    const uint64_t least = cdp__mesh_descriptors(m, n, 0);
+    uint64_t all = least;
+#ifndef CDP_NO_SHARED_MEMORY
+    const uint32_t each = cdp__mesh_shares(m) ? CDP__MEMORY_DESCRIPTORS : CDP__WATCH_DESCRIPTORS;
+    uint32_t r;
+    for (r = 0; r < n; ++r) {
+        const uint8_t *at = (const uint8_t *)m->addrs.results[r].data;
+        if (r != m->desc.group.rank && m->place && cdp__get_u64(at + 8) == m->place) all += each;
+    }
+#endif
+    if (limit >= all || m->frugal) return; /* the addresses may be read twice */
+    m->frugal = m->desc.no_shared_memory = true;
+    cdp__log(&m->desc.group.logger, CDP_LOG_WARN, m->desc.group.rank,
+        "with a link to every other rank %llu descriptors are needed (%llu without shared memory), "
+        "but this process may have %llu, so it shares no memory: raise the limit (ulimit -n)",
+        (unsigned long long)all, (unsigned long long)least, (unsigned long long)limit);
+}
+
 /* The addresses of all ranks have arrived: checks them, and numbers the hosts. */
 CDP__PRIVATE cdp_status cdp__mesh_read_addrs(cdp__mesh *m) {
     cdp_addr at[CDP__ADDRS], own[CDP__ADDRS];
@@ -4126,6 +4206,7 @@ CDP__PRIVATE cdp_status cdp__mesh_read_addrs(cdp__mesh *m) {
                 "rank %u published addresses that cannot be read: '%s'", r, text);
         if (n) m->hosts[r] = cdp__mesh_host_before(m, r, &hosts);
     }
+    if (st == CDP_OK) cdp__mesh_count_descriptors(m);
     return st;
 }
 
@@ -4464,8 +4545,6 @@ CDP__PRIVATE cdp_status cdp__mesh_start_watch(cdp__mesh *m) {
     return cdp__join_connect(m, &d, cdp__join_watching);
 }
 
-#define CDP__OWN_DESCRIPTORS 16u /* standard streams, listener, watch, wake-up, store, ... */
-
 /* The deadline for finding all ranks. The rest of init_timeout_ms, at most an eighth, is kept
    for finding out which ranks are missing and for telling the others. */
 CDP__PRIVATE uint64_t cdp__mesh_init_deadline(cdp__mesh *m) {
@@ -4475,28 +4554,19 @@ CDP__PRIVATE uint64_t cdp__mesh_init_deadline(cdp__mesh *m) {
     return m->init_deadline_ns - farewell * CDP__MS;
 }
 
-/* Every rank has two connections to the store, and any two ranks may have a link. Without
-   descriptors for the store's connections the job cannot start. Links are made on first use, so
-   fewer descriptors may suffice; then this only logs a warning. */
+/* Without room for two connections of every rank to the store the job cannot start. Links are made
+   when they are needed: see cdp__mesh_count_descriptors(). */
 CDP__PRIVATE cdp_status cdp__mesh_check_descriptors(const cdp__mesh *m) {
-    const uint64_t limit =
-        m->os->net.descriptor_limit ? m->os->net.descriptor_limit(m->os->user) : 0;
-    const uint64_t ranks = m->desc.group.world_size;
-    const bool serves = m->desc.group.rank == 0 && !m->desc.external_store;
-    const uint64_t start = CDP__OWN_DESCRIPTORS + (serves ? 2 * ranks : 0);
-    const uint64_t all = start + ranks * m->desc.connections;
-    if (!limit || limit >= all) return CDP_OK;
-    if (limit < start)
-        return cdp__fail_peer(CDP_ERR_IO, -1, EMFILE,
-            "rank %u of %llu needs %llu descriptors to start the job and %llu with a link to every "
-            "other rank, but this process may have %llu: raise the limit (ulimit -n)",
-            m->desc.group.rank, (unsigned long long)ranks, (unsigned long long)start,
-            (unsigned long long)all, (unsigned long long)limit);
-    cdp__log(&m->desc.group.logger, CDP_LOG_WARN, m->desc.group.rank,
-        "with a link to every other rank %llu descriptors are needed, but this process may have "
-        "%llu: raise the limit (ulimit -n)",
-        (unsigned long long)all, (unsigned long long)limit);
-    return CDP_OK;
+    const uint64_t limit = cdp__mesh_descriptor_limit(m), start = cdp__mesh_descriptors(m, 0, 0);
+    const uint32_t ranks = m->desc.group.world_size;
+    if (limit >= start) return CDP_OK;
+    return cdp__fail_peer(CDP_ERR_IO, -1, EMFILE,
+        "rank %u of %u needs %llu descriptors to start the job, %llu with a link to every other "
+        "rank and %llu if they share memory, but this process may have %llu: raise the limit "
+        "(ulimit -n)",
+        m->desc.group.rank, ranks, (unsigned long long)start,
+        (unsigned long long)cdp__mesh_descriptors(m, ranks, 0),
+        (unsigned long long)cdp__mesh_descriptors(m, ranks, ranks), (unsigned long long)limit);
 }
 
 CDP__PRIVATE cdp_status cdp__mesh_prepare(cdp__mesh *m) {
@@ -4623,7 +4693,7 @@ CDP__PRIVATE cdp_status cdp__mesh_open(cdp__mesh *m) {
     if (!m->join) return cdp__fail_nomem("what starting needs", sizeof *m->join);
     m->start_ns = cdp__mesh_now(m);
     m->join->deadline_ns = cdp__mesh_init_deadline(m);
-    return cdp__mesh_rendezvous(m);
+    return CDP_OK;
 }
 
 /* ---- >>launchers (pure): variables that launchers set ---------------------------------------- */
@@ -5002,7 +5072,16 @@ CDP__PRIVATE void cdp__mesh_transport(cdp__mesh *m, cdp_transport *t) {
     t->topology.host = cdp__mesh_host;
 }
 
-/* Meets the other ranks. After a failure everything is closed. */
+/* Closes what is left of a failed attempt, and keeps the last error. */
+CDP__PRIVATE cdp_status cdp__mesh_undo(cdp__mesh *m) {
+    const cdp_error e = *cdp_last_error();
+    m->failing = true;
+    cdp__mesh_close(m);
+    *cdp__error_slot() = e;
+    return e.status;
+}
+
+/* All that is needed to meet the other ranks. */
 CDP__PRIVATE cdp_status cdp__mesh_make(const cdp_tcp_desc *d, cdp__mesh **out) {
     cdp__mesh *m = (cdp__mesh *)cdp__alloc_zero(d->group.os, sizeof *m);
     cdp_status st;
@@ -5017,41 +5096,138 @@ CDP__PRIVATE cdp_status cdp__mesh_make(const cdp_tcp_desc *d, cdp__mesh **out) {
         return st;
     }
     st = cdp__mesh_open(m);
-    if (st != CDP_OK) {
-        const cdp_error e = *cdp_last_error();
-        m->failing = true;
-        cdp__mesh_close(m);
-        *cdp__error_slot() = e;
-        return st;
-    }
-    /* the caller's texts are only valid during cdp_init() */
+    if (st != CDP_OK) return cdp__mesh_undo(m);
+    *out = m;
+    return CDP_OK;
+}
+
+/* All ranks have met: the group. */
+CDP__PRIVATE cdp_status cdp__mesh_group(cdp__mesh *m, cdp_group **out) {
+    cdp_group_desc g = m->desc.group;
+    cdp_transport t;
+    /* the caller's texts are only valid while it starts */
     m->desc.master_addr = "";
     m->desc.listen_addr = m->desc.interfaces = m->desc.file = m->desc.job_key = NULL;
     m->desc.store = NULL;
     m->desc.exchange = NULL;
     m->desc.job = m->job_name;
-    *out = m;
-    return CDP_OK;
+    cdp__mesh_transport(m, &t);
+    g.transport = &t;
+    return cdp_group_create(&g, out);
+}
+
+CDP__PRIVATE cdp_status cdp__init_check(
+    const cdp_tcp_desc *desc, const void *out, cdp_tcp_desc *d) {
+    if (!desc || !out)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_init needs a desc and a place for the result");
+    *d = cdp__tcp_desc_defaults(desc);
+    return cdp__tcp_desc_check(d);
 }
 
 CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out) {
     cdp_tcp_desc d;
-    cdp_transport t;
     cdp__mesh *m = NULL;
     cdp_status st;
-    if (!desc || !out)
-        return cdp__fail(CDP_ERR_INVALID, "cdp_init needs a desc and a place for the result");
-    *out = NULL;
-    d = cdp__tcp_desc_defaults(desc);
-    st = cdp__tcp_desc_check(&d);
+    if (out) *out = NULL;
+    st = cdp__init_check(desc, out, &d);
     if (st != CDP_OK) return st;
     if (d.group.world_size == 1) return cdp_group_create(&d.group, out);
     st = cdp__mesh_make(&d, &m);
     if (st != CDP_OK) return st;
-    cdp__mesh_transport(m, &t);
-    d.group.transport = &t;
-    return cdp_group_create(&d.group, out);
+    st = cdp__mesh_rendezvous(m);
+    return st == CDP_OK ? cdp__mesh_group(m, out) : cdp__mesh_undo(m);
 }
+
+#ifndef CDP_NO_FRAMES
+
+struct cdp_starting {
+    const cdp_os *os;
+    cdp_group_desc alone; /* of a rank without others */
+    cdp__mesh *mesh;      /* NULL: there are none */
+    cdp_status status;    /* PENDING while the ranks meet; then a failure that others still read */
+    cdp_error error;
+};
+
+CDP_API cdp_status cdp_init_start(const cdp_tcp_desc *desc, cdp_starting **out) {
+    cdp_tcp_desc d;
+    cdp_starting *s;
+    cdp_status st;
+    if (out) *out = NULL;
+    st = cdp__init_check(desc, out, &d);
+    if (st != CDP_OK) return st;
+    s = (cdp_starting *)cdp__alloc_zero(d.group.os, sizeof *s);
+    if (!s) return cdp__fail_nomem("a start", sizeof *s);
+    s->os = d.group.os;
+    s->alone = d.group;
+    s->status = CDP_PENDING;
+    if (d.group.world_size > 1) st = cdp__mesh_make(&d, &s->mesh);
+    if (st == CDP_OK)
+        *out = s;
+    else
+        cdp__free(s->os, s);
+    return st;
+}
+
+CDP_API void cdp_init_cancel(cdp_starting *s) {
+    if (!s) return;
+    if (s->mesh) {
+        cdp__join_free(s->mesh);
+        s->mesh->hasty = true;
+        /* its last will tells the others, unless its failure already has */
+        if (s->status == CDP_PENDING && s->mesh->watch) cdp__tcp_store_abandon(s->mesh->watch);
+        cdp__mesh_close(s->mesh);
+    }
+    cdp__free(s->os, s);
+}
+
+/* One look; waits until until_ns at most. A rank 0 that could not start stays until the others
+   have read why. */
+CDP__PRIVATE cdp_status cdp__starting_step(cdp_starting *s, uint64_t until_ns) {
+    cdp__mesh *m = s->mesh;
+    cdp_status st = s->status;
+    if (st == CDP_PENDING) st = cdp__join_go_on(m);
+    if (st == CDP_PENDING) {
+        if (cdp__loop_run(&m->loop, NULL, cdp__min(cdp__join_until(m), until_ns)) != CDP_OK)
+            cdp__join_upset(m);
+        return CDP_PENDING;
+    }
+    if (st == CDP_OK) {
+        cdp__join_free(m);
+        return st;
+    }
+    if (s->status == CDP_PENDING) {
+        s->error = *cdp_last_error();
+        s->status = st;
+        cdp__join_free(m);
+        m->leaving = true;
+    }
+    return cdp__mesh_serves(m) && cdp__mesh_lingers(m, until_ns) ? CDP_PENDING : st;
+}
+
+CDP_API cdp_status cdp_init_poll(cdp_starting *s, uint32_t budget_us, cdp_group **out) {
+    uint64_t until;
+    cdp_status st = CDP_OK;
+    cdp_error e;
+    if (!s || !out)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_init_poll needs a start and a place for the result");
+    *out = NULL;
+    until = budget_us ? s->os->now_ns(s->os->user) + budget_us * 1000ull : 0;
+    do
+        if (s->mesh) st = cdp__starting_step(s, until);
+    while (st == CDP_PENDING && s->os->now_ns(s->os->user) < until);
+    if (st == CDP_PENDING) return st;
+    if (st == CDP_OK) {
+        st = s->mesh ? cdp__mesh_group(s->mesh, out) : cdp_group_create(&s->alone, out);
+        cdp__free(s->os, s);
+        return st;
+    }
+    e = s->error;
+    cdp_init_cancel(s);
+    *cdp__error_slot() = e;
+    return st;
+}
+
+#endif /* CDP_NO_FRAMES */
 
 #ifndef CDP_NO_ENV
 

@@ -166,7 +166,7 @@ t_option() { # $5: a CDP_NO_ macro
 # Parts: each define leaves out its functions, declarations and implementation, and no others.
 PARTS='CDP_NO_HOOKS CDP_NO_AVERAGER CDP_NO_ZERO CDP_NO_TRACE CDP_NO_SAMPLER CDP_NO_DDP
     CDP_NO_SPARSE CDP_NO_JOIN CDP_NO_CLIP CDP_NO_VERIFY
-    CDP_NO_CHANNELS CDP_NO_MESSAGES CDP_NO_OBJECTS CDP_NO_HUB CDP_NO_RECORDER CDP_NO_CHAINS CDP_NO_GROUPS
+    CDP_NO_CHANNELS CDP_NO_MESSAGES CDP_NO_OBJECTS CDP_NO_HUB CDP_NO_RECORDER CDP_NO_CHAINS CDP_NO_GROUPS CDP_NO_FRAMES
     CDP_NO_HASH_STORE CDP_NO_PREFIX_STORE CDP_NO_CUSTOM_STORE CDP_NO_ENV CDP_NO_SHARED_MEMORY CDP_NO_MAC CDP_FEW_ALGORITHMS
     CDP_NO_STORE_CALLS CDP_NO_JOB_KEY CDP_NO_STORE_SERVER CDP_NO_MEETING CDP_NO_REPRODUCIBLE CDP_NO_BACKEND'
 part_of() { # define: the functions that it leaves out
@@ -187,6 +187,7 @@ part_of() { # define: the functions that it leaves out
     CDP_NO_HUB) echo ' cdp_hub_' ;;
     CDP_NO_CHAINS) echo ' cdp_(work_then|start_after|work_cancel)$' ;;
     CDP_NO_GROUPS) echo ' cdp_group_(new|split)$' ;;
+    CDP_NO_FRAMES) echo ' cdp_(work_poll|init_(start|poll|cancel))$' ;;
     CDP_NO_HASH_STORE) echo ' cdp_hash_store_' ;;
     CDP_NO_PREFIX_STORE) echo ' cdp_prefix_store_' ;;
     CDP_NO_CUSTOM_STORE) echo ' cdp_custom_store_' ;;

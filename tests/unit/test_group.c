@@ -496,7 +496,7 @@ TEST(poll_reads_what_is_there) {
         uint64_t from;
         memset(out, (int)i + 3, sizeof out);
         T_EQ(CDP_OK, cdp_send_async(w.group[0], out, sizeof out, CDP_DTYPE_U8, 1, 0, &sent));
-        T_EQ(CDP_OK, cdp_poll(w.group[0], 0));
+        T_EQ(CDP_OK, cdp_poll(w.group[0], 60000000)); /* until it is sent */
         T_EQ(CDP_OK, cdp_work_test(sent));
         /* this rank has heard that there is something; it was not asked for yet */
         T_EQ(CDP_OK, cdp_poll(w.group[1], 0));

@@ -19,6 +19,7 @@
 #define CDP_NO_RECORDER
 #define CDP_NO_CHAINS
 #define CDP_NO_GROUPS
+#define CDP_NO_FRAMES
 #define CDP_NO_SHARED_MEMORY
 #define CDP_NO_MAC
 #define CDP_NO_ENV

@@ -1,0 +1,232 @@
+/*  test_frame.c - budgets hold: what cdp_poll() and cdp_work_poll() cost a frame while a large
+    operation is in flight, and while a peer dies
+
+        gcc -O2 -g -std=gnu11 -I. -Itests tests/procs/test_frame.c -o test_frame -pthread -lm
+        ./test_frame [WORD...]
+
+    The ranks are processes on one core, without progress threads. Each polls with a budget and
+    notes how much processor time of its thread each call took beyond it: other processes and the
+    machine's load do not count. A limit holds for the best of several runs, because interrupts are
+    charged to whoever runs. */
+#define _GNU_SOURCE
+#define CDP_IMPLEMENTATION
+#include "cdp_tcp.h"
+#include "ports.h"
+
+#include <sched.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#define RANKS 3u
+#define MOST_LOOKS 400000u
+#define LATE_99_US 200.0
+#define LATE_WORST_US 1000.0
+
+typedef struct looks {
+    uint32_t count, done;
+    int32_t status;
+    float wall_worst, leaving_ms;
+    float late[MOST_LOOKS]; /* microseconds beyond the budget */
+} looks;
+
+typedef struct run {
+    uint64_t count; /* floats */
+    uint32_t budget_us;
+    uint32_t dies; /* a rank; RANKS: none */
+    bool memory;
+    bool whole_group; /* cdp_poll() rather than cdp_work_poll() */
+    cdp_coll_kind kind;
+} run;
+
+static looks *seen; /* of each rank; all processes see it */
+
+static double thread_us(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
+}
+
+static cdp_status frame(cdp_group *g, cdp_work w, const run *r, looks *l) {
+    const uint64_t wall = test_now_ns();
+    const double before = thread_us();
+    cdp_status st;
+    double late, took;
+    cdp_error e;
+    if (r->whole_group) {
+        st = cdp_poll(g, r->budget_us);
+        late = thread_us() - before - r->budget_us;
+        if (st == CDP_OK) st = cdp_work_error(w, &e);
+    } else {
+        st = cdp_work_poll(w, r->budget_us);
+        late = thread_us() - before - r->budget_us;
+    }
+    took = (double)(test_now_ns() - wall) * 1e-3 - r->budget_us;
+    if (took > l->wall_worst) l->wall_worst = (float)took;
+    if (l->count < MOST_LOOKS) l->late[l->count++] = (float)(late > 0 ? late : 0);
+    return st;
+}
+
+static cdp_status operation(cdp_group *g, const run *r, float *x, looks *l, uint32_t most) {
+    const uint32_t rank = cdp_rank(g);
+    cdp_request rq;
+    cdp_work w;
+    cdp_status st;
+    double before;
+    memset(&rq, 0, sizeof rq);
+    rq.kind = r->kind;
+    rq.out = x;
+    rq.count = r->count;
+    rq.dtype = CDP_DTYPE_F32;
+    before = thread_us();
+    st = cdp_start(g, &rq, &w); /* makes the first moves, as a poll with budget 0 */
+    l->late[l->count++] = (float)(thread_us() - before);
+    if (st != CDP_OK) return st;
+    while ((st = frame(g, w, r, l)) == CDP_PENDING) {
+        if (rank == r->dies && l->count >= most) raise(SIGKILL);
+        sched_yield(); /* the rest of the frame */
+    }
+    return st;
+}
+
+static int rank_main(const run *r, uint32_t rank, uint16_t port) {
+    looks *l = &seen[rank];
+    cdp_tcp_desc d;
+    cdp_group *g;
+    float *x;
+    uint64_t wall;
+    uint32_t i;
+    memset(&d, 0, sizeof d);
+    d.group.rank = rank;
+    d.group.world_size = RANKS;
+    d.group.no_thread = true;
+    d.group.timeout_ms = 60000;
+    d.master_port = port;
+    d.no_shared_memory = !r->memory;
+    if (cdp_init(&d, &g) != CDP_OK) return cdp_print_error(stderr);
+    x = (float *)cdp_group_alloc(g, r->count * sizeof *x);
+    for (i = 0; i < r->count; ++i)
+        x[i] = (float)rank;
+    l->status = operation(g, r, x, l, UINT32_MAX);
+    if (l->status == CDP_OK && (r->kind != CDP_COLL_ALLREDUCE || x[r->count - 1] == 3.0f)) {
+        if (r->dies == RANKS) { /* memory and links are there now */
+            l->count = 0;
+            l->wall_worst = 0;
+        }
+        l->status = operation(g, r, x, l, l->count + 20);
+    }
+    if (l->status != CDP_OK && r->dies == RANKS) cdp_print_error(stderr);
+    wall = test_now_ns();
+    cdp_group_destroy(g);
+    l->leaving_ms = (float)(test_now_ns() - wall) * 1e-6f;
+    return 0;
+}
+
+static int by_size(const void *a, const void *b) {
+    const float d = *(const float *)a - *(const float *)b;
+    return d > 0 ? 1 : -(d < 0);
+}
+
+/* The worst rank's time beyond the budget at 99 %, and at worst. */
+static void go(const run *r, double *at_99, double *worst) {
+    const uint16_t port = free_port();
+    pid_t pid[RANKS];
+    double wall = 0, leaving = 0;
+    uint32_t i, count = 0;
+    *at_99 = *worst = 0;
+    for (i = 0; i < RANKS; ++i) {
+        seen[i].count = seen[i].done = 0;
+        seen[i].wall_worst = 0;
+        pid[i] = fork();
+        if (pid[i]) continue;
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        _exit(rank_main(r, i, port));
+    }
+    for (i = 0; i < RANKS; ++i) {
+        int status = 0;
+        looks *l = &seen[i];
+        waitpid(pid[i], &status, 0);
+        if (i == r->dies) continue;
+        T(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+        if (r->dies == RANKS)
+            T_EQ(CDP_OK, l->status);
+        else
+            T_EQ(CDP_ERR_PEER_LOST, l->status);
+        if (!T(l->count > 0)) continue;
+        qsort(l->late, l->count, sizeof *l->late, by_size);
+        if (l->late[l->count * 99ull / 100] > *at_99) *at_99 = l->late[l->count * 99ull / 100];
+        if (l->late[l->count - 1] > *worst) *worst = l->late[l->count - 1];
+        if (l->wall_worst > wall) wall = l->wall_worst;
+        if (l->leaving_ms > leaving) leaving = l->leaving_ms;
+        count += l->count;
+    }
+    printf("INFO %s, budget %u us, %s%s: %u calls, beyond the budget: 99 %% %.0f us, worst %.0f us "
+           "of processor time, %.0f us of wall time; cdp_group_destroy %.0f ms\n",
+        r->memory ? "memory" : "TCP", r->budget_us, r->whole_group ? "cdp_poll" : "cdp_work_poll",
+        r->dies < RANKS ? ", a rank dies" : "", count, *at_99, *worst, wall, leaving);
+}
+
+static void holds(run r) {
+    double best_99 = 1e9, best_worst = 1e9, at_99, worst;
+    uint32_t i;
+    for (i = 0; i < 5 && (best_99 > LATE_99_US || best_worst > LATE_WORST_US); ++i) {
+        go(&r, &at_99, &worst);
+        if (at_99 < best_99) best_99 = at_99;
+        if (worst < best_worst) best_worst = worst;
+    }
+    if (TEST_SLOW) return; /* a sanitizer's time is not the library's */
+    T(best_99 <= LATE_99_US);
+    T(best_worst <= LATE_WORST_US);
+}
+
+static const uint64_t many = (64u << 20) / 4;
+
+static void all(bool memory, bool whole_group, uint32_t dies) {
+    run r;
+    memset(&r, 0, sizeof r);
+    r.count = TEST_SLOW ? many / 8 : many;
+    r.memory = memory;
+    r.whole_group = whole_group;
+    r.dies = dies;
+    r.kind = CDP_COLL_ALLREDUCE;
+    r.budget_us = 0;
+    holds(r);
+    r.budget_us = 500;
+    holds(r);
+}
+
+TEST(budgets_hold_over_tcp) {
+    all(false, false, RANKS);
+    all(false, true, RANKS);
+}
+TEST(budgets_hold_over_memory) {
+    all(true, false, RANKS);
+    all(true, true, RANKS);
+}
+TEST(budgets_hold_while_a_peer_dies) {
+    all(false, false, 1);
+    all(true, false, 1);
+    all(false, true, 0); /* the rank that serves the store */
+}
+
+int main(int argc, char **argv) {
+    static const test_case cases[] = {
+        {"budgets_hold_over_tcp", budgets_hold_over_tcp, 300},
+        {"budgets_hold_over_memory", budgets_hold_over_memory, 300},
+        {"budgets_hold_while_a_peer_dies", budgets_hold_while_a_peer_dies, 300},
+    };
+    cpu_set_t one;
+    sched_getaffinity(0, sizeof one, &one);
+    while (CPU_COUNT(&one) > 1) {
+        int last = CPU_SETSIZE - 1;
+        while (!CPU_ISSET(last, &one))
+            --last;
+        CPU_CLR(last, &one);
+    }
+    sched_setaffinity(0, sizeof one, &one);
+    seen = (looks *)mmap(
+        NULL, RANKS * sizeof *seen, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (seen == MAP_FAILED) return 1;
+    return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
+}

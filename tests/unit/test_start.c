@@ -1,0 +1,228 @@
+/* Starts that are polled: one thread brings all ranks together, looks of budget 0, and whatever is
+   cancelled or fails leaves neither memory nor descriptors (test.h counts these). */
+#define CDP_IMPLEMENTATION
+#include "cdp_tcp.h"
+#include "ranks.h"
+#include "ports.h"
+
+typedef struct job {
+    uint32_t n;
+    cdp_starting *starting[RANKS_MAX];
+    cdp_group *group[RANKS_MAX];
+    cdp_status status[RANKS_MAX];
+    cdp_error error[RANKS_MAX];
+} job;
+
+static cdp_tcp_desc desc_of(uint32_t n, uint16_t port) {
+    cdp_tcp_desc d;
+    memset(&d, 0, sizeof d);
+    d.group.world_size = n;
+    d.group.no_thread = true;
+    d.group.os = counted_os();
+    d.group.timeout_ms = 20000 * TEST_LATE;
+    d.master_port = port;
+    d.init_timeout_ms = 20000 * TEST_LATE;
+    return d;
+}
+
+/* Starts ranks `from` to n - 1. */
+static bool job_start(job *j, const cdp_tcp_desc *like, uint32_t from) {
+    cdp_tcp_desc d = *like;
+    memset(j, 0, sizeof *j);
+    j->n = d.group.world_size;
+    for (uint32_t r = from; r < j->n; ++r) {
+        d.group.rank = r;
+        j->status[r] = CDP_PENDING;
+        if (!T_EQ(CDP_OK, cdp_init_start(&d, &j->starting[r]))) return false;
+    }
+    return true;
+}
+
+/* One look of every rank. True while some are starting. */
+static bool job_look(job *j) {
+    bool more = false;
+    for (uint32_t r = 0; r < j->n; ++r) {
+        if (!j->starting[r]) continue;
+        j->status[r] = cdp_init_poll(j->starting[r], 0, &j->group[r]);
+        if (j->status[r] == CDP_PENDING) {
+            more = true;
+            continue;
+        }
+        j->starting[r] = NULL;
+        j->error[r] = *cdp_last_error();
+    }
+    if (more) test_sleep_ms(0);
+    return more;
+}
+
+static void job_end(job *j) {
+    for (uint32_t r = 0; r < j->n; ++r) {
+        cdp_init_cancel(j->starting[r]);
+        if (j->group[r]) cdp_group_destroy(j->group[r]);
+    }
+}
+
+/* All ranks add up, and one thread lets them advance. */
+static void job_adds(job *j, uint64_t count) {
+    float *x[RANKS_MAX];
+    cdp_work w[RANKS_MAX];
+    bool more = true;
+    for (uint32_t r = 0; r < j->n; ++r) {
+        x[r] = (float *)malloc(count * sizeof(float));
+        for (uint64_t i = 0; i < count; ++i)
+            x[r][i] = (float)(r + 1);
+        T_EQ(CDP_OK,
+            cdp_allreduce_async(
+                j->group[r], NULL, x[r], count, CDP_DTYPE_F32, CDP_REDUCE_SUM, &w[r]));
+    }
+    while (more) {
+        more = false;
+        for (uint32_t r = 0; r < j->n; ++r) {
+            const cdp_status st = cdp_work_poll(w[r], 0);
+            if (!T(st >= CDP_OK)) return;
+            more = more || st == CDP_PENDING;
+        }
+    }
+    for (uint32_t r = 0; r < j->n; ++r) {
+        T_EQ(j->n * (j->n + 1) / 2, x[r][count - 1]);
+        free(x[r]);
+    }
+}
+
+TEST(one_thread_starts_all_ranks) {
+    for (uint32_t n = 1; n <= 5; n += 2) {
+        cdp_tcp_desc d = desc_of(n, free_port());
+        job j;
+        d.no_shared_memory = n == 3;
+        if (job_start(&j, &d, 0))
+            while (job_look(&j)) {
+            }
+        for (uint32_t r = 0; r < n; ++r)
+            T_EQ(CDP_OK, j.status[r]);
+        job_adds(&j, 100000);
+        job_end(&j);
+        T_EQ(0, counted.held);
+    }
+}
+
+TEST(starts_meet_in_a_file) {
+    cdp_tcp_desc d = desc_of(3, 0);
+    char path[64];
+    job j;
+    snprintf(path, sizeof path, "/tmp/cdp-start-%ld", (long)getpid());
+    d.file = path;
+    if (job_start(&j, &d, 0))
+        while (job_look(&j)) {
+        }
+    for (uint32_t r = 0; r < 3; ++r)
+        T_EQ(CDP_OK, j.status[r]);
+    job_adds(&j, 1000);
+    job_end(&j);
+    T_EQ(0, counted.held);
+}
+
+/* After any number of looks. */
+TEST(a_cancelled_start_leaves_nothing) {
+    const int fds = test__entries("/proc/self/fd");
+    bool more = true;
+    for (uint32_t looks = 0; more && looks < 4000; looks += 1 + looks / 8) {
+        cdp_tcp_desc d = desc_of(3, free_port());
+        job j;
+        if (!job_start(&j, &d, 0)) return;
+        more = true;
+        for (uint32_t i = 0; more && i < looks; ++i)
+            more = job_look(&j);
+        job_end(&j);
+        T_EQ(0, counted.held);
+        T_EQ(fds, test__entries("/proc/self/fd"));
+    }
+    T(!more); /* the last one was cancelled too late */
+}
+
+/* One rank changes its mind: the others are told, in good time. */
+TEST(others_hear_of_a_cancelled_start) {
+    for (uint32_t who = 0; who < 3; ++who) {
+        cdp_tcp_desc d = desc_of(4, free_port()); /* rank 3 never comes */
+        const uint64_t from = test_now_ns();
+        job j;
+        if (!job_start(&j, &d, 0)) return;
+        cdp_init_cancel(j.starting[3]);
+        j.starting[3] = NULL;
+        for (uint32_t i = 0; i < 300; ++i) {
+            (void)job_look(&j);
+            test_sleep_ms(1);
+        }
+        cdp_init_cancel(j.starting[who]);
+        j.starting[who] = NULL;
+        while (job_look(&j)) {
+        }
+        T_WITHIN(8000, test_now_ns() - from);
+        for (uint32_t r = 0; r < 3; ++r) {
+            if (r == who) continue;
+            T(j.status[r] < CDP_OK);
+            T_EQ(who, j.error[r].peer);
+        }
+        job_end(&j);
+        T_EQ(0, counted.held);
+    }
+}
+
+/* A rank that does not come: the same error as cdp_init() has. */
+TEST(a_start_ends_by_its_deadline) {
+    cdp_tcp_desc d = desc_of(2, free_port());
+    cdp_group *g;
+    job j;
+    d.init_timeout_ms = 300;
+    if (!job_start(&j, &d, 1)) return; /* rank 0 never comes */
+    while (job_look(&j)) {
+    }
+    T(j.status[1] == CDP_ERR_TIMEOUT || j.status[1] == CDP_ERR_STORE);
+    d.group.rank = 1;
+    T_EQ(j.status[1], cdp_init(&d, &g));
+    T_EQ(0, counted.held);
+    d.master_port = free_port();
+    if (!job_start(&j, &d, 0)) return;
+    cdp_init_cancel(j.starting[1]);
+    j.starting[1] = NULL;
+    while (job_look(&j)) {
+    }
+    T_EQ(CDP_ERR_TIMEOUT, j.status[0]);
+    T_EQ(1, j.error[0].peer);
+    T_EQ(0, counted.held);
+}
+
+TEST(a_start_refuses_what_cannot_work) {
+    cdp_tcp_desc d = desc_of(2, free_port());
+    cdp_starting *s = (cdp_starting *)&d;
+    cdp_group *g = (cdp_group *)&d;
+    T_EQ(CDP_ERR_INVALID, cdp_init_start(NULL, &s));
+    T(!s);
+    T_EQ(CDP_ERR_INVALID, cdp_init_start(&d, NULL));
+    d.group.rank = 2;
+    T_EQ(CDP_ERR_INVALID, cdp_init_start(&d, &s));
+    T_EQ(CDP_ERR_INVALID, cdp_init_poll(NULL, 0, &g));
+    cdp_init_cancel(NULL);
+    for (int64_t i = 1; i < 40; ++i) {
+        d = desc_of(2, d.master_port);
+        d.group.rank = 1;
+        counted.fail_at = i;
+        if (cdp_init_start(&d, &s) == CDP_OK) break;
+        T_EQ(CDP_ERR_NOMEM, cdp_last_error()->status);
+        T(!s);
+        T_EQ(0, counted.held);
+    }
+    cdp_init_cancel(s);
+    T_EQ(0, counted.held);
+}
+
+int main(int argc, char **argv) {
+    static const test_case cases[] = {
+        {"one_thread_starts_all_ranks", one_thread_starts_all_ranks, 60},
+        {"starts_meet_in_a_file", starts_meet_in_a_file, 60},
+        {"a_cancelled_start_leaves_nothing", a_cancelled_start_leaves_nothing, 120},
+        {"others_hear_of_a_cancelled_start", others_hear_of_a_cancelled_start, 120},
+        {"a_start_ends_by_its_deadline", a_start_ends_by_its_deadline, 60},
+        {"a_start_refuses_what_cannot_work", a_start_refuses_what_cannot_work, 60},
+    };
+    return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
+}
