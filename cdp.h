@@ -2654,7 +2654,7 @@ CDP__PRIVATE CDP__COLD CDP__PRINTF(3, 4) void cdp__format(
     va_end(ap);
 }
 
-CDP__PRIVATE cdp_error *cdp__error_slot(void) {
+CDP__PRIVATE CDP__ONE_COPY cdp_error *cdp__error_slot(void) {
     static CDP__THREAD_LOCAL cdp_error slot;
     return &slot;
 }
@@ -5494,7 +5494,7 @@ CDP__PRIVATE void cdp__loop_remove(cdp__loop *l, cdp__io *io) {
     if (fd >= 0) l->os->net.close_fd(l->os->user, fd);
 }
 
-CDP__PRIVATE void cdp__loop_timer_clear(cdp__timer *t) {
+CDP__PRIVATE CDP__ONE_COPY void cdp__loop_timer_clear(cdp__timer *t) {
     if (t->next) {
         t->next->prev = t->prev;
         t->prev->next = t->next;
@@ -17900,7 +17900,7 @@ CDP__PRIVATE bool cdp__ddp_on_device(const cdp_ddp *d) {
 
 /* Keeps the first failure of a pass, which backward_end reports again. Returns st. The caller
    must not hold the ddp's lock. */
-CDP__PRIVATE cdp_status cdp__ddp_fail(cdp_ddp *d, cdp_status st) {
+CDP__PRIVATE CDP__ONE_COPY cdp_status cdp__ddp_fail(cdp_ddp *d, cdp_status st) {
     if (st == CDP_OK) return st;
     cdp_lock_acquire(&d->lock);
     if (d->failed == CDP_OK) {

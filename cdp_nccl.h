@@ -935,10 +935,10 @@ typedef struct cdp__nccl {
     double *partial; /* device memory, for sums of squares */
 } cdp__nccl;
 
-CDP__PRIVATE void cdp__nccl_lock(cdp__nccl *b) {
+CDP__PRIVATE CDP__ONE_COPY void cdp__nccl_lock(cdp__nccl *b) {
     if (b->lock) b->os->threads.mutex_lock(b->os->user, b->lock);
 }
-CDP__PRIVATE void cdp__nccl_unlock(cdp__nccl *b) {
+CDP__PRIVATE CDP__ONE_COPY void cdp__nccl_unlock(cdp__nccl *b) {
     if (b->lock) b->os->threads.mutex_unlock(b->os->user, b->lock);
 }
 CDP__PRIVATE void cdp__nccl_tell(cdp__nccl *b) {
