@@ -1254,7 +1254,8 @@ static void goodbye_program(store_client *c) {
     uint64_t bytes;
     cdp_status st = CDP_OK;
     if (c->node->id == 0) {
-        const uint64_t until = c->node->world->now + 20000 * SIM_MS;
+        const uint64_t until = c->node->world->now + 20000 * SIM_MS; /* the others may begin late */
+        call_begin(c->r, c->node, 20000);
         while (c->ok && c->node->world->now < until)
             store_ok(c, cdp__loop_run(&c->loop, NULL, until), "cdp__loop_run");
         return;
