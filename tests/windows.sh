@@ -137,6 +137,7 @@ kill_rank() { # RANK: by its number as Windows counts
     timeout 60 "$WINE" taskkill /f /pid "$pid" > "$work/said" 2>&1
 }
 for how in memory TCP; do
+    : > "$work/out" # begun() must not find the lines of an earlier job
     # shellcheck disable=SC2046
     launch 120 -n 3 ./windows_loop.exe kill_me_$how $([ $how = memory ] || echo no_memory) &
     begun $how 3
@@ -144,6 +145,7 @@ for how in memory TCP; do
     wait $!
     expect "the others name a killed rank, $how" says 2 'rank [02]: PEER_LOST, peer 1'
 done
+: > "$work/out"
 launch 120 -n 3 ./windows_loop.exe orphans_$$ &
 begun orphans 3
 pkill -9 -f 'cdprun.exe -n 3 ./windows_loop.exe orphans_'$$
