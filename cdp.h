@@ -1346,7 +1346,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_work_wait(cdp_work work);
 CDP_MUST_CHECK CDP_API cdp_status cdp_work_wait_for(cdp_work work, uint32_t timeout_ms);
 
 /* CDP_OK when done, CDP_PENDING when not, else the failure. Never blocks; without a progress
-   thread it also lets communication advance. */
+   thread it also moves all that can move now, of any size (cdp_work_poll() has a budget). */
 CDP_API cdp_status cdp_work_test(cdp_work work);
 
 #ifndef CDP_NO_FRAMES
