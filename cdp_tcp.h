@@ -263,9 +263,9 @@ typedef struct cdp_starting cdp_starting;
 
 /* cdp_init() for a program that must not block: checks *desc and begins to join; cdp_init_poll()
    goes on with it. All that *desc points to (texts, store, os, group.choices) must stay valid until
-   that ends. Errors: INVALID, UNSUPPORTED, NOMEM, and then *out is NULL. A name in
-   master_addr (rank 0), a file that another process has locked and `exchange` may still block: use
-   an address and master_port. */
+   that ends. Errors: INVALID, UNSUPPORTED, NOMEM, and then *out is NULL. A name in master_addr
+   (rank 0), a file that another process has locked and `exchange` may still block: use an address
+   and master_port. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_init_start(const cdp_tcp_desc *desc, cdp_starting **out);
 
 /* Goes on for at most `budget_us` microseconds (0: one look, without waiting); waiting may take a
