@@ -91,7 +91,7 @@ static void job_desc(job_member *m) {
     m->desc.entry_count = 2;
     m->desc.batch = JOB_BATCH;
     m->desc.save = m->save ? m->save : job_save;
-    m->desc.load = job_load;
+    if (!m->desc.load) m->desc.load = job_load;
     m->desc.user = m;
     if (!m->desc.join_ms) m->desc.join_ms = 20000;
     if (!m->desc.grow_ms) m->desc.grow_ms = 20;
