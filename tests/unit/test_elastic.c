@@ -262,7 +262,7 @@ TEST(a_rank_leaves_and_the_others_go_on) {
         T_EQ(2, members[i].last.size);
         T_TEXT("leaves: seen enough", members[i].history);
         T(members[i].last.old_rank != UINT32_MAX);
-        T_EQ(1, members[i].last.lost);
+        T_TEXT("\"lost\": 1", members[i].history);
     }
     T_EQ(members[0].last.samples, members[2].last.samples);
     cdp_store_destroy(shared);
@@ -444,14 +444,14 @@ TEST(below_the_minimum_the_job_waits_and_then_ends) {
         members[i].desc.min_ranks = 2;
         members[i].steps = 1000000;
         members[i].pace_ms = 1;
-        members[i].desc.join_ms = 1500;
+        members[i].desc.join_ms = 500 * TEST_SLACK;
     }
     members[1].leave_at = 5;
     const uint64_t start = test_now_ns();
     run_all(2);
     T_WITHIN(4000, test_now_ns() - start);
     ended(&members[0], CDP_ERR_TIMEOUT);
-    T_TEXT("min_ranks is 2: nobody came within join_ms, 1500 ms", members[0].error.text);
+    T_TEXT("min_ranks is 2: nobody came within join_ms", members[0].error.text);
     cdp_store_destroy(shared);
 }
 
