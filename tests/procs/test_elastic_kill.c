@@ -272,11 +272,12 @@ TEST(a_member_dies_while_another_one_finishes) {
 static struct {
     job_member *m;
     int32_t left;
+    bool armed;
     cdp_os os;
 } doom;
 
 static void come_closer(void) {
-    if (!doom.m->mark_ns) return; /* set by arm() */
+    if (!__atomic_load_n(&doom.armed, __ATOMIC_SEQ_CST)) return;
     if (__atomic_sub_fetch(&doom.left, 1, __ATOMIC_SEQ_CST) < 0) raise(SIGKILL);
 }
 static int32_t doomed_accept(void *user, int32_t fd, cdp_addr *from) {
@@ -299,7 +300,19 @@ static int64_t doomed_recv(void *user, int32_t fd, const cdp_iov *iov, uint32_t 
 static void arm(job_member *m, cdp_elastic *e, const cdp_elastic_now *now) {
     if (now->step != 10 || now->epoch != 1) return;
     m->mark_ns = test_now_ns();
+    __atomic_store_n(&doom.armed, true, __ATOMIC_SEQ_CST);
     OK(cdp_elastic_alarm(e, "a turn begins"));
+}
+
+/* All of them; the answer is 1 (no) or 2 (yes). */
+static void agree_once(job_member *m, cdp_elastic *e, const cdp_elastic_now *now) {
+    bool all = false;
+    if (now->step != 10 || m->answer) return;
+    if (m == doom.m) {
+        m->mark_ns = test_now_ns();
+        __atomic_store_n(&doom.armed, true, __ATOMIC_SEQ_CST);
+    }
+    if (OK(cdp_elastic_agree(e, true, &all))) m->answer = all ? 2 : 1;
 }
 
 static pid_t start_doomed(uint32_t after) {
@@ -315,7 +328,7 @@ static pid_t start_doomed(uint32_t after) {
     doom.os.net.recv_iov = doomed_recv;
     doom.m->tcp.group.os = &doom.os;
     doom.m->tcp.no_shared_memory = true;
-    doom.m->each = arm;
+    if (!doom.m->each) doom.m->each = arm;
     job_run(doom.m);
     _exit(0);
 }
@@ -342,7 +355,7 @@ static void wait_for_tickets(uint32_t n) {
 
 /* Returns how long the others took from the alarm to their first allreduce without it, in ms; -1:
    it did not die before they had ended. */
-static int64_t die_at(uint32_t after, bool first) {
+static int64_t die_at(uint32_t after, bool first, bool agree) {
     uint64_t worst = 0;
     const uint32_t victim = first ? 0 : 2;
     bool died;
@@ -355,6 +368,7 @@ static int64_t die_at(uint32_t after, bool first) {
         job.m[i].more = 15;
         job.m[i].pace_ms = 1;
         job.m[i].tcp.group.timeout_ms = 10000;
+        if (agree) job.m[i].each = agree_once;
     }
     for (uint32_t i = 0; i < 3; ++i) {
         if (i != victim)
@@ -372,6 +386,10 @@ static int64_t die_at(uint32_t after, bool first) {
         if (job.m[i].working_ns - job.m[victim].mark_ns > worst)
             worst = job.m[i].working_ns - job.m[victim].mark_ns;
     }
+    if (agree)
+        test_check(job.m[1].answer == job.m[first ? 2 : 0].answer, __FILE__, __LINE__,
+            "after %u calls: answers %u and %u", after, job.m[1].answer,
+            job.m[first ? 2 : 0].answer);
     job_end();
     return died ? (int64_t)(worst / 1000000) : -1;
 }
@@ -382,7 +400,7 @@ static void die_at_each(bool first) {
     int64_t worst = 0;
     uint32_t runs = 0;
     for (uint32_t after = 0; after < 160; after += step) {
-        const int64_t ms = die_at(after, first);
+        const int64_t ms = die_at(after, first, false);
         if (ms > worst) worst = ms;
         ++runs;
     }
@@ -395,6 +413,14 @@ TEST(rank_0_dies_at_any_point_of_a_turn) {
 }
 TEST(a_member_dies_at_any_point_of_a_turn) {
     die_at_each(false);
+}
+
+/* Some of the others may have the result of the operation, and some may not. */
+TEST(the_others_agree_when_a_member_dies) {
+    for (uint32_t after = 0; after < 8; ++after) {
+        (void)die_at(after, false, true);
+        (void)die_at(after, true, true);
+    }
 }
 
 /* It is as if its machine stood still: left out, and told so when it goes on. */
@@ -432,6 +458,36 @@ static uint8_t (*answers)[ANSWERS]; /* of each cdp_elastic_agree(): 0 none yet; 
 static cdp_status meet(void *user, const cdp_elastic_now *now) {
     (void)user;
     return cdp_barrier(now->group);
+}
+
+static cdp_status die_in_connected(void *user, const cdp_elastic_now *now) {
+    (void)now;
+    ((job_member *)user)->mark_ns = test_now_ns();
+    raise(SIGKILL);
+    return CDP_OK;
+}
+
+/* What connected() returns then is no error of the program. */
+TEST(a_member_dies_while_others_are_in_connected) {
+    job_begin();
+    for (uint32_t i = 0; i < 3; ++i) {
+        job.m[i].desc.min_ranks = 2;
+        job.m[i].desc.max_ranks = 3;
+        job.m[i].desc.settle_ms = 1000 * TEST_SLACK;
+        job.m[i].want = 2;
+        job.m[i].more = 15;
+        job.m[i].desc.connected = i == 1 ? die_in_connected : meet;
+    }
+    (void)start();
+    wait_for_tickets(1); /* rank 0 has the state */
+    (void)start();
+    (void)start();
+    end_of(1);
+    T(job.m[1].mark_ns > 0);
+    ended(0, CDP_OK);
+    ended(2, CDP_OK);
+    T_EQ(2, job.m[0].last.size);
+    job_end();
 }
 
 /* Whoever gets an answer gets the one that all others get. */
@@ -508,6 +564,9 @@ int main(int argc, char **argv) {
         {"a_member_dies_while_another_one_finishes", a_member_dies_while_another_one_finishes, 60},
         {"rank_0_dies_at_any_point_of_a_turn", rank_0_dies_at_any_point_of_a_turn, 200},
         {"a_member_dies_at_any_point_of_a_turn", a_member_dies_at_any_point_of_a_turn, 200},
+        {"the_others_agree_when_a_member_dies", the_others_agree_when_a_member_dies, 100},
+        {"a_member_dies_while_others_are_in_connected", a_member_dies_while_others_are_in_connected,
+            60},
         {"a_stopped_member_is_left_out", a_stopped_member_is_left_out, 60},
         {"members_come_and_die", members_come_and_die, 120},
     };

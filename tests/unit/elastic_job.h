@@ -36,7 +36,9 @@ typedef struct job_member {
     cdp_error error;
     cdp_elastic_now last;
     uint32_t changes, received, dropped, wrong;
+    uint32_t answer; /* the test's own */
     uint64_t first_step, loads;
+    uint64_t committed; /* steps; others may read it meanwhile */
     char history[4000];
     uint64_t w[JOB_WEIGHTS], grad[JOB_WEIGHTS];
     cdp_entry entries[2];
@@ -109,6 +111,7 @@ static bool job_step(job_member *m, cdp_elastic *e, const cdp_elastic_now *now) 
         ++m->dropped;
         return false;
     }
+    __atomic_store_n(&m->committed, now->step + 1, __ATOMIC_RELEASE);
     if (now->changed) m->working_ns = test_now_ns();
     for (uint64_t i = 0; i < JOB_WEIGHTS; ++i)
         m->w[i] += m->grad[i];

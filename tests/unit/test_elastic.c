@@ -295,8 +295,7 @@ static void arrive_before_commit(job_member *m, cdp_elastic *e, const cdp_elasti
     const uint64_t until = test_until_ns(5000);
     m->between = NULL;
     if (now->rank != 1) return;
-    /* its weights change after its commit */
-    while (__atomic_load_n(&other->w[0], __ATOMIC_ACQUIRE) == m->w[0] && test_now_ns() < until)
+    while (__atomic_load_n(&other->committed, __ATOMIC_ACQUIRE) < 6 && test_now_ns() < until)
         test_sleep_ms(2);
     OK(cdp_elastic_alarm(e, "rank 1 is late"));
     wait_for_failure(now->group);
@@ -829,6 +828,57 @@ TEST(ranks_count_their_agreements_alike) {
     cdp_store_destroy(shared);
 }
 
+/* Rank 1 gives its part of the operation and receives nothing; rank 0 has the result. */
+static struct {
+    cdp_os os;
+    bool on, answered;
+} deaf;
+
+static int64_t recv_or_not(void *user, int32_t fd, const cdp_iov *iov, uint32_t n) {
+    if (__atomic_load_n(&deaf.on, __ATOMIC_SEQ_CST)) return 0;
+    return cdp_os_default()->net.recv_iov(user, fd, iov, n);
+}
+
+static void answer_alike(job_member *m, cdp_elastic *e, const cdp_elastic_now *now) {
+    bool all = false;
+    if (m->answer || now->step != 3) return;
+    const uint64_t until = test_until_ns(5000);
+    if (m == &members[1]) __atomic_store_n(&deaf.on, true, __ATOMIC_SEQ_CST);
+    OK(cdp_elastic_agree(e, true, &all));
+    m->answer = all ? 2 : 1;
+    if (m == &members[1]) {
+        __atomic_store_n(&deaf.answered, true, __ATOMIC_SEQ_CST);
+        return;
+    }
+    OK(cdp_elastic_alarm(e, "rank 1 hears nothing"));
+    while (!__atomic_load_n(&deaf.answered, __ATOMIC_SEQ_CST) && test_now_ns() < until)
+        test_sleep_ms(2);
+    __atomic_store_n(&deaf.on, false, __ATOMIC_SEQ_CST);
+}
+
+TEST(who_has_no_result_agrees_with_who_has_one) {
+    job_begin();
+    memset(&deaf, 0, sizeof deaf);
+    deaf.os = *cdp_os_default();
+    deaf.os.net.recv_iov = recv_or_not;
+    for (uint32_t i = 0; i < 2; ++i) {
+        members[i].desc.min_ranks = 2;
+        members[i].desc.max_ranks = 2;
+        members[i].tcp.no_shared_memory = true;
+        members[i].tcp.group.timeout_ms = 20000 * TEST_SLACK;
+        members[i].steps = 10;
+        members[i].each = answer_alike;
+    }
+    members[1].tcp.group.os = &deaf.os;
+    run_all(2);
+    for (uint32_t i = 0; i < 2; ++i)
+        ended(&members[i], CDP_OK);
+    T(deaf.answered);
+    T_EQ(2, members[0].answer);
+    T_EQ(2, members[1].answer);
+    cdp_store_destroy(shared);
+}
+
 /* A newcomer was decided; who asks to leave holds all there is. */
 static void leave_when_joined(job_member *m, cdp_elastic *e, const cdp_elastic_now *now) {
     if (now->step < 5 || now->epoch != 1) return;
@@ -1107,6 +1157,8 @@ int main(int argc, char **argv) {
             a_group_lives_until_the_next_one_was_connected, 40},
         {"a_turn_may_begin_late_in_a_call", a_turn_may_begin_late_in_a_call, 40},
         {"ranks_count_their_agreements_alike", ranks_count_their_agreements_alike, 40},
+        {"who_has_no_result_agrees_with_who_has_one", who_has_no_result_agrees_with_who_has_one,
+            40},
         {"the_only_source_leaves_after_it_was_received",
             the_only_source_leaves_after_it_was_received, 40},
         {"who_waits_for_newcomers_may_leave", who_waits_for_newcomers_may_leave, 40},
