@@ -1346,7 +1346,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_work_wait(cdp_work work);
 CDP_MUST_CHECK CDP_API cdp_status cdp_work_wait_for(cdp_work work, uint32_t timeout_ms);
 
 /* CDP_OK when done, CDP_PENDING when not, else the failure. Never blocks; without a progress
-   thread it also lets communication advance. */
+   thread it also moves all that can move now, of any size (cdp_work_poll() has a budget). */
 CDP_API cdp_status cdp_work_test(cdp_work work);
 
 #ifndef CDP_NO_FRAMES
@@ -13288,7 +13288,7 @@ CDP__PRIVATE cdp__advance cdp__group_poll(cdp_group *g) {
     if (flows > polled) polled = flows;
     if (CDP__BUDGETS && g->w->cut) cdp__flows_turn(g);
     if (g->health == CDP__HEALTHY) polled = cdp__group_settle_late(g, polled);
-    if (polled != CDP__BLOCKED || g->w->fast_poll) return polled;
+    if (polled != CDP__BLOCKED || g->w->fast_poll || g->w->cut) return polled;
     return g->health == CDP__HEALTHY ? cdp__group_blocked(g) : CDP__MOVED;
 }
 
@@ -13801,14 +13801,17 @@ CDP__PRIVATE void cdp__pend_call(cdp__pend *s, cdp_status st) {
     cdp__world *m = g->w;
     /* true if this thread runs a callback of another world, which has polled this one */
     const bool within = *cdp__inside();
+    const uint64_t until = m->poll_until_ns; /* of this thread's poll, not of others meanwhile */
     cdp_status answer;
     cdp__pend_unlist(s);
     m->calling = g;
+    m->poll_until_ns = 0;
     cdp_lock_release(&m->lock);
     *cdp__inside() = true;
     answer = s->func(s->user, st);
     *cdp__inside() = within;
     cdp_lock_acquire(&m->lock);
+    m->poll_until_ns = until;
     m->calling = NULL;
     if (st == CDP_OK && answer < CDP_OK) {
         const bool first = g->health == CDP__HEALTHY;
@@ -14003,14 +14006,14 @@ CDP__PRIVATE void cdp__progress_poll(cdp__world *m) {
    to do. */
 CDP__PRIVATE bool cdp__progress_poll_until(
     cdp__world *m, const cdp_group *g, uint64_t seq, uint64_t until_ns) {
-    const uint64_t before = m->poll_until_ns; /* not 0 inside a callback of such a poll */
     cdp__advance p;
     do {
         m->poll_until_ns = cdp__max(until_ns, 1);
         p = cdp__world_poll(m);
-        m->poll_until_ns = before;
+        m->poll_until_ns = 0;
         if (p != CDP__MOVED) return true;
-        if (cdp__work_look(g, seq) != CDP_PENDING) return true;
+        /* messages of channels may wait even if no operation is in flight */
+        if (seq != CDP__ALL_WORK && cdp__work_look(g, seq) != CDP_PENDING) return true;
         cdp__progress_yield_lock(m);
     } while (m->os->now_ns(m->os->user) < until_ns);
     return false;
@@ -14048,12 +14051,11 @@ CDP__PRIVATE void cdp__world_wait(cdp__world *m, cdp_lock *lock, uint64_t deadli
 
 /* What has arrived, at the beginning of a poll with a budget. */
 CDP__PRIVATE void cdp__world_look(cdp__world *m, uint64_t until_ns) {
-    const uint64_t before = m->poll_until_ns;
     if (m->sleeping) return;
     m->poll_until_ns = CDP__BUDGETS ? cdp__max(until_ns, 1) : 0;
     cdp__poll_hears(m);
     cdp__world_wait(m, NULL, 0);
-    m->poll_until_ns = before;
+    m->poll_until_ns = 0;
 }
 
 /* Sleeps in the transport or, if another thread sleeps there, on the condition variable. */
@@ -14066,6 +14068,18 @@ CDP__PRIVATE void cdp__progress_sleep(cdp__world *m, uint64_t deadline_ns) {
     cdp__world_wait(m, &m->lock, deadline_ns);
     if (m->cond && m->callers) /* another caller sleeps in the transport next */
         m->os->threads.cond_broadcast(m->os->user, m->cond);
+}
+
+/* Waits within a budget. A sleep may end a millisecond late, so the last one is spent polling. */
+CDP__PRIVATE void cdp__progress_rest(cdp__world *m, uint64_t now, uint64_t deadline_ns) {
+    if (m->sleeping) {
+        cdp__progress_sleep(m, deadline_ns); /* on the condition variable */
+    } else if (deadline_ns - now > CDP__MS) {
+        cdp__progress_sleep(m, deadline_ns - CDP__MS);
+    } else {
+        cdp__world_wait(m, NULL, 0);
+        cdp__progress_yield_lock(m);
+    }
 }
 
 /* Polls for a few microseconds before sleeping, because a wake-up costs more than most small
@@ -14127,9 +14141,10 @@ CDP__PRIVATE void cdp__progress_until(
         if (cdp__progress_spin(m, &g->desc, now, spin_until, &looks, &spun)) continue;
         if (spun && m->spin_luck > -8) --m->spin_luck;
         spun = 0;
-        if (budget) m->poll_until_ns = cdp__max(deadline_ns, 1);
-        cdp__progress_sleep(m, deadline_ns);
-        if (budget) m->poll_until_ns = 0;
+        if (budget)
+            cdp__progress_rest(m, now, deadline_ns);
+        else
+            cdp__progress_sleep(m, deadline_ns);
     }
     if (spun && m->spin_luck < 8) m->spin_luck += 2;
     --m->callers;
@@ -14190,8 +14205,8 @@ CDP__PRIVATE cdp_group_desc cdp__group_desc_defaults(const cdp_group_desc *desc)
     d.max_pending = (uint32_t)cdp__min(cdp__def(d.max_pending, 64), 65535);
     d.records = cdp__def(d.records, 32);
     d.stage_bytes = cdp__max(cdp__def(d.stage_bytes, CDP__STAGE_BYTES), 256) & ~63ull;
-    d.operations = cdp__def(d.operations, 64);
-    d.waits = cdp__def(d.waits, 32);
+    d.operations = (uint32_t)cdp__min(cdp__def(d.operations, 64), 65535);
+    d.waits = (uint32_t)cdp__min(cdp__def(d.waits, 32), 65535);
     d.choices = NULL;
     d.choice_count = 0;
     if (!d.os) d.os = cdp_os_default();
@@ -15487,8 +15502,11 @@ CDP_API cdp_status cdp_work_test(cdp_work w) {
     if (!g || !w.seq) return CDP_OK;
     if (cdp__alive(g, "cdp_work_test") != CDP_OK) return cdp_last_error()->status;
     if (cdp__work_on_device(w)) return cdp__device_wait(w, 0);
-    if (!g->w->thread) (void)cdp_poll(g, 0);
     cdp__enter(g);
+    if (!g->w->thread) { /* all that can move now */
+        if (!g->w->sleeping) cdp__world_wait(g->w, NULL, 0);
+        cdp__progress_until(g, CDP__ALL_WORK, 0, false);
+    }
     st = cdp__work_state(w);
     cdp__leave(g);
     return st;
@@ -16507,11 +16525,12 @@ struct cdp_channel {
     cdp__offer *offers;
     uint64_t handles; /* number of handles given out */
     uint64_t timer_ns;
-    uint64_t called;  /* counts callbacks */
-    uint32_t waiting; /* threads in cdp_channel_wait() */
-    bool calling;     /* a callback is running */
-    bool closing;     /* no new callback may begin */
-    bool left_over;   /* closed inside a callback: the last thread that uses it frees it */
+    uint64_t called;        /* counts callbacks */
+    uint32_t waiting;       /* threads in cdp_channel_wait() */
+    bool calling;           /* a callback is running */
+    uint64_t poll_until_ns; /* during a callback: that of the world before it */
+    bool closing;           /* no new callback may begin */
+    bool left_over;         /* closed inside a callback: the last thread that uses it frees it */
 };
 
 CDP__PRIVATE uint64_t cdp__channel_id(const cdp_group *g, uint32_t number, uint32_t what) {
@@ -16554,7 +16573,9 @@ CDP__PRIVATE void cdp__channel_flow_failed(cdp__flow *flow) {
 CDP__PRIVATE void cdp__channel_call(cdp_channel *c) {
     cdp__world *w = c->g->w;
     c->calling = true;
+    c->poll_until_ns = w->poll_until_ns; /* of this thread's poll, not of others meanwhile */
     w->calling = c->g;
+    w->poll_until_ns = 0;
     *cdp__inside() = true;
     cdp_lock_release(&w->lock);
 }
@@ -16563,6 +16584,7 @@ CDP__PRIVATE void cdp__channel_called(cdp_channel *c) {
     cdp__world *w = c->g->w;
     cdp__enter(c->g); /* takes precedence over threads that only poll */
     *cdp__inside() = false;
+    w->poll_until_ns = c->poll_until_ns;
     w->calling = NULL;
     c->calling = false;
     ++c->called;
@@ -16877,7 +16899,7 @@ CDP__PRIVATE bool cdp__channel_read(cdp_channel *c, uint32_t p) {
     while (r > 0 && s->body_left) {
         r = cdp__stream_read(c->g->w, s, peer->body + peer->got, s->body_left);
         if (r > 0) peer->got += (uint64_t)r;
-        if (cdp__poll_over(c->g->w)) break;
+        if (r > 0 && cdp__poll_over(c->g->w)) break;
     }
     if (r < 0) {
         const cdp_error why = *cdp_last_error();

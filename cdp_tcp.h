@@ -262,20 +262,20 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group *
 typedef struct cdp_starting cdp_starting;
 
 /* cdp_init() for a program that must not block: checks *desc and begins to join; cdp_init_poll()
-   goes on with it. The texts and the store of *desc must stay valid until that ends. Errors:
-   INVALID, UNSUPPORTED, NOMEM, IO (too few descriptors), and then *out is NULL. A name in
+   goes on with it. All that *desc points to (texts, store, os, group.choices) must stay valid until
+   that ends. Errors: INVALID, UNSUPPORTED, NOMEM, and then *out is NULL. A name in
    master_addr (rank 0), a file that another process has locked and `exchange` may still block: use
    an address and master_port. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_init_start(const cdp_tcp_desc *desc, cdp_starting **out);
 
-/* Goes on for at most `budget_us` microseconds (0: one look, without waiting). CDP_PENDING: call it
-   again. Everything else ends the start and releases it: CDP_OK, then *out is this rank's group;
+/* Goes on for at most `budget_us` microseconds (0: one look, without waiting); waiting may take a
+   millisecond more. CDP_PENDING: call it again. Everything else ends the start and releases it: CDP_OK, then *out is this rank's group;
    or what cdp_init() would have returned. One thread at a time. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_init_poll(
     cdp_starting *starting, uint32_t budget_us, cdp_group **out);
 
 /* Ends a start at once and releases it; NULL is allowed. The other ranks' starts fail: they are
-   told that this rank has ended. */
+   told that this rank has ended, or, if it had hardly begun, their time passes and they name it. */
 CDP_API void cdp_init_cancel(cdp_starting *starting);
 #endif /* CDP_NO_FRAMES */
 

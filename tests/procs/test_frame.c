@@ -114,7 +114,7 @@ static int rank_main(const run *r, uint32_t rank, uint16_t port) {
             l->count = 0;
             l->wall_worst = 0;
         }
-        l->status = operation(g, r, x, l, l->count + 20);
+        l->status = operation(g, r, x, l, l->count + (TEST_SLOW ? 2 : 5)); /* long before its end */
     }
     if (l->status != CDP_OK && r->dies == RANKS) cdp_print_error(stderr);
     wall = test_now_ns();

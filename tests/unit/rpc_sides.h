@@ -397,7 +397,7 @@ static cdp_status b_dies(void *user, cdp_backward *b) {
     return CDP_OK;
 }
 static cdp_status b_sleeps(void *user, cdp_backward *b) {
-    test_sleep_ms(150);
+    test_sleep_ms(TEST_SLOW ? 1500 : 250);
     return b_mul(user, b);
 }
 /* {ttl}, x: multiplies on ttl ranks, the next one first */

@@ -575,6 +575,79 @@ TEST(mistakes_get_a_sentence) {
     run(2, 20000, mistakes);
 }
 
+/* ---- polls with a budget ---- */
+
+/* Two ranks of one thread, each with a channel; everything moves in polls alone. */
+typedef struct polled {
+    cdp_hub *hub;
+    cdp_group *g[2];
+    side s[2];
+} polled;
+static bool polled_open(polled *p) {
+    const cdp_hub_desc h = {.world_size = 2};
+    memset(p, 0, sizeof *p);
+    if (!OK(cdp_hub_create(&h, &p->hub))) return false;
+    for (uint32_t r = 0; r < 2; ++r) {
+        const cdp_group_desc d = {.rank = r, .world_size = 2, .hub = p->hub, .no_thread = true};
+        if (!OK(cdp_group_create(&d, &p->g[r])) || !side_open(&p->s[r], p->g[r], 20)) return false;
+    }
+    return true;
+}
+static void polled_close(polled *p) {
+    for (uint32_t r = 0; r < 2; ++r) {
+        cdp_channel_close(p->s[r].c);
+        cdp_group_destroy(p->g[r]);
+    }
+    cdp_hub_destroy(p->hub);
+}
+
+TEST(a_poll_delivers_all_messages_that_came) {
+    polled p;
+    if (polled_open(&p)) {
+        for (uint32_t i = 0; i < 100; ++i)
+            send_numbered(&p.s[0], 1, i, 10);
+        for (uint32_t i = 0; i < 1000; ++i)
+            OK(cdp_poll(p.g[0], 0));
+        OK(cdp_poll(p.g[1], 10000000));
+        T_EQ(100, p.s[1].got);
+        T(!p.s[1].wrong);
+    }
+    polled_close(&p);
+}
+
+/* A thread polls with a budget while a message has come in part, and another one waits: that wait
+   keeps its own deadline. */
+static void *poll_briefly(void *arg) {
+    closing *s = (closing *)arg;
+    while (!counted(&s->stop))
+        (void)!cdp_poll(s->g, 300);
+    return NULL;
+}
+TEST(a_wait_beside_polls_with_a_budget_ends_in_time) {
+    polled p;
+    closing polls = {0};
+    pthread_t t;
+    cdp_work work;
+    float x = 1;
+    if (polled_open(&p)) {
+        send_numbered(&p.s[0], 1, 0, sizeof numbered[0]); /* more than the link holds */
+        for (uint32_t i = 0; i < 100; ++i)
+            OK(cdp_poll(p.g[0], 0));
+        polls.g = p.g[1];
+        T_EQ(0, pthread_create(&t, NULL, poll_briefly, &polls));
+        test_sleep_ms(20); /* it has read what came, most times */
+        OK(cdp_allreduce_async(p.g[1], NULL, &x, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM, &work));
+        for (uint32_t i = 0; i < 10; ++i)
+            T_EQ(CDP_PENDING, cdp_work_wait_for(work, 30)); /* without end, where it fails */
+        count_one(&polls.stop);
+        pthread_join(t, NULL);
+        T_EQ(0, p.s[1].got);
+        cdp_group_abort(p.g[0], "over");
+        cdp_group_abort(p.g[1], "over");
+    }
+    polled_close(&p);
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"messages_arrive_in_order_beside_collectives", messages_arrive_in_order_beside_collectives,
@@ -586,6 +659,9 @@ int main(int argc, char **argv) {
         {"a_timer_is_called_once", a_timer_is_called_once, 60},
         {"closed_inside_a_callback", closed_inside_a_callback, 60},
         {"closed_below_a_wait", closed_below_a_wait, 60},
+        {"a_poll_delivers_all_messages_that_came", a_poll_delivers_all_messages_that_came, 60},
+        {"a_wait_beside_polls_with_a_budget_ends_in_time",
+            a_wait_beside_polls_with_a_budget_ends_in_time, 60},
         {"closed_beside_a_callback", closed_beside_a_callback, 60},
         {"closed_beside_a_wait", closed_beside_a_wait, 60},
         {"a_body_comes_before_its_sender_leaves", a_body_comes_before_its_sender_leaves, 120},
