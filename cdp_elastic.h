@@ -3,9 +3,10 @@
     WHAT IT IS
         A training job that goes on when its number of processes changes. When a rank dies or
         leaves, the others continue in the same process with the state of the last committed step;
-        at most the step in flight is computed again. A newcomer receives that state from the ranks
-        that have it; nobody restarts. A key-value store decides which processes are in: the first
-        decision in the store counts, so the history of a job never forks.
+        at most the step in flight is computed again (one exception: see THE DEAD). A newcomer
+        receives that state from the ranks that have it; nobody restarts. A key-value store decides
+        which processes are in: the first decision in the store counts, so the history of a job
+        never forks.
 
     DO THIS
         #define CDP_IMPLEMENTATION      in exactly one C or C++ file, before
@@ -106,15 +107,20 @@
         is JOB/gone/ID (cdp_elastic_create_from_env makes one) tells it at once.
         A death while the members of a new epoch connect may be noticed at the deadline of that
         attempt alone: 500 ms and 20 ms for each rank, twice as long after each attempt that failed.
+        If exactly one rank has committed the last step, the others receive it from there. If that
+        rank dies meanwhile, receivers have parts of two steps: those who had not begun to receive
+        go on without that step, and if there are none, the job ends with STATE.
 
     MEMORY
         From the os of tcp->group. 24 bytes for each member of the epoch; the blob, while it moves.
-        The store keeps each decision (216 bytes and 24 for each member) and each ticket (48).
+        The store keeps each decision (216 bytes and 24 for each member), each ticket (48), one key
+        for each call of cdp_elastic_agree(), and one for each process that has ended (JOB/gone/ID).
 
     ERRORS
-        cdp_elastic_create: INVALID (desc), UNSUPPORTED (no threads), TIMEOUT (join_ms; the text
-        says who was there), MISMATCH (settings or entries differ from those of the job; the text
-        shows the first that does), STATE (the job is over), STORE, NOMEM.
+        cdp_elastic_create: INVALID (desc; an id that was used before), UNSUPPORTED (no threads),
+        TIMEOUT (join_ms; the text says who was there), MISMATCH (settings or entries differ from
+        those of the job; the text shows the first that does), STATE (the job is over), STORE,
+        NOMEM.
         cdp_elastic_next: TIMEOUT (below min_ranks for join_ms), STATE (left out; left; nobody that
         is left has state: start from a checkpoint), MISMATCH (state that should be equal is not),
         STORE (the store is lost: this process must end), and whatever is a mistake of the program
@@ -213,12 +219,17 @@ typedef struct cdp_elastic_desc {
     uint32_t entry_count;
     /* Both or neither: a small blob beside the entries (states of random generators, a schedule).
        save() returns its size in bytes, and writes it if `room` is that much; it is called twice on
-       the first source. load() reads it on a rank that receives; an error that it returns is that
-       of cdp_elastic_next(). */
+       the first source. load() reads it on a rank that receives, after the hashes of all ranks were
+       equal. An error that it returns, of whatever status, is that of cdp_elastic_next() and starts
+       no turn, unless the group has failed meanwhile. */
     uint64_t (*save)(void *user, void *data, uint64_t room);
     cdp_status (*load)(void *user, const void *data, uint64_t bytes);
-    /* called in cdp_elastic_next() on all ranks for each new group, before state moves; an error
-       that it returns is that of cdp_elastic_next() */
+    /* Called in cdp_elastic_next() on all ranks for each new group, before state moves: once or
+       several times in a call, for an epoch may end before it runs. An error that it returns, of
+       whatever status, is that of cdp_elastic_next() and starts no turn, unless the group has
+       failed meanwhile: then the next epoch calls it again. now->group lives at least until
+       connected() has returned for a later one, or until cdp_elastic_destroy(): what was made of
+       the group before may be destroyed here. */
     cdp_status (*connected)(void *user, const cdp_elastic_now *now);
     void *user;
 } cdp_elastic_desc;
@@ -249,8 +260,9 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_commit(cdp_elastic *e);
 
 /* Collective over the ranks of the epoch: *all is true if each rank said yes. Every rank that gets
    an answer gets the same one, also when ranks die meanwhile (then it is false, or what the others
-   were told). One allreduce, one request to the store. Errors: STATE (before cdp_elastic_next()),
-   STORE, INVALID; a mistake of the program as in cdp_allreduce(). */
+   were told). One allreduce, one request to the store, one key that stays. Errors: STATE (before
+   cdp_elastic_next(), or after an error of it), STORE, INVALID; a mistake of the program as in
+   cdp_allreduce(). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_agree(cdp_elastic *e, bool yes, bool *all);
 
 /* Call it after the last step. Waits until all ranks have called it, and takes part in turns until
@@ -259,7 +271,9 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_agree(cdp_elastic *e, bool yes, bo
 CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_finish(cdp_elastic *e);
 
 /* Asks this process to leave: its next call of cdp_elastic_next() returns STATE, the others go on.
-   Then destroy it. `reason` (may be NULL) is copied. Any thread. */
+   Then destroy it. During a change it first sees the next epoch begin, because others may receive
+   state from this process; where they wait for min_ranks it leaves at once. `reason` (may be NULL)
+   is copied. Any thread. */
 CDP_API void cdp_elastic_leave(cdp_elastic *e, const char *reason);
 
 /* Ends the epoch now: all ranks that live are in the next one. `reason` (may be NULL) becomes its
@@ -267,8 +281,9 @@ CDP_API void cdp_elastic_leave(cdp_elastic *e, const char *reason);
 CDP_API cdp_status cdp_elastic_alarm(cdp_elastic *e, const char *reason);
 
 /* Ends this member. Without cdp_elastic_finish() or cdp_elastic_leave() before, the others take it
-   for one that has left. Destroys the group. Takes up to a second; a program that holds what was
-   made of the group destroys that before. NULL is allowed. */
+   for one that has left. Destroys the group. Takes up to a second; where the store cannot be
+   reached, up to timeout_ms of tcp->group and at most 30 s for each of three requests. A program
+   that holds what was made of the group destroys that before. NULL is allowed. */
 CDP_API void cdp_elastic_destroy(cdp_elastic *e);
 
 /* The last 32 epochs of this process as JSON: epoch, step, size, rank, lost, joined, cause, and how
@@ -551,14 +566,21 @@ CDP__PRIVATE void cdp__elastic_receive(cdp__elastic_place *p) {
     if (!CDP__ELASTIC_PLANT(RECEIVER_KEEPS_STATE)) p->has_state = false;
 }
 
-/* The members are connected, and this process holds the state of the decision. No: an alarm was
-   first. */
-CDP__PRIVATE bool cdp__elastic_run(cdp__elastic_place *p, const cdp__elastic_decision *d) {
+/* All of the state was received, and its hashes were equal: this process has it, also if it arrives
+   before it runs. No: an alarm was first. */
+CDP__PRIVATE bool cdp__elastic_hold(cdp__elastic_place *p, const cdp__elastic_decision *d) {
     if (p->phase != CDP__ELASTIC_JOINED || p->epoch != d->epoch) return false;
-    p->phase = CDP__ELASTIC_RUNNING;
     p->has_state = true;
     p->step = d->step;
     p->samples = d->samples;
+    return true;
+}
+
+/* The members are connected, and this process holds the state of the decision. No: an alarm was
+   first. */
+CDP__PRIVATE bool cdp__elastic_run(cdp__elastic_place *p, const cdp__elastic_decision *d) {
+    if (!cdp__elastic_hold(p, d)) return false;
+    p->phase = CDP__ELASTIC_RUNNING;
     return true;
 }
 
@@ -775,6 +797,11 @@ struct cdp_elastic {
     /* of the thread in cdp_elastic_next() */
     void *burying;     /* a thread that destroys a group; NULL: none was started */
     uint32_t failures; /* attempts to connect that failed in a row */
+    bool refused;      /* connected() or load() returned an error: it starts no turn */
+    bool shown;        /* connected() was called with `group` */
+    cdp_group *middle; /* connected() alone has seen it, and for no later group it was called */
+    uint64_t told;     /* the epoch that the last cdp_elastic_next() reported; 0: none yet */
+    uint64_t agreed;   /* calls of cdp_elastic_agree() in that epoch */
     /* guarded by mutex from here on */
     cdp__elastic_place place;
     cdp__elastic_decision d; /* of place.epoch */
@@ -782,10 +809,12 @@ struct cdp_elastic {
     cdp_group *retired;      /* of the epoch before: the program may still hold it */
     cdp_error failure;       /* status CDP_OK: none; else this process cannot go on */
     bool stop, changed, received, ended;
+    bool few;          /* this turn waits for newcomers: too few ranks are left */
+    bool handed_in;    /* others may have seen this id */
+    bool left;         /* the others know, or have decided, that this process is out */
     char leaving[100]; /* why; "": it stays */
     char cause[160];   /* of now.cause */
-    uint64_t epoch_ns; /* when this epoch began here */
-    uint64_t agreed;   /* calls of cdp_elastic_agree() in this epoch */
+    uint64_t epoch_ns; /* when this epoch began here, or this process arrived */
     cdp__elastic_past past[CDP__ELASTIC_PASTS];
     uint64_t pasts;
 };
@@ -1055,6 +1084,7 @@ CDP__PRIVATE void cdp__elastic_fail(cdp_elastic *e) {
     e->place.live = false;
     if (e->place.phase != CDP__ELASTIC_OUT) e->place.phase = CDP__ELASTIC_OUT;
     if (e->group) cdp_group_abort(e->group, e->failure.text);
+    *cdp__error_slot() = e->failure;
     cdp__elastic_signal(e);
 }
 
@@ -1066,6 +1096,7 @@ CDP__PRIVATE void cdp__elastic_adopt(cdp_elastic *e, cdp__elastic_decision *d) {
             "left out of epoch %llu (%s): this process did not arrive within settle_ms, %u ms; "
             "create another cdp_elastic to come back as a newcomer",
             (unsigned long long)d->epoch, d->cause, e->desc.settle_ms);
+        e->left = true;
         cdp__elastic_fail(e);
         cdp__free(e->os, d->members);
         return;
@@ -1083,7 +1114,7 @@ CDP__PRIVATE void cdp__elastic_adopt(cdp_elastic *e, cdp__elastic_decision *d) {
     cdp__free(e->os, e->d.members);
     e->d = *d;
     e->epoch_ns = now;
-    e->agreed = 0;
+    e->few = false;
     cdp__elastic_signal(e);
 }
 
@@ -1182,6 +1213,11 @@ CDP__PRIVATE cdp_status cdp__elastic_hopeless(
             "no member of epoch %llu that is left has state: start again from a checkpoint",
             (unsigned long long)t->d->epoch);
     if (verdict == CDP__ELASTIC_DECIDED || t->since_ms < e->desc.join_ms) return CDP_OK;
+    if (verdict == CDP__ELASTIC_NO_STATE)
+        return cdp__fail(CDP_ERR_TIMEOUT,
+            "epoch %llu ended and %u of its %u ranks arrived, none of them with state: of those "
+            "that have it, nobody came or was known to be dead within join_ms, %u ms",
+            (unsigned long long)t->d->epoch, t->count, t->d->size, e->desc.join_ms);
     return cdp__fail(CDP_ERR_TIMEOUT,
         "epoch %llu ended and %u of its %u ranks arrived, but min_ranks is %u: nobody came within "
         "join_ms, %u ms",
@@ -1212,6 +1248,12 @@ CDP__PRIVATE cdp_status cdp__elastic_look(cdp_elastic *e, uint64_t begun_ns, uin
         st = cdp__elastic_try(e, e->watched, t.d, arrivals, t.count, &verdict);
         if (st == CDP_OK && verdict == CDP__ELASTIC_DECIDED) *wait_ms = 0;
     }
+    if (st == CDP_OK && verdict == CDP__ELASTIC_FEW) {
+        cdp__elastic_lock(e);
+        e->few = true;
+        cdp__elastic_signal(e);
+        cdp__elastic_unlock(e);
+    }
     if (st == CDP_OK) st = cdp__elastic_hopeless(e, &t, verdict);
     cdp__free(e->os, arrivals);
     cdp__free(e->os, gone);
@@ -1232,8 +1274,10 @@ CDP__PRIVATE cdp_status cdp__elastic_turn_over(cdp_elastic *e) {
         if (st != CDP_OK) break;
         if (d.members) {
             cdp__elastic_lock(e);
-            cdp__elastic_adopt(e, &d);
+            stop = e->place.phase != CDP__ELASTIC_ARRIVED; /* it has left meanwhile */
+            if (!stop) cdp__elastic_adopt(e, &d);
             cdp__elastic_unlock(e);
+            if (stop) cdp__free(e->os, d.members);
             return CDP_OK;
         }
         st = cdp__elastic_look(e, begun, &wait_ms);
@@ -1241,7 +1285,7 @@ CDP__PRIVATE cdp_status cdp__elastic_turn_over(cdp_elastic *e) {
             st = cdp__elastic_await(e, e->watched, key, cdp__min(wait_ms, CDP__ELASTIC_SLICE_MS));
         if (st == CDP_PENDING) st = CDP_OK;
         cdp__elastic_lock(e);
-        stop = e->stop;
+        stop = e->stop || e->place.phase != CDP__ELASTIC_ARRIVED;
         cdp__elastic_unlock(e);
     }
     return st;
@@ -1340,7 +1384,8 @@ CDP__PRIVATE void cdp__elastic_main(void *arg) {
 /* ---- >>elastic-transfer: state, from several sources to all who lack it ---------------------- */
 
 /* Knows: entries, blobs, who is a source. Promises: what was received is used only after the hashes
-   of all members were equal. May use: epoch, groups, collectives and objects of cdp.h. */
+   of all members were equal. May use: epoch, elastic-store, elastic-turns, groups, collectives and
+   objects of cdp.h. */
 
 #define CDP__ELASTIC_SOURCES 8u /* more would not make it faster */
 #define CDP__ELASTIC_PIECE (4u << 20)
@@ -1353,7 +1398,23 @@ typedef struct cdp__elastic_transfer {
     uint32_t source[CDP__ELASTIC_SOURCES];
     cdp_group *from[CDP__ELASTIC_SOURCES]; /* that source, and all receivers; NULL: not with it */
     uint64_t hash[2];                      /* of the entries; of the blob */
+    cdp_blob blob;                         /* as received */
+    bool has_blob;
 } cdp__elastic_transfer;
+
+/* What a function of the program returned. Its error is final, also one that would be a loss in an
+   operation: each epoch would call it again. But if the group has failed, that is why. */
+CDP__PRIVATE cdp_status cdp__elastic_returned(
+    cdp_elastic *e, cdp_group *group, const char *name, cdp_status st) {
+    const cdp_error why = *cdp_last_error();
+    if (st == CDP_OK) return st;
+    if (cdp__elastic_is_loss(cdp_group_status(group))) return cdp_last_error()->status;
+    e->refused = true;
+    *cdp__error_slot() = why;
+    if (st < 0 && why.status == st) return st;
+    return cdp__fail(st < 0 ? st : CDP_ERR_INVALID, "%s() of cdp_elastic_desc returned %s", name,
+        cdp_status_name(st));
+}
 
 /* The groups of each source with all receivers. */
 CDP__PRIVATE cdp_status cdp__elastic_transfer_groups(cdp__elastic_transfer *t) {
@@ -1407,12 +1468,10 @@ CDP__PRIVATE cdp_status cdp__elastic_transfer_entry(
 CDP__PRIVATE cdp_status cdp__elastic_transfer_blob(cdp__elastic_transfer *t) {
     const cdp_elastic_desc *d = &t->e->desc;
     const bool first = t->rank == t->source[0];
-    cdp_blob got;
     uint8_t *data = NULL;
     uint64_t bytes = 0;
     cdp_status st;
     if (!d->save || !t->from[0]) return CDP_OK;
-    memset(&got, 0, sizeof got);
     if (first) {
         bytes = d->save(d->user, NULL, 0);
         data = (uint8_t *)cdp__alloc(t->e->os, bytes + 1);
@@ -1423,13 +1482,12 @@ CDP__PRIVATE cdp_status cdp__elastic_transfer_blob(cdp__elastic_transfer *t) {
                 "save() of cdp_elastic_desc returned another size in its second call");
         }
     }
-    st = cdp_broadcast_bytes(t->from[0], data, bytes, 0, first ? NULL : &got);
+    st = cdp_broadcast_bytes(t->from[0], data, bytes, 0, first ? NULL : &t->blob);
     if (st == CDP_OK) {
         t->hash[1] = first ? cdp__hash(CDP__HASH_START, data, bytes)
-                           : cdp__hash(CDP__HASH_START, got.data, got.bytes);
-        if (!first) st = d->load(d->user, got.data, got.bytes);
+                           : cdp__hash(CDP__HASH_START, t->blob.data, t->blob.bytes);
+        t->has_blob = !first;
     }
-    if (!first) cdp_blob_free(t->from[0], &got);
     cdp__free(t->e->os, data);
     return st;
 }
@@ -1458,7 +1516,29 @@ CDP__PRIVATE cdp_status cdp__elastic_transfer_compare(cdp__elastic_transfer *t) 
             (unsigned long long)t->d->epoch, r, first, (unsigned long long)t->d->step);
     }
     cdp__free(t->e->os, all);
+    if (st == CDP_ERR_MISMATCH) { /* all find it; none of them may end before the last one has */
+        const cdp_error why = *cdp_last_error();
+        if (cdp_barrier(t->group) != CDP_OK) *cdp__error_slot() = why;
+    }
     return st;
+}
+
+/* This rank has what the decision says. Whoever leaves after the barrier leaves nobody without. */
+CDP__PRIVATE cdp_status cdp__elastic_transfer_end(cdp__elastic_transfer *t) {
+    cdp_elastic *e = t->e;
+    const cdp_elastic_desc *d = &e->desc;
+    cdp_status st = CDP_OK;
+    bool in;
+    if (t->has_blob)
+        st = cdp__elastic_returned(
+            e, t->group, "load", d->load(d->user, t->blob.data, t->blob.bytes));
+    if (st != CDP_OK) return st;
+    cdp__elastic_lock(e);
+    in = cdp__elastic_hold(&e->place, t->d);
+    e->received = e->received || (in && !t->d->members[t->rank].source);
+    cdp__elastic_unlock(e);
+    if (!in) return cdp__fail(CDP_ERR_ABORTED, "the epoch ended before its state was there");
+    return cdp_barrier(t->group);
 }
 
 /* Collective over the group of the epoch. CDP_OK: this rank holds the state of the decision. */
@@ -1478,16 +1558,13 @@ CDP__PRIVATE cdp_status cdp__elastic_transfer_all(
         st = cdp__elastic_transfer_entry(&t, &e->desc.entries[i], &turn);
     if (st == CDP_OK) st = cdp__elastic_transfer_blob(&t);
     if (st == CDP_OK) st = cdp__elastic_transfer_compare(&t);
-    if (st != CDP_OK) {
-        const cdp_error why = *cdp_last_error();
-        for (i = 0; i < t.count; ++i)
-            cdp_group_destroy(t.from[i]);
-        *cdp__error_slot() = why;
-        return st;
-    }
+    if (st == CDP_OK) st = cdp__elastic_transfer_end(&t);
+    const cdp_error why = *cdp_last_error();
+    if (t.from[0]) cdp_blob_free(t.from[0], &t.blob);
     for (i = 0; i < t.count; ++i)
         cdp_group_destroy(t.from[i]);
-    return CDP_OK;
+    *cdp__error_slot() = why;
+    return st;
 }
 
 /* ---- >>elastic-connect: a decision becomes a group ------------------------------------------- */
@@ -1645,7 +1722,8 @@ CDP__PRIVATE cdp_status cdp__elastic_fill(
         now.size = d->size;
         now.old_rank = d->members[rank].old_rank;
         now.cause = d->cause;
-        st = e->desc.connected(e->desc.user, &now);
+        e->shown = true;
+        st = cdp__elastic_returned(e, group, "connected", e->desc.connected(e->desc.user, &now));
     }
     if (st != CDP_OK) return st;
     cdp__elastic_lock(e);
@@ -1684,7 +1762,7 @@ CDP__PRIVATE cdp_status cdp__elastic_connect(
         p->connect_ns = connected - begun;
         p->transfer_ns = cdp__elastic_now_ns(e) - connected;
         e->changed = true;
-        e->received = !d->members[rank].source;
+        e->received = e->received || !d->members[rank].source;
         e->epoch_ns = cdp__elastic_now_ns(e);
         memcpy(e->cause, d->cause, sizeof e->cause);
     }
@@ -1841,6 +1919,19 @@ CDP__PRIVATE cdp_status cdp__elastic_nobody(
         (unsigned long long)d->epoch, d->size, e->desc.max_ranks, e->desc.join_ms);
 }
 
+/* Before the ticket: nobody may have seen the id of this process. */
+CDP__PRIVATE cdp_status cdp__elastic_fresh(cdp_elastic *e, cdp__elastic_decision *d) {
+    bool gone = false;
+    cdp_status st = cdp__elastic_newest(e, d, true);
+    if (st == CDP_OK) st = cdp__elastic_gone(e, e->store, e->place.id, &gone);
+    if (st == CDP_OK && (gone || e->place.epoch))
+        st = cdp__fail(CDP_ERR_INVALID,
+            "cdp_elastic_create: the id %s was used before in the job \"%s\"; each process needs "
+            "one of its own",
+            e->id, e->job);
+    return st;
+}
+
 /* Waits until a decision has this process in it. */
 CDP__PRIVATE cdp_status cdp__elastic_enter(cdp_elastic *e) {
     const uint64_t deadline = cdp__deadline(e->os, e->desc.join_ms);
@@ -1851,7 +1942,8 @@ CDP__PRIVATE cdp_status cdp__elastic_enter(cdp_elastic *e) {
     bool over = false;
     cdp_status st = CDP_OK;
     memset(&d, 0, sizeof d);
-    st = cdp__elastic_newest(e, &d, true);
+    st = cdp__elastic_fresh(e, &d);
+    e->handed_in = st == CDP_OK;
     if (st == CDP_OK) st = cdp__elastic_hand_in(e);
     while (st == CDP_OK) {
         cdp__elastic_key(e, key, "final");
@@ -1946,6 +2038,7 @@ CDP__PRIVATE void cdp__elastic_free(cdp_elastic *e) {
     if (e->burying) os->threads.join(os, e->burying);
     cdp_group_destroy(e->group);
     cdp_group_destroy(e->retired);
+    cdp_group_destroy(e->middle);
     if (e->watched != e->store) cdp_store_destroy(e->watched);
     if (e->own_store) cdp_store_destroy(e->store);
     if (e->cond) os->threads.cond_destroy(os, e->cond);
@@ -1969,7 +2062,8 @@ CDP__PRIVATE cdp_status cdp__elastic_start(cdp_elastic *e) {
     }
     if (st != CDP_OK) {
         const cdp_error why = *cdp_last_error();
-        if (cdp__elastic_say_gone(e, e->store, "gave up") == CDP_OK && e->place.epoch)
+        if (e->handed_in && cdp__elastic_say_gone(e, e->store, "gave up") == CDP_OK
+            && e->place.epoch)
             (void)cdp__elastic_alarm_at(e, e->store, e->place.epoch, "a newcomer gave up");
         *cdp__error_slot() = why;
     }
@@ -2099,7 +2193,8 @@ CDP_API void cdp_elastic_destroy(cdp_elastic *e) {
     cdp__elastic_lock(e);
     e->stop = true;
     k = e->place.epoch;
-    leaves = !e->ended && e->place.phase != CDP__ELASTIC_OUT && e->failure.status == CDP_OK;
+    /* also after an error of its own, for which the others would wait until timeout_ms */
+    leaves = !e->ended && !e->left && e->failure.status != CDP_ERR_STORE;
     e->place.phase = CDP__ELASTIC_OUT;
     if (e->group && cdp_group_status(e->group) < 0
         && !cdp__elastic_is_loss(cdp_last_error()->status)) {
@@ -2144,6 +2239,8 @@ CDP__PRIVATE void cdp__elastic_now_of(cdp_elastic *e, cdp_elastic_now *now) {
     now->received = e->received;
     now->cause = e->cause;
     e->changed = e->received = false;
+    if (e->told != p->epoch) e->agreed = 0;
+    e->told = p->epoch;
 }
 
 /* The program asked to leave. Lock held; given back meanwhile. */
@@ -2158,9 +2255,10 @@ CDP__PRIVATE cdp_status cdp__elastic_go(cdp_elastic *e) {
     st = cdp__elastic_say_gone(e, e->store, why);
     if (st == CDP_OK) st = cdp__elastic_alarm_at(e, e->store, k, why);
     cdp__elastic_lock(e);
-    if (st == CDP_OK) st = cdp__fail(CDP_ERR_STATE, "this process left: %s", e->leaving);
+    e->left = st == CDP_OK;
+    if (st == CDP_OK) (void)cdp__fail(CDP_ERR_STATE, "this process left: %s", e->leaving);
     cdp__elastic_fail(e);
-    return st;
+    return e->failure.status;
 }
 
 CDP__PRIVATE void cdp__elastic_bury_now(void *arg) {
@@ -2189,31 +2287,45 @@ CDP__PRIVATE void cdp__elastic_retire(cdp_elastic *e) {
 CDP__PRIVATE cdp_status cdp__elastic_join(cdp_elastic *e) {
     cdp__elastic_decision d = e->d;
     const uint32_t rank = e->place.rank;
-    cdp_group *old = NULL;
+    cdp_group *old = e->group;
     cdp_status st;
-    if (e->retired) { /* two changes in one call: nobody but this header has seen this group */
-        old = e->group;
-        e->group = NULL;
-    } else {
-        e->retired = e->group;
-        e->group = NULL;
+    e->group = NULL;
+    if (!e->retired) {
+        e->retired = old;
+        old = NULL;
+    } else if (old && e->shown) { /* two changes in one call: connected() has seen the first */
+        e->middle = old;
+        old = NULL;
     }
+    e->shown = false;
     d.members = (cdp__elastic_member *)cdp__alloc(e->os, d.size * sizeof *d.members);
     if (d.members) memcpy(d.members, e->d.members, d.size * sizeof *d.members);
     cdp__elastic_unlock(e);
     cdp__elastic_bury(e, old);
     st = d.members ? cdp__elastic_connect(e, &d, rank) : cdp__fail_nomem("a list of members", 0);
     cdp__free(e->os, d.members);
+    if (e->shown && e->middle) {
+        const cdp_error why = *cdp_last_error();
+        cdp__elastic_bury(e, e->middle);
+        e->middle = NULL;
+        *cdp__error_slot() = why;
+    }
     cdp__elastic_lock(e);
     return st;
 }
 
+/* For what began then: a turn, or the wait for one. */
+CDP__PRIVATE uint64_t cdp__elastic_limit(const cdp_elastic *e, uint64_t begun_ns) {
+    return begun_ns + ((uint64_t)e->desc.join_ms + e->store_ms) * CDP__MS;
+}
+
 /* This thread's last error ends the epoch if it is a loss. Waits until the thread of this header
    has arrived. Lock held; given back meanwhile. */
-CDP__PRIVATE cdp_status cdp__elastic_give_up(cdp_elastic *e, uint64_t k, uint64_t deadline) {
+CDP__PRIVATE cdp_status cdp__elastic_give_up(cdp_elastic *e, uint64_t k) {
     const cdp_error why = *cdp_last_error();
+    uint64_t deadline;
     cdp_status st;
-    if (!cdp__elastic_is_loss(why.status)) {
+    if (!cdp__elastic_is_loss(why.status) || e->refused) {
         if (e->place.phase == CDP__ELASTIC_JOINED) cdp__elastic_fail(e);
         return why.status;
     }
@@ -2221,21 +2333,34 @@ CDP__PRIVATE cdp_status cdp__elastic_give_up(cdp_elastic *e, uint64_t k, uint64_
     st = cdp__elastic_alarm_at(e, e->store, k, why.text);
     cdp__elastic_lock(e);
     if (st != CDP_OK) return st;
+    deadline = cdp__elastic_limit(e, cdp__elastic_now_ns(e));
     while (e->place.epoch == k && e->failure.status == CDP_OK
-        && e->place.phase != CDP__ELASTIC_ARRIVED && cdp__elastic_now_ns(e) < deadline)
+        && e->place.phase != CDP__ELASTIC_ARRIVED) {
+        if (cdp__elastic_now_ns(e) >= deadline)
+            return cdp__fail(CDP_ERR_TIMEOUT,
+                "epoch %llu failed (%s), and the store did not say so within join_ms, %u ms",
+                (unsigned long long)k, why.text, e->desc.join_ms);
         cdp__elastic_sleep(e, deadline);
+    }
     return CDP_OK;
 }
 
+/* The program has asked to leave, and may: nobody receives from this process now, and no decision
+   counts on it. Lock held. */
+CDP__PRIVATE bool cdp__elastic_may_go(const cdp_elastic *e) {
+    const cdp__elastic_place *p = &e->place;
+    if (!e->leaving[0]) return false;
+    if (p->phase == CDP__ELASTIC_RUNNING) return true;
+    return p->phase == CDP__ELASTIC_JOINED ? p->size == 1 : e->few;
+}
+
 CDP__PRIVATE cdp_status cdp__elastic_step(cdp_elastic *e, cdp_elastic_now *now) {
-    const uint64_t deadline =
-        cdp__deadline(e->os, e->desc.join_ms) + (uint64_t)e->store_ms * CDP__MS;
     for (;;) {
         const uint64_t k = e->place.epoch;
         cdp_status st = CDP_OK;
         if (e->failure.status != CDP_OK) return cdp__elastic_say(&e->failure);
         if (e->ended) return cdp__fail(CDP_ERR_STATE, "cdp_elastic_finish() has ended the job");
-        if (e->leaving[0]) return cdp__elastic_go(e);
+        if (cdp__elastic_may_go(e)) return cdp__elastic_go(e);
         if (e->group && e->place.phase != CDP__ELASTIC_JOINED) st = cdp_group_status(e->group);
         if (st != CDP_OK && !cdp__elastic_is_loss(st)) return cdp_last_error()->status;
         if (e->place.phase == CDP__ELASTIC_RUNNING) {
@@ -2245,15 +2370,15 @@ CDP__PRIVATE cdp_status cdp__elastic_step(cdp_elastic *e, cdp_elastic_now *now) 
             }
         } else if (e->place.phase == CDP__ELASTIC_JOINED) {
             st = cdp__elastic_join(e);
-        } else if (cdp__elastic_now_ns(e) >= deadline) {
+        } else if (cdp__elastic_now_ns(e) >= cdp__elastic_limit(e, e->epoch_ns)) {
             return cdp__fail(CDP_ERR_TIMEOUT,
                 "epoch %llu ended, and no decision was there after join_ms, %u ms",
                 (unsigned long long)k, e->desc.join_ms);
         } else {
             st = CDP_OK;
-            cdp__elastic_sleep(e, deadline);
+            cdp__elastic_sleep(e, cdp__elastic_limit(e, e->epoch_ns));
         }
-        if (st != CDP_OK) st = cdp__elastic_give_up(e, k, deadline);
+        if (st != CDP_OK) st = cdp__elastic_give_up(e, k);
         if (st != CDP_OK) return st;
     }
 }
@@ -2286,24 +2411,26 @@ CDP_API cdp_status cdp_elastic_agree(cdp_elastic *e, bool yes, bool *all) {
     uint8_t flag = yes;
     cdp_group *group;
     void *data;
-    uint64_t bytes, k, number;
+    uint64_t bytes, number;
+    bool may;
     cdp_status st;
     if (!e || !all)
         return cdp__fail(CDP_ERR_INVALID, "cdp_elastic_agree needs an elastic and a place");
     *all = false;
     cdp__elastic_lock(e);
-    group = e->place.phase == CDP__ELASTIC_RUNNING || e->place.phase == CDP__ELASTIC_ARRIVED
-        ? e->group
-        : NULL;
-    k = e->place.epoch;
-    number = ++e->agreed;
+    may = e->told && !e->ended && e->failure.status == CDP_OK;
+    group = e->place.epoch == e->told ? e->group : NULL;
     cdp__elastic_unlock(e);
-    if (!group)
-        return cdp__fail(CDP_ERR_STATE, "cdp_elastic_agree: call cdp_elastic_next() before");
-    st = cdp_allreduce(group, NULL, &flag, 1, CDP_DTYPE_U8, CDP_REDUCE_MIN);
+    if (!may) return cdp__fail(CDP_ERR_STATE, "cdp_elastic_agree: call cdp_elastic_next() before");
+    /* Epoch and number are those of this thread: the thread of this header may be in a later epoch,
+       and then this rank gave the operation nothing, so that nobody can have had a yes. */
+    number = ++e->agreed;
+    st = CDP_ERR_ABORTED;
+    if (group) st = cdp_allreduce(group, NULL, &flag, 1, CDP_DTYPE_U8, CDP_REDUCE_MIN);
     if (st != CDP_OK && !cdp__elastic_is_loss(st)) return st;
     /* whoever comes first decides for those to whom the operation gave no answer, too */
-    cdp__elastic_key(e, key, "agree/%llu/%llu", (unsigned long long)k, (unsigned long long)number);
+    cdp__elastic_key(
+        e, key, "agree/%llu/%llu", (unsigned long long)e->told, (unsigned long long)number);
     st = cdp__elastic_claim(e, e->store, key, st == CDP_OK && flag ? "y" : "n", 1, &data, &bytes);
     if (st == CDP_OK) *all = bytes == 1 && *(const char *)data == 'y';
     cdp_store_free(e->store, data);

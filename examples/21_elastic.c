@@ -32,7 +32,7 @@ static void gradient(const float *w, const cdp_elastic_now *now, float *g) {
     }
 }
 
-static int train(void) {
+static int train(int report) {
     float state[4] = {0}, *const w = state, *const momentum = state + 2, g[2];
     const cdp_entry entries[] = {
         {"w", w, 2, CDP_DTYPE_F32}, {"momentum", momentum, 2, CDP_DTYPE_F32}};
@@ -47,6 +47,10 @@ static int train(void) {
             printf("step %llu: %u ranks, %u lost, %u joined: %.60s\n", (unsigned long long)now.step,
                 now.size, now.lost, now.joined, now.cause);
         fflush(stdout);
+        if (now.changed && now.rank == 0) {
+            const unsigned char size = (unsigned char)now.size;
+            if (write(report, &size, 1) != 1) return 1;
+        }
         gradient(w, &now, g);
         usleep(1000); /* a model would compute for longer */
         if (cdp_allreduce(now.group, NULL, g, 2, CDP_DTYPE_F32, CDP_REDUCE_AVG) != CDP_OK) continue;
@@ -65,13 +69,22 @@ static int train(void) {
     return 0;
 }
 
-static pid_t start(const char *self) {
+static pid_t start(const char *self, int report) {
+    char text[12];
+    snprintf(text, sizeof text, "%d", report);
     const pid_t pid = fork();
     if (pid == 0) {
-        execl(self, self, "train", (char *)NULL);
+        execl(self, self, "train", text, (char *)NULL);
         _exit(127);
     }
     return pid;
+}
+
+/* Rank 0 reports how many ranks there are, each time that their number changes. */
+static void wait_for(int reports, unsigned char ranks) {
+    unsigned char size = 0;
+    while (size != ranks && read(reports, &size, 1) == 1) {
+    }
 }
 
 int main(int argc, char **argv) {
@@ -79,22 +92,25 @@ int main(int argc, char **argv) {
     cdp_store_server *server;
     char port[12];
     pid_t ranks[5];
-    int status, good = 0;
-    if (argc > 1 && strcmp(argv[1], "train") == 0) return train();
+    int status, good = 0, ends[2];
+    if (argc > 2 && strcmp(argv[1], "train") == 0) return train(atoi(argv[2]));
+    if (pipe(ends) != 0) return 1;
     if (cdp_store_server_create(&desc, &server) != CDP_OK) return cdp_print_error(stderr);
     snprintf(port, sizeof port, "%u", cdp_store_server_port(server));
     setenv("MASTER_ADDR", "127.0.0.1", 1);
     setenv("MASTER_PORT", port, 1);
     for (int i = 0; i < 4; ++i)
-        ranks[i] = start("/proc/self/exe");
-    usleep(800000);
+        ranks[i] = start("/proc/self/exe", ends[1]);
+    wait_for(ends[0], 4);
+    usleep(300000);
     printf("one of them is killed\n");
     fflush(stdout);
     kill(ranks[1], SIGKILL);
-    usleep(400000);
+    wait_for(ends[0], 3);
+    usleep(300000);
     printf("a new one is started\n");
     fflush(stdout);
-    ranks[4] = start("/proc/self/exe");
+    ranks[4] = start("/proc/self/exe", ends[1]);
     for (int i = 0; i < 5; ++i)
         if (waitpid(ranks[i], &status, 0) == ranks[i] && WIFEXITED(status))
             good += WEXITSTATUS(status) == 0;

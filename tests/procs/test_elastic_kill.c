@@ -107,7 +107,7 @@ static const volatile cdp_elastic_now *last_of(uint32_t i) {
 }
 
 static bool reaches(uint32_t i, uint64_t step) {
-    const uint64_t until = test_now_ns() + 20000000000u;
+    const uint64_t until = test_until_ns(10000);
     while (last_of(i)->step < step && test_now_ns() < until)
         test_sleep_ms(1);
     return T(last_of(i)->step >= step);
@@ -126,7 +126,9 @@ static void start_all(uint32_t n, uint32_t min, uint32_t want) {
     job_begin();
     for (uint32_t i = 0; i < MOST; ++i) {
         job.m[i].desc.min_ranks = min;
-        job.m[i].desc.settle_ms = 1000; /* nobody may wait for it: the dead are known */
+        job.m[i].desc.max_ranks = n;
+        /* nobody may wait for it: all are there at the beginning, and the dead are known */
+        job.m[i].desc.settle_ms = 10000 * TEST_SLACK;
         job.m[i].want = want;
         job.m[i].more = 20;
         job.m[i].pace_ms = 1;
@@ -197,9 +199,11 @@ TEST(a_killed_member_is_replaced) {
         kill(job.pid[i], SIGCONT);
     job_end();
 
-    start_all(3, 3, 3);
-    for (i = 0; i < MOST; ++i)
+    start_all(3, 3, UINT32_MAX);
+    for (i = 0; i < MOST; ++i) {
         job.m[i].more = 300;
+        job.m[i].want = 3; /* counts in an epoch that is still to come */
+    }
     kill_one(1);
     fresh = start();
     ended(0, CDP_OK);
@@ -232,8 +236,7 @@ TEST(the_only_source_dies_while_it_sends) {
     (void)start();
     end_of(0);
     ended(1, CDP_ERR_STATE);
-    T_TEXT("no member of epoch 2 that is left has state: start again from a checkpoint",
-        job.m[1].error.text);
+    T_TEXT("that is left has state: start again from a checkpoint", job.m[1].error.text);
     T_EQ(0, job.m[1].last.epoch); /* it never ran a step */
     job_end();
 }
@@ -269,11 +272,12 @@ TEST(a_member_dies_while_another_one_finishes) {
 static struct {
     job_member *m;
     int32_t left;
+    bool armed;
     cdp_os os;
 } doom;
 
 static void come_closer(void) {
-    if (!doom.m->mark_ns) return; /* set by arm() */
+    if (!__atomic_load_n(&doom.armed, __ATOMIC_SEQ_CST)) return;
     if (__atomic_sub_fetch(&doom.left, 1, __ATOMIC_SEQ_CST) < 0) raise(SIGKILL);
 }
 static int32_t doomed_accept(void *user, int32_t fd, cdp_addr *from) {
@@ -296,7 +300,19 @@ static int64_t doomed_recv(void *user, int32_t fd, const cdp_iov *iov, uint32_t 
 static void arm(job_member *m, cdp_elastic *e, const cdp_elastic_now *now) {
     if (now->step != 10 || now->epoch != 1) return;
     m->mark_ns = test_now_ns();
+    __atomic_store_n(&doom.armed, true, __ATOMIC_SEQ_CST);
     OK(cdp_elastic_alarm(e, "a turn begins"));
+}
+
+/* All of them; the answer is 1 (no) or 2 (yes). */
+static void agree_once(job_member *m, cdp_elastic *e, const cdp_elastic_now *now) {
+    bool all = false;
+    if (now->step != 10 || m->answer) return;
+    if (m == doom.m) {
+        m->mark_ns = test_now_ns();
+        __atomic_store_n(&doom.armed, true, __ATOMIC_SEQ_CST);
+    }
+    if (OK(cdp_elastic_agree(e, true, &all))) m->answer = all ? 2 : 1;
 }
 
 static pid_t start_doomed(uint32_t after) {
@@ -312,14 +328,34 @@ static pid_t start_doomed(uint32_t after) {
     doom.os.net.recv_iov = doomed_recv;
     doom.m->tcp.group.os = &doom.os;
     doom.m->tcp.no_shared_memory = true;
-    doom.m->each = arm;
+    if (!doom.m->each) doom.m->each = arm;
     job_run(doom.m);
     _exit(0);
 }
 
+static void wait_for_tickets(uint32_t n) {
+    const uint64_t until = test_until_ns(10000);
+    const char *key = "elastic/join/in";
+    cdp_tcp_store_desc d = {0};
+    cdp_store *store;
+    void *data;
+    uint64_t bytes = 0;
+    d.host = "127.0.0.1";
+    d.port = (uint16_t)atoi(getenv("MASTER_PORT"));
+    if (!OK(cdp_tcp_store_create(&d, &store))) return;
+    OK(cdp_store_wait(store, &key, 1, 10000 * TEST_SLACK));
+    while (bytes < n * CDP__ELASTIC_RECORD_BYTES && test_now_ns() < until) {
+        if (!OK(cdp_store_get(store, key, &data, &bytes, 10000 * TEST_SLACK))) break;
+        cdp_store_free(store, data);
+        test_sleep_ms(1);
+    }
+    T(bytes >= n * CDP__ELASTIC_RECORD_BYTES);
+    cdp_store_destroy(store);
+}
+
 /* Returns how long the others took from the alarm to their first allreduce without it, in ms; -1:
    it did not die before they had ended. */
-static int64_t die_at(uint32_t after, bool first) {
+static int64_t die_at(uint32_t after, bool first, bool agree) {
     uint64_t worst = 0;
     const uint32_t victim = first ? 0 : 2;
     bool died;
@@ -327,18 +363,19 @@ static int64_t die_at(uint32_t after, bool first) {
     for (uint32_t i = 0; i < 3; ++i) {
         job.m[i].desc.min_ranks = 2;
         job.m[i].desc.max_ranks = 3;
-        job.m[i].desc.settle_ms = 300;
+        job.m[i].desc.settle_ms = 300 * TEST_SLACK;
         job.m[i].want = 2;
         job.m[i].more = 15;
         job.m[i].pace_ms = 1;
         job.m[i].tcp.group.timeout_ms = 10000;
+        if (agree) job.m[i].each = agree_once;
     }
     for (uint32_t i = 0; i < 3; ++i) {
         if (i != victim)
             (void)start();
         else
             (void)start_doomed(after);
-        test_sleep_ms(20); /* so that ranks follow numbers */
+        if (i < 2) wait_for_tickets(i + 1); /* so that ranks follow numbers */
     }
     end_of(victim);
     died = test_check(job.m[victim].status == CDP_PENDING, __FILE__, __LINE__, "it ended: %s",
@@ -349,6 +386,10 @@ static int64_t die_at(uint32_t after, bool first) {
         if (job.m[i].working_ns - job.m[victim].mark_ns > worst)
             worst = job.m[i].working_ns - job.m[victim].mark_ns;
     }
+    if (agree)
+        test_check(job.m[1].answer == job.m[first ? 2 : 0].answer, __FILE__, __LINE__,
+            "after %u calls: answers %u and %u", after, job.m[1].answer,
+            job.m[first ? 2 : 0].answer);
     job_end();
     return died ? (int64_t)(worst / 1000000) : -1;
 }
@@ -359,7 +400,7 @@ static void die_at_each(bool first) {
     int64_t worst = 0;
     uint32_t runs = 0;
     for (uint32_t after = 0; after < 160; after += step) {
-        const int64_t ms = die_at(after, first);
+        const int64_t ms = die_at(after, first, false);
         if (ms > worst) worst = ms;
         ++runs;
     }
@@ -374,17 +415,25 @@ TEST(a_member_dies_at_any_point_of_a_turn) {
     die_at_each(false);
 }
 
+/* Some of the others may have the result of the operation, and some may not. */
+TEST(the_others_agree_when_a_member_dies) {
+    for (uint32_t after = 0; after < 8; ++after) {
+        (void)die_at(after, false, true);
+        (void)die_at(after, true, true);
+    }
+}
+
 /* It is as if its machine stood still: left out, and told so when it goes on. */
 TEST(a_stopped_member_is_left_out) {
     job_begin();
     for (uint32_t i = 0; i < 3; ++i) {
         job.m[i].desc.min_ranks = 2;
         job.m[i].desc.max_ranks = 3;
-        job.m[i].desc.settle_ms = 300;
+        job.m[i].desc.settle_ms = 300 * TEST_SLACK;
         job.m[i].want = 2;
         job.m[i].more = 20;
         job.m[i].pace_ms = 1;
-        job.m[i].tcp.group.timeout_ms = 1500;
+        job.m[i].tcp.group.timeout_ms = 1500 * TEST_SLACK;
         (void)start();
     }
     for (uint32_t i = 0; i < 3; ++i)
@@ -395,18 +444,78 @@ TEST(a_stopped_member_is_left_out) {
     T_EQ(2, job.m[0].last.size);
     kill(job.pid[1], SIGCONT);
     ended(1, CDP_ERR_STATE);
-    T_TEXT("left out of epoch 2", job.m[1].error.text);
+    T_TEXT("left out of epoch", job.m[1].error.text);
     job_end();
+}
+
+enum {
+    EPOCHS = 1000,
+    ANSWERS = 1000
+};
+
+static uint8_t (*answers)[ANSWERS]; /* of each cdp_elastic_agree(): 0 none yet; 1 no; 2 yes */
+
+static cdp_status meet(void *user, const cdp_elastic_now *now) {
+    (void)user;
+    return cdp_barrier(now->group);
+}
+
+static cdp_status die_in_connected(void *user, const cdp_elastic_now *now) {
+    (void)now;
+    ((job_member *)user)->mark_ns = test_now_ns();
+    raise(SIGKILL);
+    return CDP_OK;
+}
+
+/* What connected() returns then is no error of the program. */
+TEST(a_member_dies_while_others_are_in_connected) {
+    job_begin();
+    for (uint32_t i = 0; i < 3; ++i) {
+        job.m[i].desc.min_ranks = 2;
+        job.m[i].desc.max_ranks = 3;
+        job.m[i].desc.settle_ms = 1000 * TEST_SLACK;
+        job.m[i].want = 2;
+        job.m[i].more = 15;
+        job.m[i].desc.connected = i == 1 ? die_in_connected : meet;
+    }
+    (void)start();
+    wait_for_tickets(1); /* rank 0 has the state */
+    (void)start();
+    (void)start();
+    end_of(1);
+    T(job.m[1].mark_ns > 0);
+    ended(0, CDP_OK);
+    ended(2, CDP_OK);
+    T_EQ(2, job.m[0].last.size);
+    job_end();
+}
+
+/* Whoever gets an answer gets the one that all others get. */
+static void agree_while_members_die(job_member *m, cdp_elastic *e, const cdp_elastic_now *now) {
+    uint8_t before = 0;
+    bool all;
+    if (now->changed) m->mark_ns = 0;
+    if (now->step % 4 || now->epoch >= EPOCHS || m->mark_ns >= ANSWERS) return;
+    if (cdp_elastic_agree(e, true, &all) != CDP_OK) return;
+    if (!__atomic_compare_exchange_n(&answers[now->epoch][m->mark_ns], &before, all ? 2 : 1, false,
+            __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+        m->wrong += before != (all ? 2 : 1);
+    ++m->mark_ns;
 }
 
 /* Members die and come, at any point of turns and transfers. Two at least always live. */
 static void churn(uint64_t seed, uint32_t changes) {
     uint32_t alive = 0, done = 0;
     uint64_t state = seed;
+    answers = (uint8_t(*)[ANSWERS])mmap(
+        NULL, EPOCHS * sizeof *answers, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (answers == MAP_FAILED) abort();
     job_begin();
     for (uint32_t i = 0; i < MOST; ++i) {
         job.m[i].desc.settle_ms = 300;
         job.m[i].steps = 4000;
+        job.m[i].desc.connected = meet;
+        job.m[i].each = agree_while_members_die;
         job.m[i].pace_ms = 1;
         job.m[i].tcp.group.timeout_ms = 5000;
     }
@@ -433,6 +542,7 @@ static void churn(uint64_t seed, uint32_t changes) {
         (unsigned long long)seed, job.count, done,
         (unsigned long long)job.m[job.count - 1].last.epoch);
     job_end();
+    munmap(answers, EPOCHS * sizeof *answers);
 }
 
 TEST(members_come_and_die) {
@@ -454,6 +564,9 @@ int main(int argc, char **argv) {
         {"a_member_dies_while_another_one_finishes", a_member_dies_while_another_one_finishes, 60},
         {"rank_0_dies_at_any_point_of_a_turn", rank_0_dies_at_any_point_of_a_turn, 200},
         {"a_member_dies_at_any_point_of_a_turn", a_member_dies_at_any_point_of_a_turn, 200},
+        {"the_others_agree_when_a_member_dies", the_others_agree_when_a_member_dies, 100},
+        {"a_member_dies_while_others_are_in_connected", a_member_dies_while_others_are_in_connected,
+            60},
         {"a_stopped_member_is_left_out", a_stopped_member_is_left_out, 60},
         {"members_come_and_die", members_come_and_die, 120},
     };

@@ -42,12 +42,17 @@ typedef struct config {
 } config;
 
 static const config configs[] = {
-    {"2 ranks, 1 change, 2 steps, 1 death", 2, 0, 2, 2, 1, false, 4935},
-    {"2 ranks and a newcomer, 2 changes, 1 step, 1 death", 2, 1, 3, 1, 1, false, 2540976},
-    {"3 ranks, 1 change, 2 steps, 2 deaths", 3, 0, 2, 2, 2, false, 303295},
-    {"2 ranks and a newcomer, 2 changes, 2 steps, 1 death", 2, 1, 3, 2, 1, true, 6323640},
-    {"3 ranks, 2 changes, 1 step, 1 death", 3, 0, 3, 1, 1, true, 6111512},
-    {"3 ranks, 2 changes, 2 steps, 1 death", 3, 0, 3, 2, 1, true, 17048680},
+    {"2 ranks, 1 change, 2 steps, 1 death", 2, 0, 2, 2, 1, false, 5007},
+    {"2 ranks and a newcomer, 2 changes, 1 step, 1 death", 2, 1, 3, 1, 1, false, 2820844},
+    {"3 ranks, 1 change, 2 steps, 2 deaths", 3, 0, 2, 2, 2, false, 314635},
+    {"2 ranks and a newcomer, 2 changes, 2 steps, 1 death", 2, 1, 3, 2, 1, true, 6933452},
+    {"3 ranks, 2 changes, 1 step, 1 death", 3, 0, 3, 1, 1, true, 6653312},
+    {"3 ranks, 2 changes, 2 steps, 1 death", 3, 0, 3, 2, 1, true, 18419614},
+};
+
+enum { /* of a member that is no source */
+    RECEIVING = 1,
+    RECEIVED = 2
 };
 
 typedef struct proc {
@@ -503,6 +508,14 @@ static uint32_t source_of(const state *s, uint32_t k) {
     return PROCS;
 }
 
+static void holds(state *n, uint32_t i, const cdp__elastic_place *pl, uint8_t receiving) {
+    put_place(n, i, pl);
+    n->p[i].receiving = receiving;
+    for (uint32_t j = pl->step > STEPS ? STEPS : (uint32_t)pl->step; j < STEPS; ++j)
+        n->p[i].hist[j] = 0;
+    note_held(n, i);
+}
+
 static void go_run(const state *s, uint32_t i) {
     cdp__elastic_member members[PROCS];
     state n = *s;
@@ -510,25 +523,25 @@ static void go_run(const state *s, uint32_t i) {
     cdp__elastic_place pl = place_of(s, i);
     if (pl.phase != CDP__ELASTIC_JOINED) return;
     const cdp__elastic_decision d = decision_of(s, k, members);
-    if (!d.members[pl.rank].source) {
+    if (!d.members[pl.rank].source && s->p[i].receiving != RECEIVED) {
         const uint32_t q = source_of(s, k);
         if (q == PROCS) return;
         if (!s->p[i].receiving) {
             cdp__elastic_receive(&pl);
             put_place(&n, i, &pl);
-            n.p[i].receiving = 1;
+            n.p[i].receiving = RECEIVING;
             memset(n.p[i].hist, HALF, STEPS);
             push(&n, "begins to receive");
             return;
         }
-        n.p[i].receiving = 0;
+        if (!cdp__elastic_hold(&pl, &d)) return;
         memcpy(n.p[i].hist, s->p[q].hist, STEPS);
+        holds(&n, i, &pl, RECEIVED);
+        push(&n, "has received");
+        return;
     }
     if (!cdp__elastic_run(&pl, &d)) return;
-    put_place(&n, i, &pl);
-    for (uint32_t j = pl.step > STEPS ? STEPS : (uint32_t)pl.step; j < STEPS; ++j)
-        n.p[i].hist[j] = 0;
-    note_held(&n, i);
+    holds(&n, i, &pl, 0);
     push(&n, "runs");
 }
 

@@ -36,7 +36,9 @@ typedef struct job_member {
     cdp_error error;
     cdp_elastic_now last;
     uint32_t changes, received, dropped, wrong;
+    uint32_t answer; /* the test's own */
     uint64_t first_step, loads;
+    uint64_t committed; /* steps; others may read it meanwhile */
     char history[4000];
     uint64_t w[JOB_WEIGHTS], grad[JOB_WEIGHTS];
     cdp_entry entries[2];
@@ -91,7 +93,7 @@ static void job_desc(job_member *m) {
     m->desc.entry_count = 2;
     m->desc.batch = JOB_BATCH;
     m->desc.save = m->save ? m->save : job_save;
-    m->desc.load = job_load;
+    if (!m->desc.load) m->desc.load = job_load;
     m->desc.user = m;
     if (!m->desc.join_ms) m->desc.join_ms = 20000;
     if (!m->desc.grow_ms) m->desc.grow_ms = 20;
@@ -109,6 +111,7 @@ static bool job_step(job_member *m, cdp_elastic *e, const cdp_elastic_now *now) 
         ++m->dropped;
         return false;
     }
+    __atomic_store_n(&m->committed, now->step + 1, __ATOMIC_RELEASE);
     if (now->changed) m->working_ns = test_now_ns();
     for (uint64_t i = 0; i < JOB_WEIGHTS; ++i)
         m->w[i] += m->grad[i];
