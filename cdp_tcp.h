@@ -269,8 +269,9 @@ typedef struct cdp_starting cdp_starting;
 CDP_MUST_CHECK CDP_API cdp_status cdp_init_start(const cdp_tcp_desc *desc, cdp_starting **out);
 
 /* Goes on for at most `budget_us` microseconds (0: one look, without waiting); waiting may take a
-   millisecond more. CDP_PENDING: call it again. Everything else ends the start and releases it: CDP_OK, then *out is this rank's group;
-   or what cdp_init() would have returned. One thread at a time. */
+   millisecond more. CDP_PENDING: call it again. Everything else ends the start and releases it:
+   CDP_OK, then *out is this rank's group; or what cdp_init() would have returned. One thread at a
+   time. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_init_poll(
     cdp_starting *starting, uint32_t budget_us, cdp_group **out);
 

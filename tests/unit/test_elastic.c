@@ -634,7 +634,11 @@ TEST(sources_whose_bits_differ_are_found) {
     t[0] = go(&members[0]);
     t[1] = go(&members[1]);
     wait_for_epoch(1);
-    test_sleep_ms(100);
+    const uint64_t until = test_until_ns(20000);
+    for (uint32_t i = 0; i < 2; ++i) /* the bits differ before the newcomer asks for them */
+        while (
+            __atomic_load_n(&members[i].committed, __ATOMIC_ACQUIRE) < 4 && test_now_ns() < until)
+            test_sleep_ms(1);
     t[2] = go(&members[2]);
     for (uint32_t i = 0; i < 3; ++i)
         pthread_join(t[i], NULL);
