@@ -6218,10 +6218,12 @@ CDP__PRIVATE cdp_status cdp__rpc_start_makes(cdp_rpc *rpc, cdp__rpc_starting *s)
 }
 
 /* Undoes a start that has failed. */
-CDP__PRIVATE void cdp__rpc_start_undo(cdp_rpc *rpc, cdp__rpc_starting *s, cdp__rpc_call *c) {
+CDP__PRIVATE void cdp__rpc_start_undo(
+    cdp_rpc *rpc, cdp__rpc_starting *s, cdp__rpc_call *c, cdp_status status) {
     if (c) {
         c->call = NULL;
         c->done = NULL;
+        cdp__rpc_record_end(rpc, c, status, CDP_RAN_NO);
         cdp__rpc_wire_over(rpc, c);
     }
     if (s->call) {
@@ -6252,7 +6254,7 @@ CDP__PRIVATE cdp_status cdp__rpc_start_checked(cdp_rpc *rpc, cdp__rpc_starting *
     c = cdp__rpc_call_open(rpc);
     if (!c) {
         st = cdp__fail_nomem("a call", sizeof *c);
-        cdp__rpc_start_undo(rpc, s, NULL);
+        cdp__rpc_start_undo(rpc, s, NULL, st);
         return st;
     }
     c->to = s->to;
@@ -6287,7 +6289,7 @@ CDP__PRIVATE cdp_status cdp__rpc_start_checked(cdp_rpc *rpc, cdp__rpc_starting *
     st = s->to == rpc->rank ? cdp__rpc_start_here(rpc, s, c) : cdp__rpc_start_far(rpc, s, c);
     if (st != CDP_OK) {
         const cdp_error e = *cdp_last_error();
-        cdp__rpc_start_undo(rpc, s, c);
+        cdp__rpc_start_undo(rpc, s, c, st);
         *cdp__error_slot() = e;
     } else if (s->desc->one_way && c->used && c->call == s->call && s->call) {
         cdp__rpc_end(rpc, c, CDP_OK, CDP_RAN_UNKNOWN, 0);

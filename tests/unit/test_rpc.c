@@ -996,6 +996,7 @@ TEST(out_of_memory_everywhere) {
         cdp_call c = {0};
         cdp_rref r = {0};
         cdp_rpc *rpc;
+        cdp_rpc_record record;
         side s = {.ranks = 1};
         bool all = false;
         ranks = 1;
@@ -1008,6 +1009,7 @@ TEST(out_of_memory_everywhere) {
         if (cdp_rpc_create(&d, &rpc) == CDP_OK) {
             s.rpc = rpc;
             all = cdp_rpc_call(rpc, CALL(F("add"), BYTES(x, sizeof x)), &c) == CDP_OK;
+            if (cdp_rpc_records(rpc, &record, 1)) T_EQ(all, record.status == CDP_OK);
             cdp_call_free(&c);
             all = cdp_rpc_remote(rpc, CALL(F("counter"), BYTES(x, 16)), &r) == CDP_OK && all;
             if (r.rpc) all = cdp_rref_to_here(r, 1000, &c) == CDP_OK && all;
