@@ -93,8 +93,10 @@
 #ifdef __has_include
 #if !__has_include(<mpi.h>)
 #error "cdp_mpi.h needs an MPI: compile with mpicc, or name the folder of its mpi.h with -I"
+#define CDP__NO_MPI /* that one error is enough */
 #endif
 #endif
+#ifndef CDP__NO_MPI
 #include <mpi.h>
 
 #ifdef __cplusplus
@@ -130,9 +132,10 @@ CDP_API int cdp_mpi_exchange(void *comm, void *bytes, uint64_t count);
 #ifdef __cplusplus
 }
 #endif
+#endif /* CDP__NO_MPI */
 #endif /* CDP_MPI_INCLUDED */
 
-#if defined(CDP_IMPLEMENTATION) && !defined(CDP_MPI_IMPL_INCLUDED)
+#if defined(CDP_IMPLEMENTATION) && !defined(CDP_MPI_IMPL_INCLUDED) && !defined(CDP__NO_MPI)
 #define CDP_MPI_IMPL_INCLUDED
 #ifdef __cplusplus
 extern "C" {
