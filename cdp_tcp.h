@@ -240,7 +240,7 @@ typedef struct cdp_tcp_desc {
     /* memory through which two ranks of one machine talk, each way, 64 to 2^30 (default: 256
        KiB) */
     uint64_t ring_bytes;
-    /* rank 0: the process that started this one has opened listen_fd, which listens at master_port */
+    /* rank 0: the process that started this one opened listen_fd, which listens at master_port */
     bool has_listen_fd;
     /* closed with the group; it stays open if cdp_init() fails before rank 0 serves the store */
     int32_t listen_fd;
