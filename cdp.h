@@ -8737,8 +8737,13 @@ CDP__PRIVATE bool cdp__failure_inherit(
     return w != NULL;
 }
 
+/* If all that is known is that a rank is gone, or rank 0 and one that did not start, adopts the
+   last will that explains it most likely. */
 CDP__PRIVATE void cdp__failure_inherit_any(const cdp__failure *f, const cdp__failure_event *v) {
-    const cdp__failure_will *w = cdp__failure_recent_will(f, v->time_ns);
+    const cdp__failure_record *r = &v->domain->record;
+    const bool vague = r->end.why == CDP__WHY_TEXT || r->end.why == CDP__WHY_FIRST;
+    const cdp__failure_will *w = NULL;
+    if (r->status == CDP_ERR_PEER_LOST && vague) w = cdp__failure_recent_will(f, v->time_ns);
     if (w) cdp__failure_quote(v->domain, &w->record);
 }
 
@@ -8850,7 +8855,7 @@ CDP__PRIVATE uint32_t cdp__failure_conclude(cdp__failure *f, const cdp__failure_
     if (r->status == CDP_ERR_TIMEOUT && r->end.named < 0) r->end.why = CDP__WHY_TURN;
     if (r->end.named >= 0 && cdp__failure_find_will(f, (uint32_t)r->end.named))
         (void)cdp__failure_inherit(f, d, r->end.named);
-    else if (r->status == CDP_ERR_PEER_LOST && r->end.why == CDP__WHY_TEXT)
+    else
         cdp__failure_inherit_any(f, v);
     return cdp__failure_publish(f, v);
 }
@@ -8915,8 +8920,7 @@ CDP__PRIVATE uint32_t cdp__failure_adopt(cdp__failure *f, const cdp__failure_eve
     cdp__failure_record *r = &v->domain->record;
     cdp__failure_quote(v->domain, v->record);
     /* the first rank that saw a loss may not have received the reason */
-    if (r->status == CDP_ERR_PEER_LOST && r->end.why == CDP__WHY_TEXT)
-        cdp__failure_inherit_any(f, v);
+    cdp__failure_inherit_any(f, v);
     if (r->observer != (int32_t)f->rank) cdp__failure_take_sides(f, r, &v->own);
     (void)cdp__failure_correct(f, r, v);
     return cdp__failure_publish(f, v);
@@ -9515,6 +9519,7 @@ typedef struct cdp__port { /* this rank's end of one link */
     uint8_t rx_note; /* WAIT or ENDPOINT: its body is being received; else 0 */
     bool broken;     /* received bytes were no valid message */
     bool dead;       /* the transport reports that the peer is lost */
+    bool used;       /* bytes were sent to the peer, or came from it */
     /* 1: unexpected streams of the peer reached the limit here; 2: streams of this rank did
        there */
     uint32_t crowded;
@@ -10133,6 +10138,7 @@ CDP__PRIVATE int64_t cdp__port_pump(cdp__world *w, uint32_t peer, const cdp__str
         v.bytes = CDP__HEAD_BYTES - port->rx_head_got;
         r = w->transport.recv(w->transport.self, peer, &v, 1);
         if (r <= 0) return r;
+        port->used = true;
         port->rx_head_got += (uint32_t)r;
         if (port->rx_head_got == CDP__HEAD_BYTES && !cdp__port_head(w, peer)) {
             port->broken = true;
@@ -10356,6 +10362,7 @@ CDP__PRIVATE int64_t cdp__stream_write(
         r = w->transport.send(w->transport.self, s->peer, v + 1, 1);
     *moved = 0;
     if (r <= 0) return r;
+    port->used = true;
     port->tx_head_left -= (uint32_t)cdp__min((uint64_t)r, head);
     *moved = (uint64_t)r - (head - port->tx_head_left);
     port->tx_left -= *moved;
@@ -11777,7 +11784,9 @@ CDP__PRIVATE void cdp__world_listen(cdp__world *w) {
         const cdp__stream *s = port->rx_stream;
         if (p == w->rank || (s && s->body_left && port->rx_left)) continue;
         if (!s) s = cdp__stream_find(w, CDP__WORLD_CHANNEL, p);
-        if (t->failure.linked ? !t->failure.linked(t->self, p) : !s || (!s->put && !s->got))
+        /* a rank that has left may have said why: that is still to be read */
+        if (!port->used
+            && (t->failure.linked ? !t->failure.linked(t->self, p) : !s || (!s->put && !s->got)))
             continue;
         (void)cdp__port_pump(w, p, NULL);
     }
