@@ -12584,12 +12584,17 @@ CDP__PRIVATE void cdp__post_see(cdp__flow *flow, const cdp__post *post) {
     cdp__group_see(flow->g, &r, &e, false);
 }
 
-/* The message failed; the reason is this thread's last error. */
+/* The message failed; the reason is this thread's last error. A send may find that the peer is
+   lost while what the peer said last is still to be read. */
 CDP__PRIVATE void cdp__post_fail(cdp__flow *flow, const cdp__post *post) {
+    const cdp_error e = *cdp_last_error();
     if (flow->failed) {
         flow->failed(flow);
         return;
     }
+    if (!post->x.receive) (void)cdp__port_pump(flow->g->w, flow->s.peer, NULL);
+    if (flow->g->health != CDP__HEALTHY) return;
+    *cdp__error_slot() = e;
     cdp__post_see(flow, post);
 }
 
