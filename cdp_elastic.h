@@ -534,8 +534,11 @@ CDP__PRIVATE cdp__elastic_verdict cdp__elastic_decide(
     /* who is done needs nobody else: the minimum is for steps that are still to come */
     if (!here || ending < here) cdp__elastic_take_in(v, out);
     if (CDP__ELASTIC_PLANT(NEWCOMER_SOURCE)) cdp__elastic_trust_newcomers(v, out);
-    if (!here || (out->size < v->min_ranks && ending < here)) return CDP__ELASTIC_FEW;
-    return state ? CDP__ELASTIC_DECIDED : CDP__ELASTIC_NO_STATE;
+    if (!here) return CDP__ELASTIC_FEW;
+    /* newcomers would not help */
+    if (!state) return CDP__ELASTIC_NO_STATE;
+    if (out->size < v->min_ranks && ending < here) return CDP__ELASTIC_FEW;
+    return CDP__ELASTIC_DECIDED;
 }
 
 /* What a decision makes of a process. No: it is not in it. */

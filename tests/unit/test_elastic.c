@@ -122,6 +122,35 @@ TEST(a_turn_waits_for_the_living_and_for_nobody_else) {
     T(!cdp__elastic_complete(&t));
 }
 
+/* The only one that has state has died, and those that are left are below the minimum: newcomers,
+   who bring none, would not help. */
+TEST(nobody_waits_for_newcomers_where_the_state_is_lost) {
+    cdp__elastic_member members[3], next[4];
+    cdp__elastic_decision d, out;
+    cdp__elastic_arrival in = {0};
+    cdp__elastic_view v = {0};
+    memset(&d, 0, sizeof d);
+    d.members = members;
+    d.epoch = 2;
+    for (uint32_t r = 0; r < 3; ++r) {
+        const uint8_t id[CDP__ELASTIC_ID_BYTES] = {(uint8_t)(r + 1)};
+        cdp__elastic_add(&d, id, r, r == 2);
+    }
+    in.rank = 1;
+    memcpy(in.id, members[1].id, sizeof in.id);
+    v.old = &d;
+    v.arrivals = &in;
+    v.arrival_count = 1;
+    v.min_ranks = 2;
+    v.max_ranks = 3;
+    out.members = next;
+    T_EQ(CDP__ELASTIC_NO_STATE, cdp__elastic_decide(&v, &out));
+    in.has_state = true;
+    T_EQ(CDP__ELASTIC_FEW, cdp__elastic_decide(&v, &out));
+    v.min_ranks = 1;
+    T_EQ(CDP__ELASTIC_DECIDED, cdp__elastic_decide(&v, &out));
+}
+
 /* ---- jobs ---- */
 
 static cdp_store *shared;
@@ -1129,6 +1158,8 @@ int main(int argc, char **argv) {
         {"records_come_back_and_nothing_else_does", records_come_back_and_nothing_else_does, 10},
         {"decisions_come_back_and_nothing_else_does", decisions_come_back_and_nothing_else_does,
             10},
+        {"nobody_waits_for_newcomers_where_the_state_is_lost",
+            nobody_waits_for_newcomers_where_the_state_is_lost, 10},
         {"a_turn_waits_for_the_living_and_for_nobody_else",
             a_turn_waits_for_the_living_and_for_nobody_else, 10},
         {"one_process_is_a_job", one_process_is_a_job, 30},
