@@ -359,7 +359,7 @@ static void wait_for_tickets(uint32_t n) {
 }
 
 /* The member that died was the only one that had committed the step at which epoch 2 begins, and it
-   died while it sent its state: the one loss that cdp_elastic.h documents, and all others tell it. */
+   died while it sent its state: the one loss that cdp_elastic.h documents. All others tell it. */
 static bool took_the_state_along(uint32_t i) {
     const job_member *m = &job.m[i];
     char begins[80];
