@@ -95,6 +95,7 @@ $(BUILD)/train_text: $(DEMO_SRC) $(HEADERS)
 
 # one example takes the model of another
 $(BUILD)/11_pipeline: examples/03_train_text.c
+$(BUILD)/cdprun: examples/cdprun_elastic.h
 
 examples: $(EXAMPLES)
 
@@ -130,6 +131,10 @@ $(DECLARED_EXAMPLES): $(BUILD)/include/declared/%: %
 $(EXAMPLE_SRC:examples/%.c=$(BUILD)/test/%): $(BUILD)/test/%: $(BUILD)/include/declared/examples/%.c $(DECLARED) $(BUILD)/test/libcdp.a
 	gcc -O2 $< -o $@ $(BUILD)/test/libcdp.a -pthread -lm
 $(BUILD)/test/11_pipeline: $(BUILD)/include/declared/examples/03_train_text.c
+$(BUILD)/include/declared/examples/%.h: examples/%.h
+	@mkdir -p $(@D)
+	@cp $< $@
+$(BUILD)/test/cdprun: $(BUILD)/include/declared/examples/cdprun_elastic.h
 
 # $(1): folder below BUILD, $(2): compiler and flags. Dependencies on headers are tracked by the compiler.
 define PROGRAM_RULES

@@ -827,8 +827,12 @@ static void options_place(options *o) {
         o->port = 0;
     }
     if (o->node_rank < 0) o->node_rank = 0;
-    if (o->addr == NULL) o->addr = o->nnodes > 1 || o->stay ? o->host : "127.0.0.1";
     if (o->run_id == NULL) o->run_id = "none";
+}
+
+/* In the options' last place: the address may lie inside them. */
+static void options_addr(options *o) {
+    if (o->addr == NULL) o->addr = o->nnodes > 1 || o->stay ? o->host : "127.0.0.1";
 }
 
 static void key_warn(const char *format, ...) {
@@ -3051,6 +3055,7 @@ int main(int argc, char **argv) {
     keep_standard_files_open();
     options o = options_parse(argc, arguments_copy(argc, argv));
     if (o.serve) return serve_run(&o);
+    options_addr(&o);
     const struct rlimit files = files_raise(o.n, o.log_dir != NULL);
     const sigset_t set = signals_to_pass();
     sigset_t blocked = set, mask;
