@@ -173,12 +173,53 @@ stay_mode() {
     check 'the end is that of a serial program' "$("$B/elastic_rank" replay log | grep -o 'the loss of the serial program')" 'the loss of the serial program'
 }
 
+a=cdp$$a b=cdp$$b
+cables_away() { ip netns del $a 2> /dev/null; ip netns del $b 2> /dev/null; }
+cables() {
+    ip netns add $a && ip netns add $b && ip link add cdp0 netns $a type veth peer name cdp0 netns $b &&
+        ip -n $a addr add 10.77.0.1/24 dev cdp0 && ip -n $b addr add 10.77.0.2/24 dev cdp0 &&
+        ip -n $a link set cdp0 up && ip -n $b link set cdp0 up && ip -n $a link set lo up && ip -n $b link set lo up
+}
+
+# The cable of machine 1 is pulled: machine 0, which has the store, goes on; when it is back, so are the ranks behind it.
+cut_off() {
+    echo '-- a machine is cut off'
+    if [ "$(id -u)" != 0 ] || ! command -v ip > /dev/null; then
+        echo 'SKIP a machine is cut off: this takes root and the program ip'
+        return
+    fi
+    trap cables_away EXIT
+    if ! cables 2> cables.txt; then
+        echo "SKIP a machine is cut off: $(head -n 1 cables.txt)"
+        return
+    fi
+    where() { if [ "$1" = 1 ]; then echo ip netns exec $b; else echo ip netns exec $a; fi; }
+    host=10.77.0.1
+    new_job --nnodes 1:2 --max-restarts 20 --stay --cooldown 0.3 -n 2
+    start 0 "$B/elastic_rank" train log 5 1500
+    await lines 2 ' size 2 ' log
+    start 1 --rdzv-conf is_host=0 "$B/elastic_rank" train log 5 1500
+    await lines 4 ' size 4 ' log
+    ip -n $b link set cdp0 down
+    before=$(wc -l < log)
+    await later $((before + 1)) ' size 2 '
+    ok 'the others go on without it'
+    ip -n $b link set cdp0 up
+    before=$(wc -l < log)
+    await later $((before + 1)) ' size 4 '
+    ok 'it comes back'
+    touch log.stop; finish 0 1
+    check 'and both end well' "$codes" '0 0'
+    check 'with the end of a serial program' "$("$B/elastic_rank" replay log | grep -o 'the loss of the serial program')" 'the loss of the serial program'
+}
+
 parts=("$@")
 [ $# -gt 0 ] || parts=(restart stay cut)
 for part in "${parts[@]}"; do
     case $part in
     restart) restart_mode; options_and_times; stores ;;
     stay) stay_mode ;;
+    cut) cut_off ;;
     esac
 done
 echo "$passed passed, $failed failed"
