@@ -204,7 +204,7 @@ static bool draw_course(const course *c, const char *path) {
         page_add(&p,
             "<line class=\"axis\" stroke-dasharray=\"4 4\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%d\" "
             "y2=\"%d\"/>\n<text class=\"held-name\" x=\"%.1f\" y=\"%d\">%s</text>\n",
-            x, x, PLOT_TOP, PLOT_BOTTOM, x + 6, PLOT_BOTTOM - 10, c->changes[i].text);
+            x, x, PLOT_TOP, PLOT_BOTTOM, x + 6, PLOT_TOP + 12, c->changes[i].text);
     }
     page_add(&p, "</svg>\n");
     const bool ok = file_write(path, p.at, p.bytes, &why);

@@ -247,7 +247,9 @@ static const char help_text[] =
     "                           --nnodes M without --node-rank is M:M\n"
     "  --stay                   instead the ranks live on (a program with cdp_elastic.h); a rank "
     "that failed is\n"
-    "                           replaced by a new one, which costs one of --max-restarts\n"
+    "                           replaced by a new one, which costs one of --max-restarts. Also on "
+    "one machine, without\n"
+    "                           --rdzv-endpoint\n"
     "  --cooldown SECONDS       wait so long before that, twice as long each time, up to 60 times "
     "(default: 1)\n"
     "  --rdzv-endpoint HOST[:PORT]\n"
@@ -753,7 +755,7 @@ static void options_python(options *o, char **words) {
 
 /* Machines that come and go. */
 static void options_check_dynamic(const options *o) {
-    if (o->endpoint == NULL && o->external == NULL)
+    if (o->endpoint == NULL && o->external == NULL && (!o->stay || o->max_nodes > 1))
         usage_error("--nnodes needs --rdzv-endpoint or --external-store, the same on all machines "
                     "(or --node-rank, for a fixed number of machines)");
     if (o->n > INT_MAX / o->max_nodes)
@@ -765,8 +767,7 @@ static void options_check(const options *o) {
     if (o->serve && o->endpoint == NULL)
         usage_error("--serve needs --rdzv-endpoint: where should the store be served?");
     if (o->serve) return;
-    if (o->stay && !o->dynamic)
-        usage_error("--stay needs --nnodes MIN:MAX and --rdzv-endpoint or --external-store");
+    if (o->stay && !o->dynamic) usage_error("--stay and --node-rank exclude each other");
     if (o->external != NULL && !o->dynamic)
         usage_error("--external-store needs --nnodes MIN:MAX, and no --node-rank");
     if (o->n == 0) usage_error("-n is missing: how many processes should be started?");
@@ -818,6 +819,8 @@ static void endpoint_parse(options *o, const char *option, const char *text) {
 static void options_place(options *o) {
     if (o->external != NULL) {
         endpoint_parse(o, "--external-store", o->external);
+    } else if (o->dynamic && o->endpoint == NULL) {
+        strcpy(o->host, "127.0.0.1"); /* --stay on one machine; the port is chosen later */
     } else if ((o->nnodes > 1 || o->dynamic || o->serve) && o->endpoint != NULL) {
         endpoint_parse(o, "--rdzv-endpoint", o->endpoint);
     } else if (o->nnodes > 1) {
@@ -891,7 +894,7 @@ static void options_key(options *o) {
             usage_error(
                 "the variable CDP_JOB_KEY is longer than %zu characters", sizeof o->key - 1);
         strcpy(o->key, given);
-    } else if (o->nnodes > 1 || o->dynamic || o->serve) {
+    } else if (o->nnodes > 1 || o->endpoint != NULL || o->external != NULL) {
         usage_error("several machines need one secret: --job-key-file or the variable CDP_JOB_KEY, "
                     "the same on all (or --open)");
     } else {

@@ -95,6 +95,7 @@ static void agent_open(job *j, options *o) {
     agent_elastic(o, &a->ranks, 'r');
     agent_name(&a->ranks);
     a->waits = now_ns();
+    if (o->host_port == 0) o->host_port = port_choose();
 }
 
 /* The launcher on the endpoint's machine serves the store; of several there, the first one. */
@@ -606,6 +607,46 @@ static bool stay_waits(const job *j) {
     return false;
 }
 
+/* Ranks of the newest epoch that are not known to be dead. */
+static cdp_status stay_left(job *j, int *left) {
+    cdp_elastic *const e = &j->agent->ranks;
+    cdp__elastic_decision d = {.epoch = 0};
+    bool gone = false;
+    cdp_status st = cdp__elastic_newest(e, &d, true);
+    *left = 0;
+    for (uint32_t i = 0; st == CDP_OK && i < d.size; ++i) {
+        st = cdp__elastic_gone(e, j->nodes.store, d.members[i].id, &gone);
+        *left += !gone;
+    }
+    cdp__free(e->os, d.members);
+    return st;
+}
+
+/* No restart is left for this rank: the others go on, if they are enough. */
+static void stay_give_up(job *j, int local) {
+    const options *o = j->opts;
+    const int need = o->min_nodes * o->n;
+    char text[FAILURE_BYTES - 8], why[200];
+    int left;
+    if (!agent_good(j, stay_left(j, &left))) return;
+    j->ranks[local].again_at = 0;
+    snprintf(why, sizeof why,
+        "rank %d is not replaced: the job has used its %d restarts "
+        "(--max-restarts)",
+        global_rank(j, local), o->max_restarts);
+    if (left >= need) {
+        say(j, "%s", why);
+        return;
+    }
+    j->cause = FAILURE;
+    j->first = local;
+    j->code = exit_code_of(j->ranks[local].status);
+    failure_text(j, local, text, sizeof text);
+    say(j, "%s; %d ranks are left, and the job needs %d", why, left, need);
+    nodes_tell(j, text, j->code, true);
+    enter(j, GRACE, o->grace);
+}
+
 /* A new rank in place of a dead one, if the job has a restart left for it. */
 static void stay_again(job *j, int local) {
     const options *o = j->opts;
@@ -621,9 +662,7 @@ static void stay_again(job *j, int local) {
         a->charged = (uint64_t)used;
     }
     if (a->charged > (uint64_t)o->max_restarts) {
-        r->again_at = 0;
-        say(j, "rank %d is not replaced: the job has used its %d restarts (--max-restarts)",
-            global_rank(j, local), o->max_restarts);
+        stay_give_up(j, local);
         return;
     }
     j->restarts = (int)a->charged;

@@ -213,12 +213,28 @@ cut_off() {
     check 'with the end of a serial program' "$("$B/elastic_rank" replay log | grep -o 'the loss of the serial program')" 'the loss of the serial program'
 }
 
+# One machine, no endpoint: the launcher serves a store of its own.
+stay_here() {
+    rm -f out.* log log.stop
+    "$B/cdprun" -n 2 --stay --max-restarts 1 --cooldown 0.05 --grace 5 "$B/elastic_rank" train log 2 > out.0 2>&1 < /dev/null &
+    pids[0]=$!
+    await lines 2 ' size 2 ' log
+    kill -KILL "$(sed -n 's/.* size 2 rank 1 pid //p' log | tail -n 1)"
+    await lines 4 ' size 2 ' log
+    ok 'ranks stay on one machine'
+    kill -KILL "$(sed -n 's/.* size 2 rank 1 pid //p' log | tail -n 1)"
+    finish 0
+    check 'too few are left, and none is replaced: the job ends' "$codes" 137
+    has 'and says how many' out.0 '; 1 ranks are left, and the job needs 2'
+    has 'and what was first' out.0 ', killed by SIGKILL'
+}
+
 parts=("$@")
 [ $# -gt 0 ] || parts=(restart stay cut)
 for part in "${parts[@]}"; do
     case $part in
     restart) restart_mode; options_and_times; stores ;;
-    stay) stay_mode ;;
+    stay) stay_mode; stay_here ;;
     cut) cut_off ;;
     esac
 done
