@@ -92,7 +92,8 @@
         uses, in the same file. The macros of cdp.h and cdp_tcp.h hold here, too. CDP_NO_ENV: no
         cdp_elastic_create_from_env. CDP_NO_GROUPS, CDP_NO_OBJECTS and CDP_NO_STORE_CALLS are an
         error. cdp_elastic_create_from_env reads CDP_ELASTIC (MIN:MAX, MIN: or N), CDP_ELASTIC_ID,
-        MASTER_ADDR, MASTER_PORT, CDP_JOB_KEY.
+        CDP_ELASTIC_JOB (of .job), MASTER_ADDR, MASTER_PORT, CDP_JOB_KEY, and CDP_TRUST_NETWORK=1
+        (of .tcp->trust_network). `cdprun --nnodes MIN:MAX --stay` sets them.
 
     THREADS
         cdp_elastic_next, _commit, _agree, _finish: one thread at a time. cdp_elastic_leave, _alarm,
@@ -127,8 +128,7 @@
         (INVALID, MISMATCH, UNSUPPORTED of an operation): it does not start a turn.
 
     WHAT IS NOT THERE
-        cdprun does not start such jobs yet: start the processes and a store (a
-        cdp_store_server of a process that outlives them) yourself. cdp_ddp has no rebind: destroy
+        cdp_ddp has no rebind: destroy
         it when now.changed is set, and create it again. The store is the single point of failure.
         Survivors do not reuse their connections. A rank that lives but never calls again ends an
         epoch after each timeout_ms and is not left out: end its process.
@@ -2146,7 +2146,7 @@ CDP__PRIVATE cdp_status cdp__elastic_client(
 }
 
 CDP_API cdp_status cdp_elastic_create_from_env(const cdp_elastic_desc *desc, cdp_elastic **out) {
-    const char *range = getenv("CDP_ELASTIC");
+    const char *range = getenv("CDP_ELASTIC"), *trust = getenv("CDP_TRUST_NETWORK");
     const cdp_os *os;
     cdp_elastic_desc d;
     cdp_tcp_desc tcp;
@@ -2167,6 +2167,8 @@ CDP_API cdp_status cdp_elastic_create_from_env(const cdp_elastic_desc *desc, cdp
             "CDP_ELASTIC is \"%s\"; it should be MIN:MAX, MIN: or a number", range);
     if (!tcp.job_key) tcp.job_key = getenv("CDP_JOB_KEY");
     if (!d.id) d.id = getenv("CDP_ELASTIC_ID");
+    if (!d.job) d.job = getenv("CDP_ELASTIC_JOB");
+    if (trust && strcmp(trust, "1") == 0) tcp.trust_network = true;
     if (!d.id) {
         st = os->random(os->user, random, sizeof random);
         if (st != CDP_OK) return st;
