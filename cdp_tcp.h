@@ -1195,35 +1195,35 @@ typedef struct cdp__link {
     uint32_t index;  /* number of this connection to the peer */
     uint32_t broken; /* number of the connection lost first */
     cdp__link_state state;
-    cdp_addr addr; /* the peer's address, or the one being tried */
-    cdp__io io;
-    cdp__io probe; /* a connection that only tests whether the peer's port refuses it */
-    cdp__timer probe_timer;
-    cdp__race *race; /* while CONNECTING, or inviting */
-    bool inviting;
-    uint32_t probes;
-    uint8_t hello[CDP__HELLO_BYTES];
-    uint8_t answer[CDP__HELLO_BYTES];
-    uint32_t hello_sent, hello_got;
     cdp__shared *shared; /* memory for the bytes; while CHOOSING: offered */
-    bool nonsense;       /* the peer has stored or sent invalid values */
+#ifndef CDP_NO_MAC
+    cdp__mac *mac; /* NULL: no authentication codes */
+#endif
     uint8_t *rx;
     uint32_t rx_at, rx_used;
+    cdp_status status;
+    int32_t lost_errno; /* 0: the peer closed the connection */
+    cdp__io io;
+    cdp__race *race; /* while CONNECTING, or inviting */
+    bool inviting;
+    bool nonsense; /* the peer has stored or sent invalid values */
+    bool was_up;
+    bool telling;  /* the rest of the cause waits for room in the socket */
+    bool wanted;   /* a receive found no bytes: its caller will read the socket itself */
+    uint32_t told; /* bytes of the cause that were sent to the peer; see cdp__link_tell */
+    uint32_t refusal;
+    uint32_t silent; /* consecutive checks in which the peer's host or process was silent */
+    cdp_addr addr;   /* the peer's address, or the one being tried */
+    cdp__io probe;   /* a connection that only tests whether the peer's port refuses it */
+    cdp__timer probe_timer;
+    uint32_t probes;
+    uint32_t hello_sent, hello_got;
     /* for a rank of this host: ready when its process has ended, even if a child process keeps
        the connection open */
     cdp__io process;
     cdp__timer process_timer;
-    uint32_t silent; /* consecutive checks in which the peer's host or process was silent */
-    bool was_up;
-    uint32_t told; /* bytes of the cause that were sent to the peer; see cdp__link_tell */
-    bool telling;  /* its rest waits for room in the socket */
-    bool wanted;   /* a receive found no bytes: its caller will read the socket itself */
-#ifndef CDP_NO_MAC
-    cdp__mac *mac; /* NULL: no authentication codes */
-#endif
-    cdp_status status;
-    int32_t lost_errno; /* 0: the peer closed the connection */
-    uint32_t refusal;
+    uint8_t hello[CDP__HELLO_BYTES];
+    uint8_t answer[CDP__HELLO_BYTES];
 
     /* members of the first of several connections only */
     bool whole;        /* all connections have been up */
@@ -1282,29 +1282,32 @@ typedef struct cdp__join {
     cdp_status result; /* if it is an error, the last error holds its text */
     uint32_t step;
     bool over;
-    cdp_status status; /* of the whole rendezvous */
-    cdp_error error;
+    bool with_values;     /* of keys of all ranks: also reads their values, into m->addrs */
+    cdp_status status;    /* of the whole rendezvous */
     uint64_t deadline_ns; /* for finding all ranks; see cdp__mesh_init_deadline */
     uint64_t until_ns;
+
+    /* which ranks are missing */
+    uint32_t looks;
+    uint32_t rank, found;
+    int32_t absent;
+    uint32_t gloo;
+    uint32_t polls; /* polls of a store that is not on this rank's loop */
+    uint64_t pause_ns, give_up_ns;
 
     /* the request in progress */
     cdp_store *asked;
     cdp_store_request rq;
     uint32_t timeout_ms;
-    uint32_t polls; /* polls of a store that is not on this rank's loop */
     /* when a reported failure ends the wait for all ranks; 0: none was reported */
     uint64_t news_ns;
-    char key_text[96];
     cdp_bytes key, values[2];
 
     /* connections to a store, or to find out whether an address is in use */
     cdp_store *made;
-    cdp_addr at[CDP__PATHS];
-    cdp__io reach[CDP__PATHS];
     uint32_t reached, reaching; /* connections that are up; that are being made */
 
     /* for a key that one process may own: the value of this process, and that of another one */
-    uint8_t own[CDP__ENDPOINT_BYTES];
     uint64_t own_bytes, own_head;
     void *theirs;
     uint64_t their_bytes;
@@ -1312,58 +1315,55 @@ typedef struct cdp__join {
     /* keys of all ranks */
     char (*texts)[96];
     cdp_bytes *keys;
-    bool with_values; /* also reads their values, into m->addrs */
-
-    /* which ranks are missing */
-    uint32_t looks;
-    uint64_t pause_ns, give_up_ns;
-    uint32_t rank, found;
-    int32_t absent;
-    char names[128];
-    cdp__text list;
-    uint32_t gloo;
 
     void *file; /* the cdp__file_store of the desc */
     uint64_t patience_ms;
+
+    /* texts and lists of these */
+    char key_text[96];
+    char names[128];
+    cdp__text list;
+    cdp_addr at[CDP__PATHS];
+    cdp__io reach[CDP__PATHS];
+    uint8_t own[CDP__ENDPOINT_BYTES];
+    cdp_error error; /* of the whole rendezvous */
 } cdp__join;
 
 typedef struct cdp__mesh {
-    cdp_tcp_desc desc;
     const cdp_os *os;
-    cdp__loop loop;
-    cdp__io listener;
-    cdp__timer accept_timer;
-    bool crowd_told;
-    cdp__timer vigil_timer; /* period of cdp__mesh_vigil() */
-    uint64_t init_deadline_ns;
-    uint64_t place;            /* see cdp_os_shared.process_place */
-    cdp_addr at;               /* address of this rank's listener */
-    cdp_addr mine[CDP__ADDRS]; /* addresses of this host */
-    uint32_t mine_count;
-    bool met;                /* rank 0's published address was read, so `job` is known */
-    cdp_store_request addrs; /* results: the published addresses of each rank */
-    uint32_t *hosts;         /* host number of each rank, in order of appearance */
-    uint8_t job[CDP__JOB_BYTES];
-    /* an external store may outlive this start: a random part of the keys of this start */
-    char round[20];
-    bool keyed, refusal_told, memory_told;
-    bool spread;            /* connections of a link are spread over the interfaces of the desc */
-    cdp__shared *sharing;   /* memory of all links, also of lost ones */
-    cdp__segment *segments; /* CDP__SEGMENTS entries, allocated with the first one */
-    uint64_t looked_ns;
-    uint8_t key[CDP__AUTH_BYTES];
-    uint64_t start_ns;
-    char job_name[64];
     cdp__link *links; /* the first connection of each peer, then the second of each, and so on */
+    cdp__join *join;  /* rendezvous; NULL when it is over */
+    cdp_store *store; /* for requests */
+    cdp_store *watch; /* its only request waits for the key "fail" */
+    cdp__segment *segments; /* CDP__SEGMENTS entries, allocated with the first one */
+    cdp__shared *sharing;   /* memory of all links, also of lost ones */
     cdp__incoming *incoming;
     uint32_t incoming_count;
+    uint32_t mine_count;
+    cdp_tcp_desc desc;
+    cdp__io listener;
+    cdp__timer accept_timer;
+    cdp__timer vigil_timer; /* period of cdp__mesh_vigil() */
+    bool crowd_told, refusal_told, memory_told;
+    bool keyed;
+    bool spread; /* connections of a link are spread over the interfaces of the desc */
+    bool met;    /* rank 0's published address was read, so `job` is known */
+    uint64_t init_deadline_ns;
+    uint64_t place; /* see cdp_os_shared.process_place */
+    uint64_t looked_ns, start_ns;
+    cdp_addr at;               /* address of this rank's listener */
+    cdp_addr mine[CDP__ADDRS]; /* addresses of this host; mine_count of them */
+    cdp_store_request addrs;   /* results: the published addresses of each rank */
+    uint32_t *hosts;           /* host number of each rank, in order of appearance */
+    uint8_t job[CDP__JOB_BYTES];
+    uint8_t key[CDP__AUTH_BYTES];
+    /* an external store may outlive this start: a random part of the keys of this start */
+    char round[20];
+    char job_name[64];
 
     /* rendezvous */
-    cdp__join *join;          /* NULL when rendezvous is over */
     cdp_store_server *server; /* rank 0, unless the store is external */
     cdp_store *meeting;       /* the store in which rank 0 publishes its address, if any */
-    cdp_store *store;         /* for requests */
-    cdp_store *watch;         /* its only request waits for the key "fail" */
     char fail_key[96];
     cdp_store_request watch_rq, ask_rq;
     cdp_bytes watch_key, ask_key, ask_values[2];
@@ -1394,6 +1394,8 @@ typedef struct cdp__mesh {
     cdp_store_request note_rq;
     cdp_bytes note_key;
     char note_text[96];
+
+    cdp__loop loop;
 } cdp__mesh;
 
 /* True if this process serves the store. */
