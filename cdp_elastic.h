@@ -1739,12 +1739,12 @@ CDP__PRIVATE cdp_status cdp__elastic_init(
 
 /* Removes all keys of an epoch but its decision. */
 CDP__PRIVATE cdp_status cdp__elastic_tidy_epoch(cdp_elastic *e, uint64_t k) {
-    static const char *const names[4] = {"alarm", "in", "go", "count"};
+    static const char *const names[5] = {"alarm", "in", "go", "count", "init/meet"};
     char key[CDP__ELASTIC_KEY];
     cdp__elastic_decision d;
     uint32_t i;
     cdp_status st = cdp__elastic_read_decision(e, e->store, k, &d);
-    for (i = 0; st == CDP_OK && i < 4; ++i) {
+    for (i = 0; st == CDP_OK && i < 5; ++i) {
         cdp__elastic_key(e, key, "e/%llu/%s", (unsigned long long)k, names[i]);
         st = cdp__elastic_put(e, e->store, CDP_STORE_DELETE, key, NULL, 0);
     }
