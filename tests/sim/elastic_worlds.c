@@ -107,9 +107,7 @@ static struct {
     char wrong[900];
 } x;
 
-static struct {
-    uint64_t worlds, epochs, lost, back, named, unnamed, slowest_ns;
-} total;
+static struct { uint64_t worlds, epochs, lost, back, named, unnamed, slowest_ns; } total;
 
 static bool trace; /* of the last run of a seed */
 
@@ -411,9 +409,8 @@ static cdp_status live(member *m) {
         .logger = {.level = CDP_LOG_SILENT}};
     const cdp_tcp_desc tcp = {.master_addr = host,
         .trust_network = true,
-        .group = {.timeout_ms = OPERATION_MS,
-            .os = &node->os,
-            .logger = {.level = CDP_LOG_SILENT}}};
+        .group = {
+            .timeout_ms = OPERATION_MS, .os = &node->os, .logger = {.level = CDP_LOG_SILENT}}};
     cdp_elastic_desc d = {.id = id,
         .tcp = &tcp,
         .min_ranks = x.min_ranks,
@@ -447,8 +444,8 @@ static bool state_is_lost(void) {
     for (uint32_t r = 0; r < x.e[x.newest].size; ++r) {
         const uint32_t i = x.e[x.newest].node[r];
         const member *m = &x.m[i];
-        if (!alive(i) || m->life != x.e[x.newest].life[r] || m->status != CDP_PENDING) continue;
-        if (m->last.has_state) return false;
+        if (!alive(i) || m->life != x.e[x.newest].life[r] || !m->e) continue;
+        if (m->last.has_state && m->e->failure.status == CDP_OK) return false;
     }
     return true;
 }
@@ -597,9 +594,16 @@ static void judge_turns(uint32_t faults) {
         attempts += x.e[k].joined;
     for (uint32_t k = 2; k <= x.newest; ++k) {
         const uint64_t began = x.e[k - 1].arrived_ns, ended = x.e[k].running_ns;
-        if (began && ended && ended - began > total.slowest_ns) total.slowest_ns = ended - began;
-        if (began && ended && trace)
-            printf("    turn to epoch %u: %llu us\n", k, (unsigned long long)(ended - began) / 1000);
+        /* below the minimum it waits for newcomers */
+        if (!began || !ended || x.e[k].size - x.e[k].joined < x.min_ranks) continue;
+        if (ended - began > total.slowest_ns) total.slowest_ns = ended - began;
+        /* a death while they connect is noticed at the end of that attempt; a step takes 45 ms */
+        if (ended - began > (150 + deaths * (CDP__ELASTIC_INIT_MS + SETTLE_MS)) * SIM_MS)
+            wrong(&x.m[0], "the turn to epoch %u took %llu ms, with %u deaths", k,
+                (unsigned long long)((ended - began) / SIM_MS), deaths);
+        if (trace)
+            printf(
+                "    turn to epoch %u: %llu us\n", k, (unsigned long long)(ended - began) / 1000);
     }
     if (x.newest > 1 + deaths + attempts + x.leaves + x.alarms + (faults ? 2 : 0))
         wrong(&x.m[0], "%u epochs for %u deaths, %u newcomers, %u leaves, %u alarms", x.newest,
