@@ -210,11 +210,11 @@ typedef struct sim_desc {
     /* or, if this is set, 10.0.0.(hosts[i]+1): several nodes may share a host */
     const uint8_t *hosts;
     bool in_order; /* of the nodes that can run the one runs that waited longest: no seed needed */
-    bool threads, memory; /* what the os of each node offers */
-    bool clocks;          /* the clocks of the nodes differ by hours: sim_time_of() */
+    bool threads, memory;       /* what the os of each node offers */
+    bool clocks;                /* the clocks of the nodes differ by hours: sim_time_of() */
     void (*look)(sim_world *w); /* after each piece of a run; NULL: none */
-    FILE *trace;          /* NULL: none */
-    uint64_t limit_ns;    /* virtual time after which the run counts as hanging */
+    FILE *trace;                /* NULL: none */
+    uint64_t limit_ns;          /* virtual time after which the run counts as hanging */
     uint64_t limit_steps;
 } sim_desc;
 
