@@ -11425,6 +11425,23 @@ CDP__PRIVATE cdp__head cdp__op_call(const cdp__op *op) {
 /* Knows: all members of a group. Promises: a consistent snapshot in bounded memory, even while
    the group fails. May use: >>core, >>dtype, >>algo, >>select, >>exec, >>state. */
 
+#ifndef CDP_NO_MESSAGES
+/* Records a message, in a list separate from that of operations. */
+CDP__PRIVATE void cdp__post_remember(cdp_group *g, const cdp__post *post, uint64_t end_ns) {
+    const uint32_t me = g->w->rank, peer = post->x.s->peer;
+    cdp__past *past;
+    if (!g->past_messages || post->call.root == CDP__TAG_BARRIER) return;
+    past = &g->past_messages[g->message_count++ % g->desc.records];
+    memset(past, 0, sizeof *past);
+    past->call = post->call;
+    past->start_ns = post->start_ns;
+    past->end_ns = end_ns;
+    past->round = past->rounds = 1;
+    past->from = (int32_t)(post->x.receive ? peer : me);
+    past->to = (int32_t)(post->x.receive ? me : peer);
+}
+#endif
+
 #ifndef CDP_NO_RECORDER
 
 /* Converts the internal record of a call to a cdp_record. */
@@ -12377,7 +12394,7 @@ CDP__PRIVATE bool cdp__group_telling(cdp_group *g, uint64_t now) {
 
 /* Knows: groups, transfers. Promises: the k-th send with a tag matches the k-th receive; tags
    are independent of each other and of collectives. May use: transfer, stream, port, failing,
-   state. */
+   state, records. */
 
 /* A work has ended: wakes other callers, which may wait for it. */
 CDP__PRIVATE void cdp__group_ended(cdp_group *g) {
@@ -12527,26 +12544,13 @@ CDP__PRIVATE void cdp__post_begin(cdp__flow *flow, cdp__post *post, bool receive
        that may wait for their receiver */
     if (!post->rendezvous && !flow->owner)
         x->expose_bytes = cdp__max(x->expose_bytes, CDP__WINDOW + 1);
+    /* else the transport knows which peers are connected, so that they are told of a failure */
+    if (!flow->g->w->transport.failure.linked) flow->g->peers[flow->rank].used = true;
     post->begun = true;
 }
 
 CDP__PRIVATE void cdp__post_begin_if(cdp__flow *flow, cdp__post *post, bool receive) {
     if (!post->begun) cdp__post_begin(flow, post, receive);
-}
-
-/* Records a message, in a list separate from that of operations. */
-CDP__PRIVATE void cdp__post_remember(cdp_group *g, const cdp__post *post, uint64_t end_ns) {
-    const uint32_t me = g->w->rank, peer = post->x.s->peer;
-    cdp__past *past;
-    if (!g->past_messages || post->call.root == CDP__TAG_BARRIER) return;
-    past = &g->past_messages[g->message_count++ % g->desc.records];
-    memset(past, 0, sizeof *past);
-    past->call = post->call;
-    past->start_ns = post->start_ns;
-    past->end_ns = end_ns;
-    past->round = past->rounds = 1;
-    past->from = (int32_t)(post->x.receive ? peer : me);
-    past->to = (int32_t)(post->x.receive ? me : peer);
 }
 
 CDP__PRIVATE void cdp__post_complete(cdp__flow *flow, uint32_t way) {

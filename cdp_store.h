@@ -276,8 +276,9 @@ typedef struct cdp_tcp_store_desc {
     /* how long to try to connect (default: timeout_ms) */
     uint32_t connect_timeout_ms;
     /* Last will: if the connection of this client ends without cdp_store_destroy(), the server runs
-       compare_set(will_key, "" -> will_value). Both are copied. Only servers of this library
-       support it; with others the client logs that at level INFO (default: none) */
+       compare_set(will_key, "" -> will_value); also if a server that has stopped lets nothing more
+       be sent to it for the 100 ms that cdp_store_destroy() waits. Both are copied. Only servers of
+       this library support it; with others the client logs that at level INFO (default: none) */
     const char *will_key;
     cdp_bytes will_value;
     /* cdp_store_set() and others refuse larger values, and a larger answer breaks the connection.
