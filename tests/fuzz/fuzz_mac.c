@@ -60,7 +60,7 @@ static uint64_t next_length(fuzz_input *in, bool few) {
     return n % 32 == 31 && !few ? 1 + n % 40000 : 1 + n / 32 % 600;
 }
 
-/* Both ends as they begin. Their buffers, 128 KiB each, keep what earlier inputs left there: zeroing
+/* Both ends as they begin. Their buffers, of 128 KiB, keep what earlier inputs left there: zeroing
    them would take most of the time, and nothing may depend on it. */
 static cdp__mac *mac_fresh(const cdp_os *os, uint32_t listener) {
     static cdp__mac *mac[2];
