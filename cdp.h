@@ -1426,7 +1426,8 @@ CDP_API cdp_status cdp_work_error(cdp_work work, cdp_error *out);
    calls. It may start, test, chain, cancel and abort, but not wait (STATE) nor destroy groups,
    nor a ddp in a backward pass (nothing happens). What it starts takes its place in the order of
    operations only then; see cdp_start_after() for a place that is certain. Errors: INVALID,
-   NOMEM, STATE (max_pending of the desc works are waiting already). Any thread. */
+   NOMEM, STATE (max_pending of the desc works are waiting already), UNSUPPORTED (an operation of
+   a backend, on memory of a device). Any thread. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_work_then(
     cdp_work work, cdp_status (*func)(void *user, cdp_status status), void *user, cdp_work *next);
 

@@ -4451,16 +4451,17 @@ CDP__PRIVATE void cdp__server_thread(void *arg) {
 #define CDP__SERVER_LAST_MS \
     300u /* how long answers that clients have not read keep a server open */
 
-/* Sends what sockets have not taken yet. False: all was sent. */
+/* Sends what sockets have not taken yet, and more of the lists of keys. False: all was sent. */
 CDP__PRIVATE bool cdp__server_flush(cdp_store_server *s) {
     cdp__conn *c, *next;
     bool more = false;
+    s->work_left = CDP__SERVER_TURN_WORK; /* as in each turn of the loop, which has ended */
     for (c = s->conns.next; c != &s->conns; c = next) {
         next = c->next;
         if (c->closing) continue;
         cdp__conn_flush(c);
         if (!c->closing && CDP__LISTING(c)) cdp__conn_list(c);
-        more = more || (!c->closing && cdp__fifo_left(&c->out));
+        more = more || (!c->closing && (CDP__LISTING(c) || cdp__fifo_left(&c->out)));
     }
     return more;
 }

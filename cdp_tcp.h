@@ -2897,7 +2897,7 @@ CDP__PRIVATE void cdp__mesh_doorbell(void *self, uint32_t peer) {
 /* ---- >>first-cause: the first failure of a job, recorded in the store ------------------------ */
 
 /* Knows: the store's keys "fail" and "wait". Promises: an earlier or deeper cause that another
-   rank has recorded replaces this rank's own. May use: >>memory, >>link, >>mesh, >>incoming,
+   rank has recorded replaces this rank's own. May use: >>memory, >>link, >>mesh, >>incoming, auth,
    stores. */
 
 CDP__PRIVATE uint64_t cdp__mesh_now(const cdp__mesh *m) {
@@ -3297,6 +3297,7 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
 #endif
     cdp__loop_close(&m->loop);
     cdp__free(os, m->links);
+    cdp__wipe(m->key, sizeof m->key);
     cdp__free(os, m);
 }
 
