@@ -1492,6 +1492,28 @@ CDP__PRIVATE cdp_status cdp__elastic_transfer_blob(cdp__elastic_transfer *t) {
     return st;
 }
 
+/* One step of each of four lanes: it tells every change of one word, and the rotation carries bits
+   at the top to where the next product spreads them. */
+CDP__PRIVATE void cdp__elastic_lanes(uint64_t lane[4], const uint64_t word[4]) {
+    uint32_t k;
+    for (k = 0; k < 4; ++k) {
+        lane[k] = (lane[k] ^ word[k]) * 0x9e3779b97f4a7c15ull;
+        lane[k] = lane[k] << 29 | lane[k] >> 35;
+    }
+}
+
+/* Continues a hash over gigabytes: cdp__hash() reads single bytes, which takes longer than to move
+   them. */
+CDP__PRIVATE uint64_t cdp__elastic_hash(uint64_t h, const void *data, uint64_t bytes) {
+    const uint8_t *p = (const uint8_t *)data;
+    uint64_t lane[4] = {h, h + 1, h + 2, h + 3}, word[4], i;
+    for (i = 0; i + sizeof word <= bytes; i += sizeof word) {
+        memcpy(word, p + i, sizeof word);
+        cdp__elastic_lanes(lane, word);
+    }
+    return cdp__hash(cdp__hash(h, lane, sizeof lane), p + i, bytes - i);
+}
+
 /* The same bits everywhere, or nothing that came is used. */
 CDP__PRIVATE cdp_status cdp__elastic_transfer_compare(cdp__elastic_transfer *t) {
     const cdp_elastic_desc *d = &t->e->desc;
@@ -1502,7 +1524,7 @@ CDP__PRIVATE cdp_status cdp__elastic_transfer_compare(cdp__elastic_transfer *t) 
     if (!all) return cdp__fail_nomem("hashes of all ranks", size * sizeof t->hash);
     t->hash[0] = CDP__HASH_START;
     for (i = 0; i < d->entry_count; ++i)
-        t->hash[0] = cdp__hash(t->hash[0], d->entries[i].data,
+        t->hash[0] = cdp__elastic_hash(t->hash[0], d->entries[i].data,
             d->entries[i].count * cdp_dtype_size(d->entries[i].dtype));
     st = cdp_allgather(t->group, t->hash, all, 2, CDP_DTYPE_U64);
     for (r = 0; st == CDP_OK && r < size; ++r) {
