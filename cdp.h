@@ -9505,7 +9505,6 @@ typedef struct cdp__stream {
 } cdp__stream;
 
 typedef struct cdp__port { /* this rank's end of one link */
-    uint8_t tx_head[CDP__HEAD_BYTES], rx_head[CDP__HEAD_BYTES];
     uint32_t tx_head_left, rx_head_got;
     /* body bytes still missing of the message half sent, half received */
     uint64_t tx_left, rx_left;
@@ -9524,6 +9523,7 @@ typedef struct cdp__port { /* this rank's end of one link */
     uint32_t control_at, control_used, control_room;
     uint8_t *failure; /* body of the FAILURE, WAIT or ENDPOINT that is being received */
     uint32_t failure_got;
+    uint8_t tx_head[CDP__HEAD_BYTES], rx_head[CDP__HEAD_BYTES];
 } cdp__port;
 
 /* How many groups of the same ranks were created here. The counts are equal on all ranks, so
@@ -9541,14 +9541,26 @@ typedef enum cdp__advance {
     CDP__MOVED    /* poll again */
 } cdp__advance;
 
-/* State shared by all groups of one transport. */
+/* State shared by all groups of one transport. The lock guards everything but `os`, and all
+   groups. Members that much code uses come first. */
 typedef struct cdp__world {
     const cdp_os *os;
-    cdp_lock lock; /* guards everything below and all groups */
-    cdp_transport transport;
     uint32_t size, rank;
     cdp__port *ports;
-    bool deferred;         /* some port has control messages to send */
+    cdp_group *groups;         /* all */
+    cdp_group *active;         /* those with something to do */
+    struct cdp__pend *pending; /* works that are not operations, in the order of the calls */
+    void *cond;                /* where callers sleep while another thread is in transport.wait */
+    bool sleeping;             /* a thread is in transport.wait; at most one is */
+    bool stop;                 /* the progress thread must end */
+    bool deferred;             /* some port has control messages to send */
+    bool fast_poll;         /* this poll of the groups is one of several: only the last one checks
+                          deadlines */
+    bool cut;               /* this poll ended at its budget, and there is more to do */
+    int32_t spin_luck;      /* > 0: polling before sleeping has paid off lately; < 0: it has not */
+    uint64_t poll_until_ns; /* when this poll is to end; 0: when nothing moves any more */
+    cdp_lock lock;
+    cdp_transport transport;
     cdp__stream **streams; /* hash table, by channel and peer */
     uint32_t stream_rows;  /* a power of two */
     uint32_t stream_count;
@@ -9560,9 +9572,6 @@ typedef struct cdp__world {
     uint64_t gone[CDP__GONE];
     uint32_t gone_at;
     cdp__made *made;
-    cdp_group *groups;            /* all */
-    cdp_group *active;            /* those with something to do */
-    struct cdp__pend *pending;    /* works that are not operations, in the order of the calls */
     struct cdp_channel *channels; /* that are open */
     /* called as soon as the body of a FAILURE has arrived */
     void (*channel_failed)(
@@ -9578,24 +9587,16 @@ typedef struct cdp__world {
     uint8_t *stage;     /* received bytes before they are reduced */
     uint64_t stage_bytes;
 
-    /* threads; at most one of them sleeps in transport.wait */
+    /* threads */
     void *thread;
-    void *cond;            /* where callers sleep while another thread is in transport.wait */
     void *park;            /* where the progress thread sleeps while callers make progress */
     uint32_t lock_waiters; /* (atomic) */
-    bool sleeping;         /* a thread is in transport.wait */
-    bool stop;             /* the progress thread must end */
     /* threads inside a wait: they make progress, the progress thread stands by */
     uint32_t callers;
     /* Counts of waits and of completed operations, many of which need no wait: a change shows
        the progress thread that callers are active. */
     uint64_t waits, ended;
     uint64_t yield_again; /* the value of `waits` from which on yielding is tried again */
-    /* this poll of the groups is one of several: only the last one checks deadlines */
-    bool fast_poll;
-    bool cut;               /* this poll ended at its budget, and there is more to do */
-    uint64_t poll_until_ns; /* when this poll is to end; 0: when nothing moves any more */
-    int32_t spin_luck;      /* > 0: polling before sleeping has paid off lately; < 0: it has not */
     cdp__failure failure;
     cdp__choosing choosing;
     cdp_group_desc given; /* the desc as the caller wrote it, without defaults */
@@ -10761,24 +10762,25 @@ typedef struct cdp__exec {
     cdp__world *w;
     cdp__stream *streams; /* one per rank of the channel */
     uint64_t piece_bytes, expose_bytes;
-    cdp__task task;
     const cdp__algo *algo;
     uint64_t elem; /* bytes of one element */
     uint32_t round, rounds, transfer_count, step_count;
     bool running;
-    bool kept;       /* the steps are those of a whole operation: an equal operation reuses them */
-    bool exposing;   /* a payload of this round is exposed, and may be revoked and sent instead */
-    uint64_t copied; /* bytes of the last local step that were copied while waiting for messages */
-    /* a poll with a budget has begun the local steps: this one comes next, from this element on */
-    bool in_parts;
-    uint32_t next_local;
-    uint64_t local_done;
-    cdp__step steps[CDP__ROUND_MAX];
-    cdp__transfer transfers[CDP__ROUND_MAX];
-    void *tmp;
-    uint64_t tmp_bytes;
+    bool kept;     /* the steps are those of a whole operation: an equal operation reuses them */
+    bool exposing; /* a payload of this round is exposed, and may be revoked and sent instead */
+    bool in_parts; /* see next_local */
     cdp__fault_kind fault;
     uint32_t fault_rank; /* rank in the channel */
+    uint64_t copied; /* bytes of the last local step that were copied while waiting for messages */
+    /* in_parts: a poll with a budget has begun the local steps: this one comes next, from this
+       element on */
+    uint32_t next_local;
+    uint64_t local_done;
+    void *tmp;
+    uint64_t tmp_bytes;
+    cdp__task task;
+    cdp__step steps[CDP__ROUND_MAX];
+    cdp__transfer transfers[CDP__ROUND_MAX];
     cdp__head theirs;
 } cdp__exec;
 
@@ -11219,38 +11221,41 @@ typedef enum cdp__health {
 
 #define CDP__GROUP_MAGIC 0x70726763u
 
+/* Members that much code uses come first, because instructions that use them are shorter. */
 struct cdp_group {
     /* detects the use of a destroyed group, until its memory is reused */
     uint32_t magic;
-    cdp_group_desc desc; /* with defaults; rank and world_size are those of this group */
+    cdp__health health;
     const cdp_os *os;
     cdp__world *w;
-    uint64_t channel;  /* equal on all its ranks */
-    uint32_t *members; /* world rank of each of its ranks; NULL: equal */
-    /* properties for >>select: CDP__NEAR, CDP__SHARED, CDP__HOSTS, CDP__EVEN */
-    uint8_t is;
-    cdp__hosts hosts; /* only for several hosts */
-    cdp_group *next;  /* in world->groups */
-    cdp_group *next_active;
-    bool active;          /* in world->active */
-    cdp_group *parent;    /* the group that it fails together with; NULL: none */
+    uint64_t channel;     /* equal on all its ranks */
     cdp__stream *streams; /* of the channel, one per rank */
     cdp__peer *peers;
 
     /* operations: a queue in order of issue; the first one runs */
     cdp__op *queue;
     uint32_t queue_room, queue_at, queue_used;
+    uint32_t waiters;           /* threads that wait for one of its operations */
+    const cdp_backend *backend; /* NULL: none */
+    cdp__flow *active_flows;
+    cdp_group *next;     /* in world->groups */
+    uint64_t soonest_ns; /* at or before the earliest deadline of an operation or message */
+    cdp_group_desc desc; /* with defaults; rank and world_size are those of this group */
+    uint32_t *members;   /* world rank of each of its ranks; NULL: equal */
+    /* properties for >>select: CDP__NEAR, CDP__SHARED, CDP__HOSTS, CDP__EVEN */
+    uint8_t is;
+    bool active; /* in world->active */
+    bool backed; /* it has or had a backend */
+    cdp_group *next_active;
+    cdp_group *parent;          /* the group that it fails together with; NULL: none */
     uint64_t issued, completed; /* sequence numbers */
     uint32_t ddps;              /* ddps created on it */
     void *barrier;              /* memory of cdp_monitored_barrier(), kept for the next one */
-    const cdp_backend *backend; /* NULL: none */
-    bool backed;                /* it has or had a backend */
-    uint32_t waiters;           /* threads that wait for one of its operations */
-    cdp__exec exec;
-    cdp__past *past; /* the last desc.records operations, by sequence number */
+    cdp__past *past;            /* the last desc.records operations, by sequence number */
+    cdp__hosts hosts;           /* only for several hosts */
 
     /* messages */
-    cdp__flow *flows, *active_flows;
+    cdp__flow *flows;
     cdp__post **posts;                      /* the pool, by index */
     cdp__post *free_posts, *last_free_post; /* the one that was free longest is first */
     uint32_t post_count, post_room;
@@ -11265,8 +11270,7 @@ struct cdp_group {
     /* index where the search for a free entry begins: the one that was free longest */
     uint32_t pend_at;
 
-    /* timers; CDP__NEVER: not set */
-    uint64_t soonest_ns;   /* at or before the earliest deadline of an operation or message */
+    /* timers, as soonest_ns; CDP__NEVER: not set */
     uint64_t wait_ns;      /* when to check for long waits */
     uint64_t listen_ns;    /* when to read from peers that this rank does not wait for */
     uint64_t take_back_ns; /* when exposed payloads that are not being read are sent instead */
@@ -11274,16 +11278,17 @@ struct cdp_group {
     uint32_t seen_round;   /* and its round */
 
     /* failure */
-    cdp__health health;
     /* failed by the caller or a backend: a late operation that completes does not undo it */
     bool broken_by_caller;
-    cdp_error error;
-    cdp__failure_domain domain; /* of a group without a parent */
     uint32_t late_ms;           /* the timeout that passed, ms */
     uint64_t answer_ns;         /* until when peers may answer with their FAILURE; 0: over */
     uint64_t settle_ns;         /* when SETTLING ends, then when telling ends */
+    cdp__failure_domain domain; /* of a group without a parent */
+    cdp_error error;
     uint8_t cause[CDP__FAILURE_BYTES];
     uint32_t cause_bytes;
+
+    cdp__exec exec; /* runs the first operation of the queue */
 };
 
 /* NULL: the group has no backend, so all memory is host memory. */
@@ -17868,16 +17873,27 @@ typedef struct cdp__bucket {
 
 #define CDP__HOOK_LANES 8u
 
+/* Members that much code uses come first. */
 struct cdp_ddp {
     cdp_group *group;
     const cdp_os *os;
-    cdp_ddp_desc desc; /* with defaults; its pointers to params and buffers are not used */
     cdp__param *params;
-    cdp_buffer *buffers;
     uint32_t param_count, bucket_count;
     cdp__bucket *buckets;
-    uint32_t *slots; /* indices of parameters, in memory order */
-    uint8_t *pack;   /* small parameters or buffers are broadcast from here in one message */
+    const cdp_backend *device; /* where parameters and gradients are; NULL: in host memory */
+    cdp_buffer *buffers;
+    bool in_backward, sync, sync_next;
+    bool rebuild_due, buffers_due;
+    bool recorded;     /* static graph: the first pass is over */
+    bool shadow;       /* this rank is out of data and contributes zeros in this pass */
+    bool equal;        /* all ranks had data in the last pass in which any rank had data */
+    uint32_t root;     /* the highest rank that had data in that pass */
+    uint32_t launched; /* buckets that have started in this pass */
+    cdp_status failed; /* the first failure of this pass */
+    uint64_t forward_ns, begin_ns, called_ns, end_ns;
+    cdp_ddp_desc desc; /* with defaults; its pointers to params and buffers are not used */
+    uint32_t *slots;   /* indices of parameters, in memory order */
+    uint8_t *pack;     /* small parameters or buffers are broadcast from here in one message */
     uint64_t pack_bytes;
     uint32_t *order; /* order in which parameters became complete in the first synchronized pass */
     uint32_t *seen, ordered; /* that order in the last pass; number of complete parameters */
@@ -17888,31 +17904,21 @@ struct cdp_ddp {
     cdp_lock lock;
     bool launching, launch_again;
 
-    uint32_t launched; /* buckets that have started in this pass */
-    bool in_backward, sync, sync_next;
-    bool rebuild_due, buffers_due;
-    bool recorded; /* static graph: the first pass is over */
-    bool shadow;   /* this rank is out of data and contributes zeros in this pass */
-    bool equal;    /* all ranks had data in the last pass in which any rank had data */
-    uint32_t root; /* the highest rank that had data in that pass */
     cdp_hook hook; /* stage NULL: none */
     /* groups in which the stages of a hook run; the first one is `group` */
     cdp_group *lanes[CDP__HOOK_LANES];
     uint32_t at[CDP__HOOK_LANES + 1]; /* the next bucket for each stage */
     cdp_work active, used;            /* operations that sum flags which a hook must not see */
     cdp_work last;                    /* the last operation started in `group` */
-    cdp_status failed;                /* the first failure of this pass */
-    cdp_error failed_error;
-    uint64_t forward_ns, begin_ns, called_ns, end_ns;
-    uint32_t number; /* number of this ddp in its group */
+    uint32_t number;                  /* number of this ddp in its group */
     uint32_t sparse_count;
-    uint64_t *sparse_counts;   /* rows of each rank and sparse parameter, then of one parameter */
-    const cdp_backend *device; /* where parameters and gradients are; NULL: in host memory */
-    bool placed;               /* `device` is decided */
-    uint64_t own_steps;        /* synchronized passes in which this rank had data */
+    uint64_t *sparse_counts; /* rows of each rank and sparse parameter, then of one parameter */
+    bool placed;             /* `device` is decided */
+    uint64_t own_steps;      /* synchronized passes in which this rank had data */
     /* hash of the parameters that this rank used in the last of these passes */
     uint64_t marks;
     cdp_ddp_stats stats;
+    cdp_error failed_error;
 };
 
 /* True if parameters and gradients are in device memory. */

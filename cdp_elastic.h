@@ -108,12 +108,13 @@
         is JOB/gone/ID (cdp_elastic_create_from_env makes one) tells it at once.
         A death while the members of a new epoch connect may be noticed at the deadline of that
         attempt alone: 500 ms and 20 ms for each rank, twice as long after each attempt that failed.
-        If exactly one rank has committed the last step, the others receive it from there. If that
-        rank dies meanwhile, receivers have parts of two steps: those who had not begun to receive
-        go on without that step, and if there are none, the job ends with STATE.
+        If exactly one rank has committed the last step, the others receive it from there, beside
+        what they hold: if that rank dies meanwhile, they go on without that step. Only where they
+        have no memory for both, or are all newcomers, the job ends with STATE.
 
     MEMORY
-        From the os of tcp->group. 24 bytes for each member of the epoch; the blob, while it moves.
+        From the os of tcp->group. 24 bytes for each member of the epoch; the blob, while it moves;
+        on a rank that is a step behind, as much as all entries, while it receives them.
         The store keeps each decision (216 bytes and 24 for each member), each ticket (48), one key
         for each call of cdp_elastic_agree(), and one for each process that has ended (JOB/gone/ID).
 
@@ -534,8 +535,11 @@ CDP__PRIVATE cdp__elastic_verdict cdp__elastic_decide(
     /* who is done needs nobody else: the minimum is for steps that are still to come */
     if (!here || ending < here) cdp__elastic_take_in(v, out);
     if (CDP__ELASTIC_PLANT(NEWCOMER_SOURCE)) cdp__elastic_trust_newcomers(v, out);
-    if (!here || (out->size < v->min_ranks && ending < here)) return CDP__ELASTIC_FEW;
-    return state ? CDP__ELASTIC_DECIDED : CDP__ELASTIC_NO_STATE;
+    if (!here) return CDP__ELASTIC_FEW;
+    /* newcomers would not help */
+    if (!state) return CDP__ELASTIC_NO_STATE;
+    if (out->size < v->min_ranks && ending < here) return CDP__ELASTIC_FEW;
+    return CDP__ELASTIC_DECIDED;
 }
 
 /* What a decision makes of a process. No: it is not in it. */
@@ -561,9 +565,10 @@ CDP__PRIVATE bool cdp__elastic_learn(cdp__elastic_place *p, const cdp__elastic_d
     return true;
 }
 
-/* The first byte of the entries is about to be overwritten. */
-CDP__PRIVATE void cdp__elastic_receive(cdp__elastic_place *p) {
-    if (!CDP__ELASTIC_PLANT(RECEIVER_KEEPS_STATE)) p->has_state = false;
+/* State is about to come. `apart`: into memory of its own, so that what this process holds is whole
+   until cdp__elastic_hold(). */
+CDP__PRIVATE void cdp__elastic_receive(cdp__elastic_place *p, bool apart) {
+    if (!apart && !CDP__ELASTIC_PLANT(RECEIVER_KEEPS_STATE)) p->has_state = false;
 }
 
 /* All of the state was received, and its hashes were equal: this process has it, also if it arrives
@@ -1032,6 +1037,22 @@ CDP__PRIVATE cdp_status cdp__elastic_read_tickets(
     return st;
 }
 
+/* The newest epoch that has begun, as its rank 0 said; 0: none has. */
+CDP__PRIVATE cdp_status cdp__elastic_hint(cdp_elastic *e, uint64_t *epoch) {
+    char key[CDP__ELASTIC_KEY];
+    void *text;
+    uint64_t bytes;
+    const char *p;
+    cdp_status st;
+    *epoch = 0;
+    cdp__elastic_key(e, key, "e/now");
+    st = cdp__elastic_read(e, e->store, key, &text, &bytes);
+    for (p = (const char *)text; p && *p >= '0' && *p <= '9' && *epoch < UINT32_MAX; ++p)
+        *epoch = *epoch * 10 + (uint64_t)(*p - '0');
+    cdp_store_free(e->store, text);
+    return st;
+}
+
 /* Says to the others that nobody stands behind this id any more. */
 CDP__PRIVATE cdp_status cdp__elastic_say_gone(cdp_elastic *e, cdp_store *s, const char *why) {
     char key[CDP__ELASTIC_KEY];
@@ -1093,8 +1114,9 @@ CDP__PRIVATE void cdp__elastic_adopt(cdp_elastic *e, cdp__elastic_decision *d) {
     const uint64_t now = cdp__elastic_now_ns(e);
     if (!cdp__elastic_learn(&e->place, d)) {
         (void)cdp__fail(CDP_ERR_STATE,
-            "left out of epoch %llu (%s): this process did not arrive within settle_ms, %u ms; "
-            "create another cdp_elastic to come back as a newcomer",
+            "left out of epoch %llu (%s): this process did not arrive within settle_ms, %u ms, or "
+            "its connection to the store ended; create another cdp_elastic to come back as a "
+            "newcomer",
             (unsigned long long)d->epoch, d->cause, e->desc.settle_ms);
         e->left = true;
         cdp__elastic_fail(e);
@@ -1388,7 +1410,9 @@ CDP__PRIVATE void cdp__elastic_main(void *arg) {
    objects of cdp.h. */
 
 #define CDP__ELASTIC_SOURCES 8u /* more would not make it faster */
+#ifndef CDP__ELASTIC_PIECE      /* tests take less */
 #define CDP__ELASTIC_PIECE (4u << 20)
+#endif
 
 typedef struct cdp__elastic_transfer {
     cdp_elastic *e;
@@ -1397,8 +1421,10 @@ typedef struct cdp__elastic_transfer {
     uint32_t rank, count; /* count: of sources that are used */
     uint32_t source[CDP__ELASTIC_SOURCES];
     cdp_group *from[CDP__ELASTIC_SOURCES]; /* that source, and all receivers; NULL: not with it */
-    uint64_t hash[2];                      /* of the entries; of the blob */
-    cdp_blob blob;                         /* as received */
+    uint32_t turn;                         /* pieces that have begun */
+    uint8_t *apart;   /* the entries come here; NULL: they are overwritten as they come */
+    uint64_t hash[2]; /* of the entries; of the blob */
+    cdp_blob blob;    /* as received */
     bool has_blob;
 } cdp__elastic_transfer;
 
@@ -1414,6 +1440,26 @@ CDP__PRIVATE cdp_status cdp__elastic_returned(
     if (st < 0 && why.status == st) return st;
     return cdp__fail(st < 0 ? st : CDP_ERR_INVALID, "%s() of cdp_elastic_desc returned %s", name,
         cdp_status_name(st));
+}
+
+/* A member that is behind by a step keeps what it holds until all of the newer state is there: if
+   the sources die before, the job goes on without that step. Where there is no memory for both, its
+   entries are overwritten, and it has no state meanwhile. */
+CDP__PRIVATE cdp_status cdp__elastic_transfer_begin(cdp__elastic_transfer *t) {
+    cdp_elastic *e = t->e;
+    uint64_t bytes = 0;
+    uint32_t i;
+    bool in;
+    for (i = 0; i < e->desc.entry_count; ++i)
+        bytes += e->desc.entries[i].count * cdp_dtype_size(e->desc.entries[i].dtype);
+    cdp__elastic_lock(e);
+    in = e->place.epoch == t->d->epoch && e->place.phase == CDP__ELASTIC_JOINED;
+    if (in && !t->d->members[t->rank].source) {
+        if (e->place.has_state) t->apart = (uint8_t *)cdp__alloc(e->os, bytes + 1);
+        cdp__elastic_receive(&e->place, t->apart != NULL);
+    }
+    cdp__elastic_unlock(e);
+    return in ? CDP_OK : cdp__fail(CDP_ERR_ABORTED, "the epoch ended before its state was there");
 }
 
 /* The groups of each source with all receivers. */
@@ -1437,29 +1483,105 @@ CDP__PRIVATE cdp_status cdp__elastic_transfer_groups(cdp__elastic_transfer *t) {
     return st;
 }
 
-/* Pieces of one entry go round the sources; each group has its own order. */
-CDP__PRIVATE cdp_status cdp__elastic_transfer_entry(
-    cdp__elastic_transfer *t, const cdp_entry *entry, uint32_t *turn) {
-    const uint64_t bytes = entry->count * cdp_dtype_size(entry->dtype);
+/* One step of each of four lanes: it tells every change of one word, and the rotation carries bits
+   at the top to where the next product spreads them. */
+CDP__PRIVATE void cdp__elastic_lanes(uint64_t lane[4], const uint64_t word[4]) {
+    uint32_t k;
+    for (k = 0; k < 4; ++k) {
+        lane[k] = (lane[k] ^ word[k]) * 0x9e3779b97f4a7c15ull;
+        lane[k] = lane[k] << 29 | lane[k] >> 35;
+    }
+}
+
+/* Continues a hash over gigabytes: cdp__hash() reads single bytes, which takes longer than to move
+   them. */
+CDP__PRIVATE uint64_t cdp__elastic_hash(uint64_t h, const void *data, uint64_t bytes) {
+    const uint8_t *p = (const uint8_t *)data;
+    uint64_t lane[4] = {h, h + 1, h + 2, h + 3}, word[4], i;
+    for (i = 0; i + sizeof word <= bytes; i += sizeof word) {
+        memcpy(word, p + i, sizeof word);
+        cdp__elastic_lanes(lane, word);
+    }
+    return cdp__hash(cdp__hash(h, lane, sizeof lane), p + i, bytes - i);
+}
+
+/* Pieces that move at the same time: one of each source. */
+typedef struct cdp__elastic_round {
     cdp_work works[CDP__ELASTIC_SOURCES];
-    uint64_t at = 0;
+    uint32_t count;
+    uint64_t bytes;
+} cdp__elastic_round;
+
+/* Pieces go round the sources; each group has its own order. */
+CDP__PRIVATE cdp_status cdp__elastic_round_begin(
+    cdp__elastic_transfer *t, uint8_t *data, uint64_t bytes, cdp__elastic_round *round) {
+    cdp_status st = CDP_OK;
+    uint32_t i;
+    memset(round, 0, sizeof *round);
+    for (i = 0; st == CDP_OK && i < t->count && round->bytes < bytes; ++i) {
+        const uint64_t piece = cdp__min(bytes - round->bytes, CDP__ELASTIC_PIECE);
+        cdp_group *g = t->from[t->turn++ % t->count];
+        if (g)
+            st = cdp_broadcast_async(
+                g, data + round->bytes, piece, CDP_DTYPE_U8, 0, &round->works[round->count]);
+        if (g && st == CDP_OK) ++round->count;
+        round->bytes += piece;
+    }
+    return st;
+}
+
+CDP__PRIVATE cdp_status cdp__elastic_round_end(cdp__elastic_round *round) {
     cdp_status st = CDP_OK, one;
-    uint32_t i, n;
-    while (st == CDP_OK && at < bytes) {
-        n = 0;
-        for (i = 0; st == CDP_OK && i < t->count && at < bytes; ++i) {
-            const uint64_t piece = cdp__min(bytes - at, CDP__ELASTIC_PIECE);
-            cdp_group *g = t->from[(*turn)++ % t->count];
-            if (g)
-                st = cdp_broadcast_async(
-                    g, (uint8_t *)entry->data + at, piece, CDP_DTYPE_U8, 0, &works[n]);
-            if (g && st == CDP_OK) ++n;
-            at += piece;
+    uint32_t i;
+    for (i = 0; i < round->count; ++i) {
+        one = cdp_work_wait(round->works[i]);
+        if (st == CDP_OK) st = one;
+    }
+    round->count = 0;
+    return st;
+}
+
+/* While a round moves, the one before it becomes part of the hash. */
+CDP__PRIVATE cdp_status cdp__elastic_transfer_entry(
+    cdp__elastic_transfer *t, uint8_t *data, uint64_t bytes) {
+    cdp__elastic_round rounds[2];
+    uint64_t begun = 0, ended = 0;
+    uint32_t k = 0;
+    cdp_status st = CDP_OK, one;
+    memset(rounds, 0, sizeof rounds);
+    if (bytes) st = cdp__elastic_round_begin(t, data, bytes, &rounds[0]);
+    begun = rounds[0].bytes;
+    while (st == CDP_OK && ended < bytes) {
+        cdp__elastic_round *const now = &rounds[k % 2], *const next = &rounds[(k + 1) % 2];
+        if (begun < bytes) {
+            st = cdp__elastic_round_begin(t, data + begun, bytes - begun, next);
+            begun += next->bytes;
         }
-        for (i = 0; i < n; ++i) {
-            one = cdp_work_wait(works[i]);
-            if (st == CDP_OK) st = one;
-        }
+        one = cdp__elastic_round_end(now);
+        if (st == CDP_OK) st = one;
+        if (st == CDP_OK) t->hash[0] = cdp__elastic_hash(t->hash[0], data + ended, now->bytes);
+        ended += now->bytes;
+        ++k;
+    }
+    for (k = 0; k < 2; ++k) {
+        one = cdp__elastic_round_end(&rounds[k]);
+        if (st == CDP_OK) st = one;
+    }
+    return st;
+}
+
+/* All entries come, or (`place`) take what was kept apart. */
+CDP__PRIVATE cdp_status cdp__elastic_each_entry(cdp__elastic_transfer *t, bool place) {
+    const cdp_elastic_desc *d = &t->e->desc;
+    uint8_t *apart = t->apart;
+    uint32_t i;
+    cdp_status st = CDP_OK;
+    for (i = 0; st == CDP_OK && i < d->entry_count; ++i) {
+        const uint64_t bytes = d->entries[i].count * cdp_dtype_size(d->entries[i].dtype);
+        uint8_t *data = apart ? apart : (uint8_t *)d->entries[i].data;
+        if (!place) st = cdp__elastic_transfer_entry(t, data, bytes);
+        if (place && apart && bytes) memcpy(d->entries[i].data, data, (size_t)bytes);
+        if (apart) apart += bytes;
     }
     return st;
 }
@@ -1492,40 +1614,13 @@ CDP__PRIVATE cdp_status cdp__elastic_transfer_blob(cdp__elastic_transfer *t) {
     return st;
 }
 
-/* One step of each of four lanes: it tells every change of one word, and the rotation carries bits
-   at the top to where the next product spreads them. */
-CDP__PRIVATE void cdp__elastic_lanes(uint64_t lane[4], const uint64_t word[4]) {
-    uint32_t k;
-    for (k = 0; k < 4; ++k) {
-        lane[k] = (lane[k] ^ word[k]) * 0x9e3779b97f4a7c15ull;
-        lane[k] = lane[k] << 29 | lane[k] >> 35;
-    }
-}
-
-/* Continues a hash over gigabytes: cdp__hash() reads single bytes, which takes longer than to move
-   them. */
-CDP__PRIVATE uint64_t cdp__elastic_hash(uint64_t h, const void *data, uint64_t bytes) {
-    const uint8_t *p = (const uint8_t *)data;
-    uint64_t lane[4] = {h, h + 1, h + 2, h + 3}, word[4], i;
-    for (i = 0; i + sizeof word <= bytes; i += sizeof word) {
-        memcpy(word, p + i, sizeof word);
-        cdp__elastic_lanes(lane, word);
-    }
-    return cdp__hash(cdp__hash(h, lane, sizeof lane), p + i, bytes - i);
-}
-
 /* The same bits everywhere, or nothing that came is used. */
 CDP__PRIVATE cdp_status cdp__elastic_transfer_compare(cdp__elastic_transfer *t) {
-    const cdp_elastic_desc *d = &t->e->desc;
     const uint32_t size = t->d->size, first = t->source[0];
     uint64_t *all = (uint64_t *)cdp__alloc(t->e->os, size * sizeof t->hash);
-    uint32_t i, r;
+    uint32_t r;
     cdp_status st;
     if (!all) return cdp__fail_nomem("hashes of all ranks", size * sizeof t->hash);
-    t->hash[0] = CDP__HASH_START;
-    for (i = 0; i < d->entry_count; ++i)
-        t->hash[0] = cdp__elastic_hash(t->hash[0], d->entries[i].data,
-            d->entries[i].count * cdp_dtype_size(d->entries[i].dtype));
     st = cdp_allgather(t->group, t->hash, all, 2, CDP_DTYPE_U64);
     for (r = 0; st == CDP_OK && r < size; ++r) {
         const bool blob = r == first || !t->d->members[r].source;
@@ -1545,29 +1640,31 @@ CDP__PRIVATE cdp_status cdp__elastic_transfer_compare(cdp__elastic_transfer *t) 
     return st;
 }
 
-/* This rank has what the decision says. Whoever leaves after the barrier leaves nobody without. */
+/* This rank has what the decision says, from the lock on: an alarm that comes then finds it, and
+   this thread comes to the next epoch only with all of it in place. Whoever leaves after the
+   barrier leaves nobody without. */
 CDP__PRIVATE cdp_status cdp__elastic_transfer_end(cdp__elastic_transfer *t) {
     cdp_elastic *e = t->e;
     const cdp_elastic_desc *d = &e->desc;
     cdp_status st = CDP_OK;
     bool in;
-    if (t->has_blob)
-        st = cdp__elastic_returned(
-            e, t->group, "load", d->load(d->user, t->blob.data, t->blob.bytes));
-    if (st != CDP_OK) return st;
     cdp__elastic_lock(e);
     in = cdp__elastic_hold(&e->place, t->d);
     e->received = e->received || (in && !t->d->members[t->rank].source);
     cdp__elastic_unlock(e);
     if (!in) return cdp__fail(CDP_ERR_ABORTED, "the epoch ended before its state was there");
-    return cdp_barrier(t->group);
+    (void)cdp__elastic_each_entry(t, true);
+    if (t->has_blob)
+        st = cdp__elastic_returned(
+            e, t->group, "load", d->load(d->user, t->blob.data, t->blob.bytes));
+    return st == CDP_OK ? cdp_barrier(t->group) : st;
 }
 
 /* Collective over the group of the epoch. CDP_OK: this rank holds the state of the decision. */
 CDP__PRIVATE cdp_status cdp__elastic_transfer_all(
     cdp_elastic *e, cdp_group *group, const cdp__elastic_decision *d, uint32_t rank) {
     cdp__elastic_transfer t;
-    uint32_t i, turn = 0;
+    uint32_t i;
     cdp_status st;
     if (d->sources == d->size || (!e->desc.entry_count && !e->desc.save)) return CDP_OK;
     memset(&t, 0, sizeof t);
@@ -1575,9 +1672,10 @@ CDP__PRIVATE cdp_status cdp__elastic_transfer_all(
     t.group = group;
     t.d = d;
     t.rank = rank;
-    st = cdp__elastic_transfer_groups(&t);
-    for (i = 0; st == CDP_OK && i < e->desc.entry_count; ++i)
-        st = cdp__elastic_transfer_entry(&t, &e->desc.entries[i], &turn);
+    t.hash[0] = CDP__HASH_START;
+    st = cdp__elastic_transfer_begin(&t);
+    if (st == CDP_OK) st = cdp__elastic_transfer_groups(&t);
+    if (st == CDP_OK) st = cdp__elastic_each_entry(&t, false);
     if (st == CDP_OK) st = cdp__elastic_transfer_blob(&t);
     if (st == CDP_OK) st = cdp__elastic_transfer_compare(&t);
     if (st == CDP_OK) st = cdp__elastic_transfer_end(&t);
@@ -1585,6 +1683,7 @@ CDP__PRIVATE cdp_status cdp__elastic_transfer_all(
     if (t.from[0]) cdp_blob_free(t.from[0], &t.blob);
     for (i = 0; i < t.count; ++i)
         cdp_group_destroy(t.from[i]);
+    cdp__free(e->os, t.apart);
     *cdp__error_slot() = why;
     return st;
 }
@@ -1704,35 +1803,43 @@ CDP__PRIVATE cdp_status cdp__elastic_init(
         (unsigned long long)d->epoch, why.text);
 }
 
-/* Rank 0 removes what nobody needs any more: all keys of the epoch before last but its decision. */
-CDP__PRIVATE cdp_status cdp__elastic_tidy(cdp_elastic *e, const cdp__elastic_decision *d) {
+/* Removes all keys of an epoch but its decision. */
+CDP__PRIVATE cdp_status cdp__elastic_tidy_epoch(cdp_elastic *e, uint64_t k) {
     static const char *const names[4] = {"alarm", "in", "go", "count"};
-    const unsigned long long k = (unsigned long long)d->epoch - 2;
+    char key[CDP__ELASTIC_KEY];
+    cdp__elastic_decision d;
+    uint32_t i;
+    cdp_status st = cdp__elastic_read_decision(e, e->store, k, &d);
+    for (i = 0; st == CDP_OK && i < 4; ++i) {
+        cdp__elastic_key(e, key, "e/%llu/%s", (unsigned long long)k, names[i]);
+        st = cdp__elastic_put(e, e->store, CDP_STORE_DELETE, key, NULL, 0);
+    }
+    for (i = 0; st == CDP_OK && i < d.size; ++i) {
+        cdp__elastic_key(e, key, "e/%llu/here/%u", (unsigned long long)k, i);
+        st = cdp__elastic_put(e, e->store, CDP_STORE_DELETE, key, NULL, 0);
+    }
+    cdp__free(e->os, d.members);
+    return st;
+}
+
+/* Rank 0 removes what nobody needs any more, of the epoch before last and of those before it that
+   had no time to do so. */
+CDP__PRIVATE cdp_status cdp__elastic_tidy(cdp_elastic *e, const cdp__elastic_decision *d) {
     char key[CDP__ELASTIC_KEY], text[24];
-    uint32_t i, r;
-    cdp_status st;
+    uint64_t k;
+    cdp_status st = cdp__elastic_hint(e, &k);
+    for (k = k > 2 ? k - 1 : 1; st == CDP_OK && k + 2 <= d->epoch; ++k)
+        st = cdp__elastic_tidy_epoch(e, k);
+    if (st != CDP_OK) return st;
     cdp__format(text, sizeof text, "%llu", (unsigned long long)d->epoch);
     cdp__elastic_key(e, key, "e/now");
-    st = cdp__elastic_put(e, e->store, CDP_STORE_SET, key, text, strlen(text));
-    for (i = 0; st == CDP_OK && d->epoch > 2 && i < 4; ++i) {
-        cdp__elastic_key(e, key, "e/%llu/%s", k, names[i]);
-        st = cdp__elastic_put(e, e->store, CDP_STORE_DELETE, key, NULL, 0);
-    }
-    for (r = 0; st == CDP_OK && d->epoch > 2 && r < e->desc.max_ranks; ++r) {
-        bool there;
-        cdp__elastic_key(e, key, "e/%llu/here/%u", k, r);
-        st = cdp__elastic_there(e, e->store, key, &there);
-        if (st != CDP_OK || !there) break;
-        st = cdp__elastic_put(e, e->store, CDP_STORE_DELETE, key, NULL, 0);
-    }
-    return st;
+    return cdp__elastic_put(e, e->store, CDP_STORE_SET, key, text, strlen(text));
 }
 
 /* The group is there: the program attaches what it needs, and state moves. */
 CDP__PRIVATE cdp_status cdp__elastic_fill(
     cdp_elastic *e, cdp_group *group, const cdp__elastic_decision *d, uint32_t rank) {
     cdp_elastic_now now;
-    bool in;
     cdp_status st = cdp__elastic_greet(e, group, d, rank);
     if (st == CDP_OK && e->desc.connected) {
         memset(&now, 0, sizeof now);
@@ -1747,13 +1854,7 @@ CDP__PRIVATE cdp_status cdp__elastic_fill(
         e->shown = true;
         st = cdp__elastic_returned(e, group, "connected", e->desc.connected(e->desc.user, &now));
     }
-    if (st != CDP_OK) return st;
-    cdp__elastic_lock(e);
-    in = e->place.epoch == d->epoch && e->place.phase == CDP__ELASTIC_JOINED;
-    if (in && !d->members[rank].source) cdp__elastic_receive(&e->place);
-    cdp__elastic_unlock(e);
-    if (!in) return cdp__fail(CDP_ERR_ABORTED, "the epoch ended before its state was there");
-    return cdp__elastic_transfer_all(e, group, d, rank);
+    return st == CDP_OK ? cdp__elastic_transfer_all(e, group, d, rank) : st;
 }
 
 CDP__PRIVATE cdp_status cdp__elastic_connect(
@@ -1877,21 +1978,11 @@ CDP__PRIVATE cdp_status cdp__elastic_hand_in(cdp_elastic *e) {
 /* The newest decision from *d on, or the one that this process is in; its members are allocated. *d
    stays as it is if there is none. `skip`: old ones, before this process has a ticket. */
 CDP__PRIVATE cdp_status cdp__elastic_newest(cdp_elastic *e, cdp__elastic_decision *d, bool skip) {
-    char key[CDP__ELASTIC_KEY];
-    uint64_t k = d->epoch + 1, bytes;
+    uint64_t k = d->epoch + 1, said = 0;
     cdp__elastic_decision next;
-    void *hint = NULL;
     cdp_status st = CDP_OK;
-    cdp__elastic_key(e, key, "e/now");
-    if (skip) st = cdp__elastic_read(e, e->store, key, &hint, &bytes);
-    if (st == CDP_OK && hint) {
-        uint64_t said = 0;
-        const char *p;
-        for (p = (const char *)hint; *p >= '0' && *p <= '9' && said < UINT32_MAX; ++p)
-            said = said * 10 + (uint64_t)(*p - '0');
-        if (said > k) k = said;
-    }
-    cdp_store_free(e->store, hint);
+    if (skip) st = cdp__elastic_hint(e, &said);
+    if (said > k) k = said;
     for (; st == CDP_OK; ++k) {
         st = cdp__elastic_read_decision(e, e->store, k, &next);
         if (st != CDP_OK || !next.members) break;
@@ -2218,7 +2309,7 @@ CDP_API void cdp_elastic_destroy(cdp_elastic *e) {
     e->stop = true;
     k = e->place.epoch;
     /* also after an error of its own, for which the others would wait until timeout_ms */
-    leaves = !e->ended && !e->left && e->failure.status != CDP_ERR_STORE;
+    leaves = !e->ended && !e->left;
     e->place.phase = CDP__ELASTIC_OUT;
     if (e->group && cdp_group_status(e->group) < 0
         && !cdp__elastic_is_loss(cdp_last_error()->status)) {
@@ -2452,6 +2543,10 @@ CDP_API cdp_status cdp_elastic_agree(cdp_elastic *e, bool yes, bool *all) {
     st = CDP_ERR_ABORTED;
     if (group) st = cdp_allreduce(group, NULL, &flag, 1, CDP_DTYPE_U8, CDP_REDUCE_MIN);
     if (st != CDP_OK && !cdp__elastic_is_loss(st)) return st;
+    if (CDP__ELASTIC_PLANT(AGREE_ALONE)) {
+        *all = st == CDP_OK && flag;
+        return CDP_OK;
+    }
     /* whoever comes first decides for those to whom the operation gave no answer, too */
     cdp__elastic_key(
         e, key, "agree/%llu/%llu", (unsigned long long)e->told, (unsigned long long)number);

@@ -898,27 +898,13 @@ typedef struct cdp__nccl {
     /* while its communicator is derived from that of this group; else NULL */
     struct cdp__nccl *parent;
     const cdp_os *os;
-    cdp_nccl_desc desc;
     uint32_t rank, size, timeout_ms;
     int device, version;
     int capability; /* compute capability of the device (90 is 9.0), the lowest of all ranks */
-    bool installed; /* the group uses this backend */
-    char name[48];
     cdp__nc_comm comm;
     cdp__cu_stream caller, stream;
     cdp__cu_event begin, all;
-    cdp__nccl_op ring[CDP__NCCL_RING], captured[CDP__NCCL_RING];
-    uint64_t issued, captures; /* counts of both; written by the thread inside NCCL */
-    /* operations completed, counted by the stream; only with a watchdog (atomic) */
-    uint64_t ended;
     cdp__nccl_memory *memories;
-    cdp_allocator from; /* source of memory; alloc NULL: CUDA or NCCL */
-    /* symmetric allocations so far, and a hash of the numbers of the live ones (guarded by
-       `lock`) */
-    uint64_t symmetric_count, symmetric_hash;
-    bool symmetric_told; /* the warning that there are no windows was logged */
-    /* for calls that did not complete: kept until the communicator ends */
-    cdp__nccl_cell *cells;
 
     /* Guarded by `lock`. No thread holds it while it calls the group, or anything that may take
        long. */
@@ -930,9 +916,24 @@ typedef struct cdp__nccl {
     bool aborted; /* the communicator was aborted (or revoked, to be kept), so streams run on */
     int failed;   /* the group has failed (atomic) */
 
+    cdp_nccl_desc desc;
+    bool installed; /* the group uses this backend */
+    char name[48];
+    uint64_t issued, captures; /* operations in both rings; written by the thread inside NCCL */
+    /* operations completed, counted by the stream; only with a watchdog (atomic) */
+    uint64_t ended;
+    cdp_allocator from; /* source of memory; alloc NULL: CUDA or NCCL */
+    /* symmetric allocations so far, and a hash of the numbers of the live ones (guarded by
+       `lock`) */
+    uint64_t symmetric_count, symmetric_hash;
+    bool symmetric_told; /* the warning that there are no windows was logged */
+    /* for calls that did not complete: kept until the communicator ends */
+    cdp__nccl_cell *cells;
+
     /* kernels, compiled on first use; cast: see cdp__nccl_kernels() */
     void *module[2], *cast[20], *hooks[CDP__NK_COUNT];
     double *partial; /* device memory, for sums of squares */
+    cdp__nccl_op ring[CDP__NCCL_RING], captured[CDP__NCCL_RING];
 } cdp__nccl;
 
 CDP__PRIVATE CDP__ONE_COPY void cdp__nccl_lock(cdp__nccl *b) {

@@ -36,8 +36,8 @@
     them are not.
 
     SECTIONS   >>options >>option-table >>option-rules >>messages >>port >>files >>children >>sink
-               >>stream >>ranks >>events >>stop >>report >>nodes >>attempt >>keeper >>front; machines that
-               come and go are in cdprun_elastic.h  */
+               >>stream >>ranks >>events >>stop >>report >>nodes >>attempt >>keeper >>front
+               (cdprun_elastic.h: machines that come and go)  */
 
 #ifdef _WIN32
 #include "cdprun_windows.h"

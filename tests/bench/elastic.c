@@ -169,8 +169,10 @@ static bool deaths(uint32_t rounds, uint32_t n) {
     double told[1000], working[1000];
     ranks_at_once = n;
     for (uint32_t i = 0; i < rounds; ++i)
-        if (!death(n, i * 7 % n, &told[i], &working[i]))
-            return printf("round %u did not end within 30 s\n", i), false;
+        if (!death(n, i * 7 % n, &told[i], &working[i])) {
+            printf("round %u did not end within 30 s\n", i);
+            return false;
+        }
     qsort(told, rounds, sizeof *told, by_value);
     qsort(working, rounds, sizeof *working, by_value);
     printf("kill to all told:            %6.1f ms median, %6.1f worst of %u (%u ranks; goal 50)\n",

@@ -1589,7 +1589,7 @@ static bool could_not_know(const run *r, uint32_t i) {
       about whom they wait for is still held back (sim__held: up to 200 ms; and then it takes
       some time to end). Who has left no word there looks like the one that does not wait. */
 
-    if (r->fault_kind == F_ISOLATE && f->a == 0 && f->for_ns != SIM_FOREVER
+    if (r->fault_kind == F_ISOLATE && (!f->a || (f->set_a & 1)) && f->for_ns != SIM_FOREVER
         && e->status == CDP_ERR_TIMEOUT && by && by->ended)
         return by->ended_ns > f->happened_ns + f->for_ns
             && by->ended_ns - f->happened_ns - f->for_ns < 300 * SIM_MS;
@@ -1676,9 +1676,12 @@ static verdict judge(run *r, bool ok, char *text, size_t size) {
                 || o->error.origin == r->fault.a))
             continue;
         /* it says so itself */
-        if ((r->fault_kind == F_NOMEM || r->fault_kind == F_ABORT || r->fault_kind == F_MISMATCH
-                || r->fault_kind == F_ISOLATE)
+        if ((r->fault_kind == F_NOMEM || r->fault_kind == F_ABORT || r->fault_kind == F_MISMATCH)
             && o->error.origin == r->fault.a)
+            continue;
+        /* from within, it is the others that are cut off: any rank is the end of a cut link */
+        if (r->fault_kind == F_ISOLATE && o->error.origin >= 0
+            && ((r->fault.set_a | 1ull << (r->fault.a & 63)) >> o->error.origin & 1))
             continue;
         if (could_not_know(r, i)) continue;
         /* its store may fail somebody else for it */
