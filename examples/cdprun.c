@@ -36,8 +36,8 @@
     them are not.
 
     SECTIONS   >>options >>option-table >>option-rules >>messages >>port >>files >>children >>sink
-               >>stream >>ranks >>events >>stop >>report >>nodes >>attempt >>keeper >>front; machines that
-               come and go are in cdprun_elastic.h  */
+               >>stream >>ranks >>events >>stop >>report >>nodes >>attempt >>keeper >>front
+               (cdprun_elastic.h: machines that come and go)  */
 
 #ifdef _WIN32
 #include "cdprun_windows.h"
@@ -894,7 +894,8 @@ static void options_key(options *o) {
             usage_error(
                 "the variable CDP_JOB_KEY is longer than %zu characters", sizeof o->key - 1);
         strcpy(o->key, given);
-    } else if (o->nnodes > 1 || o->endpoint != NULL || o->external != NULL) {
+    } else if (o->nnodes > 1 || o->serve
+        || (o->dynamic && (o->endpoint != NULL || o->external != NULL))) {
         usage_error("several machines need one secret: --job-key-file or the variable CDP_JOB_KEY, "
                     "the same on all (or --open)");
     } else {

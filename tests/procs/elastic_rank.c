@@ -4,8 +4,8 @@
        elastic_rank replay LOG                       the same steps without cdp; compares the end
 
    Each rank appends a line to LOG for each epoch in which it takes part: "epoch K step S samples M
-   size N rank R pid P". Those are the decisions. The weights of a step follow from those before and from the
-   samples of the step alone, so the replay must end with the same bits, whoever died when. */
+   size N rank R pid P". Those are the decisions. The weights of a step follow from those before and
+   from the samples of the step alone, so the replay must end with the same bits, whoever died. */
 #define _GNU_SOURCE
 #define CDP_IMPLEMENTATION
 #include "cdp_elastic.h"
@@ -121,6 +121,11 @@ static bool note(const epoch *e) {
         && epochs[i].size == e->size;
 }
 
+static int complain(const char *what) {
+    puts(what);
+    return 1;
+}
+
 static int by_number(const void *a, const void *b) {
     const epoch *x = a, *y = b;
     return (x->number > y->number) - (x->number < y->number);
@@ -152,9 +157,9 @@ static int replay(const char *log) {
         if (sscanf(line, "epoch %llu step %llu samples %llu size %u", &e.number, &e.step,
                 &e.samples, &e.size)
             == 4) {
-            if (!note(&e)) return printf("epoch %llu differs between ranks\n", e.number), 1;
+            if (!note(&e)) return complain("the lines of an epoch differ between ranks");
         } else if (sscanf(line, "end step %llu loss %llx gap_ms %llu", &s, &l, &gap) == 3) {
-            if (ends++ && (s != end || l != want)) return printf("the ends differ\n"), 1;
+            if (ends++ && (s != end || l != want)) return complain("the ends differ");
             end = s;
             want = l;
             worst = gap > worst ? gap : worst;
@@ -163,8 +168,7 @@ static int replay(const char *log) {
     fclose(f);
     qsort(epochs, count, sizeof *epochs, by_number);
     for (unsigned i = 0; i < count; ++i)
-        if (!replay_epoch(i, end))
-            return printf("epoch %llu does not follow\n", epochs[i].number), 1;
+        if (!replay_epoch(i, end)) return complain("an epoch does not follow from the one before");
     printf("%u ranks at the end, %u epochs, %llu steps, longest pause %llu ms: %s\n", ends, count,
         end, worst, ends && loss() == want ? "the loss of the serial program" : "ANOTHER LOSS");
     return !(ends && loss() == want);

@@ -1,4 +1,5 @@
 /* test_elastic.c - cdp_elastic.h with ranks as threads of this process, over TCP on this machine */
+#define CDP__ELASTIC_PIECE 1000u /* bytes: the entries of a job move in several pieces */
 #define CDP_IMPLEMENTATION
 #include "cdp_elastic.h"
 
@@ -1071,6 +1072,27 @@ TEST(out_of_memory_at_any_point) {
 }
 
 /* What a step costs besides its operations. */
+/* Of every single byte, and of two sign bits that meet in one lane. */
+TEST(the_hash_of_contents_tells_changes_apart) {
+    static uint8_t data[1003];
+    for (uint32_t i = 0; i < sizeof data; ++i)
+        data[i] = (uint8_t)(i * 7);
+    const uint64_t hash = cdp__elastic_hash(1, data, sizeof data);
+    for (uint32_t i = 0; i < sizeof data; ++i) {
+        data[i] ^= 0x80;
+        T(cdp__elastic_hash(1, data, sizeof data) != hash);
+        for (uint32_t k = i + 32; k < sizeof data; k += 32) {
+            data[k] ^= 0x80;
+            T(cdp__elastic_hash(1, data, sizeof data) != hash);
+            data[k] ^= 0x80;
+        }
+        data[i] ^= 0x80;
+    }
+    T(cdp__elastic_hash(1, data, sizeof data) == hash);
+    T(cdp__elastic_hash(2, data, sizeof data) != hash);
+    T(cdp__elastic_hash(1, data, sizeof data - 1) != hash);
+}
+
 TEST(next_and_commit_cost_little) {
     cdp_elastic_desc d = {0};
     cdp_elastic *e;
@@ -1203,6 +1225,7 @@ int main(int argc, char **argv) {
         {"who_waits_for_newcomers_may_leave", who_waits_for_newcomers_may_leave, 40},
         {"an_id_is_used_once", an_id_is_used_once, 40},
         {"who_cannot_connect_lets_the_others_go_on", who_cannot_connect_lets_the_others_go_on, 40},
+        {"the_hash_of_contents_tells_changes_apart", the_hash_of_contents_tells_changes_apart, 40},
         {"a_job_from_the_environment", a_job_from_the_environment, 40},
         {"a_store_that_ends_ends_the_job", a_store_that_ends_ends_the_job, 40},
     };
