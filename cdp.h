@@ -63,9 +63,9 @@
         waits, telling, failing, flows, running, hub, pending, drive, world, group, groups, device,
         requests, queue, work calls, collective calls, message calls, monitored barrier, channel,
         channel bodies, channel progress, channel life, objects, recorder;
-        training: group-access, numbers, bucket, ddp-state, ddp-buckets, ddp-compare,
-        ddp-broadcast, ddp-create, ddp-stats, ddp-launch, ddp-rows, ddp-backward, join, clip,
-        ddp-hook, trace, hooks, hooks-quantize, hooks-topk, hooks-powersgd, hooks-state,
+        training: group-access, numbers, bucket, ddp-state, ddp-buckets, ddp-broadcast,
+        ddp-compare, ddp-create, ddp-stats, ddp-launch, ddp-deliver, ddp-rows, ddp-backward, join,
+        clip, ddp-hook, trace, hooks, hooks-quantize, hooks-topk, hooks-powersgd, hooks-state,
         averager, zero, sampler
 
     API BY TASK
@@ -1899,24 +1899,23 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_create(const cdp_ddp_desc *desc, cdp_d
 
 #ifndef CDP_NO_FRAMES
 /* cdp_ddp_create() for a program that must not block: checks *desc, allocates, and sends the first
-   bytes; cdp_ddp_poll() goes on with it. It takes some microseconds per parameter and does not wait.
-   Until that ends, the parameters and buffers must stay as they are, and calls with the ddp other
-   than cdp_ddp_poll() and cdp_ddp_destroy() return STATE. Ranks may mix this form and the blocking
-   one. Errors: INVALID, UNSUPPORTED, NOMEM as cdp_ddp_create(), and then *out is NULL; or the
-   group's failure. */
+   bytes; cdp_ddp_poll() goes on with it. It waits for nobody, and takes some microseconds for each
+   parameter. Until creation ends, parameters and buffers must stay as they are, and calls with the
+   ddp other than cdp_ddp_poll() and cdp_ddp_destroy() return STATE. Ranks may mix this form and the
+   blocking one. Errors: INVALID, UNSUPPORTED, NOMEM as cdp_ddp_create(), and then *out is NULL; or
+   the group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_create_start(const cdp_ddp_desc *desc, cdp_ddp **out);
 
 /* Goes on with what cdp_ddp_create_start() or cdp_ddp_backward_end_start() has begun, for at most
-   `budget_us` microseconds (0: one look), as cdp_work_poll() does. What it copies itself (buckets
-   that it clears, gradients that it divides or copies to the caller's arrays, packed parameters)
-   counts, and the clock is read after each step of at most 64 KiB. These take as long as they take:
-   stages of a hook, the rows of one sparse parameter, and buckets that start only now because
-   parameters were not marked before the end. The work is done in this call alone, by no other
-   thread, because hooks and devices are bound to the thread of the ddp; operations in flight
-   advance without it, too.
+   `budget_us` microseconds (0: one look), as cdp_work_poll() does. What it does itself counts, in
+   steps of at most 64 KiB: it clears buckets, divides gradients, copies them to the caller's
+   arrays, packs parameters. Not bounded are a stage of a hook, the rows of one sparse parameter,
+   and buckets that start at the end because parameters were not marked before. Only this call goes
+   on, no other thread, because hooks and devices are bound to the thread of the ddp; operations
+   that are in flight advance without it, too.
    Returns CDP_PENDING: call it again. Else what cdp_ddp_create() or cdp_ddp_backward_end() would
-   have returned; CDP_OK if nothing is under way. After a creation that failed each call returns that
-   failure again; destroy the ddp. INVALID: NULL. */
+   have returned, or CDP_OK if nothing is under way. After a creation that failed, each call returns
+   that failure again; destroy the ddp. INVALID: NULL. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_poll(cdp_ddp *ddp, uint32_t budget_us);
 #endif
 
@@ -17993,9 +17992,8 @@ CDP__PRIVATE cdp_status cdp__ddp_nothing(cdp_ddp *d) {
     return CDP_OK;
 }
 
-/* The next stage: when the operation that was started last is done; `st`: what its start returned. */
-CDP__PRIVATE cdp_status cdp__ddp_after(
-    cdp_ddp *d, cdp_status st, cdp_status (*stage)(cdp_ddp *d)) {
+/* The next stage: when the operation started last is done. `st`: what its start returned. */
+CDP__PRIVATE cdp_status cdp__ddp_after(cdp_ddp *d, cdp_status st, cdp_status (*stage)(cdp_ddp *d)) {
     return st == CDP_OK ? cdp__ddp_then(d, d->last, stage) : st;
 }
 
@@ -18022,7 +18020,7 @@ CDP__PRIVATE cdp_status cdp__ddp_free_to(const cdp_ddp *d, const char *call) {
 }
 
 /* The same, and while a backward pass is open. */
-CDP__PRIVATE CDP__ONE_COPY cdp_status cdp__ddp_between(const cdp_ddp *d, const char *call) {
+CDP__PRIVATE cdp_status cdp__ddp_between(const cdp_ddp *d, const char *call) {
     const cdp_status st = cdp__ddp_free_to(d, call);
     if (st != CDP_OK || !d->in_backward) return st;
     return cdp__fail(
@@ -19412,7 +19410,7 @@ CDP__PRIVATE cdp_status cdp__ddp_launch_ready(cdp_ddp *d) {
     return st;
 }
 
-/* ---- >>ddp-deliver: what is left to do when all gradients have arrived ------------------------ */
+/* ---- >>ddp-deliver: what is left to do when all gradients have arrived ----------------------- */
 
 /* Knows: buckets, divisors, where the caller reads gradients. Promises: a step copies at most
    CDP__STEP_BYTES. May use: >>ddp-state, >>ddp-buckets, >>ddp-stats, >>ddp-launch. */
