@@ -654,8 +654,10 @@ static void ddp_check(
 /* Creation, and the end of a pass: half of the ranks do them in frames. */
 static cdp_status ddp_frames(sim_node *node, cdp_ddp *d, uint64_t *own) {
     cdp_status st;
-    while ((st = cdp_ddp_poll(d, (uint32_t)(sim_random(own) % 200))) == CDP_PENDING)
-        sim_sleep(node, sim_log_between(own, SIM_US, SIM_MS));
+    do {
+        st = cdp_ddp_poll(d, sim_chance(own, 100) ? (uint32_t)(sim_random(own) % 200) : 0);
+        if (st == CDP_PENDING) sim_sleep(node, sim_log_between(own, SIM_US, 16 * SIM_MS));
+    } while (st == CDP_PENDING);
     return st;
 }
 
