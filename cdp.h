@@ -2489,7 +2489,7 @@ CDP__PRIVATE CDP__ONE_COPY void *cdp__alloc_zero(const cdp_os *os, uint64_t byte
 }
 
 CDP__PRIVATE void cdp__free(const cdp_os *os, void *p) {
-    if (p) os->release(os->user, p);
+    os->release(os->user, p); /* which accepts NULL */
 }
 
 /* What this thread's next request for a backend's memory is for: the label that cdp_allocator
@@ -5500,11 +5500,8 @@ CDP__PRIVATE void cdp__loop_used_up(cdp__loop *l, cdp__io *io, uint32_t bit) {
 /* Waits for room to send, or for the end of an attempt to connect. */
 CDP__PRIVATE void cdp__loop_want_write(cdp__loop *l, cdp__io *io) {
     io->want_write = true;
-    if (io->watched_write) {
-        cdp__loop_used_up(l, io, CDP_IO_WRITE);
-        return;
-    }
-    io->ready &= (uint16_t)~CDP_IO_WRITE;
+    cdp__loop_used_up(l, io, CDP_IO_WRITE);
+    if (io->watched_write) return;
     io->watched_write = true;
     cdp__loop_watch(l, io);
 }
@@ -14801,7 +14798,8 @@ CDP_API cdp_status cdp_group_new(
     uint32_t *world, i, k;
     uint64_t channel, hash = CDP__HASH_START;
     bool member = false;
-    if (cdp__alive(parent, "cdp_group_new") != CDP_OK) return cdp_last_error()->status;
+    const cdp_status st = cdp__alive(parent, "cdp_group_new");
+    if (st != CDP_OK) return st;
     if (!ranks || !out || !count)
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_group_new needs a parent, ranks and a place for the result");
@@ -14842,8 +14840,8 @@ CDP_API cdp_status cdp_group_split(
     cdp_group *parent, uint32_t color, uint32_t key, cdp_group **out) {
     const uint32_t n = cdp_size(parent), me = cdp_rank(parent);
     uint32_t *all, *ranks, count = 0, i, k;
-    cdp_status st;
-    if (cdp__alive(parent, "cdp_group_split") != CDP_OK) return cdp_last_error()->status;
+    cdp_status st = cdp__alive(parent, "cdp_group_split");
+    if (st != CDP_OK) return st;
     if (!out)
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_group_split needs a parent and a place for the result");
@@ -14960,8 +14958,8 @@ CDP_API void cdp_group_abort(cdp_group *g, const char *reason) {
 CDP_API cdp_status cdp_poll(cdp_group *g, uint32_t budget_us) {
     cdp__world *m;
     uint64_t until;
-    cdp_status st;
-    if (cdp__alive(g, "cdp_poll") != CDP_OK) return cdp_last_error()->status;
+    cdp_status st = cdp__alive(g, "cdp_poll");
+    if (st != CDP_OK) return st;
     m = g->w;
     until = m->os->now_ns(m->os->user) + budget_us * 1000ull;
     cdp__enter(g);
@@ -14982,7 +14980,8 @@ CDP_API cdp_status cdp_poll(cdp_group *g, uint32_t budget_us) {
 #ifndef CDP_NO_BACKEND
 CDP_API cdp_status cdp_group_set_backend(cdp_group *g, const cdp_backend *backend) {
     cdp_backend *own;
-    if (cdp__alive(g, "cdp_group_set_backend") != CDP_OK) return cdp_last_error()->status;
+    const cdp_status st = cdp__alive(g, "cdp_group_set_backend");
+    if (st != CDP_OK) return st;
     if (!backend) return cdp__fail(CDP_ERR_INVALID, "cdp_group_set_backend needs a backend");
     if (g->backend)
         return cdp__fail(CDP_ERR_STATE, "cdp_group_set_backend: this group has a backend already");
@@ -15358,9 +15357,9 @@ CDP__PRIVATE cdp_status cdp__start(cdp_group *g, const cdp_request *request,
     void (*done)(void *, uint64_t, uint64_t), void *user, cdp_work *out) {
     const cdp__with with = {{NULL, 0}, done, user, false};
     cdp_request rq;
-    cdp_status st;
     bool device;
-    if (cdp__alive(g, "cdp_start") != CDP_OK) return cdp_last_error()->status;
+    cdp_status st = cdp__alive(g, "cdp_start");
+    if (st != CDP_OK) return st;
     if (!request || !out)
         return cdp__fail(CDP_ERR_INVALID, "cdp_start needs a request and a place for the work");
     out->group = NULL;
@@ -15447,10 +15446,10 @@ CDP_API cdp_status cdp_group_compare(
 
 CDP_API cdp_status cdp_start_all(
     cdp_group *g, const cdp_request *requests, uint32_t n, cdp_work *out) {
-    cdp_status st = CDP_OK;
     uint32_t i, devices = 0;
     bool device;
-    if (cdp__alive(g, "cdp_start_all") != CDP_OK) return cdp_last_error()->status;
+    cdp_status st = cdp__alive(g, "cdp_start_all");
+    if (st != CDP_OK) return st;
     if (!requests || !n || !out)
         return cdp__fail(CDP_ERR_INVALID, "cdp_start_all needs requests and a place for the work");
     out->group = NULL;
@@ -15499,7 +15498,8 @@ CDP__PRIVATE cdp_status cdp__work_wait_until(cdp_work w, uint64_t deadline_ns) {
     cdp__world *m;
     cdp_status st;
     if (!g || !w.seq) return CDP_OK;
-    if (cdp__alive(g, "waiting for a work") != CDP_OK) return cdp_last_error()->status;
+    st = cdp__alive(g, "waiting for a work");
+    if (st != CDP_OK) return st;
     if (cdp__work_on_device(w)) return cdp__device_wait(w, deadline_ns);
     m = g->w;
     cdp__enter(g);
@@ -15529,7 +15529,8 @@ CDP_API cdp_status cdp_work_poll(cdp_work w, uint32_t budget_us) {
     uint64_t until;
     cdp_status st;
     if (!g || !w.seq) return CDP_OK;
-    if (cdp__alive(g, "cdp_work_poll") != CDP_OK) return cdp_last_error()->status;
+    st = cdp__alive(g, "cdp_work_poll");
+    if (st != CDP_OK) return st;
     m = g->w;
     until = m->os->now_ns(m->os->user) + budget_us * 1000ull;
     if (cdp__work_on_device(w)) return cdp__device_wait(w, until);
@@ -15549,7 +15550,8 @@ CDP_API cdp_status cdp_work_test(cdp_work w) {
     cdp_group *g = w.group;
     cdp_status st;
     if (!g || !w.seq) return CDP_OK;
-    if (cdp__alive(g, "cdp_work_test") != CDP_OK) return cdp_last_error()->status;
+    st = cdp__alive(g, "cdp_work_test");
+    if (st != CDP_OK) return st;
     if (cdp__work_on_device(w)) return cdp__device_wait(w, 0);
     cdp__enter(g);
     if (!g->w->thread) { /* all that can move now */
@@ -15566,7 +15568,8 @@ CDP_API cdp_status cdp_work_error(cdp_work w, cdp_error *out) {
     cdp_status st = CDP_OK;
     if (!out) return cdp__fail(CDP_ERR_INVALID, "cdp_work_error needs a place for the error");
     if (w.group && w.seq) {
-        if (cdp__alive(w.group, "cdp_work_error") != CDP_OK) return cdp_last_error()->status;
+        st = cdp__alive(w.group, "cdp_work_error");
+        if (st != CDP_OK) return st;
         cdp__enter(w.group);
         st = cdp__work_state(w);
         cdp__leave(w.group);
@@ -15615,9 +15618,9 @@ CDP_API cdp_status cdp_start_after(
     cdp_group *g, const cdp_request *request, cdp_work after, cdp_work *out) {
     cdp__with with;
     cdp_request rq;
-    cdp_status st;
     bool device;
-    if (cdp__alive(g, "cdp_start_after") != CDP_OK) return cdp_last_error()->status;
+    cdp_status st = cdp__alive(g, "cdp_start_after");
+    if (st != CDP_OK) return st;
     if (!request || !out)
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_start_after needs a request and a place for the work");
@@ -15671,7 +15674,8 @@ CDP_API cdp_status cdp_work_cancel(cdp_work w) {
     cdp_group *g = w.group;
     cdp_status st;
     if (!g || !w.seq) return cdp__fail(CDP_ERR_INVALID, "cdp_work_cancel needs a work");
-    if (cdp__alive(g, "cdp_work_cancel") != CDP_OK) return cdp_last_error()->status;
+    st = cdp__alive(g, "cdp_work_cancel");
+    if (st != CDP_OK) return st;
     if (cdp__work_on_device(w)) return cdp__device_cannot("cdp_work_cancel");
     cdp__enter(g);
     st = cdp__work_state(w);
@@ -15747,7 +15751,8 @@ CDP__PRIVATE bool cdp__watch_look(cdp__pend *s, uint64_t now) {
 CDP_API cdp_status cdp_group_watch(cdp_group *g, uint32_t peer) {
     cdp_work none;
     cdp__pend *s;
-    if (cdp__alive(g, "cdp_group_watch") != CDP_OK) return cdp_last_error()->status;
+    const cdp_status st = cdp__alive(g, "cdp_group_watch");
+    if (st != CDP_OK) return st;
     if (peer >= g->desc.world_size || peer == g->desc.rank)
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_group_watch: %u is no other rank of this group", peer);
@@ -15793,9 +15798,8 @@ CDP__PRIVATE cdp_status cdp__run(cdp_group *g, cdp_request rq) {
     cdp__world *m;
     bool device;
     cdp_status st = cdp__must_not_wait();
-    if (st != CDP_OK) return st;
-    if (cdp__alive(g, "cdp_start") != CDP_OK) return cdp_last_error()->status;
-    st = cdp__request_check(g, &rq, &device);
+    if (st == CDP_OK) st = cdp__alive(g, "cdp_start");
+    if (st == CDP_OK) st = cdp__request_check(g, &rq, &device);
     if (st == CDP_OK && device) {
         st = cdp__device_start(g, &rq, 1, &w);
         return st == CDP_OK ? cdp__device_wait(w, CDP__NEVER) : st;
@@ -15961,7 +15965,8 @@ CDP__PRIVATE cdp_status cdp__transfer_check_rows(const cdp_transfer *t, uint64_t
 CDP__PRIVATE cdp_status cdp__transfer_check(const cdp_group *g, cdp_transfer *t, const void *out) {
     const char *name = t->receive ? "cdp_recv" : "cdp_send";
     uint64_t bytes, size;
-    if (cdp__alive(g, name) != CDP_OK) return cdp_last_error()->status;
+    const cdp_status st = cdp__alive(g, name);
+    if (st != CDP_OK) return st;
     if (!out) return cdp__fail(CDP_ERR_INVALID, "%s needs a place for the work", name);
     if (!t->dtype) t->dtype = CDP_DTYPE_F32;
     size = cdp_dtype_size(t->dtype);
@@ -16326,7 +16331,8 @@ CDP__PRIVATE void cdp__batch_done(void *user, uint64_t start_ns, uint64_t end_ns
 
 CDP_API cdp_status cdp_group_reserve(cdp_group *g, uint32_t messages) {
     bool room;
-    if (cdp__alive(g, "cdp_group_reserve") != CDP_OK) return cdp_last_error()->status;
+    const cdp_status st = cdp__alive(g, "cdp_group_reserve");
+    if (st != CDP_OK) return st;
     cdp__enter(g);
     room = cdp__posts_reserve(g, messages);
     cdp__leave(g);
@@ -16334,11 +16340,11 @@ CDP_API cdp_status cdp_group_reserve(cdp_group *g, uint32_t messages) {
 }
 
 CDP_API cdp_status cdp_batch(cdp_group *g, const cdp_transfer *list, uint32_t n, cdp_work *out) {
-    cdp_status st = CDP_OK;
     cdp__pend *s;
     uint32_t i, devices = 0;
     bool device = false;
-    if (cdp__alive(g, "cdp_batch") != CDP_OK) return cdp_last_error()->status;
+    cdp_status st = cdp__alive(g, "cdp_batch");
+    if (st != CDP_OK) return st;
     if (!list || !n || !out)
         return cdp__fail(CDP_ERR_INVALID, "cdp_batch needs messages and a place for the work");
     out->group = NULL;
@@ -16502,9 +16508,8 @@ CDP_API cdp_status cdp_monitored_barrier(cdp_group *g, uint32_t timeout_ms) {
     uint64_t until;
     uint8_t *bytes;
     cdp_work *works;
-    cdp_status st = CDP_OK;
-    if (cdp__alive(g, "cdp_monitored_barrier") != CDP_OK) return cdp_last_error()->status;
-    st = cdp__must_not_wait();
+    cdp_status st = cdp__alive(g, "cdp_monitored_barrier");
+    if (st == CDP_OK) st = cdp__must_not_wait();
     if (st != CDP_OK) return st;
     timeout_ms = cdp__def(timeout_ms, g->desc.timeout_ms);
     /* the other ranks wait longer, so that rank 0's error, which names the missing ranks, comes
@@ -17427,11 +17432,11 @@ CDP__PRIVATE cdp_status cdp__objects_check(const cdp__objects *o, const uint64_t
     const char *name = cdp__object_name(o->kind);
     const cdp_group *g = o->g;
     const cdp_blob *b = o->blob;
-    const cdp_status st = cdp__must_not_wait();
+    cdp_status st = cdp__must_not_wait();
     uint64_t bytes = o->bytes;
     uint32_t r;
+    if (st == CDP_OK) st = cdp__alive(g, name);
     if (st != CDP_OK) return st;
-    if (cdp__alive(g, name) != CDP_OK) return cdp_last_error()->status;
     if (o->root >= g->desc.world_size)
         return cdp__fail(CDP_ERR_INVALID, "%s: root %u is not below world_size %u", name, o->root,
             g->desc.world_size);
@@ -17551,8 +17556,8 @@ CDP_API uint32_t cdp_group_records(cdp_group *g, cdp_record *out, uint32_t max) 
 }
 
 CDP_API cdp_status cdp_group_dump(cdp_group *g, const char *path) {
-    cdp_status st;
-    if (cdp__alive(g, "cdp_group_dump") != CDP_OK) return cdp_last_error()->status;
+    cdp_status st = cdp__alive(g, "cdp_group_dump");
+    if (st != CDP_OK) return st;
     if (!path) return cdp__fail(CDP_ERR_INVALID, "cdp_group_dump needs the path of a file");
     if (!g->w->os->files.open_file)
         return cdp__fail(CDP_ERR_UNSUPPORTED,
@@ -20345,48 +20350,54 @@ CDP__PRIVATE void cdp__trace_name(const char *name, char out[64]) {
     out[i] = 0;
 }
 
+CDP__PRIVATE void cdp__trace_us(cdp__long_text *t, uint64_t ns) {
+    cdp__long_add(t, "%llu.%u%u%u", (unsigned long long)(ns / 1000), (unsigned)(ns / 100 % 10),
+        (unsigned)(ns / 10 % 10), (unsigned)(ns % 10));
+}
+
+/* One bar of a timeline; its times count from the beginning of the pass. */
+CDP__PRIVATE void cdp__trace_slice(cdp__long_text *t, const char *name, uint32_t rank, uint32_t row,
+    uint64_t from_ns, uint64_t to_ns, uint64_t bytes) {
+    cdp__long_add(
+        t, "{\"name\":\"%s\",\"ph\":\"X\",\"pid\":%u,\"tid\":%u,\"ts\":", name, rank, row);
+    cdp__trace_us(t, from_ns);
+    cdp__long_add(t, ",\"dur\":");
+    cdp__trace_us(t, to_ns - from_ns);
+    cdp__long_add(t, ",\"args\":{\"bytes\":%llu}},\n", (unsigned long long)bytes);
+}
+
 CDP__PRIVATE void cdp__trace_json(const cdp_ddp *d, cdp__long_text *t) {
+    const uint64_t called = d->called_ns - d->begin_ns, end = d->end_ns - d->begin_ns;
     const uint32_t rank = cdp_rank(d->group);
     char name[64];
     uint32_t i;
-#define CDP__US(ns)                                                                             \
-    (unsigned long long)((ns) / 1000), (unsigned)((ns) / 100 % 10), (unsigned)((ns) / 10 % 10), \
-        (unsigned)((ns) % 10)
-#define CDP__SLICE                                                                                \
-    "{\"name\":\"%s\",\"ph\":\"X\",\"pid\":%u,\"tid\":%u,\"ts\":%llu.%u%u%u,\"dur\":%llu.%u%u%u," \
-    "\"args\":{\"bytes\":%llu}},\n"
     cdp__long_add(t, "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n");
     cdp__long_add(t,
         "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%u,\"args\":{\"name\":\"rank %u\"}},\n",
         rank, rank);
-    cdp__long_add(t, CDP__SLICE, "backward", rank, 1u, CDP__US((uint64_t)0),
-        CDP__US(d->called_ns - d->begin_ns), (unsigned long long)d->stats.bytes_per_step);
-    cdp__long_add(t, CDP__SLICE, "wait", rank, 1u, CDP__US(d->called_ns - d->begin_ns),
-        CDP__US(d->end_ns - d->called_ns), 0ull);
+    cdp__trace_slice(t, "backward", rank, 1, 0, called, d->stats.bytes_per_step);
+    cdp__trace_slice(t, "wait", rank, 1, called, end, 0);
     for (i = 0; i < d->param_count; ++i) {
         if (!d->params[i].ready_ns) continue;
         cdp__trace_name(d->params[i].name, name);
         cdp__long_add(t,
-            "{\"name\":\"%s\",\"ph\":\"i\",\"s\":\"t\",\"pid\":%u,\"tid\":1,\"ts\":%llu.%u%u%u},\n",
-            name, rank, CDP__US(d->params[i].ready_ns - d->begin_ns));
+            "{\"name\":\"%s\",\"ph\":\"i\",\"s\":\"t\",\"pid\":%u,\"tid\":1,\"ts\":", name, rank);
+        cdp__trace_us(t, d->params[i].ready_ns - d->begin_ns);
+        cdp__long_add(t, "},\n");
     }
     for (i = 0; i < d->bucket_count; ++i) {
         const cdp__bucket *b = &d->buckets[i];
+        if (b->start_ns < d->begin_ns) continue;
         cdp__format(name, sizeof name, "bucket %u", i);
-        if (b->start_ns >= d->begin_ns)
-            cdp__long_add(t, CDP__SLICE, name, rank, 2u, CDP__US(b->start_ns - d->begin_ns),
-                CDP__US(b->end_ns - b->start_ns), (unsigned long long)cdp__bucket_bytes(b));
+        cdp__trace_slice(t, name, rank, 2, b->start_ns - d->begin_ns, b->end_ns - d->begin_ns,
+            cdp__bucket_bytes(b));
     }
     cdp__long_add(t,
         "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%u,\"tid\":1,\"args\":{\"name\":"
-        "\"compute\"}},\n",
-        rank);
-    cdp__long_add(t,
+        "\"compute\"}},\n"
         "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%u,\"tid\":2,\"args\":{\"name\":"
         "\"communication\"}}]}\n",
-        rank);
-#undef CDP__US
-#undef CDP__SLICE
+        rank, rank);
 }
 
 CDP__PRIVATE void cdp__trace_bar(cdp__long_text *t, uint64_t from, uint64_t to, uint64_t whole,
