@@ -309,7 +309,8 @@ typedef struct cdp_shrink_desc {
     uint32_t min_ranks; /* with fewer it waits, at most timeout_ms of the group (default: 1) */
     uint64_t step;      /* any number: the others get it */
     /* a rank whose loss the group has reported is not waited for. It is left out also where only a
-       connection was cut, and it lives */
+       connection was cut, and it lives. (Who ends its group after an earlier failure is not reported
+       as lost, but who caused that one) */
     bool trust_links;
 } cdp_shrink_desc;
 
