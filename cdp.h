@@ -1926,7 +1926,24 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_poll(cdp_ddp *ddp, uint32_t budget_us)
    ranks wait for this one, so it breaks the group on all ranks, with STATE. */
 CDP_API void cdp_ddp_destroy(cdp_ddp *ddp);
 
-/* The group and the number of parameters that the ddp was created with; NULL and 0 for NULL. */
+#ifndef CDP_NO_GROUPS
+/* Go on with another group, for instance after the loss of a rank: the same parameters and
+   settings, and from then on the same bits as a ddp that is created in `group`. Collective over
+   `group`: ranks without a ddp call cdp_ddp_create() with the same desc and no_broadcast, because
+   nothing is broadcast: parameters and buffers must be equal on all ranks, as they are after
+   cdp_elastic_next(). An open pass is dropped if its group has failed. Gradients in buckets are 0,
+   pointers from cdp_ddp_grad() change, means are divided by the new number of ranks; statistics,
+   the order that `rebuild` learns and the pass that `static_graph` records begin anew. The former
+   group is used here for the last time: destroy it afterwards. Errors: INVALID (NULL; `group` has
+   another os), STATE (a pass is open, and its group has not failed), UNSUPPORTED (a hook was set,
+   or the model is in device memory: destroy the ddp and create another), and then nothing has
+   changed. NOMEM (the new group is aborted, so that others do not wait), MISMATCH as in creation,
+   the new group's failure: then call it again with a later group, or destroy the ddp. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_rebind(cdp_ddp *ddp, cdp_group *group);
+#endif
+
+/* The group (after cdp_ddp_rebind(): the new one) and the number of parameters that the ddp was
+   created with; NULL and 0 for NULL. */
 CDP_API cdp_group *cdp_ddp_group(const cdp_ddp *ddp);
 CDP_API uint32_t cdp_ddp_param_count(const cdp_ddp *ddp);
 /* Parameter `index` as it was given, with defaults filled in and the ddp's copy of its name. Valid
@@ -2238,9 +2255,13 @@ typedef struct cdp_sampler {
     uint64_t seed;  /* of the order; equal on all ranks */
     uint64_t epoch; /* set it, or every epoch has the same order */
     const cdp_os *os; /* (default: cdp_os_default()) */
+    /* Samples of this epoch that all ranks together have had; the others are dealt out. Where the
+       number of ranks changes within an epoch, each sample still comes once: add ranks times batch
+       after each step that counts, and give every rank the same number */
+    uint64_t consumed;
 } cdp_sampler;
 
-/* Samples of each rank; 0 for NULL or ranks 0. Any thread. */
+/* Samples of each rank that are left; 0 for NULL or ranks 0. Any thread. */
 CDP_API uint64_t cdp_sampler_count(const cdp_sampler *sampler);
 /* Write their indices to `indices`, which has room for cdp_sampler_count() numbers. Local, any
    thread; with shuffle it allocates 4 bytes per sample of the data set for the call. Errors:
@@ -19042,6 +19063,93 @@ CDP_API cdp_status cdp_ddp_create_start(const cdp_ddp_desc *desc, cdp_ddp **out)
 }
 #endif
 
+#ifndef CDP_NO_GROUPS
+CDP__PRIVATE cdp_status cdp__ddp_check_rebind(cdp_ddp *d, cdp_group *group) {
+    const cdp_status st = cdp__ddp_free_to(d, "cdp_ddp_rebind");
+    if (st != CDP_OK) return st;
+    if (!group) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_rebind needs a group");
+    if (cdp__group_os(group) != d->os)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_ddp_rebind: the group has another cdp_os than the one that the ddp was created "
+            "in");
+    if (d->hook.stage)
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_ddp_rebind: a hook was set, which belongs to the former group; destroy the ddp, "
+            "create it again, and set the hook");
+    if (cdp__ddp_on_device(d))
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_ddp_rebind: the model is in device memory of the former group; destroy the ddp "
+            "and create it again");
+    if (d->in_backward && d->group && cdp_group_status(d->group) == CDP_OK)
+        return cdp__fail(CDP_ERR_STATE,
+            "cdp_ddp_rebind: a backward pass is open; call cdp_ddp_backward_end first");
+    return CDP_OK;
+}
+
+/* As it was when it was created. */
+CDP__PRIVATE void cdp__ddp_forget(cdp_ddp *d) {
+    uint32_t i;
+    for (i = 0; i < d->param_count; ++i) {
+        cdp__param *p = &d->params[i];
+        p->grad = NULL; /* so that placing it copies nothing */
+        p->mark = CDP__MARK_NONE;
+        p->touched = p->used = false;
+        p->calls = p->want = 0;
+        p->ready_ns = 0;
+        if (p->sparse) p->sparse->used = p->sparse->mean_used = 0;
+        d->order[i] = d->param_count - 1 - i;
+    }
+    d->launching = d->launch_again = d->in_backward = d->recorded = d->shadow = false;
+    d->launched = d->root = d->ordered = 0;
+    d->sync = d->sync_next = d->equal = true;
+    d->rebuild_due = d->desc.rebuild;
+    d->buffers_due = d->desc.buffer_hook || (d->desc.buffer_count && !d->desc.no_buffer_broadcast);
+    memset(&d->active, 0, sizeof d->active);
+    memset(&d->used, 0, sizeof d->used);
+    memset(&d->last, 0, sizeof d->last);
+    d->failed = CDP_OK;
+    d->item = 0;
+    d->at_byte = 0;
+    cdp__free(d->os, d->scratch);
+    d->scratch = NULL;
+    d->forward_ns = d->own_steps = d->marks = 0;
+    memset(&d->stats, 0, sizeof d->stats);
+    d->stats.can_set_static_graph = true;
+}
+
+CDP_API cdp_status cdp_ddp_rebind(cdp_ddp *d, cdp_group *group) {
+    cdp_status st = cdp__ddp_check_rebind(d, group);
+    cdp_error why;
+    uint64_t room;
+    if (st != CDP_OK) return st;
+    if (d->group) cdp__ddp_settle(d);
+    if (d->group) cdp__ddp_free_buckets(d, d->buckets, d->bucket_count);
+    d->buckets = NULL;
+    d->bucket_count = 0;
+    d->group = d->desc.group = group;
+    d->desc.no_broadcast = true;
+    d->number = cdp__group_next_ddp(group);
+    cdp__ddp_forget(d);
+    if (d->sparse_count) {
+        cdp__free(d->os, d->sparse_counts);
+        room = (d->sparse_count + 1ull) * cdp_size(group) * sizeof *d->sparse_counts;
+        d->sparse_counts = (uint64_t *)cdp__alloc(d->os, room);
+        if (!d->sparse_counts) st = cdp__fail_nomem("counts of rows", room);
+    }
+    if (st == CDP_OK) st = cdp__ddp_place(d, d->order);
+    if (st == CDP_OK) st = cdp__ddp_wait(d, cdp__ddp_clear(d));
+    if (st != CDP_ERR_NOMEM) return st;
+    why = *cdp_last_error();
+    cdp_group_abort(group, why.text);
+    cdp__ddp_free_buckets(d, d->buckets, d->bucket_count);
+    d->buckets = NULL;
+    d->bucket_count = 0;
+    d->group = d->desc.group = NULL;
+    *cdp__error_slot() = why;
+    return st;
+}
+#endif
+
 CDP_API cdp_group *cdp_ddp_group(const cdp_ddp *d) {
     return d ? d->group : NULL;
 }
@@ -19818,6 +19926,11 @@ CDP_API cdp_status cdp_ddp_backward_begin(cdp_ddp *d) {
     cdp_status st = cdp__ddp_free_to(d, "cdp_ddp_backward_begin");
     uint32_t i;
     if (st != CDP_OK) return st;
+#ifndef CDP_NO_GROUPS
+    if (!d->group)
+        return cdp__fail(
+            CDP_ERR_STATE, "cdp_ddp_backward_begin: cdp_ddp_rebind() had no memory; call it again");
+#endif
     if (d->in_backward && cdp_group_status(d->group) == CDP_OK)
         return cdp__fail(CDP_ERR_STATE,
             "cdp_ddp_backward_begin: the backward pass before this one has not ended; call "
@@ -21677,8 +21790,10 @@ CDP__PRIVATE uint32_t cdp__mt_next(cdp__mt *m) {
 }
 
 CDP_API uint64_t cdp_sampler_count(const cdp_sampler *s) {
-    if (!s || !s->ranks) return 0;
-    return s->drop_last ? s->size / s->ranks : (s->size + s->ranks - 1) / s->ranks;
+    uint64_t rest;
+    if (!s || !s->ranks || s->consumed >= s->size) return 0;
+    rest = s->size - s->consumed;
+    return s->drop_last ? rest / s->ranks : (rest + s->ranks - 1) / s->ranks;
 }
 
 /* Writes a random permutation of 0 .. n - 1 to `order`. */
@@ -21712,7 +21827,8 @@ CDP_API cdp_status cdp_sampler_fill(const cdp_sampler *s, uint64_t *indices) {
         cdp__sampler_shuffle(order, s->size, (uint32_t)(s->seed + s->epoch));
     }
     for (i = 0; i < count; ++i) {
-        at = (s->rank + i * s->ranks) % s->size; /* beyond the end, the list starts over */
+        /* beyond the end, the list starts over */
+        at = (s->consumed + s->rank + i * s->ranks) % s->size;
         indices[i] = order ? order[at] : at;
     }
     cdp__free(os, order);
