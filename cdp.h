@@ -1426,7 +1426,8 @@ CDP_API cdp_status cdp_work_error(cdp_work work, cdp_error *out);
    calls. It may start, test, chain, cancel and abort, but not wait (STATE) nor destroy groups,
    nor a ddp in a backward pass (nothing happens). What it starts takes its place in the order of
    operations only then; see cdp_start_after() for a place that is certain. Errors: INVALID,
-   NOMEM, STATE (max_pending of the desc works are waiting already). Any thread. */
+   NOMEM, STATE (max_pending of the desc works are waiting already), UNSUPPORTED (an operation of
+   a backend, on memory of a device). Any thread. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_work_then(
     cdp_work work, cdp_status (*func)(void *user, cdp_status status), void *user, cdp_work *next);
 
@@ -11425,6 +11426,23 @@ CDP__PRIVATE cdp__head cdp__op_call(const cdp__op *op) {
 /* Knows: all members of a group. Promises: a consistent snapshot in bounded memory, even while
    the group fails. May use: >>core, >>dtype, >>algo, >>select, >>exec, >>state. */
 
+#ifndef CDP_NO_MESSAGES
+/* Records a message, in a list separate from that of operations. */
+CDP__PRIVATE void cdp__post_remember(cdp_group *g, const cdp__post *post, uint64_t end_ns) {
+    const uint32_t me = g->w->rank, peer = post->x.s->peer;
+    cdp__past *past;
+    if (!g->past_messages || post->call.root == CDP__TAG_BARRIER) return;
+    past = &g->past_messages[g->message_count++ % g->desc.records];
+    memset(past, 0, sizeof *past);
+    past->call = post->call;
+    past->start_ns = post->start_ns;
+    past->end_ns = end_ns;
+    past->round = past->rounds = 1;
+    past->from = (int32_t)(post->x.receive ? peer : me);
+    past->to = (int32_t)(post->x.receive ? me : peer);
+}
+#endif
+
 #ifndef CDP_NO_RECORDER
 
 /* Converts the internal record of a call to a cdp_record. */
@@ -12377,7 +12395,7 @@ CDP__PRIVATE bool cdp__group_telling(cdp_group *g, uint64_t now) {
 
 /* Knows: groups, transfers. Promises: the k-th send with a tag matches the k-th receive; tags
    are independent of each other and of collectives. May use: transfer, stream, port, failing,
-   state. */
+   state, records. */
 
 /* A work has ended: wakes other callers, which may wait for it. */
 CDP__PRIVATE void cdp__group_ended(cdp_group *g) {
@@ -12527,26 +12545,13 @@ CDP__PRIVATE void cdp__post_begin(cdp__flow *flow, cdp__post *post, bool receive
        that may wait for their receiver */
     if (!post->rendezvous && !flow->owner)
         x->expose_bytes = cdp__max(x->expose_bytes, CDP__WINDOW + 1);
+    /* else the transport knows which peers are connected, so that they are told of a failure */
+    if (!flow->g->w->transport.failure.linked) flow->g->peers[flow->rank].used = true;
     post->begun = true;
 }
 
 CDP__PRIVATE void cdp__post_begin_if(cdp__flow *flow, cdp__post *post, bool receive) {
     if (!post->begun) cdp__post_begin(flow, post, receive);
-}
-
-/* Records a message, in a list separate from that of operations. */
-CDP__PRIVATE void cdp__post_remember(cdp_group *g, const cdp__post *post, uint64_t end_ns) {
-    const uint32_t me = g->w->rank, peer = post->x.s->peer;
-    cdp__past *past;
-    if (!g->past_messages || post->call.root == CDP__TAG_BARRIER) return;
-    past = &g->past_messages[g->message_count++ % g->desc.records];
-    memset(past, 0, sizeof *past);
-    past->call = post->call;
-    past->start_ns = post->start_ns;
-    past->end_ns = end_ns;
-    past->round = past->rounds = 1;
-    past->from = (int32_t)(post->x.receive ? peer : me);
-    past->to = (int32_t)(post->x.receive ? me : peer);
 }
 
 CDP__PRIVATE void cdp__post_complete(cdp__flow *flow, uint32_t way) {

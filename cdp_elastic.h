@@ -1053,6 +1053,18 @@ CDP__PRIVATE cdp_status cdp__elastic_hint(cdp_elastic *e, uint64_t *epoch) {
     return st;
 }
 
+/* What an operation of a group returned. Its ranks met through a store of their own, which ends with
+   rank 0 of the epoch: as long as the store of the job answers, that is the loss of a rank. */
+CDP__PRIVATE cdp_status cdp__elastic_of_group(cdp_elastic *e, cdp_status st) {
+    const cdp_error why = *cdp_last_error();
+    char key[CDP__ELASTIC_KEY];
+    bool there;
+    if (st != CDP_ERR_STORE) return st;
+    cdp__elastic_key(e, key, "final");
+    if (cdp__elastic_there(e, e->store, key, &there) != CDP_OK) return cdp_last_error()->status;
+    return cdp__fail(CDP_ERR_PEER_LOST, "rank 0 of the epoch ended: %s", why.text);
+}
+
 /* Says to the others that nobody stands behind this id any more. */
 CDP__PRIVATE cdp_status cdp__elastic_say_gone(cdp_elastic *e, cdp_store *s, const char *why) {
     char key[CDP__ELASTIC_KEY];
@@ -1780,8 +1792,6 @@ CDP__PRIVATE cdp_status cdp__elastic_init(
     cdp_elastic *e, const cdp__elastic_decision *d, uint32_t rank, cdp_group **out) {
     char job[CDP__ELASTIC_KEY];
     cdp_tcp_desc t = e->tcp;
-    cdp_error why;
-    bool there;
     cdp_status st;
     cdp__elastic_key(e, job, "e/%llu/init", (unsigned long long)d->epoch);
     t.group.rank = rank;
@@ -1795,22 +1805,17 @@ CDP__PRIVATE cdp_status cdp__elastic_init(
     ++e->failures;
     st = cdp_init(&t, out);
     if (st == CDP_OK) e->failures = 0;
-    if (st != CDP_ERR_STORE) return st;
-    /* the store through which the ranks meet ends with rank 0; that of the job may be well */
-    why = *cdp_last_error();
-    if (cdp__elastic_there(e, e->store, job, &there) != CDP_OK) return cdp_last_error()->status;
-    return cdp__fail(CDP_ERR_PEER_LOST, "epoch %llu: rank 0 ended while it was connected: %s",
-        (unsigned long long)d->epoch, why.text);
+    return st;
 }
 
 /* Removes all keys of an epoch but its decision. */
 CDP__PRIVATE cdp_status cdp__elastic_tidy_epoch(cdp_elastic *e, uint64_t k) {
-    static const char *const names[4] = {"alarm", "in", "go", "count"};
+    static const char *const names[5] = {"alarm", "in", "go", "count", "init/meet"};
     char key[CDP__ELASTIC_KEY];
     cdp__elastic_decision d;
     uint32_t i;
     cdp_status st = cdp__elastic_read_decision(e, e->store, k, &d);
-    for (i = 0; st == CDP_OK && i < 4; ++i) {
+    for (i = 0; st == CDP_OK && i < 5; ++i) {
         cdp__elastic_key(e, key, "e/%llu/%s", (unsigned long long)k, names[i]);
         st = cdp__elastic_put(e, e->store, CDP_STORE_DELETE, key, NULL, 0);
     }
@@ -2418,6 +2423,7 @@ CDP__PRIVATE cdp_status cdp__elastic_join(cdp_elastic *e) {
     cdp__elastic_unlock(e);
     cdp__elastic_bury(e, old);
     st = d.members ? cdp__elastic_connect(e, &d, rank) : cdp__fail_nomem("a list of members", 0);
+    st = cdp__elastic_of_group(e, st);
     cdp__free(e->os, d.members);
     if (e->shown && e->middle) {
         const cdp_error why = *cdp_last_error();
@@ -2477,6 +2483,12 @@ CDP__PRIVATE cdp_status cdp__elastic_step(cdp_elastic *e, cdp_elastic_now *now) 
         if (e->ended) return cdp__fail(CDP_ERR_STATE, "cdp_elastic_finish() has ended the job");
         if (cdp__elastic_may_go(e)) return cdp__elastic_go(e);
         if (e->group && e->place.phase != CDP__ELASTIC_JOINED) st = cdp_group_status(e->group);
+        if (st == CDP_ERR_STORE) {
+            cdp__elastic_unlock(e);
+            st = cdp__elastic_of_group(e, st);
+            cdp__elastic_lock(e);
+            if (e->place.epoch != k) continue;
+        }
         if (st != CDP_OK && !cdp__elastic_is_loss(st)) return cdp_last_error()->status;
         if (e->place.phase == CDP__ELASTIC_RUNNING) {
             if (st == CDP_OK && cdp__elastic_begin(&e->place, e->desc.batch)) {
@@ -2542,6 +2554,7 @@ CDP_API cdp_status cdp_elastic_agree(cdp_elastic *e, bool yes, bool *all) {
     number = ++e->agreed;
     st = CDP_ERR_ABORTED;
     if (group) st = cdp_allreduce(group, NULL, &flag, 1, CDP_DTYPE_U8, CDP_REDUCE_MIN);
+    st = cdp__elastic_of_group(e, st);
     if (st != CDP_OK && !cdp__elastic_is_loss(st)) return st;
     if (CDP__ELASTIC_PLANT(AGREE_ALONE)) {
         *all = st == CDP_OK && flag;
@@ -2582,7 +2595,7 @@ CDP_API cdp_status cdp_elastic_finish(cdp_elastic *e) {
     for (;;) {
         st = cdp_elastic_next(e, &now);
         if (st != CDP_OK) return st;
-        st = cdp_barrier(now.group);
+        st = cdp__elastic_of_group(e, cdp_barrier(now.group));
         cdp__elastic_lock(e);
         ends = cdp__elastic_ends(&e->place, st == CDP_OK);
         cdp__elastic_unlock(e);

@@ -1390,6 +1390,7 @@ typedef struct cdp__mesh {
     bool noted; /* this rank has written one */
     cdp__note_state note_state;
     uint32_t note_rank; /* the rank whose note is read */
+    uint64_t note_ns;   /* since when */
     int32_t note_named;
     cdp_store_request note_rq;
     cdp_bytes note_key;
@@ -2896,8 +2897,12 @@ CDP__PRIVATE void cdp__mesh_doorbell(void *self, uint32_t peer) {
 /* ---- >>first-cause: the first failure of a job, recorded in the store ------------------------ */
 
 /* Knows: the store's keys "fail" and "wait". Promises: an earlier or deeper cause that another
-   rank has recorded replaces this rank's own. May use: >>memory, >>link, >>mesh, >>incoming,
+   rank has recorded replaces this rank's own. May use: >>memory, >>link, >>mesh, >>incoming, auth,
    stores. */
+
+CDP__PRIVATE uint64_t cdp__mesh_now(const cdp__mesh *m) {
+    return m->os->now_ns(m->os->user);
+}
 
 /* Returns an error if another rank has stored a cause under "fail". */
 CDP__PRIVATE cdp_status cdp__mesh_news(cdp__mesh *m) {
@@ -2913,7 +2918,7 @@ CDP__PRIVATE cdp_status cdp__mesh_wait(void *self, cdp_lock *lock, uint64_t dead
     cdp_status st;
     if (cdp__mesh_sharing(m)
         && !deadline_ns) { /* a caller in a busy loop polls the memory itself */
-        const uint64_t now = m->os->now_ns(m->os->user);
+        const uint64_t now = cdp__mesh_now(m);
         if (now < m->looked_ns + CDP__LOOK_NS) return CDP_OK;
         m->looked_ns = now;
     }
@@ -3006,7 +3011,7 @@ CDP__PRIVATE void cdp__mesh_readers_late(cdp__timer *t) {
    while other ranks may not have read the first cause; for CDP__HOST_MS at most, since one of
    them may have stopped. */
 CDP__PRIVATE bool cdp__mesh_readers(cdp__mesh *m) {
-    const uint64_t now = m->os->now_ns(m->os->user);
+    const uint64_t now = cdp__mesh_now(m);
     if (!cdp__mesh_serves(m) || !m->started) return false;
     if (!m->known_ns) {
         m->known_ns = now;
@@ -3052,9 +3057,13 @@ CDP__PRIVATE void cdp__mesh_note_step(cdp__mesh *m) {
     m->note_state = CDP__NOTE_DONE;
 }
 
+/* How long a store that answers may take for it. */
+#define CDP__NOTE_MS 10u
+
 /* Reads the note of a rank that does not answer: for whom it waits. If the store does not answer
-   by the last call (`last`), rank 0 is to blame, which serves it; a store that is gone tells
-   nothing. A lost rank that was connected before was not starting any more. */
+   by the last call (`last`), rank 0 is to blame, which serves it, unless it was asked only just
+   now; a store that is gone tells nothing. A lost rank that was connected before was not starting
+   any more. */
 CDP__PRIVATE int32_t cdp__mesh_starting(void *self, uint32_t peer, bool lost, bool last) {
     cdp__mesh *m = (cdp__mesh *)self;
     if (lost && peer && !m->desc.external_store && m->watch && m->watch_rq.status < CDP_OK)
@@ -3070,9 +3079,12 @@ CDP__PRIVATE int32_t cdp__mesh_starting(void *self, uint32_t peer, bool lost, bo
         m->note_key.data = m->note_text;
         m->note_key.bytes = strlen(m->note_text);
         cdp__mesh_note_start(m, CDP_STORE_CHECK);
+        m->note_ns = cdp__mesh_now(m);
     }
     if (m->note_state == CDP__NOTE_DONE) return m->note_named;
-    if (!last || m->note_rq.status != CDP_PENDING) return -1;
+    if (!last || m->note_rq.status != CDP_PENDING
+        || cdp__mesh_now(m) < m->note_ns + CDP__NOTE_MS * CDP__MS)
+        return -1;
     return m->desc.group.rank && !m->desc.external_store ? 0 : -1;
 }
 
@@ -3135,7 +3147,7 @@ CDP__PRIVATE void cdp__mesh_describe(void *self, uint32_t peer, char *out, uint6
 CDP__PRIVATE bool cdp__mesh_lingers(cdp__mesh *m, uint64_t until_ns) {
     const bool serves = cdp__mesh_serves(m);
     const uint32_t own = (m->store ? 1u : 0u) + (m->watch ? 1u : 0u);
-    const uint64_t now = m->os->now_ns(m->os->user), *at = m->linger_ns;
+    const uint64_t now = cdp__mesh_now(m), *at = m->linger_ns;
     if (!serves && m->watch_rq.status >= CDP_OK) return false;
     if (!at[1]) {
         const uint64_t most = (serves ? 2 * CDP__SETTLE_MS + CDP__LATE_MS : CDP__TELL_MS) * CDP__MS;
@@ -3154,12 +3166,12 @@ CDP__PRIVATE bool cdp__mesh_lingers(cdp__mesh *m, uint64_t until_ns) {
 CDP__PRIVATE void cdp__mesh_linger(cdp__mesh *m) {
     const bool store_gone = !cdp__mesh_serves(m) && m->watch_rq.status < CDP_OK;
     const uint64_t ms = cdp__mesh_serves(m) ? CDP__SETTLE_MS : CDP__TELL_MS;
-    const uint64_t began = m->os->now_ns(m->os->user), told = began + CDP__TELL_MS * CDP__MS;
+    const uint64_t began = cdp__mesh_now(m), told = began + CDP__TELL_MS * CDP__MS;
     const uint64_t until = began + ms * CDP__MS;
     const uint32_t own = (m->store ? 1u : 0u) + (m->watch ? 1u : 0u);
     /* ranks that see this one leave ask the store why: the answer must be there before */
     if (!cdp__mesh_serves(m) && !store_gone) {
-        while (m->asking && m->ask_rq.status == CDP_PENDING && m->os->now_ns(m->os->user) < until)
+        while (m->asking && m->ask_rq.status == CDP_PENDING && cdp__mesh_now(m) < until)
             if (cdp__loop_run(&m->loop, NULL, until) != CDP_OK) return;
         return;
     }
@@ -3170,8 +3182,8 @@ CDP__PRIVATE void cdp__mesh_linger(cdp__mesh *m) {
         return;
     }
     while ((!cdp__mesh_serves(m) || cdp__store_server_clients(m->server) > own)
-        && m->os->now_ns(m->os->user) < until) {
-        const bool late = m->os->now_ns(m->os->user) >= told;
+        && cdp__mesh_now(m) < until) {
+        const bool late = cdp__mesh_now(m) >= told;
         if (late && cdp__mesh_serves(m) && cdp__store_server_quiet(m->server)) return;
         if (cdp__loop_run(&m->loop, NULL, late ? until : cdp__min(told, until)) != CDP_OK) return;
     }
@@ -3225,7 +3237,7 @@ CDP__PRIVATE void cdp__mesh_discard(cdp__mesh *m, bool end_sending) {
    the connection when the peer has closed its side, or after CDP__PART_MS if it is busy. True: it
    waited, until until_ns at most, and is to be called again. */
 CDP__PRIVATE bool cdp__mesh_parts(cdp__mesh *m, uint64_t until_ns) {
-    const uint64_t now = m->os->now_ns(m->os->user);
+    const uint64_t now = cdp__mesh_now(m);
     if (!m->links || !m->os->net.end_sending || m->hasty) return false;
     if (!m->part_ns) m->part_ns = now + CDP__PART_MS * CDP__MS;
     if (!m->parting && (now >= m->part_ns || !cdp__mesh_telling(m))) {
@@ -3285,6 +3297,7 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
 #endif
     cdp__loop_close(&m->loop);
     cdp__free(os, m->links);
+    cdp__wipe(m->key, sizeof m->key);
     cdp__free(os, m);
 }
 
@@ -3312,10 +3325,6 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
    does what is possible now, and names the next state. It may name an event that must happen
    before (`waits`), with the deadline until_ns; the next state finds the outcome in `result`.
    Without a next state the step is complete, and the next of cdp__join_steps begins. */
-
-CDP__PRIVATE uint64_t cdp__mesh_now(const cdp__mesh *m) {
-    return m->os->now_ns(m->os->user);
-}
 
 /* Milliseconds left for finding the other ranks. */
 CDP__PRIVATE uint32_t cdp__join_ms_left(const cdp__mesh *m) {

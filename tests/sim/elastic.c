@@ -42,12 +42,12 @@ typedef struct config {
 } config;
 
 static const config configs[] = {
-    {"2 ranks, 1 change, 2 steps, 1 death", 2, 0, 2, 2, 1, false, 5007},
-    {"2 ranks and a newcomer, 2 changes, 1 step, 1 death", 2, 1, 3, 1, 1, false, 2820844},
-    {"3 ranks, 1 change, 2 steps, 2 deaths", 3, 0, 2, 2, 2, false, 314635},
-    {"2 ranks and a newcomer, 2 changes, 2 steps, 1 death", 2, 1, 3, 2, 1, true, 6933452},
-    {"3 ranks, 2 changes, 1 step, 1 death", 3, 0, 3, 1, 1, true, 6653312},
-    {"3 ranks, 2 changes, 2 steps, 1 death", 3, 0, 3, 2, 1, true, 18419614},
+    {"2 ranks, 1 change, 2 steps, 1 death", 2, 0, 2, 2, 1, false, 5079},
+    {"2 ranks and a newcomer, 2 changes, 1 step, 1 death", 2, 1, 3, 1, 1, false, 2864440},
+    {"3 ranks, 1 change, 2 steps, 2 deaths", 3, 0, 2, 2, 2, false, 326479},
+    {"2 ranks and a newcomer, 2 changes, 2 steps, 1 death", 2, 1, 3, 2, 1, true, 7062980},
+    {"3 ranks, 2 changes, 1 step, 1 death", 3, 0, 3, 1, 1, true, 6832430},
+    {"3 ranks, 2 changes, 2 steps, 1 death", 3, 0, 3, 2, 1, true, 18934522},
 };
 
 enum { /* of a member that is no source */

@@ -205,16 +205,17 @@ typedef struct sim_desc {
     uint32_t node_count;
     void (*main)(sim_node *node, void *arg);
     void *arg;
+    void (*looks)(sim_world *world); /* after every step of the world; may be NULL */
     sim_noise noise;
     bool one_host; /* all nodes share 127.0.0.1; else node i is 10.0.0.(i+1), */
     /* or, if this is set, 10.0.0.(hosts[i]+1): several nodes may share a host */
     const uint8_t *hosts;
     bool in_order; /* of the nodes that can run the one runs that waited longest: no seed needed */
-    bool threads, memory; /* what the os of each node offers */
-    bool clocks;          /* the clocks of the nodes differ by hours: sim_time_of() */
+    bool threads, memory;       /* what the os of each node offers */
+    bool clocks;                /* the clocks of the nodes differ by hours: sim_time_of() */
     void (*look)(sim_world *w); /* after each piece of a run; NULL: none */
-    FILE *trace;          /* NULL: none */
-    uint64_t limit_ns;    /* virtual time after which the run counts as hanging */
+    FILE *trace;                /* NULL: none */
+    uint64_t limit_ns;          /* virtual time after which the run counts as hanging */
     uint64_t limit_steps;
 } sim_desc;
 
@@ -2373,6 +2374,7 @@ SIM_API bool sim_run(sim_world *w) {
         if (w->recount) w->unfinished = sim__unfinished(w);
         w->recount = false;
         if (w->failed || !w->unfinished) break;
+        if (w->desc.looks) w->desc.looks(w);
         if (++w->steps > w->desc.limit_steps) sim__hang(w, "no end: too many steps");
         if (w->now - w->start_ns > w->desc.limit_ns)
             sim__hang(w, "no end: far beyond every deadline");
