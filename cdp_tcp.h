@@ -1285,6 +1285,7 @@ typedef struct cdp__join {
     bool with_values;     /* of keys of all ranks: also reads their values, into m->addrs */
     cdp_status status;    /* of the whole rendezvous */
     uint64_t deadline_ns; /* for finding all ranks; see cdp__mesh_init_deadline */
+    bool complete;        /* all ranks have come, so that is later now */
     uint64_t until_ns;
 
     /* which ranks are missing */
@@ -3671,12 +3672,25 @@ CDP__PRIVATE cdp_status cdp__join_missed(cdp__mesh *m) {
     return CDP_OK;
 }
 
+/* All ranks have come. What is left takes a few messages: they may take half of the time that was
+   kept for finding out which ranks are missing. */
+CDP__PRIVATE void cdp__join_complete(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    if (!s->complete) s->deadline_ns += (m->init_deadline_ns - s->deadline_ns) / 2;
+    s->complete = true;
+}
+
 CDP__PRIVATE cdp_status cdp__join_missing_told(cdp__mesh *m) {
     cdp__join *s = m->join;
     char at[80];
     cdp_addr a;
     if (s->found > 8) cdp__text_add(&s->list, " and %u more", s->found - 8);
     if (s->found) return cdp__join_complain(m, (uint32_t)s->absent, cdp__join_missed);
+    if (s->rank == m->desc.group.world_size && cdp__mesh_now(m) < m->init_deadline_ns) {
+        /* the last one has come since the wait for it ended */
+        cdp__join_complete(m);
+        return cdp__join_await(m);
+    }
     a = cdp__tcp_store_peer_addr(m->store);
     cdp__addr_text(&a, at, sizeof at);
     (void)cdp__fail_peer(CDP_ERR_TIMEOUT, m->desc.external_store ? -1 : 0, 0,
@@ -4237,6 +4251,7 @@ CDP__PRIVATE cdp_status cdp__mesh_read_addrs(cdp__mesh *m) {
         if (n) m->hosts[r] = cdp__mesh_host_before(m, r, &hosts);
     }
     if (st == CDP_OK) cdp__mesh_count_descriptors(m);
+    cdp__join_complete(m);
     return st;
 }
 
