@@ -896,6 +896,7 @@ CDP__PRIVATE int64_t cdp__mac_recv(cdp__mac *c, cdp__loop *l, cdp__io *io, const
 
 #define CDP__SEGMENTS 128u                 /* of one rank, at once */
 #define CDP__SEGMENT_BYTES (1024u * 1024u) /* smaller allocations share a segment of this size */
+#define CDP__RETIRED 8u                    /* more than these are unmapped at once */
 /* How a rank can read its peer's memory: any address; mapped segments. */
 #define CDP__READS_ANY 1u
 #define CDP__READS_SEGMENTS 2u
@@ -947,6 +948,8 @@ typedef struct cdp__shared {
     uint8_t proof[CDP__NAME_BYTES];
     int32_t pid; /* process id of the peer if its memory can be read; else 0 */
     cdp__mapping mappings[CDP__SEGMENTS];
+    cdp__mapping retired[CDP__RETIRED]; /* that the peer has freed: they are unmapped in steps */
+    uint32_t retired_count;
     bool told[CDP__SEGMENTS];  /* segments passed to the peer */
     uint32_t passed, received; /* numbers of descriptors */
     uint32_t freed;            /* the peer's count of freed segments, as last read */
@@ -957,6 +960,26 @@ typedef struct cdp__shared {
     struct cdp__shared *next;
 } cdp__shared;
 
+/* The peer has freed this segment. To unmap it takes 0.1 to 0.3 ms per MiB, too long for one step
+   of a poll with a budget. */
+CDP__PRIVATE void cdp__shared_retire(cdp__shared *s, cdp__mapping *v, bool now) {
+    if (now || s->retired_count == CDP__RETIRED || !s->os->shared.unmap_parts)
+        s->os->shared.unmap(s->os->user, (void *)(uintptr_t)v->at, v->bytes);
+    else
+        s->retired[s->retired_count++] = *v;
+    v->at = NULL;
+}
+
+/* One step: unmaps a piece of a retired segment. */
+CDP__PRIVATE void cdp__shared_shrink(cdp__shared *s) {
+    cdp__mapping *v = &s->retired[s->retired_count - 1];
+    const uint64_t bytes = cdp__min(v->bytes, CDP__STEP_BYTES);
+    s->os->shared.unmap(s->os->user, (void *)(uintptr_t)v->at, bytes);
+    v->at += bytes;
+    v->bytes -= bytes;
+    if (!v->bytes) --s->retired_count;
+}
+
 /* One pass over the peer's segments: unmaps those that the peer has freed (`all`: every one),
    and maps the latest descriptor `fd` (-1: none) at its place. */
 CDP__PRIVATE void cdp__shared_remap(cdp__shared *s, int32_t fd, bool all) {
@@ -965,10 +988,7 @@ CDP__PRIVATE void cdp__shared_remap(cdp__shared *s, int32_t fd, bool all) {
     for (i = 0; i < CDP__SEGMENTS; ++i) {
         cdp__mapping *v = &s->mappings[i];
         const uint32_t number = __atomic_load_n(&s->theirs->segments[i], __ATOMIC_ACQUIRE);
-        if (v->at && (all || number != v->number)) {
-            os->shared.unmap(os->user, (void *)(uintptr_t)v->at, v->bytes);
-            v->at = NULL;
-        }
+        if (v->at && (all || number != v->number)) cdp__shared_retire(s, v, all);
         if (fd < 0 || v->at || number != s->received) continue;
         /* maps the real length of that memory, because the peer may claim any */
         v->at = (const uint8_t *)os->shared.map(os->user, fd, false, &v->bytes);
@@ -984,6 +1004,8 @@ CDP__PRIVATE void cdp__shared_tidy(cdp__shared *s, bool all) {
     uint32_t tries = 0;
     bool more;
     s->freed = __atomic_load_n(&s->theirs->freed, __ATOMIC_ACQUIRE);
+    while (all && s->retired_count)
+        cdp__shared_retire(s, &s->retired[--s->retired_count], true);
     do {
         more = !all && tries++ < CDP__SEGMENTS
             && os->shared.pass(os->user, s->pass, &fd, 1, false) >= 0;
@@ -1121,8 +1143,10 @@ CDP__PRIVATE void cdp__shared_try(cdp__shared *s, int32_t pid) {
 CDP__PRIVATE bool cdp__shared_doze(cdp__shared *list) {
     cdp__shared *s;
     bool news = false;
-    for (s = list; s; s = s->next)
+    for (s = list; s; s = s->next) {
         cdp__doorbell_arm(&s->mine->bell, cdp__line_wants(&s->line));
+        news = news || s->retired_count;
+    }
     for (s = list; s && !news; s = s->next)
         news = cdp__doorbell_rung(&s->mine->bell, s->seen, cdp__line_wants(&s->line))
             && (cdp__line_busy(&s->line)
@@ -1136,6 +1160,7 @@ CDP__PRIVATE void cdp__shared_rise(cdp__shared *list) {
         cdp__doorbell_seen(&list->mine->bell, list->seen);
         if (__atomic_load_n(&list->theirs->freed, __ATOMIC_RELAXED) != list->freed)
             cdp__shared_tidy(list, false);
+        if (list->retired_count) cdp__shared_shrink(list);
     }
 }
 
