@@ -3202,7 +3202,7 @@ struct cdp_store_server {
     bool out_of_fds; /* accepts none until accept_timer, even if descriptors are free */
     uint8_t *scratch;
     void *thread;
-    bool stop;                       /* atomic */
+    uint32_t stop;                   /* (atomic) */
     cdp__server_link_func link_func; /* see cdp__store_server_share */
     void *link_user;
 };
@@ -4422,7 +4422,7 @@ CDP__PRIVATE void cdp__server_thread(void *arg) {
     cdp_store_server *s = (cdp_store_server *)arg;
     uint64_t poll_until = 0, again = 0;
     int gain = 0;
-    while (!__atomic_load_n(&s->stop, __ATOMIC_ACQUIRE)) {
+    while (!cdp__atomic_load_u32(&s->stop, CDP__ACQUIRE)) {
         const cdp_status st = cdp__loop_run(s->loop, NULL, poll_until ? 0 : CDP__NEVER);
         const uint64_t now = s->os->now_ns(s->os->user);
         if (s->loop->moved) {
@@ -4467,7 +4467,7 @@ CDP_API void cdp_store_server_destroy(cdp_store_server *s) {
     const cdp_os *os = s ? s->os : NULL;
     uint64_t now, until;
     if (!s) return;
-    __atomic_store_n(&s->stop, true, __ATOMIC_RELEASE);
+    cdp__atomic_store_u32(&s->stop, 1, CDP__RELEASE);
     if (s->thread) {
         cdp__loop_wake(s->loop);
         os->threads.join(os, s->thread);
