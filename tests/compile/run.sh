@@ -133,7 +133,6 @@ t_two_files() { # implementation in the language of $1, user in that of $5
 t_static() { # two files of one program with a private copy each
     set_language "$1" "$2"
     { printf '#define CDP_STATIC\n#define CDP_IMPLEMENTATION\n'; user_of "$4"; proof "$(below "$4")"; } > "a.$ext"
-    warnings="$warnings -Wno-unused-function"
     compile "$1 -std=$2 -$3" "a.$ext" a.o
     objcopy --redefine-sym main=other a.o b.o || die 'no second object' # a second file would say the same
     exports_nothing a.o
