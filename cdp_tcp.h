@@ -987,7 +987,7 @@ CDP__PRIVATE void cdp__shared_remap(cdp__shared *s, int32_t fd, bool all) {
     uint32_t i;
     for (i = 0; i < CDP__SEGMENTS; ++i) {
         cdp__mapping *v = &s->mappings[i];
-        const uint32_t number = __atomic_load_n(&s->theirs->segments[i], __ATOMIC_ACQUIRE);
+        const uint32_t number = cdp__atomic_load_u32(&s->theirs->segments[i], CDP__ACQUIRE);
         if (v->at && (all || number != v->number)) cdp__shared_retire(s, v, all);
         if (fd < 0 || v->at || number != s->received) continue;
         /* maps the real length of that memory, because the peer may claim any */
@@ -1003,7 +1003,7 @@ CDP__PRIVATE void cdp__shared_tidy(cdp__shared *s, bool all) {
     int32_t fd = -1;
     uint32_t tries = 0;
     bool more;
-    s->freed = __atomic_load_n(&s->theirs->freed, __ATOMIC_ACQUIRE);
+    s->freed = cdp__atomic_load_u32(&s->theirs->freed, CDP__ACQUIRE);
     while (all && s->retired_count)
         cdp__shared_retire(s, &s->retired[--s->retired_count], true);
     do {
@@ -1020,19 +1020,19 @@ CDP__PRIVATE void cdp__shared_tidy(cdp__shared *s, bool all) {
 CDP__PRIVATE const uint8_t *cdp__shared_map(
     cdp__shared *s, uint32_t i, uint64_t off, uint64_t bytes) {
     const cdp__mapping *v = &s->mappings[i %= CDP__SEGMENTS];
-    if (!v->at || v->number != __atomic_load_n(&s->theirs->segments[i], __ATOMIC_ACQUIRE))
+    if (!v->at || v->number != cdp__atomic_load_u32(&s->theirs->segments[i], CDP__ACQUIRE))
         cdp__shared_tidy(s, false);
     return v->at && off <= v->bytes && bytes <= v->bytes - off ? v->at + off : NULL;
 }
 
 /* Passes this rank's segment i to the peer, which maps it. */
 CDP__PRIVATE bool cdp__shared_tell(cdp__shared *s, uint32_t i, int32_t fd) {
-    __atomic_store_n(&s->mine->segments[i], s->passed + 1, __ATOMIC_RELEASE);
+    cdp__atomic_store_u32(&s->mine->segments[i], s->passed + 1, CDP__RELEASE);
     s->told[i] = s->os->shared.pass(s->os->user, s->pass, &fd, 1, true) >= 0;
     if (s->told[i])
         ++s->passed;
     else
-        __atomic_store_n(&s->mine->segments[i], 0, __ATOMIC_RELEASE);
+        cdp__atomic_store_u32(&s->mine->segments[i], 0, CDP__RELEASE);
     return s->told[i];
 }
 
@@ -1040,8 +1040,8 @@ CDP__PRIVATE bool cdp__shared_tell(cdp__shared *s, uint32_t i, int32_t fd) {
 CDP__PRIVATE void cdp__shared_untell(cdp__shared *s, uint32_t i) {
     if (!s->told[i]) return;
     s->told[i] = false;
-    __atomic_store_n(&s->mine->segments[i], 0, __ATOMIC_RELEASE);
-    (void)__atomic_add_fetch(&s->mine->freed, 1, __ATOMIC_RELEASE);
+    cdp__atomic_store_u32(&s->mine->segments[i], 0, CDP__RELEASE);
+    (void)cdp__atomic_add_u32(&s->mine->freed, 1, CDP__RELEASE);
     cdp__line_ring(&s->line, CDP__BELL_DATA);
 }
 
@@ -1119,7 +1119,7 @@ CDP__PRIVATE int32_t cdp__shared_read(
     uint64_t from[2];
     cdp_iov to[2];
     int32_t r;
-    from[0] = __atomic_load_n(&s->theirs->proof_at, __ATOMIC_RELAXED);
+    from[0] = cdp__atomic_load_u64(&s->theirs->proof_at, CDP__RELAXED);
     to[0].data = proof;
     to[0].bytes = sizeof proof;
     from[1] = at;
@@ -1134,8 +1134,8 @@ CDP__PRIVATE int32_t cdp__shared_read(
 CDP__PRIVATE void cdp__shared_try(cdp__shared *s, int32_t pid) {
     if (pid > 0 && s->os->shared.read_process && cdp__shared_read(s, pid, 0, NULL, 0) == 0)
         s->pid = pid;
-    __atomic_store_n(&s->mine->reads,
-        s->pid ? CDP__READS_ANY | CDP__READS_SEGMENTS : CDP__READS_SEGMENTS, __ATOMIC_RELEASE);
+    cdp__atomic_store_u32(&s->mine->reads,
+        s->pid ? CDP__READS_ANY | CDP__READS_SEGMENTS : CDP__READS_SEGMENTS, CDP__RELEASE);
 }
 
 /* Call before sleeping: arms all doorbells, then polls once more. True: there is something to
@@ -1150,7 +1150,7 @@ CDP__PRIVATE bool cdp__shared_doze(cdp__shared *list) {
     for (s = list; s && !news; s = s->next)
         news = cdp__doorbell_rung(&s->mine->bell, s->seen, cdp__line_wants(&s->line))
             && (cdp__line_busy(&s->line)
-                || __atomic_load_n(&s->theirs->freed, __ATOMIC_ACQUIRE) != s->freed);
+                || cdp__atomic_load_u32(&s->theirs->freed, CDP__ACQUIRE) != s->freed);
     return news;
 }
 
@@ -1158,7 +1158,7 @@ CDP__PRIVATE bool cdp__shared_doze(cdp__shared *list) {
 CDP__PRIVATE void cdp__shared_rise(cdp__shared *list) {
     for (; list; list = list->next) {
         cdp__doorbell_seen(&list->mine->bell, list->seen);
-        if (__atomic_load_n(&list->theirs->freed, __ATOMIC_RELAXED) != list->freed)
+        if (cdp__atomic_load_u32(&list->theirs->freed, CDP__RELAXED) != list->freed)
             cdp__shared_tidy(list, false);
         if (list->retired_count) cdp__shared_shrink(list);
     }
@@ -2847,7 +2847,7 @@ CDP__PRIVATE bool cdp__mesh_expose(
     const cdp__segment *g;
     uint32_t reads, place;
     if (m->links[peer].state != CDP__LINK_UP || !s) return false;
-    reads = __atomic_load_n(&s->theirs->reads, __ATOMIC_ACQUIRE);
+    reads = cdp__atomic_load_u32(&s->theirs->reads, CDP__ACQUIRE);
     g = reads & CDP__READS_SEGMENTS ? cdp__mesh_segment(m, data, bytes) : NULL;
     place = g ? (uint32_t)(g - m->segments) : 0;
     if (g && !s->told[place] && !cdp__shared_tell(s, place, g->fd)) g = NULL;
@@ -2878,7 +2878,7 @@ CDP__PRIVATE const void *cdp__mesh_map(void *self, uint32_t peer, uint64_t token
     if (!e.segment || e.bytes != bytes) return NULL;
     if (l->state != CDP__LINK_LOST) at = cdp__shared_map(s, e.segment - 1, e.off, bytes);
     /* mapping failed: do not try segments again */
-    if (!at) (void)__atomic_and_fetch(&s->mine->reads, ~CDP__READS_SEGMENTS, __ATOMIC_RELAXED);
+    if (!at) (void)cdp__atomic_and_u32(&s->mine->reads, ~CDP__READS_SEGMENTS, CDP__RELAXED);
     return at;
 }
 
@@ -2902,7 +2902,7 @@ CDP__PRIVATE int64_t cdp__mesh_get(
         return cdp__fail_peer(CDP_ERR_PEER_LOST, peer, ESRCH,
             "cannot read what rank %u has exposed to this one: its process has ended", peer);
     /* reading was permitted when the link was made, but is no longer */
-    (void)__atomic_and_fetch(&s->mine->reads, ~CDP__READS_ANY, __ATOMIC_RELAXED);
+    (void)cdp__atomic_and_u32(&s->mine->reads, ~CDP__READS_ANY, CDP__RELAXED);
     return CDP_ERR_IO;
 }
 
