@@ -2334,8 +2334,8 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
 /* Keeps compilers from copying a few short functions into each of their dozens of callers. Used
    only where measured copies cost most; tests/check_sources.sh counts the uses. */
 #define CDP__ONE_COPY __attribute__((__noinline__))
-/* Marks functions that record errors and make texts: compilers then treat the paths that lead to
-   them as rare, and keep that code apart. */
+/* Marks functions that record errors, make texts, or create what is created once: compilers then
+   treat the paths that lead to them as rare, and keep that code apart. */
 #define CDP__COLD __attribute__((__cold__))
 #else
 #define CDP__ONE_COPY
@@ -2638,7 +2638,7 @@ CDP__PRIVATE void cdp__text_add_v(cdp__text *t, const char *f, va_list ap) {
     if (t->size) t->at[t->used] = 0;
 }
 
-CDP__PRIVATE CDP__PRINTF(2, 3) void cdp__text_add(cdp__text *t, const char *f, ...) {
+CDP__PRIVATE CDP__COLD CDP__PRINTF(2, 3) void cdp__text_add(cdp__text *t, const char *f, ...) {
     va_list ap;
     va_start(ap, f);
     cdp__text_add_v(t, f, ap);
@@ -16168,8 +16168,9 @@ CDP__PRIVATE bool cdp__any_look(cdp__pend *s, uint64_t now) {
     return g->health != CDP__HEALTHY;
 }
 
-CDP__PRIVATE cdp_status cdp__message(cdp_group *g, cdp_transfer t, cdp_work *out) {
-    cdp_status st = cdp__transfer_check(g, &t, out);
+/* Starts a message. Fills in the defaults of *t. */
+CDP__PRIVATE cdp_status cdp__message(cdp_group *g, cdp_transfer *t, cdp_work *out) {
+    cdp_status st = cdp__transfer_check(g, t, out);
     cdp__pend *s;
     bool device = false;
     if (out) {
@@ -16177,23 +16178,23 @@ CDP__PRIVATE cdp_status cdp__message(cdp_group *g, cdp_transfer t, cdp_work *out
         out->seq = 0;
     }
     if (st == CDP_OK && cdp__backend_of(g))
-        st = cdp__device_claims(g, "a message", t.data, NULL, &device);
-    if (st == CDP_OK && device) return cdp__device_transfer(g, &t, 1, out);
+        st = cdp__device_claims(g, "a message", t->data, NULL, &device);
+    if (st == CDP_OK && device) return cdp__device_transfer(g, t, 1, out);
     if (st != CDP_OK) return st;
     cdp__enter(g);
     st = cdp__group_report(cdp__group_top(g));
-    if (st == CDP_OK && t.peer != CDP_ANY_RANK) {
-        st = cdp__message_locked(g, &t, NULL, NULL, out);
+    if (st == CDP_OK && t->peer != CDP_ANY_RANK) {
+        st = cdp__message_locked(g, t, NULL, NULL, out);
     } else if (st == CDP_OK) {
         s = cdp__pend_open(cdp__group_top(g), CDP__PEND_ANY, out);
         if (!s)
             st = cdp_last_error()->status;
         else {
             s->of = g;
-            s->want = t;
-            s->want.timeout_ms = cdp__def(t.timeout_ms, g->desc.timeout_ms);
+            s->want = *t;
+            s->want.timeout_ms = cdp__def(t->timeout_ms, g->desc.timeout_ms);
             s->deadline_ns = cdp__deadline(g->os, s->want.timeout_ms);
-            s->set = cdp__message_channel(g, t.tag);
+            s->set = cdp__message_channel(g, t->tag);
             s->start_ns = cdp__now(g->os);
             s->wait_ns = s->start_ns + cdp__failure_period_ns(s->want.timeout_ms);
             s->look = cdp__any_look;
@@ -16205,13 +16206,13 @@ CDP__PRIVATE cdp_status cdp__message(cdp_group *g, cdp_transfer t, cdp_work *out
     return st;
 }
 
-CDP__PRIVATE cdp_status cdp__message_async(cdp_group *g, cdp_transfer t, cdp_work *work) {
+CDP__PRIVATE cdp_status cdp__message_async(cdp_group *g, cdp_transfer *t, cdp_work *work) {
     const cdp_status st = cdp__message(g, t, work);
     if (st == CDP_OK) cdp__hand_over(work->group);
     return st;
 }
 
-CDP__PRIVATE cdp_status cdp__message_wait(cdp_group *g, cdp_transfer t) {
+CDP__PRIVATE cdp_status cdp__message_wait(cdp_group *g, cdp_transfer *t) {
     cdp_work work;
     cdp_status st = cdp__must_not_wait();
     if (st != CDP_OK) return st;
@@ -16221,29 +16222,33 @@ CDP__PRIVATE cdp_status cdp__message_wait(cdp_group *g, cdp_transfer t) {
 
 CDP_API cdp_status cdp_send(
     cdp_group *g, const void *data, uint64_t count, cdp_dtype dtype, uint32_t to, uint32_t tag) {
-    return cdp__message_wait(g, cdp__transfer_of(false, data, count, dtype, to, tag));
+    cdp_transfer t = cdp__transfer_of(false, data, count, dtype, to, tag);
+    return cdp__message_wait(g, &t);
 }
 
 CDP_API cdp_status cdp_send_async(cdp_group *g, const void *data, uint64_t count, cdp_dtype dtype,
     uint32_t to, uint32_t tag, cdp_work *work) {
-    return cdp__message_async(g, cdp__transfer_of(false, data, count, dtype, to, tag), work);
+    cdp_transfer t = cdp__transfer_of(false, data, count, dtype, to, tag);
+    return cdp__message_async(g, &t, work);
 }
 
 CDP_API cdp_status cdp_recv(
     cdp_group *g, void *data, uint64_t count, cdp_dtype dtype, uint32_t from, uint32_t tag) {
-    return cdp__message_wait(g, cdp__transfer_of(true, data, count, dtype, from, tag));
+    cdp_transfer t = cdp__transfer_of(true, data, count, dtype, from, tag);
+    return cdp__message_wait(g, &t);
 }
 
 CDP_API cdp_status cdp_recv_async(cdp_group *g, void *data, uint64_t count, cdp_dtype dtype,
     uint32_t from, uint32_t tag, cdp_work *work) {
-    return cdp__message_async(g, cdp__transfer_of(true, data, count, dtype, from, tag), work);
+    cdp_transfer t = cdp__transfer_of(true, data, count, dtype, from, tag);
+    return cdp__message_async(g, &t, work);
 }
 
 CDP_API cdp_status cdp_recv_any(cdp_group *g, void *data, uint64_t room, cdp_dtype dtype,
     uint32_t from, uint32_t tag, cdp_message *got) {
     cdp_transfer t = cdp__transfer_of(true, data, room, dtype, from, tag);
     t.got = got;
-    return got ? cdp__message_wait(g, t)
+    return got ? cdp__message_wait(g, &t)
                : cdp__fail(CDP_ERR_INVALID, "cdp_recv_any needs a place for what it got");
 }
 
@@ -16251,7 +16256,7 @@ CDP_API cdp_status cdp_recv_any_async(cdp_group *g, void *data, uint64_t room, c
     uint32_t from, uint32_t tag, cdp_message *got, cdp_work *work) {
     cdp_transfer t = cdp__transfer_of(true, data, room, dtype, from, tag);
     t.got = got;
-    return got ? cdp__message_async(g, t, work)
+    return got ? cdp__message_async(g, &t, work)
                : cdp__fail(CDP_ERR_INVALID, "cdp_recv_any_async needs a place for what it got");
 }
 
@@ -16531,7 +16536,6 @@ typedef struct cdp__channel_peer {
 } cdp__channel_peer;
 
 struct cdp_channel {
-    cdp_channel_desc desc;
     cdp_group *g;
     cdp_channel *next; /* in world->channels */
     uint64_t id;
@@ -16546,6 +16550,7 @@ struct cdp_channel {
     uint64_t poll_until_ns; /* during a callback: that of the world before it */
     bool closing;           /* no new callback may begin */
     bool left_over;         /* closed inside a callback: the last thread that uses it frees it */
+    cdp_channel_desc desc;
 };
 
 CDP__PRIVATE uint64_t cdp__channel_id(const cdp_group *g, uint32_t number, uint32_t what) {
@@ -17698,13 +17703,13 @@ CDP__PRIVATE double cdp__sqrt(double x) {
     uint64_t bits;
     double y;
     uint32_t i;
-    if (!(x > 0) || x - x != 0) return x;
+    const bool regular = x > 0 && x - x == 0; /* no zero, infinity, or NaN */
     memcpy(&bits, &x, 8);
     bits = (bits >> 1) + 0x1ff8000000000000ull; /* half the exponent: some percent off */
     memcpy(&y, &bits, 8);
     for (i = 0; i < 5; ++i)
         y = 0.5 * (y + x / y);
-    return y;
+    return regular ? y : x;
 }
 
 /* Divides integers; multiplies floats by the reciprocal. */
@@ -18758,7 +18763,7 @@ CDP__PRIVATE cdp_status cdp__ddp_open_lists(cdp_ddp *d, const cdp_ddp_desc *desc
     return d->sparse_counts ? CDP_OK : cdp__fail_nomem("counts of rows", room);
 }
 
-CDP__PRIVATE cdp_status cdp__ddp_open(cdp_ddp *d, const cdp_ddp_desc *desc) {
+CDP__PRIVATE CDP__COLD cdp_status cdp__ddp_open(cdp_ddp *d, const cdp_ddp_desc *desc) {
     cdp_status st = cdp__ddp_open_lists(d, desc);
     if (st == CDP_OK) st = cdp__ddp_place(d, d->order);
     /* some ranks may run out of device memory while others do not: these must learn it */
