@@ -1889,13 +1889,15 @@ CDP__PRIVATE uint32_t cdp__nccl_blocks(uint64_t n) {
         cdp__min((n + CDP__NCCL_THREADS - 1) / CDP__NCCL_THREADS, CDP__NCCL_BLOCKS), 1);
 }
 
-/* Launches a kernel with a thread for each of n values, as far as there are so many. */
-CDP__PRIVATE cdp_status cdp__nccl_run(
-    void *kernel, uint64_t n, cdp__cu_stream stream, void **arguments) {
-    const int r = cdp__nc.cuLaunchKernel(
+/* Launches a kernel with a thread for each of n values, as far as there are so many, unless an
+   earlier launch has failed. */
+CDP__PRIVATE void cdp__nccl_run(
+    cdp_status *st, void *kernel, uint64_t n, cdp__cu_stream stream, void **arguments) {
+    int r;
+    if (*st != CDP_OK) return;
+    r = cdp__nc.cuLaunchKernel(
         kernel, cdp__nccl_blocks(n), 1, 1, CDP__NCCL_THREADS, 1, 1, 0, stream, arguments, NULL);
-    return r == 0 ? CDP_OK
-                  : cdp__fail(CDP_ERR_IO, "starting a kernel: the CUDA driver says error %d", r);
+    if (r != 0) *st = cdp__fail(CDP_ERR_IO, "starting a kernel: the CUDA driver says error %d", r);
 }
 
 /* out = in * factor, converted to another dtype or the same. */
@@ -1903,14 +1905,15 @@ CDP__PRIVATE cdp_status cdp__nccl_cast(cdp__nccl *b, cdp_dtype from, const void 
     void *out, uint64_t count, double factor, cdp__cu_stream stream) {
     unsigned long long n = count;
     void *arguments[4];
-    const cdp_status st = cdp__nccl_kernels(b);
-    if (st != CDP_OK || !count) return st;
+    cdp_status st = cdp__nccl_kernels(b);
+    if (!count) return st;
     arguments[0] = (void *)&in;
     arguments[1] = (void *)&out;
     arguments[2] = (void *)&n;
     arguments[3] = (void *)&factor;
-    return cdp__nccl_run(b->cast[cdp__nccl_float_index(from) * 4 + cdp__nccl_float_index(to)],
-        count, stream, arguments);
+    cdp__nccl_run(&st, b->cast[cdp__nccl_float_index(from) * 4 + cdp__nccl_float_index(to)], count,
+        stream, arguments);
+    return st;
 }
 
 /* ---- >>backend: requests of cdp.h, run by NCCL ----------------------------------------------- */
@@ -2538,7 +2541,7 @@ CDP__PRIVATE cdp_status cdp__nccl_sum_squares(
     arguments[0] = (void *)&data;
     arguments[1] = (void *)&b->partial;
     arguments[2] = (void *)&n;
-    st = cdp__nccl_run(b->cast[16 + cdp__nccl_float_index(dtype)], parts, b->caller, arguments);
+    cdp__nccl_run(&st, b->cast[16 + cdp__nccl_float_index(dtype)], parts, b->caller, arguments);
     if (st == CDP_OK) st = cdp__nccl_copy(b, host, b->partial, parts * sizeof *host);
     for (*sum = 0, i = 0; i < parts && st == CDP_OK; ++i)
         *sum += host[i];
@@ -3247,10 +3250,10 @@ CDP__PRIVATE cdp_status cdp__nccl_hook_kernels(cdp__nccl *b) {
     return st;
 }
 
-/* Launches a kernel of hooks with `threads` threads, unless an earlier launch has failed. */
+/* Launches a kernel of hooks. */
 CDP__PRIVATE void cdp__nccl_step(cdp__nccl *b, cdp_status *st, cdp__nccl_hook_kernel kernel,
     uint64_t threads, void **arguments) {
-    if (*st == CDP_OK) *st = cdp__nccl_run(b->hooks[kernel], threads, b->stream, arguments);
+    cdp__nccl_run(st, b->hooks[kernel], threads, b->stream, arguments);
 }
 
 CDP__PRIVATE void cdp__nccl_step_zero(cdp__nccl *b, cdp_status *st, void *data, uint64_t bytes) {
