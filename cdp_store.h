@@ -276,8 +276,9 @@ typedef struct cdp_tcp_store_desc {
     /* how long to try to connect (default: timeout_ms) */
     uint32_t connect_timeout_ms;
     /* Last will: if the connection of this client ends without cdp_store_destroy(), the server runs
-       compare_set(will_key, "" -> will_value). Both are copied. Only servers of this library
-       support it; with others the client logs that at level INFO (default: none) */
+       compare_set(will_key, "" -> will_value); also if a server that has stopped lets nothing more
+       be sent to it for the 100 ms that cdp_store_destroy() waits. Both are copied. Only servers of
+       this library support it; with others the client logs that at level INFO (default: none) */
     const char *will_key;
     cdp_bytes will_value;
     /* cdp_store_set() and others refuse larger values, and a larger answer breaks the connection.
@@ -4450,16 +4451,17 @@ CDP__PRIVATE void cdp__server_thread(void *arg) {
 #define CDP__SERVER_LAST_MS \
     300u /* how long answers that clients have not read keep a server open */
 
-/* Sends what sockets have not taken yet. False: all was sent. */
+/* Sends what sockets have not taken yet, and more of the lists of keys. False: all was sent. */
 CDP__PRIVATE bool cdp__server_flush(cdp_store_server *s) {
     cdp__conn *c, *next;
     bool more = false;
+    s->work_left = CDP__SERVER_TURN_WORK; /* as in each turn of the loop, which has ended */
     for (c = s->conns.next; c != &s->conns; c = next) {
         next = c->next;
         if (c->closing) continue;
         cdp__conn_flush(c);
         if (!c->closing && CDP__LISTING(c)) cdp__conn_list(c);
-        more = more || (!c->closing && cdp__fifo_left(&c->out));
+        more = more || (!c->closing && (CDP__LISTING(c) || cdp__fifo_left(&c->out)));
     }
     return more;
 }

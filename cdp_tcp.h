@@ -1375,6 +1375,8 @@ typedef struct cdp__mesh {
     bool frugal;           /* this process may have few descriptors: only TCP */
     bool hasty;            /* it leaves without waiting for anything */
     uint64_t linger_ns[2]; /* until when it lingers after a failed start: least, most */
+    bool parting;          /* it has ended its sending side of all links */
+    uint64_t part_ns;      /* until when it waits for peers to close theirs; 0: not yet */
     /* only reports the cause of a failure to ranks that connect now */
     bool leaving;
     uint8_t cause[CDP__FAILURE_MAX]; /* this rank's record of the job's failure */
@@ -1388,6 +1390,7 @@ typedef struct cdp__mesh {
     bool noted; /* this rank has written one */
     cdp__note_state note_state;
     uint32_t note_rank; /* the rank whose note is read */
+    uint64_t note_ns;   /* since when */
     int32_t note_named;
     cdp_store_request note_rq;
     cdp_bytes note_key;
@@ -1982,6 +1985,12 @@ CDP__PRIVATE void cdp__link_up(cdp__link *l) {
     if (fd >= 0) cdp__loop_add(&m->loop, &l->process, fd, cdp__link_process_event, l);
 }
 
+/* A link that is up only now, whichever side connected: if this rank is about to leave, the peer
+   gets the cause of that first. */
+CDP__PRIVATE void cdp__link_tell_late(cdp__link *l) {
+    if (l->mesh->leaving && !l->index && l->state == CDP__LINK_UP) cdp__link_tell(l);
+}
+
 /* Sends CHOSEN or TAKEN; after a CHOSEN that offers memory, waits for TAKEN. */
 CDP__PRIVATE void cdp__link_choosing(cdp__link *l) {
     cdp__mesh *m = l->mesh;
@@ -1994,11 +2003,13 @@ CDP__PRIVATE void cdp__link_choosing(cdp__link *l) {
         r = cdp__link_taken(l);
     if (r <= 0 || l->state == CDP__LINK_LOST) return;
     cdp__link_up(l);
-    if (!cdp__link_shared(l) || l->state != CDP__LINK_UP) return;
-    l->whole = true; /* with shared memory, the other connections are not needed */
-    cdp__link_unguard(l);
-    l->shared->next = m->sharing;
-    m->sharing = l->shared;
+    if (cdp__link_shared(l) && l->state == CDP__LINK_UP) {
+        l->whole = true; /* with shared memory, the other connections are not needed */
+        cdp__link_unguard(l);
+        l->shared->next = m->sharing;
+        m->sharing = l->shared;
+    }
+    cdp__link_tell_late(l);
 }
 
 CDP__PRIVATE void cdp__link_choose_again(cdp__timer *t) {
@@ -2355,7 +2366,7 @@ CDP__PRIVATE void cdp__incoming_adopt(cdp__incoming *g, cdp__link *l, const cdp_
         cdp__link_choosing(l);
     }
     if (!asks) cdp__link_up(l);
-    if (l->mesh->leaving && !l->index && l->state == CDP__LINK_UP) cdp__link_tell(l);
+    if (!asks) cdp__link_tell_late(l);
     cdp__link_event(&l->io);
 }
 
@@ -2886,8 +2897,12 @@ CDP__PRIVATE void cdp__mesh_doorbell(void *self, uint32_t peer) {
 /* ---- >>first-cause: the first failure of a job, recorded in the store ------------------------ */
 
 /* Knows: the store's keys "fail" and "wait". Promises: an earlier or deeper cause that another
-   rank has recorded replaces this rank's own. May use: >>memory, >>link, >>mesh, >>incoming,
+   rank has recorded replaces this rank's own. May use: >>memory, >>link, >>mesh, >>incoming, auth,
    stores. */
+
+CDP__PRIVATE uint64_t cdp__mesh_now(const cdp__mesh *m) {
+    return m->os->now_ns(m->os->user);
+}
 
 /* Returns an error if another rank has stored a cause under "fail". */
 CDP__PRIVATE cdp_status cdp__mesh_news(cdp__mesh *m) {
@@ -2903,7 +2918,7 @@ CDP__PRIVATE cdp_status cdp__mesh_wait(void *self, cdp_lock *lock, uint64_t dead
     cdp_status st;
     if (cdp__mesh_sharing(m)
         && !deadline_ns) { /* a caller in a busy loop polls the memory itself */
-        const uint64_t now = m->os->now_ns(m->os->user);
+        const uint64_t now = cdp__mesh_now(m);
         if (now < m->looked_ns + CDP__LOOK_NS) return CDP_OK;
         m->looked_ns = now;
     }
@@ -2996,7 +3011,7 @@ CDP__PRIVATE void cdp__mesh_readers_late(cdp__timer *t) {
    while other ranks may not have read the first cause; for CDP__HOST_MS at most, since one of
    them may have stopped. */
 CDP__PRIVATE bool cdp__mesh_readers(cdp__mesh *m) {
-    const uint64_t now = m->os->now_ns(m->os->user);
+    const uint64_t now = cdp__mesh_now(m);
     if (!cdp__mesh_serves(m) || !m->started) return false;
     if (!m->known_ns) {
         m->known_ns = now;
@@ -3042,9 +3057,13 @@ CDP__PRIVATE void cdp__mesh_note_step(cdp__mesh *m) {
     m->note_state = CDP__NOTE_DONE;
 }
 
+/* How long a store that answers may take for it. */
+#define CDP__NOTE_MS 10u
+
 /* Reads the note of a rank that does not answer: for whom it waits. If the store does not answer
-   by the last call (`last`), rank 0 is to blame, which serves it; a store that is gone tells
-   nothing. A lost rank that was connected before was not starting any more. */
+   by the last call (`last`), rank 0 is to blame, which serves it, unless it was asked only just
+   now; a store that is gone tells nothing. A lost rank that was connected before was not starting
+   any more. */
 CDP__PRIVATE int32_t cdp__mesh_starting(void *self, uint32_t peer, bool lost, bool last) {
     cdp__mesh *m = (cdp__mesh *)self;
     if (lost && peer && !m->desc.external_store && m->watch && m->watch_rq.status < CDP_OK)
@@ -3060,9 +3079,12 @@ CDP__PRIVATE int32_t cdp__mesh_starting(void *self, uint32_t peer, bool lost, bo
         m->note_key.data = m->note_text;
         m->note_key.bytes = strlen(m->note_text);
         cdp__mesh_note_start(m, CDP_STORE_CHECK);
+        m->note_ns = cdp__mesh_now(m);
     }
     if (m->note_state == CDP__NOTE_DONE) return m->note_named;
-    if (!last || m->note_rq.status != CDP_PENDING) return -1;
+    if (!last || m->note_rq.status != CDP_PENDING
+        || cdp__mesh_now(m) < m->note_ns + CDP__NOTE_MS * CDP__MS)
+        return -1;
     return m->desc.group.rank && !m->desc.external_store ? 0 : -1;
 }
 
@@ -3118,17 +3140,22 @@ CDP__PRIVATE void cdp__mesh_describe(void *self, uint32_t peer, char *out, uint6
 /* How long the rank that serves the store waits for ranks that started late, at most. */
 #define CDP__LATE_MS 1000u
 
-/* Rank 0 could not start, and other ranks may not have connected yet. Keeps the store open for 2
-   * CDP__SETTLE_MS, so that they can read the cause, and then until no rank is connected, for
-   CDP__LATE_MS at most. */
+/* This rank could not start, and others may not have connected yet. Rank 0 keeps the store open
+   for 2 * CDP__SETTLE_MS, so that they can read the cause, and then until no rank is connected, for
+   CDP__LATE_MS at most. Another rank whose store is gone tells ranks that connect, for
+   CDP__TELL_MS. True: it waited, until until_ns at most, and is to be called again. */
 CDP__PRIVATE bool cdp__mesh_lingers(cdp__mesh *m, uint64_t until_ns) {
+    const bool serves = cdp__mesh_serves(m);
     const uint32_t own = (m->store ? 1u : 0u) + (m->watch ? 1u : 0u);
-    const uint64_t now = m->os->now_ns(m->os->user), *at = m->linger_ns;
+    const uint64_t now = cdp__mesh_now(m), *at = m->linger_ns;
+    if (!serves && m->watch_rq.status >= CDP_OK) return false;
     if (!at[1]) {
+        const uint64_t most = (serves ? 2 * CDP__SETTLE_MS + CDP__LATE_MS : CDP__TELL_MS) * CDP__MS;
         m->linger_ns[0] = now + 2 * CDP__SETTLE_MS * CDP__MS;
-        m->linger_ns[1] = cdp__min(at[0] + CDP__LATE_MS * CDP__MS, m->init_deadline_ns);
+        m->linger_ns[1] = cdp__min(now + most, m->init_deadline_ns);
     }
-    if (now >= at[1] || (now >= at[0] && cdp__store_server_clients(m->server) <= own)) return false;
+    if (now >= at[1]) return false;
+    if (serves && now >= at[0] && cdp__store_server_clients(m->server) <= own) return false;
     until_ns = cdp__min(until_ns, now < at[0] ? cdp__min(at[0], at[1]) : at[1]);
     return cdp__loop_run(&m->loop, NULL, until_ns) == CDP_OK;
 }
@@ -3139,25 +3166,24 @@ CDP__PRIVATE bool cdp__mesh_lingers(cdp__mesh *m, uint64_t until_ns) {
 CDP__PRIVATE void cdp__mesh_linger(cdp__mesh *m) {
     const bool store_gone = !cdp__mesh_serves(m) && m->watch_rq.status < CDP_OK;
     const uint64_t ms = cdp__mesh_serves(m) ? CDP__SETTLE_MS : CDP__TELL_MS;
-    const uint64_t began = m->os->now_ns(m->os->user), told = began + CDP__TELL_MS * CDP__MS;
-    const uint64_t until =
-        cdp__min(began + ms * CDP__MS, m->started ? CDP__NEVER : m->init_deadline_ns);
+    const uint64_t began = cdp__mesh_now(m), told = began + CDP__TELL_MS * CDP__MS;
+    const uint64_t until = began + ms * CDP__MS;
     const uint32_t own = (m->store ? 1u : 0u) + (m->watch ? 1u : 0u);
     /* ranks that see this one leave ask the store why: the answer must be there before */
     if (!cdp__mesh_serves(m) && !store_gone) {
-        while (m->asking && m->ask_rq.status == CDP_PENDING && m->os->now_ns(m->os->user) < until)
+        while (m->asking && m->ask_rq.status == CDP_PENDING && cdp__mesh_now(m) < until)
             if (cdp__loop_run(&m->loop, NULL, until) != CDP_OK) return;
         return;
     }
     m->leaving = true;
-    if (cdp__mesh_serves(m) && !m->started) {
+    if (!m->started) {
         while (cdp__mesh_lingers(m, CDP__NEVER)) {
         }
         return;
     }
     while ((!cdp__mesh_serves(m) || cdp__store_server_clients(m->server) > own)
-        && m->os->now_ns(m->os->user) < until) {
-        const bool late = m->os->now_ns(m->os->user) >= told;
+        && cdp__mesh_now(m) < until) {
+        const bool late = cdp__mesh_now(m) >= told;
         if (late && cdp__mesh_serves(m) && cdp__store_server_quiet(m->server)) return;
         if (cdp__loop_run(&m->loop, NULL, late ? until : cdp__min(told, until)) != CDP_OK) return;
     }
@@ -3208,15 +3234,18 @@ CDP__PRIVATE void cdp__mesh_discard(cdp__mesh *m, bool end_sending) {
 
 /* Leaves the other ranks. Closing a connection on which data arrives later resets it, and the
    peer would lose unread data of this rank. So this rank ends its sending side first, and closes
-   the connection when the peer has closed its side, or after CDP__PART_MS if it is busy. */
-CDP__PRIVATE void cdp__mesh_part(cdp__mesh *m) {
-    const uint64_t until = m->os->now_ns(m->os->user) + CDP__PART_MS * CDP__MS;
-    if (!m->links || !m->os->net.end_sending || m->hasty) return;
-    while (cdp__mesh_telling(m) && m->os->now_ns(m->os->user) < until)
-        if (cdp__loop_run(&m->loop, NULL, until) != CDP_OK) return;
-    cdp__mesh_discard(m, true);
-    while (cdp__mesh_parting(m) && m->os->now_ns(m->os->user) < until)
-        if (cdp__loop_run(&m->loop, NULL, until) != CDP_OK) return;
+   the connection when the peer has closed its side, or after CDP__PART_MS if it is busy. True: it
+   waited, until until_ns at most, and is to be called again. */
+CDP__PRIVATE bool cdp__mesh_parts(cdp__mesh *m, uint64_t until_ns) {
+    const uint64_t now = cdp__mesh_now(m);
+    if (!m->links || !m->os->net.end_sending || m->hasty) return false;
+    if (!m->part_ns) m->part_ns = now + CDP__PART_MS * CDP__MS;
+    if (!m->parting && (now >= m->part_ns || !cdp__mesh_telling(m))) {
+        m->parting = true;
+        cdp__mesh_discard(m, true);
+    }
+    if (now >= m->part_ns || (m->parting && !cdp__mesh_parting(m))) return false;
+    return cdp__loop_run(&m->loop, NULL, cdp__min(until_ns, m->part_ns)) == CDP_OK;
 }
 
 /* Accepts a mesh that was only partly created. */
@@ -3235,7 +3264,8 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
     cdp__loop_remove(&m->loop, &m->listener);
     while (m->incoming)
         cdp__incoming_close(m->incoming);
-    cdp__mesh_part(m);
+    while (cdp__mesh_parts(m, CDP__NEVER)) {
+    }
     for (i = 0; m->links && i < m->desc.group.world_size * m->desc.connections; ++i) {
         cdp__link_lose(&m->links[i], CDP_ERR_STATE, 0);
         cdp__loop_remove(&m->loop, &m->links[i].io);
@@ -3267,6 +3297,7 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
 #endif
     cdp__loop_close(&m->loop);
     cdp__free(os, m->links);
+    cdp__wipe(m->key, sizeof m->key);
     cdp__free(os, m);
 }
 
@@ -3294,10 +3325,6 @@ CDP__PRIVATE void cdp__mesh_close(void *self) {
    does what is possible now, and names the next state. It may name an event that must happen
    before (`waits`), with the deadline until_ns; the next state finds the outcome in `result`.
    Without a next state the step is complete, and the next of cdp__join_steps begins. */
-
-CDP__PRIVATE uint64_t cdp__mesh_now(const cdp__mesh *m) {
-    return m->os->now_ns(m->os->user);
-}
 
 /* Milliseconds left for finding the other ranks. */
 CDP__PRIVATE uint32_t cdp__join_ms_left(const cdp__mesh *m) {
@@ -5183,8 +5210,8 @@ CDP_API void cdp_init_cancel(cdp_starting *s) {
     cdp__free(s->os, s);
 }
 
-/* One look; waits until until_ns at most. A rank 0 that could not start stays until the others
-   have read why. */
+/* One look; waits until until_ns at most. A rank that could not start stays until the others have
+   read why. */
 CDP__PRIVATE cdp_status cdp__starting_step(cdp_starting *s, uint64_t until_ns) {
     cdp__mesh *m = s->mesh;
     cdp_status st = s->status;
@@ -5204,7 +5231,7 @@ CDP__PRIVATE cdp_status cdp__starting_step(cdp_starting *s, uint64_t until_ns) {
         cdp__join_free(m);
         m->leaving = true;
     }
-    return cdp__mesh_serves(m) && cdp__mesh_lingers(m, until_ns) ? CDP_PENDING : st;
+    return cdp__mesh_lingers(m, until_ns) || cdp__mesh_parts(m, until_ns) ? CDP_PENDING : st;
 }
 
 CDP_API cdp_status cdp_init_poll(cdp_starting *s, uint32_t budget_us, cdp_group **out) {
