@@ -591,8 +591,9 @@ struct cdp_rpc_request {
 CDP_API cdp_status cdp_rpc_reply(cdp_rpc_request *request, const cdp_args *results);
 /* Of cdp_rpc_remote(): this value stays here. Of another call: its plain bytes are sent, then it
    is destroyed; more than 64 KiB in one piece (one iov, no tensors and references) are not copied
-   here, the caller reads them in place until `destroy` is called; without `destroy` they are
-   copied. Errors as above, after which the value is the caller's. */
+   here, the caller reads them in place until `destroy` is called, fastest from memory of
+   cdp_group_alloc(); without `destroy` they are copied. Errors as above, after which the value is
+   the caller's. */
 CDP_API cdp_status cdp_rpc_reply_value(cdp_rpc_request *request, const cdp_value *value);
 /* The function failed: the caller gets CDP_ERR_REMOTE, `code` and this text (at most 400 bytes; no
    format). NULL: no text. */
