@@ -2940,7 +2940,7 @@ CDP__PRIVATE void cdp__text_add_v(cdp__text *t, const char *f, va_list ap) {
     if (t->size) t->at[t->used] = 0;
 }
 
-CDP__PRIVATE CDP__PRINTF(2, 3) void cdp__text_add(cdp__text *t, const char *f, ...) {
+CDP__PRIVATE CDP__COLD CDP__PRINTF(2, 3) void cdp__text_add(cdp__text *t, const char *f, ...) {
     va_list ap;
     va_start(ap, f);
     cdp__text_add_v(t, f, ap);
@@ -6450,21 +6450,16 @@ CDP__PRIVATE cdp__step cdp__step_recv(uint32_t peer, uint8_t buf, cdp__span p) {
     return cdp__step_make(CDP__RECV, (int32_t)peer, 0, buf, 0, p.off, p.len);
 }
 
-/* Round 0 of most algorithms: copies this rank's input to the buffer that the next rounds work
-   on, and scales it for PREMUL_SUM. */
-CDP__PRIVATE uint32_t cdp__bring(const cdp__shape *s, uint8_t src, cdp__span from, uint8_t dst,
-    uint64_t dst_off, cdp__step out[]) {
+/* Round 0 of most algorithms: copies the first `len` elements of this rank's input to the buffer
+   that the next rounds work on, and scales them for PREMUL_SUM. */
+CDP__PRIVATE uint32_t cdp__bring(
+    const cdp__shape *s, uint64_t len, uint8_t dst, uint64_t dst_off, cdp__step out[]) {
+    const uint8_t src = s->in_place ? CDP__OUT : CDP__IN;
     uint32_t n = 0;
-    if (src != dst || from.off != dst_off)
-        out[n++] = cdp__step_make(CDP__COPY, -1, src, dst, from.off, dst_off, from.len);
+    if (src != dst || dst_off) out[n++] = cdp__step_make(CDP__COPY, -1, src, dst, 0, dst_off, len);
     if (s->op == CDP_REDUCE_PREMUL_SUM)
-        out[n++] = cdp__step_make(CDP__SCALE, -1, 0, dst, 0, dst_off, from.len);
+        out[n++] = cdp__step_make(CDP__SCALE, -1, 0, dst, 0, dst_off, len);
     return n;
-}
-
-CDP__PRIVATE uint32_t cdp__copy_in(const cdp__shape *s, uint64_t dst_off, cdp__step out[]) {
-    return cdp__bring(
-        s, s->in_place ? CDP__OUT : CDP__IN, cdp__first(s->count), CDP__OUT, dst_off, out);
 }
 
 CDP__PRIVATE uint32_t cdp__log2_up(uint32_t n) {
@@ -6516,7 +6511,7 @@ CDP__PRIVATE uint32_t cdp__ring_reduce(
 CDP__PRIVATE uint32_t cdp__ring_round(const cdp__shape *s, uint32_t k, cdp__step out[]) {
     /* which part, in rounds n .. 2n-2 */
     const uint32_t n = s->size, r = s->rank, send = (r + 2 * n - k + 1) % n;
-    if (k == 0) return cdp__reads_in(s) ? 0 : cdp__copy_in(s, 0, out);
+    if (k == 0) return cdp__reads_in(s) ? 0 : cdp__bring(s, s->count, CDP__OUT, 0, out);
     if (k < n) return cdp__ring_reduce(s, k, CDP__OUT, out);
     out[0] = cdp__step_send((r + 1) % n, CDP__OUT, cdp__part(s, send));
     out[1] = cdp__step_recv((r + n - 1) % n, CDP__OUT, cdp__part(s, (send + n - 1) % n));
@@ -6572,7 +6567,7 @@ CDP__PRIVATE uint32_t cdp__doubling_round(const cdp__shape *s, uint32_t k, cdp__
     uint32_t m, id, peer;
     all.off = 0;
     all.len = s->count;
-    if (k == 0) return cdp__copy_in(s, 0, out);
+    if (k == 0) return cdp__bring(s, s->count, CDP__OUT, 0, out);
     if (k < first || k == first + f.bits) { /* fold, or send the result to the folded rank */
         const bool back = k != 1;
         if (s->rank >= 2 * f.extra) return 0;
@@ -6663,8 +6658,7 @@ CDP__PRIVATE uint32_t cdp__reduce_tree_round(const cdp__shape *s, uint32_t k, cd
     const uint32_t n = s->size, v = (s->rank + n - s->root) % n, stride = k ? 1u << (k - 1) : 0;
     const uint8_t work = cdp__reduce_buffer(s);
     uint32_t m = 0;
-    if (k == 0)
-        return cdp__bring(s, s->in_place ? CDP__OUT : CDP__IN, cdp__first(s->count), work, 0, out);
+    if (k == 0) return cdp__bring(s, s->count, work, 0, out);
     if (v % (2 * stride) == stride) {
         out[m++] = cdp__step_send((s->rank + n - stride) % n, work, cdp__first(s->count));
     } else if (v % (2 * stride) == 0 && stride < n - v) {
@@ -6686,8 +6680,9 @@ CDP__PRIVATE uint32_t cdp__linear_round(const cdp__shape *s, uint32_t k, cdp__st
     const uint8_t parts = gather || s->in_place ? CDP__OUT : CDP__IN;
     if (k == 0) {
         if (!root || s->in_place) return 0;
-        return gather ? cdp__bring(s, CDP__IN, cdp__first(own.len), CDP__OUT, own.off, out)
-                      : cdp__bring(s, CDP__IN, own, CDP__OUT, 0, out);
+        out[0] = cdp__step_make(
+            CDP__COPY, -1, CDP__IN, CDP__OUT, gather ? 0 : own.off, gather ? own.off : 0, own.len);
+        return 1;
     }
     if (root)
         out[0] = gather ? cdp__step_recv(other, parts, cdp__block_of(s, offs, other))
@@ -6715,11 +6710,10 @@ CDP__PRIVATE uint32_t cdp__scatter_reduce_round(const cdp__shape *s, uint32_t k,
     const uint8_t outside = scaled ? CDP__TMP : CDP__IN,
                   src = s->in_place ? (uint8_t)CDP__OUT : outside;
     const cdp__span own = cdp__block_of(s, s->in_offs, r),
-                    all = cdp__first(s->in_offs ? s->in_offs[n] : n * s->count);
-    const cdp__span result = s->in_place ? own : cdp__first(own.len);
+                    result = s->in_place ? own : cdp__first(own.len);
     uint32_t m = 0;
     if (k == 0) {
-        if (scaled) m = cdp__bring(s, s->in_place ? CDP__OUT : CDP__IN, all, src, 0, out);
+        if (scaled) m = cdp__bring(s, cdp__edge(s, s->in_offs, n), src, 0, out);
         if (n == 1 && !s->in_place)
             out[m++] = cdp__step_make(CDP__COPY, -1, src, CDP__OUT, own.off, 0, own.len);
     } else {
@@ -6901,16 +6895,15 @@ CDP__PRIVATE uint32_t cdp__fixed_round(const cdp__shape *s, uint32_t k, cdp__ste
     const uint32_t n = s->size, r = s->rank, per = cdp__fixed_wave_rounds(s);
     const uint8_t mine = s->in_place ? CDP__OUT : CDP__IN;
     uint8_t work = s->kind == CDP_COLL_REDUCE ? cdp__reduce_buffer(s) : (uint8_t)CDP__OUT;
-    cdp__span all = cdp__first(s->count);
-    uint64_t slot;
+    uint64_t all = s->count, slot;
     uint32_t from, waves;
     if (s->kind == CDP_COLL_REDUCE_SCATTER) {
-        all = cdp__first(s->in_offs ? s->in_offs[n] : n * s->count);
+        all = cdp__edge(s, s->in_offs, n);
         /* working in IN is possible unless the input must be scaled */
         work = s->op == CDP_REDUCE_PREMUL_SUM && !s->in_place ? (uint8_t)CDP__TMP : mine;
-        if (n == 1) return cdp__bring(s, mine, all, CDP__OUT, 0, out);
+        if (n == 1) return cdp__bring(s, all, CDP__OUT, 0, out);
     }
-    if (k == 0) return cdp__bring(s, mine, all, work, 0, out);
+    if (k == 0) return cdp__bring(s, all, work, 0, out);
     waves = cdp__fixed_waves(s, &slot);
     if (--k < waves * per) return cdp__fixed_wave(s, k % per, k / per * slot, slot, work, out);
     k -= waves * per;
@@ -6945,8 +6938,7 @@ CDP__PRIVATE uint32_t cdp__reduce_ring_round(const cdp__shape *s, uint32_t k, cd
     const uint32_t n = s->size, from = k < n ? 0 : (s->root + (k - n) + 1) % n;
     const uint8_t work = cdp__reduce_buffer(s);
     if (k == 0 && cdp__reads_in(s)) return 0;
-    if (k == 0)
-        return cdp__bring(s, s->in_place ? CDP__OUT : CDP__IN, cdp__first(s->count), work, 0, out);
+    if (k == 0) return cdp__bring(s, s->count, work, 0, out);
     if (k < n) return cdp__ring_reduce(s, k, work, out);
     if (s->rank == s->root)
         out[0] = cdp__step_recv(from, work, cdp__part(s, (from + 1) % n));
@@ -7129,9 +7121,7 @@ CDP__PRIVATE uint32_t cdp__halving_round(const cdp__shape *s, uint32_t k, cdp__s
     uint32_t half, peer, m = 2;
     if (s->size == 1) return cdp__scatter_reduce_round(s, 0, out);
     if (k == 0 && cdp__reads_in(s)) return 0;
-    if (k == 0)
-        return cdp__bring(s, s->in_place ? CDP__OUT : CDP__IN,
-            cdp__first(cdp__edge(s, s->in_offs, s->size)), work, 0, out);
+    if (k == 0) return cdp__bring(s, cdp__edge(s, s->in_offs, s->size), work, 0, out);
     if (k < first || k == first + f.bits) return cdp__halving_fold(s, k >= first, work, out);
     if (f.id < 0) return 0;
     half = 1u << (f.bits - 1 - (k - first));
@@ -7176,7 +7166,7 @@ CDP__PRIVATE uint32_t cdp__both_round(const cdp__shape *s, uint32_t k, cdp__step
     const cdp__span all = cdp__first(s->count);
     uint32_t half, peer;
     cdp__span mine, theirs;
-    if (k == 0) return from_in ? 0 : cdp__copy_in(s, 0, out);
+    if (k == 0) return from_in ? 0 : cdp__bring(s, s->count, CDP__OUT, 0, out);
     if (k < first || k == first + 2 * f.bits) { /* as in recursive doubling */
         const bool back = k >= first, odd = s->rank % 2 != 0;
         if (s->rank >= 2 * f.extra) return 0;
@@ -7309,9 +7299,8 @@ CDP__PRIVATE uint32_t cdp__once_round(const cdp__shape *s, uint32_t k, cdp__step
     const uint64_t mine_at = before ? r * s->count : whole_at;
     uint32_t m = 0, u = (k - before) * CDP__ROUND_MAX;
     if (n == 1 && gather) return cdp__gather_round(s, 0, out);
-    if (n == 1) return reduce ? cdp__copy_in(s, 0, out) : 0;
-    if (k < before)
-        return cdp__bring(s, s->in_place ? CDP__OUT : CDP__IN, own, CDP__TMP, r * s->count, out);
+    if (n == 1) return reduce ? cdp__bring(s, s->count, CDP__OUT, 0, out) : 0;
+    if (k < before) return cdp__bring(s, own.len, CDP__TMP, r * s->count, out);
     for (; u < units && u < (k - before + 1) * CDP__ROUND_MAX; ++u) {
         const uint32_t to = (r + u / 2 + 1) % n, from = (r + n - u / 2 - 1) % n,
                        step = u - 2 * pairs;
@@ -16477,8 +16466,9 @@ CDP__PRIVATE bool cdp__any_look(cdp__pend *s, uint64_t now) {
     return g->health != CDP__HEALTHY;
 }
 
-CDP__PRIVATE cdp_status cdp__message(cdp_group *g, cdp_transfer t, cdp_work *out) {
-    cdp_status st = cdp__transfer_check(g, &t, out);
+/* Starts a message. Fills in the defaults of *t. */
+CDP__PRIVATE cdp_status cdp__message(cdp_group *g, cdp_transfer *t, cdp_work *out) {
+    cdp_status st = cdp__transfer_check(g, t, out);
     cdp__pend *s;
     bool device = false;
     if (out) {
@@ -16486,23 +16476,23 @@ CDP__PRIVATE cdp_status cdp__message(cdp_group *g, cdp_transfer t, cdp_work *out
         out->seq = 0;
     }
     if (st == CDP_OK && cdp__backend_of(g))
-        st = cdp__device_claims(g, "a message", t.data, NULL, &device);
-    if (st == CDP_OK && device) return cdp__device_transfer(g, &t, 1, out);
+        st = cdp__device_claims(g, "a message", t->data, NULL, &device);
+    if (st == CDP_OK && device) return cdp__device_transfer(g, t, 1, out);
     if (st != CDP_OK) return st;
     cdp__enter(g);
     st = cdp__group_report(cdp__group_top(g));
-    if (st == CDP_OK && t.peer != CDP_ANY_RANK) {
-        st = cdp__message_locked(g, &t, NULL, NULL, out);
+    if (st == CDP_OK && t->peer != CDP_ANY_RANK) {
+        st = cdp__message_locked(g, t, NULL, NULL, out);
     } else if (st == CDP_OK) {
         s = cdp__pend_open(cdp__group_top(g), CDP__PEND_ANY, out);
         if (!s)
             st = cdp_last_error()->status;
         else {
             s->of = g;
-            s->want = t;
-            s->want.timeout_ms = cdp__def(t.timeout_ms, g->desc.timeout_ms);
+            s->want = *t;
+            s->want.timeout_ms = cdp__def(t->timeout_ms, g->desc.timeout_ms);
             s->deadline_ns = cdp__deadline(g->os, s->want.timeout_ms);
-            s->set = cdp__message_channel(g, t.tag);
+            s->set = cdp__message_channel(g, t->tag);
             s->start_ns = cdp__now(g->os);
             s->wait_ns = s->start_ns + cdp__failure_period_ns(s->want.timeout_ms);
             s->look = cdp__any_look;
@@ -16514,53 +16504,57 @@ CDP__PRIVATE cdp_status cdp__message(cdp_group *g, cdp_transfer t, cdp_work *out
     return st;
 }
 
-CDP__PRIVATE cdp_status cdp__message_async(cdp_group *g, cdp_transfer t, cdp_work *work) {
-    const cdp_status st = cdp__message(g, t, work);
+CDP__PRIVATE cdp_status cdp__message_async(cdp_group *g, bool receive, const void *data,
+    uint64_t count, cdp_dtype dtype, uint32_t peer, uint32_t tag, cdp_message *got,
+    cdp_work *work) {
+    cdp_transfer t = cdp__transfer_of(receive, data, count, dtype, peer, tag);
+    cdp_status st;
+    t.got = got;
+    st = cdp__message(g, &t, work);
     if (st == CDP_OK) cdp__hand_over(work->group);
     return st;
 }
 
-CDP__PRIVATE cdp_status cdp__message_wait(cdp_group *g, cdp_transfer t) {
+CDP__PRIVATE cdp_status cdp__message_wait(cdp_group *g, bool receive, const void *data,
+    uint64_t count, cdp_dtype dtype, uint32_t peer, uint32_t tag, cdp_message *got) {
+    cdp_transfer t = cdp__transfer_of(receive, data, count, dtype, peer, tag);
     cdp_work work;
     cdp_status st = cdp__must_not_wait();
     if (st != CDP_OK) return st;
-    st = cdp__message(g, t, &work);
+    t.got = got;
+    st = cdp__message(g, &t, &work);
     return st == CDP_OK ? cdp_work_wait(work) : st;
 }
 
 CDP_API cdp_status cdp_send(
     cdp_group *g, const void *data, uint64_t count, cdp_dtype dtype, uint32_t to, uint32_t tag) {
-    return cdp__message_wait(g, cdp__transfer_of(false, data, count, dtype, to, tag));
+    return cdp__message_wait(g, false, data, count, dtype, to, tag, NULL);
 }
 
 CDP_API cdp_status cdp_send_async(cdp_group *g, const void *data, uint64_t count, cdp_dtype dtype,
     uint32_t to, uint32_t tag, cdp_work *work) {
-    return cdp__message_async(g, cdp__transfer_of(false, data, count, dtype, to, tag), work);
+    return cdp__message_async(g, false, data, count, dtype, to, tag, NULL, work);
 }
 
 CDP_API cdp_status cdp_recv(
     cdp_group *g, void *data, uint64_t count, cdp_dtype dtype, uint32_t from, uint32_t tag) {
-    return cdp__message_wait(g, cdp__transfer_of(true, data, count, dtype, from, tag));
+    return cdp__message_wait(g, true, data, count, dtype, from, tag, NULL);
 }
 
 CDP_API cdp_status cdp_recv_async(cdp_group *g, void *data, uint64_t count, cdp_dtype dtype,
     uint32_t from, uint32_t tag, cdp_work *work) {
-    return cdp__message_async(g, cdp__transfer_of(true, data, count, dtype, from, tag), work);
+    return cdp__message_async(g, true, data, count, dtype, from, tag, NULL, work);
 }
 
 CDP_API cdp_status cdp_recv_any(cdp_group *g, void *data, uint64_t room, cdp_dtype dtype,
     uint32_t from, uint32_t tag, cdp_message *got) {
-    cdp_transfer t = cdp__transfer_of(true, data, room, dtype, from, tag);
-    t.got = got;
-    return got ? cdp__message_wait(g, t)
+    return got ? cdp__message_wait(g, true, data, room, dtype, from, tag, got)
                : cdp__fail(CDP_ERR_INVALID, "cdp_recv_any needs a place for what it got");
 }
 
 CDP_API cdp_status cdp_recv_any_async(cdp_group *g, void *data, uint64_t room, cdp_dtype dtype,
     uint32_t from, uint32_t tag, cdp_message *got, cdp_work *work) {
-    cdp_transfer t = cdp__transfer_of(true, data, room, dtype, from, tag);
-    t.got = got;
-    return got ? cdp__message_async(g, t, work)
+    return got ? cdp__message_async(g, true, data, room, dtype, from, tag, got, work)
                : cdp__fail(CDP_ERR_INVALID, "cdp_recv_any_async needs a place for what it got");
 }
 
@@ -16840,7 +16834,6 @@ typedef struct cdp__channel_peer {
 } cdp__channel_peer;
 
 struct cdp_channel {
-    cdp_channel_desc desc;
     cdp_group *g;
     cdp_channel *next; /* in world->channels */
     uint64_t id;
@@ -16855,6 +16848,7 @@ struct cdp_channel {
     uint64_t poll_until_ns; /* during a callback: that of the world before it */
     bool closing;           /* no new callback may begin */
     bool left_over;         /* closed inside a callback: the last thread that uses it frees it */
+    cdp_channel_desc desc;
 };
 
 CDP__PRIVATE uint64_t cdp__channel_id(const cdp_group *g, uint32_t number, uint32_t what) {
@@ -18007,13 +18001,13 @@ CDP__PRIVATE double cdp__sqrt(double x) {
     uint64_t bits;
     double y;
     uint32_t i;
-    if (!(x > 0) || x - x != 0) return x;
+    const bool regular = x > 0 && x - x == 0; /* no zero, infinity, or NaN */
     memcpy(&bits, &x, 8);
     bits = (bits >> 1) + 0x1ff8000000000000ull; /* half the exponent: some percent off */
     memcpy(&y, &bits, 8);
     for (i = 0; i < 5; ++i)
         y = 0.5 * (y + x / y);
-    return y;
+    return regular ? y : x;
 }
 
 /* Divides integers; multiplies floats by the reciprocal. */
@@ -19223,7 +19217,7 @@ CDP__PRIVATE cdp_status cdp__ddp_clear(cdp_ddp *d) {
     return cdp__ddp_compare(d);
 }
 
-CDP__PRIVATE cdp_status cdp__ddp_open(cdp_ddp *d, const cdp_ddp_desc *desc) {
+CDP__PRIVATE CDP__COLD cdp_status cdp__ddp_open(cdp_ddp *d, const cdp_ddp_desc *desc) {
     cdp_status st = cdp__ddp_open_lists(d, desc);
     if (st == CDP_OK) st = cdp__ddp_place(d, d->order);
     /* some ranks may run out of device memory while others do not: these must learn it */

@@ -2469,17 +2469,17 @@ CDP_API cdp_status cdp_custom_store_create(const cdp_custom_store_desc *desc, cd
 typedef struct cdp__file_store {
     cdp__polling polling;
     const cdp_os *os;
-    cdp__kv kv; /* the copy; its keys have the prefixes that they have in the file */
     char *path; /* allocated with this struct, right after it */
     uint32_t world_size;
     bool private_file;
+    bool torn;   /* a reader found an incomplete record at `at` */
+    bool busy;   /* another user holds the lock */
     uint64_t at; /* bytes of the file that the copy contains */
     /* descriptor of the file that was read, or -1. It stays open so that the system does not give
        the numbers below to another file */
     int32_t pin;
     uint64_t device, number; /* of that file, see cdp_file_info */
-    bool torn;               /* a reader found an incomplete record at `at` */
-    bool busy;               /* another user holds the lock */
+    cdp__kv kv;              /* the copy; its keys have the prefixes that they have in the file */
     uint8_t key[1 + CDP_STORE_MAX_KEY_BYTES];
 } cdp__file_store;
 
@@ -4649,7 +4649,7 @@ CDP_API cdp_status cdp_store_server_create(
     s = (cdp_store_server *)cdp__alloc_zero(d.os, sizeof *s);
     if (!s) return cdp__fail_nomem("a store server", sizeof *s);
     s->desc = d;
-    s->os = d.os;
+    s->os = s->kv.os = s->own_loop.os = d.os; /* what was never opened is closed, too */
     s->loop = d.loop ? d.loop : &s->own_loop;
     s->limits.key_bytes = d.max_key_bytes;
     s->limits.value_bytes = d.max_value_bytes;
