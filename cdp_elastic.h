@@ -95,7 +95,8 @@
         uses, in the same file. The macros of cdp.h and cdp_tcp.h hold here, too. CDP_NO_ENV: no
         cdp_elastic_create_from_env. CDP_NO_GROUPS, CDP_NO_OBJECTS and CDP_NO_STORE_CALLS are an
         error. cdp_elastic_create_from_env reads CDP_ELASTIC (MIN:MAX, MIN: or N), CDP_ELASTIC_ID,
-        MASTER_ADDR, MASTER_PORT, CDP_JOB_KEY.
+        CDP_ELASTIC_JOB (of .job), MASTER_ADDR, MASTER_PORT, CDP_JOB_KEY, and CDP_TRUST_NETWORK=1
+        (of .tcp->trust_network). `cdprun --nnodes MIN:MAX --stay` sets them.
 
     THREADS
         cdp_elastic_next, _commit, _agree, _finish: one thread at a time. cdp_elastic_leave, _alarm,
@@ -131,11 +132,9 @@
         (INVALID, MISMATCH, UNSUPPORTED of an operation): it does not start a turn.
 
     WHAT IS NOT THERE
-        cdprun does not start such jobs yet: start the processes and a store (a
-        cdp_store_server of a process that outlives them) yourself. The store is the single point of
-        failure. Survivors do not reuse their connections (after cdp_group_shrink() they do). A rank
-        that lives but never calls again ends an epoch after each timeout_ms and is not left out:
-        end its process.
+        The store is the single point of failure. Survivors do not reuse their connections (after
+        cdp_group_shrink() they do). A rank that lives but never calls again ends an epoch after
+        each timeout_ms and is not left out: end its process.
 
     License: MIT-0 or Unlicense, as you like; see the end of cdp.h.                            */
 #if defined(CDP_ELASTIC_IMPLEMENTATION) && !defined(CDP_TCP_IMPLEMENTATION)
@@ -574,8 +573,11 @@ CDP__PRIVATE cdp__elastic_verdict cdp__elastic_decide(
     /* who is done needs nobody else: the minimum is for steps that are still to come */
     if (!here || ending < here) cdp__elastic_take_in(v, out);
     if (CDP__ELASTIC_PLANT(NEWCOMER_SOURCE)) cdp__elastic_trust_newcomers(v, out);
-    if (!here || (out->size < v->min_ranks && ending < here)) return CDP__ELASTIC_FEW;
-    return state ? CDP__ELASTIC_DECIDED : CDP__ELASTIC_NO_STATE;
+    if (!here) return CDP__ELASTIC_FEW;
+    /* newcomers would not help */
+    if (!state) return CDP__ELASTIC_NO_STATE;
+    if (out->size < v->min_ranks && ending < here) return CDP__ELASTIC_FEW;
+    return CDP__ELASTIC_DECIDED;
 }
 
 /* What a decision makes of a process. No: it is not in it. */
@@ -1458,7 +1460,9 @@ CDP__PRIVATE void cdp__elastic_main(void *arg) {
    objects of cdp.h. */
 
 #define CDP__ELASTIC_SOURCES 8u /* more would not make it faster */
+#ifndef CDP__ELASTIC_PIECE      /* tests take less */
 #define CDP__ELASTIC_PIECE (4u << 20)
+#endif
 
 typedef struct cdp__elastic_transfer {
     cdp_elastic *e;
@@ -1467,6 +1471,7 @@ typedef struct cdp__elastic_transfer {
     uint32_t rank, count; /* count: of sources that are used */
     uint32_t source[CDP__ELASTIC_SOURCES];
     cdp_group *from[CDP__ELASTIC_SOURCES]; /* that source, and all receivers; NULL: not with it */
+    uint32_t turn;                         /* pieces that have begun */
     uint8_t *apart;   /* the entries come here; NULL: they are overwritten as they come */
     uint64_t hash[2]; /* of the entries; of the blob */
     cdp_blob blob;    /* as received */
@@ -1528,42 +1533,104 @@ CDP__PRIVATE cdp_status cdp__elastic_transfer_groups(cdp__elastic_transfer *t) {
     return st;
 }
 
-/* Pieces of one entry go round the sources; each group has its own order. */
-CDP__PRIVATE cdp_status cdp__elastic_transfer_entry(
-    cdp__elastic_transfer *t, uint8_t *data, uint64_t bytes, uint32_t *turn) {
+/* One step of each of four lanes: it tells every change of one word, and the rotation carries bits
+   at the top to where the next product spreads them. */
+CDP__PRIVATE void cdp__elastic_lanes(uint64_t lane[4], const uint64_t word[4]) {
+    uint32_t k;
+    for (k = 0; k < 4; ++k) {
+        lane[k] = (lane[k] ^ word[k]) * 0x9e3779b97f4a7c15ull;
+        lane[k] = lane[k] << 29 | lane[k] >> 35;
+    }
+}
+
+/* Continues a hash over gigabytes: cdp__hash() reads single bytes, which takes longer than to move
+   them. */
+CDP__PRIVATE uint64_t cdp__elastic_hash(uint64_t h, const void *data, uint64_t bytes) {
+    const uint8_t *p = (const uint8_t *)data;
+    uint64_t lane[4] = {h, h + 1, h + 2, h + 3}, word[4], i;
+    for (i = 0; i + sizeof word <= bytes; i += sizeof word) {
+        memcpy(word, p + i, sizeof word);
+        cdp__elastic_lanes(lane, word);
+    }
+    return cdp__hash(cdp__hash(h, lane, sizeof lane), p + i, bytes - i);
+}
+
+/* Pieces that move at the same time: one of each source. */
+typedef struct cdp__elastic_round {
     cdp_work works[CDP__ELASTIC_SOURCES];
-    uint64_t at = 0;
-    cdp_status st = CDP_OK, one;
-    uint32_t i, n;
-    while (st == CDP_OK && at < bytes) {
-        n = 0;
-        for (i = 0; st == CDP_OK && i < t->count && at < bytes; ++i) {
-            const uint64_t piece = cdp__min(bytes - at, CDP__ELASTIC_PIECE);
-            cdp_group *g = t->from[(*turn)++ % t->count];
-            if (g) st = cdp_broadcast_async(g, data + at, piece, CDP_DTYPE_U8, 0, &works[n]);
-            if (g && st == CDP_OK) ++n;
-            at += piece;
-        }
-        for (i = 0; i < n; ++i) {
-            one = cdp_work_wait(works[i]);
-            if (st == CDP_OK) st = one;
-        }
+    uint32_t count;
+    uint64_t bytes;
+} cdp__elastic_round;
+
+/* Pieces go round the sources; each group has its own order. */
+CDP__PRIVATE cdp_status cdp__elastic_round_begin(
+    cdp__elastic_transfer *t, uint8_t *data, uint64_t bytes, cdp__elastic_round *round) {
+    cdp_status st = CDP_OK;
+    uint32_t i;
+    memset(round, 0, sizeof *round);
+    for (i = 0; st == CDP_OK && i < t->count && round->bytes < bytes; ++i) {
+        const uint64_t piece = cdp__min(bytes - round->bytes, CDP__ELASTIC_PIECE);
+        cdp_group *g = t->from[t->turn++ % t->count];
+        if (g)
+            st = cdp_broadcast_async(
+                g, data + round->bytes, piece, CDP_DTYPE_U8, 0, &round->works[round->count]);
+        if (g && st == CDP_OK) ++round->count;
+        round->bytes += piece;
     }
     return st;
 }
 
-/* All entries come (0), are made part of the hash (1), or take what was kept apart (2). */
-CDP__PRIVATE cdp_status cdp__elastic_each_entry(cdp__elastic_transfer *t, uint32_t what) {
+CDP__PRIVATE cdp_status cdp__elastic_round_end(cdp__elastic_round *round) {
+    cdp_status st = CDP_OK, one;
+    uint32_t i;
+    for (i = 0; i < round->count; ++i) {
+        one = cdp_work_wait(round->works[i]);
+        if (st == CDP_OK) st = one;
+    }
+    round->count = 0;
+    return st;
+}
+
+/* While a round moves, the one before it becomes part of the hash. */
+CDP__PRIVATE cdp_status cdp__elastic_transfer_entry(
+    cdp__elastic_transfer *t, uint8_t *data, uint64_t bytes) {
+    cdp__elastic_round rounds[2];
+    uint64_t begun = 0, ended = 0;
+    uint32_t k = 0;
+    cdp_status st = CDP_OK, one;
+    memset(rounds, 0, sizeof rounds);
+    if (bytes) st = cdp__elastic_round_begin(t, data, bytes, &rounds[0]);
+    begun = rounds[0].bytes;
+    while (st == CDP_OK && ended < bytes) {
+        cdp__elastic_round *const now = &rounds[k % 2], *const next = &rounds[(k + 1) % 2];
+        if (begun < bytes) {
+            st = cdp__elastic_round_begin(t, data + begun, bytes - begun, next);
+            begun += next->bytes;
+        }
+        one = cdp__elastic_round_end(now);
+        if (st == CDP_OK) st = one;
+        if (st == CDP_OK) t->hash[0] = cdp__elastic_hash(t->hash[0], data + ended, now->bytes);
+        ended += now->bytes;
+        ++k;
+    }
+    for (k = 0; k < 2; ++k) {
+        one = cdp__elastic_round_end(&rounds[k]);
+        if (st == CDP_OK) st = one;
+    }
+    return st;
+}
+
+/* All entries come, or (`place`) take what was kept apart. */
+CDP__PRIVATE cdp_status cdp__elastic_each_entry(cdp__elastic_transfer *t, bool place) {
     const cdp_elastic_desc *d = &t->e->desc;
     uint8_t *apart = t->apart;
-    uint32_t i, turn = 0;
+    uint32_t i;
     cdp_status st = CDP_OK;
     for (i = 0; st == CDP_OK && i < d->entry_count; ++i) {
         const uint64_t bytes = d->entries[i].count * cdp_dtype_size(d->entries[i].dtype);
         uint8_t *data = apart ? apart : (uint8_t *)d->entries[i].data;
-        if (what == 0) st = cdp__elastic_transfer_entry(t, data, bytes, &turn);
-        if (what == 1) t->hash[0] = cdp__hash(t->hash[0], data, bytes);
-        if (what == 2 && apart && bytes) memcpy(d->entries[i].data, data, (size_t)bytes);
+        if (!place) st = cdp__elastic_transfer_entry(t, data, bytes);
+        if (place && apart && bytes) memcpy(d->entries[i].data, data, (size_t)bytes);
         if (apart) apart += bytes;
     }
     return st;
@@ -1604,8 +1671,6 @@ CDP__PRIVATE cdp_status cdp__elastic_transfer_compare(cdp__elastic_transfer *t) 
     uint32_t r;
     cdp_status st;
     if (!all) return cdp__fail_nomem("hashes of all ranks", size * sizeof t->hash);
-    t->hash[0] = CDP__HASH_START;
-    (void)cdp__elastic_each_entry(t, 1);
     st = cdp_allgather(t->group, t->hash, all, 2, CDP_DTYPE_U64);
     for (r = 0; st == CDP_OK && r < size; ++r) {
         const bool blob = r == first || !t->d->members[r].source;
@@ -1638,7 +1703,7 @@ CDP__PRIVATE cdp_status cdp__elastic_transfer_end(cdp__elastic_transfer *t) {
     e->received = e->received || (in && !t->d->members[t->rank].source);
     cdp__elastic_unlock(e);
     if (!in) return cdp__fail(CDP_ERR_ABORTED, "the epoch ended before its state was there");
-    (void)cdp__elastic_each_entry(t, 2);
+    (void)cdp__elastic_each_entry(t, true);
     if (t->has_blob)
         st = cdp__elastic_returned(
             e, t->group, "load", d->load(d->user, t->blob.data, t->blob.bytes));
@@ -1657,9 +1722,10 @@ CDP__PRIVATE cdp_status cdp__elastic_transfer_all(
     t.group = group;
     t.d = d;
     t.rank = rank;
+    t.hash[0] = CDP__HASH_START;
     st = cdp__elastic_transfer_begin(&t);
     if (st == CDP_OK) st = cdp__elastic_transfer_groups(&t);
-    if (st == CDP_OK) st = cdp__elastic_each_entry(&t, 0);
+    if (st == CDP_OK) st = cdp__elastic_each_entry(&t, false);
     if (st == CDP_OK) st = cdp__elastic_transfer_blob(&t);
     if (st == CDP_OK) st = cdp__elastic_transfer_compare(&t);
     if (st == CDP_OK) st = cdp__elastic_transfer_end(&t);
@@ -2233,7 +2299,7 @@ CDP__PRIVATE cdp_status cdp__elastic_client(
 }
 
 CDP_API cdp_status cdp_elastic_create_from_env(const cdp_elastic_desc *desc, cdp_elastic **out) {
-    const char *range = getenv("CDP_ELASTIC");
+    const char *range = getenv("CDP_ELASTIC"), *trust = getenv("CDP_TRUST_NETWORK");
     const cdp_os *os;
     cdp_elastic_desc d;
     cdp_tcp_desc tcp;
@@ -2254,6 +2320,8 @@ CDP_API cdp_status cdp_elastic_create_from_env(const cdp_elastic_desc *desc, cdp
             "CDP_ELASTIC is \"%s\"; it should be MIN:MAX, MIN: or a number", range);
     if (!tcp.job_key) tcp.job_key = getenv("CDP_JOB_KEY");
     if (!d.id) d.id = getenv("CDP_ELASTIC_ID");
+    if (!d.job) d.job = getenv("CDP_ELASTIC_JOB");
+    if (trust && strcmp(trust, "1") == 0) tcp.trust_network = true;
     if (!d.id) {
         st = os->random(os->user, random, sizeof random);
         if (st != CDP_OK) return st;

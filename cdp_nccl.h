@@ -898,27 +898,13 @@ typedef struct cdp__nccl {
     /* while its communicator is derived from that of this group; else NULL */
     struct cdp__nccl *parent;
     const cdp_os *os;
-    cdp_nccl_desc desc;
     uint32_t rank, size, timeout_ms;
     int device, version;
     int capability; /* compute capability of the device (90 is 9.0), the lowest of all ranks */
-    bool installed; /* the group uses this backend */
-    char name[48];
     cdp__nc_comm comm;
     cdp__cu_stream caller, stream;
     cdp__cu_event begin, all;
-    cdp__nccl_op ring[CDP__NCCL_RING], captured[CDP__NCCL_RING];
-    uint64_t issued, captures; /* counts of both; written by the thread inside NCCL */
-    /* operations completed, counted by the stream; only with a watchdog (atomic) */
-    uint64_t ended;
     cdp__nccl_memory *memories;
-    cdp_allocator from; /* source of memory; alloc NULL: CUDA or NCCL */
-    /* symmetric allocations so far, and a hash of the numbers of the live ones (guarded by
-       `lock`) */
-    uint64_t symmetric_count, symmetric_hash;
-    bool symmetric_told; /* the warning that there are no windows was logged */
-    /* for calls that did not complete: kept until the communicator ends */
-    cdp__nccl_cell *cells;
 
     /* Guarded by `lock`. No thread holds it while it calls the group, or anything that may take
        long. */
@@ -930,9 +916,24 @@ typedef struct cdp__nccl {
     bool aborted; /* the communicator was aborted (or revoked, to be kept), so streams run on */
     int failed;   /* the group has failed (atomic) */
 
+    cdp_nccl_desc desc;
+    bool installed; /* the group uses this backend */
+    char name[48];
+    uint64_t issued, captures; /* operations in both rings; written by the thread inside NCCL */
+    /* operations completed, counted by the stream; only with a watchdog (atomic) */
+    uint64_t ended;
+    cdp_allocator from; /* source of memory; alloc NULL: CUDA or NCCL */
+    /* symmetric allocations so far, and a hash of the numbers of the live ones (guarded by
+       `lock`) */
+    uint64_t symmetric_count, symmetric_hash;
+    bool symmetric_told; /* the warning that there are no windows was logged */
+    /* for calls that did not complete: kept until the communicator ends */
+    cdp__nccl_cell *cells;
+
     /* kernels, compiled on first use; cast: see cdp__nccl_kernels() */
     void *module[2], *cast[20], *hooks[CDP__NK_COUNT];
     double *partial; /* device memory, for sums of squares */
+    cdp__nccl_op ring[CDP__NCCL_RING], captured[CDP__NCCL_RING];
 } cdp__nccl;
 
 CDP__PRIVATE CDP__ONE_COPY void cdp__nccl_lock(cdp__nccl *b) {
@@ -1886,17 +1887,18 @@ CDP__PRIVATE cdp_status cdp__nccl_kernels(cdp__nccl *b) {
         b->cast);
 }
 
-CDP__PRIVATE cdp_status cdp__nccl_run(
-    void *kernel, uint32_t blocks, cdp__cu_stream stream, void **arguments) {
-    const int r = cdp__nc.cuLaunchKernel(
-        kernel, blocks, 1, 1, CDP__NCCL_THREADS, 1, 1, 0, stream, arguments, NULL);
-    return r == 0 ? CDP_OK
-                  : cdp__fail(CDP_ERR_IO, "starting a kernel: the CUDA driver says error %d", r);
-}
-
 CDP__PRIVATE uint32_t cdp__nccl_blocks(uint64_t n) {
     return (uint32_t)cdp__max(
         cdp__min((n + CDP__NCCL_THREADS - 1) / CDP__NCCL_THREADS, CDP__NCCL_BLOCKS), 1);
+}
+
+/* Launches a kernel with a thread for each of n values, as far as there are so many. */
+CDP__PRIVATE cdp_status cdp__nccl_run(
+    void *kernel, uint64_t n, cdp__cu_stream stream, void **arguments) {
+    const int r = cdp__nc.cuLaunchKernel(
+        kernel, cdp__nccl_blocks(n), 1, 1, CDP__NCCL_THREADS, 1, 1, 0, stream, arguments, NULL);
+    return r == 0 ? CDP_OK
+                  : cdp__fail(CDP_ERR_IO, "starting a kernel: the CUDA driver says error %d", r);
 }
 
 /* out = in * factor, converted to another dtype or the same. */
@@ -1911,7 +1913,7 @@ CDP__PRIVATE cdp_status cdp__nccl_cast(cdp__nccl *b, cdp_dtype from, const void 
     arguments[2] = (void *)&n;
     arguments[3] = (void *)&factor;
     return cdp__nccl_run(b->cast[cdp__nccl_float_index(from) * 4 + cdp__nccl_float_index(to)],
-        cdp__nccl_blocks(count), stream, arguments);
+        count, stream, arguments);
 }
 
 /* ---- >>backend: requests of cdp.h, run by NCCL ----------------------------------------------- */
@@ -2539,8 +2541,7 @@ CDP__PRIVATE cdp_status cdp__nccl_sum_squares(
     arguments[0] = (void *)&data;
     arguments[1] = (void *)&b->partial;
     arguments[2] = (void *)&n;
-    st = cdp__nccl_run(
-        b->cast[16 + cdp__nccl_float_index(dtype)], CDP__NCCL_SUM_BLOCKS, b->caller, arguments);
+    st = cdp__nccl_run(b->cast[16 + cdp__nccl_float_index(dtype)], parts, b->caller, arguments);
     if (st == CDP_OK) st = cdp__nccl_copy(b, host, b->partial, parts * sizeof *host);
     for (*sum = 0, i = 0; i < parts && st == CDP_OK; ++i)
         *sum += host[i];
@@ -3252,8 +3253,7 @@ CDP__PRIVATE cdp_status cdp__nccl_hook_kernels(cdp__nccl *b) {
 /* Launches a kernel of hooks with `threads` threads, unless an earlier launch has failed. */
 CDP__PRIVATE void cdp__nccl_step(cdp__nccl *b, cdp_status *st, cdp__nccl_hook_kernel kernel,
     uint64_t threads, void **arguments) {
-    if (*st == CDP_OK)
-        *st = cdp__nccl_run(b->hooks[kernel], cdp__nccl_blocks(threads), b->stream, arguments);
+    if (*st == CDP_OK) *st = cdp__nccl_run(b->hooks[kernel], threads, b->stream, arguments);
 }
 
 CDP__PRIVATE void cdp__nccl_step_zero(cdp__nccl *b, cdp_status *st, void *data, uint64_t bytes) {

@@ -358,8 +358,32 @@ static void wait_for_tickets(uint32_t n) {
     cdp_store_destroy(store);
 }
 
+/* The member that died was the only one that had committed the step at which epoch 2 begins, and it
+   died while it sent its state: the one loss that cdp_elastic.h documents. All others tell it. */
+static bool took_the_state_along(uint32_t i) {
+    const job_member *m = &job.m[i];
+    char begins[80];
+    snprintf(begins, sizeof begins, "{\"epoch\": 2, \"step\": %llu,",
+        (unsigned long long)m->committed + 1);
+    return m->status == CDP_ERR_STATE && !m->wrong && strstr(m->history, begins)
+        && strstr(m->error.text, "no member of epoch 2 that is left has state");
+}
+
+/* All but the victim end with the same: CDP_OK, or they tell that the state is lost. */
+static bool others_ended(uint32_t victim, uint32_t after) {
+    uint32_t told = 0;
+    for (uint32_t i = 0; i < 3; ++i)
+        if (i != victim) end_of(i);
+    for (uint32_t i = 0; i < 3; ++i)
+        told += i != victim && took_the_state_along(i);
+    if (told == 2) return false;
+    for (uint32_t i = 0; i < 3; ++i)
+        if (i != victim) test_check(ended(i, CDP_OK), __FILE__, __LINE__, "after %u calls", after);
+    return true;
+}
+
 /* Returns how long the others took from the alarm to their first allreduce without it, in ms; -1:
-   it did not die before they had ended. */
+   there was none, since it did not die before they had ended, or the state was lost with it. */
 static int64_t die_at(uint32_t after, bool first, bool agree) {
     uint64_t worst = 0;
     const uint32_t victim = first ? 0 : 2;
@@ -385,9 +409,9 @@ static int64_t die_at(uint32_t after, bool first, bool agree) {
     end_of(victim);
     died = test_check(job.m[victim].status == CDP_PENDING, __FILE__, __LINE__, "it ended: %s",
         job.m[victim].error.text);
+    died = died && others_ended(victim, after);
     for (uint32_t i = 0; died && i < 3; ++i) {
         if (i == victim) continue;
-        test_check(ended(i, CDP_OK), __FILE__, __LINE__, "after %u calls", after);
         if (job.m[i].working_ns - job.m[victim].mark_ns > worst)
             worst = job.m[i].working_ns - job.m[victim].mark_ns;
     }

@@ -205,6 +205,7 @@ typedef struct sim_desc {
     uint32_t node_count;
     void (*main)(sim_node *node, void *arg);
     void *arg;
+    void (*looks)(sim_world *world); /* after every step of the world; may be NULL */
     sim_noise noise;
     bool one_host; /* all nodes share 127.0.0.1; else node i is 10.0.0.(i+1), */
     /* or, if this is set, 10.0.0.(hosts[i]+1): several nodes may share a host */
@@ -2373,6 +2374,7 @@ SIM_API bool sim_run(sim_world *w) {
         if (w->recount) w->unfinished = sim__unfinished(w);
         w->recount = false;
         if (w->failed || !w->unfinished) break;
+        if (w->desc.looks) w->desc.looks(w);
         if (++w->steps > w->desc.limit_steps) sim__hang(w, "no end: too many steps");
         if (w->now - w->start_ns > w->desc.limit_ns)
             sim__hang(w, "no end: far beyond every deadline");

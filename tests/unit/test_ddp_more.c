@@ -119,7 +119,7 @@ TEST(mistakes_are_sentences) {
     T_EQ(CDP_OK, cdp_ddp_backward_begin(r.ddp));
     REFUSED(CDP_ERR_STATE, "call cdp_ddp_backward_end first", cdp_ddp_forward_begin(r.ddp));
     REFUSED(CDP_ERR_STATE, "call cdp_ddp_backward_end first", cdp_ddp_set_hook(r.ddp, NULL));
-    REFUSED(CDP_ERR_STATE, "complete after cdp_ddp_backward_end", cdp_ddp_clip(r.ddp, 1, NULL));
+    REFUSED(CDP_ERR_STATE, "a backward pass is open", cdp_ddp_clip(r.ddp, 1, NULL));
     REFUSED(CDP_ERR_INVALID, "'norm' (index 2): set find_unused", cdp_ddp_unused(r.ddp, 2));
     REFUSED(CDP_ERR_INVALID, "set find_unused", cdp_ddp_backward_end(r.ddp));
     cdp_ddp_destroy(r.ddp);

@@ -1,4 +1,5 @@
 /* test_elastic.c - cdp_elastic.h with ranks as threads of this process, over TCP on this machine */
+#define CDP__ELASTIC_PIECE 1000u /* bytes: the entries of a job move in several pieces */
 #define CDP_IMPLEMENTATION
 #include "cdp_elastic.h"
 
@@ -120,6 +121,35 @@ TEST(a_turn_waits_for_the_living_and_for_nobody_else) {
     /* the arrival of a stranger with the number of a member is none */
     in[0].id[5] = 1;
     T(!cdp__elastic_complete(&t));
+}
+
+/* The only one that has state has died, and those that are left are below the minimum: newcomers,
+   who bring none, would not help. */
+TEST(nobody_waits_for_newcomers_where_the_state_is_lost) {
+    cdp__elastic_member members[3], next[4];
+    cdp__elastic_decision d, out;
+    cdp__elastic_arrival in = {0};
+    cdp__elastic_view v = {0};
+    memset(&d, 0, sizeof d);
+    d.members = members;
+    d.epoch = 2;
+    for (uint32_t r = 0; r < 3; ++r) {
+        const uint8_t id[CDP__ELASTIC_ID_BYTES] = {(uint8_t)(r + 1)};
+        cdp__elastic_add(&d, id, r, r == 2);
+    }
+    in.rank = 1;
+    memcpy(in.id, members[1].id, sizeof in.id);
+    v.old = &d;
+    v.arrivals = &in;
+    v.arrival_count = 1;
+    v.min_ranks = 2;
+    v.max_ranks = 3;
+    out.members = next;
+    T_EQ(CDP__ELASTIC_NO_STATE, cdp__elastic_decide(&v, &out));
+    in.has_state = true;
+    T_EQ(CDP__ELASTIC_FEW, cdp__elastic_decide(&v, &out));
+    v.min_ranks = 1;
+    T_EQ(CDP__ELASTIC_DECIDED, cdp__elastic_decide(&v, &out));
 }
 
 /* ---- jobs ---- */
@@ -1042,6 +1072,27 @@ TEST(out_of_memory_at_any_point) {
 }
 
 /* What a step costs besides its operations. */
+/* Of every single byte, and of two sign bits that meet in one lane. */
+TEST(the_hash_of_contents_tells_changes_apart) {
+    static uint8_t data[1003];
+    for (uint32_t i = 0; i < sizeof data; ++i)
+        data[i] = (uint8_t)(i * 7);
+    const uint64_t hash = cdp__elastic_hash(1, data, sizeof data);
+    for (uint32_t i = 0; i < sizeof data; ++i) {
+        data[i] ^= 0x80;
+        T(cdp__elastic_hash(1, data, sizeof data) != hash);
+        for (uint32_t k = i + 32; k < sizeof data; k += 32) {
+            data[k] ^= 0x80;
+            T(cdp__elastic_hash(1, data, sizeof data) != hash);
+            data[k] ^= 0x80;
+        }
+        data[i] ^= 0x80;
+    }
+    T(cdp__elastic_hash(1, data, sizeof data) == hash);
+    T(cdp__elastic_hash(2, data, sizeof data) != hash);
+    T(cdp__elastic_hash(1, data, sizeof data - 1) != hash);
+}
+
 TEST(next_and_commit_cost_little) {
     cdp_elastic_desc d = {0};
     cdp_elastic *e;
@@ -1288,6 +1339,8 @@ int main(int argc, char **argv) {
         {"records_come_back_and_nothing_else_does", records_come_back_and_nothing_else_does, 10},
         {"decisions_come_back_and_nothing_else_does", decisions_come_back_and_nothing_else_does,
             10},
+        {"nobody_waits_for_newcomers_where_the_state_is_lost",
+            nobody_waits_for_newcomers_where_the_state_is_lost, 10},
         {"a_turn_waits_for_the_living_and_for_nobody_else",
             a_turn_waits_for_the_living_and_for_nobody_else, 10},
         {"one_process_is_a_job", one_process_is_a_job, 30},
@@ -1331,6 +1384,7 @@ int main(int argc, char **argv) {
         {"who_waits_for_newcomers_may_leave", who_waits_for_newcomers_may_leave, 40},
         {"an_id_is_used_once", an_id_is_used_once, 40},
         {"who_cannot_connect_lets_the_others_go_on", who_cannot_connect_lets_the_others_go_on, 40},
+        {"the_hash_of_contents_tells_changes_apart", the_hash_of_contents_tells_changes_apart, 40},
         {"a_job_from_the_environment", a_job_from_the_environment, 40},
         {"a_store_that_ends_ends_the_job", a_store_that_ends_ends_the_job, 40},
         {"a_group_shrinks_to_those_who_are_left", a_group_shrinks_to_those_who_are_left, 60},
