@@ -93,6 +93,8 @@
                                                cdp_ddp_backward_begin, cdp_ddp_ready for each
                                                parameter, cdp_ddp_backward_end
         accumulate over several passes         cdp_ddp_no_sync
+        go on when ranks come or go            cdp_ddp_rebind, .consumed of cdp_sampler;
+                                               cdp_elastic.h
         leave parameters out of a pass         .find_unused (and cdp_ddp_unused), .static_graph
         keep running means equal               .buffers and cdp_ddp_forward_begin
         train with unequal amounts of data     .join and cdp_ddp_join
