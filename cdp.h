@@ -93,6 +93,8 @@
                                                cdp_ddp_backward_begin, cdp_ddp_ready for each
                                                parameter, cdp_ddp_backward_end
         accumulate over several passes         cdp_ddp_no_sync
+        go on when ranks come or go            cdp_ddp_rebind, .consumed of cdp_sampler;
+                                               cdp_elastic.h
         leave parameters out of a pass         .find_unused (and cdp_ddp_unused), .static_graph
         keep running means equal               .buffers and cdp_ddp_forward_begin
         train with unequal amounts of data     .join and cdp_ddp_join
@@ -19322,9 +19324,8 @@ CDP_API cdp_status cdp_ddp_create_start(const cdp_ddp_desc *desc, cdp_ddp **out)
 
 #ifndef CDP_NO_GROUPS
 CDP__PRIVATE cdp_status cdp__ddp_check_rebind(cdp_ddp *d, cdp_group *group) {
-    const cdp_status st = cdp__ddp_free_to(d, "cdp_ddp_rebind");
-    if (st != CDP_OK) return st;
-    if (!group) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_rebind needs a group");
+    if (!d || !group) return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_rebind needs a ddp and a group");
+    if (cdp__ddp_free_to(d, "cdp_ddp_rebind") != CDP_OK) return CDP_ERR_STATE;
     if (cdp__group_os(group) != d->os)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_ddp_rebind: the group has another cdp_os than the one that the ddp was created "
@@ -19365,11 +19366,11 @@ CDP__PRIVATE void cdp__ddp_forget(cdp_ddp *d) {
     memset(&d->used, 0, sizeof d->used);
     memset(&d->last, 0, sizeof d->last);
     d->failed = CDP_OK;
+    d->forward_ns = d->own_steps = d->marks = d->at_byte = d->pack_used = 0;
     d->item = 0;
-    d->at_byte = 0;
+    d->rows_under_way = d->pack_sent = false;
     cdp__free(d->os, d->scratch);
     d->scratch = NULL;
-    d->forward_ns = d->own_steps = d->marks = 0;
     memset(&d->stats, 0, sizeof d->stats);
     d->stats.can_set_static_graph = true;
 }
