@@ -652,6 +652,30 @@ static void ddp_check(
     }
 }
 
+/* Creation, and the end of a pass: half of the ranks do them in frames. */
+static cdp_status ddp_frames(sim_node *node, cdp_ddp *d, uint64_t *own) {
+    cdp_status st;
+    do {
+        st = cdp_ddp_poll(d, sim_chance(own, 10) ? (uint32_t)(sim_random(own) % 200) : 0);
+        if (st == CDP_PENDING) sim_sleep(node, sim_between(own, 1, 4 * SIM_MS));
+    } while (st == CDP_PENDING);
+    return st;
+}
+
+static cdp_status ddp_create(sim_node *node, const cdp_ddp_desc *desc, uint64_t *own, cdp_ddp **d) {
+    cdp_status st;
+    if (sim_chance(own, 500)) return cdp_ddp_create(desc, d);
+    st = cdp_ddp_create_start(desc, d);
+    return st == CDP_OK ? ddp_frames(node, *d, own) : st;
+}
+
+static cdp_status ddp_end(sim_node *node, cdp_ddp *d, uint64_t *own) {
+    cdp_status st;
+    if (sim_chance(own, 500)) return cdp_ddp_backward_end(d);
+    st = cdp_ddp_backward_end_start(d);
+    return st == CDP_OK ? ddp_frames(node, d, own) : st;
+}
+
 /* One backward pass; gradients become ready in an order of this rank's own. */
 static cdp_status ddp_pass(
     run *r, sim_node *node, cdp_ddp *d, const model *m, uint64_t *own, uint64_t pass, bool sync) {
@@ -672,7 +696,7 @@ static cdp_status ddp_pass(
         (void)cdp_ddp_ready(d, i); /* a failure comes again from backward_end */
     }
     call_begin(r, node, r->timeout_ms);
-    st2 = cdp_ddp_backward_end(d);
+    st2 = ddp_end(node, d, own);
     call_end(r, node, "cdp_ddp_backward_end");
     if (st == CDP_OK) st = failed(r, node, st2);
     (void)sync;
@@ -695,7 +719,7 @@ static cdp_status ddp_train(run *r, sim_node *node, cdp_group *g, uint64_t *s, u
     desc.bucket_bytes = sim_log_between(s, 1, 8000);
     sim_doing(node, "cdp_ddp_create");
     call_begin(r, node, (m.n + 1) * r->timeout_ms);
-    st = failed(r, node, cdp_ddp_create(&desc, &d));
+    st = failed(r, node, ddp_create(node, &desc, own, &d));
     call_end(r, node, "cdp_ddp_create");
     for (i = 0; st == CDP_OK && i < m.n; ++i)
         for (j = 0; j < m.params[i].count; ++j)
