@@ -2867,7 +2867,7 @@ CDP__PRIVATE cdp_status cdp__nccl_check_from(const cdp__nccl *b) {
 }
 
 /* Checks the device, and creates what this rank needs locally: a lock, streams, events. */
-CDP__PRIVATE cdp_status cdp__nccl_open(cdp__nccl *b) {
+CDP__PRIVATE CDP__COLD cdp_status cdp__nccl_open(cdp__nccl *b) {
     const bool threads = b->os->threads.start && b->os->threads.mutex_create;
     int count = 0;
     int major = 0, minor = 0;
