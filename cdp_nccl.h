@@ -837,7 +837,7 @@ CDP__PRIVATE cdp_status cdp__nccl_status(int result) {
 /* ---- >>bootstrap: creates a communicator of all ranks ---------------------------------------- */
 
 /* Knows: how a communicator is created. Promises: it exists on all ranks or on none, by a
-   deadline. May use: load, map, and the interfaces of groups. */
+   deadline. May use: load, map, and the interfaces of groups and locks. */
 
 /* Operations with an event of their own; the event of a later operation covers those before it. */
 #define CDP__NCCL_RING 64u
